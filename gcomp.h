@@ -1,0 +1,5821 @@
+/* gcomp.h - v0.1 - gradient compression for data-parallel training, in one C header. Licence: MIT, at the end of the file.
+
+   Workers that train one model together send each other a gradient every step. This library makes what they send 2 to
+   1000 times smaller, remembers what it did not send (error feedback), and puts the mean over all workers back into the
+   gradient, over any transport: it asks for an allreduce and an allgather, and the user supplies them.
+
+       #define GCOMP_IMPLEMENTATION            // in exactly one C or C++ file
+       #include "gcomp.h"
+
+       gcomp *gc;
+       gcomp_desc desc = {0};
+       desc.codec = "topk:density=0.01";       // the largest 1 % of each tensor
+       desc.comm.rank = rank;
+       desc.comm.world = world;
+       desc.comm.allreduce = my_allreduce;     // sum in place
+       desc.comm.allgather = my_allgather;     // everyone's bytes, in rank order
+       gcomp_tensor weights = {0};
+       weights.name = "fc1.weight";
+       weights.rows = 784;
+       weights.cols = 1152;
+       if (gcomp_open(&gc, &desc) || gcomp_add_tensor(gc, &weights)) return 1;
+       for (;;) {
+           backward(grads);                    // float *grads[1]
+           gcomp_exchange(gc, grads, NULL);    // grads[0] is now the mean over all workers
+           optimizer_step(grads);
+       }
+*/
+
+/* ------------------------------------------------------------------------------------------------
+   >>contents - search for the tag to get there
+
+   >>manual      what it does and does not; step by step; contracts; what goes wrong; wire format
+   >>config      macros that a user may set
+   >>api         result codes, types, functions: codec, tensors, step, exchange
+
+   >>platform    compiler, instruction sets, exact arithmetic, floating-point modes
+   >>base        sizes, little-endian words, text, numbers as text
+   >>random      numbers as a function of (seed, step, tensor, purpose, worker, element)
+   >>rows        what a method is to the rest of the library: the row of the methods table
+   >>vectors     16 floats, on scalar, AVX2, AVX-512 and NEON; the header includes itself for each
+   >>kernels     one body for every instruction set: checksum, sums, drivers of block methods
+   >>dispatch    which instruction set runs
+   >>bits        bit streams; the index coder of sparse methods
+   >>codecs      one chapter a method: none, fp16, bf16, sign, topk, powersgd; the methods table
+   >>text        codecs as text: parsed and printed
+   >>wire        the payload header, check, and the public functions of the codec layer
+   >>tensors     codecs with their memory: residual, warm start
+   >>step        the mean over all workers as a state machine
+   >>exchange    the step driven through callbacks
+   >>statistics  what was sent, how long it took, how much was lost
+   >>licence
+   ------------------------------------------------------------------------------------------------ */
+
+#if !defined(GCOMP__PASS) /* the header includes itself once per instruction set, see >>vectors */
+
+/* ------------------------------------------------------------------------------------------------
+   >>manual
+
+   DOES
+     - Compress float gradients on the CPU at the speed of memory, with AVX2, AVX-512 or NEON where the machine has them.
+     - Keep the residual: what a step did not send is added to the next gradient, so that nothing is lost.
+     - Give the same bits on every instruction set, compiler, optimisation level, byte order and number of threads.
+     - Treat every payload as hostile: checking and decoding any bytes stays inside the buffers given.
+     - Leave no trace of a step that failed: gradients and residuals are as they were.
+
+   DOES NOT
+     - Send anything itself, start threads, print, allocate behind the allocator you give, or keep globals.
+     - Detect deliberate change of payloads: the checksum finds accidents. Use an authenticated transport for that.
+     - Compress what is not a gradient: see "what goes wrong" below.
+
+   WORDS
+     method     1-bit sign, top-k, ...            codec      a method with its parameters, as text "topk:density=0.01"
+     payload    the bytes of one compressed tensor, header included
+     residual   p - decode(payload), kept for the next step; p = scale * gradient + residual
+     rank       number of this worker, 0 .. world - 1
+     world      number of workers                 step       one exchange of all tensors
+     round      one collective of a step; a method has one to three
+
+   LAYERS, each usable alone
+     codec      bytes for a vector, and back. Pure functions, no state, no allocation: gcomp_encode, gcomp_decode, ...
+     tensors    a codec with its memory for each tensor; any transport, also one-way: gcomp_compress, gcomp_commit
+     step       the mean over all workers as a state machine that asks for communication: gcomp_step_*
+     exchange   the same in one call, through callbacks: gcomp_exchange
+
+   STEP BY STEP
+     1. gcomp_open with a codec, rank, world and callbacks; equal on all workers but for the rank.
+     2. gcomp_add_tensor for each tensor, in the same order on all workers. Vectors (cols 0 or 1) and tensors of fewer than
+        desc.min_elements elements travel uncompressed unless they name a codec themselves.
+     3. Each step: gcomp_exchange. Afterwards each gradient holds the mean over the workers, the same on all.
+     4. gcomp_close.
+
+   ENCODE READS, COMMIT WRITES
+     Encoding reads the gradient and the residual and writes neither. Only when the payloads of all workers have arrived and
+     been found valid does the commit write the mean into the gradient and p - decode(own payload) into the residual. The
+     gradient must hold the same bits from gcomp_step_ready to the commit. A step that fails can be tried again, with the same bits.
+
+   WORKERS AGREE, OR SAY SO
+     After encoding, the workers gather one frame of 64 bytes each: rank, world, step, digests of tensors, codecs, seed and
+     options, status, byte count. If one frame is bad, all stop there: GCOMP_NOT_FINITE (some gradient is NaN or Inf: all skip
+     this step together, as with loss scaling), GCOMP_PEER_FAILED, or GCOMP_MISMATCH with a sentence that names the worker
+     and the difference (gcomp_error). A failure that only one worker could see leaves it a step behind; the next frame says so
+     on all (GCOMP_MISMATCH): broadcast the weights, then gcomp_restart on all.
+
+   MEMORY
+     A residual is 4 bytes an element, PowerSGD's factors rank * (rows + cols) floats. Steps need, for what is gathered,
+     (world + 1) * gcomp_bound; for what is summed, a copy of it. All is reserved by gcomp_prepare or in the first exchange;
+     no later call allocates. The codec layer allocates nothing, ever.
+
+   THREADS
+     None of its own. Distinct objects may be used from distinct threads at once; one object by one thread at a time; codec
+     functions from any. A gcomp_parallel callback (OpenMP, a pool, a job system) speeds up the kernels: work is cut into
+     chunks of GCOMP_CHUNK elements, whoever runs them, so that the bits do not depend on the threads.
+
+   NUMBERS
+     Non-finite input is refused (GCOMP_NOT_FINITE) before anything is written. Finite in, finite out: the mean is the sum in rank
+     order of x * (1/world). fp16 and bf16 saturate, and with error feedback the rest is sent later. Functions that calculate
+     set round-to-nearest without flushing of subnormals, and restore the caller's mode.
+
+   WHAT GOES WRONG
+     - Clip the gradient after the exchange, not before: the norm that matters is that of the mean.
+     - The result is the mean, not the sum: do not divide by the number of workers again.
+     - Every worker must take the same number of steps, or the last ones wait for ever: agree on the count first.
+     - Average the loss you print and the statistics of batch normalisation yourself: they are not gradients.
+     - A buffer that already holds momentum, weight decay or a minus sign is not a gradient: exchange before the optimizer.
+     - With gradient accumulation add up first, exchange once.
+     - With loss scaling pass scale = 1/loss_scale in gcomp_step, so that residuals stay in one unit when it changes; on
+       GCOMP_NOT_FINITE skip the optimizer and lower the loss scale: all workers see the same result.
+     - Trainers that update in place can exchange weight differences (w - w at the last exchange) every few samples.
+     - On a fast link, do not compress: make demo prints the break-even for a real model on your machine.
+
+   WIRE FORMAT, version 1. Little endian; bit streams fill each byte from bit 0; all reserved and padding bits are zero and
+   are checked: one content has one byte form.
+     offset size
+      0     4   magic 'G' 'C' 'M' 'P'
+      4     1   version, 1
+      5     1   method (the numbers in the list below)
+      6     1   flags: bit 0 refusal (the input was not finite; no body), bit 1 checksum present; others zero
+      7     1   value method of a sparse method (5: topk), else 0
+      8     8   n, number of elements
+     16     8   bytes of body that follow the header
+     24     4   parameter a (below)
+     28     4   CRC-32C of the header without this field and of the body, if flag bit 1; else 0
+     32     .   body
+   Bodies:
+     none      1   n floats                                                   a = 0
+     fp16      2   n IEEE binary16                                            a = 0
+     bf16      3   n bfloat16                                                 a = 0
+     sign      4   a float scale per block of a elements (a = 0: one for the tensor; n = 0: none), then n bits, 1: negative
+     topk      5   u64 k; u8 coder, then the increasing indices: coder 255 a bitmap of n bits; coder r in 0..32 each gap
+                   to the previous index (first: from -1; minus 1) as Golomb-Rice code: gap >> r ones, a zero, r low bits;
+                   padded to a byte; then the k values as a body of the value method with n = k.   a = value method's a
+     powersgd  6   has no payload: it exchanges sums of P and of Q
+   Versions are only appended: a reader refuses a newer one with GCOMP_UNSUPPORTED_VERSION.
+
+   PAPERS
+     sign      Karimireddy, Rebjock, Stich, Jaggi: Error Feedback Fixes SignSGD and other Gradient Compression Schemes, ICML 2019;
+               blocks: Zheng, Huang, Kwok: Communication-Efficient Distributed Blockwise Momentum SGD with Error-Feedback, NeurIPS 2019
+     topk      Stich, Cordonnier, Jaggi: Sparsified SGD with Memory, NeurIPS 2018; Aji, Heafield: Sparse Communication for
+               Distributed Gradient Descent, EMNLP 2017
+     powersgd  Vogels, Karimireddy, Jaggi: PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization, NeurIPS 2019
+     feedback  Seide, Fu, Droppo, Li, Yu: 1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed
+               Training of Speech DNNs, Interspeech 2014
+     random    Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011
+   ------------------------------------------------------------------------------------------------ */
+
+#ifndef GCOMP_H
+#define GCOMP_H
+
+/* ------------------------------------------------------------------------------------------------
+   >>config - macros a user may set, the same in every file that includes the header
+
+   GCOMP_IMPLEMENTATION          compile the implementation here; in exactly one file
+   GCOMP_STATIC                  all functions static: each file that uses them has GCOMP_IMPLEMENTATION too
+   GCOMP_API                     linkage of public functions, for example __declspec(dllexport); default: extern
+   GCOMP_STB_DS_H                how to include stb_ds.h; default: "stb_ds.h" if found, else <stb/stb_ds.h>
+   GCOMP_STB_DS_IMPLEMENTED      another file of the project compiles the implementation of stb_ds.h
+   GCOMP_SELF                    how this header includes itself; default: "gcomp.h"
+   GCOMP_NO_SELF                 do not: for files merged into one; only the compiler's baseline instruction set then
+   GCOMP_MAX_ISA                 leave out instruction sets above: 1 scalar, 2 AVX2, 3 AVX-512; default: all
+   GCOMP_NO_STDLIB               no malloc and no getenv; desc.allocator is required
+   GCOMP_NO_GETENV               do not read GCOMP_ISA from the environment
+   GCOMP_WITHOUT_FP16, _BF16, _SIGN, _TOPK, _POWERSGD   leave out a method
+   GCOMP_ALLOW_MINGW_AVX         AVX with mingw gcc, which misaligns spills; off by default
+   ------------------------------------------------------------------------------------------------ */
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifndef GCOMP_API
+#ifdef GCOMP_STATIC
+#define GCOMP_API static
+#else
+#define GCOMP_API extern
+#endif
+#endif
+
+#if defined(__GNUC__)
+#define GCOMP_NODISCARD __attribute__((warn_unused_result))
+#else
+#define GCOMP_NODISCARD
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ------------------------------------------------------------------------------------------------
+   >>api
+   ------------------------------------------------------------------------------------------------ */
+
+#define GCOMP_VERSION 100 /* major * 10000 + minor * 100 + patch */
+
+/* GCOMP_VERSION of the compiled implementation. */
+GCOMP_API int gcomp_version(void);
+
+/* Result codes: name, value, sentence. 0 is success; values never change. */
+#define GCOMP_RESULTS(X) \
+    X(GCOMP_OK, 0, "success") \
+    X(GCOMP_INVALID_ARGUMENT, -1, "an argument or a desc field is out of its range") \
+    X(GCOMP_OUT_OF_MEMORY, -2, "the allocator returned no memory") \
+    X(GCOMP_DST_TOO_SMALL, -3, "the output buffer is too small") \
+    X(GCOMP_SCRATCH_TOO_SMALL, -4, "the scratch buffer is smaller than gcomp_scratch says") \
+    X(GCOMP_NOT_FINITE, -5, "the gradient holds NaN or Inf, on this worker or another") \
+    X(GCOMP_NEEDS_ROUNDS, -6, "the method exchanges sums and has no payload: use a step or an exchange") \
+    X(GCOMP_BAD_CODEC, -7, "the codec text names no known method, parameter or value") \
+    X(GCOMP_ISA_UNAVAILABLE, -8, "the instruction set is unknown or not available here") \
+    X(GCOMP_WRONG_STATE, -9, "the call does not fit the state of the object") \
+    X(GCOMP_DUPLICATE_NAME, -10, "a tensor of this name exists") \
+    X(GCOMP_MISSING_CALLBACK, -11, "a callback that is needed is NULL") \
+    X(GCOMP_TRUNCATED, -20, "the payload ends before its content") \
+    X(GCOMP_TRAILING_BYTES, -21, "bytes follow the end of the payload") \
+    X(GCOMP_NOT_A_PAYLOAD, -22, "the bytes do not begin like a payload") \
+    X(GCOMP_UNSUPPORTED_VERSION, -23, "the payload is of a version this library does not know") \
+    X(GCOMP_UNKNOWN_METHOD, -24, "the payload is of a method this library does not know or leaves out") \
+    X(GCOMP_RESERVED_BITS, -25, "reserved or padding bits of the payload are not zero") \
+    X(GCOMP_COUNT_MISMATCH, -26, "the payload has another number of elements") \
+    X(GCOMP_CODEC_MISMATCH, -27, "the payload is of another codec than the tensor's") \
+    X(GCOMP_CHECKSUM_MISMATCH, -28, "the payload was damaged on its way") \
+    X(GCOMP_CORRUPT, -29, "the body of the payload is not what an encoder writes") \
+    X(GCOMP_CALLBACK_FAILED, -40, "a communication callback reported a failure") \
+    X(GCOMP_MISMATCH, -41, "workers disagree about tensors, codecs, seed, options or step") \
+    X(GCOMP_PEER_FAILED, -42, "another worker could not take part in this step") \
+    X(GCOMP_DIVERGED, -43, "workers hold different means: a transport or a machine is not reliable")
+
+typedef enum gcomp_result {
+#define GCOMP__ENUM(name, value, sentence) name = value,
+    GCOMP_RESULTS(GCOMP__ENUM)
+#undef GCOMP__ENUM
+    GCOMP__RESULT_END = 1
+} gcomp_result;
+
+/* The sentence of a result code. Never NULL. */
+GCOMP_API const char *gcomp_result_string(gcomp_result result);
+
+/* The name of a result code, "GCOMP_OK". Never NULL. */
+GCOMP_API const char *gcomp_result_name(gcomp_result result);
+
+typedef enum gcomp_dtype { GCOMP_F32 = 0, GCOMP_F16 = 1, GCOMP_BF16 = 2, GCOMP_U8 = 3 } gcomp_dtype;
+
+/* Instruction sets. AUTO: the environment variable GCOMP_ISA (scalar, avx2, avx512, neon), else the best of the machine. */
+typedef enum gcomp_isa {
+    GCOMP_ISA_AUTO = 0,
+    GCOMP_ISA_SCALAR = 1,
+    GCOMP_ISA_AVX2 = 2,
+    GCOMP_ISA_AVX512 = 3,
+    GCOMP_ISA_NEON = 4
+} gcomp_isa;
+
+/* The name of an instruction set, "avx2"; "unknown" for other numbers. */
+GCOMP_API const char *gcomp_isa_name(gcomp_isa isa);
+
+/* 1 if this build and this machine can run the instruction set, else 0. */
+GCOMP_API int gcomp_isa_available(gcomp_isa isa);
+
+/* Calls task(arg, i) for each i in 0 .. count - 1, in any order, on any threads, and returns when all are done.
+   Results do not depend on how. All zero: one thread. */
+typedef struct gcomp_parallel {
+    void (*run)(void *user, size_t count, void (*task)(void *arg, size_t index), void *arg);
+    void *user;
+} gcomp_parallel;
+
+/* Both or none. alloc returns memory aligned to `align` (a power of two, at most 64), or NULL. */
+typedef struct gcomp_allocator {
+    void *(*alloc)(void *user, size_t bytes, size_t align);
+    void (*free)(void *user, void *memory, size_t bytes);
+    void *user;
+} gcomp_allocator;
+
+/* Work is cut into chunks of this many elements; partial sums are added in order of chunks. */
+#define GCOMP_CHUNK 65536
+
+/* ---------------- codec: pure functions */
+
+/* A method with its parameters, made by gcomp_codec_parse. A plain value; its fields are not part of the API. */
+typedef struct gcomp_codec {
+    uint8_t method;         /* wire number of the method */
+    uint8_t value;          /* of a sparse method: wire number of the method of its values; else 0 */
+    uint8_t reserved[6];
+    double param[4];        /* the method's parameters, in the order of its row */
+    double value_param[4];  /* those of the value method */
+} gcomp_codec;
+
+/* Randomness of one encode call. Workers must share it in some methods and must not in others. */
+typedef struct gcomp_key {
+    uint64_t shared;  /* from (seed, step, tensor) */
+    uint64_t own;     /* from (seed, step, tensor, rank) */
+} gcomp_key;
+
+/* The key of a tensor in a step: a Philox4x32-10 block of the arguments. */
+GCOMP_API gcomp_key gcomp_key_make(uint64_t seed, uint64_t step, uint32_t tensor, uint32_t rank);
+
+/* What is encoded: p = scale * grad + residual, n = rows * max(cols, 1) elements. All pointers are read only. */
+typedef struct gcomp_input {
+    const void *grad;       /* n elements, any alignment */
+    gcomp_dtype dtype;      /* of grad: GCOMP_F32, GCOMP_F16 or GCOMP_BF16 */
+    float scale;            /* finite; 0: 1 */
+    const float *residual;  /* n floats, or NULL: none */
+    size_t rows;            /* a vector has its length here */
+    size_t cols;            /* 0: 1 */
+    gcomp_key key;
+} gcomp_input;
+
+/* How it runs. NULL or all zero: the best instruction set, one thread, no scratch. */
+typedef struct gcomp_exec {
+    gcomp_isa isa;
+    void *scratch;          /* any alignment; gcomp_scratch bytes always suffice */
+    size_t scratch_bytes;
+    gcomp_parallel parallel;
+} gcomp_exec;
+
+/* What a payload says of itself. */
+typedef struct gcomp_info {
+    gcomp_codec codec;      /* method, and those parameters that the payload carries */
+    uint64_t count;         /* elements */
+    uint64_t length;        /* bytes of the whole payload */
+    int refused;            /* 1: the encoder found NaN or Inf */
+    int checksum;           /* 1: a checksum is present */
+} gcomp_info;
+
+/* An upper bound of payload bytes and of scratch bytes for n elements of any codec, as constant expressions. */
+#define GCOMP_BOUND(n) (5 * (size_t)(n) + 128)
+#define GCOMP_SCRATCH(n) (14 * (size_t)(n) + 65536)
+
+/* Reads a codec from text: method[:name=value[,name=value]...][+value method[:...]], as "topk:density=0.01+fp16".
+   Unnamed parameters get their published defaults. A codec keeps the text form's value exactly.
+     why[why_capacity]  out  a sentence naming the culprit on error, cut to fit and ended by 0; may be NULL
+   Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_BAD_CODEC. On error *codec is unchanged. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_codec_parse(gcomp_codec *codec, const char *text, char *why, size_t why_capacity);
+
+/* Writes the shortest text that parses back to the codec: parameters at their default are left out.
+   Returns the length without the final 0; what fits is written, always ended by 0 if capacity > 0. */
+GCOMP_API size_t gcomp_codec_format(const gcomp_codec *codec, char *text, size_t capacity);
+
+/* The i-th method's name in the order of the table ("none" is 0), NULL behind the last. */
+GCOMP_API const char *gcomp_method_name(size_t i);
+
+/* Upper bound of the bytes of a payload of n elements; gcomp_encode never fails for space with that much. 0: the codec is
+   invalid, has no payload (powersgd), or the size overflows. */
+GCOMP_API size_t gcomp_bound(const gcomp_codec *codec, size_t n);
+
+/* Scratch bytes that gcomp_encode needs (decoding needs none); 0 if none or invalid. */
+GCOMP_API size_t gcomp_scratch(const gcomp_codec *codec, size_t n);
+
+/* Encodes p = scale * grad + residual into a payload, without a checksum (gcomp_seal adds one).
+     payload[capacity]  out  gcomp_bound(codec, n) bytes always suffice
+     *length            out  bytes written; unchanged on error other than GCOMP_NOT_FINITE
+   Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_DST_TOO_SMALL, GCOMP_SCRATCH_TOO_SMALL, GCOMP_ISA_UNAVAILABLE,
+   GCOMP_NEEDS_ROUNDS, or GCOMP_NOT_FINITE: then a valid refusal payload of 32 bytes is written, which decodes to the same
+   error. Reads everything, changes nothing but the payload and the scratch. Same bits on every instruction set and thread count. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_encode(const gcomp_codec *codec, const gcomp_input *in, const gcomp_exec *exec,
+                                                    void *payload, size_t capacity, size_t *length);
+
+/* Adds the checksum (CRC-32C) to a payload that gcomp_encode wrote. GCOMP_INVALID_ARGUMENT if it is not one. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_seal(void *payload, size_t length, const gcomp_exec *exec);
+
+/* Finds out if a payload is valid to the last bit, for n elements. Writes nothing; bounded time.
+   Returns GCOMP_OK, one of the payload errors, or GCOMP_NOT_FINITE for a valid refusal. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_check(const void *payload, size_t length, size_t n);
+
+/* y[n] <- decode(payload). Checks first; on error y is unchanged. Every decoded value is finite. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode(const void *payload, size_t length, float *y, size_t n, const gcomp_exec *exec);
+
+/* y[n] <- y + weight * decode(payload). Checks first; on error y is unchanged. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode_add(const void *payload, size_t length, float weight, float *y, size_t n,
+                                                        const gcomp_exec *exec);
+
+/* y[n] <- sum in order of payloads of decode(payload) * (1 / count). All are checked first; on error y is unchanged. count >= 1. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode_mean(const void *const *payloads, const size_t *lengths, size_t count, float *y,
+                                                         size_t n, const gcomp_exec *exec);
+
+/* residual[n] <- scale * grad + residual - decode(payload): what was not sent. in->residual is not read. Checks first;
+   on error residual is unchanged. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_retain(const void *payload, size_t length, const gcomp_input *in, float *residual,
+                                                    const gcomp_exec *exec);
+
+/* Reads the header of a payload, trusting nothing behind it. `length` bytes are at hand; info->length tells the whole size. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_peek(const void *payload, size_t length, gcomp_info *info);
+
+/* ---------------- objects */
+
+typedef struct gcomp gcomp;
+
+/* The transport. Callbacks return 0 for success, anything else for failure. All workers call them in the same order. */
+typedef struct gcomp_comm {
+    void *user;
+    int rank;   /* 0 .. world - 1 */
+    int world;  /* 0: 1 */
+    /* data[count] <- sum over the workers, in place, with the same bits on all. dtype is GCOMP_F32. */
+    int (*allreduce)(void *user, void *data, size_t count, gcomp_dtype dtype);
+    /* all[world * bytes] <- mine[bytes] of every worker, in rank order. */
+    int (*allgather)(void *user, const void *mine, void *all, size_t bytes);
+    /* Optional, sends no padding: all + w * stride <- bytes[w] bytes of worker w; mine has bytes[rank]. */
+    int (*allgatherv)(void *user, const void *mine, void *all, const size_t *bytes, size_t stride);
+} gcomp_comm;
+
+/* Everything about an object, copied when it is opened. All zero: one worker, no compression. */
+typedef struct gcomp_desc {
+    const char *codec;          /* of tensors that name none; NULL: "none" */
+    gcomp_comm comm;
+    uint64_t seed;              /* equal on all workers */
+    size_t min_elements;        /* smaller tensors travel uncompressed; 0: 1024 */
+    int compress_vectors;       /* 1: also tensors with cols <= 1 */
+    int no_error_feedback;      /* 1: forget what was not sent */
+    int no_checksum;            /* 1: payloads without CRC-32C */
+    int measure;                /* 1: relative error and norm of the mean in the statistics, at the cost of more passes */
+    uint32_t check_every;       /* compare a digest of the means every so many steps; 0: never */
+    gcomp_isa isa;
+    gcomp_allocator allocator;  /* all zero: malloc and free */
+    gcomp_parallel parallel;
+    double (*clock)(void *user);  /* seconds, for the statistics; NULL: no times */
+    void *clock_user;
+    char *why;                  /* a failed open explains itself here; may be NULL */
+    size_t why_capacity;
+} gcomp_desc;
+
+/* A tensor: `stack` matrices of rows x cols, back to back. */
+typedef struct gcomp_tensor {
+    const char *name;   /* REQUIRED, unique, copied */
+    size_t rows;        /* REQUIRED, >= 1 */
+    size_t cols;        /* 0 or 1: a vector */
+    size_t stack;       /* 0: 1 */
+    gcomp_dtype dtype;  /* of its gradient, for gcomp_exchange_any */
+    const char *codec;  /* NULL: the object's, by its rules for vectors and small tensors */
+} gcomp_tensor;
+
+/* Opens an object. On error *gc is NULL and desc->why tells the reason.
+   Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_BAD_CODEC, GCOMP_ISA_UNAVAILABLE, GCOMP_OUT_OF_MEMORY. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_open(gcomp **gc, const gcomp_desc *desc);
+
+/* Frees everything. NULL is allowed. */
+GCOMP_API void gcomp_close(gcomp *gc);
+
+/* Adds a tensor; its number is the count of those before. Only before the first step.
+   Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_BAD_CODEC, GCOMP_DUPLICATE_NAME, GCOMP_WRONG_STATE, GCOMP_OUT_OF_MEMORY.
+   On error the object is as before. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor);
+
+/* Number of tensors; number of the tensor of that name (count if there is none); elements of a tensor (0 if none). */
+GCOMP_API size_t gcomp_tensor_count(const gcomp *gc);
+GCOMP_API size_t gcomp_tensor_find(const gcomp *gc, const char *name);
+GCOMP_API size_t gcomp_tensor_elements(const gcomp *gc, size_t tensor);
+
+/* The codec a tensor really has, after the rules for vectors, small tensors and matrices that would not gain.
+   Returns NULL for a wrong number. Valid while the object is. */
+GCOMP_API const gcomp_codec *gcomp_tensor_codec(const gcomp *gc, size_t tensor);
+
+/* The residual of a tensor, NULL if it keeps none. Valid while the object is; changed by commits. */
+GCOMP_API const float *gcomp_residual(const gcomp *gc, size_t tensor);
+
+/* Reserves all memory that steps need; no later call allocates. The first step does it if it was not called.
+   Returns GCOMP_OK, GCOMP_OUT_OF_MEMORY (the object is as before), GCOMP_WRONG_STATE inside a step. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_prepare(gcomp *gc);
+
+/* Bytes an object takes with these tensors, prepared; 0 if desc or a tensor is invalid. And what it takes now. */
+GCOMP_API size_t gcomp_memory_needed(const gcomp_desc *desc, const gcomp_tensor *tensors, size_t count);
+GCOMP_API size_t gcomp_memory_used(const gcomp *gc);
+
+/* Sets a tensor's residual and warm start back to the beginning. On all workers or on none. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_reset(gcomp *gc, size_t tensor);
+
+/* Forgets residuals, warm starts, a step under way and the last failure, and goes on with this step number. On all workers,
+   after the weights were broadcast. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_restart(gcomp *gc, uint64_t step);
+
+/* The number of the next step: 0, then one more after each step that was committed. */
+GCOMP_API uint64_t gcomp_step_number(const gcomp *gc);
+
+/* A sentence on the last error of the object; "" if none. Valid until the next call on it. */
+GCOMP_API const char *gcomp_error(const gcomp *gc);
+
+/* ---------------- tensors: codecs with memory, any transport */
+
+/* Encodes grad with the tensor's codec, residual and keys of `step` into a sealed payload. Changes no state.
+     payload[capacity]  out  gcomp_bound(gcomp_tensor_codec(...), n) bytes always suffice
+   Returns as gcomp_encode; GCOMP_NEEDS_ROUNDS for methods that exchange sums. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, const float *grad, void *payload,
+                                                      size_t capacity, size_t *length);
+
+/* Takes payloads in: residual <- grad + residual - decode(own); grad <- mean of the decoded payloads.
+     own       NULL: nothing was sent, residual <- grad + residual
+     count     0: grad is untouched; else the payloads at hand, maybe of a part of the workers, own among them or not
+   All are checked first; on error nothing is changed. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad, const void *own, size_t own_length,
+                                                    const void *const *payloads, const size_t *lengths, size_t count);
+
+/* residual <- residual + decode(payload): a payload that was committed as own was lost after all. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *payload, size_t length);
+
+/* ---------------- step: the mean over all workers, without callbacks */
+
+typedef struct gcomp_step {
+    float scale;  /* gradients are read as scale * gradient (loss scaling, unequal batches); finite; 0: 1 */
+} gcomp_step;
+
+typedef enum gcomp_request_kind {
+    GCOMP_WAIT = 0,       /* nothing to hand out until a tensor is ready or a request is done */
+    GCOMP_DONE = 1,       /* all communicated: gcomp_step_commit */
+    GCOMP_ALLGATHER = 2,  /* recv + w * stride <- bytes[w] bytes (at most stride) of worker w's send */
+    GCOMP_ALLREDUCE = 3   /* recv[count] <- sum over the workers of recv, in place */
+} gcomp_request_kind;
+
+typedef struct gcomp_request {
+    gcomp_request_kind kind;
+    uint32_t id;          /* for gcomp_step_done */
+    const void *send;     /* ALLGATHER: this worker's bytes */
+    void *recv;
+    size_t stride;        /* ALLGATHER: bytes from one worker's place in recv to the next; stride bytes may be read from send */
+    const size_t *bytes;  /* ALLGATHER: how many of each worker matter */
+    size_t count;         /* ALLREDUCE: elements */
+    gcomp_dtype dtype;    /* ALLREDUCE: GCOMP_F32 */
+} gcomp_request;
+
+/* Begins a step. NULL: all defaults. An error that only this worker has (no memory, a bad scale) does not show here but
+   travels in the frame and comes back from gcomp_step_next, so that no worker hangs. GCOMP_WRONG_STATE inside a step. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_begin(gcomp *gc, const gcomp_step *step);
+
+/* Encodes a tensor, in any order. grad: elements of the tensor's dtype; must stay as it is until the commit. NULL: the
+   tensor is skipped in this step, on all workers. GCOMP_INVALID_ARGUMENT for a wrong number, GCOMP_WRONG_STATE twice. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad);
+
+/* Hands out the next request. Requests handed out may be carried out in any order or together, on all workers alike.
+   An error ends the step on this worker (gcomp_error has the sentence): gradients and residuals are as they were. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_next(gcomp *gc, gcomp_request *request);
+
+/* Says that a request was carried out; status 0: success. Anything else ends the step: GCOMP_CALLBACK_FAILED. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status);
+
+/* Writes the means into the gradients and the residuals, after GCOMP_DONE. Cannot fail but for GCOMP_WRONG_STATE. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_commit(gcomp *gc);
+
+/* Ends a step without a commit: nothing has changed. No effect outside a step. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_abort(gcomp *gc);
+
+/* ---------------- exchange: the step through callbacks */
+
+/* grads[i] (the gradient of tensor i; NULL on all workers: skipped) <- mean over all workers, in place.
+   Returns GCOMP_OK or an error; after any error gradients and residuals of this worker are as they were, and after one that
+   all workers have seen (GCOMP_NOT_FINITE, GCOMP_PEER_FAILED) the call may be repeated with the same bits. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_exchange(gcomp *gc, float *const *grads, const gcomp_step *step);
+
+/* The same for all tensors back to back in one array. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_exchange_flat(gcomp *gc, float *grads, const gcomp_step *step);
+
+/* The same with each tensor's own dtype. fp16 gradients hold the mean rounded to nearest, saturated. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_exchange_any(gcomp *gc, void *const *grads, const gcomp_step *step);
+
+/* ---------------- statistics */
+
+typedef struct gcomp_statistics {
+    uint64_t steps;            /* committed */
+    uint64_t skipped;          /* ended by GCOMP_NOT_FINITE */
+    uint64_t failed;           /* ended by another error */
+    uint64_t not_finite;       /* gradients of this worker that were refused */
+    uint64_t bytes_in;         /* gradient bytes as fp32, all steps */
+    uint64_t bytes_out;        /* bytes this worker put into collectives, frames included: count * 4 of sums, payload bytes of gathers */
+    double ratio;              /* bytes_in / bytes_out */
+    double encode_seconds;     /* all steps, by desc.clock */
+    double communicate_seconds;
+    double commit_seconds;
+    double residual_norm;      /* L2 norm over all residuals, now */
+    double relative_error;     /* desc.measure: |p - sent| / |p| of the last step on this worker */
+    double mean_norm;          /* desc.measure: L2 norm of the last mean */
+} gcomp_statistics;
+
+/* Costs one pass over the residuals. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* GCOMP_H */
+
+#endif /* !GCOMP__PASS */
+
+/* ================================================================================================
+   The implementation. It stands outside the include guard and is compiled where GCOMP_IMPLEMENTATION is defined.
+   ================================================================================================ */
+
+#if defined(GCOMP_IMPLEMENTATION) && !defined(GCOMP__IMPLEMENTED)
+#define GCOMP__IMPLEMENTED
+
+/* ------------------------------------------------------------------------------------------------
+   >>platform - compiler, instruction sets, exact arithmetic, floating-point modes
+   ------------------------------------------------------------------------------------------------ */
+
+#include <float.h>
+#include <limits.h>
+#include <string.h>
+#ifndef GCOMP_NO_STDLIB
+#include <stdlib.h>
+#endif
+
+#if defined(__has_include)
+#if !defined(GCOMP_STB_DS_H) && !__has_include("stb_ds.h") && __has_include(<stb/stb_ds.h>)
+#define GCOMP_STB_DS_H <stb/stb_ds.h>
+#endif
+#endif
+#ifndef GCOMP_STB_DS_H
+#define GCOMP_STB_DS_H "stb_ds.h"
+#endif
+#ifndef GCOMP_SELF
+#define GCOMP_SELF "gcomp.h"
+#endif
+#ifndef GCOMP_MAX_ISA
+#define GCOMP_MAX_ISA 4
+#endif
+
+#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0 && FLT_EVAL_METHOD != 16
+#error "gcomp.h needs float arithmetic in float: on 32-bit x86 compile with -msse2 -mfpmath=sse"
+#endif
+
+/* Which vector sets this build has. Each is compiled with target pragmas, and runs only where cpuid says so. */
+#if defined(__x86_64__) && defined(__GNUC__) && (!defined(__MINGW32__) || defined(__clang__) || defined(GCOMP_ALLOW_MINGW_AVX))
+#define GCOMP__X86 1
+#else
+#define GCOMP__X86 0
+#endif
+#if defined(__aarch64__) && defined(__GNUC__) && defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define GCOMP__ARM64 1
+#else
+#define GCOMP__ARM64 0
+#endif
+#if GCOMP__X86 || defined(__SSE2__)
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized" /* gcc's own header, at -O1 */
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <immintrin.h>
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+#endif
+#if GCOMP__ARM64
+#include <arm_neon.h>
+#endif
+
+#if defined(__GNUC__)
+#define GCOMP__INLINE static inline __attribute__((always_inline, unused))
+#define GCOMP__NOINLINE static __attribute__((noinline, unused))
+#define GCOMP__UNROLL _Pragma("GCC unroll 16")
+#define GCOMP__PREFETCH(p) __builtin_prefetch(p)
+#else
+#define GCOMP__INLINE static inline
+#define GCOMP__NOINLINE static
+#define GCOMP__UNROLL
+#define GCOMP__PREFETCH(p) ((void)(p))
+#endif
+
+/* Exact arithmetic, whatever flags the user builds with. gcc obeys these two options, in intrinsics too. clang's back end
+   does not under -ffast-math or -ffp-contract=fast: there results pass through an empty asm that it cannot look through. */
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#if defined(__x86_64__) || defined(__SSE2__)
+#define GCOMP__PIN(v) __asm__("" : "+x"(v))
+#elif defined(__aarch64__)
+#define GCOMP__PIN(v) __asm__("" : "+w"(v))
+#else
+#define GCOMP__PIN(v) __asm__("" : "+m"(v))
+#endif
+#if defined(__FAST_MATH__)
+#define GCOMP__PIN_SUM(v) GCOMP__PIN(v)
+#else
+#define GCOMP__PIN_SUM(v) ((void)0)
+#endif
+#else
+#define GCOMP__PIN(v) ((void)0)
+#define GCOMP__PIN_SUM(v) ((void)0)
+#endif
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("no-fast-math", "fp-contract=off")
+#endif
+
+/* stb_ds.h serves bookkeeping only: arr* over memory from the user's allocator, never grown by itself (see >>base). Its
+   functions get names of our own, so that they do not meet the user's. */
+#if !defined(GCOMP_STB_DS_IMPLEMENTED) && !defined(INCLUDE_STB_DS_H)
+#define STB_DS_IMPLEMENTATION
+#define stbds_rand_seed gcomp__stbds_rand_seed
+#define stbds_hash_bytes gcomp__stbds_hash_bytes
+#define stbds_hash_string gcomp__stbds_hash_string
+#define stbds_stralloc gcomp__stbds_stralloc
+#define stbds_strreset gcomp__stbds_strreset
+#define stbds_unit_tests gcomp__stbds_unit_tests
+#define stbds_arrgrowf gcomp__stbds_arrgrowf
+#define stbds_arrfreef gcomp__stbds_arrfreef
+#define stbds_hmfree_func gcomp__stbds_hmfree_func
+#define stbds_hmget_key gcomp__stbds_hmget_key
+#define stbds_hmget_key_ts gcomp__stbds_hmget_key_ts
+#define stbds_hmput_default gcomp__stbds_hmput_default
+#define stbds_hmput_key gcomp__stbds_hmput_key
+#define stbds_hmdel_key gcomp__stbds_hmdel_key
+#define stbds_shmode_func gcomp__stbds_shmode_func
+#if defined(GCOMP_NO_STDLIB) && !defined(STBDS_REALLOC)
+#define STBDS_REALLOC(context, memory, bytes) ((void)(context), (void)(memory), (void)(bytes), (void *)0)
+#define STBDS_FREE(context, memory) ((void)(context), (void)(memory))
+#endif
+#endif
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wconversion"
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+#pragma GCC diagnostic ignored "-Wshadow"
+#pragma GCC diagnostic ignored "-Wundef"
+#pragma GCC diagnostic ignored "-Wpedantic"
+#endif
+#include GCOMP_STB_DS_H
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+
+/* Round to nearest, no flushing of subnormals, exceptions masked; the caller's mode comes back at the end. */
+static uint64_t gcomp__fp_enter(void)
+{
+#if defined(__SSE2__)
+    unsigned mode = _mm_getcsr();
+    if ((mode & ~0x3fu) != 0x1f80u) _mm_setcsr(0x1f80u);
+    __asm__ volatile("" : : : "memory");
+    return mode;
+#elif GCOMP__ARM64
+    uint64_t mode;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
+    if (mode & 0x03c09f00u) __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0) : "memory");
+    return mode;
+#else
+    return 0;
+#endif
+}
+
+static void gcomp__fp_leave(uint64_t mode)
+{
+#if defined(__SSE2__)
+    __asm__ volatile("" : : : "memory");
+    if ((mode & ~0x3fu) != 0x1f80u) _mm_setcsr((unsigned)mode);
+#elif GCOMP__ARM64
+    if (mode & 0x03c09f00u) __asm__ volatile("msr fpcr, %0" : : "r"(mode) : "memory");
+#else
+    (void)mode;
+#endif
+}
+
+/* ------------------------------------------------------------------------------------------------
+   >>base - sizes, little-endian words, text, numbers as text
+   ------------------------------------------------------------------------------------------------ */
+
+typedef char gcomp__assume_8_bit_bytes[CHAR_BIT == 8 ? 1 : -1];
+typedef char gcomp__assume_ieee_float[sizeof(float) == 4 && FLT_MANT_DIG == 24 && DBL_MANT_DIG == 53 ? 1 : -1];
+
+#define GCOMP__TRY(expression) \
+    do { \
+        gcomp_result gcomp__tried = (expression); \
+        if (gcomp__tried != GCOMP_OK) return gcomp__tried; \
+    } while (0)
+
+GCOMP__INLINE size_t gcomp__min(size_t a, size_t b) { return a < b ? a : b; }
+GCOMP__INLINE size_t gcomp__max(size_t a, size_t b) { return a > b ? a : b; }
+
+/* a * b and a + b; SIZE_MAX stands for "too much" and stays so. */
+static size_t gcomp__times(size_t a, size_t b)
+{
+    if (a == 0 || b == 0) return 0;
+    return a == SIZE_MAX || b == SIZE_MAX || a > SIZE_MAX / b ? SIZE_MAX : a * b;
+}
+
+static size_t gcomp__plus(size_t a, size_t b) { return a > SIZE_MAX - b ? SIZE_MAX : a + b; }
+static size_t gcomp__round_up(size_t a, size_t to) { return a > SIZE_MAX - to ? SIZE_MAX : (a + to - 1) / to * to; }
+
+GCOMP__INLINE uint32_t gcomp__bits(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return u;
+}
+
+GCOMP__INLINE float gcomp__float(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, 4);
+    return x;
+}
+
+/* Finite by the bits, so that no compiler option can remove the test. */
+GCOMP__INLINE int gcomp__finite(float x) { return (gcomp__bits(x) & 0x7f800000u) != 0x7f800000u; }
+
+GCOMP__INLINE int gcomp__finite_double(double x)
+{
+    uint64_t u;
+    memcpy(&u, &x, 8);
+    return (u & 0x7ff0000000000000u) != 0x7ff0000000000000u;
+}
+
+GCOMP__INLINE unsigned gcomp__popcount(uint32_t x)
+{
+#if defined(__GNUC__)
+    return (unsigned)__builtin_popcount(x);
+#else
+    unsigned count = 0;
+    for (; x; x &= x - 1) count++;
+    return count;
+#endif
+}
+
+GCOMP__INLINE void gcomp__put32(uint8_t *b, uint32_t v)
+{
+    b[0] = (uint8_t)v;
+    b[1] = (uint8_t)(v >> 8);
+    b[2] = (uint8_t)(v >> 16);
+    b[3] = (uint8_t)(v >> 24);
+}
+
+GCOMP__INLINE uint32_t gcomp__get32(const uint8_t *b)
+{
+    return (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
+}
+
+GCOMP__INLINE void gcomp__put64(uint8_t *b, uint64_t v)
+{
+    gcomp__put32(b, (uint32_t)v);
+    gcomp__put32(b + 4, (uint32_t)(v >> 32));
+}
+
+GCOMP__INLINE uint64_t gcomp__get64(const uint8_t *b)
+{
+    return gcomp__get32(b) | (uint64_t)gcomp__get32(b + 4) << 32;
+}
+
+GCOMP__INLINE void gcomp__put16(uint8_t *b, uint32_t v)
+{
+    b[0] = (uint8_t)v;
+    b[1] = (uint8_t)(v >> 8);
+}
+
+GCOMP__INLINE uint32_t gcomp__get16(const uint8_t *b) { return (uint32_t)b[0] | (uint32_t)b[1] << 8; }
+GCOMP__INLINE void gcomp__put_float(uint8_t *b, float x) { gcomp__put32(b, gcomp__bits(x)); }
+GCOMP__INLINE float gcomp__get_float(const uint8_t *b) { return gcomp__float(gcomp__get32(b)); }
+
+/* |x| <= 65504 to binary16, nearest even. Below 2^-14 the addition of 0.5 rounds at the right bit. */
+GCOMP__INLINE uint32_t gcomp__to_half(float x)
+{
+    uint32_t u = gcomp__bits(x), sign = u >> 16 & 0x8000u;
+    u &= 0x7fffffffu;
+    if (u < 0x38800000u) {
+        float shifted = gcomp__float(u) + 0.5f;
+        GCOMP__PIN_SUM(shifted);
+        return sign | (gcomp__bits(shifted) - 0x3f000000u);
+    }
+    return sign | ((u - 0x38000000u + 0xfffu + (u >> 13 & 1)) >> 13);
+}
+
+GCOMP__INLINE float gcomp__from_half(uint32_t h)
+{
+    uint32_t u = (h & 0x7fffu) << 13, exponent = u & 0x0f800000u;
+    float x;
+    if (exponent == 0x0f800000u) {
+        u += 0x70000000u;
+    } else if (exponent == 0) {
+        x = gcomp__float(u + 0x38800000u) - gcomp__float(0x38800000u);
+        GCOMP__PIN_SUM(x);
+        u = gcomp__bits(x);
+    } else {
+        u += 0x38000000u;
+    }
+    return gcomp__float(u | (h & 0x8000u) << 16);
+}
+
+/* |x| <= 0x7f7f0000 to bfloat16, nearest even. */
+GCOMP__INLINE uint32_t gcomp__to_bfloat(float x)
+{
+    uint32_t u = gcomp__bits(x);
+    return (u + 0x7fffu + (u >> 16 & 1)) >> 16;
+}
+
+#define GCOMP__HALF_MAX 65504.0f
+#define GCOMP__BFLOAT_MAX (gcomp__float(0x7f7f0000u))
+
+/* A square root with the same bits everywhere, without libm: x in [1, 4) * 4^k, Newton's iteration. x >= 0, finite. */
+static double gcomp__sqrt(double x)
+{
+    uint64_t u;
+    int64_t exponent;
+    double m, y;
+    int i;
+    if (!(x > 0)) return 0;
+    memcpy(&u, &x, 8);
+    exponent = (int64_t)(u >> 52) - 1023; /* sums of squares of floats are never subnormal doubles */
+    if (exponent & 1) exponent -= 1;
+    u -= (uint64_t)exponent << 52;
+    memcpy(&m, &u, 8);
+    y = 0.5 * (m + 1);
+    for (i = 0; i < 6; i++) y = 0.5 * (y + m / y);
+    u = (uint64_t)(exponent / 2 + 1023) << 52;
+    memcpy(&m, &u, 8);
+    return y * m;
+}
+
+/* a * b + c rounded once: exact product in double, sum rounded to odd, then to float. */
+GCOMP__INLINE float gcomp__fmaf(float a, float b, float c)
+{
+#if (defined(__FMA__) || defined(__aarch64__)) && defined(__GNUC__)
+    return __builtin_fmaf(a, b, c);
+#else
+    double p = (double)a * b, s = p + (double)c, t, err;
+    GCOMP__PIN_SUM(s);
+    t = s - p;
+    GCOMP__PIN_SUM(t);
+    err = s - t;
+    GCOMP__PIN_SUM(err);
+    err = p - err;
+    GCOMP__PIN_SUM(err);
+    t = (double)c - t;
+    GCOMP__PIN_SUM(t);
+    err += t;
+    if (gcomp__finite_double(s) && err != 0) {
+        uint64_t u;
+        memcpy(&u, &s, 8);
+        if (!(u & 1)) {
+            if ((err > 0) == (s > 0)) u += 1;
+            else u -= 1;
+        }
+        memcpy(&s, &u, 8);
+    }
+    return (float)s;
+#endif
+}
+
+/* Text in a buffer of fixed size: cut to fit, always ended by 0; length counts what would have been written. */
+typedef struct gcomp__text {
+    char *at;
+    size_t capacity, length;
+} gcomp__text;
+
+static gcomp__text gcomp__text_in(char *buffer, size_t capacity)
+{
+    gcomp__text t;
+    t.at = buffer;
+    t.capacity = buffer ? capacity : 0;
+    t.length = 0;
+    if (t.capacity) buffer[0] = 0;
+    return t;
+}
+
+static void gcomp__say_char(gcomp__text *t, char c)
+{
+    if (t->length + 1 < t->capacity) {
+        t->at[t->length] = c;
+        t->at[t->length + 1] = 0;
+    }
+    t->length++;
+}
+
+static void gcomp__say(gcomp__text *t, const char *text)
+{
+    while (*text) gcomp__say_char(t, *text++);
+}
+
+static void gcomp__say_some(gcomp__text *t, const char *text, size_t length)
+{
+    while (length--) gcomp__say_char(t, *text++);
+}
+
+static void gcomp__say_number(gcomp__text *t, uint64_t v)
+{
+    char digits[20];
+    int n = 0;
+    do digits[n++] = (char)('0' + v % 10);
+    while ((v /= 10) != 0);
+    while (n) gcomp__say_char(t, digits[--n]);
+}
+
+static void gcomp__say_integer(gcomp__text *t, int64_t v)
+{
+    if (v < 0) gcomp__say_char(t, '-');
+    gcomp__say_number(t, v < 0 ? 0 - (uint64_t)v : (uint64_t)v);
+}
+
+static double gcomp__ten_to(int e)
+{
+    double p = 1;
+    while (e-- > 0) p *= 10; /* exact up to 10^22 */
+    return p;
+}
+
+/* digits * 10^e, correctly rounded, for digits < 2^53 and |e| <= 22: one exact operand each, one rounding. */
+static double gcomp__decimal(uint64_t digits, int e)
+{
+    return e < 0 ? (double)digits / gcomp__ten_to(-e) : (double)digits * gcomp__ten_to(e);
+}
+
+/* Reads an unsigned decimal number of at most 15 digits, "0.01" or "1e-3". Returns what follows it, NULL if it is none. */
+static const char *gcomp__read_number(const char *s, double *value)
+{
+    uint64_t digits = 0;
+    int count = 0, e = 0, any = 0, point = 0, exponent = 0, negative = 0;
+    for (; (*s >= '0' && *s <= '9') || (*s == '.' && !point); s++) {
+        if (*s == '.') {
+            point = 1;
+            continue;
+        }
+        any = 1;
+        if (digits || *s != '0') count++;
+        if (count > 15) return NULL;
+        digits = digits * 10 + (uint64_t)(*s - '0');
+        e -= point;
+    }
+    if (!any) return NULL;
+    if (*s == 'e' || *s == 'E') {
+        s++;
+        if (*s == '-' || *s == '+') negative = *s++ == '-';
+        if (*s < '0' || *s > '9') return NULL;
+        for (; *s >= '0' && *s <= '9'; s++)
+            if (exponent < 1000) exponent = exponent * 10 + (*s - '0');
+        e += negative ? -exponent : exponent;
+    }
+    if (digits == 0) e = 0;
+    if (e < -22 || e > 22) return NULL;
+    *value = gcomp__decimal(digits, e);
+    return s;
+}
+
+/* The shortest text that gcomp__read_number reads back as v; v came from it, so that 15 digits suffice. */
+static void gcomp__say_decimal(gcomp__text *t, double v)
+{
+    int precision, e10 = 0, e = 0, i, length;
+    uint64_t digits = 0;
+    char text[24];
+    if (!(v > 0)) {
+        gcomp__say_char(t, '0');
+        return;
+    }
+    while (e10 < 40 && v >= gcomp__decimal(1, 0) * gcomp__ten_to(e10 + 1)) e10++;
+    while (e10 > -40 && e10 <= 0 && v < 1 / gcomp__ten_to(-e10)) e10--;
+    for (precision = 1; precision <= 16; precision++) {
+        double scaled;
+        e = e10 - precision + 1;
+        if (e < -22 || e > 22) continue;
+        scaled = e < 0 ? v * gcomp__ten_to(-e) : v / gcomp__ten_to(e);
+        digits = (uint64_t)(scaled + 0.5);
+        if (gcomp__decimal(digits, e) == v) break;
+    }
+    while (digits && digits % 10 == 0) {
+        digits /= 10;
+        e++;
+    }
+    for (length = 0; digits; digits /= 10) text[length++] = (char)('0' + digits % 10);
+    if (e >= 0 && length + e <= 9) { /* 1024 */
+        while (length) gcomp__say_char(t, text[--length]);
+        while (e-- > 0) gcomp__say_char(t, '0');
+    } else if (e < 0 && length + e > -4) { /* 12.5, 0.01 */
+        if (length + e <= 0) gcomp__say(t, "0.");
+        for (i = length + e; i < 0; i++) gcomp__say_char(t, '0');
+        for (i = length - 1; i >= 0; i--) {
+            gcomp__say_char(t, text[i]);
+            if (i == -e && i > 0) gcomp__say_char(t, '.');
+        }
+    } else { /* 1e-5 */
+        while (length) gcomp__say_char(t, text[--length]);
+        gcomp__say_char(t, 'e');
+        gcomp__say_integer(t, e);
+    }
+}
+
+/* Memory of the user's allocator, counted. */
+typedef struct gcomp__memory {
+    gcomp_allocator allocator;
+    size_t used;
+} gcomp__memory;
+
+static void *gcomp__allocate(gcomp__memory *memory, size_t bytes)
+{
+    void *p;
+    if (bytes == SIZE_MAX) return NULL;
+    p = memory->allocator.alloc(memory->allocator.user, bytes, 64);
+    if (p) memory->used += bytes;
+    return p;
+}
+
+static void gcomp__release(gcomp__memory *memory, void *p, size_t bytes)
+{
+    if (!p) return;
+    memory->allocator.free(memory->allocator.user, p, bytes);
+    memory->used -= bytes;
+}
+
+/* stb_ds arrays in that memory: the header of stb_ds stands before `capacity` elements, and arrput never passes that. */
+static size_t gcomp__array_bytes(size_t capacity, size_t element)
+{
+    return gcomp__plus(sizeof(stbds_array_header), gcomp__times(capacity, element));
+}
+
+static void *gcomp__array_make(gcomp__memory *memory, size_t capacity, size_t element)
+{
+    stbds_array_header *h = (stbds_array_header *)gcomp__allocate(memory, gcomp__array_bytes(capacity, element));
+    if (!h) return NULL;
+    memset(h, 0, sizeof *h);
+    h->capacity = capacity;
+    return h + 1;
+}
+
+static void gcomp__array_release(gcomp__memory *memory, void *array, size_t element)
+{
+    if (array) gcomp__release(memory, stbds_header(array), gcomp__array_bytes(stbds_header(array)->capacity, element));
+}
+
+/* ------------------------------------------------------------------------------------------------
+   >>random - numbers as a function of (seed, step, tensor, purpose, worker, element)
+
+   A Philox4x32-10 block turns (seed, step, tensor, rank) into a key, another turns (key, purpose) into two words. Each pair of
+   elements mixes its index with the words into two draws of 16 bits. Element i always sees the same number: no state, no order.
+   ------------------------------------------------------------------------------------------------ */
+
+enum { GCOMP__PURPOSE_START = 1 };
+
+static void gcomp__philox(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2])
+{
+    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3], k0 = key[0], k1 = key[1];
+    int round;
+    for (round = 0; round < 10; round++) {
+        uint64_t a = (uint64_t)0xD2511F53u * c0, b = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(b >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)b;
+        c2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)a;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
+}
+
+static uint64_t gcomp__philox_word(uint64_t seed, uint64_t step, uint32_t tensor, uint32_t worker)
+{
+    uint32_t counter[4], key[2], out[4];
+    counter[0] = (uint32_t)step;
+    counter[1] = (uint32_t)(step >> 32);
+    counter[2] = tensor;
+    counter[3] = worker;
+    key[0] = (uint32_t)seed;
+    key[1] = (uint32_t)(seed >> 32);
+    gcomp__philox(out, counter, key);
+    return out[0] | (uint64_t)out[1] << 32;
+}
+
+/* Two key words for one purpose, so that two uses of a key never share a stream. */
+static uint64_t gcomp__stream(uint64_t key, uint32_t purpose) { return gcomp__philox_word(key, 0, purpose, 0); }
+
+/* 16 random bits of an element: a finaliser of two multiplications over the pair's index, one key word added before,
+   the other xored between, so that different keys are not permutations of each other. */
+GCOMP__INLINE uint32_t gcomp__draw(uint64_t words, uint64_t element)
+{
+    uint64_t pair = element >> 1;
+    uint32_t h = (uint32_t)pair + (uint32_t)words + (uint32_t)(pair >> 32) * 0x9E3779B9u;
+    h = (h ^ h >> 16) * 0x85EBCA6Bu;
+    h ^= h >> 13 ^ (uint32_t)(words >> 32);
+    h *= 0xC2B2AE35u;
+    h ^= h >> 16;
+    return element & 1 ? h >> 16 : h & 0xffffu;
+}
+
+/* ------------------------------------------------------------------------------------------------
+   >>rows - what a method is to the rest of the library
+
+   A method is a row: its name and parameters, its rounds, and functions. Everything else in the library finds it through the
+   table at the end of >>codecs. The kernels of a row exist once per instruction set and reach it as `call->kernels`.
+   ------------------------------------------------------------------------------------------------ */
+
+enum { GCOMP__NO_ROUND = 0, GCOMP__GATHER = 1, GCOMP__SUM = 2 }; /* kinds of rounds */
+
+enum {
+    GCOMP__FEEDBACK = 1,          /* keeps a residual unless told otherwise */
+    GCOMP__CONSERVES_ELEMENT = 2, /* decoded + new residual = p, element by element, on each worker */
+    GCOMP__CONSERVES_MEAN = 4,    /* mean over the workers of mean + new residual = mean of p */
+    GCOMP__IDEMPOTENT = 8,        /* encoding what was decoded gives the same payload */
+    GCOMP__VALUES = 16,           /* a block method: may stand behind a plus */
+    GCOMP__SELECTS = 32           /* a sparse method: takes a value method */
+};
+
+enum { GCOMP__REAL, GCOMP__WHOLE, GCOMP__BLOCK }; /* kinds of parameters; BLOCK: a power of two, or "tensor" (0) */
+
+typedef struct gcomp__param {
+    const char *name;
+    int kind;
+    double initial, low, high;
+} gcomp__param;
+
+typedef struct gcomp__method gcomp__method;
+typedef struct gcomp__set gcomp__set;
+
+/* How a call runs. */
+typedef struct gcomp__call {
+    const gcomp__set *set;
+    const void *kernels; /* of the method at work, in that set */
+    uint8_t *scratch;
+    size_t scratch_bytes;
+    gcomp_parallel parallel;
+} gcomp__call;
+
+/* A payload's body, opened. */
+typedef struct gcomp__view {
+    const gcomp__method *method;
+    const gcomp__method *value; /* of a sparse method */
+    const uint8_t *body;
+    size_t bytes, n;
+    uint32_t a;
+    const uint8_t *scales, *codes; /* of a block method */
+    unsigned shift;                /* element i has scale i >> shift */
+} gcomp__view;
+
+/* Where decoded payloads go.
+     STORE   y <- d0
+     ADD     y <- (fresh ? 0 : y) + sum of weight * d
+     COMMIT  residual <- scale * grad + residual - own;  then y, if not NULL, <- sum of weight * d.  grad may be y. */
+enum { GCOMP__STORE, GCOMP__ADD, GCOMP__COMMIT };
+
+typedef struct gcomp__sink {
+    int ending, fresh;
+    float weight;
+    const gcomp__view *views;
+    size_t count, n;
+    float *y;
+    const gcomp__view *own; /* NULL: nothing was sent */
+    size_t own_at;          /* own is views[own_at]; count: it is none of them */
+    const void *grad;
+    gcomp_dtype dtype;
+    float scale;
+    float *residual;
+} gcomp__sink;
+
+/* A tensor in a step, for methods that exchange sums. */
+typedef struct gcomp__work {
+    gcomp__call call;
+    const gcomp_codec *codec;
+    gcomp_input in;
+    size_t rows, cols, stack, n;
+    float part;      /* 1 / world: contributions are scaled by it before the sum */
+    float *state;    /* lives from step to step; written by commit only */
+    float *local;    /* the row's scratch of this step */
+    float *sums[3];  /* one a round: this worker's contribution, then the sum */
+    float *y;        /* commit: the mean goes here; may be the gradient */
+    float *residual; /* commit: NULL or in and out */
+} gcomp__work;
+
+struct gcomp__method {
+    const char *name;
+    uint8_t wire;
+    unsigned flags;
+    uint8_t rounds[3];
+    uint8_t code16; /* block methods: bytes of 16 codes, and whether blocks have scales */
+    uint8_t scaled;
+    gcomp__param param[4];
+    /* payloads; NULL in rows without */
+    size_t (*bound)(const gcomp_codec *codec, size_t n);   /* of the body; SIZE_MAX: too much */
+    size_t (*scratch)(const gcomp_codec *codec, size_t n);
+    gcomp_result (*encode)(const gcomp__call *call, const gcomp_codec *codec, const gcomp_input *in, size_t n, uint8_t *body,
+                           size_t capacity, size_t *bytes);
+    gcomp_result (*open)(gcomp__view *view);               /* lengths and places; cheap */
+    gcomp_result (*check)(const gcomp__view *view, const void *kernels, const gcomp__set *set); /* everything else */
+    void (*decode)(const gcomp__call *call, const gcomp__sink *sink);
+    /* sums; NULL in rows without */
+    size_t (*sum_floats)(const gcomp_codec *codec, size_t rows, size_t cols, int round); /* of one matrix of a stack */
+    size_t (*state_floats)(const gcomp_codec *codec, size_t rows, size_t cols);
+    size_t (*local_floats)(const gcomp_codec *codec, size_t rows, size_t cols);
+    int (*gains)(const gcomp_codec *codec, size_t rows, size_t cols); /* 0: travel uncompressed */
+    gcomp_result (*make)(gcomp__work *work, int round);    /* fills sums[round] */
+    void (*commit)(gcomp__work *work);
+};
+
+/* One instruction set: its kernels, those of the methods in the order of the table. */
+struct gcomp__set {
+    gcomp_isa isa;
+    const struct gcomp__common_kernels *common;
+    const void *const *kernels;
+};
+
+/* Work in chunks, on the user's threads if there are any. */
+typedef struct gcomp__tasks {
+    void (*run)(void *arg, size_t index);
+    void *arg;
+} gcomp__tasks;
+
+static void gcomp__task(void *arg, size_t index)
+{
+    gcomp__tasks *tasks = (gcomp__tasks *)arg;
+    uint64_t mode = gcomp__fp_enter();
+    tasks->run(tasks->arg, index);
+    gcomp__fp_leave(mode);
+}
+
+static void gcomp__run(const gcomp__call *call, size_t count, void (*run)(void *arg, size_t index), void *arg)
+{
+    size_t i;
+    if (call->parallel.run && count > 1) {
+        gcomp__tasks tasks;
+        tasks.run = run;
+        tasks.arg = arg;
+        call->parallel.run(call->parallel.user, count, gcomp__task, &tasks);
+    } else {
+        for (i = 0; i < count; i++) run(arg, i);
+    }
+}
+
+GCOMP__INLINE size_t gcomp__chunks(size_t n) { return n / GCOMP_CHUNK + (n % GCOMP_CHUNK != 0); }
+
+static size_t gcomp__dtype_bytes(gcomp_dtype dtype) { return dtype == GCOMP_F32 ? 4 : 2; }
+
+/* What a chunk's encoding found out. */
+typedef struct gcomp__partial {
+    double sum;
+    uint32_t worst; /* bits of the largest |p|; 0x7f800000 and above: not finite */
+    uint32_t unused;
+} gcomp__partial;
+
+typedef struct gcomp__encode_job {
+    const gcomp__call *call;
+    gcomp_input in;
+    size_t n;
+    size_t block; /* elements a scale; 0: the tensor */
+    uint8_t *scales, *codes;
+    gcomp__partial *partial;
+} gcomp__encode_job;
+
+/* Kernels of a block method, made by GCOMP__BLOCK_METHOD in >>kernels. */
+typedef struct gcomp__block_kernels {
+    void (*encode)(const gcomp__encode_job *job, size_t chunk, gcomp__partial *partial);
+    void (*decode)(const gcomp__sink *sink, size_t chunk);
+    void (*decode16)(const gcomp__view *view, size_t group, float *out); /* 16 elements, also behind the end */
+    uint32_t (*worst)(const gcomp__view *view, size_t chunk);
+} gcomp__block_kernels;
+
+/* Kernels that belong to no method. */
+typedef struct gcomp__common_kernels {
+    uint32_t (*crc)(uint32_t crc, const uint8_t *bytes, size_t count);
+    void (*absorb)(const gcomp__sink *sink, size_t chunk); /* residual <- scale * grad + residual; y <- 0 */
+    uint32_t (*scale_copy)(float *y, const gcomp_input *in, size_t begin, size_t end, float part); /* y <- part * p; worst bits of p */
+    uint32_t (*worst)(const float *x, size_t n);
+    double (*squares)(const float *x, size_t n);
+    void (*widen)(float *y, const void *x, gcomp_dtype dtype, size_t n);
+    void (*narrow)(void *y, const float *x, gcomp_dtype dtype, size_t n);
+} gcomp__common_kernels;
+
+/* ------------------------------------------------------------------------------------------------
+   >>vectors - 16 floats, on scalar, AVX2, AVX-512 and NEON; the header includes itself for each
+
+   Each set defines the same few operations under names that end in _scalar, _avx2, ... Then GCOMP__PASS names the set, and the
+   header includes itself: what stands between here and >>text is compiled once more, with GCOMP__F(add) meaning gcomp__add_avx2.
+   The last set needs no include: the reader just reads on (GCOMP__LAST). Bits agree because each operation is exact or
+   rounded once, because sums run in 16 lanes that are folded in one tree (16, 8, 4, and (0 + 2) + (1 + 3)), and because
+   sums of |x| and of products are in double, where a product of two floats is exact.
+
+     load store splat add sub mul abs     floats                 fma          a * b + c, rounded once
+     lt0                                  mask of x < 0          flip         changes signs by a mask
+     worst, worst_bits                    running maximum of the bits of |x|: non-finite if >= 0x7f800000
+     keys                                 mask of bits(|x|) >= t
+     keep, keep_index                     stores the elements (and base + lane) of a mask; may write 16 places
+     load_half ... store_bfloat           16 codes of 2 bytes, saturating, nearest even
+     sum_none sum_add sum_dot sum_fold    16 double sums;    fold  the sum of 16 floats
+   ------------------------------------------------------------------------------------------------ */
+
+static double gcomp__fold16(const double *d)
+{
+    double t[8];
+    int i;
+    for (i = 0; i < 8; i++) {
+        t[i] = d[i] + d[i + 8];
+        GCOMP__PIN_SUM(t[i]);
+    }
+    for (i = 0; i < 4; i++) {
+        t[i] += t[i + 4];
+        GCOMP__PIN_SUM(t[i]);
+    }
+    t[0] += t[2];
+    t[1] += t[3];
+    GCOMP__PIN_SUM(t[0]);
+    GCOMP__PIN_SUM(t[1]);
+    return t[0] + t[1];
+}
+
+static float gcomp__fold16_float(const float *d)
+{
+    float t[8];
+    int i;
+    for (i = 0; i < 8; i++) {
+        t[i] = d[i] + d[i + 8];
+        GCOMP__PIN_SUM(t[i]);
+    }
+    for (i = 0; i < 4; i++) {
+        t[i] += t[i + 4];
+        GCOMP__PIN_SUM(t[i]);
+    }
+    t[0] += t[2];
+    t[1] += t[3];
+    GCOMP__PIN_SUM(t[0]);
+    GCOMP__PIN_SUM(t[1]);
+    return t[0] + t[1];
+}
+
+/* The table of CRC-32C (reflected polynomial 0x82F63B78) for half bytes, where there is no instruction. */
+GCOMP__INLINE uint32_t gcomp__crc_byte(uint32_t crc, uint32_t byte)
+{
+    static const uint32_t table[16] = {0x00000000u, 0x105EC76Fu, 0x20BD8EDEu, 0x30E349B1u, 0x417B1DBCu, 0x5125DAD3u,
+                                       0x61C69362u, 0x7198540Du, 0x82F63B78u, 0x92A8FC17u, 0xA24BB5A6u, 0xB21572C9u,
+                                       0xC38D26C4u, 0xD3D3E1ABu, 0xE330A81Au, 0xF36E6F75u};
+    crc ^= byte;
+    crc = crc >> 4 ^ table[crc & 15];
+    return crc >> 4 ^ table[crc & 15];
+}
+
+GCOMP__INLINE uint32_t gcomp__crc8_plain(uint32_t crc, uint64_t word)
+{
+    int i;
+    for (i = 0; i < 8; i++) crc = gcomp__crc_byte(crc, (uint32_t)(word >> (8 * i) & 0xff));
+    return crc;
+}
+
+#if GCOMP__X86 && GCOMP_MAX_ISA >= 2
+#define GCOMP__HAS_AVX2 1
+#else
+#define GCOMP__HAS_AVX2 0
+#endif
+#if GCOMP__X86 && GCOMP_MAX_ISA >= 3
+#define GCOMP__HAS_AVX512 1
+#else
+#define GCOMP__HAS_AVX512 0
+#endif
+
+#define GCOMP__NAME2(name, set) gcomp__##name##_##set
+#define GCOMP__NAME1(name, set) GCOMP__NAME2(name, set)
+#define GCOMP__F(name) GCOMP__NAME1(name, GCOMP__PASS)
+
+/* In a merged file the header cannot include itself: then the one set is the best that the compiler's flags enable. */
+#if defined(GCOMP_NO_SELF)
+#if GCOMP__HAS_AVX512 && defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#define GCOMP__ONLY 3
+#elif GCOMP__HAS_AVX2 && defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#define GCOMP__ONLY 2
+#elif GCOMP__ARM64
+#define GCOMP__ONLY 4
+#else
+#define GCOMP__ONLY 1
+#endif
+#else
+#define GCOMP__ONLY 0
+#endif
+#define GCOMP__WANTS(set) (GCOMP__ONLY == 0 || GCOMP__ONLY == (set))
+
+/* ---------------- AVX2: two registers */
+#if GCOMP__HAS_AVX2 && GCOMP__WANTS(2)
+#define GCOMP__BUILT_AVX2 1
+#if GCOMP__ONLY == 0 && defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c,bmi,bmi2,popcnt,sse4.2"))), apply_to = function)
+#elif GCOMP__ONLY == 0
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c,bmi,bmi2,popcnt,sse4.2")
+#endif
+
+typedef struct gcomp__v16_avx2 { __m256 a, b; } gcomp__v16_avx2;
+typedef struct gcomp__sum16_avx2 { __m256d a, b, c, d; } gcomp__sum16_avx2;
+
+GCOMP__INLINE gcomp__v16_avx2 gcomp__both_avx2(__m256 a, __m256 b)
+{
+    gcomp__v16_avx2 v;
+    v.a = a;
+    v.b = b;
+    return v;
+}
+
+GCOMP__INLINE gcomp__v16_avx2 gcomp__load_avx2(const float *p) { return gcomp__both_avx2(_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)); }
+GCOMP__INLINE gcomp__v16_avx2 gcomp__splat_avx2(float x) { return gcomp__both_avx2(_mm256_set1_ps(x), _mm256_set1_ps(x)); }
+
+GCOMP__INLINE void gcomp__store_avx2(float *p, gcomp__v16_avx2 v)
+{
+    _mm256_storeu_ps(p, v.a);
+    _mm256_storeu_ps(p + 8, v.b);
+}
+
+GCOMP__INLINE gcomp__v16_avx2 gcomp__add_avx2(gcomp__v16_avx2 x, gcomp__v16_avx2 y)
+{
+    gcomp__v16_avx2 v = gcomp__both_avx2(_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b));
+    GCOMP__PIN_SUM(v.a);
+    GCOMP__PIN_SUM(v.b);
+    return v;
+}
+
+GCOMP__INLINE gcomp__v16_avx2 gcomp__sub_avx2(gcomp__v16_avx2 x, gcomp__v16_avx2 y)
+{
+    gcomp__v16_avx2 v = gcomp__both_avx2(_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b));
+    GCOMP__PIN_SUM(v.a);
+    GCOMP__PIN_SUM(v.b);
+    return v;
+}
+
+GCOMP__INLINE gcomp__v16_avx2 gcomp__mul_avx2(gcomp__v16_avx2 x, gcomp__v16_avx2 y)
+{
+    gcomp__v16_avx2 v = gcomp__both_avx2(_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b));
+    GCOMP__PIN(v.a);
+    GCOMP__PIN(v.b);
+    return v;
+}
+
+GCOMP__INLINE gcomp__v16_avx2 gcomp__fma_avx2(gcomp__v16_avx2 x, gcomp__v16_avx2 y, gcomp__v16_avx2 z)
+{
+    return gcomp__both_avx2(_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b));
+}
+
+GCOMP__INLINE gcomp__v16_avx2 gcomp__abs_avx2(gcomp__v16_avx2 x)
+{
+    __m256 m = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+    return gcomp__both_avx2(_mm256_and_ps(x.a, m), _mm256_and_ps(x.b, m));
+}
+
+GCOMP__INLINE uint32_t gcomp__lt0_avx2(gcomp__v16_avx2 x)
+{
+    __m256 z = _mm256_setzero_ps();
+    return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(x.a, z, _CMP_LT_OQ)) |
+           (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(x.b, z, _CMP_LT_OQ)) << 8;
+}
+
+GCOMP__INLINE gcomp__v16_avx2 gcomp__flip_avx2(gcomp__v16_avx2 x, uint32_t mask)
+{
+    __m256i m = _mm256_set1_epi32((int)mask), top = _mm256_set1_epi32((int)0x80000000u);
+    __m256i a = _mm256_sllv_epi32(m, _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24));
+    __m256i b = _mm256_sllv_epi32(m, _mm256_setr_epi32(23, 22, 21, 20, 19, 18, 17, 16));
+    return gcomp__both_avx2(_mm256_xor_ps(x.a, _mm256_castsi256_ps(_mm256_and_si256(a, top))),
+                            _mm256_xor_ps(x.b, _mm256_castsi256_ps(_mm256_and_si256(b, top))));
+}
+
+GCOMP__INLINE gcomp__v16_avx2 gcomp__worst_avx2(gcomp__v16_avx2 w, gcomp__v16_avx2 x)
+{
+    gcomp__v16_avx2 a = gcomp__abs_avx2(x);
+    w.a = _mm256_castsi256_ps(_mm256_max_epu32(_mm256_castps_si256(w.a), _mm256_castps_si256(a.a)));
+    w.b = _mm256_castsi256_ps(_mm256_max_epu32(_mm256_castps_si256(w.b), _mm256_castps_si256(a.b)));
+    return w;
+}
+
+GCOMP__INLINE uint32_t gcomp__keys_avx2(gcomp__v16_avx2 x, uint32_t t)
+{
+    gcomp__v16_avx2 a = gcomp__abs_avx2(x);
+    __m256i below = _mm256_set1_epi32((int)(t - 1));
+    return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_castps_si256(a.a), below))) |
+           (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_castps_si256(a.b), below))) << 8;
+}
+
+/* The lanes that a byte keeps, in order, as a permutation: its bits are spread to bytes, which pick from 7 6 5 4 3 2 1 0. */
+GCOMP__INLINE __m256i gcomp__lanes_avx2(uint32_t byte)
+{
+    uint64_t kept = _pext_u64(0x0706050403020100u, _pdep_u64(byte, 0x0101010101010101u) * 0xff);
+    return _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)kept));
+}
+
+GCOMP__INLINE void gcomp__keep_avx2(float *to, uint32_t *index, gcomp__v16_avx2 x, uint32_t base, uint32_t mask)
+{
+    uint32_t low = mask & 0xff, high = mask >> 8;
+    unsigned count = (unsigned)_mm_popcnt_u32(low);
+    __m256i pa = gcomp__lanes_avx2(low), pb = gcomp__lanes_avx2(high);
+    _mm256_storeu_ps(to, _mm256_permutevar8x32_ps(x.a, pa));
+    _mm256_storeu_si256((__m256i *)(void *)index, _mm256_add_epi32(pa, _mm256_set1_epi32((int)base)));
+    _mm256_storeu_ps(to + count, _mm256_permutevar8x32_ps(x.b, pb));
+    _mm256_storeu_si256((__m256i *)(void *)(index + count), _mm256_add_epi32(pb, _mm256_set1_epi32((int)(base + 8))));
+}
+
+GCOMP__INLINE gcomp__v16_avx2 gcomp__load_half_avx2(const uint8_t *c)
+{
+    return gcomp__both_avx2(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)c)),
+                            _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(c + 16))));
+}
+
+GCOMP__INLINE gcomp__v16_avx2 gcomp__clamp_avx2(gcomp__v16_avx2 x, float limit)
+{
+    __m256 h = _mm256_set1_ps(limit), l = _mm256_set1_ps(-limit);
+    return gcomp__both_avx2(_mm256_max_ps(_mm256_min_ps(x.a, h), l), _mm256_max_ps(_mm256_min_ps(x.b, h), l));
+}
+
+GCOMP__INLINE void gcomp__store_half_avx2(uint8_t *c, gcomp__v16_avx2 x)
+{
+    x = gcomp__clamp_avx2(x, GCOMP__HALF_MAX);
+    _mm_storeu_si128((__m128i *)(void *)c, _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128((__m128i *)(void *)(c + 16), _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
+}
+
+GCOMP__INLINE gcomp__v16_avx2 gcomp__load_bfloat_avx2(const uint8_t *c)
+{
+    __m256i a = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)c));
+    __m256i b = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(c + 16)));
+    return gcomp__both_avx2(_mm256_castsi256_ps(_mm256_slli_epi32(a, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(b, 16)));
+}
+
+GCOMP__INLINE __m256i gcomp__bfloat_avx2(__m256 x)
+{
+    __m256i u = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    return _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd), 16);
+}
+
+GCOMP__INLINE void gcomp__store_bfloat_avx2(uint8_t *c, gcomp__v16_avx2 x)
+{
+    x = gcomp__clamp_avx2(x, GCOMP__BFLOAT_MAX);
+    _mm256_storeu_si256((__m256i *)(void *)c,
+                        _mm256_permute4x64_epi64(_mm256_packus_epi32(gcomp__bfloat_avx2(x.a), gcomp__bfloat_avx2(x.b)), 0xd8));
+}
+
+GCOMP__INLINE gcomp__sum16_avx2 gcomp__sum_none_avx2(void)
+{
+    gcomp__sum16_avx2 s;
+    s.a = s.b = s.c = s.d = _mm256_setzero_pd();
+    return s;
+}
+
+GCOMP__INLINE gcomp__sum16_avx2 gcomp__sum_add_avx2(gcomp__sum16_avx2 s, gcomp__v16_avx2 x)
+{
+    s.a = _mm256_add_pd(s.a, _mm256_cvtps_pd(_mm256_castps256_ps128(x.a)));
+    s.b = _mm256_add_pd(s.b, _mm256_cvtps_pd(_mm256_extractf128_ps(x.a, 1)));
+    s.c = _mm256_add_pd(s.c, _mm256_cvtps_pd(_mm256_castps256_ps128(x.b)));
+    s.d = _mm256_add_pd(s.d, _mm256_cvtps_pd(_mm256_extractf128_ps(x.b, 1)));
+    GCOMP__PIN_SUM(s.a);
+    GCOMP__PIN_SUM(s.b);
+    GCOMP__PIN_SUM(s.c);
+    GCOMP__PIN_SUM(s.d);
+    return s;
+}
+
+GCOMP__INLINE gcomp__sum16_avx2 gcomp__sum_dot_avx2(gcomp__sum16_avx2 s, gcomp__v16_avx2 x, gcomp__v16_avx2 y)
+{
+    s.a = _mm256_fmadd_pd(_mm256_cvtps_pd(_mm256_castps256_ps128(x.a)), _mm256_cvtps_pd(_mm256_castps256_ps128(y.a)), s.a);
+    s.b = _mm256_fmadd_pd(_mm256_cvtps_pd(_mm256_extractf128_ps(x.a, 1)), _mm256_cvtps_pd(_mm256_extractf128_ps(y.a, 1)), s.b);
+    s.c = _mm256_fmadd_pd(_mm256_cvtps_pd(_mm256_castps256_ps128(x.b)), _mm256_cvtps_pd(_mm256_castps256_ps128(y.b)), s.c);
+    s.d = _mm256_fmadd_pd(_mm256_cvtps_pd(_mm256_extractf128_ps(x.b, 1)), _mm256_cvtps_pd(_mm256_extractf128_ps(y.b, 1)), s.d);
+    return s;
+}
+
+GCOMP__INLINE double gcomp__sum_fold_avx2(gcomp__sum16_avx2 s)
+{
+    double d[16];
+    _mm256_storeu_pd(d, s.a);
+    _mm256_storeu_pd(d + 4, s.b);
+    _mm256_storeu_pd(d + 8, s.c);
+    _mm256_storeu_pd(d + 12, s.d);
+    return gcomp__fold16(d);
+}
+
+GCOMP__INLINE uint32_t gcomp__crc8_avx2(uint32_t crc, uint64_t word) { return (uint32_t)_mm_crc32_u64(crc, word); }
+#define GCOMP__PASS avx2
+#define GCOMP__PASS_ISA GCOMP_ISA_AVX2
+#if GCOMP__ONLY == 2
+#define GCOMP__LAST
+#else
+#include GCOMP_SELF
+#undef GCOMP__PASS
+#undef GCOMP__PASS_ISA
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif
+#endif
+
+/* ---------------- AVX-512: one register */
+#if GCOMP__HAS_AVX512 && GCOMP__WANTS(3)
+#define GCOMP__BUILT_AVX512 1
+#if GCOMP__ONLY == 0 && defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2,popcnt,sse4.2"))), apply_to = function)
+#elif GCOMP__ONLY == 0
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2,popcnt,sse4.2")
+#endif
+
+typedef struct gcomp__v16_avx512 { __m512 a; } gcomp__v16_avx512;
+typedef struct gcomp__sum16_avx512 { __m512d a, b; } gcomp__sum16_avx512;
+
+GCOMP__INLINE gcomp__v16_avx512 gcomp__one_avx512(__m512 a)
+{
+    gcomp__v16_avx512 v;
+    v.a = a;
+    return v;
+}
+
+GCOMP__INLINE gcomp__v16_avx512 gcomp__load_avx512(const float *p) { return gcomp__one_avx512(_mm512_loadu_ps(p)); }
+GCOMP__INLINE gcomp__v16_avx512 gcomp__splat_avx512(float x) { return gcomp__one_avx512(_mm512_set1_ps(x)); }
+GCOMP__INLINE void gcomp__store_avx512(float *p, gcomp__v16_avx512 v) { _mm512_storeu_ps(p, v.a); }
+
+GCOMP__INLINE gcomp__v16_avx512 gcomp__add_avx512(gcomp__v16_avx512 x, gcomp__v16_avx512 y)
+{
+    x.a = _mm512_add_ps(x.a, y.a);
+    GCOMP__PIN_SUM(x.a);
+    return x;
+}
+
+GCOMP__INLINE gcomp__v16_avx512 gcomp__sub_avx512(gcomp__v16_avx512 x, gcomp__v16_avx512 y)
+{
+    x.a = _mm512_sub_ps(x.a, y.a);
+    GCOMP__PIN_SUM(x.a);
+    return x;
+}
+
+GCOMP__INLINE gcomp__v16_avx512 gcomp__mul_avx512(gcomp__v16_avx512 x, gcomp__v16_avx512 y)
+{
+    x.a = _mm512_mul_ps(x.a, y.a);
+    GCOMP__PIN(x.a);
+    return x;
+}
+
+GCOMP__INLINE gcomp__v16_avx512 gcomp__fma_avx512(gcomp__v16_avx512 x, gcomp__v16_avx512 y, gcomp__v16_avx512 z)
+{
+    return gcomp__one_avx512(_mm512_fmadd_ps(x.a, y.a, z.a));
+}
+
+GCOMP__INLINE gcomp__v16_avx512 gcomp__abs_avx512(gcomp__v16_avx512 x)
+{
+    return gcomp__one_avx512(_mm512_and_ps(x.a, _mm512_castsi512_ps(_mm512_set1_epi32(0x7fffffff))));
+}
+
+GCOMP__INLINE uint32_t gcomp__lt0_avx512(gcomp__v16_avx512 x)
+{
+    return _mm512_cmp_ps_mask(x.a, _mm512_setzero_ps(), _CMP_LT_OQ);
+}
+
+GCOMP__INLINE gcomp__v16_avx512 gcomp__flip_avx512(gcomp__v16_avx512 x, uint32_t mask)
+{
+    __m512 top = _mm512_castsi512_ps(_mm512_set1_epi32((int)0x80000000u));
+    return gcomp__one_avx512(_mm512_mask_xor_ps(x.a, (__mmask16)mask, x.a, top));
+}
+
+GCOMP__INLINE gcomp__v16_avx512 gcomp__worst_avx512(gcomp__v16_avx512 w, gcomp__v16_avx512 x)
+{
+    gcomp__v16_avx512 a = gcomp__abs_avx512(x);
+    return gcomp__one_avx512(_mm512_castsi512_ps(_mm512_max_epu32(_mm512_castps_si512(w.a), _mm512_castps_si512(a.a))));
+}
+
+GCOMP__INLINE uint32_t gcomp__keys_avx512(gcomp__v16_avx512 x, uint32_t t)
+{
+    return _mm512_cmpge_epu32_mask(_mm512_castps_si512(gcomp__abs_avx512(x).a), _mm512_set1_epi32((int)t));
+}
+
+GCOMP__INLINE void gcomp__keep_avx512(float *to, uint32_t *index, gcomp__v16_avx512 x, uint32_t base, uint32_t mask)
+{
+    __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    _mm512_storeu_ps(to, _mm512_maskz_compress_ps((__mmask16)mask, x.a));
+    _mm512_storeu_si512(index, _mm512_maskz_compress_epi32((__mmask16)mask, _mm512_add_epi32(lane, _mm512_set1_epi32((int)base))));
+}
+
+GCOMP__INLINE gcomp__v16_avx512 gcomp__load_half_avx512(const uint8_t *c)
+{
+    return gcomp__one_avx512(_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)c)));
+}
+
+GCOMP__INLINE gcomp__v16_avx512 gcomp__clamp_avx512(gcomp__v16_avx512 x, float limit)
+{
+    return gcomp__one_avx512(_mm512_max_ps(_mm512_min_ps(x.a, _mm512_set1_ps(limit)), _mm512_set1_ps(-limit)));
+}
+
+GCOMP__INLINE void gcomp__store_half_avx512(uint8_t *c, gcomp__v16_avx512 x)
+{
+    x = gcomp__clamp_avx512(x, GCOMP__HALF_MAX);
+    _mm256_storeu_si256((__m256i *)(void *)c, _mm512_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
+}
+
+GCOMP__INLINE gcomp__v16_avx512 gcomp__load_bfloat_avx512(const uint8_t *c)
+{
+    __m512i u = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)c));
+    return gcomp__one_avx512(_mm512_castsi512_ps(_mm512_slli_epi32(u, 16)));
+}
+
+GCOMP__INLINE void gcomp__store_bfloat_avx512(uint8_t *c, gcomp__v16_avx512 x)
+{
+    __m512i u = _mm512_castps_si512(gcomp__clamp_avx512(x, GCOMP__BFLOAT_MAX).a);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    u = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd), 16);
+    _mm256_storeu_si256((__m256i *)(void *)c, _mm512_cvtepi32_epi16(u));
+}
+
+GCOMP__INLINE gcomp__sum16_avx512 gcomp__sum_none_avx512(void)
+{
+    gcomp__sum16_avx512 s;
+    s.a = s.b = _mm512_setzero_pd();
+    return s;
+}
+
+GCOMP__INLINE gcomp__sum16_avx512 gcomp__sum_add_avx512(gcomp__sum16_avx512 s, gcomp__v16_avx512 x)
+{
+    s.a = _mm512_add_pd(s.a, _mm512_cvtps_pd(_mm512_castps512_ps256(x.a)));
+    s.b = _mm512_add_pd(s.b, _mm512_cvtps_pd(_mm512_extractf32x8_ps(x.a, 1)));
+    GCOMP__PIN_SUM(s.a);
+    GCOMP__PIN_SUM(s.b);
+    return s;
+}
+
+GCOMP__INLINE gcomp__sum16_avx512 gcomp__sum_dot_avx512(gcomp__sum16_avx512 s, gcomp__v16_avx512 x, gcomp__v16_avx512 y)
+{
+    s.a = _mm512_fmadd_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(x.a)), _mm512_cvtps_pd(_mm512_castps512_ps256(y.a)), s.a);
+    s.b = _mm512_fmadd_pd(_mm512_cvtps_pd(_mm512_extractf32x8_ps(x.a, 1)), _mm512_cvtps_pd(_mm512_extractf32x8_ps(y.a, 1)), s.b);
+    return s;
+}
+
+GCOMP__INLINE double gcomp__sum_fold_avx512(gcomp__sum16_avx512 s)
+{
+    double d[16];
+    _mm512_storeu_pd(d, s.a);
+    _mm512_storeu_pd(d + 8, s.b);
+    return gcomp__fold16(d);
+}
+
+GCOMP__INLINE uint32_t gcomp__crc8_avx512(uint32_t crc, uint64_t word) { return (uint32_t)_mm_crc32_u64(crc, word); }
+#define GCOMP__PASS avx512
+#define GCOMP__PASS_ISA GCOMP_ISA_AVX512
+#if GCOMP__ONLY == 3
+#define GCOMP__LAST
+#else
+#include GCOMP_SELF
+#undef GCOMP__PASS
+#undef GCOMP__PASS_ISA
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif
+#endif
+
+/* ---------------- NEON: four registers (64-bit ARM; 32-bit NEON flushes subnormals and takes the scalar set) */
+#if GCOMP__ARM64 && GCOMP__WANTS(4)
+#define GCOMP__BUILT_NEON 1
+typedef struct gcomp__v16_neon { float32x4_t a, b, c, d; } gcomp__v16_neon;
+typedef struct gcomp__sum16_neon { float64x2_t a, b, c, d, e, f, g, h; } gcomp__sum16_neon;
+
+GCOMP__INLINE gcomp__v16_neon gcomp__four_neon(float32x4_t a, float32x4_t b, float32x4_t c, float32x4_t d)
+{
+    gcomp__v16_neon v;
+    v.a = a;
+    v.b = b;
+    v.c = c;
+    v.d = d;
+    return v;
+}
+
+GCOMP__INLINE gcomp__v16_neon gcomp__load_neon(const float *p)
+{
+    return gcomp__four_neon(vld1q_f32(p), vld1q_f32(p + 4), vld1q_f32(p + 8), vld1q_f32(p + 12));
+}
+
+GCOMP__INLINE gcomp__v16_neon gcomp__splat_neon(float x)
+{
+    float32x4_t v = vdupq_n_f32(x);
+    return gcomp__four_neon(v, v, v, v);
+}
+
+GCOMP__INLINE void gcomp__store_neon(float *p, gcomp__v16_neon v)
+{
+    vst1q_f32(p, v.a);
+    vst1q_f32(p + 4, v.b);
+    vst1q_f32(p + 8, v.c);
+    vst1q_f32(p + 12, v.d);
+}
+
+GCOMP__INLINE gcomp__v16_neon gcomp__pinned_neon(gcomp__v16_neon v)
+{
+    GCOMP__PIN_SUM(v.a);
+    GCOMP__PIN_SUM(v.b);
+    GCOMP__PIN_SUM(v.c);
+    GCOMP__PIN_SUM(v.d);
+    return v;
+}
+
+GCOMP__INLINE gcomp__v16_neon gcomp__add_neon(gcomp__v16_neon x, gcomp__v16_neon y)
+{
+    return gcomp__pinned_neon(gcomp__four_neon(vaddq_f32(x.a, y.a), vaddq_f32(x.b, y.b), vaddq_f32(x.c, y.c), vaddq_f32(x.d, y.d)));
+}
+
+GCOMP__INLINE gcomp__v16_neon gcomp__sub_neon(gcomp__v16_neon x, gcomp__v16_neon y)
+{
+    return gcomp__pinned_neon(gcomp__four_neon(vsubq_f32(x.a, y.a), vsubq_f32(x.b, y.b), vsubq_f32(x.c, y.c), vsubq_f32(x.d, y.d)));
+}
+
+GCOMP__INLINE gcomp__v16_neon gcomp__mul_neon(gcomp__v16_neon x, gcomp__v16_neon y)
+{
+    gcomp__v16_neon v = gcomp__four_neon(vmulq_f32(x.a, y.a), vmulq_f32(x.b, y.b), vmulq_f32(x.c, y.c), vmulq_f32(x.d, y.d));
+    GCOMP__PIN(v.a);
+    GCOMP__PIN(v.b);
+    GCOMP__PIN(v.c);
+    GCOMP__PIN(v.d);
+    return v;
+}
+
+GCOMP__INLINE gcomp__v16_neon gcomp__fma_neon(gcomp__v16_neon x, gcomp__v16_neon y, gcomp__v16_neon z)
+{
+    return gcomp__four_neon(vfmaq_f32(z.a, x.a, y.a), vfmaq_f32(z.b, x.b, y.b), vfmaq_f32(z.c, x.c, y.c), vfmaq_f32(z.d, x.d, y.d));
+}
+
+GCOMP__INLINE gcomp__v16_neon gcomp__abs_neon(gcomp__v16_neon x)
+{
+    return gcomp__four_neon(vabsq_f32(x.a), vabsq_f32(x.b), vabsq_f32(x.c), vabsq_f32(x.d));
+}
+
+/* 16 lanes of all ones or zero to 16 bits: each lane keeps its own bit, and they are added up. */
+GCOMP__INLINE uint32_t gcomp__mask_neon(uint32x4_t a, uint32x4_t b, uint32x4_t c, uint32x4_t d)
+{
+    static const uint32_t bit[4] = {1, 2, 4, 8};
+    uint32x4_t bits = vld1q_u32(bit);
+    return vaddvq_u32(vandq_u32(a, bits)) | vaddvq_u32(vandq_u32(b, bits)) << 4 | vaddvq_u32(vandq_u32(c, bits)) << 8 |
+           vaddvq_u32(vandq_u32(d, bits)) << 12;
+}
+
+GCOMP__INLINE uint32_t gcomp__lt0_neon(gcomp__v16_neon x)
+{
+    return gcomp__mask_neon(vcltzq_f32(x.a), vcltzq_f32(x.b), vcltzq_f32(x.c), vcltzq_f32(x.d));
+}
+
+GCOMP__INLINE float32x4_t gcomp__flip4_neon(float32x4_t x, uint32_t mask)
+{
+    static const int32_t shift[4] = {31, 30, 29, 28};
+    uint32x4_t top = vandq_u32(vshlq_u32(vdupq_n_u32(mask), vld1q_s32(shift)), vdupq_n_u32(0x80000000u));
+    return vreinterpretq_f32_u32(veorq_u32(vreinterpretq_u32_f32(x), top));
+}
+
+GCOMP__INLINE gcomp__v16_neon gcomp__flip_neon(gcomp__v16_neon x, uint32_t mask)
+{
+    return gcomp__four_neon(gcomp__flip4_neon(x.a, mask), gcomp__flip4_neon(x.b, mask >> 4), gcomp__flip4_neon(x.c, mask >> 8),
+                            gcomp__flip4_neon(x.d, mask >> 12));
+}
+
+GCOMP__INLINE float32x4_t gcomp__worst4_neon(float32x4_t w, float32x4_t x)
+{
+    return vreinterpretq_f32_u32(vmaxq_u32(vreinterpretq_u32_f32(w), vreinterpretq_u32_f32(vabsq_f32(x))));
+}
+
+GCOMP__INLINE gcomp__v16_neon gcomp__worst_neon(gcomp__v16_neon w, gcomp__v16_neon x)
+{
+    return gcomp__four_neon(gcomp__worst4_neon(w.a, x.a), gcomp__worst4_neon(w.b, x.b), gcomp__worst4_neon(w.c, x.c),
+                            gcomp__worst4_neon(w.d, x.d));
+}
+
+GCOMP__INLINE uint32x4_t gcomp__key4_neon(float32x4_t x, uint32x4_t t) { return vcgeq_u32(vreinterpretq_u32_f32(vabsq_f32(x)), t); }
+
+GCOMP__INLINE uint32_t gcomp__keys_neon(gcomp__v16_neon x, uint32_t t)
+{
+    uint32x4_t k = vdupq_n_u32(t);
+    return gcomp__mask_neon(gcomp__key4_neon(x.a, k), gcomp__key4_neon(x.b, k), gcomp__key4_neon(x.c, k), gcomp__key4_neon(x.d, k));
+}
+
+GCOMP__INLINE void gcomp__keep_neon(float *to, uint32_t *index, gcomp__v16_neon x, uint32_t base, uint32_t mask)
+{
+    float f[16];
+    gcomp__store_neon(f, x);
+    for (; mask; mask &= mask - 1) {
+        uint32_t lane = (uint32_t)__builtin_ctz(mask);
+        *to++ = f[lane];
+        *index++ = base + lane;
+    }
+}
+
+GCOMP__INLINE float32x4_t gcomp__half4_neon(const uint8_t *c) { return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(c))); }
+
+GCOMP__INLINE gcomp__v16_neon gcomp__load_half_neon(const uint8_t *c)
+{
+    return gcomp__four_neon(gcomp__half4_neon(c), gcomp__half4_neon(c + 8), gcomp__half4_neon(c + 16), gcomp__half4_neon(c + 24));
+}
+
+GCOMP__INLINE float32x4_t gcomp__clamp4_neon(float32x4_t x, float limit)
+{
+    return vmaxq_f32(vminq_f32(x, vdupq_n_f32(limit)), vdupq_n_f32(-limit));
+}
+
+GCOMP__INLINE void gcomp__store_half4_neon(uint8_t *c, float32x4_t x)
+{
+    vst1_u8(c, vreinterpret_u8_f16(vcvt_f16_f32(gcomp__clamp4_neon(x, GCOMP__HALF_MAX))));
+}
+
+GCOMP__INLINE void gcomp__store_half_neon(uint8_t *c, gcomp__v16_neon x)
+{
+    gcomp__store_half4_neon(c, x.a);
+    gcomp__store_half4_neon(c + 8, x.b);
+    gcomp__store_half4_neon(c + 16, x.c);
+    gcomp__store_half4_neon(c + 24, x.d);
+}
+
+GCOMP__INLINE float32x4_t gcomp__bfloat4_neon(const uint8_t *c)
+{
+    return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(c)), 16));
+}
+
+GCOMP__INLINE gcomp__v16_neon gcomp__load_bfloat_neon(const uint8_t *c)
+{
+    return gcomp__four_neon(gcomp__bfloat4_neon(c), gcomp__bfloat4_neon(c + 8), gcomp__bfloat4_neon(c + 16), gcomp__bfloat4_neon(c + 24));
+}
+
+GCOMP__INLINE void gcomp__store_bfloat4_neon(uint8_t *c, float32x4_t x)
+{
+    uint32x4_t u = vreinterpretq_u32_f32(gcomp__clamp4_neon(x, GCOMP__BFLOAT_MAX));
+    u = vaddq_u32(vaddq_u32(u, vdupq_n_u32(0x7fff)), vandq_u32(vshrq_n_u32(u, 16), vdupq_n_u32(1)));
+    vst1_u8(c, vreinterpret_u8_u16(vshrn_n_u32(u, 16)));
+}
+
+GCOMP__INLINE void gcomp__store_bfloat_neon(uint8_t *c, gcomp__v16_neon x)
+{
+    gcomp__store_bfloat4_neon(c, x.a);
+    gcomp__store_bfloat4_neon(c + 8, x.b);
+    gcomp__store_bfloat4_neon(c + 16, x.c);
+    gcomp__store_bfloat4_neon(c + 24, x.d);
+}
+
+GCOMP__INLINE gcomp__sum16_neon gcomp__sum_none_neon(void)
+{
+    gcomp__sum16_neon s;
+    s.a = s.b = s.c = s.d = s.e = s.f = s.g = s.h = vdupq_n_f64(0);
+    return s;
+}
+
+GCOMP__INLINE gcomp__sum16_neon gcomp__sum_add_neon(gcomp__sum16_neon s, gcomp__v16_neon x)
+{
+    s.a = vaddq_f64(s.a, vcvt_f64_f32(vget_low_f32(x.a)));
+    s.b = vaddq_f64(s.b, vcvt_f64_f32(vget_high_f32(x.a)));
+    s.c = vaddq_f64(s.c, vcvt_f64_f32(vget_low_f32(x.b)));
+    s.d = vaddq_f64(s.d, vcvt_f64_f32(vget_high_f32(x.b)));
+    s.e = vaddq_f64(s.e, vcvt_f64_f32(vget_low_f32(x.c)));
+    s.f = vaddq_f64(s.f, vcvt_f64_f32(vget_high_f32(x.c)));
+    s.g = vaddq_f64(s.g, vcvt_f64_f32(vget_low_f32(x.d)));
+    s.h = vaddq_f64(s.h, vcvt_f64_f32(vget_high_f32(x.d)));
+    GCOMP__PIN_SUM(s.a);
+    GCOMP__PIN_SUM(s.b);
+    GCOMP__PIN_SUM(s.c);
+    GCOMP__PIN_SUM(s.d);
+    GCOMP__PIN_SUM(s.e);
+    GCOMP__PIN_SUM(s.f);
+    GCOMP__PIN_SUM(s.g);
+    GCOMP__PIN_SUM(s.h);
+    return s;
+}
+
+GCOMP__INLINE gcomp__sum16_neon gcomp__sum_dot_neon(gcomp__sum16_neon s, gcomp__v16_neon x, gcomp__v16_neon y)
+{
+    s.a = vfmaq_f64(s.a, vcvt_f64_f32(vget_low_f32(x.a)), vcvt_f64_f32(vget_low_f32(y.a)));
+    s.b = vfmaq_f64(s.b, vcvt_f64_f32(vget_high_f32(x.a)), vcvt_f64_f32(vget_high_f32(y.a)));
+    s.c = vfmaq_f64(s.c, vcvt_f64_f32(vget_low_f32(x.b)), vcvt_f64_f32(vget_low_f32(y.b)));
+    s.d = vfmaq_f64(s.d, vcvt_f64_f32(vget_high_f32(x.b)), vcvt_f64_f32(vget_high_f32(y.b)));
+    s.e = vfmaq_f64(s.e, vcvt_f64_f32(vget_low_f32(x.c)), vcvt_f64_f32(vget_low_f32(y.c)));
+    s.f = vfmaq_f64(s.f, vcvt_f64_f32(vget_high_f32(x.c)), vcvt_f64_f32(vget_high_f32(y.c)));
+    s.g = vfmaq_f64(s.g, vcvt_f64_f32(vget_low_f32(x.d)), vcvt_f64_f32(vget_low_f32(y.d)));
+    s.h = vfmaq_f64(s.h, vcvt_f64_f32(vget_high_f32(x.d)), vcvt_f64_f32(vget_high_f32(y.d)));
+    return s;
+}
+
+GCOMP__INLINE double gcomp__sum_fold_neon(gcomp__sum16_neon s)
+{
+    double d[16];
+    vst1q_f64(d, s.a);
+    vst1q_f64(d + 2, s.b);
+    vst1q_f64(d + 4, s.c);
+    vst1q_f64(d + 6, s.d);
+    vst1q_f64(d + 8, s.e);
+    vst1q_f64(d + 10, s.f);
+    vst1q_f64(d + 12, s.g);
+    vst1q_f64(d + 14, s.h);
+    return gcomp__fold16(d);
+}
+
+GCOMP__INLINE uint32_t gcomp__crc8_neon(uint32_t crc, uint64_t word) { return gcomp__crc8_plain(crc, word); }
+#define GCOMP__PASS neon
+#define GCOMP__PASS_ISA GCOMP_ISA_NEON
+#if GCOMP__ONLY == 4
+#define GCOMP__LAST
+#else
+#include GCOMP_SELF
+#undef GCOMP__PASS
+#undef GCOMP__PASS_ISA
+#endif
+#endif
+
+/* ---------------- scalar: an array */
+#if GCOMP__WANTS(1)
+#define GCOMP__BUILT_SCALAR 1
+typedef struct gcomp__v16_scalar { float f[16]; } gcomp__v16_scalar;
+typedef struct gcomp__sum16_scalar { double d[16]; } gcomp__sum16_scalar;
+#define GCOMP__LANES for (i = 0; i < 16; i++)
+
+GCOMP__INLINE gcomp__v16_scalar gcomp__load_scalar(const float *p)
+{
+    gcomp__v16_scalar v;
+    memcpy(v.f, p, 64);
+    return v;
+}
+
+GCOMP__INLINE void gcomp__store_scalar(float *p, gcomp__v16_scalar v) { memcpy(p, v.f, 64); }
+
+GCOMP__INLINE gcomp__v16_scalar gcomp__splat_scalar(float x)
+{
+    gcomp__v16_scalar v;
+    int i;
+    GCOMP__LANES v.f[i] = x;
+    return v;
+}
+
+GCOMP__INLINE gcomp__v16_scalar gcomp__add_scalar(gcomp__v16_scalar x, gcomp__v16_scalar y)
+{
+    int i;
+    GCOMP__LANES
+    {
+        x.f[i] += y.f[i];
+        GCOMP__PIN_SUM(x.f[i]);
+    }
+    return x;
+}
+
+GCOMP__INLINE gcomp__v16_scalar gcomp__sub_scalar(gcomp__v16_scalar x, gcomp__v16_scalar y)
+{
+    int i;
+    GCOMP__LANES
+    {
+        x.f[i] -= y.f[i];
+        GCOMP__PIN_SUM(x.f[i]);
+    }
+    return x;
+}
+
+GCOMP__INLINE gcomp__v16_scalar gcomp__mul_scalar(gcomp__v16_scalar x, gcomp__v16_scalar y)
+{
+    int i;
+    GCOMP__LANES
+    {
+        x.f[i] *= y.f[i];
+        GCOMP__PIN(x.f[i]);
+    }
+    return x;
+}
+
+GCOMP__INLINE gcomp__v16_scalar gcomp__fma_scalar(gcomp__v16_scalar x, gcomp__v16_scalar y, gcomp__v16_scalar z)
+{
+    int i;
+    GCOMP__LANES x.f[i] = gcomp__fmaf(x.f[i], y.f[i], z.f[i]);
+    return x;
+}
+
+GCOMP__INLINE gcomp__v16_scalar gcomp__abs_scalar(gcomp__v16_scalar x)
+{
+    int i;
+    GCOMP__LANES x.f[i] = gcomp__float(gcomp__bits(x.f[i]) & 0x7fffffffu);
+    return x;
+}
+
+GCOMP__INLINE uint32_t gcomp__lt0_scalar(gcomp__v16_scalar x)
+{
+    uint32_t mask = 0;
+    int i;
+    GCOMP__LANES mask |= (uint32_t)(gcomp__bits(x.f[i]) > 0x80000000u) << i; /* not -0 */
+    return mask;
+}
+
+GCOMP__INLINE gcomp__v16_scalar gcomp__flip_scalar(gcomp__v16_scalar x, uint32_t mask)
+{
+    int i;
+    GCOMP__LANES x.f[i] = gcomp__float(gcomp__bits(x.f[i]) ^ (mask >> i & 1) << 31);
+    return x;
+}
+
+GCOMP__INLINE gcomp__v16_scalar gcomp__worst_scalar(gcomp__v16_scalar w, gcomp__v16_scalar x)
+{
+    int i;
+    GCOMP__LANES
+    {
+        uint32_t u = gcomp__bits(x.f[i]) & 0x7fffffffu;
+        if (u > gcomp__bits(w.f[i])) w.f[i] = gcomp__float(u);
+    }
+    return w;
+}
+
+GCOMP__INLINE uint32_t gcomp__keys_scalar(gcomp__v16_scalar x, uint32_t t)
+{
+    uint32_t mask = 0;
+    int i;
+    GCOMP__LANES mask |= (uint32_t)((gcomp__bits(x.f[i]) & 0x7fffffffu) >= t) << i;
+    return mask;
+}
+
+GCOMP__INLINE void gcomp__keep_scalar(float *to, uint32_t *index, gcomp__v16_scalar x, uint32_t base, uint32_t mask)
+{
+    int i;
+    GCOMP__LANES if (mask >> i & 1)
+    {
+        *to++ = x.f[i];
+        *index++ = base + (uint32_t)i;
+    }
+}
+
+GCOMP__INLINE gcomp__v16_scalar gcomp__load_half_scalar(const uint8_t *c)
+{
+    gcomp__v16_scalar v;
+    int i;
+    GCOMP__LANES v.f[i] = gcomp__from_half(gcomp__get16(c + 2 * i));
+    return v;
+}
+
+GCOMP__INLINE float gcomp__clamped(float x, float limit) { return x > limit ? limit : x < -limit ? -limit : x; }
+
+GCOMP__INLINE void gcomp__store_half_scalar(uint8_t *c, gcomp__v16_scalar x)
+{
+    int i;
+    GCOMP__LANES gcomp__put16(c + 2 * i, gcomp__to_half(gcomp__clamped(x.f[i], GCOMP__HALF_MAX)));
+}
+
+GCOMP__INLINE gcomp__v16_scalar gcomp__load_bfloat_scalar(const uint8_t *c)
+{
+    gcomp__v16_scalar v;
+    int i;
+    GCOMP__LANES v.f[i] = gcomp__float(gcomp__get16(c + 2 * i) << 16);
+    return v;
+}
+
+GCOMP__INLINE void gcomp__store_bfloat_scalar(uint8_t *c, gcomp__v16_scalar x)
+{
+    int i;
+    GCOMP__LANES gcomp__put16(c + 2 * i, gcomp__to_bfloat(gcomp__clamped(x.f[i], GCOMP__BFLOAT_MAX)));
+}
+
+GCOMP__INLINE gcomp__sum16_scalar gcomp__sum_none_scalar(void)
+{
+    gcomp__sum16_scalar s;
+    memset(&s, 0, sizeof s);
+    return s;
+}
+
+GCOMP__INLINE gcomp__sum16_scalar gcomp__sum_add_scalar(gcomp__sum16_scalar s, gcomp__v16_scalar x)
+{
+    int i;
+    GCOMP__LANES
+    {
+        s.d[i] += (double)x.f[i];
+        GCOMP__PIN_SUM(s.d[i]);
+    }
+    return s;
+}
+
+GCOMP__INLINE gcomp__sum16_scalar gcomp__sum_dot_scalar(gcomp__sum16_scalar s, gcomp__v16_scalar x, gcomp__v16_scalar y)
+{
+    int i;
+    GCOMP__LANES
+    {
+        s.d[i] += (double)x.f[i] * (double)y.f[i];
+        GCOMP__PIN_SUM(s.d[i]);
+    }
+    return s;
+}
+
+GCOMP__INLINE double gcomp__sum_fold_scalar(gcomp__sum16_scalar s) { return gcomp__fold16(s.d); }
+GCOMP__INLINE uint32_t gcomp__crc8_scalar(uint32_t crc, uint64_t word) { return gcomp__crc8_plain(crc, word); }
+#define GCOMP__PASS scalar
+#define GCOMP__PASS_ISA GCOMP_ISA_SCALAR
+#define GCOMP__LAST
+#endif
+
+#endif /* GCOMP_IMPLEMENTATION */
+
+#if defined(GCOMP__PASS) /* once for each instruction set, down to >>text */
+
+/* ------------------------------------------------------------------------------------------------
+   >>kernels - one body for every instruction set: checksum, sums, drivers of block methods
+   ------------------------------------------------------------------------------------------------ */
+
+typedef GCOMP__F(v16) GCOMP__F(v);
+typedef GCOMP__F(sum16) GCOMP__F(sum);
+
+GCOMP__INLINE uint32_t GCOMP__F(worst_bits)(GCOMP__F(v) w)
+{
+    float f[16];
+    uint32_t most = 0;
+    int i;
+    GCOMP__F(store)(f, w);
+    for (i = 0; i < 16; i++) most = gcomp__bits(f[i]) > most ? gcomp__bits(f[i]) : most;
+    return most;
+}
+
+GCOMP__INLINE float GCOMP__F(fold)(GCOMP__F(v) x)
+{
+    float f[16];
+    GCOMP__F(store)(f, x);
+    return gcomp__fold16_float(f);
+}
+
+/* The first `count` < 16 floats at p, zeros behind; and back. */
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(load_some)(const float *p, size_t count)
+{
+    float f[16] = {0};
+    memcpy(f, p, 4 * count);
+    return GCOMP__F(load)(f);
+}
+
+GCOMP__INLINE void GCOMP__F(store_some)(float *p, GCOMP__F(v) x, size_t count)
+{
+    float f[16];
+    GCOMP__F(store)(f, x);
+    memcpy(p, f, 4 * count);
+}
+
+/* p = scale * grad + residual of elements i .. i + 15; `general` is a constant: 0 means float and scale 1. */
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(load_p)(const gcomp_input *in, size_t i, int general, int feedback)
+{
+    GCOMP__F(v) p;
+    if (general) {
+        if (in->dtype == GCOMP_F16) p = GCOMP__F(load_half)((const uint8_t *)in->grad + 2 * i);
+        else if (in->dtype == GCOMP_BF16) p = GCOMP__F(load_bfloat)((const uint8_t *)in->grad + 2 * i);
+        else p = GCOMP__F(load)((const float *)in->grad + i);
+        p = GCOMP__F(mul)(p, GCOMP__F(splat)(in->scale));
+    } else {
+        p = GCOMP__F(load)((const float *)in->grad + i);
+    }
+    return feedback ? GCOMP__F(add)(p, GCOMP__F(load)(in->residual + i)) : p;
+}
+
+/* The same for the last count < 16 elements, zeros behind. */
+static GCOMP__F(v) GCOMP__F(load_p_some)(const gcomp_input *in, size_t i, size_t count)
+{
+    uint8_t grad[64];
+    float residual[16];
+    gcomp_input some = *in;
+    size_t bytes = gcomp__dtype_bytes(in->dtype);
+    memset(grad, 0, sizeof grad);
+    memset(residual, 0, sizeof residual);
+    memcpy(grad, (const uint8_t *)in->grad + bytes * i, bytes * count);
+    if (in->residual) memcpy(residual, in->residual + i, 4 * count);
+    some.grad = grad;
+    some.residual = residual;
+    return GCOMP__F(load_p)(&some, 0, 1, in->residual != NULL);
+}
+
+GCOMP__INLINE int GCOMP__F(general)(const gcomp_input *in) { return in->dtype != GCOMP_F32 || in->scale != 1.0f; }
+
+/* >>kernel crc: CRC-32C of bytes, continuing from crc (0 at first). */
+static uint32_t GCOMP__F(crc)(uint32_t crc, const uint8_t *bytes, size_t count)
+{
+    crc = ~crc;
+    for (; count >= 8; count -= 8, bytes += 8) {
+        uint64_t word;
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+        memcpy(&word, bytes, 8);
+#else
+        word = gcomp__get64(bytes);
+#endif
+        crc = GCOMP__F(crc8)(crc, word);
+    }
+    for (; count; count--) crc = gcomp__crc_byte(crc, *bytes++);
+    return ~crc;
+}
+
+/* >>kernel absorb: residual <- scale * grad + residual; y <- 0. Either may be missing; grad may be y. */
+static void GCOMP__F(absorb)(const gcomp__sink *sink, size_t chunk)
+{
+    size_t i = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, i + GCOMP_CHUNK);
+    GCOMP__F(v) zero = GCOMP__F(splat)(0);
+    gcomp_input in;
+    memset(&in, 0, sizeof in);
+    in.grad = sink->grad;
+    in.dtype = sink->dtype;
+    in.scale = sink->scale;
+    in.residual = sink->residual;
+    if (!sink->residual) {
+        if (sink->y) memset(sink->y + i, 0, 4 * (end - i));
+        return;
+    }
+    if (GCOMP__F(general)(&in) || !sink->y) {
+        for (; i + 16 <= end; i += 16) {
+            GCOMP__F(store)(sink->residual + i, GCOMP__F(load_p)(&in, i, 1, 1));
+            if (sink->y) GCOMP__F(store)(sink->y + i, zero);
+        }
+    } else {
+        for (; i + 16 <= end; i += 16) {
+            GCOMP__F(store)(sink->residual + i, GCOMP__F(load_p)(&in, i, 0, 1));
+            GCOMP__F(store)(sink->y + i, zero);
+        }
+    }
+    if (i < end) {
+        GCOMP__F(store_some)(sink->residual + i, GCOMP__F(load_p_some)(&in, i, end - i), end - i);
+        if (sink->y) memset(sink->y + i, 0, 4 * (end - i));
+    }
+}
+
+/* >>kernel scale_copy: y <- part * p for begin .. end - 1; returns the bits of the largest |p|. */
+static uint32_t GCOMP__F(scale_copy)(float *y, const gcomp_input *in, size_t begin, size_t end, float part)
+{
+    GCOMP__F(v) worst = GCOMP__F(splat)(0), f = GCOMP__F(splat)(part);
+    int general = GCOMP__F(general)(in);
+    size_t i;
+    for (i = begin; i + 16 <= end; i += 16) {
+        GCOMP__F(v) p = general ? GCOMP__F(load_p)(in, i, 1, in->residual != NULL) : GCOMP__F(load_p)(in, i, 0, in->residual != NULL);
+        worst = GCOMP__F(worst)(worst, p);
+        GCOMP__F(store)(y + i, GCOMP__F(mul)(p, f));
+    }
+    if (i < end) {
+        GCOMP__F(v) p = GCOMP__F(load_p_some)(in, i, end - i);
+        worst = GCOMP__F(worst)(worst, p);
+        GCOMP__F(store_some)(y + i, GCOMP__F(mul)(p, f), end - i);
+    }
+    return GCOMP__F(worst_bits)(worst);
+}
+
+/* >>kernel worst_of: the bits of the largest |x|. */
+static uint32_t GCOMP__F(worst_of)(const float *x, size_t n)
+{
+    GCOMP__F(v) worst = GCOMP__F(splat)(0);
+    size_t i;
+    for (i = 0; i + 16 <= n; i += 16) worst = GCOMP__F(worst)(worst, GCOMP__F(load)(x + i));
+    if (i < n) worst = GCOMP__F(worst)(worst, GCOMP__F(load_some)(x + i, n - i));
+    return GCOMP__F(worst_bits)(worst);
+}
+
+/* >>kernel squares: sum of x * x in double, per chunk, chunks in order. */
+static double GCOMP__F(squares)(const float *x, size_t n)
+{
+    double total = 0;
+    size_t i = 0;
+    while (i < n) {
+        size_t end = gcomp__min(n, i + GCOMP_CHUNK);
+        GCOMP__F(sum) s = GCOMP__F(sum_none)();
+        for (; i + 16 <= end; i += 16) {
+            GCOMP__F(v) v = GCOMP__F(load)(x + i);
+            s = GCOMP__F(sum_dot)(s, v, v);
+        }
+        if (i < end) {
+            GCOMP__F(v) v = GCOMP__F(load_some)(x + i, end - i);
+            s = GCOMP__F(sum_dot)(s, v, v);
+            i = end;
+        }
+        total += GCOMP__F(sum_fold)(s);
+        GCOMP__PIN_SUM(total);
+    }
+    return total;
+}
+
+/* >>kernel widen, narrow: between float and 2-byte formats. narrow saturates. */
+static void GCOMP__F(widen)(float *y, const void *x, gcomp_dtype dtype, size_t n)
+{
+    gcomp_input in;
+    size_t i;
+    memset(&in, 0, sizeof in);
+    in.grad = x;
+    in.dtype = dtype;
+    in.scale = 1;
+    for (i = 0; i + 16 <= n; i += 16) GCOMP__F(store)(y + i, GCOMP__F(load_p)(&in, i, 1, 0));
+    if (i < n) GCOMP__F(store_some)(y + i, GCOMP__F(load_p_some)(&in, i, n - i), n - i);
+}
+
+static void GCOMP__F(narrow)(void *y, const float *x, gcomp_dtype dtype, size_t n)
+{
+    uint8_t *b = (uint8_t *)y, some[32];
+    size_t i;
+    for (i = 0; i < n; i += 16) {
+        size_t count = gcomp__min(16, n - i);
+        GCOMP__F(v) v = count == 16 ? GCOMP__F(load)(x + i) : GCOMP__F(load_some)(x + i, count);
+        uint8_t *to = count == 16 ? b + 2 * i : some;
+        if (dtype == GCOMP_F16) GCOMP__F(store_half)(to, v);
+        else GCOMP__F(store_bfloat)(to, v);
+        if (count < 16) memcpy(b + 2 * i, some, 2 * count);
+    }
+}
+
+static const gcomp__common_kernels GCOMP__F(common) = {GCOMP__F(crc),   GCOMP__F(absorb),  GCOMP__F(scale_copy), GCOMP__F(worst_of),
+                                                       GCOMP__F(squares), GCOMP__F(widen), GCOMP__F(narrow)};
+
+/* ---------------- drivers: a block method is two functions, quant (16 floats to a code) and deq (a code and its scale to 16
+   floats); the drivers make all kernels of it. They are inlined with the two functions, the bytes of 16 codes and the kind of
+   scale as constants. Signs need no scale to be known, so that one pass finds codes and scale. */
+
+typedef void (*GCOMP__F(quant))(uint8_t *code, GCOMP__F(v) p);
+typedef GCOMP__F(v) (*GCOMP__F(deq))(const uint8_t *code, GCOMP__F(v) scale);
+
+/* Codes of one chunk, and what it found out. `l1`: a scale |p|_1 / count for each block, or the sum if it is the tensor's. */
+GCOMP__INLINE void GCOMP__F(encode_driver)(const gcomp__encode_job *job, size_t chunk, gcomp__partial *partial,
+                                           GCOMP__F(quant) quant, size_t code16, int l1, int general, int feedback)
+{
+    const gcomp_input in = job->in;
+    size_t b = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, b + GCOMP_CHUNK), stop, i;
+    size_t block = job->block ? job->block : GCOMP_CHUNK;
+    GCOMP__F(v) worst = GCOMP__F(splat)(0);
+    partial->sum = 0;
+    for (; b < end; b = stop) {
+        GCOMP__F(sum) s = GCOMP__F(sum_none)();
+        uint8_t *code = job->codes + b / 16 * code16;
+        stop = gcomp__min(end, b + block);
+        for (i = b; i + 16 <= stop; i += 16, code += code16) {
+            GCOMP__F(v) p = GCOMP__F(load_p)(&in, i, general, feedback);
+            if (l1) s = GCOMP__F(sum_add)(s, GCOMP__F(abs)(p));
+            else worst = GCOMP__F(worst)(worst, p);
+            quant(code, p);
+        }
+        if (i < stop) { /* the last elements of the tensor: padding encodes as 0 bits, since it is 0 */
+            uint8_t some[64];
+            GCOMP__F(v) p = GCOMP__F(load_p_some)(&in, i, stop - i);
+            if (l1) s = GCOMP__F(sum_add)(s, GCOMP__F(abs)(p));
+            else worst = GCOMP__F(worst)(worst, p);
+            quant(some, p);
+            memcpy(code, some, ((stop - i) * code16 + 15) / 16);
+        }
+        if (l1) {
+            double sum = GCOMP__F(sum_fold)(s);
+            if (!gcomp__finite_double(sum)) worst = GCOMP__F(splat)(gcomp__float(0x7f800000u));
+            if (job->block) gcomp__put_float(job->scales + 4 * (b / block), (float)(sum / (double)(stop - b)));
+            else partial->sum = sum;
+        }
+    }
+    partial->worst = GCOMP__F(worst_bits)(worst);
+}
+
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(decoded)(const gcomp__view *view, size_t i, GCOMP__F(deq) deq, size_t code16, int scaled)
+{
+    GCOMP__F(v) scale = GCOMP__F(splat)(scaled ? gcomp__get_float(view->scales + 4 * (i >> view->shift)) : 1.0f);
+    return deq(view->codes + i / 16 * code16, scale);
+}
+
+/* The last elements: their code bytes, zeros behind. */
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(decoded_some)(const gcomp__view *view, size_t i, size_t count, GCOMP__F(deq) deq, size_t code16,
+                                                 int scaled)
+{
+    uint8_t some[64] = {0};
+    GCOMP__F(v) scale = GCOMP__F(splat)(scaled ? gcomp__get_float(view->scales + 4 * (i >> view->shift)) : 1.0f);
+    memcpy(some, view->codes + i / 16 * code16, (count * code16 + 15) / 16);
+    return deq(some, scale);
+}
+
+/* Elements i .. i + count - 1 of a sink of any ending; count is 16 or the rest of the tensor. */
+GCOMP__INLINE void GCOMP__F(sink_some)(const gcomp__sink *sink, size_t i, size_t count, GCOMP__F(deq) deq, size_t code16, int scaled)
+{
+    GCOMP__F(v) sum = GCOMP__F(splat)(0), f = GCOMP__F(splat)(sink->weight);
+    size_t w;
+    if (sink->ending == GCOMP__STORE) {
+        GCOMP__F(store_some)(sink->y + i, GCOMP__F(decoded_some)(sink->views, i, count, deq, code16, scaled), count);
+        return;
+    }
+    if (sink->ending == GCOMP__COMMIT && sink->residual) {
+        gcomp_input in;
+        GCOMP__F(v) p;
+        memset(&in, 0, sizeof in);
+        in.grad = sink->grad;
+        in.dtype = sink->dtype;
+        in.scale = sink->scale;
+        in.residual = sink->residual;
+        p = GCOMP__F(load_p_some)(&in, i, count);
+        if (sink->own) p = GCOMP__F(sub)(p, GCOMP__F(decoded_some)(sink->own, i, count, deq, code16, scaled));
+        GCOMP__F(store_some)(sink->residual + i, p, count);
+    }
+    if (!sink->y) return;
+    if (!sink->fresh) sum = GCOMP__F(load_some)(sink->y + i, count);
+    for (w = 0; w < sink->count; w++)
+        sum = GCOMP__F(add)(sum, GCOMP__F(mul)(GCOMP__F(decoded_some)(sink->views + w, i, count, deq, code16, scaled), f));
+    GCOMP__F(store_some)(sink->y + i, sum, count);
+}
+
+/* One pass over a chunk: the residual and the mean together. `fast` is a constant: float gradient, scale 1, a residual, own
+   among `count` payloads, and y. */
+GCOMP__INLINE size_t GCOMP__F(commit_driver)(const gcomp__sink *sink, size_t i, size_t end, size_t count, GCOMP__F(deq) deq,
+                                             size_t code16, int scaled, int fast)
+{
+    const GCOMP__F(v) f = GCOMP__F(splat)(sink->weight);
+    const gcomp__view *views = sink->views, *own = sink->own;
+    const size_t own_at = sink->own_at;
+    float *residual = sink->residual, *y = sink->y;
+    size_t w;
+    gcomp_input in;
+    memset(&in, 0, sizeof in);
+    in.grad = sink->grad;
+    in.dtype = sink->dtype;
+    in.scale = sink->scale;
+    in.residual = residual;
+    for (; i + 16 <= end; i += 16) {
+        GCOMP__F(v) sum = GCOMP__F(splat)(0), mine = sum, p = sum;
+        if (fast) p = GCOMP__F(load_p)(&in, i, 0, 1);
+        else if (residual) p = GCOMP__F(load_p)(&in, i, 1, 1);
+        for (w = 0; w < count; w++) {
+            GCOMP__F(v) d = GCOMP__F(decoded)(views + w, i, deq, code16, scaled);
+            if (w == own_at) mine = d;
+            sum = GCOMP__F(add)(sum, GCOMP__F(mul)(d, f));
+        }
+        if (fast || residual) {
+            if (!fast && own && own_at >= count) mine = GCOMP__F(decoded)(own, i, deq, code16, scaled);
+            GCOMP__F(store)(residual + i, GCOMP__F(sub)(p, mine));
+        }
+        if (fast || y) GCOMP__F(store)(y + i, sum);
+    }
+    return i;
+}
+
+GCOMP__INLINE void GCOMP__F(decode_driver)(const gcomp__sink *sink, size_t chunk, GCOMP__F(deq) deq, size_t code16, int scaled)
+{
+    size_t i = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, i + GCOMP_CHUNK), w;
+    float *y = sink->y;
+    if (sink->ending == GCOMP__STORE) {
+        for (; i + 16 <= end; i += 16) GCOMP__F(store)(y + i, GCOMP__F(decoded)(sink->views, i, deq, code16, scaled));
+    } else if (sink->ending == GCOMP__ADD && sink->count == 1 && !sink->fresh) {
+        const GCOMP__F(v) f = GCOMP__F(splat)(sink->weight);
+        const gcomp__view view = sink->views[0];
+        for (; i + 16 <= end; i += 16) {
+            GCOMP__F(v) d = GCOMP__F(decoded)(&view, i, deq, code16, scaled);
+            GCOMP__F(store)(y + i, GCOMP__F(add)(GCOMP__F(load)(y + i), GCOMP__F(mul)(d, f)));
+        }
+    } else if (sink->ending == GCOMP__ADD) {
+        const GCOMP__F(v) f = GCOMP__F(splat)(sink->weight);
+        for (; i + 16 <= end; i += 16) {
+            GCOMP__F(v) sum = sink->fresh ? GCOMP__F(splat)(0) : GCOMP__F(load)(y + i);
+            for (w = 0; w < sink->count; w++)
+                sum = GCOMP__F(add)(sum, GCOMP__F(mul)(GCOMP__F(decoded)(sink->views + w, i, deq, code16, scaled), f));
+            GCOMP__F(store)(y + i, sum);
+        }
+    } else if (sink->dtype != GCOMP_F32 || sink->scale != 1.0f || !sink->residual || !y || sink->own_at >= sink->count) {
+        i = GCOMP__F(commit_driver)(sink, i, end, sink->count, deq, code16, scaled, 0);
+    } else if (sink->count == 2) {
+        i = GCOMP__F(commit_driver)(sink, i, end, 2, deq, code16, scaled, 1);
+    } else {
+        i = GCOMP__F(commit_driver)(sink, i, end, sink->count, deq, code16, scaled, 1);
+    }
+    if (i < end) GCOMP__F(sink_some)(sink, i, end - i, deq, code16, scaled);
+}
+
+/* The bits of the largest decoded magnitude in a chunk. */
+GCOMP__INLINE uint32_t GCOMP__F(worst_driver)(const gcomp__view *view, size_t chunk, GCOMP__F(deq) deq, size_t code16, int scaled)
+{
+    size_t i = chunk * GCOMP_CHUNK, end = gcomp__min(view->n, i + GCOMP_CHUNK);
+    GCOMP__F(v) worst = GCOMP__F(splat)(0);
+    for (; i + 16 <= end; i += 16) worst = GCOMP__F(worst)(worst, GCOMP__F(decoded)(view, i, deq, code16, scaled));
+    if (i < end) worst = GCOMP__F(worst)(worst, GCOMP__F(decoded_some)(view, i, end - i, deq, code16, scaled));
+    return GCOMP__F(worst_bits)(worst);
+}
+
+/* All kernels of a block method from name##_quant and name##_deq. */
+#define GCOMP__BLOCK_METHOD(name, code16, l1) \
+    static void GCOMP__F(name##_encode)(const gcomp__encode_job *job, size_t chunk, gcomp__partial *partial) \
+    { \
+        if (GCOMP__F(general)(&job->in)) \
+            GCOMP__F(encode_driver)(job, chunk, partial, GCOMP__F(name##_quant), code16, l1, 1, job->in.residual != NULL); \
+        else if (job->in.residual) \
+            GCOMP__F(encode_driver)(job, chunk, partial, GCOMP__F(name##_quant), code16, l1, 0, 1); \
+        else \
+            GCOMP__F(encode_driver)(job, chunk, partial, GCOMP__F(name##_quant), code16, l1, 0, 0); \
+    } \
+    static void GCOMP__F(name##_decode)(const gcomp__sink *sink, size_t chunk) \
+    { \
+        GCOMP__F(decode_driver)(sink, chunk, GCOMP__F(name##_deq), code16, l1); \
+    } \
+    static void GCOMP__F(name##_decode16)(const gcomp__view *view, size_t group, float *out) \
+    { \
+        size_t i = 16 * group, left = view->n - i; \
+        GCOMP__F(store)(out, left < 16 ? GCOMP__F(decoded_some)(view, i, left, GCOMP__F(name##_deq), code16, l1) \
+                                       : GCOMP__F(decoded)(view, i, GCOMP__F(name##_deq), code16, l1)); \
+    } \
+    static uint32_t GCOMP__F(name##_worst)(const gcomp__view *view, size_t chunk) \
+    { \
+        return GCOMP__F(worst_driver)(view, chunk, GCOMP__F(name##_deq), code16, l1); \
+    } \
+    static const gcomp__block_kernels GCOMP__F(name##_kernels) = {GCOMP__F(name##_encode), GCOMP__F(name##_decode), \
+                                                                  GCOMP__F(name##_decode16), GCOMP__F(name##_worst)};
+
+#ifdef GCOMP__LAST
+/* ------------------------------------------------------------------------------------------------
+   >>bits - bit streams; the index coder of sparse methods
+   ------------------------------------------------------------------------------------------------ */
+
+/* Number of ones below the first zero of x. */
+GCOMP__INLINE unsigned gcomp__ones(uint64_t x)
+{
+#if defined(__GNUC__)
+    return ~x ? (unsigned)__builtin_ctzll(~x) : 64;
+#else
+    unsigned count = 0;
+    for (; x & 1; x >>= 1) count++;
+    return count;
+#endif
+}
+
+/* Writes bits from bit 0 of each byte on. The caller knows that there is room. */
+typedef struct gcomp__bit_writer {
+    uint8_t *at;
+    uint64_t bits;
+    unsigned fill;
+} gcomp__bit_writer;
+
+GCOMP__INLINE void gcomp__put_bits(gcomp__bit_writer *w, uint64_t value, unsigned count) /* count <= 32 */
+{
+    w->bits |= value << w->fill;
+    w->fill += count;
+    if (w->fill >= 32) {
+        gcomp__put32(w->at, (uint32_t)w->bits);
+        w->at += 4;
+        w->bits >>= 32;
+        w->fill -= 32;
+    }
+}
+
+static void gcomp__put_end(gcomp__bit_writer *w)
+{
+    while (w->fill) {
+        *w->at++ = (uint8_t)w->bits;
+        w->bits >>= 8;
+        w->fill -= w->fill < 8 ? w->fill : 8;
+    }
+}
+
+/* Reads them; never behind `end`. `have` bits of `bits` are valid, the others are zero. */
+typedef struct gcomp__bit_reader {
+    const uint8_t *at, *end;
+    uint64_t bits;
+    unsigned have;
+} gcomp__bit_reader;
+
+GCOMP__INLINE void gcomp__refill(gcomp__bit_reader *r) /* at least 56 bits, or all there are */
+{
+    if (r->end - r->at >= 8) {
+        r->bits |= gcomp__get64(r->at) << r->have;
+        r->at += (63 - r->have) >> 3;
+        r->have |= 56;
+    } else {
+        while (r->have <= 56 && r->at < r->end) {
+            r->bits |= (uint64_t)*r->at++ << r->have;
+            r->have += 8;
+        }
+    }
+}
+
+GCOMP__INLINE void gcomp__skip_bits(gcomp__bit_reader *r, unsigned count)
+{
+    r->bits = count < 64 ? r->bits >> count : 0;
+    r->have -= count;
+}
+
+/* Increasing indices below n, as a bitmap or as Golomb-Rice coded gaps (Golomb 1966, Rice 1979), whichever is smaller. */
+enum { GCOMP__CODER_BITMAP = 255, GCOMP__CODER_MAX_RICE = 32 };
+
+/* The coder with the fewest bytes for these indices, and how many. Rice parameters near the mean gap are compared exactly. */
+static unsigned gcomp__index_coder(const uint32_t *index, size_t k, size_t n, size_t *bytes)
+{
+    uint64_t quotients[4] = {0, 0, 0, 0}, best = 0;
+    size_t i, mean = k ? n / k : 0;
+    unsigned base = 0, j, coder = 0;
+    uint32_t next = 0;
+    while (base < 30 && (size_t)2 << base <= mean) base++;
+    base = base > 2 ? base - 2 : 0;
+    for (i = 0; i < k; i++) {
+        uint32_t gap = index[i] - next;
+        next = index[i] + 1;
+        quotients[0] += gap >> base;
+        quotients[1] += gap >> (base + 1);
+        quotients[2] += gap >> (base + 2);
+        quotients[3] += gap >> (base + 3 > 31 ? 31 : base + 3);
+    }
+    for (j = 0; j < 4 && base + j <= 31; j++) {
+        uint64_t bits = quotients[j] + (uint64_t)k * (1 + base + j);
+        if (j == 0 || bits < best) {
+            best = bits;
+            coder = base + j;
+        }
+    }
+    *bytes = (size_t)((best + 7) / 8);
+    if (*bytes > n / 8 + (n % 8 != 0)) {
+        *bytes = n / 8 + (n % 8 != 0);
+        coder = GCOMP__CODER_BITMAP;
+    }
+    return coder;
+}
+
+static void gcomp__put_indices(uint8_t *to, const uint32_t *index, size_t k, unsigned coder, size_t bytes)
+{
+    gcomp__bit_writer w;
+    uint32_t next = 0;
+    size_t i;
+    if (coder == GCOMP__CODER_BITMAP) {
+        memset(to, 0, bytes);
+        for (i = 0; i < k; i++) to[index[i] >> 3] = (uint8_t)(to[index[i] >> 3] | 1u << (index[i] & 7));
+        return;
+    }
+    memset(&w, 0, sizeof w);
+    w.at = to;
+    for (i = 0; i < k; i++) {
+        uint32_t gap = index[i] - next, q = gap >> coder;
+        next = index[i] + 1;
+        for (; q >= 31; q -= 31) gcomp__put_bits(&w, 0x7fffffffu, 31);
+        gcomp__put_bits(&w, ((uint64_t)1 << q) - 1, q + 1);
+        gcomp__put_bits(&w, gap & (((uint64_t)1 << coder) - 1), coder);
+    }
+    gcomp__put_end(&w);
+}
+
+/* Reads indices back, some at a time. A damaged stream ends in `bad`, never outside. */
+typedef struct gcomp__indices {
+    gcomp__bit_reader reader;
+    size_t left, n; /* indices to come; all are below n */
+    uint64_t next;  /* the smallest that may come */
+    unsigned coder;
+    int bad;
+} gcomp__indices;
+
+static size_t gcomp__next_bitmap(gcomp__indices *x, uint32_t *index, size_t count)
+{
+    gcomp__bit_reader *r = &x->reader;
+    size_t got = 0;
+    while (got < count && x->left) {
+        unsigned zeros;
+        if (!r->have) {
+            gcomp__refill(r);
+            if (!r->have) {
+                x->bad = 1;
+                return got;
+            }
+        }
+        zeros = gcomp__ones(~r->bits);
+        if (zeros >= r->have) {
+            x->next += r->have;
+            gcomp__skip_bits(r, r->have);
+            continue;
+        }
+        x->next += zeros;
+        if (x->next >= x->n) {
+            x->bad = 1;
+            return got;
+        }
+        index[got++] = (uint32_t)x->next++;
+        x->left--;
+        gcomp__skip_bits(r, zeros + 1);
+    }
+    return got;
+}
+
+/* Up to `count` more indices; returns how many. */
+static size_t gcomp__next_indices(gcomp__indices *x, uint32_t *index, size_t count)
+{
+    gcomp__bit_reader *r = &x->reader;
+    const unsigned coder = x->coder;
+    size_t got = 0;
+    if (coder == GCOMP__CODER_BITMAP) return gcomp__next_bitmap(x, index, count);
+    count = gcomp__min(count, x->left);
+    while (got < count) {
+        uint64_t q = 0;
+        unsigned ones;
+        gcomp__refill(r);
+        while ((ones = gcomp__ones(r->bits)) >= r->have && r->have) { /* a run that goes on */
+            q += r->have;
+            gcomp__skip_bits(r, r->have);
+            gcomp__refill(r);
+        }
+        q += ones;
+        if (ones + 1 + coder > r->have) {
+            if (ones < r->have) {
+                gcomp__skip_bits(r, ones);
+                gcomp__refill(r);
+                ones = 0;
+            }
+            if (ones + 1 + coder > r->have) break;
+        }
+        gcomp__skip_bits(r, ones + 1);
+        q = (q << coder) + (r->bits & (((uint64_t)1 << coder) - 1)) + x->next;
+        gcomp__skip_bits(r, coder);
+        if (q >= x->n) break;
+        index[got++] = (uint32_t)q;
+        x->next = q + 1;
+    }
+    x->left -= got;
+    if (got < count) x->bad = 1;
+    return got;
+}
+
+static void gcomp__indices_open(gcomp__indices *x, const uint8_t *bytes, size_t length, unsigned coder, size_t k, size_t n)
+{
+    memset(x, 0, sizeof *x);
+    x->reader.at = bytes;
+    x->reader.end = bytes + length;
+    x->left = k;
+    x->n = n;
+    x->coder = coder;
+}
+
+/* After the last index: nothing but zero bits, fewer than 8 of them (bitmap: up to its length). */
+static gcomp_result gcomp__indices_end(gcomp__indices *x)
+{
+    gcomp__bit_reader *r = &x->reader;
+    if (x->bad) return GCOMP_CORRUPT;
+    for (;;) {
+        gcomp__refill(r);
+        if (!r->have) return GCOMP_OK;
+        if (r->bits & (r->have < 64 ? ((uint64_t)1 << r->have) - 1 : ~(uint64_t)0))
+            return x->coder == GCOMP__CODER_BITMAP ? GCOMP_CORRUPT : GCOMP_RESERVED_BITS;
+        if (x->coder != GCOMP__CODER_BITMAP && (r->have >= 8 || r->at < r->end)) return GCOMP_TRAILING_BYTES;
+        gcomp__skip_bits(r, r->have);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------
+   >>codecs - one chapter a method, the table at the end
+
+   A block method writes quant and deq (compiled for every instruction set), its line in the list, and its row.
+   ------------------------------------------------------------------------------------------------ */
+
+static const gcomp__method *gcomp__method_of(unsigned wire);
+static const void *gcomp__kernels_of(const gcomp__set *set, const gcomp__method *method);
+
+static unsigned gcomp__log2(size_t x)
+{
+    unsigned r = 0;
+    while (x >>= 1) r++;
+    return r;
+}
+
+/* Bytes of scales and of codes of n elements; block 0: one scale for the tensor. */
+static size_t gcomp__block_scales(const gcomp__method *m, size_t block, size_t n)
+{
+    if (!m->scaled || n == 0) return 0;
+    return block ? gcomp__times(n / block + (n % block != 0), 4) : 4;
+}
+
+static size_t gcomp__block_codes(const gcomp__method *m, size_t n)
+{
+    size_t whole = gcomp__times(n / 16, m->code16);
+    return gcomp__plus(whole, (n % 16 * m->code16 + 15) / 16);
+}
+
+static size_t gcomp__block_bound(const gcomp_codec *codec, size_t n)
+{
+    const gcomp__method *m = gcomp__method_of(codec->method);
+    return gcomp__plus(gcomp__block_scales(m, m->scaled ? (size_t)codec->param[0] : 0, n), gcomp__block_codes(m, n));
+}
+
+static size_t gcomp__block_scratch(const gcomp_codec *codec, size_t n)
+{
+    (void)codec;
+    return gcomp__times(gcomp__chunks(n), sizeof(gcomp__partial));
+}
+
+static void gcomp__block_encode_chunk(void *arg, size_t chunk)
+{
+    const gcomp__encode_job *job = (const gcomp__encode_job *)arg;
+    ((const gcomp__block_kernels *)job->call->kernels)->encode(job, chunk, job->partial + chunk);
+}
+
+static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_codec *codec, const gcomp_input *in, size_t n,
+                                        uint8_t *body, size_t capacity, size_t *bytes)
+{
+    const gcomp__method *m = gcomp__method_of(codec->method);
+    const gcomp__block_kernels *kernels = (const gcomp__block_kernels *)call->kernels;
+    size_t chunks = gcomp__chunks(n), i, need = gcomp__block_bound(codec, n);
+    gcomp__encode_job job;
+    gcomp__partial one;
+    uint32_t worst = 0;
+    double sum = 0;
+    if (capacity < need) return GCOMP_DST_TOO_SMALL;
+    memset(&job, 0, sizeof job);
+    job.call = call;
+    job.in = *in;
+    job.n = n;
+    job.block = m->scaled ? (size_t)codec->param[0] : 0;
+    job.scales = body;
+    job.codes = body + gcomp__block_scales(m, job.block, n);
+    if (call->parallel.run && call->scratch_bytes / sizeof(gcomp__partial) >= chunks) job.partial = (gcomp__partial *)(void *)call->scratch;
+    if (job.partial) gcomp__run(call, chunks, gcomp__block_encode_chunk, &job);
+    for (i = 0; i < chunks; i++) {
+        const gcomp__partial *partial = job.partial ? job.partial + i : &one;
+        if (!job.partial) kernels->encode(&job, i, &one);
+        sum += partial->sum;
+        GCOMP__PIN_SUM(sum);
+        if (partial->worst > worst) worst = partial->worst;
+    }
+    if (worst >= 0x7f800000u) return GCOMP_NOT_FINITE;
+    if (m->scaled && !job.block && n) gcomp__put_float(body, (float)(sum / (double)n));
+    *bytes = need;
+    return GCOMP_OK;
+}
+
+static gcomp_result gcomp__block_open(gcomp__view *view)
+{
+    const gcomp__method *m = view->method;
+    size_t scales, codes = gcomp__block_codes(m, view->n), need;
+    if (m->scaled ? (view->a && (view->a < 16 || view->a > GCOMP_CHUNK || (view->a & (view->a - 1)))) : view->a != 0) return GCOMP_CORRUPT;
+    scales = gcomp__block_scales(m, view->a, view->n);
+    need = gcomp__plus(scales, codes);
+    if (view->bytes != need) return view->bytes < need ? GCOMP_TRUNCATED : GCOMP_TRAILING_BYTES;
+    view->scales = view->body;
+    view->codes = view->body + scales;
+    view->shift = view->a ? gcomp__log2(view->a) : (unsigned)(sizeof(size_t) * 8 - 1);
+    return GCOMP_OK;
+}
+
+/* Scales finite and not negative, codes finite where they are floats, padding zero. */
+static gcomp_result gcomp__block_check(const gcomp__view *view, const void *kernels, const gcomp__set *set)
+{
+    const gcomp__block_kernels *k = (const gcomp__block_kernels *)kernels;
+    const uint8_t *s = view->scales, *codes_end = view->body + view->bytes;
+    unsigned used = (unsigned)(view->n % 16 * view->method->code16 % 16) / 2; /* bits used of the last byte */
+    size_t i;
+    (void)set;
+    for (; s < view->codes; s += 4)
+        if (gcomp__get32(s) >= 0x7f800000u) return GCOMP_CORRUPT; /* negative ones are above it too */
+    if (view->n % 16 && used % 8 && codes_end[-1] >> used % 8) return GCOMP_RESERVED_BITS;
+    if (!view->method->scaled)
+        for (i = 0; i < gcomp__chunks(view->n); i++)
+            if (k->worst(view, i) >= 0x7f800000u) return GCOMP_CORRUPT;
+    return GCOMP_OK;
+}
+
+typedef struct gcomp__decode_job {
+    const gcomp__block_kernels *kernels;
+    const gcomp__sink *sink;
+} gcomp__decode_job;
+
+static void gcomp__block_decode_chunk(void *arg, size_t chunk)
+{
+    const gcomp__decode_job *job = (const gcomp__decode_job *)arg;
+    job->kernels->decode(job->sink, chunk);
+}
+
+static void gcomp__block_decode(const gcomp__call *call, const gcomp__sink *sink)
+{
+    gcomp__decode_job job;
+    job.kernels = (const gcomp__block_kernels *)call->kernels;
+    job.sink = sink;
+    gcomp__run(call, gcomp__chunks(sink->n), gcomp__block_decode_chunk, &job);
+}
+
+#define GCOMP__BLOCK_FUNCTIONS \
+    gcomp__block_bound, gcomp__block_scratch, gcomp__block_encode, gcomp__block_open, gcomp__block_check, gcomp__block_decode
+#define GCOMP__NO_SUMS NULL, NULL, NULL, NULL, NULL, NULL
+#define GCOMP__NO_PARAMS {{NULL, 0, 0, 0, 0}, {NULL, 0, 0, 0, 0}, {NULL, 0, 0, 0, 0}, {NULL, 0, 0, 0, 0}}
+#define GCOMP__ONE_PARAM(name, kind, initial, low, high) \
+    {{name, kind, initial, low, high}, {NULL, 0, 0, 0, 0}, {NULL, 0, 0, 0, 0}, {NULL, 0, 0, 0, 0}}
+#endif /* GCOMP__LAST */
+
+/* >>method none: fp32 as it is. Gathered as a payload at the codec layer; in steps a sum of gradient / world. */
+#define GCOMP__LIST_none(X) X(none)
+GCOMP__INLINE void GCOMP__F(none_quant)(uint8_t *code, GCOMP__F(v) p)
+{
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    float f[16];
+    int i;
+    GCOMP__F(store)(f, p);
+    for (i = 0; i < 16; i++) gcomp__put_float(code + 4 * i, f[i]);
+#else
+    GCOMP__F(store)((float *)(void *)code, p);
+#endif
+}
+
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(none_deq)(const uint8_t *code, GCOMP__F(v) scale)
+{
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    float f[16];
+    int i;
+    for (i = 0; i < 16; i++) f[i] = gcomp__get_float(code + 4 * i);
+    (void)scale;
+    return GCOMP__F(load)(f);
+#else
+    (void)scale;
+    return GCOMP__F(load)((const float *)(const void *)code);
+#endif
+}
+GCOMP__BLOCK_METHOD(none, 64, 0)
+
+#ifdef GCOMP__LAST
+typedef struct gcomp__sum_job {
+    gcomp__work *work;
+    const gcomp__common_kernels *common;
+    size_t blocks; /* chunks in a task */
+    uint32_t worst;
+} gcomp__sum_job;
+
+static size_t gcomp__none_sum_floats(const gcomp_codec *codec, size_t rows, size_t cols, int round)
+{
+    (void)codec;
+    return round == 0 ? gcomp__times(rows, cols) : 0;
+}
+
+static void gcomp__none_chunk(void *arg, size_t chunk)
+{
+    gcomp__sum_job *job = (gcomp__sum_job *)arg;
+    gcomp__work *work = job->work;
+    size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(work->n, begin + GCOMP_CHUNK);
+    job->common->scale_copy(work->sums[0], &work->in, begin, end, work->part);
+}
+
+static gcomp_result gcomp__none_make(gcomp__work *work, int round)
+{
+    gcomp__sum_job job;
+    (void)round;
+    job.work = work;
+    job.common = work->call.set->common;
+    gcomp__run(&work->call, gcomp__chunks(work->n), gcomp__none_chunk, &job);
+    /* part * p is finite where p is: it is enough to look at the product */
+    return job.common->worst(work->sums[0], work->n) >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
+}
+
+static void gcomp__none_commit(gcomp__work *work) { memcpy(work->y, work->sums[0], 4 * work->n); }
+
+static const gcomp__method gcomp__row_none = {
+    "none", 1, GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT | GCOMP__VALUES, {GCOMP__SUM, 0, 0}, 64, 0, GCOMP__NO_PARAMS,
+    GCOMP__BLOCK_FUNCTIONS,
+    gcomp__none_sum_floats, NULL, NULL, NULL, gcomp__none_make, gcomp__none_commit};
+#endif
+
+/* >>method fp16: IEEE binary16, nearest even, saturating at 65504; what is lost stays in the residual. */
+#ifndef GCOMP_WITHOUT_FP16
+#define GCOMP__LIST_fp16(X) X(fp16)
+GCOMP__INLINE void GCOMP__F(fp16_quant)(uint8_t *code, GCOMP__F(v) p) { GCOMP__F(store_half)(code, p); }
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(fp16_deq)(const uint8_t *code, GCOMP__F(v) scale)
+{
+    (void)scale;
+    return GCOMP__F(load_half)(code);
+}
+GCOMP__BLOCK_METHOD(fp16, 32, 0)
+#ifdef GCOMP__LAST
+static const gcomp__method gcomp__row_fp16 = {
+    "fp16", 2, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0}, 32, 0,
+    GCOMP__NO_PARAMS, GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
+#endif
+#else
+#define GCOMP__LIST_fp16(X)
+#endif
+
+/* >>method bf16: the upper half of a float, nearest even, saturating; what is lost stays in the residual. */
+#ifndef GCOMP_WITHOUT_BF16
+#define GCOMP__LIST_bf16(X) X(bf16)
+GCOMP__INLINE void GCOMP__F(bf16_quant)(uint8_t *code, GCOMP__F(v) p) { GCOMP__F(store_bfloat)(code, p); }
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(bf16_deq)(const uint8_t *code, GCOMP__F(v) scale)
+{
+    (void)scale;
+    return GCOMP__F(load_bfloat)(code);
+}
+GCOMP__BLOCK_METHOD(bf16, 32, 0)
+#ifdef GCOMP__LAST
+static const gcomp__method gcomp__row_bf16 = {
+    "bf16", 3, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0}, 32, 0,
+    GCOMP__NO_PARAMS, GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
+#endif
+#else
+#define GCOMP__LIST_bf16(X)
+#endif
+
+/* >>method sign: s * sgn(p), s = |p|_1 / count of a block or of the tensor; sgn(0) = +1. Needs error feedback.
+   |p - C(p)|^2 = (1 - d) |p|^2 with d = |p|_1^2 / (count * |p|_2^2). Karimireddy et al., ICML 2019; blocks: Zheng et al., NeurIPS 2019. */
+#ifndef GCOMP_WITHOUT_SIGN
+#define GCOMP__LIST_sign(X) X(sign)
+GCOMP__INLINE void GCOMP__F(sign_quant)(uint8_t *code, GCOMP__F(v) p) { gcomp__put16(code, GCOMP__F(lt0)(p)); }
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(sign_deq)(const uint8_t *code, GCOMP__F(v) scale) { return GCOMP__F(flip)(scale, gcomp__get16(code)); }
+GCOMP__BLOCK_METHOD(sign, 2, 1)
+#ifdef GCOMP__LAST
+static const gcomp__method gcomp__row_sign = {
+    "sign", 4, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0}, 2, 1,
+    GCOMP__ONE_PARAM("block", GCOMP__BLOCK, 1024, 16, GCOMP_CHUNK), GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
+#endif
+#else
+#define GCOMP__LIST_sign(X)
+#endif
+
+/* >>method topk: the k = max(1, ceil(density * n * (1 - 2^-40))) elements of largest |p|; of equal ones the first; zeros never.
+   Stich et al., NeurIPS 2018. One pass collects candidates at or above a guessed key (the bits of |p|); a full buffer keeps
+   its best k and raises the guess above the k-th; so any guess gives the exact result, and ties need no special case. */
+#ifndef GCOMP_WITHOUT_TOPK
+#define GCOMP__LIST_topk(X) X(topk)
+#ifndef GCOMP__TOPK_TYPES
+#define GCOMP__TOPK_TYPES
+typedef struct gcomp__topk_job {
+    gcomp_input in;
+    size_t n, at;           /* elements before `at` are done */
+    uint32_t guess;         /* >= 1 */
+    float *value;           /* capacity + 16 of both */
+    uint32_t *index;
+    size_t count, capacity;
+} gcomp__topk_job;
+
+typedef struct gcomp__topk_kernels {
+    void (*collect)(gcomp__topk_job *job); /* until the end or until the buffer is full */
+} gcomp__topk_kernels;
+#endif
+
+GCOMP__INLINE void GCOMP__F(collect_driver)(gcomp__topk_job *job, int general, int feedback)
+{
+    const gcomp_input in = job->in;
+    const uint32_t guess = job->guess;
+    size_t at = job->at, count = job->count;
+    for (; at + 16 <= job->n; at += 16) {
+        GCOMP__F(v) p = GCOMP__F(load_p)(&in, at, general, feedback);
+        uint32_t mask = GCOMP__F(keys)(p, guess);
+        if (mask) {
+            if (count + 16 > job->capacity) break;
+            GCOMP__F(keep)(job->value + count, job->index + count, p, (uint32_t)at, mask);
+            count += gcomp__popcount(mask);
+        }
+    }
+    if (at < job->n && at + 16 > job->n && count + 16 <= job->capacity) {
+        GCOMP__F(v) p = GCOMP__F(load_p_some)(&in, at, job->n - at);
+        uint32_t mask = GCOMP__F(keys)(p, guess);
+        GCOMP__F(keep)(job->value + count, job->index + count, p, (uint32_t)at, mask);
+        count += gcomp__popcount(mask);
+        at = job->n;
+    }
+    job->at = at;
+    job->count = count;
+}
+
+static void GCOMP__F(topk_collect)(gcomp__topk_job *job)
+{
+    if (GCOMP__F(general)(&job->in)) GCOMP__F(collect_driver)(job, 1, job->in.residual != NULL);
+    else if (job->in.residual) GCOMP__F(collect_driver)(job, 0, 1);
+    else GCOMP__F(collect_driver)(job, 0, 0);
+}
+
+static const gcomp__topk_kernels GCOMP__F(topk_kernels) = {GCOMP__F(topk_collect)};
+
+#ifdef GCOMP__LAST
+enum { GCOMP__TOPK_BINS = 2048, GCOMP__TOPK_SAMPLE = 65536, GCOMP__TOPK_BATCH = 128 };
+
+static size_t gcomp__topk_k(const gcomp_codec *codec, size_t n)
+{
+    double exact = codec->param[0] * (double)n * (1 - 1.0 / 1099511627776.0); /* 2^-40: so that 0.1 of 10 is 1 */
+    size_t k = (size_t)exact;
+    if ((double)k < exact) k++;
+    return n == 0 ? 0 : k < 1 ? 1 : k > n ? n : k;
+}
+
+static size_t gcomp__topk_sample(size_t n) { return n < 32768 ? 0 : gcomp__min(GCOMP__TOPK_SAMPLE, gcomp__max(4096, n / 64)) / 16 * 16; }
+
+static size_t gcomp__topk_capacity(size_t n, size_t k)
+{
+    size_t wanted = gcomp__max(gcomp__max(gcomp__times(k, 2), k + 4096), gcomp__topk_sample(n));
+    return gcomp__min(wanted, n) + 32;
+}
+
+static gcomp_codec gcomp__value_codec(const gcomp_codec *codec)
+{
+    gcomp_codec value;
+    memset(&value, 0, sizeof value);
+    value.method = codec->value;
+    memcpy(value.param, codec->value_param, sizeof value.param);
+    return value;
+}
+
+static size_t gcomp__topk_bound(const gcomp_codec *codec, size_t n)
+{
+    gcomp_codec value = gcomp__value_codec(codec);
+    size_t k = gcomp__topk_k(codec, n);
+    return gcomp__plus(gcomp__plus(9, n / 8 + 1), gcomp__block_bound(&value, k));
+}
+
+static size_t gcomp__topk_scratch(const gcomp_codec *codec, size_t n)
+{
+    size_t capacity = gcomp__topk_capacity(n, gcomp__topk_k(codec, n)) + 16;
+    return gcomp__plus(gcomp__times(capacity, 8), 4 * GCOMP__TOPK_BINS);
+}
+
+/* The k-th largest key of count > k values, and how many equal to it belong to the k. Radix select, 11 + 10 + 10 bits. */
+static uint32_t gcomp__topk_kth(const float *value, size_t count, size_t k, uint32_t *bins, size_t *ties)
+{
+    static const unsigned shift[3] = {20, 10, 0};
+    uint32_t prefix = 0;
+    int level;
+    for (level = 0; level < 3; level++) {
+        unsigned s = shift[level], above = level ? shift[level - 1] : 31;
+        uint32_t mask = level ? 1023u : 2047u, bin;
+        size_t i;
+        memset(bins, 0, 4 * GCOMP__TOPK_BINS);
+        for (i = 0; i < count; i++) {
+            uint32_t key = gcomp__bits(value[i]) & 0x7fffffffu;
+            if (level == 0 || key >> above == prefix >> above) bins[key >> s & mask]++;
+        }
+        for (bin = mask; bins[bin] < k; bin--) k -= bins[bin];
+        prefix |= bin << s;
+    }
+    *ties = k;
+    return prefix;
+}
+
+/* Keeps the k largest, in order. Returns the smallest key kept. */
+static uint32_t gcomp__topk_keep(gcomp__topk_job *job, size_t k, uint32_t *bins)
+{
+    size_t ties, i, kept = 0;
+    uint32_t t = gcomp__topk_kth(job->value, job->count, k, bins, &ties);
+    for (i = 0; i < job->count; i++) {
+        uint32_t key = gcomp__bits(job->value[i]) & 0x7fffffffu;
+        size_t tie = key == t && ties > 0;
+        job->value[kept] = job->value[i];
+        job->index[kept] = job->index[i];
+        kept += (size_t)(key > t) + tie;
+        ties -= tie;
+    }
+    job->count = kept;
+    return t;
+}
+
+/* A key that somewhat more than k of n elements should reach, from lines of 16 at a stride with jitter. Any answer is right. */
+static uint32_t gcomp__topk_guess(const gcomp__call *call, const gcomp__topk_job *job, size_t k, uint32_t *bins)
+{
+    size_t sample = gcomp__topk_sample(job->n), lines = sample / 16, stride, i, expected, margin = 1, unused;
+    gcomp_input line = job->in;
+    uint32_t t;
+    if (!sample) return 1;
+    stride = job->n / lines;
+    for (i = 0; i < lines; i++) {
+        size_t at = i * stride + (stride > 16 ? (size_t)((i * 2654435761u >> 7) % (stride - 16)) : 0);
+        line.grad = (const uint8_t *)job->in.grad + at * gcomp__dtype_bytes(job->in.dtype);
+        line.residual = job->in.residual ? job->in.residual + at : NULL;
+        call->set->common->scale_copy(job->value + 16 * i, &line, 0, 16, 1.0f);
+    }
+    expected = (size_t)((double)k * (double)sample / (double)job->n);
+    while (margin * margin < expected) margin++;
+    expected += expected / 4 + 3 * margin + 2;
+    if (expected >= sample) return 1;
+    t = gcomp__topk_kth(job->value, sample, expected, bins, &unused);
+    return t < 1 ? 1 : t > 0x7f7fffffu ? 0x7f7fffffu : t;
+}
+
+/* The exact k largest into job->value and job->index, in order of index. */
+static gcomp_result gcomp__topk_select(const gcomp__call *call, gcomp__topk_job *job, size_t k, uint32_t *bins)
+{
+    const gcomp__topk_kernels *kernels = (const gcomp__topk_kernels *)call->kernels;
+    uint32_t first = gcomp__topk_guess(call, job, k, bins);
+    for (;;) {
+        job->guess = first;
+        job->at = job->count = 0;
+        for (;;) {
+            kernels->collect(job);
+            if (call->set->common->worst(job->value, job->count) >= 0x7f800000u) return GCOMP_NOT_FINITE;
+            if (job->at == job->n) break;
+            job->guess = job->count > k ? gcomp__topk_keep(job, k, bins) + 1 : job->guess;
+        }
+        if (job->count >= k || first == 1) break;
+        first = 1; /* the guess was too high */
+    }
+    if (job->count > k) gcomp__topk_keep(job, k, bins);
+    return GCOMP_OK;
+}
+
+static gcomp_result gcomp__topk_encode(const gcomp__call *call, const gcomp_codec *codec, const gcomp_input *in, size_t n,
+                                       uint8_t *body, size_t capacity, size_t *bytes)
+{
+    gcomp_codec value = gcomp__value_codec(codec);
+    size_t k = gcomp__topk_k(codec, n), room, index_bytes = 0, value_bytes = 0;
+    uint32_t *bins = (uint32_t *)(void *)call->scratch;
+    gcomp__topk_job job;
+    gcomp_input values;
+    gcomp__call inner = *call;
+    unsigned coder;
+    if ((uint64_t)n > 0xffffffffu) return GCOMP_INVALID_ARGUMENT;
+    if (call->scratch_bytes < gcomp__topk_scratch(codec, n)) return GCOMP_SCRATCH_TOO_SMALL;
+    memset(&job, 0, sizeof job);
+    job.in = *in;
+    job.n = n;
+    job.capacity = gcomp__topk_capacity(n, k);
+    job.value = (float *)(void *)(bins + GCOMP__TOPK_BINS);
+    job.index = (uint32_t *)(void *)(job.value + job.capacity + 16);
+    GCOMP__TRY(gcomp__topk_select(call, &job, k, bins));
+    k = job.count;
+    coder = gcomp__index_coder(job.index, k, n, &index_bytes);
+    room = gcomp__plus(gcomp__plus(9, index_bytes), gcomp__block_bound(&value, k));
+    if (capacity < room) return GCOMP_DST_TOO_SMALL;
+    gcomp__put64(body, k);
+    body[8] = (uint8_t)coder;
+    gcomp__put_indices(body + 9, job.index, k, coder, index_bytes);
+    memset(&values, 0, sizeof values);
+    values.grad = job.value;
+    values.scale = 1;
+    inner.kernels = gcomp__kernels_of(call->set, gcomp__method_of(value.method));
+    inner.scratch_bytes = 0;
+    GCOMP__TRY(gcomp__block_encode(&inner, &value, &values, k, body + 9 + index_bytes, capacity - 9 - index_bytes, &value_bytes));
+    *bytes = 9 + index_bytes + value_bytes;
+    return GCOMP_OK;
+}
+
+/* The parts of a sparse body: indices (to be opened) and the view of the values. */
+static gcomp_result gcomp__topk_parts(const gcomp__view *view, gcomp__indices *indices, gcomp__view *values)
+{
+    uint64_t k;
+    size_t value_bytes;
+    if (view->bytes < 9) return GCOMP_TRUNCATED;
+    k = gcomp__get64(view->body);
+    if (k > view->n || (uint64_t)view->n > 0xffffffffu) return GCOMP_CORRUPT;
+    if (view->body[8] > GCOMP__CODER_MAX_RICE && view->body[8] != GCOMP__CODER_BITMAP) return GCOMP_CORRUPT;
+    memset(values, 0, sizeof *values);
+    values->method = view->value;
+    values->n = (size_t)k;
+    values->a = view->a;
+    value_bytes = gcomp__plus(gcomp__block_scales(view->value, view->a, values->n), gcomp__block_codes(view->value, values->n));
+    if (value_bytes > view->bytes - 9) return GCOMP_TRUNCATED;
+    values->bytes = value_bytes;
+    values->body = view->body + view->bytes - value_bytes;
+    gcomp__indices_open(indices, view->body + 9, view->bytes - 9 - value_bytes, view->body[8], values->n, view->n);
+    if (view->body[8] == GCOMP__CODER_BITMAP && view->bytes - 9 - value_bytes != view->n / 8 + (view->n % 8 != 0)) return GCOMP_CORRUPT;
+    return gcomp__block_open(values);
+}
+
+static gcomp_result gcomp__topk_open(gcomp__view *view)
+{
+    gcomp__indices indices;
+    gcomp__view values;
+    if (!view->value || !(view->value->flags & GCOMP__VALUES)) return GCOMP_UNKNOWN_METHOD;
+    if (view->value->scaled ? (view->a && (view->a < 16 || view->a > GCOMP_CHUNK || (view->a & (view->a - 1)))) : view->a != 0) return GCOMP_CORRUPT;
+    return gcomp__topk_parts(view, &indices, &values);
+}
+
+static gcomp_result gcomp__topk_check(const gcomp__view *view, const void *kernels, const gcomp__set *set)
+{
+    uint32_t index[GCOMP__TOPK_BATCH];
+    gcomp__indices indices;
+    gcomp__view values;
+    (void)kernels;
+    GCOMP__TRY(gcomp__topk_parts(view, &indices, &values));
+    while (indices.left && !indices.bad) gcomp__next_indices(&indices, index, GCOMP__TOPK_BATCH);
+    GCOMP__TRY(gcomp__indices_end(&indices));
+    return gcomp__block_check(&values, gcomp__kernels_of(set, values.method), set);
+}
+
+/* y[index] <- or += weight * value, for one payload. */
+static void gcomp__topk_scatter(const gcomp__call *call, const gcomp__view *view, float *y, float weight, int store)
+{
+    uint32_t index[GCOMP__TOPK_BATCH];
+    float value[GCOMP__TOPK_BATCH];
+    gcomp__indices indices;
+    gcomp__view values;
+    const gcomp__block_kernels *kernels;
+    size_t group = 0, got, i;
+    if (gcomp__topk_parts(view, &indices, &values) != GCOMP_OK) return;
+    kernels = (const gcomp__block_kernels *)gcomp__kernels_of(call->set, values.method);
+    while (indices.left && !indices.bad) {
+        got = gcomp__next_indices(&indices, index, GCOMP__TOPK_BATCH);
+        for (i = 0; i < got; i++) GCOMP__PREFETCH(y + index[i]);
+        for (i = 0; i < got; i += 16) kernels->decode16(&values, group++, value + i);
+        if (store) {
+            for (i = 0; i < got; i++) y[index[i]] = value[i];
+        } else {
+            for (i = 0; i < got; i++) {
+                float term = value[i] * weight;
+                GCOMP__PIN(term);
+                y[index[i]] += term;
+            }
+        }
+    }
+}
+
+typedef struct gcomp__absorb_job {
+    const gcomp__common_kernels *common;
+    const gcomp__sink *sink;
+} gcomp__absorb_job;
+
+static void gcomp__absorb_chunk(void *arg, size_t chunk)
+{
+    const gcomp__absorb_job *job = (const gcomp__absorb_job *)arg;
+    job->common->absorb(job->sink, chunk);
+}
+
+static void gcomp__topk_decode(const gcomp__call *call, const gcomp__sink *sink)
+{
+    size_t w;
+    if (sink->ending == GCOMP__COMMIT) {
+        gcomp__absorb_job job;
+        job.common = call->set->common;
+        job.sink = sink;
+        gcomp__run(call, gcomp__chunks(sink->n), gcomp__absorb_chunk, &job);
+        if (sink->own && sink->residual) gcomp__topk_scatter(call, sink->own, sink->residual, -1.0f, 0);
+        if (!sink->y) return;
+    } else if (sink->ending == GCOMP__STORE || sink->fresh) {
+        memset(sink->y, 0, 4 * sink->n);
+    }
+    for (w = 0; w < sink->count; w++)
+        gcomp__topk_scatter(call, sink->views + w, sink->y, sink->weight, sink->ending == GCOMP__STORE);
+}
+
+static const gcomp__method gcomp__row_topk = {
+    "topk", 5, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS, {GCOMP__GATHER, 0, 0}, 0, 0,
+    GCOMP__ONE_PARAM("density", GCOMP__REAL, 0.01, 1e-9, 1),
+    gcomp__topk_bound, gcomp__topk_scratch, gcomp__topk_encode, gcomp__topk_open, gcomp__topk_check, gcomp__topk_decode,
+    GCOMP__NO_SUMS};
+#endif
+#else
+#define GCOMP__LIST_topk(X)
+#endif
+
+/* >>method powersgd: M ~ P^ Q^T of rank r, from two sums. Vogels, Karimireddy, Jaggi, NeurIPS 2019, algorithms 1 and 2.
+     round 0   P_w = M_w Q, summed      Q: the last step's, columns normalised (a column that is zero is drawn anew)
+     round 1   P^ = orthonormalise(sum of P_w); Q_w = M_w^T P^, summed to the mean Q
+     commit    mean gradient = P^ Q^T;  residual = M_w - P^ Q_w^T: what this worker itself did not contribute
+   Stored as rows: P as r rows of `rows` floats, Q as r rows of `cols`. Float accumulators, fma, one order on every set. */
+#ifndef GCOMP_WITHOUT_POWERSGD
+#define GCOMP__LIST_powersgd(X) X(powersgd)
+#ifndef GCOMP__POWERSGD_TYPES
+#define GCOMP__POWERSGD_TYPES
+/* One matrix of the stack: M = in at element `at` on. */
+typedef struct gcomp__matrix {
+    const gcomp_input *in;
+    size_t at, rows, cols, rank;
+} gcomp__matrix;
+
+typedef struct gcomp__powersgd_kernels {
+    void (*project)(const gcomp__matrix *m, size_t row, size_t end, const float *q, float *p);
+    void (*back)(const gcomp__matrix *m, size_t col, size_t end, const float *p, float *q);
+    void (*expand)(const gcomp__matrix *m, size_t row, size_t end, const float *p, const float *q, const float *q_own, float *y,
+                   float *residual);
+    double (*dot)(const float *x, const float *y, size_t n);
+    void (*update)(float *y, float a, const float *x, size_t n);
+} gcomp__powersgd_kernels;
+#endif
+
+/* 16 elements of M from (row, col) on, or the last count < 16 of a row. */
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(matrix_p)(const gcomp_input *in, size_t i, size_t count, int general, int feedback)
+{
+    return count < 16 ? GCOMP__F(load_p_some)(in, i, count) : GCOMP__F(load_p)(in, i, general, feedback);
+}
+
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(load_up_to)(const float *p, size_t count)
+{
+    return count < 16 ? GCOMP__F(load_some)(p, count) : GCOMP__F(load)(p);
+}
+
+/* P[c][i .. i + 1] = fold of sum over j of M[i][j] * Q[c][j] for up to 4 columns c and 1 or 2 rows: lanes along j, one fold. */
+GCOMP__INLINE void GCOMP__F(project_block)(const gcomp__matrix *m, size_t i, const float *q, float *p, int columns, int two, int general,
+                                           int feedback)
+{
+    const gcomp_input in = *m->in;
+    const size_t cols = m->cols;
+    size_t j, row = m->at + i * cols;
+    GCOMP__F(v) zero = GCOMP__F(splat)(0), a0 = zero, a1 = zero, a2 = zero, a3 = zero, b0 = zero, b1 = zero, b2 = zero, b3 = zero;
+    for (j = 0; j < cols; j += 16) {
+        size_t count = cols - j;
+        GCOMP__F(v) x = GCOMP__F(matrix_p)(&in, row + j, count, general, feedback);
+        GCOMP__F(v) y = two ? GCOMP__F(matrix_p)(&in, row + cols + j, count, general, feedback) : zero, t;
+        t = GCOMP__F(load_up_to)(q + j, count);
+        a0 = GCOMP__F(fma)(x, t, a0);
+        if (two) b0 = GCOMP__F(fma)(y, t, b0);
+        if (columns > 1) {
+            t = GCOMP__F(load_up_to)(q + cols + j, count);
+            a1 = GCOMP__F(fma)(x, t, a1);
+            if (two) b1 = GCOMP__F(fma)(y, t, b1);
+        }
+        if (columns > 2) {
+            t = GCOMP__F(load_up_to)(q + 2 * cols + j, count);
+            a2 = GCOMP__F(fma)(x, t, a2);
+            if (two) b2 = GCOMP__F(fma)(y, t, b2);
+        }
+        if (columns > 3) {
+            t = GCOMP__F(load_up_to)(q + 3 * cols + j, count);
+            a3 = GCOMP__F(fma)(x, t, a3);
+            if (two) b3 = GCOMP__F(fma)(y, t, b3);
+        }
+    }
+    p[i] = GCOMP__F(fold)(a0);
+    if (two) p[i + 1] = GCOMP__F(fold)(b0);
+    if (columns > 1) p[m->rows + i] = GCOMP__F(fold)(a1);
+    if (columns > 1 && two) p[m->rows + i + 1] = GCOMP__F(fold)(b1);
+    if (columns > 2) p[2 * m->rows + i] = GCOMP__F(fold)(a2);
+    if (columns > 2 && two) p[2 * m->rows + i + 1] = GCOMP__F(fold)(b2);
+    if (columns > 3) p[3 * m->rows + i] = GCOMP__F(fold)(a3);
+    if (columns > 3 && two) p[3 * m->rows + i + 1] = GCOMP__F(fold)(b3);
+}
+
+GCOMP__NOINLINE void GCOMP__F(project_four)(const gcomp__matrix *m, size_t i, const float *q, float *p)
+{
+    GCOMP__F(project_block)(m, i, q, p, 4, 1, 0, 1);
+}
+
+GCOMP__NOINLINE void GCOMP__F(project_some)(const gcomp__matrix *m, size_t i, const float *q, float *p, int columns, int two)
+{
+    GCOMP__F(project_block)(m, i, q, p, columns, two, 1, m->in->residual != NULL);
+}
+
+/* >>kernel project: P = M Q for rows row .. end - 1. */
+static void GCOMP__F(project)(const gcomp__matrix *m, size_t row, size_t end, const float *q, float *p)
+{
+    int fast = !GCOMP__F(general)(m->in) && m->in->residual;
+    size_t i, c;
+    for (i = row; i < end;) {
+        int two = i + 2 <= end;
+        for (c = 0; c < m->rank; c += 4) {
+            size_t columns = gcomp__min(4, m->rank - c);
+            if (columns == 4 && two && fast) GCOMP__F(project_four)(m, i, q + c * m->cols, p + c * m->rows);
+            else GCOMP__F(project_some)(m, i, q + c * m->cols, p + c * m->rows, (int)columns, two);
+        }
+        i += two ? 2 : 1;
+    }
+}
+
+/* Q[c][j ..] += sum over 1 or 4 rows of P[c][i] * M[i][j ..], rows in order, for columns col .. end - 1. */
+GCOMP__INLINE void GCOMP__F(back_rows)(const gcomp__matrix *m, size_t i, size_t col, size_t end, const float *p, float *q, int four, int general,
+                                       int feedback)
+{
+    const gcomp_input in = *m->in;
+    const size_t cols = m->cols, rows = m->rows, rank = m->rank;
+    size_t j, c, row = m->at + i * cols;
+    for (j = col; j < end; j += 16) {
+        size_t count = end - j;
+        GCOMP__F(v) x0 = GCOMP__F(matrix_p)(&in, row + j, count, general, feedback), x1 = x0, x2 = x0, x3 = x0;
+        if (four) {
+            x1 = GCOMP__F(matrix_p)(&in, row + cols + j, count, general, feedback);
+            x2 = GCOMP__F(matrix_p)(&in, row + 2 * cols + j, count, general, feedback);
+            x3 = GCOMP__F(matrix_p)(&in, row + 3 * cols + j, count, general, feedback);
+        }
+        for (c = 0; c < rank; c++) {
+            const float *f = p + c * rows + i;
+            float *to = q + c * cols + j;
+            GCOMP__F(v) t = GCOMP__F(fma)(x0, GCOMP__F(splat)(f[0]), GCOMP__F(load_up_to)(to, count));
+            if (four) {
+                t = GCOMP__F(fma)(x1, GCOMP__F(splat)(f[1]), t);
+                t = GCOMP__F(fma)(x2, GCOMP__F(splat)(f[2]), t);
+                t = GCOMP__F(fma)(x3, GCOMP__F(splat)(f[3]), t);
+            }
+            if (count < 16) GCOMP__F(store_some)(to, t, count);
+            else GCOMP__F(store)(to, t);
+        }
+    }
+}
+
+/* >>kernel back: Q = M^T P for columns col .. end - 1. */
+static void GCOMP__F(back)(const gcomp__matrix *m, size_t col, size_t end, const float *p, float *q)
+{
+    int fast = !GCOMP__F(general)(m->in) && m->in->residual, feedback = m->in->residual != NULL;
+    size_t i, c;
+    for (c = 0; c < m->rank; c++) memset(q + c * m->cols + col, 0, 4 * (end - col));
+    for (i = 0; i + 4 <= m->rows; i += 4) {
+        if (fast) GCOMP__F(back_rows)(m, i, col, end, p, q, 1, 0, 1);
+        else GCOMP__F(back_rows)(m, i, col, end, p, q, 1, 1, feedback);
+    }
+    for (; i < m->rows; i++) GCOMP__F(back_rows)(m, i, col, end, p, q, 0, 1, feedback);
+}
+
+/* >>kernel expand: y = P Q^T and residual = M - P Q_own^T for rows row .. end - 1, in one pass. y may be the gradient. */
+static void GCOMP__F(expand)(const gcomp__matrix *m, size_t row, size_t end, const float *p, const float *q, const float *q_own, float *y,
+                             float *residual)
+{
+    const gcomp_input in = *m->in;
+    const size_t cols = m->cols, rank = m->rank;
+    int general = GCOMP__F(general)(m->in);
+    size_t i, j, c;
+    for (i = row; i < end; i++) {
+        for (j = 0; j < cols; j += 16) {
+            size_t count = cols - j, at = m->at + i * cols + j;
+            GCOMP__F(v) mean = GCOMP__F(splat)(0), own = mean, x = mean;
+            if (residual) x = general ? GCOMP__F(matrix_p)(&in, at, count, 1, 1) : GCOMP__F(matrix_p)(&in, at, count, 0, 1);
+            for (c = 0; c < rank; c++) {
+                GCOMP__F(v) f = GCOMP__F(splat)(p[c * m->rows + i]);
+                mean = GCOMP__F(fma)(f, GCOMP__F(load_up_to)(q + c * cols + j, count), mean);
+                if (residual) own = GCOMP__F(fma)(f, GCOMP__F(load_up_to)(q_own + c * cols + j, count), own);
+            }
+            x = GCOMP__F(sub)(x, own);
+            if (count < 16) {
+                GCOMP__F(store_some)(y + at, mean, count);
+                if (residual) GCOMP__F(store_some)(residual + at, x, count);
+            } else {
+                GCOMP__F(store)(y + at, mean);
+                if (residual) GCOMP__F(store)(residual + at, x);
+            }
+        }
+    }
+}
+
+/* >>kernel dot: sum of x * y in double.  >>kernel update: y += a * x. */
+static double GCOMP__F(dot)(const float *x, const float *y, size_t n)
+{
+    GCOMP__F(sum) s = GCOMP__F(sum_none)();
+    size_t i;
+    for (i = 0; i + 16 <= n; i += 16) s = GCOMP__F(sum_dot)(s, GCOMP__F(load)(x + i), GCOMP__F(load)(y + i));
+    if (i < n) s = GCOMP__F(sum_dot)(s, GCOMP__F(load_some)(x + i, n - i), GCOMP__F(load_some)(y + i, n - i));
+    return GCOMP__F(sum_fold)(s);
+}
+
+static void GCOMP__F(update)(float *y, float a, const float *x, size_t n)
+{
+    GCOMP__F(v) f = GCOMP__F(splat)(a);
+    size_t i;
+    for (i = 0; i + 16 <= n; i += 16) GCOMP__F(store)(y + i, GCOMP__F(fma)(f, GCOMP__F(load)(x + i), GCOMP__F(load)(y + i)));
+    if (i < n) GCOMP__F(store_some)(y + i, GCOMP__F(fma)(f, GCOMP__F(load_some)(x + i, n - i), GCOMP__F(load_some)(y + i, n - i)), n - i);
+}
+
+static const gcomp__powersgd_kernels GCOMP__F(powersgd_kernels) = {GCOMP__F(project), GCOMP__F(back), GCOMP__F(expand), GCOMP__F(dot),
+                                                                   GCOMP__F(update)};
+
+#ifdef GCOMP__LAST
+enum { GCOMP__POWERSGD_ROWS = 32, GCOMP__POWERSGD_COLS = 1024 }; /* of a task; columns: a tile of M and of Q stay in L1 */
+
+static size_t gcomp__powersgd_rank(const gcomp_codec *codec, size_t rows, size_t cols)
+{
+    return gcomp__min((size_t)codec->param[0], gcomp__min(rows, cols));
+}
+
+static size_t gcomp__powersgd_sum_floats(const gcomp_codec *codec, size_t rows, size_t cols, int round)
+{
+    return gcomp__times(gcomp__powersgd_rank(codec, rows, cols), round == 0 ? rows : round == 1 ? cols : 0);
+}
+
+static size_t gcomp__powersgd_state_floats(const gcomp_codec *codec, size_t rows, size_t cols)
+{
+    return gcomp__times(gcomp__powersgd_rank(codec, rows, cols), cols);
+}
+
+static int gcomp__powersgd_gains(const gcomp_codec *codec, size_t rows, size_t cols)
+{
+    return gcomp__times(gcomp__powersgd_rank(codec, rows, cols), gcomp__plus(rows, cols)) < gcomp__times(rows, cols);
+}
+
+/* x <- x / |x|; returns the norm. A zero vector stays zero. */
+static double gcomp__normalise(const gcomp__powersgd_kernels *kernels, float *x, size_t n)
+{
+    double norm = gcomp__sqrt(kernels->dot(x, x, n)), inverse;
+    size_t i;
+    if (!(norm > 0)) return 0;
+    inverse = 1 / norm;
+    for (i = 0; i < n; i++) x[i] = (float)((double)x[i] * inverse);
+    return norm;
+}
+
+/* Modified Gram-Schmidt, twice over, on r rows of n floats. A vector that depends on those before it becomes zero. */
+static void gcomp__orthonormalise(const gcomp__powersgd_kernels *kernels, float *p, size_t n, size_t rank)
+{
+    size_t c, d;
+    int pass;
+    for (c = 0; c < rank; c++) {
+        float *v = p + c * n;
+        if (gcomp__normalise(kernels, v, n) == 0) continue;
+        for (pass = 0; pass < 2; pass++) {
+            for (d = 0; d < c; d++) kernels->update(v, (float)-kernels->dot(p + d * n, v, n), p + d * n, n);
+            if (gcomp__normalise(kernels, v, n) < 1e-6) { /* only rounding is left */
+                memset(v, 0, 4 * n);
+                break;
+            }
+        }
+    }
+}
+
+/* Q to multiply with: the state, columns normalised; those that are zero drawn from four uniform numbers, nearly normal. */
+static void gcomp__powersgd_start(const gcomp__powersgd_kernels *kernels, const float *state, float *q, size_t cols, size_t rank,
+                                  uint64_t words, size_t first)
+{
+    size_t c, j;
+    for (c = 0; c < rank; c++) {
+        float *v = q + c * cols;
+        memcpy(v, state + c * cols, 4 * cols);
+        if (gcomp__normalise(kernels, v, cols) > 0) continue;
+        for (j = 0; j < cols; j++) {
+            uint64_t at = 4 * (uint64_t)(first + c * cols + j);
+            uint32_t sum = gcomp__draw(words, at) + gcomp__draw(words, at + 1) + gcomp__draw(words, at + 2) + gcomp__draw(words, at + 3);
+            v[j] = (float)((int32_t)sum - 2 * 65535) / 32768.0f;
+        }
+        gcomp__normalise(kernels, v, cols);
+    }
+}
+
+typedef struct gcomp__powersgd_job {
+    const gcomp__powersgd_kernels *kernels;
+    gcomp__matrix matrix;
+    const float *p_in, *q_in, *q_own;
+    float *p, *q, *y, *residual;
+} gcomp__powersgd_job;
+
+static void gcomp__project_task(void *arg, size_t task)
+{
+    gcomp__powersgd_job *job = (gcomp__powersgd_job *)arg;
+    size_t row = task * GCOMP__POWERSGD_ROWS;
+    job->kernels->project(&job->matrix, row, gcomp__min(job->matrix.rows, row + GCOMP__POWERSGD_ROWS), job->q_in, job->p);
+}
+
+static void gcomp__back_task(void *arg, size_t task)
+{
+    gcomp__powersgd_job *job = (gcomp__powersgd_job *)arg;
+    size_t col = task * GCOMP__POWERSGD_COLS;
+    job->kernels->back(&job->matrix, col, gcomp__min(job->matrix.cols, col + GCOMP__POWERSGD_COLS), job->p_in, job->q);
+}
+
+static void gcomp__expand_task(void *arg, size_t task)
+{
+    gcomp__powersgd_job *job = (gcomp__powersgd_job *)arg;
+    size_t row = task * GCOMP__POWERSGD_ROWS;
+    job->kernels->expand(&job->matrix, row, gcomp__min(job->matrix.rows, row + GCOMP__POWERSGD_ROWS), job->p_in, job->q_in, job->q_own,
+                         job->y, job->residual);
+}
+
+static size_t gcomp__pieces(size_t n, size_t size) { return n / size + (n % size != 0); }
+
+static gcomp_result gcomp__powersgd_make(gcomp__work *work, int round)
+{
+    const gcomp__common_kernels *common = work->call.set->common;
+    size_t s, i, rank = gcomp__powersgd_rank(work->codec, work->rows, work->cols), np = rank * work->rows, nq = rank * work->cols;
+    size_t floats = (round == 0 ? np : nq) * work->stack;
+    uint64_t words = gcomp__stream(work->in.key.shared, GCOMP__PURPOSE_START);
+    gcomp__powersgd_job job;
+    memset(&job, 0, sizeof job);
+    job.kernels = (const gcomp__powersgd_kernels *)work->call.kernels;
+    job.matrix.in = &work->in;
+    job.matrix.rows = work->rows;
+    job.matrix.cols = work->cols;
+    job.matrix.rank = rank;
+    for (s = 0; s < work->stack; s++) {
+        float *p = work->sums[0] + s * np, *q = work->local + s * nq;
+        job.matrix.at = s * work->rows * work->cols;
+        if (round == 0) {
+            gcomp__powersgd_start(job.kernels, work->state + s * nq, q, work->cols, rank, words, s * nq);
+            job.q_in = q;
+            job.p = p;
+            gcomp__run(&work->call, gcomp__pieces(work->rows, GCOMP__POWERSGD_ROWS), gcomp__project_task, &job);
+        } else {
+            gcomp__orthonormalise(job.kernels, p, work->rows, rank);
+            job.p_in = p;
+            job.q = q;
+            gcomp__run(&work->call, gcomp__pieces(work->cols, GCOMP__POWERSGD_COLS), gcomp__back_task, &job);
+            memcpy(work->sums[1] + s * nq, q, 4 * nq);
+        }
+    }
+    for (i = 0; i < floats; i++) work->sums[round][i] *= work->part;
+    return common->worst(work->sums[round], floats) >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
+}
+
+static void gcomp__powersgd_commit(gcomp__work *work)
+{
+    size_t s, rank = gcomp__powersgd_rank(work->codec, work->rows, work->cols), np = rank * work->rows, nq = rank * work->cols;
+    gcomp__powersgd_job job;
+    memset(&job, 0, sizeof job);
+    job.kernels = (const gcomp__powersgd_kernels *)work->call.kernels;
+    job.matrix.in = &work->in;
+    job.matrix.rows = work->rows;
+    job.matrix.cols = work->cols;
+    job.matrix.rank = rank;
+    job.y = work->y;
+    job.residual = work->residual;
+    for (s = 0; s < work->stack; s++) {
+        job.matrix.at = s * work->rows * work->cols;
+        job.p_in = work->sums[0] + s * np;
+        job.q_in = work->sums[1] + s * nq;
+        job.q_own = work->local + s * nq;
+        gcomp__run(&work->call, gcomp__pieces(work->rows, GCOMP__POWERSGD_ROWS), gcomp__expand_task, &job);
+    }
+    memcpy(work->state, work->sums[1], 4 * nq * work->stack);
+}
+
+static const gcomp__method gcomp__row_powersgd = {
+    "powersgd", 6, GCOMP__FEEDBACK | GCOMP__CONSERVES_MEAN, {GCOMP__SUM, GCOMP__SUM, 0}, 0, 0,
+    GCOMP__ONE_PARAM("rank", GCOMP__WHOLE, 1, 1, 64), NULL, NULL, NULL, NULL, NULL, NULL,
+    gcomp__powersgd_sum_floats, gcomp__powersgd_state_floats, gcomp__powersgd_state_floats, gcomp__powersgd_gains,
+    gcomp__powersgd_make, gcomp__powersgd_commit};
+#endif
+#else
+#define GCOMP__LIST_powersgd(X)
+#endif
+
+/* ---------------- the list of methods: the one place that names them all */
+#define GCOMP__METHODS(X) \
+    GCOMP__LIST_none(X) GCOMP__LIST_fp16(X) GCOMP__LIST_bf16(X) GCOMP__LIST_sign(X) GCOMP__LIST_topk(X) GCOMP__LIST_powersgd(X)
+
+#define GCOMP__KERNELS_OF(name) &GCOMP__F(name##_kernels),
+static const void *const GCOMP__F(kernels)[] = {GCOMP__METHODS(GCOMP__KERNELS_OF) NULL};
+#undef GCOMP__KERNELS_OF
+static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA, &GCOMP__F(common), GCOMP__F(kernels)};
+
+#endif /* GCOMP__PASS */
+
+#ifdef GCOMP__LAST
+#if GCOMP__ONLY != 0
+#undef GCOMP__ONLY_SET
+#endif
+#undef GCOMP__LAST
+#undef GCOMP__PASS
+#undef GCOMP__PASS_ISA
+
+#define GCOMP__ROW_OF(name) &gcomp__row_##name,
+static const gcomp__method *const gcomp__methods[] = {GCOMP__METHODS(GCOMP__ROW_OF) NULL};
+#undef GCOMP__ROW_OF
+
+static const gcomp__method *gcomp__method_of(unsigned wire)
+{
+    size_t i;
+    for (i = 0; gcomp__methods[i]; i++)
+        if (gcomp__methods[i]->wire == wire) return gcomp__methods[i];
+    return NULL;
+}
+
+static const void *gcomp__kernels_of(const gcomp__set *set, const gcomp__method *method)
+{
+    size_t i;
+    for (i = 0; gcomp__methods[i]; i++)
+        if (gcomp__methods[i] == method) return set->kernels[i];
+    return NULL;
+}
+
+/* ------------------------------------------------------------------------------------------------
+   >>dispatch - which instruction set runs
+   ------------------------------------------------------------------------------------------------ */
+
+static const gcomp__set *const gcomp__sets[] = {
+#ifdef GCOMP__BUILT_AVX512
+    &gcomp__set_avx512,
+#endif
+#ifdef GCOMP__BUILT_AVX2
+    &gcomp__set_avx2,
+#endif
+#ifdef GCOMP__BUILT_NEON
+    &gcomp__set_neon,
+#endif
+#ifdef GCOMP__BUILT_SCALAR
+    &gcomp__set_scalar,
+#endif
+    NULL};
+
+/* The processor and the operating system have it, all of it: __builtin_cpu_supports looks at XGETBV too. */
+static int gcomp__cpu_has(gcomp_isa isa)
+{
+#if GCOMP__X86
+    __builtin_cpu_init();
+    if (isa == GCOMP_ISA_AVX2 || isa == GCOMP_ISA_AVX512) {
+        if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi") ||
+            !__builtin_cpu_supports("bmi2") || !__builtin_cpu_supports("popcnt") || !__builtin_cpu_supports("sse4.2"))
+            return 0;
+    }
+    if (isa == GCOMP_ISA_AVX512)
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+               __builtin_cpu_supports("avx512vl");
+#endif
+    (void)isa;
+    return 1;
+}
+
+/* The set of an instruction set, the best for AUTO, or NULL. */
+static const gcomp__set *gcomp__set_of(gcomp_isa isa)
+{
+    static unsigned available = 0; /* idempotent: bit 31 says known; whoever writes it writes the same word */
+    unsigned known = available;
+    size_t i;
+    if (!known) {
+        known = 1u << 31;
+        for (i = 0; gcomp__sets[i]; i++)
+            if (gcomp__cpu_has(gcomp__sets[i]->isa)) known |= 1u << i;
+        available = known;
+    }
+    for (i = 0; gcomp__sets[i]; i++)
+        if ((known >> i & 1) && (isa == GCOMP_ISA_AUTO || gcomp__sets[i]->isa == isa)) return gcomp__sets[i];
+    return NULL;
+}
+
+GCOMP_API int gcomp_isa_available(gcomp_isa isa) { return gcomp__set_of(isa) != NULL; }
+
+GCOMP_API const char *gcomp_isa_name(gcomp_isa isa)
+{
+    static const char *const names[] = {"auto", "scalar", "avx2", "avx512", "neon"};
+    return (unsigned)isa < 5 ? names[isa] : "unknown";
+}
+
+/* ------------------------------------------------------------------------------------------------
+   >>text - codecs as text: parsed and printed; result codes
+   ------------------------------------------------------------------------------------------------ */
+
+GCOMP_API int gcomp_version(void) { return GCOMP_VERSION; }
+
+GCOMP_API const char *gcomp_result_string(gcomp_result result)
+{
+    switch ((int)result) {
+#define GCOMP__CASE(name, value, sentence) case value: return sentence;
+        GCOMP_RESULTS(GCOMP__CASE)
+#undef GCOMP__CASE
+    default: return "unknown result";
+    }
+}
+
+GCOMP_API const char *gcomp_result_name(gcomp_result result)
+{
+    switch ((int)result) {
+#define GCOMP__CASE(name, value, sentence) case value: return #name;
+        GCOMP_RESULTS(GCOMP__CASE)
+#undef GCOMP__CASE
+    default: return "unknown";
+    }
+}
+
+GCOMP_API const char *gcomp_method_name(size_t i)
+{
+    return i < sizeof gcomp__methods / sizeof gcomp__methods[0] - 1 ? gcomp__methods[i]->name : NULL;
+}
+
+static size_t gcomp__word(const char *s)
+{
+    size_t n = 0;
+    while ((s[n] >= 'a' && s[n] <= 'z') || (s[n] >= '0' && s[n] <= '9')) n++;
+    return n;
+}
+
+static int gcomp__same(const char *name, const char *s, size_t length) { return strlen(name) == length && !memcmp(name, s, length); }
+
+static int gcomp__in_range(const gcomp__param *p, double v)
+{
+    if (p->kind == GCOMP__BLOCK && v == 0) return 1;
+    if (!(v >= p->low && v <= p->high)) return 0;
+    if (p->kind == GCOMP__REAL) return 1;
+    if (v != (double)(uint64_t)v) return 0;
+    return p->kind == GCOMP__WHOLE || ((uint64_t)v & ((uint64_t)v - 1)) == 0;
+}
+
+static gcomp_result gcomp__bad_text(gcomp__text *why, const char *before, const char *s, size_t length, const char *after)
+{
+    gcomp__say(why, before);
+    gcomp__say_char(why, '\'');
+    gcomp__say_some(why, s, gcomp__min(length, 40));
+    gcomp__say_char(why, '\'');
+    gcomp__say(why, after);
+    return GCOMP_BAD_CODEC;
+}
+
+static gcomp_result gcomp__bad_value(gcomp__text *why, const gcomp__method *m, const gcomp__param *p, const char *s, size_t length)
+{
+    gcomp__say(why, m->name);
+    gcomp__say_char(why, ' ');
+    gcomp__say(why, p->name);
+    gcomp__bad_text(why, " cannot be ", s, length, ": it takes ");
+    gcomp__say(why, p->kind == GCOMP__REAL ? "a number from " : p->kind == GCOMP__WHOLE ? "a whole number from " : "'tensor' or a power of two from ");
+    gcomp__say_decimal(why, p->low);
+    gcomp__say(why, " to ");
+    gcomp__say_decimal(why, p->high);
+    return GCOMP_BAD_CODEC;
+}
+
+/* name=value[,name=value]... of a method; *text ends behind it. */
+static gcomp_result gcomp__parse_params(const gcomp__method *m, const char **text, double *param, gcomp__text *why)
+{
+    const char *s = *text;
+    unsigned seen = 0;
+    do {
+        size_t length = gcomp__word(s), i, value_length = 0;
+        const char *value, *end;
+        double v = 0;
+        for (i = 0; i < 4 && m->param[i].name && !gcomp__same(m->param[i].name, s, length); i++) {}
+        if (i == 4 || !m->param[i].name) {
+            gcomp__say(why, m->name);
+            return gcomp__bad_text(why, " has no parameter ", s, length ? length : strlen(s), "");
+        }
+        if (s[length] != '=') return gcomp__bad_text(why, "expected '=' behind ", s, length, "");
+        if (seen >> i & 1) return gcomp__bad_text(why, "parameter given twice: ", s, length, "");
+        seen |= 1u << i;
+        value = s + length + 1;
+        while (value[value_length] && value[value_length] != ',' && value[value_length] != '+') {
+            if ((value[value_length] == 'e' || value[value_length] == 'E') && value[value_length + 1] == '+') value_length++;
+            value_length++;
+        }
+        if (m->param[i].kind == GCOMP__BLOCK && gcomp__same("tensor", value, value_length)) {
+            end = value + value_length;
+        } else {
+            end = gcomp__read_number(value, &v);
+            if (end != value + value_length || !gcomp__in_range(&m->param[i], v) || (m->param[i].kind == GCOMP__BLOCK && v == 0))
+                return gcomp__bad_value(why, m, &m->param[i], value, value_length);
+        }
+        param[i] = v;
+        s = end;
+    } while (*s == ',' && s++);
+    *text = s;
+    return GCOMP_OK;
+}
+
+static gcomp_result gcomp__parse_method(const gcomp__method **method, const char **text, double *param, gcomp__text *why)
+{
+    const char *s = *text;
+    size_t length = gcomp__word(s), i;
+    for (i = 0; gcomp__methods[i] && !gcomp__same(gcomp__methods[i]->name, s, length); i++) {}
+    *method = gcomp__methods[i];
+    if (!*method) {
+        gcomp__bad_text(why, "no method ", s, length ? length : strlen(s), "; there are:");
+        for (i = 0; gcomp__methods[i]; i++) {
+            gcomp__say_char(why, ' ');
+            gcomp__say(why, gcomp__methods[i]->name);
+        }
+        return GCOMP_BAD_CODEC;
+    }
+    for (i = 0; i < 4; i++) param[i] = (*method)->param[i].name ? (*method)->param[i].initial : 0;
+    s += length;
+    if (*s == ':') {
+        s++;
+        GCOMP__TRY(gcomp__parse_params(*method, &s, param, why));
+    }
+    *text = s;
+    return GCOMP_OK;
+}
+
+GCOMP_API gcomp_result gcomp_codec_parse(gcomp_codec *codec, const char *text, char *why_buffer, size_t why_capacity)
+{
+    gcomp__text why = gcomp__text_in(why_buffer, why_capacity);
+    const gcomp__method *method, *value = NULL;
+    gcomp_codec made;
+    uint64_t mode;
+    gcomp_result result;
+    if (!codec || !text) {
+        gcomp__say(&why, codec ? "text is NULL" : "codec is NULL");
+        return GCOMP_INVALID_ARGUMENT;
+    }
+    memset(&made, 0, sizeof made);
+    mode = gcomp__fp_enter();
+    result = gcomp__parse_method(&method, &text, made.param, &why);
+    if (result == GCOMP_OK && (method->flags & GCOMP__SELECTS)) value = &gcomp__row_none;
+    if (result == GCOMP_OK && *text == '+') {
+        text++;
+        if (!value) {
+            result = gcomp__bad_text(&why, "only a sparse method takes another behind a plus, not ", method->name, strlen(method->name), "");
+        } else {
+            result = gcomp__parse_method(&value, &text, made.value_param, &why);
+            if (result == GCOMP_OK && !(value->flags & GCOMP__VALUES))
+                result = gcomp__bad_text(&why, "cannot code the values of a sparse method: ", value->name, strlen(value->name), "");
+        }
+    }
+    if (result == GCOMP_OK && *text) result = gcomp__bad_text(&why, "cannot read ", text, strlen(text), " at the end");
+    gcomp__fp_leave(mode);
+    if (result != GCOMP_OK) return result;
+    made.method = method->wire;
+    made.value = value ? value->wire : 0;
+    *codec = made;
+    return GCOMP_OK;
+}
+
+static void gcomp__say_method(gcomp__text *t, const gcomp__method *m, const double *param)
+{
+    size_t i;
+    char before = ':';
+    gcomp__say(t, m->name);
+    for (i = 0; i < 4 && m->param[i].name; i++) {
+        if (param[i] == m->param[i].initial) continue;
+        gcomp__say_char(t, before);
+        before = ',';
+        gcomp__say(t, m->param[i].name);
+        gcomp__say_char(t, '=');
+        if (m->param[i].kind == GCOMP__BLOCK && param[i] == 0) gcomp__say(t, "tensor");
+        else gcomp__say_decimal(t, param[i]);
+    }
+}
+
+/* The method of a codec that is valid in every field, else NULL. */
+static const gcomp__method *gcomp__valid(const gcomp_codec *codec)
+{
+    const gcomp__method *m = codec ? gcomp__method_of(codec->method) : NULL, *v = NULL;
+    size_t i;
+    if (!m) return NULL;
+    if (m->flags & GCOMP__SELECTS) {
+        v = gcomp__method_of(codec->value);
+        if (!v || !(v->flags & GCOMP__VALUES)) return NULL;
+    } else if (codec->value) {
+        return NULL;
+    }
+    for (i = 0; i < 4; i++) {
+        if (m->param[i].name && !gcomp__in_range(&m->param[i], codec->param[i])) return NULL;
+        if (v && v->param[i].name && !gcomp__in_range(&v->param[i], codec->value_param[i])) return NULL;
+    }
+    return m;
+}
+
+GCOMP_API size_t gcomp_codec_format(const gcomp_codec *codec, char *text, size_t capacity)
+{
+    gcomp__text t = gcomp__text_in(text, capacity);
+    const gcomp__method *m = gcomp__valid(codec);
+    uint64_t mode;
+    if (!m) return 0;
+    mode = gcomp__fp_enter();
+    gcomp__say_method(&t, m, codec->param);
+    if (m->flags & GCOMP__SELECTS && codec->value != gcomp__row_none.wire) {
+        gcomp__say_char(&t, '+');
+        gcomp__say_method(&t, gcomp__method_of(codec->value), codec->value_param);
+    }
+    gcomp__fp_leave(mode);
+    return t.length;
+}
+
+/* ------------------------------------------------------------------------------------------------
+   >>wire - the payload header, check, and the public functions of the codec layer
+   ------------------------------------------------------------------------------------------------ */
+
+enum { GCOMP__HEADER = 32, GCOMP__REFUSED = 1, GCOMP__SEALED = 2 };
+
+GCOMP_API gcomp_key gcomp_key_make(uint64_t seed, uint64_t step, uint32_t tensor, uint32_t rank)
+{
+    gcomp_key key;
+    key.shared = gcomp__philox_word(seed, step, tensor, 0);
+    key.own = gcomp__philox_word(seed, step, tensor, rank + 1);
+    return key;
+}
+
+GCOMP_API size_t gcomp_bound(const gcomp_codec *codec, size_t n)
+{
+    const gcomp__method *m = gcomp__valid(codec);
+    size_t bytes;
+    if (!m || !m->bound) return 0;
+    bytes = gcomp__plus(m->bound(codec, n), GCOMP__HEADER);
+    return bytes == SIZE_MAX ? 0 : bytes;
+}
+
+GCOMP_API size_t gcomp_scratch(const gcomp_codec *codec, size_t n)
+{
+    const gcomp__method *m = gcomp__valid(codec);
+    size_t bytes;
+    if (!m || !m->scratch) return 0;
+    bytes = gcomp__plus(m->scratch(codec, n), 64); /* to align it */
+    return bytes == SIZE_MAX ? 0 : bytes;
+}
+
+/* How a call runs, from what the user gave. */
+static gcomp_result gcomp__call_of(gcomp__call *call, const gcomp_exec *exec)
+{
+    memset(call, 0, sizeof *call);
+    call->set = gcomp__set_of(exec ? exec->isa : GCOMP_ISA_AUTO);
+    if (!call->set) return GCOMP_ISA_UNAVAILABLE;
+    if (!exec) return GCOMP_OK;
+    if (exec->scratch && exec->scratch_bytes >= 64) {
+        size_t skip = (64 - (size_t)((uintptr_t)exec->scratch & 63)) & 63;
+        call->scratch = (uint8_t *)exec->scratch + skip;
+        call->scratch_bytes = exec->scratch_bytes - skip;
+    }
+    call->parallel = exec->parallel;
+    return GCOMP_OK;
+}
+
+/* A checked copy of the input with its defaults filled in. */
+static gcomp_result gcomp__input_of(gcomp_input *made, const gcomp_input *in, size_t *n)
+{
+    if (!in) return GCOMP_INVALID_ARGUMENT;
+    *made = *in;
+    if (made->scale == 0) made->scale = 1;
+    if (made->cols == 0) made->cols = 1;
+    *n = gcomp__times(made->rows, made->cols);
+    if (gcomp__times(*n, 8) == SIZE_MAX || !gcomp__finite(made->scale) || (unsigned)made->dtype > GCOMP_BF16) return GCOMP_INVALID_ARGUMENT;
+    if (*n && !made->grad) return GCOMP_INVALID_ARGUMENT;
+    return GCOMP_OK;
+}
+
+static void gcomp__put_header(uint8_t *to, const gcomp__method *m, const gcomp_codec *codec, unsigned flags, size_t n, size_t bytes)
+{
+    const gcomp__method *v = codec->value ? gcomp__method_of(codec->value) : NULL;
+    double a = v ? (v->scaled ? codec->value_param[0] : 0) : m->scaled ? codec->param[0] : 0;
+    memset(to, 0, GCOMP__HEADER);
+    memcpy(to, "GCMP", 4);
+    to[4] = 1;
+    to[5] = m->wire;
+    to[6] = (uint8_t)flags;
+    to[7] = codec->value;
+    gcomp__put64(to + 8, n);
+    gcomp__put64(to + 16, bytes);
+    gcomp__put32(to + 24, (uint32_t)a);
+}
+
+static gcomp_result gcomp__encode_as(const gcomp__call *call, const gcomp__method *m, const gcomp_codec *codec, const gcomp_input *in,
+                                     size_t n, uint8_t *payload, size_t capacity, size_t *length)
+{
+    gcomp__call with = *call;
+    gcomp_result result;
+    size_t bytes = 0;
+    uint64_t mode;
+    if (!m->encode) return GCOMP_NEEDS_ROUNDS;
+    if (capacity < GCOMP__HEADER) return GCOMP_DST_TOO_SMALL;
+    with.kernels = gcomp__kernels_of(call->set, m);
+    mode = gcomp__fp_enter();
+    result = m->encode(&with, codec, in, n, payload + GCOMP__HEADER, capacity - GCOMP__HEADER, &bytes);
+    gcomp__fp_leave(mode);
+    if (result != GCOMP_OK && result != GCOMP_NOT_FINITE) return result;
+    if (result == GCOMP_NOT_FINITE) bytes = 0;
+    gcomp__put_header(payload, m, codec, result == GCOMP_NOT_FINITE ? GCOMP__REFUSED : 0, n, bytes);
+    if (result == GCOMP_NOT_FINITE) gcomp__put32(payload + 24, 0);
+    *length = GCOMP__HEADER + bytes;
+    return result;
+}
+
+GCOMP_API gcomp_result gcomp_encode(const gcomp_codec *codec, const gcomp_input *in, const gcomp_exec *exec, void *payload,
+                                    size_t capacity, size_t *length)
+{
+    const gcomp__method *m = gcomp__valid(codec);
+    gcomp__call call;
+    gcomp_input input;
+    size_t n;
+    if (!m || !length || !payload) return GCOMP_INVALID_ARGUMENT;
+    GCOMP__TRY(gcomp__input_of(&input, in, &n));
+    GCOMP__TRY(gcomp__call_of(&call, exec));
+    return gcomp__encode_as(&call, m, codec, &input, n, (uint8_t *)payload, capacity, length);
+}
+
+/* The checksum of a payload: the header without the field itself, then the body. */
+static uint32_t gcomp__checksum(const gcomp__set *set, const uint8_t *payload, size_t length)
+{
+    uint32_t crc = set->common->crc(0, payload, GCOMP__HEADER - 4);
+    return set->common->crc(crc, payload + GCOMP__HEADER, length - GCOMP__HEADER);
+}
+
+static void gcomp__seal(const gcomp__set *set, uint8_t *payload, size_t length)
+{
+    payload[6] |= GCOMP__SEALED;
+    gcomp__put32(payload + 28, gcomp__checksum(set, payload, length));
+}
+
+/* The header alone: magic, version, flags, method, and a length that fits. */
+static gcomp_result gcomp__header(const uint8_t *p, size_t length, gcomp__view *view, unsigned *flags, uint64_t *n, uint64_t *bytes)
+{
+    memset(view, 0, sizeof *view);
+    if (length < GCOMP__HEADER) return length >= 4 && memcmp(p, "GCMP", 4) ? GCOMP_NOT_A_PAYLOAD : GCOMP_TRUNCATED;
+    if (memcmp(p, "GCMP", 4)) return GCOMP_NOT_A_PAYLOAD;
+    if (p[4] != 1) return p[4] ? GCOMP_UNSUPPORTED_VERSION : GCOMP_NOT_A_PAYLOAD;
+    *flags = p[6];
+    if (*flags & ~(unsigned)(GCOMP__REFUSED | GCOMP__SEALED)) return GCOMP_RESERVED_BITS;
+    view->method = gcomp__method_of(p[5]);
+    if (!view->method || !view->method->decode) return GCOMP_UNKNOWN_METHOD;
+    view->value = p[7] ? gcomp__method_of(p[7]) : NULL;
+    if (view->method->flags & GCOMP__SELECTS ? !view->value || !(view->value->flags & GCOMP__VALUES) : p[7] != 0)
+        return view->method->flags & GCOMP__SELECTS ? GCOMP_UNKNOWN_METHOD : GCOMP_RESERVED_BITS;
+    *n = gcomp__get64(p + 8);
+    *bytes = gcomp__get64(p + 16);
+    view->a = gcomp__get32(p + 24);
+    if (!(*flags & GCOMP__SEALED) && gcomp__get32(p + 28)) return GCOMP_RESERVED_BITS;
+    return GCOMP_OK;
+}
+
+/* Opens a payload of exactly `length` bytes: everything but the inside of the body and the checksum. */
+static gcomp_result gcomp__open_payload(gcomp__view *view, const void *payload, size_t length, size_t n, unsigned *flags)
+{
+    const uint8_t *p = (const uint8_t *)payload;
+    uint64_t count = 0, bytes = 0;
+    if (!p) return GCOMP_INVALID_ARGUMENT;
+    GCOMP__TRY(gcomp__header(p, length, view, flags, &count, &bytes));
+    if (count != n) return GCOMP_COUNT_MISMATCH;
+    if (bytes > length - GCOMP__HEADER) return GCOMP_TRUNCATED;
+    if (bytes < length - GCOMP__HEADER) return GCOMP_TRAILING_BYTES;
+    view->body = p + GCOMP__HEADER;
+    view->bytes = (size_t)bytes;
+    view->n = n;
+    if (*flags & GCOMP__REFUSED) return bytes ? GCOMP_TRAILING_BYTES : view->a ? GCOMP_RESERVED_BITS : GCOMP_OK;
+    return view->method->open(view);
+}
+
+/* Opens and checks to the last bit. */
+static gcomp_result gcomp__check_payload(const gcomp__set *set, gcomp__view *view, const void *payload, size_t length, size_t n)
+{
+    const uint8_t *p = (const uint8_t *)payload;
+    unsigned flags = 0;
+    gcomp_result opened = gcomp__open_payload(view, payload, length, n, &flags);
+#ifndef GCOMP_FUZZING
+    /* damage anywhere in a sealed payload whose header can be read at all is reported as damage */
+    if ((opened == GCOMP_OK || opened == GCOMP_CORRUPT || opened == GCOMP_RESERVED_BITS) && (flags & GCOMP__SEALED) &&
+        gcomp__get32(p + 28) != gcomp__checksum(set, p, length))
+        return GCOMP_CHECKSUM_MISMATCH;
+#endif
+    if (opened != GCOMP_OK) return opened;
+    if (flags & GCOMP__REFUSED) return GCOMP_NOT_FINITE;
+    return view->method->check(view, gcomp__kernels_of(set, view->method), set);
+}
+
+GCOMP_API gcomp_result gcomp_seal(void *payload, size_t length, const gcomp_exec *exec)
+{
+    gcomp__view view;
+    gcomp__call call;
+    unsigned flags = 0;
+    uint64_t n = 0, bytes = 0;
+    if (!payload || gcomp__header((const uint8_t *)payload, length, &view, &flags, &n, &bytes) != GCOMP_OK) return GCOMP_INVALID_ARGUMENT;
+    if (bytes != length - GCOMP__HEADER) return GCOMP_INVALID_ARGUMENT;
+    GCOMP__TRY(gcomp__call_of(&call, exec));
+    gcomp__seal(call.set, (uint8_t *)payload, length);
+    return GCOMP_OK;
+}
+
+GCOMP_API gcomp_result gcomp_check(const void *payload, size_t length, size_t n)
+{
+    gcomp__view view;
+    gcomp_result result;
+    uint64_t mode = gcomp__fp_enter();
+    result = gcomp__check_payload(gcomp__set_of(GCOMP_ISA_AUTO), &view, payload, length, n);
+    gcomp__fp_leave(mode);
+    return result;
+}
+
+GCOMP_API gcomp_result gcomp_peek(const void *payload, size_t length, gcomp_info *info)
+{
+    gcomp__view view;
+    unsigned flags = 0;
+    uint64_t n = 0, bytes = 0;
+    size_t i;
+    if (!payload || !info) return GCOMP_INVALID_ARGUMENT;
+    GCOMP__TRY(gcomp__header((const uint8_t *)payload, length, &view, &flags, &n, &bytes));
+    memset(info, 0, sizeof *info);
+    info->codec.method = view.method->wire;
+    info->codec.value = view.value ? view.value->wire : 0;
+    for (i = 0; i < 4; i++) {
+        if (view.method->param[i].name) info->codec.param[i] = view.method->param[i].initial;
+        if (view.value && view.value->param[i].name) info->codec.value_param[i] = view.value->param[i].initial;
+    }
+    if (view.method->scaled) info->codec.param[0] = (double)view.a;
+    if (view.value && view.value->scaled) info->codec.value_param[0] = (double)view.a;
+    info->count = n;
+    info->length = bytes > UINT64_MAX - GCOMP__HEADER ? UINT64_MAX : bytes + GCOMP__HEADER;
+    info->refused = (flags & GCOMP__REFUSED) != 0;
+    info->checksum = (flags & GCOMP__SEALED) != 0;
+    return GCOMP_OK;
+}
+
+/* Runs a sink over views of one method. */
+static void gcomp__decode_with(const gcomp__call *call, const gcomp__sink *sink)
+{
+    const gcomp__view *any = sink->count ? sink->views : sink->own;
+    gcomp__call with = *call;
+    if (!sink->n) return;
+    with.kernels = gcomp__kernels_of(call->set, any->method);
+    any->method->decode(&with, sink);
+}
+
+static gcomp__sink gcomp__sink_to(int ending, float *y, size_t n)
+{
+    gcomp__sink sink;
+    memset(&sink, 0, sizeof sink);
+    sink.ending = ending;
+    sink.fresh = 1;
+    sink.y = y;
+    sink.n = n;
+    sink.weight = 1;
+    sink.scale = 1;
+    return sink;
+}
+
+/* One payload into y, by STORE or ADD. */
+static gcomp_result gcomp__decode_one(const void *payload, size_t length, int ending, float weight, float *y, size_t n,
+                                      const gcomp_exec *exec)
+{
+    gcomp__sink sink = gcomp__sink_to(ending, y, n);
+    gcomp__view view;
+    gcomp__call call;
+    gcomp_result result;
+    uint64_t mode;
+    if (!y && n) return GCOMP_INVALID_ARGUMENT;
+    if (!gcomp__finite(weight)) return GCOMP_INVALID_ARGUMENT;
+    GCOMP__TRY(gcomp__call_of(&call, exec));
+    mode = gcomp__fp_enter();
+    result = gcomp__check_payload(call.set, &view, payload, length, n);
+    if (result == GCOMP_OK) {
+        sink.fresh = 0;
+        sink.weight = weight;
+        sink.views = &view;
+        sink.count = 1;
+        gcomp__decode_with(&call, &sink);
+    }
+    gcomp__fp_leave(mode);
+    return result;
+}
+
+GCOMP_API gcomp_result gcomp_decode(const void *payload, size_t length, float *y, size_t n, const gcomp_exec *exec)
+{
+    return gcomp__decode_one(payload, length, GCOMP__STORE, 1, y, n, exec);
+}
+
+GCOMP_API gcomp_result gcomp_decode_add(const void *payload, size_t length, float weight, float *y, size_t n, const gcomp_exec *exec)
+{
+    return gcomp__decode_one(payload, length, GCOMP__ADD, weight, y, n, exec);
+}
+
+/* y <- (or +=) mean of valid payloads, at most 8 views at a time and only those of one method in a row together. */
+static void gcomp__add_all(const gcomp__call *call, const void *const *payloads, const size_t *lengths, size_t count, float *y, size_t n)
+{
+    gcomp__view views[8];
+    gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, y, n);
+    size_t w = 0, group;
+    unsigned flags;
+    sink.weight = 1.0f / (float)count;
+    sink.views = views;
+    while (w < count) {
+        for (group = 0; group < 8 && w < count; group++, w++) {
+            (void)gcomp__open_payload(views + group, payloads[w], lengths[w], n, &flags);
+            if (group && views[group].method != views[0].method) break;
+        }
+        sink.count = group;
+        gcomp__decode_with(call, &sink);
+        sink.fresh = 0;
+    }
+}
+
+GCOMP_API gcomp_result gcomp_decode_mean(const void *const *payloads, const size_t *lengths, size_t count, float *y, size_t n,
+                                         const gcomp_exec *exec)
+{
+    gcomp__call call;
+    gcomp__view view;
+    gcomp_result result = GCOMP_OK;
+    uint64_t mode;
+    size_t w;
+    if (!payloads || !lengths || !count || (!y && n)) return GCOMP_INVALID_ARGUMENT;
+    GCOMP__TRY(gcomp__call_of(&call, exec));
+    mode = gcomp__fp_enter();
+    for (w = 0; w < count && result == GCOMP_OK; w++) result = gcomp__check_payload(call.set, &view, payloads[w], lengths[w], n);
+    if (result == GCOMP_OK) gcomp__add_all(&call, payloads, lengths, count, y, n);
+    gcomp__fp_leave(mode);
+    return result;
+}
+
+GCOMP_API gcomp_result gcomp_retain(const void *payload, size_t length, const gcomp_input *in, float *residual, const gcomp_exec *exec)
+{
+    gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, NULL, 0);
+    gcomp_input input;
+    gcomp__view view;
+    gcomp__call call;
+    gcomp_result result;
+    uint64_t mode;
+    size_t n;
+    GCOMP__TRY(gcomp__input_of(&input, in, &n));
+    if (!residual && n) return GCOMP_INVALID_ARGUMENT;
+    GCOMP__TRY(gcomp__call_of(&call, exec));
+    mode = gcomp__fp_enter();
+    result = gcomp__check_payload(call.set, &view, payload, length, n);
+    if (result == GCOMP_OK) {
+        sink.n = n;
+        sink.own = &view;
+        sink.grad = input.grad;
+        sink.dtype = input.dtype;
+        sink.scale = input.scale;
+        sink.residual = residual;
+        gcomp__decode_with(&call, &sink);
+    }
+    gcomp__fp_leave(mode);
+    return result;
+}
+
+/* ------------------------------------------------------------------------------------------------
+   >>tensors - codecs with their memory: residual, warm start
+   ------------------------------------------------------------------------------------------------ */
+
+enum { GCOMP__IDLE, GCOMP__COLLECT, GCOMP__FRAMES, GCOMP__ROUNDS, GCOMP__READY };
+enum { GCOMP__FRAME = 64, GCOMP__SENTENCE = 256 };
+
+typedef struct gcomp__slot {
+    char *name;
+    size_t name_bytes, rows, cols, stack, n;
+    gcomp_dtype dtype;
+    gcomp_codec codec;
+    const gcomp__method *method;
+    float *residual, *state, *staging; /* NULL: none */
+    size_t state_floats, local_floats, sum_floats[3], bound;
+    size_t at_send, at_local, at_sum[3]; /* places in the step's buffers */
+    void *grad;                          /* of the step; NULL: skipped */
+    size_t length;                       /* of its payload */
+    int ready;
+} gcomp__slot;
+
+/* Sizes of the step's buffers. */
+typedef struct gcomp__plan {
+    size_t send, local, sums[3], scratch, fixed; /* bytes, floats, floats, bytes; fixed: what tensors hold all the time, bytes */
+} gcomp__plan;
+
+struct gcomp {
+    gcomp__memory memory;
+    gcomp_desc desc; /* resolved; its strings are not kept */
+    gcomp_codec codec;
+    const gcomp__set *set;
+    gcomp__slot *tensors; /* stb_ds array */
+    uint32_t *by_name;    /* stb_ds array: numbers of tensors, sorted by name */
+    gcomp__plan plan;
+    uint8_t *scratch, *arena; /* of steps; NULL: not reserved yet */
+    size_t scratch_bytes, arena_bytes;
+    uint8_t *frames; /* one to send, then one of each worker, then the byte counts */
+    size_t frames_bytes, *bytes;
+    uint8_t *send, *recv;
+    float *local, *sums[3];
+    size_t *cursors;
+    gcomp__view *views;
+    int phase, round, started;
+    unsigned issued, done; /* bit 0 frame, bit 1 sum, bit 2 gather */
+    gcomp_result local_error, late_error, last;
+    size_t ready_count, stride;
+    uint64_t step;
+    float scale;
+    uint32_t mean_digest;
+    double p_squares, e_squares, y_squares, clock_from;
+    gcomp_statistics stats;
+    char error[GCOMP__SENTENCE];
+};
+
+static gcomp__text gcomp__sentence(gcomp *gc) { return gcomp__text_in(gc->error, sizeof gc->error); }
+
+static gcomp_result gcomp__fail(gcomp *gc, gcomp_result result, const char *sentence)
+{
+    gcomp__text t = gcomp__sentence(gc);
+    gcomp__say(&t, sentence);
+    return result;
+}
+
+/* "tensor 'fc1': sentence" */
+static gcomp_result gcomp__fail_tensor(gcomp *gc, gcomp_result result, const char *name, const char *sentence)
+{
+    gcomp__text t = gcomp__sentence(gc);
+    gcomp__say(&t, "tensor '");
+    gcomp__say_some(&t, name, gcomp__min(strlen(name), 60));
+    gcomp__say(&t, "': ");
+    gcomp__say(&t, sentence);
+    return result;
+}
+
+/* "field is value: rule" */
+static gcomp_result gcomp__fail_field(gcomp__text *why, const char *field, int64_t value, const char *rule)
+{
+    gcomp__say(why, field);
+    gcomp__say(why, " is ");
+    gcomp__say_integer(why, value);
+    gcomp__say(why, ": ");
+    gcomp__say(why, rule);
+    return GCOMP_INVALID_ARGUMENT;
+}
+
+#ifndef GCOMP_NO_STDLIB
+static void *gcomp__malloc(void *user, size_t bytes, size_t align)
+{
+    /* over-allocates, and keeps the distance to the block in the byte before */
+    uint8_t *block, *p;
+    (void)user;
+    if (bytes > SIZE_MAX - align) return NULL;
+    block = (uint8_t *)malloc(bytes + align);
+    if (!block) return NULL;
+    p = block + align - (size_t)((uintptr_t)block & (align - 1));
+    p[-1] = (uint8_t)(p - block);
+    return p;
+}
+
+static void gcomp__free(void *user, void *memory, size_t bytes)
+{
+    uint8_t *p = (uint8_t *)memory;
+    (void)user;
+    (void)bytes;
+    free(p - p[-1]);
+}
+#endif
+
+static double gcomp__now(const gcomp *gc) { return gc->desc.clock ? gc->desc.clock(gc->desc.clock_user) : 0; }
+
+/* Fills in defaults; every field is looked at. */
+static gcomp_result gcomp__resolve_desc(gcomp_desc *d, gcomp_codec *codec, const gcomp__set **set, gcomp__text *why)
+{
+    gcomp_isa isa = d->isa;
+    if (d->comm.world == 0) d->comm.world = 1;
+    if (d->comm.world < 1) return gcomp__fail_field(why, "comm.world", d->comm.world, "it takes 1 or more workers");
+    if (d->comm.rank < 0 || d->comm.rank >= d->comm.world)
+        return gcomp__fail_field(why, "comm.rank", d->comm.rank, "it must be from 0 to comm.world - 1");
+    if (!d->allocator.alloc != !d->allocator.free) {
+        gcomp__say(why, "allocator: alloc and free are given together or not at all");
+        return GCOMP_INVALID_ARGUMENT;
+    }
+    if (!d->allocator.alloc) {
+#ifndef GCOMP_NO_STDLIB
+        d->allocator.alloc = gcomp__malloc;
+        d->allocator.free = gcomp__free;
+#else
+        gcomp__say(why, "allocator: required with GCOMP_NO_STDLIB");
+        return GCOMP_INVALID_ARGUMENT;
+#endif
+    }
+    if (d->min_elements == 0) d->min_elements = 1024;
+    if (d->compress_vectors < 0 || d->compress_vectors > 1) return gcomp__fail_field(why, "compress_vectors", d->compress_vectors, "0 or 1");
+    if (d->no_error_feedback < 0 || d->no_error_feedback > 1) return gcomp__fail_field(why, "no_error_feedback", d->no_error_feedback, "0 or 1");
+    if (d->no_checksum < 0 || d->no_checksum > 1) return gcomp__fail_field(why, "no_checksum", d->no_checksum, "0 or 1");
+    if (d->measure < 0 || d->measure > 1) return gcomp__fail_field(why, "measure", d->measure, "0 or 1");
+    if ((unsigned)isa > GCOMP_ISA_NEON) return gcomp__fail_field(why, "isa", (int64_t)isa, "no such instruction set");
+    if (gcomp_codec_parse(codec, d->codec ? d->codec : "none", why->at, why->capacity) != GCOMP_OK) return GCOMP_BAD_CODEC;
+#if !defined(GCOMP_NO_GETENV) && !defined(GCOMP_NO_STDLIB)
+    if (isa == GCOMP_ISA_AUTO) {
+        const char *name = getenv("GCOMP_ISA");
+        int i;
+        if (name && *name) {
+            for (i = 1; i <= (int)GCOMP_ISA_NEON && strcmp(gcomp_isa_name((gcomp_isa)i), name); i++) {}
+            if (i > (int)GCOMP_ISA_NEON) {
+                gcomp__bad_text(why, "environment variable GCOMP_ISA names no instruction set: ", name, strlen(name), "");
+                return GCOMP_ISA_UNAVAILABLE;
+            }
+            isa = (gcomp_isa)i;
+        }
+    }
+#endif
+    *set = gcomp__set_of(isa);
+    if (!*set) {
+        gcomp__say(why, "instruction set not available in this build or on this machine: ");
+        gcomp__say(why, gcomp_isa_name(isa));
+        return GCOMP_ISA_UNAVAILABLE;
+    }
+    d->isa = (*set)->isa;
+    d->codec = NULL;
+    return GCOMP_OK;
+}
+
+static size_t gcomp__frames_bytes(size_t world)
+{
+    return gcomp__plus(gcomp__times(world + 1, GCOMP__FRAME), gcomp__times(world, sizeof(size_t)));
+}
+
+GCOMP_API gcomp_result gcomp_open(gcomp **gc, const gcomp_desc *desc)
+{
+    gcomp__text why = gcomp__text_in(desc ? desc->why : NULL, desc ? desc->why_capacity : 0);
+    const gcomp__set *set = NULL;
+    gcomp__memory memory;
+    gcomp_codec codec;
+    gcomp_desc d;
+    gcomp *made;
+    if (gc) *gc = NULL;
+    if (!gc || !desc) return GCOMP_INVALID_ARGUMENT;
+    d = *desc;
+    GCOMP__TRY(gcomp__resolve_desc(&d, &codec, &set, &why));
+    memory.allocator = d.allocator;
+    memory.used = 0;
+    made = (gcomp *)gcomp__allocate(&memory, sizeof *made);
+    if (made) {
+        memset(made, 0, sizeof *made);
+        made->memory = memory;
+        made->desc = d;
+        made->codec = codec;
+        made->set = set;
+        made->frames_bytes = gcomp__frames_bytes((size_t)d.comm.world);
+        made->frames = (uint8_t *)gcomp__allocate(&made->memory, made->frames_bytes);
+        made->tensors = (gcomp__slot *)gcomp__array_make(&made->memory, 16, sizeof *made->tensors);
+        made->by_name = (uint32_t *)gcomp__array_make(&made->memory, 16, sizeof *made->by_name);
+    }
+    if (!made || !made->frames || !made->tensors || !made->by_name) {
+        gcomp__say(&why, "no memory for the object");
+        gcomp_close(made);
+        return GCOMP_OUT_OF_MEMORY;
+    }
+    memset(made->frames, 0, made->frames_bytes);
+    made->bytes = (size_t *)(void *)(made->frames + ((size_t)d.comm.world + 1) * GCOMP__FRAME);
+    *gc = made;
+    return GCOMP_OK;
+}
+
+static void gcomp__slot_release(gcomp *gc, gcomp__slot *slot)
+{
+    gcomp__release(&gc->memory, slot->name, slot->name_bytes);
+    gcomp__release(&gc->memory, slot->residual, 4 * slot->n);
+    gcomp__release(&gc->memory, slot->state, 4 * slot->state_floats);
+    gcomp__release(&gc->memory, slot->staging, 4 * slot->n);
+}
+
+GCOMP_API void gcomp_close(gcomp *gc)
+{
+    gcomp__memory memory;
+    size_t i;
+    if (!gc) return;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gcomp__slot_release(gc, gc->tensors + i);
+    gcomp__array_release(&gc->memory, gc->tensors, sizeof *gc->tensors);
+    gcomp__array_release(&gc->memory, gc->by_name, sizeof *gc->by_name);
+    gcomp__release(&gc->memory, gc->frames, gc->frames_bytes);
+    gcomp__release(&gc->memory, gc->scratch, gc->scratch_bytes);
+    gcomp__release(&gc->memory, gc->arena, gc->arena_bytes);
+    memory = gc->memory;
+    gcomp__release(&memory, gc, sizeof *gc);
+}
+
+/* A tensor's shape, codec and sizes, by the rules. *why says what is wrong. */
+static gcomp_result gcomp__slot_of(gcomp__slot *slot, const gcomp_desc *desc, const gcomp_codec *codec, const gcomp_tensor *tensor,
+                                   gcomp__text *why)
+{
+    const gcomp__method *m;
+    int round;
+    memset(slot, 0, sizeof *slot);
+    if (!tensor->name || !tensor->name[0]) return gcomp__say(why, "name is required"), GCOMP_INVALID_ARGUMENT;
+    slot->name_bytes = strlen(tensor->name) + 1;
+    slot->rows = tensor->rows;
+    slot->cols = tensor->cols ? tensor->cols : 1;
+    slot->stack = tensor->stack ? tensor->stack : 1;
+    slot->n = gcomp__times(gcomp__times(slot->rows, slot->cols), slot->stack);
+    slot->dtype = tensor->dtype;
+    if (slot->rows == 0) return gcomp__say(why, "rows is 0: it takes 1 or more"), GCOMP_INVALID_ARGUMENT;
+    if (gcomp__times(slot->n, 16) == SIZE_MAX) return gcomp__say(why, "rows * cols * stack is too large"), GCOMP_INVALID_ARGUMENT;
+    if ((unsigned)slot->dtype > GCOMP_BF16) return gcomp__fail_field(why, "dtype", (int64_t)slot->dtype, "GCOMP_F32, GCOMP_F16 or GCOMP_BF16");
+    if (tensor->codec) {
+        GCOMP__TRY(gcomp_codec_parse(&slot->codec, tensor->codec, why->at, why->capacity));
+    } else if ((slot->cols > 1 || desc->compress_vectors) && slot->n >= desc->min_elements) {
+        slot->codec = *codec;
+    } else {
+        slot->codec.method = gcomp__row_none.wire;
+    }
+    m = gcomp__method_of(slot->codec.method);
+    if (m->gains && !m->gains(&slot->codec, slot->rows, slot->cols)) {
+        m = &gcomp__row_none;
+        memset(&slot->codec, 0, sizeof slot->codec);
+        slot->codec.method = m->wire;
+    }
+    slot->method = m;
+    if (m->rounds[0] == GCOMP__GATHER) {
+        slot->bound = gcomp_bound(&slot->codec, slot->n);
+        if (!slot->bound) return gcomp__say(why, "too many elements for the codec"), GCOMP_INVALID_ARGUMENT;
+    }
+    for (round = 0; round < 3; round++)
+        if (m->rounds[round] == GCOMP__SUM)
+            slot->sum_floats[round] = gcomp__times(m->sum_floats(&slot->codec, slot->rows, slot->cols, round), slot->stack);
+    if (m->state_floats) slot->state_floats = m->state_floats(&slot->codec, slot->rows, slot->cols) * slot->stack;
+    if (m->local_floats) slot->local_floats = m->local_floats(&slot->codec, slot->rows, slot->cols) * slot->stack;
+    return GCOMP_OK;
+}
+
+static int gcomp__keeps_residual(const gcomp_desc *desc, const gcomp__slot *slot)
+{
+    return (slot->method->flags & GCOMP__FEEDBACK) && !desc->no_error_feedback;
+}
+
+/* Adds a tensor to the sizes, and finds its places. */
+static void gcomp__plan_add(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot *slot)
+{
+    int round;
+    size_t scratch = gcomp_scratch(&slot->codec, slot->n);
+    plan->fixed = gcomp__plus(plan->fixed, slot->name_bytes + 4 * slot->state_floats);
+    if (gcomp__keeps_residual(desc, slot)) plan->fixed = gcomp__plus(plan->fixed, 4 * slot->n);
+    if (slot->dtype != GCOMP_F32) plan->fixed = gcomp__plus(plan->fixed, 4 * slot->n);
+    slot->at_send = plan->send;
+    slot->at_local = plan->local;
+    plan->send = gcomp__plus(plan->send, slot->bound);
+    plan->local = gcomp__plus(plan->local, slot->local_floats);
+    for (round = 0; round < 3; round++) {
+        slot->at_sum[round] = plan->sums[round];
+        plan->sums[round] = gcomp__plus(plan->sums[round], slot->sum_floats[round]);
+    }
+    plan->scratch = gcomp__max(plan->scratch, scratch);
+}
+
+/* Bytes of the step's arena: send, world x recv, sums, local, cursors and views. */
+static size_t gcomp__arena_bytes(const gcomp__plan *plan, size_t world)
+{
+    size_t floats = gcomp__plus(gcomp__plus(plan->sums[0], plan->sums[1]), gcomp__plus(plan->sums[2], plan->local));
+    size_t payloads = gcomp__times(gcomp__plus(world, 1), gcomp__round_up(plan->send, 64));
+    return gcomp__plus(gcomp__plus(payloads, gcomp__times(floats, 4)), gcomp__plus(gcomp__times(world, sizeof(size_t) + sizeof(gcomp__view)), 64));
+}
+
+static size_t gcomp__array_capacity(size_t count)
+{
+    size_t capacity = 16;
+    while (capacity < count) capacity *= 2;
+    return capacity;
+}
+
+/* Room for one more in a stb_ds array: a larger one from the allocator. */
+static void *gcomp__array_grow(gcomp__memory *memory, void *array, size_t element)
+{
+    size_t length = stbds_header(array)->length;
+    void *larger;
+    if (length < stbds_header(array)->capacity) return array;
+    larger = gcomp__array_make(memory, 2 * length, element);
+    if (!larger) return NULL;
+    memcpy(larger, array, length * element);
+    stbds_header(larger)->length = length;
+    gcomp__array_release(memory, array, element);
+    return larger;
+}
+
+/* Place of a name in the sorted index; *found: it is there. */
+static size_t gcomp__name_place(const gcomp *gc, const char *name, int *found)
+{
+    size_t low = 0, high = stbds_arrlenu(gc->by_name);
+    *found = 0;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        int order = strcmp(gc->tensors[gc->by_name[middle]].name, name);
+        if (order == 0) *found = 1;
+        if (order < 0) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+static float *gcomp__zeros(gcomp *gc, size_t n)
+{
+    float *p = (float *)gcomp__allocate(&gc->memory, gcomp__times(n, 4));
+    if (p) memset(p, 0, 4 * n);
+    return p;
+}
+
+GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
+{
+    char reason[GCOMP__SENTENCE];
+    gcomp__text why = gcomp__text_in(reason, sizeof reason);
+    gcomp__plan plan;
+    gcomp__slot slot;
+    gcomp_result result;
+    gcomp__slot *tensors;
+    uint32_t *by_name;
+    size_t place;
+    int found;
+    if (!gc) return GCOMP_INVALID_ARGUMENT;
+    gc->error[0] = 0;
+    if (!tensor) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "tensor is NULL");
+    result = gcomp__slot_of(&slot, &gc->desc, &gc->codec, tensor, &why);
+    if (result != GCOMP_OK) return gcomp__fail_tensor(gc, result, tensor->name ? tensor->name : "", reason);
+    if (gc->started) return gcomp__fail_tensor(gc, GCOMP_WRONG_STATE, tensor->name, "tensors are added before the first step");
+    place = gcomp__name_place(gc, tensor->name, &found);
+    if (found) return gcomp__fail_tensor(gc, GCOMP_DUPLICATE_NAME, tensor->name, "a tensor of this name exists");
+    tensors = (gcomp__slot *)gcomp__array_grow(&gc->memory, gc->tensors, sizeof *tensors);
+    if (tensors) gc->tensors = tensors;
+    by_name = (uint32_t *)gcomp__array_grow(&gc->memory, gc->by_name, sizeof *by_name);
+    if (by_name) gc->by_name = by_name;
+    slot.name = (char *)gcomp__allocate(&gc->memory, slot.name_bytes);
+    if (gcomp__keeps_residual(&gc->desc, &slot)) slot.residual = gcomp__zeros(gc, slot.n);
+    if (slot.state_floats) slot.state = gcomp__zeros(gc, slot.state_floats);
+    if (slot.dtype != GCOMP_F32) slot.staging = gcomp__zeros(gc, slot.n);
+    if (!tensors || !by_name || !slot.name || (gcomp__keeps_residual(&gc->desc, &slot) && !slot.residual) ||
+        (slot.state_floats && !slot.state) || (slot.dtype != GCOMP_F32 && !slot.staging)) {
+        gcomp__slot_release(gc, &slot);
+        return gcomp__fail_tensor(gc, GCOMP_OUT_OF_MEMORY, tensor->name, "no memory for its name, residual and warm start");
+    }
+    memcpy(slot.name, tensor->name, slot.name_bytes);
+    plan = gc->plan;
+    gcomp__plan_add(&plan, &gc->desc, &slot);
+    gc->plan = plan;
+    /* more tensors need another arena */
+    gcomp__release(&gc->memory, gc->scratch, gc->scratch_bytes);
+    gcomp__release(&gc->memory, gc->arena, gc->arena_bytes);
+    gc->scratch = gc->arena = NULL;
+    stbds_arrput(gc->by_name, 0);
+    memmove(gc->by_name + place + 1, gc->by_name + place, sizeof *by_name * (stbds_arrlenu(gc->by_name) - 1 - place));
+    gc->by_name[place] = (uint32_t)stbds_arrlenu(gc->tensors);
+    stbds_arrput(gc->tensors, slot);
+    return GCOMP_OK;
+}
+
+GCOMP_API size_t gcomp_tensor_count(const gcomp *gc) { return gc ? stbds_arrlenu(gc->tensors) : 0; }
+
+GCOMP_API size_t gcomp_tensor_find(const gcomp *gc, const char *name)
+{
+    size_t place;
+    int found;
+    if (!gc || !name) return gcomp_tensor_count(gc);
+    place = gcomp__name_place(gc, name, &found);
+    return found ? gc->by_name[place] : gcomp_tensor_count(gc);
+}
+
+GCOMP_API size_t gcomp_tensor_elements(const gcomp *gc, size_t tensor) { return tensor < gcomp_tensor_count(gc) ? gc->tensors[tensor].n : 0; }
+
+GCOMP_API const gcomp_codec *gcomp_tensor_codec(const gcomp *gc, size_t tensor)
+{
+    return tensor < gcomp_tensor_count(gc) ? &gc->tensors[tensor].codec : NULL;
+}
+
+GCOMP_API const float *gcomp_residual(const gcomp *gc, size_t tensor)
+{
+    return tensor < gcomp_tensor_count(gc) ? gc->tensors[tensor].residual : NULL;
+}
+
+GCOMP_API uint64_t gcomp_step_number(const gcomp *gc) { return gc ? gc->step : 0; }
+GCOMP_API const char *gcomp_error(const gcomp *gc) { return gc ? gc->error : "gc is NULL"; }
+GCOMP_API size_t gcomp_memory_used(const gcomp *gc) { return gc ? gc->memory.used : 0; }
+
+GCOMP_API size_t gcomp_memory_needed(const gcomp_desc *desc, const gcomp_tensor *tensors, size_t count)
+{
+    gcomp__text why = gcomp__text_in(NULL, 0);
+    const gcomp__set *set;
+    gcomp__plan plan;
+    gcomp__slot slot;
+    gcomp_codec codec;
+    gcomp_desc d;
+    size_t i, capacity, total;
+    if (!desc || (!tensors && count)) return 0;
+    d = *desc;
+    if (gcomp__resolve_desc(&d, &codec, &set, &why) != GCOMP_OK) return 0;
+    memset(&plan, 0, sizeof plan);
+    for (i = 0; i < count; i++) {
+        if (gcomp__slot_of(&slot, &d, &codec, tensors + i, &why) != GCOMP_OK) return 0;
+        gcomp__plan_add(&plan, &d, &slot);
+    }
+    capacity = gcomp__array_capacity(count);
+    total = gcomp__plus(sizeof(gcomp), gcomp__frames_bytes((size_t)d.comm.world));
+    total = gcomp__plus(total, gcomp__plus(gcomp__array_bytes(capacity, sizeof(gcomp__slot)), gcomp__array_bytes(capacity, sizeof(uint32_t))));
+    total = gcomp__plus(gcomp__plus(total, plan.fixed), gcomp__plus(plan.scratch, gcomp__arena_bytes(&plan, (size_t)d.comm.world)));
+    return total == SIZE_MAX ? 0 : total;
+}
+
+/* The scratch that encoding needs; also for users who never take a step. */
+static gcomp_result gcomp__reserve_scratch(gcomp *gc)
+{
+    if (gc->scratch || !gc->plan.scratch) return GCOMP_OK;
+    gc->scratch = (uint8_t *)gcomp__allocate(&gc->memory, gc->plan.scratch);
+    if (!gc->scratch) return gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, "no memory for the scratch of encoding");
+    gc->scratch_bytes = gc->plan.scratch;
+    memset(gc->scratch, 0, gc->scratch_bytes); /* touched now, not in a step */
+    return GCOMP_OK;
+}
+
+static gcomp_result gcomp__reserve(gcomp *gc)
+{
+    size_t world = (size_t)gc->desc.comm.world, bytes = gcomp__arena_bytes(&gc->plan, world), send = gcomp__round_up(gc->plan.send, 64);
+    uint8_t *at;
+    int round;
+    GCOMP__TRY(gcomp__reserve_scratch(gc));
+    if (gc->arena) return GCOMP_OK;
+    at = (uint8_t *)gcomp__allocate(&gc->memory, bytes);
+    if (!at) return gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, "no memory for the buffers of a step");
+    memset(at, 0, bytes);
+    gc->arena = at;
+    gc->arena_bytes = bytes;
+    gc->send = at;
+    gc->recv = at += send;
+    at += world * send;
+    gc->views = (gcomp__view *)(void *)at;
+    at += world * sizeof(gcomp__view);
+    gc->cursors = (size_t *)(void *)at;
+    at += world * sizeof(size_t);
+    gc->local = (float *)(void *)at;
+    at += 4 * gc->plan.local;
+    for (round = 0; round < 3; round++) {
+        gc->sums[round] = (float *)(void *)at;
+        at += 4 * gc->plan.sums[round];
+    }
+    return GCOMP_OK;
+}
+
+GCOMP_API gcomp_result gcomp_prepare(gcomp *gc)
+{
+    if (!gc) return GCOMP_INVALID_ARGUMENT;
+    gc->error[0] = 0;
+    if (gc->phase != GCOMP__IDLE) return gcomp__fail(gc, GCOMP_WRONG_STATE, "inside a step");
+    return gcomp__reserve(gc);
+}
+
+static void gcomp__forget(gcomp__slot *slot)
+{
+    if (slot->residual) memset(slot->residual, 0, 4 * slot->n);
+    if (slot->state) memset(slot->state, 0, 4 * slot->state_floats);
+}
+
+/* gc, and the number of a tensor, before anything else. */
+static gcomp_result gcomp__enter(gcomp *gc, size_t tensor)
+{
+    if (!gc) return GCOMP_INVALID_ARGUMENT;
+    gc->error[0] = 0;
+    return tensor < stbds_arrlenu(gc->tensors) ? GCOMP_OK : gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "no tensor of this number");
+}
+
+GCOMP_API gcomp_result gcomp_reset(gcomp *gc, size_t tensor)
+{
+    GCOMP__TRY(gcomp__enter(gc, tensor));
+    if (gc->phase != GCOMP__IDLE) return gcomp__fail(gc, GCOMP_WRONG_STATE, "inside a step");
+    gcomp__forget(gc->tensors + tensor);
+    return GCOMP_OK;
+}
+
+GCOMP_API gcomp_result gcomp_restart(gcomp *gc, uint64_t step)
+{
+    size_t i;
+    if (!gc) return GCOMP_INVALID_ARGUMENT;
+    gc->error[0] = 0;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gcomp__forget(gc->tensors + i);
+    gc->phase = GCOMP__IDLE;
+    gc->last = GCOMP_OK;
+    gc->mean_digest = 0;
+    gc->step = step;
+    return GCOMP_OK;
+}
+
+static gcomp__call gcomp__call_in(const gcomp *gc, const gcomp__method *method)
+{
+    gcomp__call call;
+    memset(&call, 0, sizeof call);
+    call.set = gc->set;
+    call.kernels = gcomp__kernels_of(gc->set, method);
+    call.scratch = gc->scratch;
+    call.scratch_bytes = gc->scratch_bytes;
+    call.parallel = gc->desc.parallel;
+    return call;
+}
+
+static gcomp_input gcomp__input_in(const gcomp *gc, const gcomp__slot *slot, const void *grad, uint64_t step)
+{
+    gcomp_input in;
+    memset(&in, 0, sizeof in);
+    in.grad = grad;
+    in.scale = 1;
+    in.residual = slot->residual;
+    in.rows = slot->n;
+    in.cols = 1;
+    in.key = gcomp_key_make(gc->desc.seed, step, (uint32_t)(slot - gc->tensors), (uint32_t)gc->desc.comm.rank);
+    return in;
+}
+
+GCOMP_API gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, const float *grad, void *payload, size_t capacity,
+                                      size_t *length)
+{
+    gcomp__slot *slot;
+    gcomp__call call;
+    gcomp_input in;
+    gcomp_result result;
+    GCOMP__TRY(gcomp__enter(gc, tensor));
+    slot = gc->tensors + tensor;
+    if (!grad || !payload || !length) return gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, slot->name, "grad, payload or length is NULL");
+    GCOMP__TRY(gcomp__reserve_scratch(gc));
+    call = gcomp__call_in(gc, slot->method);
+    in = gcomp__input_in(gc, slot, grad, step);
+    result = gcomp__encode_as(&call, slot->method, &slot->codec, &in, slot->n, (uint8_t *)payload, capacity, length);
+    if (result == GCOMP_NOT_FINITE) gc->stats.not_finite++;
+    if ((result == GCOMP_OK || result == GCOMP_NOT_FINITE) && !gc->desc.no_checksum) gcomp__seal(gc->set, (uint8_t *)payload, *length);
+    return result == GCOMP_OK ? result : gcomp__fail_tensor(gc, result, slot->name, gcomp_result_string(result));
+}
+
+/* residual <- grad + residual - own, and grad <- mean, all payloads being valid. */
+static void gcomp__commit_payloads(gcomp *gc, gcomp__slot *slot, float *grad, const void *own, size_t own_length, const void *const *payloads,
+                                   const size_t *lengths, size_t count)
+{
+    gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, NULL, slot->n);
+    gcomp__call call = gcomp__call_in(gc, slot->method);
+    gcomp__view own_view, views[8];
+    unsigned flags;
+    size_t w, chunk;
+    sink.grad = grad;
+    sink.residual = slot->residual;
+    if (own) (void)gcomp__open_payload(&own_view, own, own_length, slot->n, &flags);
+    if (own) sink.own = &own_view;
+    if (own && count >= 1 && count <= 8) { /* one pass */
+        int alike = 1;
+        sink.own_at = count;
+        for (w = 0; w < count; w++) {
+            (void)gcomp__open_payload(views + w, payloads[w], lengths[w], slot->n, &flags);
+            alike = alike && views[w].method == own_view.method;
+            if (payloads[w] == own) sink.own_at = w;
+        }
+        if (alike) {
+            sink.views = views;
+            sink.count = count;
+            sink.weight = 1.0f / (float)count;
+            sink.y = grad;
+            gcomp__decode_with(&call, &sink);
+            return;
+        }
+    }
+    sink.own_at = 0;
+    if (own && slot->residual) gcomp__decode_with(&call, &sink);
+    if (!own && slot->residual)
+        for (chunk = 0; chunk < gcomp__chunks(slot->n); chunk++) gc->set->common->absorb(&sink, chunk);
+    if (count) gcomp__add_all(&call, payloads, lengths, count, grad, slot->n);
+}
+
+GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad, const void *own, size_t own_length, const void *const *payloads,
+                                    const size_t *lengths, size_t count)
+{
+    gcomp_result result = GCOMP_OK;
+    gcomp__slot *slot;
+    gcomp__view view;
+    uint64_t mode;
+    size_t w;
+    GCOMP__TRY(gcomp__enter(gc, tensor));
+    slot = gc->tensors + tensor;
+    if (!grad || (count && (!payloads || !lengths))) return gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, slot->name, "grad, payloads or lengths is NULL");
+    mode = gcomp__fp_enter();
+    for (w = 0; w < count && result == GCOMP_OK; w++) result = gcomp__check_payload(gc->set, &view, payloads[w], lengths[w], slot->n);
+    for (w = 0; own && w < count && payloads[w] != own; w++) {}
+    if (result == GCOMP_OK && own && (w == count || lengths[w] != own_length)) result = gcomp__check_payload(gc->set, &view, own, own_length, slot->n);
+    if (result == GCOMP_OK) gcomp__commit_payloads(gc, slot, grad, own, own_length, payloads, lengths, count);
+    gcomp__fp_leave(mode);
+    return result == GCOMP_OK ? result : gcomp__fail_tensor(gc, result, slot->name, gcomp_result_string(result));
+}
+
+GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *payload, size_t length)
+{
+    gcomp_result result;
+    gcomp__slot *slot;
+    gcomp_exec exec;
+    GCOMP__TRY(gcomp__enter(gc, tensor));
+    slot = gc->tensors + tensor;
+    if (!slot->residual) return gcomp__fail_tensor(gc, GCOMP_WRONG_STATE, slot->name, "it keeps no residual to give back to");
+    memset(&exec, 0, sizeof exec);
+    exec.isa = gc->desc.isa;
+    exec.parallel = gc->desc.parallel;
+    result = gcomp_decode_add(payload, length, 1, slot->residual, slot->n, &exec);
+    return result == GCOMP_OK ? result : gcomp__fail_tensor(gc, result, slot->name, gcomp_result_string(result));
+}
+
+/* ------------------------------------------------------------------------------------------------
+   >>step - the mean over all workers as a state machine
+
+   collect -> frames -> rounds -> ready -> idle. The frame of a worker, 64 bytes, little endian:
+      0 magic 'GCF1'   4 rank   8 world   12 status (16 bit)   14 how the last step ended (16 bit)   16 step (64 bit)
+     24 bytes it gathers (64 bit)   32 digests of tensors, codecs, seed, options   48 of the tensors not skipped
+     52 of the last checked means   56 zero   60 CRC-32C of the 60 bytes before
+   ------------------------------------------------------------------------------------------------ */
+
+static uint32_t gcomp__crc_number(const gcomp *gc, uint32_t crc, uint64_t v)
+{
+    uint8_t b[8];
+    gcomp__put64(b, v);
+    return gc->set->common->crc(crc, b, 8);
+}
+
+static void gcomp__put_frame(gcomp *gc)
+{
+    uint32_t tensors = 0, codecs = 0, options = 0, active = 0;
+    uint64_t bytes = 0;
+    uint8_t *f = gc->frames;
+    char text[128];
+    size_t i;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        const gcomp__slot *slot = gc->tensors + i;
+        tensors = gc->set->common->crc(tensors, (const uint8_t *)slot->name, slot->name_bytes);
+        tensors = gcomp__crc_number(gc, gcomp__crc_number(gc, tensors, slot->rows), slot->cols);
+        tensors = gcomp__crc_number(gc, gcomp__crc_number(gc, tensors, slot->stack), (uint64_t)slot->dtype);
+        codecs = gc->set->common->crc(codecs, (const uint8_t *)text, gcomp__min(gcomp_codec_format(&slot->codec, text, sizeof text), sizeof text - 1));
+        active = gcomp__crc_number(gc, active, slot->grad ? 1 : 0);
+        if (slot->grad && slot->method->rounds[0] == GCOMP__GATHER) bytes += slot->length;
+    }
+    options = gcomp__crc_number(gc, options, (uint64_t)gc->desc.no_error_feedback);
+    options = gcomp__crc_number(gc, options, (uint64_t)gc->desc.no_checksum);
+    options = gcomp__crc_number(gc, options, gc->desc.check_every);
+    options = gcomp__crc_number(gc, options, gc->desc.comm.allgatherv ? 1 : 0);
+    memset(f, 0, GCOMP__FRAME);
+    memcpy(f, "GCF1", 4);
+    gcomp__put32(f + 4, (uint32_t)gc->desc.comm.rank);
+    gcomp__put32(f + 8, (uint32_t)gc->desc.comm.world);
+    gcomp__put16(f + 12, (uint32_t)(-(int)gc->local_error) & 0xffffu);
+    gcomp__put16(f + 14, (uint32_t)(-(int)gc->last) & 0xffffu);
+    gcomp__put64(f + 16, gc->step);
+    gcomp__put64(f + 24, bytes);
+    gcomp__put32(f + 32, tensors);
+    gcomp__put32(f + 36, codecs);
+    gcomp__put32(f + 40, gcomp__crc_number(gc, 0, gc->desc.seed));
+    gcomp__put32(f + 44, options);
+    gcomp__put32(f + 48, active);
+    gcomp__put32(f + 52, gc->mean_digest);
+    gcomp__put32(f + 60, gc->set->common->crc(0, f, 60));
+}
+
+/* "rank 2 <what> this worker, rank 0" */
+static gcomp_result gcomp__disagree(gcomp *gc, gcomp_result result, size_t rank, const char *what)
+{
+    gcomp__text t = gcomp__sentence(gc);
+    gcomp__say(&t, "rank ");
+    gcomp__say_number(&t, rank);
+    gcomp__say(&t, what);
+    gcomp__say(&t, " this worker, rank ");
+    gcomp__say_number(&t, (uint64_t)gc->desc.comm.rank);
+    return result;
+}
+
+/* Compares one worker's frame with this worker's. */
+static gcomp_result gcomp__frame_agrees(gcomp *gc, size_t w)
+{
+    const uint8_t *mine = gc->frames, *f = gc->frames + (w + 1) * GCOMP__FRAME;
+    uint64_t step = gcomp__get64(f + 16);
+    uint32_t rank = gcomp__get32(f + 4);
+    gcomp__text t;
+    if (memcmp(f, "GCF1", 4) || gcomp__get32(f + 60) != gc->set->common->crc(0, f, 60))
+        return gcomp__disagree(gc, GCOMP_MISMATCH, w, " sent a damaged frame, seen by");
+    if (gcomp__get32(f + 8) != gcomp__get32(mine + 8)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has another world (number of workers) than");
+    if (rank != w) {
+        t = gcomp__sentence(gc);
+        gcomp__say(&t, "the allgather put rank ");
+        gcomp__say_number(&t, rank);
+        gcomp__say(&t, " in the place of rank ");
+        gcomp__say_number(&t, w);
+        gcomp__say(&t, ": results must be in rank order, and ranks unique");
+        return GCOMP_MISMATCH;
+    }
+    if (memcmp(f + 32, mine + 32, 4)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has another list of tensors than");
+    if (memcmp(f + 36, mine + 36, 4)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has other codecs than");
+    if (memcmp(f + 40, mine + 40, 4)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has another seed than");
+    if (memcmp(f + 44, mine + 44, 4)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has other options (feedback, checksum, check_every, allgatherv) than");
+    if (step != gc->step) {
+        t = gcomp__sentence(gc);
+        gcomp__say(&t, "rank ");
+        gcomp__say_number(&t, w);
+        gcomp__say(&t, " is at step ");
+        gcomp__say_number(&t, step);
+        gcomp__say(&t, ", its last step ended with ");
+        gcomp__say(&t, gcomp_result_name((gcomp_result)(-(int)gcomp__get16(f + 14))));
+        gcomp__say(&t, "; this worker, rank ");
+        gcomp__say_integer(&t, gc->desc.comm.rank);
+        gcomp__say(&t, ", is at step ");
+        gcomp__say_number(&t, gc->step);
+        gcomp__say(&t, " after ");
+        gcomp__say(&t, gcomp_result_name(gc->last));
+        return GCOMP_MISMATCH;
+    }
+    if (memcmp(f + 48, mine + 48, 4)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " skips other tensors than");
+    if (gcomp__get64(f + 24) > gc->plan.send) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " announces more bytes than possible to");
+    return GCOMP_OK;
+}
+
+/* What all frames together say: the same kind of answer on all workers. */
+static gcomp_result gcomp__judge_frames(gcomp *gc)
+{
+    size_t world = (size_t)gc->desc.comm.world, w, refused = world;
+    char own[GCOMP__SENTENCE];
+    memcpy(own, gc->error, sizeof own); /* of a local error */
+    for (w = 0; w < world; w++) GCOMP__TRY(gcomp__frame_agrees(gc, w));
+    for (w = 0; w < world; w++) {
+        int status = -(int)gcomp__get16(gc->frames + (w + 1) * GCOMP__FRAME + 12);
+        if (status == (int)GCOMP_NOT_FINITE && refused == world) refused = w;
+        if (status == 0 || status == (int)GCOMP_NOT_FINITE) continue;
+        if (w == (size_t)gc->desc.comm.rank) {
+            memcpy(gc->error, own, sizeof own);
+            return gc->local_error;
+        }
+        if (gc->local_error == GCOMP_OK || gc->local_error == GCOMP_NOT_FINITE) {
+            gcomp__text t = gcomp__sentence(gc);
+            gcomp__say(&t, "rank ");
+            gcomp__say_number(&t, w);
+            gcomp__say(&t, ": ");
+            gcomp__say(&t, gcomp_result_string((gcomp_result)status));
+            return GCOMP_PEER_FAILED;
+        }
+    }
+    if (refused < world) {
+        gcomp__text t = gcomp__sentence(gc);
+        if (refused == (size_t)gc->desc.comm.rank) {
+            memcpy(gc->error, own, sizeof own);
+            return GCOMP_NOT_FINITE;
+        }
+        gcomp__say(&t, "the gradient of rank ");
+        gcomp__say_number(&t, refused);
+        gcomp__say(&t, " holds NaN or Inf");
+        return GCOMP_NOT_FINITE;
+    }
+    for (w = 0; w < world; w++) {
+        uint32_t digest = gcomp__get32(gc->frames + (w + 1) * GCOMP__FRAME + 52);
+        if (digest && gc->mean_digest && digest != gc->mean_digest) return gcomp__disagree(gc, GCOMP_DIVERGED, w, " holds other means than");
+    }
+    return GCOMP_OK;
+}
+
+/* The step is over on this worker, without a commit. */
+static gcomp_result gcomp__end_step(gcomp *gc, gcomp_result result)
+{
+    gc->phase = GCOMP__IDLE;
+    gc->last = result;
+    if (result == GCOMP_NOT_FINITE) gc->stats.skipped++;
+    else gc->stats.failed++;
+    return result;
+}
+
+GCOMP_API gcomp_result gcomp_step_begin(gcomp *gc, const gcomp_step *step)
+{
+    size_t i;
+    if (!gc) return GCOMP_INVALID_ARGUMENT;
+    gc->error[0] = 0;
+    if (gc->phase != GCOMP__IDLE) return gcomp__fail(gc, GCOMP_WRONG_STATE, "a step is under way: commit or abort it first");
+    gc->started = 1;
+    gc->local_error = gcomp__reserve(gc);
+    gc->late_error = GCOMP_OK;
+    gc->scale = step && step->scale != 0 ? step->scale : 1;
+    if (!gcomp__finite(gc->scale)) gc->local_error = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "step.scale is not finite");
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gc->tensors[i].ready = 0;
+    gc->ready_count = 0;
+    gc->issued = gc->done = 0;
+    gc->round = 0;
+    gc->p_squares = gc->e_squares = gc->y_squares = 0;
+    gc->phase = GCOMP__COLLECT;
+    return GCOMP_OK;
+}
+
+static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
+{
+    gcomp__work work;
+    int round;
+    memset(&work, 0, sizeof work);
+    work.call = gcomp__call_in(gc, slot->method);
+    work.codec = &slot->codec;
+    work.in = gcomp__input_in(gc, slot, slot->staging ? (const void *)slot->staging : slot->grad, gc->step);
+    work.in.scale = gc->scale;
+    work.rows = slot->rows;
+    work.cols = slot->cols;
+    work.stack = slot->stack;
+    work.n = slot->n;
+    work.part = 1.0f / (float)gc->desc.comm.world;
+    work.state = slot->state;
+    work.local = gc->local + slot->at_local;
+    for (round = 0; round < 3; round++) work.sums[round] = gc->sums[round] + slot->at_sum[round];
+    work.y = slot->staging ? slot->staging : (float *)slot->grad;
+    work.residual = slot->residual;
+    return work;
+}
+
+/* desc.measure: |p|^2, through a small buffer. */
+static void gcomp__measure_p(gcomp *gc, const gcomp_input *in, size_t n)
+{
+    float piece[512];
+    size_t i;
+    for (i = 0; i < n; i += 512) {
+        size_t count = gcomp__min(512, n - i);
+        gcomp_input part = *in;
+        part.grad = (const float *)in->grad + i;
+        part.residual = in->residual ? in->residual + i : NULL;
+        gc->set->common->scale_copy(piece, &part, 0, count, 1);
+        gc->p_squares += gc->set->common->squares(piece, count);
+    }
+}
+
+static gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
+{
+    gcomp__work work = gcomp__work_of(gc, slot);
+    gcomp_result result;
+    if (slot->staging) gc->set->common->widen(slot->staging, slot->grad, slot->dtype, slot->n);
+    if (gc->desc.measure) gcomp__measure_p(gc, &work.in, slot->n);
+    if (slot->method->rounds[0] == GCOMP__SUM) return slot->method->make(&work, 0);
+    result = gcomp__encode_as(&work.call, slot->method, &slot->codec, &work.in, slot->n, gc->send + slot->at_send, slot->bound, &slot->length);
+    if (result == GCOMP_OK && !gc->desc.no_checksum) gcomp__seal(gc->set, gc->send + slot->at_send, slot->length);
+    return result;
+}
+
+GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
+{
+    gcomp__slot *slot;
+    GCOMP__TRY(gcomp__enter(gc, tensor));
+    if (gc->phase != GCOMP__COLLECT) return gcomp__fail(gc, GCOMP_WRONG_STATE, "no step is collecting gradients: begin one first");
+    slot = gc->tensors + tensor;
+    if (slot->ready) return gcomp__fail_tensor(gc, GCOMP_WRONG_STATE, slot->name, "it is ready already");
+    slot->ready = 1;
+    slot->grad = grad;
+    slot->length = 0;
+    gc->ready_count++;
+    if (grad && (gc->local_error == GCOMP_OK || gc->local_error == GCOMP_NOT_FINITE)) {
+        double from = gcomp__now(gc);
+        uint64_t mode = gcomp__fp_enter();
+        gcomp_result result = gcomp__encode_slot(gc, slot);
+        gcomp__fp_leave(mode);
+        if (result == GCOMP_NOT_FINITE) gc->stats.not_finite++;
+        if (result != GCOMP_OK) gc->local_error = gcomp__fail_tensor(gc, result, slot->name, gcomp_result_string(result));
+        gc->stats.encode_seconds += gcomp__now(gc) - from;
+    }
+    return GCOMP_OK;
+}
+
+static int gcomp__takes_part(const gcomp__slot *slot, int round, int kind) { return slot->grad && round < 3 && slot->method->rounds[round] == kind; }
+
+/* Payloads to the front of the send buffer, in order; the byte counts of all workers; zeros up to the largest. */
+static void gcomp__pack_gather(gcomp *gc)
+{
+    size_t world = (size_t)gc->desc.comm.world, at = 0, i, w;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        gcomp__slot *slot = gc->tensors + i;
+        if (!gcomp__takes_part(slot, gc->round, GCOMP__GATHER)) continue;
+        memmove(gc->send + at, gc->send + slot->at_send, slot->length);
+        at += slot->length;
+    }
+    gc->stride = 0;
+    for (w = 0; w < world; w++) {
+        gc->bytes[w] = (size_t)gcomp__get64(gc->frames + (w + 1) * GCOMP__FRAME + 24);
+        gc->stride = gcomp__max(gc->stride, gc->bytes[w]);
+    }
+    memset(gc->send + at, 0, gc->stride - at);
+}
+
+static size_t gcomp__sum_count(const gcomp *gc)
+{
+    size_t i;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++)
+        if (gcomp__takes_part(gc->tensors + i, gc->round, GCOMP__SUM)) return gc->plan.sums[gc->round];
+    return 0;
+}
+
+/* "rank 1, tensor 'fc1': the payload was damaged on its way" */
+static void gcomp__blame(gcomp *gc, gcomp_result result, size_t w, const gcomp__slot *slot)
+{
+    gcomp__text t;
+    if (gc->late_error != GCOMP_OK) return;
+    gc->late_error = result;
+    t = gcomp__sentence(gc);
+    gcomp__say(&t, "rank ");
+    gcomp__say_number(&t, w);
+    gcomp__say(&t, ", tensor '");
+    gcomp__say_some(&t, slot->name, gcomp__min(60, strlen(slot->name)));
+    gcomp__say(&t, "': ");
+    gcomp__say(&t, gcomp_result_string(result));
+}
+
+/* The payload of a worker for a tensor, at its cursor: where it ends is in its header. */
+static gcomp_result gcomp__next_payload(const gcomp *gc, size_t w, const uint8_t **payload, size_t *length)
+{
+    size_t left = gc->bytes[w] - gc->cursors[w];
+    uint64_t body;
+    *payload = gc->recv + w * gc->stride + gc->cursors[w];
+    if (left < GCOMP__HEADER) return GCOMP_TRUNCATED;
+    body = gcomp__get64(*payload + 16);
+    if (body > left - GCOMP__HEADER) return GCOMP_TRUNCATED;
+    *length = GCOMP__HEADER + (size_t)body;
+    return GCOMP_OK;
+}
+
+/* Checks all payloads of all workers. An error is kept: the rounds go on, so that nobody waits for this worker. */
+static void gcomp__check_gather(gcomp *gc)
+{
+    size_t world = (size_t)gc->desc.comm.world, i, w;
+    for (w = 0; w < world; w++) {
+        gcomp__slot *slot = NULL;
+        gc->cursors[w] = 0;
+        for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+            const uint8_t *payload, *own;
+            size_t length = 0;
+            gcomp__view view;
+            gcomp_result result;
+            slot = gc->tensors + i;
+            if (!gcomp__takes_part(slot, gc->round, GCOMP__GATHER)) continue;
+            result = gcomp__next_payload(gc, w, &payload, &length);
+            if (result == GCOMP_OK) result = gcomp__check_payload(gc->set, &view, payload, length, slot->n);
+            if (result == GCOMP_OK) {
+                uint8_t header[GCOMP__HEADER];
+                gcomp__put_header(header, slot->method, &slot->codec, 0, slot->n, 0);
+                own = header;
+                if (payload[5] != own[5] || payload[7] != own[7] || memcmp(payload + 24, own + 24, 4)) result = GCOMP_CODEC_MISMATCH;
+                else if (!(payload[6] & GCOMP__SEALED) != !!gc->desc.no_checksum) result = GCOMP_CHECKSUM_MISMATCH;
+            }
+            if (result != GCOMP_OK) {
+                gcomp__blame(gc, result, w, slot);
+                return;
+            }
+            gc->cursors[w] += length;
+        }
+        if (slot && gc->cursors[w] != gc->bytes[w]) gcomp__blame(gc, GCOMP_TRAILING_BYTES, w, slot);
+    }
+}
+
+/* All requests of the round are done: check what came, and prepare the next round. */
+static void gcomp__finish_round(gcomp *gc)
+{
+    size_t count = gcomp__sum_count(gc), i;
+    int more = 0;
+    if (gc->issued & 4) gcomp__check_gather(gc);
+    if (count && gc->set->common->worst(gc->sums[gc->round], count) >= 0x7f800000u && gc->late_error == GCOMP_OK)
+        gc->late_error = gcomp__fail(gc, GCOMP_NOT_FINITE, "the sum over the workers is not finite");
+    gc->round++;
+    gc->issued = gc->done = 1;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        gcomp__slot *slot = gc->tensors + i;
+        if (!gcomp__takes_part(slot, gc->round, GCOMP__SUM)) continue;
+        more = 1;
+        if (slot->method->make) {
+            gcomp__work work = gcomp__work_of(gc, slot);
+            gcomp_result result = slot->method->make(&work, gc->round);
+            if (result != GCOMP_OK && gc->late_error == GCOMP_OK) gc->late_error = gcomp__fail_tensor(gc, result, slot->name, gcomp_result_string(result));
+        }
+    }
+    if (!more) gc->phase = GCOMP__READY;
+}
+
+static void gcomp__ask_gather(gcomp *gc, gcomp_request *request, uint32_t id, const void *send, void *recv, size_t stride)
+{
+    request->kind = GCOMP_ALLGATHER;
+    request->id = id;
+    request->send = send;
+    request->recv = recv;
+    request->stride = stride;
+    request->bytes = gc->bytes;
+    request->dtype = GCOMP_U8;
+    gc->stats.bytes_out += gc->bytes[gc->desc.comm.rank];
+}
+
+/* The next request of the round, or WAIT; 0 if the round is over. */
+static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
+{
+    size_t i, count;
+    int gathers = 0;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gathers = gathers || gcomp__takes_part(gc->tensors + i, gc->round, GCOMP__GATHER);
+    count = gcomp__sum_count(gc);
+    if (count && !(gc->issued & 2)) {
+        gc->issued |= 2;
+        request->kind = GCOMP_ALLREDUCE;
+        request->id = (uint32_t)(2 + 2 * gc->round);
+        request->send = request->recv = gc->sums[gc->round];
+        request->count = count;
+        request->dtype = GCOMP_F32;
+        gc->stats.bytes_out += 4 * (uint64_t)count;
+        return 1;
+    }
+    if (gathers && !(gc->issued & 4)) {
+        gc->issued |= 4;
+        gcomp__pack_gather(gc);
+        gcomp__ask_gather(gc, request, (uint32_t)(3 + 2 * gc->round), gc->send, gc->recv, gc->stride);
+        return 1;
+    }
+    return gc->issued != gc->done;
+}
+
+static gcomp_result gcomp__advance(gcomp *gc, gcomp_request *request)
+{
+    gcomp_result result;
+    size_t w;
+    if (gc->phase == GCOMP__COLLECT) {
+        if (gc->ready_count < stbds_arrlenu(gc->tensors)) return GCOMP_OK;
+        gcomp__put_frame(gc);
+        for (w = 0; w < (size_t)gc->desc.comm.world; w++) gc->bytes[w] = GCOMP__FRAME;
+        gc->phase = GCOMP__FRAMES;
+        gc->issued = 1;
+        gcomp__ask_gather(gc, request, 1, gc->frames, gc->frames + GCOMP__FRAME, GCOMP__FRAME);
+        return GCOMP_OK;
+    }
+    if (gc->phase == GCOMP__FRAMES) {
+        if (!gc->done) return GCOMP_OK;
+        result = gcomp__judge_frames(gc);
+        if (result != GCOMP_OK) return gcomp__end_step(gc, result);
+        gc->phase = GCOMP__ROUNDS;
+        gc->clock_from = gcomp__now(gc);
+    }
+    while (gc->phase == GCOMP__ROUNDS) {
+        if (gcomp__next_in_round(gc, request)) return GCOMP_OK;
+        gcomp__finish_round(gc);
+    }
+    if (gc->late_error != GCOMP_OK) return gcomp__end_step(gc, gc->late_error);
+    request->kind = GCOMP_DONE;
+    return GCOMP_OK;
+}
+
+GCOMP_API gcomp_result gcomp_step_next(gcomp *gc, gcomp_request *request)
+{
+    gcomp_result result;
+    uint64_t mode;
+    if (!gc || !request) return GCOMP_INVALID_ARGUMENT;
+    memset(request, 0, sizeof *request);
+    if (gc->phase == GCOMP__IDLE) return gcomp__fail(gc, GCOMP_WRONG_STATE, "no step is under way: begin one first");
+    mode = gcomp__fp_enter();
+    result = gcomp__advance(gc, request);
+    gcomp__fp_leave(mode);
+    return result;
+}
+
+GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
+{
+    unsigned bit;
+    if (!gc) return GCOMP_INVALID_ARGUMENT;
+    if (gc->phase != GCOMP__FRAMES && gc->phase != GCOMP__ROUNDS) return gcomp__fail(gc, GCOMP_WRONG_STATE, "no request is under way");
+    bit = id == 1 ? 1u : id == (uint32_t)(2 + 2 * gc->round) ? 2u : id == (uint32_t)(3 + 2 * gc->round) ? 4u : 0;
+    if (!bit || !(gc->issued & bit) || (gc->done & bit)) return gcomp__fail(gc, GCOMP_WRONG_STATE, "no request of this id is under way");
+    gc->done |= bit;
+    if (status != 0) {
+        gcomp__text t = gcomp__sentence(gc);
+        gcomp__say(&t, bit == 2 ? "allreduce" : "allgather");
+        gcomp__say(&t, bit == 1 ? " of the frames" : "");
+        gcomp__say(&t, " failed with status ");
+        gcomp__say_integer(&t, status);
+        return gcomp__end_step(gc, GCOMP_CALLBACK_FAILED);
+    }
+    return GCOMP_OK;
+}
+
+static void gcomp__commit_gathered(gcomp *gc, gcomp__slot *slot, const gcomp__work *work)
+{
+    size_t world = (size_t)gc->desc.comm.world, w;
+    gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, work->y, slot->n);
+    unsigned flags;
+    for (w = 0; w < world; w++) {
+        const uint8_t *payload;
+        size_t length = 0;
+        (void)gcomp__next_payload(gc, w, &payload, &length);
+        (void)gcomp__open_payload(gc->views + w, payload, length, slot->n, &flags);
+        gc->cursors[w] += length;
+    }
+    sink.views = gc->views;
+    sink.count = world;
+    sink.weight = work->part;
+    sink.own_at = (size_t)gc->desc.comm.rank;
+    sink.own = gc->views + sink.own_at;
+    sink.grad = work->in.grad;
+    sink.scale = work->in.scale;
+    sink.residual = slot->residual;
+    gcomp__decode_with(&work->call, &sink);
+}
+
+static void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
+{
+    gcomp__work work = gcomp__work_of(gc, slot);
+    if (slot->method->rounds[0] == GCOMP__GATHER) gcomp__commit_gathered(gc, slot, &work);
+    else slot->method->commit(&work);
+    if (gc->desc.measure) {
+        gc->y_squares += gc->set->common->squares(work.y, slot->n);
+        if (slot->residual) gc->e_squares += gc->set->common->squares(slot->residual, slot->n);
+    }
+    if (check) gc->mean_digest = gc->set->common->crc(gc->mean_digest, (const uint8_t *)work.y, 4 * slot->n);
+    if (slot->staging) gc->set->common->narrow(slot->grad, slot->staging, slot->dtype, slot->n);
+    gc->stats.bytes_in += 4 * (uint64_t)slot->n;
+}
+
+GCOMP_API gcomp_result gcomp_step_commit(gcomp *gc)
+{
+    double from;
+    uint64_t mode;
+    size_t i;
+    int check;
+    if (!gc) return GCOMP_INVALID_ARGUMENT;
+    gc->error[0] = 0;
+    if (gc->phase != GCOMP__READY || gc->late_error != GCOMP_OK) return gcomp__fail(gc, GCOMP_WRONG_STATE, "the step has not been communicated yet");
+    from = gcomp__now(gc);
+    mode = gcomp__fp_enter();
+    check = gc->desc.check_every && (gc->step + 1) % gc->desc.check_every == 0;
+    gc->mean_digest = 0;
+    for (i = 0; i < (size_t)gc->desc.comm.world && gc->cursors; i++) gc->cursors[i] = 0;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++)
+        if (gc->tensors[i].grad) gcomp__commit_slot(gc, gc->tensors + i, check);
+    if (gc->desc.measure) {
+        gc->stats.mean_norm = gcomp__sqrt(gc->y_squares);
+        gc->stats.relative_error = gc->p_squares > 0 ? gcomp__sqrt(gc->e_squares / gc->p_squares) : 0;
+    }
+    gcomp__fp_leave(mode);
+    gc->stats.steps++;
+    gc->stats.commit_seconds += gcomp__now(gc) - from;
+    gc->step++;
+    gc->last = GCOMP_OK;
+    gc->phase = GCOMP__IDLE;
+    return GCOMP_OK;
+}
+
+GCOMP_API gcomp_result gcomp_step_abort(gcomp *gc)
+{
+    if (!gc) return GCOMP_INVALID_ARGUMENT;
+    gc->phase = GCOMP__IDLE;
+    return GCOMP_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------
+   >>exchange - the step driven through callbacks
+   ------------------------------------------------------------------------------------------------ */
+
+static gcomp_result gcomp__need_callbacks(gcomp *gc)
+{
+    size_t i;
+    if (gc->desc.comm.world == 1) return GCOMP_OK;
+    if (!gc->desc.comm.allgather) return gcomp__fail(gc, GCOMP_MISSING_CALLBACK, "comm.allgather is NULL: every step gathers frames");
+    for (i = 0; i < stbds_arrlenu(gc->tensors) && !gc->desc.comm.allreduce; i++) {
+        const gcomp__slot *slot = gc->tensors + i;
+        if (slot->method->rounds[0] != GCOMP__SUM) continue;
+        return gcomp__fail_tensor(gc, GCOMP_MISSING_CALLBACK, slot->name, "comm.allreduce is NULL, but its codec exchanges sums");
+    }
+    return GCOMP_OK;
+}
+
+/* Carries out one request. One worker alone is its own transport. */
+static int gcomp__carry_out(const gcomp_comm *comm, const gcomp_request *request)
+{
+    if (comm->world == 1) {
+        if (request->kind == GCOMP_ALLGATHER) memcpy(request->recv, request->send, request->stride);
+        return 0;
+    }
+    if (request->kind == GCOMP_ALLREDUCE) return comm->allreduce(comm->user, request->recv, request->count, request->dtype);
+    if (comm->allgatherv) return comm->allgatherv(comm->user, request->send, request->recv, request->bytes, request->stride);
+    return comm->allgather(comm->user, request->send, request->recv, request->stride);
+}
+
+/* The loop: begin, ready, then requests until all is done. */
+static gcomp_result gcomp__exchange(gcomp *gc, void *const *grads, float *flat, const gcomp_step *step)
+{
+    gcomp_request request;
+    gcomp_result result;
+    size_t i;
+    GCOMP__TRY(gcomp__need_callbacks(gc));
+    GCOMP__TRY(gcomp_step_begin(gc, step));
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        void *grad = grads ? grads[i] : (void *)flat;
+        if (flat) flat += gc->tensors[i].n;
+        GCOMP__TRY(gcomp_step_ready(gc, i, grad));
+    }
+    for (;;) {
+        double from;
+        int status;
+        result = gcomp_step_next(gc, &request);
+        if (result != GCOMP_OK) return result;
+        if (request.kind == GCOMP_DONE) return gcomp_step_commit(gc);
+        from = gcomp__now(gc);
+        status = gcomp__carry_out(&gc->desc.comm, &request);
+        gc->stats.communicate_seconds += gcomp__now(gc) - from;
+        GCOMP__TRY(gcomp_step_done(gc, request.id, status));
+    }
+}
+
+/* All gradients are floats where the user passes floats. */
+static gcomp_result gcomp__need_floats(gcomp *gc)
+{
+    size_t i;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++)
+        if (gc->tensors[i].dtype != GCOMP_F32)
+            return gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, gc->tensors[i].name, "its dtype is not GCOMP_F32: use gcomp_exchange_any");
+    return GCOMP_OK;
+}
+
+GCOMP_API gcomp_result gcomp_exchange(gcomp *gc, float *const *grads, const gcomp_step *step)
+{
+    if (!gc) return GCOMP_INVALID_ARGUMENT;
+    gc->error[0] = 0;
+    if (!grads) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "grads is NULL");
+    GCOMP__TRY(gcomp__need_floats(gc));
+    return gcomp__exchange(gc, (void *const *)(const void *)grads, NULL, step);
+}
+
+GCOMP_API gcomp_result gcomp_exchange_flat(gcomp *gc, float *grads, const gcomp_step *step)
+{
+    if (!gc) return GCOMP_INVALID_ARGUMENT;
+    gc->error[0] = 0;
+    if (!grads) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "grads is NULL");
+    GCOMP__TRY(gcomp__need_floats(gc));
+    return gcomp__exchange(gc, NULL, grads, step);
+}
+
+GCOMP_API gcomp_result gcomp_exchange_any(gcomp *gc, void *const *grads, const gcomp_step *step)
+{
+    if (!gc) return GCOMP_INVALID_ARGUMENT;
+    gc->error[0] = 0;
+    if (!grads) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "grads is NULL");
+    return gcomp__exchange(gc, grads, NULL, step);
+}
+
+/* ------------------------------------------------------------------------------------------------
+   >>statistics - what was sent, how long it took, how much was lost
+   ------------------------------------------------------------------------------------------------ */
+
+GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
+{
+    double squares = 0;
+    uint64_t mode;
+    size_t i;
+    if (!gc || !stats) return GCOMP_INVALID_ARGUMENT;
+    mode = gcomp__fp_enter();
+    *stats = gc->stats;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++)
+        if (gc->tensors[i].residual) squares += gc->set->common->squares(gc->tensors[i].residual, gc->tensors[i].n);
+    stats->residual_norm = gcomp__sqrt(squares);
+    stats->ratio = stats->bytes_out ? (double)stats->bytes_in / (double)stats->bytes_out : 0;
+    gcomp__fp_leave(mode);
+    return GCOMP_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------
+   >>licence
+
+   MIT License. Copyright (c) 2026 the gcomp authors.
+
+   Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated documentation
+   files (the "Software"), to deal in the Software without restriction, including without limitation the rights to use, copy,
+   modify, merge, publish, distribute, sublicense, and/or sell copies of the Software, and to permit persons to whom the
+   Software is furnished to do so, subject to the following conditions: The above copyright notice and this permission notice
+   shall be included in all copies or substantial portions of the Software. THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF
+   ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE
+   AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY,
+   WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR
+   OTHER DEALINGS IN THE SOFTWARE.
+   ------------------------------------------------------------------------------------------------ */
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+#endif /* the last pass of the implementation */
