@@ -358,7 +358,8 @@ GCOMP_API const char *gcomp_method_name(size_t i);
    invalid, has no payload (powersgd), or the size overflows. */
 GCOMP_API size_t gcomp_bound(const gcomp_codec *codec, size_t n);
 
-/* Scratch bytes that gcomp_encode needs (decoding needs none); 0 if none or invalid. */
+/* Scratch bytes that gcomp_encode needs; 0 if none or invalid. Decoding needs none. Block methods need none either, but use
+   16 bytes for each GCOMP_CHUNK elements to encode with several threads: GCOMP_SCRATCH(n) is enough for all. */
 GCOMP_API size_t gcomp_scratch(const gcomp_codec *codec, size_t n);
 
 /* Encodes p = scale * grad + residual into a payload, without a checksum (gcomp_seal adds one).
@@ -1730,9 +1731,17 @@ GCOMP__INLINE gcomp__v16_avx512 gcomp__abs_avx512(gcomp__v16_avx512 x)
     return gcomp__one_avx512(_mm512_and_ps(x.a, _mm512_castsi512_ps(_mm512_set1_epi32(0x7fffffff))));
 }
 
+/* gcc 12 can spill 16 bits of a mask and read 32 back: the asm makes it extend the mask in a register. */
+GCOMP__INLINE uint32_t gcomp__mask_avx512(__mmask16 mask)
+{
+    uint32_t m = mask;
+    __asm__("" : "+r"(m));
+    return m & 0xffffu;
+}
+
 GCOMP__INLINE uint32_t gcomp__lt0_avx512(gcomp__v16_avx512 x)
 {
-    return _mm512_cmp_ps_mask(x.a, _mm512_setzero_ps(), _CMP_LT_OQ);
+    return gcomp__mask_avx512(_mm512_cmp_ps_mask(x.a, _mm512_setzero_ps(), _CMP_LT_OQ));
 }
 
 GCOMP__INLINE gcomp__v16_avx512 gcomp__flip_avx512(gcomp__v16_avx512 x, uint32_t mask)
@@ -1749,7 +1758,7 @@ GCOMP__INLINE gcomp__v16_avx512 gcomp__worst_avx512(gcomp__v16_avx512 w, gcomp__
 
 GCOMP__INLINE uint32_t gcomp__keys_avx512(gcomp__v16_avx512 x, uint32_t t)
 {
-    return _mm512_cmpge_epu32_mask(_mm512_castps_si512(gcomp__abs_avx512(x).a), _mm512_set1_epi32((int)t));
+    return gcomp__mask_avx512(_mm512_cmpge_epu32_mask(_mm512_castps_si512(gcomp__abs_avx512(x).a), _mm512_set1_epi32((int)t)));
 }
 
 GCOMP__INLINE void gcomp__keep_avx512(float *to, uint32_t *index, gcomp__v16_avx512 x, uint32_t base, uint32_t mask)
@@ -3245,6 +3254,7 @@ static size_t gcomp__topk_bound(const gcomp_codec *codec, size_t n)
 {
     gcomp_codec value = gcomp__value_codec(codec);
     size_t k = gcomp__topk_k(codec, n);
+    if ((uint64_t)n > 0xffffffffu) return SIZE_MAX; /* indices are 32 bits in memory */
     return gcomp__plus(gcomp__plus(9, n / 8 + 1), gcomp__block_bound(&value, k));
 }
 
@@ -3835,7 +3845,7 @@ static void gcomp__powersgd_commit(gcomp__work *work)
 
 static const gcomp__method gcomp__row_powersgd = {
     "powersgd", 6, GCOMP__FEEDBACK | GCOMP__CONSERVES_MEAN, {GCOMP__SUM, GCOMP__SUM, 0}, 0, 0,
-    GCOMP__ONE_PARAM("rank", GCOMP__WHOLE, 1, 1, 64), NULL, NULL, NULL, NULL, NULL, NULL,
+    GCOMP__ONE_PARAM("rank", GCOMP__WHOLE, 4, 1, 64), NULL, NULL, NULL, NULL, NULL, NULL,
     gcomp__powersgd_sum_floats, gcomp__powersgd_state_floats, gcomp__powersgd_state_floats, gcomp__powersgd_gains,
     gcomp__powersgd_make, gcomp__powersgd_commit};
 #endif
@@ -4188,7 +4198,7 @@ GCOMP_API size_t gcomp_scratch(const gcomp_codec *codec, size_t n)
 {
     const gcomp__method *m = gcomp__valid(codec);
     size_t bytes;
-    if (!m || !m->scratch) return 0;
+    if (!m || !m->scratch || !(m->flags & GCOMP__SELECTS)) return 0; /* block methods use it only with several threads */
     bytes = gcomp__plus(m->scratch(codec, n), 64); /* to align it */
     return bytes == SIZE_MAX ? 0 : bytes;
 }
@@ -4268,6 +4278,7 @@ GCOMP_API gcomp_result gcomp_encode(const gcomp_codec *codec, const gcomp_input 
     if (!m || !length || !payload) return GCOMP_INVALID_ARGUMENT;
     GCOMP__TRY(gcomp__input_of(&input, in, &n));
     GCOMP__TRY(gcomp__call_of(&call, exec));
+    if ((exec && exec->scratch ? exec->scratch_bytes : 0) < gcomp_scratch(codec, n)) return GCOMP_SCRATCH_TOO_SMALL;
     return gcomp__encode_as(&call, m, codec, &input, n, (uint8_t *)payload, capacity, length);
 }
 
@@ -4644,7 +4655,10 @@ static gcomp_result gcomp__resolve_desc(gcomp_desc *d, gcomp_codec *codec, const
     if (d->no_error_feedback < 0 || d->no_error_feedback > 1) return gcomp__fail_field(why, "no_error_feedback", d->no_error_feedback, "0 or 1");
     if (d->no_checksum < 0 || d->no_checksum > 1) return gcomp__fail_field(why, "no_checksum", d->no_checksum, "0 or 1");
     if (d->measure < 0 || d->measure > 1) return gcomp__fail_field(why, "measure", d->measure, "0 or 1");
-    if ((unsigned)isa > GCOMP_ISA_NEON) return gcomp__fail_field(why, "isa", (int64_t)isa, "no such instruction set");
+    if ((unsigned)isa > GCOMP_ISA_NEON) {
+        (void)gcomp__fail_field(why, "isa", (int64_t)isa, "no such instruction set");
+        return GCOMP_ISA_UNAVAILABLE;
+    }
     if (gcomp_codec_parse(codec, d->codec ? d->codec : "none", why->at, why->capacity) != GCOMP_OK) return GCOMP_BAD_CODEC;
 #if !defined(GCOMP_NO_GETENV) && !defined(GCOMP_NO_STDLIB)
     if (isa == GCOMP_ISA_AUTO) {
@@ -4788,7 +4802,7 @@ static int gcomp__keeps_residual(const gcomp_desc *desc, const gcomp__slot *slot
 static void gcomp__plan_add(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot *slot)
 {
     int round;
-    size_t scratch = gcomp_scratch(&slot->codec, slot->n);
+    size_t scratch = slot->method->scratch ? gcomp__plus(slot->method->scratch(&slot->codec, slot->n), 64) : 0;
     plan->fixed = gcomp__plus(plan->fixed, slot->name_bytes + 4 * slot->state_floats);
     if (gcomp__keeps_residual(desc, slot)) plan->fixed = gcomp__plus(plan->fixed, 4 * slot->n);
     if (slot->dtype != GCOMP_F32) plan->fixed = gcomp__plus(plan->fixed, 4 * slot->n);
@@ -4818,8 +4832,8 @@ static size_t gcomp__array_capacity(size_t count)
     return capacity;
 }
 
-/* Room for one more in a stb_ds array: a larger one from the allocator. */
-static void *gcomp__array_grow(gcomp__memory *memory, void *array, size_t element)
+/* An array with room for one more: the same, or a larger copy, NULL without memory. */
+static void *gcomp__array_with_room(gcomp__memory *memory, void *array, size_t element)
 {
     size_t length = stbds_header(array)->length;
     void *larger;
@@ -4828,7 +4842,6 @@ static void *gcomp__array_grow(gcomp__memory *memory, void *array, size_t elemen
     if (!larger) return NULL;
     memcpy(larger, array, length * element);
     stbds_header(larger)->length = length;
-    gcomp__array_release(memory, array, element);
     return larger;
 }
 
@@ -4873,10 +4886,8 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
     if (gc->started) return gcomp__fail_tensor(gc, GCOMP_WRONG_STATE, tensor->name, "tensors are added before the first step");
     place = gcomp__name_place(gc, tensor->name, &found);
     if (found) return gcomp__fail_tensor(gc, GCOMP_DUPLICATE_NAME, tensor->name, "a tensor of this name exists");
-    tensors = (gcomp__slot *)gcomp__array_grow(&gc->memory, gc->tensors, sizeof *tensors);
-    if (tensors) gc->tensors = tensors;
-    by_name = (uint32_t *)gcomp__array_grow(&gc->memory, gc->by_name, sizeof *by_name);
-    if (by_name) gc->by_name = by_name;
+    tensors = (gcomp__slot *)gcomp__array_with_room(&gc->memory, gc->tensors, sizeof *tensors);
+    by_name = (uint32_t *)gcomp__array_with_room(&gc->memory, gc->by_name, sizeof *by_name);
     slot.name = (char *)gcomp__allocate(&gc->memory, slot.name_bytes);
     if (gcomp__keeps_residual(&gc->desc, &slot)) slot.residual = gcomp__zeros(gc, slot.n);
     if (slot.state_floats) slot.state = gcomp__zeros(gc, slot.state_floats);
@@ -4884,9 +4895,15 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
     if (!tensors || !by_name || !slot.name || (gcomp__keeps_residual(&gc->desc, &slot) && !slot.residual) ||
         (slot.state_floats && !slot.state) || (slot.dtype != GCOMP_F32 && !slot.staging)) {
         gcomp__slot_release(gc, &slot);
+        if (tensors != gc->tensors) gcomp__array_release(&gc->memory, tensors, sizeof *tensors);
+        if (by_name != gc->by_name) gcomp__array_release(&gc->memory, by_name, sizeof *by_name);
         return gcomp__fail_tensor(gc, GCOMP_OUT_OF_MEMORY, tensor->name, "no memory for its name, residual and warm start");
     }
     memcpy(slot.name, tensor->name, slot.name_bytes);
+    if (tensors != gc->tensors) gcomp__array_release(&gc->memory, gc->tensors, sizeof *tensors);
+    if (by_name != gc->by_name) gcomp__array_release(&gc->memory, gc->by_name, sizeof *by_name);
+    gc->tensors = tensors;
+    gc->by_name = by_name;
     plan = gc->plan;
     gcomp__plan_add(&plan, &gc->desc, &slot);
     gc->plan = plan;
@@ -4936,13 +4953,15 @@ GCOMP_API size_t gcomp_memory_needed(const gcomp_desc *desc, const gcomp_tensor 
     gcomp__slot slot;
     gcomp_codec codec;
     gcomp_desc d;
-    size_t i, capacity, total;
+    size_t i, j, capacity, total;
     if (!desc || (!tensors && count)) return 0;
     d = *desc;
     if (gcomp__resolve_desc(&d, &codec, &set, &why) != GCOMP_OK) return 0;
     memset(&plan, 0, sizeof plan);
     for (i = 0; i < count; i++) {
         if (gcomp__slot_of(&slot, &d, &codec, tensors + i, &why) != GCOMP_OK) return 0;
+        for (j = 0; j < i; j++)
+            if (!strcmp(tensors[i].name, tensors[j].name)) return 0;
         gcomp__plan_add(&plan, &d, &slot);
     }
     capacity = gcomp__array_capacity(count);
@@ -5115,21 +5134,31 @@ static void gcomp__commit_payloads(gcomp *gc, gcomp__slot *slot, float *grad, co
     if (count) gcomp__add_all(&call, payloads, lengths, count, grad, slot->n);
 }
 
+/* Checks a payload for a tensor: valid, and of the tensor's codec. */
+static gcomp_result gcomp__check_for(const gcomp *gc, const gcomp__slot *slot, const void *payload, size_t length)
+{
+    const uint8_t *p = (const uint8_t *)payload;
+    uint8_t header[GCOMP__HEADER];
+    gcomp__view view;
+    GCOMP__TRY(gcomp__check_payload(gc->set, &view, payload, length, slot->n));
+    gcomp__put_header(header, slot->method, &slot->codec, 0, slot->n, 0);
+    return p[5] == header[5] && p[7] == header[7] && !memcmp(p + 24, header + 24, 4) ? GCOMP_OK : GCOMP_CODEC_MISMATCH;
+}
+
 GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad, const void *own, size_t own_length, const void *const *payloads,
                                     const size_t *lengths, size_t count)
 {
     gcomp_result result = GCOMP_OK;
     gcomp__slot *slot;
-    gcomp__view view;
     uint64_t mode;
     size_t w;
     GCOMP__TRY(gcomp__enter(gc, tensor));
     slot = gc->tensors + tensor;
     if (!grad || (count && (!payloads || !lengths))) return gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, slot->name, "grad, payloads or lengths is NULL");
     mode = gcomp__fp_enter();
-    for (w = 0; w < count && result == GCOMP_OK; w++) result = gcomp__check_payload(gc->set, &view, payloads[w], lengths[w], slot->n);
+    for (w = 0; w < count && result == GCOMP_OK; w++) result = gcomp__check_for(gc, slot, payloads[w], lengths[w]);
     for (w = 0; own && w < count && payloads[w] != own; w++) {}
-    if (result == GCOMP_OK && own && (w == count || lengths[w] != own_length)) result = gcomp__check_payload(gc->set, &view, own, own_length, slot->n);
+    if (result == GCOMP_OK && own && (w == count || lengths[w] != own_length)) result = gcomp__check_for(gc, slot, own, own_length);
     if (result == GCOMP_OK) gcomp__commit_payloads(gc, slot, grad, own, own_length, payloads, lengths, count);
     gcomp__fp_leave(mode);
     return result == GCOMP_OK ? result : gcomp__fail_tensor(gc, result, slot->name, gcomp_result_string(result));
@@ -5142,11 +5171,13 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
     gcomp_exec exec;
     GCOMP__TRY(gcomp__enter(gc, tensor));
     slot = gc->tensors + tensor;
+    if (!payload) return gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, slot->name, "payload is NULL");
     if (!slot->residual) return gcomp__fail_tensor(gc, GCOMP_WRONG_STATE, slot->name, "it keeps no residual to give back to");
     memset(&exec, 0, sizeof exec);
     exec.isa = gc->desc.isa;
     exec.parallel = gc->desc.parallel;
-    result = gcomp_decode_add(payload, length, 1, slot->residual, slot->n, &exec);
+    result = gcomp__check_for(gc, slot, payload, length);
+    if (result == GCOMP_OK) result = gcomp_decode_add(payload, length, 1, slot->residual, slot->n, &exec);
     return result == GCOMP_OK ? result : gcomp__fail_tensor(gc, result, slot->name, gcomp_result_string(result));
 }
 
@@ -5383,7 +5414,9 @@ static gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
 GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
 {
     gcomp__slot *slot;
-    GCOMP__TRY(gcomp__enter(gc, tensor));
+    if (!gc) return GCOMP_INVALID_ARGUMENT;
+    if (gc->phase != GCOMP__COLLECT || gc->local_error == GCOMP_OK) gc->error[0] = 0; /* else its sentence is still to come out */
+    if (tensor >= stbds_arrlenu(gc->tensors)) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "no tensor of this number");
     if (gc->phase != GCOMP__COLLECT) return gcomp__fail(gc, GCOMP_WRONG_STATE, "no step is collecting gradients: begin one first");
     slot = gc->tensors + tensor;
     if (slot->ready) return gcomp__fail_tensor(gc, GCOMP_WRONG_STATE, slot->name, "it is ready already");
@@ -5467,21 +5500,14 @@ static void gcomp__check_gather(gcomp *gc)
         gcomp__slot *slot = NULL;
         gc->cursors[w] = 0;
         for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
-            const uint8_t *payload, *own;
+            const uint8_t *payload;
             size_t length = 0;
-            gcomp__view view;
             gcomp_result result;
             slot = gc->tensors + i;
             if (!gcomp__takes_part(slot, gc->round, GCOMP__GATHER)) continue;
             result = gcomp__next_payload(gc, w, &payload, &length);
-            if (result == GCOMP_OK) result = gcomp__check_payload(gc->set, &view, payload, length, slot->n);
-            if (result == GCOMP_OK) {
-                uint8_t header[GCOMP__HEADER];
-                gcomp__put_header(header, slot->method, &slot->codec, 0, slot->n, 0);
-                own = header;
-                if (payload[5] != own[5] || payload[7] != own[7] || memcmp(payload + 24, own + 24, 4)) result = GCOMP_CODEC_MISMATCH;
-                else if (!(payload[6] & GCOMP__SEALED) != !!gc->desc.no_checksum) result = GCOMP_CHECKSUM_MISMATCH;
-            }
+            if (result == GCOMP_OK) result = gcomp__check_for(gc, slot, payload, length);
+            if (result == GCOMP_OK && !(payload[6] & GCOMP__SEALED) != !!gc->desc.no_checksum) result = GCOMP_CHECKSUM_MISMATCH;
             if (result != GCOMP_OK) {
                 gcomp__blame(gc, result, w, slot);
                 return;
@@ -5515,6 +5541,13 @@ static void gcomp__finish_round(gcomp *gc)
     if (!more) gc->phase = GCOMP__READY;
 }
 
+/* A request goes out; the clock runs while any is under way. */
+static void gcomp__issue(gcomp *gc, unsigned bit)
+{
+    if (gc->issued == gc->done) gc->clock_from = gcomp__now(gc);
+    gc->issued |= bit;
+}
+
 static void gcomp__ask_gather(gcomp *gc, gcomp_request *request, uint32_t id, const void *send, void *recv, size_t stride)
 {
     request->kind = GCOMP_ALLGATHER;
@@ -5535,7 +5568,7 @@ static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gathers = gathers || gcomp__takes_part(gc->tensors + i, gc->round, GCOMP__GATHER);
     count = gcomp__sum_count(gc);
     if (count && !(gc->issued & 2)) {
-        gc->issued |= 2;
+        gcomp__issue(gc, 2);
         request->kind = GCOMP_ALLREDUCE;
         request->id = (uint32_t)(2 + 2 * gc->round);
         request->send = request->recv = gc->sums[gc->round];
@@ -5545,8 +5578,8 @@ static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
         return 1;
     }
     if (gathers && !(gc->issued & 4)) {
-        gc->issued |= 4;
         gcomp__pack_gather(gc);
+        gcomp__issue(gc, 4);
         gcomp__ask_gather(gc, request, (uint32_t)(3 + 2 * gc->round), gc->send, gc->recv, gc->stride);
         return 1;
     }
@@ -5562,7 +5595,7 @@ static gcomp_result gcomp__advance(gcomp *gc, gcomp_request *request)
         gcomp__put_frame(gc);
         for (w = 0; w < (size_t)gc->desc.comm.world; w++) gc->bytes[w] = GCOMP__FRAME;
         gc->phase = GCOMP__FRAMES;
-        gc->issued = 1;
+        gcomp__issue(gc, 1);
         gcomp__ask_gather(gc, request, 1, gc->frames, gc->frames + GCOMP__FRAME, GCOMP__FRAME);
         return GCOMP_OK;
     }
@@ -5571,7 +5604,6 @@ static gcomp_result gcomp__advance(gcomp *gc, gcomp_request *request)
         result = gcomp__judge_frames(gc);
         if (result != GCOMP_OK) return gcomp__end_step(gc, result);
         gc->phase = GCOMP__ROUNDS;
-        gc->clock_from = gcomp__now(gc);
     }
     while (gc->phase == GCOMP__ROUNDS) {
         if (gcomp__next_in_round(gc, request)) return GCOMP_OK;
@@ -5603,6 +5635,7 @@ GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
     bit = id == 1 ? 1u : id == (uint32_t)(2 + 2 * gc->round) ? 2u : id == (uint32_t)(3 + 2 * gc->round) ? 4u : 0;
     if (!bit || !(gc->issued & bit) || (gc->done & bit)) return gcomp__fail(gc, GCOMP_WRONG_STATE, "no request of this id is under way");
     gc->done |= bit;
+    if (gc->issued == gc->done) gc->stats.communicate_seconds += gcomp__now(gc) - gc->clock_from;
     if (status != 0) {
         gcomp__text t = gcomp__sentence(gc);
         gcomp__say(&t, bit == 2 ? "allreduce" : "allgather");
@@ -5722,7 +5755,7 @@ static gcomp_result gcomp__exchange(gcomp *gc, void *const *grads, float *flat, 
     gcomp_request request;
     gcomp_result result;
     size_t i;
-    GCOMP__TRY(gcomp__need_callbacks(gc));
+    if (gc->phase == GCOMP__IDLE) GCOMP__TRY(gcomp__need_callbacks(gc));
     GCOMP__TRY(gcomp_step_begin(gc, step));
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
         void *grad = grads ? grads[i] : (void *)flat;
@@ -5730,14 +5763,11 @@ static gcomp_result gcomp__exchange(gcomp *gc, void *const *grads, float *flat, 
         GCOMP__TRY(gcomp_step_ready(gc, i, grad));
     }
     for (;;) {
-        double from;
         int status;
         result = gcomp_step_next(gc, &request);
         if (result != GCOMP_OK) return result;
         if (request.kind == GCOMP_DONE) return gcomp_step_commit(gc);
-        from = gcomp__now(gc);
         status = gcomp__carry_out(&gc->desc.comm, &request);
-        gc->stats.communicate_seconds += gcomp__now(gc) - from;
         GCOMP__TRY(gcomp_step_done(gc, request.id, status));
     }
 }
