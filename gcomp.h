@@ -731,7 +731,8 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_stats(const gcomp *gc, gcomp_statis
 #pragma GCC diagnostic pop
 #endif
 
-/* Round to nearest, no flushing of subnormals, exceptions masked; the caller's mode comes back at the end. */
+/* Round to nearest, no flushing of subnormals, exceptions masked; the caller's mode comes back at the end. What calculates
+   between the two from arguments alone stands in a function of its own, not inlined, lest the compiler moves it out. */
 static uint64_t gcomp__fp_enter(void)
 {
 #if defined(__SSE2__)
@@ -896,7 +897,7 @@ GCOMP__INLINE uint32_t gcomp__to_bfloat(float x)
 #define GCOMP__BFLOAT_MAX (gcomp__float(0x7f7f0000u))
 
 /* A square root with the same bits everywhere, without libm: x in [1, 4) * 4^k, Newton's iteration. x >= 0, finite. */
-static double gcomp__sqrt(double x)
+GCOMP__NOINLINE double gcomp__sqrt(double x)
 {
     uint64_t u;
     int64_t exponent;
@@ -3225,11 +3226,18 @@ static const gcomp__topk_kernels GCOMP__F(topk_kernels) = {GCOMP__F(topk_collect
 #ifdef GCOMP__LAST
 enum { GCOMP__TOPK_BINS = 2048, GCOMP__TOPK_SAMPLE = 65536, GCOMP__TOPK_BATCH = 128 };
 
+GCOMP__NOINLINE double gcomp__topk_exact(const double *density, double n)
+{
+    return *density * n * (1 - 1.0 / 1099511627776.0); /* 2^-40 less: so that 0.1 of 10 is 1 */
+}
+
 static size_t gcomp__topk_k(const gcomp_codec *codec, size_t n)
 {
-    double exact = codec->param[0] * (double)n * (1 - 1.0 / 1099511627776.0); /* 2^-40: so that 0.1 of 10 is 1 */
+    uint64_t mode = gcomp__fp_enter(); /* sizes are asked for outside of calculations too */
+    double exact = gcomp__topk_exact(&codec->param[0], (double)n);
     size_t k = (size_t)exact;
     if ((double)k < exact) k++;
+    gcomp__fp_leave(mode);
     return n == 0 ? 0 : k < 1 ? 1 : k > n ? n : k;
 }
 
@@ -4062,7 +4070,7 @@ static gcomp_result gcomp__parse_params(const gcomp__method *m, const char **tex
     return GCOMP_OK;
 }
 
-static gcomp_result gcomp__parse_method(const gcomp__method **method, const char **text, double *param, gcomp__text *why)
+GCOMP__NOINLINE gcomp_result gcomp__parse_method(const gcomp__method **method, const char **text, double *param, gcomp__text *why)
 {
     const char *s = *text;
     size_t length = gcomp__word(s), i;
@@ -4120,7 +4128,7 @@ GCOMP_API gcomp_result gcomp_codec_parse(gcomp_codec *codec, const char *text, c
     return GCOMP_OK;
 }
 
-static void gcomp__say_method(gcomp__text *t, const gcomp__method *m, const double *param)
+GCOMP__NOINLINE void gcomp__say_method(gcomp__text *t, const gcomp__method *m, const double *param)
 {
     size_t i;
     char before = ':';
@@ -4456,7 +4464,7 @@ GCOMP_API gcomp_result gcomp_decode_add(const void *payload, size_t length, floa
 }
 
 /* y <- (or +=) mean of valid payloads, at most 8 views at a time and only those of one method in a row together. */
-static void gcomp__add_all(const gcomp__call *call, const void *const *payloads, const size_t *lengths, size_t count, float *y, size_t n)
+GCOMP__NOINLINE void gcomp__add_all(const gcomp__call *call, const void *const *payloads, const size_t *lengths, size_t count, float *y, size_t n)
 {
     gcomp__view views[8];
     gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, y, n);
@@ -4985,12 +4993,16 @@ static gcomp_result gcomp__reserve_scratch(gcomp *gc)
 static gcomp_result gcomp__reserve(gcomp *gc)
 {
     size_t world = (size_t)gc->desc.comm.world, bytes = gcomp__arena_bytes(&gc->plan, world), send = gcomp__round_up(gc->plan.send, 64);
-    uint8_t *at;
+    uint8_t *at, *had = gc->scratch;
     int round;
     GCOMP__TRY(gcomp__reserve_scratch(gc));
     if (gc->arena) return GCOMP_OK;
     at = (uint8_t *)gcomp__allocate(&gc->memory, bytes);
-    if (!at) return gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, "no memory for the buffers of a step");
+    if (!at) {
+        if (!had) gcomp__release(&gc->memory, gc->scratch, gc->scratch_bytes);
+        gc->scratch = had;
+        return gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, "no memory for the buffers of a step");
+    }
     memset(at, 0, bytes);
     gc->arena = at;
     gc->arena_bytes = bytes;
@@ -5098,7 +5110,7 @@ GCOMP_API gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, c
 }
 
 /* residual <- grad + residual - own, and grad <- mean, all payloads being valid. */
-static void gcomp__commit_payloads(gcomp *gc, gcomp__slot *slot, float *grad, const void *own, size_t own_length, const void *const *payloads,
+GCOMP__NOINLINE void gcomp__commit_payloads(gcomp *gc, gcomp__slot *slot, float *grad, const void *own, size_t own_length, const void *const *payloads,
                                    const size_t *lengths, size_t count)
 {
     gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, NULL, slot->n);
@@ -5399,7 +5411,7 @@ static void gcomp__measure_p(gcomp *gc, const gcomp_input *in, size_t n)
     }
 }
 
-static gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
+GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
 {
     gcomp__work work = gcomp__work_of(gc, slot);
     gcomp_result result;
@@ -5424,6 +5436,10 @@ GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
     slot->grad = grad;
     slot->length = 0;
     gc->ready_count++;
+    if (!grad && gc->arena) { /* its place in the sums is sent all the same */
+        int round;
+        for (round = 0; round < 3; round++) memset(gc->sums[round] + slot->at_sum[round], 0, 4 * slot->sum_floats[round]);
+    }
     if (grad && (gc->local_error == GCOMP_OK || gc->local_error == GCOMP_NOT_FINITE)) {
         double from = gcomp__now(gc);
         uint64_t mode = gcomp__fp_enter();
@@ -5586,7 +5602,7 @@ static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
     return gc->issued != gc->done;
 }
 
-static gcomp_result gcomp__advance(gcomp *gc, gcomp_request *request)
+GCOMP__NOINLINE gcomp_result gcomp__advance(gcomp *gc, gcomp_request *request)
 {
     gcomp_result result;
     size_t w;
@@ -5670,7 +5686,7 @@ static void gcomp__commit_gathered(gcomp *gc, gcomp__slot *slot, const gcomp__wo
     gcomp__decode_with(&work->call, &sink);
 }
 
-static void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
+GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
 {
     gcomp__work work = gcomp__work_of(gc, slot);
     if (slot->method->rounds[0] == GCOMP__GATHER) gcomp__commit_gathered(gc, slot, &work);
