@@ -1,0 +1,60 @@
+# gcomp: make demo | test | bench | accuracy | help. CC, CXX, CFLAGS are respected.
+
+CC ?= gcc
+CXX ?= g++
+CFLAGS ?= -O2
+STRICT = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef
+CSTRICT = $(STRICT) -Wstrict-prototypes
+STB = $(shell pkg-config --cflags stb 2>/dev/null || echo -I/usr/include/stb)
+TRAIN_LIBS = -lopenblas -lz -lm -pthread
+TRAIN = examples/train.c examples/train_data.h examples/train_net.h examples/train_report.h examples/gcomp_threads.h gcomp.h
+
+all: build/train build/bench ## build the demo and the bench
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
+
+build:
+	mkdir -p build
+
+build/gcomp.o: gcomp.h | build
+	echo '#define GCOMP_IMPLEMENTATION' > build/gcomp.c; echo '#include "gcomp.h"' >> build/gcomp.c
+	$(CC) $(CFLAGS) $(CSTRICT) -I. -c build/gcomp.c -o $@
+
+need-demo:
+	@for f in cblas.h zlib.h; do echo "#include <$$f>" | $(CC) -E -x c - >/dev/null 2>&1 || \
+	    { echo "missing $$f: apt-get install libopenblas-dev zlib1g-dev (README.md has the whole line)"; exit 1; }; done
+
+build/train: $(TRAIN) build/gcomp.o | need-demo
+	$(CC) $(CFLAGS) -I. examples/train.c build/gcomp.o -o $@ $(TRAIN_LIBS)
+
+build/train_mpi: $(TRAIN) examples/gcomp_mpi.h build/gcomp.o | need-demo
+	mpicc -DUSE_MPI $(CFLAGS) -I. examples/train.c build/gcomp.o -o $@ $(TRAIN_LIBS)
+
+build/bench: bench/bench.c gcomp.h | build
+	$(CC) $(CFLAGS) -I. bench/bench.c -o $@ -lm -pthread
+
+build/first build/static_memory: build/%: examples/%.c gcomp.h examples/gcomp_threads.h | build
+	$(CC) $(CFLAGS) -I. $< -o $@ -lm -pthread
+
+demo: build/train ## train with and without compression; table and build/demo.svg
+	OPENBLAS_NUM_THREADS=1 ./build/train
+
+demo-mpi: build/train_mpi ## the same under mpirun, one worker a rank
+	OPENBLAS_NUM_THREADS=1 mpirun --allow-run-as-root --oversubscribe -n 4 ./build/train_mpi
+
+accuracy: build/train ## the bars of accuracy over three seeds; minutes
+	OPENBLAS_NUM_THREADS=1 ./build/train --accuracy
+
+bench: build/bench ## speeds beside memory bandwidth; build/bench.csv
+	./build/bench --csv build/bench.csv
+
+examples: build/first build/static_memory build/train ## build all examples
+
+test: ## everything that is tested; ends in a line of counts
+	sh tests/run.sh
+
+clean: ## remove build/
+	rm -rf build
+
+.PHONY: all help demo demo-mpi accuracy bench examples test clean need-demo

@@ -1,0 +1,454 @@
+/* bench.c - speed of every codec beside the bandwidth of this machine's memory.
+
+   Shows     GB/s of gradient (4 n bytes / time), and the ratio to axpy (a[i] += b[i]) measured in the same rounds
+   How       pinned to a core, all contenders interleaved, median of the rounds; memory touched before; state that a commit
+             changes is put back untimed
+   Run       build/bench [--filter TEXT] [--isa NAME] [--n COUNT] [--threads T] [--csv FILE] [--list] */
+
+#define _GNU_SOURCE
+#define GCOMP_IMPLEMENTATION
+#include "gcomp.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <time.h>
+
+enum { MAX_ROWS = 160, MAX_ROUNDS = 15 };
+
+static const char *const codecs[] = {"none", "fp16", "bf16", "sign", "sign:block=tensor", "topk", "topk:density=0.001", "topk:density=0.01+sign",
+                                     "powersgd:rank=1", "powersgd:rank=2", "powersgd", NULL};
+static const char *const kernels[] = {"encode", "encode_plain", "commit", "round_trip", "decode", "decode_add", "seal", NULL};
+
+typedef struct data {
+    size_t n;
+    float *g, *e, *a, *b, *y; /* gradient, residual, axpy's pair, output */
+    unsigned char *payload[2], *scratch;
+    size_t capacity, scratch_bytes;
+} data;
+
+typedef struct row {
+    const char *method, *kernel;
+    gcomp_isa isa;
+    gcomp_codec codec;
+    gcomp *gc; /* for commit and round_trip */
+    double seconds[MAX_ROUNDS], ratio, compression, error;
+} row;
+
+static gcomp_parallel threads;
+static size_t thread_count = 1;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void *memory(size_t bytes) /* touched, on large pages where there are any */
+{
+    size_t huge = 2u << 20, size = (bytes + 2 * huge) / huge * huge;
+    char *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) {
+        fprintf(stderr, "no memory\n");
+        exit(1);
+    }
+    madvise(p, size, MADV_HUGEPAGE);
+    memset(p, 0, size);
+    return p;
+}
+
+/* ---------------- threads: a job is split over T threads, made anew for each (tens of microseconds, and counted) */
+typedef struct share {
+    size_t begin, end;
+    void (*task)(void *arg, size_t index);
+    void *arg;
+} share;
+
+static void *work(void *arg)
+{
+    share *s = arg;
+    for (size_t i = s->begin; i < s->end; i++) s->task(s->arg, i);
+    return NULL;
+}
+
+static void run_parallel(void *user, size_t count, void (*task)(void *arg, size_t index), void *arg)
+{
+    pthread_t id[16];
+    share shares[16];
+    size_t t;
+    (void)user;
+    for (t = 0; t < thread_count; t++) {
+        shares[t].begin = count * t / thread_count;
+        shares[t].end = count * (t + 1) / thread_count;
+        shares[t].task = task;
+        shares[t].arg = arg;
+        if (t + 1 < thread_count && pthread_create(&id[t], NULL, work, &shares[t])) exit(1);
+    }
+    work(&shares[thread_count - 1]);
+    for (t = 0; t + 1 < thread_count; t++) pthread_join(id[t], NULL);
+}
+
+/* ---------------- the yardsticks */
+static float *axpy_a;
+static const float *axpy_b;
+static size_t axpy_n;
+static double sink;
+
+#if defined(__x86_64__)
+__attribute__((noinline, target("avx2"))) static void axpy_range(float *a, const float *b, size_t n)
+{
+    for (size_t i = 0; i + 8 <= n; i += 8) _mm256_storeu_ps(a + i, _mm256_add_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i)));
+}
+
+__attribute__((noinline, target("avx2"))) static float read_range(const float *a, size_t n)
+{
+    __m256 s0 = _mm256_setzero_ps(), s1 = s0, s2 = s0, s3 = s0;
+    float f[8];
+    for (size_t i = 0; i + 32 <= n; i += 32) {
+        s0 = _mm256_add_ps(s0, _mm256_loadu_ps(a + i));
+        s1 = _mm256_add_ps(s1, _mm256_loadu_ps(a + i + 8));
+        s2 = _mm256_add_ps(s2, _mm256_loadu_ps(a + i + 16));
+        s3 = _mm256_add_ps(s3, _mm256_loadu_ps(a + i + 24));
+    }
+    _mm256_storeu_ps(f, _mm256_add_ps(_mm256_add_ps(s0, s1), _mm256_add_ps(s2, s3)));
+    return f[0] + f[3] + f[7];
+}
+#else
+__attribute__((noinline, optimize("O3"))) static void axpy_range(float *a, const float *b, size_t n)
+{
+    for (size_t i = 0; i < n; i++) a[i] += b[i];
+}
+
+__attribute__((noinline)) static float read_range(const float *a, size_t n)
+{
+    float s[4] = {0, 0, 0, 0};
+    for (size_t i = 0; i + 4 <= n; i += 4)
+        for (size_t j = 0; j < 4; j++) s[j] += a[i + j];
+    return s[0] + s[1] + s[2] + s[3];
+}
+#endif
+
+static void axpy_task(void *arg, size_t i)
+{
+    size_t pieces = *(size_t *)arg, begin = axpy_n * i / pieces / 16 * 16, end = axpy_n * (i + 1) / pieces / 16 * 16;
+    axpy_range(axpy_a + begin, axpy_b + begin, end - begin);
+}
+
+static void axpy(data *d)
+{
+    size_t pieces = thread_count;
+    axpy_a = d->a;
+    axpy_b = d->b;
+    axpy_n = d->n;
+    if (thread_count > 1) run_parallel(NULL, pieces, axpy_task, &pieces);
+    else axpy_range(d->a, d->b, d->n);
+}
+
+/* ---------------- the contenders */
+static void must(gcomp_result r, const char *what)
+{
+    if (r == GCOMP_OK) return;
+    fprintf(stderr, "%s: %s\n", what, gcomp_result_string(r));
+    exit(1);
+}
+
+static gcomp_exec exec_of(const row *r, data *d)
+{
+    gcomp_exec exec = {r->isa, d->scratch, d->scratch_bytes, threads};
+    return exec;
+}
+
+static void encode(row *r, data *d, const float *residual, int which, size_t *length)
+{
+    gcomp_exec exec = exec_of(r, d);
+    gcomp_input in = {0};
+    in.grad = d->g;
+    in.rows = d->n;
+    in.residual = residual;
+    must(gcomp_encode(&r->codec, &in, &exec, d->payload[which], d->capacity, length), "encode");
+}
+
+static void commit(row *r, data *d, const size_t *lengths)
+{
+    const void *payloads[2] = {d->payload[0], d->payload[1]};
+    must(gcomp_commit(r->gc, 0, d->y, payloads[0], lengths[0], payloads, lengths, 2), gcomp_error(r->gc));
+}
+
+static void whole_step(row *r, data *d) /* all rounds of one worker alone */
+{
+    gcomp_request q;
+    must(gcomp_step_begin(r->gc, NULL), "begin");
+    must(gcomp_step_ready(r->gc, 0, d->y), "ready");
+    for (;;) {
+        must(gcomp_step_next(r->gc, &q), gcomp_error(r->gc));
+        if (q.kind == GCOMP_DONE) break;
+        if (q.kind == GCOMP_ALLGATHER) memcpy(q.recv, q.send, q.stride);
+        must(gcomp_step_done(r->gc, q.id, 0), "done");
+    }
+    must(gcomp_step_commit(r->gc), "commit");
+}
+
+/* One timed call. Returns its seconds; what a commit changed is put back before, untimed. */
+static double timed(row *r, data *d)
+{
+    gcomp_exec exec = exec_of(r, d);
+    size_t lengths[2] = {0, 0};
+    const char *k = r->kernel;
+    int changes = !strcmp(k, "commit") || !strcmp(k, "round_trip"), rounds = gcomp_bound(&r->codec, 1) == 0 && r->codec.method;
+    double from;
+    if (changes) {
+        memcpy(d->y, d->g, 4 * d->n);
+        if (gcomp_residual(r->gc, 0)) memcpy((float *)(uintptr_t)gcomp_residual(r->gc, 0), d->e, 4 * d->n);
+    }
+    if (r->codec.method && !rounds && strcmp(k, "encode") && strcmp(k, "encode_plain")) {
+        encode(r, d, d->e, 0, &lengths[0]);
+        memcpy(d->payload[1], d->payload[0], lengths[0]);
+        lengths[1] = lengths[0];
+    }
+    from = now();
+    if (!strcmp(r->method, "axpy")) axpy(d);
+    else if (!strcmp(r->method, "memcpy")) memcpy(d->a, d->b, 4 * d->n);
+    else if (!strcmp(r->method, "read")) sink += (double)read_range(d->b, d->n);
+    else if (rounds) whole_step(r, d);
+    else if (!strcmp(k, "encode")) encode(r, d, d->e, 0, &lengths[0]);
+    else if (!strcmp(k, "encode_plain")) encode(r, d, NULL, 0, &lengths[0]);
+    else if (!strcmp(k, "commit")) commit(r, d, lengths);
+    else if (!strcmp(k, "decode")) must(gcomp_decode(d->payload[0], lengths[0], d->y, d->n, &exec), "decode");
+    else if (!strcmp(k, "decode_add")) must(gcomp_decode_add(d->payload[0], lengths[0], 0.5f, d->y, d->n, &exec), "decode_add");
+    else if (!strcmp(k, "seal")) must(gcomp_seal(d->payload[0], lengths[0], &exec), "seal");
+    else {
+        encode(r, d, gcomp_residual(r->gc, 0), 0, &lengths[0]);
+        commit(r, d, lengths);
+    }
+    return now() - from;
+}
+
+/* ---------------- a table of rows for one size */
+static int by_value(const void *x, const void *y)
+{
+    double a = *(const double *)x, b = *(const double *)y;
+    return a < b ? -1 : a > b;
+}
+
+static double median(double *v, size_t n)
+{
+    qsort(v, n, sizeof *v, by_value);
+    return v[n / 2];
+}
+
+static size_t matrix_cols(size_t n)
+{
+    size_t cols = 16;
+    while (cols * cols * 4 <= n) cols *= 2;
+    return cols;
+}
+
+static void open_row(row *r, const data *d)
+{
+    gcomp_desc desc = {0};
+    gcomp_tensor t = {0};
+    desc.isa = r->isa;
+    desc.no_checksum = 1;
+    desc.parallel = threads;
+    desc.seed = 1;
+    t.name = "t";
+    t.cols = matrix_cols(d->n);
+    t.rows = d->n / t.cols;
+    t.codec = r->method;
+    must(gcomp_open(&r->gc, &desc), "open");
+    must(gcomp_add_tensor(r->gc, &t), "add_tensor");
+    must(gcomp_prepare(r->gc), "prepare");
+}
+
+static size_t add_row(row *rows, size_t count, const char *method, const char *kernel, gcomp_isa isa, const char *filter)
+{
+    row *r = &rows[count];
+    if (filter && !strstr(method, filter) && !strstr(kernel, filter) && strcmp(method, "axpy")) return count;
+    if (count == MAX_ROWS) return count;
+    memset(r, 0, sizeof *r);
+    r->method = method;
+    r->kernel = kernel;
+    r->isa = isa;
+    return count + 1;
+}
+
+static size_t make_rows(row *rows, gcomp_isa isa, size_t n, const char *filter)
+{
+    size_t count = 0;
+    (void)n;
+    count = add_row(rows, count, "axpy", "axpy", isa, filter);
+    count = add_row(rows, count, "memcpy", "memcpy", isa, filter);
+    count = add_row(rows, count, "read", "read", isa, filter);
+    for (size_t c = 0; codecs[c]; c++)
+        for (size_t k = 0; kernels[k]; k++) {
+            gcomp_codec codec;
+            must(gcomp_codec_parse(&codec, codecs[c], NULL, 0), codecs[c]);
+            if (!gcomp_bound(&codec, 1) && strcmp(kernels[k], "round_trip")) continue;
+            if (!strcmp(kernels[k], "commit") && !strcmp(codecs[c], "none")) continue; /* keeps no residual */
+            count = add_row(rows, count, codecs[c], kernels[k], isa, filter);
+        }
+    return count;
+}
+
+/* Error and ratio of a codec, without a residual, and a check that it decodes. */
+static void judge(row *r, data *d)
+{
+    double error = 0, total = 0;
+    size_t length = 0;
+    gcomp_exec exec = exec_of(r, d);
+    for (size_t i = 0; i < d->n; i++) total += (double)d->g[i] * (double)d->g[i];
+    if (gcomp_bound(&r->codec, 1)) {
+        encode(r, d, NULL, 0, &length);
+        must(gcomp_decode(d->payload[0], length, d->y, d->n, &exec), "decode");
+        r->compression = 4.0 * (double)d->n / (double)length;
+    } else {
+        size_t cols = matrix_cols(d->n), rows = d->n / cols;
+        memcpy(d->y, d->g, 4 * d->n);
+        memset((float *)(uintptr_t)gcomp_residual(r->gc, 0), 0, 4 * d->n);
+        whole_step(r, d);
+        r->compression = (double)d->n / (r->codec.param[0] * (double)(rows + cols));
+    }
+    for (size_t i = 0; i < d->n; i++) error += ((double)d->g[i] - (double)d->y[i]) * ((double)d->g[i] - (double)d->y[i]);
+    r->error = sqrt(error / total);
+}
+
+static void print_row(const row *r, size_t n, double seconds, FILE *csv)
+{
+    double speed = 4e-9 * (double)n / seconds;
+    const char *quote = strchr(r->method, ',') ? "\"" : "";
+    printf("%-24s %-13s %-7s %9zu %9.2f %7.3f %9.1f %9.2g\n", r->method, r->kernel, gcomp_isa_name(r->isa), n, speed, r->ratio, r->compression, r->error);
+    if (csv)
+        fprintf(csv, "%s%s%s,%s,%s,%zu,%zu,%.3f,%.4f,%.3f,%.6g\n", quote, r->method, quote, r->kernel, gcomp_isa_name(r->isa), thread_count, n, speed,
+                r->ratio, r->compression, r->error);
+    fflush(stdout);
+}
+
+static void bench(data *d, gcomp_isa isa, const char *filter, FILE *csv)
+{
+    static row rows[MAX_ROWS];
+    size_t count = make_rows(rows, isa, d->n, filter), rounds = d->n >= (1u << 24) ? 7 : 9, calls = d->n >= (1u << 20) ? 1 : (1u << 19) / d->n;
+    double axpy_seconds;
+    for (size_t i = 3; i < count; i++) {
+        if (!strcmp(rows[i].method, "axpy") || !strcmp(rows[i].method, "memcpy") || !strcmp(rows[i].method, "read")) continue;
+        must(gcomp_codec_parse(&rows[i].codec, rows[i].method, NULL, 0), rows[i].method);
+    }
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(rows[i].method, "axpy") && strcmp(rows[i].method, "memcpy") && strcmp(rows[i].method, "read"))
+            must(gcomp_codec_parse(&rows[i].codec, rows[i].method, NULL, 0), rows[i].method);
+    for (size_t i = 0; i < count; i++) {
+        row *r = &rows[i];
+        if (!r->codec.method) { /* a yardstick */
+            r->compression = 1;
+            for (size_t k = 0; k < rounds; k++) {
+                double s = 0;
+                for (size_t c = 0; c < calls; c++) s += timed(r, d);
+                r->seconds[k] = s / (double)calls;
+            }
+            if (i == 0) axpy_seconds = median(r->seconds, rounds);
+            r->ratio = i == 0 ? 1 : axpy_seconds / median(r->seconds, rounds);
+            print_row(r, d->n, median(r->seconds, rounds), csv);
+            continue;
+        }
+        double ratios[MAX_ROUNDS], seconds[MAX_ROUNDS];
+        open_row(r, d);
+        judge(r, d);
+        for (size_t k = 0; k < rounds; k++) { /* axpy before each: the ratio is of neighbours in time */
+            double a = 0, s = 0;
+            for (size_t c = 0; c < calls; c++) a += timed(&rows[0], d);
+            for (size_t c = 0; c < calls; c++) s += timed(r, d);
+            seconds[k] = s / (double)calls;
+            ratios[k] = a / s;
+        }
+        r->ratio = median(ratios, rounds);
+        print_row(r, d->n, median(seconds, rounds), csv);
+        gcomp_close(r->gc);
+    }
+}
+
+static void fill(data *d, size_t n)
+{
+    uint64_t s = 88172645463325252u;
+    d->n = n;
+    d->g = memory(4 * n);
+    d->e = memory(4 * n);
+    d->a = memory(4 * n);
+    d->b = memory(4 * n);
+    d->y = memory(4 * n);
+    d->capacity = 5 * n + 128;
+    d->payload[0] = memory(d->capacity);
+    d->payload[1] = memory(d->capacity);
+    d->scratch_bytes = GCOMP_SCRATCH(n / 4) + (1u << 20);
+    d->scratch = memory(d->scratch_bytes);
+    for (size_t i = 0; i < n; i++) { /* nearly normal: twelve uniform numbers in one word's bytes and halves */
+        float sum = 0;
+        for (int k = 0; k < 2; k++) {
+            s ^= s << 13;
+            s ^= s >> 7;
+            s ^= s << 17;
+            for (int b = 0; b < 64; b += 11) sum += (float)(s >> b & 2047) / 2048.0f - 0.5f;
+        }
+        d->g[i] = sum * 1e-3f;
+        d->e[i] = (float)((double)((s >> 20 & 0xffff)) - 32767.5) * 1e-8f;
+        d->b[i] = 1e-9f;
+    }
+}
+
+static void release(data *d) { (void)d; /* the process ends soon; sizes are few */ }
+
+static gcomp_isa isa_of(const char *name)
+{
+    for (int i = 1; i <= GCOMP_ISA_NEON; i++)
+        if (!strcmp(gcomp_isa_name((gcomp_isa)i), name) && gcomp_isa_available((gcomp_isa)i)) return (gcomp_isa)i;
+    fprintf(stderr, "no instruction set '%s' here\n", name);
+    exit(2);
+}
+
+int main(int argc, char **argv)
+{
+    static const size_t sizes[] = {1u << 14, 1u << 20, 1u << 25};
+    const char *filter = NULL, *isa = NULL, *csv_name = NULL;
+    size_t n = 0;
+    FILE *csv = NULL;
+    for (int i = 1; i < argc; i++) {
+        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+        if (!strcmp(argv[i], "--list")) {
+            for (size_t c = 0; codecs[c]; c++) puts(codecs[c]);
+            return 0;
+        }
+        if (!value) return fprintf(stderr, "usage: bench [--filter TEXT] [--isa NAME] [--n COUNT] [--threads T] [--csv FILE] [--list]\n"), 2;
+        i++;
+        if (!strcmp(argv[i - 1], "--filter")) filter = value;
+        else if (!strcmp(argv[i - 1], "--isa")) isa = value;
+        else if (!strcmp(argv[i - 1], "--n")) n = strtoull(value, NULL, 0);
+        else if (!strcmp(argv[i - 1], "--threads")) thread_count = strtoull(value, NULL, 0);
+        else if (!strcmp(argv[i - 1], "--csv")) csv_name = value;
+        else return fprintf(stderr, "unknown option %s\n", argv[i - 1]), 2;
+    }
+    if (thread_count < 1 || thread_count > 16) return fprintf(stderr, "--threads takes 1 to 16\n"), 2;
+    if (thread_count > 1) threads.run = run_parallel;
+    if (csv_name && !(csv = fopen(csv_name, "w"))) return perror(csv_name), 1;
+    if (csv) fprintf(csv, "method,kernel,isa,threads,n,gb_per_s,ratio_to_axpy,compression_ratio,relative_error\n");
+    if (thread_count == 1) {
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        CPU_SET(0, &set);
+        sched_setaffinity(0, sizeof set, &set);
+    }
+    printf("gcomp %d, gcc %s, %zu thread(s)\n", gcomp_version(), __VERSION__, thread_count);
+    printf("%-24s %-13s %-7s %9s %9s %7s %9s %9s\n", "method", "kernel", "isa", "n", "GB/s", "/axpy", "ratio", "error");
+    for (size_t s = 0; s < (n ? 1 : sizeof sizes / sizeof sizes[0]); s++) {
+        data d;
+        fill(&d, n ? n : sizes[s]);
+        for (int i = GCOMP_ISA_SCALAR; i <= GCOMP_ISA_NEON; i++) {
+            if (isa ? (gcomp_isa)i != isa_of(isa) : !gcomp_isa_available((gcomp_isa)i)) continue;
+            if (!isa && i == GCOMP_ISA_SCALAR && d.n > (1u << 20)) continue; /* minutes, and nobody's choice */
+            bench(&d, (gcomp_isa)i, filter, csv);
+        }
+        release(&d);
+    }
+    if (csv) fclose(csv);
+    return sink == 12345.678 ? 1 : 0;
+}

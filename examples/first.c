@@ -1,0 +1,97 @@
+/* first.c - the smallest complete program: two workers exchange one gradient, one bit an element.
+
+   Shows     gcomp_open, gcomp_add_tensor, gcomp_exchange, gcomp_stats; workers as threads (gcomp_threads.h)
+   Leaves    a network to train: see train.c
+   Build     cc -I. examples/first.c -o build/first -pthread
+   Run       build/first */
+
+#ifndef _POSIX_C_SOURCE
+#define _POSIX_C_SOURCE 200809L
+#endif
+
+#define GCOMP_IMPLEMENTATION
+#include "gcomp.h"
+#include "gcomp_threads.h"
+
+#include <pthread.h>
+#include <stdio.h>
+
+enum { WORKERS = 2, ROWS = 64, COLS = 32, COUNT = ROWS * COLS, STEPS = 3 };
+
+typedef struct worker {
+    gcomp_threads *group;
+    int rank;
+    gcomp_result result;
+} worker;
+
+/* Opens an object and gives it the tensor. On error *gc may be open: the caller closes it. */
+static gcomp_result open_worker(gcomp **gc, const worker *w)
+{
+    gcomp_desc desc = {0};
+    gcomp_tensor weights = {0};
+    gcomp_result result;
+    desc.codec = "sign"; /* a float for every 1024 elements, then one bit each */
+    desc.comm = gcomp_threads_comm(w->group, w->rank);
+    weights.name = "weights";
+    weights.rows = ROWS;
+    weights.cols = COLS;
+    result = gcomp_open(gc, &desc);
+    return result != GCOMP_OK ? result : gcomp_add_tensor(*gc, &weights);
+}
+
+static void *work(void *arg)
+{
+    worker *w = (worker *)arg;
+    float grad[COUNT];
+    float *grads[1] = {grad};
+    gcomp_statistics stats;
+    gcomp *gc = NULL;
+    w->result = open_worker(&gc, w);
+    for (int step = 0; step < STEPS && w->result == GCOMP_OK; step++) {
+        float own;
+        for (int i = 0; i < COUNT; i++)
+            grad[i] = (float)((i * 37 + 11 * w->rank) % 101 - 50) / 50.0f; /* stands for a backward pass */
+        own = grad[5];
+        w->result = gcomp_exchange(gc, grads, NULL); /* grad is the mean over the workers now */
+        if (w->result == GCOMP_OK)
+            printf("step %d, worker %d: element 5 was %+.3f here; mean received %+.3f; kept for the next step %+.3f\n",
+                   step, w->rank, (double)own, (double)grad[5], (double)gcomp_residual(gc, 0)[5]);
+    }
+    if (w->result == GCOMP_OK)
+        w->result = gcomp_stats(gc, &stats);
+    if (w->result == GCOMP_OK)
+        printf("worker %d sent %llu bytes for %llu bytes of gradient: %.1f times less\n", w->rank,
+               (unsigned long long)stats.bytes_out, (unsigned long long)stats.bytes_in, stats.ratio);
+    else
+        gcomp_threads_fail(w->group); /* the other need not wait for this one */
+    gcomp_close(gc);
+    return NULL;
+}
+
+int main(void)
+{
+    pthread_t threads[WORKERS];
+    worker workers[WORKERS];
+    gcomp_threads *group;
+    int started = 0, failed = 0;
+    if (gcomp_threads_open(&group, WORKERS, 10.0) != 0)
+        return 1;
+    for (; started < WORKERS; started++) {
+        workers[started].group = group;
+        workers[started].rank = started;
+        if (pthread_create(&threads[started], NULL, work, &workers[started]) != 0) {
+            gcomp_threads_fail(group);
+            failed = 1;
+            break;
+        }
+    }
+    for (int i = 0; i < started; i++) {
+        pthread_join(threads[i], NULL);
+        if (workers[i].result != GCOMP_OK) {
+            fprintf(stderr, "worker %d: %s\n", i, gcomp_result_string(workers[i].result));
+            failed = 1;
+        }
+    }
+    gcomp_threads_close(group);
+    return failed;
+}

@@ -1,0 +1,200 @@
+/* gcomp_mpi.h - a transport for gcomp.h: workers are the ranks of an MPI communicator. Copy it, change it.
+
+   Licence: as gcomp.h. Compile with mpicc, MPI 2.2 or later.
+
+       gcomp_mpi mpi;
+       MPI_Init(&argc, &argv);
+       if (gcomp_mpi_open(&mpi, MPI_COMM_WORLD)) MPI_Abort(MPI_COMM_WORLD, 1);
+       desc.comm = gcomp_mpi_comm(&mpi);
+       ...
+       gcomp_mpi_close(&mpi);
+       MPI_Finalize();
+
+   The communicator is duplicated, so that nothing here meets the user's own messages, and its errors are returned
+   instead of ending the program; callbacks return the MPI error code. Counts of MPI are int: larger ones go in
+   pieces. Sums have the same bits on all ranks as far as MPI_Allreduce has (Open MPI, MPICH: yes). */
+
+#ifndef GCOMP_MPI_H
+#define GCOMP_MPI_H
+
+#include "gcomp.h"
+
+#include <limits.h>
+#include <mpi.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Largest count given to one MPI call, at most INT_MAX; tests set a small one. */
+#ifndef GCOMP_MPI_PIECE
+#define GCOMP_MPI_PIECE ((size_t)1 << 30)
+#endif
+
+typedef struct gcomp_mpi {
+    MPI_Comm comm;
+    int rank;
+    int world;
+    int *counts;  /* [world], of MPI_Allgatherv */
+    int *places;  /* [world] */
+} gcomp_mpi;
+
+static inline void gcomp_mpi_close(gcomp_mpi *mpi)
+{
+    if (mpi->comm != MPI_COMM_NULL)
+        MPI_Comm_free(&mpi->comm);
+    free(mpi->counts);
+    free(mpi->places);
+    mpi->counts = NULL;
+    mpi->places = NULL;
+}
+
+/* Duplicates the communicator; collective. Returns 0 or an MPI error code; on error there is nothing to close. */
+static inline int gcomp_mpi_open(gcomp_mpi *mpi, MPI_Comm comm)
+{
+    int error;
+    memset(mpi, 0, sizeof *mpi);
+    mpi->comm = MPI_COMM_NULL;
+    error = MPI_Comm_dup(comm, &mpi->comm);
+    if (error)
+        return error;
+    error = MPI_Comm_set_errhandler(mpi->comm, MPI_ERRORS_RETURN);
+    if (!error)
+        error = MPI_Comm_rank(mpi->comm, &mpi->rank);
+    if (!error)
+        error = MPI_Comm_size(mpi->comm, &mpi->world);
+    if (!error) {
+        mpi->counts = (int *)calloc((size_t)mpi->world, sizeof *mpi->counts);
+        mpi->places = (int *)calloc((size_t)mpi->world, sizeof *mpi->places);
+        if (!mpi->counts || !mpi->places)
+            error = MPI_ERR_NO_MEM;
+    }
+    if (error)
+        gcomp_mpi_close(mpi);
+    return error;
+}
+
+/* data[count] <- sum over the workers, in place. */
+static inline int gcomp_mpi_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype)
+{
+    const gcomp_mpi *mpi = (const gcomp_mpi *)user;
+    float *at = (float *)data;
+    if (dtype != GCOMP_F32)
+        return MPI_ERR_TYPE;
+    while (count) {
+        size_t piece = count < GCOMP_MPI_PIECE ? count : GCOMP_MPI_PIECE;
+        int error = MPI_Allreduce(MPI_IN_PLACE, at, (int)piece, MPI_FLOAT, MPI_SUM, mpi->comm);
+        if (error)
+            return error;
+        at += piece;
+        count -= piece;
+    }
+    return MPI_SUCCESS;
+}
+
+/* One piece of a large all-gather: all + w * bytes <- mine[piece] of worker w. A type whose extent is the whole block
+   places the pieces of the workers `bytes` apart. */
+static inline int gcomp_mpi_gather_piece(const gcomp_mpi *mpi, const void *mine, void *all, size_t piece, size_t bytes)
+{
+    MPI_Datatype block = MPI_DATATYPE_NULL, spread = MPI_DATATYPE_NULL;
+    int error = MPI_Type_contiguous((int)piece, MPI_BYTE, &block);
+    if (!error)
+        error = MPI_Type_create_resized(block, 0, (MPI_Aint)bytes, &spread);
+    if (!error)
+        error = MPI_Type_commit(&spread);
+    if (!error)
+        error = MPI_Allgather(mine, (int)piece, MPI_BYTE, all, 1, spread, mpi->comm);
+    if (spread != MPI_DATATYPE_NULL)
+        MPI_Type_free(&spread);
+    if (block != MPI_DATATYPE_NULL)
+        MPI_Type_free(&block);
+    return error;
+}
+
+/* all[world * bytes] <- mine[bytes] of every worker, in rank order. */
+static inline int gcomp_mpi_allgather(void *user, const void *mine, void *all, size_t bytes)
+{
+    const gcomp_mpi *mpi = (const gcomp_mpi *)user;
+    if (bytes <= GCOMP_MPI_PIECE)
+        return MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, mpi->comm);
+    for (size_t at = 0; at < bytes; at += GCOMP_MPI_PIECE) {
+        size_t piece = bytes - at < GCOMP_MPI_PIECE ? bytes - at : GCOMP_MPI_PIECE;
+        int error = gcomp_mpi_gather_piece(mpi, (const char *)mine + at, (char *)all + at, piece, bytes);
+        if (error)
+            return error;
+    }
+    return MPI_SUCCESS;
+}
+
+/* Broadcasts data[bytes] of rank `root`, in pieces. Also for weights at the start or after a failure. */
+static inline int gcomp_mpi_broadcast(void *user, void *data, size_t bytes, int root)
+{
+    const gcomp_mpi *mpi = (const gcomp_mpi *)user;
+    char *at = (char *)data;
+    while (bytes) {
+        size_t piece = bytes < GCOMP_MPI_PIECE ? bytes : GCOMP_MPI_PIECE;
+        int error = MPI_Bcast(at, (int)piece, MPI_BYTE, root, mpi->comm);
+        if (error)
+            return error;
+        at += piece;
+        bytes -= piece;
+    }
+    return MPI_SUCCESS;
+}
+
+/* all + w * stride <- bytes[w] bytes of worker w, for all w. */
+static inline int gcomp_mpi_allgatherv(void *user, const void *mine, void *all, const size_t *bytes, size_t stride)
+{
+    gcomp_mpi *mpi = (gcomp_mpi *)user;
+    size_t world = (size_t)mpi->world;
+    for (size_t w = 0; w < world; w++)
+        if (bytes[w] > stride)
+            return MPI_ERR_COUNT; /* the same on all: the sizes are */
+    if (stride <= GCOMP_MPI_PIECE / world) {
+        for (size_t w = 0; w < world; w++) {
+            mpi->counts[w] = (int)bytes[w];
+            mpi->places[w] = (int)(w * stride);
+        }
+        return MPI_Allgatherv(mine, mpi->counts[mpi->rank], MPI_BYTE, all, mpi->counts, mpi->places, MPI_BYTE, mpi->comm);
+    }
+    /* Places beyond int: one broadcast from each. At such sizes the time is in the bytes, not in the calls. */
+    for (size_t w = 0; w < world; w++) {
+        char *place = (char *)all + w * stride;
+        int error;
+        if ((int)w == mpi->rank && bytes[w])
+            memmove(place, mine, bytes[w]);
+        error = gcomp_mpi_broadcast(mpi, place, bytes[w], (int)w);
+        if (error)
+            return error;
+    }
+    return MPI_SUCCESS;
+}
+
+/* recv + w * bytes <- send + rank * bytes of worker w. Blocks above GCOMP_MPI_PIECE are refused. */
+static inline int gcomp_mpi_alltoall(void *user, const void *send, void *recv, size_t bytes)
+{
+    const gcomp_mpi *mpi = (const gcomp_mpi *)user;
+    if (bytes > GCOMP_MPI_PIECE)
+        return MPI_ERR_COUNT;
+    return MPI_Alltoall(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE, mpi->comm);
+}
+
+static inline int gcomp_mpi_barrier(void *user)
+{
+    return MPI_Barrier(((const gcomp_mpi *)user)->comm);
+}
+
+/* The transport, for gcomp_desc.comm. Valid until mpi is closed or moved. */
+static inline gcomp_comm gcomp_mpi_comm(gcomp_mpi *mpi)
+{
+    gcomp_comm comm;
+    memset(&comm, 0, sizeof comm);
+    comm.user = mpi;
+    comm.rank = mpi->rank;
+    comm.world = mpi->world;
+    comm.allreduce = gcomp_mpi_allreduce;
+    comm.allgather = gcomp_mpi_allgather;
+    comm.allgatherv = gcomp_mpi_allgatherv;
+    return comm;
+}
+
+#endif /* GCOMP_MPI_H */

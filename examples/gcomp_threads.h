@@ -1,0 +1,365 @@
+/* gcomp_threads.h - a transport for gcomp.h: workers are threads of one process. Copy it, change it.
+
+   Licence: as gcomp.h. Needs POSIX threads: compile with -pthread.
+
+       gcomp_threads *group;
+       if (gcomp_threads_open(&group, 4, 30.0)) return 1;      four workers; one that is missing for 30 s is an error on all
+       in the thread of worker `rank`:  desc.comm = gcomp_threads_comm(group, rank);
+       gcomp_threads_close(group);                             after all threads have been joined
+
+   Every collective first meets (all workers lay down what they bring, and the last one compares), then works on the
+   buffers of all, then parts (nobody returns while another still reads or writes his buffers). Failures are decided
+   in the meeting alone, so that a collective fails on all workers or on none:
+
+     - sizes or kinds that differ: GCOMP_THREADS_MISMATCH on all; the group can go on
+     - a worker that does not come in time, or gcomp_threads_fail: GCOMP_THREADS_FAILED on all, now and ever after
+
+   Sums are made in rank order, each element by one worker: the same bits on all and in every run. Each worker sums
+   its shard of the elements for all, so that the work of a sum does not grow with the number of workers. */
+
+#ifndef GCOMP_THREADS_H
+#define GCOMP_THREADS_H
+
+#include "gcomp.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define GCOMP_THREADS_MISMATCH 1
+#define GCOMP_THREADS_FAILED 2
+
+typedef enum gcomp_threads_kind {
+    GCOMP_THREADS_BARRIER,
+    GCOMP_THREADS_ALLREDUCE,
+    GCOMP_THREADS_ALLGATHER,
+    GCOMP_THREADS_ALLGATHERV,
+    GCOMP_THREADS_ALLTOALL,
+    GCOMP_THREADS_BROADCAST
+} gcomp_threads_kind;
+
+/* What one worker brings to a collective. */
+typedef struct gcomp_threads_part {
+    gcomp_threads_kind kind;
+    size_t size;          /* elements of a sum, else bytes of a block; must be equal on all */
+    int root;             /* of a broadcast */
+    const void *send;     /* read by others */
+    float *sum;           /* of a sum: read and written by others, each in its own shard */
+    const size_t *bytes;  /* of allgatherv: must be equal on all */
+} gcomp_threads_part;
+
+struct gcomp_threads;
+
+/* What the callbacks get as `user`. */
+typedef struct gcomp_threads_member {
+    struct gcomp_threads *group;
+    int rank;
+} gcomp_threads_member;
+
+typedef struct gcomp_threads {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    double timeout;
+    int world;
+    int arrived;                    /* workers that wait in the meeting under way, or in the parting */
+    unsigned long turn;             /* counts meetings and partings that are complete */
+    int verdict;                    /* of the last complete meeting */
+    int failed;                     /* for ever */
+    gcomp_threads_part *parts;      /* [world] */
+    gcomp_threads_member *members;  /* [world] */
+} gcomp_threads;
+
+/* Frees a group; no thread may be inside a collective any more. NULL is allowed. */
+static inline void gcomp_threads_close(gcomp_threads *group)
+{
+    if (!group)
+        return;
+    pthread_cond_destroy(&group->changed);
+    pthread_mutex_destroy(&group->lock);
+    free(group->parts);
+    free(group->members);
+    free(group);
+}
+
+/* A condition that waits on the monotonic clock: a change of the wall clock must not look like a missing worker. */
+static inline int gcomp_threads_init_cond(pthread_cond_t *cond)
+{
+    pthread_condattr_t attributes;
+    int error = pthread_condattr_init(&attributes);
+    if (error)
+        return error;
+    error = pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    if (!error)
+        error = pthread_cond_init(cond, &attributes);
+    pthread_condattr_destroy(&attributes);
+    return error;
+}
+
+/* Makes a group of `world` workers. timeout_seconds: how long a worker waits for the others, > 0.
+   Returns 0 or an errno value; on error *group is NULL. */
+static inline int gcomp_threads_open(gcomp_threads **group, int world, double timeout_seconds)
+{
+    gcomp_threads *g;
+    int error;
+    *group = NULL;
+    if (world < 1 || !(timeout_seconds > 0 && timeout_seconds <= 1e6))
+        return EINVAL;
+    g = (gcomp_threads *)calloc(1, sizeof *g);
+    if (!g)
+        return ENOMEM;
+    g->parts = (gcomp_threads_part *)calloc((size_t)world, sizeof *g->parts);
+    g->members = (gcomp_threads_member *)calloc((size_t)world, sizeof *g->members);
+    error = g->parts && g->members ? pthread_mutex_init(&g->lock, NULL) : ENOMEM;
+    if (!error) {
+        error = gcomp_threads_init_cond(&g->changed);
+        if (error)
+            pthread_mutex_destroy(&g->lock);
+    }
+    if (error) {
+        free(g->parts);
+        free(g->members);
+        free(g);
+        return error;
+    }
+    g->world = world;
+    g->timeout = timeout_seconds;
+    for (int rank = 0; rank < world; rank++) {
+        g->members[rank].group = g;
+        g->members[rank].rank = rank;
+    }
+    *group = g;
+    return 0;
+}
+
+/* Ends the group: every collective that is not under way, and every later one, fails on all workers.
+   A worker that gives up calls it, so that the others do not have to wait for the time-out. From any thread. */
+static inline void gcomp_threads_fail(gcomp_threads *group)
+{
+    pthread_mutex_lock(&group->lock);
+    group->failed = 1;
+    pthread_cond_broadcast(&group->changed);
+    pthread_mutex_unlock(&group->lock);
+}
+
+/* Do all workers bring the same collective of the same sizes? Called with all of them waiting. */
+static inline int gcomp_threads_compare(const gcomp_threads *g)
+{
+    const gcomp_threads_part *first = &g->parts[0];
+    for (int w = 1; w < g->world; w++) {
+        const gcomp_threads_part *part = &g->parts[w];
+        if (part->kind != first->kind || part->size != first->size || part->root != first->root)
+            return GCOMP_THREADS_MISMATCH;
+        if (first->bytes && memcmp(part->bytes, first->bytes, (size_t)g->world * sizeof *first->bytes) != 0)
+            return GCOMP_THREADS_MISMATCH;
+    }
+    for (int w = 0; first->bytes && w < g->world; w++)
+        if (first->bytes[w] > first->size)
+            return GCOMP_THREADS_MISMATCH; /* would run into the next worker's place */
+    return 0;
+}
+
+static inline struct timespec gcomp_threads_deadline(double seconds)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    at.tv_sec += (time_t)seconds;
+    at.tv_nsec += (long)((seconds - (double)(time_t)seconds) * 1e9);
+    if (at.tv_nsec >= 1000000000L) {
+        at.tv_nsec -= 1000000000L;
+        at.tv_sec++;
+    }
+    return at;
+}
+
+/* The meeting: returns when all workers have come, 0 on all if they agree. If it is not 0, nobody touches a buffer. */
+static inline int gcomp_threads_meet(const gcomp_threads_member *me, const gcomp_threads_part *part)
+{
+    gcomp_threads *g = me->group;
+    struct timespec deadline = gcomp_threads_deadline(g->timeout);
+    unsigned long turn;
+    int verdict;
+    pthread_mutex_lock(&g->lock);
+    turn = g->turn;
+    if (!g->failed) {
+        g->parts[me->rank] = *part;
+        if (++g->arrived == g->world) {
+            g->arrived = 0;
+            g->turn++;
+            g->verdict = gcomp_threads_compare(g);
+            pthread_cond_broadcast(&g->changed);
+        }
+    }
+    while (g->turn == turn && !g->failed) {
+        if (pthread_cond_timedwait(&g->changed, &g->lock, &deadline) != 0 && g->turn == turn) {
+            g->failed = 1;
+            pthread_cond_broadcast(&g->changed);
+        }
+    }
+    /* A complete meeting counts even if the group failed right after it: the others act upon it too. */
+    verdict = g->turn != turn ? g->verdict : GCOMP_THREADS_FAILED;
+    pthread_mutex_unlock(&g->lock);
+    return verdict;
+}
+
+/* The parting: returns when all workers have done their part. No time-out: who has met only copies and adds from then on,
+   and to return early would leave a slow worker with the buffers of one that is gone. */
+static inline void gcomp_threads_part_company(const gcomp_threads_member *me)
+{
+    gcomp_threads *g = me->group;
+    unsigned long turn;
+    pthread_mutex_lock(&g->lock);
+    turn = g->turn;
+    if (++g->arrived == g->world) {
+        g->arrived = 0;
+        g->turn++;
+        pthread_cond_broadcast(&g->changed);
+    }
+    while (g->turn == turn)
+        pthread_cond_wait(&g->changed, &g->lock);
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* Sums the elements begin .. end - 1 of all workers in rank order, and writes the result to all of them. */
+static inline void gcomp_threads_sum(const gcomp_threads *g, size_t begin, size_t end)
+{
+    float sum[512]; /* 2 KiB: stays in the first cache whatever the number of workers */
+    for (size_t at = begin; at < end; at += 512) {
+        size_t count = end - at < 512 ? end - at : 512;
+        memcpy(sum, g->parts[0].sum + at, count * sizeof *sum);
+        for (int w = 1; w < g->world; w++) {
+            const float *other = g->parts[w].sum + at;
+            for (size_t i = 0; i < count; i++)
+                sum[i] += other[i];
+        }
+        for (int w = 0; w < g->world; w++)
+            memcpy(g->parts[w].sum + at, sum, count * sizeof *sum);
+    }
+}
+
+/* data[count] <- sum over the workers, in place. */
+static inline int gcomp_threads_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype)
+{
+    const gcomp_threads_member *me = (const gcomp_threads_member *)user;
+    gcomp_threads_part part = {GCOMP_THREADS_ALLREDUCE, 0, 0, NULL, NULL, NULL};
+    size_t world = (size_t)me->group->world, rank = (size_t)me->rank, shard, begin, end;
+    int error;
+    part.size = count;
+    part.root = (int)dtype; /* so that it is compared */
+    part.sum = (float *)data;
+    error = gcomp_threads_meet(me, &part);
+    if (error)
+        return error;
+    if (dtype == GCOMP_F32) {
+        /* Shards of whole cache lines, so that two workers seldom write to one. */
+        shard = (count / world + 16) / 16 * 16;
+        begin = rank < count / shard + 1 ? rank * shard : count;
+        end = count - begin < shard ? count : begin + shard;
+        gcomp_threads_sum(me->group, begin, end);
+    }
+    gcomp_threads_part_company(me);
+    return dtype == GCOMP_F32 ? 0 : GCOMP_THREADS_MISMATCH;
+}
+
+/* all[world * bytes] <- mine[bytes] of every worker, in rank order. */
+static inline int gcomp_threads_allgather(void *user, const void *mine, void *all, size_t bytes)
+{
+    const gcomp_threads_member *me = (const gcomp_threads_member *)user;
+    gcomp_threads_part part = {GCOMP_THREADS_ALLGATHER, 0, 0, NULL, NULL, NULL};
+    int error;
+    part.size = bytes;
+    part.send = mine;
+    error = gcomp_threads_meet(me, &part);
+    if (error)
+        return error;
+    for (int w = 0; w < me->group->world && bytes; w++) {
+        unsigned char *to = (unsigned char *)all + (size_t)w * bytes;
+        if (me->group->parts[w].send != to) /* a worker may send from its own place */
+            memcpy(to, me->group->parts[w].send, bytes);
+    }
+    gcomp_threads_part_company(me);
+    return 0;
+}
+
+/* all + w * stride <- bytes[w] bytes of worker w, for all w. */
+static inline int gcomp_threads_allgatherv(void *user, const void *mine, void *all, const size_t *bytes, size_t stride)
+{
+    const gcomp_threads_member *me = (const gcomp_threads_member *)user;
+    gcomp_threads_part part = {GCOMP_THREADS_ALLGATHERV, 0, 0, NULL, NULL, NULL};
+    int error;
+    part.size = stride;
+    part.send = mine;
+    part.bytes = bytes;
+    error = gcomp_threads_meet(me, &part);
+    if (error)
+        return error;
+    for (int w = 0; w < me->group->world; w++) {
+        unsigned char *to = (unsigned char *)all + (size_t)w * stride;
+        if (bytes[w] && me->group->parts[w].send != to)
+            memcpy(to, me->group->parts[w].send, bytes[w]);
+    }
+    gcomp_threads_part_company(me);
+    return 0;
+}
+
+/* recv + w * bytes <- send + rank * bytes of worker w: every worker has a block for every other. */
+static inline int gcomp_threads_alltoall(void *user, const void *send, void *recv, size_t bytes)
+{
+    const gcomp_threads_member *me = (const gcomp_threads_member *)user;
+    gcomp_threads_part part = {GCOMP_THREADS_ALLTOALL, 0, 0, NULL, NULL, NULL};
+    int error;
+    part.size = bytes;
+    part.send = send;
+    error = gcomp_threads_meet(me, &part);
+    if (error)
+        return error;
+    for (int w = 0; w < me->group->world && bytes; w++) {
+        const unsigned char *from = (const unsigned char *)me->group->parts[w].send + (size_t)me->rank * bytes;
+        memcpy((unsigned char *)recv + (size_t)w * bytes, from, bytes);
+    }
+    gcomp_threads_part_company(me);
+    return 0;
+}
+
+/* data[bytes] <- data of worker `root`, for weights at the start or after a failure. */
+static inline int gcomp_threads_broadcast(void *user, void *data, size_t bytes, int root)
+{
+    const gcomp_threads_member *me = (const gcomp_threads_member *)user;
+    gcomp_threads_part part = {GCOMP_THREADS_BROADCAST, 0, 0, NULL, NULL, NULL};
+    int error, wrong_root = root < 0 || root >= me->group->world;
+    part.size = bytes;
+    part.root = root;
+    part.send = data;
+    error = gcomp_threads_meet(me, &part);
+    if (error)
+        return error;
+    if (!wrong_root && bytes && me->rank != root)
+        memcpy(data, me->group->parts[root].send, bytes);
+    gcomp_threads_part_company(me);
+    return wrong_root ? GCOMP_THREADS_MISMATCH : 0;
+}
+
+/* Returns when all workers have called it. */
+static inline int gcomp_threads_barrier(void *user)
+{
+    gcomp_threads_part part = {GCOMP_THREADS_BARRIER, 0, 0, NULL, NULL, NULL};
+    return gcomp_threads_meet((const gcomp_threads_member *)user, &part);
+}
+
+/* The transport of worker `rank`, for gcomp_desc.comm. Valid until the group is closed. */
+static inline gcomp_comm gcomp_threads_comm(gcomp_threads *group, int rank)
+{
+    gcomp_comm comm;
+    memset(&comm, 0, sizeof comm);
+    comm.user = &group->members[rank];
+    comm.rank = rank;
+    comm.world = group->world;
+    comm.allreduce = gcomp_threads_allreduce;
+    comm.allgather = gcomp_threads_allgather;
+    comm.allgatherv = gcomp_threads_allgatherv;
+    return comm;
+}
+
+#endif /* GCOMP_THREADS_H */

@@ -1,0 +1,548 @@
+/* train.c - does compressed training train? Four workers train an image classifier of 535,818 parameters, first
+   uncompressed, then with each method from the same weights on the same batches; a table and a plot compare them.
+
+   Shows     gcomp_exchange in a real training loop, and what is gained on which link
+   Leaves    evaluation during training, checkpoints, data loading in the background
+   Build     cc -O2 -I. examples/train.c gcomp_impl.c -o build/train -lopenblas -lz -lm -pthread
+             mpicc -DUSE_MPI ... -o build/train_mpi, then mpirun -n 4 build/train_mpi     (a worker is a rank)
+   Run       build/train [--workers N] [--steps N] [--method CODEC]... [--seed S] [--out DIR] [--text FILE] [--accuracy]
+
+   gcomp_impl.c is any file with #define GCOMP_IMPLEMENTATION and #include "gcomp.h"; or add -DGCOMP_IMPLEMENTATION. */
+
+#ifndef _POSIX_C_SOURCE
+#define _POSIX_C_SOURCE 200809L
+#endif
+
+#include "gcomp.h"
+#ifdef USE_MPI
+#include "gcomp_mpi.h"
+#else
+#include "gcomp_threads.h"
+#endif
+#include "train_data.h"
+#include "train_net.h"
+#include "train_report.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define BATCH 64 /* samples of a worker in a step */
+/* Learning rates at the end of the warm-up, the same for all methods. Found by trial with 1500 steps: at higher ones
+   uncompressed training learns faster, and what error feedback sends late falls further behind. */
+#define IMAGE_RATE 0.0035f
+#define TEXT_RATE 0.02f
+#define MOMENTUM 0.9f
+#define MAX_WORKERS 64
+#define MAX_RUNS 32
+
+typedef struct options {
+    const char *methods[MAX_RUNS];
+    size_t method_count;
+    size_t workers;
+    size_t steps;
+    uint64_t seed;
+    const char *out;
+    const char *text;
+    int accuracy;
+} options;
+
+/* What every worker does, in order: the same list on all. results[i] is of plan[i]; only worker 0 writes there. */
+typedef struct job {
+    const options *options;
+    const train_data *data;
+    const char *codec[MAX_RUNS];
+    uint64_t seed[MAX_RUNS];
+    size_t runs;
+    train_result results[MAX_RUNS];
+} job;
+
+/* A transport around the real one, that counts bytes and the time spent inside it. */
+typedef struct meter {
+    gcomp_comm inner;
+    double summed, gathered, received, seconds;
+} meter;
+
+/* Seconds that this thread has computed: waiting for others, or for a core, does not count. */
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int meter_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype)
+{
+    meter *m = (meter *)user;
+    double begin = now();
+    int error = m->inner.allreduce(m->inner.user, data, count, dtype);
+    m->summed += (double)count * sizeof(float);
+    m->seconds += now() - begin;
+    return error;
+}
+
+static int meter_allgather(void *user, const void *mine, void *all, size_t bytes)
+{
+    meter *m = (meter *)user;
+    double begin = now();
+    int error = m->inner.allgather(m->inner.user, mine, all, bytes);
+    m->gathered += (double)bytes;
+    m->received += (double)(m->inner.world - 1) * (double)bytes;
+    m->seconds += now() - begin;
+    return error;
+}
+
+static int meter_allgatherv(void *user, const void *mine, void *all, const size_t *bytes, size_t stride)
+{
+    meter *m = (meter *)user;
+    double begin = now();
+    int error = m->inner.allgatherv(m->inner.user, mine, all, bytes, stride);
+    m->gathered += (double)bytes[m->inner.rank];
+    for (int w = 0; w < m->inner.world; w++)
+        m->received += w == m->inner.rank ? 0.0 : (double)bytes[w];
+    m->seconds += now() - begin;
+    return error;
+}
+
+static gcomp_comm meter_comm(meter *m, const gcomp_comm *inner)
+{
+    gcomp_comm comm = *inner;
+    memset(m, 0, sizeof *m);
+    m->inner = *inner;
+    comm.user = m;
+    comm.allreduce = meter_allreduce;
+    comm.allgather = meter_allgather;
+    comm.allgatherv = inner->allgatherv ? meter_allgatherv : NULL;
+    return comm;
+}
+
+/* Opens a gcomp for the six tensors of the network. Returns NULL after saying what is wrong. */
+static gcomp *open_gcomp(const gcomp_comm *comm, const train_net *net, const char *codec, uint64_t seed)
+{
+    static const char *const weights[TRAIN_LAYERS] = {"fc1.weight", "fc2.weight", "fc3.weight"};
+    static const char *const biases[TRAIN_LAYERS] = {"fc1.bias", "fc2.bias", "fc3.bias"};
+    gcomp_desc desc = {0};
+    char why[256] = "";
+    gcomp *gc;
+    desc.codec = codec;
+    desc.comm = *comm;
+    desc.seed = seed;
+    desc.why = why;
+    desc.why_capacity = sizeof why;
+    if (gcomp_open(&gc, &desc) != GCOMP_OK) {
+        if (comm->rank == 0)
+            fprintf(stderr, "%s: %s\n", codec, why);
+        return NULL;
+    }
+    for (size_t l = 0; l < TRAIN_LAYERS; l++) {
+        gcomp_tensor weight = {0}, bias = {0};
+        weight.name = weights[l];
+        weight.rows = net->width[l];
+        weight.cols = net->width[l + 1];
+        bias.name = biases[l];
+        bias.rows = net->width[l + 1];
+        if (gcomp_add_tensor(gc, &weight) != GCOMP_OK || gcomp_add_tensor(gc, &bias) != GCOMP_OK) {
+            fprintf(stderr, "worker %d: %s: %s\n", comm->rank, codec, gcomp_error(gc));
+            gcomp_close(gc);
+            return NULL;
+        }
+    }
+    return gc;
+}
+
+/* Linear warm-up over the first tenth, then linearly to zero at the end. The same for all methods. */
+static float learning_rate(float largest, size_t step, size_t steps)
+{
+    float at = (float)(step + 1) / (float)(steps + 1);
+    return largest * (at < 0.1f ? at / 0.1f : (1.0f - at) / 0.9f);
+}
+
+/* Fills the batch of a worker in a step: samples drawn with replacement, a function of the arguments alone. */
+static void draw_batch(train_net *net, const train_data *data, uint64_t seed, size_t step, const gcomp_comm *comm)
+{
+    uint64_t first = ((uint64_t)step * (uint64_t)comm->world + (uint64_t)comm->rank) * BATCH;
+    for (size_t s = 0; s < BATCH; s++) {
+        size_t sample = (size_t)(train_mix(train_mix(seed + 1000) + first + s) % data->count);
+        net->label[s] = train_sample(data, sample, net->x[0] + s * data->inputs);
+    }
+}
+
+/* Shares the test samples among the workers. Returns the accuracy of all of them, or -1 if the transport failed. */
+static double test_accuracy(train_net *net, const train_data *data, const gcomp_comm *comm)
+{
+    size_t world = (size_t)comm->world, rank = (size_t)comm->rank;
+    size_t begin = data->tests * rank / world, end = data->tests * (rank + 1) / world;
+    double correct = 0, all[MAX_WORKERS], sum = 0;
+    while (begin < end) {
+        size_t count = end - begin < BATCH ? end - begin : BATCH;
+        for (size_t s = 0; s < count; s++)
+            net->label[s] = train_sample(data, data->count + begin + s, net->x[0] + s * data->inputs);
+        correct += (double)train_correct(net, count);
+        begin += count;
+    }
+    if (comm->allgather(comm->user, &correct, all, sizeof correct) != 0)
+        return -1;
+    for (size_t w = 0; w < world; w++)
+        sum += all[w];
+    return sum / (double)data->tests;
+}
+
+/* Gathers what all workers have after a run: parameters to compare, losses to average. Returns 0, or 1 on failure. */
+static int compare_workers(const train_net *net, const gcomp_comm *comm, const float *loss, train_result *r)
+{
+    size_t world = (size_t)comm->world, most = net->count > r->steps ? net->count : r->steps;
+    float *all = train_floats(world * most);
+    int error = all == NULL;
+    if (error)
+        fprintf(stderr, "worker %d: no memory\n", comm->rank);
+    else
+        error = comm->allgather(comm->user, net->parameters, all, net->count * sizeof(float));
+    r->identical = 1;
+    for (size_t w = 0; !error && w < world; w++)
+        r->identical &= memcmp(all + w * net->count, net->parameters, net->count * sizeof(float)) == 0;
+    if (!error)
+        error = comm->allgather(comm->user, loss, all, r->steps * sizeof(float));
+    for (size_t s = 0; !error && s < r->steps; s++) {
+        double sum = 0;
+        for (size_t w = 0; w < world; w++)
+            sum += (double)all[w * r->steps + s];
+        r->loss[s] = (float)(sum / (double)world);
+    }
+    free(all);
+    return error != 0;
+}
+
+/* The training loop. loss[steps] and sent[steps] are of this worker. Returns 0, or 1 after saying what is wrong. */
+static int train_loop(train_net *net, const train_data *data, gcomp *gc, const gcomp_comm *comm, meter *m, uint64_t seed,
+                      train_result *r, float *loss)
+{
+    float *grads[2 * TRAIN_LAYERS], shown = 0, rate = data->pixels ? IMAGE_RATE : TEXT_RATE;
+    double compute = 0, exchange = 0;
+    for (size_t l = 0; l < TRAIN_LAYERS; l++) {
+        grads[2 * l] = net->weight_gradient[l];
+        grads[2 * l + 1] = net->bias_gradient[l];
+    }
+    for (size_t step = 0; step < r->steps; step++) {
+        double t0 = now(), t1, t2;
+        gcomp_result result;
+        draw_batch(net, data, seed, step, comm);
+        loss[step] = train_gradients(net);
+        t1 = now();
+        result = gcomp_exchange(gc, grads, NULL);
+        if (result != GCOMP_OK) {
+            fprintf(stderr, "worker %d: %s: %s %s\n", comm->rank, r->codec, gcomp_result_string(result), gcomp_error(gc));
+            return 1;
+        }
+        t2 = now();
+        train_update(net, learning_rate(rate, step, r->steps), MOMENTUM);
+        compute += now() - t2 + t1 - t0;
+        exchange += t2 - t1;
+        r->sent[step] = m->summed + m->gathered;
+        shown = step ? shown + (loss[step] - shown) * 0.05f : loss[step];
+        if (comm->rank == 0 && step % 10 == 9 && step + 1 < r->steps)
+            train_bar(r->codec, step + 1, r->steps, (double)shown, r->sent[step], 0);
+    }
+    r->compute_seconds = compute / (double)r->steps;
+    r->codec_seconds = (exchange - m->seconds) / (double)r->steps;
+    return 0;
+}
+
+/* One run of one worker. r->loss and r->sent [steps] are given. Returns 0, or 1 after saying what is wrong. */
+static int train_run(train_net *net, const train_data *data, const gcomp_comm *comm, uint64_t seed, train_result *r)
+{
+    meter m;
+    gcomp_comm metered = meter_comm(&m, comm);
+    gcomp *gc = open_gcomp(&metered, net, r->codec, seed);
+    float *loss = train_floats(r->steps);
+    size_t last = r->steps / 10 ? r->steps / 10 : 1;
+    int error = 1;
+    train_net_init(net, seed, data->active);
+    if (gc && loss)
+        error = train_loop(net, data, gc, comm, &m, seed, r, loss);
+    gcomp_close(gc);
+    if (!error)
+        error = compare_workers(net, comm, loss, r);
+    free(loss);
+    if (error)
+        return 1;
+    r->final_loss = 0;
+    for (size_t s = r->steps - last; s < r->steps; s++)
+        r->final_loss += (double)r->loss[s] / (double)last;
+    r->bytes = (m.summed + m.gathered) / (double)r->steps;
+    r->summed = m.summed / (double)r->steps;
+    r->received = m.received / (double)r->steps;
+    r->accuracy = test_accuracy(net, data, comm);
+    if (comm->rank == 0)
+        train_bar(r->codec, r->steps, r->steps, r->final_loss, r->sent[r->steps - 1], 1);
+    return r->accuracy < 0;
+}
+
+/* All runs of one worker. Returns 0, or 1 after saying what is wrong. */
+static int work(job *j, const gcomp_comm *comm)
+{
+    size_t steps = j->options->steps;
+    size_t images[] = {j->data->inputs, 512, 256, j->data->classes};
+    size_t text[] = {j->data->inputs, 320, 128, j->data->classes};
+    float *loss = train_floats(steps);
+    double *sent = (double *)calloc(steps, sizeof *sent);
+    train_net net;
+    int error = !loss || !sent || train_net_open(&net, j->data->pixels ? images : text, BATCH);
+    if (error)
+        fprintf(stderr, "worker %d: no memory\n", comm->rank);
+    else if (comm->rank == 0)
+        printf("%s, %zu samples; %zu parameters; %d workers, batch %d each, %zu steps\n\n", j->data->what, j->data->count,
+               net.count, comm->world, BATCH, steps);
+    for (size_t i = 0; !error && i < j->runs; i++) {
+        train_result r;
+        memset(&r, 0, sizeof r);
+        r.codec = j->codec[i];
+        r.steps = steps;
+        r.loss = comm->rank == 0 ? j->results[i].loss : loss;
+        r.sent = comm->rank == 0 ? j->results[i].sent : sent;
+        error = train_run(&net, j->data, comm, j->seed[i], &r);
+        if (comm->rank == 0)
+            j->results[i] = r;
+        if (i + 1 == j->runs || error)
+            train_net_close(&net);
+    }
+    free(loss);
+    free(sent);
+    return error;
+}
+
+#ifndef USE_MPI
+typedef struct thread_arg {
+    job *job;
+    gcomp_threads *group;
+    int rank;
+    int error;
+} thread_arg;
+
+static void *thread_main(void *arg)
+{
+    thread_arg *t = (thread_arg *)arg;
+    gcomp_comm comm = gcomp_threads_comm(t->group, t->rank);
+    t->error = work(t->job, &comm);
+    if (t->error)
+        gcomp_threads_fail(t->group); /* the others need not wait for this one */
+    return NULL;
+}
+
+/* Runs the job with one thread a worker. Returns 0, or 1 after saying what is wrong. */
+static int run_threads(job *j)
+{
+    pthread_t threads[MAX_WORKERS];
+    thread_arg args[MAX_WORKERS];
+    int world = (int)j->options->workers, started = 0, error;
+    gcomp_threads *group;
+    if (gcomp_threads_open(&group, world, 60.0) != 0) {
+        fprintf(stderr, "cannot make a group of %d workers\n", world);
+        return 1;
+    }
+    for (; started < world; started++) {
+        args[started].job = j;
+        args[started].group = group;
+        args[started].rank = started;
+        args[started].error = 0;
+        if (pthread_create(&threads[started], NULL, thread_main, &args[started]) != 0)
+            break;
+    }
+    error = started < world;
+    if (error) {
+        fprintf(stderr, "cannot start thread %d\n", started);
+        gcomp_threads_fail(group);
+    }
+    for (int i = 0; i < started; i++) {
+        pthread_join(threads[i], NULL);
+        error |= args[i].error;
+    }
+    gcomp_threads_close(group);
+    return error;
+}
+#endif
+
+/* Prints means over the seeds with the bars of each method. Returns how many bars were missed. */
+static int accuracy_table(const job *j, size_t methods, size_t seeds)
+{
+    double none_loss = 0, none_accuracy = 0;
+    int missed = 0;
+    printf("\nMeans over %zu seeds. Bars: loss at most 3 %% above uncompressed, accuracy at most 1 point below%s.\n\n", seeds,
+           j->data->pixels ? ",\nand uncompressed at least 85 %" : "");
+    printf("%-18s %8s %8s %9s %9s\n", "method", "loss", "", "accuracy", "points");
+    for (size_t i = 0; i < methods; i++) {
+        double loss = 0, accuracy = 0, change, points;
+        int ok, identical = 1;
+        for (size_t s = 0; s < seeds; s++) {
+            const train_result *r = &j->results[s * methods + i];
+            loss += r->final_loss / (double)seeds;
+            accuracy += 100.0 * r->accuracy / (double)seeds;
+            identical &= r->identical;
+        }
+        if (i == 0) {
+            none_loss = loss;
+            none_accuracy = accuracy;
+        }
+        change = 100.0 * (loss / none_loss - 1.0);
+        points = accuracy - none_accuracy;
+        ok = change <= 3.0 && points >= -1.0 && identical && (i || !j->data->pixels || accuracy >= 85.0);
+        missed += !ok;
+        printf("%-18s %8.4f %+7.2f%% %8.2f%% %+9.2f  %s%s\n", j->codec[i], loss, change, accuracy, points,
+               ok ? "ok" : "MISSED", identical ? "" : ", replicas differ");
+    }
+    return missed;
+}
+
+/* Lists the runs: uncompressed first; with --accuracy for each of three seeds. Returns 0, or 1 if memory is short. */
+static int plan(job *j, const options *o, size_t *methods, size_t *seeds)
+{
+    *methods = 0;
+    *seeds = o->accuracy ? 3 : 1;
+    j->options = o;
+    for (size_t s = 0; s < *seeds; s++) {
+        j->codec[j->runs] = "none";
+        j->seed[j->runs++] = o->seed + s;
+        for (size_t i = 0; i < o->method_count; i++) {
+            j->codec[j->runs] = o->methods[i];
+            j->seed[j->runs++] = o->seed + s;
+        }
+    }
+    *methods = j->runs / *seeds;
+    for (size_t i = 0; i < j->runs; i++) {
+        j->results[i].loss = train_floats(o->steps);
+        j->results[i].sent = (double *)calloc(o->steps, sizeof(double));
+        if (!j->results[i].loss || !j->results[i].sent)
+            return 1;
+    }
+    return 0;
+}
+
+/* What worker 0 says at the end. Returns the exit status. */
+static int report(const job *j, size_t methods, size_t seeds, size_t world)
+{
+    int bad = 0;
+    if (j->options->accuracy)
+        return accuracy_table(j, methods, seeds) != 0;
+    train_table(j->results, j->runs, world);
+    for (size_t i = 0; i < j->runs; i++)
+        bad |= !j->results[i].identical;
+    printf("\n");
+    bad |= train_csv(j->results, j->runs, j->options->out);
+    bad |= train_plot(j->results, j->runs, j->data->what, world, j->options->out);
+    return bad;
+}
+
+/* A whole number from 1 to `most`, 0 if the text is none. */
+static size_t read_number(const char *text, size_t most)
+{
+    char *end;
+    unsigned long number = strtoul(text, &end, 10);
+    return *text >= '0' && *text <= '9' && !*end && number <= most ? (size_t)number : 0;
+}
+
+static int usage(void)
+{
+    fprintf(stderr, "usage: train [--workers 1..%d] [--steps N] [--method CODEC]... [--seed N] [--out DIR]\n"
+                    "             [--text FILE] [--accuracy]\n", MAX_WORKERS);
+    return 1;
+}
+
+/* Returns 0, or 1 after saying what is wrong. */
+static int read_options(options *o, int argc, char **argv)
+{
+    static const char *const defaults[] = {"sign", "sign:block=tensor", "topk:density=0.01", "powersgd:rank=4", "bf16"};
+    static const char *const bars[] = {"topk:density=0.01", "sign", "powersgd:rank=4"};
+    memset(o, 0, sizeof *o);
+    o->workers = 4;
+    o->steps = 1500;
+    o->seed = 1;
+    o->out = "build";
+    for (int i = 1; i < argc; i++) {
+        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
+        if (!strcmp(name, "--accuracy")) {
+            o->accuracy = 1;
+            continue;
+        }
+        if (!strcmp(name, "--workers") && read_number(value, MAX_WORKERS))
+            o->workers = read_number(value, MAX_WORKERS);
+        else if (!strcmp(name, "--steps") && read_number(value, 10000000))
+            o->steps = read_number(value, 10000000);
+        else if (!strcmp(name, "--seed") && read_number(value, 1000000000))
+            o->seed = read_number(value, 1000000000);
+        else if (!strcmp(name, "--out") && *value)
+            o->out = value;
+        else if (!strcmp(name, "--text") && *value)
+            o->text = value;
+        else if (!strcmp(name, "--method") && *value && o->method_count + 1 < MAX_RUNS / 3)
+            o->methods[o->method_count++] = value;
+        else
+            return usage();
+        i++;
+    }
+    for (size_t i = 0; !o->method_count && !o->accuracy && i < sizeof defaults / sizeof *defaults; i++)
+        o->methods[i] = defaults[i];
+    for (size_t i = 0; !o->method_count && o->accuracy && i < sizeof bars / sizeof *bars; i++)
+        o->methods[i] = bars[i];
+    while (o->methods[o->method_count])
+        o->method_count++;
+    return 0;
+}
+
+/* The images; without them, or if asked for, a text. Returns 0, or 1 after saying what is wrong. */
+static int load(train_data *data, const options *o, int rank)
+{
+    const char *text = o->text ? o->text : "gcomp.h";
+    if (!o->text && train_load_images(data) == 0)
+        return 0;
+    if (!o->text && rank == 0)
+        printf("Fashion-MNIST is not installed (Debian: dataset-fashion-mnist): learning the text of %s instead\n", text);
+    if (train_load_text(data, text) == 0)
+        return 0;
+    fprintf(stderr, "%s: cannot be read, or is shorter than 10,000 bytes\n", text);
+    return 1;
+}
+
+int main(int argc, char **argv)
+{
+    static job j; /* large */
+    options o;
+    train_data data;
+    size_t methods, seeds;
+    int status, rank = 0;
+#ifdef USE_MPI
+    gcomp_mpi mpi;
+    gcomp_comm comm;
+    MPI_Init(&argc, &argv);
+    if (gcomp_mpi_open(&mpi, MPI_COMM_WORLD) != 0 || mpi.world > MAX_WORKERS) {
+        fprintf(stderr, "no communicator of at most %d ranks\n", MAX_WORKERS);
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    }
+    comm = gcomp_mpi_comm(&mpi);
+    rank = mpi.rank;
+#endif
+#ifdef OPENBLAS_VERSION
+    openblas_set_num_threads(1); /* the workers share the cores already */
+#endif
+    memset(&data, 0, sizeof data);
+    status = read_options(&o, argc, argv) || load(&data, &o, rank) || plan(&j, &o, &methods, &seeds);
+    j.data = &data;
+#ifdef USE_MPI
+    o.workers = (size_t)mpi.world;
+    status = status || work(&j, &comm);
+    if (status)
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    gcomp_mpi_close(&mpi);
+    MPI_Finalize();
+#else
+    status = status || run_threads(&j);
+#endif
+    if (!status && rank == 0)
+        status = report(&j, methods, seeds, o.workers);
+    for (size_t i = 0; i < j.runs; i++) {
+        free(j.results[i].loss);
+        free(j.results[i].sent);
+    }
+    train_data_free(&data);
+    return status;
+}

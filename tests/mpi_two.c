@@ -1,0 +1,239 @@
+/* Exchange over MPI, for 2 ranks: mpirun -n 2 tests/mpi_two. Rank 0 prints TAP for both: a check holds if it holds on each. */
+
+#include "../examples/gcomp_mpi.h"
+
+#define GCOMP_IMPLEMENTATION
+#include "../gcomp.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static gcomp_mpi mpi;
+static int wrong; /* failed checks of the test under way, on this rank */
+static int count, failed;
+
+#define CHECK(condition) \
+    do { \
+        if (!(condition) && wrong++ < 10) printf("# rank %d: %s:%d: %s\n", mpi.rank, __FILE__, __LINE__, #condition); \
+    } while (0)
+
+static void run(void (*function)(void), const char *name)
+{
+    int all = 0;
+    wrong = 0;
+    function();
+    MPI_Allreduce(&wrong, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    count++;
+    failed += all != 0;
+    if (mpi.rank == 0) printf("%s %d - %s\n", all ? "not ok" : "ok", count, name);
+    fflush(stdout);
+}
+
+#define RUN(function) run(function, #function)
+
+enum { ROWS = 40, COLS = 60, N = ROWS * COLS };
+
+static float grad[N], other[N], before[N];
+
+/* 1 if both ranks hold the same bytes. */
+static int same_on_both(const void *data, size_t bytes)
+{
+    int same = 0, all = 0;
+    memcpy(other, data, bytes);
+    MPI_Bcast(other, (int)bytes, MPI_BYTE, 0, MPI_COMM_WORLD);
+    same = memcmp(other, data, bytes) == 0;
+    MPI_Allreduce(&same, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    return all;
+}
+
+static gcomp *open_one(const char *codec, int with_gatherv)
+{
+    gcomp *gc = NULL;
+    gcomp_desc desc;
+    gcomp_tensor tensor;
+    memset(&desc, 0, sizeof desc);
+    memset(&tensor, 0, sizeof tensor);
+    desc.comm = gcomp_mpi_comm(&mpi);
+    if (!with_gatherv) desc.comm.allgatherv = NULL;
+    tensor.name = "w";
+    tensor.rows = ROWS;
+    tensor.cols = COLS;
+    tensor.codec = codec;
+    if (gcomp_open(&gc, &desc) || gcomp_add_tensor(gc, &tensor)) MPI_Abort(MPI_COMM_WORLD, 1);
+    return gc;
+}
+
+/* A small integer, so that sums and halves are exact. */
+static float known(int rank, int step, size_t i)
+{
+    return (float)((int)((i * 7919 + (size_t)step * 104729 + (size_t)rank * 1299709) % 201) - 100);
+}
+
+static void fill(int step)
+{
+    for (size_t i = 0; i < N; i++) grad[i] = known(mpi.rank, step, i);
+}
+
+static void test_none_gives_the_mean(void)
+{
+    float *grads[1] = {grad};
+    gcomp *gc = open_one("none", 1);
+    for (int step = 0; step < 3; step++) {
+        size_t bad = 0;
+        fill(step);
+        CHECK(gcomp_exchange(gc, grads, NULL) == GCOMP_OK);
+        for (size_t i = 0; i < N; i++) bad += grad[i] != (known(0, step, i) + known(1, step, i)) / 2;
+        CHECK(bad == 0);
+    }
+    gcomp_close(gc);
+}
+
+/* One block: the scale is |g|_1 / n, the mean that of both ranks' signed scales. */
+static void test_sign_gives_the_mean_of_scaled_signs(void)
+{
+    for (int with = 0; with < 2; with++) {
+        float *grads[1] = {grad};
+        gcomp *gc = open_one("sign:block=tensor", with);
+        double scale[2] = {0, 0};
+        size_t bad = 0;
+        for (int rank = 0; rank < 2; rank++)
+            for (size_t i = 0; i < N; i++) scale[rank] += fabs((double)known(rank, 0, i)) / N;
+        fill(0);
+        CHECK(gcomp_exchange(gc, grads, NULL) == GCOMP_OK);
+        for (size_t i = 0; i < N; i++) {
+            double mean = 0;
+            int zero = 0; /* of a zero either sign will do */
+            for (int rank = 0; rank < 2; rank++) {
+                zero = zero || known(rank, 0, i) == 0;
+                mean += 0.5 * (known(rank, 0, i) < 0 ? -scale[rank] : scale[rank]);
+            }
+            bad += !zero && fabs((double)grad[i] - mean) > 1e-5 * (scale[0] + scale[1]);
+        }
+        CHECK(bad == 0);
+        CHECK(same_on_both(grad, sizeof grad));
+        gcomp_close(gc);
+    }
+}
+
+/* Each rank has 24 large elements of its own, 1 % of all: they arrive halved, all others are 0 and stay in the residual. */
+static void test_topk_gives_the_largest_of_both(void)
+{
+    float *grads[1] = {grad};
+    gcomp *gc = open_one("topk:density=0.01", 1);
+    size_t bad = 0;
+    for (size_t i = 0; i < N; i++) grad[i] = i % 100 == (size_t)(50 * mpi.rank) ? 1000.0f + (float)i : 0.25f;
+    CHECK(gcomp_exchange(gc, grads, NULL) == GCOMP_OK);
+    for (size_t i = 0; i < N; i++) {
+        bad += grad[i] != (i % 50 == 0 ? (1000.0f + (float)i) / 2 : 0.0f);
+        bad += gcomp_residual(gc, 0)[i] != (i % 100 == (size_t)(50 * mpi.rank) ? 0.0f : 0.25f);
+    }
+    CHECK(bad == 0);
+    CHECK(same_on_both(grad, sizeof grad));
+    gcomp_close(gc);
+}
+
+/* In each step the mean gradient plus the mean residual is the mean of gradient + residual before. */
+static void test_powersgd_loses_nothing_and_ends_equal(void)
+{
+    float *grads[1] = {grad};
+    gcomp *gc = open_one("powersgd:rank=2", 1);
+    for (int step = 0; step < 4; step++) {
+        const float *e = gcomp_residual(gc, 0);
+        double worst = 0;
+        fill(step);
+        for (size_t i = 0; i < N; i++) before[i] = grad[i] + e[i];
+        CHECK(gcomp_exchange(gc, grads, NULL) == GCOMP_OK);
+        CHECK(same_on_both(grad, sizeof grad));
+        for (size_t i = 0; i < N; i++) before[i] = before[i] - e[i] - grad[i]; /* its mean over the ranks is 0 */
+        MPI_Allreduce(MPI_IN_PLACE, before, N, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+        for (size_t i = 0; i < N; i++) worst = fabs((double)before[i]) > worst ? fabs((double)before[i]) : worst;
+        CHECK(worst <= 0.01); /* of gradients up to 100 with norms around 3000: rounding */
+    }
+    gcomp_close(gc);
+}
+
+/* The mean of two matrices of rank 1 has rank 2. */
+static void test_powersgd_recovers_a_mean_of_rank_two(void)
+{
+    float *grads[1] = {grad};
+    gcomp *gc = NULL;
+    gcomp_desc desc;
+    gcomp_tensor tensor;
+    double error = 0, size = 0;
+    memset(&desc, 0, sizeof desc);
+    memset(&tensor, 0, sizeof tensor);
+    desc.comm = gcomp_mpi_comm(&mpi);
+    desc.no_error_feedback = 1;
+    tensor.name = "w";
+    tensor.rows = ROWS;
+    tensor.cols = COLS;
+    tensor.codec = "powersgd:rank=2";
+    if (gcomp_open(&gc, &desc) || gcomp_add_tensor(gc, &tensor)) MPI_Abort(MPI_COMM_WORLD, 1);
+    for (int step = 0; step < 3; step++) {
+        for (size_t i = 0; i < N; i++) grad[i] = known(mpi.rank, 0, i / COLS) * known(mpi.rank, 1, i % COLS);
+        CHECK(gcomp_exchange(gc, grads, NULL) == GCOMP_OK);
+    }
+    for (size_t i = 0; i < N; i++) {
+        double mean = 0;
+        for (int rank = 0; rank < 2; rank++) mean += 0.5 * (double)known(rank, 0, i / COLS) * (double)known(rank, 1, i % COLS);
+        error += (mean - (double)grad[i]) * (mean - (double)grad[i]);
+        size += mean * mean;
+    }
+    CHECK(sqrt(error) <= 1e-5 * sqrt(size));
+    CHECK(same_on_both(grad, sizeof grad));
+    gcomp_close(gc);
+}
+
+static void test_a_gradient_that_is_not_finite_on_one_rank_stops_both(void)
+{
+    static const char *const codecs[] = {"none", "sign", "topk", "powersgd:rank=2"};
+    for (size_t c = 0; c < 4; c++) {
+        float *grads[1] = {grad};
+        gcomp *gc = open_one(codecs[c], 1);
+        fill(0);
+        if (mpi.rank == 1) grad[77] = NAN;
+        memcpy(before, grad, sizeof grad);
+        CHECK(gcomp_exchange(gc, grads, NULL) == GCOMP_NOT_FINITE);
+        CHECK(memcmp(before, grad, sizeof grad) == 0);
+        fill(0);
+        CHECK(gcomp_exchange(gc, grads, NULL) == GCOMP_OK);
+        CHECK(same_on_both(grad, sizeof grad));
+        gcomp_close(gc);
+    }
+}
+
+static void test_ranks_with_other_codecs_are_told(void)
+{
+    float *grads[1] = {grad};
+    gcomp *gc = open_one(mpi.rank ? "topk" : "sign", 1);
+    fill(0);
+    memcpy(before, grad, sizeof grad);
+    CHECK(gcomp_exchange(gc, grads, NULL) == GCOMP_MISMATCH);
+    CHECK(strstr(gcomp_error(gc), "codec") != NULL);
+    CHECK(memcmp(before, grad, sizeof grad) == 0);
+    gcomp_close(gc);
+}
+
+int main(int argc, char **argv)
+{
+    MPI_Init(&argc, &argv);
+    if (gcomp_mpi_open(&mpi, MPI_COMM_WORLD)) MPI_Abort(MPI_COMM_WORLD, 1);
+    if (mpi.world != 2) {
+        if (mpi.rank == 0) printf("1..0 # SKIP needs 2 ranks: mpirun -n 2\n");
+    } else {
+        RUN(test_none_gives_the_mean);
+        RUN(test_sign_gives_the_mean_of_scaled_signs);
+        RUN(test_topk_gives_the_largest_of_both);
+        RUN(test_powersgd_loses_nothing_and_ends_equal);
+        RUN(test_powersgd_recovers_a_mean_of_rank_two);
+        RUN(test_a_gradient_that_is_not_finite_on_one_rank_stops_both);
+        RUN(test_ranks_with_other_codecs_are_told);
+        if (mpi.rank == 0) printf("1..%d\n", count);
+    }
+    fflush(stdout);
+    gcomp_mpi_close(&mpi);
+    MPI_Finalize();
+    return failed != 0;
+}

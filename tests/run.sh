@@ -1,0 +1,135 @@
+#!/bin/sh
+# Runs every check and ends in "N passed, N failed". Each check is a line; what must be skipped says so loudly, and counts as
+# a failure where CI is set. Logs are in build/test.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+out=build/test
+mkdir -p $out
+passed=0
+failed=0
+STB=$(pkg-config --cflags stb 2>/dev/null || echo -I/usr/include/stb)
+STRICT="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Werror"
+SAN="-g -fsanitize=address,undefined -fno-sanitize-recover=all"
+
+check() { # name command...: one check
+    name=$1
+    shift
+    if "$@" >"$out/log" 2>&1; then
+        passed=$((passed + 1))
+        echo "ok      $name"
+    else
+        failed=$((failed + 1))
+        echo "FAILED  $name"
+        grep -vE '^ok ' "$out/log" | tail -40
+    fi
+}
+
+tap() { # name program: a TAP program counts as many checks as it has tests
+    name=$1
+    shift
+    "$@" >"$out/tap" 2>&1
+    status=$?
+    good=$(grep -c '^ok ' "$out/tap")
+    bad=$(grep -c '^not ok ' "$out/tap")
+    plan=$(sed -n 's/^1\.\.//p' "$out/tap")
+    if [ "$bad" = 0 ] && { [ "$status" != 0 ] || [ "$plan" != "$good" ]; }; then bad=1; fi
+    passed=$((passed + good))
+    failed=$((failed + bad))
+    if [ "$bad" = 0 ]; then
+        echo "ok      $name: $good"
+    else
+        echo "FAILED  $name: $bad of $((good + bad)), status $status"
+        grep -vE '^ok ' "$out/tap" | tail -40
+    fi
+}
+
+have() { # tool package: or a loud skip
+    command -v "$1" >/dev/null 2>&1 && return 0
+    echo "SKIPPED what needs $1: apt-get install $2"
+    [ -n "${CI:-}" ] && failed=$((failed + 1))
+    return 1
+}
+
+printf '#define GCOMP_IMPLEMENTATION\n#include "gcomp.h"\n' >$out/one.c
+cp $out/one.c $out/one.cpp
+printf '#include "gcomp.h"\n#include "gcomp.h"\n' >$out/twice.c
+
+echo "--- builds"
+for std in c99 gnu99 c11 c17; do
+    check "gcc $std, no warning" gcc -std=$std -O2 $STRICT -Wstrict-prototypes -Wframe-larger-than=4096 -I. -c $out/one.c -o $out/one.o
+done
+check "declarations alone, twice" gcc -std=c99 $STRICT -Wstrict-prototypes -I. -c $out/twice.c -o $out/twice.o
+for flags in "-O0" "-O1" "-O3 -march=native" "-Ofast" "-Os" "-O2 -DGCOMP_NO_SELF" "-O2 -DGCOMP_MAX_ISA=1" "-O2 -DGCOMP_NO_STDLIB" \
+    "-O2 -DGCOMP_WITHOUT_FP16 -DGCOMP_WITHOUT_BF16 -DGCOMP_WITHOUT_SIGN -DGCOMP_WITHOUT_TOPK -DGCOMP_WITHOUT_POWERSGD"; do
+    check "gcc $flags, no warning" gcc -std=c99 $flags $STRICT -Wno-unused-function -I. -c $out/one.c -o $out/flags.o
+done
+for std in c++11 c++17; do
+    if have g++ g++; then check "g++ $std, no warning" g++ -std=$std -O2 $STRICT -I. -c $out/one.cpp -o $out/cxx.o; fi
+done
+if have clang clang; then
+    check "clang c99, no warning" clang -std=c99 -O2 $STRICT -Wstrict-prototypes -Wframe-larger-than=4096 -I. -c $out/one.c -o $out/clang.o
+    check "clang++ c++17, no warning" clang++ -std=c++17 -O2 $STRICT -I. -c $out/one.cpp -o $out/clangxx.o
+fi
+check "public symbols begin with gcomp" sh -c "! nm -g --defined-only $out/one.o | awk '{print \$3}' | grep -v '^gcomp_'"
+check "freestanding: no malloc, no stdio" sh -c "gcc -O2 -DGCOMP_NO_STDLIB -I. -c $out/one.c -o $out/free.o && ! nm -u $out/free.o | grep -E ' (malloc|realloc|free|printf|getenv)\$'"
+for f in tests/multi_a.c; do
+    [ -e $f ] && check "two files, one implementation" sh -c "gcc -O1 -I. tests/multi_a.c tests/multi_b.c -o $out/multi -lm && $out/multi"
+done
+[ -e tests/check_style.sh ] && check "style" sh tests/check_style.sh
+
+echo "--- tests on every instruction set"
+sets=scalar
+grep -q avx2 /proc/cpuinfo && sets="$sets avx2"
+grep -q avx512vl /proc/cpuinfo && sets="$sets avx512"
+[ "$(uname -m)" = aarch64 ] && sets="$sets neon"
+for source in tests/test_*.c; do
+    name=$(basename $source .c)
+    check "$name builds" gcc -std=gnu11 -O2 -Wall -Wextra -I. $source -o $out/$name -lm -pthread
+    for set in $sets; do tap "$name, $set" env GCOMP_ISA=$set $out/$name; done
+done
+
+echo "--- sanitizers"
+for source in tests/test_*.c; do
+    name=$(basename $source .c)
+    check "$name builds" gcc -std=gnu11 -O1 $SAN -I. $source -o $out/$name.san -lm -pthread
+    tap "$name, sanitizers" $out/$name.san
+done
+
+echo "--- other compilers and machines"
+for flags in "gcc -O0" "gcc -O3 -march=native" "gcc -Ofast" "clang -O0" "clang -O2" "clang -O3 -march=native" "clang -Ofast"; do
+    have ${flags%% *} ${flags%% *} || continue
+    [ -e tests/test_digest.c ] || continue
+    check "test_digest builds, $flags" $flags -std=gnu11 -w -I. tests/test_digest.c -o $out/digest -lm -pthread
+    tap "test_digest, $flags" $out/digest
+done
+if have aarch64-linux-gnu-gcc "gcc-aarch64-linux-gnu libc6-dev-arm64-cross" && have qemu-aarch64 qemu-user; then
+    mkdir -p $out/include && cp /usr/include/stb/stb_ds.h $out/include/
+    for name in test_digest test_powersgd test_kernels; do
+        [ -e tests/$name.c ] || continue
+        check "$name builds, aarch64" aarch64-linux-gnu-gcc -std=gnu11 -O2 -static -w -I. -I$out/include tests/$name.c -o $out/$name.arm -lm -pthread
+        tap "$name, aarch64" qemu-aarch64 $out/$name.arm
+    done
+fi
+
+echo "--- examples, transports"
+check "examples build" make -s examples
+for name in first static_memory; do [ -x build/$name ] && check "example $name" build/$name; done
+if have mpicc libopenmpi-dev && [ -e tests/mpi_two.c ]; then
+    check "mpi_two builds" mpicc -std=gnu11 -O1 -I. tests/mpi_two.c -o $out/mpi_two -lm
+    tap "two MPI ranks" mpirun --allow-run-as-root --oversubscribe -n 2 $out/mpi_two
+fi
+
+echo "--- fuzzing"
+if [ -e tests/fuzz_decode.c ]; then
+    check "fuzz replay builds" gcc -std=gnu11 -O1 $SAN -DFUZZ_MAIN -I. tests/fuzz_decode.c -o $out/fuzz_replay -lm
+    check "corpus replays" sh -c "$out/fuzz_replay tests/corpus/*"
+    check "a million mutated payloads" $out/fuzz_replay --mutate 1000000
+    if have clang clang; then
+        check "libFuzzer builds" clang -std=gnu11 -O1 -g -fsanitize=fuzzer,address,undefined -w -I. tests/fuzz_decode.c -o $out/fuzz -lm
+        mkdir -p $out/corpus
+        check "libFuzzer, bounded" $out/fuzz -runs=200000 -max_total_time=60 -max_len=4096 $out/corpus tests/corpus
+    fi
+fi
+
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

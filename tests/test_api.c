@@ -1,0 +1,1279 @@
+/* Every argument of every public function wrong once, the rules for tensors, memory, and the caller's floating-point mode. */
+
+#if !defined(_POSIX_C_SOURCE)
+#define _POSIX_C_SOURCE 200809L /* setenv */
+#endif
+
+#define GCOMP_IMPLEMENTATION
+#include "../gcomp.h"
+#include "test.h"
+
+#include <fenv.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__x86_64__) || defined(__i386__)
+#include <immintrin.h>
+#endif
+
+/* ---------------- memory that counts and fails */
+
+typedef struct memory {
+    size_t live_blocks, live_bytes, calls;
+    size_t fail_from, fail_count;  /* calls fail_from .. fail_from + fail_count - 1 get nothing; calls count from 1 */
+    int wrong;                     /* a block freed with another size, or an alignment out of range */
+} memory;
+
+typedef struct block {
+    size_t bytes;
+    void *raw;
+} block;
+
+static void *memory_alloc(void *user, size_t bytes, size_t align)
+{
+    memory *m = (memory *)user;
+    m->calls++;
+    if (m->calls >= m->fail_from && m->calls - m->fail_from < m->fail_count) return NULL;
+    if (align == 0 || align > 64 || (align & (align - 1)) != 0) m->wrong = 1;
+    unsigned char *raw = (unsigned char *)malloc(bytes + sizeof(block) + 128);
+    if (!raw) return NULL;
+    uintptr_t at = (uintptr_t)(raw + sizeof(block) + 63);
+    unsigned char *p = raw + sizeof(block) + (63 - (size_t)(at % 64)) + 0;
+    p += (64 - (size_t)((uintptr_t)p % 64)) % 64;
+    if (align < 64 && align > 0) p += align; /* no better aligned than was asked for */
+    block b;
+    b.bytes = bytes;
+    b.raw = raw;
+    memcpy(p - sizeof b, &b, sizeof b);
+    memset(p, 0xCD, bytes);
+    m->live_blocks++;
+    m->live_bytes += bytes;
+    return p;
+}
+
+static void memory_free(void *user, void *p, size_t bytes)
+{
+    memory *m = (memory *)user;
+    block b;
+    if (!p) {
+        m->wrong = 1;
+        return;
+    }
+    memcpy(&b, (unsigned char *)p - sizeof b, sizeof b);
+    if (b.bytes != bytes) m->wrong = 1;
+    m->live_blocks--;
+    m->live_bytes -= b.bytes;
+    free(b.raw);
+}
+
+static gcomp_allocator memory_allocator(memory *m)
+{
+    gcomp_allocator a;
+    memset(m, 0, sizeof *m);
+    a.alloc = memory_alloc;
+    a.free = memory_free;
+    a.user = m;
+    return a;
+}
+
+/* ---------------- small makers */
+
+static gcomp_desc plain_desc(void)
+{
+    gcomp_desc desc;
+    memset(&desc, 0, sizeof desc);
+    return desc;
+}
+
+static gcomp_tensor plain_tensor(const char *name, size_t rows, size_t cols, const char *codec)
+{
+    gcomp_tensor tensor;
+    memset(&tensor, 0, sizeof tensor);
+    tensor.name = name;
+    tensor.rows = rows;
+    tensor.cols = cols;
+    tensor.codec = codec;
+    return tensor;
+}
+
+static gcomp *open_or_die(const gcomp_desc *desc)
+{
+    gcomp *gc = NULL;
+    gcomp_result result = gcomp_open(&gc, desc);
+    CHECK(result == GCOMP_OK && gc != NULL);
+    if (!gc) exit(1);
+    return gc;
+}
+
+static float noise(uint64_t seed, size_t i)
+{
+    uint64_t x = seed * 0x9E3779B97F4A7C15u + (uint64_t)i * 0xD1B54A32D192ED03u + 1;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return (float)((int32_t)((x ^ (x >> 31)) >> 40) - 8388608) / 8388608.0f;
+}
+
+static const char *const codecs[] = {"none", "fp16", "bf16", "sign", "sign:block=tensor", "topk:density=0.05", "topk:density=0.05+bf16"};
+enum { CODECS = sizeof codecs / sizeof codecs[0] };
+
+/* ---------------- names and strings */
+
+static void test_results_have_distinct_names_and_sentences(void)
+{
+    static const struct entry { gcomp_result value; const char *name; const char *sentence; } list[] = {
+#define ENTRY(name, value, sentence) {name, #name, sentence},
+        GCOMP_RESULTS(ENTRY)
+#undef ENTRY
+    };
+    enum { COUNT = sizeof list / sizeof list[0] };
+    for (size_t i = 0; i < COUNT; i++) {
+        CHECK(strcmp(gcomp_result_name(list[i].value), list[i].name) == 0);
+        CHECK(strcmp(gcomp_result_string(list[i].value), list[i].sentence) == 0);
+        CHECK(list[i].sentence[0] != 0);
+        CHECK(list[i].value <= 0);
+        for (size_t j = 0; j < i; j++) {
+            CHECK(list[i].value != list[j].value);
+            CHECK(strcmp(gcomp_result_name(list[i].value), gcomp_result_name(list[j].value)) != 0);
+            CHECK(strcmp(gcomp_result_string(list[i].value), gcomp_result_string(list[j].value)) != 0);
+        }
+    }
+    CHECK(GCOMP_OK == 0 && GCOMP_INVALID_ARGUMENT == -1 && GCOMP_TRUNCATED == -20 && GCOMP_CALLBACK_FAILED == -40);
+    CHECK(gcomp_result_name((gcomp_result)-1000) != NULL && gcomp_result_name((gcomp_result)-1000)[0] != 0);
+    CHECK(gcomp_result_string((gcomp_result)1) != NULL && gcomp_result_string((gcomp_result)1)[0] != 0);
+}
+
+static void test_names_of_instruction_sets_and_methods(void)
+{
+    CHECK(strcmp(gcomp_isa_name(GCOMP_ISA_SCALAR), "scalar") == 0);
+    CHECK(strcmp(gcomp_isa_name(GCOMP_ISA_AVX2), "avx2") == 0);
+    CHECK(strcmp(gcomp_isa_name(GCOMP_ISA_AVX512), "avx512") == 0);
+    CHECK(strcmp(gcomp_isa_name(GCOMP_ISA_NEON), "neon") == 0);
+    CHECK(strcmp(gcomp_isa_name((gcomp_isa)99), "unknown") == 0);
+    CHECK(gcomp_isa_available(GCOMP_ISA_SCALAR) == 1);
+    CHECK(gcomp_isa_available((gcomp_isa)99) == 0);
+    CHECK(gcomp_isa_available((gcomp_isa)-1) == 0);
+    static const char *const methods[] = {"none", "fp16", "bf16", "sign", "topk", "powersgd"};
+    size_t count = 0;
+    while (gcomp_method_name(count)) count++;
+    CHECK(count >= 6);
+    CHECK(strcmp(gcomp_method_name(0), "none") == 0);
+    CHECK(gcomp_method_name(count + 1) == NULL && gcomp_method_name(SIZE_MAX) == NULL);
+    for (size_t i = 0; i < 6; i++) {
+        size_t found = 0;
+        for (size_t j = 0; j < count; j++) found += strcmp(gcomp_method_name(j), methods[i]) == 0;
+        CHECK(found == 1);
+    }
+}
+
+static void test_version_of_header_and_implementation_agree(void)
+{
+    CHECK(GCOMP_VERSION == 100);
+    CHECK(gcomp_version() == GCOMP_VERSION);
+}
+
+/* ---------------- open */
+
+static int expect_open(const gcomp_desc *given, gcomp_result expected, const char *word)
+{
+    char why[200];
+    gcomp_desc desc = *given;
+    gcomp *gc = (gcomp *)(void *)why; /* must become NULL */
+    memset(why, 0, sizeof why);
+    desc.why = why;
+    desc.why_capacity = sizeof why;
+    gcomp_result result = gcomp_open(&gc, &desc);
+    int good = result == expected && gc == NULL && strstr(why, word) != NULL;
+    if (!good) printf("# %s, expected %s with '%s': %s\n", gcomp_result_name(result), gcomp_result_name(expected), word, why);
+    if (result == GCOMP_OK) gcomp_close(gc);
+    return good;
+}
+
+static void test_open_refuses_every_bad_field_and_names_it(void)
+{
+    gcomp_desc desc = plain_desc();
+    memory m;
+    desc.comm.rank = -1;
+    CHECK(expect_open(&desc, GCOMP_INVALID_ARGUMENT, "rank"));
+    desc.comm.rank = 1; /* of world 0, which is 1 */
+    CHECK(expect_open(&desc, GCOMP_INVALID_ARGUMENT, "rank"));
+    desc.comm.world = 4;
+    desc.comm.rank = 4;
+    CHECK(expect_open(&desc, GCOMP_INVALID_ARGUMENT, "rank"));
+    desc = plain_desc();
+    desc.comm.world = -1;
+    CHECK(expect_open(&desc, GCOMP_INVALID_ARGUMENT, "world"));
+    desc = plain_desc();
+    desc.codec = "bogus";
+    CHECK(expect_open(&desc, GCOMP_BAD_CODEC, "bogus"));
+    desc.codec = "topk:densty=0.1";
+    CHECK(expect_open(&desc, GCOMP_BAD_CODEC, "densty"));
+    desc.codec = "topk:density=2";
+    CHECK(expect_open(&desc, GCOMP_BAD_CODEC, "density"));
+    desc.codec = "";
+    CHECK(expect_open(&desc, GCOMP_BAD_CODEC, ""));
+    desc = plain_desc();
+    desc.isa = (gcomp_isa)99;
+    CHECK(expect_open(&desc, GCOMP_ISA_UNAVAILABLE, "isa"));
+    desc.isa = (gcomp_isa)-3;
+    CHECK(expect_open(&desc, GCOMP_ISA_UNAVAILABLE, "isa"));
+    for (int value = -1; value <= 2; value += 3) { /* flags are 0 or 1 */
+        desc = plain_desc();
+        desc.compress_vectors = value;
+        CHECK(expect_open(&desc, GCOMP_INVALID_ARGUMENT, "compress_vectors"));
+        desc = plain_desc();
+        desc.no_error_feedback = value;
+        CHECK(expect_open(&desc, GCOMP_INVALID_ARGUMENT, "no_error_feedback"));
+        desc = plain_desc();
+        desc.no_checksum = value;
+        CHECK(expect_open(&desc, GCOMP_INVALID_ARGUMENT, "no_checksum"));
+        desc = plain_desc();
+        desc.measure = value;
+        CHECK(expect_open(&desc, GCOMP_INVALID_ARGUMENT, "measure"));
+    }
+    desc = plain_desc();
+    for (int isa = GCOMP_ISA_SCALAR; isa <= GCOMP_ISA_NEON; isa++) {
+        if (gcomp_isa_available((gcomp_isa)isa)) continue;
+        desc.isa = (gcomp_isa)isa;
+        CHECK(expect_open(&desc, GCOMP_ISA_UNAVAILABLE, gcomp_isa_name((gcomp_isa)isa)));
+    }
+    desc = plain_desc();
+    desc.allocator = memory_allocator(&m);
+    desc.allocator.free = NULL;
+    CHECK(expect_open(&desc, GCOMP_INVALID_ARGUMENT, "allocator"));
+    desc.allocator = memory_allocator(&m);
+    desc.allocator.alloc = NULL;
+    CHECK(expect_open(&desc, GCOMP_INVALID_ARGUMENT, "allocator"));
+    CHECK(m.calls == 0);
+    desc = plain_desc();
+    gcomp *gc = NULL;
+    CHECK(gcomp_open(NULL, &desc) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_open(&gc, NULL) == GCOMP_INVALID_ARGUMENT && gc == NULL);
+}
+
+static void test_the_reason_of_a_failed_open_is_cut_to_its_buffer(void)
+{
+    gcomp_desc desc = plain_desc();
+    gcomp *gc = NULL;
+    desc.codec = "bogus";
+    CHECK(gcomp_open(&gc, &desc) == GCOMP_BAD_CODEC); /* no buffer */
+    for (size_t capacity = 0; capacity <= 40; capacity++) {
+        char why[48];
+        memset(why, '#', sizeof why);
+        desc.why = why;
+        desc.why_capacity = capacity;
+        CHECK(gcomp_open(&gc, &desc) == GCOMP_BAD_CODEC);
+        CHECK(why[capacity] == '#');
+        if (capacity) CHECK(memchr(why, 0, capacity) != NULL);
+    }
+}
+
+static void test_the_environment_chooses_the_instruction_set_or_is_named(void)
+{
+    static const char *const bad[] = {"bogus", "AVX2", "avx", "scalar ", "avx5120"};
+    gcomp_desc desc = plain_desc();
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        CHECK(setenv("GCOMP_ISA", bad[i], 1) == 0);
+        CHECK(expect_open(&desc, GCOMP_ISA_UNAVAILABLE, bad[i]));
+        CHECK(expect_open(&desc, GCOMP_ISA_UNAVAILABLE, "GCOMP_ISA"));
+    }
+    for (int isa = GCOMP_ISA_SCALAR; isa <= GCOMP_ISA_NEON; isa++) {
+        const char *name = gcomp_isa_name((gcomp_isa)isa);
+        CHECK(setenv("GCOMP_ISA", name, 1) == 0);
+        if (gcomp_isa_available((gcomp_isa)isa)) gcomp_close(open_or_die(&desc));
+        else CHECK(expect_open(&desc, GCOMP_ISA_UNAVAILABLE, name));
+    }
+    CHECK(setenv("GCOMP_ISA", "bogus", 1) == 0);
+    desc.isa = GCOMP_ISA_SCALAR; /* a choice in the desc does not ask the environment */
+    gcomp_close(open_or_die(&desc));
+    CHECK(unsetenv("GCOMP_ISA") == 0);
+}
+
+/* ---------------- tensors */
+
+static int expect_add(gcomp *gc, const gcomp_tensor *tensor, gcomp_result expected, const char *word)
+{
+    size_t before = gcomp_tensor_count(gc), used = gcomp_memory_used(gc);
+    gcomp_result result = gcomp_add_tensor(gc, tensor);
+    int good = result == expected && gcomp_tensor_count(gc) == before && gcomp_memory_used(gc) == used
+               && strstr(gcomp_error(gc), word) != NULL;
+    if (!good)
+        printf("# %s, expected %s with '%s': %s\n", gcomp_result_name(result), gcomp_result_name(expected), word, gcomp_error(gc));
+    return good;
+}
+
+static void test_add_tensor_refuses_every_bad_field_and_names_it(void)
+{
+    gcomp_desc desc = plain_desc();
+    gcomp *gc = open_or_die(&desc);
+    gcomp_tensor good = plain_tensor("w", 3, 4, NULL), bad;
+    CHECK(strcmp(gcomp_error(gc), "") == 0);
+    CHECK(gcomp_add_tensor(NULL, &good) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_add_tensor(gc, NULL) == GCOMP_INVALID_ARGUMENT);
+    bad = good;
+    bad.name = NULL;
+    CHECK(expect_add(gc, &bad, GCOMP_INVALID_ARGUMENT, "name"));
+    bad.name = "";
+    CHECK(expect_add(gc, &bad, GCOMP_INVALID_ARGUMENT, "name"));
+    bad = good;
+    bad.rows = 0;
+    CHECK(expect_add(gc, &bad, GCOMP_INVALID_ARGUMENT, "rows"));
+    bad = good;
+    bad.rows = SIZE_MAX / 2 + 1;
+    bad.cols = 2;
+    CHECK(expect_add(gc, &bad, GCOMP_INVALID_ARGUMENT, "w"));
+    bad.rows = SIZE_MAX / 4 + 1; /* as elements it fits, as bytes not */
+    bad.cols = 0;
+    CHECK(expect_add(gc, &bad, GCOMP_INVALID_ARGUMENT, "w"));
+    bad.rows = bad.cols = (size_t)1 << (sizeof(size_t) * 4 - 2);
+    bad.stack = 64;
+    CHECK(expect_add(gc, &bad, GCOMP_INVALID_ARGUMENT, "w"));
+    bad = good;
+    bad.dtype = GCOMP_U8;
+    CHECK(expect_add(gc, &bad, GCOMP_INVALID_ARGUMENT, "dtype"));
+    bad.dtype = (gcomp_dtype)99;
+    CHECK(expect_add(gc, &bad, GCOMP_INVALID_ARGUMENT, "dtype"));
+    bad.dtype = (gcomp_dtype)-1;
+    CHECK(expect_add(gc, &bad, GCOMP_INVALID_ARGUMENT, "dtype"));
+    bad = good;
+    bad.codec = "bogus";
+    CHECK(expect_add(gc, &bad, GCOMP_BAD_CODEC, "bogus"));
+    bad.codec = "topk:density=0";
+    CHECK(expect_add(gc, &bad, GCOMP_BAD_CODEC, "density"));
+    CHECK(gcomp_add_tensor(gc, &good) == GCOMP_OK);
+    CHECK(gcomp_tensor_count(gc) == 1);
+    CHECK(expect_add(gc, &good, GCOMP_DUPLICATE_NAME, "w"));
+    float grad[12] = {0}, *grads[1];
+    grads[0] = grad;
+    CHECK(gcomp_exchange(gc, grads, NULL) == GCOMP_OK);
+    good.name = "late";
+    CHECK(expect_add(gc, &good, GCOMP_WRONG_STATE, ""));
+    CHECK(gcomp_error(gc)[0] != 0);
+    gcomp_close(gc);
+}
+
+static void test_tensors_are_found_by_name(void)
+{
+    enum { COUNT = 300 };
+    gcomp_desc desc = plain_desc();
+    gcomp *gc = open_or_die(&desc);
+    CHECK(gcomp_tensor_find(gc, "any") == 0 && gcomp_tensor_count(gc) == 0);
+    for (size_t i = 0; i < COUNT; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "layer%d.weight", (int)(i * 7919 % 1000)); /* in no order */
+        gcomp_tensor tensor = plain_tensor(name, i + 1, 2, NULL);              /* copied */
+        CHECK(gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+        memset(name, 'x', 5);
+    }
+    for (size_t i = 0; i < COUNT; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "layer%d.weight", (int)(i * 7919 % 1000));
+        CHECK(gcomp_tensor_find(gc, name) == i);
+        CHECK(gcomp_tensor_elements(gc, i) == 2 * (i + 1));
+    }
+    CHECK(gcomp_tensor_find(gc, "layer") == COUNT);
+    CHECK(gcomp_tensor_find(gc, "") == COUNT);
+    CHECK(gcomp_tensor_find(gc, NULL) == COUNT);
+    CHECK(gcomp_tensor_elements(gc, COUNT) == 0);
+    CHECK(gcomp_tensor_codec(gc, COUNT) == NULL);
+    CHECK(gcomp_residual(gc, COUNT) == NULL);
+    gcomp_close(gc);
+}
+
+/* Does a tensor of this shape get the codec that `expected` stands for? */
+static int gets(const gcomp_desc *desc, size_t rows, size_t cols, size_t stack, const char *codec, const char *expected)
+{
+    char text[64] = "", shortest[64] = "";
+    gcomp *gc = open_or_die(desc);
+    gcomp_tensor tensor = plain_tensor("w", rows, cols, codec);
+    gcomp_codec meant;
+    CHECK(gcomp_codec_parse(&meant, expected, NULL, 0) == GCOMP_OK);
+    CHECK(gcomp_codec_format(&meant, shortest, sizeof shortest) < sizeof shortest);
+    tensor.stack = stack;
+    CHECK(gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+    size_t length = gcomp_codec_format(gcomp_tensor_codec(gc, 0), text, sizeof text);
+    int good = length < sizeof text && strcmp(text, shortest) == 0;
+    if (!good) printf("# %dx%dx%d has %s, expected %s\n", (int)stack, (int)rows, (int)cols, text, expected);
+    gcomp_close(gc);
+    return good;
+}
+
+static void test_vectors_and_small_tensors_travel_uncompressed(void)
+{
+    gcomp_desc desc = plain_desc();
+    CHECK(gets(&desc, 640, 640, 0, NULL, "none"));
+    CHECK(gets(&desc, 640, 640, 0, "fp16", "fp16"));
+    desc.codec = "topk:density=0.25";
+    CHECK(gets(&desc, 64, 64, 0, NULL, "topk:density=0.25"));
+    CHECK(gets(&desc, 5000, 0, 0, NULL, "none"));
+    CHECK(gets(&desc, 5000, 1, 0, NULL, "none"));
+    CHECK(gets(&desc, 1, 5000, 0, NULL, "topk:density=0.25"));
+    CHECK(gets(&desc, 5000, 1, 0, "fp16", "fp16"));      /* one that names its own has it */
+    CHECK(gets(&desc, 3, 4, 0, "fp16", "fp16"));
+    CHECK(gets(&desc, 32, 32, 0, NULL, "topk:density=0.25")); /* 1024 */
+    CHECK(gets(&desc, 31, 33, 0, NULL, "none"));              /* 1023 */
+    CHECK(gets(&desc, 16, 16, 4, NULL, "topk:density=0.25")); /* all matrices of the stack count */
+    CHECK(gets(&desc, 16, 16, 3, NULL, "none"));
+    desc.min_elements = 12;
+    CHECK(gets(&desc, 3, 4, 0, NULL, "topk:density=0.25"));
+    CHECK(gets(&desc, 11, 1, 0, NULL, "none"));
+    CHECK(gets(&desc, 2, 5, 0, NULL, "none"));
+    desc.compress_vectors = 1;
+    CHECK(gets(&desc, 12, 1, 0, NULL, "topk:density=0.25"));
+    CHECK(gets(&desc, 12, 0, 0, NULL, "topk:density=0.25"));
+    CHECK(gets(&desc, 11, 0, 0, NULL, "none"));
+}
+
+static void test_matrices_that_would_not_gain_from_powersgd_travel_uncompressed(void)
+{
+    static const struct shape { size_t rows, cols; unsigned rank; } shapes[] = {
+        {64, 64, 4}, {64, 64, 31}, {64, 64, 32}, {8, 8, 4}, {8, 8, 3}, {10, 40, 7}, {10, 40, 8}, {10, 40, 9},
+        {3, 4000, 2}, {3, 4000, 3}, {4000, 3, 2}, {2, 2, 1}, {3, 3, 1}, {3, 6, 2}, {5000, 1, 1},
+    };
+    gcomp_desc desc = plain_desc();
+    desc.min_elements = 1;
+    desc.compress_vectors = 1;
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        char codec[32];
+        size_t rows = shapes[i].rows, cols = shapes[i].cols, rank = shapes[i].rank;
+        snprintf(codec, sizeof codec, "powersgd:rank=%u", shapes[i].rank);
+        const char *expected = rank * (rows + cols) < rows * cols ? codec : "none";
+        CHECK(gets(&desc, rows, cols, 0, codec, expected));
+        CHECK(gets(&desc, rows, cols, 3, codec, expected));
+        desc.codec = codec;
+        CHECK(gets(&desc, rows, cols, 0, NULL, expected));
+        desc.codec = NULL;
+    }
+}
+
+/* ---------------- the codec layer's arguments */
+
+static void test_encode_refuses_every_bad_argument(void)
+{
+    enum { COUNT = 100 };
+    float grad[COUNT], residual[COUNT];
+    unsigned char payload[GCOMP_BOUND(COUNT)];
+    static unsigned char scratch[GCOMP_SCRATCH(COUNT)];
+    for (size_t i = 0; i < COUNT; i++) {
+        grad[i] = noise(1, i);
+        residual[i] = noise(2, i);
+    }
+    for (size_t c = 0; c < CODECS; c++) {
+        gcomp_codec codec, broken;
+        gcomp_input good, in;
+        gcomp_exec exec, other;
+        size_t length = 4321, needed;
+        CHECK(gcomp_codec_parse(&codec, codecs[c], NULL, 0) == GCOMP_OK);
+        memset(&good, 0, sizeof good);
+        good.grad = grad;
+        good.residual = residual;
+        good.rows = 10;
+        good.cols = 10;
+        memset(&exec, 0, sizeof exec);
+        exec.scratch = scratch;
+        exec.scratch_bytes = sizeof scratch;
+        CHECK(gcomp_encode(NULL, &good, &exec, payload, sizeof payload, &length) == GCOMP_INVALID_ARGUMENT);
+        CHECK(gcomp_encode(&codec, NULL, &exec, payload, sizeof payload, &length) == GCOMP_INVALID_ARGUMENT);
+        CHECK(gcomp_encode(&codec, &good, &exec, NULL, sizeof payload, &length) == GCOMP_INVALID_ARGUMENT);
+        CHECK(gcomp_encode(&codec, &good, &exec, payload, sizeof payload, NULL) == GCOMP_INVALID_ARGUMENT);
+        in = good;
+        in.grad = NULL;
+        CHECK(gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length) == GCOMP_INVALID_ARGUMENT);
+        static const int types[] = {GCOMP_U8, 4, 99, -1};
+        for (size_t i = 0; i < 4; i++) {
+            in = good;
+            in.dtype = (gcomp_dtype)types[i];
+            CHECK(gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length) == GCOMP_INVALID_ARGUMENT);
+        }
+        static const float scales[] = {NAN, INFINITY, -INFINITY};
+        for (size_t i = 0; i < 3; i++) {
+            in = good;
+            in.scale = scales[i];
+            CHECK(gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length) == GCOMP_INVALID_ARGUMENT);
+            CHECK(gcomp_retain(payload, 32, &in, residual, NULL) != GCOMP_OK);
+        }
+        in = good;
+        in.rows = SIZE_MAX / 2;
+        in.cols = 3;
+        CHECK(gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length) == GCOMP_INVALID_ARGUMENT);
+        other = exec;
+        other.isa = (gcomp_isa)99;
+        CHECK(gcomp_encode(&codec, &good, &other, payload, sizeof payload, &length) == GCOMP_ISA_UNAVAILABLE);
+        other.isa = (gcomp_isa)-1;
+        CHECK(gcomp_encode(&codec, &good, &other, payload, sizeof payload, &length) == GCOMP_ISA_UNAVAILABLE);
+        for (int isa = 1; isa <= 4; isa++) {
+            if (gcomp_isa_available((gcomp_isa)isa)) continue;
+            other.isa = (gcomp_isa)isa;
+            CHECK(gcomp_encode(&codec, &good, &other, payload, sizeof payload, &length) == GCOMP_ISA_UNAVAILABLE);
+        }
+        needed = gcomp_scratch(&codec, COUNT);
+        CHECK(needed <= GCOMP_SCRATCH(COUNT));
+        if (needed) {
+            other = exec;
+            other.scratch_bytes = needed - 1;
+            unsigned char again[GCOMP_BOUND(COUNT)];
+            size_t fits = 0, less = 0;
+            CHECK(gcomp_encode(&codec, &good, &exec, again, sizeof again, &fits) == GCOMP_OK);
+            for (int kind = 0; kind < 3; kind++) { /* too little is refused, or it can do with less: the same bytes then */
+                if (kind == 2) other.scratch_bytes = 0;
+                gcomp_result result = gcomp_encode(&codec, &good, kind ? &other : NULL, payload, sizeof payload, &less);
+                CHECK(result == GCOMP_OK || result == GCOMP_SCRATCH_TOO_SMALL);
+                if (result == GCOMP_OK) CHECK(less == fits && memcmp(payload, again, fits) == 0);
+            }
+            for (size_t skew = 0; skew < 9; skew++) { /* any alignment */
+                other.scratch = scratch + skew;
+                other.scratch_bytes = needed;
+                CHECK(gcomp_encode(&codec, &good, &other, payload, sizeof payload, &less) == GCOMP_OK);
+                CHECK(less == fits && memcmp(payload, again, fits) == 0);
+            }
+            other = exec;
+        }
+        CHECK(gcomp_encode(&codec, &good, &exec, payload, 31, &length) == GCOMP_DST_TOO_SMALL);
+        CHECK(gcomp_encode(&codec, &good, &exec, payload, 0, &length) == GCOMP_DST_TOO_SMALL);
+        broken = codec;
+        broken.method = 200;
+        CHECK(gcomp_encode(&broken, &good, &exec, payload, sizeof payload, &length) == GCOMP_INVALID_ARGUMENT);
+        CHECK(gcomp_bound(&broken, COUNT) == 0 && gcomp_scratch(&broken, COUNT) == 0);
+        CHECK(length == 4321); /* unchanged by all of these */
+        in = good;
+        in.rows = 0; /* no elements is a legal count */
+        in.grad = NULL;
+        in.residual = NULL;
+        CHECK(gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length) == GCOMP_OK);
+        CHECK(gcomp_check(payload, length, 0) == GCOMP_OK);
+    }
+    gcomp_codec powersgd;
+    gcomp_input in;
+    size_t length = 1;
+    memset(&in, 0, sizeof in);
+    in.grad = grad;
+    in.rows = in.cols = 10;
+    CHECK(gcomp_codec_parse(&powersgd, "powersgd:rank=1", NULL, 0) == GCOMP_OK);
+    CHECK(gcomp_bound(&powersgd, COUNT) == 0);
+    CHECK(gcomp_encode(&powersgd, &in, NULL, payload, sizeof payload, &length) == GCOMP_NEEDS_ROUNDS);
+    CHECK(gcomp_bound(NULL, 5) == 0 && gcomp_scratch(NULL, 5) == 0);
+}
+
+static void test_bounds_overflow_to_zero(void)
+{
+    for (size_t c = 0; c < CODECS; c++) {
+        gcomp_codec codec;
+        CHECK(gcomp_codec_parse(&codec, codecs[c], NULL, 0) == GCOMP_OK);
+        if (c < 3) CHECK(gcomp_bound(&codec, SIZE_MAX) == 0 && gcomp_bound(&codec, SIZE_MAX / 2) == 0);
+        CHECK(gcomp_bound(&codec, 0) >= 32);
+        for (size_t n = 0; n <= 4096; n = 3 * n + 1) CHECK(gcomp_bound(&codec, n) <= GCOMP_BOUND(n) && gcomp_bound(&codec, n) > 0);
+    }
+}
+
+static void test_decoding_functions_refuse_null(void)
+{
+    gcomp_codec codec;
+    gcomp_input in;
+    gcomp_info info;
+    float grad[5] = {1, 2, 3, 4, 5}, y[5] = {9, 9, 9, 9, 9};
+    unsigned char payload[GCOMP_BOUND(5)];
+    size_t length = 0;
+    const void *payloads[2];
+    size_t lengths[2];
+    memset(&in, 0, sizeof in);
+    in.grad = grad;
+    in.rows = 5;
+    CHECK(gcomp_codec_parse(&codec, "none", NULL, 0) == GCOMP_OK);
+    CHECK(gcomp_encode(&codec, &in, NULL, payload, sizeof payload, &length) == GCOMP_OK);
+    payloads[0] = payload;
+    payloads[1] = NULL;
+    lengths[0] = lengths[1] = length;
+    CHECK(gcomp_check(NULL, length, 5) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_peek(NULL, length, &info) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_peek(payload, length, NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_seal(NULL, length, NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_seal(payload, length - 1, NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_decode(NULL, length, y, 5, NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_decode(payload, length, NULL, 5, NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_decode_add(NULL, length, 1, y, 5, NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_decode_add(payload, length, 1, NULL, 5, NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_decode_mean(NULL, lengths, 1, y, 5, NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_decode_mean(payloads, NULL, 1, y, 5, NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_decode_mean(payloads, lengths, 0, y, 5, NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_decode_mean(payloads, lengths, 2, y, 5, NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_decode_mean(payloads, lengths, 1, NULL, 5, NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_retain(NULL, length, &in, y, NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_retain(payload, length, NULL, y, NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_retain(payload, length, &in, NULL, NULL) == GCOMP_INVALID_ARGUMENT);
+    for (size_t i = 0; i < 5; i++) CHECK(y[i] == 9);
+    CHECK(gcomp_codec_parse(NULL, "none", NULL, 0) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_codec_parse(&codec, NULL, NULL, 0) == GCOMP_INVALID_ARGUMENT);
+    static const int bad[] = {99, -1};
+    for (size_t i = 0; i < 2; i++) {
+        gcomp_exec exec;
+        memset(&exec, 0, sizeof exec);
+        exec.isa = (gcomp_isa)bad[i];
+        CHECK(gcomp_decode(payload, length, y, 5, &exec) == GCOMP_ISA_UNAVAILABLE);
+        CHECK(gcomp_decode_add(payload, length, 1, y, 5, &exec) == GCOMP_ISA_UNAVAILABLE);
+        CHECK(gcomp_decode_mean(payloads, lengths, 1, y, 5, &exec) == GCOMP_ISA_UNAVAILABLE);
+        CHECK(gcomp_retain(payload, length, &in, y, &exec) == GCOMP_ISA_UNAVAILABLE);
+        CHECK(gcomp_seal(payload, length, &exec) == GCOMP_ISA_UNAVAILABLE);
+    }
+}
+
+/* ---------------- the object's arguments */
+
+static void test_functions_of_an_object_refuse_null(void)
+{
+    gcomp_desc desc = plain_desc();
+    gcomp *gc = open_or_die(&desc);
+    gcomp_tensor tensor = plain_tensor("w", 5, 0, NULL);
+    gcomp_statistics stats;
+    gcomp_request request;
+    float grad[5] = {0}, *grads[1];
+    void *any[1];
+    unsigned char payload[GCOMP_BOUND(5)];
+    size_t length = 0;
+    grads[0] = grad;
+    any[0] = grad;
+    CHECK(gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+    CHECK(gcomp_exchange(NULL, grads, NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_exchange(gc, NULL, NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_exchange_flat(NULL, grad, NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_exchange_flat(gc, NULL, NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_exchange_any(NULL, any, NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_exchange_any(gc, NULL, NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_prepare(NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_reset(NULL, 0) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_reset(gc, 1) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_restart(NULL, 0) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_step_begin(NULL, NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_step_ready(NULL, 0, grad) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_step_next(NULL, &request) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_step_done(NULL, 0, 0) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_step_commit(NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_step_abort(NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_stats(NULL, &stats) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_stats(gc, NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_compress(NULL, 0, 0, grad, payload, sizeof payload, &length) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_compress(gc, 1, 0, grad, payload, sizeof payload, &length) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_compress(gc, 0, 0, NULL, payload, sizeof payload, &length) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_compress(gc, 0, 0, grad, NULL, sizeof payload, &length) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_compress(gc, 0, 0, grad, payload, sizeof payload, NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_compress(gc, 0, 0, grad, payload, sizeof payload, &length) == GCOMP_OK);
+    const void *payloads[1];
+    payloads[0] = payload;
+    CHECK(gcomp_commit(NULL, 0, grad, payload, length, payloads, &length, 1) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_commit(gc, 1, grad, payload, length, payloads, &length, 1) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_commit(gc, 0, NULL, payload, length, payloads, &length, 1) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_commit(gc, 0, grad, payload, length, NULL, &length, 1) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_commit(gc, 0, grad, payload, length, payloads, NULL, 1) == GCOMP_INVALID_ARGUMENT);
+    payloads[0] = NULL;
+    CHECK(gcomp_commit(gc, 0, grad, payload, length, payloads, &length, 1) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_give_back(NULL, 0, payload, length) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_give_back(gc, 7, payload, length) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_give_back(gc, 0, payload, length) == GCOMP_WRONG_STATE); /* "none" keeps no residual */
+    gcomp_tensor other = plain_tensor("v", 5, 0, "sign");
+    CHECK(gcomp_add_tensor(gc, &other) == GCOMP_OK);
+    CHECK(gcomp_give_back(gc, 1, NULL, length) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_give_back(gc, 1, payload, length - 1) == GCOMP_TRUNCATED);
+    CHECK(gcomp_tensor_count(NULL) == 0 && gcomp_tensor_find(NULL, "w") == 0 && gcomp_tensor_elements(NULL, 0) == 0);
+    CHECK(gcomp_tensor_codec(NULL, 0) == NULL && gcomp_residual(NULL, 0) == NULL);
+    CHECK(gcomp_memory_used(NULL) == 0 && gcomp_step_number(NULL) == 0);
+    CHECK(gcomp_error(NULL) != NULL);
+    gcomp_close(gc);
+    gcomp_close(NULL);
+}
+
+static int gather_alone(void *user, const void *mine, void *all, size_t bytes)
+{
+    (void)user, (void)mine, (void)all, (void)bytes;
+    return 1;
+}
+
+static int sum_alone(void *user, void *data, size_t count, gcomp_dtype dtype)
+{
+    (void)user, (void)data, (void)count, (void)dtype;
+    return 1;
+}
+
+static void test_an_exchange_of_two_workers_needs_its_callbacks(void)
+{
+    for (int given = 0; given < 3; given++) {
+        gcomp_desc desc = plain_desc();
+        desc.comm.world = 2;
+        if (given == 1) desc.comm.allgather = gather_alone;
+        if (given == 2) desc.comm.allreduce = sum_alone;
+        gcomp *gc = open_or_die(&desc);
+        gcomp_tensor tensor = plain_tensor("w", 7, 0, NULL);
+        float grad[7] = {1, 2, 3, 4, 5, 6, 7}, copy[7], *grads[1];
+        void *any[1];
+        grads[0] = grad;
+        any[0] = grad;
+        memcpy(copy, grad, sizeof copy);
+        CHECK(gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+        CHECK(gcomp_exchange(gc, grads, NULL) == GCOMP_MISSING_CALLBACK);
+        if (given != 2) CHECK(strstr(gcomp_error(gc), given ? "allreduce" : "all") != NULL);
+        else CHECK(strstr(gcomp_error(gc), "allgather") != NULL);
+        CHECK(gcomp_exchange_flat(gc, grad, NULL) == GCOMP_MISSING_CALLBACK);
+        CHECK(gcomp_exchange_any(gc, any, NULL) == GCOMP_MISSING_CALLBACK);
+        CHECK(memcmp(copy, grad, sizeof copy) == 0);
+        gcomp_close(gc);
+    }
+    gcomp_desc desc = plain_desc(); /* one worker needs none */
+    gcomp *gc = open_or_die(&desc);
+    gcomp_tensor tensor = plain_tensor("w", 7, 0, NULL);
+    float grad[7] = {1, 2, 3, 4, 5, 6, 7}, *grads[1];
+    grads[0] = grad;
+    CHECK(gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+    CHECK(gcomp_exchange(gc, grads, NULL) == GCOMP_OK);
+    for (size_t i = 0; i < 7; i++) CHECK(grad[i] == (float)(i + 1));
+    gcomp_close(gc);
+}
+
+static void test_a_scale_that_is_not_finite_is_named(void)
+{
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    gcomp_desc desc = plain_desc();
+    gcomp *gc = open_or_die(&desc);
+    gcomp_tensor tensor = plain_tensor("w", 3, 0, NULL);
+    float grad[3] = {1, 2, 3}, *grads[1];
+    grads[0] = grad;
+    CHECK(gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+    for (size_t i = 0; i < 3; i++) {
+        gcomp_step step;
+        step.scale = bad[i];
+        CHECK(gcomp_exchange(gc, grads, &step) == GCOMP_INVALID_ARGUMENT);
+        CHECK(strstr(gcomp_error(gc), "scale") != NULL);
+        CHECK(grad[0] == 1 && grad[1] == 2 && grad[2] == 3);
+    }
+    gcomp_step zero;
+    zero.scale = 0;
+    CHECK(gcomp_exchange(gc, grads, &zero) == GCOMP_OK);
+    CHECK(strcmp(gcomp_error(gc), "") == 0);
+    CHECK(grad[0] == 1 && grad[1] == 2 && grad[2] == 3);
+    gcomp_step minus;
+    minus.scale = -2;
+    CHECK(gcomp_exchange(gc, grads, &minus) == GCOMP_OK);
+    CHECK(grad[0] == -2 && grad[1] == -4 && grad[2] == -6);
+    gcomp_close(gc);
+}
+
+static void test_flat_and_separate_gradients_give_the_same_bits(void)
+{
+    enum { A = 40 * 50, B = 77, C = 33 * 34 };
+    static float flat[A + B + C], apart[A + B + C], *grads[3];
+    gcomp_tensor tensors[3];
+    gcomp *a, *b;
+    gcomp_desc desc = plain_desc();
+    tensors[0] = plain_tensor("a", 40, 50, "sign");
+    tensors[1] = plain_tensor("b", 77, 0, NULL);
+    tensors[2] = plain_tensor("c", 33, 34, "topk:density=0.1");
+    a = open_or_die(&desc);
+    b = open_or_die(&desc);
+    for (size_t t = 0; t < 3; t++) CHECK(gcomp_add_tensor(a, &tensors[t]) == GCOMP_OK && gcomp_add_tensor(b, &tensors[t]) == GCOMP_OK);
+    grads[0] = apart;
+    grads[1] = apart + A;
+    grads[2] = apart + A + B;
+    for (int step = 0; step < 3; step++) {
+        for (size_t i = 0; i < A + B + C; i++) flat[i] = apart[i] = noise((uint64_t)step, i);
+        CHECK(gcomp_exchange_flat(a, flat, NULL) == GCOMP_OK);
+        CHECK(gcomp_exchange(b, grads, NULL) == GCOMP_OK);
+        CHECK(memcmp(flat, apart, sizeof flat) == 0);
+    }
+    gcomp_close(a);
+    gcomp_close(b);
+}
+
+static void test_an_object_without_tensors_steps(void)
+{
+    gcomp_desc desc = plain_desc();
+    gcomp *gc = open_or_die(&desc);
+    float *grads[1] = {NULL};
+    gcomp_statistics stats;
+    CHECK(gcomp_prepare(gc) == GCOMP_OK);
+    CHECK(gcomp_exchange(gc, grads, NULL) == GCOMP_OK);
+    CHECK(gcomp_step_number(gc) == 1);
+    CHECK(gcomp_stats(gc, &stats) == GCOMP_OK);
+    CHECK(stats.steps == 1 && stats.bytes_in == 0 && !(stats.ratio != stats.ratio) && !isinf(stats.ratio));
+    gcomp_close(gc);
+}
+
+/* ---------------- memory */
+
+static const gcomp_tensor some[] = {
+    {"matrix", 40, 60, 0, GCOMP_F32, "powersgd:rank=2"}, {"stack", 18, 10, 3, GCOMP_F32, "powersgd:rank=1"},
+    {"sign", 40, 37, 0, GCOMP_F32, "sign"},              {"topk", 50, 41, 0, GCOMP_F32, "topk:density=0.05"},
+    {"half", 30, 50, 0, GCOMP_F16, "bf16"},              {"vector", 129, 0, 0, GCOMP_F32, NULL},
+};
+enum { SOME = sizeof some / sizeof some[0], LARGEST = 2400 };
+
+static float grad_data[SOME][LARGEST];
+static float *some_grads[SOME];
+
+static void fill_some(uint64_t step)
+{
+    for (size_t t = 0; t < SOME; t++) {
+        some_grads[t] = grad_data[t];
+        for (size_t i = 0; i < LARGEST; i++) {
+            grad_data[t][i] = noise(step * 100 + t, i);
+            if (some[t].dtype == GCOMP_F16) ((uint16_t *)(void *)grad_data[t])[i] = (uint16_t)(0x3000 + i % 1024);
+        }
+    }
+}
+
+static gcomp_result exchange_some(gcomp *gc)
+{
+    void *any[SOME];
+    for (size_t t = 0; t < SOME; t++) any[t] = grad_data[t];
+    return gcomp_exchange_any(gc, any, NULL);
+}
+
+static void test_memory_needed_is_memory_used_after_prepare(void)
+{
+    for (int world = 1; world <= 4; world++)
+        for (int variant = 0; variant < 5; variant++) {
+            memory m;
+            gcomp_desc desc = plain_desc();
+            desc.comm.world = world;
+            desc.allocator = memory_allocator(&m);
+            desc.no_error_feedback = variant == 1;
+            desc.measure = variant == 2;
+            desc.check_every = variant == 3 ? 2 : 0;
+            desc.codec = variant == 4 ? "fp16" : NULL;
+            for (size_t count = 0; count <= SOME; count++) {
+                size_t needed = gcomp_memory_needed(&desc, some, count);
+                CHECK(m.live_bytes == 0 && m.live_blocks == 0);
+                gcomp *gc = open_or_die(&desc);
+                for (size_t t = 0; t < count; t++) CHECK(gcomp_add_tensor(gc, &some[t]) == GCOMP_OK);
+                CHECK(gcomp_prepare(gc) == GCOMP_OK);
+                if (gcomp_memory_used(gc) != needed || m.live_bytes != needed)
+                    printf("# world %d variant %d, %d tensors: needed %lu, used %lu, live %lu\n", world, variant, (int)count,
+                           (unsigned long)needed, (unsigned long)gcomp_memory_used(gc), (unsigned long)m.live_bytes);
+                CHECK(gcomp_memory_used(gc) == needed);
+                CHECK(m.live_bytes == needed);
+                CHECK(gcomp_prepare(gc) == GCOMP_OK && gcomp_memory_used(gc) == needed); /* twice is once */
+                gcomp_close(gc);
+                CHECK(m.live_blocks == 0 && m.live_bytes == 0 && !m.wrong);
+            }
+        }
+}
+
+static void test_memory_needed_of_what_is_invalid_is_zero(void)
+{
+    gcomp_desc desc = plain_desc();
+    gcomp_tensor tensor = plain_tensor("w", 5, 5, NULL);
+    CHECK(gcomp_memory_needed(&desc, &tensor, 1) > 0);
+    CHECK(gcomp_memory_needed(&desc, NULL, 0) > 0);
+    CHECK(gcomp_memory_needed(NULL, &tensor, 1) == 0);
+    CHECK(gcomp_memory_needed(&desc, NULL, 1) == 0);
+    tensor.rows = 0;
+    CHECK(gcomp_memory_needed(&desc, &tensor, 1) == 0);
+    tensor = plain_tensor("w", 5, 5, "bogus");
+    CHECK(gcomp_memory_needed(&desc, &tensor, 1) == 0);
+    tensor = plain_tensor("w", SIZE_MAX / 8, 3, NULL);
+    CHECK(gcomp_memory_needed(&desc, &tensor, 1) == 0);
+    tensor = plain_tensor("w", 5, 5, NULL);
+    desc.comm.rank = 7;
+    CHECK(gcomp_memory_needed(&desc, &tensor, 1) == 0);
+}
+
+static void test_no_call_allocates_after_the_first_exchange(void)
+{
+    memory m;
+    gcomp_desc desc = plain_desc();
+    desc.allocator = memory_allocator(&m);
+    desc.measure = 1;
+    gcomp *gc = open_or_die(&desc);
+    gcomp_statistics stats;
+    static unsigned char payload[GCOMP_BOUND(LARGEST)];
+    for (size_t t = 0; t < SOME; t++) CHECK(gcomp_add_tensor(gc, &some[t]) == GCOMP_OK);
+    fill_some(0);
+    CHECK(exchange_some(gc) == GCOMP_OK);
+    size_t calls = m.calls, bytes = m.live_bytes, blocks = m.live_blocks, length = 0;
+    CHECK(gcomp_memory_used(gc) == bytes);
+    for (uint64_t step = 1; step < 5; step++) {
+        fill_some(step);
+        CHECK(exchange_some(gc) == GCOMP_OK);
+    }
+    CHECK(gcomp_stats(gc, &stats) == GCOMP_OK);
+    CHECK(gcomp_compress(gc, 2, 9, grad_data[2], payload, sizeof payload, &length) == GCOMP_OK);
+    CHECK(gcomp_give_back(gc, 2, payload, length) == GCOMP_OK);
+    CHECK(gcomp_reset(gc, 0) == GCOMP_OK && gcomp_restart(gc, 0) == GCOMP_OK);
+    grad_data[3][5] = NAN;
+    CHECK(exchange_some(gc) == GCOMP_NOT_FINITE);
+    CHECK(gcomp_add_tensor(gc, &some[0]) != GCOMP_OK);
+    CHECK(m.calls == calls && m.live_bytes == bytes && m.live_blocks == blocks);
+    gcomp_close(gc);
+    CHECK(m.live_blocks == 0 && m.live_bytes == 0 && !m.wrong);
+
+    desc.allocator = memory_allocator(&m); /* and none at all after prepare */
+    gc = open_or_die(&desc);
+    for (size_t t = 0; t < SOME; t++) CHECK(gcomp_add_tensor(gc, &some[t]) == GCOMP_OK);
+    CHECK(gcomp_prepare(gc) == GCOMP_OK);
+    calls = m.calls;
+    fill_some(0);
+    CHECK(exchange_some(gc) == GCOMP_OK);
+    CHECK(m.calls == calls);
+    gcomp_close(gc);
+    CHECK(m.live_blocks == 0 && m.live_bytes == 0 && !m.wrong);
+}
+
+/* Opens, adds, prepares or not, exchanges; each call that finds no memory says so, leaves all as it was, and is repeated. */
+static size_t run_out_of_memory(size_t from, size_t count, int prepare, float *result)
+{
+    memory m;
+    gcomp_desc desc = plain_desc();
+    gcomp *gc = NULL;
+    size_t hits = 0;
+    char why[128] = "";
+    desc.allocator = memory_allocator(&m);
+    desc.why = why;
+    desc.why_capacity = sizeof why;
+    m.fail_from = from;
+    m.fail_count = count;
+    gcomp_result r = gcomp_open(&gc, &desc);
+    if (r) {
+        hits++;
+        CHECK(r == GCOMP_OUT_OF_MEMORY && gc == NULL && m.live_blocks == 0 && why[0] != 0);
+        m.fail_count = 0;
+        gc = open_or_die(&desc);
+    }
+    for (size_t t = 0; t < SOME; t++) {
+        r = gcomp_add_tensor(gc, &some[t]);
+        if (!r) continue;
+        hits++;
+        CHECK(r == GCOMP_OUT_OF_MEMORY && gcomp_tensor_count(gc) == t);
+        CHECK(gcomp_error(gc)[0] != 0 && gcomp_tensor_find(gc, some[t].name) == t && gcomp_memory_used(gc) == m.live_bytes);
+        m.fail_count = 0;
+        CHECK(gcomp_add_tensor(gc, &some[t]) == GCOMP_OK);
+    }
+    if (prepare) {
+        size_t before = m.live_bytes;
+        r = gcomp_prepare(gc);
+        if (r) {
+            hits++;
+            CHECK(r == GCOMP_OUT_OF_MEMORY && m.live_bytes == before && gcomp_memory_used(gc) == before);
+            m.fail_count = 0;
+            CHECK(gcomp_prepare(gc) == GCOMP_OK);
+        }
+    }
+    static float copy[SOME][LARGEST];
+    fill_some(0);
+    memcpy(copy, grad_data, sizeof copy);
+    r = exchange_some(gc);
+    if (r) {
+        hits++;
+        CHECK(r == GCOMP_OUT_OF_MEMORY && memcmp(copy, grad_data, sizeof copy) == 0 && gcomp_step_number(gc) == 0);
+        m.fail_count = 0;
+        CHECK(exchange_some(gc) == GCOMP_OK);
+    }
+    memcpy(result, grad_data, sizeof copy);
+    gcomp_close(gc);
+    CHECK(m.live_blocks == 0 && m.live_bytes == 0 && !m.wrong);
+    return hits;
+}
+
+static void test_every_allocation_may_fail(void)
+{
+    static float undisturbed[SOME * LARGEST], result[SOME * LARGEST];
+    for (int prepare = 0; prepare < 2; prepare++)
+        for (int for_ever = 0; for_ever < 2; for_ever++) {
+            size_t from = 1;
+            CHECK(run_out_of_memory(1, 0, prepare, undisturbed) == 0);
+            for (;; from++) {
+                size_t hits = run_out_of_memory(from, for_ever ? SIZE_MAX : 1, prepare, result);
+                CHECK(memcmp(undisturbed, result, sizeof result) == 0);
+                CHECK(hits <= 1);
+                if (!hits) break;
+            }
+            printf("# %d allocations failed in turn\n", (int)from - 1);
+            CHECK(from > 3);
+        }
+}
+
+static void test_a_list_that_cannot_grow_is_as_before(void)
+{
+    for (size_t fail = 1; fail <= 6; fail++) {
+        memory m;
+        gcomp_desc desc = plain_desc();
+        desc.allocator = memory_allocator(&m);
+        gcomp *gc = open_or_die(&desc);
+        char name[16];
+        gcomp_tensor tensor = plain_tensor(name, 7, 0, "sign");
+        size_t refused = 0;
+        for (size_t t = 0; t < 70; t++) {
+            snprintf(name, sizeof name, "t%d", (int)(t * 37 % 100));
+            m.fail_from = m.calls + fail;
+            m.fail_count = SIZE_MAX;
+            gcomp_result result = gcomp_add_tensor(gc, &tensor);
+            m.fail_count = 0;
+            if (result) {
+                refused++;
+                CHECK(result == GCOMP_OUT_OF_MEMORY && gcomp_tensor_count(gc) == t && gcomp_tensor_find(gc, name) == t);
+                CHECK(gcomp_memory_used(gc) == m.live_bytes);
+                CHECK(gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+            }
+            CHECK(gcomp_tensor_count(gc) == t + 1 && gcomp_tensor_find(gc, name) == t);
+        }
+        CHECK(fail > 4 || refused > 0);
+        CHECK(gcomp_prepare(gc) == GCOMP_OK);
+        gcomp_close(gc);
+        CHECK(m.live_blocks == 0 && m.live_bytes == 0 && !m.wrong);
+    }
+}
+
+static void test_a_worker_without_memory_still_joins_the_frame(void)
+{
+    enum { WORLD = 3, FRAME = 64 };
+    memory m[WORLD];
+    gcomp *gc[WORLD];
+    gcomp_result result[WORLD];
+    gcomp_request request[WORLD];
+    static float grads[WORLD][LARGEST], copy[WORLD][LARGEST];
+    static const gcomp_tensor tensor = {"sign", 40, 37, 0, GCOMP_F32, "sign"};
+    for (int w = 0; w < WORLD; w++) {
+        gcomp_desc desc = plain_desc();
+        desc.comm.rank = w;
+        desc.comm.world = WORLD;
+        desc.allocator = memory_allocator(&m[w]);
+        gc[w] = open_or_die(&desc);
+        CHECK(gcomp_add_tensor(gc[w], &tensor) == GCOMP_OK);
+        for (size_t i = 0; i < LARGEST; i++) grads[w][i] = noise((uint64_t)w, i);
+    }
+    memcpy(copy, grads, sizeof copy);
+    m[1].fail_from = 1;
+    m[1].fail_count = SIZE_MAX;
+    for (int attempt = 0; attempt < 2; attempt++) {
+        int ended = 0;
+        for (int w = 0; w < WORLD; w++) {
+            CHECK(gcomp_step_begin(gc[w], NULL) == GCOMP_OK);
+            CHECK(gcomp_step_ready(gc[w], 0, grads[w]) == GCOMP_OK);
+            result[w] = GCOMP_OK;
+        }
+        for (int round = 0; round < 8 && !ended; round++) {
+            for (int w = 0; w < WORLD; w++) {
+                result[w] = gcomp_step_next(gc[w], &request[w]);
+                if (result[w] || request[w].kind == GCOMP_DONE || request[w].kind == GCOMP_WAIT) ended++;
+            }
+            if (ended) break;
+            for (int w = 0; w < WORLD; w++) CHECK(request[w].kind == GCOMP_ALLGATHER && request[w].stride == request[0].stride);
+            for (int w = 0; w < WORLD; w++)
+                for (int s = 0; s < WORLD; s++)
+                    memcpy((char *)request[w].recv + (size_t)s * request[w].stride, request[s].send, request[s].bytes[s]);
+            for (int w = 0; w < WORLD; w++) {
+                result[w] = gcomp_step_done(gc[w], request[w].id, 0);
+                if (result[w]) ended++;
+            }
+        }
+        if (attempt == 0) { /* all three ended, at the frame */
+            CHECK(ended == WORLD);
+            CHECK(result[0] == GCOMP_PEER_FAILED && result[1] == GCOMP_OUT_OF_MEMORY && result[2] == GCOMP_PEER_FAILED);
+            CHECK(strchr(gcomp_error(gc[0]), '1') != NULL && strchr(gcomp_error(gc[2]), '1') != NULL);
+            CHECK(strstr(gcomp_error(gc[1]), "memory") != NULL);
+            CHECK(memcmp(copy, grads, sizeof copy) == 0);
+            m[1].fail_count = 0;
+        } else { /* with memory back the same step passes */
+            for (int w = 0; w < WORLD; w++) CHECK(result[w] == GCOMP_OK && request[w].kind == GCOMP_DONE);
+            for (int w = 0; w < WORLD; w++) CHECK(gcomp_step_commit(gc[w]) == GCOMP_OK);
+            CHECK(memcmp(grads[0], grads[1], 4 * 40 * 37) == 0 && memcmp(grads[0], grads[2], 4 * 40 * 37) == 0);
+        }
+    }
+    for (int w = 0; w < WORLD; w++) {
+        gcomp_close(gc[w]);
+        CHECK(m[w].live_blocks == 0 && !m[w].wrong);
+    }
+}
+
+/* ---------------- the caller's floating-point mode */
+
+#if defined(__x86_64__) || (defined(__i386__) && defined(__SSE2__))
+
+enum { CONTROL = 0xFFC0 }; /* rounding, flushing and masks; not the sticky flags */
+
+/* All that calculates, once: payload, decoded, residual and an exchange, one after the other in `out`. */
+static size_t calculate(const char *text, const float *grad, size_t n, unsigned char *out)
+{
+    static unsigned char scratch[GCOMP_SCRATCH(LARGEST)], payload[GCOMP_BOUND(LARGEST)];
+    static float y[LARGEST], e[LARGEST], g[LARGEST];
+    const void *payloads[3];
+    size_t lengths[3], length = 0, at = 0;
+    gcomp_codec codec;
+    gcomp_input in;
+    gcomp_exec exec;
+    int good = 1;
+    memset(&in, 0, sizeof in);
+    memset(&exec, 0, sizeof exec);
+    in.grad = grad;
+    in.rows = n;
+    in.scale = 0.3f;
+    exec.scratch = scratch;
+    exec.scratch_bytes = sizeof scratch;
+    good &= gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK;
+    good &= gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length) == GCOMP_OK;
+    good &= gcomp_seal(payload, length, NULL) == GCOMP_OK;
+    memcpy(out, payload, length);
+    at += length;
+    good &= gcomp_decode(payload, length, y, n, NULL) == GCOMP_OK;
+    good &= gcomp_decode_add(payload, length, 0.7f, y, n, NULL) == GCOMP_OK;
+    memcpy(out + at, y, 4 * n);
+    at += 4 * n;
+    for (size_t i = 0; i < 3; i++) {
+        payloads[i] = payload;
+        lengths[i] = length;
+    }
+    good &= gcomp_decode_mean(payloads, lengths, 3, y, n, NULL) == GCOMP_OK;
+    memcpy(out + at, y, 4 * n);
+    at += 4 * n;
+    for (size_t i = 0; i < n; i++) e[i] = grad[n - 1 - i];
+    good &= gcomp_retain(payload, length, &in, e, NULL) == GCOMP_OK;
+    memcpy(out + at, e, 4 * n);
+    at += 4 * n;
+    gcomp_desc desc = plain_desc();
+    gcomp *gc = NULL;
+    gcomp_tensor tensor = plain_tensor("w", 40, n / 40, text);
+    gcomp_step step;
+    float *grads[1];
+    step.scale = 0.3f;
+    grads[0] = g;
+    desc.measure = 1;
+    good &= gcomp_open(&gc, &desc) == GCOMP_OK && gcomp_add_tensor(gc, &tensor) == GCOMP_OK;
+    for (int k = 0; k < 2; k++) {
+        memcpy(g, grad, 4 * n);
+        good &= gcomp_exchange(gc, grads, &step) == GCOMP_OK;
+        memcpy(out + at, g, 4 * n);
+        at += 4 * n;
+    }
+    gcomp_close(gc);
+    return good ? at : 0;
+}
+
+static void test_the_mode_is_restored_and_does_not_change_the_bits(void)
+{
+    enum { COUNT = 40 * 60 };
+    static float grad[COUNT];
+    static unsigned char plain[GCOMP_BOUND(COUNT) + 20 * COUNT], strange[GCOMP_BOUND(COUNT) + 20 * COUNT];
+    for (int small = 0; small < 2; small++) {
+        for (size_t i = 0; i < COUNT; i++) grad[i] = small ? ldexpf(noise(5, i), -130) : noise(5, i);
+        for (size_t c = 0; c < CODECS; c++) {
+            size_t a = calculate(codecs[c], grad, COUNT, plain);
+            CHECK(a > 0);
+            for (int mode = 0; mode < 4; mode++) {
+                unsigned normal = _mm_getcsr();
+                int rounding = fegetround();
+                if (mode == 1) CHECK(fesetround(FE_UPWARD) == 0);
+                if (mode == 2) CHECK(fesetround(FE_TOWARDZERO) == 0);
+                unsigned set = _mm_getcsr();
+                if (mode != 1) set |= 0x8040;  /* flush to zero, denormals are zero */
+                if (mode == 3) set &= ~0x0F80u; /* invalid, denormal, by zero, overflow, underflow trap */
+                set &= ~0x3Fu;
+                _mm_setcsr(set);
+                size_t b = calculate(codecs[c], grad, COUNT, strange);
+                unsigned after = _mm_getcsr();
+                int direction = fegetround();
+                _mm_setcsr(normal);
+                CHECK(fesetround(rounding) == 0);
+                CHECK((after & CONTROL) == (set & CONTROL));
+                CHECK(direction == (mode == 1 ? FE_UPWARD : mode == 2 ? FE_TOWARDZERO : FE_TONEAREST));
+                size_t same = 0;
+                while (same < a && same < b && plain[same] == strange[same]) same++;
+                if (same != a || a != b) printf("# %s, small %d, mode %d: differs at byte %d\n", codecs[c], small, mode, (int)same);
+                CHECK(a == b && same == a);
+            }
+        }
+    }
+}
+
+static void test_low_rank_sums_do_not_depend_on_the_mode(void)
+{
+    enum { COUNT = 40 * 60 };
+    static float grad[COUNT], plain[COUNT];
+    for (int mode = 0; mode < 2; mode++) {
+        gcomp_desc desc = plain_desc();
+        gcomp *gc = open_or_die(&desc);
+        gcomp_tensor tensor = plain_tensor("w", 40, 60, "powersgd:rank=2");
+        float *grads[1];
+        grads[0] = grad;
+        CHECK(gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+        unsigned normal = _mm_getcsr();
+        for (int step = 0; step < 3; step++) {
+            for (size_t i = 0; i < COUNT; i++) grad[i] = noise((uint64_t)step, i);
+            if (mode) _mm_setcsr((normal | 0xE040u) & ~0x3Fu); /* towards zero, flushing */
+            gcomp_result result = gcomp_exchange(gc, grads, NULL);
+            unsigned after = _mm_getcsr();
+            _mm_setcsr(normal);
+            CHECK(result == GCOMP_OK);
+            if (mode) CHECK((after & CONTROL) == ((normal | 0xE040u) & CONTROL));
+        }
+        if (!mode) memcpy(plain, grad, sizeof plain);
+        else CHECK(memcmp(plain, grad, sizeof plain) == 0);
+        gcomp_close(gc);
+    }
+}
+
+#endif
+
+/* ---------------- two objects */
+
+static void test_two_objects_never_meet(void)
+{
+    static const char *const text[2] = {"topk:density=0.02", "sign:block=64"};
+    enum { COUNT = 40 * 60, STEPS = 4 };
+    static float alone[2][STEPS][COUNT], grad[COUNT];
+    float *grads[1];
+    grads[0] = grad;
+    for (int together = 0; together < 2; together++) {
+        gcomp *gc[2] = {NULL, NULL};
+        for (size_t k = 0; k < 2; k++) {
+            gcomp_desc desc = plain_desc();
+            gcomp_tensor tensor = plain_tensor("w", 40, 60, NULL);
+            desc.codec = text[k];
+            desc.seed = 7 * k;
+            gc[k] = open_or_die(&desc);
+            CHECK(gcomp_add_tensor(gc[k], &tensor) == GCOMP_OK);
+        }
+        for (size_t i = 0; i < 2 * STEPS; i++) {
+            size_t k = together ? i % 2 : i / STEPS, step = together ? i / 2 : i % STEPS;
+            for (size_t j = 0; j < COUNT; j++) grad[j] = noise(10 * k + step, j);
+            CHECK(gcomp_exchange(gc[k], grads, NULL) == GCOMP_OK);
+            if (together) CHECK(memcmp(alone[k][step], grad, sizeof grad) == 0);
+            else memcpy(alone[k][step], grad, sizeof grad);
+            CHECK(gcomp_exchange(gc[1 - k], NULL, NULL) == GCOMP_INVALID_ARGUMENT);
+            CHECK(gcomp_error(gc[1 - k])[0] != 0 && strcmp(gcomp_error(gc[k]), "") == 0);
+        }
+        gcomp_close(gc[0]);
+        gcomp_close(gc[1]);
+    }
+}
+
+int main(void)
+{
+    RUN(test_results_have_distinct_names_and_sentences);
+    RUN(test_names_of_instruction_sets_and_methods);
+    RUN(test_version_of_header_and_implementation_agree);
+    RUN(test_open_refuses_every_bad_field_and_names_it);
+    RUN(test_the_reason_of_a_failed_open_is_cut_to_its_buffer);
+    RUN(test_the_environment_chooses_the_instruction_set_or_is_named);
+    RUN(test_add_tensor_refuses_every_bad_field_and_names_it);
+    RUN(test_tensors_are_found_by_name);
+    RUN(test_vectors_and_small_tensors_travel_uncompressed);
+    RUN(test_matrices_that_would_not_gain_from_powersgd_travel_uncompressed);
+    RUN(test_encode_refuses_every_bad_argument);
+    RUN(test_bounds_overflow_to_zero);
+    RUN(test_decoding_functions_refuse_null);
+    RUN(test_functions_of_an_object_refuse_null);
+    RUN(test_an_exchange_of_two_workers_needs_its_callbacks);
+    RUN(test_a_scale_that_is_not_finite_is_named);
+    RUN(test_flat_and_separate_gradients_give_the_same_bits);
+    RUN(test_an_object_without_tensors_steps);
+    RUN(test_memory_needed_is_memory_used_after_prepare);
+    RUN(test_memory_needed_of_what_is_invalid_is_zero);
+    RUN(test_no_call_allocates_after_the_first_exchange);
+    RUN(test_every_allocation_may_fail);
+    RUN(test_a_list_that_cannot_grow_is_as_before);
+    RUN(test_a_worker_without_memory_still_joins_the_frame);
+#if defined(__x86_64__) || (defined(__i386__) && defined(__SSE2__))
+    RUN(test_the_mode_is_restored_and_does_not_change_the_bits);
+#endif
+#if defined(__x86_64__) || (defined(__i386__) && defined(__SSE2__))
+    RUN(test_low_rank_sums_do_not_depend_on_the_mode);
+#endif
+    RUN(test_two_objects_never_meet);
+    return test_end();
+}

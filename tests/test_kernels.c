@@ -1,0 +1,621 @@
+/* The kernels that methods share, on every instruction set, against plain loops: buffers of exactly the size needed, every
+   length around the vector's, every offset. */
+
+#define GCOMP_IMPLEMENTATION
+#include "../gcomp.h"
+#include "test.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FOR_EACH_SET(s) for (size_t s = 0; gcomp__sets[s]; s++) if (gcomp_isa_available(gcomp__sets[s]->isa))
+
+static uint64_t mix(uint64_t x)
+{
+    x += 0x9E3779B97F4A7C15u;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
+static uint32_t bits_of(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return u;
+}
+
+static float float_of(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, 4);
+    return x;
+}
+
+/* Kinds of data: smooth, wide in range, subnormal, any finite bits, ties, zeros of both signs. */
+enum { KINDS = 6 };
+
+static float sample(int kind, uint64_t seed, size_t i)
+{
+    uint64_t r = mix(seed * 1000 + (uint64_t)kind + mix(i));
+    float u = (float)((int32_t)(r >> 40) - 8388608) / 8388608.0f;
+    if (kind == 0) return u;
+    if (kind == 1) return ldexpf(u, (int)(r % 60) - 30);
+    if (kind == 2) return float_of((uint32_t)(r & 0x807FFFFF));
+    if (kind == 3) {
+        uint32_t b = (uint32_t)r;
+        return (b & 0x7F800000) == 0x7F800000 ? float_of(b & 0xBFFFFFFF) : float_of(b);
+    }
+    if (kind == 4) return (float)((int)(r % 5) - 2) * 0.5f;
+    return r & 1 ? 0.0f : -0.0f;
+}
+
+static float *floats(size_t n) { return (float *)malloc(n ? 4 * n : 1); }
+
+/* One rounding each: volatile keeps the compiler from fusing them. */
+static float product(float a, float b)
+{
+    volatile float x = a * b;
+    return x;
+}
+
+static float sum(float a, float b)
+{
+    volatile float x = a + b;
+    return x;
+}
+
+static float value_of_half(unsigned low)
+{
+    return (float)(low < 1024 ? ldexp((double)low, -24) : ldexp((double)(1024 + (low & 1023)), (int)(low >> 10) - 25));
+}
+
+/* To nearest, ties to even, saturated at 65504: a search among all values. */
+static uint16_t half_of(float x)
+{
+    double a = fabs((double)x);
+    unsigned low = 0, high = 0x7BFF;
+    while (low < high) {
+        unsigned middle = (low + high + 1) / 2;
+        if ((double)value_of_half(middle) <= a) low = middle;
+        else high = middle - 1;
+    }
+    if (low < 0x7BFF) {
+        double down = a - (double)value_of_half(low), up = (double)value_of_half(low + 1) - a;
+        if (up < down || (up == down && (low & 1))) low++;
+    }
+    return (uint16_t)(low | (signbit(x) ? 0x8000u : 0u));
+}
+
+static uint16_t bfloat_of(float x)
+{
+    uint32_t b = bits_of(x), sign = b >> 31 << 15;
+    b = (b & 0x7FFFFFFF) + 0x7FFF + (b >> 16 & 1);
+    b >>= 16;
+    return (uint16_t)(sign | (b > 0x7F7F ? 0x7F7F : b));
+}
+
+/* ---------------- which ones */
+
+static void test_the_sets_that_ran_are_named(void)
+{
+    size_t count = 0, scalar = 0;
+    FOR_EACH_SET(s) {
+        printf("# instruction set %s\n", gcomp_isa_name(gcomp__sets[s]->isa));
+        count++;
+        scalar += gcomp__sets[s]->isa == GCOMP_ISA_SCALAR;
+    }
+    CHECK(count >= 1);
+    CHECK(scalar == 1);
+}
+
+/* ---------------- checksum */
+
+static uint32_t plain_crc(uint32_t crc, const uint8_t *bytes, size_t count)
+{
+    crc = ~crc;
+    for (size_t i = 0; i < count; i++) {
+        crc ^= bytes[i];
+        for (int k = 0; k < 8; k++) crc = crc & 1 ? (crc >> 1) ^ 0x82F63B78u : crc >> 1;
+    }
+    return ~crc;
+}
+
+static void test_crc32c_has_its_check_value(void)
+{
+    static const uint8_t zeros[32] = {0};
+    uint8_t ones[32], up[32];
+    for (size_t i = 0; i < 32; i++) {
+        ones[i] = 0xFF;
+        up[i] = (uint8_t)i;
+    }
+    FOR_EACH_SET(s) {
+        CHECK(gcomp__sets[s]->common->crc(0, (const uint8_t *)"123456789", 9) == 0xE3069283u);
+        CHECK(gcomp__sets[s]->common->crc(0, zeros, 32) == 0x8A9136AAu); /* RFC 3720 B.4 */
+        CHECK(gcomp__sets[s]->common->crc(0, ones, 32) == 0x62A8AB43u);
+        CHECK(gcomp__sets[s]->common->crc(0, up, 32) == 0x46DD794Eu);
+        CHECK(gcomp__sets[s]->common->crc(0, zeros, 0) == 0);
+    }
+}
+
+static void test_crc32c_of_every_length_and_offset(void)
+{
+    FOR_EACH_SET(s)
+        for (size_t n = 0; n <= 67; n++)
+            for (size_t offset = 0; offset < 8; offset++) {
+                uint8_t *bytes = (uint8_t *)malloc(n + offset + (n + offset == 0));
+                for (size_t i = 0; i < n + offset; i++) bytes[i] = (uint8_t)mix(i + 100 * n);
+                uint32_t whole = plain_crc(0, bytes + offset, n);
+                CHECK(gcomp__sets[s]->common->crc(0, bytes + offset, n) == whole);
+                uint32_t first = gcomp__sets[s]->common->crc(0, bytes + offset, n / 3); /* in two parts */
+                CHECK(gcomp__sets[s]->common->crc(first, bytes + offset + n / 3, n - n / 3) == whole);
+                free(bytes);
+            }
+}
+
+/* ---------------- two-byte formats */
+
+static void test_every_half_and_bfloat_widens_exactly(void)
+{
+    uint16_t *all = (uint16_t *)malloc(2 * 65536);
+    float *y = floats(65536);
+    for (size_t i = 0; i < 65536; i++) all[i] = (uint16_t)i;
+    FOR_EACH_SET(s) {
+        size_t wrong = 0;
+        gcomp__sets[s]->common->widen(y, all, GCOMP_F16, 65536);
+        for (size_t i = 0; i < 65536; i++) {
+            unsigned low = (unsigned)i & 0x7FFF;
+            float magnitude = value_of_half(low);
+            if (low > 0x7C00) wrong += isnan(y[i]) ? 0u : 1u;
+            else if (low == 0x7C00) wrong += !isinf(y[i]) || !signbit(y[i]) != !(i & 0x8000);
+            else wrong += bits_of(y[i]) != bits_of(i & 0x8000 ? -magnitude : magnitude);
+        }
+        CHECK(wrong == 0);
+        wrong = 0;
+        gcomp__sets[s]->common->widen(y, all, GCOMP_BF16, 65536);
+        for (size_t i = 0; i < 65536; i++) {
+            uint32_t b = (uint32_t)i << 16;
+            wrong += (size_t)(isnan(float_of(b)) ? !isnan(y[i]) : bits_of(y[i]) != b);
+        }
+        CHECK(wrong == 0);
+    }
+    free(all);
+    free(y);
+}
+
+static void test_narrowing_rounds_to_nearest_even_and_saturates(void)
+{
+    /* every half, the middle to the next, and one float beside each; around both ends; and 2^18 of any finite bits */
+    size_t n = 0, room = 12 * (size_t)0x7C00 + 64 + (1u << 18);
+    float *x = floats(room);
+    for (unsigned low = 0; low < 0x7C00; low++) {
+        float here = value_of_half(low), next = low < 0x7BFF ? value_of_half(low + 1) : 65536.0f;
+        float middle = (float)(((double)here + (double)next) / 2);
+        float points[6];
+        points[0] = here;
+        points[1] = middle;
+        points[2] = nextafterf(middle, 1e9f);
+        points[3] = nextafterf(middle, 0.0f);
+        points[4] = nextafterf(here, 1e9f);
+        points[5] = nextafterf(here, 0.0f);
+        for (size_t k = 0; k < 6; k++) {
+            x[n++] = points[k];
+            x[n++] = -points[k];
+        }
+    }
+    static const float ends[] = {65504, 65519.996f, 65520, 65536, 1e6f, 3.4028235e38f, 1e-45f, 1e-40f, 5.9604645e-8f, 2.9802322e-8f,
+                                 2.9802326e-8f, 1.1754944e-38f};
+    for (size_t k = 0; k < sizeof ends / sizeof ends[0]; k++) {
+        x[n++] = ends[k];
+        x[n++] = -ends[k];
+    }
+    for (size_t i = 0; i < 1u << 18; i++) x[n++] = sample(i & 1 ? 3 : 1, 7, i);
+    uint16_t *y = (uint16_t *)malloc(2 * n), *expected = (uint16_t *)malloc(2 * n);
+    for (size_t i = 0; i < n; i++) expected[i] = half_of(x[i]);
+    FOR_EACH_SET(s) {
+        size_t wrong = 0;
+        gcomp__sets[s]->common->narrow(y, x, GCOMP_F16, n);
+        for (size_t i = 0; i < n; i++) {
+            if (y[i] != expected[i] && wrong++ < 3) printf("# %g -> %04x, expected %04x\n", (double)x[i], y[i], expected[i]);
+        }
+        CHECK(wrong == 0);
+    }
+    free(x);
+    free(y);
+    free(expected);
+}
+
+static void test_bfloats_round_to_nearest_even_and_saturate(void)
+{
+    static const uint32_t low[] = {0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF};
+    size_t n = 0;
+    float *x = floats((size_t)65536 * 6);
+    for (uint32_t high = 0; high < 65536; high++)
+        for (size_t k = 0; k < 6; k++)
+            if ((high & 0x7F80) != 0x7F80) x[n++] = float_of(high << 16 | low[k]);
+    uint16_t *y = (uint16_t *)malloc(2 * n);
+    FOR_EACH_SET(s) {
+        size_t wrong = 0;
+        gcomp__sets[s]->common->narrow(y, x, GCOMP_BF16, n);
+        for (size_t i = 0; i < n; i++) wrong += y[i] != bfloat_of(x[i]);
+        CHECK(wrong == 0);
+    }
+    free(x);
+    free(y);
+}
+
+static void test_conversions_of_every_length(void)
+{
+    FOR_EACH_SET(s)
+        for (size_t n = 0; n <= 67; n++)
+            for (int type = GCOMP_F16; type <= GCOMP_BF16; type++) {
+                float *x = floats(n), *back = floats(n);
+                uint16_t *y = (uint16_t *)malloc(n ? 2 * n : 1);
+                size_t wrong = 0;
+                for (size_t i = 0; i < n; i++) x[i] = sample(1, n, i);
+                gcomp__sets[s]->common->narrow(y, x, (gcomp_dtype)type, n);
+                gcomp__sets[s]->common->widen(back, y, (gcomp_dtype)type, n);
+                for (size_t i = 0; i < n; i++) {
+                    uint16_t e = type == GCOMP_F16 ? half_of(x[i]) : bfloat_of(x[i]);
+                    float m = value_of_half(e & 0x7FFF);
+                    wrong += y[i] != e;
+                    wrong += type == GCOMP_F16 ? back[i] != (e & 0x8000 ? -m : m) : bits_of(back[i]) != (uint32_t)e << 16;
+                }
+                CHECK(wrong == 0);
+                free(x);
+                free(back);
+                free(y);
+            }
+}
+
+/* ---------------- finite or not, sums */
+
+static void test_worst_is_the_largest_magnitude_and_finds_what_is_not_finite(void)
+{
+    static const uint32_t bad[] = {0x7F800000, 0xFF800000, 0x7FC00000, 0xFFC00000, 0x7F800001, 0xFFFFFFFF};
+    FOR_EACH_SET(s)
+        for (size_t n = 0; n <= 67; n++)
+            for (int kind = 0; kind < KINDS; kind++) {
+                float *x = floats(n);
+                uint32_t most = 0;
+                for (size_t i = 0; i < n; i++) {
+                    x[i] = sample(kind, n, i);
+                    if ((bits_of(x[i]) & 0x7FFFFFFF) > most) most = bits_of(x[i]) & 0x7FFFFFFF;
+                }
+                CHECK(gcomp__sets[s]->common->worst(x, n) == most);
+                for (size_t i = 0; i < n; i++) { /* wherever it stands, whatever stands around it */
+                    float was = x[i];
+                    x[i] = float_of(bad[(i + n) % 6]);
+                    CHECK(gcomp__sets[s]->common->worst(x, n) >= 0x7F800000u);
+                    x[i] = was;
+                }
+                free(x);
+            }
+}
+
+static void test_squares_add_up_the_same_on_every_set(void)
+{
+    static const size_t sizes[] = {0, 1, 15, 16, 17, 33, 1000, GCOMP_CHUNK - 1, GCOMP_CHUNK, GCOMP_CHUNK + 1, 3 * GCOMP_CHUNK + 77};
+    for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++)
+        for (int kind = 0; kind < 2; kind++) {
+            size_t n = sizes[k];
+            float *x = floats(n);
+            double exact = 0, first = 0;
+            int known = 0;
+            for (size_t i = 0; i < n; i++) {
+                x[i] = sample(kind, 3, i);
+                exact += (double)x[i] * (double)x[i];
+            }
+            FOR_EACH_SET(s) {
+                double got = gcomp__sets[s]->common->squares(x, n);
+                CHECK(fabs(got - exact) <= 1e-11 * exact);
+                if (known) CHECK(memcmp(&got, &first, sizeof got) == 0);
+                first = got;
+                known = 1;
+            }
+            free(x);
+        }
+}
+
+/* ---------------- p = scale * grad + residual */
+
+typedef struct dense {
+    float *grad, *residual, *y;
+    void *narrow;
+    const void *given;
+    gcomp_dtype type;
+} dense;
+
+/* A gradient of this type at an odd multiple of its size; what the plain loop reads is in grad. */
+static dense dense_make(size_t n, int kind, int type)
+{
+    dense d;
+    d.grad = floats(n);
+    d.residual = floats(n);
+    d.y = floats(n);
+    d.narrow = malloc(2 * n + 1);
+    d.type = (gcomp_dtype)type;
+    for (size_t i = 0; i < n; i++) {
+        uint16_t h;
+        d.grad[i] = sample(kind, 11, i);
+        d.residual[i] = sample(kind, 12, i);
+        if (type == GCOMP_F32) continue;
+        h = type == GCOMP_F16 ? half_of(d.grad[i]) : bfloat_of(d.grad[i]);
+        memcpy((char *)d.narrow + 2 * i, &h, 2);
+        d.grad[i] = type == GCOMP_BF16 ? float_of((uint32_t)h << 16)
+                                       : h & 0x8000 ? -value_of_half(h & 0x7FFF) : value_of_half(h & 0x7FFF);
+    }
+    d.given = type == GCOMP_F32 ? (const void *)d.grad : d.narrow;
+    return d;
+}
+
+static void dense_free(dense *d)
+{
+    free(d->grad);
+    free(d->residual);
+    free(d->y);
+    free(d->narrow);
+}
+
+static const float scales[] = {1.0f, 0.3f, -2.0f};
+
+static void test_scale_copy_equals_the_plain_loop(void)
+{
+    FOR_EACH_SET(s)
+        for (size_t n = 0; n <= 67; n++)
+            for (int kind = 0; kind < KINDS; kind++)
+                for (int type = GCOMP_F32; type <= GCOMP_BF16; type++)
+                    for (size_t k = 0; k < 6; k++) {
+                        dense d = dense_make(n, kind, type);
+                        size_t begin = n / 5, wrong = 0;
+                        uint32_t most = 0;
+                        gcomp_input in;
+                        memset(&in, 0, sizeof in);
+                        in.grad = d.given;
+                        in.dtype = d.type;
+                        in.scale = scales[k % 3];
+                        in.residual = k < 3 ? d.residual : NULL;
+                        uint32_t worst = gcomp__sets[s]->common->scale_copy(d.y, &in, begin, n, 0.25f);
+                        for (size_t i = begin; i < n; i++) {
+                            float p = product(in.scale, d.grad[i]);
+                            if (in.residual) p = sum(p, d.residual[i]);
+                            if ((bits_of(p) & 0x7FFFFFFF) > most) most = bits_of(p) & 0x7FFFFFFF;
+                            if (isfinite(p)) wrong += bits_of(d.y[i]) != bits_of(product(p, 0.25f));
+                        }
+                        CHECK(wrong == 0);
+                        CHECK(most < 0x7F800000 ? worst == most : worst >= 0x7F800000);
+                        dense_free(&d);
+                    }
+}
+
+static void test_absorb_equals_the_plain_loop(void)
+{
+    FOR_EACH_SET(s)
+        for (size_t n = 1; n <= 67; n++)
+            for (int kind = 0; kind < KINDS; kind++)
+                for (int type = GCOMP_F32; type <= GCOMP_BF16; type++)
+                    for (size_t k = 0; k < 12; k++) { /* scale; y missing, apart, or the gradient itself; residual missing */
+                        dense d = dense_make(n, kind, type), before = dense_make(n, kind, type);
+                        size_t wrong = 0;
+                        gcomp__sink sink;
+                        memset(&sink, 0, sizeof sink);
+                        sink.ending = GCOMP__COMMIT;
+                        sink.fresh = 1;
+                        sink.weight = 1;
+                        sink.n = n;
+                        sink.grad = d.given;
+                        sink.dtype = d.type;
+                        sink.scale = scales[k % 3];
+                        sink.residual = k < 9 ? d.residual : NULL;
+                        sink.y = k / 3 == 0 ? NULL : k / 3 == 2 && type == GCOMP_F32 ? d.grad : d.y;
+                        gcomp__sets[s]->common->absorb(&sink, 0);
+                        for (size_t i = 0; i < n; i++) {
+                            float p = sum(product(sink.scale, before.grad[i]), before.residual[i]);
+                            if (sink.residual && isfinite(p)) wrong += bits_of(d.residual[i]) != bits_of(p);
+                            if (sink.y) wrong += bits_of(sink.y[i]) != 0;
+                        }
+                        CHECK(wrong == 0);
+                        dense_free(&d);
+                        dense_free(&before);
+                    }
+}
+
+/* ---------------- codecs through each set: payloads, and all ways to decode */
+
+static void test_payloads_and_every_ending_equal_those_of_plain_loops(void)
+{
+    static const char *const texts[] = {"none", "fp16", "bf16", "sign:block=16", "sign:block=tensor", "topk:density=0.2", "topk:density=0.2+bf16"};
+    static unsigned char scratch[GCOMP_SCRATCH(300)];
+    for (size_t c = 0; c < sizeof texts / sizeof texts[0]; c++)
+        for (size_t n = 0; n <= 300; n += n < 67 ? 1 : 29)
+            for (int kind = 0; kind < KINDS; kind++) {
+                gcomp_codec codec;
+                gcomp_input in;
+                dense d = dense_make(n, kind == 3 ? 1 : kind, GCOMP_F32);
+                size_t first = 0, room = GCOMP_BOUND(n);
+                unsigned char *reference = (unsigned char *)malloc(room);
+                float *y = floats(n), *out = floats(n);
+                int known = 0;
+                memset(&in, 0, sizeof in);
+                in.grad = d.grad;
+                in.residual = d.residual;
+                in.rows = n;
+                CHECK(gcomp_codec_parse(&codec, texts[c], NULL, 0) == GCOMP_OK);
+                FOR_EACH_SET(s) {
+                    gcomp_exec exec;
+                    size_t length = 0, wrong = 0;
+                    unsigned char *payload = (unsigned char *)malloc(room);
+                    memset(&exec, 0, sizeof exec);
+                    exec.isa = gcomp__sets[s]->isa;
+                    exec.scratch = scratch;
+                    exec.scratch_bytes = sizeof scratch;
+                    CHECK(gcomp_encode(&codec, &in, &exec, payload, room, &length) == GCOMP_OK);
+                    CHECK(gcomp_seal(payload, length, &exec) == GCOMP_OK);
+                    if (!known) {
+                        memcpy(reference, payload, length);
+                        first = length;
+                    }
+                    known = 1;
+                    CHECK(length == first && memcmp(reference, payload, length) == 0);
+                    unsigned char *exact = (unsigned char *)malloc(length); /* no byte behind the end may be read */
+                    memcpy(exact, payload, length);
+                    CHECK(gcomp_decode(exact, length, y, n, &exec) == GCOMP_OK);
+                    for (size_t i = 0; i < n && c < 3; i++) { /* dense ones: the value itself, rounded to the format */
+                        float p = sum(d.grad[i], d.residual[i]);
+                        uint16_t h = half_of(p);
+                        float m = value_of_half(h & 0x7FFF);
+                        float e = c == 0 ? p : c == 1 ? (h & 0x8000 ? -m : m) : float_of((uint32_t)bfloat_of(p) << 16);
+                        wrong += bits_of(y[i]) != bits_of(e);
+                    }
+                    CHECK(wrong == 0);
+                    for (size_t i = 0; i < n; i++) out[i] = d.grad[i];
+                    CHECK(gcomp_decode_add(exact, length, 0.7f, out, n, &exec) == GCOMP_OK);
+                    for (size_t i = 0; i < n; i++) /* the sign of a zero that was not sent is not part of the promise */
+                        wrong += out[i] != sum(d.grad[i], product(y[i], 0.7f));
+                    CHECK(wrong == 0);
+                    const void *payloads[3];
+                    size_t lengths[3];
+                    for (size_t i = 0; i < 3; i++) {
+                        payloads[i] = exact;
+                        lengths[i] = length;
+                    }
+                    CHECK(gcomp_decode_mean(payloads, lengths, 3, out, n, &exec) == GCOMP_OK);
+                    for (size_t i = 0; i < n; i++) {
+                        float t = product(y[i], 1.0f / 3.0f);
+                        wrong += out[i] != sum(sum(t, t), t);
+                    }
+                    CHECK(wrong == 0);
+                    for (size_t i = 0; i < n; i++) out[i] = d.residual[i];
+                    CHECK(gcomp_retain(exact, length, &in, out, &exec) == GCOMP_OK);
+                    for (size_t i = 0; i < n; i++) wrong += out[i] != sum(sum(d.grad[i], d.residual[i]), -y[i]);
+                    CHECK(wrong == 0);
+                    free(payload);
+                    free(exact);
+                }
+                free(reference);
+                free(y);
+                free(out);
+                dense_free(&d);
+            }
+}
+
+/* ---------------- collect: what is at least as large as a guess, in order */
+
+static void test_collect_keeps_what_reaches_the_guess_in_order(void)
+{
+    size_t row = 0;
+    while (gcomp__methods[row] && strcmp(gcomp__methods[row]->name, "topk")) row++;
+    CHECK(gcomp__methods[row] != NULL);
+    if (!gcomp__methods[row]) return;
+    FOR_EACH_SET(s) {
+        const gcomp__topk_kernels *kernels = (const gcomp__topk_kernels *)gcomp__sets[s]->kernels[row];
+        for (size_t n = 0; n <= 200; n += n < 67 ? 1 : 19)
+            for (int kind = 0; kind < KINDS; kind++)
+                for (size_t g = 0; g < 4; g++) {
+                    static const uint32_t guesses[] = {1, 0x00000100, 0x3F000000, 0x7F800000};
+                    dense d = dense_make(n, kind, GCOMP_F32);
+                    gcomp__topk_job job;
+                    size_t at = 0, wrong = 0, rounds = 0;
+                    if (n > 2) d.grad[n - 1] = 0.5f;     /* exactly at a guess, and just below it */
+                    if (n > 2) d.grad[n - 2] = -0.49999997f;
+                    if (n > 2) d.residual[n - 1] = d.residual[n - 2] = 0;
+                    if (n > 40) d.grad[17] = NAN;
+                    memset(&job, 0, sizeof job);
+                    job.in.grad = d.grad;
+                    job.in.scale = 1;
+                    job.in.residual = g & 1 ? d.residual : NULL;
+                    job.n = n;
+                    job.guess = guesses[g];
+                    job.capacity = 48; /* small, so that it stops and goes on */
+                    job.value = floats(job.capacity + 16);
+                    job.index = (uint32_t *)malloc(4 * (job.capacity + 16));
+                    while (job.at < n && rounds++ < 100) {
+                        kernels->collect(&job);
+                        wrong += job.count > job.capacity;
+                        for (size_t i = 0; i < job.count; i++, at++) {
+                            for (;; at++) { /* the next that reaches it */
+                                float p = at < n ? (job.in.residual ? sum(d.grad[at], d.residual[at]) : d.grad[at]) : 0;
+                                if (at >= n || (bits_of(p) & 0x7FFFFFFF) >= job.guess) break;
+                            }
+                            if (at >= n) {
+                                wrong++;
+                                break;
+                            }
+                            float p = job.in.residual ? sum(d.grad[at], d.residual[at]) : d.grad[at];
+                            wrong += job.index[i] != at || (bits_of(job.value[i]) != bits_of(p) && !isnan(p));
+                        }
+                        for (; at < job.at; at++) { /* what it went past does not reach it */
+                            float p = job.in.residual ? sum(d.grad[at], d.residual[at]) : d.grad[at];
+                            wrong += (bits_of(p) & 0x7FFFFFFF) >= job.guess;
+                        }
+                        job.count = 0;
+                    }
+                    CHECK(wrong == 0);
+                    CHECK(job.at == n);
+                    free(job.value);
+                    free(job.index);
+                    dense_free(&d);
+                }
+    }
+}
+
+/* ---------------- low rank: the inner product and the update of orthonormalisation */
+
+static void test_dot_and_update_equal_plain_loops(void)
+{
+    size_t row = 0;
+    while (gcomp__methods[row] && strcmp(gcomp__methods[row]->name, "powersgd")) row++;
+    CHECK(gcomp__methods[row] != NULL);
+    if (!gcomp__methods[row]) return;
+    for (size_t n = 0; n <= 100; n++) {
+        float *x = floats(n), *y = floats(n), *z = floats(n);
+        double exact = 0, size = 0, first = 0;
+        int known = 0;
+        for (size_t i = 0; i < n; i++) {
+            x[i] = sample(0, 1, i);
+            y[i] = sample(0, 2, i);
+            exact += (double)x[i] * (double)y[i];
+            size += fabs((double)x[i] * (double)y[i]);
+        }
+        FOR_EACH_SET(s) {
+            const gcomp__powersgd_kernels *kernels = (const gcomp__powersgd_kernels *)gcomp__sets[s]->kernels[row];
+            double got = kernels->dot(x, y, n);
+            CHECK(fabs(got - exact) <= 1e-12 * size);
+            if (known) CHECK(memcmp(&got, &first, sizeof got) == 0);
+            first = got;
+            known = 1;
+            size_t wrong = 0;
+            for (size_t i = 0; i < n; i++) z[i] = y[i];
+            kernels->update(z, 0.37f, x, n);
+            for (size_t i = 0; i < n; i++) {
+                float e = fmaf(0.37f, x[i], y[i]); /* one rounding, on every set */
+                wrong += bits_of(z[i]) != bits_of(e);
+            }
+            CHECK(wrong == 0);
+        }
+        free(x);
+        free(y);
+        free(z);
+    }
+}
+
+int main(void)
+{
+    RUN(test_the_sets_that_ran_are_named);
+    RUN(test_crc32c_has_its_check_value);
+    RUN(test_crc32c_of_every_length_and_offset);
+    RUN(test_every_half_and_bfloat_widens_exactly);
+    RUN(test_narrowing_rounds_to_nearest_even_and_saturates);
+    RUN(test_bfloats_round_to_nearest_even_and_saturate);
+    RUN(test_conversions_of_every_length);
+    RUN(test_worst_is_the_largest_magnitude_and_finds_what_is_not_finite);
+    RUN(test_squares_add_up_the_same_on_every_set);
+    RUN(test_scale_copy_equals_the_plain_loop);
+    RUN(test_absorb_equals_the_plain_loop);
+    RUN(test_payloads_and_every_ending_equal_those_of_plain_loops);
+    RUN(test_collect_keeps_what_reaches_the_guess_in_order);
+    RUN(test_dot_and_update_equal_plain_loops);
+    return test_end();
+}

@@ -1,0 +1,638 @@
+/* PowerSGD against its formulas: P = M Q, P^ = orthonormal(P), Q = M^T P^, M^ = P^ Q^T, residual M - P^ Q_local^T. */
+
+#define GCOMP_IMPLEMENTATION
+#include "../gcomp.h"
+#include "test.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WORLD_MAX = 4, QUEUE_MAX = 16, TENSORS_MAX = 64, FRAME_BYTES = 64 };
+
+/* ---------------- workers in lock-step, over a transport that never fails */
+
+typedef struct group {
+    size_t world, count;
+    gcomp_tensor tensor[TENSORS_MAX];
+    size_t n[TENSORS_MAX];
+    gcomp *gc[WORLD_MAX];
+    float *grad[WORLD_MAX][TENSORS_MAX];
+} group;
+
+static void group_open(group *g, size_t world, const gcomp_desc *base, const gcomp_tensor *tensors, size_t count)
+{
+    memset(g, 0, sizeof *g);
+    g->world = world;
+    g->count = count;
+    for (size_t w = 0; w < world; w++) {
+        gcomp_desc desc;
+        memset(&desc, 0, sizeof desc);
+        if (base) desc = *base;
+        desc.comm.rank = (int)w;
+        desc.comm.world = (int)world;
+        CHECK(gcomp_open(&g->gc[w], &desc) == GCOMP_OK);
+        for (size_t t = 0; t < count; t++) {
+            CHECK(gcomp_add_tensor(g->gc[w], &tensors[t]) == GCOMP_OK);
+            g->n[t] = gcomp_tensor_elements(g->gc[w], t);
+            g->tensor[t] = tensors[t];
+            g->grad[w][t] = (float *)calloc(g->n[t], sizeof(float));
+        }
+    }
+}
+
+static void group_close(group *g)
+{
+    for (size_t w = 0; w < g->world; w++) {
+        gcomp_close(g->gc[w]);
+        for (size_t t = 0; t < g->count; t++) free(g->grad[w][t]);
+    }
+}
+
+static void carry_out(const gcomp_request *request, size_t world)
+{
+    if (request[0].kind == GCOMP_ALLGATHER) {
+        for (size_t w = 0; w < world; w++)
+            for (size_t s = 0; s < world; s++)
+                memcpy((char *)request[w].recv + s * request[w].stride, request[s].send, request[s].bytes[s]);
+        return;
+    }
+    for (size_t w = 1; w < world; w++)
+        for (size_t i = 0; i < request[0].count; i++) ((float *)request[0].recv)[i] += ((const float *)request[w].recv)[i];
+    for (size_t w = 1; w < world; w++) memcpy(request[w].recv, request[0].recv, 4 * request[0].count);
+}
+
+static gcomp_result group_step(group *g)
+{
+    gcomp_result result = GCOMP_OK;
+    for (size_t w = 0; w < g->world; w++) {
+        if (gcomp_step_begin(g->gc[w], NULL)) return GCOMP_WRONG_STATE;
+        for (size_t t = 0; t < g->count; t++)
+            if (gcomp_step_ready(g->gc[w], t, g->grad[w][t])) return GCOMP_WRONG_STATE;
+    }
+    for (;;) {
+        gcomp_request request[WORLD_MAX];
+        for (size_t w = 0; w < g->world; w++) {
+            gcomp_result mine = gcomp_step_next(g->gc[w], &request[w]);
+            if (mine) result = mine;
+        }
+        if (result) return result;
+        for (size_t w = 1; w < g->world; w++)
+            if (request[w].kind != request[0].kind || request[w].count != request[0].count) return GCOMP_WRONG_STATE;
+        if (request[0].kind == GCOMP_DONE) break;
+        if (request[0].kind == GCOMP_WAIT) return GCOMP_WRONG_STATE;
+        carry_out(request, g->world);
+        for (size_t w = 0; w < g->world; w++) {
+            gcomp_result mine = gcomp_step_done(g->gc[w], request[w].id, 0);
+            if (mine) result = mine;
+        }
+        if (result) return result;
+    }
+    for (size_t w = 0; w < g->world; w++)
+        if (gcomp_step_commit(g->gc[w])) return GCOMP_WRONG_STATE;
+    return GCOMP_OK;
+}
+
+/* ---------------- matrices */
+
+static uint64_t mix(uint64_t x)
+{
+    x += 0x9E3779B97F4A7C15u;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
+/* Uniform in [-1, 1). */
+static float noise(uint64_t seed, size_t i)
+{
+    return (float)((int32_t)(mix(mix(seed) + i) >> 40) - 8388608) / 8388608.0f;
+}
+
+static void fill(float *m, size_t n, uint64_t seed)
+{
+    for (size_t i = 0; i < n; i++) m[i] = noise(seed, i);
+}
+
+/* A matrix of rank r: sum of r outer products. */
+static void low_rank(float *m, size_t rows, size_t cols, size_t r, uint64_t seed, double scale)
+{
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < cols; j++) {
+            double sum = 0;
+            for (size_t k = 0; k < r; k++)
+                sum += (double)noise(seed + 2 * k, i) * (double)noise(seed + 2 * k + 1, j) / (double)(k + 1);
+            m[i * cols + j] = (float)(scale * sum);
+        }
+}
+
+static double norm(const float *m, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += (double)m[i] * (double)m[i];
+    return sqrt(sum);
+}
+
+static double distance(const float *a, const float *b, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+    return sqrt(sum);
+}
+
+static int finite(const float *m, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(m[i])) return 0;
+    return 1;
+}
+
+/* |A^T B|_F / (|A| |B|): 0 where the columns of A and B are orthogonal. */
+static double overlap(const float *a, const float *b, size_t rows, size_t cols)
+{
+    double total = 0, size = norm(a, rows * cols) * norm(b, rows * cols);
+    for (size_t i = 0; i < cols; i++)
+        for (size_t j = 0; j < cols; j++) {
+            double sum = 0;
+            for (size_t k = 0; k < rows; k++) sum += (double)a[k * cols + i] * (double)b[k * cols + j];
+            total += sum * sum;
+        }
+    return size > 0 ? sqrt(total) / size : 0.0;
+}
+
+static gcomp_desc no_feedback(void)
+{
+    gcomp_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.no_error_feedback = 1;
+    return desc;
+}
+
+static gcomp_tensor matrix(size_t rows, size_t cols, size_t stack, const char *codec)
+{
+    gcomp_tensor tensor;
+    memset(&tensor, 0, sizeof tensor);
+    tensor.name = "m";
+    tensor.rows = rows;
+    tensor.cols = cols;
+    tensor.stack = stack;
+    tensor.codec = codec;
+    return tensor;
+}
+
+static const struct shape {
+    size_t rows, cols, r;
+    const char *codec;
+} shapes[] = {
+    {20, 31, 1, "powersgd:rank=1"}, {20, 31, 4, "powersgd:rank=4"}, {64, 27, 3, "powersgd:rank=3"},  {7, 200, 2, "powersgd:rank=2"},
+    {200, 7, 2, "powersgd:rank=2"}, {33, 65, 8, "powersgd:rank=8"}, {129, 17, 5, "powersgd:rank=5"}, {48, 48, 16, "powersgd:rank=16"},
+};
+enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+
+/* ---------------- one worker */
+
+static void test_a_matrix_of_rank_r_is_recovered_within_three_steps(void)
+{
+    for (size_t s = 0; s < SHAPES; s++) {
+        gcomp_tensor tensor = matrix(shapes[s].rows, shapes[s].cols, 0, shapes[s].codec);
+        gcomp_desc desc = no_feedback();
+        size_t n = shapes[s].rows * shapes[s].cols;
+        float *m = (float *)malloc(4 * n);
+        group g;
+        group_open(&g, 1, &desc, &tensor, 1);
+        low_rank(m, shapes[s].rows, shapes[s].cols, shapes[s].r, 10 + s, 1.0);
+        for (int step = 0; step < 3; step++) {
+            memcpy(g.grad[0][0], m, 4 * n);
+            CHECK(group_step(&g) == GCOMP_OK);
+        }
+        double error = distance(g.grad[0][0], m, n) / norm(m, n);
+        printf("# %dx%d rank %d: %.3g\n", (int)shapes[s].rows, (int)shapes[s].cols, (int)shapes[s].r, error);
+        CHECK(error <= 1e-5);
+        free(m);
+        group_close(&g);
+    }
+}
+
+static void test_the_error_is_orthogonal_to_what_was_sent(void)
+{
+    for (size_t s = 0; s < SHAPES; s++) {
+        gcomp_tensor tensor = matrix(shapes[s].rows, shapes[s].cols, 0, shapes[s].codec);
+        size_t rows = shapes[s].rows, cols = shapes[s].cols, n = rows * cols;
+        float *p = (float *)malloc(4 * n), *rest = (float *)malloc(4 * n);
+        group g;
+        group_open(&g, 1, NULL, &tensor, 1);
+        for (uint64_t step = 0; step < 5; step++) {
+            const float *e = gcomp_residual(g.gc[0], 0);
+            fill(g.grad[0][0], n, 100 * s + step);
+            for (size_t i = 0; i < n; i++) p[i] = g.grad[0][0][i] + e[i];
+            CHECK(group_step(&g) == GCOMP_OK);
+            const float *sent = g.grad[0][0];
+            for (size_t i = 0; i < n; i++) rest[i] = p[i] - sent[i];
+            double whole = norm(p, n), kept = norm(sent, n), lost = norm(rest, n);
+            CHECK(kept > 0.1 * whole);                                                  /* it does send something */
+            CHECK(fabs(whole * whole - kept * kept - lost * lost) <= 1e-5 * whole * whole);  /* Pythagoras */
+            CHECK(overlap(sent, rest, rows, cols) <= 1e-5);                             /* P^ is orthonormal, Q = M^T P^ */
+            CHECK(distance(e, rest, n) <= 1e-6 * whole);
+            CHECK(norm(e, n) <= whole * (1 + 1e-6));
+        }
+        free(p);
+        free(rest);
+        group_close(&g);
+    }
+}
+
+/* M = sum of s_k u_k v_k^T with orthonormal cosines; its best approximation of rank r keeps the r largest s_k. */
+static void known_spectrum(float *m, size_t rows, size_t cols, const double *s, size_t count)
+{
+    const double pi = 3.14159265358979323846;
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < cols; j++) {
+            double sum = 0;
+            for (size_t k = 0; k < count; k++) {
+                double u = sqrt((k ? 2.0 : 1.0) / (double)rows) * cos(pi * ((double)i + 0.5) * (double)k / (double)rows);
+                double v = sqrt((k ? 2.0 : 1.0) / (double)cols) * cos(pi * ((double)j + 0.5) * (double)k / (double)cols);
+                sum += s[k] * u * v;
+            }
+            m[i * cols + j] = (float)sum;
+        }
+}
+
+static void test_repeated_steps_find_the_best_approximation(void)
+{
+    static const double spectrum[6] = {8, 5, 1.5, 1, 0.5, 0.25};
+    enum { ROWS = 30, COLS = 44 };
+    static float m[ROWS * COLS], best[ROWS * COLS];
+    gcomp_tensor tensor = matrix(ROWS, COLS, 0, "powersgd:rank=2");
+    gcomp_desc desc = no_feedback();
+    group g;
+    group_open(&g, 1, &desc, &tensor, 1);
+    known_spectrum(m, ROWS, COLS, spectrum, 6);
+    known_spectrum(best, ROWS, COLS, spectrum, 2);
+    for (int step = 0; step < 20; step++) { /* (1.5 / 5)^(2 * 20) is below float */
+        memcpy(g.grad[0][0], m, sizeof m);
+        CHECK(group_step(&g) == GCOMP_OK);
+    }
+    CHECK(distance(g.grad[0][0], best, ROWS * COLS) <= 1e-5 * norm(best, ROWS * COLS));
+    group_close(&g);
+}
+
+static void test_a_zero_gradient_stays_zero_and_does_not_kill_the_warm_start(void)
+{
+    for (int feedback = 0; feedback < 2; feedback++)
+        for (int zeros = 1; zeros <= 3; zeros++)
+            for (int first = 0; first < 2; first++) {
+                enum { ROWS = 20, COLS = 31, COUNT = ROWS * COLS };
+                static float m[COUNT];
+                gcomp_tensor tensor = matrix(ROWS, COLS, 0, "powersgd:rank=2");
+                gcomp_desc desc = no_feedback();
+                desc.no_error_feedback = !feedback;
+                group g;
+                group_open(&g, 2, &desc, &tensor, 1);
+                if (!first) {
+                    for (size_t w = 0; w < 2; w++) low_rank(g.grad[w][0], ROWS, COLS, 2, 7, 1.0);
+                    for (int step = 0; step < 3; step++) CHECK(group_step(&g) == GCOMP_OK);
+                }
+                for (int step = 0; step < zeros; step++) {
+                    for (size_t w = 0; w < 2; w++) memset(g.grad[w][0], 0, sizeof m);
+                    CHECK(group_step(&g) == GCOMP_OK);
+                    CHECK(finite(g.grad[0][0], COUNT));
+                    if (first || !feedback) CHECK(norm(g.grad[0][0], COUNT) == 0);
+                }
+                low_rank(m, ROWS, COLS, 2, 900, 1.0);
+                if (first || !feedback) {
+                    for (int step = 0; step < 3; step++) {
+                        for (size_t w = 0; w < 2; w++) memcpy(g.grad[w][0], m, sizeof m);
+                        CHECK(group_step(&g) == GCOMP_OK);
+                        if (feedback) CHECK(norm(g.grad[0][0], COUNT) > 0);
+                    }
+                    if (!feedback) CHECK(distance(g.grad[0][0], m, COUNT) <= 1e-5 * norm(m, COUNT));
+                }
+                CHECK(memcmp(g.grad[0][0], g.grad[1][0], sizeof m) == 0);
+                group_close(&g);
+            }
+}
+
+static void test_matrices_of_lower_rank_and_of_any_scale_are_accurate(void)
+{
+    static const double scales[] = {1.0, 1e-30, 1e30, 1e-20, 1e20};
+    enum { ROWS = 40, COLS = 60, COUNT = ROWS * COLS };
+    static float m[COUNT];
+    for (size_t s = 0; s < sizeof scales / sizeof scales[0]; s++)
+        for (int kind = 0; kind < 4; kind++) {
+            gcomp_tensor tensor = matrix(ROWS, COLS, 0, "powersgd:rank=4");
+            gcomp_desc desc = no_feedback();
+            group g;
+            if (kind < 2) low_rank(m, ROWS, COLS, kind ? 2 : 1, 3, scales[s]);  /* of rank below 4 */
+            for (size_t i = 0; i < COUNT && kind == 2; i++) m[i] = (float)scales[s];
+            for (size_t i = 0; i < COUNT && kind == 3; i++) m[i] = i == 777 ? (float)scales[s] : 0.0f;
+            for (size_t world = 1; world <= 2; world++) {
+                group_open(&g, world, &desc, &tensor, 1);
+                for (int step = 0; step < 3; step++) {
+                    for (size_t w = 0; w < world; w++) memcpy(g.grad[w][0], m, sizeof m);
+                    CHECK(group_step(&g) == GCOMP_OK);
+                    CHECK(finite(g.grad[0][0], COUNT));
+                }
+                double error = distance(g.grad[0][0], m, COUNT) / norm(m, COUNT);
+                if (!(error <= 1e-5)) printf("# scale %g, kind %d: %.3g\n", scales[s], kind, error);
+                CHECK(error <= 1e-5);
+                group_close(&g);
+            }
+        }
+}
+
+static void test_extreme_values_are_finite_or_refused_without_a_trace(void)
+{
+    static const float values[] = {1e-45f, 1e-42f, 1e-38f, 1e38f, 3e38f};
+    enum { ROWS = 40, COLS = 60, COUNT = ROWS * COLS };
+    static float m[COUNT];
+    for (size_t v = 0; v < sizeof values / sizeof values[0]; v++) {
+        gcomp_tensor tensor = matrix(ROWS, COLS, 0, "powersgd:rank=2");
+        group g;
+        group_open(&g, 2, NULL, &tensor, 1);
+        for (size_t i = 0; i < COUNT; i++) m[i] = noise(v, i) < 0 ? -values[v] : values[v];
+        for (int step = 0; step < 3; step++) {
+            for (size_t w = 0; w < 2; w++) memcpy(g.grad[w][0], m, sizeof m);
+            gcomp_result result = group_step(&g);
+            CHECK(result == GCOMP_OK || result == GCOMP_NOT_FINITE);
+            CHECK(finite(g.grad[0][0], COUNT) && finite(gcomp_residual(g.gc[0], 0), COUNT));
+            if (result) CHECK(memcmp(g.grad[0][0], m, sizeof m) == 0);
+        }
+        group_close(&g);
+    }
+}
+
+/* ---------------- many workers */
+
+static void test_many_workers_equal_one_with_the_mean(void)
+{
+    for (size_t s = 0; s < SHAPES; s++) {
+        gcomp_tensor tensor = matrix(shapes[s].rows, shapes[s].cols, 0, shapes[s].codec);
+        size_t n = shapes[s].rows * shapes[s].cols;
+        group many, one;
+        group_open(&many, 4, NULL, &tensor, 1);
+        group_open(&one, 1, NULL, &tensor, 1);
+        for (uint64_t step = 0; step < 4; step++) {
+            for (size_t w = 0; w < 4; w++) fill(many.grad[w][0], n, 1000 * s + 10 * step + w);
+            for (size_t i = 0; i < n; i++) {
+                double sum = 0;
+                for (size_t w = 0; w < 4; w++) sum += (double)many.grad[w][0][i];
+                one.grad[0][0][i] = (float)(sum / 4);
+            }
+            CHECK(group_step(&many) == GCOMP_OK);
+            CHECK(group_step(&one) == GCOMP_OK);
+            CHECK(distance(many.grad[0][0], one.grad[0][0], n) <= 1e-5 * (double)(step + 1) * norm(one.grad[0][0], n));
+        }
+        group_close(&many);
+        group_close(&one);
+    }
+}
+
+static void test_each_residual_is_what_the_subspace_left_of_this_worker(void)
+{
+    for (size_t s = 0; s < SHAPES; s++) {
+        gcomp_tensor tensor = matrix(shapes[s].rows, shapes[s].cols, 0, shapes[s].codec);
+        size_t rows = shapes[s].rows, cols = shapes[s].cols, n = rows * cols;
+        group g;
+        float *p[3], *lost = (float *)malloc(4 * n);
+        for (size_t w = 0; w < 3; w++) p[w] = (float *)malloc(4 * n);
+        group_open(&g, 3, NULL, &tensor, 1);
+        for (uint64_t step = 0; step < 4; step++) {
+            double whole = 0, worst = 0;
+            for (size_t w = 0; w < 3; w++) {
+                const float *e = gcomp_residual(g.gc[w], 0);
+                fill(g.grad[w][0], n, 1000 * s + 10 * step + w);
+                for (size_t i = 0; i < n; i++) p[w][i] = g.grad[w][0][i] + e[i];
+                whole += norm(p[w], n);
+            }
+            CHECK(group_step(&g) == GCOMP_OK);
+            for (size_t i = 0; i < n; i++) { /* mean of (M^ + e_w) = mean of M_w, element by element */
+                double left = (double)g.grad[0][0][i], right = 0;
+                for (size_t w = 0; w < 3; w++) {
+                    left += (double)gcomp_residual(g.gc[w], 0)[i] / 3;
+                    right += (double)p[w][i] / 3;
+                }
+                if (fabs(left - right) > worst) worst = fabs(left - right);
+            }
+            CHECK(worst <= 1e-6 * whole);
+            for (size_t w = 0; w < 3; w++) { /* e_w = M_w - P^ P^T M_w: nothing of it lies in the subspace; Q_local, not Q */
+                const float *e = gcomp_residual(g.gc[w], 0);
+                for (size_t i = 0; i < n; i++) lost[i] = p[w][i] - e[i];
+                CHECK(overlap(g.grad[0][0], e, rows, cols) <= 2e-5);
+                CHECK(overlap(lost, e, rows, cols) <= 2e-5);
+            }
+        }
+        for (size_t w = 0; w < 3; w++) free(p[w]);
+        free(lost);
+        group_close(&g);
+    }
+}
+
+static void test_workers_never_drift_apart(void)
+{
+    gcomp_tensor tensors[SHAPES];
+    char names[SHAPES][8];
+    group g;
+    for (size_t s = 0; s < SHAPES; s++) {
+        tensors[s] = matrix(shapes[s].rows, shapes[s].cols, s % 3, shapes[s].codec);
+        snprintf(names[s], sizeof names[s], "m%d", (int)s);
+        tensors[s].name = names[s];
+    }
+    group_open(&g, 4, NULL, tensors, SHAPES);
+    for (uint64_t step = 0; step < 20; step++) {
+        for (size_t w = 0; w < 4; w++)
+            for (size_t t = 0; t < SHAPES; t++) fill(g.grad[w][t], g.n[t], 1000 * step + 10 * w + t);
+        CHECK(group_step(&g) == GCOMP_OK);
+        for (size_t w = 1; w < 4; w++)
+            for (size_t t = 0; t < SHAPES; t++) CHECK(memcmp(g.grad[0][t], g.grad[w][t], 4 * g.n[t]) == 0);
+    }
+    group_close(&g);
+}
+
+static void test_every_instruction_set_gives_the_same_bits(void)
+{
+    group reference;
+    gcomp_tensor tensors[SHAPES];
+    char names[SHAPES][8];
+    gcomp_desc desc;
+    for (size_t s = 0; s < SHAPES; s++) {
+        tensors[s] = matrix(shapes[s].rows, shapes[s].cols, s % 3, shapes[s].codec);
+        snprintf(names[s], sizeof names[s], "m%d", (int)s);
+        tensors[s].name = names[s];
+    }
+    memset(&desc, 0, sizeof desc);
+    for (int isa = GCOMP_ISA_SCALAR + 1; isa <= GCOMP_ISA_NEON; isa++) {
+        if (!gcomp_isa_available((gcomp_isa)isa)) continue;
+        group g;
+        printf("# %s\n", gcomp_isa_name((gcomp_isa)isa));
+        desc.isa = GCOMP_ISA_SCALAR;
+        group_open(&reference, 2, &desc, tensors, SHAPES);
+        desc.isa = (gcomp_isa)isa;
+        group_open(&g, 2, &desc, tensors, SHAPES);
+        for (uint64_t step = 0; step < 6; step++)
+            for (size_t t = 0; t < SHAPES; t++) {
+                if (t == 0)
+                    for (size_t w = 0; w < 2; w++)
+                        for (size_t u = 0; u < SHAPES; u++) {
+                            fill(g.grad[w][u], g.n[u], 1000 * step + 10 * w + u);
+                            fill(reference.grad[w][u], g.n[u], 1000 * step + 10 * w + u);
+                        }
+                if (t == 0) CHECK(group_step(&g) == GCOMP_OK && group_step(&reference) == GCOMP_OK);
+                CHECK(memcmp(g.grad[0][t], reference.grad[0][t], 4 * g.n[t]) == 0);
+                CHECK(memcmp(gcomp_residual(g.gc[1], t), gcomp_residual(reference.gc[1], t), 4 * g.n[t]) == 0);
+            }
+        group_close(&g);
+        group_close(&reference);
+    }
+}
+
+/* Runs tasks from the last to the first: a schedule as unlike the plain one as can be without threads. */
+static void run_backwards(void *user, size_t count, void (*task)(void *arg, size_t index), void *arg)
+{
+    (void)user;
+    while (count > 0) task(arg, --count);
+}
+
+static void test_the_order_of_tasks_does_not_change_the_bits(void)
+{
+    gcomp_tensor tensor = matrix(300, 700, 2, "powersgd:rank=3");
+    gcomp_desc desc;
+    group a, b;
+    memset(&desc, 0, sizeof desc);
+    group_open(&a, 2, &desc, &tensor, 1);
+    desc.parallel.run = run_backwards;
+    group_open(&b, 2, &desc, &tensor, 1);
+    for (uint64_t step = 0; step < 2; step++) {
+        for (size_t w = 0; w < 2; w++) {
+            fill(a.grad[w][0], a.n[0], 10 * step + w);
+            fill(b.grad[w][0], a.n[0], 10 * step + w);
+        }
+        CHECK(group_step(&a) == GCOMP_OK && group_step(&b) == GCOMP_OK);
+        CHECK(memcmp(a.grad[0][0], b.grad[0][0], 4 * a.n[0]) == 0);
+        CHECK(memcmp(gcomp_residual(a.gc[1], 0), gcomp_residual(b.gc[1], 0), 4 * a.n[0]) == 0);
+    }
+    group_close(&a);
+    group_close(&b);
+}
+
+/* ---------------- stacks and bytes */
+
+static void test_a_stack_behaves_as_separate_matrices(void)
+{
+    static const double spectra[3][4] = {{8, 4, 1, 0.5}, {3, 2, 0.5, 0.25}, {100, 60, 10, 1}};
+    enum { ROWS = 24, COLS = 30, ONE = ROWS * COLS };
+    static float m[3][ONE], best[ONE];
+    gcomp_tensor whole = matrix(ROWS, COLS, 3, "powersgd:rank=2"), parts[3];
+    gcomp_desc desc = no_feedback();
+    group stack, separate;
+    for (size_t s = 0; s < 3; s++) {
+        static const char *const names[3] = {"a", "b", "c"};
+        parts[s] = matrix(ROWS, COLS, 1, "powersgd:rank=2");
+        parts[s].name = names[s];
+        known_spectrum(m[s], ROWS, COLS, spectra[s], 4);
+    }
+    group_open(&stack, 2, &desc, &whole, 1);
+    group_open(&separate, 2, &desc, parts, 3);
+    for (int step = 0; step < 25; step++) { /* (1 / 4)^(2 * 25): both have forgotten where Q started */
+        for (size_t w = 0; w < 2; w++)
+            for (size_t s = 0; s < 3; s++) {
+                memcpy(stack.grad[w][0] + s * ONE, m[s], sizeof m[s]);
+                memcpy(separate.grad[w][s], m[s], sizeof m[s]);
+            }
+        CHECK(group_step(&stack) == GCOMP_OK);
+        CHECK(group_step(&separate) == GCOMP_OK);
+    }
+    for (size_t s = 0; s < 3; s++) {
+        known_spectrum(best, ROWS, COLS, spectra[s], 2);
+        CHECK(distance(stack.grad[0][0] + s * ONE, best, ONE) <= 1e-5 * norm(best, ONE));
+        CHECK(distance(separate.grad[0][s], best, ONE) <= 1e-5 * norm(best, ONE));
+    }
+    gcomp_statistics a, b;
+    CHECK(gcomp_stats(stack.gc[0], &a) == GCOMP_OK && gcomp_stats(separate.gc[0], &b) == GCOMP_OK);
+    CHECK(a.bytes_out == b.bytes_out);
+    CHECK(a.bytes_out == 25 * (FRAME_BYTES + 4 * 3 * 2 * (ROWS + COLS)));
+    group_close(&stack);
+    group_close(&separate);
+}
+
+/* ResNet-18 for CIFAR: 11,173,962 parameters, of which 9,610 in vectors. */
+static void test_resnet18_takes_36325_r_plus_9610_floats_a_step(void)
+{
+    static const size_t layers[][3] = {
+        {64, 27, 1}, {64, 576, 4}, {128, 576, 1}, {128, 1152, 3}, {128, 64, 1}, {256, 1152, 1}, {256, 2304, 3},
+        {256, 128, 1}, {512, 2304, 1}, {512, 4608, 3}, {512, 256, 1}, {10, 512, 1},
+    };
+    static const size_t ranks[3] = {1, 2, 4};
+    static const char *const codecs[3] = {"powersgd:rank=1", "powersgd:rank=2", "powersgd:rank=4"};
+    static const double published[3] = {243.26, 135.84, 72.13};
+    for (size_t r = 0; r < 3; r++) {
+        gcomp_tensor tensors[TENSORS_MAX];
+        char names[TENSORS_MAX][16];
+        size_t count = 0, total = 0;
+        group g;
+        for (size_t l = 0; l < sizeof layers / sizeof layers[0]; l++)
+            for (size_t k = 0; k < layers[l][2]; k++) {
+                tensors[count] = matrix(layers[l][0], layers[l][1], 0, codecs[r]);
+                total += layers[l][0] * layers[l][1];
+                count++;
+            }
+        tensors[count] = matrix(9610, 0, 0, NULL);
+        total += 9610;
+        count++;
+        for (size_t t = 0; t < count; t++) {
+            snprintf(names[t], sizeof names[t], "t%d", (int)t);
+            tensors[t].name = names[t];
+        }
+        CHECK(total == 11173962);
+        group_open(&g, 2, NULL, tensors, count);
+        for (size_t w = 0; w < 2; w++)
+            for (size_t t = 0; t < count; t++)
+                for (size_t i = 0; i < g.n[t]; i++) g.grad[w][t][i] = (float)((i * 2654435761u >> 8 & 0xFFFF) + w) / 65536.0f;
+        CHECK(group_step(&g) == GCOMP_OK);
+        gcomp_statistics stats;
+        CHECK(gcomp_stats(g.gc[0], &stats) == GCOMP_OK);
+        CHECK(stats.bytes_in == 4 * (uint64_t)total);
+        CHECK(stats.bytes_out - FRAME_BYTES == 4 * (uint64_t)(36325 * ranks[r] + 9610));
+        double ratio = (double)stats.bytes_in / (double)(stats.bytes_out - FRAME_BYTES);
+        printf("# rank %d: %.2f\n", (int)ranks[r], ratio);
+        CHECK(fabs(ratio - published[r]) < 0.005);
+        group_close(&g);
+    }
+}
+
+static void test_the_rank_is_limited_by_the_matrix(void)
+{
+    /* rank 4 of 5 x 90 gains (380 < 450); rank 5 would not. What was kept of a matrix of rank 4 is all of it. */
+    enum { ROWS = 5, COLS = 90, COUNT = ROWS * COLS };
+    static float m[COUNT];
+    gcomp_tensor tensor = matrix(ROWS, COLS, 0, "powersgd:rank=4");
+    gcomp_desc desc = no_feedback();
+    group g;
+    group_open(&g, 2, &desc, &tensor, 1);
+    low_rank(m, ROWS, COLS, 4, 70, 1.0);
+    for (int step = 0; step < 3; step++) {
+        for (size_t w = 0; w < 2; w++) memcpy(g.grad[w][0], m, sizeof m);
+        CHECK(group_step(&g) == GCOMP_OK);
+    }
+    CHECK(distance(g.grad[0][0], m, COUNT) <= 1e-5 * norm(m, COUNT));
+    group_close(&g);
+}
+
+int main(void)
+{
+    RUN(test_a_matrix_of_rank_r_is_recovered_within_three_steps);
+    RUN(test_the_error_is_orthogonal_to_what_was_sent);
+    RUN(test_repeated_steps_find_the_best_approximation);
+    RUN(test_a_zero_gradient_stays_zero_and_does_not_kill_the_warm_start);
+    RUN(test_matrices_of_lower_rank_and_of_any_scale_are_accurate);
+    RUN(test_extreme_values_are_finite_or_refused_without_a_trace);
+    RUN(test_many_workers_equal_one_with_the_mean);
+    RUN(test_each_residual_is_what_the_subspace_left_of_this_worker);
+    RUN(test_workers_never_drift_apart);
+    RUN(test_every_instruction_set_gives_the_same_bits);
+    RUN(test_the_order_of_tasks_does_not_change_the_bits);
+    RUN(test_a_stack_behaves_as_separate_matrices);
+    RUN(test_resnet18_takes_36325_r_plus_9610_floats_a_step);
+    RUN(test_the_rank_is_limited_by_the_matrix);
+    return test_end();
+}

@@ -1,0 +1,319 @@
+/* The transport examples/gcomp_threads.h: results, errors on all workers, nobody hangs. Prints TAP. */
+
+#ifndef _POSIX_C_SOURCE
+#define _POSIX_C_SOURCE 200809L
+#endif
+
+#include "../examples/gcomp_threads.h"
+
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#define MOST 8 /* workers */
+
+/* One worker of a test: body returns what the collective under test returned; checks count failures. */
+typedef struct worker {
+    gcomp_comm comm;
+    int (*body)(struct worker *worker);
+    int status;      /* returned by body */
+    int wrong;       /* failed checks */
+    uint64_t digest; /* of what the worker got, for tests that compare workers */
+} worker;
+
+static int tests, failures;
+
+static void report(int good, const char *name)
+{
+    tests++;
+    failures += !good;
+    printf("%s %d - %s\n", good ? "ok" : "not ok", tests, name);
+    fflush(stdout);
+}
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void *start(void *arg)
+{
+    worker *w = (worker *)arg;
+    w->status = w->body(w);
+    return NULL;
+}
+
+/* Runs body on `world` workers, on `present` of them really. Returns 0, or 1 if threads cannot be had. */
+static int run(worker *workers, int world, int present, double timeout, int (*body)(worker *))
+{
+    pthread_t threads[MOST];
+    gcomp_threads *group;
+    int started = 0;
+    memset(workers, 0, MOST * sizeof *workers);
+    if (gcomp_threads_open(&group, world, timeout) != 0)
+        return 1;
+    for (; started < present; started++) {
+        workers[started].comm = gcomp_threads_comm(group, started);
+        workers[started].body = body;
+        if (pthread_create(&threads[started], NULL, start, &workers[started]) != 0) {
+            gcomp_threads_fail(group);
+            break;
+        }
+    }
+    for (int i = 0; i < started; i++)
+        pthread_join(threads[i], NULL);
+    gcomp_threads_close(group);
+    return started < present;
+}
+
+/* Did all `present` workers return `status` with no failed check? */
+static int all_are(const worker *workers, int present, int status)
+{
+    int good = 1;
+    for (int i = 0; i < present; i++)
+        good &= workers[i].status == status && workers[i].wrong == 0;
+    return good;
+}
+
+/* Values whose sum depends on the order of addition: magnitudes from 2^-20 to 2^20. */
+static float value(int rank, size_t i)
+{
+    uint64_t x = (uint64_t)(i * 16 + (size_t)rank + 1) * 0x9e3779b97f4a7c15u;
+    x ^= x >> 29;
+    x *= 0xbf58476d1ce4e5b9u;
+    return ((float)(x >> 40) - 8388608.0f) * (1.0f / 8388608.0f) * (float)(1u << (x & 15));
+}
+
+static uint64_t digest(const void *data, size_t bytes)
+{
+    const unsigned char *p = (const unsigned char *)data;
+    uint64_t h = 1469598103934665603u; /* FNV-1a */
+    for (size_t i = 0; i < bytes; i++)
+        h = (h ^ p[i]) * 1099511628211u;
+    return h;
+}
+
+/* Sums of every count around shard borders against a plain loop in rank order. */
+static int body_sums(worker *w)
+{
+    static const size_t counts[] = {0, 1, 15, 16, 17, 63, 64, 65, 511, 513, 4099, 20011};
+    static const size_t runs = sizeof counts / sizeof *counts;
+    static _Thread_local float data[20011];
+    for (size_t c = 0; c < runs; c++) {
+        size_t count = counts[c];
+        int status;
+        for (size_t i = 0; i < count; i++)
+            data[i] = value(w->comm.rank, i);
+        status = w->comm.allreduce(w->comm.user, data, count, GCOMP_F32);
+        if (status)
+            return status;
+        for (size_t i = 0; i < count; i++) {
+            float sum = value(0, i);
+            for (int r = 1; r < w->comm.world; r++)
+                sum += value(r, i);
+            w->wrong += memcmp(&sum, &data[i], sizeof sum) != 0;
+        }
+        w->digest ^= digest(data, count * sizeof *data);
+    }
+    return 0;
+}
+
+static void test_sums(void)
+{
+    worker workers[MOST];
+    uint64_t first = 0;
+    int good = 1;
+    for (int world = 1; world <= MOST; world++)
+        good &= !run(workers, world, world, 30.0, body_sums) && all_are(workers, world, 0);
+    report(good, "allreduce adds in rank order, for 1 to 8 workers and counts around shard borders");
+    for (int repeat = 0; repeat < 3; repeat++) {
+        good &= !run(workers, 4, 4, 30.0, body_sums);
+        first = repeat ? first : workers[0].digest;
+        for (int i = 0; i < 4; i++)
+            good &= workers[i].digest == first;
+    }
+    report(good, "allreduce gives the same bits on all workers and in every run");
+}
+
+static int body_other_type(worker *w)
+{
+    uint16_t data[4] = {0, 0, 0, 0};
+    return w->comm.allreduce(w->comm.user, data, 4, GCOMP_F16);
+}
+
+static int body_gathers(worker *w)
+{
+    unsigned char mine[24], all[MOST * 32];
+    size_t bytes[MOST], world = (size_t)w->comm.world, rank = (size_t)w->comm.rank;
+    int status;
+    memset(mine, (int)rank + 1, sizeof mine);
+    status = w->comm.allgather(w->comm.user, mine, all, 24);
+    if (status)
+        return status;
+    for (size_t i = 0; i < world * 24; i++)
+        w->wrong += all[i] != i / 24 + 1;
+    memset(all, 0xee, sizeof all);
+    for (size_t r = 0; r < world; r++)
+        bytes[r] = r * 3;
+    status = w->comm.allgatherv(w->comm.user, mine, all, bytes, 32);
+    if (status)
+        return status;
+    for (size_t i = 0; i < world * 32; i++)
+        w->wrong += all[i] != (i % 32 < bytes[i / 32] ? i / 32 + 1 : 0xee);
+    return 0;
+}
+
+static int body_alltoall(worker *w)
+{
+    unsigned char send[MOST * 5], recv[MOST * 5];
+    int status;
+    for (int r = 0; r < w->comm.world; r++)
+        memset(send + 5 * r, 16 * w->comm.rank + r, 5);
+    status = gcomp_threads_alltoall(w->comm.user, send, recv, 5);
+    for (int i = 0; !status && i < 5 * w->comm.world; i++)
+        w->wrong += recv[i] != 16 * (i / 5) + w->comm.rank;
+    return status;
+}
+
+static int body_broadcast(worker *w)
+{
+    for (int root = 0; root < w->comm.world; root++) {
+        int data[3] = {w->comm.rank, w->comm.rank, w->comm.rank};
+        int status = gcomp_threads_broadcast(w->comm.user, data, sizeof data, root);
+        if (status)
+            return status;
+        w->wrong += data[0] != root || data[1] != root || data[2] != root;
+    }
+    return gcomp_threads_barrier(w->comm.user);
+}
+
+static int body_wrong_root(worker *w)
+{
+    int data = 0;
+    return gcomp_threads_broadcast(w->comm.user, &data, sizeof data, w->comm.world);
+}
+
+static int body_size_differs(worker *w)
+{
+    float data[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    int status = w->comm.allreduce(w->comm.user, data, w->comm.rank == 2 ? 7 : 8, GCOMP_F32);
+    for (int i = 0; i < 8; i++)
+        w->wrong += data[i] < 1 || data[i] > 1; /* nobody has written */
+    w->wrong += gcomp_threads_barrier(w->comm.user) != 0; /* the group can go on */
+    return status;
+}
+
+static int body_gather_differs(worker *w)
+{
+    unsigned char mine[8] = {0}, all[MOST * 8];
+    return w->comm.allgather(w->comm.user, mine, all, w->comm.rank ? 8 : 4);
+}
+
+static int body_list_differs(worker *w)
+{
+    unsigned char mine[8] = {0}, all[MOST * 8];
+    size_t bytes[MOST] = {1, 2, 3, 4, 5, 6, 7, 8};
+    bytes[0] += w->comm.rank == 1;
+    return w->comm.allgatherv(w->comm.user, mine, all, bytes, 8);
+}
+
+static int body_list_too_long(worker *w)
+{
+    unsigned char mine[16] = {0}, all[MOST * 8];
+    size_t bytes[MOST] = {1, 2, 9, 4, 5, 6, 7, 8};
+    return w->comm.allgatherv(w->comm.user, mine, all, bytes, 8);
+}
+
+static int body_kind_differs(worker *w)
+{
+    unsigned char mine[8] = {0}, all[MOST * 8];
+    return w->comm.rank ? w->comm.allgather(w->comm.user, mine, all, 0) : gcomp_threads_barrier(w->comm.user);
+}
+
+static int body_barrier_twice(worker *w)
+{
+    int first = gcomp_threads_barrier(w->comm.user);
+    w->wrong += gcomp_threads_barrier(w->comm.user) != first; /* failed once, failed for ever */
+    return first;
+}
+
+/* Worker 1 gives up after a moment; all others wait in a sum. */
+static int body_fail(worker *w)
+{
+    float data[4] = {0, 0, 0, 0};
+    if (w->comm.rank == 1) {
+        struct timespec moment = {0, 50000000};
+        nanosleep(&moment, NULL);
+        gcomp_threads_fail(((gcomp_threads_member *)w->comm.user)->group);
+    }
+    return w->comm.allreduce(w->comm.user, data, 4, GCOMP_F32);
+}
+
+/* Many short collectives in a row: a worker that is fast must not overtake the others. */
+static int body_many(worker *w)
+{
+    for (int i = 0; i < 2000; i++) {
+        float sum = (float)(w->comm.rank + i);
+        int all[MOST], status = w->comm.allreduce(w->comm.user, &sum, 1, GCOMP_F32), mine = i * 8 + w->comm.rank;
+        float expected = (float)(w->comm.world * i + w->comm.world * (w->comm.world - 1) / 2);
+        status = status ? status : w->comm.allgather(w->comm.user, &mine, all, sizeof mine);
+        if (status)
+            return status;
+        w->wrong += sum < expected || sum > expected;
+        for (int r = 0; r < w->comm.world; r++)
+            w->wrong += all[r] != i * 8 + r;
+    }
+    return 0;
+}
+
+static void expect(int (*body)(worker *), int world, int present, int status, const char *name)
+{
+    worker workers[MOST];
+    report(!run(workers, world, present, 30.0, body) && all_are(workers, present, status), name);
+}
+
+static void test_missing(void)
+{
+    worker workers[MOST];
+    double begin = seconds(), took;
+    int good = !run(workers, 4, 3, 0.2, body_barrier_twice) && all_are(workers, 3, GCOMP_THREADS_FAILED);
+    took = seconds() - begin;
+    report(good && took >= 0.19 && took < 20.0, "a missing worker is an error on all others after the time-out");
+    begin = seconds();
+    good = !run(workers, 4, 4, 30.0, body_fail) && all_are(workers, 4, GCOMP_THREADS_FAILED);
+    report(good && seconds() - begin < 20.0, "gcomp_threads_fail wakes all workers at once");
+}
+
+static void test_open(void)
+{
+    gcomp_threads *group = NULL;
+    int good = gcomp_threads_open(&group, 0, 1.0) != 0 && !group;
+    good &= gcomp_threads_open(&group, 2, 0.0) != 0 && !group;
+    good &= gcomp_threads_open(&group, 2, -1.0) != 0 && !group;
+    gcomp_threads_close(NULL);
+    report(good, "open refuses no workers and no time");
+}
+
+int main(void)
+{
+    test_open();
+    test_sums();
+    expect(body_other_type, 3, 3, GCOMP_THREADS_MISMATCH, "allreduce refuses other types than fp32 on all");
+    expect(body_gathers, 5, 5, 0, "allgather and allgatherv put blocks in rank order and touch nothing else");
+    expect(body_alltoall, 5, 5, 0, "alltoall gives every worker its blocks");
+    expect(body_broadcast, 4, 4, 0, "broadcast from every root");
+    expect(body_wrong_root, 3, 3, GCOMP_THREADS_MISMATCH, "broadcast refuses a root outside the group on all");
+    expect(body_many, 4, 4, 0, "2000 sums and gathers in a row, 4 workers");
+    expect(body_size_differs, 4, 4, GCOMP_THREADS_MISMATCH, "counts of a sum that differ: error on all, data as it was");
+    expect(body_gather_differs, 3, 3, GCOMP_THREADS_MISMATCH, "sizes of a gather that differ: error on all");
+    expect(body_list_differs, 4, 4, GCOMP_THREADS_MISMATCH, "size lists that differ: error on all");
+    expect(body_list_too_long, 4, 4, GCOMP_THREADS_MISMATCH, "sizes above the stride: error on all");
+    expect(body_kind_differs, 3, 3, GCOMP_THREADS_MISMATCH, "different collectives: error on all");
+    test_missing();
+    printf("1..%d\n", tests);
+    return failures != 0;
+}
