@@ -7,7 +7,7 @@ STRICT = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef
 CSTRICT = $(STRICT) -Wstrict-prototypes
 STB = $(shell pkg-config --cflags stb 2>/dev/null || echo -I/usr/include/stb)
 TRAIN_LIBS = -lopenblas -lz -lm -pthread
-TRAIN = examples/train.c examples/train_data.h examples/train_net.h examples/train_report.h examples/gcomp_threads.h gcomp.h
+TRAIN = examples/train.c examples/train_meter.h examples/train_data.h examples/train_net.h examples/train_report.h examples/gcomp_threads.h gcomp.h
 
 all: build/train build/bench ## build the demo and the bench
 

@@ -3433,29 +3433,28 @@ static gcomp_result gcomp__topk_check(const gcomp__view *view, const void *kerne
     return gcomp__block_check(&values, gcomp__kernels_of(set, values.method), set);
 }
 
-/* y[index] <- or += weight * value, for one payload. */
+/* y[index] <- or += weight * value, for one payload. While one batch is added, the places of the next are fetched. */
 static void gcomp__topk_scatter(const gcomp__call *call, const gcomp__view *view, float *y, float weight, int store)
 {
-    uint32_t index[GCOMP__TOPK_BATCH];
+    uint32_t index[2][GCOMP__TOPK_BATCH];
     float value[GCOMP__TOPK_BATCH];
     gcomp__indices indices;
     gcomp__view values;
     const gcomp__block_kernels *kernels;
-    size_t group = 0, got, i;
+    size_t group = 0, got, coming, i;
+    unsigned turn = 0;
     if (gcomp__topk_parts(view, &indices, &values) != GCOMP_OK) return;
     kernels = (const gcomp__block_kernels *)gcomp__kernels_of(call->set, values.method);
-    while (indices.left && !indices.bad) {
-        got = gcomp__next_indices(&indices, index, GCOMP__TOPK_BATCH);
-        for (i = 0; i < got; i++) GCOMP__PREFETCH(y + index[i]);
+    memset(index, 0, sizeof index);
+    for (got = gcomp__next_indices(&indices, index[0], GCOMP__TOPK_BATCH); got; got = coming, turn ^= 1) {
+        const uint32_t *at = index[turn], *ahead = index[turn ^ 1];
+        coming = indices.bad ? 0 : gcomp__next_indices(&indices, index[turn ^ 1], GCOMP__TOPK_BATCH);
         for (i = 0; i < got; i += 16) kernels->decode16(&values, group++, value + i);
-        if (store) {
-            for (i = 0; i < got; i++) y[index[i]] = value[i];
-        } else {
-            for (i = 0; i < got; i++) {
-                float term = value[i] * weight;
-                GCOMP__PIN(term);
-                y[index[i]] += term;
-            }
+        for (i = 0; i < got; i++) {
+            float term = value[i] * weight;
+            GCOMP__PIN(term);
+            GCOMP__PREFETCH(y + ahead[i]);
+            y[at[i]] = store ? value[i] : y[at[i]] + term;
         }
     }
 }

@@ -54,8 +54,9 @@ static void *work(void *arg)
         own = grad[5];
         w->result = gcomp_exchange(gc, grads, NULL); /* grad is the mean over the workers now */
         if (w->result == GCOMP_OK)
-            printf("step %d, worker %d: element 5 was %+.3f here; mean received %+.3f; kept for the next step %+.3f\n",
-                   step, w->rank, (double)own, (double)grad[5], (double)gcomp_residual(gc, 0)[5]);
+            printf(
+                "step %d, worker %d: element 5 was %+.3f, mean received %+.3f, kept for later %+.3f\n",
+                step, w->rank, (double)own, (double)grad[5], (double)gcomp_residual(gc, 0)[5]);
     }
     if (w->result == GCOMP_OK)
         w->result = gcomp_stats(gc, &stats);

@@ -10,9 +10,10 @@
        gcomp_mpi_close(&mpi);
        MPI_Finalize();
 
-   The communicator is duplicated, so that nothing here meets the user's own messages, and its errors are returned
-   instead of ending the program; callbacks return the MPI error code. Counts of MPI are int: larger ones go in
-   pieces. Sums have the same bits on all ranks as far as MPI_Allreduce has (Open MPI, MPICH: yes). */
+   The communicator is duplicated, so that nothing here meets the user's own messages, and its errors are
+   returned instead of ending the program; callbacks return the MPI error code. Counts of MPI are int: larger
+   ones go in pieces. Sums have the same bits on all ranks as far as MPI_Allreduce has (Open MPI, MPICH: yes).
+   */
 
 #ifndef GCOMP_MPI_H
 #define GCOMP_MPI_H
@@ -34,8 +35,8 @@ typedef struct gcomp_mpi {
     MPI_Comm comm;
     int rank;
     int world;
-    int *counts;  /* [world], of MPI_Allgatherv */
-    int *places;  /* [world] */
+    int *counts; /* [world], of MPI_Allgatherv */
+    int *places; /* [world] */
 } gcomp_mpi;
 
 static inline void gcomp_mpi_close(gcomp_mpi *mpi)
@@ -48,7 +49,8 @@ static inline void gcomp_mpi_close(gcomp_mpi *mpi)
     mpi->places = NULL;
 }
 
-/* Duplicates the communicator; collective. Returns 0 or an MPI error code; on error there is nothing to close. */
+/* Duplicates the communicator; collective. Returns 0 or an MPI error code; on error there is nothing to
+   close. */
 static inline int gcomp_mpi_open(gcomp_mpi *mpi, MPI_Comm comm)
 {
     int error;
@@ -91,9 +93,10 @@ static inline int gcomp_mpi_allreduce(void *user, void *data, size_t count, gcom
     return MPI_SUCCESS;
 }
 
-/* One piece of a large all-gather: all + w * bytes <- mine[piece] of worker w. A type whose extent is the whole block
-   places the pieces of the workers `bytes` apart. */
-static inline int gcomp_mpi_gather_piece(const gcomp_mpi *mpi, const void *mine, void *all, size_t piece, size_t bytes)
+/* One piece of a large all-gather: all + w * bytes <- mine[piece] of worker w. A type whose extent is the
+   whole block places the pieces of the workers `bytes` apart. */
+static inline int gcomp_mpi_gather_piece(const gcomp_mpi *mpi, const void *mine, void *all, size_t piece,
+                                         size_t bytes)
 {
     MPI_Datatype block = MPI_DATATYPE_NULL, spread = MPI_DATATYPE_NULL;
     int error = MPI_Type_contiguous((int)piece, MPI_BYTE, &block);
@@ -142,7 +145,8 @@ static inline int gcomp_mpi_broadcast(void *user, void *data, size_t bytes, int 
 }
 
 /* all + w * stride <- bytes[w] bytes of worker w, for all w. */
-static inline int gcomp_mpi_allgatherv(void *user, const void *mine, void *all, const size_t *bytes, size_t stride)
+static inline int gcomp_mpi_allgatherv(void *user, const void *mine, void *all, const size_t *bytes,
+                                       size_t stride)
 {
     gcomp_mpi *mpi = (gcomp_mpi *)user;
     size_t world = (size_t)mpi->world;
@@ -154,9 +158,10 @@ static inline int gcomp_mpi_allgatherv(void *user, const void *mine, void *all, 
             mpi->counts[w] = (int)bytes[w];
             mpi->places[w] = (int)(w * stride);
         }
-        return MPI_Allgatherv(mine, mpi->counts[mpi->rank], MPI_BYTE, all, mpi->counts, mpi->places, MPI_BYTE, mpi->comm);
+        return MPI_Allgatherv(mine, mpi->counts[mpi->rank], MPI_BYTE, all, mpi->counts, mpi->places, MPI_BYTE,
+                              mpi->comm);
     }
-    /* Places beyond int: one broadcast from each. At such sizes the time is in the bytes, not in the calls. */
+    /* Places beyond int: a broadcast from each. At such sizes the time is in the bytes, not the calls. */
     for (size_t w = 0; w < world; w++) {
         char *place = (char *)all + w * stride;
         int error;

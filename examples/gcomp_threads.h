@@ -3,19 +3,20 @@
    Licence: as gcomp.h. Needs POSIX threads: compile with -pthread.
 
        gcomp_threads *group;
-       if (gcomp_threads_open(&group, 4, 30.0)) return 1;      four workers; one that is missing for 30 s is an error on all
-       in the thread of worker `rank`:  desc.comm = gcomp_threads_comm(group, rank);
-       gcomp_threads_close(group);                             after all threads have been joined
+       if (gcomp_threads_open(&group, 4, 30.0)) return 1;  four workers; who waits for 30 s gives up
+       desc.comm = gcomp_threads_comm(group, rank);        in the thread of each
+       gcomp_threads_close(group);                         after all threads have been joined
 
-   Every collective first meets (all workers lay down what they bring, and the last one compares), then works on the
-   buffers of all, then parts (nobody returns while another still reads or writes his buffers). Failures are decided
-   in the meeting alone, so that a collective fails on all workers or on none:
+   Every collective first meets (all workers lay down what they bring, and the last one compares), then works
+   on the buffers of all, then parts (nobody returns while another still reads or writes his buffers).
+   Failures are decided in the meeting alone, so that a collective fails on all workers or on none:
 
      - sizes or kinds that differ: GCOMP_THREADS_MISMATCH on all; the group can go on
-     - a worker that does not come in time, or gcomp_threads_fail: GCOMP_THREADS_FAILED on all, now and ever after
+     - a worker that does not come in time, or gcomp_threads_fail: GCOMP_THREADS_FAILED on all, for ever
 
-   Sums are made in rank order, each element by one worker: the same bits on all and in every run. Each worker sums
-   its shard of the elements for all, so that the work of a sum does not grow with the number of workers. */
+   Sums are made in rank order, each element by one worker: the same bits on all and in every run. Each worker
+   sums its shard of the elements for all, so that the work of a sum does not grow with the number of workers.
+   */
 
 #ifndef GCOMP_THREADS_H
 #define GCOMP_THREADS_H
@@ -44,11 +45,11 @@ typedef enum gcomp_threads_kind {
 /* What one worker brings to a collective. */
 typedef struct gcomp_threads_part {
     gcomp_threads_kind kind;
-    size_t size;          /* elements of a sum, else bytes of a block; must be equal on all */
-    int root;             /* of a broadcast */
-    const void *send;     /* read by others */
-    float *sum;           /* of a sum: read and written by others, each in its own shard */
-    const size_t *bytes;  /* of allgatherv: must be equal on all */
+    size_t size;         /* elements of a sum, else bytes of a block; must be equal on all */
+    int root;            /* of a broadcast */
+    const void *send;    /* read by others */
+    float *sum;          /* of a sum: read and written by others, each in its own shard */
+    const size_t *bytes; /* of allgatherv: must be equal on all */
 } gcomp_threads_part;
 
 struct gcomp_threads;
@@ -64,12 +65,12 @@ typedef struct gcomp_threads {
     pthread_cond_t changed;
     double timeout;
     int world;
-    int arrived;                    /* workers that wait in the meeting under way, or in the parting */
-    unsigned long turn;             /* counts meetings and partings that are complete */
-    int verdict;                    /* of the last complete meeting */
-    int failed;                     /* for ever */
-    gcomp_threads_part *parts;      /* [world] */
-    gcomp_threads_member *members;  /* [world] */
+    int arrived;                   /* workers that wait in the meeting under way, or in the parting */
+    unsigned long turn;            /* counts meetings and partings that are complete */
+    int verdict;                   /* of the last complete meeting */
+    int failed;                    /* for ever */
+    gcomp_threads_part *parts;     /* [world] */
+    gcomp_threads_member *members; /* [world] */
 } gcomp_threads;
 
 /* Frees a group; no thread may be inside a collective any more. NULL is allowed. */
@@ -84,7 +85,8 @@ static inline void gcomp_threads_close(gcomp_threads *group)
     free(group);
 }
 
-/* A condition that waits on the monotonic clock: a change of the wall clock must not look like a missing worker. */
+/* A condition that waits on the monotonic clock: a change of the wall clock must not look like a missing
+   worker. */
 static inline int gcomp_threads_init_cond(pthread_cond_t *cond)
 {
     pthread_condattr_t attributes;
@@ -134,8 +136,8 @@ static inline int gcomp_threads_open(gcomp_threads **group, int world, double ti
     return 0;
 }
 
-/* Ends the group: every collective that is not under way, and every later one, fails on all workers.
-   A worker that gives up calls it, so that the others do not have to wait for the time-out. From any thread. */
+/* Ends the group: every collective that is not under way, and every later one, fails on all workers. A worker
+   that gives up calls it, so that the others do not have to wait for the time-out. From any thread. */
 static inline void gcomp_threads_fail(gcomp_threads *group)
 {
     pthread_mutex_lock(&group->lock);
@@ -174,7 +176,8 @@ static inline struct timespec gcomp_threads_deadline(double seconds)
     return at;
 }
 
-/* The meeting: returns when all workers have come, 0 on all if they agree. If it is not 0, nobody touches a buffer. */
+/* The meeting: returns when all workers have come, 0 on all if they agree. If it is not 0, nobody touches a
+   buffer. */
 static inline int gcomp_threads_meet(const gcomp_threads_member *me, const gcomp_threads_part *part)
 {
     gcomp_threads *g = me->group;
@@ -204,8 +207,8 @@ static inline int gcomp_threads_meet(const gcomp_threads_member *me, const gcomp
     return verdict;
 }
 
-/* The parting: returns when all workers have done their part. No time-out: who has met only copies and adds from then on,
-   and to return early would leave a slow worker with the buffers of one that is gone. */
+/* The parting: returns when all workers have done their part. No time-out: who has met only copies and adds
+   from then on, and to return early would leave a slow worker with the buffers of one that is gone. */
 static inline void gcomp_threads_part_company(const gcomp_threads_member *me)
 {
     gcomp_threads *g = me->group;
@@ -284,7 +287,8 @@ static inline int gcomp_threads_allgather(void *user, const void *mine, void *al
 }
 
 /* all + w * stride <- bytes[w] bytes of worker w, for all w. */
-static inline int gcomp_threads_allgatherv(void *user, const void *mine, void *all, const size_t *bytes, size_t stride)
+static inline int gcomp_threads_allgatherv(void *user, const void *mine, void *all, const size_t *bytes,
+                                           size_t stride)
 {
     const gcomp_threads_member *me = (const gcomp_threads_member *)user;
     gcomp_threads_part part = {GCOMP_THREADS_ALLGATHERV, 0, 0, NULL, NULL, NULL};
@@ -316,7 +320,8 @@ static inline int gcomp_threads_alltoall(void *user, const void *send, void *rec
     if (error)
         return error;
     for (int w = 0; w < me->group->world && bytes; w++) {
-        const unsigned char *from = (const unsigned char *)me->group->parts[w].send + (size_t)me->rank * bytes;
+        const unsigned char *from =
+            (const unsigned char *)me->group->parts[w].send + (size_t)me->rank * bytes;
         memcpy((unsigned char *)recv + (size_t)w * bytes, from, bytes);
     }
     gcomp_threads_part_company(me);

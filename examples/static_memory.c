@@ -1,13 +1,15 @@
-/* static_memory.c - the codec layer on a device without a heap: every buffer is static, its size a constant expression.
+/* static_memory.c - the codec layer on a device without a heap: every buffer is static, its size a constant
+   expression.
 
-   Shows     gcomp_codec_parse, gcomp_encode, gcomp_retain, gcomp_check, gcomp_decode_add; GCOMP_BOUND and GCOMP_SCRATCH
+   Shows     gcomp_codec_parse, gcomp_encode, gcomp_seal, gcomp_retain, gcomp_decode_add;
+             GCOMP_BOUND and GCOMP_SCRATCH
    Leaves    the network: here the payload of the device goes straight to the server in the same program
    Build     cc -I. examples/static_memory.c -o build/static_memory
    Run       build/static_memory
 
-   A device learns on its own data and sends a hundredth of each gradient; what it does not send it keeps in `residual`,
-   and adds to the next one. With GCOMP_NO_STDLIB the implementation does without malloc too, then only the tensors, the
-   step and the exchange need an allocator. */
+   A device learns on its own data and sends a hundredth of each gradient; what it does not send it keeps in
+   `residual`, and adds to the next one. With GCOMP_NO_STDLIB the implementation does without malloc too, then
+   only the tensors, the step and the exchange need an allocator. */
 
 #define GCOMP_IMPLEMENTATION
 #include "gcomp.h"
@@ -89,7 +91,8 @@ int main(void)
         double lost = wanted[i] - (double)received[i] - (double)residual[i];
         most = lost > most ? lost : -lost > most ? -lost : most;
     }
-    printf("%d steps of %d elements: %zu bytes sent instead of %zu\n", STEPS, COUNT, sent, (size_t)STEPS * COUNT * 4);
+    printf("%d steps of %d elements: %zu bytes sent instead of %zu\n", STEPS, COUNT, sent,
+           (size_t)STEPS * COUNT * 4);
     printf("wanted - received - residual: at most %.1e, nothing is lost\n", most);
     printf("static memory: payload %zu, scratch %zu, residual %zu bytes\n", sizeof payload, sizeof scratch,
            sizeof residual);

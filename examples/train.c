@@ -1,13 +1,15 @@
-/* train.c - does compressed training train? Four workers train an image classifier of 535,818 parameters, first
-   uncompressed, then with each method from the same weights on the same batches; a table and a plot compare them.
+/* train.c - does compressed training train? Four workers train an image classifier of 535,818 parameters,
+   first uncompressed, then with each method from the same weights on the same batches; a table and a plot
+   compare them.
 
    Shows     gcomp_exchange in a real training loop, and what is gained on which link
    Leaves    evaluation during training, checkpoints, data loading in the background
    Build     cc -O2 -I. examples/train.c gcomp_impl.c -o build/train -lopenblas -lz -lm -pthread
-             mpicc -DUSE_MPI ... -o build/train_mpi, then mpirun -n 4 build/train_mpi     (a worker is a rank)
-   Run       build/train [--workers N] [--steps N] [--method CODEC]... [--seed S] [--out DIR] [--text FILE] [--accuracy]
+             mpicc -DUSE_MPI ... -o build/train_mpi, then mpirun -n 4 build/train_mpi: a worker is a rank
+   Run       build/train [--workers N] [--steps N] [--method CODEC]... [--seed S] [--out DIR]
+                         [--text FILE] [--accuracy]
 
-   gcomp_impl.c is any file with #define GCOMP_IMPLEMENTATION and #include "gcomp.h"; or add -DGCOMP_IMPLEMENTATION. */
+   gcomp_impl.c is any file with #define GCOMP_IMPLEMENTATION and #include "gcomp.h". */
 
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -20,20 +22,20 @@
 #include "gcomp_threads.h"
 #endif
 #include "train_data.h"
+#include "train_meter.h"
 #include "train_net.h"
 #include "train_report.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define BATCH 64 /* samples of a worker in a step */
-/* Learning rates at the end of the warm-up, the same for all methods. Found by trial with 1500 steps: at higher ones
-   uncompressed training learns faster, and what error feedback sends late falls further behind. */
+/* Learning rates at the end of the warm-up, the same for all methods. Found by trial with 1200 steps: at
+   higher ones uncompressed training learns faster, and what error feedback sends late falls further behind.
+   */
 #define IMAGE_RATE 0.0035f
-#define TEXT_RATE 0.02f
+#define TEXT_RATE 0.015f
 #define MOMENTUM 0.9f
 #define MAX_WORKERS 64
 #define MAX_RUNS 32
@@ -49,7 +51,8 @@ typedef struct options {
     int accuracy;
 } options;
 
-/* What every worker does, in order: the same list on all. results[i] is of plan[i]; only worker 0 writes there. */
+/* What every worker does, in order: the same list on all. results[i] is of plan[i]; only worker 0 writes
+   there. */
 typedef struct job {
     const options *options;
     const train_data *data;
@@ -58,65 +61,6 @@ typedef struct job {
     size_t runs;
     train_result results[MAX_RUNS];
 } job;
-
-/* A transport around the real one, that counts bytes and the time spent inside it. */
-typedef struct meter {
-    gcomp_comm inner;
-    double summed, gathered, received, seconds;
-} meter;
-
-/* Seconds that this thread has computed: waiting for others, or for a core, does not count. */
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int meter_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype)
-{
-    meter *m = (meter *)user;
-    double begin = now();
-    int error = m->inner.allreduce(m->inner.user, data, count, dtype);
-    m->summed += (double)count * sizeof(float);
-    m->seconds += now() - begin;
-    return error;
-}
-
-static int meter_allgather(void *user, const void *mine, void *all, size_t bytes)
-{
-    meter *m = (meter *)user;
-    double begin = now();
-    int error = m->inner.allgather(m->inner.user, mine, all, bytes);
-    m->gathered += (double)bytes;
-    m->received += (double)(m->inner.world - 1) * (double)bytes;
-    m->seconds += now() - begin;
-    return error;
-}
-
-static int meter_allgatherv(void *user, const void *mine, void *all, const size_t *bytes, size_t stride)
-{
-    meter *m = (meter *)user;
-    double begin = now();
-    int error = m->inner.allgatherv(m->inner.user, mine, all, bytes, stride);
-    m->gathered += (double)bytes[m->inner.rank];
-    for (int w = 0; w < m->inner.world; w++)
-        m->received += w == m->inner.rank ? 0.0 : (double)bytes[w];
-    m->seconds += now() - begin;
-    return error;
-}
-
-static gcomp_comm meter_comm(meter *m, const gcomp_comm *inner)
-{
-    gcomp_comm comm = *inner;
-    memset(m, 0, sizeof *m);
-    m->inner = *inner;
-    comm.user = m;
-    comm.allreduce = meter_allreduce;
-    comm.allgather = meter_allgather;
-    comm.allgatherv = inner->allgatherv ? meter_allgatherv : NULL;
-    return comm;
-}
 
 /* Opens a gcomp for the six tensors of the network. Returns NULL after saying what is wrong. */
 static gcomp *open_gcomp(const gcomp_comm *comm, const train_net *net, const char *codec, uint64_t seed)
@@ -159,8 +103,10 @@ static float learning_rate(float largest, size_t step, size_t steps)
     return largest * (at < 0.1f ? at / 0.1f : (1.0f - at) / 0.9f);
 }
 
-/* Fills the batch of a worker in a step: samples drawn with replacement, a function of the arguments alone. */
-static void draw_batch(train_net *net, const train_data *data, uint64_t seed, size_t step, const gcomp_comm *comm)
+/* Fills the batch of a worker in a step: samples drawn with replacement, a function of the arguments alone.
+   */
+static void draw_batch(train_net *net, const train_data *data, uint64_t seed, size_t step,
+                       const gcomp_comm *comm)
 {
     uint64_t first = ((uint64_t)step * (uint64_t)comm->world + (uint64_t)comm->rank) * BATCH;
     for (size_t s = 0; s < BATCH; s++) {
@@ -169,7 +115,8 @@ static void draw_batch(train_net *net, const train_data *data, uint64_t seed, si
     }
 }
 
-/* Shares the test samples among the workers. Returns the accuracy of all of them, or -1 if the transport failed. */
+/* Shares the test samples among the workers. Returns the accuracy of all of them, or -1 if the transport
+   failed. */
 static double test_accuracy(train_net *net, const train_data *data, const gcomp_comm *comm)
 {
     size_t world = (size_t)comm->world, rank = (size_t)comm->rank;
@@ -189,7 +136,8 @@ static double test_accuracy(train_net *net, const train_data *data, const gcomp_
     return sum / (double)data->tests;
 }
 
-/* Gathers what all workers have after a run: parameters to compare, losses to average. Returns 0, or 1 on failure. */
+/* Gathers what all workers have after a run: parameters to compare, losses to average. Returns 0, or 1 on
+   failure. */
 static int compare_workers(const train_net *net, const gcomp_comm *comm, const float *loss, train_result *r)
 {
     size_t world = (size_t)comm->world, most = net->count > r->steps ? net->count : r->steps;
@@ -214,9 +162,10 @@ static int compare_workers(const train_net *net, const gcomp_comm *comm, const f
     return error != 0;
 }
 
-/* The training loop. loss[steps] and sent[steps] are of this worker. Returns 0, or 1 after saying what is wrong. */
-static int train_loop(train_net *net, const train_data *data, gcomp *gc, const gcomp_comm *comm, meter *m, uint64_t seed,
-                      train_result *r, float *loss)
+/* The training loop. loss[steps] and sent[steps] are of this worker. Returns 0, or 1 after saying what is
+   wrong. */
+static int train_loop(train_net *net, const train_data *data, gcomp *gc, const gcomp_comm *comm, meter *m,
+                      uint64_t seed, train_result *r, float *loss)
 {
     float *grads[2 * TRAIN_LAYERS], shown = 0, rate = data->pixels ? IMAGE_RATE : TEXT_RATE;
     double compute = 0, exchange = 0;
@@ -225,19 +174,20 @@ static int train_loop(train_net *net, const train_data *data, gcomp *gc, const g
         grads[2 * l + 1] = net->bias_gradient[l];
     }
     for (size_t step = 0; step < r->steps; step++) {
-        double t0 = now(), t1, t2;
+        double t0 = train_seconds(), t1, t2;
         gcomp_result result;
         draw_batch(net, data, seed, step, comm);
         loss[step] = train_gradients(net);
-        t1 = now();
+        t1 = train_seconds();
         result = gcomp_exchange(gc, grads, NULL);
         if (result != GCOMP_OK) {
-            fprintf(stderr, "worker %d: %s: %s %s\n", comm->rank, r->codec, gcomp_result_string(result), gcomp_error(gc));
+            fprintf(stderr, "worker %d: %s: %s %s\n", comm->rank, r->codec, gcomp_result_string(result),
+                    gcomp_error(gc));
             return 1;
         }
-        t2 = now();
+        t2 = train_seconds();
         train_update(net, learning_rate(rate, step, r->steps), MOMENTUM);
-        compute += now() - t2 + t1 - t0;
+        compute += train_seconds() - t2 + t1 - t0;
         exchange += t2 - t1;
         r->sent[step] = m->summed + m->gathered;
         shown = step ? shown + (loss[step] - shown) * 0.05f : loss[step];
@@ -249,8 +199,10 @@ static int train_loop(train_net *net, const train_data *data, gcomp *gc, const g
     return 0;
 }
 
-/* One run of one worker. r->loss and r->sent [steps] are given. Returns 0, or 1 after saying what is wrong. */
-static int train_run(train_net *net, const train_data *data, const gcomp_comm *comm, uint64_t seed, train_result *r)
+/* One run of one worker. r->loss and r->sent [steps] are given. Returns 0, or 1 after saying what is wrong.
+   */
+static int train_run(train_net *net, const train_data *data, const gcomp_comm *comm, uint64_t seed,
+                     train_result *r)
 {
     meter m;
     gcomp_comm metered = meter_comm(&m, comm);
@@ -292,8 +244,8 @@ static int work(job *j, const gcomp_comm *comm)
     if (error)
         fprintf(stderr, "worker %d: no memory\n", comm->rank);
     else if (comm->rank == 0)
-        printf("%s, %zu samples; %zu parameters; %d workers, batch %d each, %zu steps\n\n", j->data->what, j->data->count,
-               net.count, comm->world, BATCH, steps);
+        printf("%s, %zu samples; %zu parameters; %d workers, batch %d each, %zu steps\n\n", j->data->what,
+               j->data->count, net.count, comm->world, BATCH, steps);
     for (size_t i = 0; !error && i < j->runs; i++) {
         train_result r;
         memset(&r, 0, sizeof r);
@@ -363,38 +315,8 @@ static int run_threads(job *j)
 }
 #endif
 
-/* Prints means over the seeds with the bars of each method. Returns how many bars were missed. */
-static int accuracy_table(const job *j, size_t methods, size_t seeds)
-{
-    double none_loss = 0, none_accuracy = 0;
-    int missed = 0;
-    printf("\nMeans over %zu seeds. Bars: loss at most 3 %% above uncompressed, accuracy at most 1 point below%s.\n\n", seeds,
-           j->data->pixels ? ",\nand uncompressed at least 85 %" : "");
-    printf("%-18s %8s %8s %9s %9s\n", "method", "loss", "", "accuracy", "points");
-    for (size_t i = 0; i < methods; i++) {
-        double loss = 0, accuracy = 0, change, points;
-        int ok, identical = 1;
-        for (size_t s = 0; s < seeds; s++) {
-            const train_result *r = &j->results[s * methods + i];
-            loss += r->final_loss / (double)seeds;
-            accuracy += 100.0 * r->accuracy / (double)seeds;
-            identical &= r->identical;
-        }
-        if (i == 0) {
-            none_loss = loss;
-            none_accuracy = accuracy;
-        }
-        change = 100.0 * (loss / none_loss - 1.0);
-        points = accuracy - none_accuracy;
-        ok = change <= 3.0 && points >= -1.0 && identical && (i || !j->data->pixels || accuracy >= 85.0);
-        missed += !ok;
-        printf("%-18s %8.4f %+7.2f%% %8.2f%% %+9.2f  %s%s\n", j->codec[i], loss, change, accuracy, points,
-               ok ? "ok" : "MISSED", identical ? "" : ", replicas differ");
-    }
-    return missed;
-}
-
-/* Lists the runs: uncompressed first; with --accuracy for each of three seeds. Returns 0, or 1 if memory is short. */
+/* Lists the runs: uncompressed first; with --accuracy for each of three seeds. Returns 0, or 1 if memory is
+   short. */
 static int plan(job *j, const options *o, size_t *methods, size_t *seeds)
 {
     *methods = 0;
@@ -423,7 +345,7 @@ static int report(const job *j, size_t methods, size_t seeds, size_t world)
 {
     int bad = 0;
     if (j->options->accuracy)
-        return accuracy_table(j, methods, seeds) != 0;
+        return train_judge(j->results, methods, seeds, j->data->pixels != 0) != 0;
     train_table(j->results, j->runs, world);
     for (size_t i = 0; i < j->runs; i++)
         bad |= !j->results[i].identical;
@@ -441,21 +363,38 @@ static size_t read_number(const char *text, size_t most)
     return *text >= '0' && *text <= '9' && !*end && number <= most ? (size_t)number : 0;
 }
 
+/* Finds a wrong codec before the uncompressed run is done. Returns 0, or 1 after saying what is wrong. */
+static int check_methods(const options *o)
+{
+    for (size_t i = 0; i < o->method_count; i++) {
+        gcomp_codec codec;
+        char why[256] = "";
+        if (gcomp_codec_parse(&codec, o->methods[i], why, sizeof why) != GCOMP_OK) {
+            fprintf(stderr, "--method %s: %s\n", o->methods[i], why);
+            return 1;
+        }
+    }
+    return 0;
+}
+
 static int usage(void)
 {
-    fprintf(stderr, "usage: train [--workers 1..%d] [--steps N] [--method CODEC]... [--seed N] [--out DIR]\n"
-                    "             [--text FILE] [--accuracy]\n", MAX_WORKERS);
+    fprintf(stderr,
+            "usage: train [--workers 1..%d] [--steps N] [--method CODEC]... [--seed N] [--out DIR]\n"
+            "             [--text FILE] [--accuracy]\n",
+            MAX_WORKERS);
     return 1;
 }
 
 /* Returns 0, or 1 after saying what is wrong. */
 static int read_options(options *o, int argc, char **argv)
 {
-    static const char *const defaults[] = {"sign", "sign:block=tensor", "topk:density=0.01", "powersgd:rank=4", "bf16"};
+    static const char *const defaults[] = {"sign", "sign:block=tensor", "topk:density=0.01",
+                                           "powersgd:rank=4", "bf16"};
     static const char *const bars[] = {"topk:density=0.01", "sign", "powersgd:rank=4"};
     memset(o, 0, sizeof *o);
     o->workers = 4;
-    o->steps = 1500;
+    o->steps = 1200;
     o->seed = 1;
     o->out = "build";
     for (int i = 1; i < argc; i++) {
@@ -486,7 +425,7 @@ static int read_options(options *o, int argc, char **argv)
         o->methods[i] = bars[i];
     while (o->methods[o->method_count])
         o->method_count++;
-    return 0;
+    return check_methods(o);
 }
 
 /* The images; without them, or if asked for, a text. Returns 0, or 1 after saying what is wrong. */
@@ -496,7 +435,9 @@ static int load(train_data *data, const options *o, int rank)
     if (!o->text && train_load_images(data) == 0)
         return 0;
     if (!o->text && rank == 0)
-        printf("Fashion-MNIST is not installed (Debian: dataset-fashion-mnist): learning the text of %s instead\n", text);
+        printf(
+            "no Fashion-MNIST (Debian: dataset-fashion-mnist): learning the text of %s instead\n",
+            text);
     if (train_load_text(data, text) == 0)
         return 0;
     fprintf(stderr, "%s: cannot be read, or is shorter than 10,000 bytes\n", text);

@@ -1,7 +1,7 @@
 /* train_data.h - what train.c learns from: Fashion-MNIST, or any text.
 
-   Images: the four gzipped idx files of Debian's dataset-fashion-mnist (Xiao, Rasul, Vollgraf, 2017); MNIST's have the
-   same form. Text: the next byte from the TRAIN_CONTEXT bytes before it, one-hot. Needs zlib. */
+   Images: the four gzipped idx files of Debian's dataset-fashion-mnist (Xiao, Rasul, Vollgraf, 2017); MNIST's
+   have the same form. Text: the next byte from the TRAIN_CONTEXT bytes before it, one-hot. Needs zlib. */
 
 #ifndef TRAIN_DATA_H
 #define TRAIN_DATA_H
@@ -18,9 +18,9 @@
 #define TRAIN_TESTS 10000 /* at most so many samples of a text are set aside */
 
 typedef struct train_data {
-    const char *what;      /* "Fashion-MNIST" or the name of the text */
-    size_t inputs;         /* floats of one sample */
-    size_t active;         /* of them not zero */
+    const char *what; /* "Fashion-MNIST" or the name of the text */
+    size_t inputs;    /* floats of one sample */
+    size_t active;    /* of them not zero */
     size_t classes;
     size_t count;          /* training samples */
     size_t tests;          /* test samples follow them: count .. count + tests - 1 */
@@ -47,8 +47,8 @@ static inline void train_data_free(train_data *data)
     memset(data, 0, sizeof *data);
 }
 
-/* Reads an idx file of `dimensions` dimensions into *bytes behind `before` bytes that are there already. The number of
-   items must be `items`. Returns 0, or 1 if the file is missing or not such a file. */
+/* Reads an idx file of `dimensions` dimensions into *bytes behind `before` bytes that are there already. The
+   number of items must be `items`. Returns 0, or 1 if the file is missing or not such a file. */
 static inline int train_read_idx(const char *name, unsigned dimensions, size_t items, size_t item_bytes,
                                  unsigned char *bytes)
 {
@@ -72,8 +72,8 @@ static inline int train_read_idx(const char *name, unsigned dimensions, size_t i
     return bad;
 }
 
-/* The mean of each pixel. Without it all images share one direction, which is so much steeper than all others that it
-   alone would set the largest learning rate. Returns 0, or 1 if memory is short. */
+/* The mean of each pixel. Without it all images share one direction, which is so much steeper than all others
+   that it alone would set the largest learning rate. Returns 0, or 1 if memory is short. */
 static inline int train_find_mean(train_data *data)
 {
     data->mean = (float *)calloc(data->pixels, sizeof(float));
@@ -117,7 +117,8 @@ static inline int train_load_images(train_data *data)
     return 1;
 }
 
-/* Renumbers the bytes that occur in a text 0, 1, ..., so that the one-hot form has no column for those that do not. */
+/* Renumbers the bytes that occur in a text 0, 1, ..., so that the one-hot form has no column for those that
+   do not. */
 static inline size_t train_number_bytes(unsigned char *bytes, size_t length)
 {
     unsigned char number[256] = {0};

@@ -1,7 +1,8 @@
-/* train_net.h - the network of train.c: a multi-layer perceptron with ReLU and softmax, matrix products by CBLAS.
+/* train_net.h - the network of train.c: a multi-layer perceptron with ReLU and softmax, matrix products by
+   CBLAS.
 
-   All parameters lie back to back in one array, and their gradients in another of the same form: weight matrices of
-   inputs x outputs, each followed by its bias. */
+   All parameters lie back to back in one array, and their gradients in another of the same form: weight
+   matrices of inputs x outputs, each followed by its bias. */
 
 #ifndef TRAIN_NET_H
 #define TRAIN_NET_H
@@ -18,19 +19,19 @@
 #define TRAIN_LAYERS 3
 
 typedef struct train_net {
-    size_t width[TRAIN_LAYERS + 1];       /* inputs, hidden, hidden, classes */
+    size_t width[TRAIN_LAYERS + 1]; /* inputs, hidden, hidden, classes */
     size_t batch;
-    size_t count;                         /* parameters */
-    float *parameters;                    /* [count] */
-    float *gradients;                     /* [count] */
-    float *momentum;                      /* [count] */
-    float *weight[TRAIN_LAYERS];          /* into parameters */
+    size_t count;                /* parameters */
+    float *parameters;           /* [count] */
+    float *gradients;            /* [count] */
+    float *momentum;             /* [count] */
+    float *weight[TRAIN_LAYERS]; /* into parameters */
     float *bias[TRAIN_LAYERS];
     float *weight_gradient[TRAIN_LAYERS]; /* into gradients */
     float *bias_gradient[TRAIN_LAYERS];
-    float *x[TRAIN_LAYERS + 1];           /* batch x width: the input, then what each layer gives */
-    float *delta[2];                      /* batch x widest hidden or output layer: d loss / d layer, in turn */
-    unsigned *label;                      /* [batch] */
+    float *x[TRAIN_LAYERS + 1]; /* batch x width: the input, then what each layer gives */
+    float *delta[2];            /* batch x widest hidden or output layer: d loss / d layer, in turn */
+    unsigned *label;            /* [batch] */
 } train_net;
 
 static inline void train_net_close(train_net *net)
@@ -60,8 +61,9 @@ static inline float train_normal(uint64_t seed, uint64_t index)
     return sqrtf(-2.0f * logf(u)) * cosf(6.2831853f * v);
 }
 
-/* Sets weights for ReLU (He et al. 2015), biases and momentum to zero. A function of the seed: the same on all workers.
-   active: inputs of a sample that are not zero; for one-hot text a few of many, and the weights may be larger then. */
+/* Sets weights for ReLU (He et al. 2015), biases and momentum to zero. A function of the seed: the same on
+   all workers. active: inputs of a sample that are not zero; for one-hot text a few of many, and the weights
+   may be larger then. */
 static inline void train_net_init(train_net *net, uint64_t seed, size_t active)
 {
     memset(net->parameters, 0, net->count * sizeof(float));
@@ -93,7 +95,8 @@ static inline int train_net_open(train_net *net, const size_t width[TRAIN_LAYERS
     net->delta[0] = train_floats(batch * widest);
     net->delta[1] = train_floats(batch * widest);
     net->label = (unsigned *)calloc(batch, sizeof *net->label);
-    short_of_memory = !net->parameters || !net->gradients || !net->momentum || !net->delta[0] || !net->delta[1];
+    short_of_memory =
+        !net->parameters || !net->gradients || !net->momentum || !net->delta[0] || !net->delta[1];
     short_of_memory |= !net->label;
     for (size_t l = 0; l <= TRAIN_LAYERS; l++)
         short_of_memory |= !net->x[l];
@@ -113,8 +116,8 @@ static inline int train_net_open(train_net *net, const size_t width[TRAIN_LAYERS
 }
 
 /* c[m x n] <- a * b, row-major; a and b may be transposed. */
-static inline void train_product(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, size_t m, size_t n, size_t k, const float *a,
-                                 const float *b, float *c)
+static inline void train_product(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, size_t m, size_t n, size_t k,
+                                 const float *a, const float *b, float *c)
 {
     int lda = (int)(ta == CblasNoTrans ? k : m), ldb = (int)(tb == CblasNoTrans ? n : k);
     cblas_sgemm(CblasRowMajor, ta, tb, (int)m, (int)n, (int)k, 1.0f, a, lda, b, ldb, 0.0f, c, (int)n);
@@ -135,7 +138,8 @@ static inline void train_forward(train_net *net)
     }
 }
 
-/* Mean cross-entropy of the batch; delta <- its derivative with respect to the scores: (softmax - one-hot) / batch. */
+/* Mean cross-entropy of the batch; delta <- its derivative with respect to the scores: (softmax - one-hot) /
+   batch. */
 static inline float train_loss(const train_net *net, float *delta)
 {
     size_t classes = net->width[TRAIN_LAYERS];
@@ -165,7 +169,8 @@ static inline float train_gradients(train_net *net)
     for (size_t l = TRAIN_LAYERS; l-- > 0;) {
         size_t in = net->width[l], out = net->width[l + 1];
         float *swap = delta;
-        train_product(CblasTrans, CblasNoTrans, in, out, net->batch, net->x[l], delta, net->weight_gradient[l]);
+        train_product(CblasTrans, CblasNoTrans, in, out, net->batch, net->x[l], delta,
+                      net->weight_gradient[l]);
         memset(net->bias_gradient[l], 0, out * sizeof(float));
         for (size_t s = 0; s < net->batch; s++)
             for (size_t j = 0; j < out; j++)
@@ -181,7 +186,8 @@ static inline float train_gradients(train_net *net)
     return loss;
 }
 
-/* Stochastic gradient descent with momentum. On the mean gradient, after the exchange: momentum is no gradient. */
+/* Stochastic gradient descent with momentum. On the mean gradient, after the exchange: momentum is no
+   gradient. */
 static inline void train_update(train_net *net, float learning_rate, float momentum)
 {
     for (size_t i = 0; i < net->count; i++) {

@@ -27,7 +27,7 @@ typedef struct train_result {
     double received;      /* bytes of the other workers that this one gathered, in a step */
     double codec_seconds; /* encode and commit, a step */
     double compute_seconds;
-    int identical;        /* 1: all workers ended with the same parameters, bit for bit */
+    int identical; /* 1: all workers ended with the same parameters, bit for bit */
 } train_result;
 
 static const double train_links[3] = {1e8, 1e9, 1e10};
@@ -43,14 +43,15 @@ static inline void train_bar(const char *codec, size_t step, size_t steps, doubl
 #endif
     if (!terminal && !last)
         return;
-    printf("%s%-18s [%.*s%*s] %zu/%zu  loss %.4f  sent %8.2f MB%s", terminal ? "\r" : "", codec, full, bar, width - full,
-           "", step, steps, loss, sent * 1e-6, last ? "\n" : "");
+    printf("%s%-18s [%.*s%*s] %zu/%zu  loss %.4f  sent %8.2f MB%s", terminal ? "\r" : "", codec, full, bar,
+           width - full, "", step, steps, loss, sent * 1e-6, last ? "\n" : "");
     fflush(stdout);
 }
 
-/* Seconds of a step on a link: compute + encode and commit + bytes / link. What is summed passes a link 2 (W - 1) / W
-   times (ring all-reduce), what is gathered comes in from W - 1 others. */
-static inline double train_step_seconds(const train_result *r, double compute, size_t world, double bits_per_second)
+/* Seconds of a step on a link: compute + encode and commit + bytes / link. What is summed passes a link 2 (W
+   - 1) / W times (ring all-reduce), what is gathered comes in from W - 1 others. */
+static inline double train_step_seconds(const train_result *r, double compute, size_t world,
+                                        double bits_per_second)
 {
     double ring = 2.0 * (double)(world - 1) / (double)world;
     return compute + r->codec_seconds + (ring * r->summed + r->received) * 8.0 / bits_per_second;
@@ -69,11 +70,11 @@ static inline void train_verdicts(const train_result *r, size_t count, size_t wo
             }
         }
         if (best)
-            printf("%10s: %s pays best, %.1f ms a step instead of %.1f: %.1f times as fast.\n", train_link_names[l],
-                   r[best].codec, least * 1e3, none * 1e3, none / least);
+            printf("%10s: %s pays best, %.1f ms a step instead of %.1f: %.1f times as fast.\n",
+                   train_link_names[l], r[best].codec, least * 1e3, none * 1e3, none / least);
         else
-            printf("%10s: compressing does not pay, %.1f ms a step uncompressed is the best.\n", train_link_names[l],
-                   none * 1e3);
+            printf("%10s: compressing does not pay, %.1f ms a step uncompressed is the best.\n",
+                   train_link_names[l], none * 1e3);
     }
     if (count > 1)
         printf("            (methods whose final loss is within 3 %% of uncompressed take part)\n");
@@ -87,24 +88,57 @@ static inline void train_table(const train_result *r, size_t count, size_t world
     /* The computation is the same in all runs: one figure for all, so that only what differs is compared. */
     for (size_t i = 0; i < count; i++)
         compute += r[i].compute_seconds / (double)count;
-    printf("\n%-18s %10s %7s %8s %8s %9s %7s   %s\n", "", "bytes/step", "", "final", "to un-", "test", "codec",
-           "ms a step at");
-    printf("%-18s %10s %7s %8s %8s %9s %7s %9s %8s %9s\n", "method", "a worker", "ratio", "loss", "compr.", "accuracy",
-           "ms/step", "100 Mbit", "1 Gbit", "10 Gbit");
+    printf("\n%-18s %10s %7s %8s %8s %9s %7s   %s\n", "", "bytes/step", "", "final", "to un-", "test",
+           "codec", "ms a step at");
+    printf("%-18s %10s %7s %8s %8s %9s %7s %9s %8s %9s\n", "method", "a worker", "ratio", "loss", "compr.",
+           "accuracy", "ms/step", "100 Mbit", "1 Gbit", "10 Gbit");
     for (size_t i = 0; i < count; i++) {
         double change = 100.0 * (r[i].final_loss / r[0].final_loss - 1.0);
-        printf("%-18s %10.0f %7.1f %8.4f %+7.1f%% %8.2f%% %7.2f", r[i].codec, r[i].bytes, r[0].bytes / r[i].bytes,
-               r[i].final_loss, change, 100.0 * r[i].accuracy, 1e3 * r[i].codec_seconds);
+        printf("%-18s %10.0f %7.1f %8.4f %+7.1f%% %8.2f%% %7.2f", r[i].codec, r[i].bytes,
+               r[i].bytes > 0 ? r[0].bytes / r[i].bytes : 1.0, r[i].final_loss, change, 100.0 * r[i].accuracy,
+               1e3 * r[i].codec_seconds);
         for (int l = 0; l < 3; l++)
             printf(" %*.2f", l == 1 ? 8 : 9, 1e3 * train_step_seconds(&r[i], compute, world, train_links[l]));
         printf("\n");
         identical &= r[i].identical;
     }
-    printf("\nA step = %.2f ms of computation + codec (encode and commit; both as processor time of one worker)\n",
+    printf("\nA step = %.2f ms of computation + encode and commit (both as processor time of one worker)\n",
            compute * 1e3);
-    printf("+ bytes / link, with 2 (W - 1) / W * bytes for what is summed and (W - 1) * bytes for what is gathered.\n\n");
+    printf("+ bytes / link, where bytes = 2 (W - 1) / W * those summed + (W - 1) * those gathered.\n\n");
     train_verdicts(r, count, world, compute);
     printf("\nreplicas: %s\n", identical ? "identical" : "DIFFERENT");
+}
+
+/* results[s * methods + i] is method i with seed s. Prints means over the seeds with the bars of each method.
+   Returns how many bars were missed. */
+static inline int train_judge(const train_result *results, size_t methods, size_t seeds, int images)
+{
+    double none_loss = 0, none_accuracy = 0;
+    int missed = 0;
+    printf("\nMeans over %zu seeds. Bars: loss at most 3 %% above uncompressed,\n", seeds);
+    printf("accuracy at most 1 point below it%s.\n\n", images ? ", its own at least 85 %" : "");
+    printf("%-18s %8s %8s %9s %9s\n", "method", "loss", "", "accuracy", "points");
+    for (size_t i = 0; i < methods; i++) {
+        double loss = 0, accuracy = 0, change, points;
+        int ok, identical = 1;
+        for (size_t s = 0; s < seeds; s++) {
+            const train_result *r = &results[s * methods + i];
+            loss += r->final_loss / (double)seeds;
+            accuracy += 100.0 * r->accuracy / (double)seeds;
+            identical &= r->identical;
+        }
+        if (i == 0) {
+            none_loss = loss;
+            none_accuracy = accuracy;
+        }
+        change = 100.0 * (loss / none_loss - 1.0);
+        points = accuracy - none_accuracy;
+        ok = change <= 3.0 && points >= -1.0 && identical && (i || !images || accuracy >= 85.0);
+        missed += !ok;
+        printf("%-18s %8.4f %+7.2f%% %8.2f%% %+9.2f  %s%s\n", results[i].codec, loss, change, accuracy,
+               points, ok ? "ok" : "MISSED", identical ? "" : ", replicas differ");
+    }
+    return missed;
 }
 
 /* Makes the directory if it is missing, and opens a file in it. Says what is wrong. */
@@ -136,7 +170,8 @@ static inline int train_csv(const train_result *r, size_t count, const char *out
     for (size_t i = 0; i < count; i++) {
         const char *quote = strchr(r[i].codec, ',') ? "\"" : "";
         for (size_t s = 0; s < r[i].steps; s++)
-            fprintf(file, "%s%s%s,%zu,%.6g,%.0f\n", quote, r[i].codec, quote, s + 1, (double)r[i].loss[s], r[i].sent[s]);
+            fprintf(file, "%s%s%s,%zu,%.6g,%.0f\n", quote, r[i].codec, quote, s + 1, (double)r[i].loss[s],
+                    r[i].sent[s]);
     }
     if (fclose(file) != 0) {
         fprintf(stderr, "%s: %s\n", path, strerror(errno));
@@ -147,11 +182,13 @@ static inline int train_csv(const train_result *r, size_t count, const char *out
 }
 
 /* Writes the gnuplot script: it reads demo.csv and needs nothing of this program. */
-static inline int train_script(const train_result *r, size_t count, const char *what, size_t world, const char *out,
-                               char *path, size_t capacity)
+static inline int train_script(const train_result *r, size_t count, const char *what, size_t world,
+                               const char *out, char *path, size_t capacity)
 {
-    static const char *const colors[] = {"#222222", "#d62728", "#ff9f1c", "#1f77b4", "#2ca02c", "#9467bd", "#8c564b"};
+    static const char *const colors[] = {"#222222", "#d62728", "#ff9f1c", "#1f77b4",
+                                         "#2ca02c", "#9467bd", "#8c564b"};
     FILE *file = train_create(out, "demo.gnuplot", path, capacity);
+    static const char *const tics[] = {"0.2", "0.3", "0.4", "0.6", "0.8", "1", "2", "3"};
     double least = r[0].final_loss, most = r[0].steps ? (double)r[0].loss[0] : 1.0;
     if (!file)
         return 1;
@@ -165,20 +202,26 @@ static inline int train_script(const train_result *r, size_t count, const char *
     fprintf(file, "\"\n");
     for (size_t i = 0; i < count; i++)
         fprintf(file, "set linetype %zu lc rgb '%s' lw %s\n", i + 1, colors[i % 7], i ? "2" : "3");
-    /* Exponential mean over about 25 steps; a run begins where the step number is 1. */
-    fprintf(file, "s = 0.0\nsmooth(step, loss) = (s = step == 1 ? loss : s + (loss - s) * 0.04)\n");
+    /* Exponential mean over about 50 steps; a run begins where the step number is 1. */
+    fprintf(file, "s = 0.0\nsmooth(step, loss) = (s = step == 1 ? loss : s + (loss - s) * 0.02)\n");
     fprintf(file, "is(i) = strcol(1) eq word(methods, i)\n");
     fprintf(file, "set border 3 lc rgb '#666666'\nset tics nomirror\nset grid lc rgb '#dddddd' lt 1 lw 1\n");
-    fprintf(file, "set logscale y\nset ytics add ('0.2' 0.2, '0.3' 0.3, '0.4' 0.4, '0.6' 0.6, '0.8' 0.8, '1' 1, '2' 2, '3' 3)\n");
-    fprintf(file, "set yrange [%.3g:%.3g]\n", 0.9 * least, 1.1 * most);
-    fprintf(file, "set multiplot layout 1,2 title '%s, %zu workers: training loss, exponential mean of 25 steps'\n", what,
-            world);
+    fprintf(file, "set logscale y\nset ytics add (");
+    for (size_t i = 0; i < sizeof tics / sizeof *tics; i++)
+        fprintf(file, "%s'%s' %s", i ? ", " : "", tics[i], tics[i]);
+    fprintf(file, ")\n");
+    /* The first steps are alike in all runs: without them the rest is larger. */
+    fprintf(file, "set yrange [%.3g:%.3g]\n", 0.9 * least, most < 3.0 * least ? most : 3.0 * least);
+    fprintf(file, "set multiplot layout 1,2 title '%s, %zu workers: ", what, world);
+    fprintf(file, "training loss, exponential mean of 50 steps'\n");
     fprintf(file, "set xlabel 'step'\nset ylabel 'loss'\nset key top right samplen 2 opaque\n");
-    fprintf(file, "plot for [i=1:words(methods)] csv using (is(i) ? $2 : NaN):(is(i) ? smooth($2, $3) : NaN) \\\n");
+    fprintf(file, "ema(i) = is(i) ? smooth(column(2), column(3)) : NaN\n");
+    fprintf(file, "plot for [i=1:words(methods)] csv using (is(i) ? $2 : NaN):(ema(i)) \\\n");
     fprintf(file, "    with lines lt i title word(methods, i)\n");
-    fprintf(file, "set logscale x\nset xlabel 'sent by a worker'\nset xtics ('1 kB' 1e3, '10 kB' 1e4, '100 kB' 1e5, '1 MB' 1e6, "
-                  "'10 MB' 1e7, '100 MB' 1e8, '1 GB' 1e9, '10 GB' 1e10)\nunset key\nset ylabel ' '\n");
-    fprintf(file, "plot for [i=1:words(methods)] csv using (is(i) ? $4 : NaN):(is(i) ? smooth($2, $3) : NaN) \\\n");
+    fprintf(file, "set logscale x\nset xlabel 'sent by a worker'\nunset key\nset ylabel ' '\n");
+    fprintf(file, "set xtics ('1 kB' 1e3, '10 kB' 1e4, '100 kB' 1e5, '1 MB' 1e6, '10 MB' 1e7, ");
+    fprintf(file, "'100 MB' 1e8, '1 GB' 1e9, '10 GB' 1e10)\n");
+    fprintf(file, "plot for [i=1:words(methods)] csv using (is(i) ? $4 : NaN):(ema(i)) \\\n");
     fprintf(file, "    with lines lt i notitle\nunset multiplot\n");
     if (fclose(file) != 0) {
         fprintf(stderr, "%s: %s\n", path, strerror(errno));
@@ -187,13 +230,19 @@ static inline int train_script(const train_result *r, size_t count, const char *
     return 0;
 }
 
-/* The plot; a machine without gnuplot gets a sentence instead, and the script for later. Returns 0, or 1 on an error. */
-static inline int train_plot(const train_result *r, size_t count, const char *what, size_t world, const char *out)
+/* The plot; a machine without gnuplot gets a sentence instead, and the script for later. Returns 0, or 1 on
+   an error. */
+static inline int train_plot(const train_result *r, size_t count, const char *what, size_t world,
+                             const char *out)
 {
     char path[512], program[] = "gnuplot";
     char *arguments[] = {program, path, NULL};
     pid_t child;
     int status = 0, error;
+    if (world < 2) {
+        printf("one worker sends nothing: no plot\n");
+        return 0;
+    }
     if (train_script(r, count, what, world, out, path, sizeof path))
         return 1;
     error = posix_spawnp(&child, program, NULL, NULL, arguments, environ);

@@ -202,7 +202,7 @@ static int body_size_differs(worker *w)
     float data[8] = {1, 1, 1, 1, 1, 1, 1, 1};
     int status = w->comm.allreduce(w->comm.user, data, w->comm.rank == 2 ? 7 : 8, GCOMP_F32);
     for (int i = 0; i < 8; i++)
-        w->wrong += data[i] < 1 || data[i] > 1; /* nobody has written */
+        w->wrong += data[i] < 1 || data[i] > 1;           /* nobody has written */
     w->wrong += gcomp_threads_barrier(w->comm.user) != 0; /* the group can go on */
     return status;
 }
@@ -258,7 +258,8 @@ static int body_many(worker *w)
 {
     for (int i = 0; i < 2000; i++) {
         float sum = (float)(w->comm.rank + i);
-        int all[MOST], status = w->comm.allreduce(w->comm.user, &sum, 1, GCOMP_F32), mine = i * 8 + w->comm.rank;
+        int all[MOST], status = w->comm.allreduce(w->comm.user, &sum, 1, GCOMP_F32),
+                       mine = i * 8 + w->comm.rank;
         float expected = (float)(w->comm.world * i + w->comm.world * (w->comm.world - 1) / 2);
         status = status ? status : w->comm.allgather(w->comm.user, &mine, all, sizeof mine);
         if (status)
@@ -282,7 +283,8 @@ static void test_missing(void)
     double begin = seconds(), took;
     int good = !run(workers, 4, 3, 0.2, body_barrier_twice) && all_are(workers, 3, GCOMP_THREADS_FAILED);
     took = seconds() - begin;
-    report(good && took >= 0.19 && took < 20.0, "a missing worker is an error on all others after the time-out");
+    report(good && took >= 0.19 && took < 20.0,
+           "a missing worker is an error on all others after the time-out");
     begin = seconds();
     good = !run(workers, 4, 4, 30.0, body_fail) && all_are(workers, 4, GCOMP_THREADS_FAILED);
     report(good && seconds() - begin < 20.0, "gcomp_threads_fail wakes all workers at once");
@@ -306,9 +308,11 @@ int main(void)
     expect(body_gathers, 5, 5, 0, "allgather and allgatherv put blocks in rank order and touch nothing else");
     expect(body_alltoall, 5, 5, 0, "alltoall gives every worker its blocks");
     expect(body_broadcast, 4, 4, 0, "broadcast from every root");
-    expect(body_wrong_root, 3, 3, GCOMP_THREADS_MISMATCH, "broadcast refuses a root outside the group on all");
+    expect(body_wrong_root, 3, 3, GCOMP_THREADS_MISMATCH,
+           "broadcast refuses a root outside the group on all");
     expect(body_many, 4, 4, 0, "2000 sums and gathers in a row, 4 workers");
-    expect(body_size_differs, 4, 4, GCOMP_THREADS_MISMATCH, "counts of a sum that differ: error on all, data as it was");
+    expect(body_size_differs, 4, 4, GCOMP_THREADS_MISMATCH,
+           "counts of a sum that differ: error on all, data as it was");
     expect(body_gather_differs, 3, 3, GCOMP_THREADS_MISMATCH, "sizes of a gather that differ: error on all");
     expect(body_list_differs, 4, 4, GCOMP_THREADS_MISMATCH, "size lists that differ: error on all");
     expect(body_list_too_long, 4, 4, GCOMP_THREADS_MISMATCH, "sizes above the stride: error on all");

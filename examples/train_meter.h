@@ -1,0 +1,72 @@
+/* train_meter.h - what train.c measures: bytes through the transport, and seconds of one worker. */
+
+#ifndef TRAIN_METER_H
+#define TRAIN_METER_H
+
+#include "gcomp.h"
+
+#include <stddef.h>
+#include <string.h>
+#include <time.h>
+
+/* A transport around the real one, that counts bytes and the time spent inside it. */
+typedef struct meter {
+    gcomp_comm inner;
+    double summed, gathered, received, seconds;
+} meter;
+
+/* Seconds that this thread has computed: waiting for others, or for a core, does not count. */
+static inline double train_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static inline int meter_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype)
+{
+    meter *m = (meter *)user;
+    double begin = train_seconds();
+    int error = m->inner.allreduce(m->inner.user, data, count, dtype);
+    m->summed += (double)count * sizeof(float);
+    m->seconds += train_seconds() - begin;
+    return error;
+}
+
+static inline int meter_allgather(void *user, const void *mine, void *all, size_t bytes)
+{
+    meter *m = (meter *)user;
+    double begin = train_seconds();
+    int error = m->inner.allgather(m->inner.user, mine, all, bytes);
+    m->gathered += (double)bytes;
+    m->received += (double)(m->inner.world - 1) * (double)bytes;
+    m->seconds += train_seconds() - begin;
+    return error;
+}
+
+static inline int meter_allgatherv(void *user, const void *mine, void *all, const size_t *bytes,
+                                   size_t stride)
+{
+    meter *m = (meter *)user;
+    double begin = train_seconds();
+    int error = m->inner.allgatherv(m->inner.user, mine, all, bytes, stride);
+    m->gathered += (double)bytes[m->inner.rank];
+    for (int w = 0; w < m->inner.world; w++)
+        m->received += w == m->inner.rank ? 0.0 : (double)bytes[w];
+    m->seconds += train_seconds() - begin;
+    return error;
+}
+
+static inline gcomp_comm meter_comm(meter *m, const gcomp_comm *inner)
+{
+    gcomp_comm comm = *inner;
+    memset(m, 0, sizeof *m);
+    m->inner = *inner;
+    comm.user = m;
+    comm.allreduce = meter_allreduce;
+    comm.allgather = meter_allgather;
+    comm.allgatherv = inner->allgatherv ? meter_allgatherv : NULL;
+    return comm;
+}
+
+#endif /* TRAIN_METER_H */

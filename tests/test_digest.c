@@ -1,0 +1,233 @@
+/* The same bits everywhere: digests of payloads, decoded floats, residuals and steps, compared with constants that every
+   instruction set, compiler, optimisation level and number of threads must reproduce. GCOMP_PRINT_GOLDEN=1 prints the table.
+   The input is made by integer arithmetic, so that it too is the same everywhere. */
+#define GCOMP_IMPLEMENTATION
+#include "../gcomp.h"
+#include "test.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+enum { COUNT = 3 * 65536 + 77 };
+
+typedef struct golden {
+    const char *codec;
+    uint64_t digest;
+} golden;
+
+static const golden table[] = {
+#include "golden.h"
+    {NULL, 0}};
+
+static float grad[COUNT], old[COUNT], y[COUNT], e[COUNT];
+static uint8_t payload[3][GCOMP_BOUND(COUNT)], scratch[GCOMP_SCRATCH(COUNT)];
+
+/* Normal-like numbers of many magnitudes: whole numbers times a power of two are exact. */
+static float number(uint64_t i)
+{
+    uint64_t x = (i + 1) * 0x9E3779B97F4A7C15u;
+    int32_t sum;
+    float scale = 1.0f / 1048576.0f;
+    x = (x ^ x >> 31) * 0xD6E8FEB86659FD93u;
+    x ^= x >> 29;
+    sum = (int32_t)(x & 0xffff) + (int32_t)(x >> 16 & 0xffff) - (int32_t)(x >> 32 & 0xffff) - (int32_t)(x >> 48);
+    if (i % 5 == 0) scale *= 1.0f / 1024.0f;
+    if (i % 97 == 0) scale *= 256.0f;
+    if (i % 31 == 0) sum = 0;
+    return (float)sum * scale;
+}
+
+static uint64_t digest(uint64_t h, const void *bytes, size_t count) /* FNV-1a */
+{
+    const uint8_t *b = (const uint8_t *)bytes;
+    while (count--) h = (h ^ *b++) * 0x100000001B3u;
+    return h;
+}
+
+static uint64_t digest_floats(uint64_t h, const float *x, size_t n) /* little endian on every machine */
+{
+    for (size_t i = 0; i < n; i++) {
+        uint8_t b[4];
+        uint32_t u;
+        memcpy(&u, x + i, 4);
+        b[0] = (uint8_t)u;
+        b[1] = (uint8_t)(u >> 8);
+        b[2] = (uint8_t)(u >> 16);
+        b[3] = (uint8_t)(u >> 24);
+        h = digest(h, b, 4);
+    }
+    return h;
+}
+
+/* ---------------- threads: real ones, and tasks in reverse order */
+typedef struct share {
+    size_t first, step, count;
+    void (*task)(void *arg, size_t index);
+    void *arg;
+} share;
+
+static void *work(void *arg)
+{
+    const share *s = (const share *)arg;
+    for (size_t i = s->first; i < s->count; i += s->step) s->task(s->arg, i);
+    return NULL;
+}
+
+static void run_threads(void *user, size_t count, void (*task)(void *arg, size_t index), void *arg)
+{
+    size_t threads = *(size_t *)user;
+    pthread_t id[8];
+    share shares[8];
+    for (size_t t = 0; t < threads; t++) {
+        share s = {t, threads, count, task, arg};
+        shares[t] = s;
+        if (pthread_create(&id[t], NULL, work, &shares[t])) abort();
+    }
+    for (size_t t = 0; t < threads; t++) pthread_join(id[t], NULL);
+}
+
+static void run_backwards(void *user, size_t count, void (*task)(void *arg, size_t index), void *arg)
+{
+    (void)user;
+    while (count) task(arg, --count);
+}
+
+/* Payload, decoded, mean of three, and residual of a codec. */
+static uint64_t codec_digest(const char *text, gcomp_isa isa, gcomp_parallel parallel)
+{
+    static const size_t sizes[] = {0, 1, 15, 16, 17, 1009, COUNT};
+    gcomp_codec codec;
+    gcomp_exec exec = {isa, scratch, sizeof scratch, parallel};
+    uint64_t h = 0xCBF29CE484222325u;
+    if (gcomp_codec_parse(&codec, text, NULL, 0)) return 0;
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        const void *payloads[3] = {payload[0], payload[1], payload[2]};
+        size_t n = sizes[s], length[3];
+        gcomp_input in;
+        memset(&in, 0, sizeof in);
+        in.rows = n;
+        for (size_t w = 0; w < 3; w++) {
+            in.grad = w == 1 ? old : grad;
+            in.residual = w == 2 ? NULL : w == 1 ? grad : old;
+            in.scale = w == 1 ? 0.3f : 1.0f;
+            if (gcomp_encode(&codec, &in, &exec, payload[w], sizeof payload[w], &length[w])) return 1;
+            if (w == 1 && gcomp_seal(payload[w], length[w], &exec)) return 2;
+            h = digest(h, payload[w], length[w]);
+        }
+        if (gcomp_decode(payload[0], length[0], y, n, &exec)) return 3;
+        h = digest_floats(h, y, n);
+        if (gcomp_decode_add(payload[1], length[1], 0.7f, y, n, &exec)) return 4;
+        h = digest_floats(h, y, n);
+        if (gcomp_decode_mean(payloads, length, 3, y, n, &exec)) return 5;
+        h = digest_floats(h, y, n);
+        memcpy(e, grad, 4 * n);
+        if (gcomp_retain(payload[1], length[1], &in, e, &exec)) return 6;
+        h = digest_floats(h, e, n);
+    }
+    return h;
+}
+
+/* Gradients and residuals of three steps of one worker, for methods of several rounds and for the rest. */
+static uint64_t step_digest(const char *text, gcomp_isa isa, gcomp_parallel parallel)
+{
+    gcomp_desc desc;
+    gcomp_tensor t;
+    gcomp_step step;
+    gcomp *gc;
+    uint64_t h = 0xCBF29CE484222325u;
+    memset(&desc, 0, sizeof desc);
+    memset(&t, 0, sizeof t);
+    desc.isa = isa;
+    desc.parallel = parallel;
+    desc.seed = 7;
+    t.name = "t";
+    t.rows = 301;
+    t.cols = 47;
+    t.stack = 3;
+    t.codec = text;
+    if (gcomp_open(&gc, &desc) || gcomp_add_tensor(gc, &t)) return 1;
+    for (int k = 0; k < 3; k++) {
+        float *grads[1] = {y};
+        for (size_t i = 0; i < 301 * 47 * 3; i++) y[i] = number(i * 3 + (size_t)k);
+        step.scale = k == 1 ? 0.3f : 1.0f;
+        if (gcomp_exchange(gc, grads, &step)) return 2;
+        h = digest_floats(h, y, 301 * 47 * 3);
+        if (gcomp_residual(gc, 0)) h = digest_floats(h, gcomp_residual(gc, 0), 301 * 47 * 3);
+    }
+    gcomp_close(gc);
+    return h;
+}
+
+static const char *const names[] = {"none", "fp16", "bf16", "sign", "sign:block=16", "sign:block=tensor", "topk", "topk:density=0.3", "topk:density=0.001+fp16",
+                                    "topk:density=0.05+sign", "topk:density=1+bf16", "powersgd:rank=1", "powersgd", "powersgd:rank=7"};
+
+static uint64_t any_digest(const char *text, gcomp_isa isa, gcomp_parallel parallel)
+{
+    gcomp_codec codec;
+    if (gcomp_codec_parse(&codec, text, NULL, 0)) return 0;
+    return gcomp_bound(&codec, 1) ? codec_digest(text, isa, parallel) ^ step_digest(text, isa, parallel) : step_digest(text, isa, parallel);
+}
+
+static void same_with(gcomp_isa isa, gcomp_parallel parallel)
+{
+    for (size_t i = 0; table[i].codec; i++) {
+        uint64_t found = any_digest(table[i].codec, isa, parallel);
+        if (found != table[i].digest)
+            printf("# %s on %s: 0x%016llx, expected 0x%016llx\n", table[i].codec, gcomp_isa_name(isa), (unsigned long long)found,
+                   (unsigned long long)table[i].digest);
+        CHECK(found == table[i].digest);
+    }
+}
+
+static void test_every_codec_has_its_golden_digest(void)
+{
+    CHECK(sizeof table / sizeof *table == sizeof names / sizeof *names + 1);
+    for (size_t i = 0; i < sizeof names / sizeof *names && table[i].codec; i++) CHECK(!strcmp(names[i], table[i].codec));
+}
+
+static gcomp_isa isa_now;
+
+static void test_digests_are_golden_on_one_thread(void)
+{
+    gcomp_parallel none = {NULL, NULL};
+    same_with(isa_now, none);
+}
+
+static void test_digests_are_golden_on_1_2_and_7_threads(void)
+{
+    for (size_t threads = 1; threads <= 7; threads += threads == 1 ? 1 : 5) {
+        gcomp_parallel parallel = {run_threads, &threads};
+        same_with(isa_now, parallel);
+    }
+}
+
+static void test_digests_are_golden_when_tasks_run_backwards(void)
+{
+    gcomp_parallel parallel = {run_backwards, NULL};
+    same_with(isa_now, parallel);
+}
+
+int main(void)
+{
+    const char *only = getenv("GCOMP_ISA");
+    for (size_t i = 0; i < COUNT; i++) {
+        grad[i] = number(i);
+        old[i] = number(i + 1000003) * 0.25f;
+    }
+    if (getenv("GCOMP_PRINT_GOLDEN")) {
+        gcomp_parallel none = {NULL, NULL};
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+            printf("    {\"%s\", 0x%016llxu},\n", names[i], (unsigned long long)any_digest(names[i], GCOMP_ISA_SCALAR, none));
+        return 0;
+    }
+    RUN(test_every_codec_has_its_golden_digest);
+    for (int i = 1; i <= GCOMP_ISA_NEON; i++) {
+        isa_now = (gcomp_isa)i;
+        if (!gcomp_isa_available(isa_now) || (only && *only && strcmp(only, gcomp_isa_name(isa_now)))) continue;
+        printf("# %s\n", gcomp_isa_name(isa_now));
+        RUN(test_digests_are_golden_on_one_thread);
+        RUN(test_digests_are_golden_on_1_2_and_7_threads);
+        RUN(test_digests_are_golden_when_tasks_run_backwards);
+    }
+    return test_end();
+}
