@@ -39,9 +39,9 @@
    >>rows        what a method is to the rest of the library: the row of the methods table
    >>vectors     16 floats, on scalar, AVX2, AVX-512 and NEON; the header includes itself for each
    >>kernels     one body for every instruction set: checksum, sums, drivers of block methods
-   >>dispatch    which instruction set runs
    >>bits        bit streams; the index coder of sparse methods
    >>codecs      one chapter a method: none, fp16, bf16, sign, topk, powersgd; the methods table
+   >>dispatch    which instruction set runs
    >>text        codecs as text: parsed and printed
    >>wire        the payload header, check, and the public functions of the codec layer
    >>tensors     codecs with their memory: residual, warm start
@@ -92,7 +92,8 @@
    ENCODE READS, COMMIT WRITES
      Encoding reads the gradient and the residual and writes neither. Only when the payloads of all workers have arrived and
      been found valid does the commit write the mean into the gradient and p - decode(own payload) into the residual. The
-     gradient must hold the same bits from gcomp_step_ready to the commit. A step that fails can be tried again, with the same bits.
+     gradient must hold the same bits from gcomp_step_ready to the commit. A step that fails can be tried again, with the
+     same bits.
 
    WORKERS AGREE, OR SAY SO
      After encoding, the workers gather one frame of 64 bytes each: rank, world, step, digests of tensors, codecs, seed and
@@ -154,10 +155,12 @@
 
    PAPERS
      sign      Karimireddy, Rebjock, Stich, Jaggi: Error Feedback Fixes SignSGD and other Gradient Compression Schemes, ICML 2019;
-               blocks: Zheng, Huang, Kwok: Communication-Efficient Distributed Blockwise Momentum SGD with Error-Feedback, NeurIPS 2019
+               blocks: Zheng, Huang, Kwok: Communication-Efficient Distributed Blockwise Momentum SGD with Error-Feedback,
+               NeurIPS 2019
      topk      Stich, Cordonnier, Jaggi: Sparsified SGD with Memory, NeurIPS 2018; Aji, Heafield: Sparse Communication for
                Distributed Gradient Descent, EMNLP 2017
-     powersgd  Vogels, Karimireddy, Jaggi: PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization, NeurIPS 2019
+     powersgd  Vogels, Karimireddy, Jaggi: PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization,
+               NeurIPS 2019
      feedback  Seide, Fu, Droppo, Li, Yu: 1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed
                Training of Speech DNNs, Interspeech 2014
      random    Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011
@@ -367,7 +370,8 @@ GCOMP_API size_t gcomp_scratch(const gcomp_codec *codec, size_t n);
      *length            out  bytes written; unchanged on error other than GCOMP_NOT_FINITE
    Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_DST_TOO_SMALL, GCOMP_SCRATCH_TOO_SMALL, GCOMP_ISA_UNAVAILABLE,
    GCOMP_NEEDS_ROUNDS, or GCOMP_NOT_FINITE: then a valid refusal payload of 32 bytes is written, which decodes to the same
-   error. Reads everything, changes nothing but the payload and the scratch. Same bits on every instruction set and thread count. */
+   error. Reads everything, changes nothing but the payload and the scratch. Same bits on every instruction set and
+   thread count. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_encode(const gcomp_codec *codec, const gcomp_input *in, const gcomp_exec *exec,
                                                     void *payload, size_t capacity, size_t *length);
 
@@ -379,15 +383,17 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_seal(void *payload, size_t length, 
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_check(const void *payload, size_t length, size_t n);
 
 /* y[n] <- decode(payload). Checks first; on error y is unchanged. Every decoded value is finite. */
-GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode(const void *payload, size_t length, float *y, size_t n, const gcomp_exec *exec);
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode(const void *payload, size_t length, float *y, size_t n,
+                                                    const gcomp_exec *exec);
 
 /* y[n] <- y + weight * decode(payload). Checks first; on error y is unchanged. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode_add(const void *payload, size_t length, float weight, float *y, size_t n,
                                                         const gcomp_exec *exec);
 
-/* y[n] <- sum in order of payloads of decode(payload) * (1 / count). All are checked first; on error y is unchanged. count >= 1. */
-GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode_mean(const void *const *payloads, const size_t *lengths, size_t count, float *y,
-                                                         size_t n, const gcomp_exec *exec);
+/* y[n] <- sum in order of payloads of decode(payload) * (1 / count), count >= 1. All are checked first; on error y is
+   unchanged. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode_mean(const void *const *payloads, const size_t *lengths, size_t count,
+                                                         float *y, size_t n, const gcomp_exec *exec);
 
 /* residual[n] <- scale * grad + residual - decode(payload): what was not sent. in->residual is not read. Checks first;
    on error residual is unchanged. */
@@ -573,7 +579,8 @@ typedef struct gcomp_statistics {
     uint64_t failed;           /* ended by another error */
     uint64_t not_finite;       /* gradients of this worker that were refused */
     uint64_t bytes_in;         /* gradient bytes as fp32, all steps */
-    uint64_t bytes_out;        /* bytes this worker put into collectives, frames included: count * 4 of sums, payload bytes of gathers */
+    uint64_t
+        bytes_out; /* bytes this worker put into collectives, frames included: count * 4 of sums, payload bytes of gathers */
     double ratio;              /* bytes_in / bytes_out */
     double encode_seconds;     /* all steps, by desc.clock */
     double communicate_seconds;
@@ -1355,7 +1362,8 @@ typedef struct gcomp__block_kernels {
 typedef struct gcomp__common_kernels {
     uint32_t (*crc)(uint32_t crc, const uint8_t *bytes, size_t count);
     void (*absorb)(const gcomp__sink *sink, size_t chunk); /* residual <- scale * grad + residual; y <- 0 */
-    uint32_t (*scale_copy)(float *y, const gcomp_input *in, size_t begin, size_t end, float part); /* y <- part * p; worst bits of p */
+    uint32_t (*scale_copy)(float *y, const gcomp_input *in, size_t begin, size_t end,
+                           float part); /* y <- part * p; worst bits of p */
     uint32_t (*worst)(const float *x, size_t n);
     double (*squares)(const float *x, size_t n);
     void (*widen)(float *y, const void *x, gcomp_dtype dtype, size_t n);
@@ -1488,7 +1496,10 @@ GCOMP__INLINE gcomp__v16_avx2 gcomp__both_avx2(__m256 a, __m256 b)
     return v;
 }
 
-GCOMP__INLINE gcomp__v16_avx2 gcomp__load_avx2(const float *p) { return gcomp__both_avx2(_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)); }
+GCOMP__INLINE gcomp__v16_avx2 gcomp__load_avx2(const float *p)
+{
+    return gcomp__both_avx2(_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8));
+}
 GCOMP__INLINE gcomp__v16_avx2 gcomp__splat_avx2(float x) { return gcomp__both_avx2(_mm256_set1_ps(x), _mm256_set1_ps(x)); }
 
 GCOMP__INLINE void gcomp__store_avx2(float *p, gcomp__v16_avx2 v)
@@ -1681,7 +1692,8 @@ GCOMP__INLINE uint32_t gcomp__crc8_avx2(uint32_t crc, uint64_t word) { return (u
 #if GCOMP__HAS_AVX512 && GCOMP__WANTS(3)
 #define GCOMP__BUILT_AVX512 1
 #if GCOMP__ONLY == 0 && defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2,popcnt,sse4.2"))), apply_to = function)
+#pragma clang attribute push( \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2,popcnt,sse4.2"))), apply_to = function)
 #elif GCOMP__ONLY == 0
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2,popcnt,sse4.2")
@@ -1766,7 +1778,8 @@ GCOMP__INLINE void gcomp__keep_avx512(float *to, uint32_t *index, gcomp__v16_avx
 {
     __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     _mm512_storeu_ps(to, _mm512_maskz_compress_ps((__mmask16)mask, x.a));
-    _mm512_storeu_si512(index, _mm512_maskz_compress_epi32((__mmask16)mask, _mm512_add_epi32(lane, _mm512_set1_epi32((int)base))));
+    _mm512_storeu_si512(index,
+                        _mm512_maskz_compress_epi32((__mmask16)mask, _mm512_add_epi32(lane, _mm512_set1_epi32((int)base))));
 }
 
 GCOMP__INLINE gcomp__v16_avx512 gcomp__load_half_avx512(const uint8_t *c)
@@ -1818,7 +1831,8 @@ GCOMP__INLINE gcomp__sum16_avx512 gcomp__sum_add_avx512(gcomp__sum16_avx512 s, g
 GCOMP__INLINE gcomp__sum16_avx512 gcomp__sum_dot_avx512(gcomp__sum16_avx512 s, gcomp__v16_avx512 x, gcomp__v16_avx512 y)
 {
     s.a = _mm512_fmadd_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(x.a)), _mm512_cvtps_pd(_mm512_castps512_ps256(y.a)), s.a);
-    s.b = _mm512_fmadd_pd(_mm512_cvtps_pd(_mm512_extractf32x8_ps(x.a, 1)), _mm512_cvtps_pd(_mm512_extractf32x8_ps(y.a, 1)), s.b);
+    s.b = _mm512_fmadd_pd(_mm512_cvtps_pd(_mm512_extractf32x8_ps(x.a, 1)), _mm512_cvtps_pd(_mm512_extractf32x8_ps(y.a, 1)),
+                          s.b);
     return s;
 }
 
@@ -1893,12 +1907,14 @@ GCOMP__INLINE gcomp__v16_neon gcomp__pinned_neon(gcomp__v16_neon v)
 
 GCOMP__INLINE gcomp__v16_neon gcomp__add_neon(gcomp__v16_neon x, gcomp__v16_neon y)
 {
-    return gcomp__pinned_neon(gcomp__four_neon(vaddq_f32(x.a, y.a), vaddq_f32(x.b, y.b), vaddq_f32(x.c, y.c), vaddq_f32(x.d, y.d)));
+    return gcomp__pinned_neon(
+        gcomp__four_neon(vaddq_f32(x.a, y.a), vaddq_f32(x.b, y.b), vaddq_f32(x.c, y.c), vaddq_f32(x.d, y.d)));
 }
 
 GCOMP__INLINE gcomp__v16_neon gcomp__sub_neon(gcomp__v16_neon x, gcomp__v16_neon y)
 {
-    return gcomp__pinned_neon(gcomp__four_neon(vsubq_f32(x.a, y.a), vsubq_f32(x.b, y.b), vsubq_f32(x.c, y.c), vsubq_f32(x.d, y.d)));
+    return gcomp__pinned_neon(
+        gcomp__four_neon(vsubq_f32(x.a, y.a), vsubq_f32(x.b, y.b), vsubq_f32(x.c, y.c), vsubq_f32(x.d, y.d)));
 }
 
 GCOMP__INLINE gcomp__v16_neon gcomp__mul_neon(gcomp__v16_neon x, gcomp__v16_neon y)
@@ -1913,7 +1929,8 @@ GCOMP__INLINE gcomp__v16_neon gcomp__mul_neon(gcomp__v16_neon x, gcomp__v16_neon
 
 GCOMP__INLINE gcomp__v16_neon gcomp__fma_neon(gcomp__v16_neon x, gcomp__v16_neon y, gcomp__v16_neon z)
 {
-    return gcomp__four_neon(vfmaq_f32(z.a, x.a, y.a), vfmaq_f32(z.b, x.b, y.b), vfmaq_f32(z.c, x.c, y.c), vfmaq_f32(z.d, x.d, y.d));
+    return gcomp__four_neon(vfmaq_f32(z.a, x.a, y.a), vfmaq_f32(z.b, x.b, y.b), vfmaq_f32(z.c, x.c, y.c),
+                            vfmaq_f32(z.d, x.d, y.d));
 }
 
 GCOMP__INLINE gcomp__v16_neon gcomp__abs_neon(gcomp__v16_neon x)
@@ -1959,12 +1976,16 @@ GCOMP__INLINE gcomp__v16_neon gcomp__worst_neon(gcomp__v16_neon w, gcomp__v16_ne
                             gcomp__worst4_neon(w.d, x.d));
 }
 
-GCOMP__INLINE uint32x4_t gcomp__key4_neon(float32x4_t x, uint32x4_t t) { return vcgeq_u32(vreinterpretq_u32_f32(vabsq_f32(x)), t); }
+GCOMP__INLINE uint32x4_t gcomp__key4_neon(float32x4_t x, uint32x4_t t)
+{
+    return vcgeq_u32(vreinterpretq_u32_f32(vabsq_f32(x)), t);
+}
 
 GCOMP__INLINE uint32_t gcomp__keys_neon(gcomp__v16_neon x, uint32_t t)
 {
     uint32x4_t k = vdupq_n_u32(t);
-    return gcomp__mask_neon(gcomp__key4_neon(x.a, k), gcomp__key4_neon(x.b, k), gcomp__key4_neon(x.c, k), gcomp__key4_neon(x.d, k));
+    return gcomp__mask_neon(gcomp__key4_neon(x.a, k), gcomp__key4_neon(x.b, k), gcomp__key4_neon(x.c, k),
+                            gcomp__key4_neon(x.d, k));
 }
 
 GCOMP__INLINE void gcomp__keep_neon(float *to, uint32_t *index, gcomp__v16_neon x, uint32_t base, uint32_t mask)
@@ -1982,7 +2003,8 @@ GCOMP__INLINE float32x4_t gcomp__half4_neon(const uint8_t *c) { return vcvt_f32_
 
 GCOMP__INLINE gcomp__v16_neon gcomp__load_half_neon(const uint8_t *c)
 {
-    return gcomp__four_neon(gcomp__half4_neon(c), gcomp__half4_neon(c + 8), gcomp__half4_neon(c + 16), gcomp__half4_neon(c + 24));
+    return gcomp__four_neon(gcomp__half4_neon(c), gcomp__half4_neon(c + 8), gcomp__half4_neon(c + 16),
+                            gcomp__half4_neon(c + 24));
 }
 
 GCOMP__INLINE float32x4_t gcomp__clamp4_neon(float32x4_t x, float limit)
@@ -2010,7 +2032,8 @@ GCOMP__INLINE float32x4_t gcomp__bfloat4_neon(const uint8_t *c)
 
 GCOMP__INLINE gcomp__v16_neon gcomp__load_bfloat_neon(const uint8_t *c)
 {
-    return gcomp__four_neon(gcomp__bfloat4_neon(c), gcomp__bfloat4_neon(c + 8), gcomp__bfloat4_neon(c + 16), gcomp__bfloat4_neon(c + 24));
+    return gcomp__four_neon(gcomp__bfloat4_neon(c), gcomp__bfloat4_neon(c + 8), gcomp__bfloat4_neon(c + 16),
+                            gcomp__bfloat4_neon(c + 24));
 }
 
 GCOMP__INLINE void gcomp__store_bfloat4_neon(uint8_t *c, float32x4_t x)
@@ -2408,7 +2431,8 @@ static uint32_t GCOMP__F(scale_copy)(float *y, const gcomp_input *in, size_t beg
     int general = GCOMP__F(general)(in);
     size_t i;
     for (i = begin; i + 16 <= end; i += 16) {
-        GCOMP__F(v) p = general ? GCOMP__F(load_p)(in, i, 1, in->residual != NULL) : GCOMP__F(load_p)(in, i, 0, in->residual != NULL);
+        GCOMP__F(v)
+        p = general ? GCOMP__F(load_p)(in, i, 1, in->residual != NULL) : GCOMP__F(load_p)(in, i, 0, in->residual != NULL);
         worst = GCOMP__F(worst)(worst, p);
         GCOMP__F(store)(y + i, GCOMP__F(mul)(p, f));
     }
@@ -2480,8 +2504,9 @@ static void GCOMP__F(narrow)(void *y, const float *x, gcomp_dtype dtype, size_t 
     }
 }
 
-static const gcomp__common_kernels GCOMP__F(common) = {GCOMP__F(crc),   GCOMP__F(absorb),  GCOMP__F(scale_copy), GCOMP__F(worst_of),
-                                                       GCOMP__F(squares), GCOMP__F(widen), GCOMP__F(narrow)};
+static const gcomp__common_kernels GCOMP__F(common) = {GCOMP__F(crc),      GCOMP__F(absorb),  GCOMP__F(scale_copy),
+                                                       GCOMP__F(worst_of), GCOMP__F(squares), GCOMP__F(widen),
+                                                       GCOMP__F(narrow)};
 
 /* ---------------- drivers: a block method is two functions, quant (16 floats to a code) and deq (a code and its scale to 16
    floats); the drivers make all kernels of it. They are inlined with the two functions, the bytes of 16 codes and the kind of
@@ -2534,8 +2559,8 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(decoded)(const gcomp__view *view, size_t i, G
 }
 
 /* The last elements: their code bytes, zeros behind. */
-GCOMP__INLINE GCOMP__F(v) GCOMP__F(decoded_some)(const gcomp__view *view, size_t i, size_t count, GCOMP__F(deq) deq, size_t code16,
-                                                 int scaled)
+GCOMP__INLINE GCOMP__F(v)
+    GCOMP__F(decoded_some)(const gcomp__view *view, size_t i, size_t count, GCOMP__F(deq) deq, size_t code16, int scaled)
 {
     uint8_t some[64] = {0};
     GCOMP__F(v) scale = GCOMP__F(splat)(scaled ? gcomp__get_float(view->scales + 4 * (i >> view->shift)) : 1.0f);
@@ -2544,7 +2569,8 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(decoded_some)(const gcomp__view *view, size_t
 }
 
 /* Elements i .. i + count - 1 of a sink of any ending; count is 16 or the rest of the tensor. */
-GCOMP__INLINE void GCOMP__F(sink_some)(const gcomp__sink *sink, size_t i, size_t count, GCOMP__F(deq) deq, size_t code16, int scaled)
+GCOMP__INLINE void GCOMP__F(sink_some)(const gcomp__sink *sink, size_t i, size_t count, GCOMP__F(deq) deq, size_t code16,
+                                       int scaled)
 {
     GCOMP__F(v) sum = GCOMP__F(splat)(0), f = GCOMP__F(splat)(sink->weight);
     size_t w;
@@ -2637,7 +2663,8 @@ GCOMP__INLINE void GCOMP__F(decode_driver)(const gcomp__sink *sink, size_t chunk
 }
 
 /* The bits of the largest decoded magnitude in a chunk. */
-GCOMP__INLINE uint32_t GCOMP__F(worst_driver)(const gcomp__view *view, size_t chunk, GCOMP__F(deq) deq, size_t code16, int scaled)
+GCOMP__INLINE uint32_t GCOMP__F(worst_driver)(const gcomp__view *view, size_t chunk, GCOMP__F(deq) deq, size_t code16,
+                                              int scaled)
 {
     size_t i = chunk * GCOMP_CHUNK, end = gcomp__min(view->n, i + GCOMP_CHUNK);
     GCOMP__F(v) worst = GCOMP__F(splat)(0);
@@ -2971,7 +2998,8 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     job.block = m->scaled ? (size_t)codec->param[0] : 0;
     job.scales = body;
     job.codes = body + gcomp__block_scales(m, job.block, n);
-    if (call->parallel.run && call->scratch_bytes / sizeof(gcomp__partial) >= chunks) job.partial = (gcomp__partial *)(void *)call->scratch;
+    if (call->parallel.run && call->scratch_bytes / sizeof(gcomp__partial) >= chunks)
+        job.partial = (gcomp__partial *)(void *)call->scratch;
     if (job.partial) gcomp__run(call, chunks, gcomp__block_encode_chunk, &job);
     for (i = 0; i < chunks; i++) {
         const gcomp__partial *partial = job.partial ? job.partial + i : &one;
@@ -2990,7 +3018,8 @@ static gcomp_result gcomp__block_open(gcomp__view *view)
 {
     const gcomp__method *m = view->method;
     size_t scales, codes = gcomp__block_codes(m, view->n), need;
-    if (m->scaled ? (view->a && (view->a < 16 || view->a > GCOMP_CHUNK || (view->a & (view->a - 1)))) : view->a != 0) return GCOMP_CORRUPT;
+    if (m->scaled ? (view->a && (view->a < 16 || view->a > GCOMP_CHUNK || (view->a & (view->a - 1)))) : view->a != 0)
+        return GCOMP_CORRUPT;
     scales = gcomp__block_scales(m, view->a, view->n);
     need = gcomp__plus(scales, codes);
     if (view->bytes != need) return view->bytes < need ? GCOMP_TRUNCATED : GCOMP_TRAILING_BYTES;
@@ -3153,11 +3182,15 @@ static const gcomp__method gcomp__row_bf16 = {
 #endif
 
 /* >>method sign: s * sgn(p), s = |p|_1 / count of a block or of the tensor; sgn(0) = +1. Needs error feedback.
-   |p - C(p)|^2 = (1 - d) |p|^2 with d = |p|_1^2 / (count * |p|_2^2). Karimireddy et al., ICML 2019; blocks: Zheng et al., NeurIPS 2019. */
+   |p - C(p)|^2 = (1 - d) |p|^2 with d = |p|_1^2 / (count * |p|_2^2).
+   Karimireddy et al., ICML 2019; blocks: Zheng et al., NeurIPS 2019. */
 #ifndef GCOMP_WITHOUT_SIGN
 #define GCOMP__LIST_sign(X) X(sign)
 GCOMP__INLINE void GCOMP__F(sign_quant)(uint8_t *code, GCOMP__F(v) p) { gcomp__put16(code, GCOMP__F(lt0)(p)); }
-GCOMP__INLINE GCOMP__F(v) GCOMP__F(sign_deq)(const uint8_t *code, GCOMP__F(v) scale) { return GCOMP__F(flip)(scale, gcomp__get16(code)); }
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(sign_deq)(const uint8_t *code, GCOMP__F(v) scale)
+{
+    return GCOMP__F(flip)(scale, gcomp__get16(code));
+}
 GCOMP__BLOCK_METHOD(sign, 2, 1)
 #ifdef GCOMP__LAST
 static const gcomp__method gcomp__row_sign = {
@@ -3241,7 +3274,10 @@ static size_t gcomp__topk_k(const gcomp_codec *codec, size_t n)
     return n == 0 ? 0 : k < 1 ? 1 : k > n ? n : k;
 }
 
-static size_t gcomp__topk_sample(size_t n) { return n < 32768 ? 0 : gcomp__min(GCOMP__TOPK_SAMPLE, gcomp__max(4096, n / 64)) / 16 * 16; }
+static size_t gcomp__topk_sample(size_t n)
+{
+    return n < 32768 ? 0 : gcomp__min(GCOMP__TOPK_SAMPLE, gcomp__max(4096, n / 64)) / 16 * 16;
+}
 
 static size_t gcomp__topk_capacity(size_t n, size_t k)
 {
@@ -3385,7 +3421,8 @@ static gcomp_result gcomp__topk_encode(const gcomp__call *call, const gcomp_code
     values.scale = 1;
     inner.kernels = gcomp__kernels_of(call->set, gcomp__method_of(value.method));
     inner.scratch_bytes = 0;
-    GCOMP__TRY(gcomp__block_encode(&inner, &value, &values, k, body + 9 + index_bytes, capacity - 9 - index_bytes, &value_bytes));
+    GCOMP__TRY(
+        gcomp__block_encode(&inner, &value, &values, k, body + 9 + index_bytes, capacity - 9 - index_bytes, &value_bytes));
     *bytes = 9 + index_bytes + value_bytes;
     return GCOMP_OK;
 }
@@ -3408,7 +3445,8 @@ static gcomp_result gcomp__topk_parts(const gcomp__view *view, gcomp__indices *i
     values->bytes = value_bytes;
     values->body = view->body + view->bytes - value_bytes;
     gcomp__indices_open(indices, view->body + 9, view->bytes - 9 - value_bytes, view->body[8], values->n, view->n);
-    if (view->body[8] == GCOMP__CODER_BITMAP && view->bytes - 9 - value_bytes != view->n / 8 + (view->n % 8 != 0)) return GCOMP_CORRUPT;
+    if (view->body[8] == GCOMP__CODER_BITMAP && view->bytes - 9 - value_bytes != view->n / 8 + (view->n % 8 != 0))
+        return GCOMP_CORRUPT;
     return gcomp__block_open(values);
 }
 
@@ -3417,7 +3455,9 @@ static gcomp_result gcomp__topk_open(gcomp__view *view)
     gcomp__indices indices;
     gcomp__view values;
     if (!view->value || !(view->value->flags & GCOMP__VALUES)) return GCOMP_UNKNOWN_METHOD;
-    if (view->value->scaled ? (view->a && (view->a < 16 || view->a > GCOMP_CHUNK || (view->a & (view->a - 1)))) : view->a != 0) return GCOMP_CORRUPT;
+    if (view->value->scaled ? (view->a && (view->a < 16 || view->a > GCOMP_CHUNK || (view->a & (view->a - 1))))
+                            : view->a != 0)
+        return GCOMP_CORRUPT;
     return gcomp__topk_parts(view, &indices, &values);
 }
 
@@ -3534,13 +3574,15 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(load_up_to)(const float *p, size_t count)
 }
 
 /* P[c][i .. i + 1] = fold of sum over j of M[i][j] * Q[c][j] for up to 4 columns c and 1 or 2 rows: lanes along j, one fold. */
-GCOMP__INLINE void GCOMP__F(project_block)(const gcomp__matrix *m, size_t i, const float *q, float *p, int columns, int two, int general,
-                                           int feedback)
+GCOMP__INLINE void GCOMP__F(project_block)(const gcomp__matrix *m, size_t i, const float *q, float *p, int columns, int two,
+                                           int general, int feedback)
 {
     const gcomp_input in = *m->in;
     const size_t cols = m->cols;
     size_t j, row = m->at + i * cols;
-    GCOMP__F(v) zero = GCOMP__F(splat)(0), a0 = zero, a1 = zero, a2 = zero, a3 = zero, b0 = zero, b1 = zero, b2 = zero, b3 = zero;
+    GCOMP__F(v)
+    zero = GCOMP__F(splat)(0),
+    a0 = zero, a1 = zero, a2 = zero, a3 = zero, b0 = zero, b1 = zero, b2 = zero, b3 = zero;
     for (j = 0; j < cols; j += 16) {
         size_t count = cols - j;
         GCOMP__F(v) x = GCOMP__F(matrix_p)(&in, row + j, count, general, feedback);
@@ -3601,8 +3643,8 @@ static void GCOMP__F(project)(const gcomp__matrix *m, size_t row, size_t end, co
 }
 
 /* Q[c][j ..] += sum over 1 or 4 rows of P[c][i] * M[i][j ..], rows in order, for columns col .. end - 1. */
-GCOMP__INLINE void GCOMP__F(back_rows)(const gcomp__matrix *m, size_t i, size_t col, size_t end, const float *p, float *q, int four, int general,
-                                       int feedback)
+GCOMP__INLINE void GCOMP__F(back_rows)(const gcomp__matrix *m, size_t i, size_t col, size_t end, const float *p, float *q,
+                                       int four, int general, int feedback)
 {
     const gcomp_input in = *m->in;
     const size_t cols = m->cols, rows = m->rows, rank = m->rank;
@@ -3644,8 +3686,8 @@ static void GCOMP__F(back)(const gcomp__matrix *m, size_t col, size_t end, const
 }
 
 /* >>kernel expand: y = P Q^T and residual = M - P Q_own^T for rows row .. end - 1, in one pass. y may be the gradient. */
-static void GCOMP__F(expand)(const gcomp__matrix *m, size_t row, size_t end, const float *p, const float *q, const float *q_own, float *y,
-                             float *residual)
+static void GCOMP__F(expand)(const gcomp__matrix *m, size_t row, size_t end, const float *p, const float *q,
+                             const float *q_own, float *y, float *residual)
 {
     const gcomp_input in = *m->in;
     const size_t cols = m->cols, rank = m->rank;
@@ -3688,11 +3730,13 @@ static void GCOMP__F(update)(float *y, float a, const float *x, size_t n)
     GCOMP__F(v) f = GCOMP__F(splat)(a);
     size_t i;
     for (i = 0; i + 16 <= n; i += 16) GCOMP__F(store)(y + i, GCOMP__F(fma)(f, GCOMP__F(load)(x + i), GCOMP__F(load)(y + i)));
-    if (i < n) GCOMP__F(store_some)(y + i, GCOMP__F(fma)(f, GCOMP__F(load_some)(x + i, n - i), GCOMP__F(load_some)(y + i, n - i)), n - i);
+    if (i < n)
+        GCOMP__F(store_some)
+        (y + i, GCOMP__F(fma)(f, GCOMP__F(load_some)(x + i, n - i), GCOMP__F(load_some)(y + i, n - i)), n - i);
 }
 
-static const gcomp__powersgd_kernels GCOMP__F(powersgd_kernels) = {GCOMP__F(project), GCOMP__F(back), GCOMP__F(expand), GCOMP__F(dot),
-                                                                   GCOMP__F(update)};
+static const gcomp__powersgd_kernels GCOMP__F(powersgd_kernels) = {GCOMP__F(project), GCOMP__F(back), GCOMP__F(expand),
+                                                                   GCOMP__F(dot), GCOMP__F(update)};
 
 #ifdef GCOMP__LAST
 enum { GCOMP__POWERSGD_ROWS = 32, GCOMP__POWERSGD_COLS = 1024 }; /* of a task; columns: a tile of M and of Q stay in L1 */
@@ -3747,8 +3791,8 @@ static void gcomp__orthonormalise(const gcomp__powersgd_kernels *kernels, float 
 }
 
 /* Q to multiply with: the state, columns normalised; those that are zero drawn from four uniform numbers, nearly normal. */
-static void gcomp__powersgd_start(const gcomp__powersgd_kernels *kernels, const float *state, float *q, size_t cols, size_t rank,
-                                  uint64_t words, size_t first)
+static void gcomp__powersgd_start(const gcomp__powersgd_kernels *kernels, const float *state, float *q, size_t cols,
+                                  size_t rank, uint64_t words, size_t first)
 {
     size_t c, j;
     for (c = 0; c < rank; c++) {
@@ -3757,7 +3801,8 @@ static void gcomp__powersgd_start(const gcomp__powersgd_kernels *kernels, const 
         if (gcomp__normalise(kernels, v, cols) > 0) continue;
         for (j = 0; j < cols; j++) {
             uint64_t at = 4 * (uint64_t)(first + c * cols + j);
-            uint32_t sum = gcomp__draw(words, at) + gcomp__draw(words, at + 1) + gcomp__draw(words, at + 2) + gcomp__draw(words, at + 3);
+            uint32_t sum =
+                gcomp__draw(words, at) + gcomp__draw(words, at + 1) + gcomp__draw(words, at + 2) + gcomp__draw(words, at + 3);
             v[j] = (float)((int32_t)sum - 2 * 65535) / 32768.0f;
         }
         gcomp__normalise(kernels, v, cols);
@@ -3789,8 +3834,8 @@ static void gcomp__expand_task(void *arg, size_t task)
 {
     gcomp__powersgd_job *job = (gcomp__powersgd_job *)arg;
     size_t row = task * GCOMP__POWERSGD_ROWS;
-    job->kernels->expand(&job->matrix, row, gcomp__min(job->matrix.rows, row + GCOMP__POWERSGD_ROWS), job->p_in, job->q_in, job->q_own,
-                         job->y, job->residual);
+    job->kernels->expand(&job->matrix, row, gcomp__min(job->matrix.rows, row + GCOMP__POWERSGD_ROWS), job->p_in, job->q_in,
+                         job->q_own, job->y, job->residual);
 }
 
 static size_t gcomp__pieces(size_t n, size_t size) { return n / size + (n % size != 0); }
@@ -3798,7 +3843,8 @@ static size_t gcomp__pieces(size_t n, size_t size) { return n / size + (n % size
 static gcomp_result gcomp__powersgd_make(gcomp__work *work, int round)
 {
     const gcomp__common_kernels *common = work->call.set->common;
-    size_t s, i, rank = gcomp__powersgd_rank(work->codec, work->rows, work->cols), np = rank * work->rows, nq = rank * work->cols;
+    size_t s, i, rank = gcomp__powersgd_rank(work->codec, work->rows, work->cols), np = rank * work->rows,
+                 nq = rank * work->cols;
     size_t floats = (round == 0 ? np : nq) * work->stack;
     uint64_t words = gcomp__stream(work->in.key.shared, GCOMP__PURPOSE_START);
     gcomp__powersgd_job job;
@@ -3999,7 +4045,10 @@ static size_t gcomp__word(const char *s)
     return n;
 }
 
-static int gcomp__same(const char *name, const char *s, size_t length) { return strlen(name) == length && !memcmp(name, s, length); }
+static int gcomp__same(const char *name, const char *s, size_t length)
+{
+    return strlen(name) == length && !memcmp(name, s, length);
+}
 
 static int gcomp__in_range(const gcomp__param *p, double v)
 {
@@ -4020,13 +4069,16 @@ static gcomp_result gcomp__bad_text(gcomp__text *why, const char *before, const 
     return GCOMP_BAD_CODEC;
 }
 
-static gcomp_result gcomp__bad_value(gcomp__text *why, const gcomp__method *m, const gcomp__param *p, const char *s, size_t length)
+static gcomp_result gcomp__bad_value(gcomp__text *why, const gcomp__method *m, const gcomp__param *p, const char *s,
+                                     size_t length)
 {
     gcomp__say(why, m->name);
     gcomp__say_char(why, ' ');
     gcomp__say(why, p->name);
     gcomp__bad_text(why, " cannot be ", s, length, ": it takes ");
-    gcomp__say(why, p->kind == GCOMP__REAL ? "a number from " : p->kind == GCOMP__WHOLE ? "a whole number from " : "'tensor' or a power of two from ");
+    gcomp__say(why, p->kind == GCOMP__REAL    ? "a number from "
+                    : p->kind == GCOMP__WHOLE ? "a whole number from "
+                                              : "'tensor' or a power of two from ");
     gcomp__say_decimal(why, p->low);
     gcomp__say(why, " to ");
     gcomp__say_decimal(why, p->high);
@@ -4059,7 +4111,8 @@ static gcomp_result gcomp__parse_params(const gcomp__method *m, const char **tex
             end = value + value_length;
         } else {
             end = gcomp__read_number(value, &v);
-            if (end != value + value_length || !gcomp__in_range(&m->param[i], v) || (m->param[i].kind == GCOMP__BLOCK && v == 0))
+            if (end != value + value_length || !gcomp__in_range(&m->param[i], v) ||
+                (m->param[i].kind == GCOMP__BLOCK && v == 0))
                 return gcomp__bad_value(why, m, &m->param[i], value, value_length);
         }
         param[i] = v;
@@ -4069,7 +4122,8 @@ static gcomp_result gcomp__parse_params(const gcomp__method *m, const char **tex
     return GCOMP_OK;
 }
 
-GCOMP__NOINLINE gcomp_result gcomp__parse_method(const gcomp__method **method, const char **text, double *param, gcomp__text *why)
+GCOMP__NOINLINE gcomp_result gcomp__parse_method(const gcomp__method **method, const char **text, double *param,
+                                                 gcomp__text *why)
 {
     const char *s = *text;
     size_t length = gcomp__word(s), i;
@@ -4111,11 +4165,13 @@ GCOMP_API gcomp_result gcomp_codec_parse(gcomp_codec *codec, const char *text, c
     if (result == GCOMP_OK && *text == '+') {
         text++;
         if (!value) {
-            result = gcomp__bad_text(&why, "only a sparse method takes another behind a plus, not ", method->name, strlen(method->name), "");
+            result = gcomp__bad_text(&why, "only a sparse method takes another behind a plus, not ", method->name,
+                                     strlen(method->name), "");
         } else {
             result = gcomp__parse_method(&value, &text, made.value_param, &why);
             if (result == GCOMP_OK && !(value->flags & GCOMP__VALUES))
-                result = gcomp__bad_text(&why, "cannot code the values of a sparse method: ", value->name, strlen(value->name), "");
+                result = gcomp__bad_text(&why, "cannot code the values of a sparse method: ", value->name,
+                                         strlen(value->name), "");
         }
     }
     if (result == GCOMP_OK && *text) result = gcomp__bad_text(&why, "cannot read ", text, strlen(text), " at the end");
@@ -4234,12 +4290,14 @@ static gcomp_result gcomp__input_of(gcomp_input *made, const gcomp_input *in, si
     if (made->scale == 0) made->scale = 1;
     if (made->cols == 0) made->cols = 1;
     *n = gcomp__times(made->rows, made->cols);
-    if (gcomp__times(*n, 8) == SIZE_MAX || !gcomp__finite(made->scale) || (unsigned)made->dtype > GCOMP_BF16) return GCOMP_INVALID_ARGUMENT;
+    if (gcomp__times(*n, 8) == SIZE_MAX || !gcomp__finite(made->scale) || (unsigned)made->dtype > GCOMP_BF16)
+        return GCOMP_INVALID_ARGUMENT;
     if (*n && !made->grad) return GCOMP_INVALID_ARGUMENT;
     return GCOMP_OK;
 }
 
-static void gcomp__put_header(uint8_t *to, const gcomp__method *m, const gcomp_codec *codec, unsigned flags, size_t n, size_t bytes)
+static void gcomp__put_header(uint8_t *to, const gcomp__method *m, const gcomp_codec *codec, unsigned flags, size_t n,
+                              size_t bytes)
 {
     const gcomp__method *v = codec->value ? gcomp__method_of(codec->value) : NULL;
     double a = v ? (v->scaled ? codec->value_param[0] : 0) : m->scaled ? codec->param[0] : 0;
@@ -4254,8 +4312,8 @@ static void gcomp__put_header(uint8_t *to, const gcomp__method *m, const gcomp_c
     gcomp__put32(to + 24, (uint32_t)a);
 }
 
-static gcomp_result gcomp__encode_as(const gcomp__call *call, const gcomp__method *m, const gcomp_codec *codec, const gcomp_input *in,
-                                     size_t n, uint8_t *payload, size_t capacity, size_t *length)
+static gcomp_result gcomp__encode_as(const gcomp__call *call, const gcomp__method *m, const gcomp_codec *codec,
+                                     const gcomp_input *in, size_t n, uint8_t *payload, size_t capacity, size_t *length)
 {
     gcomp__call with = *call;
     gcomp_result result;
@@ -4303,7 +4361,8 @@ static void gcomp__seal(const gcomp__set *set, uint8_t *payload, size_t length)
 }
 
 /* The header alone: magic, version, flags, method, and a length that fits. */
-static gcomp_result gcomp__header(const uint8_t *p, size_t length, gcomp__view *view, unsigned *flags, uint64_t *n, uint64_t *bytes)
+static gcomp_result gcomp__header(const uint8_t *p, size_t length, gcomp__view *view, unsigned *flags, uint64_t *n,
+                                  uint64_t *bytes)
 {
     memset(view, 0, sizeof *view);
     if (length < GCOMP__HEADER) return length >= 4 && memcmp(p, "GCMP", 4) ? GCOMP_NOT_A_PAYLOAD : GCOMP_TRUNCATED;
@@ -4363,7 +4422,8 @@ GCOMP_API gcomp_result gcomp_seal(void *payload, size_t length, const gcomp_exec
     gcomp__call call;
     unsigned flags = 0;
     uint64_t n = 0, bytes = 0;
-    if (!payload || gcomp__header((const uint8_t *)payload, length, &view, &flags, &n, &bytes) != GCOMP_OK) return GCOMP_INVALID_ARGUMENT;
+    if (!payload || gcomp__header((const uint8_t *)payload, length, &view, &flags, &n, &bytes) != GCOMP_OK)
+        return GCOMP_INVALID_ARGUMENT;
     if (bytes != length - GCOMP__HEADER) return GCOMP_INVALID_ARGUMENT;
     GCOMP__TRY(gcomp__call_of(&call, exec));
     gcomp__seal(call.set, (uint8_t *)payload, length);
@@ -4457,13 +4517,15 @@ GCOMP_API gcomp_result gcomp_decode(const void *payload, size_t length, float *y
     return gcomp__decode_one(payload, length, GCOMP__STORE, 1, y, n, exec);
 }
 
-GCOMP_API gcomp_result gcomp_decode_add(const void *payload, size_t length, float weight, float *y, size_t n, const gcomp_exec *exec)
+GCOMP_API gcomp_result gcomp_decode_add(const void *payload, size_t length, float weight, float *y, size_t n,
+                                        const gcomp_exec *exec)
 {
     return gcomp__decode_one(payload, length, GCOMP__ADD, weight, y, n, exec);
 }
 
 /* y <- (or +=) mean of valid payloads, at most 8 views at a time and only those of one method in a row together. */
-GCOMP__NOINLINE void gcomp__add_all(const gcomp__call *call, const void *const *payloads, const size_t *lengths, size_t count, float *y, size_t n)
+GCOMP__NOINLINE void gcomp__add_all(const gcomp__call *call, const void *const *payloads, const size_t *lengths, size_t count,
+                                    float *y, size_t n)
 {
     gcomp__view views[8];
     gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, y, n);
@@ -4493,13 +4555,15 @@ GCOMP_API gcomp_result gcomp_decode_mean(const void *const *payloads, const size
     if (!payloads || !lengths || !count || (!y && n)) return GCOMP_INVALID_ARGUMENT;
     GCOMP__TRY(gcomp__call_of(&call, exec));
     mode = gcomp__fp_enter();
-    for (w = 0; w < count && result == GCOMP_OK; w++) result = gcomp__check_payload(call.set, &view, payloads[w], lengths[w], n);
+    for (w = 0; w < count && result == GCOMP_OK; w++)
+        result = gcomp__check_payload(call.set, &view, payloads[w], lengths[w], n);
     if (result == GCOMP_OK) gcomp__add_all(&call, payloads, lengths, count, y, n);
     gcomp__fp_leave(mode);
     return result;
 }
 
-GCOMP_API gcomp_result gcomp_retain(const void *payload, size_t length, const gcomp_input *in, float *residual, const gcomp_exec *exec)
+GCOMP_API gcomp_result gcomp_retain(const void *payload, size_t length, const gcomp_input *in, float *residual,
+                                    const gcomp_exec *exec)
 {
     gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, NULL, 0);
     gcomp_input input;
@@ -4549,7 +4613,8 @@ typedef struct gcomp__slot {
 
 /* Sizes of the step's buffers. */
 typedef struct gcomp__plan {
-    size_t send, local, sums[3], scratch, fixed; /* bytes, floats, floats, bytes; fixed: what tensors hold all the time, bytes */
+    size_t send, local, sums[3], scratch,
+        fixed; /* bytes, floats, floats, bytes; fixed: what tensors hold all the time, bytes */
 } gcomp__plan;
 
 struct gcomp {
@@ -4658,8 +4723,10 @@ static gcomp_result gcomp__resolve_desc(gcomp_desc *d, gcomp_codec *codec, const
 #endif
     }
     if (d->min_elements == 0) d->min_elements = 1024;
-    if (d->compress_vectors < 0 || d->compress_vectors > 1) return gcomp__fail_field(why, "compress_vectors", d->compress_vectors, "0 or 1");
-    if (d->no_error_feedback < 0 || d->no_error_feedback > 1) return gcomp__fail_field(why, "no_error_feedback", d->no_error_feedback, "0 or 1");
+    if (d->compress_vectors < 0 || d->compress_vectors > 1)
+        return gcomp__fail_field(why, "compress_vectors", d->compress_vectors, "0 or 1");
+    if (d->no_error_feedback < 0 || d->no_error_feedback > 1)
+        return gcomp__fail_field(why, "no_error_feedback", d->no_error_feedback, "0 or 1");
     if (d->no_checksum < 0 || d->no_checksum > 1) return gcomp__fail_field(why, "no_checksum", d->no_checksum, "0 or 1");
     if (d->measure < 0 || d->measure > 1) return gcomp__fail_field(why, "measure", d->measure, "0 or 1");
     if ((unsigned)isa > GCOMP_ISA_NEON) {
@@ -4758,8 +4825,8 @@ GCOMP_API void gcomp_close(gcomp *gc)
 }
 
 /* A tensor's shape, codec and sizes, by the rules. *why says what is wrong. */
-static gcomp_result gcomp__slot_of(gcomp__slot *slot, const gcomp_desc *desc, const gcomp_codec *codec, const gcomp_tensor *tensor,
-                                   gcomp__text *why)
+static gcomp_result gcomp__slot_of(gcomp__slot *slot, const gcomp_desc *desc, const gcomp_codec *codec,
+                                   const gcomp_tensor *tensor, gcomp__text *why)
 {
     const gcomp__method *m;
     int round;
@@ -4772,8 +4839,10 @@ static gcomp_result gcomp__slot_of(gcomp__slot *slot, const gcomp_desc *desc, co
     slot->n = gcomp__times(gcomp__times(slot->rows, slot->cols), slot->stack);
     slot->dtype = tensor->dtype;
     if (slot->rows == 0) return gcomp__say(why, "rows is 0: it takes 1 or more"), GCOMP_INVALID_ARGUMENT;
-    if (gcomp__times(slot->n, 16) == SIZE_MAX) return gcomp__say(why, "rows * cols * stack is too large"), GCOMP_INVALID_ARGUMENT;
-    if ((unsigned)slot->dtype > GCOMP_BF16) return gcomp__fail_field(why, "dtype", (int64_t)slot->dtype, "GCOMP_F32, GCOMP_F16 or GCOMP_BF16");
+    if (gcomp__times(slot->n, 16) == SIZE_MAX)
+        return gcomp__say(why, "rows * cols * stack is too large"), GCOMP_INVALID_ARGUMENT;
+    if ((unsigned)slot->dtype > GCOMP_BF16)
+        return gcomp__fail_field(why, "dtype", (int64_t)slot->dtype, "GCOMP_F32, GCOMP_F16 or GCOMP_BF16");
     if (tensor->codec) {
         GCOMP__TRY(gcomp_codec_parse(&slot->codec, tensor->codec, why->at, why->capacity));
     } else if ((slot->cols > 1 || desc->compress_vectors) && slot->n >= desc->min_elements) {
@@ -4829,7 +4898,8 @@ static size_t gcomp__arena_bytes(const gcomp__plan *plan, size_t world)
 {
     size_t floats = gcomp__plus(gcomp__plus(plan->sums[0], plan->sums[1]), gcomp__plus(plan->sums[2], plan->local));
     size_t payloads = gcomp__times(gcomp__plus(world, 1), gcomp__round_up(plan->send, 64));
-    return gcomp__plus(gcomp__plus(payloads, gcomp__times(floats, 4)), gcomp__plus(gcomp__times(world, sizeof(size_t) + sizeof(gcomp__view)), 64));
+    return gcomp__plus(gcomp__plus(payloads, gcomp__times(floats, 4)),
+                       gcomp__plus(gcomp__times(world, sizeof(size_t) + sizeof(gcomp__view)), 64));
 }
 
 static size_t gcomp__array_capacity(size_t count)
@@ -4936,7 +5006,10 @@ GCOMP_API size_t gcomp_tensor_find(const gcomp *gc, const char *name)
     return found ? gc->by_name[place] : gcomp_tensor_count(gc);
 }
 
-GCOMP_API size_t gcomp_tensor_elements(const gcomp *gc, size_t tensor) { return tensor < gcomp_tensor_count(gc) ? gc->tensors[tensor].n : 0; }
+GCOMP_API size_t gcomp_tensor_elements(const gcomp *gc, size_t tensor)
+{
+    return tensor < gcomp_tensor_count(gc) ? gc->tensors[tensor].n : 0;
+}
 
 GCOMP_API const gcomp_codec *gcomp_tensor_codec(const gcomp *gc, size_t tensor)
 {
@@ -4973,8 +5046,10 @@ GCOMP_API size_t gcomp_memory_needed(const gcomp_desc *desc, const gcomp_tensor 
     }
     capacity = gcomp__array_capacity(count);
     total = gcomp__plus(sizeof(gcomp), gcomp__frames_bytes((size_t)d.comm.world));
-    total = gcomp__plus(total, gcomp__plus(gcomp__array_bytes(capacity, sizeof(gcomp__slot)), gcomp__array_bytes(capacity, sizeof(uint32_t))));
-    total = gcomp__plus(gcomp__plus(total, plan.fixed), gcomp__plus(plan.scratch, gcomp__arena_bytes(&plan, (size_t)d.comm.world)));
+    total = gcomp__plus(total, gcomp__plus(gcomp__array_bytes(capacity, sizeof(gcomp__slot)),
+                                           gcomp__array_bytes(capacity, sizeof(uint32_t))));
+    total = gcomp__plus(gcomp__plus(total, plan.fixed),
+                        gcomp__plus(plan.scratch, gcomp__arena_bytes(&plan, (size_t)d.comm.world)));
     return total == SIZE_MAX ? 0 : total;
 }
 
@@ -4991,7 +5066,8 @@ static gcomp_result gcomp__reserve_scratch(gcomp *gc)
 
 static gcomp_result gcomp__reserve(gcomp *gc)
 {
-    size_t world = (size_t)gc->desc.comm.world, bytes = gcomp__arena_bytes(&gc->plan, world), send = gcomp__round_up(gc->plan.send, 64);
+    size_t world = (size_t)gc->desc.comm.world, bytes = gcomp__arena_bytes(&gc->plan, world),
+           send = gcomp__round_up(gc->plan.send, 64);
     uint8_t *at, *had = gc->scratch;
     int round;
     GCOMP__TRY(gcomp__reserve_scratch(gc));
@@ -5089,8 +5165,8 @@ static gcomp_input gcomp__input_in(const gcomp *gc, const gcomp__slot *slot, con
     return in;
 }
 
-GCOMP_API gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, const float *grad, void *payload, size_t capacity,
-                                      size_t *length)
+GCOMP_API gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, const float *grad, void *payload,
+                                      size_t capacity, size_t *length)
 {
     gcomp__slot *slot;
     gcomp__call call;
@@ -5098,19 +5174,21 @@ GCOMP_API gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, c
     gcomp_result result;
     GCOMP__TRY(gcomp__enter(gc, tensor));
     slot = gc->tensors + tensor;
-    if (!grad || !payload || !length) return gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, slot->name, "grad, payload or length is NULL");
+    if (!grad || !payload || !length)
+        return gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, slot->name, "grad, payload or length is NULL");
     GCOMP__TRY(gcomp__reserve_scratch(gc));
     call = gcomp__call_in(gc, slot->method);
     in = gcomp__input_in(gc, slot, grad, step);
     result = gcomp__encode_as(&call, slot->method, &slot->codec, &in, slot->n, (uint8_t *)payload, capacity, length);
     if (result == GCOMP_NOT_FINITE) gc->stats.not_finite++;
-    if ((result == GCOMP_OK || result == GCOMP_NOT_FINITE) && !gc->desc.no_checksum) gcomp__seal(gc->set, (uint8_t *)payload, *length);
+    if ((result == GCOMP_OK || result == GCOMP_NOT_FINITE) && !gc->desc.no_checksum)
+        gcomp__seal(gc->set, (uint8_t *)payload, *length);
     return result == GCOMP_OK ? result : gcomp__fail_tensor(gc, result, slot->name, gcomp_result_string(result));
 }
 
 /* residual <- grad + residual - own, and grad <- mean, all payloads being valid. */
-GCOMP__NOINLINE void gcomp__commit_payloads(gcomp *gc, gcomp__slot *slot, float *grad, const void *own, size_t own_length, const void *const *payloads,
-                                   const size_t *lengths, size_t count)
+GCOMP__NOINLINE void gcomp__commit_payloads(gcomp *gc, gcomp__slot *slot, float *grad, const void *own, size_t own_length,
+                                            const void *const *payloads, const size_t *lengths, size_t count)
 {
     gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, NULL, slot->n);
     gcomp__call call = gcomp__call_in(gc, slot->method);
@@ -5156,8 +5234,8 @@ static gcomp_result gcomp__check_for(const gcomp *gc, const gcomp__slot *slot, c
     return p[5] == header[5] && p[7] == header[7] && !memcmp(p + 24, header + 24, 4) ? GCOMP_OK : GCOMP_CODEC_MISMATCH;
 }
 
-GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad, const void *own, size_t own_length, const void *const *payloads,
-                                    const size_t *lengths, size_t count)
+GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad, const void *own, size_t own_length,
+                                    const void *const *payloads, const size_t *lengths, size_t count)
 {
     gcomp_result result = GCOMP_OK;
     gcomp__slot *slot;
@@ -5165,11 +5243,13 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad, const
     size_t w;
     GCOMP__TRY(gcomp__enter(gc, tensor));
     slot = gc->tensors + tensor;
-    if (!grad || (count && (!payloads || !lengths))) return gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, slot->name, "grad, payloads or lengths is NULL");
+    if (!grad || (count && (!payloads || !lengths)))
+        return gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, slot->name, "grad, payloads or lengths is NULL");
     mode = gcomp__fp_enter();
     for (w = 0; w < count && result == GCOMP_OK; w++) result = gcomp__check_for(gc, slot, payloads[w], lengths[w]);
     for (w = 0; own && w < count && payloads[w] != own; w++) {}
-    if (result == GCOMP_OK && own && (w == count || lengths[w] != own_length)) result = gcomp__check_for(gc, slot, own, own_length);
+    if (result == GCOMP_OK && own && (w == count || lengths[w] != own_length))
+        result = gcomp__check_for(gc, slot, own, own_length);
     if (result == GCOMP_OK) gcomp__commit_payloads(gc, slot, grad, own, own_length, payloads, lengths, count);
     gcomp__fp_leave(mode);
     return result == GCOMP_OK ? result : gcomp__fail_tensor(gc, result, slot->name, gcomp_result_string(result));
@@ -5220,7 +5300,8 @@ static void gcomp__put_frame(gcomp *gc)
         tensors = gc->set->common->crc(tensors, (const uint8_t *)slot->name, slot->name_bytes);
         tensors = gcomp__crc_number(gc, gcomp__crc_number(gc, tensors, slot->rows), slot->cols);
         tensors = gcomp__crc_number(gc, gcomp__crc_number(gc, tensors, slot->stack), (uint64_t)slot->dtype);
-        codecs = gc->set->common->crc(codecs, (const uint8_t *)text, gcomp__min(gcomp_codec_format(&slot->codec, text, sizeof text), sizeof text - 1));
+        codecs = gc->set->common->crc(codecs, (const uint8_t *)text,
+                                      gcomp__min(gcomp_codec_format(&slot->codec, text, sizeof text), sizeof text - 1));
         active = gcomp__crc_number(gc, active, slot->grad ? 1 : 0);
         if (slot->grad && slot->method->rounds[0] == GCOMP__GATHER) bytes += slot->length;
     }
@@ -5266,7 +5347,8 @@ static gcomp_result gcomp__frame_agrees(gcomp *gc, size_t w)
     gcomp__text t;
     if (memcmp(f, "GCF1", 4) || gcomp__get32(f + 60) != gc->set->common->crc(0, f, 60))
         return gcomp__disagree(gc, GCOMP_MISMATCH, w, " sent a damaged frame, seen by");
-    if (gcomp__get32(f + 8) != gcomp__get32(mine + 8)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has another world (number of workers) than");
+    if (gcomp__get32(f + 8) != gcomp__get32(mine + 8))
+        return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has another world (number of workers) than");
     if (rank != w) {
         t = gcomp__sentence(gc);
         gcomp__say(&t, "the allgather put rank ");
@@ -5279,7 +5361,9 @@ static gcomp_result gcomp__frame_agrees(gcomp *gc, size_t w)
     if (memcmp(f + 32, mine + 32, 4)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has another list of tensors than");
     if (memcmp(f + 36, mine + 36, 4)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has other codecs than");
     if (memcmp(f + 40, mine + 40, 4)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has another seed than");
-    if (memcmp(f + 44, mine + 44, 4)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has other options (feedback, checksum, check_every, allgatherv) than");
+    if (memcmp(f + 44, mine + 44, 4))
+        return gcomp__disagree(gc, GCOMP_MISMATCH, w,
+                               " has other options (feedback, checksum, check_every, allgatherv) than");
     if (step != gc->step) {
         t = gcomp__sentence(gc);
         gcomp__say(&t, "rank ");
@@ -5297,7 +5381,8 @@ static gcomp_result gcomp__frame_agrees(gcomp *gc, size_t w)
         return GCOMP_MISMATCH;
     }
     if (memcmp(f + 48, mine + 48, 4)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " skips other tensors than");
-    if (gcomp__get64(f + 24) > gc->plan.send) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " announces more bytes than possible to");
+    if (gcomp__get64(f + 24) > gc->plan.send)
+        return gcomp__disagree(gc, GCOMP_MISMATCH, w, " announces more bytes than possible to");
     return GCOMP_OK;
 }
 
@@ -5338,7 +5423,8 @@ static gcomp_result gcomp__judge_frames(gcomp *gc)
     }
     for (w = 0; w < world; w++) {
         uint32_t digest = gcomp__get32(gc->frames + (w + 1) * GCOMP__FRAME + 52);
-        if (digest && gc->mean_digest && digest != gc->mean_digest) return gcomp__disagree(gc, GCOMP_DIVERGED, w, " holds other means than");
+        if (digest && gc->mean_digest && digest != gc->mean_digest)
+            return gcomp__disagree(gc, GCOMP_DIVERGED, w, " holds other means than");
     }
     return GCOMP_OK;
 }
@@ -5417,7 +5503,8 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
     if (slot->staging) gc->set->common->widen(slot->staging, slot->grad, slot->dtype, slot->n);
     if (gc->desc.measure) gcomp__measure_p(gc, &work.in, slot->n);
     if (slot->method->rounds[0] == GCOMP__SUM) return slot->method->make(&work, 0);
-    result = gcomp__encode_as(&work.call, slot->method, &slot->codec, &work.in, slot->n, gc->send + slot->at_send, slot->bound, &slot->length);
+    result = gcomp__encode_as(&work.call, slot->method, &slot->codec, &work.in, slot->n, gc->send + slot->at_send,
+                              slot->bound, &slot->length);
     if (result == GCOMP_OK && !gc->desc.no_checksum) gcomp__seal(gc->set, gc->send + slot->at_send, slot->length);
     return result;
 }
@@ -5426,9 +5513,11 @@ GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
 {
     gcomp__slot *slot;
     if (!gc) return GCOMP_INVALID_ARGUMENT;
-    if (gc->phase != GCOMP__COLLECT || gc->local_error == GCOMP_OK) gc->error[0] = 0; /* else its sentence is still to come out */
+    if (gc->phase != GCOMP__COLLECT || gc->local_error == GCOMP_OK)
+        gc->error[0] = 0; /* else its sentence is still to come out */
     if (tensor >= stbds_arrlenu(gc->tensors)) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "no tensor of this number");
-    if (gc->phase != GCOMP__COLLECT) return gcomp__fail(gc, GCOMP_WRONG_STATE, "no step is collecting gradients: begin one first");
+    if (gc->phase != GCOMP__COLLECT)
+        return gcomp__fail(gc, GCOMP_WRONG_STATE, "no step is collecting gradients: begin one first");
     slot = gc->tensors + tensor;
     if (slot->ready) return gcomp__fail_tensor(gc, GCOMP_WRONG_STATE, slot->name, "it is ready already");
     slot->ready = 1;
@@ -5451,7 +5540,10 @@ GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
     return GCOMP_OK;
 }
 
-static int gcomp__takes_part(const gcomp__slot *slot, int round, int kind) { return slot->grad && round < 3 && slot->method->rounds[round] == kind; }
+static int gcomp__takes_part(const gcomp__slot *slot, int round, int kind)
+{
+    return slot->grad && round < 3 && slot->method->rounds[round] == kind;
+}
 
 /* Payloads to the front of the send buffer, in order; the byte counts of all workers; zeros up to the largest. */
 static void gcomp__pack_gather(gcomp *gc)
@@ -5550,7 +5642,8 @@ static void gcomp__finish_round(gcomp *gc)
         if (slot->method->make) {
             gcomp__work work = gcomp__work_of(gc, slot);
             gcomp_result result = slot->method->make(&work, gc->round);
-            if (result != GCOMP_OK && gc->late_error == GCOMP_OK) gc->late_error = gcomp__fail_tensor(gc, result, slot->name, gcomp_result_string(result));
+            if (result != GCOMP_OK && gc->late_error == GCOMP_OK)
+                gc->late_error = gcomp__fail_tensor(gc, result, slot->name, gcomp_result_string(result));
         }
     }
     if (!more) gc->phase = GCOMP__READY;
@@ -5580,7 +5673,8 @@ static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
 {
     size_t i, count;
     int gathers = 0;
-    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gathers = gathers || gcomp__takes_part(gc->tensors + i, gc->round, GCOMP__GATHER);
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++)
+        gathers = gathers || gcomp__takes_part(gc->tensors + i, gc->round, GCOMP__GATHER);
     count = gcomp__sum_count(gc);
     if (count && !(gc->issued & 2)) {
         gcomp__issue(gc, 2);
@@ -5646,9 +5740,11 @@ GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
 {
     unsigned bit;
     if (!gc) return GCOMP_INVALID_ARGUMENT;
-    if (gc->phase != GCOMP__FRAMES && gc->phase != GCOMP__ROUNDS) return gcomp__fail(gc, GCOMP_WRONG_STATE, "no request is under way");
+    if (gc->phase != GCOMP__FRAMES && gc->phase != GCOMP__ROUNDS)
+        return gcomp__fail(gc, GCOMP_WRONG_STATE, "no request is under way");
     bit = id == 1 ? 1u : id == (uint32_t)(2 + 2 * gc->round) ? 2u : id == (uint32_t)(3 + 2 * gc->round) ? 4u : 0;
-    if (!bit || !(gc->issued & bit) || (gc->done & bit)) return gcomp__fail(gc, GCOMP_WRONG_STATE, "no request of this id is under way");
+    if (!bit || !(gc->issued & bit) || (gc->done & bit))
+        return gcomp__fail(gc, GCOMP_WRONG_STATE, "no request of this id is under way");
     gc->done |= bit;
     if (gc->issued == gc->done) gc->stats.communicate_seconds += gcomp__now(gc) - gc->clock_from;
     if (status != 0) {
@@ -5707,7 +5803,8 @@ GCOMP_API gcomp_result gcomp_step_commit(gcomp *gc)
     int check;
     if (!gc) return GCOMP_INVALID_ARGUMENT;
     gc->error[0] = 0;
-    if (gc->phase != GCOMP__READY || gc->late_error != GCOMP_OK) return gcomp__fail(gc, GCOMP_WRONG_STATE, "the step has not been communicated yet");
+    if (gc->phase != GCOMP__READY || gc->late_error != GCOMP_OK)
+        return gcomp__fail(gc, GCOMP_WRONG_STATE, "the step has not been communicated yet");
     from = gcomp__now(gc);
     mode = gcomp__fp_enter();
     check = gc->desc.check_every && (gc->step + 1) % gc->desc.check_every == 0;
@@ -5743,11 +5840,13 @@ static gcomp_result gcomp__need_callbacks(gcomp *gc)
 {
     size_t i;
     if (gc->desc.comm.world == 1) return GCOMP_OK;
-    if (!gc->desc.comm.allgather) return gcomp__fail(gc, GCOMP_MISSING_CALLBACK, "comm.allgather is NULL: every step gathers frames");
+    if (!gc->desc.comm.allgather)
+        return gcomp__fail(gc, GCOMP_MISSING_CALLBACK, "comm.allgather is NULL: every step gathers frames");
     for (i = 0; i < stbds_arrlenu(gc->tensors) && !gc->desc.comm.allreduce; i++) {
         const gcomp__slot *slot = gc->tensors + i;
         if (slot->method->rounds[0] != GCOMP__SUM) continue;
-        return gcomp__fail_tensor(gc, GCOMP_MISSING_CALLBACK, slot->name, "comm.allreduce is NULL, but its codec exchanges sums");
+        return gcomp__fail_tensor(gc, GCOMP_MISSING_CALLBACK, slot->name,
+                                  "comm.allreduce is NULL, but its codec exchanges sums");
     }
     return GCOMP_OK;
 }
@@ -5793,7 +5892,8 @@ static gcomp_result gcomp__need_floats(gcomp *gc)
     size_t i;
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++)
         if (gc->tensors[i].dtype != GCOMP_F32)
-            return gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, gc->tensors[i].name, "its dtype is not GCOMP_F32: use gcomp_exchange_any");
+            return gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, gc->tensors[i].name,
+                                      "its dtype is not GCOMP_F32: use gcomp_exchange_any");
     return GCOMP_OK;
 }
 

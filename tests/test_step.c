@@ -363,8 +363,9 @@ static size_t worker_bytes(const group *g, size_t w, unsigned char *copy)
         if (copy) memcpy(copy + bytes, g->grad[w][t], 4 * g->n[t]);
         bytes += 4 * g->n[t];
         if (!residual) continue;
-        if (copy) memcpy(copy + bytes, residual, 4 * g->n[t]);
-        bytes += 4 * g->n[t];
+        size_t n = gcomp_tensor_elements(g->gc[w], t); /* a worker may have another list of tensors */
+        if (copy) memcpy(copy + bytes, residual, 4 * n);
+        bytes += 4 * n;
     }
     return bytes;
 }
