@@ -1795,7 +1795,7 @@ GCOMP__INLINE gcomp__v16_avx512 gcomp__clamp_avx512(gcomp__v16_avx512 x, float l
 GCOMP__INLINE void gcomp__store_half_avx512(uint8_t *c, gcomp__v16_avx512 x)
 {
     x = gcomp__clamp_avx512(x, GCOMP__HALF_MAX);
-    _mm256_storeu_si256((__m256i *)(void *)c, _mm512_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
+    _mm256_storeu_si256((__m256i *)(void *)c, _mm512_maskz_cvtps_ph((__mmask16)0xffff, x.a, _MM_FROUND_TO_NEAREST_INT));
 }
 
 GCOMP__INLINE gcomp__v16_avx512 gcomp__load_bfloat_avx512(const uint8_t *c)

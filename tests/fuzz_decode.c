@@ -1,0 +1,196 @@
+/* Decoders fed with anything: they stay inside buffers of exactly the right size (the sanitizers watch), agree on all instruction
+   sets, and what passes the check decodes to finite numbers. As a libFuzzer target, or with -DFUZZ_MAIN as a program that
+   replays files, makes the corpus (--make-corpus DIR), or mutates valid payloads (--mutate COUNT). */
+#define GCOMP_IMPLEMENTATION
+#include "../gcomp.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static const char *const codecs[] = {"none", "fp16", "bf16", "sign", "sign:block=16", "sign:block=tensor", "topk:density=0.05", "topk:density=0.5",
+                                     "topk:density=0.1+fp16", "topk:density=0.2+sign:block=16", "topk:density=0.003+bf16"};
+enum { CODECS = sizeof codecs / sizeof *codecs, LARGEST = 3000 };
+
+static void fail(const char *what)
+{
+    fprintf(stderr, "%s\n", what);
+    abort();
+}
+
+static void *exactly(size_t bytes, const void *from) /* a heap block of that size, so that one byte too far is seen */
+{
+    void *p = malloc(bytes ? bytes : 1);
+    if (!p) fail("no memory");
+    if (from && bytes) memcpy(p, from, bytes);
+    else if (bytes) memset(p, 0, bytes);
+    return p;
+}
+
+/* All that reads a payload, on one instruction set. Returns the result of the check. */
+static gcomp_result decode_all(const uint8_t *bytes, size_t length, size_t n, gcomp_isa isa, float *out)
+{
+    uint8_t *payload = exactly(length, bytes);
+    float *y = exactly(4 * n, NULL), *g = exactly(4 * n, NULL);
+    const void *payloads[3] = {payload, payload, payload};
+    size_t lengths[3] = {length, length, length};
+    gcomp_exec exec = {isa, NULL, 0, {NULL, NULL}};
+    gcomp_input in;
+    gcomp_info info;
+    gcomp_result check = gcomp_check(payload, length, n), peek = gcomp_peek(payload, length, &info);
+    memset(&in, 0, sizeof in);
+    in.grad = g;
+    in.rows = n;
+    if (check == GCOMP_OK && peek != GCOMP_OK) fail("a valid payload has no readable header");
+    if (gcomp_decode(payload, length, y, n, &exec) != check) fail("decode and check disagree");
+    for (size_t i = 0; i < n; i++) {
+        if (check == GCOMP_OK && !gcomp__finite(y[i])) fail("a valid payload decodes to NaN or Inf");
+        if (check != GCOMP_OK && gcomp__bits(y[i]) != 0) fail("decode wrote, and failed");
+    }
+    memcpy(out, y, 4 * n);
+    if (gcomp_decode_mean(payloads, lengths, 3, y, n, &exec) != check) fail("decode_mean and check disagree");
+    if (gcomp_decode_add(payload, length, 0.5f, y, n, &exec) != check) fail("decode_add and check disagree");
+    if (gcomp_retain(payload, length, &in, g, &exec) != check) fail("retain and check disagree");
+    free(payload);
+    free(y);
+    free(g);
+    return check;
+}
+
+static gcomp_result decode_everywhere(const uint8_t *bytes, size_t length, size_t n)
+{
+    static float first[LARGEST + 1], other[LARGEST + 1];
+    gcomp_result result = decode_all(bytes, length, n, GCOMP_ISA_SCALAR, first);
+    if (decode_all(bytes, length, n, GCOMP_ISA_AUTO, other) != result) fail("instruction sets disagree on validity");
+    if (result == GCOMP_OK && n && memcmp(first, other, 4 * n)) fail("instruction sets disagree");
+    return result;
+}
+
+/* A valid payload of codec c from a seed. */
+static size_t make_payload(size_t c, size_t n, uint64_t seed, uint8_t *to, size_t capacity)
+{
+    static float g[LARGEST];
+    static uint8_t scratch[GCOMP_SCRATCH(LARGEST)];
+    gcomp_exec exec = {GCOMP_ISA_AUTO, scratch, sizeof scratch, {NULL, NULL}};
+    gcomp_codec codec;
+    gcomp_input in;
+    size_t length = 0;
+    for (size_t i = 0; i < n; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        g[i] = seed >> 60 == 0 ? 0 : (float)(int32_t)(seed >> 32) * 1e-10f;
+    }
+    memset(&in, 0, sizeof in);
+    in.grad = g;
+    in.rows = n;
+    if (gcomp_codec_parse(&codec, codecs[c], NULL, 0) || gcomp_encode(&codec, &in, &exec, to, capacity, &length)) fail("encode failed");
+    return length;
+}
+
+/* The first two bytes choose n and what is done: raw bytes, a body behind a right header, or a valid payload mutated. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static uint8_t payload[GCOMP_BOUND(LARGEST) + 8192];
+    size_t n, length;
+    if (size < 4) return 0;
+    n = (data[0] | (size_t)data[1] << 8) % (LARGEST + 1);
+    if (data[2] % 3 == 0) {
+        decode_everywhere(data + 4, size - 4, n);
+    } else if (data[2] % 3 == 1 && size - 4 <= 8192) {
+        length = make_payload(data[3] % CODECS, n, 1, payload, sizeof payload);
+        (void)length;
+        memcpy(payload + 32, data + 4, size - 4);
+        gcomp__put64(payload + 16, size - 4);
+        decode_everywhere(payload, 32 + size - 4, n);
+    } else {
+        length = make_payload(data[3] % CODECS, n, size, payload, sizeof payload);
+        for (size_t i = 4; i + 3 <= size; i += 3) payload[(data[i] | (size_t)data[i + 1] << 8) % length] ^= data[i + 2];
+        decode_everywhere(payload, length, n);
+    }
+    return 0;
+}
+
+#ifdef FUZZ_MAIN
+static void write_file(const char *dir, const char *name, const uint8_t *bytes, size_t length, size_t n)
+{
+    char path[512];
+    uint8_t head[4] = {(uint8_t)n, (uint8_t)(n >> 8), 0, 0};
+    FILE *f;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    f = fopen(path, "wb");
+    if (!f || fwrite(head, 1, 4, f) != 4 || fwrite(bytes, 1, length, f) != length || fclose(f)) fail("cannot write the corpus");
+}
+
+static void make_corpus(const char *dir)
+{
+    static uint8_t p[GCOMP_BOUND(LARGEST)];
+    for (size_t c = 0; c < CODECS; c++) {
+        char name[32];
+        size_t length = make_payload(c, 100, c, p, sizeof p);
+        snprintf(name, sizeof name, "valid_%02zu", c);
+        write_file(dir, name, p, length, 100);
+    }
+    size_t length = make_payload(3, 100, 7, p, sizeof p);
+    write_file(dir, "truncated", p, length - 1, 100);
+    write_file(dir, "trailing_bytes", p, length + 1, 100);
+    write_file(dir, "count_mismatch", p, length, 99);
+    p[4] = 2;
+    write_file(dir, "unsupported_version", p, length, 100);
+    p[4] = 1;
+    p[5] = 99;
+    write_file(dir, "unknown_method", p, length, 100);
+    p[5] = 4;
+    p[6] = 0x80;
+    write_file(dir, "reserved_bits", p, length, 100);
+    p[6] = 2;
+    write_file(dir, "checksum_mismatch", p, length, 100);
+    p[6] = 0;
+    gcomp__put32(p + 32, 0x7f800000u);
+    write_file(dir, "corrupt_scale", p, length, 100);
+    p[0] = 'X';
+    write_file(dir, "not_a_payload", p, length, 100);
+    p[0] = 'G';
+    gcomp__put64(p + 16, 0);
+    p[6] = 1;
+    gcomp__put32(p + 24, 0);
+    write_file(dir, "refusal", p, 32, 100);
+}
+
+static void mutate(uint64_t count)
+{
+    static uint8_t p[GCOMP_BOUND(LARGEST) + 64];
+    static const size_t sizes[] = {0, 1, 7, 16, 17, 33, 100, 257};
+    uint64_t s = 88172645463325252u, valid = 0;
+    for (uint64_t k = 0; k < count; k++) {
+        size_t n = sizes[k / CODECS % 8], length = make_payload((size_t)(k % CODECS), n, k / 64, p, sizeof p);
+        unsigned flips = 1 + (unsigned)(k % 3);
+        if (k % 5 == 0 && gcomp_seal(p, length, NULL)) fail("seal failed");
+        for (unsigned f = 0; f < flips; f++) {
+            s ^= s << 13;
+            s ^= s >> 7;
+            s ^= s << 17;
+            p[s % length] ^= (uint8_t)(1u << (s >> 40 & 7));
+        }
+        if (k % 7 == 0) length -= (size_t)(s >> 20) % (length + 1);
+        if (k % 11 == 0) length += (size_t)(s >> 30) % 16;
+        valid += decode_everywhere(p, length, n) == GCOMP_OK;
+    }
+    printf("%llu mutated payloads, %llu of them still valid\n", (unsigned long long)count, (unsigned long long)valid);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && !strcmp(argv[1], "--make-corpus")) return make_corpus(argv[2]), 0;
+    if (argc == 3 && !strcmp(argv[1], "--mutate")) return mutate(strtoull(argv[2], NULL, 0)), 0;
+    if (argc < 2) return fprintf(stderr, "no files\n"), 2;
+    for (int i = 1; i < argc; i++) {
+        static uint8_t bytes[1 << 16];
+        FILE *f = fopen(argv[i], "rb");
+        if (!f) return perror(argv[i]), 1;
+        size_t size = fread(bytes, 1, sizeof bytes, f);
+        fclose(f);
+        LLVMFuzzerTestOneInput(bytes, size);
+    }
+    printf("%d files\n", argc - 1);
+    return 0;
+}
+#endif
