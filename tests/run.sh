@@ -12,20 +12,20 @@ STRICT="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Werror"
 SAN="-g -fsanitize=address,undefined -fno-sanitize-recover=all"
 
 check() { # name command...: one check
-    name=$1
+    label=$1
     shift
     if "$@" >"$out/log" 2>&1; then
         passed=$((passed + 1))
-        echo "ok      $name"
+        echo "ok      $label"
     else
         failed=$((failed + 1))
-        echo "FAILED  $name"
+        echo "FAILED  $label"
         grep -vE '^ok ' "$out/log" | tail -40
     fi
 }
 
 tap() { # name program: a TAP program counts as many checks as it has tests
-    name=$1
+    label=$1
     shift
     "$@" >"$out/tap" 2>&1
     status=$?
@@ -36,9 +36,9 @@ tap() { # name program: a TAP program counts as many checks as it has tests
     passed=$((passed + good))
     failed=$((failed + bad))
     if [ "$bad" = 0 ]; then
-        echo "ok      $name: $good"
+        echo "ok      $label: $good"
     else
-        echo "FAILED  $name: $bad of $((good + bad)), status $status"
+        echo "FAILED  $label: $bad of $((good + bad)), status $status"
         grep -vE '^ok ' "$out/tap" | tail -40
     fi
 }

@@ -1,0 +1,311 @@
+/* Payloads that are not what an encoder wrote: each is refused by the specific error, and nothing is written. Codecs as text,
+   and the random numbers. */
+#define GCOMP_IMPLEMENTATION
+#include "../gcomp.h"
+#include "test.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { N = 200, CAPACITY = GCOMP_BOUND(N) };
+
+static const char *const codecs[] = {"none", "fp16", "bf16", "sign:block=64", "sign:block=tensor", "topk:density=0.1", "topk:density=0.5+sign:block=16"};
+enum { CODECS = sizeof codecs / sizeof *codecs };
+
+static float g[N];
+static uint8_t p[CAPACITY], scratch[GCOMP_SCRATCH(N)];
+
+static size_t make(const char *text, int seal)
+{
+    gcomp_exec exec = {GCOMP_ISA_AUTO, scratch, sizeof scratch, {NULL, NULL}};
+    gcomp_codec codec;
+    gcomp_input in;
+    size_t length = 0;
+    memset(&in, 0, sizeof in);
+    for (int i = 0; i < N; i++) g[i] = (float)((i * 7919) % 1000 - 500) * 0.001f;
+    in.grad = g;
+    in.rows = N;
+    CHECK(gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK);
+    CHECK(gcomp_encode(&codec, &in, &exec, p, sizeof p, &length) == GCOMP_OK);
+    if (seal) CHECK(gcomp_seal(p, length, NULL) == GCOMP_OK);
+    return length;
+}
+
+/* The check of bytes in a heap block of exactly that size; whatever decodes from it must leave y alone if it is refused. */
+static gcomp_result try(const uint8_t *bytes, size_t length, size_t n)
+{
+    uint8_t *payload = malloc(length ? length : 1);
+    float *y = malloc(4 * n + 4), *copy = malloc(4 * n + 4);
+    const void *payloads[2];
+    size_t lengths[2] = {length, length};
+    gcomp_input in;
+    gcomp_result r;
+    memset(&in, 0, sizeof in);
+    for (size_t i = 0; i <= n; i++) y[i] = copy[i] = (float)i;
+    if (length) memcpy(payload, bytes, length);
+    payloads[0] = payloads[1] = payload;
+    in.grad = copy;
+    in.rows = n;
+    r = gcomp_check(payload, length, n);
+    if (r != GCOMP_OK) {
+        CHECK(gcomp_decode(payload, length, y, n, NULL) == r);
+        CHECK(gcomp_decode_add(payload, length, 1, y, n, NULL) == r);
+        CHECK(gcomp_decode_mean(payloads, lengths, 2, y, n, NULL) == r);
+        CHECK(gcomp_retain(payload, length, &in, y, NULL) == r);
+        CHECK(memcmp(y, copy, 4 * n + 4) == 0);
+    } else {
+        CHECK(gcomp_decode(payload, length, y, n, NULL) == GCOMP_OK);
+        for (size_t i = 0; i < n; i++) CHECK(isfinite(y[i]));
+    }
+    free(payload);
+    free(y);
+    free(copy);
+    return r;
+}
+
+static void test_every_truncation_and_every_extra_byte_is_refused(void)
+{
+    for (size_t c = 0; c < CODECS; c++) {
+        for (int seal = 0; seal < 2; seal++) {
+            size_t length = make(codecs[c], seal);
+            CHECK(try(p, length, N) == GCOMP_OK);
+            for (size_t cut = 0; cut < length; cut++) CHECK(try(p, cut, N) == GCOMP_TRUNCATED);
+            p[length] = 0;
+            CHECK(try(p, length + 1, N) == GCOMP_TRAILING_BYTES);
+        }
+    }
+}
+
+static void test_every_flipped_bit_of_a_sealed_payload_is_refused(void)
+{
+    for (size_t c = 0; c < CODECS; c++) {
+        size_t length = make(codecs[c], 1);
+        for (size_t bit = 0; bit < 8 * length; bit++) {
+            p[bit / 8] ^= (uint8_t)(1u << bit % 8);
+            if (bit / 8 == 6 && bit % 8 == 1) CHECK(try(p, length, N) == GCOMP_RESERVED_BITS); /* the checksum, but no flag for it */
+            else CHECK(try(p, length, N) != GCOMP_OK);
+            if (bit >= 8 * 32) CHECK(try(p, length, N) == GCOMP_CHECKSUM_MISMATCH || p[bit / 8] == 0 || c >= 5);
+            p[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        }
+    }
+}
+
+static void test_every_flipped_bit_without_checksum_is_refused_or_decodes_to_finite_numbers(void)
+{
+    for (size_t c = 0; c < CODECS; c++) {
+        size_t length = make(codecs[c], 0);
+        for (size_t bit = 0; bit < 8 * length; bit++) {
+            p[bit / 8] ^= (uint8_t)(1u << bit % 8);
+            (void)try(p, length, N);
+            p[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        }
+    }
+}
+
+static void test_the_header_is_refused_by_its_specific_error(void)
+{
+    size_t length = make("sign:block=64", 0);
+    p[0] = 'X';
+    CHECK(try(p, length, N) == GCOMP_NOT_A_PAYLOAD);
+    p[0] = 'G';
+    p[4] = 2;
+    CHECK(try(p, length, N) == GCOMP_UNSUPPORTED_VERSION);
+    p[4] = 1;
+    p[5] = 77;
+    CHECK(try(p, length, N) == GCOMP_UNKNOWN_METHOD);
+    p[5] = 6; /* powersgd has no payload */
+    CHECK(try(p, length, N) == GCOMP_UNKNOWN_METHOD);
+    p[5] = 4;
+    p[6] = 4;
+    CHECK(try(p, length, N) == GCOMP_RESERVED_BITS);
+    p[6] = 0;
+    p[7] = 1;
+    CHECK(try(p, length, N) == GCOMP_RESERVED_BITS);
+    p[7] = 0;
+    CHECK(try(p, length, N - 1) == GCOMP_COUNT_MISMATCH);
+    CHECK(try(p, length, N + 1) == GCOMP_COUNT_MISMATCH);
+    p[23] = 0x80; /* 2^63 bytes of body */
+    CHECK(try(p, length, N) == GCOMP_TRUNCATED);
+    p[23] = 0;
+    p[24] = 63; /* no block size */
+    CHECK(try(p, length, N) == GCOMP_CORRUPT);
+    p[24] = 64;
+    p[28] = 1;
+    CHECK(try(p, length, N) == GCOMP_RESERVED_BITS);
+    p[28] = 0;
+    CHECK(try(p, length, N) == GCOMP_OK);
+}
+
+static void test_scales_and_codes_are_finite_and_padding_is_zero(void)
+{
+    static const uint32_t bad[] = {0x7f800000u, 0x7fc00000u, 0xbf800000u, 0x80000000u};
+    size_t length;
+    for (size_t i = 0; i < 4; i++) {
+        length = make("sign:block=tensor", 0);
+        gcomp__put32(p + 32, bad[i]);
+        CHECK(try(p, length, N) == GCOMP_CORRUPT);
+    }
+    length = make("none", 0);
+    gcomp__put32(p + length - 4, 0x7f800000u);
+    CHECK(try(p, length, N) == GCOMP_CORRUPT);
+    length = make("fp16", 0);
+    gcomp__put16(p + 32, 0xfc00u);
+    CHECK(try(p, length, N) == GCOMP_CORRUPT);
+    length = make("bf16", 0);
+    gcomp__put16(p + 32 + 50, 0x7f80u);
+    CHECK(try(p, length, N) == GCOMP_CORRUPT);
+    length = make("sign:block=tensor", 0); /* 100 elements: the last byte has four bits of padding */
+    p[8] = 100;
+    p[16] = 4 + 13;
+    p[32 + 4 + 12] = 0x1f;
+    CHECK(try(p, 32 + 4 + 13, 100) == GCOMP_RESERVED_BITS);
+    p[32 + 4 + 12] = 0x0f;
+    CHECK(try(p, 32 + 4 + 13, 100) == GCOMP_OK);
+}
+
+static void test_sparse_bodies_are_checked_to_the_last_bit(void)
+{
+    size_t length = make("topk:density=0.1", 0);
+    CHECK(gcomp__get64(p + 32) == 20 && p[40] <= 32);
+    p[40] = 33;
+    CHECK(try(p, length, N) == GCOMP_CORRUPT);
+    p[40] = 31; /* larger gaps: indices behind the end, or a stream too short */
+    CHECK(try(p, length, N) == GCOMP_CORRUPT);
+    length = make("topk:density=0.1", 0);
+    p[32] = 201; /* k > n */
+    CHECK(try(p, length, N) == GCOMP_CORRUPT);
+    p[32] = 19; /* one value too few: what is left of the indices */
+    CHECK(try(p, length, N) != GCOMP_OK);
+    length = make("topk:density=0.1", 0);
+    p[7] = 5; /* sparse values of a sparse method */
+    CHECK(try(p, length, N) == GCOMP_UNKNOWN_METHOD);
+    length = make("topk:density=1", 0); /* about 200 indices: a bitmap */
+    if (p[40] == 255) {
+        uint8_t last = p[41 + 24];
+        p[41 + 24] = (uint8_t)(last ^ 1);
+        CHECK(try(p, length, N) == GCOMP_CORRUPT);
+    }
+}
+
+static void test_a_refusal_is_valid_and_decodes_to_its_error(void)
+{
+    for (size_t c = 0; c < CODECS; c++)
+        for (int where = 0; where < 3; where++) {
+            gcomp_exec exec = {GCOMP_ISA_AUTO, scratch, sizeof scratch, {NULL, NULL}};
+            gcomp_codec codec;
+            gcomp_input in;
+            gcomp_info info;
+            size_t length = 0;
+            (void)make(codecs[c], 0);
+            g[where == 0 ? 0 : where == 1 ? N / 2 : N - 1] = where == 1 ? -INFINITY : NAN;
+            memset(&in, 0, sizeof in);
+            in.grad = g;
+            in.rows = N;
+            CHECK(gcomp_codec_parse(&codec, codecs[c], NULL, 0) == GCOMP_OK);
+            CHECK(gcomp_encode(&codec, &in, &exec, p, sizeof p, &length) == GCOMP_NOT_FINITE && length == 32);
+            CHECK(try(p, length, N) == GCOMP_NOT_FINITE);
+            CHECK(gcomp_peek(p, length, &info) == GCOMP_OK && info.refused == 1 && info.count == N && info.length == 32);
+        }
+}
+
+static void test_codecs_are_printed_in_their_shortest_form(void)
+{
+    static const char *const pairs[][2] = {{"none", "none"}, {"sign", "sign"}, {"sign:block=1024", "sign"}, {"sign:block=tensor", "sign:block=tensor"},
+                                           {"sign:block=16", "sign:block=16"}, {"topk", "topk"}, {"topk:density=0.010", "topk"},
+                                           {"topk:density=1e-3", "topk:density=0.001"}, {"topk:density=1", "topk:density=1"},
+                                           {"topk:density=0.123456789012345", "topk:density=0.123456789012345"},
+                                           {"topk:density=2.5e-6+none", "topk:density=25e-7"}, {"topk+sign:block=32", "topk+sign:block=32"},
+                                           {"topk:density=.5+fp16", "topk:density=0.5+fp16"}, {"powersgd:rank=4", "powersgd"}, {"powersgd:rank=64", "powersgd:rank=64"}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        gcomp_codec codec, again;
+        char text[80], why[100] = "";
+        CHECK(gcomp_codec_parse(&codec, pairs[i][0], why, sizeof why) == GCOMP_OK && why[0] == 0);
+        CHECK(gcomp_codec_format(&codec, text, sizeof text) == strlen(pairs[i][1]));
+        if (strcmp(text, pairs[i][1])) printf("# %s printed as %s\n", pairs[i][0], text);
+        CHECK(!strcmp(text, pairs[i][1]));
+        CHECK(gcomp_codec_parse(&again, text, NULL, 0) == GCOMP_OK && !memcmp(&codec, &again, sizeof codec));
+        CHECK(gcomp_codec_format(&codec, text, 3) == strlen(pairs[i][1]) && strlen(text) == 2);
+    }
+}
+
+static void test_bad_codec_texts_are_refused_by_name(void)
+{
+    static const char *const pairs[][2] = {{"", ""}, {"tpok", "'tpok'"}, {"topk:densty=1", "'densty'"}, {"topk:density=0", "'0'"}, {"topk:density=1.5", "'1.5'"},
+                                           {"topk:density=nan", "'nan'"}, {"topk:density=-0.1", "'-0.1'"}, {"topk:density", "'density'"}, {"topk:density=", "''"},
+                                           {"topk:density=0.1x", "'0.1x'"}, {"topk:density=0.1,density=0.2", "'density'"}, {"sign:block=100", "'100'"},
+                                           {"sign:block=8", "'8'"}, {"sign:block=131072", "'131072'"}, {"sign:block=0", "'0'"}, {"powersgd:rank=0", "'0'"},
+                                           {"powersgd:rank=65", "'65'"}, {"powersgd:rank=1.5", "'1.5'"}, {"none:block=16", "'block'"}, {"sign+fp16", "'sign'"},
+                                           {"topk+powersgd", "'powersgd'"}, {"topk+topk", "'topk'"}, {"topk+", ""}, {"topk sign", "' sign'"},
+                                           {"topk:density=0.1234567890123456", "'0.1234567890123456'"}, {"topk:density=1e999", "'1e999'"}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        gcomp_codec codec, before;
+        char why[200] = "";
+        memset(&codec, 0x5a, sizeof codec);
+        before = codec;
+        CHECK(gcomp_codec_parse(&codec, pairs[i][0], why, sizeof why) == GCOMP_BAD_CODEC);
+        if (!why[0] || !strstr(why, pairs[i][1])) printf("# '%s': %s\n", pairs[i][0], why);
+        CHECK(why[0] && strstr(why, pairs[i][1]));
+        CHECK(memcmp(&codec, &before, sizeof codec) == 0);
+    }
+}
+
+/* ---------------- random numbers */
+
+static void test_philox_gives_the_published_answers(void)
+{
+    static const uint32_t known[3][10] = {
+        {0, 0, 0, 0, 0, 0, 0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u},
+        {0xffffffffu, 0xffffffffu, 0xffffffffu, 0xffffffffu, 0xffffffffu, 0xffffffffu, 0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu},
+        {0x243f6a88u, 0x85a308d3u, 0x13198a2eu, 0x03707344u, 0xa4093822u, 0x299f31d0u, 0xd16cfe09u, 0x94fdccebu, 0x5001e420u, 0x24126ea1u}};
+    for (int i = 0; i < 3; i++) {
+        uint32_t out[4];
+        gcomp__philox(out, known[i], known[i] + 4);
+        CHECK(!memcmp(out, known[i] + 6, sizeof out));
+    }
+}
+
+static void test_keys_differ_where_they_must_and_agree_where_they_must(void)
+{
+    gcomp_key a = gcomp_key_make(1, 2, 3, 4), b = gcomp_key_make(1, 2, 3, 5);
+    CHECK(a.shared == b.shared && a.own != b.own && a.own != a.shared);
+    CHECK(gcomp_key_make(2, 2, 3, 4).shared != a.shared && gcomp_key_make(1, 3, 3, 4).shared != a.shared && gcomp_key_make(1, 2, 4, 4).shared != a.shared);
+    CHECK(gcomp__stream(a.own, 1) != gcomp__stream(a.own, 2));
+}
+
+/* 65,536 draws a key: the mean within 5 standard deviations of 32767.5, and no correlation above 5 / sqrt(draws). */
+static void test_draws_are_uniform_and_uncorrelated_between_neighbours_and_keys(void)
+{
+    enum { DRAWS = 65536, KEYS = 40 };
+    for (int k = 0; k < KEYS; k++) {
+        uint64_t w = gcomp__stream(gcomp_key_make(9, (uint64_t)k, 0, 0).own, 1), v = gcomp__stream(gcomp_key_make(9, (uint64_t)k, 0, 1).own, 1);
+        double mean = 0, lag = 0, cross = 0, sigma = 65536.0 / sqrt(12.0), limit = 5.0 / sqrt((double)DRAWS);
+        double before = gcomp__draw(w, DRAWS) - 32767.5;
+        for (uint64_t i = 0; i < DRAWS; i++) {
+            double x = gcomp__draw(w, i) - 32767.5, y = gcomp__draw(v, i) - 32767.5;
+            mean += x;
+            lag += x * before;
+            cross += x * y;
+            before = x;
+        }
+        CHECK(fabs(mean / DRAWS) < sigma * limit);
+        CHECK(fabs(lag / DRAWS) < sigma * sigma * limit);
+        CHECK(fabs(cross / DRAWS) < sigma * sigma * limit);
+    }
+}
+
+int main(void)
+{
+    RUN(test_every_truncation_and_every_extra_byte_is_refused);
+    RUN(test_every_flipped_bit_of_a_sealed_payload_is_refused);
+    RUN(test_every_flipped_bit_without_checksum_is_refused_or_decodes_to_finite_numbers);
+    RUN(test_the_header_is_refused_by_its_specific_error);
+    RUN(test_scales_and_codes_are_finite_and_padding_is_zero);
+    RUN(test_sparse_bodies_are_checked_to_the_last_bit);
+    RUN(test_a_refusal_is_valid_and_decodes_to_its_error);
+    RUN(test_codecs_are_printed_in_their_shortest_form);
+    RUN(test_bad_codec_texts_are_refused_by_name);
+    RUN(test_philox_gives_the_published_answers);
+    RUN(test_keys_differ_where_they_must_and_agree_where_they_must);
+    RUN(test_draws_are_uniform_and_uncorrelated_between_neighbours_and_keys);
+    return test_end();
+}
