@@ -104,7 +104,7 @@ for flags in "gcc -O0" "gcc -O3 -march=native" "gcc -Ofast" "clang -O0" "clang -
 done
 if have aarch64-linux-gnu-gcc "gcc-aarch64-linux-gnu libc6-dev-arm64-cross" && have qemu-aarch64 qemu-user; then
     mkdir -p $out/include && cp /usr/include/stb/stb_ds.h $out/include/
-    for name in test_digest test_powersgd test_kernels; do
+    for name in test_digest test_methods test_powersgd test_kernels; do
         [ -e tests/$name.c ] || continue
         check "$name builds, aarch64" aarch64-linux-gnu-gcc -std=gnu11 -O2 -static -w -I. -I$out/include tests/$name.c -o $out/$name.arm -lm -pthread
         tap "$name, aarch64" qemu-aarch64 $out/$name.arm
