@@ -141,7 +141,7 @@ static double distance(const float *a, const float *b, size_t n)
     return sqrt(sum);
 }
 
-static int finite(const float *m, size_t n)
+static int all_finite(const float *m, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         if (!isfinite(m[i])) return 0;
@@ -296,7 +296,7 @@ static void test_a_zero_gradient_stays_zero_and_does_not_kill_the_warm_start(voi
                 for (int step = 0; step < zeros; step++) {
                     for (size_t w = 0; w < 2; w++) memset(g.grad[w][0], 0, sizeof m);
                     CHECK(group_step(&g) == GCOMP_OK);
-                    CHECK(finite(g.grad[0][0], COUNT));
+                    CHECK(all_finite(g.grad[0][0], COUNT));
                     if (first || !feedback) CHECK(norm(g.grad[0][0], COUNT) == 0);
                 }
                 low_rank(m, ROWS, COLS, 2, 900, 1.0);
@@ -331,7 +331,7 @@ static void test_matrices_of_lower_rank_and_of_any_scale_are_accurate(void)
                 for (int step = 0; step < 3; step++) {
                     for (size_t w = 0; w < world; w++) memcpy(g.grad[w][0], m, sizeof m);
                     CHECK(group_step(&g) == GCOMP_OK);
-                    CHECK(finite(g.grad[0][0], COUNT));
+                    CHECK(all_finite(g.grad[0][0], COUNT));
                 }
                 double error = distance(g.grad[0][0], m, COUNT) / norm(m, COUNT);
                 if (!(error <= 1e-5)) printf("# scale %g, kind %d: %.3g\n", scales[s], kind, error);
@@ -355,7 +355,7 @@ static void test_extreme_values_are_finite_or_refused_without_a_trace(void)
             for (size_t w = 0; w < 2; w++) memcpy(g.grad[w][0], m, sizeof m);
             gcomp_result result = group_step(&g);
             CHECK(result == GCOMP_OK || result == GCOMP_NOT_FINITE);
-            CHECK(finite(g.grad[0][0], COUNT) && finite(gcomp_residual(g.gc[0], 0), COUNT));
+            CHECK(all_finite(g.grad[0][0], COUNT) && all_finite(gcomp_residual(g.gc[0], 0), COUNT));
             if (result) CHECK(memcmp(g.grad[0][0], m, sizeof m) == 0);
         }
         group_close(&g);
