@@ -3258,7 +3258,7 @@ static void GCOMP__F(topk_collect)(gcomp__topk_job *job)
 static const gcomp__topk_kernels GCOMP__F(topk_kernels) = {GCOMP__F(topk_collect)};
 
 #ifdef GCOMP__LAST
-enum { GCOMP__TOPK_BINS = 2048, GCOMP__TOPK_SAMPLE = 65536, GCOMP__TOPK_BATCH = 128 };
+enum { GCOMP__TOPK_BINS = 2048, GCOMP__TOPK_SAMPLE = 65536, GCOMP__TOPK_BATCH = 128, GCOMP__TOPK_CURSORS = 8 };
 
 GCOMP__NOINLINE double gcomp__topk_exact(const double *density, double n)
 {
@@ -3474,58 +3474,105 @@ static gcomp_result gcomp__topk_check(const gcomp__view *view, const void *kerne
     return gcomp__block_check(&values, gcomp__kernels_of(set, values.method), set);
 }
 
-/* y[index] <- or += weight * value, for one payload. While one batch is added, the places of the next are fetched. */
-static void gcomp__topk_scatter(const gcomp__call *call, const gcomp__view *view, float *y, float weight, int store)
-{
-    uint32_t index[2][GCOMP__TOPK_BATCH];
-    float value[GCOMP__TOPK_BATCH];
+/* Reads a sparse payload along with others: its elements go to y, weighted, and out of the residual where it is the own one. */
+typedef struct gcomp__cursor {
     gcomp__indices indices;
     gcomp__view values;
     const gcomp__block_kernels *kernels;
-    size_t group = 0, got, coming, i;
-    unsigned turn = 0;
-    if (gcomp__topk_parts(view, &indices, &values) != GCOMP_OK) return;
-    kernels = (const gcomp__block_kernels *)gcomp__kernels_of(call->set, values.method);
-    memset(index, 0, sizeof index);
-    for (got = gcomp__next_indices(&indices, index[0], GCOMP__TOPK_BATCH); got; got = coming, turn ^= 1) {
-        const uint32_t *at = index[turn], *ahead = index[turn ^ 1];
-        coming = indices.bad ? 0 : gcomp__next_indices(&indices, index[turn ^ 1], GCOMP__TOPK_BATCH);
-        for (i = 0; i < got; i += 16) kernels->decode16(&values, group++, value + i);
-        for (i = 0; i < got; i++) {
-            float term = value[i] * weight;
-            GCOMP__PIN(term);
-            GCOMP__PREFETCH(y + ahead[i]);
-            y[at[i]] = store ? value[i] : y[at[i]] + term;
-        }
+    float *y, *residual; /* either may be NULL */
+    size_t group, at, got, coming; /* at .. got of one half are to be used; the other half holds the `coming` next ones */
+    unsigned half;
+    uint32_t index[2][16];
+    float value[2][16];
+} gcomp__cursor;
+
+/* The next 16 become current, and the 16 after them are read and their places fetched. */
+static int gcomp__cursor_fill(gcomp__cursor *c)
+{
+    float *place = c->y ? c->y : c->residual;
+    unsigned after = c->half;
+    size_t i;
+    c->at = 0;
+    c->got = c->coming;
+    c->half ^= 1;
+    c->coming = c->indices.bad ? 0 : gcomp__next_indices(&c->indices, c->index[after], 16);
+    for (i = 0; i < c->coming; i++) GCOMP__PREFETCH(place + c->index[after][i]);
+    if (c->coming) c->kernels->decode16(&c->values, c->group++, c->value[after]);
+    return c->got > 0;
+}
+
+static void gcomp__cursor_open(gcomp__cursor *c, const gcomp__call *call, const gcomp__view *view, float *y, float *residual)
+{
+    memset(c, 0, sizeof *c);
+    if (gcomp__topk_parts(view, &c->indices, &c->values) != GCOMP_OK) c->indices.left = 0;
+    c->kernels = (const gcomp__block_kernels *)gcomp__kernels_of(call->set, view->value);
+    c->y = y;
+    c->residual = residual;
+    gcomp__cursor_fill(c);
+}
+
+/* The elements below `end`. */
+static void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float weight)
+{
+    while (c->at < c->got || gcomp__cursor_fill(c)) {
+        const uint32_t *index = c->index[c->half];
+        const float *value = c->value[c->half];
+        size_t stop = c->got, i;
+        if (index[stop - 1] >= end)
+            for (stop = c->at; index[stop] < end;) stop++;
+        if (c->residual)
+            for (i = c->at; i < stop; i++) c->residual[index[i]] -= value[i];
+        if (c->y)
+            for (i = c->at; i < stop; i++) {
+                float term = value[i] * weight;
+                GCOMP__PIN(term);
+                c->y[index[i]] += term;
+            }
+        c->at = stop;
+        if (stop < c->got) break;
     }
 }
 
 typedef struct gcomp__absorb_job {
     const gcomp__common_kernels *common;
     const gcomp__sink *sink;
+    size_t first;
 } gcomp__absorb_job;
 
-static void gcomp__absorb_chunk(void *arg, size_t chunk)
+static void gcomp__absorb_chunk(void *arg, size_t task)
 {
     const gcomp__absorb_job *job = (const gcomp__absorb_job *)arg;
-    job->common->absorb(job->sink, chunk);
+    job->common->absorb(job->sink, job->first + task);
 }
 
+/* Chunk by chunk while it is in cache: what the dense part of the ending asks for, then the elements of all payloads, in order;
+   so many payloads at once as there are cursors. With threads the dense part of all chunks comes first. */
 static void gcomp__topk_decode(const gcomp__call *call, const gcomp__sink *sink)
 {
-    size_t w;
-    if (sink->ending == GCOMP__COMMIT) {
-        gcomp__absorb_job job;
-        job.common = call->set->common;
-        job.sink = sink;
-        gcomp__run(call, gcomp__chunks(sink->n), gcomp__absorb_chunk, &job);
-        if (sink->own && sink->residual) gcomp__topk_scatter(call, sink->own, sink->residual, -1.0f, 0);
-        if (!sink->y) return;
-    } else if (sink->ending == GCOMP__STORE || sink->fresh) {
-        memset(sink->y, 0, 4 * sink->n);
-    }
-    for (w = 0; w < sink->count; w++)
-        gcomp__topk_scatter(call, sink->views + w, sink->y, sink->weight, sink->ending == GCOMP__STORE);
+    const int apart = sink->ending == GCOMP__COMMIT && sink->residual && sink->own && (!sink->y || sink->own_at >= sink->count);
+    const size_t chunks = gcomp__chunks(sink->n);
+    const size_t step = call->parallel.run || (sink->count == 1 && sink->ending != GCOMP__COMMIT) ? chunks : 1;
+    const float weight = sink->ending == GCOMP__STORE ? 1.0f : sink->weight;
+    gcomp__cursor cursors[GCOMP__TOPK_CURSORS];
+    gcomp__absorb_job job;
+    size_t w = 0, used, i;
+    int first = 1;
+    job.common = call->set->common;
+    job.sink = sink;
+    do {
+        used = 0;
+        if (first && apart) gcomp__cursor_open(cursors + used++, call, sink->own, NULL, sink->residual);
+        for (; sink->y && w < sink->count && used < GCOMP__TOPK_CURSORS; w++)
+            gcomp__cursor_open(cursors + used++, call, sink->views + w, sink->y,
+                               !apart && sink->own && w == sink->own_at ? sink->residual : NULL);
+        for (job.first = 0; job.first < chunks; job.first += step) {
+            size_t begin = job.first * GCOMP_CHUNK, end = gcomp__min((job.first + step) * GCOMP_CHUNK, sink->n);
+            if (first && sink->ending == GCOMP__COMMIT) gcomp__run(call, step, gcomp__absorb_chunk, &job);
+            else if (first && (sink->fresh || sink->ending == GCOMP__STORE)) memset(sink->y + begin, 0, 4 * (end - begin));
+            for (i = 0; i < used; i++) gcomp__cursor_scatter(cursors + i, end, weight);
+        }
+        first = 0;
+    } while (sink->y && w < sink->count);
 }
 
 static const gcomp__method gcomp__row_topk = {
