@@ -1,0 +1,698 @@
+/* What every codec must do at its edges, whatever its method: the codecs come from the table of methods, with their default
+   parameters, and from a list of variants. Nothing here knows what a method sends, but for the hand-made index streams of
+   topk. */
+#define GCOMP_IMPLEMENTATION
+#include "../gcomp.h"
+#include "test.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <time.h>
+
+#ifdef __SANITIZE_ADDRESS__
+enum { LARGE = (1 << 18) + 3 }; /* each element costs a lot there */
+#else
+enum { LARGE = (1 << 20) + 3 };
+#endif
+enum { SMALL = 67, MOST_CODECS = 64, GUARD = 4 };
+
+static const char *const variants[] = {"sign:block=tensor", "sign:block=16", "topk:density=0.1", "topk:density=0.1+sign",
+                                       "topk:density=1+bf16"};
+
+typedef struct named {
+    char text[80];
+    gcomp_codec codec;
+} named;
+
+static named codecs[MOST_CODECS];
+static size_t codec_count;
+static gcomp_isa isa_now;
+
+static float g[LARGE], e[LARGE], p[LARGE], d[LARGE], y[LARGE];
+static uint16_t half[LARGE];
+static uint8_t payload[GCOMP_BOUND(LARGE)], second[GCOMP_BOUND(LARGE)], scratch[GCOMP_SCRATCH(LARGE)];
+
+/* ---------------- numbers */
+
+static uint64_t mixed(uint64_t i)
+{
+    uint64_t x = (i + 11) * 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 32) * 0xD6E8FEB86659FD93u;
+    return x ^ x >> 29;
+}
+
+static float normal(uint64_t i)
+{
+    double u = (double)(mixed(2 * i) >> 11) / 9007199254740992.0, v = (double)(mixed(2 * i + 1) >> 11) / 9007199254740992.0;
+    return (float)(sqrt(-2 * log(u + 1e-18)) * cos(6.283185307179586 * v));
+}
+
+static float float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+static float widened(gcomp_dtype dtype, size_t i)
+{
+    uint32_t h = half[i], exponent = h >> 10 & 31, fraction = h & 1023;
+    float x;
+    if (dtype == GCOMP_F32) return g[i];
+    if (dtype == GCOMP_BF16) return float_of(h << 16);
+    if (exponent == 31) x = fraction ? NAN : INFINITY;
+    else x = exponent ? ldexpf((float)(1024 + fraction), (int)exponent - 25) : ldexpf((float)fraction, -24);
+    return h & 0x8000u ? -x : x;
+}
+
+/* Gradient in g or half, residual in e: zeros of both signs, subnormals and large numbers among normal ones. */
+static void fill(gcomp_dtype dtype, size_t n, uint64_t seed)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint64_t r = mixed(seed + 3 * i);
+        uint32_t bits;
+        g[i] = normal(seed + i);
+        if (r % 13 == 0) g[i] = r & 64 ? 0.0f : -0.0f;
+        if (r % 17 == 0) g[i] *= 1e-40f;
+        if (r % 101 == 0) g[i] *= 1e30f;
+        memcpy(&bits, g + i, 4);
+        if (dtype == GCOMP_BF16) half[i] = (uint16_t)(bits >> 16);
+        if (dtype == GCOMP_F16) half[i] = (uint16_t)((r >> 40 & 0x7fff) % 0x7c00 | (r >> 20 & 0x8000));
+        e[i] = r % 11 == 0 ? -0.0f : normal(seed + 50000000 + i) * 0.1f;
+    }
+}
+
+static gcomp_input input_of(const void *grad, size_t n, gcomp_dtype dtype, float scale, const float *residual)
+{
+    gcomp_input in;
+    memset(&in, 0, sizeof in);
+    in.grad = grad;
+    in.dtype = dtype;
+    in.scale = scale;
+    in.residual = residual;
+    in.rows = n;
+    in.key = gcomp_key_make(5, 6, 7, 8);
+    return in;
+}
+
+static gcomp_exec exec_of(gcomp_isa isa)
+{
+    gcomp_exec exec = {isa, scratch, sizeof scratch, {NULL, NULL}};
+    return exec;
+}
+
+/* Encodes a plain vector; 0 and a failed check if that is refused. */
+static size_t encode_plain(const gcomp_codec *codec, const float *x, size_t n, gcomp_isa isa, void *to)
+{
+    gcomp_exec exec = exec_of(isa);
+    gcomp_input in = input_of(x, n, GCOMP_F32, 1, NULL);
+    size_t length = 0;
+    gcomp_result result = gcomp_encode(codec, &in, &exec, to, gcomp_bound(codec, n), &length);
+    CHECK(result == GCOMP_OK);
+    return result == GCOMP_OK ? length : 0;
+}
+
+/* ---------------- the codecs */
+
+static void add_codec(const char *text)
+{
+    named *to = codecs + codec_count;
+    gcomp_exec exec = exec_of(GCOMP_ISA_AUTO);
+    gcomp_input in = input_of(g, SMALL, GCOMP_F32, 1, NULL);
+    size_t length = 0;
+    gcomp_result result;
+    CHECK(codec_count < MOST_CODECS && gcomp_codec_parse(&to->codec, text, NULL, 0) == GCOMP_OK);
+    if (codec_count == MOST_CODECS || gcomp_bound(&to->codec, SMALL) == 0) return;
+    result = gcomp_encode(&to->codec, &in, &exec, payload, sizeof payload, &length);
+    if (result == GCOMP_NEEDS_ROUNDS) return;
+    CHECK(result == GCOMP_OK);
+    snprintf(to->text, sizeof to->text, "%s", text);
+    codec_count++;
+}
+
+static void test_methods_with_a_payload_encode_plain_numbers(void)
+{
+    const char *name;
+    fill(GCOMP_F32, SMALL, 0);
+    for (size_t i = 0; (name = gcomp_method_name(i)) != NULL; i++) add_codec(name);
+    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) add_codec(variants[i]);
+    CHECK(codec_count > sizeof variants / sizeof *variants);
+}
+
+/* ---------------- inputs */
+
+/* One gradient of a dtype, scaled and with or without a residual, against the vector p that it means. */
+static void check_input(gcomp_dtype dtype, float scale, int feedback, size_t n)
+{
+    const void *grad = dtype == GCOMP_F32 ? (const void *)g : half;
+    fill(dtype, n, n);
+    for (size_t i = 0; i < n; i++) {
+        volatile float scaled = scale * widened(dtype, i);
+        p[i] = feedback ? scaled + e[i] : scaled;
+    }
+    for (size_t c = 0; c < codec_count; c++) {
+        const gcomp_codec *codec = &codecs[c].codec;
+        gcomp_exec exec = exec_of(isa_now);
+        gcomp_input in = input_of(grad, n, dtype, scale, feedback ? e : NULL);
+        size_t length = encode_plain(codec, p, n, isa_now, payload), other = 0, wrong = 0;
+        CHECK(gcomp_encode(codec, &in, &exec, second, gcomp_bound(codec, n), &other) == GCOMP_OK);
+        if (length != other || memcmp(payload, second, length))
+            printf("# %s: dtype %d, scale %g, n %zu\n", codecs[c].text, (int)dtype, (double)scale, n);
+        CHECK(length == other && !memcmp(payload, second, length));
+        CHECK(gcomp_decode(payload, length, d, n, &exec) == GCOMP_OK);
+        if (feedback) memcpy(y, e, 4 * n);
+        else memset(y, 0, 4 * n);
+        CHECK(gcomp_retain(payload, length, &in, y, &exec) == GCOMP_OK);
+        for (size_t i = 0; i < n; i++) wrong += !(y[i] == p[i] - d[i]);
+        if (wrong) printf("# %s: %zu wrong of %zu, dtype %d\n", codecs[c].text, wrong, n, (int)dtype);
+        CHECK(wrong == 0);
+    }
+}
+
+static void test_any_dtype_scale_and_residual_encode_and_retain_as_the_vector_they_mean(void)
+{
+    static const size_t sizes[] = {1, 17, 1009, 4099};
+    static const float scales[] = {1, 0.5f, -3};
+    for (int dtype = GCOMP_F32; dtype <= GCOMP_BF16; dtype++) {
+        for (size_t k = 0; k < 3; k++)
+            for (int feedback = 0; feedback < 2; feedback++)
+                for (size_t s = 0; s < 4; s++) check_input((gcomp_dtype)dtype, scales[k], feedback, sizes[s]);
+        check_input((gcomp_dtype)dtype, -3, 1, 65536 + 5);
+    }
+}
+
+/* The same calls with every pointer moved: those to bytes by `shift` bytes, those to floats by as many floats. */
+static void check_shifted(const named *of, size_t n, size_t shift)
+{
+    static char grad[4 * LARGE];
+    static float old[LARGE], out[LARGE];
+    gcomp_exec plain = exec_of(isa_now), moved = {isa_now, scratch + shift, sizeof scratch - shift, {NULL, NULL}};
+    gcomp_input in = input_of(g, n, GCOMP_F32, 0.5f, e);
+    const void *pair[2] = {payload, payload}, *moved_pair[2] = {second + shift, second + shift};
+    size_t length = 0, other = 0, lengths[2];
+    float *to = out + shift;
+    CHECK(gcomp_encode(&of->codec, &in, &plain, payload, sizeof payload, &length) == GCOMP_OK);
+    memcpy(grad + shift, g, 4 * n);
+    memcpy(old + shift, e, 4 * n);
+    in.grad = grad + shift;
+    in.residual = old + shift;
+    CHECK(gcomp_encode(&of->codec, &in, &moved, second + shift, gcomp_bound(&of->codec, n), &other) == GCOMP_OK);
+    CHECK(length == other && !memcmp(payload, second + shift, length));
+    lengths[0] = lengths[1] = length;
+    CHECK(gcomp_seal(payload, length, &plain) == GCOMP_OK && gcomp_seal(second + shift, length, &moved) == GCOMP_OK);
+    CHECK(!memcmp(payload, second + shift, length));
+    CHECK(gcomp_decode(payload, length, d, n, &plain) == GCOMP_OK);
+    CHECK(gcomp_decode(second + shift, length, to, n, &moved) == GCOMP_OK && !memcmp(to, d, 4 * n));
+    CHECK(gcomp_decode_add(payload, length, 0.25f, d, n, &plain) == GCOMP_OK);
+    CHECK(gcomp_decode_add(second + shift, length, 0.25f, to, n, &moved) == GCOMP_OK && !memcmp(to, d, 4 * n));
+    CHECK(gcomp_decode_mean(pair, lengths, 2, d, n, &plain) == GCOMP_OK);
+    CHECK(gcomp_decode_mean(moved_pair, lengths, 2, to, n, &moved) == GCOMP_OK && !memcmp(to, d, 4 * n));
+    memcpy(d, e, 4 * n);
+    memcpy(to, e, 4 * n);
+    CHECK(gcomp_retain(second + shift, length, &in, to, &moved) == GCOMP_OK);
+    in.grad = g;
+    CHECK(gcomp_retain(payload, length, &in, d, &plain) == GCOMP_OK && !memcmp(to, d, 4 * n));
+}
+
+static void test_bytes_and_floats_at_any_address_give_the_same_bits(void)
+{
+    static const size_t sizes[] = {1, 16, SMALL, 1009, 65536 + 5};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        fill(GCOMP_F32, sizes[s], s);
+        for (size_t c = 0; c < codec_count; c++)
+            for (size_t shift = 1; shift <= 3; shift++) check_shifted(codecs + c, sizes[s], shift);
+    }
+}
+
+static const float not_numbers[] = {NAN, INFINITY, -INFINITY};
+
+/* One encode that must be refused, and what may be done with the refusal. good: a valid payload of as many elements. */
+static void check_refusal(const gcomp_codec *codec, const gcomp_input *in, size_t n, const void *good, size_t good_length)
+{
+    gcomp_exec exec = exec_of(isa_now);
+    const void *payloads[3] = {good, payload, good};
+    size_t lengths[3] = {good_length, 0, good_length}, length = 0, changed = 0;
+    gcomp_info info;
+    for (size_t i = 0; i < n; i++) y[i] = 7;
+    CHECK(gcomp_encode(codec, in, &exec, payload, gcomp_bound(codec, n), &length) == GCOMP_NOT_FINITE && length == 32);
+    for (int seal = 0; seal < 2; seal++) {
+        if (seal) CHECK(gcomp_seal(payload, length, &exec) == GCOMP_OK);
+        CHECK(gcomp_check(payload, length, n) == GCOMP_NOT_FINITE);
+        CHECK(gcomp_peek(payload, length, &info) == GCOMP_OK && info.refused == 1 && info.count == n && info.length == 32);
+        CHECK(gcomp_decode(payload, length, y, n, &exec) == GCOMP_NOT_FINITE);
+        CHECK(gcomp_decode_add(payload, length, 1, y, n, &exec) == GCOMP_NOT_FINITE);
+        CHECK(gcomp_retain(payload, length, in, y, &exec) == GCOMP_NOT_FINITE);
+        for (size_t at = 0; at < 3; at++) {
+            payloads[0] = payloads[1] = payloads[2] = good;
+            lengths[0] = lengths[1] = lengths[2] = good_length;
+            payloads[at] = payload;
+            lengths[at] = length;
+            CHECK(gcomp_decode_mean(payloads, lengths, 3, y, n, &exec) == GCOMP_NOT_FINITE);
+        }
+    }
+    for (size_t i = 0; i < n; i++) changed += !(y[i] == 7);
+    CHECK(changed == 0);
+}
+
+static void check_not_finite(const gcomp_codec *codec, size_t n)
+{
+    size_t good = encode_plain(codec, g, n, isa_now, second);
+    for (size_t k = 0; k < 9; k++) {
+        size_t at = k / 3 == 0 ? 0 : k / 3 == 1 ? n / 2 : n - 1;
+        float bad = not_numbers[k % 3];
+        uint32_t bits;
+        gcomp_input in = input_of(p, n, GCOMP_F32, k & 1 ? 0.5f : 1, NULL);
+        memcpy(p, g, 4 * n);
+        p[at] = bad;
+        check_refusal(codec, &in, n, second, good);
+        in.residual = e;
+        check_refusal(codec, &in, n, second, good);
+        in.grad = g;
+        in.residual = p;
+        check_refusal(codec, &in, n, second, good);
+        for (int dtype = GCOMP_F16; dtype <= GCOMP_BF16; dtype++) {
+            memcpy(&bits, &bad, 4);
+            memset(half, 0, 2 * n);
+            half[at] = (uint16_t)(dtype == GCOMP_BF16 ? bits >> 16 : (bits >> 16 & 0x8000u) | (k % 3 ? 0x7c00u : 0x7c01u));
+            in = input_of(half, n, (gcomp_dtype)dtype, k & 1 ? 0.5f : 1, k & 2 ? e : NULL);
+            check_refusal(codec, &in, n, second, good);
+        }
+        memcpy(p, g, 4 * n); /* finite, but the sum or the product is not */
+        p[at] = 3e38f;
+        in = input_of(p, n, GCOMP_F32, k & 1 ? 3 : -3, NULL);
+        check_refusal(codec, &in, n, second, good);
+        in = input_of(p, n, GCOMP_F32, 1, p);
+        check_refusal(codec, &in, n, second, good);
+    }
+}
+
+static void test_an_element_that_is_not_finite_gives_a_refusal_that_changes_nothing(void)
+{
+    static const size_t sizes[] = {1, 15, 16, 17, 1000};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        for (size_t i = 0; i < sizes[s]; i++) {
+            g[i] = normal(i);
+            e[i] = normal(i + 5000);
+        }
+        for (size_t c = 0; c < codec_count; c++) check_not_finite(&codecs[c].codec, sizes[s]);
+    }
+}
+
+/* ---------------- sizes */
+
+static void run_backwards(void *user, size_t count, void (*task)(void *arg, size_t index), void *arg)
+{
+    (void)user;
+    while (count) task(arg, --count);
+}
+
+/* This instruction set, alone and with tasks in reverse order, against scalar code. */
+static void check_size(const named *of, size_t n)
+{
+    gcomp_exec scalar = exec_of(GCOMP_ISA_SCALAR), execs[2];
+    gcomp_input in = input_of(g, n, GCOMP_F32, 1, e);
+    const void *pair[2] = {payload, payload};
+    size_t length = 0, bound = gcomp_bound(&of->codec, n), lengths[2];
+    CHECK(gcomp_encode(&of->codec, &in, &scalar, payload, bound, &length) == GCOMP_OK);
+    CHECK(length <= bound && bound <= GCOMP_BOUND(n) && gcomp_scratch(&of->codec, n) <= GCOMP_SCRATCH(n));
+    CHECK(gcomp_check(payload, length, n) == GCOMP_OK);
+    lengths[0] = lengths[1] = length;
+    execs[0] = execs[1] = exec_of(isa_now);
+    execs[1].parallel.run = run_backwards;
+    for (int k = 0; k < 2; k++) {
+        size_t other = 0;
+        CHECK(gcomp_encode(&of->codec, &in, execs + k, second, bound, &other) == GCOMP_OK);
+        CHECK(length == other && !memcmp(payload, second, length));
+    }
+    CHECK(gcomp_decode(payload, length, d, n, &scalar) == GCOMP_OK);
+    for (int k = 0; k < 2; k++) CHECK(gcomp_decode(payload, length, y, n, execs + k) == GCOMP_OK && !memcmp(y, d, 4 * n));
+    CHECK(gcomp_decode_mean(pair, lengths, 2, d, n, &scalar) == GCOMP_OK);
+    CHECK(gcomp_decode_mean(pair, lengths, 2, y, n, execs + 1) == GCOMP_OK && !memcmp(y, d, 4 * n));
+    memcpy(d, e, 4 * n);
+    memcpy(y, e, 4 * n);
+    CHECK(gcomp_retain(payload, length, &in, d, &scalar) == GCOMP_OK);
+    CHECK(gcomp_retain(payload, length, &in, y, execs + 1) == GCOMP_OK && !memcmp(y, d, 4 * n));
+}
+
+static void check_sizes(size_t from, size_t to)
+{
+    fill(GCOMP_F32, to, 12345);
+    for (size_t n = from; n <= to; n++)
+        for (size_t c = 0; c < codec_count; c++) check_size(codecs + c, n);
+}
+
+static void test_no_element_and_one_element_are_the_same_on_scalar_code_and_backwards(void) { check_sizes(0, 1); }
+static void test_few_elements_are_the_same_on_scalar_code_and_backwards(void) { check_sizes(2, 70); }
+
+static void test_many_chunks_are_the_same_on_scalar_code_and_backwards(void)
+{
+    static float once[LARGE];
+    for (size_t i = 0; i < LARGE && once[LARGE - 1] == 0; i++) once[i] = normal(i);
+    for (size_t i = 0; i < LARGE; i++) {
+        g[i] = once[i];
+        e[i] = once[LARGE - 1 - i] * 0.25f;
+    }
+    for (size_t c = 0; c < codec_count; c++) check_size(codecs + c, LARGE);
+}
+
+/* ---------------- means */
+
+static void test_the_mean_of_payloads_of_many_codecs_is_their_sum_in_order(void)
+{
+    static const size_t sizes[] = {1, SMALL, 1009, 65536 + 5};
+    static uint8_t bytes[20][GCOMP_BOUND(65536 + 5)];
+    static float decoded[20][65536 + 5];
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (size_t trial = 0; trial < (s < 3 ? 40 : 4); trial++) {
+            size_t n = sizes[s], count = s < 3 ? trial % 20 + 1 : 20 - trial, lengths[20], wrong = 0;
+            const void *payloads[20];
+            gcomp_exec exec = exec_of(isa_now);
+            float weight = 1.0f / (float)count;
+            for (size_t w = 0; w < count; w++) { /* runs of one codec, and single ones */
+                const gcomp_codec *codec = &codecs[mixed(trial * 100 + (trial & 1 ? w : w / 5)) % codec_count].codec;
+                fill(GCOMP_F32, n, trial * 1000 + w);
+                lengths[w] = encode_plain(codec, g, n, isa_now, bytes[w]);
+                payloads[w] = bytes[w];
+                CHECK(gcomp_decode(bytes[w], lengths[w], decoded[w], n, &exec) == GCOMP_OK);
+            }
+            for (size_t i = 0; i < n; i++) y[i] = NAN;
+            CHECK(gcomp_decode_mean(payloads, lengths, count, y, n, &exec) == GCOMP_OK);
+            for (size_t i = 0; i < n; i++) {
+                volatile float sum = 0, term;
+                for (size_t w = 0; w < count; w++) {
+                    term = decoded[w][i] * weight;
+                    sum = sum + term;
+                }
+                wrong += !(y[i] == sum);
+            }
+            if (wrong) printf("# n %zu, %zu payloads: %zu wrong\n", n, count, wrong);
+            CHECK(wrong == 0);
+        }
+}
+
+/* ---------------- damage */
+
+/* Every decoding of a payload, from a heap block of its exact length, between guard words: all refuse it alike and change
+   nothing, or all take it and give finite numbers. */
+static gcomp_result try_bytes(const uint8_t *bytes, size_t length, size_t n)
+{
+    gcomp_exec exec = exec_of(isa_now);
+    gcomp_input in = input_of(g, n, GCOMP_F32, 1, NULL);
+    uint8_t *exact = (uint8_t *)malloc(length ? length : 1);
+    float *frame = (float *)malloc(4 * (n + 2 * GUARD)), *inside = frame + GUARD;
+    const void *pair[2] = {exact, exact};
+    size_t lengths[2] = {length, length}, changed = 0;
+    gcomp_result result;
+    if (length) memcpy(exact, bytes, length);
+    for (size_t i = 0; i < n + 2 * GUARD; i++) frame[i] = 7;
+    result = gcomp_check(exact, length, n);
+    CHECK(gcomp_decode(exact, length, inside, n, &exec) == result);
+    for (size_t i = 0; i < n; i++) changed += result ? !(inside[i] == 7) : !isfinite(inside[i]);
+    for (size_t i = 0; i < n; i++) inside[i] = 7;
+    CHECK(gcomp_decode_mean(pair, lengths, 2, inside, n, &exec) == result);
+    for (size_t i = 0; i < n && result; i++) changed += !(inside[i] == 7);
+    CHECK(gcomp_decode_add(exact, length, 1, inside, n, &exec) == result);
+    for (size_t i = 0; i < n; i++) changed += result ? !(inside[i] == 7) : 0;
+    CHECK(gcomp_retain(exact, length, &in, inside, &exec) == result);
+    for (size_t i = 0; i < n && result; i++) changed += !(inside[i] == 7);
+    for (size_t i = 0; i < GUARD; i++) changed += !(frame[i] == 7) + !(frame[GUARD + n + i] == 7);
+    CHECK(changed == 0);
+    free(exact);
+    free(frame);
+    return result;
+}
+
+static size_t make_small(size_t c)
+{
+    for (size_t i = 0; i < SMALL; i++) g[i] = normal(i + 900);
+    return encode_plain(&codecs[c].codec, g, SMALL, isa_now, payload);
+}
+
+static void test_every_cut_and_every_appended_byte_is_refused(void)
+{
+    for (size_t c = 0; c < codec_count; c++)
+        for (int seal = 0; seal < 2; seal++) {
+            size_t length = make_small(c);
+            if (seal) CHECK(gcomp_seal(payload, length, NULL) == GCOMP_OK);
+            CHECK(try_bytes(payload, length, SMALL) == GCOMP_OK);
+            for (size_t cut = 0; cut < length; cut++) CHECK(try_bytes(payload, cut, SMALL) != GCOMP_OK);
+            for (size_t more = 1; more <= 40; more++) {
+                payload[length + more - 1] = (uint8_t)(more * 37 & (more & 1 ? 0xff : 0));
+                CHECK(try_bytes(payload, length + more, SMALL) != GCOMP_OK);
+            }
+            CHECK(try_bytes(payload, length, SMALL - 1) != GCOMP_OK && try_bytes(payload, length, SMALL + 1) != GCOMP_OK);
+        }
+}
+
+/* The same, with a header that agrees about the length. */
+static void test_a_body_of_another_length_is_refused(void)
+{
+    for (size_t c = 0; c < codec_count; c++) {
+        size_t length = make_small(c), body = length - 32;
+        memset(payload + length, 0, 40);
+        for (size_t bytes = 0; bytes < body + 40; bytes++) {
+            gcomp__put64(payload + 16, bytes);
+            if (bytes < body) (void)try_bytes(payload, 32 + bytes, SMALL); /* a sparse one may have another meaning */
+            if (bytes > body) CHECK(try_bytes(payload, 32 + bytes, SMALL) != GCOMP_OK);
+        }
+    }
+}
+
+static void check_flips(int seal)
+{
+    for (size_t c = 0; c < codec_count; c++) {
+        size_t length = make_small(c);
+        if (seal) CHECK(gcomp_seal(payload, length, NULL) == GCOMP_OK);
+        for (size_t bit = 0; bit < 8 * length; bit++) {
+            gcomp_result result;
+            payload[bit / 8] ^= (uint8_t)(1u << bit % 8);
+            result = try_bytes(payload, length, SMALL);
+            if (seal && result == GCOMP_OK) printf("# %s: bit %zu of byte %zu\n", codecs[c].text, bit % 8, bit / 8);
+            CHECK(!seal || result != GCOMP_OK);
+            payload[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        }
+    }
+}
+
+static void test_every_flipped_bit_of_a_sealed_payload_is_refused(void) { check_flips(1); }
+static void test_a_flipped_bit_without_a_seal_is_refused_or_gives_finite_numbers(void) { check_flips(0); }
+
+/* ---------------- index streams by hand */
+enum { STREAM = 1 << 16 };
+
+static uint8_t stream[STREAM];
+static size_t stream_bits;
+
+static void put_ones(size_t count)
+{
+    for (; count; count--, stream_bits++) stream[stream_bits / 8] |= (uint8_t)(1u << stream_bits % 8);
+}
+
+static void put_gap(uint64_t gap, unsigned coder)
+{
+    put_ones((size_t)(gap >> coder));
+    stream_bits++;
+    for (unsigned b = 0; b < coder; b++, stream_bits++)
+        if (gap >> b & 1) stream[stream_bits / 8] |= (uint8_t)(1u << stream_bits % 8);
+}
+
+static void begin_stream(void)
+{
+    memset(stream, 0, sizeof stream);
+    stream_bits = 0;
+}
+
+/* A topk payload with the values 1, 2, 3, ... as floats, behind `bytes` bytes of the stream. Returns its length. */
+static size_t by_hand(uint64_t n, uint64_t k, unsigned coder, size_t bytes, size_t values)
+{
+    memset(second, 0, 32);
+    memcpy(second, "GCMP", 4);
+    second[4] = 1;
+    second[5] = 5;
+    second[7] = 1;
+    gcomp__put64(second + 8, n);
+    gcomp__put64(second + 16, 9 + bytes + 4 * values);
+    gcomp__put64(second + 32, k);
+    second[40] = (uint8_t)coder;
+    memcpy(second + 41, stream, bytes);
+    for (size_t i = 0; i < values; i++) {
+        float v = (float)(i + 1);
+        uint32_t bits;
+        memcpy(&bits, &v, 4);
+        gcomp__put32(second + 41 + bytes + 4 * i, bits);
+    }
+    return 41 + bytes + 4 * values;
+}
+
+static size_t stream_bytes(void) { return (stream_bits + 7) / 8; }
+
+static void test_streams_written_by_the_manual_are_read_with_every_coder(void)
+{
+    static const uint32_t runs[] = {0, 1, 2, 23, 24, 25, 30, 31, 32, 33, 54, 55, 56, 57, 62, 63, 64, 65, 111, 112, 113, 300};
+    enum { RUNS = sizeof runs / sizeof *runs };
+    gcomp_exec exec = exec_of(isa_now);
+    for (unsigned coder = 0; coder <= 32; coder++)
+        for (size_t run = 0; run < RUNS; run++) {
+            static const unsigned before[] = {0, 1, 3, 7};
+            size_t n = 70000, k = 0, length;
+            uint64_t next = 0;
+            begin_stream();
+            memset(d, 0, 4 * n);
+            for (size_t i = 0; i < 30; i++) {
+                uint64_t gap = (uint64_t)(i % 2 ? before[i / 2 % 4] : runs[(run + i / 2) % RUNS]) << (coder < 12 ? coder : 0);
+                if (next + gap >= n) break;
+                put_gap(gap, coder);
+                next += gap;
+                d[next++] = (float)++k;
+            }
+            length = by_hand(n, k, coder, stream_bytes(), k);
+            CHECK(gcomp_check(second, length, n) == GCOMP_OK);
+            CHECK(gcomp_decode(second, length, y, n, &exec) == GCOMP_OK && !memcmp(y, d, 4 * n));
+        }
+}
+
+static const unsigned coders[] = {0, 1, 16, 31, 32};
+
+static void test_an_index_of_n_is_refused_and_of_n_minus_1_is_not(void)
+{
+    static const size_t sizes[] = {1, 2, 16, 17, 64, SMALL, 1000, 4096};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (size_t c = 0; c < 5; c++) {
+            size_t n = sizes[s];
+            for (size_t past = 0; past < 3; past++) {
+                begin_stream(); /* one index */
+                put_gap(n - 1 + past, coders[c]);
+                CHECK((try_bytes(second, by_hand(n, 1, coders[c], stream_bytes(), 1), n) == GCOMP_OK) == (past == 0));
+                if (n < 2) continue;
+                begin_stream(); /* the first and the last */
+                put_gap(0, coders[c]);
+                put_gap(n - 2 + past, coders[c]);
+                CHECK((try_bytes(second, by_hand(n, 2, coders[c], stream_bytes(), 2), n) == GCOMP_OK) == (past == 0));
+                begin_stream(); /* all, or one left out */
+                for (size_t i = 0; i < n; i++) put_gap(i == n / 2 ? past : 0, coders[c]);
+                CHECK((try_bytes(second, by_hand(n, n, coders[c], stream_bytes(), n), n) == GCOMP_OK) == (past == 0));
+            }
+        }
+}
+
+static void test_the_last_index_of_the_largest_tensor_is_checked(void)
+{
+#if SIZE_MAX > 0xffffffffu
+    for (size_t c = 2; c < 5; c++)
+        for (uint64_t past = 0; past < 3; past++) {
+            begin_stream();
+            put_gap((uint64_t)0xfffffffeu + past, coders[c]);
+            CHECK((gcomp_check(second, by_hand(0xffffffffu, 1, coders[c], stream_bytes(), 1), 0xffffffffu) == GCOMP_OK) ==
+                  (past == 0));
+            CHECK(gcomp_check(second, by_hand((uint64_t)1 << 32, 1, coders[c], stream_bytes(), 1), (size_t)1 << 32) != GCOMP_OK);
+        }
+#endif
+}
+
+static void test_endless_quotients_are_refused_at_once(void)
+{
+    clock_t start = clock();
+    for (size_t c = 0; c < 5; c++)
+        for (size_t bytes = 0; bytes <= 40; bytes++)
+            for (size_t k = 1; k <= SMALL; k += k < 3 ? 1 : 32) {
+                begin_stream();
+                put_ones(8 * bytes);
+                CHECK(try_bytes(second, by_hand(SMALL, k, coders[c], bytes, k), SMALL) != GCOMP_OK);
+                if (bytes < 10) continue;
+                stream[bytes - 1] = 0x7f; /* the run ends in the last bit, far behind n */
+                CHECK(try_bytes(second, by_hand(SMALL, k, coders[c], bytes, k), SMALL) != GCOMP_OK);
+                stream[bytes - 1] = 0;
+                CHECK(try_bytes(second, by_hand(SMALL, k, coders[c], bytes, k), SMALL) != GCOMP_OK);
+            }
+    for (size_t c = 0; c < 5; c++) {
+        begin_stream();
+        put_ones(8 * (size_t)STREAM);
+        CHECK(try_bytes(second, by_hand(SMALL, 1, coders[c], STREAM, 1), SMALL) != GCOMP_OK);
+        CHECK(gcomp_check(second, by_hand(0xffffffffu, 1, coders[c], STREAM, 1), 0xffffffffu) != GCOMP_OK);
+        stream[STREAM - 8] = 0;
+        CHECK(try_bytes(second, by_hand(SMALL, 2, coders[c], STREAM, 2), SMALL) != GCOMP_OK);
+    }
+    CHECK((double)(clock() - start) / CLOCKS_PER_SEC < 30);
+}
+
+static void test_a_count_that_the_stream_does_not_hold_is_refused(void)
+{
+    static const uint64_t absurd[] = {SMALL + 1, 1000, 0xffffffffu, (uint64_t)1 << 32, (uint64_t)1 << 61, (uint64_t)1 << 62,
+                                      (uint64_t)1 << 63, UINT64_MAX - 8, UINT64_MAX};
+    for (size_t c = 0; c < 5; c++) {
+        begin_stream();
+        for (size_t i = 0; i < 16; i++) put_gap(i == 15 ? 1 : i % 3, coders[c]);
+        for (size_t k = 0; k <= SMALL; k++) { /* zero bits of padding may be gaps of 0 as well */
+            size_t bytes = stream_bytes(), most = 16 + (8 * bytes - stream_bits) / (1 + coders[c]);
+            gcomp_result result = try_bytes(second, by_hand(SMALL, k, coders[c], bytes, k), SMALL);
+            CHECK((result == GCOMP_OK) == (k >= 16 && k <= most));
+        }
+        for (size_t i = 0; i < sizeof absurd / sizeof *absurd; i++)
+            for (size_t values = 0; values <= SMALL + 1; values += 17)
+                CHECK(try_bytes(second, by_hand(SMALL, absurd[i], coders[c], stream_bytes(), values), SMALL) != GCOMP_OK);
+    }
+}
+
+static void test_coders_that_do_not_exist_are_refused(void)
+{
+    for (unsigned coder = 33; coder < 255; coder++)
+        for (size_t k = 0; k <= 16; k += 4)
+            for (size_t bytes = 0; bytes < 20; bytes += 9) {
+                begin_stream();
+                CHECK(try_bytes(second, by_hand(SMALL, k, coder, bytes, k), SMALL) != GCOMP_OK);
+                put_ones(8 * bytes);
+                CHECK(try_bytes(second, by_hand(SMALL, k, coder, bytes, k), SMALL) != GCOMP_OK);
+            }
+}
+
+static void test_a_bitmap_has_its_length_its_count_and_zero_padding(void)
+{
+    for (size_t k = 0; k <= SMALL + 5; k++)
+        for (size_t bytes = 0; bytes <= 18; bytes++)
+            for (size_t bits = 0; bits <= SMALL + 5 && bits <= 8 * bytes; bits++) {
+                int valid = bytes == (SMALL + 7) / 8 && k == bits && k <= SMALL;
+                if (!valid && (k + bits + bytes) % 5) continue;
+                begin_stream();
+                put_ones(bits);
+                CHECK((try_bytes(second, by_hand(SMALL, k, 255, bytes, k), SMALL) == GCOMP_OK) == valid);
+            }
+    for (size_t pad = SMALL; pad < 72; pad++) { /* a bit behind the last element, in place of one */
+        begin_stream();
+        put_ones(9);
+        stream_bits = pad;
+        put_ones(1);
+        CHECK(try_bytes(second, by_hand(SMALL, 10, 255, 9, 10), SMALL) != GCOMP_OK);
+        CHECK(try_bytes(second, by_hand(SMALL, 9, 255, 9, 9), SMALL) != GCOMP_OK);
+    }
+}
+
+int main(void)
+{
+    const char *only = getenv("GCOMP_ISA");
+    RUN(test_methods_with_a_payload_encode_plain_numbers);
+    for (int i = 1; i <= GCOMP_ISA_NEON; i++) {
+        isa_now = (gcomp_isa)i;
+        if (!gcomp_isa_available(isa_now) || (only && *only && strcmp(only, gcomp_isa_name(isa_now)))) continue;
+        printf("# %s\n", gcomp_isa_name(isa_now));
+        RUN(test_any_dtype_scale_and_residual_encode_and_retain_as_the_vector_they_mean);
+        RUN(test_bytes_and_floats_at_any_address_give_the_same_bits);
+        RUN(test_an_element_that_is_not_finite_gives_a_refusal_that_changes_nothing);
+        RUN(test_no_element_and_one_element_are_the_same_on_scalar_code_and_backwards);
+        RUN(test_few_elements_are_the_same_on_scalar_code_and_backwards);
+        RUN(test_many_chunks_are_the_same_on_scalar_code_and_backwards);
+        RUN(test_the_mean_of_payloads_of_many_codecs_is_their_sum_in_order);
+        RUN(test_every_cut_and_every_appended_byte_is_refused);
+        RUN(test_a_body_of_another_length_is_refused);
+        RUN(test_every_flipped_bit_of_a_sealed_payload_is_refused);
+        RUN(test_a_flipped_bit_without_a_seal_is_refused_or_gives_finite_numbers);
+        RUN(test_streams_written_by_the_manual_are_read_with_every_coder);
+        RUN(test_an_index_of_n_is_refused_and_of_n_minus_1_is_not);
+        RUN(test_the_last_index_of_the_largest_tensor_is_checked);
+        RUN(test_endless_quotients_are_refused_at_once);
+        RUN(test_a_count_that_the_stream_does_not_hold_is_refused);
+        RUN(test_coders_that_do_not_exist_are_refused);
+        RUN(test_a_bitmap_has_its_length_its_count_and_zero_padding);
+    }
+    return test_end();
+}
