@@ -18,8 +18,8 @@
 
 enum { MAX_ROWS = 160, MAX_ROUNDS = 15 };
 
-static const char *const codecs[] = {"none", "fp16", "bf16", "sign", "sign:block=tensor", "topk", "topk:density=0.001", "topk:density=0.01+sign",
-                                     "powersgd:rank=1", "powersgd:rank=2", "powersgd", NULL};
+static const char *const codecs[] = {"none", "fp16", "bf16", "sign", "sign:block=tensor", "topk", "topk:density=0.001",
+                                     "topk:density=0.01+sign", "powersgd:rank=1", "powersgd:rank=2", "powersgd", NULL};
 static const char *const kernels[] = {"encode", "encode_plain", "commit", "round_trip", "decode", "decode_add", "seal", NULL};
 
 typedef struct data {
@@ -319,17 +319,19 @@ static void print_row(const row *r, size_t n, double seconds, FILE *csv)
 {
     double speed = 4e-9 * (double)n / seconds;
     const char *quote = strchr(r->method, ',') ? "\"" : "";
-    printf("%-24s %-13s %-7s %9zu %9.2f %7.3f %9.1f %9.2g\n", r->method, r->kernel, gcomp_isa_name(r->isa), n, speed, r->ratio, r->compression, r->error);
+    printf("%-24s %-13s %-7s %9zu %9.2f %7.3f %9.1f %9.2g\n", r->method, r->kernel, gcomp_isa_name(r->isa), n, speed, r->ratio,
+           r->compression, r->error);
     if (csv)
-        fprintf(csv, "%s%s%s,%s,%s,%zu,%zu,%.3f,%.4f,%.3f,%.6g\n", quote, r->method, quote, r->kernel, gcomp_isa_name(r->isa), thread_count, n, speed,
-                r->ratio, r->compression, r->error);
+        fprintf(csv, "%s%s%s,%s,%s,%zu,%zu,%.3f,%.4f,%.3f,%.6g\n", quote, r->method, quote, r->kernel, gcomp_isa_name(r->isa),
+                thread_count, n, speed, r->ratio, r->compression, r->error);
     fflush(stdout);
 }
 
 static void bench(data *d, gcomp_isa isa, const char *filter, FILE *csv)
 {
     static row rows[MAX_ROWS];
-    size_t count = make_rows(rows, isa, d->n, filter), rounds = d->n >= (1u << 24) ? 7 : 9, calls = d->n >= (1u << 20) ? 1 : (1u << 19) / d->n;
+    size_t count = make_rows(rows, isa, d->n, filter), rounds = d->n >= (1u << 24) ? 7 : 9,
+           calls = d->n >= (1u << 20) ? 1 : (1u << 19) / d->n;
     double axpy_seconds;
     for (size_t i = 3; i < count; i++) {
         if (!strcmp(rows[i].method, "axpy") || !strcmp(rows[i].method, "memcpy") || !strcmp(rows[i].method, "read")) continue;
@@ -418,7 +420,9 @@ int main(int argc, char **argv)
             for (size_t c = 0; codecs[c]; c++) puts(codecs[c]);
             return 0;
         }
-        if (!value) return fprintf(stderr, "usage: bench [--filter TEXT] [--isa NAME] [--n COUNT] [--threads T] [--csv FILE] [--list]\n"), 2;
+        if (!value)
+            return fprintf(stderr, "usage: bench [--filter TEXT] [--isa NAME] [--n COUNT] [--threads T] [--csv FILE]"
+                                   " [--list]\n"), 2;
         i++;
         if (!strcmp(argv[i - 1], "--filter")) filter = value;
         else if (!strcmp(argv[i - 1], "--isa")) isa = value;

@@ -7,8 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const char *const codecs[] = {"none", "fp16", "bf16", "sign", "sign:block=16", "sign:block=tensor", "topk:density=0.05", "topk:density=0.5",
-                                     "topk:density=0.1+fp16", "topk:density=0.2+sign:block=16", "topk:density=0.003+bf16"};
+static const char *const codecs[] = {"none", "fp16", "bf16", "sign", "sign:block=16", "sign:block=tensor", "topk:density=0.05",
+                                     "topk:density=0.5", "topk:density=0.1+fp16", "topk:density=0.2+sign:block=16",
+                                     "topk:density=0.003+bf16"};
 enum { CODECS = sizeof codecs / sizeof *codecs, LARGEST = 3000 };
 
 static void fail(const char *what)
@@ -81,7 +82,8 @@ static size_t make_payload(size_t c, size_t n, uint64_t seed, uint8_t *to, size_
     memset(&in, 0, sizeof in);
     in.grad = g;
     in.rows = n;
-    if (gcomp_codec_parse(&codec, codecs[c], NULL, 0) || gcomp_encode(&codec, &in, &exec, to, capacity, &length)) fail("encode failed");
+    if (gcomp_codec_parse(&codec, codecs[c], NULL, 0) || gcomp_encode(&codec, &in, &exec, to, capacity, &length))
+        fail("encode failed");
     return length;
 }
 

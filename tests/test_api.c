@@ -115,7 +115,8 @@ static float noise(uint64_t seed, size_t i)
     return (float)((int32_t)((x ^ (x >> 31)) >> 40) - 8388608) / 8388608.0f;
 }
 
-static const char *const codecs[] = {"none", "fp16", "bf16", "sign", "sign:block=tensor", "topk:density=0.05", "topk:density=0.05+bf16"};
+static const char *const codecs[] = {"none", "fp16", "bf16", "sign", "sign:block=tensor", "topk:density=0.05",
+                                     "topk:density=0.05+bf16"};
 enum { CODECS = sizeof codecs / sizeof codecs[0] };
 
 /* ---------------- names and strings */
@@ -299,7 +300,8 @@ static int expect_add(gcomp *gc, const gcomp_tensor *tensor, gcomp_result expect
     int good = result == expected && gcomp_tensor_count(gc) == before && gcomp_memory_used(gc) == used
                && strstr(gcomp_error(gc), word) != NULL;
     if (!good)
-        printf("# %s, expected %s with '%s': %s\n", gcomp_result_name(result), gcomp_result_name(expected), word, gcomp_error(gc));
+        printf("# %s, expected %s with '%s': %s\n", gcomp_result_name(result), gcomp_result_name(expected), word,
+               gcomp_error(gc));
     return good;
 }
 
@@ -562,7 +564,8 @@ static void test_bounds_overflow_to_zero(void)
         CHECK(gcomp_codec_parse(&codec, codecs[c], NULL, 0) == GCOMP_OK);
         if (c < 3) CHECK(gcomp_bound(&codec, SIZE_MAX) == 0 && gcomp_bound(&codec, SIZE_MAX / 2) == 0);
         CHECK(gcomp_bound(&codec, 0) >= 32);
-        for (size_t n = 0; n <= 4096; n = 3 * n + 1) CHECK(gcomp_bound(&codec, n) <= GCOMP_BOUND(n) && gcomp_bound(&codec, n) > 0);
+        for (size_t n = 0; n <= 4096; n = 3 * n + 1)
+            CHECK(gcomp_bound(&codec, n) <= GCOMP_BOUND(n) && gcomp_bound(&codec, n) > 0);
     }
 }
 
@@ -767,7 +770,8 @@ static void test_flat_and_separate_gradients_give_the_same_bits(void)
     tensors[2] = plain_tensor("c", 33, 34, "topk:density=0.1");
     a = open_or_die(&desc);
     b = open_or_die(&desc);
-    for (size_t t = 0; t < 3; t++) CHECK(gcomp_add_tensor(a, &tensors[t]) == GCOMP_OK && gcomp_add_tensor(b, &tensors[t]) == GCOMP_OK);
+    for (size_t t = 0; t < 3; t++)
+        CHECK(gcomp_add_tensor(a, &tensors[t]) == GCOMP_OK && gcomp_add_tensor(b, &tensors[t]) == GCOMP_OK);
     grads[0] = apart;
     grads[1] = apart + A;
     grads[2] = apart + A + B;
@@ -1173,7 +1177,8 @@ static void test_the_mode_is_restored_and_does_not_change_the_bits(void)
                 CHECK(direction == (mode == 1 ? FE_UPWARD : mode == 2 ? FE_TOWARDZERO : FE_TONEAREST));
                 size_t same = 0;
                 while (same < a && same < b && plain[same] == strange[same]) same++;
-                if (same != a || a != b) printf("# %s, small %d, mode %d: differs at byte %d\n", codecs[c], small, mode, (int)same);
+                if (same != a || a != b)
+                    printf("# %s, small %d, mode %d: differs at byte %d\n", codecs[c], small, mode, (int)same);
                 CHECK(a == b && same == a);
             }
         }

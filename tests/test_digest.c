@@ -158,14 +158,16 @@ static uint64_t step_digest(const char *text, gcomp_isa isa, gcomp_parallel para
     return h;
 }
 
-static const char *const names[] = {"none", "fp16", "bf16", "sign", "sign:block=16", "sign:block=tensor", "topk", "topk:density=0.3", "topk:density=0.001+fp16",
-                                    "topk:density=0.05+sign", "topk:density=1+bf16", "powersgd:rank=1", "powersgd", "powersgd:rank=7"};
+static const char *const names[] = {"none", "fp16", "bf16", "sign", "sign:block=16", "sign:block=tensor", "topk",
+                                    "topk:density=0.3", "topk:density=0.001+fp16", "topk:density=0.05+sign",
+                                    "topk:density=1+bf16", "powersgd:rank=1", "powersgd", "powersgd:rank=7"};
 
 static uint64_t any_digest(const char *text, gcomp_isa isa, gcomp_parallel parallel)
 {
     gcomp_codec codec;
     if (gcomp_codec_parse(&codec, text, NULL, 0)) return 0;
-    return gcomp_bound(&codec, 1) ? codec_digest(text, isa, parallel) ^ step_digest(text, isa, parallel) : step_digest(text, isa, parallel);
+    return gcomp_bound(&codec, 1) ? codec_digest(text, isa, parallel) ^ step_digest(text, isa, parallel)
+                                  : step_digest(text, isa, parallel);
 }
 
 static void same_with(gcomp_isa isa, gcomp_parallel parallel)

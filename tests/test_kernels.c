@@ -205,8 +205,8 @@ static void test_narrowing_rounds_to_nearest_even_and_saturates(void)
             x[n++] = -points[k];
         }
     }
-    static const float ends[] = {65504, 65519.996f, 65520, 65536, 1e6f, 3.4028235e38f, 1e-45f, 1e-40f, 5.9604645e-8f, 2.9802322e-8f,
-                                 2.9802326e-8f, 1.1754944e-38f};
+    static const float ends[] = {65504,  65519.996f, 65520,         65536,         1e6f,          3.4028235e38f,
+                                 1e-45f, 1e-40f,     5.9604645e-8f, 2.9802322e-8f, 2.9802326e-8f, 1.1754944e-38f};
     for (size_t k = 0; k < sizeof ends / sizeof ends[0]; k++) {
         x[n++] = ends[k];
         x[n++] = -ends[k];
@@ -297,7 +297,8 @@ static void test_worst_is_the_largest_magnitude_and_finds_what_is_not_finite(voi
 
 static void test_squares_add_up_the_same_on_every_set(void)
 {
-    static const size_t sizes[] = {0, 1, 15, 16, 17, 33, 1000, GCOMP_CHUNK - 1, GCOMP_CHUNK, GCOMP_CHUNK + 1, 3 * GCOMP_CHUNK + 77};
+    static const size_t sizes[] = {
+        0, 1, 15, 16, 17, 33, 1000, GCOMP_CHUNK - 1, GCOMP_CHUNK, GCOMP_CHUNK + 1, 3 * GCOMP_CHUNK + 77};
     for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++)
         for (int kind = 0; kind < 2; kind++) {
             size_t n = sizes[k];
@@ -426,7 +427,8 @@ static void test_absorb_equals_the_plain_loop(void)
 
 static void test_payloads_and_every_ending_equal_those_of_plain_loops(void)
 {
-    static const char *const texts[] = {"none", "fp16", "bf16", "sign:block=16", "sign:block=tensor", "topk:density=0.2", "topk:density=0.2+bf16"};
+    static const char *const texts[] = {"none", "fp16", "bf16", "sign:block=16", "sign:block=tensor", "topk:density=0.2",
+                                        "topk:density=0.2+bf16"};
     static unsigned char scratch[GCOMP_SCRATCH(300)];
     for (size_t c = 0; c < sizeof texts / sizeof texts[0]; c++)
         for (size_t n = 0; n <= 300; n += n < 67 ? 1 : 29)

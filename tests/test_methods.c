@@ -22,9 +22,13 @@ static double uniform(uint64_t i)
     return (double)(x >> 11) / 9007199254740992.0;
 }
 
-static float normal(uint64_t i) { return (float)(sqrt(-2 * log(uniform(2 * i) + 1e-18)) * cos(6.283185307179586 * uniform(2 * i + 1))); }
+static float normal(uint64_t i)
+{
+    return (float)(sqrt(-2 * log(uniform(2 * i) + 1e-18)) * cos(6.283185307179586 * uniform(2 * i + 1)));
+}
 
-static const char *const shapes[SHAPES] = {"normal", "zero", "one huge", "subnormal", "all equal", "heavy tail", "signs and zeros"};
+static const char *const shapes[SHAPES] = {"normal", "zero", "one huge", "subnormal", "all equal", "heavy tail",
+                                           "signs and zeros"};
 
 static void fill(int shape, size_t n)
 {
@@ -56,7 +60,8 @@ static size_t encode(const char *text, size_t n, int feedback)
     in.residual = feedback ? e : NULL;
     CHECK(gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK);
     CHECK(gcomp_encode(&codec, &in, &exec, payload, gcomp_bound(&codec, n), &length) == GCOMP_OK);
-    CHECK(length <= gcomp_bound(&codec, n) && gcomp_bound(&codec, n) <= GCOMP_BOUND(n) && gcomp_scratch(&codec, n) <= GCOMP_SCRATCH(n));
+    CHECK(length <= gcomp_bound(&codec, n) && gcomp_bound(&codec, n) <= GCOMP_BOUND(n) &&
+          gcomp_scratch(&codec, n) <= GCOMP_SCRATCH(n));
     CHECK(gcomp_encode(&codec, &in, &exec, payload, length - 1, &more) == GCOMP_DST_TOO_SMALL && more == 7);
     CHECK(gcomp_encode(&codec, &in, &exec, payload, length, &more) == GCOMP_OK && more == length);
     CHECK(gcomp_check(payload, length, n) == GCOMP_OK);
@@ -143,7 +148,10 @@ static void check_cast(const char *text, int bits, int lowest, double most)
 }
 
 static void test_fp16_rounds_to_nearest_and_saturates(void) { check_cast("fp16", 11, -24, 65504); }
-static void test_bf16_rounds_to_nearest_and_saturates(void) { check_cast("bf16", 8, -133, 338953138925153547590470800371487866880.0); }
+static void test_bf16_rounds_to_nearest_and_saturates(void)
+{
+    check_cast("bf16", 8, -133, 338953138925153547590470800371487866880.0);
+}
 
 static void check_sign(const char *text, size_t block)
 {
@@ -255,7 +263,8 @@ static void test_k_of_a_tenth_of_ten_is_one(void)
 
 static void test_nothing_is_lost_over_a_thousand_steps(void)
 {
-    static const char *const codecs[] = {"fp16", "bf16", "sign:block=64", "sign:block=tensor", "topk:density=0.05", "topk:density=0.1+sign:block=16"};
+    static const char *const codecs[] = {"fp16", "bf16", "sign:block=64", "sign:block=tensor", "topk:density=0.05",
+                                         "topk:density=0.1+sign:block=16"};
     enum { N = 333 };
     for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) {
         static double given[N], sent[N];

@@ -185,8 +185,9 @@ static const struct shape {
     size_t rows, cols, r;
     const char *codec;
 } shapes[] = {
-    {20, 31, 1, "powersgd:rank=1"}, {20, 31, 4, "powersgd:rank=4"}, {64, 27, 3, "powersgd:rank=3"},  {7, 200, 2, "powersgd:rank=2"},
-    {200, 7, 2, "powersgd:rank=2"}, {33, 65, 8, "powersgd:rank=8"}, {129, 17, 5, "powersgd:rank=5"}, {48, 48, 16, "powersgd:rank=16"},
+    {20, 31, 1, "powersgd:rank=1"},  {20, 31, 4, "powersgd:rank=4"},   {64, 27, 3, "powersgd:rank=3"},
+    {7, 200, 2, "powersgd:rank=2"},  {200, 7, 2, "powersgd:rank=2"},   {33, 65, 8, "powersgd:rank=8"},
+    {129, 17, 5, "powersgd:rank=5"}, {48, 48, 16, "powersgd:rank=16"},
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 

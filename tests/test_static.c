@@ -28,7 +28,8 @@ int main(void)
     in.rows = 5000;
     exec.scratch = scratch;
     exec.scratch_bytes = sizeof scratch;
-    same = gcomp_codec_parse(&codec, "bf16", NULL, 0) == GCOMP_OK && gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length) == GCOMP_OK &&
+    same = gcomp_codec_parse(&codec, "bf16", NULL, 0) == GCOMP_OK &&
+           gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length) == GCOMP_OK &&
            gcomp_decode(payload, length, y, 5000, NULL) == GCOMP_OK && memcmp(x, y, sizeof x) == 0;
     failed += !same;
     printf("1..2\n%sok 1 - a static codec gives back what bf16 holds exactly\n", same ? "" : "not ");
@@ -37,8 +38,8 @@ int main(void)
     tensor.rows = 50;
     tensor.cols = 100;
     grads[0] = y;
-    same = gcomp_open(&gc, &desc) == GCOMP_OK && gcomp_add_tensor(gc, &tensor) == GCOMP_OK && gcomp_exchange(gc, grads, NULL) == GCOMP_OK &&
-           memcmp(x, y, sizeof x) == 0;
+    same = gcomp_open(&gc, &desc) == GCOMP_OK && gcomp_add_tensor(gc, &tensor) == GCOMP_OK &&
+           gcomp_exchange(gc, grads, NULL) == GCOMP_OK && memcmp(x, y, sizeof x) == 0;
     failed += !same;
     printf("%sok 2 - a static object exchanges with itself\n", same ? "" : "not ");
     gcomp_close(gc);

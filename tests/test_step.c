@@ -67,7 +67,8 @@ static double tick(void *user)
     return *now;
 }
 
-static void group_open_with(group *g, size_t world, const gcomp_desc *base, const gcomp_tensor *tensors, size_t count, tweak change)
+static void group_open_with(group *g, size_t world, const gcomp_desc *base, const gcomp_tensor *tensors, size_t count,
+                            tweak change)
 {
     memset(g, 0, sizeof *g);
     g->world = world;
@@ -499,7 +500,8 @@ static void test_uncompressed_tensors_get_the_plain_mean(void)
 static void test_nothing_is_lost_over_200_steps(void)
 {
     static const char *const codecs[] = {"none", "fp16", "bf16", "sign:block=64", "sign:block=tensor", "topk:density=0.01",
-                                         "topk:density=0.05+bf16", "topk:density=0.02+sign", "powersgd:rank=1", "powersgd:rank=4"};
+                                         "topk:density=0.05+bf16", "topk:density=0.02+sign", "powersgd:rank=1",
+                                         "powersgd:rank=4"};
     for (size_t c = 0; c < sizeof codecs / sizeof codecs[0]; c++) {
         gcomp_tensor tensor = {"w", 20, 31, 2, GCOMP_F32, NULL};
         enum { STEPS = 200, WORLD = 3 };
@@ -840,7 +842,8 @@ static void test_a_failure_that_all_see_leaves_no_trace_and_can_be_retried(void)
     }
 }
 
-/* After a fault in step 2 of a: those that saw it are untouched; a retry if nobody committed; else the next frame names who is behind. */
+/* After a fault in step 2 of a: those that saw it are untouched; a retry if nobody committed; else the next frame names
+   who is behind. */
 static void check_aftermath(group *a, group *b, const snapshot *before, size_t rank)
 {
     snapshot now = snapshot_take(a);
@@ -1083,7 +1086,8 @@ static void test_disagreement_is_a_mismatch_that_names_the_worker_and_the_differ
         for (size_t w = 0; w < 3; w++)
             for (size_t t = 0; t < gcomp_tensor_count(g.gc[w]); t++) group_ready(&g, w, t, 0);
         group_finish(&g);
-        int all = all_are(&g, GCOMP_MISMATCH), named = names_worker(gcomp_error(g.gc[0]), 2) && names_worker(gcomp_error(g.gc[1]), 2);
+        int all = all_are(&g, GCOMP_MISMATCH),
+            named = names_worker(gcomp_error(g.gc[0]), 2) && names_worker(gcomp_error(g.gc[1]), 2);
         int word = 1;
         for (size_t w = 0; w < 3; w++) word = word && strstr(gcomp_error(g.gc[w]), odd_word[difference]) != NULL;
         if (!all || !named || !word) printf("# difference %d: %s\n", difference, gcomp_error(g.gc[0]));
@@ -1178,7 +1182,8 @@ static void test_instruction_sets_and_allocators_may_differ(void)
 static void test_a_corrupted_sum_on_one_worker_is_found_as_divergence(void)
 {
     for (uint32_t every = 1; every <= 2; every++) {
-        static const gcomp_tensor tensors[] = {{"matrix", 24, 40, 0, GCOMP_F32, "powersgd:rank=2"}, {"v", 100, 0, 0, GCOMP_F32, NULL}};
+        static const gcomp_tensor tensors[] = {{"matrix", 24, 40, 0, GCOMP_F32, "powersgd:rank=2"},
+                                               {"v", 100, 0, 0, GCOMP_F32, NULL}};
         gcomp_desc desc;
         memset(&desc, 0, sizeof desc);
         desc.check_every = every;
@@ -1300,7 +1305,8 @@ static uint16_t half_of(float x)
     unsigned low = 0, high = 0x7BFF;
     while (low < high) { /* the largest half that is not above a */
         unsigned middle = (low + high + 1) / 2;
-        double value = middle < 1024 ? ldexp((double)middle, -24) : ldexp((double)(1024 + (middle & 1023)), (int)(middle >> 10) - 25);
+        double value =
+            middle < 1024 ? ldexp((double)middle, -24) : ldexp((double)(1024 + (middle & 1023)), (int)(middle >> 10) - 25);
         if (value <= a) low = middle;
         else high = middle - 1;
     }
@@ -1645,7 +1651,8 @@ static void one_way_open(gcomp **gc, const char *codec, int rank, int world)
     CHECK(gcomp_add_tensor(*gc, &tensor) == GCOMP_OK);
 }
 
-static const char *const one_way_codecs[] = {"none", "fp16", "bf16", "sign:block=64", "topk:density=0.03", "topk:density=0.03+fp16"};
+static const char *const one_way_codecs[] = {"none", "fp16", "bf16", "sign:block=64", "topk:density=0.03",
+                                             "topk:density=0.03+fp16"};
 enum { ONE_WAY = sizeof one_way_codecs / sizeof one_way_codecs[0] };
 
 static void test_a_parameter_server_gets_the_mean_and_workers_keep_the_rest(void)
@@ -1933,7 +1940,8 @@ static void *work(void *arg)
     for (int step = 0; step < j->steps && j->result == GCOMP_OK; step++) {
         for (size_t t = 0; t < MIXED; t++) {
             grads[t] = j->grad[t];
-            for (size_t i = 0; i < gcomp_tensor_elements(gc, t); i++) j->grad[t][i] = gradient((uint64_t)step, (size_t)j->rank, t, i);
+            for (size_t i = 0; i < gcomp_tensor_elements(gc, t); i++)
+                j->grad[t][i] = gradient((uint64_t)step, (size_t)j->rank, t, i);
         }
         if (j->broken && step == j->steps - 1) {
             gcomp_threads_fail(j->threads);

@@ -9,7 +9,8 @@
 
 enum { N = 200, CAPACITY = GCOMP_BOUND(N) };
 
-static const char *const codecs[] = {"none", "fp16", "bf16", "sign:block=64", "sign:block=tensor", "topk:density=0.1", "topk:density=0.5+sign:block=16"};
+static const char *const codecs[] = {"none", "fp16", "bf16", "sign:block=64", "sign:block=tensor", "topk:density=0.1",
+                                     "topk:density=0.5+sign:block=16"};
 enum { CODECS = sizeof codecs / sizeof *codecs };
 
 static float g[N];
@@ -82,7 +83,8 @@ static void test_every_flipped_bit_of_a_sealed_payload_is_refused(void)
         size_t length = make(codecs[c], 1);
         for (size_t bit = 0; bit < 8 * length; bit++) {
             p[bit / 8] ^= (uint8_t)(1u << bit % 8);
-            if (bit / 8 == 6 && bit % 8 == 1) CHECK(try(p, length, N) == GCOMP_RESERVED_BITS); /* the checksum, but no flag for it */
+            if (bit / 8 == 6 && bit % 8 == 1)
+                CHECK(try(p, length, N) == GCOMP_RESERVED_BITS); /* the checksum, but no flag for it */
             else CHECK(try(p, length, N) != GCOMP_OK);
             if (bit >= 8 * 32) CHECK(try(p, length, N) == GCOMP_CHECKSUM_MISMATCH || p[bit / 8] == 0 || c >= 5);
             p[bit / 8] ^= (uint8_t)(1u << bit % 8);
@@ -210,12 +212,15 @@ static void test_a_refusal_is_valid_and_decodes_to_its_error(void)
 
 static void test_codecs_are_printed_in_their_shortest_form(void)
 {
-    static const char *const pairs[][2] = {{"none", "none"}, {"sign", "sign"}, {"sign:block=1024", "sign"}, {"sign:block=tensor", "sign:block=tensor"},
-                                           {"sign:block=16", "sign:block=16"}, {"topk", "topk"}, {"topk:density=0.010", "topk"},
+    static const char *const pairs[][2] = {{"none", "none"}, {"sign", "sign"}, {"sign:block=1024", "sign"},
+                                           {"sign:block=tensor", "sign:block=tensor"}, {"sign:block=16", "sign:block=16"},
+                                           {"topk", "topk"}, {"topk:density=0.010", "topk"},
                                            {"topk:density=1e-3", "topk:density=0.001"}, {"topk:density=1", "topk:density=1"},
                                            {"topk:density=0.123456789012345", "topk:density=0.123456789012345"},
-                                           {"topk:density=2.5e-6+none", "topk:density=25e-7"}, {"topk+sign:block=32", "topk+sign:block=32"},
-                                           {"topk:density=.5+fp16", "topk:density=0.5+fp16"}, {"powersgd:rank=4", "powersgd"}, {"powersgd:rank=64", "powersgd:rank=64"}};
+                                           {"topk:density=2.5e-6+none", "topk:density=25e-7"},
+                                           {"topk+sign:block=32", "topk+sign:block=32"},
+                                           {"topk:density=.5+fp16", "topk:density=0.5+fp16"}, {"powersgd:rank=4", "powersgd"},
+                                           {"powersgd:rank=64", "powersgd:rank=64"}};
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         gcomp_codec codec, again;
         char text[80], why[100] = "";
@@ -230,13 +235,17 @@ static void test_codecs_are_printed_in_their_shortest_form(void)
 
 static void test_bad_codec_texts_are_refused_by_name(void)
 {
-    static const char *const pairs[][2] = {{"", ""}, {"tpok", "'tpok'"}, {"topk:densty=1", "'densty'"}, {"topk:density=0", "'0'"}, {"topk:density=1.5", "'1.5'"},
-                                           {"topk:density=nan", "'nan'"}, {"topk:density=-0.1", "'-0.1'"}, {"topk:density", "'density'"}, {"topk:density=", "''"},
-                                           {"topk:density=0.1x", "'0.1x'"}, {"topk:density=0.1,density=0.2", "'density'"}, {"sign:block=100", "'100'"},
-                                           {"sign:block=8", "'8'"}, {"sign:block=131072", "'131072'"}, {"sign:block=0", "'0'"}, {"powersgd:rank=0", "'0'"},
-                                           {"powersgd:rank=65", "'65'"}, {"powersgd:rank=1.5", "'1.5'"}, {"none:block=16", "'block'"}, {"sign+fp16", "'sign'"},
-                                           {"topk+powersgd", "'powersgd'"}, {"topk+topk", "'topk'"}, {"topk+", ""}, {"topk sign", "' sign'"},
-                                           {"topk:density=0.1234567890123456", "'0.1234567890123456'"}, {"topk:density=1e999", "'1e999'"}};
+    static const char *const pairs[][2] = {{"", ""}, {"tpok", "'tpok'"}, {"topk:densty=1", "'densty'"}, {"topk:density=0", "'0'"},
+                                           {"topk:density=1.5", "'1.5'"}, {"topk:density=nan", "'nan'"},
+                                           {"topk:density=-0.1", "'-0.1'"}, {"topk:density", "'density'"},
+                                           {"topk:density=", "''"}, {"topk:density=0.1x", "'0.1x'"},
+                                           {"topk:density=0.1,density=0.2", "'density'"}, {"sign:block=100", "'100'"},
+                                           {"sign:block=8", "'8'"}, {"sign:block=131072", "'131072'"}, {"sign:block=0", "'0'"},
+                                           {"powersgd:rank=0", "'0'"}, {"powersgd:rank=65", "'65'"},
+                                           {"powersgd:rank=1.5", "'1.5'"}, {"none:block=16", "'block'"}, {"sign+fp16", "'sign'"},
+                                           {"topk+powersgd", "'powersgd'"}, {"topk+topk", "'topk'"}, {"topk+", ""},
+                                           {"topk sign", "' sign'"}, {"topk:density=0.1234567890123456", "'0.1234567890123456'"},
+                                           {"topk:density=1e999", "'1e999'"}};
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         gcomp_codec codec, before;
         char why[200] = "";
@@ -255,8 +264,10 @@ static void test_philox_gives_the_published_answers(void)
 {
     static const uint32_t known[3][10] = {
         {0, 0, 0, 0, 0, 0, 0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u},
-        {0xffffffffu, 0xffffffffu, 0xffffffffu, 0xffffffffu, 0xffffffffu, 0xffffffffu, 0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu},
-        {0x243f6a88u, 0x85a308d3u, 0x13198a2eu, 0x03707344u, 0xa4093822u, 0x299f31d0u, 0xd16cfe09u, 0x94fdccebu, 0x5001e420u, 0x24126ea1u}};
+        {0xffffffffu, 0xffffffffu, 0xffffffffu, 0xffffffffu, 0xffffffffu, 0xffffffffu,
+         0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu},
+        {0x243f6a88u, 0x85a308d3u, 0x13198a2eu, 0x03707344u, 0xa4093822u, 0x299f31d0u,
+         0xd16cfe09u, 0x94fdccebu, 0x5001e420u, 0x24126ea1u}};
     for (int i = 0; i < 3; i++) {
         uint32_t out[4];
         gcomp__philox(out, known[i], known[i] + 4);
@@ -268,7 +279,8 @@ static void test_keys_differ_where_they_must_and_agree_where_they_must(void)
 {
     gcomp_key a = gcomp_key_make(1, 2, 3, 4), b = gcomp_key_make(1, 2, 3, 5);
     CHECK(a.shared == b.shared && a.own != b.own && a.own != a.shared);
-    CHECK(gcomp_key_make(2, 2, 3, 4).shared != a.shared && gcomp_key_make(1, 3, 3, 4).shared != a.shared && gcomp_key_make(1, 2, 4, 4).shared != a.shared);
+    CHECK(gcomp_key_make(2, 2, 3, 4).shared != a.shared && gcomp_key_make(1, 3, 3, 4).shared != a.shared &&
+          gcomp_key_make(1, 2, 4, 4).shared != a.shared);
     CHECK(gcomp__stream(a.own, 1) != gcomp__stream(a.own, 2));
 }
 
@@ -277,7 +289,8 @@ static void test_draws_are_uniform_and_uncorrelated_between_neighbours_and_keys(
 {
     enum { DRAWS = 65536, KEYS = 40 };
     for (int k = 0; k < KEYS; k++) {
-        uint64_t w = gcomp__stream(gcomp_key_make(9, (uint64_t)k, 0, 0).own, 1), v = gcomp__stream(gcomp_key_make(9, (uint64_t)k, 0, 1).own, 1);
+        uint64_t w = gcomp__stream(gcomp_key_make(9, (uint64_t)k, 0, 0).own, 1),
+                 v = gcomp__stream(gcomp_key_make(9, (uint64_t)k, 0, 1).own, 1);
         double mean = 0, lag = 0, cross = 0, sigma = 65536.0 / sqrt(12.0), limit = 5.0 / sqrt((double)DRAWS);
         double before = gcomp__draw(w, DRAWS) - 32767.5;
         for (uint64_t i = 0; i < DRAWS; i++) {
