@@ -554,6 +554,25 @@ static void test_streams_written_by_the_manual_are_read_with_every_coder(void)
 
 static const unsigned coders[] = {0, 1, 16, 31, 32};
 
+static void test_bytes_and_bits_behind_the_last_index_are_refused(void)
+{
+    for (size_t c = 0; c < 5; c++)
+        for (size_t k = 0; k < 20; k++) {
+            size_t bytes;
+            begin_stream();
+            for (size_t i = 0; i < k; i++) put_gap(i % 4, coders[c]);
+            bytes = stream_bytes();
+            CHECK(try_bytes(second, by_hand(SMALL, k, coders[c], bytes, k), SMALL) == GCOMP_OK);
+            for (size_t more = 1; more < 20; more++)
+                CHECK(try_bytes(second, by_hand(SMALL, k, coders[c], bytes + more, k), SMALL) != GCOMP_OK);
+            for (size_t bit = stream_bits; bit < 8 * bytes; bit++) {
+                stream[bit / 8] ^= (uint8_t)(1u << bit % 8);
+                CHECK(try_bytes(second, by_hand(SMALL, k, coders[c], bytes, k), SMALL) != GCOMP_OK);
+                stream[bit / 8] ^= (uint8_t)(1u << bit % 8);
+            }
+        }
+}
+
 static void test_an_index_of_n_is_refused_and_of_n_minus_1_is_not(void)
 {
     static const size_t sizes[] = {1, 2, 16, 17, 64, SMALL, 1000, 4096};
@@ -687,6 +706,7 @@ int main(void)
         RUN(test_every_flipped_bit_of_a_sealed_payload_is_refused);
         RUN(test_a_flipped_bit_without_a_seal_is_refused_or_gives_finite_numbers);
         RUN(test_streams_written_by_the_manual_are_read_with_every_coder);
+        RUN(test_bytes_and_bits_behind_the_last_index_are_refused);
         RUN(test_an_index_of_n_is_refused_and_of_n_minus_1_is_not);
         RUN(test_the_last_index_of_the_largest_tensor_is_checked);
         RUN(test_endless_quotients_are_refused_at_once);
