@@ -54,30 +54,61 @@ printf '#define GCOMP_IMPLEMENTATION\n#include "gcomp.h"\n' >$out/one.c
 cp $out/one.c $out/one.cpp
 printf '#include "gcomp.h"\n#include "gcomp.h"\n' >$out/twice.c
 
-echo "--- builds"
-for std in c99 gnu99 c11 c17; do
-    check "gcc $std, no warning" gcc -std=$std -O2 $STRICT -Wstrict-prototypes -Wframe-larger-than=4096 -I. -c $out/one.c -o $out/one.o
+section() { # name: and the seconds since the beginning
+    echo "--- $1 (at $(($(date +%s) - began)) s)"
+}
+
+bare() { # compiler flags...: the header alone, without a warning, and with small frames where the compiler optimises
+    case " $* " in
+    *" -O0 "*) frames= ;;
+    *) frames=-Wframe-larger-than=4096 ;;
+    esac
+    case $1 in
+    *++) file=$out/one.cpp strict=$STRICT ;;
+    *) file=$out/one.c strict="$STRICT -Wstrict-prototypes" ;;
+    esac
+    tool=$1
+    shift
+    check "$tool $*, no warning" $tool $strict $frames "$@" -I. -c $file -o $out/bare.o
+}
+
+compilers_of() { # c or c++: those that are here, in $compilers
+    compilers=
+    if [ $1 = c ]; then
+        have gcc gcc && compilers=gcc
+        have clang clang && compilers="$compilers clang"
+    else
+        have g++ g++ && compilers=g++
+        have clang++ clang && compilers="$compilers clang++"
+    fi
+}
+
+began=$(date +%s)
+section builds
+compilers_of c
+for compiler in $compilers; do
+    for std in c99 c11 c17; do bare $compiler -std=$std -O2; done
+    for flags in "-O0" "-O3 -march=native" "-O2 -DGCOMP_NO_SELF" "-O2 -DGCOMP_NO_STDLIB" "-O2 -DGCOMP_WITHOUT_FP16 \
+        -DGCOMP_WITHOUT_BF16 -DGCOMP_WITHOUT_SIGN -DGCOMP_WITHOUT_TOPK -DGCOMP_WITHOUT_POWERSGD"; do
+        bare $compiler -std=gnu99 $flags -Wno-unused-function
+    done
+done
+for flags in "-O1" "-Ofast" "-Os" "-O2 -DGCOMP_MAX_ISA=1"; do bare gcc -std=gnu99 $flags -Wno-unused-function; done
+compilers_of c++
+for compiler in $compilers; do
+    for std in c++11 c++17; do bare $compiler -std=$std -O2; done
+    bare $compiler -std=c++11 -O0
 done
 check "declarations alone, twice" gcc -std=c99 $STRICT -Wstrict-prototypes -I. -c $out/twice.c -o $out/twice.o
-for flags in "-O0" "-O1" "-O3 -march=native" "-Ofast" "-Os" "-O2 -DGCOMP_NO_SELF" "-O2 -DGCOMP_MAX_ISA=1" "-O2 -DGCOMP_NO_STDLIB" \
-    "-O2 -DGCOMP_WITHOUT_FP16 -DGCOMP_WITHOUT_BF16 -DGCOMP_WITHOUT_SIGN -DGCOMP_WITHOUT_TOPK -DGCOMP_WITHOUT_POWERSGD"; do
-    check "gcc $flags, no warning" gcc -std=c99 $flags $STRICT -Wno-unused-function -I. -c $out/one.c -o $out/flags.o
-done
-for std in c++11 c++17; do
-    if have g++ g++; then check "g++ $std, no warning" g++ -std=$std -O2 $STRICT -I. -c $out/one.cpp -o $out/cxx.o; fi
-done
-if have clang clang; then
-    check "clang c99, no warning" clang -std=c99 -O2 $STRICT -Wstrict-prototypes -Wframe-larger-than=4096 -I. -c $out/one.c -o $out/clang.o
-    check "clang++ c++17, no warning" clang++ -std=c++17 -O2 $STRICT -I. -c $out/one.cpp -o $out/clangxx.o
-fi
+check "one object" gcc -std=c99 -O2 -I. -c $out/one.c -o $out/one.o
 check "public symbols begin with gcomp" sh -c "! nm -g --defined-only $out/one.o | awk '{print \$3}' | grep -v '^gcomp_'"
-check "freestanding: no malloc, no stdio" sh -c "gcc -O2 -DGCOMP_NO_STDLIB -I. -c $out/one.c -o $out/free.o && ! nm -u $out/free.o | grep -E ' (malloc|realloc|free|printf|getenv)\$'"
-for f in tests/multi_a.c; do
-    [ -e $f ] && check "two files, one implementation" sh -c "gcc -O1 -I. tests/multi_a.c tests/multi_b.c -o $out/multi -lm && $out/multi"
-done
+check "without the standard library" gcc -O2 -DGCOMP_NO_STDLIB -I. -c $out/one.c -o $out/free.o
+check "freestanding: no malloc, no stdio" sh -c "! nm -u $out/free.o | grep -E ' (malloc|realloc|free|printf|getenv)\$'"
+check "two files, one implementation, build" gcc -O1 -I. tests/multi_a.c tests/multi_b.c -o $out/multi -lm
+check "two files, one implementation" $out/multi
 [ -e tests/check_style.sh ] && check "style" sh tests/check_style.sh
 
-echo "--- tests on every instruction set"
+section "tests on every instruction set"
 sets=scalar
 grep -q avx2 /proc/cpuinfo && sets="$sets avx2"
 grep -q avx512vl /proc/cpuinfo && sets="$sets avx512"
@@ -87,15 +118,21 @@ for source in tests/test_*.c; do
     check "$name builds" gcc -std=gnu11 -O2 -Wall -Wextra -I. $source -o $out/$name -lm -pthread
     for set in $sets; do tap "$name, $set" env GCOMP_ISA=$set $out/$name; done
 done
+for compiler in $compilers; do # of C++
+    for std in c++11 c++17; do
+        check "test_cxx builds, $compiler $std" $compiler -std=$std -O2 $STRICT -I. tests/test_cxx.cpp -o $out/test_cxx -lm
+        for set in $sets; do tap "test_cxx, $compiler $std, $set" env GCOMP_ISA=$set $out/test_cxx; done
+    done
+done
 
-echo "--- sanitizers"
+section sanitizers
 for source in tests/test_*.c; do
     name=$(basename $source .c)
     check "$name builds" gcc -std=gnu11 -O1 $SAN -I. $source -o $out/$name.san -lm -pthread
     tap "$name, sanitizers" $out/$name.san
 done
 
-echo "--- other compilers and machines"
+section "other compilers and machines"
 for flags in "gcc -O0" "gcc -O3 -march=native" "gcc -Ofast" "clang -O0" "clang -O2" "clang -O3 -march=native" "clang -Ofast"; do
     have ${flags%% *} ${flags%% *} || continue
     [ -e tests/test_digest.c ] || continue
@@ -104,14 +141,15 @@ for flags in "gcc -O0" "gcc -O3 -march=native" "gcc -Ofast" "clang -O0" "clang -
 done
 if have aarch64-linux-gnu-gcc "gcc-aarch64-linux-gnu libc6-dev-arm64-cross" && have qemu-aarch64 qemu-user; then
     mkdir -p $out/include && cp /usr/include/stb/stb_ds.h $out/include/
-    for name in test_digest test_methods test_powersgd test_kernels; do
+    for name in test_digest test_methods test_powersgd test_kernels test_edges; do
         [ -e tests/$name.c ] || continue
-        check "$name builds, aarch64" aarch64-linux-gnu-gcc -std=gnu11 -O2 -static -w -I. -I$out/include tests/$name.c -o $out/$name.arm -lm -pthread
+        check "$name builds, aarch64" aarch64-linux-gnu-gcc -std=gnu11 -O2 -static -w -I. -I$out/include tests/$name.c \
+            -o $out/$name.arm -lm -pthread
         tap "$name, aarch64" qemu-aarch64 $out/$name.arm
     done
 fi
 
-echo "--- examples, transports"
+section "examples, transports"
 check "examples build" make -s examples
 for name in first static_memory; do [ -x build/$name ] && check "example $name" build/$name; done
 if have mpicc libopenmpi-dev && [ -e tests/mpi_two.c ]; then
@@ -119,17 +157,19 @@ if have mpicc libopenmpi-dev && [ -e tests/mpi_two.c ]; then
     tap "two MPI ranks" mpirun --allow-run-as-root --oversubscribe -n 2 $out/mpi_two
 fi
 
-echo "--- fuzzing"
+section fuzzing
 if [ -e tests/fuzz_decode.c ]; then
     check "fuzz replay builds" gcc -std=gnu11 -O1 $SAN -DFUZZ_MAIN -I. tests/fuzz_decode.c -o $out/fuzz_replay -lm
     check "corpus replays" sh -c "$out/fuzz_replay tests/corpus/*"
     check "a million mutated payloads" $out/fuzz_replay --mutate 1000000
     if have clang clang; then
-        check "libFuzzer builds" clang -std=gnu11 -O1 -g -fsanitize=fuzzer,address,undefined -w -I. tests/fuzz_decode.c -o $out/fuzz -lm
+        check "libFuzzer builds" clang -std=gnu11 -O1 -g -fsanitize=fuzzer,address,undefined -w -I. tests/fuzz_decode.c \
+            -o $out/fuzz -lm
         mkdir -p $out/corpus
         check "libFuzzer, bounded" $out/fuzz -runs=200000 -max_total_time=60 -max_len=4096 $out/corpus tests/corpus
     fi
 fi
 
+section end
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]
