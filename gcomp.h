@@ -139,17 +139,17 @@
       7     1   value method of a sparse method (5: topk), else 0
       8     8   n, number of elements
      16     8   bytes of body that follow the header
-     24     4   parameter a (below)
+     24     4   parameter word (below), of the value method for a sparse one; B: the block size's logarithm, 0: the tensor
      28     4   CRC-32C of the header without this field and of the body, if flag bit 1; else 0
      32     .   body
    Bodies:
-     none      1   n floats                                                   a = 0
-     fp16      2   n IEEE binary16                                            a = 0
-     bf16      3   n bfloat16                                                 a = 0
-     sign      4   a float scale per block of a elements (a = 0: one for the tensor; n = 0: none), then n bits, 1: negative
+     none      1   n floats
+     fp16      2   n IEEE binary16
+     bf16      3   n bfloat16
+     sign      4   word B (5 bits); a float scale a block (n = 0: none), then n bits, 1: negative
      topk      5   u64 k; u8 coder, then the increasing indices: coder 255 a bitmap of n bits; coder r in 0..32 each gap
                    to the previous index (first: from -1; minus 1) as Golomb-Rice code: gap >> r ones, a zero, r low bits;
-                   padded to a byte; then the k values as a body of the value method with n = k.   a = value method's a
+                   padded to a byte; then the k values as a body of the value method with n = k
      powersgd  6   has no payload: it exchanges sums of P and of Q
    Versions are only appended: a reader refuses a newer one with GCOMP_UNSUPPORTED_VERSION.
 
@@ -362,7 +362,7 @@ GCOMP_API const char *gcomp_method_name(size_t i);
 GCOMP_API size_t gcomp_bound(const gcomp_codec *codec, size_t n);
 
 /* Scratch bytes that gcomp_encode needs; 0 if none or invalid. Decoding needs none. Block methods need none either, but use
-   16 bytes for each GCOMP_CHUNK elements to encode with several threads: GCOMP_SCRATCH(n) is enough for all. */
+   64 bytes for each GCOMP_CHUNK elements to encode with several threads: GCOMP_SCRATCH(n) is enough for all. */
 GCOMP_API size_t gcomp_scratch(const gcomp_codec *codec, size_t n);
 
 /* Encodes p = scale * grad + residual into a payload, without a checksum (gcomp_seal adds one).
@@ -857,8 +857,19 @@ GCOMP__INLINE uint64_t gcomp__get64(const uint8_t *b)
 
 GCOMP__INLINE void gcomp__put16(uint8_t *b, uint32_t v)
 {
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    uint16_t word = (uint16_t)v; /* one store: gcc joins four bytes, but not two */
+    memcpy(b, &word, 2);
+#else
     b[0] = (uint8_t)v;
     b[1] = (uint8_t)(v >> 8);
+#endif
+}
+
+/* A word whose first byte is the highest. */
+GCOMP__INLINE uint32_t gcomp__get32_high(const uint8_t *b)
+{
+    return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | (uint32_t)b[3];
 }
 
 GCOMP__INLINE uint32_t gcomp__get16(const uint8_t *b) { return (uint32_t)b[0] | (uint32_t)b[1] << 8; }
@@ -1139,7 +1150,7 @@ static void gcomp__array_release(gcomp__memory *memory, void *array, size_t elem
    elements mixes its index with the words into two draws of 16 bits. Element i always sees the same number: no state, no order.
    ------------------------------------------------------------------------------------------------ */
 
-enum { GCOMP__PURPOSE_START = 1 };
+enum { GCOMP__PURPOSE_START = 1, GCOMP__PURPOSE_ROUND = 2, GCOMP__PURPOSE_FLIP = 3 };
 
 static void gcomp__philox(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2])
 {
@@ -1178,14 +1189,22 @@ static uint64_t gcomp__stream(uint64_t key, uint32_t purpose) { return gcomp__ph
 
 /* 16 random bits of an element: a finaliser of two multiplications over the pair's index, one key word added before,
    the other xored between, so that different keys are not permutations of each other. */
-GCOMP__INLINE uint32_t gcomp__draw(uint64_t words, uint64_t element)
+GCOMP__INLINE uint32_t gcomp__draw_base(uint64_t words, uint64_t element)
 {
-    uint64_t pair = element >> 1;
-    uint32_t h = (uint32_t)pair + (uint32_t)words + (uint32_t)(pair >> 32) * 0x9E3779B9u;
+    return (uint32_t)(element >> 1) + (uint32_t)words + (uint32_t)(element >> 33) * 0x9E3779B9u;
+}
+
+GCOMP__INLINE uint32_t gcomp__draw_pair(uint32_t h, uint64_t words)
+{
     h = (h ^ h >> 16) * 0x85EBCA6Bu;
     h ^= h >> 13 ^ (uint32_t)(words >> 32);
     h *= 0xC2B2AE35u;
-    h ^= h >> 16;
+    return h ^ h >> 16;
+}
+
+GCOMP__INLINE uint32_t gcomp__draw(uint64_t words, uint64_t element)
+{
+    uint32_t h = gcomp__draw_pair(gcomp__draw_base(words, element), words);
     return element & 1 ? h >> 16 : h & 0xffffu;
 }
 
@@ -1204,19 +1223,69 @@ enum {
     GCOMP__CONSERVES_MEAN = 4,    /* mean over the workers of mean + new residual = mean of p */
     GCOMP__IDEMPOTENT = 8,        /* encoding what was decoded gives the same payload */
     GCOMP__VALUES = 16,           /* a block method: may stand behind a plus */
-    GCOMP__SELECTS = 32           /* a sparse method: takes a value method */
+    GCOMP__SELECTS = 32,          /* a sparse method: takes a value method */
+    GCOMP__LOOK = 64,             /* some codes are no finite number: the check decodes them */
+    GCOMP__UNBIASED = 128         /* the mean over keys of what is decoded is p */
 };
 
-enum { GCOMP__REAL, GCOMP__WHOLE, GCOMP__BLOCK }; /* kinds of parameters; BLOCK: a power of two, or "tensor" (0) */
+/* Kinds of parameters. BLOCK: a power of two, or "tensor" (0). CHOICE: the number of a name in `choices`. */
+enum { GCOMP__REAL, GCOMP__WHOLE, GCOMP__BLOCK, GCOMP__CHOICE };
 
 typedef struct gcomp__param {
     const char *name;
     int kind;
     double initial, low, high;
+    int bits;            /* of the payload's parameter word; 0: it does not travel. BLOCK as logarithm, REAL as float (32) */
+    const char *choices; /* names, each ended by a bar */
 } gcomp__param;
 
 typedef struct gcomp__method gcomp__method;
 typedef struct gcomp__set gcomp__set;
+
+/* What a block method does to one payload: from its parameters, the same when encoding and decoding. */
+typedef struct gcomp__measured gcomp__measured;
+typedef struct gcomp__unit gcomp__unit;
+typedef struct gcomp__form {
+    unsigned kernel;     /* which of the row's kernels */
+    unsigned code16;     /* bytes of 16 codes */
+    unsigned scale_bytes; /* of a block: 0, 1 (a power of two), 4 (a float) or 8 (two) */
+    size_t block;        /* elements a scale; 0: the tensor */
+    int measure;         /* what the scale is made from */
+    int early;           /* the scale must be known before the codes */
+    int first_high;      /* codes fill each byte from the top */
+    int stochastic;      /* needs random numbers */
+    float constant;      /* a threshold, ... */
+    float levels;        /* the largest code */
+    void (*fit)(const struct gcomp__form *form, const gcomp__measured *m, gcomp__unit *u); /* scale from measures */
+} gcomp__form;
+
+/* What is measured of a block or of the tensor. The bits of the largest |p| are known after each of them. */
+enum {
+    GCOMP__MOST,    /* nothing else */
+    GCOMP__L1,      /* sum: of |p| */
+    GCOMP__L2,      /* sum: of p * p */
+    GCOMP__MOMENTS, /* sum: of p * p; other: of p */
+    GCOMP__SIDES,   /* sum: of p >= 0; other: of -p where p < 0; negative: how many */
+    GCOMP__RANGE    /* low, high */
+};
+
+struct gcomp__measured {
+    double sum, other;
+    size_t count, negative;
+    uint32_t worst; /* bits of the largest |p|; 0x7f800000 and above: not finite */
+    float low, high;
+};
+
+/* The constants of a block: from its scale when decoding, from its measures when encoding. */
+struct gcomp__unit {
+    float a, b;     /* what the payload says of the block */
+    float inverse;  /* the codes come from p * lift * inverse; lift is 1, or a power of two where the inverse would overflow */
+    float lift;
+    float levels, constant;
+    uint64_t words; /* random numbers */
+};
+
+enum { GCOMP__TILE = 512 }; /* elements that kernels work on in between, in the innermost cache */
 
 /* How a call runs. */
 typedef struct gcomp__call {
@@ -1227,22 +1296,28 @@ typedef struct gcomp__call {
     gcomp_parallel parallel;
 } gcomp__call;
 
+typedef struct gcomp__block_kernels gcomp__block_kernels;
+
 /* A payload's body, opened. */
 typedef struct gcomp__view {
     const gcomp__method *method;
     const gcomp__method *value; /* of a sparse method */
+    const gcomp__set *set;
     const uint8_t *body;
     size_t bytes, n;
-    uint32_t a;
-    const uint8_t *scales, *codes; /* of a block method */
-    unsigned shift;                /* element i has scale i >> shift */
+    uint32_t a; /* the parameter word */
+    /* of a block method: */
+    unsigned shift; /* element i has scale i >> shift */
+    gcomp__form form;
+    const uint8_t *scales, *codes;
+    const gcomp__block_kernels *kernels;
 } gcomp__view;
 
 /* Where decoded payloads go.
      STORE   y <- d0
-     ADD     y <- (fresh ? 0 : y) + sum of weight * d
+     ADD     y <- (fresh ? 0 : y) + sum of weight * d, saturating; FRESH is what the sink makes of it for the first payload
      COMMIT  residual <- scale * grad + residual - own;  then y, if not NULL, <- sum of weight * d.  grad may be y. */
-enum { GCOMP__STORE, GCOMP__ADD, GCOMP__COMMIT };
+enum { GCOMP__STORE, GCOMP__ADD, GCOMP__COMMIT, GCOMP__FRESH };
 
 typedef struct gcomp__sink {
     int ending, fresh;
@@ -1256,6 +1331,7 @@ typedef struct gcomp__sink {
     gcomp_dtype dtype;
     float scale;
     float *residual;
+    int together; /* COMMIT with all of it, of block payloads with one kernel, into and from floats as they are */
 } gcomp__sink;
 
 /* A tensor in a step, for methods that exchange sums. */
@@ -1277,16 +1353,15 @@ struct gcomp__method {
     uint8_t wire;
     unsigned flags;
     uint8_t rounds[3];
-    uint8_t code16; /* block methods: bytes of 16 codes, and whether blocks have scales */
-    uint8_t scaled;
     gcomp__param param[4];
+    void (*form)(const double *param, gcomp__form *form); /* block methods; NULL for others */
     /* payloads; NULL in rows without */
     size_t (*bound)(const gcomp_codec *codec, size_t n);   /* of the body; SIZE_MAX: too much */
     size_t (*scratch)(const gcomp_codec *codec, size_t n);
     gcomp_result (*encode)(const gcomp__call *call, const gcomp_codec *codec, const gcomp_input *in, size_t n, uint8_t *body,
                            size_t capacity, size_t *bytes);
     gcomp_result (*open)(gcomp__view *view);               /* lengths and places; cheap */
-    gcomp_result (*check)(const gcomp__view *view, const void *kernels, const gcomp__set *set); /* everything else */
+    gcomp_result (*check)(const gcomp__view *view);        /* everything else */
     void (*decode)(const gcomp__call *call, const gcomp__sink *sink);
     /* sums; NULL in rows without */
     size_t (*sum_floats)(const gcomp_codec *codec, size_t rows, size_t cols, int round); /* of one matrix of a stack */
@@ -1335,33 +1410,43 @@ GCOMP__INLINE size_t gcomp__chunks(size_t n) { return n / GCOMP_CHUNK + (n % GCO
 
 static size_t gcomp__dtype_bytes(gcomp_dtype dtype) { return dtype == GCOMP_F32 ? 4 : 2; }
 
-/* What a chunk's encoding found out. */
-typedef struct gcomp__partial {
-    double sum;
-    uint32_t worst; /* bits of the largest |p|; 0x7f800000 and above: not finite */
-    uint32_t unused;
-} gcomp__partial;
-
+/* The encoding of a payload by a block method. */
 typedef struct gcomp__encode_job {
     const gcomp__call *call;
+    const gcomp__block_kernels *kernels;
     gcomp_input in;
     size_t n;
-    size_t block; /* elements a scale; 0: the tensor */
+    gcomp__form form;
+    gcomp__unit unit; /* what all blocks start from; if given, their constants */
+    int given;
     uint8_t *scales, *codes;
-    gcomp__partial *partial;
+    gcomp__measured *part, *one; /* where chunks put their measures: part + chunk, or if NULL one */
 } gcomp__encode_job;
 
+/* A part of it that a method's kernel does in one go. */
+typedef struct gcomp__span {
+    const gcomp__encode_job *job;
+    size_t at, count;             /* elements at .. at + count - 1; at is a multiple of 16 */
+    const float *grad, *residual; /* of element `at`; residual may be NULL */
+    const gcomp__unit *given;     /* constants that are known; NULL: found block by block */
+    void *acc;                    /* running measures, a gcomp__acc_<set> */
+} gcomp__span;
+
 /* Kernels of a block method, made by GCOMP__BLOCK_METHOD in >>kernels. */
-typedef struct gcomp__block_kernels {
-    void (*encode)(const gcomp__encode_job *job, size_t chunk, gcomp__partial *partial);
-    void (*decode)(const gcomp__sink *sink, size_t chunk);
-    void (*decode16)(const gcomp__view *view, size_t group, float *out); /* 16 elements, also behind the end */
-    uint32_t (*worst)(const gcomp__view *view, size_t chunk);
-} gcomp__block_kernels;
+struct gcomp__block_kernels {
+    void (*encode)(const gcomp__span *span);
+    /* elements i .. i + count - 1 into y[0] .., by STORE, ADD or FRESH; i is a multiple of 16, count too or the rest */
+    void (*decode)(const gcomp__view *view, size_t i, size_t count, float *y, int ending, float weight);
+    size_t (*commit)(const gcomp__sink *sink, size_t i, size_t end); /* of a sink with `together`; returns where it stopped */
+};
 
 /* Kernels that belong to no method. */
 typedef struct gcomp__common_kernels {
     uint32_t (*crc)(uint32_t crc, const uint8_t *bytes, size_t count);
+    void (*measure)(const gcomp_input *in, size_t begin, size_t end, int measure, gcomp__measured *m);
+    void (*encode)(const gcomp__encode_job *job, size_t chunk, gcomp__measured *m);
+    void (*sink)(const gcomp__sink *sink, size_t chunk);
+    void (*saturate)(float *y, const float *x, size_t n); /* y <- x, with infinities made finite */
     void (*absorb)(const gcomp__sink *sink, size_t chunk); /* residual <- scale * grad + residual; y <- 0 */
     uint32_t (*scale_copy)(float *y, const gcomp_input *in, size_t begin, size_t end,
                            float part); /* y <- part * p; worst bits of p */
@@ -1370,6 +1455,63 @@ typedef struct gcomp__common_kernels {
     void (*widen)(float *y, const void *x, gcomp_dtype dtype, size_t n);
     void (*narrow)(void *y, const float *x, gcomp_dtype dtype, size_t n);
 } gcomp__common_kernels;
+
+/* A zero that -Ofast does not know: 0 + -0 is 0. */
+GCOMP__INLINE float gcomp__zero(void)
+{
+    float zero = 0;
+    GCOMP__PIN_SUM(zero);
+    return zero;
+}
+
+static void gcomp__range16(const int32_t *low, const int32_t *high, gcomp__measured *m)
+{
+    int32_t l = low[0], h = high[0];
+    uint32_t a, b;
+    int i;
+    for (i = 1; i < 16; i++) {
+        l = low[i] < l ? low[i] : l;
+        h = high[i] > h ? high[i] : h;
+    }
+    a = (uint32_t)(l < 0 ? l ^ 0x7fffffff : l);
+    b = (uint32_t)(h < 0 ? h ^ 0x7fffffff : h);
+    m->low = gcomp__float(a);
+    m->high = gcomp__float(b);
+    a &= 0x7fffffffu;
+    b &= 0x7fffffffu;
+    m->worst = a > b ? a : b;
+}
+
+/* The scale of a block as bytes: a float, two, or the exponent of a power of two (127: 1, 0: 2^-127). */
+GCOMP__INLINE void gcomp__put_scale(uint8_t *to, size_t bytes, const gcomp__unit *u)
+{
+    if (bytes == 1) to[0] = (uint8_t)(gcomp__bits(u->a) >> 23);
+    if (bytes >= 4) gcomp__put_float(to, u->a);
+    if (bytes == 8) gcomp__put_float(to + 4, u->b);
+}
+
+GCOMP__INLINE void gcomp__get_scale(const uint8_t *from, size_t bytes, gcomp__unit *u)
+{
+    u->a = u->b = 1;
+    if (bytes == 1) u->a = from[0] ? gcomp__float((uint32_t)from[0] << 23) : gcomp__float(1u << 22);
+    if (bytes >= 4) u->a = gcomp__get_float(from);
+    if (bytes == 8) u->b = gcomp__get_float(from + 4);
+}
+
+/* Code bytes of the last count < 16 elements: bits behind them are zero. Groups of an odd number of bytes are whole. */
+static size_t gcomp__last_bytes(size_t code16, size_t count) { return code16 == 18 ? 18 : (count * code16 + 15) / 16; }
+
+static void gcomp__put_last(uint8_t *to, uint8_t *some, size_t code16, size_t count, int first_high)
+{
+    size_t bytes = gcomp__last_bytes(code16, count), used = count * code16 / 2 % 8;
+    if (code16 < 16 && used) some[bytes - 1] &= (uint8_t)(first_high ? 0xff00u >> used : (1u << used) - 1);
+    memcpy(to, some, bytes);
+}
+
+static void gcomp__get_last(uint8_t *some, const uint8_t *from, size_t code16, size_t count)
+{
+    memcpy(some, from, gcomp__last_bytes(code16, count));
+}
 
 /* ------------------------------------------------------------------------------------------------
    >>vectors - 16 floats, on scalar, AVX2, AVX-512 and NEON; the header includes itself for each
@@ -1382,11 +1524,17 @@ typedef struct gcomp__common_kernels {
 
      load store splat add sub mul abs     floats                 fma          a * b + c, rounded once
      lt0                                  mask of x < 0          flip         changes signs by a mask
-     worst, worst_bits                    running maximum of the bits of |x|: non-finite if >= 0x7f800000
+     worst, most                          running maximum of the bits of |x|: non-finite if >= 0x7f800000; the largest of 16
+     saturate pick                        infinities to the largest float; x where the mask is 1, else y
      keys                                 mask of bits(|x|) >= t
      keep, keep_index                     stores the elements (and base + lane) of a mask; may write 16 places
      load_half ... store_bfloat           16 codes of 2 bytes, saturating, nearest even
      sum_none sum_add sum_dot sum_fold    16 double sums;    fold  the sum of 16 floats
+     words floats                         floats as 16 integers of 32 bits and back, bits unchanged
+     nearest trunc number                 rounded to an integer; back
+     wadd wsub wand wor wxor wmin wmax    integers; wgt is all ones where x > y, weq a mask; wshl wshr wsar: by a constant
+     put8 put4 put2, get8 get4 get2       low bits of each as codes; back with sign
+     draws                                gcomp__draw of 16 elements, the first even
    ------------------------------------------------------------------------------------------------ */
 
 static double gcomp__fold16(const double *d)
@@ -1664,15 +1812,162 @@ GCOMP__INLINE gcomp__sum16_avx2 gcomp__sum_dot_avx2(gcomp__sum16_avx2 s, gcomp__
 
 GCOMP__INLINE double gcomp__sum_fold_avx2(gcomp__sum16_avx2 s)
 {
-    double d[16];
-    _mm256_storeu_pd(d, s.a);
-    _mm256_storeu_pd(d + 4, s.b);
-    _mm256_storeu_pd(d + 8, s.c);
-    _mm256_storeu_pd(d + 12, s.d);
-    return gcomp__fold16(d);
+    __m256d four = _mm256_add_pd(_mm256_add_pd(s.a, s.c), _mm256_add_pd(s.b, s.d));
+    __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
 }
 
 GCOMP__INLINE uint32_t gcomp__crc8_avx2(uint32_t crc, uint64_t word) { return (uint32_t)_mm_crc32_u64(crc, word); }
+/* Words: 16 integers of 32 bits. */
+typedef struct gcomp__w16_avx2 { __m256i a, b; } gcomp__w16_avx2;
+
+GCOMP__INLINE gcomp__w16_avx2 gcomp__pair_avx2(__m256i a, __m256i b)
+{
+    gcomp__w16_avx2 w;
+    w.a = a;
+    w.b = b;
+    return w;
+}
+
+#define GCOMP__WORDS_AVX2(name, f) \
+    GCOMP__INLINE gcomp__w16_avx2 gcomp__##name##_avx2(gcomp__w16_avx2 x, gcomp__w16_avx2 y) \
+    { \
+        return gcomp__pair_avx2(f(x.a, y.a), f(x.b, y.b)); \
+    }
+#define GCOMP__SHIFT_AVX2(name, f) \
+    GCOMP__INLINE gcomp__w16_avx2 gcomp__##name##_avx2(gcomp__w16_avx2 x, int k) \
+    { \
+        return gcomp__pair_avx2(f(x.a, k), f(x.b, k)); \
+    }
+GCOMP__WORDS_AVX2(wadd, _mm256_add_epi32)
+GCOMP__WORDS_AVX2(wsub, _mm256_sub_epi32)
+GCOMP__WORDS_AVX2(wand, _mm256_and_si256)
+GCOMP__WORDS_AVX2(wor, _mm256_or_si256)
+GCOMP__WORDS_AVX2(wxor, _mm256_xor_si256)
+GCOMP__WORDS_AVX2(wmin, _mm256_min_epi32)
+GCOMP__WORDS_AVX2(wmax, _mm256_max_epi32)
+GCOMP__WORDS_AVX2(wgt, _mm256_cmpgt_epi32)
+GCOMP__SHIFT_AVX2(wshl, _mm256_slli_epi32)
+GCOMP__SHIFT_AVX2(wshr, _mm256_srli_epi32)
+GCOMP__SHIFT_AVX2(wsar, _mm256_srai_epi32)
+
+GCOMP__INLINE gcomp__w16_avx2 gcomp__wsplat_avx2(int32_t x)
+{
+    return gcomp__pair_avx2(_mm256_set1_epi32(x), _mm256_set1_epi32(x));
+}
+GCOMP__INLINE gcomp__w16_avx2 gcomp__words_avx2(gcomp__v16_avx2 x)
+{
+    return gcomp__pair_avx2(_mm256_castps_si256(x.a), _mm256_castps_si256(x.b));
+}
+GCOMP__INLINE gcomp__v16_avx2 gcomp__floats_avx2(gcomp__w16_avx2 x)
+{
+    return gcomp__both_avx2(_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b));
+}
+GCOMP__INLINE gcomp__w16_avx2 gcomp__nearest_avx2(gcomp__v16_avx2 x)
+{
+    return gcomp__pair_avx2(_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b));
+}
+GCOMP__INLINE gcomp__w16_avx2 gcomp__trunc_avx2(gcomp__v16_avx2 x)
+{
+    return gcomp__pair_avx2(_mm256_cvttps_epi32(x.a), _mm256_cvttps_epi32(x.b));
+}
+GCOMP__INLINE gcomp__v16_avx2 gcomp__number_avx2(gcomp__w16_avx2 x)
+{
+    return gcomp__both_avx2(_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b));
+}
+GCOMP__INLINE uint32_t gcomp__weq_avx2(gcomp__w16_avx2 x, gcomp__w16_avx2 y)
+{
+    return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(x.a, y.a))) |
+           (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(x.b, y.b))) << 8;
+}
+GCOMP__INLINE gcomp__v16_avx2 gcomp__pick_avx2(uint32_t mask, gcomp__v16_avx2 x, gcomp__v16_avx2 y)
+{
+    __m256i m = _mm256_set1_epi32((int)mask);
+    __m256i a = _mm256_sllv_epi32(m, _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24));
+    __m256i b = _mm256_sllv_epi32(m, _mm256_setr_epi32(23, 22, 21, 20, 19, 18, 17, 16));
+    return gcomp__both_avx2(_mm256_blendv_ps(y.a, x.a, _mm256_castsi256_ps(a)),
+                            _mm256_blendv_ps(y.b, x.b, _mm256_castsi256_ps(b)));
+}
+
+/* The low bytes of the words; every code fits, so that no lane saturates. */
+GCOMP__INLINE __m128i gcomp__bytes_avx2(gcomp__w16_avx2 w)
+{
+    __m256i h = _mm256_permute4x64_epi64(_mm256_packs_epi32(w.a, w.b), 0xd8);
+    return _mm_packs_epi16(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
+}
+GCOMP__INLINE void gcomp__put8_avx2(uint8_t *c, gcomp__w16_avx2 w)
+{
+    _mm_storeu_si128((__m128i *)(void *)c, gcomp__bytes_avx2(w));
+}
+GCOMP__INLINE void gcomp__put4_avx2(uint8_t *c, gcomp__w16_avx2 w)
+{
+    __m128i b = _mm_and_si128(gcomp__bytes_avx2(w), _mm_set1_epi8(15));
+    b = _mm_maddubs_epi16(b, _mm_set1_epi16(0x1001));
+    _mm_storel_epi64((__m128i *)(void *)c, _mm_packus_epi16(b, b));
+}
+GCOMP__INLINE void gcomp__put2_avx2(uint8_t *c, gcomp__w16_avx2 w, int first_high)
+{
+    __m128i b = _mm_and_si128(gcomp__bytes_avx2(w), _mm_set1_epi8(3));
+    b = _mm_maddubs_epi16(b, _mm_set1_epi16(first_high ? 0x0104 : 0x0401));
+    b = _mm_madd_epi16(b, _mm_set1_epi32(first_high ? 0x00010010 : 0x00100001));
+    b = _mm_packus_epi16(_mm_packs_epi32(b, b), b);
+    gcomp__put32(c, (uint32_t)_mm_cvtsi128_si32(b));
+}
+GCOMP__INLINE gcomp__w16_avx2 gcomp__get8_avx2(const uint8_t *c)
+{
+    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)c);
+    return gcomp__pair_avx2(_mm256_cvtepi8_epi32(b), _mm256_cvtepi8_epi32(_mm_srli_si128(b, 8)));
+}
+GCOMP__INLINE gcomp__w16_avx2 gcomp__get4_avx2(const uint8_t *c)
+{
+    __m256i left = _mm256_setr_epi32(28, 24, 20, 16, 12, 8, 4, 0);
+    return gcomp__pair_avx2(_mm256_srai_epi32(_mm256_sllv_epi32(_mm256_set1_epi32((int)gcomp__get32(c)), left), 28),
+                            _mm256_srai_epi32(_mm256_sllv_epi32(_mm256_set1_epi32((int)gcomp__get32(c + 4)), left), 28));
+}
+GCOMP__INLINE gcomp__w16_avx2 gcomp__get2_avx2(const uint8_t *c, int first_high)
+{
+    __m256i x = _mm256_set1_epi32((int)(first_high ? gcomp__get32_high(c) : gcomp__get32(c)));
+    __m256i a = first_high ? _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14) : _mm256_setr_epi32(30, 28, 26, 24, 22, 20, 18, 16);
+    __m256i b = first_high ? _mm256_setr_epi32(16, 18, 20, 22, 24, 26, 28, 30) : _mm256_setr_epi32(14, 12, 10, 8, 6, 4, 2, 0);
+    return gcomp__pair_avx2(_mm256_srai_epi32(_mm256_sllv_epi32(x, a), 30), _mm256_srai_epi32(_mm256_sllv_epi32(x, b), 30));
+}
+
+GCOMP__INLINE gcomp__w16_avx2 gcomp__draws_avx2(uint64_t words, uint64_t element)
+{
+    __m256i h = _mm256_add_epi32(_mm256_set1_epi32((int)gcomp__draw_base(words, element)),
+                                 _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    h = _mm256_mullo_epi32(_mm256_xor_si256(h, _mm256_srli_epi32(h, 16)), _mm256_set1_epi32((int)0x85EBCA6Bu));
+    h = _mm256_xor_si256(h, _mm256_xor_si256(_mm256_srli_epi32(h, 13), _mm256_set1_epi32((int)(words >> 32))));
+    h = _mm256_mullo_epi32(h, _mm256_set1_epi32((int)0xC2B2AE35u));
+    h = _mm256_xor_si256(h, _mm256_srli_epi32(h, 16));
+    return gcomp__pair_avx2(_mm256_cvtepu16_epi32(_mm256_castsi256_si128(h)),
+                            _mm256_cvtepu16_epi32(_mm256_extracti128_si256(h, 1)));
+}
+
+GCOMP__INLINE uint32_t gcomp__most_avx2(gcomp__v16_avx2 worst)
+{
+    __m256i m = _mm256_max_epu32(_mm256_castps_si256(worst.a), _mm256_castps_si256(worst.b));
+    __m128i h = _mm_max_epu32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+    h = _mm_max_epu32(h, _mm_shuffle_epi32(h, 0x4e));
+    return (uint32_t)_mm_cvtsi128_si32(_mm_max_epu32(h, _mm_shuffle_epi32(h, 0xb1)));
+}
+
+GCOMP__INLINE __m256 gcomp__saturate8_avx2(__m256 x)
+{
+    __m256i u = _mm256_castps_si256(x), m = _mm256_set1_epi32(0x7fffffff);
+    __m256i a = _mm256_min_epu32(_mm256_and_si256(u, m), _mm256_set1_epi32(0x7f7fffff));
+    return _mm256_castsi256_ps(_mm256_or_si256(a, _mm256_andnot_si256(m, u)));
+}
+GCOMP__INLINE gcomp__v16_avx2 gcomp__saturate_avx2(gcomp__v16_avx2 x)
+{
+    return gcomp__both_avx2(gcomp__saturate8_avx2(x.a), gcomp__saturate8_avx2(x.b));
+}
+
+GCOMP__INLINE void gcomp__store_words_avx2(int32_t *to, gcomp__w16_avx2 w)
+{
+    _mm256_storeu_si256((__m256i *)(void *)to, w.a);
+    _mm256_storeu_si256((__m256i *)(void *)(to + 8), w.b);
+}
 #define GCOMP__PASS avx2
 #define GCOMP__PASS_ISA GCOMP_ISA_AVX2
 #if GCOMP__ONLY == 2
@@ -1839,13 +2134,124 @@ GCOMP__INLINE gcomp__sum16_avx512 gcomp__sum_dot_avx512(gcomp__sum16_avx512 s, g
 
 GCOMP__INLINE double gcomp__sum_fold_avx512(gcomp__sum16_avx512 s)
 {
-    double d[16];
-    _mm512_storeu_pd(d, s.a);
-    _mm512_storeu_pd(d + 8, s.b);
-    return gcomp__fold16(d);
+    __m512d eight = _mm512_add_pd(s.a, s.b);
+    __m256d four = _mm256_add_pd(_mm512_castpd512_pd256(eight), _mm512_extractf64x4_pd(eight, 1));
+    __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
 }
 
 GCOMP__INLINE uint32_t gcomp__crc8_avx512(uint32_t crc, uint64_t word) { return (uint32_t)_mm_crc32_u64(crc, word); }
+typedef struct gcomp__w16_avx512 { __m512i a; } gcomp__w16_avx512;
+
+GCOMP__INLINE gcomp__w16_avx512 gcomp__whole_avx512(__m512i a)
+{
+    gcomp__w16_avx512 w;
+    w.a = a;
+    return w;
+}
+
+#define GCOMP__WORDS_AVX512(name, f) \
+    GCOMP__INLINE gcomp__w16_avx512 gcomp__##name##_avx512(gcomp__w16_avx512 x, gcomp__w16_avx512 y) \
+    { \
+        return gcomp__whole_avx512(f(x.a, y.a)); \
+    }
+#define GCOMP__SHIFT_AVX512(name, f) \
+    GCOMP__INLINE gcomp__w16_avx512 gcomp__##name##_avx512(gcomp__w16_avx512 x, int k) \
+    { \
+        return gcomp__whole_avx512(f(x.a, _mm_cvtsi32_si128(k))); \
+    }
+GCOMP__WORDS_AVX512(wadd, _mm512_add_epi32)
+GCOMP__WORDS_AVX512(wsub, _mm512_sub_epi32)
+GCOMP__WORDS_AVX512(wand, _mm512_and_si512)
+GCOMP__WORDS_AVX512(wor, _mm512_or_si512)
+GCOMP__WORDS_AVX512(wxor, _mm512_xor_si512)
+GCOMP__WORDS_AVX512(wmin, _mm512_min_epi32)
+GCOMP__WORDS_AVX512(wmax, _mm512_max_epi32)
+GCOMP__SHIFT_AVX512(wshl, _mm512_sll_epi32)
+GCOMP__SHIFT_AVX512(wshr, _mm512_srl_epi32)
+GCOMP__SHIFT_AVX512(wsar, _mm512_sra_epi32)
+
+GCOMP__INLINE gcomp__w16_avx512 gcomp__wsplat_avx512(int32_t x) { return gcomp__whole_avx512(_mm512_set1_epi32(x)); }
+GCOMP__INLINE gcomp__w16_avx512 gcomp__wgt_avx512(gcomp__w16_avx512 x, gcomp__w16_avx512 y)
+{
+    return gcomp__whole_avx512(_mm512_movm_epi32(_mm512_cmpgt_epi32_mask(x.a, y.a)));
+}
+GCOMP__INLINE gcomp__w16_avx512 gcomp__words_avx512(gcomp__v16_avx512 x) { return gcomp__whole_avx512(_mm512_castps_si512(x.a)); }
+GCOMP__INLINE gcomp__v16_avx512 gcomp__floats_avx512(gcomp__w16_avx512 x) { return gcomp__one_avx512(_mm512_castsi512_ps(x.a)); }
+GCOMP__INLINE gcomp__w16_avx512 gcomp__nearest_avx512(gcomp__v16_avx512 x)
+{
+    return gcomp__whole_avx512(_mm512_cvtps_epi32(x.a));
+}
+GCOMP__INLINE gcomp__w16_avx512 gcomp__trunc_avx512(gcomp__v16_avx512 x) { return gcomp__whole_avx512(_mm512_cvttps_epi32(x.a)); }
+GCOMP__INLINE gcomp__v16_avx512 gcomp__number_avx512(gcomp__w16_avx512 x) { return gcomp__one_avx512(_mm512_cvtepi32_ps(x.a)); }
+GCOMP__INLINE uint32_t gcomp__weq_avx512(gcomp__w16_avx512 x, gcomp__w16_avx512 y)
+{
+    return gcomp__mask_avx512(_mm512_cmpeq_epi32_mask(x.a, y.a));
+}
+GCOMP__INLINE gcomp__v16_avx512 gcomp__pick_avx512(uint32_t mask, gcomp__v16_avx512 x, gcomp__v16_avx512 y)
+{
+    return gcomp__one_avx512(_mm512_mask_blend_ps((__mmask16)mask, y.a, x.a));
+}
+
+GCOMP__INLINE void gcomp__put8_avx512(uint8_t *c, gcomp__w16_avx512 w)
+{
+    _mm_storeu_si128((__m128i *)(void *)c, _mm512_cvtepi32_epi8(w.a));
+}
+GCOMP__INLINE void gcomp__put4_avx512(uint8_t *c, gcomp__w16_avx512 w)
+{
+    __m128i b = _mm_and_si128(_mm512_cvtepi32_epi8(w.a), _mm_set1_epi8(15));
+    b = _mm_maddubs_epi16(b, _mm_set1_epi16(0x1001));
+    _mm_storel_epi64((__m128i *)(void *)c, _mm_packus_epi16(b, b));
+}
+GCOMP__INLINE void gcomp__put2_avx512(uint8_t *c, gcomp__w16_avx512 w, int first_high)
+{
+    __m128i b = _mm_and_si128(_mm512_cvtepi32_epi8(w.a), _mm_set1_epi8(3));
+    b = _mm_maddubs_epi16(b, _mm_set1_epi16(first_high ? 0x0104 : 0x0401));
+    b = _mm_madd_epi16(b, _mm_set1_epi32(first_high ? 0x00010010 : 0x00100001));
+    b = _mm_packus_epi16(_mm_packs_epi32(b, b), b);
+    gcomp__put32(c, (uint32_t)_mm_cvtsi128_si32(b));
+}
+GCOMP__INLINE gcomp__w16_avx512 gcomp__get8_avx512(const uint8_t *c)
+{
+    return gcomp__whole_avx512(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)c)));
+}
+GCOMP__INLINE gcomp__w16_avx512 gcomp__get4_avx512(const uint8_t *c)
+{
+    __m512i left = _mm512_setr_epi32(28, 24, 20, 16, 12, 8, 4, 0, 28, 24, 20, 16, 12, 8, 4, 0);
+    __m512i x = _mm512_inserti64x4(_mm512_set1_epi32((int)gcomp__get32(c)), _mm256_set1_epi32((int)gcomp__get32(c + 4)), 1);
+    return gcomp__whole_avx512(_mm512_srai_epi32(_mm512_sllv_epi32(x, left), 28));
+}
+GCOMP__INLINE gcomp__w16_avx512 gcomp__get2_avx512(const uint8_t *c, int first_high)
+{
+    __m512i low = _mm512_setr_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    __m512i high = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    __m512i x = _mm512_set1_epi32((int)(first_high ? gcomp__get32_high(c) : gcomp__get32(c)));
+    return gcomp__whole_avx512(_mm512_srai_epi32(_mm512_sllv_epi32(x, first_high ? high : low), 30));
+}
+
+GCOMP__INLINE gcomp__w16_avx512 gcomp__draws_avx512(uint64_t words, uint64_t element)
+{
+    __m256i h = _mm256_add_epi32(_mm256_set1_epi32((int)gcomp__draw_base(words, element)),
+                                 _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    h = _mm256_mullo_epi32(_mm256_xor_si256(h, _mm256_srli_epi32(h, 16)), _mm256_set1_epi32((int)0x85EBCA6Bu));
+    h = _mm256_xor_si256(h, _mm256_xor_si256(_mm256_srli_epi32(h, 13), _mm256_set1_epi32((int)(words >> 32))));
+    h = _mm256_mullo_epi32(h, _mm256_set1_epi32((int)0xC2B2AE35u));
+    return gcomp__whole_avx512(_mm512_cvtepu16_epi32(_mm256_xor_si256(h, _mm256_srli_epi32(h, 16))));
+}
+
+GCOMP__INLINE uint32_t gcomp__most_avx512(gcomp__v16_avx512 worst)
+{
+    return (uint32_t)_mm512_reduce_max_epu32(_mm512_castps_si512(worst.a));
+}
+
+GCOMP__INLINE gcomp__v16_avx512 gcomp__saturate_avx512(gcomp__v16_avx512 x)
+{
+    __m512i u = _mm512_castps_si512(x.a), m = _mm512_set1_epi32(0x7fffffff);
+    __m512i a = _mm512_min_epu32(_mm512_and_si512(u, m), _mm512_set1_epi32(0x7f7fffff));
+    return gcomp__one_avx512(_mm512_castsi512_ps(_mm512_or_si512(a, _mm512_andnot_si512(m, u))));
+}
+
+GCOMP__INLINE void gcomp__store_words_avx512(int32_t *to, gcomp__w16_avx512 w) { _mm512_storeu_si512(to, w.a); }
 #define GCOMP__PASS avx512
 #define GCOMP__PASS_ISA GCOMP_ISA_AVX512
 #if GCOMP__ONLY == 3
@@ -2108,6 +2514,172 @@ GCOMP__INLINE double gcomp__sum_fold_neon(gcomp__sum16_neon s)
 }
 
 GCOMP__INLINE uint32_t gcomp__crc8_neon(uint32_t crc, uint64_t word) { return gcomp__crc8_plain(crc, word); }
+typedef struct gcomp__w16_neon { int32x4_t a, b, c, d; } gcomp__w16_neon;
+
+GCOMP__INLINE gcomp__w16_neon gcomp__quad_neon(int32x4_t a, int32x4_t b, int32x4_t c, int32x4_t d)
+{
+    gcomp__w16_neon w;
+    w.a = a;
+    w.b = b;
+    w.c = c;
+    w.d = d;
+    return w;
+}
+
+#define GCOMP__WORDS_NEON(name, f) \
+    GCOMP__INLINE gcomp__w16_neon gcomp__##name##_neon(gcomp__w16_neon x, gcomp__w16_neon y) \
+    { \
+        return gcomp__quad_neon(f(x.a, y.a), f(x.b, y.b), f(x.c, y.c), f(x.d, y.d)); \
+    }
+#define GCOMP__EACH_NEON(name, from, to, f) \
+    GCOMP__INLINE gcomp__##to##16_neon gcomp__##name##_neon(gcomp__##from##16_neon x) \
+    { \
+        gcomp__##to##16_neon y; \
+        y.a = f(x.a); \
+        y.b = f(x.b); \
+        y.c = f(x.c); \
+        y.d = f(x.d); \
+        return y; \
+    }
+GCOMP__INLINE int32x4_t gcomp__gt4_neon(int32x4_t x, int32x4_t y) { return vreinterpretq_s32_u32(vcgtq_s32(x, y)); }
+GCOMP__WORDS_NEON(wadd, vaddq_s32)
+GCOMP__WORDS_NEON(wsub, vsubq_s32)
+GCOMP__WORDS_NEON(wand, vandq_s32)
+GCOMP__WORDS_NEON(wor, vorrq_s32)
+GCOMP__WORDS_NEON(wxor, veorq_s32)
+GCOMP__WORDS_NEON(wmin, vminq_s32)
+GCOMP__WORDS_NEON(wmax, vmaxq_s32)
+GCOMP__WORDS_NEON(wgt, gcomp__gt4_neon)
+GCOMP__EACH_NEON(words, v, w, vreinterpretq_s32_f32)
+GCOMP__EACH_NEON(floats, w, v, vreinterpretq_f32_s32)
+GCOMP__EACH_NEON(nearest, v, w, vcvtnq_s32_f32)
+GCOMP__EACH_NEON(trunc, v, w, vcvtq_s32_f32)
+GCOMP__EACH_NEON(number, w, v, vcvtq_f32_s32)
+
+GCOMP__INLINE gcomp__w16_neon gcomp__wshl_neon(gcomp__w16_neon x, int k)
+{
+    int32x4_t s = vdupq_n_s32(k);
+    return gcomp__quad_neon(vshlq_s32(x.a, s), vshlq_s32(x.b, s), vshlq_s32(x.c, s), vshlq_s32(x.d, s));
+}
+GCOMP__INLINE gcomp__w16_neon gcomp__wsar_neon(gcomp__w16_neon x, int k) { return gcomp__wshl_neon(x, -k); }
+GCOMP__INLINE int32x4_t gcomp__shr4_neon(int32x4_t x, int32x4_t s)
+{
+    return vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(x), s));
+}
+GCOMP__INLINE gcomp__w16_neon gcomp__wshr_neon(gcomp__w16_neon x, int k)
+{
+    int32x4_t s = vdupq_n_s32(-k);
+    return gcomp__quad_neon(gcomp__shr4_neon(x.a, s), gcomp__shr4_neon(x.b, s), gcomp__shr4_neon(x.c, s),
+                            gcomp__shr4_neon(x.d, s));
+}
+GCOMP__INLINE gcomp__w16_neon gcomp__wsplat_neon(int32_t x)
+{
+    int32x4_t w = vdupq_n_s32(x);
+    return gcomp__quad_neon(w, w, w, w);
+}
+GCOMP__INLINE uint32_t gcomp__weq_neon(gcomp__w16_neon x, gcomp__w16_neon y)
+{
+    return gcomp__mask_neon(vceqq_s32(x.a, y.a), vceqq_s32(x.b, y.b), vceqq_s32(x.c, y.c), vceqq_s32(x.d, y.d));
+}
+GCOMP__INLINE float32x4_t gcomp__pick4_neon(uint32_t mask, float32x4_t x, float32x4_t y)
+{
+    static const uint32_t bit[4] = {1, 2, 4, 8};
+    return vbslq_f32(vtstq_u32(vdupq_n_u32(mask), vld1q_u32(bit)), x, y);
+}
+GCOMP__INLINE gcomp__v16_neon gcomp__pick_neon(uint32_t mask, gcomp__v16_neon x, gcomp__v16_neon y)
+{
+    return gcomp__four_neon(gcomp__pick4_neon(mask, x.a, y.a), gcomp__pick4_neon(mask >> 4, x.b, y.b),
+                            gcomp__pick4_neon(mask >> 8, x.c, y.c), gcomp__pick4_neon(mask >> 12, x.d, y.d));
+}
+
+GCOMP__INLINE uint8x16_t gcomp__bytes_neon(gcomp__w16_neon w)
+{
+    int16x8_t low = vcombine_s16(vmovn_s32(w.a), vmovn_s32(w.b)), high = vcombine_s16(vmovn_s32(w.c), vmovn_s32(w.d));
+    return vreinterpretq_u8_s8(vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
+}
+GCOMP__INLINE gcomp__w16_neon gcomp__wide_neon(int8x16_t b)
+{
+    int16x8_t low = vmovl_s8(vget_low_s8(b)), high = vmovl_s8(vget_high_s8(b));
+    return gcomp__quad_neon(vmovl_s16(vget_low_s16(low)), vmovl_s16(vget_high_s16(low)), vmovl_s16(vget_low_s16(high)),
+                            vmovl_s16(vget_high_s16(high)));
+}
+/* Neighbours joined: first in the low bits or in the high ones. The upper half is not used. */
+GCOMP__INLINE uint8x16_t gcomp__join_neon(uint8x16_t b, int bits, int first_high)
+{
+    uint8x16_t even = vuzp1q_u8(b, b), odd = vuzp2q_u8(b, b);
+    int8x16_t s = vdupq_n_s8((int8_t)bits);
+    return first_high ? vorrq_u8(vshlq_u8(even, s), odd) : vorrq_u8(even, vshlq_u8(odd, s));
+}
+GCOMP__INLINE void gcomp__put8_neon(uint8_t *c, gcomp__w16_neon w) { vst1q_u8(c, gcomp__bytes_neon(w)); }
+GCOMP__INLINE void gcomp__put4_neon(uint8_t *c, gcomp__w16_neon w)
+{
+    vst1_u8(c, vget_low_u8(gcomp__join_neon(vandq_u8(gcomp__bytes_neon(w), vdupq_n_u8(15)), 4, 0)));
+}
+GCOMP__INLINE void gcomp__put2_neon(uint8_t *c, gcomp__w16_neon w, int first_high)
+{
+    uint8x16_t b = gcomp__join_neon(vandq_u8(gcomp__bytes_neon(w), vdupq_n_u8(3)), 2, first_high);
+    gcomp__put32(c, vgetq_lane_u32(vreinterpretq_u32_u8(gcomp__join_neon(b, 4, first_high)), 0));
+}
+GCOMP__INLINE gcomp__w16_neon gcomp__get8_neon(const uint8_t *c) { return gcomp__wide_neon(vreinterpretq_s8_u8(vld1q_u8(c))); }
+GCOMP__INLINE gcomp__w16_neon gcomp__get4_neon(const uint8_t *c)
+{
+    uint8x8_t b = vld1_u8(c);
+    uint8x16_t both = vcombine_u8(vzip1_u8(b, vshr_n_u8(b, 4)), vzip2_u8(b, vshr_n_u8(b, 4)));
+    return gcomp__wide_neon(vshrq_n_s8(vreinterpretq_s8_u8(vshlq_n_u8(both, 4)), 4));
+}
+GCOMP__INLINE int32x4_t gcomp__two4_neon(uint32_t x, int first, int by)
+{
+    static const int32_t lane[4] = {0, 1, 2, 3};
+    int32x4_t left = vmlaq_n_s32(vdupq_n_s32(first), vld1q_s32(lane), by);
+    return vshrq_n_s32(vshlq_s32(vreinterpretq_s32_u32(vdupq_n_u32(x)), left), 30);
+}
+GCOMP__INLINE gcomp__w16_neon gcomp__get2_neon(const uint8_t *c, int first_high)
+{
+    uint32_t x = first_high ? gcomp__get32_high(c) : gcomp__get32(c);
+    int first = first_high ? 0 : 30, by = first_high ? 2 : -2;
+    return gcomp__quad_neon(gcomp__two4_neon(x, first, by), gcomp__two4_neon(x, first + 4 * by, by),
+                            gcomp__two4_neon(x, first + 8 * by, by), gcomp__two4_neon(x, first + 12 * by, by));
+}
+
+GCOMP__INLINE uint32x4_t gcomp__draw4_neon(uint32_t base, uint64_t words)
+{
+    static const uint32_t lane[4] = {0, 1, 2, 3};
+    uint32x4_t h = vaddq_u32(vdupq_n_u32(base), vld1q_u32(lane));
+    h = vmulq_n_u32(veorq_u32(h, vshrq_n_u32(h, 16)), 0x85EBCA6Bu);
+    h = veorq_u32(h, veorq_u32(vshrq_n_u32(h, 13), vdupq_n_u32((uint32_t)(words >> 32))));
+    h = vmulq_n_u32(h, 0xC2B2AE35u);
+    return veorq_u32(h, vshrq_n_u32(h, 16));
+}
+GCOMP__INLINE gcomp__w16_neon gcomp__draws_neon(uint64_t words, uint64_t element)
+{
+    uint32_t base = gcomp__draw_base(words, element);
+    uint16x8_t low = vreinterpretq_u16_u32(gcomp__draw4_neon(base, words));
+    uint16x8_t high = vreinterpretq_u16_u32(gcomp__draw4_neon(base + 4, words));
+    return gcomp__quad_neon(
+        vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(low))), vreinterpretq_s32_u32(vmovl_u16(vget_high_u16(low))),
+        vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(high))), vreinterpretq_s32_u32(vmovl_u16(vget_high_u16(high))));
+}
+
+GCOMP__INLINE uint32_t gcomp__most_neon(gcomp__v16_neon w)
+{
+    return vmaxvq_u32(vmaxq_u32(vmaxq_u32(vreinterpretq_u32_f32(w.a), vreinterpretq_u32_f32(w.b)),
+                                vmaxq_u32(vreinterpretq_u32_f32(w.c), vreinterpretq_u32_f32(w.d))));
+}
+
+GCOMP__INLINE float32x4_t gcomp__saturate4_neon(float32x4_t x)
+{
+    uint32x4_t u = vreinterpretq_u32_f32(x), m = vdupq_n_u32(0x7fffffff);
+    return vreinterpretq_f32_u32(vorrq_u32(vminq_u32(vandq_u32(u, m), vdupq_n_u32(0x7f7fffff)), vbicq_u32(u, m)));
+}
+GCOMP__EACH_NEON(saturate, v, v, gcomp__saturate4_neon)
+
+GCOMP__INLINE void gcomp__store_words_neon(int32_t *to, gcomp__w16_neon w)
+{
+    vst1q_s32(to, w.a);
+    vst1q_s32(to + 4, w.b);
+    vst1q_s32(to + 8, w.c);
+    vst1q_s32(to + 12, w.d);
+}
 #define GCOMP__PASS neon
 #define GCOMP__PASS_ISA GCOMP_ISA_NEON
 #if GCOMP__ONLY == 4
@@ -2295,6 +2867,179 @@ GCOMP__INLINE gcomp__sum16_scalar gcomp__sum_dot_scalar(gcomp__sum16_scalar s, g
 
 GCOMP__INLINE double gcomp__sum_fold_scalar(gcomp__sum16_scalar s) { return gcomp__fold16(s.d); }
 GCOMP__INLINE uint32_t gcomp__crc8_scalar(uint32_t crc, uint64_t word) { return gcomp__crc8_plain(crc, word); }
+typedef struct gcomp__w16_scalar { int32_t w[16]; } gcomp__w16_scalar;
+
+#define GCOMP__WORDS_SCALAR(name, expression) \
+    GCOMP__INLINE gcomp__w16_scalar gcomp__##name##_scalar(gcomp__w16_scalar x, gcomp__w16_scalar y) \
+    { \
+        int i; \
+        GCOMP__LANES x.w[i] = (int32_t)(expression); \
+        return x; \
+    }
+#define GCOMP__SHIFT_SCALAR(name, expression) \
+    GCOMP__INLINE gcomp__w16_scalar gcomp__##name##_scalar(gcomp__w16_scalar x, int k) \
+    { \
+        int i; \
+        GCOMP__LANES x.w[i] = (int32_t)(expression); \
+        return x; \
+    }
+GCOMP__WORDS_SCALAR(wadd, (uint32_t)x.w[i] + (uint32_t)y.w[i])
+GCOMP__WORDS_SCALAR(wsub, (uint32_t)x.w[i] - (uint32_t)y.w[i])
+GCOMP__WORDS_SCALAR(wand, x.w[i] & y.w[i])
+GCOMP__WORDS_SCALAR(wor, x.w[i] | y.w[i])
+GCOMP__WORDS_SCALAR(wxor, x.w[i] ^ y.w[i])
+GCOMP__WORDS_SCALAR(wmin, x.w[i] < y.w[i] ? x.w[i] : y.w[i])
+GCOMP__WORDS_SCALAR(wmax, x.w[i] > y.w[i] ? x.w[i] : y.w[i])
+GCOMP__WORDS_SCALAR(wgt, -(x.w[i] > y.w[i]))
+GCOMP__SHIFT_SCALAR(wshl, (uint32_t)x.w[i] << k)
+GCOMP__SHIFT_SCALAR(wshr, (uint32_t)x.w[i] >> k)
+GCOMP__SHIFT_SCALAR(wsar, x.w[i] < 0 ? ~(~x.w[i] >> k) : x.w[i] >> k)
+
+GCOMP__INLINE gcomp__w16_scalar gcomp__wsplat_scalar(int32_t x)
+{
+    gcomp__w16_scalar w;
+    int i;
+    GCOMP__LANES w.w[i] = x;
+    return w;
+}
+
+GCOMP__INLINE gcomp__w16_scalar gcomp__words_scalar(gcomp__v16_scalar x)
+{
+    gcomp__w16_scalar w;
+    memcpy(&w, &x, sizeof w);
+    return w;
+}
+
+GCOMP__INLINE gcomp__v16_scalar gcomp__floats_scalar(gcomp__w16_scalar x)
+{
+    gcomp__v16_scalar v;
+    memcpy(&v, &x, sizeof v);
+    return v;
+}
+
+GCOMP__INLINE gcomp__w16_scalar gcomp__nearest_scalar(gcomp__v16_scalar x) /* |x| < 2^22 */
+{
+    gcomp__w16_scalar w;
+    int i;
+    GCOMP__LANES
+    {
+        float f = x.f[i] + 12582912.0f;
+        GCOMP__PIN(f);
+        w.w[i] = (int32_t)gcomp__bits(f) - 0x4b400000;
+    }
+    return w;
+}
+
+GCOMP__INLINE gcomp__w16_scalar gcomp__trunc_scalar(gcomp__v16_scalar x)
+{
+    gcomp__w16_scalar w;
+    int i;
+    GCOMP__LANES w.w[i] = (int32_t)x.f[i];
+    return w;
+}
+
+GCOMP__INLINE gcomp__v16_scalar gcomp__number_scalar(gcomp__w16_scalar x)
+{
+    gcomp__v16_scalar v;
+    int i;
+    GCOMP__LANES v.f[i] = (float)x.w[i];
+    return v;
+}
+
+GCOMP__INLINE uint32_t gcomp__weq_scalar(gcomp__w16_scalar x, gcomp__w16_scalar y)
+{
+    uint32_t mask = 0;
+    int i;
+    GCOMP__LANES mask |= (uint32_t)(x.w[i] == y.w[i]) << i;
+    return mask;
+}
+
+GCOMP__INLINE gcomp__v16_scalar gcomp__pick_scalar(uint32_t mask, gcomp__v16_scalar x, gcomp__v16_scalar y)
+{
+    int i;
+    GCOMP__LANES x.f[i] = mask >> i & 1 ? x.f[i] : y.f[i];
+    return x;
+}
+
+GCOMP__INLINE void gcomp__put8_scalar(uint8_t *c, gcomp__w16_scalar w)
+{
+    int i;
+    GCOMP__LANES c[i] = (uint8_t)w.w[i];
+}
+
+GCOMP__INLINE void gcomp__put4_scalar(uint8_t *c, gcomp__w16_scalar w)
+{
+    int i;
+    for (i = 0; i < 8; i++) c[i] = (uint8_t)((w.w[2 * i] & 15) | (w.w[2 * i + 1] & 15) << 4);
+}
+
+GCOMP__INLINE void gcomp__put2_scalar(uint8_t *c, gcomp__w16_scalar w, int first_high)
+{
+    uint32_t x = 0;
+    int i;
+    GCOMP__LANES x |= (uint32_t)(w.w[i] & 3) << (first_high ? (i & ~3) * 2 + 6 - (i & 3) * 2 : 2 * i);
+    gcomp__put32(c, x);
+}
+
+GCOMP__INLINE gcomp__w16_scalar gcomp__get8_scalar(const uint8_t *c)
+{
+    gcomp__w16_scalar w;
+    int i;
+    GCOMP__LANES w.w[i] = (int8_t)c[i];
+    return w;
+}
+
+GCOMP__INLINE gcomp__w16_scalar gcomp__get4_scalar(const uint8_t *c)
+{
+    gcomp__w16_scalar w;
+    int i;
+    GCOMP__LANES w.w[i] = ((c[i / 2] >> (i & 1) * 4 & 15) ^ 8) - 8;
+    return w;
+}
+
+GCOMP__INLINE gcomp__w16_scalar gcomp__get2_scalar(const uint8_t *c, int first_high)
+{
+    uint32_t x = first_high ? gcomp__get32_high(c) : gcomp__get32(c);
+    gcomp__w16_scalar w;
+    int i;
+    GCOMP__LANES w.w[i] = (int32_t)((x >> (first_high ? 30 - 2 * i : 2 * i) & 3) ^ 2) - 2;
+    return w;
+}
+
+GCOMP__INLINE gcomp__w16_scalar gcomp__draws_scalar(uint64_t words, uint64_t element)
+{
+    gcomp__w16_scalar w;
+    int i;
+    for (i = 0; i < 8; i++) {
+        uint32_t h = gcomp__draw_pair(gcomp__draw_base(words, element) + (uint32_t)i, words);
+        w.w[2 * i] = (int32_t)(h & 0xffffu);
+        w.w[2 * i + 1] = (int32_t)(h >> 16);
+    }
+    return w;
+}
+
+GCOMP__INLINE uint32_t gcomp__most_scalar(gcomp__v16_scalar w)
+{
+    uint32_t most = 0;
+    int i;
+    GCOMP__LANES if (gcomp__bits(w.f[i]) > most) most = gcomp__bits(w.f[i]);
+    return most;
+}
+
+GCOMP__INLINE float gcomp__saturated(float x)
+{
+    uint32_t u = gcomp__bits(x), a = u & 0x7fffffffu;
+    return a > 0x7f7fffffu ? gcomp__float((u & 0x80000000u) | 0x7f7fffffu) : x;
+}
+
+GCOMP__INLINE gcomp__v16_scalar gcomp__saturate_scalar(gcomp__v16_scalar x)
+{
+    int i;
+    GCOMP__LANES x.f[i] = gcomp__saturated(x.f[i]);
+    return x;
+}
+
+GCOMP__INLINE void gcomp__store_words_scalar(int32_t *to, gcomp__w16_scalar w) { memcpy(to, &w, sizeof w); }
 #define GCOMP__PASS scalar
 #define GCOMP__PASS_ISA GCOMP_ISA_SCALAR
 #define GCOMP__LAST
@@ -2310,16 +3055,7 @@ GCOMP__INLINE uint32_t gcomp__crc8_scalar(uint32_t crc, uint64_t word) { return 
 
 typedef GCOMP__F(v16) GCOMP__F(v);
 typedef GCOMP__F(sum16) GCOMP__F(sum);
-
-GCOMP__INLINE uint32_t GCOMP__F(worst_bits)(GCOMP__F(v) w)
-{
-    float f[16];
-    uint32_t most = 0;
-    int i;
-    GCOMP__F(store)(f, w);
-    for (i = 0; i < 16; i++) most = gcomp__bits(f[i]) > most ? gcomp__bits(f[i]) : most;
-    return most;
-}
+typedef GCOMP__F(w16) GCOMP__F(w);
 
 GCOMP__INLINE float GCOMP__F(fold)(GCOMP__F(v) x)
 {
@@ -2442,7 +3178,7 @@ static uint32_t GCOMP__F(scale_copy)(float *y, const gcomp_input *in, size_t beg
         worst = GCOMP__F(worst)(worst, p);
         GCOMP__F(store_some)(y + i, GCOMP__F(mul)(p, f), end - i);
     }
-    return GCOMP__F(worst_bits)(worst);
+    return GCOMP__F(most)(worst);
 }
 
 /* >>kernel worst_of: the bits of the largest |x|. */
@@ -2452,7 +3188,7 @@ static uint32_t GCOMP__F(worst_of)(const float *x, size_t n)
     size_t i;
     for (i = 0; i + 16 <= n; i += 16) worst = GCOMP__F(worst)(worst, GCOMP__F(load)(x + i));
     if (i < n) worst = GCOMP__F(worst)(worst, GCOMP__F(load_some)(x + i, n - i));
-    return GCOMP__F(worst_bits)(worst);
+    return GCOMP__F(most)(worst);
 }
 
 /* >>kernel squares: sum of x * x in double, per chunk, chunks in order. */
@@ -2505,202 +3241,438 @@ static void GCOMP__F(narrow)(void *y, const float *x, gcomp_dtype dtype, size_t 
     }
 }
 
-static const gcomp__common_kernels GCOMP__F(common) = {GCOMP__F(crc),      GCOMP__F(absorb),  GCOMP__F(scale_copy),
-                                                       GCOMP__F(worst_of), GCOMP__F(squares), GCOMP__F(widen),
-                                                       GCOMP__F(narrow)};
+/* ---------------- block methods: each is two functions, quant (16 floats to a code) and deq (a code and the constants of its
+   block to 16 floats). The drivers make its kernels of them, inlined with the bytes of 16 codes and the kind of scale as
+   constants. What does not depend on the method (measures, residual, mean) is compiled once, and works on tiles of 512
+   elements that stay in the innermost cache. */
 
-/* ---------------- drivers: a block method is two functions, quant (16 floats to a code) and deq (a code and its scale to 16
-   floats); the drivers make all kernels of it. They are inlined with the two functions, the bytes of 16 codes and the kind of
-   scale as constants. Signs need no scale to be known, so that one pass finds codes and scale. */
+typedef void (*GCOMP__F(quant))(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i);
+typedef GCOMP__F(v) (*GCOMP__F(deq))(const uint8_t *code, const gcomp__unit *u);
 
-typedef void (*GCOMP__F(quant))(uint8_t *code, GCOMP__F(v) p);
-typedef GCOMP__F(v) (*GCOMP__F(deq))(const uint8_t *code, GCOMP__F(v) scale);
+/* Running measures of a block. */
+typedef struct GCOMP__F(acc) {
+    GCOMP__F(sum) sum, other;
+    GCOMP__F(v) worst;
+    GCOMP__F(w) low, high; /* in the order of signed integers */
+    size_t negative;
+} GCOMP__F(acc);
 
-/* Codes of one chunk, and what it found out. `l1`: a scale |p|_1 / count for each block, or the sum if it is the tensor's. */
-GCOMP__INLINE void GCOMP__F(encode_driver)(const gcomp__encode_job *job, size_t chunk, gcomp__partial *partial,
-                                           GCOMP__F(quant) quant, size_t code16, int l1, int general, int feedback)
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(ordered)(GCOMP__F(w) x)
 {
-    const gcomp_input in = job->in;
-    size_t b = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, b + GCOMP_CHUNK), stop, i;
-    size_t block = job->block ? job->block : GCOMP_CHUNK;
-    GCOMP__F(v) worst = GCOMP__F(splat)(0);
-    partial->sum = 0;
-    for (; b < end; b = stop) {
-        GCOMP__F(sum) s = GCOMP__F(sum_none)();
-        uint8_t *code = job->codes + b / 16 * code16;
-        stop = gcomp__min(end, b + block);
-        for (i = b; i + 16 <= stop; i += 16, code += code16) {
-            GCOMP__F(v) p = GCOMP__F(load_p)(&in, i, general, feedback);
-            if (l1) s = GCOMP__F(sum_add)(s, GCOMP__F(abs)(p));
-            else worst = GCOMP__F(worst)(worst, p);
-            quant(code, p);
+    return GCOMP__F(wxor)(x, GCOMP__F(wshr)(GCOMP__F(wsar)(x, 31), 1));
+}
+
+GCOMP__INLINE void GCOMP__F(acc_none)(GCOMP__F(acc) *acc, int measure)
+{
+    if (measure == GCOMP__RANGE) {
+        acc->low = GCOMP__F(wsplat)(0x7fffffff);
+        acc->high = GCOMP__F(wsplat)(-0x7fffffff - 1);
+    } else if (measure != GCOMP__MOST) {
+        acc->sum = GCOMP__F(sum_none)();
+        if (measure != GCOMP__L1 && measure != GCOMP__L2) acc->other = acc->sum;
+    }
+    acc->negative = 0;
+}
+
+/* What a late scale is made from. */
+GCOMP__INLINE void GCOMP__F(acc_move)(GCOMP__F(acc) *to, const GCOMP__F(acc) *from, int measure)
+{
+    if (measure != GCOMP__MOST) to->sum = from->sum;
+    if (measure == GCOMP__SIDES) {
+        to->other = from->other;
+        to->negative = from->negative;
+    }
+}
+
+GCOMP__INLINE void GCOMP__F(acc_add)(GCOMP__F(acc) *acc, GCOMP__F(v) p, int measure)
+{
+    if (measure == GCOMP__L1) {
+        acc->sum = GCOMP__F(sum_add)(acc->sum, GCOMP__F(abs)(p));
+    } else if (measure == GCOMP__L2) {
+        acc->sum = GCOMP__F(sum_dot)(acc->sum, p, p);
+    } else if (measure == GCOMP__SIDES) {
+        GCOMP__F(v) zero = GCOMP__F(splat)(0), size = GCOMP__F(abs)(p);
+        uint32_t mask = GCOMP__F(lt0)(p);
+        acc->sum = GCOMP__F(sum_add)(acc->sum, GCOMP__F(pick)(mask, zero, size));
+        acc->other = GCOMP__F(sum_add)(acc->other, GCOMP__F(pick)(mask, size, zero));
+        acc->negative += gcomp__popcount(mask);
+    } else if (measure == GCOMP__RANGE) {
+        GCOMP__F(w) x = GCOMP__F(ordered)(GCOMP__F(words)(p));
+        acc->low = GCOMP__F(wmin)(acc->low, x);
+        acc->high = GCOMP__F(wmax)(acc->high, x);
+    } else {
+        acc->worst = GCOMP__F(worst)(acc->worst, p);
+        if (measure == GCOMP__MOMENTS) {
+            acc->sum = GCOMP__F(sum_dot)(acc->sum, p, p);
+            acc->other = GCOMP__F(sum_add)(acc->other, p);
         }
-        if (i < stop) { /* the last elements of the tensor: padding encodes as 0 bits, since it is 0 */
+    }
+}
+
+/* The measures of `count` elements, padding in the last group taken back; and the worst of all blocks so far. */
+GCOMP__INLINE void GCOMP__F(acc_end)(GCOMP__F(acc) *acc, size_t count, int measure, gcomp__measured *m)
+{
+    m->count = count;
+    m->sum = m->other = 0;
+    if (measure == GCOMP__RANGE) {
+        int32_t low[16], high[16];
+        GCOMP__F(store_words)(low, acc->low);
+        GCOMP__F(store_words)(high, acc->high);
+        gcomp__range16(low, high, m);
+    } else {
+        if (measure != GCOMP__MOST) m->sum = GCOMP__F(sum_fold)(acc->sum);
+        if (measure == GCOMP__SIDES || measure == GCOMP__MOMENTS) m->other = GCOMP__F(sum_fold)(acc->other);
+        m->negative = acc->negative;
+        m->worst = GCOMP__F(most)(acc->worst);
+        if (measure != GCOMP__MOST && !gcomp__finite_double(m->sum + m->other)) m->worst = 0x7f800000u;
+    }
+}
+
+/* Adds elements to running measures. The last elements of a range: zeros behind count as nothing but in RANGE, where the first
+   element stands for them. */
+GCOMP__INLINE void GCOMP__F(acc_run)(GCOMP__F(acc) *acc, const float *g, const float *e, size_t count, int measure)
+{
+    size_t i;
+    for (i = 0; i + 16 <= count; i += 16) {
+        GCOMP__F(v) p = GCOMP__F(load)(g + i);
+        GCOMP__F(acc_add)(acc, e ? GCOMP__F(add)(p, GCOMP__F(load)(e + i)) : p, measure);
+    }
+    if (i < count) {
+        GCOMP__F(v) p = GCOMP__F(load_some)(g + i, count - i);
+        if (e) p = GCOMP__F(add)(p, GCOMP__F(load_some)(e + i, count - i));
+        if (measure == GCOMP__RANGE) {
+            float f[16];
+            size_t j;
+            GCOMP__F(store)(f, p);
+            for (j = count - i; j < 16; j++) f[j] = f[0];
+            p = GCOMP__F(load)(f);
+        }
+        GCOMP__F(acc_add)(acc, p, measure);
+    }
+}
+
+GCOMP__NOINLINE void GCOMP__F(acc_any)(GCOMP__F(acc) *acc, const float *g, const float *e, size_t count, int measure)
+{
+    if (measure == GCOMP__MOST) {
+        if (e) GCOMP__F(acc_run)(acc, g, e, count, GCOMP__MOST);
+        else GCOMP__F(acc_run)(acc, g, NULL, count, GCOMP__MOST);
+    } else if (measure == GCOMP__L2) {
+        GCOMP__F(acc_run)(acc, g, e, count, GCOMP__L2);
+    } else if (measure == GCOMP__MOMENTS) {
+        GCOMP__F(acc_run)(acc, g, e, count, GCOMP__MOMENTS);
+    } else {
+        GCOMP__F(acc_run)(acc, g, e, count, GCOMP__RANGE);
+    }
+}
+
+/* p of elements i .. i + count - 1 of an input of any type and scale. */
+static void GCOMP__F(stage)(float *p, const gcomp_input *in, size_t i, size_t count)
+{
+    size_t j;
+    for (j = 0; j + 16 <= count; j += 16) GCOMP__F(store)(p + j, GCOMP__F(load_p)(in, i + j, 1, in->residual != NULL));
+    if (j < count) GCOMP__F(store_some)(p + j, GCOMP__F(load_p_some)(in, i + j, count - j), count - j);
+}
+
+/* >>kernel measure: of elements begin .. end - 1, whose begin is a multiple of 16. */
+static void GCOMP__F(measure)(const gcomp_input *in, size_t begin, size_t end, int measure, gcomp__measured *m)
+{
+    GCOMP__F(acc) acc;
+    size_t i;
+    acc.worst = GCOMP__F(splat)(0);
+    GCOMP__F(acc_none)(&acc, measure);
+    if (!GCOMP__F(general)(in)) {
+        const float *g = (const float *)in->grad + begin;
+        GCOMP__F(acc_any)(&acc, g, in->residual ? in->residual + begin : NULL, end - begin, measure);
+    } else {
+        for (i = begin; i < end; i += GCOMP__TILE) {
+            float tile[GCOMP__TILE];
+            size_t count = gcomp__min(GCOMP__TILE, end - i);
+            GCOMP__F(stage)(tile, in, i, count);
+            GCOMP__F(acc_any)(&acc, tile, NULL, count, measure);
+        }
+    }
+    GCOMP__F(acc_end)(&acc, end - begin, measure, m);
+}
+
+/* Codes and scales of a span of elements. Early scales need a look ahead at the block; late ones are known after its codes, so
+   that one pass over memory is enough. All behind `span` are constants; early 2: looks ahead inline, for small blocks. */
+GCOMP__INLINE void GCOMP__F(encode_driver)(const gcomp__span *span, GCOMP__F(quant) quant, size_t code16, size_t scale_bytes,
+                                           int early, int measure, int feedback)
+{
+    const gcomp__encode_job *job = span->job;
+    const size_t block = job->form.block, begin = span->at, end = begin + span->count;
+    const float *g = span->grad, *e = span->residual;
+    GCOMP__F(acc) *kept = (GCOMP__F(acc) *)span->acc, acc;
+    gcomp__unit u = span->given ? *span->given : job->unit;
+    gcomp__measured m;
+    size_t i = begin, stop;
+    GCOMP__F(acc_none)(&acc, measure);
+    acc.worst = kept->worst;
+    if (!early) GCOMP__F(acc_move)(&acc, kept, measure);
+    for (; i < end; i = stop) {
+        const size_t last = block ? gcomp__min(job->n, (i | (block - 1)) + 1) : end, at = block ? i / block : 0;
+        uint8_t *code = job->codes + i / 16 * code16;
+        GCOMP__F(v) inverse;
+        stop = gcomp__min(end, last);
+        if (early && !span->given) {
+            GCOMP__F(acc) ahead;
+            ahead.worst = GCOMP__F(splat)(0);
+            GCOMP__F(acc_none)(&ahead, early == 2 ? GCOMP__MOST : job->form.measure);
+            if (early == 2) GCOMP__F(acc_run)(&ahead, g + (i - begin), feedback ? e + (i - begin) : NULL, stop - i, GCOMP__MOST);
+            else GCOMP__F(acc_any)(&ahead, g + (i - begin), feedback ? e + (i - begin) : NULL, stop - i, job->form.measure);
+            GCOMP__F(acc_end)(&ahead, stop - i, early == 2 ? GCOMP__MOST : job->form.measure, &m);
+            acc.worst = GCOMP__F(worst)(acc.worst, GCOMP__F(splat)(gcomp__float(m.worst)));
+            if (m.worst >= 0x7f800000u) continue;
+            job->form.fit(&job->form, &m, &u);
+            gcomp__put_scale(job->scales + at * scale_bytes, scale_bytes, &u);
+        } else if (!early && scale_bytes && block && i % block == 0) {
+            GCOMP__F(acc_none)(&acc, measure);
+        }
+        inverse = GCOMP__F(splat)(u.inverse);
+        for (; i + 16 <= stop; i += 16, code += code16) {
+            GCOMP__F(v) p = GCOMP__F(load)(g + (i - begin));
+            if (feedback) p = GCOMP__F(add)(p, GCOMP__F(load)(e + (i - begin)));
+            if (!early) GCOMP__F(acc_add)(&acc, p, measure);
+            else if (u.lift != 1.0f) p = GCOMP__F(mul)(p, GCOMP__F(splat)(u.lift));
+            quant(code, early ? GCOMP__F(mul)(p, inverse) : p, &u, i);
+        }
+        if (i < stop) { /* the last elements of the tensor */
             uint8_t some[64];
-            GCOMP__F(v) p = GCOMP__F(load_p_some)(&in, i, stop - i);
-            if (l1) s = GCOMP__F(sum_add)(s, GCOMP__F(abs)(p));
-            else worst = GCOMP__F(worst)(worst, p);
-            quant(some, p);
-            memcpy(code, some, ((stop - i) * code16 + 15) / 16);
+            GCOMP__F(v) p = GCOMP__F(load_some)(g + (i - begin), stop - i);
+            if (feedback) p = GCOMP__F(add)(p, GCOMP__F(load_some)(e + (i - begin), stop - i));
+            if (!early) GCOMP__F(acc_add)(&acc, p, measure);
+            else if (u.lift != 1.0f) p = GCOMP__F(mul)(p, GCOMP__F(splat)(u.lift));
+            quant(some, early ? GCOMP__F(mul)(p, inverse) : p, &u, i);
+            gcomp__put_last(code, some, code16, stop - i, job->form.first_high);
         }
-        if (l1) {
-            double sum = GCOMP__F(sum_fold)(s);
-            if (!gcomp__finite_double(sum)) worst = GCOMP__F(splat)(gcomp__float(0x7f800000u));
-            if (job->block) gcomp__put_float(job->scales + 4 * (b / block), (float)(sum / (double)(stop - b)));
-            else partial->sum = sum;
+        if (!early && scale_bytes && block && stop == last) {
+            GCOMP__F(acc_end)(&acc, stop - at * block, measure, &m);
+            if (m.worst >= 0x7f800000u) acc.worst = GCOMP__F(splat)(gcomp__float(0x7f800000u));
+            job->form.fit(&job->form, &m, &u);
+            gcomp__put_scale(job->scales + at * scale_bytes, scale_bytes, &u);
         }
     }
-    partial->worst = GCOMP__F(worst_bits)(worst);
+    kept->worst = acc.worst;
+    if (!early) GCOMP__F(acc_move)(kept, &acc, measure);
 }
 
-GCOMP__INLINE GCOMP__F(v) GCOMP__F(decoded)(const gcomp__view *view, size_t i, GCOMP__F(deq) deq, size_t code16, int scaled)
+/* Elements i .. i + count - 1 of a payload, by STORE, ADD or FRESH. */
+GCOMP__INLINE void GCOMP__F(decode_driver)(const gcomp__view *view, size_t i, size_t count, float *y, int ending, float weight,
+                                           GCOMP__F(deq) deq, size_t code16, size_t scale_bytes)
 {
-    GCOMP__F(v) scale = GCOMP__F(splat)(scaled ? gcomp__get_float(view->scales + 4 * (i >> view->shift)) : 1.0f);
-    return deq(view->codes + i / 16 * code16, scale);
-}
-
-/* The last elements: their code bytes, zeros behind. */
-GCOMP__INLINE GCOMP__F(v)
-    GCOMP__F(decoded_some)(const gcomp__view *view, size_t i, size_t count, GCOMP__F(deq) deq, size_t code16, int scaled)
-{
-    uint8_t some[64] = {0};
-    GCOMP__F(v) scale = GCOMP__F(splat)(scaled ? gcomp__get_float(view->scales + 4 * (i >> view->shift)) : 1.0f);
-    memcpy(some, view->codes + i / 16 * code16, (count * code16 + 15) / 16);
-    return deq(some, scale);
-}
-
-/* Elements i .. i + count - 1 of a sink of any ending; count is 16 or the rest of the tensor. */
-GCOMP__INLINE void GCOMP__F(sink_some)(const gcomp__sink *sink, size_t i, size_t count, GCOMP__F(deq) deq, size_t code16,
-                                       int scaled)
-{
-    GCOMP__F(v) sum = GCOMP__F(splat)(0), f = GCOMP__F(splat)(sink->weight);
-    size_t w;
-    if (sink->ending == GCOMP__STORE) {
-        GCOMP__F(store_some)(sink->y + i, GCOMP__F(decoded_some)(sink->views, i, count, deq, code16, scaled), count);
-        return;
+    const GCOMP__F(v) f = GCOMP__F(splat)(weight), zero = GCOMP__F(splat)(gcomp__zero());
+    const size_t begin = i, end = i + count, block = view->form.block;
+    gcomp__unit u;
+    size_t stop;
+    u.constant = view->form.constant;
+    for (; i < end; i = stop) {
+        const uint8_t *code = view->codes + i / 16 * code16;
+        float *to = y + (i - begin);
+        stop = scale_bytes && block ? gcomp__min(end, (i | (block - 1)) + 1) : end;
+        gcomp__get_scale(view->scales + (scale_bytes && block ? (i >> view->shift) * scale_bytes : 0), scale_bytes, &u);
+        if (ending == GCOMP__STORE)
+            for (; i + 16 <= stop; i += 16, code += code16, to += 16) GCOMP__F(store)(to, deq(code, &u));
+        else if (ending == GCOMP__ADD)
+            for (; i + 16 <= stop; i += 16, code += code16, to += 16)
+                GCOMP__F(store)(to, GCOMP__F(saturate)(GCOMP__F(add)(GCOMP__F(load)(to), GCOMP__F(mul)(deq(code, &u), f))));
+        else
+            for (; i + 16 <= stop; i += 16, code += code16, to += 16)
+                GCOMP__F(store)(to, GCOMP__F(add)(zero, GCOMP__F(mul)(deq(code, &u), f)));
+        if (i < stop) { /* the last elements of the tensor: their code bytes, zeros behind */
+            uint8_t some[64] = {0};
+            GCOMP__F(v) d;
+            gcomp__get_last(some, code, code16, stop - i);
+            d = deq(some, &u);
+            if (ending == GCOMP__ADD)
+                d = GCOMP__F(saturate)(GCOMP__F(add)(GCOMP__F(load_some)(to, stop - i), GCOMP__F(mul)(d, f)));
+            else if (ending == GCOMP__FRESH)
+                d = GCOMP__F(add)(zero, GCOMP__F(mul)(d, f));
+            GCOMP__F(store_some)(to, d, stop - i);
+        }
     }
-    if (sink->ending == GCOMP__COMMIT && sink->residual) {
-        gcomp_input in;
-        GCOMP__F(v) p;
-        memset(&in, 0, sizeof in);
-        in.grad = sink->grad;
-        in.dtype = sink->dtype;
-        in.scale = sink->scale;
-        in.residual = sink->residual;
-        p = GCOMP__F(load_p_some)(&in, i, count);
-        if (sink->own) p = GCOMP__F(sub)(p, GCOMP__F(decoded_some)(sink->own, i, count, deq, code16, scaled));
-        GCOMP__F(store_some)(sink->residual + i, p, count);
-    }
-    if (!sink->y) return;
-    if (!sink->fresh) sum = GCOMP__F(load_some)(sink->y + i, count);
-    for (w = 0; w < sink->count; w++)
-        sum = GCOMP__F(add)(sum, GCOMP__F(mul)(GCOMP__F(decoded_some)(sink->views + w, i, count, deq, code16, scaled), f));
-    GCOMP__F(store_some)(sink->y + i, sum, count);
 }
 
-/* One pass over a chunk: the residual and the mean together. `fast` is a constant: float gradient, scale 1, a residual, own
-   among `count` payloads, and y. */
+/* The common commit in one pass: float gradient, scale 1, a residual, the own payload among those of one method. `count` is a
+   constant where that pays. Returns where it stopped: fewer than 16 elements before the end. */
 GCOMP__INLINE size_t GCOMP__F(commit_driver)(const gcomp__sink *sink, size_t i, size_t end, size_t count, GCOMP__F(deq) deq,
-                                             size_t code16, int scaled, int fast)
+                                             size_t code16, size_t scale_bytes)
 {
     const GCOMP__F(v) f = GCOMP__F(splat)(sink->weight);
-    const gcomp__view *views = sink->views, *own = sink->own;
+    const gcomp__view *views = sink->views;
+    const float *grad = (const float *)sink->grad;
     const size_t own_at = sink->own_at;
     float *residual = sink->residual, *y = sink->y;
-    size_t w;
+    for (; i + 16 <= end; i += 16) {
+        GCOMP__F(v) p = GCOMP__F(add)(GCOMP__F(load)(grad + i), GCOMP__F(load)(residual + i));
+        GCOMP__F(v) sum = GCOMP__F(splat)(gcomp__zero()), mine = sum;
+        size_t w;
+        for (w = 0; w < count; w++) {
+            const gcomp__view *view = views + w;
+            GCOMP__F(v) d;
+            gcomp__unit u;
+            u.constant = view->form.constant;
+            gcomp__get_scale(view->scales + (i >> view->shift) * scale_bytes, scale_bytes, &u);
+            d = deq(view->codes + i / 16 * code16, &u);
+            if (w == own_at) mine = d;
+            sum = GCOMP__F(add)(sum, GCOMP__F(mul)(d, f));
+        }
+        GCOMP__F(store)(residual + i, GCOMP__F(sub)(p, mine));
+        GCOMP__F(store)(y + i, GCOMP__F(saturate)(sum));
+    }
+    return i;
+}
+
+/* The kernels of a block method. early: 0, 1, or 2; measure: what a late scale is made from. */
+#define GCOMP__BLOCK_KERNELS(name, code16, scale_bytes, early, measure) \
+    static void GCOMP__F(name##_encode)(const gcomp__span *span) \
+    { \
+        if (span->residual) GCOMP__F(encode_driver)(span, GCOMP__F(name##_quant), code16, scale_bytes, early, measure, 1); \
+        else GCOMP__F(encode_driver)(span, GCOMP__F(name##_quant), code16, scale_bytes, early, measure, 0); \
+    } \
+    GCOMP__BLOCK_DECODE(name, code16, scale_bytes)
+#define GCOMP__BLOCK_DECODE(name, code16, scale_bytes) \
+    static void GCOMP__F(name##_decode)(const gcomp__view *view, size_t i, size_t count, float *y, int ending, float weight) \
+    { \
+        GCOMP__F(decode_driver)(view, i, count, y, ending, weight, GCOMP__F(name##_deq), code16, scale_bytes); \
+    } \
+    static size_t GCOMP__F(name##_commit)(const gcomp__sink *sink, size_t i, size_t end) \
+    { \
+        if (sink->count == 2) return GCOMP__F(commit_driver)(sink, i, end, 2, GCOMP__F(name##_deq), code16, scale_bytes); \
+        return GCOMP__F(commit_driver)(sink, i, end, sink->count, GCOMP__F(name##_deq), code16, scale_bytes); \
+    }
+#define GCOMP__BLOCK_OF(name) {GCOMP__F(name##_encode), GCOMP__F(name##_decode), GCOMP__F(name##_commit)}
+#define GCOMP__BLOCK_METHOD(name, code16, scale_bytes, early, measure) \
+    GCOMP__BLOCK_KERNELS(name, code16, scale_bytes, early, measure) \
+    static const gcomp__block_kernels GCOMP__F(name##_kernels)[] = {GCOMP__BLOCK_OF(name)};
+
+/* >>kernel encode: a chunk, and what was measured of it. Input of another type or scale goes through a tile. */
+static void GCOMP__F(encode)(const gcomp__encode_job *job, size_t chunk, gcomp__measured *measured)
+{
+    const gcomp__form *form = &job->form;
+    size_t i = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, i + GCOMP_CHUNK), stop;
+    int whole = form->early && !job->given && form->block > GCOMP__TILE; /* the block does not fit the tile */
+    gcomp__span span;
+    gcomp__unit u = job->unit;
+    GCOMP__F(acc) acc;
+    acc.worst = GCOMP__F(splat)(0);
+    GCOMP__F(acc_none)(&acc, GCOMP__RANGE);
+    GCOMP__F(acc_none)(&acc, GCOMP__MOMENTS);
+    span.job = job;
+    span.given = job->given ? &job->unit : NULL;
+    span.acc = &acc;
+    if (!GCOMP__F(general)(&job->in)) {
+        span.at = i;
+        span.count = end - i;
+        span.grad = (const float *)job->in.grad + i;
+        span.residual = job->in.residual ? job->in.residual + i : NULL;
+        job->kernels->encode(&span);
+    } else {
+        for (; i < end; i = stop) {
+            float tile[GCOMP__TILE];
+            stop = gcomp__min(end, i + GCOMP__TILE);
+            if (whole && i % form->block == 0) {
+                gcomp__measured m;
+                GCOMP__F(measure)(&job->in, i, gcomp__min(job->n, i + form->block), form->measure, &m);
+                acc.worst = GCOMP__F(worst)(acc.worst, GCOMP__F(splat)(gcomp__float(m.worst)));
+                span.given = NULL;
+                if (m.worst < 0x7f800000u) {
+                    form->fit(form, &m, &u);
+                    gcomp__put_scale(job->scales + i / form->block * form->scale_bytes, form->scale_bytes, &u);
+                    span.given = &u;
+                }
+            }
+            if (whole && !span.given) continue;
+            GCOMP__F(stage)(tile, &job->in, i, stop - i);
+            span.at = i;
+            span.count = stop - i;
+            span.grad = tile;
+            span.residual = NULL;
+            job->kernels->encode(&span);
+        }
+    }
+    GCOMP__F(acc_end)(&acc, end - chunk * GCOMP_CHUNK, form->early ? GCOMP__MOST : form->measure, measured);
+}
+
+/* >>kernel keep: residual <- scale * grad + residual - sent for elements i .. i + count - 1; sent may be NULL. */
+static void GCOMP__F(keep_rest)(const gcomp_input *in, float *residual, size_t i, size_t count, const float *sent)
+{
+    size_t end = i + count;
+    if (!GCOMP__F(general)(in) && sent) {
+        for (; i + 16 <= end; i += 16, sent += 16)
+            GCOMP__F(store)(residual + i, GCOMP__F(sub)(GCOMP__F(load_p)(in, i, 0, 1), GCOMP__F(load)(sent)));
+    } else {
+        for (; i + 16 <= end; i += 16) {
+            GCOMP__F(v) p = GCOMP__F(load_p)(in, i, 1, 1);
+            if (sent) p = GCOMP__F(sub)(p, GCOMP__F(load)(sent)), sent += 16;
+            GCOMP__F(store)(residual + i, p);
+        }
+    }
+    if (i < end) {
+        GCOMP__F(v) p = GCOMP__F(load_p_some)(in, i, end - i);
+        if (sent) p = GCOMP__F(sub)(p, GCOMP__F(load_some)(sent, end - i));
+        GCOMP__F(store_some)(residual + i, p, end - i);
+    }
+}
+
+/* y <- (fresh ? 0 : y) + weight * x */
+static void GCOMP__F(add_scaled)(float *y, const float *x, float weight, size_t count, int fresh)
+{
+    const GCOMP__F(v) f = GCOMP__F(splat)(weight), zero = GCOMP__F(splat)(gcomp__zero());
+    size_t i;
+    for (i = 0; i + 16 <= count; i += 16) {
+        GCOMP__F(v) d = GCOMP__F(mul)(GCOMP__F(load)(x + i), f);
+        GCOMP__F(store)(y + i, GCOMP__F(saturate)(GCOMP__F(add)(fresh ? zero : GCOMP__F(load)(y + i), d)));
+    }
+    if (i < count) {
+        GCOMP__F(v) d = GCOMP__F(mul)(GCOMP__F(load_some)(x + i, count - i), f);
+        if (!fresh) d = GCOMP__F(add)(GCOMP__F(load_some)(y + i, count - i), d);
+        else d = GCOMP__F(add)(zero, d);
+        GCOMP__F(store_some)(y + i, GCOMP__F(saturate)(d), count - i);
+    }
+}
+
+/* >>kernel sink: a chunk of block payloads, by the sink's ending. The own payload is decoded once, for residual and mean. */
+static void GCOMP__F(sink)(const gcomp__sink *sink, size_t chunk)
+{
+    const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, begin + GCOMP_CHUNK);
+    size_t i, count, w;
     gcomp_input in;
     memset(&in, 0, sizeof in);
     in.grad = sink->grad;
     in.dtype = sink->dtype;
     in.scale = sink->scale;
-    in.residual = residual;
-    for (; i + 16 <= end; i += 16) {
-        GCOMP__F(v) sum = GCOMP__F(splat)(0), mine = sum, p = sum;
-        if (fast) p = GCOMP__F(load_p)(&in, i, 0, 1);
-        else if (residual) p = GCOMP__F(load_p)(&in, i, 1, 1);
-        for (w = 0; w < count; w++) {
-            GCOMP__F(v) d = GCOMP__F(decoded)(views + w, i, deq, code16, scaled);
-            if (w == own_at) mine = d;
-            sum = GCOMP__F(add)(sum, GCOMP__F(mul)(d, f));
+    in.residual = sink->residual;
+    i = sink->together ? sink->views->kernels->commit(sink, begin, end) : begin;
+    for (; i < end; i += count) {
+        float own[GCOMP__TILE];
+        count = sink->count > 1 || sink->ending == GCOMP__COMMIT ? gcomp__min(GCOMP__TILE, end - i) : end - i;
+        if (sink->ending == GCOMP__COMMIT && sink->residual) {
+            if (sink->own) sink->own->kernels->decode(sink->own, i, count, own, GCOMP__STORE, 1);
+            GCOMP__F(keep_rest)(&in, sink->residual, i, count, sink->own ? own : NULL);
         }
-        if (fast || residual) {
-            if (!fast && own && own_at >= count) mine = GCOMP__F(decoded)(own, i, deq, code16, scaled);
-            GCOMP__F(store)(residual + i, GCOMP__F(sub)(p, mine));
+        if (!sink->y) continue;
+        for (w = 0; w < sink->count; w++) {
+            const gcomp__view *view = sink->views + w;
+            int fresh = sink->fresh && w == 0;
+            if (sink->ending == GCOMP__STORE) view->kernels->decode(view, i, count, sink->y + i, GCOMP__STORE, 1);
+            else if (sink->ending == GCOMP__COMMIT && sink->residual && sink->own && w == sink->own_at)
+                GCOMP__F(add_scaled)(sink->y + i, own, sink->weight, count, fresh);
+            else view->kernels->decode(view, i, count, sink->y + i, fresh ? GCOMP__FRESH : GCOMP__ADD, sink->weight);
         }
-        if (fast || y) GCOMP__F(store)(y + i, sum);
     }
-    return i;
 }
 
-GCOMP__INLINE void GCOMP__F(decode_driver)(const gcomp__sink *sink, size_t chunk, GCOMP__F(deq) deq, size_t code16, int scaled)
+/* >>kernel saturated: y <- x, with infinities made finite. */
+static void GCOMP__F(saturated)(float *y, const float *x, size_t n)
 {
-    size_t i = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, i + GCOMP_CHUNK), w;
-    float *y = sink->y;
-    if (sink->ending == GCOMP__STORE) {
-        for (; i + 16 <= end; i += 16) GCOMP__F(store)(y + i, GCOMP__F(decoded)(sink->views, i, deq, code16, scaled));
-    } else if (sink->ending == GCOMP__ADD && sink->count == 1 && !sink->fresh) {
-        const GCOMP__F(v) f = GCOMP__F(splat)(sink->weight);
-        const gcomp__view view = sink->views[0];
-        for (; i + 16 <= end; i += 16) {
-            GCOMP__F(v) d = GCOMP__F(decoded)(&view, i, deq, code16, scaled);
-            GCOMP__F(store)(y + i, GCOMP__F(add)(GCOMP__F(load)(y + i), GCOMP__F(mul)(d, f)));
-        }
-    } else if (sink->ending == GCOMP__ADD) {
-        const GCOMP__F(v) f = GCOMP__F(splat)(sink->weight);
-        for (; i + 16 <= end; i += 16) {
-            GCOMP__F(v) sum = sink->fresh ? GCOMP__F(splat)(0) : GCOMP__F(load)(y + i);
-            for (w = 0; w < sink->count; w++)
-                sum = GCOMP__F(add)(sum, GCOMP__F(mul)(GCOMP__F(decoded)(sink->views + w, i, deq, code16, scaled), f));
-            GCOMP__F(store)(y + i, sum);
-        }
-    } else if (sink->dtype != GCOMP_F32 || sink->scale != 1.0f || !sink->residual || !y || sink->own_at >= sink->count) {
-        i = GCOMP__F(commit_driver)(sink, i, end, sink->count, deq, code16, scaled, 0);
-    } else if (sink->count == 2) {
-        i = GCOMP__F(commit_driver)(sink, i, end, 2, deq, code16, scaled, 1);
-    } else {
-        i = GCOMP__F(commit_driver)(sink, i, end, sink->count, deq, code16, scaled, 1);
-    }
-    if (i < end) GCOMP__F(sink_some)(sink, i, end - i, deq, code16, scaled);
+    size_t i;
+    for (i = 0; i + 16 <= n; i += 16) GCOMP__F(store)(y + i, GCOMP__F(saturate)(GCOMP__F(load)(x + i)));
+    if (i < n) GCOMP__F(store_some)(y + i, GCOMP__F(saturate)(GCOMP__F(load_some)(x + i, n - i)), n - i);
 }
 
-/* The bits of the largest decoded magnitude in a chunk. */
-GCOMP__INLINE uint32_t GCOMP__F(worst_driver)(const gcomp__view *view, size_t chunk, GCOMP__F(deq) deq, size_t code16,
-                                              int scaled)
-{
-    size_t i = chunk * GCOMP_CHUNK, end = gcomp__min(view->n, i + GCOMP_CHUNK);
-    GCOMP__F(v) worst = GCOMP__F(splat)(0);
-    for (; i + 16 <= end; i += 16) worst = GCOMP__F(worst)(worst, GCOMP__F(decoded)(view, i, deq, code16, scaled));
-    if (i < end) worst = GCOMP__F(worst)(worst, GCOMP__F(decoded_some)(view, i, end - i, deq, code16, scaled));
-    return GCOMP__F(worst_bits)(worst);
-}
-
-/* All kernels of a block method from name##_quant and name##_deq. */
-#define GCOMP__BLOCK_METHOD(name, code16, l1) \
-    static void GCOMP__F(name##_encode)(const gcomp__encode_job *job, size_t chunk, gcomp__partial *partial) \
-    { \
-        if (GCOMP__F(general)(&job->in)) \
-            GCOMP__F(encode_driver)(job, chunk, partial, GCOMP__F(name##_quant), code16, l1, 1, job->in.residual != NULL); \
-        else if (job->in.residual) \
-            GCOMP__F(encode_driver)(job, chunk, partial, GCOMP__F(name##_quant), code16, l1, 0, 1); \
-        else \
-            GCOMP__F(encode_driver)(job, chunk, partial, GCOMP__F(name##_quant), code16, l1, 0, 0); \
-    } \
-    static void GCOMP__F(name##_decode)(const gcomp__sink *sink, size_t chunk) \
-    { \
-        GCOMP__F(decode_driver)(sink, chunk, GCOMP__F(name##_deq), code16, l1); \
-    } \
-    static void GCOMP__F(name##_decode16)(const gcomp__view *view, size_t group, float *out) \
-    { \
-        size_t i = 16 * group, left = view->n - i; \
-        GCOMP__F(store)(out, left < 16 ? GCOMP__F(decoded_some)(view, i, left, GCOMP__F(name##_deq), code16, l1) \
-                                       : GCOMP__F(decoded)(view, i, GCOMP__F(name##_deq), code16, l1)); \
-    } \
-    static uint32_t GCOMP__F(name##_worst)(const gcomp__view *view, size_t chunk) \
-    { \
-        return GCOMP__F(worst_driver)(view, chunk, GCOMP__F(name##_deq), code16, l1); \
-    } \
-    static const gcomp__block_kernels GCOMP__F(name##_kernels) = {GCOMP__F(name##_encode), GCOMP__F(name##_decode), \
-                                                                  GCOMP__F(name##_decode16), GCOMP__F(name##_worst)};
+static const gcomp__common_kernels GCOMP__F(common) = {
+    GCOMP__F(crc), GCOMP__F(measure), GCOMP__F(encode), GCOMP__F(sink), GCOMP__F(saturated), GCOMP__F(absorb),
+    GCOMP__F(scale_copy), GCOMP__F(worst_of), GCOMP__F(squares), GCOMP__F(widen), GCOMP__F(narrow)};
 
 #ifdef GCOMP__LAST
 /* ------------------------------------------------------------------------------------------------
@@ -2887,6 +3859,11 @@ static size_t gcomp__next_indices(gcomp__indices *x, uint32_t *index, size_t cou
             q += r->have;
             gcomp__skip_bits(r, r->have);
             gcomp__refill(r);
+            if (q > (uint64_t)x->n >> coder) { /* too long for any index; and it must not overflow below */
+                x->left -= got;
+                x->bad = 1;
+                return got;
+            }
         }
         q += ones;
         if (ones + 1 + coder > r->have) {
@@ -2950,158 +3927,283 @@ static unsigned gcomp__log2(size_t x)
     return r;
 }
 
-/* Bytes of scales and of codes of n elements; block 0: one scale for the tensor. */
-static size_t gcomp__block_scales(const gcomp__method *m, size_t block, size_t n)
+static int gcomp__in_range(const gcomp__param *p, double v);
+
+/* The parameter word of a payload's header: what a row's parameters say they carry, from bit 0 on. */
+static uint32_t gcomp__pack(const gcomp__method *m, const double *param)
 {
-    if (!m->scaled || n == 0) return 0;
-    return block ? gcomp__times(n / block + (n % block != 0), 4) : 4;
+    uint64_t word = 0;
+    int i, at = 0;
+    for (i = 0; i < 4; i++) {
+        const gcomp__param *p = &m->param[i];
+        if (!p->name || !p->bits) continue;
+        if (p->kind == GCOMP__REAL) word |= (uint64_t)gcomp__bits((float)param[i]) << at;
+        else if (p->kind == GCOMP__BLOCK) word |= (uint64_t)gcomp__log2((size_t)param[i]) << at;
+        else word |= (uint64_t)param[i] << at;
+        at += p->bits;
+    }
+    return (uint32_t)word;
 }
 
-static size_t gcomp__block_codes(const gcomp__method *m, size_t n)
+static gcomp_result gcomp__unpack(const gcomp__method *m, uint32_t word, double *param)
 {
-    size_t whole = gcomp__times(n / 16, m->code16);
-    return gcomp__plus(whole, (n % 16 * m->code16 + 15) / 16);
+    int i;
+    for (i = 0; i < 4; i++) {
+        const gcomp__param *p = &m->param[i];
+        uint32_t field = p->bits < 32 ? word & ((1u << p->bits) - 1) : word;
+        param[i] = p->initial;
+        if (!p->name || !p->bits) continue;
+        if (p->kind == GCOMP__REAL && (field & 0x7fffffffu) >= 0x7f800000u) return GCOMP_CORRUPT;
+        param[i] = p->kind == GCOMP__REAL    ? (double)gcomp__float(field)
+                   : p->kind == GCOMP__BLOCK ? (field ? (double)((uint64_t)1 << field) : 0)
+                                             : (double)field;
+        if (!gcomp__in_range(p, param[i])) return GCOMP_CORRUPT;
+        word = p->bits < 32 ? word >> p->bits : 0;
+    }
+    return word ? GCOMP_RESERVED_BITS : GCOMP_OK;
+}
+
+static void gcomp__form_of(const gcomp__method *m, const double *param, gcomp__form *form)
+{
+    memset(form, 0, sizeof *form);
+    m->form(param, form);
+}
+
+/* Bytes of scales and of codes of n elements. */
+static size_t gcomp__block_scales(const gcomp__form *form, size_t n)
+{
+    if (n == 0) return 0;
+    return form->block ? gcomp__times(n / form->block + (n % form->block != 0), form->scale_bytes) : form->scale_bytes;
+}
+
+static size_t gcomp__block_codes(const gcomp__form *form, size_t n)
+{
+    return gcomp__plus(gcomp__times(n / 16, form->code16), n % 16 ? gcomp__last_bytes(form->code16, n % 16) : 0);
 }
 
 static size_t gcomp__block_bound(const gcomp_codec *codec, size_t n)
 {
-    const gcomp__method *m = gcomp__method_of(codec->method);
-    return gcomp__plus(gcomp__block_scales(m, m->scaled ? (size_t)codec->param[0] : 0, n), gcomp__block_codes(m, n));
+    gcomp__form form;
+    gcomp__form_of(gcomp__method_of(codec->method), codec->param, &form);
+    return gcomp__plus(gcomp__block_scales(&form, n), gcomp__block_codes(&form, n));
 }
 
 static size_t gcomp__block_scratch(const gcomp_codec *codec, size_t n)
 {
     (void)codec;
-    return gcomp__times(gcomp__chunks(n), sizeof(gcomp__partial));
+    return gcomp__times(gcomp__chunks(n), sizeof(gcomp__measured));
 }
 
-static void gcomp__block_encode_chunk(void *arg, size_t chunk)
+static gcomp__measured *gcomp__part(const gcomp__encode_job *job, size_t chunk)
+{
+    return job->part ? job->part + chunk : job->one;
+}
+
+static void gcomp__measure_chunk(void *arg, size_t chunk)
 {
     const gcomp__encode_job *job = (const gcomp__encode_job *)arg;
-    ((const gcomp__block_kernels *)job->call->kernels)->encode(job, chunk, job->partial + chunk);
+    size_t begin = chunk * GCOMP_CHUNK;
+    job->call->set->common->measure(&job->in, begin, gcomp__min(job->n, begin + GCOMP_CHUNK), job->form.measure,
+                                    gcomp__part(job, chunk));
+}
+
+static void gcomp__encode_chunk(void *arg, size_t chunk)
+{
+    const gcomp__encode_job *job = (const gcomp__encode_job *)arg;
+    job->call->set->common->encode(job, chunk, gcomp__part(job, chunk));
+}
+
+/* Runs a task over all chunks and puts their measures together, in order of chunks. */
+static void gcomp__measure_all(gcomp__encode_job *job, void (*task)(void *arg, size_t chunk), gcomp__measured *all)
+{
+    size_t chunks = gcomp__chunks(job->n), i;
+    gcomp__measured *part = job->part, one;
+    if (part) gcomp__run(job->call, chunks, task, job);
+    memset(all, 0, sizeof *all);
+    for (i = 0; i < chunks; i++) {
+        const gcomp__measured *m = part ? part + i : &one;
+        if (!part) {
+            memset(&one, 0, sizeof one);
+            job->one = &one;
+            task(job, i);
+        }
+        all->sum += m->sum;
+        GCOMP__PIN_SUM(all->sum);
+        all->other += m->other;
+        GCOMP__PIN_SUM(all->other);
+        all->count += m->count;
+        all->negative += m->negative;
+        all->worst = m->worst > all->worst ? m->worst : all->worst;
+        all->low = i == 0 || m->low < all->low ? m->low : all->low;
+        all->high = i == 0 || m->high > all->high ? m->high : all->high;
+    }
 }
 
 static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_codec *codec, const gcomp_input *in, size_t n,
                                         uint8_t *body, size_t capacity, size_t *bytes)
 {
-    const gcomp__method *m = gcomp__method_of(codec->method);
-    const gcomp__block_kernels *kernels = (const gcomp__block_kernels *)call->kernels;
-    size_t chunks = gcomp__chunks(n), i, need = gcomp__block_bound(codec, n);
+    size_t need = gcomp__block_bound(codec, n);
     gcomp__encode_job job;
-    gcomp__partial one;
-    uint32_t worst = 0;
-    double sum = 0;
+    gcomp__measured all;
     if (capacity < need) return GCOMP_DST_TOO_SMALL;
     memset(&job, 0, sizeof job);
+    gcomp__form_of(gcomp__method_of(codec->method), codec->param, &job.form);
     job.call = call;
+    job.kernels = (const gcomp__block_kernels *)call->kernels + job.form.kernel;
     job.in = *in;
     job.n = n;
-    job.block = m->scaled ? (size_t)codec->param[0] : 0;
     job.scales = body;
-    job.codes = body + gcomp__block_scales(m, job.block, n);
-    if (call->parallel.run && call->scratch_bytes / sizeof(gcomp__partial) >= chunks)
-        job.partial = (gcomp__partial *)(void *)call->scratch;
-    if (job.partial) gcomp__run(call, chunks, gcomp__block_encode_chunk, &job);
-    for (i = 0; i < chunks; i++) {
-        const gcomp__partial *partial = job.partial ? job.partial + i : &one;
-        if (!job.partial) kernels->encode(&job, i, &one);
-        sum += partial->sum;
-        GCOMP__PIN_SUM(sum);
-        if (partial->worst > worst) worst = partial->worst;
+    job.codes = body + gcomp__block_scales(&job.form, n);
+    job.unit.lift = job.unit.inverse = 1;
+    job.unit.levels = job.form.levels;
+    job.unit.constant = job.form.constant;
+    if (job.form.stochastic) job.unit.words = gcomp__stream(in->key.own, GCOMP__PURPOSE_ROUND);
+    if (call->parallel.run && call->scratch_bytes / sizeof(gcomp__measured) >= gcomp__chunks(n))
+        job.part = (gcomp__measured *)(void *)call->scratch;
+    if (job.form.early && !job.form.block && n) {
+        gcomp__measure_all(&job, gcomp__measure_chunk, &all);
+        if (all.worst >= 0x7f800000u) return GCOMP_NOT_FINITE;
+        job.form.fit(&job.form, &all, &job.unit);
+        gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
+        job.given = 1;
     }
-    if (worst >= 0x7f800000u) return GCOMP_NOT_FINITE;
-    if (m->scaled && !job.block && n) gcomp__put_float(body, (float)(sum / (double)n));
+    gcomp__measure_all(&job, gcomp__encode_chunk, &all);
+    if (all.worst >= 0x7f800000u) return GCOMP_NOT_FINITE;
+    if (!job.form.early && job.form.scale_bytes && !job.form.block && n) {
+        job.form.fit(&job.form, &all, &job.unit);
+        gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
+    }
     *bytes = need;
     return GCOMP_OK;
 }
 
 static gcomp_result gcomp__block_open(gcomp__view *view)
 {
-    const gcomp__method *m = view->method;
-    size_t scales, codes = gcomp__block_codes(m, view->n), need;
-    if (m->scaled ? (view->a && (view->a < 16 || view->a > GCOMP_CHUNK || (view->a & (view->a - 1)))) : view->a != 0)
-        return GCOMP_CORRUPT;
-    scales = gcomp__block_scales(m, view->a, view->n);
-    need = gcomp__plus(scales, codes);
+    double param[4];
+    size_t scales, need;
+    GCOMP__TRY(gcomp__unpack(view->method, view->a, param));
+    gcomp__form_of(view->method, param, &view->form);
+    scales = gcomp__block_scales(&view->form, view->n);
+    need = gcomp__plus(scales, gcomp__block_codes(&view->form, view->n));
     if (view->bytes != need) return view->bytes < need ? GCOMP_TRUNCATED : GCOMP_TRAILING_BYTES;
     view->scales = view->body;
     view->codes = view->body + scales;
-    view->shift = view->a ? gcomp__log2(view->a) : (unsigned)(sizeof(size_t) * 8 - 1);
+    view->shift = view->form.block ? gcomp__log2(view->form.block) : (unsigned)(sizeof(size_t) * 8 - 1);
+    view->kernels = (const gcomp__block_kernels *)gcomp__kernels_of(view->set, view->method) + view->form.kernel;
     return GCOMP_OK;
 }
 
-/* Scales finite and not negative, codes finite where they are floats, padding zero. */
-static gcomp_result gcomp__block_check(const gcomp__view *view, const void *kernels, const gcomp__set *set)
+/* Are all scales finite and not negative? `large`: some values may overflow. */
+static gcomp_result gcomp__check_scales(const gcomp__view *view, int *large)
 {
-    const gcomp__block_kernels *k = (const gcomp__block_kernels *)kernels;
-    const uint8_t *s = view->scales, *codes_end = view->body + view->bytes;
-    unsigned used = (unsigned)(view->n % 16 * view->method->code16 % 16) / 2; /* bits used of the last byte */
-    size_t i;
-    (void)set;
-    for (; s < view->codes; s += 4)
-        if (gcomp__get32(s) >= 0x7f800000u) return GCOMP_CORRUPT; /* negative ones are above it too */
-    if (view->n % 16 && used % 8 && codes_end[-1] >> used % 8) return GCOMP_RESERVED_BITS;
-    if (!view->method->scaled)
-        for (i = 0; i < gcomp__chunks(view->n); i++)
-            if (k->worst(view, i) >= 0x7f800000u) return GCOMP_CORRUPT;
+    const size_t bytes = view->form.scale_bytes;
+    const uint8_t *s = view->scales;
+    for (; s < view->codes; s += bytes) {
+        if (bytes == 1) {
+            if (s[0] == 255) return GCOMP_CORRUPT;
+            *large |= s[0] >= 239;
+        } else {
+            uint32_t a = gcomp__get32(s), b = bytes == 8 ? gcomp__get32(s + 4) & 0x7fffffffu : 0;
+            if (a >= 0x7f800000u || b >= 0x7f800000u) return GCOMP_CORRUPT; /* negative ones are above it too */
+            *large |= a >= 0x77800000u || b >= 0x77800000u;
+        }
+    }
     return GCOMP_OK;
 }
 
-typedef struct gcomp__decode_job {
-    const gcomp__block_kernels *kernels;
+/* Scales finite, decoded values finite, padding zero. */
+static gcomp_result gcomp__block_check(const gcomp__view *view)
+{
+    const unsigned code16 = view->form.code16;
+    size_t last = view->n % 16, used = last * code16 / 2 % 8, i, count;
+    float tile[GCOMP__TILE];
+    int look = (view->method->flags & GCOMP__LOOK) != 0;
+    GCOMP__TRY(gcomp__check_scales(view, &look));
+    if (last && code16 < 16 && used) {
+        uint8_t byte = view->body[view->bytes - 1];
+        if (view->form.first_high ? byte & 0xffu >> used : (unsigned)byte >> used) return GCOMP_RESERVED_BITS;
+    }
+    if (last && code16 == 18) { /* a whole group: what lies behind the end is zero */
+        view->kernels->decode(view, view->n - last, 16, tile, GCOMP__STORE, 1);
+        for (i = last; i < 16; i++)
+            if (gcomp__bits(tile[i])) return GCOMP_RESERVED_BITS;
+    }
+    for (i = 0; look && i < view->n; i += count) {
+        count = gcomp__min(GCOMP__TILE, view->n - i);
+        view->kernels->decode(view, i, count, tile, GCOMP__STORE, 1);
+        if (view->set->common->worst(tile, count) >= 0x7f800000u) return GCOMP_CORRUPT;
+    }
+    return GCOMP_OK;
+}
+
+typedef struct gcomp__sink_job {
+    const gcomp__common_kernels *common;
     const gcomp__sink *sink;
-} gcomp__decode_job;
+} gcomp__sink_job;
 
-static void gcomp__block_decode_chunk(void *arg, size_t chunk)
+static void gcomp__sink_chunk(void *arg, size_t chunk)
 {
-    const gcomp__decode_job *job = (const gcomp__decode_job *)arg;
-    job->kernels->decode(job->sink, chunk);
+    const gcomp__sink_job *job = (const gcomp__sink_job *)arg;
+    job->common->sink(job->sink, chunk);
 }
 
 static void gcomp__block_decode(const gcomp__call *call, const gcomp__sink *sink)
 {
-    gcomp__decode_job job;
-    job.kernels = (const gcomp__block_kernels *)call->kernels;
-    job.sink = sink;
-    gcomp__run(call, gcomp__chunks(sink->n), gcomp__block_decode_chunk, &job);
+    gcomp__sink_job job;
+    gcomp__sink with = *sink;
+    size_t w;
+    with.together = sink->ending == GCOMP__COMMIT && sink->dtype == GCOMP_F32 && sink->scale == 1.0f && sink->residual &&
+                    sink->y && sink->own_at < sink->count;
+    for (w = 0; w < sink->count && with.together; w++) with.together = sink->views[w].kernels == sink->views->kernels;
+    job.common = call->set->common;
+    job.sink = &with;
+    gcomp__run(call, gcomp__chunks(sink->n), gcomp__sink_chunk, &job);
 }
 
 #define GCOMP__BLOCK_FUNCTIONS \
     gcomp__block_bound, gcomp__block_scratch, gcomp__block_encode, gcomp__block_open, gcomp__block_check, gcomp__block_decode
 #define GCOMP__NO_SUMS NULL, NULL, NULL, NULL, NULL, NULL
-#define GCOMP__NO_PARAMS {{NULL, 0, 0, 0, 0}, {NULL, 0, 0, 0, 0}, {NULL, 0, 0, 0, 0}, {NULL, 0, 0, 0, 0}}
-#define GCOMP__ONE_PARAM(name, kind, initial, low, high) \
-    {{name, kind, initial, low, high}, {NULL, 0, 0, 0, 0}, {NULL, 0, 0, 0, 0}, {NULL, 0, 0, 0, 0}}
+/* Parameters of a row: name, default, smallest, largest, bits in the payload's parameter word. */
+#define GCOMP__NONE {NULL, 0, 0, 0, 0, 0, NULL}
+#define GCOMP__NO_PARAMS {GCOMP__NONE, GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}
+#define GCOMP__NUMBER(name, initial, low, high, bits) {name, GCOMP__REAL, initial, low, high, bits, NULL}
+#define GCOMP__COUNT(name, initial, low, high, bits) {name, GCOMP__WHOLE, initial, low, high, bits, NULL}
+#define GCOMP__BLOCKS(initial) {"block", GCOMP__BLOCK, initial, 16, GCOMP_CHUNK, 5, NULL}
+#define GCOMP__ONE_OF(name, initial, last, bits, choices) {name, GCOMP__CHOICE, initial, 0, last, bits, choices}
 #endif /* GCOMP__LAST */
 
 /* >>method none: fp32 as it is. Gathered as a payload at the codec layer; in steps a sum of gradient / world. */
 #define GCOMP__LIST_none(X) X(none)
-GCOMP__INLINE void GCOMP__F(none_quant)(uint8_t *code, GCOMP__F(v) p)
+GCOMP__INLINE void GCOMP__F(none_quant)(uint8_t *code, GCOMP__F(v) p, const gcomp__unit *u, size_t i)
 {
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
     float f[16];
-    int i;
+    int j;
+    (void)u;
+    (void)i;
     GCOMP__F(store)(f, p);
-    for (i = 0; i < 16; i++) gcomp__put_float(code + 4 * i, f[i]);
+    for (j = 0; j < 16; j++) gcomp__put_float(code + 4 * j, f[j]);
 #else
+    (void)u;
+    (void)i;
     GCOMP__F(store)((float *)(void *)code, p);
 #endif
 }
 
-GCOMP__INLINE GCOMP__F(v) GCOMP__F(none_deq)(const uint8_t *code, GCOMP__F(v) scale)
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(none_deq)(const uint8_t *code, const gcomp__unit *u)
 {
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
     float f[16];
     int i;
     for (i = 0; i < 16; i++) f[i] = gcomp__get_float(code + 4 * i);
-    (void)scale;
+    (void)u;
     return GCOMP__F(load)(f);
 #else
-    (void)scale;
+    (void)u;
     return GCOMP__F(load)((const float *)(const void *)code);
 #endif
 }
-GCOMP__BLOCK_METHOD(none, 64, 0)
+GCOMP__BLOCK_METHOD(none, 64, 0, 0, GCOMP__MOST)
 
 #ifdef GCOMP__LAST
 typedef struct gcomp__sum_job {
@@ -3136,28 +4238,46 @@ static gcomp_result gcomp__none_make(gcomp__work *work, int round)
     return job.common->worst(work->sums[0], work->n) >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
 }
 
-static void gcomp__none_commit(gcomp__work *work) { memcpy(work->y, work->sums[0], 4 * work->n); }
+/* What is finite on every worker stays finite, though a sum of parts of the largest floats may round up to infinity. */
+static void gcomp__none_commit(gcomp__work *work) { work->call.set->common->saturate(work->y, work->sums[0], work->n); }
+
+static void gcomp__none_form(const double *param, gcomp__form *form)
+{
+    (void)param;
+    form->code16 = 64;
+}
 
 static const gcomp__method gcomp__row_none = {
-    "none", 1, GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT | GCOMP__VALUES, {GCOMP__SUM, 0, 0}, 64, 0, GCOMP__NO_PARAMS,
-    GCOMP__BLOCK_FUNCTIONS,
+    "none", 1, GCOMP__LOOK | GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT | GCOMP__VALUES, {GCOMP__SUM, 0, 0}, GCOMP__NO_PARAMS,
+    gcomp__none_form, GCOMP__BLOCK_FUNCTIONS,
     gcomp__none_sum_floats, NULL, NULL, NULL, gcomp__none_make, gcomp__none_commit};
 #endif
 
 /* >>method fp16: IEEE binary16, nearest even, saturating at 65504; what is lost stays in the residual. */
 #ifndef GCOMP_WITHOUT_FP16
 #define GCOMP__LIST_fp16(X) X(fp16)
-GCOMP__INLINE void GCOMP__F(fp16_quant)(uint8_t *code, GCOMP__F(v) p) { GCOMP__F(store_half)(code, p); }
-GCOMP__INLINE GCOMP__F(v) GCOMP__F(fp16_deq)(const uint8_t *code, GCOMP__F(v) scale)
+GCOMP__INLINE void GCOMP__F(fp16_quant)(uint8_t *code, GCOMP__F(v) p, const gcomp__unit *u, size_t i)
 {
-    (void)scale;
+    (void)u;
+    (void)i;
+    GCOMP__F(store_half)(code, p);
+}
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(fp16_deq)(const uint8_t *code, const gcomp__unit *u)
+{
+    (void)u;
     return GCOMP__F(load_half)(code);
 }
-GCOMP__BLOCK_METHOD(fp16, 32, 0)
+GCOMP__BLOCK_METHOD(fp16, 32, 0, 0, GCOMP__MOST)
 #ifdef GCOMP__LAST
+static void gcomp__fp16_form(const double *param, gcomp__form *form)
+{
+    (void)param;
+    form->code16 = 32;
+}
+
 static const gcomp__method gcomp__row_fp16 = {
-    "fp16", 2, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0}, 32, 0,
-    GCOMP__NO_PARAMS, GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
+    "fp16", 2, GCOMP__LOOK | GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT | GCOMP__VALUES,
+    {GCOMP__GATHER, 0, 0}, GCOMP__NO_PARAMS, gcomp__fp16_form, GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
 #endif
 #else
 #define GCOMP__LIST_fp16(X)
@@ -3166,17 +4286,28 @@ static const gcomp__method gcomp__row_fp16 = {
 /* >>method bf16: the upper half of a float, nearest even, saturating; what is lost stays in the residual. */
 #ifndef GCOMP_WITHOUT_BF16
 #define GCOMP__LIST_bf16(X) X(bf16)
-GCOMP__INLINE void GCOMP__F(bf16_quant)(uint8_t *code, GCOMP__F(v) p) { GCOMP__F(store_bfloat)(code, p); }
-GCOMP__INLINE GCOMP__F(v) GCOMP__F(bf16_deq)(const uint8_t *code, GCOMP__F(v) scale)
+GCOMP__INLINE void GCOMP__F(bf16_quant)(uint8_t *code, GCOMP__F(v) p, const gcomp__unit *u, size_t i)
 {
-    (void)scale;
+    (void)u;
+    (void)i;
+    GCOMP__F(store_bfloat)(code, p);
+}
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(bf16_deq)(const uint8_t *code, const gcomp__unit *u)
+{
+    (void)u;
     return GCOMP__F(load_bfloat)(code);
 }
-GCOMP__BLOCK_METHOD(bf16, 32, 0)
+GCOMP__BLOCK_METHOD(bf16, 32, 0, 0, GCOMP__MOST)
 #ifdef GCOMP__LAST
+static void gcomp__bf16_form(const double *param, gcomp__form *form)
+{
+    (void)param;
+    form->code16 = 32;
+}
+
 static const gcomp__method gcomp__row_bf16 = {
-    "bf16", 3, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0}, 32, 0,
-    GCOMP__NO_PARAMS, GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
+    "bf16", 3, GCOMP__LOOK | GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT | GCOMP__VALUES,
+    {GCOMP__GATHER, 0, 0}, GCOMP__NO_PARAMS, gcomp__bf16_form, GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
 #endif
 #else
 #define GCOMP__LIST_bf16(X)
@@ -3187,16 +4318,36 @@ static const gcomp__method gcomp__row_bf16 = {
    Karimireddy et al., ICML 2019; blocks: Zheng et al., NeurIPS 2019. */
 #ifndef GCOMP_WITHOUT_SIGN
 #define GCOMP__LIST_sign(X) X(sign)
-GCOMP__INLINE void GCOMP__F(sign_quant)(uint8_t *code, GCOMP__F(v) p) { gcomp__put16(code, GCOMP__F(lt0)(p)); }
-GCOMP__INLINE GCOMP__F(v) GCOMP__F(sign_deq)(const uint8_t *code, GCOMP__F(v) scale)
+GCOMP__INLINE void GCOMP__F(sign_quant)(uint8_t *code, GCOMP__F(v) p, const gcomp__unit *u, size_t i)
 {
-    return GCOMP__F(flip)(scale, gcomp__get16(code));
+    (void)u;
+    (void)i;
+    gcomp__put16(code, GCOMP__F(lt0)(p));
 }
-GCOMP__BLOCK_METHOD(sign, 2, 1)
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(sign_deq)(const uint8_t *code, const gcomp__unit *u)
+{
+    return GCOMP__F(flip)(GCOMP__F(splat)(u->a), gcomp__get16(code));
+}
+GCOMP__BLOCK_METHOD(sign, 2, 4, 0, GCOMP__L1)
 #ifdef GCOMP__LAST
+static void gcomp__sign_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
+{
+    (void)form;
+    u->a = (float)(m->sum / (double)m->count);
+}
+
+static void gcomp__sign_form(const double *param, gcomp__form *form)
+{
+    form->code16 = 2;
+    form->scale_bytes = 4;
+    form->block = (size_t)param[0];
+    form->measure = GCOMP__L1;
+    form->fit = gcomp__sign_fit;
+}
+
 static const gcomp__method gcomp__row_sign = {
-    "sign", 4, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0}, 2, 1,
-    GCOMP__ONE_PARAM("block", GCOMP__BLOCK, 1024, 16, GCOMP_CHUNK), GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
+    "sign", 4, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
+    {GCOMP__BLOCKS(1024), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, gcomp__sign_form, GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
 #endif
 #else
 #define GCOMP__LIST_sign(X)
@@ -3258,7 +4409,7 @@ static void GCOMP__F(topk_collect)(gcomp__topk_job *job)
 static const gcomp__topk_kernels GCOMP__F(topk_kernels) = {GCOMP__F(topk_collect)};
 
 #ifdef GCOMP__LAST
-enum { GCOMP__TOPK_BINS = 2048, GCOMP__TOPK_SAMPLE = 65536, GCOMP__TOPK_BATCH = 128, GCOMP__TOPK_CURSORS = 8 };
+enum { GCOMP__TOPK_BINS = 2048, GCOMP__TOPK_SAMPLE = 65536, GCOMP__TOPK_BATCH = 128, GCOMP__TOPK_CURSORS = 6 };
 
 GCOMP__NOINLINE double gcomp__topk_exact(const double *density, double n)
 {
@@ -3419,6 +4570,7 @@ static gcomp_result gcomp__topk_encode(const gcomp__call *call, const gcomp_code
     gcomp__put_indices(body + 9, job.index, k, coder, index_bytes);
     memset(&values, 0, sizeof values);
     values.grad = job.value;
+    values.key = in->key;
     values.scale = 1;
     inner.kernels = gcomp__kernels_of(call->set, gcomp__method_of(value.method));
     inner.scratch_bytes = 0;
@@ -3433,15 +4585,19 @@ static gcomp_result gcomp__topk_parts(const gcomp__view *view, gcomp__indices *i
 {
     uint64_t k;
     size_t value_bytes;
+    double param[4];
     if (view->bytes < 9) return GCOMP_TRUNCATED;
     k = gcomp__get64(view->body);
     if (k > view->n || (uint64_t)view->n > 0xffffffffu) return GCOMP_CORRUPT;
     if (view->body[8] > GCOMP__CODER_MAX_RICE && view->body[8] != GCOMP__CODER_BITMAP) return GCOMP_CORRUPT;
     memset(values, 0, sizeof *values);
     values->method = view->value;
+    values->set = view->set;
     values->n = (size_t)k;
     values->a = view->a;
-    value_bytes = gcomp__plus(gcomp__block_scales(view->value, view->a, values->n), gcomp__block_codes(view->value, values->n));
+    GCOMP__TRY(gcomp__unpack(view->value, view->a, param));
+    gcomp__form_of(view->value, param, &values->form);
+    value_bytes = gcomp__plus(gcomp__block_scales(&values->form, values->n), gcomp__block_codes(&values->form, values->n));
     if (value_bytes > view->bytes - 9) return GCOMP_TRUNCATED;
     values->bytes = value_bytes;
     values->body = view->body + view->bytes - value_bytes;
@@ -3455,32 +4611,26 @@ static gcomp_result gcomp__topk_open(gcomp__view *view)
 {
     gcomp__indices indices;
     gcomp__view values;
-    if (!view->value || !(view->value->flags & GCOMP__VALUES)) return GCOMP_UNKNOWN_METHOD;
-    if (view->value->scaled ? (view->a && (view->a < 16 || view->a > GCOMP_CHUNK || (view->a & (view->a - 1))))
-                            : view->a != 0)
-        return GCOMP_CORRUPT;
     return gcomp__topk_parts(view, &indices, &values);
 }
 
-static gcomp_result gcomp__topk_check(const gcomp__view *view, const void *kernels, const gcomp__set *set)
+static gcomp_result gcomp__topk_check(const gcomp__view *view)
 {
     uint32_t index[GCOMP__TOPK_BATCH];
     gcomp__indices indices;
     gcomp__view values;
-    (void)kernels;
     GCOMP__TRY(gcomp__topk_parts(view, &indices, &values));
     while (indices.left && !indices.bad) gcomp__next_indices(&indices, index, GCOMP__TOPK_BATCH);
     GCOMP__TRY(gcomp__indices_end(&indices));
-    return gcomp__block_check(&values, gcomp__kernels_of(set, values.method), set);
+    return gcomp__block_check(&values);
 }
 
 /* Reads a sparse payload along with others: its elements go to y, weighted, and out of the residual where it is the own one. */
 typedef struct gcomp__cursor {
     gcomp__indices indices;
     gcomp__view values;
-    const gcomp__block_kernels *kernels;
     float *y, *residual; /* either may be NULL */
-    size_t group, at, got, coming; /* at .. got of one half are to be used; the other half holds the `coming` next ones */
+    size_t done, at, got, coming; /* at .. got of one half are to be used; the other half holds the `coming` next ones */
     unsigned half;
     uint32_t index[2][16];
     float value[2][16];
@@ -3497,15 +4647,15 @@ static int gcomp__cursor_fill(gcomp__cursor *c)
     c->half ^= 1;
     c->coming = c->indices.bad ? 0 : gcomp__next_indices(&c->indices, c->index[after], 16);
     for (i = 0; i < c->coming; i++) GCOMP__PREFETCH(place + c->index[after][i]);
-    if (c->coming) c->kernels->decode16(&c->values, c->group++, c->value[after]);
+    if (c->coming) c->values.kernels->decode(&c->values, c->done, c->coming, c->value[after], GCOMP__STORE, 1);
+    c->done += c->coming;
     return c->got > 0;
 }
 
-static void gcomp__cursor_open(gcomp__cursor *c, const gcomp__call *call, const gcomp__view *view, float *y, float *residual)
+static void gcomp__cursor_open(gcomp__cursor *c, const gcomp__view *view, float *y, float *residual)
 {
     memset(c, 0, sizeof *c);
     if (gcomp__topk_parts(view, &c->indices, &c->values) != GCOMP_OK) c->indices.left = 0;
-    c->kernels = (const gcomp__block_kernels *)gcomp__kernels_of(call->set, view->value);
     c->y = y;
     c->residual = residual;
     gcomp__cursor_fill(c);
@@ -3526,7 +4676,7 @@ static void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float weight)
             for (i = c->at; i < stop; i++) {
                 float term = value[i] * weight;
                 GCOMP__PIN(term);
-                c->y[index[i]] += term;
+                c->y[index[i]] = gcomp__saturated(c->y[index[i]] + term);
             }
         c->at = stop;
         if (stop < c->got) break;
@@ -3561,9 +4711,9 @@ static void gcomp__topk_decode(const gcomp__call *call, const gcomp__sink *sink)
     job.sink = sink;
     do {
         used = 0;
-        if (first && apart) gcomp__cursor_open(cursors + used++, call, sink->own, NULL, sink->residual);
+        if (first && apart) gcomp__cursor_open(cursors + used++, sink->own, NULL, sink->residual);
         for (; sink->y && w < sink->count && used < GCOMP__TOPK_CURSORS; w++)
-            gcomp__cursor_open(cursors + used++, call, sink->views + w, sink->y,
+            gcomp__cursor_open(cursors + used++, sink->views + w, sink->y,
                                !apart && sink->own && w == sink->own_at ? sink->residual : NULL);
         for (job.first = 0; job.first < chunks; job.first += step) {
             size_t begin = job.first * GCOMP_CHUNK, end = gcomp__min((job.first + step) * GCOMP_CHUNK, sink->n);
@@ -3576,8 +4726,8 @@ static void gcomp__topk_decode(const gcomp__call *call, const gcomp__sink *sink)
 }
 
 static const gcomp__method gcomp__row_topk = {
-    "topk", 5, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS, {GCOMP__GATHER, 0, 0}, 0, 0,
-    GCOMP__ONE_PARAM("density", GCOMP__REAL, 0.01, 1e-9, 1),
+    "topk", 5, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS, {GCOMP__GATHER, 0, 0},
+    {GCOMP__NUMBER("density", 0.01, 1e-9, 1, 0), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, NULL,
     gcomp__topk_bound, gcomp__topk_scratch, gcomp__topk_encode, gcomp__topk_open, gcomp__topk_check, gcomp__topk_decode,
     GCOMP__NO_SUMS};
 #endif
@@ -3945,8 +5095,8 @@ static void gcomp__powersgd_commit(gcomp__work *work)
 }
 
 static const gcomp__method gcomp__row_powersgd = {
-    "powersgd", 6, GCOMP__FEEDBACK | GCOMP__CONSERVES_MEAN, {GCOMP__SUM, GCOMP__SUM, 0}, 0, 0,
-    GCOMP__ONE_PARAM("rank", GCOMP__WHOLE, 4, 1, 64), NULL, NULL, NULL, NULL, NULL, NULL,
+    "powersgd", 6, GCOMP__FEEDBACK | GCOMP__CONSERVES_MEAN, {GCOMP__SUM, GCOMP__SUM, 0},
+    {GCOMP__COUNT("rank", 4, 1, 64, 0), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
     gcomp__powersgd_sum_floats, gcomp__powersgd_state_floats, gcomp__powersgd_state_floats, gcomp__powersgd_gains,
     gcomp__powersgd_make, gcomp__powersgd_commit};
 #endif
@@ -4104,7 +5254,27 @@ static int gcomp__in_range(const gcomp__param *p, double v)
     if (!(v >= p->low && v <= p->high)) return 0;
     if (p->kind == GCOMP__REAL) return 1;
     if (v != (double)(uint64_t)v) return 0;
-    return p->kind == GCOMP__WHOLE || ((uint64_t)v & ((uint64_t)v - 1)) == 0;
+    return p->kind != GCOMP__BLOCK || ((uint64_t)v & ((uint64_t)v - 1)) == 0;
+}
+
+/* The choice of that name; -1 if there is none. And the i-th name and its length. */
+static const char *gcomp__choice(const gcomp__param *p, int i, size_t *length)
+{
+    const char *s = p->choices;
+    for (; i; i--) s = strchr(s, '|') + 1;
+    *length = (size_t)(strchr(s, '|') - s);
+    return s;
+}
+
+static int gcomp__choose(const gcomp__param *p, const char *s, size_t length)
+{
+    int i;
+    for (i = 0; i <= (int)p->high; i++) {
+        size_t of;
+        const char *name = gcomp__choice(p, i, &of);
+        if (of == length && !memcmp(name, s, length)) return i;
+    }
+    return -1;
 }
 
 static gcomp_result gcomp__bad_text(gcomp__text *why, const char *before, const char *s, size_t length, const char *after)
@@ -4124,6 +5294,15 @@ static gcomp_result gcomp__bad_value(gcomp__text *why, const gcomp__method *m, c
     gcomp__say_char(why, ' ');
     gcomp__say(why, p->name);
     gcomp__bad_text(why, " cannot be ", s, length, ": it takes ");
+    if (p->kind == GCOMP__CHOICE) {
+        int i;
+        for (i = 0; i <= (int)p->high; i++) {
+            const char *name = gcomp__choice(p, i, &length);
+            if (i) gcomp__say(why, " or ");
+            gcomp__say_some(why, name, length);
+        }
+        return GCOMP_BAD_CODEC;
+    }
     gcomp__say(why, p->kind == GCOMP__REAL    ? "a number from "
                     : p->kind == GCOMP__WHOLE ? "a whole number from "
                                               : "'tensor' or a power of two from ");
@@ -4156,6 +5335,11 @@ static gcomp_result gcomp__parse_params(const gcomp__method *m, const char **tex
             value_length++;
         }
         if (m->param[i].kind == GCOMP__BLOCK && gcomp__same("tensor", value, value_length)) {
+            end = value + value_length;
+        } else if (m->param[i].kind == GCOMP__CHOICE) {
+            int choice = gcomp__choose(&m->param[i], value, value_length);
+            if (choice < 0) return gcomp__bad_value(why, m, &m->param[i], value, value_length);
+            v = choice;
             end = value + value_length;
         } else {
             end = gcomp__read_number(value, &v);
@@ -4242,7 +5426,11 @@ GCOMP__NOINLINE void gcomp__say_method(gcomp__text *t, const gcomp__method *m, c
         before = ',';
         gcomp__say(t, m->param[i].name);
         gcomp__say_char(t, '=');
-        if (m->param[i].kind == GCOMP__BLOCK && param[i] == 0) gcomp__say(t, "tensor");
+        if (m->param[i].kind == GCOMP__CHOICE) {
+            size_t length;
+            const char *name = gcomp__choice(&m->param[i], (int)param[i], &length);
+            gcomp__say_some(t, name, length);
+        } else if (m->param[i].kind == GCOMP__BLOCK && param[i] == 0) gcomp__say(t, "tensor");
         else gcomp__say_decimal(t, param[i]);
     }
 }
@@ -4348,7 +5536,6 @@ static void gcomp__put_header(uint8_t *to, const gcomp__method *m, const gcomp_c
                               size_t bytes)
 {
     const gcomp__method *v = codec->value ? gcomp__method_of(codec->value) : NULL;
-    double a = v ? (v->scaled ? codec->value_param[0] : 0) : m->scaled ? codec->param[0] : 0;
     memset(to, 0, GCOMP__HEADER);
     memcpy(to, "GCMP", 4);
     to[4] = 1;
@@ -4357,7 +5544,7 @@ static void gcomp__put_header(uint8_t *to, const gcomp__method *m, const gcomp_c
     to[7] = codec->value;
     gcomp__put64(to + 8, n);
     gcomp__put64(to + 16, bytes);
-    gcomp__put32(to + 24, (uint32_t)a);
+    gcomp__put32(to + 24, v ? gcomp__pack(v, codec->value_param) : gcomp__pack(m, codec->param));
 }
 
 static gcomp_result gcomp__encode_as(const gcomp__call *call, const gcomp__method *m, const gcomp_codec *codec,
@@ -4431,7 +5618,8 @@ static gcomp_result gcomp__header(const uint8_t *p, size_t length, gcomp__view *
 }
 
 /* Opens a payload of exactly `length` bytes: everything but the inside of the body and the checksum. */
-static gcomp_result gcomp__open_payload(gcomp__view *view, const void *payload, size_t length, size_t n, unsigned *flags)
+static gcomp_result gcomp__open_payload(const gcomp__set *set, gcomp__view *view, const void *payload, size_t length, size_t n,
+                                        unsigned *flags)
 {
     const uint8_t *p = (const uint8_t *)payload;
     uint64_t count = 0, bytes = 0;
@@ -4440,6 +5628,7 @@ static gcomp_result gcomp__open_payload(gcomp__view *view, const void *payload, 
     if (count != n) return GCOMP_COUNT_MISMATCH;
     if (bytes > length - GCOMP__HEADER) return GCOMP_TRUNCATED;
     if (bytes < length - GCOMP__HEADER) return GCOMP_TRAILING_BYTES;
+    view->set = set;
     view->body = p + GCOMP__HEADER;
     view->bytes = (size_t)bytes;
     view->n = n;
@@ -4452,7 +5641,7 @@ static gcomp_result gcomp__check_payload(const gcomp__set *set, gcomp__view *vie
 {
     const uint8_t *p = (const uint8_t *)payload;
     unsigned flags = 0;
-    gcomp_result opened = gcomp__open_payload(view, payload, length, n, &flags);
+    gcomp_result opened = gcomp__open_payload(set, view, payload, length, n, &flags);
 #ifndef GCOMP_FUZZING
     /* damage anywhere in a sealed payload whose header can be read at all is reported as damage */
     if ((opened == GCOMP_OK || opened == GCOMP_CORRUPT || opened == GCOMP_RESERVED_BITS) && (flags & GCOMP__SEALED) &&
@@ -4461,7 +5650,7 @@ static gcomp_result gcomp__check_payload(const gcomp__set *set, gcomp__view *vie
 #endif
     if (opened != GCOMP_OK) return opened;
     if (flags & GCOMP__REFUSED) return GCOMP_NOT_FINITE;
-    return view->method->check(view, gcomp__kernels_of(set, view->method), set);
+    return view->method->check(view);
 }
 
 GCOMP_API gcomp_result gcomp_seal(void *payload, size_t length, const gcomp_exec *exec)
@@ -4499,12 +5688,9 @@ GCOMP_API gcomp_result gcomp_peek(const void *payload, size_t length, gcomp_info
     memset(info, 0, sizeof *info);
     info->codec.method = view.method->wire;
     info->codec.value = view.value ? view.value->wire : 0;
-    for (i = 0; i < 4; i++) {
-        if (view.method->param[i].name) info->codec.param[i] = view.method->param[i].initial;
-        if (view.value && view.value->param[i].name) info->codec.value_param[i] = view.value->param[i].initial;
-    }
-    if (view.method->scaled) info->codec.param[0] = (double)view.a;
-    if (view.value && view.value->scaled) info->codec.value_param[0] = (double)view.a;
+    for (i = 0; i < 4; i++) info->codec.param[i] = view.method->param[i].initial;
+    GCOMP__TRY(gcomp__unpack(view.value ? view.value : view.method, view.a,
+                             view.value ? info->codec.value_param : info->codec.param));
     info->count = n;
     info->length = bytes > UINT64_MAX - GCOMP__HEADER ? UINT64_MAX : bytes + GCOMP__HEADER;
     info->refused = (flags & GCOMP__REFUSED) != 0;
@@ -4583,7 +5769,7 @@ GCOMP__NOINLINE void gcomp__add_all(const gcomp__call *call, const void *const *
     sink.views = views;
     while (w < count) {
         for (group = 0; group < 8 && w < count; group++, w++) {
-            (void)gcomp__open_payload(views + group, payloads[w], lengths[w], n, &flags);
+            (void)gcomp__open_payload(call->set, views + group, payloads[w], lengths[w], n, &flags);
             if (group && views[group].method != views[0].method) break;
         }
         sink.count = group;
@@ -5245,13 +6431,13 @@ GCOMP__NOINLINE void gcomp__commit_payloads(gcomp *gc, gcomp__slot *slot, float 
     size_t w, chunk;
     sink.grad = grad;
     sink.residual = slot->residual;
-    if (own) (void)gcomp__open_payload(&own_view, own, own_length, slot->n, &flags);
+    if (own) (void)gcomp__open_payload(gc->set, &own_view, own, own_length, slot->n, &flags);
     if (own) sink.own = &own_view;
     if (own && count >= 1 && count <= 8) { /* one pass */
         int alike = 1;
         sink.own_at = count;
         for (w = 0; w < count; w++) {
-            (void)gcomp__open_payload(views + w, payloads[w], lengths[w], slot->n, &flags);
+            (void)gcomp__open_payload(gc->set, views + w, payloads[w], lengths[w], slot->n, &flags);
             alike = alike && views[w].method == own_view.method;
             if (payloads[w] == own) sink.own_at = w;
         }
@@ -5815,7 +7001,7 @@ static void gcomp__commit_gathered(gcomp *gc, gcomp__slot *slot, const gcomp__wo
         const uint8_t *payload;
         size_t length = 0;
         (void)gcomp__next_payload(gc, w, &payload, &length);
-        (void)gcomp__open_payload(gc->views + w, payload, length, slot->n, &flags);
+        (void)gcomp__open_payload(gc->set, gc->views + w, payload, length, slot->n, &flags);
         gc->cursors[w] += length;
     }
     sink.views = gc->views;

@@ -129,9 +129,11 @@ static void test_the_header_is_refused_by_its_specific_error(void)
     p[23] = 0x80; /* 2^63 bytes of body */
     CHECK(try(p, length, N) == GCOMP_TRUNCATED);
     p[23] = 0;
-    p[24] = 63; /* no block size */
+    p[24] = 17; /* a block of 2^17 elements is too large */
     CHECK(try(p, length, N) == GCOMP_CORRUPT);
-    p[24] = 64;
+    p[24] = 6 + 32; /* a bit behind the block size */
+    CHECK(try(p, length, N) == GCOMP_RESERVED_BITS);
+    p[24] = 6;
     p[28] = 1;
     CHECK(try(p, length, N) == GCOMP_RESERVED_BITS);
     p[28] = 0;
