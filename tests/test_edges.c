@@ -391,6 +391,28 @@ static void test_the_mean_of_payloads_of_many_codecs_is_their_sum_in_order(void)
         }
 }
 
+static void test_the_mean_of_the_largest_numbers_is_finite(void)
+{
+    enum { MOST = 40 };
+    const void *payloads[MOST];
+    size_t lengths[MOST];
+    gcomp_exec exec = exec_of(isa_now);
+    for (size_t c = 0; c < codec_count; c++)
+        for (int negative = 0; negative < 2; negative++) {
+            size_t infinite = 0;
+            for (size_t i = 0; i < SMALL; i++) g[i] = negative ? -FLT_MAX : FLT_MAX;
+            lengths[0] = encode_plain(&codecs[c].codec, g, SMALL, isa_now, payload);
+            for (size_t w = 0; w < MOST; w++) {
+                payloads[w] = payload;
+                lengths[w] = lengths[0];
+                CHECK(gcomp_decode_mean(payloads, lengths, w + 1, y, SMALL, &exec) == GCOMP_OK);
+                for (size_t i = 0; i < SMALL; i++) infinite += !isfinite(y[i]);
+            }
+            if (infinite) printf("# %s: %zu of %d means\n", codecs[c].text, infinite, SMALL * MOST);
+            CHECK(infinite == 0);
+        }
+}
+
 /* ---------------- damage */
 
 /* Every decoding of a payload, from a heap block of its exact length, between guard words: all refuse it alike and change
@@ -701,6 +723,7 @@ int main(void)
         RUN(test_few_elements_are_the_same_on_scalar_code_and_backwards);
         RUN(test_many_chunks_are_the_same_on_scalar_code_and_backwards);
         RUN(test_the_mean_of_payloads_of_many_codecs_is_their_sum_in_order);
+        RUN(test_the_mean_of_the_largest_numbers_is_finite);
         RUN(test_every_cut_and_every_appended_byte_is_refused);
         RUN(test_a_body_of_another_length_is_refused);
         RUN(test_every_flipped_bit_of_a_sealed_payload_is_refused);
