@@ -40,7 +40,7 @@
    >>vectors     16 floats, on scalar, AVX2, AVX-512 and NEON; the header includes itself for each
    >>kernels     one body for every instruction set: checksum, sums, drivers of block methods
    >>bits        bit streams; the index coder of sparse methods
-   >>codecs      one chapter a method: none, fp16, bf16, sign, topk, powersgd; the methods table
+   >>codecs      one chapter a method (">>method name:"), and the methods table
    >>dispatch    which instruction set runs
    >>text        codecs as text: parsed and printed
    >>wire        the payload header, check, and the public functions of the codec layer
@@ -147,6 +147,22 @@
      fp16      2   n IEEE binary16
      bf16      3   n bfloat16
      sign      4   word B (5 bits); a float scale a block (n = 0: none), then n bits, 1: negative
+     onebit    7   word B; two floats a block, the mean of p >= 0 and that of p < 0; then n bits, 1: the second
+     signnorm  8   as sign
+     twobit   10   word: the threshold t as a float; n codes of 2 bits, the first in the highest bits of its byte: 11 is t,
+                   10 is -t, 00 is 0; 01 is refused
+     threshold1 11 word: the threshold as a float; n bits, the first in the highest bit of its byte: 1 is 1, 0 is -1
+     terngrad 12   word B; a float s a block, then n codes q of 2 bits, two's complement: s * q
+     qsgd     13   word: levels (15 bits), B (5); a float d a block, then n codes q, two's complement in 2, 4, 8 or 16 bits, the
+                   least that hold -levels .. levels: d * q
+     naturaldither 14  word: levels s (7 bits), B (5); a float a a block, then n codes q, two's complement in 4 bits (s <= 7)
+                   or 8: 0 for q = 0, else a * sgn(q) * 2^(|q| - s)
+     natural  15   for each 16 elements 16 exponent bytes e (0: zero, else 2^(e - 127)) and 16 bits, 1: negative; 255 is refused
+     int      16   word: bits (2 bits: 0 is 8, 1 is 4, 2 is 2), B (5), 1 if affine; a float d a block, if affine also a float c;
+                   then n codes q, two's complement: d * q, if affine d * q + c
+     fp8      17   word: 0 is e4m3, 1 is e5m2 (1 bit), B (5); a float scale a block, then n bytes; no infinities, no NaN
+     mx       18   word: 0 is e2m1, 1 e4m3, 2 e5m2, 3 int8 (2 bits); a byte x for each 32 elements, the scale 2^(x - 127); then n
+                   codes of 4 bits (e2m1: sign, 2 of exponent, 1 of mantissa) or 8 (int8: k / 64)
      topk      5   u64 k; u8 coder, then the increasing indices: coder 255 a bitmap of n bits; coder r in 0..32 each gap
                    to the previous index (first: from -1; minus 1) as Golomb-Rice code: gap >> r ones, a zero, r low bits;
                    padded to a byte; then the k values as a body of the value method with n = k
@@ -157,6 +173,18 @@
      sign      Karimireddy, Rebjock, Stich, Jaggi: Error Feedback Fixes SignSGD and other Gradient Compression Schemes, ICML 2019;
                blocks: Zheng, Huang, Kwok: Communication-Efficient Distributed Blockwise Momentum SGD with Error-Feedback,
                NeurIPS 2019
+     onebit    Seide, Fu, Droppo, Li, Yu: 1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed
+               Training of Speech DNNs, Interspeech 2014
+     signnorm  Tang et al.: 1-bit Adam: Communication Efficient Large-Scale Training with Adam's Convergence Speed, ICML 2021
+     twobit    Strom: Scalable Distributed DNN Training Using Commodity GPU Cloud Computing, Interspeech 2015; apache/mxnet
+     terngrad  Wen, Xu, Yan, Wu, Wang, Chen, Li: TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep
+               Learning, NeurIPS 2017
+     qsgd      Alistarh, Grubic, Li, Tomioka, Vojnovic: QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding,
+               NeurIPS 2017
+     natural   Horvath, Ho, Horvath, Sahu, Canini, Richtarik: Natural Compression for Distributed Deep Learning, MSML 2022
+     int       Dettmers: 8-Bit Approximations for Parallelism in Deep Learning, ICLR 2016
+     fp8       Micikevicius et al.: FP8 Formats for Deep Learning, 2022
+     mx        Open Compute Project: OCP Microscaling Formats (MX) Specification 1.0, 2023
      topk      Stich, Cordonnier, Jaggi: Sparsified SGD with Memory, NeurIPS 2018; Aji, Heafield: Sparse Communication for
                Distributed Gradient Descent, EMNLP 2017
      powersgd  Vogels, Karimireddy, Jaggi: PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization,
@@ -1256,6 +1284,7 @@ typedef struct gcomp__form {
     int stochastic;      /* needs random numbers */
     float constant;      /* a threshold, ... */
     float levels;        /* the largest code */
+    int last_code;       /* of codes of a byte: the largest without its sign that may occur; 0: all may */
     void (*fit)(const struct gcomp__form *form, const gcomp__measured *m, gcomp__unit *u); /* scale from measures */
 } gcomp__form;
 
@@ -1281,6 +1310,7 @@ struct gcomp__unit {
     float a, b;     /* what the payload says of the block */
     float inverse;  /* the codes come from p * lift * inverse; lift is 1, or a power of two where the inverse would overflow */
     float lift;
+    float offset;   /* subtracted after the lift, where the method says so */
     float levels, constant;
     uint64_t words; /* random numbers */
 };
@@ -1429,6 +1459,7 @@ typedef struct gcomp__span {
     size_t at, count;             /* elements at .. at + count - 1; at is a multiple of 16 */
     const float *grad, *residual; /* of element `at`; residual may be NULL */
     const gcomp__unit *given;     /* constants that are known; NULL: found block by block */
+    const float *nothing;         /* 16 times -0, which changes no number it is added to */
     void *acc;                    /* running measures, a gcomp__acc_<set> */
 } gcomp__span;
 
@@ -1456,6 +1487,22 @@ typedef struct gcomp__common_kernels {
     void (*narrow)(void *y, const float *x, gcomp_dtype dtype, size_t n);
 } gcomp__common_kernels;
 
+#define GCOMP__MORE_BITS 0x9E3779B97F4A7C15u /* makes another stream of two key words */
+
+/* The bits of each of two bytes the other way round. */
+GCOMP__INLINE uint32_t gcomp__turned(uint32_t x)
+{
+    x = (x & 0x5555u) << 1 | (x >> 1 & 0x5555u);
+    x = (x & 0x3333u) << 2 | (x >> 2 & 0x3333u);
+    return (x & 0x0f0fu) << 4 | (x >> 4 & 0x0f0fu);
+}
+
+GCOMP__INLINE float gcomp__saturated(float x)
+{
+    uint32_t u = gcomp__bits(x), a = u & 0x7fffffffu;
+    return a > 0x7f7fffffu ? gcomp__float((u & 0x80000000u) | 0x7f7fffffu) : x;
+}
+
 /* A zero that -Ofast does not know: 0 + -0 is 0. */
 GCOMP__INLINE float gcomp__zero(void)
 {
@@ -1482,6 +1529,25 @@ static void gcomp__range16(const int32_t *low, const int32_t *high, gcomp__measu
     m->worst = a > b ? a : b;
 }
 
+/* The step of a block: u->a <- step as a float, such that most / a is not above `levels` but for rounding, and a * levels is
+   finite; and the factors that make whole steps of p. */
+static void gcomp__step_of(gcomp__unit *u, double step, double most, double levels)
+{
+    float a = (float)step;
+    u->lift = 1;
+    u->inverse = 0;
+    if (step > 0 && (double)a * levels < most * (1 - 1.0 / 1048576)) a = gcomp__float(gcomp__bits(a) + 1); /* subnormal */
+    if (step > 0 && ((double)a * levels > 3.4028234663852886e38 || a > 3.4028234663852886e38f))
+        a = gcomp__float((gcomp__bits(a) > 0x7f800000u ? 0x7f800000u : gcomp__bits(a)) - 1);
+    u->a = a;
+    if (step > 0 && gcomp__bits(a) < 67u << 23) { /* below 2^-60 the inverse of 2^64 times as much */
+        u->lift = 18446744073709551616.0f;
+        u->inverse = (float)(1 / ((double)a * 18446744073709551616.0));
+    } else if (step > 0) {
+        u->inverse = (float)(1 / (double)a);
+    }
+}
+
 /* The scale of a block as bytes: a float, two, or the exponent of a power of two (127: 1, 0: 2^-127). */
 GCOMP__INLINE void gcomp__put_scale(uint8_t *to, size_t bytes, const gcomp__unit *u)
 {
@@ -1501,6 +1567,12 @@ GCOMP__INLINE void gcomp__get_scale(const uint8_t *from, size_t bytes, gcomp__un
 /* Code bytes of the last count < 16 elements: bits behind them are zero. Groups of an odd number of bytes are whole. */
 static size_t gcomp__last_bytes(size_t code16, size_t count) { return code16 == 18 ? 18 : (count * code16 + 15) / 16; }
 
+static void gcomp__pad(float *to, const float *from, size_t count)
+{
+    memset(to, 0, 64);
+    memcpy(to, from, 4 * count);
+}
+
 static void gcomp__put_last(uint8_t *to, uint8_t *some, size_t code16, size_t count, int first_high)
 {
     size_t bytes = gcomp__last_bytes(code16, count), used = count * code16 / 2 % 8;
@@ -1510,6 +1582,7 @@ static void gcomp__put_last(uint8_t *to, uint8_t *some, size_t code16, size_t co
 
 static void gcomp__get_last(uint8_t *some, const uint8_t *from, size_t code16, size_t count)
 {
+    memset(some, 0, 64);
     memcpy(some, from, gcomp__last_bytes(code16, count));
 }
 
@@ -1533,11 +1606,11 @@ static void gcomp__get_last(uint8_t *some, const uint8_t *from, size_t code16, s
      words floats                         floats as 16 integers of 32 bits and back, bits unchanged
      nearest trunc number                 rounded to an integer; back
      wadd wsub wand wor wxor wmin wmax    integers; wgt is all ones where x > y, weq a mask; wshl wshr wsar: by a constant
-     put8 put4 put2, get8 get4 get2       low bits of each as codes; back with sign
+     put16s put8 put4 put2, get16s ...    low bits of each as codes; back with sign
      draws                                gcomp__draw of 16 elements, the first even
    ------------------------------------------------------------------------------------------------ */
 
-static double gcomp__fold16(const double *d)
+GCOMP__NOINLINE double gcomp__fold16(const double *d)
 {
     double t[8];
     int i;
@@ -1913,6 +1986,15 @@ GCOMP__INLINE void gcomp__put2_avx2(uint8_t *c, gcomp__w16_avx2 w, int first_hig
     b = _mm_packus_epi16(_mm_packs_epi32(b, b), b);
     gcomp__put32(c, (uint32_t)_mm_cvtsi128_si32(b));
 }
+GCOMP__INLINE void gcomp__put16s_avx2(uint8_t *c, gcomp__w16_avx2 w)
+{
+    _mm256_storeu_si256((__m256i *)(void *)c, _mm256_permute4x64_epi64(_mm256_packs_epi32(w.a, w.b), 0xd8));
+}
+GCOMP__INLINE gcomp__w16_avx2 gcomp__get16s_avx2(const uint8_t *c)
+{
+    return gcomp__pair_avx2(_mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)(const void *)c)),
+                            _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(c + 16))));
+}
 GCOMP__INLINE gcomp__w16_avx2 gcomp__get8_avx2(const uint8_t *c)
 {
     __m128i b = _mm_loadu_si128((const __m128i *)(const void *)c);
@@ -1963,6 +2045,11 @@ GCOMP__INLINE gcomp__v16_avx2 gcomp__saturate_avx2(gcomp__v16_avx2 x)
     return gcomp__both_avx2(gcomp__saturate8_avx2(x.a), gcomp__saturate8_avx2(x.b));
 }
 
+GCOMP__INLINE gcomp__w16_avx2 gcomp__load_words_avx2(const int32_t *p)
+{
+    return gcomp__pair_avx2(_mm256_loadu_si256((const __m256i *)(const void *)p),
+                            _mm256_loadu_si256((const __m256i *)(const void *)(p + 8)));
+}
 GCOMP__INLINE void gcomp__store_words_avx2(int32_t *to, gcomp__w16_avx2 w)
 {
     _mm256_storeu_si256((__m256i *)(void *)to, w.a);
@@ -2211,6 +2298,14 @@ GCOMP__INLINE void gcomp__put2_avx512(uint8_t *c, gcomp__w16_avx512 w, int first
     b = _mm_packus_epi16(_mm_packs_epi32(b, b), b);
     gcomp__put32(c, (uint32_t)_mm_cvtsi128_si32(b));
 }
+GCOMP__INLINE void gcomp__put16s_avx512(uint8_t *c, gcomp__w16_avx512 w)
+{
+    _mm256_storeu_si256((__m256i *)(void *)c, _mm512_cvtepi32_epi16(w.a));
+}
+GCOMP__INLINE gcomp__w16_avx512 gcomp__get16s_avx512(const uint8_t *c)
+{
+    return gcomp__whole_avx512(_mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)c)));
+}
 GCOMP__INLINE gcomp__w16_avx512 gcomp__get8_avx512(const uint8_t *c)
 {
     return gcomp__whole_avx512(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)c)));
@@ -2251,6 +2346,10 @@ GCOMP__INLINE gcomp__v16_avx512 gcomp__saturate_avx512(gcomp__v16_avx512 x)
     return gcomp__one_avx512(_mm512_castsi512_ps(_mm512_or_si512(a, _mm512_andnot_si512(m, u))));
 }
 
+GCOMP__INLINE gcomp__w16_avx512 gcomp__load_words_avx512(const int32_t *p)
+{
+    return gcomp__whole_avx512(_mm512_loadu_si512(p));
+}
 GCOMP__INLINE void gcomp__store_words_avx512(int32_t *to, gcomp__w16_avx512 w) { _mm512_storeu_si512(to, w.a); }
 #define GCOMP__PASS avx512
 #define GCOMP__PASS_ISA GCOMP_ISA_AVX512
@@ -2620,6 +2719,17 @@ GCOMP__INLINE void gcomp__put2_neon(uint8_t *c, gcomp__w16_neon w, int first_hig
     uint8x16_t b = gcomp__join_neon(vandq_u8(gcomp__bytes_neon(w), vdupq_n_u8(3)), 2, first_high);
     gcomp__put32(c, vgetq_lane_u32(vreinterpretq_u32_u8(gcomp__join_neon(b, 4, first_high)), 0));
 }
+GCOMP__INLINE void gcomp__put16s_neon(uint8_t *c, gcomp__w16_neon w)
+{
+    vst1q_u8(c, vreinterpretq_u8_s16(vcombine_s16(vmovn_s32(w.a), vmovn_s32(w.b))));
+    vst1q_u8(c + 16, vreinterpretq_u8_s16(vcombine_s16(vmovn_s32(w.c), vmovn_s32(w.d))));
+}
+GCOMP__INLINE gcomp__w16_neon gcomp__get16s_neon(const uint8_t *c)
+{
+    int16x8_t low = vreinterpretq_s16_u8(vld1q_u8(c)), high = vreinterpretq_s16_u8(vld1q_u8(c + 16));
+    return gcomp__quad_neon(vmovl_s16(vget_low_s16(low)), vmovl_s16(vget_high_s16(low)), vmovl_s16(vget_low_s16(high)),
+                            vmovl_s16(vget_high_s16(high)));
+}
 GCOMP__INLINE gcomp__w16_neon gcomp__get8_neon(const uint8_t *c) { return gcomp__wide_neon(vreinterpretq_s8_u8(vld1q_u8(c))); }
 GCOMP__INLINE gcomp__w16_neon gcomp__get4_neon(const uint8_t *c)
 {
@@ -2673,6 +2783,10 @@ GCOMP__INLINE float32x4_t gcomp__saturate4_neon(float32x4_t x)
 }
 GCOMP__EACH_NEON(saturate, v, v, gcomp__saturate4_neon)
 
+GCOMP__INLINE gcomp__w16_neon gcomp__load_words_neon(const int32_t *p)
+{
+    return gcomp__quad_neon(vld1q_s32(p), vld1q_s32(p + 4), vld1q_s32(p + 8), vld1q_s32(p + 12));
+}
 GCOMP__INLINE void gcomp__store_words_neon(int32_t *to, gcomp__w16_neon w)
 {
     vst1q_s32(to, w.a);
@@ -2694,6 +2808,9 @@ GCOMP__INLINE void gcomp__store_words_neon(int32_t *to, gcomp__w16_neon w)
 /* ---------------- scalar: an array */
 #if GCOMP__WANTS(1)
 #define GCOMP__BUILT_SCALAR 1
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("no-tree-sra") /* gcc takes twice as long to compile arrays of 16 piece by piece; popped at the end */
+#endif
 typedef struct gcomp__v16_scalar { float f[16]; } gcomp__v16_scalar;
 typedef struct gcomp__sum16_scalar { double d[16]; } gcomp__sum16_scalar;
 #define GCOMP__LANES for (i = 0; i < 16; i++)
@@ -2981,6 +3098,20 @@ GCOMP__INLINE void gcomp__put2_scalar(uint8_t *c, gcomp__w16_scalar w, int first
     gcomp__put32(c, x);
 }
 
+GCOMP__INLINE void gcomp__put16s_scalar(uint8_t *c, gcomp__w16_scalar w)
+{
+    int i;
+    GCOMP__LANES gcomp__put16(c + 2 * i, (uint32_t)w.w[i]);
+}
+
+GCOMP__INLINE gcomp__w16_scalar gcomp__get16s_scalar(const uint8_t *c)
+{
+    gcomp__w16_scalar w;
+    int i;
+    GCOMP__LANES w.w[i] = (int16_t)gcomp__get16(c + 2 * i);
+    return w;
+}
+
 GCOMP__INLINE gcomp__w16_scalar gcomp__get8_scalar(const uint8_t *c)
 {
     gcomp__w16_scalar w;
@@ -3026,12 +3157,6 @@ GCOMP__INLINE uint32_t gcomp__most_scalar(gcomp__v16_scalar w)
     return most;
 }
 
-GCOMP__INLINE float gcomp__saturated(float x)
-{
-    uint32_t u = gcomp__bits(x), a = u & 0x7fffffffu;
-    return a > 0x7f7fffffu ? gcomp__float((u & 0x80000000u) | 0x7f7fffffu) : x;
-}
-
 GCOMP__INLINE gcomp__v16_scalar gcomp__saturate_scalar(gcomp__v16_scalar x)
 {
     int i;
@@ -3039,6 +3164,12 @@ GCOMP__INLINE gcomp__v16_scalar gcomp__saturate_scalar(gcomp__v16_scalar x)
     return x;
 }
 
+GCOMP__INLINE gcomp__w16_scalar gcomp__load_words_scalar(const int32_t *p)
+{
+    gcomp__w16_scalar w;
+    memcpy(&w, p, sizeof w);
+    return w;
+}
 GCOMP__INLINE void gcomp__store_words_scalar(int32_t *to, gcomp__w16_scalar w) { memcpy(to, &w, sizeof w); }
 #define GCOMP__PASS scalar
 #define GCOMP__PASS_ISA GCOMP_ISA_SCALAR
@@ -3241,6 +3372,46 @@ static void GCOMP__F(narrow)(void *y, const float *x, gcomp_dtype dtype, size_t 
     }
 }
 
+/* ---------------- stochastic rounding: up with the probability of what is cut off, exact to 2^-32 by 16 random bits, and 16
+   more for the lanes (one of 65536) where these decide nothing. */
+
+/* Lanes of all ones where draw < threshold; thresholds are high * 2^16 + low. */
+GCOMP__NOINLINE void GCOMP__F(decide)(int32_t *up, GCOMP__F(w) low, uint32_t ties, uint64_t words, size_t i)
+{
+    int32_t t[16];
+    size_t j;
+    GCOMP__F(store_words)(t, low);
+    for (j = 0; j < 16; j++)
+        if (ties >> j & 1) up[j] = -(int32_t)(gcomp__draw(words ^ GCOMP__MORE_BITS, i + j) < (uint32_t)t[j]);
+}
+
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(chance)(GCOMP__F(w) high, GCOMP__F(w) low, uint64_t words, size_t i)
+{
+    GCOMP__F(w) draw = GCOMP__F(draws)(words, i), up = GCOMP__F(wgt)(high, draw);
+    uint32_t ties = GCOMP__F(weq)(high, draw);
+    if (ties) {
+        int32_t lanes[16];
+        GCOMP__F(store_words)(lanes, up);
+        GCOMP__F(decide)(lanes, low, ties, words, i);
+        up = GCOMP__F(load_words)(lanes);
+    }
+    return up;
+}
+
+/* 0 <= x < 2^22 to an integer. */
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(dithered)(GCOMP__F(v) x, uint64_t words, size_t i)
+{
+    const GCOMP__F(v) unit = GCOMP__F(splat)(65536.0f);
+    GCOMP__F(w) whole = GCOMP__F(trunc)(x), high;
+    GCOMP__F(v) rest = GCOMP__F(mul)(GCOMP__F(sub)(x, GCOMP__F(number)(whole)), unit);
+    high = GCOMP__F(trunc)(rest);
+    rest = GCOMP__F(mul)(GCOMP__F(sub)(rest, GCOMP__F(number)(high)), unit);
+    return GCOMP__F(wsub)(whole, GCOMP__F(chance)(high, GCOMP__F(trunc)(rest), words, i));
+}
+
+/* x where s, a word's sign spread over it, is 0; -x where it is -1. */
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(signed)(GCOMP__F(w) x, GCOMP__F(w) s) { return GCOMP__F(wsub)(GCOMP__F(wxor)(x, s), s); }
+
 /* ---------------- block methods: each is two functions, quant (16 floats to a code) and deq (a code and the constants of its
    block to 16 floats). The drivers make its kernels of them, inlined with the bytes of 16 codes and the kind of scale as
    constants. What does not depend on the method (measures, residual, mean) is compiled once, and works on tiles of 512
@@ -3365,6 +3536,24 @@ GCOMP__NOINLINE void GCOMP__F(acc_any)(GCOMP__F(acc) *acc, const float *g, const
     }
 }
 
+/* Measures of one block. */
+GCOMP__INLINE void GCOMP__F(look_ahead)(const float *g, const float *e, size_t count, int measure, gcomp__measured *m)
+{
+    GCOMP__F(acc) acc;
+    acc.worst = GCOMP__F(splat)(0);
+    GCOMP__F(acc_none)(&acc, measure);
+    GCOMP__F(acc_run)(&acc, g, e, count, measure);
+    GCOMP__F(acc_end)(&acc, count, measure, m);
+}
+
+GCOMP__NOINLINE void GCOMP__F(look_any)(const float *g, const float *e, size_t count, int measure, gcomp__measured *m)
+{
+    if (measure == GCOMP__MOST) GCOMP__F(look_ahead)(g, e, count, GCOMP__MOST, m);
+    else if (measure == GCOMP__L2) GCOMP__F(look_ahead)(g, e, count, GCOMP__L2, m);
+    else if (measure == GCOMP__MOMENTS) GCOMP__F(look_ahead)(g, e, count, GCOMP__MOMENTS, m);
+    else GCOMP__F(look_ahead)(g, e, count, GCOMP__RANGE, m);
+}
+
 /* p of elements i .. i + count - 1 of an input of any type and scale. */
 static void GCOMP__F(stage)(float *p, const gcomp_input *in, size_t i, size_t count)
 {
@@ -3395,13 +3584,14 @@ static void GCOMP__F(measure)(const gcomp_input *in, size_t begin, size_t end, i
 }
 
 /* Codes and scales of a span of elements. Early scales need a look ahead at the block; late ones are known after its codes, so
-   that one pass over memory is enough. All behind `span` are constants; early 2: looks ahead inline, for small blocks. */
+   that one pass over memory is enough. All behind `span` are constants. The last elements of the tensor come as 16 with zeros
+   behind; where there is no residual, 16 times -0 stands for it: so each method's quant is compiled once a set. */
 GCOMP__INLINE void GCOMP__F(encode_driver)(const gcomp__span *span, GCOMP__F(quant) quant, size_t code16, size_t scale_bytes,
-                                           int early, int measure, int feedback)
+                                           int early, int measure)
 {
     const gcomp__encode_job *job = span->job;
-    const size_t block = job->form.block, begin = span->at, end = begin + span->count;
-    const float *g = span->grad, *e = span->residual;
+    const size_t block = job->form.block, begin = span->at, end = begin + span->count, step = span->residual ? 1 : 0;
+    const float *g = span->grad, *e = span->residual ? span->residual : span->nothing;
     GCOMP__F(acc) *kept = (GCOMP__F(acc) *)span->acc, acc;
     gcomp__unit u = span->given ? *span->given : job->unit;
     gcomp__measured m;
@@ -3412,15 +3602,12 @@ GCOMP__INLINE void GCOMP__F(encode_driver)(const gcomp__span *span, GCOMP__F(qua
     for (; i < end; i = stop) {
         const size_t last = block ? gcomp__min(job->n, (i | (block - 1)) + 1) : end, at = block ? i / block : 0;
         uint8_t *code = job->codes + i / 16 * code16;
-        GCOMP__F(v) inverse;
+        GCOMP__F(v) inverse, lift, offset;
         stop = gcomp__min(end, last);
         if (early && !span->given) {
-            GCOMP__F(acc) ahead;
-            ahead.worst = GCOMP__F(splat)(0);
-            GCOMP__F(acc_none)(&ahead, early == 2 ? GCOMP__MOST : job->form.measure);
-            if (early == 2) GCOMP__F(acc_run)(&ahead, g + (i - begin), feedback ? e + (i - begin) : NULL, stop - i, GCOMP__MOST);
-            else GCOMP__F(acc_any)(&ahead, g + (i - begin), feedback ? e + (i - begin) : NULL, stop - i, job->form.measure);
-            GCOMP__F(acc_end)(&ahead, stop - i, early == 2 ? GCOMP__MOST : job->form.measure, &m);
+            const float *residual = span->residual ? span->residual + (i - begin) : NULL;
+            if (early == 2) GCOMP__F(look_ahead)(g + (i - begin), residual, stop - i, GCOMP__MOST, &m);
+            else GCOMP__F(look_any)(g + (i - begin), residual, stop - i, job->form.measure, &m);
             acc.worst = GCOMP__F(worst)(acc.worst, GCOMP__F(splat)(gcomp__float(m.worst)));
             if (m.worst >= 0x7f800000u) continue;
             job->form.fit(&job->form, &m, &u);
@@ -3429,21 +3616,26 @@ GCOMP__INLINE void GCOMP__F(encode_driver)(const gcomp__span *span, GCOMP__F(qua
             GCOMP__F(acc_none)(&acc, measure);
         }
         inverse = GCOMP__F(splat)(u.inverse);
-        for (; i + 16 <= stop; i += 16, code += code16) {
-            GCOMP__F(v) p = GCOMP__F(load)(g + (i - begin));
-            if (feedback) p = GCOMP__F(add)(p, GCOMP__F(load)(e + (i - begin)));
+        lift = GCOMP__F(splat)(u.lift);
+        offset = GCOMP__F(splat)(u.offset);
+        for (; i < stop; i += 16, code += code16) {
+            const float *from = g + (i - begin), *rest = e + (i - begin) * step;
+            uint8_t some[64], *to = code;
+            float pad[32];
+            GCOMP__F(v) p;
+            if (stop - i < 16) {
+                gcomp__pad(pad, from, stop - i);
+                gcomp__pad(pad + 16, rest, stop - i);
+                from = pad;
+                rest = pad + 16;
+                to = some;
+            }
+            p = GCOMP__F(add)(GCOMP__F(load)(from), GCOMP__F(load)(rest));
             if (!early) GCOMP__F(acc_add)(&acc, p, measure);
-            else if (u.lift != 1.0f) p = GCOMP__F(mul)(p, GCOMP__F(splat)(u.lift));
-            quant(code, early ? GCOMP__F(mul)(p, inverse) : p, &u, i);
-        }
-        if (i < stop) { /* the last elements of the tensor */
-            uint8_t some[64];
-            GCOMP__F(v) p = GCOMP__F(load_some)(g + (i - begin), stop - i);
-            if (feedback) p = GCOMP__F(add)(p, GCOMP__F(load_some)(e + (i - begin), stop - i));
-            if (!early) GCOMP__F(acc_add)(&acc, p, measure);
-            else if (u.lift != 1.0f) p = GCOMP__F(mul)(p, GCOMP__F(splat)(u.lift));
-            quant(some, early ? GCOMP__F(mul)(p, inverse) : p, &u, i);
-            gcomp__put_last(code, some, code16, stop - i, job->form.first_high);
+            else if (early == 3) p = GCOMP__F(sub)(GCOMP__F(mul)(p, lift), offset);
+            else if (u.lift != 1.0f) p = GCOMP__F(mul)(p, lift);
+            quant(to, early ? GCOMP__F(mul)(p, inverse) : p, &u, i);
+            if (stop - i < 16) gcomp__put_last(code, some, code16, stop - i, job->form.first_high);
         }
         if (!early && scale_bytes && block && stop == last) {
             GCOMP__F(acc_end)(&acc, stop - at * block, measure, &m);
@@ -3456,51 +3648,51 @@ GCOMP__INLINE void GCOMP__F(encode_driver)(const gcomp__span *span, GCOMP__F(qua
     if (!early) GCOMP__F(acc_move)(kept, &acc, measure);
 }
 
-/* Elements i .. i + count - 1 of a payload, by STORE, ADD or FRESH. */
+/* Elements i .. i + count - 1 of a payload, by STORE, ADD or FRESH (which adds to zero). */
 GCOMP__INLINE void GCOMP__F(decode_driver)(const gcomp__view *view, size_t i, size_t count, float *y, int ending, float weight,
                                            GCOMP__F(deq) deq, size_t code16, size_t scale_bytes)
 {
-    const GCOMP__F(v) f = GCOMP__F(splat)(weight), zero = GCOMP__F(splat)(gcomp__zero());
+    const GCOMP__F(v) f = GCOMP__F(splat)(weight);
     const size_t begin = i, end = i + count, block = view->form.block;
+    float nothing[16] = {0};
     gcomp__unit u;
     size_t stop;
     u.constant = view->form.constant;
+    u.levels = view->form.levels;
     for (; i < end; i = stop) {
         const uint8_t *code = view->codes + i / 16 * code16;
         float *to = y + (i - begin);
         stop = scale_bytes && block ? gcomp__min(end, (i | (block - 1)) + 1) : end;
         gcomp__get_scale(view->scales + (scale_bytes && block ? (i >> view->shift) * scale_bytes : 0), scale_bytes, &u);
-        if (ending == GCOMP__STORE)
-            for (; i + 16 <= stop; i += 16, code += code16, to += 16) GCOMP__F(store)(to, deq(code, &u));
-        else if (ending == GCOMP__ADD)
-            for (; i + 16 <= stop; i += 16, code += code16, to += 16)
-                GCOMP__F(store)(to, GCOMP__F(saturate)(GCOMP__F(add)(GCOMP__F(load)(to), GCOMP__F(mul)(deq(code, &u), f))));
-        else
-            for (; i + 16 <= stop; i += 16, code += code16, to += 16)
-                GCOMP__F(store)(to, GCOMP__F(add)(zero, GCOMP__F(mul)(deq(code, &u), f)));
-        if (i < stop) { /* the last elements of the tensor: their code bytes, zeros behind */
-            uint8_t some[64] = {0};
+        for (; i < stop; i += 16, code += code16, to += 16) {
+            const uint8_t *from = code;
+            const float *base = ending == GCOMP__ADD ? to : nothing;
+            uint8_t some[64];
+            float pad[16];
             GCOMP__F(v) d;
-            gcomp__get_last(some, code, code16, stop - i);
-            d = deq(some, &u);
-            if (ending == GCOMP__ADD)
-                d = GCOMP__F(saturate)(GCOMP__F(add)(GCOMP__F(load_some)(to, stop - i), GCOMP__F(mul)(d, f)));
-            else if (ending == GCOMP__FRESH)
-                d = GCOMP__F(add)(zero, GCOMP__F(mul)(d, f));
-            GCOMP__F(store_some)(to, d, stop - i);
+            if (stop - i < 16) { /* the last elements of the tensor: their code bytes, zeros behind */
+                gcomp__get_last(some, code, code16, stop - i);
+                from = some;
+                if (ending == GCOMP__ADD) gcomp__pad(pad, to, stop - i);
+                if (ending == GCOMP__ADD) base = pad;
+            }
+            d = deq(from, &u);
+            if (ending != GCOMP__STORE) d = GCOMP__F(saturate)(GCOMP__F(add)(GCOMP__F(load)(base), GCOMP__F(mul)(d, f)));
+            if (stop - i < 16) GCOMP__F(store_some)(to, d, stop - i);
+            else GCOMP__F(store)(to, d);
         }
     }
 }
 
-/* The common commit in one pass: float gradient, scale 1, a residual, the own payload among those of one method. `count` is a
-   constant where that pays. Returns where it stopped: fewer than 16 elements before the end. */
-GCOMP__INLINE size_t GCOMP__F(commit_driver)(const gcomp__sink *sink, size_t i, size_t end, size_t count, GCOMP__F(deq) deq,
-                                             size_t code16, size_t scale_bytes)
+/* The common commit in one pass: float gradient, scale 1, a residual, the own payload among those of one method.
+   Returns where it stopped: fewer than 16 elements before the end. */
+GCOMP__INLINE size_t GCOMP__F(commit_driver)(const gcomp__sink *sink, size_t i, size_t end, GCOMP__F(deq) deq, size_t code16,
+                                             size_t scale_bytes)
 {
     const GCOMP__F(v) f = GCOMP__F(splat)(sink->weight);
     const gcomp__view *views = sink->views;
     const float *grad = (const float *)sink->grad;
-    const size_t own_at = sink->own_at;
+    const size_t own_at = sink->own_at, count = sink->count;
     float *residual = sink->residual, *y = sink->y;
     for (; i + 16 <= end; i += 16) {
         GCOMP__F(v) p = GCOMP__F(add)(GCOMP__F(load)(grad + i), GCOMP__F(load)(residual + i));
@@ -3511,6 +3703,7 @@ GCOMP__INLINE size_t GCOMP__F(commit_driver)(const gcomp__sink *sink, size_t i, 
             GCOMP__F(v) d;
             gcomp__unit u;
             u.constant = view->form.constant;
+            u.levels = view->form.levels;
             gcomp__get_scale(view->scales + (i >> view->shift) * scale_bytes, scale_bytes, &u);
             d = deq(view->codes + i / 16 * code16, &u);
             if (w == own_at) mine = d;
@@ -3522,28 +3715,30 @@ GCOMP__INLINE size_t GCOMP__F(commit_driver)(const gcomp__sink *sink, size_t i, 
     return i;
 }
 
-/* The kernels of a block method. early: 0, 1, or 2; measure: what a late scale is made from. */
-#define GCOMP__BLOCK_KERNELS(name, code16, scale_bytes, early, measure) \
+/* The kernels of a block method, encoding and decoding apart, so that methods can share either; and a method of one kernel.
+   early: 0, 1, 2 (looks ahead inline) or 3 (subtracts u->b first); measure: what a late scale is made from. */
+#define GCOMP__BLOCK_ENCODE(name, quant, code16, scale_bytes, early, measure) \
     static void GCOMP__F(name##_encode)(const gcomp__span *span) \
     { \
-        if (span->residual) GCOMP__F(encode_driver)(span, GCOMP__F(name##_quant), code16, scale_bytes, early, measure, 1); \
-        else GCOMP__F(encode_driver)(span, GCOMP__F(name##_quant), code16, scale_bytes, early, measure, 0); \
-    } \
-    GCOMP__BLOCK_DECODE(name, code16, scale_bytes)
-#define GCOMP__BLOCK_DECODE(name, code16, scale_bytes) \
+        GCOMP__F(encode_driver)(span, GCOMP__F(quant), code16, scale_bytes, early, measure); \
+    }
+#define GCOMP__BLOCK_DECODE(name, deq, code16, scale_bytes) \
     static void GCOMP__F(name##_decode)(const gcomp__view *view, size_t i, size_t count, float *y, int ending, float weight) \
     { \
-        GCOMP__F(decode_driver)(view, i, count, y, ending, weight, GCOMP__F(name##_deq), code16, scale_bytes); \
+        if (ending == GCOMP__STORE) \
+            GCOMP__F(decode_driver)(view, i, count, y, GCOMP__STORE, weight, GCOMP__F(deq), code16, scale_bytes); \
+        else GCOMP__F(decode_driver)(view, i, count, y, ending, weight, GCOMP__F(deq), code16, scale_bytes); \
     } \
     static size_t GCOMP__F(name##_commit)(const gcomp__sink *sink, size_t i, size_t end) \
     { \
-        if (sink->count == 2) return GCOMP__F(commit_driver)(sink, i, end, 2, GCOMP__F(name##_deq), code16, scale_bytes); \
-        return GCOMP__F(commit_driver)(sink, i, end, sink->count, GCOMP__F(name##_deq), code16, scale_bytes); \
+        return GCOMP__F(commit_driver)(sink, i, end, GCOMP__F(deq), code16, scale_bytes); \
     }
-#define GCOMP__BLOCK_OF(name) {GCOMP__F(name##_encode), GCOMP__F(name##_decode), GCOMP__F(name##_commit)}
+#define GCOMP__BLOCK_OF(encoder, decoder) \
+    {GCOMP__F(encoder##_encode), GCOMP__F(decoder##_decode), GCOMP__F(decoder##_commit)}
 #define GCOMP__BLOCK_METHOD(name, code16, scale_bytes, early, measure) \
-    GCOMP__BLOCK_KERNELS(name, code16, scale_bytes, early, measure) \
-    static const gcomp__block_kernels GCOMP__F(name##_kernels)[] = {GCOMP__BLOCK_OF(name)};
+    GCOMP__BLOCK_ENCODE(name, name##_quant, code16, scale_bytes, early, measure) \
+    GCOMP__BLOCK_DECODE(name, name##_deq, code16, scale_bytes) \
+    static const gcomp__block_kernels GCOMP__F(name##_kernels)[] = {GCOMP__BLOCK_OF(name, name)};
 
 /* >>kernel encode: a chunk, and what was measured of it. Input of another type or scale goes through a tile. */
 static void GCOMP__F(encode)(const gcomp__encode_job *job, size_t chunk, gcomp__measured *measured)
@@ -3553,6 +3748,7 @@ static void GCOMP__F(encode)(const gcomp__encode_job *job, size_t chunk, gcomp__
     int whole = form->early && !job->given && form->block > GCOMP__TILE; /* the block does not fit the tile */
     gcomp__span span;
     gcomp__unit u = job->unit;
+    float nothing[16];
     GCOMP__F(acc) acc;
     acc.worst = GCOMP__F(splat)(0);
     GCOMP__F(acc_none)(&acc, GCOMP__RANGE);
@@ -3560,6 +3756,8 @@ static void GCOMP__F(encode)(const gcomp__encode_job *job, size_t chunk, gcomp__
     span.job = job;
     span.given = job->given ? &job->unit : NULL;
     span.acc = &acc;
+    span.nothing = nothing;
+    for (stop = 0; stop < 16; stop++) nothing[stop] = -0.0f;
     if (!GCOMP__F(general)(&job->in)) {
         span.at = i;
         span.count = end - i;
@@ -4123,6 +4321,12 @@ static gcomp_result gcomp__block_check(const gcomp__view *view)
         uint8_t byte = view->body[view->bytes - 1];
         if (view->form.first_high ? byte & 0xffu >> used : (unsigned)byte >> used) return GCOMP_RESERVED_BITS;
     }
+    if (view->form.last_code) {
+        const uint8_t *c = view->codes;
+        uint32_t worst = 0;
+        for (i = 0; i < view->n; i++) worst = (c[i] & 0x7fu) > worst ? c[i] & 0x7fu : worst;
+        if (worst > (uint32_t)view->form.last_code) return GCOMP_CORRUPT;
+    }
     if (last && code16 == 18) { /* a whole group: what lies behind the end is zero */
         view->kernels->decode(view, view->n - last, 16, tile, GCOMP__STORE, 1);
         for (i = last; i < 16; i++)
@@ -4168,7 +4372,7 @@ static void gcomp__block_decode(const gcomp__call *call, const gcomp__sink *sink
 #define GCOMP__NO_PARAMS {GCOMP__NONE, GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}
 #define GCOMP__NUMBER(name, initial, low, high, bits) {name, GCOMP__REAL, initial, low, high, bits, NULL}
 #define GCOMP__COUNT(name, initial, low, high, bits) {name, GCOMP__WHOLE, initial, low, high, bits, NULL}
-#define GCOMP__BLOCKS(initial) {"block", GCOMP__BLOCK, initial, 16, GCOMP_CHUNK, 5, NULL}
+#define GCOMP__BLOCKS(name, initial) {name, GCOMP__BLOCK, initial, 16, GCOMP_CHUNK, 5, NULL}
 #define GCOMP__ONE_OF(name, initial, last, bits, choices) {name, GCOMP__CHOICE, initial, 0, last, bits, choices}
 #endif /* GCOMP__LAST */
 
@@ -4345,12 +4549,628 @@ static void gcomp__sign_form(const double *param, gcomp__form *form)
     form->fit = gcomp__sign_fit;
 }
 
-static const gcomp__method gcomp__row_sign = {
-    "sign", 4, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
-    {GCOMP__BLOCKS(1024), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, gcomp__sign_form, GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
+static const gcomp__method gcomp__row_sign = {"sign",
+                                              4,
+                                              GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
+                                              {GCOMP__GATHER, 0, 0},
+                                              {GCOMP__BLOCKS("block", 1024), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE},
+                                              gcomp__sign_form,
+                                              GCOMP__BLOCK_FUNCTIONS,
+                                              GCOMP__NO_SUMS};
 #endif
 #else
 #define GCOMP__LIST_sign(X)
+#endif
+
+/* >>method signnorm: s * sgn(p), s = |p|_2 / sqrt(count): keeps the norm, as 1-bit Adam's transport does (DeepSpeed).
+   |p - C(p)|^2 = 2 |p|^2 (1 - |p|_1 / (sqrt(count) |p|_2)): larger than sign's, and no contraction for sparse p.
+   Tang et al., ICML 2021. Decodes as sign. */
+#if !defined(GCOMP_WITHOUT_SIGN) && !defined(GCOMP_WITHOUT_SIGNNORM)
+#define GCOMP__LIST_signnorm(X) X(signnorm)
+GCOMP__BLOCK_ENCODE(signnorm, sign_quant, 2, 4, 0, GCOMP__L2)
+static const gcomp__block_kernels GCOMP__F(signnorm_kernels)[] = {GCOMP__BLOCK_OF(signnorm, sign)};
+#ifdef GCOMP__LAST
+static void gcomp__signnorm_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
+{
+    (void)form;
+    u->a = (float)gcomp__sqrt(m->sum / (double)m->count);
+}
+
+static void gcomp__signnorm_form(const double *param, gcomp__form *form)
+{
+    gcomp__sign_form(param, form);
+    form->measure = GCOMP__L2;
+    form->fit = gcomp__signnorm_fit;
+}
+
+static const gcomp__method gcomp__row_signnorm = {
+    "signnorm", 8, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
+    {GCOMP__BLOCKS("block", 1024), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, gcomp__signnorm_form,
+    GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
+#endif
+#else
+#define GCOMP__LIST_signnorm(X)
+#endif
+
+/* >>method onebit: two values a block, the means of its elements >= 0 and of those < 0; a bit says which.
+   They minimise the error of this partition: |p - C(p)|^2 = |p|^2 - n1 m1^2 - n0 m0^2. The paper's blocks are the columns of
+   a matrix; here they are consecutive elements. Seide et al., Interspeech 2014. */
+#ifndef GCOMP_WITHOUT_ONEBIT
+#define GCOMP__LIST_onebit(X) X(onebit)
+GCOMP__INLINE void GCOMP__F(onebit_quant)(uint8_t *code, GCOMP__F(v) p, const gcomp__unit *u, size_t i)
+{
+    (void)u;
+    (void)i;
+    gcomp__put16(code, GCOMP__F(lt0)(p));
+}
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(onebit_deq)(const uint8_t *code, const gcomp__unit *u)
+{
+    return GCOMP__F(pick)(gcomp__get16(code), GCOMP__F(splat)(u->b), GCOMP__F(splat)(u->a));
+}
+GCOMP__BLOCK_METHOD(onebit, 2, 8, 0, GCOMP__SIDES)
+#ifdef GCOMP__LAST
+static void gcomp__onebit_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
+{
+    size_t others = m->count - m->negative;
+    (void)form;
+    u->a = others ? (float)(m->sum / (double)others) : 0;
+    u->b = m->negative ? -(float)(m->other / (double)m->negative) : 0;
+}
+
+static void gcomp__onebit_form(const double *param, gcomp__form *form)
+{
+    form->code16 = 2;
+    form->scale_bytes = 8;
+    form->block = (size_t)param[0];
+    form->measure = GCOMP__SIDES;
+    form->fit = gcomp__onebit_fit;
+}
+
+static const gcomp__method gcomp__row_onebit = {
+    "onebit", 7, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
+    {GCOMP__BLOCKS("block", 1024), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, gcomp__onebit_form,
+    GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
+#endif
+#else
+#define GCOMP__LIST_onebit(X)
+#endif
+
+/* >>method twobit: +t for p >= t, -t for p <= -t, else 0; codes 11, 10, 00, the first element in the highest bits of a byte:
+   byte for byte what MXNet's kvstore packs. At most t of an element is sent a step; needs error feedback.
+   Strom, Interspeech 2015; apache/mxnet gradient_compression. */
+#ifndef GCOMP_WITHOUT_TWOBIT
+#define GCOMP__LIST_twobit(X) X(twobit)
+GCOMP__INLINE void GCOMP__F(twobit_quant)(uint8_t *code, GCOMP__F(v) p, const gcomp__unit *u, size_t i)
+{
+    GCOMP__F(w) b = GCOMP__F(words)(p), size = GCOMP__F(wand)(b, GCOMP__F(wsplat)(0x7fffffff));
+    GCOMP__F(w) fires = GCOMP__F(wgt)(size, GCOMP__F(wsplat)((int32_t)(gcomp__bits(u->constant) - 1)));
+    (void)i; /* -1 and -2 are the codes 11 and 10 */
+    GCOMP__F(put2)(code, GCOMP__F(wand)(fires, GCOMP__F(wsub)(GCOMP__F(wsar)(b, 31), GCOMP__F(wsplat)(1))), 1);
+}
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(twobit_deq)(const uint8_t *code, const gcomp__unit *u)
+{
+    GCOMP__F(w) c = GCOMP__F(get2)(code, 1), sign = GCOMP__F(wshl)(GCOMP__F(wadd)(c, GCOMP__F(wsplat)(1)), 31);
+    GCOMP__F(w) t = GCOMP__F(wsplat)((int32_t)gcomp__bits(u->constant)), zero = GCOMP__F(wsplat)(0);
+    GCOMP__F(w) bad = GCOMP__F(wgt)(c, zero); /* 01 is no code: not a number, which the check finds */
+    return GCOMP__F(floats)(GCOMP__F(wor)(GCOMP__F(wand)(GCOMP__F(wxor)(t, sign), GCOMP__F(wsar)(c, 31)), bad));
+}
+GCOMP__BLOCK_METHOD(twobit, 4, 0, 0, GCOMP__MOST)
+#ifdef GCOMP__LAST
+static void gcomp__twobit_form(const double *param, gcomp__form *form)
+{
+    form->code16 = 4;
+    form->first_high = 1;
+    form->constant = (float)param[0];
+}
+
+static const gcomp__method gcomp__row_twobit = {
+    "twobit", 10, GCOMP__LOOK | GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
+    {GCOMP__NUMBER("threshold", 0.5, 1e-30, 1e30, 32), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, gcomp__twobit_form,
+    GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
+#endif
+#else
+#define GCOMP__LIST_twobit(X)
+#endif
+
+/* >>method threshold1: MXNet's 1 bit: +1 for p > t, else -1; the first element in the highest bit of a byte. The value is 1
+   whatever the threshold is: use it where gradients are of that size, with error feedback. apache/mxnet gradient_compression. */
+#ifndef GCOMP_WITHOUT_THRESHOLD1
+#define GCOMP__LIST_threshold1(X) X(threshold1)
+GCOMP__INLINE void GCOMP__F(threshold1_quant)(uint8_t *code, GCOMP__F(v) p, const gcomp__unit *u, size_t i)
+{
+    (void)i;
+    gcomp__put16(code, gcomp__turned(GCOMP__F(lt0)(GCOMP__F(sub)(GCOMP__F(splat)(u->constant), p))));
+}
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(threshold1_deq)(const uint8_t *code, const gcomp__unit *u)
+{
+    (void)u;
+    return GCOMP__F(flip)(GCOMP__F(splat)(1), ~gcomp__turned(gcomp__get16(code)) & 0xffffu);
+}
+GCOMP__BLOCK_METHOD(threshold1, 2, 0, 0, GCOMP__MOST)
+#ifdef GCOMP__LAST
+static void gcomp__threshold1_form(const double *param, gcomp__form *form)
+{
+    form->code16 = 2;
+    form->first_high = 1;
+    form->constant = (float)param[0];
+}
+
+static const gcomp__method gcomp__row_threshold1 = {
+    "threshold1", 11, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
+    {GCOMP__NUMBER("threshold", 0, -1e30, 1e30, 32), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, gcomp__threshold1_form,
+    GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
+#endif
+#else
+#define GCOMP__LIST_threshold1(X)
+#endif
+
+/* ---------------- levels: p / d as a whole number q, decoded as d * q. What int, qsgd and terngrad share: rounded to nearest
+   or with the probability of the fraction, in 2, 4, 8 or 16 bits, as two's complement. They differ in how d is found. */
+#if !defined(GCOMP_WITHOUT_INT) || !defined(GCOMP_WITHOUT_QSGD) || !defined(GCOMP_WITHOUT_TERNGRAD)
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(stochastic)(GCOMP__F(v) x, const gcomp__unit *u, size_t i)
+{
+    GCOMP__F(w) q = GCOMP__F(dithered)(GCOMP__F(abs)(x), u->words, i);
+    return GCOMP__F(signed)(GCOMP__F(wmin)(q, GCOMP__F(wsplat)((int32_t)u->levels)), GCOMP__F(wsar)(GCOMP__F(words)(x), 31));
+}
+
+#define GCOMP__LEVELS(bits, put, get) \
+    GCOMP__INLINE void GCOMP__F(nearest##bits##_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i) \
+    { \
+        GCOMP__F(w) q = GCOMP__F(nearest)(x); \
+        (void)u; \
+        (void)i; \
+        put; \
+    } \
+    GCOMP__INLINE void GCOMP__F(stochastic##bits##_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i) \
+    { \
+        GCOMP__F(w) q = GCOMP__F(stochastic)(x, u, i); \
+        put; \
+    } \
+    GCOMP__INLINE GCOMP__F(v) GCOMP__F(levels##bits##_deq)(const uint8_t *code, const gcomp__unit *u) \
+    { \
+        return GCOMP__F(mul)(GCOMP__F(number)(get), GCOMP__F(splat)(u->a)); \
+    } \
+    GCOMP__BLOCK_ENCODE(nearest##bits, nearest##bits##_quant, 2 * bits, 4, 1, GCOMP__MOST) \
+    GCOMP__BLOCK_ENCODE(stochastic##bits, stochastic##bits##_quant, 2 * bits, 4, 1, GCOMP__MOST) \
+    GCOMP__BLOCK_DECODE(levels##bits, levels##bits##_deq, 2 * bits, 4)
+GCOMP__LEVELS(2, GCOMP__F(put2)(code, q, 0), GCOMP__F(get2)(code, 0))
+GCOMP__LEVELS(4, GCOMP__F(put4)(code, q), GCOMP__F(get4)(code))
+GCOMP__LEVELS(8, GCOMP__F(put8)(code, q), GCOMP__F(get8)(code))
+GCOMP__LEVELS(16, GCOMP__F(put16s)(code, q), GCOMP__F(get16s)(code))
+#undef GCOMP__LEVELS
+#define GCOMP__LEVEL_KERNELS \
+    GCOMP__BLOCK_OF(nearest2, levels2), GCOMP__BLOCK_OF(nearest4, levels4), GCOMP__BLOCK_OF(nearest8, levels8), \
+        GCOMP__BLOCK_OF(nearest16, levels16), GCOMP__BLOCK_OF(stochastic2, levels2), GCOMP__BLOCK_OF(stochastic4, levels4), \
+        GCOMP__BLOCK_OF(stochastic8, levels8), GCOMP__BLOCK_OF(stochastic16, levels16)
+
+#ifdef GCOMP__LAST
+/* Codes of 2 << size bits; stochastic 1 for random rounding. */
+static void gcomp__levels_form(gcomp__form *form, unsigned size, int stochastic, double levels, size_t block)
+{
+    form->kernel = size + (stochastic ? 4 : 0);
+    form->code16 = 4u << size;
+    form->scale_bytes = 4;
+    form->block = block;
+    form->early = 1;
+    form->stochastic = stochastic;
+    form->levels = (float)levels;
+}
+#endif
+#endif
+
+/* >>method int: q = round(p / d), d = max |p| / (2^(bits-1) - 1) of a block, nearest or stochastic (then unbiased).
+   range=affine: the codes run from the smallest to the largest p of the block: c + d * q, -2^(bits-1) <= q < 2^(bits-1).
+   |p - C(p)| <= d / 2, stochastic < d. Dettmers, ICLR 2016; blocks and formats as in DeepSpeed, CGX, bitsandbytes. */
+#ifndef GCOMP_WITHOUT_INT
+#define GCOMP__LIST_int(X) X(int)
+#define GCOMP__AFFINE(bits, put, get) \
+    GCOMP__INLINE void GCOMP__F(near_affine##bits##_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i) \
+    { \
+        GCOMP__F(w) q = GCOMP__F(nearest)(x); \
+        (void)u; \
+        (void)i; \
+        q = GCOMP__F(wmax)(GCOMP__F(wmin)(q, GCOMP__F(wsplat)((1 << (bits - 1)) - 1)), GCOMP__F(wsplat)(-(1 << (bits - 1)))); \
+        put; \
+    } \
+    GCOMP__INLINE void GCOMP__F(random_affine##bits##_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i) \
+    { \
+        GCOMP__F(v) up = GCOMP__F(add)(x, GCOMP__F(splat)((float)(1 << (bits - 1)))), zero = GCOMP__F(splat)(0); \
+        GCOMP__F(w) q = GCOMP__F(dithered)(GCOMP__F(pick)(GCOMP__F(lt0)(up), zero, up), u->words, i); \
+        q = GCOMP__F(wsub)(GCOMP__F(wmin)(q, GCOMP__F(wsplat)((1 << bits) - 1)), GCOMP__F(wsplat)(1 << (bits - 1))); \
+        put; \
+    } \
+    GCOMP__INLINE GCOMP__F(v) GCOMP__F(affine##bits##_deq)(const uint8_t *code, const gcomp__unit *u) \
+    { \
+        return GCOMP__F(add)(GCOMP__F(mul)(GCOMP__F(number)(get), GCOMP__F(splat)(u->a)), GCOMP__F(splat)(u->b)); \
+    } \
+    GCOMP__BLOCK_ENCODE(near_affine##bits, near_affine##bits##_quant, 2 * bits, 8, 3, GCOMP__MOST) \
+    GCOMP__BLOCK_ENCODE(random_affine##bits, random_affine##bits##_quant, 2 * bits, 8, 3, GCOMP__MOST) \
+    GCOMP__BLOCK_DECODE(affine##bits, affine##bits##_deq, 2 * bits, 8)
+GCOMP__AFFINE(2, GCOMP__F(put2)(code, q, 0), GCOMP__F(get2)(code, 0))
+GCOMP__AFFINE(4, GCOMP__F(put4)(code, q), GCOMP__F(get4)(code))
+GCOMP__AFFINE(8, GCOMP__F(put8)(code, q), GCOMP__F(get8)(code))
+#undef GCOMP__AFFINE
+static const gcomp__block_kernels GCOMP__F(int_kernels)[] = {
+    GCOMP__LEVEL_KERNELS,
+    GCOMP__BLOCK_OF(near_affine2, affine2),   GCOMP__BLOCK_OF(near_affine4, affine4),   GCOMP__BLOCK_OF(near_affine8, affine8),
+    GCOMP__BLOCK_OF(random_affine2, affine2), GCOMP__BLOCK_OF(random_affine4, affine4), GCOMP__BLOCK_OF(random_affine8, affine8)};
+
+#ifdef GCOMP__LAST
+static void gcomp__int_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
+{
+    double most = (double)gcomp__float(m->worst);
+    gcomp__step_of(u, most / (double)form->levels, most, (double)form->levels);
+}
+
+static void gcomp__affine_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
+{
+    double low = (double)m->low, high = (double)m->high, steps = 2 * (double)form->levels + 1;
+    gcomp__step_of(u, (high - low) / steps, high - low, steps);
+    u->b = (float)(low + ((double)form->levels + 1) * (double)u->a);
+    if (m->worst >= 0x7f000000u) { /* differences would overflow: a quarter of everything */
+        u->a = gcomp__float(gcomp__bits(u->a) - (u->a > 0 ? 2 : 0));
+        u->b = (float)(low + ((double)form->levels + 1) * (double)u->a);
+        u->lift = 0.25f;
+        u->inverse = u->a > 0 ? (float)(4 / (double)u->a) : 0;
+    }
+    u->offset = u->b * u->lift;
+}
+
+static void gcomp__int_form(const double *param, gcomp__form *form)
+{
+    const unsigned size = 2 - (unsigned)param[0];
+    const int stochastic = param[2] != 0;
+    gcomp__levels_form(form, size, stochastic, (double)((1 << ((2 << size) - 1)) - 1), (size_t)param[1]);
+    form->fit = gcomp__int_fit;
+    if (param[3] != 0) {
+        form->kernel = 8 + size + (stochastic ? 3 : 0);
+        form->scale_bytes = 8;
+        form->measure = GCOMP__RANGE;
+        form->fit = gcomp__affine_fit;
+    }
+}
+
+static const gcomp__method gcomp__row_int = {
+    "int", 16, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
+    {GCOMP__ONE_OF("bits", 0, 2, 2, "8|4|2|"), GCOMP__BLOCKS("block", 128),
+     GCOMP__ONE_OF("rounding", 0, 1, 0, "nearest|stochastic|"), GCOMP__ONE_OF("range", 0, 1, 1, "symmetric|affine|")},
+    gcomp__int_form, GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
+#endif
+#else
+#define GCOMP__LIST_int(X)
+#endif
+
+/* >>method qsgd: q = levels * p / norm rounded up or down with the probability of the fraction: unbiased. The norm is the
+   largest |p| of the bucket, or its L2 norm: then E|p - C(p)|^2 <= min(n / s^2, sqrt(n) / s) |p|^2 for s levels.
+   Sent is norm / s. Alistarh et al., NeurIPS 2017 (also known as linear dithering). */
+#ifndef GCOMP_WITHOUT_QSGD
+#define GCOMP__LIST_qsgd(X) X(qsgd)
+static const gcomp__block_kernels GCOMP__F(qsgd_kernels)[] = {GCOMP__LEVEL_KERNELS};
+#ifdef GCOMP__LAST
+static void gcomp__qsgd_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
+{
+    double norm = form->measure == GCOMP__L2 ? gcomp__sqrt(m->sum) : (double)gcomp__float(m->worst);
+    gcomp__step_of(u, norm / (double)form->levels, (double)gcomp__float(m->worst), (double)form->levels);
+}
+
+static void gcomp__qsgd_form(const double *param, gcomp__form *form)
+{
+    double s = param[0];
+    gcomp__levels_form(form, s > 127 ? 3 : s > 7 ? 2 : s > 1 ? 1 : 0, 1, s, (size_t)param[2]);
+    form->measure = param[1] != 0 ? GCOMP__L2 : GCOMP__MOST;
+    form->fit = gcomp__qsgd_fit;
+}
+
+static const gcomp__method gcomp__row_qsgd = {
+    "qsgd", 13, GCOMP__UNBIASED | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
+    {GCOMP__COUNT("levels", 7, 1, 32767, 15), GCOMP__ONE_OF("norm", 0, 1, 0, "max|l2|"), GCOMP__BLOCKS("bucket", 512),
+     GCOMP__NONE},
+    gcomp__qsgd_form, GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
+#endif
+#else
+#define GCOMP__LIST_qsgd(X)
+#endif
+
+/* >>method terngrad: s * sgn(p) with probability |p| / s, else 0. p is clipped at clip * sigma (0: not), sigma its standard
+   deviation; s is the largest |p| then. Unbiased but for the clipping; E|p - C(p)|^2 = s |p|_1 - |p|_2^2 of the clipped p.
+   Wen et al., NeurIPS 2017. */
+#ifndef GCOMP_WITHOUT_TERNGRAD
+#define GCOMP__LIST_terngrad(X) X(terngrad)
+static const gcomp__block_kernels GCOMP__F(terngrad_kernels)[] = {GCOMP__LEVEL_KERNELS};
+#ifdef GCOMP__LAST
+static void gcomp__terngrad_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
+{
+    double most = (double)gcomp__float(m->worst), n = (double)m->count, mean = m->other / n, clip = most;
+    if (form->constant > 0 && m->count >= 32) {
+        double variance = m->sum / n - mean * mean;
+        clip = variance > 0 ? (double)form->constant * gcomp__sqrt(variance) : 0;
+        if (clip > most || clip < most * (1.0 / 1048576)) clip = most; /* a constant would be clipped away */
+    }
+    gcomp__step_of(u, clip, clip, 1);
+}
+
+static void gcomp__terngrad_form(const double *param, gcomp__form *form)
+{
+    gcomp__levels_form(form, 0, 1, 1, (size_t)param[1]);
+    form->measure = GCOMP__MOMENTS;
+    form->constant = (float)param[0];
+    form->fit = gcomp__terngrad_fit;
+}
+
+static const gcomp__method gcomp__row_terngrad = {
+    "terngrad", 12, GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
+    {GCOMP__NUMBER("clip", 2.5, 0, 1e6, 0), GCOMP__BLOCKS("block", 0), GCOMP__NONE, GCOMP__NONE}, gcomp__terngrad_form,
+    GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
+#endif
+#else
+#define GCOMP__LIST_terngrad(X)
+#endif
+
+/* >>method natural: sign and exponent: one of the two powers of two around p, up with the probability of the mantissa's
+   fraction. Unbiased, E|p - C(p)|^2 <= |p|^2 / 8; 9 bits: 16 exponents, then 16 signs. Above 2^127 it saturates.
+   Horvath et al., MSML 2022. */
+#ifndef GCOMP_WITHOUT_NATURAL
+#define GCOMP__LIST_natural(X) X(natural)
+GCOMP__INLINE void GCOMP__F(natural_quant)(uint8_t *code, GCOMP__F(v) p, const gcomp__unit *u, size_t i)
+{
+    GCOMP__F(w) b = GCOMP__F(wand)(GCOMP__F(words)(p), GCOMP__F(wsplat)(0x7fffffff)), up, e;
+    GCOMP__F(w) fraction = GCOMP__F(wand)(b, GCOMP__F(wsplat)(0x7fffff));
+    GCOMP__F(w) low = GCOMP__F(wshl)(GCOMP__F(wand)(fraction, GCOMP__F(wsplat)(127)), 9);
+    up = GCOMP__F(chance)(GCOMP__F(wshr)(fraction, 7), low, u->words, i);
+    e = GCOMP__F(wmin)(GCOMP__F(wsub)(GCOMP__F(wshr)(b, 23), up), GCOMP__F(wsplat)(254));
+    GCOMP__F(put8)(code, GCOMP__F(wsar)(GCOMP__F(wshl)(e, 24), 24));
+    gcomp__put16(code + 16, GCOMP__F(lt0)(p));
+}
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(natural_deq)(const uint8_t *code, const gcomp__unit *u)
+{
+    GCOMP__F(w) e = GCOMP__F(wand)(GCOMP__F(get8)(code), GCOMP__F(wsplat)(255));
+    (void)u;
+    return GCOMP__F(flip)(GCOMP__F(floats)(GCOMP__F(wshl)(e, 23)), gcomp__get16(code + 16));
+}
+GCOMP__BLOCK_METHOD(natural, 18, 0, 0, GCOMP__MOST)
+#ifdef GCOMP__LAST
+static void gcomp__natural_form(const double *param, gcomp__form *form)
+{
+    (void)param;
+    form->code16 = 18;
+    form->stochastic = 1;
+}
+
+static const gcomp__method gcomp__row_natural = {
+    "natural", 15, GCOMP__LOOK | GCOMP__UNBIASED | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
+    GCOMP__NO_PARAMS, gcomp__natural_form, GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
+#endif
+#else
+#define GCOMP__LIST_natural(X)
+#endif
+
+/* >>method naturaldither: sgn(p) * norm * one of 0, 2^(1-s), ..., 1/2, 1, the neighbours of |p| / norm chosen with the
+   probability that makes it unbiased. As few levels as s give the error of 2^(s-1) equal ones. Norm as in qsgd.
+   Horvath et al., MSML 2022. */
+#ifndef GCOMP_WITHOUT_NATURALDITHER
+#define GCOMP__LIST_naturaldither(X) X(naturaldither)
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(natural_level)(GCOMP__F(v) x, const gcomp__unit *u, size_t i)
+{
+    const int32_t s = (int32_t)u->levels, lowest = 128 - s; /* exponent of 2^(1-s) */
+    GCOMP__F(v) size = GCOMP__F(abs)(x), rest;
+    GCOMP__F(w) b = GCOMP__F(words)(size), e = GCOMP__F(wshr)(b, 23), small = GCOMP__F(wgt)(GCOMP__F(wsplat)(lowest), e);
+    GCOMP__F(w) fraction = GCOMP__F(wand)(b, GCOMP__F(wsplat)(0x7fffff)), high, low, q;
+    rest = GCOMP__F(mul)(size, GCOMP__F(floats)(GCOMP__F(wsplat)((127 + s - 1 + 16) << 23))); /* below 2^(1-s): 0 or 1 */
+    rest = GCOMP__F(floats)(GCOMP__F(wand)(GCOMP__F(words)(rest), small));
+    high = GCOMP__F(trunc)(rest);
+    low = GCOMP__F(trunc)(GCOMP__F(mul)(GCOMP__F(sub)(rest, GCOMP__F(number)(high)), GCOMP__F(splat)(65536.0f)));
+    fraction = GCOMP__F(wsub)(fraction, GCOMP__F(wand)(fraction, small));
+    high = GCOMP__F(wor)(high, GCOMP__F(wshr)(fraction, 7));
+    low = GCOMP__F(wor)(low, GCOMP__F(wshl)(GCOMP__F(wand)(fraction, GCOMP__F(wsplat)(127)), 9));
+    q = GCOMP__F(wmax)(GCOMP__F(wsub)(e, GCOMP__F(wsplat)(lowest - 1)), GCOMP__F(wsplat)(0));
+    q = GCOMP__F(wsub)(q, GCOMP__F(chance)(high, low, u->words, i));
+    return GCOMP__F(signed)(GCOMP__F(wmin)(q, GCOMP__F(wsplat)(s)), GCOMP__F(wsar)(GCOMP__F(words)(x), 31));
+}
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(natural_value)(GCOMP__F(w) c, const gcomp__unit *u)
+{
+    GCOMP__F(w) sign = GCOMP__F(wsar)(c, 31), q = GCOMP__F(signed)(c, sign), sent = GCOMP__F(wgt)(q, GCOMP__F(wsplat)(0));
+    GCOMP__F(w) e = GCOMP__F(wshl)(GCOMP__F(wadd)(q, GCOMP__F(wsplat)(127 - (int32_t)u->levels)), 23);
+    e = GCOMP__F(wand)(GCOMP__F(wor)(e, GCOMP__F(wshl)(sign, 31)), sent);
+    return GCOMP__F(mul)(GCOMP__F(floats)(e), GCOMP__F(splat)(u->a));
+}
+GCOMP__INLINE void GCOMP__F(dither4_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i)
+{
+    GCOMP__F(put4)(code, GCOMP__F(natural_level)(x, u, i));
+}
+GCOMP__INLINE void GCOMP__F(dither8_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i)
+{
+    GCOMP__F(put8)(code, GCOMP__F(natural_level)(x, u, i));
+}
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(dither4_deq)(const uint8_t *code, const gcomp__unit *u)
+{
+    return GCOMP__F(natural_value)(GCOMP__F(get4)(code), u);
+}
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(dither8_deq)(const uint8_t *code, const gcomp__unit *u)
+{
+    return GCOMP__F(natural_value)(GCOMP__F(get8)(code), u);
+}
+GCOMP__BLOCK_ENCODE(dither4, dither4_quant, 8, 4, 1, GCOMP__MOST)
+GCOMP__BLOCK_DECODE(dither4, dither4_deq, 8, 4)
+GCOMP__BLOCK_ENCODE(dither8, dither8_quant, 16, 4, 1, GCOMP__MOST)
+GCOMP__BLOCK_DECODE(dither8, dither8_deq, 16, 4)
+static const gcomp__block_kernels GCOMP__F(naturaldither_kernels)[] = {GCOMP__BLOCK_OF(dither4, dither4),
+                                                                       GCOMP__BLOCK_OF(dither8, dither8)};
+#ifdef GCOMP__LAST
+static void gcomp__naturaldither_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
+{
+    double norm = form->measure == GCOMP__L2 ? gcomp__sqrt(m->sum) : (double)gcomp__float(m->worst);
+    gcomp__step_of(u, norm, (double)gcomp__float(m->worst), 1);
+}
+
+static void gcomp__naturaldither_form(const double *param, gcomp__form *form)
+{
+    form->kernel = param[0] > 7;
+    form->code16 = param[0] > 7 ? 16 : 8;
+    form->scale_bytes = 4;
+    form->block = (size_t)param[2];
+    form->measure = param[1] != 0 ? GCOMP__L2 : GCOMP__MOST;
+    form->early = form->stochastic = 1;
+    form->levels = (float)param[0];
+    form->fit = gcomp__naturaldither_fit;
+}
+
+static const gcomp__method gcomp__row_naturaldither = {
+    "naturaldither", 14, GCOMP__LOOK | GCOMP__UNBIASED | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
+    {GCOMP__COUNT("levels", 7, 1, 100, 7), GCOMP__ONE_OF("norm", 0, 1, 0, "max|l2|"), GCOMP__BLOCKS("bucket", 512), GCOMP__NONE},
+    gcomp__naturaldither_form, GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
+#endif
+#else
+#define GCOMP__LIST_naturaldither(X)
+#endif
+
+/* ---------------- small floats: what fp8 and mx share. Code: sign, exponent, mantissa; rounded to nearest even, saturating. */
+#if !defined(GCOMP_WITHOUT_FP8) || !defined(GCOMP_WITHOUT_MX)
+/* The code without its sign of |x|; `mantissa` bits, exponent bias, and the largest code are constants. */
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(small_float)(GCOMP__F(v) x, int mantissa, int bias, int32_t last)
+{
+    const int cut = 23 - mantissa;
+    const int32_t magic = (127 + 1 - bias + cut) << 23; /* a float whose last bit is the smallest step of the format */
+    GCOMP__F(v) size = GCOMP__F(abs)(x);
+    GCOMP__F(w) b = GCOMP__F(words)(size), odd = GCOMP__F(wand)(GCOMP__F(wshr)(b, cut), GCOMP__F(wsplat)(1)), normal, tiny, small;
+    normal = GCOMP__F(wadd)(GCOMP__F(wadd)(b, GCOMP__F(wsplat)((1 << (cut - 1)) - 1)), odd);
+    normal = GCOMP__F(wsub)(GCOMP__F(wshr)(normal, cut), GCOMP__F(wsplat)((127 - bias) << mantissa));
+    tiny = GCOMP__F(words)(GCOMP__F(add)(size, GCOMP__F(floats)(GCOMP__F(wsplat)(magic))));
+    tiny = GCOMP__F(wsub)(tiny, GCOMP__F(wsplat)(magic));
+    small = GCOMP__F(wgt)(GCOMP__F(wsplat)((128 - bias) << 23), b);
+    normal = GCOMP__F(wor)(GCOMP__F(wand)(tiny, small), GCOMP__F(wsub)(normal, GCOMP__F(wand)(normal, small)));
+    return GCOMP__F(wmin)(normal, GCOMP__F(wsplat)(last));
+}
+
+/* Back: the bits as a float of a smaller exponent, then scaled; exact, subnormal or not. */
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(from_small)(GCOMP__F(w) code, int mantissa, int bias, int sign_bit)
+{
+    GCOMP__F(w) size = GCOMP__F(wshl)(GCOMP__F(wand)(code, GCOMP__F(wsplat)((1 << sign_bit) - 1)), 23 - mantissa);
+    GCOMP__F(w) sign = GCOMP__F(wshl)(GCOMP__F(wshr)(code, sign_bit), 31);
+    GCOMP__F(v) power = GCOMP__F(floats)(GCOMP__F(wsplat)((254 - bias) << 23));
+    return GCOMP__F(mul)(GCOMP__F(floats)(GCOMP__F(wor)(size, sign)), power);
+}
+
+#define GCOMP__SMALL_FLOAT(name, mantissa, bias, last) \
+    GCOMP__INLINE void GCOMP__F(name##_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i) \
+    { \
+        GCOMP__F(w) c = GCOMP__F(small_float)(x, mantissa, bias, last); \
+        (void)u; \
+        (void)i; \
+        GCOMP__F(put8)(code, GCOMP__F(wor)(c, GCOMP__F(wshl)(GCOMP__F(wsar)(GCOMP__F(words)(x), 31), 7))); \
+    } \
+    GCOMP__INLINE GCOMP__F(v) GCOMP__F(name##_deq)(const uint8_t *code, const gcomp__unit *u) \
+    { \
+        return GCOMP__F(mul)(GCOMP__F(from_small)(GCOMP__F(get8)(code), mantissa, bias, 7), GCOMP__F(splat)(u->a)); \
+    }
+GCOMP__SMALL_FLOAT(e4m3, 3, 7, 0x7e)
+GCOMP__SMALL_FLOAT(e5m2, 2, 15, 0x7b)
+#undef GCOMP__SMALL_FLOAT
+#endif
+
+/* >>method fp8: 8-bit floats of a block whose largest |p| becomes the largest finite one: format e4m3 (448) or e5m2 (57344).
+   |p - C(p)| <= 2^-4 |p| (e5m2: 2^-3), below the smallest normal a fixed step. Micikevicius et al., 2022. */
+#ifndef GCOMP_WITHOUT_FP8
+#define GCOMP__LIST_fp8(X) X(fp8)
+GCOMP__BLOCK_ENCODE(e4m3, e4m3_quant, 16, 4, 1, GCOMP__MOST)
+GCOMP__BLOCK_DECODE(e4m3, e4m3_deq, 16, 4)
+GCOMP__BLOCK_ENCODE(e5m2, e5m2_quant, 16, 4, 1, GCOMP__MOST)
+GCOMP__BLOCK_DECODE(e5m2, e5m2_deq, 16, 4)
+static const gcomp__block_kernels GCOMP__F(fp8_kernels)[] = {GCOMP__BLOCK_OF(e4m3, e4m3), GCOMP__BLOCK_OF(e5m2, e5m2)};
+#ifdef GCOMP__LAST
+static void gcomp__fp8_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
+{
+    double most = (double)gcomp__float(m->worst);
+    gcomp__step_of(u, most / (double)form->levels, most, (double)form->levels);
+}
+
+static void gcomp__fp8_form(const double *param, gcomp__form *form)
+{
+    form->kernel = param[0] != 0;
+    form->code16 = 16;
+    form->scale_bytes = 4;
+    form->block = (size_t)param[1];
+    form->early = 1;
+    form->levels = param[0] != 0 ? 57344.0f : 448.0f;
+    form->last_code = param[0] != 0 ? 0x7b : 0x7e;
+    form->fit = gcomp__fp8_fit;
+}
+
+static const gcomp__method gcomp__row_fp8 = {
+    "fp8", 17, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
+    {GCOMP__ONE_OF("format", 0, 1, 1, "e4m3|e5m2|"), GCOMP__BLOCKS("block", 1024), GCOMP__NONE, GCOMP__NONE}, gcomp__fp8_form,
+    GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
+#endif
+#else
+#define GCOMP__LIST_fp8(X)
+#endif
+
+/* >>method mx: microscaling: blocks of 32 share a power of two X, as one byte (E8M0); elements are e2m1 (4 bits), e4m3, e5m2
+   or int8 (k / 64). X = 2^(floor(log2 max |p|) - largest exponent of the format); elements between the largest value and
+   twice that exponent's range saturate. OCP Microscaling Formats 1.0, 2023. */
+#ifndef GCOMP_WITHOUT_MX
+#define GCOMP__LIST_mx(X) X(mx)
+GCOMP__INLINE void GCOMP__F(e2m1_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i)
+{
+    GCOMP__F(w) c = GCOMP__F(small_float)(x, 1, 1, 7);
+    (void)u;
+    (void)i;
+    GCOMP__F(put4)(code, GCOMP__F(wor)(c, GCOMP__F(wshl)(GCOMP__F(wsar)(GCOMP__F(words)(x), 31), 3)));
+}
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(e2m1_deq)(const uint8_t *code, const gcomp__unit *u)
+{
+    return GCOMP__F(mul)(GCOMP__F(from_small)(GCOMP__F(get4)(code), 1, 1, 3), GCOMP__F(splat)(u->a));
+}
+GCOMP__INLINE void GCOMP__F(mxint_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i)
+{
+    GCOMP__F(w) q = GCOMP__F(nearest)(GCOMP__F(mul)(x, GCOMP__F(splat)(64)));
+    (void)u;
+    (void)i;
+    GCOMP__F(put8)(code, GCOMP__F(wmax)(GCOMP__F(wmin)(q, GCOMP__F(wsplat)(127)), GCOMP__F(wsplat)(-127)));
+}
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(mxint_deq)(const uint8_t *code, const gcomp__unit *u)
+{
+    GCOMP__F(v) q = GCOMP__F(mul)(GCOMP__F(number)(GCOMP__F(get8)(code)), GCOMP__F(splat)(1.0f / 64));
+    return GCOMP__F(mul)(q, GCOMP__F(splat)(u->a));
+}
+#define GCOMP__MX(name, format, code16) \
+    GCOMP__BLOCK_ENCODE(name, format##_quant, code16, 1, 2, GCOMP__MOST) GCOMP__BLOCK_DECODE(name, format##_deq, code16, 1)
+GCOMP__MX(mx_e2m1, e2m1, 8)
+GCOMP__MX(mx_e4m3, e4m3, 16)
+GCOMP__MX(mx_e5m2, e5m2, 16)
+GCOMP__MX(mx_int8, mxint, 16)
+#undef GCOMP__MX
+static const gcomp__block_kernels GCOMP__F(mx_kernels)[] = {
+    GCOMP__BLOCK_OF(mx_e2m1, mx_e2m1), GCOMP__BLOCK_OF(mx_e4m3, mx_e4m3), GCOMP__BLOCK_OF(mx_e5m2, mx_e5m2),
+    GCOMP__BLOCK_OF(mx_int8, mx_int8)};
+#ifdef GCOMP__LAST
+static void gcomp__mx_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
+{
+    int e = (int)(m->worst >> 23) - (int)form->constant; /* biased; the exponent bits are floor(log2) but for subnormals */
+    if (e < 0) e = 0;
+    u->a = e ? gcomp__float((uint32_t)e << 23) : gcomp__float(1u << 22);
+    u->inverse = e < 254 ? gcomp__float((uint32_t)(254 - e) << 23) : gcomp__float(1u << 22);
+}
+
+static void gcomp__mx_form(const double *param, gcomp__form *form)
+{
+    static const int largest[] = {2, 8, 15, 0}, last[] = {0, 0x7e, 0x7b, 0};
+    form->kernel = (unsigned)param[0];
+    form->code16 = param[0] == 0 ? 8 : 16;
+    form->scale_bytes = 1;
+    form->block = 32;
+    form->early = 1;
+    form->constant = (float)largest[(int)param[0]];
+    form->last_code = last[(int)param[0]];
+    form->fit = gcomp__mx_fit;
+}
+
+static const gcomp__method gcomp__row_mx = {
+    "mx", 18, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
+    {GCOMP__ONE_OF("format", 0, 3, 2, "e2m1|e4m3|e5m2|int8|"), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, gcomp__mx_form,
+    GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
+#endif
+#else
+#define GCOMP__LIST_mx(X)
 #endif
 
 /* >>method topk: the k = max(1, ceil(density * n * (1 - 2^-40))) elements of largest |p|; of equal ones the first; zeros never.
@@ -5106,7 +5926,10 @@ static const gcomp__method gcomp__row_powersgd = {
 
 /* ---------------- the list of methods: the one place that names them all */
 #define GCOMP__METHODS(X) \
-    GCOMP__LIST_none(X) GCOMP__LIST_fp16(X) GCOMP__LIST_bf16(X) GCOMP__LIST_sign(X) GCOMP__LIST_topk(X) GCOMP__LIST_powersgd(X)
+    GCOMP__LIST_none(X) GCOMP__LIST_fp16(X) GCOMP__LIST_bf16(X) GCOMP__LIST_fp8(X) GCOMP__LIST_mx(X) \
+    GCOMP__LIST_sign(X) GCOMP__LIST_signnorm(X) GCOMP__LIST_onebit(X) GCOMP__LIST_twobit(X) GCOMP__LIST_threshold1(X) \
+    GCOMP__LIST_terngrad(X) GCOMP__LIST_qsgd(X) GCOMP__LIST_naturaldither(X) GCOMP__LIST_natural(X) GCOMP__LIST_int(X) \
+    GCOMP__LIST_topk(X) GCOMP__LIST_powersgd(X)
 
 #define GCOMP__KERNELS_OF(name) &GCOMP__F(name##_kernels),
 static const void *const GCOMP__F(kernels)[] = {GCOMP__METHODS(GCOMP__KERNELS_OF) NULL};
@@ -5688,9 +6511,14 @@ GCOMP_API gcomp_result gcomp_peek(const void *payload, size_t length, gcomp_info
     memset(info, 0, sizeof *info);
     info->codec.method = view.method->wire;
     info->codec.value = view.value ? view.value->wire : 0;
-    for (i = 0; i < 4; i++) info->codec.param[i] = view.method->param[i].initial;
-    GCOMP__TRY(gcomp__unpack(view.value ? view.value : view.method, view.a,
-                             view.value ? info->codec.value_param : info->codec.param));
+    for (i = 0; i < 4; i++) {
+        info->codec.param[i] = view.method->param[i].initial;
+        if (view.value) info->codec.value_param[i] = view.value->param[i].initial;
+    }
+    if (!(flags & GCOMP__REFUSED)) {
+        double *param = view.value ? info->codec.value_param : info->codec.param;
+        GCOMP__TRY(gcomp__unpack(view.value ? view.value : view.method, view.a, param));
+    }
     info->count = n;
     info->length = bytes > UINT64_MAX - GCOMP__HEADER ? UINT64_MAX : bytes + GCOMP__HEADER;
     info->refused = (flags & GCOMP__REFUSED) != 0;
