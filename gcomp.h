@@ -1252,8 +1252,7 @@ enum {
     GCOMP__IDEMPOTENT = 8,        /* encoding what was decoded gives the same payload */
     GCOMP__VALUES = 16,           /* a block method: may stand behind a plus */
     GCOMP__SELECTS = 32,          /* a sparse method: takes a value method */
-    GCOMP__LOOK = 64,             /* some codes are no finite number: the check decodes them */
-    GCOMP__UNBIASED = 128         /* the mean over keys of what is decoded is p */
+    GCOMP__UNBIASED = 64          /* the mean over keys of what is decoded is p */
 };
 
 /* Kinds of parameters. BLOCK: a power of two, or "tensor" (0). CHOICE: the number of a name in `choices`. */
@@ -1282,11 +1281,22 @@ typedef struct gcomp__form {
     int early;           /* the scale must be known before the codes */
     int first_high;      /* codes fill each byte from the top */
     int stochastic;      /* needs random numbers */
+    int steps;           /* the scale is a step of the largest |p| / levels */
     float constant;      /* a threshold, ... */
     float levels;        /* the largest code */
-    int last_code;       /* of codes of a byte: the largest without its sign that may occur; 0: all may */
+    int check;           /* which codes are none */
+    int last_code;       /* GCOMP__BYTES: the largest code without its sign */
     void (*fit)(const struct gcomp__form *form, const gcomp__measured *m, gcomp__unit *u); /* scale from measures */
 } gcomp__form;
+
+/* How codes are checked that are no number. */
+enum {
+    GCOMP__ALL_CODES, /* every code is a number */
+    GCOMP__LOOK,      /* decoded, and looked at */
+    GCOMP__PAIRS,     /* of 2 bits: not 01 */
+    GCOMP__BYTES,     /* of a byte: without its top bit at most last_code */
+    GCOMP__EXPONENTS  /* natural's: not 255 */
+};
 
 /* What is measured of a block or of the tensor. The bits of the largest |p| are known after each of them. */
 enum {
@@ -1529,8 +1539,25 @@ static void gcomp__range16(const int32_t *low, const int32_t *high, gcomp__measu
     m->worst = a > b ? a : b;
 }
 
-/* The step of a block: u->a <- step as a float, such that most / a is not above `levels` but for rounding, and a * levels is
-   finite; and the factors that make whole steps of p. */
+/* A step of most / levels, where nothing can overflow or vanish, and the factor that makes steps of p: |p| <= most makes no
+   more than `levels` of them. 0: nothing was done. */
+GCOMP__INLINE int gcomp__simple_step(gcomp__unit *u, uint32_t most_bits, float levels)
+{
+    float most = gcomp__float(most_bits), product;
+    if (most_bits < 80u << 23 || most_bits >= 227u << 23) return 0; /* 2^-47 .. 2^100 */
+    u->a = most / levels;
+    u->inverse = 1 / u->a;
+    GCOMP__PIN_SUM(u->inverse);
+    u->lift = 1;
+    for (;;) {
+        product = most * u->inverse;
+        GCOMP__PIN_SUM(product);
+        if (product <= levels) return 1;
+        u->inverse = gcomp__float(gcomp__bits(u->inverse) - 1);
+    }
+}
+
+/* The same of any size, with a * levels finite; and for other steps. */
 static void gcomp__step_of(gcomp__unit *u, double step, double most, double levels)
 {
     float a = (float)step;
@@ -1540,11 +1567,11 @@ static void gcomp__step_of(gcomp__unit *u, double step, double most, double leve
     if (step > 0 && ((double)a * levels > 3.4028234663852886e38 || a > 3.4028234663852886e38f))
         a = gcomp__float((gcomp__bits(a) > 0x7f800000u ? 0x7f800000u : gcomp__bits(a)) - 1);
     u->a = a;
-    if (step > 0 && gcomp__bits(a) < 67u << 23) { /* below 2^-60 the inverse of 2^64 times as much */
-        u->lift = 18446744073709551616.0f;
-        u->inverse = (float)(1 / ((double)a * 18446744073709551616.0));
-    } else if (step > 0) {
-        u->inverse = (float)(1 / (double)a);
+    if (step > 0) {
+        u->lift = gcomp__bits(a) < 67u << 23 ? 18446744073709551616.0f : 1; /* below 2^-60 */
+        u->inverse = 1 / (a * u->lift);
+        while ((float)((double)((float)most * u->lift) * (double)u->inverse) > (float)levels)
+            u->inverse = gcomp__float(gcomp__bits(u->inverse) - 1);
     }
 }
 
@@ -1604,8 +1631,8 @@ static void gcomp__get_last(uint8_t *some, const uint8_t *from, size_t code16, s
      load_half ... store_bfloat           16 codes of 2 bytes, saturating, nearest even
      sum_none sum_add sum_dot sum_fold    16 double sums;    fold  the sum of 16 floats
      words floats                         floats as 16 integers of 32 bits and back, bits unchanged
-     nearest trunc number                 rounded to an integer; back
-     wadd wsub wand wor wxor wmin wmax    integers; wgt is all ones where x > y, weq a mask; wshl wshr wsar: by a constant
+     nearest trunc wfloor, number         rounded to an integer (nearest: |x| < 2^22); back;  clamp  to a limit
+     wadd wsub wand wor wxor wmin wmax    integers; wgt is all ones where x > y, weq a mask, wany if any; wshl wshr wsar
      put16s put8 put4 put2, get16s ...    low bits of each as codes; back with sign
      draws                                gcomp__draw of 16 elements, the first even
    ------------------------------------------------------------------------------------------------ */
@@ -1680,6 +1707,7 @@ GCOMP__INLINE uint32_t gcomp__crc8_plain(uint32_t crc, uint64_t word)
 #define GCOMP__NAME2(name, set) gcomp__##name##_##set
 #define GCOMP__NAME1(name, set) GCOMP__NAME2(name, set)
 #define GCOMP__F(name) GCOMP__NAME1(name, GCOMP__PASS)
+#define GCOMP__HEAVY GCOMP__INLINE
 
 /* In a merged file the header cannot include itself: then the one set is the best that the compiler's flags enable. */
 #if defined(GCOMP_NO_SELF)
@@ -1952,6 +1980,14 @@ GCOMP__INLINE uint32_t gcomp__weq_avx2(gcomp__w16_avx2 x, gcomp__w16_avx2 y)
 {
     return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(x.a, y.a))) |
            (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(x.b, y.b))) << 8;
+}
+GCOMP__INLINE gcomp__w16_avx2 gcomp__wfloor_avx2(gcomp__v16_avx2 x)
+{
+    return gcomp__pair_avx2(_mm256_cvttps_epi32(_mm256_floor_ps(x.a)), _mm256_cvttps_epi32(_mm256_floor_ps(x.b)));
+}
+GCOMP__INLINE int gcomp__wany_avx2(gcomp__w16_avx2 x, gcomp__w16_avx2 y)
+{
+    return _mm256_movemask_epi8(_mm256_or_si256(_mm256_cmpeq_epi32(x.a, y.a), _mm256_cmpeq_epi32(x.b, y.b))) != 0;
 }
 GCOMP__INLINE gcomp__v16_avx2 gcomp__pick_avx2(uint32_t mask, gcomp__v16_avx2 x, gcomp__v16_avx2 y)
 {
@@ -2274,6 +2310,14 @@ GCOMP__INLINE gcomp__v16_avx512 gcomp__number_avx512(gcomp__w16_avx512 x) { retu
 GCOMP__INLINE uint32_t gcomp__weq_avx512(gcomp__w16_avx512 x, gcomp__w16_avx512 y)
 {
     return gcomp__mask_avx512(_mm512_cmpeq_epi32_mask(x.a, y.a));
+}
+GCOMP__INLINE gcomp__w16_avx512 gcomp__wfloor_avx512(gcomp__v16_avx512 x)
+{
+    return gcomp__whole_avx512(_mm512_cvttps_epi32(_mm512_roundscale_ps(x.a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)));
+}
+GCOMP__INLINE int gcomp__wany_avx512(gcomp__w16_avx512 x, gcomp__w16_avx512 y)
+{
+    return gcomp__mask_avx512(_mm512_cmpeq_epi32_mask(x.a, y.a)) != 0;
 }
 GCOMP__INLINE gcomp__v16_avx512 gcomp__pick_avx512(uint32_t mask, gcomp__v16_avx512 x, gcomp__v16_avx512 y)
 {
@@ -2680,6 +2724,17 @@ GCOMP__INLINE uint32_t gcomp__weq_neon(gcomp__w16_neon x, gcomp__w16_neon y)
 {
     return gcomp__mask_neon(vceqq_s32(x.a, y.a), vceqq_s32(x.b, y.b), vceqq_s32(x.c, y.c), vceqq_s32(x.d, y.d));
 }
+GCOMP__EACH_NEON(wfloor, v, w, vcvtmq_s32_f32)
+GCOMP__INLINE gcomp__v16_neon gcomp__clamp_neon(gcomp__v16_neon x, float limit)
+{
+    return gcomp__four_neon(gcomp__clamp4_neon(x.a, limit), gcomp__clamp4_neon(x.b, limit), gcomp__clamp4_neon(x.c, limit),
+                            gcomp__clamp4_neon(x.d, limit));
+}
+GCOMP__INLINE int gcomp__wany_neon(gcomp__w16_neon x, gcomp__w16_neon y)
+{
+    return vmaxvq_u32(vorrq_u32(vorrq_u32(vceqq_s32(x.a, y.a), vceqq_s32(x.b, y.b)),
+                                vorrq_u32(vceqq_s32(x.c, y.c), vceqq_s32(x.d, y.d)))) != 0;
+}
 GCOMP__INLINE float32x4_t gcomp__pick4_neon(uint32_t mask, float32x4_t x, float32x4_t y)
 {
     static const uint32_t bit[4] = {1, 2, 4, 8};
@@ -3042,7 +3097,7 @@ GCOMP__INLINE gcomp__w16_scalar gcomp__nearest_scalar(gcomp__v16_scalar x) /* |x
     {
         float f = x.f[i] + 12582912.0f;
         GCOMP__PIN(f);
-        w.w[i] = (int32_t)gcomp__bits(f) - 0x4b400000;
+        w.w[i] = (int32_t)(gcomp__bits(f) - 0x4b400000u);
     }
     return w;
 }
@@ -3051,7 +3106,7 @@ GCOMP__INLINE gcomp__w16_scalar gcomp__trunc_scalar(gcomp__v16_scalar x)
 {
     gcomp__w16_scalar w;
     int i;
-    GCOMP__LANES w.w[i] = (int32_t)x.f[i];
+    GCOMP__LANES w.w[i] = x.f[i] >= -2147483648.0f && x.f[i] < 2147483648.0f ? (int32_t)x.f[i] : -0x7fffffff - 1;
     return w;
 }
 
@@ -3070,6 +3125,27 @@ GCOMP__INLINE uint32_t gcomp__weq_scalar(gcomp__w16_scalar x, gcomp__w16_scalar 
     GCOMP__LANES mask |= (uint32_t)(x.w[i] == y.w[i]) << i;
     return mask;
 }
+
+GCOMP__INLINE gcomp__w16_scalar gcomp__wfloor_scalar(gcomp__v16_scalar x)
+{
+    gcomp__w16_scalar w;
+    int i;
+    GCOMP__LANES
+    {
+        w.w[i] = x.f[i] >= -2147483648.0f && x.f[i] < 2147483648.0f ? (int32_t)x.f[i] : -0x7fffffff - 1; /* as in vectors */
+        if ((float)w.w[i] > x.f[i] && w.w[i] > -0x7fffffff) w.w[i]--;
+    }
+    return w;
+}
+
+GCOMP__INLINE gcomp__v16_scalar gcomp__clamp_scalar(gcomp__v16_scalar x, float limit)
+{
+    int i;
+    GCOMP__LANES x.f[i] = gcomp__clamped(x.f[i], limit);
+    return x;
+}
+
+GCOMP__INLINE int gcomp__wany_scalar(gcomp__w16_scalar x, gcomp__w16_scalar y) { return gcomp__weq_scalar(x, y) != 0; }
 
 GCOMP__INLINE gcomp__v16_scalar gcomp__pick_scalar(uint32_t mask, gcomp__v16_scalar x, gcomp__v16_scalar y)
 {
@@ -3171,6 +3247,8 @@ GCOMP__INLINE gcomp__w16_scalar gcomp__load_words_scalar(const int32_t *p)
     return w;
 }
 GCOMP__INLINE void gcomp__store_words_scalar(int32_t *to, gcomp__w16_scalar w) { memcpy(to, &w, sizeof w); }
+#undef GCOMP__HEAVY
+#define GCOMP__HEAVY GCOMP__NOINLINE /* the arrays of long functions would fill the stack */
 #define GCOMP__PASS scalar
 #define GCOMP__PASS_ISA GCOMP_ISA_SCALAR
 #define GCOMP__LAST
@@ -3375,38 +3453,44 @@ static void GCOMP__F(narrow)(void *y, const float *x, gcomp_dtype dtype, size_t 
 /* ---------------- stochastic rounding: up with the probability of what is cut off, exact to 2^-32 by 16 random bits, and 16
    more for the lanes (one of 65536) where these decide nothing. */
 
-/* Lanes of all ones where draw < threshold; thresholds are high * 2^16 + low. */
-GCOMP__NOINLINE void GCOMP__F(decide)(int32_t *up, GCOMP__F(w) low, uint32_t ties, uint64_t words, size_t i)
+/* Adds 1 to the ties whose 16 more bits are below the rest of their threshold, 0 <= rest <= 1. */
+GCOMP__NOINLINE void GCOMP__F(decide)(int32_t *x, GCOMP__F(v) rest, uint32_t ties, uint64_t words, size_t i)
 {
-    int32_t t[16];
+    float f[16];
     size_t j;
-    GCOMP__F(store_words)(t, low);
+    GCOMP__F(store)(f, GCOMP__F(mul)(rest, GCOMP__F(splat)(65536.0f)));
     for (j = 0; j < 16; j++)
-        if (ties >> j & 1) up[j] = -(int32_t)(gcomp__draw(words ^ GCOMP__MORE_BITS, i + j) < (uint32_t)t[j]);
+        if (ties >> j & 1) x[j] += gcomp__draw(words ^ GCOMP__MORE_BITS, i + j) < (uint32_t)f[j];
 }
 
-GCOMP__INLINE GCOMP__F(w) GCOMP__F(chance)(GCOMP__F(w) high, GCOMP__F(w) low, uint64_t words, size_t i)
+/* x + 1 with the probability t / 65536, else x. */
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(raised)(GCOMP__F(w) x, GCOMP__F(v) t, uint64_t words, size_t i)
 {
-    GCOMP__F(w) draw = GCOMP__F(draws)(words, i), up = GCOMP__F(wgt)(high, draw);
-    uint32_t ties = GCOMP__F(weq)(high, draw);
-    if (ties) {
+    GCOMP__F(w) whole = GCOMP__F(trunc)(t), draw = GCOMP__F(draws)(words, i);
+    x = GCOMP__F(wsub)(x, GCOMP__F(wgt)(whole, draw));
+    if (GCOMP__F(wany)(whole, draw)) {
         int32_t lanes[16];
-        GCOMP__F(store_words)(lanes, up);
-        GCOMP__F(decide)(lanes, low, ties, words, i);
-        up = GCOMP__F(load_words)(lanes);
+        GCOMP__F(store_words)(lanes, x);
+        GCOMP__F(decide)(lanes, GCOMP__F(sub)(t, GCOMP__F(number)(whole)), GCOMP__F(weq)(whole, draw), words, i);
+        x = GCOMP__F(load_words)(lanes);
     }
-    return up;
+    return x;
 }
 
-/* 0 <= x < 2^22 to an integer. */
+/* |x| <= 32767 to an integer: x with 16 binary places and 16 random ones added, cut off. */
 GCOMP__INLINE GCOMP__F(w) GCOMP__F(dithered)(GCOMP__F(v) x, uint64_t words, size_t i)
 {
-    const GCOMP__F(v) unit = GCOMP__F(splat)(65536.0f);
-    GCOMP__F(w) whole = GCOMP__F(trunc)(x), high;
-    GCOMP__F(v) rest = GCOMP__F(mul)(GCOMP__F(sub)(x, GCOMP__F(number)(whole)), unit);
-    high = GCOMP__F(trunc)(rest);
-    rest = GCOMP__F(mul)(GCOMP__F(sub)(rest, GCOMP__F(number)(high)), unit);
-    return GCOMP__F(wsub)(whole, GCOMP__F(chance)(high, GCOMP__F(trunc)(rest), words, i));
+    const GCOMP__F(w) places = GCOMP__F(wsplat)(0xffff);
+    const GCOMP__F(v) t = GCOMP__F(mul)(x, GCOMP__F(splat)(65536.0f));
+    GCOMP__F(w) whole = GCOMP__F(wfloor)(t), sum = GCOMP__F(wadd)(whole, GCOMP__F(draws)(words, i));
+    if (GCOMP__F(wany)(GCOMP__F(wand)(sum, places), places)) {
+        int32_t lanes[16];
+        uint32_t ties = GCOMP__F(weq)(GCOMP__F(wand)(sum, places), places);
+        GCOMP__F(store_words)(lanes, sum);
+        GCOMP__F(decide)(lanes, GCOMP__F(sub)(t, GCOMP__F(number)(whole)), ties, words, i);
+        sum = GCOMP__F(load_words)(lanes);
+    }
+    return GCOMP__F(wsar)(sum, 16);
 }
 
 /* x where s, a word's sign spread over it, is 0; -x where it is -1. */
@@ -3462,11 +3546,11 @@ GCOMP__INLINE void GCOMP__F(acc_add)(GCOMP__F(acc) *acc, GCOMP__F(v) p, int meas
     } else if (measure == GCOMP__L2) {
         acc->sum = GCOMP__F(sum_dot)(acc->sum, p, p);
     } else if (measure == GCOMP__SIDES) {
-        GCOMP__F(v) zero = GCOMP__F(splat)(0), size = GCOMP__F(abs)(p);
-        uint32_t mask = GCOMP__F(lt0)(p);
-        acc->sum = GCOMP__F(sum_add)(acc->sum, GCOMP__F(pick)(mask, zero, size));
-        acc->other = GCOMP__F(sum_add)(acc->other, GCOMP__F(pick)(mask, size, zero));
-        acc->negative += gcomp__popcount(mask);
+        GCOMP__F(w) size = GCOMP__F(words)(GCOMP__F(abs)(p)), below;
+        below = GCOMP__F(wand)(size, GCOMP__F(wsar)(GCOMP__F(words)(p), 31));
+        acc->sum = GCOMP__F(sum_add)(acc->sum, GCOMP__F(floats)(GCOMP__F(wxor)(size, below)));
+        acc->other = GCOMP__F(sum_add)(acc->other, GCOMP__F(floats)(below));
+        acc->negative += gcomp__popcount(GCOMP__F(lt0)(p));
     } else if (measure == GCOMP__RANGE) {
         GCOMP__F(w) x = GCOMP__F(ordered)(GCOMP__F(words)(p));
         acc->low = GCOMP__F(wmin)(acc->low, x);
@@ -3536,24 +3620,6 @@ GCOMP__NOINLINE void GCOMP__F(acc_any)(GCOMP__F(acc) *acc, const float *g, const
     }
 }
 
-/* Measures of one block. */
-GCOMP__INLINE void GCOMP__F(look_ahead)(const float *g, const float *e, size_t count, int measure, gcomp__measured *m)
-{
-    GCOMP__F(acc) acc;
-    acc.worst = GCOMP__F(splat)(0);
-    GCOMP__F(acc_none)(&acc, measure);
-    GCOMP__F(acc_run)(&acc, g, e, count, measure);
-    GCOMP__F(acc_end)(&acc, count, measure, m);
-}
-
-GCOMP__NOINLINE void GCOMP__F(look_any)(const float *g, const float *e, size_t count, int measure, gcomp__measured *m)
-{
-    if (measure == GCOMP__MOST) GCOMP__F(look_ahead)(g, e, count, GCOMP__MOST, m);
-    else if (measure == GCOMP__L2) GCOMP__F(look_ahead)(g, e, count, GCOMP__L2, m);
-    else if (measure == GCOMP__MOMENTS) GCOMP__F(look_ahead)(g, e, count, GCOMP__MOMENTS, m);
-    else GCOMP__F(look_ahead)(g, e, count, GCOMP__RANGE, m);
-}
-
 /* p of elements i .. i + count - 1 of an input of any type and scale. */
 static void GCOMP__F(stage)(float *p, const gcomp_input *in, size_t i, size_t count)
 {
@@ -3583,8 +3649,36 @@ static void GCOMP__F(measure)(const gcomp_input *in, size_t begin, size_t end, i
     GCOMP__F(acc_end)(&acc, end - begin, measure, m);
 }
 
-/* Codes and scales of a span of elements. Early scales need a look ahead at the block; late ones are known after its codes, so
-   that one pass over memory is enough. All behind `span` are constants. The last elements of the tensor come as 16 with zeros
+/* The constants of a block from its measures, and its scale to the payload. Not finite: lift 0. Returns the worst bits. */
+GCOMP__INLINE uint32_t GCOMP__F(fit_block)(const gcomp__encode_job *job, const gcomp__measured *m, size_t block, gcomp__unit *u)
+{
+    const gcomp__form *form = &job->form;
+    *u = job->unit;
+    u->lift = 0;
+    if (m->worst >= 0x7f800000u) return m->worst;
+    u->lift = 1;
+    if (!form->steps || !gcomp__simple_step(u, m->worst, form->levels)) form->fit(form, m, u);
+    gcomp__put_scale(job->scales + block * form->scale_bytes, form->scale_bytes, u);
+    return m->worst;
+}
+
+/* The same for a block that begins at element i, all of which lies before `end` or the tensor's end. */
+GCOMP__NOINLINE uint32_t GCOMP__F(look_ahead)(const gcomp__span *span, size_t i, size_t end, gcomp__unit *u)
+{
+    const gcomp__encode_job *job = span->job;
+    const size_t count = gcomp__min(end - i, job->form.block), at = i - span->at;
+    gcomp__measured m;
+    GCOMP__F(acc) acc;
+    acc.worst = GCOMP__F(splat)(0);
+    GCOMP__F(acc_none)(&acc, job->form.measure);
+    GCOMP__F(acc_any)(&acc, span->grad + at, span->residual ? span->residual + at : NULL, count, job->form.measure);
+    GCOMP__F(acc_end)(&acc, count, job->form.measure, &m);
+    return GCOMP__F(fit_block)(job, &m, i / job->form.block, u);
+}
+
+/* Codes and scales of a span of elements. Early scales need a look at the block before its codes: while one block is encoded
+   the next but one is measured, if its largest |p| is all it takes. Late ones are known after the codes of the block. Either way
+   one pass over memory is enough. All behind `span` are constants. The last elements of the tensor come as 16 with zeros
    behind; where there is no residual, 16 times -0 stands for it: so each method's quant is compiled once a set. */
 GCOMP__INLINE void GCOMP__F(encode_driver)(const gcomp__span *span, GCOMP__F(quant) quant, size_t code16, size_t scale_bytes,
                                            int early, int measure)
@@ -3595,34 +3689,37 @@ GCOMP__INLINE void GCOMP__F(encode_driver)(const gcomp__span *span, GCOMP__F(qua
     GCOMP__F(acc) *kept = (GCOMP__F(acc) *)span->acc, acc;
     gcomp__unit u = span->given ? *span->given : job->unit;
     gcomp__measured m;
-    size_t i = begin, stop;
+    gcomp__unit units[4]; /* of blocks `at` .. known - 1, each at its number modulo 4 */
+    size_t i = begin, known = block ? begin / block : 0, stop;
     GCOMP__F(acc_none)(&acc, measure);
     acc.worst = kept->worst;
     if (!early) GCOMP__F(acc_move)(&acc, kept, measure);
     for (; i < end; i = stop) {
         const size_t last = block ? gcomp__min(job->n, (i | (block - 1)) + 1) : end, at = block ? i / block : 0;
         uint8_t *code = job->codes + i / 16 * code16;
-        GCOMP__F(v) inverse, lift, offset;
+        size_t ahead = 0;
+        GCOMP__F(v) inverse, lift, offset, w = GCOMP__F(splat)(0);
         stop = gcomp__min(end, last);
         if (early && !span->given) {
-            const float *residual = span->residual ? span->residual + (i - begin) : NULL;
-            if (early == 2) GCOMP__F(look_ahead)(g + (i - begin), residual, stop - i, GCOMP__MOST, &m);
-            else GCOMP__F(look_any)(g + (i - begin), residual, stop - i, job->form.measure, &m);
-            acc.worst = GCOMP__F(worst)(acc.worst, GCOMP__F(splat)(gcomp__float(m.worst)));
-            if (m.worst >= 0x7f800000u) continue;
-            job->form.fit(&job->form, &m, &u);
-            gcomp__put_scale(job->scales + at * scale_bytes, scale_bytes, &u);
+            for (; known <= at; known++) {
+                uint32_t found = GCOMP__F(look_ahead)(span, known * block, end, &units[known & 3]);
+                acc.worst = GCOMP__F(worst)(acc.worst, GCOMP__F(splat)(gcomp__float(found)));
+            }
+            u = units[at & 3];
+            if (u.lift == 0) continue;
+            ahead = job->form.measure == GCOMP__MOST && known <= at + 2 && (known + 1) * block <= end ? known * block : 0;
         } else if (!early && scale_bytes && block && i % block == 0) {
             GCOMP__F(acc_none)(&acc, measure);
         }
         inverse = GCOMP__F(splat)(u.inverse);
         lift = GCOMP__F(splat)(u.lift);
         offset = GCOMP__F(splat)(u.offset);
-        for (; i < stop; i += 16, code += code16) {
-            const float *from = g + (i - begin), *rest = e + (i - begin) * step;
+        while (i < stop) { /* whole groups; then the last elements of the tensor */
+            const float *from = g + (i - begin), *rest = e + (i - begin) * step, *next = g, *next_rest = e;
+            const size_t groups = stop - i < 16 ? 1 : (stop - i) / 16;
             uint8_t some[64], *to = code;
             float pad[32];
-            GCOMP__F(v) p;
+            size_t k;
             if (stop - i < 16) {
                 gcomp__pad(pad, from, stop - i);
                 gcomp__pad(pad + 16, rest, stop - i);
@@ -3630,12 +3727,33 @@ GCOMP__INLINE void GCOMP__F(encode_driver)(const gcomp__span *span, GCOMP__F(qua
                 rest = pad + 16;
                 to = some;
             }
-            p = GCOMP__F(add)(GCOMP__F(load)(from), GCOMP__F(load)(rest));
-            if (!early) GCOMP__F(acc_add)(&acc, p, measure);
-            else if (early == 3) p = GCOMP__F(sub)(GCOMP__F(mul)(p, lift), offset);
-            else if (u.lift != 1.0f) p = GCOMP__F(mul)(p, lift);
-            quant(to, early ? GCOMP__F(mul)(p, inverse) : p, &u, i);
+            if (ahead) {
+                next = g + (ahead - begin);
+                next_rest = e + (ahead - begin) * step;
+            }
+            for (k = 0; k < groups; k++, from += 16, rest += 16 * step, to += code16) {
+                GCOMP__F(v) p = GCOMP__F(add)(GCOMP__F(load)(from), GCOMP__F(load)(rest));
+                if (early && ahead) { /* a look at the block to come */
+                    w = GCOMP__F(worst)(w, GCOMP__F(add)(GCOMP__F(load)(next), GCOMP__F(load)(next_rest)));
+                    next += 16;
+                    next_rest += 16 * step;
+                }
+                if (!early) GCOMP__F(acc_add)(&acc, p, measure);
+                else if (early == 2) p = GCOMP__F(sub)(GCOMP__F(mul)(p, lift), offset);
+                else if (u.lift != 1.0f) p = GCOMP__F(mul)(p, lift);
+                quant(to, early ? GCOMP__F(mul)(p, inverse) : p, &u, i + 16 * k);
+            }
             if (stop - i < 16) gcomp__put_last(code, some, code16, stop - i, job->form.first_high);
+            i = stop - i < 16 ? stop : i + 16 * groups;
+            code += groups * code16;
+        }
+        if (early && ahead) {
+            uint32_t found;
+            m.worst = GCOMP__F(most)(w);
+            m.count = block;
+            found = GCOMP__F(fit_block)(job, &m, known, &units[known & 3]);
+            acc.worst = GCOMP__F(worst)(acc.worst, GCOMP__F(splat)(gcomp__float(found)));
+            known++;
         }
         if (!early && scale_bytes && block && stop == last) {
             GCOMP__F(acc_end)(&acc, stop - at * block, measure, &m);
@@ -3664,35 +3782,43 @@ GCOMP__INLINE void GCOMP__F(decode_driver)(const gcomp__view *view, size_t i, si
         float *to = y + (i - begin);
         stop = scale_bytes && block ? gcomp__min(end, (i | (block - 1)) + 1) : end;
         gcomp__get_scale(view->scales + (scale_bytes && block ? (i >> view->shift) * scale_bytes : 0), scale_bytes, &u);
-        for (; i < stop; i += 16, code += code16, to += 16) {
+        while (i < stop) { /* whole groups; then the last elements of the tensor */
+            const size_t groups = stop - i < 16 ? 1 : (stop - i) / 16;
+            const size_t step = ending == GCOMP__ADD ? 16 : 0;
             const uint8_t *from = code;
             const float *base = ending == GCOMP__ADD ? to : nothing;
             uint8_t some[64];
-            float pad[16];
-            GCOMP__F(v) d;
-            if (stop - i < 16) { /* the last elements of the tensor: their code bytes, zeros behind */
+            float pad[16], *out = to;
+            size_t k;
+            if (stop - i < 16) { /* their code bytes, zeros behind */
                 gcomp__get_last(some, code, code16, stop - i);
                 from = some;
                 if (ending == GCOMP__ADD) gcomp__pad(pad, to, stop - i);
                 if (ending == GCOMP__ADD) base = pad;
+                out = pad;
             }
-            d = deq(from, &u);
-            if (ending != GCOMP__STORE) d = GCOMP__F(saturate)(GCOMP__F(add)(GCOMP__F(load)(base), GCOMP__F(mul)(d, f)));
-            if (stop - i < 16) GCOMP__F(store_some)(to, d, stop - i);
-            else GCOMP__F(store)(to, d);
+            for (k = 0; k < groups; k++, from += code16, base += step, out += 16) {
+                GCOMP__F(v) d = deq(from, &u);
+                if (ending != GCOMP__STORE) d = GCOMP__F(saturate)(GCOMP__F(add)(GCOMP__F(load)(base), GCOMP__F(mul)(d, f)));
+                GCOMP__F(store)(out, d);
+            }
+            if (stop - i < 16) memcpy(to, pad, 4 * (stop - i));
+            i = stop - i < 16 ? stop : i + 16 * groups;
+            to += 16 * groups;
+            code += groups * code16;
         }
     }
 }
 
-/* The common commit in one pass: float gradient, scale 1, a residual, the own payload among those of one method.
-   Returns where it stopped: fewer than 16 elements before the end. */
-GCOMP__INLINE size_t GCOMP__F(commit_driver)(const gcomp__sink *sink, size_t i, size_t end, GCOMP__F(deq) deq, size_t code16,
-                                             size_t scale_bytes)
+/* The common commit in one pass: float gradient, scale 1, a residual, the own payload among those of one method. `count`
+   is a constant where that pays. Returns where it stopped: fewer than 16 elements before the end. */
+GCOMP__INLINE size_t GCOMP__F(commit_driver)(const gcomp__sink *sink, size_t i, size_t end, size_t count, GCOMP__F(deq) deq,
+                                             size_t code16, size_t scale_bytes)
 {
     const GCOMP__F(v) f = GCOMP__F(splat)(sink->weight);
     const gcomp__view *views = sink->views;
     const float *grad = (const float *)sink->grad;
-    const size_t own_at = sink->own_at, count = sink->count;
+    const size_t own_at = sink->own_at;
     float *residual = sink->residual, *y = sink->y;
     for (; i + 16 <= end; i += 16) {
         GCOMP__F(v) p = GCOMP__F(add)(GCOMP__F(load)(grad + i), GCOMP__F(load)(residual + i));
@@ -3716,7 +3842,7 @@ GCOMP__INLINE size_t GCOMP__F(commit_driver)(const gcomp__sink *sink, size_t i, 
 }
 
 /* The kernels of a block method, encoding and decoding apart, so that methods can share either; and a method of one kernel.
-   early: 0, 1, 2 (looks ahead inline) or 3 (subtracts u->b first); measure: what a late scale is made from. */
+   early: 0, 1, or 2 (subtracts u->offset); measure: what a late scale is made from. */
 #define GCOMP__BLOCK_ENCODE(name, quant, code16, scale_bytes, early, measure) \
     static void GCOMP__F(name##_encode)(const gcomp__span *span) \
     { \
@@ -3731,7 +3857,8 @@ GCOMP__INLINE size_t GCOMP__F(commit_driver)(const gcomp__sink *sink, size_t i, 
     } \
     static size_t GCOMP__F(name##_commit)(const gcomp__sink *sink, size_t i, size_t end) \
     { \
-        return GCOMP__F(commit_driver)(sink, i, end, GCOMP__F(deq), code16, scale_bytes); \
+        if (sink->count == 2) return GCOMP__F(commit_driver)(sink, i, end, 2, GCOMP__F(deq), code16, scale_bytes); \
+        return GCOMP__F(commit_driver)(sink, i, end, sink->count, GCOMP__F(deq), code16, scale_bytes); \
     }
 #define GCOMP__BLOCK_OF(encoder, decoder) \
     {GCOMP__F(encoder##_encode), GCOMP__F(decoder##_decode), GCOMP__F(decoder##_commit)}
@@ -4309,24 +4436,43 @@ static gcomp_result gcomp__check_scales(const gcomp__view *view, int *large)
     return GCOMP_OK;
 }
 
+/* Is there a code that is none? Eight bytes at a time. */
+static int gcomp__bad_codes(const gcomp__view *view)
+{
+    const uint64_t each = 0x0101010101010101u, room = each * (0x7fu - (unsigned)view->form.last_code);
+    const uint8_t *c = view->codes, *end = view->body + view->bytes;
+    uint64_t bad = 0;
+    if (view->form.check == GCOMP__PAIRS) {
+        for (; end - c >= 8; c += 8) {
+            uint64_t x = gcomp__get64(c);
+            bad |= x & ~(x >> 1) & each * 0x55;
+        }
+        for (; c < end; c++) bad |= c[0] & ~(c[0] >> 1) & 0x55u;
+    } else if (view->form.check == GCOMP__BYTES) {
+        for (; end - c >= 8; c += 8) bad |= ((gcomp__get64(c) & each * 0x7f) + room) & each * 0x80;
+        for (; c < end; c++) bad |= (c[0] & 0x7fu) > (unsigned)view->form.last_code;
+    } else if (view->form.check == GCOMP__EXPONENTS) {
+        for (; end - c >= 18; c += 18) {
+            uint64_t x = ~gcomp__get64(c), y = ~gcomp__get64(c + 8); /* is a byte zero? */
+            bad |= ((x - each) & ~x & each * 0x80) | ((y - each) & ~y & each * 0x80);
+        }
+    }
+    return bad != 0;
+}
+
 /* Scales finite, decoded values finite, padding zero. */
 static gcomp_result gcomp__block_check(const gcomp__view *view)
 {
     const unsigned code16 = view->form.code16;
     size_t last = view->n % 16, used = last * code16 / 2 % 8, i, count;
     float tile[GCOMP__TILE];
-    int look = (view->method->flags & GCOMP__LOOK) != 0;
+    int look = view->form.check == GCOMP__LOOK;
     GCOMP__TRY(gcomp__check_scales(view, &look));
     if (last && code16 < 16 && used) {
         uint8_t byte = view->body[view->bytes - 1];
         if (view->form.first_high ? byte & 0xffu >> used : (unsigned)byte >> used) return GCOMP_RESERVED_BITS;
     }
-    if (view->form.last_code) {
-        const uint8_t *c = view->codes;
-        uint32_t worst = 0;
-        for (i = 0; i < view->n; i++) worst = (c[i] & 0x7fu) > worst ? c[i] & 0x7fu : worst;
-        if (worst > (uint32_t)view->form.last_code) return GCOMP_CORRUPT;
-    }
+    if (gcomp__bad_codes(view)) return GCOMP_CORRUPT;
     if (last && code16 == 18) { /* a whole group: what lies behind the end is zero */
         view->kernels->decode(view, view->n - last, 16, tile, GCOMP__STORE, 1);
         for (i = last; i < 16; i++)
@@ -4449,10 +4595,11 @@ static void gcomp__none_form(const double *param, gcomp__form *form)
 {
     (void)param;
     form->code16 = 64;
+    form->check = GCOMP__LOOK;
 }
 
 static const gcomp__method gcomp__row_none = {
-    "none", 1, GCOMP__LOOK | GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT | GCOMP__VALUES, {GCOMP__SUM, 0, 0}, GCOMP__NO_PARAMS,
+    "none", 1, GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT | GCOMP__VALUES, {GCOMP__SUM, 0, 0}, GCOMP__NO_PARAMS,
     gcomp__none_form, GCOMP__BLOCK_FUNCTIONS,
     gcomp__none_sum_floats, NULL, NULL, NULL, gcomp__none_make, gcomp__none_commit};
 #endif
@@ -4477,10 +4624,11 @@ static void gcomp__fp16_form(const double *param, gcomp__form *form)
 {
     (void)param;
     form->code16 = 32;
+    form->check = GCOMP__LOOK;
 }
 
 static const gcomp__method gcomp__row_fp16 = {
-    "fp16", 2, GCOMP__LOOK | GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT | GCOMP__VALUES,
+    "fp16", 2, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT | GCOMP__VALUES,
     {GCOMP__GATHER, 0, 0}, GCOMP__NO_PARAMS, gcomp__fp16_form, GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
 #endif
 #else
@@ -4507,10 +4655,11 @@ static void gcomp__bf16_form(const double *param, gcomp__form *form)
 {
     (void)param;
     form->code16 = 32;
+    form->check = GCOMP__LOOK;
 }
 
 static const gcomp__method gcomp__row_bf16 = {
-    "bf16", 3, GCOMP__LOOK | GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT | GCOMP__VALUES,
+    "bf16", 3, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT | GCOMP__VALUES,
     {GCOMP__GATHER, 0, 0}, GCOMP__NO_PARAMS, gcomp__bf16_form, GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
 #endif
 #else
@@ -4659,12 +4808,13 @@ GCOMP__BLOCK_METHOD(twobit, 4, 0, 0, GCOMP__MOST)
 static void gcomp__twobit_form(const double *param, gcomp__form *form)
 {
     form->code16 = 4;
+    form->check = GCOMP__PAIRS;
     form->first_high = 1;
     form->constant = (float)param[0];
 }
 
 static const gcomp__method gcomp__row_twobit = {
-    "twobit", 10, GCOMP__LOOK | GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
+    "twobit", 10, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
     {GCOMP__NUMBER("threshold", 0.5, 1e-30, 1e30, 32), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, gcomp__twobit_form,
     GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
 #endif
@@ -4707,12 +4857,6 @@ static const gcomp__method gcomp__row_threshold1 = {
 /* ---------------- levels: p / d as a whole number q, decoded as d * q. What int, qsgd and terngrad share: rounded to nearest
    or with the probability of the fraction, in 2, 4, 8 or 16 bits, as two's complement. They differ in how d is found. */
 #if !defined(GCOMP_WITHOUT_INT) || !defined(GCOMP_WITHOUT_QSGD) || !defined(GCOMP_WITHOUT_TERNGRAD)
-GCOMP__INLINE GCOMP__F(w) GCOMP__F(stochastic)(GCOMP__F(v) x, const gcomp__unit *u, size_t i)
-{
-    GCOMP__F(w) q = GCOMP__F(dithered)(GCOMP__F(abs)(x), u->words, i);
-    return GCOMP__F(signed)(GCOMP__F(wmin)(q, GCOMP__F(wsplat)((int32_t)u->levels)), GCOMP__F(wsar)(GCOMP__F(words)(x), 31));
-}
-
 #define GCOMP__LEVELS(bits, put, get) \
     GCOMP__INLINE void GCOMP__F(nearest##bits##_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i) \
     { \
@@ -4723,7 +4867,7 @@ GCOMP__INLINE GCOMP__F(w) GCOMP__F(stochastic)(GCOMP__F(v) x, const gcomp__unit 
     } \
     GCOMP__INLINE void GCOMP__F(stochastic##bits##_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i) \
     { \
-        GCOMP__F(w) q = GCOMP__F(stochastic)(x, u, i); \
+        GCOMP__F(w) q = GCOMP__F(dithered)(bits == 2 ? GCOMP__F(clamp)(x, 1.0f) : x, u->words, i); \
         put; \
     } \
     GCOMP__INLINE GCOMP__F(v) GCOMP__F(levels##bits##_deq)(const uint8_t *code, const gcomp__unit *u) \
@@ -4774,17 +4918,16 @@ static void gcomp__levels_form(gcomp__form *form, unsigned size, int stochastic,
     } \
     GCOMP__INLINE void GCOMP__F(random_affine##bits##_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i) \
     { \
-        GCOMP__F(v) up = GCOMP__F(add)(x, GCOMP__F(splat)((float)(1 << (bits - 1)))), zero = GCOMP__F(splat)(0); \
-        GCOMP__F(w) q = GCOMP__F(dithered)(GCOMP__F(pick)(GCOMP__F(lt0)(up), zero, up), u->words, i); \
-        q = GCOMP__F(wsub)(GCOMP__F(wmin)(q, GCOMP__F(wsplat)((1 << bits) - 1)), GCOMP__F(wsplat)(1 << (bits - 1))); \
+        GCOMP__F(w) q = GCOMP__F(dithered)(x, u->words, i); \
+        q = GCOMP__F(wmax)(GCOMP__F(wmin)(q, GCOMP__F(wsplat)((1 << (bits - 1)) - 1)), GCOMP__F(wsplat)(-(1 << (bits - 1)))); \
         put; \
     } \
     GCOMP__INLINE GCOMP__F(v) GCOMP__F(affine##bits##_deq)(const uint8_t *code, const gcomp__unit *u) \
     { \
         return GCOMP__F(add)(GCOMP__F(mul)(GCOMP__F(number)(get), GCOMP__F(splat)(u->a)), GCOMP__F(splat)(u->b)); \
     } \
-    GCOMP__BLOCK_ENCODE(near_affine##bits, near_affine##bits##_quant, 2 * bits, 8, 3, GCOMP__MOST) \
-    GCOMP__BLOCK_ENCODE(random_affine##bits, random_affine##bits##_quant, 2 * bits, 8, 3, GCOMP__MOST) \
+    GCOMP__BLOCK_ENCODE(near_affine##bits, near_affine##bits##_quant, 2 * bits, 8, 2, GCOMP__MOST) \
+    GCOMP__BLOCK_ENCODE(random_affine##bits, random_affine##bits##_quant, 2 * bits, 8, 2, GCOMP__MOST) \
     GCOMP__BLOCK_DECODE(affine##bits, affine##bits##_deq, 2 * bits, 8)
 GCOMP__AFFINE(2, GCOMP__F(put2)(code, q, 0), GCOMP__F(get2)(code, 0))
 GCOMP__AFFINE(4, GCOMP__F(put4)(code, q), GCOMP__F(get4)(code))
@@ -4799,6 +4942,7 @@ static const gcomp__block_kernels GCOMP__F(int_kernels)[] = {
 static void gcomp__int_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
 {
     double most = (double)gcomp__float(m->worst);
+    if (gcomp__simple_step(u, m->worst, form->levels)) return;
     gcomp__step_of(u, most / (double)form->levels, most, (double)form->levels);
 }
 
@@ -4822,11 +4966,13 @@ static void gcomp__int_form(const double *param, gcomp__form *form)
     const int stochastic = param[2] != 0;
     gcomp__levels_form(form, size, stochastic, (double)((1 << ((2 << size) - 1)) - 1), (size_t)param[1]);
     form->fit = gcomp__int_fit;
+    form->steps = 1;
     if (param[3] != 0) {
         form->kernel = 8 + size + (stochastic ? 3 : 0);
         form->scale_bytes = 8;
         form->measure = GCOMP__RANGE;
         form->fit = gcomp__affine_fit;
+        form->steps = 0;
     }
 }
 
@@ -4850,6 +4996,7 @@ static const gcomp__block_kernels GCOMP__F(qsgd_kernels)[] = {GCOMP__LEVEL_KERNE
 static void gcomp__qsgd_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
 {
     double norm = form->measure == GCOMP__L2 ? gcomp__sqrt(m->sum) : (double)gcomp__float(m->worst);
+    if (form->steps && gcomp__simple_step(u, m->worst, form->levels)) return;
     gcomp__step_of(u, norm / (double)form->levels, (double)gcomp__float(m->worst), (double)form->levels);
 }
 
@@ -4858,6 +5005,7 @@ static void gcomp__qsgd_form(const double *param, gcomp__form *form)
     double s = param[0];
     gcomp__levels_form(form, s > 127 ? 3 : s > 7 ? 2 : s > 1 ? 1 : 0, 1, s, (size_t)param[2]);
     form->measure = param[1] != 0 ? GCOMP__L2 : GCOMP__MOST;
+    form->steps = form->measure == GCOMP__MOST;
     form->fit = gcomp__qsgd_fit;
 }
 
@@ -4913,11 +5061,10 @@ static const gcomp__method gcomp__row_terngrad = {
 #define GCOMP__LIST_natural(X) X(natural)
 GCOMP__INLINE void GCOMP__F(natural_quant)(uint8_t *code, GCOMP__F(v) p, const gcomp__unit *u, size_t i)
 {
-    GCOMP__F(w) b = GCOMP__F(wand)(GCOMP__F(words)(p), GCOMP__F(wsplat)(0x7fffffff)), up, e;
-    GCOMP__F(w) fraction = GCOMP__F(wand)(b, GCOMP__F(wsplat)(0x7fffff));
-    GCOMP__F(w) low = GCOMP__F(wshl)(GCOMP__F(wand)(fraction, GCOMP__F(wsplat)(127)), 9);
-    up = GCOMP__F(chance)(GCOMP__F(wshr)(fraction, 7), low, u->words, i);
-    e = GCOMP__F(wmin)(GCOMP__F(wsub)(GCOMP__F(wshr)(b, 23), up), GCOMP__F(wsplat)(254));
+    GCOMP__F(w) b = GCOMP__F(wand)(GCOMP__F(words)(p), GCOMP__F(wsplat)(0x7fffffff)), e;
+    GCOMP__F(v) t = GCOMP__F(number)(GCOMP__F(wand)(b, GCOMP__F(wsplat)(0x7fffff)));
+    e = GCOMP__F(raised)(GCOMP__F(wshr)(b, 23), GCOMP__F(mul)(t, GCOMP__F(splat)(1.0f / 128)), u->words, i);
+    e = GCOMP__F(wmin)(e, GCOMP__F(wsplat)(254));
     GCOMP__F(put8)(code, GCOMP__F(wsar)(GCOMP__F(wshl)(e, 24), 24));
     gcomp__put16(code + 16, GCOMP__F(lt0)(p));
 }
@@ -4933,11 +5080,12 @@ static void gcomp__natural_form(const double *param, gcomp__form *form)
 {
     (void)param;
     form->code16 = 18;
+    form->check = GCOMP__EXPONENTS;
     form->stochastic = 1;
 }
 
 static const gcomp__method gcomp__row_natural = {
-    "natural", 15, GCOMP__LOOK | GCOMP__UNBIASED | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
+    "natural", 15, GCOMP__UNBIASED | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
     GCOMP__NO_PARAMS, gcomp__natural_form, GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
 #endif
 #else
@@ -4949,21 +5097,17 @@ static const gcomp__method gcomp__row_natural = {
    Horvath et al., MSML 2022. */
 #ifndef GCOMP_WITHOUT_NATURALDITHER
 #define GCOMP__LIST_naturaldither(X) X(naturaldither)
-GCOMP__INLINE GCOMP__F(w) GCOMP__F(natural_level)(GCOMP__F(v) x, const gcomp__unit *u, size_t i)
+GCOMP__HEAVY GCOMP__F(w) GCOMP__F(natural_level)(GCOMP__F(v) x, const gcomp__unit *u, size_t i)
 {
     const int32_t s = (int32_t)u->levels, lowest = 128 - s; /* exponent of 2^(1-s) */
-    GCOMP__F(v) size = GCOMP__F(abs)(x), rest;
-    GCOMP__F(w) b = GCOMP__F(words)(size), e = GCOMP__F(wshr)(b, 23), small = GCOMP__F(wgt)(GCOMP__F(wsplat)(lowest), e);
-    GCOMP__F(w) fraction = GCOMP__F(wand)(b, GCOMP__F(wsplat)(0x7fffff)), high, low, q;
-    rest = GCOMP__F(mul)(size, GCOMP__F(floats)(GCOMP__F(wsplat)((127 + s - 1 + 16) << 23))); /* below 2^(1-s): 0 or 1 */
-    rest = GCOMP__F(floats)(GCOMP__F(wand)(GCOMP__F(words)(rest), small));
-    high = GCOMP__F(trunc)(rest);
-    low = GCOMP__F(trunc)(GCOMP__F(mul)(GCOMP__F(sub)(rest, GCOMP__F(number)(high)), GCOMP__F(splat)(65536.0f)));
-    fraction = GCOMP__F(wsub)(fraction, GCOMP__F(wand)(fraction, small));
-    high = GCOMP__F(wor)(high, GCOMP__F(wshr)(fraction, 7));
-    low = GCOMP__F(wor)(low, GCOMP__F(wshl)(GCOMP__F(wand)(fraction, GCOMP__F(wsplat)(127)), 9));
+    GCOMP__F(v) size = GCOMP__F(abs)(x), t, below;
+    GCOMP__F(w) b = GCOMP__F(words)(size), e = GCOMP__F(wshr)(b, 23), small = GCOMP__F(wgt)(GCOMP__F(wsplat)(lowest), e), q;
+    t = GCOMP__F(mul)(GCOMP__F(number)(GCOMP__F(wand)(b, GCOMP__F(wsplat)(0x7fffff))), GCOMP__F(splat)(1.0f / 128));
+    below = GCOMP__F(mul)(size, GCOMP__F(floats)(GCOMP__F(wsplat)((127 + s - 1 + 16) << 23))); /* below 2^(1-s): 0 or 1 */
+    q = GCOMP__F(wand)(GCOMP__F(wxor)(GCOMP__F(words)(t), GCOMP__F(words)(below)), small);
+    t = GCOMP__F(floats)(GCOMP__F(wxor)(GCOMP__F(words)(t), q));
     q = GCOMP__F(wmax)(GCOMP__F(wsub)(e, GCOMP__F(wsplat)(lowest - 1)), GCOMP__F(wsplat)(0));
-    q = GCOMP__F(wsub)(q, GCOMP__F(chance)(high, low, u->words, i));
+    q = GCOMP__F(raised)(q, t, u->words, i);
     return GCOMP__F(signed)(GCOMP__F(wmin)(q, GCOMP__F(wsplat)(s)), GCOMP__F(wsar)(GCOMP__F(words)(x), 31));
 }
 GCOMP__INLINE GCOMP__F(v) GCOMP__F(natural_value)(GCOMP__F(w) c, const gcomp__unit *u)
@@ -5006,6 +5150,7 @@ static void gcomp__naturaldither_form(const double *param, gcomp__form *form)
 {
     form->kernel = param[0] > 7;
     form->code16 = param[0] > 7 ? 16 : 8;
+    form->check = param[0] > 7 ? GCOMP__LOOK : GCOMP__ALL_CODES;
     form->scale_bytes = 4;
     form->block = (size_t)param[2];
     form->measure = param[1] != 0 ? GCOMP__L2 : GCOMP__MOST;
@@ -5015,7 +5160,7 @@ static void gcomp__naturaldither_form(const double *param, gcomp__form *form)
 }
 
 static const gcomp__method gcomp__row_naturaldither = {
-    "naturaldither", 14, GCOMP__LOOK | GCOMP__UNBIASED | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
+    "naturaldither", 14, GCOMP__UNBIASED | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
     {GCOMP__COUNT("levels", 7, 1, 100, 7), GCOMP__ONE_OF("norm", 0, 1, 0, "max|l2|"), GCOMP__BLOCKS("bucket", 512), GCOMP__NONE},
     gcomp__naturaldither_form, GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
 #endif
@@ -5025,19 +5170,16 @@ static const gcomp__method gcomp__row_naturaldither = {
 
 /* ---------------- small floats: what fp8 and mx share. Code: sign, exponent, mantissa; rounded to nearest even, saturating. */
 #if !defined(GCOMP_WITHOUT_FP8) || !defined(GCOMP_WITHOUT_MX)
-/* The code without its sign of |x|; `mantissa` bits, exponent bias, and the largest code are constants. */
+/* The code without its sign of |x| < 2^100; `mantissa` bits, exponent bias, and the largest code are constants. */
 GCOMP__INLINE GCOMP__F(w) GCOMP__F(small_float)(GCOMP__F(v) x, int mantissa, int bias, int32_t last)
 {
-    const int cut = 23 - mantissa;
-    const int32_t magic = (127 + 1 - bias + cut) << 23; /* a float whose last bit is the smallest step of the format */
-    GCOMP__F(v) size = GCOMP__F(abs)(x);
-    GCOMP__F(w) b = GCOMP__F(words)(size), odd = GCOMP__F(wand)(GCOMP__F(wshr)(b, cut), GCOMP__F(wsplat)(1)), normal, tiny, small;
-    normal = GCOMP__F(wadd)(GCOMP__F(wadd)(b, GCOMP__F(wsplat)((1 << (cut - 1)) - 1)), odd);
-    normal = GCOMP__F(wsub)(GCOMP__F(wshr)(normal, cut), GCOMP__F(wsplat)((127 - bias) << mantissa));
-    tiny = GCOMP__F(words)(GCOMP__F(add)(size, GCOMP__F(floats)(GCOMP__F(wsplat)(magic))));
-    tiny = GCOMP__F(wsub)(tiny, GCOMP__F(wsplat)(magic));
-    small = GCOMP__F(wgt)(GCOMP__F(wsplat)((128 - bias) << 23), b);
-    normal = GCOMP__F(wor)(GCOMP__F(wand)(tiny, small), GCOMP__F(wsub)(normal, GCOMP__F(wand)(normal, small)));
+    const int cut = 23 - mantissa, least = 128 - bias; /* exponent of the smallest normal number, biased as a float's */
+    GCOMP__F(w) b = GCOMP__F(words)(GCOMP__F(abs)(x)), e, unit, normal;
+    e = GCOMP__F(wmax)(GCOMP__F(wand)(b, GCOMP__F(wsplat)(0x7f800000)), GCOMP__F(wsplat)(least << 23));
+    unit = GCOMP__F(wadd)(e, GCOMP__F(wsplat)(cut << 23)); /* a float whose last bit is the step of the code: adding it rounds */
+    normal = GCOMP__F(words)(GCOMP__F(add)(GCOMP__F(floats)(b), GCOMP__F(floats)(unit)));
+    normal = GCOMP__F(wsub)(normal, unit); /* steps: 2^mantissa .. 2^(mantissa + 1), fewer below the smallest normal */
+    normal = GCOMP__F(wadd)(normal, GCOMP__F(wshr)(GCOMP__F(wsub)(e, GCOMP__F(wsplat)(least << 23)), cut));
     return GCOMP__F(wmin)(normal, GCOMP__F(wsplat)(last));
 }
 
@@ -5080,6 +5222,7 @@ static const gcomp__block_kernels GCOMP__F(fp8_kernels)[] = {GCOMP__BLOCK_OF(e4m
 static void gcomp__fp8_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
 {
     double most = (double)gcomp__float(m->worst);
+    if (gcomp__simple_step(u, m->worst, form->levels)) return;
     gcomp__step_of(u, most / (double)form->levels, most, (double)form->levels);
 }
 
@@ -5091,7 +5234,9 @@ static void gcomp__fp8_form(const double *param, gcomp__form *form)
     form->block = (size_t)param[1];
     form->early = 1;
     form->levels = param[0] != 0 ? 57344.0f : 448.0f;
+    form->check = GCOMP__BYTES;
     form->last_code = param[0] != 0 ? 0x7b : 0x7e;
+    form->steps = 1;
     form->fit = gcomp__fp8_fit;
 }
 
@@ -5133,7 +5278,7 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(mxint_deq)(const uint8_t *code, const gcomp__
     return GCOMP__F(mul)(q, GCOMP__F(splat)(u->a));
 }
 #define GCOMP__MX(name, format, code16) \
-    GCOMP__BLOCK_ENCODE(name, format##_quant, code16, 1, 2, GCOMP__MOST) GCOMP__BLOCK_DECODE(name, format##_deq, code16, 1)
+    GCOMP__BLOCK_ENCODE(name, format##_quant, code16, 1, 1, GCOMP__MOST) GCOMP__BLOCK_DECODE(name, format##_deq, code16, 1)
 GCOMP__MX(mx_e2m1, e2m1, 8)
 GCOMP__MX(mx_e4m3, e4m3, 16)
 GCOMP__MX(mx_e5m2, e5m2, 16)
@@ -5161,6 +5306,7 @@ static void gcomp__mx_form(const double *param, gcomp__form *form)
     form->early = 1;
     form->constant = (float)largest[(int)param[0]];
     form->last_code = last[(int)param[0]];
+    form->check = form->last_code ? GCOMP__BYTES : GCOMP__ALL_CODES;
     form->fit = gcomp__mx_fit;
 }
 
