@@ -3248,7 +3248,7 @@ GCOMP__INLINE gcomp__w16_scalar gcomp__load_words_scalar(const int32_t *p)
 }
 GCOMP__INLINE void gcomp__store_words_scalar(int32_t *to, gcomp__w16_scalar w) { memcpy(to, &w, sizeof w); }
 #undef GCOMP__HEAVY
-#define GCOMP__HEAVY GCOMP__NOINLINE /* the arrays of long functions would fill the stack */
+#define GCOMP__HEAVY GCOMP__NOINLINE /* one driver for all methods: half the code and half the time to compile */
 #define GCOMP__PASS scalar
 #define GCOMP__PASS_ISA GCOMP_ISA_SCALAR
 #define GCOMP__LAST
@@ -3680,7 +3680,7 @@ GCOMP__NOINLINE uint32_t GCOMP__F(look_ahead)(const gcomp__span *span, size_t i,
    the next but one is measured, if its largest |p| is all it takes. Late ones are known after the codes of the block. Either way
    one pass over memory is enough. All behind `span` are constants. The last elements of the tensor come as 16 with zeros
    behind; where there is no residual, 16 times -0 stands for it: so each method's quant is compiled once a set. */
-GCOMP__INLINE void GCOMP__F(encode_driver)(const gcomp__span *span, GCOMP__F(quant) quant, size_t code16, size_t scale_bytes,
+GCOMP__HEAVY void GCOMP__F(encode_driver)(const gcomp__span *span, GCOMP__F(quant) quant, size_t code16, size_t scale_bytes,
                                            int early, int measure)
 {
     const gcomp__encode_job *job = span->job;
@@ -3767,7 +3767,7 @@ GCOMP__INLINE void GCOMP__F(encode_driver)(const gcomp__span *span, GCOMP__F(qua
 }
 
 /* Elements i .. i + count - 1 of a payload, by STORE, ADD or FRESH (which adds to zero). */
-GCOMP__INLINE void GCOMP__F(decode_driver)(const gcomp__view *view, size_t i, size_t count, float *y, int ending, float weight,
+GCOMP__HEAVY void GCOMP__F(decode_driver)(const gcomp__view *view, size_t i, size_t count, float *y, int ending, float weight,
                                            GCOMP__F(deq) deq, size_t code16, size_t scale_bytes)
 {
     const GCOMP__F(v) f = GCOMP__F(splat)(weight);
@@ -3812,7 +3812,7 @@ GCOMP__INLINE void GCOMP__F(decode_driver)(const gcomp__view *view, size_t i, si
 
 /* The common commit in one pass: float gradient, scale 1, a residual, the own payload among those of one method. `count`
    is a constant where that pays. Returns where it stopped: fewer than 16 elements before the end. */
-GCOMP__INLINE size_t GCOMP__F(commit_driver)(const gcomp__sink *sink, size_t i, size_t end, size_t count, GCOMP__F(deq) deq,
+GCOMP__HEAVY size_t GCOMP__F(commit_driver)(const gcomp__sink *sink, size_t i, size_t end, size_t count, GCOMP__F(deq) deq,
                                              size_t code16, size_t scale_bytes)
 {
     const GCOMP__F(v) f = GCOMP__F(splat)(sink->weight);
