@@ -257,7 +257,7 @@ GCOMP_API int gcomp_version(void);
     X(GCOMP_ISA_UNAVAILABLE, -8, "the instruction set is unknown or not available here") \
     X(GCOMP_WRONG_STATE, -9, "the call does not fit the state of the object") \
     X(GCOMP_DUPLICATE_NAME, -10, "a tensor of this name exists") \
-    X(GCOMP_MISSING_CALLBACK, -11, "a callback that is needed is NULL") \
+    X(GCOMP_MISSING_CALLBACK, -11, "a callback that is needed is NULL, or cannot sum what is needed") \
     X(GCOMP_TRUNCATED, -20, "the payload ends before its content") \
     X(GCOMP_TRAILING_BYTES, -21, "bytes follow the end of the payload") \
     X(GCOMP_NOT_A_PAYLOAD, -22, "the bytes do not begin like a payload") \
@@ -286,7 +286,16 @@ GCOMP_API const char *gcomp_result_string(gcomp_result result);
 /* The name of a result code, "GCOMP_OK". Never NULL. */
 GCOMP_API const char *gcomp_result_name(gcomp_result result);
 
-typedef enum gcomp_dtype { GCOMP_F32 = 0, GCOMP_F16 = 1, GCOMP_BF16 = 2, GCOMP_U8 = 3 } gcomp_dtype;
+/* Gradients are of the first three; the integers are what transports carry. */
+typedef enum gcomp_dtype {
+    GCOMP_F32 = 0,
+    GCOMP_F16 = 1,
+    GCOMP_BF16 = 2,
+    GCOMP_U8 = 3,
+    GCOMP_I8 = 4,
+    GCOMP_I16 = 5,
+    GCOMP_I32 = 6
+} gcomp_dtype;
 
 /* Instruction sets. AUTO: the environment variable GCOMP_ISA (scalar, avx2, avx512, neon), else the best of the machine. */
 typedef enum gcomp_isa {
@@ -440,12 +449,18 @@ typedef struct gcomp_comm {
     void *user;
     int rank;   /* 0 .. world - 1 */
     int world;  /* 0: 1 */
-    /* data[count] <- sum over the workers, in place, with the same bits on all. dtype is GCOMP_F32. */
+    /* data[count] <- sum over the workers, in place, with the same bits on all. dtype is GCOMP_F32 or an integer that
+       allreduce_dtypes names; sums of integers never overflow. */
     int (*allreduce)(void *user, void *data, size_t count, gcomp_dtype dtype);
     /* all[world * bytes] <- mine[bytes] of every worker, in rank order. */
     int (*allgather)(void *user, const void *mine, void *all, size_t bytes);
     /* Optional, sends no padding: all + w * stride <- bytes[w] bytes of worker w; mine has bytes[rank]. */
     int (*allgatherv)(void *user, const void *mine, void *all, const size_t *bytes, size_t stride);
+    /* Optional: data[count] <- the largest of the workers' floats, in place. Without it they are gathered. */
+    int (*allreduce_max)(void *user, float *data, size_t count);
+    /* What allreduce can sum beside floats, for codecs that need it (intsum): 1u << GCOMP_I8 | 1u << GCOMP_I16 | ...
+       Also for users who drive the step and set no callback. */
+    unsigned allreduce_dtypes;
 } gcomp_comm;
 
 /* Everything about an object, copied when it is opened. All zero: one worker, no compression. */
@@ -479,15 +494,16 @@ typedef struct gcomp_tensor {
 } gcomp_tensor;
 
 /* Opens an object. On error *gc is NULL and desc->why tells the reason.
-   Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_BAD_CODEC, GCOMP_ISA_UNAVAILABLE, GCOMP_OUT_OF_MEMORY. */
+   Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_BAD_CODEC, GCOMP_ISA_UNAVAILABLE, GCOMP_OUT_OF_MEMORY, or
+   GCOMP_MISSING_CALLBACK: the codec sums integers that comm.allreduce_dtypes does not name. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_open(gcomp **gc, const gcomp_desc *desc);
 
 /* Frees everything. NULL is allowed. */
 GCOMP_API void gcomp_close(gcomp *gc);
 
 /* Adds a tensor; its number is the count of those before. Only before the first step.
-   Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_BAD_CODEC, GCOMP_DUPLICATE_NAME, GCOMP_WRONG_STATE, GCOMP_OUT_OF_MEMORY.
-   On error the object is as before. */
+   Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_BAD_CODEC, GCOMP_DUPLICATE_NAME, GCOMP_WRONG_STATE, GCOMP_OUT_OF_MEMORY,
+   GCOMP_MISSING_CALLBACK (as gcomp_open). On error the object is as before. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor);
 
 /* Number of tensors; number of the tensor of that name (count if there is none); elements of a tensor (0 if none). */
@@ -551,7 +567,8 @@ typedef enum gcomp_request_kind {
     GCOMP_WAIT = 0,       /* nothing to hand out until a tensor is ready or a request is done */
     GCOMP_DONE = 1,       /* all communicated: gcomp_step_commit */
     GCOMP_ALLGATHER = 2,  /* recv + w * stride <- bytes[w] bytes (at most stride) of worker w's send */
-    GCOMP_ALLREDUCE = 3   /* recv[count] <- sum over the workers of recv, in place */
+    GCOMP_ALLREDUCE = 3,  /* recv[count] <- sum over the workers of recv, in place */
+    GCOMP_ALLREDUCE_MAX = 4  /* recv[count] <- the largest of the workers, floats, in place */
 } gcomp_request_kind;
 
 typedef struct gcomp_request {
@@ -561,8 +578,8 @@ typedef struct gcomp_request {
     void *recv;
     size_t stride;        /* ALLGATHER: bytes from one worker's place in recv to the next; stride bytes may be read from send */
     const size_t *bytes;  /* ALLGATHER: how many of each worker matter */
-    size_t count;         /* ALLREDUCE: elements */
-    gcomp_dtype dtype;    /* ALLREDUCE: GCOMP_F32 */
+    size_t count;         /* ALLREDUCE, ALLREDUCE_MAX: elements */
+    gcomp_dtype dtype;    /* ALLREDUCE: GCOMP_F32, or an integer of comm.allreduce_dtypes; ALLREDUCE_MAX: GCOMP_F32 */
 } gcomp_request;
 
 /* Begins a step. NULL: all defaults. An error that only this worker has (no memory, a bad scale) does not show here but
@@ -608,7 +625,7 @@ typedef struct gcomp_statistics {
     uint64_t not_finite;       /* gradients of this worker that were refused */
     uint64_t bytes_in;         /* gradient bytes as fp32, all steps */
     uint64_t
-        bytes_out; /* bytes this worker put into collectives, frames included: count * 4 of sums, payload bytes of gathers */
+        bytes_out; /* bytes this worker put into collectives, frames included: elements of sums, payload bytes of gathers */
     double ratio;              /* bytes_in / bytes_out */
     double encode_seconds;     /* all steps, by desc.clock */
     double communicate_seconds;
@@ -1243,7 +1260,25 @@ GCOMP__INLINE uint32_t gcomp__draw(uint64_t words, uint64_t element)
    table at the end of >>codecs. The kernels of a row exist once per instruction set and reach it as `call->kernels`.
    ------------------------------------------------------------------------------------------------ */
 
-enum { GCOMP__NO_ROUND = 0, GCOMP__GATHER = 1, GCOMP__SUM = 2 }; /* kinds of rounds */
+/* Kinds of rounds: a gather of payloads, a sum of floats or of integers, the largest of floats. */
+enum {
+    GCOMP__NO_ROUND,
+    GCOMP__GATHER,
+    GCOMP__SUM,
+    GCOMP__SUM8,
+    GCOMP__SUM16,
+    GCOMP__SUM32,
+    GCOMP__MAX,
+    GCOMP__KINDS
+};
+
+/* Bytes of an element that is summed, and its type. */
+GCOMP__INLINE size_t gcomp__kind_bytes(unsigned kind) { return kind == GCOMP__SUM8 ? 1 : kind == GCOMP__SUM16 ? 2 : 4; }
+
+GCOMP__INLINE gcomp_dtype gcomp__kind_dtype(unsigned kind)
+{
+    return kind == GCOMP__SUM8 ? GCOMP_I8 : kind == GCOMP__SUM16 ? GCOMP_I16 : kind == GCOMP__SUM32 ? GCOMP_I32 : GCOMP_F32;
+}
 
 enum {
     GCOMP__FEEDBACK = 1,          /* keeps a residual unless told otherwise */
@@ -1374,16 +1409,17 @@ typedef struct gcomp__sink {
     int together; /* COMMIT with all of it, of block payloads with one kernel, into and from floats as they are */
 } gcomp__sink;
 
-/* A tensor in a step, for methods that exchange sums. */
+/* A tensor in a step, for methods that exchange sums or the largest of the workers. */
 typedef struct gcomp__work {
     gcomp__call call;
     const gcomp_codec *codec;
     gcomp_input in;
     size_t rows, cols, stack, n;
     float part;      /* 1 / world: contributions are scaled by it before the sum */
+    size_t world;
     float *state;    /* lives from step to step; written by commit only */
     float *local;    /* the row's scratch of this step */
-    float *sums[3];  /* one a round: this worker's contribution, then the sum */
+    float *sums[3];  /* one a round: this worker's contribution, then the sum; integers in rounds of integers */
     float *y;        /* commit: the mean goes here; may be the gradient */
     float *residual; /* commit: NULL or in and out */
 } gcomp__work;
@@ -1404,12 +1440,14 @@ struct gcomp__method {
     gcomp_result (*check)(const gcomp__view *view);        /* everything else */
     void (*decode)(const gcomp__call *call, const gcomp__sink *sink);
     /* sums; NULL in rows without */
-    size_t (*sum_floats)(const gcomp_codec *codec, size_t rows, size_t cols, int round); /* of one matrix of a stack */
+    size_t (*sum_count)(const gcomp_codec *codec, size_t rows, size_t cols, int round); /* elements of one matrix of a stack */
     size_t (*state_floats)(const gcomp_codec *codec, size_t rows, size_t cols);
     size_t (*local_floats)(const gcomp_codec *codec, size_t rows, size_t cols);
     int (*gains)(const gcomp_codec *codec, size_t rows, size_t cols); /* 0: travel uncompressed */
     gcomp_result (*make)(gcomp__work *work, int round);    /* fills sums[round] */
     void (*commit)(gcomp__work *work);
+    void (*kinds)(const gcomp_codec *codec, uint8_t *rounds); /* NULL, or changes the rounds by the parameters */
+    const char *(*misfit)(const gcomp_codec *codec, size_t world); /* NULL, or a sentence on why so many workers cannot use it */
 };
 
 /* One instruction set: its kernels, those of the methods in the order of the table. */
@@ -4512,7 +4550,7 @@ static void gcomp__block_decode(const gcomp__call *call, const gcomp__sink *sink
 
 #define GCOMP__BLOCK_FUNCTIONS \
     gcomp__block_bound, gcomp__block_scratch, gcomp__block_encode, gcomp__block_open, gcomp__block_check, gcomp__block_decode
-#define GCOMP__NO_SUMS NULL, NULL, NULL, NULL, NULL, NULL
+#define GCOMP__NO_SUMS NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 /* Parameters of a row: name, default, smallest, largest, bits in the payload's parameter word. */
 #define GCOMP__NONE {NULL, 0, 0, 0, 0, 0, NULL}
 #define GCOMP__NO_PARAMS {GCOMP__NONE, GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}
@@ -4563,7 +4601,7 @@ typedef struct gcomp__sum_job {
     uint32_t worst;
 } gcomp__sum_job;
 
-static size_t gcomp__none_sum_floats(const gcomp_codec *codec, size_t rows, size_t cols, int round)
+static size_t gcomp__none_sum_count(const gcomp_codec *codec, size_t rows, size_t cols, int round)
 {
     (void)codec;
     return round == 0 ? gcomp__times(rows, cols) : 0;
@@ -4601,7 +4639,7 @@ static void gcomp__none_form(const double *param, gcomp__form *form)
 static const gcomp__method gcomp__row_none = {
     "none", 1, GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT | GCOMP__VALUES, {GCOMP__SUM, 0, 0}, GCOMP__NO_PARAMS,
     gcomp__none_form, GCOMP__BLOCK_FUNCTIONS,
-    gcomp__none_sum_floats, NULL, NULL, NULL, gcomp__none_make, gcomp__none_commit};
+    gcomp__none_sum_count, NULL, NULL, NULL, gcomp__none_make, gcomp__none_commit, NULL, NULL};
 #endif
 
 /* >>method fp16: IEEE binary16, nearest even, saturating at 65504; what is lost stays in the residual. */
@@ -5910,7 +5948,7 @@ static size_t gcomp__powersgd_rank(const gcomp_codec *codec, size_t rows, size_t
     return gcomp__min((size_t)codec->param[0], gcomp__min(rows, cols));
 }
 
-static size_t gcomp__powersgd_sum_floats(const gcomp_codec *codec, size_t rows, size_t cols, int round)
+static size_t gcomp__powersgd_sum_count(const gcomp_codec *codec, size_t rows, size_t cols, int round)
 {
     return gcomp__times(gcomp__powersgd_rank(codec, rows, cols), round == 0 ? rows : round == 1 ? cols : 0);
 }
@@ -6063,8 +6101,8 @@ static void gcomp__powersgd_commit(gcomp__work *work)
 static const gcomp__method gcomp__row_powersgd = {
     "powersgd", 6, GCOMP__FEEDBACK | GCOMP__CONSERVES_MEAN, {GCOMP__SUM, GCOMP__SUM, 0},
     {GCOMP__COUNT("rank", 4, 1, 64, 0), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-    gcomp__powersgd_sum_floats, gcomp__powersgd_state_floats, gcomp__powersgd_state_floats, gcomp__powersgd_gains,
-    gcomp__powersgd_make, gcomp__powersgd_commit};
+    gcomp__powersgd_sum_count, gcomp__powersgd_state_floats, gcomp__powersgd_state_floats, gcomp__powersgd_gains,
+    gcomp__powersgd_make, gcomp__powersgd_commit, NULL, NULL};
 #endif
 #else
 #define GCOMP__LIST_powersgd(X)
@@ -6812,7 +6850,8 @@ typedef struct gcomp__slot {
     gcomp_codec codec;
     const gcomp__method *method;
     float *residual, *state, *staging; /* NULL: none */
-    size_t state_floats, local_floats, sum_floats[3], bound;
+    size_t state_floats, local_floats, sum_count[3], bound;
+    uint8_t rounds[3];
     size_t at_send, at_local, at_sum[3]; /* places in the step's buffers */
     void *grad;                          /* of the step; NULL: skipped */
     size_t length;                       /* of its payload */
@@ -6821,8 +6860,10 @@ typedef struct gcomp__slot {
 
 /* Sizes of the step's buffers. */
 typedef struct gcomp__plan {
-    size_t send, local, sums[3], scratch,
-        fixed; /* bytes, floats, floats, bytes; fixed: what tensors hold all the time, bytes */
+    size_t send, scratch; /* bytes */
+    size_t local;         /* floats */
+    size_t sums[3][GCOMP__KINDS]; /* elements, of each round and kind */
+    size_t fixed;         /* bytes that tensors hold all the time */
 } gcomp__plan;
 
 struct gcomp {
@@ -6838,11 +6879,12 @@ struct gcomp {
     uint8_t *frames; /* one to send, then one of each worker, then the byte counts */
     size_t frames_bytes, *bytes;
     uint8_t *send, *recv;
-    float *local, *sums[3];
+    float *local, *maxima; /* maxima: of all workers, where they are gathered */
+    uint8_t *sums[3][GCOMP__KINDS];
     size_t *cursors;
     gcomp__view *views;
     int phase, round, started;
-    unsigned issued, done; /* bit 0 frame, bit 1 sum, bit 2 gather */
+    unsigned issued, done; /* requests: bit 0 the frames, others the kinds of the round */
     gcomp_result local_error, late_error, last;
     size_t ready_count, stride;
     uint64_t step;
@@ -6909,14 +6951,42 @@ static void gcomp__free(void *user, void *memory, size_t bytes)
 
 static double gcomp__now(const gcomp *gc) { return gc->desc.clock ? gc->desc.clock(gc->desc.clock_user) : 0; }
 
+/* Can the transport carry out what a codec asks for, with so many workers? One alone needs none. */
+static gcomp_result gcomp__transport_suits(const gcomp_desc *d, const gcomp_codec *codec, uint8_t *rounds, gcomp__text *why)
+{
+    const gcomp__method *m = gcomp__method_of(codec->method);
+    const char *misfit = m->misfit ? m->misfit(codec, (size_t)d->comm.world) : NULL;
+    int round;
+    memcpy(rounds, m->rounds, 3);
+    if (m->kinds) m->kinds(codec, rounds);
+    if (misfit) {
+        (void)gcomp__fail_field(why, "comm.world", d->comm.world, misfit);
+        return GCOMP_BAD_CODEC;
+    }
+    for (round = 0; round < 3 && d->comm.world > 1; round++) {
+        gcomp_dtype dtype = gcomp__kind_dtype(rounds[round]);
+        if (dtype == GCOMP_F32 || (d->comm.allreduce_dtypes >> dtype & 1)) continue;
+        gcomp__say(why, "comm.allreduce_dtypes has no bit 1u << ");
+        gcomp__say(why, dtype == GCOMP_I8 ? "GCOMP_I8" : dtype == GCOMP_I16 ? "GCOMP_I16" : "GCOMP_I32");
+        gcomp__say(why, ": comm.allreduce must sum such integers for ");
+        gcomp__say(why, m->name);
+        return GCOMP_MISSING_CALLBACK;
+    }
+    return GCOMP_OK;
+}
+
 /* Fills in defaults; every field is looked at. */
 static gcomp_result gcomp__resolve_desc(gcomp_desc *d, gcomp_codec *codec, const gcomp__set **set, gcomp__text *why)
 {
     gcomp_isa isa = d->isa;
+    uint8_t rounds[3];
     if (d->comm.world == 0) d->comm.world = 1;
     if (d->comm.world < 1) return gcomp__fail_field(why, "comm.world", d->comm.world, "it takes 1 or more workers");
     if (d->comm.rank < 0 || d->comm.rank >= d->comm.world)
         return gcomp__fail_field(why, "comm.rank", d->comm.rank, "it must be from 0 to comm.world - 1");
+    if (d->comm.allreduce_dtypes >> (GCOMP_I32 + 1))
+        return gcomp__fail_field(why, "comm.allreduce_dtypes", (int64_t)d->comm.allreduce_dtypes,
+                                 "a bit 1u << dtype for each that allreduce can sum");
     if (!d->allocator.alloc != !d->allocator.free) {
         gcomp__say(why, "allocator: alloc and free are given together or not at all");
         return GCOMP_INVALID_ARGUMENT;
@@ -6942,6 +7012,7 @@ static gcomp_result gcomp__resolve_desc(gcomp_desc *d, gcomp_codec *codec, const
         return GCOMP_ISA_UNAVAILABLE;
     }
     if (gcomp_codec_parse(codec, d->codec ? d->codec : "none", why->at, why->capacity) != GCOMP_OK) return GCOMP_BAD_CODEC;
+    GCOMP__TRY(gcomp__transport_suits(d, codec, rounds, why));
 #if !defined(GCOMP_NO_GETENV) && !defined(GCOMP_NO_STDLIB)
     if (isa == GCOMP_ISA_AUTO) {
         const char *name = getenv("GCOMP_ISA");
@@ -7065,13 +7136,15 @@ static gcomp_result gcomp__slot_of(gcomp__slot *slot, const gcomp_desc *desc, co
         slot->codec.method = m->wire;
     }
     slot->method = m;
-    if (m->rounds[0] == GCOMP__GATHER) {
-        slot->bound = gcomp_bound(&slot->codec, slot->n);
-        if (!slot->bound) return gcomp__say(why, "too many elements for the codec"), GCOMP_INVALID_ARGUMENT;
+    GCOMP__TRY(gcomp__transport_suits(desc, &slot->codec, slot->rounds, why));
+    for (round = 0; round < 3; round++) {
+        if (slot->rounds[round] == GCOMP__GATHER) {
+            slot->bound = gcomp_bound(&slot->codec, slot->n);
+            if (!slot->bound) return gcomp__say(why, "too many elements for the codec"), GCOMP_INVALID_ARGUMENT;
+        } else if (slot->rounds[round] != GCOMP__NO_ROUND) {
+            slot->sum_count[round] = gcomp__times(m->sum_count(&slot->codec, slot->rows, slot->cols, round), slot->stack);
+        }
     }
-    for (round = 0; round < 3; round++)
-        if (m->rounds[round] == GCOMP__SUM)
-            slot->sum_floats[round] = gcomp__times(m->sum_floats(&slot->codec, slot->rows, slot->cols, round), slot->stack);
     if (m->state_floats) slot->state_floats = m->state_floats(&slot->codec, slot->rows, slot->cols) * slot->stack;
     if (m->local_floats) slot->local_floats = m->local_floats(&slot->codec, slot->rows, slot->cols) * slot->stack;
     return GCOMP_OK;
@@ -7095,18 +7168,35 @@ static void gcomp__plan_add(gcomp__plan *plan, const gcomp_desc *desc, gcomp__sl
     plan->send = gcomp__plus(plan->send, slot->bound);
     plan->local = gcomp__plus(plan->local, slot->local_floats);
     for (round = 0; round < 3; round++) {
-        slot->at_sum[round] = plan->sums[round];
-        plan->sums[round] = gcomp__plus(plan->sums[round], slot->sum_floats[round]);
+        size_t *count = &plan->sums[round][slot->rounds[round]];
+        slot->at_sum[round] = *count;
+        *count = gcomp__plus(*count, slot->sum_count[round]);
     }
     plan->scratch = gcomp__max(plan->scratch, scratch);
 }
 
-/* Bytes of the step's arena: send, world x recv, sums, local, cursors and views. */
+static size_t gcomp__sum_bytes(const gcomp__plan *plan, int round, unsigned kind)
+{
+    return gcomp__round_up(gcomp__times(plan->sums[round][kind], gcomp__kind_bytes(kind)), 4);
+}
+
+/* Bytes for the maxima of all workers in one round. */
+static size_t gcomp__maxima_bytes(const gcomp__plan *plan, size_t world)
+{
+    size_t count = gcomp__max(gcomp__max(plan->sums[0][GCOMP__MAX], plan->sums[1][GCOMP__MAX]), plan->sums[2][GCOMP__MAX]);
+    return world == 1 ? 0 : gcomp__times(gcomp__times(count, 4), world);
+}
+
+/* Bytes of the step's arena: send, world x recv, sums, maxima, local, cursors and views. */
 static size_t gcomp__arena_bytes(const gcomp__plan *plan, size_t world)
 {
-    size_t floats = gcomp__plus(gcomp__plus(plan->sums[0], plan->sums[1]), gcomp__plus(plan->sums[2], plan->local));
+    size_t sums = gcomp__plus(gcomp__times(plan->local, 4), gcomp__maxima_bytes(plan, world));
     size_t payloads = gcomp__times(gcomp__plus(world, 1), gcomp__round_up(plan->send, 64));
-    return gcomp__plus(gcomp__plus(payloads, gcomp__times(floats, 4)),
+    unsigned kind;
+    int round;
+    for (round = 0; round < 3; round++)
+        for (kind = GCOMP__SUM; kind < GCOMP__KINDS; kind++) sums = gcomp__plus(sums, gcomp__sum_bytes(plan, round, kind));
+    return gcomp__plus(gcomp__plus(payloads, sums),
                        gcomp__plus(gcomp__times(world, sizeof(size_t) + sizeof(gcomp__view)), 64));
 }
 
@@ -7277,6 +7367,7 @@ static gcomp_result gcomp__reserve(gcomp *gc)
     size_t world = (size_t)gc->desc.comm.world, bytes = gcomp__arena_bytes(&gc->plan, world),
            send = gcomp__round_up(gc->plan.send, 64);
     uint8_t *at, *had = gc->scratch;
+    unsigned kind;
     int round;
     GCOMP__TRY(gcomp__reserve_scratch(gc));
     if (gc->arena) return GCOMP_OK;
@@ -7299,9 +7390,12 @@ static gcomp_result gcomp__reserve(gcomp *gc)
     gc->local = (float *)(void *)at;
     at += 4 * gc->plan.local;
     for (round = 0; round < 3; round++) {
-        gc->sums[round] = (float *)(void *)at;
-        at += 4 * gc->plan.sums[round];
+        for (kind = GCOMP__SUM; kind < GCOMP__KINDS; kind++) {
+            gc->sums[round][kind] = at;
+            at += gcomp__sum_bytes(&gc->plan, round, kind);
+        }
     }
+    gc->maxima = (float *)(void *)at;
     return GCOMP_OK;
 }
 
@@ -7511,12 +7605,14 @@ static void gcomp__put_frame(gcomp *gc)
         codecs = gc->set->common->crc(codecs, (const uint8_t *)text,
                                       gcomp__min(gcomp_codec_format(&slot->codec, text, sizeof text), sizeof text - 1));
         active = gcomp__crc_number(gc, active, slot->grad ? 1 : 0);
-        if (slot->grad && slot->method->rounds[0] == GCOMP__GATHER) bytes += slot->length;
+        if (slot->grad && slot->rounds[0] == GCOMP__GATHER) bytes += slot->length;
     }
     options = gcomp__crc_number(gc, options, (uint64_t)gc->desc.no_error_feedback);
     options = gcomp__crc_number(gc, options, (uint64_t)gc->desc.no_checksum);
     options = gcomp__crc_number(gc, options, gc->desc.check_every);
     options = gcomp__crc_number(gc, options, gc->desc.comm.allgatherv ? 1 : 0);
+    options = gcomp__crc_number(gc, options, gc->desc.comm.allreduce_max ? 1 : 0);
+    options = gcomp__crc_number(gc, options, gc->desc.comm.allreduce_dtypes);
     memset(f, 0, GCOMP__FRAME);
     memcpy(f, "GCF1", 4);
     gcomp__put32(f + 4, (uint32_t)gc->desc.comm.rank);
@@ -7571,7 +7667,7 @@ static gcomp_result gcomp__frame_agrees(gcomp *gc, size_t w)
     if (memcmp(f + 40, mine + 40, 4)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has another seed than");
     if (memcmp(f + 44, mine + 44, 4))
         return gcomp__disagree(gc, GCOMP_MISMATCH, w,
-                               " has other options (feedback, checksum, check_every, allgatherv) than");
+                               " has other options (feedback, checksum, check_every, allgatherv, allreduce_max or _dtypes) than");
     if (step != gc->step) {
         t = gcomp__sentence(gc);
         gcomp__say(&t, "rank ");
@@ -7667,6 +7763,14 @@ GCOMP_API gcomp_result gcomp_step_begin(gcomp *gc, const gcomp_step *step)
     return GCOMP_OK;
 }
 
+/* A tensor's place in the sums of a round. */
+static float *gcomp__sum_at(const gcomp *gc, const gcomp__slot *slot, int round)
+{
+    unsigned kind = slot->rounds[round];
+    if (kind < GCOMP__SUM) return NULL;
+    return (float *)(void *)(gc->sums[round][kind] + slot->at_sum[round] * gcomp__kind_bytes(kind));
+}
+
 static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
 {
     gcomp__work work;
@@ -7681,9 +7785,10 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
     work.stack = slot->stack;
     work.n = slot->n;
     work.part = 1.0f / (float)gc->desc.comm.world;
+    work.world = (size_t)gc->desc.comm.world;
     work.state = slot->state;
     work.local = gc->local + slot->at_local;
-    for (round = 0; round < 3; round++) work.sums[round] = gc->sums[round] + slot->at_sum[round];
+    for (round = 0; round < 3; round++) work.sums[round] = gcomp__sum_at(gc, slot, round);
     work.y = slot->staging ? slot->staging : (float *)slot->grad;
     work.residual = slot->residual;
     return work;
@@ -7710,7 +7815,7 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
     gcomp_result result;
     if (slot->staging) gc->set->common->widen(slot->staging, slot->grad, slot->dtype, slot->n);
     if (gc->desc.measure) gcomp__measure_p(gc, &work.in, slot->n);
-    if (slot->method->rounds[0] == GCOMP__SUM) return slot->method->make(&work, 0);
+    if (slot->rounds[0] != GCOMP__GATHER) return slot->method->make(&work, 0);
     result = gcomp__encode_as(&work.call, slot->method, &slot->codec, &work.in, slot->n, gc->send + slot->at_send,
                               slot->bound, &slot->length);
     if (result == GCOMP_OK && !gc->desc.no_checksum) gcomp__seal(gc->set, gc->send + slot->at_send, slot->length);
@@ -7734,7 +7839,9 @@ GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
     gc->ready_count++;
     if (!grad && gc->arena) { /* its place in the sums is sent all the same */
         int round;
-        for (round = 0; round < 3; round++) memset(gc->sums[round] + slot->at_sum[round], 0, 4 * slot->sum_floats[round]);
+        for (round = 0; round < 3; round++)
+            if (slot->rounds[round] >= GCOMP__SUM)
+                memset(gcomp__sum_at(gc, slot, round), 0, slot->sum_count[round] * gcomp__kind_bytes(slot->rounds[round]));
     }
     if (grad && (gc->local_error == GCOMP_OK || gc->local_error == GCOMP_NOT_FINITE)) {
         double from = gcomp__now(gc);
@@ -7748,9 +7855,9 @@ GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
     return GCOMP_OK;
 }
 
-static int gcomp__takes_part(const gcomp__slot *slot, int round, int kind)
+static int gcomp__takes_part(const gcomp__slot *slot, int round, unsigned kind)
 {
-    return slot->grad && round < 3 && slot->method->rounds[round] == kind;
+    return slot->grad && round < 3 && slot->rounds[round] == kind;
 }
 
 /* Payloads to the front of the send buffer, in order; the byte counts of all workers; zeros up to the largest. */
@@ -7771,11 +7878,12 @@ static void gcomp__pack_gather(gcomp *gc)
     memset(gc->send + at, 0, gc->stride - at);
 }
 
-static size_t gcomp__sum_count(const gcomp *gc)
+/* Elements of a kind that travel in this round. */
+static size_t gcomp__round_count(const gcomp *gc, unsigned kind)
 {
     size_t i;
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++)
-        if (gcomp__takes_part(gc->tensors + i, gc->round, GCOMP__SUM)) return gc->plan.sums[gc->round];
+        if (gcomp__takes_part(gc->tensors + i, gc->round, kind)) return gc->plan.sums[gc->round][kind];
     return 0;
 }
 
@@ -7836,18 +7944,25 @@ static void gcomp__check_gather(gcomp *gc)
 /* All requests of the round are done: check what came, and prepare the next round. */
 static void gcomp__finish_round(gcomp *gc)
 {
-    size_t count = gcomp__sum_count(gc), i;
+    size_t i;
+    unsigned kind;
     int more = 0;
-    if (gc->issued & 4) gcomp__check_gather(gc);
-    if (count && gc->set->common->worst(gc->sums[gc->round], count) >= 0x7f800000u && gc->late_error == GCOMP_OK)
-        gc->late_error = gcomp__fail(gc, GCOMP_NOT_FINITE, "the sum over the workers is not finite");
+    if (gc->issued >> GCOMP__GATHER & 1) gcomp__check_gather(gc);
+    for (kind = GCOMP__SUM; kind < GCOMP__KINDS; kind++) {
+        if (gcomp__kind_dtype(kind) != GCOMP_F32 || !(gc->issued >> kind & 1) || gc->late_error != GCOMP_OK) continue;
+        if (gc->set->common->worst((const float *)(const void *)gc->sums[gc->round][kind], gc->plan.sums[gc->round][kind]) >=
+            0x7f800000u)
+            gc->late_error = gcomp__fail(gc, GCOMP_NOT_FINITE,
+                                         kind == GCOMP__MAX ? "the largest over the workers is not finite"
+                                                            : "the sum over the workers is not finite");
+    }
     gc->round++;
     gc->issued = gc->done = 1;
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
         gcomp__slot *slot = gc->tensors + i;
-        if (!gcomp__takes_part(slot, gc->round, GCOMP__SUM)) continue;
+        if (!slot->grad || gc->round >= 3 || slot->rounds[gc->round] == GCOMP__NO_ROUND) continue;
         more = 1;
-        if (slot->method->make) {
+        if (slot->rounds[gc->round] >= GCOMP__SUM) {
             gcomp__work work = gcomp__work_of(gc, slot);
             gcomp_result result = slot->method->make(&work, gc->round);
             if (result != GCOMP_OK && gc->late_error == GCOMP_OK)
@@ -7857,11 +7972,12 @@ static void gcomp__finish_round(gcomp *gc)
     if (!more) gc->phase = GCOMP__READY;
 }
 
-/* A request goes out; the clock runs while any is under way. */
-static void gcomp__issue(gcomp *gc, unsigned bit)
+/* A request goes out, of a kind (0: the frames); the clock runs while any is under way. Returns its id. */
+static uint32_t gcomp__issue(gcomp *gc, unsigned kind)
 {
     if (gc->issued == gc->done) gc->clock_from = gcomp__now(gc);
-    gc->issued |= bit;
+    gc->issued |= 1u << kind;
+    return kind ? 8 * ((uint32_t)gc->round + 1) + kind : 1;
 }
 
 static void gcomp__ask_gather(gcomp *gc, gcomp_request *request, uint32_t id, const void *send, void *recv, size_t stride)
@@ -7879,25 +7995,26 @@ static void gcomp__ask_gather(gcomp *gc, gcomp_request *request, uint32_t id, co
 /* The next request of the round, or WAIT; 0 if the round is over. */
 static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
 {
+    unsigned kind;
     size_t i, count;
     int gathers = 0;
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++)
         gathers = gathers || gcomp__takes_part(gc->tensors + i, gc->round, GCOMP__GATHER);
-    count = gcomp__sum_count(gc);
-    if (count && !(gc->issued & 2)) {
-        gcomp__issue(gc, 2);
-        request->kind = GCOMP_ALLREDUCE;
-        request->id = (uint32_t)(2 + 2 * gc->round);
-        request->send = request->recv = gc->sums[gc->round];
+    for (kind = GCOMP__SUM; kind < GCOMP__KINDS; kind++) {
+        if (gc->issued >> kind & 1) continue;
+        count = gcomp__round_count(gc, kind);
+        if (!count) continue;
+        request->id = gcomp__issue(gc, kind);
+        request->kind = kind == GCOMP__MAX ? GCOMP_ALLREDUCE_MAX : GCOMP_ALLREDUCE;
+        request->send = request->recv = gc->sums[gc->round][kind];
         request->count = count;
-        request->dtype = GCOMP_F32;
-        gc->stats.bytes_out += 4 * (uint64_t)count;
+        request->dtype = gcomp__kind_dtype(kind);
+        gc->stats.bytes_out += gcomp__kind_bytes(kind) * (uint64_t)count;
         return 1;
     }
-    if (gathers && !(gc->issued & 4)) {
+    if (gathers && !(gc->issued >> GCOMP__GATHER & 1)) {
         gcomp__pack_gather(gc);
-        gcomp__issue(gc, 4);
-        gcomp__ask_gather(gc, request, (uint32_t)(3 + 2 * gc->round), gc->send, gc->recv, gc->stride);
+        gcomp__ask_gather(gc, request, gcomp__issue(gc, GCOMP__GATHER), gc->send, gc->recv, gc->stride);
         return 1;
     }
     return gc->issued != gc->done;
@@ -7912,8 +8029,7 @@ GCOMP__NOINLINE gcomp_result gcomp__advance(gcomp *gc, gcomp_request *request)
         gcomp__put_frame(gc);
         for (w = 0; w < (size_t)gc->desc.comm.world; w++) gc->bytes[w] = GCOMP__FRAME;
         gc->phase = GCOMP__FRAMES;
-        gcomp__issue(gc, 1);
-        gcomp__ask_gather(gc, request, 1, gc->frames, gc->frames + GCOMP__FRAME, GCOMP__FRAME);
+        gcomp__ask_gather(gc, request, gcomp__issue(gc, 0), gc->frames, gc->frames + GCOMP__FRAME, GCOMP__FRAME);
         return GCOMP_OK;
     }
     if (gc->phase == GCOMP__FRAMES) {
@@ -7946,19 +8062,22 @@ GCOMP_API gcomp_result gcomp_step_next(gcomp *gc, gcomp_request *request)
 
 GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
 {
-    unsigned bit;
+    unsigned kind = id & 7, bit;
     if (!gc) return GCOMP_INVALID_ARGUMENT;
     if (gc->phase != GCOMP__FRAMES && gc->phase != GCOMP__ROUNDS)
         return gcomp__fail(gc, GCOMP_WRONG_STATE, "no request is under way");
-    bit = id == 1 ? 1u : id == (uint32_t)(2 + 2 * gc->round) ? 2u : id == (uint32_t)(3 + 2 * gc->round) ? 4u : 0;
+    bit = id == 1 ? 1u : id >> 3 == (uint32_t)gc->round + 1 && kind ? 1u << kind : 0;
     if (!bit || !(gc->issued & bit) || (gc->done & bit))
         return gcomp__fail(gc, GCOMP_WRONG_STATE, "no request of this id is under way");
     gc->done |= bit;
     if (gc->issued == gc->done) gc->stats.communicate_seconds += gcomp__now(gc) - gc->clock_from;
     if (status != 0) {
         gcomp__text t = gcomp__sentence(gc);
-        gcomp__say(&t, bit == 2 ? "allreduce" : "allgather");
-        gcomp__say(&t, bit == 1 ? " of the frames" : "");
+        gcomp__say(&t, id == 1                ? "allgather of the frames"
+                       : kind == GCOMP__GATHER ? "allgather"
+                       : kind != GCOMP__MAX    ? "allreduce"
+                       : gc->desc.comm.allreduce_max || !gc->desc.comm.allgather ? "allreduce_max"
+                                                                                 : "allgather of the largest");
         gcomp__say(&t, " failed with status ");
         gcomp__say_integer(&t, status);
         return gcomp__end_step(gc, GCOMP_CALLBACK_FAILED);
@@ -7992,7 +8111,7 @@ static void gcomp__commit_gathered(gcomp *gc, gcomp__slot *slot, const gcomp__wo
 GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
 {
     gcomp__work work = gcomp__work_of(gc, slot);
-    if (slot->method->rounds[0] == GCOMP__GATHER) gcomp__commit_gathered(gc, slot, &work);
+    if (slot->bound) gcomp__commit_gathered(gc, slot, &work);
     else slot->method->commit(&work);
     if (gc->desc.measure) {
         gc->y_squares += gc->set->common->squares(work.y, slot->n);
@@ -8052,21 +8171,41 @@ static gcomp_result gcomp__need_callbacks(gcomp *gc)
         return gcomp__fail(gc, GCOMP_MISSING_CALLBACK, "comm.allgather is NULL: every step gathers frames");
     for (i = 0; i < stbds_arrlenu(gc->tensors) && !gc->desc.comm.allreduce; i++) {
         const gcomp__slot *slot = gc->tensors + i;
-        if (slot->method->rounds[0] != GCOMP__SUM) continue;
+        int round, sums = 0;
+        for (round = 0; round < 3; round++) sums |= slot->rounds[round] >= GCOMP__SUM && slot->rounds[round] != GCOMP__MAX;
+        if (!sums) continue;
         return gcomp__fail_tensor(gc, GCOMP_MISSING_CALLBACK, slot->name,
                                   "comm.allreduce is NULL, but its codec exchanges sums");
     }
     return GCOMP_OK;
 }
 
-/* Carries out one request. One worker alone is its own transport. */
-static int gcomp__carry_out(const gcomp_comm *comm, const gcomp_request *request)
+/* The largest of the workers without a callback for it: all are gathered. */
+static int gcomp__gather_largest(const gcomp *gc, float *data, size_t count)
 {
+    int status = gc->desc.comm.allgather(gc->desc.comm.user, data, gc->maxima, 4 * count);
+    size_t world = (size_t)gc->desc.comm.world, w, i;
+    if (status != 0) return status;
+    memcpy(data, gc->maxima, 4 * count);
+    for (w = 1; w < world; w++) {
+        const float *other = gc->maxima + w * count;
+        for (i = 0; i < count; i++) data[i] = other[i] > data[i] ? other[i] : data[i];
+    }
+    return 0;
+}
+
+/* Carries out one request. One worker alone is its own transport. */
+static int gcomp__carry_out(const gcomp *gc, const gcomp_request *request)
+{
+    const gcomp_comm *comm = &gc->desc.comm;
     if (comm->world == 1) {
         if (request->kind == GCOMP_ALLGATHER) memcpy(request->recv, request->send, request->stride);
         return 0;
     }
     if (request->kind == GCOMP_ALLREDUCE) return comm->allreduce(comm->user, request->recv, request->count, request->dtype);
+    if (request->kind == GCOMP_ALLREDUCE_MAX && comm->allreduce_max)
+        return comm->allreduce_max(comm->user, (float *)request->recv, request->count);
+    if (request->kind == GCOMP_ALLREDUCE_MAX) return gcomp__gather_largest(gc, (float *)request->recv, request->count);
     if (comm->allgatherv) return comm->allgatherv(comm->user, request->send, request->recv, request->bytes, request->stride);
     return comm->allgather(comm->user, request->send, request->recv, request->stride);
 }
@@ -8089,7 +8228,7 @@ static gcomp_result gcomp__exchange(gcomp *gc, void *const *grads, float *flat, 
         result = gcomp_step_next(gc, &request);
         if (result != GCOMP_OK) return result;
         if (request.kind == GCOMP_DONE) return gcomp_step_commit(gc);
-        status = gcomp__carry_out(&gc->desc.comm, &request);
+        status = gcomp__carry_out(gc, &request);
         GCOMP__TRY(gcomp_step_done(gc, request.id, status));
     }
 }

@@ -75,22 +75,41 @@ static inline int gcomp_mpi_open(gcomp_mpi *mpi, MPI_Comm comm)
     return error;
 }
 
+/* data[count] of `bytes` each <- their sum or maximum over the workers, in place, in pieces. */
+static inline int gcomp_mpi_reduce(const gcomp_mpi *mpi, void *data, size_t count, size_t bytes,
+                                   MPI_Datatype type, MPI_Op op)
+{
+    char *at = (char *)data;
+    while (count) {
+        size_t piece = count < GCOMP_MPI_PIECE ? count : GCOMP_MPI_PIECE;
+        int error = MPI_Allreduce(MPI_IN_PLACE, at, (int)piece, type, op, mpi->comm);
+        if (error)
+            return error;
+        at += piece * bytes;
+        count -= piece;
+    }
+    return MPI_SUCCESS;
+}
+
 /* data[count] <- sum over the workers, in place. */
 static inline int gcomp_mpi_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype)
 {
     const gcomp_mpi *mpi = (const gcomp_mpi *)user;
-    float *at = (float *)data;
-    if (dtype != GCOMP_F32)
-        return MPI_ERR_TYPE;
-    while (count) {
-        size_t piece = count < GCOMP_MPI_PIECE ? count : GCOMP_MPI_PIECE;
-        int error = MPI_Allreduce(MPI_IN_PLACE, at, (int)piece, MPI_FLOAT, MPI_SUM, mpi->comm);
-        if (error)
-            return error;
-        at += piece;
-        count -= piece;
-    }
-    return MPI_SUCCESS;
+    if (dtype == GCOMP_F32)
+        return gcomp_mpi_reduce(mpi, data, count, 4, MPI_FLOAT, MPI_SUM);
+    if (dtype == GCOMP_I8)
+        return gcomp_mpi_reduce(mpi, data, count, 1, MPI_INT8_T, MPI_SUM);
+    if (dtype == GCOMP_I16)
+        return gcomp_mpi_reduce(mpi, data, count, 2, MPI_INT16_T, MPI_SUM);
+    if (dtype == GCOMP_I32)
+        return gcomp_mpi_reduce(mpi, data, count, 4, MPI_INT32_T, MPI_SUM);
+    return MPI_ERR_TYPE;
+}
+
+/* data[count] <- the largest of the workers, in place. */
+static inline int gcomp_mpi_allreduce_max(void *user, float *data, size_t count)
+{
+    return gcomp_mpi_reduce((const gcomp_mpi *)user, data, count, 4, MPI_FLOAT, MPI_MAX);
 }
 
 /* One piece of a large all-gather: all + w * bytes <- mine[piece] of worker w. A type whose extent is the
@@ -199,6 +218,8 @@ static inline gcomp_comm gcomp_mpi_comm(gcomp_mpi *mpi)
     comm.allreduce = gcomp_mpi_allreduce;
     comm.allgather = gcomp_mpi_allgather;
     comm.allgatherv = gcomp_mpi_allgatherv;
+    comm.allreduce_max = gcomp_mpi_allreduce_max;
+    comm.allreduce_dtypes = 1u << GCOMP_I8 | 1u << GCOMP_I16 | 1u << GCOMP_I32;
     return comm;
 }
 

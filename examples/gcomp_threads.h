@@ -36,6 +36,7 @@
 typedef enum gcomp_threads_kind {
     GCOMP_THREADS_BARRIER,
     GCOMP_THREADS_ALLREDUCE,
+    GCOMP_THREADS_MAX,
     GCOMP_THREADS_ALLGATHER,
     GCOMP_THREADS_ALLGATHERV,
     GCOMP_THREADS_ALLTOALL,
@@ -46,9 +47,9 @@ typedef enum gcomp_threads_kind {
 typedef struct gcomp_threads_part {
     gcomp_threads_kind kind;
     size_t size;         /* elements of a sum, else bytes of a block; must be equal on all */
-    int root;            /* of a broadcast */
+    int root;            /* of a broadcast; the dtype of a sum */
     const void *send;    /* read by others */
-    float *sum;          /* of a sum: read and written by others, each in its own shard */
+    void *sum;           /* of a sum: read and written by others, each in its own shard */
     const size_t *bytes; /* of allgatherv: must be equal on all */
 } gcomp_threads_part;
 
@@ -225,45 +226,75 @@ static inline void gcomp_threads_part_company(const gcomp_threads_member *me)
     pthread_mutex_unlock(&g->lock);
 }
 
-/* Sums the elements begin .. end - 1 of all workers in rank order, and writes the result to all of them. */
-static inline void gcomp_threads_sum(const gcomp_threads *g, size_t begin, size_t end)
-{
-    float sum[512]; /* 2 KiB: stays in the first cache whatever the number of workers */
-    for (size_t at = begin; at < end; at += 512) {
-        size_t count = end - at < 512 ? end - at : 512;
-        memcpy(sum, g->parts[0].sum + at, count * sizeof *sum);
-        for (int w = 1; w < g->world; w++) {
-            const float *other = g->parts[w].sum + at;
-            for (size_t i = 0; i < count; i++)
-                sum[i] += other[i];
-        }
-        for (int w = 0; w < g->world; w++)
-            memcpy(g->parts[w].sum + at, sum, count * sizeof *sum);
+/* Folds the elements begin .. end - 1 of all workers in rank order, and writes the result to all of them. One
+   function a type; the piece stays in the first cache whatever the number of workers. */
+#define GCOMP_THREADS_FOLD(name, type, fold)                                                                   \
+    static inline void name(const gcomp_threads *g, size_t begin, size_t end)                                  \
+    {                                                                                                          \
+        type piece[512];                                                                                       \
+        for (size_t at = begin; at < end; at += 512) {                                                         \
+            size_t count = end - at < 512 ? end - at : 512;                                                    \
+            memcpy(piece, (type *)g->parts[0].sum + at, count * sizeof *piece);                                \
+            for (int w = 1; w < g->world; w++) {                                                               \
+                const type *other = (const type *)g->parts[w].sum + at;                                        \
+                for (size_t i = 0; i < count; i++)                                                             \
+                    piece[i] = (type)(fold);                                                                   \
+            }                                                                                                  \
+            for (int w = 0; w < g->world; w++)                                                                 \
+                memcpy((type *)g->parts[w].sum + at, piece, count * sizeof *piece);                            \
+        }                                                                                                      \
     }
+GCOMP_THREADS_FOLD(gcomp_threads_sum, float, piece[i] + other[i])
+GCOMP_THREADS_FOLD(gcomp_threads_sum8, int8_t, piece[i] + other[i])
+GCOMP_THREADS_FOLD(gcomp_threads_sum16, int16_t, piece[i] + other[i])
+GCOMP_THREADS_FOLD(gcomp_threads_sum32, int32_t, piece[i] + other[i])
+GCOMP_THREADS_FOLD(gcomp_threads_largest, float, other[i] > piece[i] ? other[i] : piece[i])
+#undef GCOMP_THREADS_FOLD
+
+/* A sum or a maximum: each worker folds its shard for all. */
+static inline int gcomp_threads_reduce(const gcomp_threads_member *me, gcomp_threads_kind kind, void *data,
+                                       size_t count, gcomp_dtype dtype)
+{
+    gcomp_threads_part part = {GCOMP_THREADS_ALLREDUCE, 0, 0, NULL, NULL, NULL};
+    size_t world = (size_t)me->group->world, rank = (size_t)me->rank, shard, begin, end;
+    int error;
+    part.kind = kind;
+    part.size = count;
+    part.root = (int)dtype; /* so that it is compared */
+    part.sum = data;
+    error = gcomp_threads_meet(me, &part);
+    if (error)
+        return error;
+    /* Shards of whole cache lines, so that two workers seldom write to one. */
+    shard = (count / world + 64) / 64 * 64;
+    begin = rank < count / shard + 1 ? rank * shard : count;
+    end = count - begin < shard ? count : begin + shard;
+    if (kind == GCOMP_THREADS_MAX)
+        gcomp_threads_largest(me->group, begin, end);
+    else if (dtype == GCOMP_F32)
+        gcomp_threads_sum(me->group, begin, end);
+    else if (dtype == GCOMP_I8)
+        gcomp_threads_sum8(me->group, begin, end);
+    else if (dtype == GCOMP_I16)
+        gcomp_threads_sum16(me->group, begin, end);
+    else if (dtype == GCOMP_I32)
+        gcomp_threads_sum32(me->group, begin, end);
+    else
+        error = GCOMP_THREADS_MISMATCH; /* on all, and nobody has touched a buffer */
+    gcomp_threads_part_company(me);
+    return error;
 }
 
 /* data[count] <- sum over the workers, in place. */
 static inline int gcomp_threads_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype)
 {
-    const gcomp_threads_member *me = (const gcomp_threads_member *)user;
-    gcomp_threads_part part = {GCOMP_THREADS_ALLREDUCE, 0, 0, NULL, NULL, NULL};
-    size_t world = (size_t)me->group->world, rank = (size_t)me->rank, shard, begin, end;
-    int error;
-    part.size = count;
-    part.root = (int)dtype; /* so that it is compared */
-    part.sum = (float *)data;
-    error = gcomp_threads_meet(me, &part);
-    if (error)
-        return error;
-    if (dtype == GCOMP_F32) {
-        /* Shards of whole cache lines, so that two workers seldom write to one. */
-        shard = (count / world + 16) / 16 * 16;
-        begin = rank < count / shard + 1 ? rank * shard : count;
-        end = count - begin < shard ? count : begin + shard;
-        gcomp_threads_sum(me->group, begin, end);
-    }
-    gcomp_threads_part_company(me);
-    return dtype == GCOMP_F32 ? 0 : GCOMP_THREADS_MISMATCH;
+    return gcomp_threads_reduce((const gcomp_threads_member *)user, GCOMP_THREADS_ALLREDUCE, data, count, dtype);
+}
+
+/* data[count] <- the largest of the workers, in place. */
+static inline int gcomp_threads_allreduce_max(void *user, float *data, size_t count)
+{
+    return gcomp_threads_reduce((const gcomp_threads_member *)user, GCOMP_THREADS_MAX, data, count, GCOMP_F32);
 }
 
 /* all[world * bytes] <- mine[bytes] of every worker, in rank order. */
@@ -364,6 +395,8 @@ static inline gcomp_comm gcomp_threads_comm(gcomp_threads *group, int rank)
     comm.allreduce = gcomp_threads_allreduce;
     comm.allgather = gcomp_threads_allgather;
     comm.allgatherv = gcomp_threads_allgatherv;
+    comm.allreduce_max = gcomp_threads_allreduce_max;
+    comm.allreduce_dtypes = 1u << GCOMP_I8 | 1u << GCOMP_I16 | 1u << GCOMP_I32;
     return comm;
 }
 

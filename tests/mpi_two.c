@@ -76,6 +76,34 @@ static void fill(int step)
     for (size_t i = 0; i < N; i++) grad[i] = known(mpi.rank, step, i);
 }
 
+static void test_integers_add_and_the_largest_float_wins(void)
+{
+    static int8_t a[N];
+    static int16_t b[N];
+    static int32_t c[N];
+    gcomp_comm comm = gcomp_mpi_comm(&mpi);
+    size_t bad = 0;
+    for (size_t i = 0; i < N; i++) {
+        int x = (int)known(mpi.rank, 0, i);
+        a[i] = (int8_t)(x / 2);
+        b[i] = (int16_t)(x * 150);
+        c[i] = x * 10000000;
+        grad[i] = known(mpi.rank, 0, i) - 50;
+    }
+    CHECK((comm.allreduce_dtypes & (1u << GCOMP_I8 | 1u << GCOMP_I16 | 1u << GCOMP_I32)) != 0);
+    CHECK(comm.allreduce(comm.user, a, N, GCOMP_I8) == 0);
+    CHECK(comm.allreduce(comm.user, b, N, GCOMP_I16) == 0);
+    CHECK(comm.allreduce(comm.user, c, N, GCOMP_I32) == 0);
+    CHECK(comm.allreduce_max(comm.user, grad, N) == 0);
+    for (size_t i = 0; i < N; i++) {
+        int x = (int)known(0, 0, i), y = (int)known(1, 0, i);
+        bad += a[i] != x / 2 + y / 2 || b[i] != (x + y) * 150 || c[i] != (x + y) * 10000000;
+        bad += grad[i] != (float)((x > y ? x : y) - 50);
+    }
+    CHECK(bad == 0);
+    CHECK(comm.allreduce(comm.user, grad, 4, GCOMP_U8) != 0);
+}
+
 static void test_none_gives_the_mean(void)
 {
     float *grads[1] = {grad};
@@ -223,6 +251,7 @@ int main(int argc, char **argv)
     if (mpi.world != 2) {
         if (mpi.rank == 0) printf("1..0 # SKIP needs 2 ranks: mpirun -n 2\n");
     } else {
+        RUN(test_integers_add_and_the_largest_float_wins);
         RUN(test_none_gives_the_mean);
         RUN(test_sign_gives_the_mean_of_scaled_signs);
         RUN(test_topk_gives_the_largest_of_both);

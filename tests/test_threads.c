@@ -145,6 +145,50 @@ static int body_other_type(worker *w)
     return w->comm.allreduce(w->comm.user, data, 4, GCOMP_F16);
 }
 
+/* Sums of each integer type, up to its ends, and the largest floats. */
+static int body_integers(worker *w)
+{
+    static const size_t counts[] = {0, 1, 63, 64, 65, 513, 4099};
+    static _Thread_local int8_t a[4099];
+    static _Thread_local int16_t b[4099];
+    static _Thread_local int32_t c[4099];
+    static _Thread_local float f[4099];
+    int world = w->comm.world, rank = w->comm.rank, status = 0;
+    for (size_t k = 0; k < sizeof counts / sizeof *counts && !status; k++) {
+        size_t count = counts[k];
+        for (size_t i = 0; i < count; i++) {
+            int even = i % 2 == 0;
+            a[i] = (int8_t)(even ? 127 / world : -((int)(i + (size_t)rank) % 16));
+            b[i] = (int16_t)(even ? -(32768 / world) : (int)(i * 7 + (size_t)rank) % 4000);
+            c[i] = even ? 2147483647 / world : -(int32_t)(i * 1000 + (size_t)rank);
+            f[i] = value(rank, i);
+        }
+        status = w->comm.allreduce(w->comm.user, a, count, GCOMP_I8);
+        if (!status) status = w->comm.allreduce(w->comm.user, b, count, GCOMP_I16);
+        if (!status) status = w->comm.allreduce(w->comm.user, c, count, GCOMP_I32);
+        if (!status) status = w->comm.allreduce_max(w->comm.user, f, count);
+        for (size_t i = 0; i < count; i++) {
+            int even = i % 2 == 0;
+            int64_t x = 0, y = 0, z = 0;
+            float most = value(0, i);
+            for (int r = 0; r < world; r++) {
+                x += even ? 127 / world : -((int)(i + (size_t)r) % 16);
+                y += even ? -(32768 / world) : (int)(i * 7 + (size_t)r) % 4000;
+                z += even ? 2147483647 / world : -(int32_t)(i * 1000 + (size_t)r);
+                most = value(r, i) > most ? value(r, i) : most;
+            }
+            w->wrong += a[i] != x || b[i] != y || c[i] != z || memcmp(&f[i], &most, 4) != 0;
+        }
+    }
+    return status;
+}
+
+static int body_max_or_sum(worker *w)
+{
+    float data[4] = {1, 1, 1, 1};
+    return w->comm.rank ? w->comm.allreduce_max(w->comm.user, data, 4) : w->comm.allreduce(w->comm.user, data, 4, GCOMP_F32);
+}
+
 static int body_gathers(worker *w)
 {
     unsigned char mine[24], all[MOST * 32];
@@ -304,7 +348,10 @@ int main(void)
 {
     test_open();
     test_sums();
-    expect(body_other_type, 3, 3, GCOMP_THREADS_MISMATCH, "allreduce refuses other types than fp32 on all");
+    expect(body_other_type, 3, 3, GCOMP_THREADS_MISMATCH, "allreduce refuses half floats on all");
+    for (int world = 1; world <= MOST; world++)
+        expect(body_integers, world, world, 0, "sums of integers and the largest floats are exact");
+    expect(body_max_or_sum, 3, 3, GCOMP_THREADS_MISMATCH, "a maximum here and a sum there: error on all");
     expect(body_gathers, 5, 5, 0, "allgather and allgatherv put blocks in rank order and touch nothing else");
     expect(body_alltoall, 5, 5, 0, "alltoall gives every worker its blocks");
     expect(body_broadcast, 4, 4, 0, "broadcast from every root");
