@@ -74,7 +74,7 @@
      residual   p - decode(payload), kept for the next step; p = scale * gradient + residual
      rank       number of this worker, 0 .. world - 1
      world      number of workers                 step       one exchange of all tensors
-     round      one collective of a step; a method has one to three
+     round      one collective of a step; a method has one to three: payloads gathered, floats or integers summed, the largest
 
    LAYERS, each usable alone
      codec      bytes for a vector, and back. Pure functions, no state, no allocation: gcomp_encode, gcomp_decode, ...
@@ -101,6 +101,11 @@
      this step together, as with loss scaling), GCOMP_PEER_FAILED, or GCOMP_MISMATCH with a sentence that names the worker
      and the difference (gcomp_error). A failure that only one worker could see leaves it a step behind; the next frame says so
      on all (GCOMP_MISMATCH): broadcast the weights, then gcomp_restart on all.
+
+   SUMS OF INTEGERS
+     intsum adds the codes of all workers inside allreduce: exact, in any order, also on switches. allreduce must be able to sum
+     the integers, and comm.allreduce_dtypes must say so: else the codec is refused when it is named (GCOMP_MISSING_CALLBACK).
+     bits=8 leaves floor(127 / world) levels a worker; bits=16 is for more than a few workers.
 
    MEMORY
      A residual is 4 bytes an element, PowerSGD's factors rank * (rows + cols) floats. Steps need, for what is gathered,
@@ -167,6 +172,7 @@
                    to the previous index (first: from -1; minus 1) as Golomb-Rice code: gap >> r ones, a zero, r low bits;
                    padded to a byte; then the k values as a body of the value method with n = k
      powersgd  6   has no payload: it exchanges sums of P and of Q
+     intsum   19   has no payload: it exchanges the largest |p|, a float, then sums of integers of 8, 16 or 32 bits
    Versions are only appended: a reader refuses a newer one with GCOMP_UNSUPPORTED_VERSION.
 
    PAPERS
@@ -189,6 +195,7 @@
                Distributed Gradient Descent, EMNLP 2017
      powersgd  Vogels, Karimireddy, Jaggi: PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization,
                NeurIPS 2019
+     intsum    Mishchenko, Wang, Kovalev, Richtarik: IntSGD: Adaptive Floatless Compression of Stochastic Gradients, ICLR 2022
      feedback  Seide, Fu, Droppo, Li, Yu: 1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed
                Training of Speech DNNs, Interspeech 2014
      random    Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011
@@ -210,7 +217,7 @@
    GCOMP_MAX_ISA                 leave out instruction sets above: 1 scalar, 2 AVX2, 3 AVX-512; default: all
    GCOMP_NO_STDLIB               no malloc and no getenv; desc.allocator is required
    GCOMP_NO_GETENV               do not read GCOMP_ISA from the environment
-   GCOMP_WITHOUT_FP16, _BF16, _SIGN, _TOPK, _POWERSGD   leave out a method
+   GCOMP_WITHOUT_FP16, _BF16, _SIGN, _TOPK, _POWERSGD, ...   leave out a method
    GCOMP_ALLOW_MINGW_AVX         AVX with mingw gcc, which misaligns spills; off by default
    ------------------------------------------------------------------------------------------------ */
 
@@ -1446,7 +1453,7 @@ struct gcomp__method {
     int (*gains)(const gcomp_codec *codec, size_t rows, size_t cols); /* 0: travel uncompressed */
     gcomp_result (*make)(gcomp__work *work, int round);    /* fills sums[round] */
     void (*commit)(gcomp__work *work);
-    void (*kinds)(const gcomp_codec *codec, uint8_t *rounds); /* NULL, or changes the rounds by the parameters */
+    void (*adapt)(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags); /* NULL, or changes them by the parameters */
     const char *(*misfit)(const gcomp_codec *codec, size_t world); /* NULL, or a sentence on why so many workers cannot use it */
 };
 
@@ -6108,12 +6115,273 @@ static const gcomp__method gcomp__row_powersgd = {
 #define GCOMP__LIST_powersgd(X)
 #endif
 
+/* >>method intsum: integers on a scale that all workers share, so that a sum of integers adds the codes of all, exactly and in
+   any order. Mishchenko, Wang, Kovalev, Richtarik, ICLR 2022, with the largest |p| in place of the paper's moving average.
+     round 0   the largest |p| over the workers
+     round 1   q = round(p / d), summed;  d = largest / L, L = floor(most / world): the sum of `world` codes cannot overflow
+     commit    mean = d * (sum / world);  residual = p - d * q for nearest; stochastic rounding is unbiased and keeps none
+   most is 127, 32767 or 2^31 - 1 for 8, 16 or 32 bits; L is at most 2^22 - 1, where floats still have the fraction.
+   |mean - mean of p| <= d / 2, stochastic < d: with 8 bits and 16 workers d is a seventh of the largest. */
+#ifndef GCOMP_WITHOUT_INTSUM
+#define GCOMP__LIST_intsum(X) X(intsum)
+#ifndef GCOMP__INTSUM_TYPES
+#define GCOMP__INTSUM_TYPES
+typedef struct gcomp__intsum_job {
+    gcomp__work *work;
+    const struct gcomp__intsum_kernels *kernels;
+    gcomp__unit unit; /* from the shared largest |p| */
+    int size, stochastic; /* size: 0, 1, 2 for 8, 16, 32 bits */
+} gcomp__intsum_job;
+
+/* Of elements begin .. end - 1. */
+typedef struct gcomp__intsum_kernels {
+    void (*codes[6])(const gcomp__intsum_job *job, size_t begin, size_t end); /* 8, 16, 32 bits; then stochastic */
+    void (*mean[3])(const gcomp__intsum_job *job, size_t begin, size_t end);
+} gcomp__intsum_kernels;
+#endif
+
+/* |x| <= levels, as step_of sees to. With 32 bits levels are above what dithered takes. */
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(intsum_code)(GCOMP__F(v) p, const gcomp__unit *u, size_t i, int size, int stochastic)
+{
+    GCOMP__F(v) x = GCOMP__F(mul)(GCOMP__F(mul)(p, GCOMP__F(splat)(u->lift)), GCOMP__F(splat)(u->inverse)), rest;
+    GCOMP__F(w) whole;
+    if (!stochastic) return GCOMP__F(nearest)(x);
+    if (size < 2) return GCOMP__F(dithered)(x, u->words, i);
+    whole = GCOMP__F(wfloor)(x);
+    rest = GCOMP__F(mul)(GCOMP__F(sub)(x, GCOMP__F(number)(whole)), GCOMP__F(splat)(65536.0f));
+    return GCOMP__F(raised)(whole, rest, u->words, i);
+}
+
+/* 16 integers in the machine's own byte order, which the transport adds in. */
+GCOMP__INLINE void GCOMP__F(intsum_put)(uint8_t *to, GCOMP__F(w) q, int size)
+{
+    if (size == 0) GCOMP__F(put8)(to, q);
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    if (size == 1) {
+        int32_t lanes[16];
+        int j;
+        GCOMP__F(store_words)(lanes, q);
+        for (j = 0; j < 16; j++) {
+            int16_t lane = (int16_t)lanes[j];
+            memcpy(to + 2 * j, &lane, 2);
+        }
+    }
+#else
+    if (size == 1) GCOMP__F(put16s)(to, q);
+#endif
+    if (size == 2) GCOMP__F(store_words)((int32_t *)(void *)to, q);
+}
+
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(intsum_get)(const uint8_t *from, int size)
+{
+    if (size == 0) return GCOMP__F(get8)(from);
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    if (size == 1) {
+        int32_t lanes[16];
+        int j;
+        for (j = 0; j < 16; j++) {
+            int16_t lane;
+            memcpy(&lane, from + 2 * j, 2);
+            lanes[j] = lane;
+        }
+        return GCOMP__F(load_words)(lanes);
+    }
+#else
+    if (size == 1) return GCOMP__F(get16s)(from);
+#endif
+    return GCOMP__F(load_words)((const int32_t *)(const void *)from);
+}
+
+GCOMP__INLINE void GCOMP__F(intsum_codes)(const gcomp__intsum_job *job, size_t begin, size_t end, int size, int stochastic)
+{
+    const gcomp_input in = job->work->in;
+    const int general = GCOMP__F(general)(&in), feedback = in.residual != NULL;
+    uint8_t *to = (uint8_t *)(void *)job->work->sums[1];
+    int32_t some[16];
+    size_t i;
+    for (i = begin; i + 16 <= end; i += 16) {
+        GCOMP__F(v) p = general ? GCOMP__F(load_p)(&in, i, 1, feedback) : GCOMP__F(load_p)(&in, i, 0, feedback);
+        GCOMP__F(intsum_put)(to + (i << size), GCOMP__F(intsum_code)(p, &job->unit, i, size, stochastic), size);
+    }
+    if (i < end) {
+        GCOMP__F(v) p = GCOMP__F(load_p_some)(&in, i, end - i);
+        GCOMP__F(intsum_put)((uint8_t *)(void *)some, GCOMP__F(intsum_code)(p, &job->unit, i, size, stochastic), size);
+        memcpy(to + (i << size), some, (end - i) << size);
+    }
+}
+
+/* The residual first: y may be the gradient. Its codes are those that were sent, found again. */
+GCOMP__INLINE void GCOMP__F(intsum_mean)(const gcomp__intsum_job *job, size_t begin, size_t end, int size)
+{
+    const gcomp__work *work = job->work;
+    const gcomp_input in = work->in;
+    const int general = GCOMP__F(general)(&in);
+    const GCOMP__F(v) a = GCOMP__F(splat)(job->unit.a), part = GCOMP__F(splat)(work->part);
+    const uint8_t *from = (const uint8_t *)(const void *)work->sums[1];
+    size_t i, count;
+    for (i = begin; i < end; i += count) {
+        GCOMP__F(v) y;
+        count = gcomp__min(16, end - i);
+        if (work->residual) {
+            GCOMP__F(v) p = count < 16 ? GCOMP__F(load_p_some)(&in, i, count)
+                            : general  ? GCOMP__F(load_p)(&in, i, 1, 1)
+                                       : GCOMP__F(load_p)(&in, i, 0, 1);
+            GCOMP__F(v) d = GCOMP__F(mul)(GCOMP__F(number)(GCOMP__F(intsum_code)(p, &job->unit, i, size, 0)), a);
+            if (count < 16) GCOMP__F(store_some)(work->residual + i, GCOMP__F(sub)(p, d), count);
+            else GCOMP__F(store)(work->residual + i, GCOMP__F(sub)(p, d));
+        }
+        if (count < 16) {
+            int32_t some[16] = {0};
+            memcpy(some, from + (i << size), count << size);
+            y = GCOMP__F(number)(GCOMP__F(intsum_get)((const uint8_t *)(const void *)some, size));
+        } else {
+            y = GCOMP__F(number)(GCOMP__F(intsum_get)(from + (i << size), size));
+        }
+        y = GCOMP__F(saturate)(GCOMP__F(mul)(GCOMP__F(mul)(y, part), a));
+        if (count < 16) GCOMP__F(store_some)(work->y + i, y, count);
+        else GCOMP__F(store)(work->y + i, y);
+    }
+}
+
+#define GCOMP__INTSUM(bits, size) \
+    static void GCOMP__F(intsum_nearest##bits)(const gcomp__intsum_job *job, size_t begin, size_t end) \
+    { \
+        GCOMP__F(intsum_codes)(job, begin, end, size, 0); \
+    } \
+    static void GCOMP__F(intsum_stochastic##bits)(const gcomp__intsum_job *job, size_t begin, size_t end) \
+    { \
+        GCOMP__F(intsum_codes)(job, begin, end, size, 1); \
+    } \
+    static void GCOMP__F(intsum_mean##bits)(const gcomp__intsum_job *job, size_t begin, size_t end) \
+    { \
+        GCOMP__F(intsum_mean)(job, begin, end, size); \
+    }
+GCOMP__INTSUM(8, 0)
+GCOMP__INTSUM(16, 1)
+GCOMP__INTSUM(32, 2)
+#undef GCOMP__INTSUM
+static const gcomp__intsum_kernels GCOMP__F(intsum_kernels) = {
+    {GCOMP__F(intsum_nearest8), GCOMP__F(intsum_nearest16), GCOMP__F(intsum_nearest32), GCOMP__F(intsum_stochastic8),
+     GCOMP__F(intsum_stochastic16), GCOMP__F(intsum_stochastic32)},
+    {GCOMP__F(intsum_mean8), GCOMP__F(intsum_mean16), GCOMP__F(intsum_mean32)}};
+
+#ifdef GCOMP__LAST
+static size_t gcomp__intsum_count(const gcomp_codec *codec, size_t rows, size_t cols, int round)
+{
+    (void)codec;
+    return round == 0 ? 1 : gcomp__times(rows, cols);
+}
+
+static size_t gcomp__intsum_local(const gcomp_codec *codec, size_t rows, size_t cols)
+{
+    (void)codec;
+    return rows && cols; /* this worker's largest |p| */
+}
+
+static size_t gcomp__intsum_levels(const gcomp_codec *codec, size_t world)
+{
+    size_t most = codec->param[0] == 0 ? 127 : codec->param[0] == 1 ? 32767 : 2147483647;
+    return gcomp__min(most / world, 4194303);
+}
+
+static const char *gcomp__intsum_misfit(const gcomp_codec *codec, size_t world)
+{
+    if (gcomp__intsum_levels(codec, world)) return NULL;
+    return codec->param[0] == 0 ? "intsum:bits=8 adds the codes of at most 127 workers; bits=16 adds more"
+                                : "intsum:bits=16 adds the codes of at most 32767 workers; bits=32 adds more";
+}
+
+static void gcomp__intsum_adapt(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
+{
+    rounds[1] = (uint8_t)(codec->param[0] == 0 ? GCOMP__SUM8 : codec->param[0] == 1 ? GCOMP__SUM16 : GCOMP__SUM32);
+    *flags ^= codec->param[1] != 0 ? GCOMP__UNBIASED : GCOMP__FEEDBACK;
+}
+
+static gcomp__intsum_job gcomp__intsum_job_of(gcomp__work *work)
+{
+    double levels = (double)gcomp__intsum_levels(work->codec, work->world), most = (double)work->sums[0][0];
+    gcomp__intsum_job job;
+    memset(&job, 0, sizeof job);
+    job.work = work;
+    job.kernels = (const gcomp__intsum_kernels *)work->call.kernels;
+    job.size = (int)work->codec->param[0];
+    job.stochastic = work->codec->param[1] == 0;
+    job.unit.levels = (float)levels;
+    job.unit.words = gcomp__stream(work->in.key.own, GCOMP__PURPOSE_ROUND);
+    gcomp__step_of(&job.unit, most / levels, most, levels);
+    return job;
+}
+
+static void gcomp__intsum_codes_task(void *arg, size_t chunk)
+{
+    const gcomp__intsum_job *job = (const gcomp__intsum_job *)arg;
+    size_t begin = chunk * GCOMP_CHUNK;
+    job->kernels->codes[job->size + 3 * job->stochastic](job, begin, gcomp__min(job->work->n, begin + GCOMP_CHUNK));
+}
+
+static void gcomp__intsum_mean_task(void *arg, size_t chunk)
+{
+    const gcomp__intsum_job *job = (const gcomp__intsum_job *)arg;
+    size_t begin = chunk * GCOMP_CHUNK;
+    job->kernels->mean[job->size](job, begin, gcomp__min(job->work->n, begin + GCOMP_CHUNK));
+}
+
+/* The largest |p| of this worker. */
+static gcomp_result gcomp__intsum_look(gcomp__work *work)
+{
+    gcomp__encode_job look;
+    gcomp__measured all;
+    size_t s;
+    memset(&look, 0, sizeof look);
+    look.call = &work->call;
+    look.in = work->in;
+    look.n = work->n;
+    look.form.measure = GCOMP__MOST;
+    if (work->call.parallel.run && work->call.scratch_bytes / sizeof(gcomp__measured) >= gcomp__chunks(work->n))
+        look.part = (gcomp__measured *)(void *)work->call.scratch;
+    gcomp__measure_all(&look, gcomp__measure_chunk, &all);
+    if (all.worst >= 0x7f800000u) return GCOMP_NOT_FINITE;
+    for (s = 0; s < work->stack; s++) work->sums[0][s] = gcomp__float(all.worst);
+    work->local[0] = gcomp__float(all.worst);
+    return GCOMP_OK;
+}
+
+static gcomp_result gcomp__intsum_make(gcomp__work *work, int round)
+{
+    gcomp__intsum_job job;
+    if (round == 0) return gcomp__intsum_look(work);
+    if (gcomp__bits(work->sums[0][0]) >= 0x7f800000u || work->sums[0][0] < work->local[0]) { /* what it cannot be */
+        memset(work->sums[1], 0, work->n << (int)work->codec->param[0]);
+        return GCOMP_DIVERGED;
+    }
+    job = gcomp__intsum_job_of(work);
+    gcomp__run(&work->call, gcomp__chunks(work->n), gcomp__intsum_codes_task, &job);
+    return GCOMP_OK;
+}
+
+static void gcomp__intsum_commit(gcomp__work *work)
+{
+    gcomp__intsum_job job = gcomp__intsum_job_of(work);
+    gcomp__run(&work->call, gcomp__chunks(work->n), gcomp__intsum_mean_task, &job);
+}
+
+static const gcomp__method gcomp__row_intsum = {
+    "intsum", 19, GCOMP__FEEDBACK | GCOMP__UNBIASED | GCOMP__CONSERVES_MEAN, {GCOMP__MAX, GCOMP__SUM8, 0},
+    {GCOMP__ONE_OF("bits", 0, 2, 0, "8|16|32|"), GCOMP__ONE_OF("rounding", 0, 1, 0, "stochastic|nearest|"), GCOMP__NONE,
+     GCOMP__NONE}, NULL, NULL, gcomp__block_scratch, NULL, NULL, NULL, NULL,
+    gcomp__intsum_count, NULL, gcomp__intsum_local, NULL, gcomp__intsum_make, gcomp__intsum_commit,
+    gcomp__intsum_adapt, gcomp__intsum_misfit};
+#endif
+#else
+#define GCOMP__LIST_intsum(X)
+#endif
+
 /* ---------------- the list of methods: the one place that names them all */
 #define GCOMP__METHODS(X) \
     GCOMP__LIST_none(X) GCOMP__LIST_fp16(X) GCOMP__LIST_bf16(X) GCOMP__LIST_fp8(X) GCOMP__LIST_mx(X) \
     GCOMP__LIST_sign(X) GCOMP__LIST_signnorm(X) GCOMP__LIST_onebit(X) GCOMP__LIST_twobit(X) GCOMP__LIST_threshold1(X) \
     GCOMP__LIST_terngrad(X) GCOMP__LIST_qsgd(X) GCOMP__LIST_naturaldither(X) GCOMP__LIST_natural(X) GCOMP__LIST_int(X) \
-    GCOMP__LIST_topk(X) GCOMP__LIST_powersgd(X)
+    GCOMP__LIST_topk(X) GCOMP__LIST_powersgd(X) GCOMP__LIST_intsum(X)
 
 #define GCOMP__KERNELS_OF(name) &GCOMP__F(name##_kernels),
 static const void *const GCOMP__F(kernels)[] = {GCOMP__METHODS(GCOMP__KERNELS_OF) NULL};
@@ -6851,7 +7119,8 @@ typedef struct gcomp__slot {
     const gcomp__method *method;
     float *residual, *state, *staging; /* NULL: none */
     size_t state_floats, local_floats, sum_count[3], bound;
-    uint8_t rounds[3];
+    uint8_t rounds[3]; /* its codec's */
+    unsigned flags;
     size_t at_send, at_local, at_sum[3]; /* places in the step's buffers */
     void *grad;                          /* of the step; NULL: skipped */
     size_t length;                       /* of its payload */
@@ -6952,13 +7221,15 @@ static void gcomp__free(void *user, void *memory, size_t bytes)
 static double gcomp__now(const gcomp *gc) { return gc->desc.clock ? gc->desc.clock(gc->desc.clock_user) : 0; }
 
 /* Can the transport carry out what a codec asks for, with so many workers? One alone needs none. */
-static gcomp_result gcomp__transport_suits(const gcomp_desc *d, const gcomp_codec *codec, uint8_t *rounds, gcomp__text *why)
+static gcomp_result gcomp__transport_suits(const gcomp_desc *d, const gcomp_codec *codec, uint8_t *rounds,
+                                           unsigned *flags, gcomp__text *why)
 {
     const gcomp__method *m = gcomp__method_of(codec->method);
     const char *misfit = m->misfit ? m->misfit(codec, (size_t)d->comm.world) : NULL;
     int round;
     memcpy(rounds, m->rounds, 3);
-    if (m->kinds) m->kinds(codec, rounds);
+    *flags = m->flags;
+    if (m->adapt) m->adapt(codec, rounds, flags);
     if (misfit) {
         (void)gcomp__fail_field(why, "comm.world", d->comm.world, misfit);
         return GCOMP_BAD_CODEC;
@@ -6980,6 +7251,7 @@ static gcomp_result gcomp__resolve_desc(gcomp_desc *d, gcomp_codec *codec, const
 {
     gcomp_isa isa = d->isa;
     uint8_t rounds[3];
+    unsigned flags;
     if (d->comm.world == 0) d->comm.world = 1;
     if (d->comm.world < 1) return gcomp__fail_field(why, "comm.world", d->comm.world, "it takes 1 or more workers");
     if (d->comm.rank < 0 || d->comm.rank >= d->comm.world)
@@ -7012,7 +7284,7 @@ static gcomp_result gcomp__resolve_desc(gcomp_desc *d, gcomp_codec *codec, const
         return GCOMP_ISA_UNAVAILABLE;
     }
     if (gcomp_codec_parse(codec, d->codec ? d->codec : "none", why->at, why->capacity) != GCOMP_OK) return GCOMP_BAD_CODEC;
-    GCOMP__TRY(gcomp__transport_suits(d, codec, rounds, why));
+    GCOMP__TRY(gcomp__transport_suits(d, codec, rounds, &flags, why));
 #if !defined(GCOMP_NO_GETENV) && !defined(GCOMP_NO_STDLIB)
     if (isa == GCOMP_ISA_AUTO) {
         const char *name = getenv("GCOMP_ISA");
@@ -7136,7 +7408,7 @@ static gcomp_result gcomp__slot_of(gcomp__slot *slot, const gcomp_desc *desc, co
         slot->codec.method = m->wire;
     }
     slot->method = m;
-    GCOMP__TRY(gcomp__transport_suits(desc, &slot->codec, slot->rounds, why));
+    GCOMP__TRY(gcomp__transport_suits(desc, &slot->codec, slot->rounds, &slot->flags, why));
     for (round = 0; round < 3; round++) {
         if (slot->rounds[round] == GCOMP__GATHER) {
             slot->bound = gcomp_bound(&slot->codec, slot->n);
@@ -7152,7 +7424,7 @@ static gcomp_result gcomp__slot_of(gcomp__slot *slot, const gcomp_desc *desc, co
 
 static int gcomp__keeps_residual(const gcomp_desc *desc, const gcomp__slot *slot)
 {
-    return (slot->method->flags & GCOMP__FEEDBACK) && !desc->no_error_feedback;
+    return (slot->flags & GCOMP__FEEDBACK) && !desc->no_error_feedback;
 }
 
 /* Adds a tensor to the sizes, and finds its places. */
