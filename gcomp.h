@@ -107,6 +107,10 @@
      the integers, and comm.allreduce_dtypes must say so: else the codec is refused when it is named (GCOMP_MISSING_CALLBACK).
      bits=8 leaves floor(127 / world) levels a worker; bits=16 is for more than a few workers.
 
+   VOTES
+     The mean of vote payloads is +1 or -1, what most workers say: a learning rate for it is Adam-sized. Tensors that travel
+     uncompressed beside it have real means: give them a learning rate of their own, or set compress_vectors and min_elements.
+
    MEMORY
      A residual is 4 bytes an element, PowerSGD's factors rank * (rows + cols) floats. Steps need, for what is gathered,
      (world + 1) * gcomp_bound; for what is summed, a copy of it. All is reserved by gcomp_prepare or in the first exchange;
@@ -154,6 +158,7 @@
      sign      4   word B (5 bits); a float scale a block (n = 0: none), then n bits, 1: negative
      onebit    7   word B; two floats a block, the mean of p >= 0 and that of p < 0; then n bits, 1: the second
      signnorm  8   as sign
+     vote      9   n bits, 1: negative; no scale
      twobit   10   word: the threshold t as a float; n codes of 2 bits, the first in the highest bits of its byte: 11 is t,
                    10 is -t, 00 is 0; 01 is refused
      threshold1 11 word: the threshold as a float; n bits, the first in the highest bit of its byte: 1 is 1, 0 is -1
@@ -183,6 +188,7 @@
                Training of Speech DNNs, Interspeech 2014
      signnorm  Tang et al.: 1-bit Adam: Communication Efficient Large-Scale Training with Adam's Convergence Speed, ICML 2021
      twobit    Strom: Scalable Distributed DNN Training Using Commodity GPU Cloud Computing, Interspeech 2015; apache/mxnet
+     vote      Bernstein, Wang, Azizzadenesheli, Anandkumar: signSGD: Compressed Optimisation for Non-Convex Problems, ICML 2018
      terngrad  Wen, Xu, Yan, Wu, Wang, Chen, Li: TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep
                Learning, NeurIPS 2017
      qsgd      Alistarh, Grubic, Li, Tomioka, Vojnovic: QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding,
@@ -434,8 +440,8 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode(const void *payload, size_t 
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode_add(const void *payload, size_t length, float weight, float *y, size_t n,
                                                         const gcomp_exec *exec);
 
-/* y[n] <- sum in order of payloads of decode(payload) * (1 / count), count >= 1. All are checked first; on error y is
-   unchanged. */
+/* y[n] <- sum in order of payloads of decode(payload) * (1 / count), count >= 1; where all are of vote, the sign of that (of 0:
+   +1). All are checked first; on error y is unchanged. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode_mean(const void *const *payloads, const size_t *lengths, size_t count,
                                                          float *y, size_t n, const gcomp_exec *exec);
 
@@ -1294,7 +1300,8 @@ enum {
     GCOMP__IDEMPOTENT = 8,        /* encoding what was decoded gives the same payload */
     GCOMP__VALUES = 16,           /* a block method: may stand behind a plus */
     GCOMP__SELECTS = 32,          /* a sparse method: takes a value method */
-    GCOMP__UNBIASED = 64          /* the mean over keys of what is decoded is p */
+    GCOMP__UNBIASED = 64,         /* the mean over keys of what is decoded is p */
+    GCOMP__MAJORITY = 128         /* the mean of its payloads is the sign of their sum: decode gets all of them at once */
 };
 
 /* Kinds of parameters. BLOCK: a power of two, or "tensor" (0). CHOICE: the number of a name in `choices`. */
@@ -1367,7 +1374,8 @@ struct gcomp__unit {
     uint64_t words; /* random numbers */
 };
 
-enum { GCOMP__TILE = 512 }; /* elements that kernels work on in between, in the innermost cache */
+enum { GCOMP__TILE = 512 };  /* elements that kernels work on in between, in the innermost cache */
+enum { GCOMP__HEADER = 32 }; /* bytes of a payload before its body */
 
 /* How a call runs. */
 typedef struct gcomp__call {
@@ -1405,6 +1413,7 @@ typedef struct gcomp__sink {
     int ending, fresh;
     float weight;
     const gcomp__view *views;
+    const void *const *payloads; /* MAJORITY: all, where there are no views of all */
     size_t count, n;
     float *y;
     const gcomp__view *own; /* NULL: nothing was sent */
@@ -4533,6 +4542,7 @@ static gcomp_result gcomp__block_check(const gcomp__view *view)
 
 typedef struct gcomp__sink_job {
     const gcomp__common_kernels *common;
+    const void *kernels;
     const gcomp__sink *sink;
 } gcomp__sink_job;
 
@@ -4897,6 +4907,128 @@ static const gcomp__method gcomp__row_threshold1 = {
 #endif
 #else
 #define GCOMP__LIST_threshold1(X)
+#endif
+
+/* >>method vote: sgn(p) as one bit, sgn(0) = +1, without a scale. The mean of payloads is what most of them say, +1 or -1; of a
+   tie +1. Keeps no residual: what is sent has no unit. Bernstein, Wang, Azizzadenesheli, Anandkumar: signSGD, ICML 2018. */
+#ifndef GCOMP_WITHOUT_VOTE
+#define GCOMP__LIST_vote(X) X(vote)
+#ifndef GCOMP__VOTE_TYPES
+#define GCOMP__VOTE_TYPES
+enum { GCOMP__VOTE_PLANES = 40 };
+
+typedef struct gcomp__vote_kernels {
+    gcomp__block_kernels block;
+    void (*majority)(const gcomp__sink *sink, size_t begin, size_t end); /* into y */
+} gcomp__vote_kernels;
+#endif
+
+GCOMP__INLINE void GCOMP__F(vote_quant)(uint8_t *code, GCOMP__F(v) p, const gcomp__unit *u, size_t i)
+{
+    (void)u;
+    (void)i;
+    gcomp__put16(code, GCOMP__F(lt0)(p));
+}
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(vote_deq)(const uint8_t *code, const gcomp__unit *u)
+{
+    (void)u;
+    return GCOMP__F(flip)(GCOMP__F(splat)(1), gcomp__get16(code));
+}
+GCOMP__BLOCK_ENCODE(vote, vote_quant, 2, 0, 0, GCOMP__MOST)
+GCOMP__BLOCK_DECODE(vote, vote_deq, 2, 0)
+
+/* The bits of 512 elements from `at` on as one vector, or the first bytes of them with zeros behind. */
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(vote_bits)(const gcomp__sink *sink, size_t w, size_t at, size_t bytes)
+{
+    const uint8_t *codes = sink->payloads ? (const uint8_t *)sink->payloads[w] + GCOMP__HEADER : sink->views[w].codes;
+    float bits[16];
+    if (bytes == sizeof bits) return GCOMP__F(words)(GCOMP__F(load)((const float *)(const void *)(codes + at / 8)));
+    memset(bits, 0, sizeof bits);
+    memcpy(bits, codes + at / 8, bytes);
+    return GCOMP__F(words)(GCOMP__F(load)(bits));
+}
+
+/* >>kernel majority: counts the negative votes of 512 elements at once, bit k of all counters in plane k. They start where
+   just enough votes carry into the last plane, which then is the result. Two payloads go through one full adder. */
+static void GCOMP__F(vote_majority)(const gcomp__sink *sink, size_t begin, size_t end)
+{
+    const size_t count = sink->count, enough = count / 2 + 1;
+    const GCOMP__F(v) one = GCOMP__F(splat)(1);
+    GCOMP__F(w) planes[GCOMP__VOTE_PLANES];
+    uint64_t start;
+    size_t i, j, w;
+    int last = 0, k;
+    while (((uint64_t)1 << last) < enough) last++;
+    start = ((uint64_t)1 << last) - enough;
+    for (i = begin; i < end; i += GCOMP__TILE) {
+        const size_t some = gcomp__min(GCOMP__TILE, end - i), bytes = (some + 7) / 8;
+        GCOMP__F(w) low = GCOMP__F(wsplat)(-(int32_t)(start & 1));
+        int32_t result[16];
+        for (k = 1; k <= last; k++) planes[k] = GCOMP__F(wsplat)(-(int32_t)(start >> k & 1));
+        for (w = 0; w < count; w += 2) {
+            GCOMP__F(w) a = GCOMP__F(vote_bits)(sink, w, i, bytes), carry = GCOMP__F(wand)(low, a);
+            low = GCOMP__F(wxor)(low, a);
+            if (w + 1 < count) {
+                GCOMP__F(w) b = GCOMP__F(vote_bits)(sink, w + 1, i, bytes);
+                carry = GCOMP__F(wor)(carry, GCOMP__F(wand)(low, b));
+                low = GCOMP__F(wxor)(low, b);
+            }
+            for (k = 1; k <= last; k++) {
+                GCOMP__F(w) plane = planes[k];
+                planes[k] = GCOMP__F(wxor)(plane, carry);
+                carry = GCOMP__F(wand)(plane, carry);
+            }
+        }
+        GCOMP__F(store_words)(result, last ? planes[last] : low);
+        for (j = 0; j < some; j += 16) {
+            GCOMP__F(v) y = GCOMP__F(flip)(one, gcomp__get16((const uint8_t *)result + j / 8));
+            if (some - j < 16) GCOMP__F(store_some)(sink->y + i + j, y, some - j);
+            else GCOMP__F(store)(sink->y + i + j, y);
+        }
+    }
+}
+static const gcomp__vote_kernels GCOMP__F(vote_kernels) = {GCOMP__BLOCK_OF(vote, vote), GCOMP__F(vote_majority)};
+
+#ifdef GCOMP__LAST
+static void gcomp__vote_chunk(void *arg, size_t chunk)
+{
+    const gcomp__sink_job *job = (const gcomp__sink_job *)arg;
+    size_t begin = chunk * GCOMP_CHUNK;
+    ((const gcomp__vote_kernels *)job->kernels)->majority(job->sink, begin, gcomp__min(job->sink->n, begin + GCOMP_CHUNK));
+}
+
+/* The residual in a pass of its own, before y, which may be the gradient. One payload alone, and votes among payloads of other
+   methods, are numbers like any. */
+static void gcomp__vote_decode(const gcomp__call *call, const gcomp__sink *sink)
+{
+    gcomp__sink rest = *sink;
+    gcomp__sink_job job;
+    if (sink->ending != GCOMP__COMMIT && !sink->payloads) {
+        gcomp__block_decode(call, sink);
+        return;
+    }
+    rest.y = NULL;
+    if (sink->ending == GCOMP__COMMIT && sink->residual) gcomp__block_decode(call, &rest);
+    if (!sink->y || !sink->count) return;
+    job.common = call->set->common;
+    job.kernels = call->kernels;
+    job.sink = sink;
+    gcomp__run(call, gcomp__chunks(sink->n), gcomp__vote_chunk, &job);
+}
+
+static void gcomp__vote_form(const double *param, gcomp__form *form)
+{
+    (void)param;
+    form->code16 = 2;
+}
+
+static const gcomp__method gcomp__row_vote = {
+    "vote", 9, GCOMP__MAJORITY | GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT, {GCOMP__GATHER, 0, 0}, GCOMP__NO_PARAMS,
+    gcomp__vote_form, gcomp__block_bound, gcomp__block_scratch, gcomp__block_encode, gcomp__block_open, gcomp__block_check,
+    gcomp__vote_decode, GCOMP__NO_SUMS};
+#endif
+#else
+#define GCOMP__LIST_vote(X)
 #endif
 
 /* ---------------- levels: p / d as a whole number q, decoded as d * q. What int, qsgd and terngrad share: rounded to nearest
@@ -6381,7 +6513,7 @@ static const gcomp__method gcomp__row_intsum = {
     GCOMP__LIST_none(X) GCOMP__LIST_fp16(X) GCOMP__LIST_bf16(X) GCOMP__LIST_fp8(X) GCOMP__LIST_mx(X) \
     GCOMP__LIST_sign(X) GCOMP__LIST_signnorm(X) GCOMP__LIST_onebit(X) GCOMP__LIST_twobit(X) GCOMP__LIST_threshold1(X) \
     GCOMP__LIST_terngrad(X) GCOMP__LIST_qsgd(X) GCOMP__LIST_naturaldither(X) GCOMP__LIST_natural(X) GCOMP__LIST_int(X) \
-    GCOMP__LIST_topk(X) GCOMP__LIST_powersgd(X) GCOMP__LIST_intsum(X)
+    GCOMP__LIST_topk(X) GCOMP__LIST_powersgd(X) GCOMP__LIST_intsum(X) GCOMP__LIST_vote(X)
 
 #define GCOMP__KERNELS_OF(name) &GCOMP__F(name##_kernels),
 static const void *const GCOMP__F(kernels)[] = {GCOMP__METHODS(GCOMP__KERNELS_OF) NULL};
@@ -6749,7 +6881,7 @@ GCOMP_API size_t gcomp_codec_format(const gcomp_codec *codec, char *text, size_t
    >>wire - the payload header, check, and the public functions of the codec layer
    ------------------------------------------------------------------------------------------------ */
 
-enum { GCOMP__HEADER = 32, GCOMP__REFUSED = 1, GCOMP__SEALED = 2 };
+enum { GCOMP__REFUSED = 1, GCOMP__SEALED = 2 };
 
 GCOMP_API gcomp_key gcomp_key_make(uint64_t seed, uint64_t step, uint32_t tensor, uint32_t rank)
 {
@@ -7037,7 +7169,17 @@ GCOMP_API gcomp_result gcomp_decode_add(const void *payload, size_t length, floa
     return gcomp__decode_one(payload, length, GCOMP__ADD, weight, y, n, exec);
 }
 
-/* y <- (or +=) mean of valid payloads, at most 8 views at a time and only those of one method in a row together. */
+/* Are they all of one method whose mean is a vote? */
+static int gcomp__all_vote(const void *const *payloads, size_t count)
+{
+    const gcomp__method *m = gcomp__method_of(((const uint8_t *)payloads[0])[5]);
+    size_t w;
+    for (w = 1; w < count; w++)
+        if (((const uint8_t *)payloads[w])[5] != m->wire) return 0;
+    return (m->flags & GCOMP__MAJORITY) != 0;
+}
+
+/* y <- mean of valid payloads, at most 8 views at a time and only those of one method in a row together. */
 GCOMP__NOINLINE void gcomp__add_all(const gcomp__call *call, const void *const *payloads, const size_t *lengths, size_t count,
                                     float *y, size_t n)
 {
@@ -7047,6 +7189,13 @@ GCOMP__NOINLINE void gcomp__add_all(const gcomp__call *call, const void *const *
     unsigned flags;
     sink.weight = 1.0f / (float)count;
     sink.views = views;
+    if (gcomp__all_vote(payloads, count)) {
+        (void)gcomp__open_payload(call->set, views, payloads[0], lengths[0], n, &flags);
+        sink.payloads = payloads;
+        sink.count = count;
+        gcomp__decode_with(call, &sink);
+        return;
+    }
     while (w < count) {
         for (group = 0; group < 8 && w < count; group++, w++) {
             (void)gcomp__open_payload(call->set, views + group, payloads[w], lengths[w], n, &flags);
