@@ -1,0 +1,1134 @@
+/* The quantizers against plain forms written from their formulas: headers, scales and codes as the manual's wire format says,
+   and what decoding makes of them; means over many keys of the unbiased ones; errors; texts. Nothing of the library is used
+   to find an expected number but its random draws. */
+#define GCOMP_IMPLEMENTATION
+#include "../gcomp.h"
+#include "test.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+
+enum { LARGEST = 1 << 20, SHAPES = 9 };
+
+#ifdef __SANITIZE_ADDRESS__
+enum { KEYS = 1024 }; /* each payload costs a lot there */
+#else
+enum { KEYS = 4096 };
+#endif
+
+static const size_t sizes[] = {0, 1, 15, 16, 17, 67, 1009, 4099, 65536 + 5};
+enum { SIZES = sizeof sizes / sizeof *sizes };
+
+static float g[LARGEST], e[LARGEST], p[LARGEST], d[LARGEST], y[LARGEST], expected[LARGEST];
+static uint8_t payload[GCOMP_BOUND(LARGEST)], packed[GCOMP_BOUND(65536 + 5)];
+static gcomp_isa isa_now;
+static gcomp_key key;
+
+static double uniform(uint64_t i)
+{
+    uint64_t x = (i + 1) * 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 32) * 0xD6E8FEB86659FD93u;
+    return (double)(x >> 11) / 9007199254740992.0;
+}
+
+static float normal(uint64_t i)
+{
+    return (float)(sqrt(-2 * log(uniform(2 * i) + 1e-18)) * cos(6.283185307179586 * uniform(2 * i + 1)));
+}
+
+static float float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+static uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return bits;
+}
+
+/* Gradient, residual and their sum: normal, zero, one huge, subnormal, all equal, heavy tail, signs and zeros of both signs,
+   all negative, and some 3e38 in size. */
+static void fill(int shape, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        float v = normal(i), rest = normal(i + 77777) * 0.1f;
+        e[i] = rest;
+        switch (shape) {
+        case 0: g[i] = v; break;
+        case 1: g[i] = e[i] = i % 3 ? 0.0f : -0.0f; break;
+        case 2: g[i] = i == n / 2 ? 3e38f : v; break;
+        case 3: g[i] = v * 1e-40f; e[i] = rest * 1e-40f; break;
+        case 4: g[i] = -0.75f; e[i] = 0; break;
+        case 5: g[i] = v * v * v; break;
+        case 6: g[i] = (float)((int)(uniform(i) * 3) - 1); e[i] = g[i] == 0 && i % 2 ? -0.0f : 0; break;
+        case 7: g[i] = -fabsf(v) - 0.01f; e[i] = -fabsf(rest); break;
+        default:
+            g[i] = i % 5 == 0 ? copysignf(FLT_MAX, v) : (float)(2 * uniform(i) - 1) * FLT_MAX;
+            e[i] = i % 5 == 0 ? 0.0f : -0.05f * g[i];
+            break;
+        }
+        p[i] = g[i] + e[i];
+    }
+}
+
+static gcomp_input input_of(const float *grad, const float *residual, size_t n)
+{
+    gcomp_input in;
+    memset(&in, 0, sizeof in);
+    in.grad = grad;
+    in.rows = n;
+    in.residual = residual;
+    in.key = key;
+    return in;
+}
+
+static size_t encode(const char *text, const float *grad, const float *residual, size_t n)
+{
+    gcomp_exec exec = {isa_now, NULL, 0, {NULL, NULL}};
+    gcomp_codec codec;
+    gcomp_input in = input_of(grad, residual, n);
+    size_t length = 0;
+    gcomp_result result = gcomp_codec_parse(&codec, text, NULL, 0);
+    CHECK(result == GCOMP_OK);
+    if (result) return 0;
+    CHECK(gcomp_encode(&codec, &in, &exec, payload, gcomp_bound(&codec, n), &length) == GCOMP_OK);
+    CHECK(length == gcomp_bound(&codec, n) && length <= GCOMP_BOUND(n));
+    CHECK(gcomp_check(payload, length, n) == GCOMP_OK);
+    return length;
+}
+
+static float saturated(float x) { return x > FLT_MAX ? FLT_MAX : x < -FLT_MAX ? -FLT_MAX : x; }
+
+/* Store, add, mean of three, and retain of the payload, against plain loops over its decoded values in d. */
+static void decode(size_t n, size_t length)
+{
+    gcomp_exec exec = {isa_now, NULL, 0, {NULL, NULL}};
+    const void *payloads[3] = {payload, payload, payload};
+    size_t lengths[3] = {length, length, length}, wrong = 0;
+    gcomp_input in = input_of(g, NULL, n);
+    volatile float term;
+    CHECK(gcomp_decode(payload, length, y, n, &exec) == GCOMP_OK);
+    CHECK(!memcmp(y, d, 4 * n));
+    for (size_t i = 0; i < n; i++) {
+        y[i] = e[i];
+        term = d[i] * 0.3f;
+        expected[i] = saturated(e[i] + term);
+    }
+    CHECK(gcomp_decode_add(payload, length, 0.3f, y, n, &exec) == GCOMP_OK);
+    for (size_t i = 0; i < n; i++) wrong += !(y[i] == expected[i]);
+    for (size_t i = 0; i < n; i++) {
+        term = d[i] * (1.0f / 3.0f);
+        expected[i] = saturated(saturated(saturated(0.0f + term) + term) + term);
+    }
+    CHECK(gcomp_decode_mean(payloads, lengths, 3, y, n, &exec) == GCOMP_OK);
+    CHECK(!memcmp(y, expected, 4 * n));
+    memcpy(y, e, 4 * n);
+    CHECK(gcomp_retain(payload, length, &in, y, &exec) == GCOMP_OK);
+    for (size_t i = 0; i < n; i++) wrong += !(y[i] == saturated(p[i] - d[i]));
+    CHECK(wrong == 0);
+}
+
+/* ---------------- a codec, as the tests know it */
+
+enum { SIGNS, SIDES, TWOBIT, THRESHOLD, LEVELS, AFFINE, DITHER, NATURAL, SMALL, MX }; /* kinds */
+enum { MOST, L2, CLIPPED };                                                           /* norms */
+
+typedef struct spec {
+    const char *text;
+    int kind;
+    unsigned wire;    /* number of the method */
+    uint32_t word;    /* of the header */
+    size_t block;     /* elements a scale; 0: the tensor */
+    unsigned bits;    /* of a code */
+    int levels;       /* the largest code that is sent; of MX the exponent of the largest value */
+    int stochastic, norm;
+    double constant;  /* a threshold; of CLIPPED, how many deviations */
+    int mantissa, bias, last; /* of SMALL and MX; mantissa 0: k / 64 */
+} spec;
+
+static const spec specs[] = {
+    {"signnorm", SIGNS, 8, 10, 1024, 1, 0, 0, 0, 0, 0, 0, 0},
+    {"signnorm:block=16", SIGNS, 8, 4, 16, 1, 0, 0, 0, 0, 0, 0, 0},
+    {"signnorm:block=tensor", SIGNS, 8, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0},
+    {"onebit", SIDES, 7, 10, 1024, 1, 0, 0, 0, 0, 0, 0, 0},
+    {"onebit:block=16", SIDES, 7, 4, 16, 1, 0, 0, 0, 0, 0, 0, 0},
+    {"onebit:block=tensor", SIDES, 7, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0},
+    {"twobit", TWOBIT, 10, 0x3f000000u, 0, 2, 0, 0, 0, 0.5, 0, 0, 0},
+    {"twobit:threshold=1", TWOBIT, 10, 0x3f800000u, 0, 2, 0, 0, 0, 1, 0, 0, 0},
+    {"threshold1", THRESHOLD, 11, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0},
+    {"threshold1:threshold=0.75", THRESHOLD, 11, 0x3f400000u, 0, 1, 0, 0, 0, 0.75, 0, 0, 0},
+    {"terngrad", LEVELS, 12, 0, 0, 2, 1, 1, CLIPPED, 2.5, 0, 0, 0},
+    {"terngrad:clip=0,block=16", LEVELS, 12, 4, 16, 2, 1, 1, CLIPPED, 0, 0, 0, 0},
+    {"terngrad:clip=1,block=64", LEVELS, 12, 6, 64, 2, 1, 1, CLIPPED, 1, 0, 0, 0},
+    {"qsgd", LEVELS, 13, 7 | 9 << 15, 512, 4, 7, 1, MOST, 0, 0, 0, 0},
+    {"qsgd:levels=1,bucket=16", LEVELS, 13, 1 | 4 << 15, 16, 2, 1, 1, MOST, 0, 0, 0, 0},
+    {"qsgd:levels=2,norm=l2,bucket=tensor", LEVELS, 13, 2, 0, 4, 2, 1, L2, 0, 0, 0, 0},
+    {"qsgd:levels=127,norm=l2", LEVELS, 13, 127 | 9 << 15, 512, 8, 127, 1, L2, 0, 0, 0, 0},
+    {"qsgd:levels=8,bucket=tensor", LEVELS, 13, 8, 0, 8, 8, 1, MOST, 0, 0, 0, 0},
+    {"qsgd:levels=32767,bucket=2048", LEVELS, 13, 32767 | 11 << 15, 2048, 16, 32767, 1, MOST, 0, 0, 0, 0},
+    {"naturaldither", DITHER, 14, 7 | 9 << 7, 512, 4, 7, 1, MOST, 0, 0, 0, 0},
+    {"naturaldither:levels=1,norm=l2,bucket=16", DITHER, 14, 1 | 4 << 7, 16, 4, 1, 1, L2, 0, 0, 0, 0},
+    {"naturaldither:levels=8,norm=l2,bucket=tensor", DITHER, 14, 8, 0, 8, 8, 1, L2, 0, 0, 0, 0},
+    {"naturaldither:levels=100,bucket=tensor", DITHER, 14, 100, 0, 8, 100, 1, MOST, 0, 0, 0, 0},
+    {"natural", NATURAL, 15, 0, 0, 9, 0, 1, 0, 0, 0, 0, 0},
+    {"int", LEVELS, 16, 7 << 2, 128, 8, 127, 0, MOST, 0, 0, 0, 0},
+    {"int:bits=4,block=16", LEVELS, 16, 1 | 4 << 2, 16, 4, 7, 0, MOST, 0, 0, 0, 0},
+    {"int:bits=2,block=tensor", LEVELS, 16, 2, 0, 2, 1, 0, MOST, 0, 0, 0, 0},
+    {"int:rounding=stochastic,block=tensor", LEVELS, 16, 0, 0, 8, 127, 1, MOST, 0, 0, 0, 0},
+    {"int:bits=4,rounding=stochastic", LEVELS, 16, 1 | 7 << 2, 128, 4, 7, 1, MOST, 0, 0, 0, 0},
+    {"int:bits=2,rounding=stochastic,block=16", LEVELS, 16, 2 | 4 << 2, 16, 2, 1, 1, MOST, 0, 0, 0, 0},
+    {"int:range=affine,block=2048", AFFINE, 16, 11 << 2 | 1 << 7, 2048, 8, 127, 0, 0, 0, 0, 0, 0},
+    {"int:range=affine,bits=4,block=tensor", AFFINE, 16, 1 | 1 << 7, 0, 4, 7, 0, 0, 0, 0, 0, 0},
+    {"int:range=affine,bits=2,block=16", AFFINE, 16, 2 | 4 << 2 | 1 << 7, 16, 2, 1, 0, 0, 0, 0, 0, 0},
+    {"int:range=affine,rounding=stochastic", AFFINE, 16, 7 << 2 | 1 << 7, 128, 8, 127, 1, 0, 0, 0, 0, 0},
+    {"int:range=affine,bits=4,rounding=stochastic,block=16", AFFINE, 16, 1 | 4 << 2 | 1 << 7, 16, 4, 7, 1, 0, 0, 0, 0, 0},
+    {"int:range=affine,bits=2,rounding=stochastic,block=tensor", AFFINE, 16, 2 | 1 << 7, 0, 2, 1, 1, 0, 0, 0, 0, 0},
+    {"fp8", SMALL, 17, 10 << 1, 1024, 8, 448, 0, MOST, 0, 3, 7, 0x7e},
+    {"fp8:block=16", SMALL, 17, 4 << 1, 16, 8, 448, 0, MOST, 0, 3, 7, 0x7e},
+    {"fp8:format=e5m2,block=tensor", SMALL, 17, 1, 0, 8, 57344, 0, MOST, 0, 2, 15, 0x7b},
+    {"mx", MX, 18, 0, 32, 4, 2, 0, 0, 0, 1, 1, 7},
+    {"mx:format=e4m3", MX, 18, 1, 32, 8, 8, 0, 0, 0, 3, 7, 0x7e},
+    {"mx:format=e5m2", MX, 18, 2, 32, 8, 15, 0, 0, 0, 2, 15, 0x7b},
+    {"mx:format=int8", MX, 18, 3, 32, 8, 0, 0, 0, 0, 0, 0, 127}};
+enum { SPECS = sizeof specs / sizeof *specs };
+
+/* Code i of a stream of them; a code of 9 bits is an exponent and above it a sign, in groups of 16. */
+static unsigned get_code(const spec *s, const uint8_t *codes, size_t i)
+{
+    int first_high = s->kind == TWOBIT || s->kind == THRESHOLD;
+    size_t at = i * s->bits;
+    if (s->bits == 9) {
+        const uint8_t *group = codes + i / 16 * 18;
+        return group[i % 16] | (unsigned)(group[16 + i % 16 / 8] >> i % 8 & 1) << 8;
+    }
+    if (s->bits == 16) return codes[2 * i] | (unsigned)codes[2 * i + 1] << 8;
+    return codes[at / 8] >> (first_high ? 8 - s->bits - at % 8 : at % 8) & ((1u << s->bits) - 1);
+}
+
+static void put_code(const spec *s, uint8_t *codes, size_t i, unsigned code)
+{
+    int first_high = s->kind == TWOBIT || s->kind == THRESHOLD;
+    size_t at = i * s->bits;
+    if (s->bits == 9) {
+        uint8_t *group = codes + i / 16 * 18;
+        group[i % 16] = (uint8_t)code;
+        group[16 + i % 16 / 8] |= (uint8_t)((code >> 8) << i % 8);
+    } else if (s->bits == 16) {
+        codes[2 * i] = (uint8_t)code;
+        codes[2 * i + 1] = (uint8_t)(code >> 8);
+    } else {
+        codes[at / 8] |= (uint8_t)(code << (first_high ? 8 - s->bits - at % 8 : at % 8));
+    }
+}
+
+static size_t code_bytes(const spec *s, size_t n) { return s->bits == 9 ? (n + 15) / 16 * 18 : (n * s->bits + 7) / 8; }
+
+static int as_signed(const spec *s, unsigned code)
+{
+    int half = 1 << (s->bits - 1);
+    return ((int)code ^ half) - half;
+}
+
+/* The code without its sign of x >= 0, nearest even and saturating; and its value. Exact, in double. */
+static int small_code(const spec *s, double x)
+{
+    int exponent, code;
+    if (s->mantissa == 0) return x * 64 < 127 ? (int)nearbyint(x * 64) : 127;
+    if (x == 0) return 0;
+    frexp(x, &exponent);
+    exponent = exponent - 1 < 1 - s->bias ? 1 - s->bias : exponent - 1;
+    if (exponent > 100) return s->last;
+    code = (int)nearbyint(ldexp(x, s->mantissa - exponent)) + ((exponent + s->bias - 1) << s->mantissa);
+    return code < s->last ? code : s->last;
+}
+
+static double small_value(const spec *s, int code)
+{
+    int field = code >> s->mantissa, unit = 1 << s->mantissa;
+    if (s->mantissa == 0) return code / 64.0;
+    return field ? ldexp(unit + code % unit, field - s->bias - s->mantissa) : ldexp(code, 1 - s->bias - s->mantissa);
+}
+
+/* ---------------- scales */
+
+typedef struct measures {
+    double most, squares, plus, minus, low, high, deviation;
+    size_t count, negative;
+} measures;
+
+static measures measure(const float *x, size_t count)
+{
+    measures m = {0, 0, 0, 0, x[0], x[0], 0, count, 0};
+    double mean, about = 0;
+    for (size_t i = 0; i < count; i++) {
+        double v = x[i];
+        m.most = fabs(v) > m.most ? fabs(v) : m.most;
+        m.squares += v * v;
+        if (v < 0) m.minus -= v;
+        else m.plus += v;
+        m.negative += v < 0;
+        m.low = v < m.low ? v : m.low;
+        m.high = v > m.high ? v : m.high;
+    }
+    mean = (m.plus - m.minus) / (double)count;
+    for (size_t i = 0; i < count; i++) about += (x[i] - mean) * (x[i] - mean);
+    m.deviation = sqrt(about / (double)count);
+    return m;
+}
+
+static int near(double x, double to) { return fabs(x - to) <= 3e-7 * fabs(to) + 1.5e-45; }
+
+/* A step so that `levels` of them make `norm`: the nearest float; where that is subnormal, or its largest multiple is not
+   finite, a neighbour. */
+static int is_step(float step, double norm, double levels, int exact)
+{
+    double ideal = norm / levels;
+    if (ideal > FLT_MAX) return step == FLT_MAX;
+    if (!exact || ideal < FLT_MIN || (float)ideal * levels > FLT_MAX) return near(step, ideal);
+    return step == (float)ideal;
+}
+
+/* The scale of a block, a and for some methods b, against its measures. */
+static int good_scale(const spec *s, const measures *m, float a, float b)
+{
+    double n = (double)m->count, clip = m->most;
+    switch (s->kind) {
+    case SIGNS: return near(a, sqrt(m->squares / n));
+    case SIDES:
+        return near(a, m->count > m->negative ? m->plus / (n - (double)m->negative) : 0) &&
+               near(b, m->negative ? -m->minus / (double)m->negative : 0);
+    case LEVELS:
+        if (s->norm == CLIPPED && s->constant > 0 && m->count >= 32 && s->constant * m->deviation < m->most &&
+            s->constant * m->deviation > m->most / 1048576)
+            clip = s->constant * m->deviation;
+        if (s->norm == L2) return is_step(a, sqrt(m->squares), s->levels, 0);
+        return is_step(a, clip, s->levels, clip == m->most) && (clip != m->most || a * (double)s->levels >= clip * (1 - 1e-6));
+    case DITHER: return is_step(a, s->norm == L2 ? sqrt(m->squares) : m->most, 1, s->norm == MOST);
+    case AFFINE: /* where the range is not finite, a is a little smaller, so that sums of it are */
+        clip = (m->high - m->low) / (2 * s->levels + 1);
+        return (near(a, clip) || (m->most > 1.7e38 && a < clip && a > clip * (1 - 6e-7))) &&
+               near(b, m->low + (s->levels + 1) * (double)a);
+    case SMALL: return is_step(a, m->most, s->levels, 1);
+    default: return 1;
+    }
+}
+
+/* The byte of an MX block: the exponent of its largest number less that of the format's, biased. */
+static int mx_byte(const spec *s, const measures *m)
+{
+    int exponent;
+    if (m->most == 0) return 0;
+    frexp(m->most, &exponent);
+    return exponent - 1 - s->levels + 127 > 0 ? exponent - 1 - s->levels + 127 : 0;
+}
+
+/* ---------------- codes */
+
+/* A uniform number of an element: 16 bits, and 16 of another stream below them. */
+static double draw_of(uint64_t words, size_t i)
+{
+    return (gcomp__draw(words, i) * 65536.0 + gcomp__draw(words ^ 0x9E3779B97F4A7C15u, i)) / 4294967296.0;
+}
+
+/* x >= 0 up with the probability of its fraction, or to nearest. Grows with x. */
+static double whole_of(double x, int stochastic, double u)
+{
+    double q = stochastic ? ceil(x - u) : nearbyint(x);
+    return q > 0 ? q : 0;
+}
+
+/* The level 0 .. s of x / norm, value 2^(level - s), or 0. */
+static int dither_of(double x, int s, double u)
+{
+    int exponent, low;
+    frexp(x, &exponent);
+    low = x > 0 ? exponent - 1 + s : 0;
+    if (low < 1) return u < ldexp(x, s - 1);
+    low += u < ldexp(x, s - low) - 1;
+    return low < s ? low : s;
+}
+
+/* Is q, the size of a code, what x says, or what the neighbours of x say that rounding of a product may reach? */
+static int between(const spec *s, double x, double u, int q, int top)
+{
+    const double slack = 2.5e-7, tiny = s->stochastic ? 2.4e-10 : 0;
+    double low = x * (1 - slack) - tiny, high = x * (1 + slack) + tiny;
+    if (x == 0) return q == 0;
+    if (s->kind == DITHER) return dither_of(low > 0 ? low : 0, top, u) <= q && q <= dither_of(high, top, u);
+    if (s->kind == SMALL) return small_code(s, low) <= q && q <= small_code(s, high);
+    low = whole_of(low, s->stochastic, u);
+    high = whole_of(high, s->stochastic, u);
+    return (low < top ? low : top) <= q && q <= (high < top ? high : top);
+}
+
+/* Checks the code of p and returns its value in *value. */
+static int good_code(const spec *s, float x, float a, float b, double u, unsigned code, float *value)
+{
+    int q = s->kind == SMALL || s->kind == MX ? (int)(code & ((1u << (s->bits - 1)) - 1)) : as_signed(s, code), half;
+    double v = x, ratio = a > 0 ? fabs(v) / (double)a : 0;
+    volatile float product;
+    switch (s->kind) {
+    case SIGNS: *value = x < 0 ? -a : a; return code == (x < 0);
+    case SIDES: *value = x < 0 ? b : a; return code == (x < 0);
+    case TWOBIT:
+        *value = (float)(v >= s->constant ? s->constant : v <= -s->constant ? -s->constant : 0);
+        return code == (v >= s->constant ? 3u : v <= -s->constant ? 2u : 0u);
+    case THRESHOLD: *value = v > s->constant ? 1 : -1; return code == (v > s->constant);
+    case LEVELS:
+        *value = (float)q * a;
+        half = a > 0 && FLT_MAX / a < (float)s->levels ? (int)(FLT_MAX / a) : s->levels; /* a finite value */
+        return between(s, ratio, u, abs(q), half) && (q == 0 || (q < 0) == (x < 0));
+    case DITHER:
+        *value = q ? copysignf(ldexpf(1, abs(q) - s->levels) * a, (float)q) : 0;
+        return between(s, ratio, u, abs(q), s->levels) && (q == 0 || (q < 0) == (x < 0));
+    case AFFINE: {
+        double from = a > 0 ? (v - b) / (double)a : 0, slack = (fabs(from) + 2 * s->levels + 2) * 2.5e-7, low, high;
+        product = (float)q * a;
+        *value = product + b;
+        half = s->levels + 1;
+        low = s->stochastic ? ceil(from - slack - u) : nearbyint(from - slack);
+        high = s->stochastic ? ceil(from + slack - u) : nearbyint(from + slack);
+        return q >= fmin(fmax(low, -half), s->levels) && q <= fmin(fmax(high, -half), s->levels);
+    }
+    case NATURAL: {
+        uint32_t magnitude = bits_of(x) & 0x7fffffff, exponent = magnitude >> 23;
+        exponent += u * 8388608 < (double)(magnitude & 0x7fffff);
+        if (exponent > 254) exponent = 254;
+        *value = x < 0 ? -float_of(exponent << 23) : float_of(exponent << 23);
+        return code == (exponent | (unsigned)(x < 0) << 8);
+    }
+    case SMALL:
+        product = (float)small_value(s, q);
+        *value = copysignf(product * a, x);
+        return between(s, ratio, u, q, s->last) && (int)(code >> 7) == (signbit(x) != 0);
+    default:
+        if (s->mantissa == 0) {
+            q = as_signed(s, code);
+            *value = (float)(q / 64.0 * a);
+            return q == (x < 0 ? -small_code(s, ratio) : small_code(s, ratio));
+        }
+        *value = copysignf((float)(small_value(s, q) * a), x);
+        return q == small_code(s, ratio) && (int)(code >> (s->bits - 1)) == (signbit(x) != 0);
+    }
+}
+
+/* ---------------- payloads */
+
+static size_t scale_bytes(const spec *s)
+{
+    if (s->kind == TWOBIT || s->kind == THRESHOLD || s->kind == NATURAL) return 0;
+    return s->kind == MX ? 1 : s->kind == SIDES || s->kind == AFFINE ? 8 : 4;
+}
+
+static void put_header(uint8_t *to, unsigned wire, uint32_t word, size_t n, size_t bytes)
+{
+    static const uint8_t begin[5] = {'G', 'C', 'M', 'P', 1};
+    memset(to, 0, 32);
+    memcpy(to, begin, 5);
+    to[5] = (uint8_t)wire;
+    for (int i = 0; i < 8; i++) to[8 + i] = (uint8_t)((uint64_t)n >> 8 * i);
+    for (int i = 0; i < 8; i++) to[16 + i] = (uint8_t)((uint64_t)bytes >> 8 * i);
+    for (int i = 0; i < 4; i++) to[24 + i] = (uint8_t)(word >> 8 * i);
+}
+
+static void check_payload(const spec *s, int shape, size_t n)
+{
+    size_t of = s->block ? s->block : n ? n : 1, blocks = (n + of - 1) / of, each = scale_bytes(s), wrong = 0, bad = 0, length;
+    uint64_t words = gcomp__stream(key.own, 2);
+    uint8_t *codes = payload + 32 + each * blocks;
+    fill(shape, n);
+    length = encode(s->text, g, e, n);
+    CHECK(length == 32 + each * blocks + code_bytes(s, n));
+    if (length != 32 + each * blocks + code_bytes(s, n)) return;
+    put_header(packed, s->wire, s->word, n, length - 32);
+    memcpy(packed + 32, payload + 32, each * blocks);
+    memset(packed + 32 + each * blocks, 0, code_bytes(s, n));
+    for (size_t k = 0; k < blocks; k++) {
+        const uint8_t *scale = payload + 32 + each * k;
+        size_t end = (k + 1) * of < n ? (k + 1) * of : n;
+        measures m = measure(p + k * of, end - k * of);
+        float a = 0, b = 0;
+        if (each >= 4) memcpy(&a, scale, 4); /* these tests run on little endian machines */
+        if (each == 8) memcpy(&b, scale + 4, 4);
+        if (s->kind == MX) a = (float)ldexp(1, scale[0] - 127);
+        bad += s->kind == MX ? scale[0] != mx_byte(s, &m) : !good_scale(s, &m, a, b);
+        for (size_t i = k * of; i < end; i++) {
+            unsigned code = get_code(s, codes, i);
+            wrong += !good_code(s, p[i], a, b, s->stochastic ? draw_of(words, i) : 0, code, d + i);
+            put_code(s, packed + 32 + each * blocks, i, code);
+        }
+    }
+    if (bad || wrong) printf("# %s, shape %d, n %zu: %zu scales and %zu codes wrong\n", s->text, shape, n, bad, wrong);
+    CHECK(bad == 0 && wrong == 0);
+    CHECK(!memcmp(payload, packed, length));
+    decode(n, length);
+}
+
+/* Numbers whose norm or range is no float. */
+static int beyond(const spec *s, int shape) { return shape == SHAPES - 1 && (s->norm == L2 || s->kind == AFFINE); }
+
+static void test_payloads_and_decoded_values_are_those_of_the_formulas(void)
+{
+    key = gcomp_key_make(11, 12, 13, 14);
+    for (size_t k = 0; k < SPECS; k++)
+        for (size_t i = 0; i < SIZES; i++)
+            for (int shape = 0; shape < SHAPES; shape++)
+                if ((sizes[i] < 65536 || shape == (int)(k % SHAPES)) && !beyond(specs + k, shape))
+                    check_payload(specs + k, shape, sizes[i]);
+}
+
+/* Whole halves of a step: a block whose largest number is the largest code. */
+static void test_halves_of_a_step_go_to_the_even_code(void)
+{
+    static const float halves[] = {0.5f, -0.5f, 1.5f, -1.5f, 2.5f, -2.5f, 5.5f, 6.5f, -6.5f};
+    static const int even[] = {0, 0, 2, -2, 2, -2, 6, 6, -6};
+    size_t count = sizeof halves / sizeof *halves;
+    for (int bits = 4; bits <= 8; bits += 4) {
+        memcpy(g, halves, sizeof halves);
+        g[count] = bits == 4 ? 7 : 127;
+        CHECK(encode(bits == 4 ? "int:bits=4" : "int", g, NULL, count + 1) != 0);
+        CHECK(gcomp_decode(payload, bits == 4 ? 41 : 46, y, count + 1, NULL) == GCOMP_OK);
+        for (size_t i = 0; i < count; i++) CHECK(y[i] == (float)even[i]);
+        CHECK(y[count] == g[count]);
+    }
+}
+
+/* ---------------- MXNet */
+
+static const float vector5[] = {0.7f, -0.5f, 0.49f, 1.6f, -0.2f};
+
+static void test_twobit_packs_as_mxnet_does(void)
+{
+    static const float rest[] = {0.7f - 0.5f, 0, 0.49f, 1.6f - 0.5f, -0.2f};
+    static const uint8_t up[] = {0xc0, 0x30, 0x0c, 0x03}, down[] = {0x80, 0x20, 0x08, 0x02};
+    gcomp_input in = input_of(vector5, NULL, 5);
+    size_t length = encode("twobit:threshold=0.5", vector5, NULL, 5);
+    CHECK(length == 34 && payload[32] == 0xe3 && payload[33] == 0);
+    memset(y, 0, sizeof rest);
+    CHECK(gcomp_retain(payload, length, &in, y, NULL) == GCOMP_OK);
+    for (int i = 0; i < 5; i++) CHECK(y[i] == rest[i]);
+    fill(0, 70);
+    for (size_t n = 0; n <= 70; n++) {
+        memset(packed, 0, 18);
+        for (size_t i = 0; i < n; i++) packed[i / 4] |= g[i] >= 0.25f ? up[i % 4] : g[i] <= -0.25f ? down[i % 4] : 0;
+        CHECK(encode("twobit:threshold=0.25", g, NULL, n) == 32 + (n + 3) / 4);
+        CHECK(!memcmp(payload + 32, packed, (n + 3) / 4));
+    }
+}
+
+static void test_threshold1_packs_as_mxnet_does(void)
+{
+    static const float rest[] = {0.7f - 1, 0.5f, 0.49f - 1, 1.6f - 1, 0.8f};
+    gcomp_input in = input_of(vector5, NULL, 5);
+    size_t length = encode("threshold1:threshold=0", vector5, NULL, 5);
+    CHECK(length == 33 && payload[32] == 0xb0);
+    memset(y, 0, sizeof rest);
+    CHECK(gcomp_retain(payload, length, &in, y, NULL) == GCOMP_OK);
+    for (int i = 0; i < 5; i++) CHECK(y[i] == rest[i]);
+    fill(6, 70);
+    for (size_t n = 0; n <= 70; n++) {
+        memset(packed, 0, 9);
+        for (size_t i = 0; i < n; i++) packed[i / 8] |= (uint8_t)(g[i] > 0 ? 0x80 >> i % 8 : 0);
+        CHECK(encode("threshold1", g, NULL, n) == 32 + (n + 7) / 8);
+        CHECK(!memcmp(payload + 32, packed, (n + 7) / 8));
+    }
+}
+
+static void test_a_code_of_twobit_that_means_nothing_is_refused(void)
+{
+    size_t length = encode("twobit", vector5, NULL, 5);
+    for (int i = 0; i < 4; i++) {
+        payload[32] = (uint8_t)(0x40 >> 2 * i);
+        CHECK(gcomp_check(payload, length, 5) == GCOMP_CORRUPT && gcomp_decode(payload, length, y, 5, NULL) == GCOMP_CORRUPT);
+    }
+}
+
+/* ---------------- small floats */
+
+static const spec *spec_of(const char *text)
+{
+    for (size_t k = 0; k < SPECS; k++)
+        if (!strcmp(specs[k].text, text)) return specs + k;
+    CHECK(!"a spec of that text");
+    return specs;
+}
+
+/* A payload of zeros, by hand; the scale is 1, or for fp8 2. */
+static size_t zeros_of(const spec *s, size_t n)
+{
+    size_t blocks = s->kind == MX ? (n + 31) / 32 : 1, bytes = scale_bytes(s) * blocks + code_bytes(s, n);
+    float two = 2;
+    put_header(payload, s->wire, s->word, n, bytes);
+    memset(payload + 32, 0, bytes);
+    if (s->kind == MX) memset(payload + 32, 127, blocks);
+    if (s->kind == SMALL) memcpy(payload + 32, &two, 4);
+    return 32 + bytes;
+}
+
+static void check_codes(const char *text, unsigned last)
+{
+    const spec *s = spec_of(text);
+    gcomp_exec exec = {isa_now, NULL, 0, {NULL, NULL}};
+    size_t n = (size_t)1 << s->bits, length;
+    unsigned sign = 1u << (s->bits - 1);
+    for (unsigned first = 0; first < n; first++) { /* one code in all places */
+        int valid = s->mantissa == 0 || (first & (sign - 1)) <= last;
+        double value = s->mantissa == 0 ? as_signed(s, first) / 64.0 : small_value(s, (int)(first & (sign - 1)));
+        if (s->mantissa && first & sign) value = -value;
+        length = zeros_of(s, 37);
+        for (size_t i = 0; i < 37; i++) put_code(s, payload + length - code_bytes(s, 37), i, first);
+        CHECK(gcomp_check(payload, length, 37) == (valid ? GCOMP_OK : GCOMP_CORRUPT));
+        CHECK(gcomp_decode(payload, length, y, 37, &exec) == (valid ? GCOMP_OK : GCOMP_CORRUPT));
+        for (size_t i = 0; valid && i < 37; i++)
+            CHECK(y[i] == (float)value * (s->kind == MX ? 1 : 2) && (s->mantissa == 0 || !signbit(y[i]) == !(first & sign)));
+    }
+}
+
+static void test_small_formats_have_the_values_of_their_standards(void)
+{
+    static const double e2m1[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+    const spec *e4m3 = spec_of("fp8"), *e5m2 = spec_of("fp8:format=e5m2,block=tensor");
+    for (int i = 0; i < 8; i++) CHECK(small_value(spec_of("mx"), i) == e2m1[i]);
+    CHECK(small_value(e4m3, 0x7e) == 448 && small_value(e4m3, 1) == ldexp(1, -9) && small_value(e4m3, 8) == ldexp(1, -6));
+    CHECK(small_value(e5m2, 0x7b) == 57344 && small_value(e5m2, 1) == ldexp(1, -16) && small_value(e5m2, 4) == ldexp(1, -14));
+    CHECK(small_value(e4m3, 0x38) == 1 && small_value(e5m2, 0x3c) == 1);
+}
+
+static void test_every_code_of_the_small_formats_decodes_or_is_refused(void)
+{
+    check_codes("fp8", 0x7e);
+    check_codes("fp8:format=e5m2,block=tensor", 0x7b);
+    check_codes("mx", 7);
+    check_codes("mx:format=e4m3", 0x7e);
+    check_codes("mx:format=e5m2", 0x7b);
+    check_codes("mx:format=int8", 0);
+}
+
+static void test_scales_that_are_no_number_are_refused(void)
+{
+    static const uint32_t bad[] = {0x7f800000, 0x7fc00000, 0xff800000, 0xbf800000, 0x7f7fffff};
+    const spec *s = spec_of("fp8"), *mx = spec_of("mx:format=int8");
+    for (int i = 0; i < 5; i++) { /* the last: its largest multiple overflows */
+        size_t length = zeros_of(s, 40);
+        memcpy(payload + 32, bad + i, 4);
+        memset(payload + 36, 0x7e, 40);
+        CHECK(gcomp_check(payload, length, 40) == GCOMP_CORRUPT);
+    }
+    for (int i = 253; i < 256; i++) { /* 2^126 * -2 is finite, 2^127 * -2 is not, 255 is no scale */
+        size_t length = zeros_of(mx, 40);
+        payload[33] = (uint8_t)i;
+        memset(payload + 34, 0x80, 40);
+        CHECK(gcomp_check(payload, length, 40) == (i == 253 ? GCOMP_OK : GCOMP_CORRUPT));
+    }
+}
+
+/* Blocks whose scale is 1: every value of the format, the middles between them, and the neighbours of these in float. */
+static void check_rounding(const char *text)
+{
+    const spec *s = spec_of(text);
+    double top = s->mantissa ? small_value(s, s->last) : 127 / 64.0, widest = s->kind == MX ? ldexp(1, s->levels) : top;
+    size_t n = 0, length, wrong = 0;
+    for (int code = 0; code <= (s->mantissa ? s->last : 127); code++) {
+        double low = small_value(s, code), high = code < (s->mantissa ? s->last : 127) ? small_value(s, code + 1) : top;
+        double middle = (low + high) / 2;
+        float some[4];
+        some[0] = (float)low;
+        some[1] = (float)middle;
+        some[2] = nextafterf((float)middle, 0);
+        some[3] = nextafterf((float)middle, (float)high);
+        for (int k = 0; k < 8; k++) {
+            if (s->kind == MX && n % 32 == 0) g[n++] = (float)widest; /* fixes the scale of the block */
+            if (s->kind == SMALL && n % 1024 == 0) g[n++] = (float)widest;
+            g[n++] = k & 1 ? -some[k / 2] : some[k / 2];
+        }
+    }
+    for (double x = 1; s->kind == MX && x < 1.99; x += 0.01) { /* saturates between the largest value and the next power of two */
+        if (n % 32 == 0) g[n++] = (float)widest;
+        g[n++] = (float)(x * widest);
+    }
+    length = encode(text, g, NULL, n);
+    for (size_t i = 0; i < n; i++) {
+        unsigned code = get_code(s, payload + length - code_bytes(s, n), i);
+        double x = g[i], best = top, reached;
+        for (int k = 0; k <= (s->mantissa ? s->last : 127); k++) { /* the nearest of all; of two the even one */
+            double value = small_value(s, k), off = fabs(fabs(x) - value);
+            if (off < fabs(fabs(x) - best) || (off == fabs(fabs(x) - best) && k % 2 == 0)) best = value;
+        }
+        reached = s->mantissa == 0 ? as_signed(s, code) / 64.0 : small_value(s, (int)(code & ((1u << (s->bits - 1)) - 1)));
+        wrong += fabs(reached) != best;
+    }
+    if (wrong) printf("# %s: %zu of %zu\n", text, wrong, n);
+    CHECK(wrong == 0);
+}
+
+static void test_small_formats_round_to_the_nearest_value_and_to_even(void)
+{
+    check_rounding("fp8");
+    check_rounding("fp8:format=e5m2,block=tensor");
+    check_rounding("mx");
+    check_rounding("mx:format=e4m3");
+    check_rounding("mx:format=e5m2");
+    check_rounding("mx:format=int8");
+}
+
+/* ---------------- unbiased methods */
+
+static const spec unbiased[] = {
+    {"qsgd:levels=1,bucket=16", LEVELS, 13, 0, 16, 2, 1, 1, MOST, 0, 0, 0, 0},
+    {"qsgd:levels=7,bucket=tensor", LEVELS, 13, 0, 0, 4, 7, 1, MOST, 0, 0, 0, 0},
+    {"qsgd:levels=32767,bucket=16", LEVELS, 13, 0, 16, 16, 32767, 1, MOST, 0, 0, 0, 0},
+    {"qsgd:levels=1,norm=l2,bucket=tensor", LEVELS, 13, 0, 0, 2, 1, 1, L2, 0, 0, 0, 0},
+    {"qsgd:levels=3,norm=l2,bucket=16", LEVELS, 13, 0, 16, 4, 3, 1, L2, 0, 0, 0, 0},
+    {"qsgd:levels=31,norm=l2,bucket=tensor", LEVELS, 13, 0, 0, 8, 31, 1, L2, 0, 0, 0, 0},
+    {"terngrad:clip=0", LEVELS, 12, 0, 0, 2, 1, 1, CLIPPED, 0, 0, 0, 0},
+    {"terngrad:clip=0,block=16", LEVELS, 12, 0, 16, 2, 1, 1, CLIPPED, 0, 0, 0, 0},
+    {"naturaldither:levels=3,bucket=16", DITHER, 14, 0, 16, 4, 3, 1, MOST, 0, 0, 0, 0},
+    {"naturaldither:levels=9,bucket=tensor", DITHER, 14, 0, 0, 8, 9, 1, MOST, 0, 0, 0, 0},
+    {"naturaldither:levels=5,norm=l2,bucket=tensor", DITHER, 14, 0, 0, 4, 5, 1, L2, 0, 0, 0, 0},
+    {"naturaldither:levels=1,norm=l2,bucket=16", DITHER, 14, 0, 16, 4, 1, 1, L2, 0, 0, 0, 0},
+    {"natural", NATURAL, 15, 0, 0, 9, 0, 1, 0, 0, 0, 0, 0},
+    {"int:rounding=stochastic,block=tensor", LEVELS, 16, 0, 0, 8, 127, 1, MOST, 0, 0, 0, 0},
+    {"int:bits=4,rounding=stochastic,block=16", LEVELS, 16, 0, 16, 4, 7, 1, MOST, 0, 0, 0, 0},
+    {"int:bits=2,rounding=stochastic,block=16", LEVELS, 16, 0, 16, 2, 1, 1, MOST, 0, 0, 0, 0},
+    {"int:range=affine,rounding=stochastic,block=16", AFFINE, 16, 0, 16, 8, 127, 1, 0, 0, 0, 0, 0},
+    {"int:bits=4,range=affine,rounding=stochastic,block=tensor", AFFINE, 16, 0, 0, 4, 7, 1, 0, 0, 0, 0, 0},
+    {"int:bits=2,range=affine,rounding=stochastic,block=16", AFFINE, 16, 0, 16, 2, 1, 1, 0, 0, 0, 0, 0}};
+enum { UNBIASED = sizeof unbiased / sizeof *unbiased, SHORT = 48 };
+
+/* The two values between which x is rounded: |x|'s, or in AFFINE those above b - (levels + 1) a. Returns x measured so. */
+static double neighbours(const spec *s, double x, double a, double b, double *low, double *high)
+{
+    double step = a, from = s->kind == AFFINE ? x - (b - (s->levels + 1) * a) : fabs(x), last = s->levels * a;
+    *low = *high = from;
+    if (from <= 0 || (s->kind != NATURAL && a == 0)) return from;
+    if (s->kind == LEVELS || s->kind == AFFINE) {
+        *low = floor(from / a) * a;
+        if (s->kind == AFFINE) last = (2 * s->levels + 1) * a;
+    } else {
+        double smallest = s->kind == NATURAL ? FLT_MIN : ldexp(a, 1 - s->levels);
+        int exponent;
+        frexp(s->kind == NATURAL ? from : from / a, &exponent);
+        step = ldexp(s->kind == NATURAL ? 1 : a, exponent - 1);
+        last = s->kind == NATURAL ? ldexp(1, 127) : a;
+        *low = from < smallest ? 0 : step;
+        if (from < smallest) step = smallest;
+    }
+    *high = *low + step;
+    if (from >= last) *low = *high = from; /* but for rounding */
+    return from;
+}
+
+/* The paper's bound of the summed variance of a block; 0: none. */
+static double variance_bound(const spec *s, const measures *m, double a)
+{
+    double n = (double)m->count, t = ldexp(sqrt(n), 1 - s->levels);
+    if (s->kind == NATURAL) return m->squares / 8 + (m->most < FLT_MIN ? FLT_MIN * (m->plus + m->minus) : 0); /* of subnormals */
+    if (s->kind == DITHER) return m->squares * (0.125 + (t < 1 ? t * t : t));
+    if (s->norm == CLIPPED) return m->most * (m->plus + m->minus) - m->squares;
+    if (s->norm == L2) return m->squares * fmin(n / s->levels / s->levels, sqrt(n) / s->levels);
+    return n * a * a / 4;
+}
+
+static void check_block(const spec *s, int shape, size_t begin, size_t end, double a, double b, const double *sum,
+                        const double *squares)
+{
+    measures m = measure(p + begin, end - begin);
+    double variance = 0, spread = 0, seen = 0, hops = 0, bound = variance_bound(s, &m, a);
+    for (size_t i = begin; i < end; i++) {
+        double low, high, from = neighbours(s, p[i], a, b, &low, &high), up = from - low, down = high - from, allowed;
+        double hop = high > low ? high - low : s->kind == DITHER ? a / 2 : a;
+        double rounding = 3e-7 * (s->kind == AFFINE ? (2 * s->levels + 2) * a + fabs(b) : fabs(p[i])) + 1.5e-45;
+        if (s->kind == NATURAL && high > ldexp(1, 127)) return;
+        variance += up * down;
+        if (high > low) spread += up * down * (up * up * up + down * down * down) / hop - up * down * up * down;
+        seen += squares[i] / KEYS;
+        hops = hop > hops ? hop : hops;
+        allowed = 5.5 * sqrt(up * down / KEYS) + 8 * hop / KEYS + rounding;
+        if (!(fabs(sum[i] / KEYS - p[i]) <= allowed))
+            printf("# %s, shape %d: element %zu is %g, mean %g, %g allowed\n", s->text, shape, i, (double)p[i], sum[i] / KEYS,
+                   allowed);
+        CHECK(fabs(sum[i] / KEYS - p[i]) <= allowed);
+    }
+    spread = 6 * sqrt(spread > 0 ? spread / KEYS : 0) + 20 * hops * hops / KEYS + 1e-12 * m.squares + 1e-80;
+    if (fabs(seen - variance) > spread) printf("# %s, shape %d: variance %g, seen %g\n", s->text, shape, variance, seen);
+    CHECK(fabs(seen - variance) <= spread);
+    CHECK(variance <= bound * (1 + 1e-6) + 1e-12 * m.squares + 1e-80);
+    if (s->norm == CLIPPED) CHECK(variance >= bound * (1 - 1e-5) - 1e-12 * m.squares);
+}
+
+static void check_unbiased(const spec *s, int shape)
+{
+    gcomp_exec exec = {isa_now, NULL, 0, {NULL, NULL}};
+    double sum[SHORT] = {0}, squares[SHORT] = {0};
+    size_t of = s->block ? s->block : SHORT, each = scale_bytes(s), length = 0, failed = 0;
+    gcomp_codec codec;
+    gcomp_input in = input_of(p, NULL, SHORT);
+    fill(shape, SHORT);
+    CHECK(gcomp_codec_parse(&codec, s->text, NULL, 0) == GCOMP_OK);
+    for (uint64_t k = 0; k < KEYS; k++) {
+        in.key = gcomp_key_make(1, k, 0, 0);
+        failed += gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length) != GCOMP_OK;
+        failed += gcomp_decode(payload, length, y, SHORT, &exec) != GCOMP_OK;
+        for (size_t i = 0; i < SHORT; i++) {
+            sum[i] += (double)y[i];
+            squares[i] += ((double)y[i] - p[i]) * ((double)y[i] - p[i]);
+        }
+    }
+    CHECK(failed == 0);
+    for (size_t k = 0; k < SHORT / of; k++) {
+        float a = 0, b = 0;
+        if (each >= 4) memcpy(&a, payload + 32 + each * k, 4);
+        if (each == 8) memcpy(&b, payload + 36 + each * k, 4);
+        check_block(s, shape, k * of, (k + 1) * of, a, b, sum, squares);
+    }
+}
+
+static void test_means_over_many_keys_are_the_input_and_variances_those_of_the_formulas(void)
+{
+    static const int used[] = {0, 2, 3, 4, 5, 7};
+    for (size_t k = 0; k < UNBIASED; k++)
+        for (int i = 0; i < 6; i++) check_unbiased(unbiased + k, used[i]);
+}
+
+/* Halves of a step, rounded: coins. */
+static void test_draws_of_neighbours_and_of_keys_are_not_correlated(void)
+{
+    enum { N = 4096, TIMES = KEYS / 16 };
+    static const size_t lags[] = {1, 2, 3, 4, 8, 15, 16, 17, 32, 64, 1024, 2048};
+    static int8_t coin[TIMES][N];
+    gcomp_exec exec = {isa_now, NULL, 0, {NULL, NULL}};
+    gcomp_codec codec;
+    gcomp_input in = input_of(g, NULL, N);
+    size_t length = 0;
+    double most = 5.5 / sqrt((double)N * TIMES), total = 0;
+    CHECK(gcomp_codec_parse(&codec, "terngrad:clip=0", NULL, 0) == GCOMP_OK);
+    for (size_t i = 0; i < N; i++) g[i] = i ? 0.5f : 1.0f;
+    for (uint64_t k = 0; k < TIMES; k++) {
+        in.key = gcomp_key_make(k % 2, k / 4, (uint32_t)(k / 2 % 2), 0);
+        CHECK(gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length) == GCOMP_OK);
+        CHECK(gcomp_decode(payload, length, y, N, &exec) == GCOMP_OK);
+        for (size_t i = 0; i < N; i++) {
+            coin[k][i] = (int8_t)(i == 0 ? 0 : y[i] > 0 ? 1 : -1);
+            total += coin[k][i];
+        }
+    }
+    CHECK(fabs(total / ((double)N * TIMES)) < most);
+    for (size_t j = 0; j < sizeof lags / sizeof *lags; j++) {
+        long same = 0;
+        for (size_t k = 0; k < TIMES; k++)
+            for (size_t i = 0; i + lags[j] < N; i++) same += coin[k][i] * coin[k][i + lags[j]];
+        CHECK(fabs((double)same / ((double)(N - lags[j]) * TIMES)) < most * sqrt(N / (double)(N - lags[j])));
+    }
+    for (size_t lag = 1; lag <= 4; lag++) { /* seed, tensor, both, step */
+        long same = 0;
+        for (size_t k = 0; k + lag < TIMES; k++)
+            for (size_t i = 0; i < N; i++) same += coin[k][i] * coin[k + lag][i];
+        CHECK(fabs((double)same / ((double)N * (double)(TIMES - lag))) < most * sqrt(TIMES / (double)(TIMES - lag)));
+    }
+}
+
+/* ---------------- biased methods */
+
+static void check_lost(const char *text, int kind, int shape, size_t n)
+{
+    double lost = 0, expect;
+    size_t length = (fill(shape, n), encode(text, p, NULL, n));
+    measures m = measure(p, n);
+    double positive = (double)(n - m.negative), negative = (double)m.negative;
+    CHECK(gcomp_decode(payload, length, y, n, NULL) == GCOMP_OK);
+    for (size_t i = 0; i < n; i++) lost += ((double)p[i] - y[i]) * ((double)p[i] - y[i]);
+    if (kind == SIDES) {
+        expect = m.squares - (positive > 0 ? m.plus * m.plus / positive : 0) - (negative > 0 ? m.minus * m.minus / negative : 0);
+        CHECK(lost <= m.squares * (1 + 1e-6));
+    } else {
+        expect = 2 * m.squares * (1 - (m.squares > 0 ? (m.plus + m.minus) / sqrt((double)n * m.squares) : 0));
+    }
+    CHECK(fabs(lost - expect) <= 1e-6 * m.squares);
+}
+
+static void test_onebit_and_signnorm_lose_what_their_formulas_say(void)
+{
+    static const size_t some[] = {1, 17, 1009, 4099};
+    for (int shape = 0; shape < SHAPES; shape++)
+        for (size_t i = 0; i < 4 && shape != 3; i++) {
+            check_lost("onebit:block=tensor", SIDES, shape, some[i]);
+            check_lost("signnorm:block=tensor", SIGNS, shape, some[i]);
+        }
+}
+
+/* What a number may lose: half a step; an eighth or a sixteenth of itself or half the smallest step of the format. */
+static void test_rounding_loses_at_most_half_a_step(void)
+{
+    static const char *const texts[] = {"int", "int:bits=4,block=16", "int:bits=2,block=tensor", "int:range=affine,block=2048",
+                                        "int:range=affine,bits=4,block=tensor", "fp8", "fp8:block=16",
+                                        "fp8:format=e5m2,block=tensor", "mx:format=e4m3", "mx:format=e5m2"};
+    for (size_t t = 0; t < sizeof texts / sizeof *texts; t++)
+        for (int shape = 0; shape < SHAPES; shape++) {
+            const spec *s = spec_of(texts[t]);
+            size_t n = 1009, each = scale_bytes(s), wrong = 0, length;
+            if (beyond(s, shape)) continue;
+            fill(shape, n);
+            length = encode(texts[t], p, NULL, n);
+            CHECK(gcomp_decode(payload, length, y, n, NULL) == GCOMP_OK);
+            for (size_t i = 0; i < n; i++) {
+                const uint8_t *scale = payload + 32 + each * (s->block ? i / s->block : 0);
+                float a;
+                double half, v = fabs((double)p[i]), off = fabs((double)p[i] - y[i]);
+                if (s->kind == MX) a = (float)ldexp(1, scale[0] - 127);
+                else memcpy(&a, scale, 4);
+                half = a / 2.0;
+                if (s->kind == SMALL || s->kind == MX) half = fmax(ldexp(v, -1 - s->mantissa), ldexp(a, -s->bias - s->mantissa));
+                if (s->kind == MX && v > small_value(s, s->last) * a) half = v - small_value(s, s->last) * a;
+                wrong += off > half * (1 + 1e-5) + 3e-7 * v + 3e-45;
+            }
+            if (wrong) printf("# %s, shape %d: %zu wrong\n", texts[t], shape, wrong);
+            CHECK(wrong == 0);
+        }
+}
+
+static void test_nothing_is_lost_over_a_thousand_steps(void)
+{
+    static const char *const codecs[] = {"signnorm:block=64", "onebit:block=64", "twobit:threshold=1", "threshold1", "terngrad",
+                                         "qsgd:levels=3,bucket=64", "naturaldither", "natural", "int:bits=2,block=16",
+                                         "int:bits=4,range=affine", "fp8:format=e5m2", "mx"};
+    enum { N = 133 };
+    for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) {
+        static double given[N], sent[N];
+        gcomp_exec exec = {isa_now, NULL, 0, {NULL, NULL}};
+        gcomp_input in = input_of(g, NULL, N);
+        memset(given, 0, sizeof given);
+        memset(sent, 0, sizeof sent);
+        memset(e, 0, sizeof e);
+        for (int step = 0; step < 1000; step++) {
+            size_t length;
+            for (size_t i = 0; i < N; i++) {
+                g[i] = normal((uint64_t)step * N + i) + 0.1f;
+                given[i] += (double)g[i];
+            }
+            key = gcomp_key_make(3, (uint64_t)step, 0, 0);
+            length = encode(codecs[c], g, e, N);
+            CHECK(gcomp_decode(payload, length, y, N, &exec) == GCOMP_OK);
+            CHECK(gcomp_retain(payload, length, &in, e, &exec) == GCOMP_OK);
+            for (size_t i = 0; i < N; i++) sent[i] += (double)y[i];
+        }
+        for (size_t i = 0; i < N; i++) CHECK(fabs(given[i] - sent[i] - (double)e[i]) < 2e-3 && fabs((double)e[i]) < 200);
+    }
+    key = gcomp_key_make(11, 12, 13, 14);
+}
+
+static void test_residuals_of_thresholds_stay_within_them(void)
+{
+    static const char *const codecs[] = {"twobit:threshold=0.25", "threshold1"};
+    enum { N = 67 };
+    for (int c = 0; c < 2; c++) {
+        float most = c ? 1 : 0.25f;
+        gcomp_input in = input_of(g, NULL, N);
+        size_t wrong = 0;
+        memset(e, 0, sizeof e);
+        for (int step = 0; step < 1000; step++) {
+            size_t length;
+            for (size_t i = 0; i < N; i++) g[i] = most * (float)(i == 0 ? 1 : 2 * uniform((uint64_t)step * N + i) - 1);
+            length = encode(codecs[c], g, e, N);
+            CHECK(gcomp_retain(payload, length, &in, e, NULL) == GCOMP_OK);
+            for (size_t i = 0; i < N; i++) wrong += fabsf(e[i]) > most;
+        }
+        CHECK(wrong == 0);
+    }
+}
+
+/* ---------------- errors on many numbers */
+
+static void check_error(const char *text, double from, double to)
+{
+    double lost = 0, all = 0;
+    size_t length = encode(text, g, NULL, LARGEST);
+    CHECK(gcomp_decode(payload, length, y, LARGEST, NULL) == GCOMP_OK);
+    for (size_t i = 0; i < LARGEST; i++) {
+        lost += ((double)y[i] - g[i]) * ((double)y[i] - g[i]);
+        all += (double)g[i] * g[i];
+    }
+    if (!(lost / all >= from && lost / all <= to)) printf("# %s: %g, not %g to %g\n", text, lost / all, from, to);
+    CHECK(lost / all >= from && lost / all <= to);
+}
+
+typedef struct known {
+    const char *text;
+    double gauss, laplace; /* error relative to the energy, known from simulations */
+    double last;           /* half of the last digit given, of both together */
+} known;
+
+/* Within three parts of a hundred. */
+static const known errors[] = {{"signnorm:block=tensor", 0.4042, 0.5858, 0.0001},
+                               {"onebit:block=tensor", 0.3634, 0.5, 0.0001},
+                               {"twobit:threshold=1", 0.349, 0.413, 0.001},
+                               {"terngrad", 1.008, 0.877, 0.001},
+                               {"qsgd:levels=1", 1.59, 2.40, 0.01},
+                               {"qsgd:levels=3", 0.196, 0.404, 0.001},
+                               {"qsgd", 0.0361, 0.080, 0.0005},
+                               {"qsgd:levels=15", 0.00787, 0.0177, 0.00005},
+                               {"qsgd:levels=127", 1.1e-4, 2.5e-4, 0.05e-4},
+                               {"qsgd:levels=1,norm=l2", 17.0, 14.9, 0.1},
+                               {"qsgd:levels=7,norm=l2", 1.58, 1.33, 0.01},
+                               {"qsgd:levels=31,norm=l2", 0.0887, 0.087, 0.0005},
+                               {"natural", 0.0817, 0.0820, 0.0001},
+                               {"naturaldither:levels=4", 0.0889, 0.110, 0.0005},
+                               {"naturaldither:levels=8", 0.0810, 0.0784, 0.0001},
+                               {"naturaldither:levels=4,norm=l2", 1.27, 1.07, 0.01},
+                               {"naturaldither:levels=8,norm=l2", 0.0831, 0.0837, 0.0001},
+                               {"int:block=256", 4.8e-5, 1.0e-4, 0.05e-4},
+                               {"int:block=2048", 6.9e-5, 1.8e-4, 0.05e-4},
+                               {"int:bits=4,block=32", 0.0094, 0.0147, 0.00005},
+                               {"int:bits=4,block=512", 0.0181, 0.0395, 0.0001},
+                               {"int:bits=4,range=affine,block=512", 0.0138, 0.0283, 0.0001},
+                               {"int:bits=4,range=affine,block=512,rounding=stochastic", 0.0275, 0.0565, 0.0001},
+                               {"mx", 0.0133, 0.0161, 0.0001},
+                               {"mx:format=e4m3", 8.7e-4, 1.0e-3, 0.5e-4},
+                               {"mx:format=e5m2", 2.9e-3, 3.0e-3, 0.5e-4}};
+
+static void test_errors_on_normal_and_laplace_numbers_are_the_known_ones(void)
+{
+    key = gcomp_key_make(7, 0, 0, 0);
+    for (int laplace = 0; laplace < 2; laplace++) {
+        for (size_t i = 0; i < LARGEST; i++)
+            g[i] = laplace ? (float)(log(uniform(2 * i) + 1e-18) * (uniform(2 * i + 1) < 0.5 ? 1 : -1) / sqrt(2)) : normal(i);
+        for (size_t k = 0; k < sizeof errors / sizeof *errors; k++) {
+            double error = laplace ? errors[k].laplace : errors[k].gauss;
+            check_error(errors[k].text, error * 0.97 - errors[k].last, error * 1.03 + errors[k].last);
+        }
+        if (laplace) continue;
+        check_error("int", 0, 1e-4);
+        check_error("int:bits=4", 0, 0.015);
+        check_error("fp8", 0, 1e-3);
+        check_error("fp8:format=e5m2", 0, 4e-3);
+        check_error("mx:format=int8", 0, 2e-4);
+    }
+}
+
+/* ---------------- texts */
+
+static void test_texts_are_read_and_printed_shortest(void)
+{
+    static const char *const pairs[][2] = {
+        {"signnorm:block=1024", "signnorm"}, {"signnorm:block=tensor", "signnorm:block=tensor"},
+        {"onebit:block=64", "onebit:block=64"}, {"onebit:block=1024", "onebit"}, {"twobit:threshold=0.50", "twobit"},
+        {"twobit:threshold=2.5e-1", "twobit:threshold=0.25"},
+        {"threshold1:threshold=0", "threshold1"}, {"threshold1:threshold=1.5", "threshold1:threshold=1.5"},
+        {"terngrad:block=tensor,clip=2.5", "terngrad"}, {"terngrad:block=512,clip=0", "terngrad:clip=0,block=512"},
+        {"qsgd:levels=7,norm=max,bucket=512", "qsgd"},
+        {"qsgd:bucket=tensor,norm=l2,levels=32767", "qsgd:levels=32767,norm=l2,bucket=tensor"},
+        {"naturaldither:bucket=512,norm=max,levels=7", "naturaldither"},
+        {"naturaldither:norm=l2,levels=100", "naturaldither:levels=100,norm=l2"}, {"natural", "natural"},
+        {"int:bits=8,block=128,rounding=nearest,range=symmetric", "int"}, {"int:range=affine,bits=2", "int:bits=2,range=affine"},
+        {"int:rounding=stochastic,block=65536,bits=4", "int:bits=4,block=65536,rounding=stochastic"}, {"fp8:format=e4m3", "fp8"},
+        {"fp8:block=16,format=e5m2", "fp8:format=e5m2,block=16"}, {"mx:format=e2m1", "mx"}, {"mx:format=int8", "mx:format=int8"},
+        {"mx:format=e5m2", "mx:format=e5m2"}, {"topk:density=0.1+natural", "topk:density=0.1+natural"},
+        {"topk+int:bits=8,block=64", "topk+int:block=64"}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        char text[100];
+        gcomp_codec codec, again;
+        size_t length;
+        CHECK(gcomp_codec_parse(&codec, pairs[i][0], NULL, 0) == GCOMP_OK);
+        length = gcomp_codec_format(&codec, text, sizeof text);
+        if (strcmp(text, pairs[i][1])) printf("# %s\n", text);
+        CHECK(!strcmp(text, pairs[i][1]) && length == strlen(text));
+        CHECK(gcomp_codec_parse(&again, text, NULL, 0) == GCOMP_OK && !memcmp(&codec, &again, sizeof codec));
+    }
+}
+
+/* The parameter that only the encoder needs: clip of terngrad, norm of qsgd and naturaldither, rounding of int; -1: none. */
+static int at_home(unsigned wire) { return wire == 12 ? 0 : wire == 13 || wire == 14 ? 1 : wire == 16 ? 2 : -1; }
+
+static void test_payloads_name_the_parameters_that_they_carry(void)
+{
+    for (size_t k = 0; k < SPECS; k++) {
+        gcomp_info info;
+        gcomp_codec codec;
+        size_t length = (fill(0, 40), encode(specs[k].text, p, NULL, 40));
+        CHECK(gcomp_codec_parse(&codec, specs[k].text, NULL, 0) == GCOMP_OK && gcomp_peek(payload, length, &info) == GCOMP_OK);
+        CHECK(info.codec.method == codec.method && info.count == 40 && info.length == length);
+        CHECK(!info.refused && !info.checksum);
+        for (int i = 0; i < 4; i++) CHECK(info.codec.param[i] == codec.param[i] || i == at_home(specs[k].wire));
+    }
+}
+
+static void test_bad_values_are_refused_with_a_sentence(void)
+{
+    static const char *const pairs[][2] = {
+        {"int:bits=3", "int bits cannot be '3': it takes 8 or 4 or 2"},
+        {"int:bits=16", "int bits cannot be '16': it takes 8 or 4 or 2"},
+        {"int:bits=", "int bits cannot be '': it takes 8 or 4 or 2"},
+        {"int:rounding=even", "int rounding cannot be 'even': it takes nearest or stochastic"},
+        {"int:range=full,bits=8", "int range cannot be 'full': it takes symmetric or affine"},
+        {"int:block=100", "int block cannot be '100': it takes 'tensor' or a power of two from 16 to 65536"},
+        {"int:block=8", "int block cannot be '8': it takes 'tensor' or a power of two from 16 to 65536"},
+        {"int:levels=7", "int has no parameter 'levels'"},
+        {"int:bits=4,bits=4", "parameter given twice: 'bits'"},
+        {"signnorm:block=0", "signnorm block cannot be '0': it takes 'tensor' or a power of two from 16 to 65536"},
+        {"onebit:block=131072", "onebit block cannot be '131072': it takes 'tensor' or a power of two from 16 to 65536"},
+        {"terngrad:clip=-1", "terngrad clip cannot be '-1': it takes a number from 0 to 1000000"},
+        {"qsgd:levels=0", "qsgd levels cannot be '0': it takes a whole number from 1 to 32767"},
+        {"qsgd:levels=32768", "qsgd levels cannot be '32768': it takes a whole number from 1 to 32767"},
+        {"qsgd:levels=1.5", "qsgd levels cannot be '1.5': it takes a whole number from 1 to 32767"},
+        {"qsgd:norm=l1", "qsgd norm cannot be 'l1': it takes max or l2"},
+        {"qsgd:norm=l22", "qsgd norm cannot be 'l22': it takes max or l2"},
+        {"qsgd:block=16", "qsgd has no parameter 'block'"},
+        {"naturaldither:levels=101", "naturaldither levels cannot be '101': it takes a whole number from 1 to 100"},
+        {"natural:levels=1", "natural has no parameter 'levels'"},
+        {"fp8:format=e3m4", "fp8 format cannot be 'e3m4': it takes e4m3 or e5m2"},
+        {"mx:format=e3m2", "mx format cannot be 'e3m2': it takes e2m1 or e4m3 or e5m2 or int8"},
+        {"mx:block=32", "mx has no parameter 'block'"},
+        {"qsgd+natural", "only a sparse method takes another behind a plus, not 'qsgd'"}};
+    static const char *const thresholds[] = {"twobit:threshold=0", "twobit:threshold=-0.5", "twobit:threshold=nan",
+                                             "twobit:threshold=1e40"};
+    char why[200];
+    gcomp_codec codec;
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        CHECK(gcomp_codec_parse(&codec, pairs[i][0], why, sizeof why) == GCOMP_BAD_CODEC);
+        if (strcmp(why, pairs[i][1])) printf("# %s\n", why);
+        CHECK(!strcmp(why, pairs[i][1]));
+    }
+    for (size_t i = 0; i < sizeof thresholds / sizeof *thresholds; i++) {
+        CHECK(gcomp_codec_parse(&codec, thresholds[i], why, sizeof why) == GCOMP_BAD_CODEC);
+        CHECK(!strncmp(why, "twobit threshold cannot be '", 28) && strstr(why, ": it takes a number from "));
+    }
+}
+
+static void run_on_one_set(void)
+{
+    printf("# %s\n", gcomp_isa_name(isa_now));
+    RUN(test_payloads_and_decoded_values_are_those_of_the_formulas);
+    RUN(test_halves_of_a_step_go_to_the_even_code);
+    RUN(test_twobit_packs_as_mxnet_does);
+    RUN(test_threshold1_packs_as_mxnet_does);
+    RUN(test_a_code_of_twobit_that_means_nothing_is_refused);
+    RUN(test_small_formats_have_the_values_of_their_standards);
+    RUN(test_every_code_of_the_small_formats_decodes_or_is_refused);
+    RUN(test_scales_that_are_no_number_are_refused);
+    RUN(test_small_formats_round_to_the_nearest_value_and_to_even);
+    RUN(test_means_over_many_keys_are_the_input_and_variances_those_of_the_formulas);
+    RUN(test_draws_of_neighbours_and_of_keys_are_not_correlated);
+    RUN(test_onebit_and_signnorm_lose_what_their_formulas_say);
+    RUN(test_rounding_loses_at_most_half_a_step);
+    RUN(test_nothing_is_lost_over_a_thousand_steps);
+    RUN(test_residuals_of_thresholds_stay_within_them);
+}
+
+int main(void)
+{
+    const char *only = getenv("GCOMP_ISA");
+    for (int i = 1; i <= GCOMP_ISA_NEON; i++) {
+        isa_now = (gcomp_isa)i;
+        if (gcomp_isa_available(isa_now) && (!only || !*only || !strcmp(only, gcomp_isa_name(isa_now)))) run_on_one_set();
+    }
+    isa_now = GCOMP_ISA_AUTO;
+    RUN(test_errors_on_normal_and_laplace_numbers_are_the_known_ones);
+    RUN(test_texts_are_read_and_printed_shortest);
+    RUN(test_payloads_name_the_parameters_that_they_carry);
+    RUN(test_bad_values_are_refused_with_a_sentence);
+    return test_end();
+}
