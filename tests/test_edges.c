@@ -11,14 +11,18 @@
 #include <time.h>
 
 #ifdef __SANITIZE_ADDRESS__
-enum { LARGE = (1 << 18) + 3 }; /* each element costs a lot there */
+enum { LARGE = (1 << 17) + 3 }; /* each element costs a lot there */
 #else
 enum { LARGE = (1 << 20) + 3 };
 #endif
 enum { SMALL = 67, MOST_CODECS = 64, GUARD = 4 };
 
 static const char *const variants[] = {"sign:block=tensor", "sign:block=16", "topk:density=0.1", "topk:density=0.1+sign",
-                                       "topk:density=1+bf16"};
+                                       "topk:density=1+bf16", "onebit:block=16", "terngrad:clip=0,block=16", "qsgd:levels=1000",
+                                       "qsgd:levels=1,bucket=tensor", "naturaldither:levels=9,norm=l2", "int:bits=4,block=16",
+                                       "int:range=affine,rounding=stochastic", "int:range=affine,bits=2,block=tensor",
+                                       "fp8:format=e5m2,block=tensor", "mx:format=e4m3", "mx:format=int8",
+                                       "topk:density=0.1+natural"};
 
 typedef struct named {
     char text[80];
@@ -221,7 +225,7 @@ static void test_bytes_and_floats_at_any_address_give_the_same_bits(void)
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         fill(GCOMP_F32, sizes[s], s);
         for (size_t c = 0; c < codec_count; c++)
-            for (size_t shift = 1; shift <= 3; shift++) check_shifted(codecs + c, sizes[s], shift);
+            for (size_t shift = sizes[s] < LARGE / 2 ? 1 : 3; shift <= 3; shift++) check_shifted(codecs + c, sizes[s], shift);
     }
 }
 
