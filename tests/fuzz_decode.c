@@ -9,7 +9,14 @@
 
 static const char *const codecs[] = {"none", "fp16", "bf16", "sign", "sign:block=16", "sign:block=tensor", "topk:density=0.05",
                                      "topk:density=0.5", "topk:density=0.1+fp16", "topk:density=0.2+sign:block=16",
-                                     "topk:density=0.003+bf16"};
+                                     "topk:density=0.003+bf16", "signnorm", "onebit:block=16", "onebit:block=tensor", "twobit",
+                                     "threshold1", "terngrad", "terngrad:clip=0,block=16", "qsgd:levels=1,bucket=64", "qsgd",
+                                     "qsgd:levels=127,norm=l2,bucket=tensor", "qsgd:levels=1000,bucket=16", "naturaldither",
+                                     "naturaldither:levels=100,bucket=tensor", "natural", "int", "int:bits=4,block=16",
+                                     "int:bits=2,block=tensor", "int:range=affine,block=16", "int:range=affine,bits=4",
+                                     "int:range=affine,bits=2,rounding=stochastic,block=tensor", "fp8",
+                                     "fp8:format=e5m2,block=16", "mx", "mx:format=e4m3", "mx:format=e5m2", "mx:format=int8",
+                                     "topk:density=0.1+natural", "topk:density=0.3+int:bits=4,block=16", "topk:density=0.2+fp8"};
 enum { CODECS = sizeof codecs / sizeof *codecs, LARGEST = 3000 };
 
 static void fail(const char *what)
@@ -122,6 +129,35 @@ static void write_file(const char *dir, const char *name, const uint8_t *bytes, 
     if (!f || fwrite(head, 1, 4, f) != 4 || fwrite(bytes, 1, length, f) != length || fclose(f)) fail("cannot write the corpus");
 }
 
+static size_t codec_of(const char *text)
+{
+    for (size_t c = 0; c < CODECS; c++)
+        if (!strcmp(codecs[c], text)) return c;
+    fail("no such codec");
+    return 0;
+}
+
+/* Payloads of 100 elements with one byte that no encoder writes there. */
+static void make_corrupt(const char *dir)
+{
+    static const struct { const char *name, *text; size_t at; int value; } bad[] = {
+        {"corrupt_twobit_code", "twobit", 40, 0x10},      {"corrupt_natural_exponent", "natural", 33, 255},
+        {"corrupt_fp8_nan", "fp8", 40, 0xff},             {"corrupt_fp8_infinity", "fp8:format=e5m2,block=16", 70, 0x7c},
+        {"corrupt_mx_scale", "mx", 34, 255},              {"corrupt_mx_nan", "mx:format=e4m3", 40, 0x7f},
+        {"corrupt_mx_overflow", "mx:format=int8", 33, 254}, {"corrupt_onebit_scale", "onebit:block=tensor", 39, 0xff},
+        {"corrupt_int_block", "int:bits=4,block=16", 24, 0x0d}, {"corrupt_qsgd_levels", "qsgd", 24, 0},
+        {"reserved_natural_padding", "natural", 32 + 6 * 18 + 15, 1}, {"reserved_threshold1_padding", "threshold1", 44, 0x01},
+        {"reserved_int_word", "int", 25, 0xff}};
+    static uint8_t p[GCOMP_BOUND(LARGEST)];
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        size_t length = make_payload(codec_of(bad[i].text), 100, i, p, sizeof p);
+        p[bad[i].at] = (uint8_t)bad[i].value;
+        if (!strcmp(bad[i].name, "corrupt_mx_overflow")) p[36 + 32] = 0x80; /* 2^127 * -2 */
+        if (gcomp_check(p, length, 100) == GCOMP_OK) fail(bad[i].name);
+        write_file(dir, bad[i].name, p, length, 100);
+    }
+}
+
 static void make_corpus(const char *dir)
 {
     static uint8_t p[GCOMP_BOUND(LARGEST)];
@@ -155,6 +191,7 @@ static void make_corpus(const char *dir)
     p[6] = 1;
     gcomp__put32(p + 24, 0);
     write_file(dir, "refusal", p, 32, 100);
+    make_corrupt(dir);
 }
 
 static void mutate(uint64_t count)
@@ -163,17 +200,18 @@ static void mutate(uint64_t count)
     static const size_t sizes[] = {0, 1, 7, 16, 17, 33, 100, 257};
     uint64_t s = 88172645463325252u, valid = 0;
     for (uint64_t k = 0; k < count; k++) {
-        size_t n = sizes[k / CODECS % 8], length = make_payload((size_t)(k % CODECS), n, k / 64, p, sizeof p);
-        unsigned flips = 1 + (unsigned)(k % 3);
-        if (k % 5 == 0 && gcomp_seal(p, length, NULL)) fail("seal failed");
+        uint64_t round = k / CODECS; /* what is done does not depend on the codec */
+        size_t n = sizes[round % 8], length = make_payload((size_t)(k % CODECS), n, k / 64, p, sizeof p);
+        unsigned flips = 1 + (unsigned)(round % 3);
+        if (round % 5 == 0 && gcomp_seal(p, length, NULL)) fail("seal failed");
         for (unsigned f = 0; f < flips; f++) {
             s ^= s << 13;
             s ^= s >> 7;
             s ^= s << 17;
             p[s % length] ^= (uint8_t)(1u << (s >> 40 & 7));
         }
-        if (k % 7 == 0) length -= (size_t)(s >> 20) % (length + 1);
-        if (k % 11 == 0) length += (size_t)(s >> 30) % 16;
+        if (round % 7 == 0) length -= (size_t)(s >> 20) % (length + 1);
+        if (round % 11 == 0) length += (size_t)(s >> 30) % 16;
         valid += decode_everywhere(p, length, n) == GCOMP_OK;
     }
     printf("%llu mutated payloads, %llu of them still valid\n", (unsigned long long)count, (unsigned long long)valid);
@@ -186,11 +224,17 @@ int main(int argc, char **argv)
     if (argc < 2) return fprintf(stderr, "no files\n"), 2;
     for (int i = 1; i < argc; i++) {
         static uint8_t bytes[1 << 16];
+        const char *name = strrchr(argv[i], '/') ? strrchr(argv[i], '/') + 1 : argv[i];
+        gcomp_result result;
         FILE *f = fopen(argv[i], "rb");
         if (!f) return perror(argv[i]), 1;
         size_t size = fread(bytes, 1, sizeof bytes, f);
         fclose(f);
         LLVMFuzzerTestOneInput(bytes, size);
+        if (size < 4 || bytes[2] || (strncmp(name, "valid_", 6) && strncmp(name, "corrupt_", 8) && strncmp(name, "reserved_", 9)))
+            continue;
+        result = gcomp_check(bytes + 4, size - 4, bytes[0] | (size_t)bytes[1] << 8); /* their names say what they are */
+        if (result != (name[0] == 'v' ? GCOMP_OK : name[0] == 'c' ? GCOMP_CORRUPT : GCOMP_RESERVED_BITS)) fail(name);
     }
     printf("%d files\n", argc - 1);
     return 0;
