@@ -309,8 +309,9 @@ static int good_scale(const spec *s, const measures *m, float a, float b)
         if (s->norm == L2) return is_step(a, sqrt(m->squares), s->levels, 0);
         return is_step(a, clip, s->levels, clip == m->most) && (clip != m->most || a * (double)s->levels >= clip * (1 - 1e-6));
     case DITHER: return is_step(a, s->norm == L2 ? sqrt(m->squares) : m->most, 1, s->norm == MOST);
-    case AFFINE: /* where the range is not finite, a is a little smaller, so that sums of it are */
+    case AFFINE: /* where the range is no float, a is smaller, so that its multiples are */
         clip = (m->high - m->low) / (2 * s->levels + 1);
+        if (a == FLT_MAX / (float)(s->levels + 1) && clip > (double)a) clip = a;
         return (near(a, clip) || (m->most > 1.7e38 && a < clip && a > clip * (1 - 6e-7))) &&
                near(b, m->low + (s->levels + 1) * (double)a);
     case SMALL: return is_step(a, m->most, s->levels, 1);
