@@ -6,7 +6,7 @@
    Leaves    evaluation during training, checkpoints, data loading in the background
    Build     cc -O2 -I. examples/train.c gcomp_impl.c -o build/train -lopenblas -lz -lm -pthread
              mpicc -DUSE_MPI ... -o build/train_mpi, then mpirun -n 4 build/train_mpi: a worker is a rank
-   Run       build/train [--workers N] [--steps N] [--method CODEC]... [--seed S] [--out DIR]
+   Run       build/train [--workers N] [--steps N] [--method CODEC|all]... [--seed S] [--out DIR]
                          [--text FILE] [--accuracy]
 
    gcomp_impl.c is any file with #define GCOMP_IMPLEMENTATION and #include "gcomp.h". */
@@ -38,7 +38,7 @@
 #define TEXT_RATE 0.015f
 #define MOMENTUM 0.9f
 #define MAX_WORKERS 64
-#define MAX_RUNS 32
+#define MAX_RUNS 96
 
 typedef struct options {
     const char *methods[MAX_RUNS];
@@ -380,10 +380,18 @@ static int check_methods(const options *o)
 static int usage(void)
 {
     fprintf(stderr,
-            "usage: train [--workers 1..%d] [--steps N] [--method CODEC]... [--seed N] [--out DIR]\n"
+            "usage: train [--workers 1..%d] [--steps N] [--method CODEC|all]... [--seed N] [--out DIR]\n"
             "             [--text FILE] [--accuracy]\n",
             MAX_WORKERS);
     return 1;
+}
+
+/* Adds every method of the library with its default parameters. */
+static void every_method(options *o)
+{
+    const char *name;
+    for (size_t i = 1; (name = gcomp_method_name(i)) && o->method_count + 1 < MAX_RUNS / 3; i++)
+        o->methods[o->method_count++] = name;
 }
 
 /* Returns 0, or 1 after saying what is wrong. */
@@ -413,6 +421,8 @@ static int read_options(options *o, int argc, char **argv)
             o->out = value;
         else if (!strcmp(name, "--text") && *value)
             o->text = value;
+        else if (!strcmp(name, "--method") && !strcmp(value, "all"))
+            every_method(o);
         else if (!strcmp(name, "--method") && *value && o->method_count + 1 < MAX_RUNS / 3)
             o->methods[o->method_count++] = value;
         else
