@@ -336,6 +336,15 @@ static double draw_of(uint64_t words, size_t i)
     return (gcomp__draw(words, i) * 65536.0 + gcomp__draw(words ^ 0x9E3779B97F4A7C15u, i)) / 4294967296.0;
 }
 
+/* What the fraction of |x| must exceed to be rounded up. Levels of a step add random places to x itself and cut off. */
+static double limit_of(const spec *s, uint64_t words, size_t i, float x)
+{
+    double u = draw_of(words, i);
+    if (s->kind != LEVELS && s->kind != AFFINE) return u;
+    u = ((65535 - gcomp__draw(words, i)) * 65536.0 + gcomp__draw(words ^ 0x9E3779B97F4A7C15u, i)) / 4294967296.0;
+    return s->kind == LEVELS && x < 0 ? 1 - u : u;
+}
+
 /* x >= 0 up with the probability of its fraction, or to nearest. Grows with x. */
 static double whole_of(double x, int stochastic, double u)
 {
@@ -460,7 +469,7 @@ static void check_payload(const spec *s, int shape, size_t n)
         bad += s->kind == MX ? scale[0] != mx_byte(s, &m) : !good_scale(s, &m, a, b);
         for (size_t i = k * of; i < end; i++) {
             unsigned code = get_code(s, codes, i);
-            wrong += !good_code(s, p[i], a, b, s->stochastic ? draw_of(words, i) : 0, code, d + i);
+            wrong += !good_code(s, p[i], a, b, s->stochastic ? limit_of(s, words, i, p[i]) : 0, code, d + i);
             put_code(s, packed + 32 + each * blocks, i, code);
         }
     }
