@@ -3632,7 +3632,7 @@ GCOMP__INLINE void GCOMP__F(acc_end)(GCOMP__F(acc) *acc, size_t count, int measu
         if (measure != GCOMP__MOST) m->sum = GCOMP__F(sum_fold)(acc->sum);
         if (measure == GCOMP__SIDES || measure == GCOMP__MOMENTS) m->other = GCOMP__F(sum_fold)(acc->other);
         m->negative = acc->negative;
-        m->worst = GCOMP__F(most)(acc->worst);
+        m->worst = measure == GCOMP__L1 || measure == GCOMP__L2 ? 0 : GCOMP__F(most)(acc->worst); /* their sums tell */
         if (measure != GCOMP__MOST && !gcomp__finite_double(m->sum + m->other)) m->worst = 0x7f800000u;
     }
 }
@@ -5174,7 +5174,7 @@ static void gcomp__qsgd_fit(const gcomp__form *form, const gcomp__measured *m, g
 {
     double norm = form->measure == GCOMP__L2 ? gcomp__sqrt(m->sum) : (double)gcomp__float(m->worst);
     if (form->steps && gcomp__simple_step(u, m->worst, form->levels)) return;
-    gcomp__step_of(u, norm / (double)form->levels, (double)gcomp__float(m->worst), (double)form->levels);
+    gcomp__step_of(u, norm / (double)form->levels, norm, (double)form->levels);
 }
 
 static void gcomp__qsgd_form(const double *param, gcomp__form *form)
@@ -5320,7 +5320,7 @@ static const gcomp__block_kernels GCOMP__F(naturaldither_kernels)[] = {GCOMP__BL
 static void gcomp__naturaldither_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
 {
     double norm = form->measure == GCOMP__L2 ? gcomp__sqrt(m->sum) : (double)gcomp__float(m->worst);
-    gcomp__step_of(u, norm, (double)gcomp__float(m->worst), 1);
+    gcomp__step_of(u, norm, norm, 1);
 }
 
 static void gcomp__naturaldither_form(const double *param, gcomp__form *form)
@@ -6985,7 +6985,8 @@ GCOMP_API gcomp_result gcomp_encode(const gcomp_codec *codec, const gcomp_input 
     if (!m || !length || !payload) return GCOMP_INVALID_ARGUMENT;
     GCOMP__TRY(gcomp__input_of(&input, in, &n));
     GCOMP__TRY(gcomp__call_of(&call, exec));
-    if ((exec && exec->scratch ? exec->scratch_bytes : 0) < gcomp_scratch(codec, n)) return GCOMP_SCRATCH_TOO_SMALL;
+    if (m->flags & GCOMP__SELECTS && (exec && exec->scratch ? exec->scratch_bytes : 0) < gcomp_scratch(codec, n))
+        return GCOMP_SCRATCH_TOO_SMALL;
     return gcomp__encode_as(&call, m, codec, &input, n, (uint8_t *)payload, capacity, length);
 }
 
