@@ -1,4 +1,4 @@
-# gcomp: make demo | test | bench | accuracy | help. CC, CXX, CFLAGS are respected.
+# gcomp: make demo | methods | test | bench | accuracy | help. CC, CXX, CFLAGS are respected.
 
 CC ?= gcc
 CXX ?= g++
@@ -7,7 +7,7 @@ STRICT = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef
 CSTRICT = $(STRICT) -Wstrict-prototypes
 STB = $(shell pkg-config --cflags stb 2>/dev/null || echo -I/usr/include/stb)
 TRAIN_LIBS = -lopenblas -lz -lm -pthread
-TRAIN = examples/train.c examples/train_meter.h examples/train_data.h examples/train_net.h examples/train_report.h examples/gcomp_threads.h gcomp.h
+TRAIN = $(wildcard examples/train*.[ch]) examples/gcomp_threads.h gcomp.h
 
 all: build/train build/bench ## build the demo and the bench
 
@@ -37,8 +37,11 @@ build/bench: bench/bench.c gcomp.h | build
 build/first build/static_memory: build/%: examples/%.c gcomp.h examples/gcomp_threads.h | build
 	$(CC) $(CFLAGS) -I. $< -o $@ -lm -pthread
 
-demo: build/train ## train with and without compression; table and build/demo.svg
+demo: build/train ## train with and without compression; table, build/demo.svg and build/methods.svg
 	OPENBLAS_NUM_THREADS=1 ./build/train
+
+methods: build/train ## bits and error of every codec on a real gradient; table and build/methods.svg
+	OPENBLAS_NUM_THREADS=1 ./build/train --errors
 
 demo-mpi: build/train_mpi ## the same under mpirun, one worker a rank
 	OPENBLAS_NUM_THREADS=1 mpirun --allow-run-as-root --oversubscribe -n 4 ./build/train_mpi
@@ -57,4 +60,4 @@ test: ## everything that is tested; ends in a line of counts
 clean: ## remove build/
 	rm -rf build
 
-.PHONY: all help demo demo-mpi accuracy bench examples test clean need-demo
+.PHONY: all help demo methods demo-mpi accuracy bench examples test clean need-demo

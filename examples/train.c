@@ -7,7 +7,8 @@
    Build     cc -O2 -I. examples/train.c gcomp_impl.c -o build/train -lopenblas -lz -lm -pthread
              mpicc -DUSE_MPI ... -o build/train_mpi, then mpirun -n 4 build/train_mpi: a worker is a rank
    Run       build/train [--workers N] [--steps N] [--method CODEC|all]... [--seed S] [--out DIR]
-                         [--text FILE] [--accuracy]
+                         [--text FILE] [--accuracy | --errors]
+             --errors trains uncompressed only, and shows bits and error of every codec on a gradient of that
 
    gcomp_impl.c is any file with #define GCOMP_IMPLEMENTATION and #include "gcomp.h". */
 
@@ -23,7 +24,9 @@
 #endif
 #include "train_data.h"
 #include "train_meter.h"
+#include "train_methods.h"
 #include "train_net.h"
+#include "train_picture.h"
 #include "train_report.h"
 
 #include <stdio.h>
@@ -49,6 +52,7 @@ typedef struct options {
     const char *out;
     const char *text;
     int accuracy;
+    int errors; /* 1: what codecs lose of one gradient, without training with them */
 } options;
 
 /* What every worker does, in order: the same list on all. results[i] is of plan[i]; only worker 0 writes
@@ -59,6 +63,8 @@ typedef struct job {
     const char *codec[MAX_RUNS];
     uint64_t seed[MAX_RUNS];
     size_t runs;
+    float *gradient;     /* of the first layer's weights, worker 0, halfway through the first run */
+    train_points points; /* what codecs lose of it */
     train_result results[MAX_RUNS];
 } job;
 
@@ -178,6 +184,8 @@ static int train_loop(train_net *net, const train_data *data, gcomp *gc, const g
         gcomp_result result;
         draw_batch(net, data, seed, step, comm);
         loss[step] = train_gradients(net);
+        if (r->gradient && step == r->steps / 2)
+            memcpy(r->gradient, grads[0], net->width[0] * net->width[1] * sizeof(float));
         t1 = train_seconds();
         result = gcomp_exchange(gc, grads, NULL);
         if (result != GCOMP_OK) {
@@ -243,9 +251,13 @@ static int work(job *j, const gcomp_comm *comm)
     int error = !loss || !sent || train_net_open(&net, j->data->pixels ? images : text, BATCH);
     if (error)
         fprintf(stderr, "worker %d: no memory\n", comm->rank);
-    else if (comm->rank == 0)
+    else if (comm->rank == 0) {
+        j->points.rows = net.width[0];
+        j->points.cols = net.width[1];
+        j->gradient = train_floats(net.width[0] * net.width[1]); /* without memory: no picture of the codecs */
         printf("%s, %zu samples; %zu parameters; %d workers, batch %d each, %zu steps\n\n", j->data->what,
                j->data->count, net.count, comm->world, BATCH, steps);
+    }
     for (size_t i = 0; !error && i < j->runs; i++) {
         train_result r;
         memset(&r, 0, sizeof r);
@@ -253,6 +265,7 @@ static int work(job *j, const gcomp_comm *comm)
         r.steps = steps;
         r.loss = comm->rank == 0 ? j->results[i].loss : loss;
         r.sent = comm->rank == 0 ? j->results[i].sent : sent;
+        r.gradient = i == 0 && comm->rank == 0 ? j->gradient : NULL;
         error = train_run(&net, j->data, comm, j->seed[i], &r);
         if (comm->rank == 0)
             j->results[i] = r;
@@ -341,17 +354,24 @@ static int plan(job *j, const options *o, size_t *methods, size_t *seeds)
 }
 
 /* What worker 0 says at the end. Returns the exit status. */
-static int report(const job *j, size_t methods, size_t seeds, size_t world)
+static int report(job *j, size_t methods, size_t seeds, size_t world)
 {
     int bad = 0;
     if (j->options->accuracy)
         return train_judge(j->results, methods, seeds, j->data->pixels != 0) != 0;
+    if (!j->gradient || train_measure_all(&j->points, j->gradient))
+        return 1;
+    if (j->options->errors) {
+        train_methods_table(&j->points);
+        return train_picture_draw(&j->points, j->data->what, j->options->steps / 2, j->options->out);
+    }
     train_table(j->results, j->runs, world);
     for (size_t i = 0; i < j->runs; i++)
         bad |= !j->results[i].identical;
     printf("\n");
     bad |= train_csv(j->results, j->runs, j->options->out);
     bad |= train_plot(j->results, j->runs, j->data->what, world, j->options->out);
+    bad |= train_picture_draw(&j->points, j->data->what, j->options->steps / 2, j->options->out);
     return bad;
 }
 
@@ -381,7 +401,7 @@ static int usage(void)
 {
     fprintf(stderr,
             "usage: train [--workers 1..%d] [--steps N] [--method CODEC|all]... [--seed N] [--out DIR]\n"
-            "             [--text FILE] [--accuracy]\n",
+            "             [--text FILE] [--accuracy | --errors]\n",
             MAX_WORKERS);
     return 1;
 }
@@ -398,17 +418,21 @@ static void every_method(options *o)
 static int read_options(options *o, int argc, char **argv)
 {
     static const char *const defaults[] = {"sign", "sign:block=tensor", "topk:density=0.01",
-                                           "powersgd:rank=4", "bf16"};
+                                           "powersgd:rank=4", "int:bits=4", "qsgd", "bf16"};
     static const char *const bars[] = {"topk:density=0.01", "sign", "powersgd:rank=4"};
     memset(o, 0, sizeof *o);
     o->workers = 4;
-    o->steps = 1200;
+    o->steps = 0;
     o->seed = 1;
     o->out = "build";
     for (int i = 1; i < argc; i++) {
         const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
         if (!strcmp(name, "--accuracy")) {
             o->accuracy = 1;
+            continue;
+        }
+        if (!strcmp(name, "--errors")) {
+            o->errors = 1;
             continue;
         }
         if (!strcmp(name, "--workers") && read_number(value, MAX_WORKERS))
@@ -428,6 +452,14 @@ static int read_options(options *o, int argc, char **argv)
         else
             return usage();
         i++;
+    }
+    if (o->accuracy && o->errors)
+        return usage();
+    if (!o->steps)
+        o->steps = o->errors ? 300 : 1200;
+    if (o->errors) {
+        o->method_count = 0;
+        return 0;
     }
     for (size_t i = 0; !o->method_count && !o->accuracy && i < sizeof defaults / sizeof *defaults; i++)
         o->methods[i] = defaults[i];
@@ -494,6 +526,7 @@ int main(int argc, char **argv)
         free(j.results[i].loss);
         free(j.results[i].sent);
     }
+    free(j.gradient);
     train_data_free(&data);
     return status;
 }

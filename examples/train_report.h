@@ -20,6 +20,7 @@ typedef struct train_result {
     size_t steps;
     float *loss;          /* [steps], mean over the workers */
     double *sent;         /* [steps], bytes that one worker has sent so far */
+    float *gradient;      /* where the first layer's gradient of the middle step goes, or NULL */
     double final_loss;    /* mean over the last tenth of the steps */
     double accuracy;      /* of the test samples, 0..1 */
     double bytes;         /* sent by a worker in a step: summed + gathered */
@@ -185,8 +186,9 @@ static inline int train_csv(const train_result *r, size_t count, const char *out
 static inline int train_script(const train_result *r, size_t count, const char *what, size_t world,
                                const char *out, char *path, size_t capacity)
 {
-    static const char *const colors[] = {"#222222", "#d62728", "#ff9f1c", "#1f77b4",
-                                         "#2ca02c", "#9467bd", "#8c564b"};
+    static const char *const colors[] = {"#222222", "#d62728", "#ff9f1c", "#1f77b4", "#2ca02c",
+                                         "#9467bd", "#8c564b", "#17becf", "#e377c2"};
+    size_t hues = sizeof colors / sizeof *colors; /* with more runs they come again, dashed */
     FILE *file = train_create(out, "demo.gnuplot", path, capacity);
     static const char *const tics[] = {"0.2", "0.3", "0.4", "0.6", "0.8", "1", "2", "3"};
     double least = r[0].final_loss, most = r[0].steps ? (double)r[0].loss[0] : 1.0;
@@ -201,7 +203,8 @@ static inline int train_script(const train_result *r, size_t count, const char *
         fprintf(file, "%s%s", i ? " " : "", r[i].codec);
     fprintf(file, "\"\n");
     for (size_t i = 0; i < count; i++)
-        fprintf(file, "set linetype %zu lc rgb '%s' lw %s\n", i + 1, colors[i % 7], i ? "2" : "3");
+        fprintf(file, "set linetype %zu lc rgb '%s' lw %s dt %zu\n", i + 1, colors[i % hues], i ? "2" : "3",
+                i / hues + 1);
     /* Exponential mean over about 50 steps; a run begins where the step number is 1. */
     fprintf(file, "s = 0.0\nsmooth(step, loss) = (s = step == 1 ? loss : s + (loss - s) * 0.02)\n");
     fprintf(file, "is(i) = strcol(1) eq word(methods, i)\n");
@@ -230,32 +233,41 @@ static inline int train_script(const train_result *r, size_t count, const char *
     return 0;
 }
 
+/* Runs a script. Returns 0, -1 after saying that gnuplot is missing, or 1 after saying what is wrong. */
+static inline int train_gnuplot(char *path)
+{
+    char program[] = "gnuplot";
+    char *arguments[] = {program, path, NULL};
+    pid_t child;
+    int status = 0, error = posix_spawnp(&child, program, NULL, NULL, arguments, environ);
+    if (error == ENOENT) {
+        printf("gnuplot is not installed (Debian: gnuplot-nox): no picture; later: gnuplot %s\n", path);
+        return -1;
+    }
+    if (error || waitpid(child, &status, 0) != child || status != 0) {
+        fprintf(stderr, "gnuplot %s: %s\n", path, error ? strerror(error) : "failed");
+        return 1;
+    }
+    return 0;
+}
+
 /* The plot; a machine without gnuplot gets a sentence instead, and the script for later. Returns 0, or 1 on
    an error. */
 static inline int train_plot(const train_result *r, size_t count, const char *what, size_t world,
                              const char *out)
 {
-    char path[512], program[] = "gnuplot";
-    char *arguments[] = {program, path, NULL};
-    pid_t child;
-    int status = 0, error;
+    char path[512];
+    int failed;
     if (world < 2) {
         printf("one worker sends nothing: no plot\n");
         return 0;
     }
     if (train_script(r, count, what, world, out, path, sizeof path))
         return 1;
-    error = posix_spawnp(&child, program, NULL, NULL, arguments, environ);
-    if (error == ENOENT) {
-        printf("gnuplot is not installed (Debian: gnuplot-nox): no plot; later: gnuplot %s\n", path);
-        return 0;
-    }
-    if (error || waitpid(child, &status, 0) != child || status != 0) {
-        fprintf(stderr, "gnuplot %s: %s\n", path, error ? strerror(error) : "failed");
-        return 1;
-    }
-    printf("%s/demo.svg: loss against steps and against bytes\n", out);
-    return 0;
+    failed = train_gnuplot(path);
+    if (failed == 0)
+        printf("%s/demo.svg: loss against steps and against bytes\n", out);
+    return failed > 0;
 }
 
 #endif /* TRAIN_REPORT_H */
