@@ -139,7 +139,7 @@
      - On a fast link, do not compress: make demo prints the break-even for a real model on your machine.
 
    WIRE FORMAT, version 1. Little endian; bit streams fill each byte from bit 0; all reserved and padding bits are zero and
-   are checked: one content has one byte form.
+   are checked. Codes that no encoder writes (-128 of 8 bits) are numbers too.
      offset size
       0     4   magic 'G' 'C' 'M' 'P'
       4     1   version, 1
@@ -1118,6 +1118,24 @@ static const char *gcomp__read_number(const char *s, double *value)
 }
 
 /* The shortest text that gcomp__read_number reads back as v; v came from it, so that 15 digits suffice. */
+/* The number of fewest digits that is v as a float: 0.1, and not 0.1000000014901161. */
+static double gcomp__short_decimal(float v)
+{
+    int e, precision;
+    if (!(v > 0)) return (double)v;
+    for (e = 0; e < 40 && (double)v >= gcomp__ten_to(e + 1); e++) {}
+    for (; e > -40 && (double)v < 1 / gcomp__ten_to(-e) && e <= 0; e--) {}
+    for (precision = 1; precision <= 9; precision++) {
+        int shift = e - precision + 1;
+        double digits, found;
+        if (shift < -22 || shift > 22) continue;
+        digits = shift < 0 ? (double)v * gcomp__ten_to(-shift) : (double)v / gcomp__ten_to(shift);
+        found = gcomp__decimal((uint64_t)(digits + 0.5), shift);
+        if ((float)found == v) return found;
+    }
+    return (double)v;
+}
+
 static void gcomp__say_decimal(gcomp__text *t, double v)
 {
     int precision, e10 = 0, e = 0, i, length;
@@ -4333,7 +4351,7 @@ static gcomp_result gcomp__unpack(const gcomp__method *m, uint32_t word, double 
         param[i] = p->initial;
         if (!p->name || !p->bits) continue;
         if (p->kind == GCOMP__REAL && (field & 0x7fffffffu) >= 0x7f800000u) return GCOMP_CORRUPT;
-        param[i] = p->kind == GCOMP__REAL    ? (double)gcomp__float(field)
+        param[i] = p->kind == GCOMP__REAL    ? gcomp__short_decimal(gcomp__float(field))
                    : p->kind == GCOMP__BLOCK ? (field ? (double)((uint64_t)1 << field) : 0)
                                              : (double)field;
         if (!gcomp__in_range(p, param[i])) return GCOMP_CORRUPT;
@@ -4870,7 +4888,7 @@ static void gcomp__twobit_form(const double *param, gcomp__form *form)
 
 static const gcomp__method gcomp__row_twobit = {
     "twobit", 10, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
-    {GCOMP__NUMBER("threshold", 0.5, 1e-30, 1e30, 32), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, gcomp__twobit_form,
+    {GCOMP__NUMBER("threshold", 0.5, 1e-22, 1e22, 32), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, gcomp__twobit_form,
     GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
 #endif
 #else
@@ -4902,7 +4920,7 @@ static void gcomp__threshold1_form(const double *param, gcomp__form *form)
 
 static const gcomp__method gcomp__row_threshold1 = {
     "threshold1", 11, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
-    {GCOMP__NUMBER("threshold", 0, -1e30, 1e30, 32), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, gcomp__threshold1_form,
+    {GCOMP__NUMBER("threshold", 0, 0, 1e22, 32), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, gcomp__threshold1_form,
     GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
 #endif
 #else
@@ -5130,6 +5148,7 @@ static void gcomp__affine_fit(const gcomp__form *form, const gcomp__measured *m,
     u->b = (float)(low + ((double)form->levels + 1) * (double)u->a);
     if (m->worst >= 0x7f000000u) { /* differences would overflow: a quarter of everything */
         u->a = gcomp__float(gcomp__bits(u->a) - (u->a > 0 ? 2 : 0));
+        if (u->a > 3.4028234663852886e38f / (form->levels + 1)) u->a = 3.4028234663852886e38f / (form->levels + 1);
         u->b = (float)(low + ((double)form->levels + 1) * (double)u->a);
         u->lift = 0.25f;
         u->inverse = u->a > 0 ? (float)(4 / (double)u->a) : 0;
@@ -5175,6 +5194,12 @@ static void gcomp__qsgd_fit(const gcomp__form *form, const gcomp__measured *m, g
     double norm = form->measure == GCOMP__L2 ? gcomp__sqrt(m->sum) : (double)gcomp__float(m->worst);
     if (form->steps && gcomp__simple_step(u, m->worst, form->levels)) return;
     gcomp__step_of(u, norm / (double)form->levels, norm, (double)form->levels);
+    if ((double)u->a * (double)form->levels > 3.4028234663852886e38) { /* the norm is above every float, but no p is */
+        double top = (double)(int)(3.4028234663852886e38 / (double)u->a);
+        u->a = (float)(3.4028234663852886e38 / top);
+        if ((double)u->a * top > 3.4028234663852886e38) u->a = gcomp__float(gcomp__bits(u->a) - 1);
+        u->inverse = gcomp__float(gcomp__bits(1 / u->a) - 4); /* p * inverse stays below top */
+    }
 }
 
 static void gcomp__qsgd_form(const double *param, gcomp__form *form)
@@ -7102,7 +7127,10 @@ GCOMP_API gcomp_result gcomp_peek(const void *payload, size_t length, gcomp_info
     }
     if (!(flags & GCOMP__REFUSED)) {
         double *param = view.value ? info->codec.value_param : info->codec.param;
-        GCOMP__TRY(gcomp__unpack(view.value ? view.value : view.method, view.a, param));
+        uint64_t mode = gcomp__fp_enter();
+        gcomp_result result = gcomp__unpack(view.value ? view.value : view.method, view.a, param);
+        gcomp__fp_leave(mode);
+        if (result != GCOMP_OK) return result;
     }
     info->count = n;
     info->length = bytes > UINT64_MAX - GCOMP__HEADER ? UINT64_MAX : bytes + GCOMP__HEADER;

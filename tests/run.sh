@@ -130,8 +130,9 @@ on_arm="test_digest test_methods test_powersgd test_kernels test_edges test_quan
 
 section "builds of the header"
 for compiler in $c; do
-    for std in c99 c11 c17; do bare $compiler -std=$std -O2; done
-    for flags in "-O0" "-O3 -march=native" "-O2 -DGCOMP_NO_SELF" "-O2 -DGCOMP_NO_STDLIB"; do
+    bare $compiler -std=c99 -O2
+    for std in c11 c17; do bare $compiler -std=$std -O0 -fsyntax-only; done
+    for flags in "-O0" "-O3 -march=native" "-O2 -DGCOMP_NO_SELF" "-O0 -DGCOMP_NO_STDLIB"; do
         bare $compiler -std=gnu99 $flags -Wno-unused-function
     done
     without=$(sed -n 's/^#define GCOMP__LIST_\([a-z0-9]*\)(X) X(.*/-DGCOMP_WITHOUT_\1/p' gcomp.h | grep -v none | tr 'a-z' 'A-Z')
@@ -139,8 +140,8 @@ for compiler in $c; do
 done
 for flags in "-O1" "-Ofast" "-Os" "-O2 -DGCOMP_MAX_ISA=1"; do bare gcc -std=gnu99 $flags -Wno-unused-function; done
 for compiler in $cxx; do
-    for std in c++11 c++17; do bare $compiler -std=$std -O2; done
-    bare $compiler -std=c++11 -O0
+    bare $compiler -std=c++11 -O2
+    bare $compiler -std=c++17 -O0 -fsyntax-only
 done
 check "declarations alone, twice" gcc -std=c99 $STRICT -Wstrict-prototypes -I. -c $out/twice.c -o $out/twice.o
 check "one object" gcc -std=c99 -O2 -I. -c $out/one.c -o $out/one.plain.o
