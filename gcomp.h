@@ -1402,6 +1402,7 @@ typedef struct gcomp__call {
     uint8_t *scratch;
     size_t scratch_bytes;
     gcomp_parallel parallel;
+    const float *shared; /* NULL, or the scale of the tensor, found with the other workers */
 } gcomp__call;
 
 typedef struct gcomp__block_kernels gcomp__block_kernels;
@@ -4457,7 +4458,11 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     if (job.form.stochastic) job.unit.words = gcomp__stream(in->key.own, GCOMP__PURPOSE_ROUND);
     if (call->parallel.run && call->scratch_bytes / sizeof(gcomp__measured) >= gcomp__chunks(n))
         job.part = (gcomp__measured *)(void *)call->scratch;
-    if (job.form.early && !job.form.block && n) {
+    if (call->shared && n) {
+        gcomp__step_of(&job.unit, *call->shared, (double)*call->shared * job.form.levels, job.form.levels);
+        gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
+        job.given = 1;
+    } else if (job.form.early && !job.form.block && n) {
         gcomp__measure_all(&job, gcomp__measure_chunk, &all);
         if (all.worst >= 0x7f800000u) return GCOMP_NOT_FINITE;
         job.form.fit(&job.form, &all, &job.unit);
@@ -4472,6 +4477,33 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     }
     *bytes = need;
     return GCOMP_OK;
+}
+
+/* The measures of a tensor in a step, for scales that workers share. One float a matrix of the stack stands for them. */
+static gcomp_result gcomp__look_at(gcomp__work *work, int measure, gcomp__measured *all)
+{
+    gcomp__encode_job look;
+    memset(&look, 0, sizeof look);
+    look.call = &work->call;
+    look.in = work->in;
+    look.n = work->n;
+    look.form.measure = measure;
+    if (work->call.parallel.run && work->call.scratch_bytes / sizeof(gcomp__measured) >= gcomp__chunks(work->n))
+        look.part = (gcomp__measured *)(void *)work->call.scratch;
+    gcomp__measure_all(&look, gcomp__measure_chunk, all);
+    return all->worst >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
+}
+
+static size_t gcomp__shared_count(const gcomp_codec *codec, size_t rows, size_t cols, int round)
+{
+    (void)codec;
+    return round == 0 ? 1 : gcomp__times(rows, cols);
+}
+
+static void gcomp__share(gcomp__work *work, float scale)
+{
+    size_t s;
+    for (s = 0; s < work->stack; s++) work->sums[0][s] = scale;
 }
 
 static gcomp_result gcomp__block_open(gcomp__view *view)
@@ -5223,7 +5255,7 @@ static const gcomp__method gcomp__row_qsgd = {
 
 /* >>method terngrad: s * sgn(p) with probability |p| / s, else 0. p is clipped at clip * sigma (0: not), sigma its standard
    deviation; s is the largest |p| then. Unbiased but for the clipping; E|p - C(p)|^2 = s |p|_1 - |p|_2^2 of the clipped p.
-   Wen et al., NeurIPS 2017. */
+   share=1: in steps all workers take the largest s of all, found in a round before the gather. Wen et al., NeurIPS 2017. */
 #ifndef GCOMP_WITHOUT_TERNGRAD
 #define GCOMP__LIST_terngrad(X) X(terngrad)
 static const gcomp__block_kernels GCOMP__F(terngrad_kernels)[] = {GCOMP__LEVEL_KERNELS};
@@ -5247,10 +5279,39 @@ static void gcomp__terngrad_form(const double *param, gcomp__form *form)
     form->fit = gcomp__terngrad_fit;
 }
 
+/* share=1: the scale that this worker would take. */
+static gcomp_result gcomp__terngrad_make(gcomp__work *work, int round)
+{
+    gcomp__measured all;
+    gcomp__form form;
+    gcomp__unit u;
+    (void)round;
+    gcomp__form_of(gcomp__method_of(work->codec->method), work->codec->param, &form);
+    GCOMP__TRY(gcomp__look_at(work, form.measure, &all));
+    form.fit(&form, &all, &u);
+    gcomp__share(work, u.a);
+    return GCOMP_OK;
+}
+
+static void gcomp__terngrad_adapt(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
+{
+    (void)flags;
+    if (codec->param[2] == 0) return;
+    rounds[0] = GCOMP__MAX;
+    rounds[1] = GCOMP__GATHER;
+}
+
+static const char *gcomp__terngrad_misfit(const gcomp_codec *codec, size_t world)
+{
+    (void)world;
+    return codec->param[2] != 0 && codec->param[1] != 0 ? "terngrad:share=1 shares one scale: it takes block=tensor" : NULL;
+}
+
 static const gcomp__method gcomp__row_terngrad = {
     "terngrad", 12, GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
-    {GCOMP__NUMBER("clip", 2.5, 0, 1e6, 0), GCOMP__BLOCKS("block", 0), GCOMP__NONE, GCOMP__NONE}, gcomp__terngrad_form,
-    GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
+    {GCOMP__NUMBER("clip", 2.5, 0, 1e6, 0), GCOMP__BLOCKS("block", 0), GCOMP__COUNT("share", 0, 0, 1, 0), GCOMP__NONE},
+    gcomp__terngrad_form, GCOMP__BLOCK_FUNCTIONS,
+    gcomp__shared_count, NULL, NULL, NULL, gcomp__terngrad_make, NULL, gcomp__terngrad_adapt, gcomp__terngrad_misfit};
 #endif
 #else
 #define GCOMP__LIST_terngrad(X)
@@ -6423,12 +6484,6 @@ static const gcomp__intsum_kernels GCOMP__F(intsum_kernels) = {
     {GCOMP__F(intsum_mean8), GCOMP__F(intsum_mean16), GCOMP__F(intsum_mean32)}};
 
 #ifdef GCOMP__LAST
-static size_t gcomp__intsum_count(const gcomp_codec *codec, size_t rows, size_t cols, int round)
-{
-    (void)codec;
-    return round == 0 ? 1 : gcomp__times(rows, cols);
-}
-
 static size_t gcomp__intsum_local(const gcomp_codec *codec, size_t rows, size_t cols)
 {
     (void)codec;
@@ -6486,19 +6541,9 @@ static void gcomp__intsum_mean_task(void *arg, size_t chunk)
 /* The largest |p| of this worker. */
 static gcomp_result gcomp__intsum_look(gcomp__work *work)
 {
-    gcomp__encode_job look;
     gcomp__measured all;
-    size_t s;
-    memset(&look, 0, sizeof look);
-    look.call = &work->call;
-    look.in = work->in;
-    look.n = work->n;
-    look.form.measure = GCOMP__MOST;
-    if (work->call.parallel.run && work->call.scratch_bytes / sizeof(gcomp__measured) >= gcomp__chunks(work->n))
-        look.part = (gcomp__measured *)(void *)work->call.scratch;
-    gcomp__measure_all(&look, gcomp__measure_chunk, &all);
-    if (all.worst >= 0x7f800000u) return GCOMP_NOT_FINITE;
-    for (s = 0; s < work->stack; s++) work->sums[0][s] = gcomp__float(all.worst);
+    GCOMP__TRY(gcomp__look_at(work, GCOMP__MOST, &all));
+    gcomp__share(work, gcomp__float(all.worst));
     work->local[0] = gcomp__float(all.worst);
     return GCOMP_OK;
 }
@@ -6526,7 +6571,7 @@ static const gcomp__method gcomp__row_intsum = {
     "intsum", 19, GCOMP__FEEDBACK | GCOMP__UNBIASED | GCOMP__CONSERVES_MEAN, {GCOMP__MAX, GCOMP__SUM8, 0},
     {GCOMP__ONE_OF("bits", 0, 2, 0, "8|16|32|"), GCOMP__ONE_OF("rounding", 0, 1, 0, "stochastic|nearest|"), GCOMP__NONE,
      GCOMP__NONE}, NULL, NULL, gcomp__block_scratch, NULL, NULL, NULL, NULL,
-    gcomp__intsum_count, NULL, gcomp__intsum_local, NULL, gcomp__intsum_make, gcomp__intsum_commit,
+    gcomp__shared_count, NULL, gcomp__intsum_local, NULL, gcomp__intsum_make, gcomp__intsum_commit,
     gcomp__intsum_adapt, gcomp__intsum_misfit};
 #endif
 #else
@@ -7330,7 +7375,7 @@ struct gcomp {
     uint8_t *sums[3][GCOMP__KINDS];
     size_t *cursors;
     gcomp__view *views;
-    int phase, round, started;
+    int phase, round, gather_round, started; /* all payloads travel together, in the last round that has some; -1: none */
     unsigned issued, done; /* requests: bit 0 the frames, others the kinds of the round */
     gcomp_result local_error, late_error, last;
     size_t ready_count, stride;
@@ -7408,6 +7453,7 @@ static gcomp_result gcomp__transport_suits(const gcomp_desc *d, const gcomp_code
     memcpy(rounds, m->rounds, 3);
     *flags = m->flags;
     if (m->adapt) m->adapt(codec, rounds, flags);
+    if (misfit && m->misfit(codec, 1)) return gcomp__say(why, misfit), GCOMP_BAD_CODEC; /* whatever the number of workers */
     if (misfit) {
         (void)gcomp__fail_field(why, "comm.world", d->comm.world, misfit);
         return GCOMP_BAD_CODEC;
@@ -8027,7 +8073,9 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
 /* ------------------------------------------------------------------------------------------------
    >>step - the mean over all workers as a state machine
 
-   collect -> frames -> rounds -> ready -> idle. The frame of a worker, 64 bytes, little endian:
+   collect -> frames -> rounds -> ready -> idle. Each kind of round is one request for all tensors; payloads travel together, in
+   the last round that has some. Payloads made after a round have a known length, so that the frame can tell it.
+   The frame of a worker, 64 bytes, little endian:
       0 magic 'GCF1'   4 rank   8 world   12 status (16 bit)   14 how the last step ended (16 bit)   16 step (64 bit)
      24 bytes it gathers (64 bit)   32 digests of tensors, codecs, seed, options   48 of the tensors not skipped
      52 of the last checked means   56 zero   60 CRC-32C of the 60 bytes before
@@ -8040,6 +8088,11 @@ static uint32_t gcomp__crc_number(const gcomp *gc, uint32_t crc, uint64_t v)
     return gc->set->common->crc(crc, b, 8);
 }
 
+static int gcomp__takes_part(const gcomp__slot *slot, int round, unsigned kind)
+{
+    return slot->grad && round < 3 && slot->rounds[round] == kind;
+}
+
 static void gcomp__put_frame(gcomp *gc)
 {
     uint32_t tensors = 0, codecs = 0, options = 0, active = 0;
@@ -8047,6 +8100,8 @@ static void gcomp__put_frame(gcomp *gc)
     uint8_t *f = gc->frames;
     char text[128];
     size_t i;
+    int round;
+    gc->gather_round = -1;
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
         const gcomp__slot *slot = gc->tensors + i;
         tensors = gc->set->common->crc(tensors, (const uint8_t *)slot->name, slot->name_bytes);
@@ -8055,7 +8110,9 @@ static void gcomp__put_frame(gcomp *gc)
         codecs = gc->set->common->crc(codecs, (const uint8_t *)text,
                                       gcomp__min(gcomp_codec_format(&slot->codec, text, sizeof text), sizeof text - 1));
         active = gcomp__crc_number(gc, active, slot->grad ? 1 : 0);
-        if (slot->grad && slot->rounds[0] == GCOMP__GATHER) bytes += slot->length;
+        if (slot->grad && slot->bound) bytes += slot->length;
+        for (round = 0; round < 3; round++)
+            if (gcomp__takes_part(slot, round, GCOMP__GATHER) && round > gc->gather_round) gc->gather_round = round;
     }
     options = gcomp__crc_number(gc, options, (uint64_t)gc->desc.no_error_feedback);
     options = gcomp__crc_number(gc, options, (uint64_t)gc->desc.no_checksum);
@@ -8259,17 +8316,25 @@ static void gcomp__measure_p(gcomp *gc, const gcomp_input *in, size_t n)
     }
 }
 
-GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
+/* The payload of a tensor; with the scale of all workers, if a round has found it. */
+static gcomp_result gcomp__encode_payload(gcomp *gc, gcomp__slot *slot, gcomp__work *work)
 {
-    gcomp__work work = gcomp__work_of(gc, slot);
     gcomp_result result;
-    if (slot->staging) gc->set->common->widen(slot->staging, slot->grad, slot->dtype, slot->n);
-    if (gc->desc.measure) gcomp__measure_p(gc, &work.in, slot->n);
-    if (slot->rounds[0] != GCOMP__GATHER) return slot->method->make(&work, 0);
-    result = gcomp__encode_as(&work.call, slot->method, &slot->codec, &work.in, slot->n, gc->send + slot->at_send,
+    work->call.shared = work->sums[0];
+    result = gcomp__encode_as(&work->call, slot->method, &slot->codec, &work->in, slot->n, gc->send + slot->at_send,
                               slot->bound, &slot->length);
     if (result == GCOMP_OK && !gc->desc.no_checksum) gcomp__seal(gc->set, gc->send + slot->at_send, slot->length);
     return result;
+}
+
+GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
+{
+    gcomp__work work = gcomp__work_of(gc, slot);
+    if (slot->staging) gc->set->common->widen(slot->staging, slot->grad, slot->dtype, slot->n);
+    if (gc->desc.measure) gcomp__measure_p(gc, &work.in, slot->n);
+    if (slot->rounds[0] == GCOMP__GATHER) return gcomp__encode_payload(gc, slot, &work);
+    slot->length = slot->bound; /* of a payload made in a later round, whose length is known */
+    return slot->method->make(&work, 0);
 }
 
 GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
@@ -8305,18 +8370,13 @@ GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
     return GCOMP_OK;
 }
 
-static int gcomp__takes_part(const gcomp__slot *slot, int round, unsigned kind)
-{
-    return slot->grad && round < 3 && slot->rounds[round] == kind;
-}
-
 /* Payloads to the front of the send buffer, in order; the byte counts of all workers; zeros up to the largest. */
 static void gcomp__pack_gather(gcomp *gc)
 {
     size_t world = (size_t)gc->desc.comm.world, at = 0, i, w;
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
         gcomp__slot *slot = gc->tensors + i;
-        if (!gcomp__takes_part(slot, gc->round, GCOMP__GATHER)) continue;
+        if (!slot->grad || !slot->bound) continue;
         memmove(gc->send + at, gc->send + slot->at_send, slot->length);
         at += slot->length;
     }
@@ -8377,7 +8437,7 @@ static void gcomp__check_gather(gcomp *gc)
             size_t length = 0;
             gcomp_result result;
             slot = gc->tensors + i;
-            if (!gcomp__takes_part(slot, gc->round, GCOMP__GATHER)) continue;
+            if (!slot->grad || !slot->bound) continue;
             result = gcomp__next_payload(gc, w, &payload, &length);
             if (result == GCOMP_OK) result = gcomp__check_for(gc, slot, payload, length);
             if (result == GCOMP_OK && !(payload[6] & GCOMP__SEALED) != !!gc->desc.no_checksum) result = GCOMP_CHECKSUM_MISMATCH;
@@ -8412,14 +8472,19 @@ static void gcomp__finish_round(gcomp *gc)
         gcomp__slot *slot = gc->tensors + i;
         if (!slot->grad || gc->round >= 3 || slot->rounds[gc->round] == GCOMP__NO_ROUND) continue;
         more = 1;
-        if (slot->rounds[gc->round] >= GCOMP__SUM) {
+        if (slot->rounds[gc->round] == GCOMP__GATHER) {
+            gcomp__work work = gcomp__work_of(gc, slot);
+            memset(gc->send + slot->at_send, 0, GCOMP__HEADER); /* what is sent after an error is refused by all */
+            if (gc->late_error == GCOMP_OK && gcomp__encode_payload(gc, slot, &work) != GCOMP_OK)
+                gc->late_error = gcomp__fail_tensor(gc, GCOMP_DIVERGED, slot->name, gcomp_result_string(GCOMP_DIVERGED));
+        } else {
             gcomp__work work = gcomp__work_of(gc, slot);
             gcomp_result result = slot->method->make(&work, gc->round);
             if (result != GCOMP_OK && gc->late_error == GCOMP_OK)
                 gc->late_error = gcomp__fail_tensor(gc, result, slot->name, gcomp_result_string(result));
         }
     }
-    if (!more) gc->phase = GCOMP__READY;
+    if (!more && gc->gather_round < gc->round) gc->phase = GCOMP__READY;
 }
 
 /* A request goes out, of a kind (0: the frames); the clock runs while any is under way. Returns its id. */
@@ -8446,10 +8511,7 @@ static void gcomp__ask_gather(gcomp *gc, gcomp_request *request, uint32_t id, co
 static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
 {
     unsigned kind;
-    size_t i, count;
-    int gathers = 0;
-    for (i = 0; i < stbds_arrlenu(gc->tensors); i++)
-        gathers = gathers || gcomp__takes_part(gc->tensors + i, gc->round, GCOMP__GATHER);
+    size_t count;
     for (kind = GCOMP__SUM; kind < GCOMP__KINDS; kind++) {
         if (gc->issued >> kind & 1) continue;
         count = gcomp__round_count(gc, kind);
@@ -8462,7 +8524,7 @@ static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
         gc->stats.bytes_out += gcomp__kind_bytes(kind) * (uint64_t)count;
         return 1;
     }
-    if (gathers && !(gc->issued >> GCOMP__GATHER & 1)) {
+    if (gc->round == gc->gather_round && !(gc->issued >> GCOMP__GATHER & 1)) {
         gcomp__pack_gather(gc);
         gcomp__ask_gather(gc, request, gcomp__issue(gc, GCOMP__GATHER), gc->send, gc->recv, gc->stride);
         return 1;

@@ -410,7 +410,7 @@ static void test_intsum_of_the_smallest_the_largest_and_nothing(void)
 
 /* ---------------- all kinds of rounds in one step */
 
-static const char *const kinds[TENSORS] = {"none", "intsum", "topk:density=0.05", "intsum:bits=16,rounding=nearest",
+static const char *const kinds[TENSORS] = {"terngrad:share=1", "intsum", "topk:density=0.05", "intsum:bits=16,rounding=nearest",
                                            "powersgd:rank=2", "intsum:bits=32", "sign", "intsum:rounding=nearest"};
 
 static void open_mixed(group *g, int world, const gcomp_desc *base)
@@ -431,7 +431,7 @@ static void test_all_kinds_of_rounds_share_a_step(void)
             CHECK(group_step(&g, step == 2 ? 0xAA : 0) == GCOMP_OK); /* in step 2 half of them have no gradient */
             if (step == 2) continue;
             CHECK(all_equal(&g));
-            CHECK(g.calls == 8); /* frames; sum, max, gather; sums of floats, of three integers */
+            CHECK(g.calls == 8); /* frames; a sum, the largest; sums of floats, of three integers, all payloads */
         }
         group_close(&g);
     }
@@ -467,8 +467,8 @@ static void test_same_bits_on_every_instruction_set_and_in_any_order_of_chunks(v
     int runs = 0;
     for (int isa = GCOMP_ISA_SCALAR; isa <= GCOMP_ISA_NEON; isa++)
         for (int parallel = 0; parallel < 2; parallel++) {
-            static const size_t shapes[] = {1, 17, 65536 * 2 + 37, 1000, 16, 999};
-            gcomp_tensor t[6];
+            static const size_t shapes[] = {1, 17, 65536 * 2 + 37, 1000, 16, 999, 65536 + 9};
+            gcomp_tensor t[7];
             gcomp_desc desc;
             uint64_t now = 0;
             group g;
@@ -477,7 +477,8 @@ static void test_same_bits_on_every_instruction_set_and_in_any_order_of_chunks(v
             desc.isa = (gcomp_isa)isa;
             if (parallel) desc.parallel.run = run_backwards;
             for (size_t i = 0; i < 6; i++) t[i] = tensor_of("abcdef" + i, shapes[i], 1, 1, intsums[(i + 5) % 6]);
-            group_open(&g, 3, &desc, t, 6);
+            t[6] = tensor_of("shared", shapes[6], 1, 1, "terngrad:share=1");
+            group_open(&g, 3, &desc, t, 7);
             for (uint64_t step = 0; step < 2; step++) {
                 group_fill(&g, step);
                 CHECK(group_step(&g, 0) == GCOMP_OK);
@@ -560,6 +561,100 @@ static void test_a_largest_that_cannot_be_is_refused(void)
     }
 }
 
+/* ---------------- terngrad with one scale for all */
+
+static void test_terngrad_shares_the_largest_scale(void)
+{
+    for (int world = 1; world <= MOST; world++)
+        for (int stack = 1; stack <= 2; stack++) {
+            gcomp_tensor t = tensor_of("w", 37, 41, (size_t)stack, "terngrad:share=1,clip=0");
+            size_t bad = 0;
+            group g;
+            group_open(&g, world, NULL, &t, 1);
+            for (uint64_t step = 0; step < 3; step++) {
+                float most = 0;
+                group_fill(&g, step);
+                for (int w = 0; w < world; w++)
+                    for (size_t i = 0; i < g.n[0]; i++) most = fmaxf(most, fabsf(g.grad[w][0][i]));
+                CHECK(group_step(&g, 0) == GCOMP_OK && all_equal(&g));
+                CHECK(g.calls == 3 && g.kind[1] == GCOMP_ALLREDUCE_MAX && g.kind[2] == GCOMP_ALLGATHER);
+                CHECK(g.largest == most);
+                for (size_t i = 0; i < g.n[0]; i++) { /* a whole number of shares */
+                    double x = (double)g.grad[0][0][i] * world / (double)most;
+                    bad += fabs(x - floor(x + 0.5)) > 1e-5 || fabs(x) > world + 1e-5;
+                }
+            }
+            CHECK(bad == 0);
+            group_close(&g);
+        }
+}
+
+static void test_terngrad_with_a_shared_scale_is_unbiased(void)
+{
+    enum { N = 64, STEPS = 4000 };
+    gcomp_tensor t = tensor_of("w", N, 1, 1, "terngrad:share=1,clip=0");
+    double sum[N] = {0};
+    int bad = 0;
+    group g;
+    group_open(&g, 2, NULL, &t, 1);
+    for (int step = 0; step < STEPS; step++) {
+        group_fill(&g, 5);
+        CHECK(group_step(&g, 0) == GCOMP_OK);
+        for (size_t i = 0; i < N; i++) sum[i] += (double)g.grad[0][0][i];
+    }
+    group_fill(&g, 5);
+    for (size_t i = 0; i < N; i++) {
+        double p = 0, variance = 0;
+        for (int w = 0; w < 2; w++) {
+            double x = fabs((double)g.grad[w][0][i]);
+            p += (double)g.grad[w][0][i] / 2;
+            variance += x * ((double)g.largest - x) / 4;
+        }
+        bad += fabs(sum[i] / STEPS - p) > 5 * sqrt(variance / STEPS) + 1e-5;
+    }
+    CHECK(bad == 0);
+    group_close(&g);
+}
+
+static void test_a_shared_scale_that_cannot_be_changes_nothing(void)
+{
+    static const float factors[] = {-1.0f, INFINITY, NAN};
+    for (size_t k = 0; k < 3; k++) {
+        gcomp_tensor t = tensor_of("w", 33, 3, 1, "terngrad:share=1");
+        uint64_t before[2];
+        group g;
+        group_open(&g, 2, NULL, &t, 1);
+        group_fill(&g, 1);
+        CHECK(group_step(&g, 0) == GCOMP_OK);
+        group_fill(&g, 2);
+        for (int w = 0; w < 2; w++) before[w] = digest(&g, w);
+        g.lower = factors[k];
+        CHECK(group_step(&g, 0) != GCOMP_OK && g.result[1] != GCOMP_OK);
+        for (int w = 0; w < 2; w++) CHECK(digest(&g, w) == before[w]);
+        g.lower = 0;
+        CHECK(group_step(&g, 0) == GCOMP_OK && all_equal(&g));
+        group_close(&g);
+    }
+}
+
+static void test_a_payload_alone_has_its_own_scale(void)
+{
+    static unsigned char a[GCOMP_BOUND(1500)], b[GCOMP_BOUND(1500)];
+    gcomp_tensor t[2];
+    size_t m = 0, n = 0;
+    group g, h;
+    t[0] = tensor_of("w", 30, 50, 1, "terngrad:share=1");
+    t[1] = tensor_of("w", 30, 50, 1, "terngrad");
+    group_open(&g, 1, NULL, &t[0], 1);
+    group_open(&h, 1, NULL, &t[1], 1);
+    group_fill(&g, 1);
+    CHECK(gcomp_compress(g.gc[0], 0, 4, g.grad[0][0], a, sizeof a, &m) == GCOMP_OK);
+    CHECK(gcomp_compress(h.gc[0], 0, 4, g.grad[0][0], b, sizeof b, &n) == GCOMP_OK);
+    CHECK(m == n && !memcmp(a, b, n));
+    group_close(&g);
+    group_close(&h);
+}
+
 /* ---------------- what the transport must be able to do */
 
 static gcomp_result open_as(const char *codec, int world, unsigned dtypes, char *why)
@@ -617,6 +712,15 @@ static void test_too_many_workers_for_the_integers_are_told_which_are_enough(voi
     CHECK(open_as("intsum:bits=16", 32768, integers, why) == GCOMP_BAD_CODEC && strstr(why, "bits=32"));
     CHECK(open_as("intsum:bits=32", 32768, integers, why) == GCOMP_OK);
     CHECK(open_as("intsum:bits=4", 2, integers, why) == GCOMP_BAD_CODEC);
+}
+
+static void test_a_shared_scale_takes_no_blocks(void)
+{
+    char why[256];
+    CHECK(open_as("terngrad:share=1", 2, 0, why) == GCOMP_OK);
+    CHECK(open_as("terngrad:block=512,share=1", 2, 0, why) == GCOMP_BAD_CODEC && strstr(why, "block=tensor"));
+    CHECK(open_as("terngrad:block=512", 2, 0, why) == GCOMP_OK);
+    CHECK(open_as("terngrad:share=2", 2, 0, why) == GCOMP_BAD_CODEC);
 }
 
 static int ignore_max(void *user, float *data, size_t count)
@@ -877,8 +981,13 @@ int main(void)
     RUN(test_a_collective_that_fails_leaves_everything_as_it_was);
     RUN(test_not_finite_on_one_worker_is_told_to_all);
     RUN(test_a_largest_that_cannot_be_is_refused);
+    RUN(test_terngrad_shares_the_largest_scale);
+    RUN(test_terngrad_with_a_shared_scale_is_unbiased);
+    RUN(test_a_shared_scale_that_cannot_be_changes_nothing);
+    RUN(test_a_payload_alone_has_its_own_scale);
     RUN(test_a_transport_that_cannot_add_the_integers_is_named_at_once);
     RUN(test_too_many_workers_for_the_integers_are_told_which_are_enough);
+    RUN(test_a_shared_scale_takes_no_blocks);
     RUN(test_workers_agree_on_the_new_callbacks);
     RUN(test_payloads_of_intsum_need_rounds);
     RUN(test_an_exchange_gathers_the_largest_where_there_is_no_callback_for_it);
