@@ -469,7 +469,7 @@ typedef struct gcomp_comm {
     int (*allgather)(void *user, const void *mine, void *all, size_t bytes);
     /* Optional, sends no padding: all + w * stride <- bytes[w] bytes of worker w; mine has bytes[rank]. */
     int (*allgatherv)(void *user, const void *mine, void *all, const size_t *bytes, size_t stride);
-    /* Optional: data[count] <- the largest of the workers' floats, in place. Without it they are gathered. */
+    /* Optional: data[count] <- the largest of the workers' floats, none negative, in place. Without it they are gathered. */
     int (*allreduce_max)(void *user, float *data, size_t count);
     /* What allreduce can sum beside floats, for codecs that need it (intsum): 1u << GCOMP_I8 | 1u << GCOMP_I16 | ...
        Also for users who drive the step and set no callback. */
@@ -4500,10 +4500,13 @@ static size_t gcomp__shared_count(const gcomp_codec *codec, size_t rows, size_t 
     return round == 0 ? 1 : gcomp__times(rows, cols);
 }
 
-static void gcomp__share(gcomp__work *work, float scale)
+/* Subnormal ones are nothing: a transport built with -Ofast would lose them on its way. */
+static float gcomp__share(gcomp__work *work, float scale)
 {
     size_t s;
+    if (gcomp__bits(scale) < 1u << 23) scale = 0;
     for (s = 0; s < work->stack; s++) work->sums[0][s] = scale;
+    return scale;
 }
 
 static gcomp_result gcomp__block_open(gcomp__view *view)
@@ -5289,7 +5292,7 @@ static gcomp_result gcomp__terngrad_make(gcomp__work *work, int round)
     gcomp__form_of(gcomp__method_of(work->codec->method), work->codec->param, &form);
     GCOMP__TRY(gcomp__look_at(work, form.measure, &all));
     form.fit(&form, &all, &u);
-    gcomp__share(work, u.a);
+    (void)gcomp__share(work, u.a);
     return GCOMP_OK;
 }
 
@@ -6543,8 +6546,7 @@ static gcomp_result gcomp__intsum_look(gcomp__work *work)
 {
     gcomp__measured all;
     GCOMP__TRY(gcomp__look_at(work, GCOMP__MOST, &all));
-    gcomp__share(work, gcomp__float(all.worst));
-    work->local[0] = gcomp__float(all.worst);
+    work->local[0] = gcomp__share(work, gcomp__float(all.worst));
     return GCOMP_OK;
 }
 
@@ -8692,7 +8694,7 @@ static gcomp_result gcomp__need_callbacks(gcomp *gc)
     return GCOMP_OK;
 }
 
-/* The largest of the workers without a callback for it: all are gathered. */
+/* The largest of the workers without a callback for it: all are gathered. None is negative: their bits have their order. */
 static int gcomp__gather_largest(const gcomp *gc, float *data, size_t count)
 {
     int status = gc->desc.comm.allgather(gc->desc.comm.user, data, gc->maxima, 4 * count);
@@ -8701,7 +8703,7 @@ static int gcomp__gather_largest(const gcomp *gc, float *data, size_t count)
     memcpy(data, gc->maxima, 4 * count);
     for (w = 1; w < world; w++) {
         const float *other = gc->maxima + w * count;
-        for (i = 0; i < count; i++) data[i] = other[i] > data[i] ? other[i] : data[i];
+        for (i = 0; i < count; i++) data[i] = gcomp__bits(other[i]) > gcomp__bits(data[i]) ? other[i] : data[i];
     }
     return 0;
 }
