@@ -3989,6 +3989,7 @@ static void GCOMP__F(encode)(const gcomp__encode_job *job, size_t chunk, gcomp__
         }
     }
     GCOMP__F(acc_end)(&acc, end - chunk * GCOMP_CHUNK, form->early ? GCOMP__MOST : form->measure, measured);
+    if (measured->worst == 0) measured->worst = GCOMP__F(most)(acc.worst); /* blocks that were not finite */
 }
 
 /* >>kernel keep: residual <- scale * grad + residual - sent for elements i .. i + count - 1; sent may be NULL. */
