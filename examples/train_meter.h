@@ -28,6 +28,16 @@ static inline int meter_allreduce(void *user, void *data, size_t count, gcomp_dt
     meter *m = (meter *)user;
     double begin = train_seconds();
     int error = m->inner.allreduce(m->inner.user, data, count, dtype);
+    m->summed += (double)count * (dtype == GCOMP_I8 ? 1 : dtype == GCOMP_I16 ? 2 : 4);
+    m->seconds += train_seconds() - begin;
+    return error;
+}
+
+static inline int meter_allreduce_max(void *user, float *data, size_t count)
+{
+    meter *m = (meter *)user;
+    double begin = train_seconds();
+    int error = m->inner.allreduce_max(m->inner.user, data, count);
     m->summed += (double)count * sizeof(float);
     m->seconds += train_seconds() - begin;
     return error;
@@ -66,6 +76,7 @@ static inline gcomp_comm meter_comm(meter *m, const gcomp_comm *inner)
     comm.allreduce = meter_allreduce;
     comm.allgather = meter_allgather;
     comm.allgatherv = inner->allgatherv ? meter_allgatherv : NULL;
+    comm.allreduce_max = inner->allreduce_max ? meter_allreduce_max : NULL;
     return comm;
 }
 

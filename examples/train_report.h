@@ -85,17 +85,19 @@ static inline void train_verdicts(const train_result *r, size_t count, size_t wo
 static inline void train_table(const train_result *r, size_t count, size_t world)
 {
     double compute = 0;
-    int identical = 1;
+    int identical = 1, width = 18;
     /* The computation is the same in all runs: one figure for all, so that only what differs is compared. */
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
         compute += r[i].compute_seconds / (double)count;
-    printf("\n%-18s %10s %7s %8s %8s %9s %7s   %s\n", "", "bytes/step", "", "final", "to un-", "test",
+        width = (int)strlen(r[i].codec) > width ? (int)strlen(r[i].codec) : width;
+    }
+    printf("\n%-*s %10s %7s %8s %8s %9s %7s   %s\n", width, "", "bytes/step", "", "final", "to un-", "test",
            "codec", "ms a step at");
-    printf("%-18s %10s %7s %8s %8s %9s %7s %9s %8s %9s\n", "method", "a worker", "ratio", "loss", "compr.",
+    printf("%-*s %10s %7s %8s %8s %9s %7s %9s %8s %9s\n", width, "method", "a worker", "ratio", "loss", "compr.",
            "accuracy", "ms/step", "100 Mbit", "1 Gbit", "10 Gbit");
     for (size_t i = 0; i < count; i++) {
         double change = 100.0 * (r[i].final_loss / r[0].final_loss - 1.0);
-        printf("%-18s %10.0f %7.1f %8.4f %+7.1f%% %8.2f%% %7.2f", r[i].codec, r[i].bytes,
+        printf("%-*s %10.0f %7.1f %8.4f %+7.1f%% %8.2f%% %7.2f", width, r[i].codec, r[i].bytes,
                r[i].bytes > 0 ? r[0].bytes / r[i].bytes : 1.0, r[i].final_loss, change, 100.0 * r[i].accuracy,
                1e3 * r[i].codec_seconds);
         for (int l = 0; l < 3; l++)
