@@ -2386,7 +2386,8 @@ GCOMP__INLINE uint32_t gcomp__weq_avx512(gcomp__w16_avx512 x, gcomp__w16_avx512 
 }
 GCOMP__INLINE gcomp__w16_avx512 gcomp__wfloor_avx512(gcomp__v16_avx512 x)
 {
-    return gcomp__whole_avx512(_mm512_cvttps_epi32(_mm512_roundscale_ps(x.a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)));
+    return gcomp__whole_avx512(_mm512_cvttps_epi32(
+        _mm512_maskz_roundscale_ps((__mmask16)0xffff, x.a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)));
 }
 GCOMP__INLINE int gcomp__wany_avx512(gcomp__w16_avx512 x, gcomp__w16_avx512 y)
 {
@@ -3580,8 +3581,8 @@ typedef GCOMP__F(v) (*GCOMP__F(deq))(const uint8_t *code, const gcomp__unit *u);
 /* Running measures of a block. */
 typedef struct GCOMP__F(acc) {
     GCOMP__F(sum) sum, other;
-    GCOMP__F(v) worst;
-    GCOMP__F(w) low, high; /* in the order of signed integers */
+    GCOMP__F(v) worst, part; /* part: of L1, not yet in sum */
+    GCOMP__F(w) low, high;   /* in the order of signed integers */
     size_t negative;
 } GCOMP__F(acc);
 
@@ -3597,15 +3598,25 @@ GCOMP__INLINE void GCOMP__F(acc_none)(GCOMP__F(acc) *acc, int measure)
         acc->high = GCOMP__F(wsplat)(-0x7fffffff - 1);
     } else if (measure != GCOMP__MOST) {
         acc->sum = GCOMP__F(sum_none)();
-        if (measure != GCOMP__L1 && measure != GCOMP__L2) acc->other = acc->sum;
+        if (measure == GCOMP__L1) acc->part = GCOMP__F(splat)(0);
+        else if (measure != GCOMP__L2) acc->other = acc->sum;
     }
     acc->negative = 0;
+}
+
+/* L1 adds 16 groups in float before it adds them to its double sums: conversions would be the cost of a sign. A sum of floats
+   may overflow though no element does: then the block is measured again (GCOMP__F(again)). */
+GCOMP__INLINE void GCOMP__F(acc_flush)(GCOMP__F(acc) *acc)
+{
+    acc->sum = GCOMP__F(sum_add)(acc->sum, acc->part);
+    acc->part = GCOMP__F(splat)(0);
 }
 
 /* What a late scale is made from. */
 GCOMP__INLINE void GCOMP__F(acc_move)(GCOMP__F(acc) *to, const GCOMP__F(acc) *from, int measure)
 {
     if (measure != GCOMP__MOST) to->sum = from->sum;
+    if (measure == GCOMP__L1) to->part = from->part;
     if (measure == GCOMP__SIDES) {
         to->other = from->other;
         to->negative = from->negative;
@@ -3615,7 +3626,7 @@ GCOMP__INLINE void GCOMP__F(acc_move)(GCOMP__F(acc) *to, const GCOMP__F(acc) *fr
 GCOMP__INLINE void GCOMP__F(acc_add)(GCOMP__F(acc) *acc, GCOMP__F(v) p, int measure)
 {
     if (measure == GCOMP__L1) {
-        acc->sum = GCOMP__F(sum_add)(acc->sum, GCOMP__F(abs)(p));
+        acc->part = GCOMP__F(add)(acc->part, GCOMP__F(abs)(p));
     } else if (measure == GCOMP__L2) {
         acc->sum = GCOMP__F(sum_dot)(acc->sum, p, p);
     } else if (measure == GCOMP__SIDES) {
@@ -3648,6 +3659,7 @@ GCOMP__INLINE void GCOMP__F(acc_end)(GCOMP__F(acc) *acc, size_t count, int measu
         GCOMP__F(store_words)(high, acc->high);
         gcomp__range16(low, high, m);
     } else {
+        if (measure == GCOMP__L1) GCOMP__F(acc_flush)(acc);
         if (measure != GCOMP__MOST) m->sum = GCOMP__F(sum_fold)(acc->sum);
         if (measure == GCOMP__SIDES || measure == GCOMP__MOMENTS) m->other = GCOMP__F(sum_fold)(acc->other);
         m->negative = acc->negative;
@@ -3720,6 +3732,17 @@ static void GCOMP__F(measure)(const gcomp_input *in, size_t begin, size_t end, i
         }
     }
     GCOMP__F(acc_end)(&acc, end - begin, measure, m);
+}
+
+/* L1 of elements whose float sums overflowed, or that are not finite. */
+GCOMP__NOINLINE void GCOMP__F(again)(const gcomp_input *in, size_t begin, size_t end, gcomp__measured *m)
+{
+    GCOMP__F(sum) sum = GCOMP__F(sum_none)();
+    size_t i;
+    for (i = begin; i < end; i += 16)
+        sum = GCOMP__F(sum_add)(sum, GCOMP__F(abs)(GCOMP__F(load_p_some)(in, i, gcomp__min(16, end - i))));
+    m->sum = GCOMP__F(sum_fold)(sum);
+    m->worst = gcomp__finite_double(m->sum) ? 0 : 0x7f800000u;
 }
 
 /* The constants of a block from its measures, and its scale to the payload. Not finite: lift 0. Returns the worst bits. */
@@ -3812,8 +3835,9 @@ GCOMP__HEAVY void GCOMP__F(encode_driver)(const gcomp__span *span, GCOMP__F(quan
                     next_rest += 16 * step;
                 }
                 if (!early) GCOMP__F(acc_add)(&acc, p, measure);
-                else if (early == 2) p = GCOMP__F(sub)(GCOMP__F(mul)(p, lift), offset);
-                else if (u.lift != 1.0f) p = GCOMP__F(mul)(p, lift);
+                if (!early && measure == GCOMP__L1 && (i / 16 + k) % 16 == 15) GCOMP__F(acc_flush)(&acc);
+                if (early == 2) p = GCOMP__F(sub)(GCOMP__F(mul)(p, lift), offset);
+                else if (early && u.lift != 1.0f) p = GCOMP__F(mul)(p, lift);
                 quant(to, early ? GCOMP__F(mul)(p, inverse) : p, &u, i + 16 * k);
             }
             if (stop - i < 16) gcomp__put_last(code, some, code16, stop - i, job->form.first_high);
@@ -3830,6 +3854,7 @@ GCOMP__HEAVY void GCOMP__F(encode_driver)(const gcomp__span *span, GCOMP__F(quan
         }
         if (!early && scale_bytes && block && stop == last) {
             GCOMP__F(acc_end)(&acc, stop - at * block, measure, &m);
+            if (measure == GCOMP__L1 && m.worst >= 0x7f800000u) GCOMP__F(again)(&job->in, at * block, stop, &m);
             if (m.worst >= 0x7f800000u) acc.worst = GCOMP__F(splat)(gcomp__float(0x7f800000u));
             job->form.fit(&job->form, &m, &u);
             gcomp__put_scale(job->scales + at * scale_bytes, scale_bytes, &u);
@@ -3953,6 +3978,7 @@ static void GCOMP__F(encode)(const gcomp__encode_job *job, size_t chunk, gcomp__
     acc.worst = GCOMP__F(splat)(0);
     GCOMP__F(acc_none)(&acc, GCOMP__RANGE);
     GCOMP__F(acc_none)(&acc, GCOMP__MOMENTS);
+    GCOMP__F(acc_none)(&acc, GCOMP__L1);
     span.job = job;
     span.given = job->given ? &job->unit : NULL;
     span.acc = &acc;
@@ -3989,7 +4015,9 @@ static void GCOMP__F(encode)(const gcomp__encode_job *job, size_t chunk, gcomp__
         }
     }
     GCOMP__F(acc_end)(&acc, end - chunk * GCOMP_CHUNK, form->early ? GCOMP__MOST : form->measure, measured);
-    if (measured->worst == 0) measured->worst = GCOMP__F(most)(acc.worst); /* blocks that were not finite */
+    if (form->block) measured->worst = GCOMP__F(most)(acc.worst); /* what its blocks said; the sums are of the last one */
+    else if (form->measure == GCOMP__L1 && measured->worst >= 0x7f800000u)
+        GCOMP__F(again)(&job->in, chunk * GCOMP_CHUNK, end, measured);
 }
 
 /* >>kernel keep: residual <- scale * grad + residual - sent for elements i .. i + count - 1; sent may be NULL. */

@@ -92,7 +92,7 @@ bare() { # compiler flags...: the header alone, without a warning, and with smal
 }
 
 # Tests that look only at the public functions are linked with one object; the others (these) contain the implementation.
-whole=" test_kernels test_wire test_edges test_static "
+whole=" test_kernels test_wire test_edges test_static test_quantizers "
 objects_of() { # test kind: the flags and object it is built with
     case "$whole" in
     *" $1 "*) echo ;;
