@@ -2386,8 +2386,9 @@ GCOMP__INLINE uint32_t gcomp__weq_avx512(gcomp__w16_avx512 x, gcomp__w16_avx512 
 }
 GCOMP__INLINE gcomp__w16_avx512 gcomp__wfloor_avx512(gcomp__v16_avx512 x)
 {
-    return gcomp__whole_avx512(_mm512_cvttps_epi32(
-        _mm512_maskz_roundscale_ps((__mmask16)0xffff, x.a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)));
+    __m512i t = _mm512_cvttps_epi32(x.a);
+    __mmask16 above = _mm512_cmp_ps_mask(x.a, _mm512_cvtepi32_ps(t), _CMP_LT_OQ);
+    return gcomp__whole_avx512(_mm512_mask_sub_epi32(t, above, t, _mm512_set1_epi32(1)));
 }
 GCOMP__INLINE int gcomp__wany_avx512(gcomp__w16_avx512 x, gcomp__w16_avx512 y)
 {
