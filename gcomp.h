@@ -173,6 +173,9 @@
      fp8      17   word: 0 is e4m3, 1 is e5m2 (1 bit), B (5); a float scale a block, then n bytes; no infinities, no NaN
      mx       18   word: 0 is e2m1, 1 e4m3, 2 e5m2, 3 int8 (2 bits); a byte x for each 32 elements, the scale 2^(x - 127); then n
                    codes of 4 bits (e2m1: sign, 2 of exponent, 1 of mantissa) or 8 (int8: k / 64)
+     eden     20   word: bits - 1 (2 bits), log2(block) - 6 (4). n = 0: none, else u64 random words; a float s a piece, if its top
+                   bit is set without it and times 2^-100; then for each 16 elements of each piece 16 codes: bits - 1 low bits
+                   of magnitude, then 1: negative. Pieces: blocks, then falling powers of two until n or up to 15 beyond
      topk      5   u64 k; u8 coder, then the increasing indices: coder 255 a bitmap of n bits; coder r in 0..32 each gap
                    to the previous index (first: from -1; minus 1) as Golomb-Rice code: gap >> r ones, a zero, r low bits;
                    padded to a byte; then the k values as a body of the value method with n = k
@@ -197,6 +200,9 @@
      int       Dettmers: 8-Bit Approximations for Parallelism in Deep Learning, ICLR 2016
      fp8       Micikevicius et al.: FP8 Formats for Deep Learning, 2022
      mx        Open Compute Project: OCP Microscaling Formats (MX) Specification 1.0, 2023
+     eden      Vargaftik, Ben-Basat, Portnoy, Mendelson, Ben-Itzhak, Mitzenmacher: DRIVE: One-bit Distributed Mean Estimation,
+               NeurIPS 2021; the same: EDEN: Communication-Efficient and Robust Distributed Mean Estimation for Federated
+               Learning, ICML 2022
      topk      Stich, Cordonnier, Jaggi: Sparsified SGD with Memory, NeurIPS 2018; Aji, Heafield: Sparse Communication for
                Distributed Gradient Descent, EMNLP 2017
      powersgd  Vogels, Karimireddy, Jaggi: PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization,
@@ -411,8 +417,9 @@ GCOMP_API const char *gcomp_method_name(size_t i);
    invalid, has no payload (powersgd), or the size overflows. */
 GCOMP_API size_t gcomp_bound(const gcomp_codec *codec, size_t n);
 
-/* Scratch bytes that gcomp_encode needs; 0 if none or invalid. Decoding needs none. Block methods need none either, but use
-   64 bytes for each GCOMP_CHUNK elements to encode with several threads: GCOMP_SCRATCH(n) is enough for all. */
+/* Scratch bytes that gcomp_encode needs; 0 if none or invalid. Decoding needs none; eden decodes faster with as much. Block
+   methods need none, but use 64 bytes for each GCOMP_CHUNK elements to encode with several threads: GCOMP_SCRATCH(n) is enough
+   for all. */
 GCOMP_API size_t gcomp_scratch(const gcomp_codec *codec, size_t n);
 
 /* Encodes p = scale * grad + residual into a payload, without a checksum (gcomp_seal adds one).
@@ -1226,7 +1233,7 @@ static void gcomp__array_release(gcomp__memory *memory, void *array, size_t elem
    elements mixes its index with the words into two draws of 16 bits. Element i always sees the same number: no state, no order.
    ------------------------------------------------------------------------------------------------ */
 
-enum { GCOMP__PURPOSE_START = 1, GCOMP__PURPOSE_ROUND = 2, GCOMP__PURPOSE_FLIP = 3 };
+enum { GCOMP__PURPOSE_START = 1, GCOMP__PURPOSE_ROUND = 2, GCOMP__PURPOSE_FLIP = 3, GCOMP__PURPOSE_ROTATE = 4 };
 
 static void gcomp__philox(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2])
 {
@@ -1319,7 +1326,8 @@ enum {
     GCOMP__VALUES = 16,           /* a block method: may stand behind a plus */
     GCOMP__SELECTS = 32,          /* a sparse method: takes a value method */
     GCOMP__UNBIASED = 64,         /* the mean over keys of what is decoded is p */
-    GCOMP__MAJORITY = 128         /* the mean of its payloads is the sign of their sum: decode gets all of them at once */
+    GCOMP__MAJORITY = 128,        /* the mean of its payloads is the sign of their sum: decode gets all of them at once */
+    GCOMP__WORKSPACE = 256        /* encodes only with scratch memory */
 };
 
 /* Kinds of parameters. BLOCK: a power of two, or "tensor" (0). CHOICE: the number of a name in `choices`. */
@@ -1686,6 +1694,21 @@ static void gcomp__get_last(uint8_t *some, const uint8_t *from, size_t code16, s
     memcpy(some, from, gcomp__last_bytes(code16, count));
 }
 
+/* Elements of the piece of eden that begins at element i: a block, or at the end the largest power of two that is needed. */
+GCOMP__NOINLINE size_t gcomp__eden_piece(size_t n, size_t block, size_t i)
+{
+    const size_t left = (n - i + 15) / 16 * 16;
+    while (block > left) block /= 2;
+    return block;
+}
+
+/* Its scale as a word: s >= 2^-100 is a float; a smaller one the float s * 2^100 with its sign bit set. */
+GCOMP__NOINLINE uint32_t gcomp__eden_word(double s)
+{
+    if (s < 7.888609052210118e-31) return gcomp__bits((float)(s * 1267650600228229401496703205376.0)) | 0x80000000u;
+    return gcomp__bits(s < 3.4028234663852886e38 ? (float)s : 3.4028234663852886e38f);
+}
+
 /* ------------------------------------------------------------------------------------------------
    >>vectors - 16 floats, on scalar, AVX2, AVX-512 and NEON; the header includes itself for each
 
@@ -1708,6 +1731,8 @@ static void gcomp__get_last(uint8_t *some, const uint8_t *from, size_t code16, s
      wadd wsub wand wor wxor wmin wmax    integers; wgt is all ones where x > y, weq a mask, wany if any; wshl wshr wsar
      put16s put8 put4 put2, get16s ...    low bits of each as codes; back with sign
      draws                                gcomp__draw of 16 elements, the first even
+     eight sixteen                        levels of a Hadamard transform: of 16 columns of 8, large strides first; of 16 lanes
+     look                                 words from a table of 8, by the low 3 bits
    ------------------------------------------------------------------------------------------------ */
 
 GCOMP__NOINLINE double gcomp__fold16(const double *d)
@@ -1797,6 +1822,45 @@ GCOMP__INLINE uint32_t gcomp__crc8_plain(uint32_t crc, uint64_t word)
 #define GCOMP__ONLY 0
 #endif
 #define GCOMP__WANTS(set) (GCOMP__ONLY == 0 || GCOMP__ONLY == (set))
+
+/* Three levels of a Hadamard transform over 16 columns: p, p + stride, ..., p + 7 * stride, by registers of `width` lanes. */
+#define GCOMP__LEVEL(type, a, b, add, sub) \
+    { \
+        type sum = add(a, b), rest = sub(a, b); \
+        GCOMP__PIN_SUM(sum); \
+        GCOMP__PIN_SUM(rest); \
+        a = sum; \
+        b = rest; \
+    }
+#define GCOMP__EIGHT(set, type, width, load, store, add, sub) \
+    GCOMP__INLINE void gcomp__eight_##set(float *p, size_t stride) \
+    { \
+        float *stop = p + 16, *q = p + 4 * stride; \
+        for (; p < stop; p += width, q += width) { \
+            type a = load(p), b = load(p + stride), c = load(p + 2 * stride), d = load(p + 3 * stride); \
+            type e = load(q), f = load(q + stride), g = load(q + 2 * stride), h = load(q + 3 * stride); \
+            GCOMP__LEVEL(type, a, e, add, sub) \
+            GCOMP__LEVEL(type, b, f, add, sub) \
+            GCOMP__LEVEL(type, c, g, add, sub) \
+            GCOMP__LEVEL(type, d, h, add, sub) \
+            GCOMP__LEVEL(type, a, c, add, sub) \
+            GCOMP__LEVEL(type, b, d, add, sub) \
+            GCOMP__LEVEL(type, e, g, add, sub) \
+            GCOMP__LEVEL(type, f, h, add, sub) \
+            GCOMP__LEVEL(type, a, b, add, sub) \
+            GCOMP__LEVEL(type, c, d, add, sub) \
+            GCOMP__LEVEL(type, e, f, add, sub) \
+            GCOMP__LEVEL(type, g, h, add, sub) \
+            store(p, a); \
+            store(p + stride, b); \
+            store(p + 2 * stride, c); \
+            store(p + 3 * stride, d); \
+            store(q, e); \
+            store(q + stride, f); \
+            store(q + 2 * stride, g); \
+            store(q + 3 * stride, h); \
+        } \
+    }
 
 /* ---------------- AVX2: two registers */
 #if GCOMP__HAS_AVX2 && GCOMP__WANTS(2)
@@ -2164,6 +2228,26 @@ GCOMP__INLINE void gcomp__store_words_avx2(int32_t *to, gcomp__w16_avx2 w)
     _mm256_storeu_si256((__m256i *)(void *)to, w.a);
     _mm256_storeu_si256((__m256i *)(void *)(to + 8), w.b);
 }
+
+/* Four levels of a Hadamard transform inside 16 lanes, from 8 apart to neighbours: shuffled + x * (1 or -1) is exact. */
+GCOMP__INLINE __m256 gcomp__levels_avx2(__m256 x)
+{
+    __m256 r = _mm256_fmadd_ps(x, _mm256_setr_ps(1, 1, 1, 1, -1, -1, -1, -1), _mm256_permute2f128_ps(x, x, 1));
+    r = _mm256_fmadd_ps(r, _mm256_setr_ps(1, 1, -1, -1, 1, 1, -1, -1), _mm256_permute_ps(r, 0x4e));
+    return _mm256_fmadd_ps(r, _mm256_setr_ps(1, -1, 1, -1, 1, -1, 1, -1), _mm256_permute_ps(r, 0xb1));
+}
+GCOMP__INLINE gcomp__v16_avx2 gcomp__sixteen_avx2(gcomp__v16_avx2 x)
+{
+    GCOMP__LEVEL(__m256, x.a, x.b, _mm256_add_ps, _mm256_sub_ps)
+    return gcomp__both_avx2(gcomp__levels_avx2(x.a), gcomp__levels_avx2(x.b));
+}
+GCOMP__EIGHT(avx2, __m256, 8, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, _mm256_sub_ps)
+
+GCOMP__INLINE gcomp__w16_avx2 gcomp__look_avx2(const int32_t *table, gcomp__w16_avx2 w)
+{
+    __m256i t = _mm256_loadu_si256((const __m256i *)(const void *)table);
+    return gcomp__pair_avx2(_mm256_permutevar8x32_epi32(t, w.a), _mm256_permutevar8x32_epi32(t, w.b));
+}
 #define GCOMP__PASS avx2
 #define GCOMP__PASS_ISA GCOMP_ISA_AVX2
 #if GCOMP__ONLY == 2
@@ -2470,6 +2554,23 @@ GCOMP__INLINE gcomp__w16_avx512 gcomp__load_words_avx512(const int32_t *p)
     return gcomp__whole_avx512(_mm512_loadu_si512(p));
 }
 GCOMP__INLINE void gcomp__store_words_avx512(int32_t *to, gcomp__w16_avx512 w) { _mm512_storeu_si512(to, w.a); }
+
+GCOMP__INLINE gcomp__v16_avx512 gcomp__sixteen_avx512(gcomp__v16_avx512 x)
+{
+    const __m512 one = _mm512_set1_ps(1), less = _mm512_set1_ps(-1);
+    __m512 r = _mm512_fmadd_ps(x.a, _mm512_mask_blend_ps(0xff00, one, less), _mm512_shuffle_f32x4(x.a, x.a, 0x4e));
+    r = _mm512_fmadd_ps(r, _mm512_mask_blend_ps(0xf0f0, one, less), _mm512_shuffle_f32x4(r, r, 0xb1));
+    r = _mm512_fmadd_ps(r, _mm512_mask_blend_ps(0xcccc, one, less), _mm512_permute_ps(r, 0x4e));
+    return gcomp__one_avx512(_mm512_fmadd_ps(r, _mm512_mask_blend_ps(0xaaaa, one, less), _mm512_permute_ps(r, 0xb1)));
+}
+GCOMP__EIGHT(avx512, __m512, 16, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps, _mm512_sub_ps)
+
+GCOMP__INLINE gcomp__w16_avx512 gcomp__look_avx512(const int32_t *table, gcomp__w16_avx512 w)
+{
+    __m512i t = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)table));
+    w.a = _mm512_permutexvar_epi32(w.a, t);
+    return w;
+}
 #define GCOMP__PASS avx512
 #define GCOMP__PASS_ISA GCOMP_ISA_AVX512
 #if GCOMP__ONLY == 3
@@ -2924,6 +3025,48 @@ GCOMP__INLINE void gcomp__store_words_neon(int32_t *to, gcomp__w16_neon w)
     vst1q_s32(to + 8, w.c);
     vst1q_s32(to + 12, w.d);
 }
+
+/* Levels 2 and 1 of two registers. */
+GCOMP__INLINE void gcomp__levels_neon(float32x4_t *x, float32x4_t *y)
+{
+    float64x2_t a = vreinterpretq_f64_f32(*x), b = vreinterpretq_f64_f32(*y);
+    float32x4_t s = vreinterpretq_f32_f64(vtrn1q_f64(a, b)), d = vreinterpretq_f32_f64(vtrn2q_f64(a, b)), u, v;
+    GCOMP__LEVEL(float32x4_t, s, d, vaddq_f32, vsubq_f32)
+    u = vuzp1q_f32(s, d);
+    v = vuzp2q_f32(s, d);
+    GCOMP__LEVEL(float32x4_t, u, v, vaddq_f32, vsubq_f32)
+    *x = vtrn1q_f32(u, v);
+    *y = vtrn2q_f32(u, v);
+}
+GCOMP__INLINE gcomp__v16_neon gcomp__sixteen_neon(gcomp__v16_neon x)
+{
+    GCOMP__LEVEL(float32x4_t, x.a, x.c, vaddq_f32, vsubq_f32)
+    GCOMP__LEVEL(float32x4_t, x.b, x.d, vaddq_f32, vsubq_f32)
+    GCOMP__LEVEL(float32x4_t, x.a, x.b, vaddq_f32, vsubq_f32)
+    GCOMP__LEVEL(float32x4_t, x.c, x.d, vaddq_f32, vsubq_f32)
+    gcomp__levels_neon(&x.a, &x.b);
+    gcomp__levels_neon(&x.c, &x.d);
+    return x;
+}
+GCOMP__EIGHT(neon, float32x4_t, 4, vld1q_f32, vst1q_f32, vaddq_f32, vsubq_f32)
+
+GCOMP__INLINE int32x4_t gcomp__look4_neon(uint8x16x2_t t, int32x4_t w)
+{
+    uint32x4_t i = vandq_u32(vreinterpretq_u32_s32(w), vdupq_n_u32(7));
+    i = vaddq_u32(vmulq_u32(i, vdupq_n_u32(0x04040404)), vdupq_n_u32(0x03020100));
+    return vreinterpretq_s32_u8(vqtbl2q_u8(t, vreinterpretq_u8_u32(i)));
+}
+GCOMP__INLINE gcomp__w16_neon gcomp__look_neon(const int32_t *table, gcomp__w16_neon w)
+{
+    uint8x16x2_t t;
+    t.val[0] = vreinterpretq_u8_s32(vld1q_s32(table));
+    t.val[1] = vreinterpretq_u8_s32(vld1q_s32(table + 4));
+    w.a = gcomp__look4_neon(t, w.a);
+    w.b = gcomp__look4_neon(t, w.b);
+    w.c = gcomp__look4_neon(t, w.c);
+    w.d = gcomp__look4_neon(t, w.d);
+    return w;
+}
 #define GCOMP__PASS neon
 #define GCOMP__PASS_ISA GCOMP_ISA_NEON
 #if GCOMP__ONLY == 4
@@ -3322,6 +3465,28 @@ GCOMP__INLINE gcomp__w16_scalar gcomp__load_words_scalar(const int32_t *p)
     return w;
 }
 GCOMP__INLINE void gcomp__store_words_scalar(int32_t *to, gcomp__w16_scalar w) { memcpy(to, &w, sizeof w); }
+
+GCOMP__INLINE float gcomp__get1_scalar(const float *p) { return *p; }
+GCOMP__INLINE void gcomp__put1_scalar(float *p, float x) { *p = x; }
+GCOMP__INLINE float gcomp__plus1_scalar(float x, float y) { return x + y; }
+GCOMP__INLINE float gcomp__less1_scalar(float x, float y) { return x - y; }
+
+GCOMP__INLINE gcomp__v16_scalar gcomp__sixteen_scalar(gcomp__v16_scalar x)
+{
+    int apart, i;
+    for (apart = 8; apart; apart /= 2)
+        for (i = 0; i < 16; i++)
+            if (!(i & apart)) GCOMP__LEVEL(float, x.f[i], x.f[i + apart], gcomp__plus1_scalar, gcomp__less1_scalar)
+    return x;
+}
+GCOMP__EIGHT(scalar, float, 1, gcomp__get1_scalar, gcomp__put1_scalar, gcomp__plus1_scalar, gcomp__less1_scalar)
+
+GCOMP__INLINE gcomp__w16_scalar gcomp__look_scalar(const int32_t *table, gcomp__w16_scalar w)
+{
+    int i;
+    GCOMP__LANES w.w[i] = table[w.w[i] & 7];
+    return w;
+}
 #undef GCOMP__HEAVY
 #define GCOMP__HEAVY GCOMP__NOINLINE /* one driver for all methods: half the code and half the time to compile */
 #define GCOMP__PASS scalar
@@ -5615,6 +5780,472 @@ static const gcomp__method gcomp__row_mx = {
 #define GCOMP__LIST_mx(X)
 #endif
 
+/* >>method eden: blocks are rotated: random signs, then a Hadamard transform. Each coordinate is then nearly normal and becomes
+   the nearest of 2^bits centroids c (Lloyd, Max); back come s * H c with the signs. s = |p|^2 / <c, H p> makes <C(p), p> = |p|^2:
+   unbiased over all rotations, nearly so over these (normal data: none seen; its cube: 4 % of |p| with 1 bit, 0.1 % with 4).
+   E|p - C(p)|^2 is near 0.571, 0.133, 0.036, 0.0096 of |p|^2 for 1, 2, 3, 4 bits, whatever p. The tail of the tensor is cut into
+   falling powers of two, zeros behind the last up to 16. Only the centroids' ratios matter, so they are whole numbers: sums of
+   65536 of them are exact in any order, and a part of a block can be decoded without the rest, if slowly: so decoding needs no
+   workspace. Vargaftik et al., NeurIPS 2021 (1 bit) and ICML 2022. */
+#ifndef GCOMP_WITHOUT_EDEN
+#define GCOMP__LIST_eden(X) X(eden)
+#ifndef GCOMP__EDEN_TYPES
+#define GCOMP__EDEN_TYPES
+enum { GCOMP__EDEN_LANES = 16 }; /* tasks at most, each with a workspace */
+
+typedef struct gcomp__eden_job {
+    const gcomp__call *call;
+    const struct gcomp__eden_kernels *kernels;
+    const gcomp__sink *sink; /* or the rest: */
+    gcomp_input in;
+    gcomp__form form; /* kernel: the bits */
+    uint64_t words;
+    uint8_t *scales, *codes;
+    size_t n, lanes, room; /* room: floats of workspace of a lane; 0: none */
+    uint8_t bad[GCOMP__EDEN_LANES];
+} gcomp__eden_job;
+
+typedef struct gcomp__eden_kernels {
+    int (*encode)(const gcomp__eden_job *job, float *work, size_t chunk); /* 1: not finite */
+    void (*sink)(const gcomp__eden_job *job, float *work, size_t chunk);
+} gcomp__eden_kernels;
+
+static const int32_t gcomp__eden_centroids[4][8] = {
+    {1, 0, 0, 0, 0, 0, 0, 0}, {3, 10, 0, 0, 0, 0, 0, 0}, {10, 31, 55, 88, 0, 0, 0, 0}, {11, 33, 56, 80, 107, 138, 176, 233}};
+static const float gcomp__eden_thresholds[4][8] = { /* between a centroid and the one before, for a normal variable */
+    {0, 0, 0, 0, 0, 0, 0, 0}, {0, 0.981599f, 0, 0, 0, 0, 0, 0}, {0, 0.500550f, 1.049957f, 1.747927f, 0, 0, 0, 0},
+    {0, 0.258222f, 0.522404f, 0.799550f, 1.099286f, 1.437139f, 1.843532f, 2.400803f}};
+#endif
+
+/* Levels of the transform from the largest stride down to 16. */
+static void GCOMP__F(rotate)(float *x, size_t size)
+{
+    size_t span = size, step, i, j, more = 0;
+    for (i = size / 16; i > 1; i /= 2) more = (more + 1) % 3;
+    if (more == 1) {
+        span /= 2;
+        for (j = 0; j < span; j += 16) {
+            GCOMP__F(v) a = GCOMP__F(load)(x + j), b = GCOMP__F(load)(x + j + span);
+            GCOMP__F(store)(x + j, GCOMP__F(add)(a, b));
+            GCOMP__F(store)(x + j + span, GCOMP__F(sub)(a, b));
+        }
+    } else if (more == 2) {
+        span /= 4;
+        for (j = 0; j < span; j += 16) {
+            GCOMP__F(v) a = GCOMP__F(load)(x + j), b = GCOMP__F(load)(x + j + span);
+            GCOMP__F(v) c = GCOMP__F(load)(x + j + 2 * span), d = GCOMP__F(load)(x + j + 3 * span);
+            GCOMP__F(v) e = GCOMP__F(add)(a, c), f = GCOMP__F(add)(b, d);
+            GCOMP__F(store)(x + j, GCOMP__F(add)(e, f));
+            GCOMP__F(store)(x + j + span, GCOMP__F(sub)(e, f));
+            e = GCOMP__F(sub)(a, c);
+            f = GCOMP__F(sub)(b, d);
+            GCOMP__F(store)(x + j + 2 * span, GCOMP__F(add)(e, f));
+            GCOMP__F(store)(x + j + 3 * span, GCOMP__F(sub)(e, f));
+        }
+    }
+    for (; span > 16; span = step) {
+        step = span / 8;
+        for (i = 0; i < size; i += span)
+            for (j = i; j < i + step; j += 16) GCOMP__F(eight)(x + j, step);
+    }
+}
+
+/* Those of the 16 words `at` above their limits, as a bit. */
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(eden_bit)(GCOMP__F(w) at, GCOMP__F(w) limits, int bit)
+{
+    return GCOMP__F(wand)(GCOMP__F(wgt)(at, limits), GCOMP__F(wsplat)(bit));
+}
+
+/* 16 rotated elements to codes: magnitude in the low bits, then the sign. Returns c * |x|. limits: three tables, for the bits of
+   the magnitude from the highest on, each looked up by those before it. */
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(eden_quant)(uint8_t *code, GCOMP__F(v) x, int bits, const int32_t *limits,
+                                               const int32_t *centroids)
+{
+    const GCOMP__F(v) size = GCOMP__F(abs)(x);
+    const GCOMP__F(w) at = GCOMP__F(words)(size);
+    GCOMP__F(w) w, q;
+    if (bits == 1) {
+        gcomp__put16(code, GCOMP__F(lt0)(x));
+        return size;
+    }
+    w = GCOMP__F(eden_bit)(at, GCOMP__F(wsplat)(limits[0]), 1 << (bits - 2));
+    if (bits > 2) w = GCOMP__F(wor)(w, GCOMP__F(eden_bit)(at, GCOMP__F(look)(limits + 8, w), bits - 2));
+    if (bits > 3) w = GCOMP__F(wor)(w, GCOMP__F(eden_bit)(at, GCOMP__F(look)(limits + 16, w), 1));
+    q = GCOMP__F(wor)(w, GCOMP__F(wshl)(GCOMP__F(wshr)(GCOMP__F(words)(x), 31), bits - 1));
+    if (bits == 2) GCOMP__F(put2)(code, q, 0);
+    if (bits == 4) GCOMP__F(put4)(code, q);
+    if (bits == 3) { /* half bytes, moved together */
+        uint8_t wide[8];
+        uint64_t u;
+        GCOMP__F(put4)(wide, q);
+        u = gcomp__get64(wide);
+        u = (u & 0x0707070707070707u) | (u & 0x7070707070707070u) >> 1;
+        u = (u & 0x003f003f003f003fu) | (u & 0x3f003f003f003f00u) >> 2;
+        u = (u & 0x00000fff00000fffu) | (u & 0x0fff00000fff0000u) >> 4;
+        gcomp__put32(code, (uint32_t)u | (uint32_t)(u >> 32) << 24);
+        gcomp__put16(code + 4, (uint32_t)(u >> 40));
+    }
+    return GCOMP__F(mul)(GCOMP__F(floats)(GCOMP__F(look)(centroids, w)), size);
+}
+
+/* The centroids of 16 codes. For 1 bit the table's first is taken, for 2 and 3 it has the negative ones too. */
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(eden_deq)(const uint8_t *code, unsigned bits, const int32_t *table)
+{
+    uint8_t wide[8];
+    uint64_t u;
+    GCOMP__F(w) w;
+    if (bits == 1) return GCOMP__F(flip)(GCOMP__F(splat)(gcomp__float((uint32_t)table[0])), gcomp__get16(code));
+    if (bits == 2) return GCOMP__F(floats)(GCOMP__F(look)(table, GCOMP__F(get2)(code, 0)));
+    if (bits == 4) {
+        w = GCOMP__F(get4)(code);
+        w = GCOMP__F(wxor)(GCOMP__F(look)(table, w), GCOMP__F(wand)(w, GCOMP__F(wsplat)(-0x7fffffff - 1)));
+        return GCOMP__F(floats)(w);
+    }
+    u = gcomp__get32(code) | (uint64_t)gcomp__get16(code + 4) << 32;
+    u = (u & 0xffffffu) | (u & 0xffffff000000u) << 8;
+    u = (u & 0x00000fff00000fffu) | (u & 0x00fff00000fff000u) << 4;
+    u = (u & 0x003f003f003f003fu) | (u & 0x0fc00fc00fc00fc0u) << 2;
+    u = (u & 0x0707070707070707u) | (u & 0x3838383838383838u) << 1;
+    gcomp__put64(wide, u);
+    return GCOMP__F(floats)(GCOMP__F(look)(table, GCOMP__F(get4)(wide)));
+}
+
+/* x <- p with random signs, zeros behind the tensor's end. Sum of squares, in float for 4096 elements at a time unless the
+   largest |p| forbids; the bits of that. The next piece is fetched. */
+GCOMP__HEAVY double GCOMP__F(eden_take)(const gcomp__eden_job *job, float *x, size_t i, size_t size, int general, int feedback,
+                                        uint32_t *most)
+{
+    const gcomp_input in = job->in;
+    const uint64_t words = job->words;
+    const size_t n = job->n, bytes = gcomp__dtype_bytes(in.dtype), ahead = i + 2 * size <= n ? size : 0;
+    GCOMP__F(v) worst = GCOMP__F(splat)(0), some = worst, p;
+    GCOMP__F(sum) sum = GCOMP__F(sum_none)();
+    size_t j, k;
+    for (j = 0; j < size; j += 32) { /* one hash for 32 signs; only a piece of 16 does not begin at a multiple of 32 */
+        uint32_t signs = gcomp__draw_pair(gcomp__draw_base(words, (i + j) / 16), words) >> ((i + j) & 16);
+        for (k = j; k < j + 32 && k < size; k += 16, signs >>= 16) {
+            if (i + k + 16 <= n) p = GCOMP__F(load_p)(&in, i + k, general, feedback);
+            else p = GCOMP__F(load_p_some)(&in, i + k, n - i - k);
+            GCOMP__PREFETCH((const uint8_t *)in.grad + (i + k + ahead) * bytes);
+            if (feedback) GCOMP__PREFETCH(in.residual + i + k + ahead);
+            worst = GCOMP__F(worst)(worst, p);
+            some = GCOMP__F(add)(some, GCOMP__F(mul)(p, p));
+            GCOMP__F(store)(x + k, GCOMP__F(flip)(p, signs & 0xffffu));
+        }
+        if ((j & 4095) == 4064 || j + 32 >= size) {
+            sum = GCOMP__F(sum_add)(sum, some);
+            some = GCOMP__F(splat)(gcomp__zero());
+        }
+    }
+    *most = GCOMP__F(most)(worst);
+    if (*most < 97u << 23 || *most >= 167u << 23) { /* 2^-30 .. 2^40 */
+        sum = GCOMP__F(sum_none)();
+        for (j = 0; j < size; j += 16) sum = GCOMP__F(sum_dot)(sum, GCOMP__F(load)(x + j), GCOMP__F(load)(x + j));
+    }
+    return GCOMP__F(sum_fold)(sum);
+}
+
+/* Codes of a piece; sum of c * |x|, in float for 4096 elements at a time. */
+GCOMP__HEAVY double GCOMP__F(eden_codes)(uint8_t *code, const float *x, size_t size, int bits, const int32_t *limits,
+                                         const int32_t *centroids)
+{
+    GCOMP__F(sum) sum = GCOMP__F(sum_none)();
+    size_t i, j;
+    for (i = 0; i < size; i += 4096) {
+        GCOMP__F(v) some = GCOMP__F(splat)(gcomp__zero());
+        for (j = i; j < i + 4096 && j < size; j += 16, code += 2 * (size_t)bits) {
+            const GCOMP__F(v) h = GCOMP__F(sixteen)(GCOMP__F(load)(x + j));
+            some = GCOMP__F(add)(some, GCOMP__F(eden_quant)(code, h, bits, limits, centroids));
+        }
+        sum = GCOMP__F(sum_add)(sum, some);
+    }
+    return GCOMP__F(sum_fold)(sum);
+}
+
+/* Encodes the piece of `size` elements from i on; its scale's word. x has room for it. Not finite: the word of an infinity. */
+static uint32_t GCOMP__F(eden_encode_piece)(const gcomp__eden_job *job, float *x, size_t i, size_t size)
+{
+    const unsigned bits = job->form.kernel;
+    uint8_t *code = job->codes + i / 16 * (2 * bits);
+    const int feedback = job->in.residual != NULL;
+    int32_t limits[24], centroids[8];
+    double squares, dot, norm, lift = 1;
+    uint32_t most;
+    size_t j, k;
+    if (GCOMP__F(general)(&job->in)) squares = GCOMP__F(eden_take)(job, x, i, size, 1, feedback, &most);
+    else if (feedback) squares = GCOMP__F(eden_take)(job, x, i, size, 0, 1, &most);
+    else squares = GCOMP__F(eden_take)(job, x, i, size, 0, 0, &most);
+    if (most >= 0x7f800000u) return 0x7f800000u;
+    memset(code, 0, most ? 0 : size / 8 * bits);
+    if (!most) return 0;
+    if (most >= 227u << 23) lift = 1.0 / 16777216; /* sums of 65536 stay finite */
+    if (most < 67u << 23) lift = 1208925819614629174706176.0;
+    if (lift != 1)
+        for (j = 0; j < size; j += 16)
+            GCOMP__F(store)(x + j, GCOMP__F(mul)(GCOMP__F(load)(x + j), GCOMP__F(splat)((float)lift)));
+    GCOMP__F(rotate)(x, size);
+    norm = gcomp__sqrt(squares) * lift;
+    for (j = 0; j < 8; j++) {
+        for (k = 0; k + 1 < bits; k++) { /* of what the bits before leave the middle */
+            const size_t middle = (j | ((size_t)1 << (bits - 2 - k))) & (((size_t)1 << (bits - 1)) - 1);
+            limits[8 * k + j] = (int32_t)gcomp__bits((float)((double)gcomp__eden_thresholds[bits - 1][middle] * norm));
+        }
+        centroids[j] = (int32_t)gcomp__bits((float)gcomp__eden_centroids[bits - 1][j]);
+    }
+    if (bits == 1) dot = GCOMP__F(eden_codes)(code, x, size, 1, limits, centroids);
+    else if (bits == 2) dot = GCOMP__F(eden_codes)(code, x, size, 2, limits, centroids);
+    else if (bits == 3) dot = GCOMP__F(eden_codes)(code, x, size, 3, limits, centroids);
+    else dot = GCOMP__F(eden_codes)(code, x, size, 4, limits, centroids);
+    return gcomp__eden_word(squares * lift / dot);
+}
+
+static int GCOMP__F(eden_encode)(const gcomp__eden_job *job, float *work, size_t chunk)
+{
+    const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, begin + GCOMP_CHUNK), block = job->form.block;
+    uint8_t *scale = job->scales + begin / block * 4;
+    size_t i, size;
+    for (i = begin; i < end; i += size, scale += 4) {
+        uint32_t word;
+        size = gcomp__eden_piece(job->n, block, i);
+        word = GCOMP__F(eden_encode_piece)(job, work, i, size);
+        if (word == 0x7f800000u) return 1;
+        gcomp__put32(scale, word);
+    }
+    return 0;
+}
+
+/* x <- one of the size / step parts of a piece's transformed centroids, but for the levels inside 16 lanes.
+   Where it will go is fetched. */
+GCOMP__HEAVY void GCOMP__F(eden_fill)(float *x, const uint8_t *code, size_t size, size_t step, size_t part, unsigned bits,
+                                      const int32_t *table, const float *place)
+{
+    size_t j, b;
+    for (j = 0; j < step; j += 16, code += 2 * bits) {
+        GCOMP__PREFETCH(place + j);
+        GCOMP__F(v) sum = GCOMP__F(eden_deq)(code, bits, table);
+        for (b = step; b < size; b += step) {
+            GCOMP__F(v) c = GCOMP__F(eden_deq)(code + b / 16 * (2 * bits), bits, table);
+            sum = gcomp__popcount((uint32_t)(b / step & part)) & 1 ? GCOMP__F(sub)(sum, c) : GCOMP__F(add)(sum, c);
+        }
+        GCOMP__F(store)(x + j, sum);
+    }
+    GCOMP__F(rotate)(x, step);
+}
+
+/* x <- decoded elements i + at .. i + at + step - 1 of a piece of `size` elements from i on, whose scale has that word. */
+static void GCOMP__F(eden_part)(const gcomp__view *view, uint32_t word, size_t i, size_t size, size_t at, size_t step, float *x,
+                                 const float *place)
+{
+    const unsigned bits = view->form.kernel;
+    const uint8_t *code = view->codes + i / 16 * (2 * bits);
+    const float s = gcomp__float(word & 0x7fffffffu);
+    const GCOMP__F(v) f = GCOMP__F(splat)(s);
+    const uint64_t words = gcomp__get64(view->body);
+    int32_t table[8];
+    size_t j, k;
+    for (j = 0; j < 8; j++) { /* the sign of a code of 2 or 3 bits is in the index; of 2 bits at 6 and 7 */
+        const size_t low = bits == 4 ? j : j & (((size_t)1 << (bits - 1)) - 1);
+        float c = (float)gcomp__eden_centroids[bits - 1][low];
+        if (word >> 31) c *= 7.888609052210118e-31f;
+        table[j] = (int32_t)(gcomp__bits(c) | (bits < 4 && j >= 4 ? 0x80000000u : 0));
+    }
+    if (bits == 1) GCOMP__F(eden_fill)(x, code, size, step, at / step, 1, table, place);
+    else if (bits == 2) GCOMP__F(eden_fill)(x, code, size, step, at / step, 2, table, place);
+    else if (bits == 3) GCOMP__F(eden_fill)(x, code, size, step, at / step, 3, table, place);
+    else GCOMP__F(eden_fill)(x, code, size, step, at / step, 4, table, place);
+    for (j = 0; j < step; j += 32) {
+        uint32_t signs = gcomp__draw_pair(gcomp__draw_base(words, (i + at + j) / 16), words) >> ((i + at + j) & 16);
+        for (k = j; k < j + 32 && k < step; k += 16, signs >>= 16) {
+            GCOMP__F(v) d = GCOMP__F(mul)(GCOMP__F(sixteen)(GCOMP__F(load)(x + k)), f);
+            if (s >= 1e31f) d = GCOMP__F(saturate)(d);
+            GCOMP__F(store)(x + k, GCOMP__F(flip)(d, signs & 0xffffu));
+        }
+    }
+}
+
+/* Elements begin .. end - 1 of a payload: stored in y, or added with a weight; and taken from the residual. Either may be NULL.
+   Whole pieces, or as much of them as there is room for in the workspace. */
+static void GCOMP__F(eden_put)(const gcomp__view *view, size_t begin, size_t end, float *work, size_t room, float *y, int ending,
+                               float weight, float *residual)
+{
+    const uint8_t *scale = view->scales + begin / view->form.block * 4;
+    size_t i, size, at;
+    for (i = begin; i < end; i += size, scale += 4) {
+        size_t step = size = gcomp__eden_piece(view->n, view->form.block, i);
+        const int in_place = ending == GCOMP__STORE && i + size <= end;
+        if (!in_place && step > room) step = room;
+        for (at = 0; at < size && i + at < end; at += step) {
+            const size_t count = gcomp__min(step, end - i - at);
+            float *x = in_place ? y + i : work;
+            GCOMP__F(eden_part)(view, gcomp__get32(scale), i, size, at, step, x,
+                                i + at + step <= end ? (y ? y : residual) + i + at : x);
+            if (ending == GCOMP__STORE && !in_place) memcpy(y + i + at, work, 4 * count);
+            if (residual) GCOMP__F(add_scaled)(residual + i + at, work, -1, count, 0);
+            if (y && ending != GCOMP__STORE) GCOMP__F(add_scaled)(y + i + at, work, weight, count, ending == GCOMP__FRESH);
+        }
+    }
+}
+
+/* A chunk by the sink's ending. What becomes the residual is p first, since y may be the gradient. */
+static void GCOMP__F(eden_sink)(const gcomp__eden_job *job, float *work, size_t chunk)
+{
+    const gcomp__sink *sink = job->sink;
+    const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, begin + GCOMP_CHUNK);
+    const size_t room = job->room ? job->room : (size_t)GCOMP__TILE;
+    float tile[GCOMP__TILE], *residual = sink->ending == GCOMP__COMMIT ? sink->residual : NULL;
+    size_t i, stop, w;
+    if (!job->room) work = tile;
+    for (i = begin; i < end; i = stop) { /* of the largest block, so that pieces begin there in all payloads */
+        stop = gcomp__min(end, i + job->form.block);
+        if (residual) GCOMP__F(keep_rest)(&job->in, residual, i, stop - i, NULL);
+        if (residual && sink->own && (!sink->y || sink->own_at >= sink->count))
+            GCOMP__F(eden_put)(sink->own, i, stop, work, room, NULL, GCOMP__ADD, 1, residual);
+        for (w = 0; sink->y && w < sink->count; w++) {
+            const int fresh = sink->fresh && w == 0;
+            GCOMP__F(eden_put)(sink->views + w, i, stop, work, room, sink->y,
+                               sink->ending == GCOMP__STORE ? GCOMP__STORE : fresh ? GCOMP__FRESH : GCOMP__ADD, sink->weight,
+                               sink->own && w == sink->own_at ? residual : NULL);
+        }
+    }
+}
+static const gcomp__eden_kernels GCOMP__F(eden_kernels) = {GCOMP__F(eden_encode), GCOMP__F(eden_sink)};
+
+#ifdef GCOMP__LAST
+static void gcomp__eden_form(const double *param, gcomp__form *form)
+{
+    memset(form, 0, sizeof *form);
+    form->kernel = 1 + (unsigned)param[0];
+    form->block = (size_t)64 << (unsigned)param[1];
+}
+
+/* Bytes of scales and of codes. */
+static size_t gcomp__eden_scales(const gcomp__form *form, size_t n)
+{
+    return 4 * (n / form->block + gcomp__popcount((uint32_t)((n % form->block + 15) / 16)));
+}
+
+static size_t gcomp__eden_bytes(const gcomp__form *form, size_t n)
+{
+    return n == 0 ? 0 : gcomp__plus(8 + gcomp__eden_scales(form, n), (n / 16 + (n % 16 != 0)) * 2 * form->kernel);
+}
+
+static size_t gcomp__eden_bound(const gcomp_codec *codec, size_t n)
+{
+    gcomp__form form;
+    gcomp__eden_form(codec->param, &form);
+    return gcomp__eden_bytes(&form, n);
+}
+
+static size_t gcomp__eden_scratch(const gcomp_codec *codec, size_t n)
+{
+    gcomp__form form;
+    gcomp__eden_form(codec->param, &form);
+    return 4 * gcomp__eden_piece(n, form.block, 0) * gcomp__min(gcomp__chunks(n), GCOMP__EDEN_LANES);
+}
+
+static void gcomp__eden_lane(void *arg, size_t lane)
+{
+    gcomp__eden_job *job = (gcomp__eden_job *)arg;
+    float *work = (float *)(void *)job->call->scratch + (job->room ? lane * job->room : 0);
+    size_t chunk;
+    for (chunk = lane; chunk < gcomp__chunks(job->n); chunk += job->lanes) {
+        if (job->sink) job->kernels->sink(job, work, chunk);
+        else job->bad[lane] = (uint8_t)(job->bad[lane] | job->kernels->encode(job, work, chunk));
+    }
+}
+
+/* Runs a job in as many tasks as have a workspace of `room` floats; none has: 0. */
+static void gcomp__eden_run(gcomp__eden_job *job, const gcomp__call *call, size_t room)
+{
+    size_t fit = room ? call->scratch_bytes / (4 * room) : 0;
+    job->call = call;
+    job->kernels = (const gcomp__eden_kernels *)call->kernels;
+    job->room = fit ? room : 0;
+    job->lanes = call->parallel.run ? gcomp__min(gcomp__chunks(job->n), GCOMP__EDEN_LANES) : 1;
+    if (fit) job->lanes = gcomp__min(job->lanes, fit);
+    gcomp__run(call, job->lanes, gcomp__eden_lane, job);
+}
+
+static gcomp_result gcomp__eden_encode(const gcomp__call *call, const gcomp_codec *codec, const gcomp_input *in, size_t n,
+                                       uint8_t *body, size_t capacity, size_t *bytes)
+{
+    const size_t need = gcomp__eden_bound(codec, n);
+    gcomp__eden_job job;
+    size_t i;
+    if (capacity < need) return GCOMP_DST_TOO_SMALL;
+    *bytes = need;
+    if (n == 0) return GCOMP_OK;
+    memset(&job, 0, sizeof job);
+    gcomp__eden_form(codec->param, &job.form);
+    job.in = *in;
+    job.n = n;
+    job.words = gcomp__stream(in->key.own, GCOMP__PURPOSE_ROTATE);
+    job.scales = body + 8;
+    job.codes = job.scales + gcomp__eden_scales(&job.form, n);
+    if (call->scratch_bytes < 4 * gcomp__eden_piece(n, job.form.block, 0)) return GCOMP_SCRATCH_TOO_SMALL;
+    gcomp__put64(body, job.words);
+    gcomp__eden_run(&job, call, gcomp__eden_piece(n, job.form.block, 0));
+    for (i = 0; i < job.lanes; i++)
+        if (job.bad[i]) return GCOMP_NOT_FINITE;
+    return GCOMP_OK;
+}
+
+static gcomp_result gcomp__eden_open(gcomp__view *view)
+{
+    double param[4];
+    size_t need;
+    GCOMP__TRY(gcomp__unpack(view->method, view->a, param));
+    gcomp__eden_form(param, &view->form);
+    need = gcomp__eden_bytes(&view->form, view->n);
+    if (view->bytes != need) return view->bytes < need ? GCOMP_TRUNCATED : GCOMP_TRAILING_BYTES;
+    view->scales = view->body + 8;
+    view->codes = view->scales + gcomp__eden_scales(&view->form, view->n);
+    return GCOMP_OK;
+}
+
+/* Scales are of the form that gcomp__eden_word makes; a piece of zeros has codes of zero. */
+static gcomp_result gcomp__eden_check(const gcomp__view *view)
+{
+    const size_t code16 = 2 * view->form.kernel;
+    const uint8_t *scale = view->scales;
+    size_t i, j, size;
+    for (i = 0; i < view->n; i += size, scale += 4) {
+        const uint32_t word = gcomp__get32(scale), s = word & 0x7fffffffu;
+        size = gcomp__eden_piece(view->n, view->form.block, i);
+        if (word >> 31 ? s < 47u << 23 || s > 127u << 23 : word && (s < 27u << 23 || s >= 0x7f800000u)) return GCOMP_CORRUPT;
+        for (j = 0; !word && j < size / 16 * code16; j++)
+            if (view->codes[i / 16 * code16 + j]) return GCOMP_CORRUPT;
+    }
+    return GCOMP_OK;
+}
+
+static void gcomp__eden_decode(const gcomp__call *call, const gcomp__sink *sink)
+{
+    gcomp__eden_job job;
+    size_t w;
+    memset(&job, 0, sizeof job);
+    job.sink = sink;
+    job.n = sink->n;
+    job.in.grad = sink->grad;
+    job.in.dtype = sink->dtype;
+    job.in.scale = sink->scale;
+    job.in.residual = sink->residual;
+    if (sink->own) job.form.block = sink->own->form.block;
+    for (w = 0; w < sink->count; w++) job.form.block = gcomp__max(job.form.block, sink->views[w].form.block);
+    gcomp__eden_run(&job, call, gcomp__eden_piece(sink->n, job.form.block, 0));
+}
+
+static const gcomp__method gcomp__row_eden = {
+    "eden", 20, GCOMP__CONSERVES_ELEMENT | GCOMP__WORKSPACE, {GCOMP__GATHER, 0, 0},
+    {GCOMP__ONE_OF("bits", 0, 3, 2, "1|2|3|4|"),
+     GCOMP__ONE_OF("block", 6, 10, 4, "64|128|256|512|1024|2048|4096|8192|16384|32768|65536|"), GCOMP__NONE, GCOMP__NONE},
+    NULL, gcomp__eden_bound, gcomp__eden_scratch, gcomp__eden_encode, gcomp__eden_open, gcomp__eden_check, gcomp__eden_decode,
+    GCOMP__NO_SUMS};
+#endif
+#else
+#define GCOMP__LIST_eden(X)
+#endif
+
 /* >>method topk: the k = max(1, ceil(density * n * (1 - 2^-40))) elements of largest |p|; of equal ones the first; zeros never.
    Stich et al., NeurIPS 2018. One pass collects candidates at or above a guessed key (the bits of |p|); a full buffer keeps
    its best k and raises the guess above the k-th; so any guess gives the exact result, and ties need no special case. */
@@ -6615,7 +7246,7 @@ static const gcomp__method gcomp__row_intsum = {
     GCOMP__LIST_none(X) GCOMP__LIST_fp16(X) GCOMP__LIST_bf16(X) GCOMP__LIST_fp8(X) GCOMP__LIST_mx(X) \
     GCOMP__LIST_sign(X) GCOMP__LIST_signnorm(X) GCOMP__LIST_onebit(X) GCOMP__LIST_twobit(X) GCOMP__LIST_threshold1(X) \
     GCOMP__LIST_terngrad(X) GCOMP__LIST_qsgd(X) GCOMP__LIST_naturaldither(X) GCOMP__LIST_natural(X) GCOMP__LIST_int(X) \
-    GCOMP__LIST_topk(X) GCOMP__LIST_powersgd(X) GCOMP__LIST_intsum(X) GCOMP__LIST_vote(X)
+    GCOMP__LIST_eden(X) GCOMP__LIST_topk(X) GCOMP__LIST_powersgd(X) GCOMP__LIST_intsum(X) GCOMP__LIST_vote(X)
 
 #define GCOMP__KERNELS_OF(name) &GCOMP__F(name##_kernels),
 static const void *const GCOMP__F(kernels)[] = {GCOMP__METHODS(GCOMP__KERNELS_OF) NULL};
@@ -7006,7 +7637,7 @@ GCOMP_API size_t gcomp_scratch(const gcomp_codec *codec, size_t n)
 {
     const gcomp__method *m = gcomp__valid(codec);
     size_t bytes;
-    if (!m || !m->scratch || !(m->flags & GCOMP__SELECTS)) return 0; /* block methods use it only with several threads */
+    if (!m || !m->scratch || !(m->flags & (GCOMP__SELECTS | GCOMP__WORKSPACE))) return 0; /* others: only with threads */
     bytes = gcomp__plus(m->scratch(codec, n), 64); /* to align it */
     return bytes == SIZE_MAX ? 0 : bytes;
 }
@@ -7087,7 +7718,8 @@ GCOMP_API gcomp_result gcomp_encode(const gcomp_codec *codec, const gcomp_input 
     if (!m || !length || !payload) return GCOMP_INVALID_ARGUMENT;
     GCOMP__TRY(gcomp__input_of(&input, in, &n));
     GCOMP__TRY(gcomp__call_of(&call, exec));
-    if (m->flags & GCOMP__SELECTS && (exec && exec->scratch ? exec->scratch_bytes : 0) < gcomp_scratch(codec, n))
+    if (m->flags & (GCOMP__SELECTS | GCOMP__WORKSPACE) &&
+        (exec && exec->scratch ? exec->scratch_bytes : 0) < gcomp_scratch(codec, n))
         return GCOMP_SCRATCH_TOO_SMALL;
     return gcomp__encode_as(&call, m, codec, &input, n, (uint8_t *)payload, capacity, length);
 }

@@ -166,7 +166,8 @@ static const char *const names[] = {
     "terngrad:clip=0,block=128", "terngrad:share=1", "qsgd", "qsgd:levels=1", "qsgd:levels=100,norm=l2",
     "qsgd:levels=1000", "naturaldither", "naturaldither:levels=9,norm=l2", "natural", "int", "int:bits=4,block=tensor",
     "int:bits=2", "int:rounding=stochastic", "int:range=affine", "int:bits=4,block=32,rounding=stochastic,range=affine",
-    "int:bits=2,range=affine", "topk", "topk:density=0.3", "topk:density=0.001+fp16", "topk:density=0.05+sign",
+    "int:bits=2,range=affine", "eden", "eden:bits=2,block=64", "eden:bits=3,block=65536", "eden:bits=4,block=1024",
+    "topk", "topk:density=0.3", "topk:density=0.001+fp16", "topk:density=0.05+sign",
     "topk:density=1+bf16", "topk:density=0.1+int:bits=4", "topk:density=0.1+natural", "intsum",
     "intsum:bits=32,rounding=nearest", "powersgd:rank=1", "powersgd", "powersgd:rank=7"};
 
