@@ -5911,13 +5911,13 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(eden_deq)(const uint8_t *code, unsigned bits,
 }
 
 /* x <- p with random signs, zeros behind the tensor's end. Sum of squares, in float for 4096 elements at a time unless the
-   largest |p| forbids; the bits of that. The next piece is fetched. */
+   largest |p| forbids; the bits of that. What follows is fetched. */
 GCOMP__HEAVY double GCOMP__F(eden_take)(const gcomp__eden_job *job, float *x, size_t i, size_t size, int general, int feedback,
                                         uint32_t *most)
 {
     const gcomp_input in = job->in;
     const uint64_t words = job->words;
-    const size_t n = job->n, bytes = gcomp__dtype_bytes(in.dtype), ahead = i + 2 * size <= n ? size : 0;
+    const size_t n = job->n, bytes = gcomp__dtype_bytes(in.dtype), ahead = i + size + 512 <= n ? 512 : 0;
     GCOMP__F(v) worst = GCOMP__F(splat)(0), some = worst, p;
     GCOMP__F(sum) sum = GCOMP__F(sum_none)();
     size_t j, k;
