@@ -798,6 +798,7 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_stats(const gcomp *gc, gcomp_statis
 #pragma GCC diagnostic ignored "-Wundef"
 #pragma GCC diagnostic ignored "-Wpedantic"
 #pragma GCC diagnostic ignored "-Wnonnull"
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 #endif
 #include GCOMP_STB_DS_H
 #if defined(__GNUC__)
@@ -5972,6 +5973,7 @@ static uint32_t GCOMP__F(eden_encode_piece)(const gcomp__eden_job *job, float *x
     double squares, dot, norm, lift = 1;
     uint32_t most;
     size_t j, k;
+    memset(limits, 0, sizeof limits); /* 1 bit has none */
     if (GCOMP__F(general)(&job->in)) squares = GCOMP__F(eden_take)(job, x, i, size, 1, feedback, &most);
     else if (feedback) squares = GCOMP__F(eden_take)(job, x, i, size, 0, 1, &most);
     else squares = GCOMP__F(eden_take)(job, x, i, size, 0, 0, &most);
