@@ -417,8 +417,7 @@ static void every_method(options *o)
 /* Returns 0, or 1 after saying what is wrong. */
 static int read_options(options *o, int argc, char **argv)
 {
-    static const char *const defaults[] = {"sign", "sign:block=tensor", "topk:density=0.01",
-                                           "powersgd:rank=4", "int:bits=4", "qsgd", "bf16"};
+    static const char *const defaults[] = {"sign", "topk:density=0.01", "powersgd:rank=4", "int:bits=4", "qsgd", "bf16"};
     static const char *const bars[] = {"topk:density=0.01", "sign", "powersgd:rank=4"};
     memset(o, 0, sizeof *o);
     o->workers = 4;

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TRAIN_POINTS 48
+#define TRAIN_POINTS 64
 #define TRAIN_DRAWS 8 /* of a random codec, to see whether their mean is the gradient */
 
 typedef struct train_point {
@@ -39,9 +39,10 @@ static const struct {
 } train_codecs[] = {{"fp16", 0}, {"bf16", 0}, {"fp8", 0}, {"fp8:format=e5m2", 0}, {"mx", 0}, {"mx:format=e4m3", 0},
     {"mx:format=e5m2", 0}, {"mx:format=int8", 0}, {"int", 1}, {"int:rounding=stochastic", 1}, {"int:range=affine", 1},
     {"int:bits=4", 1}, {"int:bits=4,rounding=stochastic", 1}, {"int:bits=2", 1}, {"qsgd:levels=127", 2}, {"qsgd", 2},
-    {"qsgd:levels=1", 2}, {"natural", 2}, {"naturaldither", 2}, {"terngrad", 2}, {"sign", 3}, {"sign:block=tensor", 3},
-    {"signnorm", 3}, {"onebit", 3}, {"threshold1", 3}, {"vote", 3}, {"topk:density=0.1", 4}, {"topk:density=0.1+int:bits=4", 4},
-    {"topk", 4}, {"topk+fp16", 4}, {"topk+int:bits=4", 4}, {"topk+sign", 4}, {"topk:density=0.001", 4},
+    {"qsgd:levels=1", 2}, {"natural", 2}, {"naturaldither", 2}, {"terngrad", 2}, {"eden", 2}, {"eden:bits=2", 2},
+    {"eden:bits=3", 2}, {"eden:bits=4", 2}, {"sign", 3}, {"sign:block=tensor", 3}, {"signnorm", 3}, {"onebit", 3},
+    {"threshold1", 3}, {"vote", 3}, {"topk:density=0.1", 4}, {"topk:density=0.1+int:bits=4", 4}, {"topk", 4},
+    {"topk+fp16", 4}, {"topk+int:bits=4", 4}, {"topk+sign", 4}, {"topk:density=0.001", 4},
     {"topk:density=0.001+int:bits=4", 4}};
 
 /* |x - part * y|^2 */

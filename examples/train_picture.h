@@ -6,8 +6,9 @@
 
 #include "train_methods.h"
 
-#define TRAIN_WIDTH 1100.0 /* inside the axes, in pixels */
+#define TRAIN_WIDTH 1085.0 /* inside the axes, in pixels */
 #define TRAIN_HEIGHT 680.0
+#define TRAIN_LEFT 90.0
 #define TRAIN_TOP 4.0 /* of the error axis; larger errors stand there, with their number */
 
 /* Where everything is, in pixels from the lower left of the axes. A box is left, bottom, right, top. */
@@ -125,7 +126,8 @@ static inline int train_picture_draw(const train_points *points, const char *wha
         fprintf(file, "%.5g %.5g %d %d\n", points->at[i].bits,
                 points->at[i].error > TRAIN_TOP ? TRAIN_TOP : points->at[i].error, points->at[i].family,
                 points->at[i].unbiased);
-    fprintf(file, "END\nset lmargin at screen %.5f\nset rmargin at screen %.5f\n", 75 / 1200.0, (75 + TRAIN_WIDTH) / 1200);
+    fprintf(file, "END\nset lmargin at screen %.5f\nset rmargin at screen %.5f\n", TRAIN_LEFT / 1200,
+            (TRAIN_LEFT + TRAIN_WIDTH) / 1200);
     fprintf(file, "set bmargin at screen %.5f\nset tmargin at screen %.5f\n", 65 / 800.0, (65 + TRAIN_HEIGHT) / 800);
     fprintf(file, "set title '%s: one gradient of fc1.weight, %zu x %zu, of one worker at step %zu' font ',14'\n", what,
             points->rows, points->cols, step);
