@@ -145,7 +145,7 @@
       4     1   version, 1
       5     1   method (the numbers in the list below)
       6     1   flags: bit 0 refusal (the input was not finite; no body), bit 1 checksum present; others zero
-      7     1   value method of a sparse method (5: topk), else 0
+      7     1   value method of a sparse method (5 and 21 to 24), else 0
       8     8   n, number of elements
      16     8   bytes of body that follow the header
      24     4   parameter word (below), of the value method for a sparse one; B: the block size's logarithm, 0: the tensor
@@ -179,6 +179,7 @@
      topk      5   u64 k; u8 coder, then the increasing indices: coder 255 a bitmap of n bits; coder r in 0..32 each gap
                    to the previous index (first: from -1; minus 1) as Golomb-Rice code: gap >> r ones, a zero, r low bits;
                    padded to a byte; then the k values as a body of the value method with n = k
+     sampledtopk 21, strom 22, dryden 23, nonzero 24   as topk
      powersgd  6   has no payload: it exchanges sums of P and of Q
      intsum   19   has no payload: it exchanges the largest |p|, a float, then sums of integers of 8, 16 or 32 bits
    Versions are only appended: a reader refuses a newer one with GCOMP_UNSUPPORTED_VERSION.
@@ -205,6 +206,9 @@
                Learning, ICML 2022
      topk      Stich, Cordonnier, Jaggi: Sparsified SGD with Memory, NeurIPS 2018; Aji, Heafield: Sparse Communication for
                Distributed Gradient Descent, EMNLP 2017
+     strom     as twobit
+     dryden    Dryden, Moon, Jacobs, Van Essen: Communication Quantization for Data-Parallel Training of Deep Neural Networks,
+               MLHPC 2016
      powersgd  Vogels, Karimireddy, Jaggi: PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization,
                NeurIPS 2019
      intsum    Mishchenko, Wang, Kovalev, Richtarik: IntSGD: Adaptive Floatless Compression of Stochastic Gradients, ICLR 2022
@@ -1344,6 +1348,7 @@ typedef struct gcomp__param {
 
 typedef struct gcomp__method gcomp__method;
 typedef struct gcomp__set gcomp__set;
+typedef struct gcomp__selector gcomp__selector;
 
 /* What a block method does to one payload: from its parameters, the same when encoding and decoding. */
 typedef struct gcomp__measured gcomp__measured;
@@ -1492,6 +1497,7 @@ struct gcomp__method {
     void (*commit)(gcomp__work *work);
     void (*adapt)(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags); /* NULL, or changes them by the parameters */
     const char *(*misfit)(const gcomp_codec *codec, size_t world); /* NULL, or a sentence on why so many workers cannot use it */
+    const gcomp__selector *selector; /* sparse methods; NULL for others */
 };
 
 /* One instruction set: its kernels, those of the methods in the order of the table. */
@@ -4816,7 +4822,7 @@ static void gcomp__block_decode(const gcomp__call *call, const gcomp__sink *sink
 
 #define GCOMP__BLOCK_FUNCTIONS \
     gcomp__block_bound, gcomp__block_scratch, gcomp__block_encode, gcomp__block_open, gcomp__block_check, gcomp__block_decode
-#define GCOMP__NO_SUMS NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+#define GCOMP__NO_SUMS NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 /* Parameters of a row: name, default, smallest, largest, bits in the payload's parameter word. */
 #define GCOMP__NONE {NULL, 0, 0, 0, 0, 0, NULL}
 #define GCOMP__NO_PARAMS {GCOMP__NONE, GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}
@@ -4905,7 +4911,7 @@ static void gcomp__none_form(const double *param, gcomp__form *form)
 static const gcomp__method gcomp__row_none = {
     "none", 1, GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT | GCOMP__VALUES, {GCOMP__SUM, 0, 0}, GCOMP__NO_PARAMS,
     gcomp__none_form, GCOMP__BLOCK_FUNCTIONS,
-    gcomp__none_sum_count, NULL, NULL, NULL, gcomp__none_make, gcomp__none_commit, NULL, NULL};
+    gcomp__none_sum_count, NULL, NULL, NULL, gcomp__none_make, gcomp__none_commit, NULL, NULL, NULL};
 #endif
 
 /* >>method fp16: IEEE binary16, nearest even, saturating at 65504; what is lost stays in the residual. */
@@ -5510,7 +5516,7 @@ static const gcomp__method gcomp__row_terngrad = {
     "terngrad", 12, GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
     {GCOMP__NUMBER("clip", 2.5, 0, 1e6, 0), GCOMP__BLOCKS("block", 0), GCOMP__COUNT("share", 0, 0, 1, 0), GCOMP__NONE},
     gcomp__terngrad_form, GCOMP__BLOCK_FUNCTIONS,
-    gcomp__shared_count, NULL, NULL, NULL, gcomp__terngrad_make, NULL, gcomp__terngrad_adapt, gcomp__terngrad_misfit};
+    gcomp__shared_count, NULL, NULL, NULL, gcomp__terngrad_make, NULL, gcomp__terngrad_adapt, gcomp__terngrad_misfit, NULL};
 #endif
 #else
 #define GCOMP__LIST_terngrad(X)
@@ -6248,88 +6254,116 @@ static const gcomp__method gcomp__row_eden = {
 #define GCOMP__LIST_eden(X)
 #endif
 
-/* >>method topk: the k = max(1, ceil(density * n * (1 - 2^-40))) elements of largest |p|; of equal ones the first; zeros never.
-   Stich et al., NeurIPS 2018. One pass collects candidates at or above a guessed key (the bits of |p|); a full buffer keeps
-   its best k and raises the guess above the k-th; so any guess gives the exact result, and ties need no special case. */
-#ifndef GCOMP_WITHOUT_TOPK
-#define GCOMP__LIST_topk(X) X(topk)
-#ifndef GCOMP__TOPK_TYPES
-#define GCOMP__TOPK_TYPES
-typedef struct gcomp__topk_job {
+/* ---------------- sparse methods: a selector says which elements are sent, a block method how their values are. A selector is
+   three functions; the rest (candidates in one pass, the coding of indices, decoding, the mean of many) is here.
+   Elements are compared by key, the bits of |p|; exact zeros are never sent. */
+#ifndef GCOMP__SPARSE_TYPES
+#define GCOMP__SPARSE_TYPES
+typedef struct gcomp__selection {
     gcomp_input in;
     size_t n, at;           /* elements before `at` are done */
-    uint32_t guess;         /* >= 1 */
+    uint32_t guess, under;  /* >= 1: keys from here on are candidates, of positive and of negative elements */
     float *value;           /* capacity + 16 of both */
     uint32_t *index;
     size_t count, capacity;
-} gcomp__topk_job;
+    uint32_t *bins;         /* GCOMP__SPARSE_BINS */
+} gcomp__selection;
 
-typedef struct gcomp__topk_kernels {
-    void (*collect)(gcomp__topk_job *job); /* until the end or until the buffer is full */
-} gcomp__topk_kernels;
+typedef struct gcomp__sparse_kernels {
+    void (*collect)(gcomp__selection *s); /* until the end or until the buffer is full */
+} gcomp__sparse_kernels;
+
+struct gcomp__selector {
+    size_t (*most)(const gcomp_codec *codec, size_t n); /* elements that a payload may have */
+    size_t (*room)(const gcomp_codec *codec, size_t n); /* candidates that are collected */
+    /* The elements into s->value and s->index, in order of index, without those that are not finite. */
+    gcomp_result (*select)(const gcomp__call *call, const gcomp_codec *codec, gcomp__selection *s);
+};
 #endif
 
-GCOMP__INLINE void GCOMP__F(collect_driver)(gcomp__topk_job *job, int general, int feedback)
+GCOMP__INLINE uint32_t GCOMP__F(candidates)(GCOMP__F(v) p, uint32_t guess, uint32_t under, int sides)
 {
-    const gcomp_input in = job->in;
-    const uint32_t guess = job->guess;
-    size_t at = job->at, count = job->count;
-    for (; at + 16 <= job->n; at += 16) {
+    const uint32_t mask = GCOMP__F(keys)(p, guess), negative = sides ? GCOMP__F(lt0)(p) : 0;
+    return sides ? (mask & ~negative) | (GCOMP__F(keys)(p, under) & negative) : mask;
+}
+
+GCOMP__INLINE void GCOMP__F(collect_driver)(gcomp__selection *s, int general, int feedback, int sides)
+{
+    const gcomp_input in = s->in;
+    const uint32_t guess = s->guess, under = s->under;
+    size_t at = s->at, count = s->count;
+    for (; at + 16 <= s->n; at += 16) {
         GCOMP__F(v) p = GCOMP__F(load_p)(&in, at, general, feedback);
-        uint32_t mask = GCOMP__F(keys)(p, guess);
+        uint32_t mask = GCOMP__F(candidates)(p, guess, under, sides);
         if (mask) {
-            if (count + 16 > job->capacity) break;
-            GCOMP__F(keep)(job->value + count, job->index + count, p, (uint32_t)at, mask);
+            if (count + 16 > s->capacity) break;
+            GCOMP__F(keep)(s->value + count, s->index + count, p, (uint32_t)at, mask);
             count += gcomp__popcount(mask);
         }
     }
-    if (at < job->n && at + 16 > job->n && count + 16 <= job->capacity) {
-        GCOMP__F(v) p = GCOMP__F(load_p_some)(&in, at, job->n - at);
-        uint32_t mask = GCOMP__F(keys)(p, guess);
-        GCOMP__F(keep)(job->value + count, job->index + count, p, (uint32_t)at, mask);
+    if (at < s->n && at + 16 > s->n && count + 16 <= s->capacity) {
+        GCOMP__F(v) p = GCOMP__F(load_p_some)(&in, at, s->n - at);
+        uint32_t mask = GCOMP__F(candidates)(p, guess, under, 1);
+        GCOMP__F(keep)(s->value + count, s->index + count, p, (uint32_t)at, mask);
         count += gcomp__popcount(mask);
-        at = job->n;
+        at = s->n;
     }
-    job->at = at;
-    job->count = count;
+    s->at = at;
+    s->count = count;
 }
 
-static void GCOMP__F(topk_collect)(gcomp__topk_job *job)
+static void GCOMP__F(collect)(gcomp__selection *s)
 {
-    if (GCOMP__F(general)(&job->in)) GCOMP__F(collect_driver)(job, 1, job->in.residual != NULL);
-    else if (job->in.residual) GCOMP__F(collect_driver)(job, 0, 1);
-    else GCOMP__F(collect_driver)(job, 0, 0);
+    if (GCOMP__F(general)(&s->in)) GCOMP__F(collect_driver)(s, 1, s->in.residual != NULL, 1);
+    else if (s->guess != s->under) GCOMP__F(collect_driver)(s, 0, s->in.residual != NULL, 1);
+    else if (s->in.residual) GCOMP__F(collect_driver)(s, 0, 1, 0);
+    else GCOMP__F(collect_driver)(s, 0, 0, 0);
 }
-
-static const gcomp__topk_kernels GCOMP__F(topk_kernels) = {GCOMP__F(topk_collect)};
+#define GCOMP__SPARSE_METHOD(name) static const gcomp__sparse_kernels GCOMP__F(name##_kernels) = {GCOMP__F(collect)};
 
 #ifdef GCOMP__LAST
-enum { GCOMP__TOPK_BINS = 2048, GCOMP__TOPK_SAMPLE = 65536, GCOMP__TOPK_BATCH = 128, GCOMP__TOPK_CURSORS = 6 };
+enum { GCOMP__SPARSE_BINS = 2048, GCOMP__SPARSE_SAMPLE = 65536, GCOMP__SPARSE_BATCH = 128, GCOMP__SPARSE_CURSORS = 6 };
 
-GCOMP__NOINLINE double gcomp__topk_exact(const double *density, double n)
+GCOMP__NOINLINE double gcomp__sparse_exact(const double *density, double n)
 {
     return *density * n * (1 - 1.0 / 1099511627776.0); /* 2^-40 less: so that 0.1 of 10 is 1 */
 }
 
-static size_t gcomp__topk_k(const gcomp_codec *codec, size_t n)
+/* Elements that a density stands for. */
+static size_t gcomp__sparse_k(double density, size_t n)
 {
     uint64_t mode = gcomp__fp_enter(); /* sizes are asked for outside of calculations too */
-    double exact = gcomp__topk_exact(&codec->param[0], (double)n);
+    double exact = gcomp__sparse_exact(&density, (double)n);
     size_t k = (size_t)exact;
     if ((double)k < exact) k++;
     gcomp__fp_leave(mode);
     return n == 0 ? 0 : k < 1 ? 1 : k > n ? n : k;
 }
 
-static size_t gcomp__topk_sample(size_t n)
+/* Elements of a sample. */
+static size_t gcomp__sparse_sample(size_t n)
 {
-    return n < 32768 ? 0 : gcomp__min(GCOMP__TOPK_SAMPLE, gcomp__max(4096, n / 64)) / 16 * 16;
+    return n < 32768 ? 0 : gcomp__min(GCOMP__SPARSE_SAMPLE, gcomp__max(4096, n / 64)) / 16 * 16;
 }
 
-static size_t gcomp__topk_capacity(size_t n, size_t k)
+/* Candidates for the k largest. */
+static size_t gcomp__sparse_room(size_t n, size_t k)
 {
-    size_t wanted = gcomp__max(gcomp__max(gcomp__times(k, 2), k + 4096), gcomp__topk_sample(n));
+    size_t wanted = gcomp__max(gcomp__max(gcomp__times(k, 2), k + 4096), gcomp__sparse_sample(n));
     return gcomp__min(wanted, n) + 32;
+}
+
+/* For selectors that may take all. */
+static size_t gcomp__all_most(const gcomp_codec *codec, size_t n)
+{
+    (void)codec;
+    return n;
+}
+
+static size_t gcomp__all_room(const gcomp_codec *codec, size_t n)
+{
+    (void)codec;
+    return gcomp__plus(n, 32);
 }
 
 static gcomp_codec gcomp__value_codec(const gcomp_codec *codec)
@@ -6341,22 +6375,22 @@ static gcomp_codec gcomp__value_codec(const gcomp_codec *codec)
     return value;
 }
 
-static size_t gcomp__topk_bound(const gcomp_codec *codec, size_t n)
+static size_t gcomp__sparse_bound(const gcomp_codec *codec, size_t n)
 {
     gcomp_codec value = gcomp__value_codec(codec);
-    size_t k = gcomp__topk_k(codec, n);
+    size_t k = gcomp__method_of(codec->method)->selector->most(codec, n);
     if ((uint64_t)n > 0xffffffffu) return SIZE_MAX; /* indices are 32 bits in memory */
     return gcomp__plus(gcomp__plus(9, n / 8 + 1), gcomp__block_bound(&value, k));
 }
 
-static size_t gcomp__topk_scratch(const gcomp_codec *codec, size_t n)
+static size_t gcomp__sparse_scratch(const gcomp_codec *codec, size_t n)
 {
-    size_t capacity = gcomp__topk_capacity(n, gcomp__topk_k(codec, n)) + 16;
-    return gcomp__plus(gcomp__times(capacity, 8), 4 * GCOMP__TOPK_BINS);
+    size_t capacity = gcomp__method_of(codec->method)->selector->room(codec, n) + 16;
+    return gcomp__plus(gcomp__times(capacity, 8), 4 * GCOMP__SPARSE_BINS);
 }
 
 /* The k-th largest key of count > k values, and how many equal to it belong to the k. Radix select, 11 + 10 + 10 bits. */
-static uint32_t gcomp__topk_kth(const float *value, size_t count, size_t k, uint32_t *bins, size_t *ties)
+static uint32_t gcomp__sparse_kth(const float *value, size_t count, size_t k, uint32_t *bins, size_t *ties)
 {
     static const unsigned shift[3] = {20, 10, 0};
     uint32_t prefix = 0;
@@ -6365,7 +6399,7 @@ static uint32_t gcomp__topk_kth(const float *value, size_t count, size_t k, uint
         unsigned s = shift[level], above = level ? shift[level - 1] : 31;
         uint32_t mask = level ? 1023u : 2047u, bin;
         size_t i;
-        memset(bins, 0, 4 * GCOMP__TOPK_BINS);
+        memset(bins, 0, 4 * GCOMP__SPARSE_BINS);
         for (i = 0; i < count; i++) {
             uint32_t key = gcomp__bits(value[i]) & 0x7fffffffu;
             if (level == 0 || key >> above == prefix >> above) bins[key >> s & mask]++;
@@ -6378,105 +6412,121 @@ static uint32_t gcomp__topk_kth(const float *value, size_t count, size_t k, uint
 }
 
 /* Keeps the k largest, in order. Returns the smallest key kept. */
-static uint32_t gcomp__topk_keep(gcomp__topk_job *job, size_t k, uint32_t *bins)
+static uint32_t gcomp__sparse_keep(gcomp__selection *s, size_t k)
 {
     size_t ties, i, kept = 0;
-    uint32_t t = gcomp__topk_kth(job->value, job->count, k, bins, &ties);
-    for (i = 0; i < job->count; i++) {
-        uint32_t key = gcomp__bits(job->value[i]) & 0x7fffffffu;
+    uint32_t t = gcomp__sparse_kth(s->value, s->count, k, s->bins, &ties);
+    for (i = 0; i < s->count; i++) {
+        uint32_t key = gcomp__bits(s->value[i]) & 0x7fffffffu;
         size_t tie = key == t && ties > 0;
-        job->value[kept] = job->value[i];
-        job->index[kept] = job->index[i];
+        s->value[kept] = s->value[i];
+        s->index[kept] = s->index[i];
         kept += (size_t)(key > t) + tie;
         ties -= tie;
     }
-    job->count = kept;
+    s->count = kept;
     return t;
 }
 
-/* A key that somewhat more than k of n elements should reach, from lines of 16 at a stride with jitter. Any answer is right. */
-static uint32_t gcomp__topk_guess(const gcomp__call *call, const gcomp__topk_job *job, size_t k, uint32_t *bins)
+/* Elements into s->value: all if there is room for them in a sample, else lines of 16 at a stride with jitter. */
+static void gcomp__sparse_look(const gcomp__call *call, const gcomp__selection *s, size_t sample)
 {
-    size_t sample = gcomp__topk_sample(job->n), lines = sample / 16, stride, i, expected, margin = 1, unused;
-    gcomp_input line = job->in;
-    uint32_t t;
-    if (!sample) return 1;
-    stride = job->n / lines;
-    for (i = 0; i < lines; i++) {
+    const size_t lines = sample / 16, stride = s->n / lines;
+    gcomp_input line = s->in;
+    size_t i;
+    if (s->n <= sample) call->set->common->scale_copy(s->value, &line, 0, s->n, 1.0f);
+    for (i = 0; s->n > sample && i < lines; i++) {
         size_t at = i * stride + (stride > 16 ? (size_t)((i * 2654435761u >> 7) % (stride - 16)) : 0);
-        line.grad = (const uint8_t *)job->in.grad + at * gcomp__dtype_bytes(job->in.dtype);
-        line.residual = job->in.residual ? job->in.residual + at : NULL;
-        call->set->common->scale_copy(job->value + 16 * i, &line, 0, 16, 1.0f);
+        line.grad = (const uint8_t *)s->in.grad + at * gcomp__dtype_bytes(s->in.dtype);
+        line.residual = s->in.residual ? s->in.residual + at : NULL;
+        call->set->common->scale_copy(s->value + 16 * i, &line, 0, 16, 1.0f);
     }
-    expected = (size_t)((double)k * (double)sample / (double)job->n);
-    while (margin * margin < expected) margin++;
-    expected += expected / 4 + 3 * margin + 2;
-    if (expected >= sample) return 1;
-    t = gcomp__topk_kth(job->value, sample, expected, bins, &unused);
-    return t < 1 ? 1 : t > 0x7f7fffffu ? 0x7f7fffffu : t;
 }
 
-/* The exact k largest into job->value and job->index, in order of index. */
-static gcomp_result gcomp__topk_select(const gcomp__call *call, gcomp__topk_job *job, size_t k, uint32_t *bins)
+static uint32_t gcomp__sparse_key(uint32_t key) { return key < 1 ? 1 : key > 0x7f7fffffu ? 0x7f7fffffu : key; }
+
+/* A key that about k of n elements reach, `sure`: somewhat more than k. Any answer is right. */
+static uint32_t gcomp__sparse_guess(const gcomp__call *call, const gcomp__selection *s, size_t k, int sure)
 {
-    const gcomp__topk_kernels *kernels = (const gcomp__topk_kernels *)call->kernels;
-    uint32_t first = gcomp__topk_guess(call, job, k, bins);
+    size_t sample = gcomp__sparse_sample(s->n), expected, margin = 1, unused;
+    if (!sample) return 1;
+    gcomp__sparse_look(call, s, sample);
+    expected = (size_t)((double)k * (double)sample / (double)s->n);
+    while (margin * margin < expected) margin++;
+    if (sure) expected += expected / 4 + 3 * margin + 2;
+    if (expected >= sample) return 1;
+    return gcomp__sparse_key(gcomp__sparse_kth(s->value, sample, expected ? expected : 1, s->bins, &unused));
+}
+
+/* All elements of keys from `first` on, `under` for negative ones; if they are more than k, the k largest and of equal ones the
+   first. A full buffer keeps its best k and raises the guess above the k-th, so that ties need no special case. */
+static gcomp_result gcomp__sparse_collect(const gcomp__call *call, gcomp__selection *s, uint32_t first, uint32_t under, size_t k)
+{
+    const gcomp__sparse_kernels *kernels = (const gcomp__sparse_kernels *)call->kernels;
+    s->guess = first;
+    s->under = under;
+    s->at = s->count = 0;
     for (;;) {
-        job->guess = first;
-        job->at = job->count = 0;
-        for (;;) {
-            kernels->collect(job);
-            if (call->set->common->worst(job->value, job->count) >= 0x7f800000u) return GCOMP_NOT_FINITE;
-            if (job->at == job->n) break;
-            job->guess = job->count > k ? gcomp__topk_keep(job, k, bins) + 1 : job->guess;
+        kernels->collect(s);
+        if (call->set->common->worst(s->value, s->count) >= 0x7f800000u) return GCOMP_NOT_FINITE;
+        if (s->at == s->n) break;
+        if (s->count > k) {
+            const uint32_t least = gcomp__sparse_keep(s, k) + 1;
+            s->guess = least > s->guess ? least : s->guess;
+            s->under = least > s->under ? least : s->under;
         }
-        if (job->count >= k || first == 1) break;
-        first = 1; /* the guess was too high */
     }
-    if (job->count > k) gcomp__topk_keep(job, k, bins);
     return GCOMP_OK;
 }
 
-static gcomp_result gcomp__topk_encode(const gcomp__call *call, const gcomp_codec *codec, const gcomp_input *in, size_t n,
-                                       uint8_t *body, size_t capacity, size_t *bytes)
+/* The k largest, from a guess that need not be right. */
+static gcomp_result gcomp__sparse_largest(const gcomp__call *call, gcomp__selection *s, uint32_t first, size_t k)
 {
+    GCOMP__TRY(gcomp__sparse_collect(call, s, first, first, k));
+    if (s->count < k && first > 1) GCOMP__TRY(gcomp__sparse_collect(call, s, 1, 1, k)); /* the guess was too high */
+    if (s->count > k) gcomp__sparse_keep(s, k);
+    return GCOMP_OK;
+}
+
+static gcomp_result gcomp__sparse_encode(const gcomp__call *call, const gcomp_codec *codec, const gcomp_input *in, size_t n,
+                                         uint8_t *body, size_t capacity, size_t *bytes)
+{
+    const gcomp__selector *selector = gcomp__method_of(codec->method)->selector;
     gcomp_codec value = gcomp__value_codec(codec);
-    size_t k = gcomp__topk_k(codec, n), room, index_bytes = 0, value_bytes = 0;
-    uint32_t *bins = (uint32_t *)(void *)call->scratch;
-    gcomp__topk_job job;
+    size_t index_bytes = 0, value_bytes = 0;
+    gcomp__selection s;
     gcomp_input values;
     gcomp__call inner = *call;
     unsigned coder;
     if ((uint64_t)n > 0xffffffffu) return GCOMP_INVALID_ARGUMENT;
-    if (call->scratch_bytes < gcomp__topk_scratch(codec, n)) return GCOMP_SCRATCH_TOO_SMALL;
-    memset(&job, 0, sizeof job);
-    job.in = *in;
-    job.n = n;
-    job.capacity = gcomp__topk_capacity(n, k);
-    job.value = (float *)(void *)(bins + GCOMP__TOPK_BINS);
-    job.index = (uint32_t *)(void *)(job.value + job.capacity + 16);
-    GCOMP__TRY(gcomp__topk_select(call, &job, k, bins));
-    k = job.count;
-    coder = gcomp__index_coder(job.index, k, n, &index_bytes);
-    room = gcomp__plus(gcomp__plus(9, index_bytes), gcomp__block_bound(&value, k));
-    if (capacity < room) return GCOMP_DST_TOO_SMALL;
-    gcomp__put64(body, k);
+    if (call->scratch_bytes < gcomp__sparse_scratch(codec, n)) return GCOMP_SCRATCH_TOO_SMALL;
+    memset(&s, 0, sizeof s);
+    s.in = *in;
+    s.n = n;
+    s.capacity = selector->room(codec, n);
+    s.bins = (uint32_t *)(void *)call->scratch;
+    s.value = (float *)(void *)(s.bins + GCOMP__SPARSE_BINS);
+    s.index = (uint32_t *)(void *)(s.value + s.capacity + 16);
+    GCOMP__TRY(selector->select(call, codec, &s));
+    coder = gcomp__index_coder(s.index, s.count, n, &index_bytes);
+    if (capacity < gcomp__plus(gcomp__plus(9, index_bytes), gcomp__block_bound(&value, s.count))) return GCOMP_DST_TOO_SMALL;
+    gcomp__put64(body, s.count);
     body[8] = (uint8_t)coder;
-    gcomp__put_indices(body + 9, job.index, k, coder, index_bytes);
+    gcomp__put_indices(body + 9, s.index, s.count, coder, index_bytes);
     memset(&values, 0, sizeof values);
-    values.grad = job.value;
+    values.grad = s.value;
     values.key = in->key;
     values.scale = 1;
     inner.kernels = gcomp__kernels_of(call->set, gcomp__method_of(value.method));
     inner.scratch_bytes = 0;
-    GCOMP__TRY(
-        gcomp__block_encode(&inner, &value, &values, k, body + 9 + index_bytes, capacity - 9 - index_bytes, &value_bytes));
+    GCOMP__TRY(gcomp__block_encode(&inner, &value, &values, s.count, body + 9 + index_bytes, capacity - 9 - index_bytes,
+                                   &value_bytes));
     *bytes = 9 + index_bytes + value_bytes;
     return GCOMP_OK;
 }
 
 /* The parts of a sparse body: indices (to be opened) and the view of the values. */
-static gcomp_result gcomp__topk_parts(const gcomp__view *view, gcomp__indices *indices, gcomp__view *values)
+static gcomp_result gcomp__sparse_parts(const gcomp__view *view, gcomp__indices *indices, gcomp__view *values)
 {
     uint64_t k;
     size_t value_bytes;
@@ -6502,20 +6552,20 @@ static gcomp_result gcomp__topk_parts(const gcomp__view *view, gcomp__indices *i
     return gcomp__block_open(values);
 }
 
-static gcomp_result gcomp__topk_open(gcomp__view *view)
+static gcomp_result gcomp__sparse_open(gcomp__view *view)
 {
     gcomp__indices indices;
     gcomp__view values;
-    return gcomp__topk_parts(view, &indices, &values);
+    return gcomp__sparse_parts(view, &indices, &values);
 }
 
-static gcomp_result gcomp__topk_check(const gcomp__view *view)
+static gcomp_result gcomp__sparse_check(const gcomp__view *view)
 {
-    uint32_t index[GCOMP__TOPK_BATCH];
+    uint32_t index[GCOMP__SPARSE_BATCH];
     gcomp__indices indices;
     gcomp__view values;
-    GCOMP__TRY(gcomp__topk_parts(view, &indices, &values));
-    while (indices.left && !indices.bad) gcomp__next_indices(&indices, index, GCOMP__TOPK_BATCH);
+    GCOMP__TRY(gcomp__sparse_parts(view, &indices, &values));
+    while (indices.left && !indices.bad) gcomp__next_indices(&indices, index, GCOMP__SPARSE_BATCH);
     GCOMP__TRY(gcomp__indices_end(&indices));
     return gcomp__block_check(&values);
 }
@@ -6550,7 +6600,7 @@ static int gcomp__cursor_fill(gcomp__cursor *c)
 static void gcomp__cursor_open(gcomp__cursor *c, const gcomp__view *view, float *y, float *residual)
 {
     memset(c, 0, sizeof *c);
-    if (gcomp__topk_parts(view, &c->indices, &c->values) != GCOMP_OK) c->indices.left = 0;
+    if (gcomp__sparse_parts(view, &c->indices, &c->values) != GCOMP_OK) c->indices.left = 0;
     c->y = y;
     c->residual = residual;
     gcomp__cursor_fill(c);
@@ -6592,13 +6642,13 @@ static void gcomp__absorb_chunk(void *arg, size_t task)
 
 /* Chunk by chunk while it is in cache: what the dense part of the ending asks for, then the elements of all payloads, in order;
    so many payloads at once as there are cursors. With threads the dense part of all chunks comes first. */
-static void gcomp__topk_decode(const gcomp__call *call, const gcomp__sink *sink)
+static void gcomp__sparse_decode(const gcomp__call *call, const gcomp__sink *sink)
 {
     const int apart = sink->ending == GCOMP__COMMIT && sink->residual && sink->own && (!sink->y || sink->own_at >= sink->count);
     const size_t chunks = gcomp__chunks(sink->n);
     const size_t step = call->parallel.run || (sink->count == 1 && sink->ending != GCOMP__COMMIT) ? chunks : 1;
     const float weight = sink->ending == GCOMP__STORE ? 1.0f : sink->weight;
-    gcomp__cursor cursors[GCOMP__TOPK_CURSORS];
+    gcomp__cursor cursors[GCOMP__SPARSE_CURSORS];
     gcomp__absorb_job job;
     size_t w = 0, used, i;
     int first = 1;
@@ -6607,7 +6657,7 @@ static void gcomp__topk_decode(const gcomp__call *call, const gcomp__sink *sink)
     do {
         used = 0;
         if (first && apart) gcomp__cursor_open(cursors + used++, sink->own, NULL, sink->residual);
-        for (; sink->y && w < sink->count && used < GCOMP__TOPK_CURSORS; w++)
+        for (; sink->y && w < sink->count && used < GCOMP__SPARSE_CURSORS; w++)
             gcomp__cursor_open(cursors + used++, sink->views + w, sink->y,
                                !apart && sink->own && w == sink->own_at ? sink->residual : NULL);
         for (job.first = 0; job.first < chunks; job.first += step) {
@@ -6620,14 +6670,192 @@ static void gcomp__topk_decode(const gcomp__call *call, const gcomp__sink *sink)
     } while (sink->y && w < sink->count);
 }
 
+#define GCOMP__SPARSE_FUNCTIONS \
+    NULL, gcomp__sparse_bound, gcomp__sparse_scratch, gcomp__sparse_encode, gcomp__sparse_open, gcomp__sparse_check, \
+    gcomp__sparse_decode, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+#endif
+
+/* >>method topk: the k = max(1, ceil(density * n * (1 - 2^-40))) elements of largest |p|; of equal ones the first; zeros never.
+   Stich et al., NeurIPS 2018. Candidates are those above the key that somewhat more than k of a sample reach. */
+#ifndef GCOMP_WITHOUT_TOPK
+#define GCOMP__LIST_topk(X) X(topk)
+GCOMP__SPARSE_METHOD(topk)
+#ifdef GCOMP__LAST
+static size_t gcomp__topk_most(const gcomp_codec *codec, size_t n) { return gcomp__sparse_k(codec->param[0], n); }
+
+static size_t gcomp__topk_room(const gcomp_codec *codec, size_t n)
+{
+    return gcomp__sparse_room(n, gcomp__sparse_k(codec->param[0], n));
+}
+
+static gcomp_result gcomp__topk_select(const gcomp__call *call, const gcomp_codec *codec, gcomp__selection *s)
+{
+    const size_t k = gcomp__sparse_k(codec->param[0], s->n);
+    return gcomp__sparse_largest(call, s, gcomp__sparse_guess(call, s, k, 1), k);
+}
+
+static const gcomp__selector gcomp__topk = {gcomp__topk_most, gcomp__topk_room, gcomp__topk_select};
 static const gcomp__method gcomp__row_topk = {
     "topk", 5, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS, {GCOMP__GATHER, 0, 0},
-    {GCOMP__NUMBER("density", 0.01, 1e-9, 1, 0), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, NULL,
-    gcomp__topk_bound, gcomp__topk_scratch, gcomp__topk_encode, gcomp__topk_open, gcomp__topk_check, gcomp__topk_decode,
-    GCOMP__NO_SUMS};
+    {GCOMP__NUMBER("density", 0.01, 1e-9, 1, 0), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, GCOMP__SPARSE_FUNCTIONS, &gcomp__topk};
 #endif
 #else
 #define GCOMP__LIST_topk(X)
+#endif
+
+/* >>method sampledtopk: about k elements of largest |p|, at least 0.8 k and at most 1.25 k (or all that are not zero): those
+   above the key that k would reach by a sample of n / 64; where that misses, the k largest. Aji, Heafield, EMNLP 2017; Lin et
+   al., ICLR 2018. */
+#ifndef GCOMP_WITHOUT_SAMPLEDTOPK
+#define GCOMP__LIST_sampledtopk(X) X(sampledtopk)
+GCOMP__SPARSE_METHOD(sampledtopk)
+#ifdef GCOMP__LAST
+static size_t gcomp__sampledtopk_most(const gcomp_codec *codec, size_t n)
+{
+    const size_t k = gcomp__sparse_k(codec->param[0], n);
+    return gcomp__min(n, gcomp__plus(k, k / 4));
+}
+
+static size_t gcomp__sampledtopk_room(const gcomp_codec *codec, size_t n)
+{
+    return gcomp__sparse_room(n, gcomp__sampledtopk_most(codec, n));
+}
+
+static gcomp_result gcomp__sampledtopk_select(const gcomp__call *call, const gcomp_codec *codec, gcomp__selection *s)
+{
+    const size_t k = gcomp__sparse_k(codec->param[0], s->n), most = gcomp__sampledtopk_most(codec, s->n);
+    const uint32_t guess = gcomp__sparse_guess(call, s, k, 0);
+    GCOMP__TRY(gcomp__sparse_collect(call, s, guess, guess, most));
+    if (s->count < k - k / 5) return gcomp__sparse_largest(call, s, gcomp__sparse_guess(call, s, k, 1), k);
+    if (s->count > most) gcomp__sparse_keep(s, k);
+    return GCOMP_OK;
+}
+
+static const gcomp__selector gcomp__sampledtopk = {gcomp__sampledtopk_most, gcomp__sampledtopk_room, gcomp__sampledtopk_select};
+static const gcomp__method gcomp__row_sampledtopk = {
+    "sampledtopk", 21, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS, {GCOMP__GATHER, 0, 0},
+    {GCOMP__NUMBER("density", 0.01, 1e-9, 1, 0), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, GCOMP__SPARSE_FUNCTIONS,
+    &gcomp__sampledtopk};
+#endif
+#else
+#define GCOMP__LIST_sampledtopk(X)
+#endif
+
+/* >>method strom: elements |p| >= threshold. send=quantum: as threshold * sgn(p), the rest stays in the residual (Strom,
+   Interspeech 2015; +onebit:block=tensor codes that in a bit, exactly); send=value: as p. */
+#ifndef GCOMP_WITHOUT_STROM
+#define GCOMP__LIST_strom(X) X(strom)
+GCOMP__SPARSE_METHOD(strom)
+#ifdef GCOMP__LAST
+static gcomp_result gcomp__strom_select(const gcomp__call *call, const gcomp_codec *codec, gcomp__selection *s)
+{
+    const uint32_t t = gcomp__bits((float)codec->param[0]);
+    size_t i;
+    GCOMP__TRY(gcomp__sparse_collect(call, s, t, t, s->n));
+    for (i = 0; codec->param[1] == 0 && i < s->count; i++)
+        s->value[i] = gcomp__float(t | (gcomp__bits(s->value[i]) & 0x80000000u));
+    return GCOMP_OK;
+}
+
+static const gcomp__selector gcomp__strom = {gcomp__all_most, gcomp__all_room, gcomp__strom_select};
+static const gcomp__method gcomp__row_strom = {
+    "strom", 22, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS, {GCOMP__GATHER, 0, 0},
+    {GCOMP__NUMBER("threshold", 0.01, 1e-20, 1e20, 0), GCOMP__ONE_OF("send", 0, 1, 0, "quantum|value|"), GCOMP__NONE,
+     GCOMP__NONE}, GCOMP__SPARSE_FUNCTIONS, &gcomp__strom};
+#endif
+#else
+#define GCOMP__LIST_strom(X)
+#endif
+
+/* >>method nonzero: the elements that are not zero. Alone it is lossless, and keeps no residual. */
+#ifndef GCOMP_WITHOUT_NONZERO
+#define GCOMP__LIST_nonzero(X) X(nonzero)
+GCOMP__SPARSE_METHOD(nonzero)
+#ifdef GCOMP__LAST
+static gcomp_result gcomp__nonzero_select(const gcomp__call *call, const gcomp_codec *codec, gcomp__selection *s)
+{
+    (void)codec;
+    return gcomp__sparse_collect(call, s, 1, 1, s->n);
+}
+
+static void gcomp__nonzero_adapt(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
+{
+    (void)rounds;
+    if (codec->value == gcomp__row_none.wire) *flags &= ~(unsigned)GCOMP__FEEDBACK;
+}
+
+static const gcomp__selector gcomp__nonzero = {gcomp__all_most, gcomp__all_room, gcomp__nonzero_select};
+static const gcomp__method gcomp__row_nonzero = {
+    "nonzero", 24, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS, {GCOMP__GATHER, 0, 0},
+    GCOMP__NO_PARAMS, NULL, gcomp__sparse_bound, gcomp__sparse_scratch, gcomp__sparse_encode, gcomp__sparse_open,
+    gcomp__sparse_check, gcomp__sparse_decode, NULL, NULL, NULL, NULL, NULL, NULL, gcomp__nonzero_adapt, NULL,
+    &gcomp__nonzero};
+#endif
+#else
+#define GCOMP__LIST_nonzero(X)
+#endif
+
+/* >>method dryden: of the positive elements the share `density` that is largest, and of the negative ones; never more than
+   4 density n elements. The two thresholds come from a sample. +onebit:block=tensor sends the mean of either side instead of the
+   values, as published: Dryden, Moon, Jacobs, Van Essen, MLHPC 2016. */
+#ifndef GCOMP_WITHOUT_DRYDEN
+#define GCOMP__LIST_dryden(X) X(dryden)
+GCOMP__SPARSE_METHOD(dryden)
+#ifdef GCOMP__LAST
+static size_t gcomp__dryden_most(const gcomp_codec *codec, size_t n)
+{
+    return gcomp__min(n, gcomp__times(gcomp__sparse_k(codec->param[0], n), 4));
+}
+
+static size_t gcomp__dryden_room(const gcomp_codec *codec, size_t n)
+{
+    return gcomp__sparse_room(n, gcomp__dryden_most(codec, n));
+}
+
+/* The key that the share of one sign's sampled elements reaches. */
+static uint32_t gcomp__dryden_side(const gcomp_codec *codec, const float *value, size_t count, uint32_t *bins)
+{
+    size_t unused;
+    if (!count) return 0x7f7fffffu;
+    return gcomp__sparse_key(gcomp__sparse_kth(value, count, gcomp__sparse_k(codec->param[0], count), bins, &unused));
+}
+
+static gcomp_result gcomp__dryden_select(const gcomp__call *call, const gcomp_codec *codec, gcomp__selection *s)
+{
+    const size_t sample = gcomp__min(s->n, gcomp__max(4096, gcomp__sparse_sample(s->n)));
+    const size_t most = gcomp__dryden_most(codec, s->n);
+    size_t i, above = 0, below = sample;
+    uint32_t least[2];
+    if (!s->n) return GCOMP_OK;
+    gcomp__sparse_look(call, s, s->n < 16 ? 16 : sample);
+    for (i = 0; i < below;) { /* positive to the front, negative to the end, zeros nowhere */
+        const float v = s->value[i];
+        const uint32_t word = gcomp__bits(v);
+        if (word >> 31 && word << 1) {
+            s->value[i] = s->value[--below];
+            s->value[below] = v;
+        } else {
+            if (word << 1) s->value[above++] = v;
+            i++;
+        }
+    }
+    least[0] = gcomp__dryden_side(codec, s->value, above, s->bins);
+    least[1] = gcomp__dryden_side(codec, s->value + below, sample - below, s->bins);
+    if (!above) least[0] = least[1];
+    if (below == sample) least[1] = least[0];
+    GCOMP__TRY(gcomp__sparse_collect(call, s, least[0], least[1], most));
+    if (s->count > most) gcomp__sparse_keep(s, most);
+    return GCOMP_OK;
+}
+
+static const gcomp__selector gcomp__dryden = {gcomp__dryden_most, gcomp__dryden_room, gcomp__dryden_select};
+static const gcomp__method gcomp__row_dryden = {
+    "dryden", 23, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS, {GCOMP__GATHER, 0, 0},
+    {GCOMP__NUMBER("density", 0.01, 1e-9, 1, 0), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, GCOMP__SPARSE_FUNCTIONS,
+    &gcomp__dryden};
+#endif
+#else
+#define GCOMP__LIST_dryden(X)
 #endif
 
 /* >>method powersgd: M ~ P^ Q^T of rank r, from two sums. Vogels, Karimireddy, Jaggi, NeurIPS 2019, algorithms 1 and 2.
@@ -6993,7 +7221,7 @@ static const gcomp__method gcomp__row_powersgd = {
     "powersgd", 6, GCOMP__FEEDBACK | GCOMP__CONSERVES_MEAN, {GCOMP__SUM, GCOMP__SUM, 0},
     {GCOMP__COUNT("rank", 4, 1, 64, 0), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
     gcomp__powersgd_sum_count, gcomp__powersgd_state_floats, gcomp__powersgd_state_floats, gcomp__powersgd_gains,
-    gcomp__powersgd_make, gcomp__powersgd_commit, NULL, NULL};
+    gcomp__powersgd_make, gcomp__powersgd_commit, NULL, NULL, NULL};
 #endif
 #else
 #define GCOMP__LIST_powersgd(X)
@@ -7237,7 +7465,7 @@ static const gcomp__method gcomp__row_intsum = {
     {GCOMP__ONE_OF("bits", 0, 2, 0, "8|16|32|"), GCOMP__ONE_OF("rounding", 0, 1, 0, "stochastic|nearest|"), GCOMP__NONE,
      GCOMP__NONE}, NULL, NULL, gcomp__block_scratch, NULL, NULL, NULL, NULL,
     gcomp__shared_count, NULL, gcomp__intsum_local, NULL, gcomp__intsum_make, gcomp__intsum_commit,
-    gcomp__intsum_adapt, gcomp__intsum_misfit};
+    gcomp__intsum_adapt, gcomp__intsum_misfit, NULL};
 #endif
 #else
 #define GCOMP__LIST_intsum(X)
@@ -7248,7 +7476,8 @@ static const gcomp__method gcomp__row_intsum = {
     GCOMP__LIST_none(X) GCOMP__LIST_fp16(X) GCOMP__LIST_bf16(X) GCOMP__LIST_fp8(X) GCOMP__LIST_mx(X) \
     GCOMP__LIST_sign(X) GCOMP__LIST_signnorm(X) GCOMP__LIST_onebit(X) GCOMP__LIST_twobit(X) GCOMP__LIST_threshold1(X) \
     GCOMP__LIST_terngrad(X) GCOMP__LIST_qsgd(X) GCOMP__LIST_naturaldither(X) GCOMP__LIST_natural(X) GCOMP__LIST_int(X) \
-    GCOMP__LIST_eden(X) GCOMP__LIST_topk(X) GCOMP__LIST_powersgd(X) GCOMP__LIST_intsum(X) GCOMP__LIST_vote(X)
+    GCOMP__LIST_eden(X) GCOMP__LIST_topk(X) GCOMP__LIST_sampledtopk(X) GCOMP__LIST_strom(X) GCOMP__LIST_dryden(X) \
+    GCOMP__LIST_nonzero(X) GCOMP__LIST_powersgd(X) GCOMP__LIST_intsum(X) GCOMP__LIST_vote(X)
 
 #define GCOMP__KERNELS_OF(name) &GCOMP__F(name##_kernels),
 static const void *const GCOMP__F(kernels)[] = {GCOMP__METHODS(GCOMP__KERNELS_OF) NULL};

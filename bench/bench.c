@@ -23,7 +23,7 @@ static const char *const codecs[] = {
     "twobit", "threshold1", "terngrad", "qsgd", "qsgd:levels=1", "qsgd:levels=127", "naturaldither", "natural", "int",
     "int:bits=4", "int:bits=2", "int:rounding=stochastic", "int:range=affine", "eden", "eden:bits=2", "eden:bits=4",
     "topk", "topk:density=0.001",
-    "topk:density=0.01+sign", "powersgd:rank=1", "powersgd:rank=2", "powersgd", NULL};
+    "topk:density=0.01+sign", "sampledtopk", "strom:threshold=0.0026+sign", "dryden", "powersgd:rank=1", "powersgd:rank=2", "powersgd", NULL};
 static const char *const kernels[] = {"encode", "encode_plain", "commit", "round_trip", "decode", "decode_add", "seal", NULL};
 
 typedef struct data {
@@ -392,15 +392,15 @@ static void fill(data *d, size_t n)
     d->capacity = 5 * n + 128;
     d->payload[0] = memory(d->capacity);
     d->payload[1] = memory(d->capacity);
-    d->scratch_bytes = GCOMP_SCRATCH(n / 4) + (1u << 20);
+    d->scratch_bytes = GCOMP_SCRATCH(n);
     d->scratch = memory(d->scratch_bytes);
     for (size_t i = 0; i < n; i++) { /* nearly normal: twelve uniform numbers in one word's bytes and halves */
         float sum = 0;
-        for (int k = 0; k < 2; k++) {
+        for (int k = 0; k < 3; k++) { /* 12 uniform ones: nearly normal */
             s ^= s << 13;
             s ^= s >> 7;
             s ^= s << 17;
-            for (int b = 0; b < 64; b += 11) sum += (float)(s >> b & 2047) / 2048.0f - 0.5f;
+            for (int b = 0; b < 44; b += 11) sum += (float)(s >> b & 2047) / 2048.0f - 0.5f;
         }
         d->g[i] = sum * 1e-3f;
         d->e[i] = (float)((double)((s >> 20 & 0xffff)) - 32767.5) * 1e-8f;
