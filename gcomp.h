@@ -181,6 +181,7 @@
                    padded to a byte; then the k values as a body of the value method with n = k
      sampledtopk 21, strom 22, dryden 23, nonzero 24   as topk
      powersgd  6   has no payload: it exchanges sums of P and of Q
+     randomk 25, randomblock 26   have no payload: they exchange a sum of the elements that the step's key selects
      intsum   19   has no payload: it exchanges the largest |p|, a float, then sums of integers of 8, 16 or 32 bits
    Versions are only appended: a reader refuses a newer one with GCOMP_UNSUPPORTED_VERSION.
 
@@ -207,6 +208,7 @@
      topk      Stich, Cordonnier, Jaggi: Sparsified SGD with Memory, NeurIPS 2018; Aji, Heafield: Sparse Communication for
                Distributed Gradient Descent, EMNLP 2017
      strom     as twobit
+     randomk   as topk
      dryden    Dryden, Moon, Jacobs, Van Essen: Communication Quantization for Data-Parallel Training of Deep Neural Networks,
                MLHPC 2016
      powersgd  Vogels, Karimireddy, Jaggi: PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization,
@@ -1238,7 +1240,8 @@ static void gcomp__array_release(gcomp__memory *memory, void *array, size_t elem
    elements mixes its index with the words into two draws of 16 bits. Element i always sees the same number: no state, no order.
    ------------------------------------------------------------------------------------------------ */
 
-enum { GCOMP__PURPOSE_START = 1, GCOMP__PURPOSE_ROUND = 2, GCOMP__PURPOSE_FLIP = 3, GCOMP__PURPOSE_ROTATE = 4 };
+enum { GCOMP__PURPOSE_START = 1, GCOMP__PURPOSE_ROUND = 2, GCOMP__PURPOSE_FLIP = 3, GCOMP__PURPOSE_ROTATE = 4,
+       GCOMP__PURPOSE_SELECT = 5 };
 
 static void gcomp__philox(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2])
 {
@@ -6858,6 +6861,194 @@ static const gcomp__method gcomp__row_dryden = {
 #define GCOMP__LIST_dryden(X)
 #endif
 
+/* >>method randomk: k = density * n elements, drawn anew in each step, the same on all workers: summed, without indices.
+   >>method randomblock: k neighbours from a random place on, in a circle.
+   What is not sent stays in the residual; unbiased=1 keeps none and multiplies by n / k instead. Stich et al., NeurIPS 2018. */
+#ifndef GCOMP_WITHOUT_RANDOMK
+#define GCOMP__LIST_randomk(X) X(randomk) X(randomblock)
+static const char GCOMP__F(randomk_kernels) = 0, GCOMP__F(randomblock_kernels) = 0; /* the common ones serve */
+#ifdef GCOMP__LAST
+/* Of a step: a bit an element, 1: sent; for each chunk the number sent before it; and whether it is finite. */
+typedef struct gcomp__random_job {
+    gcomp__work *work;
+    uint8_t *bits, *before, *bad;
+    float factor;
+} gcomp__random_job;
+
+static size_t gcomp__random_count(const gcomp_codec *codec, size_t rows, size_t cols, int round)
+{
+    return round == 0 ? gcomp__sparse_k(codec->param[0], gcomp__times(rows, cols)) : 0;
+}
+
+static size_t gcomp__random_local(const gcomp_codec *codec, size_t rows, size_t cols)
+{
+    const size_t n = gcomp__times(rows, cols);
+    (void)codec;
+    return n / 32 + 4 + 3 * (gcomp__chunks(n) + 1);
+}
+
+static int gcomp__random_gains(const gcomp_codec *codec, size_t rows, size_t cols)
+{
+    return gcomp__random_count(codec, rows, cols, 0) < gcomp__times(rows, cols);
+}
+
+static gcomp__random_job gcomp__random_job_of(gcomp__work *work)
+{
+    gcomp__random_job job;
+    job.work = work;
+    job.bits = (uint8_t *)work->local;
+    job.before = job.bits + work->n / 8 + 8; /* words of 64 bits are read */
+    job.bad = job.before + 8 * gcomp__chunks(work->n);
+    job.factor = 1;
+    return job;
+}
+
+/* The j-th whole number below n; all are equally likely, to 2^-32. */
+static size_t gcomp__random_below(uint64_t words, uint64_t j, size_t n)
+{
+    const uint64_t high = gcomp__draw_pair(gcomp__draw_base(words, 4 * j), words);
+    const uint64_t low = gcomp__draw_pair(gcomp__draw_base(words, 4 * j + 2), words);
+    const uint64_t top = (uint64_t)n >> 32, rest = (uint64_t)n & 0xffffffffu;
+    return (size_t)(high * top + ((high * rest + low * top + (low * rest >> 32)) >> 32));
+}
+
+static int gcomp__random_mark(uint8_t *bits, size_t i)
+{
+    const unsigned bit = 1u << (i & 7), fresh = !(bits[i >> 3] & bit);
+    bits[i >> 3] = (uint8_t)(bits[i >> 3] | bit);
+    return (int)fresh;
+}
+
+/* k different ones of n; or the n - k others, if they are fewer. */
+static void gcomp__random_elements(uint8_t *bits, uint64_t words, size_t k, size_t n)
+{
+    const size_t few = gcomp__min(k, n - k);
+    size_t i, done = 0;
+    for (i = 0; done < few; i++) done += (size_t)gcomp__random_mark(bits, gcomp__random_below(words, i, n));
+    for (i = 0; few < k && i < n; i++) bits[i >> 3] = (uint8_t)(bits[i >> 3] ^ 1u << (i & 7));
+}
+
+static void gcomp__random_neighbours(uint8_t *bits, uint64_t words, size_t k, size_t n)
+{
+    size_t i, at = gcomp__random_below(words, 0, n);
+    for (i = 0; i < k; i++, at = at + 1 < n ? at + 1 : 0) gcomp__random_mark(bits, at);
+}
+
+/* The elements sent among 64 from `word` on. */
+static size_t gcomp__random_word(const gcomp__random_job *job, size_t word, size_t *index)
+{
+    uint64_t set = gcomp__get64(job->bits + word / 8);
+    size_t count = 0;
+    for (; set; set &= set - 1) index[count++] = word + gcomp__ones(~set);
+    return count;
+}
+
+/* p of the elements sent, times the factor; all of the chunk is looked at. */
+static void gcomp__random_take(void *arg, size_t chunk)
+{
+    const gcomp__random_job *job = (const gcomp__random_job *)arg;
+    const gcomp__work *work = job->work;
+    const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(work->n, begin + GCOMP_CHUNK);
+    float *to = work->sums[0] + (size_t)gcomp__get64(job->before + 8 * chunk);
+    size_t index[64], word, count, i, run;
+    gcomp__measured m;
+    work->call.set->common->measure(&work->in, begin, end, GCOMP__MOST, &m);
+    job->bad[chunk] = m.worst >= 0x7f800000u;
+    for (word = begin; word < end; word += 64) {
+        count = gcomp__random_word(job, word, index);
+        for (i = 0; i < count; i += run) { /* neighbours at once */
+            gcomp_input in = work->in;
+            in.grad = (const uint8_t *)in.grad + index[i] * gcomp__dtype_bytes(in.dtype);
+            if (in.residual) in.residual += index[i];
+            for (run = 1; i + run < count && index[i + run] == index[i] + run;) run++;
+            work->call.set->common->scale_copy(to, &in, 0, run, job->factor);
+            to += run;
+        }
+    }
+}
+
+static gcomp_result gcomp__random_make(gcomp__work *work, void (*mark)(uint8_t *bits, uint64_t words, size_t k, size_t n))
+{
+    const size_t k = gcomp__random_count(work->codec, work->rows, work->cols, 0) * work->stack, chunks = gcomp__chunks(work->n);
+    gcomp__random_job job = gcomp__random_job_of(work);
+    size_t chunk, word, sent = 0;
+    memset(job.bits, 0, work->n / 8 + 8);
+    mark(job.bits, gcomp__stream(work->in.key.shared, GCOMP__PURPOSE_SELECT), k, work->n);
+    for (chunk = 0; chunk < chunks; chunk++) {
+        const size_t end = gcomp__min(work->n, (chunk + 1) * GCOMP_CHUNK);
+        gcomp__put64(job.before + 8 * chunk, sent);
+        for (word = chunk * GCOMP_CHUNK; word < end; word += 32) sent += gcomp__popcount(gcomp__get32(job.bits + word / 8));
+    }
+    job.factor = work->codec->param[1] != 0 ? (float)((double)work->part * (double)work->n / (double)k) : work->part;
+    gcomp__run(&work->call, chunks, gcomp__random_take, &job);
+    for (chunk = 0; chunk < chunks; chunk++)
+        if (job.bad[chunk]) return GCOMP_NOT_FINITE;
+    return GCOMP_OK;
+}
+
+static gcomp_result gcomp__randomk_make(gcomp__work *work, int round)
+{
+    (void)round;
+    return gcomp__random_make(work, gcomp__random_elements);
+}
+
+static gcomp_result gcomp__randomblock_make(gcomp__work *work, int round)
+{
+    (void)round;
+    return gcomp__random_make(work, gcomp__random_neighbours);
+}
+
+static void gcomp__random_put(void *arg, size_t chunk)
+{
+    const gcomp__random_job *job = (const gcomp__random_job *)arg;
+    const gcomp__work *work = job->work;
+    const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(work->n, begin + GCOMP_CHUNK);
+    const float *from = work->sums[0] + (size_t)gcomp__get64(job->before + 8 * chunk);
+    size_t index[64], word, count, i;
+    gcomp__sink sink;
+    memset(&sink, 0, sizeof sink);
+    sink.n = work->n;
+    sink.y = work->y;
+    sink.grad = work->in.grad;
+    sink.dtype = work->in.dtype;
+    sink.scale = work->in.scale;
+    sink.residual = work->residual;
+    work->call.set->common->absorb(&sink, chunk);
+    for (word = begin; word < end; word += 64) {
+        count = gcomp__random_word(job, word, index);
+        for (i = 0; i < count; i++) {
+            work->y[index[i]] = gcomp__saturated(*from++);
+            if (work->residual) work->residual[index[i]] = 0;
+        }
+    }
+}
+
+static void gcomp__random_commit(gcomp__work *work)
+{
+    gcomp__random_job job = gcomp__random_job_of(work);
+    gcomp__run(&work->call, gcomp__chunks(work->n), gcomp__random_put, &job);
+}
+
+static void gcomp__random_adapt(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
+{
+    (void)rounds;
+    *flags ^= codec->param[1] != 0 ? GCOMP__FEEDBACK : GCOMP__UNBIASED;
+}
+
+#define GCOMP__RANDOM(name, wire) \
+    static const gcomp__method gcomp__row_##name = { \
+        #name, wire, GCOMP__FEEDBACK | GCOMP__UNBIASED | GCOMP__CONSERVES_MEAN, {GCOMP__SUM, 0, 0}, \
+        {GCOMP__NUMBER("density", 0.01, 1e-9, 1, 0), GCOMP__COUNT("unbiased", 0, 0, 1, 0), GCOMP__NONE, GCOMP__NONE}, \
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, gcomp__random_count, NULL, gcomp__random_local, gcomp__random_gains, \
+        gcomp__##name##_make, gcomp__random_commit, gcomp__random_adapt, NULL, NULL};
+GCOMP__RANDOM(randomk, 25)
+GCOMP__RANDOM(randomblock, 26)
+#undef GCOMP__RANDOM
+#endif
+#else
+#define GCOMP__LIST_randomk(X)
+#endif
+
 /* >>method powersgd: M ~ P^ Q^T of rank r, from two sums. Vogels, Karimireddy, Jaggi, NeurIPS 2019, algorithms 1 and 2.
      round 0   P_w = M_w Q, summed      Q: the last step's, columns normalised (a column that is zero is drawn anew)
      round 1   P^ = orthonormalise(sum of P_w); Q_w = M_w^T P^, summed to the mean Q
@@ -7477,7 +7668,7 @@ static const gcomp__method gcomp__row_intsum = {
     GCOMP__LIST_sign(X) GCOMP__LIST_signnorm(X) GCOMP__LIST_onebit(X) GCOMP__LIST_twobit(X) GCOMP__LIST_threshold1(X) \
     GCOMP__LIST_terngrad(X) GCOMP__LIST_qsgd(X) GCOMP__LIST_naturaldither(X) GCOMP__LIST_natural(X) GCOMP__LIST_int(X) \
     GCOMP__LIST_eden(X) GCOMP__LIST_topk(X) GCOMP__LIST_sampledtopk(X) GCOMP__LIST_strom(X) GCOMP__LIST_dryden(X) \
-    GCOMP__LIST_nonzero(X) GCOMP__LIST_powersgd(X) GCOMP__LIST_intsum(X) GCOMP__LIST_vote(X)
+    GCOMP__LIST_nonzero(X) GCOMP__LIST_randomk(X) GCOMP__LIST_powersgd(X) GCOMP__LIST_intsum(X) GCOMP__LIST_vote(X)
 
 #define GCOMP__KERNELS_OF(name) &GCOMP__F(name##_kernels),
 static const void *const GCOMP__F(kernels)[] = {GCOMP__METHODS(GCOMP__KERNELS_OF) NULL};

@@ -47,6 +47,8 @@
     {"strom:threshold=0.5+onebit:block=tensor", 0x304241570e14b5b3u},
     {"dryden:density=0.1+onebit:block=tensor", 0xcb22f6ccd76c4544u},
     {"nonzero", 0x858e02b79af26634u},
+    {"randomk:density=0.1", 0x62c7a06453ad2a21u},
+    {"randomblock:density=0.1,unbiased=1", 0x6083bf154fb84a05u},
     {"intsum", 0x201ea716aeba043au},
     {"intsum:bits=32,rounding=nearest", 0xf20f7304a4c1f925u},
     {"powersgd:rank=1", 0x31c77c23b8924403u},

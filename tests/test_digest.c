@@ -169,7 +169,8 @@ static const char *const names[] = {
     "int:bits=2,range=affine", "eden", "eden:bits=2,block=64", "eden:bits=3,block=65536", "eden:bits=4,block=1024",
     "topk", "topk:density=0.3", "topk:density=0.001+fp16", "topk:density=0.05+sign",
     "topk:density=1+bf16", "topk:density=0.1+int:bits=4", "topk:density=0.1+natural", "sampledtopk",
-    "strom:threshold=0.5+onebit:block=tensor", "dryden:density=0.1+onebit:block=tensor", "nonzero", "intsum",
+    "strom:threshold=0.5+onebit:block=tensor", "dryden:density=0.1+onebit:block=tensor", "nonzero",
+    "randomk:density=0.1", "randomblock:density=0.1,unbiased=1", "intsum",
     "intsum:bits=32,rounding=nearest", "powersgd:rank=1", "powersgd", "powersgd:rank=7"};
 
 static uint64_t any_digest(const char *text, gcomp_isa isa, gcomp_parallel parallel)

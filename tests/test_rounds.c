@@ -408,6 +408,132 @@ static void test_intsum_of_the_smallest_the_largest_and_nothing(void)
         }
 }
 
+/* ---------------- randomk and randomblock */
+
+/* Bits of the elements that a step sent: those whose residual is zero (p never is). */
+static size_t sent_of(const group *g, int w, unsigned char *sent)
+{
+    const float *e = gcomp_residual(g->gc[w], 0);
+    size_t count = 0;
+    for (size_t i = 0; i < g->n[0]; i++) count += sent[i] = e[i] == 0;
+    return count;
+}
+
+static void test_random_elements_are_summed_and_the_others_kept(void)
+{
+    static const char *const texts[] = {"randomk:density=0.1", "randomk:density=0.9", "randomblock:density=0.1",
+                                        "randomk:density=0.0001", "randomblock:density=0.75"};
+    static const double densities[] = {0.1, 0.9, 0.1, 0.0001, 0.75};
+    static const size_t rows[] = {11, 64, 333, 65536 * 2 + 21};
+    for (int c = 0; c < 5; c++)
+        for (int world = 1; world <= MOST; world += 2)
+            for (size_t r = 0; r < 4; r++) {
+                gcomp_tensor t = tensor_of("w", rows[r], 1, world == 3 ? 3 : 1, texts[c]);
+                const size_t k = (size_t)ceil(densities[c] * (double)rows[r] * (1 - ldexp(1, -40))) * (world == 3 ? 3 : 1);
+                unsigned char *sent, *other;
+                float *p[MOST];
+                group g;
+                group_open(&g, world, NULL, &t, 1);
+                sent = (unsigned char *)malloc(g.n[0]);
+                other = (unsigned char *)malloc(g.n[0]);
+                for (int w = 0; w < world; w++) p[w] = (float *)malloc(4 * g.n[0]);
+                for (uint64_t step = 1; step <= 2; step++) {
+                    size_t wrong = 0;
+                    group_fill(&g, step);
+                    for (int w = 0; w < world; w++)
+                        for (size_t i = 0; i < g.n[0]; i++) {
+                            const float *e = gcomp_residual(g.gc[w], 0);
+                            p[w][i] = g.grad[w][0][i] + (e ? e[i] : 0);
+                        }
+                    CHECK(group_step(&g, 0) == GCOMP_OK);
+                    CHECK(g.calls == 2 && g.kind[1] == GCOMP_ALLREDUCE && all_equal(&g));
+                    CHECK(sent_of(&g, 0, sent) == k);
+                    for (int w = 1; w < world; w++) CHECK(sent_of(&g, w, other) == k && memcmp(sent, other, g.n[0]) == 0);
+                    for (size_t i = 0; i < g.n[0]; i++) {
+                        volatile float mean = p[0][i] * (1.0f / (float)world);
+                        for (int w = 1; w < world; w++) {
+                            volatile float part = p[w][i] * (1.0f / (float)world);
+                            mean = mean + part;
+                        }
+                        wrong += g.grad[0][0][i] != (sent[i] ? mean : 0);
+                        for (int w = 0; w < world; w++) wrong += !sent[i] && gcomp_residual(g.gc[w], 0)[i] != p[w][i];
+                    }
+                    CHECK(wrong == 0);
+                    if (strstr(texts[c], "block")) { /* one run, around the end too */
+                        size_t edges = 0;
+                        for (size_t i = 0; i < g.n[0]; i++) edges += sent[i] != sent[(i + 1) % g.n[0]];
+                        CHECK(edges == 2);
+                    }
+                }
+                for (int w = 0; w < world; w++) free(p[w]);
+                free(sent);
+                free(other);
+                group_close(&g);
+            }
+}
+
+static void test_random_elements_are_all_equally_likely(void)
+{
+    enum { N = 60, STEPS = 6000 };
+    static const char *const texts[] = {"randomk:density=0.1", "randomk:density=0.8", "randomblock:density=0.1"};
+    static const double shares[] = {0.1, 0.8, 0.1};
+    for (int c = 0; c < 3; c++) {
+        gcomp_tensor t = tensor_of("w", N, 1, 1, texts[c]);
+        double count[N] = {0}, chi = 0;
+        group g;
+        group_open(&g, 1, NULL, &t, 1);
+        for (uint64_t step = 0; step < STEPS; step++) {
+            for (size_t i = 0; i < N; i++) g.grad[0][0][i] = 1;
+            CHECK(group_step(&g, 0) == GCOMP_OK);
+            for (size_t i = 0; i < N; i++) count[i] += g.grad[0][0][i] != 0;
+        }
+        for (size_t i = 0; i < N; i++) {
+            const double expected = STEPS * shares[c];
+            chi += (count[i] - expected) * (count[i] - expected) / (expected * (1 - shares[c]));
+        }
+        if (chi > 110) printf("# %s: chi-square %g\n", texts[c], chi);
+        CHECK(chi < 110); /* 59 or 60 degrees of freedom: 1 of 10000; neighbours go together, and vary more */
+        group_close(&g);
+    }
+}
+
+static void test_random_elements_unbiased(void)
+{
+    enum { N = 60, STEPS = 20000 };
+    static const char *const texts[] = {"randomk:density=0.1,unbiased=1", "randomblock:density=0.25,unbiased=1"};
+    for (int c = 0; c < 2; c++) {
+        gcomp_tensor t = tensor_of("w", N, 1, 1, texts[c]);
+        double sum[N] = {0};
+        group g;
+        group_open(&g, 2, NULL, &t, 1);
+        CHECK(gcomp_residual(g.gc[0], 0) == NULL);
+        for (uint64_t step = 0; step < STEPS; step++) {
+            for (size_t i = 0; i < N; i++) g.grad[0][0][i] = g.grad[1][0][i] = (float)(i + 1);
+            CHECK(group_step(&g, 0) == GCOMP_OK);
+            for (size_t i = 0; i < N; i++) sum[i] += g.grad[0][0][i];
+        }
+        for (size_t i = 0; i < N; i++) CHECK(fabs(sum[i] / STEPS / (double)(i + 1) - 1) < 5 * sqrt((c ? 3 : 9) / (double)STEPS));
+        group_close(&g);
+    }
+}
+
+static void test_random_elements_see_every_number_that_is_not_finite(void)
+{
+    static const char *const texts[] = {"randomk", "randomblock"};
+    for (int c = 0; c < 2; c++)
+        for (size_t at = 0; at < 3000; at += 299) {
+            gcomp_tensor t = tensor_of("w", 3000, 1, 1, texts[c]);
+            group g;
+            uint64_t before;
+            group_open(&g, 2, NULL, &t, 1);
+            group_fill(&g, 3);
+            g.grad[1][0][at] = at & 1 ? NAN : INFINITY;
+            before = digest(&g, 0);
+            CHECK(group_step(&g, 0) == GCOMP_NOT_FINITE && digest(&g, 0) == before);
+            group_close(&g);
+        }
+}
+
 /* ---------------- all kinds of rounds in one step */
 
 static const char *const kinds[TENSORS] = {"terngrad:share=1", "intsum", "topk:density=0.05", "intsum:bits=16,rounding=nearest",
@@ -975,6 +1101,10 @@ int main(void)
     RUN(test_intsum_stochastic_is_unbiased);
     RUN(test_intsum_loses_nothing_over_the_workers);
     RUN(test_intsum_of_the_smallest_the_largest_and_nothing);
+    RUN(test_random_elements_are_summed_and_the_others_kept);
+    RUN(test_random_elements_are_all_equally_likely);
+    RUN(test_random_elements_unbiased);
+    RUN(test_random_elements_see_every_number_that_is_not_finite);
     RUN(test_all_kinds_of_rounds_share_a_step);
     RUN(test_tensors_do_not_disturb_each_other);
     RUN(test_same_bits_on_every_instruction_set_and_in_any_order_of_chunks);
