@@ -171,8 +171,8 @@
      int      16   word: bits (2 bits: 0 is 8, 1 is 4, 2 is 2), B (5), 1 if affine; a float d a block, if affine also a float c;
                    then n codes q, two's complement: d * q, if affine d * q + c
      fp8      17   word: 0 is e4m3, 1 is e5m2 (1 bit), B (5); a float scale a block, then n bytes; no infinities, no NaN
-     mx       18   word: 0 is e2m1, 1 e4m3, 2 e5m2, 3 int8 (2 bits); a byte x for each 32 elements, the scale 2^(x - 127); then n
-                   codes of 4 bits (e2m1: sign, 2 of exponent, 1 of mantissa) or 8 (int8: k / 64)
+     mx       18   word: 0 is e2m1, 1 e4m3, 2 e5m2, 3 int8, 4 e2m3, 5 e3m2 (3 bits); a byte x for each 32 elements, the scale
+                   2^(x - 127); then n codes of 4 bits (e2m1: sign, 2 of exponent, 1 of mantissa), 8 (int8: k / 64) or 6
      eden     20   word: bits - 1 (2 bits), log2(block) - 6 (4). n = 0: none, else u64 random words; a float s a piece, if its top
                    bit is set without it and times 2^-100; then for each 16 elements of each piece 16 codes: bits - 1 low bits
                    of magnitude, then 1: negative. Pieces: blocks, then falling powers of two until n or up to 15 beyond
@@ -1603,24 +1603,6 @@ GCOMP__INLINE float gcomp__zero(void)
     return zero;
 }
 
-static void gcomp__range16(const int32_t *low, const int32_t *high, gcomp__measured *m)
-{
-    int32_t l = low[0], h = high[0];
-    uint32_t a, b;
-    int i;
-    for (i = 1; i < 16; i++) {
-        l = low[i] < l ? low[i] : l;
-        h = high[i] > h ? high[i] : h;
-    }
-    a = (uint32_t)(l < 0 ? l ^ 0x7fffffff : l);
-    b = (uint32_t)(h < 0 ? h ^ 0x7fffffff : h);
-    m->low = gcomp__float(a);
-    m->high = gcomp__float(b);
-    a &= 0x7fffffffu;
-    b &= 0x7fffffffu;
-    m->worst = a > b ? a : b;
-}
-
 /* A step of most / levels, where nothing can overflow or vanish, and the factor that makes steps of p: |p| <= most makes no
    more than `levels` of them. 0: nothing was done. */
 GCOMP__INLINE int gcomp__simple_step(gcomp__unit *u, uint32_t most_bits, float levels)
@@ -1730,7 +1712,7 @@ GCOMP__NOINLINE uint32_t gcomp__eden_word(double s)
      words floats                         floats as 16 integers of 32 bits and back, bits unchanged
      nearest trunc wfloor, number         rounded to an integer (nearest: |x| < 2^22); back;  clamp  to a limit
      wadd wsub wand wor wxor wmin wmax    integers; wgt is all ones where x > y, weq a mask, wany if any; wshl wshr wsar
-     put16s put8 put4 put2, get16s ...    low bits of each as codes; back with sign
+     put16s put8 put6 put4 put2, get16s ...  low bits of each as codes; back with sign
      draws                                gcomp__draw of 16 elements, the first even
      eight sixteen                        levels of a Hadamard transform: of 16 columns of 8, large strides first; of 16 lanes
      look                                 words from a table of 8, by the low 3 bits
@@ -2136,11 +2118,13 @@ GCOMP__INLINE gcomp__v16_avx2 gcomp__pick_avx2(uint32_t mask, gcomp__v16_avx2 x,
                             _mm256_blendv_ps(y.b, x.b, _mm256_castsi256_ps(b)));
 }
 
-/* The low bytes of the words; every code fits, so that no lane saturates. */
+/* The low bytes of the words. */
 GCOMP__INLINE __m128i gcomp__bytes_avx2(gcomp__w16_avx2 w)
 {
-    __m256i h = _mm256_permute4x64_epi64(_mm256_packs_epi32(w.a, w.b), 0xd8);
-    return _mm_packs_epi16(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
+    const __m256i low = _mm256_setr_epi8(0, 4, 8, 12, 2, 6, 10, 14, -1, -1, -1, -1, -1, -1, -1, -1, 0, 4, 8, 12, 2, 6, 10, 14, -1,
+                                         -1, -1, -1, -1, -1, -1, -1);
+    __m256i h = _mm256_shuffle_epi8(_mm256_blend_epi16(w.a, _mm256_slli_epi32(w.b, 16), 0xaa), low);
+    return _mm_unpacklo_epi32(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
 }
 GCOMP__INLINE void gcomp__put8_avx2(uint8_t *c, gcomp__w16_avx2 w)
 {
@@ -2151,6 +2135,15 @@ GCOMP__INLINE void gcomp__put4_avx2(uint8_t *c, gcomp__w16_avx2 w)
     __m128i b = _mm_and_si128(gcomp__bytes_avx2(w), _mm_set1_epi8(15));
     b = _mm_maddubs_epi16(b, _mm_set1_epi16(0x1001));
     _mm_storel_epi64((__m128i *)(void *)c, _mm_packus_epi16(b, b));
+}
+/* Codes of 6 bits, four at a time in three bytes. */
+GCOMP__INLINE void gcomp__put6_avx2(uint8_t *c, gcomp__w16_avx2 w)
+{
+    __m128i b = _mm_and_si128(gcomp__bytes_avx2(w), _mm_set1_epi8(63));
+    b = _mm_madd_epi16(_mm_maddubs_epi16(b, _mm_set1_epi16(0x4001)), _mm_set1_epi32(0x10000001));
+    b = _mm_shuffle_epi8(b, _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1));
+    _mm_storel_epi64((__m128i *)(void *)c, b);
+    gcomp__put32(c + 8, (uint32_t)_mm_extract_epi32(b, 2));
 }
 GCOMP__INLINE void gcomp__put2_avx2(uint8_t *c, gcomp__w16_avx2 w, int first_high)
 {
@@ -2179,6 +2172,15 @@ GCOMP__INLINE gcomp__w16_avx2 gcomp__get4_avx2(const uint8_t *c)
     __m256i left = _mm256_setr_epi32(28, 24, 20, 16, 12, 8, 4, 0);
     return gcomp__pair_avx2(_mm256_srai_epi32(_mm256_sllv_epi32(_mm256_set1_epi32((int)gcomp__get32(c)), left), 28),
                             _mm256_srai_epi32(_mm256_sllv_epi32(_mm256_set1_epi32((int)gcomp__get32(c + 4)), left), 28));
+}
+GCOMP__INLINE gcomp__w16_avx2 gcomp__get6_avx2(const uint8_t *c)
+{
+    __m128i b = _mm_insert_epi32(_mm_loadl_epi64((const __m128i *)(const void *)c), (int)gcomp__get32(c + 8), 2);
+    __m256i left = _mm256_setr_epi32(18, 12, 6, 0, 18, 12, 6, 0), x, y;
+    b = _mm_shuffle_epi8(b, _mm_setr_epi8(-1, 0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11));
+    x = _mm256_permutevar8x32_epi32(_mm256_castsi128_si256(b), _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
+    y = _mm256_permutevar8x32_epi32(_mm256_castsi128_si256(b), _mm256_setr_epi32(2, 2, 2, 2, 3, 3, 3, 3));
+    return gcomp__pair_avx2(_mm256_srai_epi32(_mm256_sllv_epi32(x, left), 26), _mm256_srai_epi32(_mm256_sllv_epi32(y, left), 26));
 }
 GCOMP__INLINE gcomp__w16_avx2 gcomp__get2_avx2(const uint8_t *c, int first_high)
 {
@@ -2494,6 +2496,14 @@ GCOMP__INLINE void gcomp__put4_avx512(uint8_t *c, gcomp__w16_avx512 w)
     b = _mm_maddubs_epi16(b, _mm_set1_epi16(0x1001));
     _mm_storel_epi64((__m128i *)(void *)c, _mm_packus_epi16(b, b));
 }
+GCOMP__INLINE void gcomp__put6_avx512(uint8_t *c, gcomp__w16_avx512 w)
+{
+    __m128i b = _mm_and_si128(_mm512_cvtepi32_epi8(w.a), _mm_set1_epi8(63));
+    b = _mm_madd_epi16(_mm_maddubs_epi16(b, _mm_set1_epi16(0x4001)), _mm_set1_epi32(0x10000001));
+    b = _mm_shuffle_epi8(b, _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1));
+    _mm_storel_epi64((__m128i *)(void *)c, b);
+    gcomp__put32(c + 8, (uint32_t)_mm_extract_epi32(b, 2));
+}
 GCOMP__INLINE void gcomp__put2_avx512(uint8_t *c, gcomp__w16_avx512 w, int first_high)
 {
     __m128i b = _mm_and_si128(_mm512_cvtepi32_epi8(w.a), _mm_set1_epi8(3));
@@ -2519,6 +2529,15 @@ GCOMP__INLINE gcomp__w16_avx512 gcomp__get4_avx512(const uint8_t *c)
     __m512i left = _mm512_setr_epi32(28, 24, 20, 16, 12, 8, 4, 0, 28, 24, 20, 16, 12, 8, 4, 0);
     __m512i x = _mm512_inserti64x4(_mm512_set1_epi32((int)gcomp__get32(c)), _mm256_set1_epi32((int)gcomp__get32(c + 4)), 1);
     return gcomp__whole_avx512(_mm512_srai_epi32(_mm512_sllv_epi32(x, left), 28));
+}
+GCOMP__INLINE gcomp__w16_avx512 gcomp__get6_avx512(const uint8_t *c)
+{
+    __m128i b = _mm_insert_epi32(_mm_loadl_epi64((const __m128i *)(const void *)c), (int)gcomp__get32(c + 8), 2);
+    __m512i left = _mm512_setr_epi32(18, 12, 6, 0, 18, 12, 6, 0, 18, 12, 6, 0, 18, 12, 6, 0);
+    __m512i lane = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    b = _mm_shuffle_epi8(b, _mm_setr_epi8(-1, 0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11));
+    left = _mm512_sllv_epi32(_mm512_permutexvar_epi32(lane, _mm512_castsi128_si512(b)), left);
+    return gcomp__whole_avx512(_mm512_srai_epi32(left, 26));
 }
 GCOMP__INLINE gcomp__w16_avx512 gcomp__get2_avx512(const uint8_t *c, int first_high)
 {
@@ -2946,6 +2965,17 @@ GCOMP__INLINE void gcomp__put4_neon(uint8_t *c, gcomp__w16_neon w)
 {
     vst1_u8(c, vget_low_u8(gcomp__join_neon(vandq_u8(gcomp__bytes_neon(w), vdupq_n_u8(15)), 4, 0)));
 }
+GCOMP__INLINE void gcomp__put6_neon(uint8_t *c, gcomp__w16_neon w)
+{
+    static const uint8_t place[16] = {0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 255, 255, 255, 255};
+    uint16x8_t two = vreinterpretq_u16_u8(vandq_u8(gcomp__bytes_neon(w), vdupq_n_u8(63)));
+    uint32x4_t four = vreinterpretq_u32_u16(vorrq_u16(vandq_u16(two, vdupq_n_u16(63)), vshlq_n_u16(vshrq_n_u16(two, 8), 6)));
+    uint8x16_t b;
+    four = vorrq_u32(vandq_u32(four, vdupq_n_u32(0xfff)), vshlq_n_u32(vshrq_n_u32(four, 16), 12));
+    b = vqtbl1q_u8(vreinterpretq_u8_u32(four), vld1q_u8(place));
+    vst1_u8(c, vget_low_u8(b));
+    gcomp__put32(c + 8, vgetq_lane_u32(vreinterpretq_u32_u8(b), 2));
+}
 GCOMP__INLINE void gcomp__put2_neon(uint8_t *c, gcomp__w16_neon w, int first_high)
 {
     uint8x16_t b = gcomp__join_neon(vandq_u8(gcomp__bytes_neon(w), vdupq_n_u8(3)), 2, first_high);
@@ -2968,6 +2998,16 @@ GCOMP__INLINE gcomp__w16_neon gcomp__get4_neon(const uint8_t *c)
     uint8x8_t b = vld1_u8(c);
     uint8x16_t both = vcombine_u8(vzip1_u8(b, vshr_n_u8(b, 4)), vzip2_u8(b, vshr_n_u8(b, 4)));
     return gcomp__wide_neon(vshrq_n_s8(vreinterpretq_s8_u8(vshlq_n_u8(both, 4)), 4));
+}
+GCOMP__INLINE gcomp__w16_neon gcomp__get6_neon(const uint8_t *c)
+{
+    static const uint8_t place[16] = {255, 0, 1, 2, 255, 3, 4, 5, 255, 6, 7, 8, 255, 9, 10, 11};
+    static const int32_t shift[4] = {18, 12, 6, 0};
+    uint8x16_t b = vcombine_u8(vld1_u8(c), vcreate_u8(gcomp__get32(c + 8)));
+    int32x4_t x = vreinterpretq_s32_u8(vqtbl1q_u8(b, vld1q_u8(place))), left = vld1q_s32(shift);
+    return gcomp__quad_neon(
+        vshrq_n_s32(vshlq_s32(vdupq_laneq_s32(x, 0), left), 26), vshrq_n_s32(vshlq_s32(vdupq_laneq_s32(x, 1), left), 26),
+        vshrq_n_s32(vshlq_s32(vdupq_laneq_s32(x, 2), left), 26), vshrq_n_s32(vshlq_s32(vdupq_laneq_s32(x, 3), left), 26));
 }
 GCOMP__INLINE int32x4_t gcomp__two4_neon(uint32_t x, int first, int by)
 {
@@ -3385,6 +3425,16 @@ GCOMP__INLINE void gcomp__put4_scalar(uint8_t *c, gcomp__w16_scalar w)
     for (i = 0; i < 8; i++) c[i] = (uint8_t)((w.w[2 * i] & 15) | (w.w[2 * i + 1] & 15) << 4);
 }
 
+GCOMP__INLINE void gcomp__put6_scalar(uint8_t *c, gcomp__w16_scalar w)
+{
+    int i;
+    for (i = 0; i < 16; i += 4, c += 3) {
+        c[0] = (uint8_t)((w.w[i] & 63) | (w.w[i + 1] & 3) << 6);
+        c[1] = (uint8_t)((w.w[i + 1] & 60) >> 2 | (w.w[i + 2] & 15) << 4);
+        c[2] = (uint8_t)((w.w[i + 2] & 48) >> 4 | (w.w[i + 3] & 63) << 2);
+    }
+}
+
 GCOMP__INLINE void gcomp__put2_scalar(uint8_t *c, gcomp__w16_scalar w, int first_high)
 {
     uint32_t x = 0;
@@ -3420,6 +3470,18 @@ GCOMP__INLINE gcomp__w16_scalar gcomp__get4_scalar(const uint8_t *c)
     gcomp__w16_scalar w;
     int i;
     GCOMP__LANES w.w[i] = ((c[i / 2] >> (i & 1) * 4 & 15) ^ 8) - 8;
+    return w;
+}
+
+GCOMP__INLINE gcomp__w16_scalar gcomp__get6_scalar(const uint8_t *c)
+{
+    gcomp__w16_scalar w;
+    int i;
+    GCOMP__LANES
+    {
+        uint32_t x = c[i / 4 * 3] | (uint32_t)c[i / 4 * 3 + 1] << 8 | (uint32_t)c[i / 4 * 3 + 2] << 16;
+        w.w[i] = (int32_t)((x >> 6 * (i % 4) & 63) ^ 32) - 32;
+    }
     return w;
 }
 
@@ -3527,6 +3589,15 @@ GCOMP__INLINE void GCOMP__F(store_some)(float *p, GCOMP__F(v) x, size_t count)
     float f[16];
     GCOMP__F(store)(f, x);
     memcpy(p, f, 4 * count);
+}
+
+/* Sums of the first `count` <= 16 floats of two arrays, zeros behind; step 0: the second is 16 times -0. */
+GCOMP__NOINLINE GCOMP__F(v) GCOMP__F(load_sum)(const float *g, const float *e, size_t step, size_t count)
+{
+    float sum[16] = {0};
+    size_t i;
+    for (i = 0; i < count; i++) sum[i] = g[i] + e[i * step];
+    return GCOMP__F(load)(sum);
 }
 
 /* p = scale * grad + residual of elements i .. i + 15; `general` is a constant: 0 means float and scale 1. */
@@ -3802,10 +3873,6 @@ GCOMP__INLINE void GCOMP__F(acc_add)(GCOMP__F(acc) *acc, GCOMP__F(v) p, int meas
         acc->sum = GCOMP__F(sum_add)(acc->sum, GCOMP__F(floats)(GCOMP__F(wxor)(size, below)));
         acc->other = GCOMP__F(sum_add)(acc->other, GCOMP__F(floats)(below));
         acc->negative += gcomp__popcount(GCOMP__F(lt0)(p));
-    } else if (measure == GCOMP__RANGE) {
-        GCOMP__F(w) x = GCOMP__F(ordered)(GCOMP__F(words)(p));
-        acc->low = GCOMP__F(wmin)(acc->low, x);
-        acc->high = GCOMP__F(wmax)(acc->high, x);
     } else {
         acc->worst = GCOMP__F(worst)(acc->worst, p);
         if (measure == GCOMP__MOMENTS) {
@@ -3820,11 +3887,17 @@ GCOMP__INLINE void GCOMP__F(acc_end)(GCOMP__F(acc) *acc, size_t count, int measu
 {
     m->count = count;
     m->sum = m->other = 0;
-    if (measure == GCOMP__RANGE) {
-        int32_t low[16], high[16];
-        GCOMP__F(store_words)(low, acc->low);
-        GCOMP__F(store_words)(high, acc->high);
-        gcomp__range16(low, high, m);
+    if (measure == GCOMP__RANGE) { /* the order of signed integers, turned into that of unsigned ones, for the largest */
+        uint32_t low, high;
+        low = GCOMP__F(most)(GCOMP__F(floats)(GCOMP__F(wxor)(acc->low, GCOMP__F(wsplat)(0x7fffffff))));
+        high = GCOMP__F(most)(GCOMP__F(floats)(GCOMP__F(wxor)(acc->high, GCOMP__F(wsplat)(-0x7fffffff - 1))));
+        low = low >> 31 ? low : low ^ 0x7fffffffu;
+        high = high >> 31 ? high ^ 0x80000000u : ~high;
+        m->low = gcomp__float(low);
+        m->high = gcomp__float(high);
+        low &= 0x7fffffffu;
+        high &= 0x7fffffffu;
+        m->worst = low > high ? low : high;
     } else {
         if (measure == GCOMP__L1) GCOMP__F(acc_flush)(acc);
         if (measure != GCOMP__MOST) m->sum = GCOMP__F(sum_fold)(acc->sum);
@@ -3835,8 +3908,7 @@ GCOMP__INLINE void GCOMP__F(acc_end)(GCOMP__F(acc) *acc, size_t count, int measu
     }
 }
 
-/* Adds elements to running measures. The last elements of a range: zeros behind count as nothing but in RANGE, where the first
-   element stands for them. */
+/* Adds elements to running measures; zeros behind the last ones count as nothing. */
 GCOMP__INLINE void GCOMP__F(acc_run)(GCOMP__F(acc) *acc, const float *g, const float *e, size_t count, int measure)
 {
     size_t i;
@@ -3847,15 +3919,33 @@ GCOMP__INLINE void GCOMP__F(acc_run)(GCOMP__F(acc) *acc, const float *g, const f
     if (i < count) {
         GCOMP__F(v) p = GCOMP__F(load_some)(g + i, count - i);
         if (e) p = GCOMP__F(add)(p, GCOMP__F(load_some)(e + i, count - i));
-        if (measure == GCOMP__RANGE) {
-            float f[16];
-            size_t j;
-            GCOMP__F(store)(f, p);
-            for (j = count - i; j < 16; j++) f[j] = f[0];
-            p = GCOMP__F(load)(f);
-        }
         GCOMP__F(acc_add)(acc, p, measure);
     }
+}
+
+/* The same of RANGE: zeros behind would count, so that the first element stands there. */
+GCOMP__HEAVY void GCOMP__F(acc_range)(GCOMP__F(acc) *acc, const float *g, const float *e, size_t step, size_t count)
+{
+    GCOMP__F(w) low = acc->low, high = acc->high, x;
+    size_t i;
+    for (i = 0; i + 16 <= count; i += 16, e += step) {
+        x = GCOMP__F(ordered)(GCOMP__F(words)(GCOMP__F(add)(GCOMP__F(load)(g + i), GCOMP__F(load)(e))));
+        low = GCOMP__F(wmin)(low, x);
+        high = GCOMP__F(wmax)(high, x);
+    }
+    if (i < count) {
+        float f[32];
+        size_t j;
+        for (j = 0; j < 16; j++) {
+            f[j] = g[i + (j < count - i ? j : 0)];
+            f[16 + j] = e[j < count - i ? j : 0];
+        }
+        x = GCOMP__F(ordered)(GCOMP__F(words)(GCOMP__F(add)(GCOMP__F(load)(f), GCOMP__F(load)(f + 16))));
+        low = GCOMP__F(wmin)(low, x);
+        high = GCOMP__F(wmax)(high, x);
+    }
+    acc->low = low;
+    acc->high = high;
 }
 
 GCOMP__NOINLINE void GCOMP__F(acc_any)(GCOMP__F(acc) *acc, const float *g, const float *e, size_t count, int measure)
@@ -3868,7 +3958,11 @@ GCOMP__NOINLINE void GCOMP__F(acc_any)(GCOMP__F(acc) *acc, const float *g, const
     } else if (measure == GCOMP__MOMENTS) {
         GCOMP__F(acc_run)(acc, g, e, count, GCOMP__MOMENTS);
     } else {
-        GCOMP__F(acc_run)(acc, g, e, count, GCOMP__RANGE);
+        float nothing[16];
+        size_t i;
+        for (i = 0; i < 16; i++) nothing[i] = -0.0f;
+        if (e) GCOMP__F(acc_range)(acc, g, e, 16, count);
+        else GCOMP__F(acc_range)(acc, g, nothing, 0, count);
     }
 }
 
@@ -3953,6 +4047,8 @@ GCOMP__HEAVY void GCOMP__F(encode_driver)(const gcomp__span *span, GCOMP__F(quan
     gcomp__unit u = span->given ? *span->given : job->unit;
     gcomp__measured m;
     gcomp__unit units[4]; /* of blocks `at` .. known - 1, each at its number modulo 4 */
+    /* blocks measured apart: some of them together, lest each waits for its constants */
+    const size_t together = job->form.measure == GCOMP__MOST || block > 256 ? 1 : block > 128 ? 2 : 4;
     size_t i = begin, known = block ? begin / block : 0, stop;
     GCOMP__F(acc_none)(&acc, measure);
     acc.worst = kept->worst;
@@ -3961,10 +4057,12 @@ GCOMP__HEAVY void GCOMP__F(encode_driver)(const gcomp__span *span, GCOMP__F(quan
         const size_t last = block ? gcomp__min(job->n, (i | (block - 1)) + 1) : end, at = block ? i / block : 0;
         uint8_t *code = job->codes + i / 16 * code16;
         size_t ahead = 0;
+        int lifted;
         GCOMP__F(v) inverse, lift, offset, w = GCOMP__F(splat)(0);
         stop = gcomp__min(end, last);
         if (early && !span->given) {
-            for (; known <= at; known++) {
+            const size_t ready = known > at ? known : at + together;
+            for (; known < ready && known * block < end; known++) {
                 uint32_t found = GCOMP__F(look_ahead)(span, known * block, end, &units[known & 3]);
                 acc.worst = GCOMP__F(worst)(acc.worst, GCOMP__F(splat)(gcomp__float(found)));
             }
@@ -3977,6 +4075,7 @@ GCOMP__HEAVY void GCOMP__F(encode_driver)(const gcomp__span *span, GCOMP__F(quan
         inverse = GCOMP__F(splat)(u.inverse);
         lift = GCOMP__F(splat)(u.lift);
         offset = GCOMP__F(splat)(u.offset);
+        lifted = early && gcomp__bits(u.lift) != 0x3f800000u;
         while (i < stop) { /* whole groups; then the last elements of the tensor */
             const float *from = g + (i - begin), *rest = e + (i - begin) * step, *next = g, *next_rest = e;
             const size_t groups = stop - i < 16 ? 1 : (stop - i) / 16;
@@ -4003,8 +4102,8 @@ GCOMP__HEAVY void GCOMP__F(encode_driver)(const gcomp__span *span, GCOMP__F(quan
                 }
                 if (!early) GCOMP__F(acc_add)(&acc, p, measure);
                 if (!early && measure == GCOMP__L1 && (i / 16 + k) % 16 == 15) GCOMP__F(acc_flush)(&acc);
-                if (early == 2) p = GCOMP__F(sub)(GCOMP__F(mul)(p, lift), offset);
-                else if (early && u.lift != 1.0f) p = GCOMP__F(mul)(p, lift);
+                if (lifted) p = GCOMP__F(mul)(p, lift);
+                if (early == 2) p = GCOMP__F(sub)(p, offset);
                 quant(to, early ? GCOMP__F(mul)(p, inverse) : p, &u, i + 16 * k);
             }
             if (stop - i < 16) gcomp__put_last(code, some, code16, stop - i, job->form.first_high);
@@ -5375,7 +5474,13 @@ static void gcomp__int_fit(const gcomp__form *form, const gcomp__measured *m, gc
 static void gcomp__affine_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
 {
     double low = (double)m->low, high = (double)m->high, steps = 2 * (double)form->levels + 1;
-    gcomp__step_of(u, (high - low) / steps, high - low, steps);
+    u->a = (float)((high - low) / steps);
+    if (m->worst < 227u << 23 && gcomp__bits(u->a) >= 67u << 23) { /* nothing can overflow or vanish; codes are clamped */
+        u->inverse = 1 / u->a;
+        u->lift = 1;
+    } else {
+        gcomp__step_of(u, (high - low) / steps, high - low, steps);
+    }
     u->b = (float)(low + ((double)form->levels + 1) * (double)u->a);
     if (m->worst >= 0x7f000000u) { /* differences would overflow: a quarter of everything */
         u->a = gcomp__float(gcomp__bits(u->a) - (u->a > 0 ? 2 : 0));
@@ -5632,49 +5737,54 @@ static const gcomp__method gcomp__row_naturaldither = {
 
 /* ---------------- small floats: what fp8 and mx share. Code: sign, exponent, mantissa; rounded to nearest even, saturating. */
 #if !defined(GCOMP_WITHOUT_FP8) || !defined(GCOMP_WITHOUT_MX)
-/* The code without its sign of |x| < 2^100; `mantissa` bits, exponent bias, and the largest code are constants. */
-GCOMP__INLINE GCOMP__F(w) GCOMP__F(small_float)(GCOMP__F(v) x, int mantissa, int bias, int32_t last)
+/* The code of x, of its lowest `sign_bit + 1` bits: a float is added whose last bit is the step of the code, so that the sum is
+   rounded to it; steps above the power of two, and exponents, make the code. `mantissa` bits, exponent bias and the place of the
+   sign are constants; so is `most`, the bits of the largest value, or 0 where no |x| is above it. */
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(small_float)(GCOMP__F(v) x, int mantissa, int bias, int sign_bit, int32_t most)
 {
     const int cut = 23 - mantissa, least = 128 - bias; /* exponent of the smallest normal number, biased as a float's */
-    GCOMP__F(w) b = GCOMP__F(words)(GCOMP__F(abs)(x)), e, unit, normal;
+    const int32_t steps = -(least << mantissa) & ((2 << sign_bit) - 1); /* makes that exponent count as 0; is even */
+    GCOMP__F(w) b = GCOMP__F(words)(GCOMP__F(abs)(x)), e, step, sum, sign;
+    if (most) b = GCOMP__F(wmin)(b, GCOMP__F(wsplat)(most));
     e = GCOMP__F(wmax)(GCOMP__F(wand)(b, GCOMP__F(wsplat)(0x7f800000)), GCOMP__F(wsplat)(least << 23));
-    unit = GCOMP__F(wadd)(e, GCOMP__F(wsplat)(cut << 23)); /* a float whose last bit is the step of the code: adding it rounds */
-    normal = GCOMP__F(words)(GCOMP__F(add)(GCOMP__F(floats)(b), GCOMP__F(floats)(unit)));
-    normal = GCOMP__F(wsub)(normal, unit); /* steps: 2^mantissa .. 2^(mantissa + 1), fewer below the smallest normal */
-    normal = GCOMP__F(wadd)(normal, GCOMP__F(wshr)(GCOMP__F(wsub)(e, GCOMP__F(wsplat)(least << 23)), cut));
-    return GCOMP__F(wmin)(normal, GCOMP__F(wsplat)(last));
+    step = GCOMP__F(wadd)(e, GCOMP__F(wsplat)(cut * 0x800000 + steps));
+    sum = GCOMP__F(words)(GCOMP__F(add)(GCOMP__F(floats)(b), GCOMP__F(floats)(step)));
+    sign = GCOMP__F(wand)(GCOMP__F(wshr)(GCOMP__F(words)(x), 31 - sign_bit), GCOMP__F(wsplat)(1 << sign_bit));
+    return GCOMP__F(wadd)(GCOMP__F(wadd)(sum, GCOMP__F(wshr)(e, cut)), sign);
 }
 
-/* Back: the bits as a float of a smaller exponent, then scaled; exact, subnormal or not. */
+/* Back, from a code whose sign fills the word. Of the bits as a float, y, and 2 y - 2^(1 - bias), which is right below the
+   smallest normal number, the smaller one is right; nothing on the way is a subnormal float, which would be slow. */
 GCOMP__INLINE GCOMP__F(v) GCOMP__F(from_small)(GCOMP__F(w) code, int mantissa, int bias, int sign_bit)
 {
-    GCOMP__F(w) size = GCOMP__F(wshl)(GCOMP__F(wand)(code, GCOMP__F(wsplat)((1 << sign_bit) - 1)), 23 - mantissa);
-    GCOMP__F(w) sign = GCOMP__F(wshl)(GCOMP__F(wshr)(code, sign_bit), 31);
-    GCOMP__F(v) power = GCOMP__F(floats)(GCOMP__F(wsplat)((254 - bias) << 23));
-    return GCOMP__F(mul)(GCOMP__F(floats)(GCOMP__F(wor)(size, sign)), power);
+    const int cut = 23 - mantissa;
+    GCOMP__F(w) size = GCOMP__F(wand)(GCOMP__F(wshl)(code, cut), GCOMP__F(wsplat)(((1 << sign_bit) - 1) << cut));
+    GCOMP__F(w) n = GCOMP__F(wadd)(size, GCOMP__F(wsplat)((127 - bias) << 23));
+    GCOMP__F(w) sign = GCOMP__F(wand)(code, GCOMP__F(wsplat)(-0x7fffffff - 1));
+    GCOMP__F(v) y = GCOMP__F(floats)(n), below = GCOMP__F(floats)(GCOMP__F(wsplat)((128 - bias) << 23));
+    n = GCOMP__F(wmin)(n, GCOMP__F(words)(GCOMP__F(sub)(GCOMP__F(add)(y, y), below)));
+    return GCOMP__F(floats)(GCOMP__F(wor)(n, sign));
 }
 
-#define GCOMP__SMALL_FLOAT(name, mantissa, bias, last) \
+#define GCOMP__SMALL_FLOAT(name, mantissa, bias, bits, most, put, get) \
     GCOMP__INLINE void GCOMP__F(name##_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i) \
     { \
-        GCOMP__F(w) c = GCOMP__F(small_float)(x, mantissa, bias, last); \
         (void)u; \
         (void)i; \
-        GCOMP__F(put8)(code, GCOMP__F(wor)(c, GCOMP__F(wshl)(GCOMP__F(wsar)(GCOMP__F(words)(x), 31), 7))); \
+        GCOMP__F(put)(code, GCOMP__F(small_float)(x, mantissa, bias, bits - 1, most)); \
     } \
     GCOMP__INLINE GCOMP__F(v) GCOMP__F(name##_deq)(const uint8_t *code, const gcomp__unit *u) \
     { \
-        return GCOMP__F(mul)(GCOMP__F(from_small)(GCOMP__F(get8)(code), mantissa, bias, 7), GCOMP__F(splat)(u->a)); \
+        return GCOMP__F(mul)(GCOMP__F(from_small)(GCOMP__F(get)(code), mantissa, bias, bits - 1), GCOMP__F(splat)(u->a)); \
     }
-GCOMP__SMALL_FLOAT(e4m3, 3, 7, 0x7e)
-GCOMP__SMALL_FLOAT(e5m2, 2, 15, 0x7b)
-#undef GCOMP__SMALL_FLOAT
 #endif
 
 /* >>method fp8: 8-bit floats of a block whose largest |p| becomes the largest finite one: format e4m3 (448) or e5m2 (57344).
    |p - C(p)| <= 2^-4 |p| (e5m2: 2^-3), below the smallest normal a fixed step. Micikevicius et al., 2022. */
 #ifndef GCOMP_WITHOUT_FP8
 #define GCOMP__LIST_fp8(X) X(fp8)
+GCOMP__SMALL_FLOAT(e4m3, 3, 7, 8, 0, put8, get8)
+GCOMP__SMALL_FLOAT(e5m2, 2, 15, 8, 0, put8, get8)
 GCOMP__BLOCK_ENCODE(e4m3, e4m3_quant, 16, 4, 1, GCOMP__MOST)
 GCOMP__BLOCK_DECODE(e4m3, e4m3_deq, 16, 4)
 GCOMP__BLOCK_ENCODE(e5m2, e5m2_quant, 16, 4, 1, GCOMP__MOST)
@@ -5711,75 +5821,127 @@ static const gcomp__method gcomp__row_fp8 = {
 #define GCOMP__LIST_fp8(X)
 #endif
 
-/* >>method mx: microscaling: blocks of 32 share a power of two X, as one byte (E8M0); elements are e2m1 (4 bits), e4m3, e5m2
-   or int8 (k / 64). X = 2^(floor(log2 max |p|) - largest exponent of the format); elements between the largest value and
-   twice that exponent's range saturate. OCP Microscaling Formats 1.0, 2023. */
+/* >>method mx: microscaling: blocks of 32 share a power of two X, as one byte (E8M0); elements are e2m1 (4 bits), e2m3 or e3m2
+   (6 bits), e4m3, e5m2 or int8 (k / 64). X = 2^(floor(log2 max |p|) - largest exponent of the format); elements between the
+   largest value and twice that exponent's range saturate. OCP Microscaling Formats 1.0, 2023. */
 #ifndef GCOMP_WITHOUT_MX
 #define GCOMP__LIST_mx(X) X(mx)
-GCOMP__INLINE void GCOMP__F(e2m1_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i)
+#ifndef GCOMP__MX_VALUES
+#define GCOMP__MX_VALUES
+static const int32_t gcomp__mx_values[8] = {0,          0x3f000000, 0x3f800000, 0x3fc00000, /* 0, .5, 1, 1.5 */
+                                            0x40000000, 0x40400000, 0x40800000, 0x40c00000}; /* 2, 3, 4, 6 */
+#endif
+GCOMP__SMALL_FLOAT(mx_e2m3, 3, 1, 6, 0x40f00000, put6, get6)  /* 7.5 */
+GCOMP__SMALL_FLOAT(mx_e3m2, 2, 3, 6, 0x41e00000, put6, get6)  /* 28 */
+GCOMP__SMALL_FLOAT(mx_e4m3, 3, 7, 8, 0x43e00000, put8, get8)  /* 448 */
+GCOMP__SMALL_FLOAT(mx_e5m2, 2, 15, 8, 0x47600000, put8, get8) /* 57344 */
+GCOMP__INLINE void GCOMP__F(mx_e2m1_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i)
 {
-    GCOMP__F(w) c = GCOMP__F(small_float)(x, 1, 1, 7);
     (void)u;
     (void)i;
-    GCOMP__F(put4)(code, GCOMP__F(wor)(c, GCOMP__F(wshl)(GCOMP__F(wsar)(GCOMP__F(words)(x), 31), 3)));
+    GCOMP__F(put4)(code, GCOMP__F(small_float)(x, 1, 1, 3, 0x40c00000));
 }
-GCOMP__INLINE GCOMP__F(v) GCOMP__F(e2m1_deq)(const uint8_t *code, const gcomp__unit *u)
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(mx_e2m1_deq)(const uint8_t *code, const gcomp__unit *u)
 {
-    return GCOMP__F(mul)(GCOMP__F(from_small)(GCOMP__F(get4)(code), 1, 1, 3), GCOMP__F(splat)(u->a));
+    GCOMP__F(w) c = GCOMP__F(get4)(code), sign = GCOMP__F(wand)(c, GCOMP__F(wsplat)(-0x7fffffff - 1));
+    return GCOMP__F(mul)(GCOMP__F(floats)(GCOMP__F(wor)(GCOMP__F(look)(gcomp__mx_values, c), sign)), GCOMP__F(splat)(u->a));
 }
-GCOMP__INLINE void GCOMP__F(mxint_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i)
+GCOMP__INLINE void GCOMP__F(mx_int8_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i)
 {
     GCOMP__F(w) q = GCOMP__F(nearest)(GCOMP__F(mul)(x, GCOMP__F(splat)(64)));
     (void)u;
     (void)i;
     GCOMP__F(put8)(code, GCOMP__F(wmax)(GCOMP__F(wmin)(q, GCOMP__F(wsplat)(127)), GCOMP__F(wsplat)(-127)));
 }
-GCOMP__INLINE GCOMP__F(v) GCOMP__F(mxint_deq)(const uint8_t *code, const gcomp__unit *u)
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(mx_int8_deq)(const uint8_t *code, const gcomp__unit *u)
 {
     GCOMP__F(v) q = GCOMP__F(mul)(GCOMP__F(number)(GCOMP__F(get8)(code)), GCOMP__F(splat)(1.0f / 64));
     return GCOMP__F(mul)(q, GCOMP__F(splat)(u->a));
 }
-#define GCOMP__MX(name, format, code16) \
-    GCOMP__BLOCK_ENCODE(name, format##_quant, code16, 1, 1, GCOMP__MOST) GCOMP__BLOCK_DECODE(name, format##_deq, code16, 1)
-GCOMP__MX(mx_e2m1, e2m1, 8)
-GCOMP__MX(mx_e4m3, e4m3, 16)
-GCOMP__MX(mx_e5m2, e5m2, 16)
-GCOMP__MX(mx_int8, mxint, 16)
+
+/* A tile at a time: first the scales of its blocks, then its codes, so that none waits for the scale of its own block. */
+GCOMP__HEAVY void GCOMP__F(mx_driver)(const gcomp__span *span, GCOMP__F(quant) quant, size_t code16)
+{
+    const size_t step = span->residual ? 1 : 0;
+    const float *from = span->grad, *rest = span->residual ? span->residual : span->nothing;
+    const int largest = (int)span->job->form.constant;
+    uint8_t *scale = span->job->scales + span->at / 32, *code = span->job->codes + span->at / 16 * code16, some[64];
+    GCOMP__F(acc) *acc = (GCOMP__F(acc) *)span->acc;
+    uint32_t worst = 0;
+    float p[GCOMP__TILE], inverse[GCOMP__TILE / 32];
+    size_t i, j, count;
+    for (i = 0; i < span->count; i += count) {
+        count = gcomp__min(GCOMP__TILE, span->count - i);
+        for (j = 0; j < count; j += 32, from += 32, rest += 32 * step) {
+            const size_t left = count - j;
+            const float *high = step ? rest + 16 : rest;
+            GCOMP__F(v) x, y;
+            uint32_t most;
+            int e;
+            if (left >= 32) {
+                x = GCOMP__F(add)(GCOMP__F(load)(from), GCOMP__F(load)(rest));
+                y = GCOMP__F(add)(GCOMP__F(load)(from + 16), GCOMP__F(load)(high));
+            } else {
+                x = GCOMP__F(load_sum)(from, rest, step, gcomp__min(left, 16));
+                y = GCOMP__F(load_sum)(from + 16, high, step, left < 16 ? 0 : left - 16);
+            }
+            GCOMP__F(store)(p + j, x);
+            GCOMP__F(store)(p + j + 16, y);
+            most = GCOMP__F(most)(GCOMP__F(worst)(GCOMP__F(abs)(x), y));
+            worst = most > worst ? most : worst;
+            e = (int)(most >> 23) - largest; /* biased; the exponent is floor(log2) but for subnormals */
+            e = e < 0 ? 0 : e;
+            *scale++ = (uint8_t)e;
+            inverse[j / 32] = gcomp__float(e < 254 ? (uint32_t)(254 - e) << 23 : 1u << 22);
+        }
+        for (j = 0; j + 16 <= count; j += 16, code += code16)
+            quant(code, GCOMP__F(mul)(GCOMP__F(load)(p + j), GCOMP__F(splat)(inverse[j / 32])), NULL, 0);
+        if (j < count) {
+            quant(some, GCOMP__F(mul)(GCOMP__F(load)(p + j), GCOMP__F(splat)(inverse[j / 32])), NULL, 0);
+            gcomp__put_last(code, some, code16, count - j, 0);
+        }
+    }
+    acc->worst = GCOMP__F(worst)(acc->worst, GCOMP__F(splat)(gcomp__float(worst)));
+}
+#define GCOMP__MX(name, code16) \
+    static void GCOMP__F(name##_encode)(const gcomp__span *span) \
+    { \
+        GCOMP__F(mx_driver)(span, GCOMP__F(name##_quant), code16); \
+    } \
+    GCOMP__BLOCK_DECODE(name, name##_deq, code16, 1)
+GCOMP__MX(mx_e2m1, 8)
+GCOMP__MX(mx_e4m3, 16)
+GCOMP__MX(mx_e5m2, 16)
+GCOMP__MX(mx_int8, 16)
+GCOMP__MX(mx_e2m3, 12)
+GCOMP__MX(mx_e3m2, 12)
 #undef GCOMP__MX
 static const gcomp__block_kernels GCOMP__F(mx_kernels)[] = {
     GCOMP__BLOCK_OF(mx_e2m1, mx_e2m1), GCOMP__BLOCK_OF(mx_e4m3, mx_e4m3), GCOMP__BLOCK_OF(mx_e5m2, mx_e5m2),
-    GCOMP__BLOCK_OF(mx_int8, mx_int8)};
+    GCOMP__BLOCK_OF(mx_int8, mx_int8), GCOMP__BLOCK_OF(mx_e2m3, mx_e2m3), GCOMP__BLOCK_OF(mx_e3m2, mx_e3m2)};
 #ifdef GCOMP__LAST
-static void gcomp__mx_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
-{
-    int e = (int)(m->worst >> 23) - (int)form->constant; /* biased; the exponent bits are floor(log2) but for subnormals */
-    if (e < 0) e = 0;
-    u->a = e ? gcomp__float((uint32_t)e << 23) : gcomp__float(1u << 22);
-    u->inverse = e < 254 ? gcomp__float((uint32_t)(254 - e) << 23) : gcomp__float(1u << 22);
-}
-
 static void gcomp__mx_form(const double *param, gcomp__form *form)
 {
-    static const int largest[] = {2, 8, 15, 0}, last[] = {0, 0x7e, 0x7b, 0};
+    static const int largest[] = {2, 8, 15, 0, 2, 4}, last[] = {0, 0x7e, 0x7b, 0, 0, 0};
     form->kernel = (unsigned)param[0];
-    form->code16 = param[0] == 0 ? 8 : 16;
+    form->code16 = param[0] == 0 ? 8 : param[0] < 4 ? 16 : 12;
     form->scale_bytes = 1;
     form->block = 32;
     form->early = 1;
     form->constant = (float)largest[(int)param[0]];
     form->last_code = last[(int)param[0]];
     form->check = form->last_code ? GCOMP__BYTES : GCOMP__ALL_CODES;
-    form->fit = gcomp__mx_fit;
 }
 
 static const gcomp__method gcomp__row_mx = {
     "mx", 18, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
-    {GCOMP__ONE_OF("format", 0, 3, 2, "e2m1|e4m3|e5m2|int8|"), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, gcomp__mx_form,
+    {GCOMP__ONE_OF("format", 0, 5, 3, "e2m1|e4m3|e5m2|int8|e2m3|e3m2|"), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, gcomp__mx_form,
     GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
 #endif
 #else
 #define GCOMP__LIST_mx(X)
 #endif
+#undef GCOMP__SMALL_FLOAT
 
 /* >>method eden: blocks are rotated: random signs, then a Hadamard transform. Each coordinate is then nearly normal and becomes
    the nearest of 2^bits centroids c (Lloyd, Max); back come s * H c with the signs. s = |p|^2 / <c, H p> makes <C(p), p> = |p|^2:

@@ -194,7 +194,9 @@ static const spec specs[] = {
     {"mx", MX, 18, 0, 32, 4, 2, 0, 0, 0, 1, 1, 7},
     {"mx:format=e4m3", MX, 18, 1, 32, 8, 8, 0, 0, 0, 3, 7, 0x7e},
     {"mx:format=e5m2", MX, 18, 2, 32, 8, 15, 0, 0, 0, 2, 15, 0x7b},
-    {"mx:format=int8", MX, 18, 3, 32, 8, 0, 0, 0, 0, 0, 0, 127}};
+    {"mx:format=int8", MX, 18, 3, 32, 8, 0, 0, 0, 0, 0, 0, 127},
+    {"mx:format=e2m3", MX, 18, 4, 32, 6, 2, 0, 0, 0, 3, 1, 31},
+    {"mx:format=e3m2", MX, 18, 5, 32, 6, 4, 0, 0, 0, 2, 3, 31}};
 enum { SPECS = sizeof specs / sizeof *specs };
 
 /* Code i of a stream of them; a code of 9 bits is an exponent and above it a sign, in groups of 16. */
@@ -207,6 +209,8 @@ static unsigned get_code(const spec *s, const uint8_t *codes, size_t i)
         return group[i % 16] | (unsigned)(group[16 + i % 16 / 8] >> i % 8 & 1) << 8;
     }
     if (s->bits == 16) return codes[2 * i] | (unsigned)codes[2 * i + 1] << 8;
+    if (s->bits == 6) /* may reach into the next byte */
+        return (codes[at / 8] >> at % 8 | (at % 8 > 2 ? (unsigned)codes[at / 8 + 1] << (8 - at % 8) : 0)) & 63;
     return codes[at / 8] >> (first_high ? 8 - s->bits - at % 8 : at % 8) & ((1u << s->bits) - 1);
 }
 
@@ -221,6 +225,9 @@ static void put_code(const spec *s, uint8_t *codes, size_t i, unsigned code)
     } else if (s->bits == 16) {
         codes[2 * i] = (uint8_t)code;
         codes[2 * i + 1] = (uint8_t)(code >> 8);
+    } else if (s->bits == 6) {
+        codes[at / 8] |= (uint8_t)(code << at % 8);
+        if (at % 8 > 2) codes[at / 8 + 1] |= (uint8_t)(code >> (8 - at % 8));
     } else {
         codes[at / 8] |= (uint8_t)(code << (first_high ? 8 - s->bits - at % 8 : at % 8));
     }
@@ -606,6 +613,12 @@ static void test_small_formats_have_the_values_of_their_standards(void)
     for (int i = 0; i < 8; i++) CHECK(small_value(spec_of("mx"), i) == e2m1[i]);
     CHECK(small_value(e4m3, 0x7e) == 448 && small_value(e4m3, 1) == ldexp(1, -9) && small_value(e4m3, 8) == ldexp(1, -6));
     CHECK(small_value(e5m2, 0x7b) == 57344 && small_value(e5m2, 1) == ldexp(1, -16) && small_value(e5m2, 4) == ldexp(1, -14));
+    for (int i = 0; i < 8; i++) { /* the standard names the smallest, the largest and the normal ones */
+        CHECK(small_value(spec_of("mx:format=e2m3"), i) == i / 8.0 && small_value(spec_of("mx:format=e2m3"), 24 + i) == 4 + i / 2.0);
+        CHECK(small_value(spec_of("mx:format=e3m2"), i) == (i < 4 ? i / 16.0 : (4 + i % 4) / 16.0));
+    }
+    CHECK(small_value(spec_of("mx:format=e3m2"), 31) == 28 && small_value(spec_of("mx:format=e3m2"), 12) == 1);
+    CHECK(small_value(spec_of("mx:format=e2m3"), 31) == 7.5 && small_value(spec_of("mx:format=e2m3"), 8) == 1);
     CHECK(small_value(e4m3, 0x38) == 1 && small_value(e5m2, 0x3c) == 1);
 }
 
@@ -617,6 +630,8 @@ static void test_every_code_of_the_small_formats_decodes_or_is_refused(void)
     check_codes("mx:format=e4m3", 0x7e);
     check_codes("mx:format=e5m2", 0x7b);
     check_codes("mx:format=int8", 0);
+    check_codes("mx:format=e2m3", 31);
+    check_codes("mx:format=e3m2", 31);
 }
 
 static void test_scales_that_are_no_number_are_refused(void)
@@ -684,6 +699,8 @@ static void test_small_formats_round_to_the_nearest_value_and_to_even(void)
     check_rounding("mx:format=e4m3");
     check_rounding("mx:format=e5m2");
     check_rounding("mx:format=int8");
+    check_rounding("mx:format=e2m3");
+    check_rounding("mx:format=e3m2");
 }
 
 /* ---------------- unbiased methods */
@@ -876,7 +893,8 @@ static void test_rounding_loses_at_most_half_a_step(void)
 {
     static const char *const texts[] = {"int", "int:bits=4,block=16", "int:bits=2,block=tensor", "int:range=affine,block=2048",
                                         "int:range=affine,bits=4,block=tensor", "fp8", "fp8:block=16",
-                                        "fp8:format=e5m2,block=tensor", "mx:format=e4m3", "mx:format=e5m2"};
+                                        "fp8:format=e5m2,block=tensor", "mx:format=e4m3", "mx:format=e5m2",
+                                        "mx:format=e2m3", "mx:format=e3m2"};
     for (size_t t = 0; t < sizeof texts / sizeof *texts; t++)
         for (int shape = 0; shape < SHAPES; shape++) {
             const spec *s = spec_of(texts[t]);
@@ -998,7 +1016,9 @@ static const known errors[] = {{"signnorm:block=tensor", 0.4042, 0.5858, 0.0001}
                                {"int:bits=4,range=affine,block=512,rounding=stochastic", 0.0275, 0.0565, 0.0001},
                                {"mx", 0.0133, 0.0161, 0.0001},
                                {"mx:format=e4m3", 8.7e-4, 1.0e-3, 0.5e-4},
-                               {"mx:format=e5m2", 2.9e-3, 3.0e-3, 0.5e-4}};
+                               {"mx:format=e5m2", 2.9e-3, 3.0e-3, 0.5e-4},
+                               {"mx:format=e2m3", 8.0e-4, 9.3e-4, 0.1e-4},
+                               {"mx:format=e3m2", 2.9e-3, 3.0e-3, 0.5e-4}};
 
 static void test_errors_on_normal_and_laplace_numbers_are_the_known_ones(void)
 {
@@ -1036,7 +1056,8 @@ static void test_texts_are_read_and_printed_shortest(void)
         {"int:bits=8,block=128,rounding=nearest,range=symmetric", "int"}, {"int:range=affine,bits=2", "int:bits=2,range=affine"},
         {"int:rounding=stochastic,block=65536,bits=4", "int:bits=4,block=65536,rounding=stochastic"}, {"fp8:format=e4m3", "fp8"},
         {"fp8:block=16,format=e5m2", "fp8:format=e5m2,block=16"}, {"mx:format=e2m1", "mx"}, {"mx:format=int8", "mx:format=int8"},
-        {"mx:format=e5m2", "mx:format=e5m2"}, {"topk:density=0.1+natural", "topk:density=0.1+natural"},
+        {"mx:format=e5m2", "mx:format=e5m2"},
+        {"mx:format=e2m3", "mx:format=e2m3"}, {"mx:format=e3m2", "mx:format=e3m2"}, {"topk:density=0.1+natural", "topk:density=0.1+natural"},
         {"topk+int:bits=8,block=64", "topk+int:block=64"}};
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         char text[100];
@@ -1090,7 +1111,7 @@ static void test_bad_values_are_refused_with_a_sentence(void)
         {"naturaldither:levels=101", "naturaldither levels cannot be '101': it takes a whole number from 1 to 100"},
         {"natural:levels=1", "natural has no parameter 'levels'"},
         {"fp8:format=e3m4", "fp8 format cannot be 'e3m4': it takes e4m3 or e5m2"},
-        {"mx:format=e3m2", "mx format cannot be 'e3m2': it takes e2m1 or e4m3 or e5m2 or int8"},
+        {"mx:format=e3m4", "mx format cannot be 'e3m4': it takes e2m1 or e4m3 or e5m2 or int8 or e2m3 or e3m2"},
         {"mx:block=32", "mx has no parameter 'block'"},
         {"qsgd+natural", "only a sparse method takes another behind a plus, not 'qsgd'"}};
     static const char *const thresholds[] = {"twobit:threshold=0", "twobit:threshold=-0.5", "twobit:threshold=nan",
