@@ -116,6 +116,10 @@
      (world + 1) * gcomp_bound; for what is summed, a copy of it. All is reserved by gcomp_prepare or in the first exchange;
      no later call allocates. The codec layer allocates nothing, ever.
 
+   ALIGNMENT
+     Pointers to float (y, residual, gradients of type float) are aligned as C wants them, to 4 bytes. What is passed as void * or
+     bytes (payloads, scratch, gradients of the codec layer) may stand anywhere.
+
    THREADS
      None of its own. Distinct objects may be used from distinct threads at once; one object by one thread at a time; codec
      functions from any. A gcomp_parallel callback (OpenMP, a pool, a job system) speeds up the kernels: work is cut into
@@ -136,6 +140,8 @@
      - With loss scaling pass scale = 1/loss_scale in gcomp_step, so that residuals stay in one unit when it changes; on
        GCOMP_NOT_FINITE skip the optimizer and lower the loss scale: all workers see the same result.
      - Trainers that update in place can exchange weight differences (w - w at the last exchange) every few samples.
+     - Whoever wraps a gcomp_comm to count or delay must wrap all of its callbacks: an allreduce_max that is left out is replaced
+       by a gather through allgather, and allreduce_dtypes that is left out refuses codecs.
      - On a fast link, do not compress: make demo prints the break-even for a real model on your machine.
 
    WIRE FORMAT, version 1. Little endian; bit streams fill each byte from bit 0; all reserved and padding bits are zero and
@@ -159,8 +165,8 @@
      onebit    7   word B; two floats a block, the mean of p >= 0 and that of p < 0; then n bits, 1: the second
      signnorm  8   as sign
      vote      9   n bits, 1: negative; no scale
-     twobit   10   word: the threshold t as a float; n codes of 2 bits, the first in the highest bits of its byte: 11 is t,
-                   10 is -t, 00 is 0; 01 is refused
+     twobit   10   word: the threshold t as a float, or 0: then it follows (n = 0: none); n codes of 2 bits, the first in the
+                   highest bits of its byte: 11 is t, 10 is -t, 00 is 0; 01 is refused
      threshold1 11 word: the threshold as a float; n bits, the first in the highest bit of its byte: 1 is 1, 0 is -1
      terngrad 12   word B; a float s a block, then n codes q of 2 bits, two's complement: s * q
      qsgd     13   word: levels (15 bits), B (5); a float d a block, then n codes q, two's complement in 2, 4, 8 or 16 bits, the
@@ -400,7 +406,8 @@ typedef struct gcomp_info {
 #define GCOMP_BOUND(n) (5 * (size_t)(n) + 128)
 #define GCOMP_SCRATCH(n) (14 * (size_t)(n) + 65536)
 
-/* Reads a codec from text: method[:name=value[,name=value]...][+value method[:...]], as "topk:density=0.01+fp16".
+/* Reads a codec from text: method[:name=value[,name=value]...][+value method[:...]], as "topk:density=0.01+fp16". "dither" is
+   another name of qsgd, and printed as that.
    Unnamed parameters get their published defaults. A codec keeps the text form's value exactly.
      why[why_capacity]  out  a sentence naming the culprit on error, cut to fit and ended by 0; may be NULL
    Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_BAD_CODEC. On error *codec is unchanged. */
@@ -1331,14 +1338,15 @@ enum {
     GCOMP__WORKSPACE = 256        /* encodes only with scratch memory */
 };
 
-/* Kinds of parameters. BLOCK: a power of two, or "tensor" (0). CHOICE: the number of a name in `choices`. */
-enum { GCOMP__REAL, GCOMP__WHOLE, GCOMP__BLOCK, GCOMP__CHOICE };
+/* Kinds of parameters. BLOCK: a power of two, or "tensor" (0). CHOICE: the number of a name in `choices`. AUTO: a number, or
+   "auto" (0). */
+enum { GCOMP__REAL, GCOMP__WHOLE, GCOMP__BLOCK, GCOMP__CHOICE, GCOMP__AUTO };
 
 typedef struct gcomp__param {
     const char *name;
     int kind;
     double initial, low, high;
-    int bits;            /* of the payload's parameter word; 0: it does not travel. BLOCK as logarithm, REAL as float (32) */
+    int bits;            /* of the payload's parameter word; 0: it does not travel. BLOCK as logarithm, REAL, AUTO as float (32) */
     const char *choices; /* names, each ended by a bar */
 } gcomp__param;
 
@@ -1492,6 +1500,7 @@ struct gcomp__method {
     void (*commit)(gcomp__work *work);
     void (*adapt)(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags); /* NULL, or changes them by the parameters */
     const char *(*misfit)(const gcomp_codec *codec, size_t world); /* NULL, or a sentence on why so many workers cannot use it */
+    const char *(*refuse)(const double *param, int values); /* the same on parameters that do not go together, or not as values */
 };
 
 /* One instruction set: its kernels, those of the methods in the order of the table. */
@@ -4630,7 +4639,7 @@ static uint32_t gcomp__pack(const gcomp__method *m, const double *param)
     for (i = 0; i < 4; i++) {
         const gcomp__param *p = &m->param[i];
         if (!p->name || !p->bits) continue;
-        if (p->kind == GCOMP__REAL) word |= (uint64_t)gcomp__bits((float)param[i]) << at;
+        if (p->kind == GCOMP__REAL || p->kind == GCOMP__AUTO) word |= (uint64_t)gcomp__bits((float)param[i]) << at;
         else if (p->kind == GCOMP__BLOCK) word |= (uint64_t)gcomp__log2((size_t)param[i]) << at;
         else word |= (uint64_t)param[i] << at;
         at += p->bits;
@@ -4644,10 +4653,11 @@ static gcomp_result gcomp__unpack(const gcomp__method *m, uint32_t word, double 
     for (i = 0; i < 4; i++) {
         const gcomp__param *p = &m->param[i];
         uint32_t field = p->bits < 32 ? word & ((1u << p->bits) - 1) : word;
+        const int number = p->kind == GCOMP__REAL || p->kind == GCOMP__AUTO;
         param[i] = p->initial;
         if (!p->name || !p->bits) continue;
-        if (p->kind == GCOMP__REAL && (field & 0x7fffffffu) >= 0x7f800000u) return GCOMP_CORRUPT;
-        param[i] = p->kind == GCOMP__REAL    ? gcomp__short_decimal(gcomp__float(field))
+        if (number && ((field & 0x7fffffffu) >= 0x7f800000u || field == 0x80000000u)) return GCOMP_CORRUPT;
+        param[i] = number                    ? gcomp__short_decimal(gcomp__float(field))
                    : p->kind == GCOMP__BLOCK ? (field ? (double)((uint64_t)1 << field) : 0)
                                              : (double)field;
         if (!gcomp__in_range(p, param[i])) return GCOMP_CORRUPT;
@@ -4753,7 +4763,11 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     if (job.form.stochastic) job.unit.words = gcomp__stream(in->key.own, GCOMP__PURPOSE_ROUND);
     if (call->parallel.run && call->scratch_bytes / sizeof(gcomp__measured) >= gcomp__chunks(n))
         job.part = (gcomp__measured *)(void *)call->scratch;
-    if (call->shared && n) {
+    if (call->shared && n && !job.form.levels) { /* a constant of the tensor, found before */
+        job.unit.a = job.unit.constant = *call->shared;
+        gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
+        job.given = 1;
+    } else if (call->shared && n) {
         gcomp__step_of(&job.unit, *call->shared, (double)*call->shared * job.form.levels, job.form.levels);
         gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
         job.given = 1;
@@ -4915,7 +4929,8 @@ static void gcomp__block_decode(const gcomp__call *call, const gcomp__sink *sink
 
 #define GCOMP__BLOCK_FUNCTIONS \
     gcomp__block_bound, gcomp__block_scratch, gcomp__block_encode, gcomp__block_open, gcomp__block_check, gcomp__block_decode
-#define GCOMP__NO_SUMS NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+#define GCOMP__NEVER_SUMS NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL /* `refuse` comes behind it */
+#define GCOMP__NO_SUMS GCOMP__NEVER_SUMS, NULL
 /* Parameters of a row: name, default, smallest, largest, bits in the payload's parameter word. */
 #define GCOMP__NONE {NULL, 0, 0, 0, 0, 0, NULL}
 #define GCOMP__NO_PARAMS {GCOMP__NONE, GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}
@@ -5004,7 +5019,7 @@ static void gcomp__none_form(const double *param, gcomp__form *form)
 static const gcomp__method gcomp__row_none = {
     "none", 1, GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT | GCOMP__VALUES, {GCOMP__SUM, 0, 0}, GCOMP__NO_PARAMS,
     gcomp__none_form, GCOMP__BLOCK_FUNCTIONS,
-    gcomp__none_sum_count, NULL, NULL, NULL, gcomp__none_make, gcomp__none_commit, NULL, NULL};
+    gcomp__none_sum_count, NULL, NULL, NULL, gcomp__none_make, gcomp__none_commit, NULL, NULL, NULL};
 #endif
 
 /* >>method fp16: IEEE binary16, nearest even, saturating at 65504; what is lost stays in the residual. */
@@ -5189,6 +5204,8 @@ static const gcomp__method gcomp__row_onebit = {
 
 /* >>method twobit: +t for p >= t, -t for p <= -t, else 0; codes 11, 10, 00, the first element in the highest bits of a byte:
    byte for byte what MXNet's kvstore packs. At most t of an element is sent a step; needs error feedback.
+   threshold=auto: the t with the least |p - C(p)|^2, or with rate > 0 the one that so large a part of the elements reaches, both
+   as an evenly spread sample of n / 64 elements (4096 at least, all of fewer) sees it. Then t comes before the codes.
    Strom, Interspeech 2015; apache/mxnet gradient_compression. */
 #ifndef GCOMP_WITHOUT_TWOBIT
 #define GCOMP__LIST_twobit(X) X(twobit)
@@ -5199,14 +5216,26 @@ GCOMP__INLINE void GCOMP__F(twobit_quant)(uint8_t *code, GCOMP__F(v) p, const gc
     (void)i; /* -1 and -2 are the codes 11 and 10 */
     GCOMP__F(put2)(code, GCOMP__F(wand)(fires, GCOMP__F(wsub)(GCOMP__F(wsar)(b, 31), GCOMP__F(wsplat)(1))), 1);
 }
-GCOMP__INLINE GCOMP__F(v) GCOMP__F(twobit_deq)(const uint8_t *code, const gcomp__unit *u)
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(twobit_value)(const uint8_t *code, float threshold)
 {
     GCOMP__F(w) c = GCOMP__F(get2)(code, 1), sign = GCOMP__F(wshl)(GCOMP__F(wadd)(c, GCOMP__F(wsplat)(1)), 31);
-    GCOMP__F(w) t = GCOMP__F(wsplat)((int32_t)gcomp__bits(u->constant)), zero = GCOMP__F(wsplat)(0);
+    GCOMP__F(w) t = GCOMP__F(wsplat)((int32_t)gcomp__bits(threshold)), zero = GCOMP__F(wsplat)(0);
     GCOMP__F(w) bad = GCOMP__F(wgt)(c, zero); /* 01 is no code: not a number, which the check finds */
     return GCOMP__F(floats)(GCOMP__F(wor)(GCOMP__F(wand)(GCOMP__F(wxor)(t, sign), GCOMP__F(wsar)(c, 31)), bad));
 }
-GCOMP__BLOCK_METHOD(twobit, 4, 0, 0, GCOMP__MOST)
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(twobit_deq)(const uint8_t *code, const gcomp__unit *u)
+{
+    return GCOMP__F(twobit_value)(code, u->constant);
+}
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(twobit_auto_deq)(const uint8_t *code, const gcomp__unit *u)
+{
+    return GCOMP__F(twobit_value)(code, u->a);
+}
+GCOMP__BLOCK_ENCODE(twobit, twobit_quant, 4, 0, 0, GCOMP__MOST)
+GCOMP__BLOCK_DECODE(twobit, twobit_deq, 4, 0)
+GCOMP__BLOCK_DECODE(twobit_auto, twobit_auto_deq, 4, 4)
+static const gcomp__block_kernels GCOMP__F(twobit_kernels)[] = {GCOMP__BLOCK_OF(twobit, twobit),
+                                                                GCOMP__BLOCK_OF(twobit, twobit_auto)};
 #ifdef GCOMP__LAST
 static void gcomp__twobit_form(const double *param, gcomp__form *form)
 {
@@ -5214,19 +5243,111 @@ static void gcomp__twobit_form(const double *param, gcomp__form *form)
     form->check = GCOMP__PAIRS;
     form->first_high = 1;
     form->constant = (float)param[0];
+    if (param[0] != 0) return;
+    form->kernel = 1;
+    form->scale_bytes = 4;
+    form->early = 1;
+}
+
+enum { GCOMP__TWOBIT_BINS = 512 };
+
+/* How many groups of 16 are looked at. */
+static size_t gcomp__twobit_groups(size_t n)
+{
+    return n <= 4096 ? n / 16 + (n % 16 != 0) : gcomp__min(gcomp__max(n / 64, 4096), 65536) / 16;
+}
+
+/* Counts keys (bits of |p|) of a sample: bin (key - base) >> shift of those from base on, the last bin for all above. */
+static void gcomp__twobit_count(const gcomp__call *call, const gcomp_input *in, size_t n, uint32_t base, unsigned shift,
+                                uint32_t *bins)
+{
+    const size_t groups = gcomp__twobit_groups(n), apart = n <= 4096 ? 16 : n / groups;
+    const uint32_t room = (uint32_t)gcomp__min(apart - 15, 1u << 20);
+    size_t i, j, count;
+    float p[16];
+    memset(bins, 0, 4 * GCOMP__TWOBIT_BINS);
+    for (i = 0; i < groups; i++) { /* not quite evenly, lest they meet columns */
+        const size_t at = i * apart + ((uint32_t)i * 2654435761u >> 7) % room;
+        gcomp_input some = *in;
+        count = gcomp__min(16, n - at);
+        some.grad = (const uint8_t *)in->grad + at * gcomp__dtype_bytes(in->dtype);
+        if (in->residual) some.residual = in->residual + at;
+        (void)call->set->common->scale_copy(p, &some, 0, count, 1);
+        for (j = 0; j < count; j++) {
+            uint32_t key = gcomp__bits(p[j]) & 0x7fffffffu, bin = (key - base) >> shift;
+            if (key && key < 0x7f800000u && key >= base) bins[bin < GCOMP__TWOBIT_BINS ? bin : GCOMP__TWOBIT_BINS - 1]++;
+        }
+    }
+}
+
+/* By rate: first the octave, then one of its 512 parts. By error: of 16 parts of each of the 32 largest octaves the one whose
+   lower edge t takes most away: 2 t sum|p| - t^2 count of what reaches it. Counts alone decide: the bits are the same on all. */
+static float gcomp__twobit_find(const gcomp__call *call, const gcomp_input *in, size_t n, double rate)
+{
+    const unsigned shift = rate > 0 ? 14 : 19;
+    uint32_t bins[GCOMP__TWOBIT_BINS], octave, base, edge, best = 0;
+    double count = 0, sum = 0, most = 0, wanted = rate * (double)gcomp__min(n, 16 * gcomp__twobit_groups(n));
+    int b;
+    gcomp__twobit_count(call, in, n, 0, 23, bins);
+    for (octave = 0; octave < 255; octave++) count += bins[octave];
+    if (count == 0) return 1; /* all zero */
+    wanted = wanted < count ? wanted : count;
+    for (octave = 254; !bins[octave]; octave--) {}
+    for (count = 0; rate > 0 && count + bins[octave] < wanted; octave--) count += bins[octave];
+    base = rate > 0 ? octave << 23 : octave > 31 ? (octave - 31) << 23 : 0;
+    gcomp__twobit_count(call, in, n, base, shift, bins);
+    for (b = GCOMP__TWOBIT_BINS - 1, count = 0; b >= 0; b--) {
+        double low, high, gain;
+        if (!bins[b]) continue;
+        edge = base + ((uint32_t)b << shift);
+        count += bins[b];
+        if (rate > 0) {
+            best = edge;
+            if (count >= wanted) break;
+            continue;
+        }
+        low = (double)gcomp__float(edge);
+        high = (double)gcomp__float(edge + (1u << shift) - 1);
+        sum += bins[b] * (low + high) / 2;
+        GCOMP__PIN_SUM(sum);
+        gain = low * (2 * sum - low * count);
+        if (gain > most) best = edge;
+        if (gain > most) most = gain;
+    }
+    return gcomp__float(best ? best : 1);
+}
+
+static gcomp_result gcomp__twobit_encode(const gcomp__call *call, const gcomp_codec *codec, const gcomp_input *in, size_t n,
+                                         uint8_t *body, size_t capacity, size_t *bytes)
+{
+    gcomp__call with = *call;
+    float threshold;
+    if (codec->param[0] == 0 && n) {
+        threshold = gcomp__twobit_find(call, in, n, codec->param[1]);
+        with.shared = &threshold;
+    }
+    return gcomp__block_encode(&with, codec, in, n, body, capacity, bytes);
+}
+
+static const char *gcomp__twobit_refuse(const double *param, int values)
+{
+    (void)values;
+    return param[0] != 0 && param[1] != 0 ? "twobit:rate finds a threshold: it goes with threshold=auto" : NULL;
 }
 
 static const gcomp__method gcomp__row_twobit = {
     "twobit", 10, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
-    {GCOMP__NUMBER("threshold", 0.5, 1e-22, 1e22, 32), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, gcomp__twobit_form,
-    GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
+    {{"threshold", GCOMP__AUTO, 0.5, 1e-22, 1e22, 32, NULL}, GCOMP__NUMBER("rate", 0, 0, 1, 0), GCOMP__NONE, GCOMP__NONE},
+    gcomp__twobit_form, gcomp__block_bound, gcomp__block_scratch, gcomp__twobit_encode, gcomp__block_open, gcomp__block_check,
+    gcomp__block_decode, GCOMP__NEVER_SUMS, gcomp__twobit_refuse};
 #endif
 #else
 #define GCOMP__LIST_twobit(X)
 #endif
 
 /* >>method threshold1: MXNet's 1 bit: +1 for p > t, else -1; the first element in the highest bit of a byte. The value is 1
-   whatever the threshold is: use it where gradients are of that size, with error feedback. apache/mxnet gradient_compression. */
+   whatever the threshold is: use it where gradients are of that size, with error feedback. No threshold is found for it: 0 is
+   the one of least error, always. apache/mxnet gradient_compression. */
 #ifndef GCOMP_WITHOUT_THRESHOLD1
 #define GCOMP__LIST_threshold1(X) X(threshold1)
 GCOMP__INLINE void GCOMP__F(threshold1_quant)(uint8_t *code, GCOMP__F(v) p, const gcomp__unit *u, size_t i)
@@ -5611,11 +5732,17 @@ static const char *gcomp__terngrad_misfit(const gcomp_codec *codec, size_t world
     return codec->param[2] != 0 && codec->param[1] != 0 ? "terngrad:share=1 shares one scale: it takes block=tensor" : NULL;
 }
 
+static const char *gcomp__terngrad_refuse(const double *param, int values)
+{
+    return values && param[2] != 0 ? "terngrad:share=1 shares the scale of a tensor, not that of a sparse method's values" : NULL;
+}
+
 static const gcomp__method gcomp__row_terngrad = {
     "terngrad", 12, GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
     {GCOMP__NUMBER("clip", 2.5, 0, 1e6, 0), GCOMP__BLOCKS("block", 0), GCOMP__COUNT("share", 0, 0, 1, 0), GCOMP__NONE},
     gcomp__terngrad_form, GCOMP__BLOCK_FUNCTIONS,
-    gcomp__shared_count, NULL, NULL, NULL, gcomp__terngrad_make, NULL, gcomp__terngrad_adapt, gcomp__terngrad_misfit};
+    gcomp__shared_count, NULL, NULL, NULL, gcomp__terngrad_make, NULL, gcomp__terngrad_adapt, gcomp__terngrad_misfit,
+    gcomp__terngrad_refuse};
 #endif
 #else
 #define GCOMP__LIST_terngrad(X)
@@ -6603,6 +6730,7 @@ static gcomp_result gcomp__topk_encode(const gcomp__call *call, const gcomp_code
                                        uint8_t *body, size_t capacity, size_t *bytes)
 {
     gcomp_codec value = gcomp__value_codec(codec);
+    const gcomp__method *value_method = gcomp__method_of(value.method);
     size_t k = gcomp__topk_k(codec, n), room, index_bytes = 0, value_bytes = 0;
     uint32_t *bins = (uint32_t *)(void *)call->scratch;
     gcomp__topk_job job;
@@ -6632,7 +6760,7 @@ static gcomp_result gcomp__topk_encode(const gcomp__call *call, const gcomp_code
     inner.kernels = gcomp__kernels_of(call->set, gcomp__method_of(value.method));
     inner.scratch_bytes = 0;
     GCOMP__TRY(
-        gcomp__block_encode(&inner, &value, &values, k, body + 9 + index_bytes, capacity - 9 - index_bytes, &value_bytes));
+        value_method->encode(&inner, &value, &values, k, body + 9 + index_bytes, capacity - 9 - index_bytes, &value_bytes));
     *bytes = 9 + index_bytes + value_bytes;
     return GCOMP_OK;
 }
@@ -7155,7 +7283,7 @@ static const gcomp__method gcomp__row_powersgd = {
     "powersgd", 6, GCOMP__FEEDBACK | GCOMP__CONSERVES_MEAN, {GCOMP__SUM, GCOMP__SUM, 0},
     {GCOMP__COUNT("rank", 4, 1, 64, 0), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
     gcomp__powersgd_sum_count, gcomp__powersgd_state_floats, gcomp__powersgd_state_floats, gcomp__powersgd_gains,
-    gcomp__powersgd_make, gcomp__powersgd_commit, NULL, NULL};
+    gcomp__powersgd_make, gcomp__powersgd_commit, NULL, NULL, NULL};
 #endif
 #else
 #define GCOMP__LIST_powersgd(X)
@@ -7399,7 +7527,7 @@ static const gcomp__method gcomp__row_intsum = {
     {GCOMP__ONE_OF("bits", 0, 2, 0, "8|16|32|"), GCOMP__ONE_OF("rounding", 0, 1, 0, "stochastic|nearest|"), GCOMP__NONE,
      GCOMP__NONE}, NULL, NULL, gcomp__block_scratch, NULL, NULL, NULL, NULL,
     gcomp__shared_count, NULL, gcomp__intsum_local, NULL, gcomp__intsum_make, gcomp__intsum_commit,
-    gcomp__intsum_adapt, gcomp__intsum_misfit};
+    gcomp__intsum_adapt, gcomp__intsum_misfit, NULL};
 #endif
 #else
 #define GCOMP__LIST_intsum(X)
@@ -7554,9 +7682,9 @@ static int gcomp__same(const char *name, const char *s, size_t length)
 
 static int gcomp__in_range(const gcomp__param *p, double v)
 {
-    if (p->kind == GCOMP__BLOCK && v == 0) return 1;
+    if ((p->kind == GCOMP__BLOCK || p->kind == GCOMP__AUTO) && v == 0) return 1;
     if (!(v >= p->low && v <= p->high)) return 0;
-    if (p->kind == GCOMP__REAL) return 1;
+    if (p->kind == GCOMP__REAL || p->kind == GCOMP__AUTO) return 1;
     if (v != (double)(uint64_t)v) return 0;
     return p->kind != GCOMP__BLOCK || ((uint64_t)v & ((uint64_t)v - 1)) == 0;
 }
@@ -7609,6 +7737,7 @@ static gcomp_result gcomp__bad_value(gcomp__text *why, const gcomp__method *m, c
     }
     gcomp__say(why, p->kind == GCOMP__REAL    ? "a number from "
                     : p->kind == GCOMP__WHOLE ? "a whole number from "
+                    : p->kind == GCOMP__AUTO  ? "'auto' or a number from "
                                               : "'tensor' or a power of two from ");
     gcomp__say_decimal(why, p->low);
     gcomp__say(why, " to ");
@@ -7638,7 +7767,8 @@ static gcomp_result gcomp__parse_params(const gcomp__method *m, const char **tex
             if ((value[value_length] == 'e' || value[value_length] == 'E') && value[value_length + 1] == '+') value_length++;
             value_length++;
         }
-        if (m->param[i].kind == GCOMP__BLOCK && gcomp__same("tensor", value, value_length)) {
+        if ((m->param[i].kind == GCOMP__BLOCK && gcomp__same("tensor", value, value_length)) ||
+            (m->param[i].kind == GCOMP__AUTO && gcomp__same("auto", value, value_length))) {
             end = value + value_length;
         } else if (m->param[i].kind == GCOMP__CHOICE) {
             int choice = gcomp__choose(&m->param[i], value, value_length);
@@ -7648,7 +7778,7 @@ static gcomp_result gcomp__parse_params(const gcomp__method *m, const char **tex
         } else {
             end = gcomp__read_number(value, &v);
             if (end != value + value_length || !gcomp__in_range(&m->param[i], v) ||
-                (m->param[i].kind == GCOMP__BLOCK && v == 0))
+                ((m->param[i].kind == GCOMP__BLOCK || m->param[i].kind == GCOMP__AUTO) && v == 0))
                 return gcomp__bad_value(why, m, &m->param[i], value, value_length);
         }
         param[i] = v;
@@ -7658,12 +7788,22 @@ static gcomp_result gcomp__parse_params(const gcomp__method *m, const char **tex
     return GCOMP_OK;
 }
 
+/* Other names of methods, which are read and never printed. */
+static const char *const gcomp__aliases[][2] = {{"dither", "qsgd"}};
+
 GCOMP__NOINLINE gcomp_result gcomp__parse_method(const gcomp__method **method, const char **text, double *param,
                                                  gcomp__text *why)
 {
     const char *s = *text;
-    size_t length = gcomp__word(s), i;
-    for (i = 0; gcomp__methods[i] && !gcomp__same(gcomp__methods[i]->name, s, length); i++) {}
+    const size_t length = gcomp__word(s);
+    const char *name = s;
+    size_t known = length, i;
+    for (i = 0; i < sizeof gcomp__aliases / sizeof gcomp__aliases[0]; i++) {
+        if (!gcomp__same(gcomp__aliases[i][0], s, length)) continue;
+        name = gcomp__aliases[i][1];
+        known = strlen(name);
+    }
+    for (i = 0; gcomp__methods[i] && !gcomp__same(gcomp__methods[i]->name, name, known); i++) {}
     *method = gcomp__methods[i];
     if (!*method) {
         gcomp__bad_text(why, "no method ", s, length ? length : strlen(s), "; there are:");
@@ -7681,6 +7821,12 @@ GCOMP__NOINLINE gcomp_result gcomp__parse_method(const gcomp__method **method, c
     }
     *text = s;
     return GCOMP_OK;
+}
+
+/* NULL, or why parameters do not go together. */
+static const char *gcomp__refusal(const gcomp__method *m, const double *param, int values)
+{
+    return m->refuse ? m->refuse(param, values) : NULL;
 }
 
 GCOMP_API gcomp_result gcomp_codec_parse(gcomp_codec *codec, const char *text, char *why_buffer, size_t why_capacity)
@@ -7711,6 +7857,11 @@ GCOMP_API gcomp_result gcomp_codec_parse(gcomp_codec *codec, const char *text, c
         }
     }
     if (result == GCOMP_OK && *text) result = gcomp__bad_text(&why, "cannot read ", text, strlen(text), " at the end");
+    if (result == GCOMP_OK) {
+        const char *reason = gcomp__refusal(method, made.param, 0);
+        if (!reason && value) reason = gcomp__refusal(value, made.value_param, 1);
+        if (reason) result = (gcomp__say(&why, reason), GCOMP_BAD_CODEC);
+    }
     gcomp__fp_leave(mode);
     if (result != GCOMP_OK) return result;
     made.method = method->wire;
@@ -7735,6 +7886,7 @@ GCOMP__NOINLINE void gcomp__say_method(gcomp__text *t, const gcomp__method *m, c
             const char *name = gcomp__choice(&m->param[i], (int)param[i], &length);
             gcomp__say_some(t, name, length);
         } else if (m->param[i].kind == GCOMP__BLOCK && param[i] == 0) gcomp__say(t, "tensor");
+        else if (m->param[i].kind == GCOMP__AUTO && param[i] == 0) gcomp__say(t, "auto");
         else gcomp__say_decimal(t, param[i]);
     }
 }
@@ -7755,6 +7907,7 @@ static const gcomp__method *gcomp__valid(const gcomp_codec *codec)
         if (m->param[i].name && !gcomp__in_range(&m->param[i], codec->param[i])) return NULL;
         if (v && v->param[i].name && !gcomp__in_range(&v->param[i], codec->value_param[i])) return NULL;
     }
+    if (gcomp__refusal(m, codec->param, 0) || (v && gcomp__refusal(v, codec->value_param, 1))) return NULL;
     return m;
 }
 

@@ -16,6 +16,8 @@
     {"onebit", 0x20898c7c46f05c92u},
     {"vote", 0x4437dbe10d03e44bu},
     {"twobit", 0x5568c1b55bc2cdd6u},
+    {"twobit:threshold=auto", 0xd7c14412f47f67f5u},
+    {"twobit:threshold=auto,rate=0.05", 0xe2b6d9d39d728febu},
     {"threshold1", 0xc07d3221d799dabbu},
     {"terngrad", 0x6e670913eeaef0b9u},
     {"terngrad:clip=0,block=128", 0x28c44f91ea09aafdu},

@@ -21,7 +21,7 @@ static const char *const variants[] = {"sign:block=tensor", "sign:block=16", "to
                                        "topk:density=1+bf16", "onebit:block=16", "terngrad:clip=0,block=16", "qsgd:levels=1000",
                                        "qsgd:levels=1,bucket=tensor", "naturaldither:levels=9,norm=l2", "int:bits=4,block=16",
                                        "int:range=affine,rounding=stochastic", "int:range=affine,bits=2,block=tensor",
-                                       "fp8:format=e5m2,block=tensor", "mx:format=e4m3", "mx:format=int8", "mx:format=e2m3",
+                                       "fp8:format=e5m2,block=tensor", "mx:format=e4m3", "mx:format=int8", "mx:format=e2m3", "twobit:threshold=auto,rate=0.1",
                                        "topk:density=0.1+natural"};
 
 typedef struct named {

@@ -538,6 +538,83 @@ static void test_twobit_packs_as_mxnet_does(void)
     }
 }
 
+/* What is lost with the threshold t. */
+static double lost_with(double t, size_t n)
+{
+    double lost = 0;
+    for (size_t i = 0; i < n; i++) {
+        double off = fabs((double)p[i]) >= t ? fabs((double)p[i]) - t : (double)p[i];
+        lost += off * off;
+    }
+    return lost;
+}
+
+static float threshold_of(const char *text, size_t n)
+{
+    float t;
+    size_t length = encode(text, g, e, n), wrong = 0;
+    CHECK(length == 36 + (n + 3) / 4);
+    memcpy(&t, payload + 32, 4);
+    CHECK(t > 0 && gcomp_decode(payload, length, y, n, NULL) == GCOMP_OK);
+    for (size_t i = 0; i < n; i++) wrong += y[i] != (p[i] >= t ? t : p[i] <= -t ? -t : 0);
+    CHECK(wrong == 0);
+    return t;
+}
+
+/* All are looked at up to 4096 elements: what is reached is the rate, but for equal numbers and the last bits of t. */
+static void test_twobit_finds_the_threshold_that_a_part_of_the_elements_reaches(void)
+{
+    static const struct { const char *text; double rate; } rates[] = {
+        {"twobit:threshold=auto,rate=0.001", 0.001}, {"twobit:threshold=auto,rate=0.05", 0.05},
+        {"twobit:threshold=auto,rate=0.5", 0.5}, {"twobit:threshold=auto,rate=1", 1}};
+    static const int shapes[] = {0, 2, 5, 7};
+    static const size_t some[] = {1, 17, 1009, 4096, 200003};
+    for (int k = 0; k < 4; k++)
+        for (int shape = 0; shape < 4; shape++)
+            for (size_t j = 0; j < 5; j++) {
+                size_t n = some[j], fires = 0, wanted = (size_t)ceil(rates[k].rate * (double)n);
+                double slack = n > 4096 ? 5 * sqrt(rates[k].rate * (1 - rates[k].rate) / 4096) * (double)n : 1;
+                fill(shapes[shape], n);
+                (void)threshold_of(rates[k].text, n);
+                for (size_t i = 0; i < n; i++) fires += y[i] != 0;
+                if (fabs((double)fires - (double)wanted) > slack + 0.01 * (double)wanted)
+                    printf("# %s, shape %d, n %zu: %zu\n", rates[k].text, shapes[shape], n, fires);
+                CHECK(fabs((double)fires - (double)wanted) <= slack + 0.01 * (double)wanted);
+            }
+}
+
+static void test_twobit_finds_the_threshold_of_least_error(void)
+{
+    static const size_t some[] = {1, 17, 1009, 4096, 200003};
+    for (int shape = 0; shape < SHAPES; shape++)
+        for (size_t j = 0; j < 5; j++) {
+            size_t n = some[j];
+            double best, found, top = 0;
+            if (shape == 3 || (shape == 2 && n > 4096)) continue; /* subnormal; the huge one is in no sample */
+            fill(shape, n);
+            for (size_t i = 0; i < n; i++) top = fmax(top, fabs((double)p[i]));
+            found = lost_with(threshold_of("twobit:threshold=auto", n), n);
+            best = lost_with(INFINITY, n);
+            for (double t = top; t > top / 1000; t *= n > 4096 ? 0.9 : 0.99) best = fmin(best, lost_with(t, n));
+            best = best * (n > 4096 || n < 100 ? 1.03 : 1.01) + top * top / 256; /* a few numbers alone are reached to a 16th */
+            if (!(found <= best)) printf("# shape %d, n %zu: %g, best %g\n", shape, n, found, best);
+            CHECK(found <= best);
+        }
+}
+
+static void test_a_threshold_of_twobit_that_is_none_is_refused(void)
+{
+    static const uint32_t bad[] = {0x7f800000, 0x7fc00000, 0xbf800000, 0x80000000};
+    for (int i = 0; i < 4; i++) {
+        size_t length = encode("twobit:threshold=auto", vector5, NULL, 5);
+        memcpy(payload + 32, bad + i, 4);
+        CHECK(gcomp_check(payload, length, 5) == GCOMP_CORRUPT);
+        length = encode("twobit", vector5, NULL, 5);
+        memcpy(payload + 24, bad + i, 4);
+        CHECK(gcomp_check(payload, length, 5) == GCOMP_CORRUPT);
+    }
+}
+
 static void test_threshold1_packs_as_mxnet_does(void)
 {
     static const float rest[] = {0.7f - 1, 0.5f, 0.49f - 1, 1.6f - 1, 0.8f};
@@ -994,6 +1071,7 @@ typedef struct known {
 static const known errors[] = {{"signnorm:block=tensor", 0.4042, 0.5858, 0.0001},
                                {"onebit:block=tensor", 0.3634, 0.5, 0.0001},
                                {"twobit:threshold=1", 0.349, 0.413, 0.001},
+                               {"twobit:threshold=auto", 0.3413, 0.414, 0.001},
                                {"terngrad", 1.008, 0.877, 0.001},
                                {"qsgd:levels=1", 1.59, 2.40, 0.01},
                                {"qsgd:levels=3", 0.196, 0.404, 0.001},
@@ -1046,12 +1124,14 @@ static void test_texts_are_read_and_printed_shortest(void)
     static const char *const pairs[][2] = {
         {"signnorm:block=1024", "signnorm"}, {"signnorm:block=tensor", "signnorm:block=tensor"},
         {"onebit:block=64", "onebit:block=64"}, {"onebit:block=1024", "onebit"}, {"twobit:threshold=0.50", "twobit"},
-        {"twobit:threshold=2.5e-1", "twobit:threshold=0.25"},
+        {"twobit:threshold=2.5e-1", "twobit:threshold=0.25"}, {"twobit:rate=0,threshold=auto", "twobit:threshold=auto"},
+        {"twobit:threshold=auto,rate=5e-2", "twobit:threshold=auto,rate=0.05"},
         {"threshold1:threshold=0", "threshold1"}, {"threshold1:threshold=1.5", "threshold1:threshold=1.5"},
         {"terngrad:block=tensor,clip=2.5", "terngrad"}, {"terngrad:block=512,clip=0", "terngrad:clip=0,block=512"},
         {"qsgd:levels=7,norm=max,bucket=512", "qsgd"},
         {"qsgd:bucket=tensor,norm=l2,levels=32767", "qsgd:levels=32767,norm=l2,bucket=tensor"},
-        {"naturaldither:bucket=512,norm=max,levels=7", "naturaldither"},
+        {"naturaldither:bucket=512,norm=max,levels=7", "naturaldither"}, {"dither", "qsgd"},
+        {"dither:levels=127,norm=l2", "qsgd:levels=127,norm=l2"}, {"topk+dither:levels=3", "topk+qsgd:levels=3"},
         {"naturaldither:norm=l2,levels=100", "naturaldither:levels=100,norm=l2"}, {"natural", "natural"},
         {"int:bits=8,block=128,rounding=nearest,range=symmetric", "int"}, {"int:range=affine,bits=2", "int:bits=2,range=affine"},
         {"int:rounding=stochastic,block=65536,bits=4", "int:bits=4,block=65536,rounding=stochastic"}, {"fp8:format=e4m3", "fp8"},
@@ -1113,6 +1193,9 @@ static void test_bad_values_are_refused_with_a_sentence(void)
         {"fp8:format=e3m4", "fp8 format cannot be 'e3m4': it takes e4m3 or e5m2"},
         {"mx:format=e3m4", "mx format cannot be 'e3m4': it takes e2m1 or e4m3 or e5m2 or int8 or e2m3 or e3m2"},
         {"mx:block=32", "mx has no parameter 'block'"},
+        {"twobit:rate=0.1", "twobit:rate finds a threshold: it goes with threshold=auto"},
+        {"twobit:threshold=auto,rate=1.5", "twobit rate cannot be '1.5': it takes a number from 0 to 1"},
+        {"topk:density=0.1+terngrad:share=1", "terngrad:share=1 shares the scale of a tensor, not that of a sparse method's values"},
         {"qsgd+natural", "only a sparse method takes another behind a plus, not 'qsgd'"}};
     static const char *const thresholds[] = {"twobit:threshold=0", "twobit:threshold=-0.5", "twobit:threshold=nan",
                                              "twobit:threshold=1e40"};
@@ -1125,7 +1208,7 @@ static void test_bad_values_are_refused_with_a_sentence(void)
     }
     for (size_t i = 0; i < sizeof thresholds / sizeof *thresholds; i++) {
         CHECK(gcomp_codec_parse(&codec, thresholds[i], why, sizeof why) == GCOMP_BAD_CODEC);
-        CHECK(!strncmp(why, "twobit threshold cannot be '", 28) && strstr(why, ": it takes a number from "));
+        CHECK(!strncmp(why, "twobit threshold cannot be '", 28) && strstr(why, ": it takes 'auto' or a number from "));
     }
 }
 
@@ -1135,6 +1218,9 @@ static void run_on_one_set(void)
     RUN(test_payloads_and_decoded_values_are_those_of_the_formulas);
     RUN(test_halves_of_a_step_go_to_the_even_code);
     RUN(test_twobit_packs_as_mxnet_does);
+    RUN(test_twobit_finds_the_threshold_that_a_part_of_the_elements_reaches);
+    RUN(test_twobit_finds_the_threshold_of_least_error);
+    RUN(test_a_threshold_of_twobit_that_is_none_is_refused);
     RUN(test_threshold1_packs_as_mxnet_does);
     RUN(test_a_code_of_twobit_that_means_nothing_is_refused);
     RUN(test_small_formats_have_the_values_of_their_standards);
