@@ -116,6 +116,10 @@
      (world + 1) * gcomp_bound; for what is summed, a copy of it. All is reserved by gcomp_prepare or in the first exchange;
      no later call allocates. The codec layer allocates nothing, ever.
 
+   ALIGNMENT
+     Pointers to float (y, residual, gradients of type float) are aligned as C wants them, to 4 bytes. What is passed as void * or
+     bytes (payloads, scratch, gradients of the codec layer) may stand anywhere.
+
    THREADS
      None of its own. Distinct objects may be used from distinct threads at once; one object by one thread at a time; codec
      functions from any. A gcomp_parallel callback (OpenMP, a pool, a job system) speeds up the kernels: work is cut into
@@ -136,6 +140,8 @@
      - With loss scaling pass scale = 1/loss_scale in gcomp_step, so that residuals stay in one unit when it changes; on
        GCOMP_NOT_FINITE skip the optimizer and lower the loss scale: all workers see the same result.
      - Trainers that update in place can exchange weight differences (w - w at the last exchange) every few samples.
+     - Whoever wraps a gcomp_comm to count or delay must wrap all of its callbacks: an allreduce_max that is left out is replaced
+       by a gather through allgather, and allreduce_dtypes that is left out refuses codecs.
      - On a fast link, do not compress: make demo prints the break-even for a real model on your machine.
 
    WIRE FORMAT, version 1. Little endian; bit streams fill each byte from bit 0; all reserved and padding bits are zero and
@@ -159,8 +165,8 @@
      onebit    7   word B; two floats a block, the mean of p >= 0 and that of p < 0; then n bits, 1: the second
      signnorm  8   as sign
      vote      9   n bits, 1: negative; no scale
-     twobit   10   word: the threshold t as a float; n codes of 2 bits, the first in the highest bits of its byte: 11 is t,
-                   10 is -t, 00 is 0; 01 is refused
+     twobit   10   word: the threshold t as a float, or 0: then it follows (n = 0: none); n codes of 2 bits, the first in the
+                   highest bits of its byte: 11 is t, 10 is -t, 00 is 0; 01 is refused
      threshold1 11 word: the threshold as a float; n bits, the first in the highest bit of its byte: 1 is 1, 0 is -1
      terngrad 12   word B; a float s a block, then n codes q of 2 bits, two's complement: s * q
      qsgd     13   word: levels (15 bits), B (5); a float d a block, then n codes q, two's complement in 2, 4, 8 or 16 bits, the
@@ -171,8 +177,8 @@
      int      16   word: bits (2 bits: 0 is 8, 1 is 4, 2 is 2), B (5), 1 if affine; a float d a block, if affine also a float c;
                    then n codes q, two's complement: d * q, if affine d * q + c
      fp8      17   word: 0 is e4m3, 1 is e5m2 (1 bit), B (5); a float scale a block, then n bytes; no infinities, no NaN
-     mx       18   word: 0 is e2m1, 1 e4m3, 2 e5m2, 3 int8 (2 bits); a byte x for each 32 elements, the scale 2^(x - 127); then n
-                   codes of 4 bits (e2m1: sign, 2 of exponent, 1 of mantissa) or 8 (int8: k / 64)
+     mx       18   word: 0 is e2m1, 1 e4m3, 2 e5m2, 3 int8, 4 e2m3, 5 e3m2 (3 bits); a byte x for each 32 elements, the scale
+                   2^(x - 127); then n codes of 4 bits (e2m1: sign, 2 of exponent, 1 of mantissa), 8 (int8: k / 64) or 6
      eden     20   word: bits - 1 (2 bits), log2(block) - 6 (4). n = 0: none, else u64 random words; a float s a piece, if its top
                    bit is set without it and times 2^-100; then for each 16 elements of each piece 16 codes: bits - 1 low bits
                    of magnitude, then 1: negative. Pieces: blocks, then falling powers of two until n or up to 15 beyond
@@ -406,7 +412,8 @@ typedef struct gcomp_info {
 #define GCOMP_BOUND(n) (5 * (size_t)(n) + 128)
 #define GCOMP_SCRATCH(n) (14 * (size_t)(n) + 65536)
 
-/* Reads a codec from text: method[:name=value[,name=value]...][+value method[:...]], as "topk:density=0.01+fp16".
+/* Reads a codec from text: method[:name=value[,name=value]...][+value method[:...]], as "topk:density=0.01+fp16". "dither" is
+   another name of qsgd, and printed as that.
    Unnamed parameters get their published defaults. A codec keeps the text form's value exactly.
      why[why_capacity]  out  a sentence naming the culprit on error, cut to fit and ended by 0; may be NULL
    Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_BAD_CODEC. On error *codec is unchanged. */
@@ -1338,14 +1345,15 @@ enum {
     GCOMP__WORKSPACE = 256        /* encodes only with scratch memory */
 };
 
-/* Kinds of parameters. BLOCK: a power of two, or "tensor" (0). CHOICE: the number of a name in `choices`. */
-enum { GCOMP__REAL, GCOMP__WHOLE, GCOMP__BLOCK, GCOMP__CHOICE };
+/* Kinds of parameters. BLOCK: a power of two, or "tensor" (0). CHOICE: the number of a name in `choices`. AUTO: a number, or
+   "auto" (0). */
+enum { GCOMP__REAL, GCOMP__WHOLE, GCOMP__BLOCK, GCOMP__CHOICE, GCOMP__AUTO };
 
 typedef struct gcomp__param {
     const char *name;
     int kind;
     double initial, low, high;
-    int bits;            /* of the payload's parameter word; 0: it does not travel. BLOCK as logarithm, REAL as float (32) */
+    int bits;            /* of the payload's parameter word; 0: it does not travel. BLOCK as logarithm, REAL, AUTO as float (32) */
     const char *choices; /* names, each ended by a bar */
 } gcomp__param;
 
@@ -1500,6 +1508,7 @@ struct gcomp__method {
     void (*commit)(gcomp__work *work);
     void (*adapt)(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags); /* NULL, or changes them by the parameters */
     const char *(*misfit)(const gcomp_codec *codec, size_t world); /* NULL, or a sentence on why so many workers cannot use it */
+    const char *(*refuse)(const double *param, int values); /* the same on parameters that do not go together, or not as values */
     const gcomp__selector *selector; /* sparse methods; NULL for others */
 };
 
@@ -1612,24 +1621,6 @@ GCOMP__INLINE float gcomp__zero(void)
     return zero;
 }
 
-static void gcomp__range16(const int32_t *low, const int32_t *high, gcomp__measured *m)
-{
-    int32_t l = low[0], h = high[0];
-    uint32_t a, b;
-    int i;
-    for (i = 1; i < 16; i++) {
-        l = low[i] < l ? low[i] : l;
-        h = high[i] > h ? high[i] : h;
-    }
-    a = (uint32_t)(l < 0 ? l ^ 0x7fffffff : l);
-    b = (uint32_t)(h < 0 ? h ^ 0x7fffffff : h);
-    m->low = gcomp__float(a);
-    m->high = gcomp__float(b);
-    a &= 0x7fffffffu;
-    b &= 0x7fffffffu;
-    m->worst = a > b ? a : b;
-}
-
 /* A step of most / levels, where nothing can overflow or vanish, and the factor that makes steps of p: |p| <= most makes no
    more than `levels` of them. 0: nothing was done. */
 GCOMP__INLINE int gcomp__simple_step(gcomp__unit *u, uint32_t most_bits, float levels)
@@ -1739,7 +1730,7 @@ GCOMP__NOINLINE uint32_t gcomp__eden_word(double s)
      words floats                         floats as 16 integers of 32 bits and back, bits unchanged
      nearest trunc wfloor, number         rounded to an integer (nearest: |x| < 2^22); back;  clamp  to a limit
      wadd wsub wand wor wxor wmin wmax    integers; wgt is all ones where x > y, weq a mask, wany if any; wshl wshr wsar
-     put16s put8 put4 put2, get16s ...    low bits of each as codes; back with sign
+     put16s put8 put6 put4 put2, get16s ...  low bits of each as codes; back with sign
      draws                                gcomp__draw of 16 elements, the first even
      eight sixteen                        levels of a Hadamard transform: of 16 columns of 8, large strides first; of 16 lanes
      look                                 words from a table of 8, by the low 3 bits
@@ -2145,11 +2136,13 @@ GCOMP__INLINE gcomp__v16_avx2 gcomp__pick_avx2(uint32_t mask, gcomp__v16_avx2 x,
                             _mm256_blendv_ps(y.b, x.b, _mm256_castsi256_ps(b)));
 }
 
-/* The low bytes of the words; every code fits, so that no lane saturates. */
+/* The low bytes of the words. */
 GCOMP__INLINE __m128i gcomp__bytes_avx2(gcomp__w16_avx2 w)
 {
-    __m256i h = _mm256_permute4x64_epi64(_mm256_packs_epi32(w.a, w.b), 0xd8);
-    return _mm_packs_epi16(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
+    const __m256i low = _mm256_setr_epi8(0, 4, 8, 12, 2, 6, 10, 14, -1, -1, -1, -1, -1, -1, -1, -1, 0, 4, 8, 12, 2, 6, 10, 14, -1,
+                                         -1, -1, -1, -1, -1, -1, -1);
+    __m256i h = _mm256_shuffle_epi8(_mm256_blend_epi16(w.a, _mm256_slli_epi32(w.b, 16), 0xaa), low);
+    return _mm_unpacklo_epi32(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
 }
 GCOMP__INLINE void gcomp__put8_avx2(uint8_t *c, gcomp__w16_avx2 w)
 {
@@ -2160,6 +2153,15 @@ GCOMP__INLINE void gcomp__put4_avx2(uint8_t *c, gcomp__w16_avx2 w)
     __m128i b = _mm_and_si128(gcomp__bytes_avx2(w), _mm_set1_epi8(15));
     b = _mm_maddubs_epi16(b, _mm_set1_epi16(0x1001));
     _mm_storel_epi64((__m128i *)(void *)c, _mm_packus_epi16(b, b));
+}
+/* Codes of 6 bits, four at a time in three bytes. */
+GCOMP__INLINE void gcomp__put6_avx2(uint8_t *c, gcomp__w16_avx2 w)
+{
+    __m128i b = _mm_and_si128(gcomp__bytes_avx2(w), _mm_set1_epi8(63));
+    b = _mm_madd_epi16(_mm_maddubs_epi16(b, _mm_set1_epi16(0x4001)), _mm_set1_epi32(0x10000001));
+    b = _mm_shuffle_epi8(b, _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1));
+    _mm_storel_epi64((__m128i *)(void *)c, b);
+    gcomp__put32(c + 8, (uint32_t)_mm_extract_epi32(b, 2));
 }
 GCOMP__INLINE void gcomp__put2_avx2(uint8_t *c, gcomp__w16_avx2 w, int first_high)
 {
@@ -2188,6 +2190,15 @@ GCOMP__INLINE gcomp__w16_avx2 gcomp__get4_avx2(const uint8_t *c)
     __m256i left = _mm256_setr_epi32(28, 24, 20, 16, 12, 8, 4, 0);
     return gcomp__pair_avx2(_mm256_srai_epi32(_mm256_sllv_epi32(_mm256_set1_epi32((int)gcomp__get32(c)), left), 28),
                             _mm256_srai_epi32(_mm256_sllv_epi32(_mm256_set1_epi32((int)gcomp__get32(c + 4)), left), 28));
+}
+GCOMP__INLINE gcomp__w16_avx2 gcomp__get6_avx2(const uint8_t *c)
+{
+    __m128i b = _mm_insert_epi32(_mm_loadl_epi64((const __m128i *)(const void *)c), (int)gcomp__get32(c + 8), 2);
+    __m256i left = _mm256_setr_epi32(18, 12, 6, 0, 18, 12, 6, 0), x, y;
+    b = _mm_shuffle_epi8(b, _mm_setr_epi8(-1, 0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11));
+    x = _mm256_permutevar8x32_epi32(_mm256_castsi128_si256(b), _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
+    y = _mm256_permutevar8x32_epi32(_mm256_castsi128_si256(b), _mm256_setr_epi32(2, 2, 2, 2, 3, 3, 3, 3));
+    return gcomp__pair_avx2(_mm256_srai_epi32(_mm256_sllv_epi32(x, left), 26), _mm256_srai_epi32(_mm256_sllv_epi32(y, left), 26));
 }
 GCOMP__INLINE gcomp__w16_avx2 gcomp__get2_avx2(const uint8_t *c, int first_high)
 {
@@ -2503,6 +2514,14 @@ GCOMP__INLINE void gcomp__put4_avx512(uint8_t *c, gcomp__w16_avx512 w)
     b = _mm_maddubs_epi16(b, _mm_set1_epi16(0x1001));
     _mm_storel_epi64((__m128i *)(void *)c, _mm_packus_epi16(b, b));
 }
+GCOMP__INLINE void gcomp__put6_avx512(uint8_t *c, gcomp__w16_avx512 w)
+{
+    __m128i b = _mm_and_si128(_mm512_cvtepi32_epi8(w.a), _mm_set1_epi8(63));
+    b = _mm_madd_epi16(_mm_maddubs_epi16(b, _mm_set1_epi16(0x4001)), _mm_set1_epi32(0x10000001));
+    b = _mm_shuffle_epi8(b, _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1));
+    _mm_storel_epi64((__m128i *)(void *)c, b);
+    gcomp__put32(c + 8, (uint32_t)_mm_extract_epi32(b, 2));
+}
 GCOMP__INLINE void gcomp__put2_avx512(uint8_t *c, gcomp__w16_avx512 w, int first_high)
 {
     __m128i b = _mm_and_si128(_mm512_cvtepi32_epi8(w.a), _mm_set1_epi8(3));
@@ -2528,6 +2547,15 @@ GCOMP__INLINE gcomp__w16_avx512 gcomp__get4_avx512(const uint8_t *c)
     __m512i left = _mm512_setr_epi32(28, 24, 20, 16, 12, 8, 4, 0, 28, 24, 20, 16, 12, 8, 4, 0);
     __m512i x = _mm512_inserti64x4(_mm512_set1_epi32((int)gcomp__get32(c)), _mm256_set1_epi32((int)gcomp__get32(c + 4)), 1);
     return gcomp__whole_avx512(_mm512_srai_epi32(_mm512_sllv_epi32(x, left), 28));
+}
+GCOMP__INLINE gcomp__w16_avx512 gcomp__get6_avx512(const uint8_t *c)
+{
+    __m128i b = _mm_insert_epi32(_mm_loadl_epi64((const __m128i *)(const void *)c), (int)gcomp__get32(c + 8), 2);
+    __m512i left = _mm512_setr_epi32(18, 12, 6, 0, 18, 12, 6, 0, 18, 12, 6, 0, 18, 12, 6, 0);
+    __m512i lane = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    b = _mm_shuffle_epi8(b, _mm_setr_epi8(-1, 0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11));
+    left = _mm512_sllv_epi32(_mm512_permutexvar_epi32(lane, _mm512_castsi128_si512(b)), left);
+    return gcomp__whole_avx512(_mm512_srai_epi32(left, 26));
 }
 GCOMP__INLINE gcomp__w16_avx512 gcomp__get2_avx512(const uint8_t *c, int first_high)
 {
@@ -2955,6 +2983,17 @@ GCOMP__INLINE void gcomp__put4_neon(uint8_t *c, gcomp__w16_neon w)
 {
     vst1_u8(c, vget_low_u8(gcomp__join_neon(vandq_u8(gcomp__bytes_neon(w), vdupq_n_u8(15)), 4, 0)));
 }
+GCOMP__INLINE void gcomp__put6_neon(uint8_t *c, gcomp__w16_neon w)
+{
+    static const uint8_t place[16] = {0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 255, 255, 255, 255};
+    uint16x8_t two = vreinterpretq_u16_u8(vandq_u8(gcomp__bytes_neon(w), vdupq_n_u8(63)));
+    uint32x4_t four = vreinterpretq_u32_u16(vorrq_u16(vandq_u16(two, vdupq_n_u16(63)), vshlq_n_u16(vshrq_n_u16(two, 8), 6)));
+    uint8x16_t b;
+    four = vorrq_u32(vandq_u32(four, vdupq_n_u32(0xfff)), vshlq_n_u32(vshrq_n_u32(four, 16), 12));
+    b = vqtbl1q_u8(vreinterpretq_u8_u32(four), vld1q_u8(place));
+    vst1_u8(c, vget_low_u8(b));
+    gcomp__put32(c + 8, vgetq_lane_u32(vreinterpretq_u32_u8(b), 2));
+}
 GCOMP__INLINE void gcomp__put2_neon(uint8_t *c, gcomp__w16_neon w, int first_high)
 {
     uint8x16_t b = gcomp__join_neon(vandq_u8(gcomp__bytes_neon(w), vdupq_n_u8(3)), 2, first_high);
@@ -2977,6 +3016,16 @@ GCOMP__INLINE gcomp__w16_neon gcomp__get4_neon(const uint8_t *c)
     uint8x8_t b = vld1_u8(c);
     uint8x16_t both = vcombine_u8(vzip1_u8(b, vshr_n_u8(b, 4)), vzip2_u8(b, vshr_n_u8(b, 4)));
     return gcomp__wide_neon(vshrq_n_s8(vreinterpretq_s8_u8(vshlq_n_u8(both, 4)), 4));
+}
+GCOMP__INLINE gcomp__w16_neon gcomp__get6_neon(const uint8_t *c)
+{
+    static const uint8_t place[16] = {255, 0, 1, 2, 255, 3, 4, 5, 255, 6, 7, 8, 255, 9, 10, 11};
+    static const int32_t shift[4] = {18, 12, 6, 0};
+    uint8x16_t b = vcombine_u8(vld1_u8(c), vcreate_u8(gcomp__get32(c + 8)));
+    int32x4_t x = vreinterpretq_s32_u8(vqtbl1q_u8(b, vld1q_u8(place))), left = vld1q_s32(shift);
+    return gcomp__quad_neon(
+        vshrq_n_s32(vshlq_s32(vdupq_laneq_s32(x, 0), left), 26), vshrq_n_s32(vshlq_s32(vdupq_laneq_s32(x, 1), left), 26),
+        vshrq_n_s32(vshlq_s32(vdupq_laneq_s32(x, 2), left), 26), vshrq_n_s32(vshlq_s32(vdupq_laneq_s32(x, 3), left), 26));
 }
 GCOMP__INLINE int32x4_t gcomp__two4_neon(uint32_t x, int first, int by)
 {
@@ -3394,6 +3443,16 @@ GCOMP__INLINE void gcomp__put4_scalar(uint8_t *c, gcomp__w16_scalar w)
     for (i = 0; i < 8; i++) c[i] = (uint8_t)((w.w[2 * i] & 15) | (w.w[2 * i + 1] & 15) << 4);
 }
 
+GCOMP__INLINE void gcomp__put6_scalar(uint8_t *c, gcomp__w16_scalar w)
+{
+    int i;
+    for (i = 0; i < 16; i += 4, c += 3) {
+        c[0] = (uint8_t)((w.w[i] & 63) | (w.w[i + 1] & 3) << 6);
+        c[1] = (uint8_t)((w.w[i + 1] & 60) >> 2 | (w.w[i + 2] & 15) << 4);
+        c[2] = (uint8_t)((w.w[i + 2] & 48) >> 4 | (w.w[i + 3] & 63) << 2);
+    }
+}
+
 GCOMP__INLINE void gcomp__put2_scalar(uint8_t *c, gcomp__w16_scalar w, int first_high)
 {
     uint32_t x = 0;
@@ -3429,6 +3488,18 @@ GCOMP__INLINE gcomp__w16_scalar gcomp__get4_scalar(const uint8_t *c)
     gcomp__w16_scalar w;
     int i;
     GCOMP__LANES w.w[i] = ((c[i / 2] >> (i & 1) * 4 & 15) ^ 8) - 8;
+    return w;
+}
+
+GCOMP__INLINE gcomp__w16_scalar gcomp__get6_scalar(const uint8_t *c)
+{
+    gcomp__w16_scalar w;
+    int i;
+    GCOMP__LANES
+    {
+        uint32_t x = c[i / 4 * 3] | (uint32_t)c[i / 4 * 3 + 1] << 8 | (uint32_t)c[i / 4 * 3 + 2] << 16;
+        w.w[i] = (int32_t)((x >> 6 * (i % 4) & 63) ^ 32) - 32;
+    }
     return w;
 }
 
@@ -3536,6 +3607,15 @@ GCOMP__INLINE void GCOMP__F(store_some)(float *p, GCOMP__F(v) x, size_t count)
     float f[16];
     GCOMP__F(store)(f, x);
     memcpy(p, f, 4 * count);
+}
+
+/* Sums of the first `count` <= 16 floats of two arrays, zeros behind; step 0: the second is 16 times -0. */
+GCOMP__NOINLINE GCOMP__F(v) GCOMP__F(load_sum)(const float *g, const float *e, size_t step, size_t count)
+{
+    float sum[16] = {0};
+    size_t i;
+    for (i = 0; i < count; i++) sum[i] = g[i] + e[i * step];
+    return GCOMP__F(load)(sum);
 }
 
 /* p = scale * grad + residual of elements i .. i + 15; `general` is a constant: 0 means float and scale 1. */
@@ -3811,10 +3891,6 @@ GCOMP__INLINE void GCOMP__F(acc_add)(GCOMP__F(acc) *acc, GCOMP__F(v) p, int meas
         acc->sum = GCOMP__F(sum_add)(acc->sum, GCOMP__F(floats)(GCOMP__F(wxor)(size, below)));
         acc->other = GCOMP__F(sum_add)(acc->other, GCOMP__F(floats)(below));
         acc->negative += gcomp__popcount(GCOMP__F(lt0)(p));
-    } else if (measure == GCOMP__RANGE) {
-        GCOMP__F(w) x = GCOMP__F(ordered)(GCOMP__F(words)(p));
-        acc->low = GCOMP__F(wmin)(acc->low, x);
-        acc->high = GCOMP__F(wmax)(acc->high, x);
     } else {
         acc->worst = GCOMP__F(worst)(acc->worst, p);
         if (measure == GCOMP__MOMENTS) {
@@ -3829,11 +3905,17 @@ GCOMP__INLINE void GCOMP__F(acc_end)(GCOMP__F(acc) *acc, size_t count, int measu
 {
     m->count = count;
     m->sum = m->other = 0;
-    if (measure == GCOMP__RANGE) {
-        int32_t low[16], high[16];
-        GCOMP__F(store_words)(low, acc->low);
-        GCOMP__F(store_words)(high, acc->high);
-        gcomp__range16(low, high, m);
+    if (measure == GCOMP__RANGE) { /* the order of signed integers, turned into that of unsigned ones, for the largest */
+        uint32_t low, high;
+        low = GCOMP__F(most)(GCOMP__F(floats)(GCOMP__F(wxor)(acc->low, GCOMP__F(wsplat)(0x7fffffff))));
+        high = GCOMP__F(most)(GCOMP__F(floats)(GCOMP__F(wxor)(acc->high, GCOMP__F(wsplat)(-0x7fffffff - 1))));
+        low = low >> 31 ? low : low ^ 0x7fffffffu;
+        high = high >> 31 ? high ^ 0x80000000u : ~high;
+        m->low = gcomp__float(low);
+        m->high = gcomp__float(high);
+        low &= 0x7fffffffu;
+        high &= 0x7fffffffu;
+        m->worst = low > high ? low : high;
     } else {
         if (measure == GCOMP__L1) GCOMP__F(acc_flush)(acc);
         if (measure != GCOMP__MOST) m->sum = GCOMP__F(sum_fold)(acc->sum);
@@ -3844,8 +3926,7 @@ GCOMP__INLINE void GCOMP__F(acc_end)(GCOMP__F(acc) *acc, size_t count, int measu
     }
 }
 
-/* Adds elements to running measures. The last elements of a range: zeros behind count as nothing but in RANGE, where the first
-   element stands for them. */
+/* Adds elements to running measures; zeros behind the last ones count as nothing. */
 GCOMP__INLINE void GCOMP__F(acc_run)(GCOMP__F(acc) *acc, const float *g, const float *e, size_t count, int measure)
 {
     size_t i;
@@ -3856,15 +3937,33 @@ GCOMP__INLINE void GCOMP__F(acc_run)(GCOMP__F(acc) *acc, const float *g, const f
     if (i < count) {
         GCOMP__F(v) p = GCOMP__F(load_some)(g + i, count - i);
         if (e) p = GCOMP__F(add)(p, GCOMP__F(load_some)(e + i, count - i));
-        if (measure == GCOMP__RANGE) {
-            float f[16];
-            size_t j;
-            GCOMP__F(store)(f, p);
-            for (j = count - i; j < 16; j++) f[j] = f[0];
-            p = GCOMP__F(load)(f);
-        }
         GCOMP__F(acc_add)(acc, p, measure);
     }
+}
+
+/* The same of RANGE: zeros behind would count, so that the first element stands there. */
+GCOMP__HEAVY void GCOMP__F(acc_range)(GCOMP__F(acc) *acc, const float *g, const float *e, size_t step, size_t count)
+{
+    GCOMP__F(w) low = acc->low, high = acc->high, x;
+    size_t i;
+    for (i = 0; i + 16 <= count; i += 16, e += step) {
+        x = GCOMP__F(ordered)(GCOMP__F(words)(GCOMP__F(add)(GCOMP__F(load)(g + i), GCOMP__F(load)(e))));
+        low = GCOMP__F(wmin)(low, x);
+        high = GCOMP__F(wmax)(high, x);
+    }
+    if (i < count) {
+        float f[32];
+        size_t j;
+        for (j = 0; j < 16; j++) {
+            f[j] = g[i + (j < count - i ? j : 0)];
+            f[16 + j] = e[j < count - i ? j : 0];
+        }
+        x = GCOMP__F(ordered)(GCOMP__F(words)(GCOMP__F(add)(GCOMP__F(load)(f), GCOMP__F(load)(f + 16))));
+        low = GCOMP__F(wmin)(low, x);
+        high = GCOMP__F(wmax)(high, x);
+    }
+    acc->low = low;
+    acc->high = high;
 }
 
 GCOMP__NOINLINE void GCOMP__F(acc_any)(GCOMP__F(acc) *acc, const float *g, const float *e, size_t count, int measure)
@@ -3877,7 +3976,11 @@ GCOMP__NOINLINE void GCOMP__F(acc_any)(GCOMP__F(acc) *acc, const float *g, const
     } else if (measure == GCOMP__MOMENTS) {
         GCOMP__F(acc_run)(acc, g, e, count, GCOMP__MOMENTS);
     } else {
-        GCOMP__F(acc_run)(acc, g, e, count, GCOMP__RANGE);
+        float nothing[16];
+        size_t i;
+        for (i = 0; i < 16; i++) nothing[i] = -0.0f;
+        if (e) GCOMP__F(acc_range)(acc, g, e, 16, count);
+        else GCOMP__F(acc_range)(acc, g, nothing, 0, count);
     }
 }
 
@@ -3962,6 +4065,8 @@ GCOMP__HEAVY void GCOMP__F(encode_driver)(const gcomp__span *span, GCOMP__F(quan
     gcomp__unit u = span->given ? *span->given : job->unit;
     gcomp__measured m;
     gcomp__unit units[4]; /* of blocks `at` .. known - 1, each at its number modulo 4 */
+    /* blocks measured apart: some of them together, lest each waits for its constants */
+    const size_t together = job->form.measure == GCOMP__MOST || block > 256 ? 1 : block > 128 ? 2 : 4;
     size_t i = begin, known = block ? begin / block : 0, stop;
     GCOMP__F(acc_none)(&acc, measure);
     acc.worst = kept->worst;
@@ -3970,10 +4075,12 @@ GCOMP__HEAVY void GCOMP__F(encode_driver)(const gcomp__span *span, GCOMP__F(quan
         const size_t last = block ? gcomp__min(job->n, (i | (block - 1)) + 1) : end, at = block ? i / block : 0;
         uint8_t *code = job->codes + i / 16 * code16;
         size_t ahead = 0;
+        int lifted;
         GCOMP__F(v) inverse, lift, offset, w = GCOMP__F(splat)(0);
         stop = gcomp__min(end, last);
         if (early && !span->given) {
-            for (; known <= at; known++) {
+            const size_t ready = known > at ? known : at + together;
+            for (; known < ready && known * block < end; known++) {
                 uint32_t found = GCOMP__F(look_ahead)(span, known * block, end, &units[known & 3]);
                 acc.worst = GCOMP__F(worst)(acc.worst, GCOMP__F(splat)(gcomp__float(found)));
             }
@@ -3986,6 +4093,7 @@ GCOMP__HEAVY void GCOMP__F(encode_driver)(const gcomp__span *span, GCOMP__F(quan
         inverse = GCOMP__F(splat)(u.inverse);
         lift = GCOMP__F(splat)(u.lift);
         offset = GCOMP__F(splat)(u.offset);
+        lifted = early && gcomp__bits(u.lift) != 0x3f800000u;
         while (i < stop) { /* whole groups; then the last elements of the tensor */
             const float *from = g + (i - begin), *rest = e + (i - begin) * step, *next = g, *next_rest = e;
             const size_t groups = stop - i < 16 ? 1 : (stop - i) / 16;
@@ -4012,8 +4120,8 @@ GCOMP__HEAVY void GCOMP__F(encode_driver)(const gcomp__span *span, GCOMP__F(quan
                 }
                 if (!early) GCOMP__F(acc_add)(&acc, p, measure);
                 if (!early && measure == GCOMP__L1 && (i / 16 + k) % 16 == 15) GCOMP__F(acc_flush)(&acc);
-                if (early == 2) p = GCOMP__F(sub)(GCOMP__F(mul)(p, lift), offset);
-                else if (early && u.lift != 1.0f) p = GCOMP__F(mul)(p, lift);
+                if (lifted) p = GCOMP__F(mul)(p, lift);
+                if (early == 2) p = GCOMP__F(sub)(p, offset);
                 quant(to, early ? GCOMP__F(mul)(p, inverse) : p, &u, i + 16 * k);
             }
             if (stop - i < 16) gcomp__put_last(code, some, code16, stop - i, job->form.first_high);
@@ -4540,7 +4648,7 @@ static uint32_t gcomp__pack(const gcomp__method *m, const double *param)
     for (i = 0; i < 4; i++) {
         const gcomp__param *p = &m->param[i];
         if (!p->name || !p->bits) continue;
-        if (p->kind == GCOMP__REAL) word |= (uint64_t)gcomp__bits((float)param[i]) << at;
+        if (p->kind == GCOMP__REAL || p->kind == GCOMP__AUTO) word |= (uint64_t)gcomp__bits((float)param[i]) << at;
         else if (p->kind == GCOMP__BLOCK) word |= (uint64_t)gcomp__log2((size_t)param[i]) << at;
         else word |= (uint64_t)param[i] << at;
         at += p->bits;
@@ -4554,10 +4662,11 @@ static gcomp_result gcomp__unpack(const gcomp__method *m, uint32_t word, double 
     for (i = 0; i < 4; i++) {
         const gcomp__param *p = &m->param[i];
         uint32_t field = p->bits < 32 ? word & ((1u << p->bits) - 1) : word;
+        const int number = p->kind == GCOMP__REAL || p->kind == GCOMP__AUTO;
         param[i] = p->initial;
         if (!p->name || !p->bits) continue;
-        if (p->kind == GCOMP__REAL && (field & 0x7fffffffu) >= 0x7f800000u) return GCOMP_CORRUPT;
-        param[i] = p->kind == GCOMP__REAL    ? gcomp__short_decimal(gcomp__float(field))
+        if (number && ((field & 0x7fffffffu) >= 0x7f800000u || field == 0x80000000u)) return GCOMP_CORRUPT;
+        param[i] = number                    ? gcomp__short_decimal(gcomp__float(field))
                    : p->kind == GCOMP__BLOCK ? (field ? (double)((uint64_t)1 << field) : 0)
                                              : (double)field;
         if (!gcomp__in_range(p, param[i])) return GCOMP_CORRUPT;
@@ -4663,7 +4772,11 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     if (job.form.stochastic) job.unit.words = gcomp__stream(in->key.own, GCOMP__PURPOSE_ROUND);
     if (call->parallel.run && call->scratch_bytes / sizeof(gcomp__measured) >= gcomp__chunks(n))
         job.part = (gcomp__measured *)(void *)call->scratch;
-    if (call->shared && n) {
+    if (call->shared && n && !job.form.levels) { /* a constant of the tensor, found before */
+        job.unit.a = job.unit.constant = *call->shared;
+        gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
+        job.given = 1;
+    } else if (call->shared && n) {
         gcomp__step_of(&job.unit, *call->shared, (double)*call->shared * job.form.levels, job.form.levels);
         gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
         job.given = 1;
@@ -4825,7 +4938,8 @@ static void gcomp__block_decode(const gcomp__call *call, const gcomp__sink *sink
 
 #define GCOMP__BLOCK_FUNCTIONS \
     gcomp__block_bound, gcomp__block_scratch, gcomp__block_encode, gcomp__block_open, gcomp__block_check, gcomp__block_decode
-#define GCOMP__NO_SUMS NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+#define GCOMP__NEVER_SUMS NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL /* `refuse` and `selector` come behind it */
+#define GCOMP__NO_SUMS GCOMP__NEVER_SUMS, NULL, NULL
 /* Parameters of a row: name, default, smallest, largest, bits in the payload's parameter word. */
 #define GCOMP__NONE {NULL, 0, 0, 0, 0, 0, NULL}
 #define GCOMP__NO_PARAMS {GCOMP__NONE, GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}
@@ -4914,7 +5028,7 @@ static void gcomp__none_form(const double *param, gcomp__form *form)
 static const gcomp__method gcomp__row_none = {
     "none", 1, GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT | GCOMP__VALUES, {GCOMP__SUM, 0, 0}, GCOMP__NO_PARAMS,
     gcomp__none_form, GCOMP__BLOCK_FUNCTIONS,
-    gcomp__none_sum_count, NULL, NULL, NULL, gcomp__none_make, gcomp__none_commit, NULL, NULL, NULL};
+    gcomp__none_sum_count, NULL, NULL, NULL, gcomp__none_make, gcomp__none_commit, NULL, NULL, NULL, NULL};
 #endif
 
 /* >>method fp16: IEEE binary16, nearest even, saturating at 65504; what is lost stays in the residual. */
@@ -5099,6 +5213,8 @@ static const gcomp__method gcomp__row_onebit = {
 
 /* >>method twobit: +t for p >= t, -t for p <= -t, else 0; codes 11, 10, 00, the first element in the highest bits of a byte:
    byte for byte what MXNet's kvstore packs. At most t of an element is sent a step; needs error feedback.
+   threshold=auto: the t with the least |p - C(p)|^2, or with rate > 0 the one that so large a part of the elements reaches, both
+   as an evenly spread sample of n / 64 elements (4096 at least, all of fewer) sees it. Then t comes before the codes.
    Strom, Interspeech 2015; apache/mxnet gradient_compression. */
 #ifndef GCOMP_WITHOUT_TWOBIT
 #define GCOMP__LIST_twobit(X) X(twobit)
@@ -5109,14 +5225,26 @@ GCOMP__INLINE void GCOMP__F(twobit_quant)(uint8_t *code, GCOMP__F(v) p, const gc
     (void)i; /* -1 and -2 are the codes 11 and 10 */
     GCOMP__F(put2)(code, GCOMP__F(wand)(fires, GCOMP__F(wsub)(GCOMP__F(wsar)(b, 31), GCOMP__F(wsplat)(1))), 1);
 }
-GCOMP__INLINE GCOMP__F(v) GCOMP__F(twobit_deq)(const uint8_t *code, const gcomp__unit *u)
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(twobit_value)(const uint8_t *code, float threshold)
 {
     GCOMP__F(w) c = GCOMP__F(get2)(code, 1), sign = GCOMP__F(wshl)(GCOMP__F(wadd)(c, GCOMP__F(wsplat)(1)), 31);
-    GCOMP__F(w) t = GCOMP__F(wsplat)((int32_t)gcomp__bits(u->constant)), zero = GCOMP__F(wsplat)(0);
+    GCOMP__F(w) t = GCOMP__F(wsplat)((int32_t)gcomp__bits(threshold)), zero = GCOMP__F(wsplat)(0);
     GCOMP__F(w) bad = GCOMP__F(wgt)(c, zero); /* 01 is no code: not a number, which the check finds */
     return GCOMP__F(floats)(GCOMP__F(wor)(GCOMP__F(wand)(GCOMP__F(wxor)(t, sign), GCOMP__F(wsar)(c, 31)), bad));
 }
-GCOMP__BLOCK_METHOD(twobit, 4, 0, 0, GCOMP__MOST)
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(twobit_deq)(const uint8_t *code, const gcomp__unit *u)
+{
+    return GCOMP__F(twobit_value)(code, u->constant);
+}
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(twobit_auto_deq)(const uint8_t *code, const gcomp__unit *u)
+{
+    return GCOMP__F(twobit_value)(code, u->a);
+}
+GCOMP__BLOCK_ENCODE(twobit, twobit_quant, 4, 0, 0, GCOMP__MOST)
+GCOMP__BLOCK_DECODE(twobit, twobit_deq, 4, 0)
+GCOMP__BLOCK_DECODE(twobit_auto, twobit_auto_deq, 4, 4)
+static const gcomp__block_kernels GCOMP__F(twobit_kernels)[] = {GCOMP__BLOCK_OF(twobit, twobit),
+                                                                GCOMP__BLOCK_OF(twobit, twobit_auto)};
 #ifdef GCOMP__LAST
 static void gcomp__twobit_form(const double *param, gcomp__form *form)
 {
@@ -5124,19 +5252,111 @@ static void gcomp__twobit_form(const double *param, gcomp__form *form)
     form->check = GCOMP__PAIRS;
     form->first_high = 1;
     form->constant = (float)param[0];
+    if (param[0] != 0) return;
+    form->kernel = 1;
+    form->scale_bytes = 4;
+    form->early = 1;
+}
+
+enum { GCOMP__TWOBIT_BINS = 512 };
+
+/* How many groups of 16 are looked at. */
+static size_t gcomp__twobit_groups(size_t n)
+{
+    return n <= 4096 ? n / 16 + (n % 16 != 0) : gcomp__min(gcomp__max(n / 64, 4096), 65536) / 16;
+}
+
+/* Counts keys (bits of |p|) of a sample: bin (key - base) >> shift of those from base on, the last bin for all above. */
+static void gcomp__twobit_count(const gcomp__call *call, const gcomp_input *in, size_t n, uint32_t base, unsigned shift,
+                                uint32_t *bins)
+{
+    const size_t groups = gcomp__twobit_groups(n), apart = n <= 4096 ? 16 : n / groups;
+    const uint32_t room = (uint32_t)gcomp__min(apart - 15, 1u << 20);
+    size_t i, j, count;
+    float p[16];
+    memset(bins, 0, 4 * GCOMP__TWOBIT_BINS);
+    for (i = 0; i < groups; i++) { /* not quite evenly, lest they meet columns */
+        const size_t at = i * apart + ((uint32_t)i * 2654435761u >> 7) % room;
+        gcomp_input some = *in;
+        count = gcomp__min(16, n - at);
+        some.grad = (const uint8_t *)in->grad + at * gcomp__dtype_bytes(in->dtype);
+        if (in->residual) some.residual = in->residual + at;
+        (void)call->set->common->scale_copy(p, &some, 0, count, 1);
+        for (j = 0; j < count; j++) {
+            uint32_t key = gcomp__bits(p[j]) & 0x7fffffffu, bin = (key - base) >> shift;
+            if (key && key < 0x7f800000u && key >= base) bins[bin < GCOMP__TWOBIT_BINS ? bin : GCOMP__TWOBIT_BINS - 1]++;
+        }
+    }
+}
+
+/* By rate: first the octave, then one of its 512 parts. By error: of 16 parts of each of the 32 largest octaves the one whose
+   lower edge t takes most away: 2 t sum|p| - t^2 count of what reaches it. Counts alone decide: the bits are the same on all. */
+static float gcomp__twobit_find(const gcomp__call *call, const gcomp_input *in, size_t n, double rate)
+{
+    const unsigned shift = rate > 0 ? 14 : 19;
+    uint32_t bins[GCOMP__TWOBIT_BINS], octave, base, edge, best = 0;
+    double count = 0, sum = 0, most = 0, wanted = rate * (double)gcomp__min(n, 16 * gcomp__twobit_groups(n));
+    int b;
+    gcomp__twobit_count(call, in, n, 0, 23, bins);
+    for (octave = 0; octave < 255; octave++) count += bins[octave];
+    if (count == 0) return 1; /* all zero */
+    wanted = wanted < count ? wanted : count;
+    for (octave = 254; !bins[octave]; octave--) {}
+    for (count = 0; rate > 0 && count + bins[octave] < wanted; octave--) count += bins[octave];
+    base = rate > 0 ? octave << 23 : octave > 31 ? (octave - 31) << 23 : 0;
+    gcomp__twobit_count(call, in, n, base, shift, bins);
+    for (b = GCOMP__TWOBIT_BINS - 1, count = 0; b >= 0; b--) {
+        double low, high, gain;
+        if (!bins[b]) continue;
+        edge = base + ((uint32_t)b << shift);
+        count += bins[b];
+        if (rate > 0) {
+            best = edge;
+            if (count >= wanted) break;
+            continue;
+        }
+        low = (double)gcomp__float(edge);
+        high = (double)gcomp__float(edge + (1u << shift) - 1);
+        sum += bins[b] * (low + high) / 2;
+        GCOMP__PIN_SUM(sum);
+        gain = low * (2 * sum - low * count);
+        if (gain > most) best = edge;
+        if (gain > most) most = gain;
+    }
+    return gcomp__float(best ? best : 1);
+}
+
+static gcomp_result gcomp__twobit_encode(const gcomp__call *call, const gcomp_codec *codec, const gcomp_input *in, size_t n,
+                                         uint8_t *body, size_t capacity, size_t *bytes)
+{
+    gcomp__call with = *call;
+    float threshold;
+    if (codec->param[0] == 0 && n) {
+        threshold = gcomp__twobit_find(call, in, n, codec->param[1]);
+        with.shared = &threshold;
+    }
+    return gcomp__block_encode(&with, codec, in, n, body, capacity, bytes);
+}
+
+static const char *gcomp__twobit_refuse(const double *param, int values)
+{
+    (void)values;
+    return param[0] != 0 && param[1] != 0 ? "twobit:rate finds a threshold: it goes with threshold=auto" : NULL;
 }
 
 static const gcomp__method gcomp__row_twobit = {
     "twobit", 10, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
-    {GCOMP__NUMBER("threshold", 0.5, 1e-22, 1e22, 32), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, gcomp__twobit_form,
-    GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
+    {{"threshold", GCOMP__AUTO, 0.5, 1e-22, 1e22, 32, NULL}, GCOMP__NUMBER("rate", 0, 0, 1, 0), GCOMP__NONE, GCOMP__NONE},
+    gcomp__twobit_form, gcomp__block_bound, gcomp__block_scratch, gcomp__twobit_encode, gcomp__block_open, gcomp__block_check,
+    gcomp__block_decode, GCOMP__NEVER_SUMS, gcomp__twobit_refuse, NULL};
 #endif
 #else
 #define GCOMP__LIST_twobit(X)
 #endif
 
 /* >>method threshold1: MXNet's 1 bit: +1 for p > t, else -1; the first element in the highest bit of a byte. The value is 1
-   whatever the threshold is: use it where gradients are of that size, with error feedback. apache/mxnet gradient_compression. */
+   whatever the threshold is: use it where gradients are of that size, with error feedback. No threshold is found for it: 0 is
+   the one of least error, always. apache/mxnet gradient_compression. */
 #ifndef GCOMP_WITHOUT_THRESHOLD1
 #define GCOMP__LIST_threshold1(X) X(threshold1)
 GCOMP__INLINE void GCOMP__F(threshold1_quant)(uint8_t *code, GCOMP__F(v) p, const gcomp__unit *u, size_t i)
@@ -5384,7 +5604,13 @@ static void gcomp__int_fit(const gcomp__form *form, const gcomp__measured *m, gc
 static void gcomp__affine_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
 {
     double low = (double)m->low, high = (double)m->high, steps = 2 * (double)form->levels + 1;
-    gcomp__step_of(u, (high - low) / steps, high - low, steps);
+    u->a = (float)((high - low) / steps);
+    if (m->worst < 227u << 23 && gcomp__bits(u->a) >= 67u << 23) { /* nothing can overflow or vanish; codes are clamped */
+        u->inverse = 1 / u->a;
+        u->lift = 1;
+    } else {
+        gcomp__step_of(u, (high - low) / steps, high - low, steps);
+    }
     u->b = (float)(low + ((double)form->levels + 1) * (double)u->a);
     if (m->worst >= 0x7f000000u) { /* differences would overflow: a quarter of everything */
         u->a = gcomp__float(gcomp__bits(u->a) - (u->a > 0 ? 2 : 0));
@@ -5515,11 +5741,17 @@ static const char *gcomp__terngrad_misfit(const gcomp_codec *codec, size_t world
     return codec->param[2] != 0 && codec->param[1] != 0 ? "terngrad:share=1 shares one scale: it takes block=tensor" : NULL;
 }
 
+static const char *gcomp__terngrad_refuse(const double *param, int values)
+{
+    return values && param[2] != 0 ? "terngrad:share=1 shares the scale of a tensor, not that of a sparse method's values" : NULL;
+}
+
 static const gcomp__method gcomp__row_terngrad = {
     "terngrad", 12, GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
     {GCOMP__NUMBER("clip", 2.5, 0, 1e6, 0), GCOMP__BLOCKS("block", 0), GCOMP__COUNT("share", 0, 0, 1, 0), GCOMP__NONE},
     gcomp__terngrad_form, GCOMP__BLOCK_FUNCTIONS,
-    gcomp__shared_count, NULL, NULL, NULL, gcomp__terngrad_make, NULL, gcomp__terngrad_adapt, gcomp__terngrad_misfit, NULL};
+    gcomp__shared_count, NULL, NULL, NULL, gcomp__terngrad_make, NULL, gcomp__terngrad_adapt, gcomp__terngrad_misfit,
+    gcomp__terngrad_refuse, NULL};
 #endif
 #else
 #define GCOMP__LIST_terngrad(X)
@@ -5641,49 +5873,54 @@ static const gcomp__method gcomp__row_naturaldither = {
 
 /* ---------------- small floats: what fp8 and mx share. Code: sign, exponent, mantissa; rounded to nearest even, saturating. */
 #if !defined(GCOMP_WITHOUT_FP8) || !defined(GCOMP_WITHOUT_MX)
-/* The code without its sign of |x| < 2^100; `mantissa` bits, exponent bias, and the largest code are constants. */
-GCOMP__INLINE GCOMP__F(w) GCOMP__F(small_float)(GCOMP__F(v) x, int mantissa, int bias, int32_t last)
+/* The code of x, of its lowest `sign_bit + 1` bits: a float is added whose last bit is the step of the code, so that the sum is
+   rounded to it; steps above the power of two, and exponents, make the code. `mantissa` bits, exponent bias and the place of the
+   sign are constants; so is `most`, the bits of the largest value, or 0 where no |x| is above it. */
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(small_float)(GCOMP__F(v) x, int mantissa, int bias, int sign_bit, int32_t most)
 {
     const int cut = 23 - mantissa, least = 128 - bias; /* exponent of the smallest normal number, biased as a float's */
-    GCOMP__F(w) b = GCOMP__F(words)(GCOMP__F(abs)(x)), e, unit, normal;
+    const int32_t steps = -(least << mantissa) & ((2 << sign_bit) - 1); /* makes that exponent count as 0; is even */
+    GCOMP__F(w) b = GCOMP__F(words)(GCOMP__F(abs)(x)), e, step, sum, sign;
+    if (most) b = GCOMP__F(wmin)(b, GCOMP__F(wsplat)(most));
     e = GCOMP__F(wmax)(GCOMP__F(wand)(b, GCOMP__F(wsplat)(0x7f800000)), GCOMP__F(wsplat)(least << 23));
-    unit = GCOMP__F(wadd)(e, GCOMP__F(wsplat)(cut << 23)); /* a float whose last bit is the step of the code: adding it rounds */
-    normal = GCOMP__F(words)(GCOMP__F(add)(GCOMP__F(floats)(b), GCOMP__F(floats)(unit)));
-    normal = GCOMP__F(wsub)(normal, unit); /* steps: 2^mantissa .. 2^(mantissa + 1), fewer below the smallest normal */
-    normal = GCOMP__F(wadd)(normal, GCOMP__F(wshr)(GCOMP__F(wsub)(e, GCOMP__F(wsplat)(least << 23)), cut));
-    return GCOMP__F(wmin)(normal, GCOMP__F(wsplat)(last));
+    step = GCOMP__F(wadd)(e, GCOMP__F(wsplat)(cut * 0x800000 + steps));
+    sum = GCOMP__F(words)(GCOMP__F(add)(GCOMP__F(floats)(b), GCOMP__F(floats)(step)));
+    sign = GCOMP__F(wand)(GCOMP__F(wshr)(GCOMP__F(words)(x), 31 - sign_bit), GCOMP__F(wsplat)(1 << sign_bit));
+    return GCOMP__F(wadd)(GCOMP__F(wadd)(sum, GCOMP__F(wshr)(e, cut)), sign);
 }
 
-/* Back: the bits as a float of a smaller exponent, then scaled; exact, subnormal or not. */
+/* Back, from a code whose sign fills the word. Of the bits as a float, y, and 2 y - 2^(1 - bias), which is right below the
+   smallest normal number, the smaller one is right; nothing on the way is a subnormal float, which would be slow. */
 GCOMP__INLINE GCOMP__F(v) GCOMP__F(from_small)(GCOMP__F(w) code, int mantissa, int bias, int sign_bit)
 {
-    GCOMP__F(w) size = GCOMP__F(wshl)(GCOMP__F(wand)(code, GCOMP__F(wsplat)((1 << sign_bit) - 1)), 23 - mantissa);
-    GCOMP__F(w) sign = GCOMP__F(wshl)(GCOMP__F(wshr)(code, sign_bit), 31);
-    GCOMP__F(v) power = GCOMP__F(floats)(GCOMP__F(wsplat)((254 - bias) << 23));
-    return GCOMP__F(mul)(GCOMP__F(floats)(GCOMP__F(wor)(size, sign)), power);
+    const int cut = 23 - mantissa;
+    GCOMP__F(w) size = GCOMP__F(wand)(GCOMP__F(wshl)(code, cut), GCOMP__F(wsplat)(((1 << sign_bit) - 1) << cut));
+    GCOMP__F(w) n = GCOMP__F(wadd)(size, GCOMP__F(wsplat)((127 - bias) << 23));
+    GCOMP__F(w) sign = GCOMP__F(wand)(code, GCOMP__F(wsplat)(-0x7fffffff - 1));
+    GCOMP__F(v) y = GCOMP__F(floats)(n), below = GCOMP__F(floats)(GCOMP__F(wsplat)((128 - bias) << 23));
+    n = GCOMP__F(wmin)(n, GCOMP__F(words)(GCOMP__F(sub)(GCOMP__F(add)(y, y), below)));
+    return GCOMP__F(floats)(GCOMP__F(wor)(n, sign));
 }
 
-#define GCOMP__SMALL_FLOAT(name, mantissa, bias, last) \
+#define GCOMP__SMALL_FLOAT(name, mantissa, bias, bits, most, put, get) \
     GCOMP__INLINE void GCOMP__F(name##_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i) \
     { \
-        GCOMP__F(w) c = GCOMP__F(small_float)(x, mantissa, bias, last); \
         (void)u; \
         (void)i; \
-        GCOMP__F(put8)(code, GCOMP__F(wor)(c, GCOMP__F(wshl)(GCOMP__F(wsar)(GCOMP__F(words)(x), 31), 7))); \
+        GCOMP__F(put)(code, GCOMP__F(small_float)(x, mantissa, bias, bits - 1, most)); \
     } \
     GCOMP__INLINE GCOMP__F(v) GCOMP__F(name##_deq)(const uint8_t *code, const gcomp__unit *u) \
     { \
-        return GCOMP__F(mul)(GCOMP__F(from_small)(GCOMP__F(get8)(code), mantissa, bias, 7), GCOMP__F(splat)(u->a)); \
+        return GCOMP__F(mul)(GCOMP__F(from_small)(GCOMP__F(get)(code), mantissa, bias, bits - 1), GCOMP__F(splat)(u->a)); \
     }
-GCOMP__SMALL_FLOAT(e4m3, 3, 7, 0x7e)
-GCOMP__SMALL_FLOAT(e5m2, 2, 15, 0x7b)
-#undef GCOMP__SMALL_FLOAT
 #endif
 
 /* >>method fp8: 8-bit floats of a block whose largest |p| becomes the largest finite one: format e4m3 (448) or e5m2 (57344).
    |p - C(p)| <= 2^-4 |p| (e5m2: 2^-3), below the smallest normal a fixed step. Micikevicius et al., 2022. */
 #ifndef GCOMP_WITHOUT_FP8
 #define GCOMP__LIST_fp8(X) X(fp8)
+GCOMP__SMALL_FLOAT(e4m3, 3, 7, 8, 0, put8, get8)
+GCOMP__SMALL_FLOAT(e5m2, 2, 15, 8, 0, put8, get8)
 GCOMP__BLOCK_ENCODE(e4m3, e4m3_quant, 16, 4, 1, GCOMP__MOST)
 GCOMP__BLOCK_DECODE(e4m3, e4m3_deq, 16, 4)
 GCOMP__BLOCK_ENCODE(e5m2, e5m2_quant, 16, 4, 1, GCOMP__MOST)
@@ -5720,75 +5957,127 @@ static const gcomp__method gcomp__row_fp8 = {
 #define GCOMP__LIST_fp8(X)
 #endif
 
-/* >>method mx: microscaling: blocks of 32 share a power of two X, as one byte (E8M0); elements are e2m1 (4 bits), e4m3, e5m2
-   or int8 (k / 64). X = 2^(floor(log2 max |p|) - largest exponent of the format); elements between the largest value and
-   twice that exponent's range saturate. OCP Microscaling Formats 1.0, 2023. */
+/* >>method mx: microscaling: blocks of 32 share a power of two X, as one byte (E8M0); elements are e2m1 (4 bits), e2m3 or e3m2
+   (6 bits), e4m3, e5m2 or int8 (k / 64). X = 2^(floor(log2 max |p|) - largest exponent of the format); elements between the
+   largest value and twice that exponent's range saturate. OCP Microscaling Formats 1.0, 2023. */
 #ifndef GCOMP_WITHOUT_MX
 #define GCOMP__LIST_mx(X) X(mx)
-GCOMP__INLINE void GCOMP__F(e2m1_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i)
+#ifndef GCOMP__MX_VALUES
+#define GCOMP__MX_VALUES
+static const int32_t gcomp__mx_values[8] = {0,          0x3f000000, 0x3f800000, 0x3fc00000, /* 0, .5, 1, 1.5 */
+                                            0x40000000, 0x40400000, 0x40800000, 0x40c00000}; /* 2, 3, 4, 6 */
+#endif
+GCOMP__SMALL_FLOAT(mx_e2m3, 3, 1, 6, 0x40f00000, put6, get6)  /* 7.5 */
+GCOMP__SMALL_FLOAT(mx_e3m2, 2, 3, 6, 0x41e00000, put6, get6)  /* 28 */
+GCOMP__SMALL_FLOAT(mx_e4m3, 3, 7, 8, 0x43e00000, put8, get8)  /* 448 */
+GCOMP__SMALL_FLOAT(mx_e5m2, 2, 15, 8, 0x47600000, put8, get8) /* 57344 */
+GCOMP__INLINE void GCOMP__F(mx_e2m1_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i)
 {
-    GCOMP__F(w) c = GCOMP__F(small_float)(x, 1, 1, 7);
     (void)u;
     (void)i;
-    GCOMP__F(put4)(code, GCOMP__F(wor)(c, GCOMP__F(wshl)(GCOMP__F(wsar)(GCOMP__F(words)(x), 31), 3)));
+    GCOMP__F(put4)(code, GCOMP__F(small_float)(x, 1, 1, 3, 0x40c00000));
 }
-GCOMP__INLINE GCOMP__F(v) GCOMP__F(e2m1_deq)(const uint8_t *code, const gcomp__unit *u)
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(mx_e2m1_deq)(const uint8_t *code, const gcomp__unit *u)
 {
-    return GCOMP__F(mul)(GCOMP__F(from_small)(GCOMP__F(get4)(code), 1, 1, 3), GCOMP__F(splat)(u->a));
+    GCOMP__F(w) c = GCOMP__F(get4)(code), sign = GCOMP__F(wand)(c, GCOMP__F(wsplat)(-0x7fffffff - 1));
+    return GCOMP__F(mul)(GCOMP__F(floats)(GCOMP__F(wor)(GCOMP__F(look)(gcomp__mx_values, c), sign)), GCOMP__F(splat)(u->a));
 }
-GCOMP__INLINE void GCOMP__F(mxint_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i)
+GCOMP__INLINE void GCOMP__F(mx_int8_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i)
 {
     GCOMP__F(w) q = GCOMP__F(nearest)(GCOMP__F(mul)(x, GCOMP__F(splat)(64)));
     (void)u;
     (void)i;
     GCOMP__F(put8)(code, GCOMP__F(wmax)(GCOMP__F(wmin)(q, GCOMP__F(wsplat)(127)), GCOMP__F(wsplat)(-127)));
 }
-GCOMP__INLINE GCOMP__F(v) GCOMP__F(mxint_deq)(const uint8_t *code, const gcomp__unit *u)
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(mx_int8_deq)(const uint8_t *code, const gcomp__unit *u)
 {
     GCOMP__F(v) q = GCOMP__F(mul)(GCOMP__F(number)(GCOMP__F(get8)(code)), GCOMP__F(splat)(1.0f / 64));
     return GCOMP__F(mul)(q, GCOMP__F(splat)(u->a));
 }
-#define GCOMP__MX(name, format, code16) \
-    GCOMP__BLOCK_ENCODE(name, format##_quant, code16, 1, 1, GCOMP__MOST) GCOMP__BLOCK_DECODE(name, format##_deq, code16, 1)
-GCOMP__MX(mx_e2m1, e2m1, 8)
-GCOMP__MX(mx_e4m3, e4m3, 16)
-GCOMP__MX(mx_e5m2, e5m2, 16)
-GCOMP__MX(mx_int8, mxint, 16)
+
+/* A tile at a time: first the scales of its blocks, then its codes, so that none waits for the scale of its own block. */
+GCOMP__HEAVY void GCOMP__F(mx_driver)(const gcomp__span *span, GCOMP__F(quant) quant, size_t code16)
+{
+    const size_t step = span->residual ? 1 : 0;
+    const float *from = span->grad, *rest = span->residual ? span->residual : span->nothing;
+    const int largest = (int)span->job->form.constant;
+    uint8_t *scale = span->job->scales + span->at / 32, *code = span->job->codes + span->at / 16 * code16, some[64];
+    GCOMP__F(acc) *acc = (GCOMP__F(acc) *)span->acc;
+    uint32_t worst = 0;
+    float p[GCOMP__TILE], inverse[GCOMP__TILE / 32];
+    size_t i, j, count;
+    for (i = 0; i < span->count; i += count) {
+        count = gcomp__min(GCOMP__TILE, span->count - i);
+        for (j = 0; j < count; j += 32, from += 32, rest += 32 * step) {
+            const size_t left = count - j;
+            const float *high = step ? rest + 16 : rest;
+            GCOMP__F(v) x, y;
+            uint32_t most;
+            int e;
+            if (left >= 32) {
+                x = GCOMP__F(add)(GCOMP__F(load)(from), GCOMP__F(load)(rest));
+                y = GCOMP__F(add)(GCOMP__F(load)(from + 16), GCOMP__F(load)(high));
+            } else {
+                x = GCOMP__F(load_sum)(from, rest, step, gcomp__min(left, 16));
+                y = GCOMP__F(load_sum)(from + 16, high, step, left < 16 ? 0 : left - 16);
+            }
+            GCOMP__F(store)(p + j, x);
+            GCOMP__F(store)(p + j + 16, y);
+            most = GCOMP__F(most)(GCOMP__F(worst)(GCOMP__F(abs)(x), y));
+            worst = most > worst ? most : worst;
+            e = (int)(most >> 23) - largest; /* biased; the exponent is floor(log2) but for subnormals */
+            e = e < 0 ? 0 : e;
+            *scale++ = (uint8_t)e;
+            inverse[j / 32] = gcomp__float(e < 254 ? (uint32_t)(254 - e) << 23 : 1u << 22);
+        }
+        for (j = 0; j + 16 <= count; j += 16, code += code16)
+            quant(code, GCOMP__F(mul)(GCOMP__F(load)(p + j), GCOMP__F(splat)(inverse[j / 32])), NULL, 0);
+        if (j < count) {
+            quant(some, GCOMP__F(mul)(GCOMP__F(load)(p + j), GCOMP__F(splat)(inverse[j / 32])), NULL, 0);
+            gcomp__put_last(code, some, code16, count - j, 0);
+        }
+    }
+    acc->worst = GCOMP__F(worst)(acc->worst, GCOMP__F(splat)(gcomp__float(worst)));
+}
+#define GCOMP__MX(name, code16) \
+    static void GCOMP__F(name##_encode)(const gcomp__span *span) \
+    { \
+        GCOMP__F(mx_driver)(span, GCOMP__F(name##_quant), code16); \
+    } \
+    GCOMP__BLOCK_DECODE(name, name##_deq, code16, 1)
+GCOMP__MX(mx_e2m1, 8)
+GCOMP__MX(mx_e4m3, 16)
+GCOMP__MX(mx_e5m2, 16)
+GCOMP__MX(mx_int8, 16)
+GCOMP__MX(mx_e2m3, 12)
+GCOMP__MX(mx_e3m2, 12)
 #undef GCOMP__MX
 static const gcomp__block_kernels GCOMP__F(mx_kernels)[] = {
     GCOMP__BLOCK_OF(mx_e2m1, mx_e2m1), GCOMP__BLOCK_OF(mx_e4m3, mx_e4m3), GCOMP__BLOCK_OF(mx_e5m2, mx_e5m2),
-    GCOMP__BLOCK_OF(mx_int8, mx_int8)};
+    GCOMP__BLOCK_OF(mx_int8, mx_int8), GCOMP__BLOCK_OF(mx_e2m3, mx_e2m3), GCOMP__BLOCK_OF(mx_e3m2, mx_e3m2)};
 #ifdef GCOMP__LAST
-static void gcomp__mx_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
-{
-    int e = (int)(m->worst >> 23) - (int)form->constant; /* biased; the exponent bits are floor(log2) but for subnormals */
-    if (e < 0) e = 0;
-    u->a = e ? gcomp__float((uint32_t)e << 23) : gcomp__float(1u << 22);
-    u->inverse = e < 254 ? gcomp__float((uint32_t)(254 - e) << 23) : gcomp__float(1u << 22);
-}
-
 static void gcomp__mx_form(const double *param, gcomp__form *form)
 {
-    static const int largest[] = {2, 8, 15, 0}, last[] = {0, 0x7e, 0x7b, 0};
+    static const int largest[] = {2, 8, 15, 0, 2, 4}, last[] = {0, 0x7e, 0x7b, 0, 0, 0};
     form->kernel = (unsigned)param[0];
-    form->code16 = param[0] == 0 ? 8 : 16;
+    form->code16 = param[0] == 0 ? 8 : param[0] < 4 ? 16 : 12;
     form->scale_bytes = 1;
     form->block = 32;
     form->early = 1;
     form->constant = (float)largest[(int)param[0]];
     form->last_code = last[(int)param[0]];
     form->check = form->last_code ? GCOMP__BYTES : GCOMP__ALL_CODES;
-    form->fit = gcomp__mx_fit;
 }
 
 static const gcomp__method gcomp__row_mx = {
     "mx", 18, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
-    {GCOMP__ONE_OF("format", 0, 3, 2, "e2m1|e4m3|e5m2|int8|"), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, gcomp__mx_form,
+    {GCOMP__ONE_OF("format", 0, 5, 3, "e2m1|e4m3|e5m2|int8|e2m3|e3m2|"), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, gcomp__mx_form,
     GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
 #endif
 #else
 #define GCOMP__LIST_mx(X)
 #endif
+#undef GCOMP__SMALL_FLOAT
 
 /* >>method eden: blocks are rotated: random signs, then a Hadamard transform. Each coordinate is then nearly normal and becomes
    the nearest of 2^bits centroids c (Lloyd, Max); back come s * H c with the signs. s = |p|^2 / <c, H p> makes <C(p), p> = |p|^2:
@@ -6496,6 +6785,7 @@ static gcomp_result gcomp__sparse_encode(const gcomp__call *call, const gcomp_co
 {
     const gcomp__selector *selector = gcomp__method_of(codec->method)->selector;
     gcomp_codec value = gcomp__value_codec(codec);
+    const gcomp__method *value_method = gcomp__method_of(value.method);
     size_t index_bytes = 0, value_bytes = 0;
     gcomp__selection s;
     gcomp_input values;
@@ -6522,8 +6812,8 @@ static gcomp_result gcomp__sparse_encode(const gcomp__call *call, const gcomp_co
     values.scale = 1;
     inner.kernels = gcomp__kernels_of(call->set, gcomp__method_of(value.method));
     inner.scratch_bytes = 0;
-    GCOMP__TRY(gcomp__block_encode(&inner, &value, &values, s.count, body + 9 + index_bytes, capacity - 9 - index_bytes,
-                                   &value_bytes));
+    GCOMP__TRY(value_method->encode(&inner, &value, &values, s.count, body + 9 + index_bytes, capacity - 9 - index_bytes,
+                                    &value_bytes));
     *bytes = 9 + index_bytes + value_bytes;
     return GCOMP_OK;
 }
@@ -6675,7 +6965,7 @@ static void gcomp__sparse_decode(const gcomp__call *call, const gcomp__sink *sin
 
 #define GCOMP__SPARSE_FUNCTIONS \
     NULL, gcomp__sparse_bound, gcomp__sparse_scratch, gcomp__sparse_encode, gcomp__sparse_open, gcomp__sparse_check, \
-    gcomp__sparse_decode, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    gcomp__sparse_decode, GCOMP__NEVER_SUMS, NULL
 #endif
 
 /* >>method topk: the k = max(1, ceil(density * n * (1 - 2^-40))) elements of largest |p|; of equal ones the first; zeros never.
@@ -6791,7 +7081,7 @@ static const gcomp__selector gcomp__nonzero = {gcomp__all_most, gcomp__all_room,
 static const gcomp__method gcomp__row_nonzero = {
     "nonzero", 24, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS, {GCOMP__GATHER, 0, 0},
     GCOMP__NO_PARAMS, NULL, gcomp__sparse_bound, gcomp__sparse_scratch, gcomp__sparse_encode, gcomp__sparse_open,
-    gcomp__sparse_check, gcomp__sparse_decode, NULL, NULL, NULL, NULL, NULL, NULL, gcomp__nonzero_adapt, NULL,
+    gcomp__sparse_check, gcomp__sparse_decode, NULL, NULL, NULL, NULL, NULL, NULL, gcomp__nonzero_adapt, NULL, NULL,
     &gcomp__nonzero};
 #endif
 #else
@@ -7040,7 +7330,7 @@ static void gcomp__random_adapt(const gcomp_codec *codec, uint8_t *rounds, unsig
         #name, wire, GCOMP__FEEDBACK | GCOMP__UNBIASED | GCOMP__CONSERVES_MEAN, {GCOMP__SUM, 0, 0}, \
         {GCOMP__NUMBER("density", 0.01, 1e-9, 1, 0), GCOMP__COUNT("unbiased", 0, 0, 1, 0), GCOMP__NONE, GCOMP__NONE}, \
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, gcomp__random_count, NULL, gcomp__random_local, gcomp__random_gains, \
-        gcomp__##name##_make, gcomp__random_commit, gcomp__random_adapt, NULL, NULL};
+        gcomp__##name##_make, gcomp__random_commit, gcomp__random_adapt, NULL, NULL, NULL};
 GCOMP__RANDOM(randomk, 25)
 GCOMP__RANDOM(randomblock, 26)
 #undef GCOMP__RANDOM
@@ -7412,7 +7702,7 @@ static const gcomp__method gcomp__row_powersgd = {
     "powersgd", 6, GCOMP__FEEDBACK | GCOMP__CONSERVES_MEAN, {GCOMP__SUM, GCOMP__SUM, 0},
     {GCOMP__COUNT("rank", 4, 1, 64, 0), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
     gcomp__powersgd_sum_count, gcomp__powersgd_state_floats, gcomp__powersgd_state_floats, gcomp__powersgd_gains,
-    gcomp__powersgd_make, gcomp__powersgd_commit, NULL, NULL, NULL};
+    gcomp__powersgd_make, gcomp__powersgd_commit, NULL, NULL, NULL, NULL};
 #endif
 #else
 #define GCOMP__LIST_powersgd(X)
@@ -7656,7 +7946,7 @@ static const gcomp__method gcomp__row_intsum = {
     {GCOMP__ONE_OF("bits", 0, 2, 0, "8|16|32|"), GCOMP__ONE_OF("rounding", 0, 1, 0, "stochastic|nearest|"), GCOMP__NONE,
      GCOMP__NONE}, NULL, NULL, gcomp__block_scratch, NULL, NULL, NULL, NULL,
     gcomp__shared_count, NULL, gcomp__intsum_local, NULL, gcomp__intsum_make, gcomp__intsum_commit,
-    gcomp__intsum_adapt, gcomp__intsum_misfit, NULL};
+    gcomp__intsum_adapt, gcomp__intsum_misfit, NULL, NULL};
 #endif
 #else
 #define GCOMP__LIST_intsum(X)
@@ -7812,9 +8102,9 @@ static int gcomp__same(const char *name, const char *s, size_t length)
 
 static int gcomp__in_range(const gcomp__param *p, double v)
 {
-    if (p->kind == GCOMP__BLOCK && v == 0) return 1;
+    if ((p->kind == GCOMP__BLOCK || p->kind == GCOMP__AUTO) && v == 0) return 1;
     if (!(v >= p->low && v <= p->high)) return 0;
-    if (p->kind == GCOMP__REAL) return 1;
+    if (p->kind == GCOMP__REAL || p->kind == GCOMP__AUTO) return 1;
     if (v != (double)(uint64_t)v) return 0;
     return p->kind != GCOMP__BLOCK || ((uint64_t)v & ((uint64_t)v - 1)) == 0;
 }
@@ -7867,6 +8157,7 @@ static gcomp_result gcomp__bad_value(gcomp__text *why, const gcomp__method *m, c
     }
     gcomp__say(why, p->kind == GCOMP__REAL    ? "a number from "
                     : p->kind == GCOMP__WHOLE ? "a whole number from "
+                    : p->kind == GCOMP__AUTO  ? "'auto' or a number from "
                                               : "'tensor' or a power of two from ");
     gcomp__say_decimal(why, p->low);
     gcomp__say(why, " to ");
@@ -7896,7 +8187,8 @@ static gcomp_result gcomp__parse_params(const gcomp__method *m, const char **tex
             if ((value[value_length] == 'e' || value[value_length] == 'E') && value[value_length + 1] == '+') value_length++;
             value_length++;
         }
-        if (m->param[i].kind == GCOMP__BLOCK && gcomp__same("tensor", value, value_length)) {
+        if ((m->param[i].kind == GCOMP__BLOCK && gcomp__same("tensor", value, value_length)) ||
+            (m->param[i].kind == GCOMP__AUTO && gcomp__same("auto", value, value_length))) {
             end = value + value_length;
         } else if (m->param[i].kind == GCOMP__CHOICE) {
             int choice = gcomp__choose(&m->param[i], value, value_length);
@@ -7906,7 +8198,7 @@ static gcomp_result gcomp__parse_params(const gcomp__method *m, const char **tex
         } else {
             end = gcomp__read_number(value, &v);
             if (end != value + value_length || !gcomp__in_range(&m->param[i], v) ||
-                (m->param[i].kind == GCOMP__BLOCK && v == 0))
+                ((m->param[i].kind == GCOMP__BLOCK || m->param[i].kind == GCOMP__AUTO) && v == 0))
                 return gcomp__bad_value(why, m, &m->param[i], value, value_length);
         }
         param[i] = v;
@@ -7916,12 +8208,22 @@ static gcomp_result gcomp__parse_params(const gcomp__method *m, const char **tex
     return GCOMP_OK;
 }
 
+/* Other names of methods, which are read and never printed. */
+static const char *const gcomp__aliases[][2] = {{"dither", "qsgd"}};
+
 GCOMP__NOINLINE gcomp_result gcomp__parse_method(const gcomp__method **method, const char **text, double *param,
                                                  gcomp__text *why)
 {
     const char *s = *text;
-    size_t length = gcomp__word(s), i;
-    for (i = 0; gcomp__methods[i] && !gcomp__same(gcomp__methods[i]->name, s, length); i++) {}
+    const size_t length = gcomp__word(s);
+    const char *name = s;
+    size_t known = length, i;
+    for (i = 0; i < sizeof gcomp__aliases / sizeof gcomp__aliases[0]; i++) {
+        if (!gcomp__same(gcomp__aliases[i][0], s, length)) continue;
+        name = gcomp__aliases[i][1];
+        known = strlen(name);
+    }
+    for (i = 0; gcomp__methods[i] && !gcomp__same(gcomp__methods[i]->name, name, known); i++) {}
     *method = gcomp__methods[i];
     if (!*method) {
         gcomp__bad_text(why, "no method ", s, length ? length : strlen(s), "; there are:");
@@ -7939,6 +8241,12 @@ GCOMP__NOINLINE gcomp_result gcomp__parse_method(const gcomp__method **method, c
     }
     *text = s;
     return GCOMP_OK;
+}
+
+/* NULL, or why parameters do not go together. */
+static const char *gcomp__refusal(const gcomp__method *m, const double *param, int values)
+{
+    return m->refuse ? m->refuse(param, values) : NULL;
 }
 
 GCOMP_API gcomp_result gcomp_codec_parse(gcomp_codec *codec, const char *text, char *why_buffer, size_t why_capacity)
@@ -7969,6 +8277,11 @@ GCOMP_API gcomp_result gcomp_codec_parse(gcomp_codec *codec, const char *text, c
         }
     }
     if (result == GCOMP_OK && *text) result = gcomp__bad_text(&why, "cannot read ", text, strlen(text), " at the end");
+    if (result == GCOMP_OK) {
+        const char *reason = gcomp__refusal(method, made.param, 0);
+        if (!reason && value) reason = gcomp__refusal(value, made.value_param, 1);
+        if (reason) result = (gcomp__say(&why, reason), GCOMP_BAD_CODEC);
+    }
     gcomp__fp_leave(mode);
     if (result != GCOMP_OK) return result;
     made.method = method->wire;
@@ -7993,6 +8306,7 @@ GCOMP__NOINLINE void gcomp__say_method(gcomp__text *t, const gcomp__method *m, c
             const char *name = gcomp__choice(&m->param[i], (int)param[i], &length);
             gcomp__say_some(t, name, length);
         } else if (m->param[i].kind == GCOMP__BLOCK && param[i] == 0) gcomp__say(t, "tensor");
+        else if (m->param[i].kind == GCOMP__AUTO && param[i] == 0) gcomp__say(t, "auto");
         else gcomp__say_decimal(t, param[i]);
     }
 }
@@ -8013,6 +8327,7 @@ static const gcomp__method *gcomp__valid(const gcomp_codec *codec)
         if (m->param[i].name && !gcomp__in_range(&m->param[i], codec->param[i])) return NULL;
         if (v && v->param[i].name && !gcomp__in_range(&v->param[i], codec->value_param[i])) return NULL;
     }
+    if (gcomp__refusal(m, codec->param, 0) || (v && gcomp__refusal(v, codec->value_param, 1))) return NULL;
     return m;
 }
 

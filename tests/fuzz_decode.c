@@ -19,7 +19,8 @@ static const char *const codecs[] = {"none", "fp16", "bf16", "sign", "sign:block
                                      "topk:density=0.1+natural", "topk:density=0.3+int:bits=4,block=16", "topk:density=0.2+fp8",
                                      "eden", "eden:bits=2,block=64", "eden:bits=3,block=512", "eden:bits=4,block=1024",
                                      "sampledtopk:density=0.2", "strom:threshold=1+sign", "dryden+onebit:block=tensor",
-                                     "nonzero+int:bits=4"};
+                                     "nonzero+int:bits=4", "mx:format=e2m3", "mx:format=e3m2",
+                                     "twobit:threshold=auto"};
 enum { CODECS = sizeof codecs / sizeof *codecs, LARGEST = 3000 };
 
 static void fail(const char *what)
@@ -150,7 +151,8 @@ static void make_corrupt(const char *dir)
         {"corrupt_mx_overflow", "mx:format=int8", 33, 254}, {"corrupt_onebit_scale", "onebit:block=tensor", 39, 0xff},
         {"corrupt_int_block", "int:bits=4,block=16", 24, 0x0d}, {"corrupt_qsgd_levels", "qsgd", 24, 0},
         {"reserved_natural_padding", "natural", 32 + 6 * 18 + 15, 1}, {"reserved_threshold1_padding", "threshold1", 44, 0x01},
-        {"reserved_int_word", "int", 25, 0xff}};
+        {"reserved_int_word", "int", 25, 0xff}, {"corrupt_mx_format", "mx", 24, 6},
+        {"reserved_mx_word", "mx:format=e2m3", 24, 8 + 4}, {"corrupt_twobit_threshold", "twobit:threshold=auto", 35, 0xff}};
     static uint8_t p[GCOMP_BOUND(LARGEST)];
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         size_t length = make_payload(codec_of(bad[i].text), 100, i, p, sizeof p);

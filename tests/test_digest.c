@@ -161,8 +161,10 @@ static uint64_t step_digest(const char *text, gcomp_isa isa, gcomp_parallel para
 }
 
 static const char *const names[] = {
-    "none", "fp16", "bf16", "fp8", "fp8:format=e5m2", "mx", "mx:format=e4m3", "mx:format=e5m2", "mx:format=int8", "sign",
-    "sign:block=16", "sign:block=tensor", "signnorm", "onebit", "vote", "twobit", "threshold1", "terngrad",
+    "none", "fp16", "bf16", "fp8", "fp8:format=e5m2", "mx", "mx:format=e4m3", "mx:format=e5m2", "mx:format=int8", "mx:format=e2m3",
+    "mx:format=e3m2", "sign",
+    "sign:block=16", "sign:block=tensor", "signnorm", "onebit", "vote", "twobit", "twobit:threshold=auto",
+    "twobit:threshold=auto,rate=0.05", "threshold1", "terngrad",
     "terngrad:clip=0,block=128", "terngrad:share=1", "qsgd", "qsgd:levels=1", "qsgd:levels=100,norm=l2",
     "qsgd:levels=1000", "naturaldither", "naturaldither:levels=9,norm=l2", "natural", "int", "int:bits=4,block=tensor",
     "int:bits=2", "int:rounding=stochastic", "int:range=affine", "int:bits=4,block=32,rounding=stochastic,range=affine",

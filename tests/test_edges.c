@@ -24,7 +24,8 @@ static const char *const variants[] = {"sign:block=tensor", "sign:block=16", "to
                                        "fp8:format=e5m2,block=tensor", "mx:format=e4m3", "mx:format=int8",
                                        "topk:density=0.1+natural",
                                        "dryden+onebit:block=tensor", "strom:threshold=0.5+sign:block=tensor", "nonzero+sign",
-                                       "sampledtopk:density=0.3+int"};
+                                       "sampledtopk:density=0.3+int", "mx:format=e2m3",
+                                       "twobit:threshold=auto,rate=0.1"};
 
 typedef struct named {
     char text[80];

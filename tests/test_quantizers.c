@@ -194,7 +194,9 @@ static const spec specs[] = {
     {"mx", MX, 18, 0, 32, 4, 2, 0, 0, 0, 1, 1, 7},
     {"mx:format=e4m3", MX, 18, 1, 32, 8, 8, 0, 0, 0, 3, 7, 0x7e},
     {"mx:format=e5m2", MX, 18, 2, 32, 8, 15, 0, 0, 0, 2, 15, 0x7b},
-    {"mx:format=int8", MX, 18, 3, 32, 8, 0, 0, 0, 0, 0, 0, 127}};
+    {"mx:format=int8", MX, 18, 3, 32, 8, 0, 0, 0, 0, 0, 0, 127},
+    {"mx:format=e2m3", MX, 18, 4, 32, 6, 2, 0, 0, 0, 3, 1, 31},
+    {"mx:format=e3m2", MX, 18, 5, 32, 6, 4, 0, 0, 0, 2, 3, 31}};
 enum { SPECS = sizeof specs / sizeof *specs };
 
 /* Code i of a stream of them; a code of 9 bits is an exponent and above it a sign, in groups of 16. */
@@ -207,6 +209,8 @@ static unsigned get_code(const spec *s, const uint8_t *codes, size_t i)
         return group[i % 16] | (unsigned)(group[16 + i % 16 / 8] >> i % 8 & 1) << 8;
     }
     if (s->bits == 16) return codes[2 * i] | (unsigned)codes[2 * i + 1] << 8;
+    if (s->bits == 6) /* may reach into the next byte */
+        return (codes[at / 8] >> at % 8 | (at % 8 > 2 ? (unsigned)codes[at / 8 + 1] << (8 - at % 8) : 0)) & 63;
     return codes[at / 8] >> (first_high ? 8 - s->bits - at % 8 : at % 8) & ((1u << s->bits) - 1);
 }
 
@@ -221,6 +225,9 @@ static void put_code(const spec *s, uint8_t *codes, size_t i, unsigned code)
     } else if (s->bits == 16) {
         codes[2 * i] = (uint8_t)code;
         codes[2 * i + 1] = (uint8_t)(code >> 8);
+    } else if (s->bits == 6) {
+        codes[at / 8] |= (uint8_t)(code << at % 8);
+        if (at % 8 > 2) codes[at / 8 + 1] |= (uint8_t)(code >> (8 - at % 8));
     } else {
         codes[at / 8] |= (uint8_t)(code << (first_high ? 8 - s->bits - at % 8 : at % 8));
     }
@@ -531,6 +538,83 @@ static void test_twobit_packs_as_mxnet_does(void)
     }
 }
 
+/* What is lost with the threshold t. */
+static double lost_with(double t, size_t n)
+{
+    double lost = 0;
+    for (size_t i = 0; i < n; i++) {
+        double off = fabs((double)p[i]) >= t ? fabs((double)p[i]) - t : (double)p[i];
+        lost += off * off;
+    }
+    return lost;
+}
+
+static float threshold_of(const char *text, size_t n)
+{
+    float t;
+    size_t length = encode(text, g, e, n), wrong = 0;
+    CHECK(length == 36 + (n + 3) / 4);
+    memcpy(&t, payload + 32, 4);
+    CHECK(t > 0 && gcomp_decode(payload, length, y, n, NULL) == GCOMP_OK);
+    for (size_t i = 0; i < n; i++) wrong += y[i] != (p[i] >= t ? t : p[i] <= -t ? -t : 0);
+    CHECK(wrong == 0);
+    return t;
+}
+
+/* All are looked at up to 4096 elements: what is reached is the rate, but for equal numbers and the last bits of t. */
+static void test_twobit_finds_the_threshold_that_a_part_of_the_elements_reaches(void)
+{
+    static const struct { const char *text; double rate; } rates[] = {
+        {"twobit:threshold=auto,rate=0.001", 0.001}, {"twobit:threshold=auto,rate=0.05", 0.05},
+        {"twobit:threshold=auto,rate=0.5", 0.5}, {"twobit:threshold=auto,rate=1", 1}};
+    static const int shapes[] = {0, 2, 5, 7};
+    static const size_t some[] = {1, 17, 1009, 4096, 200003};
+    for (int k = 0; k < 4; k++)
+        for (int shape = 0; shape < 4; shape++)
+            for (size_t j = 0; j < 5; j++) {
+                size_t n = some[j], fires = 0, wanted = (size_t)ceil(rates[k].rate * (double)n);
+                double slack = n > 4096 ? 5 * sqrt(rates[k].rate * (1 - rates[k].rate) / 4096) * (double)n : 1;
+                fill(shapes[shape], n);
+                (void)threshold_of(rates[k].text, n);
+                for (size_t i = 0; i < n; i++) fires += y[i] != 0;
+                if (fabs((double)fires - (double)wanted) > slack + 0.01 * (double)wanted)
+                    printf("# %s, shape %d, n %zu: %zu\n", rates[k].text, shapes[shape], n, fires);
+                CHECK(fabs((double)fires - (double)wanted) <= slack + 0.01 * (double)wanted);
+            }
+}
+
+static void test_twobit_finds_the_threshold_of_least_error(void)
+{
+    static const size_t some[] = {1, 17, 1009, 4096, 200003};
+    for (int shape = 0; shape < SHAPES; shape++)
+        for (size_t j = 0; j < 5; j++) {
+            size_t n = some[j];
+            double best, found, top = 0;
+            if (shape == 3 || (shape == 2 && n > 4096)) continue; /* subnormal; the huge one is in no sample */
+            fill(shape, n);
+            for (size_t i = 0; i < n; i++) top = fmax(top, fabs((double)p[i]));
+            found = lost_with(threshold_of("twobit:threshold=auto", n), n);
+            best = lost_with(INFINITY, n);
+            for (double t = top; t > top / 1000; t *= n > 4096 ? 0.9 : 0.99) best = fmin(best, lost_with(t, n));
+            best = best * (n > 4096 || n < 100 ? 1.03 : 1.01) + top * top / 256; /* a few numbers alone are reached to a 16th */
+            if (!(found <= best)) printf("# shape %d, n %zu: %g, best %g\n", shape, n, found, best);
+            CHECK(found <= best);
+        }
+}
+
+static void test_a_threshold_of_twobit_that_is_none_is_refused(void)
+{
+    static const uint32_t bad[] = {0x7f800000, 0x7fc00000, 0xbf800000, 0x80000000};
+    for (int i = 0; i < 4; i++) {
+        size_t length = encode("twobit:threshold=auto", vector5, NULL, 5);
+        memcpy(payload + 32, bad + i, 4);
+        CHECK(gcomp_check(payload, length, 5) == GCOMP_CORRUPT);
+        length = encode("twobit", vector5, NULL, 5);
+        memcpy(payload + 24, bad + i, 4);
+        CHECK(gcomp_check(payload, length, 5) == GCOMP_CORRUPT);
+    }
+}
+
 static void test_threshold1_packs_as_mxnet_does(void)
 {
     static const float rest[] = {0.7f - 1, 0.5f, 0.49f - 1, 1.6f - 1, 0.8f};
@@ -606,6 +690,12 @@ static void test_small_formats_have_the_values_of_their_standards(void)
     for (int i = 0; i < 8; i++) CHECK(small_value(spec_of("mx"), i) == e2m1[i]);
     CHECK(small_value(e4m3, 0x7e) == 448 && small_value(e4m3, 1) == ldexp(1, -9) && small_value(e4m3, 8) == ldexp(1, -6));
     CHECK(small_value(e5m2, 0x7b) == 57344 && small_value(e5m2, 1) == ldexp(1, -16) && small_value(e5m2, 4) == ldexp(1, -14));
+    for (int i = 0; i < 8; i++) { /* the standard names the smallest, the largest and the normal ones */
+        CHECK(small_value(spec_of("mx:format=e2m3"), i) == i / 8.0 && small_value(spec_of("mx:format=e2m3"), 24 + i) == 4 + i / 2.0);
+        CHECK(small_value(spec_of("mx:format=e3m2"), i) == (i < 4 ? i / 16.0 : (4 + i % 4) / 16.0));
+    }
+    CHECK(small_value(spec_of("mx:format=e3m2"), 31) == 28 && small_value(spec_of("mx:format=e3m2"), 12) == 1);
+    CHECK(small_value(spec_of("mx:format=e2m3"), 31) == 7.5 && small_value(spec_of("mx:format=e2m3"), 8) == 1);
     CHECK(small_value(e4m3, 0x38) == 1 && small_value(e5m2, 0x3c) == 1);
 }
 
@@ -617,6 +707,8 @@ static void test_every_code_of_the_small_formats_decodes_or_is_refused(void)
     check_codes("mx:format=e4m3", 0x7e);
     check_codes("mx:format=e5m2", 0x7b);
     check_codes("mx:format=int8", 0);
+    check_codes("mx:format=e2m3", 31);
+    check_codes("mx:format=e3m2", 31);
 }
 
 static void test_scales_that_are_no_number_are_refused(void)
@@ -684,6 +776,8 @@ static void test_small_formats_round_to_the_nearest_value_and_to_even(void)
     check_rounding("mx:format=e4m3");
     check_rounding("mx:format=e5m2");
     check_rounding("mx:format=int8");
+    check_rounding("mx:format=e2m3");
+    check_rounding("mx:format=e3m2");
 }
 
 /* ---------------- unbiased methods */
@@ -876,7 +970,8 @@ static void test_rounding_loses_at_most_half_a_step(void)
 {
     static const char *const texts[] = {"int", "int:bits=4,block=16", "int:bits=2,block=tensor", "int:range=affine,block=2048",
                                         "int:range=affine,bits=4,block=tensor", "fp8", "fp8:block=16",
-                                        "fp8:format=e5m2,block=tensor", "mx:format=e4m3", "mx:format=e5m2"};
+                                        "fp8:format=e5m2,block=tensor", "mx:format=e4m3", "mx:format=e5m2",
+                                        "mx:format=e2m3", "mx:format=e3m2"};
     for (size_t t = 0; t < sizeof texts / sizeof *texts; t++)
         for (int shape = 0; shape < SHAPES; shape++) {
             const spec *s = spec_of(texts[t]);
@@ -976,6 +1071,7 @@ typedef struct known {
 static const known errors[] = {{"signnorm:block=tensor", 0.4042, 0.5858, 0.0001},
                                {"onebit:block=tensor", 0.3634, 0.5, 0.0001},
                                {"twobit:threshold=1", 0.349, 0.413, 0.001},
+                               {"twobit:threshold=auto", 0.3413, 0.414, 0.001},
                                {"terngrad", 1.008, 0.877, 0.001},
                                {"qsgd:levels=1", 1.59, 2.40, 0.01},
                                {"qsgd:levels=3", 0.196, 0.404, 0.001},
@@ -998,7 +1094,9 @@ static const known errors[] = {{"signnorm:block=tensor", 0.4042, 0.5858, 0.0001}
                                {"int:bits=4,range=affine,block=512,rounding=stochastic", 0.0275, 0.0565, 0.0001},
                                {"mx", 0.0133, 0.0161, 0.0001},
                                {"mx:format=e4m3", 8.7e-4, 1.0e-3, 0.5e-4},
-                               {"mx:format=e5m2", 2.9e-3, 3.0e-3, 0.5e-4}};
+                               {"mx:format=e5m2", 2.9e-3, 3.0e-3, 0.5e-4},
+                               {"mx:format=e2m3", 8.0e-4, 9.3e-4, 0.1e-4},
+                               {"mx:format=e3m2", 2.9e-3, 3.0e-3, 0.5e-4}};
 
 static void test_errors_on_normal_and_laplace_numbers_are_the_known_ones(void)
 {
@@ -1026,17 +1124,20 @@ static void test_texts_are_read_and_printed_shortest(void)
     static const char *const pairs[][2] = {
         {"signnorm:block=1024", "signnorm"}, {"signnorm:block=tensor", "signnorm:block=tensor"},
         {"onebit:block=64", "onebit:block=64"}, {"onebit:block=1024", "onebit"}, {"twobit:threshold=0.50", "twobit"},
-        {"twobit:threshold=2.5e-1", "twobit:threshold=0.25"},
+        {"twobit:threshold=2.5e-1", "twobit:threshold=0.25"}, {"twobit:rate=0,threshold=auto", "twobit:threshold=auto"},
+        {"twobit:threshold=auto,rate=5e-2", "twobit:threshold=auto,rate=0.05"},
         {"threshold1:threshold=0", "threshold1"}, {"threshold1:threshold=1.5", "threshold1:threshold=1.5"},
         {"terngrad:block=tensor,clip=2.5", "terngrad"}, {"terngrad:block=512,clip=0", "terngrad:clip=0,block=512"},
         {"qsgd:levels=7,norm=max,bucket=512", "qsgd"},
         {"qsgd:bucket=tensor,norm=l2,levels=32767", "qsgd:levels=32767,norm=l2,bucket=tensor"},
-        {"naturaldither:bucket=512,norm=max,levels=7", "naturaldither"},
+        {"naturaldither:bucket=512,norm=max,levels=7", "naturaldither"}, {"dither", "qsgd"},
+        {"dither:levels=127,norm=l2", "qsgd:levels=127,norm=l2"}, {"topk+dither:levels=3", "topk+qsgd:levels=3"},
         {"naturaldither:norm=l2,levels=100", "naturaldither:levels=100,norm=l2"}, {"natural", "natural"},
         {"int:bits=8,block=128,rounding=nearest,range=symmetric", "int"}, {"int:range=affine,bits=2", "int:bits=2,range=affine"},
         {"int:rounding=stochastic,block=65536,bits=4", "int:bits=4,block=65536,rounding=stochastic"}, {"fp8:format=e4m3", "fp8"},
         {"fp8:block=16,format=e5m2", "fp8:format=e5m2,block=16"}, {"mx:format=e2m1", "mx"}, {"mx:format=int8", "mx:format=int8"},
-        {"mx:format=e5m2", "mx:format=e5m2"}, {"topk:density=0.1+natural", "topk:density=0.1+natural"},
+        {"mx:format=e5m2", "mx:format=e5m2"},
+        {"mx:format=e2m3", "mx:format=e2m3"}, {"mx:format=e3m2", "mx:format=e3m2"}, {"topk:density=0.1+natural", "topk:density=0.1+natural"},
         {"topk+int:bits=8,block=64", "topk+int:block=64"}};
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         char text[100];
@@ -1090,8 +1191,11 @@ static void test_bad_values_are_refused_with_a_sentence(void)
         {"naturaldither:levels=101", "naturaldither levels cannot be '101': it takes a whole number from 1 to 100"},
         {"natural:levels=1", "natural has no parameter 'levels'"},
         {"fp8:format=e3m4", "fp8 format cannot be 'e3m4': it takes e4m3 or e5m2"},
-        {"mx:format=e3m2", "mx format cannot be 'e3m2': it takes e2m1 or e4m3 or e5m2 or int8"},
+        {"mx:format=e3m4", "mx format cannot be 'e3m4': it takes e2m1 or e4m3 or e5m2 or int8 or e2m3 or e3m2"},
         {"mx:block=32", "mx has no parameter 'block'"},
+        {"twobit:rate=0.1", "twobit:rate finds a threshold: it goes with threshold=auto"},
+        {"twobit:threshold=auto,rate=1.5", "twobit rate cannot be '1.5': it takes a number from 0 to 1"},
+        {"topk:density=0.1+terngrad:share=1", "terngrad:share=1 shares the scale of a tensor, not that of a sparse method's values"},
         {"qsgd+natural", "only a sparse method takes another behind a plus, not 'qsgd'"}};
     static const char *const thresholds[] = {"twobit:threshold=0", "twobit:threshold=-0.5", "twobit:threshold=nan",
                                              "twobit:threshold=1e40"};
@@ -1104,7 +1208,7 @@ static void test_bad_values_are_refused_with_a_sentence(void)
     }
     for (size_t i = 0; i < sizeof thresholds / sizeof *thresholds; i++) {
         CHECK(gcomp_codec_parse(&codec, thresholds[i], why, sizeof why) == GCOMP_BAD_CODEC);
-        CHECK(!strncmp(why, "twobit threshold cannot be '", 28) && strstr(why, ": it takes a number from "));
+        CHECK(!strncmp(why, "twobit threshold cannot be '", 28) && strstr(why, ": it takes 'auto' or a number from "));
     }
 }
 
@@ -1114,6 +1218,9 @@ static void run_on_one_set(void)
     RUN(test_payloads_and_decoded_values_are_those_of_the_formulas);
     RUN(test_halves_of_a_step_go_to_the_even_code);
     RUN(test_twobit_packs_as_mxnet_does);
+    RUN(test_twobit_finds_the_threshold_that_a_part_of_the_elements_reaches);
+    RUN(test_twobit_finds_the_threshold_of_least_error);
+    RUN(test_a_threshold_of_twobit_that_is_none_is_refused);
     RUN(test_threshold1_packs_as_mxnet_does);
     RUN(test_a_code_of_twobit_that_means_nothing_is_refused);
     RUN(test_small_formats_have_the_values_of_their_standards);
