@@ -20,10 +20,10 @@ enum { MAX_ROWS = 320, MAX_ROUNDS = 15 };
 
 static const char *const codecs[] = {
     "none", "fp16", "bf16", "fp8", "mx", "mx:format=e4m3", "sign", "sign:block=tensor", "signnorm", "onebit", "vote",
-    "twobit", "threshold1", "terngrad", "qsgd", "qsgd:levels=1", "qsgd:levels=127", "naturaldither", "natural", "int",
+    "twobit", "threshold1", "terngrad", "qsgd", "qsgd:levels=1", "qsgd:levels=127", "qsgd:code=auto",
+    "qsgd:levels=4,code=auto", "qsgd:levels=1,code=auto", "naturaldither", "natural", "int",
     "int:bits=4", "int:bits=2", "int:rounding=stochastic", "int:range=affine", "eden", "eden:bits=2", "eden:bits=4",
-    "topk", "topk:density=0.001",
-    "topk:density=0.01+sign", "powersgd:rank=1", "powersgd:rank=2", "powersgd", NULL};
+    "topk", "topk:density=0.001", "topk:density=0.01+sign", "powersgd:rank=1", "powersgd:rank=2", "powersgd", NULL};
 static const char *const kernels[] = {"encode", "encode_plain", "commit", "round_trip", "decode", "decode_add", "seal", NULL};
 
 typedef struct data {

@@ -17,7 +17,11 @@ static const char *const codecs[] = {"none", "fp16", "bf16", "sign", "sign:block
                                      "int:range=affine,bits=2,rounding=stochastic,block=tensor", "fp8",
                                      "fp8:format=e5m2,block=16", "mx", "mx:format=e4m3", "mx:format=e5m2", "mx:format=int8",
                                      "topk:density=0.1+natural", "topk:density=0.3+int:bits=4,block=16", "topk:density=0.2+fp8",
-                                     "eden", "eden:bits=2,block=64", "eden:bits=3,block=512", "eden:bits=4,block=1024"};
+                                     "eden", "eden:bits=2,block=64", "eden:bits=3,block=512", "eden:bits=4,block=1024",
+                                     "qsgd:code=auto", "qsgd:levels=1,code=auto", "qsgd:levels=4,norm=l2,code=elias",
+                                     "qsgd:levels=4,norm=l2,bucket=tensor,code=rice", "qsgd:levels=127,code=rice",
+                                     "qsgd:levels=1000,bucket=16,code=auto", "naturaldither:levels=30,code=auto",
+                                     "terngrad:code=auto"};
 enum { CODECS = sizeof codecs / sizeof *codecs, LARGEST = 3000 };
 
 static void fail(const char *what)

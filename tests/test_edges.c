@@ -22,7 +22,9 @@ static const char *const variants[] = {"sign:block=tensor", "sign:block=16", "to
                                        "qsgd:levels=1,bucket=tensor", "naturaldither:levels=9,norm=l2", "int:bits=4,block=16",
                                        "int:range=affine,rounding=stochastic", "int:range=affine,bits=2,block=tensor",
                                        "fp8:format=e5m2,block=tensor", "mx:format=e4m3", "mx:format=int8",
-                                       "topk:density=0.1+natural"};
+                                       "topk:density=0.1+natural", "qsgd:code=auto", "qsgd:levels=1,norm=l2,code=auto",
+                                       "qsgd:levels=4,code=elias", "qsgd:levels=1000,bucket=tensor,code=rice",
+                                       "naturaldither:levels=9,code=auto", "terngrad:code=auto"};
 
 typedef struct named {
     char text[80];
