@@ -4723,8 +4723,9 @@ GCOMP__INLINE void GCOMP__F(count_gaps)(const gcomp__sliced *s, unsigned bits, u
 GCOMP__INLINE void GCOMP__F(choose)(gcomp__sliced *s, unsigned bits, unsigned code, size_t packed)
 {
     const size_t most = 8 * (packed - gcomp__min(packed, 3));
-    size_t size[4], elias;
+    size_t size[4], elias, least = 3 * s->sent + 2 * (s->apart + s->large) + 3 * s->far; /* bits of omega, or fewer */
     unsigned k, d, best = 0;
+    for (k = 2; k < bits - 1; k++) least += s->ones[k] * (size_t)(gcomp__omega_length[k] - gcomp__omega_length[k - 1]);
     s->head = GCOMP__BY_PACKED;
     s->size = most + 1;
     if (code != GCOMP__ELIAS) {
@@ -4737,7 +4738,7 @@ GCOMP__INLINE void GCOMP__F(choose)(gcomp__sliced *s, unsigned bits, unsigned co
             s->head = GCOMP__BY_TREE | d << 4 | best;
         }
     }
-    if (8 * s->sent <= s->count || (code != GCOMP__RICE && 3 * s->sent + 2 * (s->apart + s->large) + 3 * s->far < s->size)) {
+    if (8 * s->sent <= s->count || (code != GCOMP__RICE && least < s->size)) {
         unsigned r = gcomp__log2_32((uint32_t)((s->count + 1) / (s->sent + 1)));
         r = r > 11 ? 10 : r ? r - 1 : 0;
         GCOMP__F(count_gaps)(s, bits, r, size, &elias);
