@@ -39,6 +39,7 @@
    >>rows        what a method is to the rest of the library: the row of the methods table
    >>vectors     16 floats, on scalar, AVX2, AVX-512 and NEON; the header includes itself for each
    >>kernels     one body for every instruction set: checksum, sums, drivers of block methods
+   >>levels      entropy codes of levels: a second layer behind the drivers of block methods
    >>bits        bit streams; the index coder of sparse methods
    >>codecs      one chapter a method (">>method name:"), and the methods table
    >>dispatch    which instruction set runs
@@ -168,11 +169,11 @@
      twobit   10   word: the threshold t as a float, or 0: then it follows (n = 0: none); n codes of 2 bits, the first in the
                    highest bits of its byte: 11 is t, 10 is -t, 00 is 0; 01 is refused
      threshold1 11 word: the threshold as a float; n bits, the first in the highest bit of its byte: 1 is 1, 0 is -1
-     terngrad 12   word B; a float s a block, then n codes q of 2 bits, two's complement: s * q
-     qsgd     13   word: levels (15 bits), B (5); a float d a block, then n codes q, two's complement in 2, 4, 8 or 16 bits, the
-                   least that hold -levels .. levels: d * q
-     naturaldither 14  word: levels s (7 bits), B (5); a float a a block, then n codes q, two's complement in 4 bits (s <= 7)
-                   or 8: 0 for q = 0, else a * sgn(q) * 2^(|q| - s)
+     terngrad 12   word: B (5 bits), C (2); a float s a block, then n codes q of 2 bits, two's complement: s * q
+     qsgd     13   word: levels (15 bits), B (5), C (2); a float d a block, then n codes q, two's complement in 2, 4, 8 or 16
+                   bits, the least that hold -levels .. levels: d * q
+     naturaldither 14  word: levels s (7 bits), B (5), C (2); a float a a block, then n codes q, two's complement in 4 bits
+                   (s <= 7) or 8: 0 for q = 0, else a * sgn(q) * 2^(|q| - s)
      natural  15   for each 16 elements 16 exponent bytes e (0: zero, else 2^(e - 127)) and 16 bits, 1: negative; 255 is refused
      int      16   word: bits (2 bits: 0 is 8, 1 is 4, 2 is 2), B (5), 1 if affine; a float d a block, if affine also a float c;
                    then n codes q, two's complement: d * q, if affine d * q + c
@@ -189,6 +190,20 @@
      powersgd  6   has no payload: it exchanges sums of P and of Q
      randomk 25, randomblock 26   have no payload: they exchange a sum of the elements that the step's key selects
      intsum   19   has no payload: it exchanges the largest |p|, a float, then sums of integers of 8, 16 or 32 bits
+   Coded levels: where C is not 0 (packed: the codes as above), the codes stand in segments, each of 2048 bytes of packed codes
+   or the rest. Before them a u64 for each 65536 elements but the last: where their segments end, counted from the first one.
+   A segment begins with a byte; if that is not 0, a u16 says how many bytes follow, 3 + them no more than packed:
+     0              packed codes; none is above the levels in size
+     1 omega        (C = 1 or 3) for each q that is not 0: Elias omega of the gap to the last (elements are numbered from 1; the
+                    first gap is from 0), a bit 1: negative, omega of |q|; at last omega of the gap to the number behind the
+                    last element; each byte filled from bit 7
+     64 + 16 T + K  (C = 2 or 3) for each 64 elements: K words, bits 0 .. K - 1 of |q|; the tree of u = |q| >> K; for j = 2 ..
+                    levels >> K a bit of each with u >= j - 1, 1: u >= j; a bit of each q that is not 0, 1: negative
+     32 + R         (C = 2 or 3) the gaps between those not 0 as topk's indices with parameter R <= 12, at last the gap to the
+                    end; then as 64 without its tree
+   A word has a bit an element. The tree says which of 64 are not 0: T = 0: a word. Else it says first, as a tree of 32 and T - 1,
+   for which i element i or i + 32 is not 0; then a bit of each such i, 1: element i is not 0; then a bit of each of those that
+   are not, 1: element i + 32 is not 0 either. Bits behind the last element are zero; words do not hold them.
    Versions are only appended: a reader refuses a newer one with GCOMP_UNSUPPORTED_VERSION.
 
    PAPERS
@@ -1353,7 +1368,7 @@ typedef struct gcomp__param {
     const char *name;
     int kind;
     double initial, low, high;
-    int bits;            /* of the payload's parameter word; 0: it does not travel. BLOCK as logarithm, REAL, AUTO as float (32) */
+    int bits;            /* of the payload's parameter word; 0: it does not travel. BLOCK as logarithm, numbers as float (32) */
     const char *choices; /* names, each ended by a bar */
 } gcomp__param;
 
@@ -1378,6 +1393,7 @@ typedef struct gcomp__form {
     float levels;        /* the largest code */
     int check;           /* which codes are none */
     int last_code;       /* GCOMP__BYTES: the largest code without its sign */
+    unsigned code;       /* entropy code of the levels; 0: packed */
     void (*fit)(const struct gcomp__form *form, const gcomp__measured *m, gcomp__unit *u); /* scale from measures */
 } gcomp__form;
 
@@ -1516,6 +1532,7 @@ struct gcomp__method {
 struct gcomp__set {
     gcomp_isa isa;
     const struct gcomp__common_kernels *common;
+    const struct gcomp__level_kernels *levels;
     const void *const *kernels;
 };
 
@@ -1560,6 +1577,7 @@ typedef struct gcomp__encode_job {
     gcomp__unit unit; /* what all blocks start from; if given, their constants */
     int given;
     uint8_t *scales, *codes;
+    size_t *last;      /* coded levels: bytes of the last chunk */
     gcomp__measured *part, *one; /* where chunks put their measures: part + chunk, or if NULL one */
 } gcomp__encode_job;
 
@@ -1596,6 +1614,13 @@ typedef struct gcomp__common_kernels {
     void (*widen)(float *y, const void *x, gcomp_dtype dtype, size_t n);
     void (*narrow)(void *y, const float *x, gcomp_dtype dtype, size_t n);
 } gcomp__common_kernels;
+
+/* Entropy codes of levels, see >>levels. */
+typedef struct gcomp__level_kernels {
+    size_t (*code)(const gcomp__form *form, const uint8_t *codes, size_t count, uint8_t *to);
+    gcomp_result (*read)(const gcomp__form *form, size_t count, const uint8_t **at, const uint8_t *end, uint8_t *codes);
+    void (*sink)(const gcomp__sink *sink, size_t chunk);
+} gcomp__level_kernels;
 
 #define GCOMP__MORE_BITS 0x9E3779B97F4A7C15u /* makes another stream of two key words */
 
@@ -1710,6 +1735,315 @@ GCOMP__NOINLINE uint32_t gcomp__eden_word(double s)
     return gcomp__bits(s < 3.4028234663852886e38 ? (float)s : 3.4028234663852886e38f);
 }
 
+/* ---------------- entropy codes of levels, what all instruction sets share (see >>levels) */
+enum { GCOMP__PACKED, GCOMP__ELIAS, GCOMP__RICE, GCOMP__SMALLEST }; /* the parameter `code` of a method */
+enum { GCOMP__SEGMENT = 2048 };                                 /* bytes of packed codes that are recoded together */
+/* The first byte of a segment: packed; Elias omega; unary and low bits, in the tree form (depth 0 .. 3 in bits 4 and 5, low bits
+   in bits 0 .. 3) or with gaps (their Rice parameter 0 .. 12 in bits 0 .. 3). */
+enum { GCOMP__BY_PACKED = 0, GCOMP__BY_ELIAS = 1, GCOMP__BY_GAPS = 0x20, GCOMP__BY_TREE = 0x40 };
+
+/* Elements of a segment, a divisor of GCOMP_CHUNK. Bytes of `count` packed codes. */
+GCOMP__INLINE size_t gcomp__segment_of(const gcomp__form *form) { return 16 * GCOMP__SEGMENT / form->code16; }
+GCOMP__INLINE size_t gcomp__packed_bytes(const gcomp__form *form, size_t count) { return (count * form->code16 + 15) / 16; }
+
+/* A segment while it is encoded: 64 levels a group, sliced: word b of a group holds bit b of |q|, the last word the signs. */
+typedef struct gcomp__sliced {
+    uint64_t words[GCOMP__SEGMENT / 8];
+    size_t count, groups, bits, levels;
+    size_t ones[16]; /* how many have bit b */
+    size_t top[16];  /* how many have |q| >> b as large as levels >> b */
+    size_t sent;     /* how many are not zero; of them: */
+    size_t apart, far, large; /* two or more after the last, four or more; of size two or more */
+    unsigned head;   /* what was chosen */
+    size_t size;     /* its bits */
+} gcomp__sliced;
+
+GCOMP__INLINE size_t gcomp__popcount64(uint64_t x)
+{
+#if defined(__GNUC__)
+    return (size_t)__builtin_popcountll(x);
+#else
+    return gcomp__popcount((uint32_t)x) + gcomp__popcount((uint32_t)(x >> 32));
+#endif
+}
+
+/* Zeros below the first one of x, which is not 0. */
+GCOMP__INLINE unsigned gcomp__first_one(uint64_t x)
+{
+#if defined(__GNUC__)
+    return (unsigned)__builtin_ctzll(x);
+#else
+    unsigned count = 0;
+    for (; !(x & 1); x >>= 1) count++;
+    return count;
+#endif
+}
+
+GCOMP__INLINE unsigned gcomp__log2_32(uint32_t x) /* of x >= 1 */
+{
+#if defined(__GNUC__)
+    return 31u - (unsigned)__builtin_clz(x);
+#else
+    unsigned r = 0;
+    while (x >>= 1) r++;
+    return r;
+#endif
+}
+
+/* The lowest `count` <= 64 bits set. */
+GCOMP__INLINE uint64_t gcomp__low_bits(size_t count) { return count < 64 ? ((uint64_t)1 << count) - 1 : ~(uint64_t)0; }
+
+/* The bits of x where mask has ones, side by side; and spread again. */
+GCOMP__INLINE uint64_t gcomp__gather_bits(uint64_t x, uint64_t mask)
+{
+    uint64_t r = 0, bit = 1;
+    for (; mask; mask &= mask - 1, bit <<= 1) r |= x & mask & (0 - mask) ? bit : 0;
+    return r;
+}
+
+GCOMP__INLINE uint64_t gcomp__scatter_bits(uint64_t x, uint64_t mask)
+{
+    uint64_t r = 0;
+    for (; mask; mask &= mask - 1, x >>= 1) r |= x & 1 ? mask & (0 - mask) : 0;
+    return r;
+}
+
+/* Bits whose numbers have bit a = 1, b = 0 and those with a = 0, b = 1 change places: shift 2^a - 2^b, mask of the latter. */
+GCOMP__INLINE uint64_t gcomp__swapped(uint64_t x, unsigned shift, uint64_t mask)
+{
+    uint64_t t = (x ^ x >> shift) & mask;
+    return x ^ t ^ t << shift;
+}
+
+/* Rotates the six digits of bit numbers right by 1, 2, 3 or 4 for codes of 2, 4, 8, 16 bits; and back. */
+GCOMP__INLINE uint64_t gcomp__rotated(uint64_t x, unsigned bits, int back)
+{
+    const uint64_t a5 = 0x00000000AAAAAAAAu, a4 = 0x0000AAAA0000AAAAu, a3 = 0x00AA00AA00AA00AAu, a2 = 0x0A0A0A0A0A0A0A0Au;
+    const uint64_t a1 = 0x2222222222222222u, c5 = 0x00000000CCCCCCCCu, c4 = 0x0000CCCC0000CCCCu, c3 = 0x00CC00CC00CC00CCu;
+    if (bits == 8) return gcomp__swapped(gcomp__swapped(gcomp__swapped(x, 28, 0x00000000F0F0F0F0u), 14, c4), 7, a3);
+    if (bits == 2 && !back) {
+        x = gcomp__swapped(gcomp__swapped(gcomp__swapped(x, 31, a5), 15, a4), 7, a3);
+        return gcomp__swapped(gcomp__swapped(x, 3, a2), 1, a1);
+    }
+    if (bits == 2) {
+        x = gcomp__swapped(gcomp__swapped(gcomp__swapped(x, 1, a1), 3, a2), 7, a3);
+        return gcomp__swapped(gcomp__swapped(x, 15, a4), 31, a5);
+    }
+    if ((bits == 4) != back) {
+        x = gcomp__swapped(gcomp__swapped(x, 30, c5), 6, c3);
+        return gcomp__swapped(gcomp__swapped(x, 15, a4), 3, a2);
+    }
+    x = gcomp__swapped(gcomp__swapped(x, 3, a2), 15, a4);
+    return gcomp__swapped(gcomp__swapped(x, 6, c3), 30, c5);
+}
+
+/* Words k and k + 2^t change places where digit t of bit numbers differs from that of k: a transposition, its own inverse. */
+GCOMP__INLINE void gcomp__transpose(uint64_t *w, unsigned bits)
+{
+    const uint64_t low[4] = {0x5555555555555555u, 0x3333333333333333u, 0x0F0F0F0F0F0F0F0Fu, 0x00FF00FF00FF00FFu};
+    unsigned t, k;
+    GCOMP__UNROLL for (t = 0; t < 4; t++) {
+        GCOMP__UNROLL for (k = 0; k < bits; k++) {
+            if (1u << t < bits && !(k >> t & 1)) {
+                uint64_t x = (w[k] >> (1u << t) ^ w[k + (1u << t)]) & low[t];
+                w[k + (1u << t)] ^= x;
+                w[k] ^= x << (1u << t);
+            }
+        }
+    }
+}
+
+/* Bit b of 64 packed codes as word b, and back. */
+GCOMP__INLINE void gcomp__slice(uint64_t *w, const uint8_t *codes, unsigned bits)
+{
+    unsigned b;
+    GCOMP__UNROLL for (b = 0; b < bits; b++) w[b] = gcomp__get64(codes + 8 * b);
+    gcomp__transpose(w, bits);
+    GCOMP__UNROLL for (b = 0; b < bits; b++) w[b] = gcomp__rotated(w[b], bits, 0);
+}
+
+GCOMP__INLINE void gcomp__unslice(uint8_t *codes, uint64_t *w, unsigned bits)
+{
+    unsigned b;
+    GCOMP__UNROLL for (b = 0; b < bits; b++) w[b] = gcomp__rotated(w[b], bits, 1);
+    gcomp__transpose(w, bits);
+    GCOMP__UNROLL for (b = 0; b < bits; b++) gcomp__put64(codes + 8 * b, w[b]);
+}
+
+/* 64 bits from bit `at` of p on; reads 9 bytes. From the highest bit of each byte on: 57 of them; reads 8 bytes. */
+GCOMP__INLINE uint64_t gcomp__bits_at(const uint8_t *p, size_t at)
+{
+    p += at >> 3;
+    return gcomp__get64(p) >> (at & 7) | (uint64_t)p[8] << 1 << (63 - (at & 7));
+}
+
+GCOMP__INLINE uint64_t gcomp__high_bits_at(const uint8_t *p, size_t at)
+{
+    p += at >> 3;
+    return ((uint64_t)gcomp__get32_high(p) << 32 | gcomp__get32_high(p + 4)) << (at & 7);
+}
+
+/* Writes them: `bits` are below 8, `value` has none above `count` <= 64; up to 8 bytes behind the end are written too. */
+typedef struct gcomp__packer {
+    uint8_t *at;
+    uint64_t bits;
+    unsigned fill;
+} gcomp__packer;
+
+GCOMP__INLINE void gcomp__pack_some(gcomp__packer *p, uint64_t value, size_t count) /* count <= 56 */
+{
+    p->bits |= value << p->fill;
+    gcomp__put64(p->at, p->bits);
+    p->fill += (unsigned)count;
+    p->at += p->fill >> 3;
+    p->bits >>= p->fill & 56;
+    p->fill &= 7;
+}
+
+GCOMP__INLINE void gcomp__pack_bits(gcomp__packer *p, uint64_t value, size_t count)
+{
+    if (count > 56) {
+        gcomp__pack_some(p, value & 0xffffffffu, 32);
+        value >>= 32;
+        count -= 32;
+    }
+    gcomp__pack_some(p, value, count);
+}
+
+GCOMP__INLINE void gcomp__pack_high(gcomp__packer *p, uint64_t value, unsigned count) /* the highest bits of bytes first; <= 32 */
+{
+    p->bits = p->bits << count | value;
+    for (p->fill += count; p->fill >= 8; p->fill -= 8) *p->at++ = (uint8_t)(p->bits >> (p->fill - 8));
+}
+
+/* Elias omega of N with L = floor(log2 N): what stands before the binary of N, and the length of all. */
+static const uint8_t gcomp__omega_prefix[16] = {0, 0, 2, 3, 20, 21, 22, 23, 56, 57, 58, 59, 60, 61, 62, 63};
+static const uint8_t gcomp__omega_length[16] = {1, 3, 6, 7, 11, 12, 13, 14, 16, 17, 18, 19, 20, 21, 22, 23};
+
+GCOMP__INLINE void gcomp__put_omega(gcomp__packer *p, uint32_t n) /* 1 <= n < 65536 */
+{
+    unsigned l = gcomp__log2_32(n);
+    gcomp__pack_high(p, l ? (uint32_t)gcomp__omega_prefix[l] << (l + 2) | n << 1 : 0, gcomp__omega_length[l]);
+}
+
+/* Back, from the highest bits of w; *at moves on. 0: not below 65536. */
+GCOMP__INLINE uint32_t gcomp__get_omega(uint64_t w, size_t *at)
+{
+    const unsigned two = (unsigned)(w >> 62), three = (unsigned)(w >> 59) & 7, four = (unsigned)(w >> 58) & 15;
+    unsigned l, length;
+    if (two < 2) l = 0;
+    else if (!(w >> 61 & 1)) l = 1;
+    else if (two == 2) l = w >> 58 & 1 ? three : 2;
+    else l = w >> 57 & 1 ? four : 3;
+    length = gcomp__omega_length[l];
+    *at += length;
+    if (l == 0) return 1;
+    return w >> (64 - length) & 1 ? 0 : (uint32_t)(w << (length - 2 - l) >> (63 - l));
+}
+
+/* Bit b of 64 codes of 2, 4 or 8 bits as word b, and back: what AVX2 and AVX-512 share. Codes become bytes first. */
+#define GCOMP__SLICES(isa) \
+    GCOMP__INLINE uint64_t gcomp__gather_##isa(uint64_t x, uint64_t mask) { return _pext_u64(x, mask); } \
+    GCOMP__INLINE uint64_t gcomp__scatter_##isa(uint64_t x, uint64_t mask) { return _pdep_u64(x, mask); } \
+    GCOMP__INLINE __m256i gcomp__load32_##isa(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)(const void *)p); } \
+    GCOMP__INLINE uint64_t gcomp__plane_##isa(__m256i low, __m256i high, int b) \
+    { \
+        const __m128i up = _mm_cvtsi32_si128(7 - b); \
+        return (uint32_t)_mm256_movemask_epi8(_mm256_sll_epi16(low, up)) | \
+               (uint64_t)(uint32_t)_mm256_movemask_epi8(_mm256_sll_epi16(high, up)) << 32; \
+    } \
+    GCOMP__INLINE void gcomp__slice_##isa(uint64_t *w, const uint8_t *codes, unsigned bits) \
+    { \
+        const __m256i nibble = _mm256_set1_epi8(15); \
+        __m256i x, y, low, high; \
+        unsigned b; \
+        if (bits == 16) { \
+            gcomp__slice(w, codes, 16); \
+            return; \
+        } \
+        if (bits == 8) { \
+            low = gcomp__load32_##isa(codes); \
+            high = gcomp__load32_##isa(codes + 32); \
+        } else { \
+            if (bits == 2) { \
+                __m128i h = _mm_loadu_si128((const __m128i *)(const void *)codes), l = _mm_and_si128(h, _mm_set1_epi8(15)); \
+                h = _mm_and_si128(_mm_srli_epi16(h, 4), _mm_set1_epi8(15)); \
+                x = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi8(l, h)), _mm_unpackhi_epi8(l, h), 1); \
+                y = _mm256_srli_epi16(x, 2); \
+            } else { \
+                x = gcomp__load32_##isa(codes); \
+                y = _mm256_and_si256(_mm256_srli_epi16(x, 4), nibble); \
+            } \
+            low = _mm256_unpacklo_epi8(x, y); \
+            high = _mm256_unpackhi_epi8(x, y); \
+            x = _mm256_permute2x128_si256(low, high, 0x20); \
+            high = _mm256_permute2x128_si256(low, high, 0x31); \
+            low = x; \
+        } \
+        GCOMP__UNROLL for (b = 0; b < bits; b++) w[b] = gcomp__plane_##isa(low, high, (int)b); \
+    } \
+    GCOMP__INLINE __m256i gcomp__fan_##isa(uint64_t w, int b) \
+    { \
+        const __m256i each = _mm256_set1_epi64x((long long)0x8040201008040201u); \
+        __m256i x = _mm256_shuffle_epi8(_mm256_set1_epi32((int32_t)(uint32_t)w), \
+                                        _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303)); \
+        return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(x, each), each), _mm256_set1_epi8((char)(1 << b))); \
+    } \
+    GCOMP__INLINE __m256i gcomp__joined_##isa(__m256i low, __m256i high, int factor) /* first + factor * second byte */ \
+    { \
+        const __m256i f = _mm256_set1_epi16((int16_t)(1 | factor << 8)); \
+        return _mm256_permute4x64_epi64(_mm256_packus_epi16(_mm256_maddubs_epi16(low, f), _mm256_maddubs_epi16(high, f)), 0xd8); \
+    } \
+    GCOMP__INLINE void gcomp__unslice_##isa(uint8_t *codes, uint64_t *w, unsigned bits) \
+    { \
+        __m256i low, high; \
+        unsigned b; \
+        if (bits == 16) { \
+            gcomp__unslice(codes, w, 16); \
+            return; \
+        } \
+        low = gcomp__fan_##isa(w[0], 0); \
+        high = gcomp__fan_##isa(w[0] >> 32, 0); \
+        GCOMP__UNROLL for (b = 1; b < bits; b++) { \
+            low = _mm256_or_si256(low, gcomp__fan_##isa(w[b], (int)b)); \
+            high = _mm256_or_si256(high, gcomp__fan_##isa(w[b] >> 32, (int)b)); \
+        } \
+        if (bits == 8) { \
+            _mm256_storeu_si256((__m256i *)(void *)codes, low); \
+            _mm256_storeu_si256((__m256i *)(void *)(codes + 32), high); \
+        } else if (bits == 4) { \
+            _mm256_storeu_si256((__m256i *)(void *)codes, gcomp__joined_##isa(low, high, 16)); \
+        } else { \
+            low = gcomp__joined_##isa(low, high, 4); \
+            _mm_storeu_si128((__m128i *)(void *)codes, _mm256_castsi256_si128(gcomp__joined_##isa(low, low, 16))); \
+        } \
+    }
+
+/* The same without vectors. */
+#define GCOMP__PLAIN_SLICES(isa) \
+    GCOMP__INLINE uint64_t gcomp__gather_##isa(uint64_t x, uint64_t mask) { return gcomp__gather_bits(x, mask); } \
+    GCOMP__INLINE uint64_t gcomp__scatter_##isa(uint64_t x, uint64_t mask) { return gcomp__scatter_bits(x, mask); } \
+    GCOMP__INLINE void gcomp__slice_##isa(uint64_t *w, const uint8_t *codes, unsigned bits) { gcomp__slice(w, codes, bits); } \
+    GCOMP__INLINE void gcomp__unslice_##isa(uint8_t *codes, uint64_t *w, unsigned bits) { gcomp__unslice(codes, w, bits); }
+
+/* Is that a first byte that an encoder with this form may write (other than packed)? */
+GCOMP__INLINE int gcomp__may_code(const gcomp__form *form, unsigned head)
+{
+    if (head == GCOMP__BY_ELIAS) return form->code != GCOMP__RICE;
+    if (form->code == GCOMP__ELIAS) return 0;
+    if (head & GCOMP__BY_TREE) return head < 128 && (size_t)form->levels >> (head & 15) != 0;
+    return (head & 0xf0u) == GCOMP__BY_GAPS && (head & 15) <= 12;
+}
+
+/* Where the segments of a chunk begin; of the chunk behind the last: the end. */
+static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
+{
+    const size_t chunks = gcomp__chunks(view->n);
+    if (!view->form.code) return view->codes;
+    if (chunk == chunks) return view->body + view->bytes;
+    return view->codes + 8 * (chunks - 1) + (chunk ? (size_t)gcomp__get64(view->codes + 8 * (chunk - 1)) : 0);
+}
+
 /* ------------------------------------------------------------------------------------------------
    >>vectors - 16 floats, on scalar, AVX2, AVX-512 and NEON; the header includes itself for each
 
@@ -1734,6 +2068,8 @@ GCOMP__NOINLINE uint32_t gcomp__eden_word(double s)
      draws                                gcomp__draw of 16 elements, the first even
      eight sixteen                        levels of a Hadamard transform: of 16 columns of 8, large strides first; of 16 lanes
      look                                 words from a table of 8, by the low 3 bits
+     gather scatter                       bits of a word where a mask has ones, side by side; and spread again
+     slice unslice                        bit b of 64 packed codes as word b; and back
    ------------------------------------------------------------------------------------------------ */
 
 GCOMP__NOINLINE double gcomp__fold16(const double *d)
@@ -2269,6 +2605,7 @@ GCOMP__INLINE gcomp__w16_avx2 gcomp__look_avx2(const int32_t *table, gcomp__w16_
     __m256i t = _mm256_loadu_si256((const __m256i *)(const void *)table);
     return gcomp__pair_avx2(_mm256_permutevar8x32_epi32(t, w.a), _mm256_permutevar8x32_epi32(t, w.b));
 }
+GCOMP__SLICES(avx2)
 #define GCOMP__PASS avx2
 #define GCOMP__PASS_ISA GCOMP_ISA_AVX2
 #if GCOMP__ONLY == 2
@@ -2609,6 +2946,7 @@ GCOMP__INLINE gcomp__w16_avx512 gcomp__look_avx512(const int32_t *table, gcomp__
     w.a = _mm512_permutexvar_epi32(w.a, t);
     return w;
 }
+GCOMP__SLICES(avx512)
 #define GCOMP__PASS avx512
 #define GCOMP__PASS_ISA GCOMP_ISA_AVX512
 #if GCOMP__ONLY == 3
@@ -3126,6 +3464,7 @@ GCOMP__INLINE gcomp__w16_neon gcomp__look_neon(const int32_t *table, gcomp__w16_
     w.d = gcomp__look4_neon(t, w.d);
     return w;
 }
+GCOMP__PLAIN_SLICES(neon)
 #define GCOMP__PASS neon
 #define GCOMP__PASS_ISA GCOMP_ISA_NEON
 #if GCOMP__ONLY == 4
@@ -3568,6 +3907,7 @@ GCOMP__INLINE gcomp__w16_scalar gcomp__look_scalar(const int32_t *table, gcomp__
     GCOMP__LANES w.w[i] = table[w.w[i] & 7];
     return w;
 }
+GCOMP__PLAIN_SLICES(scalar)
 #undef GCOMP__HEAVY
 #define GCOMP__HEAVY GCOMP__NOINLINE /* one driver for all methods: half the code and half the time to compile */
 #define GCOMP__PASS scalar
@@ -4385,6 +4725,590 @@ static const gcomp__common_kernels GCOMP__F(common) = {
     GCOMP__F(crc), GCOMP__F(measure), GCOMP__F(encode), GCOMP__F(sink), GCOMP__F(saturated), GCOMP__F(absorb),
     GCOMP__F(scale_copy), GCOMP__F(worst_of), GCOMP__F(squares), GCOMP__F(widen), GCOMP__F(narrow)};
 
+/* ------------------------------------------------------------------------------------------------
+   >>levels - entropy codes of levels: a second layer behind the drivers of block methods
+
+   Packed codes are recoded in segments of GCOMP__SEGMENT bytes, each by itself. Inside, 64 codes are sliced: one word for each
+   bit of theirs, so that an operation works on 64 levels. What a unary code asks level by level (is it 0? is it 1?) is asked
+   of 64 levels at once, the answers gathered from those that are still asked: the bits are as many, and no branch and no
+   look-up depends on a level. Where zeros are many, the first question is asked of groups first (a tree), or the gaps between
+   those that are not zero are coded (Rice, Elias).
+   ------------------------------------------------------------------------------------------------ */
+
+/* Slices a segment's codes and counts what the sizes of its codes depend on; `bits` is a constant. */
+GCOMP__INLINE void GCOMP__F(slice_codes)(gcomp__sliced *s, const uint8_t *codes, unsigned bits)
+{
+    uint64_t *w = s->words, before = (uint64_t)1 << 63;
+    size_t g;
+    unsigned b;
+    for (g = 0; g < s->groups; g++, w += bits) {
+        const size_t left = s->count - 64 * g;
+        uint64_t carry, near, any = 0, equal = ~(uint64_t)0;
+        if (left < 64) {
+            uint8_t some[128] = {0};
+            memcpy(some, codes + 8 * bits * g, (left * bits + 7) / 8);
+            GCOMP__F(slice)(w, some, bits);
+        } else {
+            GCOMP__F(slice)(w, codes + 8 * bits * g, bits);
+        }
+        carry = w[bits - 1];
+        GCOMP__UNROLL for (b = 0; b < bits - 1; b++) {
+            const uint64_t x = w[b] ^ w[bits - 1];
+            w[b] = x ^ carry;
+            carry &= x;
+        }
+        GCOMP__UNROLL for (b = bits - 1; b-- > 0;) {
+            if (b == 0) s->large += gcomp__popcount64(any);
+            any |= w[b];
+            equal &= w[b] ^ ((uint64_t)(s->levels >> b & 1) - 1);
+            s->ones[b] += gcomp__popcount64(w[b]);
+            s->top[b] += gcomp__popcount64(equal);
+        }
+        near = any << 1 | before >> 63;
+        s->sent += gcomp__popcount64(any);
+        s->apart += gcomp__popcount64(any & ~near);
+        s->far += gcomp__popcount64(any & ~(near | any << 2 | before >> 62 | any << 3 | before >> 61));
+        before = any;
+    }
+}
+
+/* Which levels have |q| >> k not 0. */
+GCOMP__INLINE uint64_t GCOMP__F(above)(const uint64_t *w, unsigned bits, unsigned k)
+{
+    uint64_t any = 0;
+    unsigned b;
+    GCOMP__UNROLL for (b = 0; b < bits - 1; b++) any |= b < k ? 0 : w[b];
+    return any;
+}
+
+/* Bits of everything but the first question, with k low bits. */
+GCOMP__INLINE size_t GCOMP__F(rest_bits)(const gcomp__sliced *s, unsigned bits, unsigned k)
+{
+    size_t sum = s->sent + k * s->count - s->top[k];
+    unsigned b;
+    for (b = k; b < bits - 1; b++) sum += s->ones[b] << (b - k);
+    return sum;
+}
+
+/* Bits of the first question as a tree of depth 0 .. 3. Element i of a node goes with i + half of it. */
+GCOMP__INLINE void GCOMP__F(count_trees)(const gcomp__sliced *s, unsigned bits, unsigned k, size_t *size)
+{
+    const uint64_t *w = s->words;
+    size_t g;
+    unsigned d;
+    memset(size, 0, 4 * sizeof *size);
+    for (g = 0; g < s->groups; g++, w += bits) {
+        const size_t left = gcomp__min(64, s->count - 64 * g);
+        uint64_t x = GCOMP__F(above)(w, bits, k);
+        size_t split = 0;
+        size[0] += left;
+        GCOMP__UNROLL for (d = 1; d < 4; d++) {
+            const uint64_t low = x & gcomp__low_bits(64 >> d);
+            x = low | x >> (64 >> d);
+            split += gcomp__popcount64(low) + gcomp__popcount64(x);
+            size[d] += split + gcomp__min((size_t)64 >> d, left);
+        }
+    }
+}
+
+/* Bits of gaps by Rice codes of parameters r, r + 1, r + 2; and of all by Elias omega. */
+GCOMP__INLINE void GCOMP__F(count_gaps)(const gcomp__sliced *s, unsigned bits, unsigned r, size_t *rice, size_t *elias)
+{
+    const uint64_t *w = s->words;
+    size_t g, next = 0, omega = s->sent, above = s->sent, quotient[3] = {0, 0, 0}, gap;
+    unsigned b;
+    for (g = 0; g < s->groups; g++, w += bits) {
+        uint64_t x = GCOMP__F(above)(w, bits, 0);
+        for (b = 1; b < bits - 1; b++)
+            omega += gcomp__popcount64(GCOMP__F(above)(w, bits, b)) *
+                     (size_t)(gcomp__omega_length[b] - gcomp__omega_length[b - 1]);
+        for (; x; x &= x - 1) {
+            gap = 64 * g + gcomp__first_one(x) - next;
+            next += gap + 1;
+            quotient[0] += gap >> r;
+            quotient[1] += gap >> (r + 1);
+            quotient[2] += gap >> (r + 2);
+            omega += gcomp__omega_length[gcomp__log2_32((uint32_t)gap + 1)];
+        }
+    }
+    gap = s->count - next;
+    for (b = 0; b < 3; b++) rice[b] = quotient[b] + (gap >> (r + b)) + (s->sent + 1) * (r + b + 1);
+    *elias = omega + above + gcomp__omega_length[gcomp__log2_32((uint32_t)gap + 1)];
+}
+
+/* Chooses by exact sizes: Rice's gaps where at most one level of eight is sent, omega unless it cannot be the smallest. */
+GCOMP__INLINE void GCOMP__F(choose)(gcomp__sliced *s, unsigned bits, unsigned code, size_t packed)
+{
+    const size_t most = 8 * (packed - gcomp__min(packed, 3));
+    size_t size[4], elias, least = 3 * s->sent + 2 * (s->apart + s->large) + 3 * s->far; /* bits of omega, or fewer */
+    unsigned k, d, best = 0;
+    for (k = 2; k < bits - 1; k++) least += s->ones[k] * (size_t)(gcomp__omega_length[k] - gcomp__omega_length[k - 1]);
+    s->head = GCOMP__BY_PACKED;
+    s->size = most + 1;
+    if (code != GCOMP__ELIAS) {
+        for (k = 1; s->levels >> k; k++)
+            if (GCOMP__F(rest_bits)(s, bits, k) < GCOMP__F(rest_bits)(s, bits, best)) best = k;
+        GCOMP__F(count_trees)(s, bits, best, size);
+        for (d = 0; d < 4; d++) {
+            if (size[d] + GCOMP__F(rest_bits)(s, bits, best) >= s->size) continue;
+            s->size = size[d] + GCOMP__F(rest_bits)(s, bits, best);
+            s->head = GCOMP__BY_TREE | d << 4 | best;
+        }
+    }
+    if (8 * s->sent <= s->count || (code != GCOMP__RICE && least < s->size)) {
+        unsigned r = gcomp__log2_32((uint32_t)((s->count + 1) / (s->sent + 1)));
+        r = r > 11 ? 10 : r ? r - 1 : 0;
+        GCOMP__F(count_gaps)(s, bits, r, size, &elias);
+        for (d = 0; d < 3 && code != GCOMP__ELIAS && 8 * s->sent <= s->count; d++) {
+            if (size[d] + GCOMP__F(rest_bits)(s, bits, 0) >= s->size) continue;
+            s->size = size[d] + GCOMP__F(rest_bits)(s, bits, 0);
+            s->head = GCOMP__BY_GAPS | (r + d);
+        }
+        if (code != GCOMP__RICE && elias < s->size) {
+            s->size = elias;
+            s->head = GCOMP__BY_ELIAS;
+        }
+    }
+    if (s->size > most) s->head = GCOMP__BY_PACKED;
+}
+
+GCOMP__INLINE void GCOMP__F(write_elias)(const gcomp__sliced *s, gcomp__packer *to, unsigned bits)
+{
+    const uint64_t *w = s->words;
+    size_t g, at = 0, next = 0;
+    unsigned b;
+    for (g = 0; g < s->groups; g++, w += bits) {
+        uint64_t x = GCOMP__F(above)(w, bits, 0);
+        for (; x; x &= x - 1) {
+            const unsigned i = gcomp__first_one(x);
+            uint32_t level = 0;
+            for (b = 0; b < bits - 1; b++) level |= (uint32_t)(w[b] >> i & 1) << b;
+            at = 64 * g + i + 1;
+            gcomp__put_omega(to, (uint32_t)(at - next));
+            gcomp__pack_high(to, w[bits - 1] >> i & 1, 1);
+            gcomp__put_omega(to, level);
+            next = at;
+        }
+    }
+    gcomp__put_omega(to, (uint32_t)(s->count + 1 - next));
+    if (to->fill) gcomp__pack_high(to, 0, 8 - to->fill);
+}
+
+GCOMP__INLINE void GCOMP__F(put_gap)(gcomp__packer *to, size_t gap, unsigned r)
+{
+    size_t q = gap >> r;
+    for (; q >= 32; q -= 32) gcomp__pack_some(to, 0xffffffffu, 32);
+    gcomp__pack_some(to, gcomp__low_bits(q) | (uint64_t)(gap & (((size_t)1 << r) - 1)) << (q + 1), q + 1 + r);
+}
+
+GCOMP__INLINE void GCOMP__F(write_gaps)(const gcomp__sliced *s, gcomp__packer *to, unsigned bits, unsigned r)
+{
+    const uint64_t *w = s->words;
+    size_t g, next = 0;
+    for (g = 0; g < s->groups; g++, w += bits) {
+        uint64_t x = GCOMP__F(above)(w, bits, 0);
+        for (; x; x &= x - 1) {
+            const size_t at = 64 * g + gcomp__first_one(x);
+            GCOMP__F(put_gap)(to, at - next, r);
+            next = at + 1;
+        }
+    }
+    GCOMP__F(put_gap)(to, s->count - next, r);
+}
+
+/* The first question of a group as a tree of some depth. */
+GCOMP__INLINE void GCOMP__F(put_tree)(gcomp__packer *to, uint64_t x, size_t left, unsigned depth)
+{
+    uint64_t part[4];
+    unsigned d;
+    part[0] = x;
+    for (d = 1; d <= depth; d++) part[d] = (part[d - 1] & gcomp__low_bits(64 >> d)) | part[d - 1] >> (64 >> d);
+    gcomp__pack_bits(to, part[depth], gcomp__min((size_t)64 >> depth, left));
+    for (d = depth; d; d--) {
+        const uint64_t low = part[d - 1] & gcomp__low_bits(64 >> d), high = part[d - 1] >> (64 >> d);
+        gcomp__pack_some(to, GCOMP__F(gather)(low, part[d]), gcomp__popcount64(part[d]));
+        gcomp__pack_some(to, GCOMP__F(gather)(high, low), gcomp__popcount64(low));
+    }
+}
+
+/* Group by group: k low bits; the first question, if not by gaps before; the others; the signs. */
+GCOMP__INLINE void GCOMP__F(write_groups)(const gcomp__sliced *s, gcomp__packer *to, unsigned bits, unsigned k)
+{
+    const unsigned depth = s->head >> 4 & 3;
+    const size_t last = s->levels >> k;
+    const uint64_t *w = s->words;
+    size_t g, j;
+    unsigned b;
+    for (g = 0; g < s->groups; g++, w += bits) {
+        const size_t left = gcomp__min(64, s->count - 64 * g);
+        const uint64_t sent = GCOMP__F(above)(w, bits, 0);
+        uint64_t u[16], x = GCOMP__F(above)(w, bits, k);
+        for (b = 0; b < k; b++) gcomp__pack_bits(to, w[b], left);
+        if (s->head & GCOMP__BY_TREE) GCOMP__F(put_tree)(to, x, left, depth);
+        GCOMP__UNROLL for (b = 0; b < bits - 1; b++) u[b] = w[b];
+        for (j = 2; j <= last && x; j++) {
+            uint64_t borrow = x, more = 0;
+            GCOMP__UNROLL for (b = k; b < bits - 1; b++) {
+                const uint64_t was = u[b];
+                u[b] = was ^ borrow;
+                borrow &= ~was;
+                more |= u[b];
+            }
+            gcomp__pack_bits(to, GCOMP__F(gather)(more, x), gcomp__popcount64(x));
+            x = more;
+        }
+        gcomp__pack_bits(to, GCOMP__F(gather)(w[bits - 1], sent), gcomp__popcount64(sent));
+    }
+}
+
+/* What was chosen goes to out, which has 64 bytes more than it needs. */
+GCOMP__NOINLINE void GCOMP__F(write_segment)(const gcomp__sliced *s, uint8_t *to)
+{
+    uint8_t out[GCOMP__SEGMENT + 64];
+    const size_t bytes = (s->size + 7) / 8;
+    gcomp__packer p;
+    p.at = out;
+    p.bits = 0;
+    p.fill = 0;
+#define GCOMP__WRITE(bits) \
+    do { \
+        const unsigned k = s->head & GCOMP__BY_TREE ? s->head & 15 : 0; \
+        if (s->head == GCOMP__BY_ELIAS) { \
+            GCOMP__F(write_elias)(s, &p, bits); \
+            break; \
+        } \
+        if (!(s->head & GCOMP__BY_TREE)) GCOMP__F(write_gaps)(s, &p, bits, s->head & 15); \
+        if (k == 0) GCOMP__F(write_groups)(s, &p, bits, 0); \
+        else if (k == 1 && bits == 4) GCOMP__F(write_groups)(s, &p, bits, 1); \
+        else GCOMP__F(write_groups)(s, &p, bits, k); \
+    } while (0)
+    if (s->bits == 2) GCOMP__WRITE(2);
+    else if (s->bits == 4) GCOMP__WRITE(4);
+    else if (s->bits == 8) GCOMP__WRITE(8);
+    else GCOMP__WRITE(16);
+#undef GCOMP__WRITE
+    to[0] = (uint8_t)s->head;
+    gcomp__put16(to + 1, (uint32_t)bytes);
+    memcpy(to + 3, out, bytes);
+}
+
+/* A segment of `count` packed codes to `to`, which may lie a byte or more before them; returns its bytes. */
+GCOMP__NOINLINE size_t GCOMP__F(code_segment)(const gcomp__form *form, const uint8_t *codes, size_t count, uint8_t *to)
+{
+    const size_t packed = gcomp__packed_bytes(form, count);
+    gcomp__sliced s;
+    memset(&s.count, 0, sizeof s - offsetof(gcomp__sliced, count));
+    s.count = count;
+    s.groups = (count + 63) / 64;
+    s.bits = form->code16 / 2;
+    s.levels = (size_t)form->levels;
+#define GCOMP__CHOOSE(bits) \
+    do { \
+        GCOMP__F(slice_codes)(&s, codes, bits); \
+        GCOMP__F(choose)(&s, bits, form->code, packed); \
+    } while (0)
+    if (s.bits == 2) GCOMP__CHOOSE(2);
+    else if (s.bits == 4) GCOMP__CHOOSE(4);
+    else if (s.bits == 8) GCOMP__CHOOSE(8);
+    else GCOMP__CHOOSE(16);
+#undef GCOMP__CHOOSE
+    if (s.head == GCOMP__BY_PACKED) {
+        memmove(to + 1, codes, packed);
+        to[0] = GCOMP__BY_PACKED;
+        return 1 + packed;
+    }
+    GCOMP__F(write_segment)(&s, to);
+    return 3 + (s.size + 7) / 8;
+}
+
+/* >>kernel code: the packed codes of a chunk, coded to `to`, which lies as many bytes before them as there are segments. */
+static size_t GCOMP__F(code_levels)(const gcomp__form *form, const uint8_t *codes, size_t count, uint8_t *to)
+{
+    const size_t segment = gcomp__segment_of(form);
+    size_t i, bytes = 0;
+    for (i = 0; i < count; i += segment)
+        bytes += GCOMP__F(code_segment)(form, codes + i / 16 * form->code16, gcomp__min(segment, count - i), to + bytes);
+    return bytes;
+}
+
+/* ---------------- back. What is read may be anything: *at never passes `limit` by more than a group's bits. */
+
+/* Which levels are not 0, from gaps; 0: they do not end where they should. */
+GCOMP__NOINLINE int GCOMP__F(read_gaps)(const uint8_t *p, size_t *from, size_t limit, size_t count, unsigned r, uint64_t *map)
+{
+    size_t at = *from, next = 0;
+    memset(map, 0, (count + 63) / 64 * 8);
+    for (;;) {
+        uint64_t x = gcomp__bits_at(p, at);
+        size_t gap = 0;
+        while ((x & 0xffffffffu) == 0xffffffffu) {
+            gap += 32;
+            at += 32;
+            if (at > limit) return 0;
+            x = gcomp__bits_at(p, at);
+        }
+        {
+            const unsigned ones = gcomp__first_one(~x);
+            gap = ((gap + ones) << r) + (size_t)(x >> (ones + 1) & gcomp__low_bits(r));
+            at += ones + 1 + r;
+        }
+        next += gap;
+        if (next >= count || at > limit) break;
+        map[next >> 6] |= (uint64_t)1 << (next & 63);
+        next++;
+    }
+    *from = at;
+    return next == count && at <= limit;
+}
+
+GCOMP__INLINE uint64_t GCOMP__F(get_tree)(const uint8_t *p, size_t *from, size_t left, unsigned depth)
+{
+    size_t at = *from, first = gcomp__min((size_t)64 >> depth, left);
+    uint64_t x = gcomp__bits_at(p, at) & gcomp__low_bits(first);
+    at += first;
+    for (; depth; depth--) {
+        const uint64_t low = GCOMP__F(scatter)(gcomp__bits_at(p, at), x);
+        uint64_t high;
+        at += gcomp__popcount64(x);
+        high = (x & ~low) | GCOMP__F(scatter)(gcomp__bits_at(p, at), low);
+        at += gcomp__popcount64(low);
+        x = low | high << (64 >> depth);
+    }
+    *from = at;
+    return x;
+}
+
+/* Groups of a segment into packed codes; 0 if no encoder writes that. map: NULL, or what was read from gaps. */
+GCOMP__INLINE int GCOMP__F(read_groups)(const gcomp__form *form, const uint8_t *p, size_t *from, size_t limit, size_t count,
+                                        unsigned head, const uint64_t *map, uint8_t *codes, unsigned bits, unsigned k)
+{
+    const unsigned depth = head >> 4 & 3;
+    const size_t levels = (size_t)form->levels, last = levels >> k;
+    const uint64_t partial = (levels + 1) & (((size_t)1 << k) - 1) ? ~(uint64_t)0 : 0;
+    size_t at = *from, g, j;
+    uint64_t wrong = 0;
+    unsigned b;
+    for (g = 0; 64 * g < count; g++, codes += 8 * bits) {
+        const size_t left = gcomp__min(64, count - 64 * g);
+        uint64_t w[16], x, carry, sent = 0, over = 0;
+        if (at > limit) return 0;
+        GCOMP__UNROLL for (b = 0; b < bits - 1; b++) w[b] = 0;
+        for (b = 0; b < k; b++, at += left) w[b] = gcomp__bits_at(p, at) & gcomp__low_bits(left);
+        x = map ? map[g] : GCOMP__F(get_tree)(p, &at, left, depth);
+        wrong |= x & ~gcomp__low_bits(left);
+        w[k] = x;
+        for (j = 2; j <= last && x; j++) {
+            carry = GCOMP__F(scatter)(gcomp__bits_at(p, at), x);
+            at += gcomp__popcount64(x);
+            x = carry;
+            GCOMP__UNROLL for (b = k; b < bits - 1; b++) {
+                const uint64_t was = w[b];
+                w[b] = was ^ carry;
+                carry &= was;
+            }
+            if (at > limit) return 0;
+        }
+        GCOMP__UNROLL for (b = 0; b < bits - 1; b++) {
+            sent |= w[b];
+            over = levels >> b & 1 ? over & w[b] : over | w[b];
+        }
+        wrong |= over & partial;
+        carry = GCOMP__F(scatter)(gcomp__bits_at(p, at), sent);
+        at += gcomp__popcount64(sent);
+        w[bits - 1] = carry;
+        GCOMP__UNROLL for (b = 0; b < bits - 1; b++) {
+            const uint64_t was = w[b] ^ w[bits - 1];
+            w[b] = was ^ carry;
+            carry &= was;
+        }
+        GCOMP__F(unslice)(codes, w, bits);
+    }
+    *from = at;
+    return !wrong;
+}
+
+static int GCOMP__F(read_elias)(const gcomp__form *form, const uint8_t *p, size_t *from, size_t limit, size_t count,
+                                uint8_t *codes)
+{
+    const unsigned bits = form->code16 / 2;
+    const uint32_t levels = (uint32_t)form->levels;
+    size_t at = *from, next = 0;
+    memset(codes, 0, (count + 63) / 64 * 8 * bits);
+    for (;;) {
+        uint32_t level, code;
+        uint64_t w = gcomp__high_bits_at(p, at);
+        const uint32_t gap = gcomp__get_omega(w, &at);
+        if (!gap || at > limit) return 0;
+        next += gap;
+        if (next > count) break;
+        w = gcomp__high_bits_at(p, at++);
+        level = gcomp__get_omega(w << 1, &at);
+        if (!level || level > levels) return 0;
+        code = (level ^ (0 - (uint32_t)(w >> 63))) + (uint32_t)(w >> 63);
+        if (bits == 16) gcomp__put16(codes + 2 * (next - 1), code & 0xffffu);
+        else {
+            uint8_t *to = codes + (next - 1) * bits / 8;
+            to[0] = (uint8_t)(to[0] | (code & ((1u << bits) - 1)) << ((next - 1) * bits & 7));
+        }
+    }
+    *from = at;
+    return next == count + 1;
+}
+
+/* Packed codes as they stand: no level above `levels`, zeros behind the last. */
+GCOMP__INLINE gcomp_result GCOMP__F(look_at_codes)(const gcomp__form *form, const uint8_t *codes, size_t count, unsigned bits)
+{
+    const size_t levels = (size_t)form->levels;
+    size_t g;
+    unsigned b;
+    for (g = 0; 64 * g < count; g++) {
+        uint64_t w[16], carry, over = 0, any = 0;
+        GCOMP__F(slice)(w, codes + 8 * bits * g, bits);
+        carry = w[bits - 1];
+        GCOMP__UNROLL for (b = 0; b < bits - 1; b++) {
+            const uint64_t x = w[b] ^ w[bits - 1], m = x ^ carry;
+            carry &= x;
+            over = levels >> b & 1 ? over & m : over | m;
+            any |= m;
+        }
+        if ((any | carry) & ~gcomp__low_bits(count - 64 * g < 64 ? count - 64 * g : 64)) return GCOMP_RESERVED_BITS;
+        if (over | carry) return GCOMP_CORRUPT;
+    }
+    return GCOMP_OK;
+}
+
+GCOMP__NOINLINE int GCOMP__F(read_any)(const gcomp__form *form, const uint8_t *p, size_t *at, size_t limit, size_t count,
+                                       unsigned head, const uint64_t *map, uint8_t *codes)
+{
+    const unsigned k = map ? 0 : head & 15;
+    if (form->code16 == 4) return GCOMP__F(read_groups)(form, p, at, limit, count, head, map, codes, 2, 0);
+    if (form->code16 == 8 && k == 0) return GCOMP__F(read_groups)(form, p, at, limit, count, head, map, codes, 4, 0);
+    if (form->code16 == 8 && k == 1) return GCOMP__F(read_groups)(form, p, at, limit, count, head, map, codes, 4, 1);
+    if (form->code16 == 8) return GCOMP__F(read_groups)(form, p, at, limit, count, head, map, codes, 4, 2);
+    if (form->code16 == 16) return GCOMP__F(read_groups)(form, p, at, limit, count, head, map, codes, 8, k);
+    return GCOMP__F(read_groups)(form, p, at, limit, count, head, map, codes, 16, k);
+}
+
+GCOMP__NOINLINE gcomp_result GCOMP__F(look_at_any)(const gcomp__form *form, const uint8_t *codes, size_t count)
+{
+    if (form->code16 == 4) return GCOMP__F(look_at_codes)(form, codes, count, 2);
+    if (form->code16 == 8) return GCOMP__F(look_at_codes)(form, codes, count, 4);
+    if (form->code16 == 16) return GCOMP__F(look_at_codes)(form, codes, count, 8);
+    return GCOMP__F(look_at_codes)(form, codes, count, 16);
+}
+
+/* What stands behind a segment's three first bytes; 256 bytes behind it can be read. */
+GCOMP__NOINLINE gcomp_result GCOMP__F(read_coded)(const gcomp__form *form, unsigned head, const uint8_t *p, size_t bytes,
+                                                  size_t count, uint8_t *codes)
+{
+    uint64_t map[16 * GCOMP__SEGMENT / 4 / 64];
+    size_t at = 0;
+    int good;
+    if (head == GCOMP__BY_ELIAS) {
+        good = GCOMP__F(read_elias)(form, p, &at, 8 * bytes, count, codes);
+    } else if (head & GCOMP__BY_TREE) {
+        good = GCOMP__F(read_any)(form, p, &at, 8 * bytes, count, head, NULL, codes);
+    } else {
+        good = GCOMP__F(read_gaps)(p, &at, 8 * bytes, count, head & 15, map) &&
+               GCOMP__F(read_any)(form, p, &at, 8 * bytes, count, head, map, codes);
+    }
+    if (!good || at > 8 * bytes) return GCOMP_CORRUPT;
+    if ((at + 7) / 8 != bytes) return GCOMP_TRAILING_BYTES;
+    if (at & 7 && (head == GCOMP__BY_ELIAS ? p[bytes - 1] & 0xffu >> (at & 7) : (unsigned)p[bytes - 1] >> (at & 7)))
+        return GCOMP_RESERVED_BITS;
+    return GCOMP_OK;
+}
+
+GCOMP__NOINLINE gcomp_result GCOMP__F(read_last)(const gcomp__form *form, unsigned head, const uint8_t *p, size_t bytes,
+                                                 size_t count, uint8_t *codes)
+{
+    uint8_t copy[GCOMP__SEGMENT + 256];
+    memcpy(copy, p, bytes);
+    memset(copy + bytes, 0, 256);
+    return GCOMP__F(read_coded)(form, head, copy, bytes, count, codes);
+}
+
+/* >>kernel read: the next segment before `end` as packed codes, and zeros behind up to 64; checked to the last bit. */
+static gcomp_result GCOMP__F(read_segment)(const gcomp__form *form, size_t count, const uint8_t **at, const uint8_t *end,
+                                           uint8_t *codes)
+{
+    const size_t packed = gcomp__packed_bytes(form, count), left = (size_t)(end - *at);
+    const uint8_t *p = *at;
+    unsigned head;
+    size_t bytes;
+    if (!left) return GCOMP_TRUNCATED;
+    head = p[0];
+    if (head == GCOMP__BY_PACKED) {
+        if (left <= packed) return GCOMP_TRUNCATED;
+        *at = p + 1 + packed;
+        memset(codes + packed, 0, (count + 63) / 64 * 4 * form->code16 - packed);
+        memcpy(codes, p + 1, packed);
+        return GCOMP__F(look_at_any)(form, codes, count);
+    }
+    if (!gcomp__may_code(form, head)) return GCOMP_CORRUPT;
+    if (left < 3) return GCOMP_TRUNCATED;
+    bytes = gcomp__get16(p + 1);
+    if (3 + bytes > packed) return GCOMP_CORRUPT; /* an encoder would have left it packed */
+    if (bytes > left - 3) return GCOMP_TRUNCATED;
+    *at = p + 3 + bytes;
+    if (left < 3 + bytes + 256) return GCOMP__F(read_last)(form, head, p + 3, bytes, count, codes);
+    return GCOMP__F(read_coded)(form, head, p + 3, bytes, count, codes);
+}
+
+/* residual <- p - what was sent, for the packed codes that `view` shows from its element 0 on. */
+GCOMP__NOINLINE void GCOMP__F(keep_levels)(const gcomp__sink *sink, const gcomp__view *view, size_t begin, size_t count)
+{
+    float own[GCOMP__TILE];
+    size_t i, some;
+    gcomp_input in;
+    memset(&in, 0, sizeof in);
+    in.grad = sink->grad;
+    in.dtype = sink->dtype;
+    in.scale = sink->scale;
+    in.residual = sink->residual;
+    for (i = 0; i < count; i += some) {
+        some = gcomp__min(GCOMP__TILE, count - i);
+        if (view) view->kernels->decode(view, i, some, own, GCOMP__STORE, 1);
+        GCOMP__F(keep_rest)(&in, sink->residual, begin + i, some, view ? own : NULL);
+    }
+}
+
+/* A chunk of one payload, valid: its segments are unpacked one by one, and go where `ending` says; COMMIT: to the residual. */
+GCOMP__NOINLINE void GCOMP__F(spread)(const gcomp__sink *sink, const gcomp__view *view, size_t chunk, int ending)
+{
+    const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, begin + GCOMP_CHUNK);
+    const size_t segment = gcomp__segment_of(&view->form);
+    const uint8_t *at = gcomp__coded_chunk(view, chunk), *stop = gcomp__coded_chunk(view, chunk + 1);
+    gcomp__view part = *view;
+    uint8_t codes[GCOMP__SEGMENT];
+    size_t i, count;
+    for (i = begin; i < end; i += count) {
+        count = gcomp__min(segment, end - i);
+        part.codes = codes;
+        part.scales = view->scales + (i >> view->shift) * view->form.scale_bytes;
+        if (!view->form.code) part.codes = view->codes + i / 16 * view->form.code16;
+        else if (GCOMP__F(read_segment)(&view->form, count, &at, stop, codes) != GCOMP_OK) return; /* not after a check */
+        if (ending == GCOMP__COMMIT) GCOMP__F(keep_levels)(sink, &part, i, count);
+        else part.kernels->decode(&part, 0, count, sink->y + i, ending, sink->weight);
+    }
+}
+
+/* >>kernel sink of coded levels: payload by payload, in the order of a sum; the residual first, since y may be the gradient. */
+static void GCOMP__F(sink_levels)(const gcomp__sink *sink, size_t chunk)
+{
+    const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, begin + GCOMP_CHUNK);
+    size_t w;
+    if (sink->ending == GCOMP__COMMIT && sink->residual) {
+        if (sink->own) GCOMP__F(spread)(sink, sink->own, chunk, GCOMP__COMMIT);
+        else GCOMP__F(keep_levels)(sink, NULL, begin, end - begin);
+    }
+    for (w = 0; sink->y && w < sink->count; w++)
+        GCOMP__F(spread)(sink, sink->views + w, chunk,
+                         sink->ending == GCOMP__STORE ? GCOMP__STORE : sink->fresh && w == 0 ? GCOMP__FRESH : GCOMP__ADD);
+}
+
+static const gcomp__level_kernels GCOMP__F(coders) = {GCOMP__F(code_levels), GCOMP__F(read_segment), GCOMP__F(sink_levels)};
+
 #ifdef GCOMP__LAST
 /* ------------------------------------------------------------------------------------------------
    >>bits - bit streams; the index coder of sparse methods
@@ -4681,6 +5605,14 @@ static void gcomp__form_of(const gcomp__method *m, const double *param, gcomp__f
     m->form(param, form);
 }
 
+/* Are its codes of variable length? Then they cannot be a sparse method's values. */
+static int gcomp__coded(const gcomp__method *m, const double *param)
+{
+    gcomp__form form;
+    gcomp__form_of(m, param, &form);
+    return form.code != 0;
+}
+
 /* Bytes of scales and of codes of n elements. */
 static size_t gcomp__block_scales(const gcomp__form *form, size_t n)
 {
@@ -4693,11 +5625,18 @@ static size_t gcomp__block_codes(const gcomp__form *form, size_t n)
     return gcomp__plus(gcomp__times(n / 16, form->code16), n % 16 ? gcomp__last_bytes(form->code16, n % 16) : 0);
 }
 
+/* What coded levels add at most: the ends of all chunks but the last, and a byte a segment, which is then packed. */
+static size_t gcomp__code_bytes(const gcomp__form *form, size_t n)
+{
+    const size_t segment = form->code ? gcomp__segment_of(form) : 1;
+    return form->code && n ? 8 * (gcomp__chunks(n) - 1) + n / segment + (n % segment != 0) : 0;
+}
+
 static size_t gcomp__block_bound(const gcomp_codec *codec, size_t n)
 {
     gcomp__form form;
     gcomp__form_of(gcomp__method_of(codec->method), codec->param, &form);
-    return gcomp__plus(gcomp__block_scales(&form, n), gcomp__block_codes(&form, n));
+    return gcomp__plus(gcomp__plus(gcomp__block_scales(&form, n), gcomp__code_bytes(&form, n)), gcomp__block_codes(&form, n));
 }
 
 static size_t gcomp__block_scratch(const gcomp_codec *codec, size_t n)
@@ -4723,6 +5662,39 @@ static void gcomp__encode_chunk(void *arg, size_t chunk)
 {
     const gcomp__encode_job *job = (const gcomp__encode_job *)arg;
     job->call->set->common->encode(job, chunk, gcomp__part(job, chunk));
+}
+
+/* The same with coded levels: packed at the end of the chunk's place, then coded to its beginning. */
+static void gcomp__encode_coded_chunk(void *arg, size_t chunk)
+{
+    gcomp__encode_job job = *(const gcomp__encode_job *)arg;
+    const gcomp__form *form = &job.form;
+    const size_t segment = gcomp__segment_of(form), begin = chunk * GCOMP_CHUNK, count = gcomp__min(GCOMP_CHUNK, job.n - begin);
+    uint8_t *ends = job.codes, *place = ends + 8 * (gcomp__chunks(job.n) - 1) + chunk * (GCOMP_CHUNK / segment);
+    size_t bytes = 0;
+    job.codes = place + (count + segment - 1) / segment;
+    job.call->set->common->encode(&job, chunk, gcomp__part(&job, chunk));
+    place += begin / 16 * form->code16;
+    if (gcomp__part(&job, chunk)->worst < 0x7f800000u)
+        bytes = job.call->set->levels->code(form, job.codes + begin / 16 * form->code16, count, place);
+    if (begin + count == job.n) *job.last = bytes;
+    else gcomp__put64(ends + 8 * chunk, bytes);
+}
+
+/* Moves the coded chunks together; returns the bytes of all and of the table of their ends. */
+static size_t gcomp__join_chunks(const gcomp__encode_job *job)
+{
+    const size_t chunks = gcomp__chunks(job->n), table = 8 * (chunks - 1);
+    const size_t place = GCOMP_CHUNK / 16 * job->form.code16 + GCOMP_CHUNK / gcomp__segment_of(&job->form);
+    uint8_t *data = job->codes + table;
+    size_t c, at = 0;
+    for (c = 0; c < chunks; c++) {
+        const size_t bytes = c + 1 < chunks ? (size_t)gcomp__get64(job->codes + 8 * c) : *job->last;
+        memmove(data + at, data + c * place, bytes);
+        at += bytes;
+        if (c + 1 < chunks) gcomp__put64(job->codes + 8 * c, at);
+    }
+    return table + at;
 }
 
 /* Runs a task over all chunks and puts their measures together, in order of chunks. */
@@ -4754,7 +5726,7 @@ static void gcomp__measure_all(gcomp__encode_job *job, void (*task)(void *arg, s
 static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_codec *codec, const gcomp_input *in, size_t n,
                                         uint8_t *body, size_t capacity, size_t *bytes)
 {
-    size_t need = gcomp__block_bound(codec, n);
+    size_t need = gcomp__block_bound(codec, n), last = 0;
     gcomp__encode_job job;
     gcomp__measured all;
     if (capacity < need) return GCOMP_DST_TOO_SMALL;
@@ -4764,6 +5736,7 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     job.kernels = (const gcomp__block_kernels *)call->kernels + job.form.kernel;
     job.in = *in;
     job.n = n;
+    job.last = &last;
     job.scales = body;
     job.codes = body + gcomp__block_scales(&job.form, n);
     job.unit.lift = job.unit.inverse = 1;
@@ -4787,8 +5760,9 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
         gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
         job.given = 1;
     }
-    gcomp__measure_all(&job, gcomp__encode_chunk, &all);
+    gcomp__measure_all(&job, job.form.code ? gcomp__encode_coded_chunk : gcomp__encode_chunk, &all);
     if (all.worst >= 0x7f800000u) return GCOMP_NOT_FINITE;
+    if (job.form.code && n) need = gcomp__block_scales(&job.form, n) + gcomp__join_chunks(&job);
     if (!job.form.early && job.form.scale_bytes && !job.form.block && n) {
         job.form.fit(&job.form, &all, &job.unit);
         gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
@@ -4835,7 +5809,10 @@ static gcomp_result gcomp__block_open(gcomp__view *view)
     gcomp__form_of(view->method, param, &view->form);
     scales = gcomp__block_scales(&view->form, view->n);
     need = gcomp__plus(scales, gcomp__block_codes(&view->form, view->n));
-    if (view->bytes != need) return view->bytes < need ? GCOMP_TRUNCATED : GCOMP_TRAILING_BYTES;
+    if (view->form.code && view->n) {
+        need = gcomp__plus(scales, 8 * (gcomp__chunks(view->n) - 1));
+        if (view->bytes < need) return GCOMP_TRUNCATED;
+    } else if (view->bytes != need) return view->bytes < need ? GCOMP_TRUNCATED : GCOMP_TRAILING_BYTES;
     view->scales = view->body;
     view->codes = view->body + scales;
     view->shift = view->form.block ? gcomp__log2(view->form.block) : (unsigned)(sizeof(size_t) * 8 - 1);
@@ -4885,14 +5862,53 @@ static int gcomp__bad_codes(const gcomp__view *view)
     return bad != 0;
 }
 
+/* Are the decoded values finite? */
+GCOMP__NOINLINE gcomp_result gcomp__look_at_values(const gcomp__view *view, size_t n)
+{
+    float tile[GCOMP__TILE];
+    size_t i, count;
+    for (i = 0; i < n; i += count) {
+        count = gcomp__min(GCOMP__TILE, n - i);
+        view->kernels->decode(view, i, count, tile, GCOMP__STORE, 1);
+        if (view->set->common->worst(tile, count) >= 0x7f800000u) return GCOMP_CORRUPT;
+    }
+    return GCOMP_OK;
+}
+
+/* Coded levels: ends of chunks in order, segments to the last bit; with `look` decoded values finite. */
+GCOMP__NOINLINE gcomp_result gcomp__check_coded(const gcomp__view *view, int look)
+{
+    const size_t chunks = gcomp__chunks(view->n), segment = gcomp__segment_of(&view->form);
+    const uint8_t *data = view->codes + 8 * (chunks - 1), *at = data;
+    uint64_t end = 0;
+    size_t c, i, count;
+    uint8_t codes[GCOMP__SEGMENT];
+    gcomp__view part = *view;
+    part.codes = codes;
+    for (c = 0; c < chunks; c++) {
+        const uint64_t stop = c + 1 < chunks ? gcomp__get64(view->codes + 8 * c) : (uint64_t)(view->body + view->bytes - data);
+        if (stop < end || stop > (uint64_t)(view->body + view->bytes - data)) return GCOMP_CORRUPT;
+        end = stop;
+        for (i = c * GCOMP_CHUNK; i < gcomp__min(view->n, (c + 1) * GCOMP_CHUNK); i += count) {
+            count = gcomp__min(segment, view->n - i);
+            GCOMP__TRY(view->set->levels->read(&view->form, count, &at, data + (size_t)end, codes));
+            part.scales = view->scales + (i >> view->shift) * view->form.scale_bytes;
+            if (look) GCOMP__TRY(gcomp__look_at_values(&part, count));
+        }
+        if (at != data + (size_t)end) return GCOMP_TRAILING_BYTES;
+    }
+    return GCOMP_OK;
+}
+
 /* Scales finite, decoded values finite, padding zero. */
 static gcomp_result gcomp__block_check(const gcomp__view *view)
 {
     const unsigned code16 = view->form.code16;
-    size_t last = view->n % 16, used = last * code16 / 2 % 8, i, count;
-    float tile[GCOMP__TILE];
+    size_t last = view->n % 16, used = last * code16 / 2 % 8, i;
+    float tile[16];
     int look = view->form.check == GCOMP__LOOK;
     GCOMP__TRY(gcomp__check_scales(view, &look));
+    if (view->form.code && view->n) return gcomp__check_coded(view, look);
     if (last && code16 < 16 && used) {
         uint8_t byte = view->body[view->bytes - 1];
         if (view->form.first_high ? byte & 0xffu >> used : (unsigned)byte >> used) return GCOMP_RESERVED_BITS;
@@ -4903,16 +5919,12 @@ static gcomp_result gcomp__block_check(const gcomp__view *view)
         for (i = last; i < 16; i++)
             if (gcomp__bits(tile[i])) return GCOMP_RESERVED_BITS;
     }
-    for (i = 0; look && i < view->n; i += count) {
-        count = gcomp__min(GCOMP__TILE, view->n - i);
-        view->kernels->decode(view, i, count, tile, GCOMP__STORE, 1);
-        if (view->set->common->worst(tile, count) >= 0x7f800000u) return GCOMP_CORRUPT;
-    }
-    return GCOMP_OK;
+    return look ? gcomp__look_at_values(view, view->n) : GCOMP_OK;
 }
 
 typedef struct gcomp__sink_job {
     const gcomp__common_kernels *common;
+    const gcomp__level_kernels *levels;
     const void *kernels;
     const gcomp__sink *sink;
 } gcomp__sink_job;
@@ -4923,17 +5935,26 @@ static void gcomp__sink_chunk(void *arg, size_t chunk)
     job->common->sink(job->sink, chunk);
 }
 
+static void gcomp__sink_coded_chunk(void *arg, size_t chunk)
+{
+    const gcomp__sink_job *job = (const gcomp__sink_job *)arg;
+    job->levels->sink(job->sink, chunk);
+}
+
 static void gcomp__block_decode(const gcomp__call *call, const gcomp__sink *sink)
 {
     gcomp__sink_job job;
     gcomp__sink with = *sink;
+    int coded = sink->own && sink->own->form.code;
     size_t w;
+    for (w = 0; w < sink->count; w++) coded |= sink->views[w].form.code != 0;
     with.together = sink->ending == GCOMP__COMMIT && sink->dtype == GCOMP_F32 && sink->scale == 1.0f && sink->residual &&
                     sink->y && sink->own_at < sink->count;
     for (w = 0; w < sink->count && with.together; w++) with.together = sink->views[w].kernels == sink->views->kernels;
     job.common = call->set->common;
+    job.levels = call->set->levels;
     job.sink = &with;
-    gcomp__run(call, gcomp__chunks(sink->n), gcomp__sink_chunk, &job);
+    gcomp__run(call, gcomp__chunks(sink->n), coded ? gcomp__sink_coded_chunk : gcomp__sink_chunk, &job);
 }
 
 #define GCOMP__BLOCK_FUNCTIONS \
@@ -4947,6 +5968,7 @@ static void gcomp__block_decode(const gcomp__call *call, const gcomp__sink *sink
 #define GCOMP__COUNT(name, initial, low, high, bits) {name, GCOMP__WHOLE, initial, low, high, bits, NULL}
 #define GCOMP__BLOCKS(name, initial) {name, GCOMP__BLOCK, initial, 16, GCOMP_CHUNK, 5, NULL}
 #define GCOMP__ONE_OF(name, initial, last, bits, choices) {name, GCOMP__CHOICE, initial, 0, last, bits, choices}
+#define GCOMP__CODE GCOMP__ONE_OF("code", 0, 3, 2, "packed|elias|rice|auto|")
 #endif /* GCOMP__LAST */
 
 /* >>method none: fp32 as it is. Gathered as a payload at the codec layer; in steps a sum of gradient / world. */
@@ -5650,7 +6672,8 @@ static const gcomp__method gcomp__row_int = {
 
 /* >>method qsgd: q = levels * p / norm rounded up or down with the probability of the fraction: unbiased. The norm is the
    largest |p| of the bucket, or its L2 norm: then E|p - C(p)|^2 <= min(n / s^2, sqrt(n) / s) |p|^2 for s levels.
-   Sent is norm / s. Alistarh et al., NeurIPS 2017 (also known as linear dithering). */
+   Sent is norm / s. code=elias is the paper's bit stream, rice smaller and faster, auto the smallest (see >>levels).
+   Alistarh et al., NeurIPS 2017 (also known as linear dithering). */
 #ifndef GCOMP_WITHOUT_QSGD
 #define GCOMP__LIST_qsgd(X) X(qsgd)
 static const gcomp__block_kernels GCOMP__F(qsgd_kernels)[] = {GCOMP__LEVEL_KERNELS};
@@ -5675,12 +6698,13 @@ static void gcomp__qsgd_form(const double *param, gcomp__form *form)
     form->measure = param[1] != 0 ? GCOMP__L2 : GCOMP__MOST;
     form->steps = form->measure == GCOMP__MOST;
     form->fit = gcomp__qsgd_fit;
+    form->code = (unsigned)param[3];
 }
 
 static const gcomp__method gcomp__row_qsgd = {
     "qsgd", 13, GCOMP__UNBIASED | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
     {GCOMP__COUNT("levels", 7, 1, 32767, 15), GCOMP__ONE_OF("norm", 0, 1, 0, "max|l2|"), GCOMP__BLOCKS("bucket", 512),
-     GCOMP__NONE},
+     GCOMP__CODE},
     gcomp__qsgd_form, GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
 #endif
 #else
@@ -5711,6 +6735,7 @@ static void gcomp__terngrad_form(const double *param, gcomp__form *form)
     form->measure = GCOMP__MOMENTS;
     form->constant = (float)param[0];
     form->fit = gcomp__terngrad_fit;
+    form->code = (unsigned)param[3];
 }
 
 /* share=1: the scale that this worker would take. */
@@ -5748,7 +6773,7 @@ static const char *gcomp__terngrad_refuse(const double *param, int values)
 
 static const gcomp__method gcomp__row_terngrad = {
     "terngrad", 12, GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
-    {GCOMP__NUMBER("clip", 2.5, 0, 1e6, 0), GCOMP__BLOCKS("block", 0), GCOMP__COUNT("share", 0, 0, 1, 0), GCOMP__NONE},
+    {GCOMP__NUMBER("clip", 2.5, 0, 1e6, 0), GCOMP__BLOCKS("block", 0), GCOMP__COUNT("share", 0, 0, 1, 0), GCOMP__CODE},
     gcomp__terngrad_form, GCOMP__BLOCK_FUNCTIONS,
     gcomp__shared_count, NULL, NULL, NULL, gcomp__terngrad_make, NULL, gcomp__terngrad_adapt, gcomp__terngrad_misfit,
     gcomp__terngrad_refuse, NULL};
@@ -5860,11 +6885,12 @@ static void gcomp__naturaldither_form(const double *param, gcomp__form *form)
     form->early = form->stochastic = 1;
     form->levels = (float)param[0];
     form->fit = gcomp__naturaldither_fit;
+    form->code = (unsigned)param[3];
 }
 
 static const gcomp__method gcomp__row_naturaldither = {
     "naturaldither", 14, GCOMP__UNBIASED | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
-    {GCOMP__COUNT("levels", 7, 1, 100, 7), GCOMP__ONE_OF("norm", 0, 1, 0, "max|l2|"), GCOMP__BLOCKS("bucket", 512), GCOMP__NONE},
+    {GCOMP__COUNT("levels", 7, 1, 100, 7), GCOMP__ONE_OF("norm", 0, 1, 0, "max|l2|"), GCOMP__BLOCKS("bucket", 512), GCOMP__CODE},
     gcomp__naturaldither_form, GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
 #endif
 #else
@@ -6834,6 +7860,7 @@ static gcomp_result gcomp__sparse_parts(const gcomp__view *view, gcomp__indices 
     values->n = (size_t)k;
     values->a = view->a;
     GCOMP__TRY(gcomp__unpack(view->value, view->a, param));
+    if (gcomp__coded(view->value, param)) return GCOMP_CORRUPT;
     gcomp__form_of(view->value, param, &values->form);
     value_bytes = gcomp__plus(gcomp__block_scales(&values->form, values->n), gcomp__block_codes(&values->form, values->n));
     if (value_bytes > view->bytes - 9) return GCOMP_TRUNCATED;
@@ -7963,7 +8990,7 @@ static const gcomp__method gcomp__row_intsum = {
 #define GCOMP__KERNELS_OF(name) &GCOMP__F(name##_kernels),
 static const void *const GCOMP__F(kernels)[] = {GCOMP__METHODS(GCOMP__KERNELS_OF) NULL};
 #undef GCOMP__KERNELS_OF
-static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA, &GCOMP__F(common), GCOMP__F(kernels)};
+static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA, &GCOMP__F(common), &GCOMP__F(coders), GCOMP__F(kernels)};
 
 #endif /* GCOMP__PASS */
 
@@ -8274,6 +9301,9 @@ GCOMP_API gcomp_result gcomp_codec_parse(gcomp_codec *codec, const char *text, c
             if (result == GCOMP_OK && !(value->flags & GCOMP__VALUES))
                 result = gcomp__bad_text(&why, "cannot code the values of a sparse method: ", value->name,
                                          strlen(value->name), "");
+            else if (result == GCOMP_OK && gcomp__coded(value, made.value_param))
+                result = gcomp__bad_text(&why, "the values of a sparse method are packed: ", value->name, strlen(value->name),
+                                         " takes no other code there");
         }
     }
     if (result == GCOMP_OK && *text) result = gcomp__bad_text(&why, "cannot read ", text, strlen(text), " at the end");
@@ -8328,6 +9358,7 @@ static const gcomp__method *gcomp__valid(const gcomp_codec *codec)
         if (v && v->param[i].name && !gcomp__in_range(&v->param[i], codec->value_param[i])) return NULL;
     }
     if (gcomp__refusal(m, codec->param, 0) || (v && gcomp__refusal(v, codec->value_param, 1))) return NULL;
+    if (v && gcomp__coded(v, codec->value_param)) return NULL;
     return m;
 }
 

@@ -20,7 +20,11 @@ static const char *const codecs[] = {"none", "fp16", "bf16", "sign", "sign:block
                                      "eden", "eden:bits=2,block=64", "eden:bits=3,block=512", "eden:bits=4,block=1024",
                                      "sampledtopk:density=0.2", "strom:threshold=1+sign", "dryden+onebit:block=tensor",
                                      "nonzero+int:bits=4", "mx:format=e2m3", "mx:format=e3m2",
-                                     "twobit:threshold=auto"};
+                                     "twobit:threshold=auto",
+                                     "qsgd:code=auto", "qsgd:levels=1,code=auto", "qsgd:levels=4,norm=l2,code=elias",
+                                     "qsgd:levels=4,norm=l2,bucket=tensor,code=rice", "qsgd:levels=127,code=rice",
+                                     "qsgd:levels=1000,bucket=16,code=auto", "naturaldither:levels=30,code=auto",
+                                     "terngrad:code=auto"};
 enum { CODECS = sizeof codecs / sizeof *codecs, LARGEST = 3000 };
 
 static void fail(const char *what)

@@ -126,7 +126,8 @@ fi
 mpi=
 have mpicc libopenmpi-dev && mpi=mpicc
 names=$(for source in tests/test_*.c; do basename $source .c; done)
-on_arm="test_digest test_methods test_powersgd test_kernels test_edges test_quantizers test_rounds test_vote test_eden test_sparse"
+on_arm="test_digest test_methods test_powersgd test_kernels test_edges test_quantizers test_rounds test_vote test_eden test_sparse \
+    test_levels"
 
 section "builds of the header"
 for compiler in $c; do

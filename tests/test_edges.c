@@ -25,7 +25,10 @@ static const char *const variants[] = {"sign:block=tensor", "sign:block=16", "to
                                        "topk:density=0.1+natural",
                                        "dryden+onebit:block=tensor", "strom:threshold=0.5+sign:block=tensor", "nonzero+sign",
                                        "sampledtopk:density=0.3+int", "mx:format=e2m3",
-                                       "twobit:threshold=auto,rate=0.1"};
+                                       "twobit:threshold=auto,rate=0.1",
+                                       "qsgd:code=auto", "qsgd:levels=1,norm=l2,code=auto",
+                                       "qsgd:levels=4,code=elias", "qsgd:levels=1000,bucket=tensor,code=rice",
+                                       "naturaldither:levels=9,code=auto", "terngrad:code=auto"};
 
 typedef struct named {
     char text[80];
