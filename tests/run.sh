@@ -126,8 +126,7 @@ fi
 mpi=
 have mpicc libopenmpi-dev && mpi=mpicc
 names=$(for source in tests/test_*.c; do basename $source .c; done)
-on_arm="test_digest test_methods test_powersgd test_kernels test_edges test_quantizers test_rounds test_vote test_eden test_sparse \
-    test_levels"
+on_arm="test_digest test_methods test_powersgd test_kernels test_edges test_quantizers test_rounds test_vote test_eden test_sparse"
 
 section "builds of the header"
 for compiler in $c; do

@@ -250,6 +250,7 @@ static void test_a_plain_reader_finds_the_packed_levels(void)
             size_t n = sizes[t / 3 % 3], skip = 32 + scales_of(&packed, n), segment = 16384 / bits_of(&codec), length;
             const uint8_t *p = coded + skip + 8 * ((n - 1) / 65536);
             unsigned bits = bits_of(&codec);
+            if (n > 10000 && t / 9 % 3 != c % 3) continue;
             fill((int)(t / 9), n);
             encode(&packed, n, isa_now, alone, plain);
             length = encode(&codec, n, isa_now, alone, coded);
