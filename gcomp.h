@@ -5163,7 +5163,9 @@ static const gcomp__method gcomp__row_signnorm = {
 
 /* >>method onebit: two values a block, the means of its elements >= 0 and of those < 0; a bit says which.
    They minimise the error of this partition: |p - C(p)|^2 = |p|^2 - n1 m1^2 - n0 m0^2. The paper's blocks are the columns of
-   a matrix; here they are consecutive elements. Seide et al., Interspeech 2014. */
+   a matrix stored by columns; here they are consecutive elements: for a matrix stored by rows whose length is a power of two from
+   16 to 65536, block= that length gives each row two values, which are the weights of one neuron where rows are outputs.
+   Seide et al., Interspeech 2014. */
 #ifndef GCOMP_WITHOUT_ONEBIT
 #define GCOMP__LIST_onebit(X) X(onebit)
 GCOMP__INLINE void GCOMP__F(onebit_quant)(uint8_t *code, GCOMP__F(v) p, const gcomp__unit *u, size_t i)
