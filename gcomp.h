@@ -1667,6 +1667,7 @@ GCOMP__INLINE int gcomp__simple_step(gcomp__unit *u, uint32_t most_bits, float l
 /* The same of any size, with a * levels finite; and for other steps. */
 static void gcomp__step_of(gcomp__unit *u, double step, double most, double levels)
 {
+    const float top = most < 3.4028234663852886e38 ? (float)most : 3.4028234663852886e38f; /* no p is above it */
     float a = (float)step;
     u->lift = 1;
     u->inverse = 0;
@@ -1677,7 +1678,7 @@ static void gcomp__step_of(gcomp__unit *u, double step, double most, double leve
     if (step > 0) {
         u->lift = gcomp__bits(a) < 67u << 23 ? 18446744073709551616.0f : 1; /* below 2^-60 */
         u->inverse = 1 / (a * u->lift);
-        while ((float)((double)((float)most * u->lift) * (double)u->inverse) > (float)levels)
+        while ((float)((double)(top * u->lift) * (double)u->inverse) > (float)levels)
             u->inverse = gcomp__float(gcomp__bits(u->inverse) - 1);
     }
 }
@@ -3952,10 +3953,10 @@ GCOMP__INLINE void GCOMP__F(store_some)(float *p, GCOMP__F(v) x, size_t count)
 /* Sums of the first `count` <= 16 floats of two arrays, zeros behind; step 0: the second is 16 times -0. */
 GCOMP__NOINLINE GCOMP__F(v) GCOMP__F(load_sum)(const float *g, const float *e, size_t step, size_t count)
 {
-    float sum[16] = {0};
-    size_t i;
-    for (i = 0; i < count; i++) sum[i] = g[i] + e[i * step];
-    return GCOMP__F(load)(sum);
+    float a[16] = {0}, b[16] = {0};
+    memcpy(a, g, 4 * count); /* they need not be aligned */
+    if (step) memcpy(b, e, 4 * count);
+    return GCOMP__F(add)(GCOMP__F(load)(a), step ? GCOMP__F(load)(b) : GCOMP__F(load)(e));
 }
 
 /* p = scale * grad + residual of elements i .. i + 15; `general` is a constant: 0 means float and scale 1. */
@@ -4294,10 +4295,9 @@ GCOMP__HEAVY void GCOMP__F(acc_range)(GCOMP__F(acc) *acc, const float *g, const 
     if (i < count) {
         float f[32];
         size_t j;
-        for (j = 0; j < 16; j++) {
-            f[j] = g[i + (j < count - i ? j : 0)];
-            f[16 + j] = e[j < count - i ? j : 0];
-        }
+        memcpy(f, g + i, 4 * (count - i)); /* they need not be aligned */
+        memcpy(f + 16, e, 4 * (count - i));
+        for (j = count - i; j < 16; j++) f[j] = f[0], f[16 + j] = f[16];
         x = GCOMP__F(ordered)(GCOMP__F(words)(GCOMP__F(add)(GCOMP__F(load)(f), GCOMP__F(load)(f + 16))));
         low = GCOMP__F(wmin)(low, x);
         high = GCOMP__F(wmax)(high, x);
@@ -5314,6 +5314,7 @@ static const gcomp__level_kernels GCOMP__F(coders) = {GCOMP__F(code_levels), GCO
    >>bits - bit streams; the index coder of sparse methods
    ------------------------------------------------------------------------------------------------ */
 
+#ifndef GCOMP_WITHOUT_TOPK
 /* Number of ones below the first zero of x. */
 GCOMP__INLINE unsigned gcomp__ones(uint64_t x)
 {
@@ -5545,6 +5546,7 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
         gcomp__skip_bits(r, r->have);
     }
 }
+#endif
 
 /* ------------------------------------------------------------------------------------------------
    >>codecs - one chapter a method, the table at the end
@@ -6192,7 +6194,9 @@ static const gcomp__method gcomp__row_signnorm = {
 
 /* >>method onebit: two values a block, the means of its elements >= 0 and of those < 0; a bit says which.
    They minimise the error of this partition: |p - C(p)|^2 = |p|^2 - n1 m1^2 - n0 m0^2. The paper's blocks are the columns of
-   a matrix; here they are consecutive elements. Seide et al., Interspeech 2014. */
+   a matrix stored by columns; here they are consecutive elements: for a matrix stored by rows whose length is a power of two from
+   16 to 65536, block= that length gives each row two values, which are the weights of one neuron where rows are outputs.
+   Seide et al., Interspeech 2014. */
 #ifndef GCOMP_WITHOUT_ONEBIT
 #define GCOMP__LIST_onebit(X) X(onebit)
 GCOMP__INLINE void GCOMP__F(onebit_quant)(uint8_t *code, GCOMP__F(v) p, const gcomp__unit *u, size_t i)
@@ -6634,12 +6638,18 @@ static void gcomp__affine_fit(const gcomp__form *form, const gcomp__measured *m,
         gcomp__step_of(u, (high - low) / steps, high - low, steps);
     }
     u->b = (float)(low + ((double)form->levels + 1) * (double)u->a);
-    if (m->worst >= 0x7f000000u) { /* differences would overflow: a quarter of everything */
-        u->a = gcomp__float(gcomp__bits(u->a) - (u->a > 0 ? 2 : 0));
-        if (u->a > 3.4028234663852886e38f / (form->levels + 1)) u->a = 3.4028234663852886e38f / (form->levels + 1);
-        u->b = (float)(low + ((double)form->levels + 1) * (double)u->a);
+    if (m->worst >= 0x7f000000u) { /* differences may overflow: a quarter of everything, and only codes -levels .. levels */
+        const double most = 3.4028234663852886e38;
+        float end;
+        u->a = (float)((high - low) / (steps - 1));
+        if ((double)u->a * (double)form->levels > most) u->a = gcomp__float(gcomp__bits(u->a) - 1);
+        end = u->a * form->levels;
+        GCOMP__PIN_SUM(end);
+        u->b = (float)((low + high) / 2);
+        while ((double)u->b + (double)end > most || (double)u->b - (double)end < -most)
+            u->b = gcomp__float(gcomp__bits(u->b) - 1); /* all values are finite */
         u->lift = 0.25f;
-        u->inverse = u->a > 0 ? (float)(4 / (double)u->a) : 0;
+        u->inverse = u->a > 0 ? gcomp__float(gcomp__bits((float)(4 / (double)u->a)) - 4) : 0;
     }
     u->offset = u->b * u->lift;
 }

@@ -143,6 +143,7 @@ for compiler in $cxx; do
     bare $compiler -std=c++11 -O2
     bare $compiler -std=c++17 -O0 -fsyntax-only
 done
+check "each method left out alone" sh tests/check_without.sh ${clang:+clang} # gcc where there is none: slower
 check "declarations alone, twice" gcc -std=c99 $STRICT -Wstrict-prototypes -I. -c $out/twice.c -o $out/twice.o
 check "one object" gcc -std=c99 -O2 -I. -c $out/one.c -o $out/one.plain.o
 check "one object, sanitizers" gcc -std=gnu11 -O1 $SAN -I. -c $out/one.c -o $out/one.san.o
