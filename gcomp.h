@@ -5995,8 +5995,8 @@ static uint32_t GCOMP__F(eden_encode_piece)(const gcomp__eden_job *job, float *x
     size_t j;
     next.step = 16 * gcomp__dtype_bytes(job->in.dtype);
     next.left = i + 2 * size <= job->n ? size / 16 : 0;
-    next.a = (const uint8_t *)job->in.grad + (i + size) / 16 * next.step;
-    next.b = feedback ? job->in.residual + i + size : NULL;
+    next.a = (const uint8_t *)job->in.grad + (next.left ? i + size : i) / 16 * next.step;
+    next.b = feedback ? job->in.residual + (next.left ? i + size : i) : NULL;
     if (GCOMP__F(general)(&job->in)) squares = GCOMP__F(eden_take)(job, x, i, size, 1, feedback);
     else if (feedback) squares = GCOMP__F(eden_take)(job, x, i, size, 0, 1);
     else squares = GCOMP__F(eden_take)(job, x, i, size, 0, 0);
