@@ -181,8 +181,9 @@
      mx       18   word: 0 is e2m1, 1 e4m3, 2 e5m2, 3 int8, 4 e2m3, 5 e3m2 (3 bits); a byte x for each 32 elements, the scale
                    2^(x - 127); then n codes of 4 bits (e2m1: sign, 2 of exponent, 1 of mantissa), 8 (int8: k / 64) or 6
      eden     20   word: bits - 1 (2 bits), log2(block) - 6 (4). n = 0: none, else u64 random words; a float s a piece, if its top
-                   bit is set without it and times 2^-100; then for each 16 elements of each piece 16 codes: bits - 1 low bits
-                   of magnitude, then 1: negative. Pieces: blocks, then falling powers of two until n or up to 15 beyond
+                   bit is set without it and times 2^-100; then the codes of each 16 elements of each piece: bits=4: 16 of 4 bits,
+                   two's complement; else 16 magnitudes of bits - 1 bits, then 16 bits, 1: negative. Pieces: blocks, then
+                   falling powers of two until n or up to 15 beyond
      topk      5   u64 k; u8 coder, then the increasing indices: coder 255 a bitmap of n bits; coder r in 0..32 each gap
                    to the previous index (first: from -1; minus 1) as Golomb-Rice code: gap >> r ones, a zero, r low bits;
                    padded to a byte; then the k values as a body of the value method with n = k
@@ -2067,8 +2068,8 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
      wadd wsub wand wor wxor wmin wmax    integers; wgt is all ones where x > y, weq a mask, wany if any; wshl wshr wsar
      put16s put8 put6 put4 put2, get16s ...  low bits of each as codes; back with sign
      draws                                gcomp__draw of 16 elements, the first even
-     eight sixteen                        levels of a Hadamard transform: of 16 columns of 8, large strides first; of 16 lanes
-     look                                 words from a table of 8, by the low 3 bits
+     eight, columns; last, base           levels of a Hadamard transform: three over so many columns; all of `base` floats
+     look16                               words from a table of 16, that of x in -8 .. 7 at x & 15
      gather scatter                       bits of a word where a mask has ones, side by side; and spread again
      slice unslice                        bit b of 64 packed codes as word b; and back
    ------------------------------------------------------------------------------------------------ */
@@ -2161,7 +2162,8 @@ GCOMP__INLINE uint32_t gcomp__crc8_plain(uint32_t crc, uint64_t word)
 #endif
 #define GCOMP__WANTS(set) (GCOMP__ONLY == 0 || GCOMP__ONLY == (set))
 
-/* Three levels of a Hadamard transform over 16 columns: p, p + stride, ..., p + 7 * stride, by registers of `width` lanes. */
+/* Three levels of a Hadamard transform, at 4, 2 and 1 times `stride`, over a register's columns from p on. `inside` does the
+   levels inside two registers. */
 #define GCOMP__LEVEL(type, a, b, add, sub) \
     { \
         type sum = add(a, b), rest = sub(a, b); \
@@ -2170,35 +2172,60 @@ GCOMP__INLINE uint32_t gcomp__crc8_plain(uint32_t crc, uint64_t word)
         a = sum; \
         b = rest; \
     }
-#define GCOMP__EIGHT(set, type, width, load, store, add, sub) \
-    GCOMP__INLINE void gcomp__eight_##set(float *p, size_t stride) \
+#define GCOMP__NOTHING_INSIDE(a, b) ((void)0)
+
+/* Lines of two streams to be fetched while something else is calculated. */
+typedef struct gcomp__ahead {
+    const uint8_t *a;
+    const float *b; /* may be NULL */
+    size_t step, left; /* bytes of 16 elements of a; how many times */
+} gcomp__ahead;
+
+GCOMP__INLINE void gcomp__fetch(gcomp__ahead *next)
+{
+    if (!next->left) return;
+    next->left--;
+    GCOMP__PREFETCH(next->a);
+    next->a += next->step;
+    if (!next->b) return;
+    GCOMP__PREFETCH(next->b);
+    next->b += 16;
+}
+
+#define GCOMP__EIGHT(name, type, load, store, add, sub, inside) \
+    GCOMP__INLINE void gcomp__##name(float *p, size_t stride) \
     { \
-        float *stop = p + 16, *q = p + 4 * stride; \
-        for (; p < stop; p += width, q += width) { \
-            type a = load(p), b = load(p + stride), c = load(p + 2 * stride), d = load(p + 3 * stride); \
-            type e = load(q), f = load(q + stride), g = load(q + 2 * stride), h = load(q + 3 * stride); \
-            GCOMP__LEVEL(type, a, e, add, sub) \
-            GCOMP__LEVEL(type, b, f, add, sub) \
-            GCOMP__LEVEL(type, c, g, add, sub) \
-            GCOMP__LEVEL(type, d, h, add, sub) \
-            GCOMP__LEVEL(type, a, c, add, sub) \
-            GCOMP__LEVEL(type, b, d, add, sub) \
-            GCOMP__LEVEL(type, e, g, add, sub) \
-            GCOMP__LEVEL(type, f, h, add, sub) \
-            GCOMP__LEVEL(type, a, b, add, sub) \
-            GCOMP__LEVEL(type, c, d, add, sub) \
-            GCOMP__LEVEL(type, e, f, add, sub) \
-            GCOMP__LEVEL(type, g, h, add, sub) \
-            store(p, a); \
-            store(p + stride, b); \
-            store(p + 2 * stride, c); \
-            store(p + 3 * stride, d); \
-            store(q, e); \
-            store(q + stride, f); \
-            store(q + 2 * stride, g); \
-            store(q + 3 * stride, h); \
-        } \
+        float *q = p + 4 * stride; \
+        type a = load(p), b = load(p + stride), c = load(p + 2 * stride), d = load(p + 3 * stride); \
+        type e = load(q), f = load(q + stride), g = load(q + 2 * stride), h = load(q + 3 * stride); \
+        GCOMP__LEVEL(type, a, e, add, sub) \
+        GCOMP__LEVEL(type, b, f, add, sub) \
+        GCOMP__LEVEL(type, c, g, add, sub) \
+        GCOMP__LEVEL(type, d, h, add, sub) \
+        GCOMP__LEVEL(type, a, c, add, sub) \
+        GCOMP__LEVEL(type, b, d, add, sub) \
+        GCOMP__LEVEL(type, e, g, add, sub) \
+        GCOMP__LEVEL(type, f, h, add, sub) \
+        GCOMP__LEVEL(type, a, b, add, sub) \
+        GCOMP__LEVEL(type, c, d, add, sub) \
+        GCOMP__LEVEL(type, e, f, add, sub) \
+        GCOMP__LEVEL(type, g, h, add, sub) \
+        inside(a, b); \
+        inside(c, d); \
+        inside(e, f); \
+        inside(g, h); \
+        store(p, a); \
+        store(p + stride, b); \
+        store(p + 2 * stride, c); \
+        store(p + 3 * stride, d); \
+        store(q, e); \
+        store(q + stride, f); \
+        store(q + 2 * stride, g); \
+        store(q + 3 * stride, h); \
     }
+
+GCOMP__INLINE float gcomp__plus1(float x, float y) { return x + y; }
+GCOMP__INLINE float gcomp__less1(float x, float y) { return x - y; }
 
 /* ---------------- AVX2: two registers */
 #if GCOMP__HAS_AVX2 && GCOMP__WANTS(2)
@@ -2587,24 +2614,31 @@ GCOMP__INLINE void gcomp__store_words_avx2(int32_t *to, gcomp__w16_avx2 w)
     _mm256_storeu_si256((__m256i *)(void *)(to + 8), w.b);
 }
 
-/* Four levels of a Hadamard transform inside 16 lanes, from 8 apart to neighbours: shuffled + x * (1 or -1) is exact. */
+/* Three levels inside 8 lanes, from 4 apart to neighbours: shuffled + x * (1 or -1) is exact. So is x - y * 1, which keeps busy
+   what multiplies while others add. */
 GCOMP__INLINE __m256 gcomp__levels_avx2(__m256 x)
 {
     __m256 r = _mm256_fmadd_ps(x, _mm256_setr_ps(1, 1, 1, 1, -1, -1, -1, -1), _mm256_permute2f128_ps(x, x, 1));
     r = _mm256_fmadd_ps(r, _mm256_setr_ps(1, 1, -1, -1, 1, 1, -1, -1), _mm256_permute_ps(r, 0x4e));
     return _mm256_fmadd_ps(r, _mm256_setr_ps(1, -1, 1, -1, 1, -1, 1, -1), _mm256_permute_ps(r, 0xb1));
 }
-GCOMP__INLINE gcomp__v16_avx2 gcomp__sixteen_avx2(gcomp__v16_avx2 x)
-{
-    GCOMP__LEVEL(__m256, x.a, x.b, _mm256_add_ps, _mm256_sub_ps)
-    return gcomp__both_avx2(gcomp__levels_avx2(x.a), gcomp__levels_avx2(x.b));
-}
-GCOMP__EIGHT(avx2, __m256, 8, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, _mm256_sub_ps)
+#define GCOMP__INSIDE_AVX2(x, y) (x = gcomp__levels_avx2(x), y = gcomp__levels_avx2(y))
+GCOMP__INLINE __m256 gcomp__less_avx2(__m256 x, __m256 y) { return _mm256_fnmadd_ps(y, _mm256_set1_ps(1), x); }
+GCOMP__EIGHT(eight_avx2, __m256, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, gcomp__less_avx2, GCOMP__NOTHING_INSIDE)
+GCOMP__EIGHT(last_avx2, __m256, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, _mm256_sub_ps, GCOMP__INSIDE_AVX2)
+enum { gcomp__columns_avx2 = 8, gcomp__base_avx2 = 64 };
 
-GCOMP__INLINE gcomp__w16_avx2 gcomp__look_avx2(const int32_t *table, gcomp__w16_avx2 w)
+GCOMP__INLINE __m256i gcomp__look8_avx2(const int32_t *table, __m256i x)
 {
-    __m256i t = _mm256_loadu_si256((const __m256i *)(const void *)table);
-    return gcomp__pair_avx2(_mm256_permutevar8x32_epi32(t, w.a), _mm256_permutevar8x32_epi32(t, w.b));
+    __m256i low = _mm256_loadu_si256((const __m256i *)(const void *)table);
+    __m256i high = _mm256_loadu_si256((const __m256i *)(const void *)(table + 8));
+    __m256 a = _mm256_castsi256_ps(_mm256_permutevar8x32_epi32(low, x));
+    __m256 b = _mm256_castsi256_ps(_mm256_permutevar8x32_epi32(high, x));
+    return _mm256_castps_si256(_mm256_blendv_ps(a, b, _mm256_castsi256_ps(x)));
+}
+GCOMP__INLINE gcomp__w16_avx2 gcomp__look16_avx2(const int32_t *table, gcomp__w16_avx2 w)
+{
+    return gcomp__pair_avx2(gcomp__look8_avx2(table, w.a), gcomp__look8_avx2(table, w.b));
 }
 GCOMP__SLICES(avx2)
 #define GCOMP__PASS avx2
@@ -2931,21 +2965,22 @@ GCOMP__INLINE gcomp__w16_avx512 gcomp__load_words_avx512(const int32_t *p)
 }
 GCOMP__INLINE void gcomp__store_words_avx512(int32_t *to, gcomp__w16_avx512 w) { _mm512_storeu_si512(to, w.a); }
 
-GCOMP__INLINE gcomp__v16_avx512 gcomp__sixteen_avx512(gcomp__v16_avx512 x)
+/* As in AVX2: the last levels by half registers. */
+GCOMP__INLINE __m256 gcomp__levels_avx512(__m256 x)
 {
-    const __m512 one = _mm512_set1_ps(1), less = _mm512_set1_ps(-1);
-    __m512 r = _mm512_fmadd_ps(x.a, _mm512_mask_blend_ps(0xff00, one, less), _mm512_shuffle_f32x4(x.a, x.a, 0x4e));
-    r = _mm512_fmadd_ps(r, _mm512_mask_blend_ps(0xf0f0, one, less), _mm512_shuffle_f32x4(r, r, 0xb1));
-    r = _mm512_fmadd_ps(r, _mm512_mask_blend_ps(0xcccc, one, less), _mm512_permute_ps(r, 0x4e));
-    return gcomp__one_avx512(_mm512_fmadd_ps(r, _mm512_mask_blend_ps(0xaaaa, one, less), _mm512_permute_ps(r, 0xb1)));
+    __m256 r = _mm256_fmadd_ps(x, _mm256_setr_ps(1, 1, 1, 1, -1, -1, -1, -1), _mm256_permute2f128_ps(x, x, 1));
+    r = _mm256_fmadd_ps(r, _mm256_setr_ps(1, 1, -1, -1, 1, 1, -1, -1), _mm256_permute_ps(r, 0x4e));
+    return _mm256_fmadd_ps(r, _mm256_setr_ps(1, -1, 1, -1, 1, -1, 1, -1), _mm256_permute_ps(r, 0xb1));
 }
-GCOMP__EIGHT(avx512, __m512, 16, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps, _mm512_sub_ps)
+#define GCOMP__INSIDE_AVX512(x, y) (x = gcomp__levels_avx512(x), y = gcomp__levels_avx512(y))
+GCOMP__INLINE __m512 gcomp__less_avx512(__m512 x, __m512 y) { return _mm512_fnmadd_ps(y, _mm512_set1_ps(1), x); }
+GCOMP__EIGHT(eight_avx512, __m512, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps, gcomp__less_avx512, GCOMP__NOTHING_INSIDE)
+GCOMP__EIGHT(last_avx512, __m256, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, _mm256_sub_ps, GCOMP__INSIDE_AVX512)
+enum { gcomp__columns_avx512 = 16, gcomp__base_avx512 = 64 };
 
-GCOMP__INLINE gcomp__w16_avx512 gcomp__look_avx512(const int32_t *table, gcomp__w16_avx512 w)
+GCOMP__INLINE gcomp__w16_avx512 gcomp__look16_avx512(const int32_t *table, gcomp__w16_avx512 w)
 {
-    __m512i t = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)table));
-    w.a = _mm512_permutexvar_epi32(w.a, t);
-    return w;
+    return gcomp__whole_avx512(_mm512_permutexvar_epi32(w.a, _mm512_loadu_si512(table)));
 }
 GCOMP__SLICES(avx512)
 #define GCOMP__PASS avx512
@@ -3436,29 +3471,24 @@ GCOMP__INLINE void gcomp__levels_neon(float32x4_t *x, float32x4_t *y)
     *x = vtrn1q_f32(u, v);
     *y = vtrn2q_f32(u, v);
 }
-GCOMP__INLINE gcomp__v16_neon gcomp__sixteen_neon(gcomp__v16_neon x)
-{
-    GCOMP__LEVEL(float32x4_t, x.a, x.c, vaddq_f32, vsubq_f32)
-    GCOMP__LEVEL(float32x4_t, x.b, x.d, vaddq_f32, vsubq_f32)
-    GCOMP__LEVEL(float32x4_t, x.a, x.b, vaddq_f32, vsubq_f32)
-    GCOMP__LEVEL(float32x4_t, x.c, x.d, vaddq_f32, vsubq_f32)
-    gcomp__levels_neon(&x.a, &x.b);
-    gcomp__levels_neon(&x.c, &x.d);
-    return x;
-}
-GCOMP__EIGHT(neon, float32x4_t, 4, vld1q_f32, vst1q_f32, vaddq_f32, vsubq_f32)
+#define GCOMP__INSIDE_NEON(x, y) gcomp__levels_neon(&x, &y)
+GCOMP__EIGHT(eight_neon, float32x4_t, vld1q_f32, vst1q_f32, vaddq_f32, vsubq_f32, GCOMP__NOTHING_INSIDE)
+GCOMP__EIGHT(last_neon, float32x4_t, vld1q_f32, vst1q_f32, vaddq_f32, vsubq_f32, GCOMP__INSIDE_NEON)
+enum { gcomp__columns_neon = 4, gcomp__base_neon = 32 };
 
-GCOMP__INLINE int32x4_t gcomp__look4_neon(uint8x16x2_t t, int32x4_t w)
+GCOMP__INLINE int32x4_t gcomp__look4_neon(uint8x16x4_t t, int32x4_t w)
 {
-    uint32x4_t i = vandq_u32(vreinterpretq_u32_s32(w), vdupq_n_u32(7));
+    uint32x4_t i = vandq_u32(vreinterpretq_u32_s32(w), vdupq_n_u32(15));
     i = vaddq_u32(vmulq_u32(i, vdupq_n_u32(0x04040404)), vdupq_n_u32(0x03020100));
-    return vreinterpretq_s32_u8(vqtbl2q_u8(t, vreinterpretq_u8_u32(i)));
+    return vreinterpretq_s32_u8(vqtbl4q_u8(t, vreinterpretq_u8_u32(i)));
 }
-GCOMP__INLINE gcomp__w16_neon gcomp__look_neon(const int32_t *table, gcomp__w16_neon w)
+GCOMP__INLINE gcomp__w16_neon gcomp__look16_neon(const int32_t *table, gcomp__w16_neon w)
 {
-    uint8x16x2_t t;
+    uint8x16x4_t t;
     t.val[0] = vreinterpretq_u8_s32(vld1q_s32(table));
     t.val[1] = vreinterpretq_u8_s32(vld1q_s32(table + 4));
+    t.val[2] = vreinterpretq_u8_s32(vld1q_s32(table + 8));
+    t.val[3] = vreinterpretq_u8_s32(vld1q_s32(table + 12));
     w.a = gcomp__look4_neon(t, w.a);
     w.b = gcomp__look4_neon(t, w.b);
     w.c = gcomp__look4_neon(t, w.c);
@@ -3889,23 +3919,17 @@ GCOMP__INLINE void gcomp__store_words_scalar(int32_t *to, gcomp__w16_scalar w) {
 
 GCOMP__INLINE float gcomp__get1_scalar(const float *p) { return *p; }
 GCOMP__INLINE void gcomp__put1_scalar(float *p, float x) { *p = x; }
-GCOMP__INLINE float gcomp__plus1_scalar(float x, float y) { return x + y; }
-GCOMP__INLINE float gcomp__less1_scalar(float x, float y) { return x - y; }
 
-GCOMP__INLINE gcomp__v16_scalar gcomp__sixteen_scalar(gcomp__v16_scalar x)
-{
-    int apart, i;
-    for (apart = 8; apart; apart /= 2)
-        for (i = 0; i < 16; i++)
-            if (!(i & apart)) GCOMP__LEVEL(float, x.f[i], x.f[i + apart], gcomp__plus1_scalar, gcomp__less1_scalar)
-    return x;
-}
-GCOMP__EIGHT(scalar, float, 1, gcomp__get1_scalar, gcomp__put1_scalar, gcomp__plus1_scalar, gcomp__less1_scalar)
+GCOMP__EIGHT(eight_scalar, float, gcomp__get1_scalar, gcomp__put1_scalar, gcomp__plus1, gcomp__less1,
+             GCOMP__NOTHING_INSIDE)
+GCOMP__EIGHT(last_scalar, float, gcomp__get1_scalar, gcomp__put1_scalar, gcomp__plus1, gcomp__less1,
+             GCOMP__NOTHING_INSIDE)
+enum { gcomp__columns_scalar = 1, gcomp__base_scalar = 8 };
 
-GCOMP__INLINE gcomp__w16_scalar gcomp__look_scalar(const int32_t *table, gcomp__w16_scalar w)
+GCOMP__INLINE gcomp__w16_scalar gcomp__look16_scalar(const int32_t *table, gcomp__w16_scalar w)
 {
     int i;
-    GCOMP__LANES w.w[i] = table[w.w[i] & 7];
+    GCOMP__LANES w.w[i] = table[w.w[i] & 15];
     return w;
 }
 GCOMP__PLAIN_SLICES(scalar)
@@ -4166,6 +4190,55 @@ GCOMP__INLINE GCOMP__F(w) GCOMP__F(dithered)(GCOMP__F(v) x, uint64_t words, size
 
 /* x where s, a word's sign spread over it, is 0; -x where it is -1. */
 GCOMP__INLINE GCOMP__F(w) GCOMP__F(signed)(GCOMP__F(w) x, GCOMP__F(w) s) { return GCOMP__F(wsub)(GCOMP__F(wxor)(x, s), s); }
+
+/* >>kernel signs: 16 random signs, those of elements i .. i + 15, in the top bits of words; doubling the words gives the next
+   16, as long as i + 16 is no multiple of 256: element i's is bit 15 - i / 16 % 16 of draw i / 256 * 16 + i % 16. */
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(signs)(uint64_t words, size_t i)
+{
+    GCOMP__F(w) w = GCOMP__F(wshl)(GCOMP__F(draws)(words, i / 256 * 16), 16);
+    size_t k;
+    for (k = i / 16 % 16; k; k--) w = GCOMP__F(wadd)(w, w);
+    return w;
+}
+
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(turn)(GCOMP__F(v) x, GCOMP__F(w) signs)
+{
+    const GCOMP__F(w) top = GCOMP__F(wsplat)(-0x7fffffff - 1);
+    return GCOMP__F(floats)(GCOMP__F(wxor)(GCOMP__F(words)(x), GCOMP__F(wand)(signs, top)));
+}
+
+/* >>kernel rotate: the Hadamard transform of x, not normalised: levels of a + b and a - b, from the largest stride to 1. `size`
+   is a power of two, at least 16. Fetches some of what is next. */
+static void GCOMP__F(level)(float *x, size_t half)
+{
+    float *y = x + half;
+    size_t i;
+    for (i = 0; i + 16 <= half; i += 16) {
+        const GCOMP__F(v) a = GCOMP__F(load)(x + i), b = GCOMP__F(load)(y + i);
+        GCOMP__F(store)(x + i, GCOMP__F(add)(a, b));
+        GCOMP__F(store)(y + i, GCOMP__F(sub)(a, b));
+    }
+    for (; i < half; i++) GCOMP__LEVEL(float, x[i], y[i], gcomp__plus1, gcomp__less1)
+}
+
+static void GCOMP__F(rotate)(float *x, size_t size, gcomp__ahead *next)
+{
+    const size_t columns = GCOMP__F(columns), base = GCOMP__F(base);
+    size_t span, singles = 0, i, j;
+    for (span = size; span > (size < base ? 1 : base); span /= 2) singles++;
+    if (size >= base) singles %= 3;
+    for (span = size; singles; singles--, span /= 2)
+        for (i = 0; i < size; i += span) GCOMP__F(level)(x + i, span / 2);
+    if (size < base) return;
+    for (; span > base; span /= 8)
+        for (i = 0; i < size; i += span)
+            for (j = i; j < i + span / 8; j += columns) GCOMP__F(eight)(x + j, span / 8);
+    for (i = 0; i < size; i += base) {
+        GCOMP__F(last)(x + i, base / 8);
+        gcomp__fetch(next);
+        gcomp__fetch(next);
+    }
+}
 
 /* ---------------- block methods: each is two functions, quant (16 floats to a code) and deq (a code and the constants of its
    block to 16 floats). The drivers make its kernels of them, inlined with the bytes of 16 codes and the kind of scale as
@@ -5314,7 +5387,6 @@ static const gcomp__level_kernels GCOMP__F(coders) = {GCOMP__F(code_levels), GCO
    >>bits - bit streams; the index coder of sparse methods
    ------------------------------------------------------------------------------------------------ */
 
-#ifndef GCOMP_WITHOUT_TOPK
 /* Number of ones below the first zero of x. */
 GCOMP__INLINE unsigned gcomp__ones(uint64_t x)
 {
@@ -5546,7 +5618,6 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
         gcomp__skip_bits(r, r->have);
     }
 }
-#endif
 
 /* ------------------------------------------------------------------------------------------------
    >>codecs - one chapter a method, the table at the end
@@ -7000,8 +7071,10 @@ static const gcomp__method gcomp__row_fp8 = {
 #define GCOMP__LIST_mx(X) X(mx)
 #ifndef GCOMP__MX_VALUES
 #define GCOMP__MX_VALUES
-static const int32_t gcomp__mx_values[8] = {0,          0x3f000000, 0x3f800000, 0x3fc00000, /* 0, .5, 1, 1.5 */
-                                            0x40000000, 0x40400000, 0x40800000, 0x40c00000}; /* 2, 3, 4, 6 */
+/* 0, .5, 1, 1.5, 2, 3, 4, 6; with the sign */
+static const int32_t gcomp__mx_values[16] = {
+    0,           0x3f000000,  0x3f800000,  0x3fc00000,  0x40000000,  0x40400000,  0x40800000,  0x40c00000,
+    -0x7fffffff - 1, -0x41000000, -0x40800000, -0x40400000, -0x40000000, -0x3fc00000, -0x3f800000, -0x3f400000};
 #endif
 GCOMP__SMALL_FLOAT(mx_e2m3, 3, 1, 6, 0x40f00000, put6, get6)  /* 7.5 */
 GCOMP__SMALL_FLOAT(mx_e3m2, 2, 3, 6, 0x41e00000, put6, get6)  /* 28 */
@@ -7015,8 +7088,7 @@ GCOMP__INLINE void GCOMP__F(mx_e2m1_quant)(uint8_t *code, GCOMP__F(v) x, const g
 }
 GCOMP__INLINE GCOMP__F(v) GCOMP__F(mx_e2m1_deq)(const uint8_t *code, const gcomp__unit *u)
 {
-    GCOMP__F(w) c = GCOMP__F(get4)(code), sign = GCOMP__F(wand)(c, GCOMP__F(wsplat)(-0x7fffffff - 1));
-    return GCOMP__F(mul)(GCOMP__F(floats)(GCOMP__F(wor)(GCOMP__F(look)(gcomp__mx_values, c), sign)), GCOMP__F(splat)(u->a));
+    return GCOMP__F(mul)(GCOMP__F(floats)(GCOMP__F(look16)(gcomp__mx_values, GCOMP__F(get4)(code))), GCOMP__F(splat)(u->a));
 }
 GCOMP__INLINE void GCOMP__F(mx_int8_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i)
 {
@@ -7116,12 +7188,12 @@ static const gcomp__method gcomp__row_mx = {
 #undef GCOMP__SMALL_FLOAT
 
 /* >>method eden: blocks are rotated: random signs, then a Hadamard transform. Each coordinate is then nearly normal and becomes
-   the nearest of 2^bits centroids c (Lloyd, Max); back come s * H c with the signs. s = |p|^2 / <c, H p> makes <C(p), p> = |p|^2:
-   unbiased over all rotations, nearly so over these (normal data: none seen; its cube: 4 % of |p| with 1 bit, 0.1 % with 4).
-   E|p - C(p)|^2 is near 0.571, 0.133, 0.036, 0.0096 of |p|^2 for 1, 2, 3, 4 bits, whatever p. The tail of the tensor is cut into
-   falling powers of two, zeros behind the last up to 16. Only the centroids' ratios matter, so they are whole numbers: sums of
-   65536 of them are exact in any order, and a part of a block can be decoded without the rest, if slowly: so decoding needs no
-   workspace. Vargaftik et al., NeurIPS 2021 (1 bit) and ICML 2022. */
+   one of 2^bits centroids c (Lloyd, Max), the nearest or next to it; back come s * H c with the signs. s = |p|^2 / <c, H p> makes
+   <C(p), p> = |p|^2: unbiased over all rotations, nearly so over these (normal data: none seen; its cube: 4 % of |p| with 1 bit,
+   0.1 % with 4). E|p - C(p)|^2 is near 0.571, 0.133, 0.036, 0.0096 of |p|^2 for 1, 2, 3, 4 bits, whatever p. The tail of the
+   tensor is cut into falling powers of two, zeros behind the last up to 16. Only the centroids' ratios matter, so they are whole
+   numbers: sums of 65536 of them are exact in any order, and a part of a block can be decoded without the rest, if slowly: so
+   decoding needs no workspace. Vargaftik et al., NeurIPS 2021 (1 bit) and ICML 2022. */
 #ifndef GCOMP_WITHOUT_EDEN
 #define GCOMP__LIST_eden(X) X(eden)
 #ifndef GCOMP__EDEN_TYPES
@@ -7145,193 +7217,138 @@ typedef struct gcomp__eden_kernels {
     void (*sink)(const gcomp__eden_job *job, float *work, size_t chunk);
 } gcomp__eden_kernels;
 
-static const int32_t gcomp__eden_centroids[4][8] = {
-    {1, 0, 0, 0, 0, 0, 0, 0}, {3, 10, 0, 0, 0, 0, 0, 0}, {10, 31, 55, 88, 0, 0, 0, 0}, {11, 33, 56, 80, 107, 138, 176, 233}};
-static const float gcomp__eden_thresholds[4][8] = { /* between a centroid and the one before, for a normal variable */
-    {0, 0, 0, 0, 0, 0, 0, 0}, {0, 0.981599f, 0, 0, 0, 0, 0, 0}, {0, 0.500550f, 1.049957f, 1.747927f, 0, 0, 0, 0},
-    {0, 0.258222f, 0.522404f, 0.799550f, 1.099286f, 1.437139f, 1.843532f, 2.400803f}};
+/* The magnitudes of centroids. 2 bits: the border between them for a normal variable; 3 and 4: a cubic passes close to k - 1/2 at
+   the border between the centroids k - 1 and k. The cubic is y * (y * y + slope) - 1/2 where y = x * unit is at most `top`. */
+static const float gcomp__eden_centroids[4][8] = {
+    {1, 0, 0, 0, 0, 0, 0, 0}, {3, 10, 0, 0, 0, 0, 0, 0}, {29, 89, 158, 253, 0, 0, 0, 0}, {12, 36, 61, 87, 115, 147, 187, 248}};
+
+typedef struct gcomp__eden_levels {
+    float inverse, slope, top; /* inverse: unit / norm */
+    int32_t border;            /* its bits, times the norm */
+    int32_t table[16];         /* the centroid of q at q & 15; of 3 bits, whose sign is apart, that of q & 3 */
+} gcomp__eden_levels;
+
+static void gcomp__eden_fit(gcomp__eden_levels *l, unsigned bits, double norm, float times)
+{
+    int q;
+    l->inverse = (float)((bits == 4 ? -0.5308287 : -0.4598167) / norm);
+    l->slope = bits == 4 ? -7.1207364f : -4.3787316f;
+    l->top = bits == 4 ? 1.5406423f : 1.2081296f;
+    l->border = (int32_t)gcomp__bits((float)(0.981599 * norm));
+    for (q = -8; q < 8; q++) {
+        const float c = gcomp__eden_centroids[bits - 1][bits < 4 ? q & 3 : q < 0 ? ~q : q] * times;
+        l->table[q & 15] = (int32_t)(gcomp__bits(c) | (bits == 4 && q < 0 ? 0x80000000u : 0));
+    }
+}
 #endif
 
-/* Levels of the transform from the largest stride down to 16. */
-static void GCOMP__F(rotate)(float *x, size_t size)
+/* 16 rotated elements to codes; returns c * x. */
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(eden_quant)(uint8_t *code, GCOMP__F(v) x, int bits, const gcomp__eden_levels *l)
 {
-    size_t span = size, step, i, j, more = 0;
-    for (i = size / 16; i > 1; i /= 2) more = (more + 1) % 3;
-    if (more == 1) {
-        span /= 2;
-        for (j = 0; j < span; j += 16) {
-            GCOMP__F(v) a = GCOMP__F(load)(x + j), b = GCOMP__F(load)(x + j + span);
-            GCOMP__F(store)(x + j, GCOMP__F(add)(a, b));
-            GCOMP__F(store)(x + j + span, GCOMP__F(sub)(a, b));
-        }
-    } else if (more == 2) {
-        span /= 4;
-        for (j = 0; j < span; j += 16) {
-            GCOMP__F(v) a = GCOMP__F(load)(x + j), b = GCOMP__F(load)(x + j + span);
-            GCOMP__F(v) c = GCOMP__F(load)(x + j + 2 * span), d = GCOMP__F(load)(x + j + 3 * span);
-            GCOMP__F(v) e = GCOMP__F(add)(a, c), f = GCOMP__F(add)(b, d);
-            GCOMP__F(store)(x + j, GCOMP__F(add)(e, f));
-            GCOMP__F(store)(x + j + span, GCOMP__F(sub)(e, f));
-            e = GCOMP__F(sub)(a, c);
-            f = GCOMP__F(sub)(b, d);
-            GCOMP__F(store)(x + j + 2 * span, GCOMP__F(add)(e, f));
-            GCOMP__F(store)(x + j + 3 * span, GCOMP__F(sub)(e, f));
-        }
+    const GCOMP__F(v) size = GCOMP__F(abs)(x), half = GCOMP__F(splat)(-0.5f), slope = GCOMP__F(splat)(l->slope);
+    GCOMP__F(v) y;
+    GCOMP__F(w) q;
+    if (bits < 4) gcomp__put16(code + 2 * bits - 2, GCOMP__F(lt0)(x));
+    if (bits == 1) return size;
+    if (bits == 2) {
+        gcomp__put16(code, GCOMP__F(keys)(x, (uint32_t)l->border));
+        q = GCOMP__F(wgt)(GCOMP__F(words)(size), GCOMP__F(wsplat)(l->border - 1));
+        q = GCOMP__F(wand)(q, GCOMP__F(wsplat)(l->table[0] ^ l->table[1]));
+        return GCOMP__F(mul)(size, GCOMP__F(floats)(GCOMP__F(wxor)(q, GCOMP__F(wsplat)(l->table[0]))));
     }
-    for (; span > 16; span = step) {
-        step = span / 8;
-        for (i = 0; i < size; i += span)
-            for (j = i; j < i + step; j += 16) GCOMP__F(eight)(x + j, step);
-    }
+    if (bits == 3) x = size;
+    y = GCOMP__F(clamp)(GCOMP__F(mul)(x, GCOMP__F(splat)(l->inverse)), l->top);
+    q = GCOMP__F(nearest)(GCOMP__F(fma)(y, GCOMP__F(fma)(y, y, slope), half));
+    if (bits == 3) GCOMP__F(put2)(code, q, 0);
+    else GCOMP__F(put4)(code, q);
+    return GCOMP__F(mul)(GCOMP__F(floats)(GCOMP__F(look16)(l->table, q)), x);
 }
 
-/* Those of the 16 words `at` above their limits, as a bit. */
-GCOMP__INLINE GCOMP__F(w) GCOMP__F(eden_bit)(GCOMP__F(w) at, GCOMP__F(w) limits, int bit)
+/* The centroids of 16 codes. */
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(eden_deq)(const uint8_t *code, int bits, const int32_t *table)
 {
-    return GCOMP__F(wand)(GCOMP__F(wgt)(at, limits), GCOMP__F(wsplat)(bit));
+    GCOMP__F(v) c = GCOMP__F(splat)(gcomp__float((uint32_t)table[0]));
+    if (bits == 4) return GCOMP__F(floats)(GCOMP__F(look16)(table, GCOMP__F(get4)(code)));
+    if (bits == 3) c = GCOMP__F(floats)(GCOMP__F(look16)(table, GCOMP__F(get2)(code, 0)));
+    if (bits == 2) c = GCOMP__F(pick)(gcomp__get16(code), GCOMP__F(splat)(gcomp__float((uint32_t)table[1])), c);
+    return GCOMP__F(flip)(c, gcomp__get16(code + 2 * bits - 2));
 }
 
-/* 16 rotated elements to codes: magnitude in the low bits, then the sign. Returns c * |x|. limits: three tables, for the bits of
-   the magnitude from the highest on, each looked up by those before it. */
-GCOMP__INLINE GCOMP__F(v) GCOMP__F(eden_quant)(uint8_t *code, GCOMP__F(v) x, int bits, const int32_t *limits,
-                                               const int32_t *centroids)
-{
-    const GCOMP__F(v) size = GCOMP__F(abs)(x);
-    const GCOMP__F(w) at = GCOMP__F(words)(size);
-    GCOMP__F(w) w, q;
-    if (bits == 1) {
-        gcomp__put16(code, GCOMP__F(lt0)(x));
-        return size;
-    }
-    w = GCOMP__F(eden_bit)(at, GCOMP__F(wsplat)(limits[0]), 1 << (bits - 2));
-    if (bits > 2) w = GCOMP__F(wor)(w, GCOMP__F(eden_bit)(at, GCOMP__F(look)(limits + 8, w), bits - 2));
-    if (bits > 3) w = GCOMP__F(wor)(w, GCOMP__F(eden_bit)(at, GCOMP__F(look)(limits + 16, w), 1));
-    q = GCOMP__F(wor)(w, GCOMP__F(wshl)(GCOMP__F(wshr)(GCOMP__F(words)(x), 31), bits - 1));
-    if (bits == 2) GCOMP__F(put2)(code, q, 0);
-    if (bits == 4) GCOMP__F(put4)(code, q);
-    if (bits == 3) { /* half bytes, moved together */
-        uint8_t wide[8];
-        uint64_t u;
-        GCOMP__F(put4)(wide, q);
-        u = gcomp__get64(wide);
-        u = (u & 0x0707070707070707u) | (u & 0x7070707070707070u) >> 1;
-        u = (u & 0x003f003f003f003fu) | (u & 0x3f003f003f003f00u) >> 2;
-        u = (u & 0x00000fff00000fffu) | (u & 0x0fff00000fff0000u) >> 4;
-        gcomp__put32(code, (uint32_t)u | (uint32_t)(u >> 32) << 24);
-        gcomp__put16(code + 4, (uint32_t)(u >> 40));
-    }
-    return GCOMP__F(mul)(GCOMP__F(floats)(GCOMP__F(look)(centroids, w)), size);
-}
-
-/* The centroids of 16 codes. For 1 bit the table's first is taken, for 2 and 3 it has the negative ones too. */
-GCOMP__INLINE GCOMP__F(v) GCOMP__F(eden_deq)(const uint8_t *code, unsigned bits, const int32_t *table)
-{
-    uint8_t wide[8];
-    uint64_t u;
-    GCOMP__F(w) w;
-    if (bits == 1) return GCOMP__F(flip)(GCOMP__F(splat)(gcomp__float((uint32_t)table[0])), gcomp__get16(code));
-    if (bits == 2) return GCOMP__F(floats)(GCOMP__F(look)(table, GCOMP__F(get2)(code, 0)));
-    if (bits == 4) {
-        w = GCOMP__F(get4)(code);
-        w = GCOMP__F(wxor)(GCOMP__F(look)(table, w), GCOMP__F(wand)(w, GCOMP__F(wsplat)(-0x7fffffff - 1)));
-        return GCOMP__F(floats)(w);
-    }
-    u = gcomp__get32(code) | (uint64_t)gcomp__get16(code + 4) << 32;
-    u = (u & 0xffffffu) | (u & 0xffffff000000u) << 8;
-    u = (u & 0x00000fff00000fffu) | (u & 0x00fff00000fff000u) << 4;
-    u = (u & 0x003f003f003f003fu) | (u & 0x0fc00fc00fc00fc0u) << 2;
-    u = (u & 0x0707070707070707u) | (u & 0x3838383838383838u) << 1;
-    gcomp__put64(wide, u);
-    return GCOMP__F(floats)(GCOMP__F(look)(table, GCOMP__F(get4)(wide)));
-}
-
-/* x <- p with random signs, zeros behind the tensor's end. Sum of squares, in float for 4096 elements at a time unless the
-   largest |p| forbids; the bits of that. What follows is fetched. */
-GCOMP__HEAVY double GCOMP__F(eden_take)(const gcomp__eden_job *job, float *x, size_t i, size_t size, int general, int feedback,
-                                        uint32_t *most)
+/* x <- p with random signs, zeros behind the tensor's end. Returns the sum of squares. */
+GCOMP__HEAVY double GCOMP__F(eden_take)(const gcomp__eden_job *job, float *x, size_t i, size_t size, int general, int feedback)
 {
     const gcomp_input in = job->in;
-    const uint64_t words = job->words;
-    const size_t n = job->n, bytes = gcomp__dtype_bytes(in.dtype), ahead = i + size + 512 <= n ? 512 : 0;
-    GCOMP__F(v) worst = GCOMP__F(splat)(0), some = worst, p;
+    const size_t n = job->n;
     GCOMP__F(sum) sum = GCOMP__F(sum_none)();
-    size_t j, k;
-    for (j = 0; j < size; j += 32) { /* one hash for 32 signs; only a piece of 16 does not begin at a multiple of 32 */
-        uint32_t signs = gcomp__draw_pair(gcomp__draw_base(words, (i + j) / 16), words) >> ((i + j) & 16);
-        for (k = j; k < j + 32 && k < size; k += 16, signs >>= 16) {
-            if (i + k + 16 <= n) p = GCOMP__F(load_p)(&in, i + k, general, feedback);
-            else p = GCOMP__F(load_p_some)(&in, i + k, n - i - k);
-            GCOMP__PREFETCH((const uint8_t *)in.grad + (i + k + ahead) * bytes);
-            if (feedback) GCOMP__PREFETCH(in.residual + i + k + ahead);
-            worst = GCOMP__F(worst)(worst, p);
-            some = GCOMP__F(add)(some, GCOMP__F(mul)(p, p));
-            GCOMP__F(store)(x + k, GCOMP__F(flip)(p, signs & 0xffffu));
-        }
-        if ((j & 4095) == 4064 || j + 32 >= size) {
-            sum = GCOMP__F(sum_add)(sum, some);
-            some = GCOMP__F(splat)(gcomp__zero());
-        }
-    }
-    *most = GCOMP__F(most)(worst);
-    if (*most < 97u << 23 || *most >= 167u << 23) { /* 2^-30 .. 2^40 */
-        sum = GCOMP__F(sum_none)();
-        for (j = 0; j < size; j += 16) sum = GCOMP__F(sum_dot)(sum, GCOMP__F(load)(x + j), GCOMP__F(load)(x + j));
-    }
-    return GCOMP__F(sum_fold)(sum);
-}
-
-/* Codes of a piece; sum of c * |x|, in float for 4096 elements at a time. */
-GCOMP__HEAVY double GCOMP__F(eden_codes)(uint8_t *code, const float *x, size_t size, int bits, const int32_t *limits,
-                                         const int32_t *centroids)
-{
-    GCOMP__F(sum) sum = GCOMP__F(sum_none)();
-    size_t i, j;
-    for (i = 0; i < size; i += 4096) {
+    size_t j, stop;
+    for (j = 0; j < size; j = stop) {
+        GCOMP__F(w) signs = GCOMP__F(signs)(job->words, i + j);
         GCOMP__F(v) some = GCOMP__F(splat)(gcomp__zero());
-        for (j = i; j < i + 4096 && j < size; j += 16, code += 2 * (size_t)bits) {
-            const GCOMP__F(v) h = GCOMP__F(sixteen)(GCOMP__F(load)(x + j));
-            some = GCOMP__F(add)(some, GCOMP__F(eden_quant)(code, h, bits, limits, centroids));
+        stop = gcomp__min(size, j + 256 - (i + j) % 256);
+        for (; j < stop; j += 16) {
+            GCOMP__F(v) p;
+            if (i + j + 16 <= n) p = GCOMP__F(load_p)(&in, i + j, general, feedback);
+            else p = GCOMP__F(load_p_some)(&in, i + j, n - i - j);
+            some = GCOMP__F(add)(some, GCOMP__F(mul)(p, p));
+            GCOMP__F(store)(x + j, GCOMP__F(turn)(p, signs));
+            signs = GCOMP__F(wadd)(signs, signs);
         }
         sum = GCOMP__F(sum_add)(sum, some);
     }
     return GCOMP__F(sum_fold)(sum);
 }
 
-/* Encodes the piece of `size` elements from i on; its scale's word. x has room for it. Not finite: the word of an infinity. */
+/* Codes of a piece; returns the sum of c * x. What will be read next is fetched meanwhile. */
+GCOMP__HEAVY double GCOMP__F(eden_codes)(uint8_t *code, const float *x, size_t size, int bits, const gcomp__eden_levels *l,
+                                         gcomp__ahead *next)
+{
+    GCOMP__F(sum) sum = GCOMP__F(sum_none)();
+    size_t j, stop;
+    for (j = 0; j < size; j = stop) {
+        GCOMP__F(v) some = GCOMP__F(splat)(gcomp__zero());
+        for (stop = gcomp__min(size, j + 256); j < stop; j += 16, code += 2 * (size_t)bits) {
+            some = GCOMP__F(add)(some, GCOMP__F(eden_quant)(code, GCOMP__F(load)(x + j), bits, l));
+            gcomp__fetch(next);
+        }
+        sum = GCOMP__F(sum_add)(sum, some);
+    }
+    return GCOMP__F(sum_fold)(sum);
+}
+
+/* Encodes the piece of `size` elements from i on; its scale's word, that of an infinity or NaN if it is not finite. x has
+   room for it. */
 static uint32_t GCOMP__F(eden_encode_piece)(const gcomp__eden_job *job, float *x, size_t i, size_t size)
 {
     const unsigned bits = job->form.kernel;
     uint8_t *code = job->codes + i / 16 * (2 * bits);
     const int feedback = job->in.residual != NULL;
-    int32_t limits[24], centroids[8];
-    double squares, dot, norm, lift = 1;
-    uint32_t most;
-    size_t j, k;
-    memset(limits, 0, sizeof limits); /* 1 bit has none */
-    if (GCOMP__F(general)(&job->in)) squares = GCOMP__F(eden_take)(job, x, i, size, 1, feedback, &most);
-    else if (feedback) squares = GCOMP__F(eden_take)(job, x, i, size, 0, 1, &most);
-    else squares = GCOMP__F(eden_take)(job, x, i, size, 0, 0, &most);
-    if (most >= 0x7f800000u) return 0x7f800000u;
-    memset(code, 0, most ? 0 : size / 8 * bits);
-    if (!most) return 0;
-    if (most >= 227u << 23) lift = 1.0 / 16777216; /* sums of 65536 stay finite */
-    if (most < 67u << 23) lift = 1208925819614629174706176.0;
-    if (lift != 1)
+    gcomp__eden_levels levels;
+    double squares, dot, lift = 1;
+    gcomp__ahead next;
+    size_t j;
+    next.step = 16 * gcomp__dtype_bytes(job->in.dtype);
+    next.left = i + 2 * size <= job->n ? size / 16 : 0;
+    next.a = (const uint8_t *)job->in.grad + (next.left ? i + size : i) / 16 * next.step;
+    next.b = feedback ? job->in.residual + (next.left ? i + size : i) : NULL;
+    if (GCOMP__F(general)(&job->in)) squares = GCOMP__F(eden_take)(job, x, i, size, 1, feedback);
+    else if (feedback) squares = GCOMP__F(eden_take)(job, x, i, size, 0, 1);
+    else squares = GCOMP__F(eden_take)(job, x, i, size, 0, 0);
+    if (!gcomp__finite_double(squares) || squares < 1e-18 || squares > 1e38) { /* floats were too small for them, or p is */
+        const uint32_t most = GCOMP__F(worst_of)(x, size);
+        memset(code, 0, size / 8 * bits);
+        if (most == 0 || most >= 0x7f800000u) return most;
+        squares = GCOMP__F(squares)(x, size);
+        if (most >= 227u << 23) lift = 1.0 / 16777216; /* sums of 65536 stay finite */
+        if (most < 67u << 23) lift = 1208925819614629174706176.0;
         for (j = 0; j < size; j += 16)
             GCOMP__F(store)(x + j, GCOMP__F(mul)(GCOMP__F(load)(x + j), GCOMP__F(splat)((float)lift)));
-    GCOMP__F(rotate)(x, size);
-    norm = gcomp__sqrt(squares) * lift;
-    for (j = 0; j < 8; j++) {
-        for (k = 0; k + 1 < bits; k++) { /* of what the bits before leave the middle */
-            const size_t middle = (j | ((size_t)1 << (bits - 2 - k))) & (((size_t)1 << (bits - 1)) - 1);
-            limits[8 * k + j] = (int32_t)gcomp__bits((float)((double)gcomp__eden_thresholds[bits - 1][middle] * norm));
-        }
-        centroids[j] = (int32_t)gcomp__bits((float)gcomp__eden_centroids[bits - 1][j]);
     }
-    if (bits == 1) dot = GCOMP__F(eden_codes)(code, x, size, 1, limits, centroids);
-    else if (bits == 2) dot = GCOMP__F(eden_codes)(code, x, size, 2, limits, centroids);
-    else if (bits == 3) dot = GCOMP__F(eden_codes)(code, x, size, 3, limits, centroids);
-    else dot = GCOMP__F(eden_codes)(code, x, size, 4, limits, centroids);
+    GCOMP__F(rotate)(x, size, &next);
+    gcomp__eden_fit(&levels, bits, gcomp__sqrt(squares) * lift, 1);
+    if (bits == 1) dot = GCOMP__F(eden_codes)(code, x, size, 1, &levels, &next);
+    else if (bits == 2) dot = GCOMP__F(eden_codes)(code, x, size, 2, &levels, &next);
+    else if (bits == 3) dot = GCOMP__F(eden_codes)(code, x, size, 3, &levels, &next);
+    else dot = GCOMP__F(eden_codes)(code, x, size, 4, &levels, &next);
     return gcomp__eden_word(squares * lift / dot);
 }
 
@@ -7344,57 +7361,60 @@ static int GCOMP__F(eden_encode)(const gcomp__eden_job *job, float *work, size_t
         uint32_t word;
         size = gcomp__eden_piece(job->n, block, i);
         word = GCOMP__F(eden_encode_piece)(job, work, i, size);
-        if (word == 0x7f800000u) return 1;
+        if ((word & 0x7fffffffu) >= 0x7f800000u) return 1;
         gcomp__put32(scale, word);
     }
     return 0;
 }
 
-/* x <- one of the size / step parts of a piece's transformed centroids, but for the levels inside 16 lanes.
-   Where it will go is fetched. */
-GCOMP__HEAVY void GCOMP__F(eden_fill)(float *x, const uint8_t *code, size_t size, size_t step, size_t part, unsigned bits,
-                                      const int32_t *table, const float *place)
+/* x <- one of the size / step parts of a piece's transformed centroids. Where it will go is fetched. */
+GCOMP__HEAVY void GCOMP__F(eden_fill)(float *x, const uint8_t *code, size_t size, size_t step, size_t part, int bits,
+                                      const int32_t *table, gcomp__ahead *place)
 {
+    const size_t code16 = 2 * (size_t)bits;
     size_t j, b;
-    for (j = 0; j < step; j += 16, code += 2 * bits) {
-        GCOMP__PREFETCH(place + j);
+    for (j = 0; j < step; j += 16, code += code16) {
         GCOMP__F(v) sum = GCOMP__F(eden_deq)(code, bits, table);
+        gcomp__fetch(place);
         for (b = step; b < size; b += step) {
-            GCOMP__F(v) c = GCOMP__F(eden_deq)(code + b / 16 * (2 * bits), bits, table);
+            GCOMP__F(v) c = GCOMP__F(eden_deq)(code + b / 16 * code16, bits, table);
             sum = gcomp__popcount((uint32_t)(b / step & part)) & 1 ? GCOMP__F(sub)(sum, c) : GCOMP__F(add)(sum, c);
         }
         GCOMP__F(store)(x + j, sum);
     }
-    GCOMP__F(rotate)(x, step);
+    GCOMP__F(rotate)(x, step, place);
 }
 
-/* x <- decoded elements i + at .. i + at + step - 1 of a piece of `size` elements from i on, whose scale has that word. */
-static void GCOMP__F(eden_part)(const gcomp__view *view, uint32_t word, size_t i, size_t size, size_t at, size_t step, float *x,
-                                 const float *place)
+/* The first `count` of decoded elements, x before scale and signs, to y by the ending, and from the residual. */
+GCOMP__HEAVY void GCOMP__F(eden_out)(const float *x, size_t i, size_t count, uint64_t words, float s, float *y, int ending,
+                                     float weight, float *residual)
 {
-    const unsigned bits = view->form.kernel;
-    const uint8_t *code = view->codes + i / 16 * (2 * bits);
-    const float s = gcomp__float(word & 0x7fffffffu);
-    const GCOMP__F(v) f = GCOMP__F(splat)(s);
-    const uint64_t words = gcomp__get64(view->body);
-    int32_t table[8];
-    size_t j, k;
-    for (j = 0; j < 8; j++) { /* the sign of a code of 2 or 3 bits is in the index; of 2 bits at 6 and 7 */
-        const size_t low = bits == 4 ? j : j & (((size_t)1 << (bits - 1)) - 1);
-        float c = (float)gcomp__eden_centroids[bits - 1][low];
-        if (word >> 31) c *= 7.888609052210118e-31f;
-        table[j] = (int32_t)(gcomp__bits(c) | (bits < 4 && j >= 4 ? 0x80000000u : 0));
-    }
-    if (bits == 1) GCOMP__F(eden_fill)(x, code, size, step, at / step, 1, table, place);
-    else if (bits == 2) GCOMP__F(eden_fill)(x, code, size, step, at / step, 2, table, place);
-    else if (bits == 3) GCOMP__F(eden_fill)(x, code, size, step, at / step, 3, table, place);
-    else GCOMP__F(eden_fill)(x, code, size, step, at / step, 4, table, place);
-    for (j = 0; j < step; j += 32) {
-        uint32_t signs = gcomp__draw_pair(gcomp__draw_base(words, (i + at + j) / 16), words) >> ((i + at + j) & 16);
-        for (k = j; k < j + 32 && k < step; k += 16, signs >>= 16) {
-            GCOMP__F(v) d = GCOMP__F(mul)(GCOMP__F(sixteen)(GCOMP__F(load)(x + k)), f);
+    const GCOMP__F(v) scale = GCOMP__F(splat)(s), f = GCOMP__F(splat)(weight), zero = GCOMP__F(splat)(gcomp__zero());
+    size_t j, stop;
+    for (j = 0; j < count; j = stop) {
+        GCOMP__F(w) signs = GCOMP__F(signs)(words, i + j);
+        stop = gcomp__min(count, j + 256 - (i + j) % 256);
+        for (; j < stop; j += 16) {
+            GCOMP__F(v) d = GCOMP__F(turn)(GCOMP__F(mul)(GCOMP__F(load)(x + j), scale), signs);
+            float some[16];
             if (s >= 1e31f) d = GCOMP__F(saturate)(d);
-            GCOMP__F(store)(x + k, GCOMP__F(flip)(d, signs & 0xffffu));
+            signs = GCOMP__F(wadd)(signs, signs);
+            if (j + 16 > count) {
+                GCOMP__F(store)(some, d);
+                if (ending == GCOMP__STORE) memcpy(y + j, some, 4 * (count - j));
+                if (residual) GCOMP__F(add_scaled)(residual + j, some, -1, count - j, 0);
+                if (y && ending != GCOMP__STORE) GCOMP__F(add_scaled)(y + j, some, weight, count - j, ending == GCOMP__FRESH);
+                return;
+            }
+            if (residual) {
+                GCOMP__F(v) r = GCOMP__F(sub)(GCOMP__F(load)(residual + j), d);
+                GCOMP__F(store)(residual + j, GCOMP__F(saturate)(r));
+            }
+            if (y && ending != GCOMP__STORE) {
+                d = GCOMP__F(add)(ending == GCOMP__FRESH ? zero : GCOMP__F(load)(y + j), GCOMP__F(mul)(d, f));
+                d = GCOMP__F(saturate)(d);
+            }
+            if (y) GCOMP__F(store)(y + j, d);
         }
     }
 }
@@ -7404,20 +7424,32 @@ static void GCOMP__F(eden_part)(const gcomp__view *view, uint32_t word, size_t i
 static void GCOMP__F(eden_put)(const gcomp__view *view, size_t begin, size_t end, float *work, size_t room, float *y, int ending,
                                float weight, float *residual)
 {
+    const unsigned bits = view->form.kernel;
+    const uint64_t words = gcomp__get64(view->body);
     const uint8_t *scale = view->scales + begin / view->form.block * 4;
+    gcomp__eden_levels levels;
     size_t i, size, at;
     for (i = begin; i < end; i += size, scale += 4) {
         size_t step = size = gcomp__eden_piece(view->n, view->form.block, i);
         const int in_place = ending == GCOMP__STORE && i + size <= end;
+        const uint32_t word = gcomp__get32(scale);
+        const uint8_t *code = view->codes + i / 16 * (2 * bits);
         if (!in_place && step > room) step = room;
+        gcomp__eden_fit(&levels, bits, 1, word >> 31 ? 7.888609052210118e-31f : 1);
         for (at = 0; at < size && i + at < end; at += step) {
             const size_t count = gcomp__min(step, end - i - at);
             float *x = in_place ? y + i : work;
-            GCOMP__F(eden_part)(view, gcomp__get32(scale), i, size, at, step, x,
-                                i + at + step <= end ? (y ? y : residual) + i + at : x);
-            if (ending == GCOMP__STORE && !in_place) memcpy(y + i + at, work, 4 * count);
-            if (residual) GCOMP__F(add_scaled)(residual + i + at, work, -1, count, 0);
-            if (y && ending != GCOMP__STORE) GCOMP__F(add_scaled)(y + i + at, work, weight, count, ending == GCOMP__FRESH);
+            gcomp__ahead place;
+            place.a = (const uint8_t *)(const void *)(y ? y + i + at : residual + i + at);
+            place.b = y && residual ? residual + i + at : NULL;
+            place.step = 64;
+            place.left = count / 16;
+            if (bits == 1) GCOMP__F(eden_fill)(x, code, size, step, at / step, 1, levels.table, &place);
+            else if (bits == 2) GCOMP__F(eden_fill)(x, code, size, step, at / step, 2, levels.table, &place);
+            else if (bits == 3) GCOMP__F(eden_fill)(x, code, size, step, at / step, 3, levels.table, &place);
+            else GCOMP__F(eden_fill)(x, code, size, step, at / step, 4, levels.table, &place);
+            GCOMP__F(eden_out)(x, i + at, count, words, gcomp__float(word & 0x7fffffffu), y ? y + i + at : NULL, ending, weight,
+                               residual ? residual + i + at : NULL);
         }
     }
 }

@@ -92,14 +92,14 @@ static uint64_t word_at(const uint8_t *b, int bytes)
 
 /* ---------------- the plain form, from the manual's text */
 
-static int sign_of(uint64_t words, size_t i) /* 16 bits of pair i / 16, as >>random says: 1 is negative */
+static int sign_of(uint64_t words, size_t i) /* bit 15 - i / 16 % 16 of draw i / 256 * 16 + i % 16: 1 is negative */
 {
-    uint32_t h = (uint32_t)(i / 32) + (uint32_t)words;
+    uint32_t draw = (uint32_t)(i / 256 * 16 + i % 16), h = draw / 2 + (uint32_t)words;
     h = (h ^ h >> 16) * 0x85EBCA6Bu;
     h ^= h >> 13 ^ (uint32_t)(words >> 32);
     h *= 0xC2B2AE35u;
     h ^= h >> 16;
-    return h >> (i % 32) & 1;
+    return h >> (draw % 2 * 16 + 15 - i / 16 % 16) & 1;
 }
 
 static void hadamard(double *x, size_t n) /* by halves; for small n by the definition */
@@ -126,18 +126,22 @@ static void hadamard(double *x, size_t n) /* by halves; for small n by the defin
     hadamard(x + n / 2, n / 2);
 }
 
-static const double centroid[4][8] = {{1}, {3, 10}, {10, 31, 55, 88}, {11, 33, 56, 80, 107, 138, 176, 233}};
-static const double threshold[4][7] = {{0}, {.981599}, {.500550, 1.049957, 1.747927},
-                                       {.258222, .522404, .799550, 1.099286, 1.437139, 1.843532, 2.400803}};
+static const double centroid[4][8] = {{1}, {3, 10}, {29, 89, 158, 253}, {12, 36, 61, 87, 115, 147, 187, 248}};
 
-static unsigned code_at(const uint8_t *codes, size_t i, int bits)
+/* Between the numbers of centroids k - 1 and k this is k; v in units of the norm. */
+static double cubic(int bits, double v)
 {
-    unsigned c = 0;
-    for (int b = 0; b < bits; b++) {
-        size_t at = i * (size_t)bits + (size_t)b;
-        c |= (codes[at / 8] >> at % 8 & 1u) << b;
-    }
-    return c;
+    double y = fmin(v * (bits == 4 ? 0.5308287 : 0.4598167), bits == 4 ? 1.5406423 : 1.2081296);
+    return bits == 1 ? 0.5 : bits == 2 ? fmin(v / 0.981599, 1.5) : y * ((bits == 4 ? 7.1207364 : 4.3787316) - y * y);
+}
+
+static unsigned code_at(const uint8_t *codes, size_t i, int bits) /* the magnitude, and 8 if negative */
+{
+    const uint8_t *code = codes + i / 16 * 2 * (size_t)bits;
+    unsigned j = i % 16, nibble = code[j / 2 * (bits == 4)] >> j % 2 * 4 & 15;
+    unsigned low = bits == 1 ? 0 : bits == 2 ? code[j / 8] >> j % 8 & 1 : code[j / 4 * (bits == 3)] >> j % 4 * 2 & 3;
+    if (bits == 4) return nibble & 8 ? nibble ^ 7 : nibble;
+    return low | (code[2 * bits - 2 + (int)j / 8] >> j % 8 & 1u) << 3;
 }
 
 static double scale_at(const uint8_t *b)
@@ -169,14 +173,12 @@ static void check_payload(const uint8_t *body, int bits, size_t block, size_t n)
         norm = sqrt(squares);
         hadamard(x, size);
         for (size_t j = 0; j < size; j++) {
-            unsigned code = code_at(codes, i + j, bits), level = code & ((1u << (bits - 1)) - 1);
-            double size_of = fabs(x[j]), below = level ? threshold[bits - 1][level - 1] : 0;
-            double above = level + 1 < 1u << (bits - 1) ? threshold[bits - 1][level] : 1e300;
-            int negative = code >> (bits - 1) & 1;
-            if (bits == 1) above = 1e300;
+            unsigned code = code_at(codes, i + j, bits), level = code & 7;
+            int negative = code >> 3 & 1;
             if (norm > 0) { /* a coordinate may be rounded over a border */
-                wrong += size_of < (below - 1e-4) * norm || (above < 1e300 && size_of > (above + 1e-4) * norm);
-                wrong += size_of > 1e-4 * norm && negative != (x[j] < 0);
+                double at = cubic(bits, fabs(x[j]) / norm);
+                wrong += level > at + 1e-3 || level + 1 < at - 1e-3 || level >= 1u << (bits - 1);
+                wrong += fabs(x[j]) > 1e-4 * norm && negative != (x[j] < 0);
             } else wrong += code != 0;
             c[j] = centroid[bits - 1][level] * (negative ? -1 : 1);
             dot += fabs(c[j] * x[j]);
