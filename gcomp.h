@@ -1592,6 +1592,12 @@ typedef struct gcomp__span {
     void *acc;                    /* running measures, a gcomp__acc_<set> */
 } gcomp__span;
 
+/* Up to 16 blocks: the bits of their largest |p|, and the constants of gcomp__unit that codes are made with. */
+typedef struct gcomp__blocks {
+    uint32_t worst[16];
+    float inverse[16], lift[16], offset[16];
+} gcomp__blocks;
+
 /* Kernels of a block method, made by GCOMP__BLOCK_METHOD in >>kernels. */
 struct gcomp__block_kernels {
     void (*encode)(const gcomp__span *span);
@@ -1652,17 +1658,18 @@ GCOMP__INLINE float gcomp__zero(void)
 GCOMP__INLINE int gcomp__simple_step(gcomp__unit *u, uint32_t most_bits, float levels)
 {
     float most = gcomp__float(most_bits), product;
+    int i;
     if (most_bits < 80u << 23 || most_bits >= 227u << 23) return 0; /* 2^-47 .. 2^100 */
     u->a = most / levels;
     u->inverse = 1 / u->a;
     GCOMP__PIN_SUM(u->inverse);
     u->lift = 1;
-    for (;;) {
+    for (i = 0; i < 2; i++) { /* two last places are enough: each division is off by half of one at most */
         product = most * u->inverse;
         GCOMP__PIN_SUM(product);
-        if (product <= levels) return 1;
-        u->inverse = gcomp__float(gcomp__bits(u->inverse) - 1);
+        u->inverse = gcomp__float(gcomp__bits(u->inverse) - (product > levels));
     }
+    return 1;
 }
 
 /* The same of any size, with a * levels finite; and for other steps. */
@@ -2063,6 +2070,7 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
      keep, keep_index                     stores the elements (and base + lane) of a mask; may write 16 places
      load_half ... store_bfloat           16 codes of 2 bytes, saturating, nearest even
      sum_none sum_add sum_dot sum_fold    16 double sums;    fold  the sum of 16 floats
+     sum_sides                            adds x to 16 sums, or where its sign is set -x to 16 others
      words floats                         floats as 16 integers of 32 bits and back, bits unchanged
      nearest trunc wfloor, number         rounded to an integer (nearest: |x| < 2^22); back;  clamp  to a limit
      wadd wsub wand wor wxor wmin wmax    integers; wgt is all ones where x > y, weq a mask, wany if any; wshl wshr wsar
@@ -2402,6 +2410,22 @@ GCOMP__INLINE gcomp__sum16_avx2 gcomp__sum_add_avx2(gcomp__sum16_avx2 s, gcomp__
     GCOMP__PIN_SUM(s.c);
     GCOMP__PIN_SUM(s.d);
     return s;
+}
+
+GCOMP__INLINE void gcomp__sides4_avx2(__m256d *s, __m256d *t, __m128 x)
+{
+    const __m256d d = _mm256_cvtps_pd(x), zero = _mm256_setzero_pd();
+    *s = _mm256_add_pd(*s, _mm256_blendv_pd(d, zero, d));
+    *t = _mm256_sub_pd(*t, _mm256_blendv_pd(zero, d, d));
+    GCOMP__PIN_SUM(*s);
+    GCOMP__PIN_SUM(*t);
+}
+GCOMP__INLINE void gcomp__sum_sides_avx2(gcomp__sum16_avx2 *s, gcomp__sum16_avx2 *t, gcomp__v16_avx2 x)
+{
+    gcomp__sides4_avx2(&s->a, &t->a, _mm256_castps256_ps128(x.a));
+    gcomp__sides4_avx2(&s->b, &t->b, _mm256_extractf128_ps(x.a, 1));
+    gcomp__sides4_avx2(&s->c, &t->c, _mm256_castps256_ps128(x.b));
+    gcomp__sides4_avx2(&s->d, &t->d, _mm256_extractf128_ps(x.b, 1));
 }
 
 GCOMP__INLINE gcomp__sum16_avx2 gcomp__sum_dot_avx2(gcomp__sum16_avx2 s, gcomp__v16_avx2 x, gcomp__v16_avx2 y)
@@ -2797,6 +2821,21 @@ GCOMP__INLINE gcomp__sum16_avx512 gcomp__sum_add_avx512(gcomp__sum16_avx512 s, g
     return s;
 }
 
+GCOMP__INLINE void gcomp__sides8_avx512(__m512d *s, __m512d *t, __m256 x)
+{
+    const __m512d d = _mm512_cvtps_pd(x);
+    const __mmask8 below = _mm512_movepi64_mask(_mm512_castpd_si512(d));
+    *s = _mm512_mask_add_pd(*s, (__mmask8)~below, *s, d);
+    *t = _mm512_mask_sub_pd(*t, below, *t, d);
+    GCOMP__PIN_SUM(*s);
+    GCOMP__PIN_SUM(*t);
+}
+GCOMP__INLINE void gcomp__sum_sides_avx512(gcomp__sum16_avx512 *s, gcomp__sum16_avx512 *t, gcomp__v16_avx512 x)
+{
+    gcomp__sides8_avx512(&s->a, &t->a, _mm512_castps512_ps256(x.a));
+    gcomp__sides8_avx512(&s->b, &t->b, _mm512_extractf32x8_ps(x.a, 1));
+}
+
 GCOMP__INLINE gcomp__sum16_avx512 gcomp__sum_dot_avx512(gcomp__sum16_avx512 s, gcomp__v16_avx512 x, gcomp__v16_avx512 y)
 {
     s.a = _mm512_fmadd_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(x.a)), _mm512_cvtps_pd(_mm512_castps512_ps256(y.a)), s.a);
@@ -2956,7 +2995,7 @@ GCOMP__INLINE gcomp__v16_avx512 gcomp__saturate_avx512(gcomp__v16_avx512 x)
 {
     __m512i u = _mm512_castps_si512(x.a), m = _mm512_set1_epi32(0x7fffffff);
     __m512i a = _mm512_min_epu32(_mm512_and_si512(u, m), _mm512_set1_epi32(0x7f7fffff));
-    return gcomp__one_avx512(_mm512_castsi512_ps(_mm512_or_si512(a, _mm512_andnot_si512(m, u))));
+    return gcomp__one_avx512(_mm512_castsi512_ps(_mm512_ternarylogic_epi32(m, a, u, 0xca))); /* m ? a : u */
 }
 
 GCOMP__INLINE gcomp__w16_avx512 gcomp__load_words_avx512(const int32_t *p)
@@ -3215,6 +3254,27 @@ GCOMP__INLINE gcomp__sum16_neon gcomp__sum_add_neon(gcomp__sum16_neon s, gcomp__
     GCOMP__PIN_SUM(s.g);
     GCOMP__PIN_SUM(s.h);
     return s;
+}
+
+GCOMP__INLINE void gcomp__sides2_neon(float64x2_t *s, float64x2_t *t, float32x2_t x)
+{
+    const float64x2_t d = vcvt_f64_f32(x), zero = vdupq_n_f64(0);
+    const uint64x2_t below = vreinterpretq_u64_s64(vshrq_n_s64(vreinterpretq_s64_f64(d), 63));
+    *s = vaddq_f64(*s, vbslq_f64(below, zero, d));
+    *t = vsubq_f64(*t, vbslq_f64(below, d, zero));
+    GCOMP__PIN_SUM(*s);
+    GCOMP__PIN_SUM(*t);
+}
+GCOMP__INLINE void gcomp__sum_sides_neon(gcomp__sum16_neon *s, gcomp__sum16_neon *t, gcomp__v16_neon x)
+{
+    gcomp__sides2_neon(&s->a, &t->a, vget_low_f32(x.a));
+    gcomp__sides2_neon(&s->b, &t->b, vget_high_f32(x.a));
+    gcomp__sides2_neon(&s->c, &t->c, vget_low_f32(x.b));
+    gcomp__sides2_neon(&s->d, &t->d, vget_high_f32(x.b));
+    gcomp__sides2_neon(&s->e, &t->e, vget_low_f32(x.c));
+    gcomp__sides2_neon(&s->f, &t->f, vget_high_f32(x.c));
+    gcomp__sides2_neon(&s->g, &t->g, vget_low_f32(x.d));
+    gcomp__sides2_neon(&s->h, &t->h, vget_high_f32(x.d));
 }
 
 GCOMP__INLINE gcomp__sum16_neon gcomp__sum_dot_neon(gcomp__sum16_neon s, gcomp__v16_neon x, gcomp__v16_neon y)
@@ -3660,6 +3720,19 @@ GCOMP__INLINE gcomp__sum16_scalar gcomp__sum_none_scalar(void)
     gcomp__sum16_scalar s;
     memset(&s, 0, sizeof s);
     return s;
+}
+
+GCOMP__INLINE void gcomp__sum_sides_scalar(gcomp__sum16_scalar *s, gcomp__sum16_scalar *t, gcomp__v16_scalar x)
+{
+    int i;
+    GCOMP__LANES
+    {
+        const uint32_t below = gcomp__bits(x.f[i]) >> 31;
+        s->d[i] += below ? 0 : (double)x.f[i];
+        t->d[i] -= below ? (double)x.f[i] : 0;
+        GCOMP__PIN_SUM(s->d[i]);
+        GCOMP__PIN_SUM(t->d[i]);
+    }
 }
 
 GCOMP__INLINE gcomp__sum16_scalar gcomp__sum_add_scalar(gcomp__sum16_scalar s, gcomp__v16_scalar x)
@@ -4191,6 +4264,7 @@ GCOMP__INLINE GCOMP__F(w) GCOMP__F(dithered)(GCOMP__F(v) x, uint64_t words, size
 /* x where s, a word's sign spread over it, is 0; -x where it is -1. */
 GCOMP__INLINE GCOMP__F(w) GCOMP__F(signed)(GCOMP__F(w) x, GCOMP__F(w) s) { return GCOMP__F(wsub)(GCOMP__F(wxor)(x, s), s); }
 
+#ifndef GCOMP_WITHOUT_EDEN
 /* >>kernel signs: 16 random signs, those of elements i .. i + 15, in the top bits of words; doubling the words gives the next
    16, as long as i + 16 is no multiple of 256: element i's is bit 15 - i / 16 % 16 of draw i / 256 * 16 + i % 16. */
 GCOMP__INLINE GCOMP__F(w) GCOMP__F(signs)(uint64_t words, size_t i)
@@ -4239,6 +4313,7 @@ static void GCOMP__F(rotate)(float *x, size_t size, gcomp__ahead *next)
         gcomp__fetch(next);
     }
 }
+#endif
 
 /* ---------------- block methods: each is two functions, quant (16 floats to a code) and deq (a code and the constants of its
    block to 16 floats). The drivers make its kernels of them, inlined with the bytes of 16 codes and the kind of scale as
@@ -4300,10 +4375,7 @@ GCOMP__INLINE void GCOMP__F(acc_add)(GCOMP__F(acc) *acc, GCOMP__F(v) p, int meas
     } else if (measure == GCOMP__L2) {
         acc->sum = GCOMP__F(sum_dot)(acc->sum, p, p);
     } else if (measure == GCOMP__SIDES) {
-        GCOMP__F(w) size = GCOMP__F(words)(GCOMP__F(abs)(p)), below;
-        below = GCOMP__F(wand)(size, GCOMP__F(wsar)(GCOMP__F(words)(p), 31));
-        acc->sum = GCOMP__F(sum_add)(acc->sum, GCOMP__F(floats)(GCOMP__F(wxor)(size, below)));
-        acc->other = GCOMP__F(sum_add)(acc->other, GCOMP__F(floats)(below));
+        GCOMP__F(sum_sides)(&acc->sum, &acc->other, p);
         acc->negative += gcomp__popcount(GCOMP__F(lt0)(p));
     } else {
         acc->worst = GCOMP__F(worst)(acc->worst, p);
@@ -4450,65 +4522,175 @@ GCOMP__INLINE uint32_t GCOMP__F(fit_block)(const gcomp__encode_job *job, const g
     return m->worst;
 }
 
-/* The same for a block that begins at element i, all of which lies before `end` or the tensor's end. */
-GCOMP__NOINLINE uint32_t GCOMP__F(look_ahead)(const gcomp__span *span, size_t i, size_t end, gcomp__unit *u)
+/* The same for up to 16 blocks, of elements i .. end - 1 of a span, which begin with one. Their largest |p| are known. */
+GCOMP__NOINLINE uint32_t GCOMP__F(fit_blocks)(const gcomp__span *span, size_t i, size_t end, gcomp__blocks *b)
 {
     const gcomp__encode_job *job = span->job;
-    const size_t count = gcomp__min(end - i, job->form.block), at = i - span->at;
-    gcomp__measured m;
-    GCOMP__F(acc) acc;
-    acc.worst = GCOMP__F(splat)(0);
-    GCOMP__F(acc_none)(&acc, job->form.measure);
-    GCOMP__F(acc_any)(&acc, span->grad + at, span->residual ? span->residual + at : NULL, count, job->form.measure);
-    GCOMP__F(acc_end)(&acc, count, job->form.measure, &m);
-    return GCOMP__F(fit_block)(job, &m, i / job->form.block, u);
+    const size_t block = job->form.block;
+    const int measure = job->form.measure;
+    uint32_t worst = 0;
+    size_t k, at = i / block;
+    gcomp__unit u = job->unit;
+    for (k = 0; i < end; k++, i += block) {
+        gcomp__measured m;
+        b->lift[k] = 1;
+        b->offset[k] = 0;
+        worst = b->worst[k] > worst ? b->worst[k] : worst;
+        if (job->form.steps && gcomp__simple_step(&u, b->worst[k], job->form.levels)) {
+            gcomp__put_float(job->scales + 4 * (at + k), u.a);
+            b->inverse[k] = u.inverse;
+            continue;
+        }
+        m.worst = b->worst[k];
+        m.count = gcomp__min(end - i, block);
+        if (measure != GCOMP__MOST) {
+            const float *g = span->grad + (i - span->at), *e = span->residual ? span->residual + (i - span->at) : NULL;
+            GCOMP__F(acc) acc;
+            acc.worst = GCOMP__F(splat)(0);
+            GCOMP__F(acc_none)(&acc, measure);
+            GCOMP__F(acc_any)(&acc, g, e, m.count, measure);
+            GCOMP__F(acc_end)(&acc, m.count, measure, &m);
+        }
+        (void)GCOMP__F(fit_block)(job, &m, at + k, &u);
+        b->inverse[k] = u.inverse;
+        b->lift[k] = u.lift;
+        b->offset[k] = u.offset;
+        worst = m.worst > worst ? m.worst : worst;
+    }
+    return worst;
 }
 
-/* Codes and scales of a span of elements. Early scales need a look at the block before its codes: while one block is encoded
-   the next but one is measured, if its largest |p| is all it takes. Late ones are known after the codes of the block. Either way
-   one pass over memory is enough. All behind `span` are constants. The last elements of the tensor come as 16 with zeros
-   behind; where there is no residual, 16 times -0 stands for it: so each method's quant is compiled once a set. */
-GCOMP__HEAVY void GCOMP__F(encode_driver)(const gcomp__span *span, GCOMP__F(quant) quant, size_t code16, size_t scale_bytes,
-                                           int early, int measure)
+/* The bits of the largest |p| of `count` elements; e may be NULL. */
+GCOMP__NOINLINE uint32_t GCOMP__F(largest)(const float *g, const float *e, size_t count)
+{
+    GCOMP__F(v) v = GCOMP__F(splat)(0), w = v;
+    size_t i = 0;
+    if (e) {
+        for (; i + 32 <= count; i += 32) {
+            v = GCOMP__F(worst)(v, GCOMP__F(add)(GCOMP__F(load)(g + i), GCOMP__F(load)(e + i)));
+            w = GCOMP__F(worst)(w, GCOMP__F(add)(GCOMP__F(load)(g + i + 16), GCOMP__F(load)(e + i + 16)));
+        }
+    } else {
+        for (; i + 32 <= count; i += 32) {
+            v = GCOMP__F(worst)(v, GCOMP__F(load)(g + i));
+            w = GCOMP__F(worst)(w, GCOMP__F(load)(g + i + 16));
+        }
+    }
+    for (; i < count; i += 16) {
+        const size_t some = gcomp__min(16, count - i);
+        GCOMP__F(v) p = GCOMP__F(load_some)(g + i, some);
+        if (e) p = GCOMP__F(add)(p, GCOMP__F(load_some)(e + i, some));
+        v = GCOMP__F(worst)(v, p);
+    }
+    return GCOMP__F(most)(GCOMP__F(worst)(v, w));
+}
+
+/* p * lift of `count` elements, zeros behind to a multiple of 16. */
+GCOMP__NOINLINE void GCOMP__F(lifted)(float *to, const float *g, const float *e, size_t step, size_t count, float lift)
+{
+    const GCOMP__F(v) f = GCOMP__F(splat)(lift);
+    size_t i;
+    for (i = 0; i < count; i += 16) {
+        const size_t some = gcomp__min(16, count - i);
+        GCOMP__F(v) p = GCOMP__F(add)(GCOMP__F(load_some)(g + i, some), GCOMP__F(load_some)(e + i / 16 * step, some));
+        GCOMP__F(store)(to + i, GCOMP__F(mul)(p, f));
+    }
+}
+
+/* Codes and scales of a span of elements whose scales must be known before the codes. Blocks go in bundles: while one is
+   encoded the next is looked at, group by group, so that one pass over memory is enough; and a processor overlaps the
+   divisions that the scales of a bundle take. The farther ahead the look, the slower is memory: so bundles are small. All
+   behind `span` are constants. The last elements of the tensor come as 16 with zeros behind; where there is no residual, 16
+   times -0 stands for it: so each method's quant is compiled once a set. */
+GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant) quant, size_t code16, int early)
+{
+    const gcomp__encode_job *job = span->job;
+    const size_t begin = span->at, end = begin + span->count, block = span->given ? span->count : job->form.block;
+    const size_t bundle = span->given || block > GCOMP__TILE ? block : gcomp__min(GCOMP__TILE, 16 * block);
+    const float *g = span->grad, *e = span->residual;
+    const gcomp__unit u = span->given ? *span->given : job->unit;
+    GCOMP__F(acc) *kept = (GCOMP__F(acc) *)span->acc;
+    uint32_t worst = 0;
+    gcomp__blocks both[2], *now = both, *coming = both + 1;
+    size_t i, k, at, stop, last;
+    if (span->given) {
+        now->inverse[0] = u.inverse;
+        now->lift[0] = u.lift;
+        now->offset[0] = u.offset;
+    } else if (begin < end) {
+        stop = gcomp__min(end, begin + bundle);
+        for (k = 0, i = begin; i < stop; k++, i += block)
+            now->worst[k] = GCOMP__F(largest)(g + (i - begin), e ? e + (i - begin) : NULL, gcomp__min(stop - i, block));
+        worst = GCOMP__F(fit_blocks)(span, begin, stop, now);
+    }
+    for (i = begin; i < end; i = stop) {
+        gcomp__blocks *swap = now;
+        stop = gcomp__min(end, i + bundle);
+        for (k = 0, at = i; at < stop; k++, at = last) {
+            const size_t ahead = stop + k * block;
+            const GCOMP__F(v) inverse = GCOMP__F(splat)(now->inverse[k]), lift = GCOMP__F(splat)(now->lift[k]);
+            const GCOMP__F(v) offset = GCOMP__F(splat)(now->offset[k]);
+            const int plain = early == 2 || now->lift[k] == 1.0f, looks = plain && !span->given && ahead + block <= end;
+            const float *next = looks ? g + (ahead - begin) : g, *next_rest = looks && e ? e + (ahead - begin) : span->nothing;
+            GCOMP__F(v) w = GCOMP__F(splat)(0);
+            last = gcomp__min(stop, at + block);
+            if (!looks && !span->given && ahead < end)
+                coming->worst[k] = GCOMP__F(largest)(g + (ahead - begin), e ? e + (ahead - begin) : NULL,
+                                                     gcomp__min(end - ahead, block));
+            if (now->lift[k] == 0) at = last; /* not finite */
+            while (at < last) {
+                const float *from = g + (at - begin), *rest = e ? e + (at - begin) : span->nothing;
+                size_t step = e ? 16 : 0, count = last - at < 16 ? last - at : (last - at) / 16 * 16, j, r;
+                float tile[GCOMP__TILE];
+                uint8_t some[64], *code = job->codes + at / 16 * code16, *to = count < 16 ? some : code;
+                if (count < 16 || !plain) {
+                    count = gcomp__min(count, GCOMP__TILE);
+                    GCOMP__F(lifted)(tile, from, rest, step, count, plain ? 1.0f : now->lift[k]);
+                    from = tile;
+                    rest = span->nothing;
+                    step = 0;
+                }
+                for (j = r = 0; j < count; j += 16, r += step, to += code16) {
+                    GCOMP__F(v) p = GCOMP__F(add)(GCOMP__F(load)(from + j), GCOMP__F(load)(rest + r));
+                    if (looks) w = GCOMP__F(worst)(w, GCOMP__F(add)(GCOMP__F(load)(next + j), GCOMP__F(load)(next_rest + r)));
+                    if (early == 2) p = GCOMP__F(sub)(GCOMP__F(mul)(p, lift), offset);
+                    quant(to, GCOMP__F(mul)(p, inverse), &u, at + j);
+                }
+                if (count < 16) gcomp__put_last(code, some, code16, count, job->form.first_high);
+                at += count;
+            }
+            if (looks) coming->worst[k] = GCOMP__F(most)(w);
+        }
+        if (stop < end && !span->given) {
+            uint32_t found = GCOMP__F(fit_blocks)(span, stop, gcomp__min(end, stop + bundle), coming);
+            worst = found > worst ? found : worst;
+        }
+        now = coming;
+        coming = swap;
+    }
+    kept->worst = GCOMP__F(worst)(kept->worst, GCOMP__F(splat)(gcomp__float(worst)));
+}
+
+/* The same where the scale is known after the codes of the block, or there is none. */
+GCOMP__HEAVY void GCOMP__F(late_driver)(const gcomp__span *span, GCOMP__F(quant) quant, size_t code16, size_t scale_bytes,
+                                         int measure)
 {
     const gcomp__encode_job *job = span->job;
     const size_t block = job->form.block, begin = span->at, end = begin + span->count, step = span->residual ? 1 : 0;
     const float *g = span->grad, *e = span->residual ? span->residual : span->nothing;
     GCOMP__F(acc) *kept = (GCOMP__F(acc) *)span->acc, acc;
-    gcomp__unit u = span->given ? *span->given : job->unit;
-    gcomp__measured m;
-    gcomp__unit units[4]; /* of blocks `at` .. known - 1, each at its number modulo 4 */
-    /* blocks measured apart: some of them together, lest each waits for its constants */
-    const size_t together = job->form.measure == GCOMP__MOST || block > 256 ? 1 : block > 128 ? 2 : 4;
-    size_t i = begin, known = block ? begin / block : 0, stop;
+    const gcomp__unit u = span->given ? *span->given : job->unit;
+    size_t i = begin, stop;
     GCOMP__F(acc_none)(&acc, measure);
     acc.worst = kept->worst;
-    if (!early) GCOMP__F(acc_move)(&acc, kept, measure);
+    GCOMP__F(acc_move)(&acc, kept, measure);
     for (; i < end; i = stop) {
         const size_t last = block ? gcomp__min(job->n, (i | (block - 1)) + 1) : end, at = block ? i / block : 0;
         uint8_t *code = job->codes + i / 16 * code16;
-        size_t ahead = 0;
-        int lifted;
-        GCOMP__F(v) inverse, lift, offset, w = GCOMP__F(splat)(0);
         stop = gcomp__min(end, last);
-        if (early && !span->given) {
-            const size_t ready = known > at ? known : at + together;
-            for (; known < ready && known * block < end; known++) {
-                uint32_t found = GCOMP__F(look_ahead)(span, known * block, end, &units[known & 3]);
-                acc.worst = GCOMP__F(worst)(acc.worst, GCOMP__F(splat)(gcomp__float(found)));
-            }
-            u = units[at & 3];
-            if (u.lift == 0) continue;
-            ahead = job->form.measure == GCOMP__MOST && known <= at + 2 && (known + 1) * block <= end ? known * block : 0;
-        } else if (!early && scale_bytes && block && i % block == 0) {
-            GCOMP__F(acc_none)(&acc, measure);
-        }
-        inverse = GCOMP__F(splat)(u.inverse);
-        lift = GCOMP__F(splat)(u.lift);
-        offset = GCOMP__F(splat)(u.offset);
-        lifted = early && gcomp__bits(u.lift) != 0x3f800000u;
+        if (scale_bytes && block && i % block == 0) GCOMP__F(acc_none)(&acc, measure);
         while (i < stop) { /* whole groups; then the last elements of the tensor */
-            const float *from = g + (i - begin), *rest = e + (i - begin) * step, *next = g, *next_rest = e;
+            const float *from = g + (i - begin), *rest = e + (i - begin) * step;
             const size_t groups = stop - i < 16 ? 1 : (stop - i) / 16;
             uint8_t some[64], *to = code;
             float pad[32];
@@ -4520,45 +4702,28 @@ GCOMP__HEAVY void GCOMP__F(encode_driver)(const gcomp__span *span, GCOMP__F(quan
                 rest = pad + 16;
                 to = some;
             }
-            if (ahead) {
-                next = g + (ahead - begin);
-                next_rest = e + (ahead - begin) * step;
-            }
             for (k = 0; k < groups; k++, from += 16, rest += 16 * step, to += code16) {
                 GCOMP__F(v) p = GCOMP__F(add)(GCOMP__F(load)(from), GCOMP__F(load)(rest));
-                if (early && ahead) { /* a look at the block to come */
-                    w = GCOMP__F(worst)(w, GCOMP__F(add)(GCOMP__F(load)(next), GCOMP__F(load)(next_rest)));
-                    next += 16;
-                    next_rest += 16 * step;
-                }
-                if (!early) GCOMP__F(acc_add)(&acc, p, measure);
-                if (!early && measure == GCOMP__L1 && (i / 16 + k) % 16 == 15) GCOMP__F(acc_flush)(&acc);
-                if (lifted) p = GCOMP__F(mul)(p, lift);
-                if (early == 2) p = GCOMP__F(sub)(p, offset);
-                quant(to, early ? GCOMP__F(mul)(p, inverse) : p, &u, i + 16 * k);
+                GCOMP__F(acc_add)(&acc, p, measure);
+                if (measure == GCOMP__L1 && (i / 16 + k) % 16 == 15) GCOMP__F(acc_flush)(&acc);
+                quant(to, p, &u, i + 16 * k);
             }
             if (stop - i < 16) gcomp__put_last(code, some, code16, stop - i, job->form.first_high);
             i = stop - i < 16 ? stop : i + 16 * groups;
             code += groups * code16;
         }
-        if (early && ahead) {
-            uint32_t found;
-            m.worst = GCOMP__F(most)(w);
-            m.count = block;
-            found = GCOMP__F(fit_block)(job, &m, known, &units[known & 3]);
-            acc.worst = GCOMP__F(worst)(acc.worst, GCOMP__F(splat)(gcomp__float(found)));
-            known++;
-        }
-        if (!early && scale_bytes && block && stop == last) {
+        if (scale_bytes && block && stop == last) {
+            gcomp__measured m;
+            gcomp__unit found = u;
             GCOMP__F(acc_end)(&acc, stop - at * block, measure, &m);
             if (measure == GCOMP__L1 && m.worst >= 0x7f800000u) GCOMP__F(again)(&job->in, at * block, stop, &m);
             if (m.worst >= 0x7f800000u) acc.worst = GCOMP__F(splat)(gcomp__float(0x7f800000u));
-            job->form.fit(&job->form, &m, &u);
-            gcomp__put_scale(job->scales + at * scale_bytes, scale_bytes, &u);
+            job->form.fit(&job->form, &m, &found);
+            gcomp__put_scale(job->scales + at * scale_bytes, scale_bytes, &found);
         }
     }
     kept->worst = acc.worst;
-    if (!early) GCOMP__F(acc_move)(kept, &acc, measure);
+    GCOMP__F(acc_move)(kept, &acc, measure);
 }
 
 /* Elements i .. i + count - 1 of a payload, by STORE, ADD or FRESH (which adds to zero). */
@@ -4605,15 +4770,15 @@ GCOMP__HEAVY void GCOMP__F(decode_driver)(const gcomp__view *view, size_t i, siz
     }
 }
 
-/* The common commit in one pass: float gradient, scale 1, a residual, the own payload among those of one method. `count`
-   is a constant where that pays. Returns where it stopped: fewer than 16 elements before the end. */
-GCOMP__HEAVY size_t GCOMP__F(commit_driver)(const gcomp__sink *sink, size_t i, size_t end, size_t count, GCOMP__F(deq) deq,
-                                             size_t code16, size_t scale_bytes)
+/* The common commit in one pass: float gradient, scale 1, a residual, the own payload among those of one method.
+   Returns where it stopped: fewer than 16 elements before the end. */
+GCOMP__HEAVY size_t GCOMP__F(commit_driver)(const gcomp__sink *sink, size_t i, size_t end, GCOMP__F(deq) deq, size_t code16,
+                                             size_t scale_bytes)
 {
     const GCOMP__F(v) f = GCOMP__F(splat)(sink->weight);
     const gcomp__view *views = sink->views;
     const float *grad = (const float *)sink->grad;
-    const size_t own_at = sink->own_at;
+    const size_t own_at = sink->own_at, count = sink->count;
     float *residual = sink->residual, *y = sink->y;
     for (; i + 16 <= end; i += 16) {
         GCOMP__F(v) p = GCOMP__F(add)(GCOMP__F(load)(grad + i), GCOMP__F(load)(residual + i));
@@ -4636,12 +4801,45 @@ GCOMP__HEAVY size_t GCOMP__F(commit_driver)(const gcomp__sink *sink, size_t i, s
     return i;
 }
 
+/* The same of two payloads, block by block, so that scales and places are fetched once a block. */
+GCOMP__HEAVY size_t GCOMP__F(commit_pair)(const gcomp__sink *sink, size_t i, size_t end, GCOMP__F(deq) deq, size_t code16,
+                                           size_t scale_bytes)
+{
+    const GCOMP__F(v) f = GCOMP__F(splat)(sink->weight), zero = GCOMP__F(splat)(gcomp__zero());
+    const gcomp__view *one = sink->views, *two = one + 1;
+    const unsigned shift = one->shift < two->shift ? one->shift : two->shift;
+    const float *grad = (const float *)sink->grad;
+    float *residual = sink->residual, *y = sink->y;
+    const int second = sink->own_at != 0;
+    gcomp__unit u, v;
+    u.constant = one->form.constant;
+    u.levels = one->form.levels;
+    v.constant = two->form.constant;
+    v.levels = two->form.levels;
+    end = i + (end - i) / 16 * 16;
+    while (i < end) {
+        const size_t stop = scale_bytes ? gcomp__min(end, (i | (((size_t)1 << shift) - 1)) + 1) : end;
+        const uint8_t *c = one->codes + i / 16 * code16, *d = two->codes + i / 16 * code16;
+        gcomp__get_scale(one->scales + (i >> one->shift) * scale_bytes, scale_bytes, &u);
+        gcomp__get_scale(two->scales + (i >> two->shift) * scale_bytes, scale_bytes, &v);
+        for (; i < stop; i += 16, c += code16, d += code16) {
+            GCOMP__F(v) p = GCOMP__F(add)(GCOMP__F(load)(grad + i), GCOMP__F(load)(residual + i));
+            GCOMP__F(v) x = deq(c, &u), z = deq(d, &v);
+            GCOMP__F(store)(residual + i, GCOMP__F(sub)(p, second ? z : x));
+            x = GCOMP__F(add)(zero, GCOMP__F(mul)(x, f));
+            GCOMP__F(store)(y + i, GCOMP__F(saturate)(GCOMP__F(add)(x, GCOMP__F(mul)(z, f))));
+        }
+    }
+    return i;
+}
+
 /* The kernels of a block method, encoding and decoding apart, so that methods can share either; and a method of one kernel.
    early: 0, 1, or 2 (subtracts u->offset); measure: what a late scale is made from. */
 #define GCOMP__BLOCK_ENCODE(name, quant, code16, scale_bytes, early, measure) \
     static void GCOMP__F(name##_encode)(const gcomp__span *span) \
     { \
-        GCOMP__F(encode_driver)(span, GCOMP__F(quant), code16, scale_bytes, early, measure); \
+        if (early) GCOMP__F(early_driver)(span, GCOMP__F(quant), code16, early); \
+        else GCOMP__F(late_driver)(span, GCOMP__F(quant), code16, scale_bytes, measure); \
     }
 #define GCOMP__BLOCK_DECODE(name, deq, code16, scale_bytes) \
     static void GCOMP__F(name##_decode)(const gcomp__view *view, size_t i, size_t count, float *y, int ending, float weight) \
@@ -4652,8 +4850,8 @@ GCOMP__HEAVY size_t GCOMP__F(commit_driver)(const gcomp__sink *sink, size_t i, s
     } \
     static size_t GCOMP__F(name##_commit)(const gcomp__sink *sink, size_t i, size_t end) \
     { \
-        if (sink->count == 2) return GCOMP__F(commit_driver)(sink, i, end, 2, GCOMP__F(deq), code16, scale_bytes); \
-        return GCOMP__F(commit_driver)(sink, i, end, sink->count, GCOMP__F(deq), code16, scale_bytes); \
+        if (sink->count == 2) return GCOMP__F(commit_pair)(sink, i, end, GCOMP__F(deq), code16, scale_bytes); \
+        return GCOMP__F(commit_driver)(sink, i, end, GCOMP__F(deq), code16, scale_bytes); \
     }
 #define GCOMP__BLOCK_OF(encoder, decoder) \
     {GCOMP__F(encoder##_encode), GCOMP__F(decoder##_decode), GCOMP__F(decoder##_commit)}
@@ -6324,10 +6522,8 @@ GCOMP__INLINE void GCOMP__F(twobit_quant)(uint8_t *code, GCOMP__F(v) p, const gc
 }
 GCOMP__INLINE GCOMP__F(v) GCOMP__F(twobit_value)(const uint8_t *code, float threshold)
 {
-    GCOMP__F(w) c = GCOMP__F(get2)(code, 1), sign = GCOMP__F(wshl)(GCOMP__F(wadd)(c, GCOMP__F(wsplat)(1)), 31);
-    GCOMP__F(w) t = GCOMP__F(wsplat)((int32_t)gcomp__bits(threshold)), zero = GCOMP__F(wsplat)(0);
-    GCOMP__F(w) bad = GCOMP__F(wgt)(c, zero); /* 01 is no code: not a number, which the check finds */
-    return GCOMP__F(floats)(GCOMP__F(wor)(GCOMP__F(wand)(GCOMP__F(wxor)(t, sign), GCOMP__F(wsar)(c, 31)), bad));
+    GCOMP__F(w) c = GCOMP__F(get2)(code, 1), minus = GCOMP__F(wsplat)((int32_t)(gcomp__bits(threshold) ^ 0x80000000u));
+    return GCOMP__F(floats)(GCOMP__F(wand)(GCOMP__F(wxor)(minus, GCOMP__F(wshl)(c, 31)), GCOMP__F(wsar)(c, 1)));
 }
 GCOMP__INLINE GCOMP__F(v) GCOMP__F(twobit_deq)(const uint8_t *code, const gcomp__unit *u)
 {

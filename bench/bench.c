@@ -24,7 +24,8 @@ static const char *const codecs[] = {
     "qsgd:levels=1", "qsgd:levels=127", "qsgd:code=auto", "qsgd:levels=4,code=auto", "qsgd:levels=1,code=auto", "naturaldither",
     "natural", "int", "int:bits=4", "int:bits=2", "int:rounding=stochastic", "int:range=affine", "eden", "eden:bits=2",
     "eden:bits=4", "topk", "topk:density=0.001", "topk:density=0.01+sign", "sampledtopk", "strom:threshold=0.0026+sign",
-    "dryden", "powersgd:rank=1", "powersgd:rank=2", "powersgd", NULL};
+    "dryden", "powersgd:rank=1", "powersgd:rank=2", "powersgd", "randomk", "randomblock",
+    "intsum", "intsum:bits=16", NULL};
 static const char *const kernels[] = {"encode", "encode_plain", "commit", "round_trip", "decode", "decode_add", "seal", NULL};
 
 typedef struct data {
@@ -182,18 +183,21 @@ static void commit(row *r, data *d, const size_t *lengths)
     must(gcomp_commit(r->gc, 0, d->y, payloads[0], lengths[0], payloads, lengths, 2), gcomp_error(r->gc));
 }
 
-static void whole_step(row *r, data *d) /* all rounds of one worker alone */
+static size_t whole_step(row *r, data *d) /* all rounds of one worker alone; returns the bytes it sent, without the frame */
 {
     gcomp_request q;
+    size_t sent = 0;
     must(gcomp_step_begin(r->gc, NULL), "begin");
     must(gcomp_step_ready(r->gc, 0, d->y), "ready");
     for (;;) {
         must(gcomp_step_next(r->gc, &q), gcomp_error(r->gc));
         if (q.kind == GCOMP_DONE) break;
         if (q.kind == GCOMP_ALLGATHER) memcpy(q.recv, q.send, q.stride);
+        else sent += q.count * (q.dtype == GCOMP_I8 ? 1 : q.dtype == GCOMP_I16 ? 2 : 4);
         must(gcomp_step_done(r->gc, q.id, 0), "done");
     }
     must(gcomp_step_commit(r->gc), "commit");
+    return sent;
 }
 
 /* One timed call. Returns its seconds; what a commit changed is put back before, untimed. */
@@ -217,7 +221,7 @@ static double timed(row *r, data *d)
     if (!strcmp(r->method, "axpy")) axpy(d);
     else if (!strcmp(r->method, "memcpy")) memcpy(d->a, d->b, 4 * d->n);
     else if (!strcmp(r->method, "read")) sink += (double)read_range(d->b, d->n);
-    else if (rounds) whole_step(r, d);
+    else if (rounds) (void)whole_step(r, d);
     else if (!strcmp(k, "encode")) encode(r, d, d->e, 0, &lengths[0]);
     else if (!strcmp(k, "encode_plain")) encode(r, d, NULL, 0, &lengths[0]);
     else if (!strcmp(k, "commit")) commit(r, d, lengths);
@@ -259,6 +263,7 @@ static void open_row(row *r, const data *d)
     desc.no_checksum = 1;
     desc.parallel = threads;
     desc.seed = 1;
+    desc.comm.allreduce_dtypes = 1u << GCOMP_I8 | 1u << GCOMP_I16 | 1u << GCOMP_I32; /* alone, each sum is what was sent */
     t.name = "t";
     t.cols = matrix_cols(d->n);
     t.rows = d->n / t.cols;
@@ -310,11 +315,9 @@ static void judge(row *r, data *d)
         must(gcomp_decode(d->payload[0], length, d->y, d->n, &exec), "decode");
         r->compression = 4.0 * (double)d->n / (double)length;
     } else {
-        size_t cols = matrix_cols(d->n), rows = d->n / cols;
         memcpy(d->y, d->g, 4 * d->n);
-        memset((float *)(uintptr_t)gcomp_residual(r->gc, 0), 0, 4 * d->n);
-        whole_step(r, d);
-        r->compression = (double)d->n / (r->codec.param[0] * (double)(rows + cols));
+        if (gcomp_residual(r->gc, 0)) memset((float *)(uintptr_t)gcomp_residual(r->gc, 0), 0, 4 * d->n);
+        r->compression = 4.0 * (double)d->n / (double)whole_step(r, d);
     }
     for (size_t i = 0; i < d->n; i++) error += ((double)d->g[i] - (double)d->y[i]) * ((double)d->g[i] - (double)d->y[i]);
     r->error = sqrt(error / total);
@@ -335,7 +338,7 @@ static void print_row(const row *r, size_t n, double seconds, FILE *csv)
 static void bench(data *d, gcomp_isa isa, const char *filter, FILE *csv)
 {
     static row rows[MAX_ROWS];
-    size_t count = make_rows(rows, isa, d->n, filter), rounds = d->n >= (1u << 24) ? filter ? 7 : 3 : filter ? 9 : 5,
+    size_t count = make_rows(rows, isa, d->n, filter), rounds = d->n >= (1u << 24) ? filter ? 7 : 3 : filter ? 15 : 9,
            calls = d->n >= (1u << 20) ? 1 : (1u << 19) / d->n;
     double axpy_seconds;
     for (size_t i = 3; i < count; i++) {
