@@ -161,13 +161,15 @@ static uint64_t step_digest(const char *text, gcomp_isa isa, gcomp_parallel para
 }
 
 static const char *const names[] = {
-    "none", "fp16", "bf16", "fp8", "fp8:format=e5m2", "mx", "mx:format=e4m3", "mx:format=e5m2", "mx:format=int8", "mx:format=e2m3",
+    "none", "fp16", "bf16", "fp8", "fp8:format=e5m2", "mx", "mx:format=e4m3", "mx:format=e5m2", "mx:format=int8",
+    "mx:format=e2m3",
     "mx:format=e3m2", "sign",
     "sign:block=16", "sign:block=tensor", "signnorm", "onebit", "vote", "twobit", "twobit:threshold=auto",
     "twobit:threshold=auto,rate=0.05", "threshold1", "terngrad",
     "terngrad:clip=0,block=128", "terngrad:share=1", "qsgd", "qsgd:levels=1", "qsgd:levels=100,norm=l2",
     "qsgd:levels=1000", "qsgd:code=auto", "qsgd:levels=1,code=auto", "qsgd:levels=4,norm=l2,code=elias",
-    "qsgd:levels=127,code=rice", "qsgd:levels=1000,code=auto", "terngrad:code=auto", "naturaldither:code=auto", "naturaldither", "naturaldither:levels=9,norm=l2", "natural", "int", "int:bits=4,block=tensor",
+    "qsgd:levels=127,code=rice", "qsgd:levels=1000,code=auto", "terngrad:code=auto", "naturaldither:code=auto",
+    "naturaldither", "naturaldither:levels=9,norm=l2", "natural", "int", "int:bits=4,block=tensor",
     "int:bits=2", "int:rounding=stochastic", "int:range=affine", "int:bits=4,block=32,rounding=stochastic,range=affine",
     "int:bits=2,range=affine", "eden", "eden:bits=2,block=64", "eden:bits=3,block=65536", "eden:bits=4,block=1024",
     "topk", "topk:density=0.3", "topk:density=0.001+fp16", "topk:density=0.05+sign",

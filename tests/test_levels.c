@@ -128,7 +128,8 @@ static void test_coded_levels_decode_as_packed_ones(void)
                     gcomp_codec codec = codec_of(codecs[c], codes[k]);
                     size_t segments = (n * bits_of(&codec) + 16383) / 16384;
                     length = encode(&codec, n, isa_now, alone, coded);
-                    CHECK(length <= plain_length + segments + (n ? 8 * ((n - 1) / 65536) : 0) && length <= gcomp_bound(&codec, n));
+                    CHECK(length <= plain_length + segments + (n ? 8 * ((n - 1) / 65536) : 0));
+                    CHECK(length <= gcomp_bound(&codec, n));
                     if (k < 3) least = length < least ? length : least;
                     else CHECK(length <= plain_length + segments + (n ? 8 * ((n - 1) / 65536) : 0));
                     CHECK(encode(&codec, n, GCOMP_ISA_SCALAR, alone, other) == length && !memcmp(coded, other, length));
@@ -314,7 +315,8 @@ static void hand(const char *text, const char *code, const int *q, size_t n, con
     CHECK(length == 32 + 4 + expected);
     for (i = 0; i < expected; i++) {
         unsigned byte = (unsigned)strtoul(bytes + 3 * i, NULL, 16);
-        if (length == 36 + expected && coded[36 + i] != byte) printf("# %s: byte %zu is %02x, not %02x\n", code, i, coded[36 + i], byte);
+        if (length == 36 + expected && coded[36 + i] != byte)
+            printf("# %s: byte %zu is %02x, not %02x\n", code, i, coded[36 + i], byte);
         CHECK(length != 36 + expected || coded[36 + i] == byte);
     }
 }
@@ -335,8 +337,8 @@ static void test_strings_worked_out_by_hand(void)
     hand("qsgd:levels=3,bucket=128", "rice", q, 100,
          "41 26 00 ff ff ff ff ff ff ff ff ff ff ff ff ff ff ff ff 55 55 55 55 55 55 55 55 "
          "ff ff ff ff ff ff ff ff ff 55 55 55 55 05 ");
-    /* a tree of depth 3: 8 groups 01100100; 111 101; 11111 10111; 101111111 11111111; of 17 u >= 2: 0000000001 0000000, u >= 3: 1,
-       u >= 4: 1; signs 0000000001 0000000 */
+    /* a tree of depth 3: 8 groups 01100100; 111 101; 11111 10111; 101111111 11111111; of 17 u >= 2: 0000000001 0000000,
+       u >= 3: 1, u >= 4: 1; signs 0000000001 0000000 */
     for (int i = 0; i < 64; i++) q[i] = i == 34 ? -4 : i % 4 == 1 ? 1 : 0;
     hand("qsgd:levels=4,bucket=64", "rice", q, 64, "70 0a 00 26 ef ef fd ff 01 04 0c 20 00 ");
 }
@@ -531,7 +533,8 @@ static void test_texts_and_values_of_sparse_methods(void)
         fill(0, 100);
         in.grad = g;
         in.rows = 100;
-        CHECK(gcomp_encode(&codec, &in, &exec, coded, sizeof coded, &length) == GCOMP_OK && try_bytes(coded, length, 100) == GCOMP_OK);
+        CHECK(gcomp_encode(&codec, &in, &exec, coded, sizeof coded, &length) == GCOMP_OK);
+        CHECK(try_bytes(coded, length, 100) == GCOMP_OK);
         coded[26] |= 0x30; /* code=auto in the values' word */
         CHECK(try_bytes(coded, length, 100) == GCOMP_CORRUPT);
     }

@@ -689,7 +689,8 @@ static void test_small_formats_have_the_values_of_their_standards(void)
     CHECK(small_value(e4m3, 0x7e) == 448 && small_value(e4m3, 1) == ldexp(1, -9) && small_value(e4m3, 8) == ldexp(1, -6));
     CHECK(small_value(e5m2, 0x7b) == 57344 && small_value(e5m2, 1) == ldexp(1, -16) && small_value(e5m2, 4) == ldexp(1, -14));
     for (int i = 0; i < 8; i++) { /* the standard names the smallest, the largest and the normal ones */
-        CHECK(small_value(spec_of("mx:format=e2m3"), i) == i / 8.0 && small_value(spec_of("mx:format=e2m3"), 24 + i) == 4 + i / 2.0);
+        CHECK(small_value(spec_of("mx:format=e2m3"), i) == i / 8.0);
+        CHECK(small_value(spec_of("mx:format=e2m3"), 24 + i) == 4 + i / 2.0);
         CHECK(small_value(spec_of("mx:format=e3m2"), i) == (i < 4 ? i / 16.0 : (4 + i % 4) / 16.0));
     }
     CHECK(small_value(spec_of("mx:format=e3m2"), 31) == 28 && small_value(spec_of("mx:format=e3m2"), 12) == 1);
@@ -1134,7 +1135,8 @@ static void test_texts_are_read_and_printed_shortest(void)
         {"int:rounding=stochastic,block=65536,bits=4", "int:bits=4,block=65536,rounding=stochastic"}, {"fp8:format=e4m3", "fp8"},
         {"fp8:block=16,format=e5m2", "fp8:format=e5m2,block=16"}, {"mx:format=e2m1", "mx"}, {"mx:format=int8", "mx:format=int8"},
         {"mx:format=e5m2", "mx:format=e5m2"},
-        {"mx:format=e2m3", "mx:format=e2m3"}, {"mx:format=e3m2", "mx:format=e3m2"}, {"topk:density=0.1+natural", "topk:density=0.1+natural"},
+        {"mx:format=e2m3", "mx:format=e2m3"}, {"mx:format=e3m2", "mx:format=e3m2"},
+        {"topk:density=0.1+natural", "topk:density=0.1+natural"},
         {"topk+int:bits=8,block=64", "topk+int:block=64"}};
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         char text[100];
@@ -1192,7 +1194,8 @@ static void test_bad_values_are_refused_with_a_sentence(void)
         {"mx:block=32", "mx has no parameter 'block'"},
         {"twobit:rate=0.1", "twobit:rate finds a threshold: it goes with threshold=auto"},
         {"twobit:threshold=auto,rate=1.5", "twobit rate cannot be '1.5': it takes a number from 0 to 1"},
-        {"topk:density=0.1+terngrad:share=1", "terngrad:share=1 shares the scale of a tensor, not that of a sparse method's values"},
+        {"topk:density=0.1+terngrad:share=1",
+         "terngrad:share=1 shares the scale of a tensor, not that of a sparse method's values"},
         {"qsgd+natural", "only a sparse method takes another behind a plus, not 'qsgd'"}};
     static const char *const thresholds[] = {"twobit:threshold=0", "twobit:threshold=-0.5", "twobit:threshold=nan",
                                              "twobit:threshold=1e40"};
