@@ -2296,6 +2296,13 @@ GCOMP__INLINE gcomp__v16_avx2 gcomp__fma_avx2(gcomp__v16_avx2 x, gcomp__v16_avx2
 {
     return gcomp__both_avx2(_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b));
 }
+GCOMP__INLINE float gcomp__fold_avx2(gcomp__v16_avx2 x)
+{
+    __m256 t = _mm256_add_ps(x.a, x.b);
+    __m128 u = _mm_add_ps(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1));
+    u = _mm_add_ps(u, _mm_movehl_ps(u, u));
+    return _mm_cvtss_f32(_mm_add_ss(u, _mm_movehdup_ps(u)));
+}
 
 GCOMP__INLINE gcomp__v16_avx2 gcomp__abs_avx2(gcomp__v16_avx2 x)
 {
@@ -2731,6 +2738,13 @@ GCOMP__INLINE gcomp__v16_avx512 gcomp__fma_avx512(gcomp__v16_avx512 x, gcomp__v1
 {
     return gcomp__one_avx512(_mm512_fmadd_ps(x.a, y.a, z.a));
 }
+GCOMP__INLINE float gcomp__fold_avx512(gcomp__v16_avx512 x)
+{
+    __m256 t = _mm256_add_ps(_mm512_castps512_ps256(x.a), _mm512_extractf32x8_ps(x.a, 1));
+    __m128 u = _mm_add_ps(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1));
+    u = _mm_add_ps(u, _mm_movehl_ps(u, u));
+    return _mm_cvtss_f32(_mm_add_ss(u, _mm_movehdup_ps(u)));
+}
 
 GCOMP__INLINE gcomp__v16_avx512 gcomp__abs_avx512(gcomp__v16_avx512 x)
 {
@@ -3108,6 +3122,12 @@ GCOMP__INLINE gcomp__v16_neon gcomp__fma_neon(gcomp__v16_neon x, gcomp__v16_neon
 {
     return gcomp__four_neon(vfmaq_f32(z.a, x.a, y.a), vfmaq_f32(z.b, x.b, y.b), vfmaq_f32(z.c, x.c, y.c),
                             vfmaq_f32(z.d, x.d, y.d));
+}
+GCOMP__INLINE float gcomp__fold_neon(gcomp__v16_neon x)
+{
+    float32x4_t t = vaddq_f32(vaddq_f32(x.a, x.c), vaddq_f32(x.b, x.d));
+    float32x2_t u = vadd_f32(vget_low_f32(t), vget_high_f32(t));
+    return vget_lane_f32(vpadd_f32(u, u), 0);
 }
 
 GCOMP__INLINE gcomp__v16_neon gcomp__abs_neon(gcomp__v16_neon x)
@@ -3633,6 +3653,7 @@ GCOMP__INLINE gcomp__v16_scalar gcomp__fma_scalar(gcomp__v16_scalar x, gcomp__v1
     GCOMP__LANES x.f[i] = gcomp__fmaf(x.f[i], y.f[i], z.f[i]);
     return x;
 }
+GCOMP__INLINE float gcomp__fold_scalar(gcomp__v16_scalar x) { return gcomp__fold16_float(x.f); }
 
 GCOMP__INLINE gcomp__v16_scalar gcomp__abs_scalar(gcomp__v16_scalar x)
 {
@@ -4024,13 +4045,6 @@ GCOMP__PLAIN_SLICES(scalar)
 typedef GCOMP__F(v16) GCOMP__F(v);
 typedef GCOMP__F(sum16) GCOMP__F(sum);
 typedef GCOMP__F(w16) GCOMP__F(w);
-
-GCOMP__INLINE float GCOMP__F(fold)(GCOMP__F(v) x)
-{
-    float f[16];
-    GCOMP__F(store)(f, x);
-    return gcomp__fold16_float(f);
-}
 
 /* The first `count` < 16 floats at p, zeros behind; and back. */
 GCOMP__INLINE GCOMP__F(v) GCOMP__F(load_some)(const float *p, size_t count)
@@ -8688,6 +8702,12 @@ GCOMP__NOINLINE void GCOMP__F(project_four)(const gcomp__matrix *m, size_t i, co
     GCOMP__F(project_block)(m, i, q, p, 4, 1, 0, 1);
 }
 
+GCOMP__NOINLINE void GCOMP__F(project_few)(const gcomp__matrix *m, size_t i, const float *q, float *p, int columns)
+{
+    if (columns == 1) GCOMP__F(project_block)(m, i, q, p, 1, 1, 0, 1);
+    else GCOMP__F(project_block)(m, i, q, p, columns, 1, 0, 1);
+}
+
 GCOMP__NOINLINE void GCOMP__F(project_some)(const gcomp__matrix *m, size_t i, const float *q, float *p, int columns, int two)
 {
     GCOMP__F(project_block)(m, i, q, p, columns, two, 1, m->in->residual != NULL);
@@ -8703,6 +8723,7 @@ static void GCOMP__F(project)(const gcomp__matrix *m, size_t row, size_t end, co
         for (c = 0; c < m->rank; c += 4) {
             size_t columns = gcomp__min(4, m->rank - c);
             if (columns == 4 && two && fast) GCOMP__F(project_four)(m, i, q + c * m->cols, p + c * m->rows);
+            else if (two && fast) GCOMP__F(project_few)(m, i, q + c * m->cols, p + c * m->rows, (int)columns);
             else GCOMP__F(project_some)(m, i, q + c * m->cols, p + c * m->rows, (int)columns, two);
         }
         i += two ? 2 : 1;
