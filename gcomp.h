@@ -6030,7 +6030,7 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     if (job.form.stochastic) job.unit.words = gcomp__stream(in->key.own, GCOMP__PURPOSE_ROUND);
     if (call->parallel.run && call->scratch_bytes / sizeof(gcomp__measured) >= gcomp__chunks(n))
         job.part = (gcomp__measured *)(void *)call->scratch;
-    if (call->shared && n && !job.form.levels) { /* a constant of the tensor, found before */
+    if (call->shared && n && !(job.form.levels > 0)) { /* a constant of the tensor, found before */
         job.unit.a = job.unit.constant = *call->shared;
         gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
         job.given = 1;

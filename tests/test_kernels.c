@@ -505,6 +505,12 @@ static void test_payloads_and_every_ending_equal_those_of_plain_loops(void)
 
 /* ---------------- collect: what is at least as large as a guess, in order */
 
+static int reaches(const gcomp__selection *job, float p)
+{
+    const uint32_t bits = bits_of(p);
+    return (bits & 0x7FFFFFFF) >= (bits >> 31 ? job->under : job->guess);
+}
+
 static void test_collect_keeps_what_reaches_the_guess_in_order(void)
 {
     size_t row = 0;
@@ -512,13 +518,13 @@ static void test_collect_keeps_what_reaches_the_guess_in_order(void)
     CHECK(gcomp__methods[row] != NULL);
     if (!gcomp__methods[row]) return;
     FOR_EACH_SET(s) {
-        const gcomp__topk_kernels *kernels = (const gcomp__topk_kernels *)gcomp__sets[s]->kernels[row];
+        const gcomp__sparse_kernels *kernels = (const gcomp__sparse_kernels *)gcomp__sets[s]->kernels[row];
         for (size_t n = 0; n <= 200; n += n < 67 ? 1 : 19)
             for (int kind = 0; kind < KINDS; kind++)
                 for (size_t g = 0; g < 4; g++) {
                     static const uint32_t guesses[] = {1, 0x00000100, 0x3F000000, 0x7F800000};
                     dense d = dense_make(n, kind, GCOMP_F32);
-                    gcomp__topk_job job;
+                    gcomp__selection job;
                     size_t at = 0, wrong = 0, rounds = 0;
                     if (n > 2) d.grad[n - 1] = 0.5f;     /* exactly at a guess, and just below it */
                     if (n > 2) d.grad[n - 2] = -0.49999997f;
@@ -530,6 +536,7 @@ static void test_collect_keeps_what_reaches_the_guess_in_order(void)
                     job.in.residual = g & 1 ? d.residual : NULL;
                     job.n = n;
                     job.guess = guesses[g];
+                    job.under = guesses[kind % 2 ? g : (g + 1) % 4]; /* the same for both signs, or another */
                     job.capacity = 48; /* small, so that it stops and goes on */
                     job.value = floats(job.capacity + 16);
                     job.index = (uint32_t *)malloc(4 * (job.capacity + 16));
@@ -539,7 +546,7 @@ static void test_collect_keeps_what_reaches_the_guess_in_order(void)
                         for (size_t i = 0; i < job.count; i++, at++) {
                             for (;; at++) { /* the next that reaches it */
                                 float p = at < n ? (job.in.residual ? sum(d.grad[at], d.residual[at]) : d.grad[at]) : 0;
-                                if (at >= n || (bits_of(p) & 0x7FFFFFFF) >= job.guess) break;
+                                if (at >= n || reaches(&job, p)) break;
                             }
                             if (at >= n) {
                                 wrong++;
@@ -550,7 +557,7 @@ static void test_collect_keeps_what_reaches_the_guess_in_order(void)
                         }
                         for (; at < job.at; at++) { /* what it went past does not reach it */
                             float p = job.in.residual ? sum(d.grad[at], d.residual[at]) : d.grad[at];
-                            wrong += (bits_of(p) & 0x7FFFFFFF) >= job.guess;
+                            wrong += (size_t)reaches(&job, p);
                         }
                         job.count = 0;
                     }
