@@ -1788,10 +1788,10 @@ GCOMP__INLINE unsigned gcomp__first_one(uint64_t x)
 #endif
 }
 
-GCOMP__INLINE unsigned gcomp__log2_32(uint32_t x) /* of x >= 1 */
+GCOMP__INLINE unsigned gcomp__log2(uint32_t x) /* rounded down; of 0: 0 */
 {
 #if defined(__GNUC__)
-    return 31u - (unsigned)__builtin_clz(x);
+    return 31u - (unsigned)__builtin_clz(x | 1);
 #else
     unsigned r = 0;
     while (x >>= 1) r++;
@@ -1931,7 +1931,7 @@ static const uint8_t gcomp__omega_length[16] = {1, 3, 6, 7, 11, 12, 13, 14, 16, 
 
 GCOMP__INLINE void gcomp__put_omega(gcomp__packer *p, uint32_t n) /* 1 <= n < 65536 */
 {
-    unsigned l = gcomp__log2_32(n);
+    unsigned l = gcomp__log2(n);
     gcomp__pack_high(p, l ? (uint32_t)gcomp__omega_prefix[l] << (l + 2) | n << 1 : 0, gcomp__omega_length[l]);
 }
 
@@ -2032,8 +2032,8 @@ GCOMP__INLINE uint32_t gcomp__get_omega(uint64_t w, size_t *at)
 #define GCOMP__PLAIN_SLICES(isa) \
     GCOMP__INLINE uint64_t gcomp__gather_##isa(uint64_t x, uint64_t mask) { return gcomp__gather_bits(x, mask); } \
     GCOMP__INLINE uint64_t gcomp__scatter_##isa(uint64_t x, uint64_t mask) { return gcomp__scatter_bits(x, mask); } \
-    GCOMP__INLINE void gcomp__slice_##isa(uint64_t *w, const uint8_t *codes, unsigned bits) { gcomp__slice(w, codes, bits); } \
-    GCOMP__INLINE void gcomp__unslice_##isa(uint8_t *codes, uint64_t *w, unsigned bits) { gcomp__unslice(codes, w, bits); }
+    GCOMP__HEAVY void gcomp__slice_##isa(uint64_t *w, const uint8_t *codes, unsigned bits) { gcomp__slice(w, codes, bits); } \
+    GCOMP__HEAVY void gcomp__unslice_##isa(uint8_t *codes, uint64_t *w, unsigned bits) { gcomp__unslice(codes, w, bits); }
 
 /* Is that a first byte that an encoder with this form may write (other than packed)? */
 GCOMP__INLINE int gcomp__may_code(const gcomp__form *form, unsigned head)
@@ -2170,6 +2170,22 @@ GCOMP__INLINE uint32_t gcomp__crc8_plain(uint32_t crc, uint64_t word)
 #endif
 #define GCOMP__WANTS(set) (GCOMP__ONLY == 0 || GCOMP__ONLY == (set))
 
+/* What AVX2 and AVX-512 share: 8 bytes of a checksum, the sum of 8, three levels of a Hadamard transform inside 8. */
+#define GCOMP__SAME_PARTS(isa) \
+    GCOMP__INLINE uint32_t gcomp__crc8_##isa(uint32_t crc, uint64_t word) { return (uint32_t)_mm_crc32_u64(crc, word); } \
+    GCOMP__INLINE float gcomp__fold8_##isa(__m256 x) \
+    { \
+        __m128 u = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)); \
+        u = _mm_add_ps(u, _mm_movehl_ps(u, u)); \
+        return _mm_cvtss_f32(_mm_add_ss(u, _mm_movehdup_ps(u))); \
+    } \
+    GCOMP__INLINE __m256 gcomp__levels_##isa(__m256 x) \
+    { \
+        __m256 r = _mm256_fmadd_ps(x, _mm256_setr_ps(1, 1, 1, 1, -1, -1, -1, -1), _mm256_permute2f128_ps(x, x, 1)); \
+        r = _mm256_fmadd_ps(r, _mm256_setr_ps(1, 1, -1, -1, 1, 1, -1, -1), _mm256_permute_ps(r, 0x4e)); \
+        return _mm256_fmadd_ps(r, _mm256_setr_ps(1, -1, 1, -1, 1, -1, 1, -1), _mm256_permute_ps(r, 0xb1)); \
+    }
+
 /* Three levels of a Hadamard transform, at 4, 2 and 1 times `stride`, over a register's columns from p on. `inside` does the
    levels inside two registers. */
 #define GCOMP__LEVEL(type, a, b, add, sub) \
@@ -2245,6 +2261,7 @@ GCOMP__INLINE float gcomp__less1(float x, float y) { return x - y; }
 #pragma GCC target("avx2,fma,f16c,bmi,bmi2,popcnt,sse4.2")
 #endif
 
+GCOMP__SAME_PARTS(avx2)
 typedef struct gcomp__v16_avx2 { __m256 a, b; } gcomp__v16_avx2;
 typedef struct gcomp__sum16_avx2 { __m256d a, b, c, d; } gcomp__sum16_avx2;
 
@@ -2296,13 +2313,7 @@ GCOMP__INLINE gcomp__v16_avx2 gcomp__fma_avx2(gcomp__v16_avx2 x, gcomp__v16_avx2
 {
     return gcomp__both_avx2(_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b));
 }
-GCOMP__INLINE float gcomp__fold_avx2(gcomp__v16_avx2 x)
-{
-    __m256 t = _mm256_add_ps(x.a, x.b);
-    __m128 u = _mm_add_ps(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1));
-    u = _mm_add_ps(u, _mm_movehl_ps(u, u));
-    return _mm_cvtss_f32(_mm_add_ss(u, _mm_movehdup_ps(u)));
-}
+GCOMP__INLINE float gcomp__fold_avx2(gcomp__v16_avx2 x) { return gcomp__fold8_avx2(_mm256_add_ps(x.a, x.b)); }
 
 GCOMP__INLINE gcomp__v16_avx2 gcomp__abs_avx2(gcomp__v16_avx2 x)
 {
@@ -2451,7 +2462,6 @@ GCOMP__INLINE double gcomp__sum_fold_avx2(gcomp__sum16_avx2 s)
     return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
 }
 
-GCOMP__INLINE uint32_t gcomp__crc8_avx2(uint32_t crc, uint64_t word) { return (uint32_t)_mm_crc32_u64(crc, word); }
 /* Words: 16 integers of 32 bits. */
 typedef struct gcomp__w16_avx2 { __m256i a, b; } gcomp__w16_avx2;
 
@@ -2647,12 +2657,6 @@ GCOMP__INLINE void gcomp__store_words_avx2(int32_t *to, gcomp__w16_avx2 w)
 
 /* Three levels inside 8 lanes, from 4 apart to neighbours: shuffled + x * (1 or -1) is exact. So is x - y * 1, which keeps busy
    what multiplies while others add. */
-GCOMP__INLINE __m256 gcomp__levels_avx2(__m256 x)
-{
-    __m256 r = _mm256_fmadd_ps(x, _mm256_setr_ps(1, 1, 1, 1, -1, -1, -1, -1), _mm256_permute2f128_ps(x, x, 1));
-    r = _mm256_fmadd_ps(r, _mm256_setr_ps(1, 1, -1, -1, 1, 1, -1, -1), _mm256_permute_ps(r, 0x4e));
-    return _mm256_fmadd_ps(r, _mm256_setr_ps(1, -1, 1, -1, 1, -1, 1, -1), _mm256_permute_ps(r, 0xb1));
-}
 #define GCOMP__INSIDE_AVX2(x, y) (x = gcomp__levels_avx2(x), y = gcomp__levels_avx2(y))
 GCOMP__INLINE __m256 gcomp__less_avx2(__m256 x, __m256 y) { return _mm256_fnmadd_ps(y, _mm256_set1_ps(1), x); }
 GCOMP__EIGHT(eight_avx2, __m256, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, gcomp__less_avx2, GCOMP__NOTHING_INSIDE)
@@ -2699,6 +2703,7 @@ GCOMP__SLICES(avx2)
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2,popcnt,sse4.2")
 #endif
 
+GCOMP__SAME_PARTS(avx512)
 typedef struct gcomp__v16_avx512 { __m512 a; } gcomp__v16_avx512;
 typedef struct gcomp__sum16_avx512 { __m512d a, b; } gcomp__sum16_avx512;
 
@@ -2740,10 +2745,7 @@ GCOMP__INLINE gcomp__v16_avx512 gcomp__fma_avx512(gcomp__v16_avx512 x, gcomp__v1
 }
 GCOMP__INLINE float gcomp__fold_avx512(gcomp__v16_avx512 x)
 {
-    __m256 t = _mm256_add_ps(_mm512_castps512_ps256(x.a), _mm512_extractf32x8_ps(x.a, 1));
-    __m128 u = _mm_add_ps(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1));
-    u = _mm_add_ps(u, _mm_movehl_ps(u, u));
-    return _mm_cvtss_f32(_mm_add_ss(u, _mm_movehdup_ps(u)));
+    return gcomp__fold8_avx512(_mm256_add_ps(_mm512_castps512_ps256(x.a), _mm512_extractf32x8_ps(x.a, 1)));
 }
 
 GCOMP__INLINE gcomp__v16_avx512 gcomp__abs_avx512(gcomp__v16_avx512 x)
@@ -2866,7 +2868,6 @@ GCOMP__INLINE double gcomp__sum_fold_avx512(gcomp__sum16_avx512 s)
     return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
 }
 
-GCOMP__INLINE uint32_t gcomp__crc8_avx512(uint32_t crc, uint64_t word) { return (uint32_t)_mm_crc32_u64(crc, word); }
 typedef struct gcomp__w16_avx512 { __m512i a; } gcomp__w16_avx512;
 
 GCOMP__INLINE gcomp__w16_avx512 gcomp__whole_avx512(__m512i a)
@@ -3019,12 +3020,6 @@ GCOMP__INLINE gcomp__w16_avx512 gcomp__load_words_avx512(const int32_t *p)
 GCOMP__INLINE void gcomp__store_words_avx512(int32_t *to, gcomp__w16_avx512 w) { _mm512_storeu_si512(to, w.a); }
 
 /* As in AVX2: the last levels by half registers. */
-GCOMP__INLINE __m256 gcomp__levels_avx512(__m256 x)
-{
-    __m256 r = _mm256_fmadd_ps(x, _mm256_setr_ps(1, 1, 1, 1, -1, -1, -1, -1), _mm256_permute2f128_ps(x, x, 1));
-    r = _mm256_fmadd_ps(r, _mm256_setr_ps(1, 1, -1, -1, 1, 1, -1, -1), _mm256_permute_ps(r, 0x4e));
-    return _mm256_fmadd_ps(r, _mm256_setr_ps(1, -1, 1, -1, 1, -1, 1, -1), _mm256_permute_ps(r, 0xb1));
-}
 #define GCOMP__INSIDE_AVX512(x, y) (x = gcomp__levels_avx512(x), y = gcomp__levels_avx512(y))
 GCOMP__INLINE __m512 gcomp__less_avx512(__m512 x, __m512 y) { return _mm512_fnmadd_ps(y, _mm512_set1_ps(1), x); }
 GCOMP__EIGHT(eight_avx512, __m512, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps, gcomp__less_avx512, GCOMP__NOTHING_INSIDE)
@@ -3035,13 +3030,18 @@ GCOMP__INLINE gcomp__w16_avx512 gcomp__look16_avx512(const int32_t *table, gcomp
 {
     return gcomp__whole_avx512(_mm512_permutexvar_epi32(w.a, _mm512_loadu_si512(table)));
 }
+#if GCOMP__WANTS(2)
+#define gcomp__coders_avx512 gcomp__coders_avx2 /* entropy codes are AVX2's: wider registers bring them nothing */
+#else
 GCOMP__SLICES(avx512)
+#endif
 #define GCOMP__PASS avx512
 #define GCOMP__PASS_ISA GCOMP_ISA_AVX512
 #if GCOMP__ONLY == 3
 #define GCOMP__LAST
 #else
 #include GCOMP_SELF
+#undef gcomp__coders_avx512
 #undef GCOMP__PASS
 #undef GCOMP__PASS_ISA
 #if defined(__clang__)
@@ -4026,9 +4026,11 @@ GCOMP__INLINE gcomp__w16_scalar gcomp__look16_scalar(const int32_t *table, gcomp
     GCOMP__LANES w.w[i] = table[w.w[i] & 15];
     return w;
 }
-GCOMP__PLAIN_SLICES(scalar)
+#undef GCOMP__UNROLL
+#define GCOMP__UNROLL
 #undef GCOMP__HEAVY
 #define GCOMP__HEAVY GCOMP__NOINLINE /* one driver for all methods: half the code and half the time to compile */
+GCOMP__PLAIN_SLICES(scalar)
 #define GCOMP__PASS scalar
 #define GCOMP__PASS_ISA GCOMP_ISA_SCALAR
 #define GCOMP__LAST
@@ -5020,8 +5022,9 @@ static const gcomp__common_kernels GCOMP__F(common) = {
    those that are not zero are coded (Rice, Elias).
    ------------------------------------------------------------------------------------------------ */
 
+#if !defined(gcomp__coders_avx512) /* this set has its own */
 /* Slices a segment's codes and counts what the sizes of its codes depend on; `bits` is a constant. */
-GCOMP__INLINE void GCOMP__F(slice_codes)(gcomp__sliced *s, const uint8_t *codes, unsigned bits)
+GCOMP__HEAVY void GCOMP__F(slice_codes)(gcomp__sliced *s, const uint8_t *codes, unsigned bits)
 {
     uint64_t *w = s->words, before = (uint64_t)1 << 63;
     size_t g;
@@ -5113,16 +5116,16 @@ GCOMP__INLINE void GCOMP__F(count_gaps)(const gcomp__sliced *s, unsigned bits, u
             quotient[0] += gap >> r;
             quotient[1] += gap >> (r + 1);
             quotient[2] += gap >> (r + 2);
-            omega += gcomp__omega_length[gcomp__log2_32((uint32_t)gap + 1)];
+            omega += gcomp__omega_length[gcomp__log2((uint32_t)gap + 1)];
         }
     }
     gap = s->count - next;
     for (b = 0; b < 3; b++) rice[b] = quotient[b] + (gap >> (r + b)) + (s->sent + 1) * (r + b + 1);
-    *elias = omega + above + gcomp__omega_length[gcomp__log2_32((uint32_t)gap + 1)];
+    *elias = omega + above + gcomp__omega_length[gcomp__log2((uint32_t)gap + 1)];
 }
 
 /* Chooses by exact sizes: Rice's gaps where at most one level of eight is sent, omega unless it cannot be the smallest. */
-GCOMP__INLINE void GCOMP__F(choose)(gcomp__sliced *s, unsigned bits, unsigned code, size_t packed)
+GCOMP__HEAVY void GCOMP__F(choose)(gcomp__sliced *s, unsigned bits, unsigned code, size_t packed)
 {
     const size_t most = 8 * (packed - gcomp__min(packed, 3));
     size_t size[4], elias, least = 3 * s->sent + 2 * (s->apart + s->large) + 3 * s->far; /* bits of omega, or fewer */
@@ -5141,7 +5144,7 @@ GCOMP__INLINE void GCOMP__F(choose)(gcomp__sliced *s, unsigned bits, unsigned co
         }
     }
     if (8 * s->sent <= s->count || (code != GCOMP__RICE && least < s->size)) {
-        unsigned r = gcomp__log2_32((uint32_t)((s->count + 1) / (s->sent + 1)));
+        unsigned r = gcomp__log2((uint32_t)((s->count + 1) / (s->sent + 1)));
         r = r > 11 ? 10 : r ? r - 1 : 0;
         GCOMP__F(count_gaps)(s, bits, r, size, &elias);
         for (d = 0; d < 3 && code != GCOMP__ELIAS && 8 * s->sent <= s->count; d++) {
@@ -5157,7 +5160,7 @@ GCOMP__INLINE void GCOMP__F(choose)(gcomp__sliced *s, unsigned bits, unsigned co
     if (s->size > most) s->head = GCOMP__BY_PACKED;
 }
 
-GCOMP__INLINE void GCOMP__F(write_elias)(const gcomp__sliced *s, gcomp__packer *to, unsigned bits)
+GCOMP__HEAVY void GCOMP__F(write_elias)(const gcomp__sliced *s, gcomp__packer *to, unsigned bits)
 {
     const uint64_t *w = s->words;
     size_t g, at = 0, next = 0;
@@ -5186,7 +5189,7 @@ GCOMP__INLINE void GCOMP__F(put_gap)(gcomp__packer *to, size_t gap, unsigned r)
     gcomp__pack_some(to, gcomp__low_bits(q) | (uint64_t)(gap & (((size_t)1 << r) - 1)) << (q + 1), q + 1 + r);
 }
 
-GCOMP__INLINE void GCOMP__F(write_gaps)(const gcomp__sliced *s, gcomp__packer *to, unsigned bits, unsigned r)
+GCOMP__HEAVY void GCOMP__F(write_gaps)(const gcomp__sliced *s, gcomp__packer *to, unsigned bits, unsigned r)
 {
     const uint64_t *w = s->words;
     size_t g, next = 0;
@@ -5217,7 +5220,7 @@ GCOMP__INLINE void GCOMP__F(put_tree)(gcomp__packer *to, uint64_t x, size_t left
 }
 
 /* Group by group: k low bits; the first question, if not by gaps before; the others; the signs. */
-GCOMP__INLINE void GCOMP__F(write_groups)(const gcomp__sliced *s, gcomp__packer *to, unsigned bits, unsigned k)
+GCOMP__HEAVY void GCOMP__F(write_groups)(const gcomp__sliced *s, gcomp__packer *to, unsigned bits, unsigned k)
 {
     const unsigned depth = s->head >> 4 & 3;
     const size_t last = s->levels >> k;
@@ -5364,7 +5367,7 @@ GCOMP__INLINE uint64_t GCOMP__F(get_tree)(const uint8_t *p, size_t *from, size_t
 }
 
 /* Groups of a segment into packed codes; 0 if no encoder writes that. map: NULL, or what was read from gaps. */
-GCOMP__INLINE int GCOMP__F(read_groups)(const gcomp__form *form, const uint8_t *p, size_t *from, size_t limit, size_t count,
+GCOMP__HEAVY int GCOMP__F(read_groups)(const gcomp__form *form, const uint8_t *p, size_t *from, size_t limit, size_t count,
                                         unsigned head, const uint64_t *map, uint8_t *codes, unsigned bits, unsigned k)
 {
     const unsigned depth = head >> 4 & 3;
@@ -5441,7 +5444,7 @@ static int GCOMP__F(read_elias)(const gcomp__form *form, const uint8_t *p, size_
 }
 
 /* Packed codes as they stand: no level above `levels`, zeros behind the last. */
-GCOMP__INLINE gcomp_result GCOMP__F(look_at_codes)(const gcomp__form *form, const uint8_t *codes, size_t count, unsigned bits)
+GCOMP__HEAVY gcomp_result GCOMP__F(look_at_codes)(const gcomp__form *form, const uint8_t *codes, size_t count, unsigned bits)
 {
     const size_t levels = (size_t)form->levels;
     size_t g;
@@ -5593,6 +5596,7 @@ static void GCOMP__F(sink_levels)(const gcomp__sink *sink, size_t chunk)
 }
 
 static const gcomp__level_kernels GCOMP__F(coders) = {GCOMP__F(code_levels), GCOMP__F(read_segment), GCOMP__F(sink_levels)};
+#endif
 
 #ifdef GCOMP__LAST
 /* ------------------------------------------------------------------------------------------------
@@ -5600,18 +5604,10 @@ static const gcomp__level_kernels GCOMP__F(coders) = {GCOMP__F(code_levels), GCO
    ------------------------------------------------------------------------------------------------ */
 
 /* Number of ones below the first zero of x. */
-GCOMP__INLINE unsigned gcomp__ones(uint64_t x)
-{
-#if defined(__GNUC__)
-    return ~x ? (unsigned)__builtin_ctzll(~x) : 64;
-#else
-    unsigned count = 0;
-    for (; x & 1; x >>= 1) count++;
-    return count;
-#endif
-}
+GCOMP__INLINE unsigned gcomp__ones(uint64_t x) { return ~x ? gcomp__first_one(~x) : 64; }
 
-/* Writes bits from bit 0 of each byte on. The caller knows that there is room. */
+/* Writes bits from bit 0 of each byte on, and nothing behind the last (a gcomp__packer does). The caller knows that there is
+   room. */
 typedef struct gcomp__bit_writer {
     uint8_t *at;
     uint64_t bits;
@@ -5840,13 +5836,6 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
 static const gcomp__method *gcomp__method_of(unsigned wire);
 static const void *gcomp__kernels_of(const gcomp__set *set, const gcomp__method *method);
 
-static unsigned gcomp__log2(size_t x)
-{
-    unsigned r = 0;
-    while (x >>= 1) r++;
-    return r;
-}
-
 static int gcomp__in_range(const gcomp__param *p, double v);
 
 /* The parameter word of a payload's header: what a row's parameters say they carry, from bit 0 on. */
@@ -5858,7 +5847,7 @@ static uint32_t gcomp__pack(const gcomp__method *m, const double *param)
         const gcomp__param *p = &m->param[i];
         if (!p->name || !p->bits) continue;
         if (p->kind == GCOMP__REAL || p->kind == GCOMP__AUTO) word |= (uint64_t)gcomp__bits((float)param[i]) << at;
-        else if (p->kind == GCOMP__BLOCK) word |= (uint64_t)gcomp__log2((size_t)param[i]) << at;
+        else if (p->kind == GCOMP__BLOCK) word |= (uint64_t)gcomp__log2((uint32_t)param[i]) << at;
         else word |= (uint64_t)param[i] << at;
         at += p->bits;
     }
@@ -5890,12 +5879,31 @@ static void gcomp__form_of(const gcomp__method *m, const double *param, gcomp__f
     m->form(param, form);
 }
 
-/* Are its codes of variable length? Then they cannot be a sparse method's values. */
-static int gcomp__coded(const gcomp__method *m, const double *param)
+/* NULL, or why parameters do not go together, or not as a sparse method's values. */
+static const char *gcomp__refusal(const gcomp__method *m, const double *param, int values)
 {
     gcomp__form form;
+    if (m->refuse) {
+        const char *why = m->refuse(param, values);
+        if (why) return why;
+    }
+    if (!values) return NULL;
     gcomp__form_of(m, param, &form);
-    return form.code != 0;
+    return form.code ? "a sparse method's values are packed: they take no other code" : NULL;
+}
+
+/* Line i of a sample of `lines` lines of 16 elements, all of them if they are so few: p at not quite even distances, lest they
+   meet columns. Returns how many there are in it. */
+static size_t gcomp__sample_line(const gcomp__call *call, const gcomp_input *in, size_t n, size_t lines, size_t i, float *p)
+{
+    const size_t apart = gcomp__max(n / lines, 16);
+    const uint32_t room = (uint32_t)gcomp__min(apart - 15, 1u << 20);
+    const size_t at = i * apart + ((uint32_t)i * 2654435761u >> 7) % room, count = gcomp__min(16, n - at);
+    gcomp_input line = *in;
+    line.grad = (const uint8_t *)in->grad + at * gcomp__dtype_bytes(in->dtype);
+    if (in->residual) line.residual = in->residual + at;
+    (void)call->set->common->scale_copy(p, &line, 0, count, 1);
+    return count;
 }
 
 /* Bytes of scales and of codes of n elements. */
@@ -6100,7 +6108,7 @@ static gcomp_result gcomp__block_open(gcomp__view *view)
     } else if (view->bytes != need) return view->bytes < need ? GCOMP_TRUNCATED : GCOMP_TRAILING_BYTES;
     view->scales = view->body;
     view->codes = view->body + scales;
-    view->shift = view->form.block ? gcomp__log2(view->form.block) : (unsigned)(sizeof(size_t) * 8 - 1);
+    view->shift = view->form.block ? gcomp__log2((uint32_t)view->form.block) : (unsigned)(sizeof(size_t) * 8 - 1);
     view->kernels = (const gcomp__block_kernels *)gcomp__kernels_of(view->set, view->method) + view->form.kernel;
     return GCOMP_OK;
 }
@@ -6567,8 +6575,8 @@ static void gcomp__twobit_form(const double *param, gcomp__form *form)
 
 enum { GCOMP__TWOBIT_BINS = 512 };
 
-/* How many groups of 16 are looked at. */
-static size_t gcomp__twobit_groups(size_t n)
+/* How many lines of 16 are looked at. */
+static size_t gcomp__twobit_lines(size_t n)
 {
     return n <= 4096 ? n / 16 + (n % 16 != 0) : gcomp__min(gcomp__max(n / 64, 4096), 65536) / 16;
 }
@@ -6577,18 +6585,12 @@ static size_t gcomp__twobit_groups(size_t n)
 static void gcomp__twobit_count(const gcomp__call *call, const gcomp_input *in, size_t n, uint32_t base, unsigned shift,
                                 uint32_t *bins)
 {
-    const size_t groups = gcomp__twobit_groups(n), apart = n <= 4096 ? 16 : n / groups;
-    const uint32_t room = (uint32_t)gcomp__min(apart - 15, 1u << 20);
+    const size_t lines = gcomp__twobit_lines(n);
     size_t i, j, count;
     float p[16];
     memset(bins, 0, 4 * GCOMP__TWOBIT_BINS);
-    for (i = 0; i < groups; i++) { /* not quite evenly, lest they meet columns */
-        const size_t at = i * apart + ((uint32_t)i * 2654435761u >> 7) % room;
-        gcomp_input some = *in;
-        count = gcomp__min(16, n - at);
-        some.grad = (const uint8_t *)in->grad + at * gcomp__dtype_bytes(in->dtype);
-        if (in->residual) some.residual = in->residual + at;
-        (void)call->set->common->scale_copy(p, &some, 0, count, 1);
+    for (i = 0; i < lines; i++) {
+        count = gcomp__sample_line(call, in, n, lines, i, p);
         for (j = 0; j < count; j++) {
             uint32_t key = gcomp__bits(p[j]) & 0x7fffffffu, bin = (key - base) >> shift;
             if (key && key < 0x7f800000u && key >= base) bins[bin < GCOMP__TWOBIT_BINS ? bin : GCOMP__TWOBIT_BINS - 1]++;
@@ -6602,7 +6604,7 @@ static float gcomp__twobit_find(const gcomp__call *call, const gcomp_input *in, 
 {
     const unsigned shift = rate > 0 ? 14 : 19;
     uint32_t bins[GCOMP__TWOBIT_BINS], octave, base, edge, best = 0;
-    double count = 0, sum = 0, most = 0, wanted = rate * (double)gcomp__min(n, 16 * gcomp__twobit_groups(n));
+    double count = 0, sum = 0, most = 0, wanted = rate * (double)gcomp__min(n, 16 * gcomp__twobit_lines(n));
     int b;
     gcomp__twobit_count(call, in, n, 0, 23, bins);
     for (octave = 0; octave < 255; octave++) count += bins[octave];
@@ -7845,7 +7847,6 @@ typedef struct gcomp__sparse_kernels {
 
 struct gcomp__selector {
     size_t (*most)(const gcomp_codec *codec, size_t n); /* elements that a payload may have */
-    size_t (*room)(const gcomp_codec *codec, size_t n); /* candidates that are collected */
     /* The elements into s->value and s->index, in order of index, without those that are not finite. */
     gcomp_result (*select)(const gcomp__call *call, const gcomp_codec *codec, gcomp__selection *s);
 };
@@ -7916,11 +7917,12 @@ static size_t gcomp__sparse_sample(size_t n)
     return n < 32768 ? 0 : gcomp__min(GCOMP__SPARSE_SAMPLE, gcomp__max(4096, n / 64)) / 16 * 16;
 }
 
-/* Candidates for the k largest. */
-static size_t gcomp__sparse_room(size_t n, size_t k)
+/* Candidates that are collected. */
+static size_t gcomp__sparse_room(const gcomp_codec *codec, size_t n)
 {
-    size_t wanted = gcomp__max(gcomp__max(gcomp__times(k, 2), k + 4096), gcomp__sparse_sample(n));
-    return gcomp__min(wanted, n) + 32;
+    const size_t most = gcomp__method_of(codec->method)->selector->most(codec, n);
+    const size_t wanted = gcomp__max(gcomp__max(gcomp__times(most, 2), gcomp__plus(most, 4096)), gcomp__sparse_sample(n));
+    return gcomp__plus(gcomp__min(wanted, n), 32);
 }
 
 /* For selectors that may take all. */
@@ -7928,12 +7930,6 @@ static size_t gcomp__all_most(const gcomp_codec *codec, size_t n)
 {
     (void)codec;
     return n;
-}
-
-static size_t gcomp__all_room(const gcomp_codec *codec, size_t n)
-{
-    (void)codec;
-    return gcomp__plus(n, 32);
 }
 
 static gcomp_codec gcomp__value_codec(const gcomp_codec *codec)
@@ -7955,8 +7951,7 @@ static size_t gcomp__sparse_bound(const gcomp_codec *codec, size_t n)
 
 static size_t gcomp__sparse_scratch(const gcomp_codec *codec, size_t n)
 {
-    size_t capacity = gcomp__method_of(codec->method)->selector->room(codec, n) + 16;
-    return gcomp__plus(gcomp__times(capacity, 8), 4 * GCOMP__SPARSE_BINS);
+    return gcomp__plus(gcomp__times(gcomp__plus(gcomp__sparse_room(codec, n), 16), 8), 4 * GCOMP__SPARSE_BINS);
 }
 
 /* The k-th largest key of count > k values, and how many equal to it belong to the k. Radix select, 11 + 10 + 10 bits. */
@@ -7998,19 +7993,12 @@ static uint32_t gcomp__sparse_keep(gcomp__selection *s, size_t k)
     return t;
 }
 
-/* Elements into s->value: all if there is room for them in a sample, else lines of 16 at a stride with jitter. */
+/* A sample into s->value. */
 static void gcomp__sparse_look(const gcomp__call *call, const gcomp__selection *s, size_t sample)
 {
-    const size_t lines = sample / 16, stride = s->n / lines;
-    gcomp_input line = s->in;
+    const size_t lines = (gcomp__min(sample, s->n) + 15) / 16;
     size_t i;
-    if (s->n <= sample) call->set->common->scale_copy(s->value, &line, 0, s->n, 1.0f);
-    for (i = 0; s->n > sample && i < lines; i++) {
-        size_t at = i * stride + (stride > 16 ? (size_t)((i * 2654435761u >> 7) % (stride - 16)) : 0);
-        line.grad = (const uint8_t *)s->in.grad + at * gcomp__dtype_bytes(s->in.dtype);
-        line.residual = s->in.residual ? s->in.residual + at : NULL;
-        call->set->common->scale_copy(s->value + 16 * i, &line, 0, 16, 1.0f);
-    }
+    for (i = 0; i < lines; i++) gcomp__sample_line(call, &s->in, s->n, lines, i, s->value + 16 * i);
 }
 
 static uint32_t gcomp__sparse_key(uint32_t key) { return key < 1 ? 1 : key > 0x7f7fffffu ? 0x7f7fffffu : key; }
@@ -8074,7 +8062,7 @@ static gcomp_result gcomp__sparse_encode(const gcomp__call *call, const gcomp_co
     memset(&s, 0, sizeof s);
     s.in = *in;
     s.n = n;
-    s.capacity = selector->room(codec, n);
+    s.capacity = gcomp__sparse_room(codec, n);
     s.bins = (uint32_t *)(void *)call->scratch;
     s.value = (float *)(void *)(s.bins + GCOMP__SPARSE_BINS);
     s.index = (uint32_t *)(void *)(s.value + s.capacity + 16);
@@ -8112,7 +8100,7 @@ static gcomp_result gcomp__sparse_parts(const gcomp__view *view, gcomp__indices 
     values->n = (size_t)k;
     values->a = view->a;
     GCOMP__TRY(gcomp__unpack(view->value, view->a, param));
-    if (gcomp__coded(view->value, param)) return GCOMP_CORRUPT;
+    if (gcomp__refusal(view->value, param, 1)) return GCOMP_CORRUPT;
     gcomp__form_of(view->value, param, &values->form);
     value_bytes = gcomp__plus(gcomp__block_scales(&values->form, values->n), gcomp__block_codes(&values->form, values->n));
     if (value_bytes > view->bytes - 9) return GCOMP_TRUNCATED;
@@ -8255,18 +8243,13 @@ GCOMP__SPARSE_METHOD(topk)
 #ifdef GCOMP__LAST
 static size_t gcomp__topk_most(const gcomp_codec *codec, size_t n) { return gcomp__sparse_k(codec->param[0], n); }
 
-static size_t gcomp__topk_room(const gcomp_codec *codec, size_t n)
-{
-    return gcomp__sparse_room(n, gcomp__sparse_k(codec->param[0], n));
-}
-
 static gcomp_result gcomp__topk_select(const gcomp__call *call, const gcomp_codec *codec, gcomp__selection *s)
 {
     const size_t k = gcomp__sparse_k(codec->param[0], s->n);
     return gcomp__sparse_largest(call, s, gcomp__sparse_guess(call, s, k, 1), k);
 }
 
-static const gcomp__selector gcomp__topk = {gcomp__topk_most, gcomp__topk_room, gcomp__topk_select};
+static const gcomp__selector gcomp__topk = {gcomp__topk_most, gcomp__topk_select};
 static const gcomp__method gcomp__row_topk = {
     "topk", 5, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS, {GCOMP__GATHER, 0, 0},
     {GCOMP__NUMBER("density", 0.01, 1e-9, 1, 0), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, GCOMP__SPARSE_FUNCTIONS, &gcomp__topk};
@@ -8288,11 +8271,6 @@ static size_t gcomp__sampledtopk_most(const gcomp_codec *codec, size_t n)
     return gcomp__min(n, gcomp__plus(k, k / 4));
 }
 
-static size_t gcomp__sampledtopk_room(const gcomp_codec *codec, size_t n)
-{
-    return gcomp__sparse_room(n, gcomp__sampledtopk_most(codec, n));
-}
-
 static gcomp_result gcomp__sampledtopk_select(const gcomp__call *call, const gcomp_codec *codec, gcomp__selection *s)
 {
     const size_t k = gcomp__sparse_k(codec->param[0], s->n), most = gcomp__sampledtopk_most(codec, s->n);
@@ -8303,7 +8281,7 @@ static gcomp_result gcomp__sampledtopk_select(const gcomp__call *call, const gco
     return GCOMP_OK;
 }
 
-static const gcomp__selector gcomp__sampledtopk = {gcomp__sampledtopk_most, gcomp__sampledtopk_room, gcomp__sampledtopk_select};
+static const gcomp__selector gcomp__sampledtopk = {gcomp__sampledtopk_most, gcomp__sampledtopk_select};
 static const gcomp__method gcomp__row_sampledtopk = {
     "sampledtopk", 21, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS, {GCOMP__GATHER, 0, 0},
     {GCOMP__NUMBER("density", 0.01, 1e-9, 1, 0), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, GCOMP__SPARSE_FUNCTIONS,
@@ -8329,7 +8307,7 @@ static gcomp_result gcomp__strom_select(const gcomp__call *call, const gcomp_cod
     return GCOMP_OK;
 }
 
-static const gcomp__selector gcomp__strom = {gcomp__all_most, gcomp__all_room, gcomp__strom_select};
+static const gcomp__selector gcomp__strom = {gcomp__all_most, gcomp__strom_select};
 static const gcomp__method gcomp__row_strom = {
     "strom", 22, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS, {GCOMP__GATHER, 0, 0},
     {GCOMP__NUMBER("threshold", 0.01, 1e-20, 1e20, 0), GCOMP__ONE_OF("send", 0, 1, 0, "quantum|value|"), GCOMP__NONE,
@@ -8356,7 +8334,7 @@ static void gcomp__nonzero_adapt(const gcomp_codec *codec, uint8_t *rounds, unsi
     if (codec->value == gcomp__row_none.wire) *flags &= ~(unsigned)GCOMP__FEEDBACK;
 }
 
-static const gcomp__selector gcomp__nonzero = {gcomp__all_most, gcomp__all_room, gcomp__nonzero_select};
+static const gcomp__selector gcomp__nonzero = {gcomp__all_most, gcomp__nonzero_select};
 static const gcomp__method gcomp__row_nonzero = {
     "nonzero", 24, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS, {GCOMP__GATHER, 0, 0},
     GCOMP__NO_PARAMS, NULL, gcomp__sparse_bound, gcomp__sparse_scratch, gcomp__sparse_encode, gcomp__sparse_open,
@@ -8379,11 +8357,6 @@ static size_t gcomp__dryden_most(const gcomp_codec *codec, size_t n)
     return gcomp__min(n, gcomp__times(gcomp__sparse_k(codec->param[0], n), 4));
 }
 
-static size_t gcomp__dryden_room(const gcomp_codec *codec, size_t n)
-{
-    return gcomp__sparse_room(n, gcomp__dryden_most(codec, n));
-}
-
 /* The key that the share of one sign's sampled elements reaches. */
 static uint32_t gcomp__dryden_side(const gcomp_codec *codec, const float *value, size_t count, uint32_t *bins)
 {
@@ -8399,7 +8372,7 @@ static gcomp_result gcomp__dryden_select(const gcomp__call *call, const gcomp_co
     size_t i, above = 0, below = sample;
     uint32_t least[2];
     if (!s->n) return GCOMP_OK;
-    gcomp__sparse_look(call, s, s->n < 16 ? 16 : sample);
+    gcomp__sparse_look(call, s, sample);
     for (i = 0; i < below;) { /* positive to the front, negative to the end, zeros nowhere */
         const float v = s->value[i];
         const uint32_t word = gcomp__bits(v);
@@ -8420,7 +8393,7 @@ static gcomp_result gcomp__dryden_select(const gcomp__call *call, const gcomp_co
     return GCOMP_OK;
 }
 
-static const gcomp__selector gcomp__dryden = {gcomp__dryden_most, gcomp__dryden_room, gcomp__dryden_select};
+static const gcomp__selector gcomp__dryden = {gcomp__dryden_most, gcomp__dryden_select};
 static const gcomp__method gcomp__row_dryden = {
     "dryden", 23, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS, {GCOMP__GATHER, 0, 0},
     {GCOMP__NUMBER("density", 0.01, 1e-9, 1, 0), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, GCOMP__SPARSE_FUNCTIONS,
@@ -8508,7 +8481,7 @@ static size_t gcomp__random_word(const gcomp__random_job *job, size_t word, size
 {
     uint64_t set = gcomp__get64(job->bits + word / 8);
     size_t count = 0;
-    for (; set; set &= set - 1) index[count++] = word + gcomp__ones(~set);
+    for (; set; set &= set - 1) index[count++] = word + gcomp__first_one(set);
     return count;
 }
 
@@ -8546,7 +8519,7 @@ static gcomp_result gcomp__random_make(gcomp__work *work, void (*mark)(uint8_t *
     for (chunk = 0; chunk < chunks; chunk++) {
         const size_t end = gcomp__min(work->n, (chunk + 1) * GCOMP_CHUNK);
         gcomp__put64(job.before + 8 * chunk, sent);
-        for (word = chunk * GCOMP_CHUNK; word < end; word += 32) sent += gcomp__popcount(gcomp__get32(job.bits + word / 8));
+        for (word = chunk * GCOMP_CHUNK; word < end; word += 64) sent += gcomp__popcount64(gcomp__get64(job.bits + word / 8));
     }
     job.factor = work->codec->param[1] != 0 ? (float)((double)work->part * (double)work->n / (double)k) : work->part;
     gcomp__run(&work->call, chunks, gcomp__random_take, &job);
@@ -9254,9 +9227,6 @@ static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA, &GCOMP__F(common), &GC
 #endif /* GCOMP__PASS */
 
 #ifdef GCOMP__LAST
-#if GCOMP__ONLY != 0
-#undef GCOMP__ONLY_SET
-#endif
 #undef GCOMP__LAST
 #undef GCOMP__PASS
 #undef GCOMP__PASS_ISA
@@ -9529,12 +9499,6 @@ GCOMP__NOINLINE gcomp_result gcomp__parse_method(const gcomp__method **method, c
     return GCOMP_OK;
 }
 
-/* NULL, or why parameters do not go together. */
-static const char *gcomp__refusal(const gcomp__method *m, const double *param, int values)
-{
-    return m->refuse ? m->refuse(param, values) : NULL;
-}
-
 GCOMP_API gcomp_result gcomp_codec_parse(gcomp_codec *codec, const char *text, char *why_buffer, size_t why_capacity)
 {
     gcomp__text why = gcomp__text_in(why_buffer, why_capacity);
@@ -9560,9 +9524,6 @@ GCOMP_API gcomp_result gcomp_codec_parse(gcomp_codec *codec, const char *text, c
             if (result == GCOMP_OK && !(value->flags & GCOMP__VALUES))
                 result = gcomp__bad_text(&why, "cannot code the values of a sparse method: ", value->name,
                                          strlen(value->name), "");
-            else if (result == GCOMP_OK && gcomp__coded(value, made.value_param))
-                result = gcomp__bad_text(&why, "the values of a sparse method are packed: ", value->name, strlen(value->name),
-                                         " takes no other code there");
         }
     }
     if (result == GCOMP_OK && *text) result = gcomp__bad_text(&why, "cannot read ", text, strlen(text), " at the end");
@@ -9617,7 +9578,6 @@ static const gcomp__method *gcomp__valid(const gcomp_codec *codec)
         if (v && v->param[i].name && !gcomp__in_range(&v->param[i], codec->value_param[i])) return NULL;
     }
     if (gcomp__refusal(m, codec->param, 0) || (v && gcomp__refusal(v, codec->value_param, 1))) return NULL;
-    if (v && gcomp__coded(v, codec->value_param)) return NULL;
     return m;
 }
 

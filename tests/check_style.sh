@@ -48,7 +48,7 @@ grep -nP '\t| +$' gcomp.h >$out/blanks
 report "gcomp.h has no tabs and no trailing blanks" $out/blanks
 
 printf '#define GCOMP_IMPLEMENTATION\n#include "gcomp.h"\n' >$out/one.c
-$CC -std=c99 -O2 -fno-pic -fno-pie -I. -c $out/one.c -o $out/one.o 2>$out/symbols
+$CC -std=c99 -O0 -fno-pic -fno-pie -I. -c $out/one.c -o $out/one.o 2>$out/symbols
 nm -g --defined-only $out/one.o 2>>$out/symbols | awk '$3 !~ /^gcomp_/ { print "symbol " $3 }' >>$out/symbols
 report "symbols begin with gcomp" $out/symbols
 

@@ -2,7 +2,9 @@
 
 #include "../examples/gcomp_mpi.h"
 
+#ifndef GCOMP_LINKED
 #define GCOMP_IMPLEMENTATION
+#endif
 #include "../gcomp.h"
 
 #include <math.h>

@@ -77,7 +77,12 @@ section() { # name: and the seconds since the beginning
     echo "--- $1 (at $(($(date +%s) - began)) s)"
 }
 
+object() { # compiler flags...: where the header's object with them is
+    echo "$out/header.$(echo "$*" | cksum | cut -d ' ' -f 1).o"
+}
+
 bare() { # compiler flags...: the header alone, without a warning, and with small frames where the compiler optimises
+    made=$(object "$@")
     case " $* " in
     *" -O0 "*) frames= ;;
     *) frames=-Wframe-larger-than=4096 ;;
@@ -88,15 +93,15 @@ bare() { # compiler flags...: the header alone, without a warning, and with smal
     esac
     tool=$1
     shift
-    check "$tool $*, no warning" $tool $strict $frames "$@" -I. -c $file -o $out/bare$queued.o
+    check "$tool $*, no warning" $tool $strict $frames "$@" -I. -c $file -o $made
 }
 
-# Tests that look only at the public functions are linked with one object; the others (these) contain the implementation.
-whole=" test_kernels test_wire test_edges test_static test_quantizers "
-objects_of() { # test kind: the flags and object it is built with
-    case "$whole" in
-    *" $1 "*) echo ;;
-    *) echo "-DGCOMP_LINKED $out/one.$2.o" ;;
+# The header takes long to compile: what is built without a warning is what programs are linked with. test_kernels sees inside
+# and test_static is static: they contain the implementation.
+objects_of() { # test object: what it is built with
+    case $1 in
+    test_kernels | test_static) echo ;;
+    *) echo "-DGCOMP_LINKED $2" ;;
     esac
 }
 
@@ -126,64 +131,81 @@ fi
 mpi=
 have mpicc libopenmpi-dev && mpi=mpicc
 names=$(for source in tests/test_*.c; do basename $source .c; done)
-# Emulation is slow: what the digests cover is not tested again.
-on_arm="test_digest test_methods test_powersgd test_kernels test_edges test_quantizers"
+plain=$(object gcc -std=c99 -O2)
+free=$(object gcc -std=gnu99 -O2 -DGCOMP_NO_STDLIB -Wno-unused-function)
+san=$out/san.o
+arm_o=$out/arm.o
+# Builds whose digests must be those of the others.
+digests() { # command...: with compiler and flags of each
+    for flags in -O0 "-O3 -march=native" -Ofast; do "$@" gcc -std=gnu99 $flags -Wno-unused-function; done
+    [ -n "$clang" ] || return
+    "$@" clang -std=c99 -O2
+    for flags in -O0 "-O3 -march=native" -Ofast; do "$@" clang -std=gnu99 $flags -Wno-unused-function; done
+}
+on_arm="test_digest test_methods test_powersgd test_kernels test_edges test_quantizers test_rounds test_vote"
 
 section "builds of the header"
 for compiler in $c; do
-    bare $compiler -std=c99 -O2
-    for std in c11 c17; do bare $compiler -std=$std -O0 -fsyntax-only; done
-    for flags in "-O0" "-O2 -DGCOMP_NO_SELF" "-O0 -fsyntax-only -DGCOMP_NO_STDLIB"; do
+    for std in c99 c11 c17; do bare $compiler -std=$std -O2; done
+    for flags in "-O0" "-O3 -march=native" "-O2 -DGCOMP_NO_SELF" "-O2 -DGCOMP_NO_STDLIB"; do
         bare $compiler -std=gnu99 $flags -Wno-unused-function
     done
     without=$(sed -n 's/^#define GCOMP__LIST_\([a-z0-9]*\)(X) X(.*/-DGCOMP_WITHOUT_\1/p' gcomp.h | grep -v none | tr 'a-z' 'A-Z')
     bare $compiler -std=gnu99 -O2 -Wno-unused-function $without
 done
-bare gcc -std=gnu99 -O2 -DGCOMP_MAX_ISA=1 -Wno-unused-function
-bare gcc -std=gnu99 -O3 -march=native -Wno-unused-function
-check "each method left out alone" sh tests/check_without.sh ${clang:+clang} # gcc where there is none: slower
+for flags in "-O1" "-Os" "-O2 -DGCOMP_MAX_ISA=1"; do bare gcc -std=gnu99 $flags -Wno-unused-function; done
+for compiler in $c; do bare $compiler -std=gnu99 -Ofast -Wno-unused-function; done
+for compiler in $cxx; do
+    for std in c++11 c++17; do bare $compiler -std=$std -O2; done
+    bare $compiler -std=c++11 -O0
+done
 check "declarations alone, twice" gcc -std=c99 $STRICT -Wstrict-prototypes -I. -c $out/twice.c -o $out/twice.o
-check "one object" gcc -std=c99 -O2 -I. -c $out/one.c -o $out/one.plain.o
-check "one object, sanitizers" gcc -std=gnu11 -O1 $SAN -I. -c $out/one.c -o $out/one.san.o
-[ -n "$arm" ] && check "one object, aarch64" $arm -std=gnu11 -O2 -w -I. -I$out/include -c $out/one.c -o $out/one.arm.o
-check "without the standard library" gcc -O0 -DGCOMP_NO_STDLIB -I. -c $out/one.c -o $out/free.o
+check "one object, sanitizers" gcc -std=gnu11 -O1 $SAN -I. -c $out/one.c -o $san
+[ -n "$arm" ] && check "one object, aarch64" $arm -std=gnu11 -O2 -w -I. -I$out/include -c $out/one.c -o $arm_o
+check "each method left out alone" sh tests/check_without.sh ${clang:+clang} # gcc where there is none: slower
 check "two files, one implementation, build" gcc -O1 -I. tests/multi_a.c tests/multi_b.c -o $out/multi -lm
 check "style" sh tests/check_style.sh
 drain
 
-section "builds of the tests"
-check "public symbols begin with gcomp" sh -c "! nm -g --defined-only $out/one.plain.o | awk '{print \$3}' | grep -v '^gcomp_'"
-check "freestanding: no malloc, no stdio" sh -c "! nm -u $out/free.o | grep -E ' (malloc|realloc|free|printf|getenv)\$'"
+section "builds of the tests" # the longest first
+[ -n "$clang" ] && check "libFuzzer builds" clang -std=gnu11 -O1 -g1 -fsanitize=fuzzer,address,undefined -w -I. \
+    tests/fuzz_decode.c -o $out/fuzz -lm
+check "examples build" make -s examples
+check "public symbols begin with gcomp" sh -c "! nm -g --defined-only $plain | awk '{print \$3}' | grep -v '^gcomp_'"
+check "freestanding: no malloc, no stdio" sh -c "! nm -u $free | grep -E ' (malloc|realloc|free|printf|getenv)\$'"
 check "two files, one implementation" $out/multi
 for name in $names; do
-    check "$name builds" gcc -std=gnu11 -O1 -Wall -Wextra -I. tests/$name.c $(objects_of $name plain) -o $out/$name -lm -pthread
-    check "$name builds, sanitizers" gcc -std=gnu11 -O1 $SAN -I. tests/$name.c $(objects_of $name san) -o $out/$name.san \
+    check "$name builds" gcc -std=gnu11 -O2 -Wall -Wextra -I. tests/$name.c $(objects_of $name $plain) -o $out/$name -lm -pthread
+    check "$name builds, sanitizers" gcc -std=gnu11 -O1 $SAN -I. tests/$name.c $(objects_of $name $san) -o $out/$name.san \
         -lm -pthread
 done
 for compiler in $cxx; do
     for std in c++11 c++17; do
-        check "test_cxx builds, $compiler $std" $compiler -std=$std -O1 $STRICT -I. tests/test_cxx.cpp \
-            -o $out/test_cxx.$compiler.$std -lm
+        check "test_cxx builds, $compiler $std" $compiler -std=$std -O2 $STRICT -I. -DGCOMP_LINKED tests/test_cxx.cpp \
+            $(object $compiler -std=$std -O2) -o $out/test_cxx.$compiler.$std -lm
     done
 done
-number=0
-for flags in "gcc -O0" "gcc -O3 -march=native" "gcc -Ofast" ${clang:+"clang -O0" "clang -O2" "clang -O3 -march=native" \
-    "clang -Ofast"}; do
-    number=$((number + 1))
-    check "test_digest builds, $flags" $flags -std=gnu11 -w -I. tests/test_digest.c -o $out/digest.$number -lm -pthread
-done
+digest_of() { echo "$(object "$@").digest"; }
+build_digest() {
+    check "test_digest builds, $*" "$@" -O2 -w -I. -DGCOMP_LINKED tests/test_digest.c "$(object "$@")" -o "$(digest_of "$@")" -lm -pthread
+}
+digests build_digest
 for name in ${arm:+$on_arm}; do
-    [ -e tests/$name.c ] && check "$name builds, aarch64" $arm -std=gnu11 -O1 -static -w -I. -I$out/include tests/$name.c \
-        $(objects_of $name arm) -o $out/$name.arm -lm -pthread
+    [ -e tests/$name.c ] && check "$name builds, aarch64" $arm -std=gnu11 -O2 -static -w -I. -I$out/include tests/$name.c \
+        $(objects_of $name $arm_o) -o $out/$name.arm -lm -pthread
 done
-[ -n "$mpi" ] && check "mpi_two builds" mpicc -std=gnu11 -O1 -I. tests/mpi_two.c -o $out/mpi_two -lm
-check "examples build" make -s examples
-check "fuzz replay builds" gcc -std=gnu11 -O1 $SAN -DFUZZ_MAIN -I. tests/fuzz_decode.c -o $out/fuzz_replay -lm
-[ -n "$clang" ] && check "libFuzzer builds" clang -std=gnu11 -O1 -g -fsanitize=fuzzer,address,undefined -w -I. \
-    tests/fuzz_decode.c -o $out/fuzz -lm
+[ -n "$mpi" ] && check "mpi_two builds" mpicc -std=gnu11 -O1 -I. -DGCOMP_LINKED tests/mpi_two.c $plain -o $out/mpi_two -lm
+check "fuzz replay builds" gcc -std=gnu11 -O1 $SAN -DFUZZ_MAIN -DGCOMP_LINKED -I. tests/fuzz_decode.c $san \
+    -o $out/fuzz_replay -lm
 drain
 
-section "tests"
+section "tests" # the longest first
+for name in ${arm:+$on_arm}; do
+    [ -e tests/$name.c ] && tap "$name, aarch64" qemu-aarch64 $out/$name.arm
+done
+[ -n "$clang" ] && check "libFuzzer, bounded" $out/fuzz -runs=200000 -max_total_time=60 -max_len=4096 $out/corpus tests/corpus
+run_digest() { tap "test_digest, $*" "$(digest_of "$@")"; }
+digests run_digest
 for name in $names; do
     for set in $sets; do tap "$name, $set" env GCOMP_ISA=$set $out/$name; done
     tap "$name, sanitizers" $out/$name.san
@@ -193,20 +215,10 @@ for compiler in $cxx; do
         for set in $sets; do tap "test_cxx, $compiler $std, $set" env GCOMP_ISA=$set $out/test_cxx.$compiler.$std; done
     done
 done
-number=0
-for flags in "gcc -O0" "gcc -O3 -march=native" "gcc -Ofast" ${clang:+"clang -O0" "clang -O2" "clang -O3 -march=native" \
-    "clang -Ofast"}; do
-    number=$((number + 1))
-    tap "test_digest, $flags" $out/digest.$number once
-done
-for name in ${arm:+$on_arm}; do
-    [ -e tests/$name.c ] && tap "$name, aarch64" qemu-aarch64 $out/$name.arm once
-done
 for name in first static_memory; do check "example $name" build/$name; done
 [ -n "$mpi" ] && tap "two MPI ranks" mpirun --allow-run-as-root --oversubscribe -n 2 $out/mpi_two
 check "corpus replays" sh -c "$out/fuzz_replay tests/corpus/*"
 check "a million mutated payloads" $out/fuzz_replay --mutate 1000000
-[ -n "$clang" ] && check "libFuzzer, bounded" $out/fuzz -runs=200000 -max_total_time=60 -max_len=4096 $out/corpus tests/corpus
 drain
 
 section end

@@ -3,6 +3,7 @@
 #ifndef TEST_H
 #define TEST_H
 
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -23,7 +24,20 @@ static int test_count, test_failed, test_errors;
         fflush(stdout); \
     } while (0)
 
-static int test_end(void)
+/* Little-endian words of 1 to 8 bytes. */
+static inline void put_word(uint8_t *to, uint64_t word, int bytes)
+{
+    for (int i = 0; i < bytes; i++) to[i] = (uint8_t)(word >> 8 * i);
+}
+
+static inline uint64_t get_word(const uint8_t *from, int bytes)
+{
+    uint64_t word = 0;
+    for (int i = 0; i < bytes; i++) word |= (uint64_t)from[i] << 8 * i;
+    return word;
+}
+
+static inline int test_end(void)
 {
     printf("1..%d\n", test_count);
     return test_failed != 0;

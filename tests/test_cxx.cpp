@@ -1,7 +1,9 @@
 /* test_cxx.cpp - the header and its implementation as C++11 and later: objects, callbacks and the codec layer.
    Build     c++ -std=c++11 tests/test_cxx.cpp */
 
+#ifndef GCOMP_LINKED
 #define GCOMP_IMPLEMENTATION
+#endif
 #include "gcomp.h"
 
 #include <cmath>

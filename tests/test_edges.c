@@ -1,7 +1,9 @@
 /* What every codec must do at its edges, whatever its method: the codecs come from the table of methods, with their default
    parameters, and from a list of variants. Nothing here knows what a method sends, but for the hand-made index streams of
    topk. */
+#ifndef GCOMP_LINKED
 #define GCOMP_IMPLEMENTATION
+#endif
 #include "../gcomp.h"
 #include "test.h"
 
@@ -484,7 +486,7 @@ static void test_a_body_of_another_length_is_refused(void)
         size_t length = make_small(c), body = length - 32;
         memset(payload + length, 0, 40);
         for (size_t bytes = 0; bytes < body + 40; bytes++) {
-            gcomp__put64(payload + 16, bytes);
+            put_word(payload + 16, bytes, 8);
             if (bytes < body) (void)try_bytes(payload, 32 + bytes, SMALL); /* a sparse one may have another meaning */
             if (bytes > body) CHECK(try_bytes(payload, 32 + bytes, SMALL) != GCOMP_OK);
         }
@@ -543,16 +545,16 @@ static size_t by_hand(uint64_t n, uint64_t k, unsigned coder, size_t bytes, size
     second[4] = 1;
     second[5] = 5;
     second[7] = 1;
-    gcomp__put64(second + 8, n);
-    gcomp__put64(second + 16, 9 + bytes + 4 * values);
-    gcomp__put64(second + 32, k);
+    put_word(second + 8, n, 8);
+    put_word(second + 16, 9 + bytes + 4 * values, 8);
+    put_word(second + 32, k, 8);
     second[40] = (uint8_t)coder;
     memcpy(second + 41, stream, bytes);
     for (size_t i = 0; i < values; i++) {
         float v = (float)(i + 1);
         uint32_t bits;
         memcpy(&bits, &v, 4);
-        gcomp__put32(second + 41 + bytes + 4 * i, bits);
+        put_word(second + 41 + bytes + 4 * i, bits, 4);
     }
     return 41 + bytes + 4 * values;
 }

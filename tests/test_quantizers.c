@@ -1,7 +1,9 @@
 /* The quantizers against plain forms written from their formulas: headers, scales and codes as the manual's wire format says,
    and what decoding makes of them; means over many keys of the unbiased ones; errors; texts. Nothing of the library is used
-   to find an expected number but its random draws. */
+   to find an expected number. */
+#ifndef GCOMP_LINKED
 #define GCOMP_IMPLEMENTATION
+#endif
 #include "../gcomp.h"
 #include "test.h"
 
@@ -338,10 +340,36 @@ static int mx_byte(const spec *s, const measures *m)
 
 /* ---------------- codes */
 
+/* Two words of a key for roundings: a block of Philox4x32-10. */
+static uint64_t stream_of(uint64_t own)
+{
+    uint32_t c[4] = {0, 0, 2, 0}, k[2] = {(uint32_t)own, (uint32_t)(own >> 32)};
+    for (int round = 0; round < 10; round++) {
+        uint64_t a = (uint64_t)0xD2511F53u * c[0], b = (uint64_t)0xCD9E8D57u * c[2];
+        c[0] = (uint32_t)(b >> 32) ^ c[1] ^ k[0];
+        c[1] = (uint32_t)b;
+        c[2] = (uint32_t)(a >> 32) ^ c[3] ^ k[1];
+        c[3] = (uint32_t)a;
+        k[0] += 0x9E3779B9u;
+        k[1] += 0xBB67AE85u;
+    }
+    return c[0] | (uint64_t)c[1] << 32;
+}
+
+/* 16 random bits of an element. */
+static uint32_t bits_drawn(uint64_t words, size_t i)
+{
+    uint32_t h = (uint32_t)(i / 2) + (uint32_t)words;
+    h = (h ^ h >> 16) * 0x85EBCA6Bu;
+    h = (h ^ h >> 13 ^ (uint32_t)(words >> 32)) * 0xC2B2AE35u;
+    h ^= h >> 16;
+    return i % 2 ? h >> 16 : h & 0xffffu;
+}
+
 /* A uniform number of an element: 16 bits, and 16 of another stream below them. */
 static double draw_of(uint64_t words, size_t i)
 {
-    return (gcomp__draw(words, i) * 65536.0 + gcomp__draw(words ^ 0x9E3779B97F4A7C15u, i)) / 4294967296.0;
+    return (bits_drawn(words, i) * 65536.0 + bits_drawn(words ^ 0x9E3779B97F4A7C15u, i)) / 4294967296.0;
 }
 
 /* What the fraction of |x| must exceed to be rounded up. Levels of a step add random places to x itself and cut off. */
@@ -349,7 +377,7 @@ static double limit_of(const spec *s, uint64_t words, size_t i, float x)
 {
     double u = draw_of(words, i);
     if (s->kind != LEVELS && s->kind != AFFINE) return u;
-    u = ((65535 - gcomp__draw(words, i)) * 65536.0 + gcomp__draw(words ^ 0x9E3779B97F4A7C15u, i)) / 4294967296.0;
+    u = ((65535 - bits_drawn(words, i)) * 65536.0 + bits_drawn(words ^ 0x9E3779B97F4A7C15u, i)) / 4294967296.0;
     return s->kind == LEVELS && x < 0 ? 1 - u : u;
 }
 
@@ -457,7 +485,7 @@ static void put_header(uint8_t *to, unsigned wire, uint32_t word, size_t n, size
 static void check_payload(const spec *s, int shape, size_t n)
 {
     size_t of = s->block ? s->block : n ? n : 1, blocks = (n + of - 1) / of, each = scale_bytes(s), wrong = 0, bad = 0, length;
-    uint64_t words = gcomp__stream(key.own, 2);
+    uint64_t words = stream_of(key.own);
     uint8_t *codes = payload + 32 + each * blocks;
     fill(shape, n);
     length = encode(s->text, g, e, n);
