@@ -175,8 +175,8 @@
      naturaldither 14  word: levels s (7 bits), B (5), C (2); a float a a block, then n codes q, two's complement in 4 bits
                    (s <= 7) or 8: 0 for q = 0, else a * sgn(q) * 2^(|q| - s)
      natural  15   for each 16 elements 16 exponent bytes e (0: zero, else 2^(e - 127)) and 16 bits, 1: negative; 255 is refused
-     int      16   word: bits (2 bits: 0 is 8, 1 is 4, 2 is 2), B (5), 1 if affine; a float d a block, if affine also a float c;
-                   then n codes q, two's complement: d * q, if affine d * q + c
+     int      16   word: bits (2 bits: 0 is 8, 1 is 4, 2 is 2), B (5), 1 if affine (1), C (2, 0 if affine); a float d a block,
+                   if affine also a float c; then n codes q, two's complement: d * q, if affine d * q + c
      fp8      17   word: 0 is e4m3, 1 is e5m2 (1 bit), B (5); a float scale a block, then n bytes; no infinities, no NaN
      mx       18   word: 0 is e2m1, 1 e4m3, 2 e5m2, 3 int8, 4 e2m3, 5 e3m2 (3 bits); a byte x for each 32 elements, the scale
                    2^(x - 127); then n codes of 4 bits (e2m1: sign, 2 of exponent, 1 of mantissa), 8 (int8: k / 64) or 6
@@ -379,12 +379,13 @@ typedef struct gcomp_allocator {
 /* ---------------- codec: pure functions */
 
 /* A method with its parameters, made by gcomp_codec_parse. A plain value; its fields are not part of the API. */
+#define GCOMP_PARAMS 6
 typedef struct gcomp_codec {
     uint8_t method;         /* wire number of the method */
     uint8_t value;          /* of a sparse method: wire number of the method of its values; else 0 */
     uint8_t reserved[6];
-    double param[4];        /* the method's parameters, in the order of its row */
-    double value_param[4];  /* those of the value method */
+    double param[GCOMP_PARAMS];       /* the method's parameters, in the order of its row */
+    double value_param[GCOMP_PARAMS]; /* those of the value method */
 } gcomp_codec;
 
 /* Randomness of one encode call. Workers must share it in some methods and must not in others. */
@@ -1434,6 +1435,7 @@ struct gcomp__unit {
     uint64_t words; /* random numbers */
 };
 
+enum { GCOMP__AHEAD = 512 }; /* elements that commits fetch ahead: more streams than a processor looks ahead in by itself */
 enum { GCOMP__TILE = 512 };  /* elements that kernels work on in between, in the innermost cache */
 enum { GCOMP__HEADER = 32 }; /* bytes of a payload before its body */
 
@@ -1506,7 +1508,7 @@ struct gcomp__method {
     uint8_t wire;
     unsigned flags;
     uint8_t rounds[3];
-    gcomp__param param[4];
+    gcomp__param param[GCOMP_PARAMS];
     void (*form)(const double *param, gcomp__form *form); /* block methods; NULL for others */
     /* payloads; NULL in rows without */
     size_t (*bound)(const gcomp_codec *codec, size_t n);   /* of the body; SIZE_MAX: too much */
@@ -4797,9 +4799,14 @@ GCOMP__HEAVY size_t GCOMP__F(commit_driver)(const gcomp__sink *sink, size_t i, s
     const size_t own_at = sink->own_at, count = sink->count;
     float *residual = sink->residual, *y = sink->y;
     for (; i + 16 <= end; i += 16) {
+        const size_t next = i + GCOMP__AHEAD < end ? i + GCOMP__AHEAD : i;
         GCOMP__F(v) p = GCOMP__F(add)(GCOMP__F(load)(grad + i), GCOMP__F(load)(residual + i));
         GCOMP__F(v) sum = GCOMP__F(splat)(gcomp__zero()), mine = sum;
         size_t w;
+        if (code16 >= 8) {
+            GCOMP__PREFETCH(grad + next);
+            GCOMP__PREFETCH(residual + next);
+        }
         for (w = 0; w < count; w++) {
             const gcomp__view *view = views + w;
             GCOMP__F(v) d;
@@ -4808,6 +4815,7 @@ GCOMP__HEAVY size_t GCOMP__F(commit_driver)(const gcomp__sink *sink, size_t i, s
             u.levels = view->form.levels;
             gcomp__get_scale(view->scales + (i >> view->shift) * scale_bytes, scale_bytes, &u);
             d = deq(view->codes + i / 16 * code16, &u);
+            if (code16 >= 8) GCOMP__PREFETCH(view->codes + next / 16 * code16);
             if (w == own_at) mine = d;
             sum = GCOMP__F(add)(sum, GCOMP__F(mul)(d, f));
         }
@@ -4835,12 +4843,19 @@ GCOMP__HEAVY size_t GCOMP__F(commit_pair)(const gcomp__sink *sink, size_t i, siz
     end = i + (end - i) / 16 * 16;
     while (i < end) {
         const size_t stop = scale_bytes ? gcomp__min(end, (i | (((size_t)1 << shift) - 1)) + 1) : end;
+        const size_t ahead = stop + GCOMP__AHEAD < end ? GCOMP__AHEAD : 0;
         const uint8_t *c = one->codes + i / 16 * code16, *d = two->codes + i / 16 * code16;
         gcomp__get_scale(one->scales + (i >> one->shift) * scale_bytes, scale_bytes, &u);
         gcomp__get_scale(two->scales + (i >> two->shift) * scale_bytes, scale_bytes, &v);
         for (; i < stop; i += 16, c += code16, d += code16) {
             GCOMP__F(v) p = GCOMP__F(add)(GCOMP__F(load)(grad + i), GCOMP__F(load)(residual + i));
             GCOMP__F(v) x = deq(c, &u), z = deq(d, &v);
+            if (code16 >= 8) { /* not of 1 and 2 bits */
+                GCOMP__PREFETCH(grad + i + ahead);
+                GCOMP__PREFETCH(residual + i + ahead);
+                GCOMP__PREFETCH(c + ahead / 16 * code16);
+                GCOMP__PREFETCH(d + ahead / 16 * code16);
+            }
             GCOMP__F(store)(residual + i, GCOMP__F(sub)(p, second ? z : x));
             x = GCOMP__F(add)(zero, GCOMP__F(mul)(x, f));
             GCOMP__F(store)(y + i, GCOMP__F(saturate)(GCOMP__F(add)(x, GCOMP__F(mul)(z, f))));
@@ -5843,7 +5858,7 @@ static uint32_t gcomp__pack(const gcomp__method *m, const double *param)
 {
     uint64_t word = 0;
     int i, at = 0;
-    for (i = 0; i < 4; i++) {
+    for (i = 0; i < GCOMP_PARAMS; i++) {
         const gcomp__param *p = &m->param[i];
         if (!p->name || !p->bits) continue;
         if (p->kind == GCOMP__REAL || p->kind == GCOMP__AUTO) word |= (uint64_t)gcomp__bits((float)param[i]) << at;
@@ -5857,7 +5872,7 @@ static uint32_t gcomp__pack(const gcomp__method *m, const double *param)
 static gcomp_result gcomp__unpack(const gcomp__method *m, uint32_t word, double *param)
 {
     int i;
-    for (i = 0; i < 4; i++) {
+    for (i = 0; i < GCOMP_PARAMS; i++) {
         const gcomp__param *p = &m->param[i];
         uint32_t field = p->bits < 32 ? word & ((1u << p->bits) - 1) : word;
         const int number = p->kind == GCOMP__REAL || p->kind == GCOMP__AUTO;
@@ -6096,9 +6111,10 @@ static float gcomp__share(gcomp__work *work, float scale)
 
 static gcomp_result gcomp__block_open(gcomp__view *view)
 {
-    double param[4];
+    double param[GCOMP_PARAMS];
     size_t scales, need;
     GCOMP__TRY(gcomp__unpack(view->method, view->a, param));
+    if (gcomp__refusal(view->method, param, 0)) return GCOMP_CORRUPT;
     gcomp__form_of(view->method, param, &view->form);
     scales = gcomp__block_scales(&view->form, view->n);
     need = gcomp__plus(scales, gcomp__block_codes(&view->form, view->n));
@@ -6256,7 +6272,7 @@ static void gcomp__block_decode(const gcomp__call *call, const gcomp__sink *sink
 #define GCOMP__NO_SUMS GCOMP__NEVER_SUMS, NULL, NULL
 /* Parameters of a row: name, default, smallest, largest, bits in the payload's parameter word. */
 #define GCOMP__NONE {NULL, 0, 0, 0, 0, 0, NULL}
-#define GCOMP__NO_PARAMS {GCOMP__NONE, GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}
+#define GCOMP__NO_PARAMS {GCOMP__NONE} /* missing ones are zero */
 #define GCOMP__NUMBER(name, initial, low, high, bits) {name, GCOMP__REAL, initial, low, high, bits, NULL}
 #define GCOMP__COUNT(name, initial, low, high, bits) {name, GCOMP__WHOLE, initial, low, high, bits, NULL}
 #define GCOMP__BLOCKS(name, initial) {name, GCOMP__BLOCK, initial, 16, GCOMP_CHUNK, 5, NULL}
@@ -6444,7 +6460,7 @@ static const gcomp__method gcomp__row_sign = {"sign",
                                               4,
                                               GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
                                               {GCOMP__GATHER, 0, 0},
-                                              {GCOMP__BLOCKS("block", 1024), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE},
+                                              {GCOMP__BLOCKS("block", 1024)},
                                               gcomp__sign_form,
                                               GCOMP__BLOCK_FUNCTIONS,
                                               GCOMP__NO_SUMS};
@@ -6476,7 +6492,7 @@ static void gcomp__signnorm_form(const double *param, gcomp__form *form)
 
 static const gcomp__method gcomp__row_signnorm = {
     "signnorm", 8, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
-    {GCOMP__BLOCKS("block", 1024), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, gcomp__signnorm_form,
+    {GCOMP__BLOCKS("block", 1024)}, gcomp__signnorm_form,
     GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
 #endif
 #else
@@ -6521,7 +6537,7 @@ static void gcomp__onebit_form(const double *param, gcomp__form *form)
 
 static const gcomp__method gcomp__row_onebit = {
     "onebit", 7, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
-    {GCOMP__BLOCKS("block", 1024), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, gcomp__onebit_form,
+    {GCOMP__BLOCKS("block", 1024)}, gcomp__onebit_form,
     GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
 #endif
 #else
@@ -6655,7 +6671,7 @@ static const char *gcomp__twobit_refuse(const double *param, int values)
 
 static const gcomp__method gcomp__row_twobit = {
     "twobit", 10, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
-    {{"threshold", GCOMP__AUTO, 0.5, 1e-22, 1e22, 32, NULL}, GCOMP__NUMBER("rate", 0, 0, 1, 0), GCOMP__NONE, GCOMP__NONE},
+    {{"threshold", GCOMP__AUTO, 0.5, 1e-22, 1e22, 32, NULL}, GCOMP__NUMBER("rate", 0, 0, 1, 0)},
     gcomp__twobit_form, gcomp__block_bound, gcomp__block_scratch, gcomp__twobit_encode, gcomp__block_open, gcomp__block_check,
     gcomp__block_decode, GCOMP__NEVER_SUMS, gcomp__twobit_refuse, NULL};
 #endif
@@ -6689,7 +6705,7 @@ static void gcomp__threshold1_form(const double *param, gcomp__form *form)
 
 static const gcomp__method gcomp__row_threshold1 = {
     "threshold1", 11, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
-    {GCOMP__NUMBER("threshold", 0, 0, 1e22, 32), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, gcomp__threshold1_form,
+    {GCOMP__NUMBER("threshold", 0, 0, 1e22, 32)}, gcomp__threshold1_form,
     GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
 #endif
 #else
@@ -6868,7 +6884,8 @@ static void gcomp__levels_form(gcomp__form *form, unsigned size, int stochastic,
 
 /* >>method int: q = round(p / d), d = max |p| / (2^(bits-1) - 1) of a block, nearest or stochastic (then unbiased).
    range=affine: the codes run from the smallest to the largest p of the block: c + d * q, -2^(bits-1) <= q < 2^(bits-1).
-   |p - C(p)| <= d / 2, stochastic < d. Dettmers, ICLR 2016; blocks and formats as in DeepSpeed, CGX, bitsandbytes. */
+   |p - C(p)| <= d / 2, stochastic < d. code: entropy-coded as in qsgd, if symmetric. Dettmers, ICLR 2016; blocks and formats as
+   in DeepSpeed, CGX, bitsandbytes. */
 #ifndef GCOMP_WITHOUT_INT
 #define GCOMP__LIST_int(X) X(int)
 #define GCOMP__AFFINE(bits, put, get) \
@@ -6944,6 +6961,7 @@ static void gcomp__int_form(const double *param, gcomp__form *form)
     gcomp__levels_form(form, size, stochastic, (double)((1 << ((2 << size) - 1)) - 1), (size_t)param[1]);
     form->fit = gcomp__int_fit;
     form->steps = 1;
+    form->code = (unsigned)param[4];
     if (param[3] != 0) {
         form->kernel = 8 + size + (stochastic ? 3 : 0);
         form->scale_bytes = 8;
@@ -6953,11 +6971,18 @@ static void gcomp__int_form(const double *param, gcomp__form *form)
     }
 }
 
+static const char *gcomp__int_refuse(const double *param, int values)
+{
+    (void)values;
+    return param[3] != 0 && param[4] != 0 ? "int:code codes levels around zero: it goes with range=symmetric" : NULL;
+}
+
 static const gcomp__method gcomp__row_int = {
     "int", 16, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
     {GCOMP__ONE_OF("bits", 0, 2, 2, "8|4|2|"), GCOMP__BLOCKS("block", 128),
-     GCOMP__ONE_OF("rounding", 0, 1, 0, "nearest|stochastic|"), GCOMP__ONE_OF("range", 0, 1, 1, "symmetric|affine|")},
-    gcomp__int_form, GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
+     GCOMP__ONE_OF("rounding", 0, 1, 0, "nearest|stochastic|"), GCOMP__ONE_OF("range", 0, 1, 1, "symmetric|affine|"),
+     GCOMP__CODE},
+    gcomp__int_form, GCOMP__BLOCK_FUNCTIONS, GCOMP__NEVER_SUMS, gcomp__int_refuse, NULL};
 #endif
 #else
 #define GCOMP__LIST_int(X)
@@ -7269,7 +7294,7 @@ static void gcomp__fp8_form(const double *param, gcomp__form *form)
 
 static const gcomp__method gcomp__row_fp8 = {
     "fp8", 17, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
-    {GCOMP__ONE_OF("format", 0, 1, 1, "e4m3|e5m2|"), GCOMP__BLOCKS("block", 1024), GCOMP__NONE, GCOMP__NONE}, gcomp__fp8_form,
+    {GCOMP__ONE_OF("format", 0, 1, 1, "e4m3|e5m2|"), GCOMP__BLOCKS("block", 1024)}, gcomp__fp8_form,
     GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
 #endif
 #else
@@ -7391,7 +7416,7 @@ static void gcomp__mx_form(const double *param, gcomp__form *form)
 
 static const gcomp__method gcomp__row_mx = {
     "mx", 18, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
-    {GCOMP__ONE_OF("format", 0, 5, 3, "e2m1|e4m3|e5m2|int8|e2m3|e3m2|"), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, gcomp__mx_form,
+    {GCOMP__ONE_OF("format", 0, 5, 3, "e2m1|e4m3|e5m2|int8|e2m3|e3m2|")}, gcomp__mx_form,
     GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
 #endif
 #else
@@ -7772,7 +7797,7 @@ static gcomp_result gcomp__eden_encode(const gcomp__call *call, const gcomp_code
 
 static gcomp_result gcomp__eden_open(gcomp__view *view)
 {
-    double param[4];
+    double param[GCOMP_PARAMS];
     size_t need;
     GCOMP__TRY(gcomp__unpack(view->method, view->a, param));
     gcomp__eden_form(param, &view->form);
@@ -7818,7 +7843,7 @@ static void gcomp__eden_decode(const gcomp__call *call, const gcomp__sink *sink)
 static const gcomp__method gcomp__row_eden = {
     "eden", 20, GCOMP__CONSERVES_ELEMENT | GCOMP__WORKSPACE, {GCOMP__GATHER, 0, 0},
     {GCOMP__ONE_OF("bits", 0, 3, 2, "1|2|3|4|"),
-     GCOMP__ONE_OF("block", 6, 10, 4, "64|128|256|512|1024|2048|4096|8192|16384|32768|65536|"), GCOMP__NONE, GCOMP__NONE},
+     GCOMP__ONE_OF("block", 6, 10, 4, "64|128|256|512|1024|2048|4096|8192|16384|32768|65536|")},
     NULL, gcomp__eden_bound, gcomp__eden_scratch, gcomp__eden_encode, gcomp__eden_open, gcomp__eden_check, gcomp__eden_decode,
     GCOMP__NO_SUMS};
 #endif
@@ -8089,7 +8114,7 @@ static gcomp_result gcomp__sparse_parts(const gcomp__view *view, gcomp__indices 
 {
     uint64_t k;
     size_t value_bytes;
-    double param[4];
+    double param[GCOMP_PARAMS];
     if (view->bytes < 9) return GCOMP_TRUNCATED;
     k = gcomp__get64(view->body);
     if (k > view->n || (uint64_t)view->n > 0xffffffffu) return GCOMP_CORRUPT;
@@ -8252,7 +8277,7 @@ static gcomp_result gcomp__topk_select(const gcomp__call *call, const gcomp_code
 static const gcomp__selector gcomp__topk = {gcomp__topk_most, gcomp__topk_select};
 static const gcomp__method gcomp__row_topk = {
     "topk", 5, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS, {GCOMP__GATHER, 0, 0},
-    {GCOMP__NUMBER("density", 0.01, 1e-9, 1, 0), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, GCOMP__SPARSE_FUNCTIONS, &gcomp__topk};
+    {GCOMP__NUMBER("density", 0.01, 1e-9, 1, 0)}, GCOMP__SPARSE_FUNCTIONS, &gcomp__topk};
 #endif
 #else
 #define GCOMP__LIST_topk(X)
@@ -8284,7 +8309,7 @@ static gcomp_result gcomp__sampledtopk_select(const gcomp__call *call, const gco
 static const gcomp__selector gcomp__sampledtopk = {gcomp__sampledtopk_most, gcomp__sampledtopk_select};
 static const gcomp__method gcomp__row_sampledtopk = {
     "sampledtopk", 21, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS, {GCOMP__GATHER, 0, 0},
-    {GCOMP__NUMBER("density", 0.01, 1e-9, 1, 0), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, GCOMP__SPARSE_FUNCTIONS,
+    {GCOMP__NUMBER("density", 0.01, 1e-9, 1, 0)}, GCOMP__SPARSE_FUNCTIONS,
     &gcomp__sampledtopk};
 #endif
 #else
@@ -8310,8 +8335,8 @@ static gcomp_result gcomp__strom_select(const gcomp__call *call, const gcomp_cod
 static const gcomp__selector gcomp__strom = {gcomp__all_most, gcomp__strom_select};
 static const gcomp__method gcomp__row_strom = {
     "strom", 22, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS, {GCOMP__GATHER, 0, 0},
-    {GCOMP__NUMBER("threshold", 0.01, 1e-20, 1e20, 0), GCOMP__ONE_OF("send", 0, 1, 0, "quantum|value|"), GCOMP__NONE,
-     GCOMP__NONE}, GCOMP__SPARSE_FUNCTIONS, &gcomp__strom};
+    {GCOMP__NUMBER("threshold", 0.01, 1e-20, 1e20, 0), GCOMP__ONE_OF("send", 0, 1, 0, "quantum|value|")},
+    GCOMP__SPARSE_FUNCTIONS, &gcomp__strom};
 #endif
 #else
 #define GCOMP__LIST_strom(X)
@@ -8396,7 +8421,7 @@ static gcomp_result gcomp__dryden_select(const gcomp__call *call, const gcomp_co
 static const gcomp__selector gcomp__dryden = {gcomp__dryden_most, gcomp__dryden_select};
 static const gcomp__method gcomp__row_dryden = {
     "dryden", 23, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS, {GCOMP__GATHER, 0, 0},
-    {GCOMP__NUMBER("density", 0.01, 1e-9, 1, 0), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, GCOMP__SPARSE_FUNCTIONS,
+    {GCOMP__NUMBER("density", 0.01, 1e-9, 1, 0)}, GCOMP__SPARSE_FUNCTIONS,
     &gcomp__dryden};
 #endif
 #else
@@ -8580,7 +8605,7 @@ static void gcomp__random_adapt(const gcomp_codec *codec, uint8_t *rounds, unsig
 #define GCOMP__RANDOM(name, wire) \
     static const gcomp__method gcomp__row_##name = { \
         #name, wire, GCOMP__FEEDBACK | GCOMP__UNBIASED | GCOMP__CONSERVES_MEAN, {GCOMP__SUM, 0, 0}, \
-        {GCOMP__NUMBER("density", 0.01, 1e-9, 1, 0), GCOMP__COUNT("unbiased", 0, 0, 1, 0), GCOMP__NONE, GCOMP__NONE}, \
+        {GCOMP__NUMBER("density", 0.01, 1e-9, 1, 0), GCOMP__COUNT("unbiased", 0, 0, 1, 0)}, \
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, gcomp__random_count, NULL, gcomp__random_local, gcomp__random_gains, \
         gcomp__##name##_make, gcomp__random_commit, gcomp__random_adapt, NULL, NULL, NULL};
 GCOMP__RANDOM(randomk, 25)
@@ -8959,7 +8984,7 @@ static void gcomp__powersgd_commit(gcomp__work *work)
 
 static const gcomp__method gcomp__row_powersgd = {
     "powersgd", 6, GCOMP__FEEDBACK | GCOMP__CONSERVES_MEAN, {GCOMP__SUM, GCOMP__SUM, 0},
-    {GCOMP__COUNT("rank", 4, 1, 64, 0), GCOMP__NONE, GCOMP__NONE, GCOMP__NONE}, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    {GCOMP__COUNT("rank", 4, 1, 64, 0)}, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
     gcomp__powersgd_sum_count, gcomp__powersgd_state_floats, gcomp__powersgd_state_floats, gcomp__powersgd_gains,
     gcomp__powersgd_make, gcomp__powersgd_commit, NULL, NULL, NULL, NULL};
 #endif
@@ -9202,8 +9227,8 @@ static void gcomp__intsum_commit(gcomp__work *work)
 
 static const gcomp__method gcomp__row_intsum = {
     "intsum", 19, GCOMP__FEEDBACK | GCOMP__UNBIASED | GCOMP__CONSERVES_MEAN, {GCOMP__MAX, GCOMP__SUM8, 0},
-    {GCOMP__ONE_OF("bits", 0, 2, 0, "8|16|32|"), GCOMP__ONE_OF("rounding", 0, 1, 0, "stochastic|nearest|"), GCOMP__NONE,
-     GCOMP__NONE}, NULL, NULL, gcomp__block_scratch, NULL, NULL, NULL, NULL,
+    {GCOMP__ONE_OF("bits", 0, 2, 0, "8|16|32|"), GCOMP__ONE_OF("rounding", 0, 1, 0, "stochastic|nearest|")},
+    NULL, NULL, gcomp__block_scratch, NULL, NULL, NULL, NULL,
     gcomp__shared_count, NULL, gcomp__intsum_local, NULL, gcomp__intsum_make, gcomp__intsum_commit,
     gcomp__intsum_adapt, gcomp__intsum_misfit, NULL, NULL};
 #endif
@@ -9430,8 +9455,8 @@ static gcomp_result gcomp__parse_params(const gcomp__method *m, const char **tex
         size_t length = gcomp__word(s), i, value_length = 0;
         const char *value, *end;
         double v = 0;
-        for (i = 0; i < 4 && m->param[i].name && !gcomp__same(m->param[i].name, s, length); i++) {}
-        if (i == 4 || !m->param[i].name) {
+        for (i = 0; i < GCOMP_PARAMS && m->param[i].name && !gcomp__same(m->param[i].name, s, length); i++) {}
+        if (i == GCOMP_PARAMS || !m->param[i].name) {
             gcomp__say(why, m->name);
             return gcomp__bad_text(why, " has no parameter ", s, length ? length : strlen(s), "");
         }
@@ -9489,7 +9514,7 @@ GCOMP__NOINLINE gcomp_result gcomp__parse_method(const gcomp__method **method, c
         }
         return GCOMP_BAD_CODEC;
     }
-    for (i = 0; i < 4; i++) param[i] = (*method)->param[i].name ? (*method)->param[i].initial : 0;
+    for (i = 0; i < GCOMP_PARAMS; i++) param[i] = (*method)->param[i].name ? (*method)->param[i].initial : 0;
     s += length;
     if (*s == ':') {
         s++;
@@ -9545,7 +9570,7 @@ GCOMP__NOINLINE void gcomp__say_method(gcomp__text *t, const gcomp__method *m, c
     size_t i;
     char before = ':';
     gcomp__say(t, m->name);
-    for (i = 0; i < 4 && m->param[i].name; i++) {
+    for (i = 0; i < GCOMP_PARAMS && m->param[i].name; i++) {
         if (param[i] == m->param[i].initial) continue;
         gcomp__say_char(t, before);
         before = ',';
@@ -9573,7 +9598,7 @@ static const gcomp__method *gcomp__valid(const gcomp_codec *codec)
     } else if (codec->value) {
         return NULL;
     }
-    for (i = 0; i < 4; i++) {
+    for (i = 0; i < GCOMP_PARAMS; i++) {
         if (m->param[i].name && !gcomp__in_range(&m->param[i], codec->param[i])) return NULL;
         if (v && v->param[i].name && !gcomp__in_range(&v->param[i], codec->value_param[i])) return NULL;
     }
@@ -9817,7 +9842,7 @@ GCOMP_API gcomp_result gcomp_peek(const void *payload, size_t length, gcomp_info
     memset(info, 0, sizeof *info);
     info->codec.method = view.method->wire;
     info->codec.value = view.value ? view.value->wire : 0;
-    for (i = 0; i < 4; i++) {
+    for (i = 0; i < GCOMP_PARAMS; i++) {
         info->codec.param[i] = view.method->param[i].initial;
         if (view.value) info->codec.value_param[i] = view.value->param[i].initial;
     }

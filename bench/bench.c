@@ -22,7 +22,8 @@ static const char *const codecs[] = {
     "none", "fp16", "bf16", "fp8", "mx", "mx:format=e4m3", "mx:format=e2m3", "sign", "sign:block=tensor", "signnorm", "onebit",
     "vote", "twobit", "twobit:threshold=auto", "twobit:threshold=auto,rate=0.05", "threshold1", "terngrad", "qsgd",
     "qsgd:levels=1", "qsgd:levels=127", "qsgd:code=auto", "qsgd:levels=4,code=auto", "qsgd:levels=1,code=auto", "naturaldither",
-    "natural", "int", "int:bits=4", "int:bits=2", "int:rounding=stochastic", "int:range=affine", "eden", "eden:bits=2",
+    "natural", "int", "int:bits=4", "int:bits=2", "int:bits=4,code=auto", "int:rounding=stochastic", "int:range=affine",
+    "eden", "eden:bits=2",
     "eden:bits=4", "topk", "topk:density=0.001", "topk:density=0.01+sign", "sampledtopk", "strom:threshold=0.0026+sign",
     "dryden", "powersgd:rank=1", "powersgd:rank=2", "powersgd", "randomk", "randomblock",
     "intsum", "intsum:bits=16", NULL};

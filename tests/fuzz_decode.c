@@ -27,7 +27,7 @@ static const char *const codecs[] = {"none", "fp16", "bf16", "sign", "sign:block
                                      "qsgd:code=auto", "qsgd:levels=1,code=auto", "qsgd:levels=4,norm=l2,code=elias",
                                      "qsgd:levels=4,norm=l2,bucket=tensor,code=rice", "qsgd:levels=127,code=rice",
                                      "qsgd:levels=1000,bucket=16,code=auto", "naturaldither:levels=30,code=auto",
-                                     "terngrad:code=auto"};
+                                     "terngrad:code=auto", "int:code=auto", "int:bits=4,block=tensor,code=rice"};
 enum { CODECS = sizeof codecs / sizeof *codecs, LARGEST = 3000 };
 
 static void fail(const char *what)

@@ -43,6 +43,8 @@
     {"int:range=affine", 0x5de7e3d64d2302a2u},
     {"int:bits=4,block=32,rounding=stochastic,range=affine", 0xca663b77c6b923e5u},
     {"int:bits=2,range=affine", 0x547245a7c7a4063du},
+    {"int:code=auto", 0x7a814a11a1a968e6u},
+    {"int:bits=4,rounding=stochastic,code=auto", 0x9f55acc567ae2b36u},
     {"eden", 0xd6f0027d0841c29fu},
     {"eden:bits=2,block=64", 0x8fdb59953838b8cfu},
     {"eden:bits=3,block=65536", 0x68f0a0104a577a1au},

@@ -30,7 +30,7 @@ static const char *const variants[] = {"sign:block=tensor", "sign:block=16", "to
                                        "twobit:threshold=auto,rate=0.1",
                                        "qsgd:code=auto", "qsgd:levels=1,norm=l2,code=auto",
                                        "qsgd:levels=4,code=elias", "qsgd:levels=1000,bucket=tensor,code=rice",
-                                       "naturaldither:levels=9,code=auto", "terngrad:code=auto"};
+                                       "naturaldither:levels=9,code=auto", "terngrad:code=auto", "int:bits=4,code=auto"};
 
 typedef struct named {
     char text[80];

@@ -25,7 +25,8 @@ static const char *const codecs[] = {
     "qsgd:levels=1", "qsgd:levels=1,norm=l2,bucket=tensor", "qsgd:levels=2,bucket=16", "qsgd:levels=4", "qsgd:levels=4,norm=l2",
     "qsgd", "qsgd:levels=5,bucket=65536", "qsgd:levels=16,norm=l2", "qsgd:levels=100,bucket=64", "qsgd:levels=127",
     "qsgd:levels=1000,bucket=2048", "qsgd:levels=32767,norm=l2", "naturaldither", "naturaldither:levels=3,norm=l2",
-    "naturaldither:levels=30", "terngrad", "terngrad:block=128,clip=0"};
+    "naturaldither:levels=30", "terngrad", "terngrad:block=128,clip=0", "int", "int:bits=4,block=tensor",
+    "int:bits=2,rounding=stochastic,block=16"};
 enum { CODECS = sizeof codecs / sizeof *codecs };
 static const char *const codes[] = {"packed", "elias", "rice", "auto"};
 
@@ -80,7 +81,7 @@ static const gcomp_parallel alone = {NULL, NULL};
 
 static size_t scales_of(const gcomp_codec *codec, size_t n) /* bytes; all these methods have a float a block */
 {
-    size_t block = (size_t)(codec->method == 12 ? codec->param[1] : codec->param[2]);
+    size_t block = (size_t)codec->param[codec->method == 12 || codec->method == 16 ? 1 : 2];
     return n == 0 ? 0 : block ? 4 * ((n + block - 1) / block) : 4;
 }
 
@@ -88,7 +89,13 @@ static unsigned bits_of(const gcomp_codec *codec)
 {
     double s = codec->method == 12 ? 1 : codec->param[0];
     if (codec->method == 14) return s > 7 ? 8 : 4;
+    if (codec->method == 16) return 8u >> (unsigned)s;
     return s > 127 ? 16 : s > 7 ? 8 : s > 1 ? 4 : 2;
+}
+
+static long levels_of(const gcomp_codec *codec)
+{
+    return codec->method == 12 ? 1 : codec->method == 16 ? (1l << (bits_of(codec) - 1)) - 1 : (long)codec->param[0];
 }
 
 /* ---------------- decoding */
@@ -105,7 +112,8 @@ static void same_decodings(const gcomp_codec *c, const gcomp_codec *p, size_t n,
     in.grad = g;
     in.rows = n;
     CHECK(gcomp_check(coded, length, n) == GCOMP_OK);
-    CHECK(gcomp_peek(coded, length, &info) == GCOMP_OK && info.codec.param[3] == c->param[3] && info.length == length);
+    CHECK(gcomp_peek(coded, length, &info) == GCOMP_OK && info.length == length);
+    CHECK(info.codec.param[c->method == 16 ? 4 : 3] == c->param[c->method == 16 ? 4 : 3]);
     CHECK(gcomp_decode(plain, plain_length, y, n, &exec) == GCOMP_OK && gcomp_decode(coded, length, z, n, &exec) == GCOMP_OK);
     CHECK(!memcmp(y, z, 4 * n));
     CHECK(gcomp_decode_add(plain, plain_length, 0.3f, y, n, &exec) == GCOMP_OK);
@@ -264,9 +272,9 @@ static void test_a_plain_reader_finds_the_packed_levels(void)
                 size_t count = n - i < segment ? n - i : segment;
                 other[0] = 0;
                 memcpy(other + 1, plain + skip + i * bits / 8, (count * bits + 7) / 8);
-                read_segment(other, count, bits, (long)codec.param[0], expected);
+                read_segment(other, count, bits, levels_of(&codec), expected);
                 heads[p[0]]++;
-                p += read_segment(p, count, bits, codec.method == 12 ? 1 : (long)codec.param[0], q);
+                p += read_segment(p, count, bits, levels_of(&codec), q);
                 CHECK(!memcmp(q, expected, count * sizeof *q));
                 if (i + count == 65536) CHECK((size_t)(p - coded) == skip + 8 * ((n - 1) / 65536) + coded[skip] +
                                                                         ((size_t)coded[skip + 1] << 8) +
@@ -286,6 +294,7 @@ static void test_sizes_are_those_of_the_codes(void)
         {"qsgd:levels=1,norm=l2", "elias", 0.35, 0.42}, {"qsgd:levels=1,norm=l2", "auto", 0.25, 0.28},
         {"qsgd:levels=4,norm=l2", "elias", 0.95, 1.10}, {"qsgd:levels=4,norm=l2", "auto", 0.80, 0.95},
         {"qsgd:levels=16,norm=l2", "auto", 1.80, 2.20}, {"qsgd:levels=1", "auto", 1.05, 1.15},
+        {"int:block=512", "auto", 7.30, 7.60}, {"int:bits=4,block=512", "auto", 3.20, 3.50},
         {"qsgd:levels=4", "auto", 2.40, 2.80}, {"qsgd", "auto", 3.20, 3.50}, {"qsgd:levels=127", "auto", 7.35, 7.60}};
     fill(0, 131072);
     for (size_t i = 0; i < sizeof bars / sizeof *bars; i++) {
@@ -528,6 +537,15 @@ static void test_texts_and_values_of_sparse_methods(void)
     CHECK(gcomp_bound(&codec, 100) == 0);
     CHECK(gcomp_codec_parse(&codec, "topk+qsgd:code=auto", why, sizeof why) == GCOMP_BAD_CODEC);
     CHECK(!strcmp(why, "a sparse method's values are packed: they take no other code"));
+    CHECK(gcomp_codec_parse(&codec, "int:range=affine,code=rice", why, sizeof why) == GCOMP_BAD_CODEC);
+    CHECK(!strcmp(why, "int:code codes levels around zero: it goes with range=symmetric"));
+    CHECK(gcomp_codec_parse(&codec, "int:range=affine", NULL, 0) == GCOMP_OK);
+    {
+        size_t length = (fill(0, 100), encode(&codec, 100, isa_now, alone, coded));
+        CHECK(gcomp_check(coded, length, 100) == GCOMP_OK);
+        coded[25] |= 1; /* C: bits 8 and 9 of the word */
+        CHECK(gcomp_check(coded, length, 100) == GCOMP_CORRUPT);
+    }
     CHECK(gcomp_codec_parse(&codec, "topk:density=0.1+qsgd", NULL, 0) == GCOMP_OK);
     {
         static uint8_t scratch[GCOMP_SCRATCH(100)];
