@@ -1,4 +1,4 @@
-# gcomp: make demo | methods | test | bench | accuracy | help. CC, CXX, CFLAGS are respected.
+# gcomp: make demo | methods | test | bench | accuracy | dgc | help. CC, CXX, CFLAGS are respected.
 
 CC ?= gcc
 CXX ?= g++
@@ -49,6 +49,9 @@ demo-mpi: build/train_mpi ## the same under mpirun, one worker a rank
 accuracy: build/train ## the bars of accuracy over three seeds; minutes
 	OPENBLAS_NUM_THREADS=1 ./build/train --accuracy
 
+dgc: build/train ## 20 epochs with 0.1 % of the gradient: Deep Gradient Compression, all, and plain top-k; minutes
+	OPENBLAS_NUM_THREADS=1 ./build/train --dgc
+
 bench: build/bench ## speeds beside memory bandwidth; build/bench.csv
 	./build/bench --csv build/bench.csv
 
@@ -60,4 +63,4 @@ test: ## everything that is tested; ends in a line of counts
 clean: ## remove build/
 	rm -rf build
 
-.PHONY: all help demo methods demo-mpi accuracy bench examples test clean need-demo
+.PHONY: all help demo methods demo-mpi accuracy dgc bench examples test clean need-demo

@@ -112,10 +112,18 @@
      The mean of vote payloads is +1 or -1, what most workers say: a learning rate for it is Adam-sized. Tensors that travel
      uncompressed beside it have real means: give them a learning rate of their own, or set compress_vectors and min_elements.
 
+   MOMENTUM
+     dgc keeps the optimizer's momentum itself, with that of what was not sent: step its tensors with plain SGD, momentum 0, or it
+     counts twice. Tensors that travel uncompressed beside it keep the optimizer's. In its first epochs (warmup=4) it sends more,
+     down from a quarter: say the epoch in gcomp_step, or set warmup=0. It clips before it accumulates (clip=), tensor by tensor.
+     Weight decay belongs behind the exchange. What is sent waits a thousand steps at 0.1 %: with a learning rate that falls, pass
+     it as gcomp_step.scale and step with rate 1. masking=0 keeps the momentum of elements that are sent often: make dgc trains
+     closer with it.
+
    MEMORY
-     A residual is 4 bytes an element, PowerSGD's factors rank * (rows + cols) floats. Steps need, for what is gathered,
-     (world + 1) * gcomp_bound; for what is summed, a copy of it. All is reserved by gcomp_prepare or in the first exchange;
-     no later call allocates. The codec layer allocates nothing, ever.
+     A residual is 4 bytes an element, dgc's momentum as much again, PowerSGD's factors rank * (rows + cols) floats. Steps need,
+     for what is gathered, (world + 1) * gcomp_bound; for what is summed, a copy of it. All is reserved by gcomp_prepare or in the
+     first exchange; no later call allocates. The codec layer allocates nothing, ever.
 
    ALIGNMENT
      Pointers to float (y, residual, gradients of type float) are aligned as C wants them, to 4 bytes. What is passed as void * or
@@ -152,7 +160,7 @@
       4     1   version, 1
       5     1   method (the numbers in the list below)
       6     1   flags: bit 0 refusal (the input was not finite; no body), bit 1 checksum present; others zero
-      7     1   value method of a sparse method (5 and 21 to 24), else 0
+      7     1   value method of a sparse method (5, 21 to 24, 27 to 29, 31), else 0
       8     8   n, number of elements
      16     8   bytes of body that follow the header
      24     4   parameter word (below), of the value method for a sparse one; B: the block size's logarithm, 0: the tensor
@@ -186,10 +194,15 @@
                    falling powers of two until n or up to 15 beyond
      topk      5   u64 k; u8 coder, then the increasing indices: coder 255 a bitmap of n bits; coder r in 0..32 each gap
                    to the previous index (first: from -1; minus 1) as Golomb-Rice code: gap >> r ones, a zero, r low bits;
-                   padded to a byte; then the k values as a body of the value method with n = k
-     sampledtopk 21, strom 22, dryden 23, nonzero 24   as topk
+                   padded to a byte; coder 254 each 128 gaps, or the rest, as a byte w, the bits of the largest, and the gaps
+                   in w bits each, padded to a byte; coder 253 a u32 each. Encoders take the shortest; of equals 255, then
+                   the least r, 254, 253. Then the k values as a body of the value method with n = k
+     sampledtopk 21, strom 22, dryden 23, nonzero 24, wangni 27, adacomp 28, dgc 31   as topk
+     blocktopk 29  as topk, but the indices are of blocks, counted from 0: behind the coder u8 b, 4..16; a block has 2^b elements,
+                   the last one the rest; k counts elements
      powersgd  6   has no payload: it exchanges sums of P and of Q
      randomk 25, randomblock 26   have no payload: they exchange a sum of the elements that the step's key selects
+     sketch   32  has no payload: it exchanges a sum of count sketches, then one of the elements that this finds
      intsum   19   has no payload: it exchanges the largest |p|, a float, then sums of integers of 8, 16 or 32 bits
    Coded levels: where C is not 0 (packed: the codes as above), the codes stand in segments, each of 2048 bytes of packed codes
    or the rest. Before them a u64 for each 65536 elements but the last: where their segments end, counted from the first one.
@@ -233,9 +246,17 @@
      randomk   as topk
      dryden    Dryden, Moon, Jacobs, Van Essen: Communication Quantization for Data-Parallel Training of Deep Neural Networks,
                MLHPC 2016
+     wangni    Wangni, Wang, Liu, Zhang: Gradient Sparsification for Communication-Efficient Distributed Optimization,
+               NeurIPS 2018
+     adacomp   Chen, Choi, Brand, Agrawal, Zhang, Gopalakrishnan: AdaComp: Adaptive Residual Gradient Compression for
+               Data-Parallel Distributed Training, AAAI 2018
+     dgc       Lin, Han, Mao, Wang, Dally: Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed
+               Training, ICLR 2018
      powersgd  Vogels, Karimireddy, Jaggi: PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization,
                NeurIPS 2019
      intsum    Mishchenko, Wang, Kovalev, Richtarik: IntSGD: Adaptive Floatless Compression of Stochastic Gradients, ICLR 2022
+     sketch    Ivkin, Rothchild, Ullah, Braverman, Stoica, Arora: Communication-efficient Distributed SGD with Sketching,
+               NeurIPS 2019
      feedback  Seide, Fu, Droppo, Li, Yu: 1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed
                Training of Speech DNNs, Interspeech 2014
      random    Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011
@@ -299,7 +320,7 @@ GCOMP_API int gcomp_version(void);
     X(GCOMP_DST_TOO_SMALL, -3, "the output buffer is too small") \
     X(GCOMP_SCRATCH_TOO_SMALL, -4, "the scratch buffer is smaller than gcomp_scratch says") \
     X(GCOMP_NOT_FINITE, -5, "the gradient holds NaN or Inf, on this worker or another") \
-    X(GCOMP_NEEDS_ROUNDS, -6, "the method exchanges sums and has no payload: use a step or an exchange") \
+    X(GCOMP_NEEDS_ROUNDS, -6, "the method exchanges sums or keeps momentum: use a step or an exchange") \
     X(GCOMP_BAD_CODEC, -7, "the codec text names no known method, parameter or value") \
     X(GCOMP_ISA_UNAVAILABLE, -8, "the instruction set is unknown or not available here") \
     X(GCOMP_WRONG_STATE, -9, "the call does not fit the state of the object") \
@@ -444,7 +465,7 @@ GCOMP_API size_t gcomp_codec_format(const gcomp_codec *codec, char *text, size_t
 GCOMP_API const char *gcomp_method_name(size_t i);
 
 /* Upper bound of the bytes of a payload of n elements; gcomp_encode never fails for space with that much. 0: the codec is
-   invalid, has no payload (powersgd), or the size overflows. */
+   invalid, has no payload outside of steps (powersgd, dgc), or the size overflows. */
 GCOMP_API size_t gcomp_bound(const gcomp_codec *codec, size_t n);
 
 /* Scratch bytes that gcomp_encode needs; 0 if none or invalid. Decoding needs none; eden decodes faster with as much. Block
@@ -593,14 +614,14 @@ GCOMP_API const char *gcomp_error(const gcomp *gc);
 
 /* Encodes grad with the tensor's codec, residual and keys of `step` into a sealed payload. Changes no state.
      payload[capacity]  out  gcomp_bound(gcomp_tensor_codec(...), n) bytes always suffice
-   Returns as gcomp_encode; GCOMP_NEEDS_ROUNDS for methods that exchange sums. */
+   Returns as gcomp_encode; GCOMP_NEEDS_ROUNDS for methods that exchange sums or keep momentum. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, const float *grad, void *payload,
                                                       size_t capacity, size_t *length);
 
 /* Takes payloads in: residual <- grad + residual - decode(own); grad <- mean of the decoded payloads.
      own       NULL: nothing was sent, residual <- grad + residual
      count     0: grad is untouched; else the payloads at hand, maybe of a part of the workers, own among them or not
-   All are checked first; on error nothing is changed. */
+   All are checked first; on error nothing is changed. GCOMP_NEEDS_ROUNDS for methods that keep momentum. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad, const void *own, size_t own_length,
                                                     const void *const *payloads, const size_t *lengths, size_t count);
 
@@ -611,6 +632,7 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_give_back(gcomp *gc, size_t tensor,
 
 typedef struct gcomp_step {
     float scale;  /* gradients are read as scale * gradient (loss scaling, unequal batches); finite; 0: 1 */
+    uint32_t epoch; /* of the training, from 0, the same on all workers: dgc sends more in the first ones */
 } gcomp_step;
 
 typedef enum gcomp_request_kind {
@@ -1265,7 +1287,7 @@ static void gcomp__array_release(gcomp__memory *memory, void *array, size_t elem
    ------------------------------------------------------------------------------------------------ */
 
 enum { GCOMP__PURPOSE_START = 1, GCOMP__PURPOSE_ROUND = 2, GCOMP__PURPOSE_FLIP = 3, GCOMP__PURPOSE_ROTATE = 4,
-       GCOMP__PURPOSE_SELECT = 5 };
+       GCOMP__PURPOSE_SELECT = 5, GCOMP__PURPOSE_SKETCH = 6 };
 
 static void gcomp__philox(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2])
 {
@@ -1359,7 +1381,9 @@ enum {
     GCOMP__SELECTS = 32,          /* a sparse method: takes a value method */
     GCOMP__UNBIASED = 64,         /* the mean over keys of what is decoded is p */
     GCOMP__MAJORITY = 128,        /* the mean of its payloads is the sign of their sum: decode gets all of them at once */
-    GCOMP__WORKSPACE = 256        /* encodes only with scratch memory */
+    GCOMP__WORKSPACE = 256,       /* encodes only with scratch memory */
+    GCOMP__REMEMBERS = 512,       /* makes payloads from a tensor's state, so only in steps */
+    GCOMP__GROUPS = 1024          /* a sparse method whose indices are of groups of elements */
 };
 
 /* Kinds of parameters. BLOCK: a power of two, or "tensor" (0). CHOICE: the number of a name in `choices`. AUTO: a number, or
@@ -1447,6 +1471,7 @@ typedef struct gcomp__call {
     size_t scratch_bytes;
     gcomp_parallel parallel;
     const float *shared; /* NULL, or the scale of the tensor, found with the other workers */
+    struct gcomp__work *work; /* NULL, or the tensor in a step */
 } gcomp__call;
 
 typedef struct gcomp__block_kernels gcomp__block_kernels;
@@ -1485,10 +1510,11 @@ typedef struct gcomp__sink {
     gcomp_dtype dtype;
     float scale;
     float *residual;
+    const struct gcomp__momentum *momentum; /* COMMIT: NULL, or what takes the place of residual + scale * grad */
     int together; /* COMMIT with all of it, of block payloads with one kernel, into and from floats as they are */
 } gcomp__sink;
 
-/* A tensor in a step, for methods that exchange sums or the largest of the workers. */
+/* A tensor in a step, for methods that exchange sums or the largest of the workers, or keep more than a residual. */
 typedef struct gcomp__work {
     gcomp__call call;
     const gcomp_codec *codec;
@@ -1496,6 +1522,7 @@ typedef struct gcomp__work {
     size_t rows, cols, stack, n;
     float part;      /* 1 / world: contributions are scaled by it before the sum */
     size_t world;
+    uint32_t epoch;
     float *state;    /* lives from step to step; written by commit only */
     float *local;    /* the row's scratch of this step */
     float *sums[3];  /* one a round: this worker's contribution, then the sum; integers in rounds of integers */
@@ -1609,6 +1636,13 @@ struct gcomp__block_kernels {
 };
 
 /* Kernels that belong to no method. */
+/* What the gaps between increasing indices take, see >>bits. */
+enum { GCOMP__GAPS = 128 }; /* in a block */
+typedef struct gcomp__gap_sizes {
+    uint64_t quotients[4]; /* sums of gap >> base .. gap >> (base + 3) */
+    size_t packed;         /* bytes of the blocks */
+} gcomp__gap_sizes;
+
 typedef struct gcomp__common_kernels {
     uint32_t (*crc)(uint32_t crc, const uint8_t *bytes, size_t count);
     void (*measure)(const gcomp_input *in, size_t begin, size_t end, int measure, gcomp__measured *m);
@@ -1622,6 +1656,7 @@ typedef struct gcomp__common_kernels {
     double (*squares)(const float *x, size_t n);
     void (*widen)(float *y, const void *x, gcomp_dtype dtype, size_t n);
     void (*narrow)(void *y, const float *x, gcomp_dtype dtype, size_t n);
+    void (*gaps)(const uint32_t *index, size_t k, unsigned base, gcomp__gap_sizes *sizes);
 } gcomp__common_kernels;
 
 /* Entropy codes of levels, see >>levels. */
@@ -1800,6 +1835,8 @@ GCOMP__INLINE unsigned gcomp__log2(uint32_t x) /* rounded down; of 0: 0 */
     return r;
 #endif
 }
+
+GCOMP__INLINE unsigned gcomp__width(uint32_t x) { return x ? gcomp__log2(x) + 1 : 0; } /* bits that hold x */
 
 /* The lowest `count` <= 64 bits set. */
 GCOMP__INLINE uint64_t gcomp__low_bits(size_t count) { return count < 64 ? ((uint64_t)1 << count) - 1 : ~(uint64_t)0; }
@@ -2064,7 +2101,7 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
    rounded once, because sums run in 16 lanes that are folded in one tree (16, 8, 4, and (0 + 2) + (1 + 3)), and because
    sums of |x| and of products are in double, where a product of two floats is exact.
 
-     load store splat add sub mul abs     floats                 fma          a * b + c, rounded once
+     load store splat add sub mul abs     floats;  min max       fma          a * b + c, rounded once
      lt0                                  mask of x < 0          flip         changes signs by a mask
      worst, most                          running maximum of the bits of |x|: non-finite if >= 0x7f800000; the largest of 16
      saturate pick                        infinities to the largest float; x where the mask is 1, else y
@@ -2377,6 +2414,15 @@ GCOMP__INLINE gcomp__v16_avx2 gcomp__load_half_avx2(const uint8_t *c)
 {
     return gcomp__both_avx2(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)c)),
                             _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(c + 16))));
+}
+
+GCOMP__INLINE gcomp__v16_avx2 gcomp__min_avx2(gcomp__v16_avx2 x, gcomp__v16_avx2 y)
+{
+    return gcomp__both_avx2(_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b));
+}
+GCOMP__INLINE gcomp__v16_avx2 gcomp__max_avx2(gcomp__v16_avx2 x, gcomp__v16_avx2 y)
+{
+    return gcomp__both_avx2(_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b));
 }
 
 GCOMP__INLINE gcomp__v16_avx2 gcomp__clamp_avx2(gcomp__v16_avx2 x, float limit)
@@ -2796,6 +2842,15 @@ GCOMP__INLINE void gcomp__keep_avx512(float *to, uint32_t *index, gcomp__v16_avx
 GCOMP__INLINE gcomp__v16_avx512 gcomp__load_half_avx512(const uint8_t *c)
 {
     return gcomp__one_avx512(_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)c)));
+}
+
+GCOMP__INLINE gcomp__v16_avx512 gcomp__min_avx512(gcomp__v16_avx512 x, gcomp__v16_avx512 y)
+{
+    return gcomp__one_avx512(_mm512_min_ps(x.a, y.a));
+}
+GCOMP__INLINE gcomp__v16_avx512 gcomp__max_avx512(gcomp__v16_avx512 x, gcomp__v16_avx512 y)
+{
+    return gcomp__one_avx512(_mm512_max_ps(x.a, y.a));
 }
 
 GCOMP__INLINE gcomp__v16_avx512 gcomp__clamp_avx512(gcomp__v16_avx512 x, float limit)
@@ -3395,6 +3450,15 @@ GCOMP__INLINE uint32_t gcomp__weq_neon(gcomp__w16_neon x, gcomp__w16_neon y)
     return gcomp__mask_neon(vceqq_s32(x.a, y.a), vceqq_s32(x.b, y.b), vceqq_s32(x.c, y.c), vceqq_s32(x.d, y.d));
 }
 GCOMP__EACH_NEON(wfloor, v, w, vcvtmq_s32_f32)
+GCOMP__INLINE gcomp__v16_neon gcomp__min_neon(gcomp__v16_neon x, gcomp__v16_neon y)
+{
+    return gcomp__four_neon(vminq_f32(x.a, y.a), vminq_f32(x.b, y.b), vminq_f32(x.c, y.c), vminq_f32(x.d, y.d));
+}
+GCOMP__INLINE gcomp__v16_neon gcomp__max_neon(gcomp__v16_neon x, gcomp__v16_neon y)
+{
+    return gcomp__four_neon(vmaxq_f32(x.a, y.a), vmaxq_f32(x.b, y.b), vmaxq_f32(x.c, y.c), vmaxq_f32(x.d, y.d));
+}
+
 GCOMP__INLINE gcomp__v16_neon gcomp__clamp_neon(gcomp__v16_neon x, float limit)
 {
     return gcomp__four_neon(gcomp__clamp4_neon(x.a, limit), gcomp__clamp4_neon(x.b, limit), gcomp__clamp4_neon(x.c, limit),
@@ -3879,6 +3943,19 @@ GCOMP__INLINE gcomp__w16_scalar gcomp__wfloor_scalar(gcomp__v16_scalar x)
         if ((float)w.w[i] > x.f[i] && w.w[i] > -0x7fffffff) w.w[i]--;
     }
     return w;
+}
+
+GCOMP__INLINE gcomp__v16_scalar gcomp__min_scalar(gcomp__v16_scalar x, gcomp__v16_scalar y)
+{
+    int i;
+    GCOMP__LANES x.f[i] = x.f[i] < y.f[i] ? x.f[i] : y.f[i];
+    return x;
+}
+GCOMP__INLINE gcomp__v16_scalar gcomp__max_scalar(gcomp__v16_scalar x, gcomp__v16_scalar y)
+{
+    int i;
+    GCOMP__LANES x.f[i] = x.f[i] > y.f[i] ? x.f[i] : y.f[i];
+    return x;
 }
 
 GCOMP__INLINE gcomp__v16_scalar gcomp__clamp_scalar(gcomp__v16_scalar x, float limit)
@@ -4431,7 +4508,7 @@ GCOMP__INLINE void GCOMP__F(acc_end)(GCOMP__F(acc) *acc, size_t count, int measu
 }
 
 /* Adds elements to running measures; zeros behind the last ones count as nothing. */
-GCOMP__INLINE void GCOMP__F(acc_run)(GCOMP__F(acc) *acc, const float *g, const float *e, size_t count, int measure)
+GCOMP__HEAVY void GCOMP__F(acc_run)(GCOMP__F(acc) *acc, const float *g, const float *e, size_t count, int measure)
 {
     size_t i;
     for (i = 0; i + 16 <= count; i += 16) {
@@ -5023,9 +5100,51 @@ static void GCOMP__F(saturated)(float *y, const float *x, size_t n)
     if (i < n) GCOMP__F(store_some)(y + i, GCOMP__F(saturate)(GCOMP__F(load_some)(x + i, n - i)), n - i);
 }
 
+/* >>kernel gaps: adds up what gaps take. Indices are below 2^32, and so are all sums of gaps. */
+static void GCOMP__F(gaps)(const uint32_t *index, size_t k, unsigned base, gcomp__gap_sizes *sizes)
+{
+    const GCOMP__F(w) one = GCOMP__F(wsplat)(1);
+    GCOMP__F(w) s0 = GCOMP__F(wsplat)(0), s1 = s0, s2 = s0, s3 = s0;
+    int32_t lanes[5][16];
+    size_t i, j, count;
+    unsigned b;
+    for (i = 0; i < k; i += count) {
+        uint32_t any = 0;
+        count = gcomp__min(GCOMP__GAPS, k - i);
+        if (i && count == GCOMP__GAPS) {
+            GCOMP__F(w) all = GCOMP__F(wsplat)(0);
+            for (j = i; j < i + GCOMP__GAPS; j += 16) {
+                const int32_t *at = (const int32_t *)(const void *)(index + j);
+                GCOMP__F(w) gap = GCOMP__F(wsub)(GCOMP__F(wsub)(GCOMP__F(load_words)(at), GCOMP__F(load_words)(at - 1)), one);
+                all = GCOMP__F(wor)(all, gap);
+                gap = GCOMP__F(wshr)(gap, (int)base);
+                s0 = GCOMP__F(wadd)(s0, gap);
+                s1 = GCOMP__F(wadd)(s1, GCOMP__F(wshr)(gap, 1));
+                s2 = GCOMP__F(wadd)(s2, GCOMP__F(wshr)(gap, 2));
+                s3 = GCOMP__F(wadd)(s3, GCOMP__F(wshr)(gap, 3));
+            }
+            GCOMP__F(store_words)(lanes[4], all);
+            for (j = 0; j < 16; j++) any |= (uint32_t)lanes[4][j];
+        } else {
+            for (j = i; j < i + count; j++) {
+                const uint32_t gap = j ? index[j] - index[j - 1] - 1 : index[0];
+                any |= gap;
+                for (b = 0; b < 4; b++) sizes->quotients[b] += gap >> (base + b);
+            }
+        }
+        sizes->packed += 1 + (count * gcomp__width(any) + 7) / 8;
+    }
+    GCOMP__F(store_words)(lanes[0], s0);
+    GCOMP__F(store_words)(lanes[1], s1);
+    GCOMP__F(store_words)(lanes[2], s2);
+    GCOMP__F(store_words)(lanes[3], s3);
+    for (b = 0; b < 4; b++)
+        for (j = 0; j < 16; j++) sizes->quotients[b] += (uint32_t)lanes[b][j];
+}
+
 static const gcomp__common_kernels GCOMP__F(common) = {
     GCOMP__F(crc), GCOMP__F(measure), GCOMP__F(encode), GCOMP__F(sink), GCOMP__F(saturated), GCOMP__F(absorb),
-    GCOMP__F(scale_copy), GCOMP__F(worst_of), GCOMP__F(squares), GCOMP__F(widen), GCOMP__F(narrow)};
+    GCOMP__F(scale_copy), GCOMP__F(worst_of), GCOMP__F(squares), GCOMP__F(widen), GCOMP__F(narrow), GCOMP__F(gaps)};
 
 /* ------------------------------------------------------------------------------------------------
    >>levels - entropy codes of levels: a second layer behind the drivers of block methods
@@ -5618,9 +5737,6 @@ static const gcomp__level_kernels GCOMP__F(coders) = {GCOMP__F(code_levels), GCO
    >>bits - bit streams; the index coder of sparse methods
    ------------------------------------------------------------------------------------------------ */
 
-/* Number of ones below the first zero of x. */
-GCOMP__INLINE unsigned gcomp__ones(uint64_t x) { return ~x ? gcomp__first_one(~x) : 64; }
-
 /* Writes bits from bit 0 of each byte on, and nothing behind the last (a gcomp__packer does). The caller knows that there is
    room. */
 typedef struct gcomp__bit_writer {
@@ -5641,16 +5757,15 @@ GCOMP__INLINE void gcomp__put_bits(gcomp__bit_writer *w, uint64_t value, unsigne
     }
 }
 
-static void gcomp__put_end(gcomp__bit_writer *w)
+GCOMP__INLINE void gcomp__put_end(gcomp__bit_writer *w) /* up to the end of a byte */
 {
-    while (w->fill) {
+    for (; w->fill; w->fill -= w->fill < 8 ? w->fill : 8) {
         *w->at++ = (uint8_t)w->bits;
         w->bits >>= 8;
-        w->fill -= w->fill < 8 ? w->fill : 8;
     }
 }
 
-/* Reads them; never behind `end`. `have` bits of `bits` are valid, the others are zero. */
+/* Reads them; never behind `end`. The lowest `have` <= 63 bits are valid, those above are what follows or 0, the highest is 0. */
 typedef struct gcomp__bit_reader {
     const uint8_t *at, *end;
     uint64_t bits;
@@ -5661,159 +5776,355 @@ GCOMP__INLINE void gcomp__refill(gcomp__bit_reader *r) /* at least 56 bits, or a
 {
     if (r->end - r->at >= 8) {
         r->bits |= gcomp__get64(r->at) << r->have;
+        r->bits &= gcomp__low_bits(63);
         r->at += (63 - r->have) >> 3;
         r->have |= 56;
     } else {
-        while (r->have <= 56 && r->at < r->end) {
-            r->bits |= (uint64_t)*r->at++ << r->have;
-            r->have += 8;
-        }
+        for (; r->have < 56 && r->at < r->end; r->have += 8) r->bits |= (uint64_t)*r->at++ << r->have;
     }
 }
 
-GCOMP__INLINE void gcomp__skip_bits(gcomp__bit_reader *r, unsigned count)
+GCOMP__INLINE void gcomp__skip_bits(gcomp__bit_reader *r, unsigned count) /* count <= have */
 {
-    r->bits = count < 64 ? r->bits >> count : 0;
+    r->bits >>= count;
     r->have -= count;
 }
 
-/* Increasing indices below n, as a bitmap or as Golomb-Rice coded gaps (Golomb 1966, Rice 1979), whichever is smaller. */
-enum { GCOMP__CODER_BITMAP = 255, GCOMP__CODER_MAX_RICE = 32 };
+/* Increasing indices below n, as a bitmap; as Golomb-Rice codes (Golomb 1966, Rice 1979) of the gaps between them; as gaps in
+   blocks, of as many bits as the largest needs; or as they are. */
+enum { GCOMP__CODER_MAX_RICE = 32, GCOMP__CODER_RAW = 253, GCOMP__CODER_PACKED = 254, GCOMP__CODER_BITMAP = 255 };
 
-/* The coder with the fewest bytes for these indices, and how many. Rice parameters near the mean gap are compared exactly. */
-static unsigned gcomp__index_coder(const uint32_t *index, size_t k, size_t n, size_t *bytes)
+/* The coder with the fewest bytes for these indices, and how many; of equal ones the first of bitmap, Rice, packed, raw. Bits of
+   Rice codes are a convex function of the parameter r: 2^r above the mean gap is too much, and of four the least is the least of
+   all where it is not at the lower end. */
+static unsigned gcomp__index_coder(const gcomp__common_kernels *common, const uint32_t *index, size_t k, size_t n, size_t *bytes)
 {
-    uint64_t quotients[4] = {0, 0, 0, 0}, best = 0;
-    size_t i, mean = k ? n / k : 0;
-    unsigned base = 0, j, coder = 0;
-    uint32_t next = 0;
-    while (base < 30 && (size_t)2 << base <= mean) base++;
-    base = base > 2 ? base - 2 : 0;
-    for (i = 0; i < k; i++) {
-        uint32_t gap = index[i] - next;
-        next = index[i] + 1;
-        quotients[0] += gap >> base;
-        quotients[1] += gap >> (base + 1);
-        quotients[2] += gap >> (base + 2);
-        quotients[3] += gap >> (base + 3 > 31 ? 31 : base + 3);
+    const size_t mean = k ? n / k : 0;
+    unsigned base = 0, best = 0, j, coder = GCOMP__CODER_BITMAP;
+    gcomp__gap_sizes sizes;
+    uint64_t rice;
+    while (base < 28 && (size_t)8 << base <= mean) base++;
+    for (;;) {
+        memset(&sizes, 0, sizeof sizes);
+        common->gaps(index, k, base, &sizes);
+        for (best = 0, j = 1; j < 4; j++)
+            if (sizes.quotients[j] + (uint64_t)k * j < sizes.quotients[best] + (uint64_t)k * best) best = j;
+        if (best || !base) break;
+        base = base > 3 ? base - 3 : 0;
     }
-    for (j = 0; j < 4 && base + j <= 31; j++) {
-        uint64_t bits = quotients[j] + (uint64_t)k * (1 + base + j);
-        if (j == 0 || bits < best) {
-            best = bits;
-            coder = base + j;
-        }
+    *bytes = n / 8 + (n % 8 != 0);
+    rice = (sizes.quotients[best] + (uint64_t)k * (1 + base + best) + 7) / 8;
+    if (rice < *bytes) {
+        *bytes = (size_t)rice;
+        coder = base + best;
     }
-    *bytes = (size_t)((best + 7) / 8);
-    if (*bytes > n / 8 + (n % 8 != 0)) {
-        *bytes = n / 8 + (n % 8 != 0);
-        coder = GCOMP__CODER_BITMAP;
+    if (sizes.packed < *bytes) {
+        *bytes = sizes.packed;
+        coder = GCOMP__CODER_PACKED;
+    }
+    if (gcomp__times(k, 4) < *bytes) {
+        *bytes = 4 * k;
+        coder = GCOMP__CODER_RAW;
     }
     return coder;
 }
 
-static void gcomp__put_indices(uint8_t *to, const uint32_t *index, size_t k, unsigned coder, size_t bytes)
+static void gcomp__put_bitmap(uint8_t *to, const uint32_t *index, size_t k, size_t bytes)
+{
+    size_t i = 0, base;
+    for (base = 0; base < bytes; base += 8) {
+        uint64_t word = 0;
+        for (; i < k && index[i] / 8 - base < 8; i++) word |= (uint64_t)1 << (index[i] & 63);
+        if (bytes - base >= 8) gcomp__put64(to + base, word);
+        else
+            for (; base < bytes; base++, word >>= 8) to[base] = (uint8_t)word;
+    }
+}
+
+/* Codes of any length, byte by byte: nothing behind the last. */
+GCOMP__INLINE void gcomp__pack_bytes(gcomp__packer *p, uint64_t value, unsigned count) /* count <= 32 */
+{
+    p->bits |= value << p->fill;
+    for (p->fill += count; p->fill >= 8; p->fill -= 8, p->bits >>= 8) *p->at++ = (uint8_t)p->bits;
+}
+
+GCOMP__NOINLINE void gcomp__put_gap(gcomp__packer *p, uint64_t gap, unsigned r)
+{
+    uint64_t q = gap >> r;
+    for (; q >= 24; q -= 24) gcomp__pack_bytes(p, 0xffffffu, 24);
+    gcomp__pack_bytes(p, gcomp__low_bits((size_t)q), (unsigned)q + 1);
+    gcomp__pack_bytes(p, gap & gcomp__low_bits(r), r);
+}
+
+/* Pairs of short codes, as most are; returns how many codes were written. A store takes 8 bytes, the last one at `last`. */
+static size_t gcomp__put_pairs(gcomp__packer *to, const uint8_t *last, const uint32_t *index, size_t k, uint32_t next, unsigned r)
+{
+    const uint64_t low = gcomp__low_bits(r);
+    gcomp__packer p;
+    size_t i;
+    p.at = to->at; /* one by one, here and below: p stays in registers */
+    p.bits = to->bits;
+    p.fill = to->fill;
+    for (i = 0; i + 2 <= k; i += 2) {
+        const uint64_t a = index[i] - next, b = index[i + 1] - index[i] - 1, q = a >> r, t = b >> r, bits = q + r + 1;
+        uint64_t first, second;
+        if (bits + t + r + 1 > 56 || p.at > last) break;
+        first = (((uint64_t)1 << q) - 1) | (a & low) << 1 << q;
+        second = (((uint64_t)1 << t) - 1) | (b & low) << 1 << t;
+        gcomp__pack_some(&p, first | second << bits, (size_t)(bits + t + r + 1));
+        next = index[i + 1] + 1;
+    }
+    to->at = p.at;
+    to->bits = p.bits;
+    to->fill = p.fill;
+    return i;
+}
+
+static void gcomp__put_rice(uint8_t *to, const uint32_t *index, size_t k, unsigned r, size_t bytes)
+{
+    gcomp__packer p;
+    uint32_t next = 0;
+    size_t i = 0;
+    p.at = to;
+    p.bits = 0;
+    p.fill = 0;
+    while (i < k) {
+        if (bytes >= 8) i += gcomp__put_pairs(&p, to + bytes - 8, index + i, k - i, next, r);
+        if (i == k) break;
+        gcomp__put_gap(&p, index[i] - (i ? index[i - 1] + 1 : 0), r);
+        next = index[i++] + 1;
+    }
+    if (p.fill) *p.at = (uint8_t)p.bits;
+}
+
+static void gcomp__put_packed(uint8_t *to, const uint32_t *index, size_t k)
 {
     gcomp__bit_writer w;
     uint32_t next = 0;
-    size_t i;
-    if (coder == GCOMP__CODER_BITMAP) {
-        memset(to, 0, bytes);
-        for (i = 0; i < k; i++) to[index[i] >> 3] = (uint8_t)(to[index[i] >> 3] | 1u << (index[i] & 7));
-        return;
-    }
+    size_t i, j, count;
     memset(&w, 0, sizeof w);
     w.at = to;
-    for (i = 0; i < k; i++) {
-        uint32_t gap = index[i] - next, q = gap >> coder;
-        next = index[i] + 1;
-        for (; q >= 31; q -= 31) gcomp__put_bits(&w, 0x7fffffffu, 31);
-        gcomp__put_bits(&w, ((uint64_t)1 << q) - 1, q + 1);
-        gcomp__put_bits(&w, gap & (((uint64_t)1 << coder) - 1), coder);
+    for (i = 0; i < k; i += count, index += count) {
+        uint32_t before = next, any = 0;
+        unsigned width;
+        count = gcomp__min(GCOMP__GAPS, k - i);
+        for (j = 0; j < count; before = index[j++] + 1) any |= index[j] - before;
+        width = gcomp__width(any);
+        *w.at++ = (uint8_t)width;
+        for (j = 0; j < count; next = index[j++] + 1) gcomp__put_bits(&w, index[j] - next, width);
+        gcomp__put_end(&w);
     }
-    gcomp__put_end(&w);
+}
+
+static void gcomp__put_indices(uint8_t *to, const uint32_t *index, size_t k, unsigned coder, size_t bytes)
+{
+    size_t i;
+    if (coder == GCOMP__CODER_BITMAP) gcomp__put_bitmap(to, index, k, bytes);
+    else if (coder == GCOMP__CODER_PACKED) gcomp__put_packed(to, index, k);
+    else if (coder != GCOMP__CODER_RAW) gcomp__put_rice(to, index, k, coder, bytes);
+    else
+        for (i = 0; i < k; i++) gcomp__put32(to + 4 * i, index[i]);
 }
 
 /* Reads indices back, some at a time. A damaged stream ends in `bad`, never outside. */
 typedef struct gcomp__indices {
     gcomp__bit_reader reader;
-    size_t left, n; /* indices to come; all are below n */
-    uint64_t next;  /* the smallest that may come */
-    unsigned coder;
-    int bad;
+    size_t left, n;      /* indices to come; all are below n */
+    uint64_t next;       /* the smallest that may come; of a bitmap: that of bit 0 */
+    unsigned coder, at_once; /* Rice codes */
+    gcomp_result bad;
+    size_t block, done;  /* packed: gaps of the block at reader.at, and how many of them have been read */
+    unsigned width, any; /* of its gaps; what of them has been read, ored */
+    size_t each, elements; /* 0, or an index is that of a group of so many of the elements; the last may have fewer */
+    size_t element, stop;  /* of the current group */
 } gcomp__indices;
 
-static size_t gcomp__next_bitmap(gcomp__indices *x, uint32_t *index, size_t count)
+/* What stands at `at`, at most 8 bytes. */
+GCOMP__INLINE uint64_t gcomp__get_some(const uint8_t *at, const uint8_t *end)
+{
+    uint64_t x = 0;
+    unsigned b;
+    if (end - at >= 8) return gcomp__get64(at);
+    for (b = 0; at < end; b += 8) x |= (uint64_t)*at++ << b;
+    return x;
+}
+
+static void gcomp__next_bitmap(gcomp__indices *x, uint32_t *index, size_t count)
 {
     gcomp__bit_reader *r = &x->reader;
     size_t got = 0;
-    while (got < count && x->left) {
-        unsigned zeros;
-        if (!r->have) {
-            gcomp__refill(r);
-            if (!r->have) {
-                x->bad = 1;
-                return got;
-            }
+    for (;;) {
+        for (; r->bits && got < count; r->bits &= r->bits - 1)
+            index[got++] = (uint32_t)x->next + gcomp__first_one(r->bits);
+        if (got == count) break;
+        if (r->at == r->end) {
+            x->bad = GCOMP_CORRUPT;
+            return;
         }
-        zeros = gcomp__ones(~r->bits);
-        if (zeros >= r->have) {
-            x->next += r->have;
-            gcomp__skip_bits(r, r->have);
-            continue;
-        }
-        x->next += zeros;
-        if (x->next >= x->n) {
-            x->bad = 1;
-            return got;
-        }
-        index[got++] = (uint32_t)x->next++;
-        x->left--;
-        gcomp__skip_bits(r, zeros + 1);
+        x->next += r->have; /* of the word before */
+        r->bits = gcomp__get_some(r->at, r->end);
+        r->have = 64;
+        r->at += gcomp__min(8, (size_t)(r->end - r->at));
     }
+    if (count && index[count - 1] >= x->n) x->bad = GCOMP_CORRUPT; /* padding; there are at most 7 bits of it */
+}
+
+static void gcomp__next_raw(gcomp__indices *x, uint32_t *index, size_t count)
+{
+    gcomp__bit_reader *r = &x->reader;
+    int falls = 0;
+    size_t i;
+    if ((size_t)(r->end - r->at) / 4 < count) {
+        x->bad = GCOMP_CORRUPT;
+        return;
+    }
+    for (i = 0; i < count; i++, r->at += 4) {
+        index[i] = gcomp__get32(r->at);
+        falls |= index[i] < x->next;
+        x->next = (uint64_t)index[i] + 1;
+    }
+    if (falls || x->next > x->n) x->bad = GCOMP_CORRUPT;
+}
+
+/* The width of the next block, if it is there as a whole; `left` gaps are to come. */
+static int gcomp__open_block(gcomp__indices *x, size_t left)
+{
+    gcomp__bit_reader *r = &x->reader;
+    x->block = gcomp__min(GCOMP__GAPS, left);
+    x->done = 0;
+    x->any = 0;
+    if (r->at == r->end) return 0;
+    x->width = *r->at++;
+    return x->width <= 32 && (size_t)(r->end - r->at) >= (x->block * x->width + 7) / 8;
+}
+
+/* Behind the last gap of a block: no narrower block would hold it, and its padding is zero. */
+static gcomp_result gcomp__close_block(gcomp__indices *x)
+{
+    const size_t bits = x->block * x->width;
+    x->reader.at += (bits + 7) / 8;
+    x->block = 0;
+    if (gcomp__width(x->any) != x->width) return GCOMP_CORRUPT;
+    return bits % 8 && x->reader.at[-1] >> bits % 8 ? GCOMP_RESERVED_BITS : GCOMP_OK;
+}
+
+static void gcomp__next_packed(gcomp__indices *x, uint32_t *index, size_t count)
+{
+    const gcomp__bit_reader *r = &x->reader;
+    size_t got = 0;
+    while (got < count && !x->bad) {
+        if (!x->block && !gcomp__open_block(x, x->left - got)) x->bad = GCOMP_CORRUPT;
+        else {
+            const size_t stop = got + gcomp__min(count - got, x->block - x->done);
+            const uint64_t low = gcomp__low_bits(x->width);
+            size_t bit = x->done * x->width;
+            x->done += stop - got;
+            for (; got < stop; bit += x->width) {
+                const uint64_t gap = gcomp__get_some(r->at + bit / 8, r->end) >> bit % 8 & low;
+                x->any |= (uint32_t)gap;
+                x->next += gap + 1;
+                index[got++] = (uint32_t)(x->next - 1);
+            }
+            if (x->done == x->block) x->bad = gcomp__close_block(x);
+        }
+    }
+    if (x->next > x->n && !x->bad) x->bad = GCOMP_CORRUPT;
+}
+
+/* A code of any length; the gap may be larger than `most` by 2^38. Returns 0 where the stream ends before, or far behind most. */
+GCOMP__NOINLINE int gcomp__long_gap(gcomp__bit_reader *from, unsigned r, uint64_t most, uint64_t *gap)
+{
+    uint64_t q = 0;
+    for (;;) {
+        unsigned ones = gcomp__first_one(~from->bits);
+        ones = ones < from->have ? ones : from->have;
+        gcomp__skip_bits(from, ones);
+        q += ones;
+        if (from->have) break; /* at a zero */
+        gcomp__refill(from);
+        if (!from->have || q > most >> r) return 0;
+    }
+    gcomp__skip_bits(from, 1);
+    gcomp__refill(from);
+    if (from->have < r) return 0;
+    *gap = (q << r) + (from->bits & gcomp__low_bits(r));
+    gcomp__skip_bits(from, r);
+    return 1;
+}
+
+/* Codes that end within what a refill gives; returns how many were read. So many as mostly do are read without another look at
+   the bytes: each waits for little more than the end of the one before. */
+static size_t gcomp__short_gaps(gcomp__indices *x, uint32_t *index, size_t count)
+{
+    const unsigned r = x->coder;
+    const uint64_t low = gcomp__low_bits(r);
+    gcomp__bit_reader from;
+    uint64_t next = x->next;
+    size_t got = 0, before;
+    from.at = x->reader.at; /* one by one, here and below: from stays in registers */
+    from.end = x->reader.end;
+    from.bits = x->reader.bits;
+    from.have = x->reader.have;
+    do {
+        const size_t stop = gcomp__min(count, got + x->at_once);
+        before = got;
+        gcomp__refill(&from);
+        for (; got < stop; got++) {
+            const unsigned ones = gcomp__first_one(~from.bits);
+            const uint64_t rest = from.bits >> ones;
+            if (ones + r >= from.have) break;
+            next += ((uint64_t)ones << r) + (rest >> 1 & low) + 1;
+            index[got] = (uint32_t)next - 1;
+            from.bits = rest >> (r + 1);
+            from.have -= ones + r + 1;
+        }
+    } while (got > before && got < count && next <= x->n);
+    x->reader.at = from.at;
+    x->reader.bits = from.bits;
+    x->reader.have = from.have;
+    x->next = next;
     return got;
+}
+
+static void gcomp__next_rice(gcomp__indices *x, uint32_t *index, size_t count)
+{
+    size_t got = gcomp__short_gaps(x, index, count);
+    uint64_t gap;
+    while (got < count && x->next <= x->n && gcomp__long_gap(&x->reader, x->coder, x->n, &gap)) {
+        x->next += gap + 1;
+        index[got++] = (uint32_t)x->next - 1;
+        if (got < count) got += gcomp__short_gaps(x, index + got, count - got);
+    }
+    if (got < count || x->next > x->n) x->bad = GCOMP_CORRUPT;
 }
 
 /* Up to `count` more indices; returns how many. */
 static size_t gcomp__next_indices(gcomp__indices *x, uint32_t *index, size_t count)
 {
-    gcomp__bit_reader *r = &x->reader;
-    const unsigned coder = x->coder;
-    size_t got = 0;
-    if (coder == GCOMP__CODER_BITMAP) return gcomp__next_bitmap(x, index, count);
     count = gcomp__min(count, x->left);
+    if (x->bad) return 0;
+    if (x->coder == GCOMP__CODER_BITMAP) gcomp__next_bitmap(x, index, count);
+    else if (x->coder == GCOMP__CODER_RAW) gcomp__next_raw(x, index, count);
+    else if (x->coder == GCOMP__CODER_PACKED) gcomp__next_packed(x, index, count);
+    else gcomp__next_rice(x, index, count);
+    x->left -= count;
+    return x->bad ? 0 : count;
+}
+
+/* Up to `count` more elements, one by one where indices are of groups. Fewer: there are no more. */
+static size_t gcomp__next_elements(gcomp__indices *x, uint32_t *index, size_t count)
+{
+    size_t got = 0;
+    uint32_t group;
+    if (!x->each) return gcomp__next_indices(x, index, count);
     while (got < count) {
-        uint64_t q = 0;
-        unsigned ones;
-        gcomp__refill(r);
-        while ((ones = gcomp__ones(r->bits)) >= r->have && r->have) { /* a run that goes on */
-            q += r->have;
-            gcomp__skip_bits(r, r->have);
-            gcomp__refill(r);
-            if (q > (uint64_t)x->n >> coder) { /* too long for any index; and it must not overflow below */
-                x->left -= got;
-                x->bad = 1;
-                return got;
-            }
+        if (x->element == x->stop) {
+            if (!x->left || !gcomp__next_indices(x, &group, 1)) break;
+            x->element = group * x->each;
+            x->stop = gcomp__min(x->element + x->each, x->elements);
         }
-        q += ones;
-        if (ones + 1 + coder > r->have) {
-            if (ones < r->have) {
-                gcomp__skip_bits(r, ones);
-                gcomp__refill(r);
-                ones = 0;
-            }
-            if (ones + 1 + coder > r->have) break;
-        }
-        gcomp__skip_bits(r, ones + 1);
-        q = (q << coder) + (r->bits & (((uint64_t)1 << coder) - 1)) + x->next;
-        gcomp__skip_bits(r, coder);
-        if (q >= x->n) break;
-        index[got++] = (uint32_t)q;
-        x->next = q + 1;
+        while (got < count && x->element < x->stop) index[got++] = (uint32_t)x->element++;
     }
-    x->left -= got;
-    if (got < count) x->bad = 1;
     return got;
 }
 
@@ -5825,21 +6136,23 @@ static void gcomp__indices_open(gcomp__indices *x, const uint8_t *bytes, size_t 
     x->left = k;
     x->n = n;
     x->coder = coder;
+    x->at_once = 112 / (2 * coder + 7); /* 56 bits of codes of r + 3.5 */
 }
 
-/* After the last index: nothing but zero bits, fewer than 8 of them (bitmap: up to its length). */
+/* After the last index: nothing; of a bitmap zeros up to its length, of Rice codes fewer than 8 zero bits. */
 static gcomp_result gcomp__indices_end(gcomp__indices *x)
 {
     gcomp__bit_reader *r = &x->reader;
-    if (x->bad) return GCOMP_CORRUPT;
-    for (;;) {
-        gcomp__refill(r);
-        if (!r->have) return GCOMP_OK;
-        if (r->bits & (r->have < 64 ? ((uint64_t)1 << r->have) - 1 : ~(uint64_t)0))
-            return x->coder == GCOMP__CODER_BITMAP ? GCOMP_CORRUPT : GCOMP_RESERVED_BITS;
-        if (x->coder != GCOMP__CODER_BITMAP && (r->have >= 8 || r->at < r->end)) return GCOMP_TRAILING_BYTES;
-        gcomp__skip_bits(r, r->have);
+    if (x->bad) return x->bad;
+    if (x->coder == GCOMP__CODER_BITMAP) {
+        uint64_t more = r->bits;
+        for (; r->at < r->end; r->at++) more |= *r->at;
+        return more ? GCOMP_CORRUPT : GCOMP_OK;
     }
+    if (x->coder > GCOMP__CODER_MAX_RICE) return r->at < r->end ? GCOMP_TRAILING_BYTES : GCOMP_OK;
+    gcomp__refill(r);
+    if (r->bits & gcomp__low_bits(r->have)) return GCOMP_RESERVED_BITS;
+    return r->have >= 8 || r->at < r->end ? GCOMP_TRAILING_BYTES : GCOMP_OK;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -7863,8 +8176,21 @@ typedef struct gcomp__selection {
     float *value;           /* capacity + 16 of both */
     uint32_t *index;
     size_t count, capacity;
+    size_t each;            /* GROUPS: elements of a group; the indices are theirs */
     uint32_t *bins;         /* GCOMP__SPARSE_BINS */
 } gcomp__selection;
+
+/* A residual v with a momentum u (see >>method dgc). */
+typedef struct gcomp__momentum {
+    gcomp_input in;   /* g = scale * grad, without a residual */
+    size_t n;
+    const float *u, *v; /* v NULL: none */
+    float *p, *next, *zero; /* p, the next u, zeros; NULL: not wanted */
+    float *masked;    /* NULL, or where to forget what was sent */
+    float factor;
+    int nesterov;
+    void (*advance)(const struct gcomp__momentum *d, size_t begin, size_t end);
+} gcomp__momentum;
 
 typedef struct gcomp__sparse_kernels {
     void (*collect)(gcomp__selection *s); /* until the end or until the buffer is full */
@@ -7883,7 +8209,7 @@ GCOMP__INLINE uint32_t GCOMP__F(candidates)(GCOMP__F(v) p, uint32_t guess, uint3
     return sides ? (mask & ~negative) | (GCOMP__F(keys)(p, under) & negative) : mask;
 }
 
-GCOMP__INLINE void GCOMP__F(collect_driver)(gcomp__selection *s, int general, int feedback, int sides)
+GCOMP__HEAVY void GCOMP__F(collect_driver)(gcomp__selection *s, int general, int feedback, int sides)
 {
     const gcomp_input in = s->in;
     const uint32_t guess = s->guess, under = s->under;
@@ -7936,6 +8262,8 @@ static size_t gcomp__sparse_k(double density, size_t n)
     return n == 0 ? 0 : k < 1 ? 1 : k > n ? n : k;
 }
 
+static size_t gcomp__groups(size_t n, size_t each) { return n / each + (n % each != 0); }
+
 /* Elements of a sample. */
 static size_t gcomp__sparse_sample(size_t n)
 {
@@ -7971,7 +8299,8 @@ static size_t gcomp__sparse_bound(const gcomp_codec *codec, size_t n)
     gcomp_codec value = gcomp__value_codec(codec);
     size_t k = gcomp__method_of(codec->method)->selector->most(codec, n);
     if ((uint64_t)n > 0xffffffffu) return SIZE_MAX; /* indices are 32 bits in memory */
-    return gcomp__plus(gcomp__plus(9, n / 8 + 1), gcomp__block_bound(&value, k));
+    return gcomp__plus(gcomp__plus(gcomp__method_of(codec->method)->flags & GCOMP__GROUPS ? 10 : 9, n / 8 + 1),
+                       gcomp__block_bound(&value, k));
 }
 
 static size_t gcomp__sparse_scratch(const gcomp_codec *codec, size_t n)
@@ -8071,13 +8400,30 @@ static gcomp_result gcomp__sparse_largest(const gcomp__call *call, gcomp__select
     return GCOMP_OK;
 }
 
+/* About k of the largest, as sampledtopk says. */
+static size_t gcomp__about_most(const gcomp_codec *codec, size_t n)
+{
+    const size_t k = gcomp__sparse_k(codec->param[0], n);
+    return gcomp__min(n, gcomp__plus(k, k / 4));
+}
+
+static gcomp_result gcomp__about_select(const gcomp__call *call, const gcomp_codec *codec, gcomp__selection *s)
+{
+    const size_t k = gcomp__sparse_k(codec->param[0], s->n), most = gcomp__about_most(codec, s->n);
+    const uint32_t guess = gcomp__sparse_guess(call, s, k, 0);
+    GCOMP__TRY(gcomp__sparse_collect(call, s, guess, guess, most));
+    if (s->count < k - k / 5) return gcomp__sparse_largest(call, s, gcomp__sparse_guess(call, s, k, 1), k);
+    if (s->count > most) gcomp__sparse_keep(s, k);
+    return GCOMP_OK;
+}
+
 static gcomp_result gcomp__sparse_encode(const gcomp__call *call, const gcomp_codec *codec, const gcomp_input *in, size_t n,
                                          uint8_t *body, size_t capacity, size_t *bytes)
 {
     const gcomp__selector *selector = gcomp__method_of(codec->method)->selector;
     gcomp_codec value = gcomp__value_codec(codec);
     const gcomp__method *value_method = gcomp__method_of(value.method);
-    size_t index_bytes = 0, value_bytes = 0;
+    size_t index_bytes = 0, value_bytes = 0, head = 9, groups, indices;
     gcomp__selection s;
     gcomp_input values;
     gcomp__call inner = *call;
@@ -8092,33 +8438,43 @@ static gcomp_result gcomp__sparse_encode(const gcomp__call *call, const gcomp_co
     s.value = (float *)(void *)(s.bins + GCOMP__SPARSE_BINS);
     s.index = (uint32_t *)(void *)(s.value + s.capacity + 16);
     GCOMP__TRY(selector->select(call, codec, &s));
-    coder = gcomp__index_coder(s.index, s.count, n, &index_bytes);
-    if (capacity < gcomp__plus(gcomp__plus(9, index_bytes), gcomp__block_bound(&value, s.count))) return GCOMP_DST_TOO_SMALL;
+    if (s.each) {
+        head = 10;
+        groups = gcomp__groups(n, s.each);
+        indices = gcomp__groups(s.count, s.each);
+    } else {
+        groups = n;
+        indices = s.count;
+    }
+    coder = gcomp__index_coder(call->set->common, s.index, indices, groups, &index_bytes);
+    if (capacity < gcomp__plus(gcomp__plus(head, index_bytes), gcomp__block_bound(&value, s.count))) return GCOMP_DST_TOO_SMALL;
     gcomp__put64(body, s.count);
     body[8] = (uint8_t)coder;
-    gcomp__put_indices(body + 9, s.index, s.count, coder, index_bytes);
+    if (s.each) body[9] = (uint8_t)gcomp__log2((uint32_t)s.each);
+    gcomp__put_indices(body + head, s.index, indices, coder, index_bytes);
     memset(&values, 0, sizeof values);
     values.grad = s.value;
     values.key = in->key;
     values.scale = 1;
     inner.kernels = gcomp__kernels_of(call->set, gcomp__method_of(value.method));
     inner.scratch_bytes = 0;
-    GCOMP__TRY(value_method->encode(&inner, &value, &values, s.count, body + 9 + index_bytes, capacity - 9 - index_bytes,
-                                    &value_bytes));
-    *bytes = 9 + index_bytes + value_bytes;
+    GCOMP__TRY(value_method->encode(&inner, &value, &values, s.count, body + head + index_bytes,
+                                    capacity - head - index_bytes, &value_bytes));
+    *bytes = head + index_bytes + value_bytes;
     return GCOMP_OK;
 }
 
 /* The parts of a sparse body: indices (to be opened) and the view of the values. */
 static gcomp_result gcomp__sparse_parts(const gcomp__view *view, gcomp__indices *indices, gcomp__view *values)
 {
+    const size_t head = view->method->flags & GCOMP__GROUPS ? 10 : 9;
     uint64_t k;
-    size_t value_bytes;
+    size_t value_bytes, groups = view->n, each = 0;
     double param[GCOMP_PARAMS];
-    if (view->bytes < 9) return GCOMP_TRUNCATED;
+    if (view->bytes < head) return GCOMP_TRUNCATED;
     k = gcomp__get64(view->body);
     if (k > view->n || (uint64_t)view->n > 0xffffffffu) return GCOMP_CORRUPT;
-    if (view->body[8] > GCOMP__CODER_MAX_RICE && view->body[8] != GCOMP__CODER_BITMAP) return GCOMP_CORRUPT;
+    if (view->body[8] > GCOMP__CODER_MAX_RICE && view->body[8] < GCOMP__CODER_RAW) return GCOMP_CORRUPT;
     memset(values, 0, sizeof *values);
     values->method = view->value;
     values->set = view->set;
@@ -8128,11 +8484,20 @@ static gcomp_result gcomp__sparse_parts(const gcomp__view *view, gcomp__indices 
     if (gcomp__refusal(view->value, param, 1)) return GCOMP_CORRUPT;
     gcomp__form_of(view->value, param, &values->form);
     value_bytes = gcomp__plus(gcomp__block_scales(&values->form, values->n), gcomp__block_codes(&values->form, values->n));
-    if (value_bytes > view->bytes - 9) return GCOMP_TRUNCATED;
+    if (value_bytes > view->bytes - head) return GCOMP_TRUNCATED;
     values->bytes = value_bytes;
     values->body = view->body + view->bytes - value_bytes;
-    gcomp__indices_open(indices, view->body + 9, view->bytes - 9 - value_bytes, view->body[8], values->n, view->n);
-    if (view->body[8] == GCOMP__CODER_BITMAP && view->bytes - 9 - value_bytes != view->n / 8 + (view->n % 8 != 0))
+    if (head == 10) {
+        if (view->body[9] < 4 || view->body[9] > 16) return GCOMP_CORRUPT;
+        each = (size_t)1 << view->body[9];
+        groups = gcomp__groups(view->n, each);
+        if (k % each && k % each != view->n % each) return GCOMP_CORRUPT; /* only the last group may be shorter */
+    }
+    gcomp__indices_open(indices, view->body + head, view->bytes - head - value_bytes, view->body[8],
+                        each ? gcomp__groups(values->n, each) : values->n, groups);
+    indices->each = each;
+    indices->elements = view->n;
+    if (view->body[8] == GCOMP__CODER_BITMAP && view->bytes - head - value_bytes != groups / 8 + (groups % 8 != 0))
         return GCOMP_CORRUPT;
     return gcomp__block_open(values);
 }
@@ -8149,9 +8514,14 @@ static gcomp_result gcomp__sparse_check(const gcomp__view *view)
     uint32_t index[GCOMP__SPARSE_BATCH];
     gcomp__indices indices;
     gcomp__view values;
+    size_t got, elements = 0;
     GCOMP__TRY(gcomp__sparse_parts(view, &indices, &values));
-    while (indices.left && !indices.bad) gcomp__next_indices(&indices, index, GCOMP__SPARSE_BATCH);
+    do {
+        got = gcomp__next_elements(&indices, index, GCOMP__SPARSE_BATCH);
+        elements += got;
+    } while (got == GCOMP__SPARSE_BATCH);
     GCOMP__TRY(gcomp__indices_end(&indices));
+    if (elements != values.n) return GCOMP_CORRUPT;
     return gcomp__block_check(&values);
 }
 
@@ -8159,7 +8529,7 @@ static gcomp_result gcomp__sparse_check(const gcomp__view *view)
 typedef struct gcomp__cursor {
     gcomp__indices indices;
     gcomp__view values;
-    float *y, *residual; /* either may be NULL */
+    float *y, *residual, *masked; /* any may be NULL */
     size_t done, at, got, coming; /* at .. got of one half are to be used; the other half holds the `coming` next ones */
     unsigned half;
     uint32_t index[2][16];
@@ -8175,19 +8545,20 @@ static int gcomp__cursor_fill(gcomp__cursor *c)
     c->at = 0;
     c->got = c->coming;
     c->half ^= 1;
-    c->coming = c->indices.bad ? 0 : gcomp__next_indices(&c->indices, c->index[after], 16);
+    c->coming = c->indices.bad ? 0 : gcomp__next_elements(&c->indices, c->index[after], 16);
     for (i = 0; i < c->coming; i++) GCOMP__PREFETCH(place + c->index[after][i]);
     if (c->coming) c->values.kernels->decode(&c->values, c->done, c->coming, c->value[after], GCOMP__STORE, 1);
     c->done += c->coming;
     return c->got > 0;
 }
 
-static void gcomp__cursor_open(gcomp__cursor *c, const gcomp__view *view, float *y, float *residual)
+static void gcomp__cursor_open(gcomp__cursor *c, const gcomp__view *view, float *y, float *residual, float *masked)
 {
     memset(c, 0, sizeof *c);
     if (gcomp__sparse_parts(view, &c->indices, &c->values) != GCOMP_OK) c->indices.left = 0;
     c->y = y;
     c->residual = residual;
+    c->masked = masked;
     gcomp__cursor_fill(c);
 }
 
@@ -8202,6 +8573,8 @@ static void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float weight)
             for (stop = c->at; index[stop] < end;) stop++;
         if (c->residual)
             for (i = c->at; i < stop; i++) c->residual[index[i]] -= value[i];
+        if (c->masked)
+            for (i = c->at; i < stop; i++) c->masked[index[i]] = 0;
         if (c->y)
             for (i = c->at; i < stop; i++) {
                 float term = value[i] * weight;
@@ -8222,7 +8595,10 @@ typedef struct gcomp__absorb_job {
 static void gcomp__absorb_chunk(void *arg, size_t task)
 {
     const gcomp__absorb_job *job = (const gcomp__absorb_job *)arg;
-    job->common->absorb(job->sink, job->first + task);
+    const gcomp__momentum *momentum = job->sink->momentum;
+    const size_t chunk = job->first + task, begin = chunk * GCOMP_CHUNK;
+    if (momentum) momentum->advance(momentum, begin, gcomp__min(momentum->n, begin + GCOMP_CHUNK));
+    else job->common->absorb(job->sink, chunk);
 }
 
 /* Chunk by chunk while it is in cache: what the dense part of the ending asks for, then the elements of all payloads, in order;
@@ -8241,10 +8617,12 @@ static void gcomp__sparse_decode(const gcomp__call *call, const gcomp__sink *sin
     job.sink = sink;
     do {
         used = 0;
-        if (first && apart) gcomp__cursor_open(cursors + used++, sink->own, NULL, sink->residual);
-        for (; sink->y && w < sink->count && used < GCOMP__SPARSE_CURSORS; w++)
-            gcomp__cursor_open(cursors + used++, sink->views + w, sink->y,
-                               !apart && sink->own && w == sink->own_at ? sink->residual : NULL);
+        if (first && apart) gcomp__cursor_open(cursors + used++, sink->own, NULL, sink->residual, NULL);
+        for (; sink->y && w < sink->count && used < GCOMP__SPARSE_CURSORS; w++) {
+            const int own = !apart && sink->own && w == sink->own_at;
+            gcomp__cursor_open(cursors + used++, sink->views + w, sink->y, own ? sink->residual : NULL,
+                               own && sink->momentum ? sink->momentum->masked : NULL);
+        }
         for (job.first = 0; job.first < chunks; job.first += step) {
             size_t begin = job.first * GCOMP_CHUNK, end = gcomp__min((job.first + step) * GCOMP_CHUNK, sink->n);
             if (first && sink->ending == GCOMP__COMMIT) gcomp__run(call, step, gcomp__absorb_chunk, &job);
@@ -8290,23 +8668,7 @@ static const gcomp__method gcomp__row_topk = {
 #define GCOMP__LIST_sampledtopk(X) X(sampledtopk)
 GCOMP__SPARSE_METHOD(sampledtopk)
 #ifdef GCOMP__LAST
-static size_t gcomp__sampledtopk_most(const gcomp_codec *codec, size_t n)
-{
-    const size_t k = gcomp__sparse_k(codec->param[0], n);
-    return gcomp__min(n, gcomp__plus(k, k / 4));
-}
-
-static gcomp_result gcomp__sampledtopk_select(const gcomp__call *call, const gcomp_codec *codec, gcomp__selection *s)
-{
-    const size_t k = gcomp__sparse_k(codec->param[0], s->n), most = gcomp__sampledtopk_most(codec, s->n);
-    const uint32_t guess = gcomp__sparse_guess(call, s, k, 0);
-    GCOMP__TRY(gcomp__sparse_collect(call, s, guess, guess, most));
-    if (s->count < k - k / 5) return gcomp__sparse_largest(call, s, gcomp__sparse_guess(call, s, k, 1), k);
-    if (s->count > most) gcomp__sparse_keep(s, k);
-    return GCOMP_OK;
-}
-
-static const gcomp__selector gcomp__sampledtopk = {gcomp__sampledtopk_most, gcomp__sampledtopk_select};
+static const gcomp__selector gcomp__sampledtopk = {gcomp__about_most, gcomp__about_select};
 static const gcomp__method gcomp__row_sampledtopk = {
     "sampledtopk", 21, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS, {GCOMP__GATHER, 0, 0},
     {GCOMP__NUMBER("density", 0.01, 1e-9, 1, 0)}, GCOMP__SPARSE_FUNCTIONS,
@@ -8426,6 +8788,665 @@ static const gcomp__method gcomp__row_dryden = {
 #endif
 #else
 #define GCOMP__LIST_dryden(X)
+#endif
+
+/* >>method wangni: element i with probability p_i = min(1, |p| / q), as q * sgn(p), or as it is where p_i = 1: unbiased, with the
+   least variance for that many; E|p - C(p)|^2 = sum of |p| (q - |p|) over |p| < q. q is the mean of |p| over density; then,
+   twice, what brings those below q back to density * n in all. At most k + 8 sqrt(k) + 16 elements for k = density * n: of more,
+   which one of 10^13 payloads would have, the largest. Wangni, Wang, Liu, Zhang, NeurIPS 2018. */
+#ifndef GCOMP_WITHOUT_WANGNI
+#define GCOMP__LIST_wangni(X) X(wangni)
+#ifndef GCOMP__WANGNI_TYPES
+#define GCOMP__WANGNI_TYPES
+typedef struct gcomp__wangni {
+    gcomp__selection *s;
+    double rest;                   /* the sum of |p| that are no candidates */
+    float quantum, lift, inverse;  /* p_i = |p| * lift * inverse / 65536 */
+    uint64_t words;
+} gcomp__wangni;
+
+typedef struct gcomp__wangni_kernels {
+    void (*look)(gcomp__wangni *job); /* candidates, and the sum of the others */
+    void (*draw)(gcomp__wangni *job); /* what is sent; each until the end or until the buffer is full */
+} gcomp__wangni_kernels;
+#endif
+
+/* Of the draws that are equal to the whole part of 65536 p_i those that are sent. */
+GCOMP__NOINLINE uint32_t GCOMP__F(wangni_ties)(GCOMP__F(v) t, GCOMP__F(w) whole, uint32_t ties, uint64_t words, size_t at)
+{
+    int32_t lanes[16];
+    memset(lanes, 0, sizeof lanes);
+    GCOMP__F(decide)(lanes, GCOMP__F(sub)(t, GCOMP__F(number)(whole)), ties, words, at);
+    return GCOMP__F(keys)(GCOMP__F(floats)(GCOMP__F(load_words)(lanes)), 1);
+}
+
+GCOMP__INLINE uint32_t GCOMP__F(wangni_sent)(const gcomp__wangni *job, GCOMP__F(v) p, size_t at)
+{
+    const GCOMP__F(v) lifted = GCOMP__F(mul)(GCOMP__F(abs)(p), GCOMP__F(splat)(job->lift));
+    const GCOMP__F(v) t = GCOMP__F(clamp)(GCOMP__F(mul)(lifted, GCOMP__F(splat)(job->inverse)), 65536.0f);
+    const GCOMP__F(w) whole = GCOMP__F(trunc)(t), draw = GCOMP__F(draws)(job->words, at);
+    const uint32_t mask = GCOMP__F(weq)(GCOMP__F(wmin)(draw, whole), draw);
+    if (GCOMP__F(wany)(whole, draw)) {
+        const uint32_t ties = GCOMP__F(weq)(whole, draw);
+        return (mask & ~ties) | GCOMP__F(wangni_ties)(t, whole, ties, job->words, at);
+    }
+    return mask;
+}
+
+/* Masks of a tile first, then those that are not zero: branches by what is drawn would cost more than the draws. */
+GCOMP__HEAVY void GCOMP__F(wangni_draw_driver)(gcomp__wangni *to, int general, int feedback)
+{
+    const gcomp__wangni job = *to;
+    gcomp__selection *s = job.s;
+    const gcomp_input in = s->in;
+    const GCOMP__F(v) quantum = GCOMP__F(splat)(job.quantum);
+    const size_t capacity = s->capacity;
+    size_t at = s->at, count = s->count, groups, j;
+    uint32_t sent[GCOMP__TILE / 16], any;
+    GCOMP__F(v) p;
+    for (; at < s->n; at += 16 * groups) {
+        groups = gcomp__min(GCOMP__TILE, s->n - at) / 16;
+        any = 0;
+        for (j = 0; j < groups; j++) {
+            sent[j] = GCOMP__F(wangni_sent)(&job, GCOMP__F(load_p)(&in, at + 16 * j, general, feedback), at + 16 * j);
+            any |= (uint32_t)(sent[j] != 0) << j;
+        }
+        if (!groups) {
+            groups = 1;
+            sent[0] = GCOMP__F(wangni_sent)(&job, GCOMP__F(load_p_some)(&in, at, s->n - at), at);
+            any = sent[0] != 0;
+        }
+        for (; any; any &= any - 1) {
+            const size_t i = at + 16 * (size_t)(j = gcomp__first_one(any));
+            if (count + 16 > capacity) {
+                s->at = i;
+                s->count = count;
+                return;
+            }
+            if (i + 16 <= s->n) p = GCOMP__F(load_p)(&in, i, general, feedback);
+            else p = GCOMP__F(load_p_some)(&in, i, s->n - i);
+            GCOMP__F(keep)(s->value + count, s->index + count,
+                           GCOMP__F(pick)(GCOMP__F(keys)(p, gcomp__bits(job.quantum)), p,
+                                          GCOMP__F(flip)(quantum, GCOMP__F(lt0)(p))), (uint32_t)i, sent[j]);
+            count += gcomp__popcount(sent[j]);
+        }
+    }
+    s->at = s->n;
+    s->count = count;
+}
+
+GCOMP__HEAVY void GCOMP__F(wangni_look_driver)(gcomp__wangni *job, int general, int feedback)
+{
+    gcomp__selection *s = job->s;
+    const gcomp_input in = s->in;
+    const uint32_t guess = s->guess;
+    GCOMP__F(sum) sum = GCOMP__F(sum_none)();
+    size_t at = s->at, count = s->count;
+    for (; at < s->n; at += 16) {
+        GCOMP__F(v) p;
+        uint32_t mask;
+        if (at + 16 <= s->n) p = GCOMP__F(load_p)(&in, at, general, feedback);
+        else p = GCOMP__F(load_p_some)(&in, at, s->n - at);
+        mask = GCOMP__F(keys)(p, guess);
+        if (mask) {
+            if (count + 16 > s->capacity) break;
+            GCOMP__F(keep)(s->value + count, s->index + count, p, (uint32_t)at, mask);
+            count += gcomp__popcount(mask);
+            p = GCOMP__F(pick)(mask, GCOMP__F(splat)(0), p);
+        }
+        sum = GCOMP__F(sum_add)(sum, GCOMP__F(abs)(p));
+    }
+    s->at = gcomp__min(at, s->n);
+    s->count = count;
+    job->rest += GCOMP__F(sum_fold)(sum);
+    GCOMP__PIN_SUM(job->rest);
+}
+
+static void GCOMP__F(wangni_look)(gcomp__wangni *job)
+{
+    const int feedback = job->s->in.residual != NULL;
+    if (GCOMP__F(general)(&job->s->in)) GCOMP__F(wangni_look_driver)(job, 1, feedback);
+    else if (feedback) GCOMP__F(wangni_look_driver)(job, 0, 1);
+    else GCOMP__F(wangni_look_driver)(job, 0, 0);
+}
+
+static void GCOMP__F(wangni_draw)(gcomp__wangni *job)
+{
+    const int feedback = job->s->in.residual != NULL;
+    if (GCOMP__F(general)(&job->s->in)) GCOMP__F(wangni_draw_driver)(job, 1, feedback);
+    else if (feedback) GCOMP__F(wangni_draw_driver)(job, 0, 1);
+    else GCOMP__F(wangni_draw_driver)(job, 0, 0);
+}
+static const gcomp__wangni_kernels GCOMP__F(wangni_kernels) = {GCOMP__F(wangni_look), GCOMP__F(wangni_draw)};
+
+#ifdef GCOMP__LAST
+static size_t gcomp__wangni_most(const gcomp_codec *codec, size_t n)
+{
+    const size_t k = gcomp__sparse_k(codec->param[0], n);
+    uint64_t root = 1;
+    while (root * root < k) root += root / 8 + 1;
+    return gcomp__min(n, gcomp__plus(k, (size_t)(8 * root + 16)));
+}
+
+/* All |p| in s->value and the `rest` of n elements, whose keys are below s->guess: q. If the others do not suffice for that,
+   they will with the guess that it leaves, another one. */
+static double gcomp__wangni_fit(gcomp__selection *s, double rest, double wanted)
+{
+    const uint32_t guess = s->guess;
+    double q = 0;
+    int round;
+    for (round = 0; round < 3; round++) {
+        double sum = rest, left = wanted;
+        size_t i;
+        if (round && guess > 1 && q < (double)gcomp__float(guess - 1)) {
+            s->guess = gcomp__sparse_key(gcomp__bits((float)(0.75 * q)));
+            break;
+        }
+        for (i = 0; i < s->count; i++) {
+            const double a = (double)gcomp__float(gcomp__bits(s->value[i]) & 0x7fffffffu);
+            if (round && a >= q) left -= 1;
+            else sum += a;
+            GCOMP__PIN_SUM(sum);
+        }
+        if (round && !(sum > 0 && sum < q * left)) break; /* c <= 1 */
+        q = sum / left;
+    }
+    return q;
+}
+
+/* The sum of all |p|, those of keys from s->guess on in s->value. A full buffer keeps its best k: they are all above q. */
+static gcomp_result gcomp__wangni_sums(const gcomp__call *call, gcomp__wangni *job, size_t k)
+{
+    gcomp__selection *s = job->s;
+    s->at = s->count = 0;
+    job->rest = 0;
+    for (;;) {
+        size_t i, kept = 0, ties;
+        uint32_t t;
+        ((const gcomp__wangni_kernels *)call->kernels)->look(job);
+        if (call->set->common->worst(s->value, s->count) >= 0x7f800000u) return GCOMP_NOT_FINITE;
+        if (s->at == s->n) return GCOMP_OK;
+        t = gcomp__sparse_kth(s->value, s->count, k, s->bins, &ties);
+        for (i = 0; i < s->count; i++) {
+            const uint32_t key = gcomp__bits(s->value[i]) & 0x7fffffffu;
+            if (key > t) s->value[kept++] = s->value[i];
+            else job->rest += (double)gcomp__float(key);
+            GCOMP__PIN_SUM(job->rest);
+        }
+        s->count = kept;
+        s->guess = t + 1;
+    }
+}
+
+static gcomp_result gcomp__wangni_select(const gcomp__call *call, const gcomp_codec *codec, gcomp__selection *s)
+{
+    const size_t sample = gcomp__min(gcomp__sparse_sample(s->n), 8192), most = gcomp__wangni_most(codec, s->n);
+    const double wanted = codec->param[0] * (double)s->n;
+    gcomp__wangni job;
+    double q = 0;
+    int tries;
+    memset(&job, 0, sizeof job);
+    job.s = s;
+    job.words = gcomp__stream(s->in.key.own, GCOMP__PURPOSE_SELECT);
+    s->guess = 1;
+    if (sample) { /* only for a guess of what is above q */
+        gcomp__sparse_look(call, s, sample);
+        if (call->set->common->worst(s->value, sample) >= 0x7f800000u) return GCOMP_NOT_FINITE;
+        s->count = sample;
+        q = 0.75 * gcomp__wangni_fit(s, 0, codec->param[0] * (double)sample);
+        s->guess = q < 3e38 ? gcomp__sparse_key(gcomp__bits((float)q)) : 0x7f7fffffu;
+    }
+    for (tries = 0; tries < 4; tries++) {
+        const uint32_t guess = s->guess;
+        GCOMP__TRY(gcomp__wangni_sums(call, &job, most));
+        q = gcomp__wangni_fit(s, job.rest, wanted);
+        if (s->guess >= guess) break;
+    }
+    s->at = s->count = 0;
+    if (!(q > 0)) return GCOMP_OK;
+    job.quantum = q < 3.4028234663852886e38 ? (float)q : 3.402823466e38f;
+    if ((double)job.quantum < q && gcomp__bits(job.quantum) < 0x7f7fffffu)
+        job.quantum = gcomp__float(gcomp__bits(job.quantum) + 1);
+    job.lift = job.quantum < 1 ? 18446744073709551616.0f : 1;
+    job.inverse = 65536.0f / (job.quantum * job.lift);
+    for (;;) {
+        ((const gcomp__wangni_kernels *)call->kernels)->draw(&job);
+        if (s->at == s->n) break;
+        gcomp__sparse_keep(s, most);
+    }
+    if (s->count > most) gcomp__sparse_keep(s, most);
+    return GCOMP_OK;
+}
+
+static void gcomp__wangni_adapt(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
+{
+    (void)rounds;
+    if (codec->value != gcomp__row_none.wire) *flags &= gcomp__method_of(codec->value)->flags | ~(unsigned)GCOMP__UNBIASED;
+}
+
+static const gcomp__selector gcomp__wangni_selector = {gcomp__wangni_most, gcomp__wangni_select};
+static const gcomp__method gcomp__row_wangni = {
+    "wangni", 27, GCOMP__UNBIASED | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS, {GCOMP__GATHER, 0, 0},
+    {GCOMP__NUMBER("density", 0.02, 1e-9, 1, 0)}, NULL, gcomp__sparse_bound,
+    gcomp__sparse_scratch, gcomp__sparse_encode, gcomp__sparse_open, gcomp__sparse_check, gcomp__sparse_decode, NULL, NULL, NULL,
+    NULL, NULL, NULL, gcomp__wangni_adapt, NULL, NULL, &gcomp__wangni_selector};
+#endif
+#else
+#define GCOMP__LIST_wangni(X)
+#endif
+
+/* >>method adacomp: the gradient d is added to p once more; of a bin of elements those are sent whose |p + d| reaches its largest
+   |p|. send=mean: as s * sgn(p), s the mean of the largest of all bins that are not zero (+onebit:block=tensor codes that in a
+   bit, exactly); send=value: as p. Zeros are never sent. The paper's bins are 500, for convolutions 50. Chen, Choi, Brand,
+   Agrawal, Zhang, Gopalakrishnan, AAAI 2018. */
+#ifndef GCOMP_WITHOUT_ADACOMP
+#define GCOMP__LIST_adacomp(X) X(adacomp)
+#ifndef GCOMP__ADACOMP_TYPES
+#define GCOMP__ADACOMP_TYPES
+typedef struct gcomp__adacomp {
+    gcomp__selection *s;
+    size_t bin, bins; /* its elements; how many are not zero */
+    double sum;       /* of their largest |p| */
+    uint32_t worst;
+} gcomp__adacomp;
+
+typedef struct gcomp__adacomp_kernels { void (*bins)(gcomp__adacomp *job); } gcomp__adacomp_kernels;
+#endif
+
+/* Elements i .. end - 1, at most 16 of them; zeros behind. */
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(adacomp_load)(const gcomp_input *in, size_t i, size_t end, size_t n, int general,
+                                                 int feedback)
+{
+    GCOMP__F(v) p;
+    if (i + 16 <= end) return GCOMP__F(load_p)(in, i, general, feedback);
+    if (i + 16 > n) return GCOMP__F(load_p_some)(in, i, end - i);
+    p = GCOMP__F(load_p)(in, i, general, feedback);
+    return GCOMP__F(pick)((1u << (end - i)) - 1, p, GCOMP__F(splat)(0));
+}
+
+GCOMP__HEAVY void GCOMP__F(adacomp_driver)(gcomp__adacomp *job, int general, int feedback)
+{
+    gcomp__selection *s = job->s;
+    const gcomp_input in = s->in;
+    gcomp_input grad = in;
+    const size_t n = s->n;
+    size_t begin, end, i, count = 0;
+    uint32_t most;
+    grad.residual = NULL;
+    for (begin = 0; begin < n; begin = end) {
+        GCOMP__F(v) worst = GCOMP__F(splat)(0);
+        end = n - begin > job->bin ? begin + job->bin : n;
+        for (i = begin; i < end; i += 16)
+            worst = GCOMP__F(worst)(worst, GCOMP__F(adacomp_load)(&in, i, end, n, general, feedback));
+        most = GCOMP__F(most)(worst);
+        job->worst = most > job->worst ? most : job->worst;
+        if (most == 0 || most >= 0x7f800000u) continue;
+        job->sum += (double)gcomp__float(most);
+        GCOMP__PIN_SUM(job->sum);
+        job->bins++;
+        for (i = begin; i < end; i += 16) {
+            const GCOMP__F(v) p = GCOMP__F(adacomp_load)(&in, i, end, n, general, feedback);
+            const GCOMP__F(v) d = feedback ? GCOMP__F(adacomp_load)(&grad, i, end, n, general, 0) : p;
+            const uint32_t mask = GCOMP__F(keys)(GCOMP__F(add)(p, d), most) & GCOMP__F(keys)(p, 1);
+            if (!mask) continue;
+            GCOMP__F(keep)(s->value + count, s->index + count, p, (uint32_t)i, mask);
+            count += gcomp__popcount(mask);
+        }
+    }
+    s->count = count;
+}
+
+static void GCOMP__F(adacomp_bins)(gcomp__adacomp *job)
+{
+    const int feedback = job->s->in.residual != NULL;
+    if (GCOMP__F(general)(&job->s->in)) GCOMP__F(adacomp_driver)(job, 1, feedback);
+    else if (feedback) GCOMP__F(adacomp_driver)(job, 0, 1);
+    else GCOMP__F(adacomp_driver)(job, 0, 0);
+}
+static const gcomp__adacomp_kernels GCOMP__F(adacomp_kernels) = {GCOMP__F(adacomp_bins)};
+
+#ifdef GCOMP__LAST
+static gcomp_result gcomp__adacomp_select(const gcomp__call *call, const gcomp_codec *codec, gcomp__selection *s)
+{
+    gcomp__adacomp job;
+    size_t i;
+    memset(&job, 0, sizeof job);
+    job.s = s;
+    job.bin = (size_t)codec->param[0];
+    ((const gcomp__adacomp_kernels *)call->kernels)->bins(&job);
+    if (job.worst >= 0x7f800000u) return GCOMP_NOT_FINITE;
+    if (codec->param[1] == 0 && s->count) {
+        const uint32_t mean = gcomp__bits((float)(job.sum / (double)job.bins));
+        for (i = 0; i < s->count; i++) s->value[i] = gcomp__float(mean | (gcomp__bits(s->value[i]) & 0x80000000u));
+    }
+    return GCOMP_OK;
+}
+
+static const gcomp__selector gcomp__adacomp_selector = {gcomp__all_most, gcomp__adacomp_select};
+static const gcomp__method gcomp__row_adacomp = {
+    "adacomp", 28, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS, {GCOMP__GATHER, 0, 0},
+    {GCOMP__COUNT("bin", 500, 1, 65536, 0), GCOMP__ONE_OF("send", 0, 1, 0, "mean|value|")},
+    GCOMP__SPARSE_FUNCTIONS, &gcomp__adacomp_selector};
+#endif
+#else
+#define GCOMP__LIST_adacomp(X)
+#endif
+
+/* >>method blocktopk: of the blocks of `block` elements the share `density` (rounded as topk's) that has the largest sum of
+   squares, with all their elements; of equal ones the first; zero blocks never. The last block may be shorter. One index a
+   block is sent, not one an element, and what lies together is written together. */
+#ifndef GCOMP_WITHOUT_BLOCKTOPK
+#define GCOMP__LIST_blocktopk(X) X(blocktopk)
+#ifndef GCOMP__BLOCKTOPK_TYPES
+#define GCOMP__BLOCKTOPK_TYPES
+typedef struct gcomp__blocktopk_kernels {
+    /* the sum of squares of each block of n elements; 0 if one is not finite */
+    int (*squares)(const gcomp_input *in, size_t n, size_t block, double *sums);
+} gcomp__blocktopk_kernels;
+#endif
+
+GCOMP__INLINE int GCOMP__F(blocktopk_driver)(const gcomp_input *from, size_t n, size_t block, double *sums, int general,
+                                             int feedback)
+{
+    const gcomp_input in = *from;
+    size_t begin, end, i;
+    int finite = 1;
+    for (begin = 0; begin < n; begin = end) {
+        GCOMP__F(sum) sum = GCOMP__F(sum_none)();
+        end = n - begin > block ? begin + block : n;
+        for (i = begin; i + 16 <= end; i += 16) {
+            const GCOMP__F(v) p = GCOMP__F(load_p)(&in, i, general, feedback);
+            sum = GCOMP__F(sum_dot)(sum, p, p);
+        }
+        if (i < end) {
+            const GCOMP__F(v) p = GCOMP__F(load_p_some)(&in, i, end - i);
+            sum = GCOMP__F(sum_dot)(sum, p, p);
+        }
+        *sums = GCOMP__F(sum_fold)(sum);
+        finite &= gcomp__finite_double(*sums++);
+    }
+    return finite;
+}
+
+static int GCOMP__F(blocktopk_squares)(const gcomp_input *in, size_t n, size_t block, double *sums)
+{
+    if (GCOMP__F(general)(in)) return GCOMP__F(blocktopk_driver)(in, n, block, sums, 1, in->residual != NULL);
+    if (in->residual) return GCOMP__F(blocktopk_driver)(in, n, block, sums, 0, 1);
+    return GCOMP__F(blocktopk_driver)(in, n, block, sums, 0, 0);
+}
+static const gcomp__blocktopk_kernels GCOMP__F(blocktopk_kernels) = {GCOMP__F(blocktopk_squares)};
+
+#ifdef GCOMP__LAST
+static size_t gcomp__blocktopk_most(const gcomp_codec *codec, size_t n)
+{
+    const size_t block = (size_t)codec->param[1];
+    return gcomp__min(n, gcomp__times(gcomp__sparse_k(codec->param[0], gcomp__groups(n, block)), block));
+}
+
+static size_t gcomp__blocktopk_scratch(const gcomp_codec *codec, size_t n)
+{
+    return gcomp__plus(gcomp__sparse_scratch(codec, n), 8 * (n / (size_t)codec->param[1] + 1));
+}
+
+static uint64_t gcomp__blocktopk_key(const double *sum)
+{
+    uint64_t key;
+    memcpy(&key, sum, 8);
+    return key;
+}
+
+/* The k-th largest key of count >= k sums, and how many equal to it belong to the k. */
+static uint64_t gcomp__blocktopk_kth(const double *sums, size_t count, size_t k, uint32_t *bins, size_t *ties)
+{
+    static const unsigned shifts[6] = {53, 42, 31, 20, 9, 0};
+    uint64_t prefix = 0;
+    size_t i, level;
+    for (level = 0; level < 6; level++) {
+        const unsigned shift = shifts[level];
+        uint64_t bin = GCOMP__SPARSE_BINS - 1;
+        memset(bins, 0, 4 * GCOMP__SPARSE_BINS);
+        for (i = 0; i < count; i++) {
+            const uint64_t key = gcomp__blocktopk_key(sums + i);
+            if (level == 0 || key >> shifts[level - 1] == prefix >> shifts[level - 1]) {
+                const uint64_t low = level ? ((uint64_t)1 << (shifts[level - 1] - shift)) - 1 : GCOMP__SPARSE_BINS - 1;
+                bins[key >> shift & low]++;
+            }
+        }
+        for (; bins[bin] < k; bin--) k -= bins[bin];
+        prefix |= bin << shift;
+    }
+    *ties = k;
+    return prefix;
+}
+
+static gcomp_result gcomp__blocktopk_select(const gcomp__call *call, const gcomp_codec *codec, gcomp__selection *s)
+{
+    const size_t block = (size_t)codec->param[1], blocks = gcomp__groups(s->n, block);
+    const size_t k = gcomp__sparse_k(codec->param[0], blocks);
+    double *sums = (double *)(void *)(call->scratch + gcomp__sparse_scratch(codec, s->n)); /* behind all the others share */
+    size_t b, ties = 0, taken = 0;
+    uint64_t least;
+    s->each = block;
+    if (!s->n) return GCOMP_OK;
+    if (!((const gcomp__blocktopk_kernels *)call->kernels)->squares(&s->in, s->n, block, sums)) return GCOMP_NOT_FINITE;
+    least = gcomp__blocktopk_kth(sums, blocks, k, s->bins, &ties);
+    for (b = 0; b < blocks; b++) {
+        const uint64_t key = gcomp__blocktopk_key(sums + b);
+        gcomp_input in = s->in;
+        if (key < least || key == 0 || (key == least && ties == 0)) continue;
+        ties -= key == least;
+        in.grad = (const uint8_t *)in.grad + b * block * gcomp__dtype_bytes(in.dtype);
+        if (in.residual) in.residual += b * block;
+        (void)call->set->common->scale_copy(s->value + s->count, &in, 0, gcomp__min(block, s->n - b * block), 1);
+        s->count += gcomp__min(block, s->n - b * block);
+        s->index[taken++] = (uint32_t)b;
+    }
+    return GCOMP_OK;
+}
+
+static const char *gcomp__blocktopk_refuse(const double *param, int values)
+{
+    (void)values;
+    return param[1] == 0 ? "blocktopk:block=tensor would choose nothing: it takes a power of two" : NULL;
+}
+
+static const gcomp__selector gcomp__blocktopk_selector = {gcomp__blocktopk_most, gcomp__blocktopk_select};
+static const gcomp__method gcomp__row_blocktopk = {
+    "blocktopk", 29, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS | GCOMP__GROUPS, {GCOMP__GATHER, 0, 0},
+    {GCOMP__NUMBER("density", 0.01, 1e-9, 1, 0), {"block", GCOMP__BLOCK, 256, 16, GCOMP_CHUNK, 0, NULL}},
+    NULL, gcomp__sparse_bound, gcomp__blocktopk_scratch, gcomp__sparse_encode, gcomp__sparse_open,
+    gcomp__sparse_check, gcomp__sparse_decode, GCOMP__NEVER_SUMS, gcomp__blocktopk_refuse, &gcomp__blocktopk_selector};
+#endif
+#else
+#define GCOMP__LIST_blocktopk(X)
+#endif
+
+/* >>method dgc: momentum that is corrected for what is sent late. Lin, Han, Mao, Wang, Dally, ICLR 2018.
+     g    <- g * min(1, clip / (sqrt(world) |g|_2)), of the tensor, where a clip is given
+     next =  m u + g,    p = v + next            nesterov=1: next = m (u + g),  p = v + next + g
+   About density * n of the largest p are sent, as sampledtopk's. v, the residual, becomes p less what was sent; u becomes next,
+   and with masking=1 zero where something was sent. In the first `warmup` epochs more is sent: a quarter, 1/16, 1/64 and 0.4 %
+   of the elements, for a quarter of them each. */
+#ifndef GCOMP_WITHOUT_DGC
+#define GCOMP__LIST_dgc(X) X(dgc)
+#ifndef GCOMP__DGC_TYPES
+#define GCOMP__DGC_TYPES
+typedef struct gcomp__dgc_kernels {
+    gcomp__sparse_kernels sparse; /* first: it stands for the others */
+    void (*advance)(const gcomp__momentum *d, size_t begin, size_t end);
+} gcomp__dgc_kernels;
+#endif
+
+/* >>kernel advance: p, the next u and zeros of elements begin .. end - 1. Outputs may be the inputs. */
+GCOMP__HEAVY void GCOMP__F(advance_driver)(const gcomp__momentum *d, size_t begin, size_t end, int general, int nesterov)
+{
+    const gcomp__momentum job = *d;
+    const GCOMP__F(v) m = GCOMP__F(splat)(job.factor), zero = GCOMP__F(splat)(0);
+    size_t i;
+    for (i = begin; i + 16 <= end; i += 16) {
+        const GCOMP__F(v) g = GCOMP__F(load_p)(&job.in, i, general, 0), u = GCOMP__F(load)(job.u + i);
+        GCOMP__F(v) p, next = nesterov ? GCOMP__F(mul)(GCOMP__F(add)(u, g), m) : GCOMP__F(add)(GCOMP__F(mul)(u, m), g);
+        p = job.v ? GCOMP__F(add)(GCOMP__F(load)(job.v + i), next) : next;
+        if (nesterov) p = GCOMP__F(add)(p, g);
+        if (job.p) GCOMP__F(store)(job.p + i, p);
+        if (job.next) GCOMP__F(store)(job.next + i, next);
+        if (job.zero) GCOMP__F(store)(job.zero + i, zero);
+    }
+}
+
+static void GCOMP__F(advance)(const gcomp__momentum *d, size_t begin, size_t end)
+{
+    const size_t rest = (end - begin) % 16, at = end - rest;
+    const int general = GCOMP__F(general)(&d->in);
+    if (d->nesterov) GCOMP__F(advance_driver)(d, begin, at, 1, 1);
+    else if (general) GCOMP__F(advance_driver)(d, begin, at, 1, 0);
+    else GCOMP__F(advance_driver)(d, begin, at, 0, 0);
+    if (rest) { /* in a line of its own */
+        float line[4][16];
+        gcomp__momentum some = *d;
+        GCOMP__F(store)(line[0], GCOMP__F(load_p_some)(&d->in, at, rest));
+        GCOMP__F(store)(line[1], GCOMP__F(load_some)(d->u + at, rest));
+        if (d->v) GCOMP__F(store)(line[2], GCOMP__F(load_some)(d->v + at, rest));
+        some.in.grad = line[0];
+        some.in.dtype = GCOMP_F32;
+        some.in.scale = 1;
+        some.u = line[1];
+        some.v = d->v ? line[2] : NULL;
+        some.p = line[3];
+        some.next = line[1];
+        some.zero = NULL;
+        if (d->nesterov) GCOMP__F(advance_driver)(&some, 0, 16, 0, 1);
+        else GCOMP__F(advance_driver)(&some, 0, 16, 0, 0);
+        if (d->p) memcpy(d->p + at, line[3], 4 * rest);
+        if (d->next) memcpy(d->next + at, line[1], 4 * rest);
+        if (d->zero) memset(d->zero + at, 0, 4 * rest);
+    }
+}
+
+static const gcomp__dgc_kernels GCOMP__F(dgc_kernels) = {{GCOMP__F(collect)}, GCOMP__F(advance)};
+
+#ifdef GCOMP__LAST
+/* The codec with the density of an epoch; none is denser than the first. */
+static gcomp_codec gcomp__dgc_at(const gcomp_codec *codec, uint32_t epoch)
+{
+    static const double keep[4] = {0.25, 0.0625, 0.015625, 0.004};
+    const uint64_t warmup = (uint64_t)codec->param[5];
+    gcomp_codec now = *codec;
+    if (epoch < warmup && now.param[0] < keep[4 * (uint64_t)epoch / warmup]) now.param[0] = keep[4 * (uint64_t)epoch / warmup];
+    return now;
+}
+
+static size_t gcomp__dgc_bound(const gcomp_codec *codec, size_t n)
+{
+    const gcomp_codec first = gcomp__dgc_at(codec, 0);
+    return gcomp__sparse_bound(&first, n);
+}
+
+static size_t gcomp__dgc_p_bytes(size_t n) { return gcomp__round_up(gcomp__times(n, 4), 64); }
+
+static size_t gcomp__dgc_scratch(const gcomp_codec *codec, size_t n)
+{
+    const gcomp_codec first = gcomp__dgc_at(codec, 0);
+    return gcomp__plus(gcomp__dgc_p_bytes(n), gcomp__sparse_scratch(&first, n));
+}
+
+static size_t gcomp__dgc_state(const gcomp_codec *codec, size_t rows, size_t cols)
+{
+    (void)codec;
+    return gcomp__times(rows, cols);
+}
+
+static size_t gcomp__dgc_local(const gcomp_codec *codec, size_t rows, size_t cols)
+{
+    (void)codec;
+    return rows && cols; /* the scale of the gradient, clipped */
+}
+
+static gcomp_result gcomp__dgc_clip(gcomp__work *work)
+{
+    double limit = work->codec->param[3], norm;
+    gcomp__work look = *work;
+    gcomp__measured all;
+    work->local[0] = work->in.scale;
+    if (limit == 0) return GCOMP_OK;
+    look.in.residual = NULL;
+    GCOMP__TRY(gcomp__look_at(&look, GCOMP__L2, &all));
+    norm = gcomp__sqrt(all.sum);
+    limit /= gcomp__sqrt((double)work->world);
+    if (norm > limit) work->local[0] = (float)((double)work->in.scale * (limit / norm));
+    return GCOMP_OK;
+}
+
+static gcomp__momentum gcomp__dgc_momentum(const gcomp__call *call)
+{
+    const gcomp__work *work = call->work;
+    gcomp__momentum d;
+    memset(&d, 0, sizeof d);
+    d.in = work->in;
+    d.in.scale = work->local[0];
+    d.in.residual = NULL;
+    d.n = work->n;
+    d.u = work->state;
+    d.v = work->in.residual;
+    d.factor = (float)work->codec->param[1];
+    d.nesterov = work->codec->param[2] != 0;
+    d.advance = ((const gcomp__dgc_kernels *)call->kernels)->advance;
+    return d;
+}
+
+static void gcomp__dgc_chunk(void *arg, size_t chunk)
+{
+    const gcomp__momentum *d = (const gcomp__momentum *)arg;
+    d->advance(d, chunk * GCOMP_CHUNK, gcomp__min(d->n, (chunk + 1) * GCOMP_CHUNK));
+}
+
+static gcomp_result gcomp__dgc_encode(const gcomp__call *call, const gcomp_codec *codec, const gcomp_input *in, size_t n,
+                                      uint8_t *body, size_t capacity, size_t *bytes)
+{
+    const gcomp_codec now = gcomp__dgc_at(codec, call->work->epoch);
+    gcomp__call rest = *call;
+    gcomp__momentum d;
+    gcomp_input made;
+    if (call->scratch_bytes < gcomp__dgc_scratch(codec, n)) return GCOMP_SCRATCH_TOO_SMALL;
+    GCOMP__TRY(gcomp__dgc_clip(call->work));
+    d = gcomp__dgc_momentum(call);
+    d.p = (float *)(void *)call->scratch;
+    gcomp__run(call, gcomp__chunks(n), gcomp__dgc_chunk, &d);
+    memset(&made, 0, sizeof made);
+    made.grad = d.p;
+    made.scale = 1;
+    made.key = in->key;
+    rest.scratch += gcomp__dgc_p_bytes(n);
+    rest.scratch_bytes -= gcomp__dgc_p_bytes(n);
+    return gcomp__sparse_encode(&rest, &now, &made, n, body, capacity, bytes);
+}
+
+static void gcomp__dgc_decode(const gcomp__call *call, const gcomp__sink *sink)
+{
+    gcomp__sink with = *sink;
+    gcomp__momentum d;
+    if (call->work && sink->ending == GCOMP__COMMIT) {
+        d = gcomp__dgc_momentum(call);
+        d.p = sink->residual;
+        d.next = call->work->state;
+        d.zero = sink->y;
+        if (call->work->codec->param[4] != 0) d.masked = d.next;
+        with.momentum = &d;
+    }
+    gcomp__sparse_decode(call, &with);
+}
+
+static const gcomp__selector gcomp__dgc = {gcomp__about_most, gcomp__about_select};
+static const gcomp__method gcomp__row_dgc = {
+    "dgc", 31, GCOMP__FEEDBACK | GCOMP__SELECTS | GCOMP__REMEMBERS, {GCOMP__GATHER, 0, 0},
+    {GCOMP__NUMBER("density", 0.001, 1e-9, 1, 0), GCOMP__NUMBER("momentum", 0.9, 0, 0.9999, 0),
+     GCOMP__COUNT("nesterov", 0, 0, 1, 0), GCOMP__NUMBER("clip", 0, 0, 1e20, 0), GCOMP__COUNT("masking", 1, 0, 1, 0),
+     GCOMP__COUNT("warmup", 4, 0, 1000000, 0)},
+    NULL, gcomp__dgc_bound, gcomp__dgc_scratch, gcomp__dgc_encode, gcomp__sparse_open, gcomp__sparse_check, gcomp__dgc_decode,
+    NULL, gcomp__dgc_state, gcomp__dgc_local, NULL, NULL, NULL, NULL, NULL, NULL, &gcomp__dgc};
+#endif
+#else
+#define GCOMP__LIST_dgc(X)
 #endif
 
 /* >>method randomk: k = density * n elements, drawn anew in each step, the same on all workers: summed, without indices.
@@ -8616,6 +9637,450 @@ GCOMP__RANDOM(randomblock, 26)
 #define GCOMP__LIST_randomk(X)
 #endif
 
+/* >>method sketch: the k = density * n elements whose mean is largest, found without indices or gathers: SketchedSGD, Ivkin,
+   Rothchild, Ullah, Braverman, Stoica, Arora, NeurIPS 2019, with plain error feedback.
+     round 0   a count sketch of p, summed: in each row element i adds sign * p to one cell
+     round 1   candidates: the `candidates` k elements of largest estimate, the median over the rows of sign * cell; of equal
+               ones the first. All workers see the same sums and find the same. Their p is summed, exactly
+     commit    mean = the k largest of those sums, of equal ones the first; residual = p, and 0 where the mean was taken
+   Sixteen elements share a hash: for each row a block of 16 cells and 16 signs, and one order inside for all rows. So any two
+   elements of different blocks meet in a row with probability 1 / columns, and the variance of a row's estimate is at most
+   |p|^2 / columns. columns=auto is 16 k: where sizes fall like a power, all that is not sent is together as large as some
+   multiple of k times the k-th. Each cell is summed in order of elements, by one task a row if there are threads. */
+#ifndef GCOMP_WITHOUT_SKETCH
+#define GCOMP__LIST_sketch(X) X(sketch)
+#ifndef GCOMP__SKETCH_TYPES
+#define GCOMP__SKETCH_TYPES
+enum { GCOMP__SKETCH_ROWS = 7, GCOMP__SKETCH_BATCH = 16, GCOMP__SKETCH_LANES = 4 };
+
+/* Of one matrix. */
+typedef struct gcomp__sketch_job {
+    const struct gcomp__sketch_kernels *kernels;
+    gcomp_input in;
+    size_t n, rows, columns, few; /* few: candidates */
+    float *table, part;
+    uint64_t words, factor[GCOMP__SKETCH_ROWS];
+    uint32_t worst;               /* bits of the largest |p| */
+    gcomp__selection lane[GCOMP__SKETCH_LANES];
+} gcomp__sketch_job;
+
+/* Where a block of 16 elements goes. */
+typedef struct gcomp__sketch_place {
+    size_t cell[GCOMP__SKETCH_ROWS];
+    uint32_t signs[GCOMP__SKETCH_ROWS];
+    int32_t cross; /* element j goes to cell (j ^ cross) & 15; -8 .. 7 */
+} gcomp__sketch_place;
+
+typedef struct gcomp__sketch_kernels {
+    uint32_t (*insert)(const gcomp__sketch_job *job, size_t first, size_t rows); /* returns the bits of the largest |p| */
+    void (*estimate)(const gcomp__sketch_job *job, size_t block, float *to);
+    void (*collect)(const gcomp__sketch_job *job, gcomp__selection *s); /* until the end or until the buffer is full */
+} gcomp__sketch_kernels;
+
+static const int32_t gcomp__sketch_order[16] = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
+#endif
+
+GCOMP__INLINE void GCOMP__F(sketch_find_row)(const gcomp__sketch_job *job, uint64_t h, size_t first, size_t r,
+                                             gcomp__sketch_place *place)
+{
+    const uint64_t x = h * job->factor[first + r], width = job->columns / 16;
+    place->cell[r] = (first + r) * job->columns + 16 * (size_t)((x >> 32) * width >> 32);
+    place->signs[r] = (uint32_t)x >> 16;
+    GCOMP__PREFETCH(job->table + place->cell[r]);
+}
+
+/* One mix a block, one multiplication a row. */
+GCOMP__INLINE void GCOMP__F(sketch_find)(const gcomp__sketch_job *job, size_t block, size_t count, size_t first, size_t rows,
+                                         gcomp__sketch_place *place)
+{
+    size_t b, r;
+    for (b = 0; b < count; b++, place++) {
+        uint64_t h = job->words + (uint64_t)(block + b) * 0x9E3779B97F4A7C15u;
+        h = (h ^ h >> 32) * 0xD6E8FEB86659FD93u;
+        h = (h ^ h >> 32) * 0xD6E8FEB86659FD93u;
+        h ^= h >> 32;
+        place->cross = (int32_t)(h >> 60 ^ 8) - 8;
+        for (r = 0; rows != 5 && r < rows; r++) GCOMP__F(sketch_find_row)(job, h, first, r, place);
+        if (rows != 5) continue;
+        GCOMP__F(sketch_find_row)(job, h, first, 0, place);
+        GCOMP__F(sketch_find_row)(job, h, first, 1, place);
+        GCOMP__F(sketch_find_row)(job, h, first, 2, place);
+        GCOMP__F(sketch_find_row)(job, h, first, 3, place);
+        GCOMP__F(sketch_find_row)(job, h, first, 4, place);
+    }
+}
+
+/* Lane j becomes what was lane j ^ cross. */
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(sketch_crossed)(GCOMP__F(v) x, int32_t cross)
+{
+    const GCOMP__F(w) order = GCOMP__F(wxor)(GCOMP__F(load_words)(gcomp__sketch_order), GCOMP__F(wsplat)(cross));
+    int32_t lanes[16];
+    GCOMP__F(store_words)(lanes, GCOMP__F(words)(x));
+    return GCOMP__F(floats)(GCOMP__F(look16)(lanes, order));
+}
+
+GCOMP__INLINE void GCOMP__F(sketch_put)(const gcomp__sketch_job *job, const gcomp__sketch_place *place, size_t row,
+                                        GCOMP__F(v) p)
+{
+    float *cells = job->table + place->cell[row];
+    GCOMP__F(store)(cells, GCOMP__F(add)(GCOMP__F(load)(cells), GCOMP__F(flip)(p, place->signs[row])));
+}
+
+GCOMP__HEAVY uint32_t GCOMP__F(sketch_insert_rows)(const gcomp__sketch_job *job, size_t first, size_t rows, int general)
+{
+    const gcomp_input in = job->in;
+    const size_t blocks = job->n / 16 + (job->n % 16 != 0);
+    gcomp__sketch_place place[GCOMP__SKETCH_BATCH];
+    GCOMP__F(v) worst = GCOMP__F(splat)(0);
+    size_t block, r;
+    GCOMP__F(sketch_find)(job, 0, GCOMP__SKETCH_BATCH, first, rows, place);
+    for (block = 0; block < blocks; block++) {
+        gcomp__sketch_place *at = place + block % GCOMP__SKETCH_BATCH;
+        const size_t i = 16 * block;
+        GCOMP__F(v) p = i + 16 <= job->n ? GCOMP__F(load_p)(&in, i, general, in.residual != NULL)
+                                         : GCOMP__F(load_p_some)(&in, i, job->n - i);
+        worst = GCOMP__F(worst)(worst, p);
+        p = GCOMP__F(sketch_crossed)(p, at->cross);
+        for (r = 0; rows != 5 && r < rows; r++) GCOMP__F(sketch_put)(job, at, r, p);
+        if (rows == 5) {
+            GCOMP__F(sketch_put)(job, at, 0, p);
+            GCOMP__F(sketch_put)(job, at, 1, p);
+            GCOMP__F(sketch_put)(job, at, 2, p);
+            GCOMP__F(sketch_put)(job, at, 3, p);
+            GCOMP__F(sketch_put)(job, at, 4, p);
+        }
+        GCOMP__F(sketch_find)(job, block + GCOMP__SKETCH_BATCH, 1, first, rows, at); /* fetched by the time it is used */
+    }
+    return GCOMP__F(most)(worst);
+}
+
+static uint32_t GCOMP__F(sketch_insert)(const gcomp__sketch_job *job, size_t first, size_t rows)
+{
+    if (GCOMP__F(general)(&job->in) || rows != 5) return GCOMP__F(sketch_insert_rows)(job, first, rows, 1);
+    return GCOMP__F(sketch_insert_rows)(job, 0, 5, 0);
+}
+
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(sketch_cells)(const gcomp__sketch_job *job, const gcomp__sketch_place *place, size_t row)
+{
+    return GCOMP__F(flip)(GCOMP__F(load)(job->table + place->cell[row]), place->signs[row]);
+}
+
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(sketch_median5)(const gcomp__sketch_job *job, const gcomp__sketch_place *place)
+{
+    GCOMP__F(v) a = GCOMP__F(sketch_cells)(job, place, 0), b = GCOMP__F(sketch_cells)(job, place, 1);
+    GCOMP__F(v) c = GCOMP__F(sketch_cells)(job, place, 2), d = GCOMP__F(sketch_cells)(job, place, 3);
+    GCOMP__F(v) e = GCOMP__F(sketch_cells)(job, place, 4);
+    GCOMP__F(v) low = GCOMP__F(max)(GCOMP__F(min)(a, b), GCOMP__F(min)(c, d)); /* the least and the largest of four go */
+    GCOMP__F(v) high = GCOMP__F(min)(GCOMP__F(max)(a, b), GCOMP__F(max)(c, d));
+    return GCOMP__F(max)(GCOMP__F(min)(low, high), GCOMP__F(min)(e, GCOMP__F(max)(low, high)));
+}
+
+/* The middle of 1, 3 or 7, after as many of the largest have gone to the end as are above it. */
+GCOMP__NOINLINE GCOMP__F(v) GCOMP__F(sketch_median)(const gcomp__sketch_job *job, const gcomp__sketch_place *place, size_t rows)
+{
+    GCOMP__F(v) x[GCOMP__SKETCH_ROWS];
+    size_t i, last;
+    for (i = 0; i < rows; i++) x[i] = GCOMP__F(sketch_cells)(job, place, i);
+    for (last = rows - 1; last >= rows / 2 && last > 0; last--)
+        for (i = 0; i < last; i++) {
+            const GCOMP__F(v) low = GCOMP__F(min)(x[i], x[i + 1]);
+            x[i + 1] = GCOMP__F(max)(x[i], x[i + 1]);
+            x[i] = low;
+        }
+    return x[rows / 2];
+}
+
+static void GCOMP__F(sketch_estimate)(const gcomp__sketch_job *job, size_t block, float *to)
+{
+    gcomp__sketch_place place;
+    GCOMP__F(sketch_find)(job, block, 1, 0, job->rows, &place);
+    GCOMP__F(store)(to, GCOMP__F(sketch_crossed)(job->rows == 5 ? GCOMP__F(sketch_median5)(job, &place)
+                                                                : GCOMP__F(sketch_median)(job, &place, job->rows),
+                                                 place.cross));
+}
+
+GCOMP__HEAVY void GCOMP__F(sketch_collect_rows)(const gcomp__sketch_job *job, gcomp__selection *s, size_t rows)
+{
+    gcomp__sketch_place place[GCOMP__SKETCH_BATCH];
+    size_t count = s->count, i, b;
+    GCOMP__F(sketch_find)(job, s->at / 16, GCOMP__SKETCH_BATCH, 0, rows, place);
+    for (i = s->at, b = 0; i < s->n && count + 16 <= s->capacity; i += 16, b = (b + 1) % GCOMP__SKETCH_BATCH) {
+        GCOMP__F(v) x = rows == 5 ? GCOMP__F(sketch_median5)(job, place + b) : GCOMP__F(sketch_median)(job, place + b, rows);
+        if (GCOMP__F(keys)(x, s->guess)) {
+            uint32_t mask;
+            x = GCOMP__F(sketch_crossed)(x, place[b].cross);
+            mask = GCOMP__F(keys)(x, s->guess);
+            if (i + 16 > s->n) mask &= (1u << (s->n - i)) - 1;
+            GCOMP__F(keep)(s->value + count, s->index + count, x, (uint32_t)i, mask);
+            count += gcomp__popcount(mask);
+        }
+        GCOMP__F(sketch_find)(job, i / 16 + GCOMP__SKETCH_BATCH, 1, 0, rows, place + b); /* fetched by the time it is used */
+    }
+    s->at = gcomp__min(i, s->n);
+    s->count = count;
+}
+
+static void GCOMP__F(sketch_collect)(const gcomp__sketch_job *job, gcomp__selection *s)
+{
+    if (job->rows == 5) GCOMP__F(sketch_collect_rows)(job, s, 5);
+    else GCOMP__F(sketch_collect_rows)(job, s, job->rows);
+}
+
+static const gcomp__sketch_kernels GCOMP__F(sketch_kernels) = {GCOMP__F(sketch_insert), GCOMP__F(sketch_estimate),
+                                                               GCOMP__F(sketch_collect)};
+
+#ifdef GCOMP__LAST
+static size_t gcomp__sketch_rows(const gcomp_codec *codec) { return 2 * (size_t)codec->param[1] + 1; }
+
+static size_t gcomp__sketch_columns(const gcomp_codec *codec, size_t n)
+{
+    return codec->param[2] > 0 ? (size_t)codec->param[2] : gcomp__times(gcomp__sparse_k(codec->param[0], n), 16);
+}
+
+static size_t gcomp__sketch_few(const gcomp_codec *codec, size_t n)
+{
+    return gcomp__min(n, gcomp__times(gcomp__sparse_k(codec->param[0], n), (size_t)codec->param[3]));
+}
+
+static size_t gcomp__sketch_count(const gcomp_codec *codec, size_t rows, size_t cols, int round)
+{
+    const size_t n = gcomp__times(rows, cols);
+    if (round == 0) return gcomp__times(gcomp__sketch_rows(codec), gcomp__sketch_columns(codec, n));
+    return round == 1 ? gcomp__sketch_few(codec, n) : 0;
+}
+
+/* How many candidates there are, and their indices. */
+static size_t gcomp__sketch_local(const gcomp_codec *codec, size_t rows, size_t cols)
+{
+    return gcomp__plus(gcomp__sketch_few(codec, gcomp__times(rows, cols)), 1);
+}
+
+static int gcomp__sketch_gains(const gcomp_codec *codec, size_t rows, size_t cols)
+{
+    const size_t sent = gcomp__plus(gcomp__sketch_count(codec, rows, cols, 0), gcomp__sketch_count(codec, rows, cols, 1));
+    return sent < gcomp__times(rows, cols) && (uint64_t)gcomp__times(rows, cols) <= 0xffffffffu; /* indices are 32 bits */
+}
+
+static const char *gcomp__sketch_refuse(const double *param, int values)
+{
+    (void)values;
+    return (uint64_t)param[2] % 16 || param[2] != (double)(uint64_t)param[2] ? "sketch:columns is a multiple of 16" : NULL;
+}
+
+/* Tasks that look for candidates, each in a part of the elements, and how many each has room for. */
+static size_t gcomp__sketch_lanes(size_t n) { return gcomp__chunks(n) < 8 ? 1 : GCOMP__SKETCH_LANES; }
+static size_t gcomp__sketch_lane_chunks(size_t n, size_t lanes) { return (gcomp__chunks(n) + lanes - 1) / lanes; }
+
+static size_t gcomp__sketch_room(size_t few, size_t n, size_t lanes)
+{
+    const size_t most = gcomp__min(n, gcomp__times(gcomp__sketch_lane_chunks(n, lanes), GCOMP_CHUNK));
+    return gcomp__plus(gcomp__min(gcomp__plus(gcomp__times(few, 2), 4096), most), 32);
+}
+
+static size_t gcomp__sketch_scratch(const gcomp_codec *codec, size_t n)
+{
+    const size_t lanes = gcomp__sketch_lanes(n), room = gcomp__sketch_room(gcomp__sketch_few(codec, n), n, lanes);
+    return gcomp__plus(gcomp__times(gcomp__plus(room, 16), 8 * lanes), 4 * GCOMP__SPARSE_BINS * lanes);
+}
+
+static gcomp__sketch_job gcomp__sketch_job_of(const gcomp__work *work, size_t matrix)
+{
+    gcomp__sketch_job job;
+    size_t r;
+    memset(&job, 0, sizeof job);
+    job.kernels = (const gcomp__sketch_kernels *)work->call.kernels;
+    job.n = work->rows * work->cols;
+    job.rows = gcomp__sketch_rows(work->codec);
+    job.columns = gcomp__sketch_columns(work->codec, job.n);
+    job.few = gcomp__sketch_few(work->codec, job.n);
+    job.table = work->sums[0] + matrix * job.rows * job.columns;
+    job.part = work->part;
+    job.in = work->in;
+    job.in.grad = (const float *)work->in.grad + matrix * job.n;
+    if (job.in.residual) job.in.residual += matrix * job.n;
+    job.words = gcomp__stream(work->in.key.shared, GCOMP__PURPOSE_SKETCH);
+    for (r = 0; r < job.rows; r++)
+        job.factor[r] = gcomp__philox_word(work->in.key.shared, 1, GCOMP__PURPOSE_SKETCH, (uint32_t)r) | 1;
+    return job;
+}
+
+static uint32_t gcomp__sketch_fill(gcomp__sketch_job *job, size_t first, size_t rows)
+{
+    float *cells = job->table + first * job->columns;
+    uint32_t worst;
+    size_t i;
+    memset(cells, 0, 4 * rows * job->columns);
+    worst = job->kernels->insert(job, first, rows);
+    for (i = 0; job->part != 1 && i < rows * job->columns; i++) cells[i] *= job->part;
+    return worst;
+}
+
+static void gcomp__sketch_fill_row(void *arg, size_t row)
+{
+    gcomp__sketch_job *job = (gcomp__sketch_job *)arg;
+    const uint32_t worst = gcomp__sketch_fill(job, row, 1);
+    if (row == 0) job->worst = worst;
+}
+
+static void gcomp__sketch_look(void *arg, size_t lane)
+{
+    gcomp__sketch_job *job = (gcomp__sketch_job *)arg;
+    gcomp__selection *s = job->lane + lane;
+    for (;;) {
+        uint32_t least;
+        job->kernels->collect(job, s);
+        if (s->at == s->n) break;
+        least = gcomp__sparse_keep(s, job->few) + 1; /* the buffer is full: there is room for more than twice as many */
+        s->guess = least > s->guess ? least : s->guess;
+    }
+}
+
+/* The candidates, from a key that need not be right, into the first lane's buffer. */
+static size_t gcomp__sketch_from(const gcomp__call *call, gcomp__sketch_job *job, uint32_t guess)
+{
+    const size_t lanes = call->parallel.run ? gcomp__sketch_lanes(job->n) : 1;
+    const size_t room = gcomp__sketch_room(job->few, job->n, lanes);
+    const size_t part = gcomp__sketch_lane_chunks(job->n, lanes) * GCOMP_CHUNK;
+    uint32_t *bins = (uint32_t *)(void *)call->scratch;
+    float *value = (float *)(void *)(bins + GCOMP__SPARSE_BINS * lanes);
+    uint32_t *index = (uint32_t *)(void *)(value + (room + 16) * lanes);
+    gcomp__selection *all = job->lane;
+    size_t i;
+    for (i = 0; i < lanes; i++) {
+        gcomp__selection *s = job->lane + i;
+        memset(s, 0, sizeof *s);
+        s->at = gcomp__min(job->n, i * part);
+        s->n = gcomp__min(job->n, (i + 1) * part);
+        s->guess = guess;
+        s->value = value + (room + 16) * i;
+        s->index = index + (room + 16) * i;
+        s->capacity = room;
+        s->bins = bins + GCOMP__SPARSE_BINS * i;
+    }
+    gcomp__run(call, lanes, gcomp__sketch_look, job);
+    for (i = 1; i < lanes; i++) {
+        memmove(all->value + all->count, job->lane[i].value, 4 * job->lane[i].count);
+        memmove(all->index + all->count, job->lane[i].index, 4 * job->lane[i].count);
+        all->count += job->lane[i].count;
+    }
+    if (all->count > job->few) gcomp__sparse_keep(all, job->few);
+    return all->count;
+}
+
+/* A key that somewhat more estimates reach than there are candidates. */
+static uint32_t gcomp__sketch_guess(const gcomp__call *call, const gcomp__sketch_job *job)
+{
+    const size_t room = gcomp__sketch_room(job->few, job->n, 1);
+    const size_t sample = gcomp__min(gcomp__sparse_sample(job->n), room) / 16 * 16, apart = job->n / gcomp__max(sample, 1);
+    uint32_t *bins = (uint32_t *)(void *)call->scratch;
+    float *value = (float *)(void *)(bins + GCOMP__SPARSE_BINS);
+    size_t i, expected, margin = 1, unused;
+    if (!sample) return 1;
+    for (i = 0; i < sample / 16; i++)
+        job->kernels->estimate(job, i * apart + ((uint32_t)i * 2654435761u >> 7) % apart, value + 16 * i);
+    expected = (size_t)((double)job->few * (double)sample / (double)job->n);
+    while (margin * margin < expected) margin++;
+    expected += expected / 4 + 3 * margin + 2;
+    return expected >= sample ? 1 : gcomp__sparse_key(gcomp__sparse_kth(value, sample, expected, bins, &unused));
+}
+
+static void gcomp__sketch_choose(gcomp__work *work, size_t matrix)
+{
+    gcomp__sketch_job job = gcomp__sketch_job_of(work, matrix);
+    uint32_t *local = (uint32_t *)(void *)work->local + matrix * (job.few + 1);
+    float *to = work->sums[1] + matrix * job.few;
+    const uint32_t guess = gcomp__sketch_guess(&work->call, &job);
+    size_t count = gcomp__sketch_from(&work->call, &job, guess), j;
+    if (count < job.few && guess > 1) count = gcomp__sketch_from(&work->call, &job, 1);
+    local[0] = (uint32_t)count;
+    memcpy(local + 1, job.lane->index, 4 * count);
+    memset(to, 0, 4 * job.few);
+    for (j = 0; j < count; j++) {
+        const size_t i = local[1 + j];
+        float p = ((const float *)job.in.grad)[i] * job.in.scale;
+        GCOMP__PIN(p);
+        if (job.in.residual) p += job.in.residual[i];
+        GCOMP__PIN_SUM(p);
+        to[j] = p * job.part;
+    }
+}
+
+static gcomp_result gcomp__sketch_make(gcomp__work *work, int round)
+{
+    const size_t cells = gcomp__sketch_count(work->codec, work->rows, work->cols, 0) * work->stack;
+    uint32_t worst = 0;
+    size_t s;
+    if (round == 0) {
+        for (s = 0; s < work->stack; s++) {
+            gcomp__sketch_job job = gcomp__sketch_job_of(work, s);
+            if (work->call.parallel.run) gcomp__run(&work->call, job.rows, gcomp__sketch_fill_row, &job);
+            else job.worst = gcomp__sketch_fill(&job, 0, job.rows);
+            worst = job.worst > worst ? job.worst : worst;
+        }
+        return worst >= 0x7f800000u || work->call.set->common->worst(work->sums[0], cells) >= 0x7f800000u ? GCOMP_NOT_FINITE
+                                                                                                       : GCOMP_OK;
+    }
+    if (work->call.set->common->worst(work->sums[0], cells) >= 0x7f800000u) { /* the step has failed, and only goes on */
+        memset(work->sums[1], 0, 4 * gcomp__sketch_count(work->codec, work->rows, work->cols, 1) * work->stack);
+        return GCOMP_NOT_FINITE;
+    }
+    for (s = 0; s < work->stack; s++) gcomp__sketch_choose(work, s);
+    return GCOMP_OK;
+}
+
+typedef struct gcomp__sketch_absorb {
+    const gcomp__common_kernels *common;
+    gcomp__sink sink;
+} gcomp__sketch_absorb;
+
+static void gcomp__sketch_absorb_chunk(void *arg, size_t chunk)
+{
+    const gcomp__sketch_absorb *job = (const gcomp__sketch_absorb *)arg;
+    job->common->absorb(&job->sink, chunk);
+}
+
+static void gcomp__sketch_commit(gcomp__work *work)
+{
+    const size_t n = work->rows * work->cols, k = gcomp__sparse_k(work->codec->param[0], n),
+                 few = gcomp__sketch_few(work->codec, n);
+    gcomp__sketch_absorb job;
+    size_t s, j;
+    memset(&job, 0, sizeof job);
+    job.common = work->call.set->common;
+    job.sink.n = work->n;
+    job.sink.y = work->y;
+    job.sink.grad = work->in.grad;
+    job.sink.scale = work->in.scale;
+    job.sink.residual = work->residual;
+    gcomp__run(&work->call, gcomp__chunks(work->n), gcomp__sketch_absorb_chunk, &job);
+    for (s = 0; s < work->stack; s++) {
+        const uint32_t *local = (const uint32_t *)(const void *)work->local + s * (few + 1);
+        const float *sum = work->sums[1] + s * few;
+        const size_t count = local[0];
+        size_t ties = count;
+        const uint32_t least = count > k ? gcomp__sparse_kth(sum, count, k, (uint32_t *)(void *)work->call.scratch, &ties) : 0;
+        for (j = 0; j < count; j++) {
+            const uint32_t key = gcomp__bits(sum[j]) & 0x7fffffffu;
+            const size_t i = s * n + local[1 + j];
+            if (key < least || (key == least && ties == 0)) continue;
+            if (key == least) ties--;
+            work->y[i] = gcomp__saturated(sum[j]);
+            if (work->residual) work->residual[i] = 0;
+        }
+    }
+}
+
+static const gcomp__method gcomp__row_sketch = {
+    "sketch", 32, GCOMP__FEEDBACK | GCOMP__CONSERVES_MEAN, {GCOMP__SUM, GCOMP__SUM, 0},
+    {GCOMP__NUMBER("density", 0.001, 1e-9, 1, 0), GCOMP__ONE_OF("rows", 2, 3, 0, "1|3|5|7|"),
+     {"columns", GCOMP__AUTO, 0, 16, 268435456, 0, NULL}, GCOMP__COUNT("candidates", 16, 1, 64, 0)},
+    NULL, NULL, gcomp__sketch_scratch, NULL, NULL, NULL, NULL, gcomp__sketch_count, NULL, gcomp__sketch_local,
+    gcomp__sketch_gains, gcomp__sketch_make, gcomp__sketch_commit, NULL, NULL, gcomp__sketch_refuse, NULL};
+#endif
+#else
+#define GCOMP__LIST_sketch(X)
+#endif
+
 /* >>method powersgd: M ~ P^ Q^T of rank r, from two sums. Vogels, Karimireddy, Jaggi, NeurIPS 2019, algorithms 1 and 2.
      round 0   P_w = M_w Q, summed      Q: the last step's, columns normalised (a column that is zero is drawn anew)
      round 1   P^ = orthonormalise(sum of P_w); Q_w = M_w^T P^, summed to the mean Q
@@ -8653,7 +10118,7 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(load_up_to)(const float *p, size_t count)
 }
 
 /* P[c][i .. i + 1] = fold of sum over j of M[i][j] * Q[c][j] for up to 4 columns c and 1 or 2 rows: lanes along j, one fold. */
-GCOMP__INLINE void GCOMP__F(project_block)(const gcomp__matrix *m, size_t i, const float *q, float *p, int columns, int two,
+GCOMP__HEAVY void GCOMP__F(project_block)(const gcomp__matrix *m, size_t i, const float *q, float *p, int columns, int two,
                                            int general, int feedback)
 {
     const gcomp_input in = *m->in;
@@ -8729,7 +10194,7 @@ static void GCOMP__F(project)(const gcomp__matrix *m, size_t row, size_t end, co
 }
 
 /* Q[c][j ..] += sum over 1 or 4 rows of P[c][i] * M[i][j ..], rows in order, for columns col .. end - 1. */
-GCOMP__INLINE void GCOMP__F(back_rows)(const gcomp__matrix *m, size_t i, size_t col, size_t end, const float *p, float *q,
+GCOMP__HEAVY void GCOMP__F(back_rows)(const gcomp__matrix *m, size_t i, size_t col, size_t end, const float *p, float *q,
                                        int four, int general, int feedback)
 {
     const gcomp_input in = *m->in;
@@ -9069,7 +10534,7 @@ GCOMP__INLINE GCOMP__F(w) GCOMP__F(intsum_get)(const uint8_t *from, int size)
     return GCOMP__F(load_words)((const int32_t *)(const void *)from);
 }
 
-GCOMP__INLINE void GCOMP__F(intsum_codes)(const gcomp__intsum_job *job, size_t begin, size_t end, int size, int stochastic)
+GCOMP__HEAVY void GCOMP__F(intsum_codes)(const gcomp__intsum_job *job, size_t begin, size_t end, int size, int stochastic)
 {
     const gcomp_input in = job->work->in;
     const int general = GCOMP__F(general)(&in), feedback = in.residual != NULL;
@@ -9088,7 +10553,7 @@ GCOMP__INLINE void GCOMP__F(intsum_codes)(const gcomp__intsum_job *job, size_t b
 }
 
 /* The residual first: y may be the gradient. Its codes are those that were sent, found again. */
-GCOMP__INLINE void GCOMP__F(intsum_mean)(const gcomp__intsum_job *job, size_t begin, size_t end, int size)
+GCOMP__HEAVY void GCOMP__F(intsum_mean)(const gcomp__intsum_job *job, size_t begin, size_t end, int size)
 {
     const gcomp__work *work = job->work;
     const gcomp_input in = work->in;
@@ -9242,7 +10707,8 @@ static const gcomp__method gcomp__row_intsum = {
     GCOMP__LIST_sign(X) GCOMP__LIST_signnorm(X) GCOMP__LIST_onebit(X) GCOMP__LIST_twobit(X) GCOMP__LIST_threshold1(X) \
     GCOMP__LIST_terngrad(X) GCOMP__LIST_qsgd(X) GCOMP__LIST_naturaldither(X) GCOMP__LIST_natural(X) GCOMP__LIST_int(X) \
     GCOMP__LIST_eden(X) GCOMP__LIST_topk(X) GCOMP__LIST_sampledtopk(X) GCOMP__LIST_strom(X) GCOMP__LIST_dryden(X) \
-    GCOMP__LIST_nonzero(X) GCOMP__LIST_randomk(X) GCOMP__LIST_powersgd(X) GCOMP__LIST_intsum(X) GCOMP__LIST_vote(X)
+    GCOMP__LIST_wangni(X) GCOMP__LIST_adacomp(X) GCOMP__LIST_blocktopk(X) GCOMP__LIST_dgc(X) GCOMP__LIST_nonzero(X) \
+    GCOMP__LIST_randomk(X) GCOMP__LIST_sketch(X) GCOMP__LIST_powersgd(X) GCOMP__LIST_intsum(X) GCOMP__LIST_vote(X)
 
 #define GCOMP__KERNELS_OF(name) &GCOMP__F(name##_kernels),
 static const void *const GCOMP__F(kernels)[] = {GCOMP__METHODS(GCOMP__KERNELS_OF) NULL};
@@ -9636,13 +11102,17 @@ GCOMP_API gcomp_key gcomp_key_make(uint64_t seed, uint64_t step, uint32_t tensor
     return key;
 }
 
+/* Of a valid codec; 0: none, or too much. */
+static size_t gcomp__bound_of(const gcomp__method *m, const gcomp_codec *codec, size_t n)
+{
+    const size_t bytes = m->bound ? gcomp__plus(m->bound(codec, n), GCOMP__HEADER) : 0;
+    return bytes == SIZE_MAX ? 0 : bytes;
+}
+
 GCOMP_API size_t gcomp_bound(const gcomp_codec *codec, size_t n)
 {
     const gcomp__method *m = gcomp__valid(codec);
-    size_t bytes;
-    if (!m || !m->bound) return 0;
-    bytes = gcomp__plus(m->bound(codec, n), GCOMP__HEADER);
-    return bytes == SIZE_MAX ? 0 : bytes;
+    return m && !(m->flags & GCOMP__REMEMBERS) ? gcomp__bound_of(m, codec, n) : 0;
 }
 
 GCOMP_API size_t gcomp_scratch(const gcomp_codec *codec, size_t n)
@@ -9650,6 +11120,7 @@ GCOMP_API size_t gcomp_scratch(const gcomp_codec *codec, size_t n)
     const gcomp__method *m = gcomp__valid(codec);
     size_t bytes;
     if (!m || !m->scratch || !(m->flags & (GCOMP__SELECTS | GCOMP__WORKSPACE))) return 0; /* others: only with threads */
+    if (m->flags & GCOMP__REMEMBERS) return 0;
     bytes = gcomp__plus(m->scratch(codec, n), 64); /* to align it */
     return bytes == SIZE_MAX ? 0 : bytes;
 }
@@ -9706,7 +11177,7 @@ static gcomp_result gcomp__encode_as(const gcomp__call *call, const gcomp__metho
     gcomp_result result;
     size_t bytes = 0;
     uint64_t mode;
-    if (!m->encode) return GCOMP_NEEDS_ROUNDS;
+    if (!m->encode || (m->flags & GCOMP__REMEMBERS && !call->work)) return GCOMP_NEEDS_ROUNDS;
     if (capacity < GCOMP__HEADER) return GCOMP_DST_TOO_SMALL;
     with.kernels = gcomp__kernels_of(call->set, m);
     mode = gcomp__fp_enter();
@@ -10057,7 +11528,7 @@ struct gcomp {
     size_t ready_count, stride;
     uint64_t step;
     float scale;
-    uint32_t mean_digest;
+    uint32_t epoch, mean_digest;
     double p_squares, e_squares, y_squares, clock_from;
     gcomp_statistics stats;
     char error[GCOMP__SENTENCE];
@@ -10311,7 +11782,7 @@ static gcomp_result gcomp__slot_of(gcomp__slot *slot, const gcomp_desc *desc, co
     GCOMP__TRY(gcomp__transport_suits(desc, &slot->codec, slot->rounds, &slot->flags, why));
     for (round = 0; round < 3; round++) {
         if (slot->rounds[round] == GCOMP__GATHER) {
-            slot->bound = gcomp_bound(&slot->codec, slot->n);
+            slot->bound = gcomp__bound_of(m, &slot->codec, slot->n);
             if (!slot->bound) return gcomp__say(why, "too many elements for the codec"), GCOMP_INVALID_ARGUMENT;
         } else if (slot->rounds[round] != GCOMP__NO_ROUND) {
             slot->sum_count[round] = gcomp__times(m->sum_count(&slot->codec, slot->rows, slot->cols, round), slot->stack);
@@ -10719,6 +12190,8 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad, const
     slot = gc->tensors + tensor;
     if (!grad || (count && (!payloads || !lengths)))
         return gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, slot->name, "grad, payloads or lengths is NULL");
+    if (slot->flags & GCOMP__REMEMBERS)
+        return gcomp__fail_tensor(gc, GCOMP_NEEDS_ROUNDS, slot->name, gcomp_result_string(GCOMP_NEEDS_ROUNDS));
     mode = gcomp__fp_enter();
     for (w = 0; w < count && result == GCOMP_OK; w++) result = gcomp__check_for(gc, slot, payloads[w], lengths[w]);
     for (w = 0; own && w < count && payloads[w] != own; w++) {}
@@ -10754,7 +12227,7 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
    The frame of a worker, 64 bytes, little endian:
       0 magic 'GCF1'   4 rank   8 world   12 status (16 bit)   14 how the last step ended (16 bit)   16 step (64 bit)
      24 bytes it gathers (64 bit)   32 digests of tensors, codecs, seed, options   48 of the tensors not skipped
-     52 of the last checked means   56 zero   60 CRC-32C of the 60 bytes before
+     52 of the last checked means   56 epoch   60 CRC-32C of the 60 bytes before
    ------------------------------------------------------------------------------------------------ */
 
 static uint32_t gcomp__crc_number(const gcomp *gc, uint32_t crc, uint64_t v)
@@ -10774,7 +12247,7 @@ static void gcomp__put_frame(gcomp *gc)
     uint32_t tensors = 0, codecs = 0, options = 0, active = 0;
     uint64_t bytes = 0;
     uint8_t *f = gc->frames;
-    char text[128];
+    char text[256];
     size_t i;
     int round;
     gc->gather_round = -1;
@@ -10810,6 +12283,7 @@ static void gcomp__put_frame(gcomp *gc)
     gcomp__put32(f + 44, options);
     gcomp__put32(f + 48, active);
     gcomp__put32(f + 52, gc->mean_digest);
+    gcomp__put32(f + 56, gc->epoch);
     gcomp__put32(f + 60, gc->set->common->crc(0, f, 60));
 }
 
@@ -10868,6 +12342,7 @@ static gcomp_result gcomp__frame_agrees(gcomp *gc, size_t w)
         return GCOMP_MISMATCH;
     }
     if (memcmp(f + 48, mine + 48, 4)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " skips other tensors than");
+    if (memcmp(f + 56, mine + 56, 4)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " is in another epoch (step.epoch) than");
     if (gcomp__get64(f + 24) > gc->plan.send)
         return gcomp__disagree(gc, GCOMP_MISMATCH, w, " announces more bytes than possible to");
     return GCOMP_OK;
@@ -10936,6 +12411,7 @@ GCOMP_API gcomp_result gcomp_step_begin(gcomp *gc, const gcomp_step *step)
     gc->local_error = gcomp__reserve(gc);
     gc->late_error = GCOMP_OK;
     gc->scale = step && step->scale != 0 ? step->scale : 1;
+    gc->epoch = step ? step->epoch : 0;
     if (!gcomp__finite(gc->scale)) gc->local_error = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "step.scale is not finite");
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gc->tensors[i].ready = 0;
     gc->ready_count = 0;
@@ -10969,6 +12445,7 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
     work.n = slot->n;
     work.part = 1.0f / (float)gc->desc.comm.world;
     work.world = (size_t)gc->desc.comm.world;
+    work.epoch = gc->epoch;
     work.state = slot->state;
     work.local = gc->local + slot->at_local;
     for (round = 0; round < 3; round++) work.sums[round] = gcomp__sum_at(gc, slot, round);
@@ -10997,6 +12474,7 @@ static gcomp_result gcomp__encode_payload(gcomp *gc, gcomp__slot *slot, gcomp__w
 {
     gcomp_result result;
     work->call.shared = work->sums[0];
+    work->call.work = work;
     result = gcomp__encode_as(&work->call, slot->method, &slot->codec, &work->in, slot->n, gc->send + slot->at_send,
                               slot->bound, &slot->length);
     if (result == GCOMP_OK && !gc->desc.no_checksum) gcomp__seal(gc->set, gc->send + slot->at_send, slot->length);
@@ -11007,6 +12485,11 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
 {
     gcomp__work work = gcomp__work_of(gc, slot);
     if (slot->staging) gc->set->common->widen(slot->staging, slot->grad, slot->dtype, slot->n);
+    if (slot->flags & GCOMP__REMEMBERS) { /* its p lies at the beginning of the scratch */
+        GCOMP__TRY(gcomp__encode_payload(gc, slot, &work));
+        if (gc->desc.measure) gc->p_squares += gc->set->common->squares((const float *)(void *)gc->scratch, slot->n);
+        return GCOMP_OK;
+    }
     if (gc->desc.measure) gcomp__measure_p(gc, &work.in, slot->n);
     if (slot->rounds[0] == GCOMP__GATHER) return gcomp__encode_payload(gc, slot, &work);
     slot->length = slot->bound; /* of a payload made in a later round, whose length is known */
@@ -11273,7 +12756,7 @@ GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
     return GCOMP_OK;
 }
 
-static void gcomp__commit_gathered(gcomp *gc, gcomp__slot *slot, const gcomp__work *work)
+static void gcomp__commit_gathered(gcomp *gc, gcomp__slot *slot, gcomp__work *work)
 {
     size_t world = (size_t)gc->desc.comm.world, w;
     gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, work->y, slot->n);
@@ -11293,6 +12776,7 @@ static void gcomp__commit_gathered(gcomp *gc, gcomp__slot *slot, const gcomp__wo
     sink.grad = work->in.grad;
     sink.scale = work->in.scale;
     sink.residual = slot->residual;
+    work->call.work = work;
     gcomp__decode_with(&work->call, &sink);
 }
 

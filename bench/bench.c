@@ -1,6 +1,7 @@
 /* bench.c - speed of every codec beside the bandwidth of this machine's memory.
 
-   Shows     GB/s of gradient (4 n bytes / time), and the ratio to axpy (a[i] += b[i]) measured in the same rounds
+   Shows     GB/s of gradient (4 n bytes / time), and the ratio to axpy (a[i] += b[i]) measured in the same rounds; at last the
+             index coder of sparse methods: indices a second and bits
    How       pinned to a core, all contenders interleaved, median of the rounds; memory touched before; state that a commit
              changes is put back untimed
    Run       build/bench [--filter TEXT] [--isa NAME] [--n COUNT] [--threads T] [--csv FILE] [--list] */
@@ -25,9 +26,10 @@ static const char *const codecs[] = {
     "natural", "int", "int:bits=4", "int:bits=2", "int:bits=4,code=auto", "int:rounding=stochastic", "int:range=affine",
     "eden", "eden:bits=2",
     "eden:bits=4", "topk", "topk:density=0.001", "topk:density=0.01+sign", "sampledtopk", "strom:threshold=0.0026+sign",
-    "dryden", "powersgd:rank=1", "powersgd:rank=2", "powersgd", "randomk", "randomblock",
-    "intsum", "intsum:bits=16", NULL};
-static const char *const kernels[] = {"encode", "encode_plain", "commit", "round_trip", "decode", "decode_add", "seal", NULL};
+    "dryden", "wangni", "adacomp", "blocktopk", "dgc:warmup=0", "powersgd:rank=1", "powersgd:rank=2", "powersgd",
+    "randomk", "randomblock", "intsum", "intsum:bits=16", "sketch", "sketch:columns=262144", NULL};
+static const char *const kernels[] = {"encode", "encode_plain", "commit", "round_trip", "decode", "decode_add", "seal",
+                                      "insert", "query", NULL}; /* these two: sketch's tables made, its candidates found */
 
 typedef struct data {
     size_t n;
@@ -188,17 +190,31 @@ static size_t whole_step(row *r, data *d) /* all rounds of one worker alone; ret
 {
     gcomp_request q;
     size_t sent = 0;
+    int frame = 1; /* the first that is gathered */
     must(gcomp_step_begin(r->gc, NULL), "begin");
     must(gcomp_step_ready(r->gc, 0, d->y), "ready");
     for (;;) {
         must(gcomp_step_next(r->gc, &q), gcomp_error(r->gc));
         if (q.kind == GCOMP_DONE) break;
-        if (q.kind == GCOMP_ALLGATHER) memcpy(q.recv, q.send, q.stride);
-        else sent += q.count * (q.dtype == GCOMP_I8 ? 1 : q.dtype == GCOMP_I16 ? 2 : 4);
+        if (q.kind == GCOMP_ALLGATHER) {
+            memcpy(q.recv, q.send, q.stride);
+            sent += frame ? 0 : q.bytes[0];
+            frame = 0;
+        } else sent += q.count * (q.dtype == GCOMP_I8 ? 1 : q.dtype == GCOMP_I16 ? 2 : 4);
         must(gcomp_step_done(r->gc, q.id, 0), "done");
     }
     must(gcomp_step_commit(r->gc), "commit");
     return sent;
+}
+
+/* Fills the table of a sketch, or finds candidates in it. */
+static void sketch(row *r, int query)
+{
+    gcomp__work work = gcomp__work_of(r->gc, r->gc->tensors);
+    gcomp__sketch_job job = gcomp__sketch_job_of(&work, 0);
+    if (query) sink += (double)gcomp__sketch_from(&work.call, &job, gcomp__sketch_guess(&work.call, &job));
+    else if (thread_count > 1) gcomp__run(&work.call, job.rows, gcomp__sketch_fill_row, &job);
+    else (void)gcomp__sketch_fill(&job, 0, job.rows);
 }
 
 /* One timed call. Returns its seconds; what a commit changed is put back before, untimed. */
@@ -217,6 +233,15 @@ static double timed(row *r, data *d)
         encode(r, d, d->e, 0, &lengths[0]);
         memcpy(d->payload[1], d->payload[0], lengths[0]);
         lengths[1] = lengths[0];
+    }
+    if (!strcmp(k, "insert") || !strcmp(k, "query")) {
+        if (r->gc->tensors->method != &gcomp__row_sketch) return 1; /* too small to gain: it travels as it is */
+        must(gcomp_step_begin(r->gc, NULL), "begin");
+        must(gcomp_step_ready(r->gc, 0, d->y), "ready");
+        must(gcomp_step_abort(r->gc), "abort");
+        from = now();
+        sketch(r, !strcmp(k, "query"));
+        return now() - from;
     }
     from = now();
     if (!strcmp(r->method, "axpy")) axpy(d);
@@ -297,7 +322,9 @@ static size_t make_rows(row *rows, gcomp_isa isa, size_t n, const char *filter)
         for (size_t k = 0; kernels[k]; k++) {
             gcomp_codec codec;
             must(gcomp_codec_parse(&codec, codecs[c], NULL, 0), codecs[c]);
-            if (!gcomp_bound(&codec, 1) && strcmp(kernels[k], "round_trip")) continue;
+            int of_sketch = !strcmp(kernels[k], "insert") || !strcmp(kernels[k], "query");
+            if (of_sketch ? strncmp(codecs[c], "sketch", 6) != 0 : !gcomp_bound(&codec, 1) && strcmp(kernels[k], "round_trip"))
+                continue;
             if (!strcmp(kernels[k], "commit") && !strcmp(codecs[c], "none")) continue; /* keeps no residual */
             count = add_row(rows, count, codecs[c], kernels[k], isa, filter);
         }
@@ -385,6 +412,44 @@ static void bench(data *d, gcomp_isa isa, const char *filter, FILE *csv)
     }
 }
 
+/* The index coder alone, on random indices: millions of them a second; bits each, and the least that any code takes. */
+static void bench_indices(data *d, gcomp_isa isa, const char *filter)
+{
+    static const double densities[] = {0.1, 0.01, 0.001, 0.0001};
+    const gcomp__common_kernels *common = gcomp__set_of(isa)->common;
+    uint32_t *list = (uint32_t *)(void *)d->y, batch[128];
+    uint64_t s = 88172645463325252u;
+    if (filter && !strstr("index", filter)) return;
+    for (int c = 0; c < 4; c++) {
+        double seconds[2][MAX_ROUNDS], least;
+        size_t k = 0, bytes = 0;
+        unsigned coder = 0;
+        for (size_t i = 0; i < d->n; i++) {
+            s ^= s << 13;
+            s ^= s >> 7;
+            s ^= s << 17;
+            if ((double)(s >> 11) < densities[c] * 9007199254740992.0) list[k++] = (uint32_t)i;
+        }
+        if (k < 100) continue;
+        least = (lgamma((double)d->n + 1) - lgamma((double)k + 1) - lgamma((double)(d->n - k) + 1)) / log(2) / (double)k;
+        for (size_t round = 0; round < MAX_ROUNDS; round++) {
+            gcomp__indices indices;
+            double from = now();
+            coder = gcomp__index_coder(common, list, k, d->n, &bytes);
+            gcomp__put_indices(d->payload[0], list, k, coder, bytes);
+            seconds[0][round] = now() - from;
+            from = now();
+            gcomp__indices_open(&indices, d->payload[0], bytes, coder, k, d->n);
+            while (indices.left && !indices.bad) gcomp__next_indices(&indices, batch, 128);
+            must(gcomp__indices_end(&indices), "indices");
+            seconds[1][round] = now() - from;
+        }
+        printf("index %-18g %-13s %-7s %9zu %9.0f %7.0f %9.3f %9.3f   M/s coded, read; bits, at least\n", densities[c],
+               "random", gcomp_isa_name(isa), d->n, (double)k / median(seconds[0], MAX_ROUNDS) / 1e6,
+               (double)k / median(seconds[1], MAX_ROUNDS) / 1e6, 8.0 * (double)bytes / (double)k, least);
+    }
+}
+
 static void fill(data *d, size_t n)
 {
     uint64_t s = 88172645463325252u;
@@ -465,6 +530,7 @@ int main(int argc, char **argv)
             if (isa ? (gcomp_isa)i != isa_of(isa) : !gcomp_isa_available((gcomp_isa)i)) continue;
             if (!isa && i == GCOMP_ISA_SCALAR && d.n > (1u << 14)) continue; /* minutes, and nobody's choice */
             bench(&d, (gcomp_isa)i, filter, csv);
+            if (d.n <= 0xffffffffu) bench_indices(&d, (gcomp_isa)i, filter);
         }
         release(&d);
     }

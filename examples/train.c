@@ -6,9 +6,11 @@
    Leaves    evaluation during training, checkpoints, data loading in the background
    Build     cc -O2 -I. examples/train.c gcomp_impl.c -o build/train -lopenblas -lz -lm -pthread
              mpicc -DUSE_MPI ... -o build/train_mpi, then mpirun -n 4 build/train_mpi: a worker is a rank
-   Run       build/train [--workers N] [--steps N] [--method CODEC|all]... [--seed S] [--out DIR]
-                         [--text FILE] [--accuracy | --errors]
+   Run       build/train [--workers N] [--steps N | --epochs N] [--method CODEC|all]... [--seed S] [--out DIR]
+                         [--text FILE] [--accuracy | --dgc | --errors] [--seeds N]
              --errors trains uncompressed only, and shows bits and error of every codec on a gradient of that
+             --dgc trains 20 epochs: uncompressed, with dgc without and with masking, and with as few elements of
+             plain top-k; the learning rate is in gcomp_step.scale
 
    gcomp_impl.c is any file with #define GCOMP_IMPLEMENTATION and #include "gcomp.h". */
 
@@ -39,19 +41,24 @@
    */
 #define IMAGE_RATE 0.0035f
 #define TEXT_RATE 0.015f
+#define DGC_RATE 0.01f /* there is more time to learn in, and the rate goes in before the exchange */
 #define MOMENTUM 0.9f
 #define MAX_WORKERS 64
 #define MAX_RUNS 96
+#define MAX_SEEDS 5
 
 typedef struct options {
     const char *methods[MAX_RUNS];
     size_t method_count;
     size_t workers;
     size_t steps;
+    size_t epochs; /* if not 0, instead of steps */
     uint64_t seed;
+    size_t seeds;
     const char *out;
     const char *text;
     int accuracy;
+    int dgc;
     int errors; /* 1: what codecs lose of one gradient, without training with them */
 } options;
 
@@ -107,6 +114,22 @@ static float learning_rate(float largest, size_t step, size_t steps)
 {
     float at = (float)(step + 1) / (float)(steps + 1);
     return largest * (at < 0.1f ? at / 0.1f : (1.0f - at) / 0.9f);
+}
+
+/* The optimizer's momentum for each tensor: none where the codec keeps it itself. */
+static void find_momentum(const gcomp *gc, float momentum[2 * TRAIN_LAYERS])
+{
+    for (size_t t = 0; t < 2 * TRAIN_LAYERS; t++) {
+        char text[160];
+        gcomp_codec_format(gcomp_tensor_codec(gc, t), text, sizeof text);
+        momentum[t] = strncmp(text, "dgc", 3) ? MOMENTUM : 0.0f;
+    }
+}
+
+static size_t steps_of_an_epoch(const train_data *data, size_t workers)
+{
+    size_t steps = data->count / (BATCH * workers);
+    return steps ? steps : 1;
 }
 
 /* Fills the batch of a worker in a step: samples drawn with replacement, a function of the arguments alone.
@@ -171,30 +194,40 @@ static int compare_workers(const train_net *net, const gcomp_comm *comm, const f
 /* The training loop. loss[steps] and sent[steps] are of this worker. Returns 0, or 1 after saying what is
    wrong. */
 static int train_loop(train_net *net, const train_data *data, gcomp *gc, const gcomp_comm *comm, meter *m,
-                      uint64_t seed, train_result *r, float *loss)
+                      const job *j, uint64_t seed, train_result *r, float *loss)
 {
-    float *grads[2 * TRAIN_LAYERS], shown = 0, rate = data->pixels ? IMAGE_RATE : TEXT_RATE;
+    float *grads[2 * TRAIN_LAYERS], shown = 0;
+    float most = !data->pixels ? TEXT_RATE : j->options->dgc ? DGC_RATE : IMAGE_RATE;
+    float momentum[2 * TRAIN_LAYERS];
     double compute = 0, exchange = 0;
+    find_momentum(gc, momentum);
     for (size_t l = 0; l < TRAIN_LAYERS; l++) {
         grads[2 * l] = net->weight_gradient[l];
         grads[2 * l + 1] = net->bias_gradient[l];
     }
     for (size_t step = 0; step < r->steps; step++) {
         double t0 = train_seconds(), t1, t2;
+        float rate = learning_rate(most, step, r->steps);
+        gcomp_step how = {0};
         gcomp_result result;
+        if (j->options->dgc) { /* what waits a thousand steps is of the rate it was made with */
+            how.scale = rate;
+            rate = 1;
+        }
+        how.epoch = (uint32_t)(step / steps_of_an_epoch(data, (size_t)comm->world));
         draw_batch(net, data, seed, step, comm);
         loss[step] = train_gradients(net);
         if (r->gradient && step == r->steps / 2)
             memcpy(r->gradient, grads[0], net->width[0] * net->width[1] * sizeof(float));
         t1 = train_seconds();
-        result = gcomp_exchange(gc, grads, NULL);
+        result = gcomp_exchange(gc, grads, &how);
         if (result != GCOMP_OK) {
             fprintf(stderr, "worker %d: %s: %s %s\n", comm->rank, r->codec, gcomp_result_string(result),
                     gcomp_error(gc));
             return 1;
         }
         t2 = train_seconds();
-        train_update(net, learning_rate(rate, step, r->steps), MOMENTUM);
+        train_update(net, rate, momentum);
         compute += train_seconds() - t2 + t1 - t0;
         exchange += t2 - t1;
         r->sent[step] = m->summed + m->gathered;
@@ -209,7 +242,7 @@ static int train_loop(train_net *net, const train_data *data, gcomp *gc, const g
 
 /* One run of one worker. r->loss and r->sent [steps] are given. Returns 0, or 1 after saying what is wrong.
    */
-static int train_run(train_net *net, const train_data *data, const gcomp_comm *comm, uint64_t seed,
+static int train_run(train_net *net, const train_data *data, const gcomp_comm *comm, const job *j, uint64_t seed,
                      train_result *r)
 {
     meter m;
@@ -220,7 +253,7 @@ static int train_run(train_net *net, const train_data *data, const gcomp_comm *c
     int error = 1;
     train_net_init(net, seed, data->active);
     if (gc && loss)
-        error = train_loop(net, data, gc, comm, &m, seed, r, loss);
+        error = train_loop(net, data, gc, comm, &m, j, seed, r, loss);
     gcomp_close(gc);
     if (!error)
         error = compare_workers(net, comm, loss, r);
@@ -266,7 +299,7 @@ static int work(job *j, const gcomp_comm *comm)
         r.loss = comm->rank == 0 ? j->results[i].loss : loss;
         r.sent = comm->rank == 0 ? j->results[i].sent : sent;
         r.gradient = i == 0 && comm->rank == 0 ? j->gradient : NULL;
-        error = train_run(&net, j->data, comm, j->seed[i], &r);
+        error = train_run(&net, j->data, comm, j, j->seed[i], &r);
         if (comm->rank == 0)
             j->results[i] = r;
         if (i + 1 == j->runs || error)
@@ -328,13 +361,14 @@ static int run_threads(job *j)
 }
 #endif
 
-/* Lists the runs: uncompressed first; with --accuracy for each of three seeds. Returns 0, or 1 if memory is
-   short. */
-static int plan(job *j, const options *o, size_t *methods, size_t *seeds)
+/* Lists the runs: uncompressed first, for each of the seeds. Returns 0, or 1 if memory is short. */
+static int plan(job *j, options *o, const train_data *data, size_t *methods, size_t *seeds)
 {
     *methods = 0;
-    *seeds = o->accuracy ? 3 : 1;
+    *seeds = o->seeds;
     j->options = o;
+    if (o->epochs)
+        o->steps = o->epochs * steps_of_an_epoch(data, o->workers);
     for (size_t s = 0; s < *seeds; s++) {
         j->codec[j->runs] = "none";
         j->seed[j->runs++] = o->seed + s;
@@ -357,6 +391,8 @@ static int plan(job *j, const options *o, size_t *methods, size_t *seeds)
 static int report(job *j, size_t methods, size_t seeds, size_t world)
 {
     int bad = 0;
+    if (j->options->dgc)
+        return train_judge_dgc(j->results, methods, seeds) != 0;
     if (j->options->accuracy)
         return train_judge(j->results, methods, seeds, j->data->pixels != 0) != 0;
     if (!j->gradient || train_measure_all(&j->points, j->gradient))
@@ -400,9 +436,9 @@ static int check_methods(const options *o)
 static int usage(void)
 {
     fprintf(stderr,
-            "usage: train [--workers 1..%d] [--steps N] [--method CODEC|all]... [--seed N] [--out DIR]\n"
-            "             [--text FILE] [--accuracy | --errors]\n",
-            MAX_WORKERS);
+            "usage: train [--workers 1..%d] [--steps N | --epochs N] [--method CODEC|all]... [--seed N] [--out DIR]\n"
+            "             [--text FILE] [--accuracy | --dgc | --errors] [--seeds 1..%d]\n",
+            MAX_WORKERS, MAX_SEEDS);
     return 1;
 }
 
@@ -419,6 +455,7 @@ static int read_options(options *o, int argc, char **argv)
 {
     static const char *const defaults[] = {"sign", "topk:density=0.01", "powersgd:rank=4", "int:bits=4", "qsgd", "bf16"};
     static const char *const bars[] = {"topk:density=0.01", "sign", "powersgd:rank=4"};
+    static const char *const sparsest[] = {"dgc:masking=0", "dgc", "topk:density=0.001"};
     memset(o, 0, sizeof *o);
     o->workers = 4;
     o->steps = 0;
@@ -430,6 +467,10 @@ static int read_options(options *o, int argc, char **argv)
             o->accuracy = 1;
             continue;
         }
+        if (!strcmp(name, "--dgc")) {
+            o->dgc = 1;
+            continue;
+        }
         if (!strcmp(name, "--errors")) {
             o->errors = 1;
             continue;
@@ -438,6 +479,10 @@ static int read_options(options *o, int argc, char **argv)
             o->workers = read_number(value, MAX_WORKERS);
         else if (!strcmp(name, "--steps") && read_number(value, 10000000))
             o->steps = read_number(value, 10000000);
+        else if (!strcmp(name, "--epochs") && read_number(value, 10000))
+            o->epochs = read_number(value, 10000);
+        else if (!strcmp(name, "--seeds") && read_number(value, MAX_SEEDS))
+            o->seeds = read_number(value, MAX_SEEDS);
         else if (!strcmp(name, "--seed") && read_number(value, 1000000000))
             o->seed = read_number(value, 1000000000);
         else if (!strcmp(name, "--out") && *value)
@@ -452,15 +497,23 @@ static int read_options(options *o, int argc, char **argv)
             return usage();
         i++;
     }
-    if (o->accuracy && o->errors)
+    if (o->accuracy + o->errors + o->dgc > 1 || (o->steps && o->epochs))
         return usage();
+    if (!o->seeds)
+        o->seeds = o->accuracy ? 3 : 1;
+    if (o->seeds > 1 && !o->accuracy && !o->dgc)
+        return usage();
+    if (o->dgc && !o->steps && !o->epochs)
+        o->epochs = 20;
     if (!o->steps)
         o->steps = o->errors ? 300 : 1200;
     if (o->errors) {
         o->method_count = 0;
         return 0;
     }
-    for (size_t i = 0; !o->method_count && !o->accuracy && i < sizeof defaults / sizeof *defaults; i++)
+    for (size_t i = 0; !o->method_count && o->dgc && i < sizeof sparsest / sizeof *sparsest; i++)
+        o->methods[i] = sparsest[i];
+    for (size_t i = 0; !o->method_count && !o->accuracy && !o->dgc && i < sizeof defaults / sizeof *defaults; i++)
         o->methods[i] = defaults[i];
     for (size_t i = 0; !o->method_count && o->accuracy && i < sizeof bars / sizeof *bars; i++)
         o->methods[i] = bars[i];
@@ -507,10 +560,13 @@ int main(int argc, char **argv)
     openblas_set_num_threads(1); /* the workers share the cores already */
 #endif
     memset(&data, 0, sizeof data);
-    status = read_options(&o, argc, argv) || load(&data, &o, rank) || plan(&j, &o, &methods, &seeds);
-    j.data = &data;
+    status = read_options(&o, argc, argv) || load(&data, &o, rank);
 #ifdef USE_MPI
     o.workers = (size_t)mpi.world;
+#endif
+    status = status || plan(&j, &o, &data, &methods, &seeds);
+    j.data = &data;
+#ifdef USE_MPI
     status = status || work(&j, &comm);
     if (status)
         MPI_Abort(MPI_COMM_WORLD, 1);

@@ -44,7 +44,10 @@ static const struct {
     {"eden:bits=3", 2}, {"eden:bits=4", 2}, {"sign", 3}, {"sign:block=tensor", 3}, {"signnorm", 3}, {"onebit", 3},
     {"twobit:threshold=auto", 3}, {"threshold1", 3}, {"vote", 3}, {"topk:density=0.1", 4}, {"topk:density=0.1+int:bits=4", 4},
     {"topk", 4}, {"topk+fp16", 4}, {"topk+int:bits=4", 4}, {"topk+sign", 4}, {"topk:density=0.001", 4},
-    {"topk:density=0.001+int:bits=4", 4}};
+    {"topk:density=0.001+int:bits=4", 4}, {"wangni", 4}, {"adacomp", 4}, {"adacomp+onebit:block=tensor", 4},
+    {"blocktopk", 4}};
+
+static const char *const train_sketches[] = {"sketch", "sketch:candidates=64"};
 
 /* |x - part * y|^2 */
 static inline double train_distance(const float *x, const float *y, double part, size_t n)
@@ -100,12 +103,13 @@ static inline int train_measure(train_point *p, const float *gradient, size_t n,
     return 0;
 }
 
-/* The same for PowerSGD, which has no payload: two steps of one worker, so that the second starts warm. */
-static inline int train_measure_rank(train_point *p, const float *gradient, const train_points *all, size_t rank, float *memory)
+/* The same for methods that have no payload: two steps of one worker, so that the second starts warm. */
+static inline int train_measure_sums(train_point *p, const float *gradient, const train_points *all, float *memory)
 {
     size_t n = all->rows * all->cols;
     gcomp_desc desc = {0};
     gcomp_tensor tensor = {0};
+    gcomp_statistics sent = {0};
     gcomp *gc = NULL;
     int error;
     desc.codec = p->codec;
@@ -118,10 +122,11 @@ static inline int train_measure_rank(train_point *p, const float *gradient, cons
         memcpy(memory, gradient, n * sizeof *memory);
         error = gcomp_exchange(gc, &memory, NULL) != GCOMP_OK;
     }
+    error = error || gcomp_stats(gc, &sent) != GCOMP_OK;
     if (error)
         fprintf(stderr, "%s: %s\n", p->codec, gc ? gcomp_error(gc) : "cannot be opened");
     gcomp_close(gc);
-    p->bits = 32.0 * (double)(rank * (all->rows + all->cols)) / (double)n;
+    p->bits = 8.0 * ((double)sent.bytes_out / 2 - 64) / (double)n; /* without the frame of each step */
     p->error = sqrt(train_distance(gradient, memory, 1, n) / train_distance(gradient, gradient, 0, n));
     return error;
 }
@@ -151,7 +156,13 @@ static inline int train_measure_all(train_points *all, const float *gradient)
         train_point *p = &all->at[all->count++];
         snprintf(p->codec, sizeof p->codec, "powersgd:rank=%zu", rank);
         p->family = 5;
-        error = train_measure_rank(p, gradient, all, rank, memory);
+        error = train_measure_sums(p, gradient, all, memory);
+    }
+    for (size_t i = 0; !error && i < sizeof train_sketches / sizeof *train_sketches; i++) {
+        train_point *p = &all->at[all->count++];
+        snprintf(p->codec, sizeof p->codec, "%s", train_sketches[i]);
+        p->family = 4;
+        error = train_measure_sums(p, gradient, all, memory);
     }
     free(memory);
     return error;

@@ -186,13 +186,17 @@ static inline float train_gradients(train_net *net)
     return loss;
 }
 
-/* Stochastic gradient descent with momentum. On the mean gradient, after the exchange: momentum is no
-   gradient. */
-static inline void train_update(train_net *net, float learning_rate, float momentum)
+/* Stochastic gradient descent with momentum, one number for each layer's weights and one for its biases. On the mean gradient,
+   after the exchange: momentum is no gradient. */
+static inline void train_update(train_net *net, float learning_rate, const float momentum[2 * TRAIN_LAYERS])
 {
-    for (size_t i = 0; i < net->count; i++) {
-        net->momentum[i] = momentum * net->momentum[i] + net->gradients[i];
-        net->parameters[i] -= learning_rate * net->momentum[i];
+    for (size_t t = 0; t < 2 * TRAIN_LAYERS; t++) {
+        size_t l = t / 2, first = (size_t)((t % 2 ? net->bias[l] : net->weight[l]) - net->parameters);
+        size_t count = net->width[l + 1] * (t % 2 ? 1 : net->width[l]);
+        for (size_t i = first; i < first + count; i++) {
+            net->momentum[i] = momentum[t] * net->momentum[i] + net->gradients[i];
+            net->parameters[i] -= learning_rate * net->momentum[i];
+        }
     }
 }
 

@@ -27,7 +27,9 @@ static const char *const codecs[] = {"none", "fp16", "bf16", "sign", "sign:block
                                      "qsgd:code=auto", "qsgd:levels=1,code=auto", "qsgd:levels=4,norm=l2,code=elias",
                                      "qsgd:levels=4,norm=l2,bucket=tensor,code=rice", "qsgd:levels=127,code=rice",
                                      "qsgd:levels=1000,bucket=16,code=auto", "naturaldither:levels=30,code=auto",
-                                     "terngrad:code=auto", "int:code=auto", "int:bits=4,block=tensor,code=rice"};
+                                     "terngrad:code=auto", "int:code=auto", "int:bits=4,block=tensor,code=rice",
+                                     "wangni:density=0.1", "adacomp:bin=50+onebit:block=tensor",
+                                     "blocktopk:density=0.1,block=32", "blocktopk:density=0.5,block=256+sign"};
 enum { CODECS = sizeof codecs / sizeof *codecs, LARGEST = 3000 };
 
 static void fail(const char *what)
@@ -170,6 +172,33 @@ static void make_corrupt(const char *dir)
     }
 }
 
+/* Three of 100 indices, 5, 7 and 90, by each kind of coder; and what none writes. */
+static void make_indices(const char *dir)
+{
+    static const struct { const char *name; int coder; size_t bytes; uint8_t byte[13]; } some[] = {
+        {"valid_indices_bitmap", 255, 13, {0xa0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0}},
+        {"valid_indices_rice", 5, 3, {0x8a, 0x30, 0x09}},
+        {"valid_indices_packed", 254, 4, {7, 0x85, 0x80, 0x14}},
+        {"valid_indices_raw", 253, 12, {5, 0, 0, 0, 7, 0, 0, 0, 90, 0, 0, 0}},
+        {"corrupt_indices_width", 254, 4, {8, 5, 1, 82}}, {"corrupt_indices_wide", 254, 4, {33, 5, 1, 82}},
+        {"corrupt_indices_fall", 253, 12, {5, 0, 0, 0, 90, 0, 0, 0, 7, 0, 0, 0}},
+        {"corrupt_indices_last", 253, 12, {5, 0, 0, 0, 7, 0, 0, 0, 100, 0, 0, 0}},
+        {"corrupt_indices_coder", 252, 12, {5, 0, 0, 0, 7, 0, 0, 0, 90, 0, 0, 0}},
+        {"corrupt_indices_bitmap", 255, 13, {0xa0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10}},
+        {"reserved_indices_packed", 254, 4, {7, 0x85, 0x80, 0x34}}, {"reserved_indices_rice", 5, 3, {0x8a, 0x30, 0x89}}};
+    static uint8_t p[GCOMP_BOUND(LARGEST)];
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        make_payload(codec_of("topk:density=0.05"), 100, i, p, sizeof p);
+        put_word(p + 16, 9 + some[i].bytes + 12, 8);
+        put_word(p + 32, 3, 8);
+        p[40] = (uint8_t)some[i].coder;
+        memcpy(p + 41, some[i].byte, some[i].bytes);
+        for (size_t k = 0; k < 3; k++) put_word(p + 41 + some[i].bytes + 4 * k, 0x3f800000u, 4);
+        if ((gcomp_check(p, 41 + some[i].bytes + 12, 100) == GCOMP_OK) != (some[i].name[0] == 'v')) fail(some[i].name);
+        write_file(dir, some[i].name, p, 41 + some[i].bytes + 12, 100);
+    }
+}
+
 static void make_corpus(const char *dir)
 {
     static uint8_t p[GCOMP_BOUND(LARGEST)];
@@ -204,6 +233,7 @@ static void make_corpus(const char *dir)
     put_word(p + 24, 0, 4);
     write_file(dir, "refusal", p, 32, 100);
     make_corrupt(dir);
+    make_indices(dir);
 }
 
 static void mutate(uint64_t count)

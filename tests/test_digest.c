@@ -134,7 +134,7 @@ static uint64_t step_digest(const char *text, gcomp_isa isa, gcomp_parallel para
 {
     gcomp_desc desc;
     gcomp_tensor t;
-    gcomp_step step;
+    gcomp_step step = {0, 0};
     gcomp *gc;
     uint64_t h = 0xCBF29CE484222325u;
     memset(&desc, 0, sizeof desc);
@@ -152,6 +152,7 @@ static uint64_t step_digest(const char *text, gcomp_isa isa, gcomp_parallel para
         float *grads[1] = {y};
         for (size_t i = 0; i < 301 * 47 * 3; i++) y[i] = number(i * 3 + (size_t)k);
         step.scale = k == 1 ? 0.3f : 1.0f;
+        step.epoch = (uint32_t)k;
         if (gcomp_exchange(gc, grads, &step)) return 2;
         h = digest_floats(h, y, 301 * 47 * 3);
         if (gcomp_residual(gc, 0)) h = digest_floats(h, gcomp_residual(gc, 0), 301 * 47 * 3);
@@ -176,8 +177,12 @@ static const char *const names[] = {
     "topk", "topk:density=0.3", "topk:density=0.001+fp16", "topk:density=0.05+sign",
     "topk:density=1+bf16", "topk:density=0.1+int:bits=4", "topk:density=0.1+natural", "sampledtopk",
     "strom:threshold=0.5+onebit:block=tensor", "dryden:density=0.1+onebit:block=tensor", "nonzero",
+    "wangni", "wangni:density=0.3+qsgd:levels=127", "adacomp", "adacomp:bin=50,send=value", "adacomp:bin=77+onebit:block=tensor",
+    "blocktopk", "blocktopk:density=0.3,block=16+int:bits=4",
     "randomk:density=0.1", "randomblock:density=0.1,unbiased=1", "intsum",
-    "intsum:bits=32,rounding=nearest", "powersgd:rank=1", "powersgd", "powersgd:rank=7"};
+    "intsum:bits=32,rounding=nearest", "powersgd:rank=1", "powersgd", "powersgd:rank=7", "dgc",
+    "dgc:density=0.05,momentum=0.7,nesterov=1,clip=10,masking=0,warmup=0+int:bits=8",
+    "sketch", "sketch:density=0.02,rows=3,columns=512,candidates=2"};
 
 static uint64_t any_digest(const char *text, gcomp_isa isa, gcomp_parallel parallel)
 {

@@ -610,6 +610,99 @@ static void test_dot_and_update_equal_plain_loops(void)
     }
 }
 
+/* Increasing indices, the last of them at most 2^32 - 2: gaps of up to `bits` bits, most of them small. */
+static uint32_t *indices_of(size_t k, unsigned bits, size_t *n)
+{
+    uint32_t *index = (uint32_t *)malloc(4 * k + 1);
+    uint64_t next = 0;
+    for (size_t i = 0; i < k; i++) {
+        uint64_t r = mix(1000 * k + bits + 77 * i), gap = r >> 20 & (((uint64_t)1 << (r % 8 ? bits / 2 : bits)) - 1);
+        next += gap <= 0xfffffffeu - (k - i) - next ? gap : 0;
+        index[i] = (uint32_t)next++;
+    }
+    *n = (size_t)next;
+    return index;
+}
+
+static const size_t index_counts[] = {0, 1, 2, 15, 16, 17, 127, 128, 129, 255, 256, 257, 385, 1000};
+enum { INDEX_COUNTS = sizeof index_counts / sizeof *index_counts };
+
+static void test_gaps_are_added_up_as_by_the_plain_loop(void)
+{
+    for (size_t c = 0; c < INDEX_COUNTS; c++)
+        for (unsigned bits = 0; bits <= 32; bits += 4) {
+            size_t k = index_counts[c], n;
+            uint32_t *index = indices_of(k, bits, &n);
+            for (unsigned base = 0; base <= 28; base += 7) {
+                uint64_t sums[4] = {0, 0, 0, 0};
+                size_t packed = 0;
+                for (size_t i = 0; i < k; i += 128) {
+                    size_t stop = k - i < 128 ? k : i + 128;
+                    unsigned width = 0;
+                    for (size_t j = i; j < stop; j++) {
+                        uint64_t gap = j ? index[j] - index[j - 1] - 1 : index[0];
+                        for (unsigned b = 0; b < 4; b++) sums[b] += gap >> (base + b);
+                        while (gap >> width) width++;
+                    }
+                    packed += 1 + ((stop - i) * width + 7) / 8;
+                }
+                FOR_EACH_SET(s) {
+                    gcomp__gap_sizes sizes;
+                    memset(&sizes, 0, sizeof sizes);
+                    gcomp__sets[s]->common->gaps(index, k, base, &sizes);
+                    CHECK(!memcmp(sizes.quotients, sums, sizeof sums) && sizes.packed == packed);
+                }
+            }
+            free(index);
+        }
+}
+
+/* By every coder that is not absurdly long, in batches of every size; nothing is written behind the end. */
+static void test_indices_come_back_in_any_batches(void)
+{
+    static const size_t batches[] = {1, 3, 15, 16, 17, 128, 1000};
+    for (size_t c = 0; c < INDEX_COUNTS; c++)
+        for (unsigned bits = 0; bits <= 32; bits += 4)
+            for (unsigned coder = 0; coder < 256; coder = coder == 32 ? GCOMP__CODER_RAW : coder + 1) {
+                size_t k = index_counts[c], n, bytes = 0;
+                uint32_t *index = indices_of(k, bits, &n), got[1000];
+                gcomp__gap_sizes sizes;
+                uint64_t rice = 0;
+                uint8_t *exact;
+                for (size_t i = 0; i < k; i++) {
+                    const uint64_t gap = i ? index[i] - index[i - 1] - 1 : index[0];
+                    rice += 1 + coder + (gap >> coder % 64);
+                }
+                memset(&sizes, 0, sizeof sizes);
+                gcomp__sets[0]->common->gaps(index, k, 0, &sizes);
+                if (coder == GCOMP__CODER_RAW) bytes = 4 * k;
+                else if (coder == GCOMP__CODER_PACKED) bytes = sizes.packed;
+                else if (coder == GCOMP__CODER_BITMAP) bytes = (n + 7) / 8;
+                else bytes = (size_t)(rice + 7) / 8;
+                if (bytes > 100000) {
+                    free(index);
+                    continue;
+                }
+                exact = (uint8_t *)malloc(bytes + 8);
+                memset(exact, 0x5a, bytes + 8);
+                gcomp__put_indices(exact, index, k, coder, bytes);
+                for (size_t i = 0; i < 8; i++) CHECK(exact[bytes + i] == 0x5a);
+                for (size_t b = 0; b < 7; b++) {
+                    gcomp__indices x;
+                    size_t at = 0;
+                    gcomp__indices_open(&x, exact, bytes, coder, k, n);
+                    for (size_t more; x.left; at += more) {
+                        more = gcomp__next_indices(&x, got, batches[(b + (b == 6 ? at : 0)) % 7]);
+                        CHECK(more > 0 && !memcmp(got, index + at, 4 * more));
+                        if (!more) break;
+                    }
+                    CHECK(at == k && gcomp__indices_end(&x) == GCOMP_OK);
+                }
+                free(exact);
+                free(index);
+            }
+}
+
 static void test_philox_gives_the_published_answers(void)
 {
     static const uint32_t known[3][10] = {
@@ -672,6 +765,8 @@ int main(void)
     RUN(test_payloads_and_every_ending_equal_those_of_plain_loops);
     RUN(test_collect_keeps_what_reaches_the_guess_in_order);
     RUN(test_dot_and_update_equal_plain_loops);
+    RUN(test_gaps_are_added_up_as_by_the_plain_loop);
+    RUN(test_indices_come_back_in_any_batches);
     RUN(test_philox_gives_the_published_answers);
     RUN(test_keys_differ_where_they_must_and_agree_where_they_must);
     RUN(test_draws_are_uniform_and_uncorrelated_between_neighbours_and_keys);

@@ -207,7 +207,7 @@ static int by_magnitude(const void *x, const void *z) /* larger first; of equal 
 static long read_indices(size_t n, char *sent)
 {
     uint64_t k = 0, at = 0, next = 0;
-    unsigned coder = payload[40];
+    unsigned coder = payload[40], width = 0;
     const uint8_t *bits = payload + 41;
     for (int b = 7; b >= 0; b--) k = k << 8 | payload[32 + b];
     memset(sent, 0, n);
@@ -217,6 +217,14 @@ static long read_indices(size_t n, char *sent)
     }
     for (uint64_t i = 0; i < k; i++) {
         uint64_t q = 0, low = 0;
+        if (coder == 254 && i % 128 == 0) width = bits[(at = (at + 7) / 8 * 8) / 8], at += 8;
+        if (coder >= 253) {
+            for (unsigned b = 0; b < (coder == 253 ? 32 : width); b++, at++) low |= (uint64_t)(bits[at / 8] >> at % 8 & 1) << b;
+            next = coder == 253 ? low : next + low;
+            if (next >= n) return -1;
+            sent[next++] = 1;
+            continue;
+        }
         for (; bits[at / 8] >> at % 8 & 1; at++) q++;
         at++;
         for (unsigned b = 0; b < coder; b++, at++) low |= (uint64_t)(bits[at / 8] >> at % 8 & 1) << b;

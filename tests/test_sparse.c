@@ -233,9 +233,391 @@ static void test_dryden_sends_the_means_of_both_sides(void)
         if (d[i] != 0) CHECK(fabs(d[i] - sum[d[i] < 0] / (double)many[d[i] < 0]) <= 1e-6 * fabs(d[i]));
 }
 
+/* ---------------- wangni */
+
+/* Encodes g alone with a key of its own. */
+static void send_key(const gcomp_codec *codec, size_t n, uint64_t step)
+{
+    gcomp_input in;
+    gcomp_exec exec;
+    size_t length = 0;
+    memset(&in, 0, sizeof in);
+    memset(&exec, 0, sizeof exec);
+    in.grad = g;
+    in.rows = n;
+    in.key = gcomp_key_make(9, step, 0, 0);
+    exec.isa = isa;
+    exec.scratch = scratch;
+    exec.scratch_bytes = sizeof scratch;
+    CHECK(gcomp_encode(codec, &in, &exec, payload, gcomp_bound(codec, n), &length) == GCOMP_OK);
+    CHECK(length <= gcomp_bound(codec, n));
+    CHECK(gcomp_decode(payload, length, d, n, &exec) == GCOMP_OK);
+}
+
+/* q by the formulas of the paper: p = min(density n |g| / |g|_1, 1), then twice p = min(c p, 1). */
+static double wangni_quantum(const float *x, size_t n, double density)
+{
+    static double probability[LARGEST];
+    double sum = 0, lambda;
+    for (size_t i = 0; i < n; i++) sum += fabs(x[i]);
+    if (sum == 0) return 0;
+    lambda = density * (double)n / sum;
+    for (int round = 0; round < 2; round++) {
+        double rest = 0, c;
+        size_t below = 0;
+        for (size_t i = 0; i < n; i++) {
+            probability[i] = fmin(lambda * fabs(x[i]), 1);
+            below += probability[i] < 1;
+            if (probability[i] < 1) rest += probability[i];
+        }
+        if (rest == 0) break;
+        c = (density * (double)n - (double)(n - below)) / rest;
+        if (c <= 1) break;
+        lambda *= c;
+    }
+    return fmin(1 / lambda, 3.4028234663852886e38);
+}
+
+static size_t wangni_most(double density, size_t n)
+{
+    const size_t k = share(density, n);
+    const double most = (double)k + 9.01 * sqrt((double)k) + 32;
+    return most < (double)n ? (size_t)most : n;
+}
+
+static void test_wangni_sends_a_quantum_or_what_is_above_it(void)
+{
+    static const double densities[] = {0.001, 0.02, 0.3, 1};
+    for (size_t c = 0; c < 4; c++)
+        for (int shape = 0; shape < SHAPES; shape++)
+            for (size_t s = 0; s < SIZES; s++) {
+                char text[64];
+                const size_t n = sizes[s];
+                double q, wrong = 0, expected = 0;
+                snprintf(text, sizeof text, "wangni:density=%g", densities[c]);
+                fill(shape, n);
+                q = wangni_quantum(p, n, densities[c]);
+                CHECK(send(text, n) == GCOMP_OK);
+                for (size_t i = 0; i < n; i++) {
+                    const double a = fabs(p[i]);
+                    if (q > 0) expected += fmin(a / q, 1);
+                    if (a == 0) CHECK(d[i] == 0);
+                    else if (a > q * (1 + 1e-6) + 2e-45) CHECK(d[i] == p[i]);
+                    else if (d[i] != 0)
+                        wrong += (d[i] < 0) != (p[i] < 0) || fabs(fabs(d[i]) - q) > 1e-6 * q + 2e-45;
+                }
+                CHECK(wrong == 0);
+                CHECK(expected <= densities[c] * (double)n * (1 + 1e-9));
+                CHECK(count(n) <= wangni_most(densities[c], n));
+                CHECK(fabs((double)count(n) - expected) <= 6 * sqrt(expected) + 6);
+            }
+}
+
+/* Of 4096 keys: mean and variance of each element within 6 standard deviations, or 8 of the rarest, which are not normal; the
+   sum of all elements' squared errors as the formula says; and how many are sent. */
+static void test_wangni_is_unbiased_with_the_variance_of_its_formula(void)
+{
+    enum { KEYS = 4096, N = 100 };
+    static const int shapes[] = {NORMAL, ONE_SIDED, MOSTLY_ZERO, CONSTANT, HEAVY, TINY};
+    static const double densities[] = {0.1, 0.4};
+    for (size_t k = 0; k < 2; k++)
+        for (size_t shape = 0; shape < 6; shape++) {
+            char text[64];
+            gcomp_codec codec;
+            double q, sum[N] = {0}, errors = 0, squares = 0, formula = 0, expected = 0, sent = 0, spread = 0, lost, fourth = 0;
+            snprintf(text, sizeof text, "wangni:density=%g", densities[k]);
+            CHECK(gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK);
+            fill(shapes[shape], N);
+            q = wangni_quantum(g, N, densities[k]);
+            for (uint64_t key = 0; key < KEYS; key++) {
+                send_key(&codec, N, key);
+                lost = 0;
+                for (size_t i = 0; i < N; i++) {
+                    const double error = ((double)d[i] - (double)g[i]) / q;
+                    sum[i] += error;
+                    lost += error * error;
+                    sent += d[i] != 0;
+                }
+                errors += lost;
+                squares += lost * lost;
+            }
+            for (size_t i = 0; i < N; i++) {
+                const double a = fmin(fabs((double)g[i]) / q, 1), variance = a < 1 ? a * (1 - a) : 0;
+                CHECK(fabs(sum[i]) <= 6 * sqrt(KEYS * variance) + 8 + 1e-5 * KEYS * a); /* rare ones come as whole quanta */
+                formula += variance;
+                expected += a;
+                spread += a * (1 - a);
+            }
+            fourth = squares / KEYS - (errors / KEYS) * (errors / KEYS);
+            CHECK(fabs(errors / KEYS - formula) <= 6 * sqrt(fmax(fourth, 0) / KEYS) + 1e-5 * formula);
+            CHECK(fabs(sent / KEYS - expected) <= 6 * sqrt(spread / KEYS) + 1e-9);
+        }
+}
+
+static void test_wangni_at_the_edges_of_numbers(void)
+{
+    static const double densities[] = {0.02, 0.2};
+    gcomp_codec codec;
+    for (size_t c = 0; c < 2; c++) {
+        char text[64];
+        snprintf(text, sizeof text, "wangni:density=%g", densities[c]);
+        CHECK(gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK);
+        memset(g, 0, sizeof g);
+        for (size_t at = 0; at < 1000; at += 333) { /* one that is not zero is sent as it is */
+            static const float values[] = {1, -3e38f, 1e-45f, -1e-40f};
+            for (size_t v = 0; v < 4; v++) {
+                g[at] = values[v];
+                send_key(&codec, 1000, at + v);
+                CHECK(count(1000) == 1 && d[at] == g[at]);
+                g[at] = 0;
+            }
+        }
+        for (size_t i = 0; i < 40000; i++) g[i] = 3e38f; /* the quantum ends at the largest float, and the count at its bound */
+        send_key(&codec, 40000, 1);
+        CHECK(count(40000) <= wangni_most(densities[c], 40000));
+        for (size_t i = 0; i < 40000; i++) CHECK(isfinite(d[i]));
+        for (size_t i = 0; i < 40000; i++) g[i] = i % 5 ? 1e-45f : 1; /* so many large ones that a buffer does not hold them */
+        send_key(&codec, 40000, 2);
+        CHECK(count(40000) <= wangni_most(densities[c], 40000));
+        for (size_t i = 0; i < 40000; i++) CHECK(d[i] == 0 || i % 5 == 0 || d[i] <= 1e-40f);
+        for (size_t i = 0; i < 40000; i++) g[i] = i < 300 ? 1e20f : 1; /* what a sample can miss */
+        send_key(&codec, 40000, 3);
+        for (size_t i = 0; i < 300; i++) CHECK(d[i] == 1e20f);
+        CHECK(fabs((double)count(40000) - densities[c] * 40000) <= 6 * sqrt(densities[c] * 40000));
+    }
+}
+
+static void test_wangni_keeps_no_residual(void)
+{
+    static const char *const texts[] = {"wangni:density=0.1", "wangni:density=0.1+qsgd:levels=127"};
+    for (int c = 0; c < 2; c++) {
+        gcomp *gc = NULL;
+        gcomp_desc desc;
+        gcomp_tensor tensor;
+        float *grads[1] = {g};
+        memset(&desc, 0, sizeof desc);
+        memset(&tensor, 0, sizeof tensor);
+        desc.codec = texts[c];
+        tensor.name = "weights";
+        tensor.rows = 50;
+        tensor.cols = 100;
+        fill(NORMAL, 5000);
+        CHECK(gcomp_open(&gc, &desc) == GCOMP_OK && gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+        CHECK(gcomp_exchange(gc, grads, NULL) == GCOMP_OK && gcomp_residual(gc, 0) == NULL);
+        gcomp_close(gc);
+    }
+}
+
+/* ---------------- adacomp */
+
+static void check_adacomp(size_t n, size_t bin, const char *form)
+{
+    char text[80];
+    double sum = 0;
+    size_t bins = 0;
+    float s;
+    snprintf(text, sizeof text, "adacomp:bin=%zu%s", bin, form);
+    CHECK(send(text, n) == GCOMP_OK);
+    for (size_t begin = 0; begin < n; begin += bin) {
+        float most = 0;
+        for (size_t i = begin; i < n && i < begin + bin; i++) most = fmaxf(most, fabsf(p[i]));
+        sum += (double)most;
+        bins += most > 0;
+    }
+    s = bins ? (float)(sum / (double)bins) : 0;
+    for (size_t begin = 0; begin < n; begin += bin) {
+        float most = 0;
+        for (size_t i = begin; i < n && i < begin + bin; i++) most = fmaxf(most, fabsf(p[i]));
+        for (size_t i = begin; i < n && i < begin + bin; i++) {
+            volatile float h = p[i] + g[i];
+            const int sent = most > 0 && p[i] != 0 && fabsf(h) >= most;
+            const float value = strstr(form, "value") ? p[i] : p[i] < 0 ? -s : s;
+            CHECK(d[i] == (sent ? value : 0));
+            if (fabsf(p[i]) == most && most > 0 && (g[i] > 0) == (p[i] > 0)) CHECK(sent);
+        }
+    }
+}
+
+static void test_adacomp_sends_what_the_gradient_carries_to_its_bins_largest(void)
+{
+    static const size_t bins[] = {1, 7, 16, 50, 500, 65536};
+    static const char *const forms[] = {"", ",send=value", "+onebit:block=tensor"};
+    for (size_t b = 0; b < 6; b++)
+        for (int shape = 0; shape <= SHAPES; shape++)
+            for (size_t s = 0; s < SIZES; s++) {
+                const size_t n = sizes[s];
+                fill(shape == SHAPES ? HEAVY : shape, n);
+                for (size_t i = 0; i < n && shape == SHAPES; i++) { /* residuals that are larger, against, or cancel */
+                    e[i] = i % 7 == 0 ? -g[i] : 5 * (float)(uniform(i + 9) - 0.5);
+                    p[i] = g[i] + e[i];
+                }
+                for (int form = 0; form < 3; form++) check_adacomp(n, bins[b], forms[form]);
+            }
+}
+
+static void test_adacomp_at_the_edges_of_numbers(void)
+{
+    memset(g, 0, sizeof g);
+    memset(e, 0, sizeof e);
+    for (size_t i = 0; i < 5000; i++) p[i] = 0;
+    for (size_t at = 0; at < 5000; at += 777) {
+        static const float values[] = {3e38f, -3e38f, 1e-45f, -1e-40f};
+        for (size_t v = 0; v < 4; v++) {
+            g[at] = p[at] = values[v]; /* twice that is no float any more */
+            check_adacomp(5000, 500, "");
+            CHECK(count(5000) == 1 && d[at] == values[v]);
+        }
+        g[at] = p[at] = 0;
+    }
+    for (size_t i = 0; i < 5000; i++) g[i] = p[i] = 3.4028234663852886e38f;
+    check_adacomp(5000, 500, "");
+    CHECK(count(5000) == 5000);
+}
+
+/* ---------------- blocktopk */
+static double norms[LARGEST / 16 + 1];
+static uint32_t order[LARGEST / 16 + 1];
+
+static int by_norm(const void *x, const void *y) /* larger first; of equal ones the first */
+{
+    const uint32_t a = *(const uint32_t *)x, b = *(const uint32_t *)y;
+    return norms[a] > norms[b] ? -1 : norms[a] < norms[b] ? 1 : a < b ? -1 : a > b;
+}
+
+static void check_blocktopk(double density, size_t block, size_t n)
+{
+    static char sent[LARGEST / 16 + 1];
+    const size_t blocks = n / block + (n % block != 0), k = share(density, blocks);
+    char text[80];
+    snprintf(text, sizeof text, "blocktopk:density=%g,block=%zu", density, block);
+    memset(sent, 0, sizeof sent);
+    for (size_t b = 0; b < blocks; b++) {
+        norms[b] = 0;
+        order[b] = (uint32_t)b;
+        for (size_t i = b * block; i < n && i < (b + 1) * block; i++) norms[b] += (double)p[i] * p[i];
+    }
+    qsort(order, blocks, sizeof *order, by_norm);
+    for (size_t b = 0; b < k && b < blocks; b++) sent[order[b]] = norms[order[b]] > 0;
+    CHECK(send(text, n) == GCOMP_OK);
+    for (size_t i = 0; i < n; i++) CHECK(d[i] == (sent[i / block] ? p[i] : 0));
+    CHECK(count(n) <= k * block);
+}
+
+static void test_blocktopk_sends_the_blocks_of_largest_norm(void)
+{
+    static const double densities[] = {0.001, 0.01, 0.3, 1};
+    static const size_t blocks[] = {16, 64, 256, 65536};
+    for (size_t c = 0; c < 4; c++)
+        for (size_t b = 0; b < 4; b++)
+            for (int shape = 0; shape < SHAPES; shape++)
+                for (size_t s = 0; s < SIZES; s++) {
+                    fill(shape, sizes[s]);
+                    check_blocktopk(densities[c], blocks[b], sizes[s]);
+                }
+}
+
+static void test_blocktopk_at_the_edges_of_numbers(void)
+{
+    memset(g, 0, sizeof g);
+    memset(e, 0, sizeof e);
+    memset(p, 0, sizeof p);
+    for (size_t at = 0; at < 5000; at += 833) {
+        static const float values[] = {3e38f, -3e38f, 1e-45f, -1e-40f};
+        for (size_t v = 0; v < 4; v++) {
+            g[at] = p[at] = values[v];
+            check_blocktopk(0.5, 256, 5000);
+            CHECK(count(5000) == 1 && d[at] == values[v]);
+        }
+        g[at] = p[at] = 0;
+    }
+    for (size_t i = 0; i < 5000; i++) g[i] = p[i] = i % 700 ? 3e38f : 1e-45f;
+    check_blocktopk(0.3, 256, 5000);
+}
+
+/* Bodies by hand: the last block, which is shorter, is counted where its index stands, and only there. */
+static void test_blocktopk_counts_the_elements_of_its_blocks(void)
+{
+    gcomp_codec codec;
+    for (int last = 0; last < 2; last++) {
+        fill(NORMAL, 1000);
+        for (size_t i = 0; i < 1000; i++) g[i] *= last == (i >= 768) ? 100.0f : 1.0f;
+        CHECK(send("blocktopk:density=0.25,block=256", 1000) == GCOMP_OK);
+        CHECK(get_word(payload + 32, 8) == (last ? 1000 - 768 : 256) && payload[41] == 8);
+        CHECK(gcomp_codec_parse(&codec, "blocktopk:density=0.25,block=256", NULL, 0) == GCOMP_OK);
+        for (uint64_t k = 0; k <= 256; k++) { /* more may be: zero bits behind the index are indices too */
+            const size_t length = 32 + 10 + 1 + 4 * (size_t)k;
+            const unsigned index = payload[42];
+            uint8_t body[GCOMP_BOUND(1000)];
+            memset(body, 0, sizeof body);
+            memcpy(body, payload, 43);
+            put_word(body + 16, 11 + 4 * k, 8);
+            put_word(body + 32, k, 8);
+            body[42] = (uint8_t)index;
+            CHECK((gcomp_check(body, length, 1000) == GCOMP_OK) == (k == (last ? 1000 - 768 : 256)));
+        }
+        for (unsigned b = 0; b < 256; b++)
+            if (b < 4 || b > 16) {
+                payload[41] = (uint8_t)b;
+                CHECK(gcomp_check(payload, 32 + (size_t)get_word(payload + 16, 8), 1000) == GCOMP_CORRUPT);
+            }
+    }
+    CHECK(gcomp_codec_parse(&codec, "blocktopk:block=tensor", NULL, 0) == GCOMP_BAD_CODEC);
+    CHECK(gcomp_codec_parse(&codec, "blocktopk:block=100", NULL, 0) == GCOMP_BAD_CODEC);
+}
+
+/* What was sent and what is kept add up to p, over a thousand steps. */
+static void check_conservation(const char *text)
+{
+    enum { N = 333 };
+    static double given[N], sent[N];
+    gcomp_codec codec;
+    gcomp_input in;
+    gcomp_exec exec;
+    memset(given, 0, sizeof given);
+    memset(sent, 0, sizeof sent);
+    memset(e, 0, sizeof e);
+    memset(&in, 0, sizeof in);
+    memset(&exec, 0, sizeof exec);
+    CHECK(gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK);
+    exec.isa = isa;
+    exec.scratch = scratch;
+    exec.scratch_bytes = sizeof scratch;
+    in.grad = g;
+    in.residual = e;
+    in.rows = N;
+    for (uint64_t step = 0; step < 1000; step++) {
+        size_t length = 0, wrong = 0;
+        for (size_t i = 0; i < N; i++) {
+            g[i] = (float)(uniform(step * N + i) - 0.45);
+            given[i] += g[i];
+            p[i] = g[i] + e[i];
+        }
+        CHECK(gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length) == GCOMP_OK);
+        CHECK(gcomp_decode(payload, length, d, N, &exec) == GCOMP_OK);
+        CHECK(gcomp_retain(payload, length, &in, e, &exec) == GCOMP_OK);
+        for (size_t i = 0; i < N; i++) {
+            volatile float kept = p[i] - d[i];
+            wrong += e[i] != kept;
+            sent[i] += d[i];
+        }
+        CHECK(wrong == 0);
+    }
+    for (size_t i = 0; i < N; i++) CHECK(fabs(given[i] - sent[i] - (double)e[i]) < 2e-3 && fabs((double)e[i]) < 100);
+}
+
+static void test_nothing_is_lost_with_feedback(void)
+{
+    static const char *const texts[] = {"adacomp:bin=50", "adacomp:bin=50,send=value", "adacomp:bin=50+onebit:block=tensor",
+                                        "dryden:density=0.05", "blocktopk:density=0.1,block=16",
+                                        "blocktopk:density=0.1,block=32+sign:block=16"};
+    for (size_t c = 0; c < sizeof texts / sizeof *texts; c++) check_conservation(texts[c]);
+}
+
 static void test_numbers_that_are_not_finite_are_refused(void)
 {
-    static const char *const texts[] = {"sampledtopk", "strom", "strom:threshold=1e20", "nonzero", "dryden", "dryden:density=1"};
+    static const char *const texts[] = {"sampledtopk", "strom", "strom:threshold=1e20", "nonzero", "dryden", "dryden:density=1",
+                                        "wangni", "wangni:density=1", "adacomp", "adacomp:bin=7", "blocktopk",
+                                        "blocktopk:density=0.1,block=16"};
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     for (size_t c = 0; c < sizeof texts / sizeof *texts; c++)
         for (size_t s = 1; s < SIZES; s++)
@@ -248,9 +630,11 @@ static void test_numbers_that_are_not_finite_are_refused(void)
 
 static void test_same_bytes_from_halves(void)
 {
-    static const char *const texts[] = {"sampledtopk:density=0.1", "strom:threshold=0.5", "nonzero", "dryden:density=0.1"};
+    static const char *const texts[] = {"sampledtopk:density=0.1", "strom:threshold=0.5", "nonzero", "dryden:density=0.1",
+                                        "wangni:density=0.1", "adacomp:bin=50",
+                                        "blocktopk:density=0.1,block=64"};
     static uint16_t half[5000];
-    for (int c = 0; c < 4; c++) {
+    for (size_t c = 0; c < sizeof texts / sizeof *texts; c++) {
         gcomp_codec codec;
         gcomp_input in;
         gcomp_exec exec;
@@ -283,8 +667,8 @@ static void test_same_bytes_from_halves(void)
 
 static void test_scratch_of_a_byte_less_is_refused(void)
 {
-    static const char *const texts[] = {"sampledtopk", "strom", "nonzero", "dryden"};
-    for (int c = 0; c < 4; c++) {
+    static const char *const texts[] = {"sampledtopk", "strom", "nonzero", "dryden", "wangni", "adacomp", "blocktopk"};
+    for (size_t c = 0; c < sizeof texts / sizeof *texts; c++) {
         gcomp_codec codec;
         gcomp_input in;
         gcomp_exec exec;
@@ -315,6 +699,16 @@ int main(void)
         RUN(test_nonzero_alone_keeps_no_residual);
         RUN(test_dryden_cuts_each_sign_apart);
         RUN(test_dryden_sends_the_means_of_both_sides);
+        RUN(test_wangni_sends_a_quantum_or_what_is_above_it);
+        RUN(test_wangni_is_unbiased_with_the_variance_of_its_formula);
+        RUN(test_wangni_at_the_edges_of_numbers);
+        RUN(test_wangni_keeps_no_residual);
+        RUN(test_adacomp_sends_what_the_gradient_carries_to_its_bins_largest);
+        RUN(test_adacomp_at_the_edges_of_numbers);
+        RUN(test_blocktopk_sends_the_blocks_of_largest_norm);
+        RUN(test_blocktopk_at_the_edges_of_numbers);
+        RUN(test_blocktopk_counts_the_elements_of_its_blocks);
+        RUN(test_nothing_is_lost_with_feedback);
         RUN(test_numbers_that_are_not_finite_are_refused);
         RUN(test_same_bytes_from_halves);
         RUN(test_scratch_of_a_byte_less_is_refused);
