@@ -96,12 +96,22 @@ bare() { # compiler flags...: the header alone, without a warning, and with smal
     check "$tool $*, no warning" $tool $strict $frames "$@" -I. -c $file -o $made
 }
 
-# The header takes long to compile: what is built without a warning is what programs are linked with. test_kernels sees inside
-# and test_static is static: they contain the implementation.
+# The header takes long to compile: what is built without a warning is what programs are linked with. But test_kernels sees
+# inside and test_static is static: they contain the implementation.
+whole="test_kernels test_static"
 objects_of() { # test object: what it is built with
-    case $1 in
-    test_kernels | test_static) echo ;;
+    case " $whole " in
+    *" $1 "*) echo ;;
     *) echo "-DGCOMP_LINKED $2" ;;
+    esac
+}
+
+build_test() { # test
+    check "$1 builds, sanitizers" gcc -std=gnu11 -O1 $SAN -I. tests/$1.c $(objects_of $1 $san) -o $out/$1.san -lm -pthread
+    check "$1 builds" gcc -std=gnu11 -O2 -Wall -Wextra -I. tests/$1.c $(objects_of $1 $plain) -o $out/$1 -lm -pthread
+    case "${arm:+ $on_arm }" in
+    *" $1 "*) check "$1 builds, aarch64" $arm -std=gnu11 -O2 -static -w -I. -I$out/include tests/$1.c \
+        $(objects_of $1 $arm_o) -o $out/$1.arm -lm -pthread ;;
     esac
 }
 
@@ -144,7 +154,12 @@ digests() { # command...: with compiler and flags of each
 }
 on_arm="test_digest test_methods test_powersgd test_kernels test_edges test_quantizers test_rounds test_vote"
 
-section "builds of the header"
+section "builds of the header" # the longest first
+[ -n "$clang" ] && check "libFuzzer builds" clang -std=gnu11 -O1 -g1 -fsanitize=fuzzer,address,undefined -w -I. \
+    tests/fuzz_decode.c -o $out/fuzz -lm
+check "one object, sanitizers" gcc -std=gnu11 -O1 $SAN -I. -c $out/one.c -o $san
+check "examples build" make -s examples
+for name in $whole; do build_test $name; done
 for compiler in $c; do
     for std in c99 c11 c17; do bare $compiler -std=$std -O2; done
     for flags in "-O0" "-O3 -march=native" "-O2 -DGCOMP_NO_SELF" "-O2 -DGCOMP_NO_STDLIB"; do
@@ -160,24 +175,21 @@ for compiler in $cxx; do
     bare $compiler -std=c++11 -O0
 done
 check "declarations alone, twice" gcc -std=c99 $STRICT -Wstrict-prototypes -I. -c $out/twice.c -o $out/twice.o
-check "one object, sanitizers" gcc -std=gnu11 -O1 $SAN -I. -c $out/one.c -o $san
 [ -n "$arm" ] && check "one object, aarch64" $arm -std=gnu11 -O2 -w -I. -I$out/include -c $out/one.c -o $arm_o
 check "each method left out alone" sh tests/check_without.sh ${clang:+clang} # gcc where there is none: slower
 check "two files, one implementation, build" gcc -O1 -I. tests/multi_a.c tests/multi_b.c -o $out/multi -lm
 check "style" sh tests/check_style.sh
 drain
 
-section "builds of the tests" # the longest first
-[ -n "$clang" ] && check "libFuzzer builds" clang -std=gnu11 -O1 -g1 -fsanitize=fuzzer,address,undefined -w -I. \
-    tests/fuzz_decode.c -o $out/fuzz -lm
-check "examples build" make -s examples
+section "builds of the tests"
 check "public symbols begin with gcomp" sh -c "! nm -g --defined-only $plain | awk '{print \$3}' | grep -v '^gcomp_'"
 check "freestanding: no malloc, no stdio" sh -c "! nm -u $free | grep -E ' (malloc|realloc|free|printf|getenv)\$'"
 check "two files, one implementation" $out/multi
 for name in $names; do
-    check "$name builds" gcc -std=gnu11 -O2 -Wall -Wextra -I. tests/$name.c $(objects_of $name $plain) -o $out/$name -lm -pthread
-    check "$name builds, sanitizers" gcc -std=gnu11 -O1 $SAN -I. tests/$name.c $(objects_of $name $san) -o $out/$name.san \
-        -lm -pthread
+    case " $whole " in
+    *" $name "*) ;;
+    *) build_test $name ;;
+    esac
 done
 for compiler in $cxx; do
     for std in c++11 c++17; do
@@ -190,10 +202,6 @@ build_digest() {
     check "test_digest builds, $*" "$@" -O2 -w -I. -DGCOMP_LINKED tests/test_digest.c "$(object "$@")" -o "$(digest_of "$@")" -lm -pthread
 }
 digests build_digest
-for name in ${arm:+$on_arm}; do
-    [ -e tests/$name.c ] && check "$name builds, aarch64" $arm -std=gnu11 -O2 -static -w -I. -I$out/include tests/$name.c \
-        $(objects_of $name $arm_o) -o $out/$name.arm -lm -pthread
-done
 [ -n "$mpi" ] && check "mpi_two builds" mpicc -std=gnu11 -O1 -I. -DGCOMP_LINKED tests/mpi_two.c $plain -o $out/mpi_two -lm
 check "fuzz replay builds" gcc -std=gnu11 -O1 $SAN -DFUZZ_MAIN -DGCOMP_LINKED -I. tests/fuzz_decode.c $san \
     -o $out/fuzz_replay -lm
