@@ -18,6 +18,7 @@
 #include <time.h>
 
 enum { MAX_ROWS = 360, MAX_ROUNDS = 15 };
+#define ROW_SECONDS 0.08 /* a row begins no round after that, where all are measured: two minutes in all */
 
 static const char *const codecs[] = {
     "none", "fp16", "bf16", "fp8", "mx", "mx:format=e4m3", "mx:format=e2m3", "sign", "sign:block=tensor", "signnorm", "onebit",
@@ -36,6 +37,7 @@ typedef struct data {
     float *g, *e, *a, *b, *y; /* gradient, residual, axpy's pair, output */
     unsigned char *payload[2], *scratch;
     size_t capacity, scratch_bytes;
+    double squares; /* of g, summed */
 } data;
 
 typedef struct row {
@@ -334,10 +336,9 @@ static size_t make_rows(row *rows, gcomp_isa isa, size_t n, const char *filter)
 /* Error and ratio of a codec, without a residual, and a check that it decodes. */
 static void judge(row *r, data *d)
 {
-    double error = 0, total = 0;
+    double error = 0;
     size_t length = 0;
     gcomp_exec exec = exec_of(r, d);
-    for (size_t i = 0; i < d->n; i++) total += (double)d->g[i] * (double)d->g[i];
     if (gcomp_bound(&r->codec, 1)) {
         encode(r, d, NULL, 0, &length);
         must(gcomp_decode(d->payload[0], length, d->y, d->n, &exec), "decode");
@@ -348,7 +349,7 @@ static void judge(row *r, data *d)
         r->compression = 4.0 * (double)d->n / (double)whole_step(r, d);
     }
     for (size_t i = 0; i < d->n; i++) error += ((double)d->g[i] - (double)d->y[i]) * ((double)d->g[i] - (double)d->y[i]);
-    r->error = sqrt(error / total);
+    r->error = sqrt(error / d->squares);
 }
 
 static void print_row(const row *r, size_t n, double seconds, FILE *csv)
@@ -399,15 +400,18 @@ static void bench(data *d, gcomp_isa isa, const char *filter, FILE *csv)
             open_row(r, d);
             judge(r, d);
         }
-        for (size_t k = 0; k < rounds; k++) { /* axpy before each: the ratio is of neighbours in time */
+        size_t done = 0;
+        double spent = 0;
+        for (; done < rounds && (filter || spent < ROW_SECONDS); done++) { /* axpy before each: so the ratio is of neighbours */
             double a = 0, s = 0;
             for (size_t c = 0; c < calls; c++) a += timed(&rows[0], d);
             for (size_t c = 0; c < calls; c++) s += timed(r, d);
-            seconds[k] = s / (double)calls;
-            ratios[k] = a / s;
+            seconds[done] = s / (double)calls;
+            ratios[done] = a / s;
+            spent += a + s;
         }
-        r->ratio = median(ratios, rounds);
-        print_row(r, d->n, median(seconds, rounds), csv);
+        r->ratio = median(ratios, done);
+        print_row(r, d->n, median(seconds, done), csv);
         if (i + 1 == count || rows[i + 1].method != r->method) gcomp_close(r->gc);
     }
 }
@@ -454,6 +458,7 @@ static void fill(data *d, size_t n)
 {
     uint64_t s = 88172645463325252u;
     d->n = n;
+    d->squares = 0;
     d->g = memory(4 * n);
     d->e = memory(4 * n);
     d->a = memory(4 * n);
@@ -473,6 +478,7 @@ static void fill(data *d, size_t n)
             for (int b = 0; b < 44; b += 11) sum += (float)(s >> b & 2047) / 2048.0f - 0.5f;
         }
         d->g[i] = sum * 1e-3f;
+        d->squares += (double)d->g[i] * (double)d->g[i];
         d->e[i] = (float)((double)((s >> 20 & 0xffff)) - 32767.5) * 1e-8f;
         d->b[i] = 1e-9f;
     }
