@@ -8357,17 +8357,23 @@ static void gcomp__sparse_look(const gcomp__call *call, const gcomp__selection *
 
 static uint32_t gcomp__sparse_key(uint32_t key) { return key < 1 ? 1 : key > 0x7f7fffffu ? 0x7f7fffffu : key; }
 
-/* A key that about k of n elements reach, `sure`: somewhat more than k. Any answer is right. */
-static uint32_t gcomp__sparse_guess(const gcomp__call *call, const gcomp__selection *s, size_t k, int sure)
+/* The key that about k of n elements reach, by a sample of them; `sure`: somewhat more than k. */
+static uint32_t gcomp__sampled_key(const float *value, size_t sample, size_t k, size_t n, int sure, uint32_t *bins)
 {
-    size_t sample = gcomp__sparse_sample(s->n), expected, margin = 1, unused;
-    if (!sample) return 1;
-    gcomp__sparse_look(call, s, sample);
-    expected = (size_t)((double)k * (double)sample / (double)s->n);
+    size_t expected = (size_t)((double)k * (double)sample / (double)n), margin = 1, unused;
     while (margin * margin < expected) margin++;
     if (sure) expected += expected / 4 + 3 * margin + 2;
     if (expected >= sample) return 1;
-    return gcomp__sparse_key(gcomp__sparse_kth(s->value, sample, expected ? expected : 1, s->bins, &unused));
+    return gcomp__sparse_key(gcomp__sparse_kth(value, sample, expected ? expected : 1, bins, &unused));
+}
+
+/* The same of p. Any answer is right. */
+static uint32_t gcomp__sparse_guess(const gcomp__call *call, const gcomp__selection *s, size_t k, int sure)
+{
+    const size_t sample = gcomp__sparse_sample(s->n);
+    if (!sample) return 1;
+    gcomp__sparse_look(call, s, sample);
+    return gcomp__sampled_key(s->value, sample, k, s->n, sure, s->bins);
 }
 
 /* All elements of keys from `first` on, `under` for negative ones; if they are more than k, the k largest and of equal ones the
@@ -9974,14 +9980,11 @@ static uint32_t gcomp__sketch_guess(const gcomp__call *call, const gcomp__sketch
     const size_t sample = gcomp__min(gcomp__sparse_sample(job->n), room) / 16 * 16, apart = job->n / gcomp__max(sample, 1);
     uint32_t *bins = (uint32_t *)(void *)call->scratch;
     float *value = (float *)(void *)(bins + GCOMP__SPARSE_BINS);
-    size_t i, expected, margin = 1, unused;
+    size_t i;
     if (!sample) return 1;
     for (i = 0; i < sample / 16; i++)
         job->kernels->estimate(job, i * apart + ((uint32_t)i * 2654435761u >> 7) % apart, value + 16 * i);
-    expected = (size_t)((double)job->few * (double)sample / (double)job->n);
-    while (margin * margin < expected) margin++;
-    expected += expected / 4 + 3 * margin + 2;
-    return expected >= sample ? 1 : gcomp__sparse_key(gcomp__sparse_kth(value, sample, expected, bins, &unused));
+    return gcomp__sampled_key(value, sample, job->few, job->n, 1, bins);
 }
 
 static void gcomp__sketch_choose(gcomp__work *work, size_t matrix)
@@ -10028,31 +10031,23 @@ static gcomp_result gcomp__sketch_make(gcomp__work *work, int round)
     return GCOMP_OK;
 }
 
-typedef struct gcomp__sketch_absorb {
-    const gcomp__common_kernels *common;
-    gcomp__sink sink;
-} gcomp__sketch_absorb;
-
-static void gcomp__sketch_absorb_chunk(void *arg, size_t chunk)
-{
-    const gcomp__sketch_absorb *job = (const gcomp__sketch_absorb *)arg;
-    job->common->absorb(&job->sink, chunk);
-}
-
 static void gcomp__sketch_commit(gcomp__work *work)
 {
     const size_t n = work->rows * work->cols, k = gcomp__sparse_k(work->codec->param[0], n),
                  few = gcomp__sketch_few(work->codec, n);
-    gcomp__sketch_absorb job;
+    gcomp__absorb_job job;
+    gcomp__sink sink;
     size_t s, j;
     memset(&job, 0, sizeof job);
+    memset(&sink, 0, sizeof sink);
     job.common = work->call.set->common;
-    job.sink.n = work->n;
-    job.sink.y = work->y;
-    job.sink.grad = work->in.grad;
-    job.sink.scale = work->in.scale;
-    job.sink.residual = work->residual;
-    gcomp__run(&work->call, gcomp__chunks(work->n), gcomp__sketch_absorb_chunk, &job);
+    job.sink = &sink;
+    sink.n = work->n;
+    sink.y = work->y;
+    sink.grad = work->in.grad;
+    sink.scale = work->in.scale;
+    sink.residual = work->residual;
+    gcomp__run(&work->call, gcomp__chunks(work->n), gcomp__absorb_chunk, &job);
     for (s = 0; s < work->stack; s++) {
         const uint32_t *local = (const uint32_t *)(const void *)work->local + s * (few + 1);
         const float *sum = work->sums[1] + s * few;
