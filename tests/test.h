@@ -37,6 +37,22 @@ static inline uint64_t get_word(const uint8_t *from, int bytes)
     return word;
 }
 
+/* The first two words of a block of Philox4x32-10. */
+static inline uint64_t plain_philox(uint64_t seed, uint64_t step, uint32_t c2, uint32_t c3)
+{
+    uint32_t c0 = (uint32_t)step, c1 = (uint32_t)(step >> 32), k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    for (int round = 0; round < 10; round++) {
+        uint64_t a = (uint64_t)0xD2511F53u * c0, b = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(b >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)b;
+        c2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)a;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return c0 | (uint64_t)c1 << 32;
+}
+
 static inline int test_end(void)
 {
     printf("1..%d\n", test_count);

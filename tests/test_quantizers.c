@@ -340,22 +340,6 @@ static int mx_byte(const spec *s, const measures *m)
 
 /* ---------------- codes */
 
-/* Two words of a key for roundings: a block of Philox4x32-10. */
-static uint64_t stream_of(uint64_t own)
-{
-    uint32_t c[4] = {0, 0, 2, 0}, k[2] = {(uint32_t)own, (uint32_t)(own >> 32)};
-    for (int round = 0; round < 10; round++) {
-        uint64_t a = (uint64_t)0xD2511F53u * c[0], b = (uint64_t)0xCD9E8D57u * c[2];
-        c[0] = (uint32_t)(b >> 32) ^ c[1] ^ k[0];
-        c[1] = (uint32_t)b;
-        c[2] = (uint32_t)(a >> 32) ^ c[3] ^ k[1];
-        c[3] = (uint32_t)a;
-        k[0] += 0x9E3779B9u;
-        k[1] += 0xBB67AE85u;
-    }
-    return c[0] | (uint64_t)c[1] << 32;
-}
-
 /* 16 random bits of an element. */
 static uint32_t bits_drawn(uint64_t words, size_t i)
 {
@@ -485,7 +469,7 @@ static void put_header(uint8_t *to, unsigned wire, uint32_t word, size_t n, size
 static void check_payload(const spec *s, int shape, size_t n)
 {
     size_t of = s->block ? s->block : n ? n : 1, blocks = (n + of - 1) / of, each = scale_bytes(s), wrong = 0, bad = 0, length;
-    uint64_t words = stream_of(key.own);
+    uint64_t words = plain_philox(key.own, 0, 2, 0);
     uint8_t *codes = payload + 32 + each * blocks;
     fill(shape, n);
     length = encode(s->text, g, e, n);

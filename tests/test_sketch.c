@@ -15,22 +15,7 @@ enum { MOST = 4, ROWS = 7, LARGE = 1 << 20 };
 static gcomp_isa isa;
 static gcomp_parallel parallel;
 
-/* ---------------- the reference: a Philox block, and the place of an element */
-
-static uint64_t philox(uint64_t seed, uint64_t step, uint32_t c2, uint32_t c3)
-{
-    uint32_t c0 = (uint32_t)step, c1 = (uint32_t)(step >> 32), k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    for (int round = 0; round < 10; round++) {
-        uint64_t a = (uint64_t)0xD2511F53u * c0, b = (uint64_t)0xCD9E8D57u * c2;
-        c0 = (uint32_t)(b >> 32) ^ c1 ^ k0;
-        c1 = (uint32_t)b;
-        c2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
-        c3 = (uint32_t)a;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    return c0 | (uint64_t)c1 << 32;
-}
+/* ---------------- the reference: the place of an element */
 
 typedef struct hashes {
     size_t rows, columns;
@@ -45,8 +30,8 @@ static hashes hashes_of(size_t rows, size_t columns, uint64_t seed, uint64_t ste
     memset(&h, 0, sizeof h);
     h.rows = rows;
     h.columns = columns;
-    h.words = philox(key, 0, 6, 0);
-    for (size_t r = 0; r < rows; r++) h.factor[r] = philox(key, 1, 6, (uint32_t)r) | 1;
+    h.words = plain_philox(key, 0, 6, 0);
+    for (size_t r = 0; r < rows; r++) h.factor[r] = plain_philox(key, 1, 6, (uint32_t)r) | 1;
     return h;
 }
 
