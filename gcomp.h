@@ -1023,6 +1023,9 @@ GCOMP__INLINE float gcomp__from_half(uint32_t h)
     return gcomp__float(u | (h & 0x8000u) << 16);
 }
 
+/* The bits of a half that has the sign of a byte and its other bits from `shift` on. */
+GCOMP__INLINE int32_t gcomp__short_mask(int shift) { return ((0x80 << shift) - 1) | -0x8000; }
+
 /* |x| <= 0x7f7f0000 to bfloat16, nearest even. */
 GCOMP__INLINE uint32_t gcomp__to_bfloat(float x)
 {
@@ -1418,7 +1421,7 @@ typedef struct gcomp__form {
     float constant;      /* a threshold, ... */
     float levels;        /* the largest code */
     int check;           /* which codes are none */
-    int last_code;       /* GCOMP__BYTES: the largest code without its sign */
+    int last_code;       /* GCOMP__UP_TO: the largest code without its sign */
     unsigned code;       /* entropy code of the levels; 0: packed */
     void (*fit)(const struct gcomp__form *form, const gcomp__measured *m, gcomp__unit *u); /* scale from measures */
 } gcomp__form;
@@ -1428,7 +1431,7 @@ enum {
     GCOMP__ALL_CODES, /* every code is a number */
     GCOMP__LOOK,      /* decoded, and looked at */
     GCOMP__PAIRS,     /* of 2 bits: not 01 */
-    GCOMP__BYTES,     /* of a byte: without its top bit at most last_code */
+    GCOMP__UP_TO,     /* of 1, 2 or 4 bytes: without its top bit at most last_code */
     GCOMP__EXPONENTS  /* natural's: not 255 */
 };
 
@@ -1624,6 +1627,7 @@ typedef struct gcomp__span {
 /* Up to 16 blocks: the bits of their largest |p|, and the constants of gcomp__unit that codes are made with. */
 typedef struct gcomp__blocks {
     uint32_t worst[16];
+    uint32_t low[16], high[16]; /* the smallest and the largest p, if the first is negative and the second is not */
     float inverse[16], lift[16], offset[16];
 } gcomp__blocks;
 
@@ -1657,6 +1661,7 @@ typedef struct gcomp__common_kernels {
     void (*widen)(float *y, const void *x, gcomp_dtype dtype, size_t n);
     void (*narrow)(void *y, const float *x, gcomp_dtype dtype, size_t n);
     void (*gaps)(const uint32_t *index, size_t k, unsigned base, gcomp__gap_sizes *sizes);
+    int (*no_number)(const gcomp__form *form, const uint8_t *codes, size_t bytes);
 } gcomp__common_kernels;
 
 /* Entropy codes of levels, see >>levels. */
@@ -2108,10 +2113,12 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
      keys                                 mask of bits(|x|) >= t
      keep, keep_index                     stores the elements (and base + lane) of a mask; may write 16 places
      load_half ... store_bfloat           16 codes of 2 bytes, saturating, nearest even
+     load_short                           16 bytes: sign, and 7 bits that are shifted to be those of a half
      sum_none sum_add sum_dot sum_fold    16 double sums;    fold  the sum of 16 floats
      sum_sides                            adds x to 16 sums, or where its sign is set -x to 16 others
      words floats                         floats as 16 integers of 32 bits and back, bits unchanged
      nearest trunc wfloor, number         rounded to an integer (nearest: |x| < 2^22); back;  clamp  to a limit
+     wload                                64 bytes as integers
      wadd wsub wand wor wxor wmin wmax    integers; wgt is all ones where x > y, weq a mask, wany if any; wshl wshr wsar
      put16s put8 put6 put4 put2, get16s ...  low bits of each as codes; back with sign
      draws                                gcomp__draw of 16 elements, the first even
@@ -2416,6 +2423,13 @@ GCOMP__INLINE gcomp__v16_avx2 gcomp__load_half_avx2(const uint8_t *c)
                             _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(c + 16))));
 }
 
+GCOMP__INLINE gcomp__v16_avx2 gcomp__load_short_avx2(const uint8_t *c, int shift)
+{
+    __m256i h = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)c));
+    h = _mm256_and_si256(_mm256_slli_epi16(h, shift), _mm256_set1_epi16((short)gcomp__short_mask(shift)));
+    return gcomp__both_avx2(_mm256_cvtph_ps(_mm256_castsi256_si128(h)), _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1)));
+}
+
 GCOMP__INLINE gcomp__v16_avx2 gcomp__min_avx2(gcomp__v16_avx2 x, gcomp__v16_avx2 y)
 {
     return gcomp__both_avx2(_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b));
@@ -2543,6 +2557,11 @@ GCOMP__SHIFT_AVX2(wshl, _mm256_slli_epi32)
 GCOMP__SHIFT_AVX2(wshr, _mm256_srli_epi32)
 GCOMP__SHIFT_AVX2(wsar, _mm256_srai_epi32)
 
+GCOMP__INLINE gcomp__w16_avx2 gcomp__wload_avx2(const uint8_t *c)
+{
+    return gcomp__pair_avx2(_mm256_loadu_si256((const __m256i *)(const void *)c),
+                            _mm256_loadu_si256((const __m256i *)(const void *)(c + 32)));
+}
 GCOMP__INLINE gcomp__w16_avx2 gcomp__wsplat_avx2(int32_t x)
 {
     return gcomp__pair_avx2(_mm256_set1_epi32(x), _mm256_set1_epi32(x));
@@ -2844,6 +2863,13 @@ GCOMP__INLINE gcomp__v16_avx512 gcomp__load_half_avx512(const uint8_t *c)
     return gcomp__one_avx512(_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)c)));
 }
 
+GCOMP__INLINE gcomp__v16_avx512 gcomp__load_short_avx512(const uint8_t *c, int shift)
+{
+    __m256i h = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)c));
+    h = _mm256_and_si256(_mm256_slli_epi16(h, shift), _mm256_set1_epi16((short)gcomp__short_mask(shift)));
+    return gcomp__one_avx512(_mm512_cvtph_ps(h));
+}
+
 GCOMP__INLINE gcomp__v16_avx512 gcomp__min_avx512(gcomp__v16_avx512 x, gcomp__v16_avx512 y)
 {
     return gcomp__one_avx512(_mm512_min_ps(x.a, y.a));
@@ -2955,6 +2981,7 @@ GCOMP__SHIFT_AVX512(wshl, _mm512_sll_epi32)
 GCOMP__SHIFT_AVX512(wshr, _mm512_srl_epi32)
 GCOMP__SHIFT_AVX512(wsar, _mm512_sra_epi32)
 
+GCOMP__INLINE gcomp__w16_avx512 gcomp__wload_avx512(const uint8_t *c) { return gcomp__whole_avx512(_mm512_loadu_si512(c)); }
 GCOMP__INLINE gcomp__w16_avx512 gcomp__wsplat_avx512(int32_t x) { return gcomp__whole_avx512(_mm512_set1_epi32(x)); }
 GCOMP__INLINE gcomp__w16_avx512 gcomp__wgt_avx512(gcomp__w16_avx512 x, gcomp__w16_avx512 y)
 {
@@ -3261,6 +3288,20 @@ GCOMP__INLINE gcomp__v16_neon gcomp__load_half_neon(const uint8_t *c)
                             gcomp__half4_neon(c + 24));
 }
 
+GCOMP__INLINE float32x4_t gcomp__short4_neon(int16x4_t c, int shift)
+{
+    const int16x4_t h = vand_s16(vshl_s16(c, vdup_n_s16((int16_t)shift)), vdup_n_s16((int16_t)gcomp__short_mask(shift)));
+    return vcvt_f32_f16(vreinterpret_f16_s16(h));
+}
+
+GCOMP__INLINE gcomp__v16_neon gcomp__load_short_neon(const uint8_t *c, int shift)
+{
+    const int8x16_t b = vreinterpretq_s8_u8(vld1q_u8(c));
+    const int16x8_t x = vmovl_s8(vget_low_s8(b)), y = vmovl_s8(vget_high_s8(b));
+    return gcomp__four_neon(gcomp__short4_neon(vget_low_s16(x), shift), gcomp__short4_neon(vget_high_s16(x), shift),
+                            gcomp__short4_neon(vget_low_s16(y), shift), gcomp__short4_neon(vget_high_s16(y), shift));
+}
+
 GCOMP__INLINE float32x4_t gcomp__clamp4_neon(float32x4_t x, float limit)
 {
     return vmaxq_f32(vminq_f32(x, vdupq_n_f32(limit)), vdupq_n_f32(-limit));
@@ -3439,6 +3480,11 @@ GCOMP__INLINE gcomp__w16_neon gcomp__wshr_neon(gcomp__w16_neon x, int k)
     int32x4_t s = vdupq_n_s32(-k);
     return gcomp__quad_neon(gcomp__shr4_neon(x.a, s), gcomp__shr4_neon(x.b, s), gcomp__shr4_neon(x.c, s),
                             gcomp__shr4_neon(x.d, s));
+}
+GCOMP__INLINE gcomp__w16_neon gcomp__wload_neon(const uint8_t *c)
+{
+    return gcomp__quad_neon(vreinterpretq_s32_u8(vld1q_u8(c)), vreinterpretq_s32_u8(vld1q_u8(c + 16)),
+                            vreinterpretq_s32_u8(vld1q_u8(c + 32)), vreinterpretq_s32_u8(vld1q_u8(c + 48)));
 }
 GCOMP__INLINE gcomp__w16_neon gcomp__wsplat_neon(int32_t x)
 {
@@ -3780,6 +3826,14 @@ GCOMP__INLINE gcomp__v16_scalar gcomp__load_half_scalar(const uint8_t *c)
     return v;
 }
 
+GCOMP__INLINE gcomp__v16_scalar gcomp__load_short_scalar(const uint8_t *c, int shift)
+{
+    gcomp__v16_scalar v;
+    int i;
+    GCOMP__LANES v.f[i] = gcomp__from_half(((uint32_t)c[i] & 0x80) << 8 | ((uint32_t)c[i] & 0x7f) << shift);
+    return v;
+}
+
 GCOMP__INLINE float gcomp__clamped(float x, float limit) { return x > limit ? limit : x < -limit ? -limit : x; }
 
 GCOMP__INLINE void gcomp__store_half_scalar(uint8_t *c, gcomp__v16_scalar x)
@@ -3874,6 +3928,13 @@ GCOMP__SHIFT_SCALAR(wshl, (uint32_t)x.w[i] << k)
 GCOMP__SHIFT_SCALAR(wshr, (uint32_t)x.w[i] >> k)
 GCOMP__SHIFT_SCALAR(wsar, x.w[i] < 0 ? ~(~x.w[i] >> k) : x.w[i] >> k)
 
+GCOMP__INLINE gcomp__w16_scalar gcomp__wload_scalar(const uint8_t *c)
+{
+    gcomp__w16_scalar w;
+    int i;
+    GCOMP__LANES w.w[i] = (int32_t)gcomp__get32(c + 4 * i);
+    return w;
+}
 GCOMP__INLINE gcomp__w16_scalar gcomp__wsplat_scalar(int32_t x)
 {
     gcomp__w16_scalar w;
@@ -4286,6 +4347,27 @@ static double GCOMP__F(squares)(const float *x, size_t n)
     return total;
 }
 
+/* >>kernel no_number: is one of these codes none? 64 bytes at a time. */
+static int GCOMP__F(no_number)(const gcomp__form *form, const uint8_t *c, size_t bytes)
+{
+    const unsigned bits = form->code16 / 2;
+    const uint32_t each = UINT32_MAX / (uint32_t)(((uint64_t)1 << bits) - 1), top = each << (bits - 1); /* a bit of each code */
+    const GCOMP__F(w) low = GCOMP__F(wsplat)((int32_t)~top);
+    const GCOMP__F(w) room = GCOMP__F(wsplat)((int32_t)(top - each * ((uint32_t)form->last_code + 1)));
+    const GCOMP__F(w) ones = GCOMP__F(wsplat)(-1);
+    GCOMP__F(w) bad = GCOMP__F(wsplat)(0);
+    uint8_t rest[64] = {0};
+    size_t i;
+    memcpy(rest, c + bytes / 64 * 64, bytes % 64);
+    for (i = 0; i < bytes; i += 64) {
+        const GCOMP__F(w) x = GCOMP__F(wload)(bytes - i < 64 ? rest : c + i);
+        if (form->check == GCOMP__PAIRS) bad = GCOMP__F(wor)(bad, GCOMP__F(wand)(x, GCOMP__F(wxor)(GCOMP__F(wshr)(x, 1), ones)));
+        else bad = GCOMP__F(wor)(bad, GCOMP__F(wadd)(GCOMP__F(wand)(x, low), room));
+    }
+    return GCOMP__F(weq)(GCOMP__F(wand)(bad, GCOMP__F(wsplat)((int32_t)(form->check == GCOMP__PAIRS ? each : top))),
+                         GCOMP__F(wsplat)(0)) != 0xffffu;
+}
+
 /* >>kernel widen, narrow: between float and 2-byte formats. narrow saturates. */
 static void GCOMP__F(widen)(float *y, const void *x, gcomp_dtype dtype, size_t n)
 {
@@ -4638,7 +4720,10 @@ GCOMP__NOINLINE uint32_t GCOMP__F(fit_blocks)(const gcomp__span *span, size_t i,
         }
         m.worst = b->worst[k];
         m.count = gcomp__min(end - i, block);
-        if (measure != GCOMP__MOST) {
+        if (measure == GCOMP__RANGE && b->low[k] >> 31 && !(b->high[k] >> 31)) {
+            m.low = gcomp__float(b->low[k]);
+            m.high = gcomp__float(b->high[k]);
+        } else if (measure != GCOMP__MOST) {
             const float *g = span->grad + (i - span->at), *e = span->residual ? span->residual + (i - span->at) : NULL;
             GCOMP__F(acc) acc;
             acc.worst = GCOMP__F(splat)(0);
@@ -4714,8 +4799,10 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
         now->offset[0] = u.offset;
     } else if (begin < end) {
         stop = gcomp__min(end, begin + bundle);
-        for (k = 0, i = begin; i < stop; k++, i += block)
+        for (k = 0, i = begin; i < stop; k++, i += block) {
             now->worst[k] = GCOMP__F(largest)(g + (i - begin), e ? e + (i - begin) : NULL, gcomp__min(stop - i, block));
+            now->low[k] = 0;
+        }
         worst = GCOMP__F(fit_blocks)(span, begin, stop, now);
     }
     for (i = begin; i < end; i = stop) {
@@ -4727,8 +4814,11 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
             const GCOMP__F(v) offset = GCOMP__F(splat)(now->offset[k]);
             const int plain = early == 2 || now->lift[k] == 1.0f, looks = plain && !span->given && ahead + block <= end;
             const float *next = looks ? g + (ahead - begin) : g, *next_rest = looks && e ? e + (ahead - begin) : span->nothing;
+            const GCOMP__F(w) top = GCOMP__F(wsplat)(-0x7fffffff - 1);
             GCOMP__F(v) w = GCOMP__F(splat)(0);
+            GCOMP__F(w) high = top, low = top; /* of the bits as integers: of p, and of -p */
             last = gcomp__min(stop, at + block);
+            coming->low[k] = 0;
             if (!looks && !span->given && ahead < end)
                 coming->worst[k] = GCOMP__F(largest)(g + (ahead - begin), e ? e + (ahead - begin) : NULL,
                                                      gcomp__min(end - ahead, block));
@@ -4747,14 +4837,27 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
                 }
                 for (j = r = 0; j < count; j += 16, r += step, to += code16) {
                     GCOMP__F(v) p = GCOMP__F(add)(GCOMP__F(load)(from + j), GCOMP__F(load)(rest + r));
-                    if (looks) w = GCOMP__F(worst)(w, GCOMP__F(add)(GCOMP__F(load)(next + j), GCOMP__F(load)(next_rest + r)));
+                    if (looks) {
+                        GCOMP__F(v) q = GCOMP__F(add)(GCOMP__F(load)(next + j), GCOMP__F(load)(next_rest + r));
+                        if (early < 2) w = GCOMP__F(worst)(w, q);
+                        else {
+                            high = GCOMP__F(wmax)(high, GCOMP__F(words)(q));
+                            low = GCOMP__F(wmax)(low, GCOMP__F(wxor)(GCOMP__F(words)(q), top));
+                        }
+                    }
                     if (early == 2) p = GCOMP__F(sub)(GCOMP__F(mul)(p, lift), offset);
                     quant(to, GCOMP__F(mul)(p, inverse), &u, at + j);
                 }
                 if (count < 16) gcomp__put_last(code, some, code16, count, job->form.first_high);
                 at += count;
             }
-            if (looks) coming->worst[k] = GCOMP__F(most)(w);
+            if (looks && early == 2) {
+                const uint32_t up = GCOMP__F(most)(GCOMP__F(floats)(GCOMP__F(wxor)(high, top))) ^ 0x80000000u;
+                const uint32_t down = GCOMP__F(most)(GCOMP__F(floats)(GCOMP__F(wxor)(low, top)));
+                coming->high[k] = up;
+                coming->low[k] = down;
+                coming->worst[k] = (up & 0x7fffffffu) > (down & 0x7fffffffu) ? up & 0x7fffffffu : down & 0x7fffffffu;
+            } else if (looks) coming->worst[k] = GCOMP__F(most)(w);
         }
         if (stop < end && !span->given) {
             uint32_t found = GCOMP__F(fit_blocks)(span, stop, gcomp__min(end, stop + bundle), coming);
@@ -5144,7 +5247,8 @@ static void GCOMP__F(gaps)(const uint32_t *index, size_t k, unsigned base, gcomp
 
 static const gcomp__common_kernels GCOMP__F(common) = {
     GCOMP__F(crc), GCOMP__F(measure), GCOMP__F(encode), GCOMP__F(sink), GCOMP__F(saturated), GCOMP__F(absorb),
-    GCOMP__F(scale_copy), GCOMP__F(worst_of), GCOMP__F(squares), GCOMP__F(widen), GCOMP__F(narrow), GCOMP__F(gaps)};
+    GCOMP__F(scale_copy), GCOMP__F(worst_of), GCOMP__F(squares), GCOMP__F(widen), GCOMP__F(narrow), GCOMP__F(gaps),
+    GCOMP__F(no_number)};
 
 /* ------------------------------------------------------------------------------------------------
    >>levels - entropy codes of levels: a second layer behind the drivers of block methods
@@ -6460,27 +6564,19 @@ static gcomp_result gcomp__check_scales(const gcomp__view *view, int *large)
     return GCOMP_OK;
 }
 
-/* Is there a code that is none? Eight bytes at a time. */
+/* Is there a code that is none? */
 static int gcomp__bad_codes(const gcomp__view *view)
 {
-    const uint64_t each = 0x0101010101010101u, room = each * (0x7fu - (unsigned)view->form.last_code);
+    const uint64_t ones = 0x0101010101010101u;
     const uint8_t *c = view->codes, *end = view->body + view->bytes;
     uint64_t bad = 0;
-    if (view->form.check == GCOMP__PAIRS) {
-        for (; end - c >= 8; c += 8) {
-            uint64_t x = gcomp__get64(c);
-            bad |= x & ~(x >> 1) & each * 0x55;
-        }
-        for (; c < end; c++) bad |= c[0] & ~(c[0] >> 1) & 0x55u;
-    } else if (view->form.check == GCOMP__BYTES) {
-        for (; end - c >= 8; c += 8) bad |= ((gcomp__get64(c) & each * 0x7f) + room) & each * 0x80;
-        for (; c < end; c++) bad |= (c[0] & 0x7fu) > (unsigned)view->form.last_code;
-    } else if (view->form.check == GCOMP__EXPONENTS) {
+    if (view->form.check == GCOMP__PAIRS || view->form.check == GCOMP__UP_TO)
+        return view->set->common->no_number(&view->form, c, (size_t)(end - c));
+    if (view->form.check == GCOMP__EXPONENTS)
         for (; end - c >= 18; c += 18) {
             uint64_t x = ~gcomp__get64(c), y = ~gcomp__get64(c + 8); /* is a byte zero? */
-            bad |= ((x - each) & ~x & each * 0x80) | ((y - each) & ~y & each * 0x80);
+            bad |= ((x - ones) & ~x & ones * 0x80) | ((y - ones) & ~y & ones * 0x80);
         }
-    }
     return bad != 0;
 }
 
@@ -6666,7 +6762,8 @@ static void gcomp__none_form(const double *param, gcomp__form *form)
 {
     (void)param;
     form->code16 = 64;
-    form->check = GCOMP__LOOK;
+    form->check = GCOMP__UP_TO;
+    form->last_code = 0x7f7fffff;
 }
 
 static const gcomp__method gcomp__row_none = {
@@ -6695,7 +6792,8 @@ static void gcomp__fp16_form(const double *param, gcomp__form *form)
 {
     (void)param;
     form->code16 = 32;
-    form->check = GCOMP__LOOK;
+    form->check = GCOMP__UP_TO;
+    form->last_code = 0x7bff;
 }
 
 static const gcomp__method gcomp__row_fp16 = {
@@ -6726,7 +6824,8 @@ static void gcomp__bf16_form(const double *param, gcomp__form *form)
 {
     (void)param;
     form->code16 = 32;
-    form->check = GCOMP__LOOK;
+    form->check = GCOMP__UP_TO;
+    form->last_code = 0x7f7f;
 }
 
 static const gcomp__method gcomp__row_bf16 = {
@@ -7292,7 +7391,7 @@ static const char *gcomp__int_refuse(const double *param, int values)
 
 static const gcomp__method gcomp__row_int = {
     "int", 16, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
-    {GCOMP__ONE_OF("bits", 0, 2, 2, "8|4|2|"), GCOMP__BLOCKS("block", 128),
+    {GCOMP__ONE_OF("bits", 0, 2, 2, "8|4|2|"), GCOMP__BLOCKS("block", 256),
      GCOMP__ONE_OF("rounding", 0, 1, 0, "nearest|stochastic|"), GCOMP__ONE_OF("range", 0, 1, 1, "symmetric|affine|"),
      GCOMP__CODE},
     gcomp__int_form, GCOMP__BLOCK_FUNCTIONS, GCOMP__NEVER_SUMS, gcomp__int_refuse, NULL};
@@ -7546,7 +7645,7 @@ GCOMP__INLINE GCOMP__F(w) GCOMP__F(small_float)(GCOMP__F(v) x, int mantissa, int
     return GCOMP__F(wadd)(GCOMP__F(wadd)(sum, GCOMP__F(wshr)(e, cut)), sign);
 }
 
-/* Back, from a code whose sign fills the word. Of the bits as a float, y, and 2 y - 2^(1 - bias), which is right below the
+/* Back, from a code of 6 bits whose sign fills the word. Of the bits as a float, y, and 2 y - 2^(1 - bias), which is right below the
    smallest normal number, the smaller one is right; nothing on the way is a subnormal float, which would be slow. */
 GCOMP__INLINE GCOMP__F(v) GCOMP__F(from_small)(GCOMP__F(w) code, int mantissa, int bias, int sign_bit)
 {
@@ -7559,7 +7658,11 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(from_small)(GCOMP__F(w) code, int mantissa, i
     return GCOMP__F(floats)(GCOMP__F(wor)(n, sign));
 }
 
-#define GCOMP__SMALL_FLOAT(name, mantissa, bias, bits, most, put, get) \
+/* Back, from a code of 8 bits: with another place and bias it is a half. */
+#define GCOMP__FROM_BYTE(mantissa, bias) \
+    GCOMP__F(mul)(GCOMP__F(load_short)(code, 10 - mantissa), GCOMP__F(splat)((float)(1 << (15 - bias))))
+#define GCOMP__FROM_6(mantissa, bias) GCOMP__F(from_small)(GCOMP__F(get6)(code), mantissa, bias, 5)
+#define GCOMP__SMALL_FLOAT(name, mantissa, bias, bits, most, put, from) \
     GCOMP__INLINE void GCOMP__F(name##_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i) \
     { \
         (void)u; \
@@ -7568,7 +7671,7 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(from_small)(GCOMP__F(w) code, int mantissa, i
     } \
     GCOMP__INLINE GCOMP__F(v) GCOMP__F(name##_deq)(const uint8_t *code, const gcomp__unit *u) \
     { \
-        return GCOMP__F(mul)(GCOMP__F(from_small)(GCOMP__F(get)(code), mantissa, bias, bits - 1), GCOMP__F(splat)(u->a)); \
+        return GCOMP__F(mul)(from(mantissa, bias), GCOMP__F(splat)(u->a)); \
     }
 #endif
 
@@ -7576,8 +7679,8 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(from_small)(GCOMP__F(w) code, int mantissa, i
    |p - C(p)| <= 2^-4 |p| (e5m2: 2^-3), below the smallest normal a fixed step. Micikevicius et al., 2022. */
 #ifndef GCOMP_WITHOUT_FP8
 #define GCOMP__LIST_fp8(X) X(fp8)
-GCOMP__SMALL_FLOAT(e4m3, 3, 7, 8, 0, put8, get8)
-GCOMP__SMALL_FLOAT(e5m2, 2, 15, 8, 0, put8, get8)
+GCOMP__SMALL_FLOAT(e4m3, 3, 7, 8, 0, put8, GCOMP__FROM_BYTE)
+GCOMP__SMALL_FLOAT(e5m2, 2, 15, 8, 0, put8, GCOMP__FROM_BYTE)
 GCOMP__BLOCK_ENCODE(e4m3, e4m3_quant, 16, 4, 1, GCOMP__MOST)
 GCOMP__BLOCK_DECODE(e4m3, e4m3_deq, 16, 4)
 GCOMP__BLOCK_ENCODE(e5m2, e5m2_quant, 16, 4, 1, GCOMP__MOST)
@@ -7599,7 +7702,7 @@ static void gcomp__fp8_form(const double *param, gcomp__form *form)
     form->block = (size_t)param[1];
     form->early = 1;
     form->levels = param[0] != 0 ? 57344.0f : 448.0f;
-    form->check = GCOMP__BYTES;
+    form->check = GCOMP__UP_TO;
     form->last_code = param[0] != 0 ? 0x7b : 0x7e;
     form->steps = 1;
     form->fit = gcomp__fp8_fit;
@@ -7607,7 +7710,7 @@ static void gcomp__fp8_form(const double *param, gcomp__form *form)
 
 static const gcomp__method gcomp__row_fp8 = {
     "fp8", 17, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES, {GCOMP__GATHER, 0, 0},
-    {GCOMP__ONE_OF("format", 0, 1, 1, "e4m3|e5m2|"), GCOMP__BLOCKS("block", 1024)}, gcomp__fp8_form,
+    {GCOMP__ONE_OF("format", 0, 1, 1, "e4m3|e5m2|"), GCOMP__BLOCKS("block", 256)}, gcomp__fp8_form,
     GCOMP__BLOCK_FUNCTIONS, GCOMP__NO_SUMS};
 #endif
 #else
@@ -7626,10 +7729,10 @@ static const int32_t gcomp__mx_values[16] = {
     0,           0x3f000000,  0x3f800000,  0x3fc00000,  0x40000000,  0x40400000,  0x40800000,  0x40c00000,
     -0x7fffffff - 1, -0x41000000, -0x40800000, -0x40400000, -0x40000000, -0x3fc00000, -0x3f800000, -0x3f400000};
 #endif
-GCOMP__SMALL_FLOAT(mx_e2m3, 3, 1, 6, 0x40f00000, put6, get6)  /* 7.5 */
-GCOMP__SMALL_FLOAT(mx_e3m2, 2, 3, 6, 0x41e00000, put6, get6)  /* 28 */
-GCOMP__SMALL_FLOAT(mx_e4m3, 3, 7, 8, 0x43e00000, put8, get8)  /* 448 */
-GCOMP__SMALL_FLOAT(mx_e5m2, 2, 15, 8, 0x47600000, put8, get8) /* 57344 */
+GCOMP__SMALL_FLOAT(mx_e2m3, 3, 1, 6, 0x40f00000, put6, GCOMP__FROM_6)  /* 7.5 */
+GCOMP__SMALL_FLOAT(mx_e3m2, 2, 3, 6, 0x41e00000, put6, GCOMP__FROM_6)  /* 28 */
+GCOMP__SMALL_FLOAT(mx_e4m3, 3, 7, 8, 0x43e00000, put8, GCOMP__FROM_BYTE)  /* 448 */
+GCOMP__SMALL_FLOAT(mx_e5m2, 2, 15, 8, 0x47600000, put8, GCOMP__FROM_BYTE) /* 57344 */
 GCOMP__INLINE void GCOMP__F(mx_e2m1_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i)
 {
     (void)u;
@@ -7724,7 +7827,7 @@ static void gcomp__mx_form(const double *param, gcomp__form *form)
     form->early = 1;
     form->constant = (float)largest[(int)param[0]];
     form->last_code = last[(int)param[0]];
-    form->check = form->last_code ? GCOMP__BYTES : GCOMP__ALL_CODES;
+    form->check = form->last_code ? GCOMP__UP_TO : GCOMP__ALL_CODES;
 }
 
 static const gcomp__method gcomp__row_mx = {
@@ -7736,6 +7839,8 @@ static const gcomp__method gcomp__row_mx = {
 #define GCOMP__LIST_mx(X)
 #endif
 #undef GCOMP__SMALL_FLOAT
+#undef GCOMP__FROM_BYTE
+#undef GCOMP__FROM_6
 
 /* >>method eden: blocks are rotated: random signs, then a Hadamard transform. Each coordinate is then nearly normal and becomes
    one of 2^bits centroids c (Lloyd, Max), the nearest or next to it; back come s * H c with the signs. s = |p|^2 / <c, H p> makes

@@ -58,9 +58,16 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void *memory(size_t bytes) /* touched, on large pages where there are any */
+static size_t mapped(size_t bytes)
 {
-    size_t huge = 2u << 20, size = (bytes + 2 * huge) / huge * huge;
+    return (bytes + (4u << 20)) >> 21 << 21;
+}
+
+/* Touched, on large pages where there are any; no two at one place of their pages. */
+static void *memory(size_t bytes)
+{
+    static size_t count;
+    size_t size = mapped(bytes), skew = 64 + count++ % 16 * 4160;
     char *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) {
         fprintf(stderr, "no memory\n");
@@ -68,7 +75,26 @@ static void *memory(size_t bytes) /* touched, on large pages where there are any
     }
     madvise(p, size, MADV_HUGEPAGE);
     memset(p, 0, size);
-    return p;
+    memcpy(p + skew - sizeof p, &p, sizeof p);
+    return p + skew;
+}
+
+/* The allocator of the objects that are measured: what is large stands as the vectors do. */
+static void *allocate(void *user, size_t bytes, size_t align)
+{
+    (void)user;
+    return bytes >> 20 ? memory(bytes) : aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+
+static void give_back(void *user, void *p, size_t bytes)
+{
+    (void)user;
+    if (bytes >> 20 == 0) {
+        free(p);
+        return;
+    }
+    memcpy(&p, (char *)p - sizeof p, sizeof p);
+    munmap(p, mapped(bytes));
 }
 
 /* ---------------- threads: a job is split over T threads, made anew for each (tens of microseconds, and counted) */
@@ -290,6 +316,8 @@ static void open_row(row *r, const data *d)
     desc.isa = r->isa;
     desc.no_checksum = 1;
     desc.parallel = threads;
+    desc.allocator.alloc = allocate;
+    desc.allocator.free = give_back;
     desc.seed = 1;
     desc.comm.allreduce_dtypes = 1u << GCOMP_I8 | 1u << GCOMP_I16 | 1u << GCOMP_I32; /* alone, each sum is what was sent */
     t.name = "t";
