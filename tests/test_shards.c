@@ -33,6 +33,8 @@ struct group {
     gcomp_request_kind kind[CALLS];
     size_t largest[CALLS], least[CALLS]; /* bytes that one worker brought to a gather */
     uint64_t received;                   /* by worker 0 from others, this step */
+    const gcomp_step *step;
+    unsigned skip;                       /* bit t: tensor t has no gradient */
     int backwards, broken;
     int fail_call, fail_rank;            /* -1: none; rank -1: all */
     tamper change;
@@ -204,8 +206,9 @@ static void group_step(group *g)
     g->broken = 0;
     for (size_t w = 0; w < g->world; w++) {
         g->asked[w] = 0;
-        g->result[w] = gcomp_step_begin(g->gc[w], NULL);
-        for (size_t t = 0; t < g->count; t++) CHECK(gcomp_step_ready(g->gc[w], t, g->grad[w][t]) == GCOMP_OK);
+        g->result[w] = gcomp_step_begin(g->gc[w], g->step);
+        for (size_t t = 0; t < g->count; t++)
+            CHECK(gcomp_step_ready(g->gc[w], t, g->skip >> t & 1 ? NULL : g->grad[w][t]) == GCOMP_OK);
     }
     for (;;) {
         size_t upto = SIZE_MAX;
@@ -271,29 +274,53 @@ static const char *const lists[][TENSORS] = {
 static const size_t sizes[][TENSORS] = {{3001, 1000, 50, 700, 129, 900, 300}, {1, 17, 2048, 600, 999, 1500, 40},
                                         {1200, 400, 512, 15, 2500, 333, 100}};
 
+/* Chunks in falling order. */
+static void run_backwards(void *user, size_t count, void (*task)(void *arg, size_t index), void *arg)
+{
+    (void)user;
+    while (count--) task(arg, count);
+}
+
+/* The same steps both ways. Variants: 1 without feedback and checksums; 2 scaled, measured, checked, in parallel, skipping. */
+static void check_same_bits(const char *const *codecs, const size_t *n, size_t world, int variant)
+{
+    gcomp_desc gather = desc_of(GCOMP_AGGREGATE_GATHER), shards;
+    const gcomp_step half = {0.5f, 0};
+    gcomp_statistics x, y;
+    group a, b;
+    gather.no_error_feedback = gather.no_checksum = variant == 1;
+    if (variant == 2) gather.measure = 1, gather.check_every = 1, gather.parallel.run = run_backwards;
+    shards = gather;
+    shards.aggregate = GCOMP_AGGREGATE_SHARDS;
+    group_open(&a, world, &gather, codecs, n, TENSORS);
+    group_open(&b, world, &shards, codecs, n, TENSORS);
+    b.backwards = 1;
+    if (variant == 2) a.step = b.step = &half;
+    for (uint64_t step = 0; step < 3; step++) {
+        group_fill(&a, step);
+        group_fill(&b, step);
+        if (variant == 2) a.skip = b.skip = step == 1 ? 0x15 : step == 2 ? 0x7f : 0;
+        group_step(&a);
+        group_step(&b);
+        CHECK(all_are(&a, GCOMP_OK) && all_are(&b, GCOMP_OK));
+        for (size_t w = 0; w < world; w++) CHECK(digest(&a, w) == digest(&b, w));
+        for (size_t w = 1; w < world; w++)
+            for (size_t t = 0; t < TENSORS; t++)
+                CHECK(a.skip >> t & 1 || !memcmp(b.grad[w][t], b.grad[0][t], (t == 6 ? 2 : 4) * b.n[t]));
+        CHECK(exchanges(&a) == 0 && exchanges(&b) == (world > 1 && b.skip != 0x7f ? 2 : 0));
+    }
+    CHECK(gcomp_stats(a.gc[0], &x) == GCOMP_OK && gcomp_stats(b.gc[0], &y) == GCOMP_OK);
+    CHECK(x.relative_error == y.relative_error && x.mean_norm == y.mean_norm && x.bytes_in == y.bytes_in);
+    group_close(&a);
+    group_close(&b);
+}
+
 static void test_a_mean_made_by_ranges_has_the_bits_of_the_gather(void)
 {
     for (size_t l = 0; l < 3; l++)
-        for (size_t c = 0; c < sizeof worlds / sizeof *worlds; c++) {
-            const gcomp_desc gather = desc_of(GCOMP_AGGREGATE_GATHER), shards = desc_of(GCOMP_AGGREGATE_SHARDS);
-            group a, b;
-            group_open(&a, worlds[c], &gather, lists[l], sizes[l], TENSORS);
-            group_open(&b, worlds[c], &shards, lists[l], sizes[l], TENSORS);
-            b.backwards = 1;
-            for (uint64_t step = 0; step < 3; step++) {
-                group_fill(&a, step);
-                group_fill(&b, step);
-                group_step(&a);
-                group_step(&b);
-                CHECK(all_are(&a, GCOMP_OK) && all_are(&b, GCOMP_OK));
-                for (size_t w = 0; w < worlds[c]; w++) CHECK(digest(&a, w) == digest(&b, w));
-                for (size_t w = 1; w < worlds[c]; w++)
-                    for (size_t t = 0; t < TENSORS; t++) CHECK(!memcmp(b.grad[w][t], b.grad[0][t], (t == 6 ? 2 : 4) * b.n[t]));
-            }
-            CHECK(exchanges(&a) == 0 && exchanges(&b) == (worlds[c] > 1 ? 2 : 0));
-            group_close(&a);
-            group_close(&b);
-        }
+        for (size_t c = 0; c < sizeof worlds / sizeof *worlds; c++)
+            for (int variant = 0; variant < (worlds[c] == 3 ? 3 : 1); variant++)
+                check_same_bits(lists[l], sizes[l], worlds[c], variant);
 }
 
 /* ---------------- dense or sparse */
