@@ -77,6 +77,7 @@
      rank       number of this worker, 0 .. world - 1
      world      number of workers                 step       one exchange of all tensors
      round      one collective of a step; a method has one to three: payloads gathered, floats or integers summed, the largest
+     shard      the part of a payload that falls into the range of elements which one worker adds for all
 
    LAYERS, each usable alone
      codec      bytes for a vector, and back. Pure functions, no state, no allocation: gcomp_encode, gcomp_decode, ...
@@ -102,12 +103,21 @@
      options, status, byte count. If one frame is bad, all stop there: GCOMP_NOT_FINITE (some gradient is NaN or Inf: all skip
      this step together, as with loss scaling), GCOMP_PEER_FAILED, or GCOMP_MISMATCH with a sentence that names the worker
      and the difference (gcomp_error). A failure that only one worker could see leaves it a step behind; the next frame says so
-     on all (GCOMP_MISMATCH): broadcast the weights, then gcomp_restart on all.
+     on all (GCOMP_MISMATCH): broadcast the weights, then gcomp_restart on all. A bad shard is seen by the owner of its range
+     alone: it tells all before the sums are gathered (GCOMP_PEER_FAILED), and the step can be repeated.
 
    SUMS OF INTEGERS
      intsum adds the codes of all workers inside allreduce: exact, in any order, also on switches. allreduce must be able to sum
      the integers, and comm.allreduce_dtypes must say so: else the codec is refused when it is named (GCOMP_MISSING_CALLBACK).
      bits=8 leaves floor(127 / world) levels a worker; bits=16 is for more than a few workers.
+
+   MANY WORKERS
+     What a worker receives in a gather grows with their number. For sparse payloads comm.alltoallv helps: each worker adds a
+     range of the elements for all, and gets about k elements for it; the sums come back sparse, or dense where that is shorter.
+     The bits are those of the gather; desc.aggregate says when. Values travel as floats in both directions. topk:global=1
+     (gTop-k) applies only the k largest elements of the mean, so that no more come back either; what a worker sent for other
+     places stays in its residual. Without alltoallv it gathers, with the same bits; outside of steps it is topk. Who drives the
+     step and can carry out GCOMP_ALLTOALL says so with GCOMP_AGGREGATE_SHARDS. blocktopk gathers always.
 
    VOTES
      The mean of vote payloads is +1 or -1, what most workers say: a learning rate for it is Adam-sized. Tensors that travel
@@ -123,8 +133,9 @@
 
    MEMORY
      A residual is 4 bytes an element, dgc's momentum as much again, PowerSGD's factors rank * (rows + cols) floats. Steps need,
-     for what is gathered, (world + 1) * gcomp_bound; for what is summed, a copy of it. All is reserved by gcomp_prepare or in the
-     first exchange; no later call allocates. The codec layer allocates nothing, ever.
+     for what is gathered, (world + 1) * gcomp_bound; for what is summed, a copy of it; for shards two to three payloads, what all
+     send for one range, a range as floats, and the sums of all, 4 bytes an element or less. All is reserved by gcomp_prepare or
+     in the first exchange; no later call allocates. The codec layer allocates nothing, ever.
 
    ALIGNMENT
      Pointers to float (y, residual, gradients of type float) are aligned as C wants them, to 4 bytes. What is passed as void * or
@@ -150,8 +161,9 @@
      - With loss scaling pass scale = 1/loss_scale in gcomp_step, so that residuals stay in one unit when it changes; on
        GCOMP_NOT_FINITE skip the optimizer and lower the loss scale: all workers see the same result.
      - Trainers that update in place can exchange weight differences (w - w at the last exchange) every few samples.
-     - Whoever wraps a gcomp_comm to count or delay must wrap all of its callbacks: an allreduce_max that is left out is replaced
-       by a gather through allgather, and allreduce_dtypes that is left out refuses codecs.
+     - Whoever wraps a gcomp_comm to count or delay must wrap all of its callbacks, or set them to NULL: one that stays gets the
+       wrong user pointer. An allreduce_max that is left out is replaced by a gather through allgather, an alltoallv by a gather
+       of all payloads; allreduce_dtypes that is left out refuses codecs.
      - On a fast link, do not compress: make demo prints the break-even for a real model on your machine.
 
    WIRE FORMAT, version 1. Little endian; bit streams fill each byte from bit 0; all reserved and padding bits are zero and
@@ -205,6 +217,8 @@
      randomk 25, randomblock 26   have no payload: they exchange a sum of the elements that the step's key selects
      sketch   32  has no payload: it exchanges a sum of count sketches, then one of the elements that this finds
      intsum   19   has no payload: it exchanges the largest |p|, a float, then sums of integers of 8, 16 or 32 bits
+   Shards are payloads of the sparse method with value method 1, n and places those of a range: of ceil(ceil(n / world) / 16) * 16
+   elements, the last ones the rest. Sums the same, or payloads of none. Lengths and lists: see >>shards.
    Coded levels: where C is not 0 (packed: the codes as above), the codes stand in segments, each of 2048 bytes of packed codes
    or the rest. Before them a u64 for each 65536 elements but the last: where their segments end, counted from the first one.
    A segment begins with a byte; if that is not 0, a u16 says how many bytes follow, 3 + them no more than packed:
@@ -243,6 +257,11 @@
                Learning, ICML 2022
      topk      Stich, Cordonnier, Jaggi: Sparsified SGD with Memory, NeurIPS 2018; Aji, Heafield: Sparse Communication for
                Distributed Gradient Descent, EMNLP 2017
+               global=1: Shi et al.: A Distributed Synchronous SGD Algorithm with Global Top-k Sparsification for Low Bandwidth
+               Networks, ICDCS 2019; by ranges: Li, Hoefler: Near-Optimal Sparse Allreduce for Distributed Deep Learning,
+               PPoPP 2022
+     shards    Renggli, Ashkboos, Aghagolzadeh, Alistarh, Hoefler: SparCML: High-Performance Sparse Communication for Machine
+               Learning, SC 2019
      strom     as twobit
      randomk   as topk
      dryden    Dryden, Moon, Jacobs, Van Essen: Communication Quantization for Data-Parallel Training of Deep Neural Networks,
@@ -543,9 +562,9 @@ typedef struct gcomp_comm {
      GATHER   every worker receives all payloads, world * k elements, and adds them
      SHARDS   each worker adds a range of the elements for all (SparCML's split form): about k elements in, and the sums out, as
               many as there are places with any, or all of them where that is shorter
-     AUTO     SHARDS where comm.alltoallv is given, world >= 4, values are floats and a shard has 64 elements or more, else
-              GATHER. Both phases of SHARDS carry (k + union) (world - 1) / world elements to a worker, a gather k (world - 1):
-              less as soon as union < (world - 1) k, if one place in `world` is chosen twice. */
+     AUTO     SHARDS where comm.alltoallv is given, values are floats, a shard has 64 elements or more, and world >= 8, or 3
+              with global=1; else GATHER. To a worker SHARDS carries (k + places with any) (world - 1) / world elements, with
+              global=1 little more than 2 k (world - 1) / world; a gather k (world - 1). */
 typedef enum gcomp_aggregate {
     GCOMP_AGGREGATE_AUTO = 0,
     GCOMP_AGGREGATE_GATHER = 1,
@@ -718,7 +737,8 @@ typedef struct gcomp_statistics {
     uint64_t not_finite;       /* gradients of this worker that were refused */
     uint64_t bytes_in;         /* gradient bytes as fp32, all steps */
     uint64_t
-        bytes_out; /* bytes this worker put into collectives, frames included: elements of sums, payload bytes of gathers */
+        bytes_out; /* bytes this worker put into collectives, frames included: elements of sums, payload bytes of gathers, */
+                   /* shards for others */
     double ratio;              /* bytes_in / bytes_out */
     double encode_seconds;     /* all steps, by desc.clock */
     double communicate_seconds;
@@ -11843,7 +11863,7 @@ static int gcomp__wants_shards(const gcomp_desc *desc, const gcomp__slot *slot)
     const gcomp_comm *comm = &desc->comm;
     if (comm->world == 1 || !slot->method->selector || slot->flags & GCOMP__GROUPS) return 0;
     if (desc->aggregate != GCOMP_AGGREGATE_AUTO) return desc->aggregate == GCOMP_AGGREGATE_SHARDS;
-    return comm->alltoallv && comm->world >= 4 && slot->codec.value == gcomp__row_none.wire &&
+    return comm->alltoallv && comm->world >= (slot->flags & GCOMP__GLOBAL ? 3 : 8) && slot->codec.value == gcomp__row_none.wire &&
            slot->method->selector->most(&slot->codec, slot->n) / 64 >= (size_t)comm->world;
 }
 
