@@ -12574,7 +12574,7 @@ static gcomp_result gcomp__next_shard(gcomp *gc, const gcomp__slot *slot, size_t
     return GCOMP_OK;
 }
 
-/* "a rank's payload has bytes behind it", where all of the last tensor have been read */
+/* Nothing stands behind the payload of the last tensor. */
 static void gcomp__end_shards(gcomp *gc, const gcomp__slot *last)
 {
     size_t w;

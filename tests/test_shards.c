@@ -592,10 +592,9 @@ static size_t encode(const char *text, const float *x, size_t n, uint8_t *payloa
     return length;
 }
 
-/* A peer that makes up shards, without checksums: each is refused by the owner, and by all in that step. */
+/* A peer that makes up shards: each is refused by the owner, and by all in that step. */
 static void test_hostile_shards_are_refused_by_all(void)
 {
-    static const char *const codec[1] = {"topk:density=0.05"};
     static const size_t n[1] = {1600}; /* ranges of 800, 80 elements at most */
     static uint8_t payload[GCOMP_BOUND(ROOM)];
     static float x[ROOM];
@@ -619,26 +618,34 @@ static void test_hostile_shards_are_refused_by_all(void)
         {"sign", 800, 0, 0, 0, GCOMP_CODEC_MISMATCH},
         {"topk:density=0.1", 800, 0, 4, 3, GCOMP_UNSUPPORTED_VERSION},
         {"topk:density=0.1", 800, 0, 6, 2, GCOMP_CHECKSUM_MISMATCH},
-        {"topk:density=0.1", 800, 0, 32, 1, GCOMP_TRAILING_BYTES},  /* k: 81 */
+        {"topk:density=0.1", 800, 0, 32, 1, GCOMP_CORRUPT},   /* k: 81 */
         {"topk:density=0.1", 800, 0, 40, 255, GCOMP_CORRUPT}, /* the coder */
+        {"none", 800, 0, 0, 0, GCOMP_CODEC_MISMATCH},         /* dense: sums may be */
+        {"topk:density=0.1", 800, 0, 0, 0, GCOMP_CHECKSUM_MISMATCH},
+        {"topk:density=0.1", 800, 0, 0, 0, GCOMP_CHECKSUM_MISMATCH},
+        {"topk:density=0.1", 800, 0, 0, 0, GCOMP_OK},
     };
-    for (size_t f = 0; f < sizeof forgery / sizeof *forgery; f++) {
+    const size_t count = sizeof forgery / sizeof *forgery;
+    for (size_t f = 0; f < count; f++) {
+        const char *const codec[1] = {strcmp(forgery[f].codec, "none") ? "topk:density=0.05" : "topk:density=0.5"};
         gcomp_desc desc = desc_of(GCOMP_AGGREGATE_SHARDS);
         uint64_t before[2];
         group g;
-        desc.no_checksum = 1;
+        const int is_checked = f == count - 3 || f == count - 1; /* the last three: workers want one, there is one, both */
+        const int is_sealed = f >= count - 2;
+        desc.no_checksum = !is_checked;
         group_open(&g, 2, &desc, codec, n, 1);
         group_fill(&g, 0);
         for (size_t i = 0; i < ROOM; i++) x[i] = value_of(9, 9, 9, i) + 3;
         for (size_t w = 0; w < 2; w++) before[w] = digest(&g, w);
         memset(payload, 0, sizeof payload);
         g.forged_length = (size_t)((int)encode(forgery[f].codec, x, forgery[f].n, payload) - forgery[f].cut);
+        if (is_sealed) CHECK(gcomp_seal(payload, g.forged_length, NULL) == GCOMP_OK);
         payload[forgery[f].at] ^= (uint8_t)forgery[f].flip;
         g.forged = payload;
         group_step(&g);
         if (g.result[1] != forgery[f].result) printf("# forgery %d: %s\n", (int)f, gcomp_result_name(g.result[1]));
-        if (forgery[f].at == 32) CHECK(g.result[1] != GCOMP_OK);
-        else CHECK(g.result[1] == forgery[f].result);
+        CHECK(g.result[1] == forgery[f].result);
         CHECK(g.result[0] == (forgery[f].result ? GCOMP_PEER_FAILED : GCOMP_OK));
         for (size_t w = 0; w < 2 && forgery[f].result; w++) CHECK(digest(&g, w) == before[w]);
         group_close(&g);
