@@ -46,6 +46,7 @@
    >>text        codecs as text: parsed and printed
    >>wire        the payload header, check, and the public functions of the codec layer
    >>tensors     codecs with their memory: residual, warm start
+   >>shards      the mean made by ranges of elements, each added by one worker for all
    >>step        the mean over all workers as a state machine
    >>exchange    the step driven through callbacks
    >>statistics  what was sent, how long it took, how much was lost
@@ -76,6 +77,7 @@
      rank       number of this worker, 0 .. world - 1
      world      number of workers                 step       one exchange of all tensors
      round      one collective of a step; a method has one to three: payloads gathered, floats or integers summed, the largest
+     shard      the part of a payload that falls into the range of elements which one worker adds for all
 
    LAYERS, each usable alone
      codec      bytes for a vector, and back. Pure functions, no state, no allocation: gcomp_encode, gcomp_decode, ...
@@ -101,12 +103,21 @@
      options, status, byte count. If one frame is bad, all stop there: GCOMP_NOT_FINITE (some gradient is NaN or Inf: all skip
      this step together, as with loss scaling), GCOMP_PEER_FAILED, or GCOMP_MISMATCH with a sentence that names the worker
      and the difference (gcomp_error). A failure that only one worker could see leaves it a step behind; the next frame says so
-     on all (GCOMP_MISMATCH): broadcast the weights, then gcomp_restart on all.
+     on all (GCOMP_MISMATCH): broadcast the weights, then gcomp_restart on all. A bad shard is seen by the owner of its range
+     alone: it tells all before the sums are gathered (GCOMP_PEER_FAILED), and the step can be repeated.
 
    SUMS OF INTEGERS
      intsum adds the codes of all workers inside allreduce: exact, in any order, also on switches. allreduce must be able to sum
      the integers, and comm.allreduce_dtypes must say so: else the codec is refused when it is named (GCOMP_MISSING_CALLBACK).
      bits=8 leaves floor(127 / world) levels a worker; bits=16 is for more than a few workers.
+
+   MANY WORKERS
+     What a worker receives in a gather grows with their number. For sparse payloads comm.alltoallv helps: each worker adds a
+     range of the elements for all, and gets about k elements for it; the sums come back sparse, or dense where that is shorter.
+     The bits are those of the gather; desc.aggregate says when. Values travel as floats in both directions. topk:global=1
+     (gTop-k) applies only the k largest elements of the mean, so that no more come back either; what a worker sent for other
+     places stays in its residual. Without alltoallv it gathers, with the same bits; outside of steps it is topk. Who drives the
+     step and can carry out GCOMP_ALLTOALL says so with GCOMP_AGGREGATE_SHARDS. blocktopk gathers always.
 
    VOTES
      The mean of vote payloads is +1 or -1, what most workers say: a learning rate for it is Adam-sized. Tensors that travel
@@ -122,8 +133,9 @@
 
    MEMORY
      A residual is 4 bytes an element, dgc's momentum as much again, PowerSGD's factors rank * (rows + cols) floats. Steps need,
-     for what is gathered, (world + 1) * gcomp_bound; for what is summed, a copy of it. All is reserved by gcomp_prepare or in the
-     first exchange; no later call allocates. The codec layer allocates nothing, ever.
+     for what is gathered, (world + 1) * gcomp_bound; for what is summed, a copy of it; for shards two to three payloads, what all
+     send for one range, a range as floats, and the sums of all, 4 bytes an element or less. All is reserved by gcomp_prepare or
+     in the first exchange; no later call allocates. The codec layer allocates nothing, ever.
 
    ALIGNMENT
      Pointers to float (y, residual, gradients of type float) are aligned as C wants them, to 4 bytes. What is passed as void * or
@@ -149,8 +161,9 @@
      - With loss scaling pass scale = 1/loss_scale in gcomp_step, so that residuals stay in one unit when it changes; on
        GCOMP_NOT_FINITE skip the optimizer and lower the loss scale: all workers see the same result.
      - Trainers that update in place can exchange weight differences (w - w at the last exchange) every few samples.
-     - Whoever wraps a gcomp_comm to count or delay must wrap all of its callbacks: an allreduce_max that is left out is replaced
-       by a gather through allgather, and allreduce_dtypes that is left out refuses codecs.
+     - Whoever wraps a gcomp_comm to count or delay must wrap all of its callbacks, or set them to NULL: one that stays gets the
+       wrong user pointer. An allreduce_max that is left out is replaced by a gather through allgather, an alltoallv by a gather
+       of all payloads; allreduce_dtypes that is left out refuses codecs.
      - On a fast link, do not compress: make demo prints the break-even for a real model on your machine.
 
    WIRE FORMAT, version 1. Little endian; bit streams fill each byte from bit 0; all reserved and padding bits are zero and
@@ -204,6 +217,8 @@
      randomk 25, randomblock 26   have no payload: they exchange a sum of the elements that the step's key selects
      sketch   32  has no payload: it exchanges a sum of count sketches, then one of the elements that this finds
      intsum   19   has no payload: it exchanges the largest |p|, a float, then sums of integers of 8, 16 or 32 bits
+   Shards are payloads of the sparse method with value method 1, n and places those of a range: of ceil(ceil(n / world) / 16) * 16
+   elements, the last ones the rest. Sums the same, or payloads of none. Lengths and lists: see >>shards.
    Coded levels: where C is not 0 (packed: the codes as above), the codes stand in segments, each of 2048 bytes of packed codes
    or the rest. Before them a u64 for each 65536 elements but the last: where their segments end, counted from the first one.
    A segment begins with a byte; if that is not 0, a u16 says how many bytes follow, 3 + them no more than packed:
@@ -242,6 +257,11 @@
                Learning, ICML 2022
      topk      Stich, Cordonnier, Jaggi: Sparsified SGD with Memory, NeurIPS 2018; Aji, Heafield: Sparse Communication for
                Distributed Gradient Descent, EMNLP 2017
+               global=1: Shi et al.: A Distributed Synchronous SGD Algorithm with Global Top-k Sparsification for Low Bandwidth
+               Networks, ICDCS 2019; by ranges: Li, Hoefler: Near-Optimal Sparse Allreduce for Distributed Deep Learning,
+               PPoPP 2022
+     shards    Renggli, Ashkboos, Aghagolzadeh, Alistarh, Hoefler: SparCML: High-Performance Sparse Communication for Machine
+               Learning, SC 2019
      strom     as twobit
      randomk   as topk
      dryden    Dryden, Moon, Jacobs, Van Essen: Communication Quantization for Data-Parallel Training of Deep Neural Networks,
@@ -529,10 +549,27 @@ typedef struct gcomp_comm {
     int (*allgatherv)(void *user, const void *mine, void *all, const size_t *bytes, size_t stride);
     /* Optional: data[count] <- the largest of the workers' floats, none negative, in place. Without it they are gathered. */
     int (*allreduce_max)(void *user, float *data, size_t count);
+    /* Optional, other bytes for each: worker w gets send_bytes[w] bytes of send, where they lie back to back in rank order, and
+       recv_bytes[w] bytes from worker w go to recv, back to back likewise; the own ones too. Both sizes are known before: the
+       library sends lengths (16 bytes for each) first, then what they announce. */
+    int (*alltoallv)(void *user, const void *send, const size_t *send_bytes, void *recv, const size_t *recv_bytes);
     /* What allreduce can sum beside floats, for codecs that need it (intsum): 1u << GCOMP_I8 | 1u << GCOMP_I16 | ...
        Also for users who drive the step and set no callback. */
     unsigned allreduce_dtypes;
 } gcomp_comm;
+
+/* How sparse payloads become a mean: the same bits either way.
+     GATHER   every worker receives all payloads, world * k elements, and adds them
+     SHARDS   each worker adds a range of the elements for all (SparCML's split form): about k elements in, and the sums out, as
+              many as there are places with any, or all of them where that is shorter
+     AUTO     SHARDS where comm.alltoallv is given, values are floats, a shard has 64 elements or more, and world >= 8, or 3
+              with global=1; else GATHER. To a worker SHARDS carries (k + places with any) (world - 1) / world elements, with
+              global=1 little more than 2 k (world - 1) / world; a gather k (world - 1). */
+typedef enum gcomp_aggregate {
+    GCOMP_AGGREGATE_AUTO = 0,
+    GCOMP_AGGREGATE_GATHER = 1,
+    GCOMP_AGGREGATE_SHARDS = 2
+} gcomp_aggregate;
 
 /* Everything about an object, copied when it is opened. All zero: one worker, no compression. */
 typedef struct gcomp_desc {
@@ -544,6 +581,7 @@ typedef struct gcomp_desc {
     int no_error_feedback;      /* 1: forget what was not sent */
     int no_checksum;            /* 1: payloads without CRC-32C */
     int measure;                /* 1: relative error and norm of the mean in the statistics, at the cost of more passes */
+    gcomp_aggregate aggregate;  /* of sparse payloads; equal on all workers */
     uint32_t check_every;       /* compare a digest of the means every so many steps; 0: never */
     gcomp_isa isa;
     gcomp_allocator allocator;  /* all zero: malloc and free */
@@ -640,16 +678,18 @@ typedef enum gcomp_request_kind {
     GCOMP_DONE = 1,       /* all communicated: gcomp_step_commit */
     GCOMP_ALLGATHER = 2,  /* recv + w * stride <- bytes[w] bytes (at most stride) of worker w's send */
     GCOMP_ALLREDUCE = 3,  /* recv[count] <- sum over the workers of recv, in place */
-    GCOMP_ALLREDUCE_MAX = 4  /* recv[count] <- the largest of the workers, floats, in place */
+    GCOMP_ALLREDUCE_MAX = 4, /* recv[count] <- the largest of the workers, floats, in place */
+    GCOMP_ALLTOALL = 5       /* as comm.alltoallv: send, send_bytes, recv, bytes */
 } gcomp_request_kind;
 
 typedef struct gcomp_request {
     gcomp_request_kind kind;
     uint32_t id;          /* for gcomp_step_done */
-    const void *send;     /* ALLGATHER: this worker's bytes */
+    const void *send;     /* ALLGATHER, ALLTOALL: this worker's bytes */
     void *recv;
     size_t stride;        /* ALLGATHER: bytes from one worker's place in recv to the next; stride bytes may be read from send */
-    const size_t *bytes;  /* ALLGATHER: how many of each worker matter */
+    const size_t *bytes;  /* ALLGATHER: how many of each worker matter; ALLTOALL: how many come from each */
+    const size_t *send_bytes; /* ALLTOALL: how many go to each */
     size_t count;         /* ALLREDUCE, ALLREDUCE_MAX: elements */
     gcomp_dtype dtype;    /* ALLREDUCE: GCOMP_F32, or an integer of comm.allreduce_dtypes; ALLREDUCE_MAX: GCOMP_F32 */
 } gcomp_request;
@@ -697,7 +737,8 @@ typedef struct gcomp_statistics {
     uint64_t not_finite;       /* gradients of this worker that were refused */
     uint64_t bytes_in;         /* gradient bytes as fp32, all steps */
     uint64_t
-        bytes_out; /* bytes this worker put into collectives, frames included: elements of sums, payload bytes of gathers */
+        bytes_out; /* bytes this worker put into collectives, frames included: elements of sums, payload bytes of gathers, */
+                   /* shards for others */
     double ratio;              /* bytes_in / bytes_out */
     double encode_seconds;     /* all steps, by desc.clock */
     double communicate_seconds;
@@ -1355,10 +1396,12 @@ GCOMP__INLINE uint32_t gcomp__draw(uint64_t words, uint64_t element)
    table at the end of >>codecs. The kernels of a row exist once per instruction set and reach it as `call->kernels`.
    ------------------------------------------------------------------------------------------------ */
 
-/* Kinds of rounds: a gather of payloads, a sum of floats or of integers, the largest of floats. */
+/* Kinds of rounds: a gather of payloads, a sum of floats or of integers, the largest of floats. SHARE stands in for a gather
+   where the mean is made by ranges, see >>shards. */
 enum {
     GCOMP__NO_ROUND,
     GCOMP__GATHER,
+    GCOMP__SHARE,
     GCOMP__SUM,
     GCOMP__SUM8,
     GCOMP__SUM16,
@@ -1386,7 +1429,8 @@ enum {
     GCOMP__MAJORITY = 128,        /* the mean of its payloads is the sign of their sum: decode gets all of them at once */
     GCOMP__WORKSPACE = 256,       /* encodes only with scratch memory */
     GCOMP__REMEMBERS = 512,       /* makes payloads from a tensor's state, so only in steps */
-    GCOMP__GROUPS = 1024          /* a sparse method whose indices are of groups of elements */
+    GCOMP__GROUPS = 1024,         /* a sparse method whose indices are of groups of elements */
+    GCOMP__GLOBAL = 2048          /* of the mean only the largest elements are applied, as many as a payload has */
 };
 
 /* Kinds of parameters. BLOCK: a power of two, or "tensor" (0). CHOICE: the number of a name in `choices`. AUTO: a number, or
@@ -1565,6 +1609,7 @@ struct gcomp__method {
 struct gcomp__set {
     gcomp_isa isa;
     const struct gcomp__common_kernels *common;
+    const struct gcomp__sparse_kernels *sparse;
     const struct gcomp__level_kernels *levels;
     const void *const *kernels;
 };
@@ -8346,6 +8391,7 @@ static void GCOMP__F(collect)(gcomp__selection *s)
     else if (s->in.residual) GCOMP__F(collect_driver)(s, 0, 1, 0);
     else GCOMP__F(collect_driver)(s, 0, 0, 0);
 }
+static const gcomp__sparse_kernels GCOMP__F(sparse) = {GCOMP__F(collect)};
 #define GCOMP__SPARSE_METHOD(name) static const gcomp__sparse_kernels GCOMP__F(name##_kernels) = {GCOMP__F(collect)};
 
 #ifdef GCOMP__LAST
@@ -8408,9 +8454,15 @@ static size_t gcomp__sparse_bound(const gcomp_codec *codec, size_t n)
                        gcomp__block_bound(&value, k));
 }
 
+/* Bytes for a selection of up to `capacity` elements. */
+static size_t gcomp__selection_bytes(size_t capacity)
+{
+    return gcomp__plus(gcomp__times(gcomp__plus(capacity, 16), 8), 4 * GCOMP__SPARSE_BINS);
+}
+
 static size_t gcomp__sparse_scratch(const gcomp_codec *codec, size_t n)
 {
-    return gcomp__plus(gcomp__times(gcomp__plus(gcomp__sparse_room(codec, n), 16), 8), 4 * GCOMP__SPARSE_BINS);
+    return gcomp__selection_bytes(gcomp__sparse_room(codec, n));
 }
 
 /* The k-th largest key of count > k values, and how many equal to it belong to the k. Radix select, 11 + 10 + 10 bits. */
@@ -8485,12 +8537,11 @@ static uint32_t gcomp__sparse_guess(const gcomp__call *call, const gcomp__select
    first. A full buffer keeps its best k and raises the guess above the k-th, so that ties need no special case. */
 static gcomp_result gcomp__sparse_collect(const gcomp__call *call, gcomp__selection *s, uint32_t first, uint32_t under, size_t k)
 {
-    const gcomp__sparse_kernels *kernels = (const gcomp__sparse_kernels *)call->kernels;
     s->guess = first;
     s->under = under;
     s->at = s->count = 0;
     for (;;) {
-        kernels->collect(s);
+        call->set->sparse->collect(s);
         if (call->set->common->worst(s->value, s->count) >= 0x7f800000u) return GCOMP_NOT_FINITE;
         if (s->at == s->n) break;
         if (s->count > k) {
@@ -8528,51 +8579,62 @@ static gcomp_result gcomp__about_select(const gcomp__call *call, const gcomp_cod
     return GCOMP_OK;
 }
 
-static gcomp_result gcomp__sparse_encode(const gcomp__call *call, const gcomp_codec *codec, const gcomp_input *in, size_t n,
-                                         uint8_t *body, size_t capacity, size_t *bytes)
+/* An empty one, in scratch. */
+static gcomp__selection gcomp__selection_in(const gcomp__call *call, const gcomp_input *in, size_t n, size_t capacity)
 {
-    const gcomp__selector *selector = gcomp__method_of(codec->method)->selector;
-    gcomp_codec value = gcomp__value_codec(codec);
-    const gcomp__method *value_method = gcomp__method_of(value.method);
-    size_t index_bytes = 0, value_bytes = 0, head = 9, groups, indices;
     gcomp__selection s;
-    gcomp_input values;
-    gcomp__call inner = *call;
-    unsigned coder;
-    if ((uint64_t)n > 0xffffffffu) return GCOMP_INVALID_ARGUMENT;
-    if (call->scratch_bytes < gcomp__sparse_scratch(codec, n)) return GCOMP_SCRATCH_TOO_SMALL;
     memset(&s, 0, sizeof s);
     s.in = *in;
     s.n = n;
-    s.capacity = gcomp__sparse_room(codec, n);
+    s.capacity = capacity;
     s.bins = (uint32_t *)(void *)call->scratch;
     s.value = (float *)(void *)(s.bins + GCOMP__SPARSE_BINS);
-    s.index = (uint32_t *)(void *)(s.value + s.capacity + 16);
-    GCOMP__TRY(selector->select(call, codec, &s));
-    if (s.each) {
+    s.index = (uint32_t *)(void *)(s.value + capacity + 16);
+    return s;
+}
+
+/* The body of a payload, of elements that are chosen. */
+static gcomp_result gcomp__sparse_write(const gcomp__call *call, const gcomp_codec *codec, const gcomp__selection *s,
+                                        uint8_t *body, size_t capacity, size_t *bytes)
+{
+    const gcomp_codec value = gcomp__value_codec(codec);
+    const gcomp__method *value_method = gcomp__method_of(value.method);
+    size_t index_bytes = 0, value_bytes = 0, head = 9, groups = s->n, indices = s->count;
+    gcomp_input values;
+    gcomp__call inner = *call;
+    unsigned coder;
+    if (s->each) {
         head = 10;
-        groups = gcomp__groups(n, s.each);
-        indices = gcomp__groups(s.count, s.each);
-    } else {
-        groups = n;
-        indices = s.count;
+        groups = gcomp__groups(s->n, s->each);
+        indices = gcomp__groups(s->count, s->each);
     }
-    coder = gcomp__index_coder(call->set->common, s.index, indices, groups, &index_bytes);
-    if (capacity < gcomp__plus(gcomp__plus(head, index_bytes), gcomp__block_bound(&value, s.count))) return GCOMP_DST_TOO_SMALL;
-    gcomp__put64(body, s.count);
+    coder = gcomp__index_coder(call->set->common, s->index, indices, groups, &index_bytes);
+    if (capacity < gcomp__plus(gcomp__plus(head, index_bytes), gcomp__block_bound(&value, s->count))) return GCOMP_DST_TOO_SMALL;
+    gcomp__put64(body, s->count);
     body[8] = (uint8_t)coder;
-    if (s.each) body[9] = (uint8_t)gcomp__log2((uint32_t)s.each);
-    gcomp__put_indices(body + head, s.index, indices, coder, index_bytes);
+    if (s->each) body[9] = (uint8_t)gcomp__log2((uint32_t)s->each);
+    gcomp__put_indices(body + head, s->index, indices, coder, index_bytes);
     memset(&values, 0, sizeof values);
-    values.grad = s.value;
-    values.key = in->key;
+    values.grad = s->value;
+    values.key = s->in.key;
     values.scale = 1;
-    inner.kernels = gcomp__kernels_of(call->set, gcomp__method_of(value.method));
+    inner.kernels = gcomp__kernels_of(call->set, value_method);
     inner.scratch_bytes = 0;
-    GCOMP__TRY(value_method->encode(&inner, &value, &values, s.count, body + head + index_bytes,
+    GCOMP__TRY(value_method->encode(&inner, &value, &values, s->count, body + head + index_bytes,
                                     capacity - head - index_bytes, &value_bytes));
     *bytes = head + index_bytes + value_bytes;
     return GCOMP_OK;
+}
+
+static gcomp_result gcomp__sparse_encode(const gcomp__call *call, const gcomp_codec *codec, const gcomp_input *in, size_t n,
+                                         uint8_t *body, size_t capacity, size_t *bytes)
+{
+    gcomp__selection s;
+    if ((uint64_t)n > 0xffffffffu) return GCOMP_INVALID_ARGUMENT;
+    if (call->scratch_bytes < gcomp__sparse_scratch(codec, n)) return GCOMP_SCRATCH_TOO_SMALL;
+    s = gcomp__selection_in(call, in, n, gcomp__sparse_room(codec, n));
+    GCOMP__TRY(gcomp__method_of(codec->method)->selector->select(call, codec, &s));
+    return gcomp__sparse_write(call, codec, &s, body, capacity, bytes);
 }
 
 /* The parts of a sparse body: indices (to be opened) and the view of the values. */
@@ -8636,6 +8698,33 @@ static gcomp_result gcomp__sparse_check(const gcomp__view *view)
     return gcomp__block_check(&values);
 }
 
+/* The elements of a valid payload; returns how many. */
+static size_t gcomp__sparse_read(const gcomp__view *view, uint32_t *index, float *value)
+{
+    gcomp__indices indices;
+    gcomp__view values;
+    if (gcomp__sparse_parts(view, &indices, &values) != GCOMP_OK || !values.n) return 0;
+    values.kernels->decode(&values, 0, values.n, value, GCOMP__STORE, 1);
+    return gcomp__next_elements(&indices, index, values.n);
+}
+
+/* residual <- residual - decode(payload) where `only` is not zero. */
+static void gcomp__sparse_take(const gcomp__view *view, float *residual, const float *only)
+{
+    gcomp__indices indices;
+    gcomp__view values;
+    uint32_t index[16];
+    float value[16];
+    size_t done = 0, got, i;
+    if (gcomp__sparse_parts(view, &indices, &values) != GCOMP_OK) return;
+    while ((got = gcomp__next_elements(&indices, index, 16)) != 0) {
+        values.kernels->decode(&values, done, got, value, GCOMP__STORE, 1);
+        for (i = 0; i < got; i++)
+            if (only[index[i]] != 0) residual[index[i]] -= value[i];
+        done += got;
+    }
+}
+
 /* Reads a sparse payload along with others: its elements go to y, weighted, and out of the residual where it is the own one. */
 typedef struct gcomp__cursor {
     gcomp__indices indices;
@@ -8650,7 +8739,7 @@ typedef struct gcomp__cursor {
 /* The next 16 become current, and the 16 after them are read and their places fetched. */
 static int gcomp__cursor_fill(gcomp__cursor *c)
 {
-    float *place = c->y ? c->y : c->residual;
+    float *place = c->y ? c->y : c->residual ? c->residual : c->masked;
     unsigned after = c->half;
     size_t i;
     c->at = 0;
@@ -8716,7 +8805,9 @@ static void gcomp__absorb_chunk(void *arg, size_t task)
    so many payloads at once as there are cursors. With threads the dense part of all chunks comes first. */
 static void gcomp__sparse_decode(const gcomp__call *call, const gcomp__sink *sink)
 {
-    const int apart = sink->ending == GCOMP__COMMIT && sink->residual && sink->own && (!sink->y || sink->own_at >= sink->count);
+    float *const masked = sink->momentum ? sink->momentum->masked : NULL;
+    const int apart = sink->ending == GCOMP__COMMIT && sink->own && (sink->residual || masked) &&
+                      (!sink->y || sink->own_at >= sink->count);
     const size_t chunks = gcomp__chunks(sink->n);
     const size_t step = call->parallel.run || (sink->count == 1 && sink->ending != GCOMP__COMMIT) ? chunks : 1;
     const float weight = sink->ending == GCOMP__STORE ? 1.0f : sink->weight;
@@ -8728,11 +8819,10 @@ static void gcomp__sparse_decode(const gcomp__call *call, const gcomp__sink *sin
     job.sink = sink;
     do {
         used = 0;
-        if (first && apart) gcomp__cursor_open(cursors + used++, sink->own, NULL, sink->residual, NULL);
+        if (first && apart) gcomp__cursor_open(cursors + used++, sink->own, NULL, sink->residual, masked);
         for (; sink->y && w < sink->count && used < GCOMP__SPARSE_CURSORS; w++) {
             const int own = !apart && sink->own && w == sink->own_at;
-            gcomp__cursor_open(cursors + used++, sink->views + w, sink->y, own ? sink->residual : NULL,
-                               own && sink->momentum ? sink->momentum->masked : NULL);
+            gcomp__cursor_open(cursors + used++, sink->views + w, sink->y, own ? sink->residual : NULL, own ? masked : NULL);
         }
         for (job.first = 0; job.first < chunks; job.first += step) {
             size_t begin = job.first * GCOMP_CHUNK, end = gcomp__min((job.first + step) * GCOMP_CHUNK, sink->n);
@@ -8744,13 +8834,16 @@ static void gcomp__sparse_decode(const gcomp__call *call, const gcomp__sink *sin
     } while (sink->y && w < sink->count);
 }
 
-#define GCOMP__SPARSE_FUNCTIONS \
+#define GCOMP__SPARSE_ADAPTED(adapt) \
     NULL, gcomp__sparse_bound, gcomp__sparse_scratch, gcomp__sparse_encode, gcomp__sparse_open, gcomp__sparse_check, \
-    gcomp__sparse_decode, GCOMP__NEVER_SUMS, NULL
+    gcomp__sparse_decode, NULL, NULL, NULL, NULL, NULL, NULL, adapt, NULL, NULL
+#define GCOMP__SPARSE_FUNCTIONS GCOMP__SPARSE_ADAPTED(NULL)
 #endif
 
 /* >>method topk: the k = max(1, ceil(density * n * (1 - 2^-40))) elements of largest |p|; of equal ones the first; zeros never.
-   Stich et al., NeurIPS 2018. Candidates are those above the key that somewhat more than k of a sample reach. */
+   Stich et al., NeurIPS 2018. Candidates are those above the key that somewhat more than k of a sample reach. global=1: in steps
+   only the k largest elements of the mean are applied, chosen by the same rule; what a worker sent to other places stays in its
+   residual: gTop-k, Shi et al., ICDCS 2019, without its loss. */
 #ifndef GCOMP_WITHOUT_TOPK
 #define GCOMP__LIST_topk(X) X(topk)
 GCOMP__SPARSE_METHOD(topk)
@@ -8763,10 +8856,19 @@ static gcomp_result gcomp__topk_select(const gcomp__call *call, const gcomp_code
     return gcomp__sparse_largest(call, s, gcomp__sparse_guess(call, s, k, 1), k);
 }
 
+static void gcomp__topk_adapt(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
+{
+    (void)rounds;
+    if (codec->param[1] == 0) return;
+    *flags &= ~(unsigned)GCOMP__CONSERVES_ELEMENT;
+    *flags |= GCOMP__CONSERVES_MEAN | GCOMP__GLOBAL;
+}
+
 static const gcomp__selector gcomp__topk = {gcomp__topk_most, gcomp__topk_select};
 static const gcomp__method gcomp__row_topk = {
     "topk", 5, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS, {GCOMP__GATHER, 0, 0},
-    {GCOMP__NUMBER("density", 0.01, 1e-9, 1, 0)}, GCOMP__SPARSE_FUNCTIONS, &gcomp__topk};
+    {GCOMP__NUMBER("density", 0.01, 1e-9, 1, 0), GCOMP__COUNT("global", 0, 0, 1, 0)},
+    GCOMP__SPARSE_ADAPTED(gcomp__topk_adapt), &gcomp__topk};
 #endif
 #else
 #define GCOMP__LIST_topk(X)
@@ -8835,9 +8937,7 @@ static void gcomp__nonzero_adapt(const gcomp_codec *codec, uint8_t *rounds, unsi
 static const gcomp__selector gcomp__nonzero = {gcomp__all_most, gcomp__nonzero_select};
 static const gcomp__method gcomp__row_nonzero = {
     "nonzero", 24, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS, {GCOMP__GATHER, 0, 0},
-    GCOMP__NO_PARAMS, NULL, gcomp__sparse_bound, gcomp__sparse_scratch, gcomp__sparse_encode, gcomp__sparse_open,
-    gcomp__sparse_check, gcomp__sparse_decode, NULL, NULL, NULL, NULL, NULL, NULL, gcomp__nonzero_adapt, NULL, NULL,
-    &gcomp__nonzero};
+    GCOMP__NO_PARAMS, GCOMP__SPARSE_ADAPTED(gcomp__nonzero_adapt), &gcomp__nonzero};
 #endif
 #else
 #define GCOMP__LIST_nonzero(X)
@@ -9138,9 +9238,7 @@ static void gcomp__wangni_adapt(const gcomp_codec *codec, uint8_t *rounds, unsig
 static const gcomp__selector gcomp__wangni_selector = {gcomp__wangni_most, gcomp__wangni_select};
 static const gcomp__method gcomp__row_wangni = {
     "wangni", 27, GCOMP__UNBIASED | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS, {GCOMP__GATHER, 0, 0},
-    {GCOMP__NUMBER("density", 0.02, 1e-9, 1, 0)}, NULL, gcomp__sparse_bound,
-    gcomp__sparse_scratch, gcomp__sparse_encode, gcomp__sparse_open, gcomp__sparse_check, gcomp__sparse_decode, NULL, NULL, NULL,
-    NULL, NULL, NULL, gcomp__wangni_adapt, NULL, NULL, &gcomp__wangni_selector};
+    {GCOMP__NUMBER("density", 0.02, 1e-9, 1, 0)}, GCOMP__SPARSE_ADAPTED(gcomp__wangni_adapt), &gcomp__wangni_selector};
 #endif
 #else
 #define GCOMP__LIST_wangni(X)
@@ -9453,6 +9551,12 @@ static size_t gcomp__dgc_bound(const gcomp_codec *codec, size_t n)
     return gcomp__sparse_bound(&first, n);
 }
 
+static size_t gcomp__dgc_most(const gcomp_codec *codec, size_t n)
+{
+    const gcomp_codec first = gcomp__dgc_at(codec, 0);
+    return gcomp__about_most(&first, n);
+}
+
 static size_t gcomp__dgc_p_bytes(size_t n) { return gcomp__round_up(gcomp__times(n, 4), 64); }
 
 static size_t gcomp__dgc_scratch(const gcomp_codec *codec, size_t n)
@@ -9547,7 +9651,7 @@ static void gcomp__dgc_decode(const gcomp__call *call, const gcomp__sink *sink)
     gcomp__sparse_decode(call, &with);
 }
 
-static const gcomp__selector gcomp__dgc = {gcomp__about_most, gcomp__about_select};
+static const gcomp__selector gcomp__dgc = {gcomp__dgc_most, gcomp__about_select};
 static const gcomp__method gcomp__row_dgc = {
     "dgc", 31, GCOMP__FEEDBACK | GCOMP__SELECTS | GCOMP__REMEMBERS, {GCOMP__GATHER, 0, 0},
     {GCOMP__NUMBER("density", 0.001, 1e-9, 1, 0), GCOMP__NUMBER("momentum", 0.9, 0, 0.9999, 0),
@@ -10813,7 +10917,8 @@ static const gcomp__method gcomp__row_intsum = {
 #define GCOMP__KERNELS_OF(name) &GCOMP__F(name##_kernels),
 static const void *const GCOMP__F(kernels)[] = {GCOMP__METHODS(GCOMP__KERNELS_OF) NULL};
 #undef GCOMP__KERNELS_OF
-static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA, &GCOMP__F(common), &GCOMP__F(coders), GCOMP__F(kernels)};
+static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA, &GCOMP__F(common), &GCOMP__F(sparse), &GCOMP__F(coders),
+                                         GCOMP__F(kernels)};
 
 #endif /* GCOMP__PASS */
 
@@ -11580,6 +11685,7 @@ GCOMP_API gcomp_result gcomp_retain(const void *payload, size_t length, const gc
 
 enum { GCOMP__IDLE, GCOMP__COLLECT, GCOMP__FRAMES, GCOMP__ROUNDS, GCOMP__READY };
 enum { GCOMP__FRAME = 64, GCOMP__SENTENCE = 256 };
+enum { GCOMP__LENGTH_BYTES = 16 }; /* of what announces shards and sums */
 
 typedef struct gcomp__slot {
     char *name;
@@ -11592,6 +11698,8 @@ typedef struct gcomp__slot {
     uint8_t rounds[3]; /* its codec's */
     unsigned flags;
     size_t at_send, at_local, at_sum[3]; /* places in the step's buffers */
+    size_t whole, most, list_step;       /* with shards: bytes and elements of its payload; which elements are listed */
+    size_t at_own, at_cut, at_acc, at_list, walk;
     void *grad;                          /* of the step; NULL: skipped */
     size_t length;                       /* of its payload */
     int ready;
@@ -11603,6 +11711,8 @@ typedef struct gcomp__plan {
     size_t local;         /* floats */
     size_t sums[3][GCOMP__KINDS]; /* elements, of each round and kind */
     size_t fixed;         /* bytes that tensors hold all the time */
+    size_t own, cut, shards, sum, lists; /* with shards: bytes of payloads, of their shards, of those for one owner, of sums */
+    size_t acc;                          /* floats that an owner adds */
 } gcomp__plan;
 
 struct gcomp {
@@ -11622,6 +11732,10 @@ struct gcomp {
     uint8_t *sums[3][GCOMP__KINDS];
     size_t *cursors;
     gcomp__view *views;
+    uint8_t *own, *cut, *packed, *shards, *lists, *lengths; /* see >>shards; the sums follow where shards are done */
+    size_t *sent, *came, *places, share_stride;
+    float *acc;
+    int sharing, listing;
     int phase, round, gather_round, started; /* all payloads travel together, in the last round that has some; -1: none */
     unsigned issued, done; /* requests: bit 0 the frames, others the kinds of the round */
     gcomp_result local_error, late_error, last;
@@ -11750,6 +11864,8 @@ static gcomp_result gcomp__resolve_desc(gcomp_desc *d, gcomp_codec *codec, const
         return gcomp__fail_field(why, "no_error_feedback", d->no_error_feedback, "0 or 1");
     if (d->no_checksum < 0 || d->no_checksum > 1) return gcomp__fail_field(why, "no_checksum", d->no_checksum, "0 or 1");
     if (d->measure < 0 || d->measure > 1) return gcomp__fail_field(why, "measure", d->measure, "0 or 1");
+    if ((unsigned)d->aggregate > GCOMP_AGGREGATE_SHARDS)
+        return gcomp__fail_field(why, "aggregate", (int64_t)d->aggregate, "no such way to aggregate");
     if ((unsigned)isa > GCOMP_ISA_NEON) {
         (void)gcomp__fail_field(why, "isa", (int64_t)isa, "no such instruction set");
         return GCOMP_ISA_UNAVAILABLE;
@@ -11846,6 +11962,16 @@ GCOMP_API void gcomp_close(gcomp *gc)
     gcomp__release(&memory, gc, sizeof *gc);
 }
 
+/* Is the mean made by ranges? Indices of groups are not cut. */
+static int gcomp__wants_shards(const gcomp_desc *desc, const gcomp__slot *slot)
+{
+    const gcomp_comm *comm = &desc->comm;
+    if (comm->world == 1 || !slot->method->selector || slot->flags & GCOMP__GROUPS) return 0;
+    if (desc->aggregate != GCOMP_AGGREGATE_AUTO) return desc->aggregate == GCOMP_AGGREGATE_SHARDS;
+    return comm->alltoallv && comm->world >= (slot->flags & GCOMP__GLOBAL ? 3 : 8) && slot->codec.value == gcomp__row_none.wire &&
+           slot->method->selector->most(&slot->codec, slot->n) / 64 >= (size_t)comm->world;
+}
+
 /* A tensor's shape, codec and sizes, by the rules. *why says what is wrong. */
 static gcomp_result gcomp__slot_of(gcomp__slot *slot, const gcomp_desc *desc, const gcomp_codec *codec,
                                    const gcomp_tensor *tensor, gcomp__text *why)
@@ -11888,6 +12014,12 @@ static gcomp_result gcomp__slot_of(gcomp__slot *slot, const gcomp_desc *desc, co
             slot->sum_count[round] = gcomp__times(m->sum_count(&slot->codec, slot->rows, slot->cols, round), slot->stack);
         }
     }
+    if (gcomp__wants_shards(desc, slot)) {
+        slot->rounds[0] = GCOMP__SHARE;
+        slot->whole = slot->bound;
+        slot->bound = 0;
+        slot->most = m->selector->most(&slot->codec, slot->n);
+    }
     if (m->state_floats) slot->state_floats = m->state_floats(&slot->codec, slot->rows, slot->cols) * slot->stack;
     if (m->local_floats) slot->local_floats = m->local_floats(&slot->codec, slot->rows, slot->cols) * slot->stack;
     return GCOMP_OK;
@@ -11896,6 +12028,35 @@ static gcomp_result gcomp__slot_of(gcomp__slot *slot, const gcomp_desc *desc, co
 static int gcomp__keeps_residual(const gcomp_desc *desc, const gcomp__slot *slot)
 {
     return (slot->flags & GCOMP__FEEDBACK) && !desc->no_error_feedback;
+}
+
+/* Where the range of a worker begins; that of `world` is the end. */
+static size_t gcomp__range(size_t n, size_t world, size_t w)
+{
+    return gcomp__min(n, gcomp__times(w, gcomp__round_up(n / world + (n % world != 0), 16)));
+}
+
+/* Of a tensor whose mean is made by ranges. Shards have a header, 9 bytes, a bitmap or less, and floats; sums are never longer
+   than dense ones. */
+static void gcomp__plan_shards(gcomp__plan *plan, gcomp__slot *slot, size_t world)
+{
+    const size_t range = gcomp__range(slot->n, world, 1), any = gcomp__min(gcomp__times(slot->most, world), range);
+    const size_t head = GCOMP__HEADER + 10 + range / 8;
+    slot->at_own = plan->own;
+    slot->at_cut = plan->cut;
+    slot->at_acc = plan->acc;
+    slot->at_list = plan->lists;
+    plan->own = gcomp__plus(plan->own, slot->whole);
+    plan->cut = gcomp__plus(plan->cut, gcomp__plus(gcomp__times(head, world), gcomp__times(slot->most, 4)));
+    plan->shards = gcomp__plus(plan->shards, head + 4 * gcomp__min(slot->most, range));
+    plan->sum = gcomp__plus(plan->sum, gcomp__min(GCOMP__HEADER + 4 * range, head + 4 * any));
+    plan->acc = gcomp__plus(plan->acc, range);
+    if (slot->flags & GCOMP__GLOBAL) {
+        slot->list_step = 1;
+        while (slot->list_step < slot->most / slot->list_step) slot->list_step++;
+        plan->lists = gcomp__plus(plan->lists, 4 * (slot->most / slot->list_step));
+    }
+    plan->scratch = gcomp__max(plan->scratch, gcomp__selection_bytes(gcomp__max(slot->most, any + 32)));
 }
 
 /* Adds a tensor to the sizes, and finds its places. */
@@ -11916,6 +12077,8 @@ static void gcomp__plan_add(gcomp__plan *plan, const gcomp_desc *desc, gcomp__sl
         *count = gcomp__plus(*count, slot->sum_count[round]);
     }
     plan->scratch = gcomp__max(plan->scratch, scratch);
+    if (slot->whole) gcomp__plan_shards(plan, slot, (size_t)desc->comm.world);
+    else if (slot->flags & GCOMP__GLOBAL) slot->most = slot->method->selector->most(&slot->codec, slot->n);
 }
 
 static size_t gcomp__sum_bytes(const gcomp__plan *plan, int round, unsigned kind)
@@ -11930,17 +12093,31 @@ static size_t gcomp__maxima_bytes(const gcomp__plan *plan, size_t world)
     return world == 1 ? 0 : gcomp__times(gcomp__times(count, 4), world);
 }
 
-/* Bytes of the step's arena: send, world x recv, sums, maxima, local, cursors and views. */
+/* A worker's lists, with their checksum. */
+static size_t gcomp__list_bytes(const gcomp__plan *plan) { return plan->lists ? gcomp__plus(plan->lists, 4) : 0; }
+
+/* Bytes for shards: own payloads; shards by tensor, then the sums of all; shards by worker, then the own sums; shards of all;
+   lists and lengths, own and of all. */
+static size_t gcomp__share_bytes(const gcomp__plan *plan, size_t world)
+{
+    const size_t first = gcomp__max(plan->cut, gcomp__times(plan->sum, world));
+    size_t bytes = gcomp__plus(gcomp__plus(plan->own, first), gcomp__max(plan->cut, plan->sum));
+    if (!plan->own) return 0;
+    bytes = gcomp__plus(bytes, gcomp__times(gcomp__plus(plan->shards, 2 * GCOMP__LENGTH_BYTES), world));
+    return gcomp__plus(bytes, gcomp__times(gcomp__list_bytes(plan), world + 1));
+}
+
+/* Bytes of the step's arena: send, world x recv, sums, maxima, local, cursors and views, shards. */
 static size_t gcomp__arena_bytes(const gcomp__plan *plan, size_t world)
 {
-    size_t sums = gcomp__plus(gcomp__times(plan->local, 4), gcomp__maxima_bytes(plan, world));
+    size_t sums = gcomp__plus(gcomp__times(gcomp__plus(plan->local, plan->acc), 4), gcomp__maxima_bytes(plan, world));
     size_t payloads = gcomp__times(gcomp__plus(world, 1), gcomp__round_up(plan->send, 64));
     unsigned kind;
     int round;
     for (round = 0; round < 3; round++)
         for (kind = GCOMP__SUM; kind < GCOMP__KINDS; kind++) sums = gcomp__plus(sums, gcomp__sum_bytes(plan, round, kind));
-    return gcomp__plus(gcomp__plus(payloads, sums),
-                       gcomp__plus(gcomp__times(world, sizeof(size_t) + sizeof(gcomp__view)), 64));
+    return gcomp__plus(gcomp__plus(gcomp__plus(payloads, sums), gcomp__share_bytes(plan, world)),
+                       gcomp__plus(gcomp__times(world, 4 * sizeof(size_t) + sizeof(gcomp__view)), 64));
 }
 
 static size_t gcomp__array_capacity(size_t count)
@@ -12129,9 +12306,14 @@ static gcomp_result gcomp__reserve(gcomp *gc)
     gc->views = (gcomp__view *)(void *)at;
     at += world * sizeof(gcomp__view);
     gc->cursors = (size_t *)(void *)at;
-    at += world * sizeof(size_t);
+    gc->sent = gc->cursors + world;
+    gc->came = gc->sent + world;
+    gc->places = gc->came + world;
+    at += 4 * world * sizeof(size_t);
     gc->local = (float *)(void *)at;
     at += 4 * gc->plan.local;
+    gc->acc = (float *)(void *)at;
+    at += 4 * gc->plan.acc;
     for (round = 0; round < 3; round++) {
         for (kind = GCOMP__SUM; kind < GCOMP__KINDS; kind++) {
             gc->sums[round][kind] = at;
@@ -12139,6 +12321,13 @@ static gcomp_result gcomp__reserve(gcomp *gc)
         }
     }
     gc->maxima = (float *)(void *)at;
+    at += gcomp__maxima_bytes(&gc->plan, world);
+    gc->own = at;
+    gc->cut = at += gc->plan.own;
+    gc->packed = at += gcomp__max(gc->plan.cut, world * gc->plan.sum);
+    gc->shards = at += gcomp__max(gc->plan.cut, gc->plan.sum);
+    gc->lengths = at += world * gc->plan.shards;
+    gc->lists = at + 2 * world * (gc->plan.own ? GCOMP__LENGTH_BYTES : 0);
     return GCOMP_OK;
 }
 
@@ -12268,15 +12457,22 @@ GCOMP__NOINLINE void gcomp__commit_payloads(gcomp *gc, gcomp__slot *slot, float 
     if (count) gcomp__add_all(&call, payloads, lengths, count, grad, slot->n);
 }
 
-/* Checks a payload for a tensor: valid, and of the tensor's codec. */
-static gcomp_result gcomp__check_for(const gcomp *gc, const gcomp__slot *slot, const void *payload, size_t length)
+/* Checks a payload: valid, and of the codec. */
+static gcomp_result gcomp__check_as(const gcomp *gc, const gcomp_codec *codec, size_t n, const void *payload, size_t length,
+                                    gcomp__view *view)
 {
     const uint8_t *p = (const uint8_t *)payload;
     uint8_t header[GCOMP__HEADER];
-    gcomp__view view;
-    GCOMP__TRY(gcomp__check_payload(gc->set, &view, payload, length, slot->n));
-    gcomp__put_header(header, slot->method, &slot->codec, 0, slot->n, 0);
+    GCOMP__TRY(gcomp__check_payload(gc->set, view, payload, length, n));
+    gcomp__put_header(header, gcomp__method_of(codec->method), codec, 0, n, 0);
     return p[5] == header[5] && p[7] == header[7] && !memcmp(p + 24, header + 24, 4) ? GCOMP_OK : GCOMP_CODEC_MISMATCH;
+}
+
+/* The same for a tensor. */
+static gcomp_result gcomp__check_for(const gcomp *gc, const gcomp__slot *slot, const void *payload, size_t length)
+{
+    gcomp__view view;
+    return gcomp__check_as(gc, &slot->codec, slot->n, payload, length, &view);
 }
 
 GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad, const void *own, size_t own_length,
@@ -12320,6 +12516,382 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
 }
 
 /* ------------------------------------------------------------------------------------------------
+   >>shards - the mean made by ranges of elements, each added by one worker for all
+
+   A payload is cut by ranges, one a worker, into payloads of the same method with floats as values. alltoallv takes each to the
+   owner of its range, who adds those of all workers in rank order, as whoever gathers them does: the same bits. All gather the
+   sums, each sparse or dense, whichever is shorter. A stage is one request for all tensors, in its own round:
+     lengths of the shards, shards, lists, lengths of the sums (totals), sums
+   A length has 16 bytes: bytes to come (64 bit), 8 status (32 bit), 12 CRC-32C of the 12 before. With the totals an owner that
+   could not add says so, and all stop. Lists are of GLOBAL methods, that apply only the k largest of all sums: of the k largest
+   in its range an owner lists the key of every m-th, m about sqrt(k). Merged, the lists give a key that the k largest of all
+   reach, and how many of an owner can: together fewer than k + (world + 1) m. A list: CRC-32C of the rest; k / m keys a tensor,
+   falling, then zeros.
+   ------------------------------------------------------------------------------------------------ */
+
+enum { GCOMP__LENGTHS, GCOMP__SHARDS, GCOMP__LISTS, GCOMP__TOTALS, GCOMP__SUMS, GCOMP__STAGES };
+
+static int gcomp__shares(const gcomp__slot *slot) { return slot->grad && slot->whole; }
+
+/* Where a payload ends is in its header. */
+static gcomp_result gcomp__payload_length(const uint8_t *payload, size_t left, size_t *length)
+{
+    uint64_t body;
+    if (left < GCOMP__HEADER) return GCOMP_TRUNCATED;
+    body = gcomp__get64(payload + 16);
+    if (body > left - GCOMP__HEADER) return GCOMP_TRUNCATED;
+    *length = GCOMP__HEADER + (size_t)body;
+    return GCOMP_OK;
+}
+
+/* "rank 1, tensor 'fc1': the payload was damaged on its way" */
+static void gcomp__blame(gcomp *gc, gcomp_result result, size_t w, const gcomp__slot *slot)
+{
+    gcomp__text t;
+    if (gc->late_error != GCOMP_OK) return;
+    gc->late_error = result;
+    t = gcomp__sentence(gc);
+    gcomp__say(&t, "rank ");
+    gcomp__say_number(&t, w);
+    gcomp__say(&t, ", tensor '");
+    gcomp__say_some(&t, slot->name, gcomp__min(60, strlen(slot->name)));
+    gcomp__say(&t, "': ");
+    gcomp__say(&t, gcomp_result_string(result));
+}
+
+static void gcomp__put_length(const gcomp *gc, uint8_t *to, size_t bytes, gcomp_result status)
+{
+    gcomp__put64(to, bytes);
+    gcomp__put32(to + 8, (uint32_t)(-(int)status));
+    gcomp__put32(to + 12, gc->set->common->crc(0, to, 12));
+}
+
+static void gcomp__all_sizes(const gcomp *gc, size_t *sizes, size_t bytes)
+{
+    size_t w;
+    for (w = 0; w < (size_t)gc->desc.comm.world; w++) sizes[w] = bytes;
+}
+
+static void gcomp__sizes_of(const gcomp *gc, size_t *sizes, const uint8_t *lengths)
+{
+    size_t w;
+    for (w = 0; w < (size_t)gc->desc.comm.world; w++) sizes[w] = (size_t)gcomp__get64(lengths + w * GCOMP__LENGTH_BYTES);
+}
+
+static gcomp_codec gcomp__shard_codec(const gcomp__slot *slot)
+{
+    gcomp_codec codec = slot->codec;
+    codec.value = gcomp__row_none.wire;
+    memset(codec.value_param, 0, sizeof codec.value_param);
+    return codec;
+}
+
+/* Floats as they are, for a selection. */
+static gcomp_input gcomp__plain_input(const float *x)
+{
+    gcomp_input in;
+    memset(&in, 0, sizeof in);
+    in.grad = x;
+    in.scale = 1;
+    return in;
+}
+
+/* A payload of chosen elements of a range. */
+static gcomp_result gcomp__put_shard(const gcomp *gc, const gcomp__slot *slot, const gcomp__selection *s, uint8_t *to,
+                                     size_t capacity, size_t *length)
+{
+    const gcomp_codec codec = gcomp__shard_codec(slot);
+    const gcomp__call call = gcomp__call_in(gc, slot->method);
+    size_t bytes = 0;
+    GCOMP__TRY(gcomp__sparse_write(&call, &codec, s, to + GCOMP__HEADER, capacity - GCOMP__HEADER, &bytes));
+    gcomp__put_header(to, slot->method, &codec, 0, s->n, bytes);
+    *length = GCOMP__HEADER + bytes;
+    if (!gc->desc.no_checksum) gcomp__seal(gc->set, to, *length);
+    return GCOMP_OK;
+}
+
+/* The own payload of a tensor, in shards. */
+GCOMP__NOINLINE gcomp_result gcomp__cut(gcomp *gc, const gcomp__slot *slot)
+{
+    const gcomp__call call = gcomp__call_in(gc, slot->method);
+    const gcomp_input in = gcomp__plain_input(NULL);
+    const size_t world = (size_t)gc->desc.comm.world;
+    gcomp__selection s = gcomp__selection_in(&call, &in, 0, slot->most);
+    uint8_t *to = gc->cut + slot->at_cut;
+    gcomp__view view;
+    unsigned flags;
+    size_t w, total, length = 0;
+    GCOMP__TRY(gcomp__open_payload(gc->set, &view, gc->own + slot->at_own, slot->length, slot->n, &flags));
+    total = gcomp__sparse_read(&view, s.index, s.value);
+    for (w = 0; w < world; w++, to += length) {
+        const size_t begin = gcomp__range(slot->n, world, w), end = gcomp__range(slot->n, world, w + 1);
+        for (s.count = 0; s.count < total && s.index[s.count] < end; s.count++) s.index[s.count] -= (uint32_t)begin;
+        s.n = end - begin;
+        GCOMP__TRY(gcomp__put_shard(gc, slot, &s, to, GCOMP__HEADER + 10 + s.n / 8 + 4 * s.count, &length));
+        total -= s.count;
+        s.index += s.count;
+        s.value += s.count;
+    }
+    return GCOMP_OK;
+}
+
+/* Shards of all tensors together for each worker, and their lengths. */
+static void gcomp__pack_shards(gcomp *gc)
+{
+    const size_t world = (size_t)gc->desc.comm.world;
+    uint8_t *to = gc->packed, *from;
+    size_t w, i;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gc->tensors[i].walk = 0;
+    for (w = 0; w < world; w++) {
+        const uint8_t *begin = to;
+        for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+            gcomp__slot *slot = gc->tensors + i;
+            size_t length;
+            if (!gcomp__shares(slot)) continue;
+            from = gc->cut + slot->at_cut + slot->walk;
+            length = GCOMP__HEADER + (size_t)gcomp__get64(from + 16);
+            memcpy(to, from, length);
+            slot->walk += length;
+            to += length;
+        }
+        gcomp__put_length(gc, gc->lengths + w * GCOMP__LENGTH_BYTES, (size_t)(to - begin), GCOMP_OK);
+    }
+    gcomp__all_sizes(gc, gc->sent, GCOMP__LENGTH_BYTES);
+    gcomp__all_sizes(gc, gc->came, GCOMP__LENGTH_BYTES);
+}
+
+/* The next payload in what worker w sent, of a range of `n` elements: sparse, or if that may be dense. */
+static gcomp_result gcomp__next_shard(gcomp *gc, const gcomp__slot *slot, size_t w, const uint8_t *from, size_t n, int dense,
+                                      gcomp__view *view)
+{
+    const uint8_t *p = from + gc->places[w];
+    gcomp_codec codec = gcomp__shard_codec(slot);
+    size_t length = 0;
+    GCOMP__TRY(gcomp__payload_length(p, gc->came[w] - gc->places[w], &length));
+    dense = dense && p[5] == gcomp__row_none.wire;
+    if (dense) {
+        memset(&codec, 0, sizeof codec);
+        codec.method = gcomp__row_none.wire;
+    }
+    GCOMP__TRY(gcomp__check_as(gc, &codec, n, p, length, view));
+    if (!(p[6] & GCOMP__SEALED) != !!gc->desc.no_checksum) return GCOMP_CHECKSUM_MISMATCH;
+    gc->places[w] += length;
+    return GCOMP_OK;
+}
+
+/* Nothing stands behind the payload of the last tensor. */
+static void gcomp__end_shards(gcomp *gc, const gcomp__slot *last)
+{
+    size_t w;
+    for (w = 0; w < (size_t)gc->desc.comm.world; w++)
+        if (last && gc->places[w] != gc->came[w]) gcomp__blame(gc, GCOMP_TRAILING_BYTES, w, last);
+}
+
+/* The shards of all workers, checked and added in rank order. */
+static void gcomp__add_shards(gcomp *gc)
+{
+    const size_t world = (size_t)gc->desc.comm.world, me = (size_t)gc->desc.comm.rank;
+    const gcomp__slot *last = NULL;
+    size_t i, w;
+    gcomp__all_sizes(gc, gc->places, 0);
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        const gcomp__slot *slot = gc->tensors + i;
+        const size_t n = gcomp__range(slot->n, world, me + 1) - gcomp__range(slot->n, world, me);
+        const gcomp__call call = gcomp__call_in(gc, slot->method);
+        const uint8_t *from = gc->shards;
+        gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, gc->acc + slot->at_acc, n);
+        if (!gcomp__shares(slot)) continue;
+        for (w = 0; w < world; from += gc->came[w++]) {
+            gcomp_result result = gcomp__next_shard(gc, slot, w, from, n, 0, gc->views + w);
+            if (result == GCOMP_OK && gcomp__get64(gc->views[w].body) > slot->most) result = GCOMP_CORRUPT;
+            if (result != GCOMP_OK) {
+                gcomp__blame(gc, result, w, slot);
+                return;
+            }
+        }
+        sink.weight = 1.0f / (float)gc->desc.comm.world;
+        sink.views = gc->views;
+        sink.count = world;
+        gcomp__decode_with(&call, &sink);
+        last = slot;
+    }
+    gcomp__end_shards(gc, last);
+}
+
+/* The sums of the own range with keys from `least` on; of GLOBAL methods up to `wanted` that are largest. */
+static gcomp__selection gcomp__choose_sums(const gcomp *gc, const gcomp__slot *slot, uint32_t least, size_t wanted)
+{
+    const int global = slot->flags & GCOMP__GLOBAL;
+    const size_t world = (size_t)gc->desc.comm.world, me = (size_t)gc->desc.comm.rank;
+    const size_t n = gcomp__range(slot->n, world, me + 1) - gcomp__range(slot->n, world, me);
+    const size_t most = gcomp__min(gcomp__times(slot->most, world), n);
+    const gcomp__call call = gcomp__call_in(gc, slot->method);
+    const gcomp_input in = gcomp__plain_input(gc->acc + slot->at_acc);
+    gcomp__selection s = gcomp__selection_in(&call, &in, n, global ? gcomp__sparse_room(&slot->codec, slot->n) : most + 32);
+    (void)gcomp__sparse_collect(&call, &s, least, least, global ? wanted : n); /* the sums are finite */
+    if (global && s.count > wanted) gcomp__sparse_keep(&s, wanted);
+    return s;
+}
+
+/* Rising; `other` is as large, and holds them in the end. */
+static void gcomp__sort_keys(uint32_t *key, uint32_t *other, size_t count, uint32_t *bins)
+{
+    unsigned pass, bin;
+    size_t i;
+    for (pass = 0; pass < 3; pass++) {
+        const unsigned shift = 11 * pass;
+        uint32_t *const from = pass == 1 ? other : key, *const to = pass == 1 ? key : other;
+        uint32_t at = 0;
+        memset(bins, 0, 4 * GCOMP__SPARSE_BINS);
+        for (i = 0; i < count; i++) bins[from[i] >> shift & 2047u]++;
+        for (bin = 0; bin < GCOMP__SPARSE_BINS; bin++) {
+            at += bins[bin];
+            bins[bin] = at - bins[bin];
+        }
+        for (i = 0; i < count; i++) to[bins[from[i] >> shift & 2047u]++] = from[i];
+    }
+}
+
+static void gcomp__put_lists(gcomp *gc)
+{
+    const size_t bytes = gcomp__list_bytes(&gc->plan);
+    size_t i, j;
+    memset(gc->lists, 0, bytes);
+    for (i = 0; i < stbds_arrlenu(gc->tensors) && gc->late_error == GCOMP_OK; i++) {
+        const gcomp__slot *slot = gc->tensors + i;
+        uint32_t *key;
+        gcomp__selection s;
+        if (!gcomp__shares(slot) || !(slot->flags & GCOMP__GLOBAL)) continue;
+        s = gcomp__choose_sums(gc, slot, 1, slot->most);
+        key = s.index; /* the places are not needed any more: sorted to where the values are, and back */
+        for (j = 0; j < s.count; j++) key[j] = gcomp__bits(s.value[j]) & 0x7fffffffu;
+        gcomp__sort_keys(key, (uint32_t *)(void *)s.value, s.count, s.bins);
+        memcpy(key, s.value, 4 * s.count);
+        for (j = 1; j * slot->list_step <= s.count; j++)
+            gcomp__put32(gc->lists + slot->at_list + 4 * j, key[s.count - j * slot->list_step]);
+    }
+    gcomp__put32(gc->lists, gc->set->common->crc(0, gc->lists + 4, bytes - 4));
+}
+
+/* How many of its largest sums this worker has to send, and from which key on: of what the lists name in falling order, of equal
+   keys that of the first owner first, as many as stand for k elements; the last one has the key, and before the next one that a
+   worker has listed itself are fewer than a step. */
+static size_t gcomp__wanted_sums(gcomp *gc, const gcomp__slot *slot, uint32_t *least)
+{
+    const size_t world = (size_t)gc->desc.comm.world, step = slot->list_step, bytes = gcomp__list_bytes(&gc->plan);
+    const uint8_t *lists = gc->lists + bytes + 4 + slot->at_list;
+    size_t *taken = gc->places, count, w;
+    *least = 1;
+    gcomp__all_sizes(gc, taken, 0);
+    for (count = 0; count < slot->most; count += step) {
+        uint32_t largest = 0;
+        size_t owner = world;
+        for (w = 0; w < world; w++) {
+            const uint32_t key = taken[w] < slot->most / step ? gcomp__get32(lists + w * bytes + 4 * taken[w]) : 0;
+            if (key <= largest) continue;
+            largest = key;
+            owner = w;
+        }
+        if (owner == world) {
+            *least = 1;
+            return slot->most; /* there are hardly k */
+        }
+        taken[owner]++;
+        *least = largest;
+    }
+    return gcomp__min(slot->most, (taken[gc->desc.comm.rank] + 1) * step);
+}
+
+/* The sums of the own range, sparse where that is shorter than dense. */
+static gcomp_result gcomp__put_sums(gcomp *gc, const gcomp__slot *slot, uint8_t *to, size_t *length)
+{
+    uint32_t least = 1;
+    const size_t wanted = slot->flags & GCOMP__GLOBAL ? gcomp__wanted_sums(gc, slot, &least) : 0;
+    const gcomp__selection s = gcomp__choose_sums(gc, slot, least, wanted);
+    const gcomp__call call = gcomp__call_in(gc, &gcomp__row_none);
+    const size_t dense = 4 * s.n;
+    gcomp_input in = gcomp__plain_input(gc->acc + slot->at_acc);
+    gcomp_codec none;
+    gcomp_result result = gcomp__put_shard(gc, slot, &s, to, GCOMP__HEADER + (dense ? dense - 1 : 0), length);
+    if (result != GCOMP_DST_TOO_SMALL) return result;
+    memset(&none, 0, sizeof none);
+    none.method = gcomp__row_none.wire;
+    GCOMP__TRY(gcomp__encode_as(&call, &gcomp__row_none, &none, &in, s.n, to, GCOMP__HEADER + dense, length));
+    if (!gc->desc.no_checksum) gcomp__seal(gc->set, to, *length);
+    return GCOMP_OK;
+}
+
+static void gcomp__pack_sums(gcomp *gc)
+{
+    uint8_t *to = gc->packed;
+    size_t i, length = 0;
+    for (i = 0; i < stbds_arrlenu(gc->tensors) && gc->late_error == GCOMP_OK; i++, to += length) {
+        length = 0;
+        if (gcomp__shares(gc->tensors + i)) gc->late_error = gcomp__put_sums(gc, gc->tensors + i, to, &length);
+    }
+    gcomp__put_length(gc, gc->lengths, (size_t)(to - gc->packed), gc->late_error);
+    gcomp__all_sizes(gc, gc->came, GCOMP__LENGTH_BYTES);
+}
+
+/* The sums of all ranges. */
+static void gcomp__check_sums(gcomp *gc)
+{
+    const size_t world = (size_t)gc->desc.comm.world;
+    const gcomp__slot *last = NULL;
+    size_t i, w;
+    gcomp__all_sizes(gc, gc->places, 0);
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        const gcomp__slot *slot = gc->tensors + i;
+        if (!gcomp__shares(slot)) continue;
+        for (w = 0; w < world; w++) {
+            const size_t n = gcomp__range(slot->n, world, w + 1) - gcomp__range(slot->n, world, w);
+            gcomp__view view;
+            gcomp_result result = gcomp__next_shard(gc, slot, w, gc->cut + w * gc->share_stride, n, 1, &view);
+            if (result == GCOMP_OK) continue;
+            gcomp__blame(gc, result, w, slot);
+            return;
+        }
+        last = slot;
+    }
+    gcomp__end_shards(gc, last);
+}
+
+/* y <- y + the sums, which are valid. */
+static void gcomp__apply_sums(gcomp *gc, const gcomp__slot *slot, float *y)
+{
+    const size_t world = (size_t)gc->desc.comm.world;
+    size_t w;
+    for (w = 0; w < world; w++) {
+        const uint8_t *p = gc->cut + w * gc->share_stride + gc->places[w];
+        const size_t begin = gcomp__range(slot->n, world, w), n = gcomp__range(slot->n, world, w + 1) - begin;
+        const gcomp__call call = gcomp__call_in(gc, slot->method);
+        gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, y + begin, n);
+        gcomp__view view;
+        unsigned flags;
+        size_t length = 0;
+        (void)gcomp__payload_length(p, gc->came[w] - gc->places[w], &length);
+        (void)gcomp__open_payload(gc->set, &view, p, length, n, &flags);
+        gc->places[w] += length;
+        sink.fresh = 0;
+        sink.views = &view;
+        sink.count = 1;
+        gcomp__decode_with(&call, &sink);
+    }
+}
+
+/* y <- its k largest elements, of equal ones the first; else 0. */
+static void gcomp__keep_largest(const gcomp *gc, const gcomp__slot *slot, float *y)
+{
+    const gcomp__call call = gcomp__call_in(gc, slot->method);
+    const gcomp_input in = gcomp__plain_input(y);
+    gcomp__selection s = gcomp__selection_in(&call, &in, slot->n, gcomp__sparse_room(&slot->codec, slot->n));
+    size_t i;
+    (void)gcomp__sparse_largest(&call, &s, 1, slot->most);
+    memset(y, 0, 4 * slot->n);
+    for (i = 0; i < s.count; i++) y[s.index[i]] = s.value[i];
+}
+
+/* ------------------------------------------------------------------------------------------------
    >>step - the mean over all workers as a state machine
 
    collect -> frames -> rounds -> ready -> idle. Each kind of round is one request for all tensors; payloads travel together, in
@@ -12351,6 +12923,7 @@ static void gcomp__put_frame(gcomp *gc)
     size_t i;
     int round;
     gc->gather_round = -1;
+    gc->sharing = gc->listing = 0;
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
         const gcomp__slot *slot = gc->tensors + i;
         tensors = gc->set->common->crc(tensors, (const uint8_t *)slot->name, slot->name_bytes);
@@ -12360,6 +12933,8 @@ static void gcomp__put_frame(gcomp *gc)
                                       gcomp__min(gcomp_codec_format(&slot->codec, text, sizeof text), sizeof text - 1));
         active = gcomp__crc_number(gc, active, slot->grad ? 1 : 0);
         if (slot->grad && slot->bound) bytes += slot->length;
+        gc->sharing |= gcomp__shares(slot);
+        gc->listing |= gcomp__shares(slot) && slot->flags & GCOMP__GLOBAL;
         for (round = 0; round < 3; round++)
             if (gcomp__takes_part(slot, round, GCOMP__GATHER) && round > gc->gather_round) gc->gather_round = round;
     }
@@ -12368,6 +12943,8 @@ static void gcomp__put_frame(gcomp *gc)
     options = gcomp__crc_number(gc, options, gc->desc.check_every);
     options = gcomp__crc_number(gc, options, gc->desc.comm.allgatherv ? 1 : 0);
     options = gcomp__crc_number(gc, options, gc->desc.comm.allreduce_max ? 1 : 0);
+    options = gcomp__crc_number(gc, options, gc->desc.comm.alltoallv ? 1 : 0);
+    options = gcomp__crc_number(gc, options, (uint64_t)gc->desc.aggregate);
     options = gcomp__crc_number(gc, options, gc->desc.comm.allreduce_dtypes);
     memset(f, 0, GCOMP__FRAME);
     memcpy(f, "GCF1", 4);
@@ -12399,6 +12976,16 @@ static gcomp_result gcomp__disagree(gcomp *gc, gcomp_result result, size_t rank,
     return result;
 }
 
+static gcomp_result gcomp__peer_failed(gcomp *gc, size_t rank, int status)
+{
+    gcomp__text t = gcomp__sentence(gc);
+    gcomp__say(&t, "rank ");
+    gcomp__say_number(&t, rank);
+    gcomp__say(&t, ": ");
+    gcomp__say(&t, gcomp_result_string((gcomp_result)status));
+    return GCOMP_PEER_FAILED;
+}
+
 /* Compares one worker's frame with this worker's. */
 static gcomp_result gcomp__frame_agrees(gcomp *gc, size_t w)
 {
@@ -12424,7 +13011,7 @@ static gcomp_result gcomp__frame_agrees(gcomp *gc, size_t w)
     if (memcmp(f + 40, mine + 40, 4)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has another seed than");
     if (memcmp(f + 44, mine + 44, 4))
         return gcomp__disagree(gc, GCOMP_MISMATCH, w,
-                               " has other options (feedback, checksum, check_every, allgatherv, allreduce_max or _dtypes) than");
+                               " has other options (feedback, checksum, check_every, aggregate or optional callbacks) than");
     if (step != gc->step) {
         t = gcomp__sentence(gc);
         gcomp__say(&t, "rank ");
@@ -12463,14 +13050,7 @@ static gcomp_result gcomp__judge_frames(gcomp *gc)
             memcpy(gc->error, own, sizeof own);
             return gc->local_error;
         }
-        if (gc->local_error == GCOMP_OK || gc->local_error == GCOMP_NOT_FINITE) {
-            gcomp__text t = gcomp__sentence(gc);
-            gcomp__say(&t, "rank ");
-            gcomp__say_number(&t, w);
-            gcomp__say(&t, ": ");
-            gcomp__say(&t, gcomp_result_string((gcomp_result)status));
-            return GCOMP_PEER_FAILED;
-        }
+        if (gc->local_error == GCOMP_OK || gc->local_error == GCOMP_NOT_FINITE) return gcomp__peer_failed(gc, w, status);
     }
     if (refused < world) {
         gcomp__text t = gcomp__sentence(gc);
@@ -12572,12 +13152,13 @@ static void gcomp__measure_p(gcomp *gc, const gcomp_input *in, size_t n)
 /* The payload of a tensor; with the scale of all workers, if a round has found it. */
 static gcomp_result gcomp__encode_payload(gcomp *gc, gcomp__slot *slot, gcomp__work *work)
 {
+    uint8_t *to = slot->whole ? gc->own + slot->at_own : gc->send + slot->at_send;
     gcomp_result result;
     work->call.shared = work->sums[0];
     work->call.work = work;
-    result = gcomp__encode_as(&work->call, slot->method, &slot->codec, &work->in, slot->n, gc->send + slot->at_send,
-                              slot->bound, &slot->length);
-    if (result == GCOMP_OK && !gc->desc.no_checksum) gcomp__seal(gc->set, gc->send + slot->at_send, slot->length);
+    result = gcomp__encode_as(&work->call, slot->method, &slot->codec, &work->in, slot->n, to,
+                              slot->whole ? slot->whole : slot->bound, &slot->length);
+    if (result == GCOMP_OK && !gc->desc.no_checksum) gcomp__seal(gc->set, to, slot->length);
     return result;
 }
 
@@ -12585,15 +13166,15 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
 {
     gcomp__work work = gcomp__work_of(gc, slot);
     if (slot->staging) gc->set->common->widen(slot->staging, slot->grad, slot->dtype, slot->n);
-    if (slot->flags & GCOMP__REMEMBERS) { /* its p lies at the beginning of the scratch */
-        GCOMP__TRY(gcomp__encode_payload(gc, slot, &work));
-        if (gc->desc.measure) gc->p_squares += gc->set->common->squares((const float *)(void *)gc->scratch, slot->n);
-        return GCOMP_OK;
+    if (gc->desc.measure && !(slot->flags & GCOMP__REMEMBERS)) gcomp__measure_p(gc, &work.in, slot->n);
+    if (slot->rounds[0] != GCOMP__GATHER && slot->rounds[0] != GCOMP__SHARE) {
+        slot->length = slot->bound; /* of a payload made in a later round, whose length is known */
+        return slot->method->make(&work, 0);
     }
-    if (gc->desc.measure) gcomp__measure_p(gc, &work.in, slot->n);
-    if (slot->rounds[0] == GCOMP__GATHER) return gcomp__encode_payload(gc, slot, &work);
-    slot->length = slot->bound; /* of a payload made in a later round, whose length is known */
-    return slot->method->make(&work, 0);
+    GCOMP__TRY(gcomp__encode_payload(gc, slot, &work));
+    if (gc->desc.measure && slot->flags & GCOMP__REMEMBERS) /* its p lies at the beginning of the scratch */
+        gc->p_squares += gc->set->common->squares((const float *)(void *)gc->scratch, slot->n);
+    return slot->whole ? gcomp__cut(gc, slot) : GCOMP_OK;
 }
 
 GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
@@ -12656,32 +13237,11 @@ static size_t gcomp__round_count(const gcomp *gc, unsigned kind)
     return 0;
 }
 
-/* "rank 1, tensor 'fc1': the payload was damaged on its way" */
-static void gcomp__blame(gcomp *gc, gcomp_result result, size_t w, const gcomp__slot *slot)
-{
-    gcomp__text t;
-    if (gc->late_error != GCOMP_OK) return;
-    gc->late_error = result;
-    t = gcomp__sentence(gc);
-    gcomp__say(&t, "rank ");
-    gcomp__say_number(&t, w);
-    gcomp__say(&t, ", tensor '");
-    gcomp__say_some(&t, slot->name, gcomp__min(60, strlen(slot->name)));
-    gcomp__say(&t, "': ");
-    gcomp__say(&t, gcomp_result_string(result));
-}
-
-/* The payload of a worker for a tensor, at its cursor: where it ends is in its header. */
+/* The payload of a worker for a tensor, at its cursor. */
 static gcomp_result gcomp__next_payload(const gcomp *gc, size_t w, const uint8_t **payload, size_t *length)
 {
-    size_t left = gc->bytes[w] - gc->cursors[w];
-    uint64_t body;
     *payload = gc->recv + w * gc->stride + gc->cursors[w];
-    if (left < GCOMP__HEADER) return GCOMP_TRUNCATED;
-    body = gcomp__get64(*payload + 16);
-    if (body > left - GCOMP__HEADER) return GCOMP_TRUNCATED;
-    *length = GCOMP__HEADER + (size_t)body;
-    return GCOMP_OK;
+    return gcomp__payload_length(*payload, gc->bytes[w] - gc->cursors[w], length);
 }
 
 /* Checks all payloads of all workers. An error is kept: the rounds go on, so that nobody waits for this worker. */
@@ -12710,8 +13270,42 @@ static void gcomp__check_gather(gcomp *gc)
     }
 }
 
-/* All requests of the round are done: check what came, and prepare the next round. */
-static void gcomp__finish_round(gcomp *gc)
+/* What came in a stage. What only this worker can see is kept as a late error until the totals tell all. */
+static gcomp_result gcomp__finish_stage(gcomp *gc)
+{
+    const size_t world = (size_t)gc->desc.comm.world, list = gcomp__list_bytes(&gc->plan);
+    const size_t most = gc->round == GCOMP__LENGTHS ? gc->plan.shards : gc->plan.sum;
+    const uint8_t *lengths = gc->lengths + world * GCOMP__LENGTH_BYTES, *p;
+    size_t w;
+    for (w = 0; w < world && (gc->round == GCOMP__LENGTHS || gc->round == GCOMP__TOTALS); w++) {
+        p = lengths + w * GCOMP__LENGTH_BYTES;
+        if (gcomp__get32(p + 12) != gc->set->common->crc(0, p, 12))
+            return gcomp__disagree(gc, GCOMP_MISMATCH, w, " sent a damaged length, seen by");
+        if (gcomp__get32(p + 8))
+            return gc->late_error != GCOMP_OK ? gc->late_error : gcomp__peer_failed(gc, w, -(int)gcomp__get32(p + 8));
+        if (gcomp__get64(p) > most)
+            return gcomp__disagree(gc, GCOMP_MISMATCH, w, " announces more bytes than possible to");
+    }
+    if (gc->round == GCOMP__LENGTHS) gcomp__sizes_of(gc, gc->came, lengths);
+    if (gc->round == GCOMP__SHARDS) gcomp__add_shards(gc);
+    if (gc->round == GCOMP__SHARDS && gc->listing) gcomp__put_lists(gc);
+    for (w = 0; w < world && gc->round == GCOMP__LISTS; w++) {
+        p = gc->lists + (w + 1) * list;
+        if (gcomp__get32(p) == gc->set->common->crc(0, p + 4, list - 4) || gc->late_error != GCOMP_OK) continue;
+        gc->late_error = gcomp__disagree(gc, GCOMP_CHECKSUM_MISMATCH, w, " sent damaged lists of sums, seen by");
+    }
+    if (gc->round == GCOMP__TOTALS) {
+        uint8_t *own = gc->packed + gcomp__get64(gc->lengths);
+        gcomp__sizes_of(gc, gc->came, lengths);
+        for (gc->share_stride = 0, w = 0; w < world; w++) gc->share_stride = gcomp__max(gc->share_stride, gc->came[w]);
+        memset(own, 0, gc->share_stride - (size_t)gcomp__get64(gc->lengths));
+    }
+    if (gc->round == GCOMP__SUMS) gcomp__check_sums(gc);
+    return GCOMP_OK;
+}
+
+/* All requests of the round are done: check what came, and prepare the next round. An error ends the step at once. */
+static gcomp_result gcomp__finish_round(gcomp *gc)
 {
     size_t i;
     unsigned kind;
@@ -12725,8 +13319,10 @@ static void gcomp__finish_round(gcomp *gc)
                                          kind == GCOMP__MAX ? "the largest over the workers is not finite"
                                                             : "the sum over the workers is not finite");
     }
+    if (gc->issued >> GCOMP__SHARE & 1) GCOMP__TRY(gcomp__finish_stage(gc));
     gc->round++;
     gc->issued = gc->done = 1;
+    more = gc->sharing && gc->round < GCOMP__STAGES;
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
         gcomp__slot *slot = gc->tensors + i;
         if (!slot->grad || gc->round >= 3 || slot->rounds[gc->round] == GCOMP__NO_ROUND) continue;
@@ -12744,6 +13340,7 @@ static void gcomp__finish_round(gcomp *gc)
         }
     }
     if (!more && gc->gather_round < gc->round) gc->phase = GCOMP__READY;
+    return GCOMP_OK;
 }
 
 /* A request goes out, of a kind (0: the frames); the clock runs while any is under way. Returns its id. */
@@ -12754,16 +13351,57 @@ static uint32_t gcomp__issue(gcomp *gc, unsigned kind)
     return kind ? 8 * ((uint32_t)gc->round + 1) + kind : 1;
 }
 
-static void gcomp__ask_gather(gcomp *gc, gcomp_request *request, uint32_t id, const void *send, void *recv, size_t stride)
+static void gcomp__ask_gather(gcomp *gc, gcomp_request *request, uint32_t id, const void *send, void *recv, size_t stride,
+                              const size_t *bytes)
 {
     request->kind = GCOMP_ALLGATHER;
     request->id = id;
     request->send = send;
     request->recv = recv;
     request->stride = stride;
-    request->bytes = gc->bytes;
+    request->bytes = bytes;
     request->dtype = GCOMP_U8;
-    gc->stats.bytes_out += gc->bytes[gc->desc.comm.rank];
+    gc->stats.bytes_out += bytes[gc->desc.comm.rank];
+}
+
+static void gcomp__ask_alltoall(gcomp *gc, gcomp_request *request, uint32_t id, const void *send, void *recv)
+{
+    size_t w;
+    request->kind = GCOMP_ALLTOALL;
+    request->id = id;
+    request->send = send;
+    request->recv = recv;
+    request->bytes = gc->came;
+    request->send_bytes = gc->sent;
+    request->dtype = GCOMP_U8;
+    for (w = 0; w < (size_t)gc->desc.comm.world; w++)
+        if (w != (size_t)gc->desc.comm.rank) gc->stats.bytes_out += gc->sent[w];
+}
+
+/* The stage of this round, if it has one. */
+static int gcomp__next_stage(gcomp *gc, gcomp_request *request)
+{
+    const size_t world = (size_t)gc->desc.comm.world, list = gcomp__list_bytes(&gc->plan);
+    uint8_t *const lengths = gc->lengths + world * GCOMP__LENGTH_BYTES; /* of all */
+    uint32_t id;
+    if (!gc->sharing || gc->round >= GCOMP__STAGES || (gc->round == GCOMP__LISTS && !gc->listing)) return 0;
+    id = gcomp__issue(gc, GCOMP__SHARE);
+    if (gc->round == GCOMP__LENGTHS) {
+        gcomp__pack_shards(gc);
+        gcomp__ask_alltoall(gc, request, id, gc->lengths, lengths);
+    } else if (gc->round == GCOMP__SHARDS) {
+        gcomp__sizes_of(gc, gc->sent, gc->lengths);
+        gcomp__ask_alltoall(gc, request, id, gc->packed, gc->shards);
+    } else if (gc->round == GCOMP__LISTS) {
+        gcomp__all_sizes(gc, gc->came, list);
+        gcomp__ask_gather(gc, request, id, gc->lists, gc->lists + list, list, gc->came);
+    } else if (gc->round == GCOMP__TOTALS) {
+        gcomp__pack_sums(gc);
+        gcomp__ask_gather(gc, request, id, gc->lengths, lengths, GCOMP__LENGTH_BYTES, gc->came);
+    } else {
+        gcomp__ask_gather(gc, request, id, gc->packed, gc->cut, gc->share_stride, gc->came);
+    }
+    return 1;
 }
 
 /* The next request of the round, or WAIT; 0 if the round is over. */
@@ -12785,9 +13423,10 @@ static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
     }
     if (gc->round == gc->gather_round && !(gc->issued >> GCOMP__GATHER & 1)) {
         gcomp__pack_gather(gc);
-        gcomp__ask_gather(gc, request, gcomp__issue(gc, GCOMP__GATHER), gc->send, gc->recv, gc->stride);
+        gcomp__ask_gather(gc, request, gcomp__issue(gc, GCOMP__GATHER), gc->send, gc->recv, gc->stride, gc->bytes);
         return 1;
     }
+    if (!(gc->issued >> GCOMP__SHARE & 1) && gcomp__next_stage(gc, request)) return 1;
     return gc->issued != gc->done;
 }
 
@@ -12800,7 +13439,7 @@ GCOMP__NOINLINE gcomp_result gcomp__advance(gcomp *gc, gcomp_request *request)
         gcomp__put_frame(gc);
         for (w = 0; w < (size_t)gc->desc.comm.world; w++) gc->bytes[w] = GCOMP__FRAME;
         gc->phase = GCOMP__FRAMES;
-        gcomp__ask_gather(gc, request, gcomp__issue(gc, 0), gc->frames, gc->frames + GCOMP__FRAME, GCOMP__FRAME);
+        gcomp__ask_gather(gc, request, gcomp__issue(gc, 0), gc->frames, gc->frames + GCOMP__FRAME, GCOMP__FRAME, gc->bytes);
         return GCOMP_OK;
     }
     if (gc->phase == GCOMP__FRAMES) {
@@ -12811,7 +13450,8 @@ GCOMP__NOINLINE gcomp_result gcomp__advance(gcomp *gc, gcomp_request *request)
     }
     while (gc->phase == GCOMP__ROUNDS) {
         if (gcomp__next_in_round(gc, request)) return GCOMP_OK;
-        gcomp__finish_round(gc);
+        result = gcomp__finish_round(gc);
+        if (result != GCOMP_OK) return gcomp__end_step(gc, result);
     }
     if (gc->late_error != GCOMP_OK) return gcomp__end_step(gc, gc->late_error);
     request->kind = GCOMP_DONE;
@@ -12846,6 +13486,7 @@ GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
         gcomp__text t = gcomp__sentence(gc);
         gcomp__say(&t, id == 1                ? "allgather of the frames"
                        : kind == GCOMP__GATHER ? "allgather"
+                       : kind == GCOMP__SHARE  ? gc->round > GCOMP__SHARDS ? "allgather of sums" : "alltoallv"
                        : kind != GCOMP__MAX    ? "allreduce"
                        : gc->desc.comm.allreduce_max || !gc->desc.comm.allgather ? "allreduce_max"
                                                                                  : "allgather of the largest");
@@ -12856,34 +13497,42 @@ GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
     return GCOMP_OK;
 }
 
-static void gcomp__commit_gathered(gcomp *gc, gcomp__slot *slot, gcomp__work *work)
+/* residual <- p - decode(own payload), y <- the mean. GLOBAL: the own payload leaves the residual where the mean is kept. */
+static void gcomp__commit_mean(gcomp *gc, gcomp__slot *slot, gcomp__work *work)
 {
     size_t world = (size_t)gc->desc.comm.world, w;
+    const int global = slot->flags & GCOMP__GLOBAL && world > 1;
     gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, work->y, slot->n);
+    gcomp__view own;
     unsigned flags;
-    for (w = 0; w < world; w++) {
+    for (w = 0; w < world && !slot->whole; w++) {
         const uint8_t *payload;
         size_t length = 0;
         (void)gcomp__next_payload(gc, w, &payload, &length);
         (void)gcomp__open_payload(gc->set, gc->views + w, payload, length, slot->n, &flags);
         gc->cursors[w] += length;
+        sink.count = world;
     }
     sink.views = gc->views;
-    sink.count = world;
     sink.weight = work->part;
     sink.own_at = (size_t)gc->desc.comm.rank;
-    sink.own = gc->views + sink.own_at;
+    if (slot->whole) (void)gcomp__open_payload(gc->set, &own, gc->own + slot->at_own, slot->length, slot->n, &flags);
+    else own = gc->views[sink.own_at];
+    if (!global) sink.own = slot->whole ? &own : gc->views + sink.own_at;
     sink.grad = work->in.grad;
     sink.scale = work->in.scale;
     sink.residual = slot->residual;
     work->call.work = work;
-    gcomp__decode_with(&work->call, &sink);
+    slot->method->decode(&work->call, &sink);
+    if (slot->whole) gcomp__apply_sums(gc, slot, work->y);
+    if (global) gcomp__keep_largest(gc, slot, work->y);
+    if (global && slot->residual) gcomp__sparse_take(&own, slot->residual, work->y);
 }
 
 GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
 {
     gcomp__work work = gcomp__work_of(gc, slot);
-    if (slot->bound) gcomp__commit_gathered(gc, slot, &work);
+    if (slot->bound || slot->whole) gcomp__commit_mean(gc, slot, &work);
     else slot->method->commit(&work);
     if (gc->desc.measure) {
         gc->y_squares += gc->set->common->squares(work.y, slot->n);
@@ -12908,7 +13557,7 @@ GCOMP_API gcomp_result gcomp_step_commit(gcomp *gc)
     mode = gcomp__fp_enter();
     check = gc->desc.check_every && (gc->step + 1) % gc->desc.check_every == 0;
     gc->mean_digest = 0;
-    for (i = 0; i < (size_t)gc->desc.comm.world && gc->cursors; i++) gc->cursors[i] = 0;
+    for (i = 0; i < (size_t)gc->desc.comm.world && gc->cursors; i++) gc->cursors[i] = gc->places[i] = 0;
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++)
         if (gc->tensors[i].grad) gcomp__commit_slot(gc, gc->tensors + i, check);
     if (gc->desc.measure) {
@@ -12941,6 +13590,10 @@ static gcomp_result gcomp__need_callbacks(gcomp *gc)
     if (gc->desc.comm.world == 1) return GCOMP_OK;
     if (!gc->desc.comm.allgather)
         return gcomp__fail(gc, GCOMP_MISSING_CALLBACK, "comm.allgather is NULL: every step gathers frames");
+    for (i = 0; i < stbds_arrlenu(gc->tensors) && !gc->desc.comm.alltoallv; i++)
+        if (gc->tensors[i].whole)
+            return gcomp__fail_tensor(gc, GCOMP_MISSING_CALLBACK, gc->tensors[i].name,
+                                      "comm.alltoallv is NULL, but desc.aggregate is GCOMP_AGGREGATE_SHARDS");
     for (i = 0; i < stbds_arrlenu(gc->tensors) && !gc->desc.comm.allreduce; i++) {
         const gcomp__slot *slot = gc->tensors + i;
         int round, sums = 0;
@@ -12974,6 +13627,8 @@ static int gcomp__carry_out(const gcomp *gc, const gcomp_request *request)
         if (request->kind == GCOMP_ALLGATHER) memcpy(request->recv, request->send, request->stride);
         return 0;
     }
+    if (request->kind == GCOMP_ALLTOALL)
+        return comm->alltoallv(comm->user, request->send, request->send_bytes, request->recv, request->bytes);
     if (request->kind == GCOMP_ALLREDUCE) return comm->allreduce(comm->user, request->recv, request->count, request->dtype);
     if (request->kind == GCOMP_ALLREDUCE_MAX && comm->allreduce_max)
         return comm->allreduce_max(comm->user, (float *)request->recv, request->count);

@@ -1,7 +1,7 @@
 /* bench.c - speed of every codec beside the bandwidth of this machine's memory.
 
    Shows     GB/s of gradient (4 n bytes / time), and the ratio to axpy (a[i] += b[i]) measured in the same rounds; at last the
-             index coder of sparse methods: indices a second and bits
+             index coder of sparse methods: indices a second and bits; and a step of 8 workers, gathered and by ranges
    How       pinned to a core, all contenders interleaved, median of the rounds; memory touched before; state that a commit
              changes is put back untimed
    Run       build/bench [--filter TEXT] [--isa NAME] [--n COUNT] [--threads T] [--csv FILE] [--list] */
@@ -482,6 +482,82 @@ static void bench_indices(data *d, gcomp_isa isa, const char *filter)
     }
 }
 
+/* A request of all workers, carried out; returns the bytes that worker 0 gets from others. */
+static size_t carry_out(gcomp_request *all, size_t world)
+{
+    size_t bytes = 0;
+    for (size_t w = 0; w < world; w++) {
+        unsigned char *to = all[w].recv;
+        for (size_t from = 0; from < world; from++) {
+            const unsigned char *send = all[from].send;
+            const size_t length = all[w].bytes[from];
+            for (size_t i = 0; all[w].kind == GCOMP_ALLTOALL && i < w; i++) send += all[from].send_bytes[i];
+            memcpy(to, send, length);
+            to += all[w].kind == GCOMP_ALLTOALL ? length : all[w].stride;
+            bytes += w == 0 && from ? length : 0;
+        }
+    }
+    return bytes;
+}
+
+/* A mean of 8 workers that share most of their gradient, gathered and by ranges: what a worker computes and receives in a step. */
+static void bench_aggregate(data *d, gcomp_isa isa, const char *filter)
+{
+    enum { WORLD = 8, STEPS = 5 };
+    static const char *const names[] = {"gather", "shards", "global"};
+    const size_t n = d->n < (1u << 22) ? d->n : 1u << 22;
+    static float *grad[WORLD];
+    if ((filter && !strstr("aggregate", filter)) || n < (1u << 20) || thread_count > 1) return;
+    for (int way = 0; way < 3; way++) {
+        double seconds[STEPS];
+        size_t bytes = 0;
+        gcomp *gc[WORLD];
+        for (size_t w = 0; w < WORLD; w++) {
+            gcomp_desc desc = {0};
+            gcomp_tensor tensor = {0};
+            desc.comm.rank = (int)w;
+            desc.comm.world = WORLD;
+            desc.isa = isa;
+            desc.aggregate = way ? GCOMP_AGGREGATE_SHARDS : GCOMP_AGGREGATE_GATHER;
+            tensor.name = "w";
+            tensor.rows = n;
+            tensor.codec = way == 2 ? "topk:density=0.01,global=1" : "topk:density=0.01";
+            must(gcomp_open(&gc[w], &desc), "open");
+            must(gcomp_add_tensor(gc[w], &tensor), "tensor");
+            must(gcomp_prepare(gc[w]), "prepare");
+            if (!grad[w]) grad[w] = memory(4 * n);
+        }
+        for (int step = 0; step < STEPS; step++) {
+            gcomp_request all[WORLD];
+            double from;
+            for (size_t w = 0; w < WORLD; w++)
+                for (size_t i = 0; i < n; i++) grad[w][i] = d->g[i] + 0.3f * d->g[(i + 7919 * (w + 1)) % n];
+            bytes = 0;
+            seconds[step] = 0;
+            for (size_t w = 0; w < WORLD; w++) {
+                from = now();
+                must(gcomp_step_begin(gc[w], NULL), "begin");
+                must(gcomp_step_ready(gc[w], 0, grad[w]), "ready");
+                seconds[step] += now() - from;
+            }
+            for (;;) {
+                from = now();
+                for (size_t w = 0; w < WORLD; w++) must(gcomp_step_next(gc[w], &all[w]), "next");
+                seconds[step] += now() - from;
+                if (all[0].kind == GCOMP_DONE) break;
+                bytes += carry_out(all, WORLD);
+                for (size_t w = 0; w < WORLD; w++) must(gcomp_step_done(gc[w], all[w].id, 0), "done");
+            }
+            from = now();
+            for (size_t w = 0; w < WORLD; w++) must(gcomp_step_commit(gc[w]), "commit");
+            seconds[step] = (seconds[step] + now() - from) / WORLD;
+        }
+        printf("%-24s %-13s %-7s %9zu %9.2f %7s %9zu %9s   GB/s of one of 8 workers, bytes it receives\n", "aggregate",
+               names[way], gcomp_isa_name(isa), n, 4e-9 * (double)n / median(seconds, STEPS), "", bytes, "");
+        for (size_t w = 0; w < WORLD; w++) gcomp_close(gc[w]);
+    }
+}
+
 static void fill(data *d, size_t n)
 {
     uint64_t s = 88172645463325252u;
@@ -565,6 +641,7 @@ int main(int argc, char **argv)
             if (!isa && i == GCOMP_ISA_SCALAR && d.n > (1u << 14)) continue; /* minutes, and nobody's choice */
             bench(&d, (gcomp_isa)i, filter, csv);
             if (d.n <= 0xffffffffu) bench_indices(&d, (gcomp_isa)i, filter);
+            bench_aggregate(&d, (gcomp_isa)i, filter);
         }
         release(&d);
     }

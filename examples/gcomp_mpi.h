@@ -37,6 +37,7 @@ typedef struct gcomp_mpi {
     int world;
     int *counts; /* [world], of MPI_Allgatherv */
     int *places; /* [world] */
+    MPI_Request *requests; /* [2 * world], of alltoallv */
 } gcomp_mpi;
 
 static inline void gcomp_mpi_close(gcomp_mpi *mpi)
@@ -45,6 +46,8 @@ static inline void gcomp_mpi_close(gcomp_mpi *mpi)
         MPI_Comm_free(&mpi->comm);
     free(mpi->counts);
     free(mpi->places);
+    free(mpi->requests);
+    mpi->requests = NULL;
     mpi->counts = NULL;
     mpi->places = NULL;
 }
@@ -67,7 +70,8 @@ static inline int gcomp_mpi_open(gcomp_mpi *mpi, MPI_Comm comm)
     if (!error) {
         mpi->counts = (int *)calloc((size_t)mpi->world, sizeof *mpi->counts);
         mpi->places = (int *)calloc((size_t)mpi->world, sizeof *mpi->places);
-        if (!mpi->counts || !mpi->places)
+        mpi->requests = (MPI_Request *)calloc(2 * (size_t)mpi->world, sizeof *mpi->requests);
+        if (!mpi->counts || !mpi->places || !mpi->requests)
             error = MPI_ERR_NO_MEM;
     }
     if (error)
@@ -202,6 +206,36 @@ static inline int gcomp_mpi_alltoall(void *user, const void *send, void *recv, s
     return MPI_Alltoall(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE, mpi->comm);
 }
 
+/* Worker w gets sent[w] bytes of send, and awaited[w] bytes come from it; both lie back to back. Messages between
+   each two of them, of a piece at most: counts and places of MPI_Alltoallv are int. */
+static inline int gcomp_mpi_alltoallv(void *user, const void *send, const size_t *sent, void *recv,
+                                      const size_t *awaited)
+{
+    const gcomp_mpi *mpi = (const gcomp_mpi *)user;
+    for (size_t at = 0;; at += GCOMP_MPI_PIECE) {
+        const char *from = (const char *)send;
+        char *to = (char *)recv;
+        int count = 0, error = MPI_SUCCESS;
+        for (int w = 0; w < mpi->world && !error; to += awaited[w++]) {
+            size_t left = awaited[w] > at ? awaited[w] - at : 0;
+            if (left)
+                error = MPI_Irecv(to + at, (int)(left < GCOMP_MPI_PIECE ? left : GCOMP_MPI_PIECE), MPI_BYTE, w, 0,
+                                  mpi->comm, &mpi->requests[count++]);
+        }
+        for (int w = 0; w < mpi->world && !error; from += sent[w++]) {
+            size_t left = sent[w] > at ? sent[w] - at : 0;
+            if (left)
+                error = MPI_Isend(from + at, (int)(left < GCOMP_MPI_PIECE ? left : GCOMP_MPI_PIECE), MPI_BYTE, w,
+                                  0, mpi->comm, &mpi->requests[count++]);
+        }
+        if (error || !count)
+            return error;
+        error = MPI_Waitall(count, mpi->requests, MPI_STATUSES_IGNORE);
+        if (error)
+            return error;
+    }
+}
+
 static inline int gcomp_mpi_barrier(void *user)
 {
     return MPI_Barrier(((const gcomp_mpi *)user)->comm);
@@ -219,6 +253,7 @@ static inline gcomp_comm gcomp_mpi_comm(gcomp_mpi *mpi)
     comm.allgather = gcomp_mpi_allgather;
     comm.allgatherv = gcomp_mpi_allgatherv;
     comm.allreduce_max = gcomp_mpi_allreduce_max;
+    comm.alltoallv = gcomp_mpi_alltoallv;
     comm.allreduce_dtypes = 1u << GCOMP_I8 | 1u << GCOMP_I16 | 1u << GCOMP_I32;
     return comm;
 }

@@ -40,6 +40,7 @@ typedef enum gcomp_threads_kind {
     GCOMP_THREADS_ALLGATHER,
     GCOMP_THREADS_ALLGATHERV,
     GCOMP_THREADS_ALLTOALL,
+    GCOMP_THREADS_ALLTOALLV,
     GCOMP_THREADS_BROADCAST
 } gcomp_threads_kind;
 
@@ -51,6 +52,7 @@ typedef struct gcomp_threads_part {
     const void *send;    /* read by others */
     void *sum;           /* of a sum: read and written by others, each in its own shard */
     const size_t *bytes; /* of allgatherv: must be equal on all */
+    const size_t *sent, *awaited; /* of alltoallv: [world], must agree in pairs */
 } gcomp_threads_part;
 
 struct gcomp_threads;
@@ -158,6 +160,10 @@ static inline int gcomp_threads_compare(const gcomp_threads *g)
         if (first->bytes && memcmp(part->bytes, first->bytes, (size_t)g->world * sizeof *first->bytes) != 0)
             return GCOMP_THREADS_MISMATCH;
     }
+    for (int w = 0; first->sent && w < g->world; w++)
+        for (int to = 0; to < g->world; to++)
+            if (g->parts[w].sent[to] != g->parts[to].awaited[w])
+                return GCOMP_THREADS_MISMATCH;
     for (int w = 0; first->bytes && w < g->world; w++)
         if (first->bytes[w] > first->size)
             return GCOMP_THREADS_MISMATCH; /* would run into the next worker's place */
@@ -255,7 +261,7 @@ GCOMP_THREADS_FOLD(gcomp_threads_largest, float, other[i] > piece[i] ? other[i] 
 static inline int gcomp_threads_reduce(const gcomp_threads_member *me, gcomp_threads_kind kind, void *data,
                                        size_t count, gcomp_dtype dtype)
 {
-    gcomp_threads_part part = {GCOMP_THREADS_ALLREDUCE, 0, 0, NULL, NULL, NULL};
+    gcomp_threads_part part = {GCOMP_THREADS_ALLREDUCE, 0, 0, NULL, NULL, NULL, NULL, NULL};
     size_t world = (size_t)me->group->world, rank = (size_t)me->rank, shard, begin, end;
     int error;
     part.kind = kind;
@@ -301,7 +307,7 @@ static inline int gcomp_threads_allreduce_max(void *user, float *data, size_t co
 static inline int gcomp_threads_allgather(void *user, const void *mine, void *all, size_t bytes)
 {
     const gcomp_threads_member *me = (const gcomp_threads_member *)user;
-    gcomp_threads_part part = {GCOMP_THREADS_ALLGATHER, 0, 0, NULL, NULL, NULL};
+    gcomp_threads_part part = {GCOMP_THREADS_ALLGATHER, 0, 0, NULL, NULL, NULL, NULL, NULL};
     int error;
     part.size = bytes;
     part.send = mine;
@@ -322,7 +328,7 @@ static inline int gcomp_threads_allgatherv(void *user, const void *mine, void *a
                                            size_t stride)
 {
     const gcomp_threads_member *me = (const gcomp_threads_member *)user;
-    gcomp_threads_part part = {GCOMP_THREADS_ALLGATHERV, 0, 0, NULL, NULL, NULL};
+    gcomp_threads_part part = {GCOMP_THREADS_ALLGATHERV, 0, 0, NULL, NULL, NULL, NULL, NULL};
     int error;
     part.size = stride;
     part.send = mine;
@@ -343,7 +349,7 @@ static inline int gcomp_threads_allgatherv(void *user, const void *mine, void *a
 static inline int gcomp_threads_alltoall(void *user, const void *send, void *recv, size_t bytes)
 {
     const gcomp_threads_member *me = (const gcomp_threads_member *)user;
-    gcomp_threads_part part = {GCOMP_THREADS_ALLTOALL, 0, 0, NULL, NULL, NULL};
+    gcomp_threads_part part = {GCOMP_THREADS_ALLTOALL, 0, 0, NULL, NULL, NULL, NULL, NULL};
     int error;
     part.size = bytes;
     part.send = send;
@@ -363,7 +369,7 @@ static inline int gcomp_threads_alltoall(void *user, const void *send, void *rec
 static inline int gcomp_threads_broadcast(void *user, void *data, size_t bytes, int root)
 {
     const gcomp_threads_member *me = (const gcomp_threads_member *)user;
-    gcomp_threads_part part = {GCOMP_THREADS_BROADCAST, 0, 0, NULL, NULL, NULL};
+    gcomp_threads_part part = {GCOMP_THREADS_BROADCAST, 0, 0, NULL, NULL, NULL, NULL, NULL};
     int error, wrong_root = root < 0 || root >= me->group->world;
     part.size = bytes;
     part.root = root;
@@ -377,10 +383,37 @@ static inline int gcomp_threads_broadcast(void *user, void *data, size_t bytes, 
     return wrong_root ? GCOMP_THREADS_MISMATCH : 0;
 }
 
+/* Worker w gets sent[w] bytes of send, and awaited[w] bytes come from it; both lie back to back. */
+static inline int gcomp_threads_alltoallv(void *user, const void *send, const size_t *sent, void *recv,
+                                          const size_t *awaited)
+{
+    const gcomp_threads_member *me = (const gcomp_threads_member *)user;
+    gcomp_threads_part part = {GCOMP_THREADS_ALLTOALLV, 0, 0, NULL, NULL, NULL, NULL, NULL};
+    unsigned char *to = (unsigned char *)recv;
+    int error;
+    part.send = send;
+    part.sent = sent;
+    part.awaited = awaited;
+    error = gcomp_threads_meet(me, &part);
+    if (error)
+        return error;
+    for (int w = 0; w < me->group->world; w++) {
+        const gcomp_threads_part *other = &me->group->parts[w];
+        const unsigned char *from = (const unsigned char *)other->send;
+        for (int before = 0; before < me->rank; before++)
+            from += other->sent[before];
+        if (awaited[w])
+            memcpy(to, from, awaited[w]);
+        to += awaited[w];
+    }
+    gcomp_threads_part_company(me);
+    return 0;
+}
+
 /* Returns when all workers have called it. */
 static inline int gcomp_threads_barrier(void *user)
 {
-    gcomp_threads_part part = {GCOMP_THREADS_BARRIER, 0, 0, NULL, NULL, NULL};
+    gcomp_threads_part part = {GCOMP_THREADS_BARRIER, 0, 0, NULL, NULL, NULL, NULL, NULL};
     return gcomp_threads_meet((const gcomp_threads_member *)user, &part);
 }
 
@@ -396,6 +429,7 @@ static inline gcomp_comm gcomp_threads_comm(gcomp_threads *group, int rank)
     comm.allgather = gcomp_threads_allgather;
     comm.allgatherv = gcomp_threads_allgatherv;
     comm.allreduce_max = gcomp_threads_allreduce_max;
+    comm.alltoallv = gcomp_threads_alltoallv;
     comm.allreduce_dtypes = 1u << GCOMP_I8 | 1u << GCOMP_I16 | 1u << GCOMP_I32;
     return comm;
 }

@@ -67,6 +67,20 @@ static inline int meter_allgatherv(void *user, const void *mine, void *all, cons
     return error;
 }
 
+static inline int meter_alltoallv(void *user, const void *send, const size_t *sent, void *recv,
+                                  const size_t *awaited)
+{
+    meter *m = (meter *)user;
+    double begin = train_seconds();
+    int error = m->inner.alltoallv(m->inner.user, send, sent, recv, awaited);
+    for (int w = 0; w < m->inner.world; w++) {
+        m->gathered += w == m->inner.rank ? 0.0 : (double)sent[w];
+        m->received += w == m->inner.rank ? 0.0 : (double)awaited[w];
+    }
+    m->seconds += train_seconds() - begin;
+    return error;
+}
+
 static inline gcomp_comm meter_comm(meter *m, const gcomp_comm *inner)
 {
     gcomp_comm comm = *inner;
@@ -77,6 +91,7 @@ static inline gcomp_comm meter_comm(meter *m, const gcomp_comm *inner)
     comm.allgather = meter_allgather;
     comm.allgatherv = inner->allgatherv ? meter_allgatherv : NULL;
     comm.allreduce_max = inner->allreduce_max ? meter_allreduce_max : NULL;
+    comm.alltoallv = inner->alltoallv ? meter_alltoallv : NULL;
     return comm;
 }
 

@@ -164,6 +164,38 @@ static void test_topk_gives_the_largest_of_both(void)
     gcomp_close(gc);
 }
 
+/* The same by ranges, with pieces smaller than the messages if the adapter is built so; and the largest of the mean alone. */
+static void test_topk_by_ranges_gives_the_bits_of_the_gather(void)
+{
+    static const char *const codecs[] = {"topk:density=0.2", "topk:density=0.2,global=1"};
+    for (size_t c = 0; c < 2; c++) {
+        static float first[N], rest[N];
+        for (int way = 1; way <= 2; way++) {
+            float *grads[1] = {grad};
+            gcomp *gc = NULL;
+            gcomp_desc desc;
+            gcomp_tensor tensor;
+            memset(&desc, 0, sizeof desc);
+            memset(&tensor, 0, sizeof tensor);
+            desc.comm = gcomp_mpi_comm(&mpi);
+            desc.aggregate = (gcomp_aggregate)way; /* GATHER, SHARDS */
+            tensor.name = "w";
+            tensor.rows = ROWS;
+            tensor.cols = COLS;
+            tensor.codec = codecs[c];
+            if (gcomp_open(&gc, &desc) || gcomp_add_tensor(gc, &tensor)) MPI_Abort(MPI_COMM_WORLD, 1);
+            for (int step = 0; step < 3; step++) {
+                fill(step);
+                CHECK(gcomp_exchange(gc, grads, NULL) == GCOMP_OK);
+            }
+            CHECK(same_on_both(grad, sizeof grad));
+            if (way == 1) memcpy(first, grad, sizeof grad), memcpy(rest, gcomp_residual(gc, 0), sizeof grad);
+            CHECK(memcmp(first, grad, sizeof grad) == 0 && memcmp(rest, gcomp_residual(gc, 0), sizeof grad) == 0);
+            gcomp_close(gc);
+        }
+    }
+}
+
 /* In each step the mean gradient plus the mean residual is the mean of gradient + residual before. */
 static void test_powersgd_loses_nothing_and_ends_equal(void)
 {
@@ -257,6 +289,7 @@ int main(int argc, char **argv)
         RUN(test_none_gives_the_mean);
         RUN(test_sign_gives_the_mean_of_scaled_signs);
         RUN(test_topk_gives_the_largest_of_both);
+        RUN(test_topk_by_ranges_gives_the_bits_of_the_gather);
         RUN(test_powersgd_loses_nothing_and_ends_equal);
         RUN(test_powersgd_recovers_a_mean_of_rank_two);
         RUN(test_a_gradient_that_is_not_finite_on_one_rank_stops_both);

@@ -980,6 +980,7 @@ static void *work(void *arg)
     desc.comm.allreduce = seat_allreduce;
     desc.comm.allgather = seat_allgather;
     desc.comm.allgatherv = NULL;
+    desc.comm.alltoallv = NULL;
     desc.comm.allreduce_max = all->with_max ? seat_max : NULL;
     desc.allocator.alloc = seat_alloc;
     desc.allocator.free = seat_free;

@@ -223,6 +223,46 @@ static int body_alltoall(worker *w)
     return status;
 }
 
+/* Worker r sends (r + 2 to) % 7 bytes to worker `to`, in three rounds. */
+static int body_alltoallv(worker *w)
+{
+    unsigned char send[MOST * 7], recv[MOST * 7 + 1];
+    size_t sent[MOST], awaited[MOST];
+    for (int round = 0; round < 3; round++) {
+        unsigned char *at = send;
+        int status, rank = w->comm.rank;
+        memset(recv, 0xee, sizeof recv);
+        for (int r = 0; r < w->comm.world; r++) {
+            sent[r] = (size_t)(rank + 2 * r + round) % 7;
+            awaited[r] = (size_t)(r + 2 * rank + round) % 7;
+            memset(at, 16 * rank + r, sent[r]);
+            at += sent[r];
+        }
+        status = w->comm.alltoallv(w->comm.user, send, sent, recv, awaited);
+        if (status)
+            return status;
+        at = recv;
+        for (int r = 0; r < w->comm.world; r++)
+            for (size_t i = 0; i < awaited[r]; i++)
+                w->wrong += *at++ != 16 * r + rank;
+        w->wrong += *at != 0xee;
+    }
+    return 0;
+}
+
+static int body_pair_differs(worker *w)
+{
+    unsigned char send[MOST] = {0}, recv[MOST + 1];
+    size_t sent[MOST] = {1, 1, 1, 1, 1, 1, 1, 1}, awaited[MOST] = {1, 1, 1, 1, 1, 1, 1, 1};
+    int status;
+    memset(recv, 0xee, sizeof recv);
+    awaited[2] += w->comm.rank == 1;
+    status = w->comm.alltoallv(w->comm.user, send, sent, recv, awaited);
+    w->wrong += recv[0] != 0xee;                          /* nobody has written */
+    w->wrong += gcomp_threads_barrier(w->comm.user) != 0; /* the group can go on */
+    return status;
+}
+
 static int body_broadcast(worker *w)
 {
     for (int root = 0; root < w->comm.world; root++) {
@@ -354,6 +394,9 @@ int main(void)
     expect(body_max_or_sum, 3, 3, GCOMP_THREADS_MISMATCH, "a maximum here and a sum there: error on all");
     expect(body_gathers, 5, 5, 0, "allgather and allgatherv put blocks in rank order and touch nothing else");
     expect(body_alltoall, 5, 5, 0, "alltoall gives every worker its blocks");
+    for (int world = 1; world <= MOST; world++)
+        expect(body_alltoallv, world, world, 0, "alltoallv gives every worker its bytes, of other counts for each");
+    expect(body_pair_differs, 4, 4, GCOMP_THREADS_MISMATCH, "counts of two that differ: error on all, nothing written");
     expect(body_broadcast, 4, 4, 0, "broadcast from every root");
     expect(body_wrong_root, 3, 3, GCOMP_THREADS_MISMATCH,
            "broadcast refuses a root outside the group on all");

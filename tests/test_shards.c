@@ -1,0 +1,1072 @@
+/* The mean made by ranges of elements: the bits of the gather, gTop-k against a plain reference, faults, hostile shards, bytes.
+   Workers in one thread, in lock-step, as an event loop drives them; then the same through threads. */
+#ifndef _POSIX_C_SOURCE
+#define _POSIX_C_SOURCE 200809L
+#endif
+
+#include "../examples/gcomp_threads.h"
+
+#ifndef GCOMP_LINKED
+#define GCOMP_IMPLEMENTATION
+#endif
+#include "../gcomp.h"
+#include "test.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 16, TENSORS = 7, CALLS = 16 };
+
+typedef struct group group;
+typedef void (*tamper)(group *g, size_t call, size_t rank, size_t from, uint8_t *bytes, size_t length);
+
+struct group {
+    size_t world, count, n[TENSORS];
+    gcomp *gc[MOST];
+    void *grad[MOST][TENSORS];
+    int half[TENSORS];
+    gcomp_result result[MOST];
+    gcomp_request request[MOST][CALLS];
+    size_t asked[MOST], carried;
+    gcomp_request_kind kind[CALLS];
+    size_t largest[CALLS], least[CALLS]; /* bytes that one worker brought to a gather */
+    uint64_t received;                   /* by worker 0 from others, this step */
+    const gcomp_step *step;
+    unsigned skip;                       /* bit t: tensor t has no gradient */
+    int backwards, broken;
+    int fail_call, fail_rank;            /* -1: none; rank -1: all */
+    tamper change;
+    size_t at, arg;                      /* for it */
+    const uint8_t *forged;               /* NULL, or the shard that worker 1 gets from worker 0 */
+    size_t forged_length;
+};
+
+static uint64_t mix(uint64_t x)
+{
+    x += 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}
+
+/* In [-1, 1), heavy-tailed, partly common to the workers. */
+static float value_of(uint64_t step, size_t worker, size_t tensor, size_t i)
+{
+    double common = (double)(mix(mix(step * 1000 + tensor) + i) >> 11) / 4503599627370496.0 - 1;
+    double own = (double)(mix(mix(step * 1000 + tensor + 77 * (worker + 1)) + i) >> 11) / 4503599627370496.0 - 1;
+    return (float)(common * common * common + 0.3 * own);
+}
+
+static void group_fill(group *g, uint64_t step)
+{
+    for (size_t w = 0; w < g->world; w++)
+        for (size_t t = 0; t < g->count; t++)
+            for (size_t i = 0; i < g->n[t]; i++) {
+                float v = value_of(step, w, t, i);
+                uint32_t u;
+                memcpy(&u, &v, 4);
+                if (g->half[t]) ((uint16_t *)g->grad[w][t])[i] = (uint16_t)(u >> 16);
+                else ((float *)g->grad[w][t])[i] = v;
+            }
+}
+
+static void group_open(group *g, size_t world, const gcomp_desc *base, const char *const *codecs, const size_t *n, size_t count)
+{
+    static const char *const names[TENSORS] = {"a", "b", "c", "d", "e", "f", "g"};
+    memset(g, 0, sizeof *g);
+    g->world = world;
+    g->count = count;
+    g->fail_call = -1;
+    for (size_t w = 0; w < world; w++) {
+        gcomp_desc desc = *base;
+        desc.comm.rank = (int)w;
+        desc.comm.world = (int)world;
+        CHECK(gcomp_open(&g->gc[w], &desc) == GCOMP_OK);
+        for (size_t t = 0; t < count; t++) {
+            gcomp_tensor tensor;
+            memset(&tensor, 0, sizeof tensor);
+            tensor.name = names[t];
+            tensor.rows = n[t];
+            tensor.codec = codecs[t];
+            g->half[t] = t == 6;
+            if (g->half[t]) tensor.dtype = GCOMP_BF16;
+            g->n[t] = n[t];
+            g->grad[w][t] = calloc(n[t], 4);
+            CHECK(gcomp_add_tensor(g->gc[w], &tensor) == GCOMP_OK);
+        }
+    }
+}
+
+static void group_close(group *g)
+{
+    for (size_t w = 0; w < g->world; w++) {
+        gcomp_close(g->gc[w]);
+        for (size_t t = 0; t < g->count; t++) free(g->grad[w][t]);
+    }
+}
+
+/* FNV of all gradients and residuals of a worker. */
+static uint64_t digest(const group *g, size_t w)
+{
+    uint64_t h = 1469598103934665603u;
+    for (size_t t = 0; t < g->count; t++) {
+        const float *residual = gcomp_residual(g->gc[w], t);
+        const uint8_t *p = (const uint8_t *)g->grad[w][t];
+        for (size_t i = 0; i < (g->half[t] ? 2u : 4u) * g->n[t]; i++) h = (h ^ p[i]) * 1099511628211u;
+        p = (const uint8_t *)residual;
+        for (size_t i = 0; residual && i < 4 * g->n[t]; i++) h = (h ^ p[i]) * 1099511628211u;
+    }
+    return h;
+}
+
+static size_t sum_to(const size_t *bytes, size_t end)
+{
+    size_t sum = 0;
+    for (size_t i = 0; i < end; i++) sum += bytes[i];
+    return sum;
+}
+
+static uint32_t crc32c(const uint8_t *p, size_t count)
+{
+    uint32_t crc = ~0u;
+    for (size_t i = 0; i < count; i++) {
+        crc ^= p[i];
+        for (int b = 0; b < 8; b++) crc = crc >> 1 ^ (crc & 1 ? 0x82F63B78u : 0);
+    }
+    return ~crc;
+}
+
+/* What worker w gets of worker `from` in request k, and where it lies. */
+static uint8_t *deliver(group *g, size_t k, size_t w, size_t from, size_t *length)
+{
+    const gcomp_request *to = &g->request[w][k], *of = &g->request[from][k];
+    if (to->kind == GCOMP_ALLTOALL) {
+        uint8_t *place = (uint8_t *)to->recv + sum_to(to->bytes, from);
+        *length = to->bytes[from];
+        if (g->forged && w == 1 && from == 0 && k == 2) {
+            memcpy(place, g->forged, *length);
+            return place;
+        }
+        if (of->send_bytes[w] != *length) g->broken = 1;
+        else memcpy(place, (const uint8_t *)of->send + sum_to(of->send_bytes, w), *length);
+        if (g->forged && w == 1 && from == 0) { /* its length */
+            put_word(place, g->forged_length, 8);
+            put_word(place + 12, crc32c(place, 12), 4);
+        }
+        return place;
+    }
+    *length = to->bytes[from];
+    if (to->stride != of->stride || of->bytes[from] != *length || *length > to->stride) g->broken = 1;
+    else memcpy((uint8_t *)to->recv + from * to->stride, of->send, to->stride);
+    return (uint8_t *)to->recv + from * to->stride;
+}
+
+static void carry(group *g, size_t k)
+{
+    int complete = 1;
+    const gcomp_request *first = NULL;
+    for (size_t w = 0; w < g->world; w++) {
+        if (g->result[w] != GCOMP_OK) complete = 0;
+        else if (!first) first = &g->request[w][k];
+        if (g->result[w] == GCOMP_OK && g->request[w][k].kind != first->kind) g->broken = 1;
+    }
+    if (!first || g->broken) return;
+    g->kind[k] = first->kind;
+    g->largest[k] = 0;
+    g->least[k] = SIZE_MAX;
+    if (complete && first->kind == GCOMP_ALLREDUCE)
+        for (size_t i = 0; i < first->count; i++) {
+            float sum = ((float *)g->request[0][k].recv)[i];
+            for (size_t w = 1; w < g->world; w++) sum += ((float *)g->request[w][k].recv)[i];
+            for (size_t w = 0; w < g->world; w++) ((float *)g->request[w][k].recv)[i] = sum;
+        }
+    for (size_t w = 0; complete && first->kind != GCOMP_ALLREDUCE && w < g->world && !g->broken; w++)
+        for (size_t from = 0; from < g->world && !g->broken; from++) {
+            size_t length;
+            uint8_t *bytes = deliver(g, k, w, from, &length);
+            if (w == 0 && from) g->received += length;
+            if (first->kind == GCOMP_ALLGATHER && length > g->largest[k]) g->largest[k] = length;
+            if (first->kind == GCOMP_ALLGATHER && length < g->least[k]) g->least[k] = length;
+            if (g->change) g->change(g, k, w, from, bytes, length);
+        }
+    for (size_t w = 0; w < g->world && !g->broken; w++) {
+        int status = !complete || ((int)k == g->fail_call && (g->fail_rank < 0 || (size_t)g->fail_rank == w)) ? 5 : 0;
+        if (g->result[w] == GCOMP_OK) g->result[w] = gcomp_step_done(g->gc[w], g->request[w][k].id, status);
+    }
+}
+
+/* A step as an event loop takes it: all that can be asked for first, then carried out in either order. */
+static void group_step(group *g)
+{
+    int finished[MOST] = {0};
+    g->carried = 0;
+    g->received = 0;
+    g->broken = 0;
+    for (size_t w = 0; w < g->world; w++) {
+        g->asked[w] = 0;
+        g->result[w] = gcomp_step_begin(g->gc[w], g->step);
+        for (size_t t = 0; t < g->count; t++)
+            CHECK(gcomp_step_ready(g->gc[w], t, g->skip >> t & 1 ? NULL : g->grad[w][t]) == GCOMP_OK);
+    }
+    for (;;) {
+        size_t upto = SIZE_MAX;
+        for (size_t w = 0; w < g->world; w++) {
+            while (g->result[w] == GCOMP_OK && !finished[w] && g->asked[w] < CALLS) {
+                gcomp_request request;
+                g->result[w] = gcomp_step_next(g->gc[w], &request);
+                if (g->result[w] || request.kind == GCOMP_WAIT) break;
+                if (request.kind == GCOMP_DONE) finished[w] = 1;
+                else g->request[w][g->asked[w]++] = request;
+            }
+            if (g->result[w] == GCOMP_OK && g->asked[w] < upto) upto = g->asked[w];
+        }
+        if (upto == SIZE_MAX || upto <= g->carried || g->broken) break;
+        for (size_t i = g->carried; i < upto; i++) carry(g, g->backwards ? g->carried + upto - 1 - i : i);
+        g->carried = upto;
+    }
+    CHECK(!g->broken);
+    for (size_t w = 0; w < g->world; w++) {
+        if (finished[w]) g->result[w] = gcomp_step_commit(g->gc[w]);
+        else if (g->result[w] == GCOMP_OK) CHECK(gcomp_step_abort(g->gc[w]) == GCOMP_WRONG_STATE); /* never */
+    }
+}
+
+static int all_are(const group *g, gcomp_result result)
+{
+    int good = 1;
+    for (size_t w = 0; w < g->world; w++) {
+        if (g->result[w] == result) continue;
+        printf("# worker %d: %s: %s\n", (int)w, gcomp_result_name(g->result[w]), gcomp_error(g->gc[w]));
+        good = 0;
+    }
+    return good;
+}
+
+static gcomp_desc desc_of(gcomp_aggregate aggregate)
+{
+    gcomp_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.aggregate = aggregate;
+    desc.seed = 5;
+    return desc;
+}
+
+static int exchanges(const group *g)
+{
+    int count = 0;
+    for (size_t k = 0; k < g->carried; k++) count += g->kind[k] == GCOMP_ALLTOALL;
+    return count;
+}
+
+static const size_t worlds[] = {1, 2, 3, 4, 7, 8};
+
+/* ---------------- the bits of the gather */
+
+static const char *const lists[][TENSORS] = {
+    {"topk:density=0.05", "sampledtopk:density=0.1", "none", "topk:density=0.3+int:bits=4", "sign", "strom:threshold=0.5",
+     "topk:density=0.1"},
+    {"nonzero", "topk:density=1", "dryden:density=0.05", "wangni:density=0.1", "adacomp:bin=50", "dgc:density=0.02,warmup=0",
+     "topk:density=0.2+fp16"},
+    {"dgc:density=0.02,nesterov=1,masking=0", "powersgd", "blocktopk:density=0.2,block=16", "strom:threshold=0.4,send=value",
+     "topk:density=0.02,global=1", "nonzero+sign", "topk:density=0.1,global=1+int:bits=8"}};
+static const size_t sizes[][TENSORS] = {{3001, 1000, 50, 700, 129, 900, 300}, {1, 17, 2048, 600, 999, 1500, 40},
+                                        {1200, 400, 512, 15, 2500, 333, 100}};
+
+/* Chunks in falling order. */
+static void run_backwards(void *user, size_t count, void (*task)(void *arg, size_t index), void *arg)
+{
+    (void)user;
+    while (count--) task(arg, count);
+}
+
+/* The same steps both ways. Variants: 1 without feedback and checksums; 2 scaled, measured, checked, in parallel, skipping. */
+static void check_same_bits(const char *const *codecs, const size_t *n, size_t world, int variant)
+{
+    gcomp_desc gather = desc_of(GCOMP_AGGREGATE_GATHER), shards;
+    const gcomp_step half = {0.5f, 0};
+    gcomp_statistics x, y;
+    group a, b;
+    gather.no_error_feedback = gather.no_checksum = variant == 1;
+    if (variant == 2) gather.measure = 1, gather.check_every = 1, gather.parallel.run = run_backwards;
+    shards = gather;
+    shards.aggregate = GCOMP_AGGREGATE_SHARDS;
+    group_open(&a, world, &gather, codecs, n, TENSORS);
+    group_open(&b, world, &shards, codecs, n, TENSORS);
+    b.backwards = 1;
+    if (variant == 2) a.step = b.step = &half;
+    for (uint64_t step = 0; step < 3; step++) {
+        group_fill(&a, step);
+        group_fill(&b, step);
+        if (variant == 2) a.skip = b.skip = step == 1 ? 0x15 : step == 2 ? 0x7f : 0;
+        group_step(&a);
+        group_step(&b);
+        CHECK(all_are(&a, GCOMP_OK) && all_are(&b, GCOMP_OK));
+        for (size_t w = 0; w < world; w++) CHECK(digest(&a, w) == digest(&b, w));
+        for (size_t w = 1; w < world; w++)
+            for (size_t t = 0; t < TENSORS; t++)
+                CHECK(a.skip >> t & 1 || !memcmp(b.grad[w][t], b.grad[0][t], (t == 6 ? 2 : 4) * b.n[t]));
+        CHECK(exchanges(&a) == 0 && exchanges(&b) == (world > 1 && b.skip != 0x7f ? 2 : 0));
+    }
+    CHECK(gcomp_stats(a.gc[0], &x) == GCOMP_OK && gcomp_stats(b.gc[0], &y) == GCOMP_OK);
+    CHECK(x.relative_error == y.relative_error && x.mean_norm == y.mean_norm && x.bytes_in == y.bytes_in);
+    group_close(&a);
+    group_close(&b);
+}
+
+static void test_a_mean_made_by_ranges_has_the_bits_of_the_gather(void)
+{
+    for (size_t l = 0; l < 3; l++)
+        for (size_t c = 0; c < sizeof worlds / sizeof *worlds; c++)
+            for (int variant = 0; variant < (worlds[c] == 3 ? 3 : 1); variant++)
+                check_same_bits(lists[l], sizes[l], worlds[c], variant);
+}
+
+/* ---------------- dense or sparse */
+
+static void test_sums_are_dense_where_that_is_shorter(void)
+{
+    static const size_t n[1] = {4 * 16 * 20};
+    for (int form = 0; form < 3; form++) {
+        const char *const codec[1] = {"nonzero"};
+        const gcomp_desc gather = desc_of(GCOMP_AGGREGATE_GATHER), shards = desc_of(GCOMP_AGGREGATE_SHARDS);
+        group a, b;
+        group_open(&a, 4, &gather, codec, n, 1);
+        group_open(&b, 4, &shards, codec, n, 1);
+        for (group *g = &a; g; g = g == &a ? &b : NULL) {
+            group_fill(g, 3);
+            for (size_t w = 0; w < 4 && form; w++)
+                for (size_t i = 0; i < n[0]; i++) /* all sparse; or the first range full and the others nearly empty */
+                    if (form == 1 ? i % 40 != 7 : i >= 320 && i % 50) ((float *)g->grad[w][0])[i] = 0;
+            group_step(g);
+            CHECK(all_are(g, GCOMP_OK));
+        }
+        for (size_t w = 0; w < 4; w++) CHECK(digest(&a, w) == digest(&b, w));
+        CHECK(b.carried == 5);
+        CHECK(form == 1 ? b.largest[4] < 32 + 4 * 320 : b.largest[4] == 32 + 4 * 320);
+        CHECK(form == 0 ? b.least[4] == 32 + 4 * 320 : b.least[4] < 200);
+        group_close(&a);
+        group_close(&b);
+    }
+}
+
+/* ---------------- gTop-k */
+
+enum { ROOM = 2000 };
+static const float *order_of;
+
+static uint32_t key_of(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return u & 0x7fffffffu;
+}
+
+static int falling(const void *a, const void *b)
+{
+    const size_t i = *(const size_t *)a, j = *(const size_t *)b;
+    const uint32_t x = key_of(order_of[i]), y = key_of(order_of[j]);
+    return x != y ? (x < y ? 1 : -1) : i < j ? -1 : 1;
+}
+
+/* y <- the k largest of x, of equal ones the first; else 0. */
+static void plain_topk(float *y, const float *x, size_t n, size_t k)
+{
+    static size_t order[ROOM];
+    for (size_t i = 0; i < n; i++) order[i] = i;
+    order_of = x;
+    qsort(order, n, sizeof *order, falling);
+    for (size_t i = 0; i < n; i++) y[order[i]] = i < k ? x[order[i]] : 0;
+}
+
+static void check_global(size_t world, size_t n, double density, int shape, gcomp_aggregate aggregate)
+{
+    static float e[8][ROOM], p[8][ROOM], sent[8][ROOM], sum[ROOM], kept[ROOM];
+    const gcomp_desc desc = desc_of(aggregate);
+    const size_t k = (size_t)ceil(density * (double)n * (1 - ldexp(1, -40)));
+    const float part = 1.0f / (float)world;
+    char text[64];
+    const char *codec[1];
+    group g;
+    snprintf(text, sizeof text, "topk:density=%g,global=1", density);
+    codec[0] = text;
+    group_open(&g, world, &desc, codec, &n, 1);
+    memset(e, 0, sizeof e);
+    for (uint64_t step = 0; step < 4; step++) {
+        group_fill(&g, step);
+        memset(sum, 0, sizeof sum);
+        for (size_t w = 0; w < world; w++) {
+            float *grad = (float *)g.grad[w][0];
+            for (size_t i = 0; i < n; i++) {
+                if (shape == 1) grad[i] = (float)(int)(grad[i] * 2.5f); /* ties, and sums that cancel */
+                if (shape == 2) grad[i] = i < n / 8 ? grad[i] * 100 : grad[i]; /* one owner has them all */
+                if (shape == 3) grad[i] = 0.5f;
+                if (shape == 4) grad[i] = i % 300 ? 0 : grad[i]; /* fewer than k */
+                p[w][i] = grad[i] + e[w][i];
+            }
+            plain_topk(sent[w], p[w], n, k);
+            for (size_t i = 0; i < n; i++) {
+                volatile float term = sent[w][i] * part;
+                sum[i] = sum[i] + term;
+            }
+        }
+        plain_topk(kept, sum, n, world == 1 ? n : k);
+        group_step(&g);
+        CHECK(all_are(&g, GCOMP_OK));
+        for (size_t w = 0; w < world; w++) {
+            const float *residual = gcomp_residual(g.gc[w], 0);
+            size_t wrong = 0;
+            for (size_t i = 0; i < n; i++) {
+                e[w][i] = kept[i] != 0 ? p[w][i] - sent[w][i] : p[w][i];
+                wrong += memcmp(&kept[i], (float *)g.grad[w][0] + i, 4) != 0 || memcmp(&e[w][i], residual + i, 4) != 0;
+            }
+            if (wrong) printf("# world %d, n %d, density %g, shape %d: %d wrong\n", (int)world, (int)n, density, shape, (int)wrong);
+            CHECK(wrong == 0);
+        }
+    }
+    group_close(&g);
+}
+
+static void test_global_topk_is_that_of_a_plain_reference(void)
+{
+    static const size_t n[] = {5, 260, ROOM};
+    static const double densities[] = {0.01, 0.1, 1};
+    for (size_t c = 0; c < sizeof worlds / sizeof *worlds; c++)
+        for (size_t s = 0; s < 3; s++)
+            for (size_t d = 0; d < 3; d++)
+                for (int shape = 0; shape < 5; shape++) {
+                    check_global(worlds[c], n[s], densities[d], shape, GCOMP_AGGREGATE_SHARDS);
+                    if (c == 2) check_global(worlds[c], n[s], densities[d], shape, GCOMP_AGGREGATE_GATHER);
+                }
+}
+
+/* Whole numbers and a world of 4: every sum is exact, so that nothing may be missing. */
+static void test_global_topk_loses_nothing(void)
+{
+    static const char *const codec[1] = {"topk:density=0.02,global=1"};
+    static const size_t n[1] = {600};
+    static double given[600], applied[600];
+    const gcomp_desc desc = desc_of(GCOMP_AGGREGATE_SHARDS);
+    size_t wrong = 0, most = 0;
+    group g;
+    group_open(&g, 4, &desc, codec, n, 1);
+    for (uint64_t step = 0; step < 200; step++) {
+        size_t count = 0;
+        group_fill(&g, step);
+        for (size_t w = 0; w < 4; w++)
+            for (size_t i = 0; i < n[0]; i++) {
+                float *x = (float *)g.grad[w][0] + i;
+                *x = (float)(int)(*x * 20);
+                given[i] += (double)*x;
+            }
+        group_step(&g);
+        for (size_t i = 0; i < n[0]; i++) {
+            applied[i] += 4 * (double)((float *)g.grad[1][0])[i];
+            count += ((float *)g.grad[1][0])[i] != 0;
+        }
+        most = count > most ? count : most;
+    }
+    for (size_t i = 0; i < n[0]; i++) {
+        double rest = 0;
+        for (size_t w = 0; w < 4; w++) rest += (double)gcomp_residual(g.gc[w], 0)[i];
+        wrong += given[i] - applied[i] - rest != 0;
+    }
+    CHECK(wrong == 0 && most == 12);
+    group_close(&g);
+}
+
+/* ---------------- failures */
+
+static const char *const few[2] = {"topk:density=0.1", "topk:density=0.1,global=1"};
+static const size_t few_n[2] = {300, 220};
+enum { FRAMES, LENGTHS, SHARDS, LISTED, TOTALS, SUMS, ALL_CALLS };
+
+static void open_few(group *g, const gcomp_desc *desc)
+{
+    group_open(g, 3, desc, few, few_n, 2);
+    for (uint64_t step = 0; step < 2; step++) { /* residuals that are not zero */
+        group_fill(g, step);
+        group_step(g);
+        CHECK(all_are(g, GCOMP_OK));
+    }
+    group_fill(g, 2);
+}
+
+static void test_a_request_that_fails_leaves_everything_as_it_was(void)
+{
+    const gcomp_desc desc = desc_of(GCOMP_AGGREGATE_SHARDS);
+    uint64_t control[3], before[3];
+    group g;
+    open_few(&g, &desc);
+    group_step(&g);
+    CHECK(g.carried == ALL_CALLS);
+    for (size_t w = 0; w < 3; w++) control[w] = digest(&g, w);
+    group_close(&g);
+    for (int call = 0; call < ALL_CALLS; call++)
+        for (int rank = -1; rank < 3; rank += 2) {
+            open_few(&g, &desc);
+            for (size_t w = 0; w < 3; w++) before[w] = digest(&g, w);
+            g.fail_call = call;
+            g.fail_rank = rank;
+            group_step(&g);
+            for (size_t w = 0; w < 3; w++) {
+                const int last = call == SUMS && rank >= 0 && (int)w != rank; /* who has all commits */
+                CHECK(g.result[w] == (last ? GCOMP_OK : GCOMP_CALLBACK_FAILED));
+                CHECK(digest(&g, w) == (last ? control[w] : before[w]));
+                CHECK(last || strstr(gcomp_error(g.gc[w]), "failed with status 5") || call == FRAMES || rank >= 0);
+            }
+            if (call == SHARDS && rank < 0) CHECK(strstr(gcomp_error(g.gc[0]), "alltoallv") != NULL);
+            if (call == SUMS && rank < 0) CHECK(strstr(gcomp_error(g.gc[0]), "allgather of sums") != NULL);
+            g.fail_call = -1;
+            if (rank < 0) { /* all have seen it */
+                group_step(&g);
+                CHECK(all_are(&g, GCOMP_OK));
+                for (size_t w = 0; w < 3; w++) CHECK(digest(&g, w) == control[w]);
+            }
+            group_close(&g);
+        }
+}
+
+static void flip(group *g, size_t call, size_t rank, size_t from, uint8_t *bytes, size_t length)
+{
+    if (call != g->at || rank != 1 || from != 2) return;
+    if (g->arg < length) bytes[g->arg] ^= (uint8_t)(1u << (g->arg & 7));
+    else g->arg = SIZE_MAX;
+}
+
+/* Every byte of what one worker gets from another, in every stage. */
+static void test_every_damaged_byte_is_refused_without_a_trace(void)
+{
+    const gcomp_desc desc = desc_of(GCOMP_AGGREGATE_SHARDS);
+    for (size_t call = LENGTHS; call < ALL_CALLS; call++) {
+        group g;
+        size_t tried = 0;
+        open_few(&g, &desc);
+        for (size_t at = 0; at != SIZE_MAX; at = g.arg == SIZE_MAX ? SIZE_MAX : at + 1) {
+            uint64_t before[3];
+            for (size_t w = 0; w < 3; w++) before[w] = digest(&g, w);
+            g.change = flip;
+            g.at = call;
+            g.arg = at;
+            group_step(&g);
+            if (g.arg == SIZE_MAX) break;
+            tried++;
+            CHECK(g.result[1] != GCOMP_OK && g.result[1] != GCOMP_PEER_FAILED && g.result[1] != GCOMP_CALLBACK_FAILED);
+            CHECK(digest(&g, 1) == before[1]);
+            for (size_t w = 0; w < 3; w += 2) {
+                /* what shards and lists say to one is told to all; lengths end the step of one */
+                CHECK(g.result[w] == (call == SUMS                       ? GCOMP_OK
+                                      : call == SHARDS || call == LISTED ? GCOMP_PEER_FAILED
+                                                                         : GCOMP_CALLBACK_FAILED));
+                CHECK(call == SUMS || digest(&g, w) == before[w]);
+            }
+            if (call == SHARDS) CHECK(strstr(gcomp_error(g.gc[0]), "rank 1") && strstr(gcomp_error(g.gc[1]), "rank 2, tensor"));
+            if (call == LENGTHS || call == TOTALS) CHECK(g.result[1] == GCOMP_MISMATCH);
+            if (call == LISTED) CHECK(g.result[1] == GCOMP_CHECKSUM_MISMATCH);
+            if (call == SUMS) break; /* the others have gone on */
+        }
+        CHECK(tried >= 1 && (call == SUMS || tried >= 16));
+        g.change = NULL;
+        if (call == SHARDS || call == LISTED) group_step(&g); /* all have seen it: goes on at once */
+        if (call == SHARDS || call == LISTED) CHECK(all_are(&g, GCOMP_OK));
+        group_close(&g);
+    }
+}
+
+static size_t encode(const char *text, const float *x, size_t n, uint8_t *payload)
+{
+    static uint8_t scratch[GCOMP_SCRATCH(ROOM)];
+    gcomp_codec codec;
+    gcomp_input in;
+    gcomp_exec exec;
+    size_t length = 0;
+    memset(&in, 0, sizeof in);
+    memset(&exec, 0, sizeof exec);
+    in.grad = x;
+    in.rows = n;
+    exec.scratch = scratch;
+    exec.scratch_bytes = sizeof scratch;
+    CHECK(gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK);
+    CHECK(gcomp_encode(&codec, &in, &exec, payload, GCOMP_BOUND(n), &length) == GCOMP_OK);
+    return length;
+}
+
+/* A peer that makes up shards: each is refused by the owner, and by all in that step. */
+static void test_hostile_shards_are_refused_by_all(void)
+{
+    static const size_t n[1] = {1600}; /* ranges of 800, 80 elements at most */
+    static uint8_t payload[GCOMP_BOUND(ROOM)];
+    static float x[ROOM];
+    static const struct forgery {
+        const char *codec;
+        size_t n;
+        int cut; /* bytes that are missing at the end, or too many */
+        size_t at;
+        int flip;
+        gcomp_result result;
+    } forgery[] = {
+        {"topk:density=0.1", 800, 0, 0, 0, GCOMP_OK},
+        {"topk:density=0.10125", 800, 0, 0, 0, GCOMP_CORRUPT}, /* 81: more than anyone selects */
+        {"topk:density=0.1", 799, 0, 0, 0, GCOMP_COUNT_MISMATCH},
+        {"topk:density=0.1", 801, 0, 0, 0, GCOMP_COUNT_MISMATCH},
+        {"topk:density=0.1", 800, 1, 0, 0, GCOMP_TRUNCATED},
+        {"topk:density=0.1", 800, 400, 0, 0, GCOMP_TRUNCATED},
+        {"topk:density=0.01", 800, -1, 0, 0, GCOMP_TRAILING_BYTES},
+        {"topk:density=0.1+fp16", 800, 0, 0, 0, GCOMP_CODEC_MISMATCH},
+        {"sampledtopk:density=0.05", 800, 0, 0, 0, GCOMP_CODEC_MISMATCH},
+        {"sign", 800, 0, 0, 0, GCOMP_CODEC_MISMATCH},
+        {"topk:density=0.1", 800, 0, 4, 3, GCOMP_UNSUPPORTED_VERSION},
+        {"topk:density=0.1", 800, 0, 6, 2, GCOMP_CHECKSUM_MISMATCH},
+        {"topk:density=0.1", 800, 0, 32, 1, GCOMP_CORRUPT},   /* k: 81 */
+        {"topk:density=0.1", 800, 0, 40, 255, GCOMP_CORRUPT}, /* the coder */
+        {"none", 800, 0, 0, 0, GCOMP_CODEC_MISMATCH},         /* dense: sums may be */
+        {"topk:density=0.1", 800, 0, 0, 0, GCOMP_CHECKSUM_MISMATCH},
+        {"topk:density=0.1", 800, 0, 0, 0, GCOMP_CHECKSUM_MISMATCH},
+        {"topk:density=0.1", 800, 0, 0, 0, GCOMP_OK},
+    };
+    const size_t count = sizeof forgery / sizeof *forgery;
+    for (size_t f = 0; f < count; f++) {
+        const char *const codec[1] = {strcmp(forgery[f].codec, "none") ? "topk:density=0.05" : "topk:density=0.5"};
+        gcomp_desc desc = desc_of(GCOMP_AGGREGATE_SHARDS);
+        uint64_t before[2];
+        group g;
+        const int is_checked = f == count - 3 || f == count - 1; /* the last three: workers want one, there is one, both */
+        const int is_sealed = f >= count - 2;
+        desc.no_checksum = !is_checked;
+        group_open(&g, 2, &desc, codec, n, 1);
+        group_fill(&g, 0);
+        for (size_t i = 0; i < ROOM; i++) x[i] = value_of(9, 9, 9, i) + 3;
+        for (size_t w = 0; w < 2; w++) before[w] = digest(&g, w);
+        memset(payload, 0, sizeof payload);
+        g.forged_length = (size_t)((int)encode(forgery[f].codec, x, forgery[f].n, payload) - forgery[f].cut);
+        if (is_sealed) CHECK(gcomp_seal(payload, g.forged_length, NULL) == GCOMP_OK);
+        payload[forgery[f].at] ^= (uint8_t)forgery[f].flip;
+        g.forged = payload;
+        group_step(&g);
+        if (g.result[1] != forgery[f].result) printf("# forgery %d: %s\n", (int)f, gcomp_result_name(g.result[1]));
+        CHECK(g.result[1] == forgery[f].result);
+        CHECK(g.result[0] == (forgery[f].result ? GCOMP_PEER_FAILED : GCOMP_OK));
+        for (size_t w = 0; w < 2 && forgery[f].result; w++) CHECK(digest(&g, w) == before[w]);
+        group_close(&g);
+    }
+}
+
+/* Whatever a shard says, nobody reads or writes outside, and all end alike. */
+static void test_mutated_shards_do_no_harm(void)
+{
+    static const size_t n[1] = {400};
+    static uint8_t payload[GCOMP_BOUND(ROOM)];
+    static float x[ROOM];
+    size_t taken = 0;
+    for (int global = 0; global < 2; global++) {
+        gcomp_desc desc = desc_of(GCOMP_AGGREGATE_SHARDS);
+        group g;
+        desc.no_checksum = 1;
+        group_open(&g, 2, &desc, few + global, n, 1);
+        for (size_t i = 0; i < ROOM; i++) x[i] = value_of(9, 9, 9, i);
+        for (uint64_t round = 0; round < 400; round++) {
+            uint64_t before[2];
+            g.forged_length = encode("topk:density=0.1", x, 192, payload);
+            for (uint64_t j = 0; j <= round % 3; j++)
+                payload[mix(round * 8 + j) % g.forged_length] ^= (uint8_t)(1u << (mix(round * 8 + j) >> 40) % 8);
+            g.forged = payload;
+            group_fill(&g, round);
+            for (size_t w = 0; w < 2; w++) before[w] = digest(&g, w);
+            group_step(&g);
+            taken += g.result[1] == GCOMP_OK;
+            CHECK(g.result[0] == (g.result[1] ? GCOMP_PEER_FAILED : GCOMP_OK));
+            if (g.result[1]) CHECK(digest(&g, 0) == before[0] && digest(&g, 1) == before[1]);
+            else CHECK(!memcmp(g.grad[0][0], g.grad[1][0], 4 * n[0]));
+        }
+        group_close(&g);
+    }
+    printf("# %d of 800 mutated shards were accepted\n", (int)taken);
+    CHECK(taken > 20 && taken < 780); /* flipped values are numbers too */
+}
+
+static void test_more_bytes_than_a_shard_can_have_end_the_step(void)
+{
+    static const uint8_t nothing[64];
+    static const size_t n[1] = {300};
+    const gcomp_desc desc = desc_of(GCOMP_AGGREGATE_SHARDS);
+    group g;
+    group_open(&g, 2, &desc, few, n, 1);
+    group_fill(&g, 0);
+    g.forged = nothing;
+    g.forged_length = SIZE_MAX;
+    group_step(&g);
+    CHECK(g.result[1] == GCOMP_MISMATCH && strstr(gcomp_error(g.gc[1]), "rank 0 announces more bytes"));
+    CHECK(g.result[0] == GCOMP_CALLBACK_FAILED);
+    group_close(&g);
+}
+
+static void test_not_finite_on_one_worker_is_told_to_all(void)
+{
+    const gcomp_desc desc = desc_of(GCOMP_AGGREGATE_SHARDS);
+    uint64_t before[3];
+    group g;
+    open_few(&g, &desc);
+    ((float *)g.grad[2][1])[219] = NAN;
+    for (size_t w = 0; w < 3; w++) before[w] = digest(&g, w);
+    group_step(&g);
+    CHECK(all_are(&g, GCOMP_NOT_FINITE) && g.carried == 1);
+    for (size_t w = 0; w < 3; w++) CHECK(digest(&g, w) == before[w]);
+    group_fill(&g, 2);
+    group_step(&g);
+    CHECK(all_are(&g, GCOMP_OK));
+    group_close(&g);
+}
+
+static void test_abort_in_every_stage_changes_nothing(void)
+{
+    const gcomp_desc desc = desc_of(GCOMP_AGGREGATE_SHARDS);
+    uint64_t control[3], before[3];
+    group g;
+    open_few(&g, &desc);
+    group_step(&g);
+    for (size_t w = 0; w < 3; w++) control[w] = digest(&g, w);
+    group_close(&g);
+    open_few(&g, &desc);
+    for (size_t w = 0; w < 3; w++) before[w] = digest(&g, w);
+    for (size_t upto = 0; upto <= ALL_CALLS; upto++) {
+        gcomp_request request;
+        g.carried = 0;
+        for (size_t w = 0; w < 3; w++) {
+            g.result[w] = gcomp_step_begin(g.gc[w], NULL);
+            for (size_t t = 0; t < 2; t++) CHECK(gcomp_step_ready(g.gc[w], t, g.grad[w][t]) == GCOMP_OK);
+        }
+        for (size_t k = 0; k < upto; k++) {
+            for (size_t w = 0; w < 3; w++) CHECK(gcomp_step_next(g.gc[w], &g.request[w][k]) == GCOMP_OK);
+            for (size_t w = 0; w < 3; w++) CHECK(gcomp_step_next(g.gc[w], &request) == GCOMP_OK && request.kind == GCOMP_WAIT);
+            CHECK(gcomp_step_done(g.gc[0], g.request[0][k].id + 1, 0) == GCOMP_WRONG_STATE);
+            carry(&g, k);
+            CHECK(gcomp_step_done(g.gc[0], g.request[0][k].id, 0) == GCOMP_WRONG_STATE);
+        }
+        for (size_t w = 0; w < 3; w++) {
+            CHECK(gcomp_step_abort(g.gc[w]) == GCOMP_OK);
+            CHECK(digest(&g, w) == before[w]);
+        }
+    }
+    group_step(&g);
+    CHECK(all_are(&g, GCOMP_OK));
+    for (size_t w = 0; w < 3; w++) CHECK(digest(&g, w) == control[w]);
+    group_close(&g);
+}
+
+/* ---------------- memory, agreement, callbacks */
+
+static size_t allocations, alive, fail_at;
+
+static void *count_alloc(void *user, size_t bytes, size_t align)
+{
+    void *p = NULL;
+    (void)user;
+    if (allocations++ == fail_at || posix_memalign(&p, align < sizeof(void *) ? sizeof(void *) : align, bytes)) return NULL;
+    alive++;
+    return p;
+}
+
+static void count_free(void *user, void *memory, size_t bytes)
+{
+    (void)user, (void)bytes;
+    alive--;
+    free(memory);
+}
+
+static void test_every_allocation_may_fail_and_none_comes_later(void)
+{
+    gcomp_desc desc = desc_of(GCOMP_AGGREGATE_SHARDS);
+    gcomp_tensor tensors[2];
+    int made = 0;
+    memset(tensors, 0, sizeof tensors);
+    desc.allocator.alloc = count_alloc;
+    desc.allocator.free = count_free;
+    desc.comm.world = 3;
+    for (size_t t = 0; t < 2; t++) {
+        tensors[t].name = few[t];
+        tensors[t].rows = few_n[t];
+        tensors[t].codec = few[t];
+    }
+    for (fail_at = 0; !made; fail_at++) {
+        gcomp *gc = NULL;
+        gcomp_result result = gcomp_open(&gc, &desc);
+        allocations -= result == GCOMP_OK ? 0 : allocations;
+        for (size_t t = 0; t < 2 && result == GCOMP_OK; t++) result = gcomp_add_tensor(gc, &tensors[t]);
+        if (result == GCOMP_OK) result = gcomp_prepare(gc);
+        made = result == GCOMP_OK;
+        CHECK(made || result == GCOMP_OUT_OF_MEMORY);
+        if (made) CHECK(gcomp_memory_used(gc) == gcomp_memory_needed(&desc, tensors, 2));
+        gcomp_close(gc);
+        CHECK(alive == 0);
+        allocations = 0;
+    }
+    CHECK(fail_at > 8);
+    fail_at = SIZE_MAX;
+    group g;
+    open_few(&g, &desc);
+    allocations = 0;
+    group_step(&g);
+    CHECK(all_are(&g, GCOMP_OK) && allocations == 0);
+    group_close(&g);
+    CHECK(alive == 0);
+}
+
+static int no_alltoallv(void *user, const void *send, const size_t *sent, void *recv, const size_t *awaited)
+{
+    (void)user, (void)send, (void)sent, (void)recv, (void)awaited;
+    return 1;
+}
+
+static int no_gather(void *user, const void *mine, void *all, size_t bytes)
+{
+    (void)user, (void)mine, (void)all, (void)bytes;
+    return 1;
+}
+
+static void test_workers_agree_on_the_way(void)
+{
+    for (int difference = 0; difference < 2; difference++) {
+        group g;
+        gcomp_desc desc = desc_of(GCOMP_AGGREGATE_SHARDS);
+        group_open(&g, 3, &desc, few, few_n, 2);
+        gcomp_close(g.gc[2]);
+        desc.comm.rank = 2;
+        desc.comm.world = 3;
+        if (difference) desc.comm.alltoallv = no_alltoallv;
+        else desc.aggregate = GCOMP_AGGREGATE_AUTO;
+        CHECK(gcomp_open(&g.gc[2], &desc) == GCOMP_OK);
+        for (size_t t = 0; t < 2; t++) {
+            gcomp_tensor tensor;
+            memset(&tensor, 0, sizeof tensor);
+            tensor.name = t ? "b" : "a";
+            tensor.rows = few_n[t];
+            tensor.codec = few[t];
+            CHECK(gcomp_add_tensor(g.gc[2], &tensor) == GCOMP_OK);
+        }
+        group_fill(&g, 0);
+        group_step(&g);
+        CHECK(all_are(&g, GCOMP_MISMATCH) && strstr(gcomp_error(g.gc[0]), "rank 2 has other options"));
+        CHECK(strstr(gcomp_error(g.gc[0]), "aggregate"));
+        group_close(&g);
+    }
+}
+
+static void test_a_missing_alltoallv_and_a_wrong_way_are_named(void)
+{
+    char why[128];
+    gcomp_desc desc = desc_of(GCOMP_AGGREGATE_SHARDS);
+    gcomp_tensor tensor;
+    float grad[300] = {0}, *grads[1];
+    gcomp *gc = NULL;
+    memset(&tensor, 0, sizeof tensor);
+    tensor.name = "fc1";
+    tensor.rows = 300;
+    tensor.codec = few[0];
+    grads[0] = grad;
+    desc.comm.world = 2;
+    desc.comm.allgather = no_gather;
+    CHECK(gcomp_open(&gc, &desc) == GCOMP_OK && gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+    CHECK(gcomp_exchange(gc, grads, NULL) == GCOMP_MISSING_CALLBACK);
+    CHECK(strstr(gcomp_error(gc), "comm.alltoallv") && strstr(gcomp_error(gc), "fc1"));
+    gcomp_close(gc);
+    desc.aggregate = (gcomp_aggregate)3;
+    desc.why = why;
+    desc.why_capacity = sizeof why;
+    CHECK(gcomp_open(&gc, &desc) == GCOMP_INVALID_ARGUMENT && strstr(why, "aggregate is 3"));
+}
+
+/* ---------------- threads */
+
+typedef struct seat {
+    gcomp_comm inner;
+    int exchanges, at, fail_at;
+    gcomp_aggregate aggregate;
+    int without;
+    const char *codec;
+    gcomp_result result[2];
+    uint64_t digest;
+} seat;
+
+static int seat_alltoallv(void *user, const void *send, const size_t *sent, void *recv, const size_t *awaited)
+{
+    seat *s = (seat *)user;
+    int status = s->inner.alltoallv(s->inner.user, send, sent, recv, awaited);
+    s->exchanges++;
+    return s->at++ == s->fail_at ? 9 : status;
+}
+
+static int seat_allgatherv(void *user, const void *mine, void *all, const size_t *bytes, size_t stride)
+{
+    seat *s = (seat *)user;
+    int status = s->inner.allgatherv(s->inner.user, mine, all, bytes, stride);
+    return s->at++ == s->fail_at ? 9 : status;
+}
+
+static const size_t threads_n[1] = {9000};
+
+/* One step, repeated if the first try fails. */
+static void *work(void *arg)
+{
+    seat *s = (seat *)arg;
+    gcomp_desc desc = desc_of(s->aggregate);
+    float *grads[1];
+    group g;
+    desc.comm = s->inner;
+    desc.comm.user = s;
+    desc.comm.allreduce = NULL;
+    desc.comm.allreduce_max = NULL;
+    desc.comm.allgatherv = seat_allgatherv;
+    desc.comm.alltoallv = s->without ? NULL : seat_alltoallv;
+    memset(&g, 0, sizeof g);
+    g.world = g.count = 1;
+    g.n[0] = threads_n[0];
+    g.grad[0][0] = calloc(g.n[0], 4);
+    grads[0] = (float *)g.grad[0][0];
+    for (size_t i = 0; i < g.n[0]; i++) grads[0][i] = value_of(0, (size_t)s->inner.rank, 0, i);
+    if (gcomp_open(&g.gc[0], &desc) == GCOMP_OK) {
+        gcomp_tensor tensor;
+        memset(&tensor, 0, sizeof tensor);
+        tensor.name = "a";
+        tensor.rows = g.n[0];
+        tensor.codec = s->codec;
+        s->result[0] = gcomp_add_tensor(g.gc[0], &tensor);
+        if (s->result[0] == GCOMP_OK) s->result[0] = gcomp_exchange(g.gc[0], grads, NULL);
+        s->result[1] = s->result[0] ? gcomp_exchange(g.gc[0], grads, NULL) : GCOMP_OK;
+        s->digest = digest(&g, 0);
+    }
+    group_close(&g);
+    return NULL;
+}
+
+static void run_threads(seat *seats, size_t world, const char *codec, gcomp_aggregate aggregate, int without, int fail_at)
+{
+    pthread_t threads[MOST];
+    gcomp_threads *all;
+    CHECK(gcomp_threads_open(&all, (int)world, 60.0) == 0);
+    memset(seats, 0, world * sizeof *seats);
+    for (size_t w = 0; w < world; w++) {
+        seats[w].inner = gcomp_threads_comm(all, (int)w);
+        seats[w].codec = codec;
+        seats[w].aggregate = aggregate;
+        seats[w].without = without;
+        seats[w].fail_at = fail_at;
+        CHECK(pthread_create(&threads[w], NULL, work, &seats[w]) == 0);
+    }
+    for (size_t w = 0; w < world; w++) pthread_join(threads[w], NULL);
+    gcomp_threads_close(all);
+}
+
+static void test_threads_give_the_bits_of_the_gather(void)
+{
+    for (size_t c = 0; c < sizeof worlds / sizeof *worlds; c++)
+        for (int global = 0; global < 2; global++) {
+            const char *const codec[1] = {global ? "topk:density=0.1,global=1" : "topk:density=0.1"};
+            const gcomp_desc gather = desc_of(GCOMP_AGGREGATE_GATHER);
+            seat seats[MOST];
+            group a;
+            group_open(&a, worlds[c], &gather, codec, threads_n, 1);
+            group_fill(&a, 0);
+            group_step(&a);
+            for (int form = 0; form < 2; form++) {
+                run_threads(seats, worlds[c], codec[0], form ? GCOMP_AGGREGATE_SHARDS : GCOMP_AGGREGATE_AUTO, 0, -1);
+                for (size_t w = 0; w < worlds[c]; w++) {
+                    CHECK(seats[w].result[0] == GCOMP_OK && seats[w].digest == digest(&a, w));
+                    CHECK(seats[w].exchanges == (worlds[c] >= (form ? 2 : global ? 3 : 8) ? 2 : 0)); /* by the rule of AUTO */
+                }
+            }
+            group_close(&a);
+        }
+}
+
+static void test_auto_gathers_where_that_is_cheaper(void)
+{
+    seat seats[MOST];
+    static const struct {
+        const char *codec;
+        int without, exchanges;
+    } rule[] = {{"topk:density=0.057", 0, 2}, {"topk:density=0.0565", 0, 0}, {"topk:density=0.1", 1, 0},
+                {"topk:density=0.1+int", 0, 0}, {"blocktopk:density=0.1", 0, 0}, {"sign", 0, 0}};
+    for (size_t r = 0; r < sizeof rule / sizeof *rule; r++) { /* 512 elements make eight shards of 64 */
+        run_threads(seats, 8, rule[r].codec, GCOMP_AGGREGATE_AUTO, rule[r].without, -1);
+        for (size_t w = 0; w < 8; w++) CHECK(seats[w].result[0] == GCOMP_OK && seats[w].exchanges == rule[r].exchanges);
+    }
+}
+
+static void test_every_callback_of_threads_may_fail(void)
+{
+    seat seats[MOST];
+    uint64_t control[3];
+    run_threads(seats, 3, few[1], GCOMP_AGGREGATE_SHARDS, 0, -1);
+    for (size_t w = 0; w < 3; w++) control[w] = seats[w].digest;
+    CHECK(seats[0].at == ALL_CALLS);
+    for (int call = 0; call < ALL_CALLS; call++) {
+        run_threads(seats, 3, few[1], GCOMP_AGGREGATE_SHARDS, 0, call);
+        for (size_t w = 0; w < 3; w++) {
+            CHECK(seats[w].result[0] == GCOMP_CALLBACK_FAILED && seats[w].result[1] == GCOMP_OK);
+            CHECK(seats[w].digest == control[w]);
+        }
+    }
+}
+
+/* ---------------- bytes */
+
+/* Workers whose gradients differ by a little noise: what one of them receives. */
+static uint64_t received_by_one(size_t world, const char *codec, gcomp_aggregate aggregate)
+{
+    static const size_t n[1] = {40000};
+    const gcomp_desc desc = desc_of(aggregate);
+    uint64_t bytes;
+    group g;
+    group_open(&g, world, &desc, &codec, n, 1);
+    for (size_t w = 0; w < world; w++)
+        for (size_t i = 0; i < n[0]; i++) {
+            float common = value_of(0, 0, 0, i);
+            ((float *)g.grad[w][0])[i] = common * common * common + 0.02f * value_of(1, w, 1, i);
+        }
+    group_step(&g);
+    CHECK(all_are(&g, GCOMP_OK));
+    bytes = g.received;
+    group_close(&g);
+    return bytes;
+}
+
+static void test_received_bytes_do_not_grow_with_the_world(void)
+{
+    const char *const plain = "topk:density=0.02", *const global = "topk:density=0.02,global=1";
+    uint64_t gather[4], shards[4], kept[4];
+    for (size_t c = 0; c < 4; c++) {
+        const size_t world = (size_t)2 << c;
+        gather[c] = received_by_one(world, plain, GCOMP_AGGREGATE_GATHER);
+        shards[c] = received_by_one(world, plain, GCOMP_AGGREGATE_SHARDS);
+        kept[c] = received_by_one(world, global, GCOMP_AGGREGATE_SHARDS);
+        printf("# world %2d: bytes received by a worker, k = 800: gather %6d, shards %6d, global %6d\n", (int)world,
+               (int)gather[c], (int)shards[c], (int)kept[c]);
+    }
+    CHECK(gather[3] > 7 * gather[1] / 2);
+    CHECK(shards[3] < 2 * shards[1] && 3 * shards[3] < gather[3]);
+    CHECK(kept[3] < 2 * kept[1] && 3 * kept[3] < gather[3]);
+}
+
+int main(void)
+{
+    RUN(test_a_mean_made_by_ranges_has_the_bits_of_the_gather);
+    RUN(test_sums_are_dense_where_that_is_shorter);
+    RUN(test_global_topk_is_that_of_a_plain_reference);
+    RUN(test_global_topk_loses_nothing);
+    RUN(test_a_request_that_fails_leaves_everything_as_it_was);
+    RUN(test_every_damaged_byte_is_refused_without_a_trace);
+    RUN(test_hostile_shards_are_refused_by_all);
+    RUN(test_mutated_shards_do_no_harm);
+    RUN(test_more_bytes_than_a_shard_can_have_end_the_step);
+    RUN(test_not_finite_on_one_worker_is_told_to_all);
+    RUN(test_abort_in_every_stage_changes_nothing);
+    RUN(test_every_allocation_may_fail_and_none_comes_later);
+    RUN(test_workers_agree_on_the_way);
+    RUN(test_a_missing_alltoallv_and_a_wrong_way_are_named);
+    RUN(test_threads_give_the_bits_of_the_gather);
+    RUN(test_auto_gathers_where_that_is_cheaper);
+    RUN(test_every_callback_of_threads_may_fail);
+    RUN(test_received_bytes_do_not_grow_with_the_world);
+    return test_end();
+}
