@@ -48,6 +48,8 @@
    >>tensors     codecs with their memory: residual, warm start
    >>step        the mean over all workers as a state machine
    >>exchange    the step driven through callbacks
+   >>checkpoint  all state as bytes, and back
+   >>workers     another set of workers: they leave, join, and keep what was not sent
    >>statistics  what was sent, how long it took, how much was lost
    >>licence
    ------------------------------------------------------------------------------------------------ */
@@ -107,6 +109,18 @@
      intsum adds the codes of all workers inside allreduce: exact, in any order, also on switches. allreduce must be able to sum
      the integers, and comm.allreduce_dtypes must say so: else the codec is refused when it is named (GCOMP_MISSING_CALLBACK).
      bits=8 leaves floor(127 / world) levels a worker; bits=16 is for more than a few workers.
+
+   CHECKPOINT, AND WORKERS THAT COME AND GO
+     Residuals, momenta and warm starts belong to the training as weights do: gcomp_save on all workers when the weights are
+     saved, gcomp_load on all in objects opened alike. The steps that follow have the same bits as without the break.
+     What the workers have not sent yet reaches the weights as the mean of their residuals, sum of e / world. Whatever happens to
+     the workers keeps that mean. Another number of them, W, loads the saves of all V: each takes the mean of the V residuals.
+     While training goes on, between two steps:
+       one leaves    it calls gcomp_save and sends the bytes to any other, which calls gcomp_take_over: e_j <- e_j + e_i
+       all that stay call gcomp_regroup with the new rank, world and callbacks: e <- e * new world / old world
+       one joins     it opens an object with the new ones, and calls gcomp_join with the save of any other: e = 0, the step's
+                     number and warm starts are the other's. It also needs the weights, and the optimizer's state.
+     What a worker that is lost had not sent is lost with it; the others regroup.
 
    VOTES
      The mean of vote payloads is +1 or -1, what most workers say: a learning rate for it is Adam-sized. Tensors that travel
@@ -219,6 +233,22 @@
    for which i element i or i + 32 is not 0; then a bit of each such i, 1: element i is not 0; then a bit of each of those that
    are not, 1: element i + 32 is not 0 either. Bits behind the last element are zero; words do not hold them.
    Versions are only appended: a reader refuses a newer one with GCOMP_UNSUPPORTED_VERSION.
+
+   SAVED STATE, version 1. Little endian; T tensors in the order in which they were added.
+     offset size
+      0     4   magic 'G' 'C' 'M' 'S'
+      4     4   version, 1
+      8     8   bytes, all of it
+     16     8   number of the next step
+     24     8   seed
+     32     4   rank                      36     4   world
+     40     4   CRC-32C of the means of the last step, if that was checked (check_every); else 0
+     44     4   T
+     48    4T   of each tensor the CRC-32C of: its name with a final 0, rows, cols and stack (8 bytes each), its codec as text
+                without a final 0, 1 if it keeps a residual, else 0 (8 bytes)
+      .     .   of each tensor: its residual, n floats, if it keeps one; then dgc: the momentum, n floats; powersgd: Q of each
+                matrix of the stack, r rows of cols floats. All are finite
+      .     4   CRC-32C of all before
 
    PAPERS
      sign      Karimireddy, Rebjock, Stich, Jaggi: Error Feedback Fixes SignSGD and other Gradient Compression Schemes, ICML 2019;
@@ -336,6 +366,8 @@ GCOMP_API int gcomp_version(void);
     X(GCOMP_CODEC_MISMATCH, -27, "the payload is of another codec than the tensor's") \
     X(GCOMP_CHECKSUM_MISMATCH, -28, "the payload was damaged on its way") \
     X(GCOMP_CORRUPT, -29, "the body of the payload is not what an encoder writes") \
+    X(GCOMP_NOT_A_SAVE, -30, "the bytes do not begin like a saved state") \
+    X(GCOMP_SAVE_MISMATCH, -31, "the saved state is of other tensors, codecs or workers, or of another seed or step") \
     X(GCOMP_CALLBACK_FAILED, -40, "a communication callback reported a failure") \
     X(GCOMP_MISMATCH, -41, "workers disagree about tensors, codecs, seed, options or step") \
     X(GCOMP_PEER_FAILED, -42, "another worker could not take part in this step") \
@@ -687,6 +719,46 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_exchange_flat(gcomp *gc, float *gra
 
 /* The same with each tensor's own dtype. fp16 gradients hold the mean rounded to nearest, saturated. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_exchange_any(gcomp *gc, void *const *grads, const gcomp_step *step);
+
+/* ---------------- checkpoint: all state as bytes; workers that come and go (see the manual) */
+
+/* Bytes that gcomp_save writes; the same until a tensor is added. 0 if gc is NULL. */
+GCOMP_API size_t gcomp_save_size(const gcomp *gc);
+
+/* Writes what this worker must not lose: the step's number, residuals, momenta, warm starts, and digests of what must be equal
+   when it is loaded (the manual has it byte by byte). On all workers: each has its own. A step under way is not in it,
+   statistics neither. Changes nothing.
+     save[capacity]  out  gcomp_save_size bytes suffice
+     *length         out  bytes written; unchanged on error
+   Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_DST_TOO_SMALL. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t *length);
+
+/* Goes on from saves, in an object opened with the same seed and given the same tensors and codecs. On all workers.
+     one save, of this rank and of as many workers as now: the steps that follow have the same bits as those after gcomp_save
+     the saves of all V ranks, in order of ranks, where there are V workers now: the same, from that of this rank
+     the same where there are W now: each residual and momentum becomes the mean of the V saved ones, on all W workers, so that
+       sum of residual / world is what it was
+   All is checked before the first write; on error nothing is changed, and gcomp_error tells which save is wrong. Saves of any
+   bytes and lengths may be given. Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_WRONG_STATE inside a step, GCOMP_NOT_A_SAVE,
+   GCOMP_UNSUPPORTED_VERSION, GCOMP_TRUNCATED, GCOMP_TRAILING_BYTES, GCOMP_CHECKSUM_MISMATCH, GCOMP_CORRUPT, or
+   GCOMP_SAVE_MISMATCH: of other tensors, codecs, options or seed, or not all ranks of one step, in order. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_load(gcomp *gc, const void *const *saves, const size_t *lengths, size_t count);
+
+/* Adds what a worker that leaves has not sent to what this one has not: residual <- residual + saved, momentum likewise. Once for
+   each that leaves, on any one worker, before gcomp_regroup. The save is of this step and of another rank of these workers, else
+   GCOMP_SAVE_MISMATCH. Returns as gcomp_load; on error nothing is changed. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_take_over(gcomp *gc, const void *save, size_t length);
+
+/* The same object with another rank, world and callbacks, between two steps: residual <- residual * new world / old world,
+   momentum likewise, so that with those that left handed over, and with new workers that have none, sum of residual / world is
+   what it was. If memory for steps was reserved, it is again.
+   Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_WRONG_STATE inside a step, GCOMP_OUT_OF_MEMORY, or as gcomp_open where a codec
+   does not suit the new workers: GCOMP_BAD_CODEC, GCOMP_MISSING_CALLBACK. On error nothing is changed. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm);
+
+/* Makes a new object one of the workers whose save, of any rank, this is: it takes the step's number and what all workers share
+   (warm starts); its residuals and momenta are zero. Returns as gcomp_load; on error nothing is changed. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_join(gcomp *gc, const void *save, size_t length);
 
 /* ---------------- statistics */
 
@@ -11717,19 +11789,25 @@ static gcomp_result gcomp__transport_suits(const gcomp_desc *d, const gcomp_code
     return GCOMP_OK;
 }
 
+static gcomp_result gcomp__resolve_comm(gcomp_comm *comm, gcomp__text *why)
+{
+    if (comm->world == 0) comm->world = 1;
+    if (comm->world < 1) return gcomp__fail_field(why, "comm.world", comm->world, "it takes 1 or more workers");
+    if (comm->rank < 0 || comm->rank >= comm->world)
+        return gcomp__fail_field(why, "comm.rank", comm->rank, "it must be from 0 to comm.world - 1");
+    if (comm->allreduce_dtypes >> (GCOMP_I32 + 1))
+        return gcomp__fail_field(why, "comm.allreduce_dtypes", (int64_t)comm->allreduce_dtypes,
+                                 "a bit 1u << dtype for each that allreduce can sum");
+    return GCOMP_OK;
+}
+
 /* Fills in defaults; every field is looked at. */
 static gcomp_result gcomp__resolve_desc(gcomp_desc *d, gcomp_codec *codec, const gcomp__set **set, gcomp__text *why)
 {
     gcomp_isa isa = d->isa;
     uint8_t rounds[3];
     unsigned flags;
-    if (d->comm.world == 0) d->comm.world = 1;
-    if (d->comm.world < 1) return gcomp__fail_field(why, "comm.world", d->comm.world, "it takes 1 or more workers");
-    if (d->comm.rank < 0 || d->comm.rank >= d->comm.world)
-        return gcomp__fail_field(why, "comm.rank", d->comm.rank, "it must be from 0 to comm.world - 1");
-    if (d->comm.allreduce_dtypes >> (GCOMP_I32 + 1))
-        return gcomp__fail_field(why, "comm.allreduce_dtypes", (int64_t)d->comm.allreduce_dtypes,
-                                 "a bit 1u << dtype for each that allreduce can sum");
+    GCOMP__TRY(gcomp__resolve_comm(&d->comm, why));
     if (!d->allocator.alloc != !d->allocator.free) {
         gcomp__say(why, "allocator: alloc and free are given together or not at all");
         return GCOMP_INVALID_ARGUMENT;
@@ -12142,11 +12220,17 @@ static gcomp_result gcomp__reserve(gcomp *gc)
     return GCOMP_OK;
 }
 
-GCOMP_API gcomp_result gcomp_prepare(gcomp *gc)
+/* gc, and not inside a step. */
+static gcomp_result gcomp__enter_idle(gcomp *gc)
 {
     if (!gc) return GCOMP_INVALID_ARGUMENT;
     gc->error[0] = 0;
-    if (gc->phase != GCOMP__IDLE) return gcomp__fail(gc, GCOMP_WRONG_STATE, "inside a step");
+    return gc->phase == GCOMP__IDLE ? GCOMP_OK : gcomp__fail(gc, GCOMP_WRONG_STATE, "inside a step");
+}
+
+GCOMP_API gcomp_result gcomp_prepare(gcomp *gc)
+{
+    GCOMP__TRY(gcomp__enter_idle(gc));
     return gcomp__reserve(gc);
 }
 
@@ -12337,6 +12421,20 @@ static uint32_t gcomp__crc_number(const gcomp *gc, uint32_t crc, uint64_t v)
     return gc->set->common->crc(crc, b, 8);
 }
 
+static uint32_t gcomp__crc_shape(const gcomp *gc, uint32_t crc, const gcomp__slot *slot)
+{
+    crc = gc->set->common->crc(crc, (const uint8_t *)slot->name, slot->name_bytes);
+    crc = gcomp__crc_number(gc, gcomp__crc_number(gc, crc, slot->rows), slot->cols);
+    return gcomp__crc_number(gc, crc, slot->stack);
+}
+
+static uint32_t gcomp__crc_codec(const gcomp *gc, uint32_t crc, const gcomp_codec *codec)
+{
+    char text[256];
+    size_t length = gcomp_codec_format(codec, text, sizeof text);
+    return gc->set->common->crc(crc, (const uint8_t *)text, gcomp__min(length, sizeof text - 1));
+}
+
 static int gcomp__takes_part(const gcomp__slot *slot, int round, unsigned kind)
 {
     return slot->grad && round < 3 && slot->rounds[round] == kind;
@@ -12347,17 +12445,13 @@ static void gcomp__put_frame(gcomp *gc)
     uint32_t tensors = 0, codecs = 0, options = 0, active = 0;
     uint64_t bytes = 0;
     uint8_t *f = gc->frames;
-    char text[256];
     size_t i;
     int round;
     gc->gather_round = -1;
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
         const gcomp__slot *slot = gc->tensors + i;
-        tensors = gc->set->common->crc(tensors, (const uint8_t *)slot->name, slot->name_bytes);
-        tensors = gcomp__crc_number(gc, gcomp__crc_number(gc, tensors, slot->rows), slot->cols);
-        tensors = gcomp__crc_number(gc, gcomp__crc_number(gc, tensors, slot->stack), (uint64_t)slot->dtype);
-        codecs = gc->set->common->crc(codecs, (const uint8_t *)text,
-                                      gcomp__min(gcomp_codec_format(&slot->codec, text, sizeof text), sizeof text - 1));
+        tensors = gcomp__crc_number(gc, gcomp__crc_shape(gc, tensors, slot), (uint64_t)slot->dtype);
+        codecs = gcomp__crc_codec(gc, codecs, &slot->codec);
         active = gcomp__crc_number(gc, active, slot->grad ? 1 : 0);
         if (slot->grad && slot->bound) bytes += slot->length;
         for (round = 0; round < 3; round++)
@@ -13040,6 +13134,308 @@ GCOMP_API gcomp_result gcomp_exchange_any(gcomp *gc, void *const *grads, const g
     gc->error[0] = 0;
     if (!grads) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "grads is NULL");
     return gcomp__exchange(gc, grads, NULL, step);
+}
+
+/* ------------------------------------------------------------------------------------------------
+   >>checkpoint - all state as bytes, and back
+   ------------------------------------------------------------------------------------------------ */
+
+enum { GCOMP__SAVE_HEADER = 48 };
+
+/* What all workers hold alike, at the beginning of a tensor's state: the warm start of sums. Else the state is each one's own. */
+static size_t gcomp__shared_floats(const gcomp__slot *slot) { return slot->flags & GCOMP__REMEMBERS ? 0 : slot->state_floats; }
+
+static size_t gcomp__save_floats_at(const gcomp *gc) { return GCOMP__SAVE_HEADER + 4 * stbds_arrlenu(gc->tensors); }
+
+GCOMP_API size_t gcomp_save_size(const gcomp *gc)
+{
+    size_t size, i;
+    if (!gc) return 0;
+    size = gcomp__save_floats_at(gc) + 4;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++)
+        size += 4 * ((gc->tensors[i].residual ? gc->tensors[i].n : 0) + gc->tensors[i].state_floats);
+    return size;
+}
+
+static uint32_t gcomp__slot_digest(const gcomp *gc, const gcomp__slot *slot)
+{
+    uint32_t crc = gcomp__crc_codec(gc, gcomp__crc_shape(gc, 0, slot), &slot->codec);
+    return gcomp__crc_number(gc, crc, slot->residual != NULL);
+}
+
+static uint8_t *gcomp__put_floats(uint8_t *to, const float *x, size_t n)
+{
+    size_t i;
+    for (i = 0; i < n; i++) gcomp__put_float(to + 4 * i, x[i]);
+    return to + 4 * n;
+}
+
+GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t *length)
+{
+    uint8_t *s = (uint8_t *)save, *at;
+    size_t size = gcomp_save_size(gc), i;
+    if (!gc) return GCOMP_INVALID_ARGUMENT;
+    if (!save || !length) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "save or length is NULL");
+    if (capacity < size) return gcomp__fail(gc, GCOMP_DST_TOO_SMALL, "a save takes gcomp_save_size bytes");
+    memcpy(s, "GCMS", 4);
+    gcomp__put32(s + 4, 1);
+    gcomp__put64(s + 8, size);
+    gcomp__put64(s + 16, gc->step);
+    gcomp__put64(s + 24, gc->desc.seed);
+    gcomp__put32(s + 32, (uint32_t)gc->desc.comm.rank);
+    gcomp__put32(s + 36, (uint32_t)gc->desc.comm.world);
+    gcomp__put32(s + 40, gc->mean_digest);
+    gcomp__put32(s + 44, (uint32_t)stbds_arrlenu(gc->tensors));
+    at = s + gcomp__save_floats_at(gc);
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        const gcomp__slot *slot = gc->tensors + i;
+        gcomp__put32(s + GCOMP__SAVE_HEADER + 4 * i, gcomp__slot_digest(gc, slot));
+        if (slot->residual) at = gcomp__put_floats(at, slot->residual, slot->n);
+        if (slot->state) at = gcomp__put_floats(at, slot->state, slot->state_floats);
+    }
+    gcomp__put32(at, gc->set->common->crc(0, s, size - 4));
+    *length = size;
+    return GCOMP_OK;
+}
+
+/* "save 2: sentence", and where a tensor is at fault "save 2, tensor 'fc1': sentence". */
+static gcomp_result gcomp__fail_save(gcomp *gc, gcomp_result result, size_t w, const gcomp__slot *slot, const char *sentence)
+{
+    gcomp__text t = gcomp__sentence(gc);
+    gcomp__say(&t, "save ");
+    gcomp__say_number(&t, w);
+    if (slot) {
+        gcomp__say(&t, ", tensor '");
+        gcomp__say_some(&t, slot->name, gcomp__min(60, strlen(slot->name)));
+        gcomp__say(&t, "'");
+    }
+    gcomp__say(&t, ": ");
+    gcomp__say(&t, sentence);
+    return result;
+}
+
+/* Is it a whole save? */
+static gcomp_result gcomp__check_save_frame(gcomp *gc, size_t w, const uint8_t *s, size_t length)
+{
+    if (!s) return gcomp__fail_save(gc, GCOMP_INVALID_ARGUMENT, w, NULL, "it is NULL");
+    if (memcmp(s, "GCMS", gcomp__min(length, 4)))
+        return gcomp__fail_save(gc, GCOMP_NOT_A_SAVE, w, NULL, "it does not begin like a saved state");
+    if (length < GCOMP__SAVE_HEADER + 4) return gcomp__fail_save(gc, GCOMP_TRUNCATED, w, NULL, "it ends before its content");
+    if (gcomp__get32(s + 4) != 1)
+        return gcomp__fail_save(gc, GCOMP_UNSUPPORTED_VERSION, w, NULL, "it is of a version this library does not know");
+    if (gcomp__get64(s + 8) > length) return gcomp__fail_save(gc, GCOMP_TRUNCATED, w, NULL, "it ends before its content");
+    if (gcomp__get64(s + 8) < length) return gcomp__fail_save(gc, GCOMP_TRAILING_BYTES, w, NULL, "bytes follow its end");
+    if (gcomp__get32(s + length - 4) != gc->set->common->crc(0, s, length - 4))
+        return gcomp__fail_save(gc, GCOMP_CHECKSUM_MISMATCH, w, NULL, "it was damaged");
+    return GCOMP_OK;
+}
+
+/* Is it a save of these tensors, valid to the last bit? Whoever computed its checksum may have written anything. */
+static gcomp_result gcomp__check_save(gcomp *gc, size_t w, const void *save, size_t length)
+{
+    const uint8_t *s = (const uint8_t *)save;
+    size_t count = stbds_arrlenu(gc->tensors), i;
+    GCOMP__TRY(gcomp__check_save_frame(gc, w, s, length));
+    if (gcomp__get32(s + 44) != count)
+        return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL, "it has another number of tensors than the object");
+    if (gcomp__get64(s + 24) != gc->desc.seed)
+        return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL, "it has another seed than the object");
+    for (i = 0; i < count; i++) {
+        const size_t at = GCOMP__SAVE_HEADER + 4 * i;
+        if (at + 8 > length || gcomp__get32(s + at) != gcomp__slot_digest(gc, gc->tensors + i))
+            return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, gc->tensors + i,
+                                    "it has another name, shape, codec or error feedback there");
+    }
+    if (length != gcomp_save_size(gc)) return gcomp__fail_save(gc, GCOMP_CORRUPT, w, NULL, "its tensors have another length");
+    if (gcomp__get32(s + 32) >= gcomp__get32(s + 36))
+        return gcomp__fail_save(gc, GCOMP_CORRUPT, w, NULL, "its rank is not below its number of workers");
+    for (i = gcomp__save_floats_at(gc); i < length - 4; i += 4)
+        if (!gcomp__finite(gcomp__get_float(s + i))) return gcomp__fail_save(gc, GCOMP_CORRUPT, w, NULL, "it holds NaN or Inf");
+    return GCOMP_OK;
+}
+
+/* What becomes of a part of the state: */
+enum {
+    GCOMP__TAKE,   /* the mean of the saves */
+    GCOMP__ADD_TO, /* itself and the saved one */
+    GCOMP__ZERO,
+    GCOMP__LEAVE
+};
+
+static float gcomp__saturated_float(double x)
+{
+    return x > (double)FLT_MAX ? FLT_MAX : x < -(double)FLT_MAX ? -FLT_MAX : (float)x;
+}
+
+/* y[n], from what stands at byte `at` of the saves. */
+static void gcomp__take_floats(float *y, size_t n, const void *const *saves, size_t count, size_t at, int how)
+{
+    const double part = 1 / (double)count;
+    size_t i, w;
+    for (i = 0; i < n && how != GCOMP__LEAVE; i++, at += 4) {
+        double sum = how == GCOMP__ZERO ? 0 : (double)gcomp__get_float((const uint8_t *)saves[0] + at);
+        for (w = 1; w < count; w++) {
+            sum += (double)gcomp__get_float((const uint8_t *)saves[w] + at);
+            GCOMP__PIN_SUM(sum);
+        }
+        sum *= part;
+        GCOMP__PIN_SUM(sum);
+        if (how == GCOMP__ADD_TO) sum += (double)y[i];
+        GCOMP__PIN_SUM(sum);
+        y[i] = gcomp__saturated_float(sum);
+    }
+}
+
+/* All state, from valid saves: what is each worker's own, and what all share. */
+GCOMP__NOINLINE void gcomp__take_saves(gcomp *gc, const void *const *saves, size_t count, int own, int shared)
+{
+    uint64_t mode = gcomp__fp_enter();
+    size_t at = gcomp__save_floats_at(gc), i;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        gcomp__slot *slot = gc->tensors + i;
+        const size_t alike = gcomp__shared_floats(slot);
+        if (slot->residual) gcomp__take_floats(slot->residual, slot->n, saves, count, at, own);
+        if (slot->residual) at += 4 * slot->n;
+        if (slot->state) gcomp__take_floats(slot->state, alike, saves, count, at, shared);
+        if (slot->state) gcomp__take_floats(slot->state + alike, slot->state_floats - alike, saves, count, at + 4 * alike, own);
+        at += 4 * slot->state_floats;
+    }
+    gcomp__fp_leave(mode);
+}
+
+GCOMP_API gcomp_result gcomp_load(gcomp *gc, const void *const *saves, const size_t *lengths, size_t count)
+{
+    const uint8_t *first, *s;
+    uint32_t world, rank;
+    size_t w;
+    GCOMP__TRY(gcomp__enter_idle(gc));
+    if (!saves || !lengths || !count) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "saves or lengths is NULL, or count is 0");
+    for (w = 0; w < count; w++) GCOMP__TRY(gcomp__check_save(gc, w, saves[w], lengths[w]));
+    rank = (uint32_t)gc->desc.comm.rank;
+    first = (const uint8_t *)saves[0];
+    world = gcomp__get32(first + 36);
+    if (count == 1 && world == (uint32_t)gc->desc.comm.world) {
+        if (gcomp__get32(first + 32) != rank) return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, 0, NULL, "it is of another rank");
+    } else if (count != world) {
+        return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, 0, NULL, "it is of another number of workers: give the saves of all");
+    }
+    for (w = 0; w < count && count == world; w++) {
+        s = (const uint8_t *)saves[w];
+        if (gcomp__get32(s + 36) != world || gcomp__get32(s + 32) != w)
+            return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL, "saves are given in order of ranks, all of one world");
+        if (gcomp__get64(s + 16) != gcomp__get64(first + 16))
+            return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL, "it is of another step than the first");
+    }
+    if (world == (uint32_t)gc->desc.comm.world) { /* this rank's own */
+        if (count > 1) saves += rank;
+        count = 1;
+    }
+    gcomp__take_saves(gc, saves, count, GCOMP__TAKE, GCOMP__TAKE);
+    gc->step = gcomp__get64((const uint8_t *)saves[0] + 16);
+    gc->mean_digest = gcomp__get32((const uint8_t *)saves[0] + 40);
+    gc->last = GCOMP_OK;
+    return GCOMP_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------
+   >>workers - another set of workers: they leave, join, and keep what was not sent
+
+   A gradient that is not sent yet waits in residuals, and reaches the weights as the sum of e_w / W over the W workers. Where one
+   leaves, e_j <- e_j + e_i keeps the sum of e; then V workers divide by V instead of W: e <- e * V / W keeps the quotient. A
+   worker that joins brings e = 0. Momentum u is added to e later, by a linear rule: the same holds for it.
+   ------------------------------------------------------------------------------------------------ */
+
+GCOMP_API gcomp_result gcomp_take_over(gcomp *gc, const void *save, size_t length)
+{
+    const uint8_t *s = (const uint8_t *)save;
+    GCOMP__TRY(gcomp__enter_idle(gc));
+    GCOMP__TRY(gcomp__check_save(gc, 0, save, length));
+    if (gcomp__get64(s + 16) != gc->step) return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, 0, NULL, "it is of another step");
+    if (gcomp__get32(s + 36) != (uint32_t)gc->desc.comm.world)
+        return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, 0, NULL, "it is of another number of workers: take over, then regroup");
+    if (gcomp__get32(s + 32) == (uint32_t)gc->desc.comm.rank)
+        return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, 0, NULL, "it is of this rank itself");
+    gcomp__take_saves(gc, &save, 1, GCOMP__ADD_TO, GCOMP__LEAVE);
+    return GCOMP_OK;
+}
+
+GCOMP_API gcomp_result gcomp_join(gcomp *gc, const void *save, size_t length)
+{
+    GCOMP__TRY(gcomp__enter_idle(gc));
+    GCOMP__TRY(gcomp__check_save(gc, 0, save, length));
+    gcomp__take_saves(gc, &save, 1, GCOMP__ZERO, GCOMP__TAKE);
+    gc->step = gcomp__get64((const uint8_t *)save + 16);
+    gc->mean_digest = 0;
+    gc->last = GCOMP_OK;
+    return GCOMP_OK;
+}
+
+static void gcomp__scale_floats(float *y, size_t n, double factor)
+{
+    size_t i;
+    for (i = 0; i < n; i++) y[i] = gcomp__saturated_float((double)y[i] * factor);
+}
+
+GCOMP__NOINLINE void gcomp__scale_own(gcomp *gc, size_t world, size_t before)
+{
+    uint64_t mode = gcomp__fp_enter();
+    const double factor = (double)world / (double)before;
+    size_t i;
+    for (i = 0; i < stbds_arrlenu(gc->tensors) && world != before; i++) {
+        gcomp__slot *slot = gc->tensors + i;
+        const size_t alike = gcomp__shared_floats(slot);
+        if (slot->residual) gcomp__scale_floats(slot->residual, slot->n, factor);
+        if (slot->state) gcomp__scale_floats(slot->state + alike, slot->state_floats - alike, factor);
+    }
+    gcomp__fp_leave(mode);
+}
+
+/* Do all codecs suit the transport and the number of workers? */
+static gcomp_result gcomp__suit_all(gcomp *gc, const gcomp_desc *d)
+{
+    char reason[GCOMP__SENTENCE];
+    gcomp__text why = gcomp__text_in(reason, sizeof reason);
+    uint8_t rounds[3];
+    unsigned flags;
+    size_t i;
+    gcomp_result result = gcomp__transport_suits(d, &gc->codec, rounds, &flags, &why);
+    if (result != GCOMP_OK) return gcomp__fail(gc, result, reason);
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        result = gcomp__transport_suits(d, &gc->tensors[i].codec, rounds, &flags, &why);
+        if (result != GCOMP_OK) return gcomp__fail_tensor(gc, result, gc->tensors[i].name, reason);
+    }
+    return GCOMP_OK;
+}
+
+GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm)
+{
+    char reason[GCOMP__SENTENCE];
+    gcomp__text why = gcomp__text_in(reason, sizeof reason);
+    gcomp next;
+    size_t world, before;
+    GCOMP__TRY(gcomp__enter_idle(gc));
+    if (!comm) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "comm is NULL");
+    next = *gc; /* made ready beside the object, then put in its place */
+    next.desc.comm = *comm;
+    if (gcomp__resolve_comm(&next.desc.comm, &why) != GCOMP_OK) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, reason);
+    GCOMP__TRY(gcomp__suit_all(gc, &next.desc));
+    world = (size_t)next.desc.comm.world;
+    before = (size_t)gc->desc.comm.world;
+    next.frames_bytes = gcomp__frames_bytes(world);
+    next.frames = (uint8_t *)gcomp__allocate(&next.memory, next.frames_bytes);
+    next.arena = NULL;
+    if (!next.frames || (gc->arena && gcomp__reserve(&next) != GCOMP_OK)) {
+        gcomp__release(&next.memory, next.frames, next.frames_bytes);
+        return gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, "no memory for the frames and buffers of these workers");
+    }
+    memset(next.frames, 0, next.frames_bytes);
+    next.bytes = (size_t *)(void *)(next.frames + (world + 1) * GCOMP__FRAME);
+    gcomp__release(&next.memory, gc->frames, gc->frames_bytes);
+    gcomp__release(&next.memory, gc->arena, gc->arena_bytes);
+    *gc = next;
+    gcomp__scale_own(gc, world, before);
+    gc->last = GCOMP_OK;
+    return GCOMP_OK;
 }
 
 /* ------------------------------------------------------------------------------------------------
