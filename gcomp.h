@@ -51,6 +51,8 @@
    >>checkpoint  all state as bytes, and back
    >>workers     another set of workers: they leave, join, and keep what was not sent
    >>statistics  what was sent, how long it took, how much was lost
+   >>rehearsal   what codecs and collectives cost, measured
+   >>advice      does compressing pay, for which tensor, with which codec?
    >>licence
    ------------------------------------------------------------------------------------------------ */
 
@@ -121,6 +123,11 @@
        one joins     it opens an object with the new ones, and calls gcomp_join with the save of any other: e = 0, the step's
                      number and warm starts are the other's. It also needs the weights, and the optimizer's state.
      What a worker that is lost had not sent is lost with it; the others regroup.
+
+   DOES COMPRESSING PAY?
+     gcomp_advise says it for each tensor, from what the candidates cost on this machine and what the link carries; on a fast
+     link the answer is no. It expects a step that encodes, communicates and commits one after the other, and does not know how
+     much accuracy a codec costs: choose the candidates for that.
 
    VOTES
      The mean of vote payloads is +1 or -1, what most workers say: a learning rate for it is Adam-sized. Tensors that travel
@@ -781,6 +788,82 @@ typedef struct gcomp_statistics {
 
 /* Costs one pass over the residuals. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats);
+
+/* ---------------- advice: does compressing pay? */
+
+/* What a collective takes if each worker brings b bytes: start + b * byte, in seconds. */
+typedef struct gcomp_link {
+    double sum_start, sum_byte;       /* allreduce */
+    double gather_start, gather_byte; /* allgather */
+} gcomp_link;
+
+/* Collectives in a ring of `world` workers, with a bandwidth and the seconds that a message takes by itself: a sum is 2 (W - 1)
+   messages of b / W bytes, a gather W - 1 of b bytes. Zeros for one worker. */
+GCOMP_API gcomp_link gcomp_link_of(double bits_per_second, double latency, int world);
+
+/* Times the object's allreduce and allgather with 64 bytes and with `bytes` (0: 2^20; better about what a step sends), each a few
+   times; on all workers at once, between steps. All get the figures of the slowest. Takes (world + 1) * bytes of memory while
+   it runs. One worker: zeros.
+   Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_WRONG_STATE inside a step, GCOMP_MISSING_CALLBACK without allreduce, allgather
+   or desc.clock, GCOMP_OUT_OF_MEMORY, GCOMP_PEER_FAILED (that of another), GCOMP_CALLBACK_FAILED, GCOMP_MISMATCH. On error *link
+   is unchanged. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_link_measure(gcomp *gc, size_t bytes, gcomp_link *link);
+
+/* What a codec costs on a machine, of all that a step does but communicate. */
+typedef struct gcomp_figures {
+    double tensor;  /* seconds a tensor, whatever its size */
+    double element; /* seconds an element: to encode, and to commit the payload of one worker, or a sum */
+    double payload; /* seconds an element for the payload of each further worker */
+    double bytes;   /* bytes an element in its payload. Sums are known without it */
+} gcomp_figures;
+
+typedef struct gcomp_candidate {
+    const char *codec;     /* REQUIRED */
+    gcomp_figures figures; /* all zero: gcomp_advise measures them, and writes them here */
+} gcomp_candidate;
+
+/* At most that many. */
+#define GCOMP_CANDIDATES 16
+
+typedef struct gcomp_question {
+    const gcomp_desc *desc;        /* REQUIRED: as for gcomp_open. codec is not read, callbacks are not called */
+    gcomp_link link;
+    const gcomp_tensor *tensors;   /* [tensor_count]; their codec is not read */
+    size_t tensor_count;
+    gcomp_candidate *candidates;   /* [candidate_count], the first is "none" */
+    size_t candidate_count;
+} gcomp_question;
+
+typedef struct gcomp_tensor_advice {
+    size_t choice;  /* number of a candidate, for gcomp_tensor.codec; 0: do not compress */
+    double seconds; /* its part of a step: codec and bytes on the link, without the start of collectives, which all share */
+    double plain;   /* the same if it is not compressed */
+} gcomp_tensor_advice;
+
+typedef struct gcomp_advice {
+    size_t compressed;    /* tensors with another choice than 0. None: do not compress */
+    double seconds;       /* of a step as advised: codec_seconds + link_seconds */
+    double codec_seconds;
+    double link_seconds;
+    double plain;         /* of a step without compression */
+} gcomp_advice;
+
+/* Finds the choice of candidates, tensor by tensor, with the shortest step:
+     for each tensor of n elements, W workers:   tensor + n * (element + (W - 1) * payload)
+     for a payload of it:                        (32 + n * bytes) * gather_byte
+     for its sums of b bytes:                    b * sum_byte
+     for each collective that some tensor uses, and for the frames:   its start
+   Vectors, small tensors and matrices that would not gain are not compressed, as in gcomp_add_tensor. Equal times: candidate 0.
+   Figures that are all zero are measured first: desc.clock is needed, and an object with tensors like the largest and the
+   smallest, of 2^23 elements at most, is opened with desc.allocator and closed again. Numbers are normally distributed: where
+   the length of a payload depends on more than that (strom, nonzero, adacomp, coded levels), set `bytes`. Workers that share a
+   machine measure all at once, as they work; ask on rank 0 and tell the others. With figures nothing is allocated.
+     each[tensor_count]  out  NULL: not wanted
+     *advice             out
+   Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_BAD_CODEC, GCOMP_MISSING_CALLBACK (also: nothing to measure with),
+   GCOMP_OUT_OF_MEMORY, GCOMP_ISA_UNAVAILABLE; desc->why has the sentence. On error the results are unchanged. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_advise(const gcomp_question *question, gcomp_tensor_advice *each,
+                                                    gcomp_advice *advice);
 
 #ifdef __cplusplus
 }
@@ -13455,6 +13538,497 @@ GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
     stats->residual_norm = gcomp__sqrt(squares);
     stats->ratio = stats->bytes_out ? (double)stats->bytes_in / (double)stats->bytes_out : 0;
     gcomp__fp_leave(mode);
+    return GCOMP_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------
+   >>rehearsal - what codecs and collectives cost, measured
+
+   A codec is timed in whole steps of an object whose other workers send what it sends itself, in memory: all that a step does
+   but communicate.
+   ------------------------------------------------------------------------------------------------ */
+
+enum { GCOMP__REHEARSED = 1 << 23, GCOMP__NUMBERS = 1 << 16, GCOMP__REPEATS = 3, GCOMP__WORKERS = 4 };
+
+/* The middle one of three. */
+static double gcomp__middle(const double t[GCOMP__REPEATS])
+{
+    double low = t[0] < t[1] ? t[0] : t[1], high = t[0] < t[1] ? t[1] : t[0];
+    return t[2] < low ? low : t[2] > high ? high : t[2];
+}
+
+/* Nearly normal numbers for the gradients of a step: those of a table, each piece of another size. */
+static void gcomp__fill_gradient(float *grad, size_t n, const float *table, uint32_t step)
+{
+    size_t i, at;
+    for (at = 0; at < n; at += GCOMP__NUMBERS) {
+        const float size = 1 + (float)gcomp__draw((uint64_t)step << 32, at) * (1.0f / 262144);
+        for (i = 0; i < gcomp__min(GCOMP__NUMBERS, n - at); i++) grad[at + i] = table[i] * size;
+    }
+}
+
+/* All workers send what this one sends; of sums it is the time that counts. */
+static void gcomp__echo(const gcomp *gc, const gcomp_request *request)
+{
+    size_t w;
+    for (w = 0; request->kind == GCOMP_ALLGATHER && w < (size_t)gc->desc.comm.world; w++) {
+        uint8_t *to = (uint8_t *)request->recv + w * request->stride;
+        memcpy(to, request->send, request->bytes[w]);
+        if (request->id != 1) continue;
+        gcomp__put32(to + 4, (uint32_t)w); /* its frame */
+        gcomp__put32(to + 60, gc->set->common->crc(0, to, 60));
+    }
+}
+
+/* A step, and its time without the echo. */
+static gcomp_result gcomp__rehearse(gcomp *gc, float *grad, double *seconds)
+{
+    double from = gcomp__now(gc);
+    gcomp_step options;
+    gcomp_request request;
+    size_t i;
+    memset(&options, 0, sizeof options);
+    options.epoch = UINT32_MAX; /* behind all warm-ups */
+    GCOMP__TRY(gcomp_step_begin(gc, &options));
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        GCOMP__TRY(gcomp_step_ready(gc, i, grad));
+        grad += gc->tensors[i].n;
+    }
+    for (*seconds = 0;;) {
+        GCOMP__TRY(gcomp_step_next(gc, &request));
+        if (request.kind == GCOMP_DONE) break;
+        *seconds += gcomp__now(gc) - from;
+        gcomp__echo(gc, &request);
+        from = gcomp__now(gc);
+        GCOMP__TRY(gcomp_step_done(gc, request.id, 0));
+    }
+    GCOMP__TRY(gcomp_step_commit(gc));
+    *seconds += gcomp__now(gc) - from;
+    return GCOMP_OK;
+}
+
+/* The steps of an open object with its tensors: the middle time, and the bytes of the last payload. */
+static gcomp_result gcomp__time_steps(gcomp *gc, double *seconds, double *bytes)
+{
+    size_t n = 0, i;
+    double t[GCOMP__REPEATS], first;
+    gcomp_result result = GCOMP_OK;
+    float *table, *grad;
+    int repeat;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) n += gc->tensors[i].n;
+    table = (float *)gcomp__allocate(&gc->memory, 4 * GCOMP__NUMBERS);
+    grad = (float *)gcomp__allocate(&gc->memory, 4 * n);
+    if (!table || !grad) result = GCOMP_OUT_OF_MEMORY;
+    for (i = 0; i < GCOMP__NUMBERS && result == GCOMP_OK; i++)
+        table[i] = ((float)gcomp__draw(1, i) + (float)gcomp__draw(2, i) + (float)gcomp__draw(3, i) + (float)gcomp__draw(4, i) -
+                    131070.0f) / 37836.0f; /* of variance 1 */
+    for (repeat = -1; repeat < GCOMP__REPEATS && result == GCOMP_OK; repeat++) { /* the first one is a warm-up */
+        gcomp__fill_gradient(grad, n, table, (uint32_t)(repeat + 2));
+        result = gcomp__rehearse(gc, grad, repeat < 0 ? &first : t + repeat);
+    }
+    if (result == GCOMP_OK) {
+        *seconds = gcomp__middle(t);
+        *bytes = (double)gc->tensors[0].length;
+    }
+    gcomp__release(&gc->memory, grad, 4 * n);
+    gcomp__release(&gc->memory, table, 4 * GCOMP__NUMBERS);
+    return result;
+}
+
+/* The time of a step of `copies` tensors with so many workers, tensor by tensor. */
+static gcomp_result gcomp__time_copies(const gcomp_desc *desc, const gcomp_tensor *tensor, size_t copies, size_t world,
+                                       double *seconds, double *bytes)
+{
+    gcomp_desc d = *desc;
+    gcomp_tensor copy = *tensor;
+    gcomp_result result;
+    gcomp *gc;
+    size_t i;
+    d.codec = NULL;
+    d.comm.rank = 0;
+    d.comm.world = (int)world;
+    d.measure = 0;
+    result = gcomp_open(&gc, &d);
+    for (i = 0; i < copies && result == GCOMP_OK; i++) {
+        char name[24];
+        gcomp__text t = gcomp__text_in(name, sizeof name);
+        gcomp__say_number(&t, i);
+        copy.name = name;
+        result = gcomp_add_tensor(gc, &copy);
+    }
+    if (result == GCOMP_OK) result = gcomp__time_steps(gc, seconds, bytes);
+    *seconds /= (double)copies;
+    if (result != GCOMP_OK && d.why && d.why_capacity) {
+        gcomp__text why = gcomp__text_in(d.why, d.why_capacity);
+        gcomp__say(&why, "measuring ");
+        gcomp__say(&why, tensor->codec);
+        gcomp__say(&why, ": ");
+        gcomp__say(&why, gc && gc->error[0] ? gc->error : gcomp_result_string(result));
+    }
+    gcomp_close(gc);
+    return result;
+}
+
+/* A tensor of no more elements than are rehearsed, with as many columns where possible. */
+static gcomp_tensor gcomp__cut(const gcomp__slot *slot, const char *codec)
+{
+    gcomp_tensor tensor;
+    memset(&tensor, 0, sizeof tensor);
+    tensor.cols = gcomp__min(slot->cols, GCOMP__REHEARSED);
+    tensor.rows = gcomp__min(slot->rows, GCOMP__REHEARSED / tensor.cols);
+    tensor.stack = gcomp__min(slot->stack, GCOMP__REHEARSED / tensor.cols / tensor.rows);
+    tensor.codec = codec;
+    return tensor;
+}
+
+/* From tensors like the largest and the smallest: as many as the model has elements, so that as much is in cache. */
+static gcomp_result gcomp__measure(const gcomp_desc *desc, const char *codec, const gcomp__slot *largest,
+                                   const gcomp__slot *smallest, double total, gcomp_figures *figures)
+{
+    const size_t world = gcomp__min((size_t)desc->comm.world, GCOMP__WORKERS);
+    gcomp_tensor tensor = gcomp__cut(largest, codec);
+    size_t n = tensor.rows * tensor.cols * tensor.stack, copies = gcomp__min((size_t)(total / (double)largest->n), 64);
+    double one = 0, all = 0, bytes = 0, small = 0, unused = 0;
+    copies = gcomp__max(1, gcomp__min(copies, GCOMP__REHEARSED / n));
+    GCOMP__TRY(gcomp__time_copies(desc, &tensor, copies, 1, &one, &bytes));
+    all = one;
+    if (world > 1) GCOMP__TRY(gcomp__time_copies(desc, &tensor, copies, world, &all, &bytes));
+    memset(figures, 0, sizeof *figures);
+    figures->element = one / (double)n;
+    if (all > one) figures->payload = (all - one) / ((double)n * (double)(world - 1));
+    if (bytes > 0) figures->bytes = (bytes - (double)GCOMP__HEADER) / (double)n;
+    if (smallest->n >= n) return GCOMP_OK;
+    tensor = gcomp__cut(smallest, codec);
+    GCOMP__TRY(gcomp__time_copies(desc, &tensor, 16, world, &small, &unused));
+    small -= (double)smallest->n * (figures->element + (double)(world - 1) * figures->payload);
+    if (small > 0) figures->tensor = small;
+    return GCOMP_OK;
+}
+
+/* The middle time of a collective, of a sum or of a gather, in seconds. */
+static gcomp_result gcomp__time_collective(gcomp *gc, int sum, uint8_t *mine, uint8_t *all, size_t bytes, double *seconds)
+{
+    const gcomp_comm *comm = &gc->desc.comm;
+    double t[GCOMP__REPEATS];
+    int repeat, status = 0;
+    for (repeat = -1; repeat < GCOMP__REPEATS; repeat++) {
+        double from = gcomp__now(gc);
+        status = sum ? comm->allreduce(comm->user, mine, bytes / 4, GCOMP_F32) : comm->allgather(comm->user, mine, all, bytes);
+        if (status != 0) return gcomp__fail(gc, GCOMP_CALLBACK_FAILED, sum ? "allreduce failed" : "allgather failed");
+        if (repeat >= 0) t[repeat] = gcomp__now(gc) - from;
+    }
+    *seconds = gcomp__middle(t);
+    return GCOMP_OK;
+}
+
+/* Start and slope of a sum or a gather. */
+static gcomp_result gcomp__time_both(gcomp *gc, int sum, uint8_t *mine, size_t bytes, double *start, double *byte)
+{
+    double few = 0, many = 0;
+    GCOMP__TRY(gcomp__time_collective(gc, sum, mine, mine + bytes, GCOMP__FRAME, &few));
+    GCOMP__TRY(gcomp__time_collective(gc, sum, mine, mine + bytes, bytes, &many));
+    *byte = many > few ? (many - few) / (double)(bytes - GCOMP__FRAME) : 0;
+    *start = few - (double)GCOMP__FRAME * *byte;
+    if (!(*start > 0)) *start = 0;
+    return GCOMP_OK;
+}
+
+static double gcomp__get_double(const uint8_t *b)
+{
+    uint64_t u = gcomp__get64(b);
+    double x;
+    memcpy(&x, &u, 8);
+    return x;
+}
+
+/* Each worker's numbers, and whether it has memory, in the place of frames; x[4] becomes the largest of them. */
+static gcomp_result gcomp__agree_on(gcomp *gc, gcomp_result own, double x[4])
+{
+    const gcomp_comm *comm = &gc->desc.comm;
+    uint8_t *f = gc->frames;
+    size_t w, i;
+    memset(f, 0, GCOMP__FRAME);
+    gcomp__put32(f, (uint32_t)-(int)own);
+    for (i = 0; i < 4; i++) {
+        uint64_t u;
+        memcpy(&u, x + i, 8);
+        gcomp__put64(f + 8 + 8 * i, u);
+    }
+    if (comm->allgather(comm->user, f, f + GCOMP__FRAME, GCOMP__FRAME) != 0)
+        return gcomp__fail(gc, GCOMP_CALLBACK_FAILED, "allgather failed");
+    if (own != GCOMP_OK) return own;
+    for (w = 1; w <= (size_t)comm->world; w++) {
+        f = gc->frames + w * GCOMP__FRAME;
+        if (gcomp__get32(f) != 0) return gcomp__disagree(gc, GCOMP_PEER_FAILED, w - 1, " has no memory, says");
+        for (i = 0; i < 4; i++) {
+            double other = gcomp__get_double(f + 8 + 8 * i);
+            if (!gcomp__finite_double(other) || other < 0) return gcomp__disagree(gc, GCOMP_MISMATCH, w - 1, " sent no times to");
+            if (other > x[i]) x[i] = other;
+        }
+    }
+    return GCOMP_OK;
+}
+
+GCOMP_API gcomp_result gcomp_link_measure(gcomp *gc, size_t bytes, gcomp_link *link)
+{
+    gcomp_result result = GCOMP_OK;
+    double x[4] = {0, 0, 0, 0};
+    uint8_t *mine;
+    size_t room;
+    GCOMP__TRY(gcomp__enter_idle(gc));
+    if (!link) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "link is NULL");
+    if (!gc->desc.clock) return gcomp__fail(gc, GCOMP_MISSING_CALLBACK, "desc.clock is NULL: there is nothing to measure with");
+    if (gc->desc.comm.world > 1) {
+        if (!gc->desc.comm.allreduce || !gc->desc.comm.allgather)
+            return gcomp__fail(gc, GCOMP_MISSING_CALLBACK, "comm.allreduce or comm.allgather is NULL");
+        bytes = gcomp__round_up(gcomp__max(bytes ? bytes : (size_t)1 << 20, 2 * GCOMP__FRAME), GCOMP__FRAME);
+        room = gcomp__times(bytes, (size_t)gc->desc.comm.world + 1);
+        mine = (uint8_t *)gcomp__allocate(&gc->memory, room);
+        if (mine) memset(mine, 0, room);
+        else result = gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, "no memory to send from and to receive in");
+        result = gcomp__agree_on(gc, result, x);
+        if (result == GCOMP_OK) result = gcomp__time_both(gc, 1, mine, bytes, x, x + 1);
+        if (result == GCOMP_OK) result = gcomp__time_both(gc, 0, mine, bytes, x + 2, x + 3);
+        gcomp__release(&gc->memory, mine, room);
+        if (result == GCOMP_OK) result = gcomp__agree_on(gc, result, x);
+        if (result != GCOMP_OK) return result;
+    }
+    link->sum_start = x[0];
+    link->sum_byte = x[1];
+    link->gather_start = x[2];
+    link->gather_byte = x[3];
+    return GCOMP_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------
+   >>advice - does compressing pay, for which tensor, with which codec?
+
+   Tensors are independent but for the start of a collective, which those that use it share. So each set of collectives is tried:
+   in it every tensor has its cheapest candidate of those that need no others.
+   ------------------------------------------------------------------------------------------------ */
+
+GCOMP_API gcomp_link gcomp_link_of(double bits_per_second, double latency, int world)
+{
+    gcomp_link link;
+    const double others = world > 1 ? (double)(world - 1) : 0;
+    memset(&link, 0, sizeof link);
+    if (others == 0) return link;
+    link.sum_start = 2 * others * latency;
+    link.sum_byte = 16 * others / (double)world / bits_per_second;
+    link.gather_start = others * latency;
+    link.gather_byte = 8 * others / bits_per_second;
+    return link;
+}
+
+/* A question with all that is derived from it. */
+typedef struct gcomp__inquiry {
+    const gcomp_question *ask;
+    gcomp_desc desc; /* resolved */
+    gcomp_codec codec[GCOMP_CANDIDATES];
+} gcomp__inquiry;
+
+enum { GCOMP__KINDS_SUMMED = GCOMP__KINDS - GCOMP__SUM };
+
+/* What a tensor costs with a candidate, and a bit for each collective that it uses. */
+typedef struct gcomp__price {
+    double codec, link;
+    unsigned uses;
+} gcomp__price;
+
+/* A tensor with a candidate. 0: the rules do not compress it. */
+static int gcomp__slot_with(const gcomp__inquiry *q, size_t tensor, size_t c, gcomp__slot *slot)
+{
+    gcomp_tensor one = q->ask->tensors[tensor];
+    gcomp__text quiet = gcomp__text_in(NULL, 0);
+    one.codec = NULL;
+    return gcomp__slot_of(slot, &q->desc, q->codec + c, &one, &quiet) == GCOMP_OK && slot->codec.method == q->codec[c].method;
+}
+
+static gcomp__price gcomp__price_of(const gcomp__inquiry *q, size_t c, const gcomp__slot *slot)
+{
+    const gcomp_figures *f = &q->ask->candidates[c].figures;
+    const gcomp_link *link = &q->ask->link;
+    const double n = (double)slot->n, others = (double)(q->desc.comm.world - 1);
+    gcomp__price price;
+    int round;
+    price.codec = f->tensor + n * (f->element + others * f->payload);
+    price.link = 0;
+    price.uses = 0;
+    for (round = 0; round < 3; round++) {
+        const unsigned kind = slot->rounds[round];
+        if (kind == GCOMP__GATHER) {
+            price.link += ((double)GCOMP__HEADER + n * f->bytes) * link->gather_byte;
+            price.uses |= 1;
+        } else if (kind != GCOMP__NO_ROUND) {
+            price.link += (double)slot->sum_count[round] * (double)gcomp__kind_bytes(kind) * link->sum_byte;
+            price.uses |= 2u << (round * (int)GCOMP__KINDS_SUMMED + (int)(kind - GCOMP__SUM));
+        }
+    }
+    return price;
+}
+
+/* The step with only these collectives: times, choices if `each` is not NULL. 0: some tensor needs others. */
+static int gcomp__advise_with(const gcomp__inquiry *q, unsigned collectives, size_t candidates, gcomp_tensor_advice *each,
+                              gcomp_advice *advice)
+{
+    const gcomp_link *link = &q->ask->link;
+    unsigned used = 0;
+    size_t i, c;
+    memset(advice, 0, sizeof *advice);
+    for (i = 0; i < q->ask->tensor_count; i++) {
+        gcomp__price best, price, plain;
+        size_t choice = GCOMP_CANDIDATES;
+        memset(&best, 0, sizeof best);
+        memset(&plain, 0, sizeof plain);
+        for (c = 0; c < candidates; c++) {
+            gcomp__slot slot;
+            if (!gcomp__slot_with(q, i, c, &slot)) continue;
+            price = gcomp__price_of(q, c, &slot);
+            if (c == 0) plain = price;
+            if (price.uses & ~collectives) continue;
+            if (choice < GCOMP_CANDIDATES && price.codec + price.link >= best.codec + best.link) continue;
+            best = price;
+            choice = c;
+        }
+        if (choice == GCOMP_CANDIDATES) return 0;
+        used |= best.uses;
+        advice->codec_seconds += best.codec;
+        advice->link_seconds += best.link;
+        advice->compressed += choice != 0;
+        if (!each) continue;
+        each[i].choice = choice;
+        each[i].seconds = best.codec + best.link;
+        each[i].plain = plain.codec + plain.link;
+    }
+    if (q->desc.comm.world > 1) advice->link_seconds += link->gather_start + (double)GCOMP__FRAME * link->gather_byte;
+    for (c = 0; used >> c; c++)
+        if (used >> c & 1) advice->link_seconds += c ? link->sum_start : link->gather_start;
+    advice->seconds = advice->codec_seconds + advice->link_seconds;
+    return 1;
+}
+
+static int gcomp__none_negative(const double x[4])
+{
+    size_t i;
+    for (i = 0; i < 4 && gcomp__finite_double(x[i]) && x[i] >= 0; i++) {}
+    return i == 4;
+}
+
+/* "candidate 2: sentence" */
+static gcomp_result gcomp__fail_candidate(gcomp__text *why, gcomp_result result, size_t c, const char *sentence)
+{
+    gcomp__say(why, "candidate ");
+    gcomp__say_number(why, c);
+    gcomp__say(why, ": ");
+    gcomp__say(why, sentence);
+    return result;
+}
+
+/* Looks at every field; tensors too, as those of an object. */
+static gcomp_result gcomp__inquire(gcomp__inquiry *q, const gcomp_question *ask, gcomp__text *why)
+{
+    char reason[GCOMP__SENTENCE];
+    const gcomp__set *set;
+    gcomp_codec unused;
+    double numbers[4];
+    size_t c, i;
+    q->ask = ask;
+    q->desc = *ask->desc;
+    q->desc.codec = NULL;
+    GCOMP__TRY(gcomp__resolve_desc(&q->desc, &unused, &set, why));
+    if (!ask->candidates || ask->candidate_count < 1 || ask->candidate_count > GCOMP_CANDIDATES)
+        return gcomp__fail_field(why, "candidate_count", (int64_t)ask->candidate_count, "1 to 16 candidates");
+    if (!ask->tensors && ask->tensor_count) return gcomp__say(why, "tensors is NULL"), GCOMP_INVALID_ARGUMENT;
+    memcpy(numbers, &ask->link, sizeof numbers);
+    if (!gcomp__none_negative(numbers))
+        return gcomp__say(why, "link: times are finite and not negative"), GCOMP_INVALID_ARGUMENT;
+    for (c = 0; c < ask->candidate_count; c++) {
+        gcomp__text own = gcomp__text_in(reason, sizeof reason);
+        uint8_t rounds[3];
+        unsigned flags;
+        gcomp_result result = gcomp_codec_parse(q->codec + c, ask->candidates[c].codec, reason, sizeof reason);
+        if (result == GCOMP_OK) {
+            own = gcomp__text_in(reason, sizeof reason);
+            result = gcomp__transport_suits(&q->desc, q->codec + c, rounds, &flags, &own);
+        }
+        if (result != GCOMP_OK) return gcomp__fail_candidate(why, result, c, reason);
+        if ((c == 0) != (q->codec[c].method == gcomp__row_none.wire))
+            return gcomp__fail_candidate(why, GCOMP_INVALID_ARGUMENT, c, "the first is none, and no other");
+        memcpy(numbers, &ask->candidates[c].figures, sizeof numbers);
+        if (!gcomp__none_negative(numbers))
+            return gcomp__fail_candidate(why, GCOMP_INVALID_ARGUMENT, c, "figures are finite and not negative");
+    }
+    for (i = 0; i < ask->tensor_count; i++) {
+        gcomp__text own = gcomp__text_in(reason, sizeof reason);
+        gcomp_tensor one = ask->tensors[i];
+        gcomp__slot slot;
+        gcomp_result result;
+        one.codec = NULL;
+        result = gcomp__slot_of(&slot, &q->desc, q->codec, &one, &own);
+        if (result == GCOMP_OK) continue;
+        gcomp__say(why, "tensor ");
+        gcomp__say_number(why, i);
+        gcomp__say(why, ": ");
+        gcomp__say(why, reason);
+        return result;
+    }
+    return GCOMP_OK;
+}
+
+/* Figures of a candidate that has none, from the tensors that it compresses. */
+static gcomp_result gcomp__figure_out(const gcomp__inquiry *q, size_t c, gcomp__text *why)
+{
+    gcomp_candidate *candidate = q->ask->candidates + c;
+    const gcomp_figures *f = &candidate->figures;
+    gcomp__slot largest, smallest, slot;
+    gcomp_desc desc = q->desc;
+    double total = 0;
+    size_t i;
+    if (f->tensor > 0 || f->element > 0 || f->payload > 0 || f->bytes > 0) return GCOMP_OK;
+    memset(&largest, 0, sizeof largest);
+    smallest = largest;
+    for (i = 0; i < q->ask->tensor_count; i++) {
+        if (!gcomp__slot_with(q, i, c, &slot)) continue;
+        total += (double)slot.n;
+        if (slot.n > largest.n) largest = slot;
+        if (!smallest.n || slot.n < smallest.n) smallest = slot;
+    }
+    if (!largest.n) return GCOMP_OK; /* never chosen */
+    if (!desc.clock)
+        return gcomp__fail_candidate(why, GCOMP_MISSING_CALLBACK, c, "no figures, and no desc.clock to measure with");
+    return gcomp__measure(&desc, candidate->codec, &largest, &smallest, total, &candidate->figures);
+}
+
+GCOMP_API gcomp_result gcomp_advise(const gcomp_question *question, gcomp_tensor_advice *each, gcomp_advice *advice)
+{
+    gcomp_advice best, other;
+    gcomp__inquiry q;
+    gcomp__text why;
+    unsigned all = 0, some, chosen;
+    size_t i, c, candidates = 1;
+    double plain;
+    if (!question || !question->desc || !advice) return GCOMP_INVALID_ARGUMENT;
+    why = gcomp__text_in(question->desc->why, question->desc->why_capacity);
+    memset(&q, 0, sizeof q);
+    GCOMP__TRY(gcomp__inquire(&q, question, &why));
+    for (c = 0; c < question->candidate_count; c++) GCOMP__TRY(gcomp__figure_out(&q, c, &why));
+    for (i = 0; i < question->tensor_count; i++) {
+        for (c = 0; c < question->candidate_count; c++) {
+            gcomp__slot slot;
+            if (gcomp__slot_with(&q, i, c, &slot)) all |= gcomp__price_of(&q, c, &slot).uses;
+        }
+    }
+    (void)gcomp__advise_with(&q, all, 1, NULL, &best);
+    plain = best.seconds;
+    chosen = all;
+    for (some = all; some; some = (some - 1) & all) {
+        if (!gcomp__advise_with(&q, some, question->candidate_count, NULL, &other) || other.seconds >= best.seconds) continue;
+        best = other;
+        chosen = some;
+        candidates = question->candidate_count;
+    }
+    (void)gcomp__advise_with(&q, chosen, candidates, each, advice);
+    advice->plain = plain;
     return GCOMP_OK;
 }
 
