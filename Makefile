@@ -1,4 +1,4 @@
-# gcomp: make demo | methods | test | bench | accuracy | dgc | help. CC, CXX, CFLAGS are respected.
+# gcomp: make demo | methods | test | bench | accuracy | dgc | advise | help. CC, CXX, CFLAGS are respected.
 
 CC ?= gcc
 CXX ?= g++
@@ -34,6 +34,9 @@ build/train_mpi: $(TRAIN) examples/gcomp_mpi.h build/gcomp.o | need-demo
 build/bench: bench/bench.c gcomp.h | build
 	$(CC) $(CFLAGS) -I. bench/bench.c -o $@ -lm -pthread
 
+build/advise: examples/advise.c examples/gcomp_threads.h build/gcomp.o | build
+	$(CC) $(CFLAGS) -I. examples/advise.c build/gcomp.o -o $@ -lm -pthread
+
 build/first build/static_memory: build/%: examples/%.c gcomp.h examples/gcomp_threads.h | build
 	$(CC) $(CFLAGS) -I. $< -o $@ -lm -pthread
 
@@ -55,7 +58,10 @@ dgc: build/train ## 20 epochs with 0.1 % of the gradient: Deep Gradient Compress
 bench: build/bench ## speeds beside memory bandwidth; build/bench.csv
 	./build/bench --csv build/bench.csv
 
-examples: build/first build/static_memory build/train ## build all examples
+advise: build/advise ## does compressing a ResNet-18 pay on this machine, over which link? Expected and measured times
+	./build/advise
+
+examples: build/first build/static_memory build/advise build/train ## build all examples
 
 test: ## everything that is tested; ends in a line of counts
 	sh tests/run.sh
@@ -63,4 +69,4 @@ test: ## everything that is tested; ends in a line of counts
 clean: ## remove build/
 	rm -rf build
 
-.PHONY: all help demo methods demo-mpi accuracy dgc bench examples test clean need-demo
+.PHONY: all help demo methods demo-mpi accuracy dgc bench advise examples test clean need-demo

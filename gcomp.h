@@ -49,7 +49,11 @@
    >>shards      the mean made by ranges of elements, each added by one worker for all
    >>step        the mean over all workers as a state machine
    >>exchange    the step driven through callbacks
+   >>checkpoint  all state as bytes, and back
+   >>workers     another set of workers: they leave, join, and keep what was not sent
    >>statistics  what was sent, how long it took, how much was lost
+   >>rehearsal   what codecs and collectives cost, measured
+   >>advice      does compressing pay, for which tensor, with which codec?
    >>licence
    ------------------------------------------------------------------------------------------------ */
 
@@ -118,6 +122,23 @@
      (gTop-k) applies only the k largest elements of the mean, so that no more come back either; what a worker sent for other
      places stays in its residual. Without alltoallv it gathers, with the same bits; outside of steps it is topk. Who drives the
      step and can carry out GCOMP_ALLTOALL says so with GCOMP_AGGREGATE_SHARDS. blocktopk gathers always.
+
+   CHECKPOINT, AND WORKERS THAT COME AND GO
+     Residuals, momenta and warm starts belong to the training as weights do: gcomp_save on all workers when the weights are
+     saved, gcomp_load on all in objects opened alike. The steps that follow have the same bits as without the break.
+     What the workers have not sent yet reaches the weights as the mean of their residuals, sum of e / world. Whatever happens to
+     the workers keeps that mean. Another number of them, W, loads the saves of all V: each takes the mean of the V residuals.
+     While training goes on, between two steps:
+       one leaves    it calls gcomp_save and sends the bytes to any other, which calls gcomp_take_over: e_j <- e_j + e_i
+       all that stay call gcomp_regroup with the new rank, world and callbacks: e <- e * new world / old world
+       one joins     it opens an object with the new ones, and calls gcomp_join with the save of any other: e = 0, the step's
+                     number and warm starts are the other's. It also needs the weights, and the optimizer's state.
+     What a worker that is lost had not sent is lost with it; the others regroup.
+
+   DOES COMPRESSING PAY?
+     gcomp_advise says it for each tensor, from what the candidates cost on this machine and what the link carries; on a fast
+     link the answer is no. It expects a step that encodes, communicates and commits one after the other, and does not know how
+     much accuracy a codec costs: choose the candidates for that.
 
    VOTES
      The mean of vote payloads is +1 or -1, what most workers say: a learning rate for it is Adam-sized. Tensors that travel
@@ -234,6 +255,22 @@
    for which i element i or i + 32 is not 0; then a bit of each such i, 1: element i is not 0; then a bit of each of those that
    are not, 1: element i + 32 is not 0 either. Bits behind the last element are zero; words do not hold them.
    Versions are only appended: a reader refuses a newer one with GCOMP_UNSUPPORTED_VERSION.
+
+   SAVED STATE, version 1. Little endian; T tensors in the order in which they were added.
+     offset size
+      0     4   magic 'G' 'C' 'M' 'S'
+      4     4   version, 1
+      8     8   bytes, all of it
+     16     8   number of the next step
+     24     8   seed
+     32     4   rank                      36     4   world
+     40     4   CRC-32C of the means of the last step, if that was checked (check_every); else 0
+     44     4   T
+     48    4T   of each tensor the CRC-32C of: its name with a final 0, rows, cols and stack (8 bytes each), its codec as text
+                without a final 0, 1 if it keeps a residual, else 0 (8 bytes)
+      .     .   of each tensor: its residual, n floats, if it keeps one; then dgc: the momentum, n floats; powersgd: Q of each
+                matrix of the stack, r rows of cols floats. All are finite
+      .     4   CRC-32C of all before
 
    PAPERS
      sign      Karimireddy, Rebjock, Stich, Jaggi: Error Feedback Fixes SignSGD and other Gradient Compression Schemes, ICML 2019;
@@ -356,6 +393,8 @@ GCOMP_API int gcomp_version(void);
     X(GCOMP_CODEC_MISMATCH, -27, "the payload is of another codec than the tensor's") \
     X(GCOMP_CHECKSUM_MISMATCH, -28, "the payload was damaged on its way") \
     X(GCOMP_CORRUPT, -29, "the body of the payload is not what an encoder writes") \
+    X(GCOMP_NOT_A_SAVE, -30, "the bytes do not begin like a saved state") \
+    X(GCOMP_SAVE_MISMATCH, -31, "the saved state is of other tensors, codecs or workers, or of another seed or step") \
     X(GCOMP_CALLBACK_FAILED, -40, "a communication callback reported a failure") \
     X(GCOMP_MISMATCH, -41, "workers disagree about tensors, codecs, seed, options or step") \
     X(GCOMP_PEER_FAILED, -42, "another worker could not take part in this step") \
@@ -728,6 +767,46 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_exchange_flat(gcomp *gc, float *gra
 /* The same with each tensor's own dtype. fp16 gradients hold the mean rounded to nearest, saturated. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_exchange_any(gcomp *gc, void *const *grads, const gcomp_step *step);
 
+/* ---------------- checkpoint: all state as bytes; workers that come and go (see the manual) */
+
+/* Bytes that gcomp_save writes; the same until a tensor is added. 0 if gc is NULL. */
+GCOMP_API size_t gcomp_save_size(const gcomp *gc);
+
+/* Writes what this worker must not lose: the step's number, residuals, momenta, warm starts, and digests of what must be equal
+   when it is loaded (the manual has it byte by byte). On all workers: each has its own. A step under way is not in it,
+   statistics neither. Changes nothing.
+     save[capacity]  out  gcomp_save_size bytes suffice
+     *length         out  bytes written; unchanged on error
+   Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_DST_TOO_SMALL. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t *length);
+
+/* Goes on from saves, in an object opened with the same seed and given the same tensors and codecs. On all workers.
+     one save, of this rank and of as many workers as now: the steps that follow have the same bits as those after gcomp_save
+     the saves of all V ranks, in order of ranks, where there are V workers now: the same, from that of this rank
+     the same where there are W now: each residual and momentum becomes the mean of the V saved ones, on all W workers, so that
+       sum of residual / world is what it was
+   All is checked before the first write; on error nothing is changed, and gcomp_error tells which save is wrong. Saves of any
+   bytes and lengths may be given. Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_WRONG_STATE inside a step, GCOMP_NOT_A_SAVE,
+   GCOMP_UNSUPPORTED_VERSION, GCOMP_TRUNCATED, GCOMP_TRAILING_BYTES, GCOMP_CHECKSUM_MISMATCH, GCOMP_CORRUPT, or
+   GCOMP_SAVE_MISMATCH: of other tensors, codecs, options or seed, or not all ranks of one step, in order. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_load(gcomp *gc, const void *const *saves, const size_t *lengths, size_t count);
+
+/* Adds what a worker that leaves has not sent to what this one has not: residual <- residual + saved, momentum likewise. Once for
+   each that leaves, on any one worker, before gcomp_regroup. The save is of this step and of another rank of these workers, else
+   GCOMP_SAVE_MISMATCH. Returns as gcomp_load; on error nothing is changed. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_take_over(gcomp *gc, const void *save, size_t length);
+
+/* The same object with another rank, world and callbacks, between two steps: residual <- residual * new world / old world,
+   momentum likewise, so that with those that left handed over, and with new workers that have none, sum of residual / world is
+   what it was. If memory for steps was reserved, it is again.
+   Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_WRONG_STATE inside a step, GCOMP_OUT_OF_MEMORY, or as gcomp_open where a codec
+   does not suit the new workers: GCOMP_BAD_CODEC, GCOMP_MISSING_CALLBACK. On error nothing is changed. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm);
+
+/* Makes a new object one of the workers whose save, of any rank, this is: it takes the step's number and what all workers share
+   (warm starts); its residuals and momenta are zero. Returns as gcomp_load; on error nothing is changed. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_join(gcomp *gc, const void *save, size_t length);
+
 /* ---------------- statistics */
 
 typedef struct gcomp_statistics {
@@ -750,6 +829,82 @@ typedef struct gcomp_statistics {
 
 /* Costs one pass over the residuals. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats);
+
+/* ---------------- advice: does compressing pay? */
+
+/* What a collective takes if each worker brings b bytes: start + b * byte, in seconds. */
+typedef struct gcomp_link {
+    double sum_start, sum_byte;       /* allreduce */
+    double gather_start, gather_byte; /* allgather */
+} gcomp_link;
+
+/* Collectives in a ring of `world` workers, with a bandwidth and the seconds that a message takes by itself: a sum is 2 (W - 1)
+   messages of b / W bytes, a gather W - 1 of b bytes. Zeros for one worker. */
+GCOMP_API gcomp_link gcomp_link_of(double bits_per_second, double latency, int world);
+
+/* Times the object's allreduce and allgather with 64 bytes and with `bytes` (0: 2^20; better about what a step sends), each a few
+   times; on all workers at once, between steps. All get the figures of the slowest. Takes (world + 1) * bytes of memory while
+   it runs. One worker: zeros.
+   Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_WRONG_STATE inside a step, GCOMP_MISSING_CALLBACK without allreduce, allgather
+   or desc.clock, GCOMP_OUT_OF_MEMORY, GCOMP_PEER_FAILED (that of another), GCOMP_CALLBACK_FAILED, GCOMP_MISMATCH. On error *link
+   is unchanged. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_link_measure(gcomp *gc, size_t bytes, gcomp_link *link);
+
+/* What a codec costs on a machine, of all that a step does but communicate. */
+typedef struct gcomp_figures {
+    double tensor;  /* seconds a tensor, whatever its size */
+    double element; /* seconds an element: to encode, and to commit the payload of one worker, or a sum */
+    double payload; /* seconds an element for the payload of each further worker */
+    double bytes;   /* bytes an element in its payload. Sums are known without it */
+} gcomp_figures;
+
+typedef struct gcomp_candidate {
+    const char *codec;     /* REQUIRED */
+    gcomp_figures figures; /* all zero: gcomp_advise measures them, and writes them here */
+} gcomp_candidate;
+
+/* At most that many. */
+#define GCOMP_CANDIDATES 16
+
+typedef struct gcomp_question {
+    const gcomp_desc *desc;        /* REQUIRED: as for gcomp_open. codec is not read, callbacks are not called */
+    gcomp_link link;
+    const gcomp_tensor *tensors;   /* [tensor_count]; their codec is not read */
+    size_t tensor_count;
+    gcomp_candidate *candidates;   /* [candidate_count], the first is "none" */
+    size_t candidate_count;
+} gcomp_question;
+
+typedef struct gcomp_tensor_advice {
+    size_t choice;  /* number of a candidate, for gcomp_tensor.codec; 0: do not compress */
+    double seconds; /* its part of a step: codec and bytes on the link, without the start of collectives, which all share */
+    double plain;   /* the same if it is not compressed */
+} gcomp_tensor_advice;
+
+typedef struct gcomp_advice {
+    size_t compressed;    /* tensors with another choice than 0. None: do not compress */
+    double seconds;       /* of a step as advised: codec_seconds + link_seconds */
+    double codec_seconds;
+    double link_seconds;
+    double plain;         /* of a step without compression */
+} gcomp_advice;
+
+/* Finds the choice of candidates, tensor by tensor, with the shortest step:
+     for each tensor of n elements, W workers:   tensor + n * (element + (W - 1) * payload)
+     for a payload of it:                        (32 + n * bytes) * gather_byte
+     for its sums of b bytes:                    b * sum_byte
+     for each collective that some tensor uses, and for the frames:   its start
+   Vectors, small tensors and matrices that would not gain are not compressed, as in gcomp_add_tensor. Equal times: candidate 0.
+   Figures that are all zero are measured first: desc.clock is needed, and an object with tensors like the largest and the
+   smallest, of 2^23 elements at most, is opened with desc.allocator and closed again. Numbers are normally distributed: where
+   the length of a payload depends on more than that (strom, nonzero, adacomp, coded levels), set `bytes`. Workers that share a
+   machine measure all at once, as they work; ask on rank 0 and tell the others. With figures nothing is allocated.
+     each[tensor_count]  out  NULL: not wanted
+     *advice             out
+   Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_BAD_CODEC, GCOMP_MISSING_CALLBACK (also: nothing to measure with),
+   GCOMP_OUT_OF_MEMORY, GCOMP_ISA_UNAVAILABLE; desc->why has the sentence. On error the results are unchanged. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_advise(const gcomp_question *question, gcomp_tensor_advice *each,
+                                                    gcomp_advice *advice);
 
 #ifdef __cplusplus
 }
@@ -11831,19 +11986,25 @@ static gcomp_result gcomp__transport_suits(const gcomp_desc *d, const gcomp_code
     return GCOMP_OK;
 }
 
+static gcomp_result gcomp__resolve_comm(gcomp_comm *comm, gcomp__text *why)
+{
+    if (comm->world == 0) comm->world = 1;
+    if (comm->world < 1) return gcomp__fail_field(why, "comm.world", comm->world, "it takes 1 or more workers");
+    if (comm->rank < 0 || comm->rank >= comm->world)
+        return gcomp__fail_field(why, "comm.rank", comm->rank, "it must be from 0 to comm.world - 1");
+    if (comm->allreduce_dtypes >> (GCOMP_I32 + 1))
+        return gcomp__fail_field(why, "comm.allreduce_dtypes", (int64_t)comm->allreduce_dtypes,
+                                 "a bit 1u << dtype for each that allreduce can sum");
+    return GCOMP_OK;
+}
+
 /* Fills in defaults; every field is looked at. */
 static gcomp_result gcomp__resolve_desc(gcomp_desc *d, gcomp_codec *codec, const gcomp__set **set, gcomp__text *why)
 {
     gcomp_isa isa = d->isa;
     uint8_t rounds[3];
     unsigned flags;
-    if (d->comm.world == 0) d->comm.world = 1;
-    if (d->comm.world < 1) return gcomp__fail_field(why, "comm.world", d->comm.world, "it takes 1 or more workers");
-    if (d->comm.rank < 0 || d->comm.rank >= d->comm.world)
-        return gcomp__fail_field(why, "comm.rank", d->comm.rank, "it must be from 0 to comm.world - 1");
-    if (d->comm.allreduce_dtypes >> (GCOMP_I32 + 1))
-        return gcomp__fail_field(why, "comm.allreduce_dtypes", (int64_t)d->comm.allreduce_dtypes,
-                                 "a bit 1u << dtype for each that allreduce can sum");
+    GCOMP__TRY(gcomp__resolve_comm(&d->comm, why));
     if (!d->allocator.alloc != !d->allocator.free) {
         gcomp__say(why, "allocator: alloc and free are given together or not at all");
         return GCOMP_INVALID_ARGUMENT;
@@ -12014,12 +12175,6 @@ static gcomp_result gcomp__slot_of(gcomp__slot *slot, const gcomp_desc *desc, co
             slot->sum_count[round] = gcomp__times(m->sum_count(&slot->codec, slot->rows, slot->cols, round), slot->stack);
         }
     }
-    if (gcomp__wants_shards(desc, slot)) {
-        slot->rounds[0] = GCOMP__SHARE;
-        slot->whole = slot->bound;
-        slot->bound = 0;
-        slot->most = m->selector->most(&slot->codec, slot->n);
-    }
     if (m->state_floats) slot->state_floats = m->state_floats(&slot->codec, slot->rows, slot->cols) * slot->stack;
     if (m->local_floats) slot->local_floats = m->local_floats(&slot->codec, slot->rows, slot->cols) * slot->stack;
     return GCOMP_OK;
@@ -12059,11 +12214,27 @@ static void gcomp__plan_shards(gcomp__plan *plan, gcomp__slot *slot, size_t worl
     plan->scratch = gcomp__max(plan->scratch, gcomp__selection_bytes(gcomp__max(slot->most, any + 32)));
 }
 
+/* By ranges, or gathered: it depends on the workers, which may change. */
+static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
+{
+    if (slot->whole) {
+        slot->rounds[0] = GCOMP__GATHER;
+        slot->bound = slot->whole;
+        slot->whole = 0;
+    }
+    if (!gcomp__wants_shards(desc, slot)) return;
+    slot->rounds[0] = GCOMP__SHARE;
+    slot->whole = slot->bound;
+    slot->bound = 0;
+    slot->most = slot->method->selector->most(&slot->codec, slot->n);
+}
+
 /* Adds a tensor to the sizes, and finds its places. */
 static void gcomp__plan_add(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot *slot)
 {
     int round;
     size_t scratch = slot->method->scratch ? gcomp__plus(slot->method->scratch(&slot->codec, slot->n), 64) : 0;
+    gcomp__choose_mean(slot, desc);
     plan->fixed = gcomp__plus(plan->fixed, slot->name_bytes + 4 * slot->state_floats);
     if (gcomp__keeps_residual(desc, slot)) plan->fixed = gcomp__plus(plan->fixed, 4 * slot->n);
     if (slot->dtype != GCOMP_F32) plan->fixed = gcomp__plus(plan->fixed, 4 * slot->n);
@@ -12331,11 +12502,17 @@ static gcomp_result gcomp__reserve(gcomp *gc)
     return GCOMP_OK;
 }
 
-GCOMP_API gcomp_result gcomp_prepare(gcomp *gc)
+/* gc, and not inside a step. */
+static gcomp_result gcomp__enter_idle(gcomp *gc)
 {
     if (!gc) return GCOMP_INVALID_ARGUMENT;
     gc->error[0] = 0;
-    if (gc->phase != GCOMP__IDLE) return gcomp__fail(gc, GCOMP_WRONG_STATE, "inside a step");
+    return gc->phase == GCOMP__IDLE ? GCOMP_OK : gcomp__fail(gc, GCOMP_WRONG_STATE, "inside a step");
+}
+
+GCOMP_API gcomp_result gcomp_prepare(gcomp *gc)
+{
+    GCOMP__TRY(gcomp__enter_idle(gc));
     return gcomp__reserve(gc);
 }
 
@@ -12909,6 +13086,20 @@ static uint32_t gcomp__crc_number(const gcomp *gc, uint32_t crc, uint64_t v)
     return gc->set->common->crc(crc, b, 8);
 }
 
+static uint32_t gcomp__crc_shape(const gcomp *gc, uint32_t crc, const gcomp__slot *slot)
+{
+    crc = gc->set->common->crc(crc, (const uint8_t *)slot->name, slot->name_bytes);
+    crc = gcomp__crc_number(gc, gcomp__crc_number(gc, crc, slot->rows), slot->cols);
+    return gcomp__crc_number(gc, crc, slot->stack);
+}
+
+static uint32_t gcomp__crc_codec(const gcomp *gc, uint32_t crc, const gcomp_codec *codec)
+{
+    char text[256];
+    size_t length = gcomp_codec_format(codec, text, sizeof text);
+    return gc->set->common->crc(crc, (const uint8_t *)text, gcomp__min(length, sizeof text - 1));
+}
+
 static int gcomp__takes_part(const gcomp__slot *slot, int round, unsigned kind)
 {
     return slot->grad && round < 3 && slot->rounds[round] == kind;
@@ -12919,18 +13110,14 @@ static void gcomp__put_frame(gcomp *gc)
     uint32_t tensors = 0, codecs = 0, options = 0, active = 0;
     uint64_t bytes = 0;
     uint8_t *f = gc->frames;
-    char text[256];
     size_t i;
     int round;
     gc->gather_round = -1;
     gc->sharing = gc->listing = 0;
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
         const gcomp__slot *slot = gc->tensors + i;
-        tensors = gc->set->common->crc(tensors, (const uint8_t *)slot->name, slot->name_bytes);
-        tensors = gcomp__crc_number(gc, gcomp__crc_number(gc, tensors, slot->rows), slot->cols);
-        tensors = gcomp__crc_number(gc, gcomp__crc_number(gc, tensors, slot->stack), (uint64_t)slot->dtype);
-        codecs = gc->set->common->crc(codecs, (const uint8_t *)text,
-                                      gcomp__min(gcomp_codec_format(&slot->codec, text, sizeof text), sizeof text - 1));
+        tensors = gcomp__crc_number(gc, gcomp__crc_shape(gc, tensors, slot), (uint64_t)slot->dtype);
+        codecs = gcomp__crc_codec(gc, codecs, &slot->codec);
         active = gcomp__crc_number(gc, active, slot->grad ? 1 : 0);
         if (slot->grad && slot->bound) bytes += slot->length;
         gc->sharing |= gcomp__shares(slot);
@@ -13698,6 +13885,324 @@ GCOMP_API gcomp_result gcomp_exchange_any(gcomp *gc, void *const *grads, const g
 }
 
 /* ------------------------------------------------------------------------------------------------
+   >>checkpoint - all state as bytes, and back
+   ------------------------------------------------------------------------------------------------ */
+
+enum { GCOMP__SAVE_HEADER = 48 };
+
+/* What all workers hold alike, at the beginning of a tensor's state: the warm start of sums. Else the state is each one's own. */
+static size_t gcomp__shared_floats(const gcomp__slot *slot) { return slot->flags & GCOMP__REMEMBERS ? 0 : slot->state_floats; }
+
+static size_t gcomp__save_floats_at(const gcomp *gc) { return GCOMP__SAVE_HEADER + 4 * stbds_arrlenu(gc->tensors); }
+
+GCOMP_API size_t gcomp_save_size(const gcomp *gc)
+{
+    size_t size, i;
+    if (!gc) return 0;
+    size = gcomp__save_floats_at(gc) + 4;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++)
+        size += 4 * ((gc->tensors[i].residual ? gc->tensors[i].n : 0) + gc->tensors[i].state_floats);
+    return size;
+}
+
+static uint32_t gcomp__slot_digest(const gcomp *gc, const gcomp__slot *slot)
+{
+    uint32_t crc = gcomp__crc_codec(gc, gcomp__crc_shape(gc, 0, slot), &slot->codec);
+    return gcomp__crc_number(gc, crc, slot->residual != NULL);
+}
+
+static uint8_t *gcomp__put_floats(uint8_t *to, const float *x, size_t n)
+{
+    size_t i;
+    for (i = 0; i < n; i++) gcomp__put_float(to + 4 * i, x[i]);
+    return to + 4 * n;
+}
+
+GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t *length)
+{
+    uint8_t *s = (uint8_t *)save, *at;
+    size_t size = gcomp_save_size(gc), i;
+    if (!gc) return GCOMP_INVALID_ARGUMENT;
+    if (!save || !length) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "save or length is NULL");
+    if (capacity < size) return gcomp__fail(gc, GCOMP_DST_TOO_SMALL, "a save takes gcomp_save_size bytes");
+    memcpy(s, "GCMS", 4);
+    gcomp__put32(s + 4, 1);
+    gcomp__put64(s + 8, size);
+    gcomp__put64(s + 16, gc->step);
+    gcomp__put64(s + 24, gc->desc.seed);
+    gcomp__put32(s + 32, (uint32_t)gc->desc.comm.rank);
+    gcomp__put32(s + 36, (uint32_t)gc->desc.comm.world);
+    gcomp__put32(s + 40, gc->mean_digest);
+    gcomp__put32(s + 44, (uint32_t)stbds_arrlenu(gc->tensors));
+    at = s + gcomp__save_floats_at(gc);
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        const gcomp__slot *slot = gc->tensors + i;
+        gcomp__put32(s + GCOMP__SAVE_HEADER + 4 * i, gcomp__slot_digest(gc, slot));
+        if (slot->residual) at = gcomp__put_floats(at, slot->residual, slot->n);
+        if (slot->state) at = gcomp__put_floats(at, slot->state, slot->state_floats);
+    }
+    gcomp__put32(at, gc->set->common->crc(0, s, size - 4));
+    *length = size;
+    return GCOMP_OK;
+}
+
+/* "save 2: sentence", and where a tensor is at fault "save 2, tensor 'fc1': sentence". */
+static gcomp_result gcomp__fail_save(gcomp *gc, gcomp_result result, size_t w, const gcomp__slot *slot, const char *sentence)
+{
+    gcomp__text t = gcomp__sentence(gc);
+    gcomp__say(&t, "save ");
+    gcomp__say_number(&t, w);
+    if (slot) {
+        gcomp__say(&t, ", tensor '");
+        gcomp__say_some(&t, slot->name, gcomp__min(60, strlen(slot->name)));
+        gcomp__say(&t, "'");
+    }
+    gcomp__say(&t, ": ");
+    gcomp__say(&t, sentence);
+    return result;
+}
+
+/* Is it a whole save? */
+static gcomp_result gcomp__check_save_frame(gcomp *gc, size_t w, const uint8_t *s, size_t length)
+{
+    if (!s) return gcomp__fail_save(gc, GCOMP_INVALID_ARGUMENT, w, NULL, "it is NULL");
+    if (memcmp(s, "GCMS", gcomp__min(length, 4)))
+        return gcomp__fail_save(gc, GCOMP_NOT_A_SAVE, w, NULL, "it does not begin like a saved state");
+    if (length < GCOMP__SAVE_HEADER + 4) return gcomp__fail_save(gc, GCOMP_TRUNCATED, w, NULL, "it ends before its content");
+    if (gcomp__get32(s + 4) != 1)
+        return gcomp__fail_save(gc, GCOMP_UNSUPPORTED_VERSION, w, NULL, "it is of a version this library does not know");
+    if (gcomp__get64(s + 8) > length) return gcomp__fail_save(gc, GCOMP_TRUNCATED, w, NULL, "it ends before its content");
+    if (gcomp__get64(s + 8) < length) return gcomp__fail_save(gc, GCOMP_TRAILING_BYTES, w, NULL, "bytes follow its end");
+    if (gcomp__get32(s + length - 4) != gc->set->common->crc(0, s, length - 4))
+        return gcomp__fail_save(gc, GCOMP_CHECKSUM_MISMATCH, w, NULL, "it was damaged");
+    return GCOMP_OK;
+}
+
+/* Is it a save of these tensors, valid to the last bit? Whoever computed its checksum may have written anything. */
+static gcomp_result gcomp__check_save(gcomp *gc, size_t w, const void *save, size_t length)
+{
+    const uint8_t *s = (const uint8_t *)save;
+    size_t count = stbds_arrlenu(gc->tensors), i;
+    GCOMP__TRY(gcomp__check_save_frame(gc, w, s, length));
+    if (gcomp__get32(s + 44) != count)
+        return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL, "it has another number of tensors than the object");
+    if (gcomp__get64(s + 24) != gc->desc.seed)
+        return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL, "it has another seed than the object");
+    for (i = 0; i < count; i++) {
+        const size_t at = GCOMP__SAVE_HEADER + 4 * i;
+        if (at + 8 > length || gcomp__get32(s + at) != gcomp__slot_digest(gc, gc->tensors + i))
+            return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, gc->tensors + i,
+                                    "it has another name, shape, codec or error feedback there");
+    }
+    if (length != gcomp_save_size(gc)) return gcomp__fail_save(gc, GCOMP_CORRUPT, w, NULL, "its tensors have another length");
+    if (gcomp__get32(s + 32) >= gcomp__get32(s + 36))
+        return gcomp__fail_save(gc, GCOMP_CORRUPT, w, NULL, "its rank is not below its number of workers");
+    for (i = gcomp__save_floats_at(gc); i < length - 4; i += 4)
+        if (!gcomp__finite(gcomp__get_float(s + i))) return gcomp__fail_save(gc, GCOMP_CORRUPT, w, NULL, "it holds NaN or Inf");
+    return GCOMP_OK;
+}
+
+/* What becomes of a part of the state: */
+enum {
+    GCOMP__TAKE,   /* the mean of the saves */
+    GCOMP__ADD_TO, /* itself and the saved one */
+    GCOMP__ZERO,
+    GCOMP__LEAVE
+};
+
+static float gcomp__saturated_float(double x)
+{
+    return x > (double)FLT_MAX ? FLT_MAX : x < -(double)FLT_MAX ? -FLT_MAX : (float)x;
+}
+
+/* y[n], from what stands at byte `at` of the saves. */
+static void gcomp__take_floats(float *y, size_t n, const void *const *saves, size_t count, size_t at, int how)
+{
+    const double part = 1 / (double)count;
+    size_t i, w;
+    for (i = 0; i < n && how != GCOMP__LEAVE; i++, at += 4) {
+        double sum = how == GCOMP__ZERO ? 0 : (double)gcomp__get_float((const uint8_t *)saves[0] + at);
+        for (w = 1; w < count; w++) {
+            sum += (double)gcomp__get_float((const uint8_t *)saves[w] + at);
+            GCOMP__PIN_SUM(sum);
+        }
+        sum *= part;
+        GCOMP__PIN_SUM(sum);
+        if (how == GCOMP__ADD_TO) sum += (double)y[i];
+        GCOMP__PIN_SUM(sum);
+        y[i] = gcomp__saturated_float(sum);
+    }
+}
+
+/* All state, from valid saves: what is each worker's own, and what all share. */
+GCOMP__NOINLINE void gcomp__take_saves(gcomp *gc, const void *const *saves, size_t count, int own, int shared)
+{
+    uint64_t mode = gcomp__fp_enter();
+    size_t at = gcomp__save_floats_at(gc), i;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        gcomp__slot *slot = gc->tensors + i;
+        const size_t alike = gcomp__shared_floats(slot);
+        if (slot->residual) gcomp__take_floats(slot->residual, slot->n, saves, count, at, own);
+        if (slot->residual) at += 4 * slot->n;
+        if (slot->state) gcomp__take_floats(slot->state, alike, saves, count, at, shared);
+        if (slot->state) gcomp__take_floats(slot->state + alike, slot->state_floats - alike, saves, count, at + 4 * alike, own);
+        at += 4 * slot->state_floats;
+    }
+    gcomp__fp_leave(mode);
+}
+
+GCOMP_API gcomp_result gcomp_load(gcomp *gc, const void *const *saves, const size_t *lengths, size_t count)
+{
+    const uint8_t *first, *s;
+    uint32_t world, rank;
+    size_t w;
+    GCOMP__TRY(gcomp__enter_idle(gc));
+    if (!saves || !lengths || !count) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "saves or lengths is NULL, or count is 0");
+    for (w = 0; w < count; w++) GCOMP__TRY(gcomp__check_save(gc, w, saves[w], lengths[w]));
+    rank = (uint32_t)gc->desc.comm.rank;
+    first = (const uint8_t *)saves[0];
+    world = gcomp__get32(first + 36);
+    if (count == 1 && world == (uint32_t)gc->desc.comm.world) {
+        if (gcomp__get32(first + 32) != rank) return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, 0, NULL, "it is of another rank");
+    } else if (count != world) {
+        return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, 0, NULL, "it is of another number of workers: give the saves of all");
+    }
+    for (w = 0; w < count && count == world; w++) {
+        s = (const uint8_t *)saves[w];
+        if (gcomp__get32(s + 36) != world || gcomp__get32(s + 32) != w)
+            return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL, "saves are given in order of ranks, all of one world");
+        if (gcomp__get64(s + 16) != gcomp__get64(first + 16))
+            return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL, "it is of another step than the first");
+    }
+    if (world == (uint32_t)gc->desc.comm.world) { /* this rank's own */
+        if (count > 1) saves += rank;
+        count = 1;
+    }
+    gcomp__take_saves(gc, saves, count, GCOMP__TAKE, GCOMP__TAKE);
+    gc->step = gcomp__get64((const uint8_t *)saves[0] + 16);
+    gc->mean_digest = gcomp__get32((const uint8_t *)saves[0] + 40);
+    gc->last = GCOMP_OK;
+    return GCOMP_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------
+   >>workers - another set of workers: they leave, join, and keep what was not sent
+
+   A gradient that is not sent yet waits in residuals, and reaches the weights as the sum of e_w / W over the W workers. Where one
+   leaves, e_j <- e_j + e_i keeps the sum of e; then V workers divide by V instead of W: e <- e * V / W keeps the quotient. A
+   worker that joins brings e = 0. Momentum u is added to e later, by a linear rule: the same holds for it.
+   ------------------------------------------------------------------------------------------------ */
+
+GCOMP_API gcomp_result gcomp_take_over(gcomp *gc, const void *save, size_t length)
+{
+    const uint8_t *s = (const uint8_t *)save;
+    GCOMP__TRY(gcomp__enter_idle(gc));
+    GCOMP__TRY(gcomp__check_save(gc, 0, save, length));
+    if (gcomp__get64(s + 16) != gc->step) return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, 0, NULL, "it is of another step");
+    if (gcomp__get32(s + 36) != (uint32_t)gc->desc.comm.world)
+        return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, 0, NULL, "it is of another number of workers: take over, then regroup");
+    if (gcomp__get32(s + 32) == (uint32_t)gc->desc.comm.rank)
+        return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, 0, NULL, "it is of this rank itself");
+    gcomp__take_saves(gc, &save, 1, GCOMP__ADD_TO, GCOMP__LEAVE);
+    return GCOMP_OK;
+}
+
+GCOMP_API gcomp_result gcomp_join(gcomp *gc, const void *save, size_t length)
+{
+    GCOMP__TRY(gcomp__enter_idle(gc));
+    GCOMP__TRY(gcomp__check_save(gc, 0, save, length));
+    gcomp__take_saves(gc, &save, 1, GCOMP__ZERO, GCOMP__TAKE);
+    gc->step = gcomp__get64((const uint8_t *)save + 16);
+    gc->mean_digest = 0;
+    gc->last = GCOMP_OK;
+    return GCOMP_OK;
+}
+
+static void gcomp__scale_floats(float *y, size_t n, double factor)
+{
+    size_t i;
+    for (i = 0; i < n; i++) y[i] = gcomp__saturated_float((double)y[i] * factor);
+}
+
+GCOMP__NOINLINE void gcomp__scale_own(gcomp *gc, size_t world, size_t before)
+{
+    uint64_t mode = gcomp__fp_enter();
+    const double factor = (double)world / (double)before;
+    size_t i;
+    for (i = 0; i < stbds_arrlenu(gc->tensors) && world != before; i++) {
+        gcomp__slot *slot = gc->tensors + i;
+        const size_t alike = gcomp__shared_floats(slot);
+        if (slot->residual) gcomp__scale_floats(slot->residual, slot->n, factor);
+        if (slot->state) gcomp__scale_floats(slot->state + alike, slot->state_floats - alike, factor);
+    }
+    gcomp__fp_leave(mode);
+}
+
+/* Do all codecs suit the transport and the number of workers? */
+static gcomp_result gcomp__suit_all(gcomp *gc, const gcomp_desc *d)
+{
+    char reason[GCOMP__SENTENCE];
+    gcomp__text why = gcomp__text_in(reason, sizeof reason);
+    uint8_t rounds[3];
+    unsigned flags;
+    size_t i;
+    gcomp_result result = gcomp__transport_suits(d, &gc->codec, rounds, &flags, &why);
+    if (result != GCOMP_OK) return gcomp__fail(gc, result, reason);
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        result = gcomp__transport_suits(d, &gc->tensors[i].codec, rounds, &flags, &why);
+        if (result != GCOMP_OK) return gcomp__fail_tensor(gc, result, gc->tensors[i].name, reason);
+    }
+    return GCOMP_OK;
+}
+
+/* The plan for the workers there are now; settle: tensors take their places in it. */
+static void gcomp__plan_all(gcomp *gc, int settle)
+{
+    size_t i;
+    memset(&gc->plan, 0, sizeof gc->plan);
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        gcomp__slot slot = gc->tensors[i];
+        gcomp__plan_add(&gc->plan, &gc->desc, &slot);
+        if (settle) gc->tensors[i] = slot;
+    }
+}
+
+GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm)
+{
+    char reason[GCOMP__SENTENCE];
+    gcomp__text why = gcomp__text_in(reason, sizeof reason);
+    gcomp next;
+    size_t world, before;
+    GCOMP__TRY(gcomp__enter_idle(gc));
+    if (!comm) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "comm is NULL");
+    next = *gc; /* made ready beside the object, then put in its place */
+    next.desc.comm = *comm;
+    if (gcomp__resolve_comm(&next.desc.comm, &why) != GCOMP_OK) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, reason);
+    GCOMP__TRY(gcomp__suit_all(gc, &next.desc));
+    world = (size_t)next.desc.comm.world;
+    before = (size_t)gc->desc.comm.world;
+    next.frames_bytes = gcomp__frames_bytes(world);
+    next.frames = (uint8_t *)gcomp__allocate(&next.memory, next.frames_bytes);
+    next.arena = next.scratch = NULL;
+    gcomp__plan_all(&next, 0);
+    if (!next.frames || (gc->arena && gcomp__reserve(&next) != GCOMP_OK) ||
+        (gc->scratch && gcomp__reserve_scratch(&next) != GCOMP_OK)) {
+        gcomp__release(&next.memory, next.frames, next.frames_bytes);
+        return gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, "no memory for the frames and buffers of these workers");
+    }
+    memset(next.frames, 0, next.frames_bytes);
+    next.bytes = (size_t *)(void *)(next.frames + (world + 1) * GCOMP__FRAME);
+    gcomp__release(&next.memory, gc->frames, gc->frames_bytes);
+    gcomp__release(&next.memory, gc->arena, gc->arena_bytes);
+    gcomp__release(&next.memory, gc->scratch, gc->scratch_bytes);
+    *gc = next;
+    gcomp__plan_all(gc, 1);
+    gcomp__scale_own(gc, world, before);
+    gc->last = GCOMP_OK;
+    return GCOMP_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------
    >>statistics - what was sent, how long it took, how much was lost
    ------------------------------------------------------------------------------------------------ */
 
@@ -13714,6 +14219,497 @@ GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
     stats->residual_norm = gcomp__sqrt(squares);
     stats->ratio = stats->bytes_out ? (double)stats->bytes_in / (double)stats->bytes_out : 0;
     gcomp__fp_leave(mode);
+    return GCOMP_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------
+   >>rehearsal - what codecs and collectives cost, measured
+
+   A codec is timed in whole steps of an object whose other workers send what it sends itself, in memory: all that a step does
+   but communicate.
+   ------------------------------------------------------------------------------------------------ */
+
+enum { GCOMP__REHEARSED = 1 << 23, GCOMP__NUMBERS = 1 << 16, GCOMP__REPEATS = 3, GCOMP__WORKERS = 4 };
+
+/* The middle one of three. */
+static double gcomp__middle(const double t[GCOMP__REPEATS])
+{
+    double low = t[0] < t[1] ? t[0] : t[1], high = t[0] < t[1] ? t[1] : t[0];
+    return t[2] < low ? low : t[2] > high ? high : t[2];
+}
+
+/* Nearly normal numbers for the gradients of a step: those of a table, each piece of another size. */
+static void gcomp__fill_gradient(float *grad, size_t n, const float *table, uint32_t step)
+{
+    size_t i, at;
+    for (at = 0; at < n; at += GCOMP__NUMBERS) {
+        const float size = 1 + (float)gcomp__draw((uint64_t)step << 32, at) * (1.0f / 262144);
+        for (i = 0; i < gcomp__min(GCOMP__NUMBERS, n - at); i++) grad[at + i] = table[i] * size;
+    }
+}
+
+/* All workers send what this one sends; of sums it is the time that counts. */
+static void gcomp__echo(const gcomp *gc, const gcomp_request *request)
+{
+    size_t w;
+    for (w = 0; request->kind == GCOMP_ALLGATHER && w < (size_t)gc->desc.comm.world; w++) {
+        uint8_t *to = (uint8_t *)request->recv + w * request->stride;
+        memcpy(to, request->send, request->bytes[w]);
+        if (request->id != 1) continue;
+        gcomp__put32(to + 4, (uint32_t)w); /* its frame */
+        gcomp__put32(to + 60, gc->set->common->crc(0, to, 60));
+    }
+}
+
+/* A step, and its time without the echo. */
+static gcomp_result gcomp__rehearse(gcomp *gc, float *grad, double *seconds)
+{
+    double from = gcomp__now(gc);
+    gcomp_step options;
+    gcomp_request request;
+    size_t i;
+    memset(&options, 0, sizeof options);
+    options.epoch = UINT32_MAX; /* behind all warm-ups */
+    GCOMP__TRY(gcomp_step_begin(gc, &options));
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        GCOMP__TRY(gcomp_step_ready(gc, i, grad));
+        grad += gc->tensors[i].n;
+    }
+    for (*seconds = 0;;) {
+        GCOMP__TRY(gcomp_step_next(gc, &request));
+        if (request.kind == GCOMP_DONE) break;
+        *seconds += gcomp__now(gc) - from;
+        gcomp__echo(gc, &request);
+        from = gcomp__now(gc);
+        GCOMP__TRY(gcomp_step_done(gc, request.id, 0));
+    }
+    GCOMP__TRY(gcomp_step_commit(gc));
+    *seconds += gcomp__now(gc) - from;
+    return GCOMP_OK;
+}
+
+/* The steps of an open object with its tensors: the middle time, and the bytes of the last payload. */
+static gcomp_result gcomp__time_steps(gcomp *gc, double *seconds, double *bytes)
+{
+    size_t n = 0, i;
+    double t[GCOMP__REPEATS], first;
+    gcomp_result result = GCOMP_OK;
+    float *table, *grad;
+    int repeat;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) n += gc->tensors[i].n;
+    table = (float *)gcomp__allocate(&gc->memory, 4 * GCOMP__NUMBERS);
+    grad = (float *)gcomp__allocate(&gc->memory, 4 * n);
+    if (!table || !grad) result = GCOMP_OUT_OF_MEMORY;
+    for (i = 0; i < GCOMP__NUMBERS && result == GCOMP_OK; i++)
+        table[i] = ((float)gcomp__draw(1, i) + (float)gcomp__draw(2, i) + (float)gcomp__draw(3, i) + (float)gcomp__draw(4, i) -
+                    131070.0f) / 37836.0f; /* of variance 1 */
+    for (repeat = -1; repeat < GCOMP__REPEATS && result == GCOMP_OK; repeat++) { /* the first one is a warm-up */
+        gcomp__fill_gradient(grad, n, table, (uint32_t)(repeat + 2));
+        result = gcomp__rehearse(gc, grad, repeat < 0 ? &first : t + repeat);
+    }
+    if (result == GCOMP_OK) {
+        *seconds = gcomp__middle(t);
+        *bytes = (double)gc->tensors[0].length;
+    }
+    gcomp__release(&gc->memory, grad, 4 * n);
+    gcomp__release(&gc->memory, table, 4 * GCOMP__NUMBERS);
+    return result;
+}
+
+/* The time of a step of `copies` tensors with so many workers, tensor by tensor. */
+static gcomp_result gcomp__time_copies(const gcomp_desc *desc, const gcomp_tensor *tensor, size_t copies, size_t world,
+                                       double *seconds, double *bytes)
+{
+    gcomp_desc d = *desc;
+    gcomp_tensor copy = *tensor;
+    gcomp_result result;
+    gcomp *gc;
+    size_t i;
+    d.codec = NULL;
+    d.comm.rank = 0;
+    d.comm.world = (int)world;
+    d.measure = 0;
+    result = gcomp_open(&gc, &d);
+    for (i = 0; i < copies && result == GCOMP_OK; i++) {
+        char name[24];
+        gcomp__text t = gcomp__text_in(name, sizeof name);
+        gcomp__say_number(&t, i);
+        copy.name = name;
+        result = gcomp_add_tensor(gc, &copy);
+    }
+    if (result == GCOMP_OK) result = gcomp__time_steps(gc, seconds, bytes);
+    *seconds /= (double)copies;
+    if (result != GCOMP_OK && d.why && d.why_capacity) {
+        gcomp__text why = gcomp__text_in(d.why, d.why_capacity);
+        gcomp__say(&why, "measuring ");
+        gcomp__say(&why, tensor->codec);
+        gcomp__say(&why, ": ");
+        gcomp__say(&why, gc && gc->error[0] ? gc->error : gcomp_result_string(result));
+    }
+    gcomp_close(gc);
+    return result;
+}
+
+/* A tensor of no more elements than are rehearsed, with as many columns where possible. */
+static gcomp_tensor gcomp__tensor_of(const gcomp__slot *slot, const char *codec)
+{
+    gcomp_tensor tensor;
+    memset(&tensor, 0, sizeof tensor);
+    tensor.cols = gcomp__min(slot->cols, GCOMP__REHEARSED);
+    tensor.rows = gcomp__min(slot->rows, GCOMP__REHEARSED / tensor.cols);
+    tensor.stack = gcomp__min(slot->stack, GCOMP__REHEARSED / tensor.cols / tensor.rows);
+    tensor.codec = codec;
+    return tensor;
+}
+
+/* From tensors like the largest and the smallest: as many as the model has elements, so that as much is in cache. */
+static gcomp_result gcomp__measure(const gcomp_desc *desc, const char *codec, const gcomp__slot *largest,
+                                   const gcomp__slot *smallest, double total, gcomp_figures *figures)
+{
+    const size_t world = gcomp__min((size_t)desc->comm.world, GCOMP__WORKERS);
+    gcomp_tensor tensor = gcomp__tensor_of(largest, codec);
+    size_t n = tensor.rows * tensor.cols * tensor.stack, copies = gcomp__min((size_t)(total / (double)largest->n), 64);
+    double one = 0, all = 0, bytes = 0, small = 0, unused = 0;
+    copies = gcomp__max(1, gcomp__min(copies, GCOMP__REHEARSED / n));
+    GCOMP__TRY(gcomp__time_copies(desc, &tensor, copies, 1, &one, &bytes));
+    all = one;
+    if (world > 1) GCOMP__TRY(gcomp__time_copies(desc, &tensor, copies, world, &all, &bytes));
+    memset(figures, 0, sizeof *figures);
+    figures->element = one / (double)n;
+    if (all > one) figures->payload = (all - one) / ((double)n * (double)(world - 1));
+    if (bytes > 0) figures->bytes = (bytes - (double)GCOMP__HEADER) / (double)n;
+    if (smallest->n >= n) return GCOMP_OK;
+    tensor = gcomp__tensor_of(smallest, codec);
+    GCOMP__TRY(gcomp__time_copies(desc, &tensor, 16, world, &small, &unused));
+    small -= (double)smallest->n * (figures->element + (double)(world - 1) * figures->payload);
+    if (small > 0) figures->tensor = small;
+    return GCOMP_OK;
+}
+
+/* The middle time of a collective, of a sum or of a gather, in seconds. */
+static gcomp_result gcomp__time_collective(gcomp *gc, int sum, uint8_t *mine, uint8_t *all, size_t bytes, double *seconds)
+{
+    const gcomp_comm *comm = &gc->desc.comm;
+    double t[GCOMP__REPEATS];
+    int repeat, status = 0;
+    for (repeat = -1; repeat < GCOMP__REPEATS; repeat++) {
+        double from = gcomp__now(gc);
+        status = sum ? comm->allreduce(comm->user, mine, bytes / 4, GCOMP_F32) : comm->allgather(comm->user, mine, all, bytes);
+        if (status != 0) return gcomp__fail(gc, GCOMP_CALLBACK_FAILED, sum ? "allreduce failed" : "allgather failed");
+        if (repeat >= 0) t[repeat] = gcomp__now(gc) - from;
+    }
+    *seconds = gcomp__middle(t);
+    return GCOMP_OK;
+}
+
+/* Start and slope of a sum or a gather. */
+static gcomp_result gcomp__time_both(gcomp *gc, int sum, uint8_t *mine, size_t bytes, double *start, double *byte)
+{
+    double few = 0, many = 0;
+    GCOMP__TRY(gcomp__time_collective(gc, sum, mine, mine + bytes, GCOMP__FRAME, &few));
+    GCOMP__TRY(gcomp__time_collective(gc, sum, mine, mine + bytes, bytes, &many));
+    *byte = many > few ? (many - few) / (double)(bytes - GCOMP__FRAME) : 0;
+    *start = few - (double)GCOMP__FRAME * *byte;
+    if (!(*start > 0)) *start = 0;
+    return GCOMP_OK;
+}
+
+static double gcomp__get_double(const uint8_t *b)
+{
+    uint64_t u = gcomp__get64(b);
+    double x;
+    memcpy(&x, &u, 8);
+    return x;
+}
+
+/* Each worker's numbers, and whether it has memory, in the place of frames; x[4] becomes the largest of them. */
+static gcomp_result gcomp__agree_on(gcomp *gc, gcomp_result own, double x[4])
+{
+    const gcomp_comm *comm = &gc->desc.comm;
+    uint8_t *f = gc->frames;
+    size_t w, i;
+    memset(f, 0, GCOMP__FRAME);
+    gcomp__put32(f, (uint32_t)-(int)own);
+    for (i = 0; i < 4; i++) {
+        uint64_t u;
+        memcpy(&u, x + i, 8);
+        gcomp__put64(f + 8 + 8 * i, u);
+    }
+    if (comm->allgather(comm->user, f, f + GCOMP__FRAME, GCOMP__FRAME) != 0)
+        return gcomp__fail(gc, GCOMP_CALLBACK_FAILED, "allgather failed");
+    if (own != GCOMP_OK) return own;
+    for (w = 1; w <= (size_t)comm->world; w++) {
+        f = gc->frames + w * GCOMP__FRAME;
+        if (gcomp__get32(f) != 0) return gcomp__disagree(gc, GCOMP_PEER_FAILED, w - 1, " has no memory, says");
+        for (i = 0; i < 4; i++) {
+            double other = gcomp__get_double(f + 8 + 8 * i);
+            if (!gcomp__finite_double(other) || other < 0) return gcomp__disagree(gc, GCOMP_MISMATCH, w - 1, " sent no times to");
+            if (other > x[i]) x[i] = other;
+        }
+    }
+    return GCOMP_OK;
+}
+
+GCOMP_API gcomp_result gcomp_link_measure(gcomp *gc, size_t bytes, gcomp_link *link)
+{
+    gcomp_result result = GCOMP_OK;
+    double x[4] = {0, 0, 0, 0};
+    uint8_t *mine;
+    size_t room;
+    GCOMP__TRY(gcomp__enter_idle(gc));
+    if (!link) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "link is NULL");
+    if (!gc->desc.clock) return gcomp__fail(gc, GCOMP_MISSING_CALLBACK, "desc.clock is NULL: there is nothing to measure with");
+    if (gc->desc.comm.world > 1) {
+        if (!gc->desc.comm.allreduce || !gc->desc.comm.allgather)
+            return gcomp__fail(gc, GCOMP_MISSING_CALLBACK, "comm.allreduce or comm.allgather is NULL");
+        bytes = gcomp__round_up(gcomp__max(bytes ? bytes : (size_t)1 << 20, 2 * GCOMP__FRAME), GCOMP__FRAME);
+        room = gcomp__times(bytes, (size_t)gc->desc.comm.world + 1);
+        mine = (uint8_t *)gcomp__allocate(&gc->memory, room);
+        if (mine) memset(mine, 0, room);
+        else result = gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, "no memory to send from and to receive in");
+        result = gcomp__agree_on(gc, result, x);
+        if (result == GCOMP_OK) result = gcomp__time_both(gc, 1, mine, bytes, x, x + 1);
+        if (result == GCOMP_OK) result = gcomp__time_both(gc, 0, mine, bytes, x + 2, x + 3);
+        gcomp__release(&gc->memory, mine, room);
+        if (result == GCOMP_OK) result = gcomp__agree_on(gc, result, x);
+        if (result != GCOMP_OK) return result;
+    }
+    link->sum_start = x[0];
+    link->sum_byte = x[1];
+    link->gather_start = x[2];
+    link->gather_byte = x[3];
+    return GCOMP_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------
+   >>advice - does compressing pay, for which tensor, with which codec?
+
+   Tensors are independent but for the start of a collective, which those that use it share. So each set of collectives is tried:
+   in it every tensor has its cheapest candidate of those that need no others.
+   ------------------------------------------------------------------------------------------------ */
+
+GCOMP_API gcomp_link gcomp_link_of(double bits_per_second, double latency, int world)
+{
+    gcomp_link link;
+    const double others = world > 1 ? (double)(world - 1) : 0;
+    memset(&link, 0, sizeof link);
+    if (others == 0) return link;
+    link.sum_start = 2 * others * latency;
+    link.sum_byte = 16 * others / (double)world / bits_per_second;
+    link.gather_start = others * latency;
+    link.gather_byte = 8 * others / bits_per_second;
+    return link;
+}
+
+/* A question with all that is derived from it. */
+typedef struct gcomp__inquiry {
+    const gcomp_question *ask;
+    gcomp_desc desc; /* resolved */
+    gcomp_codec codec[GCOMP_CANDIDATES];
+} gcomp__inquiry;
+
+enum { GCOMP__KINDS_SUMMED = GCOMP__KINDS - GCOMP__SUM };
+
+/* What a tensor costs with a candidate, and a bit for each collective that it uses. */
+typedef struct gcomp__price {
+    double codec, link;
+    unsigned uses;
+} gcomp__price;
+
+/* A tensor with a candidate. 0: the rules do not compress it. */
+static int gcomp__slot_with(const gcomp__inquiry *q, size_t tensor, size_t c, gcomp__slot *slot)
+{
+    gcomp_tensor one = q->ask->tensors[tensor];
+    gcomp__text quiet = gcomp__text_in(NULL, 0);
+    one.codec = NULL;
+    return gcomp__slot_of(slot, &q->desc, q->codec + c, &one, &quiet) == GCOMP_OK && slot->codec.method == q->codec[c].method;
+}
+
+static gcomp__price gcomp__price_of(const gcomp__inquiry *q, size_t c, const gcomp__slot *slot)
+{
+    const gcomp_figures *f = &q->ask->candidates[c].figures;
+    const gcomp_link *link = &q->ask->link;
+    const double n = (double)slot->n, others = (double)(q->desc.comm.world - 1);
+    gcomp__price price;
+    int round;
+    price.codec = f->tensor + n * (f->element + others * f->payload);
+    price.link = 0;
+    price.uses = 0;
+    for (round = 0; round < 3; round++) {
+        const unsigned kind = slot->rounds[round];
+        if (kind == GCOMP__GATHER) {
+            price.link += ((double)GCOMP__HEADER + n * f->bytes) * link->gather_byte;
+            price.uses |= 1;
+        } else if (kind != GCOMP__NO_ROUND) {
+            price.link += (double)slot->sum_count[round] * (double)gcomp__kind_bytes(kind) * link->sum_byte;
+            price.uses |= 2u << (round * (int)GCOMP__KINDS_SUMMED + (int)(kind - GCOMP__SUM));
+        }
+    }
+    return price;
+}
+
+/* The step with only these collectives: times, choices if `each` is not NULL. 0: some tensor needs others. */
+static int gcomp__advise_with(const gcomp__inquiry *q, unsigned collectives, size_t candidates, gcomp_tensor_advice *each,
+                              gcomp_advice *advice)
+{
+    const gcomp_link *link = &q->ask->link;
+    unsigned used = 0;
+    size_t i, c;
+    memset(advice, 0, sizeof *advice);
+    for (i = 0; i < q->ask->tensor_count; i++) {
+        gcomp__price best, price, plain;
+        size_t choice = GCOMP_CANDIDATES;
+        memset(&best, 0, sizeof best);
+        memset(&plain, 0, sizeof plain);
+        for (c = 0; c < candidates; c++) {
+            gcomp__slot slot;
+            if (!gcomp__slot_with(q, i, c, &slot)) continue;
+            price = gcomp__price_of(q, c, &slot);
+            if (c == 0) plain = price;
+            if (price.uses & ~collectives) continue;
+            if (choice < GCOMP_CANDIDATES && price.codec + price.link >= best.codec + best.link) continue;
+            best = price;
+            choice = c;
+        }
+        if (choice == GCOMP_CANDIDATES) return 0;
+        used |= best.uses;
+        advice->codec_seconds += best.codec;
+        advice->link_seconds += best.link;
+        advice->compressed += choice != 0;
+        if (!each) continue;
+        each[i].choice = choice;
+        each[i].seconds = best.codec + best.link;
+        each[i].plain = plain.codec + plain.link;
+    }
+    if (q->desc.comm.world > 1) advice->link_seconds += link->gather_start + (double)GCOMP__FRAME * link->gather_byte;
+    for (c = 0; used >> c; c++)
+        if (used >> c & 1) advice->link_seconds += c ? link->sum_start : link->gather_start;
+    advice->seconds = advice->codec_seconds + advice->link_seconds;
+    return 1;
+}
+
+static int gcomp__none_negative(const double x[4])
+{
+    size_t i;
+    for (i = 0; i < 4 && gcomp__finite_double(x[i]) && x[i] >= 0; i++) {}
+    return i == 4;
+}
+
+/* "candidate 2: sentence" */
+static gcomp_result gcomp__fail_candidate(gcomp__text *why, gcomp_result result, size_t c, const char *sentence)
+{
+    gcomp__say(why, "candidate ");
+    gcomp__say_number(why, c);
+    gcomp__say(why, ": ");
+    gcomp__say(why, sentence);
+    return result;
+}
+
+/* Looks at every field; tensors too, as those of an object. */
+static gcomp_result gcomp__inquire(gcomp__inquiry *q, const gcomp_question *ask, gcomp__text *why)
+{
+    char reason[GCOMP__SENTENCE];
+    const gcomp__set *set;
+    gcomp_codec unused;
+    double numbers[4];
+    size_t c, i;
+    q->ask = ask;
+    q->desc = *ask->desc;
+    q->desc.codec = NULL;
+    GCOMP__TRY(gcomp__resolve_desc(&q->desc, &unused, &set, why));
+    if (!ask->candidates || ask->candidate_count < 1 || ask->candidate_count > GCOMP_CANDIDATES)
+        return gcomp__fail_field(why, "candidate_count", (int64_t)ask->candidate_count, "1 to 16 candidates");
+    if (!ask->tensors && ask->tensor_count) return gcomp__say(why, "tensors is NULL"), GCOMP_INVALID_ARGUMENT;
+    memcpy(numbers, &ask->link, sizeof numbers);
+    if (!gcomp__none_negative(numbers))
+        return gcomp__say(why, "link: times are finite and not negative"), GCOMP_INVALID_ARGUMENT;
+    for (c = 0; c < ask->candidate_count; c++) {
+        gcomp__text own = gcomp__text_in(reason, sizeof reason);
+        uint8_t rounds[3];
+        unsigned flags;
+        gcomp_result result = gcomp_codec_parse(q->codec + c, ask->candidates[c].codec, reason, sizeof reason);
+        if (result == GCOMP_OK) {
+            own = gcomp__text_in(reason, sizeof reason);
+            result = gcomp__transport_suits(&q->desc, q->codec + c, rounds, &flags, &own);
+        }
+        if (result != GCOMP_OK) return gcomp__fail_candidate(why, result, c, reason);
+        if ((c == 0) != (q->codec[c].method == gcomp__row_none.wire))
+            return gcomp__fail_candidate(why, GCOMP_INVALID_ARGUMENT, c, "the first is none, and no other");
+        memcpy(numbers, &ask->candidates[c].figures, sizeof numbers);
+        if (!gcomp__none_negative(numbers))
+            return gcomp__fail_candidate(why, GCOMP_INVALID_ARGUMENT, c, "figures are finite and not negative");
+    }
+    for (i = 0; i < ask->tensor_count; i++) {
+        gcomp__text own = gcomp__text_in(reason, sizeof reason);
+        gcomp_tensor one = ask->tensors[i];
+        gcomp__slot slot;
+        gcomp_result result;
+        one.codec = NULL;
+        result = gcomp__slot_of(&slot, &q->desc, q->codec, &one, &own);
+        if (result == GCOMP_OK) continue;
+        gcomp__say(why, "tensor ");
+        gcomp__say_number(why, i);
+        gcomp__say(why, ": ");
+        gcomp__say(why, reason);
+        return result;
+    }
+    return GCOMP_OK;
+}
+
+/* Figures of a candidate that has none, from the tensors that it compresses. */
+static gcomp_result gcomp__figure_out(const gcomp__inquiry *q, size_t c, gcomp__text *why)
+{
+    gcomp_candidate *candidate = q->ask->candidates + c;
+    const gcomp_figures *f = &candidate->figures;
+    gcomp__slot largest, smallest, slot;
+    gcomp_desc desc = q->desc;
+    double total = 0;
+    size_t i;
+    if (f->tensor > 0 || f->element > 0 || f->payload > 0 || f->bytes > 0) return GCOMP_OK;
+    memset(&largest, 0, sizeof largest);
+    smallest = largest;
+    for (i = 0; i < q->ask->tensor_count; i++) {
+        if (!gcomp__slot_with(q, i, c, &slot)) continue;
+        total += (double)slot.n;
+        if (slot.n > largest.n) largest = slot;
+        if (!smallest.n || slot.n < smallest.n) smallest = slot;
+    }
+    if (!largest.n) return GCOMP_OK; /* never chosen */
+    if (!desc.clock)
+        return gcomp__fail_candidate(why, GCOMP_MISSING_CALLBACK, c, "no figures, and no desc.clock to measure with");
+    return gcomp__measure(&desc, candidate->codec, &largest, &smallest, total, &candidate->figures);
+}
+
+GCOMP_API gcomp_result gcomp_advise(const gcomp_question *question, gcomp_tensor_advice *each, gcomp_advice *advice)
+{
+    gcomp_advice best, other;
+    gcomp__inquiry q;
+    gcomp__text why;
+    unsigned all = 0, some, chosen;
+    size_t i, c, candidates = 1;
+    double plain;
+    if (!question || !question->desc || !advice) return GCOMP_INVALID_ARGUMENT;
+    why = gcomp__text_in(question->desc->why, question->desc->why_capacity);
+    memset(&q, 0, sizeof q);
+    GCOMP__TRY(gcomp__inquire(&q, question, &why));
+    for (c = 0; c < question->candidate_count; c++) GCOMP__TRY(gcomp__figure_out(&q, c, &why));
+    for (i = 0; i < question->tensor_count; i++) {
+        for (c = 0; c < question->candidate_count; c++) {
+            gcomp__slot slot;
+            if (gcomp__slot_with(&q, i, c, &slot)) all |= gcomp__price_of(&q, c, &slot).uses;
+        }
+    }
+    (void)gcomp__advise_with(&q, all, 1, NULL, &best);
+    plain = best.seconds;
+    chosen = all;
+    for (some = all; some; some = (some - 1) & all) {
+        if (!gcomp__advise_with(&q, some, question->candidate_count, NULL, &other) || other.seconds >= best.seconds) continue;
+        best = other;
+        chosen = some;
+        candidates = question->candidate_count;
+    }
+    (void)gcomp__advise_with(&q, chosen, candidates, each, advice);
+    advice->plain = plain;
     return GCOMP_OK;
 }
 

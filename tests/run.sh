@@ -224,6 +224,7 @@ for compiler in $cxx; do
     done
 done
 for name in first static_memory; do check "example $name" build/$name; done
+check "example advise" build/advise sign
 [ -n "$mpi" ] && tap "two MPI ranks" mpirun --allow-run-as-root --oversubscribe -n 2 $out/mpi_two
 check "corpus replays" sh -c "$out/fuzz_replay tests/corpus/*"
 check "a million mutated payloads" $out/fuzz_replay --mutate 1000000

@@ -323,6 +323,51 @@ static void test_a_mean_made_by_ranges_has_the_bits_of_the_gather(void)
                 check_same_bits(lists[l], sizes[l], worlds[c], variant);
 }
 
+/* The last workers are lost, and the others go on. */
+static void group_shrink(group *g, size_t world)
+{
+    for (size_t w = world; w < g->world; w++) {
+        gcomp_close(g->gc[w]);
+        for (size_t t = 0; t < g->count; t++) free(g->grad[w][t]);
+    }
+    g->world = world;
+    for (size_t w = 0; w < world; w++) {
+        gcomp_comm comm;
+        memset(&comm, 0, sizeof comm);
+        comm.rank = (int)w;
+        comm.world = (int)world;
+        CHECK(gcomp_regroup(g->gc[w], &comm) == GCOMP_OK);
+    }
+}
+
+static void test_ranges_follow_the_number_of_workers(void)
+{
+    static const size_t left[] = {4, 3, 1};
+    for (size_t l = 0; l < 3; l += 2) {
+        gcomp_desc gather = desc_of(GCOMP_AGGREGATE_GATHER), shards = desc_of(GCOMP_AGGREGATE_SHARDS);
+        group a, b;
+        uint64_t step = 0;
+        group_open(&a, 5, &gather, lists[l], sizes[l], TENSORS);
+        group_open(&b, 5, &shards, lists[l], sizes[l], TENSORS);
+        for (size_t c = 0; c <= sizeof left / sizeof *left; c++) {
+            for (int k = 0; k < 2; k++, step++) {
+                group_fill(&a, step);
+                group_fill(&b, step);
+                group_step(&a);
+                group_step(&b);
+                CHECK(all_are(&a, GCOMP_OK) && all_are(&b, GCOMP_OK));
+                for (size_t w = 0; w < a.world; w++) CHECK(digest(&a, w) == digest(&b, w));
+                CHECK(exchanges(&a) == 0 && exchanges(&b) == (b.world > 1 ? 2 : 0));
+            }
+            if (c == sizeof left / sizeof *left) break;
+            group_shrink(&a, left[c]);
+            group_shrink(&b, left[c]);
+        }
+        group_close(&a);
+        group_close(&b);
+    }
+}
+
 /* ---------------- dense or sparse */
 
 static void test_sums_are_dense_where_that_is_shorter(void)
@@ -1051,6 +1096,7 @@ static void test_received_bytes_do_not_grow_with_the_world(void)
 int main(void)
 {
     RUN(test_a_mean_made_by_ranges_has_the_bits_of_the_gather);
+    RUN(test_ranges_follow_the_number_of_workers);
     RUN(test_sums_are_dense_where_that_is_shorter);
     RUN(test_global_topk_is_that_of_a_plain_reference);
     RUN(test_global_topk_loses_nothing);

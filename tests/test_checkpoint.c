@@ -1,0 +1,710 @@
+/* Saved state, and workers that come and go: bits after a break, saves byte by byte, hostile saves, and what is conserved when the
+   number of workers changes. Workers run in one thread, in lock-step. */
+#ifndef GCOMP_LINKED
+#define GCOMP_IMPLEMENTATION
+#endif
+#include "../gcomp.h"
+#include "test.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { MOST_WORKERS = 5, TENSORS = 9, LARGEST = 2400 };
+
+static const gcomp_tensor tensors[TENSORS] = {
+    {"matrix", 24, 40, 0, GCOMP_F32, "powersgd:rank=2"},   {"stack", 18, 10, 3, GCOMP_F32, "powersgd:rank=1"},
+    {"dgc", 40, 50, 0, GCOMP_F32, "dgc:density=0.02,warmup=0"}, {"topk", 50, 21, 0, GCOMP_F32, "topk:density=0.05"},
+    {"qsgd", 30, 37, 0, GCOMP_F32, "qsgd:levels=3"},       {"int", 32, 20, 0, GCOMP_F32, "int:bits=2,rounding=stochastic"},
+    {"intsum", 20, 20, 0, GCOMP_F32, "intsum:bits=16"},    {"randomk", 25, 40, 0, GCOMP_F32, "randomk:density=0.1"},
+    {"bias", 129, 0, 0, GCOMP_F32, NULL}};
+enum { MATRIX, STACK, DGC, TOPK, QSGD, INT, INTSUM, RANDOMK, BIAS };
+
+typedef struct team {
+    size_t world;
+    gcomp *gc[MOST_WORKERS];
+    float grad[MOST_WORKERS][TENSORS][LARGEST];
+    uint8_t *save[MOST_WORKERS];
+    size_t length[MOST_WORKERS];
+} team;
+
+static team a, b;
+
+static gcomp_comm comm_of(size_t rank, size_t world)
+{
+    gcomp_comm comm;
+    memset(&comm, 0, sizeof comm);
+    comm.rank = (int)rank;
+    comm.world = (int)world;
+    comm.allreduce_dtypes = 1u << GCOMP_I8 | 1u << GCOMP_I16 | 1u << GCOMP_I32;
+    return comm;
+}
+
+static gcomp *open_worker(size_t rank, size_t world)
+{
+    gcomp_desc desc;
+    gcomp *gc;
+    memset(&desc, 0, sizeof desc);
+    desc.comm = comm_of(rank, world);
+    desc.seed = 77;
+    desc.check_every = 2;
+    CHECK(gcomp_open(&gc, &desc) == GCOMP_OK);
+    for (size_t t = 0; t < TENSORS; t++) CHECK(gcomp_add_tensor(gc, tensors + t) == GCOMP_OK);
+    return gc;
+}
+
+static void team_open(team *t, size_t world)
+{
+    memset(t, 0, sizeof *t);
+    t->world = world;
+    for (size_t w = 0; w < world; w++) t->gc[w] = open_worker(w, world);
+}
+
+static void team_close(team *t)
+{
+    for (size_t w = 0; w < MOST_WORKERS; w++) {
+        gcomp_close(t->gc[w]);
+        free(t->save[w]);
+    }
+}
+
+static uint8_t *save_of(gcomp *gc, size_t *length)
+{
+    size_t size = gcomp_save_size(gc);
+    uint8_t *save = (uint8_t *)malloc(size);
+    CHECK(gcomp_save(gc, save, size, length) == GCOMP_OK && *length == size);
+    return save;
+}
+
+static void team_save(team *t)
+{
+    for (size_t w = 0; w < t->world; w++) {
+        free(t->save[w]);
+        t->save[w] = save_of(t->gc[w], &t->length[w]);
+    }
+}
+
+static gcomp_result load_all(gcomp *gc, const team *from)
+{
+    return gcomp_load(gc, (const void *const *)(const void *)from->save, from->length, from->world);
+}
+
+/* ---------------- steps */
+
+static float number(uint64_t i)
+{
+    uint64_t x = (i + 11) * 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 32) * 0xD6E8FEB86659FD93u;
+    x ^= x >> 29;
+    return (float)((int32_t)(x >> 40) - 8388608) / 8388608.0f;
+}
+
+static void sum_of(void *to, const void *from, size_t count, gcomp_dtype dtype)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (dtype == GCOMP_F32) ((float *)to)[i] += ((const float *)from)[i];
+        if (dtype == GCOMP_I16) ((int16_t *)to)[i] = (int16_t)(((int16_t *)to)[i] + ((const int16_t *)from)[i]);
+    }
+}
+
+static void carry_out(team *t, gcomp_request *r)
+{
+    static uint8_t all[1 << 20];
+    size_t world = t->world, bytes = r->count * (r->dtype == GCOMP_F32 ? 4 : 2);
+    CHECK(r->kind == GCOMP_ALLGATHER ? world * r->stride <= sizeof all : bytes <= sizeof all);
+    for (size_t w = 0; w < world; w++) {
+        if (r->kind == GCOMP_ALLGATHER) memcpy(all + w * r->stride, r[w].send, r[w].stride);
+        else if (w == 0) memcpy(all, r->recv, bytes);
+        else if (r->kind == GCOMP_ALLREDUCE) sum_of(all, r[w].recv, r->count, r->dtype);
+        for (size_t i = 0; r->kind == GCOMP_ALLREDUCE_MAX && i < r->count; i++)
+            ((float *)(void *)all)[i] = fmaxf(((float *)(void *)all)[i], ((float *)r[w].recv)[i]);
+    }
+    for (size_t w = 0; w < world; w++) memcpy(r[w].recv, all, r->kind == GCOMP_ALLGATHER ? world * r->stride : bytes);
+}
+
+static void team_step(team *t, uint64_t step)
+{
+    gcomp_request r[MOST_WORKERS];
+    for (size_t w = 0; w < t->world; w++) {
+        CHECK(gcomp_step_number(t->gc[w]) == step && gcomp_step_begin(t->gc[w], NULL) == GCOMP_OK);
+        for (size_t k = 0; k < TENSORS; k++) {
+            for (size_t i = 0; i < gcomp_tensor_elements(t->gc[w], k); i++)
+                t->grad[w][k][i] = number(i + 10000 * (w + 10 * (k + 10 * step)));
+            CHECK(gcomp_step_ready(t->gc[w], k, t->grad[w][k]) == GCOMP_OK);
+        }
+    }
+    for (;;) {
+        for (size_t w = 0; w < t->world; w++) {
+            gcomp_result result = gcomp_step_next(t->gc[w], r + w);
+            CHECK(result == GCOMP_OK && r[w].kind == r[0].kind);
+            if (result) printf("# worker %d: %s\n", (int)w, gcomp_error(t->gc[w]));
+            if (result) return;
+        }
+        if (r[0].kind == GCOMP_DONE) break;
+        carry_out(t, r);
+        for (size_t w = 0; w < t->world; w++) CHECK(gcomp_step_done(t->gc[w], r[w].id, 0) == GCOMP_OK);
+    }
+    for (size_t w = 0; w < t->world; w++) {
+        CHECK(gcomp_step_commit(t->gc[w]) == GCOMP_OK);
+        CHECK(memcmp(t->grad[w], t->grad[0], sizeof t->grad[0]) == 0);
+    }
+}
+
+static int same_state(gcomp *x, gcomp *y)
+{
+    size_t m, n;
+    uint8_t *p = save_of(x, &m), *q = save_of(y, &n);
+    int same = m == n && !memcmp(p, q, n);
+    free(p);
+    free(q);
+    return same;
+}
+
+/* ---------------- a break */
+
+static void test_resuming_gives_the_bits_of_a_run_without_a_break(void)
+{
+    for (int all = 0; all < 2; all++) {
+        team_open(&a, 3);
+        for (uint64_t step = 0; step < 4; step++) team_step(&a, step);
+        team_save(&a);
+        team_open(&b, 3);
+        for (size_t w = 0; w < 3; w++) {
+            const void *own = a.save[w];
+            if (all) CHECK(load_all(b.gc[w], &a) == GCOMP_OK);
+            else CHECK(gcomp_load(b.gc[w], &own, &a.length[w], 1) == GCOMP_OK);
+            CHECK(gcomp_step_number(b.gc[w]) == 4 && same_state(a.gc[w], b.gc[w]));
+        }
+        for (uint64_t step = 4; step < 7; step++) {
+            team_step(&a, step);
+            team_step(&b, step);
+            CHECK(memcmp(a.grad, b.grad, sizeof a.grad) == 0);
+        }
+        for (size_t w = 0; w < 3; w++) CHECK(same_state(a.gc[w], b.gc[w]));
+        team_close(&a);
+        team_close(&b);
+    }
+}
+
+static uint32_t plain_crc(uint32_t crc, const void *bytes, size_t count)
+{
+    crc = ~crc;
+    for (size_t i = 0; i < count; i++) {
+        crc ^= ((const uint8_t *)bytes)[i];
+        for (int k = 0; k < 8; k++) crc = crc >> 1 ^ (crc & 1 ? 0x82F63B78u : 0);
+    }
+    return ~crc;
+}
+
+static uint32_t plain_digest(const gcomp *gc, size_t t)
+{
+    uint8_t word[8];
+    char text[256];
+    size_t number_of[4] = {tensors[t].rows, tensors[t].cols ? tensors[t].cols : 1, tensors[t].stack ? tensors[t].stack : 1,
+                           gcomp_residual(gc, t) != NULL};
+    uint32_t crc = plain_crc(0, tensors[t].name, strlen(tensors[t].name) + 1);
+    size_t length = gcomp_codec_format(gcomp_tensor_codec(gc, t), text, sizeof text);
+    for (int i = 0; i < 4; i++) {
+        put_word(word, number_of[i], 8);
+        if (i == 3) crc = plain_crc(crc, text, length);
+        crc = plain_crc(crc, word, 8);
+    }
+    return crc;
+}
+
+static void test_a_save_is_what_the_manual_says(void)
+{
+    team_open(&a, 2);
+    for (uint64_t step = 0; step < 2; step++) team_step(&a, step);
+    team_save(&a);
+    for (size_t w = 0; w < 2; w++) {
+        const uint8_t *s = a.save[w];
+        size_t at = 48 + 4 * TENSORS, floats = 0;
+        CHECK(!memcmp(s, "GCMS", 4) && get_word(s + 4, 4) == 1 && get_word(s + 8, 8) == a.length[w]);
+        CHECK(get_word(s + 16, 8) == 2 && get_word(s + 24, 8) == 77 && get_word(s + 32, 4) == w && get_word(s + 36, 4) == 2);
+        CHECK(get_word(s + 40, 4) != 0 && get_word(s + 44, 4) == TENSORS); /* the means of step 1 were checked */
+        for (size_t t = 0; t < TENSORS; t++) {
+            const float *residual = gcomp_residual(a.gc[w], t);
+            size_t n = gcomp_tensor_elements(a.gc[w], t), state = t == MATRIX ? 2 * 40 : t == STACK ? 3 * 10 : t == DGC ? n : 0;
+            int zero = 1;
+            CHECK(get_word(s + 48 + 4 * t, 4) == plain_digest(a.gc[w], t));
+            CHECK(!residual == (t == QSGD || t == INTSUM || t == BIAS));
+            for (size_t i = 0; residual && i < n; i++, at += 4) {
+                uint32_t bits;
+                memcpy(&bits, residual + i, 4);
+                CHECK(get_word(s + at, 4) == bits);
+            }
+            for (size_t i = 0; i < state; i++, at += 4) zero = zero && !get_word(s + at, 4);
+            CHECK(!state || !zero);
+            floats += state;
+        }
+        CHECK(floats == 80 + 30 + 2000 && at + 4 == a.length[w] && get_word(s + at, 4) == plain_crc(0, s, at));
+    }
+    CHECK(!memcmp(a.save[0] + 16, a.save[1] + 16, 16));
+    team_close(&a);
+}
+
+static void test_wrong_calls_are_refused_and_change_nothing(void)
+{
+    uint8_t buffer[8];
+    size_t length = 3;
+    const void *own;
+    team_open(&a, 1);
+    team_step(&a, 0);
+    team_save(&a);
+    own = a.save[0];
+    CHECK(gcomp_save_size(NULL) == 0 && gcomp_save(NULL, buffer, 8, &length) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_save(a.gc[0], NULL, 1 << 20, &length) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_save(a.gc[0], a.save[0], a.length[0], NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_save(a.gc[0], buffer, 8, &length) == GCOMP_DST_TOO_SMALL && length == 3);
+    CHECK(gcomp_save(a.gc[0], a.save[0], a.length[0] - 1, &length) == GCOMP_DST_TOO_SMALL && length == 3);
+    CHECK(gcomp_load(NULL, &own, a.length, 1) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_load(a.gc[0], NULL, a.length, 1) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_load(a.gc[0], &own, NULL, 1) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_load(a.gc[0], &own, a.length, 0) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_take_over(NULL, own, a.length[0]) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_join(NULL, own, a.length[0]) == GCOMP_INVALID_ARGUMENT);
+    own = NULL;
+    CHECK(gcomp_load(a.gc[0], &own, a.length, 1) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_take_over(a.gc[0], NULL, 100) == GCOMP_INVALID_ARGUMENT && gcomp_join(a.gc[0], NULL, 100) == GCOMP_INVALID_ARGUMENT);
+    own = a.save[0];
+    CHECK(gcomp_step_begin(a.gc[0], NULL) == GCOMP_OK);
+    CHECK(gcomp_load(a.gc[0], &own, a.length, 1) == GCOMP_WRONG_STATE);
+    CHECK(gcomp_take_over(a.gc[0], own, a.length[0]) == GCOMP_WRONG_STATE);
+    CHECK(gcomp_join(a.gc[0], own, a.length[0]) == GCOMP_WRONG_STATE);
+    CHECK(gcomp_step_abort(a.gc[0]) == GCOMP_OK);
+    team_open(&b, 1);
+    CHECK(gcomp_load(b.gc[0], &own, a.length, 1) == GCOMP_OK && same_state(a.gc[0], b.gc[0]));
+    team_close(&a);
+    team_close(&b);
+}
+
+/* ---------------- hostile saves */
+
+/* One small object, its save, and what all loaders say of bytes. */
+static gcomp *victim;
+static uint8_t good[512], copy[512], before[512];
+static size_t good_length;
+
+static gcomp *open_small(uint64_t seed, const char *name, size_t rows, const char *codec, int no_feedback)
+{
+    gcomp_desc desc;
+    gcomp_tensor tensor = {name, rows, 5, 0, GCOMP_F32, codec};
+    gcomp *gc;
+    memset(&desc, 0, sizeof desc);
+    desc.seed = seed;
+    desc.comm.rank = 1;
+    desc.comm.world = 2;
+    desc.no_error_feedback = no_feedback;
+    CHECK(gcomp_open(&gc, &desc) == GCOMP_OK && gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+    return gc;
+}
+
+static void open_victim(void)
+{
+    float grad[30];
+    gcomp *other = open_small(5, "w", 6, "topk:density=0.1", 0);
+    victim = open_small(5, "w", 6, "topk:density=0.1", 0);
+    for (size_t i = 0; i < 30; i++) grad[i] = number(i);
+    CHECK(gcomp_commit(other, 0, grad, NULL, 0, NULL, NULL, 0) == GCOMP_OK); /* a residual */
+    CHECK(gcomp_save(other, good, sizeof good, &good_length) == GCOMP_OK && good_length == 48 + 4 + 120 + 4);
+    for (size_t i = 0; i < 30; i++) grad[i] = number(i + 100);
+    CHECK(gcomp_commit(victim, 0, grad, NULL, 0, NULL, NULL, 0) == GCOMP_OK);
+    gcomp_close(other);
+}
+
+static gcomp_result try_save(const void *bytes, size_t length)
+{
+    void *exact = malloc(length ? length : 1); /* the sanitizers see one byte too far */
+    const void *save = exact;
+    size_t n;
+    gcomp_result result;
+    if (length) memcpy(exact, bytes, length);
+    CHECK(gcomp_save(victim, before, sizeof before, &n) == GCOMP_OK);
+    result = gcomp_load(victim, &save, &length, 1);
+    if (result != GCOMP_OK) {
+        uint8_t after[512];
+        CHECK(gcomp_error(victim)[0] != 0);
+        CHECK(gcomp_join(victim, save, length) != GCOMP_OK && gcomp_take_over(victim, save, length) != GCOMP_OK);
+        CHECK(gcomp_save(victim, after, sizeof after, &n) == GCOMP_OK && !memcmp(before, after, n));
+    }
+    free(exact);
+    return result;
+}
+
+/* The good save with a word changed, and the checksum that belongs to it. */
+static gcomp_result try_word(size_t at, uint64_t word, int bytes)
+{
+    memcpy(copy, good, good_length);
+    put_word(copy + at, word, bytes);
+    put_word(copy + good_length - 4, plain_crc(0, copy, good_length - 4), 4);
+    return try_save(copy, good_length);
+}
+
+static gcomp_result try_length(size_t length)
+{
+    memset(copy, 0, sizeof copy);
+    memcpy(copy, good, good_length);
+    put_word(copy + 8, length, 8);
+    put_word(copy + length - 4, plain_crc(0, copy, length - 4), 4);
+    return try_save(copy, length);
+}
+
+static void test_damaged_saves_are_refused_by_kind_and_change_nothing(void)
+{
+    open_victim();
+    for (size_t length = 0; length < good_length; length++) CHECK(try_save(good, length) == GCOMP_TRUNCATED);
+    memcpy(copy, good, good_length);
+    CHECK(try_save(copy, good_length + 1) == GCOMP_TRAILING_BYTES);
+    for (size_t i = 0; i < 8 * good_length; i++) {
+        gcomp_result result;
+        memcpy(copy, good, good_length);
+        copy[i / 8] = (uint8_t)(copy[i / 8] ^ 1u << i % 8);
+        result = try_save(copy, good_length);
+        if (i / 8 < 4) CHECK(result == GCOMP_NOT_A_SAVE);
+        else if (i / 8 < 8) CHECK(result == GCOMP_UNSUPPORTED_VERSION);
+        else if (i / 8 < 16) CHECK(result == GCOMP_TRUNCATED || result == GCOMP_TRAILING_BYTES);
+        else CHECK(result == GCOMP_CHECKSUM_MISMATCH);
+    }
+    for (size_t length = 1; length < 4; length++) CHECK(try_save("GC!!", length) == (length < 3 ? GCOMP_TRUNCATED : GCOMP_NOT_A_SAVE));
+    gcomp_close(victim);
+}
+
+static void test_forged_saves_with_a_right_checksum_are_refused(void)
+{
+    open_victim();
+    CHECK(try_word(24, 6, 8) == GCOMP_SAVE_MISMATCH && strstr(gcomp_error(victim), "seed"));
+    CHECK(try_word(44, 2, 4) == GCOMP_SAVE_MISMATCH && try_word(44, 0xffffffffu, 4) == GCOMP_SAVE_MISMATCH);
+    CHECK(try_word(48, 1, 4) == GCOMP_SAVE_MISMATCH && strstr(gcomp_error(victim), "tensor"));
+    CHECK(try_word(32, 2, 4) == GCOMP_CORRUPT && try_word(36, 0, 4) == GCOMP_CORRUPT && try_word(32, 0xffffffffu, 4) == GCOMP_CORRUPT);
+    CHECK(try_word(52, 0x7f800000u, 4) == GCOMP_CORRUPT && try_word(168, 0xffc00000u, 4) == GCOMP_CORRUPT);
+    for (size_t length = 52; length < 300; length++)
+        CHECK(try_length(length) == (length == good_length ? GCOMP_OK : length < 56 ? GCOMP_SAVE_MISMATCH : GCOMP_CORRUPT));
+    for (uint64_t k = 0; k < 3000; k++) { /* anything behind a right frame */
+        for (size_t i = 16; i < good_length; i++) {
+            float x = number(k * 512 + i);
+            copy[i] = (uint8_t)(k % 2 && i > 40 ? good[i] : (int)(x * 1e6f));
+        }
+        memcpy(copy, good, 16);
+        put_word(copy + good_length - 4, plain_crc(0, copy, good_length - 4), 4);
+        CHECK(try_save(copy, good_length) != GCOMP_OK);
+    }
+    CHECK(try_save(good, good_length) == GCOMP_OK);
+    gcomp_close(victim);
+}
+
+static void test_a_save_of_another_object_is_refused_by_name(void)
+{
+    gcomp *others[5];
+    open_victim();
+    others[0] = open_small(5, "v", 6, "topk:density=0.1", 0);
+    others[1] = open_small(5, "w", 7, "topk:density=0.1", 0);
+    others[2] = open_small(5, "w", 6, "topk:density=0.2", 0);
+    others[3] = open_small(5, "w", 6, "topk:density=0.1", 1);
+    others[4] = open_small(5, "w", 6, NULL, 0);
+    for (size_t i = 0; i < 5; i++) {
+        uint8_t save[512];
+        size_t length;
+        CHECK(gcomp_save(others[i], save, sizeof save, &length) == GCOMP_OK);
+        CHECK(try_save(save, length) == GCOMP_SAVE_MISMATCH && strstr(gcomp_error(victim), "'w'"));
+        gcomp_close(others[i]);
+    }
+    gcomp_close(victim);
+}
+
+/* ---------------- another number of workers */
+
+/* Float i of a tensor's residual, and of dgc's momentum behind it, from the worker's save. */
+static size_t own_floats(const gcomp *gc, size_t t)
+{
+    return gcomp_residual(gc, t) ? gcomp_tensor_elements(gc, t) * (t == DGC ? 2 : 1) : 0;
+}
+
+static float saved_float(const uint8_t *save, const gcomp *gc, size_t tensor, size_t i)
+{
+    size_t at = 48 + 4 * TENSORS + 4 * i;
+    uint32_t bits;
+    float x;
+    for (size_t t = 0; t < tensor; t++) at += 4 * (own_floats(gc, t) + (t == MATRIX ? 80 : t == STACK ? 30 : 0));
+    bits = (uint32_t)get_word(save + at, 4);
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+/* Largest difference of the sums of residual (and momentum) / world between two teams, both saved. */
+static double difference(const team *x, const team *y)
+{
+    double most = 0;
+    for (size_t t = 0; t < TENSORS; t++) {
+        for (size_t i = 0; i < own_floats(x->gc[0], t); i++) {
+            double d = 0;
+            for (size_t w = 0; w < x->world; w++) d += (double)saved_float(x->save[w], x->gc[0], t, i) / (double)x->world;
+            for (size_t w = 0; w < y->world; w++) d -= (double)saved_float(y->save[w], x->gc[0], t, i) / (double)y->world;
+            if (fabs(d) > most) most = fabs(d);
+        }
+    }
+    return most;
+}
+
+static void test_loading_into_another_number_of_workers_keeps_the_mean(void)
+{
+    static const size_t worlds[][2] = {{4, 3}, {2, 5}, {1, 3}, {3, 1}};
+    for (size_t k = 0; k < sizeof worlds / sizeof *worlds; k++) {
+        team_open(&a, worlds[k][0]);
+        for (uint64_t step = 0; step < 3; step++) team_step(&a, step);
+        team_save(&a);
+        team_open(&b, worlds[k][1]);
+        for (size_t w = 0; w < b.world; w++) CHECK(load_all(b.gc[w], &a) == GCOMP_OK);
+        team_save(&b);
+        CHECK(difference(&a, &b) < 1e-6);
+        for (size_t w = 0; w < b.world; w++) {
+            CHECK(!memcmp(b.save[w] + 40, b.save[0] + 40, b.length[0] - 44));    /* the same on all */
+            for (size_t i = 0; i < 80; i++) /* Q of "matrix" as it was */
+                CHECK(saved_float(b.save[w], b.gc[0], MATRIX, 960 + i) == saved_float(a.save[0], a.gc[0], MATRIX, 960 + i));
+        }
+        for (uint64_t step = 3; step < 5; step++) team_step(&b, step);
+        team_close(&a);
+        team_close(&b);
+    }
+}
+
+static void test_lists_of_saves_that_do_not_belong_together_are_refused(void)
+{
+    const void *list[3];
+    size_t length[3];
+    gcomp *two = open_worker(0, 2);
+    team_open(&a, 3);
+    team_step(&a, 0);
+    team_save(&a);
+    for (size_t w = 0; w < 3; w++) {
+        list[w] = a.save[w];
+        length[w] = a.length[w];
+    }
+    CHECK(gcomp_load(two, list, length, 2) == GCOMP_SAVE_MISMATCH);
+    CHECK(gcomp_load(two, list, length, 1) == GCOMP_SAVE_MISMATCH);
+    list[1] = a.save[2];
+    CHECK(gcomp_load(two, list, length, 3) == GCOMP_SAVE_MISMATCH && strstr(gcomp_error(two), "save 1"));
+    list[1] = a.save[0];
+    CHECK(gcomp_load(two, list, length, 3) == GCOMP_SAVE_MISMATCH);
+    team_step(&a, 1);
+    list[1] = save_of(a.gc[1], &length[1]);
+    CHECK(gcomp_load(two, list, length, 3) == GCOMP_SAVE_MISMATCH && strstr(gcomp_error(two), "step"));
+    free((void *)(uintptr_t)list[1]);
+    list[1] = a.save[1];
+    a.save[2][60] ^= 1;
+    CHECK(gcomp_load(two, list, length, 3) == GCOMP_CHECKSUM_MISMATCH && strstr(gcomp_error(two), "save 2"));
+    a.save[2][60] ^= 1;
+    CHECK(gcomp_load(two, list, length, 3) == GCOMP_OK && gcomp_step_number(two) == 1);
+    CHECK(gcomp_load(a.gc[1], list, length, 1) == GCOMP_SAVE_MISMATCH && strstr(gcomp_error(a.gc[1]), "another rank"));
+    gcomp_close(two);
+    team_close(&a);
+}
+
+/* The last worker hands over to the first; the others go on without it. */
+static void leave(team *t)
+{
+    size_t last = t->world - 1, length;
+    uint8_t *save = save_of(t->gc[last], &length);
+    CHECK(gcomp_take_over(t->gc[0], save, length) == GCOMP_OK);
+    free(save);
+    gcomp_close(t->gc[last]);
+    t->gc[last] = NULL;
+    t->world = last;
+    for (size_t w = 0; w < last; w++) {
+        gcomp_comm comm = comm_of(w, last);
+        CHECK(gcomp_regroup(t->gc[w], &comm) == GCOMP_OK);
+    }
+}
+
+static void join(team *t)
+{
+    size_t length, world = t->world + 1;
+    uint8_t *save = save_of(t->gc[0], &length);
+    for (size_t w = 0; w < t->world; w++) {
+        gcomp_comm comm = comm_of(w, world);
+        CHECK(gcomp_regroup(t->gc[w], &comm) == GCOMP_OK);
+    }
+    t->gc[t->world] = open_worker(t->world, world);
+    CHECK(gcomp_join(t->gc[t->world], save, length) == GCOMP_OK);
+    t->save[t->world] = save_of(t->gc[t->world], &t->length[t->world]);
+    for (size_t i = 0; i < 80; i++) /* it multiplies with the Q of the others, and has nothing to send yet */
+        CHECK(saved_float(t->save[t->world], t->gc[0], MATRIX, 960 + i) == saved_float(save, t->gc[0], MATRIX, 960 + i));
+    for (size_t i = 0; i < 4000; i++) CHECK(saved_float(t->save[t->world], t->gc[0], DGC, i) == 0);
+    free(t->save[t->world]);
+    t->save[t->world] = NULL;
+    free(save);
+    t->world = world;
+}
+
+static void test_workers_leave_and_join_and_nothing_is_lost(void)
+{
+    team_open(&a, 4);
+    for (uint64_t step = 0; step < 8; step++) {
+        team_step(&a, step);
+        if (step == 1 || step == 3) continue;
+        team_save(&a);
+        memcpy(b.length, a.length, sizeof b.length);
+        memcpy(b.gc, a.gc, sizeof b.gc);
+        b.world = a.world;
+        for (size_t w = 0; w < MOST_WORKERS; w++) {
+            b.save[w] = a.save[w];
+            a.save[w] = NULL;
+        }
+        if (step < 3) leave(&a);
+        else join(&a);
+        if (step == 6) leave(&a);
+        team_save(&a);
+        CHECK(difference(&a, &b) < 1e-6);
+        for (size_t w = 0; w < MOST_WORKERS; w++) free(b.save[w]);
+    }
+    CHECK(a.world == 5);
+    team_close(&a);
+}
+
+/* What reached the weights and what is still to come is what was given: sum of means + mean residual = sum of mean gradients. */
+static void test_the_weights_get_all_gradients_through_changes_of_workers(void)
+{
+    static double given[LARGEST], got[LARGEST];
+    size_t n = 1050;
+    memset(given, 0, sizeof given);
+    memset(got, 0, sizeof got);
+    team_open(&a, 3);
+    for (uint64_t step = 0; step < 12; step++) {
+        for (size_t i = 0; i < n; i++)
+            for (size_t w = 0; w < a.world; w++) given[i] += (double)number(i + 10000 * (w + 10 * (TOPK + 10 * step))) / (double)a.world;
+        team_step(&a, step);
+        for (size_t i = 0; i < n; i++) got[i] += (double)a.grad[0][TOPK][i];
+        if (step == 3 || step == 5) leave(&a);
+        if (step == 4 || step == 8) join(&a);
+        if (step == 6) {
+            team_save(&a);
+            team_open(&b, 4);
+            for (size_t w = 0; w < 4; w++) CHECK(load_all(b.gc[w], &a) == GCOMP_OK);
+            team_close(&a);
+            a = b;
+        }
+    }
+    for (size_t i = 0; i < n; i++) {
+        for (size_t w = 0; w < a.world; w++) got[i] += (double)gcomp_residual(a.gc[w], TOPK)[i] / (double)a.world;
+        CHECK(fabs(got[i] - given[i]) < 1e-5);
+    }
+    team_close(&a);
+}
+
+static void test_what_cannot_be_taken_over_is_refused(void)
+{
+    team_open(&a, 3);
+    team_open(&b, 2);
+    team_step(&a, 0);
+    team_step(&b, 0);
+    team_save(&a);
+    CHECK(gcomp_take_over(a.gc[0], a.save[0], a.length[0]) == GCOMP_SAVE_MISMATCH && strstr(gcomp_error(a.gc[0]), "itself"));
+    CHECK(gcomp_take_over(b.gc[0], a.save[1], a.length[1]) == GCOMP_SAVE_MISMATCH && strstr(gcomp_error(b.gc[0]), "workers"));
+    team_step(&a, 1);
+    CHECK(gcomp_take_over(a.gc[0], a.save[1], a.length[1]) == GCOMP_SAVE_MISMATCH && strstr(gcomp_error(a.gc[0]), "step"));
+    team_close(&a);
+    team_close(&b);
+}
+
+/* ---------------- regroup */
+
+typedef struct heap {
+    long left; /* allocations that succeed */
+    size_t held;
+} heap;
+
+static void *heap_alloc(void *user, size_t bytes, size_t align)
+{
+    heap *h = (heap *)user;
+    void *p = NULL;
+    (void)align;
+    if (h->left-- <= 0 || posix_memalign(&p, 64, bytes + !bytes)) return NULL;
+    h->held += bytes;
+    return p;
+}
+
+static void heap_free(void *user, void *memory, size_t bytes)
+{
+    ((heap *)user)->held -= bytes;
+    free(memory);
+}
+
+static void test_regroup_refuses_what_does_not_suit_and_changes_nothing(void)
+{
+    gcomp_comm comm = comm_of(0, 2);
+    heap h = {1000, 0};
+    gcomp_desc desc;
+    gcomp *gc;
+    memset(&desc, 0, sizeof desc);
+    desc.comm = comm_of(0, 2);
+    desc.allocator.alloc = heap_alloc;
+    desc.allocator.free = heap_free;
+    desc.allocator.user = &h;
+    CHECK(gcomp_open(&gc, &desc) == GCOMP_OK);
+    for (size_t t = 0; t < TENSORS; t++) {
+        gcomp_tensor tensor = tensors[t];
+        if (t == INTSUM) tensor.codec = "intsum:bits=8";
+        CHECK(gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+    }
+    CHECK(gcomp_regroup(NULL, &comm) == GCOMP_INVALID_ARGUMENT && gcomp_regroup(gc, NULL) == GCOMP_INVALID_ARGUMENT);
+    comm.rank = 2;
+    CHECK(gcomp_regroup(gc, &comm) == GCOMP_INVALID_ARGUMENT && strstr(gcomp_error(gc), "comm.rank"));
+    comm.rank = 0;
+    comm.world = 200; /* more than 127 */
+    CHECK(gcomp_regroup(gc, &comm) == GCOMP_BAD_CODEC && strstr(gcomp_error(gc), "'intsum'"));
+    comm.world = 3;
+    comm.allreduce_dtypes = 0;
+    CHECK(gcomp_regroup(gc, &comm) == GCOMP_MISSING_CALLBACK && strstr(gcomp_error(gc), "'intsum'"));
+    comm.allreduce_dtypes = 1u << GCOMP_I8;
+    CHECK(gcomp_prepare(gc) == GCOMP_OK);
+    for (long left = 0; left < 4; left++) {
+        size_t held = h.held, used = gcomp_memory_used(gc);
+        gcomp_result result;
+        h.left = left;
+        result = gcomp_regroup(gc, &comm);
+        CHECK(result == (left < 3 ? GCOMP_OUT_OF_MEMORY : GCOMP_OK));
+        if (result) CHECK(h.held == held && gcomp_memory_used(gc) == used);
+        else CHECK(h.held > held && gcomp_memory_used(gc) == h.held);
+    }
+    h.left = 0;
+    CHECK(gcomp_prepare(gc) == GCOMP_OK); /* all is reserved */
+    CHECK(gcomp_step_begin(gc, NULL) == GCOMP_OK && gcomp_regroup(gc, &comm) == GCOMP_WRONG_STATE);
+    CHECK(gcomp_step_abort(gc) == GCOMP_OK);
+    gcomp_close(gc);
+    CHECK(h.held == 0);
+}
+
+static void test_regroup_of_as_many_workers_keeps_every_bit(void)
+{
+    gcomp_comm comm = comm_of(1, 2);
+    team_open(&a, 2);
+    team_step(&a, 0);
+    team_save(&a);
+    CHECK(gcomp_regroup(a.gc[0], &comm) == GCOMP_OK);
+    comm.rank = 0;
+    CHECK(gcomp_regroup(a.gc[1], &comm) == GCOMP_OK); /* they have changed places */
+    for (size_t w = 0; w < 2; w++) {
+        size_t length;
+        uint8_t *save = save_of(a.gc[w], &length);
+        CHECK(get_word(save + 32, 4) == 1 - w && !memcmp(save + 36, a.save[w] + 36, length - 40));
+        free(save);
+    }
+    team_close(&a);
+}
+
+int main(void)
+{
+    RUN(test_resuming_gives_the_bits_of_a_run_without_a_break);
+    RUN(test_a_save_is_what_the_manual_says);
+    RUN(test_wrong_calls_are_refused_and_change_nothing);
+    RUN(test_damaged_saves_are_refused_by_kind_and_change_nothing);
+    RUN(test_forged_saves_with_a_right_checksum_are_refused);
+    RUN(test_a_save_of_another_object_is_refused_by_name);
+    RUN(test_loading_into_another_number_of_workers_keeps_the_mean);
+    RUN(test_lists_of_saves_that_do_not_belong_together_are_refused);
+    RUN(test_workers_leave_and_join_and_nothing_is_lost);
+    RUN(test_the_weights_get_all_gradients_through_changes_of_workers);
+    RUN(test_what_cannot_be_taken_over_is_refused);
+    RUN(test_regroup_refuses_what_does_not_suit_and_changes_nothing);
+    RUN(test_regroup_of_as_many_workers_keeps_every_bit);
+    return test_end();
+}
