@@ -7845,8 +7845,8 @@ GCOMP__INLINE GCOMP__F(w) GCOMP__F(small_float)(GCOMP__F(v) x, int mantissa, int
     return GCOMP__F(wadd)(GCOMP__F(wadd)(sum, GCOMP__F(wshr)(e, cut)), sign);
 }
 
-/* Back, from a code of 6 bits whose sign fills the word. Of the bits as a float, y, and 2 y - 2^(1 - bias), which is right below the
-   smallest normal number, the smaller one is right; nothing on the way is a subnormal float, which would be slow. */
+/* Back, from a code of 6 bits whose sign fills the word. Of the bits as a float, y, and 2 y - 2^(1 - bias), which is right below
+   the smallest normal number, the smaller one is right; nothing on the way is a subnormal float, which would be slow. */
 GCOMP__INLINE GCOMP__F(v) GCOMP__F(from_small)(GCOMP__F(w) code, int mantissa, int bias, int sign_bit)
 {
     const int cut = 23 - mantissa;
