@@ -158,6 +158,8 @@ static uint8_t *deliver(group *g, size_t k, size_t w, size_t from, size_t *lengt
         return place;
     }
     *length = to->bytes[from];
+    for (size_t i = *length; i < of->stride; i++)
+        if (((const uint8_t *)of->send)[i]) g->broken = 1; /* what pads is zero */
     if (to->stride != of->stride || of->bytes[from] != *length || *length > to->stride) g->broken = 1;
     else memcpy((uint8_t *)to->recv + from * to->stride, of->send, to->stride);
     return (uint8_t *)to->recv + from * to->stride;
