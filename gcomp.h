@@ -13890,8 +13890,13 @@ GCOMP_API gcomp_result gcomp_exchange_any(gcomp *gc, void *const *grads, const g
 
 enum { GCOMP__SAVE_HEADER = 48 };
 
-/* What all workers hold alike, at the beginning of a tensor's state: the warm start of sums. Else the state is each one's own. */
-static size_t gcomp__shared_floats(const gcomp__slot *slot) { return slot->flags & GCOMP__REMEMBERS ? 0 : slot->state_floats; }
+/* Of a tensor's state, so many floats from *at on are each worker's own: momentum. All others are the same on all workers: what
+   sums start from, or leave. */
+static size_t gcomp__own_state(const gcomp__slot *slot, size_t *at)
+{
+    *at = 0;
+    return slot->flags & GCOMP__REMEMBERS ? slot->state_floats : 0;
+}
 
 static size_t gcomp__save_floats_at(const gcomp *gc) { return GCOMP__SAVE_HEADER + 4 * stbds_arrlenu(gc->tensors); }
 
@@ -14041,11 +14046,15 @@ GCOMP__NOINLINE void gcomp__take_saves(gcomp *gc, const void *const *saves, size
     size_t at = gcomp__save_floats_at(gc), i;
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
         gcomp__slot *slot = gc->tensors + i;
-        const size_t alike = gcomp__shared_floats(slot);
+        size_t from, end;
         if (slot->residual) gcomp__take_floats(slot->residual, slot->n, saves, count, at, own);
         if (slot->residual) at += 4 * slot->n;
-        if (slot->state) gcomp__take_floats(slot->state, alike, saves, count, at, shared);
-        if (slot->state) gcomp__take_floats(slot->state + alike, slot->state_floats - alike, saves, count, at + 4 * alike, own);
+        if (!slot->state) continue;
+        end = gcomp__own_state(slot, &from);
+        end += from;
+        gcomp__take_floats(slot->state, from, saves, count, at, shared);
+        gcomp__take_floats(slot->state + from, end - from, saves, count, at + 4 * from, own);
+        gcomp__take_floats(slot->state + end, slot->state_floats - end, saves, count, at + 4 * end, shared);
         at += 4 * slot->state_floats;
     }
     gcomp__fp_leave(mode);
@@ -14131,9 +14140,9 @@ GCOMP__NOINLINE void gcomp__scale_own(gcomp *gc, size_t world, size_t before)
     size_t i;
     for (i = 0; i < stbds_arrlenu(gc->tensors) && world != before; i++) {
         gcomp__slot *slot = gc->tensors + i;
-        const size_t alike = gcomp__shared_floats(slot);
+        size_t from, count = gcomp__own_state(slot, &from);
         if (slot->residual) gcomp__scale_floats(slot->residual, slot->n, factor);
-        if (slot->state) gcomp__scale_floats(slot->state + alike, slot->state_floats - alike, factor);
+        if (slot->state) gcomp__scale_floats(slot->state + from, count, factor);
     }
     gcomp__fp_leave(mode);
 }
