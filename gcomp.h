@@ -895,6 +895,7 @@ typedef struct gcomp_advice {
      for its sums of b bytes:                    b * sum_byte
      for each collective that some tensor uses, and for the frames:   its start
    Vectors, small tensors and matrices that would not gain are not compressed, as in gcomp_add_tensor. Equal times: candidate 0.
+   Payloads are gathered: with many workers shards (comm.alltoallv) are faster than this says.
    Figures that are all zero are measured first: desc.clock is needed, and an object with tensors like the largest and the
    smallest, of 2^23 elements at most, is opened with desc.allocator and closed again. Numbers are normally distributed: where
    the length of a payload depends on more than that (strom, nonzero, adacomp, coded levels), set `bytes`. Workers that share a
@@ -14625,6 +14626,7 @@ static gcomp_result gcomp__inquire(gcomp__inquiry *q, const gcomp_question *ask,
     q->ask = ask;
     q->desc = *ask->desc;
     q->desc.codec = NULL;
+    q->desc.aggregate = GCOMP_AGGREGATE_GATHER;
     GCOMP__TRY(gcomp__resolve_desc(&q->desc, &unused, &set, why));
     if (!ask->candidates || ask->candidate_count < 1 || ask->candidate_count > GCOMP_CANDIDATES)
         return gcomp__fail_field(why, "candidate_count", (int64_t)ask->candidate_count, "1 to 16 candidates");
