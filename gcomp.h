@@ -151,12 +151,16 @@
      Weight decay belongs behind the exchange. What is sent waits a thousand steps at 0.1 %: with a learning rate that falls, pass
      it as gcomp_step.scale and step with rate 1. masking=0 keeps the momentum of elements that are sent often: make dgc trains
      closer with it.
+     powersgd without a momentum of its own leaves it to the optimizer, after the exchange: gcomp_momentum_step is that of its
+     paper, any other will do. With powersgd:momentum=0.9 each worker's momentum comes before its feedback: then plain SGD.
 
    MEMORY
-     A residual is 4 bytes an element, dgc's momentum as much again, PowerSGD's factors rank * (rows + cols) floats. Steps need,
-     for what is gathered, (world + 1) * gcomp_bound; for what is summed, a copy of it; for shards two to three payloads, what all
-     send for one range, a range as floats, and the sums of all, 4 bytes an element or less. All is reserved by gcomp_prepare or
-     in the first exchange; no later call allocates. The codec layer allocates nothing, ever.
+     A residual is 4 bytes an element, the momentum of dgc and of powersgd as much again (powersgd: and as much for work, of the
+     largest tensor). PowerSGD keeps Q, rank * cols floats (alternate=1: P too); in a step it needs some rank * (rows + 2 * cols)
+     more, the rank rounded up to 8 or a multiple of 16 where it is above 4. Steps need, for what is gathered, (world + 1) *
+     gcomp_bound; for what is summed, a copy of it; for shards two to three payloads, what all send for one range, a range as
+     floats, and the sums of all, 4 bytes an element or less. All is reserved by gcomp_prepare or in the first exchange; no later
+     call allocates. The codec layer allocates nothing, ever.
 
    ALIGNMENT
      Pointers to float (y, residual, gradients of type float) are aligned as C wants them, to 4 bytes. What is passed as void * or
@@ -234,7 +238,7 @@
      sampledtopk 21, strom 22, dryden 23, nonzero 24, wangni 27, adacomp 28, dgc 31   as topk
      blocktopk 29  as topk, but the indices are of blocks, counted from 0: behind the coder u8 b, 4..16; a block has 2^b elements,
                    the last one the rest; k counts elements
-     powersgd  6   has no payload: it exchanges sums of P and of Q
+     powersgd  6   has no payload: it exchanges sums of P and of Q, or in turns one of them
      randomk 25, randomblock 26   have no payload: they exchange a sum of the elements that the step's key selects
      sketch   32  has no payload: it exchanges a sum of count sketches, then one of the elements that this finds
      intsum   19   has no payload: it exchanges the largest |p|, a float, then sums of integers of 8, 16 or 32 bits
@@ -807,6 +811,16 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm
    (warm starts); its residuals and momenta are zero. Returns as gcomp_load; on error nothing is changed. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_join(gcomp *gc, const void *save, size_t length);
 
+/* ---------------- optimizer */
+
+/* The optimizer of PowerSGD's algorithm 2, whose momentum comes after error feedback: for n elements
+     velocity <- momentum * velocity + mean,  x <- x - learning_rate * (mean + velocity)
+   where mean is what an exchange left in the gradient, x the weights; velocity is zero at first. This is not Nesterov's momentum:
+   the step is 2 mean + momentum * the old velocity. The arrays do not overlap. Returns GCOMP_OK or GCOMP_INVALID_ARGUMENT: a
+   pointer is NULL and n > 0, or a number is not finite; then nothing has changed. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_momentum_step(float *x, float *velocity, const float *mean, size_t n,
+                                                           float learning_rate, float momentum);
+
 /* ---------------- statistics */
 
 typedef struct gcomp_statistics {
@@ -983,11 +997,13 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_advise(const gcomp_question *questi
 #define GCOMP__NOINLINE static __attribute__((noinline, unused))
 #define GCOMP__UNROLL _Pragma("GCC unroll 16")
 #define GCOMP__PREFETCH(p) __builtin_prefetch(p)
+#define GCOMP__PREFETCH_NEAR(p) __builtin_prefetch(p, 0, 2) /* not as far as the innermost cache */
 #else
 #define GCOMP__INLINE static inline
 #define GCOMP__NOINLINE static
 #define GCOMP__UNROLL
 #define GCOMP__PREFETCH(p) ((void)(p))
+#define GCOMP__PREFETCH_NEAR(p) ((void)(p))
 #endif
 
 /* Exact arithmetic, whatever flags the user builds with. gcc obeys these two options, in intrinsics too. clang's back end
@@ -1584,9 +1600,10 @@ enum {
     GCOMP__UNBIASED = 64,         /* the mean over keys of what is decoded is p */
     GCOMP__MAJORITY = 128,        /* the mean of its payloads is the sign of their sum: decode gets all of them at once */
     GCOMP__WORKSPACE = 256,       /* encodes only with scratch memory */
-    GCOMP__REMEMBERS = 512,       /* makes payloads from a tensor's state, so only in steps */
+    GCOMP__REMEMBERS = 512,       /* p, made with a momentum (the end of its state), so only in steps, begins the scratch */
     GCOMP__GROUPS = 1024,         /* a sparse method whose indices are of groups of elements */
-    GCOMP__GLOBAL = 2048          /* of the mean only the largest elements are applied, as many as a payload has */
+    GCOMP__GLOBAL = 2048,         /* of the mean only the largest elements are applied, as many as a payload has */
+    GCOMP__TURNS = 4096           /* its sums differ by turns: the last float of its shared state is 1 before an odd one */
 };
 
 /* Kinds of parameters. BLOCK: a power of two, or "tensor" (0). CHOICE: the number of a name in `choices`. AUTO: a number, or
@@ -1717,6 +1734,24 @@ typedef struct gcomp__sink {
     int together; /* COMMIT with all of it, of block payloads with one kernel, into and from floats as they are */
 } gcomp__sink;
 
+/* A residual v with a momentum u (see >>method dgc; powersgd has it too). */
+typedef struct gcomp__momentum {
+    gcomp_input in;   /* g = scale * grad, without a residual */
+    size_t n;
+    const float *u, *v; /* v NULL: none */
+    float *p, *next, *zero; /* p, the next u, zeros; NULL: not wanted */
+    float *masked;    /* NULL, or where to forget what was sent */
+    float factor;
+    int nesterov;
+    void (*advance)(const struct gcomp__momentum *d, size_t begin, size_t end);
+} gcomp__momentum;
+
+static void gcomp__advance_chunk(void *arg, size_t chunk)
+{
+    const gcomp__momentum *d = (const gcomp__momentum *)arg;
+    d->advance(d, chunk * GCOMP_CHUNK, gcomp__min(d->n, (chunk + 1) * GCOMP_CHUNK));
+}
+
 /* A tensor in a step, for methods that exchange sums or the largest of the workers, or keep more than a residual. */
 typedef struct gcomp__work {
     gcomp__call call;
@@ -1726,6 +1761,7 @@ typedef struct gcomp__work {
     float part;      /* 1 / world: contributions are scaled by it before the sum */
     size_t world;
     uint32_t epoch;
+    int odd;         /* see GCOMP__TURNS */
     float *state;    /* lives from step to step; written by commit only */
     float *local;    /* the row's scratch of this step */
     float *sums[3];  /* one a round: this worker's contribution, then the sum; integers in rounds of integers */
@@ -1749,7 +1785,8 @@ struct gcomp__method {
     gcomp_result (*check)(const gcomp__view *view);        /* everything else */
     void (*decode)(const gcomp__call *call, const gcomp__sink *sink);
     /* sums; NULL in rows without */
-    size_t (*sum_count)(const gcomp_codec *codec, size_t rows, size_t cols, int round); /* elements of one matrix of a stack */
+    /* elements of one matrix of a stack; odd: see GCOMP__TURNS */
+    size_t (*sum_count)(const gcomp_codec *codec, size_t rows, size_t cols, int round, int odd);
     size_t (*state_floats)(const gcomp_codec *codec, size_t rows, size_t cols);
     size_t (*local_floats)(const gcomp_codec *codec, size_t rows, size_t cols);
     int (*gains)(const gcomp_codec *codec, size_t rows, size_t cols); /* 0: travel uncompressed */
@@ -1863,6 +1900,7 @@ typedef struct gcomp__common_kernels {
     void (*narrow)(void *y, const float *x, gcomp_dtype dtype, size_t n);
     void (*gaps)(const uint32_t *index, size_t k, unsigned base, gcomp__gap_sizes *sizes);
     int (*no_number)(const gcomp__form *form, const uint8_t *codes, size_t bytes);
+    void (*advance)(const gcomp__momentum *d, size_t begin, size_t end);
 } gcomp__common_kernels;
 
 /* Entropy codes of levels, see >>levels. */
@@ -2323,6 +2361,8 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
      wadd wsub wand wor wxor wmin wmax    integers; wgt is all ones where x > y, weq a mask, wany if any; wshl wshr wsar
      put16s put8 put6 put4 put2, get16s ...  low bits of each as codes; back with sign
      draws                                gcomp__draw of 16 elements, the first even
+     pair_splat, twice                    x in 8 lanes, y in the others; 8 floats in both;  turn8  8 x 8 floats transposed
+     wide, tall, tile                     rows that powersgd's kernels take together; columns that they copy
      eight, columns; last, base           levels of a Hadamard transform: three over so many columns; all of `base` floats
      look16                               words from a table of 16, that of x in -8 .. 7 at x & 15
      gather scatter                       bits of a word where a mask has ones, side by side; and spread again
@@ -2417,8 +2457,33 @@ GCOMP__INLINE uint32_t gcomp__crc8_plain(uint32_t crc, uint64_t word)
 #endif
 #define GCOMP__WANTS(set) (GCOMP__ONLY == 0 || GCOMP__ONLY == (set))
 
-/* What AVX2 and AVX-512 share: 8 bytes of a checksum, the sum of 8, three levels of a Hadamard transform inside 8. */
+/* What AVX2 and AVX-512 share: 8 x 8 floats turned; 8 bytes of a checksum, the sum of 8, three levels of a Hadamard transform
+   inside 8. */
 #define GCOMP__SAME_PARTS(isa) \
+    GCOMP__INLINE void gcomp__turn8_##isa(float *to, size_t pitch, const float *from, size_t stride) \
+    { \
+        __m256 a, b, c, d, e, f, g, h, r[8]; \
+        a = _mm256_loadu_ps(from), b = _mm256_loadu_ps(from + stride); \
+        c = _mm256_loadu_ps(from + 2 * stride), d = _mm256_loadu_ps(from + 3 * stride); \
+        e = _mm256_loadu_ps(from + 4 * stride), f = _mm256_loadu_ps(from + 5 * stride); \
+        g = _mm256_loadu_ps(from + 6 * stride), h = _mm256_loadu_ps(from + 7 * stride); \
+        r[0] = _mm256_unpacklo_ps(a, b), r[1] = _mm256_unpackhi_ps(a, b); \
+        r[2] = _mm256_unpacklo_ps(c, d), r[3] = _mm256_unpackhi_ps(c, d); \
+        r[4] = _mm256_unpacklo_ps(e, f), r[5] = _mm256_unpackhi_ps(e, f); \
+        r[6] = _mm256_unpacklo_ps(g, h), r[7] = _mm256_unpackhi_ps(g, h); \
+        a = _mm256_shuffle_ps(r[0], r[2], 0x44), b = _mm256_shuffle_ps(r[0], r[2], 0xee); \
+        c = _mm256_shuffle_ps(r[1], r[3], 0x44), d = _mm256_shuffle_ps(r[1], r[3], 0xee); \
+        e = _mm256_shuffle_ps(r[4], r[6], 0x44), f = _mm256_shuffle_ps(r[4], r[6], 0xee); \
+        g = _mm256_shuffle_ps(r[5], r[7], 0x44), h = _mm256_shuffle_ps(r[5], r[7], 0xee); \
+        _mm256_storeu_ps(to, _mm256_permute2f128_ps(a, e, 0x20)); \
+        _mm256_storeu_ps(to + pitch, _mm256_permute2f128_ps(b, f, 0x20)); \
+        _mm256_storeu_ps(to + 2 * pitch, _mm256_permute2f128_ps(c, g, 0x20)); \
+        _mm256_storeu_ps(to + 3 * pitch, _mm256_permute2f128_ps(d, h, 0x20)); \
+        _mm256_storeu_ps(to + 4 * pitch, _mm256_permute2f128_ps(a, e, 0x31)); \
+        _mm256_storeu_ps(to + 5 * pitch, _mm256_permute2f128_ps(b, f, 0x31)); \
+        _mm256_storeu_ps(to + 6 * pitch, _mm256_permute2f128_ps(c, g, 0x31)); \
+        _mm256_storeu_ps(to + 7 * pitch, _mm256_permute2f128_ps(d, h, 0x31)); \
+    } \
     GCOMP__INLINE uint32_t gcomp__crc8_##isa(uint32_t crc, uint64_t word) { return (uint32_t)_mm_crc32_u64(crc, word); } \
     GCOMP__INLINE float gcomp__fold8_##isa(__m256 x) \
     { \
@@ -2525,6 +2590,14 @@ GCOMP__INLINE gcomp__v16_avx2 gcomp__load_avx2(const float *p)
     return gcomp__both_avx2(_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8));
 }
 GCOMP__INLINE gcomp__v16_avx2 gcomp__splat_avx2(float x) { return gcomp__both_avx2(_mm256_set1_ps(x), _mm256_set1_ps(x)); }
+GCOMP__INLINE gcomp__v16_avx2 gcomp__pair_splat_avx2(float x, float y)
+{
+    return gcomp__both_avx2(_mm256_set1_ps(x), _mm256_set1_ps(y));
+}
+GCOMP__INLINE gcomp__v16_avx2 gcomp__twice_avx2(const float *p)
+{
+    return gcomp__both_avx2(_mm256_loadu_ps(p), _mm256_loadu_ps(p));
+}
 
 GCOMP__INLINE void gcomp__store_avx2(float *p, gcomp__v16_avx2 v)
 {
@@ -2930,6 +3003,7 @@ GCOMP__INLINE __m256 gcomp__less_avx2(__m256 x, __m256 y) { return _mm256_fnmadd
 GCOMP__EIGHT(eight_avx2, __m256, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, gcomp__less_avx2, GCOMP__NOTHING_INSIDE)
 GCOMP__EIGHT(last_avx2, __m256, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, _mm256_sub_ps, GCOMP__INSIDE_AVX2)
 enum { gcomp__columns_avx2 = 8, gcomp__base_avx2 = 64 };
+enum { gcomp__wide_avx2 = 2, gcomp__tall_avx2 = 6, gcomp__tile_avx2 = 128 };
 
 GCOMP__INLINE __m256i gcomp__look8_avx2(const int32_t *table, __m256i x)
 {
@@ -2984,6 +3058,14 @@ GCOMP__INLINE gcomp__v16_avx512 gcomp__one_avx512(__m512 a)
 
 GCOMP__INLINE gcomp__v16_avx512 gcomp__load_avx512(const float *p) { return gcomp__one_avx512(_mm512_loadu_ps(p)); }
 GCOMP__INLINE gcomp__v16_avx512 gcomp__splat_avx512(float x) { return gcomp__one_avx512(_mm512_set1_ps(x)); }
+GCOMP__INLINE gcomp__v16_avx512 gcomp__pair_splat_avx512(float x, float y)
+{
+    return gcomp__one_avx512(_mm512_mask_mov_ps(_mm512_set1_ps(x), 0xff00, _mm512_set1_ps(y)));
+}
+GCOMP__INLINE gcomp__v16_avx512 gcomp__twice_avx512(const float *p)
+{
+    return gcomp__one_avx512(_mm512_broadcast_f32x8(_mm256_loadu_ps(p)));
+}
 GCOMP__INLINE void gcomp__store_avx512(float *p, gcomp__v16_avx512 v) { _mm512_storeu_ps(p, v.a); }
 
 GCOMP__INLINE gcomp__v16_avx512 gcomp__add_avx512(gcomp__v16_avx512 x, gcomp__v16_avx512 y)
@@ -3310,6 +3392,7 @@ GCOMP__INLINE __m512 gcomp__less_avx512(__m512 x, __m512 y) { return _mm512_fnma
 GCOMP__EIGHT(eight_avx512, __m512, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps, gcomp__less_avx512, GCOMP__NOTHING_INSIDE)
 GCOMP__EIGHT(last_avx512, __m256, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, _mm256_sub_ps, GCOMP__INSIDE_AVX512)
 enum { gcomp__columns_avx512 = 16, gcomp__base_avx512 = 64 };
+enum { gcomp__wide_avx512 = 4, gcomp__tall_avx512 = 8, gcomp__tile_avx512 = 96 };
 
 GCOMP__INLINE gcomp__w16_avx512 gcomp__look16_avx512(const int32_t *table, gcomp__w16_avx512 w)
 {
@@ -3362,6 +3445,25 @@ GCOMP__INLINE gcomp__v16_neon gcomp__splat_neon(float x)
 {
     float32x4_t v = vdupq_n_f32(x);
     return gcomp__four_neon(v, v, v, v);
+}
+
+GCOMP__INLINE void gcomp__turn8_neon(float *to, size_t pitch, const float *from, size_t stride)
+{
+    size_t i, k;
+    for (i = 0; i < 8; i++)
+        for (k = 0; k < 8; k++) to[k * pitch + i] = from[i * stride + k];
+}
+
+GCOMP__INLINE gcomp__v16_neon gcomp__pair_splat_neon(float x, float y)
+{
+    const float32x4_t v = vdupq_n_f32(x), w = vdupq_n_f32(y);
+    return gcomp__four_neon(v, v, w, w);
+}
+
+GCOMP__INLINE gcomp__v16_neon gcomp__twice_neon(const float *p)
+{
+    const float32x4_t v = vld1q_f32(p), w = vld1q_f32(p + 4);
+    return gcomp__four_neon(v, w, v, w);
 }
 
 GCOMP__INLINE void gcomp__store_neon(float *p, gcomp__v16_neon v)
@@ -3868,6 +3970,7 @@ GCOMP__INLINE void gcomp__levels_neon(float32x4_t *x, float32x4_t *y)
 GCOMP__EIGHT(eight_neon, float32x4_t, vld1q_f32, vst1q_f32, vaddq_f32, vsubq_f32, GCOMP__NOTHING_INSIDE)
 GCOMP__EIGHT(last_neon, float32x4_t, vld1q_f32, vst1q_f32, vaddq_f32, vsubq_f32, GCOMP__INSIDE_NEON)
 enum { gcomp__columns_neon = 4, gcomp__base_neon = 32 };
+enum { gcomp__wide_neon = 2, gcomp__tall_neon = 6, gcomp__tile_neon = 128 };
 
 GCOMP__INLINE int32x4_t gcomp__look4_neon(uint8x16x4_t t, int32x4_t w)
 {
@@ -3914,6 +4017,29 @@ GCOMP__INLINE gcomp__v16_scalar gcomp__load_scalar(const float *p)
 {
     gcomp__v16_scalar v;
     memcpy(v.f, p, 64);
+    return v;
+}
+
+GCOMP__INLINE void gcomp__turn8_scalar(float *to, size_t pitch, const float *from, size_t stride)
+{
+    size_t i, k;
+    for (i = 0; i < 8; i++)
+        for (k = 0; k < 8; k++) to[k * pitch + i] = from[i * stride + k];
+}
+
+GCOMP__INLINE gcomp__v16_scalar gcomp__pair_splat_scalar(float x, float y)
+{
+    gcomp__v16_scalar v;
+    int i;
+    GCOMP__LANES v.f[i] = i < 8 ? x : y;
+    return v;
+}
+
+GCOMP__INLINE gcomp__v16_scalar gcomp__twice_scalar(const float *p)
+{
+    gcomp__v16_scalar v;
+    memcpy(v.f, p, 32);
+    memcpy(v.f + 8, p, 32);
     return v;
 }
 
@@ -4360,6 +4486,7 @@ GCOMP__EIGHT(eight_scalar, float, gcomp__get1_scalar, gcomp__put1_scalar, gcomp_
 GCOMP__EIGHT(last_scalar, float, gcomp__get1_scalar, gcomp__put1_scalar, gcomp__plus1, gcomp__less1,
              GCOMP__NOTHING_INSIDE)
 enum { gcomp__columns_scalar = 1, gcomp__base_scalar = 8 };
+enum { gcomp__wide_scalar = 2, gcomp__tall_scalar = 4, gcomp__tile_scalar = 192 };
 
 GCOMP__INLINE gcomp__w16_scalar gcomp__look16_scalar(const int32_t *table, gcomp__w16_scalar w)
 {
@@ -4492,6 +4619,52 @@ static void GCOMP__F(absorb)(const gcomp__sink *sink, size_t chunk)
     if (i < end) {
         GCOMP__F(store_some)(sink->residual + i, GCOMP__F(load_p_some)(&in, i, end - i), end - i);
         if (sink->y) memset(sink->y + i, 0, 4 * (end - i));
+    }
+}
+
+/* >>kernel advance: p, the next u and zeros of elements begin .. end - 1. Outputs may be the inputs. */
+GCOMP__HEAVY void GCOMP__F(advance_driver)(const gcomp__momentum *d, size_t begin, size_t end, int general, int nesterov)
+{
+    const gcomp__momentum job = *d;
+    const GCOMP__F(v) m = GCOMP__F(splat)(job.factor), zero = GCOMP__F(splat)(0);
+    size_t i;
+    for (i = begin; i + 16 <= end; i += 16) {
+        const GCOMP__F(v) g = GCOMP__F(load_p)(&job.in, i, general, 0), u = GCOMP__F(load)(job.u + i);
+        GCOMP__F(v) p, next = nesterov ? GCOMP__F(mul)(GCOMP__F(add)(u, g), m) : GCOMP__F(add)(GCOMP__F(mul)(u, m), g);
+        p = job.v ? GCOMP__F(add)(GCOMP__F(load)(job.v + i), next) : next;
+        if (nesterov) p = GCOMP__F(add)(p, g);
+        if (job.p) GCOMP__F(store)(job.p + i, p);
+        if (job.next) GCOMP__F(store)(job.next + i, next);
+        if (job.zero) GCOMP__F(store)(job.zero + i, zero);
+    }
+}
+
+static void GCOMP__F(advance)(const gcomp__momentum *d, size_t begin, size_t end)
+{
+    const size_t rest = (end - begin) % 16, at = end - rest;
+    const int general = GCOMP__F(general)(&d->in);
+    if (d->nesterov) GCOMP__F(advance_driver)(d, begin, at, 1, 1);
+    else if (general) GCOMP__F(advance_driver)(d, begin, at, 1, 0);
+    else GCOMP__F(advance_driver)(d, begin, at, 0, 0);
+    if (rest) { /* in a line of its own */
+        float line[4][16];
+        gcomp__momentum some = *d;
+        GCOMP__F(store)(line[0], GCOMP__F(load_p_some)(&d->in, at, rest));
+        GCOMP__F(store)(line[1], GCOMP__F(load_some)(d->u + at, rest));
+        if (d->v) GCOMP__F(store)(line[2], GCOMP__F(load_some)(d->v + at, rest));
+        some.in.grad = line[0];
+        some.in.dtype = GCOMP_F32;
+        some.in.scale = 1;
+        some.u = line[1];
+        some.v = d->v ? line[2] : NULL;
+        some.p = line[3];
+        some.next = line[1];
+        some.zero = NULL;
+        if (d->nesterov) GCOMP__F(advance_driver)(&some, 0, 16, 0, 1);
+        else GCOMP__F(advance_driver)(&some, 0, 16, 0, 0);
+        if (d->p) memcpy(d->p + at, line[3], 4 * rest);
+        if (d->next) memcpy(d->next + at, line[1], 4 * rest);
+        if (d->zero) memset(d->zero + at, 0, 4 * rest);
     }
 }
 
@@ -5449,7 +5622,7 @@ static void GCOMP__F(gaps)(const uint32_t *index, size_t k, unsigned base, gcomp
 static const gcomp__common_kernels GCOMP__F(common) = {
     GCOMP__F(crc), GCOMP__F(measure), GCOMP__F(encode), GCOMP__F(sink), GCOMP__F(saturated), GCOMP__F(absorb),
     GCOMP__F(scale_copy), GCOMP__F(worst_of), GCOMP__F(squares), GCOMP__F(widen), GCOMP__F(narrow), GCOMP__F(gaps),
-    GCOMP__F(no_number)};
+    GCOMP__F(no_number), GCOMP__F(advance)};
 
 /* ------------------------------------------------------------------------------------------------
    >>levels - entropy codes of levels: a second layer behind the drivers of block methods
@@ -6712,8 +6885,9 @@ static gcomp_result gcomp__look_at(gcomp__work *work, int measure, gcomp__measur
     return all->worst >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
 }
 
-static size_t gcomp__shared_count(const gcomp_codec *codec, size_t rows, size_t cols, int round)
+static size_t gcomp__shared_count(const gcomp_codec *codec, size_t rows, size_t cols, int round, int odd)
 {
+    (void)odd;
     (void)codec;
     return round == 0 ? 1 : gcomp__times(rows, cols);
 }
@@ -6931,8 +7105,9 @@ typedef struct gcomp__sum_job {
     uint32_t worst;
 } gcomp__sum_job;
 
-static size_t gcomp__none_sum_count(const gcomp_codec *codec, size_t rows, size_t cols, int round)
+static size_t gcomp__none_sum_count(const gcomp_codec *codec, size_t rows, size_t cols, int round, int odd)
 {
+    (void)odd;
     (void)codec;
     return round == 0 ? gcomp__times(rows, cols) : 0;
 }
@@ -8486,18 +8661,6 @@ typedef struct gcomp__selection {
     uint32_t *bins;         /* GCOMP__SPARSE_BINS */
 } gcomp__selection;
 
-/* A residual v with a momentum u (see >>method dgc). */
-typedef struct gcomp__momentum {
-    gcomp_input in;   /* g = scale * grad, without a residual */
-    size_t n;
-    const float *u, *v; /* v NULL: none */
-    float *p, *next, *zero; /* p, the next u, zeros; NULL: not wanted */
-    float *masked;    /* NULL, or where to forget what was sent */
-    float factor;
-    int nesterov;
-    void (*advance)(const struct gcomp__momentum *d, size_t begin, size_t end);
-} gcomp__momentum;
-
 typedef struct gcomp__sparse_kernels {
     void (*collect)(gcomp__selection *s); /* until the end or until the buffer is full */
 } gcomp__sparse_kernels;
@@ -9634,61 +9797,7 @@ static const gcomp__method gcomp__row_blocktopk = {
    of the elements, for a quarter of them each. */
 #ifndef GCOMP_WITHOUT_DGC
 #define GCOMP__LIST_dgc(X) X(dgc)
-#ifndef GCOMP__DGC_TYPES
-#define GCOMP__DGC_TYPES
-typedef struct gcomp__dgc_kernels {
-    gcomp__sparse_kernels sparse; /* first: it stands for the others */
-    void (*advance)(const gcomp__momentum *d, size_t begin, size_t end);
-} gcomp__dgc_kernels;
-#endif
-
-/* >>kernel advance: p, the next u and zeros of elements begin .. end - 1. Outputs may be the inputs. */
-GCOMP__HEAVY void GCOMP__F(advance_driver)(const gcomp__momentum *d, size_t begin, size_t end, int general, int nesterov)
-{
-    const gcomp__momentum job = *d;
-    const GCOMP__F(v) m = GCOMP__F(splat)(job.factor), zero = GCOMP__F(splat)(0);
-    size_t i;
-    for (i = begin; i + 16 <= end; i += 16) {
-        const GCOMP__F(v) g = GCOMP__F(load_p)(&job.in, i, general, 0), u = GCOMP__F(load)(job.u + i);
-        GCOMP__F(v) p, next = nesterov ? GCOMP__F(mul)(GCOMP__F(add)(u, g), m) : GCOMP__F(add)(GCOMP__F(mul)(u, m), g);
-        p = job.v ? GCOMP__F(add)(GCOMP__F(load)(job.v + i), next) : next;
-        if (nesterov) p = GCOMP__F(add)(p, g);
-        if (job.p) GCOMP__F(store)(job.p + i, p);
-        if (job.next) GCOMP__F(store)(job.next + i, next);
-        if (job.zero) GCOMP__F(store)(job.zero + i, zero);
-    }
-}
-
-static void GCOMP__F(advance)(const gcomp__momentum *d, size_t begin, size_t end)
-{
-    const size_t rest = (end - begin) % 16, at = end - rest;
-    const int general = GCOMP__F(general)(&d->in);
-    if (d->nesterov) GCOMP__F(advance_driver)(d, begin, at, 1, 1);
-    else if (general) GCOMP__F(advance_driver)(d, begin, at, 1, 0);
-    else GCOMP__F(advance_driver)(d, begin, at, 0, 0);
-    if (rest) { /* in a line of its own */
-        float line[4][16];
-        gcomp__momentum some = *d;
-        GCOMP__F(store)(line[0], GCOMP__F(load_p_some)(&d->in, at, rest));
-        GCOMP__F(store)(line[1], GCOMP__F(load_some)(d->u + at, rest));
-        if (d->v) GCOMP__F(store)(line[2], GCOMP__F(load_some)(d->v + at, rest));
-        some.in.grad = line[0];
-        some.in.dtype = GCOMP_F32;
-        some.in.scale = 1;
-        some.u = line[1];
-        some.v = d->v ? line[2] : NULL;
-        some.p = line[3];
-        some.next = line[1];
-        some.zero = NULL;
-        if (d->nesterov) GCOMP__F(advance_driver)(&some, 0, 16, 0, 1);
-        else GCOMP__F(advance_driver)(&some, 0, 16, 0, 0);
-        if (d->p) memcpy(d->p + at, line[3], 4 * rest);
-        if (d->next) memcpy(d->next + at, line[1], 4 * rest);
-        if (d->zero) memset(d->zero + at, 0, 4 * rest);
-    }
-}
-
-static const gcomp__dgc_kernels GCOMP__F(dgc_kernels) = {{GCOMP__F(collect)}, GCOMP__F(advance)};
+GCOMP__SPARSE_METHOD(dgc)
 
 #ifdef GCOMP__LAST
 /* The codec with the density of an epoch; none is denser than the first. */
@@ -9761,14 +9870,8 @@ static gcomp__momentum gcomp__dgc_momentum(const gcomp__call *call)
     d.v = work->in.residual;
     d.factor = (float)work->codec->param[1];
     d.nesterov = work->codec->param[2] != 0;
-    d.advance = ((const gcomp__dgc_kernels *)call->kernels)->advance;
+    d.advance = call->set->common->advance;
     return d;
-}
-
-static void gcomp__dgc_chunk(void *arg, size_t chunk)
-{
-    const gcomp__momentum *d = (const gcomp__momentum *)arg;
-    d->advance(d, chunk * GCOMP_CHUNK, gcomp__min(d->n, (chunk + 1) * GCOMP_CHUNK));
 }
 
 static gcomp_result gcomp__dgc_encode(const gcomp__call *call, const gcomp_codec *codec, const gcomp_input *in, size_t n,
@@ -9782,7 +9885,7 @@ static gcomp_result gcomp__dgc_encode(const gcomp__call *call, const gcomp_codec
     GCOMP__TRY(gcomp__dgc_clip(call->work));
     d = gcomp__dgc_momentum(call);
     d.p = (float *)(void *)call->scratch;
-    gcomp__run(call, gcomp__chunks(n), gcomp__dgc_chunk, &d);
+    gcomp__run(call, gcomp__chunks(n), gcomp__advance_chunk, &d);
     memset(&made, 0, sizeof made);
     made.grad = d.p;
     made.scale = 1;
@@ -9834,8 +9937,9 @@ typedef struct gcomp__random_job {
     float factor;
 } gcomp__random_job;
 
-static size_t gcomp__random_count(const gcomp_codec *codec, size_t rows, size_t cols, int round)
+static size_t gcomp__random_count(const gcomp_codec *codec, size_t rows, size_t cols, int round, int odd)
 {
+    (void)odd;
     return round == 0 ? gcomp__sparse_k(codec->param[0], gcomp__times(rows, cols)) : 0;
 }
 
@@ -9848,7 +9952,7 @@ static size_t gcomp__random_local(const gcomp_codec *codec, size_t rows, size_t 
 
 static int gcomp__random_gains(const gcomp_codec *codec, size_t rows, size_t cols)
 {
-    return gcomp__random_count(codec, rows, cols, 0) < gcomp__times(rows, cols);
+    return gcomp__random_count(codec, rows, cols, 0, 0) < gcomp__times(rows, cols);
 }
 
 static gcomp__random_job gcomp__random_job_of(gcomp__work *work)
@@ -9928,7 +10032,8 @@ static void gcomp__random_take(void *arg, size_t chunk)
 
 static gcomp_result gcomp__random_make(gcomp__work *work, void (*mark)(uint8_t *bits, uint64_t words, size_t k, size_t n))
 {
-    const size_t k = gcomp__random_count(work->codec, work->rows, work->cols, 0) * work->stack, chunks = gcomp__chunks(work->n);
+    const size_t k = gcomp__random_count(work->codec, work->rows, work->cols, 0, 0) * work->stack;
+    const size_t chunks = gcomp__chunks(work->n);
     gcomp__random_job job = gcomp__random_job_of(work);
     size_t chunk, word, sent = 0;
     memset(job.bits, 0, work->n / 8 + 8);
@@ -10213,8 +10318,9 @@ static size_t gcomp__sketch_few(const gcomp_codec *codec, size_t n)
     return gcomp__min(n, gcomp__times(gcomp__sparse_k(codec->param[0], n), (size_t)codec->param[3]));
 }
 
-static size_t gcomp__sketch_count(const gcomp_codec *codec, size_t rows, size_t cols, int round)
+static size_t gcomp__sketch_count(const gcomp_codec *codec, size_t rows, size_t cols, int round, int odd)
 {
+    (void)odd;
     const size_t n = gcomp__times(rows, cols);
     if (round == 0) return gcomp__times(gcomp__sketch_rows(codec), gcomp__sketch_columns(codec, n));
     return round == 1 ? gcomp__sketch_few(codec, n) : 0;
@@ -10228,7 +10334,7 @@ static size_t gcomp__sketch_local(const gcomp_codec *codec, size_t rows, size_t 
 
 static int gcomp__sketch_gains(const gcomp_codec *codec, size_t rows, size_t cols)
 {
-    const size_t sent = gcomp__plus(gcomp__sketch_count(codec, rows, cols, 0), gcomp__sketch_count(codec, rows, cols, 1));
+    const size_t sent = gcomp__plus(gcomp__sketch_count(codec, rows, cols, 0, 0), gcomp__sketch_count(codec, rows, cols, 1, 0));
     return sent < gcomp__times(rows, cols) && (uint64_t)gcomp__times(rows, cols) <= 0xffffffffu; /* indices are 32 bits */
 }
 
@@ -10375,7 +10481,7 @@ static void gcomp__sketch_choose(gcomp__work *work, size_t matrix)
 
 static gcomp_result gcomp__sketch_make(gcomp__work *work, int round)
 {
-    const size_t cells = gcomp__sketch_count(work->codec, work->rows, work->cols, 0) * work->stack;
+    const size_t cells = gcomp__sketch_count(work->codec, work->rows, work->cols, 0, 0) * work->stack;
     uint32_t worst = 0;
     size_t s;
     if (round == 0) {
@@ -10389,7 +10495,7 @@ static gcomp_result gcomp__sketch_make(gcomp__work *work, int round)
                                                                                                        : GCOMP_OK;
     }
     if (work->call.set->common->worst(work->sums[0], cells) >= 0x7f800000u) { /* the step has failed, and only goes on */
-        memset(work->sums[1], 0, 4 * gcomp__sketch_count(work->codec, work->rows, work->cols, 1) * work->stack);
+        memset(work->sums[1], 0, 4 * gcomp__sketch_count(work->codec, work->rows, work->cols, 1, 0) * work->stack);
         return GCOMP_NOT_FINITE;
     }
     for (s = 0; s < work->stack; s++) gcomp__sketch_choose(work, s);
@@ -10445,185 +10551,549 @@ static const gcomp__method gcomp__row_sketch = {
      round 0   P_w = M_w Q, summed      Q: the last step's, columns normalised (a column that is zero is drawn anew)
      round 1   P^ = orthonormalise(sum of P_w); Q_w = M_w^T P^, summed to the mean Q
      commit    mean gradient = P^ Q^T;  residual = M_w - P^ Q_w^T: what this worker itself did not contribute
-   Stored as rows: P as r rows of `rows` floats, Q as r rows of `cols`. Float accumulators, fma, one order on every set. */
+   alternate=1: one sum a step, in turns Q^ = orthonormalise(Q), P_w = M_w Q^, mean P Q^^T; and P^ of the last P, then as round 1.
+   momentum=m: M_w = residual + u_w, u_w <- m u_w + gradient: feedback of what momentum makes; without, the optimizer's momentum
+   comes after it. Rows that gain nothing (rank (rows + cols) >= rows cols; alternate: half of it) travel as they are.
+   What is summed stands rank after rank. Float accumulators, fma, one order of each sum on every set:
+     M Q             up to 4 ranks: 16 lanes along blocks of 512 columns (the last one below 768; the rest below 16 by itself),
+                     folded and added in order; above 4: a chain in order of columns
+     M^T P, P Q^T    chains in order of rows; of ranks */
 #ifndef GCOMP_WITHOUT_POWERSGD
 #define GCOMP__LIST_powersgd(X) X(powersgd)
 #ifndef GCOMP__POWERSGD_TYPES
 #define GCOMP__POWERSGD_TYPES
-/* One matrix of the stack: M = in at element `at` on. */
+enum {
+    GCOMP__POWERSGD_FEW = 4,      /* ranks up to here are projected with lanes along the row, higher ones along the rank */
+    GCOMP__POWERSGD_BLOCK = 512   /* columns that few ranks sum in 16 lanes before these are folded */
+};
+
+/* One matrix of the stack: M = in at element `at` on. Floats from row to row of P, and of Q where lanes are along the rank: */
 typedef struct gcomp__matrix {
     const gcomp_input *in;
-    size_t at, rows, cols, rank;
+    size_t at, rows, cols, rank, pitch;
 } gcomp__matrix;
+
+/* Rows of floats that are g, or g + e where e is not NULL. */
+typedef struct gcomp__rows {
+    const float *g, *e;
+    size_t stride;
+} gcomp__rows;
+
+/* P row by row, at the matrix's pitch; Q in panels: 16 of its rows of the first rank, then those of the next, ... */
+typedef struct gcomp__factors {
+    float *p, *q;
+} gcomp__factors;
+
+/* Rows to be fetched while others are worked on, one after the other: as they lie in memory. */
+typedef struct gcomp__walk {
+    gcomp__rows rows;
+    size_t width, at, left; /* columns; the next one; lines of 16 */
+} gcomp__walk;
 
 typedef struct gcomp__powersgd_kernels {
     void (*project)(const gcomp__matrix *m, size_t row, size_t end, const float *q, float *p);
     void (*back)(const gcomp__matrix *m, size_t col, size_t end, const float *p, float *q);
-    void (*expand)(const gcomp__matrix *m, size_t row, size_t end, const float *p, const float *q, const float *q_own, float *y,
-                   float *residual);
+    void (*expand)(const gcomp__matrix *m, size_t row, size_t end, const gcomp__factors *own, float *residual,
+                   const gcomp__factors *mean, float *y);
+    void (*turn)(float *to, size_t pitch, const float *from, size_t stride, size_t n, size_t rank);
     double (*dot)(const float *x, const float *y, size_t n);
     void (*update)(float *y, float a, const float *x, size_t n);
 } gcomp__powersgd_kernels;
 #endif
 
-/* 16 elements of M from (row, col) on, or the last count < 16 of a row. */
-GCOMP__INLINE GCOMP__F(v) GCOMP__F(matrix_p)(const gcomp_input *in, size_t i, size_t count, int general, int feedback)
+GCOMP__INLINE gcomp__walk GCOMP__F(walk_of)(const gcomp__rows *x, size_t from, size_t rows, size_t width)
 {
-    return count < 16 ? GCOMP__F(load_p_some)(in, i, count) : GCOMP__F(load_p)(in, i, general, feedback);
+    gcomp__walk w;
+    w.rows = *x;
+    w.rows.g += from;
+    if (w.rows.e) w.rows.e += from;
+    w.width = width;
+    w.at = 0;
+    w.left = from ? rows * ((width + 15) / 16) : 0;
+    return w;
 }
 
-GCOMP__INLINE GCOMP__F(v) GCOMP__F(load_up_to)(const float *p, size_t count)
+GCOMP__INLINE void GCOMP__F(walk_on)(gcomp__walk *w)
 {
-    return count < 16 ? GCOMP__F(load_some)(p, count) : GCOMP__F(load)(p);
+    if (!w->left) return;
+    w->left--;
+    GCOMP__PREFETCH_NEAR(w->rows.g + w->at);
+    if (w->rows.e) GCOMP__PREFETCH_NEAR(w->rows.e + w->at);
+    w->at += 16;
+    if (w->at < w->width) return;
+    w->at = 0;
+    w->rows.g += w->rows.stride;
+    if (w->rows.e) w->rows.e += w->rows.stride;
 }
 
-/* P[c][i .. i + 1] = fold of sum over j of M[i][j] * Q[c][j] for up to 4 columns c and 1 or 2 rows: lanes along j, one fold. */
-GCOMP__HEAVY void GCOMP__F(project_block)(const gcomp__matrix *m, size_t i, const float *q, float *p, int columns, int two,
-                                           int general, int feedback)
+GCOMP__INLINE void GCOMP__F(add_float)(float *to, float x)
+{
+    GCOMP__PIN_SUM(x);
+    *to += x;
+}
+
+/* Rows of a matrix from (i, j) on, as they lie in memory. */
+GCOMP__INLINE gcomp__rows GCOMP__F(rows_at)(const gcomp__matrix *m, size_t i, size_t j)
+{
+    const size_t at = m->at + i * m->cols + j;
+    gcomp__rows x;
+    x.g = (const float *)m->in->grad + at;
+    x.e = m->in->residual ? m->in->residual + at : NULL;
+    x.stride = m->cols;
+    return x;
+}
+
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(plain_p)(const gcomp__rows *x, size_t at, int feedback)
+{
+    return feedback ? GCOMP__F(add)(GCOMP__F(load)(x->g + at), GCOMP__F(load)(x->e + at)) : GCOMP__F(load)(x->g + at);
+}
+
+/* The same of any type and scale, copied: `count` columns, and zeros up to a multiple of 16. */
+GCOMP__NOINLINE gcomp__rows GCOMP__F(copied)(const gcomp__matrix *m, size_t i, size_t rows, size_t j, size_t count, float *tile)
 {
     const gcomp_input in = *m->in;
-    const size_t cols = m->cols;
-    size_t j, row = m->at + i * cols;
-    GCOMP__F(v)
-    zero = GCOMP__F(splat)(0),
-    a0 = zero, a1 = zero, a2 = zero, a3 = zero, b0 = zero, b1 = zero, b2 = zero, b3 = zero;
-    for (j = 0; j < cols; j += 16) {
-        size_t count = cols - j;
-        GCOMP__F(v) x = GCOMP__F(matrix_p)(&in, row + j, count, general, feedback);
-        GCOMP__F(v) y = two ? GCOMP__F(matrix_p)(&in, row + cols + j, count, general, feedback) : zero, t;
-        t = GCOMP__F(load_up_to)(q + j, count);
-        a0 = GCOMP__F(fma)(x, t, a0);
-        if (two) b0 = GCOMP__F(fma)(y, t, b0);
-        if (columns > 1) {
-            t = GCOMP__F(load_up_to)(q + cols + j, count);
-            a1 = GCOMP__F(fma)(x, t, a1);
-            if (two) b1 = GCOMP__F(fma)(y, t, b1);
+    const int general = GCOMP__F(general)(&in);
+    gcomp__rows x;
+    size_t k, l, at;
+    x.g = tile;
+    x.e = NULL;
+    x.stride = (count + 15) / 16 * 16;
+    if (!general && in.residual && count % 16 == 0) {
+        const gcomp__rows from = GCOMP__F(rows_at)(m, i, j);
+        for (l = 0; l < count; l += 16)
+            for (k = 0, at = l; k < rows; k++, at += from.stride)
+                GCOMP__F(store)(tile + k * count + l, GCOMP__F(plain_p)(&from, at, 1));
+        return x;
+    }
+    for (k = 0; k < rows; k++, tile += x.stride) {
+        at = m->at + (i + k) * m->cols + j;
+        for (l = 0; l + 16 <= count; l += 16)
+            GCOMP__F(store)(tile + l, GCOMP__F(load_p)(&in, at + l, 1, in.residual != NULL));
+        if (l < count) GCOMP__F(store)(tile + l, GCOMP__F(load_p_some)(&in, at + l, count - l));
+    }
+    return x;
+}
+
+/* P[i][c] += fold of the sum over j < count of M[i][j] Q[j][c], of 1 or `wide` rows and 1 or 2 columns: 16 lanes along j. Q in
+   panels: 16 columns of the first rank, then those of the next. */
+GCOMP__HEAVY void GCOMP__F(few)(const gcomp__rows *from, size_t count, const float *q, const gcomp__matrix *m, float *p,
+                                const gcomp__walk *next, int rows, int two, int feedback)
+{
+    const gcomp__rows x = *from;
+    gcomp__walk walk = *next;
+    const size_t s = x.stride, panel = 16 * m->rank, pitch = m->pitch;
+    const GCOMP__F(v) zero = GCOMP__F(splat)(0);
+    GCOMP__F(v) a0 = zero, a1 = zero, a2 = zero, a3 = zero, b0 = zero, b1 = zero, b2 = zero, b3 = zero;
+    size_t j;
+    for (j = 0; j < count; j += 16, q += panel) {
+        const GCOMP__F(v) t = GCOMP__F(load)(q), u = two ? GCOMP__F(load)(q + 16) : t;
+        GCOMP__F(v) v = GCOMP__F(plain_p)(&x, j, feedback);
+        a0 = GCOMP__F(fma)(v, t, a0);
+        if (two) b0 = GCOMP__F(fma)(v, u, b0);
+        if (rows > 1) {
+            v = GCOMP__F(plain_p)(&x, s + j, feedback);
+            a1 = GCOMP__F(fma)(v, t, a1);
+            if (two) b1 = GCOMP__F(fma)(v, u, b1);
         }
-        if (columns > 2) {
-            t = GCOMP__F(load_up_to)(q + 2 * cols + j, count);
-            a2 = GCOMP__F(fma)(x, t, a2);
-            if (two) b2 = GCOMP__F(fma)(y, t, b2);
+        if (rows > 2) {
+            v = GCOMP__F(plain_p)(&x, 2 * s + j, feedback);
+            a2 = GCOMP__F(fma)(v, t, a2);
+            if (two) b2 = GCOMP__F(fma)(v, u, b2);
+            v = GCOMP__F(plain_p)(&x, 3 * s + j, feedback);
+            a3 = GCOMP__F(fma)(v, t, a3);
+            if (two) b3 = GCOMP__F(fma)(v, u, b3);
         }
-        if (columns > 3) {
-            t = GCOMP__F(load_up_to)(q + 3 * cols + j, count);
-            a3 = GCOMP__F(fma)(x, t, a3);
-            if (two) b3 = GCOMP__F(fma)(y, t, b3);
+        if (walk.left) {
+            GCOMP__F(walk_on)(&walk);
+            if (rows > 1) GCOMP__F(walk_on)(&walk);
+            if (rows > 2) GCOMP__F(walk_on)(&walk), GCOMP__F(walk_on)(&walk);
         }
     }
-    p[i] = GCOMP__F(fold)(a0);
-    if (two) p[i + 1] = GCOMP__F(fold)(b0);
-    if (columns > 1) p[m->rows + i] = GCOMP__F(fold)(a1);
-    if (columns > 1 && two) p[m->rows + i + 1] = GCOMP__F(fold)(b1);
-    if (columns > 2) p[2 * m->rows + i] = GCOMP__F(fold)(a2);
-    if (columns > 2 && two) p[2 * m->rows + i + 1] = GCOMP__F(fold)(b2);
-    if (columns > 3) p[3 * m->rows + i] = GCOMP__F(fold)(a3);
-    if (columns > 3 && two) p[3 * m->rows + i + 1] = GCOMP__F(fold)(b3);
+    GCOMP__F(add_float)(p, GCOMP__F(fold)(a0));
+    if (two) GCOMP__F(add_float)(p + 1, GCOMP__F(fold)(b0));
+    if (rows > 1) GCOMP__F(add_float)(p + pitch, GCOMP__F(fold)(a1));
+    if (rows > 1 && two) GCOMP__F(add_float)(p + pitch + 1, GCOMP__F(fold)(b1));
+    if (rows > 2) GCOMP__F(add_float)(p + 2 * pitch, GCOMP__F(fold)(a2));
+    if (rows > 2 && two) GCOMP__F(add_float)(p + 2 * pitch + 1, GCOMP__F(fold)(b2));
+    if (rows > 2) GCOMP__F(add_float)(p + 3 * pitch, GCOMP__F(fold)(a3));
+    if (rows > 2 && two) GCOMP__F(add_float)(p + 3 * pitch + 1, GCOMP__F(fold)(b3));
 }
 
-GCOMP__NOINLINE void GCOMP__F(project_four)(const gcomp__matrix *m, size_t i, const float *q, float *p)
+GCOMP__NOINLINE void GCOMP__F(few_wide)(const gcomp__rows *x, size_t count, const float *q, const gcomp__matrix *m, float *p,
+                                        const gcomp__walk *next, int two)
 {
-    GCOMP__F(project_block)(m, i, q, p, 4, 1, 0, 1);
+    enum { wide = GCOMP__F(wide) };
+    if (x->e && two) GCOMP__F(few)(x, count, q, m, p, next, wide, 1, 1);
+    else if (x->e && m->rank == 1) GCOMP__F(few)(x, count, q, m, p, next, 4, 0, 1);
+    else if (x->e) GCOMP__F(few)(x, count, q, m, p, next, wide, 0, 1);
+    else if (two) GCOMP__F(few)(x, count, q, m, p, next, wide, 1, 0);
+    else if (m->rank == 1) GCOMP__F(few)(x, count, q, m, p, next, 4, 0, 0);
+    else GCOMP__F(few)(x, count, q, m, p, next, wide, 0, 0);
 }
 
-GCOMP__NOINLINE void GCOMP__F(project_few)(const gcomp__matrix *m, size_t i, const float *q, float *p, int columns)
+GCOMP__NOINLINE void GCOMP__F(few_one)(const gcomp__rows *x, size_t count, const float *q, const gcomp__matrix *m, float *p,
+                                       const gcomp__walk *next, int two)
 {
-    if (columns == 1) GCOMP__F(project_block)(m, i, q, p, 1, 1, 0, 1);
-    else GCOMP__F(project_block)(m, i, q, p, columns, 1, 0, 1);
+    if (x->e && two) GCOMP__F(few)(x, count, q, m, p, next, 1, 1, 1);
+    else if (x->e) GCOMP__F(few)(x, count, q, m, p, next, 1, 0, 1);
+    else if (two) GCOMP__F(few)(x, count, q, m, p, next, 1, 1, 0);
+    else GCOMP__F(few)(x, count, q, m, p, next, 1, 0, 0);
 }
 
-GCOMP__NOINLINE void GCOMP__F(project_some)(const gcomp__matrix *m, size_t i, const float *q, float *p, int columns, int two)
+/* Columns of the next block, of those that are left; the rest of a row that is no multiple of 16 is a block of its own. */
+GCOMP__INLINE size_t GCOMP__F(block_of)(size_t left)
 {
-    GCOMP__F(project_block)(m, i, q, p, columns, two, 1, m->in->residual != NULL);
+    return left < 3 * GCOMP__POWERSGD_BLOCK / 2 ? left : GCOMP__POWERSGD_BLOCK;
 }
 
-/* >>kernel project: P = M Q for rows row .. end - 1. */
+/* A span of Q, of some blocks, stays in the innermost cache. */
+static void GCOMP__F(project_few)(const gcomp__matrix *m, size_t row, size_t end, const float *q, float *p)
+{
+    const size_t lines = m->cols / 16 * 16, whole = GCOMP__F(general)(m->in) ? 0 : lines, rank = m->rank;
+    const size_t span = GCOMP__POWERSGD_BLOCK * (8 / rank), most = rank > 1 ? GCOMP__F(wide) : 4;
+    const gcomp__walk none = {{NULL, NULL, 0}, 0, 0, 0};
+    float tile[3 * GCOMP__POWERSGD_BLOCK / 2];
+    size_t i, j = 0, k, c, count, rows;
+    for (k = 0; k < whole; k = j) {
+        for (i = row; i < end; i += rows) {
+            const int wide = end - i >= most;
+            rows = wide ? most : 1;
+            for (j = k; j < gcomp__min(whole, k + span); j += count) {
+                const gcomp__rows x = GCOMP__F(rows_at)(m, i, j);
+                gcomp__walk next = none;
+                count = GCOMP__F(block_of)(whole - j);
+                if (rank == 1 && x.e) next = GCOMP__F(walk_of)(&x, GCOMP__POWERSGD_BLOCK, rows, count);
+                if (rank > 1 && i + 2 * rows <= end) next = GCOMP__F(walk_of)(&x, rows * m->cols, rows, count);
+                for (c = 0; c < rank; c += 2) {
+                    const float *from = q + j * rank + 16 * c;
+                    float *to = p + i * m->pitch + c;
+                    if (wide) GCOMP__F(few_wide)(&x, count, from, m, to, c ? &none : &next, c + 1 < rank);
+                    else GCOMP__F(few_one)(&x, count, from, m, to, c ? &none : &next, c + 1 < rank);
+                }
+            }
+        }
+    }
+    for (k = whole; k < m->cols; k += count) {
+        count = k < lines ? GCOMP__F(block_of)(lines - k) : m->cols - k;
+        for (i = row; i < end; i++) {
+            const gcomp__rows x = GCOMP__F(copied)(m, i, 1, k, count, tile);
+            for (c = 0; c < rank; c += 2)
+                GCOMP__F(few_one)(&x, x.stride, q + k * rank + 16 * c, m, p + i * m->pitch + c, &none, c + 1 < rank);
+        }
+    }
+}
+
+#ifndef GCOMP__MANY
+#define GCOMP__MANY(k) half ? GCOMP__F(pair_splat)(g[k], g[(k) + o]) : GCOMP__F(splat)(g[k])
+#endif
+
+/* P[i][c .. c + 15] += sum over j < count of M[i][j] Q[j][c ..]: each a chain in order of j; lanes along the rank, or where
+   that is up to 8, along that of two rows. `next` is what will be read next. */
+GCOMP__HEAVY void GCOMP__F(many)(const gcomp__rows *from, size_t count, const float *q, float *p, size_t pitch,
+                                 gcomp__walk *next, int rows, int half)
+{
+    const gcomp__rows x = *from;
+    gcomp__walk walk = *next;
+    const size_t s = half ? 2 * x.stride : x.stride, o = x.stride, step = half ? 8 : 16;
+    const GCOMP__F(v) zero = GCOMP__F(splat)(0);
+    GCOMP__F(v) a0 = GCOMP__F(load)(p), a1 = rows > 1 ? GCOMP__F(load)(p + pitch) : zero, a2 = zero, a3 = zero, a4 = zero;
+    GCOMP__F(v) a5 = zero, a6 = zero, a7 = zero;
+    size_t j, k, end;
+    if (rows > 2) a2 = GCOMP__F(load)(p + 2 * pitch), a3 = GCOMP__F(load)(p + 3 * pitch);
+    if (rows > 4) a4 = GCOMP__F(load)(p + 4 * pitch), a5 = GCOMP__F(load)(p + 5 * pitch);
+    if (rows > 6) a6 = GCOMP__F(load)(p + 6 * pitch), a7 = GCOMP__F(load)(p + 7 * pitch);
+    for (j = 0; j < count; j = end) {
+        end = gcomp__min(count, j + 16);
+        for (k = 0; walk.left && k < (size_t)rows << half; k++) GCOMP__F(walk_on)(&walk);
+        for (k = j; k < end; k++, q += step) {
+            const GCOMP__F(v) t = half ? GCOMP__F(twice)(q) : GCOMP__F(load)(q);
+            const float *g = x.g + k;
+            a0 = GCOMP__F(fma)(GCOMP__MANY(0), t, a0);
+            if (rows > 1) a1 = GCOMP__F(fma)(GCOMP__MANY(s), t, a1);
+            if (rows > 2) a2 = GCOMP__F(fma)(GCOMP__MANY(2 * s), t, a2);
+            if (rows > 2) a3 = GCOMP__F(fma)(GCOMP__MANY(3 * s), t, a3);
+            if (rows > 4) a4 = GCOMP__F(fma)(GCOMP__MANY(4 * s), t, a4);
+            if (rows > 4) a5 = GCOMP__F(fma)(GCOMP__MANY(5 * s), t, a5);
+            if (rows > 6) a6 = GCOMP__F(fma)(GCOMP__MANY(6 * s), t, a6);
+            if (rows > 6) a7 = GCOMP__F(fma)(GCOMP__MANY(7 * s), t, a7);
+        }
+    }
+    *next = walk;
+    GCOMP__F(store)(p, a0);
+    if (rows > 1) GCOMP__F(store)(p + pitch, a1);
+    if (rows > 2) GCOMP__F(store)(p + 2 * pitch, a2), GCOMP__F(store)(p + 3 * pitch, a3);
+    if (rows > 4) GCOMP__F(store)(p + 4 * pitch, a4), GCOMP__F(store)(p + 5 * pitch, a5);
+    if (rows > 6) GCOMP__F(store)(p + 6 * pitch, a6), GCOMP__F(store)(p + 7 * pitch, a7);
+}
+
+GCOMP__NOINLINE void GCOMP__F(many_rows)(const gcomp__rows *x, size_t count, const float *q, float *p, size_t pitch,
+                                         gcomp__walk *next, size_t rows, int half)
+{
+    if (half && rows == GCOMP__F(tall)) GCOMP__F(many)(x, count, q, p, pitch, next, GCOMP__F(tall), 1);
+    else if (half && rows == 4) GCOMP__F(many)(x, count, q, p, pitch, next, 4, 1);
+    else if (half) GCOMP__F(many)(x, count, q, p, pitch, next, 1, 1);
+    else if (rows == GCOMP__F(tall)) GCOMP__F(many)(x, count, q, p, pitch, next, GCOMP__F(tall), 0);
+    else if (rows == 4) GCOMP__F(many)(x, count, q, p, pitch, next, 4, 0);
+    else GCOMP__F(many)(x, count, q, p, pitch, next, 1, 0);
+}
+
+/* Rows that are taken together, of those that are left. */
+GCOMP__INLINE size_t GCOMP__F(together)(size_t left) { return left >= GCOMP__F(tall) ? GCOMP__F(tall) : left >= 4 ? 4 : 1; }
+
+static void GCOMP__F(project_many)(const gcomp__matrix *m, size_t row, size_t end, const float *q, float *p)
+{
+    const size_t span = 2048, lanes = m->pitch, panel = 16 * m->cols;
+    const int plain = !GCOMP__F(general)(m->in), half = lanes == 8;
+    const int copy = !plain || m->in->residual;
+    const size_t width = !copy ? 384 : half ? GCOMP__F(tile) * GCOMP__F(tall) / (2 * 4) : GCOMP__F(tile);
+    const size_t ahead = 192;
+    gcomp__walk none = {{NULL, NULL, 0}, 0, 0, 0}, next = none;
+    float tile[GCOMP__F(tall) * GCOMP__F(tile)];
+    size_t i, j, k, c, rows, blocks;
+    for (k = 0; k < m->cols; k += span) {
+        const size_t stop = gcomp__min(m->cols, k + span);
+        for (i = row; i < end; i += rows) {
+            blocks = half ? GCOMP__F(together)(gcomp__min(4, (end - i) / 2)) : GCOMP__F(together)(end - i);
+            rows = half ? gcomp__min(end - i, 2 * blocks) : blocks; /* the last of an odd number by itself */
+            for (j = k; j < stop; j += width) {
+                const size_t count = gcomp__min(width, stop - j);
+                const gcomp__rows at = GCOMP__F(rows_at)(m, i, plain ? j : 0);
+                gcomp__rows x = copy ? GCOMP__F(copied)(m, i, rows, j, count, tile) : at;
+                if (rows == 1) x.stride = 0;
+                if ((j - k) % ahead < width)
+                    next = GCOMP__F(walk_of)(&at, plain && j + 2 * ahead <= m->cols ? ahead : 0, rows, ahead);
+                for (c = 0; c < lanes; c += 16)
+                    GCOMP__F(many_rows)(&x, count, q + c / 16 * panel + (half ? 8 : 16) * j, p + i * lanes + c, half ? 16 : lanes,
+                                        c ? &none : &next, blocks, half);
+            }
+        }
+    }
+}
+
+/* >>kernel project: P = M Q for rows row .. end - 1: P row by row; Q in panels of 16 columns (up to GCOMP__POWERSGD_FEW ranks),
+   else, 16 ranks after the other, column by column. */
 static void GCOMP__F(project)(const gcomp__matrix *m, size_t row, size_t end, const float *q, float *p)
 {
-    int fast = !GCOMP__F(general)(m->in) && m->in->residual;
-    size_t i, c;
-    for (i = row; i < end;) {
-        int two = i + 2 <= end;
-        for (c = 0; c < m->rank; c += 4) {
-            size_t columns = gcomp__min(4, m->rank - c);
-            if (columns == 4 && two && fast) GCOMP__F(project_four)(m, i, q + c * m->cols, p + c * m->rows);
-            else if (two && fast) GCOMP__F(project_few)(m, i, q + c * m->cols, p + c * m->rows, (int)columns);
-            else GCOMP__F(project_some)(m, i, q + c * m->cols, p + c * m->rows, (int)columns, two);
-        }
-        i += two ? 2 : 1;
-    }
+    memset(p + row * m->pitch, 0, 4 * (end - row) * m->pitch);
+    if (m->rank <= GCOMP__POWERSGD_FEW) GCOMP__F(project_few)(m, row, end, q, p);
+    else GCOMP__F(project_many)(m, row, end, q, p);
 }
 
-/* Q[c][j ..] += sum over 1 or 4 rows of P[c][i] * M[i][j ..], rows in order, for columns col .. end - 1. */
-GCOMP__HEAVY void GCOMP__F(back_rows)(const gcomp__matrix *m, size_t i, size_t col, size_t end, const float *p, float *q,
-                                       int four, int general, int feedback)
+/* Q[j][c] += sum over the rows of P[i][c] M[i][j], rows in order, of `count` columns, a multiple of 16; Q in panels. */
+GCOMP__HEAVY void GCOMP__F(back_rows)(const gcomp__rows *from, size_t count, const float *p, const gcomp__matrix *m, float *q,
+                                      const gcomp__walk *next, int rows, int feedback)
 {
-    const gcomp_input in = *m->in;
-    const size_t cols = m->cols, rows = m->rows, rank = m->rank;
-    size_t j, c, row = m->at + i * cols;
-    for (j = col; j < end; j += 16) {
-        size_t count = end - j;
-        GCOMP__F(v) x0 = GCOMP__F(matrix_p)(&in, row + j, count, general, feedback), x1 = x0, x2 = x0, x3 = x0;
-        if (four) {
-            x1 = GCOMP__F(matrix_p)(&in, row + cols + j, count, general, feedback);
-            x2 = GCOMP__F(matrix_p)(&in, row + 2 * cols + j, count, general, feedback);
-            x3 = GCOMP__F(matrix_p)(&in, row + 3 * cols + j, count, general, feedback);
+    const gcomp__rows x = *from;
+    gcomp__walk walk = *next;
+    const size_t s = x.stride, rank = m->rank, pitch = m->pitch;
+    const GCOMP__F(v) zero = GCOMP__F(splat)(0);
+    size_t j, c;
+    for (j = 0; j < count; j += 16) {
+        GCOMP__F(v) x0 = GCOMP__F(plain_p)(&x, j, feedback), x1 = zero, x2 = zero, x3 = zero, x4 = zero, x5 = zero, x6 = zero;
+        GCOMP__F(v) x7 = zero;
+        if (rows > 1) {
+            x1 = GCOMP__F(plain_p)(&x, s + j, feedback);
+            x2 = GCOMP__F(plain_p)(&x, 2 * s + j, feedback);
+            x3 = GCOMP__F(plain_p)(&x, 3 * s + j, feedback);
         }
-        for (c = 0; c < rank; c++) {
-            const float *f = p + c * rows + i;
-            float *to = q + c * cols + j;
-            GCOMP__F(v) t = GCOMP__F(fma)(x0, GCOMP__F(splat)(f[0]), GCOMP__F(load_up_to)(to, count));
-            if (four) {
-                t = GCOMP__F(fma)(x1, GCOMP__F(splat)(f[1]), t);
-                t = GCOMP__F(fma)(x2, GCOMP__F(splat)(f[2]), t);
-                t = GCOMP__F(fma)(x3, GCOMP__F(splat)(f[3]), t);
+        if (rows > 4) x4 = GCOMP__F(plain_p)(&x, 4 * s + j, feedback), x5 = GCOMP__F(plain_p)(&x, 5 * s + j, feedback);
+        if (rows > 6) x6 = GCOMP__F(plain_p)(&x, 6 * s + j, feedback), x7 = GCOMP__F(plain_p)(&x, 7 * s + j, feedback);
+        for (c = 0; walk.left && c < (size_t)rows; c++) GCOMP__F(walk_on)(&walk);
+        for (c = 0; c < rank; c++, q += 16) {
+            const float *f = p + c;
+            GCOMP__F(v) t = GCOMP__F(fma)(x0, GCOMP__F(splat)(f[0]), GCOMP__F(load)(q));
+            if (rows > 1) {
+                t = GCOMP__F(fma)(x1, GCOMP__F(splat)(f[pitch]), t);
+                t = GCOMP__F(fma)(x2, GCOMP__F(splat)(f[2 * pitch]), t);
+                t = GCOMP__F(fma)(x3, GCOMP__F(splat)(f[3 * pitch]), t);
             }
-            if (count < 16) GCOMP__F(store_some)(to, t, count);
-            else GCOMP__F(store)(to, t);
+            if (rows > 4) {
+                t = GCOMP__F(fma)(x4, GCOMP__F(splat)(f[4 * pitch]), t);
+                t = GCOMP__F(fma)(x5, GCOMP__F(splat)(f[5 * pitch]), t);
+            }
+            if (rows > 6) {
+                t = GCOMP__F(fma)(x6, GCOMP__F(splat)(f[6 * pitch]), t);
+                t = GCOMP__F(fma)(x7, GCOMP__F(splat)(f[7 * pitch]), t);
+            }
+            GCOMP__F(store)(q, t);
         }
     }
 }
 
-/* >>kernel back: Q = M^T P for columns col .. end - 1. */
+/* The same of one rank and 4 rows. */
+GCOMP__HEAVY void GCOMP__F(back_four)(const gcomp__rows *from, size_t count, const float *p, float *q, const gcomp__walk *next,
+                                      int feedback)
+{
+    const gcomp__rows x = *from;
+    const GCOMP__F(v) f0 = GCOMP__F(splat)(p[0]), f1 = GCOMP__F(splat)(p[1]), f2 = GCOMP__F(splat)(p[2]);
+    const GCOMP__F(v) f3 = GCOMP__F(splat)(p[3]);
+    gcomp__walk walk = *next;
+    size_t j, k;
+    for (j = 0; j < count; j += 16) {
+        GCOMP__F(v) t = GCOMP__F(fma)(GCOMP__F(plain_p)(&x, j, feedback), f0, GCOMP__F(load)(q + j));
+        t = GCOMP__F(fma)(GCOMP__F(plain_p)(&x, x.stride + j, feedback), f1, t);
+        t = GCOMP__F(fma)(GCOMP__F(plain_p)(&x, 2 * x.stride + j, feedback), f2, t);
+        t = GCOMP__F(fma)(GCOMP__F(plain_p)(&x, 3 * x.stride + j, feedback), f3, t);
+        GCOMP__F(store)(q + j, t);
+        for (k = 0; walk.left && k < 4; k++) GCOMP__F(walk_on)(&walk);
+    }
+}
+
+GCOMP__NOINLINE void GCOMP__F(back_some)(const gcomp__rows *x, size_t count, const float *p, const gcomp__matrix *m, float *q,
+                                         const gcomp__walk *next, size_t rows)
+{
+    if (m->rank == 1 && rows == 4 && x->e) GCOMP__F(back_four)(x, count, p, q, next, 1);
+    else if (m->rank == 1 && rows == 4) GCOMP__F(back_four)(x, count, p, q, next, 0);
+    else if (x->e && rows == GCOMP__F(tall)) GCOMP__F(back_rows)(x, count, p, m, q, next, GCOMP__F(tall), 1);
+    else if (x->e && rows == 4) GCOMP__F(back_rows)(x, count, p, m, q, next, 4, 1);
+    else if (x->e) GCOMP__F(back_rows)(x, count, p, m, q, next, 1, 1);
+    else if (rows == GCOMP__F(tall)) GCOMP__F(back_rows)(x, count, p, m, q, next, GCOMP__F(tall), 0);
+    else if (rows == 4) GCOMP__F(back_rows)(x, count, p, m, q, next, 4, 0);
+    else GCOMP__F(back_rows)(x, count, p, m, q, next, 1, 0);
+}
+
+/* >>kernel back: Q = M^T P for columns col .. end - 1; col is a multiple of 16. P row by row, Q in panels. */
 static void GCOMP__F(back)(const gcomp__matrix *m, size_t col, size_t end, const float *p, float *q)
 {
-    int fast = !GCOMP__F(general)(m->in) && m->in->residual, feedback = m->in->residual != NULL;
-    size_t i, c;
-    for (c = 0; c < m->rank; c++) memset(q + c * m->cols + col, 0, 4 * (end - col));
-    for (i = 0; i + 4 <= m->rows; i += 4) {
-        if (fast) GCOMP__F(back_rows)(m, i, col, end, p, q, 1, 0, 1);
-        else GCOMP__F(back_rows)(m, i, col, end, p, q, 1, 1, feedback);
-    }
-    for (; i < m->rows; i++) GCOMP__F(back_rows)(m, i, col, end, p, q, 0, 1, feedback);
-}
-
-/* >>kernel expand: y = P Q^T and residual = M - P Q_own^T for rows row .. end - 1, in one pass. y may be the gradient. */
-static void GCOMP__F(expand)(const gcomp__matrix *m, size_t row, size_t end, const float *p, const float *q,
-                             const float *q_own, float *y, float *residual)
-{
-    const gcomp_input in = *m->in;
-    const size_t cols = m->cols, rank = m->rank;
-    int general = GCOMP__F(general)(m->in);
-    size_t i, j, c;
-    for (i = row; i < end; i++) {
-        for (j = 0; j < cols; j += 16) {
-            size_t count = cols - j, at = m->at + i * cols + j;
-            GCOMP__F(v) mean = GCOMP__F(splat)(0), own = mean, x = mean;
-            if (residual) x = general ? GCOMP__F(matrix_p)(&in, at, count, 1, 1) : GCOMP__F(matrix_p)(&in, at, count, 0, 1);
-            for (c = 0; c < rank; c++) {
-                GCOMP__F(v) f = GCOMP__F(splat)(p[c * m->rows + i]);
-                mean = GCOMP__F(fma)(f, GCOMP__F(load_up_to)(q + c * cols + j, count), mean);
-                if (residual) own = GCOMP__F(fma)(f, GCOMP__F(load_up_to)(q_own + c * cols + j, count), own);
-            }
-            x = GCOMP__F(sub)(x, own);
-            if (count < 16) {
-                GCOMP__F(store_some)(y + at, mean, count);
-                if (residual) GCOMP__F(store_some)(residual + at, x, count);
-            } else {
-                GCOMP__F(store)(y + at, mean);
-                if (residual) GCOMP__F(store)(residual + at, x);
-            }
+    const size_t whole = GCOMP__F(general)(m->in) ? 0 : (end - col) / 16 * 16;
+    const gcomp__walk none = {{NULL, NULL, 0}, 0, 0, 0};
+    float tile[GCOMP__F(tall) * GCOMP__F(tile)];
+    size_t i, j, count, rows;
+    q += col * m->rank;
+    memset(q, 0, 4 * m->rank * ((end - col + 15) / 16 * 16));
+    for (i = 0; i < m->rows; i += rows) {
+        rows = GCOMP__F(together)(m->rows - i);
+        if (m->rank == 1) rows = m->rows - i >= 4 ? 4 : 1;
+        if (whole) {
+            const gcomp__rows x = GCOMP__F(rows_at)(m, i, col);
+            const int far = i + 2 * rows <= m->rows && (m->rank > 1 || x.e);
+            const gcomp__walk next = GCOMP__F(walk_of)(&x, far ? rows * m->cols : 0, rows, whole);
+            GCOMP__F(back_some)(&x, whole, p + i * m->pitch, m, q, &next, rows);
+        }
+        for (j = whole; j < end - col; j += count) {
+            gcomp__rows x;
+            count = gcomp__min(GCOMP__F(tile), end - col - j);
+            x = GCOMP__F(copied)(m, i, rows, col + j, count, tile);
+            GCOMP__F(back_some)(&x, x.stride, p + i * m->pitch, m, q + j * m->rank, &none, rows);
         }
     }
+}
+
+/* y = P Q^T, or where `rest` y = M - P Q^T, of some rows and `count` columns, a multiple of 16; y may be part of M. */
+GCOMP__HEAVY void GCOMP__F(outer)(const gcomp__rows *from, size_t count, const float *p, const float *q, const gcomp__matrix *m,
+                                  float *y, size_t stride, const gcomp__walk *next, int rows, int rest)
+{
+    const gcomp__rows x = *from;
+    gcomp__walk walk = *next;
+    const size_t s = x.stride, rank = m->rank, pitch = m->pitch;
+    const GCOMP__F(v) zero = GCOMP__F(splat)(0);
+    const int feedback = x.e != NULL;
+    size_t j, c;
+    for (j = 0; j < count; j += 16, y += 16) {
+        GCOMP__F(v) a0 = zero, a1 = zero, a2 = zero, a3 = zero, a4 = zero, a5 = zero, a6 = zero, a7 = zero;
+        for (c = 0; rest && walk.left && c < (size_t)rows; c++) GCOMP__F(walk_on)(&walk);
+        for (c = 0; c < rank; c++, q += 16) {
+            const GCOMP__F(v) t = GCOMP__F(load)(q);
+            const float *f = p + c;
+            a0 = GCOMP__F(fma)(GCOMP__F(splat)(f[0]), t, a0);
+            if (rows > 1) {
+                a1 = GCOMP__F(fma)(GCOMP__F(splat)(f[pitch]), t, a1);
+                a2 = GCOMP__F(fma)(GCOMP__F(splat)(f[2 * pitch]), t, a2);
+                a3 = GCOMP__F(fma)(GCOMP__F(splat)(f[3 * pitch]), t, a3);
+            }
+            if (rows > 4) {
+                a4 = GCOMP__F(fma)(GCOMP__F(splat)(f[4 * pitch]), t, a4);
+                a5 = GCOMP__F(fma)(GCOMP__F(splat)(f[5 * pitch]), t, a5);
+            }
+            if (rows > 6) {
+                a6 = GCOMP__F(fma)(GCOMP__F(splat)(f[6 * pitch]), t, a6);
+                a7 = GCOMP__F(fma)(GCOMP__F(splat)(f[7 * pitch]), t, a7);
+            }
+        }
+        if (rest) {
+            a0 = GCOMP__F(sub)(GCOMP__F(plain_p)(&x, j, feedback), a0);
+            if (rows > 1) a1 = GCOMP__F(sub)(GCOMP__F(plain_p)(&x, s + j, feedback), a1);
+            if (rows > 1) a2 = GCOMP__F(sub)(GCOMP__F(plain_p)(&x, 2 * s + j, feedback), a2);
+            if (rows > 1) a3 = GCOMP__F(sub)(GCOMP__F(plain_p)(&x, 3 * s + j, feedback), a3);
+            if (rows > 4) a4 = GCOMP__F(sub)(GCOMP__F(plain_p)(&x, 4 * s + j, feedback), a4);
+            if (rows > 4) a5 = GCOMP__F(sub)(GCOMP__F(plain_p)(&x, 5 * s + j, feedback), a5);
+            if (rows > 6) a6 = GCOMP__F(sub)(GCOMP__F(plain_p)(&x, 6 * s + j, feedback), a6);
+            if (rows > 6) a7 = GCOMP__F(sub)(GCOMP__F(plain_p)(&x, 7 * s + j, feedback), a7);
+        }
+        GCOMP__F(store)(y, a0);
+        if (rows > 1) {
+            GCOMP__F(store)(y + stride, a1);
+            GCOMP__F(store)(y + 2 * stride, a2);
+            GCOMP__F(store)(y + 3 * stride, a3);
+        }
+        if (rows > 4) GCOMP__F(store)(y + 4 * stride, a4), GCOMP__F(store)(y + 5 * stride, a5);
+        if (rows > 6) GCOMP__F(store)(y + 6 * stride, a6), GCOMP__F(store)(y + 7 * stride, a7);
+    }
+}
+
+GCOMP__NOINLINE void GCOMP__F(outer_some)(const gcomp__rows *x, size_t count, const float *p, const float *q,
+                                          const gcomp__matrix *m, float *y, size_t stride, const gcomp__walk *next,
+                                          size_t rows, int rest)
+{
+    if (rest && rows == GCOMP__F(tall)) GCOMP__F(outer)(x, count, p, q, m, y, stride, next, GCOMP__F(tall), 1);
+    else if (rest && rows == 4) GCOMP__F(outer)(x, count, p, q, m, y, stride, next, 4, 1);
+    else if (rest) GCOMP__F(outer)(x, count, p, q, m, y, stride, next, 1, 1);
+    else if (rows == GCOMP__F(tall)) GCOMP__F(outer)(x, count, p, q, m, y, stride, next, GCOMP__F(tall), 0);
+    else if (rows == 4) GCOMP__F(outer)(x, count, p, q, m, y, stride, next, 4, 0);
+    else GCOMP__F(outer)(x, count, p, q, m, y, stride, next, 1, 0);
+}
+
+/* >>kernel expand: y = P Q^T of the mean, and where residual is given, residual = M - P Q^T of this worker's own factors, for
+   rows row .. end - 1, in one pass. y may be the gradient, residual that of M. */
+static void GCOMP__F(expand)(const gcomp__matrix *m, size_t row, size_t end, const gcomp__factors *own, float *residual,
+                             const gcomp__factors *mean, float *y)
+{
+    const size_t cols = m->cols, whole = residual && GCOMP__F(general)(m->in) ? 0 : cols / 16 * 16;
+    const size_t span = 512, most = m->rank <= GCOMP__POWERSGD_FEW && residual ? 4 : GCOMP__F(tall); /* for memory's sake */
+    const gcomp__walk none = {{NULL, NULL, 0}, 0, 0, 0};
+    float tile[GCOMP__F(tall) * GCOMP__F(tile)];
+    size_t i, j, k, count, rows;
+    for (i = row; i < end; i += rows) {
+        const float *mean_p = mean->p + i * m->pitch, *own_p = own->p + i * m->pitch;
+        rows = GCOMP__F(together)(gcomp__min(end - i, most));
+        for (j = 0; j < whole; j += count) {
+            const gcomp__rows x = GCOMP__F(rows_at)(m, i, j);
+            const size_t at = m->at + i * cols + j;
+            gcomp__walk next;
+            count = gcomp__min(span, whole - j);
+            next = GCOMP__F(walk_of)(&x, residual && j + 2 * span <= cols ? span : 0, rows, span);
+            if (residual) GCOMP__F(outer_some)(&x, count, own_p, own->q + j * m->rank, m, residual + at, cols, &next, rows, 1);
+            GCOMP__F(outer_some)(&x, count, mean_p, mean->q + j * m->rank, m, y + at, cols, &next, rows, 0);
+        }
+        for (; j < cols; j += count) {
+            const size_t at = m->at + i * cols + j;
+            gcomp__rows x = {NULL, NULL, 16};
+            count = gcomp__min(GCOMP__F(tile), cols - j);
+            if (residual) {
+                x = GCOMP__F(copied)(m, i, rows, j, count, tile);
+                GCOMP__F(outer_some)(&x, x.stride, own_p, own->q + j * m->rank, m, tile, x.stride, &none, rows, 1);
+                for (k = 0; k < rows; k++) memcpy(residual + at + k * cols, tile + k * x.stride, 4 * count);
+            }
+            GCOMP__F(outer_some)(&x, x.stride, mean_p, mean->q + j * m->rank, m, tile, x.stride, &none, rows, 0);
+            for (k = 0; k < rows; k++) memcpy(y + at + k * cols, tile + k * x.stride, 4 * count);
+        }
+    }
+}
+
+/* >>kernel turn: to[i * pitch + c] = from[c * stride + i] for i < n, c < rank. */
+static void GCOMP__F(turned)(float *to, size_t pitch, const float *from, size_t stride, size_t n, size_t rank)
+{
+    size_t i, c, k, l;
+    for (i = 0; i < n; i += 8)
+        for (c = 0; c < rank; c += 8) {
+            const size_t some = gcomp__min(8, n - i), few = gcomp__min(8, rank - c);
+            float *into = to + i * pitch + c;
+            const float *at = from + c * stride + i;
+            if (some == 8 && few == 8) GCOMP__F(turn8)(into, pitch, at, stride);
+            else
+                for (k = 0; k < some; k++)
+                    for (l = 0; l < few; l++) into[k * pitch + l] = at[l * stride + k];
+        }
 }
 
 /* >>kernel dot: sum of x * y in double.  >>kernel update: y += a * x. */
@@ -10647,29 +11117,63 @@ static void GCOMP__F(update)(float *y, float a, const float *x, size_t n)
 }
 
 static const gcomp__powersgd_kernels GCOMP__F(powersgd_kernels) = {GCOMP__F(project), GCOMP__F(back), GCOMP__F(expand),
-                                                                   GCOMP__F(dot), GCOMP__F(update)};
+                                                                   GCOMP__F(turned), GCOMP__F(dot), GCOMP__F(update)};
 
 #ifdef GCOMP__LAST
-enum { GCOMP__POWERSGD_ROWS = 32, GCOMP__POWERSGD_COLS = 1024 }; /* of a task; columns: a tile of M and of Q stay in L1 */
+enum { GCOMP__POWERSGD_ROWS = 48 }; /* of a task */
 
 static size_t gcomp__powersgd_rank(const gcomp_codec *codec, size_t rows, size_t cols)
 {
     return gcomp__min((size_t)codec->param[0], gcomp__min(rows, cols));
 }
 
-static size_t gcomp__powersgd_sum_count(const gcomp_codec *codec, size_t rows, size_t cols, int round)
+/* All parameters: rank, alternate, momentum. */
+static int gcomp__powersgd_alternates(const gcomp_codec *codec) { return codec->param[1] != 0; }
+
+static size_t gcomp__powersgd_sum_count(const gcomp_codec *codec, size_t rows, size_t cols, int round, int odd)
 {
-    return gcomp__times(gcomp__powersgd_rank(codec, rows, cols), round == 0 ? rows : round == 1 ? cols : 0);
+    const int one = gcomp__powersgd_alternates(codec), none = round > (one ? 0 : 1);
+    return gcomp__times(gcomp__powersgd_rank(codec, rows, cols), none ? 0 : round || (one && odd) ? cols : rows);
 }
 
+/* Of all matrices of a stack Q; where the steps alternate P, and for each if it is P's turn; with a momentum u. */
 static size_t gcomp__powersgd_state_floats(const gcomp_codec *codec, size_t rows, size_t cols)
 {
-    return gcomp__times(gcomp__powersgd_rank(codec, rows, cols), cols);
+    const size_t rank = gcomp__powersgd_rank(codec, rows, cols);
+    const size_t p = gcomp__powersgd_alternates(codec) ? gcomp__plus(gcomp__times(rank, rows), 1) : 0;
+    return gcomp__plus(gcomp__plus(gcomp__times(rank, cols), p), codec->param[2] != 0 ? gcomp__times(rows, cols) : 0);
+}
+
+static size_t gcomp__powersgd_scratch(const gcomp_codec *codec, size_t n)
+{
+    return codec->param[2] != 0 ? gcomp__times(n, 4) : 0;
+}
+
+static size_t gcomp__powersgd_pitch(size_t rank)
+{
+    return rank <= GCOMP__POWERSGD_FEW ? rank : rank <= 8 ? 8 : (rank + 15) / 16 * 16;
+}
+
+/* Columns of a task of M^T P: their part of Q stays in the innermost cache. */
+static size_t gcomp__powersgd_columns(size_t rank) { return gcomp__max(64, 32768 / rank / 16 * 16); }
+
+/* A factor of n rows as the kernels want it. */
+static size_t gcomp__powersgd_factor(size_t rank, size_t n)
+{
+    return gcomp__times(gcomp__powersgd_pitch(rank), gcomp__round_up(n, 16));
+}
+
+static size_t gcomp__powersgd_local_floats(const gcomp_codec *codec, size_t rows, size_t cols)
+{
+    const size_t rank = gcomp__powersgd_rank(codec, rows, cols), p = gcomp__powersgd_factor(rank, rows);
+    return gcomp__plus(gcomp__times(gcomp__powersgd_factor(rank, cols), 2),
+                       gcomp__times(p, gcomp__powersgd_alternates(codec) ? 2 : 1));
 }
 
 static int gcomp__powersgd_gains(const gcomp_codec *codec, size_t rows, size_t cols)
 {
-    return gcomp__times(gcomp__powersgd_rank(codec, rows, cols), gcomp__plus(rows, cols)) < gcomp__times(rows, cols);
+    const size_t sent = gcomp__times(gcomp__powersgd_rank(codec, rows, cols), gcomp__plus(rows, cols));
+    return (gcomp__powersgd_alternates(codec) ? sent / 2 : sent) < gcomp__times(rows, cols);
 }
 
 /* x <- x / |x|; returns the norm. A zero vector stays zero. */
@@ -10683,21 +11187,21 @@ static double gcomp__normalise(const gcomp__powersgd_kernels *kernels, float *x,
     return norm;
 }
 
-/* Modified Gram-Schmidt, twice over, on r rows of n floats. A vector that depends on those before it becomes zero. */
+/* Gram-Schmidt, modified, on r rows of n floats, each repeated until less than half of it goes: what depends on the rows before
+   becomes noise that is orthogonal to them, or zero. */
 static void gcomp__orthonormalise(const gcomp__powersgd_kernels *kernels, float *p, size_t n, size_t rank)
 {
     size_t c, d;
     int pass;
     for (c = 0; c < rank; c++) {
         float *v = p + c * n;
-        if (gcomp__normalise(kernels, v, n) == 0) continue;
-        for (pass = 0; pass < 2; pass++) {
+        double left = gcomp__normalise(kernels, v, n) > 0 ? 0 : 1;
+        for (pass = 0; pass < 5 && c && left < 0.5; pass++) {
             for (d = 0; d < c; d++) kernels->update(v, (float)-kernels->dot(p + d * n, v, n), p + d * n, n);
-            if (gcomp__normalise(kernels, v, n) < 1e-6) { /* only rounding is left */
-                memset(v, 0, 4 * n);
-                break;
-            }
+            left = gcomp__normalise(kernels, v, n);
+            if (left == 0) break;
         }
+        if (c && left < 0.5) memset(v, 0, 4 * n);
     }
 }
 
@@ -10720,98 +11224,207 @@ static void gcomp__powersgd_start(const gcomp__powersgd_kernels *kernels, const 
     }
 }
 
+/* What travels is rank after rank, n floats each. To and from panels: */
+static void gcomp__to_panels(float *to, const float *from, size_t n, size_t rank)
+{
+    size_t i, c;
+    for (i = 0; i < n; i += 16)
+        for (c = 0; c < rank; c++, to += 16) {
+            if (n - i >= 16) memcpy(to, from + c * n + i, 64);
+            else {
+                memset(to, 0, 64);
+                memcpy(to, from + c * n + i, 4 * (n - i));
+            }
+        }
+}
+
+static void gcomp__from_panels(float *to, const float *from, size_t n, size_t rank)
+{
+    size_t i, c;
+    for (i = 0; i < n; i += 16)
+        for (c = 0; c < rank; c++, from += 16) {
+            if (n - i >= 16) memcpy(to + c * n + i, from, 64);
+            else memcpy(to + c * n + i, from, 4 * (n - i));
+        }
+}
+
+/* Q to multiply M with. */
+static void gcomp__to_projected(const gcomp__powersgd_kernels *kernels, float *to, const float *from, size_t n, size_t rank)
+{
+    const size_t lanes = gcomp__min(16, gcomp__powersgd_pitch(rank));
+    size_t c;
+    if (rank <= GCOMP__POWERSGD_FEW) {
+        gcomp__to_panels(to, from, n, rank);
+        return;
+    }
+    for (c = 0; c < rank; c += 16, to += lanes * n) {
+        if (rank - c < lanes) memset(to, 0, 4 * lanes * n);
+        kernels->turn(to, lanes, from + c * n, n, n, gcomp__min(16, rank - c));
+    }
+}
+
+static void gcomp__scale_floats(float *x, float part, size_t n)
+{
+    size_t i;
+    for (i = 0; part != 1 && i < n; i++) x[i] *= part;
+}
+
+/* The last P of the s-th matrix, and behind that of the last one whose turn it is; where the steps alternate. */
+static float *gcomp__powersgd_last_p(const gcomp__work *work, size_t s)
+{
+    const size_t rank = gcomp__powersgd_rank(work->codec, work->rows, work->cols);
+    return work->state + (work->stack * work->cols + s * work->rows) * rank;
+}
+
 typedef struct gcomp__powersgd_job {
     const gcomp__powersgd_kernels *kernels;
     gcomp__matrix matrix;
-    const float *p_in, *q_in, *q_own;
-    float *p, *q, *y, *residual;
+    size_t columns; /* of a task of M^T P */
+    gcomp__factors own, mean;
+    float *y, *residual;
 } gcomp__powersgd_job;
 
 static void gcomp__project_task(void *arg, size_t task)
 {
-    gcomp__powersgd_job *job = (gcomp__powersgd_job *)arg;
-    size_t row = task * GCOMP__POWERSGD_ROWS;
-    job->kernels->project(&job->matrix, row, gcomp__min(job->matrix.rows, row + GCOMP__POWERSGD_ROWS), job->q_in, job->p);
+    const gcomp__powersgd_job *job = (const gcomp__powersgd_job *)arg;
+    size_t row = task * GCOMP__POWERSGD_ROWS, end = gcomp__min(job->matrix.rows, row + GCOMP__POWERSGD_ROWS);
+    job->kernels->project(&job->matrix, row, end, job->mean.q, job->own.p);
 }
 
 static void gcomp__back_task(void *arg, size_t task)
 {
-    gcomp__powersgd_job *job = (gcomp__powersgd_job *)arg;
-    size_t col = task * GCOMP__POWERSGD_COLS;
-    job->kernels->back(&job->matrix, col, gcomp__min(job->matrix.cols, col + GCOMP__POWERSGD_COLS), job->p_in, job->q);
+    const gcomp__powersgd_job *job = (const gcomp__powersgd_job *)arg;
+    size_t col = task * job->columns, end = gcomp__min(job->matrix.cols, col + job->columns);
+    job->kernels->back(&job->matrix, col, end, job->own.p, job->own.q);
 }
 
 static void gcomp__expand_task(void *arg, size_t task)
 {
-    gcomp__powersgd_job *job = (gcomp__powersgd_job *)arg;
-    size_t row = task * GCOMP__POWERSGD_ROWS;
-    job->kernels->expand(&job->matrix, row, gcomp__min(job->matrix.rows, row + GCOMP__POWERSGD_ROWS), job->p_in, job->q_in,
-                         job->q_own, job->y, job->residual);
+    const gcomp__powersgd_job *job = (const gcomp__powersgd_job *)arg;
+    size_t row = task * GCOMP__POWERSGD_ROWS, end = gcomp__min(job->matrix.rows, row + GCOMP__POWERSGD_ROWS);
+    job->kernels->expand(&job->matrix, row, end, &job->own, job->residual, &job->mean, job->y);
 }
 
 static size_t gcomp__pieces(size_t n, size_t size) { return n / size + (n % size != 0); }
 
-static gcomp_result gcomp__powersgd_make(gcomp__work *work, int round)
+/* The s-th matrix of the stack. Its place in the step's scratch: Q to multiply with, then that of the mean; Q of this worker; P;
+   where the steps alternate P of the mean. */
+static gcomp__powersgd_job gcomp__powersgd_job_of(gcomp__work *work, size_t s)
 {
-    const gcomp__common_kernels *common = work->call.set->common;
-    size_t s, i, rank = gcomp__powersgd_rank(work->codec, work->rows, work->cols), np = rank * work->rows,
-                 nq = rank * work->cols;
-    size_t floats = (round == 0 ? np : nq) * work->stack;
-    uint64_t words = gcomp__stream(work->in.key.shared, GCOMP__PURPOSE_START);
+    const size_t rank = gcomp__powersgd_rank(work->codec, work->rows, work->cols), q = gcomp__powersgd_factor(rank, work->cols);
     gcomp__powersgd_job job;
     memset(&job, 0, sizeof job);
     job.kernels = (const gcomp__powersgd_kernels *)work->call.kernels;
     job.matrix.in = &work->in;
+    job.matrix.at = s * work->rows * work->cols;
     job.matrix.rows = work->rows;
     job.matrix.cols = work->cols;
     job.matrix.rank = rank;
+    job.matrix.pitch = gcomp__powersgd_pitch(rank);
+    job.columns = gcomp__powersgd_columns(rank);
+    if (work->call.parallel.run) job.columns = gcomp__min(job.columns, 512);
+    job.mean.q = work->local + s * gcomp__powersgd_local_floats(work->codec, work->rows, work->cols);
+    job.own.q = job.mean.q + q;
+    job.own.p = job.mean.p = job.own.q + q;
+    if (gcomp__powersgd_alternates(work->codec)) job.mean.p += gcomp__powersgd_factor(rank, work->rows);
+    job.y = work->y;
+    job.residual = work->residual;
+    return job;
+}
+
+/* With momentum: p = residual + u, the u of this step, becomes the input; at last u is kept. */
+static void gcomp__powersgd_advance(gcomp__work *work, int keep)
+{
+    const size_t all = work->stack * gcomp__powersgd_state_floats(work->codec, work->rows, work->cols);
+    gcomp__momentum d;
+    float *u;
+    if (work->codec->param[2] == 0) return;
+    u = work->state + (all - work->n);
+    memset(&d, 0, sizeof d);
+    d.in = work->in;
+    d.in.residual = NULL;
+    d.n = work->n;
+    d.u = u;
+    d.v = work->in.residual;
+    d.p = (float *)(void *)work->call.scratch;
+    d.next = keep ? u : NULL;
+    d.factor = (float)work->codec->param[2];
+    d.advance = work->call.set->common->advance;
+    gcomp__run(&work->call, gcomp__chunks(d.n), gcomp__advance_chunk, &d);
+    work->in.grad = d.p;
+    work->in.dtype = GCOMP_F32;
+    work->in.scale = 1;
+    work->in.residual = NULL;
+}
+
+/* M Q, or what follows P^, its product with M^T. */
+static gcomp_result gcomp__powersgd_make(gcomp__work *work, int round)
+{
+    const uint64_t words = gcomp__stream(work->in.key.shared, GCOMP__PURPOSE_START);
+    const size_t rows = work->rows, cols = work->cols, rank = gcomp__powersgd_rank(work->codec, rows, cols);
+    const int alternates = gcomp__powersgd_alternates(work->codec), back = round || (alternates && work->odd);
+    const size_t nq = rank * cols, np = rank * rows, floats = work->stack * (back ? nq : np);
+    size_t s;
+    gcomp__powersgd_advance(work, 0);
     for (s = 0; s < work->stack; s++) {
-        float *p = work->sums[0] + s * np, *q = work->local + s * nq;
-        job.matrix.at = s * work->rows * work->cols;
-        if (round == 0) {
-            gcomp__powersgd_start(job.kernels, work->state + s * nq, q, work->cols, rank, words, s * nq);
-            job.q_in = q;
-            job.p = p;
-            gcomp__run(&work->call, gcomp__pieces(work->rows, GCOMP__POWERSGD_ROWS), gcomp__project_task, &job);
+        gcomp__powersgd_job job = gcomp__powersgd_job_of(work, s);
+        float *p = round ? work->sums[0] + s * np : job.mean.p, *q = job.own.q;
+        if (back) {
+            if (round == 0)
+                gcomp__powersgd_start(job.kernels, gcomp__powersgd_last_p(work, s), p, rows, rank, words,
+                                      work->stack * nq + s * np);
+            gcomp__orthonormalise(job.kernels, p, rows, rank);
+            job.kernels->turn(job.own.p, job.matrix.pitch, p, rows, rows, rank);
+            gcomp__run(&work->call, gcomp__pieces(cols, job.columns), gcomp__back_task, &job);
+            gcomp__from_panels(work->sums[round] + s * nq, q, cols, rank);
         } else {
-            gcomp__orthonormalise(job.kernels, p, work->rows, rank);
-            job.p_in = p;
-            job.q = q;
-            gcomp__run(&work->call, gcomp__pieces(work->cols, GCOMP__POWERSGD_COLS), gcomp__back_task, &job);
-            memcpy(work->sums[1] + s * nq, q, 4 * nq);
+            gcomp__powersgd_start(job.kernels, work->state + s * nq, q, cols, rank, words, s * nq);
+            if (alternates) gcomp__orthonormalise(job.kernels, q, cols, rank);
+            gcomp__to_projected(job.kernels, job.mean.q, q, cols, rank);
+            gcomp__run(&work->call, gcomp__pieces(rows, GCOMP__POWERSGD_ROWS), gcomp__project_task, &job);
+            job.kernels->turn(work->sums[0] + s * np, rows, job.own.p, job.matrix.pitch, rank, rows);
         }
     }
-    for (i = 0; i < floats; i++) work->sums[round][i] *= work->part;
-    return common->worst(work->sums[round], floats) >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
+    gcomp__scale_floats(work->sums[round], work->part, floats);
+    return work->call.set->common->worst(work->sums[round], floats) >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
 }
 
 static void gcomp__powersgd_commit(gcomp__work *work)
 {
-    size_t s, rank = gcomp__powersgd_rank(work->codec, work->rows, work->cols), np = rank * work->rows, nq = rank * work->cols;
-    gcomp__powersgd_job job;
-    memset(&job, 0, sizeof job);
-    job.kernels = (const gcomp__powersgd_kernels *)work->call.kernels;
-    job.matrix.in = &work->in;
-    job.matrix.rows = work->rows;
-    job.matrix.cols = work->cols;
-    job.matrix.rank = rank;
-    job.y = work->y;
-    job.residual = work->residual;
+    const size_t rows = work->rows, cols = work->cols, rank = gcomp__powersgd_rank(work->codec, rows, cols);
+    const int alternates = gcomp__powersgd_alternates(work->codec);
+    const size_t nq = rank * cols, np = rank * rows;
+    size_t s;
+    gcomp__powersgd_advance(work, 1);
     for (s = 0; s < work->stack; s++) {
-        job.matrix.at = s * work->rows * work->cols;
-        job.p_in = work->sums[0] + s * np;
-        job.q_in = work->sums[1] + s * nq;
-        job.q_own = work->local + s * nq;
-        gcomp__run(&work->call, gcomp__pieces(work->rows, GCOMP__POWERSGD_ROWS), gcomp__expand_task, &job);
+        gcomp__powersgd_job job = gcomp__powersgd_job_of(work, s);
+        if (alternates && !work->odd) { /* Q^ is this worker's as everyone's */
+            gcomp__to_panels(job.mean.q, job.own.q, cols, rank);
+            job.own.q = job.mean.q;
+            job.kernels->turn(job.mean.p, job.matrix.pitch, work->sums[0] + s * np, rows, rows, rank);
+        } else {
+            gcomp__to_panels(job.mean.q, work->sums[!alternates] + s * nq, cols, rank);
+            job.mean.p = job.own.p;
+        }
+        gcomp__run(&work->call, gcomp__pieces(rows, GCOMP__POWERSGD_ROWS), gcomp__expand_task, &job);
     }
-    memcpy(work->state, work->sums[1], 4 * nq * work->stack);
+    if (alternates && !work->odd) memcpy(gcomp__powersgd_last_p(work, 0), work->sums[0], 4 * np * work->stack);
+    else memcpy(work->state, work->sums[!alternates], 4 * nq * work->stack);
+    for (s = 0; alternates && s < work->stack; s++) gcomp__powersgd_last_p(work, work->stack)[s] = (float)!work->odd;
+}
+
+static void gcomp__powersgd_adapt(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
+{
+    if (gcomp__powersgd_alternates(codec)) rounds[1] = GCOMP__NO_ROUND, *flags |= GCOMP__TURNS;
+    if (codec->param[2] != 0) *flags = (*flags | GCOMP__REMEMBERS) & ~(unsigned)GCOMP__CONSERVES_MEAN;
 }
 
 static const gcomp__method gcomp__row_powersgd = {
     "powersgd", 6, GCOMP__FEEDBACK | GCOMP__CONSERVES_MEAN, {GCOMP__SUM, GCOMP__SUM, 0},
-    {GCOMP__COUNT("rank", 4, 1, 64, 0)}, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-    gcomp__powersgd_sum_count, gcomp__powersgd_state_floats, gcomp__powersgd_state_floats, gcomp__powersgd_gains,
-    gcomp__powersgd_make, gcomp__powersgd_commit, NULL, NULL, NULL, NULL};
+    {GCOMP__COUNT("rank", 4, 1, 64, 0), GCOMP__COUNT("alternate", 0, 0, 1, 0), GCOMP__NUMBER("momentum", 0, 0, 0.9999, 0)},
+    NULL, NULL, gcomp__powersgd_scratch, NULL, NULL, NULL, NULL,
+    gcomp__powersgd_sum_count, gcomp__powersgd_state_floats, gcomp__powersgd_local_floats, gcomp__powersgd_gains,
+    gcomp__powersgd_make, gcomp__powersgd_commit, gcomp__powersgd_adapt, NULL, NULL, NULL};
 #endif
 #else
 #define GCOMP__LIST_powersgd(X)
@@ -11481,7 +12094,7 @@ GCOMP_API size_t gcomp_scratch(const gcomp_codec *codec, size_t n)
     const gcomp__method *m = gcomp__valid(codec);
     size_t bytes;
     if (!m || !m->scratch || !(m->flags & (GCOMP__SELECTS | GCOMP__WORKSPACE))) return 0; /* others: only with threads */
-    if (m->flags & GCOMP__REMEMBERS) return 0;
+    if (m->flags & GCOMP__REMEMBERS || !m->encode) return 0;
     bytes = gcomp__plus(m->scratch(codec, n), 64); /* to align it */
     return bytes == SIZE_MAX ? 0 : bytes;
 }
@@ -11850,7 +12463,8 @@ typedef struct gcomp__slot {
     gcomp_codec codec;
     const gcomp__method *method;
     float *residual, *state, *staging; /* NULL: none */
-    size_t state_floats, local_floats, sum_count[3], bound;
+    size_t state_floats, local_floats, sum_count[3], bound; /* sum_count: the most of any step */
+    size_t sum_now[3];                                      /* of this step */
     uint8_t rounds[3]; /* its codec's */
     unsigned flags;
     size_t at_send, at_local, at_sum[3]; /* places in the step's buffers */
@@ -11886,6 +12500,7 @@ struct gcomp {
     uint8_t *send, *recv;
     float *local, *maxima; /* maxima: of all workers, where they are gathered */
     uint8_t *sums[3][GCOMP__KINDS];
+    size_t sums_now[3][GCOMP__KINDS]; /* elements of them in this step */
     size_t *cursors;
     gcomp__view *views;
     uint8_t *own, *cut, *packed, *shards, *lists, *lengths; /* see >>shards; the sums follow where shards are done */
@@ -12173,7 +12788,9 @@ static gcomp_result gcomp__slot_of(gcomp__slot *slot, const gcomp_desc *desc, co
             slot->bound = gcomp__bound_of(m, &slot->codec, slot->n);
             if (!slot->bound) return gcomp__say(why, "too many elements for the codec"), GCOMP_INVALID_ARGUMENT;
         } else if (slot->rounds[round] != GCOMP__NO_ROUND) {
-            slot->sum_count[round] = gcomp__times(m->sum_count(&slot->codec, slot->rows, slot->cols, round), slot->stack);
+            slot->sum_count[round] = gcomp__max(m->sum_count(&slot->codec, slot->rows, slot->cols, round, 0),
+                                                m->sum_count(&slot->codec, slot->rows, slot->cols, round, 1));
+            slot->sum_count[round] = gcomp__times(slot->sum_count[round], slot->stack);
         }
     }
     if (m->state_floats) slot->state_floats = m->state_floats(&slot->codec, slot->rows, slot->cols) * slot->stack;
@@ -12245,7 +12862,6 @@ static void gcomp__plan_add(gcomp__plan *plan, const gcomp_desc *desc, gcomp__sl
     plan->local = gcomp__plus(plan->local, slot->local_floats);
     for (round = 0; round < 3; round++) {
         size_t *count = &plan->sums[round][slot->rounds[round]];
-        slot->at_sum[round] = *count;
         *count = gcomp__plus(*count, slot->sum_count[round]);
     }
     plan->scratch = gcomp__max(plan->scratch, scratch);
@@ -13269,6 +13885,36 @@ static gcomp_result gcomp__end_step(gcomp *gc, gcomp_result result)
     return result;
 }
 
+/* What all workers hold alike, at the beginning of a tensor's state: the warm start of sums. Behind it each one's own momentum. */
+static size_t gcomp__shared_floats(const gcomp__slot *slot)
+{
+    return slot->state_floats - (slot->flags & GCOMP__REMEMBERS ? slot->n : 0);
+}
+
+static int gcomp__is_odd(const gcomp__slot *slot)
+{
+    return slot->flags & GCOMP__TURNS && slot->state[gcomp__shared_floats(slot) - 1] != 0;
+}
+
+/* Places of the tensors in the sums of this step. */
+static void gcomp__place_sums(gcomp *gc)
+{
+    size_t i, *count;
+    int round;
+    memset(gc->sums_now, 0, sizeof gc->sums_now);
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        gcomp__slot *slot = gc->tensors + i;
+        for (round = 0; round < 3; round++) {
+            if (slot->rounds[round] < GCOMP__SUM) continue;
+            count = &gc->sums_now[round][slot->rounds[round]];
+            slot->at_sum[round] = *count;
+            slot->sum_now[round] =
+                slot->stack * slot->method->sum_count(&slot->codec, slot->rows, slot->cols, round, gcomp__is_odd(slot));
+            *count += slot->sum_now[round];
+        }
+    }
+}
+
 GCOMP_API gcomp_result gcomp_step_begin(gcomp *gc, const gcomp_step *step)
 {
     size_t i;
@@ -13282,6 +13928,7 @@ GCOMP_API gcomp_result gcomp_step_begin(gcomp *gc, const gcomp_step *step)
     gc->epoch = step ? step->epoch : 0;
     if (!gcomp__finite(gc->scale)) gc->local_error = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "step.scale is not finite");
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gc->tensors[i].ready = 0;
+    gcomp__place_sums(gc);
     gc->ready_count = 0;
     gc->issued = gc->done = 0;
     gc->round = 0;
@@ -13314,6 +13961,7 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
     work.part = 1.0f / (float)gc->desc.comm.world;
     work.world = (size_t)gc->desc.comm.world;
     work.epoch = gc->epoch;
+    work.odd = gcomp__is_odd(slot);
     work.state = slot->state;
     work.local = gc->local + slot->at_local;
     for (round = 0; round < 3; round++) work.sums[round] = gcomp__sum_at(gc, slot, round);
@@ -13355,12 +14003,13 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
     gcomp__work work = gcomp__work_of(gc, slot);
     if (slot->staging) gc->set->common->widen(slot->staging, slot->grad, slot->dtype, slot->n);
     if (gc->desc.measure && !(slot->flags & GCOMP__REMEMBERS)) gcomp__measure_p(gc, &work.in, slot->n);
-    if (slot->rounds[0] != GCOMP__GATHER && slot->rounds[0] != GCOMP__SHARE) {
+    if (slot->rounds[0] == GCOMP__GATHER || slot->rounds[0] == GCOMP__SHARE) {
+        GCOMP__TRY(gcomp__encode_payload(gc, slot, &work));
+    } else {
         slot->length = slot->bound; /* of a payload made in a later round, whose length is known */
-        return slot->method->make(&work, 0);
+        GCOMP__TRY(slot->method->make(&work, 0));
     }
-    GCOMP__TRY(gcomp__encode_payload(gc, slot, &work));
-    if (gc->desc.measure && slot->flags & GCOMP__REMEMBERS) /* its p lies at the beginning of the scratch */
+    if (gc->desc.measure && slot->flags & GCOMP__REMEMBERS)
         gc->p_squares += gc->set->common->squares((const float *)(void *)gc->scratch, slot->n);
     return slot->whole ? gcomp__cut(gc, slot) : GCOMP_OK;
 }
@@ -13384,7 +14033,7 @@ GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
         int round;
         for (round = 0; round < 3; round++)
             if (slot->rounds[round] >= GCOMP__SUM)
-                memset(gcomp__sum_at(gc, slot, round), 0, slot->sum_count[round] * gcomp__kind_bytes(slot->rounds[round]));
+                memset(gcomp__sum_at(gc, slot, round), 0, slot->sum_now[round] * gcomp__kind_bytes(slot->rounds[round]));
     }
     if (grad && (gc->local_error == GCOMP_OK || gc->local_error == GCOMP_NOT_FINITE)) {
         double from = gcomp__now(gc);
@@ -13421,7 +14070,7 @@ static size_t gcomp__round_count(const gcomp *gc, unsigned kind)
 {
     size_t i;
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++)
-        if (gcomp__takes_part(gc->tensors + i, gc->round, kind)) return gc->plan.sums[gc->round][kind];
+        if (gcomp__takes_part(gc->tensors + i, gc->round, kind)) return gc->sums_now[gc->round][kind];
     return 0;
 }
 
@@ -13501,7 +14150,7 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
     if (gc->issued >> GCOMP__GATHER & 1) gcomp__check_gather(gc);
     for (kind = GCOMP__SUM; kind < GCOMP__KINDS; kind++) {
         if (gcomp__kind_dtype(kind) != GCOMP_F32 || !(gc->issued >> kind & 1) || gc->late_error != GCOMP_OK) continue;
-        if (gc->set->common->worst((const float *)(const void *)gc->sums[gc->round][kind], gc->plan.sums[gc->round][kind]) >=
+        if (gc->set->common->worst((const float *)(const void *)gc->sums[gc->round][kind], gc->sums_now[gc->round][kind]) >=
             0x7f800000u)
             gc->late_error = gcomp__fail(gc, GCOMP_NOT_FINITE,
                                          kind == GCOMP__MAX ? "the largest over the workers is not finite"
@@ -13885,19 +14534,48 @@ GCOMP_API gcomp_result gcomp_exchange_any(gcomp *gc, void *const *grads, const g
     return gcomp__exchange(gc, grads, NULL, step);
 }
 
+GCOMP__NOINLINE void gcomp__momentum_steps(float *x, float *velocity, const float *mean, size_t n, float rate, float momentum)
+{
+    size_t i;
+    for (i = 0; i < n; i++) {
+        float v = momentum * velocity[i], d;
+        GCOMP__PIN(v);
+        v += mean[i];
+        GCOMP__PIN_SUM(v);
+        d = mean[i] + v;
+        GCOMP__PIN_SUM(d);
+        d *= rate;
+        GCOMP__PIN(d);
+        velocity[i] = v;
+        x[i] -= d;
+    }
+}
+
+GCOMP_API gcomp_result gcomp_momentum_step(float *x, float *velocity, const float *mean, size_t n, float learning_rate,
+                                           float momentum)
+{
+    uint64_t mode;
+    if (n && (!x || !velocity || !mean)) return GCOMP_INVALID_ARGUMENT;
+    if (!gcomp__finite(learning_rate) || !gcomp__finite(momentum)) return GCOMP_INVALID_ARGUMENT;
+    mode = gcomp__fp_enter();
+    gcomp__momentum_steps(x, velocity, mean, n, learning_rate, momentum);
+    gcomp__fp_leave(mode);
+    return GCOMP_OK;
+}
+
 /* ------------------------------------------------------------------------------------------------
    >>checkpoint - all state as bytes, and back
    ------------------------------------------------------------------------------------------------ */
 
 enum { GCOMP__SAVE_HEADER = 48 };
 
-/* Of a tensor's state, so many floats from *at on are each worker's own: momentum. All others are the same on all workers: what
-   sums start from, or leave. */
+/* Of a tensor's state, so many floats from *at on are each worker's own: momentum. */
 static size_t gcomp__own_state(const gcomp__slot *slot, size_t *at)
 {
-    *at = 0;
-    return slot->flags & GCOMP__REMEMBERS ? slot->state_floats : 0;
+    *at = gcomp__shared_floats(slot);
+    return slot->state_floats - *at;
 }
+
 
 static size_t gcomp__save_floats_at(const gcomp *gc) { return GCOMP__SAVE_HEADER + 4 * stbds_arrlenu(gc->tensors); }
 

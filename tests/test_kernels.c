@@ -610,6 +610,155 @@ static void test_dot_and_update_equal_plain_loops(void)
     }
 }
 
+/* ---------------- low rank: the products, in the order that their chapter states, with one rounding a step */
+
+static const struct product_shape { size_t rows, cols, rank; } product_shapes[] = {
+    {1, 1, 1}, {9, 31, 1}, {13, 1310, 1}, {10, 783, 2}, {7, 800, 3}, {11, 33, 4}, {5, 64, 5}, {29, 50, 7}, {31, 131, 8},
+    {17, 97, 9}, {21, 48, 16}, {50, 230, 17}, {70, 66, 33}, {65, 65, 64},
+};
+
+/* M[i][j] = scale * g + e, each rounded. */
+static float element_of(const gcomp_input *in, size_t at)
+{
+    const float g = ((const float *)in->grad)[at], p = in->scale == 1 ? g : product(in->scale, g);
+    return in->residual ? sum(p, in->residual[at]) : p;
+}
+
+static float plain_m_q(const gcomp_input *in, const struct product_shape *d, const float *q, size_t i)
+{
+    const size_t lines = d->cols / 16 * 16;
+    float all = 0;
+    size_t j = 0;
+    if (d->rank > 4) {
+        for (; j < d->cols; j++) all = fmaf(element_of(in, i * d->cols + j), q[j], all);
+        return all;
+    }
+    while (j < d->cols) {
+        const size_t count = j == lines ? d->cols - lines : lines - j < 768 ? lines - j : 512;
+        float lane[16] = {0};
+        for (size_t end = j + count; j < end; j++) lane[j % 16] = fmaf(element_of(in, i * d->cols + j), q[j], lane[j % 16]);
+        for (size_t half = 8; half >= 4; half /= 2)
+            for (size_t k = 0; k < half; k++) lane[k] = sum(lane[k], lane[k + half]);
+        all = sum(all, sum(sum(lane[0], lane[2]), sum(lane[1], lane[3])));
+    }
+    return all;
+}
+
+static void check_products(const gcomp__set *set, const struct product_shape *d, float scale, int feedback)
+{
+    const size_t n = d->rows * d->cols, r = d->rank, pitch = gcomp__powersgd_pitch(r);
+    const gcomp__powersgd_kernels *kernels = (const gcomp__powersgd_kernels *)gcomp__kernels_of(set, &gcomp__row_powersgd);
+    float *g = floats(n), *e = floats(n), *p = floats(d->rows * r), *q = floats(d->cols * r), *other = floats(d->cols * r);
+    float *y = floats(n), *rest = floats(n), *turned = floats(gcomp__powersgd_factor(r, d->rows));
+    float *panels = floats(gcomp__powersgd_factor(r, d->cols)), *theirs = floats(gcomp__powersgd_factor(r, d->cols));
+    float *out = floats(gcomp__powersgd_factor(r, d->rows));
+    gcomp__factors own, mean;
+    gcomp_input in;
+    gcomp__matrix m;
+    size_t wrong = 0;
+    memset(&in, 0, sizeof in);
+    memset(&m, 0, sizeof m);
+    for (size_t i = 0; i < n; i++) g[i] = sample(0, 1, i), e[i] = sample(0, 2, i);
+    for (size_t i = 0; i < d->rows * r; i++) p[i] = sample(0, 3, i);
+    for (size_t i = 0; i < d->cols * r; i++) q[i] = sample(0, 4, i), other[i] = sample(0, 5, i);
+    in.grad = g;
+    in.scale = scale;
+    in.residual = feedback ? e : NULL;
+    m.in = &in;
+    m.rows = d->rows;
+    m.cols = d->cols;
+    m.rank = r;
+    m.pitch = pitch;
+    gcomp__to_projected(kernels, panels, q, d->cols, r);
+    for (size_t i = 0; i < d->rows; i += 48) kernels->project(&m, i, i + 48 < d->rows ? i + 48 : d->rows, panels, out);
+    for (size_t i = 0; i < d->rows; i++)
+        for (size_t c = 0; c < r; c++) wrong += bits_of(out[i * pitch + c]) != bits_of(plain_m_q(&in, d, q + c * d->cols, i));
+    CHECK(wrong == 0);
+    kernels->turn(turned, pitch, p, d->rows, d->rows, r);
+    for (size_t j = 0; j < d->cols; j += 64) kernels->back(&m, j, j + 64 < d->cols ? j + 64 : d->cols, turned, panels);
+    gcomp__from_panels(y, panels, d->cols, r);
+    for (size_t j = 0; j < d->cols; j++)
+        for (size_t c = 0; c < r; c++) {
+            float all = 0;
+            for (size_t i = 0; i < d->rows; i++) all = fmaf(element_of(&in, i * d->cols + j), p[c * d->rows + i], all);
+            wrong += bits_of(y[c * d->cols + j]) != bits_of(all);
+        }
+    CHECK(wrong == 0);
+    gcomp__to_panels(panels, q, d->cols, r);
+    gcomp__to_panels(theirs, other, d->cols, r);
+    own.p = mean.p = turned;
+    own.q = theirs;
+    mean.q = panels;
+    for (size_t i = 0; i < d->rows; i += 48)
+        kernels->expand(&m, i, i + 48 < d->rows ? i + 48 : d->rows, &own, feedback ? rest : NULL, &mean, y);
+    for (size_t i = 0; i < d->rows; i++)
+        for (size_t j = 0; j < d->cols; j++) {
+            float all = 0, sent = 0;
+            for (size_t c = 0; c < r; c++) {
+                all = fmaf(p[c * d->rows + i], q[c * d->cols + j], all);
+                sent = fmaf(p[c * d->rows + i], other[c * d->cols + j], sent);
+            }
+            wrong += bits_of(y[i * d->cols + j]) != bits_of(all);
+            if (feedback) wrong += bits_of(rest[i * d->cols + j]) != bits_of(sum(element_of(&in, i * d->cols + j), -sent));
+        }
+    CHECK(wrong == 0);
+    if (wrong) printf("# %s, %zux%zu of rank %zu\n", gcomp_isa_name(set->isa), d->rows, d->cols, r);
+    free(g), free(e), free(p), free(q), free(other), free(y), free(rest), free(turned), free(panels), free(theirs), free(out);
+}
+
+static void test_low_rank_products_are_chains_in_the_stated_order(void)
+{
+    FOR_EACH_SET(s)
+        for (size_t k = 0; k < sizeof product_shapes / sizeof *product_shapes; k++)
+            for (int way = 0; way < 3; way++) check_products(gcomp__sets[s], product_shapes + k, way == 2 ? 0.3f : 1.0f, way > 0);
+}
+
+/* |P^T P - I|, where columns that are zero count as orthonormal. */
+static double skewness(const float *p, size_t n, size_t r, size_t *zeros)
+{
+    double all = 0;
+    *zeros = 0;
+    for (size_t a = 0; a < r; a++)
+        for (size_t b = 0; b < r; b++) {
+            double dot = 0;
+            for (size_t i = 0; i < n; i++) dot += (double)p[a * n + i] * (double)p[b * n + i];
+            if (a == b && dot == 0) ++*zeros;
+            else all += (dot - (a == b)) * (dot - (a == b));
+        }
+    return sqrt(all);
+}
+
+static void test_orthonormalisation_survives_every_matrix(void)
+{
+    enum { N = 1000, MOST = 32 };
+    static float p[N * MOST];
+    static const double scales[] = {1, 1e-30, 1e30};
+    FOR_EACH_SET(s) {
+        const gcomp__powersgd_kernels *kernels =
+            (const gcomp__powersgd_kernels *)gcomp__kernels_of(gcomp__sets[s], &gcomp__row_powersgd);
+        for (size_t r = 4; r <= MOST; r *= r == 4 ? 4 : 2)
+            for (int kind = 0; kind < 5; kind++)
+                for (size_t k = 0; k < 3; k++) {
+                    size_t zeros;
+                    for (size_t c = 0; c < r; c++)
+                        for (size_t i = 0; i < N; i++) {
+                            double x = (double)sample(0, 77, i);
+                            const double own = (double)sample(0, c, i);
+                            if (kind == 0) x = own;
+                            if (kind == 1) x += pow(1e-6, (double)c / (double)(r - 1)) * own; /* condition 1e6 */
+                            if (kind == 2) x = (double)sample(0, c % 3, i);                   /* rank 3 */
+                            if (kind == 3) x = c % 2 ? 0 : own;                               /* zero columns */
+                            if (kind == 4) x = i == c / 2;                                    /* twice the same unit vector */
+                            p[c * N + i] = (float)(scales[k] * x);
+                        }
+                    gcomp__orthonormalise(kernels, p, N, r);
+                    CHECK(skewness(p, N, r, &zeros) <= 1e-5);
+                    CHECK(kind > 1 || zeros == 0);
+                    CHECK(zeros <= r / 2 || kind == 2);
+                }
+    }
+}
+
 /* Increasing indices, the last of them at most 2^32 - 2: gaps of up to `bits` bits, most of them small. */
 static uint32_t *indices_of(size_t k, unsigned bits, size_t *n)
 {
@@ -765,6 +914,8 @@ int main(void)
     RUN(test_payloads_and_every_ending_equal_those_of_plain_loops);
     RUN(test_collect_keeps_what_reaches_the_guess_in_order);
     RUN(test_dot_and_update_equal_plain_loops);
+    RUN(test_low_rank_products_are_chains_in_the_stated_order);
+    RUN(test_orthonormalisation_survives_every_matrix);
     RUN(test_gaps_are_added_up_as_by_the_plain_loop);
     RUN(test_indices_come_back_in_any_batches);
     RUN(test_philox_gives_the_published_answers);

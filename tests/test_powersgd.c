@@ -150,17 +150,24 @@ static int all_finite(const float *m, size_t n)
     return 1;
 }
 
-/* |A^T B|_F / (|A| |B|): 0 where the columns of A and B are orthogonal. */
-static double overlap(const float *a, const float *b, size_t rows, size_t cols)
+/* |A^T B|_F / (|A| |B|): 0 where the columns of A and B are orthogonal; `of_rows`: |A B^T|, of rows. */
+static double overlap_of(const float *a, const float *b, size_t rows, size_t cols, int of_rows)
 {
     double total = 0, size = norm(a, rows * cols) * norm(b, rows * cols);
-    for (size_t i = 0; i < cols; i++)
-        for (size_t j = 0; j < cols; j++) {
+    size_t n = of_rows ? rows : cols, apart = of_rows ? cols : 1, along = of_rows ? 1 : cols;
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < n; j++) {
             double sum = 0;
-            for (size_t k = 0; k < rows; k++) sum += (double)a[k * cols + i] * (double)b[k * cols + j];
+            for (size_t k = 0; k < rows * cols / n; k++) sum += (double)a[k * along + i * apart] * (double)b[k * along + j * apart];
             total += sum * sum;
         }
     return size > 0 ? sqrt(total) / size : 0.0;
+}
+
+/* In even steps of the alternating form Q is orthonormal, and not P. */
+static double overlap_in(const char *codec, uint64_t step, const float *a, const float *b, size_t rows, size_t cols)
+{
+    return overlap_of(a, b, rows, cols, strstr(codec, "alternate") && step % 2 == 0);
 }
 
 static gcomp_desc no_feedback(void)
@@ -189,7 +196,8 @@ static const struct shape {
 } shapes[] = {
     {20, 31, 1, "powersgd:rank=1"},  {20, 31, 4, "powersgd:rank=4"},   {64, 27, 3, "powersgd:rank=3"},
     {7, 200, 2, "powersgd:rank=2"},  {200, 7, 2, "powersgd:rank=2"},   {33, 65, 8, "powersgd:rank=8"},
-    {129, 17, 5, "powersgd:rank=5"}, {48, 48, 16, "powersgd:rank=16"},
+    {129, 17, 5, "powersgd:rank=5"}, {48, 48, 16, "powersgd:rank=16"},   {50, 61, 20, "powersgd:rank=20"},
+    {20, 31, 4, "powersgd:rank=4,alternate=1"}, {40, 33, 9, "powersgd:rank=9,alternate=1"},
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
@@ -235,7 +243,7 @@ static void test_the_error_is_orthogonal_to_what_was_sent(void)
             double whole = norm(p, n), kept = norm(sent, n), lost = norm(rest, n);
             CHECK(kept > 0.1 * whole);                                                  /* it does send something */
             CHECK(fabs(whole * whole - kept * kept - lost * lost) <= 1e-5 * whole * whole);  /* Pythagoras */
-            CHECK(overlap(sent, rest, rows, cols) <= 1e-5);                             /* P^ is orthonormal, Q = M^T P^ */
+            CHECK(overlap_in(shapes[s].codec, step, sent, rest, rows, cols) <= 1e-5); /* P^ is orthonormal, Q = M^T P^ */
             CHECK(distance(e, rest, n) <= 1e-6 * whole);
             CHECK(norm(e, n) <= whole * (1 + 1e-6));
         }
@@ -421,8 +429,8 @@ static void test_each_residual_is_what_the_subspace_left_of_this_worker(void)
             for (size_t w = 0; w < 3; w++) { /* e_w = M_w - P^ P^T M_w: nothing of it lies in the subspace; Q_local, not Q */
                 const float *e = gcomp_residual(g.gc[w], 0);
                 for (size_t i = 0; i < n; i++) lost[i] = p[w][i] - e[i];
-                CHECK(overlap(g.grad[0][0], e, rows, cols) <= 2e-5);
-                CHECK(overlap(lost, e, rows, cols) <= 2e-5);
+                CHECK(overlap_in(shapes[s].codec, step, g.grad[0][0], e, rows, cols) <= 2e-5);
+                CHECK(overlap_in(shapes[s].codec, step, lost, e, rows, cols) <= 2e-5);
             }
         }
         for (size_t w = 0; w < 3; w++) free(p[w]);
@@ -603,6 +611,126 @@ static void test_resnet18_takes_36325_r_plus_9610_floats_a_step(void)
     }
 }
 
+/* ---------------- one sum a step; momentum; the optimizer */
+
+static void test_alternate_steps_send_p_or_q_beside_the_vectors(void)
+{
+    enum { ROWS = 40, COLS = 70, STACK = 2, RANK = 3, LENGTH = 123 };
+    gcomp_tensor tensors[3] = {matrix(LENGTH, 0, 0, NULL), matrix(ROWS, COLS, STACK, "powersgd:rank=3,alternate=1"),
+                               matrix(LENGTH, 0, 0, NULL)};
+    gcomp_statistics stats;
+    uint64_t sent = 0;
+    group g;
+    tensors[0].name = "a";
+    tensors[2].name = "b";
+    group_open(&g, 2, NULL, tensors, 3);
+    for (uint64_t step = 0; step < 6; step++) {
+        for (size_t w = 0; w < 2; w++)
+            for (size_t t = 0; t < 3; t++)
+                for (size_t i = 0; i < g.n[t]; i++) g.grad[w][t][i] = (float)(i + step + t) + noise(step + t, i);
+        CHECK(group_step(&g) == GCOMP_OK);
+        CHECK(gcomp_stats(g.gc[0], &stats) == GCOMP_OK);
+        CHECK(stats.bytes_out - sent == FRAME_BYTES + 4 * (2 * LENGTH + RANK * STACK * (step % 2 ? COLS : ROWS)));
+        sent = stats.bytes_out;
+        for (size_t t = 0; t < 3; t++) CHECK(memcmp(g.grad[0][t], g.grad[1][t], 4 * g.n[t]) == 0);
+        for (size_t t = 0; t < 3; t += 2)
+            for (size_t i = 0; i < LENGTH; i++) CHECK(g.grad[0][t][i] == (float)(i + step + t) + noise(step + t, i));
+    }
+    group_close(&g);
+}
+
+static void test_alternate_steps_find_the_best_approximation(void)
+{
+    static const double spectrum[6] = {8, 5, 1.5, 1, 0.5, 0.25};
+    enum { ROWS = 30, COLS = 44 };
+    static float m[ROWS * COLS], best[ROWS * COLS];
+    gcomp_tensor tensor = matrix(ROWS, COLS, 0, "powersgd:rank=2,alternate=1");
+    gcomp_desc desc = no_feedback();
+    group g;
+    group_open(&g, 1, &desc, &tensor, 1);
+    known_spectrum(m, ROWS, COLS, spectrum, 6);
+    known_spectrum(best, ROWS, COLS, spectrum, 2);
+    for (int step = 0; step < 40; step++) { /* half an iteration each */
+        memcpy(g.grad[0][0], m, sizeof m);
+        CHECK(group_step(&g) == GCOMP_OK);
+        if (step >= 38) CHECK(distance(g.grad[0][0], best, ROWS * COLS) <= 1e-5 * norm(best, ROWS * COLS));
+    }
+    group_close(&g);
+}
+
+/* With momentum m what is compressed is e + u, u <- m u + g, and e what is left of that, on each worker. */
+static void test_momentum_comes_before_feedback(void)
+{
+    static const char *const codecs[2] = {"powersgd:rank=2,momentum=0.75", "powersgd:rank=2,alternate=1,momentum=0.75"};
+    enum { ROWS = 30, COLS = 44, COUNT = ROWS * COLS, WORLD = 2 };
+    for (size_t c = 0; c < 2; c++) {
+        static float u[WORLD][COUNT], p[WORLD][COUNT];
+        gcomp_tensor tensor = matrix(ROWS, COLS, 0, codecs[c]);
+        gcomp_desc desc;
+        gcomp_statistics stats;
+        group g;
+        memset(&desc, 0, sizeof desc);
+        memset(u, 0, sizeof u);
+        desc.measure = 1;
+        group_open(&g, WORLD, &desc, &tensor, 1);
+        for (uint64_t step = 0; step < 5; step++) {
+            double whole = 0, worst = 0, kept;
+            for (size_t w = 0; w < WORLD; w++) {
+                const float *e = gcomp_residual(g.gc[w], 0);
+                fill(g.grad[w][0], COUNT, 10 * step + w);
+                for (size_t i = 0; i < COUNT; i++) {
+                    u[w][i] = 0.75f * u[w][i] + g.grad[w][0][i];
+                    p[w][i] = e[i] + u[w][i];
+                }
+                whole += norm(p[w], COUNT);
+            }
+            CHECK(group_step(&g) == GCOMP_OK);
+            for (size_t i = 0; i < COUNT; i++) {
+                double left = (double)g.grad[0][0][i], right = 0;
+                for (size_t w = 0; w < WORLD; w++) {
+                    left += (double)gcomp_residual(g.gc[w], 0)[i] / WORLD;
+                    right += (double)p[w][i] / WORLD;
+                }
+                if (fabs(left - right) > worst) worst = fabs(left - right);
+            }
+            CHECK(worst <= 1e-6 * whole);
+            kept = norm(gcomp_residual(g.gc[0], 0), COUNT) / norm(p[0], COUNT);
+            CHECK(kept < 1);
+            CHECK(gcomp_stats(g.gc[0], &stats) == GCOMP_OK);
+            CHECK(fabs(stats.relative_error - kept) <= 1e-5);
+        }
+        group_close(&g);
+    }
+}
+
+static void test_the_optimizer_takes_the_steps_of_algorithm_2(void)
+{
+    enum { COUNT = 100 };
+    float x[COUNT], v[COUNT], d[COUNT], before[COUNT];
+    double exact_x[COUNT], exact_v[COUNT];
+    for (size_t i = 0; i < COUNT; i++) {
+        exact_x[i] = x[i] = noise(1, i);
+        exact_v[i] = v[i] = 0;
+    }
+    for (uint64_t step = 0; step < 10; step++) {
+        fill(d, COUNT, 50 + step);
+        CHECK(gcomp_momentum_step(x, v, d, COUNT, 0.1f, 0.9f) == GCOMP_OK);
+        for (size_t i = 0; i < COUNT; i++) {
+            exact_v[i] = (double)0.9f * exact_v[i] + (double)d[i];
+            exact_x[i] -= (double)0.1f * ((double)d[i] + exact_v[i]);
+            CHECK(fabs(exact_v[i] - (double)v[i]) <= 1e-5 && fabs(exact_x[i] - (double)x[i]) <= 1e-5);
+        }
+    }
+    memcpy(before, x, sizeof x);
+    CHECK(gcomp_momentum_step(NULL, v, d, 1, 0.1f, 0.9f) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_momentum_step(x, NULL, d, 1, 0.1f, 0.9f) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_momentum_step(x, v, NULL, 1, 0.1f, 0.9f) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_momentum_step(x, v, d, COUNT, (float)HUGE_VAL, 0.9f) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_momentum_step(x, v, d, COUNT, 0.1f, -(float)HUGE_VAL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_momentum_step(NULL, NULL, NULL, 0, 0.1f, 0.9f) == GCOMP_OK);
+    CHECK(memcmp(before, x, sizeof x) == 0);
+}
+
 static void test_the_rank_is_limited_by_the_matrix(void)
 {
     /* rank 4 of 5 x 90 gains (380 < 450); rank 5 would not. What was kept of a matrix of rank 4 is all of it. */
@@ -637,5 +765,9 @@ int main(void)
     RUN(test_a_stack_behaves_as_separate_matrices);
     RUN(test_resnet18_takes_36325_r_plus_9610_floats_a_step);
     RUN(test_the_rank_is_limited_by_the_matrix);
+    RUN(test_alternate_steps_send_p_or_q_beside_the_vectors);
+    RUN(test_alternate_steps_find_the_best_approximation);
+    RUN(test_momentum_comes_before_feedback);
+    RUN(test_the_optimizer_takes_the_steps_of_algorithm_2);
     return test_end();
 }

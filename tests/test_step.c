@@ -439,7 +439,7 @@ static int names_worker(const char *text, size_t w)
 /* One of each kind of tensor. */
 static const gcomp_tensor mixed[] = {
     {"matrix", 24, 40, 0, GCOMP_F32, "powersgd:rank=2"},
-    {"stack", 18, 10, 3, GCOMP_F32, "powersgd:rank=1"},
+    {"stack", 18, 10, 3, GCOMP_F32, "powersgd:rank=1,alternate=1,momentum=0.5"},
     {"sign", 30, 37, 0, GCOMP_F32, "sign:block=64"},
     {"topk", 50, 21, 0, GCOMP_F32, "topk:density=0.05"},
     {"bf16", 16, 33, 0, GCOMP_F32, "bf16"},
@@ -503,7 +503,7 @@ static void test_nothing_is_lost_over_200_steps(void)
 {
     static const char *const codecs[] = {"none", "fp16", "bf16", "sign:block=64", "sign:block=tensor", "topk:density=0.01",
                                          "topk:density=0.05+bf16", "topk:density=0.02+sign", "powersgd:rank=1",
-                                         "powersgd:rank=4"};
+                                         "powersgd:rank=4", "powersgd:rank=3,alternate=1"};
     for (size_t c = 0; c < sizeof codecs / sizeof codecs[0]; c++) {
         gcomp_tensor tensor = {"w", 20, 31, 2, GCOMP_F32, NULL};
         enum { STEPS = 200, WORLD = 3 };
