@@ -1,4 +1,4 @@
-# gcomp: make demo | methods | test | bench | accuracy | dgc | advise | help. CC, CXX, CFLAGS are respected.
+# gcomp: make demo | methods | test | bench | bench-gemm | accuracy | dgc | advise | help. CC, CXX, CFLAGS are respected.
 
 CC ?= gcc
 CXX ?= g++
@@ -25,6 +25,10 @@ need-demo:
 	@for f in cblas.h zlib.h; do echo "#include <$$f>" | $(CC) -E -x c - >/dev/null 2>&1 || \
 	    { echo "missing $$f: apt-get install libopenblas-dev zlib1g-dev (README.md has the whole line)"; exit 1; }; done
 
+need-gemm:
+	@for f in openblas blis; do echo 'int main(void) { return 0; }' | $(CC) -x c - -o /dev/null -l$$f 2>/dev/null || \
+	    { echo "missing lib$$f: apt-get install libopenblas-dev libblis-dev"; exit 1; }; done
+
 build/train: $(TRAIN) build/gcomp.o | need-demo
 	$(CC) $(CFLAGS) -I. examples/train.c build/gcomp.o -o $@ $(TRAIN_LIBS)
 
@@ -36,6 +40,9 @@ build/bench: bench/bench.c gcomp.h | build
 
 build/advise: examples/advise.c examples/gcomp_threads.h build/gcomp.o | build
 	$(CC) $(CFLAGS) -I. examples/advise.c build/gcomp.o -o $@ -lm -pthread
+
+build/gemm: bench/gemm.c gcomp.h | build need-gemm
+	$(CC) $(CFLAGS) -I. bench/gemm.c -o $@ -lm -ldl
 
 build/first build/static_memory: build/%: examples/%.c gcomp.h examples/gcomp_threads.h | build
 	$(CC) $(CFLAGS) -I. $< -o $@ -lm -pthread
@@ -61,6 +68,9 @@ bench: build/bench ## speeds beside memory bandwidth; build/bench.csv
 advise: build/advise ## does compressing a ResNet-18 pay on this machine, over which link? Expected and measured times
 	./build/advise
 
+bench-gemm: build/gemm ## powersgd's matrix products beside sgemm of OpenBLAS and BLIS
+	./build/gemm
+
 examples: build/first build/static_memory build/advise build/train ## build all examples
 
 test: ## everything that is tested; ends in a line of counts
@@ -69,4 +79,4 @@ test: ## everything that is tested; ends in a line of counts
 clean: ## remove build/
 	rm -rf build
 
-.PHONY: all help demo methods demo-mpi accuracy dgc bench advise examples test clean need-demo
+.PHONY: all help demo methods demo-mpi accuracy dgc bench bench-gemm advise examples test clean need-demo need-gemm

@@ -14576,7 +14576,6 @@ static size_t gcomp__own_state(const gcomp__slot *slot, size_t *at)
     return slot->state_floats - *at;
 }
 
-
 static size_t gcomp__save_floats_at(const gcomp *gc) { return GCOMP__SAVE_HEADER + 4 * stbds_arrlenu(gc->tensors); }
 
 GCOMP_API size_t gcomp_save_size(const gcomp *gc)

@@ -28,7 +28,8 @@ static const char *const codecs[] = {
     "eden", "eden:bits=2",
     "eden:bits=4", "topk", "topk:density=0.001", "topk:density=0.01+sign", "sampledtopk", "strom:threshold=0.0026+sign",
     "dryden", "wangni", "adacomp", "blocktopk", "dgc:warmup=0", "powersgd:rank=1", "powersgd:rank=2", "powersgd",
-    "randomk", "randomblock", "intsum", "intsum:bits=16", "sketch", "sketch:columns=262144", NULL};
+    "powersgd:rank=16", "powersgd:alternate=1", "randomk", "randomblock", "intsum", "intsum:bits=16", "sketch",
+    "sketch:columns=262144", NULL};
 static const char *const kernels[] = {"encode", "encode_plain", "commit", "round_trip", "decode", "decode_add", "seal",
                                       "insert", "query", NULL}; /* these two: sketch's tables made, its candidates found */
 
