@@ -59,7 +59,7 @@ demo-mpi: build/train_mpi ## the same under mpirun, one worker a rank
 accuracy: build/train ## the bars of accuracy over three seeds; minutes
 	OPENBLAS_NUM_THREADS=1 ./build/train --accuracy
 
-dgc: build/train ## 20 epochs with 0.1 % of the gradient: Deep Gradient Compression, all, and plain top-k; minutes
+dgc: build/train ## 20 epochs with 0.1 % of the gradient, three seeds: Deep Gradient Compression, plain top-k; half an hour
 	OPENBLAS_NUM_THREADS=1 ./build/train --dgc
 
 bench: build/bench ## speeds beside memory bandwidth; build/bench.csv

@@ -29,7 +29,7 @@ static const char *const codecs[] = {
     "eden:bits=4", "topk", "topk:density=0.001", "topk:density=0.01+sign", "sampledtopk", "strom:threshold=0.0026+sign",
     "dryden", "wangni", "adacomp", "blocktopk", "dgc:warmup=0", "powersgd:rank=1", "powersgd:rank=2", "powersgd",
     "powersgd:rank=16", "powersgd:alternate=1", "randomk", "randomblock", "intsum", "intsum:bits=16", "sketch",
-    "sketch:columns=262144", NULL};
+    "sketch:columns=262144", "fetch", NULL};
 static const char *const kernels[] = {"encode", "encode_plain", "commit", "round_trip", "decode", "decode_add", "seal",
                                       "insert", "query", NULL}; /* these two: sketch's tables made, its candidates found */
 
@@ -240,8 +240,8 @@ static size_t whole_step(row *r, data *d) /* all rounds of one worker alone; ret
 static void sketch(row *r, int query)
 {
     gcomp__work work = gcomp__work_of(r->gc, r->gc->tensors);
-    gcomp__sketch_job job = gcomp__sketch_job_of(&work, 0);
-    if (query) sink += (double)gcomp__sketch_from(&work.call, &job, gcomp__sketch_guess(&work.call, &job));
+    gcomp__sketch_job job = gcomp__sketch_job_of(&work, 0, gcomp__sketch_few(work.codec, r->gc->tensors->n));
+    if (query) sink += (double)gcomp__sketch_largest(&work.call, &job)->count;
     else if (thread_count > 1) gcomp__run(&work.call, job.rows, gcomp__sketch_fill_row, &job);
     else (void)gcomp__sketch_fill(&job, 0, job.rows);
 }

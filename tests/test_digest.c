@@ -182,8 +182,9 @@ static const char *const names[] = {
     "randomk:density=0.1", "randomblock:density=0.1,unbiased=1", "intsum",
     "intsum:bits=32,rounding=nearest", "powersgd:rank=1", "powersgd", "powersgd:rank=7", "dgc",
     "dgc:density=0.05,momentum=0.7,nesterov=1,clip=10,masking=0,warmup=0+int:bits=8",
-    "sketch", "sketch:density=0.02,rows=3,columns=512,candidates=2", "powersgd:rank=20",
-    "powersgd:rank=3,alternate=1,momentum=0.9"};
+    "sketch", "sketch:density=0.02,rows=3,columns=512,candidates=2", "fetch",
+    "fetch:density=0.02,rows=3,columns=512,momentum=0.5,zeroing=0",
+    "powersgd:rank=20", "powersgd:rank=3,alternate=1,momentum=0.9"};
 
 static uint64_t any_digest(const char *text, gcomp_isa isa, gcomp_parallel parallel)
 {

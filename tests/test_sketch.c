@@ -1,5 +1,5 @@
-/* sketch against a plain reference: hashes, tables, estimates, candidates, mean and residual, element by element; and what a
-   count sketch promises, by measurement. Workers run in lock-step. */
+/* sketch and fetch against a plain reference: hashes, tables, estimates, candidates, mean and residual, element by element; and
+   what a count sketch promises, by measurement. Workers run in lock-step. */
 #ifndef GCOMP_LINKED
 #define GCOMP_IMPLEMENTATION
 #endif
@@ -31,7 +31,7 @@ static hashes hashes_of(size_t rows, size_t columns, uint64_t seed, uint64_t ste
     h.rows = rows;
     h.columns = columns;
     h.words = plain_philox(key, 0, 6, 0);
-    for (size_t r = 0; r < rows; r++) h.factor[r] = plain_philox(key, 1, 6, (uint32_t)r) | 1;
+    for (size_t r = 0; r < rows; r++) h.factor[r] = plain_philox(key, 1, 6, (uint32_t)r) | 0x100000001u;
     return h;
 }
 
@@ -44,18 +44,24 @@ static uint64_t mixed(uint64_t h)
 
 static size_t place(const hashes *h, size_t i, size_t r, int *negative)
 {
-    uint64_t m, x;
-    size_t lane;
+    uint32_t m, x;
+    size_t lane, block;
+    volatile float at;
     if (h->apart) {
-        x = mixed(mixed(h->words + i) + h->factor[r]);
-        *negative = (int)(x & 1);
-        return r * h->columns + (size_t)((x >> 32) * h->columns >> 32);
+        const uint64_t y = mixed(mixed(h->words + i) + h->factor[r]);
+        *negative = (int)(y & 1);
+        return r * h->columns + (size_t)((y >> 32) * h->columns >> 32);
     }
-    m = mixed(h->words + i / 16 * 0x9E3779B97F4A7C15u);
-    x = m * h->factor[r];
-    lane = i % 16 ^ (size_t)(m >> 60);
-    *negative = (int)(x >> (16 + lane) & 1);
-    return r * h->columns + (size_t)((x >> 32) * (h->columns / 16) >> 32) * 16 + lane;
+    m = (uint32_t)(i / 16) + (uint32_t)h->words;
+    m = (m ^ m >> 16) * 0x85EBCA6Bu;
+    m = (m ^ m >> 13 ^ (uint32_t)(h->words >> 32)) * 0xC2B2AE35u;
+    m ^= m >> 16;
+    x = m * (uint32_t)h->factor[r];
+    at = (float)(x >> 8) * ((float)(h->columns / 16) / 16777216.0f);
+    block = (size_t)at < h->columns / 16 ? (size_t)at : h->columns / 16 - 1;
+    lane = i % 16 ^ (size_t)(m >> 28);
+    *negative = (int)(m * (uint32_t)(h->factor[r] >> 32) >> (16 + lane) & 1);
+    return r * h->columns + block * 16 + lane;
 }
 
 static void insert(const hashes *h, float *table, const float *p, size_t n)
@@ -116,6 +122,7 @@ typedef struct group {
     float *sum;
     float *exact;      /* the sum of the second round */
     size_t counts[2];
+    float *tables;     /* of the reference for fetch: of each matrix U, then E */
     int fail_call;     /* a collective that fails; -1: none */
     int spoil;         /* the sum of this round (1 or 2) arrives as infinity */
 } group;
@@ -156,6 +163,7 @@ static void group_close(group *g)
     free(g->table);
     free(g->sum);
     free(g->exact);
+    free(g->tables);
 }
 
 static void copy_of(float **to, const void *from, size_t count)
@@ -293,14 +301,14 @@ static void check_step(group *g, size_t matrix, size_t rows, size_t columns, siz
 static void test_a_step_equals_the_plain_reference(void)
 {
     static const struct { size_t rows, cols, stack, r, columns, k, few; const char *codec; } c[] = {
-        {40, 40, 1, 5, 32, 2, 32, "sketch"},
-        {41, 37, 3, 5, 16, 1, 16, "sketch:density=0.0001"},
-        {1, 3001, 1, 5, 48, 31, 496, "sketch:density=0.01,columns=48"},
+        {40, 40, 1, 5, 64, 2, 40, "sketch"},
+        {41, 37, 3, 5, 48, 1, 20, "sketch:density=0.0001"},
+        {1, 3001, 1, 5, 48, 31, 620, "sketch:density=0.01,columns=48"},
         {1009, 1, 1, 1, 64, 11, 11, "sketch:density=0.01,rows=1,columns=64,candidates=1"},
         {60, 50, 2, 3, 128, 30, 240, "sketch:density=0.01,rows=3,columns=128,candidates=8"},
-        {100, 101, 1, 7, 176, 11, 44, "sketch:rows=7,candidates=4"},
-        {333, 210, 1, 5, 1120, 70, 1120, "sketch"}, /* sampled, two chunks */
-        {600, 1000, 1, 5, 9600, 600, 9600, "sketch"}}; /* several lanes */
+        {100, 101, 1, 7, 336, 11, 44, "sketch:rows=7,candidates=4"},
+        {333, 210, 1, 5, 2224, 70, 1400, "sketch"}, /* sampled, two chunks */
+        {600, 1000, 1, 5, 18976, 600, 12000, "sketch"}}; /* several lanes */
     for (size_t t = 0; t < sizeof c / sizeof *c; t++)
         for (int world = 1; world <= MOST; world += t > 5 ? 3 : 1) {
             group g;
@@ -321,7 +329,7 @@ static void test_zeros_are_a_step_like_any_other(void)
 {
     group g;
     group_open(&g, 2, "sketch", 50, 60, 1);
-    for (uint64_t step = 0; step < 2; step++) check_step(&g, 3000, 5, 48, 3, 48, step, 1);
+    for (uint64_t step = 0; step < 2; step++) check_step(&g, 3000, 5, 96, 3, 60, step, 1);
     group_close(&g);
 }
 
@@ -429,6 +437,36 @@ static void test_the_mean_loses_nothing_over_the_workers(void)
     group_close(&g);
 }
 
+/* The memory of fetch shows in the steps that follow: those of a group that failed are those of one that did not. */
+static void test_a_step_of_fetch_that_fails_changes_nothing(void)
+{
+    for (int fault = 0; fault < 4; fault++) {
+        group g[2];
+        for (int c = 0; c < 2; c++) group_open(&g[c], 2, "fetch:density=0.005,momentum=0.8", 50, 100, 1);
+        state = 9;
+        for (int step = 0; step < 5; step++) {
+            float before[2][5000];
+            for (int w = 0; w < 2; w++) {
+                for (size_t i = 0; i < 5000; i++) before[w][i] = g[0].grad[w][i] = cubed();
+                memcpy(g[1].grad[w], before[w], sizeof before[w]);
+            }
+            if (step == 2) {
+                g[1].fail_call = fault < 2 ? fault : -1;
+                g[1].spoil = fault == 2;
+                if (fault == 3) g[1].grad[1][4999] = INFINITY;
+                CHECK(group_step(&g[1], 1) == (fault < 2 ? GCOMP_CALLBACK_FAILED : GCOMP_NOT_FINITE));
+                g[1].fail_call = -1;
+                g[1].spoil = 0;
+                g[1].grad[1][4999] = before[1][4999];
+                for (int w = 0; w < 2; w++) CHECK(memcmp(before[w], g[1].grad[w], sizeof before[w]) == 0);
+            }
+            for (int c = 0; c < 2; c++) CHECK(group_step(&g[c], 1) == GCOMP_OK);
+            for (int w = 0; w < 2; w++) CHECK(memcmp(g[0].grad[0], g[1].grad[w], 4 * 5000) == 0);
+        }
+        for (int c = 0; c < 2; c++) group_close(&g[c]);
+    }
+}
+
 static void test_a_step_that_fails_changes_nothing(void)
 {
     static float before[2][2][5000];
@@ -473,15 +511,15 @@ static void test_a_step_that_fails_changes_nothing(void)
 static void test_what_is_not_finite_is_refused(void)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
-    for (int c = 0; c < 4; c++)
+    for (int c = 0; c < 8; c++)
         for (size_t at = 0; at < 5003; at += 5002) {
             group g;
-            group_open(&g, 2, "sketch", 5003, 1, 1);
-            if (c < 3) g.grad[1][at] = bad[c];
+            group_open(&g, 2, c / 4 ? "fetch" : "sketch", 5003, 1, 1);
+            if (c % 4 < 3) g.grad[1][at] = bad[c % 4];
             else
                 for (size_t i = 0; i < g.n; i++) g.grad[1][i] = 3e38f; /* the cells are not */
             CHECK(group_step(&g, 1) == GCOMP_NOT_FINITE);
-            CHECK(gcomp_residual(g.gc[0], 0)[at] == 0);
+            CHECK(c / 4 ? !gcomp_residual(g.gc[0], 0) : gcomp_residual(g.gc[0], 0)[at] == 0);
             group_close(&g);
         }
 }
@@ -494,20 +532,22 @@ static void run_backwards(void *user, size_t count, void (*task)(void *arg, size
 
 static void test_sets_and_tasks_give_the_same_bits(void)
 {
-    static float first[2][600000];
+    static float first[3][600000];
     const gcomp_isa mine = isa;
-    for (int run = 0; run < 2; run++) {
+    for (int run = 0; run < 4; run++) {
         group g;
-        isa = run ? mine : GCOMP_ISA_SCALAR;
-        parallel.run = run ? run_backwards : NULL;
-        group_open(&g, 1, "sketch", 600, 1000, 1);
+        isa = run % 2 ? mine : GCOMP_ISA_SCALAR;
+        parallel.run = run % 2 ? run_backwards : NULL;
+        group_open(&g, 1, run < 2 ? "sketch" : "fetch", 600, 1000, 1);
         state = 3;
-        for (size_t i = 0; i < g.n; i++) g.grad[0][i] = normal() * (float)(i % 5);
-        CHECK(group_step(&g, 1) == GCOMP_OK);
-        if (!run) memcpy(first[0], g.grad[0], 4 * g.n);
-        if (!run) memcpy(first[1], gcomp_residual(g.gc[0], 0), 4 * g.n);
-        CHECK(memcmp(first[0], g.grad[0], 4 * g.n) == 0);
-        CHECK(memcmp(first[1], gcomp_residual(g.gc[0], 0), 4 * g.n) == 0);
+        for (int step = 0; step < 2; step++) {
+            for (size_t i = 0; i < g.n; i++) g.grad[0][i] = normal() * (float)(i % 5);
+            CHECK(group_step(&g, 1) == GCOMP_OK);
+            if (!(run % 2)) memcpy(first[step], g.grad[0], 4 * g.n);
+            CHECK(memcmp(first[step], g.grad[0], 4 * g.n) == 0);
+        }
+        if (run == 0) memcpy(first[2], gcomp_residual(g.gc[0], 0), 4 * g.n);
+        if (run == 1) CHECK(memcmp(first[2], gcomp_residual(g.gc[0], 0), 4 * g.n) == 0);
         group_close(&g);
     }
     parallel.run = NULL;
@@ -528,32 +568,30 @@ static float kth(const float *x, size_t n, size_t k)
 static void test_nine_of_ten_of_the_largest_are_found(void)
 {
     enum { K = 1049 };
-    static const char *const texts[] = {"sketch", "sketch:columns=32768,candidates=32"};
+    double most = 0, got = 0;
+    size_t found = 0;
     float *x = (float *)malloc(4 * LARGE), t;
+    group g;
     state = 21;
     for (size_t i = 0; i < LARGE; i++) x[i] = cubed();
     t = kth(x, LARGE, K);
-    for (int c = 0; c < 2; c++) {
-        double most = 0, got = 0;
-        size_t found = 0;
-        group g;
-        group_open(&g, 1, texts[c], 1024, 1024, 1);
-        memcpy(g.grad[0], x, 4 * LARGE);
-        CHECK(group_step(&g, 1) == GCOMP_OK);
-        for (size_t i = 0; i < LARGE; i++) {
-            found += fabsf(x[i]) >= t && g.grad[0][i] != 0;
-            most += fabsf(x[i]) >= t ? (double)x[i] * (double)x[i] : 0;
-            got += (double)g.grad[0][i] * (double)g.grad[0][i];
-        }
-        printf("# %s: %d of the %d largest, %.3f of their squares; %.1f times less sent\n", texts[c], (int)found, K, got / most,
-               (double)LARGE / (double)(g.counts[0] + g.counts[1]));
-        CHECK(c ? found >= K * 9 / 10 : got > 0.85 * most);
-        group_close(&g);
+    group_open(&g, 1, "sketch", 1024, 1024, 1);
+    memcpy(g.grad[0], x, 4 * LARGE);
+    CHECK(group_step(&g, 1) == GCOMP_OK);
+    for (size_t i = 0; i < LARGE; i++) {
+        found += fabsf(x[i]) >= t && g.grad[0][i] != 0;
+        most += fabsf(x[i]) >= t ? (double)x[i] * (double)x[i] : 0;
+        got += (double)g.grad[0][i] * (double)g.grad[0][i];
     }
+    printf("# %d of the %d largest, %.3f of their squares; %.1f times less sent\n", (int)found, K, got / most,
+           (double)LARGE / (double)(g.counts[0] + g.counts[1]));
+    CHECK(found >= K * 9 / 10 && got > 0.9 * most);
+    group_close(&g);
     free(x);
 }
 
-/* The same error and recall with a hash for each element: what blocks of 16 could cost. */
+/* The same error and recall with a hash for each element: what blocks of 16 could cost. With 2^18 columns nine of ten of the
+   largest 0.1 % are found by their estimates alone, and all of them among the candidates. */
 static void test_hashes_of_blocks_are_as_good_as_of_elements(void)
 {
     enum { K = 1049, RUNS = 2 };
@@ -562,6 +600,7 @@ static void test_hashes_of_blocks_are_as_good_as_of_elements(void)
     for (int shape = 0; shape < 3; shape++)
         for (size_t c = 0; c < 3; c++) {
             double error[2] = {0, 0}, recall[2] = {0, 0};
+            size_t among = 0;
             float t;
             state = 77;
             if (shape && c != 2) continue;
@@ -588,6 +627,10 @@ static void test_hashes_of_blocks_are_as_good_as_of_elements(void)
                         squares += (double)x[i] * (double)x[i];
                         errors += ((double)x[i] - (double)near[i]) * ((double)x[i] - (double)near[i]);
                     }
+                    if (!shape && c == 2 && !apart) {
+                        guess = kth(near, LARGE, 20 * K);
+                        for (size_t i = 0; i < LARGE; i++) among += fabsf(x[i]) >= t && fabsf(near[i]) >= guess;
+                    }
                     guess = kth(near, LARGE, K);
                     for (size_t i = 0; i < LARGE; i++) found += fabsf(x[i]) >= t && fabsf(near[i]) >= guess;
                     error[apart] += errors / squares / RUNS;
@@ -595,11 +638,208 @@ static void test_hashes_of_blocks_are_as_good_as_of_elements(void)
                 }
             printf("# shape %d, %d columns: error^2 %.4f blocks, %.4f elements; recall %.3f, %.3f\n", shape, (int)columns[c],
                    error[0], error[1], recall[0], recall[1]);
-            CHECK(error[0] <= 1.03 * error[1] && recall[0] >= recall[1] - 0.02);
+            /* runs of 16 meet rarely, but all at once: over 24 keys 0.0096 and 0.0095, over two keys anything near */
+            CHECK(error[0] <= (shape == 1 ? 1.25 : 1.03) * error[1] && recall[0] >= recall[1] - 0.02);
+            CHECK(shape || c != 2 || (recall[0] >= 0.9 && among >= RUNS * K * 99 / 100));
         }
     free(x);
     free(table);
     free(near);
+}
+
+/* ---------------- fetch */
+
+/* One step of fetch, whose tables the group keeps beside it, to the last bit; of all matrices, with the hashes of step 0. */
+static void check_fetch(group *g, size_t matrix, size_t rows, size_t columns, size_t k, float momentum, int zeroing, float scale)
+{
+    const hashes h = hashes_of(rows, columns, 11, 0);
+    const size_t cells = rows * columns, stack = g->n / matrix;
+    const float part = 1.0f / (float)g->world;
+    float *p = (float *)malloc(4 * g->n), *table = (float *)malloc(4 * cells), *y = (float *)calloc(g->n, 4);
+    ranked *all = (ranked *)malloc(matrix * sizeof *all);
+    size_t wrong = 0;
+    if (!g->tables) g->tables = (float *)calloc(2 * stack * cells, 4);
+    for (size_t i = 0; i < g->n; i++) p[i] = g->grad[0][i] * scale;
+    CHECK(group_step(g, scale) == GCOMP_OK);
+    CHECK(g->counts[0] == cells * stack && g->counts[1] == 0);
+    for (size_t s = 0; s < stack; s++) {
+        const float *sum = g->sum + s * cells;
+        float *u = g->tables + 2 * s * cells, *e = u + cells;
+        size_t found = 0;
+        insert(&h, table, p + s * matrix, matrix);
+        for (size_t i = 0; i < cells; i++) {
+            volatile float faded = momentum * u[i];
+            wrong += table[i] * part != g->table[s * cells + i];
+            u[i] = faded + sum[i];
+            e[i] += u[i];
+        }
+        for (size_t i = 0; i < matrix; i++) {
+            const float near = estimate(&h, e, i);
+            all[i].size = fabsf(near);
+            all[i].i = i;
+            y[s * matrix + i] = near;
+        }
+        qsort(all, matrix, sizeof *all, by_size);
+        while (found < k && found < matrix && all[found].size > 0) found++;
+        for (size_t j = found; j < matrix; j++) y[s * matrix + all[j].i] = 0;
+        qsort(all, found, sizeof *all, by_index);
+        for (size_t j = 0; j < found; j++)
+            for (size_t r = 0; r < rows; r++) {
+                int negative;
+                const size_t cell = place(&h, all[j].i, r, &negative);
+                const float value = y[s * matrix + all[j].i];
+                if (zeroing) u[cell] = e[cell] = 0;
+                else e[cell] -= negative ? -value : value;
+            }
+    }
+    for (int w = 0; w < g->world; w++)
+        for (size_t i = 0; i < g->n; i++) wrong += g->grad[w][i] != y[i];
+    CHECK(wrong == 0);
+    if (wrong) printf("# fetch: %d of %d, %d rows, %d columns\n", (int)wrong, (int)g->n, (int)rows, (int)columns);
+    free(p);
+    free(table);
+    free(y);
+    free(all);
+}
+
+static void test_a_step_of_fetch_equals_the_plain_reference(void)
+{
+    static const struct { size_t rows, cols, stack, r, columns, k; float momentum; int zeroing; const char *codec; } c[] = {
+        {40, 40, 1, 5, 64, 2, 0.9f, 1, "fetch"},
+        {41, 37, 3, 5, 32, 16, 0.5f, 0, "fetch:density=0.01,columns=32,momentum=0.5,zeroing=0"},
+        {1009, 1, 1, 1, 64, 11, 0, 1, "fetch:density=0.01,rows=1,columns=64,momentum=0"},
+        {100, 101, 1, 7, 336, 11, 0.9f, 0, "fetch:rows=7,zeroing=0"},
+        {333, 210, 1, 3, 2224, 70, 0.9f, 1, "fetch:rows=3"}};
+    for (size_t t = 0; t < sizeof c / sizeof *c; t++)
+        for (int world = 1; world <= MOST; world += t > 3 ? 3 : 1) {
+            group g;
+            group_open(&g, world, c[t].codec, c[t].rows, c[t].cols, c[t].stack);
+            for (int step = 0; step < 6; step++) {
+                for (int w = 0; w < world; w++) /* then ties, then zeros: what is in the tables still comes */
+                    for (size_t i = 0; i < g.n; i++) g.grad[w][i] = step == 4 ? 0.5f : step == 5 || i % 11 == 0 ? 0 : cubed();
+                check_fetch(&g, c[t].rows * c[t].cols, c[t].r, c[t].columns, c[t].k, c[t].momentum, c[t].zeroing,
+                            step == 1 ? 0.3f : 1.0f);
+            }
+            group_close(&g);
+        }
+}
+
+/* Without zeroing all that came in is in the tables or was delivered, after 1000 steps too: the next estimates show it. */
+static void test_fetch_keeps_what_it_does_not_deliver(void)
+{
+    enum { STEPS = 1000, N = 640, CELLS = 5 * 48 };
+    const hashes h = hashes_of(5, 48, 11, 0);
+    static double kept[CELLS], before[N];
+    static float rest[CELLS];
+    double largest = 0;
+    group g;
+    size_t shown = 0;
+    memset(kept, 0, sizeof kept);
+    group_open(&g, 2, "fetch:density=0.005,columns=48,momentum=0,zeroing=0", 32, 20, 1);
+    for (int step = 0; step <= STEPS; step++) {
+        for (size_t i = 0; i < N; i++) {
+            before[i] = 0;
+            for (int w = 0; w < 2; w++) {
+                g.grad[w][i] = step == STEPS ? 0 : cubed();
+                before[i] += 0.5 * (double)g.grad[w][i];
+            }
+        }
+        for (size_t c = 0; c < CELLS; c++) rest[c] = (float)kept[c];
+        CHECK(group_step(&g, 1) == GCOMP_OK);
+        for (size_t i = 0; i < N; i++)
+            for (size_t r = 0; r < 5; r++) {
+                int negative;
+                const size_t cell = place(&h, i, r, &negative);
+                kept[cell] += (negative ? -1 : 1) * (before[i] - (double)g.grad[0][i]);
+            }
+    }
+    for (size_t c = 0; c < CELLS; c++) largest = fmax(largest, fabs((double)rest[c]));
+    for (size_t i = 0; i < N; i++) {
+        shown += g.grad[0][i] != 0;
+        CHECK(g.grad[0][i] == 0 || fabs((double)g.grad[0][i] - (double)estimate(&h, rest, i)) <= 1e-4 * largest);
+    }
+    CHECK(shown == 4 && largest > 1); /* k = 3.2, up */
+    group_close(&g);
+}
+
+/* Where no two elements meet it is top-k of the mean with plain error feedback. */
+static void test_fetch_without_momentum_and_collisions_is_topk_with_feedback(void)
+{
+    enum { N = 20000, MANY = 24, K = 8 };
+    static float e[N];
+    ranked all[MANY];
+    size_t wrong = 0, sent = 0, chosen[MANY];
+    group g;
+    memset(e, 0, sizeof e);
+    group_open(&g, 2, "fetch:density=0.0004,rows=7,columns=2720,momentum=0", 100, 200, 1);
+    for (size_t j = 0; j < MANY; j++) chosen[j] = N / MANY * j + 5;
+    for (int step = 0; step < 30; step++) {
+        memset(g.grad[0], 0, 4 * N);
+        memset(g.grad[1], 0, 4 * N);
+        for (size_t j = 0; j < MANY; j++) {
+            for (int w = 0; w < 2; w++) g.grad[w][chosen[j]] = (float)(int)(64 * cubed());
+            e[chosen[j]] += 0.5f * (g.grad[0][chosen[j]] + g.grad[1][chosen[j]]); /* exact: small whole numbers */
+            all[j].size = fabsf(e[chosen[j]]);
+            all[j].i = chosen[j];
+        }
+        qsort(all, MANY, sizeof *all, by_size);
+        CHECK(group_step(&g, 1) == GCOMP_OK);
+        for (size_t j = 0; j < MANY; j++) {
+            wrong += g.grad[0][all[j].i] != (j < K ? e[all[j].i] : 0);
+            sent += j < K && e[all[j].i] != 0;
+            if (j < K) e[all[j].i] = 0;
+        }
+    }
+    CHECK(wrong == 0 && sent > 200);
+    group_close(&g);
+}
+
+/* Workers keep nothing of their own: they may trade places, and some may have nothing to say. */
+static void test_any_workers_may_take_part_in_fetch(void)
+{
+    group a, b, c;
+    group_open(&a, 2, "fetch", 50, 60, 1);
+    group_open(&b, 2, "fetch", 50, 60, 1);
+    group_open(&c, 4, "fetch", 50, 60, 1);
+    for (int step = 0; step < 8; step++) {
+        size_t wrong = 0;
+        for (size_t i = 0; i < a.n; i++)
+            for (int w = 0; w < 2; w++) {
+                a.grad[w][i] = b.grad[w ^ (step & 1)][i] = c.grad[(w + step) % 4][i] = cubed();
+                c.grad[(w + 2 + step) % 4][i] = 0;
+            }
+        CHECK(group_step(&a, 1) == GCOMP_OK && group_step(&b, 1) == GCOMP_OK && group_step(&c, 1) == GCOMP_OK);
+        for (size_t i = 0; i < a.n; i++) {
+            wrong += a.grad[0][i] != b.grad[0][i];
+            wrong += fabsf(a.grad[0][i] - 2 * c.grad[0][i]) > 1e-5f * fabsf(a.grad[0][i]);
+        }
+        CHECK(wrong == 0);
+    }
+    group_close(&a);
+    group_close(&b);
+    group_close(&c);
+}
+
+static void test_tables_of_fetch_saturate_and_its_smallest_numbers_count(void)
+{
+    for (int zeroing = 0; zeroing < 2; zeroing++) {
+        size_t bad = 0, sent = 0;
+        group g;
+        group_open(&g, 1, zeroing ? "fetch:columns=1600" : "fetch:columns=1600,zeroing=0", 100, 100, 1);
+        for (int step = 0; step < 20; step++) { /* k = 10: more than one step brings */
+            memset(g.grad[0], 0, 4 * g.n);
+            for (size_t i = 17; i < g.n; i += 700) g.grad[0][i] = 3e38f;
+            CHECK(group_step(&g, 1) == GCOMP_OK);
+            for (size_t i = 0; i < g.n; i++) bad += !(fabsf(g.grad[0][i]) <= 3.4028235e38f);
+            sent += g.grad[0][17] >= 3e38f;
+        }
+        CHECK(bad == 0 && sent >= 10);
+        CHECK(gcomp_reset(g.gc[0], 0) == GCOMP_OK);
+        memset(g.grad[0], 0, 4 * g.n);
+        g.grad[0][33] = 1e-45f;
+        CHECK(group_step(&g, 1) == GCOMP_OK && g.grad[0][33] > 0 && g.grad[0][17] == 0); /* nothing larger is left */
+        group_close(&g);
+    }
 }
 
 static void test_columns_are_a_multiple_of_16(void)
@@ -610,6 +850,10 @@ static void test_columns_are_a_multiple_of_16(void)
     CHECK(gcomp_codec_parse(&codec, "sketch:columns=16.5", why, sizeof why) == GCOMP_BAD_CODEC);
     CHECK(gcomp_codec_parse(&codec, "sketch:rows=4", why, sizeof why) == GCOMP_BAD_CODEC);
     CHECK(gcomp_codec_parse(&codec, "topk+sketch", why, sizeof why) == GCOMP_BAD_CODEC);
+    CHECK(gcomp_codec_parse(&codec, "fetch:columns=40", why, sizeof why) == GCOMP_BAD_CODEC && strstr(why, "multiple of 16"));
+    CHECK(gcomp_codec_parse(&codec, "fetch:momentum=1", why, sizeof why) == GCOMP_BAD_CODEC);
+    CHECK(gcomp_codec_parse(&codec, "fetch:candidates=4", why, sizeof why) == GCOMP_BAD_CODEC);
+    CHECK(gcomp_codec_parse(&codec, "topk+fetch", why, sizeof why) == GCOMP_BAD_CODEC);
     CHECK(gcomp_codec_parse(&codec, "sketch:rows=3,columns=262144", why, sizeof why) == GCOMP_OK);
     gcomp_codec_format(&codec, text, sizeof text);
     CHECK(!strcmp(text, "sketch:rows=3,columns=262144"));
@@ -637,6 +881,12 @@ int main(void)
         RUN(test_what_is_not_finite_is_refused);
         RUN(test_sets_and_tasks_give_the_same_bits);
         RUN(test_nine_of_ten_of_the_largest_are_found);
+        RUN(test_a_step_of_fetch_equals_the_plain_reference);
+        RUN(test_a_step_of_fetch_that_fails_changes_nothing);
+        RUN(test_fetch_keeps_what_it_does_not_deliver);
+        RUN(test_fetch_without_momentum_and_collisions_is_topk_with_feedback);
+        RUN(test_any_workers_may_take_part_in_fetch);
+        RUN(test_tables_of_fetch_saturate_and_its_smallest_numbers_count);
     }
     if (only && *only && strcmp(only, "scalar")) return test_end(); /* the rest is the same on all */
     RUN(test_estimates_of_a_row_are_unbiased_and_vary_by_less_than_promised);
