@@ -234,8 +234,9 @@
      topk      5   u64 k; u8 coder, then the increasing indices: coder 255 a bitmap of n bits; coder r in 0..32 each gap
                    to the previous index (first: from -1; minus 1) as Golomb-Rice code: gap >> r ones, a zero, r low bits;
                    padded to a byte; coder 254 each 128 gaps, or the rest, as a byte w, the bits of the largest, and the gaps
-                   in w bits each, padded to a byte; coder 253 a u32 each. Encoders take the shortest; of equals 255, then
-                   the least r, 254, 253. Then the k values as a body of the value method with n = k
+                   in w bits each, padded to a byte; coder 253 a u32 each; both only where n <= 2^32. Encoders take the
+                   shortest, r up to 31; of equals 255, then the least r, 254, 253. Then the k values as a body of the value
+                   method with n = k
      sampledtopk 21, strom 22, dryden 23, nonzero 24, wangni 27, adacomp 28, dgc 31   as topk
      blocktopk 29  as topk, but the indices are of blocks, counted from 0: behind the coder u8 b, 4..16; a block has 2^b elements,
                    the last one the rest; k counts elements
@@ -2089,6 +2090,7 @@ GCOMP__INLINE unsigned gcomp__width(uint32_t x) { return x ? gcomp__log2(x) + 1 
 
 /* The lowest `count` <= 64 bits set. */
 GCOMP__INLINE uint64_t gcomp__low_bits(size_t count) { return count < 64 ? ((uint64_t)1 << count) - 1 : ~(uint64_t)0; }
+
 
 /* The bits of x where mask has ones, side by side; and spread again. */
 GCOMP__INLINE uint64_t gcomp__gather_bits(uint64_t x, uint64_t mask)
@@ -5209,10 +5211,10 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
             while (at < last) {
                 const float *from = g + (at - begin), *rest = e ? e + (at - begin) : span->nothing;
                 size_t step = e ? 16 : 0, count = last - at < 16 ? last - at : (last - at) / 16 * 16, j, r;
-                float tile[GCOMP__TILE];
+                float tile[GCOMP__TILE / 4]; /* frames are small */
                 uint8_t some[64], *code = job->codes + at / 16 * code16, *to = count < 16 ? some : code;
                 if (count < 16 || !plain) {
-                    count = gcomp__min(count, GCOMP__TILE);
+                    count = gcomp__min(count, GCOMP__TILE / 4);
                     GCOMP__F(lifted)(tile, from, rest, step, count, plain ? 1.0f : now->lift[k]);
                     from = tile;
                     rest = span->nothing;
@@ -5586,7 +5588,8 @@ static void GCOMP__F(saturated)(float *y, const float *x, size_t n)
     if (i < n) GCOMP__F(store_some)(y + i, GCOMP__F(saturate)(GCOMP__F(load_some)(x + i, n - i)), n - i);
 }
 
-/* >>kernel gaps: adds up what gaps take. Indices are below 2^32, and so are all sums of gaps. */
+/* >>kernel gaps: adds up what gaps take. Indices of one piece, so that sums of gaps are below 2^32; the first gap as
+   from the piece's beginning. */
 static void GCOMP__F(gaps)(const uint32_t *index, size_t k, unsigned base, gcomp__gap_sizes *sizes)
 {
     const GCOMP__F(w) one = GCOMP__F(wsplat)(1);
@@ -6278,22 +6281,44 @@ GCOMP__INLINE void gcomp__skip_bits(gcomp__bit_reader *r, unsigned count) /* cou
 }
 
 /* Increasing indices below n, as a bitmap; as Golomb-Rice codes (Golomb 1966, Rice 1979) of the gaps between them; as gaps in
-   blocks, of as many bits as the largest needs; or as they are. */
+   blocks, of as many bits as the largest needs; or as they are. Lists hold the lower 32 bits, in pieces: those of indices below
+   (j + 1) 2^32 end before list[ends[j]]. */
 enum { GCOMP__CODER_MAX_RICE = 32, GCOMP__CODER_RAW = 253, GCOMP__CODER_PACKED = 254, GCOMP__CODER_BITMAP = 255 };
+
+static size_t gcomp__index_pieces(size_t n) { return n ? (size_t)(((uint64_t)n - 1) >> 32) + 1 : 1; }
+
+/* Adds up what the gaps of all pieces take. */
+static void gcomp__all_gaps(const gcomp__common_kernels *common, const uint32_t *index, const size_t *ends, size_t pieces,
+                            unsigned base, gcomp__gap_sizes *sizes)
+{
+    uint64_t next = 0;
+    size_t piece, at = 0;
+    unsigned b;
+    for (piece = 0; piece < pieces; piece++) {
+        const uint64_t first = (uint64_t)piece << 32;
+        if (at == ends[piece]) continue;
+        common->gaps(index + at, ends[piece] - at, base, sizes); /* the first gap as from `first` */
+        for (b = 0; piece && b < 4; b++)
+            sizes->quotients[b] += ((first + index[at] - next) >> (base + b)) - (index[at] >> (base + b));
+        at = ends[piece];
+        next = first + index[at - 1] + 1;
+    }
+}
 
 /* The coder with the fewest bytes for these indices, and how many; of equal ones the first of bitmap, Rice, packed, raw. Bits of
    Rice codes are a convex function of the parameter r: 2^r above the mean gap is too much, and of four the least is the least of
    all where it is not at the lower end. */
-static unsigned gcomp__index_coder(const gcomp__common_kernels *common, const uint32_t *index, size_t k, size_t n, size_t *bytes)
+static unsigned gcomp__index_coder(const gcomp__common_kernels *common, const uint32_t *index, const size_t *ends, size_t n,
+                                   size_t *bytes)
 {
-    const size_t mean = k ? n / k : 0;
+    const size_t pieces = gcomp__index_pieces(n), k = ends[pieces - 1], mean = k ? n / k : 0;
     unsigned base = 0, best = 0, j, coder = GCOMP__CODER_BITMAP;
     gcomp__gap_sizes sizes;
     uint64_t rice;
     while (base < 28 && (size_t)8 << base <= mean) base++;
     for (;;) {
         memset(&sizes, 0, sizeof sizes);
-        common->gaps(index, k, base, &sizes);
+        gcomp__all_gaps(common, index, ends, pieces, base, &sizes);
         for (best = 0, j = 1; j < 4; j++)
             if (sizes.quotients[j] + (uint64_t)k * j < sizes.quotients[best] + (uint64_t)k * best) best = j;
         if (best || !base) break;
@@ -6305,6 +6330,7 @@ static unsigned gcomp__index_coder(const gcomp__common_kernels *common, const ui
         *bytes = (size_t)rice;
         coder = base + best;
     }
+    if (pieces > 1) return coder;
     if (sizes.packed < *bytes) {
         *bytes = sizes.packed;
         coder = GCOMP__CODER_PACKED;
@@ -6367,20 +6393,22 @@ static size_t gcomp__put_pairs(gcomp__packer *to, const uint8_t *last, const uin
     return i;
 }
 
-static void gcomp__put_rice(uint8_t *to, const uint32_t *index, size_t k, unsigned r, size_t bytes)
+static void gcomp__put_rice(uint8_t *to, const uint32_t *index, const size_t *ends, size_t pieces, unsigned r, size_t bytes)
 {
     gcomp__packer p;
-    uint32_t next = 0;
-    size_t i = 0;
+    uint64_t next = 0;
+    size_t i = 0, piece;
     p.at = to;
     p.bits = 0;
     p.fill = 0;
-    while (i < k) {
-        if (bytes >= 8) i += gcomp__put_pairs(&p, to + bytes - 8, index + i, k - i, next, r);
-        if (i == k) break;
-        gcomp__put_gap(&p, index[i] - (i ? index[i - 1] + 1 : 0), r);
-        next = index[i++] + 1;
-    }
+    for (piece = 0; piece < pieces; piece++)
+        while (i < ends[piece]) {
+            const uint64_t first = (uint64_t)piece << 32;
+            gcomp__put_gap(&p, first + index[i] - next, r);
+            next = first + index[i++] + 1;
+            if (bytes >= 8) i += gcomp__put_pairs(&p, to + bytes - 8, index + i, ends[piece] - i, (uint32_t)next, r);
+            next = first + index[i - 1] + 1;
+        }
     if (p.fill) *p.at = (uint8_t)p.bits;
 }
 
@@ -6403,14 +6431,19 @@ static void gcomp__put_packed(uint8_t *to, const uint32_t *index, size_t k)
     }
 }
 
-static void gcomp__put_indices(uint8_t *to, const uint32_t *index, size_t k, unsigned coder, size_t bytes)
+static void gcomp__put_indices(uint8_t *to, const uint32_t *index, const size_t *ends, size_t n, unsigned coder, size_t bytes)
 {
+    const size_t pieces = gcomp__index_pieces(n), room = (size_t)1 << 29; /* bytes of a piece's bitmap */
     size_t i;
-    if (coder == GCOMP__CODER_BITMAP) gcomp__put_bitmap(to, index, k, bytes);
-    else if (coder == GCOMP__CODER_PACKED) gcomp__put_packed(to, index, k);
-    else if (coder != GCOMP__CODER_RAW) gcomp__put_rice(to, index, k, coder, bytes);
+    if (coder == GCOMP__CODER_BITMAP)
+        for (i = 0; i < pieces; i++) {
+            const size_t at = i ? ends[i - 1] : 0;
+            gcomp__put_bitmap(to + room * i, index + at, ends[i] - at, gcomp__min(bytes - room * i, room));
+        }
+    else if (coder == GCOMP__CODER_PACKED) gcomp__put_packed(to, index, *ends);
+    else if (coder != GCOMP__CODER_RAW) gcomp__put_rice(to, index, ends, pieces, coder, bytes);
     else
-        for (i = 0; i < k; i++) gcomp__put32(to + 4 * i, index[i]);
+        for (i = 0; i < *ends; i++) gcomp__put32(to + 4 * i, index[i]);
 }
 
 /* Reads indices back, some at a time. A damaged stream ends in `bad`, never outside. */
@@ -6453,7 +6486,7 @@ static void gcomp__next_bitmap(gcomp__indices *x, uint32_t *index, size_t count)
         r->have = 64;
         r->at += gcomp__min(8, (size_t)(r->end - r->at));
     }
-    if (count && index[count - 1] >= x->n) x->bad = GCOMP_CORRUPT; /* padding; there are at most 7 bits of it */
+    if (count && (x->next >> 32 << 32) + index[count - 1] >= x->n) x->bad = GCOMP_CORRUPT; /* padding: at most 7 bits */
 }
 
 static void gcomp__next_raw(gcomp__indices *x, uint32_t *index, size_t count)
@@ -6598,6 +6631,18 @@ static size_t gcomp__next_indices(gcomp__indices *x, uint32_t *index, size_t cou
     return x->bad ? 0 : count;
 }
 
+/* What the index read last has above 32 bits. */
+static uint64_t gcomp__index_high(const gcomp__indices *x)
+{
+    return (x->coder == GCOMP__CODER_BITMAP ? x->next : x->next - 1) >> 32 << 32;
+}
+
+/* The same of elements. */
+static uint64_t gcomp__element_high(const gcomp__indices *x)
+{
+    return x->each ? ((uint64_t)x->element - 1) >> 32 << 32 : gcomp__index_high(x);
+}
+
 /* Up to `count` more elements, one by one where indices are of groups. Fewer: there are no more. */
 static size_t gcomp__next_elements(gcomp__indices *x, uint32_t *index, size_t count)
 {
@@ -6607,7 +6652,7 @@ static size_t gcomp__next_elements(gcomp__indices *x, uint32_t *index, size_t co
     while (got < count) {
         if (x->element == x->stop) {
             if (!x->left || !gcomp__next_indices(x, &group, 1)) break;
-            x->element = group * x->each;
+            x->element = (size_t)(gcomp__index_high(x) + group) * x->each;
             x->stop = gcomp__min(x->element + x->each, x->elements);
         }
         while (got < count && x->element < x->stop) index[got++] = (uint32_t)x->element++;
@@ -8661,13 +8706,14 @@ static const gcomp__method gcomp__row_eden = {
 #define GCOMP__SPARSE_TYPES
 typedef struct gcomp__selection {
     gcomp_input in;
-    size_t n, at;           /* elements before `at` are done */
+    size_t n, at, end;      /* elements before `at` are done; end: of the piece that it is in */
     uint32_t guess, under;  /* >= 1: keys from here on are candidates, of positive and of negative elements */
     float *value;           /* capacity + 16 of both */
-    uint32_t *index;
+    uint32_t *index;        /* their lower 32 bits */
+    size_t *ends;           /* of pieces of 2^32 in it; NULL: there is one */
     size_t count, capacity;
     size_t each;            /* GROUPS: elements of a group; the indices are theirs */
-    uint32_t *bins;         /* GCOMP__SPARSE_BINS */
+    size_t *bins;           /* GCOMP__SPARSE_BINS */
 } gcomp__selection;
 
 typedef struct gcomp__sparse_kernels {
@@ -8687,26 +8733,38 @@ GCOMP__INLINE uint32_t GCOMP__F(candidates)(GCOMP__F(v) p, uint32_t guess, uint3
     return sides ? (mask & ~negative) | (GCOMP__F(keys)(p, under) & negative) : mask;
 }
 
+/* Masks of a tile first, then those that are not zero: a branch for each would be taken unforeseen. */
 GCOMP__HEAVY void GCOMP__F(collect_driver)(gcomp__selection *s, int general, int feedback, int sides)
 {
     const gcomp_input in = s->in;
     const uint32_t guess = s->guess, under = s->under;
-    size_t at = s->at, count = s->count;
-    for (; at + 16 <= s->n; at += 16) {
-        GCOMP__F(v) p = GCOMP__F(load_p)(&in, at, general, feedback);
-        uint32_t mask = GCOMP__F(candidates)(p, guess, under, sides);
-        if (mask) {
-            if (count + 16 > s->capacity) break;
-            GCOMP__F(keep)(s->value + count, s->index + count, p, (uint32_t)at, mask);
-            count += gcomp__popcount(mask);
+    size_t at = s->at, count = s->count, groups, j;
+    uint32_t mask[GCOMP__TILE / 16], any;
+    while (at + 16 <= s->end) {
+        groups = gcomp__min(GCOMP__TILE, s->end - at) / 16;
+        for (any = 0, j = 0; j < groups; j++) {
+            mask[j] = GCOMP__F(candidates)(GCOMP__F(load_p)(&in, at + 16 * j, general, feedback), guess, under, sides);
+            any |= (uint32_t)(mask[j] != 0) << j;
         }
+        for (; any; any &= any - 1) {
+            j = gcomp__first_one(any);
+            if (count + 16 > s->capacity) {
+                s->at = at + 16 * j;
+                s->count = count;
+                return;
+            }
+            GCOMP__F(keep)(s->value + count, s->index + count, GCOMP__F(load_p)(&in, at + 16 * j, general, feedback),
+                           (uint32_t)(at + 16 * j), mask[j]);
+            count += gcomp__popcount(mask[j]);
+        }
+        at += 16 * groups;
     }
-    if (at < s->n && at + 16 > s->n && count + 16 <= s->capacity) {
-        GCOMP__F(v) p = GCOMP__F(load_p_some)(&in, at, s->n - at);
-        uint32_t mask = GCOMP__F(candidates)(p, guess, under, 1);
-        GCOMP__F(keep)(s->value + count, s->index + count, p, (uint32_t)at, mask);
-        count += gcomp__popcount(mask);
-        at = s->n;
+    if (at < s->end && count + 16 <= s->capacity) {
+        GCOMP__F(v) p = GCOMP__F(load_p_some)(&in, at, s->end - at);
+        *mask = GCOMP__F(candidates)(p, guess, under, 1);
+        GCOMP__F(keep)(s->value + count, s->index + count, p, (uint32_t)at, *mask);
+        count += gcomp__popcount(*mask);
+        at = s->end;
     }
     s->at = at;
     s->count = count;
@@ -8723,7 +8781,7 @@ static const gcomp__sparse_kernels GCOMP__F(sparse) = {GCOMP__F(collect)};
 #define GCOMP__SPARSE_METHOD(name) static const gcomp__sparse_kernels GCOMP__F(name##_kernels) = {GCOMP__F(collect)};
 
 #ifdef GCOMP__LAST
-enum { GCOMP__SPARSE_BINS = 2048, GCOMP__SPARSE_SAMPLE = 65536, GCOMP__SPARSE_BATCH = 128, GCOMP__SPARSE_CURSORS = 6 };
+enum { GCOMP__SPARSE_BINS = 2048, GCOMP__SPARSE_SAMPLE = 65536, GCOMP__SPARSE_BATCH = 128, GCOMP__SPARSE_CURSORS = 8 };
 
 GCOMP__NOINLINE double gcomp__sparse_exact(const double *density, double n)
 {
@@ -8777,59 +8835,100 @@ static size_t gcomp__sparse_bound(const gcomp_codec *codec, size_t n)
 {
     gcomp_codec value = gcomp__value_codec(codec);
     size_t k = gcomp__method_of(codec->method)->selector->most(codec, n);
-    if ((uint64_t)n > 0xffffffffu) return SIZE_MAX; /* indices are 32 bits in memory */
     return gcomp__plus(gcomp__plus(gcomp__method_of(codec->method)->flags & GCOMP__GROUPS ? 10 : 9, n / 8 + 1),
                        gcomp__block_bound(&value, k));
 }
 
 /* Bytes for a selection of up to `capacity` elements. */
-static size_t gcomp__selection_bytes(size_t capacity)
+static size_t gcomp__selection_bytes(size_t capacity, size_t n)
 {
-    return gcomp__plus(gcomp__times(gcomp__plus(capacity, 16), 8), 4 * GCOMP__SPARSE_BINS);
+    return gcomp__times(gcomp__plus(capacity, 16 + GCOMP__SPARSE_BINS + gcomp__index_pieces(n)), 8);
 }
 
 static size_t gcomp__sparse_scratch(const gcomp_codec *codec, size_t n)
 {
-    return gcomp__selection_bytes(gcomp__sparse_room(codec, n));
+    return gcomp__selection_bytes(gcomp__sparse_room(codec, n), n);
 }
 
-/* The k-th largest key of count > k values, and how many equal to it belong to the k. Radix select, 11 + 10 + 10 bits. */
-static uint32_t gcomp__sparse_kth(const float *value, size_t count, size_t k, uint32_t *bins, size_t *ties)
+/* Key i of floats without their signs, or of doubles that have none. */
+GCOMP__INLINE uint64_t gcomp__key_of(const void *numbers, int wide, size_t i)
 {
-    static const unsigned shift[3] = {20, 10, 0};
-    uint32_t prefix = 0;
-    int level;
-    for (level = 0; level < 3; level++) {
-        unsigned s = shift[level], above = level ? shift[level - 1] : 31;
-        uint32_t mask = level ? 1023u : 2047u, bin;
-        size_t i;
-        memset(bins, 0, 4 * GCOMP__SPARSE_BINS);
+    const uint8_t *at = (const uint8_t *)numbers + i * (wide ? 8 : 4);
+    uint64_t large;
+    uint32_t small;
+    if (wide) memcpy(&large, at, 8);
+    else memcpy(&small, at, 4);
+    return wide ? large : small & 0x7fffffffu;
+}
+
+/* The k-th largest key of count >= k numbers, and how many equal to it belong to the k. Counted in bins from the least key to
+   the largest, then the bin that it is in by finer ones. */
+GCOMP__INLINE uint64_t gcomp__kth_key(const void *numbers, int wide, size_t count, size_t k, size_t *bins, size_t *ties)
+{
+    uint64_t least = UINT64_MAX, range = 0, key;
+    unsigned shift;
+    size_t i, bin;
+    for (i = 0; i < count; i++) {
+        key = gcomp__key_of(numbers, wide, i);
+        least = key < least ? key : least;
+        range = key > range ? key : range;
+    }
+    for (range -= least; range; range = gcomp__low_bits(shift)) {
+        for (shift = 0; range >> shift >= GCOMP__SPARSE_BINS; shift++) {}
+        memset(bins, 0, sizeof *bins * GCOMP__SPARSE_BINS);
         for (i = 0; i < count; i++) {
-            uint32_t key = gcomp__bits(value[i]) & 0x7fffffffu;
-            if (level == 0 || key >> above == prefix >> above) bins[key >> s & mask]++;
+            key = gcomp__key_of(numbers, wide, i) - least;
+            if (key <= range) bins[key >> shift]++;
         }
-        for (bin = mask; bins[bin] < k; bin--) k -= bins[bin];
-        prefix |= bin << s;
+        for (bin = (size_t)(range >> shift); bins[bin] < k; bin--) k -= bins[bin];
+        least += (uint64_t)bin << shift;
     }
     *ties = k;
-    return prefix;
+    return least;
+}
+
+static uint32_t gcomp__sparse_kth(const float *value, size_t count, size_t k, size_t *bins, size_t *ties)
+{
+    return (uint32_t)gcomp__kth_key(value, 0, count, k, bins, ties);
 }
 
 /* Keeps the k largest, in order. Returns the smallest key kept. */
 static uint32_t gcomp__sparse_keep(gcomp__selection *s, size_t k)
 {
-    size_t ties, i, kept = 0;
+    const size_t pieces = s->ends ? gcomp__index_pieces(s->end) : 1;
+    size_t ties, one, i = 0, kept = 0, piece, *ends = s->ends ? s->ends : &one;
     uint32_t t = gcomp__sparse_kth(s->value, s->count, k, s->bins, &ties);
-    for (i = 0; i < s->count; i++) {
-        uint32_t key = gcomp__bits(s->value[i]) & 0x7fffffffu;
-        size_t tie = key == t && ties > 0;
-        s->value[kept] = s->value[i];
-        s->index[kept] = s->index[i];
-        kept += (size_t)(key > t) + tie;
-        ties -= tie;
+    ends[pieces - 1] = s->count;
+    for (piece = 0; piece < pieces; ends[piece++] = kept) {
+        const size_t stop = ends[piece];
+        for (; i < stop; i++) {
+            uint32_t key = gcomp__bits(s->value[i]) & 0x7fffffffu;
+            size_t tie = key == t && ties > 0;
+            s->value[kept] = s->value[i];
+            s->index[kept] = s->index[i];
+            kept += (size_t)(key > t) + tie;
+            ties -= tie;
+        }
     }
     s->count = kept;
     return t;
+}
+
+/* From an element on, within a piece. */
+static void gcomp__selection_from(gcomp__selection *s, size_t at)
+{
+    const uint64_t end = (((uint64_t)at >> 32) + 1) << 32;
+    s->at = at;
+    s->end = end < s->n ? (size_t)end : s->n;
+}
+
+/* At the end of a piece: on to the next one. Returns 0 if there is none. */
+static int gcomp__selection_next(gcomp__selection *s)
+{
+    s->ends[gcomp__index_pieces(s->end) - 1] = s->count;
+    if (s->end == s->n) return 0;
+    gcomp__selection_from(s, s->end);
+    return 1;
 }
 
 /* A sample into s->value. */
@@ -8843,7 +8942,7 @@ static void gcomp__sparse_look(const gcomp__call *call, const gcomp__selection *
 static uint32_t gcomp__sparse_key(uint32_t key) { return key < 1 ? 1 : key > 0x7f7fffffu ? 0x7f7fffffu : key; }
 
 /* The key that about k of n elements reach, by a sample of them; `sure`: somewhat more than k. */
-static uint32_t gcomp__sampled_key(const float *value, size_t sample, size_t k, size_t n, int sure, uint32_t *bins)
+static uint32_t gcomp__sampled_key(const float *value, size_t sample, size_t k, size_t n, int sure, size_t *bins)
 {
     size_t expected = (size_t)((double)k * (double)sample / (double)n), margin = 1, unused;
     while (margin * margin < expected) margin++;
@@ -8867,12 +8966,14 @@ static gcomp_result gcomp__sparse_collect(const gcomp__call *call, gcomp__select
 {
     s->guess = first;
     s->under = under;
-    s->at = s->count = 0;
+    s->count = 0;
+    gcomp__selection_from(s, 0);
     for (;;) {
         call->set->sparse->collect(s);
         if (call->set->common->worst(s->value, s->count) >= 0x7f800000u) return GCOMP_NOT_FINITE;
-        if (s->at == s->n) break;
-        if (s->count > k) {
+        if (s->at == s->end) {
+            if (!gcomp__selection_next(s)) break;
+        } else if (s->count > k) {
             const uint32_t least = gcomp__sparse_keep(s, k) + 1;
             s->guess = least > s->guess ? least : s->guess;
             s->under = least > s->under ? least : s->under;
@@ -8915,9 +9016,11 @@ static gcomp__selection gcomp__selection_in(const gcomp__call *call, const gcomp
     s.in = *in;
     s.n = n;
     s.capacity = capacity;
-    s.bins = (uint32_t *)(void *)call->scratch;
-    s.value = (float *)(void *)(s.bins + GCOMP__SPARSE_BINS);
+    s.bins = (size_t *)(void *)call->scratch;
+    s.ends = s.bins + GCOMP__SPARSE_BINS;
+    s.value = (float *)(void *)(s.ends + gcomp__index_pieces(n));
     s.index = (uint32_t *)(void *)(s.value + capacity + 16);
+    memset(s.ends, 0, sizeof *s.ends * gcomp__index_pieces(n));
     return s;
 }
 
@@ -8927,21 +9030,19 @@ static gcomp_result gcomp__sparse_write(const gcomp__call *call, const gcomp_cod
 {
     const gcomp_codec value = gcomp__value_codec(codec);
     const gcomp__method *value_method = gcomp__method_of(value.method);
-    size_t index_bytes = 0, value_bytes = 0, head = 9, groups = s->n, indices = s->count;
+    const size_t head = s->each ? 10 : 9, groups = s->each ? gcomp__groups(s->n, s->each) : s->n;
+    const size_t indices = s->each ? gcomp__groups(s->count, s->each) : s->count;
+    const size_t *ends = gcomp__index_pieces(groups) > 1 ? s->ends : &indices;
+    size_t index_bytes = 0, value_bytes = 0;
     gcomp_input values;
     gcomp__call inner = *call;
     unsigned coder;
-    if (s->each) {
-        head = 10;
-        groups = gcomp__groups(s->n, s->each);
-        indices = gcomp__groups(s->count, s->each);
-    }
-    coder = gcomp__index_coder(call->set->common, s->index, indices, groups, &index_bytes);
+    coder = gcomp__index_coder(call->set->common, s->index, ends, groups, &index_bytes);
     if (capacity < gcomp__plus(gcomp__plus(head, index_bytes), gcomp__block_bound(&value, s->count))) return GCOMP_DST_TOO_SMALL;
     gcomp__put64(body, s->count);
     body[8] = (uint8_t)coder;
     if (s->each) body[9] = (uint8_t)gcomp__log2((uint32_t)s->each);
-    gcomp__put_indices(body + head, s->index, indices, coder, index_bytes);
+    gcomp__put_indices(body + head, s->index, ends, groups, coder, index_bytes);
     memset(&values, 0, sizeof values);
     values.grad = s->value;
     values.key = s->in.key;
@@ -8958,7 +9059,6 @@ static gcomp_result gcomp__sparse_encode(const gcomp__call *call, const gcomp_co
                                          uint8_t *body, size_t capacity, size_t *bytes)
 {
     gcomp__selection s;
-    if ((uint64_t)n > 0xffffffffu) return GCOMP_INVALID_ARGUMENT;
     if (call->scratch_bytes < gcomp__sparse_scratch(codec, n)) return GCOMP_SCRATCH_TOO_SMALL;
     s = gcomp__selection_in(call, in, n, gcomp__sparse_room(codec, n));
     GCOMP__TRY(gcomp__method_of(codec->method)->selector->select(call, codec, &s));
@@ -8974,7 +9074,7 @@ static gcomp_result gcomp__sparse_parts(const gcomp__view *view, gcomp__indices 
     double param[GCOMP_PARAMS];
     if (view->bytes < head) return GCOMP_TRUNCATED;
     k = gcomp__get64(view->body);
-    if (k > view->n || (uint64_t)view->n > 0xffffffffu) return GCOMP_CORRUPT;
+    if (k > view->n) return GCOMP_CORRUPT;
     if (view->body[8] > GCOMP__CODER_MAX_RICE && view->body[8] < GCOMP__CODER_RAW) return GCOMP_CORRUPT;
     memset(values, 0, sizeof *values);
     values->method = view->value;
@@ -8998,16 +9098,25 @@ static gcomp_result gcomp__sparse_parts(const gcomp__view *view, gcomp__indices 
                         each ? gcomp__groups(values->n, each) : values->n, groups);
     indices->each = each;
     indices->elements = view->n;
+    if (gcomp__index_pieces(groups) > 1 && (view->body[8] == GCOMP__CODER_RAW || view->body[8] == GCOMP__CODER_PACKED))
+        return GCOMP_CORRUPT;
     if (view->body[8] == GCOMP__CODER_BITMAP && view->bytes - head - value_bytes != groups / 8 + (groups % 8 != 0))
         return GCOMP_CORRUPT;
     return gcomp__block_open(values);
 }
 
+/* Of the values the view holds what kernels decode them by. */
 static gcomp_result gcomp__sparse_open(gcomp__view *view)
 {
     gcomp__indices indices;
     gcomp__view values;
-    return gcomp__sparse_parts(view, &indices, &values);
+    GCOMP__TRY(gcomp__sparse_parts(view, &indices, &values));
+    view->shift = values.shift;
+    view->form = values.form;
+    view->scales = values.scales;
+    view->codes = values.codes;
+    view->kernels = values.kernels;
+    return GCOMP_OK;
 }
 
 static gcomp_result gcomp__sparse_check(const gcomp__view *view)
@@ -9036,54 +9145,49 @@ static size_t gcomp__sparse_read(const gcomp__view *view, uint32_t *index, float
     return gcomp__next_elements(&indices, index, values.n);
 }
 
-/* residual <- residual - decode(payload) where `only` is not zero. */
-static void gcomp__sparse_take(const gcomp__view *view, float *residual, const float *only)
-{
-    gcomp__indices indices;
-    gcomp__view values;
-    uint32_t index[16];
-    float value[16];
-    size_t done = 0, got, i;
-    if (gcomp__sparse_parts(view, &indices, &values) != GCOMP_OK) return;
-    while ((got = gcomp__next_elements(&indices, index, 16)) != 0) {
-        values.kernels->decode(&values, done, got, value, GCOMP__STORE, 1);
-        for (i = 0; i < got; i++)
-            if (only[index[i]] != 0) residual[index[i]] -= value[i];
-        done += got;
-    }
-}
-
-/* Reads a sparse payload along with others: its elements go to y, weighted, and out of the residual where it is the own one. */
+/* Reads a sparse payload along with others: its elements go to y, weighted, and out of the residual where it is the own one.
+   16 of them are to be used, those from `at` on; 16 more are `coming`, their places fetched where they are not in cache. */
 typedef struct gcomp__cursor {
     gcomp__indices indices;
-    gcomp__view values;
+    const gcomp__view *view;
     float *y, *residual, *masked; /* any may be NULL */
-    size_t done, at, got, coming; /* at .. got of one half are to be used; the other half holds the `coming` next ones */
-    unsigned half;
+    size_t done, base[2];         /* elements read; what indices of either half count from */
+    unsigned at, got, coming, half, cached;
     uint32_t index[2][16];
     float value[2][16];
 } gcomp__cursor;
 
-/* The next 16 become current, and the 16 after them are read and their places fetched. */
+/* Above 2^32 elements indices come one by one, so that 32 bits of them and a base are enough. */
 static int gcomp__cursor_fill(gcomp__cursor *c)
 {
-    float *place = c->y ? c->y : c->residual ? c->residual : c->masked;
-    unsigned after = c->half;
+    const unsigned after = c->half, used = (unsigned)c->done % 16;
     size_t i;
     c->at = 0;
     c->got = c->coming;
     c->half ^= 1;
-    c->coming = c->indices.bad ? 0 : gcomp__next_elements(&c->indices, c->index[after], 16);
-    for (i = 0; i < c->coming; i++) GCOMP__PREFETCH(place + c->index[after][i]);
-    if (c->coming) c->values.kernels->decode(&c->values, c->done, c->coming, c->value[after], GCOMP__STORE, 1);
+    c->coming = 0;
+    if (!c->indices.bad)
+        c->coming = (unsigned)gcomp__next_elements(&c->indices, c->index[after], gcomp__index_pieces(c->view->n) > 1 ? 1 : 16);
+    if (c->coming) {
+        const size_t first = c->done - used, k = (size_t)gcomp__get64(c->view->body);
+        float *place = c->y ? c->y : c->residual ? c->residual : c->masked;
+        c->base[after] = (size_t)gcomp__element_high(&c->indices);
+        for (i = 0; !c->cached && i < c->coming; i++) GCOMP__PREFETCH(place + c->base[after] + c->index[after][i]);
+        c->view->kernels->decode(c->view, first, gcomp__min(16, k - first), c->value[after], GCOMP__STORE, 1);
+        c->value[after][0] = c->value[after][used];
+    }
     c->done += c->coming;
     return c->got > 0;
 }
 
-static void gcomp__cursor_open(gcomp__cursor *c, const gcomp__view *view, float *y, float *residual, float *masked)
+GCOMP__NOINLINE void gcomp__cursor_open(gcomp__cursor *c, const gcomp__view *view, float *y, float *residual, float *masked,
+                                        int cached)
 {
+    gcomp__view values;
     memset(c, 0, sizeof *c);
-    if (gcomp__sparse_parts(view, &c->indices, &c->values) != GCOMP_OK) c->indices.left = 0;
+    c->cached = cached != 0;
+    if (gcomp__sparse_parts(view, &c->indices, &values) != GCOMP_OK) c->indices.left = 0;
+    c->view = view;
     c->y = y;
     c->residual = residual;
     c->masked = masked;
@@ -9096,22 +9200,36 @@ static void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float weight)
     while (c->at < c->got || gcomp__cursor_fill(c)) {
         const uint32_t *index = c->index[c->half];
         const float *value = c->value[c->half];
-        size_t stop = c->got, i;
-        if (index[stop - 1] >= end)
-            for (stop = c->at; index[stop] < end;) stop++;
+        const size_t base = c->base[c->half];
+        unsigned stop = c->got, i;
+        if (base + index[stop - 1] >= end)
+            for (stop = c->at; base + index[stop] < end;) stop++;
         if (c->residual)
-            for (i = c->at; i < stop; i++) c->residual[index[i]] -= value[i];
+            for (i = c->at; i < stop; i++) c->residual[base + index[i]] -= value[i];
         if (c->masked)
-            for (i = c->at; i < stop; i++) c->masked[index[i]] = 0;
+            for (i = c->at; i < stop; i++) c->masked[base + index[i]] = 0;
         if (c->y)
             for (i = c->at; i < stop; i++) {
-                float term = value[i] * weight;
+                float *y = c->y + base + index[i], term = value[i] * weight;
                 GCOMP__PIN(term);
-                c->y[index[i]] = gcomp__saturated(c->y[index[i]] + term);
+                *y = gcomp__saturated(*y + term);
             }
         c->at = stop;
         if (stop < c->got) break;
     }
+}
+
+/* residual <- residual - decode(payload) where `only` is not zero. */
+static void gcomp__sparse_take(const gcomp__view *view, float *residual, const float *only)
+{
+    gcomp__cursor c;
+    unsigned i;
+    gcomp__cursor_open(&c, view, NULL, residual, NULL, 0);
+    while (gcomp__cursor_fill(&c))
+        for (i = 0; i < c.got; i++) {
+            const size_t at = c.base[c.half] + c.index[c.half][i];
+            if (only[at] != 0) residual[at] -= c.value[c.half][i];
+        }
 }
 
 typedef struct gcomp__absorb_job {
@@ -9148,6 +9266,7 @@ static void gcomp__sparse_decode(const gcomp__call *call, const gcomp__sink *sin
                       (!sink->y || sink->own_at >= sink->count);
     const size_t chunks = gcomp__chunks(sink->n);
     const size_t step = call->parallel.run || (sink->count == 1 && sink->ending != GCOMP__COMMIT) ? chunks : 1;
+    const int dense = sink->ending != GCOMP__ADD || sink->fresh; /* the first pass writes all elements: they are in cache then */
     const float weight = sink->ending == GCOMP__STORE ? 1.0f : sink->weight;
     gcomp__cursor cursors[GCOMP__SPARSE_CURSORS];
     gcomp__absorb_job job;
@@ -9156,16 +9275,18 @@ static void gcomp__sparse_decode(const gcomp__call *call, const gcomp__sink *sin
     job.common = call->set->common;
     job.sink = sink;
     do {
+        const int cached = first && dense && step == 1;
         used = 0;
-        if (first && apart) gcomp__cursor_open(cursors + used++, sink->own, NULL, sink->residual, masked);
+        if (first && apart) gcomp__cursor_open(cursors + used++, sink->own, NULL, sink->residual, masked, cached);
         for (; sink->y && w < sink->count && used < GCOMP__SPARSE_CURSORS; w++) {
             const int own = !apart && sink->own && w == sink->own_at;
-            gcomp__cursor_open(cursors + used++, sink->views + w, sink->y, own ? sink->residual : NULL, own ? masked : NULL);
+            gcomp__cursor_open(cursors + used++, sink->views + w, sink->y, own ? sink->residual : NULL, own ? masked : NULL,
+                               cached);
         }
         for (job.first = 0; job.first < chunks; job.first += step) {
             size_t begin = job.first * GCOMP_CHUNK, end = gcomp__min((job.first + step) * GCOMP_CHUNK, sink->n);
             if (first && sink->ending == GCOMP__COMMIT) gcomp__run(call, step, gcomp__absorb_chunk, &job);
-            else if (first && (sink->fresh || sink->ending == GCOMP__STORE)) memset(sink->y + begin, 0, 4 * (end - begin));
+            else if (first && dense) memset(sink->y + begin, 0, 4 * (end - begin));
             for (i = 0; i < used; i++) gcomp__cursor_scatter(cursors + i, end, weight);
         }
         first = 0;
@@ -9294,7 +9415,7 @@ static size_t gcomp__dryden_most(const gcomp_codec *codec, size_t n)
 }
 
 /* The key that the share of one sign's sampled elements reaches. */
-static uint32_t gcomp__dryden_side(const gcomp_codec *codec, const float *value, size_t count, uint32_t *bins)
+static uint32_t gcomp__dryden_side(const gcomp_codec *codec, const float *value, size_t count, size_t *bins)
 {
     size_t unused;
     if (!count) return 0x7f7fffffu;
@@ -9348,125 +9469,79 @@ static const gcomp__method gcomp__row_dryden = {
 #ifndef GCOMP__WANGNI_TYPES
 #define GCOMP__WANGNI_TYPES
 typedef struct gcomp__wangni {
-    gcomp__selection *s;
-    double rest;                   /* the sum of |p| that are no candidates */
+    gcomp__selection *s;           /* guess: the key of the quantum */
+    double rest;                   /* the sum of |p| whose keys are below the guess */
+    size_t above;                  /* how many are not */
     float quantum, lift, inverse;  /* p_i = |p| * lift * inverse / 65536 */
     uint64_t words;
 } gcomp__wangni;
 
 typedef struct gcomp__wangni_kernels {
-    void (*look)(gcomp__wangni *job); /* candidates, and the sum of the others */
-    void (*draw)(gcomp__wangni *job); /* what is sent; each until the end or until the buffer is full */
+    void (*look)(gcomp__wangni *job); /* what a quantum so large or larger may send; until the end or until the buffer is full */
 } gcomp__wangni_kernels;
 #endif
 
-/* Of the draws that are equal to the whole part of 65536 p_i those that are sent. */
-GCOMP__NOINLINE uint32_t GCOMP__F(wangni_ties)(GCOMP__F(v) t, GCOMP__F(w) whole, uint32_t ties, uint64_t words, size_t at)
-{
-    int32_t lanes[16];
-    memset(lanes, 0, sizeof lanes);
-    GCOMP__F(decide)(lanes, GCOMP__F(sub)(t, GCOMP__F(number)(whole)), ties, words, at);
-    return GCOMP__F(keys)(GCOMP__F(floats)(GCOMP__F(load_words)(lanes)), 1);
-}
-
-GCOMP__INLINE uint32_t GCOMP__F(wangni_sent)(const gcomp__wangni *job, GCOMP__F(v) p, size_t at)
+GCOMP__INLINE uint32_t GCOMP__F(wangni_drawn)(const gcomp__wangni *job, GCOMP__F(v) p, size_t at)
 {
     const GCOMP__F(v) lifted = GCOMP__F(mul)(GCOMP__F(abs)(p), GCOMP__F(splat)(job->lift));
     const GCOMP__F(v) t = GCOMP__F(clamp)(GCOMP__F(mul)(lifted, GCOMP__F(splat)(job->inverse)), 65536.0f);
-    const GCOMP__F(w) whole = GCOMP__F(trunc)(t), draw = GCOMP__F(draws)(job->words, at);
-    const uint32_t mask = GCOMP__F(weq)(GCOMP__F(wmin)(draw, whole), draw);
-    if (GCOMP__F(wany)(whole, draw)) {
-        const uint32_t ties = GCOMP__F(weq)(whole, draw);
-        return (mask & ~ties) | GCOMP__F(wangni_ties)(t, whole, ties, job->words, at);
-    }
-    return mask;
+    const GCOMP__F(w) draw = GCOMP__F(draws)(job->words, at);
+    return GCOMP__F(weq)(GCOMP__F(wmin)(draw, GCOMP__F(trunc)(t)), draw);
 }
 
-/* Masks of a tile first, then those that are not zero: branches by what is drawn would cost more than the draws. */
-GCOMP__HEAVY void GCOMP__F(wangni_draw_driver)(gcomp__wangni *to, int general, int feedback)
+/* Masks of a tile first, as in collect. */
+GCOMP__HEAVY void GCOMP__F(wangni_driver)(gcomp__wangni *to, int general, int feedback)
 {
-    const gcomp__wangni job = *to;
+    gcomp__wangni job = *to;
     gcomp__selection *s = job.s;
     const gcomp_input in = s->in;
-    const GCOMP__F(v) quantum = GCOMP__F(splat)(job.quantum);
-    const size_t capacity = s->capacity;
+    const uint32_t guess = s->guess;
     size_t at = s->at, count = s->count, groups, j;
     uint32_t sent[GCOMP__TILE / 16], any;
     GCOMP__F(v) p;
-    for (; at < s->n; at += 16 * groups) {
-        groups = gcomp__min(GCOMP__TILE, s->n - at) / 16;
-        any = 0;
-        for (j = 0; j < groups; j++) {
-            sent[j] = GCOMP__F(wangni_sent)(&job, GCOMP__F(load_p)(&in, at + 16 * j, general, feedback), at + 16 * j);
-            any |= (uint32_t)(sent[j] != 0) << j;
-        }
-        if (!groups) {
-            groups = 1;
-            sent[0] = GCOMP__F(wangni_sent)(&job, GCOMP__F(load_p_some)(&in, at, s->n - at), at);
-            any = sent[0] != 0;
-        }
-        for (; any; any &= any - 1) {
-            const size_t i = at + 16 * (size_t)(j = gcomp__first_one(any));
-            if (count + 16 > capacity) {
-                s->at = i;
-                s->count = count;
-                return;
-            }
+    for (; at < s->end; at += 16 * groups) {
+        GCOMP__F(sum) sum = GCOMP__F(sum_none)();
+        groups = (gcomp__min(GCOMP__TILE, s->end - at) + 15) / 16;
+        if (count + 16 * groups > s->capacity) break;
+        for (any = 0, j = 0; j < groups; j++) {
+            const size_t i = at + 16 * j;
+            uint32_t large;
             if (i + 16 <= s->n) p = GCOMP__F(load_p)(&in, i, general, feedback);
             else p = GCOMP__F(load_p_some)(&in, i, s->n - i);
-            GCOMP__F(keep)(s->value + count, s->index + count,
-                           GCOMP__F(pick)(GCOMP__F(keys)(p, gcomp__bits(job.quantum)), p,
-                                          GCOMP__F(flip)(quantum, GCOMP__F(lt0)(p))), (uint32_t)i, sent[j]);
+            large = GCOMP__F(keys)(p, guess);
+            sent[j] = GCOMP__F(wangni_drawn)(&job, p, i) | large;
+            any |= (uint32_t)(sent[j] != 0) << j;
+            if (large) {
+                job.above += gcomp__popcount(large);
+                p = GCOMP__F(pick)(large, GCOMP__F(splat)(0), p);
+            }
+            sum = GCOMP__F(sum_add)(sum, GCOMP__F(abs)(p));
+        }
+        job.rest += GCOMP__F(sum_fold)(sum);
+        GCOMP__PIN_SUM(job.rest);
+        for (; any; any &= any - 1) {
+            const size_t i = at + 16 * (size_t)(j = gcomp__first_one(any));
+            if (i + 16 <= s->n) p = GCOMP__F(load_p)(&in, i, general, feedback);
+            else p = GCOMP__F(load_p_some)(&in, i, s->n - i);
+            sent[j] &= GCOMP__F(keys)(p, 1); /* a draw of 0 takes zeros too */
+            GCOMP__F(keep)(s->value + count, s->index + count, p, (uint32_t)i, sent[j]);
             count += gcomp__popcount(sent[j]);
         }
     }
-    s->at = s->n;
+    s->at = gcomp__min(at, s->end);
     s->count = count;
-}
-
-GCOMP__HEAVY void GCOMP__F(wangni_look_driver)(gcomp__wangni *job, int general, int feedback)
-{
-    gcomp__selection *s = job->s;
-    const gcomp_input in = s->in;
-    const uint32_t guess = s->guess;
-    GCOMP__F(sum) sum = GCOMP__F(sum_none)();
-    size_t at = s->at, count = s->count;
-    for (; at < s->n; at += 16) {
-        GCOMP__F(v) p;
-        uint32_t mask;
-        if (at + 16 <= s->n) p = GCOMP__F(load_p)(&in, at, general, feedback);
-        else p = GCOMP__F(load_p_some)(&in, at, s->n - at);
-        mask = GCOMP__F(keys)(p, guess);
-        if (mask) {
-            if (count + 16 > s->capacity) break;
-            GCOMP__F(keep)(s->value + count, s->index + count, p, (uint32_t)at, mask);
-            count += gcomp__popcount(mask);
-            p = GCOMP__F(pick)(mask, GCOMP__F(splat)(0), p);
-        }
-        sum = GCOMP__F(sum_add)(sum, GCOMP__F(abs)(p));
-    }
-    s->at = gcomp__min(at, s->n);
-    s->count = count;
-    job->rest += GCOMP__F(sum_fold)(sum);
-    GCOMP__PIN_SUM(job->rest);
+    to->rest = job.rest;
+    to->above = job.above;
 }
 
 static void GCOMP__F(wangni_look)(gcomp__wangni *job)
 {
     const int feedback = job->s->in.residual != NULL;
-    if (GCOMP__F(general)(&job->s->in)) GCOMP__F(wangni_look_driver)(job, 1, feedback);
-    else if (feedback) GCOMP__F(wangni_look_driver)(job, 0, 1);
-    else GCOMP__F(wangni_look_driver)(job, 0, 0);
+    if (GCOMP__F(general)(&job->s->in)) GCOMP__F(wangni_driver)(job, 1, feedback);
+    else if (feedback) GCOMP__F(wangni_driver)(job, 0, 1);
+    else GCOMP__F(wangni_driver)(job, 0, 0);
 }
-
-static void GCOMP__F(wangni_draw)(gcomp__wangni *job)
-{
-    const int feedback = job->s->in.residual != NULL;
-    if (GCOMP__F(general)(&job->s->in)) GCOMP__F(wangni_draw_driver)(job, 1, feedback);
-    else if (feedback) GCOMP__F(wangni_draw_driver)(job, 0, 1);
-    else GCOMP__F(wangni_draw_driver)(job, 0, 0);
-}
-static const gcomp__wangni_kernels GCOMP__F(wangni_kernels) = {GCOMP__F(wangni_look), GCOMP__F(wangni_draw)};
+static const gcomp__wangni_kernels GCOMP__F(wangni_kernels) = {GCOMP__F(wangni_look)};
 
 #ifdef GCOMP__LAST
 static size_t gcomp__wangni_most(const gcomp_codec *codec, size_t n)
@@ -9477,22 +9552,60 @@ static size_t gcomp__wangni_most(const gcomp_codec *codec, size_t n)
     return gcomp__min(n, gcomp__plus(k, (size_t)(8 * root + 16)));
 }
 
-/* All |p| in s->value and the `rest` of n elements, whose keys are below s->guess: q. If the others do not suffice for that,
-   they will with the guess that it leaves, another one. */
-static double gcomp__wangni_fit(gcomp__selection *s, double rest, double wanted)
+static void gcomp__wangni_set(gcomp__wangni *job, double q)
 {
-    const uint32_t guess = s->guess;
+    job->quantum = q < 3.4028234663852886e38 ? (float)q : 3.402823466e38f;
+    if ((double)job->quantum < q && gcomp__bits(job->quantum) < 0x7f7fffffu)
+        job->quantum = gcomp__float(gcomp__bits(job->quantum) + 1);
+    job->s->guess = gcomp__sparse_key(gcomp__bits(job->quantum));
+    job->quantum = gcomp__float(job->s->guess);
+    job->lift = job->quantum < 1 ? 18446744073709551616.0f : 1;
+    job->inverse = 65536.0f / (job->quantum * job->lift);
+}
+
+/* Keeps what the present quantum may send; `exact`: what it sends, as that. */
+static void gcomp__wangni_thin(gcomp__wangni *job, int exact)
+{
+    gcomp__selection *s = job->s;
+    const size_t pieces = gcomp__index_pieces(s->end);
+    size_t piece, i = 0, kept = 0;
+    s->ends[pieces - 1] = s->count;
+    for (piece = 0; piece < pieces; s->ends[piece++] = kept) {
+        const size_t stop = s->ends[piece];
+        for (; i < stop; i++) {
+            const uint64_t element = ((uint64_t)piece << 32) + s->index[i];
+            const uint32_t word = gcomp__bits(s->value[i]), key = word & 0x7fffffffu, draw = gcomp__draw(job->words, element);
+            float t = gcomp__float(key) * job->lift;
+            uint32_t whole;
+            size_t sent;
+            GCOMP__PIN(t);
+            t *= job->inverse;
+            GCOMP__PIN(t);
+            whole = t < 65536 ? (uint32_t)t : 65536;
+            sent = draw < whole;
+            if (draw == whole)
+                sent = !exact || gcomp__draw(job->words ^ GCOMP__MORE_BITS, element) < (uint32_t)((t - (float)whole) * 65536);
+            s->value[kept] = exact && key < s->guess ? gcomp__float(s->guess | (word & 0x80000000u)) : s->value[i];
+            s->index[kept] = s->index[i];
+            kept += sent;
+        }
+    }
+    s->count = kept;
+}
+
+/* q, from the candidates of keys from s->guess on and the `rest` of all others. May be below the guess: then the others do not
+   suffice for it. */
+static double gcomp__wangni_fit(const gcomp__selection *s, double rest, size_t above, double wanted)
+{
     double q = 0;
     int round;
-    for (round = 0; round < 3; round++) {
+    for (round = 0; round < 3 && (!round || (above && q >= (double)gcomp__float(s->guess))); round++) {
         double sum = rest, left = wanted;
         size_t i;
-        if (round && guess > 1 && q < (double)gcomp__float(guess - 1)) {
-            s->guess = gcomp__sparse_key(gcomp__bits((float)(0.75 * q)));
-            break;
-        }
-        for (i = 0; i < s->count; i++) {
-            const double a = (double)gcomp__float(gcomp__bits(s->value[i]) & 0x7fffffffu);
+        for (i = 0; above && i < s->count; i++) {
+            const uint32_t key = gcomp__bits(s->value[i]) & 0x7fffffffu;
+            const double a = (double)gcomp__float(key);
+            if (key < s->guess) continue;
             if (round && a >= q) left -= 1;
             else sum += a;
             GCOMP__PIN_SUM(sum);
@@ -9503,66 +9616,57 @@ static double gcomp__wangni_fit(gcomp__selection *s, double rest, double wanted)
     return q;
 }
 
-/* The sum of all |p|, those of keys from s->guess on in s->value. A full buffer keeps its best k: they are all above q. */
-static gcomp_result gcomp__wangni_sums(const gcomp__call *call, gcomp__wangni *job, size_t k)
+/* A full buffer: at least `most` would be sent with a quantum of their least, and it holds one and a half times as many. */
+static void gcomp__wangni_raise(gcomp__wangni *job, size_t most)
 {
     gcomp__selection *s = job->s;
-    s->at = s->count = 0;
-    job->rest = 0;
-    for (;;) {
-        size_t i, kept = 0, ties;
-        uint32_t t;
-        ((const gcomp__wangni_kernels *)call->kernels)->look(job);
-        if (call->set->common->worst(s->value, s->count) >= 0x7f800000u) return GCOMP_NOT_FINITE;
-        if (s->at == s->n) return GCOMP_OK;
-        t = gcomp__sparse_kth(s->value, s->count, k, s->bins, &ties);
-        for (i = 0; i < s->count; i++) {
-            const uint32_t key = gcomp__bits(s->value[i]) & 0x7fffffffu;
-            if (key > t) s->value[kept++] = s->value[i];
-            else job->rest += (double)gcomp__float(key);
-            GCOMP__PIN_SUM(job->rest);
-        }
-        s->count = kept;
-        s->guess = t + 1;
+    const uint32_t before = s->guess;
+    size_t i, ties;
+    const double least = (double)gcomp__float(gcomp__sparse_kth(s->value, s->count, most, s->bins, &ties));
+    gcomp__wangni_set(job, least > 1.25 * (double)job->quantum ? least : 1.25 * (double)job->quantum);
+    if (s->guess == before) gcomp__sparse_keep(s, most); /* the largest float there is */
+    for (i = 0; i < s->count; i++) {
+        const uint32_t key = gcomp__bits(s->value[i]) & 0x7fffffffu;
+        if (key < before || key >= s->guess) continue;
+        job->above--;
+        job->rest += (double)gcomp__float(key);
+        GCOMP__PIN_SUM(job->rest);
     }
+    gcomp__wangni_thin(job, 0);
 }
 
 static gcomp_result gcomp__wangni_select(const gcomp__call *call, const gcomp_codec *codec, gcomp__selection *s)
 {
-    const size_t sample = gcomp__min(gcomp__sparse_sample(s->n), 8192), most = gcomp__wangni_most(codec, s->n);
-    const double wanted = codec->param[0] * (double)s->n;
+    const size_t sample = gcomp__min(s->n, gcomp__max(4096, gcomp__min(gcomp__sparse_sample(s->n), 8192)));
+    const size_t most = gcomp__wangni_most(codec, s->n);
     gcomp__wangni job;
-    double q = 0;
+    double q;
     int tries;
+    if (!s->n) return GCOMP_OK;
     memset(&job, 0, sizeof job);
     job.s = s;
     job.words = gcomp__stream(s->in.key.own, GCOMP__PURPOSE_SELECT);
+    gcomp__sparse_look(call, s, sample);
+    if (call->set->common->worst(s->value, sample) >= 0x7f800000u) return GCOMP_NOT_FINITE;
+    s->count = sample;
     s->guess = 1;
-    if (sample) { /* only for a guess of what is above q */
-        gcomp__sparse_look(call, s, sample);
-        if (call->set->common->worst(s->value, sample) >= 0x7f800000u) return GCOMP_NOT_FINITE;
-        s->count = sample;
-        q = 0.75 * gcomp__wangni_fit(s, 0, codec->param[0] * (double)sample);
-        s->guess = q < 3e38 ? gcomp__sparse_key(gcomp__bits((float)q)) : 0x7f7fffffu;
+    q = gcomp__wangni_fit(s, 0, sample, codec->param[0] * (double)sample);
+    for (tries = 0; tries < 4; tries++) { /* candidates with somewhat less, then with the true one */
+        gcomp__wangni_set(&job, 0.75 * q);
+        job.rest = 0;
+        job.above = s->count = 0;
+        gcomp__selection_from(s, 0);
+        for (;;) {
+            ((const gcomp__wangni_kernels *)call->kernels)->look(&job);
+            if (call->set->common->worst(s->value, s->count) >= 0x7f800000u) return GCOMP_NOT_FINITE;
+            if (s->at < s->end) gcomp__wangni_raise(&job, most);
+            else if (!gcomp__selection_next(s)) break;
+        }
+        q = gcomp__wangni_fit(s, job.rest, job.above, codec->param[0] * (double)s->n);
+        if (q >= (double)job.quantum || s->guess == 1) break;
     }
-    for (tries = 0; tries < 4; tries++) {
-        const uint32_t guess = s->guess;
-        GCOMP__TRY(gcomp__wangni_sums(call, &job, most));
-        q = gcomp__wangni_fit(s, job.rest, wanted);
-        if (s->guess >= guess) break;
-    }
-    s->at = s->count = 0;
-    if (!(q > 0)) return GCOMP_OK;
-    job.quantum = q < 3.4028234663852886e38 ? (float)q : 3.402823466e38f;
-    if ((double)job.quantum < q && gcomp__bits(job.quantum) < 0x7f7fffffu)
-        job.quantum = gcomp__float(gcomp__bits(job.quantum) + 1);
-    job.lift = job.quantum < 1 ? 18446744073709551616.0f : 1;
-    job.inverse = 65536.0f / (job.quantum * job.lift);
-    for (;;) {
-        ((const gcomp__wangni_kernels *)call->kernels)->draw(&job);
-        if (s->at == s->n) break;
-        gcomp__sparse_keep(s, most);
-    }
+    gcomp__wangni_set(&job, q > (double)job.quantum ? q : (double)job.quantum); /* any is unbiased */
+    gcomp__wangni_thin(&job, 1);
     if (s->count > most) gcomp__sparse_keep(s, most);
     return GCOMP_OK;
 }
@@ -9583,9 +9687,9 @@ static const gcomp__method gcomp__row_wangni = {
 #endif
 
 /* >>method adacomp: the gradient d is added to p once more; of a bin of elements those are sent whose |p + d| reaches its largest
-   |p|. send=mean: as s * sgn(p), s the mean of the largest of all bins that are not zero (+onebit:block=tensor codes that in a
-   bit, exactly); send=value: as p. Zeros are never sent. The paper's bins are 500, for convolutions 50. Chen, Choi, Brand,
-   Agrawal, Zhang, Gopalakrishnan, AAAI 2018. */
+   |p|. Bins begin anew at multiples of 2^32. send=mean: as s * sgn(p), s the mean of the largest of all bins that are not zero
+   (+onebit:block=tensor codes that in a bit, exactly); send=value: as p. Zeros are never sent. The paper's bins are 500, for
+   convolutions 50. Chen, Choi, Brand, Agrawal, Zhang, Gopalakrishnan, AAAI 2018. */
 #ifndef GCOMP_WITHOUT_ADACOMP
 #define GCOMP__LIST_adacomp(X) X(adacomp)
 #ifndef GCOMP__ADACOMP_TYPES
@@ -9617,12 +9721,12 @@ GCOMP__HEAVY void GCOMP__F(adacomp_driver)(gcomp__adacomp *job, int general, int
     const gcomp_input in = s->in;
     gcomp_input grad = in;
     const size_t n = s->n;
-    size_t begin, end, i, count = 0;
+    size_t begin, end, i, count = s->count;
     uint32_t most;
     grad.residual = NULL;
-    for (begin = 0; begin < n; begin = end) {
+    for (begin = s->at; begin < s->end; begin = end) {
         GCOMP__F(v) worst = GCOMP__F(splat)(0);
-        end = n - begin > job->bin ? begin + job->bin : n;
+        end = s->end - begin > job->bin ? begin + job->bin : s->end;
         for (i = begin; i < end; i += 16)
             worst = GCOMP__F(worst)(worst, GCOMP__F(adacomp_load)(&in, i, end, n, general, feedback));
         most = GCOMP__F(most)(worst);
@@ -9660,7 +9764,9 @@ static gcomp_result gcomp__adacomp_select(const gcomp__call *call, const gcomp_c
     memset(&job, 0, sizeof job);
     job.s = s;
     job.bin = (size_t)codec->param[0];
-    ((const gcomp__adacomp_kernels *)call->kernels)->bins(&job);
+    gcomp__selection_from(s, 0);
+    do ((const gcomp__adacomp_kernels *)call->kernels)->bins(&job);
+    while (gcomp__selection_next(s));
     if (job.worst >= 0x7f800000u) return GCOMP_NOT_FINITE;
     if (codec->param[1] == 0 && s->count) {
         const uint32_t mean = gcomp__bits((float)(job.sum / (double)job.bins));
@@ -9735,37 +9841,6 @@ static size_t gcomp__blocktopk_scratch(const gcomp_codec *codec, size_t n)
     return gcomp__plus(gcomp__sparse_scratch(codec, n), 8 * (n / (size_t)codec->param[1] + 1));
 }
 
-static uint64_t gcomp__blocktopk_key(const double *sum)
-{
-    uint64_t key;
-    memcpy(&key, sum, 8);
-    return key;
-}
-
-/* The k-th largest key of count >= k sums, and how many equal to it belong to the k. */
-static uint64_t gcomp__blocktopk_kth(const double *sums, size_t count, size_t k, uint32_t *bins, size_t *ties)
-{
-    static const unsigned shifts[6] = {53, 42, 31, 20, 9, 0};
-    uint64_t prefix = 0;
-    size_t i, level;
-    for (level = 0; level < 6; level++) {
-        const unsigned shift = shifts[level];
-        uint64_t bin = GCOMP__SPARSE_BINS - 1;
-        memset(bins, 0, 4 * GCOMP__SPARSE_BINS);
-        for (i = 0; i < count; i++) {
-            const uint64_t key = gcomp__blocktopk_key(sums + i);
-            if (level == 0 || key >> shifts[level - 1] == prefix >> shifts[level - 1]) {
-                const uint64_t low = level ? ((uint64_t)1 << (shifts[level - 1] - shift)) - 1 : GCOMP__SPARSE_BINS - 1;
-                bins[key >> shift & low]++;
-            }
-        }
-        for (; bins[bin] < k; bin--) k -= bins[bin];
-        prefix |= bin << shift;
-    }
-    *ties = k;
-    return prefix;
-}
-
 static gcomp_result gcomp__blocktopk_select(const gcomp__call *call, const gcomp_codec *codec, gcomp__selection *s)
 {
     const size_t block = (size_t)codec->param[1], blocks = gcomp__groups(s->n, block);
@@ -9776,17 +9851,20 @@ static gcomp_result gcomp__blocktopk_select(const gcomp__call *call, const gcomp
     s->each = block;
     if (!s->n) return GCOMP_OK;
     if (!((const gcomp__blocktopk_kernels *)call->kernels)->squares(&s->in, s->n, block, sums)) return GCOMP_NOT_FINITE;
-    least = gcomp__blocktopk_kth(sums, blocks, k, s->bins, &ties);
+    least = gcomp__kth_key(sums, 1, blocks, k, s->bins, &ties);
     for (b = 0; b < blocks; b++) {
-        const uint64_t key = gcomp__blocktopk_key(sums + b);
+        const uint64_t key = gcomp__key_of(sums, 1, b);
+        size_t *end = s->ends + ((uint64_t)b >> 32);
         gcomp_input in = s->in;
+        *end = taken;
         if (key < least || key == 0 || (key == least && ties == 0)) continue;
         ties -= key == least;
         in.grad = (const uint8_t *)in.grad + b * block * gcomp__dtype_bytes(in.dtype);
         if (in.residual) in.residual += b * block;
         (void)call->set->common->scale_copy(s->value + s->count, &in, 0, gcomp__min(block, s->n - b * block), 1);
         s->count += gcomp__min(block, s->n - b * block);
-        s->index[taken++] = (uint32_t)b;
+        s->index[taken] = (uint32_t)b;
+        *end = ++taken;
     }
     return GCOMP_OK;
 }
@@ -10378,7 +10456,7 @@ static size_t gcomp__sketch_room(size_t few, size_t n, size_t lanes)
 static size_t gcomp__sketch_scratch_for(size_t few, size_t n)
 {
     const size_t lanes = gcomp__sketch_lanes(n), room = gcomp__sketch_room(few, n, lanes);
-    return gcomp__plus(gcomp__times(gcomp__plus(room, 16), 8 * lanes), 4 * GCOMP__SPARSE_BINS * lanes);
+    return gcomp__plus(gcomp__times(gcomp__plus(room, 16), 8 * lanes), sizeof(size_t) * GCOMP__SPARSE_BINS * lanes);
 }
 
 static gcomp__sketch_job gcomp__sketch_job_of(const gcomp__work *work, size_t matrix, size_t few)
@@ -10455,7 +10533,7 @@ static void gcomp__sketch_from(const gcomp__call *call, gcomp__sketch_job *job, 
     const size_t lanes = call->parallel.run ? gcomp__sketch_lanes(job->n) : 1;
     const size_t room = gcomp__sketch_room(job->few, job->n, lanes);
     const size_t part = gcomp__sketch_lane_chunks(job->n, lanes) * GCOMP_CHUNK;
-    uint32_t *bins = (uint32_t *)(void *)call->scratch;
+    size_t *bins = (size_t *)(void *)call->scratch;
     float *value = (float *)(void *)(bins + GCOMP__SPARSE_BINS * lanes);
     uint32_t *index = (uint32_t *)(void *)(value + (room + 16) * lanes);
     gcomp__selection *all = job->lane;
@@ -10489,7 +10567,7 @@ static uint32_t gcomp__sketch_guess(const gcomp__call *call, const gcomp__sketch
     size_t i;
     if (!sample) return 1;
     memset(&s, 0, sizeof s);
-    s.bins = (uint32_t *)(void *)call->scratch;
+    s.bins = (size_t *)(void *)call->scratch;
     s.value = (float *)(void *)(s.bins + GCOMP__SPARSE_BINS);
     s.index = (uint32_t *)(void *)(s.value + room + 16);
     s.capacity = room;
@@ -10604,7 +10682,7 @@ static void gcomp__sketch_commit(gcomp__work *work)
         const float *sum = work->sums[1] + s * few;
         const size_t count = local[0];
         size_t ties = count;
-        const uint32_t least = count > k ? gcomp__sparse_kth(sum, count, k, (uint32_t *)(void *)work->call.scratch, &ties) : 0;
+        const uint32_t least = count > k ? gcomp__sparse_kth(sum, count, k, (size_t *)(void *)work->call.scratch, &ties) : 0;
         for (j = 0; j < count; j++) {
             const uint32_t key = gcomp__bits(sum[j]) & 0x7fffffffu;
             const size_t i = s * n + local[1 + j];
@@ -13007,7 +13085,7 @@ static void gcomp__plan_shards(gcomp__plan *plan, gcomp__slot *slot, size_t worl
         while (slot->list_step < slot->most / slot->list_step) slot->list_step++;
         plan->lists = gcomp__plus(plan->lists, 4 * (slot->most / slot->list_step));
     }
-    plan->scratch = gcomp__max(plan->scratch, gcomp__selection_bytes(gcomp__max(slot->most, any + 32)));
+    plan->scratch = gcomp__max(plan->scratch, gcomp__selection_bytes(gcomp__max(slot->most, any + 32), 0));
 }
 
 /* By ranges, or gathered: it depends on the workers, which may change. */
@@ -13018,7 +13096,7 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
         slot->bound = slot->whole;
         slot->whole = 0;
     }
-    if (!gcomp__wants_shards(desc, slot)) return;
+    if (gcomp__index_pieces(slot->n) > 1 || !gcomp__wants_shards(desc, slot)) return;
     slot->rounds[0] = GCOMP__SHARE;
     slot->whole = slot->bound;
     slot->bound = 0;
@@ -13706,15 +13784,15 @@ static gcomp__selection gcomp__choose_sums(const gcomp *gc, const gcomp__slot *s
 }
 
 /* Rising; `other` is as large, and holds them in the end. */
-static void gcomp__sort_keys(uint32_t *key, uint32_t *other, size_t count, uint32_t *bins)
+static void gcomp__sort_keys(uint32_t *key, uint32_t *other, size_t count, size_t *bins)
 {
     unsigned pass, bin;
     size_t i;
     for (pass = 0; pass < 3; pass++) {
         const unsigned shift = 11 * pass;
         uint32_t *const from = pass == 1 ? other : key, *const to = pass == 1 ? key : other;
-        uint32_t at = 0;
-        memset(bins, 0, 4 * GCOMP__SPARSE_BINS);
+        size_t at = 0;
+        memset(bins, 0, sizeof *bins * GCOMP__SPARSE_BINS);
         for (i = 0; i < count; i++) bins[from[i] >> shift & 2047u]++;
         for (bin = 0; bin < GCOMP__SPARSE_BINS; bin++) {
             at += bins[bin];
@@ -13857,10 +13935,11 @@ static void gcomp__keep_largest(const gcomp *gc, const gcomp__slot *slot, float 
     const gcomp__call call = gcomp__call_in(gc, slot->method);
     const gcomp_input in = gcomp__plain_input(y);
     gcomp__selection s = gcomp__selection_in(&call, &in, slot->n, gcomp__sparse_room(&slot->codec, slot->n));
-    size_t i;
+    size_t i = 0, piece;
     (void)gcomp__sparse_largest(&call, &s, 1, slot->most);
     memset(y, 0, 4 * slot->n);
-    for (i = 0; i < s.count; i++) y[s.index[i]] = s.value[i];
+    for (piece = 0; piece < gcomp__index_pieces(slot->n); piece++)
+        for (; i < s.ends[piece]; i++) y[(size_t)((uint64_t)piece << 32) + s.index[i]] = s.value[i];
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -14063,7 +14142,7 @@ static gcomp_result gcomp__end_step(gcomp *gc, gcomp_result result)
     return result;
 }
 
-/* What all workers hold alike, at the beginning of a tensor's state: the warm start of sums. Behind it each one's own momentum. */
+/* What all workers hold alike, at the beginning of a tensor's state: what sums start from. Behind it each one's own momentum. */
 static size_t gcomp__shared_floats(const gcomp__slot *slot)
 {
     return slot->state_floats - (slot->flags & GCOMP__REMEMBERS ? slot->n : 0);

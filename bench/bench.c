@@ -1,10 +1,12 @@
 /* bench.c - speed of every codec beside the bandwidth of this machine's memory.
 
    Shows     GB/s of gradient (4 n bytes / time), and the ratio to axpy (a[i] += b[i]) measured in the same rounds; at last the
-             index coder of sparse methods: indices a second and bits; and a step of 8 workers, gathered and by ranges
+             index coder of sparse methods: indices a second and bits; a step of 8 workers, gathered and by ranges; and the
+             mean of 8 sparse payloads against decoding and adding each
    How       pinned to a core, all contenders interleaved, median of the rounds; memory touched before; state that a commit
              changes is put back untimed
-   Run       build/bench [--filter TEXT] [--isa NAME] [--n COUNT] [--threads T] [--csv FILE] [--list] */
+   Run       build/bench [--filter TEXT] [--isa NAME] [--n COUNT] [--data KIND] [--threads T] [--csv FILE] [--list]
+             KIND of gradient: normal, cubed, zeros (90 % of them), constant, ascending, descending */
 
 #define _GNU_SOURCE
 #define GCOMP_IMPLEMENTATION
@@ -49,6 +51,8 @@ typedef struct row {
     double seconds[MAX_ROUNDS], ratio, compression, error;
 } row;
 
+static const char *const kinds[] = {"normal", "cubed", "zeros", "constant", "ascending", "descending", NULL};
+static const char *kind = "normal";
 static gcomp_parallel threads;
 static size_t thread_count = 1;
 
@@ -468,8 +472,8 @@ static void bench_indices(data *d, gcomp_isa isa, const char *filter)
         for (size_t round = 0; round < MAX_ROUNDS; round++) {
             gcomp__indices indices;
             double from = now();
-            coder = gcomp__index_coder(common, list, k, d->n, &bytes);
-            gcomp__put_indices(d->payload[0], list, k, coder, bytes);
+            coder = gcomp__index_coder(common, list, &k, d->n, &bytes);
+            gcomp__put_indices(d->payload[0], list, &k, d->n, coder, bytes);
             seconds[0][round] = now() - from;
             from = now();
             gcomp__indices_open(&indices, d->payload[0], bytes, coder, k, d->n);
@@ -559,6 +563,42 @@ static void bench_aggregate(data *d, gcomp_isa isa, const char *filter)
     }
 }
 
+/* The mean of eight workers' payloads, each of other elements, and the same by decoding each to a dense vector and adding it. */
+static void bench_mean(data *d, gcomp_isa isa, const char *filter)
+{
+    enum { WORKERS = 8, APART = 512, TIMES = 9 };
+    const size_t n = d->n - WORKERS * APART, room = d->capacity / WORKERS;
+    const void *payloads[WORKERS];
+    size_t lengths[WORKERS];
+    double seconds[2][TIMES];
+    gcomp_exec exec = {isa, d->scratch, d->scratch_bytes, threads};
+    gcomp_codec codec;
+    if (d->n < (1u << 20) || (filter && !strstr("mean", filter))) return;
+    must(gcomp_codec_parse(&codec, "topk:density=0.01", NULL, 0), "topk");
+    for (size_t w = 0; w < WORKERS; w++) {
+        gcomp_input in = {0};
+        in.grad = d->g + w * APART;
+        in.rows = n;
+        must(gcomp_encode(&codec, &in, &exec, d->payload[0] + w * room, room, &lengths[w]), "encode");
+        payloads[w] = d->payload[0] + w * room;
+    }
+    for (size_t t = 0; t < TIMES; t++) {
+        double from = now();
+        must(gcomp_decode_mean(payloads, lengths, WORKERS, d->y, n, &exec), "decode_mean");
+        seconds[0][t] = now() - from;
+        from = now();
+        for (size_t w = 0; w < WORKERS; w++) {
+            must(gcomp_decode(payloads[w], lengths[w], d->b, n, &exec), "decode");
+            axpy_range(d->a, d->b, n);
+        }
+        seconds[1][t] = now() - from;
+    }
+    for (size_t i = 0; i < d->n; i++) d->b[i] = 1e-9f;
+    printf("%-24s %-13s %-7s %9zu %9.2f %7.2f   ms; times as fast as decoding and adding each\n", "topk:density=0.01",
+           "mean of 8", gcomp_isa_name(isa), n, 1e3 * median(seconds[0], TIMES),
+           median(seconds[1], TIMES) / median(seconds[0], TIMES));
+}
+
 static void fill(data *d, size_t n)
 {
     uint64_t s = 88172645463325252u;
@@ -582,9 +622,15 @@ static void fill(data *d, size_t n)
             s ^= s << 17;
             for (int b = 0; b < 44; b += 11) sum += (float)(s >> b & 2047) / 2048.0f - 0.5f;
         }
+        d->e[i] = (float)((double)((s >> 20 & 0xffff)) - 32767.5) * 1e-8f;
+        if (!strcmp(kind, "cubed")) sum = sum * sum * sum;
+        else if (strcmp(kind, "normal")) d->e[i] = 0;
+        if (!strcmp(kind, "zeros") && (s >> 40) % 10) sum = 0;
+        if (!strcmp(kind, "constant")) sum = 1;
+        if (!strcmp(kind, "ascending")) sum = (float)i / (float)n;
+        if (!strcmp(kind, "descending")) sum = (float)(n - i) / (float)n;
         d->g[i] = sum * 1e-3f;
         d->squares += (double)d->g[i] * (double)d->g[i];
-        d->e[i] = (float)((double)((s >> 20 & 0xffff)) - 32767.5) * 1e-8f;
         d->b[i] = 1e-9f;
     }
 }
@@ -612,14 +658,20 @@ int main(int argc, char **argv)
             return 0;
         }
         if (!value)
-            return fprintf(stderr, "usage: bench [--filter TEXT] [--isa NAME] [--n COUNT] [--threads T] [--csv FILE]"
-                                   " [--list]\n"), 2;
+            return fprintf(stderr, "usage: bench [--filter TEXT] [--isa NAME] [--n COUNT] [--data KIND] [--threads T]"
+                                   " [--csv FILE] [--list]\n"), 2;
         i++;
         if (!strcmp(argv[i - 1], "--filter")) filter = value;
         else if (!strcmp(argv[i - 1], "--isa")) isa = value;
         else if (!strcmp(argv[i - 1], "--n")) n = strtoull(value, NULL, 0);
         else if (!strcmp(argv[i - 1], "--threads")) thread_count = strtoull(value, NULL, 0);
         else if (!strcmp(argv[i - 1], "--csv")) csv_name = value;
+        else if (!strcmp(argv[i - 1], "--data")) {
+            size_t k = 0;
+            while (kinds[k] && strcmp(kinds[k], value)) k++;
+            if (!kinds[k]) return fprintf(stderr, "no data '%s'\n", value), 2;
+            kind = kinds[k];
+        }
         else return fprintf(stderr, "unknown option %s\n", argv[i - 1]), 2;
     }
     if (thread_count < 1 || thread_count > 16) return fprintf(stderr, "--threads takes 1 to 16\n"), 2;
@@ -628,8 +680,9 @@ int main(int argc, char **argv)
     if (csv) fprintf(csv, "method,kernel,isa,threads,n,gb_per_s,ratio_to_axpy,compression_ratio,relative_error\n");
     if (thread_count == 1) {
         cpu_set_t set;
+        int cpu = sched_getcpu(); /* taskset may have chosen */
         CPU_ZERO(&set);
-        CPU_SET(0, &set);
+        CPU_SET(cpu < 0 ? 0 : (size_t)cpu, &set);
         sched_setaffinity(0, sizeof set, &set);
     }
     printf("gcomp %d, gcc %s, %zu thread(s)\n", gcomp_version(), __VERSION__, thread_count);
@@ -643,6 +696,7 @@ int main(int argc, char **argv)
             bench(&d, (gcomp_isa)i, filter, csv);
             if (d.n <= 0xffffffffu) bench_indices(&d, (gcomp_isa)i, filter);
             bench_aggregate(&d, (gcomp_isa)i, filter);
+            bench_mean(&d, (gcomp_isa)i, filter);
         }
         release(&d);
     }

@@ -43,6 +43,12 @@ report() { # one job that has run
         count=
     fi
     [ "$status" != 0 ] && [ "$bad" = 0 ] && bad=1
+    skips=$(grep -c '^ok .* # SKIP ' $log)
+    if [ "$skips" != 0 ]; then
+        sed -n "s/^ok [0-9]* - \(.*\) # SKIP /SKIPPED \1 of $label: /p" $log
+        good=$((good - skips))
+        [ -n "${CI:-}" ] && failed=$((failed + skips))
+    fi
     passed=$((passed + good))
     failed=$((failed + bad))
     if [ "$bad" = 0 ]; then

@@ -8,6 +8,7 @@
 #include <string.h>
 
 static int test_count, test_failed, test_errors;
+static const char *test_skipped; /* set by a test that cannot run here: why */
 
 #define CHECK(condition) \
     do { \
@@ -17,10 +18,12 @@ static int test_count, test_failed, test_errors;
 #define RUN(function) \
     do { \
         test_errors = 0; \
+        test_skipped = NULL; \
         function(); \
         test_count++; \
         test_failed += test_errors != 0; \
-        printf("%s %d - %s\n", test_errors ? "not ok" : "ok", test_count, #function); \
+        printf("%s %d - %s%s%s\n", test_errors ? "not ok" : "ok", test_count, #function, test_skipped ? " # SKIP " : "", \
+               test_skipped ? test_skipped : ""); \
         fflush(stdout); \
     } while (0)
 

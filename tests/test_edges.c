@@ -644,8 +644,22 @@ static void test_the_last_index_of_the_largest_tensor_is_checked(void)
             put_gap((uint64_t)0xfffffffeu + past, coders[c]);
             CHECK((gcomp_check(second, by_hand(0xffffffffu, 1, coders[c], stream_bytes(), 1), 0xffffffffu) == GCOMP_OK) ==
                   (past == 0));
-            CHECK(gcomp_check(second, by_hand((uint64_t)1 << 32, 1, coders[c], stream_bytes(), 1), (size_t)1 << 32) != GCOMP_OK);
         }
+    for (size_t c = 3; c < 5; c++)
+        for (int bits = 32; bits <= 40; bits++)
+            for (uint64_t past = 0; past < 3; past++) { /* an index, and one behind it; the last */
+                const uint64_t n = ((uint64_t)1 << bits) + 3;
+                begin_stream();
+                put_gap(n - 3, coders[c]);
+                put_gap(1 + past, coders[c]);
+                CHECK(gcomp_check(second, by_hand(n, 2, coders[c], stream_bytes(), 2), (size_t)n) ==
+                      (past ? GCOMP_CORRUPT : GCOMP_OK));
+                begin_stream();
+                stream[0] = 1; /* as u32 and as a block: the element 1 */
+                CHECK(gcomp_check(second, by_hand(n, 1, 253, 4, 1), (size_t)n) == GCOMP_CORRUPT);
+                stream[1] = 1;
+                CHECK(gcomp_check(second, by_hand(n, 1, 254, 2, 1), (size_t)n) == GCOMP_CORRUPT);
+            }
 #endif
 }
 

@@ -8,6 +8,9 @@
 
 #include <math.h>
 #include <stdlib.h>
+#if defined(__unix__) && defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__)
+#include <sys/mman.h>
+#endif
 
 enum { LARGEST = 1 << 20, RAW = 253, PACKED = 254, BITMAP = 255, STREAM = 1 << 20 };
 
@@ -369,8 +372,79 @@ static void test_large_gaps_are_read_by_every_coder_that_holds_them(void)
 #endif
 }
 
+/* ---------------- more elements than 32 bits count: zero pages, which take no memory until something is written */
+#if defined(__unix__) && defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__)
+static void *zeros(uint64_t bytes)
+{
+    void *p;
+    if (bytes > SIZE_MAX) return NULL;
+    p = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return NULL;
+#ifdef MADV_HUGEPAGE
+    (void)madvise(p, (size_t)bytes, MADV_HUGEPAGE); /* seconds faster: all read the same 2 MB */
+#endif
+    return p;
+}
+
+static size_t send_large(const char *text, const float *x, size_t n, uint8_t *to)
+{
+    gcomp_exec exec = {GCOMP_ISA_AUTO, NULL, 0, {NULL, NULL}};
+    gcomp_codec codec;
+    gcomp_input in;
+    size_t length = 0;
+    memset(&in, 0, sizeof in);
+    in.grad = x;
+    in.rows = n;
+    CHECK(gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK);
+    exec.scratch_bytes = gcomp_scratch(&codec, n);
+    exec.scratch = zeros(exec.scratch_bytes);
+    if (!exec.scratch) test_skipped = "no room for 50 GB of addresses";
+    else {
+        CHECK(gcomp_encode(&codec, &in, &exec, to, 4096, &length) == GCOMP_OK);
+        CHECK(gcomp_check(to, length, n) == GCOMP_OK);
+        munmap(exec.scratch, exec.scratch_bytes);
+    }
+    return length;
+}
+
+/* Both sides of the border, then a gap of more than 2^32. Decoding writes all elements: adding only writes those that are there,
+   and that there are no others is seen by sending them again. */
+static void test_tensors_of_more_than_2_to_the_32_elements(void)
+{
+    const uint64_t border = (uint64_t)1 << 32, n = border + 70001;
+    const uint64_t places[2][6] = {{5, 70000, border - 1, border, border + 7, n - 1}, {border + 12345}};
+    for (size_t set = 0; set < 2; set++) {
+        const size_t k = set ? 1 : 6;
+        float *x = (float *)zeros(4 * n), *sum = (float *)zeros(4 * n);
+        size_t length, more;
+        if (!x || !sum) {
+            test_skipped = "no room for 34 GB of addresses";
+            return;
+        }
+        for (size_t i = 0; i < k; i++) x[places[set][i]] = (float)(i + 1);
+        length = send_large("nonzero", x, (size_t)n, payload);
+        if (test_skipped) return;
+        CHECK(get_word(payload + 8, 8) == n && get_word(payload + 32, 8) == k && payload[40] <= 31);
+        CHECK(gcomp_check(payload, length, (size_t)n - 1) == GCOMP_COUNT_MISMATCH);
+        CHECK(gcomp_decode_add(payload, length, 1, sum, (size_t)n, NULL) == GCOMP_OK);
+        for (size_t i = 0; i < k; i++) CHECK(sum[places[set][i]] == (float)(i + 1));
+        if (set == 0) {
+            more = send_large("nonzero", sum, (size_t)n, stream);
+            CHECK(more == length && !memcmp(stream, payload, length));
+            length = send_large("topk:density=1e-9", x, (size_t)n, payload); /* 5: the first is the least */
+            CHECK(get_word(payload + 32, 8) == 5);
+            CHECK(gcomp_decode_add(payload, length, 1, sum, (size_t)n, NULL) == GCOMP_OK);
+            for (size_t i = 0; i < k; i++) CHECK(sum[places[set][i]] == (float)(i + 1) * (i ? 2 : 1));
+        }
+        munmap(x, (size_t)(4 * n));
+        munmap(sum, (size_t)(4 * n));
+    }
+}
+#endif
+
 int main(void)
 {
+    const char *only = getenv("GCOMP_ISA");
     for (int i = GCOMP_ISA_SCALAR; i <= GCOMP_ISA_NEON; i++) {
         if (!gcomp_isa_available((gcomp_isa)i)) continue;
         isa = (gcomp_isa)i;
@@ -388,5 +462,9 @@ int main(void)
         RUN(test_a_bitmap_has_as_many_as_are_said);
         RUN(test_large_gaps_are_read_by_every_coder_that_holds_them);
     }
+#if defined(__unix__) && defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__)
+    if (SIZE_MAX <= 0xffffffffu) printf("# SKIPPED tensors of more than 2^32 elements: 32 bits\n");
+    else if (!only || strcmp(only, "scalar")) RUN(test_tensors_of_more_than_2_to_the_32_elements);
+#endif
     return test_end();
 }

@@ -534,7 +534,7 @@ static void test_collect_keeps_what_reaches_the_guess_in_order(void)
                     job.in.grad = d.grad;
                     job.in.scale = 1;
                     job.in.residual = g & 1 ? d.residual : NULL;
-                    job.n = n;
+                    job.n = job.end = n;
                     job.guess = guesses[g];
                     job.under = guesses[kind % 2 ? g : (g + 1) % 4]; /* the same for both signs, or another */
                     job.capacity = 48; /* small, so that it stops and goes on */
@@ -834,7 +834,7 @@ static void test_indices_come_back_in_any_batches(void)
                 }
                 exact = (uint8_t *)malloc(bytes + 8);
                 memset(exact, 0x5a, bytes + 8);
-                gcomp__put_indices(exact, index, k, coder, bytes);
+                gcomp__put_indices(exact, index, &k, n, coder, bytes);
                 for (size_t i = 0; i < 8; i++) CHECK(exact[bytes + i] == 0x5a);
                 for (size_t b = 0; b < 7; b++) {
                     gcomp__indices x;
