@@ -113,8 +113,8 @@ objects_of() { # test object: what it is built with
 }
 
 build_test() { # test
-    check "$1 builds, sanitizers" gcc -std=gnu11 -O1 $SAN -I. tests/$1.c $(objects_of $1 $san) -o $out/$1.san -lm -pthread
-    check "$1 builds" gcc -std=gnu11 -O2 -Wall -Wextra -I. tests/$1.c $(objects_of $1 $plain) -o $out/$1 -lm -pthread
+    check "$1 builds, sanitizers" gcc -std=gnu11 -O1 $SAN -I. -Itests/standin tests/$1.c $(objects_of $1 $san) -o $out/$1.san -lm -pthread
+    check "$1 builds" gcc -std=gnu11 -O2 -Wall -Wextra -I. -Itests/standin tests/$1.c $(objects_of $1 $plain) -o $out/$1 -lm -pthread
     case "${arm:+ $on_arm }" in
     *" $1 "*) check "$1 builds, aarch64" $arm -std=gnu11 -O2 -static -w -I. -I$out/include tests/$1.c \
         $(objects_of $1 $arm_o) -o $out/$1.arm -lm -pthread ;;
@@ -146,8 +146,11 @@ if have aarch64-linux-gnu-gcc "gcc-aarch64-linux-gnu libc6-dev-arm64-cross" && h
 fi
 mpi=
 have mpicc libopenmpi-dev && mpi=mpicc
+printf '#define _POSIX_C_SOURCE 200809L\n#include "examples/gcomp_nccl.h"\n' >$out/nccl.c
+nccl=-Itests/standin # stand-ins, but for a check with the true headers
+printf '#include <cuda_runtime.h>\n#include <nccl.h>\n' | gcc -E - >/dev/null 2>&1 && nccl=
 names=$(for source in tests/test_*.c; do basename $source .c; done)
-transports="test_threads test_sockets" # the same on every instruction set
+transports="test_threads test_sockets test_nccl" # the same on every instruction set
 plain=$(object gcc -std=c99 -O2)
 free=$(object gcc -std=gnu99 -O2 -DGCOMP_NO_STDLIB -Wno-unused-function)
 san=$out/san.o
@@ -183,6 +186,10 @@ for compiler in $cxx; do
 done
 check "declarations alone, twice" gcc -std=c99 $STRICT -Wstrict-prototypes -I. -c $out/twice.c -o $out/twice.o
 [ -n "$arm" ] && check "one object, aarch64" $arm -std=gnu11 -O2 -w -I. -I$out/include -c $out/one.c -o $arm_o
+for language in "c -std=c11" "c++ -std=c++11"; do
+    check "gcomp_nccl.h with ${nccl:+stand-ins for }CUDA's and NCCL's headers, $language" gcc -x $language -O0 $STRICT -I. $nccl \
+        -fsyntax-only $out/nccl.c
+done
 check "each method left out alone" sh tests/check_without.sh ${clang:+clang} # gcc where there is none: slower
 check "two files, one implementation, build" gcc -O1 -I. tests/multi_a.c tests/multi_b.c -o $out/multi -lm
 check "style" sh tests/check_style.sh

@@ -1,0 +1,337 @@
+/* gcomp_nccl.h - a transport for gcomp.h: workers are the ranks of an NCCL communicator. Copy it, change it.
+
+   Licence: as gcomp.h. Compile with the headers of CUDA and NCCL 2.8 or later; RCCL's have the same functions.
+
+       gcomp_nccl nccl;
+       if (gcomp_nccl_open(&nccl, comm, stream, 30.0)) return 1;   your communicator, a stream of its own
+       desc.comm = gcomp_nccl_comm(&nccl);
+       ...
+       float *pinned[TENSORS];                                     gcomp_nccl_pin(&pinned[i], elements)
+       gcomp_nccl_exchange(&nccl, gc, device_gradients, pinned, NULL);
+       ...
+       gcomp_nccl_close(&nccl);                                    the communicator and the stream stay yours
+
+   gcomp compresses on the CPU: gradients come from the device into pinned host memory, are compressed there, and
+   what is sent travels through the device's memory on the stream, for NCCL sends from there. It pays where the
+   network between nodes is slower than PCIe by more than the compression gains; inside a node use NCCL alone.
+
+   A rank that vanishes would leave the others in a collective for ever: here they ask NCCL for errors while they
+   wait, and after `timeout` seconds without an end abort the communicator (it must be made anew). Callbacks return
+   the ncclResult_t, or 1000 + the cudaError_t. Sums have the same bits on all ranks as NCCL's have. NCCL sums
+   integers of 8 and 32 bits, not of 16: intsum:bits=16 is refused by name. */
+
+#ifndef GCOMP_NCCL_H
+#define GCOMP_NCCL_H
+
+#include "gcomp.h"
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+#include <sched.h>
+#include <stddef.h>
+#include <string.h>
+#include <time.h>
+
+/* Bytes of pinned host memory, and as many on the device, that collectives pass through in pieces. */
+#ifndef GCOMP_NCCL_STAGE
+#define GCOMP_NCCL_STAGE ((size_t)32 << 20)
+#endif
+
+#define GCOMP_NCCL_CUDA 1000    /* added to a cudaError_t */
+#define GCOMP_NCCL_TIMEOUT 2000 /* and the communicator is aborted */
+
+typedef struct gcomp_nccl {
+    ncclComm_t comm;
+    cudaStream_t stream;
+    int rank;
+    int world;
+    int failed; /* the first error; all later calls return it */
+    double timeout;
+    unsigned char *host;   /* [GCOMP_NCCL_STAGE], pinned */
+    unsigned char *device; /* [GCOMP_NCCL_STAGE] */
+} gcomp_nccl;
+
+static inline double gcomp_nccl_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static inline int gcomp_nccl_cuda(cudaError_t error)
+{
+    return error == cudaSuccess ? 0 : GCOMP_NCCL_CUDA + (int)error;
+}
+
+/* Waits for what is on the stream, and looks at NCCL meanwhile. */
+static inline int gcomp_nccl_wait(gcomp_nccl *n)
+{
+    double then = gcomp_nccl_now() + n->timeout;
+    for (;;) {
+        cudaError_t state = cudaStreamQuery(n->stream);
+        ncclResult_t error = ncclSuccess;
+        if (state == cudaSuccess)
+            return 0;
+        if (state != cudaErrorNotReady)
+            return n->failed = gcomp_nccl_cuda(state);
+        if (ncclCommGetAsyncError(n->comm, &error) == ncclSuccess && error != ncclSuccess && error != ncclInProgress)
+            n->failed = (int)error;
+        else if (gcomp_nccl_now() >= then)
+            n->failed = GCOMP_NCCL_TIMEOUT;
+        if (n->failed) {
+            ncclCommAbort(n->comm); /* ends the kernel that waits on the device */
+            return n->failed;
+        }
+        sched_yield();
+    }
+}
+
+static inline int gcomp_nccl_copy(gcomp_nccl *n, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
+{
+    return bytes ? gcomp_nccl_cuda(cudaMemcpyAsync(to, from, bytes, kind, n->stream)) : 0;
+}
+
+/* The end of a call: an error that was found before the stream was waited for leaves nothing running. */
+static inline int gcomp_nccl_end(gcomp_nccl *n, int error)
+{
+    int late = gcomp_nccl_wait(n);
+    if (error && !n->failed)
+        n->failed = error;
+    return error ? error : late;
+}
+
+/* Pinned host memory for a gradient, and back. Returns 0 or an error. */
+static inline int gcomp_nccl_pin(float **memory, size_t elements)
+{
+    void *p = NULL;
+    int error = gcomp_nccl_cuda(cudaMallocHost(&p, elements * sizeof(float)));
+    *memory = error ? NULL : (float *)p;
+    return error;
+}
+
+static inline void gcomp_nccl_unpin(float *memory)
+{
+    if (memory)
+        cudaFreeHost(memory);
+}
+
+static inline void gcomp_nccl_close(gcomp_nccl *n)
+{
+    if (n->device)
+        cudaFree(n->device);
+    if (n->host)
+        cudaFreeHost(n->host);
+    n->device = n->host = NULL;
+}
+
+/* Reserves the memory. The current device must be that of the communicator. timeout: seconds a collective may take.
+   Returns 0, an ncclResult_t or 1000 + a cudaError_t; on error there is nothing to close. */
+static inline int gcomp_nccl_open(gcomp_nccl *n, ncclComm_t comm, cudaStream_t stream, double timeout)
+{
+    void *p = NULL;
+    int error;
+    memset(n, 0, sizeof *n);
+    n->comm = comm;
+    n->stream = stream;
+    n->timeout = timeout;
+    error = (int)ncclCommUserRank(comm, &n->rank);
+    if (!error)
+        error = (int)ncclCommCount(comm, &n->world);
+    if (!error && (!(timeout > 0) || GCOMP_NCCL_STAGE / 32 < (size_t)n->world))
+        error = (int)ncclInvalidArgument; /* no time, or no room for 16 bytes of each */
+    if (!error)
+        error = gcomp_nccl_cuda(cudaMalloc(&p, GCOMP_NCCL_STAGE));
+    if (!error) {
+        n->device = (unsigned char *)p;
+        error = gcomp_nccl_cuda(cudaMallocHost(&p, GCOMP_NCCL_STAGE));
+    }
+    if (!error)
+        n->host = (unsigned char *)p;
+    if (error)
+        gcomp_nccl_close(n);
+    return error;
+}
+
+/* data[count] of `bytes` each <- their sum or maximum over the ranks, in place. */
+static inline int gcomp_nccl_reduce(gcomp_nccl *n, void *data, size_t count, size_t bytes, ncclDataType_t type, ncclRedOp_t op)
+{
+    unsigned char *at = (unsigned char *)data;
+    int error = n->failed;
+    while (count && !error) {
+        size_t most = GCOMP_NCCL_STAGE / bytes, piece = count < most ? count : most;
+        memcpy(n->host, at, piece * bytes);
+        error = gcomp_nccl_copy(n, n->device, n->host, piece * bytes, cudaMemcpyHostToDevice);
+        if (!error)
+            error = (int)ncclAllReduce(n->device, n->device, piece, type, op, n->comm, n->stream);
+        if (!error)
+            error = gcomp_nccl_copy(n, n->host, n->device, piece * bytes, cudaMemcpyDeviceToHost);
+        error = gcomp_nccl_end(n, error);
+        if (!error)
+            memcpy(at, n->host, piece * bytes);
+        at += piece * bytes;
+        count -= piece;
+    }
+    return error;
+}
+
+/* data[count] <- sum over the ranks, in place. */
+static inline int gcomp_nccl_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype)
+{
+    gcomp_nccl *n = (gcomp_nccl *)user;
+    if (dtype == GCOMP_F32)
+        return gcomp_nccl_reduce(n, data, count, 4, ncclFloat32, ncclSum);
+    if (dtype == GCOMP_I8)
+        return gcomp_nccl_reduce(n, data, count, 1, ncclInt8, ncclSum);
+    if (dtype == GCOMP_I32)
+        return gcomp_nccl_reduce(n, data, count, 4, ncclInt32, ncclSum);
+    return (int)ncclInvalidArgument;
+}
+
+/* data[count] <- the largest of the ranks, in place. */
+static inline int gcomp_nccl_allreduce_max(void *user, float *data, size_t count)
+{
+    return gcomp_nccl_reduce((gcomp_nccl *)user, data, count, 4, ncclFloat32, ncclMax);
+}
+
+/* Bytes of one rank that a gather passes at a time: the stage holds one of this rank and one of each. */
+static inline size_t gcomp_nccl_piece(const gcomp_nccl *n)
+{
+    return GCOMP_NCCL_STAGE / ((size_t)n->world + 1) / 16 * 16;
+}
+
+/* all[world * bytes] <- mine[bytes] of every rank, in rank order. */
+static inline int gcomp_nccl_allgather(void *user, const void *mine, void *all, size_t bytes)
+{
+    gcomp_nccl *n = (gcomp_nccl *)user;
+    size_t most = gcomp_nccl_piece(n), world = (size_t)n->world;
+    int error = n->failed;
+    for (size_t at = 0; at < bytes && !error; at += most) {
+        size_t piece = bytes - at < most ? bytes - at : most;
+        memcpy(n->host, (const unsigned char *)mine + at, piece);
+        error = gcomp_nccl_copy(n, n->device, n->host, piece, cudaMemcpyHostToDevice);
+        if (!error)
+            error = (int)ncclAllGather(n->device, n->device + most, piece, ncclUint8, n->comm, n->stream);
+        if (!error)
+            error = gcomp_nccl_copy(n, n->host + most, n->device + most, world * piece, cudaMemcpyDeviceToHost);
+        error = gcomp_nccl_end(n, error);
+        for (size_t w = 0; w < world && !error; w++)
+            memcpy((unsigned char *)all + w * bytes + at, n->host + most + w * piece, piece);
+    }
+    return error;
+}
+
+/* all + w * stride <- bytes[w] bytes of rank w, for all w: a broadcast from each, as one group. */
+static inline int gcomp_nccl_allgatherv(void *user, const void *mine, void *all, const size_t *bytes, size_t stride)
+{
+    gcomp_nccl *n = (gcomp_nccl *)user;
+    size_t most = gcomp_nccl_piece(n), world = (size_t)n->world, rank = (size_t)n->rank, longest = 0;
+    int error = n->failed;
+    for (size_t w = 0; w < world; w++) {
+        longest = bytes[w] > longest ? bytes[w] : longest;
+        if (bytes[w] > stride)
+            return (int)ncclInvalidArgument; /* the same on all: the sizes are */
+    }
+    for (size_t at = 0; at < longest && !error; at += most) {
+        size_t own = bytes[rank] > at ? bytes[rank] - at : 0;
+        own = own < most ? own : most;
+        if (own)
+            memcpy(n->host, (const unsigned char *)mine + at, own);
+        error = gcomp_nccl_copy(n, n->device, n->host, own, cudaMemcpyHostToDevice);
+        if (!error)
+            error = (int)ncclGroupStart();
+        if (!error) {
+            int ended;
+            for (size_t w = 0; w < world && !error; w++) {
+                size_t piece = bytes[w] > at ? bytes[w] - at : 0;
+                piece = piece < most ? piece : most;
+                if (piece)
+                    error = (int)ncclBroadcast(n->device, n->device + (w + 1) * most, piece, ncclUint8, (int)w, n->comm,
+                                               n->stream);
+            }
+            ended = (int)ncclGroupEnd();
+            error = error ? error : ended;
+        }
+        if (!error)
+            error = gcomp_nccl_copy(n, n->host + most, n->device + most, world * most, cudaMemcpyDeviceToHost);
+        error = gcomp_nccl_end(n, error);
+        for (size_t w = 0; w < world && !error; w++) {
+            size_t piece = bytes[w] > at ? bytes[w] - at : 0;
+            piece = piece < most ? piece : most;
+            if (piece)
+                memcpy((unsigned char *)all + w * stride + at, n->host + (w + 1) * most, piece);
+        }
+    }
+    return error;
+}
+
+/* recv + w * bytes <- send + rank * bytes of rank w. */
+static inline int gcomp_nccl_alltoall(void *user, const void *send, void *recv, size_t bytes)
+{
+    gcomp_nccl *n = (gcomp_nccl *)user;
+    size_t world = (size_t)n->world, most = GCOMP_NCCL_STAGE / (2 * world) / 16 * 16, half = world * most;
+    int error = n->failed;
+    for (size_t at = 0; at < bytes && !error; at += most) {
+        size_t piece = bytes - at < most ? bytes - at : most;
+        for (size_t w = 0; w < world; w++)
+            memcpy(n->host + w * piece, (const unsigned char *)send + w * bytes + at, piece);
+        error = gcomp_nccl_copy(n, n->device, n->host, world * piece, cudaMemcpyHostToDevice);
+        if (!error)
+            error = (int)ncclGroupStart();
+        if (!error) {
+            int ended;
+            for (size_t w = 0; w < world && !error; w++) {
+                error = (int)ncclSend(n->device + w * piece, piece, ncclUint8, (int)w, n->comm, n->stream);
+                if (!error)
+                    error = (int)ncclRecv(n->device + half + w * piece, piece, ncclUint8, (int)w, n->comm, n->stream);
+            }
+            ended = (int)ncclGroupEnd();
+            error = error ? error : ended;
+        }
+        if (!error)
+            error = gcomp_nccl_copy(n, n->host + half, n->device + half, world * piece, cudaMemcpyDeviceToHost);
+        error = gcomp_nccl_end(n, error);
+        for (size_t w = 0; w < world && !error; w++)
+            memcpy((unsigned char *)recv + w * bytes + at, n->host + half + w * piece, piece);
+    }
+    return error;
+}
+
+/* The transport, for gcomp_desc.comm. Valid until it is closed or moved. */
+static inline gcomp_comm gcomp_nccl_comm(gcomp_nccl *n)
+{
+    gcomp_comm comm;
+    memset(&comm, 0, sizeof comm);
+    comm.user = n;
+    comm.rank = n->rank;
+    comm.world = n->world;
+    comm.allreduce = gcomp_nccl_allreduce;
+    comm.allgather = gcomp_nccl_allgather;
+    comm.allgatherv = gcomp_nccl_allgatherv;
+    comm.allreduce_max = gcomp_nccl_allreduce_max;
+    comm.allreduce_dtypes = 1u << GCOMP_I8 | 1u << GCOMP_I32;
+    return comm;
+}
+
+/* gcomp_exchange for gradients on the device: device[i] <- mean over the ranks. pinned[i]: as many floats from
+   gcomp_nccl_pin. What makes the gradients must be done, or ordered before the stream. Returns as gcomp_exchange,
+   GCOMP_CALLBACK_FAILED also for errors of CUDA, which are in n->failed. After an error before the commit the
+   gradients on the device are as they were. */
+static inline gcomp_result gcomp_nccl_exchange(gcomp_nccl *n, gcomp *gc, float *const *device, float *const *pinned,
+                                               const gcomp_step *step)
+{
+    size_t count = gcomp_tensor_count(gc);
+    gcomp_result result;
+    int error = n->failed;
+    for (size_t i = 0; i < count && !error; i++)
+        error = gcomp_nccl_copy(n, pinned[i], device[i], gcomp_tensor_elements(gc, i) * sizeof(float), cudaMemcpyDeviceToHost);
+    if (gcomp_nccl_end(n, error))
+        return GCOMP_CALLBACK_FAILED;
+    result = gcomp_exchange(gc, pinned, step);
+    if (result != GCOMP_OK)
+        return result;
+    for (size_t i = 0; i < count && !error; i++)
+        error = gcomp_nccl_copy(n, device[i], pinned[i], gcomp_tensor_elements(gc, i) * sizeof(float), cudaMemcpyHostToDevice);
+    return gcomp_nccl_end(n, error) ? GCOMP_CALLBACK_FAILED : GCOMP_OK;
+}
+
+#endif /* GCOMP_NCCL_H */

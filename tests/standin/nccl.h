@@ -1,0 +1,180 @@
+/* nccl.h - stands in for NCCL's header in tests: the functions that examples/gcomp_nccl.h uses, over examples/gcomp_threads.h: a
+   rank is a thread. What is called goes onto the stream; sends and receives stand in a group with one of each for every rank. */
+
+#ifndef STANDIN_NCCL_H
+#define STANDIN_NCCL_H
+
+#include "cuda_runtime.h"
+#include "../../examples/gcomp_threads.h"
+
+typedef enum {
+    ncclSuccess = 0,
+    ncclInternalError = 3,
+    ncclInvalidArgument = 4,
+    ncclInvalidUsage = 5,
+    ncclInProgress = 7
+} ncclResult_t;
+typedef enum { ncclInt8 = 0, ncclUint8 = 1, ncclInt32 = 2, ncclFloat32 = 7 } ncclDataType_t;
+typedef enum { ncclSum = 0, ncclMax = 2 } ncclRedOp_t;
+
+typedef struct ncclComm {
+    gcomp_comm threads;
+    int async;   /* what ncclCommGetAsyncError says */
+    int aborted;
+} *ncclComm_t;
+
+STANDIN_LOCAL int standin_grouped; /* depth */
+STANDIN_LOCAL standin_op standin_group[64];
+STANDIN_LOCAL int standin_group_count;
+
+static inline ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank)
+{
+    *rank = comm->threads.rank;
+    return standin_failure() ? ncclInternalError : ncclSuccess;
+}
+
+static inline ncclResult_t ncclCommCount(const ncclComm_t comm, int *count)
+{
+    *count = comm->threads.world;
+    return standin_failure() ? ncclInternalError : ncclSuccess;
+}
+
+static inline ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
+{
+    *error = (ncclResult_t)comm->async;
+    return ncclSuccess;
+}
+
+static inline ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+    comm->aborted++;
+    return ncclSuccess;
+}
+
+/* Queues an operation, or keeps it until its group ends. Device memory only. */
+static inline ncclResult_t standin_enqueue(int (*run)(standin_op *), const void *from, void *to, size_t bytes, int type, int kind,
+                                           int peer, ncclComm_t comm, cudaStream_t stream)
+{
+    standin_op op;
+    memset(&op, 0, sizeof op);
+    if (standin_failure()) return ncclInternalError;
+    if (comm->aborted || (from && !standin_is_device(from)) || (to && !standin_is_device(to))) return ncclInvalidUsage;
+    op.run = run;
+    op.from = from ? standin_turn(from) : NULL;
+    op.to = to ? standin_turn(to) : NULL;
+    op.bytes = bytes;
+    op.type = type;
+    op.kind = kind;
+    op.peer = peer;
+    op.comm = comm;
+    if (!standin_grouped) {
+        standin_push(stream, &op);
+        return ncclSuccess;
+    }
+    if (standin_group_count == 64) return ncclInvalidUsage;
+    op.next = (standin_op *)(void *)stream;
+    standin_group[standin_group_count++] = op;
+    return ncclSuccess;
+}
+
+static inline int standin_run_reduce(standin_op *op)
+{
+    const gcomp_comm *threads = &((ncclComm_t)op->comm)->threads;
+    gcomp_dtype dtype = op->type == (int)ncclFloat32 ? GCOMP_F32 : op->type == (int)ncclInt8 ? GCOMP_I8 : GCOMP_I32;
+    size_t count = op->bytes;
+    if (op->from != op->to) return 1; /* only in place here */
+    if (op->kind == (int)ncclMax) return threads->allreduce_max(threads->user, (float *)op->to, count);
+    return threads->allreduce(threads->user, op->to, count, dtype);
+}
+
+static inline ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                                         ncclComm_t comm, cudaStream_t stream)
+{
+    return standin_enqueue(standin_run_reduce, from, to, count, (int)type, (int)op, 0, comm, stream);
+}
+
+static inline int standin_run_gather(standin_op *op)
+{
+    const gcomp_comm *threads = &((ncclComm_t)op->comm)->threads;
+    return threads->allgather(threads->user, op->from, op->to, op->bytes);
+}
+
+static inline ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type, ncclComm_t comm,
+                                         cudaStream_t stream)
+{
+    if (type != ncclUint8) return ncclInvalidArgument;
+    return standin_enqueue(standin_run_gather, from, to, count, (int)type, 0, 0, comm, stream);
+}
+
+static inline int standin_run_broadcast(standin_op *op)
+{
+    const gcomp_comm *threads = &((ncclComm_t)op->comm)->threads;
+    if (threads->rank == op->peer) memmove(op->to, op->from, op->bytes);
+    return gcomp_threads_broadcast(threads->user, op->to, op->bytes, op->peer);
+}
+
+static inline ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                                         cudaStream_t stream)
+{
+    if (type != ncclUint8) return ncclInvalidArgument;
+    return standin_enqueue(standin_run_broadcast, from, to, count, (int)type, 0, root, comm, stream);
+}
+
+/* The sends and receives of a group, one of each for every rank, as one exchange of all with all. */
+static inline int standin_run_exchange(standin_op *op)
+{
+    const gcomp_comm *threads = &((ncclComm_t)op->comm)->threads;
+    standin_op *group = (standin_op *)op->to;
+    size_t world = (size_t)threads->world, bytes = group[0].bytes;
+    unsigned char *send = (unsigned char *)malloc(2 * world * bytes), *recv = send + world * bytes;
+    int error = send == NULL;
+    for (size_t i = 0; i < 2 * world && !error; i++)
+        if (group[i].from) memcpy(send + (size_t)group[i].peer * bytes, group[i].from, bytes);
+    if (!error) error = gcomp_threads_alltoall(threads->user, send, recv, bytes);
+    for (size_t i = 0; i < 2 * world && !error; i++)
+        if (group[i].to) memcpy(group[i].to, recv + (size_t)group[i].peer * bytes, bytes);
+    free(send);
+    free(group);
+    return error;
+}
+
+static inline ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                                    cudaStream_t stream)
+{
+    if (type != ncclUint8 || !standin_grouped) return ncclInvalidUsage;
+    return standin_enqueue(standin_run_exchange, from, NULL, count, (int)type, 0, peer, comm, stream);
+}
+
+static inline ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream)
+{
+    if (type != ncclUint8 || !standin_grouped) return ncclInvalidUsage;
+    return standin_enqueue(standin_run_exchange, NULL, to, count, (int)type, 0, peer, comm, stream);
+}
+
+static inline ncclResult_t ncclGroupStart(void)
+{
+    if (standin_failure()) return ncclInternalError;
+    standin_grouped++;
+    standin_group_count = 0;
+    return ncclSuccess;
+}
+
+static inline ncclResult_t ncclGroupEnd(void)
+{
+    int count = standin_group_count;
+    standin_grouped--;
+    standin_group_count = 0;
+    if (standin_failure()) return ncclInternalError;
+    if (count && standin_group[0].run == standin_run_exchange) {
+        standin_op op = standin_group[0], *all = (standin_op *)malloc(sizeof standin_group);
+        if (count != 2 * ((ncclComm_t)op.comm)->threads.world || !all) return free(all), ncclInvalidUsage;
+        memcpy(all, standin_group, (size_t)count * sizeof *all);
+        op.to = all;
+        standin_push((cudaStream_t)(void *)op.next, &op);
+        return ncclSuccess;
+    }
+    for (int i = 0; i < count; i++) standin_push((cudaStream_t)(void *)standin_group[i].next, &standin_group[i]);
+    return ncclSuccess;
+}
+
+#endif
