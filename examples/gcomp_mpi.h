@@ -10,10 +10,11 @@
        gcomp_mpi_close(&mpi);
        MPI_Finalize();
 
-   The communicator is duplicated, so that nothing here meets the user's own messages, and its errors are
-   returned instead of ending the program; callbacks return the MPI error code. Counts of MPI are int: larger
-   ones go in pieces. Sums have the same bits on all ranks as far as MPI_Allreduce has (Open MPI, MPICH: yes).
-   */
+   Any communicator of one group will do, such as a part of the ranks that MPI_Comm_split made. It is duplicated,
+   so that nothing here meets the user's own messages, and its errors are returned instead of ending the program;
+   callbacks return the MPI error code. Counts of MPI are int: larger ones go in pieces. Sums have the same bits on
+   all ranks as far as MPI_Allreduce has (Open MPI, MPICH: yes), and after gcomp_mpi_sum_in_order those of
+   gcomp_threads.h and gcomp_sockets.h. A rank that dies ends the job: mpirun kills the others. */
 
 #ifndef GCOMP_MPI_H
 #define GCOMP_MPI_H
@@ -31,6 +32,11 @@
 #define GCOMP_MPI_PIECE ((size_t)1 << 30)
 #endif
 
+/* Elements of each rank that are summed in rank order at a time. */
+#ifndef GCOMP_MPI_ORDER
+#define GCOMP_MPI_ORDER ((size_t)1 << 18)
+#endif
+
 typedef struct gcomp_mpi {
     MPI_Comm comm;
     int rank;
@@ -38,6 +44,8 @@ typedef struct gcomp_mpi {
     int *counts; /* [world], of MPI_Allgatherv */
     int *places; /* [world] */
     MPI_Request *requests; /* [2 * world], of alltoallv */
+    float *order; /* [world][GCOMP_MPI_ORDER] of sums in rank order; NULL: MPI_Allreduce */
+    int *shards;  /* [2][world] of these: counts and places of what comes in */
 } gcomp_mpi;
 
 static inline void gcomp_mpi_close(gcomp_mpi *mpi)
@@ -48,6 +56,10 @@ static inline void gcomp_mpi_close(gcomp_mpi *mpi)
     free(mpi->places);
     free(mpi->requests);
     mpi->requests = NULL;
+    free(mpi->order);
+    free(mpi->shards);
+    mpi->order = NULL;
+    mpi->shards = NULL;
     mpi->counts = NULL;
     mpi->places = NULL;
 }
@@ -79,6 +91,48 @@ static inline int gcomp_mpi_open(gcomp_mpi *mpi, MPI_Comm comm)
     return error;
 }
 
+/* From now on floats are added in rank order, each element by one rank, at the bytes of a ring all-reduce: the same bits as over
+   other transports. On all ranks or on none. Returns 0 or MPI_ERR_NO_MEM. */
+static inline int gcomp_mpi_sum_in_order(gcomp_mpi *mpi)
+{
+    if (!mpi->shards)
+        mpi->shards = (int *)malloc(2 * (size_t)mpi->world * sizeof *mpi->shards);
+    if (mpi->shards && !mpi->order)
+        mpi->order = (float *)malloc((size_t)mpi->world * GCOMP_MPI_ORDER * sizeof *mpi->order);
+    return mpi->order ? MPI_SUCCESS : MPI_ERR_NO_MEM;
+}
+
+/* data[count] <- sum over the ranks, count <= world * GCOMP_MPI_ORDER. Rank w adds elements count * w / world and on. */
+static inline int gcomp_mpi_ordered_piece(gcomp_mpi *mpi, float *data, size_t count)
+{
+    size_t world = (size_t)mpi->world, rank = (size_t)mpi->rank, begin = count * rank / world;
+    size_t shard = count * (rank + 1) / world - begin;
+    int error;
+    for (size_t w = 0; w < world; w++) {
+        mpi->places[w] = (int)(count * w / world);
+        mpi->counts[w] = (int)(count * (w + 1) / world) - mpi->places[w];
+        mpi->shards[w] = (int)shard;
+        mpi->shards[world + w] = (int)(w * shard);
+    }
+    error = MPI_Alltoallv(data, mpi->counts, mpi->places, MPI_FLOAT, mpi->order, mpi->shards, mpi->shards + world, MPI_FLOAT,
+                          mpi->comm);
+    for (size_t w = 1; w < world && !error; w++)
+        for (size_t i = 0; i < shard; i++)
+            mpi->order[i] += mpi->order[w * shard + i];
+    if (!error)
+        error = MPI_Allgatherv(mpi->order, (int)shard, MPI_FLOAT, data, mpi->counts, mpi->places, MPI_FLOAT, mpi->comm);
+    return error;
+}
+
+static inline int gcomp_mpi_ordered(gcomp_mpi *mpi, float *data, size_t count)
+{
+    size_t most = (size_t)mpi->world * GCOMP_MPI_ORDER;
+    int error = MPI_SUCCESS;
+    for (size_t at = 0; at < count && !error; at += most)
+        error = gcomp_mpi_ordered_piece(mpi, data + at, count - at < most ? count - at : most);
+    return error;
+}
+
 /* data[count] of `bytes` each <- their sum or maximum over the workers, in place, in pieces. */
 static inline int gcomp_mpi_reduce(const gcomp_mpi *mpi, void *data, size_t count, size_t bytes,
                                    MPI_Datatype type, MPI_Op op)
@@ -98,7 +152,9 @@ static inline int gcomp_mpi_reduce(const gcomp_mpi *mpi, void *data, size_t coun
 /* data[count] <- sum over the workers, in place. */
 static inline int gcomp_mpi_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype)
 {
-    const gcomp_mpi *mpi = (const gcomp_mpi *)user;
+    gcomp_mpi *mpi = (gcomp_mpi *)user;
+    if (dtype == GCOMP_F32 && mpi->order)
+        return gcomp_mpi_ordered(mpi, (float *)data, count);
     if (dtype == GCOMP_F32)
         return gcomp_mpi_reduce(mpi, data, count, 4, MPI_FLOAT, MPI_SUM);
     if (dtype == GCOMP_I8)
@@ -116,23 +172,32 @@ static inline int gcomp_mpi_allreduce_max(void *user, float *data, size_t count)
     return gcomp_mpi_reduce((const gcomp_mpi *)user, data, count, 4, MPI_FLOAT, MPI_MAX);
 }
 
-/* One piece of a large all-gather: all + w * bytes <- mine[piece] of worker w. A type whose extent is the
-   whole block places the pieces of the workers `bytes` apart. */
+/* A type of `piece` bytes whose extent is `bytes`: places the pieces of the workers that far apart. */
+static inline int gcomp_mpi_spread(MPI_Datatype *block, MPI_Datatype *spread, size_t piece, size_t bytes)
+{
+    int error = MPI_Type_contiguous((int)piece, MPI_BYTE, block);
+    if (!error)
+        error = MPI_Type_create_resized(*block, 0, (MPI_Aint)bytes, spread);
+    return error ? error : MPI_Type_commit(spread);
+}
+
+static inline void gcomp_mpi_unspread(MPI_Datatype *block, MPI_Datatype *spread)
+{
+    if (*spread != MPI_DATATYPE_NULL)
+        MPI_Type_free(spread);
+    if (*block != MPI_DATATYPE_NULL)
+        MPI_Type_free(block);
+}
+
+/* One piece of a large all-gather: all + w * bytes <- mine[piece] of worker w. */
 static inline int gcomp_mpi_gather_piece(const gcomp_mpi *mpi, const void *mine, void *all, size_t piece,
                                          size_t bytes)
 {
     MPI_Datatype block = MPI_DATATYPE_NULL, spread = MPI_DATATYPE_NULL;
-    int error = MPI_Type_contiguous((int)piece, MPI_BYTE, &block);
-    if (!error)
-        error = MPI_Type_create_resized(block, 0, (MPI_Aint)bytes, &spread);
-    if (!error)
-        error = MPI_Type_commit(&spread);
+    int error = gcomp_mpi_spread(&block, &spread, piece, bytes);
     if (!error)
         error = MPI_Allgather(mine, (int)piece, MPI_BYTE, all, 1, spread, mpi->comm);
-    if (spread != MPI_DATATYPE_NULL)
-        MPI_Type_free(&spread);
-    if (block != MPI_DATATYPE_NULL)
-        MPI_Type_free(&block);
+    gcomp_mpi_unspread(&block, &spread);
     return error;
 }
 
@@ -197,13 +262,23 @@ static inline int gcomp_mpi_allgatherv(void *user, const void *mine, void *all, 
     return MPI_SUCCESS;
 }
 
-/* recv + w * bytes <- send + rank * bytes of worker w. Blocks above GCOMP_MPI_PIECE are refused. */
+/* recv + w * bytes <- send + rank * bytes of worker w; larger blocks in pieces, `bytes` apart. */
 static inline int gcomp_mpi_alltoall(void *user, const void *send, void *recv, size_t bytes)
 {
     const gcomp_mpi *mpi = (const gcomp_mpi *)user;
-    if (bytes > GCOMP_MPI_PIECE)
-        return MPI_ERR_COUNT;
-    return MPI_Alltoall(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE, mpi->comm);
+    if (bytes <= GCOMP_MPI_PIECE)
+        return MPI_Alltoall(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE, mpi->comm);
+    for (size_t at = 0; at < bytes; at += GCOMP_MPI_PIECE) {
+        size_t piece = bytes - at < GCOMP_MPI_PIECE ? bytes - at : GCOMP_MPI_PIECE;
+        MPI_Datatype block = MPI_DATATYPE_NULL, spread = MPI_DATATYPE_NULL;
+        int error = gcomp_mpi_spread(&block, &spread, piece, bytes);
+        if (!error)
+            error = MPI_Alltoall((const char *)send + at, 1, spread, (char *)recv + at, 1, spread, mpi->comm);
+        gcomp_mpi_unspread(&block, &spread);
+        if (error)
+            return error;
+    }
+    return MPI_SUCCESS;
 }
 
 /* Worker w gets sent[w] bytes of send, and awaited[w] bytes come from it; both lie back to back. Messages between

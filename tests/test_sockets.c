@@ -10,18 +10,18 @@
 
 #define GCOMP_SOCKETS_PIECE ((size_t)256) /* so that sums take many pieces */
 #include "../examples/gcomp_sockets.h"
-#include "../examples/gcomp_threads.h"
 #ifndef GCOMP_LINKED
 #define GCOMP_IMPLEMENTATION
 #endif
 #include "../gcomp.h"
 #include "test.h"
+#include "training.h"
 
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-enum { MOST = 4, ROWS = 48, COLS = 40, BIAS = 40, STEPS = 3, FORTY = 40 };
+enum { MOST = 4, FORTY = 40 };
 
 /* What a worker, a process, tells the test. */
 typedef struct told {
@@ -35,7 +35,6 @@ typedef struct told {
 
 static told *tell; /* [MOST], shared with the processes */
 static char port[8];
-static const char *codec;
 
 /* How a worker of the tests about failures ends. */
 enum {
@@ -107,15 +106,6 @@ static int all_are(int world, int status)
 }
 
 /* ---- collectives */
-
-/* Values whose sum depends on the order of addition. */
-static float value(int rank, size_t i)
-{
-    uint64_t x = (uint64_t)(i * 16 + (size_t)rank + 1) * 0x9e3779b97f4a7c15u;
-    x ^= x >> 29;
-    x *= 0xbf58476d1ce4e5b9u;
-    return ((float)(x >> 40) - 8388608.0f) * (1.0f / 8388608.0f) * (float)(1u << (x & 15));
-}
 
 static int body_sums(gcomp_sockets *s, told *t)
 {
@@ -235,117 +225,18 @@ static void test_one_that_gives_up_ends_the_group_at_once(void)
 
 /* ---- the same training as over threads */
 
-typedef struct model {
-    gcomp *gc;
-    float weight[ROWS * COLS], bias[BIAS], weight_gradient[ROWS * COLS], bias_gradient[BIAS];
-    float *grads[2];
-} model;
-
-static gcomp_result open_model(model *m, const gcomp_comm *comm)
-{
-    gcomp_desc desc;
-    gcomp_tensor weight, bias;
-    gcomp_result result;
-    memset(m, 0, sizeof *m);
-    memset(&desc, 0, sizeof desc);
-    memset(&weight, 0, sizeof weight);
-    memset(&bias, 0, sizeof bias);
-    m->grads[0] = m->weight_gradient;
-    m->grads[1] = m->bias_gradient;
-    desc.codec = codec;
-    desc.comm = *comm;
-    weight.name = "weight";
-    weight.rows = ROWS;
-    weight.cols = COLS;
-    bias.name = "bias";
-    bias.rows = BIAS;
-    result = gcomp_open(&m->gc, &desc);
-    if (result == GCOMP_OK) result = gcomp_add_tensor(m->gc, &weight);
-    return result == GCOMP_OK ? gcomp_add_tensor(m->gc, &bias) : result;
-}
-
-/* A gradient that depends on the weights, so that a wrong bit stays. */
-static void make_gradients(model *m, int rank, int step)
-{
-    for (size_t i = 0; i < ROWS * COLS; i++) m->weight_gradient[i] = value(rank + 8 * step, i) + 0.25f * m->weight[i];
-    for (size_t i = 0; i < BIAS; i++) m->bias_gradient[i] = value(rank + 8 * step, i + 9000) + 0.25f * m->bias[i];
-}
-
-static uint64_t digest_of(const model *m)
-{
-    uint64_t h = 1469598103934665603u;
-    for (size_t i = 0; i < ROWS * COLS + BIAS; i++) {
-        uint32_t bits;
-        memcpy(&bits, i < BIAS ? &m->bias[i] : &m->weight[i - BIAS], 4);
-        h = (h ^ bits) * 1099511628211u;
-    }
-    return h;
-}
-
-static int train(const gcomp_comm *comm, uint64_t *digest)
-{
-    model *m = (model *)malloc(sizeof *m);
-    gcomp_result result = m ? open_model(m, comm) : GCOMP_OUT_OF_MEMORY;
-    for (int step = 0; step < STEPS && result == GCOMP_OK; step++) {
-        make_gradients(m, comm->rank, step);
-        result = gcomp_exchange(m->gc, m->grads, NULL);
-        for (size_t i = 0; i < ROWS * COLS; i++) m->weight[i] -= 0.1f * m->weight_gradient[i];
-        for (size_t i = 0; i < BIAS; i++) m->bias[i] -= 0.1f * m->bias_gradient[i];
-    }
-    if (m) {
-        *digest = digest_of(m);
-        gcomp_close(m->gc);
-    }
-    free(m);
-    return (int)result;
-}
-
 static int body_train(gcomp_sockets *s, told *t)
 {
     gcomp_comm comm = gcomp_sockets_comm(s);
     return train(&comm, &t->digest);
 }
 
-typedef struct thread_arg {
-    gcomp_comm comm;
-    uint64_t digest;
-    int status;
-} thread_arg;
-
-static void *thread_main(void *arg)
-{
-    thread_arg *a = (thread_arg *)arg;
-    a->status = train(&a->comm, &a->digest);
-    return NULL;
-}
-
-/* The digest of the same training by threads, 0 on failure. */
-static uint64_t train_by_threads(int world)
-{
-    pthread_t threads[MOST];
-    thread_arg args[MOST];
-    gcomp_threads *group;
-    int good = 1;
-    if (gcomp_threads_open(&group, world, 30)) return 0;
-    for (int w = 0; w < world; w++) {
-        args[w].comm = gcomp_threads_comm(group, w);
-        if (pthread_create(&threads[w], NULL, thread_main, &args[w])) return 0;
-    }
-    for (int w = 0; w < world; w++) {
-        pthread_join(threads[w], NULL);
-        good &= args[w].status == 0 && args[w].digest == args[0].digest;
-    }
-    gcomp_threads_close(group);
-    return good ? args[0].digest : 0;
-}
-
 static void test_training_ends_with_the_bits_of_threads(void)
 {
-    static const char *const codecs[] = {"none", "sign", "topk:density=0.1+int:bits=4", "powersgd:rank=2", "intsum:bits=16"};
     for (int world = 1; world <= MOST; world++)
-        for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) {
+        for (size_t c = 0; c < TRAINED; c++) {
             uint64_t digest;
-            codec = codecs[c];
+            codec = trained[c];
             digest = train_by_threads(world);
             CHECK(digest != 0);
             CHECK(run(world, 30, body_train) && all_are(world, 0));

@@ -1,0 +1,158 @@
+/* The transport examples/gcomp_mpi.h for any number of ranks: collectives in pieces, a communicator of a part of the ranks, and the
+   same training as over threads. mpirun -n 4 tests/mpi_ranks. Rank 0 prints TAP for all: a check holds if it holds on each. */
+
+#ifndef _POSIX_C_SOURCE
+#define _POSIX_C_SOURCE 200809L
+#endif
+
+#define GCOMP_MPI_PIECE ((size_t)100) /* so that all goes in pieces, as counts beyond int do */
+#define GCOMP_MPI_ORDER ((size_t)300)
+#include "../examples/gcomp_mpi.h"
+
+#ifndef GCOMP_LINKED
+#define GCOMP_IMPLEMENTATION
+#endif
+#include "../gcomp.h"
+#include "training.h"
+
+#include <stdio.h>
+
+static gcomp_mpi mpi;
+static int wrong; /* failed checks of the test under way, on this rank */
+static int count, failed;
+
+#define CHECK(condition) \
+    do { \
+        if (!(condition) && wrong++ < 10) printf("# rank %d: %s:%d: %s\n", mpi.rank, __FILE__, __LINE__, #condition); \
+    } while (0)
+
+static void run(void (*function)(void), const char *name)
+{
+    int all = 0;
+    wrong = 0;
+    function();
+    MPI_Allreduce(&wrong, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    count++;
+    failed += all != 0;
+    if (mpi.rank == 0) printf("%s %d - %s\n", all ? "not ok" : "ok", count, name);
+    fflush(stdout);
+}
+
+#define RUN(function) run(function, #function)
+
+static const size_t sizes[] = {0, 100, 250};
+enum { SIZES = sizeof sizes / sizeof *sizes, MOST = 8, LARGEST = 250 };
+
+static void test_sums_in_pieces(void)
+{
+    gcomp_comm comm = gcomp_mpi_comm(&mpi);
+    for (size_t k = 0; k < SIZES; k += SIZES - 1) {
+        float sum[LARGEST], most[LARGEST];
+        int8_t a[LARGEST];
+        int16_t b[LARGEST];
+        int32_t c[LARGEST];
+        int ranks = mpi.world * (mpi.world - 1) / 2;
+        size_t bad = 0;
+        for (size_t i = 0; i < sizes[k]; i++) {
+            sum[i] = most[i] = (float)((int)i % 100 - 30 * mpi.rank);
+            a[i] = (int8_t)((int)i % 15 - mpi.rank);
+            b[i] = (int16_t)((int)i - 1000 * mpi.rank);
+            c[i] = (int32_t)i * 300000 - mpi.rank;
+        }
+        CHECK(comm.allreduce(comm.user, sum, sizes[k], GCOMP_F32) == 0);
+        CHECK(comm.allreduce_max(comm.user, most, sizes[k]) == 0);
+        CHECK(comm.allreduce(comm.user, a, sizes[k], GCOMP_I8) == 0);
+        CHECK(comm.allreduce(comm.user, b, sizes[k], GCOMP_I16) == 0);
+        CHECK(comm.allreduce(comm.user, c, sizes[k], GCOMP_I32) == 0);
+        for (size_t i = 0; i < sizes[k]; i++) {
+            bad += sum[i] != (float)((int)i % 100 * mpi.world - 30 * ranks) || most[i] != (float)((int)i % 100);
+            bad += a[i] != (int)i % 15 * mpi.world - ranks || b[i] != (int)i * mpi.world - 1000 * ranks;
+            bad += c[i] != (int32_t)i * 300000 * mpi.world - ranks;
+        }
+        CHECK(bad == 0);
+    }
+    CHECK(comm.allreduce(comm.user, NULL, 0, GCOMP_F16) != 0);
+}
+
+static void test_gathers_in_pieces(void)
+{
+    static unsigned char all[MOST * LARGEST], send[MOST * LARGEST];
+    size_t world = (size_t)mpi.world, me = (size_t)mpi.rank, list[MOST];
+    gcomp_comm comm = gcomp_mpi_comm(&mpi);
+    for (size_t k = 0; k < SIZES; k++) {
+        size_t size = sizes[k], bad = 0;
+        for (size_t i = 0; i < world * size; i++) send[i] = (unsigned char)(i * 7 + 31 * me);
+        memset(all, 0xee, sizeof all);
+        CHECK(comm.allgather(comm.user, send, all, size) == 0);
+        for (size_t i = 0; i < sizeof all; i++)
+            bad += all[i] != (i < world * size ? (unsigned char)(i % size * 7 + 31 * (i / size)) : 0xee);
+        CHECK(bad == 0);
+        memset(all, 0xee, sizeof all);
+        for (size_t w = 0; w < world; w++) list[w] = w == 1 ? 0 : size / (w + 1);
+        CHECK(comm.allgatherv(comm.user, send, all, list, LARGEST) == 0);
+        for (size_t i = 0; i < sizeof all; i++) {
+            int sent = i / LARGEST < world && i % LARGEST < list[i / LARGEST];
+            bad += all[i] != (sent ? (unsigned char)(i % LARGEST * 7 + 31 * (i / LARGEST)) : 0xee);
+        }
+        CHECK(bad == 0);
+        CHECK(gcomp_mpi_alltoall(&mpi, send, all, size) == 0);
+        for (size_t i = 0; i < world * size; i++) bad += all[i] != (unsigned char)((me * size + i % size) * 7 + 31 * (i / size));
+        CHECK(bad == 0);
+        for (int root = 0; root < mpi.world && k + 1 == SIZES; root++) {
+            memset(all, mpi.rank, size);
+            CHECK(gcomp_mpi_broadcast(&mpi, all, size, root) == 0);
+            for (size_t i = 0; i < size; i++) bad += all[i] != root;
+        }
+        CHECK(bad == 0);
+    }
+    list[0] = LARGEST + 1;
+    CHECK(comm.allgatherv(comm.user, send, all, list, LARGEST) != 0);
+    CHECK(gcomp_mpi_barrier(&mpi) == 0);
+}
+
+/* Every rank ends with the parameters that threads end with. */
+static void test_training_ends_with_the_bits_of_threads(void)
+{
+    CHECK(gcomp_mpi_sum_in_order(&mpi) == 0 && gcomp_mpi_sum_in_order(&mpi) == 0);
+    for (size_t c = 0; c < TRAINED; c += 2) { /* where ranks spin, each collective costs a slice of time */
+        gcomp_comm comm = gcomp_mpi_comm(&mpi);
+        uint64_t digest[2] = {0, 0};
+        codec = trained[c];
+        CHECK(train(&comm, &digest[0]) == 0);
+        if (mpi.rank == 0) digest[1] = train_by_threads(mpi.world);
+        CHECK(gcomp_mpi_broadcast(&mpi, &digest[1], sizeof digest[1], 0) == 0);
+        CHECK(digest[0] && digest[0] == digest[1]);
+    }
+}
+
+/* Ranks 0, 1, ... of the even ones and of the odd ones train apart. */
+static void test_a_part_of_the_ranks_is_a_world(void)
+{
+    MPI_Comm half;
+    gcomp_mpi part;
+    gcomp_comm comm;
+    uint64_t digest = 0;
+    codec = "sign";
+    CHECK(MPI_Comm_split(MPI_COMM_WORLD, mpi.rank % 2, mpi.rank, &half) == 0);
+    CHECK(gcomp_mpi_open(&part, half) == 0 && gcomp_mpi_sum_in_order(&part) == 0);
+    comm = gcomp_mpi_comm(&part);
+    CHECK(comm.world == (mpi.world + 1 - mpi.rank % 2) / 2 && comm.rank == mpi.rank / 2);
+    CHECK(train(&comm, &digest) == 0 && digest == train_by_threads(comm.world));
+    gcomp_mpi_close(&part);
+    MPI_Comm_free(&half);
+}
+
+int main(int argc, char **argv)
+{
+    MPI_Init(&argc, &argv);
+    if (gcomp_mpi_open(&mpi, MPI_COMM_WORLD) || mpi.world > MOST) MPI_Abort(MPI_COMM_WORLD, 1);
+    RUN(test_sums_in_pieces);
+    RUN(test_gathers_in_pieces);
+    RUN(test_training_ends_with_the_bits_of_threads);
+    RUN(test_a_part_of_the_ranks_is_a_world);
+    if (mpi.rank == 0) printf("1..%d\n", count);
+    fflush(stdout);
+    gcomp_mpi_close(&mpi);
+    MPI_Finalize();
+    return failed != 0;
+}
