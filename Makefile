@@ -7,7 +7,7 @@ STRICT = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef
 CSTRICT = $(STRICT) -Wstrict-prototypes
 STB = $(shell pkg-config --cflags stb 2>/dev/null || echo -I/usr/include/stb)
 TRAIN_LIBS = -lopenblas -lz -lm -pthread
-TRAIN = $(wildcard examples/train*.[ch]) examples/gcomp_threads.h gcomp.h
+TRAIN = $(wildcard examples/train*.[ch]) examples/gcomp_threads.h examples/gcomp_sockets.h gcomp.h
 
 all: build/train build/bench ## build the demo and the bench
 

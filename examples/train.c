@@ -5,9 +5,16 @@
    Shows     gcomp_exchange in a real training loop, and what is gained on which link
    Leaves    evaluation during training, checkpoints, data loading in the background
    Build     cc -O2 -I. examples/train.c gcomp_impl.c -o build/train -lopenblas -lz -lm -pthread
-             mpicc -DUSE_MPI ... -o build/train_mpi, then mpirun -n 4 build/train_mpi: a worker is a rank
+             mpicc -DUSE_MPI ... -o build/train_mpi: with MPI as a transport too
    Run       build/train [--workers N] [--steps N | --epochs N] [--method CODEC|all]... [--seed S] [--out DIR]
                          [--text FILE] [--accuracy | --dgc | --errors] [--seeds N]
+                         [--transport threads|sockets|mpi] [--rank R --root HOST:PORT] [--in-order]
+                         [--hidden A,B] [--rate R] [--interface NAME] [--no-pictures]
+             --transport threads: workers are threads. sockets: processes, all of them here, or with --rank one of
+             them, which meets the others where rank 0 listens. mpi: ranks, with mpirun -n 4 build/train_mpi;
+             --in-order gives its sums the bits of the others
+             --hidden: widths of the hidden layers; --rate: one learning rate for all steps; --interface: bytes of a
+             network interface go into runs.csv beside those that were counted here
              --errors trains uncompressed only, and shows bits and error of every codec on a gradient of that
              --dgc trains 20 epochs: uncompressed, with dgc three ways, and with as few elements of plain top-k; the
              learning rate, half a cosine, is in gcomp_step.scale
@@ -19,11 +26,7 @@
 #endif
 
 #include "gcomp.h"
-#ifdef USE_MPI
-#include "gcomp_mpi.h"
-#else
-#include "gcomp_threads.h"
-#endif
+#include "train_workers.h"
 #include "train_data.h"
 #include "train_meter.h"
 #include "train_methods.h"
@@ -50,7 +53,7 @@
 typedef struct options {
     const char *methods[MAX_RUNS];
     size_t method_count;
-    size_t workers;
+    train_workers workers;
     size_t steps;
     size_t epochs; /* if not 0, instead of steps */
     uint64_t seed;
@@ -60,6 +63,10 @@ typedef struct options {
     int accuracy;
     int dgc;
     int errors; /* 1: what codecs lose of one gradient, without training with them */
+    size_t hidden[2]; /* 0: by the data */
+    float rate;       /* 0: with warm-up and decay */
+    const char *interface;
+    int no_pictures;
 } options;
 
 /* What every worker does, in order: the same list on all. results[i] is of plan[i]; only worker 0 writes
@@ -177,6 +184,7 @@ static int compare_workers(const train_net *net, const gcomp_comm *comm, const f
     else
         error = comm->allgather(comm->user, net->parameters, all, net->count * sizeof(float));
     r->identical = 1;
+    r->digest = train_digest(net);
     for (size_t w = 0; !error && w < world; w++)
         r->identical &= memcmp(all + w * net->count, net->parameters, net->count * sizeof(float)) == 0;
     if (!error)
@@ -199,15 +207,17 @@ static int train_loop(train_net *net, const train_data *data, gcomp *gc, const g
     float *grads[2 * TRAIN_LAYERS], shown = 0;
     float most = !data->pixels ? TEXT_RATE : j->options->dgc ? DGC_RATE : IMAGE_RATE;
     float momentum[2 * TRAIN_LAYERS];
-    double compute = 0, exchange = 0;
+    double compute = 0, exchange = 0, begin, wire[2] = {0, 0};
     find_momentum(gc, momentum);
     for (size_t l = 0; l < TRAIN_LAYERS; l++) {
         grads[2 * l] = net->weight_gradient[l];
         grads[2 * l + 1] = net->bias_gradient[l];
     }
+    train_interface(j->options->interface, wire);
+    begin = train_clock();
     for (size_t step = 0; step < r->steps; step++) {
         double t0 = train_seconds(), t1, t2;
-        float rate = learning_rate(most, step, r->steps, j->options->dgc);
+        float rate = j->options->rate > 0 ? j->options->rate : learning_rate(most, step, r->steps, j->options->dgc);
         gcomp_step how = {0};
         gcomp_result result;
         if (j->options->dgc) { /* what waits a thousand steps is of the rate it was made with */
@@ -231,10 +241,14 @@ static int train_loop(train_net *net, const train_data *data, gcomp *gc, const g
         compute += train_seconds() - t2 + t1 - t0;
         exchange += t2 - t1;
         r->sent[step] = m->summed + m->gathered;
+        r->seconds[step] = train_clock() - begin;
         shown = step ? shown + (loss[step] - shown) * 0.05f : loss[step];
         if (comm->rank == 0 && step % 10 == 9 && step + 1 < r->steps)
             train_bar(r->codec, step + 1, r->steps, (double)shown, r->sent[step], 0);
     }
+    r->wire[0] = 0 - wire[0];
+    r->wire[1] = 0 - wire[1];
+    train_interface(j->options->interface, r->wire);
     r->compute_seconds = compute / (double)r->steps;
     r->codec_seconds = (exchange - m->seconds) / (double)r->steps;
     return 0;
@@ -273,15 +287,18 @@ static int train_run(train_net *net, const train_data *data, const gcomp_comm *c
 }
 
 /* All runs of one worker. Returns 0, or 1 after saying what is wrong. */
-static int work(job *j, const gcomp_comm *comm)
+static int work(void *of, const gcomp_comm *comm)
 {
+    job *j = (job *)of;
     size_t steps = j->options->steps;
-    size_t images[] = {j->data->inputs, 512, 256, j->data->classes};
-    size_t text[] = {j->data->inputs, 320, 128, j->data->classes};
+    size_t width[TRAIN_LAYERS + 1] = {j->data->inputs, 0, 0, j->data->classes};
     float *loss = train_floats(steps);
-    double *sent = (double *)calloc(steps, sizeof *sent);
+    double *sent = (double *)calloc(2 * steps, sizeof *sent);
     train_net net;
-    int error = !loss || !sent || train_net_open(&net, j->data->pixels ? images : text, BATCH);
+    int error = !loss || !sent;
+    width[1] = j->options->hidden[0] ? j->options->hidden[0] : j->data->pixels ? 512 : 320;
+    width[2] = j->options->hidden[1] ? j->options->hidden[1] : j->data->pixels ? 256 : 128;
+    error = error || train_net_open(&net, width, BATCH);
     if (error)
         fprintf(stderr, "worker %d: no memory\n", comm->rank);
     else if (comm->rank == 0) {
@@ -298,6 +315,7 @@ static int work(job *j, const gcomp_comm *comm)
         r.steps = steps;
         r.loss = comm->rank == 0 ? j->results[i].loss : loss;
         r.sent = comm->rank == 0 ? j->results[i].sent : sent;
+        r.seconds = r.sent + steps;
         r.gradient = i == 0 && comm->rank == 0 ? j->gradient : NULL;
         error = train_run(&net, j->data, comm, j, j->seed[i], &r);
         if (comm->rank == 0)
@@ -310,57 +328,6 @@ static int work(job *j, const gcomp_comm *comm)
     return error;
 }
 
-#ifndef USE_MPI
-typedef struct thread_arg {
-    job *job;
-    gcomp_threads *group;
-    int rank;
-    int error;
-} thread_arg;
-
-static void *thread_main(void *arg)
-{
-    thread_arg *t = (thread_arg *)arg;
-    gcomp_comm comm = gcomp_threads_comm(t->group, t->rank);
-    t->error = work(t->job, &comm);
-    if (t->error)
-        gcomp_threads_fail(t->group); /* the others need not wait for this one */
-    return NULL;
-}
-
-/* Runs the job with one thread a worker. Returns 0, or 1 after saying what is wrong. */
-static int run_threads(job *j)
-{
-    pthread_t threads[MAX_WORKERS];
-    thread_arg args[MAX_WORKERS];
-    int world = (int)j->options->workers, started = 0, error;
-    gcomp_threads *group;
-    if (gcomp_threads_open(&group, world, 60.0) != 0) {
-        fprintf(stderr, "cannot make a group of %d workers\n", world);
-        return 1;
-    }
-    for (; started < world; started++) {
-        args[started].job = j;
-        args[started].group = group;
-        args[started].rank = started;
-        args[started].error = 0;
-        if (pthread_create(&threads[started], NULL, thread_main, &args[started]) != 0)
-            break;
-    }
-    error = started < world;
-    if (error) {
-        fprintf(stderr, "cannot start thread %d\n", started);
-        gcomp_threads_fail(group);
-    }
-    for (int i = 0; i < started; i++) {
-        pthread_join(threads[i], NULL);
-        error |= args[i].error;
-    }
-    gcomp_threads_close(group);
-    return error;
-}
-#endif
-
 /* Lists the runs: uncompressed first, for each of the seeds. Returns 0, or 1 if memory is short. */
 static int plan(job *j, options *o, const train_data *data, size_t *methods, size_t *seeds)
 {
@@ -368,7 +335,7 @@ static int plan(job *j, options *o, const train_data *data, size_t *methods, siz
     *seeds = o->seeds;
     j->options = o;
     if (o->epochs)
-        o->steps = o->epochs * steps_of_an_epoch(data, o->workers);
+        o->steps = o->epochs * steps_of_an_epoch(data, (size_t)o->workers.world);
     for (size_t s = 0; s < *seeds; s++) {
         j->codec[j->runs] = "none";
         j->seed[j->runs++] = o->seed + s;
@@ -380,7 +347,7 @@ static int plan(job *j, options *o, const train_data *data, size_t *methods, siz
     *methods = j->runs / *seeds;
     for (size_t i = 0; i < j->runs; i++) {
         j->results[i].loss = train_floats(o->steps);
-        j->results[i].sent = (double *)calloc(o->steps, sizeof(double));
+        j->results[i].sent = (double *)calloc(2 * o->steps, sizeof(double)); /* and seconds */
         if (!j->results[i].loss || !j->results[i].sent)
             return 1;
     }
@@ -395,7 +362,7 @@ static int report(job *j, size_t methods, size_t seeds, size_t world)
         return train_judge_dgc(j->results, methods, seeds) != 0;
     if (j->options->accuracy)
         return train_judge(j->results, methods, seeds, j->data->pixels != 0) != 0;
-    if (!j->gradient || train_measure_all(&j->points, j->gradient))
+    if (!j->options->no_pictures && (!j->gradient || train_measure_all(&j->points, j->gradient)))
         return 1;
     if (j->options->errors) {
         train_methods_table(&j->points);
@@ -406,6 +373,9 @@ static int report(job *j, size_t methods, size_t seeds, size_t world)
         bad |= !j->results[i].identical;
     printf("\n");
     bad |= train_csv(j->results, j->runs, j->options->out);
+    bad |= train_runs_csv(j->results, j->runs, j->options->out);
+    if (j->options->no_pictures)
+        return bad;
     bad |= train_plot(j->results, j->runs, j->data->what, world, j->options->out);
     bad |= train_picture_draw(&j->points, j->data->what, j->options->steps / 2, j->options->out);
     return bad;
@@ -437,7 +407,9 @@ static int usage(void)
 {
     fprintf(stderr,
             "usage: train [--workers 1..%d] [--steps N | --epochs N] [--method CODEC|all]... [--seed N] [--out DIR]\n"
-            "             [--text FILE] [--accuracy | --dgc | --errors] [--seeds 1..%d]\n",
+            "             [--text FILE] [--accuracy | --dgc | --errors] [--seeds 1..%d]\n"
+            "             [--transport " TRAIN_TRANSPORTS "] [--rank N --root HOST:PORT] [--in-order]\n"
+            "             [--hidden A,B] [--rate R] [--interface NAME] [--no-pictures]\n",
             MAX_WORKERS, MAX_SEEDS);
     return 1;
 }
@@ -457,7 +429,8 @@ static int read_options(options *o, int argc, char **argv)
     static const char *const bars[] = {"topk:density=0.01", "sign", "powersgd:rank=4"};
     static const char *const sparsest[] = {"dgc:nesterov=1", "dgc:masking=0", "dgc", "topk:density=0.001"};
     memset(o, 0, sizeof *o);
-    o->workers = 4;
+    o->workers.world = 4;
+    o->workers.rank = -1;
     o->steps = 0;
     o->seed = 1;
     o->out = "build";
@@ -475,8 +448,28 @@ static int read_options(options *o, int argc, char **argv)
             o->errors = 1;
             continue;
         }
+        if (!strcmp(name, "--in-order")) {
+            o->workers.in_order = 1;
+            continue;
+        }
+        if (!strcmp(name, "--no-pictures")) {
+            o->no_pictures = 1;
+            continue;
+        }
         if (!strcmp(name, "--workers") && read_number(value, MAX_WORKERS))
-            o->workers = read_number(value, MAX_WORKERS);
+            o->workers.world = (int)read_number(value, MAX_WORKERS);
+        else if (!strcmp(name, "--rank") && (!strcmp(value, "0") || read_number(value, MAX_WORKERS - 1)))
+            o->workers.rank = (int)read_number(value, MAX_WORKERS - 1);
+        else if (!strcmp(name, "--hidden") && sscanf(value, "%4zu,%4zu", &o->hidden[0], &o->hidden[1]) == 2)
+            ;
+        else if (!strcmp(name, "--rate") && (o->rate = strtof(value, NULL)) > 0)
+            ;
+        else if (!strcmp(name, "--interface") && *value)
+            o->interface = value;
+        else if (!strcmp(name, "--root") && *value)
+            o->workers.root = value;
+        else if (!strcmp(name, "--transport") && train_workers_know(value))
+            o->workers.transport = value;
         else if (!strcmp(name, "--steps") && read_number(value, 10000000))
             o->steps = read_number(value, 10000000);
         else if (!strcmp(name, "--epochs") && read_number(value, 10000))
@@ -544,39 +537,20 @@ int main(int argc, char **argv)
     options o;
     train_data data;
     size_t methods, seeds;
-    int status, rank = 0;
-#ifdef USE_MPI
-    gcomp_mpi mpi;
-    gcomp_comm comm;
-    MPI_Init(&argc, &argv);
-    if (gcomp_mpi_open(&mpi, MPI_COMM_WORLD) != 0 || mpi.world > MAX_WORKERS) {
-        fprintf(stderr, "no communicator of at most %d ranks\n", MAX_WORKERS);
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    }
-    comm = gcomp_mpi_comm(&mpi);
-    rank = mpi.rank;
-#endif
+    int status, rank;
 #ifdef OPENBLAS_VERSION
     openblas_set_num_threads(1); /* the workers share the cores already */
 #endif
     memset(&data, 0, sizeof data);
-    status = read_options(&o, argc, argv) || load(&data, &o, rank);
-#ifdef USE_MPI
-    o.workers = (size_t)mpi.world;
-#endif
-    status = status || plan(&j, &o, &data, &methods, &seeds);
+    if (read_options(&o, argc, argv) || train_workers_begin(&o.workers, MAX_WORKERS))
+        return 1;
+    rank = o.workers.rank;
     j.data = &data;
-#ifdef USE_MPI
-    status = status || work(&j, &comm);
-    if (status)
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    gcomp_mpi_close(&mpi);
-    MPI_Finalize();
-#else
-    status = status || run_threads(&j);
-#endif
+    status = load(&data, &o, rank) || plan(&j, &o, &data, &methods, &seeds);
+    status = status || train_workers_run(&o.workers, work, &j);
     if (!status && rank == 0)
-        status = report(&j, methods, seeds, o.workers);
+        status = report(&j, methods, seeds, (size_t)o.workers.world);
+    status = train_workers_end(&o.workers, status);
     for (size_t i = 0; i < j.runs; i++) {
         free(j.results[i].loss);
         free(j.results[i].sent);

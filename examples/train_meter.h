@@ -6,6 +6,7 @@
 #include "gcomp.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -21,6 +22,30 @@ static inline double train_seconds(void)
     struct timespec t;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Seconds that have passed. */
+static inline double train_clock(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Adds the bytes that a network interface (Linux) has sent and received so far; nothing for no name. */
+static inline void train_interface(const char *name, double bytes[2])
+{
+    for (int i = 0; name && i < 2; i++) {
+        char path[128];
+        double count = 0;
+        FILE *file;
+        snprintf(path, sizeof path, "/sys/class/net/%s/statistics/%s_bytes", name, i ? "rx" : "tx");
+        file = fopen(path, "r");
+        if (file && fscanf(file, "%lf", &count) == 1)
+            bytes[i] += count;
+        if (file)
+            fclose(file);
+    }
 }
 
 static inline int meter_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype)

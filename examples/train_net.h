@@ -200,6 +200,18 @@ static inline void train_update(train_net *net, float learning_rate, const float
     }
 }
 
+/* A digest of all parameters' bits (FNV-1a of words). */
+static inline uint64_t train_digest(const train_net *net)
+{
+    uint64_t h = 1469598103934665603u;
+    for (size_t i = 0; i < net->count; i++) {
+        uint32_t bits;
+        memcpy(&bits, &net->parameters[i], sizeof bits);
+        h = (h ^ bits) * 1099511628211u;
+    }
+    return h;
+}
+
 /* Of the samples in x[0], how many of the first `count` does the network get right? */
 static inline size_t train_correct(train_net *net, size_t count)
 {

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <spawn.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -20,6 +21,7 @@ typedef struct train_result {
     size_t steps;
     float *loss;          /* [steps], mean over the workers */
     double *sent;         /* [steps], bytes that one worker has sent so far */
+    double *seconds;      /* [steps], that have passed so far */
     float *gradient;      /* where the first layer's gradient of the middle step goes, or NULL */
     double final_loss;    /* mean over the last tenth of the steps */
     double accuracy;      /* of the test samples, 0..1 */
@@ -28,6 +30,8 @@ typedef struct train_result {
     double received;      /* bytes of the other workers that this one gathered, in a step */
     double codec_seconds; /* encode and commit, a step */
     double compute_seconds;
+    double wire[2];  /* bytes that the network interface sent and received in all steps; 0: not asked for */
+    uint64_t digest; /* of the parameters at the end */
     int identical; /* 1: all workers ended with the same parameters, bit for bit */
 } train_result;
 
@@ -196,25 +200,52 @@ static inline FILE *train_create(const char *out, const char *name, char *path, 
     return file;
 }
 
-/* method,step,loss,bytes. Returns 0, or 1 after saying what is wrong. */
+/* method,step,loss,bytes,seconds. Returns 0, or 1 after saying what is wrong. */
 static inline int train_csv(const train_result *r, size_t count, const char *out)
 {
     char path[512];
     FILE *file = train_create(out, "demo.csv", path, sizeof path);
     if (!file)
         return 1;
-    fprintf(file, "method,step,loss,bytes\n");
+    fprintf(file, "method,step,loss,bytes,seconds\n");
     for (size_t i = 0; i < count; i++) {
         const char *quote = strchr(r[i].codec, ',') ? "\"" : "";
         for (size_t s = 0; s < r[i].steps; s++)
-            fprintf(file, "%s%s%s,%zu,%.6g,%.0f\n", quote, r[i].codec, quote, s + 1, (double)r[i].loss[s],
-                    r[i].sent[s]);
+            fprintf(file, "%s%s%s,%zu,%.6g,%.0f,%.6f\n", quote, r[i].codec, quote, s + 1, (double)r[i].loss[s],
+                    r[i].sent[s], r[i].seconds[s]);
     }
     if (fclose(file) != 0) {
         fprintf(stderr, "%s: %s\n", path, strerror(errno));
         return 1;
     }
     printf("%s: every step of every run\n", path);
+    return 0;
+}
+
+/* A line a run, a step on average: bytes of this worker that were summed and gathered, bytes received from others, what the
+   network interface sent and received, milliseconds of computation and of the codec (processor time) and in all (of the clock).
+   Returns 0, or 1 after saying what is wrong. */
+static inline int train_runs_csv(const train_result *r, size_t count, const char *out)
+{
+    char path[512];
+    FILE *file = train_create(out, "runs.csv", path, sizeof path);
+    if (!file)
+        return 1;
+    fprintf(file, "method,steps,summed,gathered,received,sent_by_interface,received_by_interface,compute_ms,codec_ms,step_ms,"
+                  "loss,accuracy,parameters\n");
+    for (size_t i = 0; i < count; i++) {
+        const char *quote = strchr(r[i].codec, ',') ? "\"" : "";
+        double steps = (double)r[i].steps;
+        fprintf(file, "%s%s%s,%zu,%.0f,%.0f,%.0f,%.0f,%.0f,%.3f,%.3f,%.3f,%.6g,%.4f,%016llx\n", quote, r[i].codec, quote,
+                r[i].steps, r[i].summed, r[i].bytes - r[i].summed, r[i].received, r[i].wire[0] / steps, r[i].wire[1] / steps,
+                1e3 * r[i].compute_seconds, 1e3 * r[i].codec_seconds, 1e3 * r[i].seconds[r[i].steps - 1] / steps,
+                r[i].final_loss, r[i].accuracy, (unsigned long long)r[i].digest);
+    }
+    if (fclose(file) != 0) {
+        fprintf(stderr, "%s: %s\n", path, strerror(errno));
+        return 1;
+    }
+    printf("%s: a line a run\n", path);
     return 0;
 }
 

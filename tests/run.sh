@@ -228,6 +228,8 @@ for mpi in $mpis; do
     for name in mpi_two mpi_ranks; do
         check "$name builds, $mpi" mpicc.$mpi -std=gnu11 -O1 -I. -DGCOMP_LINKED tests/$name.c $plain -o $out/$name.$mpi -lm -pthread
     done
+    check "train builds, $mpi" mpicc.$mpi -std=gnu11 -O1 -I. -DUSE_MPI examples/train.c $plain -o $out/train.$mpi \
+        -lopenblas -lz -lm -pthread
 done
 check "fuzz replay builds" gcc -std=gnu11 -O1 $SAN -DFUZZ_MAIN -DGCOMP_LINKED -I. tests/fuzz_decode.c $san \
     -o $out/fuzz_replay -lm
@@ -258,6 +260,7 @@ for mpi in $mpis; do
     tap "two ranks, $mpi" $(on_ranks $mpi 2 $out/mpi_two.$mpi)
     tap "four ranks, $mpi" $(on_ranks $mpi 4 $out/mpi_ranks.$mpi)
 done
+check "one program over every transport, the same parameters" sh tests/same_program.sh build/train $out/train $mpis
 check "corpus replays" sh -c "$out/fuzz_replay tests/corpus/*"
 check "a million mutated payloads" $out/fuzz_replay --mutate 1000000
 drain

@@ -1,0 +1,49 @@
+#!/bin/sh
+# train.c over threads, sockets and the MPIs named: the same parameters, bit for bit. $1: the program; $2: it built with each MPI,
+# without the MPI's name behind the dot; then the names.
+set -eu
+train=$1 with_mpi=$2
+shift 2
+out=build/test/same
+rm -rf $out
+mkdir -p $out
+export OPENBLAS_NUM_THREADS=1
+common="--text gcomp.h --hidden 40,40 --steps 6 --method sign --method powersgd:rank=4 --no-pictures"
+port=$((10000 + $$ % 10000))
+timeout 60 $train $common --transport threads --out $out/threads >/dev/null
+timeout 60 $train $common --transport sockets --root 127.0.0.1:$port --out $out/sockets >/dev/null
+pids=
+for rank in 1 2 3; do # each started by itself, as on machines of their own
+    timeout 60 $train $common --transport sockets --rank $rank --root 127.0.0.1:$((port + 10000)) --out $out/other$rank >/dev/null &
+    pids="$pids $!"
+done
+timeout 60 $train $common --transport sockets --rank 0 --root 127.0.0.1:$((port + 10000)) --out $out/ranks >/dev/null
+for pid in $pids; do wait $pid; done
+for mpi in "$@"; do
+    case $mpi in
+    openmpi) run="mpirun.openmpi --allow-run-as-root --oversubscribe" ;;
+    mpich) run="mpiexec.mpich" ;;
+    esac
+    timeout 60 $run -n 4 $with_mpi.$mpi $common --in-order --out $out/$mpi >/dev/null
+done
+for each in threads sockets ranks "$@"; do
+    cut -d , -f 1,13 $out/$each/runs.csv >$out/$each.parameters
+    cmp $out/threads.parameters $out/$each.parameters || { echo "$each differs from threads"; exit 1; }
+done
+[ "$(sort -u -t , -k 2 $out/threads.parameters | wc -l)" = 4 ] || { echo "methods do not differ"; exit 1; }
+# One of three dies: the others end with an error, long before the timeout.
+for rank in 0 1 2; do
+    $train --workers 3 --text gcomp.h --steps 1000000 --transport sockets --rank $rank \
+        --root 127.0.0.1:$((port + 20000)) --out $out/dies >/dev/null 2>$out/dies$rank.log &
+    eval "p$rank=$!"
+done
+sleep 1
+killed=$(date +%s)
+kill -KILL $p2
+for pid in $p0 $p1; do
+    status=0
+    wait $pid || status=$?
+    [ $status = 1 ] || { echo "a survivor ended with status $status"; exit 1; }
+done
+[ $(($(date +%s) - killed)) -lt 30 ] || { echo "the survivors waited for their timeout of a minute"; exit 1; }
+grep -q 'callback reported a failure' $out/dies0.log
