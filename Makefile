@@ -44,8 +44,20 @@ build/advise: examples/advise.c examples/gcomp_threads.h build/gcomp.o | build
 build/gemm: bench/gemm.c gcomp.h | build need-gemm
 	$(CC) $(CFLAGS) -I. bench/gemm.c -o $@ -lm -ldl
 
-build/first build/static_memory: build/%: examples/%.c gcomp.h examples/gcomp_threads.h | build
+build/first: examples/first.c gcomp.h examples/gcomp_threads.h | build
 	$(CC) $(CFLAGS) -I. $< -o $@ -lm -pthread
+
+build/engine: examples/engine.cpp build/gcomp.o
+	$(CXX) -std=c++11 $(CFLAGS) -I. $^ -o $@ -pthread
+
+build/own_loop: examples/own_loop.c build/gcomp.o
+	$(CC) $(CFLAGS) -I. $^ -o $@
+
+build/embedded_gcomp.o: examples/embedded_gcomp.c gcomp.h | build
+	$(CC) -Os -I. -c $< -o $@
+
+build/embedded: examples/embedded.c build/embedded_gcomp.o
+	$(CC) -Os -I. $^ -o $@
 
 demo: build/train ## train with and without compression; table, build/demo.svg and build/methods.svg
 	OPENBLAS_NUM_THREADS=1 ./build/train
@@ -71,7 +83,7 @@ advise: build/advise ## does compressing a ResNet-18 pay on this machine, over w
 bench-gemm: build/gemm ## powersgd's matrix products beside sgemm of OpenBLAS and BLIS
 	./build/gemm
 
-examples: build/first build/static_memory build/advise build/train ## build all examples
+examples: build/first build/advise build/engine build/embedded build/own_loop build/train ## build all examples
 
 test: ## everything that is tested; ends in a line of counts
 	sh tests/run.sh

@@ -206,6 +206,8 @@ drain
 section "builds of the tests"
 check "public symbols begin with gcomp" sh -c "! nm -g --defined-only $plain | awk '{print \$3}' | grep -v '^gcomp_'"
 check "freestanding: no malloc, no stdio" sh -c "! nm -u $free | grep -E ' (malloc|realloc|free|printf|getenv)\$'"
+check "a device's object needs no malloc and no stdio" sh -c \
+    "! nm -u build/embedded_gcomp.o | awk '{print \$2}' | grep -vE '^(mem(cmp|cpy|move|set)|str(n?cmp|chr|len)|_.*)\$'"
 check "two files, one implementation" $out/multi
 for name in $names; do
     case " $whole " in
@@ -254,7 +256,7 @@ for compiler in $cxx; do
         for set in $sets; do tap "test_cxx, $compiler $std, $set" env GCOMP_ISA=$set $out/test_cxx.$compiler.$std; done
     done
 done
-for name in first static_memory; do check "example $name" build/$name; done
+for name in first engine embedded own_loop; do check "example $name" build/$name; done
 check "example advise" build/advise sign
 for mpi in $mpis; do
     tap "two ranks, $mpi" $(on_ranks $mpi 2 $out/mpi_two.$mpi)
