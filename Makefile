@@ -50,7 +50,7 @@ build/first: examples/first.c gcomp.h examples/gcomp_threads.h | build
 build/engine: examples/engine.cpp build/gcomp.o
 	$(CXX) -std=c++11 $(CFLAGS) -I. $^ -o $@ -pthread
 
-build/own_loop: examples/own_loop.c build/gcomp.o
+build/own_loop build/server: build/%: examples/%.c build/gcomp.o
 	$(CC) $(CFLAGS) -I. $^ -o $@
 
 build/embedded_gcomp.o: examples/embedded_gcomp.c gcomp.h | build
@@ -83,7 +83,7 @@ advise: build/advise ## does compressing a ResNet-18 pay on this machine, over w
 bench-gemm: build/gemm ## powersgd's matrix products beside sgemm of OpenBLAS and BLIS
 	./build/gemm
 
-examples: build/first build/advise build/engine build/embedded build/own_loop build/train ## build all examples
+examples: build/first build/advise build/engine build/embedded build/own_loop build/server build/train ## build all examples
 
 test: ## everything that is tested; ends in a line of counts
 	sh tests/run.sh
