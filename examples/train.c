@@ -260,6 +260,7 @@ static int train_run(train_net *net, const train_data *data, const gcomp_comm *c
                      train_result *r)
 {
     meter m;
+    gcomp_statistics stats = {0};
     gcomp_comm metered = meter_comm(&m, comm);
     gcomp *gc = open_gcomp(&metered, net, r->codec, seed);
     float *loss = train_floats(r->steps);
@@ -268,6 +269,8 @@ static int train_run(train_net *net, const train_data *data, const gcomp_comm *c
     train_net_init(net, seed, data->active);
     if (gc && loss)
         error = train_loop(net, data, gc, comm, &m, j, seed, r, loss);
+    if (!error)
+        error = gcomp_stats(gc, &stats) != GCOMP_OK;
     gcomp_close(gc);
     if (!error)
         error = compare_workers(net, comm, loss, r);
@@ -280,6 +283,7 @@ static int train_run(train_net *net, const train_data *data, const gcomp_comm *c
     r->bytes = (m.summed + m.gathered) / (double)r->steps;
     r->summed = m.summed / (double)r->steps;
     r->received = m.received / (double)r->steps;
+    r->reported = (double)stats.bytes_out / (double)r->steps;
     r->accuracy = test_accuracy(net, data, comm);
     if (comm->rank == 0)
         train_bar(r->codec, r->steps, r->steps, r->final_loss, r->sent[r->steps - 1], 1);

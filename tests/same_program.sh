@@ -27,7 +27,7 @@ for mpi in "$@"; do
     timeout 60 $run -n 4 $with_mpi.$mpi $common --in-order --out $out/$mpi >/dev/null
 done
 for each in threads sockets ranks "$@"; do
-    cut -d , -f 1,13 $out/$each/runs.csv >$out/$each.parameters
+    cut -d , -f 1,14 $out/$each/runs.csv >$out/$each.parameters
     cmp $out/threads.parameters $out/$each.parameters || { echo "$each differs from threads"; exit 1; }
 done
 [ "$(sort -u -t , -k 2 $out/threads.parameters | wc -l)" = 4 ] || { echo "methods do not differ"; exit 1; }

@@ -1,0 +1,186 @@
+#!/bin/sh
+# Trains over a slow network on this machine: four hosts as network namespaces, each with its own limited link to one bridge, one
+# worker a host, and every byte between them counted by the kernel.
+#
+#   sudo bench/net.sh [--rates "100mbit 1gbit none"] [--methods "CODEC CODEC ..."] [--steps N] [--transport mpi|sockets] [--out DIR]
+#
+# For each rate and method: milliseconds a step; bytes that a worker must send in a step by what the statistics of gcomp report, and
+# those that the interface of host 0 has sent; seconds until the loss was 0.40 (mean over the workers and the last 10 steps).
+# DIR/net.csv, DIR/net.svg. Fails where the interface has sent less than that or over 5 % more, headers of Ethernet, IP and TCP aside
+# (4.6 % where frames are full). The first method, none, is the uncompressed baseline: a ring all-reduce. Model: 784-1152-1152-10, 2,244,106 parameters, batch 64 a worker, plain learning rate
+# 0.05, momentum 0.9, Fashion-MNIST. Needs root, for namespaces. Removes all it has made.
+set -eu
+cd "$(dirname "$0")/.."
+rates="100mbit 1gbit none"
+methods="powersgd:rank=4 powersgd:rank=1 topk:density=0.01 topk:density=0.01+int:bits=4 sign onebit int:bits=4 qsgd:levels=1,code=auto"
+steps=250
+transport=mpi
+dir=build
+while [ $# -gt 0 ]; do
+    case $1 in
+    --rates) rates=$2 ;;
+    --methods) methods=$2 ;;
+    --steps) steps=$2 ;;
+    --transport) transport=$2 ;;
+    --out) dir=$2 ;;
+    *) sed -n 's/^#   //p' "$0"; exit 1 ;;
+    esac
+    shift 2
+done
+[ "$(id -u)" = 0 ] || { echo "bench/net.sh makes network namespaces, and that takes root: sudo bench/net.sh"; exit 1; }
+need() { command -v "$1" >/dev/null || { echo "missing $1: apt-get install $2"; exit 1; }; }
+need ip iproute2
+need tc iproute2
+need make make
+[ -e /usr/share/datasets/fashion-mnist ] || { echo "missing the data: apt-get install dataset-fashion-mnist"; exit 1; }
+case $transport in
+mpi) need mpirun.openmpi openmpi-bin; need mpicc libopenmpi-dev; program=build/train_mpi ;;
+sockets) program=build/train ;;
+*) echo "--transport mpi or sockets"; exit 1 ;;
+esac
+make -s "$program"
+mkdir -p "$dir"
+
+id=$(($$ % 10000))
+net=10.77.$(($$ % 250))
+work=$(mktemp -d)
+allowed=$(sysctl -n net.ipv4.tcp_allowed_congestion_control)
+host() { echo "gch$id-$1"; }
+clean() {
+    trap - EXIT
+    for i in 0 1 2 3; do ip netns del "$(host $i)" 2>/dev/null || :; done # their links go with them
+    ip link del "gcb$id" 2>/dev/null || :
+    sysctl -qw "net.ipv4.tcp_allowed_congestion_control=$allowed"
+    rm -rf "$work"
+}
+trap clean EXIT
+trap 'exit 1' INT TERM HUP
+
+ip link add "gcb$id" type bridge
+ip link set "gcb$id" up
+ip addr add $net.254/24 dev "gcb$id"
+case " $allowed " in # one that paces, as bbr does, would not be what most have
+*" cubic "*) ;;
+*) sysctl -qw "net.ipv4.tcp_allowed_congestion_control=$allowed cubic" ;;
+esac
+for i in 0 1 2 3; do
+    ip netns add "$(host $i)"
+    ip link add "gcv$id.$i" type veth peer name eth0 netns "$(host $i)"
+    ip link set "gcv$id.$i" master "gcb$id" up
+    ip -n "$(host $i)" addr add $net.$((i + 1))/24 dev eth0
+    ip -n "$(host $i)" link set lo up
+    ip -n "$(host $i)" link set eth0 up
+    ip netns exec "$(host $i)" sysctl -qw net.ipv4.tcp_congestion_control=cubic
+    echo "$(host $i) slots=1" >>"$work/hosts"
+done
+
+limit() { # rate: what each host sends, and what it receives. The bucket holds what a delay of the scheduler lets pass.
+    for i in 0 1 2 3; do
+        if [ "$1" = none ]; then
+            tc -n "$(host $i)" qdisc del dev eth0 root 2>/dev/null || :
+            tc qdisc del dev "gcv$id.$i" root 2>/dev/null || :
+            continue
+        fi
+        case $1 in
+        *gbit) burst=256kb ;;
+        *) burst=32kb ;;
+        esac
+        tc -n "$(host $i)" qdisc replace dev eth0 root tbf rate "$1" burst $burst latency 20ms
+        tc qdisc replace dev "gcv$id.$i" root tbf rate "$1" burst $burst latency 20ms
+    done
+}
+
+# mpirun's remote shell: a host is a namespace.
+cat >"$work/agent" <<'AGENT'
+#!/bin/sh
+while [ "${1#-}" != "$1" ]; do shift; done
+host=$1
+shift
+exec ip netns exec "$host" unshare --uts sh -c "hostname $host; $*"
+AGENT
+chmod +x "$work/agent"
+printf '1\n2\n1\n4\n2\n0 3 0 0\n4096 4 0 0\n' >"$work/rules" # all-reduce: doubling for what is small, else the ring
+
+train() { # output directory, arguments...: all four workers
+    out=$1
+    shift
+    set -- --hidden 1152,1152 --rate 0.05 --steps "$steps" --interface eth0 --no-pictures --out "$out" "$@"
+    if [ $transport = mpi ]; then
+        OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun.openmpi --hostfile "$work/hosts" -n 4 \
+            --mca plm rsh --mca plm_rsh_agent "$work/agent" --mca oob_tcp_if_include $net.0/24 \
+            --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include $net.0/24 --mca mpi_yield_when_idle 1 \
+            --mca coll_tuned_use_dynamic_rules 1 --mca coll_tuned_dynamic_rules_filename "$work/rules" \
+            -x OPENBLAS_NUM_THREADS=1 "$PWD/$program" --transport mpi "$@" 2>"$work/err"
+        return
+    fi
+    for i in 1 2 3; do
+        ip netns exec "$(host $i)" env OPENBLAS_NUM_THREADS=1 "$program" --transport sockets --rank $i --root $net.1:7077 "$@" \
+            >/dev/null 2>>"$work/err" &
+    done
+    ip netns exec "$(host 0)" env OPENBLAS_NUM_THREADS=1 "$program" --transport sockets --rank 0 --root $net.1:7077 "$@" 2>>"$work/err"
+    wait
+}
+
+status=0
+arguments=
+for method in $methods; do arguments="$arguments --method $method"; done
+echo "rate,method,step_ms,compute_ms,codec_ms,must_send,interface,overhead,steps_to_loss,seconds_to_loss,bytes" >"$dir/net.csv"
+for rate in $rates; do
+    limit "$rate"
+    echo "--- $rate, $transport"
+    # shellcheck disable=SC2086
+    train "$dir/net-$rate" $arguments >"$work/log" || { cat "$work/log" "$work/err"; exit 1; }
+    # Where the loss was 0.40, from every step; then a line a run. What a worker sends: 2 (W - 1) / W of what is summed, W - 1 times
+    # what is gathered.
+    awk -F , -v rate="$rate" 'function plain(s) { gsub(/"/, "", s); return s }
+        function fields() { n = 0; while (match($0, /^("[^"]*"|[^,]*)(,|$)/)) {
+                f = substr($0, 1, RLENGTH); last = f !~ /,$/; sub(/,$/, "", f); v[++n] = plain(f)
+                $0 = substr($0, RLENGTH + 1); if (last || $0 == "") break } }
+        FNR == 1 { file++; next }
+        { fields() }
+        file == 1 { m = v[1]; s = v[2] + 0; if (s == 1) sum = 0
+            loss[s] = v[3]; sum += v[3]; if (s > 10) sum -= loss[s - 10]
+            if (s >= 10 && sum / 10 <= 0.40 && !(m in when)) { when[m] = v[5]; at[m] = s } }
+        file == 2 { m = v[1]; must = 1.5 * v[4] + 3 * v[5]; sent = v[7] + 0; same = v[3] / (v[4] + v[5])
+            wrong = same < 0.995 || same > 1.005 || sent < must || sent > 1.096 * must
+            printf "%s,\"%s\",%.2f,%.2f,%.2f,%.0f,%.0f,%.3f,%s,%s,%s\n", rate, m, v[11], v[9], v[10], must, v[7], v[7] / must - 1,
+                (m in at ? at[m] : "-"), (m in when ? when[m] : "-"), wrong ? "WRONG" : "ok" }' \
+        "$dir/net-$rate/demo.csv" "$dir/net-$rate/runs.csv" >"$work/lines"
+    cat "$work/lines" >>"$dir/net.csv"
+    awk -F '"' 'BEGIN { printf "%-30s %8s %8s %8s %10s %10s %8s %6s %6s %9s %7s\n", "method", "ms/step", "compute", "codec",
+            "must send", "interface", "over", "", "steps", "s to 0.40", "faster" }
+        { split(substr($3, 2), f, ","); if (!none && f[8] != "-") none = f[8]
+          printf "%-30s %8s %8s %8s %10s %10s %7.1f%% %6s %6s %9s %7s\n", $2, f[1], f[2], f[3], f[4], f[5], 100 * f[6], f[9],
+              f[7], f[8], f[8] != "-" && none ? sprintf("%.2f", none / f[8]) : "-" }' "$work/lines"
+    grep -q WRONG "$work/lines" && status=1
+done
+
+command -v gnuplot >/dev/null || { echo "no gnuplot: no picture (apt-get install gnuplot-nox)"; exit $status; }
+{
+    echo "set terminal svg size 1200,540 noenhanced font 'Helvetica,14' background rgb 'white'"
+    echo "set output '$dir/net.svg'"
+    echo "set datafile separator ','"
+    echo "set border 3 lc rgb '#666666'; set tics nomirror; set grid lc rgb '#dddddd' lt 1 lw 1"
+    echo "set logscale x; set xlabel 'seconds'; set yrange [0.3:1.5]; set key top right samplen 2 opaque"
+    echo "s = 0.0; smooth(step, loss) = (s = step == 1 ? loss : s + (loss - s) * 0.1)"
+    echo "methods = 'none $methods'"
+    i=1
+    for color in 222222 d62728 ff9f1c 1f77b4 2ca02c 9467bd 8c564b 17becf e377c2; do
+        echo "set linetype $i lc rgb '#$color' lw 2"
+        i=$((i + 1))
+    done
+    set -- $rates
+    echo "set multiplot layout 1,$# title 'Fashion-MNIST, 4 hosts: training loss over time'"
+    for rate in "$@"; do
+        file="$dir/net-$rate/demo.csv"
+        echo "set title '$rate'; is(i) = strcol(1) eq word(methods, i)"
+        echo "plot for [i=1:words(methods)] '$file' using (is(i) ? \$5 : NaN):(is(i) ? smooth(\$2, \$3) : NaN) \\"
+        echo "    with lines lt i title word(methods, i), \\"
+        echo "    0.40 with lines lc rgb '#999999' dt 2 notitle"
+        echo "unset key"
+    done
+    echo "unset multiplot"
+} >"$dir/net.gnuplot"
+gnuplot "$dir/net.gnuplot"
+echo "$dir/net.csv, $dir/net.svg"
+exit $status
