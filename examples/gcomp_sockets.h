@@ -11,7 +11,8 @@
    All workers meet at rank 0, which listens at the address and port given, and then connect each with each. So a
    message takes one hop; a worker that dies is seen by all at once, for the kernel closes its connections; and a
    sum, for which each worker gets its shard from all and adds it in rank order, costs the bytes of a ring
-   all-reduce, 2 (W - 1) / W of the data a worker, and gives the bits of gcomp_threads.h.
+   all-reduce, 2 (W - 1) / W of the data a worker, and gives the bits of gcomp_threads.h. (A star would send all
+   through one link; a ring takes W - 1 hops, and hears of a death from one neighbour to the next.)
 
    Every collective first meets (all tell all what they bring), then moves data, then parts: rank 0 hears from
    all that they have everything, and tells them. Therefore a collective fails on all workers or on none:
@@ -59,6 +60,11 @@
 /* Bytes of a shard that are summed at a time, a multiple of 4; tests set a small one. */
 #ifndef GCOMP_SOCKETS_PIECE
 #define GCOMP_SOCKETS_PIECE ((size_t)2 << 20)
+#endif
+
+/* Bytes between two workers that move at once between all of them. */
+#ifndef GCOMP_SOCKETS_AT_ONCE
+#define GCOMP_SOCKETS_AT_ONCE ((size_t)32 << 10)
 #endif
 
 /* Connections that may wait for their first words while the workers meet. */
@@ -159,11 +165,11 @@ static inline void gcomp_sockets_close(gcomp_sockets *s)
     free(s);
 }
 
-/* Sends and receives what can be at once. Returns the bytes moved, -1 if the connection is gone. */
-static inline long gcomp_sockets_some(int fd, gcomp_sockets_flow *flow)
+/* Sends and receives what can be at once, of what events names. Returns the bytes moved, -1 if the connection is gone. */
+static inline long gcomp_sockets_some(int fd, gcomp_sockets_flow *flow, int events)
 {
     long moved = 0;
-    if (flow->out_left) {
+    if (flow->out_left && (events & POLLOUT)) {
         ssize_t n = send(fd, flow->out, flow->out_left, MSG_NOSIGNAL);
         if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
             return -1;
@@ -173,7 +179,7 @@ static inline long gcomp_sockets_some(int fd, gcomp_sockets_flow *flow)
             moved += (long)n;
         }
     }
-    if (flow->in_left) {
+    if (flow->in_left && (events & POLLIN)) {
         ssize_t n = recv(fd, flow->in, flow->in_left, 0);
         if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR))
             return -1;
@@ -186,15 +192,16 @@ static inline long gcomp_sockets_some(int fd, gcomp_sockets_flow *flow)
     return moved;
 }
 
-/* Carries out all flows, whatever order the others are in: two that send to each other cannot block each other. */
-static inline int gcomp_sockets_move(gcomp_sockets *s)
+/* Carries out the flows to worker `to` and from worker `from`, -1: all; in whatever order the others are in, so that two
+   that send to each other cannot block each other. */
+static inline int gcomp_sockets_move_some(gcomp_sockets *s, int to, int from)
 {
     double then = gcomp_sockets_now() + s->timeout;
     while (!s->failed) {
         int busy = 0, ready;
         for (int w = 0; w < s->world; w++) {
-            const gcomp_sockets_flow *flow = &s->flows[w];
-            s->polls[w].events = (short)((flow->out_left ? POLLOUT : 0) | (flow->in_left ? POLLIN : 0));
+            int out = s->flows[w].out_left && (to < 0 || to == w), in = s->flows[w].in_left && (from < 0 || from == w);
+            s->polls[w].events = (short)((out ? POLLOUT : 0) | (in ? POLLIN : 0));
             s->polls[w].revents = 0;
             s->polls[w].fd = s->polls[w].events ? s->peers[w] : -1;
             busy |= s->polls[w].events;
@@ -203,7 +210,8 @@ static inline int gcomp_sockets_move(gcomp_sockets *s)
             return 0;
         ready = poll(s->polls, (nfds_t)s->world, gcomp_sockets_wait(then));
         for (int w = 0; ready > 0 && w < s->world; w++) {
-            long moved = s->polls[w].revents ? gcomp_sockets_some(s->peers[w], &s->flows[w]) : 0;
+            gcomp_sockets_flow *flow = &s->flows[w];
+            long moved = s->polls[w].revents ? gcomp_sockets_some(s->peers[w], flow, s->polls[w].events) : 0;
             if (moved < 0)
                 gcomp_sockets_fail(s);
             if (moved > 0)
@@ -213,6 +221,23 @@ static inline int gcomp_sockets_move(gcomp_sockets *s)
             gcomp_sockets_fail(s);
     }
     return GCOMP_SOCKETS_FAILED;
+}
+
+/* Carries out all flows: what is small at once, what is large in turns, in each of which every worker sends to one other
+   and receives from one other. Many that send to one at once would overrun its link, and send again what got lost. */
+static inline int gcomp_sockets_move(gcomp_sockets *s)
+{
+    size_t most = 0;
+    int error = 0;
+    for (int w = 0; w < s->world; w++) {
+        most = s->flows[w].out_left > most ? s->flows[w].out_left : most;
+        most = s->flows[w].in_left > most ? s->flows[w].in_left : most;
+    }
+    if (most <= GCOMP_SOCKETS_AT_ONCE)
+        return gcomp_sockets_move_some(s, -1, -1);
+    for (int turn = 1; turn < s->world && !error; turn++)
+        error = gcomp_sockets_move_some(s, (s->rank + turn) % s->world, (s->rank + s->world - turn) % s->world);
+    return error;
 }
 
 /* Gives every other worker a flow: out bytes of `send` + w * send_step, in bytes to `recv` + w * recv_step. */
@@ -531,7 +556,7 @@ static inline int gcomp_sockets_all_of(int fd, gcomp_sockets_flow flow, double t
         p.revents = 0;
         if (gcomp_sockets_now() >= then)
             return ETIMEDOUT;
-        if (poll(&p, 1, gcomp_sockets_wait(then)) == 1 && gcomp_sockets_some(fd, &flow) < 0)
+        if (poll(&p, 1, gcomp_sockets_wait(then)) == 1 && gcomp_sockets_some(fd, &flow, p.events) < 0)
             return ECONNRESET;
     }
     return 0;
@@ -583,7 +608,7 @@ static inline int gcomp_sockets_accept(gcomp_sockets *s, int listener, const gco
         if (poll(polls, GCOMP_SOCKETS_PENDING + 1, gcomp_sockets_wait(then)) <= 0)
             continue;
         for (int i = 0; i < GCOMP_SOCKETS_PENDING; i++) {
-            long moved = polls[i].fd >= 0 && polls[i].revents ? gcomp_sockets_some(polls[i].fd, &flows[i]) : 0;
+            long moved = polls[i].fd >= 0 && polls[i].revents ? gcomp_sockets_some(polls[i].fd, &flows[i], POLLIN) : 0;
             int admitted = 0;
             if (moved >= 0 && (polls[i].fd < 0 || flows[i].in_left))
                 continue;

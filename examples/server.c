@@ -8,9 +8,9 @@
 
    Up        a push is the payloads of all tensors and the version of the weights that they were made with. A version is the number
              of pushes that the server has added.
-   Staleness s = the server's version now - the push's. A push of s <= STALE is added with weight 1 / (1 + s) (after Zhang, Gupta,
-             Lian, Liu: Staleness-aware Async-SGD for Distributed Deep Learning, IJCAI 2016); an older one is refused, and its
-             worker gives the payloads back to its residual. One of the future, or one that is damaged, changes nothing.
+   Staleness s = the server's version now - the push's. A push of s <= STALE is added with weight 1 / (1 + s) (after Zhang,
+             Gupta, Lian, Liu: Staleness-aware Async-SGD for Distributed Deep Learning, IJCAI 2016); an older one is refused,
+             and its worker gives the payloads back to its residual. One of the future, or a damaged one, changes nothing.
    Down      for each worker the server keeps what it has not yet told it: the updates since the last answer, and the residual of
              what that answer left out. Worker's weights = server's - both, at any time. */
 
@@ -193,7 +193,8 @@ static int end(const char *name, int good)
         gcomp_close(srv.down[w]);
     }
     printf("%-13s %llu pushes added, %zu refused; %.1f bits up and %.1f down an element; distance %.4f; unaccounted %.0e\n", name,
-           (unsigned long long)srv.version, srv.refused, (double)srv.bytes_up / each, (double)srv.bytes_down / each, distance(), lost);
+           (unsigned long long)srv.version, srv.refused, (double)srv.bytes_up / each, (double)srv.bytes_down / each, distance(),
+           lost);
     return good && lost < 1e-4 && distance() < 0.01;
 }
 

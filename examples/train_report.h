@@ -223,8 +223,9 @@ static inline int train_csv(const train_result *r, size_t count, const char *out
     return 0;
 }
 
-/* A line a run, a step on average: bytes of this worker as gcomp reports them, and as they were summed and gathered, bytes received from others, what the
-   network interface sent and received, milliseconds of computation and of the codec (processor time) and in all (of the clock).
+/* A line a run, a step on average: bytes of this worker as gcomp reports them, and as they were summed and gathered, bytes
+   received from others, what the network interface sent and received, milliseconds of computation and of the codec (processor
+   time) and in all (of the clock).
    Returns 0, or 1 after saying what is wrong. */
 static inline int train_runs_csv(const train_result *r, size_t count, const char *out)
 {
@@ -232,14 +233,14 @@ static inline int train_runs_csv(const train_result *r, size_t count, const char
     FILE *file = train_create(out, "runs.csv", path, sizeof path);
     if (!file)
         return 1;
-    fprintf(file, "method,steps,reported,summed,gathered,received,sent_by_interface,received_by_interface,compute_ms,codec_ms,step_ms,"
-                  "loss,accuracy,parameters\n");
+    fprintf(file, "method,steps,reported,summed,gathered,received,sent_by_interface,received_by_interface,compute_ms,"
+                  "codec_ms,step_ms,loss,accuracy,parameters\n");
     for (size_t i = 0; i < count; i++) {
         const char *quote = strchr(r[i].codec, ',') ? "\"" : "";
         double steps = (double)r[i].steps;
         fprintf(file, "%s%s%s,%zu,%.0f,%.0f,%.0f,%.0f,%.0f,%.0f,%.3f,%.3f,%.3f,%.6g,%.4f,%016llx\n", quote, r[i].codec, quote,
-                r[i].steps, r[i].reported, r[i].summed, r[i].bytes - r[i].summed, r[i].received, r[i].wire[0] / steps, r[i].wire[1] / steps,
-                1e3 * r[i].compute_seconds, 1e3 * r[i].codec_seconds, 1e3 * r[i].seconds[r[i].steps - 1] / steps,
+                r[i].steps, r[i].reported, r[i].summed, r[i].bytes - r[i].summed, r[i].received, r[i].wire[0] / steps,
+                r[i].wire[1] / steps, 1e3 * r[i].compute_seconds, 1e3 * r[i].codec_seconds, 1e3 * r[i].seconds[r[i].steps - 1] / steps,
                 r[i].final_loss, r[i].accuracy, (unsigned long long)r[i].digest);
     }
     if (fclose(file) != 0) {
