@@ -1,4 +1,4 @@
-# gcomp: make demo | methods | test | bench | bench-gemm | accuracy | dgc | advise | help. CC, CXX, CFLAGS are respected.
+# gcomp: make demo | methods | test | bench | bench-gemm | net | accuracy | dgc | advise | help. CC, CXX, CFLAGS are respected.
 
 CC ?= gcc
 CXX ?= g++
@@ -82,6 +82,8 @@ advise: build/advise ## does compressing a ResNet-18 pay on this machine, over w
 
 bench-gemm: build/gemm ## powersgd's matrix products beside sgemm of OpenBLAS and BLIS
 	./build/gemm
+net: build/train build/train_mpi ## training over four hosts with slow links on this machine; as root; build/net.svg
+	bench/net.sh
 
 examples: build/first build/advise build/engine build/embedded build/own_loop build/server build/train ## build all examples
 
@@ -91,4 +93,4 @@ test: ## everything that is tested; ends in a line of counts
 clean: ## remove build/
 	rm -rf build
 
-.PHONY: all help demo methods demo-mpi accuracy dgc bench bench-gemm advise examples test clean need-demo need-gemm
+.PHONY: all help demo methods demo-mpi accuracy dgc bench bench-gemm advise examples test clean need-demo need-gemm net

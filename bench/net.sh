@@ -12,7 +12,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 rates="100mbit 1gbit none"
-methods="powersgd:rank=4 powersgd:rank=1 topk:density=0.01 topk:density=0.01+int:bits=4 sign onebit int:bits=4 qsgd:levels=1,code=auto"
+methods="powersgd:rank=4 topk:density=0.01 topk:density=0.01+int:bits=4 qsgd:levels=1,code=auto eden int:bits=2 int:bits=4 sign"
 steps=250
 transport=mpi
 dir=build
@@ -106,7 +106,7 @@ train() { # output directory, arguments...: all four workers
     shift
     set -- --hidden 1152,1152 --rate 0.05 --steps "$steps" --interface eth0 --no-pictures --out "$out" "$@"
     if [ $transport = mpi ]; then
-        OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun.openmpi --hostfile "$work/hosts" -n 4 \
+        OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun.openmpi --hostfile "$work/hosts" -n 4 --bind-to none \
             --mca plm rsh --mca plm_rsh_agent "$work/agent" --mca oob_tcp_if_include $net.0/24 \
             --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include $net.0/24 --mca mpi_yield_when_idle 1 \
             --mca coll_tuned_use_dynamic_rules 1 --mca coll_tuned_dynamic_rules_filename "$work/rules" \

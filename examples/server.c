@@ -6,7 +6,7 @@
    Build     cc -I. examples/server.c gcomp_impl.o -o build/server
    Run       build/server
 
-   Up        a push is the payloads of all tensors and the version of the weights that they were made with. A version is the number
+   Up        a push is the payloads of all tensors and the version of the weights they were made with. A version is the number
              of pushes that the server has added.
    Staleness s = the server's version now - the push's. A push of s <= STALE is added with weight 1 / (1 + s) (after Zhang,
              Gupta, Lian, Liu: Staleness-aware Async-SGD for Distributed Deep Learning, IJCAI 2016); an older one is refused,

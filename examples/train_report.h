@@ -240,7 +240,8 @@ static inline int train_runs_csv(const train_result *r, size_t count, const char
         double steps = (double)r[i].steps;
         fprintf(file, "%s%s%s,%zu,%.0f,%.0f,%.0f,%.0f,%.0f,%.0f,%.3f,%.3f,%.3f,%.6g,%.4f,%016llx\n", quote, r[i].codec, quote,
                 r[i].steps, r[i].reported, r[i].summed, r[i].bytes - r[i].summed, r[i].received, r[i].wire[0] / steps,
-                r[i].wire[1] / steps, 1e3 * r[i].compute_seconds, 1e3 * r[i].codec_seconds, 1e3 * r[i].seconds[r[i].steps - 1] / steps,
+                r[i].wire[1] / steps, 1e3 * r[i].compute_seconds, 1e3 * r[i].codec_seconds,
+                1e3 * r[i].seconds[r[i].steps - 1] / steps,
                 r[i].final_loss, r[i].accuracy, (unsigned long long)r[i].digest);
     }
     if (fclose(file) != 0) {

@@ -1,4 +1,4 @@
-/* The transport examples/gcomp_mpi.h for any number of ranks: collectives in pieces, a communicator of a part of the ranks, and the
+/* examples/gcomp_mpi.h for any number of ranks: collectives in pieces, a communicator of a part of the ranks, and the
    same training as over threads. mpirun -n 4 tests/mpi_ranks. Rank 0 prints TAP for all: a check holds if it holds on each. */
 
 #ifndef _POSIX_C_SOURCE
