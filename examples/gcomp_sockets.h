@@ -76,7 +76,7 @@ typedef enum gcomp_sockets_kind {
     GCOMP_SOCKETS_MAX,
     GCOMP_SOCKETS_ALLGATHER,
     GCOMP_SOCKETS_ALLGATHERV,
-    GCOMP_SOCKETS_ALLTOALL,
+    GCOMP_SOCKETS_ALLTOALLV,
     GCOMP_SOCKETS_BROADCAST
 } gcomp_sockets_kind;
 
@@ -428,18 +428,38 @@ static inline int gcomp_sockets_allgatherv(void *user, const void *mine, void *a
     return gcomp_sockets_finish(s);
 }
 
-/* recv + w * bytes <- send + rank * bytes of worker w: every worker has a block for every other. */
-static inline int gcomp_sockets_alltoall(void *user, const void *send, void *recv, size_t bytes)
+/* Worker w gets sent[w] bytes of send, and awaited[w] bytes come from it; both lie back to back in rank order, the own
+   ones too. Two that do not agree about a size end the group, for nobody else sees it. */
+static inline int gcomp_sockets_alltoallv(void *user, const void *send, const size_t *sent, void *recv,
+                                          const size_t *awaited)
 {
     gcomp_sockets *s = (gcomp_sockets *)user;
-    int error = gcomp_sockets_meet(s, GCOMP_SOCKETS_ALLTOALL, 0, bytes, 0);
-    size_t own = (size_t)s->rank * bytes;
+    const unsigned char *from = (const unsigned char *)send;
+    unsigned char *to = (unsigned char *)recv;
+    int error = gcomp_sockets_meet(s, GCOMP_SOCKETS_ALLTOALLV, 0, 0, 0);
     if (error)
         return error;
-    if (bytes)
-        memcpy((unsigned char *)recv + own, (const unsigned char *)send + own, bytes);
-    gcomp_sockets_flow_all(s, send, bytes, bytes, recv, bytes, bytes);
-    return gcomp_sockets_finish(s);
+    for (int w = 0; w < s->world; w++)
+        s->parts[w].list = sent[w];
+    gcomp_sockets_flow_all(s, &s->parts[0].list, sizeof *s->parts, sizeof s->parts[0].list, &s->parts[0].size,
+                           sizeof *s->parts, sizeof s->parts[0].size);
+    s->parts[s->rank].size = sent[s->rank];
+    error = gcomp_sockets_move(s);
+    for (int w = 0; w < s->world && !error; w++)
+        if (s->parts[w].size != awaited[w]) {
+            gcomp_sockets_fail(s);
+            error = GCOMP_SOCKETS_FAILED;
+        }
+    for (int w = 0; w < s->world && !error; from += sent[w], to += awaited[w], w++) {
+        gcomp_sockets_flow *flow = &s->flows[w];
+        flow->out = from;
+        flow->in = to;
+        flow->out_left = w == s->rank ? 0 : sent[w];
+        flow->in_left = w == s->rank ? 0 : awaited[w];
+        if (w == s->rank && sent[w])
+            memcpy(to, from, sent[w]);
+    }
+    return error ? error : gcomp_sockets_finish(s);
 }
 
 /* data[bytes] <- data of worker `root`, for weights at the start or after a failure. */

@@ -149,8 +149,8 @@ static int body_sums(gcomp_sockets *s, told *t)
 
 static int body_gathers(gcomp_sockets *s, told *t)
 {
-    unsigned char mine[24], all[MOST * 32], send[MOST * 5], recv[MOST * 5];
-    size_t bytes[MOST], world = (size_t)s->world;
+    unsigned char mine[24], all[MOST * 32], send[MOST * 160], recv[MOST * 160];
+    size_t bytes[MOST], sent[MOST], awaited[MOST], from = 0, to = 0, world = (size_t)s->world;
     int status;
     memset(mine, s->rank + 1, sizeof mine);
     memset(all, 0xee, sizeof all);
@@ -160,9 +160,15 @@ static int body_gathers(gcomp_sockets *s, told *t)
     for (size_t r = 0; r < world; r++) bytes[r] = r * 3;
     if (!status) status = gcomp_sockets_allgatherv(s, mine, all, bytes, 32);
     for (size_t i = 0; i < sizeof all; i++) t->wrong += all[i] != (i / 32 < world && i % 32 < bytes[i / 32] ? i / 32 + 1 : 0xee);
-    for (int r = 0; r < s->world; r++) memset(send + 5 * r, 16 * s->rank + r, 5);
-    if (!status) status = gcomp_sockets_alltoall(s, send, recv, 5);
-    for (int i = 0; i < 5 * s->world; i++) t->wrong += recv[i] != 16 * (i / 5) + s->rank;
+    for (int r = 0; r < s->world; r++) { /* some of no bytes, some that take turns */
+        sent[r] = (size_t)((2 * s->rank + r) % 5 * 40);
+        awaited[r] = (size_t)((2 * r + s->rank) % 5 * 40);
+        memset(send + from, 16 * s->rank + r, sent[r]);
+        from += sent[r];
+    }
+    if (!status) status = gcomp_sockets_alltoallv(s, send, sent, recv, awaited);
+    for (int r = 0; r < s->world; r++)
+        for (size_t i = 0; i < awaited[r]; i++, to++) t->wrong += recv[to] != 16 * r + s->rank;
     for (int root = 0; root < s->world && !status; root++) {
         int data[3] = {s->rank, s->rank, s->rank};
         status = gcomp_sockets_broadcast(s, data, sizeof data, root);
@@ -210,6 +216,16 @@ static void test_collectives_of_1_to_4_workers(void)
 
 static void test_workers_that_disagree_are_told_and_go_on(void) { CHECK(run(3, 30, body_disagree) && all_are(3, 0)); }
 
+/* Two workers that do not agree about a size: an error on all, and the group is over. */
+static int body_pair(gcomp_sockets *s, told *t)
+{
+    unsigned char send[12] = {0}, recv[12];
+    size_t sent[MOST] = {3, 3, 3, 3}, awaited[MOST] = {3, 3, 3, 3};
+    sent[2] -= s->rank == 0;
+    t->wrong += gcomp_sockets_alltoallv(s, send, sent, recv, awaited) != GCOMP_SOCKETS_FAILED;
+    return gcomp_sockets_barrier(s);
+}
+
 static int body_gives_up(gcomp_sockets *s, told *t)
 {
     if (s->rank == 1) gcomp_sockets_fail(s);
@@ -220,6 +236,7 @@ static int body_gives_up(gcomp_sockets *s, told *t)
 static void test_one_that_gives_up_ends_the_group_at_once(void)
 {
     double from = gcomp_sockets_now();
+    CHECK(run(4, 60, body_pair) && all_are(4, GCOMP_SOCKETS_FAILED));
     CHECK(run(4, 60, body_gives_up) && all_are(4, GCOMP_SOCKETS_FAILED));
     CHECK(gcomp_sockets_now() - from < 30);
 }
