@@ -220,6 +220,13 @@ static inline int gcomp_nccl_allgather(void *user, const void *mine, void *all, 
     return error;
 }
 
+/* What is left of `bytes` from `at` on, at most a piece. */
+static inline size_t gcomp_nccl_rest(size_t bytes, size_t at, size_t most)
+{
+    size_t rest = bytes > at ? bytes - at : 0;
+    return rest < most ? rest : most;
+}
+
 /* all + w * stride <- bytes[w] bytes of rank w, for all w: a broadcast from each, as one group. */
 static inline int gcomp_nccl_allgatherv(void *user, const void *mine, void *all, const size_t *bytes, size_t stride)
 {
@@ -232,8 +239,7 @@ static inline int gcomp_nccl_allgatherv(void *user, const void *mine, void *all,
             return (int)ncclInvalidArgument; /* the same on all: the sizes are */
     }
     for (size_t at = 0; at < longest && !error; at += most) {
-        size_t own = bytes[rank] > at ? bytes[rank] - at : 0;
-        own = own < most ? own : most;
+        size_t own = gcomp_nccl_rest(bytes[rank], at, most);
         if (own)
             memcpy(n->host, (const unsigned char *)mine + at, own);
         error = gcomp_nccl_copy(n, n->device, n->host, own, cudaMemcpyHostToDevice);
@@ -242,8 +248,7 @@ static inline int gcomp_nccl_allgatherv(void *user, const void *mine, void *all,
         if (!error) {
             int ended;
             for (size_t w = 0; w < world && !error; w++) {
-                size_t piece = bytes[w] > at ? bytes[w] - at : 0;
-                piece = piece < most ? piece : most;
+                size_t piece = gcomp_nccl_rest(bytes[w], at, most);
                 if (piece)
                     error = (int)ncclBroadcast(n->device, n->device + (w + 1) * most, piece, ncclUint8, (int)w, n->comm,
                                                n->stream);
@@ -255,8 +260,7 @@ static inline int gcomp_nccl_allgatherv(void *user, const void *mine, void *all,
             error = gcomp_nccl_copy(n, n->host + most, n->device + most, world * most, cudaMemcpyDeviceToHost);
         error = gcomp_nccl_end(n, error);
         for (size_t w = 0; w < world && !error; w++) {
-            size_t piece = bytes[w] > at ? bytes[w] - at : 0;
-            piece = piece < most ? piece : most;
+            size_t piece = gcomp_nccl_rest(bytes[w], at, most);
             if (piece)
                 memcpy((unsigned char *)all + w * stride + at, n->host + (w + 1) * most, piece);
         }
@@ -264,34 +268,63 @@ static inline int gcomp_nccl_allgatherv(void *user, const void *mine, void *all,
     return error;
 }
 
-/* recv + w * bytes <- send + rank * bytes of rank w. */
-static inline int gcomp_nccl_alltoall(void *user, const void *send, void *recv, size_t bytes)
+/* The sends and receives of one piece between each two ranks, as one group. */
+static inline int gcomp_nccl_swap(gcomp_nccl *n, const size_t *sent, const size_t *awaited, size_t at, size_t most)
+{
+    size_t world = (size_t)n->world, half = world * most, out = 0, in = 0;
+    int error = (int)ncclGroupStart(), ended;
+    if (error)
+        return error;
+    for (size_t w = 0; w < world && !error; w++) {
+        size_t piece = gcomp_nccl_rest(sent[w], at, most);
+        if (piece)
+            error = (int)ncclSend(n->device + out, piece, ncclUint8, (int)w, n->comm, n->stream);
+        out += piece;
+        piece = gcomp_nccl_rest(awaited[w], at, most);
+        if (piece && !error)
+            error = (int)ncclRecv(n->device + half + in, piece, ncclUint8, (int)w, n->comm, n->stream);
+        in += piece;
+    }
+    ended = (int)ncclGroupEnd();
+    return error ? error : ended;
+}
+
+/* Rank w gets sent[w] bytes of send, and awaited[w] bytes come from it; both lie back to back in rank order. Each two
+   know their sizes, and so which pieces there are between them. */
+static inline int gcomp_nccl_alltoallv(void *user, const void *send, const size_t *sent, void *recv, const size_t *awaited)
 {
     gcomp_nccl *n = (gcomp_nccl *)user;
-    size_t world = (size_t)n->world, most = GCOMP_NCCL_STAGE / (2 * world) / 16 * 16, half = world * most;
+    size_t world = (size_t)n->world, most = GCOMP_NCCL_STAGE / (2 * world) / 16 * 16, half = world * most, longest = 0;
     int error = n->failed;
-    for (size_t at = 0; at < bytes && !error; at += most) {
-        size_t piece = bytes - at < most ? bytes - at : most;
-        for (size_t w = 0; w < world; w++)
-            memcpy(n->host + w * piece, (const unsigned char *)send + w * bytes + at, piece);
-        error = gcomp_nccl_copy(n, n->device, n->host, world * piece, cudaMemcpyHostToDevice);
-        if (!error)
-            error = (int)ncclGroupStart();
-        if (!error) {
-            int ended;
-            for (size_t w = 0; w < world && !error; w++) {
-                error = (int)ncclSend(n->device + w * piece, piece, ncclUint8, (int)w, n->comm, n->stream);
-                if (!error)
-                    error = (int)ncclRecv(n->device + half + w * piece, piece, ncclUint8, (int)w, n->comm, n->stream);
-            }
-            ended = (int)ncclGroupEnd();
-            error = error ? error : ended;
+    for (size_t w = 0; w < world; w++) {
+        longest = sent[w] > longest ? sent[w] : longest;
+        longest = awaited[w] > longest ? awaited[w] : longest;
+    }
+    for (size_t at = 0; at < longest && !error; at += most) {
+        const unsigned char *from = (const unsigned char *)send;
+        unsigned char *to = (unsigned char *)recv;
+        size_t out = 0, in = 0;
+        for (size_t w = 0; w < world; from += sent[w++]) {
+            size_t piece = gcomp_nccl_rest(sent[w], at, most);
+            if (piece)
+                memcpy(n->host + out, from + at, piece);
+            out += piece;
         }
+        error = gcomp_nccl_copy(n, n->device, n->host, out, cudaMemcpyHostToDevice);
         if (!error)
-            error = gcomp_nccl_copy(n, n->host + half, n->device + half, world * piece, cudaMemcpyDeviceToHost);
+            error = gcomp_nccl_swap(n, sent, awaited, at, most);
+        for (size_t w = 0; w < world; w++)
+            in += gcomp_nccl_rest(awaited[w], at, most);
+        if (!error)
+            error = gcomp_nccl_copy(n, n->host + half, n->device + half, in, cudaMemcpyDeviceToHost);
         error = gcomp_nccl_end(n, error);
-        for (size_t w = 0; w < world && !error; w++)
-            memcpy((unsigned char *)recv + w * bytes + at, n->host + half + w * piece, piece);
+        in = 0;
+        for (size_t w = 0; w < world && !error; to += awaited[w++]) {
+            size_t piece = gcomp_nccl_rest(awaited[w], at, most);
+            if (piece)
+                memcpy(to + at, n->host + half + in, piece);
+            in += piece;
+        }
     }
     return error;
 }
@@ -308,6 +341,7 @@ static inline gcomp_comm gcomp_nccl_comm(gcomp_nccl *n)
     comm.allgather = gcomp_nccl_allgather;
     comm.allgatherv = gcomp_nccl_allgatherv;
     comm.allreduce_max = gcomp_nccl_allreduce_max;
+    comm.alltoallv = gcomp_nccl_alltoallv;
     comm.allreduce_dtypes = 1u << GCOMP_I8 | 1u << GCOMP_I32;
     return comm;
 }

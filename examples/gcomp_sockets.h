@@ -797,6 +797,7 @@ static inline gcomp_comm gcomp_sockets_comm(gcomp_sockets *s)
     comm.allgather = gcomp_sockets_allgather;
     comm.allgatherv = gcomp_sockets_allgatherv;
     comm.allreduce_max = gcomp_sockets_allreduce_max;
+    comm.alltoallv = gcomp_sockets_alltoallv;
     comm.allreduce_dtypes = 1u << GCOMP_I8 | 1u << GCOMP_I16 | 1u << GCOMP_I32;
     return comm;
 }

@@ -109,7 +109,7 @@ static int body_gathers(worker *w)
     static const size_t sizes[] = {0, 1, 15, 200, 201, COUNT};
     static unsigned char memory[MOST][4][MOST * COUNT];
     unsigned char *all = memory[w->threads.rank][0], *send = memory[w->threads.rank][1];
-    size_t world = (size_t)w->threads.world, me = (size_t)w->threads.rank, bytes[MOST];
+    size_t world = (size_t)w->threads.world, me = (size_t)w->threads.rank, bytes[MOST], sent[MOST], awaited[MOST];
     rank r;
     gcomp_comm comm;
     int status = open_rank(&r, &w->threads, 30);
@@ -126,12 +126,18 @@ static int body_gathers(worker *w)
         for (size_t v = 0; v < world; v++) bytes[v] = v == 1 ? 0 : size / (v + 1);
         if (!status) status = comm.allgatherv(comm.user, send, all, bytes, COUNT);
         for (size_t i = 0; i < MOST * COUNT; i++) {
-            int sent = i / COUNT < world && i % COUNT < bytes[i / COUNT];
-            w->wrong += all[i] != (sent ? (unsigned char)(i % COUNT * 7 + 31 * (i / COUNT)) : 0xee);
+            int comes = i / COUNT < world && i % COUNT < bytes[i / COUNT];
+            w->wrong += all[i] != (comes ? (unsigned char)(i % COUNT * 7 + 31 * (i / COUNT)) : 0xee);
         }
-        if (!status) status = gcomp_nccl_alltoall(comm.user, send, all, size);
-        for (size_t i = 0; i < world * size; i++)
-            w->wrong += all[i] != (unsigned char)((me * size + i % size) * 7 + 31 * (i / size));
+        for (size_t v = 0; v < world; v++) { /* some of no bytes, some of many pieces */
+            sent[v] = (2 * me + v) % 3 * size / 2;
+            awaited[v] = (2 * v + me) % 3 * size / 2;
+        }
+        memset(all, 0xee, MOST * COUNT);
+        memset(send, (int)me + 1, MOST * COUNT);
+        if (!status) status = gcomp_nccl_alltoallv(comm.user, send, sent, all, awaited);
+        for (size_t v = 0, i = 0; v < world; v++)
+            for (size_t k2 = 0; k2 < awaited[v]; k2++) w->wrong += all[i++] != v + 1;
     }
     bytes[0] = COUNT + 1;
     w->wrong += comm.allgatherv(comm.user, send, all, bytes, COUNT) == 0;
@@ -233,7 +239,7 @@ static int body_failures(worker *w)
             result = gcomp_nccl_exchange(&r.nccl, gc, &device, &pinned, NULL);
             if (standin_calls >= number) w->wrong += result != GCOMP_CALLBACK_FAILED || r.nccl.failed == 0;
             status = comm.allgather(comm.user, bytes, all, sizeof bytes) || comm.allgatherv(comm.user, bytes, all, &list, 40)
-                     || gcomp_nccl_alltoall(comm.user, bytes, all, 40);
+                     || gcomp_nccl_alltoallv(comm.user, bytes, &list, all, &list);
         }
         standin_fails = 0;
         errors += status || result != GCOMP_OK;

@@ -31,6 +31,8 @@ typedef struct CUstream_st {
     int error; /* of what has run */
 } *cudaStream_t;
 
+#define STANDIN_LATER 77 /* what an operation returns that cannot be carried out yet */
+
 typedef struct standin_op {
     struct standin_op *next;
     int (*run)(struct standin_op *op);
@@ -124,9 +126,13 @@ static inline cudaError_t cudaStreamQuery(cudaStream_t stream)
         if (standin_failure()) stream->error = 1;
         return stream->error ? cudaErrorInvalidValue : cudaSuccess;
     }
+    {
+        int result = op->run(op);
+        if (result == STANDIN_LATER) return cudaErrorNotReady;
+        stream->error |= result;
+    }
     stream->first = op->next;
     if (!stream->first) stream->last = NULL;
-    stream->error |= op->run(op);
     free(op);
     return cudaErrorNotReady;
 }

@@ -1,5 +1,5 @@
 /* nccl.h - stands in for NCCL's header in tests: the functions that examples/gcomp_nccl.h uses, over examples/gcomp_threads.h: a
-   rank is a thread. What is called goes onto the stream; sends and receives stand in a group with one of each for every rank. */
+   rank is a thread. What is called goes onto the stream; sends and receives stand in a group. */
 
 #ifndef STANDIN_NCCL_H
 #define STANDIN_NCCL_H
@@ -120,21 +120,53 @@ static inline ncclResult_t ncclBroadcast(const void *from, void *to, size_t coun
     return standin_enqueue(standin_run_broadcast, from, to, count, (int)type, 0, root, comm, stream);
 }
 
-/* The sends and receives of a group, one of each for every rank, as one exchange of all with all. */
-static inline int standin_run_exchange(standin_op *op)
+/* What was sent and not yet received, oldest first. */
+typedef struct standin_mail {
+    struct standin_mail *next;
+    void *group;
+    int from, to;
+    size_t bytes;
+    unsigned char *data;
+} standin_mail;
+
+static standin_mail *standin_mails;
+static pthread_mutex_t standin_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static inline void *standin_group_of(const gcomp_comm *threads) { return ((gcomp_threads_member *)threads->user)->group; }
+
+static inline int standin_run_send(standin_op *op)
 {
     const gcomp_comm *threads = &((ncclComm_t)op->comm)->threads;
-    standin_op *group = (standin_op *)op->to;
-    size_t world = (size_t)threads->world, bytes = group[0].bytes;
-    unsigned char *send = (unsigned char *)malloc(2 * world * bytes), *recv = send + world * bytes;
-    int error = send == NULL;
-    for (size_t i = 0; i < 2 * world && !error; i++)
-        if (group[i].from) memcpy(send + (size_t)group[i].peer * bytes, group[i].from, bytes);
-    if (!error) error = gcomp_threads_alltoall(threads->user, send, recv, bytes);
-    for (size_t i = 0; i < 2 * world && !error; i++)
-        if (group[i].to) memcpy(group[i].to, recv + (size_t)group[i].peer * bytes, bytes);
-    free(send);
-    free(group);
+    standin_mail *mail = (standin_mail *)calloc(1, sizeof *mail), **end = &standin_mails;
+    if (!mail || !(mail->data = (unsigned char *)malloc(op->bytes))) return free(mail), 1;
+    memcpy(mail->data, op->from, op->bytes);
+    mail->group = standin_group_of(threads);
+    mail->from = threads->rank;
+    mail->to = op->peer;
+    mail->bytes = op->bytes;
+    pthread_mutex_lock(&standin_lock);
+    while (*end) end = &(*end)->next;
+    *end = mail;
+    pthread_mutex_unlock(&standin_lock);
+    return 0;
+}
+
+static inline int standin_run_receive(standin_op *op)
+{
+    const gcomp_comm *threads = &((ncclComm_t)op->comm)->threads;
+    standin_mail **at = &standin_mails, *mail;
+    int error;
+    pthread_mutex_lock(&standin_lock);
+    while (*at && ((*at)->group != standin_group_of(threads) || (*at)->from != op->peer || (*at)->to != threads->rank))
+        at = &(*at)->next;
+    mail = *at;
+    if (mail) *at = mail->next;
+    pthread_mutex_unlock(&standin_lock);
+    if (!mail) return STANDIN_LATER;
+    error = mail->bytes != op->bytes;
+    if (!error) memcpy(op->to, mail->data, op->bytes);
+    free(mail->data);
+    free(mail);
     return error;
 }
 
@@ -142,13 +174,13 @@ static inline ncclResult_t ncclSend(const void *from, size_t count, ncclDataType
                                     cudaStream_t stream)
 {
     if (type != ncclUint8 || !standin_grouped) return ncclInvalidUsage;
-    return standin_enqueue(standin_run_exchange, from, NULL, count, (int)type, 0, peer, comm, stream);
+    return standin_enqueue(standin_run_send, from, NULL, count, (int)type, 0, peer, comm, stream);
 }
 
 static inline ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream)
 {
     if (type != ncclUint8 || !standin_grouped) return ncclInvalidUsage;
-    return standin_enqueue(standin_run_exchange, NULL, to, count, (int)type, 0, peer, comm, stream);
+    return standin_enqueue(standin_run_receive, NULL, to, count, (int)type, 0, peer, comm, stream);
 }
 
 static inline ncclResult_t ncclGroupStart(void)
@@ -165,15 +197,10 @@ static inline ncclResult_t ncclGroupEnd(void)
     standin_grouped--;
     standin_group_count = 0;
     if (standin_failure()) return ncclInternalError;
-    if (count && standin_group[0].run == standin_run_exchange) {
-        standin_op op = standin_group[0], *all = (standin_op *)malloc(sizeof standin_group);
-        if (count != 2 * ((ncclComm_t)op.comm)->threads.world || !all) return free(all), ncclInvalidUsage;
-        memcpy(all, standin_group, (size_t)count * sizeof *all);
-        op.to = all;
-        standin_push((cudaStream_t)(void *)op.next, &op);
-        return ncclSuccess;
-    }
-    for (int i = 0; i < count; i++) standin_push((cudaStream_t)(void *)standin_group[i].next, &standin_group[i]);
+    for (int sends = 1; sends >= 0; sends--) /* in a group a send does not wait for a receive that stands before it */
+        for (int i = 0; i < count; i++)
+            if ((standin_group[i].run == standin_run_send) == sends)
+                standin_push((cudaStream_t)(void *)standin_group[i].next, &standin_group[i]);
     return ncclSuccess;
 }
 
