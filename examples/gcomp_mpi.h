@@ -305,7 +305,8 @@ static inline int gcomp_mpi_alltoallv(void *user, const void *send, const size_t
         }
         if (error || !count)
             return error;
-        error = MPI_Waitall(count, mpi->requests, MPI_STATUSES_IGNORE);
+        for (int i = 0; i < count && !error; i++)
+            error = MPI_Wait(&mpi->requests[i], MPI_STATUS_IGNORE);
         if (error)
             return error;
     }

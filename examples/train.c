@@ -311,6 +311,7 @@ static int work(void *of, const gcomp_comm *comm)
         j->gradient = train_floats(net.width[0] * net.width[1]); /* without memory: no picture of the codecs */
         printf("%s, %zu samples; %zu parameters; %d workers, batch %d each, %zu steps\n\n", j->data->what,
                j->data->count, net.count, comm->world, BATCH, steps);
+        fflush(stdout);
     }
     for (size_t i = 0; !error && i < j->runs; i++) {
         train_result r;

@@ -34,10 +34,14 @@ done
 # One of three dies: the others end with an error, long before the timeout.
 for rank in 0 1 2; do
     $train --workers 3 --text gcomp.h --steps 1000000 --transport sockets --rank $rank \
-        --root 127.0.0.1:$((port + 20000)) --out $out/dies >/dev/null 2>$out/dies$rank.log &
+        --root 127.0.0.1:$((port + 20000)) --out $out/dies >$out/dies$rank.out 2>$out/dies$rank.log &
     eval "p$rank=$!"
 done
-sleep 1
+tries=0
+until grep -q parameters $out/dies0.out 2>/dev/null || [ $tries = 300 ]; do # they have met
+    sleep 0.1
+    tries=$((tries + 1))
+done
 killed=$(date +%s)
 kill -KILL $p2
 for pid in $p0 $p1; do
