@@ -44,11 +44,22 @@ mkdir -p "$dir"
 id=$(($$ % 10000))
 net=10.77.$(($$ % 250))
 work=$(mktemp -d)
+child=
 allowed=$(sysctl -n net.ipv4.tcp_allowed_congestion_control)
 host() { echo "gch$id-$1"; }
 clean() {
     trap - EXIT
-    for i in 0 1 2 3; do ip netns del "$(host $i)" 2>/dev/null || :; done # their links go with them
+    if [ -n "$child" ]; then # interrupted
+        kill "$child" 2>/dev/null || :
+        for i in 0 1 2 3; do
+            for pid in $(ip netns pids "$(host $i)" 2>/dev/null); do kill -KILL "$pid" 2>/dev/null || :; done
+        done
+        wait "$child" 2>/dev/null || :
+    fi
+    for i in 0 1 2 3; do
+        ip link del "gcv$id.$i" 2>/dev/null || : # and with it the other end
+        ip netns del "$(host $i)" 2>/dev/null || :
+    done
     ip link del "gcb$id" 2>/dev/null || :
     sysctl -qw "net.ipv4.tcp_allowed_congestion_control=$allowed"
     rm -rf "$work"
@@ -101,17 +112,17 @@ AGENT
 chmod +x "$work/agent"
 printf '1\n2\n1\n4\n2\n0 3 0 0\n4096 4 0 0\n' >"$work/rules" # all-reduce: doubling for what is small, else the ring
 
-train() { # output directory, arguments...: all four workers
+train() { # output directory, arguments...: all four workers; as a process of its own
     out=$1
     shift
     set -- --hidden 1152,1152 --rate 0.05 --steps "$steps" --interface eth0 --no-pictures --out "$out" "$@"
     if [ $transport = mpi ]; then
-        OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun.openmpi --hostfile "$work/hosts" -n 4 --bind-to none \
+        export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+        exec mpirun.openmpi --hostfile "$work/hosts" -n 4 --bind-to none \
             --mca plm rsh --mca plm_rsh_agent "$work/agent" --mca oob_tcp_if_include $net.0/24 \
             --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include $net.0/24 --mca mpi_yield_when_idle 1 \
             --mca coll_tuned_use_dynamic_rules 1 --mca coll_tuned_dynamic_rules_filename "$work/rules" \
             -x OPENBLAS_NUM_THREADS=1 "$PWD/$program" --transport mpi "$@" 2>"$work/err"
-        return
     fi
     for i in 1 2 3; do
         ip netns exec "$(host $i)" env OPENBLAS_NUM_THREADS=1 "$program" --transport sockets --rank $i --root $net.1:7077 "$@" \
@@ -129,7 +140,10 @@ for rate in $rates; do
     limit "$rate"
     echo "--- $rate, $transport"
     # shellcheck disable=SC2086
-    train "$dir/net-$rate" $arguments >"$work/log" || { cat "$work/log" "$work/err"; exit 1; }
+    train "$dir/net-$rate" $arguments >"$work/log" & # so that a signal is heard at once
+    child=$!
+    wait $child || { cat "$work/log" "$work/err"; exit 1; }
+    child=
     # Where the loss was 0.40, from every step; then a line a run. What a worker sends: 2 (W - 1) / W of what is summed, W - 1 times
     # what is gathered.
     awk -F , -v rate="$rate" 'function plain(s) { gsub(/"/, "", s); return s }
@@ -151,7 +165,7 @@ for rate in $rates; do
             "must send", "interface", "over", "", "steps", "s to 0.40", "faster" }
         { split(substr($3, 2), f, ","); if (!none && f[8] != "-") none = f[8]
           printf "%-30s %8s %8s %8s %10s %10s %7.1f%% %6s %6s %9s %7s\n", $2, f[1], f[2], f[3], f[4], f[5], 100 * f[6], f[9],
-              f[7], f[8], f[8] != "-" && none ? sprintf("%.2f", none / f[8]) : "-" }' "$work/lines"
+              f[7], f[8] == "-" ? "-" : sprintf("%.1f", f[8]), f[8] != "-" && none ? sprintf("%.2f", none / f[8]) : "-" }' "$work/lines"
     grep -q WRONG "$work/lines" && status=1
 done
 
