@@ -9,15 +9,15 @@ rm -rf $out
 mkdir -p $out
 export OPENBLAS_NUM_THREADS=1
 common="--text gcomp.h --hidden 40,40 --steps 6 --method sign --method powersgd:rank=4 --no-pictures"
-port=$((10000 + $$ % 10000))
+port=$((5000 + $$ % 1600))
 timeout 60 $train $common --transport threads --out $out/threads >/dev/null
 timeout 60 $train $common --transport sockets --root 127.0.0.1:$port --out $out/sockets >/dev/null
 pids=
 for rank in 1 2 3; do # each started by itself, as on machines of their own
-    timeout 60 $train $common --transport sockets --rank $rank --root 127.0.0.1:$((port + 10000)) --out $out/other$rank >/dev/null &
+    timeout 60 $train $common --transport sockets --rank $rank --root 127.0.0.1:$((port + 1600)) --out $out/other$rank >/dev/null &
     pids="$pids $!"
 done
-timeout 60 $train $common --transport sockets --rank 0 --root 127.0.0.1:$((port + 10000)) --out $out/ranks >/dev/null
+timeout 60 $train $common --transport sockets --rank 0 --root 127.0.0.1:$((port + 1600)) --out $out/ranks >/dev/null
 for pid in $pids; do wait $pid; done
 for mpi in "$@"; do
     case $mpi in
@@ -34,7 +34,7 @@ done
 # One of three dies: the others end with an error, long before the timeout.
 for rank in 0 1 2; do
     $train --workers 3 --text gcomp.h --steps 1000000 --transport sockets --rank $rank \
-        --root 127.0.0.1:$((port + 20000)) --out $out/dies >$out/dies$rank.out 2>$out/dies$rank.log &
+        --root 127.0.0.1:$((port + 3200)) --out $out/dies >$out/dies$rank.out 2>$out/dies$rank.log &
     eval "p$rank=$!"
 done
 tries=0

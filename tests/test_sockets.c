@@ -54,7 +54,7 @@ static void choose_port(void)
 {
     static int number;
     int fd = -1;
-    if (!number) number = 20000 + (int)(getpid() % 10000);
+    if (!number) number = 20000 + (int)(getpid() % 100) * 100; /* two that run at once do not meet */
     while (fd < 0) {
         snprintf(port, sizeof port, "%d", number++);
         fd = gcomp_sockets_listen("127.0.0.1", port, 1);
@@ -342,7 +342,7 @@ static void test_a_worker_that_dies_is_an_error_on_all_others(void)
 {
     codec = "sign";
     for (way = 0; way < WAYS; way++)
-        for (victim = 0; victim < 4; victim += way == SILENT ? 3 : 1) {
+        for (victim = way == SILENT ? 3 : 0; victim < 4; victim++) {
             limit = way == SILENT ? 1 : 30;
             CHECK(run(4, limit, body_dies) && all_are(4, GCOMP_CALLBACK_FAILED));
             for (int w = 0; w < 4; w++) {
