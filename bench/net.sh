@@ -2,13 +2,15 @@
 # Trains over a slow network on this machine: four hosts as network namespaces, each with its own limited link to one bridge, one
 # worker a host, and every byte between them counted by the kernel.
 #
-#   sudo bench/net.sh [--rates "100mbit 1gbit none"] [--methods "CODEC CODEC ..."] [--steps N] [--transport mpi|sockets] [--out DIR]
+#   sudo bench/net.sh [--rates "100mbit 1gbit none"] [--methods "CODEC CODEC ..."] [--steps N] [--transport mpi|sockets]
+#   [--out DIR]
 #
-# For each rate and method: milliseconds a step; bytes that a worker must send in a step by what the statistics of gcomp report, and
-# those that the interface of host 0 has sent; seconds until the loss was 0.40 (mean over the workers and the last 10 steps).
-# DIR/net.csv, DIR/net.svg. Fails where the interface has sent less than that or over 5 % more, headers of Ethernet, IP and TCP aside
-# (4.6 % where frames are full). The first method, none, is the uncompressed baseline: a ring all-reduce. Model: 784-1152-1152-10, 2,244,106 parameters, batch 64 a worker, plain learning rate
-# 0.05, momentum 0.9, Fashion-MNIST. Needs root, for namespaces. Removes all it has made.
+# For each rate and method: milliseconds a step; bytes that a worker must send in a step by what the statistics of gcomp
+# report, and those that the interface of host 0 has sent; seconds until the loss was 0.40 (mean over the workers and the last
+# 10 steps). DIR/net.csv, DIR/net.svg. Fails where the interface has sent less than that or over 5 % more, headers of Ethernet,
+# IP and TCP aside (4.6 % where frames are full). The first method, none, is the uncompressed baseline: a ring all-reduce.
+# Model: 784-1152-1152-10, 2,244,106 parameters, batch 64 a worker, plain learning rate 0.05, momentum 0.9, Fashion-MNIST.
+# Needs root, for namespaces. Removes all it has made.
 set -eu
 cd "$(dirname "$0")/.."
 rates="100mbit 1gbit none"
