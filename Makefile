@@ -82,6 +82,7 @@ advise: build/advise ## does compressing a ResNet-18 pay on this machine, over w
 
 bench-gemm: build/gemm ## powersgd's matrix products beside sgemm of OpenBLAS and BLIS
 	./build/gemm
+
 net: build/train build/train_mpi ## training over four hosts with slow links on this machine; as root; build/net.svg
 	bench/net.sh
 
