@@ -2369,7 +2369,7 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
      put16s put8 put6 put4 put2, get16s ...  low bits of each as codes; back with sign
      draws                                gcomp__draw of 16 elements, the first even
      pair_splat, twice                    x in 8 lanes, y in the others; 8 floats in both;  turn8  8 x 8 floats transposed
-     wide, tall, tile                     rows that powersgd's kernels take together; columns that they copy
+     abreast, tall, tile                  rows that powersgd's kernels take together; columns that they copy
      eight, columns; last, base           levels of a Hadamard transform: three over so many columns; all of `base` floats
      look16                               words from a table of 16, that of x in -8 .. 7 at x & 15
      gather scatter                       bits of a word where a mask has ones, side by side; and spread again
@@ -3011,7 +3011,7 @@ GCOMP__INLINE __m256 gcomp__less_avx2(__m256 x, __m256 y) { return _mm256_fnmadd
 GCOMP__EIGHT(eight_avx2, __m256, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, gcomp__less_avx2, GCOMP__NOTHING_INSIDE)
 GCOMP__EIGHT(last_avx2, __m256, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, _mm256_sub_ps, GCOMP__INSIDE_AVX2)
 enum { gcomp__columns_avx2 = 8, gcomp__base_avx2 = 64 };
-enum { gcomp__wide_avx2 = 2, gcomp__tall_avx2 = 6, gcomp__tile_avx2 = 128 };
+enum { gcomp__abreast_avx2 = 2, gcomp__tall_avx2 = 6, gcomp__tile_avx2 = 128 };
 
 GCOMP__INLINE __m256i gcomp__look8_avx2(const int32_t *table, __m256i x)
 {
@@ -3401,7 +3401,7 @@ GCOMP__INLINE __m512 gcomp__less_avx512(__m512 x, __m512 y) { return _mm512_fnma
 GCOMP__EIGHT(eight_avx512, __m512, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps, gcomp__less_avx512, GCOMP__NOTHING_INSIDE)
 GCOMP__EIGHT(last_avx512, __m256, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, _mm256_sub_ps, GCOMP__INSIDE_AVX512)
 enum { gcomp__columns_avx512 = 16, gcomp__base_avx512 = 64 };
-enum { gcomp__wide_avx512 = 4, gcomp__tall_avx512 = 8, gcomp__tile_avx512 = 96 };
+enum { gcomp__abreast_avx512 = 4, gcomp__tall_avx512 = 8, gcomp__tile_avx512 = 96 };
 
 GCOMP__INLINE gcomp__w16_avx512 gcomp__look16_avx512(const int32_t *table, gcomp__w16_avx512 w)
 {
@@ -3980,7 +3980,7 @@ GCOMP__INLINE void gcomp__levels_neon(float32x4_t *x, float32x4_t *y)
 GCOMP__EIGHT(eight_neon, float32x4_t, vld1q_f32, vst1q_f32, vaddq_f32, vsubq_f32, GCOMP__NOTHING_INSIDE)
 GCOMP__EIGHT(last_neon, float32x4_t, vld1q_f32, vst1q_f32, vaddq_f32, vsubq_f32, GCOMP__INSIDE_NEON)
 enum { gcomp__columns_neon = 4, gcomp__base_neon = 32 };
-enum { gcomp__wide_neon = 2, gcomp__tall_neon = 6, gcomp__tile_neon = 128 };
+enum { gcomp__abreast_neon = 2, gcomp__tall_neon = 6, gcomp__tile_neon = 128 };
 
 GCOMP__INLINE int32x4_t gcomp__look4_neon(uint8x16x4_t t, int32x4_t w)
 {
@@ -4497,7 +4497,7 @@ GCOMP__EIGHT(eight_scalar, float, gcomp__get1_scalar, gcomp__put1_scalar, gcomp_
 GCOMP__EIGHT(last_scalar, float, gcomp__get1_scalar, gcomp__put1_scalar, gcomp__plus1, gcomp__less1,
              GCOMP__NOTHING_INSIDE)
 enum { gcomp__columns_scalar = 1, gcomp__base_scalar = 8 };
-enum { gcomp__wide_scalar = 2, gcomp__tall_scalar = 4, gcomp__tile_scalar = 192 };
+enum { gcomp__abreast_scalar = 2, gcomp__tall_scalar = 4, gcomp__tile_scalar = 192 };
 
 GCOMP__INLINE gcomp__w16_scalar gcomp__look16_scalar(const int32_t *table, gcomp__w16_scalar w)
 {
@@ -10929,7 +10929,7 @@ GCOMP__NOINLINE gcomp__rows GCOMP__F(copied)(const gcomp__matrix *m, size_t i, s
     return x;
 }
 
-/* P[i][c] += fold of the sum over j < count of M[i][j] Q[j][c], of 1 or `wide` rows and 1 or 2 columns: 16 lanes along j. Q in
+/* P[i][c] += fold of the sum over j < count of M[i][j] Q[j][c], of 1 or some rows and 1 or 2 columns: 16 lanes along j. Q in
    panels: 16 columns of the first rank, then those of the next. */
 GCOMP__HEAVY void GCOMP__F(few)(const gcomp__rows *from, size_t count, const float *q, const gcomp__matrix *m, float *p,
                                 const gcomp__walk *next, int rows, int two, int feedback)
@@ -10977,7 +10977,7 @@ GCOMP__HEAVY void GCOMP__F(few)(const gcomp__rows *from, size_t count, const flo
 GCOMP__NOINLINE void GCOMP__F(few_wide)(const gcomp__rows *x, size_t count, const float *q, const gcomp__matrix *m, float *p,
                                         const gcomp__walk *next, int two)
 {
-    enum { wide = GCOMP__F(wide) };
+    enum { wide = GCOMP__F(abreast) };
     if (x->e && two) GCOMP__F(few)(x, count, q, m, p, next, wide, 1, 1);
     else if (x->e && m->rank == 1) GCOMP__F(few)(x, count, q, m, p, next, 4, 0, 1);
     else if (x->e) GCOMP__F(few)(x, count, q, m, p, next, wide, 0, 1);
@@ -10998,14 +10998,14 @@ GCOMP__NOINLINE void GCOMP__F(few_one)(const gcomp__rows *x, size_t count, const
 /* Columns of the next block, of those that are left; the rest of a row that is no multiple of 16 is a block of its own. */
 GCOMP__INLINE size_t GCOMP__F(block_of)(size_t left)
 {
-    return left < 3 * GCOMP__POWERSGD_BLOCK / 2 ? left : GCOMP__POWERSGD_BLOCK;
+    return left < 3 * GCOMP__POWERSGD_BLOCK / 2 ? left : (size_t)GCOMP__POWERSGD_BLOCK;
 }
 
 /* A span of Q, of some blocks, stays in the innermost cache. */
 static void GCOMP__F(project_few)(const gcomp__matrix *m, size_t row, size_t end, const float *q, float *p)
 {
     const size_t lines = m->cols / 16 * 16, whole = GCOMP__F(general)(m->in) ? 0 : lines, rank = m->rank;
-    const size_t span = GCOMP__POWERSGD_BLOCK * (8 / rank), most = rank > 1 ? GCOMP__F(wide) : 4;
+    const size_t span = GCOMP__POWERSGD_BLOCK * (8 / rank), most = rank > 1 ? GCOMP__F(abreast) : 4;
     const gcomp__walk none = {{NULL, NULL, 0}, 0, 0, 0};
     float tile[3 * GCOMP__POWERSGD_BLOCK / 2];
     size_t i, j = 0, k, c, count, rows;
@@ -11518,7 +11518,7 @@ static void gcomp__to_projected(const gcomp__powersgd_kernels *kernels, float *t
     }
 }
 
-static void gcomp__scale_floats(float *x, float part, size_t n)
+static void gcomp__weigh_sum(float *x, float part, size_t n)
 {
     size_t i;
     for (i = 0; part != 1 && i < n; i++) x[i] *= part;
@@ -11640,7 +11640,7 @@ static gcomp_result gcomp__powersgd_make(gcomp__work *work, int round)
             job.kernels->turn(work->sums[0] + s * np, rows, job.own.p, job.matrix.pitch, rank, rows);
         }
     }
-    gcomp__scale_floats(work->sums[round], work->part, floats);
+    gcomp__weigh_sum(work->sums[round], work->part, floats);
     return work->call.set->common->worst(work->sums[round], floats) >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
 }
 
@@ -13103,6 +13103,17 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
     slot->most = slot->method->selector->most(&slot->codec, slot->n);
 }
 
+/* What all workers hold alike, at the beginning of a tensor's state: the warm start of sums. Behind it is each one's momentum. */
+static size_t gcomp__shared_floats(const gcomp__slot *slot)
+{
+    return slot->state_floats - (slot->flags & GCOMP__REMEMBERS ? slot->n : 0);
+}
+
+static int gcomp__is_odd(const gcomp__slot *slot)
+{
+    return slot->flags & GCOMP__TURNS && slot->state[gcomp__shared_floats(slot) - 1] != 0;
+}
+
 /* Adds a tensor to the sizes, and finds its places. */
 static void gcomp__plan_add(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot *slot)
 {
@@ -13992,7 +14003,7 @@ static void gcomp__put_frame(gcomp *gc)
         const gcomp__slot *slot = gc->tensors + i;
         tensors = gcomp__crc_number(gc, gcomp__crc_shape(gc, tensors, slot), (uint64_t)slot->dtype);
         codecs = gcomp__crc_codec(gc, codecs, &slot->codec);
-        active = gcomp__crc_number(gc, active, slot->grad ? 1 : 0);
+        active = gcomp__crc_number(gc, active, slot->grad ? 1 + (uint64_t)gcomp__is_odd(slot) : 0);
         if (slot->grad && slot->bound) bytes += slot->length;
         gc->sharing |= gcomp__shares(slot);
         gc->listing |= gcomp__shares(slot) && slot->flags & GCOMP__GLOBAL;
@@ -14089,7 +14100,8 @@ static gcomp_result gcomp__frame_agrees(gcomp *gc, size_t w)
         gcomp__say(&t, gcomp_result_name(gc->last));
         return GCOMP_MISMATCH;
     }
-    if (memcmp(f + 48, mine + 48, 4)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " skips other tensors than");
+    if (memcmp(f + 48, mine + 48, 4))
+        return gcomp__disagree(gc, GCOMP_MISMATCH, w, " skips other tensors, or takes other turns, than");
     if (memcmp(f + 56, mine + 56, 4)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " is in another epoch (step.epoch) than");
     if (gcomp__get64(f + 24) > gc->plan.send)
         return gcomp__disagree(gc, GCOMP_MISMATCH, w, " announces more bytes than possible to");
@@ -14140,17 +14152,6 @@ static gcomp_result gcomp__end_step(gcomp *gc, gcomp_result result)
     if (result == GCOMP_NOT_FINITE) gc->stats.skipped++;
     else gc->stats.failed++;
     return result;
-}
-
-/* What all workers hold alike, at the beginning of a tensor's state: what sums start from. Behind it each one's own momentum. */
-static size_t gcomp__shared_floats(const gcomp__slot *slot)
-{
-    return slot->state_floats - (slot->flags & GCOMP__REMEMBERS ? slot->n : 0);
-}
-
-static int gcomp__is_odd(const gcomp__slot *slot)
-{
-    return slot->flags & GCOMP__TURNS && slot->state[gcomp__shared_floats(slot) - 1] != 0;
 }
 
 /* Places of the tensors in the sums of this step. */

@@ -89,8 +89,9 @@ static void load_libraries(gcomp_isa isa)
     }
     float a = 1, b = 1, c = 0;
     for (int l = 0; l < LIBRARIES; l++) gemm[l](ROW_MAJOR, PLAIN, PLAIN, 1, 1, 1, 1, &a, 1, &b, 1, 0, &c, 1);
-    printf("OpenBLAS runs its kernels for %s, BLIS those for %s\n", ((const char *(*)(void))need(library[0], "openblas_get_corename"))(),
-           arch_name(((int (*)(void))need(library[1], "bli_arch_query_id"))()));
+    const char *(*core_name)(void) = (const char *(*)(void))need(library[0], "openblas_get_corename");
+    int (*arch_id)(void) = (int (*)(void))need(library[1], "bli_arch_query_id");
+    printf("OpenBLAS runs its kernels for %s, BLIS those for %s\n", core_name(), arch_name(arch_id()));
 }
 
 /* ---------------- one product */
@@ -260,12 +261,13 @@ int main(int argc, char **argv)
         else return fprintf(stderr, "usage: gemm [--isa NAME] [--rank R] [--rows ROWS]\n"), 2;
     }
     for (int i = 1; i <= GCOMP_ISA_NEON && isa_name; i++)
-        if (!strcmp(gcomp_isa_name((gcomp_isa)i), isa_name)) set = gcomp_isa_available((gcomp_isa)i) ? gcomp__set_of((gcomp_isa)i) : NULL;
+        if (!strcmp(gcomp_isa_name((gcomp_isa)i), isa_name))
+            set = gcomp_isa_available((gcomp_isa)i) ? gcomp__set_of((gcomp_isa)i) : NULL;
     if (!set) return fprintf(stderr, "no instruction set '%s' here\n", isa_name), 2;
     load_libraries(set->isa);
     printf("gcomp %d, gcc %s, %s, one thread; GB/s of matrix\n", gcomp_version(), __VERSION__, gcomp_isa_name(set->isa));
-    printf("%-10s %4s %-6s %8s %9s %9s %8s %10s %8s\n", "shape", "rank", "kernel", "gcomp", names[0], names[1], "ratio", "residual",
-           "/ axpy");
+    printf("%-10s %4s %-6s %8s %9s %9s %8s %10s %8s\n", "shape", "rank", "kernel", "gcomp", names[0], names[1], "ratio",
+           "residual", "/ axpy");
     d.kernels = (const gcomp__powersgd_kernels *)gcomp__kernels_of(set, &gcomp__row_powersgd);
     d.g = floats(4096 * 4096, 1);
     d.e = floats(4096 * 4096, 1);

@@ -158,7 +158,8 @@ static double overlap_of(const float *a, const float *b, size_t rows, size_t col
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < n; j++) {
             double sum = 0;
-            for (size_t k = 0; k < rows * cols / n; k++) sum += (double)a[k * along + i * apart] * (double)b[k * along + j * apart];
+            for (size_t k = 0; k < rows * cols / n; k++)
+                sum += (double)a[k * along + i * apart] * (double)b[k * along + j * apart];
             total += sum * sum;
         }
     return size > 0 ? sqrt(total) / size : 0.0;
@@ -703,6 +704,68 @@ static void test_momentum_comes_before_feedback(void)
     }
 }
 
+static void test_turns_and_momentum_survive_a_save(void)
+{
+    enum { ROWS = 30, COLS = 44, WORLD = 2 };
+    for (uint64_t steps = 2; steps < 4; steps++) { /* before a turn of Q, and of P */
+        gcomp_tensor tensor = matrix(ROWS, COLS, 2, "powersgd:rank=2,alternate=1,momentum=0.75");
+        group g, h;
+        group_open(&g, WORLD, NULL, &tensor, 1);
+        group_open(&h, WORLD, NULL, &tensor, 1);
+        for (uint64_t step = 0; step < steps + 2; step++) {
+            for (size_t w = 0; w < WORLD; w++) {
+                fill(g.grad[w][0], g.n[0], 10 * step + w);
+                fill(h.grad[w][0], g.n[0], 10 * step + w);
+                if (step != steps) continue;
+                size_t length = gcomp_save_size(g.gc[w]);
+                void *save = malloc(length);
+                const void *const saves[1] = {save};
+                CHECK(gcomp_save(g.gc[w], save, length, &length) == GCOMP_OK);
+                CHECK(gcomp_load(h.gc[w], saves, &length, 1) == GCOMP_OK);
+                free(save);
+            }
+            CHECK(group_step(&g) == GCOMP_OK);
+            if (step < steps) continue;
+            CHECK(group_step(&h) == GCOMP_OK);
+            for (size_t w = 0; w < WORLD; w++) {
+                CHECK(memcmp(g.grad[w][0], h.grad[w][0], 4 * g.n[0]) == 0);
+                CHECK(memcmp(gcomp_residual(g.gc[w], 0), gcomp_residual(h.gc[w], 0), 4 * g.n[0]) == 0);
+            }
+        }
+        group_close(&g);
+        group_close(&h);
+    }
+}
+
+/* A worker that joins takes Q and P and whose turn it is, and no momentum: the sum of momenta / world stays. */
+static void test_a_worker_that_joins_takes_the_factors_and_no_momentum(void)
+{
+    enum { ROWS = 30, COLS = 44, N = ROWS * COLS };
+    gcomp_tensor tensor = matrix(ROWS, COLS, 0, "powersgd:rank=2,alternate=1,momentum=0.75");
+    size_t shared = 2 * (ROWS + COLS) + 1, length, zeros = 0, same = 0;
+    group g, h;
+    uint8_t *save[2];
+    group_open(&g, 1, NULL, &tensor, 1);
+    group_open(&h, 1, NULL, &tensor, 1);
+    fill(g.grad[0][0], N, 1);
+    CHECK(group_step(&g) == GCOMP_OK);
+    length = gcomp_save_size(g.gc[0]);
+    for (int k = 0; k < 2; k++) save[k] = (uint8_t *)malloc(length);
+    CHECK(gcomp_save(g.gc[0], save[0], length, &length) == GCOMP_OK);
+    CHECK(gcomp_join(h.gc[0], save[0], length) == GCOMP_OK);
+    CHECK(gcomp_save(h.gc[0], save[1], length, &length) == GCOMP_OK);
+    for (size_t i = 0; i < shared + N; i++) { /* the state is the end but for a checksum */
+        const uint8_t *x = save[0] + length - 4 * (shared + N) + 4 * i - 4, *y = x - save[0] + save[1];
+        if (i < shared) same += get_word(x, 4) == get_word(y, 4);
+        else zeros += get_word(y, 4) == 0;
+    }
+    printf("# %d of %d the same, %d of %d zero\n", (int)same, (int)shared, (int)zeros, N);
+    CHECK(same == shared && zeros == N);
+    for (int k = 0; k < 2; k++) free(save[k]);
+    group_close(&g);
+    group_close(&h);
+}
+
 static void test_the_optimizer_takes_the_steps_of_algorithm_2(void)
 {
     enum { COUNT = 100 };
@@ -768,6 +831,8 @@ int main(void)
     RUN(test_alternate_steps_send_p_or_q_beside_the_vectors);
     RUN(test_alternate_steps_find_the_best_approximation);
     RUN(test_momentum_comes_before_feedback);
+    RUN(test_turns_and_momentum_survive_a_save);
+    RUN(test_a_worker_that_joins_takes_the_factors_and_no_momentum);
     RUN(test_the_optimizer_takes_the_steps_of_algorithm_2);
     return test_end();
 }
