@@ -1,4 +1,4 @@
-# gcomp: make demo | methods | test | bench | bench-gemm | net | accuracy | dgc | advise | help. CC, CXX, CFLAGS are respected.
+# gcomp: make demo | methods | test | bench | bench-gemm | net | accuracy | accordion | dgc | advise | help. CC, CXX and CFLAGS are respected.
 
 CC ?= gcc
 CXX ?= g++
@@ -71,6 +71,9 @@ demo-mpi: build/train_mpi ## the same under mpirun, one worker a rank
 accuracy: build/train ## the bars of accuracy over three seeds; minutes
 	OPENBLAS_NUM_THREADS=1 ./build/train --accuracy
 
+accordion: build/train ## PowerSGD of rank 4 and 1 as Accordion chooses, beside rank 4, over three seeds; minutes
+	OPENBLAS_NUM_THREADS=1 ./build/train --accordion
+
 dgc: build/train ## 20 epochs with 0.1 % of the gradient, three seeds: Deep Gradient Compression, plain top-k; half an hour
 	OPENBLAS_NUM_THREADS=1 ./build/train --dgc
 
@@ -94,4 +97,4 @@ test: ## everything that is tested; ends in a line of counts
 clean: ## remove build/
 	rm -rf build
 
-.PHONY: all help demo methods demo-mpi accuracy dgc bench bench-gemm advise examples test clean need-demo need-gemm net
+.PHONY: all help demo methods demo-mpi accuracy accordion dgc bench bench-gemm advise examples test clean need-demo need-gemm net

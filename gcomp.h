@@ -45,6 +45,7 @@
    >>dispatch    which instruction set runs
    >>text        codecs as text: parsed and printed
    >>wire        the payload header, check, and the public functions of the codec layer
+   >>schedules   who chooses among the codecs of a list: warm-up, Accordion, budgets of bytes and of errors
    >>tensors     codecs with their memory: residual, warm start
    >>shards      the mean made by ranges of elements, each added by one worker for all
    >>step        the mean over all workers as a state machine
@@ -154,6 +155,26 @@
      workers, so that any of them may be away for a step, with zeros as its gradient; a worker that joins late needs them.
      powersgd without a momentum of its own leaves it to the optimizer, after the exchange: gcomp_momentum_step is that of its
      paper, any other will do. With powersgd:momentum=0.9 each worker's momentum comes before its feedback: then plain SGD.
+
+   SCHEDULES
+     desc.codec may be a list, from most bytes to least, and desc.schedule says who chooses from it, for all tensors that name no
+     codec; a tensor may bring a list of the same length. Rank 0 decides; all workers change in the same step, the one behind the
+     step whose frame says so. Residuals stay, powersgd keeps the columns of Q it still has. Of a list all keep a residual or
+     none; "none" goes with both, and sends what was kept. gcomp_tensor_codec tells what a tensor has now. A save is of these
+     codecs, is loaded only where tensors have the same, and does not hold what the schedule knows. gcomp_regroup goes back to the
+     first codecs; accordion stays there where another worker becomes rank 0.
+       codec "powersgd:rank=4|powersgd:rank=1"   schedule "accordion:every=10,eta=0.5,scope=tensor"
+           two codecs: the first while training changes much, see >>schedules. every: epochs (of gcomp_step) from one look to the
+           next; scope=model: one decision for all tensors. Say learning_rate if it falls in a few large steps: each fall goes
+           back to the first codec; with one that falls in every step leave it 0. Rank 0 takes 4 bytes an element more.
+       codec "topk:density=0.001"                schedule "warmup:epochs=4"
+           a quarter, 1/16, 1/64, 0.4 % of the elements for a quarter of these epochs each; a codec without a density comes after
+           uncompressed epochs; dgc, which has a warm-up of its own, is given the epochs. With a list: its codecs but the last.
+       codec "int|int:bits=4|int:bits=2"         schedule "bytes:target=1e6,every=10,slack=0.1"
+           the first codec with which a worker sends at most so many bytes a step, frame included, by the means of 10 steps; it
+           goes back up only where what it measured there, in proportion, is 10 % below the target.
+       codec the same                            schedule "error:target=0.3,every=10,slack=0.1"
+           the last codec whose relative error (statistics; of codecs that keep a residual) is at most that, likewise.
 
    MEMORY
      A residual is 4 bytes an element, the momentum of dgc and of powersgd as much again (powersgd: and as much for work, of the
@@ -316,6 +337,8 @@
                Data-Parallel Distributed Training, AAAI 2018
      dgc       Lin, Han, Mao, Wang, Dally: Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed
                Training, ICLR 2018
+     accordion Agarwal, Wang, Lee, Venkataraman, Papailiopoulos: Adaptive Gradient Communication via Critical Learning Regime
+               Identification, MLSys 2021
      powersgd  Vogels, Karimireddy, Jaggi: PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization,
                NeurIPS 2019
      intsum    Mishchenko, Wang, Kovalev, Richtarik: IntSGD: Adaptive Floatless Compression of Stochastic Gradients, ICLR 2022
@@ -621,7 +644,8 @@ typedef enum gcomp_aggregate {
 
 /* Everything about an object, copied when it is opened. All zero: one worker, no compression. */
 typedef struct gcomp_desc {
-    const char *codec;          /* of tensors that name none; NULL: "none" */
+    const char *codec;          /* of tensors that name none; NULL: "none". With a schedule a list, see SCHEDULES in the manual */
+    const char *schedule;       /* who chooses from the list: "warmup:epochs=4", "accordion", "bytes:target=1e6"; NULL: none */
     gcomp_comm comm;
     uint64_t seed;              /* equal on all workers */
     size_t min_elements;        /* smaller tensors travel uncompressed; 0: 1024 */
@@ -647,7 +671,7 @@ typedef struct gcomp_tensor {
     size_t cols;        /* 0 or 1: a vector */
     size_t stack;       /* 0: 1 */
     gcomp_dtype dtype;  /* of its gradient, for gcomp_exchange_any */
-    const char *codec;  /* NULL: the object's, by its rules for vectors and small tensors */
+    const char *codec;  /* NULL: the object's, by its rules for vectors and small tensors; a list where desc.codec is one */
 } gcomp_tensor;
 
 /* Opens an object. On error *gc is NULL and desc->why tells the reason.
@@ -668,8 +692,8 @@ GCOMP_API size_t gcomp_tensor_count(const gcomp *gc);
 GCOMP_API size_t gcomp_tensor_find(const gcomp *gc, const char *name);
 GCOMP_API size_t gcomp_tensor_elements(const gcomp *gc, size_t tensor);
 
-/* The codec a tensor really has, after the rules for vectors, small tensors and matrices that would not gain.
-   Returns NULL for a wrong number. Valid while the object is. */
+/* The codec a tensor really has now, after the rules for vectors, small tensors and matrices that would not gain, and by the
+   schedule. Returns NULL for a wrong number. Valid while the object is. */
 GCOMP_API const gcomp_codec *gcomp_tensor_codec(const gcomp *gc, size_t tensor);
 
 /* The residual of a tensor, NULL if it keeps none. Valid while the object is; changed by commits. */
@@ -686,8 +710,8 @@ GCOMP_API size_t gcomp_memory_used(const gcomp *gc);
 /* Sets a tensor's residual and warm start back to the beginning. On all workers or on none. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_reset(gcomp *gc, size_t tensor);
 
-/* Forgets residuals, warm starts, a step under way and the last failure, and goes on with this step number. On all workers,
-   after the weights were broadcast. */
+/* Forgets residuals, warm starts, a step under way and the last failure, begins lists of codecs and their schedule anew, and
+   goes on with this step number. On all workers, after the weights were broadcast. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_restart(gcomp *gc, uint64_t step);
 
 /* The number of the next step: 0, then one more after each step that was committed. */
@@ -718,7 +742,8 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_give_back(gcomp *gc, size_t tensor,
 
 typedef struct gcomp_step {
     float scale;  /* gradients are read as scale * gradient (loss scaling, unequal batches); finite; 0: 1 */
-    uint32_t epoch; /* of the training, from 0, the same on all workers: dgc sends more in the first ones */
+    float learning_rate; /* of rank 0, for the schedule accordion: when it falls, more is sent; >= 0, finite; 0: not said */
+    uint32_t epoch; /* of the training, from 0, the same on all workers: dgc and schedules go by it */
 } gcomp_step;
 
 typedef enum gcomp_request_kind {
@@ -833,6 +858,7 @@ typedef struct gcomp_statistics {
     uint64_t skipped;          /* ended by GCOMP_NOT_FINITE */
     uint64_t failed;           /* ended by another error */
     uint64_t not_finite;       /* gradients of this worker that were refused */
+    uint64_t switches;         /* tensors to which the schedule gave another codec, all steps */
     uint64_t bytes_in;         /* gradient bytes as fp32, all steps */
     uint64_t
         bytes_out; /* bytes this worker put into collectives, frames included: elements of sums, payload bytes of gathers, */
@@ -842,7 +868,7 @@ typedef struct gcomp_statistics {
     double communicate_seconds;
     double commit_seconds;
     double residual_norm;      /* L2 norm over all residuals, now */
-    double relative_error;     /* desc.measure: |p - sent| / |p| of the last step on this worker */
+    double relative_error;     /* desc.measure, or rank 0 of the schedule error: |p - sent| / |p| of the last step here */
     double mean_norm;          /* desc.measure: L2 norm of the last mean */
 } gcomp_statistics;
 
@@ -1843,6 +1869,20 @@ static void gcomp__run(const gcomp__call *call, size_t count, void (*run)(void *
 GCOMP__INLINE size_t gcomp__chunks(size_t n) { return n / GCOMP_CHUNK + (n % GCOMP_CHUNK != 0); }
 
 static size_t gcomp__dtype_bytes(gcomp_dtype dtype) { return dtype == GCOMP_F32 ? 4 : 2; }
+
+/* Warm-ups have this many shares of their epochs. Which one an epoch is in; `shares`: it comes after all. */
+enum { GCOMP__WARM_SHARES = 4 };
+static size_t gcomp__warm_share(size_t shares, uint32_t epoch, double epochs)
+{
+    return (double)epoch < epochs ? (size_t)((uint64_t)shares * epoch / (uint64_t)epochs) : shares;
+}
+
+/* The density of a share: those of Deep Gradient Compression, and never less than in the end. */
+static double gcomp__warm_density(size_t share, double density)
+{
+    static const double keep[GCOMP__WARM_SHARES] = {0.25, 0.0625, 0.015625, 0.004};
+    return share < GCOMP__WARM_SHARES && density < keep[share] ? keep[share] : density;
+}
 
 /* The encoding of a payload by a block method. */
 typedef struct gcomp__encode_job {
@@ -7186,7 +7226,11 @@ static gcomp_result gcomp__none_make(gcomp__work *work, int round)
 }
 
 /* What is finite on every worker stays finite, though a sum of parts of the largest floats may round up to infinity. */
-static void gcomp__none_commit(gcomp__work *work) { work->call.set->common->saturate(work->y, work->sums[0], work->n); }
+static void gcomp__none_commit(gcomp__work *work)
+{
+    work->call.set->common->saturate(work->y, work->sums[0], work->n);
+    if (work->residual) memset(work->residual, 0, 4 * work->n); /* what another codec of its list had kept was sent as well */
+}
 
 static void gcomp__none_form(const double *param, gcomp__form *form)
 {
@@ -9900,10 +9944,8 @@ GCOMP__SPARSE_METHOD(dgc)
 /* The codec with the density of an epoch; none is denser than the first. */
 static gcomp_codec gcomp__dgc_at(const gcomp_codec *codec, uint32_t epoch)
 {
-    static const double keep[4] = {0.25, 0.0625, 0.015625, 0.004};
-    const uint64_t warmup = (uint64_t)codec->param[5];
     gcomp_codec now = *codec;
-    if (epoch < warmup && now.param[0] < keep[4 * (uint64_t)epoch / warmup]) now.param[0] = keep[4 * (uint64_t)epoch / warmup];
+    now.param[0] = gcomp__warm_density(gcomp__warm_share(GCOMP__WARM_SHARES, epoch, codec->param[5]), codec->param[0]);
     return now;
 }
 
@@ -12116,10 +12158,9 @@ static gcomp_result gcomp__bad_text(gcomp__text *why, const char *before, const 
     return GCOMP_BAD_CODEC;
 }
 
-static gcomp_result gcomp__bad_value(gcomp__text *why, const gcomp__method *m, const gcomp__param *p, const char *s,
-                                     size_t length)
+static gcomp_result gcomp__bad_value(gcomp__text *why, const char *of, const gcomp__param *p, const char *s, size_t length)
 {
-    gcomp__say(why, m->name);
+    gcomp__say(why, of);
     gcomp__say_char(why, ' ');
     gcomp__say(why, p->name);
     gcomp__bad_text(why, " cannot be ", s, length, ": it takes ");
@@ -12142,8 +12183,9 @@ static gcomp_result gcomp__bad_value(gcomp__text *why, const gcomp__method *m, c
     return GCOMP_BAD_CODEC;
 }
 
-/* name=value[,name=value]... of a method; *text ends behind it. */
-static gcomp_result gcomp__parse_params(const gcomp__method *m, const char **text, double *param, gcomp__text *why)
+/* name=value[,name=value]... of what has that name and GCOMP_PARAMS parameters; *text ends behind it. */
+static gcomp_result gcomp__parse_params(const char *name, const gcomp__param *params, const char **text, double *param,
+                                        gcomp__text *why)
 {
     const char *s = *text;
     unsigned seen = 0;
@@ -12151,32 +12193,32 @@ static gcomp_result gcomp__parse_params(const gcomp__method *m, const char **tex
         size_t length = gcomp__word(s), i, value_length = 0;
         const char *value, *end;
         double v = 0;
-        for (i = 0; i < GCOMP_PARAMS && m->param[i].name && !gcomp__same(m->param[i].name, s, length); i++) {}
-        if (i == GCOMP_PARAMS || !m->param[i].name) {
-            gcomp__say(why, m->name);
+        for (i = 0; i < GCOMP_PARAMS && params[i].name && !gcomp__same(params[i].name, s, length); i++) {}
+        if (i == GCOMP_PARAMS || !params[i].name) {
+            gcomp__say(why, name);
             return gcomp__bad_text(why, " has no parameter ", s, length ? length : strlen(s), "");
         }
         if (s[length] != '=') return gcomp__bad_text(why, "expected '=' behind ", s, length, "");
         if (seen >> i & 1) return gcomp__bad_text(why, "parameter given twice: ", s, length, "");
         seen |= 1u << i;
         value = s + length + 1;
-        while (value[value_length] && value[value_length] != ',' && value[value_length] != '+') {
+        while (value[value_length] && value[value_length] != ',' && value[value_length] != '+' && value[value_length] != '|') {
             if ((value[value_length] == 'e' || value[value_length] == 'E') && value[value_length + 1] == '+') value_length++;
             value_length++;
         }
-        if ((m->param[i].kind == GCOMP__BLOCK && gcomp__same("tensor", value, value_length)) ||
-            (m->param[i].kind == GCOMP__AUTO && gcomp__same("auto", value, value_length))) {
+        if ((params[i].kind == GCOMP__BLOCK && gcomp__same("tensor", value, value_length)) ||
+            (params[i].kind == GCOMP__AUTO && gcomp__same("auto", value, value_length))) {
             end = value + value_length;
-        } else if (m->param[i].kind == GCOMP__CHOICE) {
-            int choice = gcomp__choose(&m->param[i], value, value_length);
-            if (choice < 0) return gcomp__bad_value(why, m, &m->param[i], value, value_length);
+        } else if (params[i].kind == GCOMP__CHOICE) {
+            int choice = gcomp__choose(&params[i], value, value_length);
+            if (choice < 0) return gcomp__bad_value(why, name, &params[i], value, value_length);
             v = choice;
             end = value + value_length;
         } else {
             end = gcomp__read_number(value, &v);
-            if (end != value + value_length || !gcomp__in_range(&m->param[i], v) ||
-                ((m->param[i].kind == GCOMP__BLOCK || m->param[i].kind == GCOMP__AUTO) && v == 0))
-                return gcomp__bad_value(why, m, &m->param[i], value, value_length);
+            if (end != value + value_length || !gcomp__in_range(&params[i], v) ||
+                ((params[i].kind == GCOMP__BLOCK || params[i].kind == GCOMP__AUTO) && v == 0))
+                return gcomp__bad_value(why, name, &params[i], value, value_length);
         }
         param[i] = v;
         s = end;
@@ -12214,16 +12256,43 @@ GCOMP__NOINLINE gcomp_result gcomp__parse_method(const gcomp__method **method, c
     s += length;
     if (*s == ':') {
         s++;
-        GCOMP__TRY(gcomp__parse_params(*method, &s, param, why));
+        GCOMP__TRY(gcomp__parse_params((*method)->name, (*method)->param, &s, param, why));
     }
     *text = s;
+    return GCOMP_OK;
+}
+
+/* One codec; *text ends behind it. On error *codec is unchanged. */
+GCOMP__NOINLINE gcomp_result gcomp__parse_codec(gcomp_codec *codec, const char **text, gcomp__text *why)
+{
+    const gcomp__method *method, *value = NULL;
+    const char *reason;
+    gcomp_codec made;
+    memset(&made, 0, sizeof made);
+    GCOMP__TRY(gcomp__parse_method(&method, text, made.param, why));
+    if (method->flags & GCOMP__SELECTS) value = &gcomp__row_none;
+    if (**text == '+') {
+        ++*text;
+        if (!value)
+            return gcomp__bad_text(why, "only a sparse method takes another behind a plus, not ", method->name,
+                                   strlen(method->name), "");
+        GCOMP__TRY(gcomp__parse_method(&value, text, made.value_param, why));
+        if (!(value->flags & GCOMP__VALUES))
+            return gcomp__bad_text(why, "cannot code the values of a sparse method: ", value->name, strlen(value->name), "");
+    }
+    if (**text && **text != '|') return gcomp__bad_text(why, "cannot read ", *text, strlen(*text), " at the end");
+    reason = gcomp__refusal(method, made.param, 0);
+    if (!reason && value) reason = gcomp__refusal(value, made.value_param, 1);
+    if (reason) return gcomp__say(why, reason), GCOMP_BAD_CODEC;
+    made.method = method->wire;
+    made.value = value ? value->wire : 0;
+    *codec = made;
     return GCOMP_OK;
 }
 
 GCOMP_API gcomp_result gcomp_codec_parse(gcomp_codec *codec, const char *text, char *why_buffer, size_t why_capacity)
 {
     gcomp__text why = gcomp__text_in(why_buffer, why_capacity);
-    const gcomp__method *method, *value = NULL;
     gcomp_codec made;
     uint64_t mode;
     gcomp_result result;
@@ -12231,34 +12300,12 @@ GCOMP_API gcomp_result gcomp_codec_parse(gcomp_codec *codec, const char *text, c
         gcomp__say(&why, codec ? "text is NULL" : "codec is NULL");
         return GCOMP_INVALID_ARGUMENT;
     }
-    memset(&made, 0, sizeof made);
     mode = gcomp__fp_enter();
-    result = gcomp__parse_method(&method, &text, made.param, &why);
-    if (result == GCOMP_OK && (method->flags & GCOMP__SELECTS)) value = &gcomp__row_none;
-    if (result == GCOMP_OK && *text == '+') {
-        text++;
-        if (!value) {
-            result = gcomp__bad_text(&why, "only a sparse method takes another behind a plus, not ", method->name,
-                                     strlen(method->name), "");
-        } else {
-            result = gcomp__parse_method(&value, &text, made.value_param, &why);
-            if (result == GCOMP_OK && !(value->flags & GCOMP__VALUES))
-                result = gcomp__bad_text(&why, "cannot code the values of a sparse method: ", value->name,
-                                         strlen(value->name), "");
-        }
-    }
+    result = gcomp__parse_codec(&made, &text, &why);
     if (result == GCOMP_OK && *text) result = gcomp__bad_text(&why, "cannot read ", text, strlen(text), " at the end");
-    if (result == GCOMP_OK) {
-        const char *reason = gcomp__refusal(method, made.param, 0);
-        if (!reason && value) reason = gcomp__refusal(value, made.value_param, 1);
-        if (reason) result = (gcomp__say(&why, reason), GCOMP_BAD_CODEC);
-    }
     gcomp__fp_leave(mode);
-    if (result != GCOMP_OK) return result;
-    made.method = method->wire;
-    made.value = value ? value->wire : 0;
-    *codec = made;
-    return GCOMP_OK;
+    if (result == GCOMP_OK) *codec = made;
+    return result;
 }
 
 GCOMP__NOINLINE void gcomp__say_method(gcomp__text *t, const gcomp__method *m, const double *param)
@@ -12705,12 +12752,203 @@ GCOMP_API gcomp_result gcomp_retain(const void *payload, size_t length, const gc
 }
 
 /* ------------------------------------------------------------------------------------------------
+   >>schedules - who chooses among the codecs of a list: warm-up, Accordion, budgets of bytes and of errors
+
+   A list goes from level 0, the most bytes, down. Rank 0 decides from what it sees; the frame of a step carries the decision to
+   all workers, and the commit of that step makes it true: a step that fails or is aborted leaves all levels as they were.
+     warmup     level = floor((levels - 1) * epoch / epochs), then the last
+     accordion  level 0 where | |D'| - |D| | / |D'| >= eta, else 1, with D the sum of scale * gradient of rank 0 over an epoch and
+                D' that of `every` epochs before. Level 0 until there are two sums, where |D'| is 0 or a sum not finite, and for
+                all when the learning rate falls. Agarwal et al., MLSys 2021.
+     bytes      a level down where the mean of `every` steps is above the target, a level up where that is expected to give no
+                more than (1 - slack) of it
+     error      the other way round, with the relative errors of gcomp_statistics
+   ------------------------------------------------------------------------------------------------ */
+
+enum { GCOMP__WARMUP, GCOMP__ACCORDION, GCOMP__BUDGET, GCOMP__ERROR, GCOMP__RULES };
+enum { GCOMP__LEVELS = 8 };
+enum { GCOMP__EVERY = 0, GCOMP__ETA = 1, GCOMP__SCOPE = 2 };     /* parameters of accordion */
+enum { GCOMP__TARGET = 0, GCOMP__PERIOD = 1, GCOMP__SLACK = 2 }; /* of bytes and error */
+
+typedef struct gcomp__rule {
+    const char *name;
+    gcomp__param param[GCOMP_PARAMS];
+} gcomp__rule;
+
+static const gcomp__rule gcomp__rules[GCOMP__RULES] = {
+    {"warmup", {GCOMP__COUNT("epochs", 4, 1, 1000000, 0)}},
+    {"accordion", {GCOMP__COUNT("every", 10, 1, 1000000, 0), GCOMP__NUMBER("eta", 0.5, 1e-6, 1e6, 0),
+                   GCOMP__ONE_OF("scope", 0, 1, 0, "tensor|model|")}},
+    {"bytes", {GCOMP__NUMBER("target", 0, 1, 1e18, 0), GCOMP__COUNT("every", 10, 1, 1000000, 0),
+               GCOMP__NUMBER("slack", 0.1, 0, 0.9, 0)}},
+    {"error", {GCOMP__NUMBER("target", 0, 1e-9, 1, 0), GCOMP__COUNT("every", 10, 1, 1000000, 0),
+               GCOMP__NUMBER("slack", 0.1, 0, 0.9, 0)}}};
+
+typedef struct gcomp__schedule {
+    int rule; /* -1: none */
+    int warms; /* the warm-up makes the lists itself: from one codec */
+    double param[GCOMP_PARAMS];
+    size_t levels, count; /* of the lists; of codecs: levels, or 1 */
+    gcomp_codec codecs[GCOMP__LEVELS]; /* of tensors that name none */
+} gcomp__schedule;
+
+/* What it remembers; but for level, on rank 0. */
+typedef struct gcomp__pace {
+    size_t level; /* of all tensors; accordion: of those that share the decision */
+    size_t to;    /* bytes, error: where the next frame leads */
+    int begun;    /* a step was committed, in this epoch, with this learning rate */
+    uint32_t epoch;
+    float rate;
+    double norm, squares; /* accordion of the whole model: |D'|, |D|^2 */
+    double sum, mean;     /* of the value under control, in this period; of the last period, which had level `at` */
+    size_t steps, at;
+    int measured;
+    double border[GCOMP__LEVELS][2]; /* values at level l - 1 and at l, measured one after the other; zeros: not yet */
+} gcomp__pace;
+
+static gcomp_result gcomp__parse_schedule(gcomp__schedule *s, const char *text, gcomp__text *why)
+{
+    const size_t length = gcomp__word(text);
+    const gcomp__rule *rule = gcomp__rules;
+    size_t i;
+    for (s->rule = 0; s->rule < GCOMP__RULES && !gcomp__same(gcomp__rules[s->rule].name, text, length); s->rule++) {}
+    if (s->rule == GCOMP__RULES) {
+        gcomp__bad_text(why, "schedule: no ", text, length ? length : strlen(text), "; there are:");
+        for (i = 0; i < GCOMP__RULES; i++) {
+            gcomp__say_char(why, ' ');
+            gcomp__say(why, gcomp__rules[i].name);
+        }
+        return GCOMP_INVALID_ARGUMENT;
+    }
+    rule += s->rule;
+    for (i = 0; i < GCOMP_PARAMS; i++) s->param[i] = rule->param[i].name ? rule->param[i].initial : 0;
+    text += length;
+    if (*text == ':') {
+        text++;
+        if (gcomp__parse_params(rule->name, rule->param, &text, s->param, why) != GCOMP_OK) return GCOMP_INVALID_ARGUMENT;
+    }
+    if (*text) return gcomp__bad_text(why, "schedule: cannot read ", text, strlen(text), " at the end"), GCOMP_INVALID_ARGUMENT;
+    if (s->rule < GCOMP__BUDGET || s->param[GCOMP__TARGET] > 0) return GCOMP_OK;
+    gcomp__say(why, rule->name);
+    gcomp__say(why, " takes a target: schedule = \"");
+    gcomp__say(why, rule->name);
+    gcomp__say(why, ":target=...\"");
+    return GCOMP_INVALID_ARGUMENT;
+}
+
+/* Codecs with bars between them. */
+static gcomp_result gcomp__parse_list(gcomp_codec *codecs, size_t *count, const char *text, gcomp__text *why)
+{
+    const uint64_t mode = gcomp__fp_enter();
+    gcomp_result result = gcomp__parse_codec(codecs, &text, why);
+    for (*count = 1; result == GCOMP_OK && *text; ++*count) {
+        text++;
+        if (*count == GCOMP__LEVELS) result = (gcomp__say(why, "more than 8 codecs in a list"), GCOMP_BAD_CODEC);
+        else result = gcomp__parse_codec(codecs + *count, &text, why);
+    }
+    gcomp__fp_leave(mode);
+    return result;
+}
+
+/* A warm-up of one codec: where it has a density, from larger ones; else uncompressed until the end. One with a warm-up of its
+   own is given the epochs. */
+static void gcomp__warm_list(const gcomp__schedule *s, gcomp_codec *codecs, size_t *count)
+{
+    const gcomp_codec last = codecs[0];
+    const gcomp__method *m = gcomp__method_of(last.method);
+    size_t i, share, density = GCOMP_PARAMS;
+    if (*count > 1 || last.method == gcomp__row_none.wire) return;
+    for (i = 0; i < GCOMP_PARAMS && m->param[i].name; i++) {
+        if (!strcmp(m->param[i].name, "density")) density = i;
+        if (!strcmp(m->param[i].name, "warmup")) {
+            codecs[0].param[i] = s->param[0];
+            return;
+        }
+    }
+    for (share = 0; share <= GCOMP__WARM_SHARES; share++) {
+        codecs[share] = last;
+        if (density < GCOMP_PARAMS) {
+            codecs[share].param[density] = gcomp__warm_density(share, last.param[density]);
+        } else if (share < GCOMP__WARM_SHARES) {
+            memset(&codecs[share], 0, sizeof last);
+            codecs[share].method = gcomp__row_none.wire;
+        }
+    }
+    *count = GCOMP__WARM_SHARES + 1;
+}
+
+/* NULL, or why these codecs cannot stand in one list. keeps: the tensor keeps a residual with that codec. */
+static const char *gcomp__list_refusal(const gcomp__schedule *s, const gcomp_codec *codecs, const int *keeps, size_t count)
+{
+    size_t i, kept = 0, others = 0, remembers = 0;
+    if (count == 1) return NULL;
+    for (i = 0; i < count; i++) {
+        if (gcomp__method_of(codecs[i].method)->flags & GCOMP__REMEMBERS) remembers++;
+        if (keeps[i]) kept++;
+        else if (codecs[i].method != gcomp__row_none.wire) others++;
+    }
+    if (s->rule < 0) return "a list of codecs needs a schedule that chooses: desc.schedule is NULL";
+    if (count != s->levels) return "a tensor's list is as long as that of desc.codec";
+    if (kept && others) return "one codec of the list keeps a residual and another does not; only none goes with all";
+    if (remembers && remembers < count) return "dgc keeps the momentum: its list has no other method";
+    if (s->rule == GCOMP__ERROR && !kept) return "the schedule error goes by residuals, and this list keeps none";
+    return NULL;
+}
+
+/* Accordion: has the norm changed so much that compression should be low? A norm below zero stands for one not finite. */
+static int gcomp__critical(double before, double now, double eta)
+{
+    const double change = before > now ? before - now : now - before;
+    return before <= 0 || now < 0 || change / before >= eta;
+}
+
+/* Takes the value of a step; at the end of a period the level to go to, else the level that is. Bytes fall from level to level,
+   errors rise. What a level would give is what was measured on both sides of its border, in proportion to the value now; where
+   nothing was, nothing: it is tried. */
+static size_t gcomp__control(const gcomp__schedule *s, gcomp__pace *pace, double value)
+{
+    const double target = s->param[GCOMP__TARGET];
+    const size_t level = pace->level, less = s->rule == GCOMP__BUDGET ? level + 1 : level - 1, more = 2 * level - less;
+    const double *border;
+    double here, there;
+    pace->sum += value;
+    if ((double)++pace->steps < s->param[GCOMP__PERIOD]) return level;
+    value = pace->sum / (double)pace->steps;
+    if (pace->measured && (pace->at + 1 == level || level + 1 == pace->at)) {
+        double *both = pace->border[gcomp__max(level, pace->at)];
+        both[level > pace->at] = value;
+        both[level < pace->at] = pace->mean;
+    }
+    pace->sum = 0;
+    pace->steps = 0;
+    pace->measured = 1;
+    pace->at = level;
+    pace->mean = value;
+    if (value > target) return less < s->levels ? less : level;
+    if (more >= s->levels) return level;
+    border = pace->border[gcomp__max(level, more)];
+    here = border[level > more];
+    there = border[more > level];
+    if (here > 0) there *= value / here;
+    return there > target * (1 - s->param[GCOMP__SLACK]) ? level : more;
+}
+
+/* ------------------------------------------------------------------------------------------------
    >>tensors - codecs with their memory: residual, warm start
    ------------------------------------------------------------------------------------------------ */
 
-enum { GCOMP__IDLE, GCOMP__COLLECT, GCOMP__FRAMES, GCOMP__ROUNDS, GCOMP__READY };
+enum { GCOMP__IDLE, GCOMP__COLLECT, GCOMP__FRAMES, GCOMP__DECISIONS, GCOMP__ROUNDS, GCOMP__READY };
 enum { GCOMP__FRAME = 64, GCOMP__SENTENCE = 256 };
 enum { GCOMP__LENGTH_BYTES = 16 }; /* of what announces shards and sums */
+
+/* What a codec makes of a tensor. */
+typedef struct gcomp__level {
+    gcomp_codec codec;
+    const gcomp__method *method;
+    size_t state_floats, local_floats, sum_count[3], bound;
+    uint8_t rounds[3];
+    unsigned flags;
+} gcomp__level;
 
 typedef struct gcomp__slot {
     char *name;
@@ -12729,6 +12967,14 @@ typedef struct gcomp__slot {
     void *grad;                          /* of the step; NULL: skipped */
     size_t length;                       /* of its payload */
     int ready;
+    gcomp__level *levels;                /* its list; NULL: one codec for ever. What stands above is of the level it has */
+    size_t level_count, level, next;     /* next: in the step after this */
+    int keeps;                           /* has a residual */
+    uint32_t codecs_digest;              /* of all levels */
+    size_t state_room;                   /* floats of state, of the level that has most */
+    float *epoch_sum;                    /* of gradients, rank 0 of accordion; else NULL */
+    size_t epoch_floats;
+    double norm, squares;                /* of the sum before; of this one */
 } gcomp__slot;
 
 /* Sizes of the step's buffers. */
@@ -12739,21 +12985,23 @@ typedef struct gcomp__plan {
     size_t fixed;         /* bytes that tensors hold all the time */
     size_t own, cut, shards, sum, lists; /* with shards: bytes of payloads, of their shards, of those for one owner, of sums */
     size_t acc;                          /* floats that an owner adds */
+    size_t tensors, choosing; /* how many there are; and of those with a list of codecs */
 } gcomp__plan;
 
 struct gcomp {
     gcomp__memory memory;
     gcomp_desc desc; /* resolved; its strings are not kept */
-    gcomp_codec codec;
+    gcomp__schedule schedule;
+    gcomp__pace pace;
     const gcomp__set *set;
     gcomp__slot *tensors; /* stb_ds array */
     uint32_t *by_name;    /* stb_ds array: numbers of tensors, sorted by name */
-    gcomp__plan plan;
+    gcomp__plan plan, most; /* by the codecs now; where each tensor has what takes most: memory is for that */
     uint8_t *scratch, *arena; /* of steps; NULL: not reserved yet */
     size_t scratch_bytes, arena_bytes;
     uint8_t *frames; /* one to send, then one of each worker, then the byte counts */
     size_t frames_bytes, *bytes;
-    uint8_t *send, *recv;
+    uint8_t *send, *recv, *decisions; /* decisions: one to send, then one of each worker */
     float *local, *maxima; /* maxima: of all workers, where they are gathered */
     uint8_t *sums[3][GCOMP__KINDS];
     size_t sums_now[3][GCOMP__KINDS]; /* elements of them in this step */
@@ -12767,8 +13015,9 @@ struct gcomp {
     unsigned issued, done; /* requests: bit 0 the frames, others the kinds of the round */
     gcomp_result local_error, late_error, last;
     size_t ready_count, stride;
-    uint64_t step;
-    float scale;
+    uint64_t step, step_bytes; /* step_bytes: what bytes_out was before the step */
+    float scale, rate;
+    unsigned decided; /* what rank 0's frame says of levels */
     uint32_t epoch, mean_digest;
     double p_squares, e_squares, y_squares, clock_from;
     gcomp_statistics stats;
@@ -12870,12 +13119,56 @@ static gcomp_result gcomp__resolve_comm(gcomp_comm *comm, gcomp__text *why)
     return GCOMP_OK;
 }
 
-/* Fills in defaults; every field is looked at. */
-static gcomp_result gcomp__resolve_desc(gcomp_desc *d, gcomp_codec *codec, const gcomp__set **set, gcomp__text *why)
+/* Codecs of a list, one or more: each suits the transport, and they go together. */
+static gcomp_result gcomp__list_suits(const gcomp_desc *d, const gcomp__schedule *s, const gcomp_codec *codecs, size_t count,
+                                      gcomp__text *why)
 {
-    gcomp_isa isa = d->isa;
+    int keeps[GCOMP__LEVELS];
+    const char *refusal;
     uint8_t rounds[3];
     unsigned flags;
+    size_t i;
+    for (i = 0; i < count; i++) {
+        GCOMP__TRY(gcomp__transport_suits(d, &codecs[i], rounds, &flags, why));
+        keeps[i] = (flags & GCOMP__FEEDBACK) && !d->no_error_feedback;
+    }
+    refusal = gcomp__list_refusal(s, codecs, keeps, count);
+    return refusal ? (gcomp__say(why, refusal), GCOMP_BAD_CODEC) : GCOMP_OK;
+}
+
+/* The schedule, and the codecs it chooses from. */
+static gcomp_result gcomp__resolve_schedule(gcomp_desc *d, gcomp__schedule *s, gcomp__text *why)
+{
+    gcomp_result result;
+    uint64_t mode;
+    memset(s, 0, sizeof *s);
+    s->rule = -1;
+    if (d->schedule) {
+        mode = gcomp__fp_enter();
+        result = gcomp__parse_schedule(s, d->schedule, why);
+        gcomp__fp_leave(mode);
+        if (result != GCOMP_OK) return result;
+    }
+    GCOMP__TRY(gcomp__parse_list(s->codecs, &s->count, d->codec ? d->codec : "none", why));
+    s->levels = s->count;
+    if (s->rule == GCOMP__WARMUP && s->count == 1) {
+        s->warms = 1;
+        s->levels = GCOMP__WARM_SHARES + 1;
+        gcomp__warm_list(s, s->codecs, &s->count);
+    }
+    if (s->rule > GCOMP__WARMUP && s->count == 1)
+        return gcomp__say(why, "codec: the schedule chooses from a list, as \"int|int:bits=4\""), GCOMP_BAD_CODEC;
+    if (s->rule == GCOMP__ACCORDION && s->count != 2)
+        return gcomp__say(why, "codec: accordion chooses between two codecs"), GCOMP_BAD_CODEC;
+    if (s->rule == GCOMP__ERROR && d->comm.rank == 0) d->measure = 1;
+    d->schedule = d->codec = NULL;
+    return gcomp__list_suits(d, s, s->codecs, s->count, why);
+}
+
+/* Fills in defaults; every field is looked at. */
+static gcomp_result gcomp__resolve_desc(gcomp_desc *d, gcomp__schedule *schedule, const gcomp__set **set, gcomp__text *why)
+{
+    gcomp_isa isa = d->isa;
     GCOMP__TRY(gcomp__resolve_comm(&d->comm, why));
     if (!d->allocator.alloc != !d->allocator.free) {
         gcomp__say(why, "allocator: alloc and free are given together or not at all");
@@ -12903,8 +13196,7 @@ static gcomp_result gcomp__resolve_desc(gcomp_desc *d, gcomp_codec *codec, const
         (void)gcomp__fail_field(why, "isa", (int64_t)isa, "no such instruction set");
         return GCOMP_ISA_UNAVAILABLE;
     }
-    if (gcomp_codec_parse(codec, d->codec ? d->codec : "none", why->at, why->capacity) != GCOMP_OK) return GCOMP_BAD_CODEC;
-    GCOMP__TRY(gcomp__transport_suits(d, codec, rounds, &flags, why));
+    GCOMP__TRY(gcomp__resolve_schedule(d, schedule, why));
 #if !defined(GCOMP_NO_GETENV) && !defined(GCOMP_NO_STDLIB)
     if (isa == GCOMP_ISA_AUTO) {
         const char *name = getenv("GCOMP_ISA");
@@ -12926,7 +13218,6 @@ static gcomp_result gcomp__resolve_desc(gcomp_desc *d, gcomp_codec *codec, const
         return GCOMP_ISA_UNAVAILABLE;
     }
     d->isa = (*set)->isa;
-    d->codec = NULL;
     return GCOMP_OK;
 }
 
@@ -12940,13 +13231,13 @@ GCOMP_API gcomp_result gcomp_open(gcomp **gc, const gcomp_desc *desc)
     gcomp__text why = gcomp__text_in(desc ? desc->why : NULL, desc ? desc->why_capacity : 0);
     const gcomp__set *set = NULL;
     gcomp__memory memory;
-    gcomp_codec codec;
+    gcomp__schedule schedule;
     gcomp_desc d;
     gcomp *made;
     if (gc) *gc = NULL;
     if (!gc || !desc) return GCOMP_INVALID_ARGUMENT;
     d = *desc;
-    GCOMP__TRY(gcomp__resolve_desc(&d, &codec, &set, &why));
+    GCOMP__TRY(gcomp__resolve_desc(&d, &schedule, &set, &why));
     memory.allocator = d.allocator;
     memory.used = 0;
     made = (gcomp *)gcomp__allocate(&memory, sizeof *made);
@@ -12954,7 +13245,7 @@ GCOMP_API gcomp_result gcomp_open(gcomp **gc, const gcomp_desc *desc)
         memset(made, 0, sizeof *made);
         made->memory = memory;
         made->desc = d;
-        made->codec = codec;
+        made->schedule = schedule;
         made->set = set;
         made->frames_bytes = gcomp__frames_bytes((size_t)d.comm.world);
         made->frames = (uint8_t *)gcomp__allocate(&made->memory, made->frames_bytes);
@@ -12976,7 +13267,9 @@ static void gcomp__slot_release(gcomp *gc, gcomp__slot *slot)
 {
     gcomp__release(&gc->memory, slot->name, slot->name_bytes);
     gcomp__release(&gc->memory, slot->residual, 4 * slot->n);
-    gcomp__release(&gc->memory, slot->state, 4 * slot->state_floats);
+    gcomp__release(&gc->memory, slot->state, 4 * slot->state_room);
+    gcomp__release(&gc->memory, slot->epoch_sum, 4 * slot->epoch_floats);
+    gcomp__release(&gc->memory, slot->levels, slot->level_count * sizeof *slot->levels);
     gcomp__release(&gc->memory, slot->staging, 4 * slot->n);
 }
 
@@ -13005,12 +13298,57 @@ static int gcomp__wants_shards(const gcomp_desc *desc, const gcomp__slot *slot)
            slot->method->selector->most(&slot->codec, slot->n) / 64 >= (size_t)comm->world;
 }
 
-/* A tensor's shape, codec and sizes, by the rules. *why says what is wrong. */
-static gcomp_result gcomp__slot_of(gcomp__slot *slot, const gcomp_desc *desc, const gcomp_codec *codec,
-                                   const gcomp_tensor *tensor, gcomp__text *why)
+/* A codec of a tensor, by the rules, with its sizes. */
+static gcomp_result gcomp__level_of(gcomp__level *level, const gcomp__slot *slot, const gcomp_desc *desc,
+                                    const gcomp_codec *codec, gcomp__text *why)
 {
-    const gcomp__method *m;
+    const gcomp__method *m = gcomp__method_of(codec->method);
     int round;
+    memset(level, 0, sizeof *level);
+    level->codec = *codec;
+    if (m->gains && !m->gains(codec, slot->rows, slot->cols)) {
+        m = &gcomp__row_none;
+        memset(&level->codec, 0, sizeof level->codec);
+        level->codec.method = m->wire;
+    }
+    level->method = m;
+    GCOMP__TRY(gcomp__transport_suits(desc, &level->codec, level->rounds, &level->flags, why));
+    for (round = 0; round < 3; round++) {
+        if (level->rounds[round] == GCOMP__GATHER) {
+            level->bound = gcomp__bound_of(m, &level->codec, slot->n);
+            if (!level->bound) return gcomp__say(why, "too many elements for the codec"), GCOMP_INVALID_ARGUMENT;
+        } else if (level->rounds[round] != GCOMP__NO_ROUND) {
+            level->sum_count[round] = gcomp__max(m->sum_count(&level->codec, slot->rows, slot->cols, round, 0),
+                                                 m->sum_count(&level->codec, slot->rows, slot->cols, round, 1));
+            level->sum_count[round] = gcomp__times(level->sum_count[round], slot->stack);
+        }
+    }
+    if (m->state_floats) level->state_floats = m->state_floats(&level->codec, slot->rows, slot->cols) * slot->stack;
+    if (m->local_floats) level->local_floats = m->local_floats(&level->codec, slot->rows, slot->cols) * slot->stack;
+    return GCOMP_OK;
+}
+
+/* The tensor goes by that codec of its list. */
+static void gcomp__take_level(gcomp__slot *slot, const gcomp__level *level)
+{
+    slot->codec = level->codec;
+    slot->method = level->method;
+    slot->state_floats = level->state_floats;
+    slot->local_floats = level->local_floats;
+    slot->bound = level->bound;
+    slot->flags = level->flags;
+    memcpy(slot->sum_count, level->sum_count, sizeof slot->sum_count);
+    memcpy(slot->rounds, level->rounds, sizeof slot->rounds);
+    slot->whole = 0; /* gcomp__place finds out if its mean is made by ranges */
+}
+
+/* A tensor's shape, codecs and sizes, by the rules; levels: all codecs of its list. *why says what is wrong. */
+GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__level *levels, const gcomp_desc *desc,
+                                            const gcomp__schedule *schedule, const gcomp_tensor *tensor, gcomp__text *why)
+{
+    gcomp_codec codecs[GCOMP__LEVELS];
+    int compresses = 0;
+    size_t i;
     memset(slot, 0, sizeof *slot);
     if (!tensor->name || !tensor->name[0]) return gcomp__say(why, "name is required"), GCOMP_INVALID_ARGUMENT;
     slot->name_bytes = strlen(tensor->name) + 1;
@@ -13024,39 +13362,28 @@ static gcomp_result gcomp__slot_of(gcomp__slot *slot, const gcomp_desc *desc, co
         return gcomp__say(why, "rows * cols * stack is too large"), GCOMP_INVALID_ARGUMENT;
     if ((unsigned)slot->dtype > GCOMP_BF16)
         return gcomp__fail_field(why, "dtype", (int64_t)slot->dtype, "GCOMP_F32, GCOMP_F16 or GCOMP_BF16");
+    slot->level_count = 1;
     if (tensor->codec) {
-        GCOMP__TRY(gcomp_codec_parse(&slot->codec, tensor->codec, why->at, why->capacity));
+        GCOMP__TRY(gcomp__parse_list(codecs, &slot->level_count, tensor->codec, why));
+        if (schedule->warms) gcomp__warm_list(schedule, codecs, &slot->level_count);
+        GCOMP__TRY(gcomp__list_suits(desc, schedule, codecs, slot->level_count, why));
     } else if ((slot->cols > 1 || desc->compress_vectors) && slot->n >= desc->min_elements) {
-        slot->codec = *codec;
+        memcpy(codecs, schedule->codecs, sizeof codecs);
+        slot->level_count = schedule->count;
     } else {
-        slot->codec.method = gcomp__row_none.wire;
+        memset(codecs, 0, sizeof *codecs);
+        codecs[0].method = gcomp__row_none.wire;
     }
-    m = gcomp__method_of(slot->codec.method);
-    if (m->gains && !m->gains(&slot->codec, slot->rows, slot->cols)) {
-        m = &gcomp__row_none;
-        memset(&slot->codec, 0, sizeof slot->codec);
-        slot->codec.method = m->wire;
+    for (i = 0; i < slot->level_count; i++) {
+        GCOMP__TRY(gcomp__level_of(levels + i, slot, desc, codecs + i, why));
+        slot->keeps |= (levels[i].flags & GCOMP__FEEDBACK) && !desc->no_error_feedback;
+        slot->state_room = gcomp__max(slot->state_room, levels[i].state_floats);
+        compresses |= levels[i].method != &gcomp__row_none;
     }
-    slot->method = m;
-    GCOMP__TRY(gcomp__transport_suits(desc, &slot->codec, slot->rounds, &slot->flags, why));
-    for (round = 0; round < 3; round++) {
-        if (slot->rounds[round] == GCOMP__GATHER) {
-            slot->bound = gcomp__bound_of(m, &slot->codec, slot->n);
-            if (!slot->bound) return gcomp__say(why, "too many elements for the codec"), GCOMP_INVALID_ARGUMENT;
-        } else if (slot->rounds[round] != GCOMP__NO_ROUND) {
-            slot->sum_count[round] = gcomp__max(m->sum_count(&slot->codec, slot->rows, slot->cols, round, 0),
-                                                m->sum_count(&slot->codec, slot->rows, slot->cols, round, 1));
-            slot->sum_count[round] = gcomp__times(slot->sum_count[round], slot->stack);
-        }
-    }
-    if (m->state_floats) slot->state_floats = m->state_floats(&slot->codec, slot->rows, slot->cols) * slot->stack;
-    if (m->local_floats) slot->local_floats = m->local_floats(&slot->codec, slot->rows, slot->cols) * slot->stack;
+    if (!compresses) slot->level_count = 1; /* none of the list gains anything */
+    if (slot->level_count > 1 && schedule->rule == GCOMP__ACCORDION && desc->comm.rank == 0) slot->epoch_floats = slot->n;
+    gcomp__take_level(slot, levels);
     return GCOMP_OK;
-}
-
-static int gcomp__keeps_residual(const gcomp_desc *desc, const gcomp__slot *slot)
-{
-    return (slot->flags & GCOMP__FEEDBACK) && !desc->no_error_feedback;
 }
 
 /* Where the range of a worker begins; that of `world` is the end. */
@@ -13114,15 +13441,12 @@ static int gcomp__is_odd(const gcomp__slot *slot)
     return slot->flags & GCOMP__TURNS && slot->state[gcomp__shared_floats(slot) - 1] != 0;
 }
 
-/* Adds a tensor to the sizes, and finds its places. */
-static void gcomp__plan_add(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot *slot)
+/* Adds a tensor to the sizes of its codec, and finds its places. */
+static void gcomp__place(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot *slot)
 {
     int round;
     size_t scratch = slot->method->scratch ? gcomp__plus(slot->method->scratch(&slot->codec, slot->n), 64) : 0;
     gcomp__choose_mean(slot, desc);
-    plan->fixed = gcomp__plus(plan->fixed, slot->name_bytes + 4 * slot->state_floats);
-    if (gcomp__keeps_residual(desc, slot)) plan->fixed = gcomp__plus(plan->fixed, 4 * slot->n);
-    if (slot->dtype != GCOMP_F32) plan->fixed = gcomp__plus(plan->fixed, 4 * slot->n);
     slot->at_send = plan->send;
     slot->at_local = plan->local;
     plan->send = gcomp__plus(plan->send, slot->bound);
@@ -13135,6 +13459,30 @@ static void gcomp__plan_add(gcomp__plan *plan, const gcomp_desc *desc, gcomp__sl
     if (slot->whole) gcomp__plan_shards(plan, slot, (size_t)desc->comm.world);
     else if (slot->flags & GCOMP__GLOBAL) slot->most = slot->method->selector->most(&slot->codec, slot->n);
 }
+
+/* Adds a tensor to the sizes that memory is reserved for: of each thing the most that one of its codecs takes. */
+static void gcomp__plan_add(gcomp__plan *plan, const gcomp_desc *desc, const gcomp__slot *slot, const gcomp__level *levels)
+{
+    const gcomp__plan before = *plan;
+    size_t *most = (size_t *)(void *)plan, i, j;
+    for (i = 0; i < slot->level_count; i++) {
+        gcomp__plan with = before;
+        gcomp__slot tried = *slot;
+        if (slot->level_count > 1) gcomp__take_level(&tried, levels + i);
+        gcomp__place(&with, desc, &tried);
+        for (j = 0; j < sizeof with / sizeof *most; j++) /* all fields are sizes */
+            most[j] = gcomp__max(most[j], ((const size_t *)(const void *)&with)[j]);
+    }
+    plan->tensors++;
+    plan->choosing += slot->level_count > 1;
+    plan->fixed = gcomp__plus(plan->fixed, slot->name_bytes + 4 * slot->state_room + 4 * slot->epoch_floats);
+    if (slot->level_count > 1) plan->fixed = gcomp__plus(plan->fixed, slot->level_count * sizeof *levels);
+    if (slot->keeps) plan->fixed = gcomp__plus(plan->fixed, 4 * slot->n);
+    if (slot->dtype != GCOMP_F32) plan->fixed = gcomp__plus(plan->fixed, 4 * slot->n);
+}
+
+/* Bytes in which rank 0 says the next level of each tensor; a checksum stands behind. */
+static size_t gcomp__decision_bytes(size_t tensors) { return gcomp__plus(tensors, 4); }
 
 static size_t gcomp__sum_bytes(const gcomp__plan *plan, int round, unsigned kind)
 {
@@ -13171,6 +13519,7 @@ static size_t gcomp__arena_bytes(const gcomp__plan *plan, size_t world)
     int round;
     for (round = 0; round < 3; round++)
         for (kind = GCOMP__SUM; kind < GCOMP__KINDS; kind++) sums = gcomp__plus(sums, gcomp__sum_bytes(plan, round, kind));
+    if (plan->choosing) sums = gcomp__plus(sums, gcomp__times(gcomp__plus(world, 1), gcomp__decision_bytes(plan->tensors)));
     return gcomp__plus(gcomp__plus(gcomp__plus(payloads, sums), gcomp__share_bytes(plan, world)),
                        gcomp__plus(gcomp__times(world, 4 * sizeof(size_t) + sizeof(gcomp__view)), 64));
 }
@@ -13217,33 +13566,45 @@ static float *gcomp__zeros(gcomp *gc, size_t n)
     return p;
 }
 
+/* What the tensor holds all the time, zeroed; 0 without memory. */
+static int gcomp__slot_reserve(gcomp *gc, gcomp__slot *slot, const gcomp__level *levels)
+{
+    const size_t list = slot->level_count > 1 ? slot->level_count * sizeof *levels : 0;
+    slot->name = (char *)gcomp__allocate(&gc->memory, slot->name_bytes);
+    if (slot->keeps) slot->residual = gcomp__zeros(gc, slot->n);
+    if (slot->state_room) slot->state = gcomp__zeros(gc, slot->state_room);
+    if (slot->dtype != GCOMP_F32) slot->staging = gcomp__zeros(gc, slot->n);
+    if (slot->epoch_floats) slot->epoch_sum = gcomp__zeros(gc, slot->epoch_floats);
+    if (list) slot->levels = (gcomp__level *)gcomp__allocate(&gc->memory, list);
+    if (slot->levels) memcpy(slot->levels, levels, list);
+    return slot->name && (slot->residual || !slot->keeps) && (slot->state || !slot->state_room) &&
+           (slot->staging || slot->dtype == GCOMP_F32) && (slot->epoch_sum || !slot->epoch_floats) && (slot->levels || !list);
+}
+
 GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
 {
     char reason[GCOMP__SENTENCE];
     gcomp__text why = gcomp__text_in(reason, sizeof reason);
-    gcomp__plan plan;
+    gcomp__level levels[GCOMP__LEVELS];
     gcomp__slot slot;
     gcomp_result result;
     gcomp__slot *tensors;
     uint32_t *by_name;
-    size_t place;
-    int found;
+    char text[256];
+    size_t place, i;
+    int found, reserved;
     if (!gc) return GCOMP_INVALID_ARGUMENT;
     gc->error[0] = 0;
     if (!tensor) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "tensor is NULL");
-    result = gcomp__slot_of(&slot, &gc->desc, &gc->codec, tensor, &why);
+    result = gcomp__slot_of(&slot, levels, &gc->desc, &gc->schedule, tensor, &why);
     if (result != GCOMP_OK) return gcomp__fail_tensor(gc, result, tensor->name ? tensor->name : "", reason);
     if (gc->started) return gcomp__fail_tensor(gc, GCOMP_WRONG_STATE, tensor->name, "tensors are added before the first step");
     place = gcomp__name_place(gc, tensor->name, &found);
     if (found) return gcomp__fail_tensor(gc, GCOMP_DUPLICATE_NAME, tensor->name, "a tensor of this name exists");
     tensors = (gcomp__slot *)gcomp__array_with_room(&gc->memory, gc->tensors, sizeof *tensors);
     by_name = (uint32_t *)gcomp__array_with_room(&gc->memory, gc->by_name, sizeof *by_name);
-    slot.name = (char *)gcomp__allocate(&gc->memory, slot.name_bytes);
-    if (gcomp__keeps_residual(&gc->desc, &slot)) slot.residual = gcomp__zeros(gc, slot.n);
-    if (slot.state_floats) slot.state = gcomp__zeros(gc, slot.state_floats);
-    if (slot.dtype != GCOMP_F32) slot.staging = gcomp__zeros(gc, slot.n);
-    if (!tensors || !by_name || !slot.name || (gcomp__keeps_residual(&gc->desc, &slot) && !slot.residual) ||
-        (slot.state_floats && !slot.state) || (slot.dtype != GCOMP_F32 && !slot.staging)) {
+    reserved = gcomp__slot_reserve(gc, &slot, levels);
+    if (!tensors || !by_name || !reserved) {
         gcomp__slot_release(gc, &slot);
         if (tensors != gc->tensors) gcomp__array_release(&gc->memory, tensors, sizeof *tensors);
         if (by_name != gc->by_name) gcomp__array_release(&gc->memory, by_name, sizeof *by_name);
@@ -13254,9 +13615,12 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
     if (by_name != gc->by_name) gcomp__array_release(&gc->memory, gc->by_name, sizeof *by_name);
     gc->tensors = tensors;
     gc->by_name = by_name;
-    plan = gc->plan;
-    gcomp__plan_add(&plan, &gc->desc, &slot);
-    gc->plan = plan;
+    for (i = 0; i < slot.level_count; i++)
+        slot.codecs_digest = gc->set->common->crc(
+            slot.codecs_digest, (const uint8_t *)text,
+            gcomp__min(gcomp_codec_format(&levels[i].codec, text, sizeof text), sizeof text - 1));
+    gcomp__plan_add(&gc->most, &gc->desc, &slot, levels);
+    gcomp__place(&gc->plan, &gc->desc, &slot);
     /* more tensors need another arena */
     gcomp__release(&gc->memory, gc->scratch, gc->scratch_bytes);
     gcomp__release(&gc->memory, gc->arena, gc->arena_bytes);
@@ -13302,20 +13666,21 @@ GCOMP_API size_t gcomp_memory_needed(const gcomp_desc *desc, const gcomp_tensor 
 {
     gcomp__text why = gcomp__text_in(NULL, 0);
     const gcomp__set *set;
+    gcomp__level levels[GCOMP__LEVELS];
+    gcomp__schedule schedule;
     gcomp__plan plan;
     gcomp__slot slot;
-    gcomp_codec codec;
     gcomp_desc d;
     size_t i, j, capacity, total;
     if (!desc || (!tensors && count)) return 0;
     d = *desc;
-    if (gcomp__resolve_desc(&d, &codec, &set, &why) != GCOMP_OK) return 0;
+    if (gcomp__resolve_desc(&d, &schedule, &set, &why) != GCOMP_OK) return 0;
     memset(&plan, 0, sizeof plan);
     for (i = 0; i < count; i++) {
-        if (gcomp__slot_of(&slot, &d, &codec, tensors + i, &why) != GCOMP_OK) return 0;
+        if (gcomp__slot_of(&slot, levels, &d, &schedule, tensors + i, &why) != GCOMP_OK) return 0;
         for (j = 0; j < i; j++)
             if (!strcmp(tensors[i].name, tensors[j].name)) return 0;
-        gcomp__plan_add(&plan, &d, &slot);
+        gcomp__plan_add(&plan, &d, &slot, levels);
     }
     capacity = gcomp__array_capacity(count);
     total = gcomp__plus(sizeof(gcomp), gcomp__frames_bytes((size_t)d.comm.world));
@@ -13329,18 +13694,18 @@ GCOMP_API size_t gcomp_memory_needed(const gcomp_desc *desc, const gcomp_tensor 
 /* The scratch that encoding needs; also for users who never take a step. */
 static gcomp_result gcomp__reserve_scratch(gcomp *gc)
 {
-    if (gc->scratch || !gc->plan.scratch) return GCOMP_OK;
-    gc->scratch = (uint8_t *)gcomp__allocate(&gc->memory, gc->plan.scratch);
+    if (gc->scratch || !gc->most.scratch) return GCOMP_OK;
+    gc->scratch = (uint8_t *)gcomp__allocate(&gc->memory, gc->most.scratch);
     if (!gc->scratch) return gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, "no memory for the scratch of encoding");
-    gc->scratch_bytes = gc->plan.scratch;
+    gc->scratch_bytes = gc->most.scratch;
     memset(gc->scratch, 0, gc->scratch_bytes); /* touched now, not in a step */
     return GCOMP_OK;
 }
 
 static gcomp_result gcomp__reserve(gcomp *gc)
 {
-    size_t world = (size_t)gc->desc.comm.world, bytes = gcomp__arena_bytes(&gc->plan, world),
-           send = gcomp__round_up(gc->plan.send, 64);
+    size_t world = (size_t)gc->desc.comm.world, bytes = gcomp__arena_bytes(&gc->most, world),
+           send = gcomp__round_up(gc->most.send, 64);
     uint8_t *at, *had = gc->scratch;
     unsigned kind;
     int round;
@@ -13361,7 +13726,7 @@ static gcomp_result gcomp__reserve(gcomp *gc)
     for (round = 0; round < 3; round++) { /* aligned: kernels add up lines of them */
         for (kind = GCOMP__SUM; kind < GCOMP__KINDS; kind++) {
             gc->sums[round][kind] = at;
-            at += gcomp__sum_bytes(&gc->plan, round, kind);
+            at += gcomp__sum_bytes(&gc->most, round, kind);
         }
     }
     gc->views = (gcomp__view *)(void *)at;
@@ -13372,17 +13737,18 @@ static gcomp_result gcomp__reserve(gcomp *gc)
     gc->places = gc->came + world;
     at += 4 * world * sizeof(size_t);
     gc->local = (float *)(void *)at;
-    at += 4 * gc->plan.local;
+    at += 4 * gc->most.local;
     gc->acc = (float *)(void *)at;
-    at += 4 * gc->plan.acc;
+    at += 4 * gc->most.acc;
     gc->maxima = (float *)(void *)at;
-    at += gcomp__maxima_bytes(&gc->plan, world);
+    at += gcomp__maxima_bytes(&gc->most, world);
+    gc->decisions = at + gcomp__share_bytes(&gc->most, world);
     gc->own = at;
-    gc->cut = at += gc->plan.own;
-    gc->packed = at += gcomp__max(gc->plan.cut, world * gc->plan.sum);
-    gc->shards = at += gcomp__max(gc->plan.cut, gc->plan.sum);
-    gc->lengths = at += world * gc->plan.shards;
-    gc->lists = at + 2 * world * (gc->plan.own ? GCOMP__LENGTH_BYTES : 0);
+    gc->cut = at += gc->most.own;
+    gc->packed = at += gcomp__max(gc->most.cut, world * gc->most.sum);
+    gc->shards = at += gcomp__max(gc->most.cut, gc->most.sum);
+    gc->lengths = at += world * gc->most.shards;
+    gc->lists = at + 2 * world * (gc->most.own ? GCOMP__LENGTH_BYTES : 0);
     return GCOMP_OK;
 }
 
@@ -13403,7 +13769,57 @@ GCOMP_API gcomp_result gcomp_prepare(gcomp *gc)
 static void gcomp__forget(gcomp__slot *slot)
 {
     if (slot->residual) memset(slot->residual, 0, 4 * slot->n);
-    if (slot->state) memset(slot->state, 0, 4 * slot->state_floats);
+    if (slot->state) memset(slot->state, 0, 4 * slot->state_room);
+}
+
+/* The tensor goes on with another codec of its list. The residual stays. What a method keeps of each matrix (powersgd's Q, a
+   column after another) is cut, or goes on with zeros, which are drawn anew; another method begins anew, and so does a state of
+   more parts and another size. */
+static void gcomp__switch(gcomp__slot *slot, size_t to)
+{
+    const gcomp__level *level = slot->levels + to;
+    const size_t had = slot->state_floats / slot->stack, has = level->state_floats / slot->stack;
+    const unsigned more = (slot->flags | level->flags) & (GCOMP__TURNS | GCOMP__REMEMBERS | GCOMP__ONE_KEY);
+    size_t i;
+    if (slot->state && (level->method != slot->method || (more && has != had))) memset(slot->state, 0, 4 * slot->state_room);
+    else if (has < had) {
+        for (i = 1; i < slot->stack; i++) memmove(slot->state + i * has, slot->state + i * had, 4 * has);
+    } else if (has > had) {
+        for (i = slot->stack; i-- > 0;) {
+            memmove(slot->state + i * has, slot->state + i * had, 4 * had);
+            memset(slot->state + i * has + had, 0, 4 * (has - had));
+        }
+    }
+    slot->level = slot->next = to;
+    gcomp__take_level(slot, level);
+}
+
+/* All tensors go to the levels that are next; their places in the buffers are others then. */
+static void gcomp__switch_all(gcomp *gc)
+{
+    size_t i;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        gcomp__slot *slot = gc->tensors + i;
+        if (slot->next == slot->level) continue;
+        gcomp__switch(slot, slot->next);
+        gc->stats.switches++;
+    }
+    memset(&gc->plan, 0, sizeof gc->plan);
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gcomp__place(&gc->plan, &gc->desc, gc->tensors + i);
+}
+
+/* All lists begin at their first codec, and the schedule with nothing that it knows. */
+static void gcomp__restart_lists(gcomp *gc)
+{
+    size_t i;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        gcomp__slot *slot = gc->tensors + i;
+        slot->next = 0;
+        slot->norm = 0;
+        if (slot->epoch_sum) memset(slot->epoch_sum, 0, 4 * slot->epoch_floats);
+    }
+    gcomp__switch_all(gc);
+    memset(&gc->pace, 0, sizeof gc->pace);
 }
 
 /* gc, and the number of a tensor, before anything else. */
@@ -13428,6 +13844,7 @@ GCOMP_API gcomp_result gcomp_restart(gcomp *gc, uint64_t step)
     if (!gc) return GCOMP_INVALID_ARGUMENT;
     gc->error[0] = 0;
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gcomp__forget(gc->tensors + i);
+    gcomp__restart_lists(gc);
     gc->phase = GCOMP__IDLE;
     gc->last = GCOMP_OK;
     gc->mean_digest = 0;
@@ -13959,9 +14376,12 @@ static void gcomp__keep_largest(const gcomp *gc, const gcomp__slot *slot, float 
    collect -> frames -> rounds -> ready -> idle. Each kind of round is one request for all tensors; payloads travel together, in
    the last round that has some. Payloads made after a round have a known length, so that the frame can tell it.
    The frame of a worker, 64 bytes, little endian:
-      0 magic 'GCF1'   4 rank   8 world   12 status (16 bit)   14 how the last step ended (16 bit)   16 step (64 bit)
+      0 magic 'GCF1'   4 rank   8 world   12 status (8 bit)   13 decision (8 bit)   14 how the last step ended (16 bit)
+     16 step (64 bit)
      24 bytes it gathers (64 bit)   32 digests of tensors, codecs, seed, options   48 of the tensors not skipped
      52 of the last checked means   56 epoch   60 CRC-32C of the 60 bytes before
+   The decision is rank 0's, for the step after this one: 0 none, 1 + l all tensors with a list go to level l, 255 each to its
+   own: then a gather follows, of a byte for each tensor and the CRC-32C of the step (64 bit) and these, from rank 0 alone.
    ------------------------------------------------------------------------------------------------ */
 
 static uint32_t gcomp__crc_number(const gcomp *gc, uint32_t crc, uint64_t v)
@@ -13990,6 +14410,122 @@ static int gcomp__takes_part(const gcomp__slot *slot, int round, unsigned kind)
     return slot->grad && round < 3 && slot->rounds[round] == kind;
 }
 
+enum { GCOMP__EACH = 255 };
+
+static int gcomp__each(const gcomp *gc)
+{
+    return gc->schedule.rule == GCOMP__ACCORDION && gc->schedule.param[GCOMP__SCOPE] == 0;
+}
+
+/* Rank 0 of accordion: does this step begin the epoch after one whose gradients were added up? Does it add some up? */
+static int gcomp__adds_up(const gcomp *gc, uint32_t epoch)
+{
+    return gc->schedule.rule == GCOMP__ACCORDION && gc->desc.comm.rank == 0 &&
+           epoch % (uint32_t)gc->schedule.param[GCOMP__EVERY] == 0;
+}
+
+static int gcomp__epoch_over(const gcomp *gc)
+{
+    return gc->pace.begun && gc->epoch != gc->pace.epoch && gcomp__adds_up(gc, gc->pace.epoch);
+}
+
+static double gcomp__norm_of(double squares) { return gcomp__finite_double(squares) ? gcomp__sqrt(squares) : -1; }
+
+/* Accordion's decision. */
+static unsigned gcomp__accordion(gcomp *gc)
+{
+    const int over = gcomp__epoch_over(gc), each = gcomp__each(gc), slower = gc->rate > 0 && gc->rate < gc->pace.rate;
+    const double eta = gc->schedule.param[GCOMP__ETA];
+    size_t all = gc->pace.level, i;
+    int changes = 0;
+    gc->pace.squares = 0;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        gcomp__slot *slot = gc->tensors + i;
+        slot->next = slot->level;
+        if (!slot->epoch_sum) continue;
+        if (over) {
+            slot->squares = gc->set->common->squares(slot->epoch_sum, slot->n);
+            gc->pace.squares += slot->squares;
+            if (each) slot->next = !gcomp__critical(slot->norm, gcomp__norm_of(slot->squares), eta);
+        }
+        if (slower) slot->next = 0;
+        changes |= slot->next != slot->level;
+    }
+    if (each) return changes ? GCOMP__EACH : 0;
+    if (over) all = !gcomp__critical(gc->pace.norm, gcomp__norm_of(gc->pace.squares), eta);
+    if (slower) all = 0;
+    return all == gc->pace.level ? 0 : 1 + (unsigned)all;
+}
+
+/* What rank 0 says of the levels after this step. A step that is tried again says the same. */
+static unsigned gcomp__decide(gcomp *gc)
+{
+    const gcomp__schedule *s = &gc->schedule;
+    size_t to = gc->pace.to;
+    if (s->rule < 0 || gc->desc.comm.rank != 0) return 0;
+    if (s->rule == GCOMP__ACCORDION) return gcomp__accordion(gc);
+    if (s->rule == GCOMP__WARMUP) to = gcomp__warm_share(s->levels - 1, gc->epoch, s->param[0]);
+    return to == gc->pace.level ? 0 : 1 + (unsigned)to;
+}
+
+/* Levels of all tensors, from rank 0 after its frame; `world` of them, of which rank 0's counts. */
+static void gcomp__take_decisions(gcomp *gc)
+{
+    const size_t count = stbds_arrlenu(gc->tensors), bytes = gcomp__decision_bytes(count);
+    const uint8_t *from = gc->decisions + bytes;
+    int wrong = gcomp__get32(from + count) != gc->set->common->crc(gcomp__crc_number(gc, 0, gc->step), from, count);
+    size_t i;
+    for (i = 0; i < count; i++) wrong |= from[i] >= gc->tensors[i].level_count;
+    for (i = 0; i < count && !wrong; i++) gc->tensors[i].next = from[i];
+    if (wrong) gc->late_error = gcomp__fail(gc, GCOMP_MISMATCH, "the levels that rank 0 sent behind its frame arrived damaged");
+}
+
+/* Commit: the last step of an epoch whose gradients were added up is past. */
+static void gcomp__turn_epoch(gcomp *gc)
+{
+    size_t i;
+    if (!gcomp__epoch_over(gc)) return;
+    gc->pace.norm = gcomp__norm_of(gc->pace.squares);
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        gcomp__slot *slot = gc->tensors + i;
+        if (!slot->epoch_sum) continue;
+        slot->norm = gcomp__norm_of(slot->squares);
+        memset(slot->epoch_sum, 0, 4 * slot->n);
+    }
+}
+
+static void gcomp__add_up(gcomp *gc, gcomp__slot *slot, const gcomp__work *work)
+{
+    gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, NULL, slot->n);
+    size_t chunk;
+    sink.grad = work->in.grad;
+    sink.scale = work->in.scale;
+    sink.residual = slot->epoch_sum;
+    for (chunk = 0; chunk < gcomp__chunks(slot->n); chunk++) gc->set->common->absorb(&sink, chunk);
+}
+
+/* Commit: the step was the last one with these levels, or rank 0 learns from it. */
+static void gcomp__keep_pace(gcomp *gc)
+{
+    gcomp__pace *pace = &gc->pace;
+    size_t i;
+    if (gc->decided) {
+        for (i = 0; i < stbds_arrlenu(gc->tensors) && gc->decided != GCOMP__EACH; i++)
+            if (gc->tensors[i].levels) gc->tensors[i].next = gc->decided - 1;
+        if (gc->decided != GCOMP__EACH) pace->level = gc->decided - 1;
+        gcomp__switch_all(gc);
+        pace->sum = 0;
+        pace->steps = 0;
+    } else if (gc->schedule.rule >= GCOMP__BUDGET && gc->desc.comm.rank == 0) {
+        pace->to = gcomp__control(&gc->schedule, pace,
+                                  gc->schedule.rule == GCOMP__BUDGET ? (double)(gc->stats.bytes_out - gc->step_bytes)
+                                                                     : gc->stats.relative_error);
+    }
+    pace->begun = 1;
+    pace->epoch = gc->epoch;
+    if (gc->rate > 0) pace->rate = gc->rate;
+}
+
 static void gcomp__put_frame(gcomp *gc)
 {
     uint32_t tensors = 0, codecs = 0, options = 0, active = 0;
@@ -14002,7 +14538,7 @@ static void gcomp__put_frame(gcomp *gc)
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
         const gcomp__slot *slot = gc->tensors + i;
         tensors = gcomp__crc_number(gc, gcomp__crc_shape(gc, tensors, slot), (uint64_t)slot->dtype);
-        codecs = gcomp__crc_codec(gc, codecs, &slot->codec);
+        codecs = gcomp__crc_number(gc, gcomp__crc_number(gc, codecs, slot->codecs_digest), slot->level);
         active = gcomp__crc_number(gc, active, slot->grad ? 1 + (uint64_t)gcomp__is_odd(slot) : 0);
         if (slot->grad && slot->bound) bytes += slot->length;
         gc->sharing |= gcomp__shares(slot);
@@ -14018,11 +14554,18 @@ static void gcomp__put_frame(gcomp *gc)
     options = gcomp__crc_number(gc, options, gc->desc.comm.alltoallv ? 1 : 0);
     options = gcomp__crc_number(gc, options, (uint64_t)gc->desc.aggregate);
     options = gcomp__crc_number(gc, options, gc->desc.comm.allreduce_dtypes);
+    options = gcomp__crc_number(gc, options, (uint64_t)(gc->schedule.rule + 1));
+    for (i = 0; i < GCOMP_PARAMS; i++) {
+        uint64_t bits;
+        memcpy(&bits, &gc->schedule.param[i], sizeof bits);
+        options = gcomp__crc_number(gc, options, bits);
+    }
     memset(f, 0, GCOMP__FRAME);
     memcpy(f, "GCF1", 4);
     gcomp__put32(f + 4, (uint32_t)gc->desc.comm.rank);
     gcomp__put32(f + 8, (uint32_t)gc->desc.comm.world);
-    gcomp__put16(f + 12, (uint32_t)(-(int)gc->local_error) & 0xffffu);
+    f[12] = (uint8_t)-(int)gc->local_error;
+    f[13] = (uint8_t)gcomp__decide(gc);
     gcomp__put16(f + 14, (uint32_t)(-(int)gc->last) & 0xffffu);
     gcomp__put64(f + 16, gc->step);
     gcomp__put64(f + 24, bytes);
@@ -14083,7 +14626,7 @@ static gcomp_result gcomp__frame_agrees(gcomp *gc, size_t w)
     if (memcmp(f + 40, mine + 40, 4)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has another seed than");
     if (memcmp(f + 44, mine + 44, 4))
         return gcomp__disagree(gc, GCOMP_MISMATCH, w,
-                               " has other options (feedback, checksum, check_every, aggregate or optional callbacks) than");
+                               " has other options (feedback, checksum, schedule, check_every, aggregate, callbacks) than");
     if (step != gc->step) {
         t = gcomp__sentence(gc);
         gcomp__say(&t, "rank ");
@@ -14105,6 +14648,8 @@ static gcomp_result gcomp__frame_agrees(gcomp *gc, size_t w)
     if (memcmp(f + 56, mine + 56, 4)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " is in another epoch (step.epoch) than");
     if (gcomp__get64(f + 24) > gc->plan.send)
         return gcomp__disagree(gc, GCOMP_MISMATCH, w, " announces more bytes than possible to");
+    if (f[13] && (w || gc->schedule.rule < 0 || (gcomp__each(gc) ? f[13] != GCOMP__EACH : f[13] > gc->schedule.levels)))
+        return gcomp__disagree(gc, GCOMP_MISMATCH, w, " decides on levels that are none to");
     return GCOMP_OK;
 }
 
@@ -14116,7 +14661,7 @@ static gcomp_result gcomp__judge_frames(gcomp *gc)
     memcpy(own, gc->error, sizeof own); /* of a local error */
     for (w = 0; w < world; w++) GCOMP__TRY(gcomp__frame_agrees(gc, w));
     for (w = 0; w < world; w++) {
-        int status = -(int)gcomp__get16(gc->frames + (w + 1) * GCOMP__FRAME + 12);
+        int status = -(int)gc->frames[(w + 1) * GCOMP__FRAME + 12];
         if (status == (int)GCOMP_NOT_FINITE && refused == world) refused = w;
         if (status == 0 || status == (int)GCOMP_NOT_FINITE) continue;
         if (w == (size_t)gc->desc.comm.rank) {
@@ -14183,8 +14728,13 @@ GCOMP_API gcomp_result gcomp_step_begin(gcomp *gc, const gcomp_step *step)
     gc->local_error = gcomp__reserve(gc);
     gc->late_error = GCOMP_OK;
     gc->scale = step && step->scale != 0 ? step->scale : 1;
+    gc->rate = step ? step->learning_rate : 0;
     gc->epoch = step ? step->epoch : 0;
+    gc->step_bytes = gc->stats.bytes_out;
+    gc->decided = 0;
     if (!gcomp__finite(gc->scale)) gc->local_error = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "step.scale is not finite");
+    if (!gcomp__finite(gc->rate) || gc->rate < 0)
+        gc->local_error = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "step.learning_rate is negative or not finite");
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gc->tensors[i].ready = 0;
     gcomp__place_sums(gc);
     gc->ready_count = 0;
@@ -14500,6 +15050,20 @@ static int gcomp__next_stage(gcomp *gc, gcomp_request *request)
     return 1;
 }
 
+/* Behind the frames: a byte for each tensor, from rank 0. */
+static void gcomp__ask_decisions(gcomp *gc, gcomp_request *request)
+{
+    const size_t count = stbds_arrlenu(gc->tensors), bytes = gcomp__decision_bytes(count);
+    size_t i;
+    memset(gc->decisions, 0, bytes);
+    for (i = 0; i < count && gc->desc.comm.rank == 0; i++) gc->decisions[i] = (uint8_t)gc->tensors[i].next;
+    gcomp__put32(gc->decisions + count, gc->set->common->crc(gcomp__crc_number(gc, 0, gc->step), gc->decisions, count));
+    for (i = 0; i < (size_t)gc->desc.comm.world; i++) gc->bytes[i] = i ? 0 : bytes;
+    gc->phase = GCOMP__DECISIONS;
+    gc->issued = gc->done = 0;
+    gcomp__ask_gather(gc, request, gcomp__issue(gc, 0) + 1, gc->decisions, gc->decisions + bytes, bytes, gc->bytes);
+}
+
 /* The next request of the round, or WAIT; 0 if the round is over. */
 static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
 {
@@ -14542,6 +15106,16 @@ GCOMP__NOINLINE gcomp_result gcomp__advance(gcomp *gc, gcomp_request *request)
         if (!gc->done) return GCOMP_OK;
         result = gcomp__judge_frames(gc);
         if (result != GCOMP_OK) return gcomp__end_step(gc, result);
+        gc->decided = gc->frames[GCOMP__FRAME + 13];
+        gc->phase = GCOMP__ROUNDS;
+        if (gc->decided == GCOMP__EACH) {
+            gcomp__ask_decisions(gc, request);
+            return GCOMP_OK;
+        }
+    }
+    if (gc->phase == GCOMP__DECISIONS) {
+        if (!gc->done) return GCOMP_OK;
+        gcomp__take_decisions(gc);
         gc->phase = GCOMP__ROUNDS;
     }
     while (gc->phase == GCOMP__ROUNDS) {
@@ -14571,9 +15145,9 @@ GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
 {
     unsigned kind = id & 7, bit;
     if (!gc) return GCOMP_INVALID_ARGUMENT;
-    if (gc->phase != GCOMP__FRAMES && gc->phase != GCOMP__ROUNDS)
+    if (gc->phase != GCOMP__FRAMES && gc->phase != GCOMP__DECISIONS && gc->phase != GCOMP__ROUNDS)
         return gcomp__fail(gc, GCOMP_WRONG_STATE, "no request is under way");
-    bit = id == 1 ? 1u : id >> 3 == (uint32_t)gc->round + 1 && kind ? 1u << kind : 0;
+    bit = id == (gc->phase == GCOMP__DECISIONS ? 2u : 1u) ? 1u : id >> 3 == (uint32_t)gc->round + 1 && kind ? 1u << kind : 0;
     if (!bit || !(gc->issued & bit) || (gc->done & bit))
         return gcomp__fail(gc, GCOMP_WRONG_STATE, "no request of this id is under way");
     gc->done |= bit;
@@ -14581,6 +15155,7 @@ GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
     if (status != 0) {
         gcomp__text t = gcomp__sentence(gc);
         gcomp__say(&t, id == 1                ? "allgather of the frames"
+                       : id == 2              ? "allgather of the decisions"
                        : kind == GCOMP__GATHER ? "allgather"
                        : kind == GCOMP__SHARE  ? gc->round > GCOMP__SHARDS ? "allgather of sums" : "alltoallv"
                        : kind != GCOMP__MAX    ? "allreduce"
@@ -14628,6 +15203,7 @@ static void gcomp__commit_mean(gcomp *gc, gcomp__slot *slot, gcomp__work *work)
 GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
 {
     gcomp__work work = gcomp__work_of(gc, slot);
+    if (slot->epoch_sum && gcomp__adds_up(gc, gc->epoch)) gcomp__add_up(gc, slot, &work);
     if (slot->bound || slot->whole) gcomp__commit_mean(gc, slot, &work);
     else slot->method->commit(&work);
     if (gc->desc.measure) {
@@ -14653,6 +15229,7 @@ GCOMP_API gcomp_result gcomp_step_commit(gcomp *gc)
     mode = gcomp__fp_enter();
     check = gc->desc.check_every && (gc->step + 1) % gc->desc.check_every == 0;
     gc->mean_digest = 0;
+    gcomp__turn_epoch(gc);
     for (i = 0; i < (size_t)gc->desc.comm.world && gc->cursors; i++) gc->cursors[i] = gc->places[i] = 0;
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++)
         if (gc->tensors[i].grad) gcomp__commit_slot(gc, gc->tensors + i, check);
@@ -14660,6 +15237,7 @@ GCOMP_API gcomp_result gcomp_step_commit(gcomp *gc)
         gc->stats.mean_norm = gcomp__sqrt(gc->y_squares);
         gc->stats.relative_error = gc->p_squares > 0 ? gcomp__sqrt(gc->e_squares / gc->p_squares) : 0;
     }
+    gcomp__keep_pace(gc);
     gcomp__fp_leave(mode);
     gc->stats.steps++;
     gc->stats.commit_seconds += gcomp__now(gc) - from;
@@ -14680,6 +15258,18 @@ GCOMP_API gcomp_result gcomp_step_abort(gcomp *gc)
    >>exchange - the step driven through callbacks
    ------------------------------------------------------------------------------------------------ */
 
+/* Is the mean of this tensor made by ranges, with one of its codecs? */
+static int gcomp__may_share(const gcomp *gc, const gcomp__slot *slot)
+{
+    size_t l;
+    for (l = 0; slot->levels && l < slot->level_count; l++) {
+        gcomp__slot tried = *slot;
+        gcomp__take_level(&tried, slot->levels + l);
+        if (gcomp__wants_shards(&gc->desc, &tried)) return 1;
+    }
+    return slot->whole != 0;
+}
+
 static gcomp_result gcomp__need_callbacks(gcomp *gc)
 {
     size_t i;
@@ -14687,13 +15277,17 @@ static gcomp_result gcomp__need_callbacks(gcomp *gc)
     if (!gc->desc.comm.allgather)
         return gcomp__fail(gc, GCOMP_MISSING_CALLBACK, "comm.allgather is NULL: every step gathers frames");
     for (i = 0; i < stbds_arrlenu(gc->tensors) && !gc->desc.comm.alltoallv; i++)
-        if (gc->tensors[i].whole)
+        if (gcomp__may_share(gc, gc->tensors + i))
             return gcomp__fail_tensor(gc, GCOMP_MISSING_CALLBACK, gc->tensors[i].name,
                                       "comm.alltoallv is NULL, but desc.aggregate is GCOMP_AGGREGATE_SHARDS");
     for (i = 0; i < stbds_arrlenu(gc->tensors) && !gc->desc.comm.allreduce; i++) {
         const gcomp__slot *slot = gc->tensors + i;
+        size_t l;
         int round, sums = 0;
-        for (round = 0; round < 3; round++) sums |= slot->rounds[round] >= GCOMP__SUM && slot->rounds[round] != GCOMP__MAX;
+        for (l = 0; l < slot->level_count; l++) {
+            const uint8_t *rounds = slot->levels ? slot->levels[l].rounds : slot->rounds;
+            for (round = 0; round < 3; round++) sums |= rounds[round] >= GCOMP__SUM && rounds[round] != GCOMP__MAX;
+        }
         if (!sums) continue;
         return gcomp__fail_tensor(gc, GCOMP_MISSING_CALLBACK, slot->name,
                                   "comm.allreduce is NULL, but its codec exchanges sums");
@@ -15091,12 +15685,18 @@ static gcomp_result gcomp__suit_all(gcomp *gc, const gcomp_desc *d)
     gcomp__text why = gcomp__text_in(reason, sizeof reason);
     uint8_t rounds[3];
     unsigned flags;
-    size_t i;
-    gcomp_result result = gcomp__transport_suits(d, &gc->codec, rounds, &flags, &why);
-    if (result != GCOMP_OK) return gcomp__fail(gc, result, reason);
+    size_t i, l;
+    gcomp_result result;
+    for (l = 0; l < gc->schedule.count; l++) {
+        result = gcomp__transport_suits(d, gc->schedule.codecs + l, rounds, &flags, &why);
+        if (result != GCOMP_OK) return gcomp__fail(gc, result, reason);
+    }
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
-        result = gcomp__transport_suits(d, &gc->tensors[i].codec, rounds, &flags, &why);
-        if (result != GCOMP_OK) return gcomp__fail_tensor(gc, result, gc->tensors[i].name, reason);
+        const gcomp__slot *slot = gc->tensors + i;
+        for (l = 0; l < slot->level_count; l++) {
+            result = gcomp__transport_suits(d, slot->levels ? &slot->levels[l].codec : &slot->codec, rounds, &flags, &why);
+            if (result != GCOMP_OK) return gcomp__fail_tensor(gc, result, slot->name, reason);
+        }
     }
     return GCOMP_OK;
 }
@@ -15106,9 +15706,11 @@ static void gcomp__plan_all(gcomp *gc, int settle)
 {
     size_t i;
     memset(&gc->plan, 0, sizeof gc->plan);
+    memset(&gc->most, 0, sizeof gc->most);
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
         gcomp__slot slot = gc->tensors[i];
-        gcomp__plan_add(&gc->plan, &gc->desc, &slot);
+        gcomp__plan_add(&gc->most, &gc->desc, &slot, slot.levels);
+        gcomp__place(&gc->plan, &gc->desc, &slot);
         if (settle) gc->tensors[i] = slot;
     }
 }
@@ -15143,6 +15745,7 @@ GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm)
     gcomp__release(&next.memory, gc->scratch, gc->scratch_bytes);
     *gc = next;
     gcomp__plan_all(gc, 1);
+    gcomp__restart_lists(gc);
     gcomp__scale_own(gc, world, before);
     gc->last = GCOMP_OK;
     return GCOMP_OK;
@@ -15462,13 +16065,35 @@ typedef struct gcomp__price {
     unsigned uses;
 } gcomp__price;
 
+/* A desc without codecs. */
+GCOMP__NOINLINE gcomp_result gcomp__resolve_alone(gcomp_desc *d, gcomp__text *why)
+{
+    const gcomp__set *set;
+    gcomp__schedule none;
+    d->codec = d->schedule = NULL;
+    return gcomp__resolve_desc(d, &none, &set, why);
+}
+
+/* A tensor with one codec, and no schedule. */
+GCOMP__NOINLINE gcomp_result gcomp__slot_alone(gcomp__slot *slot, const gcomp_desc *desc, const gcomp_codec *codec,
+                                               const gcomp_tensor *tensor, gcomp__text *why)
+{
+    gcomp__schedule schedule;
+    gcomp__level level;
+    memset(&schedule, 0, sizeof schedule);
+    schedule.rule = -1;
+    schedule.levels = schedule.count = 1;
+    schedule.codecs[0] = *codec;
+    return gcomp__slot_of(slot, &level, desc, &schedule, tensor, why);
+}
+
 /* A tensor with a candidate. 0: the rules do not compress it. */
 static int gcomp__slot_with(const gcomp__inquiry *q, size_t tensor, size_t c, gcomp__slot *slot)
 {
     gcomp_tensor one = q->ask->tensors[tensor];
     gcomp__text quiet = gcomp__text_in(NULL, 0);
     one.codec = NULL;
-    return gcomp__slot_of(slot, &q->desc, q->codec + c, &one, &quiet) == GCOMP_OK && slot->codec.method == q->codec[c].method;
+    return gcomp__slot_alone(slot, &q->desc, q->codec + c, &one, &quiet) == GCOMP_OK && slot->codec.method == q->codec[c].method;
 }
 
 static gcomp__price gcomp__price_of(const gcomp__inquiry *q, size_t c, const gcomp__slot *slot)
@@ -15555,15 +16180,12 @@ static gcomp_result gcomp__fail_candidate(gcomp__text *why, gcomp_result result,
 static gcomp_result gcomp__inquire(gcomp__inquiry *q, const gcomp_question *ask, gcomp__text *why)
 {
     char reason[GCOMP__SENTENCE];
-    const gcomp__set *set;
-    gcomp_codec unused;
     double numbers[4];
     size_t c, i;
     q->ask = ask;
     q->desc = *ask->desc;
-    q->desc.codec = NULL;
     q->desc.aggregate = GCOMP_AGGREGATE_GATHER;
-    GCOMP__TRY(gcomp__resolve_desc(&q->desc, &unused, &set, why));
+    GCOMP__TRY(gcomp__resolve_alone(&q->desc, why));
     if (!ask->candidates || ask->candidate_count < 1 || ask->candidate_count > GCOMP_CANDIDATES)
         return gcomp__fail_field(why, "candidate_count", (int64_t)ask->candidate_count, "1 to 16 candidates");
     if (!ask->tensors && ask->tensor_count) return gcomp__say(why, "tensors is NULL"), GCOMP_INVALID_ARGUMENT;
@@ -15592,7 +16214,7 @@ static gcomp_result gcomp__inquire(gcomp__inquiry *q, const gcomp_question *ask,
         gcomp__slot slot;
         gcomp_result result;
         one.codec = NULL;
-        result = gcomp__slot_of(&slot, &q->desc, q->codec, &one, &own);
+        result = gcomp__slot_alone(&slot, &q->desc, q->codec, &one, &own);
         if (result == GCOMP_OK) continue;
         gcomp__say(why, "tensor ");
         gcomp__say_number(why, i);

@@ -7,7 +7,7 @@
    Build     cc -O2 -I. examples/train.c gcomp_impl.c -o build/train -lopenblas -lz -lm -pthread
              mpicc -DUSE_MPI ... -o build/train_mpi: with MPI as a transport too
    Run       build/train [--workers N] [--steps N | --epochs N] [--method CODEC|all]... [--seed S] [--out DIR]
-                         [--text FILE] [--accuracy | --dgc | --errors] [--seeds N]
+                         [--text FILE] [--accuracy | --accordion | --dgc | --errors] [--seeds N]
                          [--transport threads|sockets|mpi] [--rank R --root HOST:PORT] [--in-order]
                          [--hidden A,B] [--rate R] [--interface NAME] [--no-pictures]
              --transport threads: workers are threads. sockets: processes, all of them here, or with --rank one of
@@ -15,6 +15,9 @@
              --in-order gives its sums the bits of the others
              --hidden: widths of the hidden layers; --rate: one learning rate for all steps; --interface: bytes of a
              network interface go into runs.csv beside those that were counted here
+             A method is a codec, or a list with its schedule: --method 'powersgd:rank=4|powersgd:rank=1@accordion:every=1'
+             --accordion trains with powersgd of rank 4, and of 4 or 1 as accordion chooses, over three seeds; the
+             learning rate is in gcomp_step.scale
              --errors trains uncompressed only, and shows bits and error of every codec on a gradient of that
              --dgc trains 20 epochs: uncompressed, with dgc three ways, and with as few elements of plain top-k; the
              learning rate, half a cosine, is in gcomp_step.scale
@@ -61,6 +64,7 @@ typedef struct options {
     const char *out;
     const char *text;
     int accuracy;
+    int accordion; /* as accuracy, with other methods */
     int dgc;
     int errors; /* 1: what codecs lose of one gradient, without training with them */
     size_t hidden[2]; /* 0: by the data */
@@ -82,15 +86,25 @@ typedef struct job {
     train_result results[MAX_RUNS];
 } job;
 
+/* The codecs of a method, and the schedule behind an '@' if there is one. codec[capacity] holds them as long as
+   the object is being opened. */
+static void name_method(gcomp_desc *desc, const char *method, char *codec, size_t capacity)
+{
+    const char *at = strchr(method, '@');
+    snprintf(codec, capacity, "%.*s", at ? (int)(at - method) : (int)strlen(method), method);
+    desc->codec = codec;
+    desc->schedule = at ? at + 1 : NULL;
+}
+
 /* Opens a gcomp for the six tensors of the network. Returns NULL after saying what is wrong. */
 static gcomp *open_gcomp(const gcomp_comm *comm, const train_net *net, const char *codec, uint64_t seed)
 {
     static const char *const weights[TRAIN_LAYERS] = {"fc1.weight", "fc2.weight", "fc3.weight"};
     static const char *const biases[TRAIN_LAYERS] = {"fc1.bias", "fc2.bias", "fc3.bias"};
     gcomp_desc desc = {0};
-    char why[256] = "";
+    char why[256] = "", list[256];
     gcomp *gc;
-    desc.codec = codec;
+    name_method(&desc, codec, list, sizeof list);
     desc.comm = *comm;
     desc.seed = seed;
     desc.why = why;
@@ -220,11 +234,14 @@ static int train_loop(train_net *net, const train_data *data, gcomp *gc, const g
         float rate = j->options->rate > 0 ? j->options->rate : learning_rate(most, step, r->steps, j->options->dgc);
         gcomp_step how = {0};
         gcomp_result result;
-        if (j->options->dgc) { /* what waits a thousand steps is of the rate it was made with */
+        /* not said: how.learning_rate, which falls in every step here: accordion would never compress */
+        how.epoch = (uint32_t)(step / steps_of_an_epoch(data, (size_t)comm->world));
+        if (j->options->accordion) /* 1200 steps have five epochs, too few to look at: twelfths of the training */
+            how.epoch = (uint32_t)(12 * step / r->steps);
+        if (j->options->dgc || j->options->accordion) { /* what waits is of the rate it was made with */
             how.scale = rate;
             rate = 1;
         }
-        how.epoch = (uint32_t)(step / steps_of_an_epoch(data, (size_t)comm->world));
         draw_batch(net, data, seed, step, comm);
         loss[step] = train_gradients(net);
         if (r->gradient && step == r->steps / 2)
@@ -398,12 +415,17 @@ static size_t read_number(const char *text, size_t most)
 static int check_methods(const options *o)
 {
     for (size_t i = 0; i < o->method_count; i++) {
-        gcomp_codec codec;
-        char why[256] = "";
-        if (gcomp_codec_parse(&codec, o->methods[i], why, sizeof why) != GCOMP_OK) {
+        gcomp_desc desc = {0};
+        char why[256] = "", list[256];
+        gcomp *gc;
+        name_method(&desc, o->methods[i], list, sizeof list);
+        desc.why = why;
+        desc.why_capacity = sizeof why;
+        if (gcomp_open(&gc, &desc) != GCOMP_OK) {
             fprintf(stderr, "--method %s: %s\n", o->methods[i], why);
             return 1;
         }
+        gcomp_close(gc);
     }
     return 0;
 }
@@ -412,9 +434,10 @@ static int usage(void)
 {
     fprintf(stderr,
             "usage: train [--workers 1..%d] [--steps N | --epochs N] [--method CODEC|all]... [--seed N] [--out DIR]\n"
-            "             [--text FILE] [--accuracy | --dgc | --errors] [--seeds 1..%d]\n"
+            "             [--text FILE] [--accuracy | --accordion | --dgc | --errors] [--seeds 1..%d]\n"
             "             [--transport " TRAIN_TRANSPORTS "] [--rank N --root HOST:PORT] [--in-order]\n"
-            "             [--hidden A,B] [--rate R] [--interface NAME] [--no-pictures]\n",
+            "             [--hidden A,B] [--rate R] [--interface NAME] [--no-pictures]\n"
+            "       a method may be a list with a schedule: 'CODEC|CODEC@accordion:every=1'\n",
             MAX_WORKERS, MAX_SEEDS);
     return 1;
 }
@@ -432,6 +455,7 @@ static int read_options(options *o, int argc, char **argv)
 {
     static const char *const defaults[] = {"sign", "topk:density=0.01", "powersgd:rank=4", "int:bits=4", "qsgd", "bf16"};
     static const char *const bars[] = {"topk:density=0.01", "sign", "powersgd:rank=4"};
+    static const char *const ranks[] = {"powersgd:rank=4", "powersgd:rank=4|powersgd:rank=1@accordion:every=1"};
     static const char *const sparsest[] = {"dgc:nesterov=1", "dgc:masking=0", "dgc", "topk:density=0.001"};
     memset(o, 0, sizeof *o);
     o->workers.world = 4;
@@ -443,6 +467,10 @@ static int read_options(options *o, int argc, char **argv)
         const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
         if (!strcmp(name, "--accuracy")) {
             o->accuracy = 1;
+            continue;
+        }
+        if (!strcmp(name, "--accordion")) {
+            o->accuracy = o->accordion = 1;
             continue;
         }
         if (!strcmp(name, "--dgc")) {
@@ -513,7 +541,9 @@ static int read_options(options *o, int argc, char **argv)
         o->methods[i] = sparsest[i];
     for (size_t i = 0; !o->method_count && !o->accuracy && !o->dgc && i < sizeof defaults / sizeof *defaults; i++)
         o->methods[i] = defaults[i];
-    for (size_t i = 0; !o->method_count && o->accuracy && i < sizeof bars / sizeof *bars; i++)
+    for (size_t i = 0; !o->method_count && o->accordion && i < sizeof ranks / sizeof *ranks; i++)
+        o->methods[i] = ranks[i];
+    for (size_t i = 0; !o->method_count && o->accuracy && !o->accordion && i < sizeof bars / sizeof *bars; i++)
         o->methods[i] = bars[i];
     while (o->methods[o->method_count])
         o->method_count++;

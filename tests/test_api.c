@@ -742,18 +742,18 @@ static void test_a_scale_that_is_not_finite_is_named(void)
     grads[0] = grad;
     CHECK(gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
     for (size_t i = 0; i < 3; i++) {
-        gcomp_step step = {0, 0};
+        gcomp_step step = {0, 0, 0};
         step.scale = bad[i];
         CHECK(gcomp_exchange(gc, grads, &step) == GCOMP_INVALID_ARGUMENT);
         CHECK(strstr(gcomp_error(gc), "scale") != NULL);
         CHECK(grad[0] == 1 && grad[1] == 2 && grad[2] == 3);
     }
-    gcomp_step zero = {0, 0};
+    gcomp_step zero = {0, 0, 0};
     zero.scale = 0;
     CHECK(gcomp_exchange(gc, grads, &zero) == GCOMP_OK);
     CHECK(strcmp(gcomp_error(gc), "") == 0);
     CHECK(grad[0] == 1 && grad[1] == 2 && grad[2] == 3);
-    gcomp_step minus = {0, 0};
+    gcomp_step minus = {0, 0, 0};
     minus.scale = -2;
     CHECK(gcomp_exchange(gc, grads, &minus) == GCOMP_OK);
     CHECK(grad[0] == -2 && grad[1] == -4 && grad[2] == -6);
@@ -1134,7 +1134,7 @@ static size_t calculate(const char *text, const float *grad, size_t n, unsigned 
     gcomp_desc desc = plain_desc();
     gcomp *gc = NULL;
     gcomp_tensor tensor = plain_tensor("w", 40, n / 40, text);
-    gcomp_step step = {0, 0};
+    gcomp_step step = {0, 0, 0};
     float *grads[1];
     step.scale = 0.3f;
     grads[0] = g;

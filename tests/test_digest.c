@@ -134,7 +134,7 @@ static uint64_t step_digest(const char *text, gcomp_isa isa, gcomp_parallel para
 {
     gcomp_desc desc;
     gcomp_tensor t;
-    gcomp_step step = {0, 0};
+    gcomp_step step = {0, 0, 0};
     gcomp *gc;
     uint64_t h = 0xCBF29CE484222325u;
     memset(&desc, 0, sizeof desc);

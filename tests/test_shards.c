@@ -287,7 +287,7 @@ static void run_backwards(void *user, size_t count, void (*task)(void *arg, size
 static void check_same_bits(const char *const *codecs, const size_t *n, size_t world, int variant)
 {
     gcomp_desc gather = desc_of(GCOMP_AGGREGATE_GATHER), shards;
-    const gcomp_step half = {0.5f, 0};
+    const gcomp_step half = {0.5f, 0, 0};
     gcomp_statistics x, y;
     group a, b;
     gather.no_error_feedback = gather.no_checksum = variant == 1;

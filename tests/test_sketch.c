@@ -177,7 +177,7 @@ static gcomp_result group_step(group *g, float scale)
 {
     gcomp_request q[MOST];
     gcomp_result result = GCOMP_OK;
-    gcomp_step step;
+    gcomp_step step = {0};
     int calls = 0, sums = 0;
     step.scale = scale;
     for (int w = 0; w < g->world; w++)
