@@ -10316,13 +10316,18 @@ GCOMP__NOINLINE void GCOMP__F(sketch_find)(const gcomp__sketch_job *job, size_t 
     }
 }
 
-/* Lane j becomes what was lane j ^ cross. */
-GCOMP__INLINE GCOMP__F(v) GCOMP__F(sketch_crossed)(GCOMP__F(v) x, int32_t cross)
+/* Lane j becomes what was lane j ^ cross: of 16 floats in memory, of a vector. */
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(sketch_look)(const int32_t *lanes, int32_t cross)
 {
     const GCOMP__F(w) order = GCOMP__F(wxor)(GCOMP__F(load_words)(gcomp__sketch_order), GCOMP__F(wsplat)(cross));
+    return GCOMP__F(floats)(GCOMP__F(look16)(lanes, order));
+}
+
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(sketch_crossed)(GCOMP__F(v) x, int32_t cross)
+{
     int32_t lanes[16];
     GCOMP__F(store_words)(lanes, GCOMP__F(words)(x));
-    return GCOMP__F(floats)(GCOMP__F(look16)(lanes, order));
+    return GCOMP__F(sketch_look)(lanes, cross);
 }
 
 GCOMP__INLINE void GCOMP__F(sketch_put)(const gcomp__sketch_job *job, const gcomp__sketch_places *place, size_t block,
@@ -10404,7 +10409,7 @@ GCOMP__NOINLINE GCOMP__F(v) GCOMP__F(sketch_median)(const gcomp__sketch_job *job
 /* Elements of a selection from `at` on, a multiple of 16, whose estimates reach its guess. 16 blocks are looked at before those
    among them that have some: a branch for each of these is seldom foreseen. */
 GCOMP__HEAVY void GCOMP__F(sketch_collect_rows)(const gcomp__sketch_job *job, gcomp__selection *s, int five,
-                                                 gcomp__sketch_places *place, float *lines)
+                                                 gcomp__sketch_places *place, int32_t *lines)
 {
     const size_t end = s->n / 16 + (s->n % 16 != 0);
     const uint32_t guess = s->guess;
@@ -10416,12 +10421,12 @@ GCOMP__HEAVY void GCOMP__F(sketch_collect_rows)(const gcomp__sketch_job *job, gc
         GCOMP__F(sketch_find)(job, begin + 16, 0, job->rows, place);
         for (; block < stop; block++) {
             GCOMP__F(v) x = five ? GCOMP__F(sketch_median5)(job, place, block) : GCOMP__F(sketch_median)(job, place, block);
-            GCOMP__F(store)(lines + 16 * (block - begin), x);
+            GCOMP__F(store_words)(lines + 16 * (block - begin), GCOMP__F(words)(x));
             some |= (uint64_t)(GCOMP__F(keys)(x, guess) != 0) << (block - begin);
         }
         for (; some; some &= some - 1) {
             const size_t b = gcomp__first_one(some), i = 16 * (begin + b);
-            GCOMP__F(v) x = GCOMP__F(sketch_crossed)(GCOMP__F(load)(lines + 16 * b), place->cross[(begin + b) % 32]);
+            GCOMP__F(v) x = GCOMP__F(sketch_look)(lines + 16 * b, place->cross[(begin + b) % 32]);
             uint32_t mask = GCOMP__F(keys)(x, guess);
             if (i + 16 > s->n) mask &= (1u << (s->n - i)) - 1;
             GCOMP__F(keep)(s->value + count, s->index + count, x, (uint32_t)i, mask);
@@ -10435,7 +10440,7 @@ GCOMP__HEAVY void GCOMP__F(sketch_collect_rows)(const gcomp__sketch_job *job, gc
 static void GCOMP__F(sketch_collect)(const gcomp__sketch_job *job, gcomp__selection *s)
 {
     gcomp__sketch_places place;
-    float lines[256];
+    int32_t lines[256];
     if (job->rows == 5) GCOMP__F(sketch_collect_rows)(job, s, 1, &place, lines);
     else GCOMP__F(sketch_collect_rows)(job, s, 0, &place, lines);
 }
