@@ -4136,7 +4136,7 @@ GCOMP__INLINE gcomp__v16_scalar gcomp__mul_scalar(gcomp__v16_scalar x, gcomp__v1
     return x;
 }
 
-GCOMP__INLINE gcomp__v16_scalar gcomp__fma_scalar(gcomp__v16_scalar x, gcomp__v16_scalar y, gcomp__v16_scalar z)
+GCOMP__NOINLINE gcomp__v16_scalar gcomp__fma_scalar(gcomp__v16_scalar x, gcomp__v16_scalar y, gcomp__v16_scalar z)
 {
     int i;
     GCOMP__LANES x.f[i] = gcomp__fmaf(x.f[i], y.f[i], z.f[i]);
@@ -9239,7 +9239,7 @@ GCOMP__NOINLINE void gcomp__cursor_open(gcomp__cursor *c, const gcomp__view *vie
 }
 
 /* The elements below `end`. */
-static void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float weight)
+GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float weight)
 {
     while (c->at < c->got || gcomp__cursor_fill(c)) {
         const uint32_t *index = c->index[c->half];
@@ -11198,8 +11198,14 @@ GCOMP__HEAVY void GCOMP__F(back_rows)(const gcomp__rows *from, size_t count, con
             x2 = GCOMP__F(plain_p)(&x, 2 * s + j, feedback);
             x3 = GCOMP__F(plain_p)(&x, 3 * s + j, feedback);
         }
-        if (rows > 4) x4 = GCOMP__F(plain_p)(&x, 4 * s + j, feedback), x5 = GCOMP__F(plain_p)(&x, 5 * s + j, feedback);
-        if (rows > 6) x6 = GCOMP__F(plain_p)(&x, 6 * s + j, feedback), x7 = GCOMP__F(plain_p)(&x, 7 * s + j, feedback);
+        if (GCOMP__F(tall) > 4 && rows > 4) {
+            x4 = GCOMP__F(plain_p)(&x, 4 * s + j, feedback);
+            x5 = GCOMP__F(plain_p)(&x, 5 * s + j, feedback);
+        }
+        if (GCOMP__F(tall) > 6 && rows > 6) {
+            x6 = GCOMP__F(plain_p)(&x, 6 * s + j, feedback);
+            x7 = GCOMP__F(plain_p)(&x, 7 * s + j, feedback);
+        }
         for (c = 0; walk.left && c < (size_t)rows; c++) GCOMP__F(walk_on)(&walk);
         for (c = 0; c < rank; c++, q += 16) {
             const float *f = p + c;
@@ -11209,11 +11215,11 @@ GCOMP__HEAVY void GCOMP__F(back_rows)(const gcomp__rows *from, size_t count, con
                 t = GCOMP__F(fma)(x2, GCOMP__F(splat)(f[2 * pitch]), t);
                 t = GCOMP__F(fma)(x3, GCOMP__F(splat)(f[3 * pitch]), t);
             }
-            if (rows > 4) {
+            if (GCOMP__F(tall) > 4 && rows > 4) {
                 t = GCOMP__F(fma)(x4, GCOMP__F(splat)(f[4 * pitch]), t);
                 t = GCOMP__F(fma)(x5, GCOMP__F(splat)(f[5 * pitch]), t);
             }
-            if (rows > 6) {
+            if (GCOMP__F(tall) > 6 && rows > 6) {
                 t = GCOMP__F(fma)(x6, GCOMP__F(splat)(f[6 * pitch]), t);
                 t = GCOMP__F(fma)(x7, GCOMP__F(splat)(f[7 * pitch]), t);
             }
