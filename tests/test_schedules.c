@@ -95,6 +95,15 @@ static void team_close(team *t)
     }
 }
 
+/* to[i] += from[i]; of floats and integers. */
+static void add_to(void *to, const void *from, size_t i, gcomp_dtype dtype)
+{
+    if (dtype == GCOMP_F32) ((float *)to)[i] += ((const float *)from)[i];
+    if (dtype == GCOMP_I8) ((int8_t *)to)[i] = (int8_t)(((int8_t *)to)[i] + ((const int8_t *)from)[i]);
+    if (dtype == GCOMP_I16) ((int16_t *)to)[i] = (int16_t)(((int16_t *)to)[i] + ((const int16_t *)from)[i]);
+    if (dtype == GCOMP_I32) ((int32_t *)to)[i] += ((const int32_t *)from)[i];
+}
+
 static void carry(team *t, gcomp_request *request, size_t call)
 {
     if (request[0].kind == GCOMP_ALLGATHER) {
@@ -109,11 +118,11 @@ static void carry(team *t, gcomp_request *request, size_t call)
         free(all);
     }
     if (request[0].kind == GCOMP_ALLREDUCE) {
-        for (size_t i = 0; i < request[0].count; i++) {
-            float sum = 0;
-            for (size_t w = 0; w < t->world; w++) sum += ((float *)request[w].recv)[i];
-            for (size_t w = 0; w < t->world; w++) ((float *)request[w].recv)[i] = sum;
-        }
+        const gcomp_dtype dtype = request[0].dtype;
+        const size_t bytes = request[0].count * (dtype == GCOMP_I8 ? 1 : dtype == GCOMP_I16 ? 2 : 4);
+        for (size_t w = 1; w < t->world; w++)
+            for (size_t i = 0; i < request[0].count; i++) add_to(request[0].recv, request[w].recv, i, dtype);
+        for (size_t w = 1; w < t->world; w++) memcpy(request[w].recv, request[0].recv, bytes);
     }
 }
 
