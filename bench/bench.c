@@ -530,7 +530,7 @@ static void bench_aggregate(data *d, gcomp_isa isa, const char *filter)
             must(gcomp_open(&gc[w], &desc), "open");
             must(gcomp_add_tensor(gc[w], &tensor), "tensor");
             must(gcomp_prepare(gc[w]), "prepare");
-            if (!grad[w]) grad[w] = memory(4 * n);
+            if (!grad[w]) grad[w] = memory((size_t)4 << 22); /* the most that n can be */
         }
         for (int step = 0; step < STEPS; step++) {
             gcomp_request all[WORLD];
