@@ -1752,7 +1752,6 @@ typedef struct gcomp__momentum {
     float *masked;    /* NULL, or where to forget what was sent */
     float factor;
     int nesterov;
-    void (*advance)(const struct gcomp__momentum *d, size_t begin, size_t end);
 } gcomp__momentum;
 
 /* Where decoded payloads go.
@@ -1777,12 +1776,6 @@ typedef struct gcomp__sink {
     const gcomp__momentum *momentum; /* COMMIT: NULL, or what takes the place of residual + scale * grad */
     int together; /* COMMIT with all of it, of block payloads with one kernel, into and from floats as they are */
 } gcomp__sink;
-
-static void gcomp__advance_chunk(void *arg, size_t chunk)
-{
-    const gcomp__momentum *d = (const gcomp__momentum *)arg;
-    d->advance(d, chunk * GCOMP_CHUNK, gcomp__min(d->n, (chunk + 1) * GCOMP_CHUNK));
-}
 
 /* A tensor in a step, for methods that exchange sums or the largest of the workers, or keep more than a residual. */
 typedef struct gcomp__work {
@@ -7109,6 +7102,72 @@ static gcomp_result gcomp__block_check(const gcomp__view *view)
     return look ? gcomp__look_at_values(view, view->n) : GCOMP_OK;
 }
 
+/* Floats as they are. */
+static gcomp_input gcomp__plain_input(const float *x)
+{
+    gcomp_input in;
+    memset(&in, 0, sizeof in);
+    in.grad = x;
+    in.scale = 1;
+    return in;
+}
+
+static gcomp__sink gcomp__sink_to(int ending, float *y, size_t n)
+{
+    gcomp__sink sink;
+    memset(&sink, 0, sizeof sink);
+    sink.ending = ending;
+    sink.fresh = 1;
+    sink.y = y;
+    sink.n = n;
+    sink.weight = 1;
+    sink.scale = 1;
+    return sink;
+}
+
+/* What a commit writes of a tensor: residual and mean. */
+static gcomp__sink gcomp__sink_of(const gcomp__work *work)
+{
+    gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, work->y, work->n);
+    sink.grad = work->in.grad;
+    sink.dtype = work->in.dtype;
+    sink.scale = work->in.scale;
+    sink.residual = work->residual;
+    return sink;
+}
+
+typedef struct gcomp__absorb_job {
+    const gcomp__common_kernels *common;
+    const gcomp__sink *sink;
+    size_t first;
+} gcomp__absorb_job;
+
+static void gcomp__absorb_chunk(void *arg, size_t task)
+{
+    const gcomp__absorb_job *job = (const gcomp__absorb_job *)arg;
+    const gcomp__momentum *momentum = job->sink->momentum;
+    const size_t chunk = job->first + task, begin = chunk * GCOMP_CHUNK;
+    if (momentum) job->common->advance(momentum, begin, gcomp__min(momentum->n, begin + GCOMP_CHUNK));
+    else job->common->absorb(job->sink, chunk);
+}
+
+/* All chunks of `n` elements: residual and mean without what was sent, or the sink's momentum. */
+static void gcomp__absorb_all(const gcomp__call *call, const gcomp__sink *sink, size_t n)
+{
+    gcomp__absorb_job job;
+    job.common = call->set->common;
+    job.sink = sink;
+    job.first = 0;
+    gcomp__run(call, gcomp__chunks(n), gcomp__absorb_chunk, &job);
+}
+
+GCOMP__NOINLINE void gcomp__advance_all(const gcomp__call *call, const gcomp__momentum *d)
+{
+    gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, NULL, d->n);
+    sink.momentum = d;
+    gcomp__absorb_all(call, &sink, d->n);
+}
+
 typedef struct gcomp__sink_job {
     const gcomp__common_kernels *common;
     const gcomp__level_kernels *levels;
@@ -9087,10 +9146,8 @@ static gcomp_result gcomp__sparse_write(const gcomp__call *call, const gcomp_cod
     body[8] = (uint8_t)coder;
     if (s->each) body[9] = (uint8_t)gcomp__log2((uint32_t)s->each);
     gcomp__put_indices(body + head, s->index, ends, groups, coder, index_bytes);
-    memset(&values, 0, sizeof values);
-    values.grad = s->value;
+    values = gcomp__plain_input(s->value);
     values.key = s->in.key;
-    values.scale = 1;
     inner.kernels = gcomp__kernels_of(call->set, value_method);
     inner.scratch_bytes = 0;
     GCOMP__TRY(value_method->encode(&inner, &value, &values, s->count, body + head + index_bytes,
@@ -9274,31 +9331,6 @@ static void gcomp__sparse_take(const gcomp__view *view, float *residual, const f
             const size_t at = c.base[c.half] + c.index[c.half][i];
             if (only[at] != 0) residual[at] -= c.value[c.half][i];
         }
-}
-
-typedef struct gcomp__absorb_job {
-    const gcomp__common_kernels *common;
-    const gcomp__sink *sink;
-    size_t first;
-} gcomp__absorb_job;
-
-static void gcomp__absorb_chunk(void *arg, size_t task)
-{
-    const gcomp__absorb_job *job = (const gcomp__absorb_job *)arg;
-    const gcomp__momentum *momentum = job->sink->momentum;
-    const size_t chunk = job->first + task, begin = chunk * GCOMP_CHUNK;
-    if (momentum) job->common->advance(momentum, begin, gcomp__min(momentum->n, begin + GCOMP_CHUNK));
-    else job->common->absorb(job->sink, chunk);
-}
-
-/* All chunks of `n` elements: residual and mean without what was sent, or the sink's momentum. */
-static void gcomp__absorb_all(const gcomp__call *call, const gcomp__sink *sink, size_t n)
-{
-    gcomp__absorb_job job;
-    job.common = call->set->common;
-    job.sink = sink;
-    job.first = 0;
-    gcomp__run(call, gcomp__chunks(n), gcomp__absorb_chunk, &job);
 }
 
 /* Chunk by chunk while it is in cache: what the dense part of the ending asks for, then the elements of all payloads, in order;
@@ -10009,7 +10041,6 @@ static gcomp__momentum gcomp__dgc_momentum(const gcomp__call *call)
     d.v = work->in.residual;
     d.factor = (float)work->codec->param[1];
     d.nesterov = work->codec->param[2] != 0;
-    d.advance = call->set->common->advance;
     return d;
 }
 
@@ -10024,10 +10055,8 @@ static gcomp_result gcomp__dgc_encode(const gcomp__call *call, const gcomp_codec
     GCOMP__TRY(gcomp__dgc_clip(call->work));
     d = gcomp__dgc_momentum(call);
     d.p = (float *)(void *)call->scratch;
-    gcomp__run(call, gcomp__chunks(n), gcomp__advance_chunk, &d);
-    memset(&made, 0, sizeof made);
-    made.grad = d.p;
-    made.scale = 1;
+    gcomp__advance_all(call, &d);
+    made = gcomp__plain_input(d.p);
     made.key = in->key;
     rest.scratch += gcomp__dgc_p_bytes(n);
     rest.scratch_bytes -= gcomp__dgc_p_bytes(n);
@@ -10208,14 +10237,7 @@ static void gcomp__random_put(void *arg, size_t chunk)
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(work->n, begin + GCOMP_CHUNK);
     const float *from = work->sums[0] + (size_t)gcomp__get64(job->before + 8 * chunk);
     size_t index[64], word, count, i;
-    gcomp__sink sink;
-    memset(&sink, 0, sizeof sink);
-    sink.n = work->n;
-    sink.y = work->y;
-    sink.grad = work->in.grad;
-    sink.dtype = work->in.dtype;
-    sink.scale = work->in.scale;
-    sink.residual = work->residual;
+    const gcomp__sink sink = gcomp__sink_of(work);
     work->call.set->common->absorb(&sink, chunk);
     for (word = begin; word < end; word += 64) {
         count = gcomp__random_word(job, word, index);
@@ -10640,13 +10662,7 @@ static const gcomp__selection *gcomp__sketch_largest(const gcomp__call *call, gc
 /* Commit, of what was not sent: residual <- p, mean <- 0. */
 static void gcomp__sketch_absorb(const gcomp__work *work)
 {
-    gcomp__sink sink;
-    memset(&sink, 0, sizeof sink);
-    sink.n = work->n;
-    sink.y = work->y;
-    sink.grad = work->in.grad;
-    sink.scale = work->in.scale;
-    sink.residual = work->residual;
+    const gcomp__sink sink = gcomp__sink_of(work);
     gcomp__absorb_all(&work->call, &sink, work->n);
 }
 #endif
@@ -10790,17 +10806,13 @@ static gcomp_result gcomp__fetch_make(gcomp__work *work, int round)
 static void gcomp__fetch_advance(const gcomp__work *work, const float *sum, float *u, float *e, size_t cells)
 {
     gcomp__momentum d;
-    gcomp__sink sink;
     memset(&d, 0, sizeof d);
-    memset(&sink, 0, sizeof sink);
-    d.in.grad = sum;
-    d.in.scale = 1;
+    d.in = gcomp__plain_input(sum);
     d.n = cells;
     d.u = d.next = u;
     d.v = d.p = e;
     d.factor = (float)work->codec->param[3];
-    sink.momentum = &d;
-    gcomp__absorb_all(&work->call, &sink, cells);
+    gcomp__advance_all(&work->call, &d);
     work->call.set->common->saturate(u, u, cells);
     work->call.set->common->saturate(e, e, cells);
 }
@@ -11571,12 +11583,6 @@ static void gcomp__to_projected(const gcomp__powersgd_kernels *kernels, float *t
     }
 }
 
-static void gcomp__weigh_sum(float *x, float part, size_t n)
-{
-    size_t i;
-    for (i = 0; part != 1 && i < n; i++) x[i] *= part;
-}
-
 /* The last P of the s-th matrix, and behind that of the last one whose turn it is; where the steps alternate. */
 static float *gcomp__powersgd_last_p(const gcomp__work *work, size_t s)
 {
@@ -11657,8 +11663,7 @@ static void gcomp__powersgd_advance(gcomp__work *work, int keep)
     d.p = (float *)(void *)work->call.scratch;
     d.next = keep ? u : NULL;
     d.factor = (float)work->codec->param[2];
-    d.advance = work->call.set->common->advance;
-    gcomp__run(&work->call, gcomp__chunks(d.n), gcomp__advance_chunk, &d);
+    gcomp__advance_all(&work->call, &d);
     work->in.grad = d.p;
     work->in.dtype = GCOMP_F32;
     work->in.scale = 1;
@@ -11672,6 +11677,8 @@ static gcomp_result gcomp__powersgd_make(gcomp__work *work, int round)
     const size_t rows = work->rows, cols = work->cols, rank = gcomp__powersgd_rank(work->codec, rows, cols);
     const int alternates = gcomp__powersgd_alternates(work->codec), back = round || (alternates && work->odd);
     const size_t nq = rank * cols, np = rank * rows, floats = work->stack * (back ? nq : np);
+    gcomp_input in;
+    uint32_t worst;
     size_t s;
     gcomp__powersgd_advance(work, 0);
     for (s = 0; s < work->stack; s++) {
@@ -11693,8 +11700,9 @@ static gcomp_result gcomp__powersgd_make(gcomp__work *work, int round)
             job.kernels->turn(work->sums[0] + s * np, rows, job.own.p, job.matrix.pitch, rank, rows);
         }
     }
-    gcomp__weigh_sum(work->sums[round], work->part, floats);
-    return work->call.set->common->worst(work->sums[round], floats) >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
+    in = gcomp__plain_input(work->sums[round]);
+    worst = work->call.set->common->scale_copy(work->sums[round], &in, 0, floats, work->part);
+    return worst >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
 }
 
 static void gcomp__powersgd_commit(gcomp__work *work)
@@ -12629,19 +12637,6 @@ static void gcomp__decode_with(const gcomp__call *call, const gcomp__sink *sink)
     any->method->decode(&with, sink);
 }
 
-static gcomp__sink gcomp__sink_to(int ending, float *y, size_t n)
-{
-    gcomp__sink sink;
-    memset(&sink, 0, sizeof sink);
-    sink.ending = ending;
-    sink.fresh = 1;
-    sink.y = y;
-    sink.n = n;
-    sink.weight = 1;
-    sink.scale = 1;
-    return sink;
-}
-
 /* One payload into y, by STORE or ADD. */
 static gcomp_result gcomp__decode_one(const void *payload, size_t length, int ending, float weight, float *y, size_t n,
                                       const gcomp_exec *exec)
@@ -13044,13 +13039,19 @@ static gcomp_result gcomp__fail(gcomp *gc, gcomp_result result, const char *sent
     return result;
 }
 
+static void gcomp__say_tensor(gcomp__text *t, const char *name)
+{
+    gcomp__say(t, "tensor '");
+    gcomp__say_some(t, name, gcomp__min(strlen(name), 60));
+    gcomp__say(t, "'");
+}
+
 /* "tensor 'fc1': sentence" */
 static gcomp_result gcomp__fail_tensor(gcomp *gc, gcomp_result result, const char *name, const char *sentence)
 {
     gcomp__text t = gcomp__sentence(gc);
-    gcomp__say(&t, "tensor '");
-    gcomp__say_some(&t, name, gcomp__min(strlen(name), 60));
-    gcomp__say(&t, "': ");
+    gcomp__say_tensor(&t, name);
+    gcomp__say(&t, ": ");
     gcomp__say(&t, sentence);
     return result;
 }
@@ -13456,7 +13457,7 @@ static int gcomp__is_odd(const gcomp__slot *slot)
 static void gcomp__place(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot *slot)
 {
     int round;
-    size_t scratch = slot->method->scratch ? gcomp__plus(slot->method->scratch(&slot->codec, slot->n), 64) : 0;
+    const size_t scratch = slot->method->scratch ? slot->method->scratch(&slot->codec, slot->n) : 0;
     gcomp__choose_mean(slot, desc);
     slot->at_send = plan->send;
     slot->at_local = plan->local;
@@ -13466,7 +13467,7 @@ static void gcomp__place(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot 
         size_t *count = &plan->sums[round][slot->rounds[round]];
         *count = gcomp__plus(*count, slot->sum_count[round]);
     }
-    plan->scratch = gcomp__max(plan->scratch, scratch);
+    plan->scratch = gcomp__max(plan->scratch, scratch ? gcomp__plus(scratch, 64) : 0);
     if (slot->whole) gcomp__plan_shards(plan, slot, (size_t)desc->comm.world);
     else if (slot->flags & GCOMP__GLOBAL) slot->most = slot->method->selector->most(&slot->codec, slot->n);
 }
@@ -13592,6 +13593,13 @@ static int gcomp__slot_reserve(gcomp *gc, gcomp__slot *slot, const gcomp__level 
            (slot->staging || slot->dtype == GCOMP_F32) && (slot->epoch_sum || !slot->epoch_floats) && (slot->levels || !list);
 }
 
+static uint32_t gcomp__crc_codec(const gcomp *gc, uint32_t crc, const gcomp_codec *codec)
+{
+    char text[256];
+    size_t length = gcomp_codec_format(codec, text, sizeof text);
+    return gc->set->common->crc(crc, (const uint8_t *)text, gcomp__min(length, sizeof text - 1));
+}
+
 GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
 {
     char reason[GCOMP__SENTENCE];
@@ -13601,7 +13609,6 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
     gcomp_result result;
     gcomp__slot *tensors;
     uint32_t *by_name;
-    char text[256];
     size_t place, i;
     int found, reserved;
     if (!gc) return GCOMP_INVALID_ARGUMENT;
@@ -13627,9 +13634,7 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
     gc->tensors = tensors;
     gc->by_name = by_name;
     for (i = 0; i < slot.level_count; i++)
-        slot.codecs_digest = gc->set->common->crc(
-            slot.codecs_digest, (const uint8_t *)text,
-            gcomp__min(gcomp_codec_format(&levels[i].codec, text, sizeof text), sizeof text - 1));
+        slot.codecs_digest = gcomp__crc_codec(gc, slot.codecs_digest, &levels[i].codec);
     gcomp__plan_add(&gc->most, &gc->desc, &slot, levels);
     gcomp__place(&gc->plan, &gc->desc, &slot);
     /* more tensors need another arena */
@@ -13917,7 +13922,7 @@ GCOMP__NOINLINE void gcomp__commit_payloads(gcomp *gc, gcomp__slot *slot, float 
     gcomp__call call = gcomp__call_in(gc, slot->method);
     gcomp__view own_view, views[8];
     unsigned flags;
-    size_t w, chunk;
+    size_t w;
     sink.grad = grad;
     sink.residual = slot->residual;
     if (own) (void)gcomp__open_payload(gc->set, &own_view, own, own_length, slot->n, &flags);
@@ -13941,8 +13946,7 @@ GCOMP__NOINLINE void gcomp__commit_payloads(gcomp *gc, gcomp__slot *slot, float 
     }
     sink.own_at = 0;
     if (own && slot->residual) gcomp__decode_with(&call, &sink);
-    if (!own && slot->residual)
-        for (chunk = 0; chunk < gcomp__chunks(slot->n); chunk++) gc->set->common->absorb(&sink, chunk);
+    if (!own && slot->residual) gcomp__absorb_all(&call, &sink, slot->n);
     if (count) gcomp__add_all(&call, payloads, lengths, count, grad, slot->n);
 }
 
@@ -14042,9 +14046,9 @@ static void gcomp__blame(gcomp *gc, gcomp_result result, size_t w, const gcomp__
     t = gcomp__sentence(gc);
     gcomp__say(&t, "rank ");
     gcomp__say_number(&t, w);
-    gcomp__say(&t, ", tensor '");
-    gcomp__say_some(&t, slot->name, gcomp__min(60, strlen(slot->name)));
-    gcomp__say(&t, "': ");
+    gcomp__say(&t, ", ");
+    gcomp__say_tensor(&t, slot->name);
+    gcomp__say(&t, ": ");
     gcomp__say(&t, gcomp_result_string(result));
 }
 
@@ -14073,16 +14077,6 @@ static gcomp_codec gcomp__shard_codec(const gcomp__slot *slot)
     codec.value = gcomp__row_none.wire;
     memset(codec.value_param, 0, sizeof codec.value_param);
     return codec;
-}
-
-/* Floats as they are, for a selection. */
-static gcomp_input gcomp__plain_input(const float *x)
-{
-    gcomp_input in;
-    memset(&in, 0, sizeof in);
-    in.grad = x;
-    in.scale = 1;
-    return in;
 }
 
 /* A payload of chosen elements of a range. */
@@ -14409,13 +14403,6 @@ static uint32_t gcomp__crc_shape(const gcomp *gc, uint32_t crc, const gcomp__slo
     return gcomp__crc_number(gc, crc, slot->stack);
 }
 
-static uint32_t gcomp__crc_codec(const gcomp *gc, uint32_t crc, const gcomp_codec *codec)
-{
-    char text[256];
-    size_t length = gcomp_codec_format(codec, text, sizeof text);
-    return gc->set->common->crc(crc, (const uint8_t *)text, gcomp__min(length, sizeof text - 1));
-}
-
 static int gcomp__takes_part(const gcomp__slot *slot, int round, unsigned kind)
 {
     return slot->grad && round < 3 && slot->rounds[round] == kind;
@@ -14505,14 +14492,12 @@ static void gcomp__turn_epoch(gcomp *gc)
     }
 }
 
-static void gcomp__add_up(gcomp *gc, gcomp__slot *slot, const gcomp__work *work)
+static void gcomp__add_up(const gcomp__slot *slot, const gcomp__work *work)
 {
-    gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, NULL, slot->n);
-    size_t chunk;
-    sink.grad = work->in.grad;
-    sink.scale = work->in.scale;
+    gcomp__sink sink = gcomp__sink_of(work);
+    sink.y = NULL;
     sink.residual = slot->epoch_sum;
-    for (chunk = 0; chunk < gcomp__chunks(slot->n); chunk++) gc->set->common->absorb(&sink, chunk);
+    gcomp__absorb_all(&work->call, &sink, slot->n);
 }
 
 /* Commit: the step was the last one with these levels, or rank 0 learns from it. */
@@ -15184,7 +15169,7 @@ static void gcomp__commit_mean(gcomp *gc, gcomp__slot *slot, gcomp__work *work)
 {
     size_t world = (size_t)gc->desc.comm.world, w;
     const int global = slot->flags & GCOMP__GLOBAL && world > 1;
-    gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, work->y, slot->n);
+    gcomp__sink sink = gcomp__sink_of(work);
     gcomp__view own;
     unsigned flags;
     for (w = 0; w < world && !slot->whole; w++) {
@@ -15201,9 +15186,6 @@ static void gcomp__commit_mean(gcomp *gc, gcomp__slot *slot, gcomp__work *work)
     if (slot->whole) (void)gcomp__open_payload(gc->set, &own, gc->own + slot->at_own, slot->length, slot->n, &flags);
     else own = gc->views[sink.own_at];
     if (!global) sink.own = slot->whole ? &own : gc->views + sink.own_at;
-    sink.grad = work->in.grad;
-    sink.scale = work->in.scale;
-    sink.residual = slot->residual;
     work->call.work = work;
     slot->method->decode(&work->call, &sink);
     if (slot->whole) gcomp__apply_sums(gc, slot, work->y);
@@ -15214,7 +15196,7 @@ static void gcomp__commit_mean(gcomp *gc, gcomp__slot *slot, gcomp__work *work)
 GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
 {
     gcomp__work work = gcomp__work_of(gc, slot);
-    if (slot->epoch_sum && gcomp__adds_up(gc, gc->epoch)) gcomp__add_up(gc, slot, &work);
+    if (slot->epoch_sum && gcomp__adds_up(gc, gc->epoch)) gcomp__add_up(slot, &work);
     if (slot->bound || slot->whole) gcomp__commit_mean(gc, slot, &work);
     else slot->method->commit(&work);
     if (gc->desc.measure) {
@@ -15433,13 +15415,6 @@ GCOMP_API gcomp_result gcomp_momentum_step(float *x, float *velocity, const floa
 
 enum { GCOMP__SAVE_HEADER = 48 };
 
-/* Of a tensor's state, so many floats from *at on are each worker's own: momentum. */
-static size_t gcomp__own_state(const gcomp__slot *slot, size_t *at)
-{
-    *at = gcomp__shared_floats(slot);
-    return slot->state_floats - *at;
-}
-
 static size_t gcomp__save_floats_at(const gcomp *gc) { return GCOMP__SAVE_HEADER + 4 * stbds_arrlenu(gc->tensors); }
 
 GCOMP_API size_t gcomp_save_size(const gcomp *gc)
@@ -15500,9 +15475,8 @@ static gcomp_result gcomp__fail_save(gcomp *gc, gcomp_result result, size_t w, c
     gcomp__say(&t, "save ");
     gcomp__say_number(&t, w);
     if (slot) {
-        gcomp__say(&t, ", tensor '");
-        gcomp__say_some(&t, slot->name, gcomp__min(60, strlen(slot->name)));
-        gcomp__say(&t, "'");
+        gcomp__say(&t, ", ");
+        gcomp__say_tensor(&t, slot->name);
     }
     gcomp__say(&t, ": ");
     gcomp__say(&t, sentence);
@@ -15588,15 +15562,12 @@ GCOMP__NOINLINE void gcomp__take_saves(gcomp *gc, const void *const *saves, size
     size_t at = gcomp__save_floats_at(gc), i;
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
         gcomp__slot *slot = gc->tensors + i;
-        size_t from, end;
+        const size_t alike = gcomp__shared_floats(slot);
         if (slot->residual) gcomp__take_floats(slot->residual, slot->n, saves, count, at, own);
         if (slot->residual) at += 4 * slot->n;
         if (!slot->state) continue;
-        end = gcomp__own_state(slot, &from);
-        end += from;
-        gcomp__take_floats(slot->state, from, saves, count, at, shared);
-        gcomp__take_floats(slot->state + from, end - from, saves, count, at + 4 * from, own);
-        gcomp__take_floats(slot->state + end, slot->state_floats - end, saves, count, at + 4 * end, shared);
+        gcomp__take_floats(slot->state, alike, saves, count, at, shared);
+        gcomp__take_floats(slot->state + alike, slot->state_floats - alike, saves, count, at + 4 * alike, own);
         at += 4 * slot->state_floats;
     }
     gcomp__fp_leave(mode);
@@ -15682,9 +15653,9 @@ GCOMP__NOINLINE void gcomp__scale_own(gcomp *gc, size_t world, size_t before)
     size_t i;
     for (i = 0; i < stbds_arrlenu(gc->tensors) && world != before; i++) {
         gcomp__slot *slot = gc->tensors + i;
-        size_t from, count = gcomp__own_state(slot, &from);
+        const size_t alike = gcomp__shared_floats(slot);
         if (slot->residual) gcomp__scale_all(slot->residual, slot->n, factor);
-        if (slot->state) gcomp__scale_all(slot->state + from, count, factor);
+        if (slot->state) gcomp__scale_all(slot->state + alike, slot->state_floats - alike, factor);
     }
     gcomp__fp_leave(mode);
 }
@@ -15712,26 +15683,12 @@ static gcomp_result gcomp__suit_all(gcomp *gc, const gcomp_desc *d)
     return GCOMP_OK;
 }
 
-/* The plan for the workers there are now; settle: tensors take their places in it. */
-static void gcomp__plan_all(gcomp *gc, int settle)
-{
-    size_t i;
-    memset(&gc->plan, 0, sizeof gc->plan);
-    memset(&gc->most, 0, sizeof gc->most);
-    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
-        gcomp__slot slot = gc->tensors[i];
-        gcomp__plan_add(&gc->most, &gc->desc, &slot, slot.levels);
-        gcomp__place(&gc->plan, &gc->desc, &slot);
-        if (settle) gc->tensors[i] = slot;
-    }
-}
-
 GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm)
 {
     char reason[GCOMP__SENTENCE];
     gcomp__text why = gcomp__text_in(reason, sizeof reason);
     gcomp next;
-    size_t world, before;
+    size_t world, before, i;
     GCOMP__TRY(gcomp__enter_idle(gc));
     if (!comm) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "comm is NULL");
     next = *gc; /* made ready beside the object, then put in its place */
@@ -15743,7 +15700,9 @@ GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm)
     next.frames_bytes = gcomp__frames_bytes(world);
     next.frames = (uint8_t *)gcomp__allocate(&next.memory, next.frames_bytes);
     next.arena = next.scratch = NULL;
-    gcomp__plan_all(&next, 0);
+    memset(&next.most, 0, sizeof next.most);
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++)
+        gcomp__plan_add(&next.most, &next.desc, gc->tensors + i, gc->tensors[i].levels);
     if (!next.frames || (gc->arena && gcomp__reserve(&next) != GCOMP_OK) ||
         (gc->scratch && gcomp__reserve_scratch(&next) != GCOMP_OK)) {
         gcomp__release(&next.memory, next.frames, next.frames_bytes);
@@ -15755,8 +15714,7 @@ GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm)
     gcomp__release(&next.memory, gc->arena, gc->arena_bytes);
     gcomp__release(&next.memory, gc->scratch, gc->scratch_bytes);
     *gc = next;
-    gcomp__plan_all(gc, 1);
-    gcomp__restart_lists(gc);
+    gcomp__restart_lists(gc); /* tensors take their places for these workers */
     gcomp__scale_own(gc, world, before);
     gc->last = GCOMP_OK;
     return GCOMP_OK;

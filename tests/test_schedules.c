@@ -437,7 +437,7 @@ static void test_running_out_of_memory_leaves_nothing(void)
         if (result == GCOMP_OK || failed > 100) break;
     }
     allocations_left = SIZE_MAX;
-    CHECK(failed == 11); /* object, frames, two arrays; name, residual, Q, sum of an epoch, list; scratch, buffers of a step */
+    CHECK(failed == 10); /* object, frames, two arrays; name, residual, Q, sum of an epoch, list; buffers of a step */
 }
 
 /* What a step may change of a team. */
