@@ -1,4 +1,5 @@
-# gcomp: make demo | methods | test | bench | bench-gemm | net | accuracy | accordion | dgc | advise | help. CC, CXX and CFLAGS are respected.
+# gcomp: make demo | methods | test | examples | bench | bench-gemm | net | accuracy | accordion | dgc | advise | help.
+# CC, CXX and CFLAGS are respected.
 
 CC ?= gcc
 CXX ?= g++
@@ -35,13 +36,13 @@ build/train: $(TRAIN) build/gcomp.o | need-demo
 build/train_mpi: $(TRAIN) examples/gcomp_mpi.h build/gcomp.o | need-demo
 	mpicc -DUSE_MPI $(CFLAGS) -I. examples/train.c build/gcomp.o -o $@ $(TRAIN_LIBS)
 
-build/bench: bench/bench.c gcomp.h | build
+build/bench: bench/bench.c bench/bench.h gcomp.h | build
 	$(CC) $(CFLAGS) -I. bench/bench.c -o $@ -lm -pthread
 
 build/advise: examples/advise.c examples/gcomp_threads.h build/gcomp.o | build
 	$(CC) $(CFLAGS) -I. examples/advise.c build/gcomp.o -o $@ -lm -pthread
 
-build/gemm: bench/gemm.c gcomp.h | build need-gemm
+build/gemm: bench/gemm.c bench/bench.h gcomp.h | build need-gemm
 	$(CC) $(CFLAGS) -I. bench/gemm.c -o $@ -lm -ldl
 
 build/first: examples/first.c gcomp.h examples/gcomp_threads.h | build

@@ -12,12 +12,9 @@
 #define GCOMP_IMPLEMENTATION
 #include "gcomp.h"
 
-#include <math.h>
+#include "bench.h"
+
 #include <pthread.h>
-#include <sched.h>
-#include <stdio.h>
-#include <sys/mman.h>
-#include <time.h>
 
 enum { MAX_ROWS = 360, MAX_ROUNDS = 15 };
 #define ROW_SECONDS 0.08 /* a row begins no round after that, where all are measured: two minutes in all */
@@ -26,12 +23,11 @@ static const char *const codecs[] = {
     "none", "fp16", "bf16", "fp8", "mx", "mx:format=e4m3", "mx:format=e2m3", "sign", "sign:block=tensor", "signnorm", "onebit",
     "vote", "twobit", "twobit:threshold=auto", "twobit:threshold=auto,rate=0.05", "threshold1", "terngrad", "qsgd",
     "qsgd:levels=1", "qsgd:levels=127", "qsgd:code=auto", "qsgd:levels=4,code=auto", "qsgd:levels=1,code=auto", "naturaldither",
-    "natural", "int", "int:bits=4", "int:bits=2", "int:bits=4,code=auto", "int:rounding=stochastic", "int:range=affine",
-    "eden", "eden:bits=2",
-    "eden:bits=4", "topk", "topk:density=0.001", "topk:density=0.01+sign", "sampledtopk", "strom:threshold=0.0026+sign",
-    "dryden", "wangni", "adacomp", "blocktopk", "dgc:warmup=0", "powersgd:rank=1", "powersgd:rank=2", "powersgd",
-    "powersgd:rank=16", "powersgd:alternate=1", "randomk", "randomblock", "intsum", "intsum:bits=16", "sketch",
-    "sketch:columns=262144", "fetch", NULL};
+    "natural", "int", "int:bits=4", "int:bits=2", "int:bits=4,code=auto", "int:rounding=stochastic", "int:range=affine", "eden",
+    "eden:bits=2", "eden:bits=4", "topk", "topk:density=0.001", "topk:density=0.01+sign", "sampledtopk",
+    "strom:threshold=0.0026+sign", "dryden", "wangni", "adacomp", "nonzero", "blocktopk", "dgc:warmup=0", "powersgd:rank=1",
+    "powersgd:rank=2", "powersgd", "powersgd:rank=16", "powersgd:alternate=1", "randomk", "randomblock", "intsum",
+    "intsum:bits=16", "sketch", "sketch:columns=262144", "fetch", NULL};
 static const char *const kernels[] = {"encode", "encode_plain", "commit", "round_trip", "decode", "decode_add", "seal",
                                       "insert", "query", NULL}; /* these two: sketch's tables made, its candidates found */
 
@@ -55,34 +51,6 @@ static const char *const kinds[] = {"normal", "cubed", "zeros", "constant", "asc
 static const char *kind = "normal";
 static gcomp_parallel threads;
 static size_t thread_count = 1;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static size_t mapped(size_t bytes)
-{
-    return (bytes + (4u << 20)) >> 21 << 21;
-}
-
-/* Touched, on large pages where there are any; no two at one place of their pages. */
-static void *memory(size_t bytes)
-{
-    static size_t count;
-    size_t size = mapped(bytes), skew = 64 + count++ % 16 * 4160;
-    char *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) {
-        fprintf(stderr, "no memory\n");
-        exit(1);
-    }
-    madvise(p, size, MADV_HUGEPAGE);
-    memset(p, 0, size);
-    memcpy(p + skew - sizeof p, &p, sizeof p);
-    return p + skew;
-}
 
 /* The allocator of the objects that are measured: what is large stands as the vectors do. */
 static void *allocate(void *user, size_t bytes, size_t align)
@@ -140,11 +108,6 @@ static size_t axpy_n;
 static double sink;
 
 #if defined(__x86_64__)
-__attribute__((noinline, target("avx2"))) static void axpy_range(float *a, const float *b, size_t n)
-{
-    for (size_t i = 0; i + 8 <= n; i += 8) _mm256_storeu_ps(a + i, _mm256_add_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i)));
-}
-
 __attribute__((noinline, target("avx2"))) static float read_range(const float *a, size_t n)
 {
     __m256 s0 = _mm256_setzero_ps(), s1 = s0, s2 = s0, s3 = s0;
@@ -159,11 +122,6 @@ __attribute__((noinline, target("avx2"))) static float read_range(const float *a
     return f[0] + f[3] + f[7];
 }
 #else
-__attribute__((noinline, optimize("O3"))) static void axpy_range(float *a, const float *b, size_t n)
-{
-    for (size_t i = 0; i < n; i++) a[i] += b[i];
-}
-
 __attribute__((noinline)) static float read_range(const float *a, size_t n)
 {
     float s[4] = {0, 0, 0, 0};
@@ -295,18 +253,6 @@ static double timed(row *r, data *d)
 }
 
 /* ---------------- a table of rows for one size */
-static int by_value(const void *x, const void *y)
-{
-    double a = *(const double *)x, b = *(const double *)y;
-    return a < b ? -1 : a > b;
-}
-
-static double median(double *v, size_t n)
-{
-    qsort(v, n, sizeof *v, by_value);
-    return v[n / 2];
-}
-
 static size_t matrix_cols(size_t n)
 {
     size_t cols = 16;
@@ -334,35 +280,37 @@ static void open_row(row *r, const data *d)
     must(gcomp_prepare(r->gc), "prepare");
 }
 
-static size_t add_row(row *rows, size_t count, const char *method, const char *kernel, gcomp_isa isa, const char *filter)
+static size_t add_row(row *rows, size_t count, const char *method, const gcomp_codec *codec, const char *kernel, gcomp_isa isa,
+                      const char *filter)
 {
     row *r = &rows[count];
     if (filter && !strstr(method, filter) && !strstr(kernel, filter) && strcmp(method, "axpy")) return count;
-    if (count == MAX_ROWS) return count;
+    if (count == MAX_ROWS) exit((fprintf(stderr, "more than %d rows\n", MAX_ROWS), 1));
     memset(r, 0, sizeof *r);
     r->method = method;
+    if (codec) r->codec = *codec;
     r->kernel = kernel;
     r->isa = isa;
     return count + 1;
 }
 
-static size_t make_rows(row *rows, gcomp_isa isa, size_t n, const char *filter)
+static size_t make_rows(row *rows, gcomp_isa isa, const char *filter)
 {
     size_t count = 0;
-    (void)n;
-    count = add_row(rows, count, "axpy", "axpy", isa, filter);
-    count = add_row(rows, count, "memcpy", "memcpy", isa, filter);
-    count = add_row(rows, count, "read", "read", isa, filter);
-    for (size_t c = 0; codecs[c]; c++)
+    count = add_row(rows, count, "axpy", NULL, "axpy", isa, filter);
+    count = add_row(rows, count, "memcpy", NULL, "memcpy", isa, filter);
+    count = add_row(rows, count, "read", NULL, "read", isa, filter);
+    for (size_t c = 0; codecs[c]; c++) {
+        gcomp_codec codec;
+        must(gcomp_codec_parse(&codec, codecs[c], NULL, 0), codecs[c]);
         for (size_t k = 0; kernels[k]; k++) {
-            gcomp_codec codec;
-            must(gcomp_codec_parse(&codec, codecs[c], NULL, 0), codecs[c]);
             int of_sketch = !strcmp(kernels[k], "insert") || !strcmp(kernels[k], "query");
             if (of_sketch ? strncmp(codecs[c], "sketch", 6) != 0 : !gcomp_bound(&codec, 1) && strcmp(kernels[k], "round_trip"))
                 continue;
             if (!strcmp(kernels[k], "commit") && !strcmp(codecs[c], "none")) continue; /* keeps no residual */
-            count = add_row(rows, count, codecs[c], kernels[k], isa, filter);
+            count = add_row(rows, count, codecs[c], &codec, kernels[k], isa, filter);
         }
+    }
     return count;
 }
 
@@ -400,16 +348,9 @@ static void print_row(const row *r, size_t n, double seconds, FILE *csv)
 static void bench(data *d, gcomp_isa isa, const char *filter, FILE *csv)
 {
     static row rows[MAX_ROWS];
-    size_t count = make_rows(rows, isa, d->n, filter), rounds = d->n >= (1u << 24) ? filter ? 7 : 3 : filter ? 15 : 9,
+    size_t count = make_rows(rows, isa, filter), rounds = d->n >= (1u << 24) ? filter ? 7 : 3 : filter ? 15 : 9,
            calls = d->n >= (1u << 20) ? 1 : (1u << 19) / d->n;
     double axpy_seconds;
-    for (size_t i = 3; i < count; i++) {
-        if (!strcmp(rows[i].method, "axpy") || !strcmp(rows[i].method, "memcpy") || !strcmp(rows[i].method, "read")) continue;
-        must(gcomp_codec_parse(&rows[i].codec, rows[i].method, NULL, 0), rows[i].method);
-    }
-    for (size_t i = 0; i < count; i++)
-        if (strcmp(rows[i].method, "axpy") && strcmp(rows[i].method, "memcpy") && strcmp(rows[i].method, "read"))
-            must(gcomp_codec_parse(&rows[i].codec, rows[i].method, NULL, 0), rows[i].method);
     for (size_t i = 0; i < count; i++) {
         row *r = &rows[i];
         if (!r->codec.method) { /* a yardstick */
@@ -455,17 +396,14 @@ static void bench_indices(data *d, gcomp_isa isa, const char *filter)
     static const double densities[] = {0.1, 0.01, 0.001, 0.0001};
     const gcomp__common_kernels *common = gcomp__set_of(isa)->common;
     uint32_t *list = (uint32_t *)(void *)d->y, batch[128];
-    uint64_t s = 88172645463325252u;
+    uint64_t s = BENCH_SEED;
     if (filter && !strstr("index", filter)) return;
     for (int c = 0; c < 4; c++) {
         double seconds[2][MAX_ROUNDS], least;
         size_t k = 0, bytes = 0;
         unsigned coder = 0;
         for (size_t i = 0; i < d->n; i++) {
-            s ^= s << 13;
-            s ^= s >> 7;
-            s ^= s << 17;
-            if ((double)(s >> 11) < densities[c] * 9007199254740992.0) list[k++] = (uint32_t)i;
+            if ((double)(random_word(&s) >> 11) < densities[c] * 9007199254740992.0) list[k++] = (uint32_t)i;
         }
         if (k < 100) continue;
         least = (lgamma((double)d->n + 1) - lgamma((double)k + 1) - lgamma((double)(d->n - k) + 1)) / log(2) / (double)k;
@@ -505,7 +443,7 @@ static size_t carry_out(gcomp_request *all, size_t world)
     return bytes;
 }
 
-/* A mean of 8 workers that share most of their gradient, gathered and by ranges: what a worker computes and receives in a step. */
+/* A mean of 8 workers that share most of their gradient, gathered and by ranges: what one computes and receives in a step. */
 static void bench_aggregate(data *d, gcomp_isa isa, const char *filter)
 {
     enum { WORLD = 8, STEPS = 5 };
@@ -601,7 +539,7 @@ static void bench_mean(data *d, gcomp_isa isa, const char *filter)
 
 static void fill(data *d, size_t n)
 {
-    uint64_t s = 88172645463325252u;
+    uint64_t s = BENCH_SEED;
     d->n = n;
     d->squares = 0;
     d->g = memory(4 * n);
@@ -614,12 +552,10 @@ static void fill(data *d, size_t n)
     d->payload[1] = memory(d->capacity);
     d->scratch_bytes = GCOMP_SCRATCH(n);
     d->scratch = memory(d->scratch_bytes);
-    for (size_t i = 0; i < n; i++) { /* nearly normal: twelve uniform numbers in one word's bytes and halves */
+    for (size_t i = 0; i < n; i++) { /* nearly normal: twelve uniform numbers, four in a word */
         float sum = 0;
-        for (int k = 0; k < 3; k++) { /* 12 uniform ones: nearly normal */
-            s ^= s << 13;
-            s ^= s >> 7;
-            s ^= s << 17;
+        for (int k = 0; k < 3; k++) {
+            random_word(&s);
             for (int b = 0; b < 44; b += 11) sum += (float)(s >> b & 2047) / 2048.0f - 0.5f;
         }
         d->e[i] = (float)((double)((s >> 20 & 0xffff)) - 32767.5) * 1e-8f;
@@ -633,16 +569,6 @@ static void fill(data *d, size_t n)
         d->squares += (double)d->g[i] * (double)d->g[i];
         d->b[i] = 1e-9f;
     }
-}
-
-static void release(data *d) { (void)d; /* the process ends soon; sizes are few */ }
-
-static gcomp_isa isa_of(const char *name)
-{
-    for (int i = 1; i <= GCOMP_ISA_NEON; i++)
-        if (!strcmp(gcomp_isa_name((gcomp_isa)i), name) && gcomp_isa_available((gcomp_isa)i)) return (gcomp_isa)i;
-    fprintf(stderr, "no instruction set '%s' here\n", name);
-    exit(2);
 }
 
 int main(int argc, char **argv)
@@ -678,13 +604,7 @@ int main(int argc, char **argv)
     if (thread_count > 1) threads.run = run_parallel;
     if (csv_name && !(csv = fopen(csv_name, "w"))) return perror(csv_name), 1;
     if (csv) fprintf(csv, "method,kernel,isa,threads,n,gb_per_s,ratio_to_axpy,compression_ratio,relative_error\n");
-    if (thread_count == 1) {
-        cpu_set_t set;
-        int cpu = sched_getcpu(); /* taskset may have chosen */
-        CPU_ZERO(&set);
-        CPU_SET(cpu < 0 ? 0 : (size_t)cpu, &set);
-        sched_setaffinity(0, sizeof set, &set);
-    }
+    if (thread_count == 1) pin();
     printf("gcomp %d, gcc %s, %zu thread(s)\n", gcomp_version(), __VERSION__, thread_count);
     printf("%-24s %-13s %-7s %9s %9s %7s %9s %9s\n", "method", "kernel", "isa", "n", "GB/s", "/axpy", "ratio", "error");
     for (size_t s = 0; s < (n ? 1 : sizeof sizes / sizeof sizes[0]); s++) {
@@ -698,7 +618,6 @@ int main(int argc, char **argv)
             bench_aggregate(&d, (gcomp_isa)i, filter);
             bench_mean(&d, (gcomp_isa)i, filter);
         }
-        release(&d);
     }
     if (csv) fclose(csv);
     return sink == 12345.678 ? 1 : 0;

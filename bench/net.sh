@@ -130,7 +130,8 @@ train() { # output directory, arguments...: all four workers; as a process of it
         ip netns exec "$(host $i)" env OPENBLAS_NUM_THREADS=1 "$program" --transport sockets --rank $i --root $net.1:7077 "$@" \
             >/dev/null 2>>"$work/err" &
     done
-    ip netns exec "$(host 0)" env OPENBLAS_NUM_THREADS=1 "$program" --transport sockets --rank 0 --root $net.1:7077 "$@" 2>>"$work/err"
+    ip netns exec "$(host 0)" env OPENBLAS_NUM_THREADS=1 "$program" --transport sockets --rank 0 --root $net.1:7077 "$@" \
+        2>>"$work/err"
     wait
 }
 
@@ -146,8 +147,8 @@ for rate in $rates; do
     child=$!
     wait $child || { cat "$work/log" "$work/err"; exit 1; }
     child=
-    # Where the loss was 0.40, from every step; then a line a run. What a worker sends: 2 (W - 1) / W of what is summed, W - 1 times
-    # what is gathered.
+    # Where the loss was 0.40, from every step; then a line a run. What a worker sends: 2 (W - 1) / W of what is summed, W - 1
+    # times what is gathered.
     awk -F , -v rate="$rate" 'function plain(s) { gsub(/"/, "", s); return s }
         function fields() { n = 0; while (match($0, /^("[^"]*"|[^,]*)(,|$)/)) {
                 f = substr($0, 1, RLENGTH); last = f !~ /,$/; sub(/,$/, "", f); v[++n] = plain(f)
@@ -167,7 +168,8 @@ for rate in $rates; do
             "must send", "interface", "over", "", "steps", "s to 0.40", "faster" }
         { split(substr($3, 2), f, ","); if (!none && f[8] != "-") none = f[8]
           printf "%-30s %8s %8s %8s %10s %10s %7.1f%% %6s %6s %9s %7s\n", $2, f[1], f[2], f[3], f[4], f[5], 100 * f[6], f[9],
-              f[7], f[8] == "-" ? "-" : sprintf("%.1f", f[8]), f[8] != "-" && none ? sprintf("%.2f", none / f[8]) : "-" }' "$work/lines"
+              f[7], f[8] == "-" ? "-" : sprintf("%.1f", f[8]), f[8] != "-" && none ? sprintf("%.2f", none / f[8]) : "-" }' \
+        "$work/lines"
     grep -q WRONG "$work/lines" && status=1
 done
 

@@ -33,7 +33,8 @@ static const struct {
     double bits_per_second, latency; /* 0: what is measured between the threads */
 } links[] = {{"100 Mbit/s", 1e8, 1e-4}, {"1 Gbit/s", 1e9, 5e-5}, {"10 Gbit/s", 1e10, 2e-5}, {"100 Gbit/s", 1e11, 5e-6},
              {"in memory", 0, 0}};
-enum { WORKERS = 2, SHAPES = sizeof shapes / sizeof *shapes, LINKS = sizeof links / sizeof *links, MOST = 64, STEPS = 3, NOISE = 1 << 16 };
+enum { SHAPES = sizeof shapes / sizeof *shapes, LINKS = sizeof links / sizeof *links };
+enum { WORKERS = 2, MOST = 64, STEPS = 3, NOISE = 1 << 16 };
 
 static const char *codecs[GCOMP_CANDIDATES] = {"none", "fp16", "int:bits=4", "sign", "topk:density=0.01", "powersgd:rank=4"};
 static size_t codec_count = 6, tensor_count, elements;
@@ -84,12 +85,12 @@ static int slow_allgather(void *user, const void *mine, void *all, size_t bytes)
 static gcomp_desc desc_of(worker *w)
 {
     gcomp_desc desc = {0};
-    desc.comm = w->comm;
     desc.comm.user = w;
+    desc.comm.rank = w->comm.rank;
+    desc.comm.world = WORKERS;
     desc.comm.allreduce = slow_allreduce;
-    desc.comm.allgather = slow_allgather;
-    desc.comm.allgatherv = NULL; /* these do without; all that are given must be slowed down */
-    desc.comm.allreduce_max = NULL;
+    desc.comm.allgather = slow_allgather; /* it does without the others: all that are given must be slowed down */
+    desc.comm.allreduce_dtypes = w->comm.allreduce_dtypes;
     desc.clock = seconds;
     return desc;
 }

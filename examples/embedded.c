@@ -7,7 +7,7 @@
              cc -Os -I. examples/embedded.c build/embedded_gcomp.o -o build/embedded
    Run       build/embedded
 
-   The device sends a hundredth of each gradient in 4 bits; what it does not send it keeps in `residual` and adds to the next one.
+   The device sends a twentieth of each gradient in 4 bits; what it does not send it keeps in `residual` and adds to the next one.
    A payload that did not arrive whole is added back to the residual, by the device itself: nothing is lost. */
 
 #include "gcomp.h"

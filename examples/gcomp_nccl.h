@@ -238,6 +238,8 @@ static inline int gcomp_nccl_allgatherv(void *user, const void *mine, void *all,
         if (bytes[w] > stride)
             return (int)ncclInvalidArgument; /* the same on all: the sizes are */
     }
+    if (longest < most)
+        most = (longest + 15) / 16 * 16; /* the places of all come back in one copy, no wider than needed */
     for (size_t at = 0; at < longest && !error; at += most) {
         size_t own = gcomp_nccl_rest(bytes[rank], at, most);
         if (own)

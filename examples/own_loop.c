@@ -71,7 +71,7 @@ static gcomp_result open_worker(worker *w, int rank)
 }
 
 /* Begins to carry out a request: what goes to each other worker, and where to what comes from it. */
-static gcomp_result start(worker *w)
+static void start(worker *w)
 {
     const gcomp_request *r = &w->request;
     int gather = r->kind == GCOMP_ALLGATHER;
@@ -89,7 +89,6 @@ static gcomp_result start(worker *w)
         l->in = gather ? place : (unsigned char *)w->inbox[other];
         l->in_left = gather ? r->bytes[other] : r->count * sizeof(float);
     }
-    return GCOMP_OK;
 }
 
 /* All has moved: sums are added in rank order, so that all workers get the same bits. */
@@ -130,7 +129,10 @@ static gcomp_result turn(worker *w)
         result = gcomp_step_next(w->gc, &w->request);
     if (w->busy || result != GCOMP_OK || w->request.kind == GCOMP_WAIT)
         return result;
-    if (w->request.kind != GCOMP_DONE) return start(w);
+    if (w->request.kind != GCOMP_DONE) {
+        start(w);
+        return GCOMP_OK;
+    }
     w->ready = 0;
     w->steps++;
     return gcomp_step_commit(w->gc);

@@ -184,32 +184,26 @@ static inline int train_judge(const train_result *results, size_t methods, size_
    plain top-k. */
 static inline int train_judge_dgc(const train_result *results, size_t methods, size_t seeds)
 {
-    double none_loss = 0, none_accuracy = 0, none_bytes = 0;
+    train_mean none = train_mean_of(results, methods, seeds, 0);
+    double none_bytes = 0;
     int missed = 0;
     printf("\nMeans over %zu seeds; loss: of the last tenth of the steps. Bars of dgc:nesterov=1 and dgc:masking=0:\n", seeds);
     printf("loss at most 2 %% above uncompressed, accuracy at most 0.3 points below it.\n\n");
     printf("%-22s %10s %8s %8s %9s %9s %9s\n", "method", "bytes/step", "ratio", "loss", "", "accuracy", "points");
     for (size_t i = 0; i < methods; i++) {
-        double loss = 0, accuracy = 0, bytes = 0, change, points;
-        int identical = 1, barred = !strncmp(results[i].codec, "dgc:", 4), ok;
-        for (size_t s = 0; s < seeds; s++) {
+        train_mean m = train_mean_of(results, methods, seeds, i);
+        double change = 100.0 * (m.loss / none.loss - 1.0), points = m.accuracy - none.accuracy, bytes = 0;
+        int barred = !strncmp(results[i].codec, "dgc:", 4), ok = m.identical && (!barred || (change <= 2.0 && points >= -0.3));
+        for (size_t s = 0; s < seeds; s++) { /* at last: behind the warm-up */
             const train_result *r = &results[s * methods + i];
-            loss += r->final_loss / (double)seeds;
-            accuracy += 100.0 * r->accuracy / (double)seeds;
             bytes += r->sent[r->steps - 1] - r->sent[r->steps - 1 - r->steps / 10];
-            identical &= r->identical;
         }
         bytes /= (double)(seeds * (results[i].steps / 10));
         none_bytes = i ? none_bytes : bytes;
-        none_loss = i ? none_loss : loss;
-        none_accuracy = i ? none_accuracy : accuracy;
-        change = 100.0 * (loss / none_loss - 1.0);
-        points = accuracy - none_accuracy;
-        ok = identical && (!barred || (change <= 2.0 && points >= -0.3));
         missed += !ok;
         printf("%-22s %10.0f %8.1f %8.4f %+8.2f%% %8.2f%% %+9.2f  %s%s\n", results[i].codec, bytes,
-               none_bytes / bytes, loss, change, accuracy, points, barred ? ok ? "ok" : "MISSED" : "",
-               identical ? "" : ", replicas differ");
+               none_bytes / bytes, m.loss, change, m.accuracy, points, barred ? ok ? "ok" : "MISSED" : "",
+               m.identical ? "" : ", replicas differ");
     }
     return missed;
 }

@@ -113,8 +113,10 @@ objects_of() { # test object: what it is built with
 }
 
 build_test() { # test
-    check "$1 builds, sanitizers" gcc -std=gnu11 -O1 $SAN -I. -Itests/standin tests/$1.c $(objects_of $1 $san) -o $out/$1.san -lm -pthread
-    check "$1 builds" gcc -std=gnu11 -O2 -Wall -Wextra -I. -Itests/standin tests/$1.c $(objects_of $1 $plain) -o $out/$1 -lm -pthread
+    check "$1 builds, sanitizers" gcc -std=gnu11 -O1 $SAN -I. -Itests/standin tests/$1.c $(objects_of $1 $san) \
+        -o $out/$1.san -lm -pthread
+    check "$1 builds" gcc -std=gnu11 -O2 -Wall -Wextra -I. -Itests/standin tests/$1.c $(objects_of $1 $plain) \
+        -o $out/$1 -lm -pthread
     case "${arm:+ $on_arm }" in
     *" $1 "*) check "$1 builds, aarch64" $arm -std=gnu11 -O2 -static -w -I. -I$out/include tests/$1.c \
         $(objects_of $1 $arm_o) -o $out/$1.arm -lm -pthread ;;
@@ -223,12 +225,14 @@ for compiler in $cxx; do
 done
 digest_of() { echo "$(object "$@").digest"; }
 build_digest() {
-    check "test_digest builds, $*" "$@" -O2 -w -I. -DGCOMP_LINKED tests/test_digest.c "$(object "$@")" -o "$(digest_of "$@")" -lm -pthread
+    check "test_digest builds, $*" "$@" -O2 -w -I. -DGCOMP_LINKED tests/test_digest.c "$(object "$@")" \
+        -o "$(digest_of "$@")" -lm -pthread
 }
 digests build_digest
 for mpi in $mpis; do
     for name in mpi_two mpi_ranks; do
-        check "$name builds, $mpi" mpicc.$mpi -std=gnu11 -O1 -I. -DGCOMP_LINKED tests/$name.c $plain -o $out/$name.$mpi -lm -pthread
+        check "$name builds, $mpi" mpicc.$mpi -std=gnu11 -O1 -I. -DGCOMP_LINKED tests/$name.c $plain \
+            -o $out/$name.$mpi -lm -pthread
     done
     check "train builds, $mpi" mpicc.$mpi -std=gnu11 -O1 -I. -DUSE_MPI examples/train.c $plain -o $out/train.$mpi \
         -lopenblas -lz -lm -pthread
