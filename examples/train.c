@@ -457,6 +457,11 @@ static int read_options(options *o, int argc, char **argv)
     static const char *const bars[] = {"topk:density=0.01", "sign", "powersgd:rank=4"};
     static const char *const ranks[] = {"powersgd:rank=4", "powersgd:rank=4|powersgd:rank=1@accordion:every=1"};
     static const char *const sparsest[] = {"dgc:nesterov=1", "dgc:masking=0", "dgc", "topk:density=0.001"};
+    const struct {
+        const char *name;
+        int *on;
+    } flags[] = {{"--accuracy", &o->accuracy}, {"--accordion", &o->accordion}, {"--dgc", &o->dgc}, {"--errors", &o->errors},
+                 {"--in-order", &o->workers.in_order}, {"--no-pictures", &o->no_pictures}};
     memset(o, 0, sizeof *o);
     o->workers.world = 4;
     o->workers.rank = -1;
@@ -465,28 +470,11 @@ static int read_options(options *o, int argc, char **argv)
     o->out = "build";
     for (int i = 1; i < argc; i++) {
         const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
-        if (!strcmp(name, "--accuracy")) {
-            o->accuracy = 1;
-            continue;
-        }
-        if (!strcmp(name, "--accordion")) {
-            o->accuracy = o->accordion = 1;
-            continue;
-        }
-        if (!strcmp(name, "--dgc")) {
-            o->dgc = 1;
-            continue;
-        }
-        if (!strcmp(name, "--errors")) {
-            o->errors = 1;
-            continue;
-        }
-        if (!strcmp(name, "--in-order")) {
-            o->workers.in_order = 1;
-            continue;
-        }
-        if (!strcmp(name, "--no-pictures")) {
-            o->no_pictures = 1;
+        size_t f = 0;
+        while (f < sizeof flags / sizeof *flags && strcmp(name, flags[f].name))
+            f++;
+        if (f < sizeof flags / sizeof *flags) {
+            *flags[f].on = 1;
             continue;
         }
         if (!strcmp(name, "--workers") && read_number(value, MAX_WORKERS))
@@ -523,6 +511,7 @@ static int read_options(options *o, int argc, char **argv)
             return usage();
         i++;
     }
+    o->accuracy |= o->accordion; /* judged as those, with other methods */
     if (o->accuracy + o->errors + o->dgc > 1 || (o->steps && o->epochs))
         return usage();
     if (!o->seeds)
