@@ -1,5 +1,5 @@
 /* examples/gcomp_mpi.h for any number of ranks: collectives in pieces, a communicator of a part of the ranks, and the
-   same training as over threads. mpirun -n 4 tests/mpi_ranks. Rank 0 prints TAP for all: a check holds if it holds on each. */
+   same training as over threads. mpirun -n 4 tests/mpi_ranks. */
 
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -7,38 +7,8 @@
 
 #define GCOMP_MPI_PIECE ((size_t)100) /* so that all goes in pieces, as counts beyond int do */
 #define GCOMP_MPI_ORDER ((size_t)300)
-#include "../examples/gcomp_mpi.h"
-
-#ifndef GCOMP_LINKED
-#define GCOMP_IMPLEMENTATION
-#endif
-#include "../gcomp.h"
+#include "mpi_test.h"
 #include "training.h"
-
-#include <stdio.h>
-
-static gcomp_mpi mpi;
-static int wrong; /* failed checks of the test under way, on this rank */
-static int count, failed;
-
-#define CHECK(condition) \
-    do { \
-        if (!(condition) && wrong++ < 10) printf("# rank %d: %s:%d: %s\n", mpi.rank, __FILE__, __LINE__, #condition); \
-    } while (0)
-
-static void run(void (*function)(void), const char *name)
-{
-    int all = 0;
-    wrong = 0;
-    function();
-    MPI_Allreduce(&wrong, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-    count++;
-    failed += all != 0;
-    if (mpi.rank == 0) printf("%s %d - %s\n", all ? "not ok" : "ok", count, name);
-    fflush(stdout);
-}
-
-#define RUN(function) run(function, #function)
 
 static const size_t sizes[] = {0, 250};
 enum { SIZES = sizeof sizes / sizeof *sizes, MOST = 8, LARGEST = 250 };

@@ -3,6 +3,8 @@
 #ifndef TEST_H
 #define TEST_H
 
+#include "../gcomp.h"
+
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -54,6 +56,71 @@ static inline uint64_t plain_philox(uint64_t seed, uint64_t step, uint32_t c2, u
         k1 += 0xBB67AE85u;
     }
     return c0 | (uint64_t)c1 << 32;
+}
+
+/* Splitmix64: 64 bits that look random of any number. */
+static inline uint64_t mix(uint64_t x)
+{
+    x += 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}
+
+/* CRC-32C of bytes behind those of which crc is one; 0: of none. */
+static inline uint32_t plain_crc(uint32_t crc, const void *bytes, size_t count)
+{
+    crc = ~crc;
+    for (size_t i = 0; i < count; i++) {
+        crc ^= ((const uint8_t *)bytes)[i];
+        for (int k = 0; k < 8; k++) crc = crc >> 1 ^ (crc & 1 ? 0x82F63B78u : 0);
+    }
+    return ~crc;
+}
+
+/* FNV-1a of bytes behind those of which h is one; FNV: of none. */
+#define FNV ((uint64_t)1469598103934665603u)
+static inline uint64_t fnv(uint64_t h, const void *bytes, size_t count)
+{
+    for (size_t i = 0; i < count; i++) h = (h ^ ((const uint8_t *)bytes)[i]) * 1099511628211u;
+    return h;
+}
+
+static inline size_t bytes_of_dtype(gcomp_dtype dtype)
+{
+    return dtype == GCOMP_I8 ? 1 : dtype == GCOMP_F32 || dtype == GCOMP_I32 ? 4 : 2;
+}
+
+/* What an allreduce does to floats and integers: to[i] += from[i]. */
+static inline void plain_sum(void *to, const void *from, size_t count, gcomp_dtype dtype)
+{
+    CHECK(dtype == GCOMP_F32 || dtype == GCOMP_I8 || dtype == GCOMP_I16 || dtype == GCOMP_I32);
+    for (size_t i = 0; i < count; i++) {
+        if (dtype == GCOMP_F32) ((float *)to)[i] += ((const float *)from)[i];
+        if (dtype == GCOMP_I8) ((int8_t *)to)[i] = (int8_t)(((int8_t *)to)[i] + ((const int8_t *)from)[i]);
+        if (dtype == GCOMP_I16) ((int16_t *)to)[i] = (int16_t)(((int16_t *)to)[i] + ((const int16_t *)from)[i]);
+        if (dtype == GCOMP_I32) ((int32_t *)to)[i] += ((const int32_t *)from)[i];
+    }
+}
+
+/* gcomp_parallel.run: tasks from the last to the first, as unlike the plain order as can be without threads. */
+static inline void run_backwards(void *user, size_t count, void (*task)(void *arg, size_t index), void *arg)
+{
+    (void)user;
+    while (count) task(arg, --count);
+}
+
+/* Callbacks that fail, for tests of who has which. */
+static inline int no_allgather(void *user, const void *mine, void *all, size_t bytes)
+{
+    (void)user, (void)mine, (void)all, (void)bytes;
+    return 1;
+}
+
+static inline int no_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype)
+{
+    (void)user, (void)data, (void)count, (void)dtype;
+    return 1;
 }
 
 static inline int test_end(void)

@@ -98,23 +98,15 @@ static float number(uint64_t i)
     return (float)((int32_t)(x >> 40) - 8388608) / 8388608.0f;
 }
 
-static void sum_of(void *to, const void *from, size_t count, gcomp_dtype dtype)
-{
-    for (size_t i = 0; i < count; i++) {
-        if (dtype == GCOMP_F32) ((float *)to)[i] += ((const float *)from)[i];
-        if (dtype == GCOMP_I16) ((int16_t *)to)[i] = (int16_t)(((int16_t *)to)[i] + ((const int16_t *)from)[i]);
-    }
-}
-
 static void carry_out(team *t, gcomp_request *r)
 {
     static uint8_t all[1 << 20];
-    size_t world = t->world, bytes = r->count * (r->dtype == GCOMP_F32 ? 4 : 2);
+    size_t world = t->world, bytes = r->count * bytes_of_dtype(r->dtype);
     CHECK(r->kind == GCOMP_ALLGATHER ? world * r->stride <= sizeof all : bytes <= sizeof all);
     for (size_t w = 0; w < world; w++) {
         if (r->kind == GCOMP_ALLGATHER) memcpy(all + w * r->stride, r[w].send, r[w].stride);
         else if (w == 0) memcpy(all, r->recv, bytes);
-        else if (r->kind == GCOMP_ALLREDUCE) sum_of(all, r[w].recv, r->count, r->dtype);
+        else if (r->kind == GCOMP_ALLREDUCE) plain_sum(all, r[w].recv, r->count, r->dtype);
         for (size_t i = 0; r->kind == GCOMP_ALLREDUCE_MAX && i < r->count; i++)
             ((float *)(void *)all)[i] = fmaxf(((float *)(void *)all)[i], ((float *)r[w].recv)[i]);
     }
@@ -183,16 +175,6 @@ static void test_resuming_gives_the_bits_of_a_run_without_a_break(void)
         team_close(&a);
         team_close(&b);
     }
-}
-
-static uint32_t plain_crc(uint32_t crc, const void *bytes, size_t count)
-{
-    crc = ~crc;
-    for (size_t i = 0; i < count; i++) {
-        crc ^= ((const uint8_t *)bytes)[i];
-        for (int k = 0; k < 8; k++) crc = crc >> 1 ^ (crc & 1 ? 0x82F63B78u : 0);
-    }
-    return ~crc;
 }
 
 static uint32_t plain_digest(const gcomp *gc, size_t t)

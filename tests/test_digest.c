@@ -39,24 +39,14 @@ static float number(uint64_t i)
     return (float)sum * scale;
 }
 
-static uint64_t digest(uint64_t h, const void *bytes, size_t count) /* FNV-1a */
-{
-    const uint8_t *b = (const uint8_t *)bytes;
-    while (count--) h = (h ^ *b++) * 0x100000001B3u;
-    return h;
-}
-
 static uint64_t digest_floats(uint64_t h, const float *x, size_t n) /* little endian on every machine */
 {
     for (size_t i = 0; i < n; i++) {
         uint8_t b[4];
         uint32_t u;
         memcpy(&u, x + i, 4);
-        b[0] = (uint8_t)u;
-        b[1] = (uint8_t)(u >> 8);
-        b[2] = (uint8_t)(u >> 16);
-        b[3] = (uint8_t)(u >> 24);
-        h = digest(h, b, 4);
+        put_word(b, u, 4);
+        h = fnv(h, b, 4);
     }
     return h;
 }
@@ -88,12 +78,6 @@ static void run_threads(void *user, size_t count, void (*task)(void *arg, size_t
     for (size_t t = 0; t < threads; t++) pthread_join(id[t], NULL);
 }
 
-static void run_backwards(void *user, size_t count, void (*task)(void *arg, size_t index), void *arg)
-{
-    (void)user;
-    while (count) task(arg, --count);
-}
-
 /* Payload, decoded, mean of three, and residual of a codec. */
 static uint64_t codec_digest(const char *text, gcomp_isa isa, gcomp_parallel parallel)
 {
@@ -114,7 +98,7 @@ static uint64_t codec_digest(const char *text, gcomp_isa isa, gcomp_parallel par
             in.scale = w == 1 ? 0.3f : 1.0f;
             if (gcomp_encode(&codec, &in, &exec, payload[w], sizeof payload[w], &length[w])) return 1;
             if (w == 1 && gcomp_seal(payload[w], length[w], &exec)) return 2;
-            h = digest(h, payload[w], length[w]);
+            h = fnv(h, payload[w], length[w]);
         }
         if (gcomp_decode(payload[0], length[0], y, n, &exec)) return 3;
         h = digest_floats(h, y, n);

@@ -369,12 +369,6 @@ static void test_non_finite_input_is_refused(void)
 }
 
 /* Payloads of other blocks and bits in one mean, threads, and the commit of an object: all are the plain sums. */
-static void run_backwards(void *user, size_t count, void (*task)(void *arg, size_t index), void *arg)
-{
-    (void)user;
-    while (count) task(arg, --count);
-}
-
 static void test_means_of_different_payloads_are_plain_sums(void)
 {
     static const int bits[] = {1, 4, 2};

@@ -319,12 +319,6 @@ static void test_an_element_that_is_not_finite_gives_a_refusal_that_changes_noth
 
 /* ---------------- sizes */
 
-static void run_backwards(void *user, size_t count, void (*task)(void *arg, size_t index), void *arg)
-{
-    (void)user;
-    while (count) task(arg, --count);
-}
-
 /* This instruction set, alone and with tasks in reverse order, against scalar code. */
 static void check_size(const named *of, size_t n)
 {

@@ -12,14 +12,6 @@
 
 #define FOR_EACH_SET(s) for (size_t s = 0; gcomp__sets[s]; s++) if (gcomp_isa_available(gcomp__sets[s]->isa))
 
-static uint64_t mix(uint64_t x)
-{
-    x += 0x9E3779B97F4A7C15u;
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    return x ^ (x >> 31);
-}
-
 static uint32_t bits_of(float x)
 {
     uint32_t u;
@@ -112,16 +104,6 @@ static void test_the_sets_that_ran_are_named(void)
 }
 
 /* ---------------- checksum */
-
-static uint32_t plain_crc(uint32_t crc, const uint8_t *bytes, size_t count)
-{
-    crc = ~crc;
-    for (size_t i = 0; i < count; i++) {
-        crc ^= bytes[i];
-        for (int k = 0; k < 8; k++) crc = crc & 1 ? (crc >> 1) ^ 0x82F63B78u : crc >> 1;
-    }
-    return ~crc;
-}
 
 static void test_crc32c_has_its_check_value(void)
 {

@@ -114,7 +114,7 @@ static void add_integers(group *g, const gcomp_request *q)
 {
     gcomp_dtype dtype = q[0].dtype;
     int64_t limit = dtype == GCOMP_I8 ? 127 : dtype == GCOMP_I16 ? 32767 : 2147483647;
-    size_t size = dtype == GCOMP_I8 ? 1 : dtype == GCOMP_I16 ? 2 : 4;
+    size_t size = bytes_of_dtype(dtype);
     g->codes = q[0].count;
     for (int w = 0; w < g->world; w++) {
         void **keep = dtype == GCOMP_I8    ? (void **)(void *)&g->codes8[w]
@@ -206,14 +206,6 @@ static gcomp_result group_step(group *g, unsigned skip)
     return g->result[0];
 }
 
-static uint64_t mix(uint64_t x)
-{
-    x += 0x9E3779B97F4A7C15u;
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    return x ^ (x >> 31);
-}
-
 /* Uniform in [-1, 1). */
 static float noise(uint64_t seed, size_t i) { return (float)((int32_t)(mix(mix(seed) + i) >> 40) - 8388608) / 8388608.0f; }
 
@@ -236,11 +228,11 @@ static int all_equal(const group *g)
 /* Gradients and residuals of a worker, digested. */
 static uint64_t digest(const group *g, int w)
 {
-    uint64_t h = 1469598103934665603u;
+    uint64_t h = FNV;
     for (size_t t = 0; t < g->count; t++) {
         const float *e = gcomp_residual(g->gc[w], t);
-        for (size_t i = 0; i < 4 * g->n[t]; i++) h = (h ^ ((const unsigned char *)g->grad[w][t])[i]) * 1099511628211u;
-        for (size_t i = 0; e && i < 4 * g->n[t]; i++) h = (h ^ ((const unsigned char *)e)[i]) * 1099511628211u;
+        h = fnv(h, g->grad[w][t], 4 * g->n[t]);
+        if (e) h = fnv(h, e, 4 * g->n[t]);
     }
     return h;
 }
@@ -579,12 +571,6 @@ static void test_tensors_do_not_disturb_each_other(void)
         group_close(&all);
         group_close(&one);
     }
-}
-
-static void run_backwards(void *user, size_t count, void (*task)(void *arg, size_t index), void *arg)
-{
-    (void)user;
-    while (count--) task(arg, count);
 }
 
 static void test_same_bits_on_every_instruction_set_and_in_any_order_of_chunks(void)

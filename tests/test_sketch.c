@@ -75,21 +75,17 @@ static void insert(const hashes *h, float *table, const float *p, size_t n)
         }
 }
 
-static int ascending(const void *x, const void *y)
-{
-    float a = *(const float *)x, b = *(const float *)y;
-    return a < b ? -1 : a > b;
-}
-
 static float estimate(const hashes *h, const float *table, size_t i)
 {
     float x[ROWS];
     for (size_t r = 0; r < h->rows; r++) {
         int negative;
-        x[r] = table[place(h, i, r, &negative)];
-        if (negative) x[r] = -x[r];
+        float cell = table[place(h, i, r, &negative)];
+        size_t at = r;
+        if (negative) cell = -cell;
+        for (; at && x[at - 1] > cell; at--) x[at] = x[at - 1]; /* millions of times: no call of qsort */
+        x[at] = cell;
     }
-    qsort(x, h->rows, sizeof *x, ascending);
     return x[h->rows / 2];
 }
 
@@ -524,12 +520,6 @@ static void test_what_is_not_finite_is_refused(void)
         }
 }
 
-static void run_backwards(void *user, size_t count, void (*task)(void *arg, size_t index), void *arg)
-{
-    (void)user;
-    while (count) task(arg, --count);
-}
-
 static void test_sets_and_tasks_give_the_same_bits(void)
 {
     static float first[3][600000];
@@ -554,12 +544,29 @@ static void test_sets_and_tasks_give_the_same_bits(void)
     isa = mine;
 }
 
-/* The k largest of |x|. */
+/* The k-th largest of |x|: halves that hold it, not a sorted list, for a million elements many times. */
 static float kth(const float *x, size_t n, size_t k)
 {
     float *size = (float *)malloc(4 * n), t;
+    size_t first = 0, end = n;
     for (size_t i = 0; i < n; i++) size[i] = fabsf(x[i]);
-    qsort(size, n, sizeof *size, ascending);
+    while (end - first > 1) { /* size[n - k] is among first .. end - 1 */
+        const float middle = size[first + (end - first) / 2];
+        size_t below = first, above = end, i = first;
+        while (i < above) { /* smaller ones to the front, larger ones to the back */
+            const float one = size[i];
+            if (one < middle) {
+                size[i++] = size[below];
+                size[below++] = one;
+            } else if (one > middle) {
+                size[i] = size[--above];
+                size[above] = one;
+            } else i++;
+        }
+        if (n - k < below) end = below;
+        else if (n - k >= above) first = above;
+        else break;
+    }
     t = size[n - k];
     free(size);
     return t;

@@ -322,14 +322,6 @@ static int all_are(const group *g, gcomp_result result)
 
 /* ---------------- gradients, copies, comparisons */
 
-static uint64_t mix(uint64_t x)
-{
-    x += 0x9E3779B97F4A7C15u;
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    return x ^ (x >> 31);
-}
-
 /* Uniform in [-1, 1), a multiple of 2^-23. */
 static float noise(uint64_t step, size_t worker, size_t tensor, size_t i)
 {
@@ -1035,18 +1027,6 @@ static int ignore_gatherv(void *user, const void *mine, void *all, const size_t 
     return 1;
 }
 
-static int ignore_reduce(void *user, void *data, size_t count, gcomp_dtype dtype)
-{
-    (void)user, (void)data, (void)count, (void)dtype;
-    return 1;
-}
-
-static int ignore_gather(void *user, const void *mine, void *all, size_t bytes)
-{
-    (void)user, (void)mine, (void)all, (void)bytes;
-    return 1;
-}
-
 static int difference; /* which one odd_one() makes */
 enum {
     ODD_SEED, ODD_CODEC, ODD_PARAMETER, ODD_ROWS, ODD_SHAPE, ODD_NAME, ODD_COUNT, ODD_DTYPE, ODD_FEEDBACK, ODD_CHECKSUM,
@@ -1057,8 +1037,8 @@ static const char *const odd_word[ODD_END] = {"seed",   "codec",  "codec",   "te
 
 static void odd_one(int rank, gcomp_desc *desc, gcomp_tensor *tensors, size_t *count)
 {
-    desc->comm.allreduce = ignore_reduce;
-    desc->comm.allgather = ignore_gather;
+    desc->comm.allreduce = no_allreduce;
+    desc->comm.allgather = no_allgather;
     if (rank != 2) return;
     if (difference == ODD_SEED) desc->seed = 1;
     if (difference == ODD_CODEC) tensors[SIGN].codec = "topk";
@@ -1462,8 +1442,8 @@ static void test_calls_out_of_order_are_refused_and_do_no_harm(void)
     static const gcomp_tensor late = {"late", 5, 0, 0, GCOMP_F32, NULL};
     gcomp_desc desc;
     memset(&desc, 0, sizeof desc);
-    desc.comm.allreduce = ignore_reduce;
-    desc.comm.allgather = ignore_gather;
+    desc.comm.allreduce = no_allreduce;
+    desc.comm.allgather = no_allgather;
     group_open_with(&a, 2, &desc, mixed, MIXED, NULL);
     group_open(&b, 2, mixed, MIXED);
     gcomp *gc = a.gc[0];

@@ -23,14 +23,6 @@ static size_t lengths[MOST];
 static float *x, *y, *expected;
 static gcomp_codec vote;
 
-static uint64_t mix(uint64_t z)
-{
-    z += 0x9E3779B97F4A7C15u;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-}
-
 static gcomp_exec exec_of(gcomp_isa isa)
 {
     gcomp_exec exec;
