@@ -79,7 +79,7 @@ static inline uint32_t plain_crc(uint32_t crc, const void *bytes, size_t count)
 }
 
 /* FNV-1a of bytes behind those of which h is one; FNV: of none. */
-#define FNV ((uint64_t)1469598103934665603u)
+#define FNV 0xCBF29CE484222325u
 static inline uint64_t fnv(uint64_t h, const void *bytes, size_t count)
 {
     for (size_t i = 0; i < count; i++) h = (h ^ ((const uint8_t *)bytes)[i]) * 1099511628211u;

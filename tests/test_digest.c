@@ -10,7 +10,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-enum { COUNT = 3 * 65536 + 77 };
+enum { COUNT = 3 * 65536 + 77, STACK = 301 * 47 * 3 };
 
 typedef struct golden {
     const char *codec;
@@ -21,7 +21,7 @@ static const golden table[] = {
 #include "golden.h"
     {NULL, 0}};
 
-static float grad[COUNT], old[COUNT], y[COUNT], e[COUNT];
+static float grad[COUNT], old[COUNT], y[COUNT], e[COUNT], steps[3][STACK];
 static uint8_t payload[3][GCOMP_BOUND(COUNT)], scratch[GCOMP_SCRATCH(COUNT)];
 
 /* Normal-like numbers of many magnitudes: whole numbers times a power of two are exact. */
@@ -39,14 +39,12 @@ static float number(uint64_t i)
     return (float)sum * scale;
 }
 
-static uint64_t digest_floats(uint64_t h, const float *x, size_t n) /* little endian on every machine */
+static uint64_t digest_floats(uint64_t h, const float *x, size_t n) /* FNV-1a of words: most of this test's time */
 {
     for (size_t i = 0; i < n; i++) {
-        uint8_t b[4];
         uint32_t u;
         memcpy(&u, x + i, 4);
-        put_word(b, u, 4);
-        h = fnv(h, b, 4);
+        h = (h ^ u) * 0x100000001B3u;
     }
     return h;
 }
@@ -84,7 +82,7 @@ static uint64_t codec_digest(const char *text, gcomp_isa isa, gcomp_parallel par
     static const size_t sizes[] = {0, 1, 15, 16, 17, 1009, COUNT};
     gcomp_codec codec;
     gcomp_exec exec = {isa, scratch, sizeof scratch, parallel};
-    uint64_t h = 0xCBF29CE484222325u;
+    uint64_t h = FNV;
     if (gcomp_codec_parse(&codec, text, NULL, 0)) return 0;
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         const void *payloads[3] = {payload[0], payload[1], payload[2]};
@@ -120,26 +118,26 @@ static uint64_t step_digest(const char *text, gcomp_isa isa, gcomp_parallel para
     gcomp_tensor t;
     gcomp_step step = {0, 0, 0};
     gcomp *gc;
-    uint64_t h = 0xCBF29CE484222325u;
+    uint64_t h = FNV;
     memset(&desc, 0, sizeof desc);
     memset(&t, 0, sizeof t);
     desc.isa = isa;
     desc.parallel = parallel;
     desc.seed = 7;
     t.name = "t";
-    t.rows = 301;
+    t.rows = 301; /* STACK elements in all */
     t.cols = 47;
     t.stack = 3;
     t.codec = text;
     if (gcomp_open(&gc, &desc) || gcomp_add_tensor(gc, &t)) return 1;
     for (int k = 0; k < 3; k++) {
         float *grads[1] = {y};
-        for (size_t i = 0; i < 301 * 47 * 3; i++) y[i] = number(i * 3 + (size_t)k);
+        memcpy(y, steps[k], sizeof steps[k]);
         step.scale = k == 1 ? 0.3f : 1.0f;
         step.epoch = (uint32_t)k;
         if (gcomp_exchange(gc, grads, &step)) return 2;
-        h = digest_floats(h, y, 301 * 47 * 3);
-        if (gcomp_residual(gc, 0)) h = digest_floats(h, gcomp_residual(gc, 0), 301 * 47 * 3);
+        h = digest_floats(h, y, STACK);
+        if (gcomp_residual(gc, 0)) h = digest_floats(h, gcomp_residual(gc, 0), STACK);
     }
     gcomp_close(gc);
     return h;
@@ -226,7 +224,7 @@ static void test_changes_of_workers_have_their_golden_digest(void)
     gcomp_tensor tensor = {"t", N, 1, 0, GCOMP_F32, "topk"};
     gcomp *gc[4];
     size_t length[3];
-    uint64_t h = 0xCBF29CE484222325u;
+    uint64_t h = FNV;
     gcomp_desc desc;
     memset(&desc, 0, sizeof desc);
     desc.isa = isa_now;
@@ -248,8 +246,8 @@ static void test_changes_of_workers_have_their_golden_digest(void)
     CHECK(gcomp_regroup(gc[0], &desc.comm) == GCOMP_OK);
     h = digest_floats(h, gcomp_residual(gc[0], 0), N);
     for (size_t w = 0; w < 4; w++) gcomp_close(gc[w]);
-    CHECK(h == 0x4c8c8f26cfc915deu);
-    if (h != 0x4c8c8f26cfc915deu) printf("# found 0x%016llx\n", (unsigned long long)h);
+    CHECK(h == 0x914388b538f4f08cu);
+    if (h != 0x914388b538f4f08cu) printf("# found 0x%016llx\n", (unsigned long long)h);
 }
 
 int main(void)
@@ -259,6 +257,8 @@ int main(void)
         grad[i] = number(i);
         old[i] = number(i + 1000003) * 0.25f;
     }
+    for (size_t k = 0; k < 3; k++)
+        for (size_t i = 0; i < STACK; i++) steps[k][i] = number(i * 3 + k);
     if (getenv("GCOMP_PRINT_GOLDEN")) {
         gcomp_parallel none = {NULL, NULL};
         for (size_t i = 0; i < sizeof names / sizeof *names; i++)
