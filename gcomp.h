@@ -124,6 +124,16 @@
      places stays in its residual. Without alltoallv it gathers, with the same bits; outside of steps it is topk. Who drives the
      step and can carry out GCOMP_ALLTOALL says so with GCOMP_AGGREGATE_SHARDS. blocktopk gathers always.
 
+   TWO LEVELS
+     Workers of one machine reach each other faster than those of others, and need no compression among them. With desc.node, the
+     transport among the workers of a machine (allreduce, allgather), desc.comm is that between machines: world is the number of
+     machines, rank the number of this one, the same for all its workers. gcomp_exchange then sums the gradients of a machine,
+     uncompressed; its first worker (node.rank 0) exchanges their mean with the other machines through comm, whose callbacks the
+     others never call; and all get the mean over the machines. Only first workers keep residuals, save and load them; the others
+     go on behind a load with gcomp_restart and its step. If machines have different numbers of workers, pass as gcomp_step.scale
+     the workers of this machine * machines / all workers. A step that fails on one worker of a machine fails on all its workers,
+     and on all other machines, as without levels. Who drives the steps himself sums the gradients of a machine himself.
+
    CHECKPOINT, AND WORKERS THAT COME AND GO
      Residuals, momenta and warm starts belong to the training as weights do: gcomp_save on all workers when the weights are
      saved, gcomp_load on all in objects opened alike. The steps that follow have the same bits as without the break.
@@ -647,6 +657,7 @@ typedef struct gcomp_desc {
     const char *codec;          /* of tensors that name none; NULL: "none". With a schedule a list, see SCHEDULES in the manual */
     const char *schedule;       /* who chooses from the list: "warmup:epochs=4", "accordion", "bytes:target=1e6"; NULL: none */
     gcomp_comm comm;
+    gcomp_comm node;            /* of the workers of one machine, if comm is between machines: see TWO LEVELS in the manual */
     uint64_t seed;              /* equal on all workers */
     size_t min_elements;        /* smaller tensors travel uncompressed; 0: 1024 */
     int compress_vectors;       /* 1: also tensors with cols <= 1 */
@@ -676,7 +687,7 @@ typedef struct gcomp_tensor {
 
 /* Opens an object. On error *gc is NULL and desc->why tells the reason.
    Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_BAD_CODEC, GCOMP_ISA_UNAVAILABLE, GCOMP_OUT_OF_MEMORY, or
-   GCOMP_MISSING_CALLBACK: the codec sums integers that comm.allreduce_dtypes does not name. */
+   GCOMP_MISSING_CALLBACK: the codec sums integers that comm.allreduce_dtypes does not name, or one of node is missing. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_open(gcomp **gc, const gcomp_desc *desc);
 
 /* Frees everything. NULL is allowed. */
@@ -768,7 +779,8 @@ typedef struct gcomp_request {
 } gcomp_request;
 
 /* Begins a step. NULL: all defaults. An error that only this worker has (no memory, a bad scale) does not show here but
-   travels in the frame and comes back from gcomp_step_next, so that no worker hangs. GCOMP_WRONG_STATE inside a step. */
+   travels in the frame and comes back from gcomp_step_next, so that no worker hangs. GCOMP_WRONG_STATE inside a step, and of
+   objects with desc.node. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_begin(gcomp *gc, const gcomp_step *step);
 
 /* Encodes a tensor, in any order. grad: elements of the tensor's dtype; must stay as it is until the commit. NULL: the
@@ -12975,7 +12987,7 @@ typedef struct gcomp__slot {
     int ready;
     gcomp__level *levels;                /* its list; NULL: one codec for ever. What stands above is of the level it has */
     size_t level_count, level, next;     /* next: in the step after this */
-    int keeps;                           /* has a residual */
+    int keeps, stages;                   /* has a residual; its gradient is made floats first */
     uint32_t codecs_digest;              /* of all levels */
     size_t state_room;                   /* floats of state, of the level that has most */
     float *epoch_sum;                    /* of gradients, rank 0 of accordion; else NULL */
@@ -12991,7 +13003,7 @@ typedef struct gcomp__plan {
     size_t fixed;         /* bytes that tensors hold all the time */
     size_t own, cut, shards, sum, lists; /* with shards: bytes of payloads, of their shards, of those for one owner, of sums */
     size_t acc;                          /* floats that an owner adds */
-    size_t tensors, choosing; /* how many there are; and of those with a list of codecs */
+    size_t tensors, choosing, elements; /* how many there are; of those with a list of codecs; elements of all */
 } gcomp__plan;
 
 struct gcomp {
@@ -13027,6 +13039,9 @@ struct gcomp {
     uint32_t epoch, mean_digest;
     double p_squares, e_squares, y_squares, clock_from;
     gcomp_statistics stats;
+    gcomp *node;    /* the uncompressed mean over the workers of this machine; NULL: there is one level */
+    float *floats;  /* gradients of the machine, all tensors back to back */
+    size_t float_bytes;
     char error[GCOMP__SENTENCE];
 };
 
@@ -13119,12 +13134,18 @@ static gcomp_result gcomp__transport_suits(const gcomp_desc *d, const gcomp_code
     return GCOMP_OK;
 }
 
-static gcomp_result gcomp__resolve_comm(gcomp_comm *comm, gcomp__text *why)
+static gcomp_result gcomp__resolve_world(gcomp_comm *comm, const char *world, const char *rank, gcomp__text *why)
 {
     if (comm->world == 0) comm->world = 1;
-    if (comm->world < 1) return gcomp__fail_field(why, "comm.world", comm->world, "it takes 1 or more workers");
+    if (comm->world < 1) return gcomp__fail_field(why, world, comm->world, "it takes 1 or more workers");
     if (comm->rank < 0 || comm->rank >= comm->world)
-        return gcomp__fail_field(why, "comm.rank", comm->rank, "it must be from 0 to comm.world - 1");
+        return gcomp__fail_field(why, rank, comm->rank, "it must be from 0 to one less than the world");
+    return GCOMP_OK;
+}
+
+static gcomp_result gcomp__resolve_comm(gcomp_comm *comm, gcomp__text *why)
+{
+    GCOMP__TRY(gcomp__resolve_world(comm, "comm.world", "comm.rank", why));
     if (comm->allreduce_dtypes >> (GCOMP_I32 + 1))
         return gcomp__fail_field(why, "comm.allreduce_dtypes", (int64_t)comm->allreduce_dtypes,
                                  "a bit 1u << dtype for each that allreduce can sum");
@@ -13182,6 +13203,9 @@ static gcomp_result gcomp__resolve_desc(gcomp_desc *d, gcomp__schedule *schedule
 {
     gcomp_isa isa = d->isa;
     GCOMP__TRY(gcomp__resolve_comm(&d->comm, why));
+    GCOMP__TRY(gcomp__resolve_world(&d->node, "node.world", "node.rank", why));
+    if (d->node.world > 1 && (!d->node.allreduce || !d->node.allgather))
+        return gcomp__say(why, "node: allreduce and allgather are required"), GCOMP_MISSING_CALLBACK;
     if (!d->allocator.alloc != !d->allocator.free) {
         gcomp__say(why, "allocator: alloc and free are given together or not at all");
         return GCOMP_INVALID_ARGUMENT;
@@ -13238,6 +13262,27 @@ static size_t gcomp__frames_bytes(size_t world)
     return gcomp__plus(gcomp__times(world + 1, GCOMP__FRAME), gcomp__times(world, sizeof(size_t)));
 }
 
+/* What sums the gradients of a machine. */
+static gcomp_desc gcomp__node_desc(const gcomp_desc *desc)
+{
+    gcomp_desc node;
+    memset(&node, 0, sizeof node);
+    node.comm = desc->node;
+    node.seed = desc->seed;
+    node.isa = desc->isa;
+    node.allocator = desc->allocator;
+    node.parallel = desc->parallel;
+    return node;
+}
+
+static gcomp_tensor gcomp__node_tensor(const gcomp_tensor *tensor)
+{
+    gcomp_tensor plain = *tensor;
+    plain.dtype = GCOMP_F32;
+    plain.codec = "none";
+    return plain;
+}
+
 GCOMP_API gcomp_result gcomp_open(gcomp **gc, const gcomp_desc *desc)
 {
     gcomp__text why = gcomp__text_in(desc ? desc->why : NULL, desc ? desc->why_capacity : 0);
@@ -13264,7 +13309,12 @@ GCOMP_API gcomp_result gcomp_open(gcomp **gc, const gcomp_desc *desc)
         made->tensors = (gcomp__slot *)gcomp__array_make(&made->memory, 16, sizeof *made->tensors);
         made->by_name = (uint32_t *)gcomp__array_make(&made->memory, 16, sizeof *made->by_name);
     }
-    if (!made || !made->frames || !made->tensors || !made->by_name) {
+    if (made && d.node.world > 1) {
+        const gcomp_desc node = gcomp__node_desc(&d);
+        const gcomp_result result = gcomp_open(&made->node, &node);
+        (void)result; /* without memory there is none */
+    }
+    if (!made || !made->frames || !made->tensors || !made->by_name || (d.node.world > 1 && !made->node)) {
         gcomp__say(&why, "no memory for the object");
         gcomp_close(made);
         return GCOMP_OUT_OF_MEMORY;
@@ -13290,6 +13340,8 @@ GCOMP_API void gcomp_close(gcomp *gc)
     gcomp__memory memory;
     size_t i;
     if (!gc) return;
+    gcomp_close(gc->node);
+    gcomp__release(&gc->memory, gc->floats, gc->float_bytes);
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gcomp__slot_release(gc, gc->tensors + i);
     gcomp__array_release(&gc->memory, gc->tensors, sizeof *gc->tensors);
     gcomp__array_release(&gc->memory, gc->by_name, sizeof *gc->by_name);
@@ -13394,6 +13446,9 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__level *lev
     }
     if (!compresses) slot->level_count = 1; /* none of the list gains anything */
     if (slot->level_count > 1 && schedule->rule == GCOMP__ACCORDION && desc->comm.rank == 0) slot->epoch_floats = slot->n;
+    if (desc->node.rank) slot->keeps = 0; /* the first worker of the machine has them */
+    if (desc->node.rank) slot->epoch_floats = 0;
+    slot->stages = slot->dtype != GCOMP_F32 && desc->node.world == 1;
     gcomp__take_level(slot, levels);
     return GCOMP_OK;
 }
@@ -13487,10 +13542,11 @@ static void gcomp__plan_add(gcomp__plan *plan, const gcomp_desc *desc, const gco
     }
     plan->tensors++;
     plan->choosing += slot->level_count > 1;
+    plan->elements = gcomp__plus(plan->elements, slot->n);
     plan->fixed = gcomp__plus(plan->fixed, slot->name_bytes + 4 * slot->state_room + 4 * slot->epoch_floats);
     if (slot->level_count > 1) plan->fixed = gcomp__plus(plan->fixed, slot->level_count * sizeof *levels);
     if (slot->keeps) plan->fixed = gcomp__plus(plan->fixed, 4 * slot->n);
-    if (slot->dtype != GCOMP_F32) plan->fixed = gcomp__plus(plan->fixed, 4 * slot->n);
+    if (slot->stages) plan->fixed = gcomp__plus(plan->fixed, 4 * slot->n);
 }
 
 /* Bytes in which rank 0 says the next level of each tensor; a checksum stands behind. */
@@ -13585,12 +13641,12 @@ static int gcomp__slot_reserve(gcomp *gc, gcomp__slot *slot, const gcomp__level 
     slot->name = (char *)gcomp__allocate(&gc->memory, slot->name_bytes);
     if (slot->keeps) slot->residual = gcomp__zeros(gc, slot->n);
     if (slot->state_room) slot->state = gcomp__zeros(gc, slot->state_room);
-    if (slot->dtype != GCOMP_F32) slot->staging = gcomp__zeros(gc, slot->n);
+    if (slot->stages) slot->staging = gcomp__zeros(gc, slot->n);
     if (slot->epoch_floats) slot->epoch_sum = gcomp__zeros(gc, slot->epoch_floats);
     if (list) slot->levels = (gcomp__level *)gcomp__allocate(&gc->memory, list);
     if (slot->levels) memcpy(slot->levels, levels, list);
     return slot->name && (slot->residual || !slot->keeps) && (slot->state || !slot->state_room) &&
-           (slot->staging || slot->dtype == GCOMP_F32) && (slot->epoch_sum || !slot->epoch_floats) && (slot->levels || !list);
+           (slot->staging || !slot->stages) && (slot->epoch_sum || !slot->epoch_floats) && (slot->levels || !list);
 }
 
 static uint32_t gcomp__crc_codec(const gcomp *gc, uint32_t crc, const gcomp_codec *codec)
@@ -13598,6 +13654,19 @@ static uint32_t gcomp__crc_codec(const gcomp *gc, uint32_t crc, const gcomp_code
     char text[256];
     size_t length = gcomp_codec_format(codec, text, sizeof text);
     return gc->set->common->crc(crc, (const uint8_t *)text, gcomp__min(length, sizeof text - 1));
+}
+
+/* As before the last tensor was added, with these plans. */
+static void gcomp__drop_last(gcomp *gc, const gcomp__plan *plan, const gcomp__plan *most)
+{
+    gcomp__slot slot = stbds_arrpop(gc->tensors);
+    int found;
+    const size_t place = gcomp__name_place(gc, slot.name, &found), left = stbds_arrlenu(gc->tensors) - place;
+    memmove(gc->by_name + place, gc->by_name + place + 1, sizeof *gc->by_name * left);
+    (void)stbds_arrpop(gc->by_name);
+    gcomp__slot_release(gc, &slot);
+    gc->plan = *plan;
+    gc->most = *most;
 }
 
 GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
@@ -13608,6 +13677,7 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
     gcomp__slot slot;
     gcomp_result result;
     gcomp__slot *tensors;
+    gcomp__plan plan, most; /* of the node */
     uint32_t *by_name;
     size_t place, i;
     int found, reserved;
@@ -13619,11 +13689,19 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
     if (gc->started) return gcomp__fail_tensor(gc, GCOMP_WRONG_STATE, tensor->name, "tensors are added before the first step");
     place = gcomp__name_place(gc, tensor->name, &found);
     if (found) return gcomp__fail_tensor(gc, GCOMP_DUPLICATE_NAME, tensor->name, "a tensor of this name exists");
+    if (gc->node) {
+        const gcomp_tensor plain = gcomp__node_tensor(tensor);
+        plan = gc->node->plan;
+        most = gc->node->most;
+        result = gcomp_add_tensor(gc->node, &plain);
+        if (result != GCOMP_OK) return gcomp__fail(gc, result, gc->node->error);
+    }
     tensors = (gcomp__slot *)gcomp__array_with_room(&gc->memory, gc->tensors, sizeof *tensors);
     by_name = (uint32_t *)gcomp__array_with_room(&gc->memory, gc->by_name, sizeof *by_name);
     reserved = gcomp__slot_reserve(gc, &slot, levels);
     if (!tensors || !by_name || !reserved) {
         gcomp__slot_release(gc, &slot);
+        if (gc->node) gcomp__drop_last(gc->node, &plan, &most);
         if (tensors != gc->tensors) gcomp__array_release(&gc->memory, tensors, sizeof *tensors);
         if (by_name != gc->by_name) gcomp__array_release(&gc->memory, by_name, sizeof *by_name);
         return gcomp__fail_tensor(gc, GCOMP_OUT_OF_MEMORY, tensor->name, "no memory for its name, residual and warm start");
@@ -13640,7 +13718,9 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
     /* more tensors need another arena */
     gcomp__release(&gc->memory, gc->scratch, gc->scratch_bytes);
     gcomp__release(&gc->memory, gc->arena, gc->arena_bytes);
+    gcomp__release(&gc->memory, gc->floats, gc->float_bytes);
     gc->scratch = gc->arena = NULL;
+    gc->floats = NULL;
     stbds_arrput(gc->by_name, 0);
     memmove(gc->by_name + place + 1, gc->by_name + place, sizeof *by_name * (stbds_arrlenu(gc->by_name) - 1 - place));
     gc->by_name[place] = (uint32_t)stbds_arrlenu(gc->tensors);
@@ -13676,9 +13756,13 @@ GCOMP_API const float *gcomp_residual(const gcomp *gc, size_t tensor)
 
 GCOMP_API uint64_t gcomp_step_number(const gcomp *gc) { return gc ? gc->step : 0; }
 GCOMP_API const char *gcomp_error(const gcomp *gc) { return gc ? gc->error : "gc is NULL"; }
-GCOMP_API size_t gcomp_memory_used(const gcomp *gc) { return gc ? gc->memory.used : 0; }
+GCOMP_API size_t gcomp_memory_used(const gcomp *gc)
+{
+    return gc ? gc->memory.used + gcomp_memory_used(gc->node) : 0;
+}
 
-GCOMP_API size_t gcomp_memory_needed(const gcomp_desc *desc, const gcomp_tensor *tensors, size_t count)
+/* Of a node's sums: all tensors uncompressed. SIZE_MAX: something is invalid. */
+static size_t gcomp__memory_of(const gcomp_desc *desc, const gcomp_tensor *tensors, size_t count, int of_node)
 {
     gcomp__text why = gcomp__text_in(NULL, 0);
     const gcomp__set *set;
@@ -13686,24 +13770,36 @@ GCOMP_API size_t gcomp_memory_needed(const gcomp_desc *desc, const gcomp_tensor 
     gcomp__schedule schedule;
     gcomp__plan plan;
     gcomp__slot slot;
-    gcomp_desc d;
+    gcomp_desc d = *desc;
     size_t i, j, capacity, total;
-    if (!desc || (!tensors && count)) return 0;
-    d = *desc;
-    if (gcomp__resolve_desc(&d, &schedule, &set, &why) != GCOMP_OK) return 0;
+    if (gcomp__resolve_desc(&d, &schedule, &set, &why) != GCOMP_OK) return SIZE_MAX;
     memset(&plan, 0, sizeof plan);
     for (i = 0; i < count; i++) {
-        if (gcomp__slot_of(&slot, levels, &d, &schedule, tensors + i, &why) != GCOMP_OK) return 0;
+        const gcomp_tensor tensor = of_node ? gcomp__node_tensor(tensors + i) : tensors[i];
+        if (gcomp__slot_of(&slot, levels, &d, &schedule, &tensor, &why) != GCOMP_OK) return SIZE_MAX;
         for (j = 0; j < i; j++)
-            if (!strcmp(tensors[i].name, tensors[j].name)) return 0;
+            if (!strcmp(tensors[i].name, tensors[j].name)) return SIZE_MAX;
         gcomp__plan_add(&plan, &d, &slot, levels);
     }
     capacity = gcomp__array_capacity(count);
     total = gcomp__plus(sizeof(gcomp), gcomp__frames_bytes((size_t)d.comm.world));
     total = gcomp__plus(total, gcomp__plus(gcomp__array_bytes(capacity, sizeof(gcomp__slot)),
                                            gcomp__array_bytes(capacity, sizeof(uint32_t))));
-    total = gcomp__plus(gcomp__plus(total, plan.fixed),
-                        gcomp__plus(plan.scratch, gcomp__arena_bytes(&plan, (size_t)d.comm.world)));
+    total = gcomp__plus(total, plan.fixed);
+    if (d.node.world > 1) total = gcomp__plus(total, gcomp__times(plan.elements, 4));
+    if (d.node.rank) return total; /* takes no steps of its own */
+    return gcomp__plus(total, gcomp__plus(plan.scratch, gcomp__arena_bytes(&plan, (size_t)d.comm.world)));
+}
+
+GCOMP_API size_t gcomp_memory_needed(const gcomp_desc *desc, const gcomp_tensor *tensors, size_t count)
+{
+    size_t total;
+    if (!desc || (!tensors && count)) return 0;
+    total = gcomp__memory_of(desc, tensors, count, 0);
+    if (desc->node.world > 1) {
+        const gcomp_desc node = gcomp__node_desc(desc);
+        total = gcomp__plus(total, gcomp__memory_of(&node, tensors, count, 1));
+    }
     return total == SIZE_MAX ? 0 : total;
 }
 
@@ -13715,6 +13811,17 @@ static gcomp_result gcomp__reserve_scratch(gcomp *gc)
     if (!gc->scratch) return gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, "no memory for the scratch of encoding");
     gc->scratch_bytes = gc->most.scratch;
     memset(gc->scratch, 0, gc->scratch_bytes); /* touched now, not in a step */
+    return GCOMP_OK;
+}
+
+/* With two levels: where the gradients of the machine are added up. */
+static gcomp_result gcomp__reserve_floats(gcomp *gc)
+{
+    if (!gc->node || gc->floats) return GCOMP_OK;
+    gc->float_bytes = gcomp__times(gc->most.elements, 4);
+    gc->floats = (float *)gcomp__allocate(&gc->memory, gc->float_bytes);
+    if (!gc->floats) return gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, "no memory for the sums of the machine");
+    memset(gc->floats, 0, gc->float_bytes);
     return GCOMP_OK;
 }
 
@@ -13779,7 +13886,9 @@ static gcomp_result gcomp__enter_idle(gcomp *gc)
 GCOMP_API gcomp_result gcomp_prepare(gcomp *gc)
 {
     GCOMP__TRY(gcomp__enter_idle(gc));
-    return gcomp__reserve(gc);
+    GCOMP__TRY(gcomp__reserve_floats(gc));
+    if (gc->node && gcomp__reserve(gc->node) != GCOMP_OK) return gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, gc->node->error);
+    return gc->desc.node.rank ? GCOMP_OK : gcomp__reserve(gc);
 }
 
 static void gcomp__forget(gcomp__slot *slot)
@@ -14714,10 +14823,9 @@ static void gcomp__place_sums(gcomp *gc)
     }
 }
 
-GCOMP_API gcomp_result gcomp_step_begin(gcomp *gc, const gcomp_step *step)
+static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *step)
 {
     size_t i;
-    if (!gc) return GCOMP_INVALID_ARGUMENT;
     gc->error[0] = 0;
     if (gc->phase != GCOMP__IDLE) return gcomp__fail(gc, GCOMP_WRONG_STATE, "a step is under way: commit or abort it first");
     gc->started = 1;
@@ -14739,6 +14847,13 @@ GCOMP_API gcomp_result gcomp_step_begin(gcomp *gc, const gcomp_step *step)
     gc->p_squares = gc->e_squares = gc->y_squares = 0;
     gc->phase = GCOMP__COLLECT;
     return GCOMP_OK;
+}
+
+GCOMP_API gcomp_result gcomp_step_begin(gcomp *gc, const gcomp_step *step)
+{
+    if (!gc) return GCOMP_INVALID_ARGUMENT;
+    if (gc->node) return gcomp__fail(gc, GCOMP_WRONG_STATE, "with desc.node a step is gcomp_exchange");
+    return gcomp__begin(gc, step);
 }
 
 /* A tensor's place in the sums of a round. */
@@ -15320,16 +15435,19 @@ static int gcomp__carry_out(const gcomp *gc, const gcomp_request *request)
     return comm->allgather(comm->user, request->send, request->recv, request->stride);
 }
 
-/* The loop: begin, ready, then requests until all is done. */
-static gcomp_result gcomp__exchange(gcomp *gc, void *const *grads, float *flat, const gcomp_step *step)
+/* The loop: begin, ready, then requests until all is done. Gradients lie back to back where flat is given; grads, if given, says
+   then which are skipped. An error of this worker before the step, with its sentence, is what its frame tells. */
+static gcomp_result gcomp__exchange_as(gcomp *gc, void *const *grads, float *flat, const gcomp_step *step, gcomp_result before,
+                                       const char *why)
 {
     gcomp_request request;
     gcomp_result result;
     size_t i;
-    if (gc->phase == GCOMP__IDLE) GCOMP__TRY(gcomp__need_callbacks(gc));
-    GCOMP__TRY(gcomp_step_begin(gc, step));
+    GCOMP__TRY(gcomp__begin(gc, step));
+    if (before != GCOMP_OK) gc->local_error = gcomp__fail(gc, before, why);
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
         void *grad = grads ? grads[i] : (void *)flat;
+        if (flat && grad) grad = flat;
         if (flat) flat += gc->tensors[i].n;
         GCOMP__TRY(gcomp_step_ready(gc, i, grad));
     }
@@ -15341,6 +15459,90 @@ static gcomp_result gcomp__exchange(gcomp *gc, void *const *grads, float *flat, 
         status = gcomp__carry_out(gc, &request);
         GCOMP__TRY(gcomp_step_done(gc, request.id, status));
     }
+}
+
+/* ---------------- two levels: sums within the machine, its first worker goes out, and tells the others */
+
+/* Gradients to floats, back to back, or the mean in these to the gradients. */
+static void gcomp__copy_gradients(gcomp *gc, void *const *grads, float *flat, int back)
+{
+    float *own = gc->floats;
+    size_t i;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); own += gc->tensors[i++].n) {
+        const gcomp__slot *slot = gc->tensors + i;
+        void *grad = flat ? (void *)(flat + (own - gc->floats)) : grads[i];
+        if (!grad) {
+            if (!back) memset(own, 0, 4 * slot->n);
+        } else if (slot->dtype == GCOMP_F32) {
+            memcpy(back ? grad : (void *)own, back ? (void *)own : grad, 4 * slot->n);
+        } else if (back) {
+            gc->set->common->narrow(grad, own, slot->dtype, slot->n);
+        } else {
+            gc->set->common->widen(own, grad, slot->dtype, slot->n);
+        }
+    }
+}
+
+/* How the first worker of the machine fared: 0 magic 'GCN1', 4 status, 8 step (64 bit), 16 CRC-32C of the 16 bytes before. The
+   first one hears its own. */
+static gcomp_result gcomp__hear_first(gcomp *gc, gcomp_result result)
+{
+    uint8_t *const own = gc->node->frames, *const all = own + GCOMP__FRAME; /* room for a frame of each */
+    const gcomp_comm *node = &gc->desc.node;
+    memcpy(own, "GCN1", 4);
+    gcomp__put32(own + 4, (uint32_t)-(int)result);
+    gcomp__put64(own + 8, gc->step);
+    gcomp__put32(own + 16, gc->set->common->crc(0, own, 16));
+    if (node->allgather(node->user, own, all, 20))
+        return gcomp__fail(gc, GCOMP_CALLBACK_FAILED, "node: allgather of the outcome failed");
+    if (node->rank == 0) return result;
+    if (memcmp(all, "GCN1", 4) || gcomp__get32(all + 16) != gc->set->common->crc(0, all, 16))
+        return gcomp__fail(gc, GCOMP_MISMATCH, "node: the outcome that its first worker sent arrived damaged");
+    if (!gcomp__get32(all + 4)) return GCOMP_OK;
+    if (result != GCOMP_OK) return result;
+    result = (gcomp_result)-(int)gcomp__get32(all + 4);
+    return gcomp__fail(gc, result == GCOMP_NOT_FINITE ? result : GCOMP_PEER_FAILED, gcomp_result_string(result));
+}
+
+/* The machine's gradients are summed to the mean of its workers, which the first one exchanges; then that is summed with zeros.
+   Who has failed alone takes part in the last sum all the same, so that nobody waits for it. */
+static gcomp_result gcomp__exchange_in_node(gcomp *gc, void *const *grads, float *flat, const gcomp_step *step)
+{
+    const gcomp_comm *node = &gc->desc.node;
+    gcomp_step between = {0, 0, 0};
+    gcomp_result own = gcomp__reserve_floats(gc), result;
+    uint64_t mode = gcomp__fp_enter();
+    if (own == GCOMP_OK) gcomp__copy_gradients(gc, grads, flat, 0);
+    gc->started = 1;
+    gc->node->step = gc->step;
+    gc->node->last = gc->last;
+    own = gcomp__exchange_as(gc->node, grads, gc->floats ? gc->floats : flat, step, own, gc->error);
+    if (own != GCOMP_OK) (void)gcomp__fail(gc, own, gc->node->error);
+    if (step) between = *step;
+    between.scale = 0;
+    if (node->rank == 0)
+        own = gcomp__exchange_as(gc, grads, gc->floats ? gc->floats : flat, &between, own, gc->node->error);
+    result = gcomp__hear_first(gc, own);
+    if (result == GCOMP_OK) {
+        if (node->rank) memset(gc->floats, 0, gc->float_bytes);
+        if (node->allreduce(node->user, gc->floats, gc->most.elements, GCOMP_F32))
+            result = gcomp__fail(gc, GCOMP_CALLBACK_FAILED, "node: allreduce of the means failed");
+    }
+    if (own != GCOMP_OK) result = own;
+    if (result == GCOMP_OK) gcomp__copy_gradients(gc, grads, flat, 1);
+    gcomp__fp_leave(mode);
+    if (node->rank == 0) return result;
+    if (result != GCOMP_OK) return gcomp__end_step(gc, result);
+    gc->last = GCOMP_OK;
+    gc->step++;
+    gc->stats.steps++;
+    return GCOMP_OK;
+}
+
+static gcomp_result gcomp__exchange(gcomp *gc, void *const *grads, float *flat, const gcomp_step *step)
+{
+    if (gc->phase == GCOMP__IDLE && !gc->desc.node.rank) GCOMP__TRY(gcomp__need_callbacks(gc));
+    return gc->node ? gcomp__exchange_in_node(gc, grads, flat, step) : gcomp__exchange_as(gc, grads, flat, step, GCOMP_OK, NULL);
 }
 
 /* All gradients are floats where the user passes floats. */
@@ -16154,6 +16356,7 @@ static gcomp_result gcomp__inquire(gcomp__inquiry *q, const gcomp_question *ask,
     q->ask = ask;
     q->desc = *ask->desc;
     q->desc.aggregate = GCOMP_AGGREGATE_GATHER;
+    memset(&q->desc.node, 0, sizeof q->desc.node); /* what is compressed goes between machines */
     GCOMP__TRY(gcomp__resolve_alone(&q->desc, why));
     if (!ask->candidates || ask->candidate_count < 1 || ask->candidate_count > GCOMP_CANDIDATES)
         return gcomp__fail_field(why, "candidate_count", (int64_t)ask->candidate_count, "1 to 16 candidates");

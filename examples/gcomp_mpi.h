@@ -10,6 +10,11 @@
        gcomp_mpi_close(&mpi);
        MPI_Finalize();
 
+   On two levels (desc.node), sums within a machine, compressed exchange between machines:
+
+       MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &shared);
+       if (gcomp_mpi_open_levels(&node, &between, MPI_COMM_WORLD, shared, &desc)) MPI_Abort(MPI_COMM_WORLD, 1);
+
    Any communicator of one group will do, such as a part of the ranks that MPI_Comm_split made. It is duplicated,
    so that nothing here meets the user's own messages, and its errors are returned instead of ending the program;
    callbacks return the MPI error code. Counts of MPI are int: larger ones go in pieces. Sums have the same bits on
@@ -334,4 +339,37 @@ static inline gcomp_comm gcomp_mpi_comm(gcomp_mpi *mpi)
     return comm;
 }
 
-#endif /* GCOMP_MPI_H */
+/* Two levels: `shared` holds the ranks of one machine, a part of `all`; collective. Sets desc->node and desc->comm; both transports
+   are closed with gcomp_mpi_close, `between` on every rank. Returns 0 or an MPI error code; then there is nothing to close. */
+static inline int gcomp_mpi_open_levels(gcomp_mpi *node, gcomp_mpi *between, MPI_Comm all, MPI_Comm shared, gcomp_desc *desc)
+{
+    MPI_Comm firsts = MPI_COMM_NULL;
+    int place[2] = {0, 0}, rank = 0, error;
+    memset(between, 0, sizeof *between);
+    between->comm = MPI_COMM_NULL;
+    error = gcomp_mpi_open(node, shared);
+    if (error)
+        return error;
+    MPI_Comm_rank(all, &rank);
+    error = MPI_Comm_split(all, node->rank ? MPI_UNDEFINED : 0, rank, &firsts);
+    if (!error && node->rank == 0) {
+        error = gcomp_mpi_open(between, firsts);
+        MPI_Comm_free(&firsts);
+        place[0] = between->rank;
+        place[1] = between->world;
+    }
+    if (!error)
+        error = MPI_Bcast(place, 2, MPI_INT, 0, node->comm);
+    if (error) {
+        gcomp_mpi_close(between);
+        gcomp_mpi_close(node);
+        return error;
+    }
+    desc->node = gcomp_mpi_comm(node);
+    desc->comm = gcomp_mpi_comm(between);
+    desc->comm.rank = place[0];
+    desc->comm.world = place[1];
+    return MPI_SUCCESS;
+}
+
+#endif

@@ -10,6 +10,8 @@
 #include "mpi_test.h"
 #include "training.h"
 
+#include <math.h>
+
 static const size_t sizes[] = {0, 250};
 enum { SIZES = sizeof sizes / sizeof *sizes, MOST = 8, LARGEST = 250 };
 
@@ -112,6 +114,42 @@ static void test_a_part_of_the_ranks_is_a_world(void)
     MPI_Comm_free(&half);
 }
 
+/* Pairs of ranks are machines: the mean over all, and residuals on the first of each pair alone. */
+static void test_two_levels(void)
+{
+    enum { N = 2000 };
+    static float grad[N];
+    const int pairs = (mpi.world + 1) / 2;
+    gcomp_desc desc;
+    gcomp_tensor tensor;
+    gcomp_mpi node, between;
+    MPI_Comm pair;
+    gcomp *gc;
+    memset(&desc, 0, sizeof desc);
+    memset(&tensor, 0, sizeof tensor);
+    tensor.name = "t";
+    tensor.rows = N;
+    CHECK(MPI_Comm_split(MPI_COMM_WORLD, mpi.rank / 2, mpi.rank, &pair) == 0);
+    CHECK(gcomp_mpi_open_levels(&node, &between, MPI_COMM_WORLD, pair, &desc) == 0);
+    CHECK(desc.comm.rank == mpi.rank / 2 && desc.comm.world == pairs && desc.node.rank == mpi.rank % 2);
+    for (int c = 0; c < 2; c++) {
+        gcomp_step step = {(float)(desc.node.world * pairs) / (float)mpi.world, 0, 0}; /* the last may be alone */
+        size_t wrong = 0;
+        tensor.codec = c ? "topk:density=1" : "none";
+        CHECK(gcomp_open(&gc, &desc) == GCOMP_OK && gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+        for (size_t i = 0; i < N; i++) grad[i] = (float)((i % 7 + 1) * (size_t)(mpi.rank + 1) * 4);
+        float *grads[1] = {grad};
+        CHECK(gcomp_exchange(gc, grads, &step) == GCOMP_OK && gcomp_step_number(gc) == 1);
+        for (size_t i = 0; i < N; i++)
+            wrong += fabsf(grad[i] - (float)((i % 7 + 1) * (size_t)(mpi.world + 1) * 2)) > 1e-4f * grad[i];
+        CHECK(!wrong && !gcomp_residual(gc, 0) == (!c || node.rank));
+        gcomp_close(gc);
+    }
+    gcomp_mpi_close(&between);
+    gcomp_mpi_close(&node);
+    MPI_Comm_free(&pair);
+}
+
 int main(int argc, char **argv)
 {
     MPI_Init(&argc, &argv);
@@ -120,6 +158,7 @@ int main(int argc, char **argv)
     RUN(test_gathers_in_pieces);
     RUN(test_training_ends_with_the_bits_of_threads);
     RUN(test_a_part_of_the_ranks_is_a_world);
+    RUN(test_two_levels);
     if (mpi.rank == 0) printf("1..%d\n", count);
     fflush(stdout);
     gcomp_mpi_close(&mpi);

@@ -160,7 +160,7 @@ printf '#define _POSIX_C_SOURCE 200809L\n#include "examples/gcomp_nccl.h"\n' >$o
 nccl=-Itests/standin # stand-ins, but for a check with the true headers
 printf '#include <cuda_runtime.h>\n#include <nccl.h>\n' | gcc -E - >/dev/null 2>&1 && nccl=
 names=$(for source in tests/test_*.c; do basename $source .c; done)
-transports="test_threads test_sockets test_nccl test_server" # the same on every instruction set
+transports="test_threads test_sockets test_nccl test_server test_nodes" # the same on every instruction set
 plain=$(object gcc -std=c99 -O2)
 free=$(object gcc -std=gnu99 -O2 -DGCOMP_NO_STDLIB -Wno-unused-function)
 san=$out/san.o

@@ -1,0 +1,438 @@
+/* Two levels (desc.node): what comes out is what the first workers of the machines would get with the machines' means; errors are
+   those of all; nothing is lost. Prints TAP. */
+
+#ifndef _POSIX_C_SOURCE
+#define _POSIX_C_SOURCE 200809L
+#endif
+
+#include "../examples/gcomp_threads.h"
+#ifndef GCOMP_LINKED
+#define GCOMP_IMPLEMENTATION
+#include "../gcomp.h"
+#endif
+#include "test.h"
+
+enum { MOST = 6, NODES = 3, TENSORS = 3, LARGEST = 3000, ALL = 2 * LARGEST };
+
+static const size_t rows[TENSORS] = {60, 37, 50}, cols[TENSORS] = {50, 0, 40};
+
+typedef struct fleet fleet;
+typedef struct member {
+    fleet *of;
+    gcomp *gc;
+    gcomp_comm within; /* of the node, without what stands before it here */
+    int rank;
+    gcomp_result result;
+    float grad[TENSORS][LARGEST];
+    uint16_t half[LARGEST]; /* of the last tensor, where it is of 16 bits */
+    int calls, fail_at, damage_at; /* callbacks of the node: count, which one fails (from 1), which one's bytes are changed */
+    int breaks;                    /* a failing one breaks the node's transport for all */
+} member;
+
+struct fleet {
+    int nodes, each, halves;
+    gcomp_step step;
+    int skip; /* a tensor, or -1 */
+    gcomp_threads *within[NODES], *between;
+    member m[MOST];
+};
+
+/* ---------------- transports that fail when told to */
+
+static int fails(member *m)
+{
+    if (++m->calls != m->fail_at) return 0;
+    if (m->breaks) gcomp_threads_fail(m->of->within[m->rank / m->of->each]);
+    return 1;
+}
+
+static int node_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype)
+{
+    member *m = (member *)user;
+    int status = m->within.allreduce(m->within.user, data, count, dtype);
+    return fails(m) ? 1 : status;
+}
+
+static int node_allgather(void *user, const void *mine, void *all, size_t bytes)
+{
+    member *m = (member *)user;
+    int status = m->within.allgather(m->within.user, mine, all, bytes);
+    if (m->calls + 1 == m->damage_at) ((uint8_t *)all)[5] ^= 1;
+    return fails(m) ? 1 : status;
+}
+
+static gcomp_desc desc_of(fleet *f, int r, const char *codec)
+{
+    gcomp_desc desc;
+    member *m = &f->m[r];
+    memset(&desc, 0, sizeof desc);
+    desc.codec = codec;
+    desc.min_elements = 1;
+    if (r % f->each == 0) desc.comm = gcomp_threads_comm(f->between, r / f->each);
+    desc.comm.rank = r / f->each; /* callbacks of the others are not called: there are none */
+    desc.comm.world = f->nodes;
+    m->within = gcomp_threads_comm(f->within[r / f->each], r % f->each);
+    desc.node.user = m;
+    desc.node.rank = r % f->each;
+    desc.node.world = f->each;
+    desc.node.allreduce = node_allreduce;
+    desc.node.allgather = node_allgather;
+    return desc;
+}
+
+static gcomp_tensor tensor_of(const fleet *f, size_t t)
+{
+    static const char *const names[TENSORS] = {"a", "b", "c"};
+    gcomp_tensor tensor;
+    memset(&tensor, 0, sizeof tensor);
+    tensor.name = names[t];
+    tensor.rows = rows[t];
+    tensor.cols = cols[t];
+    if (f->halves && t == TENSORS - 1) tensor.dtype = GCOMP_F16;
+    return tensor;
+}
+
+static void fleet_open(fleet *f, int nodes, int each, const char *codec, int halves)
+{
+    memset(f, 0, sizeof *f);
+    f->nodes = nodes;
+    f->each = each;
+    f->halves = halves;
+    f->skip = -1;
+    CHECK(gcomp_threads_open(&f->between, nodes, 20) == 0);
+    for (int n = 0; n < nodes; n++) CHECK(gcomp_threads_open(&f->within[n], each, 20) == 0);
+    for (int r = 0; r < nodes * each; r++) {
+        gcomp_desc desc = desc_of(f, r, codec);
+        f->m[r].of = f;
+        f->m[r].rank = r;
+        CHECK(gcomp_open(&f->m[r].gc, &desc) == GCOMP_OK);
+        for (size_t t = 0; t < TENSORS; t++) {
+            gcomp_tensor tensor = tensor_of(f, t);
+            CHECK(gcomp_add_tensor(f->m[r].gc, &tensor) == GCOMP_OK);
+        }
+    }
+}
+
+static void fleet_close(fleet *f)
+{
+    for (int r = 0; r < f->nodes * f->each; r++) gcomp_close(f->m[r].gc);
+    for (int n = 0; n < f->nodes; n++) gcomp_threads_close(f->within[n]);
+    gcomp_threads_close(f->between);
+}
+
+static size_t elements(size_t t) { return rows[t] * (cols[t] ? cols[t] : 1); }
+
+static float gradient(uint64_t step, int rank, size_t t, size_t i)
+{
+    uint64_t x = mix(step << 40 ^ (uint64_t)rank << 32 ^ t << 24 ^ i);
+    return (float)((int)(x & 1023) - 512) / 256.0f; /* exact in 16 bits; sums of a few are exact in floats */
+}
+
+static uint16_t half_of(float x) /* a multiple of 1/256 below 4 */
+{
+    int e = 0, q = (int)(x < 0 ? -x * 256 : x * 256);
+    if (!q) return 0;
+    while (q >> (e + 1)) e++;
+    return (uint16_t)((x < 0 ? 0x8000 : 0) | (e + 15 - 8) << 10 | (q << (10 - e) & 1023));
+}
+
+static void fleet_fill(fleet *f, uint64_t step)
+{
+    for (int r = 0; r < f->nodes * f->each; r++)
+        for (size_t t = 0; t < TENSORS; t++)
+            for (size_t i = 0; i < elements(t); i++) {
+                f->m[r].grad[t][i] = gradient(step, r, t, i);
+                if (f->halves && t == TENSORS - 1) f->m[r].half[i] = half_of(f->m[r].grad[t][i]);
+            }
+}
+
+static void *turn(void *arg)
+{
+    member *m = (member *)arg;
+    const fleet *f = m->of;
+    void *grads[TENSORS];
+    for (int t = 0; t < TENSORS; t++) grads[t] = t == f->skip ? NULL : (void *)m->grad[t];
+    if (f->halves) grads[TENSORS - 1] = m->half;
+    m->result = gcomp_exchange_any(m->gc, grads, &f->step);
+    return NULL;
+}
+
+static void fleet_step(fleet *f)
+{
+    pthread_t id[MOST];
+    for (int r = 0; r < f->nodes * f->each; r++) CHECK(pthread_create(&id[r], NULL, turn, &f->m[r]) == 0);
+    for (int r = 0; r < f->nodes * f->each; r++) pthread_join(id[r], NULL);
+}
+
+static int all_are(const fleet *f, gcomp_result result)
+{
+    int good = 1;
+    for (int r = 0; r < f->nodes * f->each; r++) good &= f->m[r].result == result;
+    return good;
+}
+
+static uint64_t digest(const member *m, int residuals)
+{
+    uint64_t h = fnv(FNV, m->grad, sizeof m->grad / TENSORS * (m->of->halves ? TENSORS - 1 : TENSORS));
+    h = fnv(h, m->half, sizeof m->half);
+    for (size_t t = 0; t < TENSORS && residuals; t++)
+        if (gcomp_residual(m->gc, t)) h = fnv(h, gcomp_residual(m->gc, t), 4 * elements(t));
+    return h;
+}
+
+/* ---------------- the same as one level of the machines' means */
+
+typedef struct flat_worker {
+    gcomp *gc;
+    float grad[TENSORS][LARGEST];
+    gcomp_step step;
+    int skip;
+    gcomp_result result;
+} flat_worker;
+
+static void *flat_turn(void *arg)
+{
+    flat_worker *w = (flat_worker *)arg;
+    float *grads[TENSORS];
+    for (int t = 0; t < TENSORS; t++) grads[t] = t == w->skip ? NULL : w->grad[t];
+    w->result = gcomp_exchange(w->gc, grads, &w->step);
+    return NULL;
+}
+
+static void check_against_means(const char *codec, int nodes, int each, int halves, float scale)
+{
+    static fleet f;
+    static flat_worker plain[NODES];
+    gcomp_threads *group;
+    pthread_t id[NODES];
+    fleet_open(&f, nodes, each, codec, halves);
+    CHECK(gcomp_threads_open(&group, nodes, 20) == 0);
+    for (int n = 0; n < nodes; n++) {
+        gcomp_desc desc = desc_of(&f, n * each, codec);
+        memset(&desc.node, 0, sizeof desc.node);
+        desc.comm = gcomp_threads_comm(group, n);
+        CHECK(gcomp_open(&plain[n].gc, &desc) == GCOMP_OK);
+        for (size_t t = 0; t < TENSORS; t++) {
+            gcomp_tensor tensor = tensor_of(&f, t);
+            tensor.dtype = GCOMP_F32;
+            CHECK(gcomp_add_tensor(plain[n].gc, &tensor) == GCOMP_OK);
+        }
+    }
+    for (uint64_t s = 0; s < 4; s++) {
+        f.skip = s == 2 ? 1 : -1;
+        f.step.scale = scale;
+        fleet_fill(&f, s);
+        for (int n = 0; n < nodes; n++) {
+            for (size_t t = 0; t < TENSORS; t++)
+                for (size_t i = 0; i < elements(t); i++) {
+                    float sum = 0;
+                    for (int r = 0; r < each; r++) sum += gradient(s, n * each + r, t, i);
+                    plain[n].grad[t][i] = scale * sum / (float)each;
+                }
+            plain[n].skip = f.skip;
+            CHECK(pthread_create(&id[n], NULL, flat_turn, &plain[n]) == 0);
+        }
+        for (int n = 0; n < nodes; n++) pthread_join(id[n], NULL);
+        fleet_step(&f);
+        CHECK(all_are(&f, GCOMP_OK));
+        for (int r = 0; r < nodes * each; r++) {
+            CHECK(gcomp_step_number(f.m[r].gc) == s + 1);
+            for (int t = 0; t < TENSORS; t++) {
+                size_t wrong = 0;
+                const float *mine = gcomp_residual(f.m[r].gc, (size_t)t), *other = gcomp_residual(plain[r / each].gc, (size_t)t);
+                if (t == f.skip) continue;
+                for (size_t i = 0; i < elements((size_t)t); i++)
+                    if (!(f.halves && t == TENSORS - 1)) wrong += f.m[r].grad[t][i] != plain[0].grad[t][i]; /* -0 is 0 */
+                CHECK(!wrong);
+                CHECK(r % each ? !mine : !mine == !other && (!mine || !memcmp(mine, other, 4 * elements((size_t)t))));
+            }
+            CHECK(digest(&f.m[r], 0) == digest(&f.m[0], 0) || f.skip >= 0); /* each keeps its own of a skipped one */
+        }
+    }
+    for (int n = 0; n < nodes; n++) gcomp_close(plain[n].gc);
+    gcomp_threads_close(group);
+    fleet_close(&f);
+}
+
+static void test_the_mean_is_that_of_the_machines_means(void)
+{
+    static const char *const codecs[] = {"none", "sign", "topk:density=0.05", "powersgd:rank=2", "qsgd"};
+    for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) check_against_means(codecs[c], 2, 2, c == 1, c == 1 ? 0.5f : 1.0f);
+    check_against_means("int", 3, 2, 1, 1);
+    check_against_means("sign", 1, 4, 0, 1); /* one machine: its own transport outside */
+    check_against_means("sign", 2, 1, 0, 1); /* machines of one worker: one level */
+}
+
+static void test_what_is_not_finite_on_one_worker_is_skipped_by_all(void)
+{
+    static fleet f;
+    uint64_t before[4];
+    const float bad = (float)1e38;
+    fleet_open(&f, 2, 2, "sign", 0);
+    fleet_fill(&f, 0);
+    fleet_step(&f);
+    fleet_fill(&f, 1);
+    f.m[3].grad[0][7] = bad * bad;
+    for (int r = 0; r < 4; r++) before[r] = digest(&f.m[r], 1);
+    fleet_step(&f);
+    CHECK(all_are(&f, GCOMP_NOT_FINITE));
+    for (int r = 0; r < 4; r++) {
+        gcomp_statistics stats;
+        CHECK(digest(&f.m[r], 1) == before[r] && gcomp_error(f.m[r].gc)[0]);
+        CHECK(gcomp_stats(f.m[r].gc, &stats) == GCOMP_OK && stats.skipped == 1 && stats.steps == 1);
+    }
+    f.m[3].grad[0][7] = 0;
+    fleet_step(&f);
+    CHECK(all_are(&f, GCOMP_OK));
+    fleet_close(&f);
+}
+
+/* Callbacks of a node in a step: 1 gather of frames, 2 sum, 3 gather of the outcome, 4 sum of the means. The first worker of the
+   second machine, or its other one, has one that fails. */
+static void test_each_failing_callback_of_a_node_is_an_error_and_named_in_the_next_step(void)
+{
+    static fleet f;
+    for (int who = 2; who < 4; who++)
+        for (int at = 1; at <= 4; at++) {
+            uint64_t before;
+            fleet_open(&f, 2, 2, "sign", 0);
+            f.m[2].breaks = f.m[3].breaks = 1;
+            fleet_fill(&f, 0);
+            fleet_step(&f);
+            CHECK(all_are(&f, GCOMP_OK));
+            fleet_fill(&f, 1);
+            f.m[who].fail_at = f.m[who].calls + at;
+            before = digest(&f.m[who], 0);
+            fleet_step(&f);
+            CHECK(f.m[who].result == GCOMP_CALLBACK_FAILED && gcomp_error(f.m[who].gc)[0]);
+            CHECK(digest(&f.m[who], 0) == before);
+            fleet_step(&f);
+            for (int r = 0; r < 2; r++) CHECK(f.m[r].result == GCOMP_PEER_FAILED || f.m[r].result == GCOMP_MISMATCH);
+            for (int r = 2; r < 4; r++) CHECK(f.m[r].result != GCOMP_OK);
+            fleet_close(&f);
+        }
+}
+
+/* What the first worker sees before it goes out, all hear, and can go on; what another sees alone leaves it behind. */
+static void test_a_sum_that_failed_on_one_worker_of_a_node(void)
+{
+    static fleet f;
+    for (int who = 2; who < 4; who++) {
+        fleet_open(&f, 2, 2, "sign", 0);
+        fleet_fill(&f, 0);
+        f.m[who].fail_at = 2;
+        fleet_step(&f);
+        CHECK(f.m[who].result == GCOMP_CALLBACK_FAILED);
+        for (int r = 0; r < 4; r++) CHECK(r == who || f.m[r].result == (who == 2 ? GCOMP_PEER_FAILED : GCOMP_OK));
+        fleet_step(&f);
+        for (int r = 0; r < 4; r++)
+            CHECK(f.m[r].result == (who == 2 ? GCOMP_OK : r < 2 ? GCOMP_PEER_FAILED : GCOMP_MISMATCH));
+        CHECK(who == 2 || strstr(gcomp_error(f.m[2].gc), "rank 1 is at step 0, its last step ended with GCOMP_CALLBACK_FAILED"));
+        fleet_close(&f);
+    }
+}
+
+static void test_a_damaged_outcome_is_refused(void)
+{
+    static fleet f;
+    fleet_open(&f, 2, 2, "sign", 0);
+    fleet_fill(&f, 0);
+    f.m[1].damage_at = 3;
+    f.m[0].fail_at = 3; /* so that nobody waits for a last sum */
+    fleet_step(&f);
+    CHECK(f.m[1].result == GCOMP_MISMATCH && strstr(gcomp_error(f.m[1].gc), "damaged"));
+    fleet_close(&f);
+}
+
+/* ---------------- memory, and what open refuses */
+
+static size_t allocations, fail_allocation;
+
+static void *count_alloc(void *user, size_t bytes, size_t align)
+{
+    void *p = NULL;
+    (void)user;
+    if (++allocations == fail_allocation || posix_memalign(&p, align < sizeof p ? sizeof p : align, bytes)) return NULL;
+    return p;
+}
+
+static void count_free(void *user, void *memory, size_t bytes)
+{
+    (void)user, (void)bytes;
+    free(memory);
+}
+
+static void test_memory_is_what_was_said_and_may_end_anywhere(void)
+{
+    static fleet f;
+    memset(&f, 0, sizeof f);
+    f.nodes = f.each = 2;
+    f.halves = 1;
+    CHECK(gcomp_threads_open(&f.between, 2, 1) == 0);
+    CHECK(gcomp_threads_open(&f.within[0], 2, 1) == 0);
+    for (int r = 0; r < 2; r++) {
+        gcomp_desc desc = desc_of(&f, r, "sign");
+        gcomp_tensor tensors[TENSORS];
+        gcomp *gc = NULL;
+        size_t needed, made;
+        desc.allocator.alloc = count_alloc;
+        desc.allocator.free = count_free;
+        for (size_t t = 0; t < TENSORS; t++) tensors[t] = tensor_of(&f, t);
+        needed = gcomp_memory_needed(&desc, tensors, TENSORS);
+        for (fail_allocation = 1, made = 0; !made; fail_allocation++) {
+            gcomp_result result;
+            allocations = 0;
+            result = gcomp_open(&gc, &desc);
+            for (size_t t = 0; t < TENSORS && result == GCOMP_OK; t++) {
+                result = gcomp_add_tensor(gc, &tensors[t]);
+                if (result == GCOMP_OK) continue;
+                CHECK(result == GCOMP_OUT_OF_MEMORY && gcomp_tensor_count(gc) == t);
+                result = gcomp_add_tensor(gc, &tensors[t]); /* there is memory again: on both levels as if nothing had been */
+            }
+            if (result == GCOMP_OK && gcomp_prepare(gc) != GCOMP_OK) result = gcomp_prepare(gc);
+            CHECK(result == GCOMP_OK || (result == GCOMP_OUT_OF_MEMORY && !gc));
+            if (result == GCOMP_OK) CHECK(gcomp_memory_used(gc) == needed && gcomp_tensor_count(gc) == TENSORS);
+            made = allocations < fail_allocation;
+            gcomp_close(gc);
+        }
+        CHECK(fail_allocation > 10);
+    }
+    fail_allocation = 0;
+    gcomp_threads_close(f.between);
+    gcomp_threads_close(f.within[0]);
+}
+
+static void test_what_a_node_lacks_is_named(void)
+{
+    char why[200];
+    gcomp_desc desc;
+    gcomp *gc;
+    memset(&desc, 0, sizeof desc);
+    desc.why = why;
+    desc.why_capacity = sizeof why;
+    desc.node.world = 2;
+    desc.node.allreduce = no_allreduce;
+    CHECK(gcomp_open(&gc, &desc) == GCOMP_MISSING_CALLBACK && strstr(why, "node") && !gc);
+    desc.node.allgather = no_allgather;
+    desc.node.rank = 2;
+    CHECK(gcomp_open(&gc, &desc) == GCOMP_INVALID_ARGUMENT && strstr(why, "node.rank is 2"));
+    desc.node.rank = 1;
+    desc.node.world = -1;
+    CHECK(gcomp_open(&gc, &desc) == GCOMP_INVALID_ARGUMENT && strstr(why, "node.world is -1"));
+    desc.node.world = 2;
+    CHECK(gcomp_open(&gc, &desc) == GCOMP_OK);
+    CHECK(gcomp_step_begin(gc, NULL) == GCOMP_WRONG_STATE && strstr(gcomp_error(gc), "desc.node"));
+    gcomp_close(gc);
+}
+
+int main(void)
+{
+    RUN(test_the_mean_is_that_of_the_machines_means);
+    RUN(test_what_is_not_finite_on_one_worker_is_skipped_by_all);
+    RUN(test_each_failing_callback_of_a_node_is_an_error_and_named_in_the_next_step);
+    RUN(test_a_sum_that_failed_on_one_worker_of_a_node);
+    RUN(test_a_damaged_outcome_is_refused);
+    RUN(test_memory_is_what_was_said_and_may_end_anywhere);
+    RUN(test_what_a_node_lacks_is_named);
+    return test_end();
+}
