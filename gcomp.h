@@ -145,6 +145,8 @@
        one joins     it opens an object with the new ones, and calls gcomp_join with the save of any other: e = 0, the step's
                      number and warm starts are the other's. It also needs the weights, and the optimizer's state.
      What a worker that is lost had not sent is lost with it; the others regroup.
+     With a schedule all keep the codecs they have; what it measures is in the save of rank 0. Where another worker becomes
+     rank 0 it measures anew: it does not judge by an epoch or a period whose beginning it has not seen.
 
    DOES COMPRESSING PAY?
      gcomp_advise says it for each tensor, from what the candidates cost on this machine and what the link carries; on a fast
@@ -170,9 +172,8 @@
      desc.codec may be a list, from most bytes to least, and desc.schedule says who chooses from it, for all tensors that name no
      codec; a tensor may bring a list of the same length. Rank 0 decides; all workers change in the same step, the one behind the
      step whose frame says so. Residuals stay, powersgd keeps the columns of Q it still has. Of a list all keep a residual or
-     none; "none" goes with both, and sends what was kept. gcomp_tensor_codec tells what a tensor has now. A save is of these
-     codecs, is loaded only where tensors have the same, and does not hold what the schedule knows. gcomp_regroup goes back to the
-     first codecs; accordion stays there where another worker becomes rank 0.
+     none; "none" goes with both, and sends what was kept. gcomp_tensor_codec tells what a tensor has now. Saves, and workers that
+     come and go: see CHECKPOINT.
        codec "powersgd:rank=4|powersgd:rank=1"   schedule "accordion:every=10,eta=0.5,scope=tensor"
            two codecs: the first while training changes much, see >>schedules. every: epochs (of gcomp_step) from one look to the
            next; scope=model: one decision for all tensors. Say learning_rate if it falls in a few large steps: each fall goes
@@ -294,20 +295,29 @@
    are not, 1: element i + 32 is not 0 either. Bits behind the last element are zero; words do not hold them.
    Versions are only appended: a reader refuses a newer one with GCOMP_UNSUPPORTED_VERSION.
 
-   SAVED STATE, version 1. Little endian; T tensors in the order in which they were added.
+   SAVED STATE, version 2. Little endian; T tensors in the order in which they were added. Floats and doubles are finite.
      offset size
       0     4   magic 'G' 'C' 'M' 'S'
-      4     4   version, 1
+      4     4   version, 2
       8     8   bytes, all of it
      16     8   number of the next step
      24     8   seed
      32     4   rank                      36     4   world
      40     4   CRC-32C of the means of the last step, if that was checked (check_every); else 0
      44     4   T
-     48    4T   of each tensor the CRC-32C of: its name with a final 0, rows, cols and stack (8 bytes each), its codec as text
-                without a final 0, 1 if it keeps a residual, else 0 (8 bytes)
-      .     .   of each tensor: its residual, n floats, if it keeps one; then dgc: the momentum, n floats; powersgd: Q of each
-                matrix of the stack, r rows of cols floats. All are finite
+     48     4   CRC-32C of the number of the schedule's rule (0: no schedule, 1 warmup, 2 accordion, 3 bytes, 4 error) and its 6
+                parameters (8 bytes each)
+     52    8T   of each tensor the CRC-32C of: its name with a final 0, rows, cols and stack (8 bytes each), the CRC-32C of the
+                texts of the codecs of its list without final 0 (8), 1 if it keeps a residual, else 0 (8); and its level (4 bytes)
+      .    16   with a schedule, 4 bytes each: the level of all tensors with a list (0: each has its own); 1 if a step was
+                committed, else 0 and zeros follow; its epoch; the last learning rate above 0, a float, or 0
+      .     .   of each tensor: its residual, n floats, if it keeps one; then its state: powersgd: Q of each matrix of the stack,
+                r rows of cols floats; sketches: tables; dgc, momentum: n floats; then zeros up to the longest state of its list
+      .     .   rank 0 of bytes or error: next level, level of the period before, 1 if there was one, else 0, steps of this one
+                (4 bytes each); then doubles: sum of this period, mean of that before, and for each level but the first the values
+                measured above and at it, or 0. None is negative
+      .     .   rank 0 of accordion: 1 if there is a sum before, 1 if this sum has begun in the midst of an epoch (4 bytes each);
+                |D'| of the model, a double; of each tensor with a list |D'|, a double, and the sum, n floats, maybe infinite
       .     4   CRC-32C of all before
 
    PAPERS
@@ -815,18 +825,18 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_exchange_any(gcomp *gc, void *const
 
 /* ---------------- checkpoint: all state as bytes; workers that come and go (see the manual) */
 
-/* Bytes that gcomp_save writes; the same until a tensor is added. 0 if gc is NULL. */
+/* Bytes that gcomp_save writes; the same until a tensor is added, or gcomp_regroup gives another rank. 0 if gc is NULL. */
 GCOMP_API size_t gcomp_save_size(const gcomp *gc);
 
-/* Writes what this worker must not lose: the step's number, residuals, momenta, warm starts, and digests of what must be equal
-   when it is loaded (the manual has it byte by byte). On all workers: each has its own. A step under way is not in it,
-   statistics neither. Changes nothing.
+/* Writes what this worker must not lose: the step's number, residuals, momenta, warm starts, codecs that a schedule has chosen
+   and what it knows, and digests of what must be equal when it is loaded (the manual has it byte by byte). On all workers: each
+   has its own. A step under way is not in it, statistics neither. Changes nothing.
      save[capacity]  out  gcomp_save_size bytes suffice
      *length         out  bytes written; unchanged on error
    Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_DST_TOO_SMALL. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t *length);
 
-/* Goes on from saves, in an object opened with the same seed and given the same tensors and codecs. On all workers.
+/* Goes on from saves, in an object opened with the same seed and schedule and given the same tensors and codecs. On all workers.
      one save, of this rank and of as many workers as now: the steps that follow have the same bits as those after gcomp_save
      the saves of all V ranks, in order of ranks, where there are V workers now: the same, from that of this rank
      the same where there are W now: each residual and momentum becomes the mean of the V saved ones, on all W workers, so that
@@ -834,7 +844,7 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_save(gcomp *gc, void *save, size_t 
    All is checked before the first write; on error nothing is changed, and gcomp_error tells which save is wrong. Saves of any
    bytes and lengths may be given. Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_WRONG_STATE inside a step, GCOMP_NOT_A_SAVE,
    GCOMP_UNSUPPORTED_VERSION, GCOMP_TRUNCATED, GCOMP_TRAILING_BYTES, GCOMP_CHECKSUM_MISMATCH, GCOMP_CORRUPT, or
-   GCOMP_SAVE_MISMATCH: of other tensors, codecs, options or seed, or not all ranks of one step, in order. */
+   GCOMP_SAVE_MISMATCH: of other tensors, codecs, schedule or seed, or not all ranks of one step, in order. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_load(gcomp *gc, const void *const *saves, const size_t *lengths, size_t count);
 
 /* Adds what a worker that leaves has not sent to what this one has not: residual <- residual + saved, momentum likewise. Once for
@@ -844,13 +854,14 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_take_over(gcomp *gc, const void *sa
 
 /* The same object with another rank, world and callbacks, between two steps: residual <- residual * new world / old world,
    momentum likewise, so that with those that left handed over, and with new workers that have none, sum of residual / world is
-   what it was. If memory for steps was reserved, it is again.
+   what it was. If memory for steps was reserved, it is again. Codecs that a schedule has chosen stay.
    Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_WRONG_STATE inside a step, GCOMP_OUT_OF_MEMORY, or as gcomp_open where a codec
    does not suit the new workers: GCOMP_BAD_CODEC, GCOMP_MISSING_CALLBACK. On error nothing is changed. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm);
 
 /* Makes a new object one of the workers whose save, of any rank, this is: it takes the step's number and what all workers share
-   (warm starts); its residuals and momenta are zero. Returns as gcomp_load; on error nothing is changed. */
+   (warm starts, the codecs of a schedule); its residuals and momenta are zero. Returns as gcomp_load; on error nothing is
+   changed. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_join(gcomp *gc, const void *save, size_t length);
 
 /* ---------------- optimizer */
@@ -12776,8 +12787,8 @@ GCOMP_API gcomp_result gcomp_retain(const void *payload, size_t length, const gc
    all workers, and the commit of that step makes it true: a step that fails or is aborted leaves all levels as they were.
      warmup     level = floor((levels - 1) * epoch / epochs), then the last
      accordion  level 0 where | |D'| - |D| | / |D'| >= eta, else 1, with D the sum of scale * gradient of rank 0 over an epoch and
-                D' that of `every` epochs before. Level 0 until there are two sums, where |D'| is 0 or a sum not finite, and for
-                all when the learning rate falls. Agarwal et al., MLSys 2021.
+                D' that of `every` epochs before. No change until there are two sums; level 0 where |D'| is 0 or a sum not
+                finite, and for all when the learning rate falls. Agarwal et al., MLSys 2021.
      bytes      a level down where the mean of `every` steps is above the target, a level up where that is expected to give no
                 more than (1 - slack) of it
      error      the other way round, with the relative errors of gcomp_statistics
@@ -12810,13 +12821,14 @@ typedef struct gcomp__schedule {
     gcomp_codec codecs[GCOMP__LEVELS]; /* of tensors that name none */
 } gcomp__schedule;
 
-/* What it remembers; but for level, on rank 0. */
+/* What it remembers; what stands below rate, on rank 0 alone. */
 typedef struct gcomp__pace {
-    size_t level; /* of all tensors; accordion: of those that share the decision */
-    size_t to;    /* bytes, error: where the next frame leads */
+    size_t level; /* of all tensors with a list; 0 where each has its own */
     int begun;    /* a step was committed, in this epoch, with this learning rate */
     uint32_t epoch;
     float rate;
+    size_t to;            /* bytes, error: where the next frame leads */
+    int known, partial;   /* accordion: there is a sum before; this one lacks the beginning of its epoch */
     double norm, squares; /* accordion of the whole model: |D'|, |D|^2 */
     double sum, mean;     /* of the value under control, in this period; of the last period, which had level `at` */
     size_t steps, at;
@@ -13933,18 +13945,28 @@ static void gcomp__switch_all(gcomp *gc)
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gcomp__place(&gc->plan, &gc->desc, gc->tensors + i);
 }
 
+/* The schedule goes on with what all workers know, and nothing that rank 0 has measured. */
+static void gcomp__begin_pace(gcomp *gc, size_t level, int begun, uint32_t epoch, float rate)
+{
+    size_t i;
+    memset(&gc->pace, 0, sizeof gc->pace);
+    gc->pace.level = gc->pace.to = level;
+    gc->pace.begun = gc->pace.partial = begun;
+    gc->pace.epoch = epoch;
+    gc->pace.rate = rate;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        gc->tensors[i].norm = 0;
+        if (gc->tensors[i].epoch_sum) memset(gc->tensors[i].epoch_sum, 0, 4 * gc->tensors[i].epoch_floats);
+    }
+}
+
 /* All lists begin at their first codec, and the schedule with nothing that it knows. */
 static void gcomp__restart_lists(gcomp *gc)
 {
     size_t i;
-    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
-        gcomp__slot *slot = gc->tensors + i;
-        slot->next = 0;
-        slot->norm = 0;
-        if (slot->epoch_sum) memset(slot->epoch_sum, 0, 4 * slot->epoch_floats);
-    }
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gc->tensors[i].next = 0;
     gcomp__switch_all(gc);
-    memset(&gc->pace, 0, sizeof gc->pace);
+    gcomp__begin_pace(gc, 0, 0, 0, 0);
 }
 
 /* gc, and the number of a tensor, before anything else. */
@@ -14505,6 +14527,18 @@ static uint32_t gcomp__crc_number(const gcomp *gc, uint32_t crc, uint64_t v)
     return gc->set->common->crc(crc, b, 8);
 }
 
+static uint32_t gcomp__crc_schedule(const gcomp *gc, uint32_t crc)
+{
+    size_t i;
+    crc = gcomp__crc_number(gc, crc, (uint64_t)(gc->schedule.rule + 1));
+    for (i = 0; i < GCOMP_PARAMS; i++) {
+        uint64_t bits;
+        memcpy(&bits, &gc->schedule.param[i], sizeof bits);
+        crc = gcomp__crc_number(gc, crc, bits);
+    }
+    return crc;
+}
+
 static uint32_t gcomp__crc_shape(const gcomp *gc, uint32_t crc, const gcomp__slot *slot)
 {
     crc = gc->set->common->crc(crc, (const uint8_t *)slot->name, slot->name_bytes);
@@ -14542,6 +14576,7 @@ static double gcomp__norm_of(double squares) { return gcomp__finite_double(squar
 static unsigned gcomp__accordion(gcomp *gc)
 {
     const int over = gcomp__epoch_over(gc), each = gcomp__each(gc), slower = gc->rate > 0 && gc->rate < gc->pace.rate;
+    const int known = gc->pace.known && !gc->pace.partial;
     const double eta = gc->schedule.param[GCOMP__ETA];
     size_t all = gc->pace.level, i;
     int changes = 0;
@@ -14553,13 +14588,13 @@ static unsigned gcomp__accordion(gcomp *gc)
         if (over) {
             slot->squares = gc->set->common->squares(slot->epoch_sum, slot->n);
             gc->pace.squares += slot->squares;
-            if (each) slot->next = !gcomp__critical(slot->norm, gcomp__norm_of(slot->squares), eta);
+            if (each && known) slot->next = !gcomp__critical(slot->norm, gcomp__norm_of(slot->squares), eta);
         }
         if (slower) slot->next = 0;
         changes |= slot->next != slot->level;
     }
     if (each) return changes ? GCOMP__EACH : 0;
-    if (over) all = !gcomp__critical(gc->pace.norm, gcomp__norm_of(gc->pace.squares), eta);
+    if (over && known) all = !gcomp__critical(gc->pace.norm, gcomp__norm_of(gc->pace.squares), eta);
     if (slower) all = 0;
     return all == gc->pace.level ? 0 : 1 + (unsigned)all;
 }
@@ -14587,16 +14622,24 @@ static void gcomp__take_decisions(gcomp *gc)
     if (wrong) gc->late_error = gcomp__fail(gc, GCOMP_MISMATCH, "the levels that rank 0 sent behind its frame arrived damaged");
 }
 
+/* |D'|; 0 stands for one not finite too. */
+static double gcomp__norm_before(double squares)
+{
+    const double norm = gcomp__norm_of(squares);
+    return norm < 0 ? 0 : norm;
+}
+
 /* Commit: the last step of an epoch whose gradients were added up is past. */
 static void gcomp__turn_epoch(gcomp *gc)
 {
+    const int over = gcomp__epoch_over(gc), whole = !gc->pace.partial;
     size_t i;
-    if (!gcomp__epoch_over(gc)) return;
-    gc->pace.norm = gcomp__norm_of(gc->pace.squares);
-    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+    if (gc->epoch != gc->pace.epoch) gc->pace.partial = 0;
+    if (over && whole) gc->pace.known = 1, gc->pace.norm = gcomp__norm_before(gc->pace.squares);
+    for (i = 0; i < stbds_arrlenu(gc->tensors) && over; i++) {
         gcomp__slot *slot = gc->tensors + i;
         if (!slot->epoch_sum) continue;
-        slot->norm = gcomp__norm_of(slot->squares);
+        if (whole) slot->norm = gcomp__norm_before(slot->squares);
         memset(slot->epoch_sum, 0, 4 * slot->n);
     }
 }
@@ -14659,12 +14702,7 @@ static void gcomp__put_frame(gcomp *gc)
     options = gcomp__crc_number(gc, options, gc->desc.comm.alltoallv ? 1 : 0);
     options = gcomp__crc_number(gc, options, (uint64_t)gc->desc.aggregate);
     options = gcomp__crc_number(gc, options, gc->desc.comm.allreduce_dtypes);
-    options = gcomp__crc_number(gc, options, (uint64_t)(gc->schedule.rule + 1));
-    for (i = 0; i < GCOMP_PARAMS; i++) {
-        uint64_t bits;
-        memcpy(&bits, &gc->schedule.param[i], sizeof bits);
-        options = gcomp__crc_number(gc, options, bits);
-    }
+    options = gcomp__crc_schedule(gc, options);
     memset(f, 0, GCOMP__FRAME);
     memcpy(f, "GCF1", 4);
     gcomp__put32(f + 4, (uint32_t)gc->desc.comm.rank);
@@ -15615,23 +15653,45 @@ GCOMP_API gcomp_result gcomp_momentum_step(float *x, float *velocity, const floa
    >>checkpoint - all state as bytes, and back
    ------------------------------------------------------------------------------------------------ */
 
-enum { GCOMP__SAVE_HEADER = 48 };
+enum { GCOMP__SAVE_HEADER = 52, GCOMP__SAVE_PACE = 16 };
 
-static size_t gcomp__save_floats_at(const gcomp *gc) { return GCOMP__SAVE_HEADER + 4 * stbds_arrlenu(gc->tensors); }
-
-GCOMP_API size_t gcomp_save_size(const gcomp *gc)
+/* Does rank 0 add up the tensor's gradients, for accordion? */
+static int gcomp__summed_up(const gcomp *gc, const gcomp__slot *slot)
 {
-    size_t size, i;
-    if (!gc) return 0;
-    size = gcomp__save_floats_at(gc) + 4;
+    return gc->schedule.rule == GCOMP__ACCORDION && slot->levels;
+}
+
+/* Places in a save: what the schedule knows on all workers; the floats; what it knows on rank 0. */
+static size_t gcomp__save_pace_at(const gcomp *gc) { return GCOMP__SAVE_HEADER + 8 * stbds_arrlenu(gc->tensors); }
+
+static size_t gcomp__save_floats_at(const gcomp *gc)
+{
+    return gcomp__save_pace_at(gc) + (gc->schedule.rule < 0 ? 0 : GCOMP__SAVE_PACE);
+}
+
+static size_t gcomp__save_lead_at(const gcomp *gc)
+{
+    size_t at = gcomp__save_floats_at(gc), i;
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++)
-        size += 4 * ((gc->tensors[i].residual ? gc->tensors[i].n : 0) + gc->tensors[i].state_floats);
+        at += 4 * ((gc->tensors[i].residual ? gc->tensors[i].n : 0) + gc->tensors[i].state_room);
+    return at;
+}
+
+static size_t gcomp__save_bytes(const gcomp *gc, uint32_t rank)
+{
+    size_t size = gcomp__save_lead_at(gc) + 4, i;
+    if (rank || gc->schedule.rule <= GCOMP__WARMUP) return size;
+    if (gc->schedule.rule != GCOMP__ACCORDION) return size + 32 + 16 * (gc->schedule.levels - 1);
+    for (i = 0, size += 16; i < stbds_arrlenu(gc->tensors); i++)
+        if (gcomp__summed_up(gc, gc->tensors + i)) size += 8 + 4 * gc->tensors[i].n;
     return size;
 }
 
+GCOMP_API size_t gcomp_save_size(const gcomp *gc) { return gc ? gcomp__save_bytes(gc, (uint32_t)gc->desc.comm.rank) : 0; }
+
 static uint32_t gcomp__slot_digest(const gcomp *gc, const gcomp__slot *slot)
 {
-    uint32_t crc = gcomp__crc_codec(gc, gcomp__crc_shape(gc, 0, slot), &slot->codec);
+    uint32_t crc = gcomp__crc_number(gc, gcomp__crc_shape(gc, 0, slot), slot->codecs_digest);
     return gcomp__crc_number(gc, crc, slot->residual != NULL);
 }
 
@@ -15642,6 +15702,48 @@ static uint8_t *gcomp__put_floats(uint8_t *to, const float *x, size_t n)
     return to + 4 * n;
 }
 
+static uint8_t *gcomp__put_double(uint8_t *to, double x)
+{
+    uint64_t u;
+    memcpy(&u, &x, 8);
+    gcomp__put64(to, u);
+    return to + 8;
+}
+
+static double gcomp__get_double(const uint8_t *b)
+{
+    uint64_t u = gcomp__get64(b);
+    double x;
+    memcpy(&x, &u, 8);
+    return x;
+}
+
+/* What the schedule knows on rank 0 alone. */
+static uint8_t *gcomp__put_lead(const gcomp *gc, uint8_t *at)
+{
+    const gcomp__pace *pace = &gc->pace;
+    size_t i;
+    if (gc->desc.comm.rank || gc->schedule.rule <= GCOMP__WARMUP) return at;
+    if (gc->schedule.rule == GCOMP__ACCORDION) {
+        gcomp__put32(at, (uint32_t)pace->known);
+        gcomp__put32(at + 4, (uint32_t)pace->partial);
+        at = gcomp__put_double(at + 8, pace->norm);
+        for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+            const gcomp__slot *slot = gc->tensors + i;
+            if (slot->epoch_sum) at = gcomp__put_floats(gcomp__put_double(at, slot->norm), slot->epoch_sum, slot->n);
+        }
+        return at;
+    }
+    gcomp__put32(at, (uint32_t)pace->to);
+    gcomp__put32(at + 4, (uint32_t)pace->at);
+    gcomp__put32(at + 8, (uint32_t)pace->measured);
+    gcomp__put32(at + 12, (uint32_t)pace->steps);
+    at = gcomp__put_double(gcomp__put_double(at + 16, pace->sum), pace->mean);
+    for (i = 1; i < gc->schedule.levels; i++)
+        at = gcomp__put_double(gcomp__put_double(at, pace->border[i][0]), pace->border[i][1]);
+    return at;
+}
+
 GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t *length)
 {
     uint8_t *s = (uint8_t *)save, *at;
@@ -15650,7 +15752,7 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
     if (!save || !length) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "save or length is NULL");
     if (capacity < size) return gcomp__fail(gc, GCOMP_DST_TOO_SMALL, "a save takes gcomp_save_size bytes");
     memcpy(s, "GCMS", 4);
-    gcomp__put32(s + 4, 1);
+    gcomp__put32(s + 4, 2);
     gcomp__put64(s + 8, size);
     gcomp__put64(s + 16, gc->step);
     gcomp__put64(s + 24, gc->desc.seed);
@@ -15658,13 +15760,26 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
     gcomp__put32(s + 36, (uint32_t)gc->desc.comm.world);
     gcomp__put32(s + 40, gc->mean_digest);
     gcomp__put32(s + 44, (uint32_t)stbds_arrlenu(gc->tensors));
-    at = s + gcomp__save_floats_at(gc);
+    gcomp__put32(s + 48, gcomp__crc_schedule(gc, 0));
+    at = s + gcomp__save_pace_at(gc);
+    if (gc->schedule.rule >= 0) {
+        gcomp__put32(at, (uint32_t)gc->pace.level);
+        gcomp__put32(at + 4, (uint32_t)gc->pace.begun);
+        gcomp__put32(at + 8, gc->pace.epoch);
+        gcomp__put_float(at + 12, gc->pace.rate);
+        at += GCOMP__SAVE_PACE;
+    }
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
         const gcomp__slot *slot = gc->tensors + i;
-        gcomp__put32(s + GCOMP__SAVE_HEADER + 4 * i, gcomp__slot_digest(gc, slot));
+        const size_t rest = 4 * (slot->state_room - slot->state_floats);
+        gcomp__put32(s + GCOMP__SAVE_HEADER + 8 * i, gcomp__slot_digest(gc, slot));
+        gcomp__put32(s + GCOMP__SAVE_HEADER + 8 * i + 4, (uint32_t)slot->level);
         if (slot->residual) at = gcomp__put_floats(at, slot->residual, slot->n);
         if (slot->state) at = gcomp__put_floats(at, slot->state, slot->state_floats);
+        memset(at, 0, rest);
+        at += rest;
     }
+    at = gcomp__put_lead(gc, at);
     gcomp__put32(at, gc->set->common->crc(0, s, size - 4));
     *length = size;
     return GCOMP_OK;
@@ -15692,12 +15807,71 @@ static gcomp_result gcomp__check_save_frame(gcomp *gc, size_t w, const uint8_t *
     if (memcmp(s, "GCMS", gcomp__min(length, 4)))
         return gcomp__fail_save(gc, GCOMP_NOT_A_SAVE, w, NULL, "it does not begin like a saved state");
     if (length < GCOMP__SAVE_HEADER + 4) return gcomp__fail_save(gc, GCOMP_TRUNCATED, w, NULL, "it ends before its content");
-    if (gcomp__get32(s + 4) != 1)
+    if (gcomp__get32(s + 4) != 2)
         return gcomp__fail_save(gc, GCOMP_UNSUPPORTED_VERSION, w, NULL, "it is of a version this library does not know");
     if (gcomp__get64(s + 8) > length) return gcomp__fail_save(gc, GCOMP_TRUNCATED, w, NULL, "it ends before its content");
     if (gcomp__get64(s + 8) < length) return gcomp__fail_save(gc, GCOMP_TRAILING_BYTES, w, NULL, "bytes follow its end");
     if (gcomp__get32(s + length - 4) != gc->set->common->crc(0, s, length - 4))
         return gcomp__fail_save(gc, GCOMP_CHECKSUM_MISMATCH, w, NULL, "it was damaged");
+    return GCOMP_OK;
+}
+
+/* The level of a tensor in a save. */
+static size_t gcomp__saved_level(const uint8_t *s, size_t tensor)
+{
+    return gcomp__get32(s + GCOMP__SAVE_HEADER + 8 * tensor + 4);
+}
+
+/* Neither negative nor NaN nor infinite. */
+static int gcomp__saved_doubles(const uint8_t *at, size_t count)
+{
+    size_t i;
+    for (i = 0; i < count && gcomp__get64(at + 8 * i) < (uint64_t)0x7ff << 52; i++) {}
+    return i == count;
+}
+
+/* Can a schedule know what stands in a save of the right length? */
+static int gcomp__schedule_fits(const gcomp *gc, const uint8_t *s)
+{
+    const uint8_t *at = s + gcomp__save_pace_at(gc);
+    const size_t levels = gc->schedule.levels;
+    size_t i, k;
+    int fits = 1;
+    if (gc->schedule.rule >= 0) {
+        fits = gcomp__get32(at) < (gcomp__each(gc) ? 1 : levels) && gcomp__get32(at + 4) <= 1;
+        fits &= gcomp__get32(at + 12) < 0x7f800000u;
+        if (!gcomp__get32(at + 4)) fits &= !gcomp__get32(at + 8) && !gcomp__get32(at + 12);
+        for (i = 0; i < stbds_arrlenu(gc->tensors) && !gcomp__each(gc); i++)
+            fits &= !gc->tensors[i].levels || gcomp__saved_level(s, i) == gcomp__get32(at);
+    }
+    if (gcomp__get32(s + 32) || gc->schedule.rule <= GCOMP__WARMUP) return fits;
+    at = s + gcomp__save_lead_at(gc);
+    if (gc->schedule.rule != GCOMP__ACCORDION)
+        return fits && gcomp__get32(at) < levels && gcomp__get32(at + 4) < levels && gcomp__get32(at + 8) <= 1 &&
+               (double)gcomp__get32(at + 12) < gc->schedule.param[GCOMP__PERIOD] && gcomp__saved_doubles(at + 16, 2 * levels);
+    fits &= gcomp__get32(at) <= 1 && gcomp__get32(at + 4) <= 1 && gcomp__saved_doubles(at + 8, 1);
+    for (i = 0, at += 16; i < stbds_arrlenu(gc->tensors); i++) {
+        if (!gcomp__summed_up(gc, gc->tensors + i)) continue;
+        fits &= gcomp__saved_doubles(at, 1);
+        for (k = 0, at += 8; k < gc->tensors[i].n; k++, at += 4) fits &= (gcomp__get32(at) & 0x7fffffffu) <= 0x7f800000u;
+    }
+    return fits;
+}
+
+/* Are the floats of the tensors finite, and zero behind what the codec keeps? */
+static gcomp_result gcomp__check_saved_floats(gcomp *gc, size_t w, const uint8_t *s)
+{
+    size_t at = gcomp__save_floats_at(gc), i, k;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        const gcomp__slot *slot = gc->tensors + i;
+        const size_t floats = (slot->residual ? slot->n : 0) +
+                              (slot->levels ? slot->levels[gcomp__saved_level(s, i)].state_floats : slot->state_floats);
+        for (k = 0; k < floats; k++, at += 4)
+            if (!gcomp__finite(gcomp__get_float(s + at)))
+                return gcomp__fail_save(gc, GCOMP_CORRUPT, w, slot, "it holds NaN or Inf there");
+        for (k = floats; k < (slot->residual ? slot->n : 0) + slot->state_room; k++, at += 4)
+            if (gcomp__get32(s + at)) return gcomp__fail_save(gc, GCOMP_CORRUPT, w, slot, "it holds more than the codec keeps");
+    }
     return GCOMP_OK;
 }
 
@@ -15711,18 +15885,28 @@ static gcomp_result gcomp__check_save(gcomp *gc, size_t w, const void *save, siz
         return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL, "it has another number of tensors than the object");
     if (gcomp__get64(s + 24) != gc->desc.seed)
         return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL, "it has another seed than the object");
+    if (gcomp__get32(s + 48) != gcomp__crc_schedule(gc, 0))
+        return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL, "it has another schedule than the object");
     for (i = 0; i < count; i++) {
-        const size_t at = GCOMP__SAVE_HEADER + 4 * i;
-        if (at + 8 > length || gcomp__get32(s + at) != gcomp__slot_digest(gc, gc->tensors + i))
+        const size_t at = GCOMP__SAVE_HEADER + 8 * i;
+        if (at + 12 > length || gcomp__get32(s + at) != gcomp__slot_digest(gc, gc->tensors + i))
             return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, gc->tensors + i,
                                     "it has another name, shape, codec or error feedback there");
+        if (gcomp__saved_level(s, i) >= gc->tensors[i].level_count)
+            return gcomp__fail_save(gc, GCOMP_CORRUPT, w, gc->tensors + i, "it has a codec behind the end of the list there");
     }
-    if (length != gcomp_save_size(gc)) return gcomp__fail_save(gc, GCOMP_CORRUPT, w, NULL, "its tensors have another length");
     if (gcomp__get32(s + 32) >= gcomp__get32(s + 36))
         return gcomp__fail_save(gc, GCOMP_CORRUPT, w, NULL, "its rank is not below its number of workers");
-    for (i = gcomp__save_floats_at(gc); i < length - 4; i += 4)
-        if (!gcomp__finite(gcomp__get_float(s + i))) return gcomp__fail_save(gc, GCOMP_CORRUPT, w, NULL, "it holds NaN or Inf");
-    return GCOMP_OK;
+    if (length != gcomp__save_bytes(gc, gcomp__get32(s + 32)))
+        return gcomp__fail_save(gc, GCOMP_CORRUPT, w, NULL, "its tensors have another length");
+    if (!gcomp__schedule_fits(gc, s)) return gcomp__fail_save(gc, GCOMP_CORRUPT, w, NULL, "no schedule knows what it says");
+    return gcomp__check_saved_floats(gc, w, s);
+}
+
+/* What a schedule knows on all workers: the levels, and what stands before the floats. */
+static int gcomp__same_levels(const gcomp *gc, const uint8_t *s, const uint8_t *other)
+{
+    return !memcmp(s + GCOMP__SAVE_HEADER, other + GCOMP__SAVE_HEADER, gcomp__save_floats_at(gc) - GCOMP__SAVE_HEADER);
 }
 
 /* What becomes of a part of the state: */
@@ -15770,9 +15954,53 @@ GCOMP__NOINLINE void gcomp__take_saves(gcomp *gc, const void *const *saves, size
         if (!slot->state) continue;
         gcomp__take_floats(slot->state, alike, saves, count, at, shared);
         gcomp__take_floats(slot->state + alike, slot->state_floats - alike, saves, count, at + 4 * alike, own);
-        at += 4 * slot->state_floats;
+        at += 4 * slot->state_room;
     }
     gcomp__fp_leave(mode);
+}
+
+/* The levels of a save, and what the schedule knows on all workers. Before the floats: levels say how many there are. */
+static void gcomp__take_levels(gcomp *gc, const uint8_t *s)
+{
+    const uint64_t switches = gc->stats.switches;
+    const uint8_t *at = s + gcomp__save_pace_at(gc);
+    size_t i;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gc->tensors[i].next = gcomp__saved_level(s, i);
+    gcomp__switch_all(gc);
+    gc->stats.switches = switches; /* none of a step */
+    if (gc->schedule.rule >= 0)
+        gcomp__begin_pace(gc, gcomp__get32(at), (int)gcomp__get32(at + 4), gcomp__get32(at + 8), gcomp__get_float(at + 12));
+}
+
+/* What it knows on rank 0 alone. */
+static void gcomp__take_lead(gcomp *gc, const uint8_t *s)
+{
+    const uint8_t *at = s + gcomp__save_lead_at(gc);
+    gcomp__pace *pace = &gc->pace;
+    size_t i, k;
+    if (gc->desc.comm.rank || gc->schedule.rule <= GCOMP__WARMUP) return;
+    if (gc->schedule.rule == GCOMP__ACCORDION) {
+        pace->known = (int)gcomp__get32(at);
+        pace->partial = (int)gcomp__get32(at + 4);
+        pace->norm = gcomp__get_double(at + 8);
+        for (i = 0, at += 16; i < stbds_arrlenu(gc->tensors); i++) {
+            gcomp__slot *slot = gc->tensors + i;
+            if (!slot->epoch_sum) continue;
+            slot->norm = gcomp__get_double(at);
+            for (k = 0, at += 8; k < slot->n; k++, at += 4) slot->epoch_sum[k] = gcomp__get_float(at);
+        }
+        return;
+    }
+    pace->to = gcomp__get32(at);
+    pace->at = gcomp__get32(at + 4);
+    pace->measured = (int)gcomp__get32(at + 8);
+    pace->steps = gcomp__get32(at + 12);
+    pace->sum = gcomp__get_double(at + 16);
+    pace->mean = gcomp__get_double(at + 24);
+    for (i = 1; i < gc->schedule.levels; i++) {
+        pace->border[i][0] = gcomp__get_double(at + 16 + 16 * i);
+        pace->border[i][1] = gcomp__get_double(at + 24 + 16 * i);
+    }
 }
 
 GCOMP_API gcomp_result gcomp_load(gcomp *gc, const void *const *saves, const size_t *lengths, size_t count)
@@ -15797,14 +16025,19 @@ GCOMP_API gcomp_result gcomp_load(gcomp *gc, const void *const *saves, const siz
             return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL, "saves are given in order of ranks, all of one world");
         if (gcomp__get64(s + 16) != gcomp__get64(first + 16))
             return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL, "it is of another step than the first");
+        if (!gcomp__same_levels(gc, s, first))
+            return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL, "it is at other codecs of the lists than the first");
     }
     if (world == (uint32_t)gc->desc.comm.world) { /* this rank's own */
         if (count > 1) saves += rank;
         count = 1;
     }
+    s = (const uint8_t *)saves[0];
+    gcomp__take_levels(gc, s);
+    gcomp__take_lead(gc, s); /* rank 0's save, on rank 0 */
     gcomp__take_saves(gc, saves, count, GCOMP__TAKE, GCOMP__TAKE);
-    gc->step = gcomp__get64((const uint8_t *)saves[0] + 16);
-    gc->mean_digest = gcomp__get32((const uint8_t *)saves[0] + 40);
+    gc->step = gcomp__get64(s + 16);
+    gc->mean_digest = gcomp__get32(s + 40);
     gc->last = GCOMP_OK;
     return GCOMP_OK;
 }
@@ -15820,8 +16053,12 @@ GCOMP_API gcomp_result gcomp_load(gcomp *gc, const void *const *saves, const siz
 GCOMP_API gcomp_result gcomp_take_over(gcomp *gc, const void *save, size_t length)
 {
     const uint8_t *s = (const uint8_t *)save;
+    size_t i;
     GCOMP__TRY(gcomp__enter_idle(gc));
     GCOMP__TRY(gcomp__check_save(gc, 0, save, length));
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++)
+        if (gcomp__saved_level(s, i) != gc->tensors[i].level)
+            return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, 0, gc->tensors + i, "it is at another codec of the list there");
     if (gcomp__get64(s + 16) != gc->step) return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, 0, NULL, "it is of another step");
     if (gcomp__get32(s + 36) != (uint32_t)gc->desc.comm.world)
         return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, 0, NULL, "it is of another number of workers: take over, then regroup");
@@ -15835,6 +16072,7 @@ GCOMP_API gcomp_result gcomp_join(gcomp *gc, const void *save, size_t length)
 {
     GCOMP__TRY(gcomp__enter_idle(gc));
     GCOMP__TRY(gcomp__check_save(gc, 0, save, length));
+    gcomp__take_levels(gc, (const uint8_t *)save);
     gcomp__take_saves(gc, &save, 1, GCOMP__ZERO, GCOMP__TAKE);
     gc->step = gcomp__get64((const uint8_t *)save + 16);
     gc->mean_digest = 0;
@@ -15885,12 +16123,39 @@ static gcomp_result gcomp__suit_all(gcomp *gc, const gcomp_desc *d)
     return GCOMP_OK;
 }
 
+static void gcomp__drop_sums(gcomp *gc)
+{
+    size_t i;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        gcomp__slot *slot = gc->tensors + i;
+        gcomp__release(&gc->memory, slot->epoch_sum, 4 * slot->epoch_floats);
+        slot->epoch_sum = NULL;
+        slot->epoch_floats = 0;
+    }
+}
+
+/* Rank 0 of accordion adds up gradients. 0 without memory. */
+static int gcomp__hold_sums(gcomp *gc)
+{
+    size_t i;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        gcomp__slot *slot = gc->tensors + i;
+        if (slot->epoch_sum || !gcomp__summed_up(gc, slot)) continue;
+        slot->epoch_sum = gcomp__zeros(gc, slot->n);
+        if (!slot->epoch_sum) return 0;
+        slot->epoch_floats = slot->n;
+    }
+    return 1;
+}
+
 GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm)
 {
     char reason[GCOMP__SENTENCE];
     gcomp__text why = gcomp__text_in(reason, sizeof reason);
+    const int led = gc && gc->desc.comm.rank == 0;
     gcomp next;
     size_t world, before, i;
+    int leads;
     GCOMP__TRY(gcomp__enter_idle(gc));
     if (!comm) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "comm is NULL");
     next = *gc; /* made ready beside the object, then put in its place */
@@ -15899,14 +16164,17 @@ GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm)
     GCOMP__TRY(gcomp__suit_all(gc, &next.desc));
     world = (size_t)next.desc.comm.world;
     before = (size_t)gc->desc.comm.world;
+    leads = next.desc.comm.rank == 0;
+    if (leads && gc->schedule.rule == GCOMP__ERROR) next.desc.measure = 1;
     next.frames_bytes = gcomp__frames_bytes(world);
     next.frames = (uint8_t *)gcomp__allocate(&next.memory, next.frames_bytes);
     next.arena = next.scratch = NULL;
     memset(&next.most, 0, sizeof next.most);
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++)
         gcomp__plan_add(&next.most, &next.desc, gc->tensors + i, gc->tensors[i].levels);
-    if (!next.frames || (gc->arena && gcomp__reserve(&next) != GCOMP_OK) ||
+    if (!next.frames || (leads && !gcomp__hold_sums(&next)) || (gc->arena && gcomp__reserve(&next) != GCOMP_OK) ||
         (gc->scratch && gcomp__reserve_scratch(&next) != GCOMP_OK)) {
+        if (!led) gcomp__drop_sums(&next);
         gcomp__release(&next.memory, next.frames, next.frames_bytes);
         return gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, "no memory for the frames and buffers of these workers");
     }
@@ -15915,8 +16183,11 @@ GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm)
     gcomp__release(&next.memory, gc->frames, gc->frames_bytes);
     gcomp__release(&next.memory, gc->arena, gc->arena_bytes);
     gcomp__release(&next.memory, gc->scratch, gc->scratch_bytes);
+    if (!leads) gcomp__drop_sums(&next);
     *gc = next;
-    gcomp__restart_lists(gc); /* tensors take their places for these workers */
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gc->tensors[i].next = gc->tensors[i].level;
+    gcomp__switch_all(gc); /* tensors take their places for these workers */
+    if (leads != led) gcomp__begin_pace(gc, gc->pace.level, gc->pace.begun, gc->pace.epoch, gc->pace.rate);
     gcomp__scale_own(gc, world, before);
     gc->last = GCOMP_OK;
     return GCOMP_OK;
@@ -16132,14 +16403,6 @@ static gcomp_result gcomp__time_both(gcomp *gc, int sum, uint8_t *mine, size_t b
     *start = few - (double)GCOMP__FRAME * *byte;
     if (!(*start > 0)) *start = 0;
     return GCOMP_OK;
-}
-
-static double gcomp__get_double(const uint8_t *b)
-{
-    uint64_t u = gcomp__get64(b);
-    double x;
-    memcpy(&x, &u, 8);
-    return x;
 }
 
 /* Each worker's numbers, and whether it has memory, in the place of frames; x[4] becomes the largest of them. */

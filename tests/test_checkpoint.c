@@ -29,6 +29,8 @@ typedef struct team {
 
 static team a, b;
 
+#define FLOATS_AT(tensors) ((size_t)(52 + 8 * (tensors))) /* in a save without a schedule */
+
 static gcomp_comm comm_of(size_t rank, size_t world)
 {
     gcomp_comm comm;
@@ -181,13 +183,12 @@ static uint32_t plain_digest(const gcomp *gc, size_t t)
 {
     uint8_t word[8];
     char text[256];
-    size_t number_of[4] = {tensors[t].rows, tensors[t].cols ? tensors[t].cols : 1, tensors[t].stack ? tensors[t].stack : 1,
-                           gcomp_residual(gc, t) != NULL};
-    uint32_t crc = plain_crc(0, tensors[t].name, strlen(tensors[t].name) + 1);
     size_t length = gcomp_codec_format(gcomp_tensor_codec(gc, t), text, sizeof text);
-    for (int i = 0; i < 4; i++) {
+    size_t number_of[5] = {tensors[t].rows, tensors[t].cols ? tensors[t].cols : 1, tensors[t].stack ? tensors[t].stack : 1,
+                           plain_crc(0, text, length), gcomp_residual(gc, t) != NULL};
+    uint32_t crc = plain_crc(0, tensors[t].name, strlen(tensors[t].name) + 1);
+    for (int i = 0; i < 5; i++) {
         put_word(word, number_of[i], 8);
-        if (i == 3) crc = plain_crc(crc, text, length);
         crc = plain_crc(crc, word, 8);
     }
     return crc;
@@ -200,15 +201,17 @@ static void test_a_save_is_what_the_manual_says(void)
     team_save(&a);
     for (size_t w = 0; w < 2; w++) {
         const uint8_t *s = a.save[w];
-        size_t at = 48 + 4 * TENSORS, floats = 0;
-        CHECK(!memcmp(s, "GCMS", 4) && get_word(s + 4, 4) == 1 && get_word(s + 8, 8) == a.length[w]);
+        static const uint8_t no_schedule[56];
+        size_t at = FLOATS_AT(TENSORS), floats = 0;
+        CHECK(!memcmp(s, "GCMS", 4) && get_word(s + 4, 4) == 2 && get_word(s + 48, 4) == plain_crc(0, no_schedule, 56));
+        CHECK(get_word(s + 8, 8) == a.length[w]);
         CHECK(get_word(s + 16, 8) == 2 && get_word(s + 24, 8) == 77 && get_word(s + 32, 4) == w && get_word(s + 36, 4) == 2);
         CHECK(get_word(s + 40, 4) != 0 && get_word(s + 44, 4) == TENSORS); /* the means of step 1 were checked */
         for (size_t t = 0; t < TENSORS; t++) {
             const float *residual = gcomp_residual(a.gc[w], t);
             size_t n = gcomp_tensor_elements(a.gc[w], t), state = t == MATRIX ? 2 * 40 : t == STACK ? 3 * 10 : t == DGC ? n : 0;
             int zero = 1;
-            CHECK(get_word(s + 48 + 4 * t, 4) == plain_digest(a.gc[w], t));
+            CHECK(get_word(s + 52 + 8 * t, 4) == plain_digest(a.gc[w], t) && get_word(s + 56 + 8 * t, 4) == 0);
             CHECK(!residual == (t == QSGD || t == INTSUM || t == BIAS));
             for (size_t i = 0; residual && i < n; i++, at += 4) {
                 uint32_t bits;
@@ -288,7 +291,7 @@ static void open_victim(void)
     victim = open_small(5, "w", 6, "topk:density=0.1", 0);
     for (size_t i = 0; i < 30; i++) grad[i] = number(i);
     CHECK(gcomp_commit(other, 0, grad, NULL, 0, NULL, NULL, 0) == GCOMP_OK); /* a residual */
-    CHECK(gcomp_save(other, good, sizeof good, &good_length) == GCOMP_OK && good_length == 48 + 4 + 120 + 4);
+    CHECK(gcomp_save(other, good, sizeof good, &good_length) == GCOMP_OK && good_length == FLOATS_AT(1) + 120 + 4);
     for (size_t i = 0; i < 30; i++) grad[i] = number(i + 100);
     CHECK(gcomp_commit(victim, 0, grad, NULL, 0, NULL, NULL, 0) == GCOMP_OK);
     gcomp_close(other);
@@ -356,11 +359,13 @@ static void test_forged_saves_with_a_right_checksum_are_refused(void)
     open_victim();
     CHECK(try_word(24, 6, 8) == GCOMP_SAVE_MISMATCH && strstr(gcomp_error(victim), "seed"));
     CHECK(try_word(44, 2, 4) == GCOMP_SAVE_MISMATCH && try_word(44, 0xffffffffu, 4) == GCOMP_SAVE_MISMATCH);
-    CHECK(try_word(48, 1, 4) == GCOMP_SAVE_MISMATCH && strstr(gcomp_error(victim), "tensor"));
+    CHECK(try_word(48, 1, 4) == GCOMP_SAVE_MISMATCH && strstr(gcomp_error(victim), "schedule"));
+    CHECK(try_word(52, 1, 4) == GCOMP_SAVE_MISMATCH && strstr(gcomp_error(victim), "tensor"));
+    CHECK(try_word(56, 1, 4) == GCOMP_CORRUPT && try_word(56, 0xffffffffu, 4) == GCOMP_CORRUPT);
     CHECK(try_word(32, 2, 4) == GCOMP_CORRUPT && try_word(36, 0, 4) == GCOMP_CORRUPT && try_word(32, 0xffffffffu, 4) == GCOMP_CORRUPT);
-    CHECK(try_word(52, 0x7f800000u, 4) == GCOMP_CORRUPT && try_word(168, 0xffc00000u, 4) == GCOMP_CORRUPT);
-    for (size_t length = 52; length < 300; length++)
-        CHECK(try_length(length) == (length == good_length ? GCOMP_OK : length < 56 ? GCOMP_SAVE_MISMATCH : GCOMP_CORRUPT));
+    CHECK(try_word(FLOATS_AT(1), 0x7f800000u, 4) == GCOMP_CORRUPT && try_word(good_length - 8, 0xffc00000u, 4) == GCOMP_CORRUPT);
+    for (size_t length = 56; length < 300; length++)
+        CHECK(try_length(length) == (length == good_length ? GCOMP_OK : length < 64 ? GCOMP_SAVE_MISMATCH : GCOMP_CORRUPT));
     for (uint64_t k = 0; k < 3000; k++) { /* anything behind a right frame */
         for (size_t i = 16; i < good_length; i++) {
             float x = number(k * 512 + i);
@@ -403,7 +408,7 @@ static size_t own_floats(const gcomp *gc, size_t t)
 
 static float saved_float(const uint8_t *save, const gcomp *gc, size_t tensor, size_t i)
 {
-    size_t at = 48 + 4 * TENSORS + 4 * i;
+    size_t at = FLOATS_AT(TENSORS) + 4 * i;
     uint32_t bits;
     float x;
     for (size_t t = 0; t < tensor; t++) at += 4 * (own_floats(gc, t) + (t == MATRIX ? 80 : t == STACK ? 30 : 0));

@@ -793,36 +793,406 @@ static void test_shards_further_down_a_list_need_their_callback_from_the_start(v
     check_missing(&desc, "comm.alltoallv");
 }
 
-/* A save is of the codecs that the tensors have; other workers begin with the first again. */
-static void test_saves_and_other_workers(void)
+/* ---------------- saves, and other workers */
+
+typedef struct saved {
+    uint8_t *bytes[WORLD_MAX];
+    size_t length[WORLD_MAX];
+} saved;
+
+static void save_team(const team *t, saved *s)
 {
-    gcomp_desc desc = desc_of(lists[0], "warmup:epochs=1");
-    gcomp_step step = {0, 0, 3};
-    gcomp_comm alone;
-    size_t length = 0, size;
-    team t, first;
-    memset(&alone, 0, sizeof alone);
-    team_open(&t, 2, &desc, &matrix, 1);
-    team_open(&first, 2, &desc, &matrix, 1);
-    fill(&t, 1);
-    team_step(&t, &step);
-    size = gcomp_save_size(t.gc[0]);
-    void *save = malloc(size);
-    const void *saves[1] = {save};
-    CHECK(gcomp_save(t.gc[0], save, size, &length) == GCOMP_OK && length == size);
-    CHECK(gcomp_load(first.gc[0], saves, &length, 1) != GCOMP_OK); /* of rank 1, to rank 4 */
-    CHECK(gcomp_load(t.gc[0], saves, &length, 1) == GCOMP_OK);
-    CHECK(gcomp_regroup(t.gc[0], &alone) == GCOMP_OK);
-    gcomp_codec_format(gcomp_tensor_codec(t.gc[0], 0), (char *)save, size);
-    CHECK(!strcmp((char *)save, "powersgd"));
-    fill(&t, 2);
-    CHECK(gcomp_exchange(t.gc[0], t.grad[0], &step) == GCOMP_OK);
-    gcomp_codec_format(gcomp_tensor_codec(t.gc[0], 0), (char *)save, size);
-    CHECK(!strcmp((char *)save, "powersgd:rank=1"));
-    free(save);
-    team_close(&t);
-    team_close(&first);
+    memset(s, 0, sizeof *s);
+    for (size_t w = 0; w < t->world; w++) {
+        size_t size = gcomp_save_size(t->gc[w]);
+        s->bytes[w] = (uint8_t *)malloc(size);
+        CHECK(gcomp_save(t->gc[w], s->bytes[w], size, &s->length[w]) == GCOMP_OK && s->length[w] == size);
+    }
+}
+
+static void load_team(team *t, const saved *s, size_t count)
+{
+    for (size_t w = 0; w < t->world; w++)
+        CHECK(gcomp_load(t->gc[w], (const void *const *)(const void *)s->bytes, s->length, count) == GCOMP_OK);
+}
+
+static void drop(saved *s)
+{
+    for (size_t w = 0; w < WORLD_MAX; w++) free(s->bytes[w]);
+}
+
+static int same_saves(const team *a, const team *b)
+{
+    saved x, y;
+    int same = 1;
+    save_team(a, &x);
+    save_team(b, &y);
+    for (size_t w = 0; w < a->world; w++)
+        same = same && x.length[w] == y.length[w] && !memcmp(x.bytes[w], y.bytes[w], x.length[w]);
+    drop(&x);
+    drop(&y);
+    return same;
+}
+
+enum { BREAK_STEPS = 18 };
+
+static void step_of(team *t, size_t k)
+{
+    gcomp_step step = {0, 0.5f, 0};
+    step.epoch = (uint32_t)(k / 3);
+    if (k >= 13) step.learning_rate = 0.25f;
+    fill(t, k / 6); /* the norm changes now and then */
+    team_step(t, &step);
+    CHECK(all_are(t, GCOMP_OK));
+}
+
+static const struct {
+    const char *codec, *schedule;
+    size_t levels; /* that the steps come to */
+} breaks[] = {{"powersgd:rank=1|powersgd:rank=3|none|powersgd:rank=2", "warmup:epochs=4", 4},
+              {"topk:density=0.002", "warmup:epochs=4", 5},
+              {"dgc:density=0.2,warmup=0|dgc:density=0.05,warmup=0", "accordion:every=1", 2},
+              {"powersgd:rank=4|powersgd:rank=1", "accordion:every=1", 2},
+              {"powersgd:rank=4|powersgd:rank=1", "accordion:every=1,scope=model", 2},
+              {"topk:density=0.5|topk:density=0.1|powersgd:rank=1", "bytes:target=900,every=2", 3},
+              {"int|int:bits=4|powersgd:rank=1", "error:target=0.2,every=2", 3}};
+
+/* Levels that tensor 0 has had: the digest of its codec, one after another. */
+static size_t count_levels(const team *t, char seen[8][160], size_t count)
+{
+    const char *codec = codec_of(t, 0);
+    size_t i;
+    for (i = 0; i < count && strcmp(seen[i], codec); i++) {}
+    if (i == count) strcpy(seen[count++], codec);
+    return count;
+}
+
+static void test_a_run_goes_on_after_a_break_with_the_same_bits(void)
+{
+    const gcomp_tensor tensors[3] = {matrix, other, bias};
+    for (size_t c = 0; c < sizeof breaks / sizeof *breaks; c++) {
+        gcomp_desc desc = desc_of(breaks[c].codec, breaks[c].schedule);
+        saved saves[BREAK_STEPS];
+        uint64_t digests[BREAK_STEPS];
+        char seen[8][160];
+        size_t levels = 0;
+        team t, after;
+        team_open(&t, 2, &desc, tensors, 3);
+        for (size_t k = 0; k < BREAK_STEPS; k++) {
+            save_team(&t, &saves[k]);
+            levels = count_levels(&t, seen, levels);
+            step_of(&t, k);
+            digests[k] = digest_of(&t);
+        }
+        if (levels != breaks[c].levels) printf("# %s: %d levels\n", breaks[c].schedule, (int)levels);
+        CHECK(levels == breaks[c].levels);
+        for (size_t from = 1; from < BREAK_STEPS; from++) {
+            team_open(&after, 2, &desc, tensors, 3);
+            load_team(&after, &saves[from], 2);
+            for (size_t k = from; k < BREAK_STEPS; k++) {
+                step_of(&after, k);
+                CHECK(digest_of(&after) == digests[k]);
+            }
+            CHECK(same_saves(&t, &after));
+            team_close(&after);
+        }
+        for (size_t k = 0; k < BREAK_STEPS; k++) drop(&saves[k]);
+        team_close(&t);
+    }
+}
+
+/* Rank 0 has the same gradients whatever the number of workers: accordion decides the same. */
+static void test_a_schedule_goes_on_with_another_number_of_workers(void)
+{
+    const gcomp_tensor tensors[3] = {matrix, other, bias};
+    for (size_t c = 2; c < 7; c++) {
+        gcomp_desc desc = desc_of(breaks[c].codec, breaks[c].schedule);
+        for (size_t from = 4; from < 12; from += 7) {
+            saved saves, again;
+            team t, after;
+            team_open(&t, 3, &desc, tensors, 3);
+            for (size_t k = 0; k < from; k++) step_of(&t, k);
+            save_team(&t, &saves);
+            for (size_t world = 1; world <= 4; world += 3) {
+                team_open(&after, world, &desc, tensors, 3);
+                load_team(&after, &saves, 3);
+                save_team(&after, &again);
+                CHECK(again.length[0] == saves.length[0]);
+                CHECK(!memcmp(again.bytes[0] + 44, saves.bytes[0] + 44, 8 + 8 * 3 + 16)); /* codecs, levels, what all know */
+                for (size_t k = from; k < BREAK_STEPS; k++) {
+                    step_of(&after, k);
+                    if (world == 1 && c < 5) step_of(&t, k);
+                    if (world == 1 && c < 5) CHECK(!strcmp(codec_of(&t, 0), "differs") || has_codec(&after, 0, codec_of(&t, 0)));
+                }
+                drop(&again);
+                team_close(&after);
+            }
+            drop(&saves);
+            team_close(&t);
+        }
+    }
     CHECK(blocks == 0);
+}
+
+/* Workers get these ranks; rank 0 stands first in the team again. */
+static void regroup(team *t, size_t world, const int *ranks)
+{
+    gcomp *gc[WORLD_MAX] = {0};
+    gcomp_comm comm;
+    memset(&comm, 0, sizeof comm);
+    comm.world = (int)world;
+    for (size_t w = 0; w < t->world; w++) {
+        comm.rank = ranks[w];
+        CHECK(gcomp_regroup(t->gc[w], &comm) == GCOMP_OK);
+        gc[ranks[w]] = t->gc[w];
+    }
+    memcpy(t->gc, gc, sizeof gc);
+}
+
+/* The level of a tensor in a save. */
+static size_t saved_level(const saved *s, size_t w, size_t tensor) { return get_word(s->bytes[w] + 56 + 8 * tensor, 4); }
+
+static void test_who_joins_has_the_levels_of_the_others(void)
+{
+    static const int same[2] = {0, 1};
+    const gcomp_tensor tensors[3] = {matrix, other, bias};
+    for (size_t c = 0; c < sizeof breaks / sizeof *breaks; c++) {
+        gcomp_desc desc = desc_of(breaks[c].codec, breaks[c].schedule);
+        saved saves;
+        team t;
+        team_open(&t, 2, &desc, tensors, 3);
+        for (size_t k = 0; k < 10; k++) step_of(&t, k);
+        save_team(&t, &saves);
+        CHECK(saved_level(&saves, 1, 0) > 0 || saved_level(&saves, 1, 1) > 0);
+        regroup(&t, 3, same);
+        desc.comm.rank = 2;
+        desc.comm.world = 3;
+        CHECK(gcomp_open(&t.gc[2], &desc) == GCOMP_OK);
+        for (size_t i = 0; i < 3; i++) {
+            CHECK(gcomp_add_tensor(t.gc[2], tensors + i) == GCOMP_OK);
+            t.grad[2][i] = (float *)calloc(t.n[i], sizeof(float));
+        }
+        CHECK(gcomp_join(t.gc[2], saves.bytes[c % 2], saves.length[c % 2]) == GCOMP_OK);
+        t.world = 3;
+        for (size_t k = 10; k < BREAK_STEPS; k++) {
+            CHECK(strcmp(codec_of(&t, 0), "differs") && strcmp(codec_of(&t, 1), "differs"));
+            step_of(&t, k);
+        }
+        drop(&saves);
+        team_close(&t);
+    }
+    CHECK(blocks == 0);
+}
+
+static void test_a_new_rank_0_does_not_judge_by_half_an_epoch(void)
+{
+    static const int swap[2] = {1, 0};
+    static const float size[9] = {1, 1, 1, 1, 1, 1, 1, 4, 4};
+    for (int model = 0; model < 2; model++) {
+        for (int between = 0; between < 2; between++) {
+            gcomp_desc desc = desc_of(LOW "|" HIGH, model ? "accordion:every=1,scope=model" : "accordion:every=1");
+            size_t used[2];
+            team t;
+            team_open(&t, 2, &desc, &other, 1);
+            for (uint32_t epoch = 0; epoch < 3; epoch++) epoch_of(&t, epoch, &size[epoch], 0);
+            CHECK(has_codec(&t, 0, HIGH));
+            if (!between) { /* in the midst of an epoch: three steps, two with the new rank 0 */
+                gcomp_step step = {0, 0, 3};
+                team_step(&t, &step);
+                CHECK(all_are(&t, GCOMP_OK));
+            }
+            for (size_t w = 0; w < 2; w++) used[w] = gcomp_memory_used(t.gc[w]);
+            regroup(&t, 2, swap);
+            CHECK(gcomp_memory_used(t.gc[0]) == used[0] && gcomp_memory_used(t.gc[1]) == used[1] && used[0] > used[1]);
+            for (uint32_t epoch = 3; epoch < 8; epoch++) {
+                epoch_of(&t, epoch, &size[epoch], 0);
+                CHECK(has_codec(&t, 0, HIGH)); /* up to the first whole sum, and from two on by them */
+            }
+            epoch_of(&t, 8, &size[8], 0);
+            CHECK(has_codec(&t, 0, LOW));
+            epoch_of(&t, 9, &size[8], 0);
+            CHECK(has_codec(&t, 0, HIGH));
+            team_close(&t);
+        }
+    }
+    CHECK(blocks == 0);
+}
+
+static void test_a_new_rank_0_controls_bytes_and_errors(void)
+{
+    static const int swap[2] = {1, 0};
+    const gcomp_tensor tensors[2] = {matrix, other};
+    for (size_t c = 5; c < 7; c++) {
+        gcomp_desc desc = desc_of(breaks[c].codec, breaks[c].schedule);
+        gcomp_statistics stats;
+        char settled[160];
+        team t;
+        team_open(&t, 2, &desc, tensors, 2);
+        for (size_t k = 0; k < 2; k++) step_of(&t, k);
+        regroup(&t, 2, swap);
+        for (size_t k = 2; k < 30; k++) {
+            fill(&t, k);
+            team_step(&t, NULL);
+            CHECK(all_are(&t, GCOMP_OK));
+        }
+        strcpy(settled, codec_of(&t, 0));
+        CHECK(strcmp(settled, "differs") && strncmp(settled, desc.codec, strlen(settled)));
+        CHECK(gcomp_stats(t.gc[0], &stats) == GCOMP_OK && (c == 5 || stats.relative_error > 0));
+        regroup(&t, 2, swap); /* what it has settled on stays */
+        CHECK(has_codec(&t, 0, settled));
+        team_close(&t);
+    }
+}
+
+static void test_regroup_without_memory_changes_no_schedule(void)
+{
+    const gcomp_tensor tensors[2] = {matrix, other};
+    gcomp_desc desc = desc_of(LOW "|" HIGH, "accordion:every=1");
+    gcomp_comm comm;
+    gcomp_result result = GCOMP_OUT_OF_MEMORY;
+    saved before, after;
+    team t;
+    memset(&comm, 0, sizeof comm);
+    comm.world = 2;
+    team_open(&t, 2, &desc, tensors, 2);
+    for (size_t k = 0; k < 8; k++) step_of(&t, k);
+    save_team(&t, &before);
+    for (size_t left = 0; result != GCOMP_OK; left++) {
+        size_t used = gcomp_memory_used(t.gc[1]), held = blocks;
+        allocations_left = left;
+        result = gcomp_regroup(t.gc[1], &comm);
+        allocations_left = SIZE_MAX;
+        CHECK(result == (left < 5 ? GCOMP_OUT_OF_MEMORY : GCOMP_OK)); /* frames, two sums, scratch, buffers */
+        if (result == GCOMP_OK || left > 9) break;
+        CHECK(gcomp_memory_used(t.gc[1]) == used && blocks == held);
+        save_team(&t, &after);
+        CHECK(after.length[1] == before.length[1] && !memcmp(after.bytes[1], before.bytes[1], before.length[1]));
+        drop(&after);
+    }
+    CHECK(gcomp_save_size(t.gc[1]) == before.length[0]);
+    drop(&before);
+    team_close(&t);
+    CHECK(blocks == 0);
+}
+
+static void test_saves_at_other_levels_are_told_apart(void)
+{
+    gcomp_desc desc = desc_of(LOW "|" HIGH, "warmup:epochs=1"), changed = desc_of(LOW "|" HIGH, "warmup:epochs=2");
+    gcomp_step first = {0, 0, 0}, second = {0, 0, 1};
+    saved low, high;
+    team a, b, c;
+    team_open(&a, 2, &desc, &matrix, 1);
+    team_open(&b, 2, &desc, &matrix, 1);
+    team_open(&c, 2, &changed, &matrix, 1);
+    fill(&a, 1);
+    fill(&b, 1);
+    team_step(&a, &first);
+    team_step(&b, &second);
+    save_team(&a, &low);
+    save_team(&b, &high);
+    CHECK(low.length[0] == high.length[0] && saved_level(&low, 0, 0) == 0 && saved_level(&high, 0, 0) == 1);
+    CHECK(gcomp_take_over(a.gc[0], low.bytes[1], low.length[1]) == GCOMP_OK);
+    CHECK(gcomp_take_over(a.gc[0], high.bytes[1], high.length[1]) == GCOMP_SAVE_MISMATCH);
+    CHECK(strstr(gcomp_error(a.gc[0]), "'matrix': it is at another codec"));
+    free(low.bytes[1]);
+    low.bytes[1] = high.bytes[1];
+    high.bytes[1] = NULL;
+    CHECK(gcomp_load(a.gc[0], (const void *const *)(const void *)low.bytes, low.length, 2) == GCOMP_SAVE_MISMATCH);
+    CHECK(strstr(gcomp_error(a.gc[0]), "save 1: it is at other codecs"));
+    CHECK(gcomp_join(c.gc[0], high.bytes[0], high.length[0]) == GCOMP_SAVE_MISMATCH);
+    CHECK(strstr(gcomp_error(c.gc[0]), "another schedule"));
+    drop(&low);
+    drop(&high);
+    team_close(&a);
+    team_close(&b);
+    team_close(&c);
+}
+
+/* Each bit in turn, with the checksum that belongs to it: refused with all as before, or taken as it stands. */
+static void test_forged_schedules_are_refused_or_taken_as_they_stand(void)
+{
+    static const gcomp_tensor small[2] = {{"w", 6, 5, 0, GCOMP_F32, NULL}, {"b", 5, 0, 0, GCOMP_F32, NULL}};
+    static const char *const lists_of[2] = {"powersgd:rank=1|none", "sign|topk:density=0.1|powersgd:rank=1"};
+    static const char *const schedules[3] = {"accordion:every=1,eta=0.01", "accordion:every=1,eta=0.01,scope=model", "bytes:target=100,every=3"};
+    for (size_t c = 0; c < 3; c++) {
+        gcomp_desc desc = desc_of(lists_of[c / 2], schedules[c]);
+        size_t refused = 0, taken = 0, length;
+        saved saves;
+        team t, fresh;
+        desc.min_elements = 1;
+        team_open(&t, 1, &desc, small, 2);
+        for (size_t k = 0; k < 8; k++) step_of(&t, k);
+        save_team(&t, &saves);
+        length = saves.length[0];
+        team_open(&fresh, 1, &desc, small, 2);
+        for (size_t bit = 8 * 48; bit < 8 * (length - 4); bit++) {
+            uint8_t bad[2048], had[2048], has[2048];
+            const void *list = bad;
+            size_t n;
+            CHECK(length <= sizeof bad && gcomp_save(fresh.gc[0], had, sizeof had, &n) == GCOMP_OK && n == length);
+            memcpy(bad, saves.bytes[0], length);
+            bad[bit / 8] ^= (uint8_t)(1 << bit % 8);
+            put_word(bad + length - 4, plain_crc(0, bad, length - 4), 4);
+            gcomp_result result = gcomp_load(fresh.gc[0], &list, &length, 1);
+            CHECK(result == GCOMP_OK || result == GCOMP_CORRUPT || result == GCOMP_SAVE_MISMATCH);
+            CHECK(gcomp_save(fresh.gc[0], has, sizeof has, &n) == GCOMP_OK && n == length);
+            CHECK(!memcmp(has, result == GCOMP_OK ? bad : had, length));
+            refused += result != GCOMP_OK;
+            taken += result == GCOMP_OK;
+            if (bit % 16) continue;
+            fill(&fresh, bit); /* and steps go on */
+            team_step(&fresh, NULL);
+            CHECK(fresh.result[0] == GCOMP_OK);
+        }
+        if (refused < 300 || taken < 1000) printf("# %s: %d refused, %d taken\n", schedules[c], (int)refused, (int)taken);
+        CHECK(refused > 300 && taken > 1000);
+        drop(&saves);
+        team_close(&t);
+        team_close(&fresh);
+    }
+}
+
+/* What no schedule knows, by name; of rank 0, in the order of the manual. */
+static void test_what_no_schedule_knows_is_refused(void)
+{
+    static const struct {
+        size_t at; /* behind the levels of tensors */
+        uint64_t word;
+        int bytes;
+    } accordion[] = {{0, 1, 4}, {4, 2, 4}, {4, 0, 4}, {12, 0x7f800000u, 4}, {12, 0x80000000u, 4}, {12, 0x7fc00000u, 4}, {16 + 140, 2, 4},
+                     {16 + 144, 2, 4}, {16 + 148, 0x7ff0000000000000u, 8}, {16 + 148, 0x8000000000000000u, 8},
+                     {16 + 156, 0x7ff8000000000000u, 8}, {16 + 164, 0x7f800001u, 4}},
+      bytes[] = {{0, 3, 4}, {0, 1, 4}, {16 + 140, 3, 4}, {16 + 144, 0xffffffffu, 4}, {16 + 148, 2, 4}, {16 + 152, 3, 4},
+                 {16 + 156, 0xbff0000000000000u, 8}, {16 + 164, 0x7ff0000000000000u, 8}, {16 + 172, 0x8000000000000000u, 8}};
+    static const gcomp_tensor small = {"w", 6, 5, 0, GCOMP_F32, NULL};
+    for (int c = 0; c < 2; c++) {
+        gcomp_desc desc = desc_of(c ? "sign|topk:density=0.1|powersgd:rank=1" : "powersgd:rank=1|none",
+                                  c ? "bytes:target=1e9,every=3" : "accordion:every=1");
+        const size_t count = c ? sizeof bytes / sizeof *bytes : sizeof accordion / sizeof *accordion;
+        saved saves;
+        team t;
+        desc.min_elements = 1;
+        team_open(&t, 1, &desc, &small, 1);
+        step_of(&t, 0);
+        save_team(&t, &saves);
+        uint8_t *s = saves.bytes[0];
+        const size_t length = saves.length[0];
+        const void *list = s;
+        for (size_t i = 0; i <= count; i++) {
+            uint8_t had[8];
+            size_t at = 60 + (c ? bytes : accordion)[i % count].at;
+            int n = (c ? bytes : accordion)[i % count].bytes;
+            memcpy(had, s + at, 8);
+            if (i < count) put_word(s + at, (c ? bytes : accordion)[i].word, n);
+            put_word(s + length - 4, plain_crc(0, s, length - 4), 4);
+            gcomp_result result = gcomp_load(t.gc[0], &list, &length, 1);
+            if (result != (i < count ? GCOMP_CORRUPT : GCOMP_OK)) printf("# rule %d, case %d\n", c, (int)i);
+            CHECK(result == (i < count ? GCOMP_CORRUPT : GCOMP_OK));
+            memcpy(s + at, had, 8);
+        }
+        drop(&saves);
+        team_close(&t);
+    }
 }
 
 static void test_workers_with_other_schedules_are_named(void)
@@ -974,7 +1344,15 @@ int main(void)
     RUN(test_a_bad_learning_rate_fails_the_step);
     RUN(test_a_sum_further_down_a_list_needs_its_callback_from_the_start);
     RUN(test_shards_further_down_a_list_need_their_callback_from_the_start);
-    RUN(test_saves_and_other_workers);
+    RUN(test_a_run_goes_on_after_a_break_with_the_same_bits);
+    RUN(test_a_schedule_goes_on_with_another_number_of_workers);
+    RUN(test_who_joins_has_the_levels_of_the_others);
+    RUN(test_a_new_rank_0_does_not_judge_by_half_an_epoch);
+    RUN(test_a_new_rank_0_controls_bytes_and_errors);
+    RUN(test_regroup_without_memory_changes_no_schedule);
+    RUN(test_saves_at_other_levels_are_told_apart);
+    RUN(test_forged_schedules_are_refused_or_taken_as_they_stand);
+    RUN(test_what_no_schedule_knows_is_refused);
     RUN(test_workers_with_other_schedules_are_named);
     RUN(test_decisions_that_are_none_are_refused_by_all);
     RUN(test_decisions_damaged_on_one_worker_are_named_in_the_next_frame);
