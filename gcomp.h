@@ -833,7 +833,8 @@ GCOMP_API size_t gcomp_save_size(const gcomp *gc);
    has its own. A step under way is not in it, statistics neither. Changes nothing.
      save[capacity]  out  gcomp_save_size bytes suffice
      *length         out  bytes written; unchanged on error
-   Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_DST_TOO_SMALL. */
+   Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_DST_TOO_SMALL; GCOMP_WRONG_STATE where node.rank is not 0, as do all of
+   these but gcomp_regroup. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t *length);
 
 /* Goes on from saves, in an object opened with the same seed and schedule and given the same tensors and codecs. On all workers.
@@ -15658,7 +15659,7 @@ enum { GCOMP__SAVE_HEADER = 52, GCOMP__SAVE_PACE = 16 };
 /* Does rank 0 add up the tensor's gradients, for accordion? */
 static int gcomp__summed_up(const gcomp *gc, const gcomp__slot *slot)
 {
-    return gc->schedule.rule == GCOMP__ACCORDION && slot->levels;
+    return gc->schedule.rule == GCOMP__ACCORDION && slot->levels && !gc->desc.node.rank;
 }
 
 /* Places in a save: what the schedule knows on all workers; the floats; what it knows on rank 0. */
@@ -15744,12 +15745,15 @@ static uint8_t *gcomp__put_lead(const gcomp *gc, uint8_t *at)
     return at;
 }
 
+static const char gcomp__no_saves[] = "with desc.node the first worker of the machine (node.rank 0) saves and loads";
+
 GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t *length)
 {
     uint8_t *s = (uint8_t *)save, *at;
     size_t size = gcomp_save_size(gc), i;
     if (!gc) return GCOMP_INVALID_ARGUMENT;
     if (!save || !length) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "save or length is NULL");
+    if (gc->desc.node.rank) return gcomp__fail(gc, GCOMP_WRONG_STATE, gcomp__no_saves);
     if (capacity < size) return gcomp__fail(gc, GCOMP_DST_TOO_SMALL, "a save takes gcomp_save_size bytes");
     memcpy(s, "GCMS", 4);
     gcomp__put32(s + 4, 2);
@@ -15880,6 +15884,7 @@ static gcomp_result gcomp__check_save(gcomp *gc, size_t w, const void *save, siz
 {
     const uint8_t *s = (const uint8_t *)save;
     size_t count = stbds_arrlenu(gc->tensors), i;
+    if (gc->desc.node.rank) return gcomp__fail(gc, GCOMP_WRONG_STATE, gcomp__no_saves);
     GCOMP__TRY(gcomp__check_save_frame(gc, w, s, length));
     if (gcomp__get32(s + 44) != count)
         return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL, "it has another number of tensors than the object");

@@ -344,6 +344,38 @@ static void test_a_damaged_outcome_is_refused(void)
     fleet_close(&f);
 }
 
+/* First workers save and load; the others are told the step. */
+static void test_saves_of_first_workers_go_on_with_the_same_bits(void)
+{
+    static fleet f, again;
+    static uint8_t save[NODES][1 << 16];
+    size_t length[NODES] = {0, 0, 0};
+    fleet_open(&f, 2, 2, "topk:density=0.1", 0);
+    fleet_open(&again, 2, 2, "topk:density=0.1", 0);
+    for (uint64_t s = 0; s < 4; s++) {
+        if (s == 2)
+            for (int r = 0; r < 4; r++) {
+                const void *saves[1] = {save[r / 2]};
+                gcomp_result result = gcomp_save(f.m[r].gc, save[r / 2], sizeof save[0], &length[r / 2]);
+                CHECK(result == (r % 2 ? GCOMP_WRONG_STATE : GCOMP_OK));
+                result = gcomp_load(again.m[r].gc, saves, &length[r / 2], 1);
+                CHECK(result == (r % 2 ? GCOMP_WRONG_STATE : GCOMP_OK));
+                if (r % 2) CHECK(strstr(gcomp_error(f.m[r].gc), "node.rank 0") && strstr(gcomp_error(again.m[r].gc), "node.rank 0"));
+                if (r % 2) CHECK(gcomp_restart(again.m[r].gc, 2) == GCOMP_OK);
+            }
+        fleet_fill(&f, s);
+        fleet_step(&f);
+        CHECK(all_are(&f, GCOMP_OK));
+        if (s < 2) continue;
+        fleet_fill(&again, s);
+        fleet_step(&again);
+        CHECK(all_are(&again, GCOMP_OK));
+        for (int r = 0; r < 4; r++) CHECK(digest(&f.m[r], 1) == digest(&again.m[r], 1));
+    }
+    fleet_close(&f);
+    fleet_close(&again);
+}
+
 /* ---------------- memory, and what open refuses */
 
 static size_t allocations, fail_allocation;
@@ -432,6 +464,7 @@ int main(void)
     RUN(test_each_failing_callback_of_a_node_is_an_error_and_named_in_the_next_step);
     RUN(test_a_sum_that_failed_on_one_worker_of_a_node);
     RUN(test_a_damaged_outcome_is_refused);
+    RUN(test_saves_of_first_workers_go_on_with_the_same_bits);
     RUN(test_memory_is_what_was_said_and_may_end_anywhere);
     RUN(test_what_a_node_lacks_is_named);
     return test_end();
