@@ -3,7 +3,9 @@
 # worker a host, and every byte between them counted by the kernel.
 #
 #   sudo bench/net.sh [--rates "100mbit 1gbit none"] [--methods "CODEC CODEC ..."] [--steps N] [--transport mpi|sockets]
-#   [--out DIR]
+#   [--out DIR] [--pairs N]
+#
+# --pairs: instead, N times uncompressed and N times as gcomp_advise chooses, in turns; the median of the ratios of their steps.
 #
 # For each rate and method: milliseconds a step; bytes that a worker must send in a step by what the statistics of gcomp
 # report, and those that the interface of host 0 has sent; seconds until the loss was 0.40 (mean over the workers and the last
@@ -17,6 +19,7 @@ rates="100mbit 1gbit none"
 methods="powersgd:rank=4 topk:density=0.01 topk:density=0.01+int:bits=4 qsgd:levels=1,code=auto eden int:bits=2 int:bits=4 sign"
 steps=250
 transport=mpi
+pairs=0
 dir=build
 while [ $# -gt 0 ]; do
     case $1 in
@@ -25,6 +28,7 @@ while [ $# -gt 0 ]; do
     --steps) steps=$2 ;;
     --transport) transport=$2 ;;
     --out) dir=$2 ;;
+    --pairs) pairs=$2 ;;
     *) sed -n 's/^#   //p' "$0"; exit 1 ;;
     esac
     shift 2
@@ -137,6 +141,23 @@ train() { # output directory, arguments...: all four workers; as a process of it
 
 status=0
 arguments=
+if [ "$pairs" -gt 0 ]; then
+    for k in $(seq "$pairs"); do arguments="$arguments --method advise --method none"; done
+    arguments=${arguments% --method none} # the first run is uncompressed anyway
+    for rate in $rates; do
+        limit "$rate"
+        train "$dir/net-$rate" $arguments >"$work/log" &
+        child=$!
+        wait $child || { cat "$work/log" "$work/err"; exit 1; }
+        child=
+        grep '^advised' "$work/log" | sed 's/.*uncompressed [^;]*;//' | sort | uniq -c | sed "s|^|$rate, $transport: advised|"
+        awk -F , 'FNR > 1 { if ($1 == "none") plain = $11; else print $11 / plain }' \
+            "$dir/net-$rate/runs.csv" | sort -n | awk -v what="$rate, $transport: advised step / uncompressed" '{ r[NR] = $1 }
+            END { m = r[int((NR + 1) / 2)]; printf "%s: median of %d %.3f (%.3f .. %.3f)\n", what, NR, m, r[1], r[NR]; exit m > 1.03 }' \
+            || status=1
+    done
+    exit $status
+fi
 for method in $methods; do arguments="$arguments --method $method"; done
 echo "rate,method,step_ms,compute_ms,codec_ms,must_send,interface,overhead,steps_to_loss,seconds_to_loss,bytes" >"$dir/net.csv"
 for rate in $rates; do

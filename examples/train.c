@@ -15,7 +15,8 @@
              --in-order gives its sums the bits of the others
              --hidden: widths of the hidden layers; --rate: one learning rate for all steps; --interface: bytes of a
              network interface go into runs.csv beside those that were counted here
-             A method is a codec, or a list with its schedule: --method 'powersgd:rank=4|powersgd:rank=1@accordion:every=1'
+             A method is a codec, or a list with its schedule: --method 'powersgd:rank=4|powersgd:rank=1@accordion:every=1',
+             or advise: tensor by tensor what gcomp_advise finds, mostly nothing where workers are threads
              --accordion trains with powersgd of rank 4, and of 4 or 1 as accordion chooses, over three seeds; the
              learning rate is in gcomp_step.scale
              --errors trains uncompressed only, and shows bits and error of every codec on a gradient of that
@@ -30,6 +31,7 @@
 
 #include "gcomp.h"
 #include "train_workers.h"
+#include "train_advice.h"
 #include "train_data.h"
 #include "train_meter.h"
 #include "train_methods.h"
@@ -96,15 +98,29 @@ static void name_method(gcomp_desc *desc, const char *method, char *codec, size_
     desc->schedule = at ? at + 1 : NULL;
 }
 
-/* Opens a gcomp for the six tensors of the network. Returns NULL after saying what is wrong. */
-static gcomp *open_gcomp(const gcomp_comm *comm, const train_net *net, const char *codec, uint64_t seed)
+static double wall_clock(void *user)
 {
-    static const char *const weights[TRAIN_LAYERS] = {"fc1.weight", "fc2.weight", "fc3.weight"};
-    static const char *const biases[TRAIN_LAYERS] = {"fc1.bias", "fc2.bias", "fc3.bias"};
+    (void)user;
+    return train_clock();
+}
+
+/* Opens a gcomp for the six tensors of the network; `plain` is comm without a meter. Returns NULL after saying what is wrong. */
+static gcomp *open_gcomp(const gcomp_comm *comm, const gcomp_comm *plain, const train_net *net, const char *codec, uint64_t seed)
+{
+    static const char *const names[2 * TRAIN_LAYERS] = {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias", "fc3.weight", "fc3.bias"};
+    gcomp_tensor tensors[2 * TRAIN_LAYERS];
     gcomp_desc desc = {0};
     char why[256] = "", list[256];
     gcomp *gc;
-    name_method(&desc, codec, list, sizeof list);
+    memset(tensors, 0, sizeof tensors);
+    for (size_t t = 0; t < 2 * TRAIN_LAYERS; t++) {
+        tensors[t].name = names[t];
+        tensors[t].rows = net->width[t / 2 + t % 2];
+        tensors[t].cols = t % 2 ? 0 : net->width[t / 2 + 1];
+    }
+    if (!strcmp(codec, "advise") && train_advise(plain, tensors, 2 * TRAIN_LAYERS, wall_clock))
+        return NULL;
+    name_method(&desc, strcmp(codec, "advise") ? codec : "none", list, sizeof list);
     desc.comm = *comm;
     desc.seed = seed;
     desc.why = why;
@@ -114,14 +130,8 @@ static gcomp *open_gcomp(const gcomp_comm *comm, const train_net *net, const cha
             fprintf(stderr, "%s: %s\n", codec, why);
         return NULL;
     }
-    for (size_t l = 0; l < TRAIN_LAYERS; l++) {
-        gcomp_tensor weight = {0}, bias = {0};
-        weight.name = weights[l];
-        weight.rows = net->width[l];
-        weight.cols = net->width[l + 1];
-        bias.name = biases[l];
-        bias.rows = net->width[l + 1];
-        if (gcomp_add_tensor(gc, &weight) != GCOMP_OK || gcomp_add_tensor(gc, &bias) != GCOMP_OK) {
+    for (size_t t = 0; t < 2 * TRAIN_LAYERS; t++) {
+        if (gcomp_add_tensor(gc, &tensors[t]) != GCOMP_OK) {
             fprintf(stderr, "worker %d: %s: %s\n", comm->rank, codec, gcomp_error(gc));
             gcomp_close(gc);
             return NULL;
@@ -279,7 +289,7 @@ static int train_run(train_net *net, const train_data *data, const gcomp_comm *c
     meter m;
     gcomp_statistics stats = {0};
     gcomp_comm metered = meter_comm(&m, comm);
-    gcomp *gc = open_gcomp(&metered, net, r->codec, seed);
+    gcomp *gc = open_gcomp(&metered, comm, net, r->codec, seed);
     float *loss = train_floats(r->steps);
     size_t last = r->steps / 10 ? r->steps / 10 : 1;
     int error = 1;
@@ -418,7 +428,7 @@ static int check_methods(const options *o)
         gcomp_desc desc = {0};
         char why[256] = "", list[256];
         gcomp *gc;
-        name_method(&desc, o->methods[i], list, sizeof list);
+        name_method(&desc, strcmp(o->methods[i], "advise") ? o->methods[i] : "none", list, sizeof list);
         desc.why = why;
         desc.why_capacity = sizeof why;
         if (gcomp_open(&gc, &desc) != GCOMP_OK) {
@@ -437,7 +447,7 @@ static int usage(void)
             "             [--text FILE] [--accuracy | --accordion | --dgc | --errors] [--seeds 1..%d]\n"
             "             [--transport " TRAIN_TRANSPORTS "] [--rank N --root HOST:PORT] [--in-order]\n"
             "             [--hidden A,B] [--rate R] [--interface NAME] [--no-pictures]\n"
-            "       a method may be a list with a schedule: 'CODEC|CODEC@accordion:every=1'\n",
+            "       a method may be a list with a schedule: 'CODEC|CODEC@accordion:every=1', or advise\n",
             MAX_WORKERS, MAX_SEEDS);
     return 1;
 }

@@ -262,6 +262,7 @@ for compiler in $cxx; do
 done
 for name in first engine embedded own_loop; do check "example $name" build/$name; done
 check "example advise" build/advise sign
+check "training as advised" build/train --text gcomp.h --hidden 40,40 --steps 3 --method advise --no-pictures --out $out/advised
 for mpi in $mpis; do
     tap "two ranks, $mpi" $(on_ranks $mpi 2 $out/mpi_two.$mpi)
     tap "four ranks, $mpi" $(on_ranks $mpi 4 $out/mpi_ranks.$mpi)
