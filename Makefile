@@ -36,7 +36,7 @@ build/train: $(TRAIN) build/gcomp.o | need-demo
 build/train_mpi: $(TRAIN) examples/gcomp_mpi.h build/gcomp.o | need-demo
 	mpicc -DUSE_MPI $(CFLAGS) -I. examples/train.c build/gcomp.o -o $@ $(TRAIN_LIBS)
 
-build/bench: bench/bench.c bench/bench.h gcomp.h | build
+build/bench: bench/bench.c bench/bench.h examples/gcomp_threads.h gcomp.h | build
 	$(CC) $(CFLAGS) -I. bench/bench.c -o $@ -lm -pthread
 
 build/advise: examples/advise.c examples/gcomp_threads.h build/gcomp.o | build

@@ -82,7 +82,7 @@
      rank       number of this worker, 0 .. world - 1
      world      number of workers                 step       one exchange of all tensors
      round      one collective of a step; a method has one to three: payloads gathered, floats or integers summed, the largest
-     shard      the part of a payload that falls into the range of elements which one worker adds for all
+     shard      the part of a payload that falls into the range of elements which one worker, its owner, adds for all
 
    LAYERS, each usable alone
      codec      bytes for a vector, and back. Pure functions, no state, no allocation: gcomp_encode, gcomp_decode, ...
@@ -123,6 +123,15 @@
      (gTop-k) applies only the k largest elements of the mean, so that no more come back either; what a worker sent for other
      places stays in its residual. Without alltoallv it gathers, with the same bits; outside of steps it is topk. Who drives the
      step and can carry out GCOMP_ALLTOALL says so with GCOMP_AGGREGATE_SHARDS. blocktopk gathers always.
+     For the others there is GCOMP_AGGREGATE_TWO_SHOT. The elements are cut into a range a worker. For W workers, C the codec:
+       each worker w sends C(p_w) of each range to its owner o, with a scale of its own where the codec has one a tensor
+       the owner makes q = (p_o + sum of C(p_w) of the others) / W; all gather C(q), which is the mean
+       residual: e_w <- p_w - C(p_w); of the own range e_o <- W (q - C(q)), as a part of p_o counts 1 / W
+     So one residual serves both, and sum of e / world is all that was not sent, as without it: whatever holds for residuals
+     holds for this form. Without feedback e is 0; what is unbiased stays so, with the noise of both. Of vote the owner adds its
+     vote too: the bits of the gather. It suits codecs whose error is small or kept: sign, onebit, int, fp8, mx, fp16, qsgd, eden;
+     hardly those with a fixed unit (twobit:threshold=, threshold1), as a mean is smaller than that. Tensors of fewer than
+     256 elements a worker are gathered, and scales that are found together (terngrad:share=1). AUTO never quantises twice.
 
    TWO LEVELS
      Workers of one machine reach each other faster than those of others, and need no compression among them. With desc.node, the
@@ -192,7 +201,8 @@
      largest tensor), fetch's tables 2 * rows * columns. PowerSGD keeps Q, rank * cols floats (alternate=1: P too); in a step it
      needs some rank * (rows + 2 * cols) more, the rank rounded up to 8 or a multiple of 16 where it is above 4. Steps need, for
      what is gathered, (world + 1) * gcomp_bound; for what is summed, a copy of it; for shards two to three payloads, what all
-     send for one range, a range as floats, and the sums of all, 4 bytes an element or less. All is reserved by gcomp_prepare or
+     send for one range, a range as floats, and the sums of all, 4 bytes an element or less (two-shot: some four payloads, and a
+     range). All is reserved by gcomp_prepare or
      in the first exchange; no later call allocates. The codec layer allocates nothing, ever.
 
    ALIGNMENT
@@ -278,7 +288,9 @@
      fetch    34  has no payload: it exchanges a sum of count sketches
      intsum   19   has no payload: it exchanges the largest |p|, a float, then sums of integers of 8, 16 or 32 bits
    Shards are payloads of the sparse method with value method 1, n and places those of a range: of ceil(ceil(n / world) / 16) * 16
-   elements, the last ones the rest. Sums the same, or payloads of none. Lengths and lists: see >>shards.
+   elements, the last ones the rest. Sums the same, or payloads of none. Lengths and lists: see >>shards. In the two-shot form
+   shards and sums are payloads of the codec with the n of a range. Their random numbers: in the place of gcomp_key.own the first
+   two words of the Philox4x32-10 block with this key and counter (0, 0, 7, r), r the range, or world for the mean.
    Coded levels: where C is not 0 (packed: the codes as above), the codes stand in segments, each of 2048 bytes of packed codes
    or the rest. Before them a u64 for each 65536 elements but the last: where their segments end, counted from the first one.
    A segment begins with a byte; if that is not 0, a u16 says how many bytes follow, 3 + them no more than packed:
@@ -327,6 +339,7 @@
      onebit    Seide, Fu, Droppo, Li, Yu: 1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed
                Training of Speech DNNs, Interspeech 2014
      signnorm  Tang et al.: 1-bit Adam: Communication Efficient Large-Scale Training with Adam's Convergence Speed, ICML 2021
+     two-shot  as signnorm (compressed all-reduce)
      twobit    Strom: Scalable Distributed DNN Training Using Commodity GPU Cloud Computing, Interspeech 2015; apache/mxnet
      vote      Bernstein, Wang, Azizzadenesheli, Anandkumar: signSGD: Compressed Optimisation for Non-Convex Problems, ICML 2018
      terngrad  Wen, Xu, Yan, Wu, Wang, Chen, Li: TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep
@@ -649,17 +662,21 @@ typedef struct gcomp_comm {
     unsigned allreduce_dtypes;
 } gcomp_comm;
 
-/* How sparse payloads become a mean: the same bits either way.
+/* How payloads become a mean. Sparse ones: the same bits either way.
      GATHER   every worker receives all payloads, world * k elements, and adds them
      SHARDS   each worker adds a range of the elements for all (SparCML's split form): about k elements in, and the sums out, as
               many as there are places with any, or all of them where that is shorter
+     TWO_SHOT as SHARDS, and tensors of other codecs that gather once (1-bit Adam's compressed all-reduce): p is quantised by
+              ranges, the owner of a range adds them, quantises the mean once more, and all gather that. What a worker computes
+              and receives does not grow with the world. Needs comm.alltoallv; see MANY WORKERS in the manual
      AUTO     SHARDS where comm.alltoallv is given, values are floats, a shard has 64 elements or more, and world >= 8, or 3
               with global=1; else GATHER. To a worker SHARDS carries (k + places with any) (world - 1) / world elements, with
               global=1 little more than 2 k (world - 1) / world; a gather k (world - 1). */
 typedef enum gcomp_aggregate {
     GCOMP_AGGREGATE_AUTO = 0,
     GCOMP_AGGREGATE_GATHER = 1,
-    GCOMP_AGGREGATE_SHARDS = 2
+    GCOMP_AGGREGATE_SHARDS = 2,
+    GCOMP_AGGREGATE_TWO_SHOT = 3
 } gcomp_aggregate;
 
 /* Everything about an object, copied when it is opened. All zero: one worker, no compression. */
@@ -674,7 +691,7 @@ typedef struct gcomp_desc {
     int no_error_feedback;      /* 1: forget what was not sent */
     int no_checksum;            /* 1: payloads without CRC-32C */
     int measure;                /* 1: relative error and norm of the mean in the statistics, at the cost of more passes */
-    gcomp_aggregate aggregate;  /* of sparse payloads; equal on all workers */
+    gcomp_aggregate aggregate;  /* how payloads become a mean; equal on all workers */
     uint32_t check_every;       /* compare a digest of the means every so many steps; 0: never */
     gcomp_isa isa;
     gcomp_allocator allocator;  /* all zero: malloc and free */
@@ -964,7 +981,7 @@ typedef struct gcomp_advice {
      for its sums of b bytes:                    b * sum_byte
      for each collective that some tensor uses, and for the frames:   its start
    Vectors, small tensors and matrices that would not gain are not compressed, as in gcomp_add_tensor. Equal times: candidate 0.
-   Payloads are gathered: with many workers shards (comm.alltoallv) are faster than this says.
+   Payloads are gathered: with many workers shards (comm.alltoallv) and two shots are faster than this says.
    Figures that are all zero are measured first: desc.clock is needed, and an object with tensors like the largest and the
    smallest, of 2^23 elements at most, is opened with desc.allocator and closed again. Numbers are normally distributed: where
    the length of a payload depends on more than that (strom, nonzero, adacomp, coded levels), set `bytes`. Workers that share a
@@ -1558,7 +1575,7 @@ static void gcomp__array_release(gcomp__memory *memory, void *array, size_t elem
    ------------------------------------------------------------------------------------------------ */
 
 enum { GCOMP__PURPOSE_START = 1, GCOMP__PURPOSE_ROUND = 2, GCOMP__PURPOSE_FLIP = 3, GCOMP__PURPOSE_ROTATE = 4,
-       GCOMP__PURPOSE_SELECT = 5, GCOMP__PURPOSE_SKETCH = 6 };
+       GCOMP__PURPOSE_SELECT = 5, GCOMP__PURPOSE_SKETCH = 6, GCOMP__PURPOSE_RANGE = 7 };
 
 static void gcomp__philox(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2])
 {
@@ -13239,7 +13256,7 @@ static gcomp_result gcomp__resolve_desc(gcomp_desc *d, gcomp__schedule *schedule
         return gcomp__fail_field(why, "no_error_feedback", d->no_error_feedback, "0 or 1");
     if (d->no_checksum < 0 || d->no_checksum > 1) return gcomp__fail_field(why, "no_checksum", d->no_checksum, "0 or 1");
     if (d->measure < 0 || d->measure > 1) return gcomp__fail_field(why, "measure", d->measure, "0 or 1");
-    if ((unsigned)d->aggregate > GCOMP_AGGREGATE_SHARDS)
+    if ((unsigned)d->aggregate > GCOMP_AGGREGATE_TWO_SHOT)
         return gcomp__fail_field(why, "aggregate", (int64_t)d->aggregate, "no such way to aggregate");
     if ((unsigned)isa > GCOMP_ISA_NEON) {
         (void)gcomp__fail_field(why, "isa", (int64_t)isa, "no such instruction set");
@@ -13365,12 +13382,16 @@ GCOMP_API void gcomp_close(gcomp *gc)
     gcomp__release(&memory, gc, sizeof *gc);
 }
 
-/* Is the mean made by ranges? Indices of groups are not cut. */
+enum { GCOMP__LEAST_RANGE = 256 }; /* elements; smaller ones are mostly headers */
+
+/* Is the mean made by ranges? Indices of groups are not cut, nor payloads of several rounds. */
 static int gcomp__wants_shards(const gcomp_desc *desc, const gcomp__slot *slot)
 {
     const gcomp_comm *comm = &desc->comm;
-    if (comm->world == 1 || !slot->method->selector || slot->flags & GCOMP__GROUPS) return 0;
-    if (desc->aggregate != GCOMP_AGGREGATE_AUTO) return desc->aggregate == GCOMP_AGGREGATE_SHARDS;
+    if (comm->world == 1 || slot->rounds[0] != GCOMP__GATHER || slot->rounds[1] || slot->flags & GCOMP__GROUPS) return 0;
+    if (!slot->method->selector)
+        return desc->aggregate == GCOMP_AGGREGATE_TWO_SHOT && slot->n / GCOMP__LEAST_RANGE >= (size_t)comm->world;
+    if (desc->aggregate != GCOMP_AGGREGATE_AUTO) return desc->aggregate >= GCOMP_AGGREGATE_SHARDS;
     return comm->alltoallv && comm->world >= (slot->flags & GCOMP__GLOBAL ? 3 : 8) && slot->codec.value == gcomp__row_none.wire &&
            slot->method->selector->most(&slot->codec, slot->n) / 64 >= (size_t)comm->world;
 }
@@ -13472,6 +13493,9 @@ static size_t gcomp__range(size_t n, size_t world, size_t w)
     return gcomp__min(n, gcomp__times(w, gcomp__round_up(n / world + (n % world != 0), 16)));
 }
 
+/* Is it quantised by ranges, and the mean once more? */
+static int gcomp__is_two_shot(const gcomp__slot *slot) { return slot->whole && !slot->method->selector; }
+
 /* Of a tensor whose mean is made by ranges. Shards have a header, 9 bytes, a bitmap or less, and floats; sums are never longer
    than dense ones. */
 static void gcomp__plan_shards(gcomp__plan *plan, gcomp__slot *slot, size_t world)
@@ -13483,6 +13507,13 @@ static void gcomp__plan_shards(gcomp__plan *plan, gcomp__slot *slot, size_t worl
     slot->at_acc = plan->acc;
     slot->at_list = plan->lists;
     plan->own = gcomp__plus(plan->own, slot->whole);
+    if (gcomp__is_two_shot(slot)) {
+        plan->cut = gcomp__plus(plan->cut, slot->whole);
+        plan->shards = gcomp__plus(plan->shards, slot->whole / world);
+        plan->sum = gcomp__plus(plan->sum, slot->whole / world);
+        plan->acc = gcomp__plus(plan->acc, range);
+        return;
+    }
     plan->cut = gcomp__plus(plan->cut, gcomp__plus(gcomp__times(head, world), gcomp__times(slot->most, 4)));
     plan->shards = gcomp__plus(plan->shards, head + 4 * gcomp__min(slot->most, range));
     plan->sum = gcomp__plus(plan->sum, gcomp__min(GCOMP__HEADER + 4 * range, head + 4 * any));
@@ -13498,16 +13529,19 @@ static void gcomp__plan_shards(gcomp__plan *plan, gcomp__slot *slot, size_t worl
 /* By ranges, or gathered: it depends on the workers, which may change. */
 static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
 {
+    const size_t world = (size_t)desc->comm.world;
     if (slot->whole) {
         slot->rounds[0] = GCOMP__GATHER;
-        slot->bound = slot->whole;
+        slot->bound = gcomp__bound_of(slot->method, &slot->codec, slot->n);
         slot->whole = 0;
     }
     if (gcomp__index_pieces(slot->n) > 1 || !gcomp__wants_shards(desc, slot)) return;
     slot->rounds[0] = GCOMP__SHARE;
     slot->whole = slot->bound;
     slot->bound = 0;
-    slot->most = slot->method->selector->most(&slot->codec, slot->n);
+    if (gcomp__is_two_shot(slot)) /* payloads of all ranges */
+        slot->whole = gcomp__times(gcomp__bound_of(slot->method, &slot->codec, gcomp__range(slot->n, world, 1)), world);
+    else slot->most = slot->method->selector->most(&slot->codec, slot->n);
 }
 
 /* What all workers hold alike, at the beginning of a tensor's state: the warm start of sums. Behind it is each one's momentum. */
@@ -14152,6 +14186,8 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
    in its range an owner lists the key of every m-th, m about sqrt(k). Merged, the lists give a key that the k largest of all
    reach, and how many of an owner can: together fewer than k + (world + 1) m. A list: CRC-32C of the rest; k / m keys a tensor,
    falling, then zeros.
+   In the two-shot form a shard is a payload of the range by itself, with the tensor's codec; its owner adds them to its own part
+   of p, and the sum goes out as one payload more. The chapter's words are kept for it: shards, sums.
    ------------------------------------------------------------------------------------------------ */
 
 enum { GCOMP__LENGTHS, GCOMP__SHARDS, GCOMP__LISTS, GCOMP__TOTALS, GCOMP__SUMS, GCOMP__STAGES };
@@ -14206,6 +14242,7 @@ static void gcomp__sizes_of(const gcomp *gc, size_t *sizes, const uint8_t *lengt
 static gcomp_codec gcomp__shard_codec(const gcomp__slot *slot)
 {
     gcomp_codec codec = slot->codec;
+    if (gcomp__is_two_shot(slot)) return codec;
     codec.value = gcomp__row_none.wire;
     memset(codec.value_param, 0, sizeof codec.value_param);
     return codec;
@@ -14250,6 +14287,51 @@ GCOMP__NOINLINE gcomp_result gcomp__cut(gcomp *gc, const gcomp__slot *slot)
     return GCOMP_OK;
 }
 
+/* The payload of a range with a key of its own; the mean of the own range has number `world`. */
+static gcomp_result gcomp__put_range(const gcomp *gc, const gcomp__slot *slot, const gcomp_input *in, size_t n, size_t w,
+                                     uint8_t *to, size_t *length)
+{
+    const gcomp__call call = gcomp__call_in(gc, slot->method);
+    const size_t capacity = gcomp__bound_of(slot->method, &slot->codec, n);
+    gcomp_input part = *in;
+    part.key.own = gcomp__philox_word(in->key.own, 0, GCOMP__PURPOSE_RANGE, (uint32_t)w);
+    GCOMP__TRY(gcomp__encode_as(&call, slot->method, &slot->codec, &part, n, to, capacity, length));
+    if (!gc->desc.no_checksum) gcomp__seal(gc->set, to, *length);
+    return GCOMP_OK;
+}
+
+/* Whoever adds a range takes its own part of it as it is; a vote is a vote. */
+static int gcomp__adds_own(const gcomp__slot *slot) { return gcomp__is_two_shot(slot) && !(slot->flags & GCOMP__MAJORITY); }
+
+/* What a range has of a tensor in a step. */
+static gcomp__work gcomp__work_at(const gcomp__work *work, size_t begin, size_t end)
+{
+    gcomp__work part = *work;
+    part.n = end - begin;
+    part.in.grad = (const float *)work->in.grad + begin; /* floats: others have been widened */
+    if (work->in.residual) part.in.residual = work->in.residual + begin;
+    if (work->residual) part.residual = work->residual + begin;
+    part.y = work->y + begin;
+    return part;
+}
+
+/* The payloads of the ranges of others; p / world of the own one. */
+GCOMP__NOINLINE gcomp_result gcomp__encode_ranges(gcomp *gc, gcomp__slot *slot, const gcomp__work *work)
+{
+    const size_t world = (size_t)gc->desc.comm.world, me = (size_t)gc->desc.comm.rank;
+    size_t w, length;
+    slot->length = 0;
+    for (w = 0; w < world; w++, slot->length += length) {
+        gcomp__work part = gcomp__work_at(work, gcomp__range(slot->n, world, w), gcomp__range(slot->n, world, w + 1));
+        length = 0;
+        if (w == me && gcomp__adds_own(slot)) {
+            part.sums[0] = gc->acc + slot->at_acc;
+            GCOMP__TRY(gcomp__none_make(&part, 0));
+        } else GCOMP__TRY(gcomp__put_range(gc, slot, &part.in, part.n, w, gc->own + slot->at_own + slot->length, &length));
+    }
+    return GCOMP_OK;
+}
+
 /* Shards of all tensors together for each worker, and their lengths. */
 static void gcomp__pack_shards(gcomp *gc)
 {
@@ -14262,8 +14344,8 @@ static void gcomp__pack_shards(gcomp *gc)
         for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
             gcomp__slot *slot = gc->tensors + i;
             size_t length;
-            if (!gcomp__shares(slot)) continue;
-            from = gc->cut + slot->at_cut + slot->walk;
+            if (!gcomp__shares(slot) || (w == (size_t)gc->desc.comm.rank && gcomp__adds_own(slot))) continue;
+            from = (gcomp__is_two_shot(slot) ? gc->own + slot->at_own : gc->cut + slot->at_cut) + slot->walk;
             length = GCOMP__HEADER + (size_t)gcomp__get64(from + 16);
             memcpy(to, from, length);
             slot->walk += length;
@@ -14283,7 +14365,7 @@ static gcomp_result gcomp__next_shard(gcomp *gc, const gcomp__slot *slot, size_t
     gcomp_codec codec = gcomp__shard_codec(slot);
     size_t length = 0;
     GCOMP__TRY(gcomp__payload_length(p, gc->came[w] - gc->places[w], &length));
-    dense = dense && p[5] == gcomp__row_none.wire;
+    dense = dense && slot->method->selector && p[5] == gcomp__row_none.wire;
     if (dense) {
         memset(&codec, 0, sizeof codec);
         codec.method = gcomp__row_none.wire;
@@ -14313,20 +14395,25 @@ static void gcomp__add_shards(gcomp *gc)
         const gcomp__slot *slot = gc->tensors + i;
         const size_t n = gcomp__range(slot->n, world, me + 1) - gcomp__range(slot->n, world, me);
         const gcomp__call call = gcomp__call_in(gc, slot->method);
+        const int two_shot = gcomp__is_two_shot(slot), adds_own = gcomp__adds_own(slot);
         const uint8_t *from = gc->shards;
-        gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, gc->acc + slot->at_acc, n);
+        gcomp__sink sink = gcomp__sink_to(two_shot ? GCOMP__COMMIT : GCOMP__ADD, gc->acc + slot->at_acc, n);
         if (!gcomp__shares(slot)) continue;
         for (w = 0; w < world; from += gc->came[w++]) {
-            gcomp_result result = gcomp__next_shard(gc, slot, w, from, n, 0, gc->views + w);
-            if (result == GCOMP_OK && gcomp__get64(gc->views[w].body) > slot->most) result = GCOMP_CORRUPT;
+            gcomp__view *view = gc->views + sink.count;
+            gcomp_result result;
+            if (w == me && adds_own) continue;
+            result = gcomp__next_shard(gc, slot, w, from, n, 0, view);
+            if (result == GCOMP_OK && !two_shot && gcomp__get64(view->body) > slot->most) result = GCOMP_CORRUPT;
             if (result != GCOMP_OK) {
                 gcomp__blame(gc, result, w, slot);
                 return;
             }
+            sink.count++;
         }
         sink.weight = 1.0f / (float)gc->desc.comm.world;
         sink.views = gc->views;
-        sink.count = world;
+        sink.fresh = !adds_own;
         gcomp__decode_with(&call, &sink);
         last = slot;
     }
@@ -14417,6 +14504,16 @@ static size_t gcomp__wanted_sums(gcomp *gc, const gcomp__slot *slot, uint32_t *l
     return gcomp__min(slot->most, (taken[gc->desc.comm.rank] + 1) * step);
 }
 
+/* The mean of the own range, quantised. */
+static gcomp_result gcomp__put_mean(const gcomp *gc, const gcomp__slot *slot, uint8_t *to, size_t *length)
+{
+    const size_t world = (size_t)gc->desc.comm.world, me = (size_t)gc->desc.comm.rank;
+    const size_t n = gcomp__range(slot->n, world, me + 1) - gcomp__range(slot->n, world, me);
+    gcomp_input in = gcomp__input_in(gc, slot, gc->acc + slot->at_acc, gc->step);
+    in.residual = NULL;
+    return gcomp__put_range(gc, slot, &in, n, world, to, length);
+}
+
 /* The sums of the own range, sparse where that is shorter than dense. */
 static gcomp_result gcomp__put_sums(gcomp *gc, const gcomp__slot *slot, uint8_t *to, size_t *length)
 {
@@ -14441,8 +14538,11 @@ static void gcomp__pack_sums(gcomp *gc)
     uint8_t *to = gc->packed;
     size_t i, length = 0;
     for (i = 0; i < stbds_arrlenu(gc->tensors) && gc->late_error == GCOMP_OK; i++, to += length) {
+        const gcomp__slot *slot = gc->tensors + i;
         length = 0;
-        if (gcomp__shares(gc->tensors + i)) gc->late_error = gcomp__put_sums(gc, gc->tensors + i, to, &length);
+        if (!gcomp__shares(slot)) continue;
+        if (gcomp__is_two_shot(slot)) gc->late_error = gcomp__put_mean(gc, slot, to, &length);
+        else gc->late_error = gcomp__put_sums(gc, slot, to, &length);
     }
     gcomp__put_length(gc, gc->lengths, (size_t)(to - gc->packed), gc->late_error);
     gcomp__all_sizes(gc, gc->came, GCOMP__LENGTH_BYTES);
@@ -14471,26 +14571,75 @@ static void gcomp__check_sums(gcomp *gc)
     gcomp__end_shards(gc, last);
 }
 
-/* y <- y + the sums, which are valid. */
+/* The next payload among the sums of worker w, which are valid. */
+static void gcomp__open_sums(gcomp *gc, size_t w, size_t n, gcomp__view *view)
+{
+    const uint8_t *p = gc->cut + w * gc->share_stride + gc->places[w];
+    unsigned flags;
+    size_t length = 0;
+    (void)gcomp__payload_length(p, gc->came[w] - gc->places[w], &length);
+    (void)gcomp__open_payload(gc->set, view, p, length, n, &flags);
+    gc->places[w] += length;
+}
+
+/* y <- y + the sums. */
 static void gcomp__apply_sums(gcomp *gc, const gcomp__slot *slot, float *y)
 {
     const size_t world = (size_t)gc->desc.comm.world;
     size_t w;
     for (w = 0; w < world; w++) {
-        const uint8_t *p = gc->cut + w * gc->share_stride + gc->places[w];
         const size_t begin = gcomp__range(slot->n, world, w), n = gcomp__range(slot->n, world, w + 1) - begin;
         const gcomp__call call = gcomp__call_in(gc, slot->method);
         gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, y + begin, n);
         gcomp__view view;
-        unsigned flags;
-        size_t length = 0;
-        (void)gcomp__payload_length(p, gc->came[w] - gc->places[w], &length);
-        (void)gcomp__open_payload(gc->set, &view, p, length, n, &flags);
-        gc->places[w] += length;
+        gcomp__open_sums(gc, w, n, &view);
         sink.fresh = 0;
         sink.views = &view;
         sink.count = 1;
         gcomp__decode_with(&call, &sink);
+    }
+}
+
+/* The own range: residual <- world * (mean - decode(its payload)), since what one worker adds counts 1 / world. */
+static void gcomp__keep_mean(const gcomp *gc, const gcomp__slot *slot, const gcomp__work *work, const gcomp__view *view)
+{
+    gcomp__work part = *work;
+    gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, gc->acc + slot->at_acc, work->n);
+    sink.fresh = 0;
+    sink.weight = -1;
+    sink.views = view;
+    sink.count = 1;
+    gcomp__decode_with(&work->call, &sink);
+    part.in = gcomp__plain_input(sink.y);
+    part.part = (float)work->world;
+    part.sums[0] = work->residual;
+    if (gcomp__none_make(&part, 0) != GCOMP_OK) gc->set->common->saturate(part.residual, part.residual, part.n);
+}
+
+/* residual <- p - decode(own payloads), y <- the mean, range by range. */
+GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot, const gcomp__work *work)
+{
+    const size_t world = work->world;
+    const uint8_t *own = gc->own + slot->at_own;
+    size_t w, length;
+    for (w = 0; w < world; w++, own += length) {
+        const gcomp__work part = gcomp__work_at(work, gcomp__range(slot->n, world, w), gcomp__range(slot->n, world, w + 1));
+        gcomp__sink sink = gcomp__sink_of(&part);
+        gcomp__view mean, sent;
+        unsigned flags;
+        gcomp__open_sums(gc, w, part.n, &mean);
+        sink.views = &mean;
+        sink.count = sink.own_at = 1;
+        length = 0;
+        if (w == (size_t)gc->desc.comm.rank && gcomp__adds_own(slot)) {
+            if (part.residual) gcomp__keep_mean(gc, slot, &part, &mean);
+            sink.residual = NULL;
+        } else {
+            length = GCOMP__HEADER + (size_t)gcomp__get64(own + 16);
+            (void)gcomp__open_payload(gc->set, &sent, own, length, part.n, &flags);
+            sink.own = &sent;
+        }
+        gcomp__decode_with(&part.call, &sink);
     }
 }
 
@@ -14962,7 +15111,9 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
     gcomp__work work = gcomp__work_of(gc, slot);
     if (slot->staging) gc->set->common->widen(slot->staging, slot->grad, slot->dtype, slot->n);
     if (gc->desc.measure && !(slot->flags & GCOMP__REMEMBERS)) gcomp__measure_p(gc, &work.in, slot->n);
-    if (slot->rounds[0] == GCOMP__GATHER || slot->rounds[0] == GCOMP__SHARE) {
+    if (gcomp__is_two_shot(slot)) {
+        GCOMP__TRY(gcomp__encode_ranges(gc, slot, &work));
+    } else if (slot->rounds[0] == GCOMP__GATHER || slot->rounds[0] == GCOMP__SHARE) {
         GCOMP__TRY(gcomp__encode_payload(gc, slot, &work));
     } else {
         slot->length = slot->bound; /* of a payload made in a later round, whose length is known */
@@ -14970,7 +15121,7 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
     }
     if (gc->desc.measure && slot->flags & GCOMP__REMEMBERS)
         gc->p_squares += gc->set->common->squares((const float *)(void *)gc->scratch, slot->n);
-    return slot->whole ? gcomp__cut(gc, slot) : GCOMP_OK;
+    return slot->whole && slot->method->selector ? gcomp__cut(gc, slot) : GCOMP_OK;
 }
 
 GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
@@ -15351,7 +15502,8 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
 {
     gcomp__work work = gcomp__work_of(gc, slot);
     if (slot->epoch_sum && gcomp__adds_up(gc, gc->epoch)) gcomp__add_up(slot, &work);
-    if (slot->bound || slot->whole) gcomp__commit_mean(gc, slot, &work);
+    if (gcomp__is_two_shot(slot)) gcomp__commit_ranges(gc, slot, &work);
+    else if (slot->bound || slot->whole) gcomp__commit_mean(gc, slot, &work);
     else slot->method->commit(&work);
     if (gc->desc.measure) {
         gc->y_squares += gc->set->common->squares(work.y, slot->n);
@@ -15426,7 +15578,7 @@ static gcomp_result gcomp__need_callbacks(gcomp *gc)
     for (i = 0; i < stbds_arrlenu(gc->tensors) && !gc->desc.comm.alltoallv; i++)
         if (gcomp__may_share(gc, gc->tensors + i))
             return gcomp__fail_tensor(gc, GCOMP_MISSING_CALLBACK, gc->tensors[i].name,
-                                      "comm.alltoallv is NULL, but desc.aggregate is GCOMP_AGGREGATE_SHARDS");
+                                      "comm.alltoallv is NULL, but desc.aggregate is GCOMP_AGGREGATE_SHARDS or _TWO_SHOT");
     for (i = 0; i < stbds_arrlenu(gc->tensors) && !gc->desc.comm.allreduce; i++) {
         const gcomp__slot *slot = gc->tensors + i;
         size_t l;

@@ -5,12 +5,14 @@
              mean of 8 sparse payloads against decoding and adding each
    How       pinned to a core, all contenders interleaved, median of the rounds; memory touched before; state that a commit
              changes is put back untimed
-   Run       build/bench [--filter TEXT] [--isa NAME] [--n COUNT] [--data KIND] [--threads T] [--csv FILE] [--list]
+   Run       build/bench --worlds [--isa NAME] [--n COUNT]: what a step takes one of 4 to 64 workers, gathered and in two shots
+             build/bench [--filter TEXT] [--isa NAME] [--n COUNT] [--data KIND] [--threads T] [--csv FILE] [--list]
              KIND of gradient: normal, cubed, zeros (90 % of them), constant, ascending, descending */
 
 #define _GNU_SOURCE
 #define GCOMP_IMPLEMENTATION
 #include "gcomp.h"
+#include "examples/gcomp_threads.h"
 
 #include "bench.h"
 
@@ -537,6 +539,119 @@ static void bench_mean(data *d, gcomp_isa isa, const char *filter)
            median(seconds[1], TIMES) / median(seconds[0], TIMES));
 }
 
+/* ---------------- worlds of threads: the processor time of worker 0 in a step, without that of the transport */
+enum { WORLDS = 5, LARGEST_WORLD = 64, WORLD_STEPS = 7 };
+
+typedef struct seat {
+    gcomp_comm inner;
+    const data *d;
+    const char *codec;
+    gcomp_isa isa;
+    gcomp_aggregate way;
+    double inside, seconds[WORLD_STEPS];
+} seat;
+
+static double thread_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int seat_gather(void *user, const void *mine, void *all, const size_t *bytes, size_t stride)
+{
+    seat *s = user;
+    double from = thread_seconds();
+    int status = s->inner.allgatherv(s->inner.user, mine, all, bytes, stride);
+    s->inside += thread_seconds() - from;
+    return status;
+}
+
+static int seat_exchange(void *user, const void *send, const size_t *sent, void *recv, const size_t *awaited)
+{
+    seat *s = user;
+    double from = thread_seconds();
+    int status = s->inner.alltoallv(s->inner.user, send, sent, recv, awaited);
+    s->inside += thread_seconds() - from;
+    return status;
+}
+
+static void *take_steps(void *arg)
+{
+    seat *s = arg;
+    const size_t n = s->d->n;
+    float *grad = malloc(4 * n), *grads[1] = {grad};
+    gcomp_desc desc = {0};
+    gcomp_tensor tensor = {0};
+    gcomp *gc;
+    if (!grad) exit(1);
+    desc.codec = s->codec;
+    desc.isa = s->isa;
+    desc.aggregate = s->way;
+    desc.comm = s->inner;
+    desc.comm.user = s;
+    desc.comm.allreduce = NULL;
+    desc.comm.allgatherv = seat_gather;
+    desc.comm.alltoallv = seat_exchange;
+    tensor.name = "w";
+    tensor.rows = n / 64;
+    tensor.cols = 64;
+    must(gcomp_open(&gc, &desc), "open");
+    must(gcomp_add_tensor(gc, &tensor), "tensor");
+    must(gcomp_prepare(gc), "prepare");
+    for (int step = 0; step < WORLD_STEPS; step++) {
+        double from;
+        for (size_t i = 0; i < n; i++) grad[i] = s->d->g[(i + 7919 * (size_t)s->inner.rank) % n];
+        s->inside = 0;
+        from = thread_seconds();
+        must(gcomp_exchange(gc, grads, NULL), gcomp_error(gc));
+        s->seconds[step] = thread_seconds() - from - s->inside;
+    }
+    gcomp_close(gc);
+    free(grad);
+    return NULL;
+}
+
+static double seconds_of_worker(const data *d, gcomp_isa isa, const char *codec, gcomp_aggregate way, int world)
+{
+    static seat seats[LARGEST_WORLD];
+    pthread_t threads_of[LARGEST_WORLD];
+    gcomp_threads *group;
+    if (gcomp_threads_open(&group, world, 60)) exit(1);
+    for (int w = 0; w < world; w++) {
+        memset(seats + w, 0, sizeof *seats);
+        seats[w].inner = gcomp_threads_comm(group, w);
+        seats[w].d = d;
+        seats[w].codec = codec;
+        seats[w].isa = isa;
+        seats[w].way = way;
+        if (pthread_create(&threads_of[w], NULL, take_steps, seats + w)) exit(1);
+    }
+    for (int w = 0; w < world; w++) pthread_join(threads_of[w], NULL);
+    gcomp_threads_close(group);
+    return median(seats[0].seconds, WORLD_STEPS);
+}
+
+static void bench_worlds(const data *d, gcomp_isa isa)
+{
+    static const char *const compressed[] = {"sign", "int", "int:bits=4"};
+    printf("%-12s %-9s %-7s  ms of one worker: encode, add, commit of %zu elements\n%30s", "codec", "way", "isa", d->n, "workers");
+    for (int i = 0; i < WORLDS; i++) printf("%8d", 4 << i);
+    printf("   64 / 4\n");
+    for (int c = 0; c < 3; c++)
+        for (int way = 0; way < 2; way++) {
+            double first = 0, last = 0;
+            printf("%-12s %-9s %-7s", compressed[c], way ? "two-shot" : "gather", gcomp_isa_name(isa));
+            for (int i = 0; i < WORLDS; i++) {
+                last = seconds_of_worker(d, isa, compressed[c], way ? GCOMP_AGGREGATE_TWO_SHOT : GCOMP_AGGREGATE_GATHER, 4 << i);
+                first = i ? first : last;
+                printf("%8.3f", 1e3 * last);
+                fflush(stdout);
+            }
+            printf("%9.2f\n", last / first);
+        }
+}
+
 static void fill(data *d, size_t n)
 {
     uint64_t s = BENCH_SEED;
@@ -577,15 +692,20 @@ int main(int argc, char **argv)
     const char *filter = NULL, *isa = NULL, *csv_name = NULL;
     size_t n = 0;
     FILE *csv = NULL;
+    int worlds = 0;
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+        if (!strcmp(argv[i], "--worlds")) {
+            worlds = 1;
+            continue;
+        }
         if (!strcmp(argv[i], "--list")) {
             for (size_t c = 0; codecs[c]; c++) puts(codecs[c]);
             return 0;
         }
         if (!value)
             return fprintf(stderr, "usage: bench [--filter TEXT] [--isa NAME] [--n COUNT] [--data KIND] [--threads T]"
-                                   " [--csv FILE] [--list]\n"), 2;
+                                   " [--csv FILE] [--list | --worlds]\n"), 2;
         i++;
         if (!strcmp(argv[i - 1], "--filter")) filter = value;
         else if (!strcmp(argv[i - 1], "--isa")) isa = value;
@@ -606,6 +726,12 @@ int main(int argc, char **argv)
     if (csv) fprintf(csv, "method,kernel,isa,threads,n,gb_per_s,ratio_to_axpy,compression_ratio,relative_error\n");
     if (thread_count == 1) pin();
     printf("gcomp %d, gcc %s, %zu thread(s)\n", gcomp_version(), __VERSION__, thread_count);
+    if (worlds) {
+        data d;
+        fill(&d, n ? n : 1u << 18);
+        bench_worlds(&d, gcomp__set_of(isa ? isa_of(isa) : GCOMP_ISA_AUTO)->isa);
+        return 0;
+    }
     printf("%-24s %-13s %-7s %9s %9s %7s %9s %9s\n", "method", "kernel", "isa", "n", "GB/s", "/axpy", "ratio", "error");
     for (size_t s = 0; s < (n ? 1 : sizeof sizes / sizeof sizes[0]); s++) {
         data d;

@@ -9,12 +9,13 @@
    Run       build/train [--workers N] [--steps N | --epochs N] [--method CODEC|all]... [--seed S] [--out DIR]
                          [--text FILE] [--accuracy | --accordion | --dgc | --errors] [--seeds N]
                          [--transport threads|sockets|mpi] [--rank R --root HOST:PORT] [--in-order]
-                         [--hidden A,B] [--rate R] [--interface NAME] [--no-pictures]
+                         [--hidden A,B] [--rate R] [--interface NAME] [--no-pictures] [--aggregate WAY]
              --transport threads: workers are threads. sockets: processes, all of them here, or with --rank one of
              them, which meets the others where rank 0 listens. mpi: ranks, with mpirun -n 4 build/train_mpi;
              --in-order gives its sums the bits of the others
              --hidden: widths of the hidden layers; --rate: one learning rate for all steps; --interface: bytes of a
              network interface go into runs.csv beside those that were counted here
+             --aggregate gather|shards|two-shot: how payloads become a mean, see gcomp_aggregate
              A method is a codec, or a list with its schedule: --method 'powersgd:rank=4|powersgd:rank=1@accordion:every=1',
              or advise: tensor by tensor what gcomp_advise finds, mostly nothing where workers are threads
              --accordion trains with powersgd of rank 4, and of 4 or 1 as accordion chooses, over three seeds; the
@@ -73,6 +74,7 @@ typedef struct options {
     float rate;       /* 0: with warm-up and decay */
     const char *interface;
     int no_pictures;
+    gcomp_aggregate aggregate;
 } options;
 
 /* What every worker does, in order: the same list on all. results[i] is of plan[i]; only worker 0 writes
@@ -105,7 +107,8 @@ static double wall_clock(void *user)
 }
 
 /* Opens a gcomp for the six tensors of the network; `plain` is comm without a meter. Returns NULL after saying what is wrong. */
-static gcomp *open_gcomp(const gcomp_comm *comm, const gcomp_comm *plain, const train_net *net, const char *codec, uint64_t seed)
+static gcomp *open_gcomp(const gcomp_comm *comm, const gcomp_comm *plain, const train_net *net, const char *codec, uint64_t seed,
+                         gcomp_aggregate aggregate)
 {
     static const char *const names[2 * TRAIN_LAYERS] = {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias", "fc3.weight", "fc3.bias"};
     gcomp_tensor tensors[2 * TRAIN_LAYERS];
@@ -122,6 +125,7 @@ static gcomp *open_gcomp(const gcomp_comm *comm, const gcomp_comm *plain, const 
         return NULL;
     name_method(&desc, strcmp(codec, "advise") ? codec : "none", list, sizeof list);
     desc.comm = *comm;
+    desc.aggregate = aggregate;
     desc.seed = seed;
     desc.why = why;
     desc.why_capacity = sizeof why;
@@ -289,7 +293,7 @@ static int train_run(train_net *net, const train_data *data, const gcomp_comm *c
     meter m;
     gcomp_statistics stats = {0};
     gcomp_comm metered = meter_comm(&m, comm);
-    gcomp *gc = open_gcomp(&metered, comm, net, r->codec, seed);
+    gcomp *gc = open_gcomp(&metered, comm, net, r->codec, seed, j->options->aggregate);
     float *loss = train_floats(r->steps);
     size_t last = r->steps / 10 ? r->steps / 10 : 1;
     int error = 1;
@@ -421,6 +425,15 @@ static size_t read_number(const char *text, size_t most)
     return *text >= '0' && *text <= '9' && !*end && number <= most ? (size_t)number : 0;
 }
 
+/* AUTO if the text is no other. */
+static gcomp_aggregate read_aggregate(const char *text)
+{
+    return !strcmp(text, "gather")     ? GCOMP_AGGREGATE_GATHER
+           : !strcmp(text, "shards")   ? GCOMP_AGGREGATE_SHARDS
+           : !strcmp(text, "two-shot") ? GCOMP_AGGREGATE_TWO_SHOT
+                                       : GCOMP_AGGREGATE_AUTO;
+}
+
 /* Finds a wrong codec before the uncompressed run is done. Returns 0, or 1 after saying what is wrong. */
 static int check_methods(const options *o)
 {
@@ -447,6 +460,7 @@ static int usage(void)
             "             [--text FILE] [--accuracy | --accordion | --dgc | --errors] [--seeds 1..%d]\n"
             "             [--transport " TRAIN_TRANSPORTS "] [--rank N --root HOST:PORT] [--in-order]\n"
             "             [--hidden A,B] [--rate R] [--interface NAME] [--no-pictures]\n"
+            "             [--aggregate gather|shards|two-shot]\n"
             "       a method may be a list with a schedule: 'CODEC|CODEC@accordion:every=1', or advise\n",
             MAX_WORKERS, MAX_SEEDS);
     return 1;
@@ -494,6 +508,8 @@ static int read_options(options *o, int argc, char **argv)
         else if (!strcmp(name, "--hidden") && sscanf(value, "%4zu,%4zu", &o->hidden[0], &o->hidden[1]) == 2)
             ;
         else if (!strcmp(name, "--rate") && (o->rate = strtof(value, NULL)) > 0)
+            ;
+        else if (!strcmp(name, "--aggregate") && (o->aggregate = read_aggregate(value)) != GCOMP_AGGREGATE_AUTO)
             ;
         else if (!strcmp(name, "--interface") && *value)
             o->interface = value;

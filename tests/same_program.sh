@@ -1,6 +1,6 @@
 #!/bin/sh
-# train.c over threads, sockets and the MPIs named: the same parameters, bit for bit. $1: the program; $2: it built with each MPI,
-# without the MPI's name behind the dot; then the names.
+# train.c over threads, sockets and the MPIs named: the same parameters, bit for bit; sign in two shots. $1: the program; $2: it
+# built with each MPI, without the MPI's name behind the dot; then the names.
 set -eu
 train=$1 with_mpi=$2
 shift 2
@@ -8,7 +8,7 @@ out=build/test/same
 rm -rf $out
 mkdir -p $out
 export OPENBLAS_NUM_THREADS=1
-common="--text gcomp.h --hidden 40,40 --steps 6 --method sign --method powersgd:rank=4 --no-pictures"
+common="--text gcomp.h --hidden 40,40 --steps 6 --method sign --method powersgd:rank=4 --no-pictures --aggregate two-shot"
 port=$((5000 + $$ % 1600))
 timeout 60 $train $common --transport threads --out $out/threads >/dev/null
 timeout 60 $train $common --transport sockets --root 127.0.0.1:$port --out $out/sockets >/dev/null

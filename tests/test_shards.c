@@ -1,4 +1,5 @@
-/* The mean made by ranges of elements: the bits of the gather, gTop-k against a plain reference, faults, hostile shards, bytes.
+/* The mean made by ranges of elements: the bits of the gather, gTop-k and the two-shot form against plain references, faults,
+   hostile shards, bytes.
    Workers in one thread, in lock-step, as an event loop drives them; then the same through threads. */
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -17,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 16, TENSORS = 7, CALLS = 16 };
+enum { MOST = 18, TENSORS = 7, CALLS = 16 };
 
 typedef struct group group;
 typedef void (*tamper)(group *g, size_t call, size_t rank, size_t from, uint8_t *bytes, size_t length);
@@ -373,7 +374,7 @@ static void test_sums_are_dense_where_that_is_shorter(void)
 
 /* ---------------- gTop-k */
 
-enum { ROOM = 2000 };
+enum { ROOM = 4700 };
 static const float *order_of;
 
 static uint32_t key_of(float x)
@@ -450,7 +451,7 @@ static void check_global(size_t world, size_t n, double density, int shape, gcom
 
 static void test_global_topk_is_that_of_a_plain_reference(void)
 {
-    static const size_t n[] = {5, 260, ROOM};
+    static const size_t n[] = {5, 260, 2000};
     static const double densities[] = {0.01, 0.1, 1};
     for (size_t c = 0; c < sizeof worlds / sizeof *worlds; c++)
         for (size_t s = 0; s < 3; s++)
@@ -497,11 +498,295 @@ static void test_global_topk_loses_nothing(void)
     group_close(&g);
 }
 
+/* ---------------- two shots */
+
+static size_t encode(const char *text, const float *x, size_t n, uint8_t *payload, uint64_t own)
+{
+    static uint8_t scratch[GCOMP_SCRATCH(ROOM)];
+    gcomp_codec codec;
+    gcomp_input in;
+    gcomp_exec exec;
+    size_t length = 0;
+    memset(&in, 0, sizeof in);
+    memset(&exec, 0, sizeof exec);
+    in.grad = x;
+    in.rows = n;
+    in.key.own = own;
+    exec.scratch = scratch;
+    exec.scratch_bytes = sizeof scratch;
+    CHECK(gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK);
+    CHECK(gcomp_encode(&codec, &in, &exec, payload, GCOMP_BOUND(n), &length) == GCOMP_OK);
+    return length;
+}
+
+static size_t begin_of(size_t n, size_t world, size_t w)
+{
+    const size_t begin = ((n + world - 1) / world + 15) / 16 * 16 * w;
+    return begin < n ? begin : n;
+}
+
+/* What is decoded of a range of x, encoded with its own key; the mean is range `world`. */
+static void pass(const char *codec, const float *x, size_t n, uint64_t step, size_t rank, size_t range, float *y)
+{
+    static uint8_t payload[GCOMP_BOUND(ROOM)];
+    const uint64_t own = gcomp_key_make(5, step, 0, (uint32_t)rank).own;
+    const size_t length = encode(codec, x, n, payload, plain_philox(own, 0, 7, (uint32_t)range));
+    CHECK(gcomp_decode(payload, length, y, n, NULL) == GCOMP_OK);
+}
+
+static float plain_p[MOST][ROOM], plain_rest[MOST][ROOM], plain_mean[ROOM];
+
+/* From p, the mean of all, and what stays. */
+static void plain_two_shot(const char *codec, size_t world, size_t n, uint64_t step)
+{
+    static float q[ROOM], d[ROOM];
+    const float part = 1.0f / (float)world;
+    for (size_t o = 0; o < world; o++) {
+        const size_t begin = begin_of(n, world, o), count = begin_of(n, world, o + 1) - begin;
+        for (size_t i = 0; i < count; i++) q[i] = plain_p[o][begin + i] * part;
+        for (size_t w = 0; w < world; w++) {
+            if (w == o) continue;
+            pass(codec, plain_p[w] + begin, count, step, w, o, d);
+            for (size_t i = 0; i < count; i++) {
+                volatile float term = d[i] * part;
+                q[i] = q[i] + term;
+                plain_rest[w][begin + i] = plain_p[w][begin + i] - d[i];
+            }
+        }
+        pass(codec, q, count, step, o, world, plain_mean + begin);
+        for (size_t i = 0; i < count; i++) {
+            volatile float lost = q[i] - plain_mean[begin + i];
+            plain_mean[begin + i] += 0.0f; /* a sum of one: -0 becomes 0 */
+            plain_rest[o][begin + i] = lost * (float)world;
+        }
+    }
+}
+
+/* Methods with their defaults, and these; NULL behind the last. Of the first, those that have payloads and no indices. */
+static const char *two_shot_codec(size_t i)
+{
+    static const char *const more[] = {"int:bits=4", "int:rounding=stochastic,bits=2", "int:range=affine", "sign:block=tensor",
+                                       "int:bits=4,code=auto", "qsgd:levels=1,code=elias", "eden:bits=3,block=256",
+                                       "twobit:threshold=auto", "terngrad:clip=0"};
+    size_t known = 0;
+    while (gcomp_method_name(known)) known++;
+    return i < known ? gcomp_method_name(i) : i - known < sizeof more / sizeof *more ? more[i - known] : NULL;
+}
+
+static int has_two_shots(const char *text)
+{
+    gcomp_codec codec;
+    char values[64];
+    snprintf(values, sizeof values, "%s+bf16", text);
+    if (gcomp_codec_parse(&codec, values, NULL, 0) == GCOMP_OK) return 0; /* a sparse one */
+    CHECK(gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK);
+    return codec.method > 1 && gcomp_bound(&codec, 1) != 0;
+}
+
+/* Every method against the plain reference, bit for bit; and nothing is lost: applied + mean of e is what was given. */
+static void check_two_shot(const char *text, size_t world, size_t n)
+{
+    static double given[ROOM], applied[ROOM];
+    const gcomp_desc desc = desc_of(GCOMP_AGGREGATE_TWO_SHOT);
+    const int votes = !strcmp(text, "vote");
+    size_t wrong = 0, lost = 0;
+    group g;
+    group_open(&g, world, &desc, &text, &n, 1);
+    memset(given, 0, sizeof given);
+    memset(applied, 0, sizeof applied);
+    for (uint64_t step = 0; step < 3; step++) {
+        group_fill(&g, step);
+        for (size_t w = 0; w < world; w++) {
+            const float *grad = (const float *)g.grad[w][0], *e = gcomp_residual(g.gc[w], 0);
+            for (size_t i = 0; i < n; i++) {
+                plain_p[w][i] = grad[i] + (e ? e[i] : 0);
+                given[i] += (double)grad[i] / (double)world;
+            }
+        }
+        if (!votes) plain_two_shot(text, world, n, step);
+        for (size_t i = 0; votes && i < n; i++) {
+            size_t negative = 0;
+            for (size_t w = 0; w < world; w++) negative += plain_p[w][i] < 0;
+            plain_mean[i] = 2 * negative > world ? -1.0f : 1.0f;
+        }
+        group_step(&g);
+        CHECK(all_are(&g, GCOMP_OK) && exchanges(&g) == 2);
+        for (size_t w = 0; w < world; w++) {
+            wrong += memcmp(g.grad[w][0], plain_mean, 4 * n) != 0;
+            if (gcomp_residual(g.gc[w], 0)) wrong += memcmp(gcomp_residual(g.gc[w], 0), plain_rest[w], 4 * n) != 0;
+        }
+        for (size_t i = 0; i < n; i++) applied[i] += (double)plain_mean[i];
+    }
+    for (size_t i = 0; i < n && gcomp_residual(g.gc[0], 0); i++) {
+        double e = 0;
+        for (size_t w = 0; w < world; w++) e += (double)gcomp_residual(g.gc[w], 0)[i] / (double)world;
+        lost += fabs(given[i] - applied[i] - e) > 1e-6 * (3 + fabs(e));
+    }
+    if (wrong || lost) printf("# %s, %d workers: %d wrong, %d lost\n", text, (int)world, (int)wrong, (int)lost);
+    CHECK(wrong == 0 && lost == 0);
+    group_close(&g);
+}
+
+static void test_two_shots_are_those_of_a_plain_reference_and_lose_nothing(void)
+{
+    size_t count = 0;
+    for (size_t c = 0; two_shot_codec(c); c++) {
+        if (!has_two_shots(two_shot_codec(c))) continue;
+        count++;
+        for (size_t w = 1; w < sizeof worlds / sizeof *worlds; w++) /* of eight, the last range is a rest */
+            if (w == 2 || w == 5 || c % 4 == w % 4) check_two_shot(two_shot_codec(c), worlds[w], w == 5 ? 2053 : 1800);
+    }
+    CHECK(count > 20);
+    check_two_shot("sign", 18, 4609); /* the last range is empty */
+}
+
+/* Large tensors and small ones, sums, sparse payloads, a bf16 gradient: those that have no two shots keep their bits, and the
+   instruction set, threads and the order of requests matter to none. */
+static void test_two_shots_have_the_same_bits_everywhere(void)
+{
+    static const char *const codecs[TENSORS] = {"topk:density=0.05", "vote", "none", "int:bits=4", "onebit:block=tensor", "eden", "qsgd"};
+    static const size_t n[TENSORS] = {3001, 1000, 50, 767, 200000, 5000, 2000};
+    for (int isa = GCOMP_ISA_SCALAR - 1; isa <= GCOMP_ISA_NEON; isa++) {
+        gcomp_desc gather = desc_of(GCOMP_AGGREGATE_GATHER), two = desc_of(GCOMP_AGGREGATE_TWO_SHOT);
+        static uint64_t first[3];
+        group a, b;
+        if (isa >= GCOMP_ISA_SCALAR && !gcomp_isa_available((gcomp_isa)isa)) continue;
+        gather.isa = two.isa = isa < GCOMP_ISA_SCALAR ? GCOMP_ISA_SCALAR : (gcomp_isa)isa;
+        if (isa < GCOMP_ISA_SCALAR) two.parallel.run = run_backwards;
+        group_open(&a, 3, &gather, codecs, n, TENSORS);
+        group_open(&b, 3, &two, codecs, n, TENSORS);
+        b.backwards = 1;
+        for (uint64_t step = 0; step < 2; step++) {
+            group_fill(&a, step);
+            group_fill(&b, step);
+            group_step(&a);
+            group_step(&b);
+            CHECK(all_are(&b, GCOMP_OK) && exchanges(&b) == 2);
+            for (size_t t = 0; t < 4; t++) CHECK(!memcmp(a.grad[1][t], b.grad[1][t], 4 * n[t]));
+            for (size_t t = 4; t < TENSORS; t++) CHECK(memcmp(a.grad[1][t], b.grad[1][t], 2 * n[t]));
+            for (size_t t = 0; t < TENSORS; t++) CHECK(!memcmp(b.grad[0][t], b.grad[2][t], (t == 6 ? 2 : 4) * n[t]));
+        }
+        for (size_t w = 0; w < 3; w++) {
+            if (isa < GCOMP_ISA_SCALAR) first[w] = digest(&b, w);
+            CHECK(digest(&b, w) == first[w]);
+        }
+        group_close(&a);
+        group_close(&b);
+    }
+}
+
+/* A gradient that stays the same: what is applied tends to its mean, since residuals stay small; and of methods without one, since
+   they are unbiased. By then the mean of T steps is off by at most 1 / T of a few gradients, or 1 / sqrt(T) of the noise. */
+static void test_two_shots_apply_the_mean_in_the_end(void)
+{
+    static const char *const codecs[] = {"sign", "onebit", "signnorm", "int:bits=2", "fp8", "mx", "bf16", "twobit:threshold=auto",
+                                         "qsgd:levels=4", "natural", "naturaldither", "terngrad:clip=0"};
+    enum { N = 1024, T = 150 };
+    for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) {
+        static const size_t n[1] = {N};
+        static double given[N], applied[N];
+        const gcomp_desc desc = desc_of(GCOMP_AGGREGATE_TWO_SHOT);
+        double error = 0, size = 0, noise = 0;
+        int keeps;
+        group g;
+        group_open(&g, 4, &desc, codecs + c, n, 1);
+        keeps = gcomp_residual(g.gc[0], 0) != NULL;
+        memset(given, 0, sizeof given);
+        memset(applied, 0, sizeof applied);
+        for (uint64_t step = 0; step < T; step++) {
+            group_fill(&g, 0);
+            for (size_t w = 0; w < 4 && step == 0; w++)
+                for (size_t i = 0; i < N; i++) given[i] += (double)((float *)g.grad[w][0])[i] / 4;
+            group_step(&g);
+            for (size_t i = 0; i < N; i++) {
+                const double d = (double)((float *)g.grad[3][0])[i];
+                applied[i] += d / T;
+                noise += (d - given[i]) * (d - given[i]) / T;
+            }
+        }
+        for (size_t i = 0; i < N; i++) {
+            error += (applied[i] - given[i]) * (applied[i] - given[i]);
+            size += given[i] * given[i];
+        }
+        printf("# %-24s of the mean: error %.4f, noise of a step %.4f\n", codecs[c], sqrt(error / size), sqrt(noise / size));
+        CHECK(keeps ? sqrt(error) < 12.0 / T * sqrt(size) : error > 0.8 * noise / T && error < 1.25 * noise / T);
+        group_close(&g);
+    }
+}
+
+/* sum of e / world of a tensor's element */
+static double waits(const group *g, size_t i)
+{
+    double e = 0;
+    for (size_t w = 0; w < g->world; w++) e += (double)gcomp_residual(g->gc[w], 0)[i];
+    return e / (double)g->world;
+}
+
+/* The residual is all that the form keeps: a save has it; a worker that leaves hands it over, and the ranges are others. */
+static void test_two_shots_survive_a_save_and_another_world(void)
+{
+    static const char *const codec[1] = {"sign"};
+    static const size_t n[1] = {1500};
+    static double before[1500];
+    const gcomp_desc desc = desc_of(GCOMP_AGGREGATE_TWO_SHOT);
+    static uint8_t save[4][8000];
+    size_t length[4], wrong = 0, lost = 0;
+    group a, b;
+    group_open(&a, 4, &desc, codec, n, 1);
+    group_open(&b, 4, &desc, codec, n, 1);
+    for (uint64_t step = 0; step < 5; step++) {
+        const void *saved[1];
+        group_fill(&a, step);
+        group_step(&a);
+        CHECK(all_are(&a, GCOMP_OK));
+        for (size_t w = 0; w < 4 && step == 2; w++) {
+            CHECK(gcomp_save(a.gc[w], save[w], sizeof save[w], &length[w]) == GCOMP_OK);
+            saved[0] = save[w];
+            CHECK(gcomp_load(b.gc[w], saved, length + w, 1) == GCOMP_OK);
+        }
+        if (step < 3) continue;
+        group_fill(&b, step);
+        group_step(&b);
+        for (size_t w = 0; w < 4; w++) CHECK(digest(&a, w) == digest(&b, w));
+    }
+    for (size_t i = 0; i < n[0]; i++) before[i] = waits(&a, i);
+    CHECK(gcomp_save(a.gc[3], save[3], sizeof save[3], &length[3]) == GCOMP_OK);
+    CHECK(gcomp_take_over(a.gc[1], save[3], length[3]) == GCOMP_OK);
+    group_shrink(&a, 3);
+    for (size_t i = 0; i < n[0]; i++) wrong += fabs(before[i] - waits(&a, i)) > 1e-6 * (1 + fabs(before[i]));
+    group_fill(&a, 7);
+    for (size_t i = 0; i < n[0]; i++)
+        for (size_t w = 0; w < 3; w++) before[i] += (double)((float *)a.grad[w][0])[i] / 3;
+    group_step(&a);
+    CHECK(all_are(&a, GCOMP_OK) && exchanges(&a) == 2);
+    for (size_t i = 0; i < n[0]; i++) lost += fabs(before[i] - waits(&a, i) - (double)((float *)a.grad[0][0])[i]) > 2e-6 * (1 + fabs(before[i]));
+    CHECK(wrong == 0 && lost == 0);
+    CHECK(gcomp_reset(a.gc[0], 0) == GCOMP_OK && gcomp_residual(a.gc[0], 0)[0] == 0);
+    group_close(&a);
+    group_close(&b);
+}
+
 /* ---------------- failures */
 
-static const char *const few[2] = {"topk:density=0.1", "topk:density=0.1,global=1"};
-static const size_t few_n[2] = {300, 220};
+/* Sparse payloads; the two-shot form, which has no lists. */
+static const char *const some[2][2] = {{"topk:density=0.1", "topk:density=0.1,global=1"}, {"sign:block=64", "qsgd:levels=1"}};
+static const size_t some_n[2][2] = {{300, 220}, {900, 770}};
+static const gcomp_aggregate ways[2] = {GCOMP_AGGREGATE_SHARDS, GCOMP_AGGREGATE_TWO_SHOT};
+static const char *const *few = some[0];
+static const size_t *few_n = some_n[0];
+static int form;
 enum { FRAMES, LENGTHS, SHARDS, LISTED, TOTALS, SUMS, ALL_CALLS };
+
+static gcomp_desc choose_form(int which)
+{
+    form = which;
+    few = some[which];
+    few_n = some_n[which];
+    return desc_of(ways[which]);
+}
+
+/* The stage of a request. */
+static int stage_of(size_t call) { return (int)call + (form && call >= LISTED); }
 
 static void open_few(group *g, const gcomp_desc *desc)
 {
@@ -514,17 +799,16 @@ static void open_few(group *g, const gcomp_desc *desc)
     group_fill(g, 2);
 }
 
-static void test_a_request_that_fails_leaves_everything_as_it_was(void)
+static void failing_requests(const gcomp_desc desc)
 {
-    const gcomp_desc desc = desc_of(GCOMP_AGGREGATE_SHARDS);
     uint64_t control[3], before[3];
     group g;
     open_few(&g, &desc);
     group_step(&g);
-    CHECK(g.carried == ALL_CALLS);
+    CHECK(g.carried == (size_t)(ALL_CALLS - form));
     for (size_t w = 0; w < 3; w++) control[w] = digest(&g, w);
     group_close(&g);
-    for (int call = 0; call < ALL_CALLS; call++)
+    for (int call = 0; call < ALL_CALLS - form; call++)
         for (int rank = -1; rank < 3; rank += 2) {
             open_few(&g, &desc);
             for (size_t w = 0; w < 3; w++) before[w] = digest(&g, w);
@@ -532,13 +816,13 @@ static void test_a_request_that_fails_leaves_everything_as_it_was(void)
             g.fail_rank = rank;
             group_step(&g);
             for (size_t w = 0; w < 3; w++) {
-                const int last = call == SUMS && rank >= 0 && (int)w != rank; /* who has all commits */
+                const int last = stage_of((size_t)call) == SUMS && rank >= 0 && (int)w != rank; /* who has all commits */
                 CHECK(g.result[w] == (last ? GCOMP_OK : GCOMP_CALLBACK_FAILED));
                 CHECK(digest(&g, w) == (last ? control[w] : before[w]));
                 CHECK(last || strstr(gcomp_error(g.gc[w]), "failed with status 5") || call == FRAMES || rank >= 0);
             }
             if (call == SHARDS && rank < 0) CHECK(strstr(gcomp_error(g.gc[0]), "alltoallv") != NULL);
-            if (call == SUMS && rank < 0) CHECK(strstr(gcomp_error(g.gc[0]), "allgather of sums") != NULL);
+            if (stage_of((size_t)call) == SUMS && rank < 0) CHECK(strstr(gcomp_error(g.gc[0]), "allgather of sums") != NULL);
             g.fail_call = -1;
             if (rank < 0) { /* all have seen it */
                 group_step(&g);
@@ -549,6 +833,11 @@ static void test_a_request_that_fails_leaves_everything_as_it_was(void)
         }
 }
 
+static void test_a_request_that_fails_leaves_everything_as_it_was(void)
+{
+    for (int which = 1; which >= 0; which--) failing_requests(choose_form(which));
+}
+
 static void flip(group *g, size_t call, size_t rank, size_t from, uint8_t *bytes, size_t length)
 {
     if (call != g->at || rank != 1 || from != 2) return;
@@ -557,10 +846,10 @@ static void flip(group *g, size_t call, size_t rank, size_t from, uint8_t *bytes
 }
 
 /* Every byte of what one worker gets from another, in every stage. */
-static void test_every_damaged_byte_is_refused_without_a_trace(void)
+static void damaged_bytes(const gcomp_desc desc)
 {
-    const gcomp_desc desc = desc_of(GCOMP_AGGREGATE_SHARDS);
-    for (size_t call = LENGTHS; call < ALL_CALLS; call++) {
+    for (size_t at_call = LENGTHS; at_call < (size_t)(ALL_CALLS - form); at_call++) {
+        const int call = stage_of(at_call);
         group g;
         size_t tried = 0;
         open_few(&g, &desc);
@@ -568,7 +857,7 @@ static void test_every_damaged_byte_is_refused_without_a_trace(void)
             uint64_t before[3];
             for (size_t w = 0; w < 3; w++) before[w] = digest(&g, w);
             g.change = flip;
-            g.at = call;
+            g.at = at_call;
             g.arg = at;
             group_step(&g);
             if (g.arg == SIZE_MAX) break;
@@ -595,38 +884,50 @@ static void test_every_damaged_byte_is_refused_without_a_trace(void)
     }
 }
 
-static size_t encode(const char *text, const float *x, size_t n, uint8_t *payload)
+static void test_every_damaged_byte_is_refused_without_a_trace(void)
 {
-    static uint8_t scratch[GCOMP_SCRATCH(ROOM)];
-    gcomp_codec codec;
-    gcomp_input in;
-    gcomp_exec exec;
-    size_t length = 0;
-    memset(&in, 0, sizeof in);
-    memset(&exec, 0, sizeof exec);
-    in.grad = x;
-    in.rows = n;
-    exec.scratch = scratch;
-    exec.scratch_bytes = sizeof scratch;
-    CHECK(gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK);
-    CHECK(gcomp_encode(&codec, &in, &exec, payload, GCOMP_BOUND(n), &length) == GCOMP_OK);
-    return length;
+    for (int which = 1; which >= 0; which--) damaged_bytes(choose_form(which));
 }
 
-/* A peer that makes up shards: each is refused by the owner, and by all in that step. */
-static void test_hostile_shards_are_refused_by_all(void)
+typedef struct forgery {
+    const char *codec;
+    size_t n;
+    int cut; /* bytes that are missing at the end, or too many */
+    size_t at;
+    int flip;
+    gcomp_result result;
+} forgery;
+
+/* A peer that makes up a shard of 1600 elements for two: refused by the owner, and by all in that step. */
+static void forge(const forgery *f, const char *codec, gcomp_aggregate way, int is_checked, int is_sealed)
 {
-    static const size_t n[1] = {1600}; /* ranges of 800, 80 elements at most */
+    static const size_t n[1] = {1600}; /* ranges of 800, of sparse payloads 80 elements at most */
     static uint8_t payload[GCOMP_BOUND(ROOM)];
     static float x[ROOM];
-    static const struct forgery {
-        const char *codec;
-        size_t n;
-        int cut; /* bytes that are missing at the end, or too many */
-        size_t at;
-        int flip;
-        gcomp_result result;
-    } forgery[] = {
+    gcomp_desc desc = desc_of(way);
+    uint64_t before[2];
+    group g;
+    desc.no_checksum = !is_checked;
+    group_open(&g, 2, &desc, &codec, n, 1);
+    group_fill(&g, 0);
+    for (size_t i = 0; i < ROOM; i++) x[i] = value_of(9, 9, 9, i) + 3;
+    for (size_t w = 0; w < 2; w++) before[w] = digest(&g, w);
+    memset(payload, 0, sizeof payload);
+    g.forged_length = (size_t)((int)encode(f->codec, x, f->n, payload, 0) - f->cut);
+    if (is_sealed) CHECK(gcomp_seal(payload, g.forged_length, NULL) == GCOMP_OK);
+    payload[f->at] ^= (uint8_t)f->flip;
+    g.forged = payload;
+    group_step(&g);
+    if (g.result[1] != f->result) printf("# %s for %s: %s\n", f->codec, codec, gcomp_result_name(g.result[1]));
+    CHECK(g.result[1] == f->result);
+    CHECK(g.result[0] == (f->result ? GCOMP_PEER_FAILED : GCOMP_OK));
+    for (size_t w = 0; w < 2 && f->result; w++) CHECK(digest(&g, w) == before[w]);
+    group_close(&g);
+}
+
+static void test_hostile_shards_are_refused_by_all(void)
+{
+    static const forgery sparse[] = {
         {"topk:density=0.1", 800, 0, 0, 0, GCOMP_OK},
         {"topk:density=0.10125", 800, 0, 0, 0, GCOMP_CORRUPT}, /* 81: more than anyone selects */
         {"topk:density=0.1", 799, 0, 0, 0, GCOMP_COUNT_MISMATCH},
@@ -641,36 +942,28 @@ static void test_hostile_shards_are_refused_by_all(void)
         {"topk:density=0.1", 800, 0, 6, 2, GCOMP_CHECKSUM_MISMATCH},
         {"topk:density=0.1", 800, 0, 32, 1, GCOMP_CORRUPT},   /* k: 81 */
         {"topk:density=0.1", 800, 0, 40, 255, GCOMP_CORRUPT}, /* the coder */
-        {"none", 800, 0, 0, 0, GCOMP_CODEC_MISMATCH},         /* dense: sums may be */
-        {"topk:density=0.1", 800, 0, 0, 0, GCOMP_CHECKSUM_MISMATCH},
-        {"topk:density=0.1", 800, 0, 0, 0, GCOMP_CHECKSUM_MISMATCH},
-        {"topk:density=0.1", 800, 0, 0, 0, GCOMP_OK},
     };
-    const size_t count = sizeof forgery / sizeof *forgery;
-    for (size_t f = 0; f < count; f++) {
-        const char *const codec[1] = {strcmp(forgery[f].codec, "none") ? "topk:density=0.05" : "topk:density=0.5"};
-        gcomp_desc desc = desc_of(GCOMP_AGGREGATE_SHARDS);
-        uint64_t before[2];
-        group g;
-        const int is_checked = f == count - 3 || f == count - 1; /* the last three: workers want one, there is one, both */
-        const int is_sealed = f >= count - 2;
-        desc.no_checksum = !is_checked;
-        group_open(&g, 2, &desc, codec, n, 1);
-        group_fill(&g, 0);
-        for (size_t i = 0; i < ROOM; i++) x[i] = value_of(9, 9, 9, i) + 3;
-        for (size_t w = 0; w < 2; w++) before[w] = digest(&g, w);
-        memset(payload, 0, sizeof payload);
-        g.forged_length = (size_t)((int)encode(forgery[f].codec, x, forgery[f].n, payload) - forgery[f].cut);
-        if (is_sealed) CHECK(gcomp_seal(payload, g.forged_length, NULL) == GCOMP_OK);
-        payload[forgery[f].at] ^= (uint8_t)forgery[f].flip;
-        g.forged = payload;
-        group_step(&g);
-        if (g.result[1] != forgery[f].result) printf("# forgery %d: %s\n", (int)f, gcomp_result_name(g.result[1]));
-        CHECK(g.result[1] == forgery[f].result);
-        CHECK(g.result[0] == (forgery[f].result ? GCOMP_PEER_FAILED : GCOMP_OK));
-        for (size_t w = 0; w < 2 && forgery[f].result; w++) CHECK(digest(&g, w) == before[w]);
-        group_close(&g);
-    }
+    static const forgery two_shot[] = {
+        {"int:bits=4", 800, 0, 0, 0, GCOMP_OK},
+        {"int:bits=4", 799, 0, 0, 0, GCOMP_COUNT_MISMATCH},
+        {"int:bits=4", 800, 1, 0, 0, GCOMP_TRUNCATED},
+        {"int:bits=2", 800, 0, 0, 0, GCOMP_CODEC_MISMATCH},
+        {"int:bits=4,block=512", 800, 0, 0, 0, GCOMP_CODEC_MISMATCH},
+        {"sign:block=tensor", 800, 0, 0, 0, GCOMP_CODEC_MISMATCH},
+        {"topk:density=0.01", 800, 0, 0, 0, GCOMP_CODEC_MISMATCH},
+        {"int:bits=4", 800, 0, 6, 1, GCOMP_TRAILING_BYTES}, /* a refusal has no body */
+        {"int:bits=4", 800, 0, 35, 255, GCOMP_CORRUPT},     /* a scale that is negative */
+    };
+    const forgery dense = {"none", 800, 0, 0, 0, GCOMP_CODEC_MISMATCH}; /* sums may be that */
+    forgery sealed = {"topk:density=0.1", 800, 0, 0, 0, GCOMP_CHECKSUM_MISMATCH};
+    const char *const codec = "topk:density=0.05";
+    for (size_t f = 0; f < sizeof sparse / sizeof *sparse; f++) forge(sparse + f, codec, GCOMP_AGGREGATE_SHARDS, 0, 0);
+    for (size_t f = 0; f < sizeof two_shot / sizeof *two_shot; f++) forge(two_shot + f, "int:bits=4", GCOMP_AGGREGATE_TWO_SHOT, 0, 0);
+    forge(&dense, "topk:density=0.5", GCOMP_AGGREGATE_SHARDS, 0, 0);
+    forge(&sealed, codec, GCOMP_AGGREGATE_SHARDS, 1, 0); /* workers want one, there is one, both */
+    forge(&sealed, codec, GCOMP_AGGREGATE_SHARDS, 0, 1);
+    sealed.result = GCOMP_OK;
+    forge(&sealed, codec, GCOMP_AGGREGATE_SHARDS, 1, 1);
 }
 
 /* Whatever a shard says, nobody reads or writes outside, and all end alike. */
@@ -688,7 +981,7 @@ static void test_mutated_shards_do_no_harm(void)
         for (size_t i = 0; i < ROOM; i++) x[i] = value_of(9, 9, 9, i);
         for (uint64_t round = 0; round < 400; round++) {
             uint64_t before[2];
-            g.forged_length = encode("topk:density=0.1", x, 192, payload);
+            g.forged_length = encode("topk:density=0.1", x, 192, payload, 0);
             for (uint64_t j = 0; j <= round % 3; j++)
                 payload[mix(round * 8 + j) % g.forged_length] ^= (uint8_t)(1u << (mix(round * 8 + j) >> 40) % 8);
             g.forged = payload;
@@ -722,13 +1015,12 @@ static void test_more_bytes_than_a_shard_can_have_end_the_step(void)
     group_close(&g);
 }
 
-static void test_not_finite_on_one_worker_is_told_to_all(void)
+static void not_finite(const gcomp_desc desc, size_t at)
 {
-    const gcomp_desc desc = desc_of(GCOMP_AGGREGATE_SHARDS);
     uint64_t before[3];
     group g;
     open_few(&g, &desc);
-    ((float *)g.grad[2][1])[219] = NAN;
+    ((float *)g.grad[2][1])[at] = NAN;
     for (size_t w = 0; w < 3; w++) before[w] = digest(&g, w);
     group_step(&g);
     CHECK(all_are(&g, GCOMP_NOT_FINITE) && g.carried == 1);
@@ -739,9 +1031,15 @@ static void test_not_finite_on_one_worker_is_told_to_all(void)
     group_close(&g);
 }
 
-static void test_abort_in_every_stage_changes_nothing(void)
+static void test_not_finite_on_one_worker_is_told_to_all(void)
 {
-    const gcomp_desc desc = desc_of(GCOMP_AGGREGATE_SHARDS);
+    not_finite(choose_form(1), 0);   /* in a range of another */
+    not_finite(choose_form(1), 769); /* in its own */
+    not_finite(choose_form(0), 219);
+}
+
+static void aborts(const gcomp_desc desc)
+{
     uint64_t control[3], before[3];
     group g;
     open_few(&g, &desc);
@@ -750,7 +1048,7 @@ static void test_abort_in_every_stage_changes_nothing(void)
     group_close(&g);
     open_few(&g, &desc);
     for (size_t w = 0; w < 3; w++) before[w] = digest(&g, w);
-    for (size_t upto = 0; upto <= ALL_CALLS; upto++) {
+    for (size_t upto = 0; upto <= (size_t)(ALL_CALLS - form); upto++) {
         gcomp_request request;
         g.carried = 0;
         for (size_t w = 0; w < 3; w++) {
@@ -775,6 +1073,11 @@ static void test_abort_in_every_stage_changes_nothing(void)
     group_close(&g);
 }
 
+static void test_abort_in_every_stage_changes_nothing(void)
+{
+    for (int which = 1; which >= 0; which--) aborts(choose_form(which));
+}
+
 /* ---------------- memory, agreement, callbacks */
 
 static size_t allocations, alive, fail_at;
@@ -795,9 +1098,8 @@ static void count_free(void *user, void *memory, size_t bytes)
     free(memory);
 }
 
-static void test_every_allocation_may_fail_and_none_comes_later(void)
+static void failing_allocations(gcomp_desc desc)
 {
-    gcomp_desc desc = desc_of(GCOMP_AGGREGATE_SHARDS);
     gcomp_tensor tensors[2];
     int made = 0;
     memset(tensors, 0, sizeof tensors);
@@ -830,6 +1132,11 @@ static void test_every_allocation_may_fail_and_none_comes_later(void)
     CHECK(all_are(&g, GCOMP_OK) && allocations == 0);
     group_close(&g);
     CHECK(alive == 0);
+}
+
+static void test_every_allocation_may_fail_and_none_comes_later(void)
+{
+    for (int which = 1; which >= 0; which--) failing_allocations(choose_form(which));
 }
 
 static int no_alltoallv(void *user, const void *send, const size_t *sent, void *recv, const size_t *awaited)
@@ -871,7 +1178,7 @@ static void test_a_missing_alltoallv_and_a_wrong_way_are_named(void)
     char why[128];
     gcomp_desc desc = desc_of(GCOMP_AGGREGATE_SHARDS);
     gcomp_tensor tensor;
-    float grad[300] = {0}, *grads[1];
+    float grad[600] = {0}, *grads[1];
     gcomp *gc = NULL;
     memset(&tensor, 0, sizeof tensor);
     tensor.name = "fc1";
@@ -884,10 +1191,16 @@ static void test_a_missing_alltoallv_and_a_wrong_way_are_named(void)
     CHECK(gcomp_exchange(gc, grads, NULL) == GCOMP_MISSING_CALLBACK);
     CHECK(strstr(gcomp_error(gc), "comm.alltoallv") && strstr(gcomp_error(gc), "fc1"));
     gcomp_close(gc);
-    desc.aggregate = (gcomp_aggregate)3;
+    desc.aggregate = GCOMP_AGGREGATE_TWO_SHOT;
+    tensor.rows = 600;
+    tensor.codec = "sign";
+    CHECK(gcomp_open(&gc, &desc) == GCOMP_OK && gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+    CHECK(gcomp_exchange(gc, grads, NULL) == GCOMP_MISSING_CALLBACK && strstr(gcomp_error(gc), "TWO_SHOT"));
+    gcomp_close(gc);
+    desc.aggregate = (gcomp_aggregate)4;
     desc.why = why;
     desc.why_capacity = sizeof why;
-    CHECK(gcomp_open(&gc, &desc) == GCOMP_INVALID_ARGUMENT && strstr(why, "aggregate is 3"));
+    CHECK(gcomp_open(&gc, &desc) == GCOMP_INVALID_ARGUMENT && strstr(why, "aggregate is 4"));
 }
 
 /* ---------------- threads */
@@ -993,6 +1306,23 @@ static void test_threads_give_the_bits_of_the_gather(void)
         }
 }
 
+static void test_threads_give_two_shots_the_bits_of_an_event_loop(void)
+{
+    static const char *const codec[1] = {"onebit"};
+    const gcomp_desc desc = desc_of(GCOMP_AGGREGATE_TWO_SHOT);
+    for (size_t c = 0; c < sizeof worlds / sizeof *worlds; c++) {
+        seat seats[MOST];
+        group a;
+        group_open(&a, worlds[c], &desc, codec, threads_n, 1);
+        group_fill(&a, 0);
+        group_step(&a);
+        run_threads(seats, worlds[c], codec[0], GCOMP_AGGREGATE_TWO_SHOT, 0, -1);
+        for (size_t w = 0; w < worlds[c]; w++)
+            CHECK(seats[w].result[0] == GCOMP_OK && seats[w].digest == digest(&a, w) && seats[w].exchanges == (worlds[c] > 1 ? 2 : 0));
+        group_close(&a);
+    }
+}
+
 static void test_auto_gathers_where_that_is_cheaper(void)
 {
     seat seats[MOST];
@@ -1048,15 +1378,17 @@ static uint64_t received_by_one(size_t world, const char *codec, gcomp_aggregate
 static void test_received_bytes_do_not_grow_with_the_world(void)
 {
     const char *const plain = "topk:density=0.02", *const global = "topk:density=0.02,global=1";
-    uint64_t gather[4], shards[4], kept[4];
+    uint64_t gather[4], shards[4], kept[4], two_shot[4];
     for (size_t c = 0; c < 4; c++) {
         const size_t world = (size_t)2 << c;
         gather[c] = received_by_one(world, plain, GCOMP_AGGREGATE_GATHER);
         shards[c] = received_by_one(world, plain, GCOMP_AGGREGATE_SHARDS);
         kept[c] = received_by_one(world, global, GCOMP_AGGREGATE_SHARDS);
-        printf("# world %2d: bytes received by a worker, k = 800: gather %6d, shards %6d, global %6d\n", (int)world,
-               (int)gather[c], (int)shards[c], (int)kept[c]);
+        two_shot[c] = received_by_one(world, "sign", GCOMP_AGGREGATE_TWO_SHOT);
+        printf("# world %2d: bytes received by a worker, k = 800: gather %6d, shards %6d, global %6d; sign, two shots: %6d\n",
+               (int)world, (int)gather[c], (int)shards[c], (int)kept[c], (int)two_shot[c]);
     }
+    CHECK(two_shot[3] < 5 * two_shot[0] / 2); /* (world - 1) / world of two payloads, and headers */
     CHECK(gather[3] > 7 * gather[1] / 2);
     CHECK(shards[3] < 2 * shards[1] && 3 * shards[3] < gather[3]);
     CHECK(kept[3] < 2 * kept[1] && 3 * kept[3] < gather[3]);
@@ -1069,6 +1401,10 @@ int main(void)
     RUN(test_sums_are_dense_where_that_is_shorter);
     RUN(test_global_topk_is_that_of_a_plain_reference);
     RUN(test_global_topk_loses_nothing);
+    RUN(test_two_shots_are_those_of_a_plain_reference_and_lose_nothing);
+    RUN(test_two_shots_have_the_same_bits_everywhere);
+    RUN(test_two_shots_apply_the_mean_in_the_end);
+    RUN(test_two_shots_survive_a_save_and_another_world);
     RUN(test_a_request_that_fails_leaves_everything_as_it_was);
     RUN(test_every_damaged_byte_is_refused_without_a_trace);
     RUN(test_hostile_shards_are_refused_by_all);
@@ -1080,6 +1416,7 @@ int main(void)
     RUN(test_workers_agree_on_the_way);
     RUN(test_a_missing_alltoallv_and_a_wrong_way_are_named);
     RUN(test_threads_give_the_bits_of_the_gather);
+    RUN(test_threads_give_two_shots_the_bits_of_an_event_loop);
     RUN(test_auto_gathers_where_that_is_cheaper);
     RUN(test_every_callback_of_threads_may_fail);
     RUN(test_received_bytes_do_not_grow_with_the_world);
