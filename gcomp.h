@@ -15498,6 +15498,17 @@ static void gcomp__commit_mean(gcomp *gc, gcomp__slot *slot, gcomp__work *work)
     if (global && slot->residual) gcomp__sparse_take(&own, slot->residual, work->y);
 }
 
+/* desc.measure: |p - sent|^2 of the step here. Of the own range of two shots the residual is world times what the mean lost. */
+static double gcomp__lost(const gcomp *gc, const gcomp__slot *slot)
+{
+    const size_t world = (size_t)gc->desc.comm.world, me = (size_t)gc->desc.comm.rank;
+    const size_t begin = gcomp__adds_own(slot) ? gcomp__range(slot->n, world, me) : slot->n;
+    const size_t end = gcomp__adds_own(slot) ? gcomp__range(slot->n, world, me + 1) : slot->n;
+    const double before = gc->set->common->squares(slot->residual, begin);
+    const double own = gc->set->common->squares(slot->residual + begin, end - begin) / ((double)world * (double)world);
+    return before + own + gc->set->common->squares(slot->residual + end, slot->n - end);
+}
+
 GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
 {
     gcomp__work work = gcomp__work_of(gc, slot);
@@ -15507,7 +15518,7 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     else slot->method->commit(&work);
     if (gc->desc.measure) {
         gc->y_squares += gc->set->common->squares(work.y, slot->n);
-        if (slot->residual) gc->e_squares += gc->set->common->squares(slot->residual, slot->n);
+        if (slot->residual) gc->e_squares += gcomp__lost(gc, slot);
     }
     if (check) gc->mean_digest = gc->set->common->crc(gc->mean_digest, (const uint8_t *)work.y, 4 * slot->n);
     if (slot->staging) gc->set->common->narrow(slot->grad, slot->staging, slot->dtype, slot->n);

@@ -5,7 +5,8 @@
              mean of 8 sparse payloads against decoding and adding each
    How       pinned to a core, all contenders interleaved, median of the rounds; memory touched before; state that a commit
              changes is put back untimed
-   Run       build/bench --worlds [--isa NAME] [--n COUNT]: what a step takes one of 4 to 64 workers, gathered and in two shots
+   Run       build/bench --worlds [--isa NAME] [--n COUNT] [--filter TEXT]: the step of one of 4 to 64 workers, gathered, in two
+             shots; a fifth of a minute, 2 GB
              build/bench [--filter TEXT] [--isa NAME] [--n COUNT] [--data KIND] [--threads T] [--csv FILE] [--list]
              KIND of gradient: normal, cubed, zeros (90 % of them), constant, ascending, descending */
 
@@ -540,7 +541,7 @@ static void bench_mean(data *d, gcomp_isa isa, const char *filter)
 }
 
 /* ---------------- worlds of threads: the processor time of worker 0 in a step, without that of the transport */
-enum { WORLDS = 5, LARGEST_WORLD = 64, WORLD_STEPS = 7 };
+enum { WORLDS = 5, LARGEST_WORLD = 64, WORLD_STEPS = 9 };
 
 typedef struct seat {
     gcomp_comm inner;
@@ -548,6 +549,7 @@ typedef struct seat {
     const char *codec;
     gcomp_isa isa;
     gcomp_aggregate way;
+    int steps;
     double inside, seconds[WORLD_STEPS];
 } seat;
 
@@ -599,7 +601,7 @@ static void *take_steps(void *arg)
     must(gcomp_open(&gc, &desc), "open");
     must(gcomp_add_tensor(gc, &tensor), "tensor");
     must(gcomp_prepare(gc), "prepare");
-    for (int step = 0; step < WORLD_STEPS; step++) {
+    for (int step = 0; step < s->steps; step++) {
         double from;
         for (size_t i = 0; i < n; i++) grad[i] = s->d->g[(i + 7919 * (size_t)s->inner.rank) % n];
         s->inside = 0;
@@ -625,23 +627,25 @@ static double seconds_of_worker(const data *d, gcomp_isa isa, const char *codec,
         seats[w].codec = codec;
         seats[w].isa = isa;
         seats[w].way = way;
+        seats[w].steps = way == GCOMP_AGGREGATE_GATHER ? WORLD_STEPS / 3 : WORLD_STEPS;
         if (pthread_create(&threads_of[w], NULL, take_steps, seats + w)) exit(1);
     }
     for (int w = 0; w < world; w++) pthread_join(threads_of[w], NULL);
     gcomp_threads_close(group);
-    return median(seats[0].seconds, WORLD_STEPS);
+    return median(seats[0].seconds, (size_t)seats[0].steps);
 }
 
-static void bench_worlds(const data *d, gcomp_isa isa)
+static void bench_worlds(const data *d, gcomp_isa isa, const char *filter)
 {
-    static const char *const compressed[] = {"sign", "int", "int:bits=4"};
+    static const char *const compressed[] = {"sign", "int", "int:bits=4"}, *const ways[] = {"gather", "two-shot"};
     printf("%-12s %-9s %-7s  ms of one worker: encode, add, commit of %zu elements\n%30s", "codec", "way", "isa", d->n, "workers");
     for (int i = 0; i < WORLDS; i++) printf("%8d", 4 << i);
     printf("   64 / 4\n");
     for (int c = 0; c < 3; c++)
         for (int way = 0; way < 2; way++) {
             double first = 0, last = 0;
-            printf("%-12s %-9s %-7s", compressed[c], way ? "two-shot" : "gather", gcomp_isa_name(isa));
+            if (filter && !strstr(ways[way], filter) && strcmp(compressed[c], filter)) continue;
+            printf("%-12s %-9s %-7s", compressed[c], ways[way], gcomp_isa_name(isa));
             for (int i = 0; i < WORLDS; i++) {
                 last = seconds_of_worker(d, isa, compressed[c], way ? GCOMP_AGGREGATE_TWO_SHOT : GCOMP_AGGREGATE_GATHER, 4 << i);
                 first = i ? first : last;
@@ -728,8 +732,8 @@ int main(int argc, char **argv)
     printf("gcomp %d, gcc %s, %zu thread(s)\n", gcomp_version(), __VERSION__, thread_count);
     if (worlds) {
         data d;
-        fill(&d, n ? n : 1u << 18);
-        bench_worlds(&d, gcomp__set_of(isa ? isa_of(isa) : GCOMP_ISA_AUTO)->isa);
+        fill(&d, n ? n : 1u << 19);
+        bench_worlds(&d, gcomp__set_of(isa ? isa_of(isa) : GCOMP_ISA_AUTO)->isa, filter);
         return 0;
     }
     printf("%-24s %-13s %-7s %9s %9s %7s %9s %9s\n", "method", "kernel", "isa", "n", "GB/s", "/axpy", "ratio", "error");

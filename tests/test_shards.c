@@ -562,6 +562,26 @@ static void plain_two_shot(const char *codec, size_t world, size_t n, uint64_t s
     }
 }
 
+/* |lost| / |p| of both encodings of a worker. */
+static double plain_error(size_t world, size_t n, size_t w)
+{
+    double lost = 0, all = 0;
+    for (size_t i = 0; i < n; i++) {
+        const int own = i >= begin_of(n, world, w) && i < begin_of(n, world, w + 1);
+        const double e = (double)plain_rest[w][i] / (own ? (double)world : 1);
+        lost += e * e;
+        all += (double)plain_p[w][i] * (double)plain_p[w][i];
+    }
+    return sqrt(lost / all);
+}
+
+static double error_of(const gcomp *gc)
+{
+    gcomp_statistics stats;
+    CHECK(gcomp_stats(gc, &stats) == GCOMP_OK);
+    return stats.relative_error;
+}
+
 /* Methods with their defaults, and these; NULL behind the last. Of the first, those that have payloads and no indices. */
 static const char *two_shot_codec(size_t i)
 {
@@ -587,10 +607,11 @@ static int has_two_shots(const char *text)
 static void check_two_shot(const char *text, size_t world, size_t n)
 {
     static double given[ROOM], applied[ROOM];
-    const gcomp_desc desc = desc_of(GCOMP_AGGREGATE_TWO_SHOT);
+    gcomp_desc desc = desc_of(GCOMP_AGGREGATE_TWO_SHOT);
     const int votes = !strcmp(text, "vote");
     size_t wrong = 0, lost = 0;
     group g;
+    desc.measure = 1;
     group_open(&g, world, &desc, &text, &n, 1);
     memset(given, 0, sizeof given);
     memset(applied, 0, sizeof applied);
@@ -613,7 +634,9 @@ static void check_two_shot(const char *text, size_t world, size_t n)
         CHECK(all_are(&g, GCOMP_OK) && exchanges(&g) == 2);
         for (size_t w = 0; w < world; w++) {
             wrong += memcmp(g.grad[w][0], plain_mean, 4 * n) != 0;
-            if (gcomp_residual(g.gc[w], 0)) wrong += memcmp(gcomp_residual(g.gc[w], 0), plain_rest[w], 4 * n) != 0;
+            if (!gcomp_residual(g.gc[w], 0)) continue;
+            wrong += memcmp(gcomp_residual(g.gc[w], 0), plain_rest[w], 4 * n) != 0;
+            wrong += fabs(error_of(g.gc[w]) - plain_error(world, n, w)) > 1e-6;
         }
         for (size_t i = 0; i < n; i++) applied[i] += (double)plain_mean[i];
     }
@@ -644,7 +667,8 @@ static void test_two_shots_are_those_of_a_plain_reference_and_lose_nothing(void)
    instruction set, threads and the order of requests matter to none. */
 static void test_two_shots_have_the_same_bits_everywhere(void)
 {
-    static const char *const codecs[TENSORS] = {"topk:density=0.05", "vote", "none", "int:bits=4", "onebit:block=tensor", "eden", "qsgd"};
+    static const char *const codecs[TENSORS] = {"topk:density=0.05",   "vote", "none", "int:bits=4",
+                                                "onebit:block=tensor", "eden", "qsgd"};
     static const size_t n[TENSORS] = {3001, 1000, 50, 767, 200000, 5000, 2000};
     for (int isa = GCOMP_ISA_SCALAR - 1; isa <= GCOMP_ISA_NEON; isa++) {
         gcomp_desc gather = desc_of(GCOMP_AGGREGATE_GATHER), two = desc_of(GCOMP_AGGREGATE_TWO_SHOT);
@@ -759,7 +783,8 @@ static void test_two_shots_survive_a_save_and_another_world(void)
         for (size_t w = 0; w < 3; w++) before[i] += (double)((float *)a.grad[w][0])[i] / 3;
     group_step(&a);
     CHECK(all_are(&a, GCOMP_OK) && exchanges(&a) == 2);
-    for (size_t i = 0; i < n[0]; i++) lost += fabs(before[i] - waits(&a, i) - (double)((float *)a.grad[0][0])[i]) > 2e-6 * (1 + fabs(before[i]));
+    for (size_t i = 0; i < n[0]; i++)
+        lost += fabs(before[i] - waits(&a, i) - (double)((float *)a.grad[0][0])[i]) > 2e-6 * (1 + fabs(before[i]));
     CHECK(wrong == 0 && lost == 0);
     CHECK(gcomp_reset(a.gc[0], 0) == GCOMP_OK && gcomp_residual(a.gc[0], 0)[0] == 0);
     group_close(&a);
@@ -958,7 +983,8 @@ static void test_hostile_shards_are_refused_by_all(void)
     forgery sealed = {"topk:density=0.1", 800, 0, 0, 0, GCOMP_CHECKSUM_MISMATCH};
     const char *const codec = "topk:density=0.05";
     for (size_t f = 0; f < sizeof sparse / sizeof *sparse; f++) forge(sparse + f, codec, GCOMP_AGGREGATE_SHARDS, 0, 0);
-    for (size_t f = 0; f < sizeof two_shot / sizeof *two_shot; f++) forge(two_shot + f, "int:bits=4", GCOMP_AGGREGATE_TWO_SHOT, 0, 0);
+    for (size_t f = 0; f < sizeof two_shot / sizeof *two_shot; f++)
+        forge(two_shot + f, "int:bits=4", GCOMP_AGGREGATE_TWO_SHOT, 0, 0);
     forge(&dense, "topk:density=0.5", GCOMP_AGGREGATE_SHARDS, 0, 0);
     forge(&sealed, codec, GCOMP_AGGREGATE_SHARDS, 1, 0); /* workers want one, there is one, both */
     forge(&sealed, codec, GCOMP_AGGREGATE_SHARDS, 0, 1);
@@ -1318,7 +1344,8 @@ static void test_threads_give_two_shots_the_bits_of_an_event_loop(void)
         group_step(&a);
         run_threads(seats, worlds[c], codec[0], GCOMP_AGGREGATE_TWO_SHOT, 0, -1);
         for (size_t w = 0; w < worlds[c]; w++)
-            CHECK(seats[w].result[0] == GCOMP_OK && seats[w].digest == digest(&a, w) && seats[w].exchanges == (worlds[c] > 1 ? 2 : 0));
+            CHECK(seats[w].result[0] == GCOMP_OK && seats[w].digest == digest(&a, w) &&
+                  seats[w].exchanges == (worlds[c] > 1 ? 2 : 0));
         group_close(&a);
     }
 }
