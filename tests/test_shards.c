@@ -608,11 +608,13 @@ static void check_two_shot(const char *text, size_t world, size_t n)
 {
     static double given[ROOM], applied[ROOM];
     gcomp_desc desc = desc_of(GCOMP_AGGREGATE_TWO_SHOT);
+    const gcomp_step how = {world == 3 ? 0.5f : 1.0f, 0, 0};
     const int votes = !strcmp(text, "vote");
     size_t wrong = 0, lost = 0;
     group g;
     desc.measure = 1;
     group_open(&g, world, &desc, &text, &n, 1);
+    g.step = &how;
     memset(given, 0, sizeof given);
     memset(applied, 0, sizeof applied);
     for (uint64_t step = 0; step < 3; step++) {
@@ -620,8 +622,8 @@ static void check_two_shot(const char *text, size_t world, size_t n)
         for (size_t w = 0; w < world; w++) {
             const float *grad = (const float *)g.grad[w][0], *e = gcomp_residual(g.gc[w], 0);
             for (size_t i = 0; i < n; i++) {
-                plain_p[w][i] = grad[i] + (e ? e[i] : 0);
-                given[i] += (double)grad[i] / (double)world;
+                plain_p[w][i] = how.scale * grad[i] + (e ? e[i] : 0);
+                given[i] += (double)(how.scale * grad[i]) / (double)world;
             }
         }
         if (!votes) plain_two_shot(text, world, n, step);
@@ -668,7 +670,7 @@ static void test_two_shots_are_those_of_a_plain_reference_and_lose_nothing(void)
 static void test_two_shots_have_the_same_bits_everywhere(void)
 {
     static const char *const codecs[TENSORS] = {"topk:density=0.05",   "vote", "none", "int:bits=4",
-                                                "onebit:block=tensor", "eden", "qsgd"};
+                                                "onebit:block=tensor", "eden", "fp8"};
     static const size_t n[TENSORS] = {3001, 1000, 50, 767, 200000, 5000, 2000};
     for (int isa = GCOMP_ISA_SCALAR - 1; isa <= GCOMP_ISA_NEON; isa++) {
         gcomp_desc gather = desc_of(GCOMP_AGGREGATE_GATHER), two = desc_of(GCOMP_AGGREGATE_TWO_SHOT);
@@ -789,6 +791,65 @@ static void test_two_shots_survive_a_save_and_another_world(void)
     CHECK(gcomp_reset(a.gc[0], 0) == GCOMP_OK && gcomp_residual(a.gc[0], 0)[0] == 0);
     group_close(&a);
     group_close(&b);
+}
+
+/* What is not sent in one form waits in the same residual for the next codec of a list: uncompressed, sparse, two shots. */
+static void test_two_shots_follow_other_codecs_of_a_list(void)
+{
+    static const char *const codec[1] = {NULL};
+    static const size_t n[1] = {1500};
+    static const int requests[] = {2, 5, 5, 5, 5}; /* frames, then a sum; or four stages of either kind of shards */
+    static double given[1500], applied[1500];
+    gcomp_desc desc = desc_of(GCOMP_AGGREGATE_TWO_SHOT);
+    gcomp_step how = {0, 0, 0};
+    size_t lost = 0;
+    group g;
+    desc.codec = "none|topk:density=0.1|sign|int:bits=2";
+    desc.schedule = "warmup:epochs=3";
+    desc.compress_vectors = 1;
+    group_open(&g, 4, &desc, codec, n, 1);
+    g.step = &how;
+    for (uint64_t step = 0; step < 5; step++) { /* the epoch is heard in one step, and goes for the next */
+        how.epoch = (uint32_t)step + 1;
+        group_fill(&g, step);
+        for (size_t w = 0; w < 4; w++)
+            for (size_t i = 0; i < n[0]; i++) given[i] += (double)((float *)g.grad[w][0])[i] / 4;
+        group_step(&g);
+        CHECK(all_are(&g, GCOMP_OK) && g.carried == (size_t)requests[step] && exchanges(&g) == (step ? 2 : 0));
+        for (size_t i = 0; i < n[0]; i++) applied[i] += (double)((float *)g.grad[0][0])[i];
+    }
+    for (size_t i = 0; i < n[0]; i++) lost += fabs(given[i] - applied[i] - waits(&g, i)) > 2e-6 * (3 + fabs(waits(&g, i)));
+    CHECK(lost == 0);
+    group_close(&g);
+}
+
+/* The largest floats there are: what is decoded and what stays is finite on all. */
+static void test_two_shots_of_huge_numbers_stay_finite(void)
+{
+    static const size_t n[1] = {900};
+    for (size_t c = 0; two_shot_codec(c); c++) {
+        const char *const codec[1] = {two_shot_codec(c)};
+        const gcomp_desc desc = desc_of(GCOMP_AGGREGATE_TWO_SHOT);
+        size_t bad = 0;
+        group g;
+        if (!has_two_shots(codec[0])) continue;
+        group_open(&g, 3, &desc, codec, n, 1);
+        for (int step = 0; step < 2; step++) {
+            for (size_t w = 0; w < 3; w++)
+                for (size_t i = 0; i < n[0]; i++)
+                    ((float *)g.grad[w][0])[i] = step ? 0 : i % 7 == 3 ? 1e-42f : (i / 3 + w) % 5 ? 3.4028235e38f : -3.4028235e38f;
+            group_step(&g);
+            CHECK(all_are(&g, GCOMP_OK));
+            for (size_t w = 0; w < 3; w++)
+                for (size_t i = 0; i < n[0]; i++) {
+                    const float *e = gcomp_residual(g.gc[w], 0);
+                    bad += !isfinite(((float *)g.grad[w][0])[i]) || (e && !isfinite(e[i]));
+                }
+        }
+        if (bad) printf("# %s: %d are not finite\n", codec[0], (int)bad);
+        CHECK(bad == 0);
+        group_close(&g);
+    }
 }
 
 /* Softmax regression, 64 inputs and 32 classes that a teacher tells apart; in the end the loss of what nobody has seen. */
@@ -1491,6 +1552,8 @@ int main(void)
     RUN(test_two_shots_have_the_same_bits_everywhere);
     RUN(test_two_shots_apply_the_mean_in_the_end);
     RUN(test_two_shots_survive_a_save_and_another_world);
+    RUN(test_two_shots_follow_other_codecs_of_a_list);
+    RUN(test_two_shots_of_huge_numbers_stay_finite);
     RUN(test_two_shots_reach_the_loss_of_the_gather);
     RUN(test_a_request_that_fails_leaves_everything_as_it_was);
     RUN(test_every_damaged_byte_is_refused_without_a_trace);
