@@ -1,4 +1,4 @@
-# gcomp: make demo | methods | test | examples | bench | bench-gemm | net | accuracy | accordion | dgc | advise | help.
+# gcomp: make demo | methods | test | examples | bench | bench-gemm | bench-torch | net | accuracy | accordion | dgc | advise | help.
 # CC, CXX and CFLAGS are respected.
 
 CC ?= gcc
@@ -45,6 +45,9 @@ build/advise: examples/advise.c examples/gcomp_threads.h build/gcomp.o | build
 build/gemm: bench/gemm.c bench/bench.h gcomp.h | build need-gemm
 	$(CC) $(CFLAGS) -I. bench/gemm.c -o $@ -lm -ldl
 
+build/resnet: bench/resnet.c examples/gcomp_threads.h build/gcomp.o | build
+	$(CC) $(CFLAGS) -I. bench/resnet.c build/gcomp.o -o $@ -lm -pthread
+
 build/first: examples/first.c gcomp.h examples/gcomp_threads.h | build
 	$(CC) $(CFLAGS) -I. $< -o $@ -lm -pthread
 
@@ -87,6 +90,10 @@ advise: build/advise ## does compressing a ResNet-18 pay on this machine, over w
 bench-gemm: build/gemm ## powersgd's matrix products beside sgemm of OpenBLAS and BLIS
 	./build/gemm
 
+bench-torch: build/resnet ## a whole step of PowerSGD beside PyTorch's hook over Gloo; under a minute
+	@for python in python3 /usr/bin/python3; do $$python -c 'import torch' 2>/dev/null && exec $$python bench/torch_hook.py; done; \
+	    echo "missing PyTorch: apt-get install python3-torch"; exit 1
+
 net: build/train build/train_mpi ## training over four hosts with slow links on this machine; as root; build/net.svg
 	bench/net.sh
 
@@ -98,4 +105,4 @@ test: ## everything that is tested; ends in a line of counts
 clean: ## remove build/
 	rm -rf build
 
-.PHONY: all help demo methods demo-mpi accuracy accordion dgc bench bench-gemm advise examples test clean need-demo need-gemm net
+.PHONY: all help demo methods demo-mpi accuracy accordion dgc bench bench-gemm bench-torch advise examples test clean need-demo need-gemm net
