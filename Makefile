@@ -39,7 +39,7 @@ build/train_mpi: $(TRAIN) examples/gcomp_mpi.h build/gcomp.o | need-demo
 build/bench: bench/bench.c bench/bench.h examples/gcomp_threads.h gcomp.h | build
 	$(CC) $(CFLAGS) -I. bench/bench.c -o $@ -lm -pthread
 
-build/advise: examples/advise.c examples/gcomp_threads.h build/gcomp.o | build
+build/advise: examples/advise.c examples/gcomp_threads.h examples/gcomp_sockets.h build/gcomp.o | build
 	$(CC) $(CFLAGS) -I. examples/advise.c build/gcomp.o -o $@ -lm -pthread
 
 build/gemm: bench/gemm.c bench/bench.h gcomp.h | build need-gemm

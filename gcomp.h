@@ -982,8 +982,8 @@ typedef struct gcomp_advice {
      for each collective that some tensor uses, and for the frames:   its start
    Vectors, small tensors and matrices that would not gain are not compressed, as in gcomp_add_tensor. Equal times: candidate 0.
    Payloads are gathered: with many workers shards (comm.alltoallv) and two shots are faster than this says.
-   Figures that are all zero are measured first: desc.clock is needed, and an object with tensors like the largest and the
-   smallest, of 2^23 elements at most, is opened with desc.allocator and closed again. Numbers are normally distributed: where
+   Figures that are all zero are measured first: desc.clock is needed, and an object with the tensors, as many as have 2^23
+   elements together, is opened with desc.allocator and closed again. Numbers are normally distributed: where
    the length of a payload depends on more than that (strom, nonzero, adacomp, coded levels), set `bytes`. Workers that share a
    machine measure all at once, as they work; ask on rank 0 and tell the others. With figures nothing is allocated.
      each[tensor_count]  out  NULL: not wanted
@@ -16384,11 +16384,50 @@ GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
 /* ------------------------------------------------------------------------------------------------
    >>rehearsal - what codecs and collectives cost, measured
 
-   A codec is timed in whole steps of an object whose other workers send what it sends itself, in memory: all that a step does
-   but communicate.
+   A codec is timed in whole steps of an object with the tensors that it compresses, whose other workers send what it sends
+   itself, in memory: all that a step does but communicate. With K such tensors of N elements a step takes K t + N s seconds;
+   copies of the smallest say which part of that is t.
    ------------------------------------------------------------------------------------------------ */
 
-enum { GCOMP__REHEARSED = 1 << 23, GCOMP__NUMBERS = 1 << 16, GCOMP__REPEATS = 3, GCOMP__WORKERS = 4 };
+enum { GCOMP__REHEARSED = 1 << 23, GCOMP__NUMBERS = 1 << 16, GCOMP__REPEATS = 3, GCOMP__WORKERS = 4, GCOMP__COPIES = 16 };
+
+/* A question with all that is derived from it. */
+typedef struct gcomp__inquiry {
+    const gcomp_question *ask;
+    gcomp_desc desc; /* resolved */
+    gcomp_codec codec[GCOMP_CANDIDATES];
+} gcomp__inquiry;
+
+/* A desc without codecs. */
+GCOMP__NOINLINE gcomp_result gcomp__resolve_alone(gcomp_desc *d, gcomp__text *why)
+{
+    const gcomp__set *set;
+    gcomp__schedule none;
+    d->codec = d->schedule = NULL;
+    return gcomp__resolve_desc(d, &none, &set, why);
+}
+
+/* A tensor with one codec, and no schedule. */
+GCOMP__NOINLINE gcomp_result gcomp__slot_alone(gcomp__slot *slot, const gcomp_desc *desc, const gcomp_codec *codec,
+                                               const gcomp_tensor *tensor, gcomp__text *why)
+{
+    gcomp__schedule schedule;
+    gcomp__level level;
+    memset(&schedule, 0, sizeof schedule);
+    schedule.rule = -1;
+    schedule.levels = schedule.count = 1;
+    schedule.codecs[0] = *codec;
+    return gcomp__slot_of(slot, &level, desc, &schedule, tensor, why);
+}
+
+/* A tensor with a candidate. 0: the rules do not compress it. */
+static int gcomp__slot_with(const gcomp__inquiry *q, size_t tensor, size_t c, gcomp__slot *slot)
+{
+    gcomp_tensor one = q->ask->tensors[tensor];
+    gcomp__text quiet = gcomp__text_in(NULL, 0);
+    one.codec = NULL;
+    return gcomp__slot_alone(slot, &q->desc, q->codec + c, &one, &quiet) == GCOMP_OK && slot->codec.method == q->codec[c].method;
+}
 
 /* The middle one of three. */
 static double gcomp__middle(const double t[GCOMP__REPEATS])
@@ -16447,8 +16486,13 @@ static gcomp_result gcomp__rehearse(gcomp *gc, float *grad, double *seconds)
     return GCOMP_OK;
 }
 
-/* The steps of an open object with its tensors: the middle time, and the bytes of the last payload. */
-static gcomp_result gcomp__time_steps(gcomp *gc, double *seconds, double *bytes)
+/* What steps took. */
+typedef struct gcomp__timing {
+    double seconds, tensors, elements, bytes; /* bytes: of payloads */
+} gcomp__timing;
+
+/* The steps of an open object with its tensors: the middle time. */
+static gcomp_result gcomp__time_steps(gcomp *gc, gcomp__timing *timing)
 {
     size_t n = 0, i;
     double t[GCOMP__REPEATS], first;
@@ -16466,42 +16510,60 @@ static gcomp_result gcomp__time_steps(gcomp *gc, double *seconds, double *bytes)
         gcomp__fill_gradient(grad, n, table, (uint32_t)(repeat + 2));
         result = gcomp__rehearse(gc, grad, repeat < 0 ? &first : t + repeat);
     }
-    if (result == GCOMP_OK) {
-        *seconds = gcomp__middle(t);
-        *bytes = (double)gc->tensors[0].length;
-    }
+    timing->seconds = result == GCOMP_OK ? gcomp__middle(t) : 0;
+    timing->tensors = (double)stbds_arrlenu(gc->tensors);
+    timing->elements = (double)n;
+    for (i = 0, timing->bytes = 0; i < stbds_arrlenu(gc->tensors); i++) timing->bytes += (double)gc->tensors[i].length;
     gcomp__release(&gc->memory, grad, 4 * n);
     gcomp__release(&gc->memory, table, 4 * GCOMP__NUMBERS);
     return result;
 }
 
-/* The time of a step of `copies` tensors with so many workers, tensor by tensor. */
-static gcomp_result gcomp__time_copies(const gcomp_desc *desc, const gcomp_tensor *tensor, size_t copies, size_t world,
-                                       double *seconds, double *bytes)
+/* Adds the tensors that the candidate compresses, as many as fit into what is rehearsed, with as many columns where one alone is
+   too large; or copies of one. */
+static gcomp_result gcomp__add_rehearsed(gcomp *gc, const gcomp__inquiry *q, size_t c, const gcomp__slot *copied)
 {
-    gcomp_desc d = *desc;
-    gcomp_tensor copy = *tensor;
+    gcomp_result result = GCOMP_OK;
+    size_t i, left = GCOMP__REHEARSED;
+    for (i = 0; i < (copied ? GCOMP__COPIES : q->ask->tensor_count) && result == GCOMP_OK; i++) {
+        gcomp_tensor tensor;
+        gcomp__slot slot;
+        char name[24];
+        gcomp__text t = gcomp__text_in(name, sizeof name);
+        if (copied) slot = *copied;
+        else if (!gcomp__slot_with(q, i, c, &slot)) continue;
+        memset(&tensor, 0, sizeof tensor);
+        tensor.cols = gcomp__min(slot.cols, GCOMP__REHEARSED);
+        tensor.rows = gcomp__min(slot.rows, GCOMP__REHEARSED / tensor.cols);
+        tensor.stack = gcomp__min(slot.stack, GCOMP__REHEARSED / tensor.cols / tensor.rows);
+        if (tensor.cols * tensor.rows * tensor.stack > left) continue;
+        left -= tensor.cols * tensor.rows * tensor.stack;
+        gcomp__say_number(&t, i);
+        tensor.name = name;
+        tensor.codec = q->ask->candidates[c].codec;
+        result = gcomp_add_tensor(gc, &tensor);
+    }
+    return result;
+}
+
+/* Steps of all tensors of a candidate, or of copies of one, with so many workers. */
+static gcomp_result gcomp__time_tensors(const gcomp__inquiry *q, size_t c, const gcomp__slot *copied, size_t world,
+                                        gcomp__timing *timing)
+{
+    gcomp_desc d = q->desc;
     gcomp_result result;
     gcomp *gc;
-    size_t i;
     d.codec = NULL;
     d.comm.rank = 0;
     d.comm.world = (int)world;
     d.measure = 0;
     result = gcomp_open(&gc, &d);
-    for (i = 0; i < copies && result == GCOMP_OK; i++) {
-        char name[24];
-        gcomp__text t = gcomp__text_in(name, sizeof name);
-        gcomp__say_number(&t, i);
-        copy.name = name;
-        result = gcomp_add_tensor(gc, &copy);
-    }
-    if (result == GCOMP_OK) result = gcomp__time_steps(gc, seconds, bytes);
-    *seconds /= (double)copies;
+    if (result == GCOMP_OK) result = gcomp__add_rehearsed(gc, q, c, copied);
+    if (result == GCOMP_OK) result = gcomp__time_steps(gc, timing);
     if (result != GCOMP_OK && d.why && d.why_capacity) {
         gcomp__text why = gcomp__text_in(d.why, d.why_capacity);
         gcomp__say(&why, "measuring ");
-        gcomp__say(&why, tensor->codec);
+        gcomp__say(&why, q->ask->candidates[c].codec);
         gcomp__say(&why, ": ");
         gcomp__say(&why, gc && gc->error[0] ? gc->error : gcomp_result_string(result));
     }
@@ -16509,39 +16571,31 @@ static gcomp_result gcomp__time_copies(const gcomp_desc *desc, const gcomp_tenso
     return result;
 }
 
-/* A tensor of no more elements than are rehearsed, with as many columns where possible. */
-static gcomp_tensor gcomp__tensor_of(const gcomp__slot *slot, const char *codec)
+/* The figures that give the time of the tensors all together and that of the smallest, or near where these do not go together. */
+static gcomp_result gcomp__measure(const gcomp__inquiry *q, size_t c, const gcomp__slot *smallest, gcomp_figures *figures)
 {
-    gcomp_tensor tensor;
-    memset(&tensor, 0, sizeof tensor);
-    tensor.cols = gcomp__min(slot->cols, GCOMP__REHEARSED);
-    tensor.rows = gcomp__min(slot->rows, GCOMP__REHEARSED / tensor.cols);
-    tensor.stack = gcomp__min(slot->stack, GCOMP__REHEARSED / tensor.cols / tensor.rows);
-    tensor.codec = codec;
-    return tensor;
-}
-
-/* From tensors like the largest and the smallest: as many as the model has elements, so that as much is in cache. */
-static gcomp_result gcomp__measure(const gcomp_desc *desc, const char *codec, const gcomp__slot *largest,
-                                   const gcomp__slot *smallest, double total, gcomp_figures *figures)
-{
-    const size_t world = gcomp__min((size_t)desc->comm.world, GCOMP__WORKERS);
-    gcomp_tensor tensor = gcomp__tensor_of(largest, codec);
-    size_t n = tensor.rows * tensor.cols * tensor.stack, copies = gcomp__min((size_t)(total / (double)largest->n), 64);
-    double one = 0, all = 0, bytes = 0, small = 0, unused = 0;
-    copies = gcomp__max(1, gcomp__min(copies, GCOMP__REHEARSED / n));
-    GCOMP__TRY(gcomp__time_copies(desc, &tensor, copies, 1, &one, &bytes));
+    const size_t world = gcomp__min((size_t)q->desc.comm.world, GCOMP__WORKERS);
+    const double others = (double)(world - 1);
+    gcomp__timing one, all, small;
+    double element, rest;
+    GCOMP__TRY(gcomp__time_tensors(q, c, NULL, 1, &one));
     all = one;
-    if (world > 1) GCOMP__TRY(gcomp__time_copies(desc, &tensor, copies, world, &all, &bytes));
+    if (world > 1) GCOMP__TRY(gcomp__time_tensors(q, c, NULL, world, &all));
+    GCOMP__TRY(gcomp__time_tensors(q, c, smallest, world, &small));
     memset(figures, 0, sizeof *figures);
-    figures->element = one / (double)n;
-    if (all > one) figures->payload = (all - one) / ((double)n * (double)(world - 1));
-    if (bytes > 0) figures->bytes = (bytes - (double)GCOMP__HEADER) / (double)n;
-    if (smallest->n >= n) return GCOMP_OK;
-    tensor = gcomp__tensor_of(smallest, codec);
-    GCOMP__TRY(gcomp__time_copies(desc, &tensor, 16, world, &small, &unused));
-    small -= (double)smallest->n * (figures->element + (double)(world - 1) * figures->payload);
-    if (small > 0) figures->tensor = small;
+    element = all.seconds / all.elements; /* of all workers, as if the number of tensors did not matter */
+    rest = all.elements - all.tensors * small.elements / small.tensors;
+    if (rest > all.elements / 4) { /* they differ in size */
+        element = (all.seconds - all.tensors * small.seconds / small.tensors) / rest;
+        if (!(element > 0)) element = 0;
+        figures->tensor = (all.seconds - all.elements * element) / all.tensors;
+        if (!(figures->tensor > 0)) figures->tensor = 0;
+        element = (all.seconds - all.tensors * figures->tensor) / all.elements;
+    }
+    if (all.seconds > one.seconds) figures->payload = (all.seconds - one.seconds) / (all.elements * others);
+    if (figures->payload * others > element) figures->payload = element / others;
+    figures->element = element - figures->payload * others;
+    if (all.bytes > 0) figures->bytes = (all.bytes - all.tensors * (double)GCOMP__HEADER) / all.elements;
     return GCOMP_OK;
 }
 
@@ -16652,13 +16706,6 @@ GCOMP_API gcomp_link gcomp_link_of(double bits_per_second, double latency, int w
     return link;
 }
 
-/* A question with all that is derived from it. */
-typedef struct gcomp__inquiry {
-    const gcomp_question *ask;
-    gcomp_desc desc; /* resolved */
-    gcomp_codec codec[GCOMP_CANDIDATES];
-} gcomp__inquiry;
-
 enum { GCOMP__KINDS_SUMMED = GCOMP__KINDS - GCOMP__SUM };
 
 /* What a tensor costs with a candidate, and a bit for each collective that it uses. */
@@ -16666,37 +16713,6 @@ typedef struct gcomp__price {
     double codec, link;
     unsigned uses;
 } gcomp__price;
-
-/* A desc without codecs. */
-GCOMP__NOINLINE gcomp_result gcomp__resolve_alone(gcomp_desc *d, gcomp__text *why)
-{
-    const gcomp__set *set;
-    gcomp__schedule none;
-    d->codec = d->schedule = NULL;
-    return gcomp__resolve_desc(d, &none, &set, why);
-}
-
-/* A tensor with one codec, and no schedule. */
-GCOMP__NOINLINE gcomp_result gcomp__slot_alone(gcomp__slot *slot, const gcomp_desc *desc, const gcomp_codec *codec,
-                                               const gcomp_tensor *tensor, gcomp__text *why)
-{
-    gcomp__schedule schedule;
-    gcomp__level level;
-    memset(&schedule, 0, sizeof schedule);
-    schedule.rule = -1;
-    schedule.levels = schedule.count = 1;
-    schedule.codecs[0] = *codec;
-    return gcomp__slot_of(slot, &level, desc, &schedule, tensor, why);
-}
-
-/* A tensor with a candidate. 0: the rules do not compress it. */
-static int gcomp__slot_with(const gcomp__inquiry *q, size_t tensor, size_t c, gcomp__slot *slot)
-{
-    gcomp_tensor one = q->ask->tensors[tensor];
-    gcomp__text quiet = gcomp__text_in(NULL, 0);
-    one.codec = NULL;
-    return gcomp__slot_alone(slot, &q->desc, q->codec + c, &one, &quiet) == GCOMP_OK && slot->codec.method == q->codec[c].method;
-}
 
 static gcomp__price gcomp__price_of(const gcomp__inquiry *q, size_t c, const gcomp__slot *slot)
 {
@@ -16831,25 +16847,17 @@ static gcomp_result gcomp__inquire(gcomp__inquiry *q, const gcomp_question *ask,
 /* Figures of a candidate that has none, from the tensors that it compresses. */
 static gcomp_result gcomp__figure_out(const gcomp__inquiry *q, size_t c, gcomp__text *why)
 {
-    gcomp_candidate *candidate = q->ask->candidates + c;
-    const gcomp_figures *f = &candidate->figures;
-    gcomp__slot largest, smallest, slot;
-    gcomp_desc desc = q->desc;
-    double total = 0;
+    gcomp_figures *f = &q->ask->candidates[c].figures;
+    gcomp__slot smallest, slot;
     size_t i;
     if (f->tensor > 0 || f->element > 0 || f->payload > 0 || f->bytes > 0) return GCOMP_OK;
-    memset(&largest, 0, sizeof largest);
-    smallest = largest;
-    for (i = 0; i < q->ask->tensor_count; i++) {
-        if (!gcomp__slot_with(q, i, c, &slot)) continue;
-        total += (double)slot.n;
-        if (slot.n > largest.n) largest = slot;
-        if (!smallest.n || slot.n < smallest.n) smallest = slot;
-    }
-    if (!largest.n) return GCOMP_OK; /* never chosen */
-    if (!desc.clock)
+    memset(&smallest, 0, sizeof smallest);
+    for (i = 0; i < q->ask->tensor_count; i++)
+        if (gcomp__slot_with(q, i, c, &slot) && (!smallest.n || slot.n < smallest.n)) smallest = slot;
+    if (!smallest.n) return GCOMP_OK; /* never chosen */
+    if (!q->desc.clock)
         return gcomp__fail_candidate(why, GCOMP_MISSING_CALLBACK, c, "no figures, and no desc.clock to measure with");
-    return gcomp__measure(&desc, candidate->codec, &largest, &smallest, total, &candidate->figures);
+    return gcomp__measure(q, c, &smallest, f);
 }
 
 GCOMP_API gcomp_result gcomp_advise(const gcomp_question *question, gcomp_tensor_advice *each, gcomp_advice *advice)

@@ -3,9 +3,11 @@
 # worker a host, and every byte between them counted by the kernel.
 #
 #   sudo bench/net.sh [--rates "100mbit 1gbit none"] [--methods "CODEC CODEC ..."] [--steps N] [--transport mpi|sockets]
-#   [--out DIR] [--pairs N]
+#   [--out DIR] [--pairs N] [--advise]
 #
 # --pairs: instead, N times uncompressed and N times as gcomp_advise chooses, in turns; the median of the ratios of their steps.
+# --advise: instead, build/advise over sockets, for 11.7 million parameters: at each rate, for none and for each method beside none,
+# what gcomp_advise expects of a step, what steps take, and the ratio.
 #
 # For each rate and method: milliseconds a step; bytes that a worker must send in a step by what the statistics of gcomp
 # report, and those that the interface of host 0 has sent; seconds until the loss was 0.40 (mean over the workers and the last
@@ -21,8 +23,10 @@ steps=250
 transport=mpi
 pairs=0
 dir=build
+advise=
 while [ $# -gt 0 ]; do
     case $1 in
+    --advise) advise=1; shift; continue ;;
     --rates) rates=$2 ;;
     --methods) methods=$2 ;;
     --steps) steps=$2 ;;
@@ -38,10 +42,11 @@ need() { command -v "$1" >/dev/null || { echo "missing $1: apt-get install $2"; 
 need ip iproute2
 need tc iproute2
 need make make
-[ -e /usr/share/datasets/fashion-mnist ] || { echo "missing the data: apt-get install dataset-fashion-mnist"; exit 1; }
+[ -n "$advise" ] && transport=sockets
+[ -e /usr/share/datasets/fashion-mnist ] || [ -n "$advise" ] || { echo "missing the data: apt-get install dataset-fashion-mnist"; exit 1; }
 case $transport in
 mpi) need mpirun.openmpi openmpi-bin; need mpicc libopenmpi-dev; program=build/train_mpi ;;
-sockets) program=build/train ;;
+sockets) program=build/train; [ -z "$advise" ] || program=build/advise ;;
 *) echo "--transport mpi or sockets"; exit 1 ;;
 esac
 make -s "$program"
@@ -138,6 +143,22 @@ train() { # output directory, arguments...: all four workers; as a process of it
         2>>"$work/err"
     wait
 }
+
+if [ -n "$advise" ]; then
+    for rate in $rates; do
+        limit "$rate"
+        echo "--- $rate"
+        for i in 3 2 1 0; do
+            # shellcheck disable=SC2086
+            ip netns exec "$(host $i)" $program --each --workers 4 --rank $i --root $net.1:7077 $methods >"$work/log$i" &
+        done
+        child=$!
+        wait $child || exit 1
+        child=
+        cat "$work/log0"
+    done
+    exit
+fi
 
 status=0
 arguments=

@@ -2,11 +2,14 @@
 
    Shows     gcomp_advise, gcomp_link_of, gcomp_link_measure
    Build     make build/advise
-   Run       build/advise, or build/advise CODEC... with candidates of your own
+   Run       build/advise [--workers W] [--each] [CODEC...]          CODEC: candidates of your own
+             build/advise --rank R --root HOST:PORT [--workers W] [--each] [CODEC...]      on each of W machines
 
-   Two workers, threads of this process, measure the candidates at the same time, as they would work. Then the
+   Workers, two threads of this process, measure the candidates at the same time, as they would work. Then the
    adviser is asked about four links, and about the memory that the threads share; and steps are taken as it
-   says, over a transport that is slowed down to the link, to see if they take the time that it expects. */
+   says, over a transport that is slowed down to the link, to see if they take the time that it expects. With
+   --rank workers are processes that meet over TCP, and the link is what lies between them, measured. --each asks
+   about "none" alone too, and about each candidate beside it. */
 
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
@@ -14,6 +17,7 @@
 
 #include "gcomp.h" /* implemented in build/gcomp.o */
 
+#include "gcomp_sockets.h"
 #include "gcomp_threads.h"
 
 #include <stdio.h>
@@ -34,19 +38,20 @@ static const struct {
 } links[] = {{"100 Mbit/s", 1e8, 1e-4}, {"1 Gbit/s", 1e9, 5e-5}, {"10 Gbit/s", 1e10, 2e-5}, {"100 Gbit/s", 1e11, 5e-6},
              {"in memory", 0, 0}};
 enum { SHAPES = sizeof shapes / sizeof *shapes, LINKS = sizeof links / sizeof *links };
-enum { WORKERS = 2, MOST = 64, STEPS = 3, NOISE = 1 << 16 };
+enum { STEPS = 5, MOST = 64, MOST_WORKERS = 64, NOISE = 1 << 16 };
 
 static const char *codecs[GCOMP_CANDIDATES] = {"none", "fp16", "int:bits=4", "sign", "topk:density=0.01", "powersgd:rank=4"};
 static size_t codec_count = 6, tensor_count, elements;
 static gcomp_tensor tensors[MOST];
-static gcomp_tensor_advice each[MOST]; /* rank 0's, for all */
 static float noise[NOISE];
+static int workers = 2, one_by_one;
 
 typedef struct worker {
-    gcomp_threads *group;
-    gcomp_comm comm; /* of the threads */
-    gcomp_link link; /* what they are slowed down to; zeros: they are not */
-    int rank, failed;
+    gcomp_threads *group; /* NULL: sockets */
+    gcomp_comm comm;
+    gcomp_link link;             /* what they are slowed down to; zeros: they are not */
+    unsigned char choice[MOST];  /* of candidates, for each tensor: rank 0's */
+    int failed;
 } worker;
 
 static double seconds(void *user)
@@ -87,7 +92,7 @@ static gcomp_desc desc_of(worker *w)
     gcomp_desc desc = {0};
     desc.comm.user = w;
     desc.comm.rank = w->comm.rank;
-    desc.comm.world = WORKERS;
+    desc.comm.world = workers;
     desc.comm.allreduce = slow_allreduce;
     desc.comm.allgather = slow_allgather; /* it does without the others: all that are given must be slowed down */
     desc.comm.allreduce_dtypes = w->comm.allreduce_dtypes;
@@ -95,55 +100,105 @@ static gcomp_desc desc_of(worker *w)
     return desc;
 }
 
-/* The mean time of steps that compress as advised. */
+/* All get what rank 0 has; also to begin together. */
+static gcomp_result tell_all(const worker *w, unsigned char bytes[MOST])
+{
+    static unsigned char all[MOST_WORKERS][MOST_WORKERS * MOST]; /* of each worker of this process */
+    unsigned char *mine = all[w->comm.rank];
+    if (w->comm.allgather(w->comm.user, bytes, mine, MOST) != 0)
+        return GCOMP_CALLBACK_FAILED;
+    memcpy(bytes, mine, MOST);
+    return GCOMP_OK;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median time of steps that compress as advised. */
 static gcomp_result take_steps(worker *w, float *grads, double *step_seconds)
 {
     gcomp_desc desc = desc_of(w);
+    double took[STEPS];
     gcomp *gc = NULL;
     gcomp_result result = gcomp_open(&gc, &desc);
     for (size_t i = 0; i < tensor_count && result == GCOMP_OK; i++) {
         gcomp_tensor tensor = tensors[i];
-        tensor.codec = codecs[each[i].choice];
+        tensor.codec = codecs[w->choice[i]];
         result = gcomp_add_tensor(gc, &tensor);
     }
-    *step_seconds = 0;
     for (int step = -1; step < STEPS && result == GCOMP_OK; step++) { /* the first one touches memory for the first time */
         double from;
         for (size_t i = 0; i < elements; i++) /* stands for a backward pass */
-            grads[i] = noise[(i + i / 1000 * 7 + (size_t)(step + 2 + w->rank) * 12345) % NOISE];
-        if (gcomp_threads_barrier(w->comm.user))
-            result = GCOMP_CALLBACK_FAILED;
+            grads[i] = noise[(i + i / 1000 * 7 + (size_t)(step + 2 + w->comm.rank) * 12345) % NOISE];
+        result = tell_all(w, w->choice);
         from = seconds(NULL);
         if (result == GCOMP_OK)
             result = gcomp_exchange_flat(gc, grads, NULL);
         if (step >= 0)
-            *step_seconds += (seconds(NULL) - from) / STEPS;
+            took[step] = seconds(NULL) - from;
     }
     gcomp_close(gc);
+    if (result == GCOMP_OK) {
+        qsort(took, STEPS, sizeof *took, ascending);
+        *step_seconds = took[STEPS / 2];
+    }
     return result;
 }
 
-static void print_line(const char *link, const gcomp_advice *advice, double measured)
+static void print_line(const worker *w, const char *link, const gcomp_advice *advice, double measured)
 {
     double parameters[GCOMP_CANDIDATES] = {0};
-    printf("%-11s %9.2f %9.2f %9.2f   ", link, 1e3 * advice->plain, 1e3 * advice->seconds, 1e3 * measured);
+    printf("%-11s %9.2f %9.2f %9.2f %6.2f   ", link, 1e3 * advice->plain, 1e3 * advice->seconds, 1e3 * measured,
+           advice->seconds / measured);
     if (!advice->compressed)
         printf("do not compress");
     for (size_t i = 0; i < tensor_count; i++)
-        parameters[each[i].choice] += (double)(tensors[i].rows * (tensors[i].cols ? tensors[i].cols : 1));
+        parameters[w->choice[i]] += (double)(tensors[i].rows * (tensors[i].cols ? tensors[i].cols : 1));
     for (size_t c = 1; c < codec_count; c++)
         if (parameters[c] > 0)
             printf("%s for %.1f %%  ", codecs[c], 100 * parameters[c] / (double)elements);
     printf("\n");
+    fflush(stdout);
 }
 
-static gcomp_result ask_and_try(worker *w, float *grads)
+/* Asks about candidate c beside "none", about "none" alone or about all, and takes the steps. */
+static gcomp_result ask_and_try(worker *w, const char *link, const gcomp_question *question, size_t c, float *grads)
+{
+    gcomp_candidate two[2];
+    gcomp_question some = *question;
+    gcomp_tensor_advice each[MOST];
+    gcomp_advice advice;
+    gcomp_result result;
+    double measured;
+    if (c < codec_count) {
+        two[0] = question->candidates[0];
+        two[1] = question->candidates[c];
+        some.candidates = two;
+        some.candidate_count = c ? 2 : 1;
+    }
+    result = gcomp_advise(&some, each, &advice);
+    if (result != GCOMP_OK)
+        return result;
+    for (size_t i = 0; i < tensor_count; i++)
+        w->choice[i] = (unsigned char)(c < codec_count && each[i].choice ? c : each[i].choice);
+    result = tell_all(w, w->choice);
+    if (result == GCOMP_OK)
+        result = take_steps(w, grads, &measured);
+    if (result == GCOMP_OK && w->comm.rank == 0)
+        print_line(w, link, &advice, measured);
+    return result;
+}
+
+static gcomp_result ask_about_links(worker *w, float *grads)
 {
     gcomp_candidate candidates[GCOMP_CANDIDATES] = {{0}};
     gcomp_desc desc = desc_of(w);
     gcomp_question question = {0};
-    gcomp_advice advice;
     gcomp_link here;
+    gcomp_advice advice;
     gcomp_result result;
     gcomp *gc;
     char why[256] = "";
@@ -158,25 +213,21 @@ static gcomp_result ask_and_try(worker *w, float *grads)
     question.candidate_count = codec_count;
     result = gcomp_open(&gc, &desc);
     if (result == GCOMP_OK)
-        result = gcomp_link_measure(gc, 4 * elements, &here);
+        result = gcomp_link_measure(gc, w->group ? 4 * elements : 1 << 22, &here);
     gcomp_close(gc);
-    for (size_t l = 0; l < LINKS && result == GCOMP_OK; l++) {
-        double measured;
-        question.link = here;
-        if (links[l].bits_per_second > 0)
-            question.link = gcomp_link_of(links[l].bits_per_second, links[l].latency, WORKERS);
-        result = gcomp_advise(&question, w->rank == 0 ? each : NULL, &advice); /* the first time it measures */
-        if (result != GCOMP_OK && w->rank == 0)
-            fprintf(stderr, "%s\n", why);
-        if (result == GCOMP_OK && gcomp_threads_barrier(w->comm.user)) /* all see each[] */
-            result = GCOMP_CALLBACK_FAILED;
+    question.link = here;
+    if (result == GCOMP_OK)
+        result = gcomp_advise(&question, NULL, &advice); /* the first time it measures */
+    if (result != GCOMP_OK && w->comm.rank == 0)
+        fprintf(stderr, "%s\n", why);
+    for (size_t l = w->group ? 0 : LINKS - 1; l < LINKS; l++) {
+        const int made_up = links[l].bits_per_second > 0;
+        question.link = made_up ? gcomp_link_of(links[l].bits_per_second, links[l].latency, workers) : here;
         memset(&w->link, 0, sizeof w->link);
-        if (links[l].bits_per_second > 0)
+        if (made_up)
             w->link = question.link;
-        if (result == GCOMP_OK)
-            result = take_steps(w, grads, &measured);
-        if (result == GCOMP_OK && w->rank == 0)
-            print_line(links[l].name, &advice, measured);
+        for (size_t c = one_by_one ? 0 : codec_count; c <= codec_count && result == GCOMP_OK; c++)
+            result = ask_and_try(w, w->group ? links[l].name : "this one", &question, c, grads);
     }
     return result;
 }
@@ -185,29 +236,79 @@ static void *work(void *arg)
 {
     worker *w = (worker *)arg;
     float *grads = (float *)malloc(4 * elements);
-    gcomp_result result = grads ? ask_and_try(w, grads) : GCOMP_OUT_OF_MEMORY;
+    gcomp_result result = grads ? ask_about_links(w, grads) : GCOMP_OUT_OF_MEMORY;
     free(grads);
     w->failed = result != GCOMP_OK;
     if (w->failed) {
-        fprintf(stderr, "worker %d: %s\n", w->rank, gcomp_result_string(result));
-        gcomp_threads_fail(w->group);
+        fprintf(stderr, "worker %d: %s\n", w->comm.rank, gcomp_result_string(result));
+        if (w->group)
+            gcomp_threads_fail(w->group);
     }
     return NULL;
+}
+
+static int run_threads(void)
+{
+    static worker all[MOST_WORKERS];
+    pthread_t threads[MOST_WORKERS];
+    gcomp_threads *group;
+    int failed = 0, started = 0;
+    if (gcomp_threads_open(&group, workers, 60.0) != 0)
+        return 1;
+    for (; started < workers && !failed; started += !failed) {
+        all[started].group = group;
+        all[started].comm = gcomp_threads_comm(group, started);
+        failed = pthread_create(&threads[started], NULL, work, &all[started]) != 0;
+        if (failed)
+            gcomp_threads_fail(group);
+    }
+    for (int i = 0; i < started; i++) {
+        pthread_join(threads[i], NULL);
+        failed |= all[i].failed;
+    }
+    gcomp_threads_close(group);
+    return failed;
+}
+
+static int run_alone(int rank, char *root)
+{
+    static worker alone;
+    gcomp_sockets *net;
+    char *port = strrchr(root, ':');
+    int error;
+    if (!port)
+        return fprintf(stderr, "--root HOST:PORT\n"), 1;
+    *port++ = 0;
+    error = gcomp_sockets_open(&net, rank, workers, root, port, 1, 60.0);
+    if (error)
+        return fprintf(stderr, "rank %d: %s\n", rank, strerror(error)), 1;
+    alone.comm = gcomp_sockets_comm(net);
+    work(&alone);
+    gcomp_sockets_close(net);
+    return alone.failed;
 }
 
 int main(int argc, char **argv)
 {
     static char names[MOST][24];
-    static worker workers[WORKERS];
-    pthread_t threads[WORKERS];
-    gcomp_threads *group;
-    int failed = 0, started = 0;
-    if (argc > GCOMP_CANDIDATES)
-        return fprintf(stderr, "at most %d codecs\n", GCOMP_CANDIDATES - 1), 1;
-    for (int i = 1; i < argc; i++)
-        codecs[i] = argv[i];
-    if (argc > 1)
-        codec_count = (size_t)argc;
+    char *root = NULL;
+    int rank = -1, own = 1;
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--each"))
+            one_by_one = 1;
+        else if (!strcmp(argv[i], "--workers") && i + 1 < argc)
+            workers = atoi(argv[++i]);
+        else if (!strcmp(argv[i], "--rank") && i + 1 < argc)
+            rank = atoi(argv[++i]);
+        else if (!strcmp(argv[i], "--root") && i + 1 < argc)
+            root = argv[++i];
+        else if (own < GCOMP_CANDIDATES)
+            codecs[own++] = argv[i];
+    }
+    if (own > 1)
+        codec_count = (size_t)own;
+    if (workers < 2 || workers > MOST_WORKERS || (rank >= 0) != (root != NULL) || rank >= workers)
+        return fprintf(stderr, "build/advise [--workers W] [--rank R --root HOST:PORT] [--each] [CODEC...]\n"), 1;
     for (size_t s = 0; s < SHAPES; s++)
         for (size_t k = 0; k < shapes[s].count; k++, tensor_count++) {
             snprintf(names[tensor_count], sizeof names[0], "%s.%d", shapes[s].name, (int)k);
@@ -218,23 +319,10 @@ int main(int argc, char **argv)
         }
     for (uint32_t i = 0, x = 1; i < NOISE; i++, x = x * 1664525u + 1013904223u) /* two uniform numbers */
         noise[i] = (float)((int)(x >> 8 & 4095) + (int)(x >> 20) - 4095) / 1672.0f;
-    printf("ResNet-18, %.1f million parameters, %d workers; milliseconds a step without the backward pass\n",
-           1e-6 * (double)elements, WORKERS);
-    printf("%-11s %9s %9s %9s   %s\n", "link", "none", "expected", "measured", "advice");
-    if (gcomp_threads_open(&group, WORKERS, 60.0) != 0)
-        return 1;
-    for (; started < WORKERS && !failed; started += !failed) {
-        workers[started].group = group;
-        workers[started].comm = gcomp_threads_comm(group, started);
-        workers[started].rank = started;
-        failed = pthread_create(&threads[started], NULL, work, &workers[started]) != 0;
-        if (failed)
-            gcomp_threads_fail(group);
+    if (rank <= 0) {
+        printf("ResNet-18, %.1f million parameters, %d workers; milliseconds a step without the backward pass\n",
+               1e-6 * (double)elements, workers);
+        printf("%-11s %9s %9s %9s %6s   %s\n", "link", "none", "expected", "measured", "ratio", "advice");
     }
-    for (int i = 0; i < started; i++) {
-        pthread_join(threads[i], NULL);
-        failed |= workers[i].failed;
-    }
-    gcomp_threads_close(group);
-    return failed;
+    return rank < 0 ? run_threads() : run_alone(rank, root);
 }

@@ -223,6 +223,7 @@ static void ask_without_figures(int world)
 
 static void test_figures_are_measured_once_and_written(void)
 {
+    const double compressed = 512 * 768 + 4 * 64 * 64 + 40 * 40;
     gcomp_candidate measured[CANDIDATES];
     gcomp_advice again;
     ask_without_figures(4);
@@ -230,7 +231,13 @@ static void test_figures_are_measured_once_and_written(void)
     CHECK(gcomp_advise(&question, each, &advice) == GCOMP_OK && held == 0);
     for (int c = 0; c < CANDIDATES; c++) CHECK(candidates[c].figures.element > 0 && candidates[c].figures.payload >= 0);
     CHECK(candidates[NONE].figures.bytes == 0 && candidates[POWERSGD].figures.bytes == 0 && candidates[INTSUM].figures.bytes == 0);
-    CHECK(near(candidates[SIGN].figures.bytes, (4 + 512 * 768 / 8) / (512.0 * 768)));
+    CHECK(near(candidates[SIGN].figures.bytes, (3 * 4 + compressed / 8) / compressed)); /* a scale for each of three tensors */
+    for (int c = 0; c < CANDIDATES; c++) { /* all tensors together take what was measured: whole milliseconds by this clock */
+        const gcomp_figures *f = &candidates[c].figures;
+        const double tensors_of = c ? 3 : 4, elements = compressed + (c ? 0 : 5000);
+        const double all = 1e3 * (tensors_of * f->tensor + elements * (f->element + 3 * f->payload));
+        CHECK(all > 0.5 && fabs(all - floor(all + 0.5)) < 1e-6);
+    }
     CHECK(candidates[TOPK].figures.bytes > 0.045 && candidates[TOPK].figures.bytes < 0.06); /* 1 % of 4 bytes and 6.6 to 10 bits */
     memcpy(measured, candidates, sizeof measured);
     desc.clock = NULL; /* not needed any more */
