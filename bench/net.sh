@@ -6,8 +6,8 @@
 #   [--out DIR] [--pairs N] [--advise]
 #
 # --pairs: instead, N times uncompressed and N times as gcomp_advise chooses, in turns; the median of the ratios of their steps.
-# --advise: instead, build/advise over sockets, for 11.7 million parameters: at each rate, for none and for each method beside none,
-# what gcomp_advise expects of a step, what steps take, and the ratio.
+# --advise: instead, build/advise over sockets, for 11.7 million parameters: at each rate, for none and for each method beside
+# none, what gcomp_advise expects of a step, what steps take, and the ratio.
 #
 # For each rate and method: milliseconds a step; bytes that a worker must send in a step by what the statistics of gcomp
 # report, and those that the interface of host 0 has sent; seconds until the loss was 0.40 (mean over the workers and the last

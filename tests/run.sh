@@ -262,6 +262,8 @@ for compiler in $cxx; do
 done
 for name in first engine embedded own_loop; do check "example $name" build/$name; done
 check "example advise" build/advise sign
+check "example advise, over TCP" sh -c "build/advise --rank 1 --root 127.0.0.1:7391 sign & build/advise --rank 0 --root 127.0.0.1:7391 sign &&
+    wait \$!"
 check "training as advised" build/train --text gcomp.h --hidden 40,40 --steps 3 --method advise --no-pictures --out $out/advised
 for mpi in $mpis; do
     tap "two ranks, $mpi" $(on_ranks $mpi 2 $out/mpi_two.$mpi)
