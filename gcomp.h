@@ -1965,6 +1965,27 @@ typedef struct gcomp__gap_sizes {
     size_t packed;         /* bytes of the blocks */
 } gcomp__gap_sizes;
 
+/* Reads bits, see >>bits; never behind `end`. The lowest `have` <= 63 bits are valid, those above are what follows or 0, the
+   highest is 0. */
+typedef struct gcomp__bit_reader {
+    const uint8_t *at, *end;
+    uint64_t bits;
+    unsigned have;
+} gcomp__bit_reader;
+
+/* Reads indices back, some at a time. A damaged stream ends in `bad`, never outside. */
+typedef struct gcomp__indices {
+    gcomp__bit_reader reader;
+    size_t left, n;      /* indices to come; all are below n */
+    uint64_t next;       /* the smallest that may come; of a bitmap: that of bit 0 */
+    unsigned coder, at_once; /* Rice codes */
+    gcomp_result bad;
+    size_t block, done;  /* packed: gaps of the block at reader.at, and how many of them have been read */
+    unsigned width, any; /* of its gaps; what of them has been read, ored */
+    size_t each, elements; /* 0, or an index is that of a group of so many of the elements; the last may have fewer */
+    size_t element, stop;  /* of the current group */
+} gcomp__indices;
+
 typedef struct gcomp__common_kernels {
     uint32_t (*crc)(uint32_t crc, const uint8_t *bytes, size_t count);
     void (*measure)(const gcomp_input *in, size_t begin, size_t end, int measure, gcomp__measured *m);
@@ -1981,6 +2002,7 @@ typedef struct gcomp__common_kernels {
     void (*gaps)(const uint32_t *index, size_t k, unsigned base, gcomp__gap_sizes *sizes);
     int (*no_number)(const gcomp__form *form, const uint8_t *codes, size_t bytes);
     void (*advance)(const gcomp__momentum *d, size_t begin, size_t end);
+    void (*skip)(gcomp__indices *x, gcomp__indices *y);
 } gcomp__common_kernels;
 
 /* Entropy codes of levels, see >>levels. */
@@ -5705,10 +5727,62 @@ static void GCOMP__F(gaps)(const uint32_t *index, size_t k, unsigned base, gcomp
         for (j = 0; j < 16; j++) sizes->quotients[b] += (uint32_t)lanes[b][j];
 }
 
+/* >>kernel skip: passes over Golomb-Rice codes of two lists in turn, since each waits for the end of the one before: so many at
+   once as mostly end within a refill; stops where they do not, or near an end. The highest bit of what is refilled is 0, as in
+   gcomp__refill: so all ones end, if perhaps behind what is valid. */
+static void GCOMP__F(skip)(gcomp__indices *x, gcomp__indices *y)
+{
+    const unsigned r = x->coder, s = y->coder, at_once = x->at_once < y->at_once ? x->at_once : y->at_once;
+    const uint64_t low = gcomp__low_bits(r), lower = gcomp__low_bits(s), n = x->n, m = y->n;
+    const uint8_t *a = x->reader.at, *b = y->reader.at, *const end = x->reader.end, *const stop = y->reader.end;
+    uint64_t bits = x->reader.bits, more = y->reader.bits, next = x->next, after = y->next;
+    unsigned have = x->reader.have, left = y->reader.have, i;
+    while (x->left >= at_once && y->left >= at_once && end - a >= 8 && stop - b >= 8 && next <= n && after <= m) {
+        uint64_t u = (bits | gcomp__get64(a) << have) & gcomp__low_bits(63);
+        uint64_t v = (more | gcomp__get64(b) << left) & gcomp__low_bits(63);
+        uint64_t sum = at_once, total = at_once;
+        unsigned ones = 0, others = 0;
+        for (i = 0; i < at_once; i++) {
+            const unsigned q = gcomp__first_one(~u), t = gcomp__first_one(~v);
+            u >>= q;
+            v >>= t;
+            ones += q;
+            others += t;
+            sum += u >> 1 & low;
+            total += v >> 1 & lower;
+            u >>= r + 1;
+            v >>= s + 1;
+        }
+        sum += (uint64_t)ones << r;
+        total += (uint64_t)others << s;
+        ones += at_once * (r + 1);
+        others += at_once * (s + 1);
+        if (ones > (have | 56) || others > (left | 56)) break;
+        a += (63 - have) >> 3;
+        b += (63 - left) >> 3;
+        have = (have | 56) - ones;
+        left = (left | 56) - others;
+        bits = u;
+        more = v;
+        next += sum;
+        after += total;
+        x->left -= at_once;
+        y->left -= at_once;
+    }
+    x->reader.at = a;
+    x->reader.bits = bits;
+    x->reader.have = have;
+    x->next = next;
+    y->reader.at = b;
+    y->reader.bits = more;
+    y->reader.have = left;
+    y->next = after;
+}
+
 static const gcomp__common_kernels GCOMP__F(common) = {
     GCOMP__F(crc), GCOMP__F(measure), GCOMP__F(encode), GCOMP__F(sink), GCOMP__F(saturated), GCOMP__F(absorb),
     GCOMP__F(scale_copy), GCOMP__F(worst_of), GCOMP__F(squares), GCOMP__F(widen), GCOMP__F(narrow), GCOMP__F(gaps),
-    GCOMP__F(no_number), GCOMP__F(advance)};
+    GCOMP__F(no_number), GCOMP__F(advance), GCOMP__F(skip)};
 
 /* ------------------------------------------------------------------------------------------------
    >>levels - entropy codes of levels: a second layer behind the drivers of block methods
@@ -6329,13 +6403,7 @@ GCOMP__INLINE void gcomp__put_end(gcomp__bit_writer *w) /* up to the end of a by
     }
 }
 
-/* Reads them; never behind `end`. The lowest `have` <= 63 bits are valid, those above are what follows or 0, the highest is 0. */
-typedef struct gcomp__bit_reader {
-    const uint8_t *at, *end;
-    uint64_t bits;
-    unsigned have;
-} gcomp__bit_reader;
-
+/* And back. */
 GCOMP__INLINE void gcomp__refill(gcomp__bit_reader *r) /* at least 56 bits, or all there are */
 {
     if (r->end - r->at >= 8) {
@@ -6519,19 +6587,6 @@ static void gcomp__put_indices(uint8_t *to, const uint32_t *index, const size_t 
     else
         for (i = 0; i < *ends; i++) gcomp__put32(to + 4 * i, index[i]);
 }
-
-/* Reads indices back, some at a time. A damaged stream ends in `bad`, never outside. */
-typedef struct gcomp__indices {
-    gcomp__bit_reader reader;
-    size_t left, n;      /* indices to come; all are below n */
-    uint64_t next;       /* the smallest that may come; of a bitmap: that of bit 0 */
-    unsigned coder, at_once; /* Rice codes */
-    gcomp_result bad;
-    size_t block, done;  /* packed: gaps of the block at reader.at, and how many of them have been read */
-    unsigned width, any; /* of its gaps; what of them has been read, ored */
-    size_t each, elements; /* 0, or an index is that of a group of so many of the elements; the last may have fewer */
-    size_t element, stop;  /* of the current group */
-} gcomp__indices;
 
 /* What stands at `at`, at most 8 bytes. */
 GCOMP__INLINE uint64_t gcomp__get_some(const uint8_t *at, const uint8_t *end)
@@ -9261,20 +9316,45 @@ static gcomp_result gcomp__sparse_open(gcomp__view *view)
     return GCOMP_OK;
 }
 
-static gcomp_result gcomp__sparse_check(const gcomp__view *view)
+/* What has not been read of the indices, and the values. */
+static gcomp_result gcomp__sparse_check_rest(gcomp__indices *indices, const gcomp__view *values)
 {
     uint32_t index[GCOMP__SPARSE_BATCH];
-    gcomp__indices indices;
-    gcomp__view values;
-    size_t got, elements = 0;
-    GCOMP__TRY(gcomp__sparse_parts(view, &indices, &values));
+    size_t got, elements = indices->each ? 0 : values->n - indices->left;
     do {
-        got = gcomp__next_elements(&indices, index, GCOMP__SPARSE_BATCH);
+        got = gcomp__next_elements(indices, index, GCOMP__SPARSE_BATCH);
         elements += got;
     } while (got == GCOMP__SPARSE_BATCH);
-    GCOMP__TRY(gcomp__indices_end(&indices));
-    if (elements != values.n) return GCOMP_CORRUPT;
-    return gcomp__block_check(&values);
+    GCOMP__TRY(gcomp__indices_end(indices));
+    if (elements != values->n) return GCOMP_CORRUPT;
+    return gcomp__block_check(values);
+}
+
+static gcomp_result gcomp__sparse_check(const gcomp__view *view)
+{
+    gcomp__indices indices;
+    gcomp__view values;
+    GCOMP__TRY(gcomp__sparse_parts(view, &indices, &values));
+    return gcomp__sparse_check_rest(&indices, &values);
+}
+
+/* Of two payloads, which takes little longer than one. */
+static gcomp_result gcomp__sparse_check_two(const gcomp__view *one, const gcomp__view *two)
+{
+    gcomp__indices x, y;
+    gcomp__view values, others;
+    uint32_t index;
+    int rice;
+    GCOMP__TRY(gcomp__sparse_parts(one, &x, &values));
+    GCOMP__TRY(gcomp__sparse_parts(two, &y, &others));
+    rice = x.coder <= GCOMP__CODER_MAX_RICE && y.coder <= GCOMP__CODER_MAX_RICE;
+    while (rice && !x.each && !y.each && x.left && y.left && !x.bad && !y.bad) {
+        one->set->common->skip(&x, &y);
+        (void)gcomp__next_indices(&x, &index, 1); /* one that is long */
+        (void)gcomp__next_indices(&y, &index, 1);
+    }
+    GCOMP__TRY(gcomp__sparse_check_rest(&x, &values));
+    return gcomp__sparse_check_rest(&y, &others);
 }
 
 /* The elements of a valid payload; returns how many. */
@@ -9288,40 +9368,36 @@ static size_t gcomp__sparse_read(const gcomp__view *view, uint32_t *index, float
 }
 
 /* Reads a sparse payload along with others: its elements go to y, weighted, and out of the residual where it is the own one.
-   16 of them are to be used, those from `at` on; 16 more are `coming`, their places fetched where they are not in cache. */
+   Indices are read long before they are used, and what they point to is fetched where it is not in cache. */
+enum { GCOMP__CURSOR = 56 };
 typedef struct gcomp__cursor {
     gcomp__indices indices;
     const gcomp__view *view;
     float *y, *residual, *masked; /* any may be NULL */
-    size_t done, base[2];         /* elements read; what indices of either half count from */
-    unsigned at, got, coming, half, cached;
-    uint32_t index[2][16];
-    float value[2][16];
+    const float *next;            /* `lines` of y that are written next, fetched one by one meanwhile */
+    size_t done, base;            /* elements used; what indices count from */
+    unsigned at, got, room, cached, lines;
+    uint32_t index[GCOMP__CURSOR];
 } gcomp__cursor;
 
-/* Above 2^32 elements indices come one by one, so that 32 bits of them and a base are enough. */
-static int gcomp__cursor_fill(gcomp__cursor *c)
+/* Returns how many there are then. */
+static unsigned gcomp__cursor_fill(gcomp__cursor *c)
 {
-    const unsigned after = c->half, used = (unsigned)c->done % 16;
-    size_t i;
+    const float *place = c->y ? c->y : c->residual ? c->residual : c->masked;
+    uint32_t *index = c->index;
+    size_t count;
+    c->got -= c->at;
+    memmove(index, index + c->at, sizeof *index * c->got);
     c->at = 0;
-    c->got = c->coming;
-    c->half ^= 1;
-    c->coming = 0;
-    if (!c->indices.bad)
-        c->coming = (unsigned)gcomp__next_elements(&c->indices, c->index[after], gcomp__index_pieces(c->view->n) > 1 ? 1 : 16);
-    if (c->coming) {
-        const size_t first = c->done - used, k = (size_t)gcomp__get64(c->view->body);
-        float *place = c->y ? c->y : c->residual ? c->residual : c->masked;
-        c->base[after] = (size_t)gcomp__element_high(&c->indices);
-        for (i = 0; !c->cached && i < c->coming; i++) GCOMP__PREFETCH(place + c->base[after] + c->index[after][i]);
-        c->view->kernels->decode(c->view, first, gcomp__min(16, k - first), c->value[after], GCOMP__STORE, 1);
-        c->value[after][0] = c->value[after][used];
-    }
-    c->done += c->coming;
-    return c->got > 0;
+    index += c->got;
+    count = gcomp__next_elements(&c->indices, index, c->room - c->got);
+    c->got += (unsigned)count;
+    if (count) c->base = (size_t)gcomp__element_high(&c->indices);
+    for (; !c->cached && count; count--) GCOMP__PREFETCH(place + c->base + *index++);
+    return c->got;
 }
 
+/* Above 2^32 elements indices come one by one, so that 32 bits of them and a base are enough. */
 GCOMP__NOINLINE void gcomp__cursor_open(gcomp__cursor *c, const gcomp__view *view, float *y, float *residual, float *masked,
                                         int cached)
 {
@@ -9333,45 +9409,68 @@ GCOMP__NOINLINE void gcomp__cursor_open(gcomp__cursor *c, const gcomp__view *vie
     c->y = y;
     c->residual = residual;
     c->masked = masked;
-    gcomp__cursor_fill(c);
+    c->room = gcomp__index_pieces(view->n) > 1 ? 1 : cached ? GCOMP__CURSOR : 32;
+}
+
+/* Values of the next `count` elements, where they begin in a tile whose first is at a multiple of 16. */
+static const float *gcomp__cursor_values(const gcomp__cursor *c, float *tile, size_t count)
+{
+    const size_t used = c->done % 16, first = c->done - used, k = (size_t)gcomp__get64(c->view->body);
+    const size_t end = gcomp__min(k, gcomp__round_up(c->done + count, 16));
+    c->view->kernels->decode(c->view, first, end - first, tile, GCOMP__STORE, 1);
+    return tile + used;
 }
 
 /* The elements below `end`. */
 GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float weight)
 {
-    while (c->at < c->got || gcomp__cursor_fill(c)) {
-        const uint32_t *index = c->index[c->half];
-        const float *value = c->value[c->half];
-        const size_t base = c->base[c->half];
-        unsigned stop = c->got, i;
-        if (base + index[stop - 1] >= end)
-            for (stop = c->at; base + index[stop] < end;) stop++;
+    float tile[GCOMP__CURSOR + 32];
+    const size_t ahead = c->cached ? 0 : 16;
+    while (c->got - c->at > ahead || gcomp__cursor_fill(c)) {
+        const uint32_t *index = c->index + c->at;
+        const size_t base = c->base, left = c->got - c->at;
+        const float *value;
+        size_t stop = left > ahead ? left - ahead : left, i;
+        if (base + index[stop - 1] >= end) {
+            for (i = stop, stop = 0; stop + 8 < i && base + index[stop + 7] < end;) stop += 8;
+            while (base + index[stop] < end) stop++;
+            if (!stop) break;
+        }
+        value = gcomp__cursor_values(c, tile, stop);
         if (c->residual)
-            for (i = c->at; i < stop; i++) c->residual[base + index[i]] -= value[i];
+            for (i = 0; i < stop; i++) c->residual[base + index[i]] -= value[i];
         if (c->masked)
-            for (i = c->at; i < stop; i++) c->masked[base + index[i]] = 0;
+            for (i = 0; i < stop; i++) c->masked[base + index[i]] = 0;
         if (c->y)
-            for (i = c->at; i < stop; i++) {
+            for (i = 0; i < stop; i++) {
                 float *y = c->y + base + index[i], term = value[i] * weight;
+                if (c->lines) {
+                    c->lines--;
+                    GCOMP__PREFETCH_NEAR(c->next + 16 * c->lines);
+                }
                 GCOMP__PIN(term);
                 *y = gcomp__saturated(*y + term);
             }
-        c->at = stop;
-        if (stop < c->got) break;
+        c->at += (unsigned)stop;
+        c->done += stop;
     }
 }
 
 /* residual <- residual - decode(payload) where `only` is not zero. */
 static void gcomp__sparse_take(const gcomp__view *view, float *residual, const float *only)
 {
+    float tile[GCOMP__CURSOR + 32];
     gcomp__cursor c;
     unsigned i;
     gcomp__cursor_open(&c, view, NULL, residual, NULL, 0);
-    while (gcomp__cursor_fill(&c))
+    while (gcomp__cursor_fill(&c)) {
+        const float *value = gcomp__cursor_values(&c, tile, c.got);
         for (i = 0; i < c.got; i++) {
-            const size_t at = c.base[c.half] + c.index[c.half][i];
-            if (only[at] != 0) residual[at] -= c.value[c.half][i];
+            const size_t at = c.base + c.index[i];
+            if (only[at] != 0) residual[at] -= value[i];
         }
+        c.done += c.at = c.got;
+    }
 }
 
 /* Chunk by chunk while it is in cache: what the dense part of the ending asks for, then the elements of all payloads, in order;
@@ -9404,7 +9503,14 @@ static void gcomp__sparse_decode(const gcomp__call *call, const gcomp__sink *sin
             size_t begin = job.first * GCOMP_CHUNK, end = gcomp__min((job.first + step) * GCOMP_CHUNK, sink->n);
             if (first && sink->ending == GCOMP__COMMIT) gcomp__run(call, step, gcomp__absorb_chunk, &job);
             else if (first && dense) memset(sink->y + begin, 0, 4 * (end - begin));
-            for (i = 0; i < used; i++) gcomp__cursor_scatter(cursors + i, end, weight);
+            for (i = 0; i < used; i++) {
+                cursors[i].lines = 0;
+                if (cached && sink->y && sink->n - end >= GCOMP_CHUNK) {
+                    cursors[i].lines = (unsigned)(GCOMP_CHUNK / 16 / used);
+                    cursors[i].next = sink->y + end + GCOMP_CHUNK / used / 16 * 16 * i;
+                }
+                gcomp__cursor_scatter(cursors + i, end, weight);
+            }
         }
         first = 0;
     } while (sink->y && w < sink->count);
@@ -12598,8 +12704,8 @@ static gcomp_result gcomp__open_payload(const gcomp__set *set, gcomp__view *view
     return view->method->open(view);
 }
 
-/* Opens and checks to the last bit. */
-static gcomp_result gcomp__check_payload(const gcomp__set *set, gcomp__view *view, const void *payload, size_t length, size_t n)
+/* Opens and checks all but the inside of the body. */
+static gcomp_result gcomp__check_outside(const gcomp__set *set, gcomp__view *view, const void *payload, size_t length, size_t n)
 {
     const uint8_t *p = (const uint8_t *)payload;
     unsigned flags = 0;
@@ -12611,8 +12717,27 @@ static gcomp_result gcomp__check_payload(const gcomp__set *set, gcomp__view *vie
         return GCOMP_CHECKSUM_MISMATCH;
 #endif
     if (opened != GCOMP_OK) return opened;
-    if (flags & GCOMP__REFUSED) return GCOMP_NOT_FINITE;
+    return flags & GCOMP__REFUSED ? GCOMP_NOT_FINITE : GCOMP_OK;
+}
+
+/* Opens and checks to the last bit. */
+static gcomp_result gcomp__check_payload(const gcomp__set *set, gcomp__view *view, const void *payload, size_t length, size_t n)
+{
+    GCOMP__TRY(gcomp__check_outside(set, view, payload, length, n));
     return view->method->check(view);
+}
+
+/* The same of two; the first error of both. */
+static gcomp_result gcomp__check_two(const gcomp__set *set, const void *const *payloads, const size_t *lengths, size_t n)
+{
+    gcomp__view one, two;
+    gcomp_result second;
+    GCOMP__TRY(gcomp__check_outside(set, &one, payloads[0], lengths[0], n));
+    second = gcomp__check_outside(set, &two, payloads[1], lengths[1], n);
+    if (second == GCOMP_OK && one.method->check == gcomp__sparse_check && two.method->check == gcomp__sparse_check)
+        return gcomp__sparse_check_two(&one, &two);
+    GCOMP__TRY(one.method->check(&one));
+    return second == GCOMP_OK ? two.method->check(&two) : second;
 }
 
 GCOMP_API gcomp_result gcomp_seal(void *payload, size_t length, const gcomp_exec *exec)
@@ -12763,8 +12888,10 @@ GCOMP_API gcomp_result gcomp_decode_mean(const void *const *payloads, const size
     if (!payloads || !lengths || !count || (!y && n)) return GCOMP_INVALID_ARGUMENT;
     GCOMP__TRY(gcomp__call_of(&call, exec));
     mode = gcomp__fp_enter();
-    for (w = 0; w < count && result == GCOMP_OK; w++)
-        result = gcomp__check_payload(call.set, &view, payloads[w], lengths[w], n);
+    for (w = 0; w + 1 < count && result == GCOMP_OK; w += 2)
+        result = gcomp__check_two(call.set, payloads + w, lengths + w, n);
+    if (result == GCOMP_OK && count % 2)
+        result = gcomp__check_payload(call.set, &view, payloads[count - 1], lengths[count - 1], n);
     if (result == GCOMP_OK) gcomp__add_all(&call, payloads, lengths, count, y, n);
     gcomp__fp_leave(mode);
     return result;
