@@ -11045,12 +11045,6 @@ typedef struct gcomp__factors {
     float *p, *q;
 } gcomp__factors;
 
-/* Rows to be fetched while others are worked on, one after the other: as they lie in memory. */
-typedef struct gcomp__walk {
-    gcomp__rows rows;
-    size_t width, at, left; /* columns; the next one; lines of 16 */
-} gcomp__walk;
-
 typedef struct gcomp__powersgd_kernels {
     void (*project)(const gcomp__matrix *m, size_t row, size_t end, const float *q, float *p);
     void (*back)(const gcomp__matrix *m, size_t col, size_t end, const float *p, float *q);
@@ -11062,29 +11056,26 @@ typedef struct gcomp__powersgd_kernels {
 } gcomp__powersgd_kernels;
 #endif
 
-GCOMP__INLINE gcomp__walk GCOMP__F(walk_of)(const gcomp__rows *x, size_t from, size_t rows, size_t width)
+/* A line of each of so many rows comes into the cache, while others are worked on; g NULL: none. `rows` is a constant. */
+GCOMP__INLINE void GCOMP__F(fetch)(const gcomp__rows *next, size_t at, int rows)
 {
-    gcomp__walk w;
-    w.rows = *x;
-    w.rows.g += from;
-    if (w.rows.e) w.rows.e += from;
-    w.width = width;
-    w.at = 0;
-    w.left = from ? rows * ((width + 15) / 16) : 0;
-    return w;
+    const gcomp__rows x = *next;
+    int k;
+    if (!x.g) return;
+    GCOMP__UNROLL
+    for (k = 0; k < rows; k++) {
+        GCOMP__PREFETCH_NEAR(x.g + at + (size_t)k * x.stride);
+        if (x.e) GCOMP__PREFETCH_NEAR(x.e + at + (size_t)k * x.stride);
+    }
 }
 
-GCOMP__INLINE void GCOMP__F(walk_on)(gcomp__walk *w)
+/* Rows that begin so many elements behind others; 0: none. */
+GCOMP__INLINE gcomp__rows GCOMP__F(behind)(const gcomp__rows *x, size_t elements)
 {
-    if (!w->left) return;
-    w->left--;
-    GCOMP__PREFETCH_NEAR(w->rows.g + w->at);
-    if (w->rows.e) GCOMP__PREFETCH_NEAR(w->rows.e + w->at);
-    w->at += 16;
-    if (w->at < w->width) return;
-    w->at = 0;
-    w->rows.g += w->rows.stride;
-    if (w->rows.e) w->rows.e += w->rows.stride;
+    gcomp__rows next = *x;
+    next.g = elements ? x->g + elements : NULL;
+    next.e = elements && x->e ? x->e + elements : NULL;
+    return next;
 }
 
 GCOMP__INLINE void GCOMP__F(add_float)(float *to, float x)
@@ -11138,10 +11129,9 @@ GCOMP__NOINLINE gcomp__rows GCOMP__F(copied)(const gcomp__matrix *m, size_t i, s
 /* P[i][c] += fold of the sum over j < count of M[i][j] Q[j][c], of 1 or some rows and 1 or 2 columns: 16 lanes along j. Q in
    panels: 16 columns of the first rank, then those of the next. */
 GCOMP__HEAVY void GCOMP__F(few)(const gcomp__rows *from, size_t count, const float *q, const gcomp__matrix *m, float *p,
-                                const gcomp__walk *next, int rows, int two, int feedback)
+                                const gcomp__rows *next, int rows, int two, int feedback)
 {
-    const gcomp__rows x = *from;
-    gcomp__walk walk = *next;
+    const gcomp__rows x = *from, ahead = *next;
     const size_t s = x.stride, panel = 16 * m->rank, pitch = m->pitch;
     const GCOMP__F(v) zero = GCOMP__F(splat)(0);
     GCOMP__F(v) a0 = zero, a1 = zero, a2 = zero, a3 = zero, b0 = zero, b1 = zero, b2 = zero, b3 = zero;
@@ -11164,11 +11154,7 @@ GCOMP__HEAVY void GCOMP__F(few)(const gcomp__rows *from, size_t count, const flo
             a3 = GCOMP__F(fma)(v, t, a3);
             if (two) b3 = GCOMP__F(fma)(v, u, b3);
         }
-        if (walk.left) {
-            GCOMP__F(walk_on)(&walk);
-            if (rows > 1) GCOMP__F(walk_on)(&walk);
-            if (rows > 2) GCOMP__F(walk_on)(&walk), GCOMP__F(walk_on)(&walk);
-        }
+        GCOMP__F(fetch)(&ahead, j, rows);
     }
     GCOMP__F(add_float)(p, GCOMP__F(fold)(a0));
     if (two) GCOMP__F(add_float)(p + 1, GCOMP__F(fold)(b0));
@@ -11181,7 +11167,7 @@ GCOMP__HEAVY void GCOMP__F(few)(const gcomp__rows *from, size_t count, const flo
 }
 
 GCOMP__NOINLINE void GCOMP__F(few_wide)(const gcomp__rows *x, size_t count, const float *q, const gcomp__matrix *m, float *p,
-                                        const gcomp__walk *next, int two)
+                                        const gcomp__rows *next, int two)
 {
     enum { wide = GCOMP__F(abreast) };
     if (x->e && two) GCOMP__F(few)(x, count, q, m, p, next, wide, 1, 1);
@@ -11193,7 +11179,7 @@ GCOMP__NOINLINE void GCOMP__F(few_wide)(const gcomp__rows *x, size_t count, cons
 }
 
 GCOMP__NOINLINE void GCOMP__F(few_one)(const gcomp__rows *x, size_t count, const float *q, const gcomp__matrix *m, float *p,
-                                       const gcomp__walk *next, int two)
+                                       const gcomp__rows *next, int two)
 {
     if (x->e && two) GCOMP__F(few)(x, count, q, m, p, next, 1, 1, 1);
     else if (x->e) GCOMP__F(few)(x, count, q, m, p, next, 1, 0, 1);
@@ -11212,7 +11198,8 @@ static void GCOMP__F(project_few)(const gcomp__matrix *m, size_t row, size_t end
 {
     const size_t lines = m->cols / 16 * 16, whole = GCOMP__F(general)(m->in) ? 0 : lines, rank = m->rank;
     const size_t span = GCOMP__POWERSGD_BLOCK * (8 / rank), most = rank > 1 ? GCOMP__F(abreast) : 4;
-    const gcomp__walk none = {{NULL, NULL, 0}, 0, 0, 0};
+    const gcomp__rows none = {NULL, NULL, 0};
+    const int far = m->in->residual || (rank == 1 && m->rows * m->cols >> 21); /* block after block, as they lie in memory */
     float tile[3 * GCOMP__POWERSGD_BLOCK / 2];
     size_t i, j = 0, k, c, count, rows;
     for (k = 0; k < whole; k = j) {
@@ -11221,10 +11208,11 @@ static void GCOMP__F(project_few)(const gcomp__matrix *m, size_t row, size_t end
             rows = wide ? most : 1;
             for (j = k; j < gcomp__min(whole, k + span); j += count) {
                 const gcomp__rows x = GCOMP__F(rows_at)(m, i, j);
-                gcomp__walk next = none;
+                gcomp__rows next = none;
                 count = GCOMP__F(block_of)(whole - j);
-                if (rank == 1 && x.e) next = GCOMP__F(walk_of)(&x, GCOMP__POWERSGD_BLOCK, rows, count);
-                if (rank > 1 && i + 2 * rows <= end) next = GCOMP__F(walk_of)(&x, rows * m->cols, rows, count);
+                if (far && j + 2 * count <= gcomp__min(whole, k + span)) next = GCOMP__F(behind)(&x, count);
+                else if (far && i + 2 * rows <= end) next = GCOMP__F(behind)(&x, rows * m->cols - (j - k));
+                else if (rank > 1 && i + 2 * rows <= end) next = GCOMP__F(behind)(&x, rows * m->cols);
                 for (c = 0; c < rank; c += 2) {
                     const float *from = q + j * rank + 16 * c;
                     float *to = p + i * m->pitch + c;
@@ -11251,10 +11239,9 @@ static void GCOMP__F(project_few)(const gcomp__matrix *m, size_t row, size_t end
 /* P[i][c .. c + 15] += sum over j < count of M[i][j] Q[j][c ..]: each a chain in order of j; lanes along the rank, or where
    that is up to 8, along that of two rows. `next` is what will be read next. */
 GCOMP__HEAVY void GCOMP__F(many)(const gcomp__rows *from, size_t count, const float *q, float *p, size_t pitch,
-                                 gcomp__walk *next, int rows, int half)
+                                 const gcomp__rows *next, int rows, int half)
 {
-    const gcomp__rows x = *from;
-    gcomp__walk walk = *next;
+    const gcomp__rows x = *from, ahead = *next;
     const size_t s = half ? 2 * x.stride : x.stride, o = x.stride, step = half ? 8 : 16;
     const GCOMP__F(v) zero = GCOMP__F(splat)(0);
     GCOMP__F(v) a0 = GCOMP__F(load)(p), a1 = rows > 1 ? GCOMP__F(load)(p + pitch) : zero, a2 = zero, a3 = zero, a4 = zero;
@@ -11265,7 +11252,7 @@ GCOMP__HEAVY void GCOMP__F(many)(const gcomp__rows *from, size_t count, const fl
     if (rows > 6) a6 = GCOMP__F(load)(p + 6 * pitch), a7 = GCOMP__F(load)(p + 7 * pitch);
     for (j = 0; j < count; j = end) {
         end = gcomp__min(count, j + 16);
-        for (k = 0; walk.left && k < (size_t)rows << half; k++) GCOMP__F(walk_on)(&walk);
+        GCOMP__F(fetch)(&ahead, j, rows << half);
         for (k = j; k < end; k++, q += step) {
             const GCOMP__F(v) t = half ? GCOMP__F(twice)(q) : GCOMP__F(load)(q);
             const float *g = x.g + k;
@@ -11279,7 +11266,6 @@ GCOMP__HEAVY void GCOMP__F(many)(const gcomp__rows *from, size_t count, const fl
             if (rows > 6) a7 = GCOMP__F(fma)(GCOMP__MANY(7 * s), t, a7);
         }
     }
-    *next = walk;
     GCOMP__F(store)(p, a0);
     if (rows > 1) GCOMP__F(store)(p + pitch, a1);
     if (rows > 2) GCOMP__F(store)(p + 2 * pitch, a2), GCOMP__F(store)(p + 3 * pitch, a3);
@@ -11288,7 +11274,7 @@ GCOMP__HEAVY void GCOMP__F(many)(const gcomp__rows *from, size_t count, const fl
 }
 
 GCOMP__NOINLINE void GCOMP__F(many_rows)(const gcomp__rows *x, size_t count, const float *q, float *p, size_t pitch,
-                                         gcomp__walk *next, size_t rows, int half)
+                                         const gcomp__rows *next, size_t rows, int half)
 {
     if (half && rows == GCOMP__F(tall)) GCOMP__F(many)(x, count, q, p, pitch, next, GCOMP__F(tall), 1);
     else if (half && rows == 4) GCOMP__F(many)(x, count, q, p, pitch, next, 4, 1);
@@ -11307,8 +11293,8 @@ static void GCOMP__F(project_many)(const gcomp__matrix *m, size_t row, size_t en
     const int plain = !GCOMP__F(general)(m->in), half = lanes == 8;
     const int copy = !plain || m->in->residual;
     const size_t width = !copy ? 384 : half ? GCOMP__F(tile) * GCOMP__F(tall) / (2 * 4) : GCOMP__F(tile);
-    const size_t ahead = 192;
-    gcomp__walk none = {{NULL, NULL, 0}, 0, 0, 0}, next = none;
+    const size_t ahead = 288; /* columns */
+    const gcomp__rows none = {NULL, NULL, 0};
     float tile[GCOMP__F(tall) * GCOMP__F(tile)];
     size_t i, j, k, c, rows, blocks;
     for (k = 0; k < m->cols; k += span) {
@@ -11321,8 +11307,10 @@ static void GCOMP__F(project_many)(const gcomp__matrix *m, size_t row, size_t en
                 const gcomp__rows at = GCOMP__F(rows_at)(m, i, plain ? j : 0);
                 gcomp__rows x = copy ? GCOMP__F(copied)(m, i, rows, j, count, tile) : at;
                 if (rows == 1) x.stride = 0;
-                if ((j - k) % ahead < width)
-                    next = GCOMP__F(walk_of)(&at, plain && j + 2 * ahead <= m->cols ? ahead : 0, rows, ahead);
+                gcomp__rows next = none;
+                if (plain && j + ahead + count <= stop) next = GCOMP__F(behind)(&at, ahead);
+                else if (plain && j + ahead >= stop && i + 2 * rows <= end)
+                    next = GCOMP__F(behind)(&at, rows * m->cols + ahead - (stop - k));
                 for (c = 0; c < lanes; c += 16)
                     GCOMP__F(many_rows)(&x, count, q + c / 16 * panel + (half ? 8 : 16) * j, p + i * lanes + c, half ? 16 : lanes,
                                         c ? &none : &next, blocks, half);
@@ -11342,10 +11330,9 @@ static void GCOMP__F(project)(const gcomp__matrix *m, size_t row, size_t end, co
 
 /* Q[j][c] += sum over the rows of P[i][c] M[i][j], rows in order, of `count` columns, a multiple of 16; Q in panels. */
 GCOMP__HEAVY void GCOMP__F(back_rows)(const gcomp__rows *from, size_t count, const float *p, const gcomp__matrix *m, float *q,
-                                      const gcomp__walk *next, int rows, int feedback)
+                                      const gcomp__rows *next, int rows, int feedback)
 {
-    const gcomp__rows x = *from;
-    gcomp__walk walk = *next;
+    const gcomp__rows x = *from, ahead = *next;
     const size_t s = x.stride, rank = m->rank, pitch = m->pitch;
     const GCOMP__F(v) zero = GCOMP__F(splat)(0);
     size_t j, c;
@@ -11365,7 +11352,7 @@ GCOMP__HEAVY void GCOMP__F(back_rows)(const gcomp__rows *from, size_t count, con
             x6 = GCOMP__F(plain_p)(&x, 6 * s + j, feedback);
             x7 = GCOMP__F(plain_p)(&x, 7 * s + j, feedback);
         }
-        for (c = 0; walk.left && c < (size_t)rows; c++) GCOMP__F(walk_on)(&walk);
+        GCOMP__F(fetch)(&ahead, j, rows);
         for (c = 0; c < rank; c++, q += 16) {
             const float *f = p + c;
             GCOMP__F(v) t = GCOMP__F(fma)(x0, GCOMP__F(splat)(f[0]), GCOMP__F(load)(q));
@@ -11388,26 +11375,25 @@ GCOMP__HEAVY void GCOMP__F(back_rows)(const gcomp__rows *from, size_t count, con
 }
 
 /* The same of one rank and 4 rows. */
-GCOMP__HEAVY void GCOMP__F(back_four)(const gcomp__rows *from, size_t count, const float *p, float *q, const gcomp__walk *next,
+GCOMP__HEAVY void GCOMP__F(back_four)(const gcomp__rows *from, size_t count, const float *p, float *q, const gcomp__rows *next,
                                       int feedback)
 {
-    const gcomp__rows x = *from;
+    const gcomp__rows x = *from, ahead = *next;
     const GCOMP__F(v) f0 = GCOMP__F(splat)(p[0]), f1 = GCOMP__F(splat)(p[1]), f2 = GCOMP__F(splat)(p[2]);
     const GCOMP__F(v) f3 = GCOMP__F(splat)(p[3]);
-    gcomp__walk walk = *next;
-    size_t j, k;
+    size_t j;
     for (j = 0; j < count; j += 16) {
         GCOMP__F(v) t = GCOMP__F(fma)(GCOMP__F(plain_p)(&x, j, feedback), f0, GCOMP__F(load)(q + j));
         t = GCOMP__F(fma)(GCOMP__F(plain_p)(&x, x.stride + j, feedback), f1, t);
         t = GCOMP__F(fma)(GCOMP__F(plain_p)(&x, 2 * x.stride + j, feedback), f2, t);
         t = GCOMP__F(fma)(GCOMP__F(plain_p)(&x, 3 * x.stride + j, feedback), f3, t);
         GCOMP__F(store)(q + j, t);
-        for (k = 0; walk.left && k < 4; k++) GCOMP__F(walk_on)(&walk);
+        GCOMP__F(fetch)(&ahead, j, 4);
     }
 }
 
 GCOMP__NOINLINE void GCOMP__F(back_some)(const gcomp__rows *x, size_t count, const float *p, const gcomp__matrix *m, float *q,
-                                         const gcomp__walk *next, size_t rows)
+                                         const gcomp__rows *next, size_t rows)
 {
     if (m->rank == 1 && rows == 4 && x->e) GCOMP__F(back_four)(x, count, p, q, next, 1);
     else if (m->rank == 1 && rows == 4) GCOMP__F(back_four)(x, count, p, q, next, 0);
@@ -11423,7 +11409,7 @@ GCOMP__NOINLINE void GCOMP__F(back_some)(const gcomp__rows *x, size_t count, con
 static void GCOMP__F(back)(const gcomp__matrix *m, size_t col, size_t end, const float *p, float *q)
 {
     const size_t whole = GCOMP__F(general)(m->in) ? 0 : (end - col) / 16 * 16;
-    const gcomp__walk none = {{NULL, NULL, 0}, 0, 0, 0};
+    const gcomp__rows none = {NULL, NULL, 0};
     float tile[GCOMP__F(tall) * GCOMP__F(tile)];
     size_t i, j, count, rows;
     q += col * m->rank;
@@ -11434,7 +11420,7 @@ static void GCOMP__F(back)(const gcomp__matrix *m, size_t col, size_t end, const
         if (whole) {
             const gcomp__rows x = GCOMP__F(rows_at)(m, i, col);
             const int far = i + 2 * rows <= m->rows && (m->rank > 1 || x.e);
-            const gcomp__walk next = GCOMP__F(walk_of)(&x, far ? rows * m->cols : 0, rows, whole);
+            const gcomp__rows next = GCOMP__F(behind)(&x, far ? rows * m->cols : 0);
             GCOMP__F(back_some)(&x, whole, p + i * m->pitch, m, q, &next, rows);
         }
         for (j = whole; j < end - col; j += count) {
@@ -11448,17 +11434,16 @@ static void GCOMP__F(back)(const gcomp__matrix *m, size_t col, size_t end, const
 
 /* y = P Q^T, or where `rest` y = M - P Q^T, of some rows and `count` columns, a multiple of 16; y may be part of M. */
 GCOMP__HEAVY void GCOMP__F(outer)(const gcomp__rows *from, size_t count, const float *p, const float *q, const gcomp__matrix *m,
-                                  float *y, size_t stride, const gcomp__walk *next, int rows, int rest)
+                                  float *y, size_t stride, const gcomp__rows *next, int rows, int rest)
 {
-    const gcomp__rows x = *from;
-    gcomp__walk walk = *next;
+    const gcomp__rows x = *from, ahead = *next;
     const size_t s = x.stride, rank = m->rank, pitch = m->pitch;
     const GCOMP__F(v) zero = GCOMP__F(splat)(0);
     const int feedback = x.e != NULL;
     size_t j, c;
     for (j = 0; j < count; j += 16, y += 16) {
         GCOMP__F(v) a0 = zero, a1 = zero, a2 = zero, a3 = zero, a4 = zero, a5 = zero, a6 = zero, a7 = zero;
-        for (c = 0; rest && walk.left && c < (size_t)rows; c++) GCOMP__F(walk_on)(&walk);
+        if (rest) GCOMP__F(fetch)(&ahead, j, rows);
         for (c = 0; c < rank; c++, q += 16) {
             const GCOMP__F(v) t = GCOMP__F(load)(q);
             const float *f = p + c;
@@ -11499,7 +11484,7 @@ GCOMP__HEAVY void GCOMP__F(outer)(const gcomp__rows *from, size_t count, const f
 }
 
 GCOMP__NOINLINE void GCOMP__F(outer_some)(const gcomp__rows *x, size_t count, const float *p, const float *q,
-                                          const gcomp__matrix *m, float *y, size_t stride, const gcomp__walk *next,
+                                          const gcomp__matrix *m, float *y, size_t stride, const gcomp__rows *next,
                                           size_t rows, int rest)
 {
     if (rest && rows == GCOMP__F(tall)) GCOMP__F(outer)(x, count, p, q, m, y, stride, next, GCOMP__F(tall), 1);
@@ -11517,7 +11502,7 @@ static void GCOMP__F(expand)(const gcomp__matrix *m, size_t row, size_t end, con
 {
     const size_t cols = m->cols, whole = residual && GCOMP__F(general)(m->in) ? 0 : cols / 16 * 16;
     const size_t span = 512, most = m->rank <= GCOMP__POWERSGD_FEW && residual ? 4 : GCOMP__F(tall); /* for memory's sake */
-    const gcomp__walk none = {{NULL, NULL, 0}, 0, 0, 0};
+    const gcomp__rows none = {NULL, NULL, 0};
     float tile[GCOMP__F(tall) * GCOMP__F(tile)];
     size_t i, j, k, count, rows;
     for (i = row; i < end; i += rows) {
@@ -11526,9 +11511,9 @@ static void GCOMP__F(expand)(const gcomp__matrix *m, size_t row, size_t end, con
         for (j = 0; j < whole; j += count) {
             const gcomp__rows x = GCOMP__F(rows_at)(m, i, j);
             const size_t at = m->at + i * cols + j;
-            gcomp__walk next;
+            gcomp__rows next;
             count = gcomp__min(span, whole - j);
-            next = GCOMP__F(walk_of)(&x, residual && j + 2 * span <= cols ? span : 0, rows, span);
+            next = GCOMP__F(behind)(&x, residual && j + 2 * span <= cols ? span : 0);
             if (residual) GCOMP__F(outer_some)(&x, count, own_p, own->q + j * m->rank, m, residual + at, cols, &next, rows, 1);
             GCOMP__F(outer_some)(&x, count, mean_p, mean->q + j * m->rank, m, y + at, cols, &next, rows, 0);
         }
