@@ -8980,7 +8980,8 @@ static const gcomp__sparse_kernels GCOMP__F(sparse) = {GCOMP__F(collect)};
 #define GCOMP__SPARSE_METHOD(name) static const gcomp__sparse_kernels GCOMP__F(name##_kernels) = {GCOMP__F(collect)};
 
 #ifdef GCOMP__LAST
-enum { GCOMP__SPARSE_BINS = 2048, GCOMP__SPARSE_SAMPLE = 65536, GCOMP__SPARSE_BATCH = 128, GCOMP__SPARSE_CURSORS = 8 };
+enum { GCOMP__SPARSE_BINS = 2048, GCOMP__SPARSE_SAMPLE = 65536, GCOMP__SPARSE_BATCH = 128, GCOMP__SPARSE_CURSORS = 8,
+       GCOMP__SPARSE_PARTS = 16 };
 
 GCOMP__NOINLINE double gcomp__sparse_exact(const double *density, double n)
 {
@@ -9159,6 +9160,48 @@ static uint32_t gcomp__sparse_guess(const gcomp__call *call, const gcomp__select
     return gcomp__sampled_key(s->value, sample, k, s->n, sure, s->bins);
 }
 
+/* Parts of a tensor that are collected by threads, each into its own part of the buffer. */
+typedef struct gcomp__collect_job {
+    const gcomp__selection *s;
+    const gcomp__sparse_kernels *kernels;
+    size_t room, count[GCOMP__SPARSE_PARTS];
+} gcomp__collect_job;
+
+static void gcomp__collect_part(void *arg, size_t i)
+{
+    gcomp__collect_job *job = (gcomp__collect_job *)arg;
+    gcomp__selection part = *job->s;
+    const size_t each = part.n / GCOMP__SPARSE_PARTS / 16 * 16;
+    part.at = each * i;
+    part.end = i + 1 < GCOMP__SPARSE_PARTS ? part.at + each : part.n;
+    part.value += i * job->room;
+    part.index += i * job->room;
+    part.capacity = job->room;
+    job->kernels->collect(&part);
+    job->count[i] = part.at == part.end ? part.count : SIZE_MAX;
+}
+
+/* What collecting one after the other finds, where no buffer fills up; else 0, and nothing is found. */
+static int gcomp__collect_parts(const gcomp__call *call, gcomp__selection *s)
+{
+    gcomp__collect_job job;
+    size_t i, total = 16;
+    if (!call->parallel.run || s->n < GCOMP_CHUNK || gcomp__index_pieces(s->n) > 1) return 0;
+    job.s = s;
+    job.kernels = call->set->sparse;
+    job.room = s->capacity / GCOMP__SPARSE_PARTS;
+    gcomp__run(call, GCOMP__SPARSE_PARTS, gcomp__collect_part, &job);
+    for (i = 0; i < GCOMP__SPARSE_PARTS; total += job.count[i++])
+        if (job.count[i] == SIZE_MAX) return 0;
+    if (total > s->capacity) return 0;
+    for (i = 0; i < GCOMP__SPARSE_PARTS; s->count += job.count[i++]) {
+        memmove(s->value + s->count, s->value + i * job.room, sizeof *s->value * job.count[i]);
+        memmove(s->index + s->count, s->index + i * job.room, sizeof *s->index * job.count[i]);
+    }
+    s->at = s->end;
+    return 1;
+}
+
 /* All elements of keys from `first` on, `under` for negative ones; if they are more than k, the k largest and of equal ones the
    first. A full buffer keeps its best k and raises the guess above the k-th, so that ties need no special case. */
 static gcomp_result gcomp__sparse_collect(const gcomp__call *call, gcomp__selection *s, uint32_t first, uint32_t under, size_t k)
@@ -9168,7 +9211,7 @@ static gcomp_result gcomp__sparse_collect(const gcomp__call *call, gcomp__select
     s->count = 0;
     gcomp__selection_from(s, 0);
     for (;;) {
-        call->set->sparse->collect(s);
+        if (s->at || !gcomp__collect_parts(call, s)) call->set->sparse->collect(s);
         if (call->set->common->worst(s->value, s->count) >= 0x7f800000u) return GCOMP_NOT_FINITE;
         if (s->at == s->end) {
             if (!gcomp__selection_next(s)) break;
@@ -9429,14 +9472,15 @@ GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float w
     while (c->got - c->at > ahead || gcomp__cursor_fill(c)) {
         const uint32_t *index = c->index + c->at;
         const size_t base = c->base, left = c->got - c->at;
-        const float *value;
-        size_t stop = left > ahead ? left - ahead : left, i;
+        const float *next = c->next, *value;
+        size_t stop = left > ahead ? left - ahead : left, lines, i;
         if (base + index[stop - 1] >= end) {
             for (i = stop, stop = 0; stop + 8 < i && base + index[stop + 7] < end;) stop += 8;
             while (base + index[stop] < end) stop++;
             if (!stop) break;
         }
         value = gcomp__cursor_values(c, tile, stop);
+        lines = gcomp__min(c->lines, stop);
         if (c->residual)
             for (i = 0; i < stop; i++) c->residual[base + index[i]] -= value[i];
         if (c->masked)
@@ -9444,15 +9488,15 @@ GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float w
         if (c->y)
             for (i = 0; i < stop; i++) {
                 float *y = c->y + base + index[i], term = value[i] * weight;
-                if (c->lines) {
-                    c->lines--;
-                    GCOMP__PREFETCH_NEAR(c->next + 16 * c->lines);
-                }
+                if (i < lines) GCOMP__PREFETCH_NEAR(next + 16 * i);
                 GCOMP__PIN(term);
                 *y = gcomp__saturated(*y + term);
             }
         c->at += (unsigned)stop;
         c->done += stop;
+        if (!lines) continue;
+        c->next += 16 * lines;
+        c->lines -= (unsigned)lines;
     }
 }
 
@@ -9504,11 +9548,9 @@ static void gcomp__sparse_decode(const gcomp__call *call, const gcomp__sink *sin
             if (first && sink->ending == GCOMP__COMMIT) gcomp__run(call, step, gcomp__absorb_chunk, &job);
             else if (first && dense) memset(sink->y + begin, 0, 4 * (end - begin));
             for (i = 0; i < used; i++) {
-                cursors[i].lines = 0;
-                if (cached && sink->y && sink->n - end >= GCOMP_CHUNK) {
-                    cursors[i].lines = (unsigned)(GCOMP_CHUNK / 16 / used);
-                    cursors[i].next = sink->y + end + GCOMP_CHUNK / used / 16 * 16 * i;
-                }
+                const size_t lines = cached && sink->y && sink->n - end >= GCOMP_CHUNK ? GCOMP_CHUNK / 16 / used : 0;
+                cursors[i].lines = (unsigned)lines;
+                if (lines) cursors[i].next = sink->y + end + 16 * lines * i;
                 gcomp__cursor_scatter(cursors + i, end, weight);
             }
         }

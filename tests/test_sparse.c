@@ -686,6 +686,74 @@ static void test_scratch_of_a_byte_less_is_refused(void)
     }
 }
 
+static void count_backwards(void *user, size_t count, void (*task)(void *arg, size_t index), void *arg)
+{
+    *(size_t *)user += count;
+    run_backwards(NULL, count, task, arg);
+}
+
+/* Also where one part has more candidates than its share of the buffer, or where numbers are not finite. */
+static void test_parts_collect_what_one_pass_does(void)
+{
+    static const char *const texts[] = {"topk:density=0.01", "topk:density=0.2", "sampledtopk", "strom:threshold=1",
+                                        "dryden:density=0.02"};
+    static uint8_t other[GCOMP_BOUND(LARGEST)];
+    for (size_t t = 0; t < sizeof texts / sizeof *texts; t++)
+        for (int shape = 0; shape < 4; shape++) {
+            uint8_t *const to[2] = {payload, other};
+            size_t lengths[2] = {0, 0}, tasks = 0;
+            gcomp_result results[2];
+            gcomp_codec codec;
+            fill(NORMAL, LARGEST);
+            for (size_t i = 0; i < LARGEST; i++) {
+                if (shape == 1 && i > 5000) g[i] = e[i] = 0;
+                if (shape == 2 && i > 9000) g[i] *= 1e-3f, e[i] = 0;
+            }
+            if (shape == 3) g[LARGEST - 1] = (float)NAN;
+            CHECK(gcomp_codec_parse(&codec, texts[t], NULL, 0) == GCOMP_OK);
+            for (int parallel = 0; parallel < 2; parallel++) {
+                gcomp_exec exec = {isa, scratch, sizeof scratch, {parallel ? count_backwards : NULL, &tasks}};
+                gcomp_input in = {0};
+                in.grad = g;
+                in.residual = e;
+                in.rows = LARGEST;
+                results[parallel] = gcomp_encode(&codec, &in, &exec, to[parallel], sizeof other, &lengths[parallel]);
+            }
+            CHECK(results[0] == results[1] && results[0] == (shape == 3 ? GCOMP_NOT_FINITE : GCOMP_OK) && tasks >= 16);
+            CHECK(lengths[0] == lengths[1] && !memcmp(payload, other, lengths[0]));
+        }
+}
+
+/* Two payloads are checked at once: what is said of each is what is said of it alone. */
+static void test_damage_beside_a_valid_payload_is_found(void)
+{
+    enum { N = 3000 };
+    static uint8_t valid[GCOMP_BOUND(N)], damaged[GCOMP_BOUND(N)], *const to[2] = {valid, damaged};
+    static const char *const texts[] = {"topk:density=0.05", "topk:density=0.002", "topk:density=0.3+sign"};
+    const gcomp_exec exec = {isa, NULL, 0, {NULL, NULL}};
+    size_t length[2] = {0, 0};
+    for (size_t t = 0; t < 3; t++) {
+        gcomp_codec codec;
+        fill(NORMAL, N);
+        for (int which = 0; which < 2; which++) {
+            gcomp_exec with = {isa, scratch, sizeof scratch, {NULL, NULL}};
+            gcomp_input in = {0};
+            in.grad = which ? e : g;
+            in.rows = N;
+            CHECK(gcomp_codec_parse(&codec, texts[which ? t : 0], NULL, 0) == GCOMP_OK);
+            CHECK(gcomp_encode(&codec, &in, &with, to[which], sizeof valid, &length[which]) == GCOMP_OK);
+        }
+        for (size_t i = 32; i < length[1]; i++)
+            for (int swap = 0; swap < 2; swap++) {
+                const void *pair[2] = {to[swap], to[!swap]};
+                const size_t lengths[2] = {length[swap], length[!swap]};
+                damaged[i] ^= (uint8_t)(1u << i % 8);
+                CHECK(gcomp_decode_mean(pair, lengths, 2, d, N, &exec) == gcomp_check(damaged, length[1], N));
+                damaged[i] ^= (uint8_t)(1u << i % 8);
+            }
+    }
+}
+
 int main(void)
 {
     for (int i = GCOMP_ISA_SCALAR; i <= GCOMP_ISA_NEON; i++) {
@@ -712,6 +780,8 @@ int main(void)
         RUN(test_numbers_that_are_not_finite_are_refused);
         RUN(test_same_bytes_from_halves);
         RUN(test_scratch_of_a_byte_less_is_refused);
+        RUN(test_parts_collect_what_one_pass_does);
+        RUN(test_damage_beside_a_valid_payload_is_found);
     }
     return test_end();
 }
