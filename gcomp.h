@@ -105,11 +105,12 @@
 
    WORKERS AGREE, OR SAY SO
      After encoding, the workers gather one frame of 64 bytes each: rank, world, step, digests of tensors, codecs, seed and
-     options, status, byte count. If one frame is bad, all stop there: GCOMP_NOT_FINITE (some gradient is NaN or Inf: all skip
-     this step together, as with loss scaling), GCOMP_PEER_FAILED, or GCOMP_MISMATCH with a sentence that names the worker
-     and the difference (gcomp_error). A failure that only one worker could see leaves it a step behind; the next frame says so
-     on all (GCOMP_MISMATCH): broadcast the weights, then gcomp_restart on all. A bad shard is seen by the owner of its range
-     alone: it tells all before the sums are gathered (GCOMP_PEER_FAILED), and the step can be repeated.
+     options, status, byte count. With buckets, one before each. If one frame is bad, all stop there: GCOMP_NOT_FINITE (some
+     gradient is NaN or Inf: all skip this step together, as with loss scaling), GCOMP_PEER_FAILED, or GCOMP_MISMATCH with a
+     sentence that names the worker and the difference (gcomp_error). A failure that only one worker could see is told in the
+     frame of the next bucket, and the step can be repeated; in the last one it leaves that worker a step behind, and the next
+     step's frame says so on all (GCOMP_MISMATCH): broadcast the weights, then gcomp_restart on all. A bad shard is seen by the
+     owner of its range alone: it tells all before the sums are gathered (GCOMP_PEER_FAILED), and the step can be repeated.
 
    SUMS OF INTEGERS
      intsum adds the codes of all workers inside allreduce: exact, in any order, also on switches. allreduce must be able to sum
@@ -142,6 +143,17 @@
      go on behind a load with gcomp_restart and its step. If machines have different numbers of workers, pass as gcomp_step.scale
      the workers of this machine * machines / all workers. A step that fails on one worker of a machine fails on all its workers,
      and on all other machines, as without levels. Who drives the steps himself sums the gradients of a machine himself.
+
+   OVERLAP
+     While the backward pass makes the gradients of the first layers, those of the last ones can be on their way.
+     desc.bucket_bytes cuts the tensors, from the last one on, into buckets that are sent one after the other, each as soon as its
+     tensors are ready: a few a step, since each has its frame and its collectives. The bits are those of one bucket, but where
+     floats are not added in the order of ranks: in a ring that order depends on the place, and so does the rounding.
+     With comm.start, test and wait (non-blocking collectives of MPI: examples/gcomp_mpi.h, examples/overlap.c):
+       gcomp_step_begin; for each layer, the last first: its gradient, gcomp_step_ready, gcomp_step_progress; gcomp_step_finish
+     progress never waits. Call it often, also within a layer, where the transport moves nothing by itself. An event loop does the
+     same without these callbacks: between layers gcomp_step_next, until it says WAIT, and gcomp_step_done. The commit is one, at
+     the end: a step that fails in any bucket changes nothing.
 
    CHECKPOINT, AND WORKERS THAT COME AND GO
      Residuals, momenta and warm starts belong to the training as weights do: gcomp_save on all workers when the weights are
@@ -638,6 +650,7 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_peek(const void *payload, size_t le
 /* ---------------- objects */
 
 typedef struct gcomp gcomp;
+struct gcomp_request;
 
 /* The transport. Callbacks return 0 for success, anything else for failure. All workers call them in the same order. */
 typedef struct gcomp_comm {
@@ -657,6 +670,15 @@ typedef struct gcomp_comm {
        recv_bytes[w] bytes from worker w go to recv, back to back likewise; the own ones too. Both sizes are known before: the
        library sends lengths (16 bytes for each) first, then what they announce. */
     int (*alltoallv)(void *user, const void *send, const size_t *send_bytes, void *recv, const size_t *recv_bytes);
+    /* Optional, all three or none: requests that are under way while the caller computes, see OVERLAP in the manual. Where they
+       are set, steps use nothing else; they carry out any request, and its buffers stay until it is done.
+         start   begins to carry out a copy of the request. 0: begun; else it failed, and is over
+         test    0: the request of this id is done; > 0: it is under way; < 0: it failed, and is over. Does not wait
+         wait    waits until it is. 0: it is done; else it failed, and is over
+       All workers start the same requests in the same order. */
+    int (*start)(void *user, const struct gcomp_request *request);
+    int (*test)(void *user, uint32_t id);
+    int (*wait)(void *user, uint32_t id);
     /* What allreduce can sum beside floats, for codecs that need it (intsum): 1u << GCOMP_I8 | 1u << GCOMP_I16 | ...
        Also for users who drive the step and set no callback. */
     unsigned allreduce_dtypes;
@@ -692,6 +714,7 @@ typedef struct gcomp_desc {
     int no_checksum;            /* 1: payloads without CRC-32C */
     int measure;                /* 1: relative error and norm of the mean in the statistics, at the cost of more passes */
     gcomp_aggregate aggregate;  /* how payloads become a mean; equal on all workers */
+    size_t bucket_bytes;        /* of gradient, 4 an element, see OVERLAP in the manual; equal on all workers; 0: all */
     uint32_t check_every;       /* compare a digest of the means every so many steps; 0: never */
     gcomp_isa isa;
     gcomp_allocator allocator;  /* all zero: malloc and free */
@@ -810,8 +833,9 @@ typedef struct gcomp_request {
    objects with desc.node. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_begin(gcomp *gc, const gcomp_step *step);
 
-/* Encodes a tensor, in any order. grad: elements of the tensor's dtype; must stay as it is until the commit. NULL: the
-   tensor is skipped in this step, on all workers. GCOMP_INVALID_ARGUMENT for a wrong number, GCOMP_WRONG_STATE twice. */
+/* Encodes a tensor, in any order, also while requests are under way. grad: elements of the tensor's dtype; must stay as it is
+   until the commit. NULL: the tensor is skipped in this step, on all workers. GCOMP_INVALID_ARGUMENT for a wrong number,
+   GCOMP_WRONG_STATE twice. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad);
 
 /* Hands out the next request. Requests handed out may be carried out in any order or together, on all workers alike.
@@ -824,10 +848,22 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, i
 /* Writes the means into the gradients and the residuals, after GCOMP_DONE. Cannot fail but for GCOMP_WRONG_STATE. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_commit(gcomp *gc);
 
-/* Ends a step without a commit: nothing has changed. No effect outside a step. */
+/* Ends a step without a commit: nothing has changed. Waits for what gcomp_step_progress has under way. No effect outside a
+   step. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_abort(gcomp *gc);
 
 /* ---------------- exchange: the step through callbacks */
+
+/* For a step that was begun, while its gradients are made: hands out to comm.start what can be handed out, asks comm.test, and
+   comes back without waiting. Between layers of the backward pass, or from another thread, but not while another call on the
+   object is under way. Without comm.start it does nothing.
+   Returns GCOMP_OK, GCOMP_WRONG_STATE outside a step, or as gcomp_exchange: then the step is over, and what was under way was
+   waited for. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_progress(gcomp *gc);
+
+/* Carries out the rest of a step whose tensors are all ready, through comm.start and wait or the other callbacks, and commits.
+   Returns as gcomp_exchange; GCOMP_WRONG_STATE if a tensor is not ready yet, or outside a step. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_finish(gcomp *gc);
 
 /* grads[i] (the gradient of tensor i; NULL on all workers: skipped) <- mean over all workers, in place.
    Returns GCOMP_OK or an error; after any error gradients and residuals of this worker are as they were, and after one that
@@ -13186,9 +13222,19 @@ typedef struct gcomp__plan {
     size_t sums[3][GCOMP__KINDS]; /* elements, of each round and kind */
     size_t fixed;         /* bytes that tensors hold all the time */
     size_t own, cut, shards, sum, lists; /* with shards: bytes of payloads, of their shards, of those for one owner, of sums */
-    size_t acc;                          /* floats that an owner adds */
+    size_t acc, packed;       /* floats that an owner adds; bytes that go out in shards, or in sums */
     size_t tensors, choosing, elements; /* how many there are; of those with a list of codecs; elements of all */
+    size_t buckets;
 } gcomp__plan;
+
+/* Tensors first .. end - 1, which are communicated together: their part of the step's buffers. The last tensors are bucket 0. */
+typedef struct gcomp__bucket {
+    size_t first, end;
+    size_t at_send, send;             /* payloads: their place, and the most bytes of them */
+    size_t at_cut, shards, sum, lists; /* of the plan, for this bucket alone */
+    size_t stride, share_stride;      /* of the payloads and of the sums that came in, */
+    size_t *bytes, *came;             /* and how many bytes from each worker */
+} gcomp__bucket;
 
 struct gcomp {
     gcomp__memory memory;
@@ -13206,17 +13252,19 @@ struct gcomp {
     uint8_t *send, *recv, *decisions; /* decisions: one to send, then one of each worker */
     float *local, *maxima; /* maxima: of all workers, where they are gathered */
     uint8_t *sums[3][GCOMP__KINDS];
-    size_t sums_now[3][GCOMP__KINDS]; /* elements of them in this step */
     size_t *cursors;
     gcomp__view *views;
     uint8_t *own, *cut, *packed, *shards, *lists, *lengths; /* see >>shards; the sums follow where shards are done */
-    size_t *sent, *came, *places, share_stride;
+    size_t *sent, *came, *places; /* came: of the bucket */
     float *acc;
     int sharing, listing;
+    gcomp__bucket bucket, *others; /* bucket 0, and those behind it, in the arena */
+    size_t turn;                   /* the bucket that is communicated, or committed */
     int phase, round, gather_round, started; /* all payloads travel together, in the last round that has some; -1: none */
     unsigned issued, done; /* requests: bit 0 the frames, others the kinds of the round */
+    uint32_t flights[GCOMP__KINDS]; /* ids of requests that were started and are not done */
+    size_t flying;
     gcomp_result local_error, late_error, last;
-    size_t ready_count, stride;
     uint64_t step, step_bytes; /* step_bytes: what bytes_out was before the step */
     float scale, rate;
     unsigned decided; /* what rank 0's frame says of levels */
@@ -13289,6 +13337,12 @@ static void gcomp__free(void *user, void *memory, size_t bytes)
 }
 #endif
 
+/* Waits for what is under way: buffers are in use until then. */
+static void gcomp__settle(gcomp *gc)
+{
+    while (gc->flying) (void)gc->desc.comm.wait(gc->desc.comm.user, gc->flights[--gc->flying]);
+}
+
 static double gcomp__now(const gcomp *gc) { return gc->desc.clock ? gc->desc.clock(gc->desc.clock_user) : 0; }
 
 /* Can the transport carry out what a codec asks for, with so many workers? One alone needs none. */
@@ -13333,7 +13387,11 @@ static gcomp_result gcomp__resolve_comm(gcomp_comm *comm, gcomp__text *why)
     if (comm->allreduce_dtypes >> (GCOMP_I32 + 1))
         return gcomp__fail_field(why, "comm.allreduce_dtypes", (int64_t)comm->allreduce_dtypes,
                                  "a bit 1u << dtype for each that allreduce can sum");
-    return GCOMP_OK;
+    if (comm->start && comm->test && comm->wait) return GCOMP_OK;
+    if (!comm->start && !comm->test && !comm->wait) return GCOMP_OK;
+    gcomp__say(why, !comm->start ? "comm.start" : !comm->test ? "comm.test" : "comm.wait");
+    gcomp__say(why, " is NULL: start, test and wait are given together or not at all");
+    return GCOMP_INVALID_ARGUMENT;
 }
 
 /* Codecs of a list, one or more: each suits the transport, and they go together. */
@@ -13452,6 +13510,9 @@ static gcomp_desc gcomp__node_desc(const gcomp_desc *desc)
     gcomp_desc node;
     memset(&node, 0, sizeof node);
     node.comm = desc->node;
+    node.comm.start = NULL; /* nothing else is done meanwhile */
+    node.comm.test = NULL;
+    node.comm.wait = NULL;
     node.seed = desc->seed;
     node.isa = desc->isa;
     node.allocator = desc->allocator;
@@ -13524,6 +13585,7 @@ GCOMP_API void gcomp_close(gcomp *gc)
     gcomp__memory memory;
     size_t i;
     if (!gc) return;
+    gcomp__settle(gc);
     gcomp_close(gc->node);
     gcomp__release(&gc->memory, gc->floats, gc->float_bytes);
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gcomp__slot_release(gc, gc->tensors + i);
@@ -13750,6 +13812,36 @@ static void gcomp__plan_add(gcomp__plan *plan, const gcomp_desc *desc, const gco
     if (slot->stages) plan->fixed = gcomp__plus(plan->fixed, 4 * slot->n);
 }
 
+/* A bucket begins in the plan: what it needs only while it is communicated, others need after it. */
+static void gcomp__begin_bucket(gcomp__plan *plan)
+{
+    plan->lists = plan->shards = plan->sum = 0;
+}
+
+/* All its tensors were added to the plan, which was `before` when it began. The sums of all lie where its shards were. */
+static void gcomp__end_bucket(gcomp__plan *plan, const gcomp__plan *before, size_t world, gcomp__bucket *b)
+{
+    const size_t cut = plan->cut - before->cut;
+    b->at_send = before->send;
+    b->send = plan->send - before->send;
+    b->at_cut = before->cut;
+    b->shards = plan->shards;
+    b->sum = plan->sum;
+    b->lists = plan->lists;
+    plan->packed = gcomp__max(before->packed, gcomp__max(cut, plan->sum));
+    plan->cut = gcomp__plus(before->cut, gcomp__max(cut, gcomp__times(plan->sum, world)));
+    plan->lists = gcomp__max(plan->lists, before->lists);
+    plan->shards = gcomp__max(plan->shards, before->shards);
+    plan->sum = gcomp__max(plan->sum, before->sum);
+    plan->buckets++;
+}
+
+/* Is a bucket with so many elements full? */
+static int gcomp__full(const gcomp_desc *desc, size_t elements)
+{
+    return desc->bucket_bytes && gcomp__times(elements, 4) >= desc->bucket_bytes;
+}
+
 /* Bytes in which rank 0 says the next level of each tensor; a checksum stands behind. */
 static size_t gcomp__decision_bytes(size_t tensors) { return gcomp__plus(tensors, 4); }
 
@@ -13766,20 +13858,26 @@ static size_t gcomp__maxima_bytes(const gcomp__plan *plan, size_t world)
 }
 
 /* A worker's lists, with their checksum. */
-static size_t gcomp__list_bytes(const gcomp__plan *plan) { return plan->lists ? gcomp__plus(plan->lists, 4) : 0; }
+static size_t gcomp__list_bytes(size_t lists) { return lists ? gcomp__plus(lists, 4) : 0; }
 
 /* Bytes for shards: own payloads; shards by tensor, then the sums of all; shards by worker, then the own sums; shards of all;
    lists and lengths, own and of all. */
 static size_t gcomp__share_bytes(const gcomp__plan *plan, size_t world)
 {
-    const size_t first = gcomp__max(plan->cut, gcomp__times(plan->sum, world));
-    size_t bytes = gcomp__plus(gcomp__plus(plan->own, first), gcomp__max(plan->cut, plan->sum));
+    size_t bytes = gcomp__plus(gcomp__plus(plan->own, plan->cut), plan->packed);
     if (!plan->own) return 0;
     bytes = gcomp__plus(bytes, gcomp__times(gcomp__plus(plan->shards, 2 * GCOMP__LENGTH_BYTES), world));
-    return gcomp__plus(bytes, gcomp__times(gcomp__list_bytes(plan), world + 1));
+    return gcomp__plus(bytes, gcomp__times(gcomp__list_bytes(plan->lists), world + 1));
 }
 
-/* Bytes of the step's arena: send, world x recv, sums, maxima, local, cursors and views, shards. */
+/* Bytes of buckets behind the first, and of what came in from each worker for all of them. */
+static size_t gcomp__bucket_bytes(const gcomp__plan *plan, size_t world)
+{
+    return gcomp__plus(gcomp__times(plan->buckets - 1, sizeof(gcomp__bucket)),
+                       gcomp__times(plan->buckets, gcomp__times(world, 2 * sizeof(size_t))));
+}
+
+/* Bytes of the step's arena: send, world x recv, sums, maxima, local, buckets, cursors and views, shards. */
 static size_t gcomp__arena_bytes(const gcomp__plan *plan, size_t world)
 {
     size_t sums = gcomp__plus(gcomp__times(gcomp__plus(plan->local, plan->acc), 4), gcomp__maxima_bytes(plan, world));
@@ -13789,8 +13887,9 @@ static size_t gcomp__arena_bytes(const gcomp__plan *plan, size_t world)
     for (round = 0; round < 3; round++)
         for (kind = GCOMP__SUM; kind < GCOMP__KINDS; kind++) sums = gcomp__plus(sums, gcomp__sum_bytes(plan, round, kind));
     if (plan->choosing) sums = gcomp__plus(sums, gcomp__times(gcomp__plus(world, 1), gcomp__decision_bytes(plan->tensors)));
+    sums = gcomp__plus(sums, gcomp__bucket_bytes(plan, world));
     return gcomp__plus(gcomp__plus(gcomp__plus(payloads, sums), gcomp__share_bytes(plan, world)),
-                       gcomp__plus(gcomp__times(world, 4 * sizeof(size_t) + sizeof(gcomp__view)), 64));
+                       gcomp__plus(gcomp__times(world, 3 * sizeof(size_t) + sizeof(gcomp__view)), 64));
 }
 
 static size_t gcomp__array_capacity(size_t count)
@@ -13922,6 +14021,7 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
     gcomp__release(&gc->memory, gc->floats, gc->float_bytes);
     gc->scratch = gc->arena = NULL;
     gc->floats = NULL;
+    gc->others = NULL;
     stbds_arrput(gc->by_name, 0);
     memmove(gc->by_name + place + 1, gc->by_name + place, sizeof *by_name * (stbds_arrlenu(gc->by_name) - 1 - place));
     gc->by_name[place] = (uint32_t)stbds_arrlenu(gc->tensors);
@@ -13969,19 +14069,28 @@ static size_t gcomp__memory_of(const gcomp_desc *desc, const gcomp_tensor *tenso
     const gcomp__set *set;
     gcomp__level levels[GCOMP__LEVELS];
     gcomp__schedule schedule;
-    gcomp__plan plan;
+    gcomp__plan plan, before;
+    gcomp__bucket bucket;
     gcomp__slot slot;
     gcomp_desc d = *desc;
-    size_t i, j, capacity, total;
+    size_t i, j, capacity, total, elements = 0;
     if (gcomp__resolve_desc(&d, &schedule, &set, &why) != GCOMP_OK) return SIZE_MAX;
     memset(&plan, 0, sizeof plan);
-    for (i = 0; i < count; i++) {
+    before = plan;
+    for (i = count; i-- > 0;) {
         const gcomp_tensor tensor = of_node ? gcomp__node_tensor(tensors + i) : tensors[i];
         if (gcomp__slot_of(&slot, levels, &d, &schedule, &tensor, &why) != GCOMP_OK) return SIZE_MAX;
         for (j = 0; j < i; j++)
-            if (!strcmp(tensors[i].name, tensors[j].name)) return SIZE_MAX;
+            if (tensors[j].name && !strcmp(tensors[i].name, tensors[j].name)) return SIZE_MAX;
         gcomp__plan_add(&plan, &d, &slot, levels);
+        elements = gcomp__plus(elements, slot.n);
+        if (!i || !gcomp__full(&d, elements)) continue;
+        gcomp__end_bucket(&plan, &before, (size_t)d.comm.world, &bucket);
+        before = plan;
+        gcomp__begin_bucket(&plan);
+        elements = 0;
     }
+    gcomp__end_bucket(&plan, &before, (size_t)d.comm.world, &bucket);
     capacity = gcomp__array_capacity(count);
     total = gcomp__plus(sizeof(gcomp), gcomp__frames_bytes((size_t)d.comm.world));
     total = gcomp__plus(total, gcomp__plus(gcomp__array_bytes(capacity, sizeof(gcomp__slot)),
@@ -14026,15 +14135,62 @@ static gcomp_result gcomp__reserve_floats(gcomp *gc)
     return GCOMP_OK;
 }
 
+/* The first tensor of the bucket whose last one is end - 1. */
+static size_t gcomp__bucket_first(const gcomp *gc, size_t end)
+{
+    size_t elements = 0;
+    while (end && !gcomp__full(&gc->desc, elements)) elements = gcomp__plus(elements, gc->tensors[--end].n);
+    return end;
+}
+
+static gcomp__bucket *gcomp__bucket_at(gcomp *gc, size_t k) { return k ? gc->others + (k - 1) : &gc->bucket; }
+
+/* What memory is reserved for. */
+static void gcomp__plan_most(gcomp *gc)
+{
+    size_t end = stbds_arrlenu(gc->tensors), first, i;
+    memset(&gc->most, 0, sizeof gc->most);
+    do {
+        const gcomp__plan before = gc->most;
+        gcomp__bucket bucket;
+        first = gcomp__bucket_first(gc, end);
+        gcomp__begin_bucket(&gc->most);
+        for (i = first; i < end; i++) gcomp__plan_add(&gc->most, &gc->desc, gc->tensors + i, gc->tensors[i].levels);
+        gcomp__end_bucket(&gc->most, &before, (size_t)gc->desc.comm.world, &bucket);
+        end = first;
+    } while (end);
+}
+
+/* Finds the places of buckets and tensors in the step's buffers, by the codecs they have now. */
+static void gcomp__place_all(gcomp *gc)
+{
+    size_t end = stbds_arrlenu(gc->tensors), i;
+    gcomp__bucket without; /* memory for others */
+    memset(&gc->plan, 0, sizeof gc->plan);
+    do {
+        const gcomp__plan before = gc->plan;
+        gcomp__bucket *b = gc->plan.buckets && !gc->others ? &without : gcomp__bucket_at(gc, gc->plan.buckets);
+        b->first = gcomp__bucket_first(gc, end);
+        b->end = end;
+        gcomp__begin_bucket(&gc->plan);
+        for (i = b->first; i < end; i++) gcomp__place(&gc->plan, &gc->desc, gc->tensors + i);
+        gcomp__end_bucket(&gc->plan, &before, (size_t)gc->desc.comm.world, b);
+        end = b->first;
+    } while (end);
+}
+
 static gcomp_result gcomp__reserve(gcomp *gc)
 {
-    size_t world = (size_t)gc->desc.comm.world, bytes = gcomp__arena_bytes(&gc->most, world),
-           send = gcomp__round_up(gc->most.send, 64);
+    size_t world = (size_t)gc->desc.comm.world, bytes, send, k;
     uint8_t *at, *had = gc->scratch;
     unsigned kind;
     int round;
     GCOMP__TRY(gcomp__reserve_scratch(gc));
     if (gc->arena) return GCOMP_OK;
+    gcomp__plan_most(gc);
+    bytes = gcomp__arena_bytes(&gc->most, world);
+    send = gcomp__round_up(gc->most.send, 64);
+    gc->others = NULL;
     at = (uint8_t *)gcomp__allocate(&gc->memory, bytes);
     if (!at) {
         if (!had) gcomp__release(&gc->memory, gc->scratch, gc->scratch_bytes);
@@ -14055,11 +14211,18 @@ static gcomp_result gcomp__reserve(gcomp *gc)
     }
     gc->views = (gcomp__view *)(void *)at;
     at += world * sizeof(gcomp__view);
+    gc->others = (gcomp__bucket *)(void *)at;
+    at += (gc->most.buckets - 1) * sizeof(gcomp__bucket);
     gc->cursors = (size_t *)(void *)at;
     gc->sent = gc->cursors + world;
-    gc->came = gc->sent + world;
-    gc->places = gc->came + world;
-    at += 4 * world * sizeof(size_t);
+    gc->places = gc->sent + world;
+    at += 3 * world * sizeof(size_t);
+    for (k = 0; k < gc->most.buckets; k++) {
+        gcomp__bucket *b = gcomp__bucket_at(gc, k);
+        b->bytes = (size_t *)(void *)at;
+        b->came = b->bytes + world;
+        at += 2 * world * sizeof(size_t);
+    }
     gc->local = (float *)(void *)at;
     at += 4 * gc->most.local;
     gc->acc = (float *)(void *)at;
@@ -14069,8 +14232,8 @@ static gcomp_result gcomp__reserve(gcomp *gc)
     gc->decisions = at + gcomp__share_bytes(&gc->most, world);
     gc->own = at;
     gc->cut = at += gc->most.own;
-    gc->packed = at += gcomp__max(gc->most.cut, world * gc->most.sum);
-    gc->shards = at += gcomp__max(gc->most.cut, gc->most.sum);
+    gc->packed = at += gc->most.cut;
+    gc->shards = at += gc->most.packed;
     gc->lengths = at += world * gc->most.shards;
     gc->lists = at + 2 * world * (gc->most.own ? GCOMP__LENGTH_BYTES : 0);
     return GCOMP_OK;
@@ -14084,12 +14247,21 @@ static gcomp_result gcomp__enter_idle(gcomp *gc)
     return gc->phase == GCOMP__IDLE ? GCOMP_OK : gcomp__fail(gc, GCOMP_WRONG_STATE, "inside a step");
 }
 
+/* Memory for steps, and all places in it. */
+static gcomp_result gcomp__make_room(gcomp *gc)
+{
+    const int had = gc->arena != NULL;
+    const gcomp_result result = gcomp__reserve(gc);
+    if (!had) gcomp__place_all(gc); /* without memory too: a frame is sent all the same */
+    return result;
+}
+
 GCOMP_API gcomp_result gcomp_prepare(gcomp *gc)
 {
     GCOMP__TRY(gcomp__enter_idle(gc));
     GCOMP__TRY(gcomp__reserve_floats(gc));
-    if (gc->node && gcomp__reserve(gc->node) != GCOMP_OK) return gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, gc->node->error);
-    return gc->desc.node.rank ? GCOMP_OK : gcomp__reserve(gc);
+    if (gc->node && gcomp__make_room(gc->node) != GCOMP_OK) return gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, gc->node->error);
+    return gc->desc.node.rank ? GCOMP_OK : gcomp__make_room(gc);
 }
 
 static void gcomp__forget(gcomp__slot *slot)
@@ -14130,8 +14302,7 @@ static void gcomp__switch_all(gcomp *gc)
         gcomp__switch(slot, slot->next);
         gc->stats.switches++;
     }
-    memset(&gc->plan, 0, sizeof gc->plan);
-    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gcomp__place(&gc->plan, &gc->desc, gc->tensors + i);
+    gcomp__place_all(gc);
 }
 
 /* The schedule goes on with what all workers know, and nothing that rank 0 has measured. */
@@ -14179,6 +14350,7 @@ GCOMP_API gcomp_result gcomp_restart(gcomp *gc, uint64_t step)
     size_t i;
     if (!gc) return GCOMP_INVALID_ARGUMENT;
     gc->error[0] = 0;
+    gcomp__settle(gc);
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gcomp__forget(gc->tensors + i);
     gcomp__restart_lists(gc);
     gc->phase = GCOMP__IDLE;
@@ -14348,6 +14520,9 @@ enum { GCOMP__LENGTHS, GCOMP__SHARDS, GCOMP__LISTS, GCOMP__TOTALS, GCOMP__SUMS, 
 
 static int gcomp__shares(const gcomp__slot *slot) { return slot->grad && slot->whole; }
 
+/* The bucket that is communicated, or committed. */
+static gcomp__bucket *gcomp__now_at(gcomp *gc) { return gcomp__bucket_at(gc, gc->turn); }
+
 /* Where a payload ends is in its header. */
 static gcomp_result gcomp__payload_length(const uint8_t *payload, size_t left, size_t *length)
 {
@@ -14486,16 +14661,17 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_ranges(gcomp *gc, gcomp__slot *slot, 
     return GCOMP_OK;
 }
 
-/* Shards of all tensors together for each worker, and their lengths. */
+/* Shards of all tensors of the bucket together for each worker, and their lengths. */
 static void gcomp__pack_shards(gcomp *gc)
 {
     const size_t world = (size_t)gc->desc.comm.world;
+    const gcomp__bucket *b = gcomp__now_at(gc);
     uint8_t *to = gc->packed, *from;
     size_t w, i;
-    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gc->tensors[i].walk = 0;
+    for (i = b->first; i < b->end; i++) gc->tensors[i].walk = 0;
     for (w = 0; w < world; w++) {
         const uint8_t *begin = to;
-        for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        for (i = b->first; i < b->end; i++) {
             gcomp__slot *slot = gc->tensors + i;
             size_t length;
             if (!gcomp__shares(slot) || (w == (size_t)gc->desc.comm.rank && gcomp__adds_own(slot))) continue;
@@ -14542,10 +14718,11 @@ static void gcomp__end_shards(gcomp *gc, const gcomp__slot *last)
 static void gcomp__add_shards(gcomp *gc)
 {
     const size_t world = (size_t)gc->desc.comm.world, me = (size_t)gc->desc.comm.rank;
+    const gcomp__bucket *b = gcomp__now_at(gc);
     const gcomp__slot *last = NULL;
     size_t i, w;
     gcomp__all_sizes(gc, gc->places, 0);
-    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+    for (i = b->first; i < b->end; i++) {
         const gcomp__slot *slot = gc->tensors + i;
         const size_t n = gcomp__range(slot->n, world, me + 1) - gcomp__range(slot->n, world, me);
         const gcomp__call call = gcomp__call_in(gc, slot->method);
@@ -14610,10 +14787,11 @@ static void gcomp__sort_keys(uint32_t *key, uint32_t *other, size_t count, size_
 
 static void gcomp__put_lists(gcomp *gc)
 {
-    const size_t bytes = gcomp__list_bytes(&gc->plan);
+    const gcomp__bucket *b = gcomp__now_at(gc);
+    const size_t bytes = gcomp__list_bytes(b->lists);
     size_t i, j;
     memset(gc->lists, 0, bytes);
-    for (i = 0; i < stbds_arrlenu(gc->tensors) && gc->late_error == GCOMP_OK; i++) {
+    for (i = b->first; i < b->end && gc->late_error == GCOMP_OK; i++) {
         const gcomp__slot *slot = gc->tensors + i;
         uint32_t *key;
         gcomp__selection s;
@@ -14634,7 +14812,8 @@ static void gcomp__put_lists(gcomp *gc)
    worker has listed itself are fewer than a step. */
 static size_t gcomp__wanted_sums(gcomp *gc, const gcomp__slot *slot, uint32_t *least)
 {
-    const size_t world = (size_t)gc->desc.comm.world, step = slot->list_step, bytes = gcomp__list_bytes(&gc->plan);
+    const size_t world = (size_t)gc->desc.comm.world, step = slot->list_step;
+    const size_t bytes = gcomp__list_bytes(gcomp__now_at(gc)->lists);
     const uint8_t *lists = gc->lists + bytes + 4 + slot->at_list;
     size_t *taken = gc->places, count, w;
     *least = 1;
@@ -14689,9 +14868,10 @@ static gcomp_result gcomp__put_sums(gcomp *gc, const gcomp__slot *slot, uint8_t 
 
 static void gcomp__pack_sums(gcomp *gc)
 {
+    const gcomp__bucket *b = gcomp__now_at(gc);
     uint8_t *to = gc->packed;
     size_t i, length = 0;
-    for (i = 0; i < stbds_arrlenu(gc->tensors) && gc->late_error == GCOMP_OK; i++, to += length) {
+    for (i = b->first; i < b->end && gc->late_error == GCOMP_OK; i++, to += length) {
         const gcomp__slot *slot = gc->tensors + i;
         length = 0;
         if (!gcomp__shares(slot)) continue;
@@ -14706,16 +14886,17 @@ static void gcomp__pack_sums(gcomp *gc)
 static void gcomp__check_sums(gcomp *gc)
 {
     const size_t world = (size_t)gc->desc.comm.world;
+    const gcomp__bucket *b = gcomp__now_at(gc);
     const gcomp__slot *last = NULL;
     size_t i, w;
     gcomp__all_sizes(gc, gc->places, 0);
-    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+    for (i = b->first; i < b->end; i++) {
         const gcomp__slot *slot = gc->tensors + i;
         if (!gcomp__shares(slot)) continue;
         for (w = 0; w < world; w++) {
             const size_t n = gcomp__range(slot->n, world, w + 1) - gcomp__range(slot->n, world, w);
             gcomp__view view;
-            gcomp_result result = gcomp__next_shard(gc, slot, w, gc->cut + w * gc->share_stride, n, 1, &view);
+            gcomp_result result = gcomp__next_shard(gc, slot, w, gc->cut + b->at_cut + w * b->share_stride, n, 1, &view);
             if (result == GCOMP_OK) continue;
             gcomp__blame(gc, result, w, slot);
             return;
@@ -14728,7 +14909,8 @@ static void gcomp__check_sums(gcomp *gc)
 /* The next payload among the sums of worker w, which are valid. */
 static void gcomp__open_sums(gcomp *gc, size_t w, size_t n, gcomp__view *view)
 {
-    const uint8_t *p = gc->cut + w * gc->share_stride + gc->places[w];
+    const gcomp__bucket *b = gcomp__now_at(gc);
+    const uint8_t *p = gc->cut + b->at_cut + w * b->share_stride + gc->places[w];
     unsigned flags;
     size_t length = 0;
     (void)gcomp__payload_length(p, gc->came[w] - gc->places[w], &length);
@@ -14815,13 +14997,21 @@ static void gcomp__keep_largest(const gcomp *gc, const gcomp__slot *slot, float 
 
    collect -> frames -> rounds -> ready -> idle. Each kind of round is one request for all tensors; payloads travel together, in
    the last round that has some. Payloads made after a round have a known length, so that the frame can tell it.
+   With desc.bucket_bytes the way from collect to rounds is gone once for each bucket, from that of the last tensors to that of
+   the first, whatever the order in which they are ready: one bucket is communicated, those behind it collect, and a commit
+   follows the last. So all workers ask for the same, one after the other. Buckets are cut from the last tensor to the first: one
+   is full when it has bucket_bytes, 4 an element. Places in the buffers are those of one bucket for all; what only the bucket
+   that is communicated needs (>>shards) the next one uses again. Each bucket has its frame. A worker's error travels in the first
+   one that goes out after it, also one that this worker alone has seen in the bucket before; then all stop.
    The frame of a worker, 64 bytes, little endian:
       0 magic 'GCF1'   4 rank   8 world   12 status (8 bit)   13 decision (8 bit)   14 how the last step ended (16 bit)
      16 step (64 bit)
-     24 bytes it gathers (64 bit)   32 digests of tensors, codecs, seed, options   48 of the tensors not skipped
+     24 bytes it gathers (64 bit)   32 digests of tensors, codecs, seed, options   48 of the bucket's number and the tensors not
+     skipped
      52 of the last checked means   56 epoch   60 CRC-32C of the 60 bytes before
    The decision is rank 0's, for the step after this one: 0 none, 1 + l all tensors with a list go to level l, 255 each to its
-   own: then a gather follows, of a byte for each tensor and the CRC-32C of the step (64 bit) and these, from rank 0 alone.
+   own: then a gather follows, of a byte for each tensor and the CRC-32C of the step (64 bit) and these, from rank 0 alone. It is
+   in the frame of the first bucket; in others this byte is 0.
    ------------------------------------------------------------------------------------------------ */
 
 static uint32_t gcomp__crc_number(const gcomp *gc, uint32_t crc, uint64_t v)
@@ -14978,25 +15168,16 @@ static void gcomp__keep_pace(gcomp *gc)
     if (gc->rate > 0) pace->rate = gc->rate;
 }
 
-static void gcomp__put_frame(gcomp *gc)
+/* What the frames of all buckets have in common. */
+static void gcomp__begin_frames(gcomp *gc)
 {
-    uint32_t tensors = 0, codecs = 0, options = 0, active = 0;
-    uint64_t bytes = 0;
+    uint32_t tensors = 0, codecs = 0, options = 0;
     uint8_t *f = gc->frames;
     size_t i;
-    int round;
-    gc->gather_round = -1;
-    gc->sharing = gc->listing = 0;
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
         const gcomp__slot *slot = gc->tensors + i;
         tensors = gcomp__crc_number(gc, gcomp__crc_shape(gc, tensors, slot), (uint64_t)slot->dtype);
         codecs = gcomp__crc_number(gc, gcomp__crc_number(gc, codecs, slot->codecs_digest), slot->level);
-        active = gcomp__crc_number(gc, active, slot->grad ? 1 + (uint64_t)gcomp__is_odd(slot) : 0);
-        if (slot->grad && slot->bound) bytes += slot->length;
-        gc->sharing |= gcomp__shares(slot);
-        gc->listing |= gcomp__shares(slot) && slot->flags & GCOMP__GLOBAL;
-        for (round = 0; round < 3; round++)
-            if (gcomp__takes_part(slot, round, GCOMP__GATHER) && round > gc->gather_round) gc->gather_round = round;
     }
     options = gcomp__crc_number(gc, options, (uint64_t)gc->desc.no_error_feedback);
     options = gcomp__crc_number(gc, options, (uint64_t)gc->desc.no_checksum);
@@ -15007,22 +15188,46 @@ static void gcomp__put_frame(gcomp *gc)
     options = gcomp__crc_number(gc, options, (uint64_t)gc->desc.aggregate);
     options = gcomp__crc_number(gc, options, gc->desc.comm.allreduce_dtypes);
     options = gcomp__crc_schedule(gc, options);
+    if (gc->desc.bucket_bytes || gc->desc.comm.start)
+        options = gcomp__crc_number(gc, gcomp__crc_number(gc, options, gc->desc.bucket_bytes), gc->desc.comm.start ? 1 : 0);
     memset(f, 0, GCOMP__FRAME);
     memcpy(f, "GCF1", 4);
     gcomp__put32(f + 4, (uint32_t)gc->desc.comm.rank);
     gcomp__put32(f + 8, (uint32_t)gc->desc.comm.world);
-    f[12] = (uint8_t)-(int)gc->local_error;
-    f[13] = (uint8_t)gcomp__decide(gc);
     gcomp__put16(f + 14, (uint32_t)(-(int)gc->last) & 0xffffu);
     gcomp__put64(f + 16, gc->step);
-    gcomp__put64(f + 24, bytes);
     gcomp__put32(f + 32, tensors);
     gcomp__put32(f + 36, codecs);
     gcomp__put32(f + 40, gcomp__crc_number(gc, 0, gc->desc.seed));
     gcomp__put32(f + 44, options);
-    gcomp__put32(f + 48, active);
     gcomp__put32(f + 52, gc->mean_digest);
     gcomp__put32(f + 56, gc->epoch);
+}
+
+static void gcomp__put_frame(gcomp *gc)
+{
+    const gcomp__bucket *b = gcomp__now_at(gc);
+    uint32_t active = (uint32_t)gc->turn;
+    uint64_t bytes = 0;
+    uint8_t *f = gc->frames;
+    size_t i;
+    int round;
+    if (gc->turn == 0) gcomp__begin_frames(gc);
+    gc->gather_round = -1;
+    gc->sharing = gc->listing = 0;
+    for (i = b->first; i < b->end; i++) {
+        const gcomp__slot *slot = gc->tensors + i;
+        active = gcomp__crc_number(gc, active, slot->grad ? 1 + (uint64_t)gcomp__is_odd(slot) : 0);
+        if (slot->grad && slot->bound) bytes += slot->length;
+        gc->sharing |= gcomp__shares(slot);
+        gc->listing |= gcomp__shares(slot) && slot->flags & GCOMP__GLOBAL;
+        for (round = 0; round < 3; round++)
+            if (gcomp__takes_part(slot, round, GCOMP__GATHER) && round > gc->gather_round) gc->gather_round = round;
+    }
+    f[12] = (uint8_t)-(int)gc->local_error;
+    f[13] = gc->turn == 0 ? (uint8_t)gcomp__decide(gc) : 0;
+    gcomp__put64(f + 24, bytes);
+    gcomp__put32(f + 48, active);
     gcomp__put32(f + 60, gc->set->common->crc(0, f, 60));
 }
 
@@ -15073,7 +15278,8 @@ static gcomp_result gcomp__frame_agrees(gcomp *gc, size_t w)
     if (memcmp(f + 40, mine + 40, 4)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has another seed than");
     if (memcmp(f + 44, mine + 44, 4))
         return gcomp__disagree(gc, GCOMP_MISMATCH, w,
-                               " has other options (feedback, checksum, schedule, check_every, aggregate, callbacks) than");
+                               " has other options (feedback, checksum, schedule, check_every, aggregate, bucket_bytes, "
+                               "callbacks) than");
     if (step != gc->step) {
         t = gcomp__sentence(gc);
         gcomp__say(&t, "rank ");
@@ -15091,11 +15297,13 @@ static gcomp_result gcomp__frame_agrees(gcomp *gc, size_t w)
         return GCOMP_MISMATCH;
     }
     if (memcmp(f + 48, mine + 48, 4))
-        return gcomp__disagree(gc, GCOMP_MISMATCH, w, " skips other tensors, or takes other turns, than");
+        return gcomp__disagree(gc, GCOMP_MISMATCH, w,
+                               " skips other tensors, takes other turns, or is at another bucket, than");
     if (memcmp(f + 56, mine + 56, 4)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " is in another epoch (step.epoch) than");
-    if (gcomp__get64(f + 24) > gc->plan.send)
+    if (gcomp__get64(f + 24) > gcomp__now_at(gc)->send)
         return gcomp__disagree(gc, GCOMP_MISMATCH, w, " announces more bytes than possible to");
-    if (f[13] && (w || gc->schedule.rule < 0 || (gcomp__each(gc) ? f[13] != GCOMP__EACH : f[13] > gc->schedule.levels)))
+    if (f[13] && (w || gc->turn || gc->schedule.rule < 0 ||
+                  (gcomp__each(gc) ? f[13] != GCOMP__EACH : f[13] > gc->schedule.levels)))
         return gcomp__disagree(gc, GCOMP_MISMATCH, w, " decides on levels that are none to");
     return GCOMP_OK;
 }
@@ -15149,14 +15357,14 @@ static gcomp_result gcomp__end_step(gcomp *gc, gcomp_result result)
 /* Places of the tensors in the sums of this step. */
 static void gcomp__place_sums(gcomp *gc)
 {
-    size_t i, *count;
+    size_t sums[3][GCOMP__KINDS], i, *count;
     int round;
-    memset(gc->sums_now, 0, sizeof gc->sums_now);
+    memset(sums, 0, sizeof sums);
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
         gcomp__slot *slot = gc->tensors + i;
         for (round = 0; round < 3; round++) {
             if (slot->rounds[round] < GCOMP__SUM) continue;
-            count = &gc->sums_now[round][slot->rounds[round]];
+            count = &sums[round][slot->rounds[round]];
             slot->at_sum[round] = *count;
             slot->sum_now[round] =
                 slot->stack * slot->method->sum_count(&slot->codec, slot->rows, slot->cols, round, gcomp__is_odd(slot));
@@ -15165,13 +15373,25 @@ static void gcomp__place_sums(gcomp *gc)
     }
 }
 
+/* Bucket k collects its gradients. What only this worker knows of the bucket before travels in its frame. */
+static void gcomp__turn_to(gcomp *gc, size_t k)
+{
+    if (gc->late_error != GCOMP_OK) gc->local_error = gc->late_error;
+    gc->late_error = GCOMP_OK;
+    gc->turn = k;
+    gc->came = gcomp__now_at(gc)->came;
+    gc->issued = gc->done = 0;
+    gc->round = 0;
+    gc->phase = GCOMP__COLLECT;
+}
+
 static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *step)
 {
     size_t i;
     gc->error[0] = 0;
     if (gc->phase != GCOMP__IDLE) return gcomp__fail(gc, GCOMP_WRONG_STATE, "a step is under way: commit or abort it first");
     gc->started = 1;
-    gc->local_error = gcomp__reserve(gc);
+    gc->local_error = gcomp__make_room(gc);
     gc->late_error = GCOMP_OK;
     gc->scale = step && step->scale != 0 ? step->scale : 1;
     gc->rate = step ? step->learning_rate : 0;
@@ -15183,11 +15403,8 @@ static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *step)
         gc->local_error = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "step.learning_rate is negative or not finite");
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gc->tensors[i].ready = 0;
     gcomp__place_sums(gc);
-    gc->ready_count = 0;
-    gc->issued = gc->done = 0;
-    gc->round = 0;
     gc->p_squares = gc->e_squares = gc->y_squares = 0;
-    gc->phase = GCOMP__COLLECT;
+    gcomp__turn_to(gc, 0);
     return GCOMP_OK;
 }
 
@@ -15282,24 +15499,23 @@ GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
 {
     gcomp__slot *slot;
     if (!gc) return GCOMP_INVALID_ARGUMENT;
-    if (gc->phase != GCOMP__COLLECT || gc->local_error == GCOMP_OK)
+    if (gc->phase == GCOMP__IDLE || (gc->local_error == GCOMP_OK && gc->late_error == GCOMP_OK))
         gc->error[0] = 0; /* else its sentence is still to come out */
     if (tensor >= stbds_arrlenu(gc->tensors)) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "no tensor of this number");
-    if (gc->phase != GCOMP__COLLECT)
+    if (gc->phase == GCOMP__IDLE)
         return gcomp__fail(gc, GCOMP_WRONG_STATE, "no step is collecting gradients: begin one first");
     slot = gc->tensors + tensor;
     if (slot->ready) return gcomp__fail_tensor(gc, GCOMP_WRONG_STATE, slot->name, "it is ready already");
     slot->ready = 1;
     slot->grad = grad;
     slot->length = 0;
-    gc->ready_count++;
     if (!grad && gc->arena) { /* its place in the sums is sent all the same */
         int round;
         for (round = 0; round < 3; round++)
             if (slot->rounds[round] >= GCOMP__SUM)
                 memset(gcomp__sum_at(gc, slot, round), 0, slot->sum_now[round] * gcomp__kind_bytes(slot->rounds[round]));
     }
-    if (grad && (gc->local_error == GCOMP_OK || gc->local_error == GCOMP_NOT_FINITE)) {
+    if (grad && gc->late_error == GCOMP_OK && (gc->local_error == GCOMP_OK || gc->local_error == GCOMP_NOT_FINITE)) {
         double from = gcomp__now(gc);
         uint64_t mode = gcomp__fp_enter();
         gcomp_result result = gcomp__encode_slot(gc, slot);
@@ -15311,48 +15527,62 @@ GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
     return GCOMP_OK;
 }
 
-/* Payloads to the front of the send buffer, in order; the byte counts of all workers; zeros up to the largest. */
+/* Payloads to the front of their place in the send buffer, in order; the byte counts of all workers; zeros up to the largest. */
 static void gcomp__pack_gather(gcomp *gc)
 {
-    size_t world = (size_t)gc->desc.comm.world, at = 0, i, w;
-    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+    gcomp__bucket *b = gcomp__now_at(gc);
+    uint8_t *to = gc->send + b->at_send;
+    size_t i, w;
+    for (i = b->first; i < b->end; i++) {
         gcomp__slot *slot = gc->tensors + i;
         if (!slot->grad || !slot->bound) continue;
-        memmove(gc->send + at, gc->send + slot->at_send, slot->length);
-        at += slot->length;
+        memmove(to, gc->send + slot->at_send, slot->length);
+        to += slot->length;
     }
-    gc->stride = 0;
-    for (w = 0; w < world; w++) {
-        gc->bytes[w] = (size_t)gcomp__get64(gc->frames + (w + 1) * GCOMP__FRAME + 24);
-        gc->stride = gcomp__max(gc->stride, gc->bytes[w]);
+    b->stride = 0;
+    for (w = 0; w < (size_t)gc->desc.comm.world; w++) {
+        b->bytes[w] = (size_t)gcomp__get64(gc->frames + (w + 1) * GCOMP__FRAME + 24);
+        b->stride = gcomp__max(b->stride, b->bytes[w]);
     }
-    memset(gc->send + at, 0, gc->stride - at);
+    memset(to, 0, (size_t)(gc->send + b->at_send + b->stride - to));
 }
 
-/* Elements of a kind that travel in this round. */
-static size_t gcomp__round_count(const gcomp *gc, unsigned kind)
+/* Elements of a kind that travel in this round, 0 where no tensor takes part, and their place. */
+static size_t gcomp__round_sums(gcomp *gc, unsigned kind, void **sums)
 {
-    size_t i;
-    for (i = 0; i < stbds_arrlenu(gc->tensors); i++)
-        if (gcomp__takes_part(gc->tensors + i, gc->round, kind)) return gc->sums_now[gc->round][kind];
-    return 0;
+    const gcomp__bucket *b = gcomp__now_at(gc);
+    size_t count = 0, i;
+    int any = 0;
+    for (i = b->first; i < b->end && gc->round < 3; i++) {
+        const gcomp__slot *slot = gc->tensors + i;
+        if (slot->rounds[gc->round] != kind) continue;
+        if (!count) *sums = gcomp__sum_at(gc, slot, gc->round);
+        count += slot->sum_now[gc->round];
+        any |= slot->grad != NULL;
+    }
+    return any ? count : 0;
 }
+
+/* Where the payloads of the bucket come in. */
+static uint8_t *gcomp__payloads(gcomp *gc) { return gc->recv + gcomp__now_at(gc)->at_send * (size_t)gc->desc.comm.world; }
 
 /* The payload of a worker for a tensor, at its cursor. */
-static gcomp_result gcomp__next_payload(const gcomp *gc, size_t w, const uint8_t **payload, size_t *length)
+static gcomp_result gcomp__next_payload(gcomp *gc, size_t w, const uint8_t **payload, size_t *length)
 {
-    *payload = gc->recv + w * gc->stride + gc->cursors[w];
-    return gcomp__payload_length(*payload, gc->bytes[w] - gc->cursors[w], length);
+    const gcomp__bucket *b = gcomp__now_at(gc);
+    *payload = gcomp__payloads(gc) + w * b->stride + gc->cursors[w];
+    return gcomp__payload_length(*payload, b->bytes[w] - gc->cursors[w], length);
 }
 
 /* Checks all payloads of all workers. An error is kept: the rounds go on, so that nobody waits for this worker. */
 static void gcomp__check_gather(gcomp *gc)
 {
     size_t world = (size_t)gc->desc.comm.world, i, w;
+    const gcomp__bucket *b = gcomp__now_at(gc);
     for (w = 0; w < world; w++) {
         gcomp__slot *slot = NULL;
         gc->cursors[w] = 0;
-        for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        for (i = b->first; i < b->end; i++) {
             const uint8_t *payload;
             size_t length = 0;
             gcomp_result result;
@@ -15367,15 +15597,16 @@ static void gcomp__check_gather(gcomp *gc)
             }
             gc->cursors[w] += length;
         }
-        if (slot && gc->cursors[w] != gc->bytes[w]) gcomp__blame(gc, GCOMP_TRAILING_BYTES, w, slot);
+        if (slot && gc->cursors[w] != b->bytes[w]) gcomp__blame(gc, GCOMP_TRAILING_BYTES, w, slot);
     }
 }
 
 /* What came in a stage. What only this worker can see is kept as a late error until the totals tell all. */
 static gcomp_result gcomp__finish_stage(gcomp *gc)
 {
-    const size_t world = (size_t)gc->desc.comm.world, list = gcomp__list_bytes(&gc->plan);
-    const size_t most = gc->round == GCOMP__LENGTHS ? gc->plan.shards : gc->plan.sum;
+    gcomp__bucket *b = gcomp__now_at(gc);
+    const size_t world = (size_t)gc->desc.comm.world, list = gcomp__list_bytes(b->lists);
+    const size_t most = gc->round == GCOMP__LENGTHS ? b->shards : b->sum;
     const uint8_t *lengths = gc->lengths + world * GCOMP__LENGTH_BYTES, *p;
     size_t w;
     for (w = 0; w < world && (gc->round == GCOMP__LENGTHS || gc->round == GCOMP__TOTALS); w++) {
@@ -15398,8 +15629,8 @@ static gcomp_result gcomp__finish_stage(gcomp *gc)
     if (gc->round == GCOMP__TOTALS) {
         uint8_t *own = gc->packed + gcomp__get64(gc->lengths);
         gcomp__sizes_of(gc, gc->came, lengths);
-        for (gc->share_stride = 0, w = 0; w < world; w++) gc->share_stride = gcomp__max(gc->share_stride, gc->came[w]);
-        memset(own, 0, gc->share_stride - (size_t)gcomp__get64(gc->lengths));
+        for (b->share_stride = 0, w = 0; w < world; w++) b->share_stride = gcomp__max(b->share_stride, gc->came[w]);
+        memset(own, 0, b->share_stride - (size_t)gcomp__get64(gc->lengths));
     }
     if (gc->round == GCOMP__SUMS) gcomp__check_sums(gc);
     return GCOMP_OK;
@@ -15408,14 +15639,16 @@ static gcomp_result gcomp__finish_stage(gcomp *gc)
 /* All requests of the round are done: check what came, and prepare the next round. An error ends the step at once. */
 static gcomp_result gcomp__finish_round(gcomp *gc)
 {
-    size_t i;
+    const gcomp__bucket *b = gcomp__now_at(gc);
+    void *sums = NULL;
+    size_t i, count;
     unsigned kind;
     int more = 0;
     if (gc->issued >> GCOMP__GATHER & 1) gcomp__check_gather(gc);
     for (kind = GCOMP__SUM; kind < GCOMP__KINDS; kind++) {
         if (gcomp__kind_dtype(kind) != GCOMP_F32 || !(gc->issued >> kind & 1) || gc->late_error != GCOMP_OK) continue;
-        if (gc->set->common->worst((const float *)(const void *)gc->sums[gc->round][kind], gc->sums_now[gc->round][kind]) >=
-            0x7f800000u)
+        count = gcomp__round_sums(gc, kind, &sums);
+        if (gc->set->common->worst((const float *)sums, count) >= 0x7f800000u)
             gc->late_error = gcomp__fail(gc, GCOMP_NOT_FINITE,
                                          kind == GCOMP__MAX ? "the largest over the workers is not finite"
                                                             : "the sum over the workers is not finite");
@@ -15424,7 +15657,7 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
     gc->round++;
     gc->issued = gc->done = 1;
     more = gc->sharing && gc->round < GCOMP__STAGES;
-    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+    for (i = b->first; i < b->end; i++) {
         gcomp__slot *slot = gc->tensors + i;
         if (!slot->grad || gc->round >= 3 || slot->rounds[gc->round] == GCOMP__NO_ROUND) continue;
         more = 1;
@@ -15444,12 +15677,14 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
     return GCOMP_OK;
 }
 
+enum { GCOMP__IDS = 64 }; /* of the requests of a bucket */
+
 /* A request goes out, of a kind (0: the frames); the clock runs while any is under way. Returns its id. */
 static uint32_t gcomp__issue(gcomp *gc, unsigned kind)
 {
     if (gc->issued == gc->done) gc->clock_from = gcomp__now(gc);
     gc->issued |= 1u << kind;
-    return kind ? 8 * ((uint32_t)gc->round + 1) + kind : 1;
+    return GCOMP__IDS * (uint32_t)gc->turn + (kind ? 8 * ((uint32_t)gc->round + 1) + kind : 1);
 }
 
 static void gcomp__ask_gather(gcomp *gc, gcomp_request *request, uint32_t id, const void *send, void *recv, size_t stride,
@@ -15482,7 +15717,8 @@ static void gcomp__ask_alltoall(gcomp *gc, gcomp_request *request, uint32_t id, 
 /* The stage of this round, if it has one. */
 static int gcomp__next_stage(gcomp *gc, gcomp_request *request)
 {
-    const size_t world = (size_t)gc->desc.comm.world, list = gcomp__list_bytes(&gc->plan);
+    const gcomp__bucket *b = gcomp__now_at(gc);
+    const size_t world = (size_t)gc->desc.comm.world, list = gcomp__list_bytes(b->lists);
     uint8_t *const lengths = gc->lengths + world * GCOMP__LENGTH_BYTES; /* of all */
     uint32_t id;
     if (!gc->sharing || gc->round >= GCOMP__STAGES || (gc->round == GCOMP__LISTS && !gc->listing)) return 0;
@@ -15500,7 +15736,7 @@ static int gcomp__next_stage(gcomp *gc, gcomp_request *request)
         gcomp__pack_sums(gc);
         gcomp__ask_gather(gc, request, id, gc->lengths, lengths, GCOMP__LENGTH_BYTES, gc->came);
     } else {
-        gcomp__ask_gather(gc, request, id, gc->packed, gc->cut, gc->share_stride, gc->came);
+        gcomp__ask_gather(gc, request, id, gc->packed, gc->cut + b->at_cut, b->share_stride, gc->came);
     }
     return 1;
 }
@@ -15522,15 +15758,16 @@ static void gcomp__ask_decisions(gcomp *gc, gcomp_request *request)
 /* The next request of the round, or WAIT; 0 if the round is over. */
 static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
 {
+    const gcomp__bucket *b = gcomp__now_at(gc);
     unsigned kind;
     size_t count;
     for (kind = GCOMP__SUM; kind < GCOMP__KINDS; kind++) {
         if (gc->issued >> kind & 1) continue;
-        count = gcomp__round_count(gc, kind);
+        count = gcomp__round_sums(gc, kind, &request->recv);
         if (!count) continue;
         request->id = gcomp__issue(gc, kind);
         request->kind = kind == GCOMP__MAX ? GCOMP_ALLREDUCE_MAX : GCOMP_ALLREDUCE;
-        request->send = request->recv = gc->sums[gc->round][kind];
+        request->send = request->recv;
         request->count = count;
         request->dtype = gcomp__kind_dtype(kind);
         gc->stats.bytes_out += gcomp__kind_bytes(kind) * (uint64_t)count;
@@ -15538,21 +15775,25 @@ static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
     }
     if (gc->round == gc->gather_round && !(gc->issued >> GCOMP__GATHER & 1)) {
         gcomp__pack_gather(gc);
-        gcomp__ask_gather(gc, request, gcomp__issue(gc, GCOMP__GATHER), gc->send, gc->recv, gc->stride, gc->bytes);
+        gcomp__ask_gather(gc, request, gcomp__issue(gc, GCOMP__GATHER), gc->send + b->at_send, gcomp__payloads(gc), b->stride,
+                          b->bytes);
         return 1;
     }
     if (!(gc->issued >> GCOMP__SHARE & 1) && gcomp__next_stage(gc, request)) return 1;
     return gc->issued != gc->done;
 }
 
-GCOMP__NOINLINE gcomp_result gcomp__advance(gcomp *gc, gcomp_request *request)
+/* The next request of the bucket, or WAIT; the kind is DONE when it is communicated. */
+static gcomp_result gcomp__advance_bucket(gcomp *gc, gcomp_request *request)
 {
+    const gcomp__bucket *b = gcomp__now_at(gc);
     gcomp_result result;
-    size_t w;
+    size_t i;
     if (gc->phase == GCOMP__COLLECT) {
-        if (gc->ready_count < stbds_arrlenu(gc->tensors)) return GCOMP_OK;
+        for (i = b->first; i < b->end; i++)
+            if (!gc->tensors[i].ready) return GCOMP_OK;
         gcomp__put_frame(gc);
-        for (w = 0; w < (size_t)gc->desc.comm.world; w++) gc->bytes[w] = GCOMP__FRAME;
+        for (i = 0; i < (size_t)gc->desc.comm.world; i++) gc->bytes[i] = GCOMP__FRAME;
         gc->phase = GCOMP__FRAMES;
         gcomp__ask_gather(gc, request, gcomp__issue(gc, 0), gc->frames, gc->frames + GCOMP__FRAME, GCOMP__FRAME, gc->bytes);
         return GCOMP_OK;
@@ -15561,9 +15802,9 @@ GCOMP__NOINLINE gcomp_result gcomp__advance(gcomp *gc, gcomp_request *request)
         if (!gc->done) return GCOMP_OK;
         result = gcomp__judge_frames(gc);
         if (result != GCOMP_OK) return gcomp__end_step(gc, result);
-        gc->decided = gc->frames[GCOMP__FRAME + 13];
         gc->phase = GCOMP__ROUNDS;
-        if (gc->decided == GCOMP__EACH) {
+        if (gc->turn == 0) gc->decided = gc->frames[GCOMP__FRAME + 13];
+        if (gc->turn == 0 && gc->decided == GCOMP__EACH) {
             gcomp__ask_decisions(gc, request);
             return GCOMP_OK;
         }
@@ -15578,9 +15819,20 @@ GCOMP__NOINLINE gcomp_result gcomp__advance(gcomp *gc, gcomp_request *request)
         result = gcomp__finish_round(gc);
         if (result != GCOMP_OK) return gcomp__end_step(gc, result);
     }
-    if (gc->late_error != GCOMP_OK) return gcomp__end_step(gc, gc->late_error);
     request->kind = GCOMP_DONE;
     return GCOMP_OK;
+}
+
+GCOMP__NOINLINE gcomp_result gcomp__advance(gcomp *gc, gcomp_request *request)
+{
+    for (;;) {
+        GCOMP__TRY(gcomp__advance_bucket(gc, request));
+        if (request->kind != GCOMP_DONE) return GCOMP_OK;
+        if (gc->turn + 1 == gc->plan.buckets) break;
+        memset(request, 0, sizeof *request);
+        gcomp__turn_to(gc, gc->turn + 1);
+    }
+    return gc->late_error == GCOMP_OK ? GCOMP_OK : gcomp__end_step(gc, gc->late_error);
 }
 
 GCOMP_API gcomp_result gcomp_step_next(gcomp *gc, gcomp_request *request)
@@ -15600,6 +15852,7 @@ GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
 {
     unsigned kind = id & 7, bit;
     if (!gc) return GCOMP_INVALID_ARGUMENT;
+    id -= GCOMP__IDS * (uint32_t)gc->turn; /* of another bucket: large */
     if (gc->phase != GCOMP__FRAMES && gc->phase != GCOMP__DECISIONS && gc->phase != GCOMP__ROUNDS)
         return gcomp__fail(gc, GCOMP_WRONG_STATE, "no request is under way");
     bit = id == (gc->phase == GCOMP__DECISIONS ? 2u : 1u) ? 1u : id >> 3 == (uint32_t)gc->round + 1 && kind ? 1u << kind : 0;
@@ -15694,9 +15947,14 @@ GCOMP_API gcomp_result gcomp_step_commit(gcomp *gc)
     check = gc->desc.check_every && (gc->step + 1) % gc->desc.check_every == 0;
     gc->mean_digest = 0;
     gcomp__turn_epoch(gc);
-    for (i = 0; i < (size_t)gc->desc.comm.world && gc->cursors; i++) gc->cursors[i] = gc->places[i] = 0;
-    for (i = 0; i < stbds_arrlenu(gc->tensors); i++)
-        if (gc->tensors[i].grad) gcomp__commit_slot(gc, gc->tensors + i, check);
+    for (gc->turn = gc->plan.buckets; gc->turn-- > 0;) { /* tensors in the order of registration */
+        const gcomp__bucket *b = gcomp__now_at(gc);
+        gc->came = b->came;
+        for (i = 0; i < (size_t)gc->desc.comm.world && gc->cursors; i++) gc->cursors[i] = gc->places[i] = 0;
+        for (i = b->first; i < b->end; i++)
+            if (gc->tensors[i].grad) gcomp__commit_slot(gc, gc->tensors + i, check);
+    }
+    gc->turn = 0;
     if (gc->desc.measure) {
         gc->stats.mean_norm = gcomp__sqrt(gc->y_squares);
         gc->stats.relative_error = gc->p_squares > 0 ? gcomp__sqrt(gc->e_squares / gc->p_squares) : 0;
@@ -15714,6 +15972,7 @@ GCOMP_API gcomp_result gcomp_step_commit(gcomp *gc)
 GCOMP_API gcomp_result gcomp_step_abort(gcomp *gc)
 {
     if (!gc) return GCOMP_INVALID_ARGUMENT;
+    gcomp__settle(gc);
     gc->phase = GCOMP__IDLE;
     return GCOMP_OK;
 }
@@ -15737,7 +15996,7 @@ static int gcomp__may_share(const gcomp *gc, const gcomp__slot *slot)
 static gcomp_result gcomp__need_callbacks(gcomp *gc)
 {
     size_t i;
-    if (gc->desc.comm.world == 1) return GCOMP_OK;
+    if (gc->desc.comm.world == 1 || gc->desc.comm.start) return GCOMP_OK;
     if (!gc->desc.comm.allgather)
         return gcomp__fail(gc, GCOMP_MISSING_CALLBACK, "comm.allgather is NULL: every step gathers frames");
     for (i = 0; i < stbds_arrlenu(gc->tensors) && !gc->desc.comm.alltoallv; i++)
@@ -15791,30 +16050,118 @@ static int gcomp__carry_out(const gcomp *gc, const gcomp_request *request)
     return comm->allgather(comm->user, request->send, request->recv, request->stride);
 }
 
-/* The loop: begin, ready, then requests until all is done. Gradients lie back to back where flat is given; grads, if given, says
-   then which are skipped. An error of this worker before the step, with its sentence, is what its frame tells. */
+/* One that was started is over, by what wait or test said. */
+static gcomp_result gcomp__landed(gcomp *gc, size_t i, int status)
+{
+    const uint32_t id = gc->flights[i];
+    gc->flights[i] = gc->flights[--gc->flying];
+    return gcomp_step_done(gc, id, status);
+}
+
+/* Asks what is under way; *over: some of it is no more. */
+static gcomp_result gcomp__look(gcomp *gc, int *over)
+{
+    size_t i;
+    for (i = 0; i < gc->flying; i++) {
+        const int status = gc->desc.comm.test(gc->desc.comm.user, gc->flights[i]);
+        if (status > 0) continue;
+        *over = 1;
+        return gcomp__landed(gc, i, status);
+    }
+    return GCOMP_OK;
+}
+
+/* A request is started, or carried out. */
+static gcomp_result gcomp__begin_request(gcomp *gc, const gcomp_request *request)
+{
+    const gcomp_comm *comm = &gc->desc.comm;
+    int status = 0;
+    if (comm->start && comm->world > 1) {
+        status = comm->start(comm->user, request);
+        if (status == 0) {
+            gc->flights[gc->flying++] = request->id;
+            return GCOMP_OK;
+        }
+    } else {
+        status = gcomp__carry_out(gc, request);
+    }
+    return gcomp_step_done(gc, request->id, status);
+}
+
+/* The loop: requests until all is done, or if it may not wait until there is nothing to do. *all: all is done. */
+static gcomp_result gcomp__drive(gcomp *gc, int waits, int *all)
+{
+    gcomp_result result = GCOMP_OK;
+    *all = 0;
+    while (result == GCOMP_OK) {
+        gcomp_request request;
+        int over = 0;
+        result = gcomp_step_next(gc, &request);
+        if (result == GCOMP_OK && request.kind == GCOMP_DONE) {
+            *all = 1;
+            return GCOMP_OK;
+        }
+        if (result != GCOMP_OK) break;
+        if (request.kind != GCOMP_WAIT) {
+            result = gcomp__begin_request(gc, &request);
+            continue;
+        }
+        if (waits && gc->flying) {
+            result = gcomp__landed(gc, 0, gc->desc.comm.wait(gc->desc.comm.user, gc->flights[0]));
+            continue;
+        }
+        result = gcomp__look(gc, &over);
+        if (!over) return result;
+    }
+    gcomp__settle(gc);
+    return result;
+}
+
+GCOMP_API gcomp_result gcomp_step_progress(gcomp *gc)
+{
+    int all;
+    if (!gc) return GCOMP_INVALID_ARGUMENT;
+    if (gc->phase == GCOMP__IDLE) return gcomp__fail(gc, GCOMP_WRONG_STATE, "no step is under way: begin one first");
+    return gc->desc.comm.start ? gcomp__drive(gc, 0, &all) : GCOMP_OK;
+}
+
+GCOMP_API gcomp_result gcomp_step_finish(gcomp *gc)
+{
+    size_t i;
+    int all;
+    if (!gc) return GCOMP_INVALID_ARGUMENT;
+    if (gc->phase == GCOMP__IDLE) return gcomp__fail(gc, GCOMP_WRONG_STATE, "no step is under way: begin one first");
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++)
+        if (!gc->tensors[i].ready) return gcomp__fail_tensor(gc, GCOMP_WRONG_STATE, gc->tensors[i].name, "it is not ready yet");
+    GCOMP__TRY(gcomp__need_callbacks(gc));
+    GCOMP__TRY(gcomp__drive(gc, 1, &all));
+    if (!all) return gcomp__fail(gc, GCOMP_WRONG_STATE, "a request that gcomp_step_next handed out is under way");
+    return gcomp_step_commit(gc);
+}
+
+/* Begin, ready and the loop, bucket by bucket. Gradients lie back to back where flat is given; grads, if given, says then which
+   are skipped. An error of this worker before the step, with its sentence, is what its frame tells. */
 static gcomp_result gcomp__exchange_as(gcomp *gc, void *const *grads, float *flat, const gcomp_step *step, gcomp_result before,
                                        const char *why)
 {
-    gcomp_request request;
-    gcomp_result result;
-    size_t i;
+    size_t end = stbds_arrlenu(gc->tensors), first, i;
     GCOMP__TRY(gcomp__begin(gc, step));
     if (before != GCOMP_OK) gc->local_error = gcomp__fail(gc, before, why);
-    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
-        void *grad = grads ? grads[i] : (void *)flat;
-        if (flat && grad) grad = flat;
-        if (flat) flat += gc->tensors[i].n;
-        GCOMP__TRY(gcomp_step_ready(gc, i, grad));
-    }
-    for (;;) {
-        int status;
-        result = gcomp_step_next(gc, &request);
-        if (result != GCOMP_OK) return result;
-        if (request.kind == GCOMP_DONE) return gcomp_step_commit(gc);
-        status = gcomp__carry_out(gc, &request);
-        GCOMP__TRY(gcomp_step_done(gc, request.id, status));
-    }
+    for (i = 0; flat && i < end; i++) flat += gc->tensors[i].n;
+    do {
+        float *at;
+        first = gcomp__bucket_first(gc, end);
+        for (i = first; flat && i < end; i++) flat -= gc->tensors[i].n;
+        for (i = first, at = flat; i < end; i++) {
+            void *grad = grads ? grads[i] : (void *)at;
+            if (at && grad) grad = at;
+            if (at) at += gc->tensors[i].n;
+            GCOMP__TRY(gcomp_step_ready(gc, i, grad));
+        }
+        end = first;
+        GCOMP__TRY(gcomp_step_progress(gc));
+    } while (end);
+    return gcomp_step_finish(gc);
 }
 
 /* ---------------- two levels: sums within the machine, its first worker goes out, and tells the others */
@@ -16711,6 +17058,7 @@ static gcomp_result gcomp__time_tensors(const gcomp__inquiry *q, size_t c, const
     d.comm.rank = 0;
     d.comm.world = (int)world;
     d.measure = 0;
+    d.bucket_bytes = 0;
     result = gcomp_open(&gc, &d);
     if (result == GCOMP_OK) result = gcomp__add_rehearsed(gc, q, c, copied);
     if (result == GCOMP_OK) result = gcomp__time_steps(gc, timing);
