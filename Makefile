@@ -36,6 +36,9 @@ build/train: $(TRAIN) build/gcomp.o | need-demo
 build/train_mpi: $(TRAIN) examples/gcomp_mpi.h build/gcomp.o | need-demo
 	mpicc -DUSE_MPI $(CFLAGS) -I. examples/train.c build/gcomp.o -o $@ $(TRAIN_LIBS)
 
+build/overlap: examples/overlap.c examples/gcomp_mpi.h build/gcomp.o | need-demo
+	mpicc $(CFLAGS) -I. examples/overlap.c build/gcomp.o -o $@ -lopenblas -lm
+
 build/bench: bench/bench.c bench/bench.h examples/gcomp_threads.h gcomp.h | build
 	$(CC) $(CFLAGS) -I. bench/bench.c -o $@ -lm -pthread
 

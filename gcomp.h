@@ -818,7 +818,7 @@ typedef enum gcomp_request_kind {
 
 typedef struct gcomp_request {
     gcomp_request_kind kind;
-    uint32_t id;          /* for gcomp_step_done */
+    uint32_t id;          /* for gcomp_step_done; those under way together differ in the lowest 3 bits */
     const void *send;     /* ALLGATHER, ALLTOALL: this worker's bytes */
     void *recv;
     size_t stride;        /* ALLGATHER: bytes from one worker's place in recv to the next; stride bytes may be read from send */

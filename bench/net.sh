@@ -3,11 +3,12 @@
 # worker a host, and every byte between them counted by the kernel.
 #
 #   sudo bench/net.sh [--rates "100mbit 1gbit none"] [--methods "CODEC CODEC ..."] [--steps N] [--transport mpi|sockets]
-#   [--out DIR] [--pairs N] [--advise]
+#   [--out DIR] [--pairs N] [--advise] [--overlap "CODEC ..."]
 #
 # --pairs: instead, N times uncompressed and N times as gcomp_advise chooses, in turns; the median of the ratios of their steps.
 # --advise: instead, build/advise over sockets, for 11.7 million parameters: at each rate, for none and for each method beside
 # none, what gcomp_advise expects of a step, what steps take, and the ratio.
+# --overlap: instead, examples/overlap.c on two of the hosts: steps that exchange after the backward pass and during it, in turns.
 #
 # For each rate and method: milliseconds a step; bytes that a worker must send in a step by what the statistics of gcomp
 # report, and those that the interface of host 0 has sent; seconds until the loss was 0.40 (mean over the workers and the last
@@ -33,6 +34,7 @@ while [ $# -gt 0 ]; do
     --transport) transport=$2 ;;
     --out) dir=$2 ;;
     --pairs) pairs=$2 ;;
+    --overlap) overlap=$2 transport=overlap ;;
     *) sed -n 's/^#   //p' "$0"; exit 1 ;;
     esac
     shift 2
@@ -46,6 +48,7 @@ need make make
 [ -e /usr/share/datasets/fashion-mnist ] || [ -n "$advise" ] || { echo "missing the data: apt-get install dataset-fashion-mnist"; exit 1; }
 case $transport in
 mpi) need mpirun.openmpi openmpi-bin; need mpicc libopenmpi-dev; program=build/train_mpi ;;
+overlap) need mpirun.openmpi openmpi-bin; need mpicc libopenmpi-dev; program=build/overlap ;;
 sockets) program=build/train; [ -z "$advise" ] || program=build/advise ;;
 *) echo "--transport mpi or sockets"; exit 1 ;;
 esac
@@ -123,17 +126,23 @@ AGENT
 chmod +x "$work/agent"
 printf '1\n2\n1\n4\n2\n0 3 0 0\n4096 4 0 0\n' >"$work/rules" # all-reduce: doubling for what is small, else the ring
 
+over_mpi() { # ranks, one a host, and what they run
+    ranks=$1
+    shift
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    exec mpirun.openmpi --hostfile "$work/hosts" -n "$ranks" --bind-to none \
+        --mca plm rsh --mca plm_rsh_agent "$work/agent" --mca oob_tcp_if_include $net.0/24 \
+        --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include $net.0/24 --mca mpi_yield_when_idle 1 \
+        --mca coll_tuned_use_dynamic_rules 1 --mca coll_tuned_dynamic_rules_filename "$work/rules" \
+        -x OPENBLAS_NUM_THREADS=1 "$@" 2>"$work/err"
+}
+
 train() { # output directory, arguments...: all four workers; as a process of its own
     out=$1
     shift
     set -- --hidden 1152,1152 --rate 0.05 --steps "$steps" --interface eth0 --no-pictures --out "$out" "$@"
     if [ $transport = mpi ]; then
-        export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-        exec mpirun.openmpi --hostfile "$work/hosts" -n 4 --bind-to none \
-            --mca plm rsh --mca plm_rsh_agent "$work/agent" --mca oob_tcp_if_include $net.0/24 \
-            --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include $net.0/24 --mca mpi_yield_when_idle 1 \
-            --mca coll_tuned_use_dynamic_rules 1 --mca coll_tuned_dynamic_rules_filename "$work/rules" \
-            -x OPENBLAS_NUM_THREADS=1 "$PWD/$program" --transport mpi "$@" 2>"$work/err"
+        over_mpi 4 "$PWD/$program" --transport mpi "$@"
     fi
     for i in 1 2 3; do
         ip netns exec "$(host $i)" env OPENBLAS_NUM_THREADS=1 "$program" --transport sockets --rank $i --root $net.1:7077 "$@" \
@@ -158,6 +167,20 @@ if [ -n "$advise" ]; then
         cat "$work/log0"
     done
     exit
+fi
+
+if [ $transport = overlap ]; then
+    for rate in $rates; do
+        limit "$rate"
+        echo "--- $rate, two hosts"
+        for codec in $overlap; do
+            over_mpi 2 "$PWD/$program" "$codec" &
+            child=$!
+            wait $child || { cat "$work/err"; exit 1; }
+            child=
+        done
+    done
+    exit 0
 fi
 
 status=0

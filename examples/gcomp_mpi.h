@@ -1,6 +1,6 @@
 /* gcomp_mpi.h - a transport for gcomp.h: workers are the ranks of an MPI communicator. Copy it, change it.
 
-   Licence: as gcomp.h. Compile with mpicc, MPI 2.2 or later.
+   Licence: as gcomp.h. Compile with mpicc, MPI 3.0 or later.
 
        gcomp_mpi mpi;
        MPI_Init(&argc, &argv);
@@ -19,7 +19,8 @@
    so that nothing here meets the user's own messages, and its errors are returned instead of ending the program;
    callbacks return the MPI error code. Counts of MPI are int: larger ones go in pieces. Sums have the same bits on
    all ranks as far as MPI_Allreduce has (Open MPI, MPICH: yes), and after gcomp_mpi_sum_in_order those of
-   gcomp_threads.h and gcomp_sockets.h. A rank that dies ends the job: mpirun kills the others. */
+   gcomp_threads.h and gcomp_sockets.h. After gcomp_mpi_overlap collectives are under way while the caller computes.
+   A rank that dies ends the job: mpirun kills the others. */
 
 #ifndef GCOMP_MPI_H
 #define GCOMP_MPI_H
@@ -42,6 +43,22 @@
 #define GCOMP_MPI_ORDER ((size_t)1 << 18)
 #endif
 
+/* Requests of gcomp that may be under way at once: they differ in the lowest three bits of their ids. */
+#define GCOMP_MPI_FLIGHTS 8
+
+/* One of them, or none. Each has its communicator: all ranks begin the collectives of one in the same order, those of several
+   maybe not. */
+typedef struct gcomp_mpi_flight {
+    MPI_Comm comm;
+    MPI_Request request;
+    gcomp_request of;
+    int busy;
+    int scatters; /* the first half of a sum: shards come in */
+    int *counts;  /* [4][world]: counts and places of what goes out and of what comes in; MPI reads them until the request is done */
+    char *room;   /* of a sum: this rank's shard of all */
+    size_t room_bytes;
+} gcomp_mpi_flight;
+
 typedef struct gcomp_mpi {
     MPI_Comm comm;
     int rank;
@@ -51,6 +68,7 @@ typedef struct gcomp_mpi {
     MPI_Request *requests; /* [2 * world], of alltoallv */
     float *order; /* [world][GCOMP_MPI_ORDER] of sums in rank order; NULL: MPI_Allreduce */
     int *shards;  /* [2][world] of these: counts and places of what comes in */
+    gcomp_mpi_flight *flights; /* [GCOMP_MPI_FLIGHTS]; NULL: all collectives block */
 } gcomp_mpi;
 
 static inline void gcomp_mpi_close(gcomp_mpi *mpi)
@@ -63,6 +81,14 @@ static inline void gcomp_mpi_close(gcomp_mpi *mpi)
     mpi->requests = NULL;
     free(mpi->order);
     free(mpi->shards);
+    for (int i = 0; i < GCOMP_MPI_FLIGHTS && mpi->flights; i++) {
+        if (mpi->flights[i].comm != MPI_COMM_NULL)
+            MPI_Comm_free(&mpi->flights[i].comm);
+        free(mpi->flights[i].counts);
+        free(mpi->flights[i].room);
+    }
+    free(mpi->flights);
+    mpi->flights = NULL;
     mpi->order = NULL;
     mpi->shards = NULL;
     mpi->counts = NULL;
@@ -154,21 +180,29 @@ static inline int gcomp_mpi_reduce(const gcomp_mpi *mpi, void *data, size_t coun
     return MPI_SUCCESS;
 }
 
+static inline MPI_Datatype gcomp_mpi_type(gcomp_dtype dtype)
+{
+    return dtype == GCOMP_F32   ? MPI_FLOAT
+           : dtype == GCOMP_I8  ? MPI_INT8_T
+           : dtype == GCOMP_I16 ? MPI_INT16_T
+           : dtype == GCOMP_I32 ? MPI_INT32_T
+                                : MPI_DATATYPE_NULL;
+}
+
+static inline size_t gcomp_mpi_size(gcomp_dtype dtype)
+{
+    return dtype == GCOMP_I8 ? 1 : dtype == GCOMP_I16 ? 2 : 4;
+}
+
 /* data[count] <- sum over the workers, in place. */
 static inline int gcomp_mpi_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype)
 {
     gcomp_mpi *mpi = (gcomp_mpi *)user;
     if (dtype == GCOMP_F32 && mpi->order)
         return gcomp_mpi_ordered(mpi, (float *)data, count);
-    if (dtype == GCOMP_F32)
-        return gcomp_mpi_reduce(mpi, data, count, 4, MPI_FLOAT, MPI_SUM);
-    if (dtype == GCOMP_I8)
-        return gcomp_mpi_reduce(mpi, data, count, 1, MPI_INT8_T, MPI_SUM);
-    if (dtype == GCOMP_I16)
-        return gcomp_mpi_reduce(mpi, data, count, 2, MPI_INT16_T, MPI_SUM);
-    if (dtype == GCOMP_I32)
-        return gcomp_mpi_reduce(mpi, data, count, 4, MPI_INT32_T, MPI_SUM);
-    return MPI_ERR_TYPE;
+    if (gcomp_mpi_type(dtype) == MPI_DATATYPE_NULL)
+        return MPI_ERR_TYPE;
+    return gcomp_mpi_reduce(mpi, data, count, gcomp_mpi_size(dtype), gcomp_mpi_type(dtype), MPI_SUM);
 }
 
 /* data[count] <- the largest of the workers, in place. */
@@ -322,6 +356,165 @@ static inline int gcomp_mpi_barrier(void *user)
     return MPI_Barrier(((const gcomp_mpi *)user)->comm);
 }
 
+/* From now on gcomp_mpi_comm has start, test and wait too. Collective. Returns 0 or an MPI error code, and the rest works on. */
+static inline int gcomp_mpi_overlap(gcomp_mpi *mpi)
+{
+    int error = MPI_SUCCESS;
+    if (mpi->flights)
+        return error;
+    mpi->flights = (gcomp_mpi_flight *)calloc(GCOMP_MPI_FLIGHTS, sizeof *mpi->flights);
+    if (!mpi->flights)
+        return MPI_ERR_NO_MEM;
+    for (int i = 0; i < GCOMP_MPI_FLIGHTS; i++)
+        mpi->flights[i].comm = MPI_COMM_NULL;
+    for (int i = 0; i < GCOMP_MPI_FLIGHTS && !error; i++) {
+        error = MPI_Comm_dup(mpi->comm, &mpi->flights[i].comm); /* with its way to return errors */
+        mpi->flights[i].counts = (int *)malloc(4 * (size_t)mpi->world * sizeof(int));
+        if (!error && !mpi->flights[i].counts)
+            error = MPI_ERR_NO_MEM;
+    }
+    return error;
+}
+
+/* counts and places <- of blocks back to back, or `stride` apart if that is not 0. Returns bytes to the end of the last. */
+static inline size_t gcomp_mpi_lay_out(const gcomp_mpi *mpi, const size_t *bytes, size_t stride, int *counts)
+{
+    size_t at = 0;
+    for (int w = 0; w < mpi->world; w++) {
+        counts[w] = (int)bytes[w];
+        counts[mpi->world + w] = (int)at;
+        at += stride ? stride : bytes[w];
+    }
+    return at;
+}
+
+static inline int gcomp_mpi_start_alltoall(const gcomp_mpi *mpi, gcomp_mpi_flight *f)
+{
+    const gcomp_request *r = &f->of;
+    int world = mpi->world, *out = f->counts, *in = out + 2 * world;
+    if (gcomp_mpi_lay_out(mpi, r->send_bytes, 0, out) > INT_MAX || gcomp_mpi_lay_out(mpi, r->bytes, 0, in) > INT_MAX)
+        return MPI_ERR_COUNT; /* shards of 2 GiB: take smaller buckets */
+    return MPI_Ialltoallv(r->send, out, out + world, MPI_BYTE, r->recv, in, in + world, MPI_BYTE, f->comm, &f->request);
+}
+
+static inline int gcomp_mpi_start_gather(gcomp_mpi *mpi, gcomp_mpi_flight *f)
+{
+    const gcomp_request *r = &f->of;
+    int world = mpi->world, *in = f->counts;
+    if (gcomp_mpi_lay_out(mpi, r->bytes, r->stride, in) > GCOMP_MPI_PIECE)
+        return gcomp_mpi_allgatherv(mpi, r->send, r->recv, r->bytes, r->stride);
+    return MPI_Iallgatherv(r->send, in[mpi->rank], MPI_BYTE, r->recv, in, in + world, MPI_BYTE, f->comm, &f->request);
+}
+
+/* A sum or a maximum: rank w adds elements count * w / world and on of all, in rank order, and all gather what was added. That is
+   as many bytes as a ring takes; MPI_Iallreduce of some MPIs takes twice the time. */
+static inline int gcomp_mpi_start_reduce(gcomp_mpi *mpi, gcomp_mpi_flight *f)
+{
+    const gcomp_request *r = &f->of;
+    size_t world = (size_t)mpi->world, rank = (size_t)mpi->rank, shard = r->count * (rank + 1) / world - r->count * rank / world;
+    size_t bytes = world * shard * gcomp_mpi_size(r->dtype);
+    MPI_Datatype type = gcomp_mpi_type(r->dtype);
+    int *out = f->counts, *in = out + 2 * world;
+    if (type == MPI_DATATYPE_NULL)
+        return MPI_ERR_TYPE;
+    if (r->count > GCOMP_MPI_PIECE)
+        return r->kind == GCOMP_ALLREDUCE ? gcomp_mpi_allreduce(mpi, r->recv, r->count, r->dtype)
+                                          : gcomp_mpi_allreduce_max(mpi, (float *)r->recv, r->count);
+    if (bytes > f->room_bytes) {
+        free(f->room);
+        f->room = (char *)malloc(bytes);
+        f->room_bytes = f->room ? bytes : 0;
+        if (!f->room)
+            return MPI_ERR_NO_MEM;
+    }
+    for (size_t w = 0; w < world; w++) {
+        out[world + w] = (int)(r->count * w / world);
+        out[w] = (int)(r->count * (w + 1) / world) - out[world + w];
+        in[w] = (int)shard;
+        in[world + w] = (int)(w * shard);
+    }
+    f->scatters = 1;
+    return MPI_Ialltoallv(r->recv, out, out + world, type, f->room, in, in + world, type, f->comm, &f->request);
+}
+
+#define GCOMP_MPI_FOLD(type, fold)                           \
+    for (size_t w = 1; w < world; w++)                       \
+        for (size_t i = 0; i < shard; i++) {                 \
+            type *y = (type *)(void *)f->room + i;           \
+            type x = ((type *)(void *)f->room)[w * shard + i]; \
+            *y = (type)(fold);                               \
+        }
+
+/* The second half of a sum: shards have come in. */
+static inline int gcomp_mpi_gather_sums(const gcomp_mpi *mpi, gcomp_mpi_flight *f)
+{
+    const gcomp_request *r = &f->of;
+    size_t world = (size_t)mpi->world, shard = (size_t)f->counts[mpi->rank];
+    f->scatters = 0;
+    if (r->kind == GCOMP_ALLREDUCE_MAX) {
+        GCOMP_MPI_FOLD(float, x > *y ? x : *y)
+    } else if (r->dtype == GCOMP_F32) {
+        GCOMP_MPI_FOLD(float, *y + x)
+    } else if (r->dtype == GCOMP_I8) {
+        GCOMP_MPI_FOLD(int8_t, *y + x)
+    } else if (r->dtype == GCOMP_I16) {
+        GCOMP_MPI_FOLD(int16_t, *y + x)
+    } else {
+        GCOMP_MPI_FOLD(int32_t, *y + x)
+    }
+    return MPI_Iallgatherv(f->room, (int)shard, gcomp_mpi_type(r->dtype), r->recv, f->counts, f->counts + world,
+                           gcomp_mpi_type(r->dtype), f->comm, &f->request);
+}
+#undef GCOMP_MPI_FOLD
+
+/* Begins to carry out a request. Sums have the bits of rank order. What is larger than a piece is done before it returns. */
+static inline int gcomp_mpi_start(void *user, const gcomp_request *r)
+{
+    gcomp_mpi *mpi = (gcomp_mpi *)user;
+    gcomp_mpi_flight *f = &mpi->flights[r->id % GCOMP_MPI_FLIGHTS];
+    int error;
+    if (f->busy)
+        return MPI_ERR_REQUEST;
+    f->of = *r;
+    f->scatters = 0;
+    f->request = MPI_REQUEST_NULL; /* of what is done at once */
+    error = r->kind == GCOMP_ALLGATHER  ? gcomp_mpi_start_gather(mpi, f)
+            : r->kind == GCOMP_ALLTOALL ? gcomp_mpi_start_alltoall(mpi, f)
+                                        : gcomp_mpi_start_reduce(mpi, f);
+    f->busy = !error;
+    return error;
+}
+
+/* 0: it is done, 1: it is under way, below 0: it failed. MPI makes progress in here. */
+static inline int gcomp_mpi_test(void *user, uint32_t id)
+{
+    gcomp_mpi *mpi = (gcomp_mpi *)user;
+    gcomp_mpi_flight *f = &mpi->flights[id % GCOMP_MPI_FLIGHTS];
+    int done = 0, error = f->busy && f->of.id == id ? MPI_Test(&f->request, &done, MPI_STATUS_IGNORE) : MPI_ERR_REQUEST;
+    if (!error && done && f->scatters) {
+        error = gcomp_mpi_gather_sums(mpi, f);
+        done = 0;
+    }
+    if (!error && !done)
+        return 1;
+    f->busy = 0;
+    return error ? -1 - error : 0;
+}
+
+static inline int gcomp_mpi_wait(void *user, uint32_t id)
+{
+    gcomp_mpi *mpi = (gcomp_mpi *)user;
+    gcomp_mpi_flight *f = &mpi->flights[id % GCOMP_MPI_FLIGHTS];
+    int error = f->busy && f->of.id == id ? MPI_Wait(&f->request, MPI_STATUS_IGNORE) : MPI_ERR_REQUEST;
+    if (!error && f->scatters) {
+        error = gcomp_mpi_gather_sums(mpi, f);
+        if (!error)
+            error = MPI_Wait(&f->request, MPI_STATUS_IGNORE);
+    }
+    f->busy = 0;
+    return error;
+}
+
 /* The transport, for gcomp_desc.comm. Valid until mpi is closed or moved. */
 static inline gcomp_comm gcomp_mpi_comm(gcomp_mpi *mpi)
 {
@@ -336,6 +529,11 @@ static inline gcomp_comm gcomp_mpi_comm(gcomp_mpi *mpi)
     comm.allreduce_max = gcomp_mpi_allreduce_max;
     comm.alltoallv = gcomp_mpi_alltoallv;
     comm.allreduce_dtypes = 1u << GCOMP_I8 | 1u << GCOMP_I16 | 1u << GCOMP_I32;
+    if (mpi->flights) {
+        comm.start = gcomp_mpi_start;
+        comm.test = gcomp_mpi_test;
+        comm.wait = gcomp_mpi_wait;
+    }
     return comm;
 }
 

@@ -1,7 +1,8 @@
 /* own_loop.c - the step API in the user's own event loop: three workers, one thread, one call of poll at a time.
 
    Shows     gcomp_step_begin, _ready, _next, _done, _commit with no callback and no thread; a backward pass that hands in one
-             tensor a turn while messages of other workers move; requests carried out on sockets that never block
+             tensor a turn while those before are on their way (desc.bucket_bytes); requests carried out on sockets that never
+             block
    Leaves    real connections: the workers stand in one process, connected by socket pairs
    Build     cc -I. examples/own_loop.c gcomp_impl.o -o build/own_loop
    Run       build/own_loop */
@@ -55,6 +56,7 @@ static gcomp_result open_worker(worker *w, int rank)
     gcomp_result result;
     w->rank = rank;
     desc.codec = "topk:density=0.02";
+    desc.bucket_bytes = COUNT * sizeof(float); /* each tensor by itself, as soon as it is ready */
     desc.comm.rank = rank;
     desc.comm.world = WORLD; /* and no callback: requests come out of gcomp_step_next */
     result = gcomp_open(&w->gc, &desc);

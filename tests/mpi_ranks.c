@@ -97,6 +97,27 @@ static void test_training_ends_with_the_bits_of_threads(void)
     }
 }
 
+/* The same in two buckets, through start, test and wait: sums have the bits of rank order; what goes in pieces is done in start. */
+static void test_overlap_ends_with_the_bits_of_threads(void)
+{
+    gcomp_mpi part;
+    CHECK(gcomp_mpi_open(&part, MPI_COMM_WORLD) == 0 && gcomp_mpi_overlap(&part) == 0 && gcomp_mpi_overlap(&part) == 0);
+    CHECK(gcomp_mpi_sum_in_order(&part) == 0);
+    for (size_t c = 2; c <= 4; c += 2) {
+        gcomp_comm comm = gcomp_mpi_comm(&part);
+        uint64_t digest[2] = {0, 0};
+        codec = trained[c];
+        bucket_bytes = 100;
+        CHECK(comm.start && train(&comm, &digest[0]) == 0);
+        bucket_bytes = 0;
+        if (mpi.rank == 0) digest[1] = train_by_threads(mpi.world);
+        CHECK(gcomp_mpi_broadcast(&mpi, &digest[1], sizeof digest[1], 0) == 0);
+        CHECK(digest[0] && digest[0] == digest[1]);
+    }
+    CHECK(gcomp_mpi_test(&part, 1) < 0 && gcomp_mpi_wait(&part, 1) != 0); /* nothing is under way */
+    gcomp_mpi_close(&part);
+}
+
 /* Ranks 0, 1, ... of the even ones and of the odd ones train apart. */
 static void test_a_part_of_the_ranks_is_a_world(void)
 {
@@ -157,6 +178,7 @@ int main(int argc, char **argv)
     RUN(test_sums_in_pieces);
     RUN(test_gathers_in_pieces);
     RUN(test_training_ends_with_the_bits_of_threads);
+    RUN(test_overlap_ends_with_the_bits_of_threads);
     RUN(test_a_part_of_the_ranks_is_a_world);
     RUN(test_two_levels);
     if (mpi.rank == 0) printf("1..%d\n", count);

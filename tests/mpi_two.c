@@ -219,6 +219,66 @@ static void test_powersgd_recovers_a_mean_of_rank_two(void)
     gcomp_close(gc);
 }
 
+enum { LAYERS = 3 };
+
+/* Layers of one codec, each in its bucket where the callbacks do not block. */
+static gcomp *open_layers(const gcomp_mpi *on, const char *codec)
+{
+    static const char *const names[LAYERS] = {"a", "b", "c"};
+    gcomp *gc = NULL;
+    gcomp_desc desc;
+    int error;
+    memset(&desc, 0, sizeof desc);
+    desc.comm = gcomp_mpi_comm((gcomp_mpi *)on);
+    desc.aggregate = GCOMP_AGGREGATE_SHARDS;
+    desc.bucket_bytes = desc.comm.start ? 1 : 0;
+    error = gcomp_open(&gc, &desc);
+    for (int l = 0; l < LAYERS && !error; l++) {
+        gcomp_tensor tensor;
+        memset(&tensor, 0, sizeof tensor);
+        tensor.name = names[l];
+        tensor.rows = ROWS;
+        tensor.cols = COLS;
+        tensor.codec = codec;
+        error = gcomp_add_tensor(gc, &tensor);
+    }
+    if (error) MPI_Abort(MPI_COMM_WORLD, 1);
+    return gc;
+}
+
+/* All kinds of requests: of two ranks even sums of floats have one order. */
+static void test_overlap_gives_the_bits_of_blocking(void)
+{
+    static const char *const codecs[] = {"none", "sign", "topk:density=0.1", "topk:density=0.1,global=1", "powersgd:rank=2",
+                                         "intsum", "intsum:bits=16", "intsum:bits=32", "terngrad:share=1"};
+    static float a[LAYERS][N], b[LAYERS][N];
+    gcomp_mpi with;
+    CHECK(gcomp_mpi_open(&with, MPI_COMM_WORLD) == 0 && gcomp_mpi_overlap(&with) == 0);
+    for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) {
+        gcomp *whole = open_layers(&mpi, codecs[c]), *cut = open_layers(&with, codecs[c]);
+        for (int step = 0; step < 3; step++) {
+            float *grads[LAYERS];
+            for (int l = 0; l < LAYERS; l++) {
+                grads[l] = a[l];
+                for (size_t i = 0; i < N; i++) a[l][i] = b[l][i] = sinf((float)i * 0.7f + known(mpi.rank, step, i + (size_t)l));
+            }
+            CHECK(gcomp_exchange(whole, grads, NULL) == GCOMP_OK);
+            CHECK(gcomp_step_begin(cut, NULL) == GCOMP_OK);
+            for (int l = LAYERS; l-- > 0;) {
+                CHECK(gcomp_step_ready(cut, (size_t)l, b[l]) == GCOMP_OK);
+                CHECK(gcomp_step_progress(cut) == GCOMP_OK);
+            }
+            CHECK(gcomp_step_finish(cut) == GCOMP_OK);
+            CHECK(memcmp(a, b, sizeof a) == 0);
+            for (size_t l = 0; l < LAYERS && gcomp_residual(cut, l); l++)
+                CHECK(memcmp(gcomp_residual(whole, l), gcomp_residual(cut, l), sizeof a[l]) == 0);
+        }
+        gcomp_close(whole);
+        gcomp_close(cut);
+    }
+    gcomp_mpi_close(&with);
+}
+
 static void test_a_gradient_that_is_not_finite_on_one_rank_stops_both(void)
 {
     static const char *const codecs[] = {"none", "sign", "topk", "powersgd:rank=2"};
@@ -263,6 +323,7 @@ int main(int argc, char **argv)
         RUN(test_topk_by_ranges_gives_the_bits_of_the_gather);
         RUN(test_powersgd_loses_nothing_and_ends_equal);
         RUN(test_powersgd_recovers_a_mean_of_rank_two);
+        RUN(test_overlap_gives_the_bits_of_blocking);
         RUN(test_a_gradient_that_is_not_finite_on_one_rank_stops_both);
         RUN(test_ranks_with_other_codecs_are_told);
         if (mpi.rank == 0) printf("1..%d\n", count);

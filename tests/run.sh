@@ -234,6 +234,7 @@ for mpi in $mpis; do
         check "$name builds, $mpi" mpicc.$mpi -std=gnu11 -O1 -I. -DGCOMP_LINKED tests/$name.c $plain \
             -o $out/$name.$mpi -lm -pthread
     done
+    check "overlap builds, $mpi" mpicc.$mpi -std=gnu11 -O1 -I. examples/overlap.c $plain -o $out/overlap.$mpi -lopenblas -lm
     check "train builds, $mpi" mpicc.$mpi -std=gnu11 -O1 -I. -DUSE_MPI examples/train.c $plain -o $out/train.$mpi \
         -lopenblas -lz -lm -pthread
 done
@@ -268,6 +269,7 @@ check "training as advised" build/train --text gcomp.h --hidden 40,40 --steps 3 
 for mpi in $mpis; do
     tap "two ranks, $mpi" $(on_ranks $mpi 2 $out/mpi_two.$mpi)
     tap "four ranks, $mpi" $(on_ranks $mpi 4 $out/mpi_ranks.$mpi)
+    check "example overlap, $mpi" $(on_ranks $mpi 2 "$out/overlap.$mpi int:bits=4 3 64 8 1 3")
 done
 check "one program over every transport, the same parameters" sh tests/same_program.sh build/train $out/train $mpis
 check "corpus replays" sh -c "$out/fuzz_replay tests/corpus/*"

@@ -15,6 +15,7 @@
 enum { ROWS = 48, COLS = 40, BIAS = 40, STEPS = 3, TRAIN_MOST = 16 };
 
 static const char *codec; /* of the next training */
+static size_t bucket_bytes;
 
 /* Floats summed; payloads gathered, of one length and not, and summed by ranges; integers summed, the largest. */
 static const char *const trained[] = {"none",            "sign",           "topk:density=0.2",
@@ -48,6 +49,7 @@ static gcomp_result open_model(model *m, const gcomp_comm *comm)
     m->grads[0] = m->weight_gradient;
     m->grads[1] = m->bias_gradient;
     desc.codec = codec;
+    desc.bucket_bytes = bucket_bytes;
     desc.comm = *comm;
     weight.name = "weight";
     weight.rows = ROWS;
