@@ -862,7 +862,7 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_abort(gcomp *gc);
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_progress(gcomp *gc);
 
 /* Carries out the rest of a step whose tensors are all ready, through comm.start and wait or the other callbacks, and commits.
-   Returns as gcomp_exchange; GCOMP_WRONG_STATE if a tensor is not ready yet, or outside a step. */
+   Returns as gcomp_exchange; GCOMP_WRONG_STATE outside a step, or if a tensor is not ready yet: then the step goes on. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_finish(gcomp *gc);
 
 /* grads[i] (the gradient of tensor i; NULL on all workers: skipped) <- mean over all workers, in place.
@@ -15552,15 +15552,18 @@ static size_t gcomp__round_sums(gcomp *gc, unsigned kind, void **sums)
 {
     const gcomp__bucket *b = gcomp__now_at(gc);
     size_t count = 0, i;
+    void *first = NULL;
     int any = 0;
     for (i = b->first; i < b->end && gc->round < 3; i++) {
         const gcomp__slot *slot = gc->tensors + i;
         if (slot->rounds[gc->round] != kind) continue;
-        if (!count) *sums = gcomp__sum_at(gc, slot, gc->round);
+        if (!first) first = gcomp__sum_at(gc, slot, gc->round);
         count += slot->sum_now[gc->round];
         any |= slot->grad != NULL;
     }
-    return any ? count : 0;
+    if (!any) return 0;
+    *sums = first;
+    return count;
 }
 
 /* Where the payloads of the bucket come in. */

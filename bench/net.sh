@@ -9,6 +9,7 @@
 # --advise: instead, build/advise over sockets, for 11.7 million parameters: at each rate, for none and for each method beside
 # none, what gcomp_advise expects of a step, what steps take, and the ratio.
 # --overlap: instead, examples/overlap.c on two of the hosts: steps that exchange after the backward pass and during it, in turns.
+#            Its other arguments behind slashes: "none/8/768/64/5e6".
 #
 # For each rate and method: milliseconds a step; bytes that a worker must send in a step by what the statistics of gcomp
 # report, and those that the interface of host 0 has sent; seconds until the loss was 0.40 (mean over the workers and the last
@@ -174,7 +175,8 @@ if [ $transport = overlap ]; then
         limit "$rate"
         echo "--- $rate, two hosts"
         for codec in $overlap; do
-            over_mpi 2 "$PWD/$program" "$codec" &
+            # shellcheck disable=SC2046
+            over_mpi 2 "$PWD/$program" $(echo "$codec" | tr / ' ') &
             child=$!
             wait $child || { cat "$work/err"; exit 1; }
             child=

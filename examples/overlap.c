@@ -26,7 +26,7 @@ typedef struct training {
 } training;
 
 static gcomp_mpi blocking, nonblocking;
-static size_t layers = 8, width = 768, batch = 64, bucket = 1, steps = 20;
+static size_t layers = 8, width = 768, batch = 64, bucket = 1, steps = 30;
 static float *x[MOST + 1], *delta, *next;
 
 static float noise(uint64_t i)
@@ -129,7 +129,7 @@ int main(int argc, char **argv)
     size_t *const sizes[] = {&layers, &width, &batch, &bucket, &steps};
     double loss[2] = {0, 0};
     int same = 1;
-    for (int i = 2; i < argc && i < 7; i++) *sizes[i - 2] = (size_t)strtoul(argv[i], NULL, 10);
+    for (int i = 2; i < argc && i < 7; i++) *sizes[i - 2] = (size_t)strtod(argv[i], NULL);
     MPI_Init(&argc, &argv);
     if (layers < 1 || layers > MOST || width < 1 || batch < 1 || steps < 1 || steps > MOST || gcomp_mpi_open(&blocking, MPI_COMM_WORLD)
         || gcomp_mpi_open(&nonblocking, MPI_COMM_WORLD) || gcomp_mpi_overlap(&nonblocking))

@@ -68,6 +68,7 @@ static gcomp_desc desc_of(fleet *f, int r, const char *codec)
     memset(&desc, 0, sizeof desc);
     desc.codec = codec;
     desc.min_elements = 1;
+    desc.bucket_bytes = f->halves ? 8000 : 0; /* two buckets */
     if (r % f->each == 0) desc.comm = gcomp_threads_comm(f->between, r / f->each);
     desc.comm.rank = r / f->each; /* callbacks of the others are not called: there are none */
     desc.comm.world = f->nodes;
