@@ -17350,7 +17350,7 @@ static gcomp_result gcomp__inquire(gcomp__inquiry *q, const gcomp_question *ask,
 }
 
 /* Figures of a candidate that has none, from the tensors that it compresses. */
-static gcomp_result gcomp__figure_out(const gcomp__inquiry *q, size_t c, gcomp__text *why)
+GCOMP__NOINLINE gcomp_result gcomp__figure_out(const gcomp__inquiry *q, size_t c, gcomp__text *why)
 {
     gcomp_figures *f = &q->ask->candidates[c].figures;
     gcomp__slot smallest, slot;
