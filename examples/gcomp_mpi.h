@@ -33,6 +33,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__unix__) || defined(__APPLE__)
+#include <sched.h>
+#define GCOMP_MPI_YIELD() ((void)sched_yield())
+#else
+#define GCOMP_MPI_YIELD() ((void)0)
+#endif
+
 /* Largest count given to one MPI call, at most INT_MAX; tests set a small one. */
 #ifndef GCOMP_MPI_PIECE
 #define GCOMP_MPI_PIECE ((size_t)1 << 30)
@@ -46,14 +53,13 @@
 /* Requests of gcomp that may be under way at once: they differ in the lowest three bits of their ids. */
 #define GCOMP_MPI_FLIGHTS 8
 
-/* One of them, or none. Each has its communicator: all ranks begin the collectives of one in the same order, those of several
-   maybe not. */
+/* One of them, or none. */
 typedef struct gcomp_mpi_flight {
-    MPI_Comm comm;
     MPI_Request request;
     gcomp_request of;
     int busy;
-    int scatters; /* the first half of a sum: shards come in */
+    int scatters;       /* the first half of a sum: shards come in */
+    unsigned long turn; /* of a sum: how many were started before */
     int *counts;  /* [4][world]: counts and places of what goes out and of what comes in; MPI reads them until the request is done */
     char *room;   /* of a sum: this rank's shard of all */
     size_t room_bytes;
@@ -69,6 +75,10 @@ typedef struct gcomp_mpi {
     float *order; /* [world][GCOMP_MPI_ORDER] of sums in rank order; NULL: MPI_Allreduce */
     int *shards;  /* [2][world] of these: counts and places of what comes in */
     gcomp_mpi_flight *flights; /* [GCOMP_MPI_FLIGHTS]; NULL: all collectives block */
+    /* Second halves of sums, in the order in which the sums were started: other ranks may come to them before or after what
+       is started on comm meanwhile. */
+    MPI_Comm halves;
+    unsigned long sums, gathered; /* how many sums were started, and came to their second halves */
 } gcomp_mpi;
 
 static inline void gcomp_mpi_close(gcomp_mpi *mpi)
@@ -81,9 +91,9 @@ static inline void gcomp_mpi_close(gcomp_mpi *mpi)
     mpi->requests = NULL;
     free(mpi->order);
     free(mpi->shards);
+    if (mpi->flights && mpi->halves != MPI_COMM_NULL)
+        MPI_Comm_free(&mpi->halves);
     for (int i = 0; i < GCOMP_MPI_FLIGHTS && mpi->flights; i++) {
-        if (mpi->flights[i].comm != MPI_COMM_NULL)
-            MPI_Comm_free(&mpi->flights[i].comm);
         free(mpi->flights[i].counts);
         free(mpi->flights[i].room);
     }
@@ -356,7 +366,7 @@ static inline int gcomp_mpi_barrier(void *user)
     return MPI_Barrier(((const gcomp_mpi *)user)->comm);
 }
 
-/* From now on gcomp_mpi_comm has start, test and wait too. Collective. Returns 0 or an MPI error code, and the rest works on. */
+/* From now on gcomp_mpi_comm has start, test and wait too. Collective. Returns 0 or an MPI error code: then close it. */
 static inline int gcomp_mpi_overlap(gcomp_mpi *mpi)
 {
     int error = MPI_SUCCESS;
@@ -365,10 +375,9 @@ static inline int gcomp_mpi_overlap(gcomp_mpi *mpi)
     mpi->flights = (gcomp_mpi_flight *)calloc(GCOMP_MPI_FLIGHTS, sizeof *mpi->flights);
     if (!mpi->flights)
         return MPI_ERR_NO_MEM;
-    for (int i = 0; i < GCOMP_MPI_FLIGHTS; i++)
-        mpi->flights[i].comm = MPI_COMM_NULL;
-    for (int i = 0; i < GCOMP_MPI_FLIGHTS && !error; i++) {
-        error = MPI_Comm_dup(mpi->comm, &mpi->flights[i].comm); /* with its way to return errors */
+    mpi->halves = MPI_COMM_NULL;
+    error = MPI_Comm_dup(mpi->comm, &mpi->halves); /* with its way to return errors */
+    for (int i = 0; i < GCOMP_MPI_FLIGHTS; i++) {
         mpi->flights[i].counts = (int *)malloc(4 * (size_t)mpi->world * sizeof(int));
         if (!error && !mpi->flights[i].counts)
             error = MPI_ERR_NO_MEM;
@@ -394,7 +403,7 @@ static inline int gcomp_mpi_start_alltoall(const gcomp_mpi *mpi, gcomp_mpi_fligh
     int world = mpi->world, *out = f->counts, *in = out + 2 * world;
     if (gcomp_mpi_lay_out(mpi, r->send_bytes, 0, out) > INT_MAX || gcomp_mpi_lay_out(mpi, r->bytes, 0, in) > INT_MAX)
         return MPI_ERR_COUNT; /* shards of 2 GiB: take smaller buckets */
-    return MPI_Ialltoallv(r->send, out, out + world, MPI_BYTE, r->recv, in, in + world, MPI_BYTE, f->comm, &f->request);
+    return MPI_Ialltoallv(r->send, out, out + world, MPI_BYTE, r->recv, in, in + world, MPI_BYTE, mpi->comm, &f->request);
 }
 
 static inline int gcomp_mpi_start_gather(gcomp_mpi *mpi, gcomp_mpi_flight *f)
@@ -403,7 +412,7 @@ static inline int gcomp_mpi_start_gather(gcomp_mpi *mpi, gcomp_mpi_flight *f)
     int world = mpi->world, *in = f->counts;
     if (gcomp_mpi_lay_out(mpi, r->bytes, r->stride, in) > GCOMP_MPI_PIECE)
         return gcomp_mpi_allgatherv(mpi, r->send, r->recv, r->bytes, r->stride);
-    return MPI_Iallgatherv(r->send, in[mpi->rank], MPI_BYTE, r->recv, in, in + world, MPI_BYTE, f->comm, &f->request);
+    return MPI_Iallgatherv(r->send, in[mpi->rank], MPI_BYTE, r->recv, in, in + world, MPI_BYTE, mpi->comm, &f->request);
 }
 
 /* A sum or a maximum: rank w adds elements count * w / world and on of all, in rank order, and all gather what was added. That is
@@ -434,7 +443,8 @@ static inline int gcomp_mpi_start_reduce(gcomp_mpi *mpi, gcomp_mpi_flight *f)
         in[world + w] = (int)(w * shard);
     }
     f->scatters = 1;
-    return MPI_Ialltoallv(r->recv, out, out + world, type, f->room, in, in + world, type, f->comm, &f->request);
+    f->turn = mpi->sums++;
+    return MPI_Ialltoallv(r->recv, out, out + world, type, f->room, in, in + world, type, mpi->comm, &f->request);
 }
 
 #define GCOMP_MPI_FOLD(type, fold)                           \
@@ -446,11 +456,12 @@ static inline int gcomp_mpi_start_reduce(gcomp_mpi *mpi, gcomp_mpi_flight *f)
         }
 
 /* The second half of a sum: shards have come in. */
-static inline int gcomp_mpi_gather_sums(const gcomp_mpi *mpi, gcomp_mpi_flight *f)
+static inline int gcomp_mpi_gather_sums(gcomp_mpi *mpi, gcomp_mpi_flight *f)
 {
     const gcomp_request *r = &f->of;
     size_t world = (size_t)mpi->world, shard = (size_t)f->counts[mpi->rank];
     f->scatters = 0;
+    mpi->gathered++;
     if (r->kind == GCOMP_ALLREDUCE_MAX) {
         GCOMP_MPI_FOLD(float, x > *y ? x : *y)
     } else if (r->dtype == GCOMP_F32) {
@@ -463,7 +474,7 @@ static inline int gcomp_mpi_gather_sums(const gcomp_mpi *mpi, gcomp_mpi_flight *
         GCOMP_MPI_FOLD(int32_t, *y + x)
     }
     return MPI_Iallgatherv(f->room, (int)shard, gcomp_mpi_type(r->dtype), r->recv, f->counts, f->counts + world,
-                           gcomp_mpi_type(r->dtype), f->comm, &f->request);
+                           gcomp_mpi_type(r->dtype), mpi->halves, &f->request);
 }
 #undef GCOMP_MPI_FOLD
 
@@ -485,34 +496,47 @@ static inline int gcomp_mpi_start(void *user, const gcomp_request *r)
     return error;
 }
 
+/* Sums whose first half is done go on to the second one, in their order. */
+static inline int gcomp_mpi_go_on(gcomp_mpi *mpi)
+{
+    int error = MPI_SUCCESS;
+    for (int i = 0; i < GCOMP_MPI_FLIGHTS && !error; i++) {
+        gcomp_mpi_flight *f = &mpi->flights[i];
+        int done = 0;
+        if (!f->busy || !f->scatters || f->turn != mpi->gathered)
+            continue;
+        error = MPI_Test(&f->request, &done, MPI_STATUS_IGNORE);
+        if (!error && done)
+            error = gcomp_mpi_gather_sums(mpi, f);
+        if (done)
+            i = -1; /* that of another one may be next */
+    }
+    return error;
+}
+
 /* 0: it is done, 1: it is under way, below 0: it failed. MPI makes progress in here. */
 static inline int gcomp_mpi_test(void *user, uint32_t id)
 {
     gcomp_mpi *mpi = (gcomp_mpi *)user;
     gcomp_mpi_flight *f = &mpi->flights[id % GCOMP_MPI_FLIGHTS];
-    int done = 0, error = f->busy && f->of.id == id ? MPI_Test(&f->request, &done, MPI_STATUS_IGNORE) : MPI_ERR_REQUEST;
-    if (!error && done && f->scatters) {
-        error = gcomp_mpi_gather_sums(mpi, f);
-        done = 0;
-    }
+    int done = 0, error = f->busy && f->of.id == id ? gcomp_mpi_go_on(mpi) : MPI_ERR_REQUEST;
+    if (!error && f->scatters)
+        return 1;
+    if (!error)
+        error = MPI_Test(&f->request, &done, MPI_STATUS_IGNORE);
     if (!error && !done)
         return 1;
     f->busy = 0;
     return error ? -1 - error : 0;
 }
 
+/* Gives the core to others meanwhile: there may be more ranks than cores, and MPI_Wait of some MPIs does not. */
 static inline int gcomp_mpi_wait(void *user, uint32_t id)
 {
-    gcomp_mpi *mpi = (gcomp_mpi *)user;
-    gcomp_mpi_flight *f = &mpi->flights[id % GCOMP_MPI_FLIGHTS];
-    int error = f->busy && f->of.id == id ? MPI_Wait(&f->request, MPI_STATUS_IGNORE) : MPI_ERR_REQUEST;
-    if (!error && f->scatters) {
-        error = gcomp_mpi_gather_sums(mpi, f);
-        if (!error)
-            error = MPI_Wait(&f->request, MPI_STATUS_IGNORE);
-    }
-    f->busy = 0;
-    return error;
+    int status;
+    while ((status = gcomp_mpi_test(user, id)) > 0)
+        GCOMP_MPI_YIELD();
+    return status;
 }
 
 /* The transport, for gcomp_desc.comm. Valid until mpi is closed or moved. */

@@ -101,19 +101,18 @@ static void test_training_ends_with_the_bits_of_threads(void)
 static void test_overlap_ends_with_the_bits_of_threads(void)
 {
     gcomp_mpi part;
+    gcomp_comm comm;
+    uint64_t digest[2] = {0, 0};
     CHECK(gcomp_mpi_open(&part, MPI_COMM_WORLD) == 0 && gcomp_mpi_overlap(&part) == 0 && gcomp_mpi_overlap(&part) == 0);
     CHECK(gcomp_mpi_sum_in_order(&part) == 0);
-    for (size_t c = 2; c <= 4; c += 2) {
-        gcomp_comm comm = gcomp_mpi_comm(&part);
-        uint64_t digest[2] = {0, 0};
-        codec = trained[c];
-        bucket_bytes = 100;
-        CHECK(comm.start && train(&comm, &digest[0]) == 0);
-        bucket_bytes = 0;
-        if (mpi.rank == 0) digest[1] = train_by_threads(mpi.world);
-        CHECK(gcomp_mpi_broadcast(&mpi, &digest[1], sizeof digest[1], 0) == 0);
-        CHECK(digest[0] && digest[0] == digest[1]);
-    }
+    comm = gcomp_mpi_comm(&part);
+    codec = "intsum:bits=16";
+    bucket_bytes = 100;
+    CHECK(comm.start && train(&comm, &digest[0]) == 0);
+    bucket_bytes = 0;
+    if (mpi.rank == 0) digest[1] = train_by_threads(mpi.world);
+    CHECK(gcomp_mpi_broadcast(&mpi, &digest[1], sizeof digest[1], 0) == 0);
+    CHECK(digest[0] && digest[0] == digest[1]);
     CHECK(gcomp_mpi_test(&part, 1) < 0 && gcomp_mpi_wait(&part, 1) != 0); /* nothing is under way */
     gcomp_mpi_close(&part);
 }

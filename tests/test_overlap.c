@@ -647,17 +647,18 @@ static void test_what_one_worker_sees_in_the_last_bucket_is_told_in_the_next_ste
     group_close(&g);
 }
 
-/* The frame of rank 1 in bucket 1: that of bucket 0 once more, with a decision, or with more bytes than its tensors can have. */
+/* A frame of bucket 1: that of bucket 0 once more, rank 0's with a decision, or with more bytes than its tensors can have, but not
+   more than others. */
 static void forge(board *b, size_t call, size_t rank, size_t from, uint8_t *bytes, size_t length)
 {
     uint32_t id = b->request[0][call].id;
     (void)rank;
-    if (from != 1 || length != FRAME || id % 64 != 1) return;
+    if (from != (b->fault_call != 1) || length != FRAME || id % 64 != 1) return;
     if (id == 1) memcpy(b->kept, bytes, FRAME);
     if (id != 65) return;
     if (b->fault_call == 0) memcpy(bytes, b->kept, FRAME);
     if (b->fault_call == 1) bytes[13] = 1;
-    if (b->fault_call == 2) put_word(bytes + 24, 20000, 8);
+    if (b->fault_call == 2) put_word(bytes + 24, 100, 8);
     put_word(bytes + 60, plain_crc(0, bytes, 60), 4);
 }
 
@@ -676,7 +677,8 @@ static void test_frames_of_a_bucket_are_of_it_alone(void)
         a.board.tamper = forge;
         a.board.fault_call = i;
         group_step(&a);
-        CHECK(all_are(&a, GCOMP_MISMATCH) && strstr(gcomp_error(a.gc[0]), what[i]) && strstr(gcomp_error(a.gc[0]), "rank 1"));
+        CHECK(all_are(&a, GCOMP_MISMATCH) && strstr(gcomp_error(a.gc[0]), what[i]));
+        CHECK(strstr(gcomp_error(a.gc[0]), i == 1 ? "rank 0 decides" : "rank 1") != NULL);
         close_pair(&a, &b);
     }
 }
@@ -686,7 +688,7 @@ static void overstate(board *b, size_t call, size_t rank, size_t from, uint8_t *
 {
     (void)rank;
     if (b->request[0][call].id != 64 * 3 + 34 || from != 1 || length != 16) return;
-    put_word(bytes, 1500, 8);
+    put_word(bytes, 800, 8);
     put_word(bytes + 12, plain_crc(0, bytes, 12), 4);
     b->fault_call = 1;
 }
@@ -898,6 +900,31 @@ static void test_memory_is_as_foreseen_and_no_step_allocates(void)
     CHECK(blocks == 0);
 }
 
+/* The buckets are others then. */
+static void test_tensors_may_be_added_after_prepare(void)
+{
+    gcomp_desc desc = plain(4500, GCOMP_AGGREGATE_SHARDS);
+    group a, b;
+    group_open(&a, CALLBACKS, 2, &desc, mixed, TENSORS);
+    group_open(&b, CALLBACKS, 2, &desc, mixed, TENSORS - 2);
+    for (size_t w = 0; w < 2; w++) {
+        CHECK(gcomp_prepare(b.gc[w]) == GCOMP_OK);
+        for (size_t t = TENSORS - 2; t < TENSORS; t++) {
+            CHECK(gcomp_add_tensor(b.gc[w], &mixed[t]) == GCOMP_OK && gcomp_restart(b.gc[w], 0) == GCOMP_OK);
+            b.n[t] = a.n[t];
+            b.grad[w][t] = (float *)calloc(b.n[t], sizeof(float));
+        }
+    }
+    b.count = TENSORS;
+    group_fill(&a, 0);
+    group_fill(&b, 0);
+    group_step(&a);
+    group_step(&b);
+    CHECK(all_are(&a, GCOMP_OK) && all_are(&b, GCOMP_OK) && agree(&a, &b));
+    group_close(&a);
+    group_close(&b);
+}
+
 static void test_a_worker_without_memory_tells_in_the_first_frame(void)
 {
     for (size_t left = 0; left < 2; left++) {
@@ -1067,6 +1094,7 @@ int main(void)
     RUN(test_without_start_there_is_no_progress);
     RUN(test_the_clock_runs_while_a_request_is_under_way);
     RUN(test_memory_is_as_foreseen_and_no_step_allocates);
+    RUN(test_tensors_may_be_added_after_prepare);
     RUN(test_a_worker_without_memory_tells_in_the_first_frame);
     RUN(test_schedules_switch_as_in_one_bucket);
     RUN(test_other_workers_go_on_in_buckets);
