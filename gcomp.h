@@ -17029,7 +17029,7 @@ static gcomp_result gcomp__add_rehearsed(gcomp *gc, const gcomp__inquiry *q, siz
 {
     gcomp_result result = GCOMP_OK;
     size_t i, left = GCOMP__REHEARSED;
-    for (i = 0; i < (copied ? GCOMP__COPIES : q->ask->tensor_count) && result == GCOMP_OK; i++) {
+    for (i = 0; i < (copied ? (size_t)GCOMP__COPIES : q->ask->tensor_count) && result == GCOMP_OK; i++) {
         gcomp_tensor tensor;
         gcomp__slot slot;
         char name[24];
