@@ -7,6 +7,7 @@
 
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static int test_count, test_failed, test_errors;
@@ -108,6 +109,40 @@ static inline void run_backwards(void *user, size_t count, void (*task)(void *ar
 {
     (void)user;
     while (count) task(arg, --count);
+}
+
+/* An allocator's memory: what is held, how often it was asked, and how often it still has some. */
+typedef struct test_heap {
+    size_t left, held, blocks, asked;
+} test_heap;
+
+static inline void *heap_alloc(void *user, size_t bytes, size_t align)
+{
+    test_heap *h = (test_heap *)user;
+    void *p;
+    h->asked++;
+    if (!h->left) return NULL;
+    h->left -= h->left != SIZE_MAX;
+    p = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
+    CHECK(p && align <= 64);
+    h->blocks++;
+    h->held += bytes;
+    return p;
+}
+
+static inline void heap_free(void *user, void *memory, size_t bytes)
+{
+    test_heap *h = (test_heap *)user;
+    h->blocks--;
+    h->held -= bytes;
+    free(memory);
+}
+
+static inline gcomp_allocator heap_of(test_heap *h)
+{
+    gcomp_allocator allocator = {heap_alloc, heap_free, NULL};
+    allocator.user = h;
+    return allocator;
 }
 
 /* Callbacks that fail, for tests of who has which. */

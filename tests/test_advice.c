@@ -191,34 +191,15 @@ static double tick(void *user)
     return now += 1e-3;
 }
 
-static size_t held;
-static long left;
-
-static void *count_alloc(void *user, size_t bytes, size_t align)
-{
-    void *p = NULL;
-    (void)user;
-    (void)align;
-    if (left-- <= 0 || posix_memalign(&p, 64, bytes + !bytes)) return NULL;
-    held += bytes;
-    return p;
-}
-
-static void count_free(void *user, void *memory, size_t bytes)
-{
-    (void)user;
-    held -= bytes;
-    free(memory);
-}
+static test_heap heap;
 
 static void ask_without_figures(int world)
 {
     ask(world);
     for (int c = 0; c < CANDIDATES; c++) memset(&candidates[c].figures, 0, sizeof candidates[c].figures);
     desc.clock = tick;
-    desc.allocator.alloc = count_alloc;
-    desc.allocator.free = count_free;
-    left = 1000000;
+    desc.allocator = heap_of(&heap);
+    heap.left = SIZE_MAX;
 }
 
 static void test_figures_are_measured_once_and_written(void)
@@ -228,7 +209,7 @@ static void test_figures_are_measured_once_and_written(void)
     gcomp_advice again;
     ask_without_figures(4);
     question.link = gcomp_link_of(1e9, 1e-5, 4);
-    CHECK(gcomp_advise(&question, each, &advice) == GCOMP_OK && held == 0);
+    CHECK(gcomp_advise(&question, each, &advice) == GCOMP_OK && heap.held == 0);
     for (int c = 0; c < CANDIDATES; c++) CHECK(candidates[c].figures.element > 0 && candidates[c].figures.payload >= 0);
     CHECK(candidates[NONE].figures.bytes == 0 && candidates[POWERSGD].figures.bytes == 0 && candidates[INTSUM].figures.bytes == 0);
     CHECK(near(candidates[SIGN].figures.bytes, (3 * 4 + compressed / 8) / compressed)); /* a scale for each of three tensors */
@@ -241,7 +222,7 @@ static void test_figures_are_measured_once_and_written(void)
     CHECK(candidates[TOPK].figures.bytes > 0.045 && candidates[TOPK].figures.bytes < 0.06); /* 1 % of 4 bytes and 6.6 to 10 bits */
     memcpy(measured, candidates, sizeof measured);
     desc.clock = NULL; /* not needed any more */
-    left = 0;
+    heap.left = 0;
     CHECK(gcomp_advise(&question, each, &again) == GCOMP_OK && !memcmp(&again, &advice, sizeof again));
     CHECK(!memcmp(measured, candidates, sizeof measured));
 }
@@ -254,9 +235,9 @@ static void test_an_advice_without_memory_leaves_nothing_behind(void)
         question.tensors = tensors + 2; /* "small" and "bias" */
         question.tensor_count = 2;
         question.candidate_count = 2;
-        left = allocations;
+        heap.left = allocations;
         result = gcomp_advise(&question, each, &advice);
-        CHECK((result == GCOMP_OK || result == GCOMP_OUT_OF_MEMORY) && held == 0);
+        CHECK((result == GCOMP_OK || result == GCOMP_OUT_OF_MEMORY) && heap.held == 0);
         if (result) CHECK(strstr(why, "measuring"));
         if (allocations == 0) CHECK(result == GCOMP_OUT_OF_MEMORY);
     }
@@ -269,6 +250,7 @@ typedef struct wire {
     double sum_start, sum_byte, gather_start, gather_byte;
     int fail_at, calls; /* fail_at: this call fails */
     int other;          /* what the other worker's frame says: 0 the same, 1 no memory, 2 NaN, 3 it is twice as slow */
+    int poor;           /* no memory after open */
 } wire;
 
 static int wire_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype)
@@ -316,7 +298,7 @@ static gcomp_result measure_wire(wire *w, int world, size_t bytes, gcomp_link *l
     d->comm.world = world;
     CHECK(gcomp_open(&gc, d) == GCOMP_OK);
     if (!gc) return GCOMP_OUT_OF_MEMORY;
-    left = d->allocator.user ? 0 : 1000;
+    heap.left = w->poor ? 0 : SIZE_MAX;
     result = gcomp_link_measure(gc, bytes, link);
     CHECK((result == GCOMP_OK) == (gcomp_error(gc)[0] == 0));
     if (result == GCOMP_OK) CHECK(gcomp_step_begin(gc, NULL) == GCOMP_OK && gcomp_link_measure(gc, bytes, link) == GCOMP_WRONG_STATE);
@@ -326,18 +308,17 @@ static gcomp_result measure_wire(wire *w, int world, size_t bytes, gcomp_link *l
 
 static void test_a_link_is_measured_through_the_callbacks(void)
 {
-    wire w = {1e-3, 2e-9, 3e-3, 5e-9, 0, 0, 0}, same = w;
+    wire w = {1e-3, 2e-9, 3e-3, 5e-9, 0, 0, 0, 0}, same = w;
     gcomp_link link, untouched;
     gcomp_desc d;
     memset(&d, 0, sizeof d);
     d.comm.allreduce = wire_allreduce;
     d.comm.allgather = wire_allgather;
     d.clock = read_now;
-    d.allocator.alloc = count_alloc;
-    d.allocator.free = count_free;
+    d.allocator = heap_of(&heap);
     for (size_t bytes = 0; bytes < 5000000; bytes += 2000000) {
-        left = 1000;
-        CHECK(measure_wire(&w, 2, bytes, &link, &d) == GCOMP_OK && held == 0);
+        heap.left = SIZE_MAX;
+        CHECK(measure_wire(&w, 2, bytes, &link, &d) == GCOMP_OK && heap.held == 0);
         CHECK(fabs(link.sum_start - 1e-3) < 1e-9 && fabs(link.sum_byte - 2e-9) < 1e-13);
         CHECK(fabs(link.gather_start - 3e-3) < 1e-9 && fabs(link.gather_byte - 5e-9) < 1e-13);
     }
@@ -353,11 +334,11 @@ static void test_a_link_is_measured_through_the_callbacks(void)
     w.other = 2;
     CHECK(measure_wire(&w, 2, 0, &link, &d) == GCOMP_MISMATCH);
     w = same;
-    d.allocator.user = &w; /* no memory after open */
-    CHECK(measure_wire(&w, 2, 0, &link, &d) == GCOMP_OUT_OF_MEMORY && w.calls == 1 && held == 0);
-    d.allocator.user = NULL;
+    w.poor = 1;
+    CHECK(measure_wire(&w, 2, 0, &link, &d) == GCOMP_OUT_OF_MEMORY && w.calls == 1 && heap.held == 0);
+    w.poor = 0;
+    heap.left = SIZE_MAX;
     d.comm.allreduce = NULL;
-    left = 1000;
     CHECK(measure_wire(&w, 2, 0, &link, &d) == GCOMP_MISSING_CALLBACK);
     CHECK(measure_wire(&w, 2, 0, NULL, &d) == GCOMP_INVALID_ARGUMENT && gcomp_link_measure(NULL, 0, &link) == GCOMP_INVALID_ARGUMENT);
     CHECK(!memcmp(&link, &untouched, sizeof link));

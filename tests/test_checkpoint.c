@@ -594,38 +594,15 @@ static void test_what_cannot_be_taken_over_is_refused(void)
 
 /* ---------------- regroup */
 
-typedef struct heap {
-    long left; /* allocations that succeed */
-    size_t held;
-} heap;
-
-static void *heap_alloc(void *user, size_t bytes, size_t align)
-{
-    heap *h = (heap *)user;
-    void *p = NULL;
-    (void)align;
-    if (h->left-- <= 0 || posix_memalign(&p, 64, bytes + !bytes)) return NULL;
-    h->held += bytes;
-    return p;
-}
-
-static void heap_free(void *user, void *memory, size_t bytes)
-{
-    ((heap *)user)->held -= bytes;
-    free(memory);
-}
-
 static void test_regroup_refuses_what_does_not_suit_and_changes_nothing(void)
 {
     gcomp_comm comm = comm_of(0, 2);
-    heap h = {1000, 0};
+    test_heap h = {1000, 0, 0, 0};
     gcomp_desc desc;
     gcomp *gc;
     memset(&desc, 0, sizeof desc);
     desc.comm = comm_of(0, 2);
-    desc.allocator.alloc = heap_alloc;
-    desc.allocator.free = heap_free;
-    desc.allocator.user = &h;
+    desc.allocator = heap_of(&h);
     CHECK(gcomp_open(&gc, &desc) == GCOMP_OK);
     for (size_t t = 0; t < TENSORS; t++) {
         gcomp_tensor tensor = tensors[t];

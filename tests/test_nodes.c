@@ -379,22 +379,6 @@ static void test_saves_of_first_workers_go_on_with_the_same_bits(void)
 
 /* ---------------- memory, and what open refuses */
 
-static size_t allocations, fail_allocation;
-
-static void *count_alloc(void *user, size_t bytes, size_t align)
-{
-    void *p = NULL;
-    (void)user;
-    if (++allocations == fail_allocation || posix_memalign(&p, align < sizeof p ? sizeof p : align, bytes)) return NULL;
-    return p;
-}
-
-static void count_free(void *user, void *memory, size_t bytes)
-{
-    (void)user, (void)bytes;
-    free(memory);
-}
-
 static void test_memory_is_what_was_said_and_may_end_anywhere(void)
 {
     static fleet f;
@@ -407,30 +391,36 @@ static void test_memory_is_what_was_said_and_may_end_anywhere(void)
         gcomp_desc desc = desc_of(&f, r, "sign");
         gcomp_tensor tensors[TENSORS];
         gcomp *gc = NULL;
-        size_t needed, made;
-        desc.allocator.alloc = count_alloc;
-        desc.allocator.free = count_free;
+        test_heap heap = {0, 0, 0, 0};
+        size_t needed, made, left;
+        desc.allocator = heap_of(&heap);
         for (size_t t = 0; t < TENSORS; t++) tensors[t] = tensor_of(&f, t);
         needed = gcomp_memory_needed(&desc, tensors, TENSORS);
-        for (fail_allocation = 1, made = 0; !made; fail_allocation++) {
+        for (left = made = 0; !made; left++) { /* memory ends once, after so many */
             gcomp_result result;
-            allocations = 0;
+            heap.left = left;
             result = gcomp_open(&gc, &desc);
+            made = result == GCOMP_OK;
             for (size_t t = 0; t < TENSORS && result == GCOMP_OK; t++) {
                 result = gcomp_add_tensor(gc, &tensors[t]);
                 if (result == GCOMP_OK) continue;
                 CHECK(result == GCOMP_OUT_OF_MEMORY && gcomp_tensor_count(gc) == t);
+                made = 0;
+                heap.left = SIZE_MAX;
                 result = gcomp_add_tensor(gc, &tensors[t]); /* there is memory again: on both levels as if nothing had been */
             }
-            if (result == GCOMP_OK && gcomp_prepare(gc) != GCOMP_OK) result = gcomp_prepare(gc);
+            if (result == GCOMP_OK && gcomp_prepare(gc) != GCOMP_OK) {
+                made = 0;
+                heap.left = SIZE_MAX;
+                result = gcomp_prepare(gc);
+            }
             CHECK(result == GCOMP_OK || (result == GCOMP_OUT_OF_MEMORY && !gc));
             if (result == GCOMP_OK) CHECK(gcomp_memory_used(gc) == needed && gcomp_tensor_count(gc) == TENSORS);
-            made = allocations < fail_allocation;
             gcomp_close(gc);
+            CHECK(heap.blocks == 0);
         }
-        CHECK(fail_allocation > 10);
+        CHECK(left > 10);
     }
-    fail_allocation = 0;
     gcomp_threads_close(f.between);
     gcomp_threads_close(f.within[0]);
 }

@@ -185,25 +185,7 @@ static const gcomp_tensor mixed[TENSORS] = {
     {"h", 16, 33, 0, GCOMP_BF16, "terngrad:share=1"},
 };
 
-static size_t blocks, allocations, allocations_left = SIZE_MAX;
-static void *count_alloc(void *user, size_t bytes, size_t align)
-{
-    (void)user;
-    (void)align;
-    if (!allocations_left) return NULL;
-    if (allocations_left != SIZE_MAX) allocations_left--;
-    blocks++;
-    allocations++;
-    return aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
-}
-
-static void count_free(void *user, void *memory, size_t bytes)
-{
-    (void)user;
-    (void)bytes;
-    blocks--;
-    free(memory);
-}
+static test_heap heap = {SIZE_MAX, 0, 0, 0};
 
 static gcomp_desc plain(size_t bucket_bytes, gcomp_aggregate aggregate)
 {
@@ -211,8 +193,7 @@ static gcomp_desc plain(size_t bucket_bytes, gcomp_aggregate aggregate)
     memset(&desc, 0, sizeof desc);
     desc.bucket_bytes = bucket_bytes;
     desc.aggregate = aggregate;
-    desc.allocator.alloc = count_alloc;
-    desc.allocator.free = count_free;
+    desc.allocator = heap_of(&heap);
     return desc;
 }
 
@@ -472,7 +453,7 @@ static void test_any_buckets_give_the_bits_of_one(void)
                 group_close(&g);
             }
         }
-    CHECK(blocks == 0);
+    CHECK(heap.blocks == 0);
 }
 
 static void test_one_large_bucket_asks_for_what_none_asks_for(void)
@@ -889,15 +870,15 @@ static void test_memory_is_as_foreseen_and_no_step_allocates(void)
             for (size_t w = 0; w < 2; w++) CHECK(gcomp_prepare(g.gc[w]) == GCOMP_OK);
             desc.comm = comm_of(&g, 0);
             CHECK(gcomp_memory_used(g.gc[0]) == gcomp_memory_needed(&desc, mixed, TENSORS));
-            size_t had = allocations;
+            size_t had = heap.asked;
             for (uint64_t step = 0; step < 2; step++) {
                 group_fill(&g, step);
                 group_step(&g);
             }
-            CHECK(all_are(&g, GCOMP_OK) && allocations == had);
+            CHECK(all_are(&g, GCOMP_OK) && heap.asked == had);
             group_close(&g);
         }
-    CHECK(blocks == 0);
+    CHECK(heap.blocks == 0);
 }
 
 /* The buckets are others then. */
@@ -933,9 +914,9 @@ static void test_a_worker_without_memory_tells_in_the_first_frame(void)
         group_open(&g, CALLBACKS, 3, &desc, mixed, TENSORS);
         group_fill(&g, 0);
         CHECK(gcomp_prepare(g.gc[0]) == GCOMP_OK && gcomp_prepare(g.gc[2]) == GCOMP_OK);
-        allocations_left = left;
+        heap.left = left;
         begin(&g);
-        allocations_left = SIZE_MAX;
+        heap.left = SIZE_MAX;
         for (size_t k = 0; k < TENSORS; k++) {
             hand_in(&g, k);
             progress(&g);

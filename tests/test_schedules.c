@@ -27,25 +27,7 @@ typedef struct team {
     int only;                           /* -1: to all; else to this worker alone */
 } team;
 
-static size_t blocks, allocations, allocations_left = SIZE_MAX;
-static void *count_alloc(void *user, size_t bytes, size_t align)
-{
-    (void)user;
-    (void)align;
-    if (!allocations_left) return NULL;
-    if (allocations_left != SIZE_MAX) allocations_left--;
-    blocks++;
-    allocations++;
-    return aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
-}
-
-static void count_free(void *user, void *memory, size_t bytes)
-{
-    (void)user;
-    (void)bytes;
-    blocks--;
-    free(memory);
-}
+static test_heap heap = {SIZE_MAX, 0, 0, 0};
 
 static gcomp_desc desc_of(const char *codec, const char *schedule)
 {
@@ -53,8 +35,7 @@ static gcomp_desc desc_of(const char *codec, const char *schedule)
     memset(&desc, 0, sizeof desc);
     desc.codec = codec;
     desc.schedule = schedule;
-    desc.allocator.alloc = count_alloc;
-    desc.allocator.free = count_free;
+    desc.allocator = heap_of(&heap);
     return desc;
 }
 
@@ -387,14 +368,14 @@ static void test_memory_is_reserved_for_all_codecs_of_a_list(void)
     for (size_t s = 0; s < 3; s++) {
         for (size_t l = 0; l < sizeof lists / sizeof *lists; l++) {
             gcomp_desc desc = desc_of(lists[s == 1 ? 0 : l], schedules[s]);
-            size_t levels = 6, needed, before = blocks;
+            size_t levels = 6, needed, before = heap.blocks;
             team t;
             desc.comm.world = 2;
             needed = gcomp_memory_needed(&desc, tensors, 2);
             team_open(&t, 2, &desc, tensors, 2);
             for (size_t w = 0; w < 2; w++) CHECK(gcomp_prepare(t.gc[w]) == GCOMP_OK);
             CHECK(needed == gcomp_memory_used(t.gc[0]));
-            allocations = 0;
+            heap.asked = 0;
             for (size_t k = 0; k < 24; k++) {
                 gcomp_step step = {0, 0, 0};
                 step.epoch = up_and_down(k, levels);
@@ -402,9 +383,9 @@ static void test_memory_is_reserved_for_all_codecs_of_a_list(void)
                 team_step(&t, &step);
                 CHECK(all_are(&t, GCOMP_OK));
             }
-            CHECK(allocations == 0);
+            CHECK(heap.asked == 0);
             team_close(&t);
-            CHECK(blocks == before);
+            CHECK(heap.blocks == before);
         }
     }
 }
@@ -415,16 +396,16 @@ static void test_running_out_of_memory_leaves_nothing(void)
     size_t failed = 0;
     for (;; failed++) {
         gcomp *gc;
-        allocations_left = failed;
+        heap.left = failed;
         gcomp_result result = gcomp_open(&gc, &desc);
         if (result == GCOMP_OK) result = gcomp_add_tensor(gc, &matrix);
         if (result == GCOMP_OK) result = gcomp_prepare(gc);
         CHECK(result == GCOMP_OK || result == GCOMP_OUT_OF_MEMORY);
         gcomp_close(gc);
-        CHECK(blocks == 0);
+        CHECK(heap.blocks == 0);
         if (result == GCOMP_OK || failed > 100) break;
     }
-    allocations_left = SIZE_MAX;
+    heap.left = SIZE_MAX;
     CHECK(failed == 10); /* object, frames, two arrays; name, residual, Q, sum of an epoch, list; buffers of a step */
 }
 
@@ -715,7 +696,7 @@ static void test_bad_schedules_and_lists_are_refused_with_a_reason(void)
     }
     gcomp_codec codec;
     CHECK(gcomp_codec_parse(&codec, LOW "|" HIGH, why, sizeof why) == GCOMP_BAD_CODEC && strstr(why, "cannot read '|topk'"));
-    CHECK(blocks == 0);
+    CHECK(heap.blocks == 0);
 }
 
 static void test_tensors_bring_lists_as_long_as_the_first(void)
@@ -744,7 +725,7 @@ static void test_tensors_bring_lists_as_long_as_the_first(void)
         if (cases[c].part) CHECK(strstr(gcomp_error(gc), cases[c].part) && gcomp_tensor_count(gc) == 0);
         gcomp_close(gc);
     }
-    CHECK(blocks == 0);
+    CHECK(heap.blocks == 0);
 }
 
 static void test_a_bad_learning_rate_fails_the_step(void)
@@ -931,7 +912,7 @@ static void test_a_schedule_goes_on_with_another_number_of_workers(void)
             team_close(&t);
         }
     }
-    CHECK(blocks == 0);
+    CHECK(heap.blocks == 0);
 }
 
 /* Workers get these ranks; rank 0 stands first in the team again. */
@@ -981,7 +962,7 @@ static void test_who_joins_has_the_levels_of_the_others(void)
         drop(&saves);
         team_close(&t);
     }
-    CHECK(blocks == 0);
+    CHECK(heap.blocks == 0);
 }
 
 static void test_a_new_rank_0_does_not_judge_by_half_an_epoch(void)
@@ -1015,7 +996,7 @@ static void test_a_new_rank_0_does_not_judge_by_half_an_epoch(void)
             team_close(&t);
         }
     }
-    CHECK(blocks == 0);
+    CHECK(heap.blocks == 0);
 }
 
 static void test_a_new_rank_0_controls_bytes_and_errors(void)
@@ -1058,13 +1039,13 @@ static void test_regroup_without_memory_changes_no_schedule(void)
     for (size_t k = 0; k < 8; k++) step_of(&t, k);
     save_team(&t, &before);
     for (size_t left = 0; result != GCOMP_OK; left++) {
-        size_t used = gcomp_memory_used(t.gc[1]), held = blocks;
-        allocations_left = left;
+        size_t used = gcomp_memory_used(t.gc[1]), held = heap.blocks;
+        heap.left = left;
         result = gcomp_regroup(t.gc[1], &comm);
-        allocations_left = SIZE_MAX;
+        heap.left = SIZE_MAX;
         CHECK(result == (left < 5 ? GCOMP_OUT_OF_MEMORY : GCOMP_OK)); /* frames, two sums, scratch, buffers */
         if (result == GCOMP_OK || left > 9) break;
-        CHECK(gcomp_memory_used(t.gc[1]) == used && blocks == held);
+        CHECK(gcomp_memory_used(t.gc[1]) == used && heap.blocks == held);
         save_team(&t, &after);
         CHECK(after.length[1] == before.length[1] && !memcmp(after.bytes[1], before.bytes[1], before.length[1]));
         drop(&after);
@@ -1072,7 +1053,7 @@ static void test_regroup_without_memory_changes_no_schedule(void)
     CHECK(gcomp_save_size(t.gc[1]) == before.length[0]);
     drop(&before);
     team_close(&t);
-    CHECK(blocks == 0);
+    CHECK(heap.blocks == 0);
 }
 
 static void test_saves_at_other_levels_are_told_apart(void)
