@@ -45,6 +45,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -65,6 +66,11 @@
 /* Bytes between two workers that move at once between all of them. */
 #ifndef GCOMP_SOCKETS_AT_ONCE
 #define GCOMP_SOCKETS_AT_ONCE ((size_t)32 << 10)
+#endif
+
+/* How often a worker that waits looks for bytes, a microsecond or two each time, before it sleeps. */
+#ifndef GCOMP_SOCKETS_LOOKS
+#define GCOMP_SOCKETS_LOOKS 1000
 #endif
 
 /* Connections that may wait for their first words while the workers meet. */
@@ -192,6 +198,18 @@ static inline long gcomp_sockets_some(int fd, gcomp_sockets_flow *flow, int even
     return moved;
 }
 
+/* Returns as poll. Who sleeps takes long to wake, so it looks some times before, and lets others compute in between. */
+static inline int gcomp_sockets_look(gcomp_sockets *s, double then)
+{
+    int ready = 0;
+    for (int k = 0; k < GCOMP_SOCKETS_LOOKS && ready == 0; k++) {
+        ready = poll(s->polls, (nfds_t)s->world, 0);
+        if (ready == 0)
+            sched_yield();
+    }
+    return ready ? ready : poll(s->polls, (nfds_t)s->world, gcomp_sockets_wait(then));
+}
+
 /* Carries out the flows to worker `to` and from worker `from`, -1: all; in whatever order the others are in, so that two
    that send to each other cannot block each other. */
 static inline int gcomp_sockets_move_some(gcomp_sockets *s, int to, int from)
@@ -208,7 +226,7 @@ static inline int gcomp_sockets_move_some(gcomp_sockets *s, int to, int from)
         }
         if (!busy)
             return 0;
-        ready = poll(s->polls, (nfds_t)s->world, gcomp_sockets_wait(then));
+        ready = gcomp_sockets_look(s, then);
         for (int w = 0; ready > 0 && w < s->world; w++) {
             gcomp_sockets_flow *flow = &s->flows[w];
             long moved = s->polls[w].revents ? gcomp_sockets_some(s->peers[w], flow, s->polls[w].events) : 0;
