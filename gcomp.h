@@ -142,7 +142,7 @@
      others never call; and all get the mean over the machines. Only first workers keep residuals, save and load them; the others
      go on behind a load with gcomp_restart and its step. If machines have different numbers of workers, pass as gcomp_step.scale
      the workers of this machine * machines / all workers. A step that fails on one worker of a machine fails on all its workers,
-     and on all other machines, as without levels. Who drives the steps himself sums the gradients of a machine himself.
+     and on all other machines, as without levels. gcomp_step_begin is refused: a step is gcomp_exchange.
 
    OVERLAP
      While the backward pass makes the gradients of the first layers, those of the last ones can be on their way.
@@ -214,8 +214,8 @@
      needs some rank * (rows + 2 * cols) more, the rank rounded up to 8 or a multiple of 16 where it is above 4. Steps need, for
      what is gathered, (world + 1) * gcomp_bound; for what is summed, a copy of it; for shards two to three payloads, what all
      send for one range, a range as floats, and the sums of all, 4 bytes an element or less (two-shot: some four payloads, and a
-     range). All is reserved by gcomp_prepare or
-     in the first exchange; no later call allocates. The codec layer allocates nothing, ever.
+     range); for two levels the gradients of the machine as floats, twice. All is reserved by gcomp_prepare or in the first
+     exchange; no later call allocates. The codec layer allocates nothing, ever.
 
    ALIGNMENT
      Pointers to float (y, residual, gradients of type float) are aligned as C wants them, to 4 bytes. What is passed as void * or
@@ -13690,14 +13690,13 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__level *lev
     }
     for (i = 0; i < slot->level_count; i++) {
         GCOMP__TRY(gcomp__level_of(levels + i, slot, desc, codecs + i, why));
-        slot->keeps |= (levels[i].flags & GCOMP__FEEDBACK) && !desc->no_error_feedback;
+        slot->keeps |= (levels[i].flags & GCOMP__FEEDBACK) && !desc->no_error_feedback && !desc->node.rank;
         slot->state_room = gcomp__max(slot->state_room, levels[i].state_floats);
         compresses |= levels[i].method != &gcomp__row_none;
     }
     if (!compresses) slot->level_count = 1; /* none of the list gains anything */
-    if (slot->level_count > 1 && schedule->rule == GCOMP__ACCORDION && desc->comm.rank == 0) slot->epoch_floats = slot->n;
-    if (desc->node.rank) slot->keeps = 0; /* the first worker of the machine has them */
-    if (desc->node.rank) slot->epoch_floats = 0;
+    if (slot->level_count > 1 && schedule->rule == GCOMP__ACCORDION && desc->comm.rank == 0 && !desc->node.rank)
+        slot->epoch_floats = slot->n; /* of a machine the first worker has these, and residuals */
     slot->stages = slot->dtype != GCOMP_F32 && desc->node.world == 1;
     gcomp__take_level(slot, levels);
     return GCOMP_OK;
@@ -13956,8 +13955,34 @@ static uint32_t gcomp__crc_codec(const gcomp *gc, uint32_t crc, const gcomp_code
     return gc->set->common->crc(crc, (const uint8_t *)text, gcomp__min(length, sizeof text - 1));
 }
 
-/* As before the last tensor was added, with these plans. */
-static void gcomp__drop_last(gcomp *gc, const gcomp__plan *plan, const gcomp__plan *most)
+/* The first tensor of the bucket whose last one is end - 1. */
+static size_t gcomp__bucket_first(const gcomp *gc, size_t end)
+{
+    size_t elements = 0;
+    while (end && !gcomp__full(&gc->desc, elements)) elements = gcomp__plus(elements, gc->tensors[--end].n);
+    return end;
+}
+
+static gcomp__bucket *gcomp__bucket_at(gcomp *gc, size_t k) { return k ? gc->others + (k - 1) : &gc->bucket; }
+
+/* What memory is reserved for. */
+static void gcomp__plan_most(gcomp *gc)
+{
+    size_t end = stbds_arrlenu(gc->tensors), first, i;
+    memset(&gc->most, 0, sizeof gc->most);
+    do {
+        const gcomp__plan before = gc->most;
+        gcomp__bucket bucket;
+        first = gcomp__bucket_first(gc, end);
+        gcomp__begin_bucket(&gc->most);
+        for (i = first; i < end; i++) gcomp__plan_add(&gc->most, &gc->desc, gc->tensors + i, gc->tensors[i].levels);
+        gcomp__end_bucket(&gc->most, &before, (size_t)gc->desc.comm.world, &bucket);
+        end = first;
+    } while (end);
+}
+
+/* As before the last tensor was added. */
+static void gcomp__drop_last(gcomp *gc)
 {
     gcomp__slot slot = stbds_arrpop(gc->tensors);
     int found;
@@ -13965,8 +13990,7 @@ static void gcomp__drop_last(gcomp *gc, const gcomp__plan *plan, const gcomp__pl
     memmove(gc->by_name + place, gc->by_name + place + 1, sizeof *gc->by_name * left);
     (void)stbds_arrpop(gc->by_name);
     gcomp__slot_release(gc, &slot);
-    gc->plan = *plan;
-    gc->most = *most;
+    gcomp__plan_most(gc);
 }
 
 GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
@@ -13977,7 +14001,6 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
     gcomp__slot slot;
     gcomp_result result;
     gcomp__slot *tensors;
-    gcomp__plan plan, most; /* of the node */
     uint32_t *by_name;
     size_t place, i;
     int found, reserved;
@@ -13991,8 +14014,6 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
     if (found) return gcomp__fail_tensor(gc, GCOMP_DUPLICATE_NAME, tensor->name, "a tensor of this name exists");
     if (gc->node) {
         const gcomp_tensor plain = gcomp__node_tensor(tensor);
-        plan = gc->node->plan;
-        most = gc->node->most;
         result = gcomp_add_tensor(gc->node, &plain);
         if (result != GCOMP_OK) return gcomp__fail(gc, result, gc->node->error);
     }
@@ -14001,7 +14022,7 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
     reserved = gcomp__slot_reserve(gc, &slot, levels);
     if (!tensors || !by_name || !reserved) {
         gcomp__slot_release(gc, &slot);
-        if (gc->node) gcomp__drop_last(gc->node, &plan, &most);
+        if (gc->node) gcomp__drop_last(gc->node);
         if (tensors != gc->tensors) gcomp__array_release(&gc->memory, tensors, sizeof *tensors);
         if (by_name != gc->by_name) gcomp__array_release(&gc->memory, by_name, sizeof *by_name);
         return gcomp__fail_tensor(gc, GCOMP_OUT_OF_MEMORY, tensor->name, "no memory for its name, residual and warm start");
@@ -14135,37 +14156,11 @@ static gcomp_result gcomp__reserve_floats(gcomp *gc)
     return GCOMP_OK;
 }
 
-/* The first tensor of the bucket whose last one is end - 1. */
-static size_t gcomp__bucket_first(const gcomp *gc, size_t end)
-{
-    size_t elements = 0;
-    while (end && !gcomp__full(&gc->desc, elements)) elements = gcomp__plus(elements, gc->tensors[--end].n);
-    return end;
-}
-
-static gcomp__bucket *gcomp__bucket_at(gcomp *gc, size_t k) { return k ? gc->others + (k - 1) : &gc->bucket; }
-
-/* What memory is reserved for. */
-static void gcomp__plan_most(gcomp *gc)
-{
-    size_t end = stbds_arrlenu(gc->tensors), first, i;
-    memset(&gc->most, 0, sizeof gc->most);
-    do {
-        const gcomp__plan before = gc->most;
-        gcomp__bucket bucket;
-        first = gcomp__bucket_first(gc, end);
-        gcomp__begin_bucket(&gc->most);
-        for (i = first; i < end; i++) gcomp__plan_add(&gc->most, &gc->desc, gc->tensors + i, gc->tensors[i].levels);
-        gcomp__end_bucket(&gc->most, &before, (size_t)gc->desc.comm.world, &bucket);
-        end = first;
-    } while (end);
-}
-
 /* Finds the places of buckets and tensors in the step's buffers, by the codecs they have now. */
 static void gcomp__place_all(gcomp *gc)
 {
     size_t end = stbds_arrlenu(gc->tensors), i;
-    gcomp__bucket without; /* memory for others */
+    gcomp__bucket without; /* one behind the first, before there is memory for it */
     memset(&gc->plan, 0, sizeof gc->plan);
     do {
         const gcomp__plan before = gc->plan;
@@ -15006,8 +15001,8 @@ static void gcomp__keep_largest(const gcomp *gc, const gcomp__slot *slot, float 
    The frame of a worker, 64 bytes, little endian:
       0 magic 'GCF1'   4 rank   8 world   12 status (8 bit)   13 decision (8 bit)   14 how the last step ended (16 bit)
      16 step (64 bit)
-     24 bytes it gathers (64 bit)   32 digests of tensors, codecs, seed, options   48 of the bucket's number and the tensors not
-     skipped
+     24 bytes it gathers (64 bit)   32 digests of tensors, codecs, seed, options
+     48 of the bucket's number and its tensors that are not skipped
      52 of the last checked means   56 epoch   60 CRC-32C of the 60 bytes before
    The decision is rank 0's, for the step after this one: 0 none, 1 + l all tensors with a list go to level l, 255 each to its
    own: then a gather follows, of a byte for each tensor and the CRC-32C of the step (64 bit) and these, from rank 0 alone. It is
@@ -16172,6 +16167,7 @@ static gcomp_result gcomp__exchange_as(gcomp *gc, void *const *grads, float *fla
 /* Gradients to floats, back to back, or the mean in these to the gradients. */
 static void gcomp__copy_gradients(gcomp *gc, void *const *grads, float *flat, int back)
 {
+    const uint64_t mode = gcomp__fp_enter();
     float *own = gc->floats;
     size_t i;
     for (i = 0; i < stbds_arrlenu(gc->tensors); own += gc->tensors[i++].n) {
@@ -16187,6 +16183,7 @@ static void gcomp__copy_gradients(gcomp *gc, void *const *grads, float *flat, in
             gc->set->common->widen(own, grad, slot->dtype, slot->n);
         }
     }
+    gcomp__fp_leave(mode);
 }
 
 /* How the first worker of the machine fared: 0 magic 'GCN1', 4 status, 8 step (64 bit), 16 CRC-32C of the 16 bytes before. The
@@ -16217,7 +16214,6 @@ static gcomp_result gcomp__exchange_in_node(gcomp *gc, void *const *grads, float
     const gcomp_comm *node = &gc->desc.node;
     gcomp_step between = {0, 0, 0};
     gcomp_result own = gcomp__reserve_floats(gc), result;
-    uint64_t mode = gcomp__fp_enter();
     if (own == GCOMP_OK) gcomp__copy_gradients(gc, grads, flat, 0);
     gc->started = 1;
     gc->node->step = gc->step;
@@ -16236,7 +16232,6 @@ static gcomp_result gcomp__exchange_in_node(gcomp *gc, void *const *grads, float
     }
     if (own != GCOMP_OK) result = own;
     if (result == GCOMP_OK) gcomp__copy_gradients(gc, grads, flat, 1);
-    gcomp__fp_leave(mode);
     if (node->rank == 0) return result;
     if (result != GCOMP_OK) return gcomp__end_step(gc, result);
     gc->last = GCOMP_OK;
@@ -16841,9 +16836,7 @@ GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm)
     next.frames_bytes = gcomp__frames_bytes(world);
     next.frames = (uint8_t *)gcomp__allocate(&next.memory, next.frames_bytes);
     next.arena = next.scratch = NULL;
-    memset(&next.most, 0, sizeof next.most);
-    for (i = 0; i < stbds_arrlenu(gc->tensors); i++)
-        gcomp__plan_add(&next.most, &next.desc, gc->tensors + i, gc->tensors[i].levels);
+    gcomp__plan_most(&next);
     if (!next.frames || (leads && !gcomp__hold_sums(&next)) || (gc->arena && gcomp__reserve(&next) != GCOMP_OK) ||
         (gc->scratch && gcomp__reserve_scratch(&next) != GCOMP_OK)) {
         if (!led) gcomp__drop_sums(&next);

@@ -3,6 +3,10 @@
 #ifndef TEST_H
 #define TEST_H
 
+#ifndef GCOMP_LINKED /* with an object of the implementation */
+#undef GCOMP_IMPLEMENTATION
+#define GCOMP_IMPLEMENTATION
+#endif
 #include "../gcomp.h"
 
 #include <stdint.h>
@@ -143,6 +147,19 @@ static inline gcomp_allocator heap_of(test_heap *h)
     gcomp_allocator allocator = {heap_alloc, heap_free, NULL};
     allocator.user = h;
     return allocator;
+}
+
+/* Did all workers get this result? Says of which it is not so. */
+static inline int results_are(gcomp *const *gc, const gcomp_result *result, size_t world, gcomp_result expected)
+{
+    int yes = 1;
+    for (size_t w = 0; w < world; w++) {
+        if (result[w] == expected) continue;
+        printf("# worker %d: %s, expected %s: %s\n", (int)w, gcomp_result_name(result[w]), gcomp_result_name(expected),
+               gcomp_error(gc[w]));
+        yes = 0;
+    }
+    return yes;
 }
 
 /* Callbacks that fail, for tests of who has which. */

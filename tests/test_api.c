@@ -4,10 +4,6 @@
 #define _POSIX_C_SOURCE 200809L /* setenv */
 #endif
 
-#ifndef GCOMP_LINKED
-#define GCOMP_IMPLEMENTATION
-#endif
-#include "../gcomp.h"
 #include "test.h"
 
 #include <fenv.h>

@@ -1,9 +1,5 @@
 /* Saved state, and workers that come and go: bits after a break, saves byte by byte, hostile saves, and what is conserved when the
    number of workers changes. Workers run in one thread, in lock-step. */
-#ifndef GCOMP_LINKED
-#define GCOMP_IMPLEMENTATION
-#endif
-#include "../gcomp.h"
 #include "test.h"
 
 #include <math.h>

@@ -1,9 +1,5 @@
 /* Deep Gradient Compression: workers in lock-step against the recursion of the paper, written out. What a worker has sent is read
    off its residual v: zero where something was sent, p elsewhere. u shows in the p of the steps that follow. */
-#ifndef GCOMP_LINKED
-#define GCOMP_IMPLEMENTATION
-#endif
-#include "../gcomp.h"
 #include "test.h"
 
 #include <math.h>

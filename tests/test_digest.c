@@ -1,10 +1,6 @@
 /* The same bits everywhere: digests of payloads, decoded floats, residuals and steps, compared with constants that every
    instruction set, compiler, optimisation level and number of threads must reproduce. GCOMP_PRINT_GOLDEN=1 prints the table.
    The input is made by integer arithmetic, so that it too is the same everywhere. */
-#ifndef GCOMP_LINKED
-#define GCOMP_IMPLEMENTATION
-#endif
-#include "../gcomp.h"
 #include "test.h"
 
 #include <pthread.h>

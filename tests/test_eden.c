@@ -1,9 +1,5 @@
 /* eden against a plain form written from the manual: rotations by the definition of the Hadamard matrix, in double. And what the
    method promises: the error at each number of bits, the mean over many keys, the same bits with and without scratch. */
-#ifndef GCOMP_LINKED
-#define GCOMP_IMPLEMENTATION
-#endif
-#include "../gcomp.h"
 #include "test.h"
 
 #include <math.h>

@@ -1,10 +1,6 @@
 /* What every codec must do at its edges, whatever its method: the codecs come from the table of methods, with their default
    parameters, and from a list of variants. Nothing here knows what a method sends, but for the hand-made index streams of
    topk. */
-#ifndef GCOMP_LINKED
-#define GCOMP_IMPLEMENTATION
-#endif
-#include "../gcomp.h"
 #include "test.h"
 
 #include <float.h>

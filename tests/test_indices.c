@@ -1,9 +1,5 @@
 /* The indices of sparse methods: what is written is the shortest of all coders by sizes counted here, and reads back; what no
    encoder writes is refused by its error. Writers and sizes follow the text of the manual, bit by bit. */
-#ifndef GCOMP_LINKED
-#define GCOMP_IMPLEMENTATION
-#endif
-#include "../gcomp.h"
 #include "test.h"
 
 #include <math.h>

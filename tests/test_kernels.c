@@ -1,8 +1,6 @@
 /* The kernels that methods share, on every instruction set, against plain loops: buffers of exactly the size needed, every
    length around the vector's, every offset. */
 
-#define GCOMP_IMPLEMENTATION
-#include "../gcomp.h"
 #include "test.h"
 
 #include <math.h>

@@ -1,10 +1,6 @@
 /* Entropy-coded levels: what they decode to is what packed codes decode to, on every instruction set and with any number of
    tasks; their bits are those of a plain reader written from the manual, and of strings worked out by hand; anything else is
    refused. */
-#ifndef GCOMP_LINKED
-#define GCOMP_IMPLEMENTATION
-#endif
-#include "../gcomp.h"
 #include "test.h"
 
 #include <math.h>

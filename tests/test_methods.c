@@ -1,8 +1,4 @@
 /* Every method against a plain form written from its formula: payloads byte by byte, and what decoding makes of them. */
-#ifndef GCOMP_LINKED
-#define GCOMP_IMPLEMENTATION
-#endif
-#include "../gcomp.h"
 #include "test.h"
 
 #include <math.h>

@@ -11,10 +11,6 @@
 #include "standin/nccl.h"
 #define GCOMP_NCCL_STAGE ((size_t)1024) /* so that all goes in pieces */
 #include "../examples/gcomp_nccl.h"
-#ifndef GCOMP_LINKED
-#define GCOMP_IMPLEMENTATION
-#include "../gcomp.h"
-#endif
 #include "test.h"
 
 enum { MOST = 4, COUNT = 700, ROWS = 40, COLS = 50, N = ROWS * COLS };

@@ -6,10 +6,6 @@
 #endif
 
 #include "../examples/gcomp_threads.h"
-#ifndef GCOMP_LINKED
-#define GCOMP_IMPLEMENTATION
-#include "../gcomp.h"
-#endif
 #include "test.h"
 
 enum { MOST = 6, NODES = 3, TENSORS = 3, LARGEST = 3000, ALL = 2 * LARGEST };
@@ -31,6 +27,7 @@ typedef struct member {
 
 struct fleet {
     int nodes, each, halves;
+    gcomp_aggregate aggregate;
     gcomp_step step;
     int skip; /* a tensor, or -1 */
     gcomp_threads *within[NODES], *between;
@@ -68,6 +65,7 @@ static gcomp_desc desc_of(fleet *f, int r, const char *codec)
     memset(&desc, 0, sizeof desc);
     desc.codec = codec;
     desc.min_elements = 1;
+    desc.aggregate = f->aggregate;
     desc.bucket_bytes = f->halves ? 8000 : 0; /* two buckets */
     if (r % f->each == 0) desc.comm = gcomp_threads_comm(f->between, r / f->each);
     desc.comm.rank = r / f->each; /* callbacks of the others are not called: there are none */
@@ -93,9 +91,12 @@ static gcomp_tensor tensor_of(const fleet *f, size_t t)
     return tensor;
 }
 
+static gcomp_aggregate way; /* of the next fleet */
+
 static void fleet_open(fleet *f, int nodes, int each, const char *codec, int halves)
 {
     memset(f, 0, sizeof *f);
+    f->aggregate = way;
     f->nodes = nodes;
     f->each = each;
     f->halves = halves;
@@ -260,6 +261,9 @@ static void test_the_mean_is_that_of_the_machines_means(void)
     static const char *const codecs[] = {"none", "sign", "topk:density=0.05", "powersgd:rank=2", "qsgd"};
     for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) check_against_means(codecs[c], 2, 2, c == 1, c == 1 ? 0.5f : 1.0f);
     check_against_means("int", 3, 2, 1, 1);
+    way = GCOMP_AGGREGATE_TWO_SHOT;
+    check_against_means("int:bits=4", 2, 2, 0, 1);
+    way = GCOMP_AGGREGATE_AUTO;
     check_against_means("sign", 1, 4, 0, 1); /* one machine: its own transport outside */
     check_against_means("sign", 2, 1, 0, 1); /* machines of one worker: one level */
 }

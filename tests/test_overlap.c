@@ -5,10 +5,6 @@
 #define _POSIX_C_SOURCE 200809L
 #endif
 
-#ifndef GCOMP_LINKED
-#define GCOMP_IMPLEMENTATION
-#endif
-#include "../gcomp.h"
 #include "test.h"
 
 #include <math.h>
@@ -381,17 +377,7 @@ static void group_step(group *g)
     finish(g);
 }
 
-static int all_are(const group *g, gcomp_result result)
-{
-    int yes = 1;
-    for (size_t w = 0; w < g->world; w++) {
-        if (g->result[w] == result) continue;
-        printf("# worker %d: %s, expected %s: %s\n", (int)w, gcomp_result_name(g->result[w]), gcomp_result_name(result),
-               gcomp_error(g->gc[w]));
-        yes = 0;
-    }
-    return yes;
-}
+static int all_are(const group *g, gcomp_result result) { return results_are(g->gc, g->result, g->world, result); }
 
 static int agree(const group *a, const group *b)
 {

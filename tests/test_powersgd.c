@@ -1,9 +1,5 @@
 /* PowerSGD against its formulas: P = M Q, P^ = orthonormal(P), Q = M^T P^, M^ = P^ Q^T, residual M - P^ Q_local^T. */
 
-#ifndef GCOMP_LINKED
-#define GCOMP_IMPLEMENTATION
-#endif
-#include "../gcomp.h"
 #include "test.h"
 
 #include <math.h>

@@ -1,10 +1,6 @@
 /* The quantizers against plain forms written from their formulas: headers, scales and codes as the manual's wire format says,
    and what decoding makes of them; means over many keys of the unbiased ones; errors; texts. Nothing of the library is used
    to find an expected number. */
-#ifndef GCOMP_LINKED
-#define GCOMP_IMPLEMENTATION
-#endif
-#include "../gcomp.h"
 #include "test.h"
 
 #include <float.h>

@@ -7,10 +7,6 @@
 
 #include "../examples/gcomp_threads.h"
 
-#ifndef GCOMP_LINKED
-#define GCOMP_IMPLEMENTATION
-#endif
-#include "../gcomp.h"
 #include "test.h"
 
 #include <math.h>

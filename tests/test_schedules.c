@@ -1,9 +1,5 @@
 /* Schedules: codecs in lists, and who chooses from them. Workers in one thread, in lock-step. */
 
-#ifndef GCOMP_LINKED
-#define GCOMP_IMPLEMENTATION
-#endif
-#include "../gcomp.h"
 #include "test.h"
 
 #include <math.h>
@@ -139,16 +135,7 @@ static void team_step(team *t, const gcomp_step *step)
     t->fail_at = 0;
 }
 
-static int all_are(const team *t, gcomp_result result)
-{
-    int yes = 1;
-    for (size_t w = 0; w < t->world; w++) {
-        if (t->result[w] == result) continue;
-        printf("# worker %d: %s: %s\n", (int)w, gcomp_result_name(t->result[w]), gcomp_error(t->gc[w]));
-        yes = 0;
-    }
-    return yes;
-}
+static int all_are(const team *t, gcomp_result result) { return results_are(t->gc, t->result, t->world, result); }
 
 /* The codec of a tensor on all workers; "differs" if it does. */
 static const char *codec_of(const team *t, size_t tensor)

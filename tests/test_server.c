@@ -3,10 +3,6 @@
 #define main server_main
 #include "../examples/server.c"
 #undef main
-#ifndef GCOMP_LINKED
-#define GCOMP_IMPLEMENTATION
-#include "../gcomp.h"
-#endif
 #include "test.h"
 
 static float before[COUNT], decoded[COUNT], wanted[COUNT];

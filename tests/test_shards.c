@@ -7,10 +7,6 @@
 
 #include "../examples/gcomp_threads.h"
 
-#ifndef GCOMP_LINKED
-#define GCOMP_IMPLEMENTATION
-#endif
-#include "../gcomp.h"
 #include "test.h"
 
 #include <math.h>
@@ -216,16 +212,7 @@ static void group_step(group *g)
     }
 }
 
-static int all_are(const group *g, gcomp_result result)
-{
-    int good = 1;
-    for (size_t w = 0; w < g->world; w++) {
-        if (g->result[w] == result) continue;
-        printf("# worker %d: %s: %s\n", (int)w, gcomp_result_name(g->result[w]), gcomp_error(g->gc[w]));
-        good = 0;
-    }
-    return good;
-}
+static int all_are(const group *g, gcomp_result result) { return results_are(g->gc, g->result, g->world, result); }
 
 static gcomp_desc desc_of(gcomp_aggregate aggregate)
 {

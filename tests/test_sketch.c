@@ -1,9 +1,5 @@
 /* sketch and fetch against a plain reference: hashes, tables, estimates, candidates, mean and residual, element by element; and
    what a count sketch promises, by measurement. Workers run in lock-step. */
-#ifndef GCOMP_LINKED
-#define GCOMP_IMPLEMENTATION
-#endif
-#include "../gcomp.h"
 #include "test.h"
 
 #include <math.h>

@@ -11,10 +11,6 @@
 #define GCOMP_SOCKETS_PIECE ((size_t)256) /* so that sums take many pieces */
 #define GCOMP_SOCKETS_AT_ONCE ((size_t)100) /* and some of them turns */
 #include "../examples/gcomp_sockets.h"
-#ifndef GCOMP_LINKED
-#define GCOMP_IMPLEMENTATION
-#endif
-#include "../gcomp.h"
 #include "test.h"
 #include "training.h"
 

@@ -1,8 +1,4 @@
 /* Selectors: which elements each sends, by what it promises. Sets are read off the dense decoded vector. */
-#ifndef GCOMP_LINKED
-#define GCOMP_IMPLEMENTATION
-#endif
-#include "../gcomp.h"
 #include "test.h"
 
 #include <math.h>

@@ -6,10 +6,6 @@
 
 #include "../examples/gcomp_threads.h"
 
-#ifndef GCOMP_LINKED
-#define GCOMP_IMPLEMENTATION
-#endif
-#include "../gcomp.h"
 #include "test.h"
 
 #include <math.h>
@@ -308,17 +304,7 @@ static void group_step_skipping(group *g, const gcomp_step *step, unsigned skip)
 
 static void group_step(group *g) { group_step_skipping(g, NULL, 0); }
 
-static int all_are(const group *g, gcomp_result result)
-{
-    int yes = 1;
-    for (size_t w = 0; w < g->world; w++) {
-        if (g->result[w] == result) continue;
-        printf("# worker %d: %s, expected %s: %s\n", (int)w, gcomp_result_name(g->result[w]), gcomp_result_name(result),
-               gcomp_error(g->gc[w]));
-        yes = 0;
-    }
-    return yes;
-}
+static int all_are(const group *g, gcomp_result result) { return results_are(g->gc, g->result, g->world, result); }
 
 /* ---------------- gradients, copies, comparisons */
 

@@ -1,9 +1,5 @@
 /* Payloads that are not what an encoder wrote: each is refused by the specific error, and nothing is written. Codecs as
    text. */
-#ifndef GCOMP_LINKED
-#define GCOMP_IMPLEMENTATION
-#endif
-#include "../gcomp.h"
 #include "test.h"
 
 #include <math.h>
