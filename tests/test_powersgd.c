@@ -70,7 +70,7 @@ static gcomp_result group_step(group *g)
             if (gcomp_step_ready(g->gc[w], t, g->grad[w][t])) return GCOMP_WRONG_STATE;
     }
     for (;;) {
-        gcomp_request request[WORLD_MAX];
+        gcomp_request request[WORLD_MAX] = {{0}};
         for (size_t w = 0; w < g->world; w++) {
             gcomp_result mine = gcomp_step_next(g->gc[w], &request[w]);
             if (mine) result = mine;
