@@ -4958,6 +4958,17 @@ GCOMP__INLINE GCOMP__F(w) GCOMP__F(dithered)(GCOMP__F(v) x, uint64_t words, size
 /* x where s, a word's sign spread over it, is 0; -x where it is -1. */
 GCOMP__INLINE GCOMP__F(w) GCOMP__F(signed)(GCOMP__F(w) x, GCOMP__F(w) s) { return GCOMP__F(wsub)(GCOMP__F(wxor)(x, s), s); }
 
+/* >>kernel mixes: gcomp__draw_pair of h .. h + 15. */
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(mixes)(uint32_t h, uint64_t words)
+{
+    static const int32_t lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    GCOMP__F(w) w = GCOMP__F(wadd)(GCOMP__F(load_words)(lanes), GCOMP__F(wsplat)((int32_t)h));
+    w = GCOMP__F(wmul)(GCOMP__F(wxor)(w, GCOMP__F(wshr)(w, 16)), GCOMP__F(wsplat)((int32_t)0x85EBCA6Bu));
+    w = GCOMP__F(wxor)(w, GCOMP__F(wxor)(GCOMP__F(wshr)(w, 13), GCOMP__F(wsplat)((int32_t)(words >> 32))));
+    w = GCOMP__F(wmul)(w, GCOMP__F(wsplat)((int32_t)0xC2B2AE35u));
+    return GCOMP__F(wxor)(w, GCOMP__F(wshr)(w, 16));
+}
+
 #ifndef GCOMP_WITHOUT_EDEN
 /* >>kernel signs: 16 random signs, those of elements i .. i + 15, in the top bits of words; doubling the words gives the next
    16, as long as i + 16 is no multiple of 256: element i's is bit 15 - i / 16 % 16 of draw i / 256 * 16 + i % 16. */
@@ -10321,11 +10332,27 @@ static const gcomp__method gcomp__row_dgc = {
    What is not sent stays in the residual; unbiased=1 keeps none and multiplies by n / k instead. Stich et al., NeurIPS 2018. */
 #ifndef GCOMP_WITHOUT_RANDOMK
 #define GCOMP__LIST_randomk(X) X(randomk) X(randomblock)
-static const char GCOMP__F(randomk_kernels) = 0, GCOMP__F(randomblock_kernels) = 0; /* the common ones serve */
+#ifndef GCOMP__RANDOM_DRAWS
+#define GCOMP__RANDOM_DRAWS 32 /* at a time */
+typedef void (*gcomp__random_kernel)(uint32_t *pairs, uint64_t words, uint64_t j);
+#endif
+
+/* Of draws j .. j + 31 the upper and the lower 32 bits in turn; j is a multiple of 32. */
+static void GCOMP__F(random_draws)(uint32_t *pairs, uint64_t words, uint64_t j)
+{
+    const uint32_t h = gcomp__draw_base(words, 4 * j);
+    uint32_t i;
+    for (i = 0; i < 2 * GCOMP__RANDOM_DRAWS; i += 16)
+        GCOMP__F(store_words)((int32_t *)(pairs + i), GCOMP__F(mixes)(h + i, words));
+}
+
+static const gcomp__random_kernel GCOMP__F(randomk_kernels) = GCOMP__F(random_draws);
+static const gcomp__random_kernel GCOMP__F(randomblock_kernels) = GCOMP__F(random_draws);
 #ifdef GCOMP__LAST
 /* Of a step: a bit an element, 1: sent; for each chunk the number sent before it; and whether it is finite. */
 typedef struct gcomp__random_job {
     gcomp__work *work;
+    gcomp__random_kernel draw;
     uint8_t *bits, *before, *bad;
     float factor;
 } gcomp__random_job;
@@ -10352,6 +10379,7 @@ static gcomp__random_job gcomp__random_job_of(gcomp__work *work)
 {
     gcomp__random_job job;
     job.work = work;
+    job.draw = *(const gcomp__random_kernel *)work->call.kernels;
     job.bits = (uint8_t *)work->local;
     job.before = job.bits + work->n / 8 + 8; /* words of 64 bits are read */
     job.bad = job.before + 8 * gcomp__chunks(work->n);
@@ -10359,44 +10387,66 @@ static gcomp__random_job gcomp__random_job_of(gcomp__work *work)
     return job;
 }
 
-/* The j-th whole number below n; all are equally likely, to 2^-32. */
-static size_t gcomp__random_below(uint64_t words, uint64_t j, size_t n)
+/* A whole number below n; all are equally likely, to 2^-32. */
+GCOMP__INLINE size_t gcomp__random_below(const uint32_t *pair, size_t n)
 {
-    const uint64_t high = gcomp__draw_pair(gcomp__draw_base(words, 4 * j), words);
-    const uint64_t low = gcomp__draw_pair(gcomp__draw_base(words, 4 * j + 2), words);
+    const uint64_t high = pair[0], low = pair[1];
     const uint64_t top = (uint64_t)n >> 32, rest = (uint64_t)n & 0xffffffffu;
     return (size_t)(high * top + ((high * rest + low * top + (low * rest >> 32)) >> 32));
 }
 
-static int gcomp__random_mark(uint8_t *bits, size_t i)
+/* Marks elements of the byte of element i; `fresh` of them were not marked. */
+GCOMP__INLINE void gcomp__random_mark(const gcomp__random_job *job, size_t i, unsigned bits, size_t fresh)
 {
-    const unsigned bit = 1u << (i & 7), fresh = !(bits[i >> 3] & bit);
-    bits[i >> 3] = (uint8_t)(bits[i >> 3] | bit);
-    return (int)fresh;
+    uint8_t *count = job->before + 8 * (i / GCOMP_CHUNK);
+    job->bits[i / 8] = (uint8_t)(job->bits[i / 8] | bits);
+    gcomp__put64(count, gcomp__get64(count) + fresh);
 }
 
-/* k different ones of n; or the n - k others, if they are fewer. */
-static void gcomp__random_elements(uint8_t *bits, uint64_t words, size_t k, size_t n)
+/* k different ones of n; or the n - k others, if they are fewer. Drawn one batch ahead, so that their bits are at hand. */
+static void gcomp__random_elements(const gcomp__random_job *job, uint64_t words, size_t k, size_t n)
 {
     const size_t few = gcomp__min(k, n - k);
-    size_t i, done = 0;
-    for (i = 0; done < few; i++) done += (size_t)gcomp__random_mark(bits, gcomp__random_below(words, i, n));
-    for (i = 0; few < k && i < n; i++) bits[i >> 3] = (uint8_t)(bits[i >> 3] ^ 1u << (i & 7));
+    uint32_t pairs[2 * GCOMP__RANDOM_DRAWS];
+    size_t coming[GCOMP__RANDOM_DRAWS], i, j, done = 0;
+    job->draw(pairs, words, 0);
+    for (j = 0; j < GCOMP__RANDOM_DRAWS; j++) coming[j] = gcomp__random_below(pairs + 2 * j, n);
+    for (i = GCOMP__RANDOM_DRAWS; done < few; i += GCOMP__RANDOM_DRAWS) {
+        job->draw(pairs, words, i);
+        for (j = 0; j < GCOMP__RANDOM_DRAWS && done < few; j++) {
+            const size_t at = coming[j];
+            const unsigned bit = 1u << (at & 7), fresh = !(job->bits[at / 8] & bit);
+            gcomp__random_mark(job, at, bit, fresh);
+            done += fresh;
+            coming[j] = gcomp__random_below(pairs + 2 * j, n);
+            GCOMP__PREFETCH(job->bits + coming[j] / 8);
+        }
+    }
+    if (few == k) return;
+    for (i = 0; i < n / 8; i++) job->bits[i] = (uint8_t)~job->bits[i];
+    job->bits[n / 8] = (uint8_t)(~job->bits[n / 8] & ((1u << (n & 7)) - 1));
+    for (i = 0; i < gcomp__chunks(n); i++) {
+        uint8_t *count = job->before + 8 * i;
+        gcomp__put64(count, gcomp__min(GCOMP_CHUNK, n - i * GCOMP_CHUNK) - gcomp__get64(count));
+    }
 }
 
-static void gcomp__random_neighbours(uint8_t *bits, uint64_t words, size_t k, size_t n)
+static void gcomp__random_run(const gcomp__random_job *job, size_t i, size_t end)
 {
-    size_t i, at = gcomp__random_below(words, 0, n);
-    for (i = 0; i < k; i++, at = at + 1 < n ? at + 1 : 0) gcomp__random_mark(bits, at);
+    for (; i < end && i % 8; i++) gcomp__random_mark(job, i, 1u << (i & 7), 1);
+    for (; end - i >= 8; i += 8) gcomp__random_mark(job, i, 0xff, 8);
+    for (; i < end; i++) gcomp__random_mark(job, i, 1u << (i & 7), 1);
 }
 
-/* The elements sent among 64 from `word` on. */
-static size_t gcomp__random_word(const gcomp__random_job *job, size_t word, size_t *index)
+static void gcomp__random_neighbours(const gcomp__random_job *job, uint64_t words, size_t k, size_t n)
 {
-    uint64_t set = gcomp__get64(job->bits + word / 8);
-    size_t count = 0;
-    for (; set; set &= set - 1) index[count++] = word + gcomp__first_one(set);
-    return count;
+    uint32_t pairs[2 * GCOMP__RANDOM_DRAWS];
+    size_t at, first;
+    job->draw(pairs, words, 0);
+    at = gcomp__random_below(pairs, n);
+    first = gcomp__min(k, n - at);
+    gcomp__random_run(job, at, at + first);
+    gcomp__random_run(job, 0, k - first);
 }
 
 /* p of the elements sent, times the factor; all of the chunk is looked at. */
@@ -10405,36 +10455,39 @@ static void gcomp__random_take(void *arg, size_t chunk)
     const gcomp__random_job *job = (const gcomp__random_job *)arg;
     const gcomp__work *work = job->work;
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(work->n, begin + GCOMP_CHUNK);
-    float *to = work->sums[0] + (size_t)gcomp__get64(job->before + 8 * chunk);
-    size_t index[64], word, count, i, run;
-    gcomp__measured m;
-    work->call.set->common->measure(&work->in, begin, end, GCOMP__MOST, &m);
-    job->bad[chunk] = m.worst >= 0x7f800000u;
-    for (word = begin; word < end; word += 64) {
-        count = gcomp__random_word(job, word, index);
-        for (i = 0; i < count; i += run) { /* neighbours at once */
-            gcomp_input in = work->in;
-            in.grad = (const uint8_t *)in.grad + index[i] * gcomp__dtype_bytes(in.dtype);
-            if (in.residual) in.residual += index[i];
-            for (run = 1; i + run < count && index[i + run] == index[i] + run;) run++;
-            work->call.set->common->scale_copy(to, &in, 0, run, job->factor);
-            to += run;
-        }
+    float *to = work->sums[0] + (size_t)gcomp__get64(job->before + 8 * chunk), tile[GCOMP__TILE];
+    size_t at, some, word;
+    uint32_t worst = 0, found;
+    uint64_t set;
+    for (at = begin; at < end; at += some) {
+        gcomp_input in = work->in;
+        some = gcomp__min(GCOMP__TILE, end - at);
+        in.grad = (const uint8_t *)in.grad + at * gcomp__dtype_bytes(in.dtype);
+        if (in.residual) in.residual += at;
+        found = work->call.set->common->scale_copy(tile, &in, 0, some, job->factor);
+        worst = found > worst ? found : worst;
+        for (word = 0; word < some; word += 64)
+            for (set = gcomp__get64(job->bits + (at + word) / 8); set; set &= set - 1)
+                *to++ = tile[word + gcomp__first_one(set)];
     }
+    job->bad[chunk] = worst >= 0x7f800000u;
 }
 
-static gcomp_result gcomp__random_make(gcomp__work *work, void (*mark)(uint8_t *bits, uint64_t words, size_t k, size_t n))
+static gcomp_result gcomp__random_make(gcomp__work *work,
+                                       void (*mark)(const gcomp__random_job *job, uint64_t words, size_t k, size_t n))
 {
     const size_t k = gcomp__random_count(work->codec, work->rows, work->cols, 0, 0) * work->stack;
     const size_t chunks = gcomp__chunks(work->n);
     gcomp__random_job job = gcomp__random_job_of(work);
-    size_t chunk, word, sent = 0;
+    size_t chunk;
+    uint64_t sent = 0;
     memset(job.bits, 0, work->n / 8 + 8);
-    mark(job.bits, gcomp__stream(work->in.key.shared, GCOMP__PURPOSE_SELECT), k, work->n);
+    memset(job.before, 0, 8 * chunks);
+    mark(&job, gcomp__stream(work->in.key.shared, GCOMP__PURPOSE_SELECT), k, work->n);
     for (chunk = 0; chunk < chunks; chunk++) {
-        const size_t end = gcomp__min(work->n, (chunk + 1) * GCOMP_CHUNK);
+        const uint64_t count = gcomp__get64(job.before + 8 * chunk);
         gcomp__put64(job.before + 8 * chunk, sent);
-        for (word = chunk * GCOMP_CHUNK; word < end; word += 64) sent += gcomp__popcount64(gcomp__get64(job.bits + word / 8));
+        sent += count;
     }
     job.factor = work->codec->param[1] != 0 ? (float)((double)work->part * (double)work->n / (double)k) : work->part;
     gcomp__run(&work->call, chunks, gcomp__random_take, &job);
@@ -10461,14 +10514,15 @@ static void gcomp__random_put(void *arg, size_t chunk)
     const gcomp__work *work = job->work;
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(work->n, begin + GCOMP_CHUNK);
     const float *from = work->sums[0] + (size_t)gcomp__get64(job->before + 8 * chunk);
-    size_t index[64], word, count, i;
+    size_t word, i;
+    uint64_t set;
     const gcomp__sink sink = gcomp__sink_of(work);
     work->call.set->common->absorb(&sink, chunk);
     for (word = begin; word < end; word += 64) {
-        count = gcomp__random_word(job, word, index);
-        for (i = 0; i < count; i++) {
-            work->y[index[i]] = gcomp__saturated(*from++);
-            if (work->residual) work->residual[index[i]] = 0;
+        for (set = gcomp__get64(job->bits + word / 8); set; set &= set - 1) {
+            i = word + gcomp__first_one(set);
+            work->y[i] = gcomp__saturated(*from++);
+            if (work->residual) work->residual[i] = 0;
         }
     }
 }
@@ -10535,7 +10589,6 @@ typedef struct gcomp__sketch_kernels {
 } gcomp__sketch_kernels;
 
 static const int32_t gcomp__sketch_order[16] = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
-static const int32_t gcomp__sketch_lane[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 #endif
 
 /* Those of blocks block .. block + 15; block is a multiple of 16. A float has room for the number of a block of cells. */
@@ -10546,11 +10599,7 @@ GCOMP__NOINLINE void GCOMP__F(sketch_find)(const gcomp__sketch_job *job, size_t 
     const GCOMP__F(v) scale = GCOMP__F(splat)(width / 16777216.0f), last = GCOMP__F(splat)(width - 1);
     const size_t at = block % 32;
     size_t r;
-    GCOMP__F(w) h = GCOMP__F(wadd)(GCOMP__F(load_words)(gcomp__sketch_lane), GCOMP__F(wsplat)((int32_t)(block + job->words)));
-    h = GCOMP__F(wmul)(GCOMP__F(wxor)(h, GCOMP__F(wshr)(h, 16)), GCOMP__F(wsplat)((int32_t)0x85EBCA6Bu));
-    h = GCOMP__F(wxor)(h, GCOMP__F(wxor)(GCOMP__F(wshr)(h, 13), GCOMP__F(wsplat)((int32_t)(job->words >> 32))));
-    h = GCOMP__F(wmul)(h, GCOMP__F(wsplat)((int32_t)0xC2B2AE35u));
-    h = GCOMP__F(wxor)(h, GCOMP__F(wshr)(h, 16));
+    const GCOMP__F(w) h = GCOMP__F(mixes)((uint32_t)(block + job->words), job->words);
     GCOMP__F(store_words)(to->cross + at, GCOMP__F(wsar)(h, 28));
     for (r = 0; r < rows; r++) {
         const uint64_t factor = job->factor[first + r];

@@ -180,7 +180,8 @@ static void commit(row *r, data *d, const size_t *lengths)
     must(gcomp_commit(r->gc, 0, d->y, payloads[0], lengths[0], payloads, lengths, 2), gcomp_error(r->gc));
 }
 
-static size_t whole_step(row *r, data *d) /* all rounds of one worker alone; returns the bytes it sent, without the frame */
+/* All rounds of one worker alone; or, to encode, all before its first sum. Returns the bytes it sent, without the frame. */
+static size_t whole_step(row *r, data *d, int encodes)
 {
     gcomp_request q;
     size_t sent = 0;
@@ -190,6 +191,7 @@ static size_t whole_step(row *r, data *d) /* all rounds of one worker alone; ret
     for (;;) {
         must(gcomp_step_next(r->gc, &q), gcomp_error(r->gc));
         if (q.kind == GCOMP_DONE) break;
+        if (encodes && !frame) break;
         if (q.kind == GCOMP_ALLGATHER) {
             memcpy(q.recv, q.send, q.stride);
             sent += frame ? 0 : q.bytes[0];
@@ -197,7 +199,7 @@ static size_t whole_step(row *r, data *d) /* all rounds of one worker alone; ret
         } else sent += q.count * (q.dtype == GCOMP_I8 ? 1 : q.dtype == GCOMP_I16 ? 2 : 4);
         must(gcomp_step_done(r->gc, q.id, 0), "done");
     }
-    must(gcomp_step_commit(r->gc), "commit");
+    must(encodes ? gcomp_step_abort(r->gc) : gcomp_step_commit(r->gc), "commit");
     return sent;
 }
 
@@ -217,7 +219,8 @@ static double timed(row *r, data *d)
     gcomp_exec exec = exec_of(r, d);
     size_t lengths[2] = {0, 0};
     const char *k = r->kernel;
-    int changes = !strcmp(k, "commit") || !strcmp(k, "round_trip"), rounds = gcomp_bound(&r->codec, 1) == 0 && r->codec.method;
+    int rounds = gcomp_bound(&r->codec, 1) == 0 && r->codec.method;
+    int changes = rounds || !strcmp(k, "commit") || !strcmp(k, "round_trip");
     double from;
     if (changes) {
         memcpy(d->y, d->g, 4 * d->n);
@@ -241,7 +244,7 @@ static double timed(row *r, data *d)
     if (!strcmp(r->method, "axpy")) axpy(d);
     else if (!strcmp(r->method, "memcpy")) memcpy(d->a, d->b, 4 * d->n);
     else if (!strcmp(r->method, "read")) sink += (double)read_range(d->b, d->n);
-    else if (rounds) (void)whole_step(r, d);
+    else if (rounds) (void)whole_step(r, d, !strcmp(k, "encode"));
     else if (!strcmp(k, "encode")) encode(r, d, d->e, 0, &lengths[0]);
     else if (!strcmp(k, "encode_plain")) encode(r, d, NULL, 0, &lengths[0]);
     else if (!strcmp(k, "commit")) commit(r, d, lengths);
@@ -308,9 +311,9 @@ static size_t make_rows(row *rows, gcomp_isa isa, const char *filter)
         must(gcomp_codec_parse(&codec, codecs[c], NULL, 0), codecs[c]);
         for (size_t k = 0; kernels[k]; k++) {
             int of_sketch = !strcmp(kernels[k], "insert") || !strcmp(kernels[k], "query");
-            if (of_sketch ? strncmp(codecs[c], "sketch", 6) != 0 : !gcomp_bound(&codec, 1) && strcmp(kernels[k], "round_trip"))
-                continue;
-            if (!strcmp(kernels[k], "commit") && !strcmp(codecs[c], "none")) continue; /* keeps no residual */
+            if (of_sketch && strncmp(codecs[c], "sketch", 6) != 0) continue;
+            if (!of_sketch && !gcomp_bound(&codec, 1) && strcmp(kernels[k], "encode") && strcmp(kernels[k], "round_trip")) continue;
+            if (!strcmp(codecs[c], "none") && strcmp(kernels[k], "round_trip")) continue; /* nothing is encoded or kept */
             count = add_row(rows, count, codecs[c], &codec, kernels[k], isa, filter);
         }
     }
@@ -330,7 +333,7 @@ static void judge(row *r, data *d)
     } else {
         memcpy(d->y, d->g, 4 * d->n);
         if (gcomp_residual(r->gc, 0)) memset((float *)(uintptr_t)gcomp_residual(r->gc, 0), 0, 4 * d->n);
-        r->compression = 4.0 * (double)d->n / (double)whole_step(r, d);
+        r->compression = 4.0 * (double)d->n / (double)whole_step(r, d, 0);
     }
     for (size_t i = 0; i < d->n; i++) error += ((double)d->g[i] - (double)d->y[i]) * ((double)d->g[i] - (double)d->y[i]);
     r->error = sqrt(error / d->squares);
