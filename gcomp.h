@@ -9738,25 +9738,23 @@ static gcomp_result gcomp__dryden_select(const gcomp__call *call, const gcomp_co
 {
     const size_t sample = gcomp__min(s->n, gcomp__max(4096, gcomp__sparse_sample(s->n)));
     const size_t most = gcomp__dryden_most(codec, s->n);
-    size_t i, above = 0, below = sample;
+    float *negative = (float *)(void *)s->index; /* free until elements are collected */
+    size_t i, above = 0, below = 0;
     uint32_t least[2];
     if (!s->n) return GCOMP_OK;
     gcomp__sparse_look(call, s, sample);
-    for (i = 0; i < below;) { /* positive to the front, negative to the end, zeros nowhere */
+    for (i = 0; i < sample; i++) { /* without branches: signs are random; zeros go nowhere */
         const float v = s->value[i];
-        const uint32_t word = gcomp__bits(v);
-        if (word >> 31 && word << 1) {
-            s->value[i] = s->value[--below];
-            s->value[below] = v;
-        } else {
-            if (word << 1) s->value[above++] = v;
-            i++;
-        }
+        const uint32_t word = gcomp__bits(v), some = word << 1 != 0;
+        s->value[above] = v;
+        negative[below] = v;
+        above += some & ~word >> 31;
+        below += some & word >> 31;
     }
     least[0] = gcomp__dryden_side(codec, s->value, above, s->bins);
-    least[1] = gcomp__dryden_side(codec, s->value + below, sample - below, s->bins);
+    least[1] = gcomp__dryden_side(codec, negative, below, s->bins);
     if (!above) least[0] = least[1];
-    if (below == sample) least[1] = least[0];
+    if (!below) least[1] = least[0];
     GCOMP__TRY(gcomp__sparse_collect(call, s, least[0], least[1], most));
     if (s->count > most) gcomp__sparse_keep(s, most);
     return GCOMP_OK;
