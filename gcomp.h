@@ -3200,7 +3200,7 @@ GCOMP__INLINE gcomp__v16_avx512 gcomp__load_avx512(const float *p) { return gcom
 GCOMP__INLINE gcomp__v16_avx512 gcomp__splat_avx512(float x) { return gcomp__one_avx512(_mm512_set1_ps(x)); }
 GCOMP__INLINE gcomp__v16_avx512 gcomp__pair_splat_avx512(float x, float y)
 {
-    return gcomp__one_avx512(_mm512_mask_mov_ps(_mm512_set1_ps(x), 0xff00, _mm512_set1_ps(y)));
+    return gcomp__one_avx512(_mm512_insertf32x8(_mm512_castps256_ps512(_mm256_set1_ps(x)), _mm256_set1_ps(y), 1));
 }
 GCOMP__INLINE gcomp__v16_avx512 gcomp__twice_avx512(const float *p)
 {
@@ -11229,19 +11229,11 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(plain_p)(const gcomp__rows *x, size_t at, int
 GCOMP__NOINLINE gcomp__rows GCOMP__F(copied)(const gcomp__matrix *m, size_t i, size_t rows, size_t j, size_t count, float *tile)
 {
     const gcomp_input in = *m->in;
-    const int general = GCOMP__F(general)(&in);
     gcomp__rows x;
     size_t k, l, at;
     x.g = tile;
     x.e = NULL;
     x.stride = (count + 15) / 16 * 16;
-    if (!general && in.residual && count % 16 == 0) {
-        const gcomp__rows from = GCOMP__F(rows_at)(m, i, j);
-        for (l = 0; l < count; l += 16)
-            for (k = 0, at = l; k < rows; k++, at += from.stride)
-                GCOMP__F(store)(tile + k * count + l, GCOMP__F(plain_p)(&from, at, 1));
-        return x;
-    }
     for (k = 0; k < rows; k++, tile += x.stride) {
         at = m->at + (i + k) * m->cols + j;
         for (l = 0; l + 16 <= count; l += 16)
@@ -11251,65 +11243,67 @@ GCOMP__NOINLINE gcomp__rows GCOMP__F(copied)(const gcomp__matrix *m, size_t i, s
     return x;
 }
 
-/* P[i][c] += fold of the sum over j < count of M[i][j] Q[j][c], of 1 or some rows and 1 or 2 columns: 16 lanes along j. Q in
-   panels: 16 columns of the first rank, then those of the next. */
-GCOMP__HEAVY void GCOMP__F(few)(const gcomp__rows *from, size_t count, const float *q, const gcomp__matrix *m, float *p,
-                                const gcomp__rows *next, int rows, int two, int feedback)
+/* P[i][c] += fold of the sum over j < count of M[i][j] Q[j][c], of up to 4 rows and all of the up to 4 columns, at most 8 sums:
+   16 lanes along j. Q in panels: 16 columns of the first rank, then those of the next. */
+GCOMP__HEAVY void GCOMP__F(few)(const gcomp__rows *from, size_t count, const float *q, float *p, const gcomp__rows *next,
+                                int rows, int rank, int feedback)
 {
     const gcomp__rows x = *from, ahead = *next;
-    const size_t s = x.stride, panel = 16 * m->rank, pitch = m->pitch;
+    const size_t s = x.stride;
     const GCOMP__F(v) zero = GCOMP__F(splat)(0);
     GCOMP__F(v) a0 = zero, a1 = zero, a2 = zero, a3 = zero, b0 = zero, b1 = zero, b2 = zero, b3 = zero;
     size_t j;
-    for (j = 0; j < count; j += 16, q += panel) {
-        const GCOMP__F(v) t = GCOMP__F(load)(q), u = two ? GCOMP__F(load)(q + 16) : t;
+    for (j = 0; j < count; j += 16, q += 16 * rank) {
+        const GCOMP__F(v) t = GCOMP__F(load)(q), u = rank > 1 ? GCOMP__F(load)(q + 16) : t;
         GCOMP__F(v) v = GCOMP__F(plain_p)(&x, j, feedback);
         a0 = GCOMP__F(fma)(v, t, a0);
-        if (two) b0 = GCOMP__F(fma)(v, u, b0);
+        if (rank > 1) b0 = GCOMP__F(fma)(v, u, b0);
+        if (rank > 2) a1 = GCOMP__F(fma)(v, GCOMP__F(load)(q + 32), a1);
+        if (rank > 3) b1 = GCOMP__F(fma)(v, GCOMP__F(load)(q + 48), b1);
         if (rows > 1) {
             v = GCOMP__F(plain_p)(&x, s + j, feedback);
             a1 = GCOMP__F(fma)(v, t, a1);
-            if (two) b1 = GCOMP__F(fma)(v, u, b1);
+            if (rank > 1) b1 = GCOMP__F(fma)(v, u, b1);
         }
         if (rows > 2) {
             v = GCOMP__F(plain_p)(&x, 2 * s + j, feedback);
             a2 = GCOMP__F(fma)(v, t, a2);
-            if (two) b2 = GCOMP__F(fma)(v, u, b2);
+            if (rank > 1) b2 = GCOMP__F(fma)(v, u, b2);
             v = GCOMP__F(plain_p)(&x, 3 * s + j, feedback);
             a3 = GCOMP__F(fma)(v, t, a3);
-            if (two) b3 = GCOMP__F(fma)(v, u, b3);
+            if (rank > 1) b3 = GCOMP__F(fma)(v, u, b3);
         }
         GCOMP__F(fetch)(&ahead, j, rows);
     }
     GCOMP__F(add_float)(p, GCOMP__F(fold)(a0));
-    if (two) GCOMP__F(add_float)(p + 1, GCOMP__F(fold)(b0));
-    if (rows > 1) GCOMP__F(add_float)(p + pitch, GCOMP__F(fold)(a1));
-    if (rows > 1 && two) GCOMP__F(add_float)(p + pitch + 1, GCOMP__F(fold)(b1));
-    if (rows > 2) GCOMP__F(add_float)(p + 2 * pitch, GCOMP__F(fold)(a2));
-    if (rows > 2 && two) GCOMP__F(add_float)(p + 2 * pitch + 1, GCOMP__F(fold)(b2));
-    if (rows > 2) GCOMP__F(add_float)(p + 3 * pitch, GCOMP__F(fold)(a3));
-    if (rows > 2 && two) GCOMP__F(add_float)(p + 3 * pitch + 1, GCOMP__F(fold)(b3));
+    if (rank > 1) GCOMP__F(add_float)(p + 1, GCOMP__F(fold)(b0));
+    p += rank > 2 ? 2 : rank;
+    if (rows > 1 || rank > 2) GCOMP__F(add_float)(p, GCOMP__F(fold)(a1));
+    if (rows > 1 ? rank > 1 : rank > 3) GCOMP__F(add_float)(p + 1, GCOMP__F(fold)(b1));
+    if (rows > 2) GCOMP__F(add_float)(p + rank, GCOMP__F(fold)(a2));
+    if (rows > 2 && rank > 1) GCOMP__F(add_float)(p + rank + 1, GCOMP__F(fold)(b2));
+    if (rows > 2) GCOMP__F(add_float)(p + 2 * rank, GCOMP__F(fold)(a3));
+    if (rows > 2 && rank > 1) GCOMP__F(add_float)(p + 2 * rank + 1, GCOMP__F(fold)(b3));
 }
 
-GCOMP__NOINLINE void GCOMP__F(few_wide)(const gcomp__rows *x, size_t count, const float *q, const gcomp__matrix *m, float *p,
-                                        const gcomp__rows *next, int two)
-{
-    enum { wide = GCOMP__F(abreast) };
-    if (x->e && two) GCOMP__F(few)(x, count, q, m, p, next, wide, 1, 1);
-    else if (x->e && m->rank == 1) GCOMP__F(few)(x, count, q, m, p, next, 4, 0, 1);
-    else if (x->e) GCOMP__F(few)(x, count, q, m, p, next, wide, 0, 1);
-    else if (two) GCOMP__F(few)(x, count, q, m, p, next, wide, 1, 0);
-    else if (m->rank == 1) GCOMP__F(few)(x, count, q, m, p, next, 4, 0, 0);
-    else GCOMP__F(few)(x, count, q, m, p, next, wide, 0, 0);
-}
+/* Rows that are taken together: of more ranks than 2 these fill the registers. */
+GCOMP__INLINE size_t GCOMP__F(beside)(size_t rank) { return rank > 2 ? 1 : rank > 1 ? (size_t)GCOMP__F(abreast) : 4; }
 
-GCOMP__NOINLINE void GCOMP__F(few_one)(const gcomp__rows *x, size_t count, const float *q, const gcomp__matrix *m, float *p,
-                                       const gcomp__rows *next, int two)
+GCOMP__NOINLINE void GCOMP__F(few_rows)(const gcomp__rows *x, size_t count, const float *q, float *p, const gcomp__rows *next,
+                                        size_t rows, size_t rank)
 {
-    if (x->e && two) GCOMP__F(few)(x, count, q, m, p, next, 1, 1, 1);
-    else if (x->e) GCOMP__F(few)(x, count, q, m, p, next, 1, 0, 1);
-    else if (two) GCOMP__F(few)(x, count, q, m, p, next, 1, 1, 0);
-    else GCOMP__F(few)(x, count, q, m, p, next, 1, 0, 0);
+    if (x->e && rank > 3) GCOMP__F(few)(x, count, q, p, next, 1, 4, 1);
+    else if (x->e && rank > 2) GCOMP__F(few)(x, count, q, p, next, 1, 3, 1);
+    else if (x->e && rank > 1 && rows > 1) GCOMP__F(few)(x, count, q, p, next, GCOMP__F(abreast), 2, 1);
+    else if (x->e && rank > 1) GCOMP__F(few)(x, count, q, p, next, 1, 2, 1);
+    else if (x->e && rows > 1) GCOMP__F(few)(x, count, q, p, next, 4, 1, 1);
+    else if (x->e) GCOMP__F(few)(x, count, q, p, next, 1, 1, 1);
+    else if (rank > 3) GCOMP__F(few)(x, count, q, p, next, 1, 4, 0);
+    else if (rank > 2) GCOMP__F(few)(x, count, q, p, next, 1, 3, 0);
+    else if (rank > 1 && rows > 1) GCOMP__F(few)(x, count, q, p, next, GCOMP__F(abreast), 2, 0);
+    else if (rank > 1) GCOMP__F(few)(x, count, q, p, next, 1, 2, 0);
+    else if (rows > 1) GCOMP__F(few)(x, count, q, p, next, 4, 1, 0);
+    else GCOMP__F(few)(x, count, q, p, next, 1, 1, 0);
 }
 
 /* Columns of the next block, of those that are left; the rest of a row that is no multiple of 16 is a block of its own. */
@@ -11322,15 +11316,14 @@ GCOMP__INLINE size_t GCOMP__F(block_of)(size_t left)
 static void GCOMP__F(project_few)(const gcomp__matrix *m, size_t row, size_t end, const float *q, float *p)
 {
     const size_t lines = m->cols / 16 * 16, whole = GCOMP__F(general)(m->in) ? 0 : lines, rank = m->rank;
-    const size_t span = GCOMP__POWERSGD_BLOCK * (8 / rank), most = rank > 1 ? GCOMP__F(abreast) : 4;
+    const size_t span = GCOMP__POWERSGD_BLOCK * (rank > 2 ? 2 : 8 / rank), most = GCOMP__F(beside)(rank);
     const gcomp__rows none = {NULL, NULL, 0};
-    const int far = m->in->residual || (rank == 1 && m->rows * m->cols >> 21); /* block after block, as they lie in memory */
+    const int far = rank <= 2 && (m->in->residual || (rank == 1 && m->rows * m->cols >> 21)); /* block after block, as they lie */
     float tile[3 * GCOMP__POWERSGD_BLOCK / 2];
-    size_t i, j = 0, k, c, count, rows;
+    size_t i, j = 0, k, count, rows;
     for (k = 0; k < whole; k = j) {
         for (i = row; i < end; i += rows) {
-            const int wide = end - i >= most;
-            rows = wide ? most : 1;
+            rows = end - i >= most ? most : 1;
             for (j = k; j < gcomp__min(whole, k + span); j += count) {
                 const gcomp__rows x = GCOMP__F(rows_at)(m, i, j);
                 gcomp__rows next = none;
@@ -11338,12 +11331,7 @@ static void GCOMP__F(project_few)(const gcomp__matrix *m, size_t row, size_t end
                 if (far && j + 2 * count <= gcomp__min(whole, k + span)) next = GCOMP__F(behind)(&x, count);
                 else if (far && i + 2 * rows <= end) next = GCOMP__F(behind)(&x, rows * m->cols - (j - k));
                 else if (rank > 1 && i + 2 * rows <= end) next = GCOMP__F(behind)(&x, rows * m->cols);
-                for (c = 0; c < rank; c += 2) {
-                    const float *from = q + j * rank + 16 * c;
-                    float *to = p + i * m->pitch + c;
-                    if (wide) GCOMP__F(few_wide)(&x, count, from, m, to, c ? &none : &next, c + 1 < rank);
-                    else GCOMP__F(few_one)(&x, count, from, m, to, c ? &none : &next, c + 1 < rank);
-                }
+                GCOMP__F(few_rows)(&x, count, q + j * rank, p + i * rank, &next, rows, rank);
             }
         }
     }
@@ -11351,62 +11339,113 @@ static void GCOMP__F(project_few)(const gcomp__matrix *m, size_t row, size_t end
         count = k < lines ? GCOMP__F(block_of)(lines - k) : m->cols - k;
         for (i = row; i < end; i++) {
             const gcomp__rows x = GCOMP__F(copied)(m, i, 1, k, count, tile);
-            for (c = 0; c < rank; c += 2)
-                GCOMP__F(few_one)(&x, x.stride, q + k * rank + 16 * c, m, p + i * m->pitch + c, &none, c + 1 < rank);
+            GCOMP__F(few_rows)(&x, x.stride, q + k * rank, p + i * rank, &none, 1, rank);
         }
     }
 }
 
 #ifndef GCOMP__MANY
+/* Of one column of M, elements of rows at g; those of two rows at a stride o side by side where `half`: */
 #define GCOMP__MANY(k) half ? GCOMP__F(pair_splat)(g[k], g[(k) + o]) : GCOMP__F(splat)(g[k])
+#define GCOMP__MANY_STEP \
+    do { \
+        const GCOMP__F(v) t = half ? GCOMP__F(twice)(q) : GCOMP__F(load)(q); \
+        a0 = GCOMP__F(fma)(GCOMP__MANY(0), t, a0); \
+        if (rows > 1) a1 = GCOMP__F(fma)(GCOMP__MANY(s), t, a1); \
+        if (rows > 2) a2 = GCOMP__F(fma)(GCOMP__MANY(2 * s), t, a2); \
+        if (rows > 2) a3 = GCOMP__F(fma)(GCOMP__MANY(3 * s), t, a3); \
+        if (rows > 4) a4 = GCOMP__F(fma)(GCOMP__MANY(4 * s), t, a4); \
+        if (rows > 4) a5 = GCOMP__F(fma)(GCOMP__MANY(5 * s), t, a5); \
+        if (rows > 6) a6 = GCOMP__F(fma)(GCOMP__MANY(6 * s), t, a6); \
+        if (rows > 6) a7 = GCOMP__F(fma)(GCOMP__MANY(7 * s), t, a7); \
+        q += half ? 8 : 16; \
+        g++; \
+    } while (0)
+/* Two of 16, beside what one row of the next 16 takes: */
+#define GCOMP__MANY_LINE \
+    do { \
+        if (r < all) { \
+            GCOMP__PREFETCH_NEAR(x.g + far); \
+            if (feedback) GCOMP__PREFETCH_NEAR(x.e + far); \
+            GCOMP__F(store)(to + o * r, GCOMP__F(plain_p)(&x, at, feedback)); \
+            at += x.stride; \
+            far += x.stride; \
+        } \
+        GCOMP__MANY_STEP; \
+        GCOMP__MANY_STEP; \
+    } while (0)
+#define GCOMP__MANY_LOAD \
+    GCOMP__F(v) a0 = GCOMP__F(load)(p), a1 = rows > 1 ? GCOMP__F(load)(p + pitch) : a0, a2 = a0, a3 = a0, a4 = a0, a5 = a0; \
+    GCOMP__F(v) a6 = a0, a7 = a0; \
+    if (rows > 2) a2 = GCOMP__F(load)(p + 2 * pitch), a3 = GCOMP__F(load)(p + 3 * pitch); \
+    if (rows > 4) a4 = GCOMP__F(load)(p + 4 * pitch), a5 = GCOMP__F(load)(p + 5 * pitch); \
+    if (rows > 6) a6 = GCOMP__F(load)(p + 6 * pitch), a7 = GCOMP__F(load)(p + 7 * pitch)
+#define GCOMP__MANY_STORE \
+    do { \
+        GCOMP__F(store)(p, a0); \
+        if (rows > 1) GCOMP__F(store)(p + pitch, a1); \
+        if (rows > 2) GCOMP__F(store)(p + 2 * pitch, a2), GCOMP__F(store)(p + 3 * pitch, a3); \
+        if (rows > 4) GCOMP__F(store)(p + 4 * pitch, a4), GCOMP__F(store)(p + 5 * pitch, a5); \
+        if (rows > 6) GCOMP__F(store)(p + 6 * pitch, a6), GCOMP__F(store)(p + 7 * pitch, a7); \
+    } while (0)
 #endif
 
 /* P[i][c .. c + 15] += sum over j < count of M[i][j] Q[j][c ..]: each a chain in order of j; lanes along the rank, or where
-   that is up to 8, along that of two rows. `next` is what will be read next. */
-GCOMP__HEAVY void GCOMP__F(many)(const gcomp__rows *from, size_t count, const float *q, float *p, size_t pitch,
-                                 const gcomp__rows *next, int rows, int half)
+   that is up to 8, along that of two rows. */
+GCOMP__HEAVY void GCOMP__F(many)(const gcomp__rows *x, size_t count, const float *q, float *p, size_t pitch, int rows, int half)
 {
-    const gcomp__rows x = *from, ahead = *next;
-    const size_t s = half ? 2 * x.stride : x.stride, o = x.stride, step = half ? 8 : 16;
-    const GCOMP__F(v) zero = GCOMP__F(splat)(0);
-    GCOMP__F(v) a0 = GCOMP__F(load)(p), a1 = rows > 1 ? GCOMP__F(load)(p + pitch) : zero, a2 = zero, a3 = zero, a4 = zero;
-    GCOMP__F(v) a5 = zero, a6 = zero, a7 = zero;
-    size_t j, k, end;
-    if (rows > 2) a2 = GCOMP__F(load)(p + 2 * pitch), a3 = GCOMP__F(load)(p + 3 * pitch);
-    if (rows > 4) a4 = GCOMP__F(load)(p + 4 * pitch), a5 = GCOMP__F(load)(p + 5 * pitch);
-    if (rows > 6) a6 = GCOMP__F(load)(p + 6 * pitch), a7 = GCOMP__F(load)(p + 7 * pitch);
-    for (j = 0; j < count; j = end) {
-        end = gcomp__min(count, j + 16);
-        GCOMP__F(fetch)(&ahead, j, rows << half);
-        for (k = j; k < end; k++, q += step) {
-            const GCOMP__F(v) t = half ? GCOMP__F(twice)(q) : GCOMP__F(load)(q);
-            const float *g = x.g + k;
-            a0 = GCOMP__F(fma)(GCOMP__MANY(0), t, a0);
-            if (rows > 1) a1 = GCOMP__F(fma)(GCOMP__MANY(s), t, a1);
-            if (rows > 2) a2 = GCOMP__F(fma)(GCOMP__MANY(2 * s), t, a2);
-            if (rows > 2) a3 = GCOMP__F(fma)(GCOMP__MANY(3 * s), t, a3);
-            if (rows > 4) a4 = GCOMP__F(fma)(GCOMP__MANY(4 * s), t, a4);
-            if (rows > 4) a5 = GCOMP__F(fma)(GCOMP__MANY(5 * s), t, a5);
-            if (rows > 6) a6 = GCOMP__F(fma)(GCOMP__MANY(6 * s), t, a6);
-            if (rows > 6) a7 = GCOMP__F(fma)(GCOMP__MANY(7 * s), t, a7);
-        }
-    }
-    GCOMP__F(store)(p, a0);
-    if (rows > 1) GCOMP__F(store)(p + pitch, a1);
-    if (rows > 2) GCOMP__F(store)(p + 2 * pitch, a2), GCOMP__F(store)(p + 3 * pitch, a3);
-    if (rows > 4) GCOMP__F(store)(p + 4 * pitch, a4), GCOMP__F(store)(p + 5 * pitch, a5);
-    if (rows > 6) GCOMP__F(store)(p + 6 * pitch, a6), GCOMP__F(store)(p + 7 * pitch, a7);
+    const size_t s = half ? 2 * x->stride : x->stride, o = x->stride;
+    const float *g = x->g, *end = g + count;
+    GCOMP__MANY_LOAD;
+    while (g < end) GCOMP__MANY_STEP;
+    GCOMP__MANY_STORE;
 }
 
-GCOMP__NOINLINE void GCOMP__F(many_rows)(const gcomp__rows *x, size_t count, const float *q, float *p, size_t pitch,
-                                         const gcomp__rows *next, size_t rows, int half)
+GCOMP__NOINLINE void GCOMP__F(many_rows)(const gcomp__rows *x, size_t count, const float *q, float *p, size_t pitch, size_t rows,
+                                         int half)
 {
-    if (half && rows == GCOMP__F(tall)) GCOMP__F(many)(x, count, q, p, pitch, next, GCOMP__F(tall), 1);
-    else if (half && rows == 4) GCOMP__F(many)(x, count, q, p, pitch, next, 4, 1);
-    else if (half) GCOMP__F(many)(x, count, q, p, pitch, next, 1, 1);
-    else if (rows == GCOMP__F(tall)) GCOMP__F(many)(x, count, q, p, pitch, next, GCOMP__F(tall), 0);
-    else if (rows == 4) GCOMP__F(many)(x, count, q, p, pitch, next, 4, 0);
-    else GCOMP__F(many)(x, count, q, p, pitch, next, 1, 0);
+    if (half && rows == 4) GCOMP__F(many)(x, count, q, p, pitch, 4, 1);
+    else if (half) GCOMP__F(many)(x, count, q, p, pitch, 1, 1);
+    else if (rows == GCOMP__F(tall)) GCOMP__F(many)(x, count, q, p, pitch, GCOMP__F(tall), 0);
+    else if (rows == 4) GCOMP__F(many)(x, count, q, p, pitch, 4, 0);
+    else GCOMP__F(many)(x, count, q, p, pitch, 1, 0);
+}
+
+/* The same of a multiple of 16 columns as they lie in memory: while 16 are multiplied, the next ones are copied, e added. What
+   is further on is fetched, at the end from the rows `then` elements behind these; 0: there are none. */
+GCOMP__HEAVY void GCOMP__F(stream)(const gcomp__rows *from, size_t count, const float *q, float *p, size_t pitch, size_t then,
+                                   int rows, int half, int feedback)
+{
+    enum { o = 16, most = 8 };
+    const gcomp__rows x = *from;
+    const size_t s = half ? 2 * o : o, ahead = gcomp__min(512, count);
+    const int all = half ? 2 * rows : rows;
+    float tile[2][most * o];
+    size_t j, at, far;
+    int r;
+    GCOMP__MANY_LOAD;
+    for (r = 0, at = 0; r < all; r++, at += x.stride) GCOMP__F(store)(tile[0] + o * r, GCOMP__F(plain_p)(&x, at, feedback));
+    for (j = 0; j < count; j += 16) {
+        const float *g = tile[j / 16 % 2];
+        float *to = tile[(j / 16 + 1) % 2];
+        at = j + 16 < count ? j + 16 : j;
+        far = j + ahead < count ? j + ahead : then ? then + j + ahead - count : j;
+        if (half && feedback) { /* 16 rows of g and e: the hardware sees the order in each only if it has loads of its own */
+            GCOMP__UNROLL
+            for (r = 0; r < most; r++) GCOMP__MANY_LINE;
+        } else
+            for (r = 0; r < most; r++) GCOMP__MANY_LINE;
+    }
+    GCOMP__MANY_STORE;
+}
+
+GCOMP__NOINLINE void GCOMP__F(stream_rows)(const gcomp__rows *x, size_t count, const float *q, float *p, size_t pitch,
+                                           size_t then, int half)
+{
+    if (half && x->e) GCOMP__F(stream)(x, count, q, p, pitch, then, 4, 1, 1);
+    else if (half) GCOMP__F(stream)(x, count, q, p, pitch, then, 4, 1, 0);
+    else if (x->e) GCOMP__F(stream)(x, count, q, p, pitch, then, GCOMP__F(tall), 0, 1);
+    else GCOMP__F(stream)(x, count, q, p, pitch, then, GCOMP__F(tall), 0, 0);
 }
 
 /* Rows that are taken together, of those that are left. */
@@ -11414,31 +11453,33 @@ GCOMP__INLINE size_t GCOMP__F(together)(size_t left) { return left >= GCOMP__F(t
 
 static void GCOMP__F(project_many)(const gcomp__matrix *m, size_t row, size_t end, const float *q, float *p)
 {
-    const size_t span = 2048, lanes = m->pitch, panel = 16 * m->cols;
+    const size_t lanes = m->pitch, panel = 16 * m->cols, span = lanes > 16 ? 1024 : 4096; /* of more panels M is read again */
     const int plain = !GCOMP__F(general)(m->in), half = lanes == 8;
-    const int copy = !plain || m->in->residual;
-    const size_t width = !copy ? 384 : half ? GCOMP__F(tile) * GCOMP__F(tall) / (2 * 4) : GCOMP__F(tile);
-    const size_t ahead = 288; /* columns */
-    const gcomp__rows none = {NULL, NULL, 0};
+    const size_t each = half ? 8 : 16, pitch = half ? 16 : lanes;
     float tile[GCOMP__F(tall) * GCOMP__F(tile)];
-    size_t i, j, k, c, rows, blocks;
+    const size_t width = sizeof tile / 4 / (half ? 8 : GCOMP__F(tall)) / 16 * 16;
+    size_t i, j, k, c, rows, blocks, count;
     for (k = 0; k < m->cols; k += span) {
         const size_t stop = gcomp__min(m->cols, k + span);
         for (i = row; i < end; i += rows) {
             blocks = half ? GCOMP__F(together)(gcomp__min(4, (end - i) / 2)) : GCOMP__F(together)(end - i);
             rows = half ? gcomp__min(end - i, 2 * blocks) : blocks; /* the last of an odd number by itself */
-            for (j = k; j < stop; j += width) {
-                const size_t count = gcomp__min(width, stop - j);
-                const gcomp__rows at = GCOMP__F(rows_at)(m, i, plain ? j : 0);
-                gcomp__rows x = copy ? GCOMP__F(copied)(m, i, rows, j, count, tile) : at;
-                if (rows == 1) x.stride = 0;
-                gcomp__rows next = none;
-                if (plain && j + ahead + count <= stop) next = GCOMP__F(behind)(&at, ahead);
-                else if (plain && j + ahead >= stop && i + 2 * rows <= end)
-                    next = GCOMP__F(behind)(&at, rows * m->cols + ahead - (stop - k));
+            j = k;
+            if (plain && stop - k >= 16 && blocks == (half ? 4 : GCOMP__F(tall))) {
+                const gcomp__rows x = GCOMP__F(rows_at)(m, i, k);
+                count = (stop - k) / 16 * 16;
                 for (c = 0; c < lanes; c += 16)
-                    GCOMP__F(many_rows)(&x, count, q + c / 16 * panel + (half ? 8 : 16) * j, p + i * lanes + c, half ? 16 : lanes,
-                                        c ? &none : &next, blocks, half);
+                    GCOMP__F(stream_rows)(&x, count, q + c / 16 * panel + each * k, p + i * lanes + c, pitch,
+                                          i + 2 * rows <= end ? rows * m->cols : 0, half);
+                j += count;
+            }
+            for (; j < stop; j += count) {
+                gcomp__rows x;
+                count = gcomp__min(width, stop - j);
+                x = GCOMP__F(copied)(m, i, rows, j, count, tile);
+                if (rows == 1) x.stride = 0;
+                for (c = 0; c < lanes; c += 16)
+                    GCOMP__F(many_rows)(&x, count, q + c / 16 * panel + each * j, p + i * lanes + c, pitch, blocks, half);
             }
         }
     }
