@@ -11316,9 +11316,9 @@ GCOMP__INLINE size_t GCOMP__F(block_of)(size_t left)
 static void GCOMP__F(project_few)(const gcomp__matrix *m, size_t row, size_t end, const float *q, float *p)
 {
     const size_t lines = m->cols / 16 * 16, whole = GCOMP__F(general)(m->in) ? 0 : lines, rank = m->rank;
-    const size_t span = GCOMP__POWERSGD_BLOCK * (rank > 2 ? 2 : 8 / rank), most = GCOMP__F(beside)(rank);
+    const size_t span = GCOMP__POWERSGD_BLOCK * (rank > 2 ? 2 : rank > 1 ? 4 : 16), most = GCOMP__F(beside)(rank);
     const gcomp__rows none = {NULL, NULL, 0};
-    const int far = rank <= 2 && (m->in->residual || (rank == 1 && m->rows * m->cols >> 21)); /* block after block, as they lie */
+    const int far = rank <= 2 && (m->in->residual || (rank == 1 && m->rows * m->cols >> 22)); /* block after block, as they lie */
     float tile[3 * GCOMP__POWERSGD_BLOCK / 2];
     size_t i, j = 0, k, count, rows;
     for (k = 0; k < whole; k = j) {
@@ -11585,7 +11585,7 @@ static void GCOMP__F(back)(const gcomp__matrix *m, size_t col, size_t end, const
         if (m->rank == 1) rows = m->rows - i >= 4 ? 4 : 1;
         if (whole) {
             const gcomp__rows x = GCOMP__F(rows_at)(m, i, col);
-            const int far = i + 2 * rows <= m->rows && (m->rank > 1 || x.e);
+            const int far = i + 2 * rows <= m->rows && (m->rank > 1 || x.e || m->rows * m->cols >> 22);
             const gcomp__rows next = GCOMP__F(behind)(&x, far ? rows * m->cols : 0);
             GCOMP__F(back_some)(&x, whole, p + i * m->pitch, m, q, &next, rows);
         }
