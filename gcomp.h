@@ -9503,7 +9503,7 @@ GCOMP__NOINLINE void gcomp__cursor_open(gcomp__cursor *c, const gcomp__view *vie
 }
 
 /* Values of the next `count` elements, where they begin in a tile whose first is at a multiple of 16. */
-static const float *gcomp__cursor_values(const gcomp__cursor *c, float *tile, size_t count)
+static float *gcomp__cursor_values(const gcomp__cursor *c, float *tile, size_t count)
 {
     const size_t used = c->done % 16, first = c->done - used, k = (size_t)gcomp__get64(c->view->body);
     const size_t end = gcomp__min(k, gcomp__round_up(c->done + count, 16));
@@ -9519,7 +9519,8 @@ GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float w
     while (c->got - c->at > ahead || gcomp__cursor_fill(c)) {
         const uint32_t *index = c->index + c->at;
         const size_t base = c->base, left = c->got - c->at;
-        const float *next = c->next, *value;
+        const float *next = c->next;
+        float *value;
         size_t stop = left > ahead ? left - ahead : left, lines, i;
         if (base + index[stop - 1] >= end) {
             for (i = stop, stop = 0; stop + 8 < i && base + index[stop + 7] < end;) stop += 8;
@@ -9537,8 +9538,10 @@ GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float w
                 float *y = c->y + base + index[i], term = value[i] * weight;
                 if (i < lines) GCOMP__PREFETCH_NEAR(next + 16 * i);
                 GCOMP__PIN(term);
-                *y = gcomp__saturated(*y + term);
+                *y = value[i] = *y + term;
             }
+        if (c->y && c->view->set->common->worst(value, stop) >= 0x7f800000u)
+            for (i = 0; i < stop; i++) c->y[base + index[i]] = gcomp__saturated(value[i]);
         c->at += (unsigned)stop;
         c->done += stop;
         if (!lines) continue;
@@ -12891,6 +12894,16 @@ static gcomp_result gcomp__check_two(const gcomp__set *set, const void *const *p
     return second == GCOMP_OK ? two.method->check(&two) : second;
 }
 
+/* And of many. */
+static gcomp_result gcomp__check_all(const gcomp__set *set, const void *const *payloads, const size_t *lengths, size_t count,
+                                     size_t n)
+{
+    gcomp__view view;
+    size_t w;
+    for (w = 0; w + 1 < count; w += 2) GCOMP__TRY(gcomp__check_two(set, payloads + w, lengths + w, n));
+    return w < count ? gcomp__check_payload(set, &view, payloads[w], lengths[w], n) : GCOMP_OK;
+}
+
 GCOMP_API gcomp_result gcomp_seal(void *payload, size_t length, const gcomp_exec *exec)
 {
     gcomp__view view;
@@ -13032,17 +13045,12 @@ GCOMP_API gcomp_result gcomp_decode_mean(const void *const *payloads, const size
                                          const gcomp_exec *exec)
 {
     gcomp__call call;
-    gcomp__view view;
-    gcomp_result result = GCOMP_OK;
+    gcomp_result result;
     uint64_t mode;
-    size_t w;
     if (!payloads || !lengths || !count || (!y && n)) return GCOMP_INVALID_ARGUMENT;
     GCOMP__TRY(gcomp__call_of(&call, exec));
     mode = gcomp__fp_enter();
-    for (w = 0; w + 1 < count && result == GCOMP_OK; w += 2)
-        result = gcomp__check_two(call.set, payloads + w, lengths + w, n);
-    if (result == GCOMP_OK && count % 2)
-        result = gcomp__check_payload(call.set, &view, payloads[count - 1], lengths[count - 1], n);
+    result = gcomp__check_all(call.set, payloads, lengths, count, n);
     if (result == GCOMP_OK) gcomp__add_all(&call, payloads, lengths, count, y, n);
     gcomp__fp_leave(mode);
     return result;
@@ -14525,15 +14533,21 @@ GCOMP__NOINLINE void gcomp__commit_payloads(gcomp *gc, gcomp__slot *slot, float 
     if (count) gcomp__add_all(&call, payloads, lengths, count, grad, slot->n);
 }
 
+/* Is a valid payload of the codec? */
+static gcomp_result gcomp__match(const gcomp_codec *codec, const void *payload, size_t n)
+{
+    const uint8_t *p = (const uint8_t *)payload;
+    uint8_t header[GCOMP__HEADER];
+    gcomp__put_header(header, gcomp__method_of(codec->method), codec, 0, n, 0);
+    return p[5] == header[5] && p[7] == header[7] && !memcmp(p + 24, header + 24, 4) ? GCOMP_OK : GCOMP_CODEC_MISMATCH;
+}
+
 /* Checks a payload: valid, and of the codec. */
 static gcomp_result gcomp__check_as(const gcomp *gc, const gcomp_codec *codec, size_t n, const void *payload, size_t length,
                                     gcomp__view *view)
 {
-    const uint8_t *p = (const uint8_t *)payload;
-    uint8_t header[GCOMP__HEADER];
     GCOMP__TRY(gcomp__check_payload(gc->set, view, payload, length, n));
-    gcomp__put_header(header, gcomp__method_of(codec->method), codec, 0, n, 0);
-    return p[5] == header[5] && p[7] == header[7] && !memcmp(p + 24, header + 24, 4) ? GCOMP_OK : GCOMP_CODEC_MISMATCH;
+    return gcomp__match(codec, payload, n);
 }
 
 /* The same for a tensor. */
@@ -14557,7 +14571,8 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad, const
     if (slot->flags & GCOMP__REMEMBERS)
         return gcomp__fail_tensor(gc, GCOMP_NEEDS_ROUNDS, slot->name, gcomp_result_string(GCOMP_NEEDS_ROUNDS));
     mode = gcomp__fp_enter();
-    for (w = 0; w < count && result == GCOMP_OK; w++) result = gcomp__check_for(gc, slot, payloads[w], lengths[w]);
+    if (count) result = gcomp__check_all(gc->set, payloads, lengths, count, slot->n);
+    for (w = 0; w < count && result == GCOMP_OK; w++) result = gcomp__match(&slot->codec, payloads[w], slot->n);
     for (w = 0; own && w < count && payloads[w] != own; w++) {}
     if (result == GCOMP_OK && own && (w == count || lengths[w] != own_length))
         result = gcomp__check_for(gc, slot, own, own_length);
