@@ -9540,7 +9540,7 @@ GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float w
                 GCOMP__PIN(term);
                 *y = value[i] = *y + term;
             }
-        if (c->y && c->view->set->common->worst(value, stop) >= 0x7f800000u)
+        if (c->y && c->view->set->common->worst(value, stop) >= 0x7f800000u) /* no element is there twice */
             for (i = 0; i < stop; i++) c->y[base + index[i]] = gcomp__saturated(value[i]);
         c->at += (unsigned)stop;
         c->done += stop;

@@ -1857,6 +1857,35 @@ static void test_commit_and_give_back_refuse_bad_payloads_without_a_trace(void)
     gcomp_close(gc);
 }
 
+/* Payloads are checked in pairs: whichever of three is damaged, or of another codec. */
+static void test_commit_names_one_bad_payload_of_three(void)
+{
+    static unsigned char good[8 * N + 256], bad[8 * N + 256], other[8 * N + 256];
+    static float grad[N], copy[N];
+    gcomp *gc, *halves;
+    size_t length = 0, other_length = 0;
+    one_way_open(&gc, "topk:density=0.03", 0, 3);
+    one_way_open(&halves, "topk:density=0.03+fp16", 0, 3);
+    for (size_t i = 0; i < N; i++) copy[i] = grad[i] = gradient(0, 0, 0, i);
+    CHECK(gcomp_compress(gc, 0, 0, grad, good, sizeof good, &length) == GCOMP_OK);
+    CHECK(gcomp_compress(halves, 0, 0, grad, other, sizeof other, &other_length) == GCOMP_OK);
+    memcpy(bad, good, length);
+    bad[45] ^= 1; /* among its indices */
+    for (size_t w = 0; w < 3; w++) {
+        const void *payloads[3] = {good, good, good};
+        size_t lengths[3] = {length, length, length};
+        payloads[w] = bad;
+        CHECK(gcomp_commit(gc, 0, grad, NULL, 0, payloads, lengths, 3) == GCOMP_CHECKSUM_MISMATCH);
+        payloads[w] = other;
+        lengths[w] = other_length;
+        CHECK(gcomp_commit(gc, 0, grad, NULL, 0, payloads, lengths, 3) == GCOMP_CODEC_MISMATCH);
+    }
+    CHECK(memcmp(copy, grad, sizeof copy) == 0);
+    for (size_t i = 0; i < N; i++) CHECK(gcomp_residual(gc, 0)[i] == 0);
+    gcomp_close(gc);
+    gcomp_close(halves);
+}
+
 static void test_compress_refuses_what_needs_rounds_or_is_not_finite(void)
 {
     gcomp *gc;
@@ -2018,6 +2047,7 @@ int main(void)
     RUN(test_a_step_that_sent_nothing_goes_into_the_residual);
     RUN(test_a_lost_payload_given_back_restores_conservation);
     RUN(test_commit_and_give_back_refuse_bad_payloads_without_a_trace);
+    RUN(test_commit_names_one_bad_payload_of_three);
     RUN(test_compress_refuses_what_needs_rounds_or_is_not_finite);
     RUN(test_exchange_between_threads_gives_the_bits_of_the_step);
     RUN(test_exchange_with_a_worker_that_left_fails_without_a_trace);
