@@ -1983,6 +1983,7 @@ typedef struct gcomp__blocks {
     uint32_t worst[16];
     uint32_t low[16], high[16]; /* the smallest and the largest p, if the first is negative and the second is not */
     float inverse[16], lift[16], offset[16];
+    int plain; /* all lifts are 1 */
 } gcomp__blocks;
 
 /* Kernels of a block method, made by GCOMP__BLOCK_METHOD in >>kernels. */
@@ -5227,31 +5228,33 @@ GCOMP__INLINE uint32_t GCOMP__F(fit_block)(const gcomp__encode_job *job, const g
     return m->worst;
 }
 
-/* The same for up to 16 blocks, of elements i .. end - 1 of a span, which begin with one. Their largest |p| are known. */
+/* The same for up to 16 blocks, of elements i .. end - 1 of a span, which begin with one. Their largest |p| are known if they
+   are no larger than a tile. */
 GCOMP__NOINLINE uint32_t GCOMP__F(fit_blocks)(const gcomp__span *span, size_t i, size_t end, gcomp__blocks *b)
 {
     const gcomp__encode_job *job = span->job;
     const size_t block = job->form.block;
-    const int measure = job->form.measure;
+    const int measure = job->form.measure, known = block <= GCOMP__TILE, simple = known && job->form.steps;
+    uint8_t *scale = job->scales + i / block * 4; /* simple ones are one float */
     uint32_t worst = 0;
-    size_t k, at = i / block;
-    gcomp__unit u = job->unit;
-    for (k = 0; i < end; k++, i += block) {
+    size_t k;
+    gcomp__unit u;
+    b->plain = 1;
+    for (k = 0; i < end; k++, i += block, scale += 4) {
         gcomp__measured m;
-        b->lift[k] = 1;
-        b->offset[k] = 0;
-        worst = b->worst[k] > worst ? b->worst[k] : worst;
-        if (job->form.steps && gcomp__simple_step(&u, b->worst[k], job->form.levels)) {
-            gcomp__put_float(job->scales + 4 * (at + k), u.a);
+        m.worst = b->worst[k];
+        if (simple && gcomp__simple_step(&u, m.worst, job->form.levels)) {
+            gcomp__put_float(scale, u.a);
             b->inverse[k] = u.inverse;
+            b->lift[k] = 1;
+            worst = m.worst > worst ? m.worst : worst;
             continue;
         }
-        m.worst = b->worst[k];
         m.count = gcomp__min(end - i, block);
-        if (measure == GCOMP__RANGE && b->low[k] >> 31 && !(b->high[k] >> 31)) {
+        if (known && measure == GCOMP__RANGE && b->low[k] >> 31 && !(b->high[k] >> 31)) {
             m.low = gcomp__float(b->low[k]);
             m.high = gcomp__float(b->high[k]);
-        } else if (measure != GCOMP__MOST) {
+        } else if (!known || measure != GCOMP__MOST) {
             const float *g = span->grad + (i - span->at), *e = span->residual ? span->residual + (i - span->at) : NULL;
             GCOMP__F(acc) acc;
             acc.worst = GCOMP__F(splat)(0);
@@ -5259,140 +5262,126 @@ GCOMP__NOINLINE uint32_t GCOMP__F(fit_blocks)(const gcomp__span *span, size_t i,
             GCOMP__F(acc_any)(&acc, g, e, m.count, measure);
             GCOMP__F(acc_end)(&acc, m.count, measure, &m);
         }
-        (void)GCOMP__F(fit_block)(job, &m, at + k, &u);
+        (void)GCOMP__F(fit_block)(job, &m, i / block, &u);
         b->inverse[k] = u.inverse;
         b->lift[k] = u.lift;
         b->offset[k] = u.offset;
+        b->plain &= u.lift == 1.0f;
         worst = m.worst > worst ? m.worst : worst;
     }
     return worst;
 }
 
-/* The bits of the largest |p| of `count` elements; e may be NULL. */
-GCOMP__NOINLINE uint32_t GCOMP__F(largest)(const float *g, const float *e, size_t count)
+/* p of `count` elements, zeros behind to a multiple of 16; the bits of the largest |p|. step 0: e is 16 times -0. */
+GCOMP__NOINLINE uint32_t GCOMP__F(take)(float *to, const float *g, const float *e, size_t step, size_t count)
 {
-    GCOMP__F(v) v = GCOMP__F(splat)(0), w = v;
-    size_t i = 0;
-    if (e) {
-        for (; i + 32 <= count; i += 32) {
-            v = GCOMP__F(worst)(v, GCOMP__F(add)(GCOMP__F(load)(g + i), GCOMP__F(load)(e + i)));
-            w = GCOMP__F(worst)(w, GCOMP__F(add)(GCOMP__F(load)(g + i + 16), GCOMP__F(load)(e + i + 16)));
-        }
-    } else {
-        for (; i + 32 <= count; i += 32) {
-            v = GCOMP__F(worst)(v, GCOMP__F(load)(g + i));
-            w = GCOMP__F(worst)(w, GCOMP__F(load)(g + i + 16));
-        }
+    GCOMP__F(v) most = GCOMP__F(splat)(0), p;
+    size_t i;
+    for (i = 0; i < count; i += 16, e += step) {
+        if (i + 16 <= count) p = GCOMP__F(add)(GCOMP__F(load)(g + i), GCOMP__F(load)(e));
+        else p = GCOMP__F(load_sum)(g + i, e, step, count - i);
+        GCOMP__F(store)(to + i, p);
+        most = GCOMP__F(worst)(most, p);
     }
-    for (; i < count; i += 16) {
-        const size_t some = gcomp__min(16, count - i);
-        GCOMP__F(v) p = GCOMP__F(load_some)(g + i, some);
-        if (e) p = GCOMP__F(add)(p, GCOMP__F(load_some)(e + i, some));
-        v = GCOMP__F(worst)(v, p);
-    }
-    return GCOMP__F(most)(GCOMP__F(worst)(v, w));
+    return GCOMP__F(most)(most);
 }
 
-/* p * lift of `count` elements, zeros behind to a multiple of 16. */
-GCOMP__NOINLINE void GCOMP__F(lifted)(float *to, const float *g, const float *e, size_t step, size_t count, float lift)
+/* p * lift of blocks of `piece` elements, `count` in all; not finite: zeros. */
+GCOMP__NOINLINE void GCOMP__F(lift)(float *x, const gcomp__blocks *b, size_t piece, size_t count)
 {
-    const GCOMP__F(v) f = GCOMP__F(splat)(lift);
     size_t i;
     for (i = 0; i < count; i += 16) {
-        const size_t some = gcomp__min(16, count - i);
-        GCOMP__F(v) p = GCOMP__F(add)(GCOMP__F(load_some)(g + i, some), GCOMP__F(load_some)(e + i / 16 * step, some));
-        GCOMP__F(store)(to + i, GCOMP__F(mul)(p, f));
+        const float lift = b->lift[i / piece];
+        const GCOMP__F(v) p = GCOMP__F(mul)(GCOMP__F(load)(x + i), GCOMP__F(splat)(lift));
+        GCOMP__F(store)(x + i, lift > 0 ? p : GCOMP__F(splat)(0));
     }
 }
 
-/* Codes and scales of a span of elements whose scales must be known before the codes. Blocks go in bundles: while one is
-   encoded the next is looked at, group by group, so that one pass over memory is enough; and a processor overlaps the
-   divisions that the scales of a bundle take. The farther ahead the look, the slower is memory: so bundles are small. All
-   behind `span` are constants. The last elements of the tensor come as 16 with zeros behind; where there is no residual, 16
-   times -0 stands for it: so each method's quant is compiled once a set. */
+/* Codes and scales of a span of elements whose scales must be known before the codes. A tile of p lies between memory and the
+   codes: where 16 elements were coded, those a tile ahead take their place and are measured. So memory is read once and at one
+   place: two looks at it, however near each other, cost a third of its speed. Blocks go in bundles of a tile, since the divisions
+   for their scales overlap; blocks larger than a tile are measured before. All behind `span` are constants. The last elements
+   of the tensor come as 16 with zeros behind; where there is no residual, 16 times -0 stands for it: so each method's quant is
+   compiled once a set. */
 GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant) quant, size_t code16, int early)
 {
     const gcomp__encode_job *job = span->job;
-    const size_t begin = span->at, end = begin + span->count, block = span->given ? span->count : job->form.block;
-    const size_t bundle = span->given || block > GCOMP__TILE ? block : gcomp__min(GCOMP__TILE, 16 * block);
-    const float *g = span->grad, *e = span->residual;
+    const size_t begin = span->at, end = begin + span->count, block = job->form.block, step = span->residual ? 16 : 0;
+    const int small = !span->given && block <= GCOMP__TILE;
+    const size_t piece = small ? block : (size_t)GCOMP__TILE, bundle = small ? gcomp__min(GCOMP__TILE, 16 * block) : piece;
+    const float *g = span->grad, *e = span->residual ? span->residual : span->nothing;
     const gcomp__unit u = span->given ? *span->given : job->unit;
+    const GCOMP__F(w) top = GCOMP__F(wsplat)(-0x7fffffff - 1);
     GCOMP__F(acc) *kept = (GCOMP__F(acc) *)span->acc;
-    uint32_t worst = 0;
-    gcomp__blocks both[2], *now = both, *coming = both + 1;
+    uint32_t worst = 0, found;
+    gcomp__blocks b;
+    float tile[GCOMP__TILE];
     size_t i, k, at, stop, last;
-    if (span->given) {
-        now->inverse[0] = u.inverse;
-        now->lift[0] = u.lift;
-        now->offset[0] = u.offset;
-    } else if (begin < end) {
-        stop = gcomp__min(end, begin + bundle);
-        for (k = 0, i = begin; i < stop; k++, i += block) {
-            now->worst[k] = GCOMP__F(largest)(g + (i - begin), e ? e + (i - begin) : NULL, gcomp__min(stop - i, block));
-            now->low[k] = 0;
-        }
-        worst = GCOMP__F(fit_blocks)(span, begin, stop, now);
+    b.inverse[0] = u.inverse;
+    b.lift[0] = u.lift;
+    b.offset[0] = u.offset;
+    b.plain = u.lift == 1.0f;
+    for (k = 0; k * piece < gcomp__min(bundle, span->count); k++) {
+        at = k * piece;
+        b.worst[k] = GCOMP__F(take)(tile + at, g + at, e + at / 16 * step, step, gcomp__min(piece, span->count - at));
+        b.low[k] = 0;
     }
     for (i = begin; i < end; i = stop) {
-        gcomp__blocks *swap = now;
         stop = gcomp__min(end, i + bundle);
+        for (k = 0; k < 8 && stop + 8 * 16 <= end; k++) { /* what is looked at next, while divisions keep the processor */
+            GCOMP__PREFETCH(g + (stop - begin) + 16 * k);
+            GCOMP__PREFETCH(e + ((stop - begin) / 16 + k) * step);
+        }
+        if (small || (!span->given && i % block == 0)) {
+            found = GCOMP__F(fit_blocks)(span, i, small ? stop : gcomp__min(end, i + block), &b);
+            worst = found > worst ? found : worst;
+        }
+        if (!b.plain) GCOMP__F(lift)(tile, &b, piece, stop - i);
         for (k = 0, at = i; at < stop; k++, at = last) {
-            const size_t ahead = stop + k * block;
-            const GCOMP__F(v) inverse = GCOMP__F(splat)(now->inverse[k]), lift = GCOMP__F(splat)(now->lift[k]);
-            const GCOMP__F(v) offset = GCOMP__F(splat)(now->offset[k]);
-            const int plain = early == 2 || now->lift[k] == 1.0f, looks = plain && !span->given && ahead + block <= end;
-            const float *next = looks ? g + (ahead - begin) : g, *next_rest = looks && e ? e + (ahead - begin) : span->nothing;
-            const GCOMP__F(w) top = GCOMP__F(wsplat)(-0x7fffffff - 1);
+            const size_t c = small ? k : 0, ahead = at + bundle;
+            const GCOMP__F(v) inverse = GCOMP__F(splat)(b.inverse[c]), offset = GCOMP__F(splat)(b.offset[c]);
+            const int looks = ahead + piece <= end;
+            const float *from = looks ? g + (ahead - begin) : g, *rest = looks ? e + (ahead - begin) / 16 * step : e;
+            float *x = tile + (at - i);
             GCOMP__F(v) w = GCOMP__F(splat)(0);
             GCOMP__F(w) high = top, low = top; /* of the bits as integers: of p, and of -p */
-            last = gcomp__min(stop, at + block);
-            coming->low[k] = 0;
-            if (!looks && !span->given && ahead < end)
-                coming->worst[k] = GCOMP__F(largest)(g + (ahead - begin), e ? e + (ahead - begin) : NULL,
-                                                     gcomp__min(end - ahead, block));
-            if (now->lift[k] == 0) at = last; /* not finite */
+            last = gcomp__min(stop, at + piece);
             while (at < last) {
-                const float *from = g + (at - begin), *rest = e ? e + (at - begin) : span->nothing;
-                size_t step = e ? 16 : 0, count = last - at < 16 ? last - at : (last - at) / 16 * 16, j, r;
-                float tile[GCOMP__TILE / 4]; /* frames are small */
-                uint8_t some[64], *code = job->codes + at / 16 * code16, *to = count < 16 ? some : code;
-                if (count < 16 || !plain) {
-                    count = gcomp__min(count, GCOMP__TILE / 4);
-                    GCOMP__F(lifted)(tile, from, rest, step, count, plain ? 1.0f : now->lift[k]);
-                    from = tile;
-                    rest = span->nothing;
-                    step = 0;
-                }
-                for (j = r = 0; j < count; j += 16, r += step, to += code16) {
-                    GCOMP__F(v) p = GCOMP__F(add)(GCOMP__F(load)(from + j), GCOMP__F(load)(rest + r));
+                const size_t count = last - at < 16 ? 16 : (last - at) / 16 * 16;
+                uint8_t some[64], *code = job->codes + at / 16 * code16, *to = last - at < 16 ? some : code;
+                size_t j;
+                for (j = 0; j < count; j += 16, rest += step, to += code16) {
+                    GCOMP__F(v) p = GCOMP__F(load)(x + j);
                     if (looks) {
-                        GCOMP__F(v) q = GCOMP__F(add)(GCOMP__F(load)(next + j), GCOMP__F(load)(next_rest + r));
+                        const GCOMP__F(v) q = GCOMP__F(add)(GCOMP__F(load)(from + j), GCOMP__F(load)(rest));
+                        GCOMP__F(store)(x + j, q);
                         if (early < 2) w = GCOMP__F(worst)(w, q);
                         else {
                             high = GCOMP__F(wmax)(high, GCOMP__F(words)(q));
                             low = GCOMP__F(wmax)(low, GCOMP__F(wxor)(GCOMP__F(words)(q), top));
                         }
                     }
-                    if (early == 2) p = GCOMP__F(sub)(GCOMP__F(mul)(p, lift), offset);
+                    if (early == 2) p = GCOMP__F(sub)(p, offset);
                     quant(to, GCOMP__F(mul)(p, inverse), &u, at + j);
                 }
-                if (count < 16) gcomp__put_last(code, some, code16, count, job->form.first_high);
-                at += count;
+                if (last - at < 16) gcomp__put_last(code, some, code16, last - at, job->form.first_high);
+                x += count;
+                at = gcomp__min(last, at + count);
             }
             if (looks && early == 2) {
                 const uint32_t up = GCOMP__F(most)(GCOMP__F(floats)(GCOMP__F(wxor)(high, top))) ^ 0x80000000u;
                 const uint32_t down = GCOMP__F(most)(GCOMP__F(floats)(GCOMP__F(wxor)(low, top)));
-                coming->high[k] = up;
-                coming->low[k] = down;
-                coming->worst[k] = (up & 0x7fffffffu) > (down & 0x7fffffffu) ? up & 0x7fffffffu : down & 0x7fffffffu;
-            } else if (looks) coming->worst[k] = GCOMP__F(most)(w);
+                b.high[k] = up;
+                b.low[k] = down;
+                b.worst[k] = (up & 0x7fffffffu) > (down & 0x7fffffffu) ? up & 0x7fffffffu : down & 0x7fffffffu;
+            } else if (looks) {
+                b.worst[k] = GCOMP__F(most)(w);
+            } else if (ahead < end) {
+                b.low[k] = 0;
+                b.worst[k] = GCOMP__F(take)(tile + (ahead - bundle - i), g + (ahead - begin), e + (ahead - begin) / 16 * step,
+                                            step, gcomp__min(piece, end - ahead));
+            }
         }
-        if (stop < end && !span->given) {
-            uint32_t found = GCOMP__F(fit_blocks)(span, stop, gcomp__min(end, stop + bundle), coming);
-            worst = found > worst ? found : worst;
-        }
-        now = coming;
-        coming = swap;
     }
     kept->worst = GCOMP__F(worst)(kept->worst, GCOMP__F(splat)(gcomp__float(worst)));
 }
