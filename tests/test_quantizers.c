@@ -178,7 +178,7 @@ static const spec specs[] = {
     {"int:bits=4,block=16", LEVELS, 16, 1 | 4 << 2, 16, 4, 7, 0, MOST, 0, 0, 0, 0},
     {"int:bits=2,block=tensor", LEVELS, 16, 2, 0, 2, 1, 0, MOST, 0, 0, 0, 0},
     {"int:rounding=stochastic,block=tensor", LEVELS, 16, 0, 0, 8, 127, 1, MOST, 0, 0, 0, 0},
-    {"int:bits=4,rounding=stochastic", LEVELS, 16, 1 | 8 << 2, 256, 4, 7, 1, MOST, 0, 0, 0, 0},
+    {"int:bits=4,rounding=stochastic", LEVELS, 16, 1 | 7 << 2, 128, 4, 7, 1, MOST, 0, 0, 0, 0},
     {"int:bits=2,rounding=stochastic,block=16", LEVELS, 16, 2 | 4 << 2, 16, 2, 1, 1, MOST, 0, 0, 0, 0},
     {"int:range=affine,block=2048", AFFINE, 16, 11 << 2 | 1 << 7, 2048, 8, 127, 0, 0, 0, 0, 0, 0},
     {"int:range=affine,bits=4,block=tensor", AFFINE, 16, 1 | 1 << 7, 0, 4, 7, 0, 0, 0, 0, 0, 0},
@@ -1116,7 +1116,7 @@ static void test_errors_on_normal_and_laplace_numbers_are_the_known_ones(void)
         }
         if (laplace) continue;
         check_error("int", 0, 1e-4);
-        check_error("int:bits=4,block=128", 0, 0.015);
+        check_error("int:bits=4", 0, 0.015);
         check_error("fp8", 0, 1e-3);
         check_error("fp8:format=e5m2", 0, 4e-3);
         check_error("mx:format=int8", 0, 2e-4);
@@ -1139,7 +1139,10 @@ static void test_texts_are_read_and_printed_shortest(void)
         {"naturaldither:bucket=512,norm=max,levels=7", "naturaldither"}, {"dither", "qsgd"},
         {"dither:levels=127,norm=l2", "qsgd:levels=127,norm=l2"}, {"topk+dither:levels=3", "topk+qsgd:levels=3"},
         {"naturaldither:norm=l2,levels=100", "naturaldither:levels=100,norm=l2"}, {"natural", "natural"},
-        {"int:bits=8,block=256,rounding=nearest,range=symmetric", "int"}, {"int:range=affine,bits=2", "int:bits=2,range=affine"},
+        {"int:bits=8,block=256,rounding=nearest,range=symmetric", "int"},
+        {"int:block=128,bits=4", "int:bits=4"}, {"int:block=128", "int:block=128"}, {"int:bits=2,block=128", "int:bits=2"},
+        {"int:block=256,bits=4", "int:bits=4,block=256"}, {"int:bits=2,block=tensor", "int:bits=2,block=tensor"},
+        {"int:range=affine,bits=2", "int:bits=2,range=affine"},
         {"int:rounding=stochastic,block=65536,bits=4", "int:bits=4,block=65536,rounding=stochastic"}, {"fp8:format=e4m3", "fp8"},
         {"fp8:block=16,format=e5m2", "fp8:format=e5m2,block=16"}, {"mx:format=e2m1", "mx"}, {"mx:format=int8", "mx:format=int8"},
         {"mx:format=e5m2", "mx:format=e5m2"},
