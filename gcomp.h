@@ -8430,49 +8430,54 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(mx_int8_deq)(const uint8_t *code, const gcomp
     return GCOMP__F(mul)(q, GCOMP__F(splat)(u->a));
 }
 
-/* A tile at a time: first the scales of its blocks, then its codes, so that none waits for the scale of its own block. */
+/* A tile at a time: first the largest |p| of its blocks, then their scales side by side, then its codes, so that none waits for
+   the scale of its own block. */
 GCOMP__HEAVY void GCOMP__F(mx_driver)(const gcomp__span *span, GCOMP__F(quant) quant, size_t code16)
 {
-    const size_t step = span->residual ? 1 : 0;
+    const size_t step = span->residual ? 16 : 0;
     const float *from = span->grad, *rest = span->residual ? span->residual : span->nothing;
-    const int largest = (int)span->job->form.constant;
+    const GCOMP__F(w) largest = GCOMP__F(wsplat)((int32_t)span->job->form.constant);
     uint8_t *scale = span->job->scales + span->at / 32, *code = span->job->codes + span->at / 16 * code16, some[64];
     GCOMP__F(acc) *acc = (GCOMP__F(acc) *)span->acc;
-    uint32_t worst = 0;
-    float p[GCOMP__TILE], inverse[GCOMP__TILE / 32];
+    float p[GCOMP__TILE], most[GCOMP__TILE / 32] = {0}, inverse[GCOMP__TILE / 32];
     size_t i, j, count;
     for (i = 0; i < span->count; i += count) {
+        GCOMP__F(v) x, y;
+        GCOMP__F(w) e;
+        const size_t next = i + 2 * GCOMP__TILE <= span->count ? GCOMP__TILE - 1 : 0, next_rest = step ? next : 0;
         count = gcomp__min(GCOMP__TILE, span->count - i);
-        for (j = 0; j < count; j += 32, from += 32, rest += 32 * step) {
+        for (j = 0; j < count; j += 32, from += 32, rest += 2 * step) {
             const size_t left = count - j;
-            const float *high = step ? rest + 16 : rest;
-            GCOMP__F(v) x, y;
-            uint32_t most;
-            int e;
             if (left >= 32) {
                 x = GCOMP__F(add)(GCOMP__F(load)(from), GCOMP__F(load)(rest));
-                y = GCOMP__F(add)(GCOMP__F(load)(from + 16), GCOMP__F(load)(high));
+                y = GCOMP__F(add)(GCOMP__F(load)(from + 16), GCOMP__F(load)(rest + step));
             } else {
                 x = GCOMP__F(load_sum)(from, rest, step, gcomp__min(left, 16));
-                y = GCOMP__F(load_sum)(from + 16, high, step, left < 16 ? 0 : left - 16);
+                y = GCOMP__F(load_sum)(from + 16, rest + step, step, left < 16 ? 0 : left - 16);
             }
             GCOMP__F(store)(p + j, x);
             GCOMP__F(store)(p + j + 16, y);
-            most = GCOMP__F(most)(GCOMP__F(worst)(GCOMP__F(abs)(x), y));
-            worst = most > worst ? most : worst;
-            e = (int)(most >> 23) - largest; /* biased; the exponent is floor(log2) but for subnormals */
-            e = e < 0 ? 0 : e;
-            *scale++ = (uint8_t)e;
-            inverse[j / 32] = gcomp__float(e < 254 ? (uint32_t)(254 - e) << 23 : 1u << 22);
+            most[j / 32] = gcomp__float(GCOMP__F(most)(GCOMP__F(worst)(GCOMP__F(abs)(x), y)));
         }
-        for (j = 0; j + 16 <= count; j += 16, code += code16)
+        x = GCOMP__F(load)(most);
+        acc->worst = GCOMP__F(worst)(acc->worst, x);
+        e = GCOMP__F(wsub)(GCOMP__F(wshr)(GCOMP__F(words)(x), 23), largest); /* biased; floor(log2), but 0 for subnormals */
+        e = GCOMP__F(wmax)(e, GCOMP__F(wsplat)(0));
+        GCOMP__F(put8)(some, e);
+        memcpy(scale, some, (count + 31) / 32);
+        scale += (count + 31) / 32;
+        e = GCOMP__F(wshl)(GCOMP__F(wsub)(GCOMP__F(wsplat)(254), e), 23); /* 2^-127 is no normal float */
+        GCOMP__F(store)(inverse, GCOMP__F(floats)(GCOMP__F(wmax)(e, GCOMP__F(wsplat)(1 << 22))));
+        for (j = 0; j + 16 <= count; j += 16, code += code16) {
+            GCOMP__PREFETCH(from + (j & next)); /* for the next tile */
+            GCOMP__PREFETCH(rest + (j & next_rest));
             quant(code, GCOMP__F(mul)(GCOMP__F(load)(p + j), GCOMP__F(splat)(inverse[j / 32])), NULL, 0);
+        }
         if (j < count) {
             quant(some, GCOMP__F(mul)(GCOMP__F(load)(p + j), GCOMP__F(splat)(inverse[j / 32])), NULL, 0);
             gcomp__put_last(code, some, code16, count - j, 0);
         }
     }
-    acc->worst = GCOMP__F(worst)(acc->worst, GCOMP__F(splat)(gcomp__float(worst)));
 }
 #define GCOMP__MX(name, code16) \
     static void GCOMP__F(name##_encode)(const gcomp__span *span) \
