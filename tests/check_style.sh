@@ -19,7 +19,7 @@ report() { # name file: passes if the file of complaints is empty
     fi
 }
 
-echo 1..8
+echo 1..9
 
 awk 'length > 130 { print FILENAME ": " FNR ": " length " columns" }' gcomp.h >$out/columns
 report "gcomp.h has no line over 130 columns" $out/columns
@@ -27,6 +27,11 @@ report "gcomp.h has no line over 130 columns" $out/columns
 awk '/^[A-Za-z].*\)$/ { name = $0 } /^\{$/ { start = FNR } /^\}$/ { if (start && FNR - start > 100) print FNR - start " lines: " name; start = 0 }' \
     gcomp.h >$out/functions
 report "gcomp.h has no function over 100 lines" $out/functions
+
+# A chapter goes from one tag to the next; those of block methods stand before the sparse methods.
+awk '/^\/\* (>>|-------)/ { if (on && FNR - from > 120) print FNR - from " lines: " title; title = $2 " " $3; from = FNR }
+     /^\/\* >>method none/ { on = 1 } /^\/\* -------.* sparse methods/ { on = 0 }' gcomp.h >$out/chapters
+report "no chapter of a block method has over 120 lines" $out/chapters
 
 # the contents list is the only place where a tag stands after three blanks and before its line of text, in the first banner
 sed -n '/>>contents/,/^   -----/p' gcomp.h | sed -n 's/^   >>\([a-z]*\) .*/\1/p;s/^   >>\([a-z]*\)$/\1/p' | grep -v '^contents$' >$out/contents
