@@ -2099,6 +2099,18 @@ GCOMP__INLINE int gcomp__simple_step(gcomp__unit *u, uint32_t most_bits, float l
     return 1;
 }
 
+/* The same of levels from `low` to `high`: nothing can overflow or vanish. Codes are clamped. */
+GCOMP__INLINE int gcomp__simple_range(gcomp__unit *u, uint32_t most_bits, float low, float high, float levels)
+{
+    u->a = (float)(((double)high - (double)low) / (2 * (double)levels + 1));
+    if (most_bits >= 227u << 23 || gcomp__bits(u->a) < 67u << 23) return 0;
+    u->inverse = 1 / u->a;
+    u->lift = 1;
+    u->b = (float)((double)low + ((double)levels + 1) * (double)u->a);
+    u->offset = u->b;
+    return 1;
+}
+
 /* The same of any size, with a * levels finite; and for other steps. */
 static void gcomp__step_of(gcomp__unit *u, double step, double most, double levels)
 {
@@ -5195,6 +5207,14 @@ GCOMP__NOINLINE uint32_t GCOMP__F(fit_blocks)(const gcomp__span *span, size_t i,
         if (known && measure == GCOMP__RANGE && b->low[k] >> 31 && !(b->high[k] >> 31)) {
             m.low = gcomp__float(b->low[k]);
             m.high = gcomp__float(b->high[k]);
+            if (gcomp__simple_range(&u, m.worst, m.low, m.high, job->form.levels)) {
+                gcomp__put_scale(job->scales + i / block * 8, 8, &u);
+                b->inverse[k] = u.inverse;
+                b->lift[k] = 1;
+                b->offset[k] = u.offset;
+                worst = m.worst > worst ? m.worst : worst;
+                continue;
+            }
         } else if (!known || measure != GCOMP__MOST) {
             const float *g = span->grad + (i - span->at), *e = span->residual ? span->residual + (i - span->at) : NULL;
             GCOMP__F(acc) acc;
@@ -5293,6 +5313,8 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
                 size_t j;
                 for (j = 0; j < count; j += 16, rest += step, to += code16) {
                     GCOMP__F(v) p = GCOMP__F(load)(x + j);
+                    if (early == 2) p = GCOMP__F(sub)(p, offset);
+                    p = GCOMP__F(mul)(p, inverse);
                     if (looks) {
                         const GCOMP__F(v) q = GCOMP__F(add)(GCOMP__F(load)(from + j), GCOMP__F(load)(rest));
                         GCOMP__F(store)(x + j, q);
@@ -5302,8 +5324,7 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
                             low = GCOMP__F(wmax)(low, GCOMP__F(wxor)(GCOMP__F(words)(q), top));
                         }
                     }
-                    if (early == 2) p = GCOMP__F(sub)(p, offset);
-                    quant(to, GCOMP__F(mul)(p, inverse), &u, at + j);
+                    quant(to, p, &u, at + j);
                 }
                 if (last - at < 16) gcomp__put_last(code, some, code16, last - at, job->form.first_high);
                 x += count;
@@ -8002,13 +8023,8 @@ static void gcomp__int_fit(const gcomp__form *form, const gcomp__measured *m, gc
 static void gcomp__affine_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
 {
     double low = (double)m->low, high = (double)m->high, steps = 2 * (double)form->levels + 1;
-    u->a = (float)((high - low) / steps);
-    if (m->worst < 227u << 23 && gcomp__bits(u->a) >= 67u << 23) { /* nothing can overflow or vanish; codes are clamped */
-        u->inverse = 1 / u->a;
-        u->lift = 1;
-    } else {
-        gcomp__step_of(u, (high - low) / steps, high - low, steps);
-    }
+    if (gcomp__simple_range(u, m->worst, m->low, m->high, form->levels)) return;
+    gcomp__step_of(u, (high - low) / steps, high - low, steps);
     u->b = (float)(low + ((double)form->levels + 1) * (double)u->a);
     if (m->worst >= 0x7f000000u) { /* differences may overflow: a quarter of everything, and only codes -levels .. levels */
         const double most = 3.4028234663852886e38;
