@@ -1989,8 +1989,7 @@ typedef struct gcomp__span {
 typedef struct gcomp__blocks {
     uint32_t worst[16];
     uint32_t low[16], high[16]; /* the smallest and the largest p, if the first is negative and the second is not */
-    float inverse[16], lift[16], offset[16];
-    int plain; /* all lifts are 1 */
+    float inverse[16], offset[16], lift; /* lift: of one that is larger than the tile */
 } gcomp__blocks;
 
 /* Kernels of a block method, made by GCOMP__BLOCK_METHOD in >>kernels. */
@@ -5181,9 +5180,19 @@ GCOMP__INLINE uint32_t GCOMP__F(fit_block)(const gcomp__encode_job *job, const g
     return m->worst;
 }
 
-/* The same for up to 16 blocks, of elements i .. end - 1 of a span, which begin with one. Their largest |p| are known if they
-   are no larger than a tile. */
-GCOMP__NOINLINE uint32_t GCOMP__F(fit_blocks)(const gcomp__span *span, size_t i, size_t end, gcomp__blocks *b)
+/* p * lift in the tile; zeros where they are not finite. */
+GCOMP__NOINLINE void GCOMP__F(lift)(float *x, size_t count, float lift)
+{
+    size_t i;
+    for (i = 0; i < count; i += 16) {
+        const GCOMP__F(v) p = GCOMP__F(mul)(GCOMP__F(load)(x + i), GCOMP__F(splat)(lift));
+        GCOMP__F(store)(x + i, lift > 0 ? p : GCOMP__F(splat)(0));
+    }
+}
+
+/* The same for up to 16 blocks, of elements i .. end - 1 of a span, which begin with one. If they are no larger than a tile,
+   their largest |p| are known, and they are lifted in it. */
+GCOMP__NOINLINE uint32_t GCOMP__F(fit_blocks)(const gcomp__span *span, size_t i, size_t end, gcomp__blocks *b, float *tile)
 {
     const gcomp__encode_job *job = span->job;
     const size_t block = job->form.block;
@@ -5192,14 +5201,12 @@ GCOMP__NOINLINE uint32_t GCOMP__F(fit_blocks)(const gcomp__span *span, size_t i,
     uint32_t worst = 0;
     size_t k;
     gcomp__unit u;
-    b->plain = 1;
     for (k = 0; i < end; k++, i += block, scale += 4) {
         gcomp__measured m;
         m.worst = b->worst[k];
         if (simple && gcomp__simple_step(&u, m.worst, job->form.levels)) {
             gcomp__put_float(scale, u.a);
             b->inverse[k] = u.inverse;
-            b->lift[k] = 1;
             worst = m.worst > worst ? m.worst : worst;
             continue;
         }
@@ -5210,7 +5217,6 @@ GCOMP__NOINLINE uint32_t GCOMP__F(fit_blocks)(const gcomp__span *span, size_t i,
             if (gcomp__simple_range(&u, m.worst, m.low, m.high, job->form.levels)) {
                 gcomp__put_scale(job->scales + i / block * 8, 8, &u);
                 b->inverse[k] = u.inverse;
-                b->lift[k] = 1;
                 b->offset[k] = u.offset;
                 worst = m.worst > worst ? m.worst : worst;
                 continue;
@@ -5225,9 +5231,9 @@ GCOMP__NOINLINE uint32_t GCOMP__F(fit_blocks)(const gcomp__span *span, size_t i,
         }
         (void)GCOMP__F(fit_block)(job, &m, i / block, &u);
         b->inverse[k] = u.inverse;
-        b->lift[k] = u.lift;
         b->offset[k] = u.offset;
-        b->plain &= u.lift == 1.0f;
+        if (!known) b->lift = u.lift;
+        else if (u.lift != 1.0f) GCOMP__F(lift)(tile + k * block, m.count, u.lift);
         worst = m.worst > worst ? m.worst : worst;
     }
     return worst;
@@ -5245,17 +5251,6 @@ GCOMP__NOINLINE uint32_t GCOMP__F(take)(float *to, const float *g, const float *
         most = GCOMP__F(worst)(most, p);
     }
     return GCOMP__F(most)(most);
-}
-
-/* p * lift of blocks of `piece` elements, `count` in all; not finite: zeros. */
-GCOMP__NOINLINE void GCOMP__F(lift)(float *x, const gcomp__blocks *b, size_t piece, size_t count)
-{
-    size_t i;
-    for (i = 0; i < count; i += 16) {
-        const float lift = b->lift[i / piece];
-        const GCOMP__F(v) p = GCOMP__F(mul)(GCOMP__F(load)(x + i), GCOMP__F(splat)(lift));
-        GCOMP__F(store)(x + i, lift > 0 ? p : GCOMP__F(splat)(0));
-    }
 }
 
 /* Codes and scales of a span of elements whose scales must be known before the codes. A tile of p lies between memory and the
@@ -5279,9 +5274,8 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
     float tile[GCOMP__TILE];
     size_t i, k, at, stop, last;
     b.inverse[0] = u.inverse;
-    b.lift[0] = u.lift;
+    b.lift = u.lift;
     b.offset[0] = u.offset;
-    b.plain = u.lift == 1.0f;
     for (k = 0; k * piece < gcomp__min(bundle, span->count); k++) {
         at = k * piece;
         b.worst[k] = GCOMP__F(take)(tile + at, g + at, e + at / 16 * step, step, gcomp__min(piece, span->count - at));
@@ -5294,10 +5288,10 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
             GCOMP__PREFETCH(e + ((stop - begin) / 16 + k) * step);
         }
         if (small || (!span->given && i % block == 0)) {
-            found = GCOMP__F(fit_blocks)(span, i, small ? stop : gcomp__min(end, i + block), &b);
+            found = GCOMP__F(fit_blocks)(span, i, small ? stop : gcomp__min(end, i + block), &b, tile);
             worst = found > worst ? found : worst;
         }
-        if (!b.plain) GCOMP__F(lift)(tile, &b, piece, stop - i);
+        if (b.lift != 1.0f) GCOMP__F(lift)(tile, stop - i, b.lift);
         for (k = 0, at = i; at < stop; k++, at = last) {
             const size_t c = small ? k : 0, ahead = at + bundle;
             const GCOMP__F(v) inverse = GCOMP__F(splat)(b.inverse[c]), offset = GCOMP__F(splat)(b.offset[c]);
