@@ -5303,7 +5303,7 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
             last = gcomp__min(stop, at + piece);
             while (at < last) {
                 const size_t count = last - at < 16 ? 16 : (last - at) / 16 * 16;
-                uint8_t some[64], *code = job->codes + at / 16 * code16, *to = last - at < 16 ? some : code;
+                uint8_t some[32], *code = job->codes + at / 16 * code16, *to = last - at < 16 ? some : code;
                 size_t j;
                 for (j = 0; j < count; j += 16, rest += step, to += code16) {
                     GCOMP__F(v) p = GCOMP__F(load)(x + j);
@@ -11452,7 +11452,7 @@ GCOMP__HEAVY void GCOMP__F(stream)(const gcomp__rows *from, size_t count, const 
         float *to = tile[(j / 16 + 1) % 2];
         at = j + 16 < count ? j + 16 : j;
         far = j + ahead < count ? j + ahead : then ? then + j + ahead - count : j;
-        if (half && feedback) { /* 16 rows of g and e: the hardware sees the order in each only if it has loads of its own */
+        if (half && feedback && GCOMP__F(tall) > 4) { /* the hardware sees the order in each row only by loads of its own */
             GCOMP__UNROLL
             for (r = 0; r < most; r++) GCOMP__MANY_LINE;
         } else
