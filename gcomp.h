@@ -5294,7 +5294,7 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
         if (b.lift != 1.0f) GCOMP__F(lift)(tile, stop - i, b.lift);
         for (k = 0, at = i; at < stop; k++, at = last) {
             const size_t c = small ? k : 0, ahead = at + bundle;
-            const GCOMP__F(v) inverse = GCOMP__F(splat)(b.inverse[c]), offset = GCOMP__F(splat)(b.offset[c]);
+            const GCOMP__F(v) inverse = GCOMP__F(splat)(b.inverse[c]), offset = GCOMP__F(splat)(early == 2 ? b.offset[c] : 0);
             const int looks = ahead + piece <= end;
             const float *from = looks ? g + (ahead - begin) : g, *rest = looks ? e + (ahead - begin) / 16 * step : e;
             float *x = tile + (at - i);

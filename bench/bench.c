@@ -180,23 +180,23 @@ static void commit(row *r, data *d, const size_t *lengths)
     must(gcomp_commit(r->gc, 0, d->y, payloads[0], lengths[0], payloads, lengths, 2), gcomp_error(r->gc));
 }
 
-/* All rounds of one worker alone; or, to encode, all before its first sum. Returns the bytes it sent, without the frame. */
+/* All rounds of one worker alone; or, to encode, up to the first that is more than a frame or a scale: a sum, or dgc's payload.
+   Returns the bytes it sent, without the frame. */
 static size_t whole_step(row *r, data *d, int encodes)
 {
     gcomp_request q;
-    size_t sent = 0;
-    int frame = 1; /* the first that is gathered */
+    size_t sent = 0, bytes;
+    int frame = 1; /* comes first */
     must(gcomp_step_begin(r->gc, NULL), "begin");
     must(gcomp_step_ready(r->gc, 0, d->y), "ready");
     for (;;) {
         must(gcomp_step_next(r->gc, &q), gcomp_error(r->gc));
         if (q.kind == GCOMP_DONE) break;
-        if (encodes && !frame) break;
-        if (q.kind == GCOMP_ALLGATHER) {
-            memcpy(q.recv, q.send, q.stride);
-            sent += frame ? 0 : q.bytes[0];
-            frame = 0;
-        } else sent += q.count * (q.dtype == GCOMP_I8 ? 1 : q.dtype == GCOMP_I16 ? 2 : 4);
+        bytes = q.kind == GCOMP_ALLGATHER ? q.bytes[0] : q.count * (q.dtype == GCOMP_I8 ? 1 : q.dtype == GCOMP_I16 ? 2 : 4);
+        if (encodes && bytes > 64) break;
+        if (q.kind == GCOMP_ALLGATHER) memcpy(q.recv, q.send, q.stride);
+        if (!frame) sent += bytes;
+        frame = 0;
         must(gcomp_step_done(r->gc, q.id, 0), "done");
     }
     must(encodes ? gcomp_step_abort(r->gc) : gcomp_step_commit(r->gc), "commit");

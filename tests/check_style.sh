@@ -30,7 +30,8 @@ report "gcomp.h has no function over 100 lines" $out/functions
 
 # A chapter goes from one tag to the next; those of block methods stand before the sparse methods.
 awk '/^\/\* (>>|-------)/ { if (on && FNR - from > 120) print FNR - from " lines: " title; title = $2 " " $3; from = FNR }
-     /^\/\* >>method none/ { on = 1 } /^\/\* -------.* sparse methods/ { on = 0 }' gcomp.h >$out/chapters
+     /^\/\* >>method none/ { on = 1 } /^\/\* -------.* sparse methods/ { ended = on; on = 0 }
+     END { if (!ended) print "where they begin and end is not found" }' gcomp.h >$out/chapters
 report "no chapter of a block method has over 120 lines" $out/chapters
 
 # the contents list is the only place where a tag stands after three blanks and before its line of text, in the first banner
