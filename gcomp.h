@@ -1867,6 +1867,7 @@ typedef struct gcomp__work {
     const gcomp_codec *codec;
     gcomp_input in;
     size_t rows, cols, stack, n;
+    size_t together; /* elements of all tensors of the step */
     float part;      /* 1 / world: contributions are scaled by it before the sum */
     size_t world;
     uint32_t epoch;
@@ -11179,6 +11180,7 @@ enum {
 typedef struct gcomp__matrix {
     const gcomp_input *in;
     size_t at, rows, cols, rank, pitch;
+    int cold; /* in memory, not in a cache: what is further on is fetched */
 } gcomp__matrix;
 
 /* Rows of floats that are g, or g + e where e is not NULL. */
@@ -11265,10 +11267,10 @@ GCOMP__NOINLINE gcomp__rows GCOMP__F(copied)(const gcomp__matrix *m, size_t i, s
     return x;
 }
 
-/* P[i][c] += fold of the sum over j < count of M[i][j] Q[j][c], of up to 4 rows and all of the up to 4 columns, at most 8 sums:
+/* P[i][c] += fold of the sum over j < count of M[i][j] Q[j][c], of up to 8 rows and all of the up to 4 columns, at most 8 sums:
    16 lanes along j. Q in panels: 16 columns of the first rank, then those of the next. */
 GCOMP__HEAVY void GCOMP__F(few)(const gcomp__rows *from, size_t count, const float *q, float *p, const gcomp__rows *next,
-                                int rows, int rank, int feedback)
+                                int rows, int rank, int feedback, int fetching)
 {
     const gcomp__rows x = *from, ahead = *next;
     const size_t s = x.stride;
@@ -11295,7 +11297,15 @@ GCOMP__HEAVY void GCOMP__F(few)(const gcomp__rows *from, size_t count, const flo
             a3 = GCOMP__F(fma)(v, t, a3);
             if (rank > 1) b3 = GCOMP__F(fma)(v, u, b3);
         }
-        GCOMP__F(fetch)(&ahead, j, rows);
+        if (rows > 4) {
+            b0 = GCOMP__F(fma)(GCOMP__F(plain_p)(&x, 4 * s + j, feedback), t, b0);
+            b1 = GCOMP__F(fma)(GCOMP__F(plain_p)(&x, 5 * s + j, feedback), t, b1);
+        }
+        if (rows > 6) {
+            b2 = GCOMP__F(fma)(GCOMP__F(plain_p)(&x, 6 * s + j, feedback), t, b2);
+            b3 = GCOMP__F(fma)(GCOMP__F(plain_p)(&x, 7 * s + j, feedback), t, b3);
+        }
+        if (fetching) GCOMP__F(fetch)(&ahead, j, rows);
     }
     GCOMP__F(add_float)(p, GCOMP__F(fold)(a0));
     if (rank > 1) GCOMP__F(add_float)(p + 1, GCOMP__F(fold)(b0));
@@ -11306,26 +11316,40 @@ GCOMP__HEAVY void GCOMP__F(few)(const gcomp__rows *from, size_t count, const flo
     if (rows > 2 && rank > 1) GCOMP__F(add_float)(p + rank + 1, GCOMP__F(fold)(b2));
     if (rows > 2) GCOMP__F(add_float)(p + 2 * rank, GCOMP__F(fold)(a3));
     if (rows > 2 && rank > 1) GCOMP__F(add_float)(p + 2 * rank + 1, GCOMP__F(fold)(b3));
+    if (rows > 4) GCOMP__F(add_float)(p + 3, GCOMP__F(fold)(b0)), GCOMP__F(add_float)(p + 4, GCOMP__F(fold)(b1));
+    if (rows > 6) GCOMP__F(add_float)(p + 5, GCOMP__F(fold)(b2)), GCOMP__F(add_float)(p + 6, GCOMP__F(fold)(b3));
 }
 
-/* Rows that are taken together: of more ranks than 2 these fill the registers. */
-GCOMP__INLINE size_t GCOMP__F(beside)(size_t rank) { return rank > 2 ? 1 : rank > 1 ? (size_t)GCOMP__F(abreast) : 4; }
+/* Rows that are taken together, of those that are left. */
+GCOMP__INLINE size_t GCOMP__F(together)(size_t left) { return left >= GCOMP__F(tall) ? GCOMP__F(tall) : left >= 4 ? 4 : 1; }
+
+/* The same of few ranks: of more than 2 these fill the registers. */
+GCOMP__INLINE size_t GCOMP__F(beside)(size_t rank, size_t left)
+{
+    if (rank == 1) return GCOMP__F(together)(left);
+    return rank == 2 && left >= GCOMP__F(abreast) ? GCOMP__F(abreast) : 1;
+}
 
 GCOMP__NOINLINE void GCOMP__F(few_rows)(const gcomp__rows *x, size_t count, const float *q, float *p, const gcomp__rows *next,
                                         size_t rows, size_t rank)
 {
-    if (x->e && rank > 3) GCOMP__F(few)(x, count, q, p, next, 1, 4, 1);
-    else if (x->e && rank > 2) GCOMP__F(few)(x, count, q, p, next, 1, 3, 1);
-    else if (x->e && rank > 1 && rows > 1) GCOMP__F(few)(x, count, q, p, next, GCOMP__F(abreast), 2, 1);
-    else if (x->e && rank > 1) GCOMP__F(few)(x, count, q, p, next, 1, 2, 1);
-    else if (x->e && rows > 1) GCOMP__F(few)(x, count, q, p, next, 4, 1, 1);
-    else if (x->e) GCOMP__F(few)(x, count, q, p, next, 1, 1, 1);
-    else if (rank > 3) GCOMP__F(few)(x, count, q, p, next, 1, 4, 0);
-    else if (rank > 2) GCOMP__F(few)(x, count, q, p, next, 1, 3, 0);
-    else if (rank > 1 && rows > 1) GCOMP__F(few)(x, count, q, p, next, GCOMP__F(abreast), 2, 0);
-    else if (rank > 1) GCOMP__F(few)(x, count, q, p, next, 1, 2, 0);
-    else if (rows > 1) GCOMP__F(few)(x, count, q, p, next, 4, 1, 0);
-    else GCOMP__F(few)(x, count, q, p, next, 1, 1, 0);
+    const int tall = GCOMP__F(tall), pair = GCOMP__F(abreast), warm = !x->e && !next->g;
+    if (warm && rank == 1 && rows > 4) GCOMP__F(few)(x, count, q, p, next, tall, 1, 0, 0);
+    else if (warm && rank == 2 && rows > 1) GCOMP__F(few)(x, count, q, p, next, pair, 2, 0, 0);
+    else if (x->e && rank > 3) GCOMP__F(few)(x, count, q, p, next, 1, 4, 1, 1);
+    else if (x->e && rank > 2) GCOMP__F(few)(x, count, q, p, next, 1, 3, 1, 1);
+    else if (x->e && rank > 1 && rows > 1) GCOMP__F(few)(x, count, q, p, next, pair, 2, 1, 1);
+    else if (x->e && rank > 1) GCOMP__F(few)(x, count, q, p, next, 1, 2, 1, 1);
+    else if (x->e && rows > 4) GCOMP__F(few)(x, count, q, p, next, tall, 1, 1, 1);
+    else if (x->e && rows > 1) GCOMP__F(few)(x, count, q, p, next, 4, 1, 1, 1);
+    else if (x->e) GCOMP__F(few)(x, count, q, p, next, 1, 1, 1, 1);
+    else if (rank > 3) GCOMP__F(few)(x, count, q, p, next, 1, 4, 0, 1);
+    else if (rank > 2) GCOMP__F(few)(x, count, q, p, next, 1, 3, 0, 1);
+    else if (rank > 1 && rows > 1) GCOMP__F(few)(x, count, q, p, next, pair, 2, 0, 1);
+    else if (rank > 1) GCOMP__F(few)(x, count, q, p, next, 1, 2, 0, 1);
+    else if (rows > 4) GCOMP__F(few)(x, count, q, p, next, tall, 1, 0, 1);
+    else if (rows > 1) GCOMP__F(few)(x, count, q, p, next, 4, 1, 0, 1);
+    else GCOMP__F(few)(x, count, q, p, next, 1, 1, 0, 1);
 }
 
 /* Columns of the next block, of those that are left; the rest of a row that is no multiple of 16 is a block of its own. */
@@ -11338,19 +11362,20 @@ GCOMP__INLINE size_t GCOMP__F(block_of)(size_t left)
 static void GCOMP__F(project_few)(const gcomp__matrix *m, size_t row, size_t end, const float *q, float *p)
 {
     const size_t lines = m->cols / 16 * 16, whole = GCOMP__F(general)(m->in) ? 0 : lines, rank = m->rank;
-    const size_t span = GCOMP__POWERSGD_BLOCK * (rank > 2 ? 2 : rank > 1 ? 4 : 16), most = GCOMP__F(beside)(rank);
+    const size_t span = GCOMP__POWERSGD_BLOCK * (rank > 2 ? 2 : rank > 1 ? 4 : 16);
     const gcomp__rows none = {NULL, NULL, 0};
-    const int far = rank <= 2 && (m->in->residual || (rank == 1 && m->rows * m->cols >> 22)); /* block after block, as they lie */
+    const int far = rank <= 2 && (m->in->residual || rank == 1); /* block after block, as they lie */
     float tile[3 * GCOMP__POWERSGD_BLOCK / 2];
     size_t i, j = 0, k, count, rows;
     for (k = 0; k < whole; k = j) {
         for (i = row; i < end; i += rows) {
-            rows = end - i >= most ? most : 1;
+            rows = GCOMP__F(beside)(rank, end - i);
             for (j = k; j < gcomp__min(whole, k + span); j += count) {
                 const gcomp__rows x = GCOMP__F(rows_at)(m, i, j);
                 gcomp__rows next = none;
                 count = GCOMP__F(block_of)(whole - j);
-                if (far && j + 2 * count <= gcomp__min(whole, k + span)) next = GCOMP__F(behind)(&x, count);
+                if (!m->cold) next = none;
+                else if (far && j + 2 * count <= gcomp__min(whole, k + span)) next = GCOMP__F(behind)(&x, count);
                 else if (far && i + 2 * rows <= end) next = GCOMP__F(behind)(&x, rows * m->cols - (j - k));
                 else if (rank > 1 && i + 2 * rows <= end) next = GCOMP__F(behind)(&x, rows * m->cols);
                 GCOMP__F(few_rows)(&x, count, q + j * rank, p + i * rank, &next, rows, rank);
@@ -11470,9 +11495,6 @@ GCOMP__NOINLINE void GCOMP__F(stream_rows)(const gcomp__rows *x, size_t count, c
     else GCOMP__F(stream)(x, count, q, p, pitch, then, GCOMP__F(tall), 0, 0);
 }
 
-/* Rows that are taken together, of those that are left. */
-GCOMP__INLINE size_t GCOMP__F(together)(size_t left) { return left >= GCOMP__F(tall) ? GCOMP__F(tall) : left >= 4 ? 4 : 1; }
-
 static void GCOMP__F(project_many)(const gcomp__matrix *m, size_t row, size_t end, const float *q, float *p)
 {
     const size_t lanes = m->pitch, panel = 16 * m->cols, span = lanes > 16 ? 1024 : 4096; /* of more panels M is read again */
@@ -11518,7 +11540,7 @@ static void GCOMP__F(project)(const gcomp__matrix *m, size_t row, size_t end, co
 
 /* Q[j][c] += sum over the rows of P[i][c] M[i][j], rows in order, of `count` columns, a multiple of 16; Q in panels. */
 GCOMP__HEAVY void GCOMP__F(back_rows)(const gcomp__rows *from, size_t count, const float *p, const gcomp__matrix *m, float *q,
-                                      const gcomp__rows *next, int rows, int feedback)
+                                      const gcomp__rows *next, int rows, int feedback, int fetching)
 {
     const gcomp__rows x = *from, ahead = *next;
     const size_t s = x.stride, rank = m->rank, pitch = m->pitch;
@@ -11540,7 +11562,7 @@ GCOMP__HEAVY void GCOMP__F(back_rows)(const gcomp__rows *from, size_t count, con
             x6 = GCOMP__F(plain_p)(&x, 6 * s + j, feedback);
             x7 = GCOMP__F(plain_p)(&x, 7 * s + j, feedback);
         }
-        GCOMP__F(fetch)(&ahead, j, rows);
+        if (fetching) GCOMP__F(fetch)(&ahead, j, rows);
         for (c = 0; c < rank; c++, q += 16) {
             const float *f = p + c;
             GCOMP__F(v) t = GCOMP__F(fma)(x0, GCOMP__F(splat)(f[0]), GCOMP__F(load)(q));
@@ -11562,35 +11584,49 @@ GCOMP__HEAVY void GCOMP__F(back_rows)(const gcomp__rows *from, size_t count, con
     }
 }
 
-/* The same of one rank and 4 rows. */
-GCOMP__HEAVY void GCOMP__F(back_four)(const gcomp__rows *from, size_t count, const float *p, float *q, const gcomp__rows *next,
-                                      int feedback)
+/* The same of one rank, of 4 rows or more. */
+GCOMP__HEAVY void GCOMP__F(back_one)(const gcomp__rows *from, size_t count, const float *p, float *q, const gcomp__rows *next,
+                                     int rows, int feedback, int fetching)
 {
     const gcomp__rows x = *from, ahead = *next;
+    const size_t s = x.stride;
     const GCOMP__F(v) f0 = GCOMP__F(splat)(p[0]), f1 = GCOMP__F(splat)(p[1]), f2 = GCOMP__F(splat)(p[2]);
     const GCOMP__F(v) f3 = GCOMP__F(splat)(p[3]);
+    GCOMP__F(v) f4 = f3, f5 = f3, f6 = f3, f7 = f3;
     size_t j;
+    if (rows > 4) f4 = GCOMP__F(splat)(p[4]), f5 = GCOMP__F(splat)(p[5]);
+    if (rows > 6) f6 = GCOMP__F(splat)(p[6]), f7 = GCOMP__F(splat)(p[7]);
     for (j = 0; j < count; j += 16) {
         GCOMP__F(v) t = GCOMP__F(fma)(GCOMP__F(plain_p)(&x, j, feedback), f0, GCOMP__F(load)(q + j));
-        t = GCOMP__F(fma)(GCOMP__F(plain_p)(&x, x.stride + j, feedback), f1, t);
-        t = GCOMP__F(fma)(GCOMP__F(plain_p)(&x, 2 * x.stride + j, feedback), f2, t);
-        t = GCOMP__F(fma)(GCOMP__F(plain_p)(&x, 3 * x.stride + j, feedback), f3, t);
+        t = GCOMP__F(fma)(GCOMP__F(plain_p)(&x, s + j, feedback), f1, t);
+        t = GCOMP__F(fma)(GCOMP__F(plain_p)(&x, 2 * s + j, feedback), f2, t);
+        t = GCOMP__F(fma)(GCOMP__F(plain_p)(&x, 3 * s + j, feedback), f3, t);
+        if (rows > 4) t = GCOMP__F(fma)(GCOMP__F(plain_p)(&x, 4 * s + j, feedback), f4, t);
+        if (rows > 4) t = GCOMP__F(fma)(GCOMP__F(plain_p)(&x, 5 * s + j, feedback), f5, t);
+        if (rows > 6) t = GCOMP__F(fma)(GCOMP__F(plain_p)(&x, 6 * s + j, feedback), f6, t);
+        if (rows > 6) t = GCOMP__F(fma)(GCOMP__F(plain_p)(&x, 7 * s + j, feedback), f7, t);
         GCOMP__F(store)(q + j, t);
-        GCOMP__F(fetch)(&ahead, j, 4);
+        if (fetching) GCOMP__F(fetch)(&ahead, j, rows);
     }
 }
 
 GCOMP__NOINLINE void GCOMP__F(back_some)(const gcomp__rows *x, size_t count, const float *p, const gcomp__matrix *m, float *q,
                                          const gcomp__rows *next, size_t rows)
 {
-    if (m->rank == 1 && rows == 4 && x->e) GCOMP__F(back_four)(x, count, p, q, next, 1);
-    else if (m->rank == 1 && rows == 4) GCOMP__F(back_four)(x, count, p, q, next, 0);
-    else if (x->e && rows == GCOMP__F(tall)) GCOMP__F(back_rows)(x, count, p, m, q, next, GCOMP__F(tall), 1);
-    else if (x->e && rows == 4) GCOMP__F(back_rows)(x, count, p, m, q, next, 4, 1);
-    else if (x->e) GCOMP__F(back_rows)(x, count, p, m, q, next, 1, 1);
-    else if (rows == GCOMP__F(tall)) GCOMP__F(back_rows)(x, count, p, m, q, next, GCOMP__F(tall), 0);
-    else if (rows == 4) GCOMP__F(back_rows)(x, count, p, m, q, next, 4, 0);
-    else GCOMP__F(back_rows)(x, count, p, m, q, next, 1, 0);
+    const int tall = GCOMP__F(tall);
+    if (m->rank == 1 && rows > 1) {
+        if (x->e && rows > 4) GCOMP__F(back_one)(x, count, p, q, next, tall, 1, 1);
+        else if (x->e) GCOMP__F(back_one)(x, count, p, q, next, 4, 1, 1);
+        else if (rows > 4 && next->g) GCOMP__F(back_one)(x, count, p, q, next, tall, 0, 1);
+        else if (rows > 4) GCOMP__F(back_one)(x, count, p, q, next, tall, 0, 0);
+        else GCOMP__F(back_one)(x, count, p, q, next, 4, 0, 0);
+    } else if (x->e && rows > 4) GCOMP__F(back_rows)(x, count, p, m, q, next, tall, 1, 1);
+    else if (x->e && rows == 4) GCOMP__F(back_rows)(x, count, p, m, q, next, 4, 1, 1);
+    else if (x->e) GCOMP__F(back_rows)(x, count, p, m, q, next, 1, 1, 1);
+    else if (rows > 4 && next->g) GCOMP__F(back_rows)(x, count, p, m, q, next, tall, 0, 1);
+    else if (rows > 4) GCOMP__F(back_rows)(x, count, p, m, q, next, tall, 0, 0);
+    else if (rows == 4) GCOMP__F(back_rows)(x, count, p, m, q, next, 4, 0, 1);
+    else GCOMP__F(back_rows)(x, count, p, m, q, next, 1, 0, 1);
 }
 
 /* >>kernel back: Q = M^T P for columns col .. end - 1; col is a multiple of 16. P row by row, Q in panels. */
@@ -11604,11 +11640,9 @@ static void GCOMP__F(back)(const gcomp__matrix *m, size_t col, size_t end, const
     memset(q, 0, 4 * m->rank * ((end - col + 15) / 16 * 16));
     for (i = 0; i < m->rows; i += rows) {
         rows = GCOMP__F(together)(m->rows - i);
-        if (m->rank == 1) rows = m->rows - i >= 4 ? 4 : 1;
         if (whole) {
             const gcomp__rows x = GCOMP__F(rows_at)(m, i, col);
-            const int far = i + 2 * rows <= m->rows && (m->rank > 1 || x.e || m->rows * m->cols >> 22);
-            const gcomp__rows next = GCOMP__F(behind)(&x, far ? rows * m->cols : 0);
+            const gcomp__rows next = GCOMP__F(behind)(&x, m->cold && i + 2 * rows <= m->rows ? rows * m->cols : 0);
             GCOMP__F(back_some)(&x, whole, p + i * m->pitch, m, q, &next, rows);
         }
         for (j = whole; j < end - col; j += count) {
@@ -11701,7 +11735,7 @@ static void GCOMP__F(expand)(const gcomp__matrix *m, size_t row, size_t end, con
             const size_t at = m->at + i * cols + j;
             gcomp__rows next;
             count = gcomp__min(span, whole - j);
-            next = GCOMP__F(behind)(&x, residual && j + 2 * span <= cols ? span : 0);
+            next = GCOMP__F(behind)(&x, m->cold && residual && j + 2 * span <= cols ? span : 0);
             if (residual) GCOMP__F(outer_some)(&x, count, own_p, own->q + j * m->rank, m, residual + at, cols, &next, rows, 1);
             GCOMP__F(outer_some)(&x, count, mean_p, mean->q + j * m->rank, m, y + at, cols, &next, rows, 0);
         }
@@ -11796,6 +11830,9 @@ static size_t gcomp__powersgd_pitch(size_t rank)
 
 /* Columns of a task of M^T P: their part of Q stays in the innermost cache. */
 static size_t gcomp__powersgd_columns(size_t rank) { return gcomp__max(64, 32768 / rank / 16 * 16); }
+
+/* Do the elements of a step no longer lie in a cache when they are read again? One rank without fetching loses least. */
+static int gcomp__powersgd_is_cold(size_t elements, size_t rank) { return elements >> (rank > 1 ? 21 : 22) != 0; }
 
 /* A factor of n rows as the kernels want it. */
 static size_t gcomp__powersgd_factor(size_t rank, size_t n)
@@ -11955,6 +11992,7 @@ static gcomp__powersgd_job gcomp__powersgd_job_of(gcomp__work *work, size_t s)
     job.matrix.cols = work->cols;
     job.matrix.rank = rank;
     job.matrix.pitch = gcomp__powersgd_pitch(rank);
+    job.matrix.cold = gcomp__powersgd_is_cold(work->together, rank);
     job.columns = gcomp__powersgd_columns(rank);
     if (work->call.parallel.run) job.columns = gcomp__min(job.columns, 512);
     job.mean.q = work->local + s * gcomp__powersgd_local_floats(work->codec, work->rows, work->cols);
@@ -15558,6 +15596,7 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
     work.cols = slot->cols;
     work.stack = slot->stack;
     work.n = slot->n;
+    work.together = gc->plan.elements;
     work.part = 1.0f / (float)gc->desc.comm.world;
     work.world = (size_t)gc->desc.comm.world;
     work.epoch = gc->epoch;

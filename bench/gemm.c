@@ -99,6 +99,7 @@ static void ours(const data *d, int kernel, int feedback)
     m.cols = d->cols;
     m.rank = rank;
     m.pitch = gcomp__powersgd_pitch(rank);
+    m.cold = gcomp__powersgd_is_cold(d->rows * d->cols, rank);
     f.p = d->local[0];
     f.q = d->local[1];
     if (kernel == 0) {

@@ -514,6 +514,37 @@ static void test_the_order_of_tasks_does_not_change_the_bits(void)
     group_close(&b);
 }
 
+/* Steps too large for a cache fetch ahead: another loop of the kernels. */
+static void test_what_else_a_step_holds_does_not_change_the_bits(void)
+{
+    static const char *const codecs[] = {"powersgd:rank=1", "powersgd:rank=2", "powersgd:rank=4", "powersgd:rank=16"};
+    enum { COUNT = sizeof codecs / sizeof codecs[0], LARGE = 1 << 22 };
+    for (int feedback = 0; feedback < 2; feedback++) {
+        gcomp_tensor tensors[COUNT + 1];
+        char names[COUNT + 1][8];
+        gcomp_desc desc = no_feedback();
+        group alone, beside;
+        desc.no_error_feedback = !feedback;
+        for (size_t t = 0; t <= COUNT; t++) {
+            tensors[t] = t < COUNT ? matrix(29, 1300, 0, codecs[t]) : matrix(LARGE, 1, 0, "none");
+            snprintf(names[t], sizeof names[t], "m%d", (int)t);
+            tensors[t].name = names[t];
+        }
+        group_open(&alone, 1, &desc, tensors, COUNT);
+        group_open(&beside, 1, &desc, tensors, COUNT + 1);
+        for (uint64_t step = 0; step < 2; step++) {
+            for (size_t t = 0; t < COUNT; t++) {
+                fill(alone.grad[0][t], alone.n[t], 10 * step + t);
+                fill(beside.grad[0][t], alone.n[t], 10 * step + t);
+            }
+            CHECK(group_step(&alone) == GCOMP_OK && group_step(&beside) == GCOMP_OK);
+            for (size_t t = 0; t < COUNT; t++) CHECK(memcmp(alone.grad[0][t], beside.grad[0][t], 4 * alone.n[t]) == 0);
+        }
+        group_close(&alone);
+        group_close(&beside);
+    }
+}
+
 /* ---------------- stacks and bytes */
 
 static void test_a_stack_behaves_as_separate_matrices(void)
@@ -798,6 +829,7 @@ int main(void)
     RUN(test_workers_never_drift_apart);
     RUN(test_every_instruction_set_gives_the_same_bits);
     RUN(test_the_order_of_tasks_does_not_change_the_bits);
+    RUN(test_what_else_a_step_holds_does_not_change_the_bits);
     RUN(test_a_stack_behaves_as_separate_matrices);
     RUN(test_resnet18_takes_36325_r_plus_9610_floats_a_step);
     RUN(test_the_rank_is_limited_by_the_matrix);
