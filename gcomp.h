@@ -3546,6 +3546,7 @@ GCOMP__INLINE gcomp__w16_avx512 gcomp__look16_avx512(const int32_t *table, gcomp
 }
 #if GCOMP__WANTS(2)
 #define gcomp__coders_avx512 gcomp__coders_avx2 /* entropy codes are AVX2's: wider registers bring them nothing */
+#define GCOMP__EIGHT_LANES avx2                 /* nor do they where 8 lanes are all there are */
 #else
 GCOMP__SLICES(avx512)
 #endif
@@ -3556,6 +3557,7 @@ GCOMP__SLICES(avx512)
 #else
 #include GCOMP_SELF
 #undef gcomp__coders_avx512
+#undef GCOMP__EIGHT_LANES
 #undef GCOMP__PASS
 #undef GCOMP__PASS_ISA
 #if defined(__clang__)
@@ -11535,6 +11537,9 @@ static void GCOMP__F(project)(const gcomp__matrix *m, size_t row, size_t end, co
 {
     memset(p + row * m->pitch, 0, 4 * (end - row) * m->pitch);
     if (m->rank <= GCOMP__POWERSGD_FEW) GCOMP__F(project_few)(m, row, end, q, p);
+#ifdef GCOMP__EIGHT_LANES
+    else if (m->pitch == 8) GCOMP__NAME1(project_many, GCOMP__EIGHT_LANES)(m, row, end, q, p);
+#endif
     else GCOMP__F(project_many)(m, row, end, q, p);
 }
 
