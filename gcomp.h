@@ -11728,7 +11728,7 @@ static void GCOMP__F(expand)(const gcomp__matrix *m, size_t row, size_t end, con
                              const gcomp__factors *mean, float *y)
 {
     const size_t cols = m->cols, whole = residual && GCOMP__F(general)(m->in) ? 0 : cols / 16 * 16;
-    const size_t span = 512, most = m->rank <= GCOMP__POWERSGD_FEW && residual ? 4 : GCOMP__F(tall); /* for memory's sake */
+    const size_t span = 512, most = m->rank <= GCOMP__POWERSGD_FEW ? 4 : GCOMP__F(tall); /* for memory's sake */
     const gcomp__rows none = {NULL, NULL, 0};
     float tile[GCOMP__F(tall) * GCOMP__F(tile)];
     size_t i, j, k, count, rows;
