@@ -15601,7 +15601,7 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
     work.cols = slot->cols;
     work.stack = slot->stack;
     work.n = slot->n;
-    work.together = gc->plan.elements;
+    work.together = gc->most.elements;
     work.part = 1.0f / (float)gc->desc.comm.world;
     work.world = (size_t)gc->desc.comm.world;
     work.epoch = gc->epoch;
