@@ -20,9 +20,9 @@
        weights.cols = 1152;
        if (gcomp_open(&gc, &desc) || gcomp_add_tensor(gc, &weights)) return 1;
        for (;;) {
-           backward(grads);                    // float *grads[1]
-           gcomp_exchange(gc, grads, NULL);    // grads[0] is now the mean over all workers
-           optimizer_step(grads);
+           backward(grads);                                // float *grads[1]
+           if (gcomp_exchange(gc, grads, NULL)) continue;  // an error: gcomp_error(gc) tells; nothing has changed
+           optimizer_step(grads);                          // grads[0] is now the mean over all workers
        }
 */
 
@@ -188,6 +188,35 @@
      workers, so that any of them may be away for a step, with zeros as its gradient; a worker that joins late needs them.
      powersgd without a momentum of its own leaves it to the optimizer, after the exchange: gcomp_momentum_step is that of its
      paper, any other will do. With powersgd:momentum=0.9 each worker's momentum comes before its feedback: then plain SGD.
+
+   PARAMETERS of codecs, and what they are where they are not given; block: a power of two of elements that share a scale, 16 to
+   65536, or "tensor"; density: 1e-9 to 1; 0 and 1: no and yes; others in parentheses.
+     sign signnorm onebit   block=1024
+     twobit                 threshold=0.5 (1e-22 to 1e22; auto: of least error), rate=0 (with auto: reached by such a share)
+     threshold1             threshold=0 (to 1e22)
+     terngrad               clip=2.5 (sigma; 0: none), block=tensor, share=0 (one scale for all workers), code=packed
+     qsgd                   levels=7 (1 to 32767), norm=max (l2), bucket=512 (as block), code=packed
+     naturaldither          levels=7 (1 to 100), norm=max (l2), bucket=512 (as block), code=packed
+     int                    bits=8 (4, 2), block=256 (with 4 and 2 bits 128), rounding=nearest (stochastic),
+                            range=symmetric (affine), code=packed
+       code                 packed, elias, rice: how levels are coded, see WIRE FORMAT; auto: as is shortest
+     fp8                    format=e4m3 (e5m2), block=256
+     mx                     format=e2m1 (e4m3, e5m2, int8, e2m3, e3m2)
+     eden                   bits=1 (2, 3, 4), block=4096 (64 to 65536)
+     topk                   density=0.01, global=0 (see MANY WORKERS)
+     sampledtopk dryden     density=0.01
+     wangni                 density=0.02
+     blocktopk              density=0.01, block=256 (elements sent together; no tensor)
+     strom                  threshold=0.01 (1e-20 to 1e20), send=quantum (value)
+     adacomp                bin=500 (1 to 65536), send=mean (value)
+     dgc                    density=0.001, momentum=0.9 (below 1), nesterov=0, clip=0 (L2 norm; 0: none), masking=1,
+                            warmup=4 (epochs)
+     randomk randomblock    density=0.01, unbiased=0
+     sketch                 density=0.001, rows=5 (1, 3, 7), columns=auto (16 to 2^28), candidates=20 (1 to 64, times k)
+     fetch                  density=0.001, rows=5 (1, 3, 7), columns=auto (16 to 2^28), momentum=0.9 (below 1), zeroing=1
+     powersgd               rank=4 (1 to 64), alternate=0, momentum=0 (below 1)
+     intsum                 bits=8 (16, 32), rounding=stochastic (nearest)
+     none fp16 bf16 vote natural nonzero   have none
 
    SCHEDULES
      desc.codec may be a list, from most bytes to least, and desc.schedule says who chooses from it, for all tensors that name no
@@ -587,8 +616,8 @@ typedef struct gcomp_info {
 #define GCOMP_SCRATCH(n) (14 * (size_t)(n) + 65536)
 
 /* Reads a codec from text: method[:name=value[,name=value]...][+value method[:...]], as "topk:density=0.01+fp16". "dither" is
-   another name of qsgd, and printed as that.
-   Unnamed parameters get their published defaults. A codec keeps the text form's value exactly.
+   another name of qsgd, and printed as that. Parameters that are not named get their defaults: see PARAMETERS in the manual.
+   A codec keeps the text form's value exactly.
      why[why_capacity]  out  a sentence naming the culprit on error, cut to fit and ended by 0; may be NULL
    Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_BAD_CODEC. On error *codec is unchanged. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_codec_parse(gcomp_codec *codec, const char *text, char *why, size_t why_capacity);
@@ -1501,14 +1530,21 @@ static const char *gcomp__read_number(const char *s, double *value)
     return s;
 }
 
-/* The shortest text that gcomp__read_number reads back as v; v came from it, so that 15 digits suffice. */
+/* Of the first digit of v > 0 the power of ten, from -40 to 40. */
+static int gcomp__magnitude(double v)
+{
+    int e;
+    for (e = 0; e < 40 && v >= gcomp__ten_to(e + 1); e++) {}
+    for (; e > -40 && e <= 0 && v < 1 / gcomp__ten_to(-e); e--) {}
+    return e;
+}
+
 /* The number of fewest digits that is v as a float: 0.1, and not 0.1000000014901161. */
 static double gcomp__short_decimal(float v)
 {
     int e, precision;
     if (!(v > 0)) return (double)v;
-    for (e = 0; e < 40 && (double)v >= gcomp__ten_to(e + 1); e++) {}
-    for (; e > -40 && (double)v < 1 / gcomp__ten_to(-e) && e <= 0; e--) {}
+    e = gcomp__magnitude((double)v);
     for (precision = 1; precision <= 9; precision++) {
         int shift = e - precision + 1;
         double digits, found;
@@ -1520,17 +1556,17 @@ static double gcomp__short_decimal(float v)
     return (double)v;
 }
 
+/* The shortest text that gcomp__read_number reads back as v; v came from it, so that 15 digits suffice. */
 static void gcomp__say_decimal(gcomp__text *t, double v)
 {
-    int precision, e10 = 0, e = 0, i, length;
+    int precision, e10, e = 0, i, length;
     uint64_t digits = 0;
     char text[24];
     if (!(v > 0)) {
         gcomp__say_char(t, '0');
         return;
     }
-    while (e10 < 40 && v >= gcomp__decimal(1, 0) * gcomp__ten_to(e10 + 1)) e10++;
-    while (e10 > -40 && e10 <= 0 && v < 1 / gcomp__ten_to(-e10)) e10--;
+    e10 = gcomp__magnitude(v);
     for (precision = 1; precision <= 16; precision++) {
         double scaled;
         e = e10 - precision + 1;
@@ -9740,8 +9776,9 @@ static const gcomp__method gcomp__row_nonzero = {
 #endif
 
 /* >>method dryden: of the positive elements the share `density` that is largest, and of the negative ones; never more than
-   4 density n elements. The two thresholds come from a sample. +onebit:block=tensor sends the mean of either side instead of the
-   values, as published: Dryden, Moon, Jacobs, Van Essen, MLHPC 2016. */
+   4 density n elements. The two thresholds come from a sample; a sign that is not in it takes the other's, and where there are
+   zeros alone all elements are taken. +onebit:block=tensor sends the mean of either side instead of the values, as published:
+   Dryden, Moon, Jacobs, Van Essen, MLHPC 2016. */
 #ifndef GCOMP_WITHOUT_DRYDEN
 #define GCOMP__LIST_dryden(X) X(dryden)
 GCOMP__SPARSE_METHOD(dryden)
@@ -9751,11 +9788,11 @@ static size_t gcomp__dryden_most(const gcomp_codec *codec, size_t n)
     return gcomp__min(n, gcomp__times(gcomp__sparse_k(codec->param[0], n), 4));
 }
 
-/* The key that the share of one sign's sampled elements reaches. */
+/* The key that the share of one sign's sampled elements reaches; where there are none, that of any. */
 static uint32_t gcomp__dryden_side(const gcomp_codec *codec, const float *value, size_t count, size_t *bins)
 {
     size_t unused;
-    if (!count) return 0x7f7fffffu;
+    if (!count) return 1;
     return gcomp__sparse_key(gcomp__sparse_kth(value, count, gcomp__sparse_k(codec->param[0], count), bins, &unused));
 }
 
@@ -12578,7 +12615,13 @@ static gcomp_result gcomp__parse_params(const char *name, const gcomp__param *pa
         for (i = 0; i < GCOMP_PARAMS && params[i].name && !gcomp__same(params[i].name, s, length); i++) {}
         if (i == GCOMP_PARAMS || !params[i].name) {
             gcomp__say(why, name);
-            return gcomp__bad_text(why, " has no parameter ", s, length ? length : strlen(s), "");
+            gcomp__bad_text(why, " has no parameter ", s, length ? length : strlen(s),
+                            params[0].name ? "; it has:" : "; it has none");
+            for (i = 0; i < GCOMP_PARAMS && params[i].name; i++) {
+                gcomp__say_char(why, ' ');
+                gcomp__say(why, params[i].name);
+            }
+            return GCOMP_BAD_CODEC;
         }
         if (s[length] != '=') return gcomp__bad_text(why, "expected '=' behind ", s, length, "");
         if (seen >> i & 1) return gcomp__bad_text(why, "parameter given twice: ", s, length, "");
@@ -16108,6 +16151,7 @@ GCOMP_API gcomp_result gcomp_step_commit(gcomp *gc)
     int check;
     if (!gc) return GCOMP_INVALID_ARGUMENT;
     gc->error[0] = 0;
+    if (gc->phase == GCOMP__IDLE) return gcomp__fail(gc, GCOMP_WRONG_STATE, "no step is under way");
     if (gc->phase != GCOMP__READY || gc->late_error != GCOMP_OK)
         return gcomp__fail(gc, GCOMP_WRONG_STATE, "the step has not been communicated yet");
     from = gcomp__now(gc);

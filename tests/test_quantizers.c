@@ -1187,7 +1187,7 @@ static void test_bad_values_are_refused_with_a_sentence(void)
         {"int:range=full,bits=8", "int range cannot be 'full': it takes symmetric or affine"},
         {"int:block=100", "int block cannot be '100': it takes 'tensor' or a power of two from 16 to 65536"},
         {"int:block=8", "int block cannot be '8': it takes 'tensor' or a power of two from 16 to 65536"},
-        {"int:levels=7", "int has no parameter 'levels'"},
+        {"int:levels=7", "int has no parameter 'levels'; it has: bits block rounding range code"},
         {"int:bits=4,bits=4", "parameter given twice: 'bits'"},
         {"signnorm:block=0", "signnorm block cannot be '0': it takes 'tensor' or a power of two from 16 to 65536"},
         {"onebit:block=131072", "onebit block cannot be '131072': it takes 'tensor' or a power of two from 16 to 65536"},
@@ -1197,12 +1197,12 @@ static void test_bad_values_are_refused_with_a_sentence(void)
         {"qsgd:levels=1.5", "qsgd levels cannot be '1.5': it takes a whole number from 1 to 32767"},
         {"qsgd:norm=l1", "qsgd norm cannot be 'l1': it takes max or l2"},
         {"qsgd:norm=l22", "qsgd norm cannot be 'l22': it takes max or l2"},
-        {"qsgd:block=16", "qsgd has no parameter 'block'"},
+        {"qsgd:block=16", "qsgd has no parameter 'block'; it has: levels norm bucket code"},
         {"naturaldither:levels=101", "naturaldither levels cannot be '101': it takes a whole number from 1 to 100"},
-        {"natural:levels=1", "natural has no parameter 'levels'"},
+        {"natural:levels=1", "natural has no parameter 'levels'; it has none"},
         {"fp8:format=e3m4", "fp8 format cannot be 'e3m4': it takes e4m3 or e5m2"},
         {"mx:format=e3m4", "mx format cannot be 'e3m4': it takes e2m1 or e4m3 or e5m2 or int8 or e2m3 or e3m2"},
-        {"mx:block=32", "mx has no parameter 'block'"},
+        {"mx:block=32", "mx has no parameter 'block'; it has: format"},
         {"twobit:rate=0.1", "twobit:rate finds a threshold: it goes with threshold=auto"},
         {"twobit:threshold=auto,rate=1.5", "twobit rate cannot be '1.5': it takes a number from 0 to 1"},
         {"topk:density=0.1+terngrad:share=1",
@@ -1221,6 +1221,51 @@ static void test_bad_values_are_refused_with_a_sentence(void)
         CHECK(gcomp_codec_parse(&codec, thresholds[i], why, sizeof why) == GCOMP_BAD_CODEC);
         CHECK(!strncmp(why, "twobit threshold cannot be '", 28) && strstr(why, ": it takes 'auto' or a number from "));
     }
+}
+
+/* The manual's list: a line is methods, then name=default (what else)... Defaults are not printed, so that "method:name=default"
+   is printed as the method; and no method has a parameter that its line does not name: a wrong name tells all there are. */
+static void test_the_manual_lists_all_parameters_and_their_defaults(void)
+{
+    char line[200], names[40], why[200], text[80], printed[80], end[40];
+    size_t methods = 0, params = 0, known = 0;
+    int on = 0, missing = 0;
+    gcomp_codec codec;
+    FILE *f = fopen("gcomp.h", "r");
+    CHECK(f != NULL);
+    while (f && fgets(line, sizeof line, f) && !strstr(line, "   SCHEDULES")) {
+        char *at = line + 28;
+        if (!on || strlen(line) < 29 || strncmp(line, "     ", 5) || strstr(line, " code     ")) {
+            on |= !strncmp(line, "   PARAMETERS", 13);
+            continue;
+        }
+        if (line[5] != ' ') snprintf(names, sizeof names, "%.22s", line + 5);
+        if (strstr(line, "have none")) snprintf(names, sizeof names, "none fp16 bf16 vote natural nonzero"), at = strchr(line, '\n');
+        for (char *name = names; sscanf(name, "%39s", end) == 1; name = strstr(name, end) + strlen(end)) {
+            snprintf(text, sizeof text, "%s:wrong=1", end);
+            CHECK(gcomp_codec_parse(&codec, text, why, sizeof why) == GCOMP_BAD_CODEC);
+            if (line[5] != ' ') { /* what it has */
+                char *has = strstr(why, "; it has");
+                methods++;
+                for (has = has ? has + 8 : why; (has = strchr(has, ' ')) != NULL; has++) missing += strcmp(has, " none") != 0;
+            }
+            for (char *s = at, *value; (value = strchr(s, '=')) != NULL; s = value + 1) {
+                char *from = value, *stop = value + strcspn(value, " ,\n");
+                while (from > line && from[-1] >= 'a' && from[-1] <= 'z') from--;
+                snprintf(text, sizeof text, "%s:%.*s", end, (int)(stop - from), from);
+                if (gcomp_codec_parse(&codec, text, why, sizeof why) != GCOMP_OK) printf("# %s: %s\n", text, why);
+                CHECK(gcomp_codec_parse(&codec, text, why, sizeof why) == GCOMP_OK);
+                gcomp_codec_format(&codec, printed, sizeof printed);
+                CHECK(!strcmp(printed, end));
+                params++;
+                missing--;
+            }
+        }
+    }
+    if (f) fclose(f);
+    while (gcomp_method_name(known)) known++;
+    if (methods != known || missing) printf("# %d methods of %d, %d parameters missing of %d\n", (int)methods, (int)known, missing, (int)params);
+    CHECK(methods == known && params > 50 && missing == 0);
 }
 
 static void run_on_one_set(void)
@@ -1258,5 +1303,6 @@ int main(void)
     RUN(test_texts_are_read_and_printed_shortest);
     RUN(test_payloads_name_the_parameters_that_they_carry);
     RUN(test_bad_values_are_refused_with_a_sentence);
+    RUN(test_the_manual_lists_all_parameters_and_their_defaults);
     return test_end();
 }

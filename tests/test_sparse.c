@@ -213,6 +213,20 @@ static void test_dryden_cuts_each_sign_apart(void)
             }
 }
 
+/* Samples meet one of 16 elements here at most, and the same in every step: what they miss would never be sent. */
+static void test_one_element_among_zeros_is_sent_wherever_it_is(void)
+{
+    static const char *const texts[] = {"topk", "sampledtopk", "dryden", "dryden:density=0.2", "dryden+onebit:block=tensor", "adacomp"};
+    for (size_t c = 0; c < sizeof texts / sizeof *texts; c++)
+        for (size_t k = 0; k < 5; k++) {
+            const size_t at = k * (LARGEST / 5) + 7 * k;
+            fill(ALL_ZERO, LARGEST);
+            g[at] = k % 2 ? 3.0f : -3.0f;
+            CHECK(send(texts[c], LARGEST) == GCOMP_OK);
+            CHECK(count(LARGEST) == 1 && d[at] == g[at]);
+        }
+}
+
 static void test_dryden_sends_the_means_of_both_sides(void)
 {
     double sum[2] = {0, 0};
@@ -762,6 +776,7 @@ int main(void)
         RUN(test_nonzero_sends_nothing_for_zeros);
         RUN(test_nonzero_alone_keeps_no_residual);
         RUN(test_dryden_cuts_each_sign_apart);
+        RUN(test_one_element_among_zeros_is_sent_wherever_it_is);
         RUN(test_dryden_sends_the_means_of_both_sides);
         RUN(test_wangni_sends_a_quantum_or_what_is_above_it);
         RUN(test_wangni_is_unbiased_with_the_variance_of_its_formula);
