@@ -12852,7 +12852,7 @@ static gcomp_result gcomp__input_of(gcomp_input *made, const gcomp_input *in, si
 {
     if (!in) return GCOMP_INVALID_ARGUMENT;
     *made = *in;
-    if (made->scale == 0) made->scale = 1;
+    if (gcomp__bits(made->scale) << 1 == 0) made->scale = 1; /* not where the caller's mode takes subnormals for 0 */
     if (made->cols == 0) made->cols = 1;
     *n = gcomp__times(made->rows, made->cols);
     if (gcomp__times(*n, 8) == SIZE_MAX || !gcomp__finite(made->scale) || (unsigned)made->dtype > GCOMP_BF16)
@@ -12888,12 +12888,13 @@ static gcomp_result gcomp__encode_as(const gcomp__call *call, const gcomp__metho
     with.kernels = gcomp__kernels_of(call->set, m);
     mode = gcomp__fp_enter();
     result = m->encode(&with, codec, in, n, payload + GCOMP__HEADER, capacity - GCOMP__HEADER, &bytes);
-    gcomp__fp_leave(mode);
-    if (result != GCOMP_OK && result != GCOMP_NOT_FINITE) return result;
     if (result == GCOMP_NOT_FINITE) bytes = 0;
-    gcomp__put_header(payload, m, codec, result == GCOMP_NOT_FINITE ? GCOMP__REFUSED : 0, n, bytes);
-    if (result == GCOMP_NOT_FINITE) gcomp__put32(payload + 24, 0);
-    *length = GCOMP__HEADER + bytes;
+    if (result == GCOMP_OK || result == GCOMP_NOT_FINITE) {
+        gcomp__put_header(payload, m, codec, result == GCOMP_NOT_FINITE ? GCOMP__REFUSED : 0, n, bytes); /* rounds parameters */
+        if (result == GCOMP_NOT_FINITE) gcomp__put32(payload + 24, 0);
+        *length = GCOMP__HEADER + bytes;
+    }
+    gcomp__fp_leave(mode);
     return result;
 }
 
@@ -13715,7 +13716,8 @@ static gcomp_desc gcomp__node_desc(const gcomp_desc *desc)
     gcomp_desc node;
     memset(&node, 0, sizeof node);
     node.comm = desc->node;
-    node.comm.start = NULL; /* nothing else is done meanwhile */
+    node.comm.allreduce_dtypes = 0; /* floats are summed, */
+    node.comm.start = NULL;         /* and nothing else is done meanwhile */
     node.comm.test = NULL;
     node.comm.wait = NULL;
     node.seed = desc->seed;
@@ -14695,6 +14697,7 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
     gcomp_result result;
     gcomp__slot *slot;
     gcomp_exec exec;
+    uint64_t mode;
     GCOMP__TRY(gcomp__enter(gc, tensor));
     slot = gc->tensors + tensor;
     if (!payload) return gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, slot->name, "payload is NULL");
@@ -14702,8 +14705,10 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
     memset(&exec, 0, sizeof exec);
     exec.isa = gc->desc.isa;
     exec.parallel = gc->desc.parallel;
+    mode = gcomp__fp_enter();
     result = gcomp__check_for(gc, slot, payload, length);
     if (result == GCOMP_OK) result = gcomp_decode_add(payload, length, 1, slot->residual, slot->n, &exec);
+    gcomp__fp_leave(mode);
     return result == GCOMP_OK ? result : gcomp__fail_tensor(gc, result, slot->name, gcomp_result_string(result));
 }
 
@@ -15600,7 +15605,7 @@ static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *step)
     gc->started = 1;
     gc->local_error = gcomp__make_room(gc);
     gc->late_error = GCOMP_OK;
-    gc->scale = step && step->scale != 0 ? step->scale : 1;
+    gc->scale = step && gcomp__bits(step->scale) << 1 != 0 ? step->scale : 1;
     gc->rate = step ? step->learning_rate : 0;
     gc->epoch = step ? step->epoch : 0;
     gc->step_bytes = gc->stats.bytes_out;
