@@ -441,7 +441,7 @@
    GCOMP_MAX_ISA                 leave out instruction sets above: 1 scalar, 2 AVX2, 3 AVX-512; default: all
    GCOMP_NO_STDLIB               no malloc and no getenv; desc.allocator is required
    GCOMP_NO_GETENV               do not read GCOMP_ISA from the environment
-   GCOMP_WITHOUT_FP16, _BF16, _SIGN, _TOPK, _POWERSGD, ...   leave out a method
+   GCOMP_WITHOUT_FP16, _BF16, _SIGN, _TOPK, _POWERSGD, ...   leave out a method (_RANDOMK: randomblock too); none stays
    GCOMP_ALLOW_MINGW_AVX         AVX with mingw gcc, which misaligns spills; off by default
    ------------------------------------------------------------------------------------------------ */
 
@@ -648,18 +648,21 @@ GCOMP_API size_t gcomp_scratch(const gcomp_codec *codec, size_t n);
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_encode(const gcomp_codec *codec, const gcomp_input *in, const gcomp_exec *exec,
                                                     void *payload, size_t capacity, size_t *length);
 
-/* Adds the checksum (CRC-32C) to a payload that gcomp_encode wrote. GCOMP_INVALID_ARGUMENT if it is not one. */
+/* Adds the checksum (CRC-32C) to a payload that gcomp_encode wrote. On error nothing is changed: GCOMP_INVALID_ARGUMENT if it is
+   not one, GCOMP_ISA_UNAVAILABLE. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_seal(void *payload, size_t length, const gcomp_exec *exec);
 
 /* Finds out if a payload is valid to the last bit, for n elements. Writes nothing; bounded time.
    Returns GCOMP_OK, one of the payload errors, or GCOMP_NOT_FINITE for a valid refusal. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_check(const void *payload, size_t length, size_t n);
 
-/* y[n] <- decode(payload). Checks first; on error y is unchanged. Every decoded value is finite. */
+/* y[n] <- decode(payload). Checks first; on error y is unchanged. Every decoded value is finite. This and the three below return
+   as gcomp_check, or GCOMP_INVALID_ARGUMENT (a pointer is NULL, a number not finite), GCOMP_ISA_UNAVAILABLE. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode(const void *payload, size_t length, float *y, size_t n,
                                                     const gcomp_exec *exec);
 
-/* y[n] <- y + weight * decode(payload). Checks first; on error y is unchanged. */
+/* y[n] <- y + weight * decode(payload), y finite; sums too large for a float become the largest. Checks first; on error y is
+   unchanged. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode_add(const void *payload, size_t length, float weight, float *y, size_t n,
                                                         const gcomp_exec *exec);
 
@@ -673,7 +676,8 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode_mean(const void *const *payl
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_retain(const void *payload, size_t length, const gcomp_input *in, float *residual,
                                                     const gcomp_exec *exec);
 
-/* Reads the header of a payload, trusting nothing behind it. `length` bytes are at hand; info->length tells the whole size. */
+/* Reads the header of a payload, trusting nothing behind it. `length` bytes are at hand, 32 or more; info->length tells the whole
+   size. Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT (NULL) or an error of payloads; then *info is unchanged. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_peek(const void *payload, size_t length, gcomp_info *info);
 
 /* ---------------- objects */
@@ -797,7 +801,8 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_prepare(gcomp *gc);
 GCOMP_API size_t gcomp_memory_needed(const gcomp_desc *desc, const gcomp_tensor *tensors, size_t count);
 GCOMP_API size_t gcomp_memory_used(const gcomp *gc);
 
-/* Sets a tensor's residual and warm start back to the beginning. On all workers or on none. */
+/* Sets a tensor's residual and warm start back to the beginning. On all workers or on none. GCOMP_INVALID_ARGUMENT for a wrong
+   number, GCOMP_WRONG_STATE inside a step; then nothing is changed. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_reset(gcomp *gc, size_t tensor);
 
 /* Forgets residuals, warm starts, a step under way and the last failure, begins lists of codecs and their schedule anew, and
@@ -814,18 +819,21 @@ GCOMP_API const char *gcomp_error(const gcomp *gc);
 
 /* Encodes grad with the tensor's codec, residual and keys of `step` into a sealed payload. Changes no state.
      payload[capacity]  out  gcomp_bound(gcomp_tensor_codec(...), n) bytes always suffice
-   Returns as gcomp_encode; GCOMP_NEEDS_ROUNDS for methods that exchange sums or keep momentum. */
+   Returns as gcomp_encode, or GCOMP_OUT_OF_MEMORY if nothing was prepared; GCOMP_NEEDS_ROUNDS for methods that exchange sums or
+   keep momentum. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, const float *grad, void *payload,
                                                       size_t capacity, size_t *length);
 
 /* Takes payloads in: residual <- grad + residual - decode(own); grad <- mean of the decoded payloads.
      own       NULL: nothing was sent, residual <- grad + residual
      count     0: grad is untouched; else the payloads at hand, maybe of a part of the workers, own among them or not
-   All are checked first; on error nothing is changed. GCOMP_NEEDS_ROUNDS for methods that keep momentum. */
+   All are checked first; on error nothing is changed. Not between gcomp_step_ready and the commit of a step.
+   Returns as gcomp_check, or GCOMP_INVALID_ARGUMENT, GCOMP_CODEC_MISMATCH; GCOMP_NEEDS_ROUNDS for methods that keep momentum. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad, const void *own, size_t own_length,
                                                     const void *const *payloads, const size_t *lengths, size_t count);
 
-/* residual <- residual + decode(payload): a payload that was committed as own was lost after all. */
+/* residual <- residual + decode(payload): a payload that was committed as own was lost after all. Returns as gcomp_commit, or
+   GCOMP_WRONG_STATE where the tensor keeps no residual; on error nothing is changed. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *payload, size_t length);
 
 /* ---------------- step: the mean over all workers, without callbacks */
@@ -891,12 +899,15 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_abort(gcomp *gc);
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_progress(gcomp *gc);
 
 /* Carries out the rest of a step whose tensors are all ready, through comm.start and wait or the other callbacks, and commits.
-   Returns as gcomp_exchange; GCOMP_WRONG_STATE outside a step, or if a tensor is not ready yet: then the step goes on. */
+   Returns as gcomp_exchange; GCOMP_WRONG_STATE outside a step, or if a tensor is not ready yet: then, and where it is
+   GCOMP_MISSING_CALLBACK, the step goes on. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_finish(gcomp *gc);
 
 /* grads[i] (the gradient of tensor i; NULL on all workers: skipped) <- mean over all workers, in place.
-   Returns GCOMP_OK or an error; after any error gradients and residuals of this worker are as they were, and after one that
-   all workers have seen (GCOMP_NOT_FINITE, GCOMP_PEER_FAILED) the call may be repeated with the same bits. */
+   Returns GCOMP_OK; GCOMP_NOT_FINITE, GCOMP_PEER_FAILED, GCOMP_MISMATCH, GCOMP_DIVERGED (see WORKERS AGREE in the manual);
+   GCOMP_CALLBACK_FAILED, GCOMP_MISSING_CALLBACK, GCOMP_OUT_OF_MEMORY, GCOMP_INVALID_ARGUMENT, GCOMP_WRONG_STATE inside a step, or
+   what is wrong with a payload that came in. After any error gradients and residuals of this worker are as they were, and after
+   one that all workers have seen (GCOMP_NOT_FINITE, GCOMP_PEER_FAILED) the call may be repeated with the same bits. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_exchange(gcomp *gc, float *const *grads, const gcomp_step *step);
 
 /* The same for all tensors back to back in one array. */
@@ -966,9 +977,7 @@ typedef struct gcomp_statistics {
     uint64_t not_finite;       /* gradients of this worker that were refused */
     uint64_t switches;         /* tensors to which the schedule gave another codec, all steps */
     uint64_t bytes_in;         /* gradient bytes as fp32, all steps */
-    uint64_t
-        bytes_out; /* bytes this worker put into collectives, frames included: elements of sums, payload bytes of gathers, */
-                   /* shards for others */
+    uint64_t bytes_out;        /* put into collectives: frames, elements of sums, payloads of gathers, shards for others */
     double ratio;              /* bytes_in / bytes_out */
     double encode_seconds;     /* all steps, by desc.clock */
     double communicate_seconds;
@@ -978,7 +987,7 @@ typedef struct gcomp_statistics {
     double mean_norm;          /* desc.measure: L2 norm of the last mean */
 } gcomp_statistics;
 
-/* Costs one pass over the residuals. */
+/* Costs one pass over the residuals. GCOMP_INVALID_ARGUMENT: a pointer is NULL. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats);
 
 /* ---------------- advice: does compressing pay? */
@@ -13041,29 +13050,31 @@ GCOMP_API gcomp_result gcomp_check(const void *payload, size_t length, size_t n)
 GCOMP_API gcomp_result gcomp_peek(const void *payload, size_t length, gcomp_info *info)
 {
     gcomp__view view;
+    gcomp_info made;
     unsigned flags = 0;
     uint64_t n = 0, bytes = 0;
     size_t i;
     if (!payload || !info) return GCOMP_INVALID_ARGUMENT;
     GCOMP__TRY(gcomp__header((const uint8_t *)payload, length, &view, &flags, &n, &bytes));
-    memset(info, 0, sizeof *info);
-    info->codec.method = view.method->wire;
-    info->codec.value = view.value ? view.value->wire : 0;
+    memset(&made, 0, sizeof made);
+    made.codec.method = view.method->wire;
+    made.codec.value = view.value ? view.value->wire : 0;
     for (i = 0; i < GCOMP_PARAMS; i++) {
-        info->codec.param[i] = view.method->param[i].initial;
-        if (view.value) info->codec.value_param[i] = view.value->param[i].initial;
+        made.codec.param[i] = view.method->param[i].initial;
+        if (view.value) made.codec.value_param[i] = view.value->param[i].initial;
     }
     if (!(flags & GCOMP__REFUSED)) {
-        double *param = view.value ? info->codec.value_param : info->codec.param;
+        double *param = view.value ? made.codec.value_param : made.codec.param;
         uint64_t mode = gcomp__fp_enter();
         gcomp_result result = gcomp__unpack(view.value ? view.value : view.method, view.a, param);
         gcomp__fp_leave(mode);
         if (result != GCOMP_OK) return result;
     }
-    info->count = n;
-    info->length = bytes > UINT64_MAX - GCOMP__HEADER ? UINT64_MAX : bytes + GCOMP__HEADER;
-    info->refused = (flags & GCOMP__REFUSED) != 0;
-    info->checksum = (flags & GCOMP__SEALED) != 0;
+    made.count = n;
+    made.length = bytes > UINT64_MAX - GCOMP__HEADER ? UINT64_MAX : bytes + GCOMP__HEADER;
+    made.refused = (flags & GCOMP__REFUSED) != 0;
+    made.checksum = (flags & GCOMP__SEALED) != 0;
+    *info = made;
     return GCOMP_OK;
 }
 

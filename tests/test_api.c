@@ -588,6 +588,11 @@ static void test_decoding_functions_refuse_null(void)
     CHECK(gcomp_check(NULL, length, 5) == GCOMP_INVALID_ARGUMENT);
     CHECK(gcomp_peek(NULL, length, &info) == GCOMP_INVALID_ARGUMENT);
     CHECK(gcomp_peek(payload, length, NULL) == GCOMP_INVALID_ARGUMENT);
+    payload[24] = 1; /* it has no parameters */
+    memset(&info, 7, sizeof info);
+    CHECK(gcomp_peek(payload, length, &info) == GCOMP_RESERVED_BITS);
+    for (size_t i = 0; i < sizeof info; i++) CHECK(((const unsigned char *)&info)[i] == 7);
+    payload[24] = 0;
     CHECK(gcomp_seal(NULL, length, NULL) == GCOMP_INVALID_ARGUMENT);
     CHECK(gcomp_seal(payload, length - 1, NULL) == GCOMP_INVALID_ARGUMENT);
     CHECK(gcomp_decode(NULL, length, y, 5, NULL) == GCOMP_INVALID_ARGUMENT);
