@@ -1271,6 +1271,7 @@ static size_t gcomp__times(size_t a, size_t b)
 }
 
 static size_t gcomp__plus(size_t a, size_t b) { return a > SIZE_MAX - b ? SIZE_MAX : a + b; }
+static size_t gcomp__pieces(size_t n, size_t size) { return n / size + (n % size != 0); } /* the last one may be smaller */
 static size_t gcomp__round_up(size_t a, size_t to) { return a > SIZE_MAX - to ? SIZE_MAX : (a + to - 1) / to * to; }
 
 GCOMP__INLINE uint32_t gcomp__bits(float x)
@@ -1655,8 +1656,8 @@ static void gcomp__array_release(gcomp__memory *memory, void *array, size_t elem
    elements mixes its index with the words into two draws of 16 bits. Element i always sees the same number: no state, no order.
    ------------------------------------------------------------------------------------------------ */
 
-enum { GCOMP__PURPOSE_START = 1, GCOMP__PURPOSE_ROUND = 2, GCOMP__PURPOSE_FLIP = 3, GCOMP__PURPOSE_ROTATE = 4,
-       GCOMP__PURPOSE_SELECT = 5, GCOMP__PURPOSE_SKETCH = 6, GCOMP__PURPOSE_RANGE = 7 };
+enum { GCOMP__PURPOSE_START = 1, GCOMP__PURPOSE_ROUND = 2, GCOMP__PURPOSE_ROTATE = 4, GCOMP__PURPOSE_SELECT = 5,
+       GCOMP__PURPOSE_SKETCH = 6, GCOMP__PURPOSE_RANGE = 7 };
 
 static void gcomp__philox(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2])
 {
@@ -1989,7 +1990,7 @@ static void gcomp__run(const gcomp__call *call, size_t count, void (*run)(void *
     }
 }
 
-GCOMP__INLINE size_t gcomp__chunks(size_t n) { return n / GCOMP_CHUNK + (n % GCOMP_CHUNK != 0); }
+GCOMP__INLINE size_t gcomp__chunks(size_t n) { return gcomp__pieces(n, GCOMP_CHUNK); }
 
 static size_t gcomp__dtype_bytes(gcomp_dtype dtype) { return dtype == GCOMP_F32 ? 4 : 2; }
 
@@ -2046,7 +2047,6 @@ struct gcomp__block_kernels {
     size_t (*commit)(const gcomp__sink *sink, size_t i, size_t end); /* of a sink with `together`; returns where it stopped */
 };
 
-/* Kernels that belong to no method. */
 /* What the gaps between increasing indices take, see >>bits. */
 enum { GCOMP__GAPS = 128 }; /* in a block */
 typedef struct gcomp__gap_sizes {
@@ -2075,6 +2075,7 @@ typedef struct gcomp__indices {
     size_t element, stop;  /* of the current group */
 } gcomp__indices;
 
+/* Kernels that belong to no method. */
 typedef struct gcomp__common_kernels {
     uint32_t (*crc)(uint32_t crc, const uint8_t *bytes, size_t count);
     void (*measure)(const gcomp_input *in, size_t begin, size_t end, int measure, gcomp__measured *m);
@@ -2175,10 +2176,9 @@ static void gcomp__step_of(gcomp__unit *u, double step, double most, double leve
     }
 }
 
-/* The scale of a block as bytes: a float, two, or the exponent of a power of two (127: 1, 0: 2^-127). */
+/* The scale of a block as bytes: a float, or two; mx writes its own, the exponent of a power of two (127: 1, 0: 2^-127). */
 GCOMP__INLINE void gcomp__put_scale(uint8_t *to, size_t bytes, const gcomp__unit *u)
 {
-    if (bytes == 1) to[0] = (uint8_t)(gcomp__bits(u->a) >> 23);
     if (bytes >= 4) gcomp__put_float(to, u->a);
     if (bytes == 8) gcomp__put_float(to + 4, u->b);
 }
@@ -6558,7 +6558,7 @@ static unsigned gcomp__index_coder(const gcomp__common_kernels *common, const ui
         if (best || !base) break;
         base = base > 3 ? base - 3 : 0;
     }
-    *bytes = n / 8 + (n % 8 != 0);
+    *bytes = gcomp__pieces(n, 8);
     rice = (sizes.quotients[best] + (uint64_t)k * (1 + base + best) + 7) / 8;
     if (rice < *bytes) {
         *bytes = (size_t)rice;
@@ -6991,7 +6991,7 @@ static size_t gcomp__sample_line(const gcomp__call *call, const gcomp_input *in,
 static size_t gcomp__block_scales(const gcomp__form *form, size_t n)
 {
     if (n == 0) return 0;
-    return form->block ? gcomp__times(n / form->block + (n % form->block != 0), form->scale_bytes) : form->scale_bytes;
+    return form->block ? gcomp__times(gcomp__pieces(n, form->block), form->scale_bytes) : form->scale_bytes;
 }
 
 static size_t gcomp__block_codes(const gcomp__form *form, size_t n)
@@ -7003,7 +7003,7 @@ static size_t gcomp__block_codes(const gcomp__form *form, size_t n)
 static size_t gcomp__code_bytes(const gcomp__form *form, size_t n)
 {
     const size_t segment = form->code ? gcomp__segment_of(form) : 1;
-    return form->code && n ? 8 * (gcomp__chunks(n) - 1) + n / segment + (n % segment != 0) : 0;
+    return form->code && n ? 8 * (gcomp__chunks(n) - 1) + gcomp__pieces(n, segment) : 0;
 }
 
 static size_t gcomp__block_bound(const gcomp_codec *codec, size_t n)
@@ -7728,7 +7728,7 @@ enum { GCOMP__TWOBIT_BINS = 512 };
 /* How many lines of 16 are looked at. */
 static size_t gcomp__twobit_lines(size_t n)
 {
-    return n <= 4096 ? n / 16 + (n % 16 != 0) : gcomp__min(gcomp__max(n / 64, 4096), 65536) / 16;
+    return n <= 4096 ? gcomp__pieces(n, 16) : gcomp__min(gcomp__max(n / 64, 4096), 65536) / 16;
 }
 
 /* Counts keys (bits of |p|) of a sample: bin (key - base) >> shift of those from base on, the last bin for all above. */
@@ -8765,7 +8765,7 @@ static size_t gcomp__eden_scales(const gcomp__form *form, size_t n)
 
 static size_t gcomp__eden_bytes(const gcomp__form *form, size_t n)
 {
-    return n == 0 ? 0 : gcomp__plus(8 + gcomp__eden_scales(form, n), (n / 16 + (n % 16 != 0)) * 2 * form->kernel);
+    return n == 0 ? 0 : gcomp__plus(8 + gcomp__eden_scales(form, n), gcomp__pieces(n, 16) * 2 * form->kernel);
 }
 
 static size_t gcomp__eden_bound(const gcomp_codec *codec, size_t n)
@@ -9113,8 +9113,6 @@ static size_t gcomp__sparse_k(double density, size_t n)
     return n == 0 ? 0 : k < 1 ? 1 : k > n ? n : k;
 }
 
-static size_t gcomp__groups(size_t n, size_t each) { return n / each + (n % each != 0); }
-
 /* Elements of a sample. */
 static size_t gcomp__sparse_sample(size_t n)
 {
@@ -9386,8 +9384,8 @@ static gcomp_result gcomp__sparse_write(const gcomp__call *call, const gcomp_cod
 {
     const gcomp_codec value = gcomp__value_codec(codec);
     const gcomp__method *value_method = gcomp__method_of(value.method);
-    const size_t head = s->each ? 10 : 9, groups = s->each ? gcomp__groups(s->n, s->each) : s->n;
-    const size_t indices = s->each ? gcomp__groups(s->count, s->each) : s->count;
+    const size_t head = s->each ? 10 : 9, groups = s->each ? gcomp__pieces(s->n, s->each) : s->n;
+    const size_t indices = s->each ? gcomp__pieces(s->count, s->each) : s->count;
     const size_t *ends = gcomp__index_pieces(groups) > 1 ? s->ends : &indices;
     size_t index_bytes = 0, value_bytes = 0;
     gcomp_input values;
@@ -9445,16 +9443,16 @@ static gcomp_result gcomp__sparse_parts(const gcomp__view *view, gcomp__indices 
     if (head == 10) {
         if (view->body[9] < 4 || view->body[9] > 16) return GCOMP_CORRUPT;
         each = (size_t)1 << view->body[9];
-        groups = gcomp__groups(view->n, each);
+        groups = gcomp__pieces(view->n, each);
         if (k % each && k % each != view->n % each) return GCOMP_CORRUPT; /* only the last group may be shorter */
     }
     gcomp__indices_open(indices, view->body + head, view->bytes - head - value_bytes, view->body[8],
-                        each ? gcomp__groups(values->n, each) : values->n, groups);
+                        each ? gcomp__pieces(values->n, each) : values->n, groups);
     indices->each = each;
     indices->elements = view->n;
     if (gcomp__index_pieces(groups) > 1 && (view->body[8] == GCOMP__CODER_RAW || view->body[8] == GCOMP__CODER_PACKED))
         return GCOMP_CORRUPT;
-    if (view->body[8] == GCOMP__CODER_BITMAP && view->bytes - head - value_bytes != groups / 8 + (groups % 8 != 0))
+    if (view->body[8] == GCOMP__CODER_BITMAP && view->bytes - head - value_bytes != gcomp__pieces(groups, 8))
         return GCOMP_CORRUPT;
     return gcomp__block_open(values);
 }
@@ -10214,7 +10212,7 @@ static const gcomp__blocktopk_kernels GCOMP__F(blocktopk_kernels) = {GCOMP__F(bl
 static size_t gcomp__blocktopk_most(const gcomp_codec *codec, size_t n)
 {
     const size_t block = (size_t)codec->param[1];
-    return gcomp__min(n, gcomp__times(gcomp__sparse_k(codec->param[0], gcomp__groups(n, block)), block));
+    return gcomp__min(n, gcomp__times(gcomp__sparse_k(codec->param[0], gcomp__pieces(n, block)), block));
 }
 
 static size_t gcomp__blocktopk_scratch(const gcomp_codec *codec, size_t n)
@@ -10224,7 +10222,7 @@ static size_t gcomp__blocktopk_scratch(const gcomp_codec *codec, size_t n)
 
 static gcomp_result gcomp__blocktopk_select(const gcomp__call *call, const gcomp_codec *codec, gcomp__selection *s)
 {
-    const size_t block = (size_t)codec->param[1], blocks = gcomp__groups(s->n, block);
+    const size_t block = (size_t)codec->param[1], blocks = gcomp__pieces(s->n, block);
     const size_t k = gcomp__sparse_k(codec->param[0], blocks);
     double *sums = (double *)(void *)(call->scratch + gcomp__sparse_scratch(codec, s->n)); /* behind all the others share */
     size_t b, ties = 0, taken = 0;
@@ -10707,7 +10705,7 @@ GCOMP__HEAVY uint32_t GCOMP__F(sketch_insert_rows)(const gcomp__sketch_job *job,
                                                     gcomp__sketch_places *place)
 {
     const gcomp_input in = job->in;
-    const size_t blocks = job->n / 16 + (job->n % 16 != 0);
+    const size_t blocks = gcomp__pieces(job->n, 16);
     GCOMP__F(v) worst = GCOMP__F(splat)(0);
     size_t block, r;
     GCOMP__F(sketch_find)(job, 0, first, rows, place);
@@ -10776,7 +10774,7 @@ GCOMP__NOINLINE GCOMP__F(v) GCOMP__F(sketch_median)(const gcomp__sketch_job *job
 GCOMP__HEAVY void GCOMP__F(sketch_collect_rows)(const gcomp__sketch_job *job, gcomp__selection *s, int five,
                                                  gcomp__sketch_places *place, int32_t *lines)
 {
-    const size_t end = s->n / 16 + (s->n % 16 != 0);
+    const size_t end = gcomp__pieces(s->n, 16);
     const uint32_t guess = s->guess;
     size_t count = s->count, block = s->at / 16;
     GCOMP__F(sketch_find)(job, block / 16 * 16, 0, job->rows, place);
@@ -12026,8 +12024,6 @@ static void gcomp__expand_task(void *arg, size_t task)
     size_t row = task * GCOMP__POWERSGD_ROWS, end = gcomp__min(job->matrix.rows, row + GCOMP__POWERSGD_ROWS);
     job->kernels->expand(&job->matrix, row, end, &job->own, job->residual, &job->mean, job->y);
 }
-
-static size_t gcomp__pieces(size_t n, size_t size) { return n / size + (n % size != 0); }
 
 /* The s-th matrix of the stack. Its place in the step's scratch: Q to multiply with, then that of the mean; Q of this worker; P;
    where the steps alternate P of the mean. */
@@ -13923,7 +13919,7 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__level *lev
 /* Where the range of a worker begins; that of `world` is the end. */
 static size_t gcomp__range(size_t n, size_t world, size_t w)
 {
-    return gcomp__min(n, gcomp__times(w, gcomp__round_up(n / world + (n % world != 0), 16)));
+    return gcomp__min(n, gcomp__times(w, gcomp__round_up(gcomp__pieces(n, world), 16)));
 }
 
 /* Is it quantised by ranges, and the mean once more? */
