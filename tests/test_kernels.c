@@ -878,6 +878,53 @@ static void test_draws_are_uniform_and_uncorrelated_between_neighbours_and_keys(
     }
 }
 
+/* ---------------- rows: what their flags say of payloads holds, at their defaults */
+
+static void test_payloads_are_as_the_flags_of_their_rows_say(void)
+{
+    enum { N = 400, KEYS = 1000 };
+    static float p[N], y[N], rest[N];
+    static double mean[N];
+    static uint8_t payload[2][GCOMP_BOUND(N)], scratch[GCOMP_SCRATCH(N)];
+    size_t told = 0;
+    for (size_t i = 0; i < N; i++) p[i] = sample(0, 5, i) + sample(0, 6, i) + sample(0, 7, i);
+    for (size_t r = 0; gcomp__methods[r]; r++) {
+        const unsigned flags = gcomp__methods[r]->flags;
+        const int unbiased = (flags & GCOMP__UNBIASED) != 0;
+        gcomp_codec codec;
+        gcomp_exec exec = {GCOMP_ISA_AUTO, scratch, sizeof scratch, {NULL, NULL}};
+        gcomp_input in;
+        size_t length[2];
+        double variance = 0, bias = 0;
+        CHECK(gcomp_codec_parse(&codec, gcomp__methods[r]->name, NULL, 0) == GCOMP_OK);
+        if (!gcomp_bound(&codec, N)) continue; /* of steps alone */
+        memset(&in, 0, sizeof in);
+        memset(mean, 0, sizeof mean);
+        in.rows = N;
+        for (uint64_t k = 0; k < (unbiased ? KEYS : 1); k++) {
+            in.grad = p;
+            in.key = gcomp_key_make(3, k, 0, 0);
+            CHECK(gcomp_encode(&codec, &in, &exec, payload[0], sizeof payload[0], &length[0]) == GCOMP_OK);
+            CHECK(gcomp_decode(payload[0], length[0], y, N, &exec) == GCOMP_OK);
+            for (size_t i = 0; i < N; i++) {
+                mean[i] += (double)y[i] / KEYS;
+                variance += ((double)y[i] - p[i]) * ((double)y[i] - p[i]) / KEYS;
+            }
+        }
+        for (size_t i = 0; i < N; i++) bias += (mean[i] - p[i]) * (mean[i] - p[i]);
+        if (unbiased) CHECK(variance > 0 && bias * KEYS < 1.5 * variance); /* 1, and 5 standard deviations more */
+        memset(rest, 0, sizeof rest);
+        CHECK(gcomp_retain(payload[0], length[0], &in, rest, &exec) == GCOMP_OK);
+        for (size_t i = 0; i < N && flags & GCOMP__CONSERVES_ELEMENT; i++)
+            CHECK(bits_of(sum(p[i], -y[i])) == bits_of(rest[i]));
+        in.grad = y;
+        CHECK(gcomp_encode(&codec, &in, &exec, payload[1], sizeof payload[1], &length[1]) == GCOMP_OK);
+        if (flags & GCOMP__IDEMPOTENT) CHECK(length[0] == length[1] && !memcmp(payload[0], payload[1], length[0]));
+        told += unbiased + ((flags & GCOMP__IDEMPOTENT) != 0) + ((flags & GCOMP__CONSERVES_ELEMENT) != 0);
+    }
+    CHECK(told > 20);
+}
+
 int main(void)
 {
     RUN(test_the_sets_that_ran_are_named);
@@ -898,6 +945,7 @@ int main(void)
     RUN(test_orthonormalisation_survives_every_matrix);
     RUN(test_gaps_are_added_up_as_by_the_plain_loop);
     RUN(test_indices_come_back_in_any_batches);
+    RUN(test_payloads_are_as_the_flags_of_their_rows_say);
     RUN(test_philox_gives_the_published_answers);
     RUN(test_keys_differ_where_they_must_and_agree_where_they_must);
     RUN(test_draws_are_uniform_and_uncorrelated_between_neighbours_and_keys);
