@@ -1088,6 +1088,54 @@ static void test_a_worker_without_memory_still_joins_the_frame(void)
     }
 }
 
+/* ---------------- an arena that takes nothing back */
+
+static struct { unsigned char bytes[1 << 20]; size_t used; } arena;
+
+static void *arena_alloc(void *user, size_t bytes, size_t align)
+{
+    const size_t at = arena.used + (size_t)(-(uintptr_t)(arena.bytes + arena.used) & (align - 1));
+    (void)user;
+    if (at > sizeof arena.bytes || bytes > sizeof arena.bytes - at) return NULL;
+    arena.used = at + bytes;
+    return arena.bytes + at;
+}
+
+static void arena_free(void *user, void *memory, size_t bytes)
+{
+    (void)user;
+    (void)memory;
+    (void)bytes;
+}
+
+static void test_an_arena_loses_no_more_than_is_said(void)
+{
+    static const size_t counts[] = {1, 16, 17, 70};
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+        static gcomp_tensor tensors[70];
+        static char names[70][8];
+        const size_t count = counts[c], lists = count > 16 ? 1024 * count : 0;
+        gcomp_desc desc = plain_desc();
+        gcomp *gc;
+        desc.codec = "powersgd:rank=2|powersgd:rank=1"; /* what a tensor may have: residual, state, list, sums */
+        desc.schedule = "accordion";
+        desc.min_elements = 1;
+        desc.allocator.alloc = arena_alloc;
+        desc.allocator.free = arena_free;
+        for (size_t t = 0; t < count; t++) {
+            snprintf(names[t], sizeof names[t], "%d", (int)t);
+            tensors[t] = plain_tensor(names[t], 16, 17, NULL);
+            tensors[t].dtype = GCOMP_BF16;
+        }
+        arena.used = 0;
+        gc = open_or_die(&desc);
+        for (size_t t = 0; t < count; t++) CHECK(gcomp_add_tensor(gc, &tensors[t]) == GCOMP_OK);
+        CHECK(gcomp_prepare(gc) == GCOMP_OK);
+        CHECK(arena.used <= gcomp_memory_needed(&desc, tensors, count) + 63 * (6 + 6 * count) + lists);
+        gcomp_close(gc);
+    }
+}
+
 /* ---------------- the caller's floating-point mode */
 
 #if defined(__x86_64__) || (defined(__i386__) && defined(__SSE2__))
@@ -1275,6 +1323,7 @@ int main(void)
     RUN(test_encode_refuses_every_bad_argument);
     RUN(test_bounds_overflow_to_zero);
     RUN(test_decoding_functions_refuse_null);
+    RUN(test_an_arena_loses_no_more_than_is_said);
     RUN(test_functions_of_an_object_refuse_null);
     RUN(test_an_exchange_of_two_workers_needs_its_callbacks);
     RUN(test_a_scale_that_is_not_finite_is_named);
