@@ -633,9 +633,9 @@ GCOMP_API const char *gcomp_method_name(size_t i);
    invalid, has no payload outside of steps (powersgd, dgc), or the size overflows. */
 GCOMP_API size_t gcomp_bound(const gcomp_codec *codec, size_t n);
 
-/* Scratch bytes that gcomp_encode needs; 0 if none or invalid. Decoding needs none; eden decodes faster with as much. Block
-   methods need none, but use 64 bytes for each GCOMP_CHUNK elements to encode with several threads: GCOMP_SCRATCH(n) is enough
-   for all. */
+/* Scratch bytes that gcomp_encode needs; 0 if none or invalid. Decoding needs none; eden is decoded faster with as much, and the
+   mean of sparse payloads with 4 bytes for each element sent and 64 KiB. Block methods need none, but use 64 bytes for each
+   GCOMP_CHUNK elements to encode with several threads: GCOMP_SCRATCH(n) is enough for all. */
 GCOMP_API size_t gcomp_scratch(const gcomp_codec *codec, size_t n);
 
 /* Encodes p = scale * grad + residual into a payload, without a checksum (gcomp_seal adds one).
@@ -1864,6 +1864,7 @@ typedef struct gcomp__block_kernels gcomp__block_kernels;
 typedef struct gcomp__view {
     const gcomp__method *method;
     const gcomp__method *value; /* of a sparse method */
+    const uint32_t *list;       /* NULL, or its indices, known since it was checked */
     const gcomp__set *set;
     const uint8_t *body;
     size_t bytes, n;
@@ -2094,7 +2095,8 @@ typedef struct gcomp__common_kernels {
     void (*gaps)(const uint32_t *index, size_t k, unsigned base, gcomp__gap_sizes *sizes);
     int (*no_number)(const gcomp__form *form, const uint8_t *codes, size_t bytes);
     void (*advance)(const gcomp__momentum *d, size_t begin, size_t end);
-    void (*skip)(gcomp__indices *x, gcomp__indices *y);
+    void (*two_lists)(gcomp__indices *x, gcomp__indices *y, uint32_t *to, uint32_t *into);
+    void (*past)(float *y, float *x, size_t n); /* y <- x, not through the caches, y at a multiple of 64 bytes; x <- 0 */
 } gcomp__common_kernels;
 
 /* Entropy codes of levels, see >>levels. */
@@ -2796,6 +2798,14 @@ GCOMP__INLINE void gcomp__store_avx2(float *p, gcomp__v16_avx2 v)
     _mm256_storeu_ps(p + 8, v.b);
 }
 
+GCOMP__INLINE void gcomp__store_past_avx2(float *p, gcomp__v16_avx2 v)
+{
+    _mm256_stream_ps(p, v.a);
+    _mm256_stream_ps(p + 8, v.b);
+}
+
+GCOMP__INLINE void gcomp__past_done_avx2(void) { _mm_sfence(); }
+
 GCOMP__INLINE gcomp__v16_avx2 gcomp__add_avx2(gcomp__v16_avx2 x, gcomp__v16_avx2 y)
 {
     gcomp__v16_avx2 v = gcomp__both_avx2(_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b));
@@ -3259,6 +3269,8 @@ GCOMP__INLINE gcomp__v16_avx512 gcomp__twice_avx512(const float *p)
     return gcomp__one_avx512(_mm512_broadcast_f32x8(_mm256_loadu_ps(p)));
 }
 GCOMP__INLINE void gcomp__store_avx512(float *p, gcomp__v16_avx512 v) { _mm512_storeu_ps(p, v.a); }
+GCOMP__INLINE void gcomp__store_past_avx512(float *p, gcomp__v16_avx512 v) { _mm512_stream_ps(p, v.a); }
+GCOMP__INLINE void gcomp__past_done_avx512(void) { _mm_sfence(); }
 
 GCOMP__INLINE gcomp__v16_avx512 gcomp__add_avx512(gcomp__v16_avx512 x, gcomp__v16_avx512 y)
 {
@@ -3668,6 +3680,9 @@ GCOMP__INLINE void gcomp__store_neon(float *p, gcomp__v16_neon v)
     vst1q_f32(p + 8, v.c);
     vst1q_f32(p + 12, v.d);
 }
+
+GCOMP__INLINE void gcomp__store_past_neon(float *p, gcomp__v16_neon v) { gcomp__store_neon(p, v); }
+GCOMP__INLINE void gcomp__past_done_neon(void) {}
 
 GCOMP__INLINE gcomp__v16_neon gcomp__pinned_neon(gcomp__v16_neon v)
 {
@@ -4240,6 +4255,8 @@ GCOMP__INLINE gcomp__v16_scalar gcomp__twice_scalar(const float *p)
 }
 
 GCOMP__INLINE void gcomp__store_scalar(float *p, gcomp__v16_scalar v) { memcpy(p, v.f, 64); }
+GCOMP__INLINE void gcomp__store_past_scalar(float *p, gcomp__v16_scalar v) { memcpy(p, v.f, 64); }
+GCOMP__INLINE void gcomp__past_done_scalar(void) {}
 
 GCOMP__INLINE gcomp__v16_scalar gcomp__splat_scalar(float x)
 {
@@ -5821,10 +5838,11 @@ static void GCOMP__F(gaps)(const uint32_t *index, size_t k, unsigned base, gcomp
         for (j = 0; j < 16; j++) sizes->quotients[b] += (uint32_t)lanes[b][j];
 }
 
-/* >>kernel skip: passes over Golomb-Rice codes of two lists in turn, since each waits for the end of the one before: so many at
-   once as mostly end within a refill; stops where they do not, or near an end. The highest bit of what is refilled is 0, as in
-   gcomp__refill: so all ones end, if perhaps behind what is valid. */
-static void GCOMP__F(skip)(gcomp__indices *x, gcomp__indices *y)
+/* >>kernel two_lists: passes over Golomb-Rice codes of two lists in turn, since each waits for the end of the one before: so many
+   at once as mostly end within a refill; stops where they do not, or near an end. Their indices go to `to` and `into`, unless
+   these are NULL. The highest bit of what is refilled is 0, as in gcomp__refill: so all ones end, if perhaps behind what is
+   valid. */
+GCOMP__INLINE void GCOMP__F(two_driver)(gcomp__indices *x, gcomp__indices *y, uint32_t *to, uint32_t *into, int keeps)
 {
     const unsigned r = x->coder, s = y->coder, at_once = x->at_once < y->at_once ? x->at_once : y->at_once;
     const uint64_t low = gcomp__low_bits(r), lower = gcomp__low_bits(s), n = x->n, m = y->n;
@@ -5834,7 +5852,7 @@ static void GCOMP__F(skip)(gcomp__indices *x, gcomp__indices *y)
     while (x->left >= at_once && y->left >= at_once && end - a >= 8 && stop - b >= 8 && next <= n && after <= m) {
         uint64_t u = (bits | gcomp__get64(a) << have) & gcomp__low_bits(63);
         uint64_t v = (more | gcomp__get64(b) << left) & gcomp__low_bits(63);
-        uint64_t sum = at_once, total = at_once;
+        uint64_t sum = next, total = after;
         unsigned ones = 0, others = 0;
         for (i = 0; i < at_once; i++) {
             const unsigned q = gcomp__first_one(~u), t = gcomp__first_one(~v);
@@ -5844,11 +5862,15 @@ static void GCOMP__F(skip)(gcomp__indices *x, gcomp__indices *y)
             others += t;
             sum += u >> 1 & low;
             total += v >> 1 & lower;
+            if (keeps) {
+                to[i] = (uint32_t)(sum + ((uint64_t)ones << r)) + i;
+                into[i] = (uint32_t)(total + ((uint64_t)others << s)) + i;
+            }
             u >>= r + 1;
             v >>= s + 1;
         }
-        sum += (uint64_t)ones << r;
-        total += (uint64_t)others << s;
+        sum += ((uint64_t)ones << r) + at_once;
+        total += ((uint64_t)others << s) + at_once;
         ones += at_once * (r + 1);
         others += at_once * (s + 1);
         if (ones > (have | 56) || others > (left | 56)) break;
@@ -5858,10 +5880,11 @@ static void GCOMP__F(skip)(gcomp__indices *x, gcomp__indices *y)
         left = (left | 56) - others;
         bits = u;
         more = v;
-        next += sum;
-        after += total;
+        next = sum;
+        after = total;
         x->left -= at_once;
         y->left -= at_once;
+        if (keeps) to += at_once, into += at_once;
     }
     x->reader.at = a;
     x->reader.bits = bits;
@@ -5873,10 +5896,29 @@ static void GCOMP__F(skip)(gcomp__indices *x, gcomp__indices *y)
     y->next = after;
 }
 
+static void GCOMP__F(two_lists)(gcomp__indices *x, gcomp__indices *y, uint32_t *to, uint32_t *into)
+{
+    if (to && into) GCOMP__F(two_driver)(x, y, to, into, 1);
+    else GCOMP__F(two_driver)(x, y, NULL, NULL, 0);
+}
+
+/* >>kernel past: y <- x, written past the caches; x <- 0. */
+static void GCOMP__F(past)(float *y, float *x, size_t n)
+{
+    const GCOMP__F(v) zero = GCOMP__F(splat)(0);
+    size_t i;
+    for (i = 0; i + 16 <= n; i += 16) {
+        GCOMP__F(store_past)(y + i, GCOMP__F(load)(x + i));
+        GCOMP__F(store)(x + i, zero);
+    }
+    GCOMP__F(past_done)();
+    memcpy(y + i, x + i, 4 * (n - i));
+}
+
 static const gcomp__common_kernels GCOMP__F(common) = {
     GCOMP__F(crc), GCOMP__F(measure), GCOMP__F(encode), GCOMP__F(sink), GCOMP__F(saturated), GCOMP__F(absorb),
     GCOMP__F(scale_copy), GCOMP__F(worst_of), GCOMP__F(squares), GCOMP__F(widen), GCOMP__F(narrow), GCOMP__F(gaps),
-    GCOMP__F(no_number), GCOMP__F(advance), GCOMP__F(skip)};
+    GCOMP__F(no_number), GCOMP__F(advance), GCOMP__F(two_lists), GCOMP__F(past)};
 
 /* ------------------------------------------------------------------------------------------------
    >>levels - entropy codes of levels: a second layer behind the drivers of block methods
@@ -6519,7 +6561,8 @@ GCOMP__INLINE void gcomp__skip_bits(gcomp__bit_reader *r, unsigned count) /* cou
 /* Increasing indices below n, as a bitmap; as Golomb-Rice codes (Golomb 1966, Rice 1979) of the gaps between them; as gaps in
    blocks, of as many bits as the largest needs; or as they are. Lists hold the lower 32 bits, in pieces: those of indices below
    (j + 1) 2^32 end before list[ends[j]]. */
-enum { GCOMP__CODER_MAX_RICE = 32, GCOMP__CODER_RAW = 253, GCOMP__CODER_PACKED = 254, GCOMP__CODER_BITMAP = 255 };
+enum { GCOMP__CODER_MAX_RICE = 32, GCOMP__CODER_RAW = 253, GCOMP__CODER_PACKED = 254, GCOMP__CODER_BITMAP = 255,
+       GCOMP__CODER_KEPT = 256 /* no payload's: a list that was read and checked before */ };
 
 static size_t gcomp__index_pieces(size_t n) { return n ? (size_t)(((uint64_t)n - 1) >> 32) + 1 : 1; }
 
@@ -6841,6 +6884,14 @@ static void gcomp__next_rice(gcomp__indices *x, uint32_t *index, size_t count)
     if (got < count || x->next > x->n) x->bad = GCOMP_CORRUPT;
 }
 
+static void gcomp__next_kept(gcomp__indices *x, uint32_t *index, size_t count)
+{
+    size_t i;
+    memcpy(index, x->reader.at, 4 * count);
+    x->reader.at += 4 * count;
+    for (i = 0; i < count && i < x->left - count; i += 16) GCOMP__PREFETCH(x->reader.at + 4 * i); /* of several lists in turn */
+}
+
 /* Up to `count` more indices; returns how many. */
 static size_t gcomp__next_indices(gcomp__indices *x, uint32_t *index, size_t count)
 {
@@ -6849,6 +6900,7 @@ static size_t gcomp__next_indices(gcomp__indices *x, uint32_t *index, size_t cou
     if (x->coder == GCOMP__CODER_BITMAP) gcomp__next_bitmap(x, index, count);
     else if (x->coder == GCOMP__CODER_RAW) gcomp__next_raw(x, index, count);
     else if (x->coder == GCOMP__CODER_PACKED) gcomp__next_packed(x, index, count);
+    else if (x->coder == GCOMP__CODER_KEPT) gcomp__next_kept(x, index, count);
     else gcomp__next_rice(x, index, count);
     x->left -= count;
     return x->bad ? 0 : count;
@@ -9456,6 +9508,10 @@ static gcomp_result gcomp__sparse_parts(const gcomp__view *view, gcomp__indices 
         return GCOMP_CORRUPT;
     if (view->body[8] == GCOMP__CODER_BITMAP && view->bytes - head - value_bytes != gcomp__pieces(groups, 8))
         return GCOMP_CORRUPT;
+    if (view->list) {
+        gcomp__indices_open(indices, (const uint8_t *)view->list, 4 * values->n, GCOMP__CODER_KEPT, values->n, groups);
+        indices->next = 1; /* none is above 2^32 */
+    }
     return gcomp__block_open(values);
 }
 
@@ -9474,12 +9530,12 @@ static gcomp_result gcomp__sparse_open(gcomp__view *view)
 }
 
 /* What has not been read of the indices, and the values. */
-static gcomp_result gcomp__sparse_check_rest(gcomp__indices *indices, const gcomp__view *values)
+static gcomp_result gcomp__sparse_check_rest(gcomp__indices *indices, const gcomp__view *values, uint32_t *list)
 {
-    uint32_t index[GCOMP__SPARSE_BATCH];
+    uint32_t batch[GCOMP__SPARSE_BATCH];
     size_t got, elements = indices->each ? 0 : values->n - indices->left;
     do {
-        got = gcomp__next_elements(indices, index, GCOMP__SPARSE_BATCH);
+        got = gcomp__next_elements(indices, list ? list + elements : batch, GCOMP__SPARSE_BATCH);
         elements += got;
     } while (got == GCOMP__SPARSE_BATCH);
     GCOMP__TRY(gcomp__indices_end(indices));
@@ -9487,16 +9543,36 @@ static gcomp_result gcomp__sparse_check_rest(gcomp__indices *indices, const gcom
     return gcomp__block_check(values);
 }
 
-static gcomp_result gcomp__sparse_check(const gcomp__view *view)
+static gcomp_result gcomp__sparse_check_list(const gcomp__view *view, uint32_t *list)
 {
     gcomp__indices indices;
     gcomp__view values;
     GCOMP__TRY(gcomp__sparse_parts(view, &indices, &values));
-    return gcomp__sparse_check_rest(&indices, &values);
+    return gcomp__sparse_check_rest(&indices, &values, list);
+}
+
+static gcomp_result gcomp__sparse_check(const gcomp__view *view) { return gcomp__sparse_check_list(view, NULL); }
+
+/* Room in scratch for the indices of a sparse payload, so that they are decoded once; NULL: none. Who checks payloads and who
+   decodes them take the same rooms, in the same order. */
+static uint32_t *gcomp__list_room(gcomp__call *call, const gcomp__view *view)
+{
+    uint32_t *list = (uint32_t *)(void *)call->scratch;
+    uint64_t k;
+    size_t bytes;
+    if (view->method->check != gcomp__sparse_check || view->method->flags & GCOMP__GROUPS || view->bytes < 9 ||
+        gcomp__index_pieces(view->n) > 1)
+        return NULL;
+    k = gcomp__get64(view->body);
+    if (k > view->n || k > call->scratch_bytes / 4) return NULL;
+    bytes = gcomp__min(gcomp__round_up(4 * (size_t)k, 64), call->scratch_bytes);
+    call->scratch += bytes;
+    call->scratch_bytes -= bytes;
+    return list;
 }
 
 /* Of two payloads, which takes little longer than one. */
-static gcomp_result gcomp__sparse_check_two(const gcomp__view *one, const gcomp__view *two)
+static gcomp_result gcomp__sparse_check_two(const gcomp__view *one, const gcomp__view *two, uint32_t *const *list)
 {
     gcomp__indices x, y;
     gcomp__view values, others;
@@ -9504,14 +9580,15 @@ static gcomp_result gcomp__sparse_check_two(const gcomp__view *one, const gcomp_
     int rice;
     GCOMP__TRY(gcomp__sparse_parts(one, &x, &values));
     GCOMP__TRY(gcomp__sparse_parts(two, &y, &others));
-    rice = x.coder <= GCOMP__CODER_MAX_RICE && y.coder <= GCOMP__CODER_MAX_RICE;
+    rice = x.coder <= GCOMP__CODER_MAX_RICE && y.coder <= GCOMP__CODER_MAX_RICE && !list[0] == !list[1];
     while (rice && !x.each && !y.each && x.left && y.left && !x.bad && !y.bad) {
-        one->set->common->skip(&x, &y);
-        (void)gcomp__next_indices(&x, &index, 1); /* one that is long */
-        (void)gcomp__next_indices(&y, &index, 1);
+        uint32_t *const to = list[0], *const into = list[1];
+        one->set->common->two_lists(&x, &y, to ? to + values.n - x.left : NULL, into ? into + others.n - y.left : NULL);
+        (void)gcomp__next_indices(&x, to ? to + values.n - x.left : &index, 1); /* one that is long */
+        (void)gcomp__next_indices(&y, into ? into + others.n - y.left : &index, 1);
     }
-    GCOMP__TRY(gcomp__sparse_check_rest(&x, &values));
-    return gcomp__sparse_check_rest(&y, &others);
+    GCOMP__TRY(gcomp__sparse_check_rest(&x, &values, list[0]));
+    return gcomp__sparse_check_rest(&y, &others, list[1]);
 }
 
 /* The elements of a valid payload; returns how many. */
@@ -9532,7 +9609,7 @@ typedef struct gcomp__cursor {
     const gcomp__view *view;
     float *y, *residual, *masked; /* any may be NULL */
     const float *next;            /* `lines` of y that are written next, fetched one by one meanwhile */
-    size_t done, base;            /* elements used; what indices count from */
+    size_t done, base, from;      /* elements used; what indices count from; which element y begins with */
     unsigned at, got, room, cached, lines;
     uint32_t index[GCOMP__CURSOR];
 } gcomp__cursor;
@@ -9602,13 +9679,13 @@ GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float w
             for (i = 0; i < stop; i++) c->masked[base + index[i]] = 0;
         if (c->y)
             for (i = 0; i < stop; i++) {
-                float *y = c->y + base + index[i], term = value[i] * weight;
+                float *y = c->y + (base - c->from + index[i]), term = value[i] * weight;
                 if (i < lines) GCOMP__PREFETCH_NEAR(next + 16 * i);
                 GCOMP__PIN(term);
                 *y = value[i] = *y + term;
             }
         if (c->y && c->view->set->common->worst(value, stop) >= 0x7f800000u) /* no element is there twice */
-            for (i = 0; i < stop; i++) c->y[base + index[i]] = gcomp__saturated(value[i]);
+            for (i = 0; i < stop; i++) c->y[base - c->from + index[i]] = gcomp__saturated(value[i]);
         c->at += (unsigned)stop;
         c->done += stop;
         if (!lines) continue;
@@ -9634,6 +9711,29 @@ static void gcomp__sparse_take(const gcomp__view *view, float *residual, const f
     }
 }
 
+/* A mean that is larger than the caches is made in a part of the scratch that they hold, and then written past them. */
+enum { GCOMP__SPARSE_STAGE = 16384, GCOMP__SPARSE_LARGE = 1 << 23 }; /* floats */
+GCOMP__NOINLINE void gcomp__sparse_past(const gcomp__call *call, const gcomp__sink *sink)
+{
+    float *const stage = (float *)(void *)call->scratch;
+    gcomp__cursor cursors[GCOMP__SPARSE_CURSORS];
+    size_t begin, end, w;
+    for (w = 0; w < sink->count; w++) gcomp__cursor_open(cursors + w, sink->views + w, stage, NULL, NULL, 1);
+    memset(stage, 0, 4 * GCOMP__SPARSE_STAGE);
+    for (begin = 0; begin < sink->n; begin = end) {
+        const size_t over = (size_t)((uintptr_t)(sink->y + begin) & 63) / 4; /* of the first part: then lines are whole */
+        end = gcomp__min(sink->n, begin + GCOMP__SPARSE_STAGE - over);
+        for (w = 0; w < sink->count; w++) {
+            cursors[w].from = begin;
+            gcomp__cursor_scatter(cursors + w, end, sink->weight);
+        }
+        if (over) {
+            memcpy(sink->y + begin, stage, 4 * (end - begin));
+            memset(stage, 0, 4 * (end - begin));
+        } else call->set->common->past(sink->y + begin, stage, end - begin);
+    }
+}
+
 /* Chunk by chunk while it is in cache: what the dense part of the ending asks for, then the elements of all payloads, in order;
    so many payloads at once as there are cursors. With threads the dense part of all chunks comes first. */
 static void gcomp__sparse_decode(const gcomp__call *call, const gcomp__sink *sink)
@@ -9649,6 +9749,11 @@ static void gcomp__sparse_decode(const gcomp__call *call, const gcomp__sink *sin
     gcomp__absorb_job job;
     size_t w = 0, used, i;
     int first = 1;
+    if (sink->ending == GCOMP__ADD && sink->fresh && step == 1 && sink->n >= GCOMP__SPARSE_LARGE &&
+        sink->count <= GCOMP__SPARSE_CURSORS && call->scratch_bytes >= 4 * GCOMP__SPARSE_STAGE) {
+        gcomp__sparse_past(call, sink);
+        return;
+    }
     job.common = call->set->common;
     job.sink = sink;
     do {
@@ -12967,6 +13072,7 @@ static gcomp_result gcomp__open_payload(const gcomp__set *set, gcomp__view *view
     if (count != n) return GCOMP_COUNT_MISMATCH;
     if (bytes > length - GCOMP__HEADER) return GCOMP_TRUNCATED;
     if (bytes < length - GCOMP__HEADER) return GCOMP_TRAILING_BYTES;
+    view->list = NULL;
     view->set = set;
     view->body = p + GCOMP__HEADER;
     view->bytes = (size_t)bytes;
@@ -12998,27 +13104,39 @@ static gcomp_result gcomp__check_payload(const gcomp__set *set, gcomp__view *vie
     return view->method->check(view);
 }
 
-/* The same of two; the first error of both. */
-static gcomp_result gcomp__check_two(const gcomp__set *set, const void *const *payloads, const size_t *lengths, size_t n)
+/* What is inside of one that is valid outside; its indices into `list`, if there is one. */
+static gcomp_result gcomp__check_inside(const gcomp__view *view, uint32_t *list)
 {
-    gcomp__view one, two;
-    gcomp_result second;
-    GCOMP__TRY(gcomp__check_outside(set, &one, payloads[0], lengths[0], n));
-    second = gcomp__check_outside(set, &two, payloads[1], lengths[1], n);
-    if (second == GCOMP_OK && one.method->check == gcomp__sparse_check && two.method->check == gcomp__sparse_check)
-        return gcomp__sparse_check_two(&one, &two);
-    GCOMP__TRY(one.method->check(&one));
-    return second == GCOMP_OK ? two.method->check(&two) : second;
+    return list ? gcomp__sparse_check_list(view, list) : view->method->check(view);
 }
 
-/* And of many. */
-static gcomp_result gcomp__check_all(const gcomp__set *set, const void *const *payloads, const size_t *lengths, size_t count,
+/* The same of two; the first error of both. */
+static gcomp_result gcomp__check_two(gcomp__call *call, const void *const *payloads, const size_t *lengths, size_t n)
+{
+    gcomp__view one, two;
+    uint32_t *lists[2] = {NULL, NULL};
+    gcomp_result second;
+    GCOMP__TRY(gcomp__check_outside(call->set, &one, payloads[0], lengths[0], n));
+    second = gcomp__check_outside(call->set, &two, payloads[1], lengths[1], n);
+    lists[0] = gcomp__list_room(call, &one);
+    if (second == GCOMP_OK) lists[1] = gcomp__list_room(call, &two);
+    if (second == GCOMP_OK && one.method->check == gcomp__sparse_check && two.method->check == gcomp__sparse_check)
+        return gcomp__sparse_check_two(&one, &two, lists);
+    GCOMP__TRY(gcomp__check_inside(&one, lists[0]));
+    return second == GCOMP_OK ? gcomp__check_inside(&two, lists[1]) : second;
+}
+
+/* And of many. What their indices are is kept in the scratch, as far as there is room. */
+static gcomp_result gcomp__check_all(const gcomp__call *call, const void *const *payloads, const size_t *lengths, size_t count,
                                      size_t n)
 {
+    gcomp__call rest = *call;
     gcomp__view view;
     size_t w;
-    for (w = 0; w + 1 < count; w += 2) GCOMP__TRY(gcomp__check_two(set, payloads + w, lengths + w, n));
-    return w < count ? gcomp__check_payload(set, &view, payloads[w], lengths[w], n) : GCOMP_OK;
+    for (w = 0; w + 1 < count; w += 2) GCOMP__TRY(gcomp__check_two(&rest, payloads + w, lengths + w, n));
+    if (w == count) return GCOMP_OK;
+    GCOMP__TRY(gcomp__check_outside(call->set, &view, payloads[w], lengths[w], n));
+    return gcomp__check_inside(&view, gcomp__list_room(&rest, &view));
 }
 
 GCOMP_API gcomp_result gcomp_seal(void *payload, size_t length, const gcomp_exec *exec)
@@ -13138,7 +13256,8 @@ GCOMP__NOINLINE void gcomp__add_all(const gcomp__call *call, const void *const *
 {
     gcomp__view views[8];
     gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, y, n);
-    size_t w = 0, group;
+    gcomp__call lists = *call, rest = *call; /* rest: what is left of the scratch behind all lists */
+    size_t w, group;
     unsigned flags;
     sink.weight = 1.0f / (float)count;
     sink.views = views;
@@ -13149,13 +13268,18 @@ GCOMP__NOINLINE void gcomp__add_all(const gcomp__call *call, const void *const *
         gcomp__decode_with(call, &sink);
         return;
     }
-    while (w < count) {
+    for (w = 0; w < count; w++) {
+        (void)gcomp__open_payload(call->set, views, payloads[w], lengths[w], n, &flags);
+        (void)gcomp__list_room(&rest, views);
+    }
+    for (w = 0; w < count;) {
         for (group = 0; group < 8 && w < count; group++, w++) {
             (void)gcomp__open_payload(call->set, views + group, payloads[w], lengths[w], n, &flags);
             if (group && views[group].method != views[0].method) break;
+            views[group].list = gcomp__list_room(&lists, views + group);
         }
         sink.count = group;
-        gcomp__decode_with(call, &sink);
+        gcomp__decode_with(&rest, &sink);
         sink.fresh = 0;
     }
 }
@@ -13169,7 +13293,7 @@ GCOMP_API gcomp_result gcomp_decode_mean(const void *const *payloads, const size
     if (!payloads || !lengths || !count || (!y && n)) return GCOMP_INVALID_ARGUMENT;
     GCOMP__TRY(gcomp__call_of(&call, exec));
     mode = gcomp__fp_enter();
-    result = gcomp__check_all(call.set, payloads, lengths, count, n);
+    result = gcomp__check_all(&call, payloads, lengths, count, n);
     if (result == GCOMP_OK) gcomp__add_all(&call, payloads, lengths, count, y, n);
     gcomp__fp_leave(mode);
     return result;
@@ -14631,10 +14755,12 @@ GCOMP__NOINLINE void gcomp__commit_payloads(gcomp *gc, gcomp__slot *slot, float 
     if (own) (void)gcomp__open_payload(gc->set, &own_view, own, own_length, slot->n, &flags);
     if (own) sink.own = &own_view;
     if (own && count >= 1 && count <= 8) { /* one pass */
+        gcomp__call rest = call;
         int alike = 1;
         sink.own_at = count;
         for (w = 0; w < count; w++) {
             (void)gcomp__open_payload(gc->set, views + w, payloads[w], lengths[w], slot->n, &flags);
+            views[w].list = gcomp__list_room(&rest, views + w);
             alike = alike && views[w].method == own_view.method;
             if (payloads[w] == own) sink.own_at = w;
         }
@@ -14643,7 +14769,7 @@ GCOMP__NOINLINE void gcomp__commit_payloads(gcomp *gc, gcomp__slot *slot, float 
             sink.count = count;
             sink.weight = 1.0f / (float)count;
             sink.y = grad;
-            gcomp__decode_with(&call, &sink);
+            gcomp__decode_with(&rest, &sink);
             return;
         }
     }
@@ -14682,6 +14808,7 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad, const
 {
     gcomp_result result = GCOMP_OK;
     gcomp__slot *slot;
+    gcomp__call call;
     uint64_t mode;
     size_t w;
     GCOMP__TRY(gcomp__enter(gc, tensor));
@@ -14691,7 +14818,8 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad, const
     if (slot->flags & GCOMP__REMEMBERS)
         return gcomp__fail_tensor(gc, GCOMP_NEEDS_ROUNDS, slot->name, gcomp_result_string(GCOMP_NEEDS_ROUNDS));
     mode = gcomp__fp_enter();
-    if (count) result = gcomp__check_all(gc->set, payloads, lengths, count, slot->n);
+    call = gcomp__call_in(gc, slot->method);
+    if (count) result = gcomp__check_all(&call, payloads, lengths, count, slot->n);
     for (w = 0; w < count && result == GCOMP_OK; w++) result = gcomp__match(&slot->codec, payloads[w], slot->n);
     for (w = 0; own && w < count && payloads[w] != own; w++) {}
     if (result == GCOMP_OK && own && (w == count || lengths[w] != own_length))

@@ -740,7 +740,6 @@ static void test_damage_beside_a_valid_payload_is_found(void)
     enum { N = 3000 };
     static uint8_t valid[GCOMP_BOUND(N)], damaged[GCOMP_BOUND(N)], *const to[2] = {valid, damaged};
     static const char *const texts[] = {"topk:density=0.05", "topk:density=0.002", "topk:density=0.3+sign"};
-    const gcomp_exec exec = {isa, NULL, 0, {NULL, NULL}};
     size_t length[2] = {0, 0};
     for (size_t t = 0; t < 3; t++) {
         gcomp_codec codec;
@@ -757,10 +756,83 @@ static void test_damage_beside_a_valid_payload_is_found(void)
             for (int swap = 0; swap < 2; swap++) {
                 const void *pair[2] = {to[swap], to[!swap]};
                 const size_t lengths[2] = {length[swap], length[!swap]};
+                const gcomp_exec exec = {isa, scratch, i % 3 * 700, {NULL, NULL}}; /* room for no list, one, both */
                 damaged[i] ^= (uint8_t)(1u << i % 8);
                 CHECK(gcomp_decode_mean(pair, lengths, 2, d, N, &exec) == gcomp_check(damaged, length[1], N));
                 damaged[i] ^= (uint8_t)(1u << i % 8);
             }
+    }
+}
+
+/* Indices are kept in the scratch from check to decoding, where there is room. */
+static void test_means_do_not_depend_on_scratch(void)
+{
+    enum { N = 9000, WORKERS = 11 };
+    static const char *const texts[] = {"topk:density=0.05", "topk:density=0.5", "blocktopk:density=0.1,block=16", "sign",
+                                        "topk:density=0.001", "topk:density=0.05+sign", "strom:threshold=1"};
+    static const size_t rooms[] = {64, 1900, 1984, 3000, 24000, sizeof scratch};
+    static uint8_t payloads[WORKERS][GCOMP_BOUND(N)];
+    static float y[N];
+    const void *all[WORKERS];
+    size_t lengths[WORKERS];
+    gcomp_exec exec = {isa, NULL, 0, {NULL, NULL}};
+    for (size_t w = 0; w < WORKERS; w++) {
+        gcomp_exec with = {isa, scratch, sizeof scratch, {NULL, NULL}};
+        gcomp_input in = {0};
+        gcomp_codec codec;
+        fill((int)(w % 3), N);
+        for (size_t i = 0; i < N; i++) p[i] = g[(i + 101 * w) % N];
+        in.grad = p;
+        in.rows = N;
+        CHECK(gcomp_codec_parse(&codec, texts[w < 3 ? 0 : w % 7], NULL, 0) == GCOMP_OK);
+        CHECK(gcomp_encode(&codec, &in, &with, payloads[w], sizeof payloads[w], &lengths[w]) == GCOMP_OK);
+        all[w] = payloads[w];
+    }
+    CHECK(gcomp_decode_mean(all, lengths, WORKERS, d, N, &exec) == GCOMP_OK);
+    exec.scratch = scratch;
+    for (size_t r = 0; r < sizeof rooms / sizeof *rooms; r++) {
+        exec.scratch_bytes = rooms[r];
+        memset(y, 1, sizeof y);
+        CHECK(gcomp_decode_mean(all, lengths, WORKERS, y, N, &exec) == GCOMP_OK && !memcmp(y, d, sizeof y));
+    }
+}
+
+/* From 2^23 elements on a mean is made in the scratch and written past the caches, wherever it begins. */
+static void test_large_means_do_not_depend_on_scratch(void)
+{
+    enum { N = (1 << 23) + 77, WORKERS = 3, FEW = 2000 };
+    static uint8_t payloads[WORKERS][16 * FEW];
+    static size_t lengths[WORKERS];
+    static float *x, *y;
+    const void *all[WORKERS] = {payloads[0], payloads[1], payloads[2]};
+    gcomp_exec exec = {isa, NULL, 0, {NULL, NULL}};
+    if (!x) {
+        gcomp_codec codec;
+        gcomp_input in = {0};
+        CHECK(gcomp_codec_parse(&codec, "topk:density=2e-4", NULL, 0) == GCOMP_OK);
+        exec.scratch_bytes = gcomp_scratch(&codec, N);
+        exec.scratch = calloc(1, exec.scratch_bytes);
+        x = calloc(N, sizeof *x);
+        y = calloc(N + 1, sizeof *y);
+        if (!exec.scratch || !x || !y) exit(1);
+        in.grad = x;
+        in.rows = N;
+        for (size_t w = 0; w < WORKERS; w++) {
+            for (size_t i = 0; i < FEW; i++)
+                x[i < 9 ? i : N - 1 - i * (4099 + 64 * w) % N] = (float)(FEW - i) * (w == 1 ? -3.1e34f : 1e34f);
+            x[N - 1] = 3e37f;
+            CHECK(gcomp_encode(&codec, &in, &exec, payloads[w], sizeof payloads[w], &lengths[w]) == GCOMP_OK);
+        }
+        free(exec.scratch);
+        exec.scratch = NULL;
+        exec.scratch_bytes = 0;
+    }
+    CHECK(gcomp_decode_mean(all, lengths, WORKERS, x, N, &exec) == GCOMP_OK && x[0] != 0 && x[N - 1] != 0);
+    exec.scratch = scratch;
+    exec.scratch_bytes = sizeof scratch;
+    for (size_t shift = 0; shift < 2; shift++) {
+        memset(y, 1, (N + 1) * sizeof *y);
+        CHECK(gcomp_decode_mean(all, lengths, WORKERS, y + shift, N, &exec) == GCOMP_OK && !memcmp(y + shift, x, N * sizeof *x));
     }
 }
 
@@ -793,6 +865,8 @@ int main(void)
         RUN(test_scratch_of_a_byte_less_is_refused);
         RUN(test_parts_collect_what_one_pass_does);
         RUN(test_damage_beside_a_valid_payload_is_found);
+        RUN(test_means_do_not_depend_on_scratch);
+        RUN(test_large_means_do_not_depend_on_scratch);
     }
     return test_end();
 }
