@@ -9750,7 +9750,7 @@ static void gcomp__sparse_decode(const gcomp__call *call, const gcomp__sink *sin
     size_t w = 0, used, i;
     int first = 1;
     if (sink->ending == GCOMP__ADD && sink->fresh && step == 1 && sink->n >= GCOMP__SPARSE_LARGE &&
-        sink->count <= GCOMP__SPARSE_CURSORS && call->scratch_bytes >= 4 * GCOMP__SPARSE_STAGE) {
+        (uintptr_t)sink->y % 4 == 0 && sink->count <= GCOMP__SPARSE_CURSORS && call->scratch_bytes >= 4 * GCOMP__SPARSE_STAGE) {
         gcomp__sparse_past(call, sink);
         return;
     }
