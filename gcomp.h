@@ -1845,6 +1845,7 @@ struct gcomp__unit {
 
 enum { GCOMP__AHEAD = 512 }; /* elements that commits fetch ahead: more streams than a processor looks ahead in by itself */
 enum { GCOMP__TILE = 512 };  /* elements that kernels work on in between, in the innermost cache */
+enum { GCOMP__FAR = 1 << 22 }; /* elements from which gradient and residual are larger than the caches: codes pass these by */
 enum { GCOMP__HEADER = 32 }; /* bytes of a payload before its body */
 
 /* How a call runs. */
@@ -2020,6 +2021,7 @@ typedef struct gcomp__encode_job {
     gcomp__form form;
     gcomp__unit unit; /* what all blocks start from; if given, their constants */
     int given;
+    int past;          /* codes go past the caches */
     uint8_t *scales, *codes;
     size_t *last;      /* coded levels: bytes of the last chunk */
     gcomp__measured *part, *one; /* where chunks put their measures: part + chunk, or if NULL one */
@@ -2033,6 +2035,7 @@ typedef struct gcomp__span {
     const gcomp__unit *given;     /* constants that are known; NULL: found block by block */
     const float *nothing;         /* 16 times -0, which changes no number it is added to */
     void *acc;                    /* running measures, a gcomp__acc_<set> */
+    uint8_t *held;                /* NULL, or room for codes that go past the caches: as many bytes as a tile has elements */
 } gcomp__span;
 
 /* Up to 16 blocks: the bits of their largest |p|, and the constants of gcomp__unit that codes are made with. */
@@ -2558,6 +2561,7 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
      abreast, tall, tile                  rows that powersgd's kernels take together; columns that they copy
      eight, columns; last, base           levels of a Hadamard transform: three over so many columns; all of `base` floats
      look16                               words from a table of 16, that of x in -8 .. 7 at x & 15
+     pour poured; pours                   64 bytes past the caches, to a multiple of 64; others may read them; is there a way?
      gather scatter                       bits of a word where a mask has ones, side by side; and spread again
      slice unslice                        bit b of 64 packed codes as word b; and back
    ------------------------------------------------------------------------------------------------ */
@@ -2677,6 +2681,15 @@ GCOMP__INLINE uint32_t gcomp__crc8_plain(uint32_t crc, uint64_t word)
         _mm256_storeu_ps(to + 6 * pitch, _mm256_permute2f128_ps(c, g, 0x31)); \
         _mm256_storeu_ps(to + 7 * pitch, _mm256_permute2f128_ps(d, h, 0x31)); \
     } \
+    enum { gcomp__pours_##isa = 1 }; \
+    GCOMP__INLINE void gcomp__pour_##isa(uint8_t *to, const uint8_t *from) \
+    { \
+        __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)from); \
+        __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(from + 32)); \
+        _mm256_stream_si256((__m256i *)(void *)to, a); \
+        _mm256_stream_si256((__m256i *)(void *)(to + 32), b); \
+    } \
+    GCOMP__INLINE void gcomp__poured_##isa(void) { _mm_sfence(); } \
     GCOMP__INLINE uint32_t gcomp__crc8_##isa(uint32_t crc, uint64_t word) { return (uint32_t)_mm_crc32_u64(crc, word); } \
     GCOMP__INLINE float gcomp__fold8_##isa(__m256 x) \
     { \
@@ -3178,9 +3191,8 @@ GCOMP__INLINE uint32_t gcomp__most_avx2(gcomp__v16_avx2 worst)
 
 GCOMP__INLINE __m256 gcomp__saturate8_avx2(__m256 x)
 {
-    __m256i u = _mm256_castps_si256(x), m = _mm256_set1_epi32(0x7fffffff);
-    __m256i a = _mm256_min_epu32(_mm256_and_si256(u, m), _mm256_set1_epi32(0x7f7fffff));
-    return _mm256_castsi256_ps(_mm256_or_si256(a, _mm256_andnot_si256(m, u)));
+    __m256i u = _mm256_min_epi32(_mm256_castps_si256(x), _mm256_set1_epi32(0x7f7fffff)); /* those with a sign are below it */
+    return _mm256_castsi256_ps(_mm256_min_epu32(u, _mm256_set1_epi32(-0x800001)));
 }
 GCOMP__INLINE gcomp__v16_avx2 gcomp__saturate_avx2(gcomp__v16_avx2 x)
 {
@@ -3580,9 +3592,8 @@ GCOMP__INLINE uint32_t gcomp__most_avx512(gcomp__v16_avx512 worst)
 
 GCOMP__INLINE gcomp__v16_avx512 gcomp__saturate_avx512(gcomp__v16_avx512 x)
 {
-    __m512i u = _mm512_castps_si512(x.a), m = _mm512_set1_epi32(0x7fffffff);
-    __m512i a = _mm512_min_epu32(_mm512_and_si512(u, m), _mm512_set1_epi32(0x7f7fffff));
-    return gcomp__one_avx512(_mm512_castsi512_ps(_mm512_ternarylogic_epi32(m, a, u, 0xca))); /* m ? a : u */
+    __m512i u = _mm512_min_epi32(_mm512_castps_si512(x.a), _mm512_set1_epi32(0x7f7fffff)); /* those with a sign are below it */
+    return gcomp__one_avx512(_mm512_castsi512_ps(_mm512_min_epu32(u, _mm512_set1_epi32(-0x800001))));
 }
 
 GCOMP__INLINE gcomp__w16_avx512 gcomp__load_words_avx512(const int32_t *p)
@@ -4148,8 +4159,8 @@ GCOMP__INLINE uint32_t gcomp__most_neon(gcomp__v16_neon w)
 
 GCOMP__INLINE float32x4_t gcomp__saturate4_neon(float32x4_t x)
 {
-    uint32x4_t u = vreinterpretq_u32_f32(x), m = vdupq_n_u32(0x7fffffff);
-    return vreinterpretq_f32_u32(vorrq_u32(vminq_u32(vandq_u32(u, m), vdupq_n_u32(0x7f7fffff)), vbicq_u32(u, m)));
+    int32x4_t u = vminq_s32(vreinterpretq_s32_f32(x), vdupq_n_s32(0x7f7fffff)); /* those with a sign are below it */
+    return vreinterpretq_f32_u32(vminq_u32(vreinterpretq_u32_s32(u), vdupq_n_u32(0xff7fffff)));
 }
 GCOMP__EACH_NEON(saturate, v, v, gcomp__saturate4_neon)
 
@@ -4180,6 +4191,9 @@ GCOMP__INLINE void gcomp__levels_neon(float32x4_t *x, float32x4_t *y)
 #define GCOMP__INSIDE_NEON(x, y) gcomp__levels_neon(&x, &y)
 GCOMP__EIGHT(eight_neon, float32x4_t, vld1q_f32, vst1q_f32, vaddq_f32, vsubq_f32, GCOMP__NOTHING_INSIDE)
 GCOMP__EIGHT(last_neon, float32x4_t, vld1q_f32, vst1q_f32, vaddq_f32, vsubq_f32, GCOMP__INSIDE_NEON)
+enum { gcomp__pours_neon = 0 };
+GCOMP__INLINE void gcomp__pour_neon(uint8_t *to, const uint8_t *from) { memcpy(to, from, 64); }
+GCOMP__INLINE void gcomp__poured_neon(void) {}
 enum { gcomp__columns_neon = 4, gcomp__base_neon = 32 };
 enum { gcomp__abreast_neon = 2, gcomp__tall_neon = 6, gcomp__tile_neon = 128 };
 
@@ -4699,6 +4713,9 @@ GCOMP__EIGHT(eight_scalar, float, gcomp__get1_scalar, gcomp__put1_scalar, gcomp_
              GCOMP__NOTHING_INSIDE)
 GCOMP__EIGHT(last_scalar, float, gcomp__get1_scalar, gcomp__put1_scalar, gcomp__plus1, gcomp__less1,
              GCOMP__NOTHING_INSIDE)
+enum { gcomp__pours_scalar = 0 };
+GCOMP__INLINE void gcomp__pour_scalar(uint8_t *to, const uint8_t *from) { memcpy(to, from, 64); }
+GCOMP__INLINE void gcomp__poured_scalar(void) {}
 enum { gcomp__columns_scalar = 1, gcomp__base_scalar = 8 };
 enum { gcomp__abreast_scalar = 2, gcomp__tall_scalar = 4, gcomp__tile_scalar = 192 };
 
@@ -5320,6 +5337,15 @@ GCOMP__NOINLINE uint32_t GCOMP__F(take)(float *to, const float *g, const float *
     return GCOMP__F(most)(most);
 }
 
+/* Bytes past the caches, but for the ends that share a line with others: whole lines need not be read before. */
+GCOMP__NOINLINE void GCOMP__F(pour_codes)(uint8_t *to, const uint8_t *from, size_t bytes)
+{
+    size_t i = gcomp__min((size_t)(0 - (uintptr_t)to) & 63, bytes);
+    memcpy(to, from, i);
+    for (; i + 64 <= bytes; i += 64) GCOMP__F(pour)(to + i, from + i);
+    memcpy(to + i, from + i, bytes - i);
+}
+
 /* Codes and scales of a span of elements whose scales must be known before the codes. A tile of p lies between memory and the
    codes: where 16 elements were coded, those a tile ahead take their place and are measured. So memory is read once and at one
    place: two looks at it, however near each other, cost a third of its speed. Blocks go in bundles of a tile, since the divisions
@@ -5338,6 +5364,7 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
     GCOMP__F(acc) *kept = (GCOMP__F(acc) *)span->acc;
     uint32_t worst = 0, found;
     gcomp__blocks b;
+    uint8_t *const held = GCOMP__F(pours) && code16 <= 16 ? span->held : NULL;
     float tile[GCOMP__TILE];
     size_t i, k, at, stop, last;
     b.inverse[0] = u.inverse;
@@ -5370,7 +5397,8 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
             last = gcomp__min(stop, at + piece);
             while (at < last) {
                 const size_t count = last - at < 16 ? 16 : (last - at) / 16 * 16;
-                uint8_t some[32], *code = job->codes + at / 16 * code16, *to = last - at < 16 ? some : code;
+                uint8_t some[32], *code = held ? held + (at - i) / 16 * code16 : job->codes + at / 16 * code16;
+                uint8_t *to = last - at < 16 ? some : code;
                 size_t j;
                 for (j = 0; j < count; j += 16, rest += step, to += code16) {
                     GCOMP__F(v) p = GCOMP__F(load)(x + j);
@@ -5405,6 +5433,7 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
                                             step, gcomp__min(piece, end - ahead));
             }
         }
+        if (held) GCOMP__F(pour_codes)(job->codes + i / 16 * code16, held, gcomp__last_bytes(code16, stop - i));
     }
     kept->worst = GCOMP__F(worst)(kept->worst, GCOMP__F(splat)(gcomp__float(worst)));
 }
@@ -5418,6 +5447,7 @@ GCOMP__HEAVY void GCOMP__F(late_driver)(const gcomp__span *span, GCOMP__F(quant)
     const float *g = span->grad, *e = span->residual ? span->residual : span->nothing;
     GCOMP__F(acc) *kept = (GCOMP__F(acc) *)span->acc, acc;
     const gcomp__unit u = span->given ? *span->given : job->unit;
+    uint8_t *const held = GCOMP__F(pours) && code16 == 32 ? span->held : NULL;
     size_t i = begin, stop;
     GCOMP__F(acc_none)(&acc, measure);
     acc.worst = kept->worst;
@@ -5429,8 +5459,8 @@ GCOMP__HEAVY void GCOMP__F(late_driver)(const gcomp__span *span, GCOMP__F(quant)
         if (scale_bytes && block && i % block == 0) GCOMP__F(acc_none)(&acc, measure);
         while (i < stop) { /* whole groups; then the last elements of the tensor */
             const float *from = g + (i - begin), *rest = e + (i - begin) * step;
-            const size_t groups = stop - i < 16 ? 1 : (stop - i) / 16;
-            uint8_t some[64], *to = code;
+            const size_t groups = stop - i < 16 ? 1 : gcomp__min((stop - i) / 16, held ? GCOMP__TILE / code16 : SIZE_MAX);
+            uint8_t some[64], *to = held ? held : code;
             float pad[32];
             size_t k;
             if (stop - i < 16) {
@@ -5447,6 +5477,7 @@ GCOMP__HEAVY void GCOMP__F(late_driver)(const gcomp__span *span, GCOMP__F(quant)
                 quant(to, p, &u, i + 16 * k);
             }
             if (stop - i < 16) gcomp__put_last(code, some, code16, stop - i, job->form.first_high);
+            else if (held) GCOMP__F(pour_codes)(code, held, groups * code16);
             i = stop - i < 16 ? stop : i + 16 * groups;
             code += groups * code16;
         }
@@ -5465,53 +5496,72 @@ GCOMP__HEAVY void GCOMP__F(late_driver)(const gcomp__span *span, GCOMP__F(quant)
 }
 
 #ifndef GCOMP_WITHOUT_MX
-/* Blocks of 32 that share a power of two (>>method mx). A tile at a time: first the largest |p| of its blocks, then their scales
-   side by side, then its codes, so that none waits for the scale of its own block. */
+/* p of up to a tile, zeros behind to a multiple of 32, and the largest |p| of each 32. */
+GCOMP__NOINLINE void GCOMP__F(mx_take)(float *p, float *most, const float *g, const float *e, size_t step, size_t count)
+{
+    size_t j;
+    for (j = 0; j < count; j += 32, g += 32, e += 2 * step) {
+        const size_t left = count - j;
+        GCOMP__F(v) x, y;
+        if (left >= 32) {
+            x = GCOMP__F(add)(GCOMP__F(load)(g), GCOMP__F(load)(e));
+            y = GCOMP__F(add)(GCOMP__F(load)(g + 16), GCOMP__F(load)(e + step));
+        } else {
+            x = GCOMP__F(load_sum)(g, e, step, gcomp__min(left, 16));
+            y = GCOMP__F(load_sum)(g + 16, e + step, step, left < 16 ? 0 : left - 16);
+        }
+        GCOMP__F(store)(p + j, x);
+        GCOMP__F(store)(p + j + 16, y);
+        most[j / 32] = gcomp__float(GCOMP__F(most)(GCOMP__F(worst)(GCOMP__F(abs)(x), y)));
+    }
+}
+
+/* Blocks of 32 that share a power of two (>>method mx). A tile at a time: its scales side by side, so that none waits for that of
+   its own block, then its codes; where a block was coded, the one a tile ahead takes its place. The code of 0 is 0. */
 GCOMP__HEAVY void GCOMP__F(mx_driver)(const gcomp__span *span, GCOMP__F(quant) quant, size_t code16)
 {
     const size_t step = span->residual ? 16 : 0;
-    const float *from = span->grad, *rest = span->residual ? span->residual : span->nothing;
+    const float *g = span->grad, *e = span->residual ? span->residual : span->nothing;
     const GCOMP__F(w) largest = GCOMP__F(wsplat)((int32_t)span->job->form.constant);
-    uint8_t *scale = span->job->scales + span->at / 32, *code = span->job->codes + span->at / 16 * code16, some[64];
+    uint8_t *scale = span->job->scales + span->at / 32, *code = span->job->codes + span->at / 16 * code16, *to, some[32];
+    uint8_t *const held = GCOMP__F(pours) ? span->held : NULL;
     GCOMP__F(acc) *acc = (GCOMP__F(acc) *)span->acc;
     float p[GCOMP__TILE], most[GCOMP__TILE / 32] = {0}, inverse[GCOMP__TILE / 32];
     size_t i, j, count;
+    GCOMP__F(mx_take)(p, most, g, e, step, gcomp__min(GCOMP__TILE, span->count));
     for (i = 0; i < span->count; i += count) {
-        GCOMP__F(v) x, y;
-        GCOMP__F(w) e;
-        const size_t next = i + 2 * GCOMP__TILE <= span->count ? GCOMP__TILE - 1 : 0, next_rest = step ? next : 0;
-        count = gcomp__min(GCOMP__TILE, span->count - i);
-        for (j = 0; j < count; j += 32, from += 32, rest += 2 * step) {
-            const size_t left = count - j;
-            if (left >= 32) {
-                x = GCOMP__F(add)(GCOMP__F(load)(from), GCOMP__F(load)(rest));
-                y = GCOMP__F(add)(GCOMP__F(load)(from + 16), GCOMP__F(load)(rest + step));
-            } else {
-                x = GCOMP__F(load_sum)(from, rest, step, gcomp__min(left, 16));
-                y = GCOMP__F(load_sum)(from + 16, rest + step, step, left < 16 ? 0 : left - 16);
-            }
-            GCOMP__F(store)(p + j, x);
-            GCOMP__F(store)(p + j + 16, y);
-            most[j / 32] = gcomp__float(GCOMP__F(most)(GCOMP__F(worst)(GCOMP__F(abs)(x), y)));
-        }
-        x = GCOMP__F(load)(most);
+        const size_t left = span->count - i;
+        GCOMP__F(v) x = GCOMP__F(load)(most), y;
+        GCOMP__F(w) w = GCOMP__F(wsub)(GCOMP__F(wshr)(GCOMP__F(words)(x), 23), largest);
+        count = gcomp__min(GCOMP__TILE, left);
+        g += count;
+        e += count / 16 * step;
         acc->worst = GCOMP__F(worst)(acc->worst, x);
-        e = GCOMP__F(wsub)(GCOMP__F(wshr)(GCOMP__F(words)(x), 23), largest); /* biased; floor(log2), but 0 for subnormals */
-        e = GCOMP__F(wmax)(e, GCOMP__F(wsplat)(0));
-        GCOMP__F(put8)(some, e);
+        w = GCOMP__F(wmax)(w, GCOMP__F(wsplat)(0)); /* biased; floor(log2), but 0 for subnormals */
+        GCOMP__F(put8)(some, w);
         memcpy(scale, some, (count + 31) / 32);
         scale += (count + 31) / 32;
-        e = GCOMP__F(wshl)(GCOMP__F(wsub)(GCOMP__F(wsplat)(254), e), 23); /* 2^-127 is no normal float */
-        GCOMP__F(store)(inverse, GCOMP__F(floats)(GCOMP__F(wmax)(e, GCOMP__F(wsplat)(1 << 22))));
-        for (j = 0; j + 16 <= count; j += 16, code += code16) {
-            GCOMP__PREFETCH(from + (j & next)); /* for the next tile */
-            GCOMP__PREFETCH(rest + (j & next_rest));
-            quant(code, GCOMP__F(mul)(GCOMP__F(load)(p + j), GCOMP__F(splat)(inverse[j / 32])), NULL, 0);
+        w = GCOMP__F(wshl)(GCOMP__F(wsub)(GCOMP__F(wsplat)(254), w), 23); /* 2^-127 is no normal float */
+        GCOMP__F(store)(inverse, GCOMP__F(floats)(GCOMP__F(wmax)(w, GCOMP__F(wsplat)(1 << 22))));
+        for (j = 0; j < count; j += 32) {
+            const GCOMP__F(v) f = GCOMP__F(splat)(inverse[j / 32]);
+            const GCOMP__F(v) a = GCOMP__F(mul)(GCOMP__F(load)(p + j), f), b = GCOMP__F(mul)(GCOMP__F(load)(p + j + 16), f);
+            to = held ? held + j / 16 * code16 : count - j < 32 ? some : code + j / 16 * code16;
+            if (left >= 2 * GCOMP__TILE) {
+                x = GCOMP__F(add)(GCOMP__F(load)(g + j), GCOMP__F(load)(e + j / 16 * step));
+                y = GCOMP__F(add)(GCOMP__F(load)(g + j + 16), GCOMP__F(load)(e + (j / 16 + 1) * step));
+                GCOMP__F(store)(p + j, x);
+                GCOMP__F(store)(p + j + 16, y);
+                most[j / 32] = gcomp__float(GCOMP__F(most)(GCOMP__F(worst)(GCOMP__F(abs)(x), y)));
+            }
+            quant(to, a, NULL, 0);
+            quant(to + code16, b, NULL, 0);
         }
-        if (j < count) {
-            quant(some, GCOMP__F(mul)(GCOMP__F(load)(p + j), GCOMP__F(splat)(inverse[j / 32])), NULL, 0);
-            gcomp__put_last(code, some, code16, count - j, 0);
-        }
+        if (left < 2 * GCOMP__TILE) GCOMP__F(mx_take)(p, most, g, e, step, left - count);
+        j = count / 32 * 2 * code16;
+        if (held) GCOMP__F(pour_codes)(code, held, gcomp__last_bytes(code16, count));
+        else memcpy(code + j, some, gcomp__last_bytes(code16, count) - j);
+        code += count / 16 * code16;
     }
 }
 #endif
@@ -5672,6 +5722,7 @@ static void GCOMP__F(encode)(const gcomp__encode_job *job, size_t chunk, gcomp__
     gcomp__span span;
     gcomp__unit u = job->unit;
     float nothing[16];
+    uint8_t held[GCOMP__F(pours) ? GCOMP__TILE : 1];
     GCOMP__F(acc) acc;
     acc.worst = GCOMP__F(splat)(0);
     GCOMP__F(acc_none)(&acc, GCOMP__RANGE);
@@ -5681,6 +5732,7 @@ static void GCOMP__F(encode)(const gcomp__encode_job *job, size_t chunk, gcomp__
     span.given = job->given ? &job->unit : NULL;
     span.acc = &acc;
     span.nothing = nothing;
+    span.held = job->past ? held : NULL;
     for (stop = 0; stop < 16; stop++) nothing[stop] = -0.0f;
     if (!GCOMP__F(general)(&job->in)) {
         span.at = i;
@@ -5712,6 +5764,7 @@ static void GCOMP__F(encode)(const gcomp__encode_job *job, size_t chunk, gcomp__
             job->kernels->encode(&span);
         }
     }
+    if (job->past) GCOMP__F(poured)();
     GCOMP__F(acc_end)(&acc, end - chunk * GCOMP_CHUNK, form->early ? GCOMP__MOST : form->measure, measured);
     if (form->block) measured->worst = GCOMP__F(most)(acc.worst); /* what its blocks said; the sums are of the last one */
     else if (form->measure == GCOMP__L1 && measured->worst >= 0x7f800000u)
@@ -7170,6 +7223,7 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     job.unit.lift = job.unit.inverse = 1;
     job.unit.levels = job.form.levels;
     job.unit.constant = job.form.constant;
+    job.past = n >= GCOMP__FAR && !job.form.code;
     if (job.form.stochastic) job.unit.words = gcomp__stream(in->key.own, GCOMP__PURPOSE_ROUND);
     if (call->parallel.run && call->scratch_bytes / sizeof(gcomp__measured) >= gcomp__chunks(n))
         job.part = (gcomp__measured *)(void *)call->scratch;
@@ -7255,16 +7309,15 @@ static gcomp_result gcomp__check_scales(const gcomp__view *view, int *large)
 {
     const size_t bytes = view->form.scale_bytes;
     const uint8_t *s = view->scales;
+    uint32_t most = 0; /* of powers of two: 8 bits of a float */
+    for (; bytes == 1 && s < view->codes; s++) most = *s > most ? *s : most;
     for (; s < view->codes; s += bytes) {
-        if (bytes == 1) {
-            if (s[0] == 255) return GCOMP_CORRUPT;
-            *large |= s[0] >= 239;
-        } else {
-            uint32_t a = gcomp__get32(s), b = bytes == 8 ? gcomp__get32(s + 4) & 0x7fffffffu : 0;
-            if (a >= 0x7f800000u || b >= 0x7f800000u) return GCOMP_CORRUPT; /* negative ones are above it too */
-            *large |= a >= 0x77800000u || b >= 0x77800000u;
-        }
+        const uint32_t a = gcomp__get32(s), b = bytes == 8 ? gcomp__get32(s + 4) & 0x7fffffffu : 0;
+        most = a > most ? a : most; /* negative ones are the largest */
+        most = b > most ? b : most;
     }
+    if (most >= (bytes == 1 ? 255 : 0x7f800000u)) return GCOMP_CORRUPT;
+    *large |= most >= (bytes == 1 ? 239 : 0x77800000u);
     return GCOMP_OK;
 }
 

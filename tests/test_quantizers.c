@@ -1268,6 +1268,47 @@ static void test_the_manual_lists_all_parameters_and_their_defaults(void)
     CHECK(methods == known && params > 50 && missing == 0);
 }
 
+/* Codes of so many elements take another way to memory. Those of pieces do not; numbers that repeat give both one scale. */
+static void test_large_payloads_hold_what_pieces_of_them_would(void)
+{
+    enum { PERIOD = 1 << 16, PIECE = 1 << 20, N = (1 << 22) + 77, GUARD = 64 };
+    static const char *const texts[] = {"int", "int:bits=4", "int:bits=2,block=tensor", "int:range=affine,block=4096",
+                                        "mx:format=e2m3", "fp16"};
+    float *from = malloc(sizeof *from * N), *whole = malloc(sizeof *whole * N), *part = malloc(sizeof *part * (PIECE + 77));
+    uint8_t *large = malloc(GCOMP_BOUND(N) + 2 * GUARD), *small = malloc(GCOMP_BOUND(PIECE + 77));
+    for (size_t i = 0; i < N; i++) from[i] = i < PERIOD ? normal(i) : from[i - PERIOD];
+    for (size_t t = 0; t < sizeof texts / sizeof *texts; t++) {
+        gcomp_exec exec = {isa_now, NULL, 0, {NULL, NULL}};
+        gcomp_codec codec;
+        gcomp_input in = {0};
+        uint8_t *at = large + GUARD + t % 3; /* lines begin in the middle of codes */
+        size_t length = 0, bytes = 0, wrong = 0;
+        in.scale = t == 1 ? 0.5f : 1;
+        in.residual = t == 0 ? from : NULL;
+        in.grad = from;
+        in.rows = N;
+        CHECK(gcomp_codec_parse(&codec, texts[t], NULL, 0) == GCOMP_OK);
+        memset(large, 0xa5, GCOMP_BOUND(N) + 2 * GUARD);
+        CHECK(gcomp_encode(&codec, &in, &exec, at, GCOMP_BOUND(N), &length) == GCOMP_OK);
+        for (size_t i = 0; i < GUARD; i++) wrong += at[-1 - (int)i] != 0xa5 || at[length + i] != 0xa5;
+        CHECK(wrong == 0);
+        CHECK(gcomp_check(at, length, N) == GCOMP_OK && gcomp_decode(at, length, whole, N, &exec) == GCOMP_OK);
+        for (size_t i = 0; i < N - 77; i += PIECE) {
+            in.rows = i + PIECE + 77 == N ? PIECE + 77 : PIECE;
+            in.grad = from + i;
+            if (in.residual) in.residual = from + i;
+            CHECK(gcomp_encode(&codec, &in, &exec, small, GCOMP_BOUND(PIECE + 77), &bytes) == GCOMP_OK);
+            CHECK(gcomp_decode(small, bytes, part, in.rows, &exec) == GCOMP_OK);
+            CHECK(!memcmp(part, whole + i, sizeof *part * in.rows));
+        }
+    }
+    free(from);
+    free(whole);
+    free(part);
+    free(large);
+    free(small);
+}
+
 static void run_on_one_set(void)
 {
     printf("# %s\n", gcomp_isa_name(isa_now));
@@ -1288,6 +1329,7 @@ static void run_on_one_set(void)
     RUN(test_onebit_and_signnorm_lose_what_their_formulas_say);
     RUN(test_rounding_loses_at_most_half_a_step);
     RUN(test_nothing_is_lost_over_a_thousand_steps);
+    RUN(test_large_payloads_hold_what_pieces_of_them_would);
     RUN(test_residuals_of_thresholds_stay_within_them);
 }
 
