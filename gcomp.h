@@ -2811,14 +2811,6 @@ GCOMP__INLINE void gcomp__store_avx2(float *p, gcomp__v16_avx2 v)
     _mm256_storeu_ps(p + 8, v.b);
 }
 
-GCOMP__INLINE void gcomp__store_past_avx2(float *p, gcomp__v16_avx2 v)
-{
-    _mm256_stream_ps(p, v.a);
-    _mm256_stream_ps(p + 8, v.b);
-}
-
-GCOMP__INLINE void gcomp__past_done_avx2(void) { _mm_sfence(); }
-
 GCOMP__INLINE gcomp__v16_avx2 gcomp__add_avx2(gcomp__v16_avx2 x, gcomp__v16_avx2 y)
 {
     gcomp__v16_avx2 v = gcomp__both_avx2(_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b));
@@ -3281,8 +3273,6 @@ GCOMP__INLINE gcomp__v16_avx512 gcomp__twice_avx512(const float *p)
     return gcomp__one_avx512(_mm512_broadcast_f32x8(_mm256_loadu_ps(p)));
 }
 GCOMP__INLINE void gcomp__store_avx512(float *p, gcomp__v16_avx512 v) { _mm512_storeu_ps(p, v.a); }
-GCOMP__INLINE void gcomp__store_past_avx512(float *p, gcomp__v16_avx512 v) { _mm512_stream_ps(p, v.a); }
-GCOMP__INLINE void gcomp__past_done_avx512(void) { _mm_sfence(); }
 
 GCOMP__INLINE gcomp__v16_avx512 gcomp__add_avx512(gcomp__v16_avx512 x, gcomp__v16_avx512 y)
 {
@@ -3691,9 +3681,6 @@ GCOMP__INLINE void gcomp__store_neon(float *p, gcomp__v16_neon v)
     vst1q_f32(p + 8, v.c);
     vst1q_f32(p + 12, v.d);
 }
-
-GCOMP__INLINE void gcomp__store_past_neon(float *p, gcomp__v16_neon v) { gcomp__store_neon(p, v); }
-GCOMP__INLINE void gcomp__past_done_neon(void) {}
 
 GCOMP__INLINE gcomp__v16_neon gcomp__pinned_neon(gcomp__v16_neon v)
 {
@@ -4269,8 +4256,6 @@ GCOMP__INLINE gcomp__v16_scalar gcomp__twice_scalar(const float *p)
 }
 
 GCOMP__INLINE void gcomp__store_scalar(float *p, gcomp__v16_scalar v) { memcpy(p, v.f, 64); }
-GCOMP__INLINE void gcomp__store_past_scalar(float *p, gcomp__v16_scalar v) { memcpy(p, v.f, 64); }
-GCOMP__INLINE void gcomp__past_done_scalar(void) {}
 
 GCOMP__INLINE gcomp__v16_scalar gcomp__splat_scalar(float x)
 {
@@ -5961,10 +5946,10 @@ static void GCOMP__F(past)(float *y, float *x, size_t n)
     const GCOMP__F(v) zero = GCOMP__F(splat)(0);
     size_t i;
     for (i = 0; i + 16 <= n; i += 16) {
-        GCOMP__F(store_past)(y + i, GCOMP__F(load)(x + i));
+        GCOMP__F(pour)((uint8_t *)(y + i), (const uint8_t *)(x + i));
         GCOMP__F(store)(x + i, zero);
     }
-    GCOMP__F(past_done)();
+    GCOMP__F(poured)();
     memcpy(y + i, x + i, 4 * (n - i));
 }
 
