@@ -93,8 +93,9 @@ advise: build/advise ## does compressing a ResNet-18 pay on this machine, over w
 bench-gemm: build/gemm ## powersgd's matrix products beside sgemm of OpenBLAS and BLIS
 	./build/gemm
 
-bench-torch: build/resnet ## a whole step of PowerSGD beside PyTorch's hook over Gloo; under a minute
-	@for python in python3 /usr/bin/python3; do $$python -c 'import torch' 2>/dev/null && exec $$python bench/torch_hook.py; done; \
+bench-torch: build/resnet build/bench ## encoding beside PyTorch's operations, a step of PowerSGD beside its hook over Gloo; minutes
+	@for python in python3 /usr/bin/python3; do $$python -c 'import torch' 2>/dev/null && \
+	    $$python bench/torch_codecs.py && exec $$python bench/torch_hook.py; done; \
 	    echo "missing PyTorch: apt-get install python3-torch"; exit 1
 
 net: build/train build/train_mpi ## training over four hosts with slow links on this machine; as root; build/net.svg
