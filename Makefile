@@ -94,8 +94,8 @@ bench-gemm: build/gemm ## powersgd's matrix products beside sgemm of OpenBLAS an
 	./build/gemm
 
 bench-torch: build/resnet build/bench ## encoding beside PyTorch's operations, a step of PowerSGD beside its hook over Gloo; minutes
-	@for python in python3 /usr/bin/python3; do $$python -c 'import torch' 2>/dev/null && \
-	    $$python bench/torch_codecs.py && exec $$python bench/torch_hook.py; done; \
+	@for python in python3 /usr/bin/python3; do $$python -c 'import torch' 2>/dev/null || continue; \
+	    $$python bench/torch_codecs.py && exec $$python bench/torch_hook.py; exit 1; done; \
 	    echo "missing PyTorch: apt-get install python3-torch"; exit 1
 
 net: build/train build/train_mpi ## training over four hosts with slow links on this machine; as root; build/net.svg

@@ -5481,24 +5481,27 @@ GCOMP__HEAVY void GCOMP__F(late_driver)(const gcomp__span *span, GCOMP__F(quant)
 }
 
 #ifndef GCOMP_WITHOUT_MX
-/* p of up to a tile, zeros behind to a multiple of 32, and the largest |p| of each 32. */
+/* p of 32 elements, `left` of them there and zeros behind, and the largest |p|. */
+GCOMP__INLINE void GCOMP__F(mx_block)(float *p, float *most, const float *g, const float *e, size_t step, size_t left)
+{
+    GCOMP__F(v) x, y;
+    if (left >= 32) {
+        x = GCOMP__F(add)(GCOMP__F(load)(g), GCOMP__F(load)(e));
+        y = GCOMP__F(add)(GCOMP__F(load)(g + 16), GCOMP__F(load)(e + step));
+    } else {
+        x = GCOMP__F(load_sum)(g, e, step, gcomp__min(left, 16));
+        y = GCOMP__F(load_sum)(g + 16, e + step, step, left < 16 ? 0 : left - 16);
+    }
+    GCOMP__F(store)(p, x);
+    GCOMP__F(store)(p + 16, y);
+    *most = gcomp__float(GCOMP__F(most)(GCOMP__F(worst)(GCOMP__F(abs)(x), y)));
+}
+
+/* The same of up to a tile. */
 GCOMP__NOINLINE void GCOMP__F(mx_take)(float *p, float *most, const float *g, const float *e, size_t step, size_t count)
 {
     size_t j;
-    for (j = 0; j < count; j += 32, g += 32, e += 2 * step) {
-        const size_t left = count - j;
-        GCOMP__F(v) x, y;
-        if (left >= 32) {
-            x = GCOMP__F(add)(GCOMP__F(load)(g), GCOMP__F(load)(e));
-            y = GCOMP__F(add)(GCOMP__F(load)(g + 16), GCOMP__F(load)(e + step));
-        } else {
-            x = GCOMP__F(load_sum)(g, e, step, gcomp__min(left, 16));
-            y = GCOMP__F(load_sum)(g + 16, e + step, step, left < 16 ? 0 : left - 16);
-        }
-        GCOMP__F(store)(p + j, x);
-        GCOMP__F(store)(p + j + 16, y);
-        most[j / 32] = gcomp__float(GCOMP__F(most)(GCOMP__F(worst)(GCOMP__F(abs)(x), y)));
-    }
+    for (j = 0; j < count; j += 32) GCOMP__F(mx_block)(p + j, most + j / 32, g + j, e + j / 16 * step, step, count - j);
 }
 
 /* Blocks of 32 that share a power of two (>>method mx). A tile at a time: its scales side by side, so that none waits for that of
@@ -5516,7 +5519,7 @@ GCOMP__HEAVY void GCOMP__F(mx_driver)(const gcomp__span *span, GCOMP__F(quant) q
     GCOMP__F(mx_take)(p, most, g, e, step, gcomp__min(GCOMP__TILE, span->count));
     for (i = 0; i < span->count; i += count) {
         const size_t left = span->count - i;
-        GCOMP__F(v) x = GCOMP__F(load)(most), y;
+        const GCOMP__F(v) x = GCOMP__F(load)(most);
         GCOMP__F(w) w = GCOMP__F(wsub)(GCOMP__F(wshr)(GCOMP__F(words)(x), 23), largest);
         count = gcomp__min(GCOMP__TILE, left);
         g += count;
@@ -5532,13 +5535,8 @@ GCOMP__HEAVY void GCOMP__F(mx_driver)(const gcomp__span *span, GCOMP__F(quant) q
             const GCOMP__F(v) f = GCOMP__F(splat)(inverse[j / 32]);
             const GCOMP__F(v) a = GCOMP__F(mul)(GCOMP__F(load)(p + j), f), b = GCOMP__F(mul)(GCOMP__F(load)(p + j + 16), f);
             to = held ? held + j / 16 * code16 : count - j < 32 ? some : code + j / 16 * code16;
-            if (left >= 2 * GCOMP__TILE) {
-                x = GCOMP__F(add)(GCOMP__F(load)(g + j), GCOMP__F(load)(e + j / 16 * step));
-                y = GCOMP__F(add)(GCOMP__F(load)(g + j + 16), GCOMP__F(load)(e + (j / 16 + 1) * step));
-                GCOMP__F(store)(p + j, x);
-                GCOMP__F(store)(p + j + 16, y);
-                most[j / 32] = gcomp__float(GCOMP__F(most)(GCOMP__F(worst)(GCOMP__F(abs)(x), y)));
-            }
+            if (left >= 2 * GCOMP__TILE)
+                GCOMP__F(mx_block)(p + j, most + j / 32, g + j, e + j / 16 * step, step, 32);
             quant(to, a, NULL, 0);
             quant(to + code16, b, NULL, 0);
         }
@@ -9750,7 +9748,7 @@ static void gcomp__sparse_take(const gcomp__view *view, float *residual, const f
 }
 
 /* A mean that is larger than the caches is made in a part of the scratch that they hold, and then written past them. */
-enum { GCOMP__SPARSE_STAGE = 16384, GCOMP__SPARSE_LARGE = 1 << 23 }; /* floats */
+enum { GCOMP__SPARSE_STAGE = 16384, GCOMP__SPARSE_LARGE = 2 * GCOMP__FAR }; /* floats; that is where two arrays are too large */
 GCOMP__NOINLINE void gcomp__sparse_past(const gcomp__call *call, const gcomp__sink *sink)
 {
     float *const stage = (float *)(void *)call->scratch;
@@ -11458,8 +11456,8 @@ GCOMP__NOINLINE gcomp__rows GCOMP__F(copied)(const gcomp__matrix *m, size_t i, s
     return x;
 }
 
-/* P[i][c] += fold of the sum over j < count of M[i][j] Q[j][c], of up to 8 rows and all of the up to 4 columns, at most 8 sums:
-   16 lanes along j. Q in panels: 16 columns of the first rank, then those of the next. */
+/* P[i][c] += fold of the sum over j < count of M[i][j] Q[j][c], of up to 4 rows, or 8 of one column, and all of the up to 4
+   columns, at most 8 sums: 16 lanes along j. Q in panels: 16 columns of the first rank, then those of the next. */
 GCOMP__HEAVY void GCOMP__F(few)(const gcomp__rows *from, size_t count, const float *q, float *p, const gcomp__rows *next,
                                 int rows, int rank, int feedback, int fetching)
 {
@@ -11524,21 +11522,21 @@ GCOMP__INLINE size_t GCOMP__F(beside)(size_t rank, size_t left)
 GCOMP__NOINLINE void GCOMP__F(few_rows)(const gcomp__rows *x, size_t count, const float *q, float *p, const gcomp__rows *next,
                                         size_t rows, size_t rank)
 {
-    const int tall = GCOMP__F(tall), pair = GCOMP__F(abreast), warm = !x->e && !next->g;
-    if (warm && rank == 1 && rows > 4) GCOMP__F(few)(x, count, q, p, next, tall, 1, 0, 0);
+    const int tall = GCOMP__F(tall), pair = GCOMP__F(abreast), warm = !x->e && !next->g, many = tall > 4 && rows > 4;
+    if (warm && rank == 1 && many) GCOMP__F(few)(x, count, q, p, next, tall, 1, 0, 0);
     else if (warm && rank == 2 && rows > 1) GCOMP__F(few)(x, count, q, p, next, pair, 2, 0, 0);
     else if (x->e && rank > 3) GCOMP__F(few)(x, count, q, p, next, 1, 4, 1, 1);
     else if (x->e && rank > 2) GCOMP__F(few)(x, count, q, p, next, 1, 3, 1, 1);
     else if (x->e && rank > 1 && rows > 1) GCOMP__F(few)(x, count, q, p, next, pair, 2, 1, 1);
     else if (x->e && rank > 1) GCOMP__F(few)(x, count, q, p, next, 1, 2, 1, 1);
-    else if (x->e && rows > 4) GCOMP__F(few)(x, count, q, p, next, tall, 1, 1, 1);
+    else if (x->e && many) GCOMP__F(few)(x, count, q, p, next, tall, 1, 1, 1);
     else if (x->e && rows > 1) GCOMP__F(few)(x, count, q, p, next, 4, 1, 1, 1);
     else if (x->e) GCOMP__F(few)(x, count, q, p, next, 1, 1, 1, 1);
     else if (rank > 3) GCOMP__F(few)(x, count, q, p, next, 1, 4, 0, 1);
     else if (rank > 2) GCOMP__F(few)(x, count, q, p, next, 1, 3, 0, 1);
     else if (rank > 1 && rows > 1) GCOMP__F(few)(x, count, q, p, next, pair, 2, 0, 1);
     else if (rank > 1) GCOMP__F(few)(x, count, q, p, next, 1, 2, 0, 1);
-    else if (rows > 4) GCOMP__F(few)(x, count, q, p, next, tall, 1, 0, 1);
+    else if (many) GCOMP__F(few)(x, count, q, p, next, tall, 1, 0, 1);
     else if (rows > 1) GCOMP__F(few)(x, count, q, p, next, 4, 1, 0, 1);
     else GCOMP__F(few)(x, count, q, p, next, 1, 1, 0, 1);
 }
@@ -11563,12 +11561,13 @@ static void GCOMP__F(project_few)(const gcomp__matrix *m, size_t row, size_t end
             rows = GCOMP__F(beside)(rank, end - i);
             for (j = k; j < gcomp__min(whole, k + span); j += count) {
                 const gcomp__rows x = GCOMP__F(rows_at)(m, i, j);
-                gcomp__rows next = none;
+                gcomp__rows next;
+                size_t then = 0;
                 count = GCOMP__F(block_of)(whole - j);
-                if (!m->cold) next = none;
-                else if (far && j + 2 * count <= gcomp__min(whole, k + span)) next = GCOMP__F(behind)(&x, count);
-                else if (far && i + 2 * rows <= end) next = GCOMP__F(behind)(&x, rows * m->cols - (j - k));
-                else if (rank > 1 && i + 2 * rows <= end) next = GCOMP__F(behind)(&x, rows * m->cols);
+                if (far && j + 2 * count <= gcomp__min(whole, k + span)) then = count;
+                else if (far && i + 2 * rows <= end) then = rows * m->cols - (j - k);
+                else if (rank > 1 && i + 2 * rows <= end) then = rows * m->cols;
+                next = GCOMP__F(behind)(&x, m->cold ? then : 0);
                 GCOMP__F(few_rows)(&x, count, q + j * rank, p + i * rank, &next, rows, rank);
             }
         }
@@ -11807,18 +11806,18 @@ GCOMP__HEAVY void GCOMP__F(back_one)(const gcomp__rows *from, size_t count, cons
 GCOMP__NOINLINE void GCOMP__F(back_some)(const gcomp__rows *x, size_t count, const float *p, const gcomp__matrix *m, float *q,
                                          const gcomp__rows *next, size_t rows)
 {
-    const int tall = GCOMP__F(tall);
+    const int tall = GCOMP__F(tall), many = tall > 4 && rows > 4;
     if (m->rank == 1 && rows > 1) {
-        if (x->e && rows > 4) GCOMP__F(back_one)(x, count, p, q, next, tall, 1, 1);
+        if (x->e && many) GCOMP__F(back_one)(x, count, p, q, next, tall, 1, 1);
         else if (x->e) GCOMP__F(back_one)(x, count, p, q, next, 4, 1, 1);
-        else if (rows > 4 && next->g) GCOMP__F(back_one)(x, count, p, q, next, tall, 0, 1);
-        else if (rows > 4) GCOMP__F(back_one)(x, count, p, q, next, tall, 0, 0);
-        else GCOMP__F(back_one)(x, count, p, q, next, 4, 0, 0);
-    } else if (x->e && rows > 4) GCOMP__F(back_rows)(x, count, p, m, q, next, tall, 1, 1);
+        else if (many && next->g) GCOMP__F(back_one)(x, count, p, q, next, tall, 0, 1);
+        else if (many) GCOMP__F(back_one)(x, count, p, q, next, tall, 0, 0);
+        else GCOMP__F(back_one)(x, count, p, q, next, 4, 0, 1);
+    } else if (x->e && many) GCOMP__F(back_rows)(x, count, p, m, q, next, tall, 1, 1);
     else if (x->e && rows == 4) GCOMP__F(back_rows)(x, count, p, m, q, next, 4, 1, 1);
     else if (x->e) GCOMP__F(back_rows)(x, count, p, m, q, next, 1, 1, 1);
-    else if (rows > 4 && next->g) GCOMP__F(back_rows)(x, count, p, m, q, next, tall, 0, 1);
-    else if (rows > 4) GCOMP__F(back_rows)(x, count, p, m, q, next, tall, 0, 0);
+    else if (many && next->g) GCOMP__F(back_rows)(x, count, p, m, q, next, tall, 0, 1);
+    else if (many) GCOMP__F(back_rows)(x, count, p, m, q, next, tall, 0, 0);
     else if (rows == 4) GCOMP__F(back_rows)(x, count, p, m, q, next, 4, 0, 1);
     else GCOMP__F(back_rows)(x, count, p, m, q, next, 1, 0, 1);
 }

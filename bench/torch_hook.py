@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from statistics import median
 
 try:
     import torch
@@ -91,10 +92,6 @@ def gcomp_turn(steps):
                          capture_output=True, text=True).stdout
     found = re.search(r"([\d.]+) ms a step .* ([\d.]+) times fewer", out)
     return float(found[1]), float(found[2])
-
-
-def median(numbers):
-    return sorted(numbers)[len(numbers) // 2]
 
 
 def main():

@@ -925,6 +925,32 @@ static void test_payloads_are_as_the_flags_of_their_rows_say(void)
     CHECK(told > 20);
 }
 
+/* What a step reads decides if powersgd fetches ahead: all its tensors, not the one at hand. */
+static void test_a_tensor_knows_what_else_the_step_holds(void)
+{
+    enum { SMALL = 40 * 50, LARGE = 1 << 21 };
+    gcomp_desc desc;
+    gcomp_tensor tensor;
+    gcomp *gc;
+    memset(&desc, 0, sizeof desc);
+    memset(&tensor, 0, sizeof tensor);
+    desc.comm.world = 1;
+    desc.codec = "powersgd:rank=2";
+    CHECK(gcomp_open(&gc, &desc) == GCOMP_OK);
+    tensor.name = "small";
+    tensor.rows = 40;
+    tensor.cols = 50;
+    CHECK(gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+    CHECK(gcomp__work_of(gc, gc->tensors).together == SMALL && !gcomp__powersgd_is_cold(SMALL, 2));
+    tensor.name = "large";
+    tensor.rows = LARGE;
+    tensor.cols = 1;
+    tensor.codec = "none";
+    CHECK(gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+    CHECK(gcomp__work_of(gc, gc->tensors).together == SMALL + LARGE && gcomp__powersgd_is_cold(SMALL + LARGE, 2));
+    gcomp_close(gc);
+}
+
 int main(void)
 {
     RUN(test_the_sets_that_ran_are_named);
@@ -946,6 +972,7 @@ int main(void)
     RUN(test_gaps_are_added_up_as_by_the_plain_loop);
     RUN(test_indices_come_back_in_any_batches);
     RUN(test_payloads_are_as_the_flags_of_their_rows_say);
+    RUN(test_a_tensor_knows_what_else_the_step_holds);
     RUN(test_philox_gives_the_published_answers);
     RUN(test_keys_differ_where_they_must_and_agree_where_they_must);
     RUN(test_draws_are_uniform_and_uncorrelated_between_neighbours_and_keys);

@@ -216,7 +216,8 @@ static void test_dryden_cuts_each_sign_apart(void)
 /* Samples meet one of 16 elements here at most, and the same in every step: what they miss would never be sent. */
 static void test_one_element_among_zeros_is_sent_wherever_it_is(void)
 {
-    static const char *const texts[] = {"topk", "sampledtopk", "dryden", "dryden:density=0.2", "dryden+onebit:block=tensor", "adacomp"};
+    static const char *const texts[] = {"topk", "sampledtopk", "dryden", "dryden:density=0.2", "dryden+onebit:block=tensor",
+                                        "adacomp"};
     for (size_t c = 0; c < sizeof texts / sizeof *texts; c++)
         for (size_t k = 0; k < 5; k++) {
             const size_t at = k * (LARGEST / 5) + 7 * k;
@@ -836,6 +837,44 @@ static void test_large_means_do_not_depend_on_scratch(void)
     }
 }
 
+/* A commit of more payloads than are added in one pass also keeps their indices. */
+static void test_a_commit_of_many_payloads_adds_what_their_mean_is(void)
+{
+    enum { N = 9000, WORKERS = 11, OWN = 3 };
+    static uint8_t payloads[WORKERS][GCOMP_BOUND(N)];
+    static float y[N];
+    const void *all[WORKERS];
+    size_t lengths[WORKERS];
+    gcomp_desc desc;
+    gcomp_tensor tensor;
+    gcomp *gc;
+    memset(&desc, 0, sizeof desc);
+    memset(&tensor, 0, sizeof tensor);
+    desc.comm.world = 1;
+    desc.isa = isa;
+    desc.codec = "topk:density=0.05";
+    desc.compress_vectors = 1;
+    tensor.name = "v";
+    tensor.rows = N;
+    CHECK(gcomp_open(&gc, &desc) == GCOMP_OK && gcomp_add_tensor(gc, &tensor) == GCOMP_OK && gcomp_prepare(gc) == GCOMP_OK);
+    fill(0, N);
+    for (size_t w = 0; w < WORKERS; w++) {
+        for (size_t i = 0; i < N; i++) y[i] = g[(i + 101 * w) % N];
+        CHECK(gcomp_compress(gc, 0, w, y, payloads[w], sizeof payloads[w], &lengths[w]) == GCOMP_OK);
+        if (w == OWN) memcpy(p, y, sizeof y);
+        all[w] = payloads[w];
+    }
+    CHECK(gcomp_decode_mean(all, lengths, WORKERS, d, N, NULL) == GCOMP_OK);
+    memcpy(y, p, sizeof y);
+    CHECK(gcomp_commit(gc, 0, y, all[OWN], lengths[OWN], all, lengths, WORKERS) == GCOMP_OK);
+    CHECK(!memcmp(y, d, sizeof y));
+    CHECK(gcomp_decode(all[OWN], lengths[OWN], d, N, NULL) == GCOMP_OK);
+    size_t wrong = 0;
+    for (size_t i = 0; i < N; i++) wrong += gcomp_residual(gc, 0)[i] != p[i] - d[i];
+    CHECK(wrong == 0);
+    gcomp_close(gc);
+}
+
 int main(void)
 {
     for (int i = GCOMP_ISA_SCALAR; i <= GCOMP_ISA_NEON; i++) {
@@ -866,6 +905,7 @@ int main(void)
         RUN(test_parts_collect_what_one_pass_does);
         RUN(test_damage_beside_a_valid_payload_is_found);
         RUN(test_means_do_not_depend_on_scratch);
+        RUN(test_a_commit_of_many_payloads_adds_what_their_mean_is);
         RUN(test_large_means_do_not_depend_on_scratch);
     }
     return test_end();
