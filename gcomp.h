@@ -1387,6 +1387,7 @@ GCOMP__INLINE float gcomp__from_half(uint32_t h)
 
 /* The bits of a half that has the sign of a byte and its other bits from `shift` on. */
 GCOMP__INLINE int32_t gcomp__short_mask(int shift) { return ((0x80 << shift) - 1) | -0x8000; }
+GCOMP__INLINE int32_t gcomp__six_mask(int shift) { return 0x1f << shift | -0x8000; }
 
 /* |x| <= 0x7f7f0000 to bfloat16, nearest even. */
 GCOMP__INLINE uint32_t gcomp__to_bfloat(float x)
@@ -2548,7 +2549,7 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
      keys                                 mask of bits(|x|) >= t
      keep, keep_index                     stores the elements (and base + lane) of a mask; may write 16 places
      load_half ... store_bfloat           16 codes of 2 bytes, saturating, nearest even
-     load_short                           16 bytes: sign, and 7 bits that are shifted to be those of a half
+     load_short load_six                  16 codes of a byte, of 6 bits: sign, and 7 or 5 bits shifted to be those of a half
      sum_none sum_add sum_dot sum_fold    16 double sums;    fold  the sum of 16 floats
      sum_sides                            adds x to 16 sums, or where its sign is set -x to 16 others
      words floats                         floats as 16 integers of 32 bits and back, bits unchanged
@@ -2910,6 +2911,18 @@ GCOMP__INLINE gcomp__v16_avx2 gcomp__load_short_avx2(const uint8_t *c, int shift
     return gcomp__both_avx2(_mm256_cvtph_ps(_mm256_castsi256_si128(h)), _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1)));
 }
 
+/* The two bytes of each code, its bits moved to their top, and from there to those of a half. */
+GCOMP__INLINE gcomp__v16_avx2 gcomp__load_six_avx2(const uint8_t *c, int shift)
+{
+    const __m128i b = _mm_insert_epi32(_mm_loadl_epi64((const __m128i *)(const void *)c), (int)gcomp__get32(c + 8), 2);
+    const __m256i place = _mm256_setr_epi8(-1, 0, 0, 1, 1, 2, -1, 2, -1, 3, 3, 4, 4, 5, -1, 5, -1, 6, 6, 7, 7, 8, -1, 8, -1, 9, 9,
+                                           10, 10, 11, -1, 11);
+    __m256i h = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(b), place);
+    h = _mm256_mullo_epi16(h, _mm256_set1_epi64x(0x0001004000100004));
+    h = _mm256_and_si256(_mm256_srai_epi16(h, 10 - shift), _mm256_set1_epi16((short)gcomp__six_mask(shift)));
+    return gcomp__both_avx2(_mm256_cvtph_ps(_mm256_castsi256_si128(h)), _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1)));
+}
+
 GCOMP__INLINE gcomp__v16_avx2 gcomp__min_avx2(gcomp__v16_avx2 x, gcomp__v16_avx2 y)
 {
     return gcomp__both_avx2(_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b));
@@ -3144,15 +3157,6 @@ GCOMP__INLINE gcomp__w16_avx2 gcomp__get4_avx2(const uint8_t *c)
     return gcomp__pair_avx2(_mm256_srai_epi32(_mm256_sllv_epi32(_mm256_set1_epi32((int)gcomp__get32(c)), left), 28),
                             _mm256_srai_epi32(_mm256_sllv_epi32(_mm256_set1_epi32((int)gcomp__get32(c + 4)), left), 28));
 }
-GCOMP__INLINE gcomp__w16_avx2 gcomp__get6_avx2(const uint8_t *c)
-{
-    __m128i b = _mm_insert_epi32(_mm_loadl_epi64((const __m128i *)(const void *)c), (int)gcomp__get32(c + 8), 2);
-    __m256i left = _mm256_setr_epi32(18, 12, 6, 0, 18, 12, 6, 0), x, y;
-    b = _mm_shuffle_epi8(b, _mm_setr_epi8(-1, 0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11));
-    x = _mm256_permutevar8x32_epi32(_mm256_castsi128_si256(b), _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
-    y = _mm256_permutevar8x32_epi32(_mm256_castsi128_si256(b), _mm256_setr_epi32(2, 2, 2, 2, 3, 3, 3, 3));
-    return gcomp__pair_avx2(_mm256_srai_epi32(_mm256_sllv_epi32(x, left), 26), _mm256_srai_epi32(_mm256_sllv_epi32(y, left), 26));
-}
 GCOMP__INLINE gcomp__w16_avx2 gcomp__get2_avx2(const uint8_t *c, int first_high)
 {
     __m256i x = _mm256_set1_epi32((int)(first_high ? gcomp__get32_high(c) : gcomp__get32(c)));
@@ -3359,6 +3363,17 @@ GCOMP__INLINE gcomp__v16_avx512 gcomp__load_short_avx512(const uint8_t *c, int s
     return gcomp__one_avx512(_mm512_cvtph_ps(h));
 }
 
+GCOMP__INLINE gcomp__v16_avx512 gcomp__load_six_avx512(const uint8_t *c, int shift)
+{
+    const __m128i b = _mm_insert_epi32(_mm_loadl_epi64((const __m128i *)(const void *)c), (int)gcomp__get32(c + 8), 2);
+    const __m256i place = _mm256_setr_epi8(-1, 0, 0, 1, 1, 2, -1, 2, -1, 3, 3, 4, 4, 5, -1, 5, -1, 6, 6, 7, 7, 8, -1, 8, -1, 9, 9,
+                                           10, 10, 11, -1, 11);
+    __m256i h = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(b), place);
+    h = _mm256_mullo_epi16(h, _mm256_set1_epi64x(0x0001004000100004));
+    h = _mm256_and_si256(_mm256_srai_epi16(h, 10 - shift), _mm256_set1_epi16((short)gcomp__six_mask(shift)));
+    return gcomp__one_avx512(_mm512_cvtph_ps(h));
+}
+
 GCOMP__INLINE gcomp__v16_avx512 gcomp__min_avx512(gcomp__v16_avx512 x, gcomp__v16_avx512 y)
 {
     return gcomp__one_avx512(_mm512_min_ps(x.a, y.a));
@@ -3547,15 +3562,6 @@ GCOMP__INLINE gcomp__w16_avx512 gcomp__get4_avx512(const uint8_t *c)
     __m512i left = _mm512_setr_epi32(28, 24, 20, 16, 12, 8, 4, 0, 28, 24, 20, 16, 12, 8, 4, 0);
     __m512i x = _mm512_inserti64x4(_mm512_set1_epi32((int)gcomp__get32(c)), _mm256_set1_epi32((int)gcomp__get32(c + 4)), 1);
     return gcomp__whole_avx512(_mm512_srai_epi32(_mm512_sllv_epi32(x, left), 28));
-}
-GCOMP__INLINE gcomp__w16_avx512 gcomp__get6_avx512(const uint8_t *c)
-{
-    __m128i b = _mm_insert_epi32(_mm_loadl_epi64((const __m128i *)(const void *)c), (int)gcomp__get32(c + 8), 2);
-    __m512i left = _mm512_setr_epi32(18, 12, 6, 0, 18, 12, 6, 0, 18, 12, 6, 0, 18, 12, 6, 0);
-    __m512i lane = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-    b = _mm_shuffle_epi8(b, _mm_setr_epi8(-1, 0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11));
-    left = _mm512_sllv_epi32(_mm512_permutexvar_epi32(lane, _mm512_castsi128_si512(b)), left);
-    return gcomp__whole_avx512(_mm512_srai_epi32(left, 26));
 }
 GCOMP__INLINE gcomp__w16_avx512 gcomp__get2_avx512(const uint8_t *c, int first_high)
 {
@@ -3811,6 +3817,23 @@ GCOMP__INLINE gcomp__v16_neon gcomp__load_short_neon(const uint8_t *c, int shift
     const int16x8_t x = vmovl_s8(vget_low_s8(b)), y = vmovl_s8(vget_high_s8(b));
     return gcomp__four_neon(gcomp__short4_neon(vget_low_s16(x), shift), gcomp__short4_neon(vget_high_s16(x), shift),
                             gcomp__short4_neon(vget_low_s16(y), shift), gcomp__short4_neon(vget_high_s16(y), shift));
+}
+
+GCOMP__INLINE gcomp__v16_neon gcomp__load_six_neon(const uint8_t *c, int shift)
+{
+    static const uint8_t place[32] = {255, 0, 0, 1, 1, 2, 255, 2, 255, 3, 3, 4,  4,  5,  255, 5,
+                                      255, 6, 6, 7, 7, 8, 255, 8, 255, 9, 9, 10, 10, 11, 255, 11};
+    static const int16_t left[8] = {2, 4, 6, 0, 2, 4, 6, 0};
+    const uint8x16_t b = vcombine_u8(vld1_u8(c), vcreate_u8(gcomp__get32(c + 8)));
+    const int16x8_t by = vld1q_s16(left), back = vdupq_n_s16((int16_t)(shift - 10));
+    const int16x8_t mask = vdupq_n_s16((int16_t)gcomp__six_mask(shift));
+    int16x8_t x = vshlq_s16(vreinterpretq_s16_u8(vqtbl1q_u8(b, vld1q_u8(place))), by);
+    int16x8_t y = vshlq_s16(vreinterpretq_s16_u8(vqtbl1q_u8(b, vld1q_u8(place + 16))), by);
+    x = vandq_s16(vshlq_s16(x, back), mask);
+    y = vandq_s16(vshlq_s16(y, back), mask);
+    return gcomp__four_neon(
+        vcvt_f32_f16(vreinterpret_f16_s16(vget_low_s16(x))), vcvt_f32_f16(vreinterpret_f16_s16(vget_high_s16(x))),
+        vcvt_f32_f16(vreinterpret_f16_s16(vget_low_s16(y))), vcvt_f32_f16(vreinterpret_f16_s16(vget_high_s16(y))));
 }
 
 GCOMP__INLINE float32x4_t gcomp__clamp4_neon(float32x4_t x, float limit)
@@ -4095,16 +4118,6 @@ GCOMP__INLINE gcomp__w16_neon gcomp__get4_neon(const uint8_t *c)
     uint8x16_t both = vcombine_u8(vzip1_u8(b, vshr_n_u8(b, 4)), vzip2_u8(b, vshr_n_u8(b, 4)));
     return gcomp__wide_neon(vshrq_n_s8(vreinterpretq_s8_u8(vshlq_n_u8(both, 4)), 4));
 }
-GCOMP__INLINE gcomp__w16_neon gcomp__get6_neon(const uint8_t *c)
-{
-    static const uint8_t place[16] = {255, 0, 1, 2, 255, 3, 4, 5, 255, 6, 7, 8, 255, 9, 10, 11};
-    static const int32_t shift[4] = {18, 12, 6, 0};
-    uint8x16_t b = vcombine_u8(vld1_u8(c), vcreate_u8(gcomp__get32(c + 8)));
-    int32x4_t x = vreinterpretq_s32_u8(vqtbl1q_u8(b, vld1q_u8(place))), left = vld1q_s32(shift);
-    return gcomp__quad_neon(
-        vshrq_n_s32(vshlq_s32(vdupq_laneq_s32(x, 0), left), 26), vshrq_n_s32(vshlq_s32(vdupq_laneq_s32(x, 1), left), 26),
-        vshrq_n_s32(vshlq_s32(vdupq_laneq_s32(x, 2), left), 26), vshrq_n_s32(vshlq_s32(vdupq_laneq_s32(x, 3), left), 26));
-}
 GCOMP__INLINE int32x4_t gcomp__two4_neon(uint32_t x, int first, int by)
 {
     static const int32_t lane[4] = {0, 1, 2, 3};
@@ -4373,6 +4386,19 @@ GCOMP__INLINE gcomp__v16_scalar gcomp__load_short_scalar(const uint8_t *c, int s
     return v;
 }
 
+GCOMP__INLINE gcomp__v16_scalar gcomp__load_six_scalar(const uint8_t *c, int shift)
+{
+    gcomp__v16_scalar v;
+    int i;
+    GCOMP__LANES
+    {
+        uint32_t x = c[i / 4 * 3] | (uint32_t)c[i / 4 * 3 + 1] << 8 | (uint32_t)c[i / 4 * 3 + 2] << 16;
+        x >>= 6 * (i % 4);
+        v.f[i] = gcomp__from_half((x & 0x20) << 10 | (x & 0x1f) << shift);
+    }
+    return v;
+}
+
 GCOMP__INLINE float gcomp__clamped(float x, float limit) { return x > limit ? limit : x < -limit ? -limit : x; }
 
 GCOMP__INLINE void gcomp__store_half_scalar(uint8_t *c, gcomp__v16_scalar x)
@@ -4632,18 +4658,6 @@ GCOMP__INLINE gcomp__w16_scalar gcomp__get4_scalar(const uint8_t *c)
     gcomp__w16_scalar w;
     int i;
     GCOMP__LANES w.w[i] = ((c[i / 2] >> (i & 1) * 4 & 15) ^ 8) - 8;
-    return w;
-}
-
-GCOMP__INLINE gcomp__w16_scalar gcomp__get6_scalar(const uint8_t *c)
-{
-    gcomp__w16_scalar w;
-    int i;
-    GCOMP__LANES
-    {
-        uint32_t x = c[i / 4 * 3] | (uint32_t)c[i / 4 * 3 + 1] << 8 | (uint32_t)c[i / 4 * 3 + 2] << 16;
-        w.w[i] = (int32_t)((x >> 6 * (i % 4) & 63) ^ 32) - 32;
-    }
     return w;
 }
 
@@ -5549,7 +5563,14 @@ GCOMP__HEAVY void GCOMP__F(mx_driver)(const gcomp__span *span, GCOMP__F(quant) q
 }
 #endif
 
-/* Elements i .. i + count - 1 of a payload, by STORE, ADD or FRESH (which adds to zero). */
+GCOMP__INLINE void GCOMP__F(end_with)(float *out, GCOMP__F(v) d, const float *base, GCOMP__F(v) f, int ending)
+{
+    if (ending != GCOMP__STORE) d = GCOMP__F(saturate)(GCOMP__F(add)(GCOMP__F(load)(base), GCOMP__F(mul)(d, f)));
+    GCOMP__F(store)(out, d);
+}
+
+/* Elements i .. i + count - 1 of a payload, by STORE, ADD or FRESH (which adds to zero). Scales of a byte are those of blocks of
+   32, too short for a loop. */
 GCOMP__HEAVY void GCOMP__F(decode_driver)(const gcomp__view *view, size_t i, size_t count, float *y, int ending, float weight,
                                            GCOMP__F(deq) deq, size_t code16, size_t scale_bytes)
 {
@@ -5560,6 +5581,15 @@ GCOMP__HEAVY void GCOMP__F(decode_driver)(const gcomp__view *view, size_t i, siz
     size_t stop;
     u.constant = view->form.constant;
     u.levels = view->form.levels;
+    for (; scale_bytes == 1 && i % 32 == 0 && i + 32 <= end; i += 32) {
+        const uint8_t *code = view->codes + i / 16 * code16;
+        const size_t step = ending == GCOMP__ADD ? 16 : 0;
+        float *to = y + (i - begin);
+        const float *base = step ? to : nothing;
+        gcomp__get_scale(view->scales + i / 32, 1, &u);
+        GCOMP__F(end_with)(to, deq(code, &u), base, f, ending);
+        GCOMP__F(end_with)(to + 16, deq(code + code16, &u), base + step, f, ending);
+    }
     for (; i < end; i = stop) {
         const uint8_t *code = view->codes + i / 16 * code16;
         float *to = y + (i - begin);
@@ -5580,11 +5610,8 @@ GCOMP__HEAVY void GCOMP__F(decode_driver)(const gcomp__view *view, size_t i, siz
                 if (ending == GCOMP__ADD) base = pad;
                 out = pad;
             }
-            for (k = 0; k < groups; k++, from += code16, base += step, out += 16) {
-                GCOMP__F(v) d = deq(from, &u);
-                if (ending != GCOMP__STORE) d = GCOMP__F(saturate)(GCOMP__F(add)(GCOMP__F(load)(base), GCOMP__F(mul)(d, f)));
-                GCOMP__F(store)(out, d);
-            }
+            for (k = 0; k < groups; k++, from += code16, base += step, out += 16)
+                GCOMP__F(end_with)(out, deq(from, &u), base, f, ending);
             if (stop - i < 16) memcpy(to, pad, 4 * (stop - i));
             i = stop - i < 16 ? stop : i + 16 * groups;
             to += 16 * groups;
@@ -5630,7 +5657,17 @@ GCOMP__HEAVY size_t GCOMP__F(commit_driver)(const gcomp__sink *sink, size_t i, s
     return i;
 }
 
-/* The same of two payloads, block by block, so that scales and places are fetched once a block. */
+/* The same of two payloads, which make x and z of these 16 elements. `second`: z is of the own one. */
+GCOMP__INLINE void GCOMP__F(commit_two)(float *y, const float *grad, float *residual, GCOMP__F(v) x, GCOMP__F(v) z, GCOMP__F(v) f,
+                                        GCOMP__F(v) zero, int second)
+{
+    const GCOMP__F(v) p = GCOMP__F(add)(GCOMP__F(load)(grad), GCOMP__F(load)(residual));
+    GCOMP__F(store)(residual, GCOMP__F(sub)(p, second ? z : x));
+    x = GCOMP__F(add)(zero, GCOMP__F(mul)(x, f));
+    GCOMP__F(store)(y, GCOMP__F(saturate)(GCOMP__F(add)(x, GCOMP__F(mul)(z, f))));
+}
+
+/* Block by block, so that scales and places are fetched once a block; those of 32 (scales of a byte) without a loop. */
 GCOMP__HEAVY size_t GCOMP__F(commit_pair)(const gcomp__sink *sink, size_t i, size_t end, GCOMP__F(deq) deq, size_t code16,
                                            size_t scale_bytes)
 {
@@ -5652,18 +5689,27 @@ GCOMP__HEAVY size_t GCOMP__F(commit_pair)(const gcomp__sink *sink, size_t i, siz
         const uint8_t *c = one->codes + i / 16 * code16, *d = two->codes + i / 16 * code16;
         gcomp__get_scale(one->scales + (i >> one->shift) * scale_bytes, scale_bytes, &u);
         gcomp__get_scale(two->scales + (i >> two->shift) * scale_bytes, scale_bytes, &v);
+        if (scale_bytes == 1 && stop - i == 32) {
+            GCOMP__PREFETCH(grad + i + ahead);
+            GCOMP__PREFETCH(grad + i + ahead + 16);
+            GCOMP__PREFETCH(residual + i + ahead);
+            GCOMP__PREFETCH(residual + i + ahead + 16);
+            GCOMP__PREFETCH(c + ahead / 16 * code16);
+            GCOMP__PREFETCH(d + ahead / 16 * code16);
+            GCOMP__F(commit_two)(y + i, grad + i, residual + i, deq(c, &u), deq(d, &v), f, zero, second);
+            c += code16, d += code16, i += 16;
+            GCOMP__F(commit_two)(y + i, grad + i, residual + i, deq(c, &u), deq(d, &v), f, zero, second);
+            i += 16;
+            continue;
+        }
         for (; i < stop; i += 16, c += code16, d += code16) {
-            GCOMP__F(v) p = GCOMP__F(add)(GCOMP__F(load)(grad + i), GCOMP__F(load)(residual + i));
-            GCOMP__F(v) x = deq(c, &u), z = deq(d, &v);
             if (code16 >= 8) { /* not of 1 and 2 bits */
                 GCOMP__PREFETCH(grad + i + ahead);
                 GCOMP__PREFETCH(residual + i + ahead);
                 GCOMP__PREFETCH(c + ahead / 16 * code16);
                 GCOMP__PREFETCH(d + ahead / 16 * code16);
             }
-            GCOMP__F(store)(residual + i, GCOMP__F(sub)(p, second ? z : x));
-            x = GCOMP__F(add)(zero, GCOMP__F(mul)(x, f));
-            GCOMP__F(store)(y + i, GCOMP__F(saturate)(GCOMP__F(add)(x, GCOMP__F(mul)(z, f))));
+            GCOMP__F(commit_two)(y + i, grad + i, residual + i, deq(c, &u), deq(d, &v), f, zero, second);
         }
     }
     return i;
@@ -7292,7 +7338,15 @@ static gcomp_result gcomp__check_scales(const gcomp__view *view, int *large)
 {
     const size_t bytes = view->form.scale_bytes;
     const uint8_t *s = view->scales;
-    uint32_t most = 0; /* of powers of two: 8 bits of a float */
+    const uint64_t ones = 0x0101010101010101u;
+    uint64_t none = 0, wide = 0; /* in the top bits of bytes: is one 255, at least 239? */
+    uint32_t most = 0;           /* of powers of two: 8 bits of a float */
+    for (; bytes == 1 && view->codes - s >= 8; s += 8) {
+        const uint64_t x = gcomp__get64(s), low = x & ones * 0x7f;
+        none |= (low + ones) & x;
+        wide |= (low + ones * 17) & x;
+    }
+    if (wide & ones * 0x80) most = none & ones * 0x80 ? 255 : 239;
     for (; bytes == 1 && s < view->codes; s++) most = *s > most ? *s : most;
     for (; s < view->codes; s += bytes) {
         const uint32_t a = gcomp__get32(s), b = bytes == 8 ? gcomp__get32(s + 4) & 0x7fffffffu : 0;
@@ -8453,24 +8507,10 @@ GCOMP__INLINE GCOMP__F(w) GCOMP__F(small_float)(GCOMP__F(v) x, int mantissa, int
     return GCOMP__F(wadd)(GCOMP__F(wadd)(sum, GCOMP__F(wshr)(e, cut)), sign);
 }
 
-/* Back, from a code of 6 bits whose sign fills the word. Of the bits as a float, y, and 2 y - 2^(1 - bias), which is right below
-   the smallest normal number, the smaller one is right; nothing on the way is a subnormal float, which would be slow. */
-GCOMP__INLINE GCOMP__F(v) GCOMP__F(from_small)(GCOMP__F(w) code, int mantissa, int bias, int sign_bit)
-{
-    const int cut = 23 - mantissa;
-    GCOMP__F(w) size = GCOMP__F(wand)(GCOMP__F(wshl)(code, cut), GCOMP__F(wsplat)(((1 << sign_bit) - 1) << cut));
-    GCOMP__F(w) n = GCOMP__F(wadd)(size, GCOMP__F(wsplat)((127 - bias) << 23));
-    GCOMP__F(w) sign = GCOMP__F(wand)(code, GCOMP__F(wsplat)(-0x7fffffff - 1));
-    GCOMP__F(v) y = GCOMP__F(floats)(n), below = GCOMP__F(floats)(GCOMP__F(wsplat)((128 - bias) << 23));
-    n = GCOMP__F(wmin)(n, GCOMP__F(words)(GCOMP__F(sub)(GCOMP__F(add)(y, y), below)));
-    return GCOMP__F(floats)(GCOMP__F(wor)(n, sign));
-}
-
-/* Back, from a code of 8 bits: with another place and bias it is a half. */
-#define GCOMP__FROM_BYTE(mantissa, bias) \
-    GCOMP__F(mul)(GCOMP__F(load_short)(code, 10 - mantissa), GCOMP__F(splat)((float)(1 << (15 - bias))))
-#define GCOMP__FROM_6(mantissa, bias) GCOMP__F(from_small)(GCOMP__F(get6)(code), mantissa, bias, 5)
-#define GCOMP__SMALL_FLOAT(name, mantissa, bias, bits, most, put, from) \
+/* Back: with another place and bias it is a half. */
+#define GCOMP__FROM_SMALL(load, mantissa, bias) \
+    GCOMP__F(mul)(GCOMP__F(load)(code, 10 - mantissa), GCOMP__F(splat)((float)(1 << (15 - bias))))
+#define GCOMP__SMALL_FLOAT(name, mantissa, bias, bits, most, put, load) \
     GCOMP__INLINE void GCOMP__F(name##_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i) \
     { \
         (void)u; \
@@ -8479,7 +8519,7 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(from_small)(GCOMP__F(w) code, int mantissa, i
     } \
     GCOMP__INLINE GCOMP__F(v) GCOMP__F(name##_deq)(const uint8_t *code, const gcomp__unit *u) \
     { \
-        return GCOMP__F(mul)(from(mantissa, bias), GCOMP__F(splat)(u->a)); \
+        return GCOMP__F(mul)(GCOMP__FROM_SMALL(load, mantissa, bias), GCOMP__F(splat)(u->a)); \
     }
 #endif
 
@@ -8487,8 +8527,8 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(from_small)(GCOMP__F(w) code, int mantissa, i
    |p - C(p)| <= 2^-4 |p| (e5m2: 2^-3), below the smallest normal a fixed step. Micikevicius et al., 2022. */
 #ifndef GCOMP_WITHOUT_FP8
 #define GCOMP__LIST_fp8(X) X(fp8)
-GCOMP__SMALL_FLOAT(e4m3, 3, 7, 8, 0, put8, GCOMP__FROM_BYTE)
-GCOMP__SMALL_FLOAT(e5m2, 2, 15, 8, 0, put8, GCOMP__FROM_BYTE)
+GCOMP__SMALL_FLOAT(e4m3, 3, 7, 8, 0, put8, load_short)
+GCOMP__SMALL_FLOAT(e5m2, 2, 15, 8, 0, put8, load_short)
 GCOMP__BLOCK_ENCODE(e4m3, e4m3_quant, 16, 4, 1, GCOMP__MOST)
 GCOMP__BLOCK_DECODE(e4m3, e4m3_deq, 16, 4)
 GCOMP__BLOCK_ENCODE(e5m2, e5m2_quant, 16, 4, 1, GCOMP__MOST)
@@ -8537,10 +8577,10 @@ static const int32_t gcomp__mx_values[16] = {
     0,           0x3f000000,  0x3f800000,  0x3fc00000,  0x40000000,  0x40400000,  0x40800000,  0x40c00000,
     -0x7fffffff - 1, -0x41000000, -0x40800000, -0x40400000, -0x40000000, -0x3fc00000, -0x3f800000, -0x3f400000};
 #endif
-GCOMP__SMALL_FLOAT(mx_e2m3, 3, 1, 6, 0x40f00000, put6, GCOMP__FROM_6)  /* 7.5 */
-GCOMP__SMALL_FLOAT(mx_e3m2, 2, 3, 6, 0x41e00000, put6, GCOMP__FROM_6)  /* 28 */
-GCOMP__SMALL_FLOAT(mx_e4m3, 3, 7, 8, 0x43e00000, put8, GCOMP__FROM_BYTE)  /* 448 */
-GCOMP__SMALL_FLOAT(mx_e5m2, 2, 15, 8, 0x47600000, put8, GCOMP__FROM_BYTE) /* 57344 */
+GCOMP__SMALL_FLOAT(mx_e2m3, 3, 1, 6, 0x40f00000, put6, load_six)  /* 7.5 */
+GCOMP__SMALL_FLOAT(mx_e3m2, 2, 3, 6, 0x41e00000, put6, load_six)  /* 28 */
+GCOMP__SMALL_FLOAT(mx_e4m3, 3, 7, 8, 0x43e00000, put8, load_short)  /* 448 */
+GCOMP__SMALL_FLOAT(mx_e5m2, 2, 15, 8, 0x47600000, put8, load_short) /* 57344 */
 GCOMP__INLINE void GCOMP__F(mx_e2m1_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i)
 {
     (void)u;
@@ -8603,8 +8643,7 @@ static const gcomp__method gcomp__row_mx = {
 #define GCOMP__LIST_mx(X)
 #endif
 #undef GCOMP__SMALL_FLOAT
-#undef GCOMP__FROM_BYTE
-#undef GCOMP__FROM_6
+#undef GCOMP__FROM_SMALL
 
 /* >>hadamard: the randomised Hadamard transform, which makes the coordinates of any vector nearly normal: H D x, where D turns
    signs at random and H is the transform, log2(size) additions an element. Back goes D H, since H H x = size * x. */
