@@ -1405,24 +1405,39 @@ GCOMP__INLINE uint32_t gcomp__to_bfloat(float x)
 #define GCOMP__HALF_MAX 65504.0f
 #define GCOMP__BFLOAT_MAX (gcomp__float(0x7f7f0000u))
 
-/* A square root with the same bits everywhere, without libm: x in [1, 4) * 4^k, Newton's iteration. x >= 0, finite. */
-GCOMP__NOINLINE double gcomp__sqrt(double x)
+/* The double nearest to the root of x, x >= 0 and finite: bit by bit where no instruction of the processor finds it. */
+GCOMP__NOINLINE double gcomp__sqrt_bits(double x)
 {
-    uint64_t u;
-    int64_t exponent;
-    double m, y;
-    int i;
+    uint64_t u, rest = 0, root = 0;
+    int exponent, i;
     if (!(x > 0)) return 0;
     memcpy(&u, &x, 8);
-    exponent = (int64_t)(u >> 52) - 1023; /* sums of squares of floats are never subnormal doubles */
-    if (exponent & 1) exponent -= 1;
-    u -= (uint64_t)exponent << 52;
-    memcpy(&m, &u, 8);
-    y = 0.5 * (m + 1);
-    for (i = 0; i < 6; i++) y = 0.5 * (y + m / y);
-    u = (uint64_t)(exponent / 2 + 1023) << 52;
-    memcpy(&m, &u, 8);
-    return y * m;
+    exponent = (int)(u >> 52) - 1023; /* sums of squares of floats are never subnormal doubles */
+    u = (u & 0xfffffffffffffu) | 0x10000000000000u;
+    if (exponent & 1) u <<= 1, exponent--;
+    for (i = 53; i >= 0; i--) { /* of u * 2^54: 54 bits, the last one to round by; a half it never is */
+        rest = rest << 2 | (i >= 27 ? u >> (2 * i - 54) & 3 : 0);
+        root <<= 1;
+        if (rest > 2 * root) {
+            rest -= 2 * root + 1;
+            root++;
+        }
+    }
+    u = ((uint64_t)(exponent / 2 + 1022) << 52) + ((root + 1) >> 1);
+    memcpy(&x, &u, 8);
+    return x;
+}
+
+GCOMP__INLINE double gcomp__sqrt(double x)
+{
+#if GCOMP__X86 || defined(__SSE2__)
+    const __m128d v = _mm_set_sd(x);
+    return x > 0 ? _mm_cvtsd_f64(_mm_sqrt_sd(v, v)) : 0;
+#elif GCOMP__ARM64
+    return x > 0 ? vget_lane_f64(vsqrt_f64(vdup_n_f64(x)), 0) : 0;
+#else
+    return gcomp__sqrt_bits(x);
+#endif
 }
 
 /* a * b + c rounded once: exact product in double, sum rounded to odd, then to float. */

@@ -832,6 +832,23 @@ static void test_indices_come_back_in_any_batches(void)
             }
 }
 
+/* That of the C library is the nearest double, as IEEE 754 asks. */
+static void test_roots_are_the_nearest_doubles(void)
+{
+    uint64_t u = 1;
+    size_t wrong = 0;
+    for (size_t i = 0; i < 200000; i++) {
+        double x;
+        u = u * 6364136223846793005u + 1442695040888963407u;
+        if (i < 2000) x = (double)i * (i & 1 ? (double)i : 1);
+        else if (i < 4000) x = ldexp(1 + (i & 1 ? -1 : 1) * ldexp(1, -52), (int)i - 3000); /* about powers of two */
+        else x = ldexp(1 + (double)(u >> 12) * ldexp(1, -52), (int)(i % 2000) - 1000);
+        wrong += gcomp__sqrt(x) != sqrt(x) || gcomp__sqrt_bits(x) != sqrt(x);
+    }
+    CHECK(wrong == 0);
+    CHECK(gcomp__sqrt(-1) == 0 && gcomp__sqrt_bits(-1) == 0);
+}
+
 static void test_philox_gives_the_published_answers(void)
 {
     static const uint32_t known[3][10] = {
@@ -973,6 +990,7 @@ int main(void)
     RUN(test_indices_come_back_in_any_batches);
     RUN(test_payloads_are_as_the_flags_of_their_rows_say);
     RUN(test_a_tensor_knows_what_else_the_step_holds);
+    RUN(test_roots_are_the_nearest_doubles);
     RUN(test_philox_gives_the_published_answers);
     RUN(test_keys_differ_where_they_must_and_agree_where_they_must);
     RUN(test_draws_are_uniform_and_uncorrelated_between_neighbours_and_keys);
