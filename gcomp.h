@@ -1338,7 +1338,13 @@ GCOMP__INLINE void gcomp__put64(uint8_t *b, uint64_t v)
 
 GCOMP__INLINE uint64_t gcomp__get64(const uint8_t *b)
 {
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    uint64_t word; /* one load: gcc joins four bytes, but not two words */
+    memcpy(&word, b, 8);
+    return word;
+#else
     return gcomp__get32(b) | (uint64_t)gcomp__get32(b + 4) << 32;
+#endif
 }
 
 GCOMP__INLINE void gcomp__put16(uint8_t *b, uint32_t v)
@@ -10605,7 +10611,20 @@ static const gcomp__method gcomp__row_dgc = {
 #define GCOMP__LIST_randomk(X) X(randomk) X(randomblock)
 #ifndef GCOMP__RANDOM_DRAWS
 #define GCOMP__RANDOM_DRAWS 32 /* at a time */
-typedef void (*gcomp__random_kernel)(uint32_t *pairs, uint64_t words, uint64_t j);
+struct gcomp__random_job;
+typedef struct gcomp__random_kernels {
+    void (*draw)(uint32_t *pairs, uint64_t words, uint64_t j);
+    size_t (*count)(const struct gcomp__random_job *job);
+    void (*take)(void *arg, size_t chunk);
+} gcomp__random_kernels;
+
+/* Of a step: a bit an element, 1: sent; for each chunk the number sent before it, and at last all; and whether it is finite. */
+typedef struct gcomp__random_job {
+    gcomp__work *work;
+    const gcomp__random_kernels *kernels;
+    uint8_t *bits, *before, *bad;
+    float factor;
+} gcomp__random_job;
 #endif
 
 /* Of draws j .. j + 31 the upper and the lower 32 bits in turn; j is a multiple of 32. */
@@ -10617,17 +10636,74 @@ static void GCOMP__F(random_draws)(uint32_t *pairs, uint64_t words, uint64_t j)
         GCOMP__F(store_words)((int32_t *)(pairs + i), GCOMP__F(mixes)(h + i, words));
 }
 
-static const gcomp__random_kernel GCOMP__F(randomk_kernels) = GCOMP__F(random_draws);
-static const gcomp__random_kernel GCOMP__F(randomblock_kernels) = GCOMP__F(random_draws);
-#ifdef GCOMP__LAST
-/* Of a step: a bit an element, 1: sent; for each chunk the number sent before it; and whether it is finite. */
-typedef struct gcomp__random_job {
-    gcomp__work *work;
-    gcomp__random_kernel draw;
-    uint8_t *bits, *before, *bad;
-    float factor;
-} gcomp__random_job;
+/* Marked elements of each chunk; returns their sum. */
+static size_t GCOMP__F(random_count)(const gcomp__random_job *job)
+{
+    const size_t words = job->work->n / 64 + 1, each = GCOMP_CHUNK / 64;
+    size_t i, j, total = 0;
+    for (i = 0; i < words; i += each) {
+        const size_t end = gcomp__min(words, i + each);
+        size_t count = 0;
+        for (j = i; j < end; j++) count += gcomp__popcount64(gcomp__get64(job->bits + 8 * j));
+        gcomp__put64(job->before + i / each * 8, count);
+        total += count;
+    }
+    return total;
+}
 
+/* p of the elements of a chunk that are sent, times the factor; all of the chunk is looked at. By words of the bits: most have
+   two at most, which are taken without a branch. What follows is fetched 4 KiB ahead, which goes on where a page ends. */
+GCOMP__HEAVY void GCOMP__F(random_take_driver)(const gcomp__random_job *job, size_t chunk, int general, int feedback)
+{
+    const gcomp_input in = job->work->in;
+    const size_t bytes = gcomp__dtype_bytes(in.dtype), n = job->work->n, end = gcomp__min(n, (chunk + 1) * GCOMP_CHUNK);
+    const uint8_t *before = job->before + 8 * chunk;
+    const float *last = job->work->sums[0] + (size_t)gcomp__get64(before + 8);
+    float *to = job->work->sums[0] + (size_t)gcomp__get64(before), line[64];
+    const GCOMP__F(v) f = GCOMP__F(splat)(job->factor);
+    GCOMP__F(v) worst = GCOMP__F(splat)(0), p;
+    size_t at, j, next, count;
+    for (at = chunk * GCOMP_CHUNK; at < end; at += 64) {
+        uint64_t set = gcomp__get64(job->bits + at / 8), rest;
+        count = gcomp__min(64, end - at);
+        next = gcomp__min(at + 1024, n - count);
+        for (j = 0; j + 16 <= count; j += 16) {
+            GCOMP__PREFETCH((const uint8_t *)in.grad + bytes * (next + j));
+            if (feedback) GCOMP__PREFETCH(in.residual + next + j);
+            p = GCOMP__F(load_p)(&in, at + j, general, feedback);
+            worst = GCOMP__F(worst)(worst, p);
+            GCOMP__F(store)(line + j, GCOMP__F(mul)(p, f));
+        }
+        if (j < count) {
+            p = GCOMP__F(load_p_some)(&in, at + j, count - j);
+            worst = GCOMP__F(worst)(worst, p);
+            GCOMP__F(store)(line + j, GCOMP__F(mul)(p, f));
+        }
+        if (last - to >= 2) { /* other chunks follow */
+            rest = set & (set - 1);
+            to[0] = line[gcomp__first_one(set | (uint64_t)1 << 63)];
+            to[1] = line[gcomp__first_one(rest | (uint64_t)1 << 63)];
+            to += (set != 0) + (rest != 0);
+            set = rest & (rest - 1);
+        }
+        for (; set; set &= set - 1) *to++ = line[gcomp__first_one(set)];
+    }
+    job->bad[chunk] = GCOMP__F(most)(worst) >= 0x7f800000u;
+}
+
+static void GCOMP__F(random_take)(void *arg, size_t chunk)
+{
+    const gcomp__random_job *job = (const gcomp__random_job *)arg;
+    if (GCOMP__F(general)(&job->work->in)) GCOMP__F(random_take_driver)(job, chunk, 1, job->work->in.residual != NULL);
+    else if (job->work->in.residual) GCOMP__F(random_take_driver)(job, chunk, 0, 1);
+    else GCOMP__F(random_take_driver)(job, chunk, 0, 0);
+}
+
+static const gcomp__random_kernels GCOMP__F(randomk_kernels) = {GCOMP__F(random_draws), GCOMP__F(random_count),
+                                                                GCOMP__F(random_take)};
+static const gcomp__random_kernels GCOMP__F(randomblock_kernels) = {GCOMP__F(random_draws), GCOMP__F(random_count),
+                                                                    GCOMP__F(random_take)};
+#ifdef GCOMP__LAST
 static size_t gcomp__random_count(const gcomp_codec *codec, size_t rows, size_t cols, int round, int odd)
 {
     (void)odd;
@@ -10650,10 +10726,10 @@ static gcomp__random_job gcomp__random_job_of(gcomp__work *work)
 {
     gcomp__random_job job;
     job.work = work;
-    job.draw = *(const gcomp__random_kernel *)work->call.kernels;
+    job.kernels = (const gcomp__random_kernels *)work->call.kernels;
     job.bits = (uint8_t *)work->local;
     job.before = job.bits + work->n / 8 + 8; /* words of 64 bits are read */
-    job.bad = job.before + 8 * gcomp__chunks(work->n);
+    job.bad = job.before + 8 * (gcomp__chunks(work->n) + 1);
     job.factor = 1;
     return job;
 }
@@ -10674,23 +10750,40 @@ GCOMP__INLINE void gcomp__random_mark(const gcomp__random_job *job, size_t i, un
     gcomp__put64(count, gcomp__get64(count) + fresh);
 }
 
-/* k different ones of n; or the n - k others, if they are fewer. Drawn one batch ahead, so that their bits are at hand. */
+/* Elements of a batch of draws, whose bits are fetched. */
+GCOMP__INLINE void gcomp__random_batch(const gcomp__random_job *job, uint64_t words, size_t batch, size_t n, size_t *elements)
+{
+    const uint8_t *bits = job->bits;
+    uint32_t pairs[2 * GCOMP__RANDOM_DRAWS];
+    size_t j;
+    job->kernels->draw(pairs, words, batch * GCOMP__RANDOM_DRAWS);
+    for (j = 0; (uint64_t)n >> 32 && j < GCOMP__RANDOM_DRAWS; j++) elements[j] = gcomp__random_below(pairs + 2 * j, n);
+    for (j = 0; !((uint64_t)n >> 32) && j < GCOMP__RANDOM_DRAWS; j++) { /* the same, of two products */
+        const uint64_t high = pairs[2 * j], low = pairs[2 * j + 1];
+        elements[j] = (size_t)((high * n + (low * n >> 32)) >> 32);
+        GCOMP__PREFETCH(bits + elements[j] / 8);
+    }
+}
+
+/* k different ones of n; or the n - k others, if they are fewer. That takes so many draws at least, which are marked first and
+   counted together; then those are drawn, one by one, that had been drawn before. */
 static void gcomp__random_elements(const gcomp__random_job *job, uint64_t words, size_t k, size_t n)
 {
-    const size_t few = gcomp__min(k, n - k);
-    uint32_t pairs[2 * GCOMP__RANDOM_DRAWS];
-    size_t coming[GCOMP__RANDOM_DRAWS], i, j, done = 0;
-    job->draw(pairs, words, 0);
-    for (j = 0; j < GCOMP__RANDOM_DRAWS; j++) coming[j] = gcomp__random_below(pairs + 2 * j, n);
-    for (i = GCOMP__RANDOM_DRAWS; done < few; i += GCOMP__RANDOM_DRAWS) {
-        job->draw(pairs, words, i);
+    const size_t few = gcomp__min(k, n - k), sure = few / GCOMP__RANDOM_DRAWS;
+    size_t coming[4][GCOMP__RANDOM_DRAWS], i, j, done;
+    uint8_t *const bits = job->bits;
+    for (i = 0; i < sure + 4; i++) {
+        size_t *at = coming[i % 4];
+        for (j = 0; i >= 4 && j < GCOMP__RANDOM_DRAWS; j++) bits[at[j] / 8] = (uint8_t)(bits[at[j] / 8] | 1u << (at[j] & 7));
+        if (i < sure) gcomp__random_batch(job, words, i, n, at);
+    }
+    for (done = job->kernels->count(job), i = sure; done < few; i++) {
+        gcomp__random_batch(job, words, i, n, coming[0]);
         for (j = 0; j < GCOMP__RANDOM_DRAWS && done < few; j++) {
-            const size_t at = coming[j];
+            const size_t at = coming[0][j];
             const unsigned bit = 1u << (at & 7), fresh = !(job->bits[at / 8] & bit);
             gcomp__random_mark(job, at, bit, fresh);
             done += fresh;
-            coming[j] = gcomp__random_below(pairs + 2 * j, n);
-            GCOMP__PREFETCH(job->bits + coming[j] / 8);
         }
     }
     if (few == k) return;
@@ -10713,35 +10806,11 @@ static void gcomp__random_neighbours(const gcomp__random_job *job, uint64_t word
 {
     uint32_t pairs[2 * GCOMP__RANDOM_DRAWS];
     size_t at, first;
-    job->draw(pairs, words, 0);
+    job->kernels->draw(pairs, words, 0);
     at = gcomp__random_below(pairs, n);
     first = gcomp__min(k, n - at);
     gcomp__random_run(job, at, at + first);
     gcomp__random_run(job, 0, k - first);
-}
-
-/* p of the elements sent, times the factor; all of the chunk is looked at. */
-static void gcomp__random_take(void *arg, size_t chunk)
-{
-    const gcomp__random_job *job = (const gcomp__random_job *)arg;
-    const gcomp__work *work = job->work;
-    const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(work->n, begin + GCOMP_CHUNK);
-    float *to = work->sums[0] + (size_t)gcomp__get64(job->before + 8 * chunk), tile[GCOMP__TILE];
-    size_t at, some, word;
-    uint32_t worst = 0, found;
-    uint64_t set;
-    for (at = begin; at < end; at += some) {
-        gcomp_input in = work->in;
-        some = gcomp__min(GCOMP__TILE, end - at);
-        in.grad = (const uint8_t *)in.grad + at * gcomp__dtype_bytes(in.dtype);
-        if (in.residual) in.residual += at;
-        found = work->call.set->common->scale_copy(tile, &in, 0, some, job->factor);
-        worst = found > worst ? found : worst;
-        for (word = 0; word < some; word += 64)
-            for (set = gcomp__get64(job->bits + (at + word) / 8); set; set &= set - 1)
-                *to++ = tile[word + gcomp__first_one(set)];
-    }
-    job->bad[chunk] = worst >= 0x7f800000u;
 }
 
 static gcomp_result gcomp__random_make(gcomp__work *work,
@@ -10760,8 +10829,9 @@ static gcomp_result gcomp__random_make(gcomp__work *work,
         gcomp__put64(job.before + 8 * chunk, sent);
         sent += count;
     }
+    gcomp__put64(job.before + 8 * chunks, sent);
     job.factor = work->codec->param[1] != 0 ? (float)((double)work->part * (double)work->n / (double)k) : work->part;
-    gcomp__run(&work->call, chunks, gcomp__random_take, &job);
+    gcomp__run(&work->call, chunks, job.kernels->take, &job);
     for (chunk = 0; chunk < chunks; chunk++)
         if (job.bad[chunk]) return GCOMP_NOT_FINITE;
     return GCOMP_OK;
