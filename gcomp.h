@@ -4851,31 +4851,32 @@ static uint32_t GCOMP__F(crc)(uint32_t crc, const uint8_t *bytes, size_t count)
 static void GCOMP__F(absorb)(const gcomp__sink *sink, size_t chunk)
 {
     size_t i = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, i + GCOMP_CHUNK);
+    float *const residual = sink->residual, *const y = sink->y;
     GCOMP__F(v) zero = GCOMP__F(splat)(0);
     gcomp_input in;
     memset(&in, 0, sizeof in);
     in.grad = sink->grad;
     in.dtype = sink->dtype;
     in.scale = sink->scale;
-    in.residual = sink->residual;
-    if (!sink->residual) {
-        if (sink->y) memset(sink->y + i, 0, 4 * (end - i));
+    in.residual = residual;
+    if (!residual) {
+        if (y) memset(y + i, 0, 4 * (end - i));
         return;
     }
-    if (GCOMP__F(general)(&in) || !sink->y) {
+    if (GCOMP__F(general)(&in) || !y) {
         for (; i + 16 <= end; i += 16) {
-            GCOMP__F(store)(sink->residual + i, GCOMP__F(load_p)(&in, i, 1, 1));
-            if (sink->y) GCOMP__F(store)(sink->y + i, zero);
+            GCOMP__F(store)(residual + i, GCOMP__F(load_p)(&in, i, 1, 1));
+            if (y) GCOMP__F(store)(y + i, zero);
         }
     } else {
         for (; i + 16 <= end; i += 16) {
-            GCOMP__F(store)(sink->residual + i, GCOMP__F(load_p)(&in, i, 0, 1));
-            GCOMP__F(store)(sink->y + i, zero);
+            GCOMP__F(store)(residual + i, GCOMP__F(load_p)(&in, i, 0, 1));
+            GCOMP__F(store)(y + i, zero);
         }
     }
     if (i < end) {
-        GCOMP__F(store_some)(sink->residual + i, GCOMP__F(load_p_some)(&in, i, end - i), end - i);
-        if (sink->y) memset(sink->y + i, 0, 4 * (end - i));
+        GCOMP__F(store_some)(residual + i, GCOMP__F(load_p_some)(&in, i, end - i), end - i);
+        if (y) memset(y + i, 0, 4 * (end - i));
     }
 }
 
