@@ -4927,19 +4927,19 @@ static void GCOMP__F(advance)(const gcomp__momentum *d, size_t begin, size_t end
 }
 
 /* >>kernel scale_copy: y <- part * p for begin .. end - 1; returns the bits of the largest |p|. */
-static uint32_t GCOMP__F(scale_copy)(float *y, const gcomp_input *in, size_t begin, size_t end, float part)
+static uint32_t GCOMP__F(scale_copy)(float *y, const gcomp_input *input, size_t begin, size_t end, float part)
 {
-    GCOMP__F(v) worst = GCOMP__F(splat)(0), f = GCOMP__F(splat)(part);
-    int general = GCOMP__F(general)(in);
+    const gcomp_input in = *input;
+    const int general = GCOMP__F(general)(&in);
+    GCOMP__F(v) worst = GCOMP__F(splat)(0), f = GCOMP__F(splat)(part), p;
     size_t i;
     for (i = begin; i + 16 <= end; i += 16) {
-        GCOMP__F(v)
-        p = general ? GCOMP__F(load_p)(in, i, 1, in->residual != NULL) : GCOMP__F(load_p)(in, i, 0, in->residual != NULL);
+        p = general ? GCOMP__F(load_p)(&in, i, 1, in.residual != NULL) : GCOMP__F(load_p)(&in, i, 0, in.residual != NULL);
         worst = GCOMP__F(worst)(worst, p);
         GCOMP__F(store)(y + i, GCOMP__F(mul)(p, f));
     }
     if (i < end) {
-        GCOMP__F(v) p = GCOMP__F(load_p_some)(in, i, end - i);
+        p = GCOMP__F(load_p_some)(input, i, end - i);
         worst = GCOMP__F(worst)(worst, p);
         GCOMP__F(store_some)(y + i, GCOMP__F(mul)(p, f), end - i);
     }
@@ -5240,11 +5240,12 @@ GCOMP__NOINLINE void GCOMP__F(acc_any)(GCOMP__F(acc) *acc, const float *g, const
 }
 
 /* p of elements i .. i + count - 1 of an input of any type and scale. */
-static void GCOMP__F(stage)(float *p, const gcomp_input *in, size_t i, size_t count)
+static void GCOMP__F(stage)(float *p, const gcomp_input *input, size_t i, size_t count)
 {
+    const gcomp_input in = *input;
     size_t j;
-    for (j = 0; j + 16 <= count; j += 16) GCOMP__F(store)(p + j, GCOMP__F(load_p)(in, i + j, 1, in->residual != NULL));
-    if (j < count) GCOMP__F(store_some)(p + j, GCOMP__F(load_p_some)(in, i + j, count - j), count - j);
+    for (j = 0; j + 16 <= count; j += 16) GCOMP__F(store)(p + j, GCOMP__F(load_p)(&in, i + j, 1, in.residual != NULL));
+    if (j < count) GCOMP__F(store_some)(p + j, GCOMP__F(load_p_some)(input, i + j, count - j), count - j);
 }
 
 /* >>kernel measure: of elements begin .. end - 1, whose begin is a multiple of 16. */
@@ -5830,21 +5831,22 @@ static void GCOMP__F(encode)(const gcomp__encode_job *job, size_t chunk, gcomp__
 }
 
 /* >>kernel keep: residual <- scale * grad + residual - sent for elements i .. i + count - 1; sent may be NULL. */
-static void GCOMP__F(keep_rest)(const gcomp_input *in, float *residual, size_t i, size_t count, const float *sent)
+static void GCOMP__F(keep_rest)(const gcomp_input *input, float *residual, size_t i, size_t count, const float *sent)
 {
-    size_t end = i + count;
-    if (!GCOMP__F(general)(in) && sent) {
+    const gcomp_input in = *input;
+    const size_t end = i + count;
+    if (!GCOMP__F(general)(&in) && sent) {
         for (; i + 16 <= end; i += 16, sent += 16)
-            GCOMP__F(store)(residual + i, GCOMP__F(sub)(GCOMP__F(load_p)(in, i, 0, 1), GCOMP__F(load)(sent)));
+            GCOMP__F(store)(residual + i, GCOMP__F(sub)(GCOMP__F(load_p)(&in, i, 0, 1), GCOMP__F(load)(sent)));
     } else {
         for (; i + 16 <= end; i += 16) {
-            GCOMP__F(v) p = GCOMP__F(load_p)(in, i, 1, 1);
+            GCOMP__F(v) p = GCOMP__F(load_p)(&in, i, 1, 1);
             if (sent) p = GCOMP__F(sub)(p, GCOMP__F(load)(sent)), sent += 16;
             GCOMP__F(store)(residual + i, p);
         }
     }
     if (i < end) {
-        GCOMP__F(v) p = GCOMP__F(load_p_some)(in, i, end - i);
+        GCOMP__F(v) p = GCOMP__F(load_p_some)(input, i, end - i);
         if (sent) p = GCOMP__F(sub)(p, GCOMP__F(load_some)(sent, end - i));
         GCOMP__F(store_some)(residual + i, p, end - i);
     }
