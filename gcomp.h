@@ -9333,19 +9333,19 @@ GCOMP__INLINE uint64_t gcomp__key_of(const void *numbers, int wide, size_t i)
     return wide ? large : small & 0x7fffffffu;
 }
 
-/* The k-th largest key of count >= k numbers, and how many equal to it belong to the k. Counted in bins from the least key to
-   the largest, then the bin that it is in by finer ones. */
+/* The k-th largest key of count >= k >= 1 numbers, and how many equal to it belong to the k. Counted in bins from the least key
+   to the largest, then the bin that it is in by finer ones, or sorted, if it holds few. */
 GCOMP__INLINE uint64_t gcomp__kth_key(const void *numbers, int wide, size_t count, size_t k, size_t *bins, size_t *ties)
 {
-    uint64_t least = UINT64_MAX, range = 0, key;
+    uint64_t least = UINT64_MAX, range = 0, key, some[16];
     unsigned shift;
-    size_t i, bin;
+    size_t i, j, bin, found;
     for (i = 0; i < count; i++) {
         key = gcomp__key_of(numbers, wide, i);
         least = key < least ? key : least;
         range = key > range ? key : range;
     }
-    for (range -= least; range; range = gcomp__low_bits(shift)) {
+    for (range -= least; range;) {
         for (shift = 0; range >> shift >= GCOMP__SPARSE_BINS; shift++) {}
         memset(bins, 0, sizeof *bins * GCOMP__SPARSE_BINS);
         for (i = 0; i < count; i++) {
@@ -9354,6 +9354,18 @@ GCOMP__INLINE uint64_t gcomp__kth_key(const void *numbers, int wide, size_t coun
         }
         for (bin = (size_t)(range >> shift); bins[bin] < k; bin--) k -= bins[bin];
         least += (uint64_t)bin << shift;
+        range = gcomp__low_bits(shift);
+        if (!range || bins[bin] > 16) continue;
+        for (i = 0, found = 0; found < bins[bin]; i++) {
+            key = gcomp__key_of(numbers, wide, i) - least;
+            if (key > range) continue;
+            for (j = found++; j && some[j - 1] < key; j--) some[j] = some[j - 1];
+            some[j] = key;
+        }
+        for (j = 0; some[j] > some[k - 1]; j++) {}
+        least += some[k - 1];
+        k -= j;
+        break;
     }
     *ties = k;
     return least;
@@ -9426,7 +9438,8 @@ static uint32_t gcomp__sampled_key(const float *value, size_t sample, size_t k, 
 /* The same of p. Any answer is right. */
 static uint32_t gcomp__sparse_guess(const gcomp__call *call, const gcomp__selection *s, size_t k, int sure)
 {
-    const size_t sample = gcomp__sparse_sample(s->n);
+    size_t sample = gcomp__sparse_sample(s->n);
+    if (sure && !sample && s->n >= 1024) sample = s->n / 256 * 16; /* it decides nothing there */
     if (!sample) return 1;
     gcomp__sparse_look(call, s, sample);
     return gcomp__sampled_key(s->value, sample, k, s->n, sure, s->bins);
