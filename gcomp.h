@@ -2066,6 +2066,8 @@ typedef struct gcomp__span {
     uint8_t *held;                /* NULL, or room for codes that go past the caches: as many bytes as a tile has elements */
 } gcomp__span;
 
+GCOMP__INLINE uint32_t gcomp__larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
+
 /* Up to 16 blocks: the bits of their largest |p|, and the constants of gcomp__unit that codes are made with. */
 typedef struct gcomp__blocks {
     uint32_t worst[16];
@@ -2535,7 +2537,54 @@ GCOMP__INLINE uint32_t gcomp__get_omega(uint64_t w, size_t *at)
         } \
     }
 
-/* The same without vectors. */
+/* Codes of 32 bytes, which pressed_<isa> makes of two times 16 words in an order that sorted_<isa> undoes. */
+#define GCOMP__BYTES(isa) \
+    typedef __m256i gcomp__b32_##isa; \
+    GCOMP__INLINE __m256i gcomp__limit_##isa(gcomp__w16_##isa x, gcomp__w16_##isa y, int shift, int low, int high) \
+    { \
+        __m256i b = gcomp__pressed_##isa(x, y, shift); \
+        if (high < 127) b = _mm256_min_epi8(b, _mm256_set1_epi8((char)high)); \
+        return low > -128 ? _mm256_max_epi8(b, _mm256_set1_epi8((char)low)) : b; \
+    } \
+    GCOMP__INLINE __m256i gcomp__marks_##isa(gcomp__v16_##isa x, gcomp__v16_##isa y, int bit) \
+    { \
+        __m256i b = gcomp__pressed_##isa(gcomp__words_##isa(x), gcomp__words_##isa(y), 0); \
+        return _mm256_srli_epi16(_mm256_and_si256(b, _mm256_set1_epi8((char)-128)), 7 - bit); \
+    } \
+    GCOMP__INLINE __m256i gcomp__bor_##isa(__m256i x, __m256i y) { return _mm256_or_si256(x, y); } \
+    GCOMP__INLINE __m256i gcomp__blow_##isa(__m256i b, int bits) \
+    { \
+        return _mm256_and_si256(b, _mm256_set1_epi8((char)((1 << bits) - 1))); \
+    } \
+    GCOMP__INLINE void gcomp__puts8_##isa(uint8_t *c, __m256i b) \
+    { \
+        _mm256_storeu_si256((__m256i *)(void *)c, gcomp__sorted_##isa(b)); \
+    } \
+    GCOMP__INLINE void gcomp__puts6_##isa(uint8_t *c, __m256i b) \
+    { \
+        const __m128i three = _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1); \
+        b = _mm256_maddubs_epi16(gcomp__sorted_##isa(b), _mm256_set1_epi16(0x4001)); \
+        b = _mm256_shuffle_epi8(_mm256_madd_epi16(b, _mm256_set1_epi32(0x10000001)), _mm256_broadcastsi128_si256(three)); \
+        b = _mm256_permutevar8x32_epi32(b, _mm256_setr_epi32(0, 1, 2, 4, 5, 6, 3, 7)); \
+        _mm_storeu_si128((__m128i *)(void *)c, _mm256_castsi256_si128(b)); \
+        _mm_storel_epi64((__m128i *)(void *)(c + 16), _mm256_extracti128_si256(b, 1)); \
+    } \
+    GCOMP__INLINE void gcomp__puts4_##isa(uint8_t *c, __m256i b) \
+    { \
+        b = _mm256_maddubs_epi16(gcomp__sorted_##isa(b), _mm256_set1_epi16(0x1001)); \
+        b = _mm256_permute4x64_epi64(_mm256_packus_epi16(b, b), 0x08); \
+        _mm_storeu_si128((__m128i *)(void *)c, _mm256_castsi256_si128(b)); \
+    } \
+    GCOMP__INLINE void gcomp__puts2_##isa(uint8_t *c, __m256i b) \
+    { \
+        const __m256i first = _mm256_set1_epi32(0x0c080400); /* the low bytes */ \
+        b = _mm256_maddubs_epi16(gcomp__sorted_##isa(b), _mm256_set1_epi16(0x0401)); \
+        b = _mm256_shuffle_epi8(_mm256_madd_epi16(b, _mm256_set1_epi32(0x00100001)), first); \
+        _mm_storel_epi64((__m128i *)(void *)c, \
+                         _mm_unpacklo_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1))); \
+    }
+
+/* gcomp__slice and its kin without vectors. */
 #define GCOMP__PLAIN_SLICES(isa) \
     GCOMP__INLINE uint64_t gcomp__gather_##isa(uint64_t x, uint64_t mask) { return gcomp__gather_bits(x, mask); } \
     GCOMP__INLINE uint64_t gcomp__scatter_##isa(uint64_t x, uint64_t mask) { return gcomp__scatter_bits(x, mask); } \
@@ -2569,7 +2618,7 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
    rounded once, because sums run in 16 lanes that are folded in one tree (16, 8, 4, and (0 + 2) + (1 + 3)), and because
    sums of |x| and of products are in double, where a product of two floats is exact.
 
-     load store splat add sub mul abs     floats;  min max       fma          a * b + c, rounded once
+     load store splat add sub mul abs     floats;  min max       fma          a * b + c, rounded once;  plus  if a * b is exact
      lt0                                  mask of x < 0          flip         changes signs by a mask
      worst, most                          running maximum of the bits of |x|: non-finite if >= 0x7f800000; the largest of 16
      saturate pick                        infinities to the largest float; x where the mask is 1, else y
@@ -2583,7 +2632,11 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
      nearest trunc wfloor, number         rounded to an integer (nearest: |x| < 2^22); back;  clamp  to a limit
      wload                                64 bytes as integers
      wadd wsub wand wor wxor wmin wmax    integers; wgt is all ones where x > y, weq a mask, wany if any; wshl wshr wsar
-     put16s put8 put6 put4 put2, get16s ...  low bits of each as codes; back with sign
+     wtop, whalves                        the larger without a sign; low half of each * k + high half, both with sign
+     put16s put8 put4 put2, get16s ...  low bits of each as codes; back with sign
+     limit marks, bor blow                bytes of 32 words of at most 16 bits, shifted right, from `low` to `high`; those whose
+                                          bit `bit` is 1 where a float has its sign set; ored; their low bits
+     puts8 puts6 puts4 puts2              32 bytes of so many bits as codes
      draws                                gcomp__draw of 16 elements, the first even
      pair_splat, twice                    x in 8 lanes, y in the others; 8 floats in both;  turn8  8 x 8 floats transposed
      abreast, tall, tile                  rows that powersgd's kernels take together; columns that they copy
@@ -2867,6 +2920,10 @@ GCOMP__INLINE gcomp__v16_avx2 gcomp__fma_avx2(gcomp__v16_avx2 x, gcomp__v16_avx2
 {
     return gcomp__both_avx2(_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b));
 }
+GCOMP__INLINE gcomp__v16_avx2 gcomp__plus_avx2(gcomp__v16_avx2 x, gcomp__v16_avx2 y, gcomp__v16_avx2 z)
+{
+    return gcomp__fma_avx2(x, y, z);
+}
 GCOMP__INLINE float gcomp__fold_avx2(gcomp__v16_avx2 x) { return gcomp__fold8_avx2(_mm256_add_ps(x.a, x.b)); }
 
 GCOMP__INLINE gcomp__v16_avx2 gcomp__abs_avx2(gcomp__v16_avx2 x)
@@ -3073,6 +3130,7 @@ GCOMP__WORDS_AVX2(wor, _mm256_or_si256)
 GCOMP__WORDS_AVX2(wxor, _mm256_xor_si256)
 GCOMP__WORDS_AVX2(wmin, _mm256_min_epi32)
 GCOMP__WORDS_AVX2(wmax, _mm256_max_epi32)
+GCOMP__WORDS_AVX2(wtop, _mm256_max_epu32)
 GCOMP__WORDS_AVX2(wgt, _mm256_cmpgt_epi32)
 GCOMP__SHIFT_AVX2(wshl, _mm256_slli_epi32)
 GCOMP__SHIFT_AVX2(wshr, _mm256_srli_epi32)
@@ -3147,15 +3205,6 @@ GCOMP__INLINE void gcomp__put4_avx2(uint8_t *c, gcomp__w16_avx2 w)
     b = _mm_maddubs_epi16(b, _mm_set1_epi16(0x1001));
     _mm_storel_epi64((__m128i *)(void *)c, _mm_packus_epi16(b, b));
 }
-/* Codes of 6 bits, four at a time in three bytes. */
-GCOMP__INLINE void gcomp__put6_avx2(uint8_t *c, gcomp__w16_avx2 w)
-{
-    __m128i b = _mm_and_si128(gcomp__bytes_avx2(w), _mm_set1_epi8(63));
-    b = _mm_madd_epi16(_mm_maddubs_epi16(b, _mm_set1_epi16(0x4001)), _mm_set1_epi32(0x10000001));
-    b = _mm_shuffle_epi8(b, _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1));
-    _mm_storel_epi64((__m128i *)(void *)c, b);
-    gcomp__put32(c + 8, (uint32_t)_mm_extract_epi32(b, 2));
-}
 GCOMP__INLINE void gcomp__put2_avx2(uint8_t *c, gcomp__w16_avx2 w, int first_high)
 {
     __m128i b = _mm_and_si128(gcomp__bytes_avx2(w), _mm_set1_epi8(3));
@@ -3168,6 +3217,21 @@ GCOMP__INLINE void gcomp__put16s_avx2(uint8_t *c, gcomp__w16_avx2 w)
 {
     _mm256_storeu_si256((__m256i *)(void *)c, _mm256_permute4x64_epi64(_mm256_packs_epi32(w.a, w.b), 0xd8));
 }
+GCOMP__INLINE gcomp__w16_avx2 gcomp__whalves_avx2(gcomp__w16_avx2 x, int k)
+{
+    return gcomp__pair_avx2(_mm256_madd_epi16(x.a, _mm256_set1_epi32(1 << 16 | k)),
+                            _mm256_madd_epi16(x.b, _mm256_set1_epi32(1 << 16 | k)));
+}
+GCOMP__INLINE __m256i gcomp__pressed_avx2(gcomp__w16_avx2 x, gcomp__w16_avx2 y, int shift)
+{
+    __m256i a = _mm256_packs_epi32(x.a, x.b), b = _mm256_packs_epi32(y.a, y.b);
+    return _mm256_packs_epi16(shift ? _mm256_srai_epi16(a, shift) : a, shift ? _mm256_srai_epi16(b, shift) : b);
+}
+GCOMP__INLINE __m256i gcomp__sorted_avx2(__m256i b)
+{
+    return _mm256_permutevar8x32_epi32(b, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+GCOMP__BYTES(avx2)
 GCOMP__INLINE gcomp__w16_avx2 gcomp__get16s_avx2(const uint8_t *c)
 {
     return gcomp__pair_avx2(_mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)(const void *)c)),
@@ -3329,6 +3393,10 @@ GCOMP__INLINE gcomp__v16_avx512 gcomp__mul_avx512(gcomp__v16_avx512 x, gcomp__v1
 GCOMP__INLINE gcomp__v16_avx512 gcomp__fma_avx512(gcomp__v16_avx512 x, gcomp__v16_avx512 y, gcomp__v16_avx512 z)
 {
     return gcomp__one_avx512(_mm512_fmadd_ps(x.a, y.a, z.a));
+}
+GCOMP__INLINE gcomp__v16_avx512 gcomp__plus_avx512(gcomp__v16_avx512 x, gcomp__v16_avx512 y, gcomp__v16_avx512 z)
+{
+    return gcomp__fma_avx512(x, y, z);
 }
 GCOMP__INLINE float gcomp__fold_avx512(gcomp__v16_avx512 x)
 {
@@ -3509,6 +3577,7 @@ GCOMP__WORDS_AVX512(wor, _mm512_or_si512)
 GCOMP__WORDS_AVX512(wxor, _mm512_xor_si512)
 GCOMP__WORDS_AVX512(wmin, _mm512_min_epi32)
 GCOMP__WORDS_AVX512(wmax, _mm512_max_epi32)
+GCOMP__WORDS_AVX512(wtop, _mm512_max_epu32)
 GCOMP__SHIFT_AVX512(wshl, _mm512_sll_epi32)
 GCOMP__SHIFT_AVX512(wshr, _mm512_srl_epi32)
 GCOMP__SHIFT_AVX512(wsar, _mm512_sra_epi32)
@@ -3556,14 +3625,6 @@ GCOMP__INLINE void gcomp__put4_avx512(uint8_t *c, gcomp__w16_avx512 w)
     b = _mm_maddubs_epi16(b, _mm_set1_epi16(0x1001));
     _mm_storel_epi64((__m128i *)(void *)c, _mm_packus_epi16(b, b));
 }
-GCOMP__INLINE void gcomp__put6_avx512(uint8_t *c, gcomp__w16_avx512 w)
-{
-    __m128i b = _mm_and_si128(_mm512_cvtepi32_epi8(w.a), _mm_set1_epi8(63));
-    b = _mm_madd_epi16(_mm_maddubs_epi16(b, _mm_set1_epi16(0x4001)), _mm_set1_epi32(0x10000001));
-    b = _mm_shuffle_epi8(b, _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1));
-    _mm_storel_epi64((__m128i *)(void *)c, b);
-    gcomp__put32(c + 8, (uint32_t)_mm_extract_epi32(b, 2));
-}
 GCOMP__INLINE void gcomp__put2_avx512(uint8_t *c, gcomp__w16_avx512 w, int first_high)
 {
     __m128i b = _mm_and_si128(_mm512_cvtepi32_epi8(w.a), _mm_set1_epi8(3));
@@ -3572,6 +3633,20 @@ GCOMP__INLINE void gcomp__put2_avx512(uint8_t *c, gcomp__w16_avx512 w, int first
     b = _mm_packus_epi16(_mm_packs_epi32(b, b), b);
     gcomp__put32(c, (uint32_t)_mm_cvtsi128_si32(b));
 }
+GCOMP__INLINE gcomp__w16_avx512 gcomp__whalves_avx512(gcomp__w16_avx512 x, int k)
+{
+    return gcomp__whole_avx512(_mm512_madd_epi16(x.a, _mm512_set1_epi32(1 << 16 | k)));
+}
+GCOMP__INLINE __m256i gcomp__pressed_avx512(gcomp__w16_avx512 x, gcomp__w16_avx512 y, int shift)
+{
+    __m512i b = _mm512_packs_epi32(x.a, y.a);
+    return _mm512_cvtsepi16_epi8(shift ? _mm512_sra_epi16(b, _mm_cvtsi32_si128(shift)) : b);
+}
+GCOMP__INLINE __m256i gcomp__sorted_avx512(__m256i b)
+{
+    return _mm256_permutevar8x32_epi32(b, _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
+}
+GCOMP__BYTES(avx512)
 GCOMP__INLINE void gcomp__put16s_avx512(uint8_t *c, gcomp__w16_avx512 w)
 {
     _mm256_storeu_si256((__m256i *)(void *)c, _mm512_cvtepi32_epi16(w.a));
@@ -3750,6 +3825,10 @@ GCOMP__INLINE gcomp__v16_neon gcomp__fma_neon(gcomp__v16_neon x, gcomp__v16_neon
 {
     return gcomp__four_neon(vfmaq_f32(z.a, x.a, y.a), vfmaq_f32(z.b, x.b, y.b), vfmaq_f32(z.c, x.c, y.c),
                             vfmaq_f32(z.d, x.d, y.d));
+}
+GCOMP__INLINE gcomp__v16_neon gcomp__plus_neon(gcomp__v16_neon x, gcomp__v16_neon y, gcomp__v16_neon z)
+{
+    return gcomp__fma_neon(x, y, z);
 }
 GCOMP__INLINE float gcomp__fold_neon(gcomp__v16_neon x)
 {
@@ -4011,6 +4090,10 @@ GCOMP__INLINE gcomp__w16_neon gcomp__quad_neon(int32x4_t a, int32x4_t b, int32x4
         y.d = f(x.d); \
         return y; \
     }
+GCOMP__INLINE int32x4_t gcomp__top4_neon(int32x4_t x, int32x4_t y)
+{
+    return vreinterpretq_s32_u32(vmaxq_u32(vreinterpretq_u32_s32(x), vreinterpretq_u32_s32(y)));
+}
 GCOMP__INLINE int32x4_t gcomp__gt4_neon(int32x4_t x, int32x4_t y) { return vreinterpretq_s32_u32(vcgtq_s32(x, y)); }
 GCOMP__WORDS_NEON(wadd, vaddq_s32)
 GCOMP__WORDS_NEON(wsub, vsubq_s32)
@@ -4020,6 +4103,7 @@ GCOMP__WORDS_NEON(wor, vorrq_s32)
 GCOMP__WORDS_NEON(wxor, veorq_s32)
 GCOMP__WORDS_NEON(wmin, vminq_s32)
 GCOMP__WORDS_NEON(wmax, vmaxq_s32)
+GCOMP__WORDS_NEON(wtop, gcomp__top4_neon)
 GCOMP__WORDS_NEON(wgt, gcomp__gt4_neon)
 GCOMP__EACH_NEON(words, v, w, vreinterpretq_s32_f32)
 GCOMP__EACH_NEON(floats, w, v, vreinterpretq_f32_s32)
@@ -4106,15 +4190,14 @@ GCOMP__INLINE uint8x16_t gcomp__join_neon(uint8x16_t b, int bits, int first_high
     int8x16_t s = vdupq_n_s8((int8_t)bits);
     return first_high ? vorrq_u8(vshlq_u8(even, s), odd) : vorrq_u8(even, vshlq_u8(odd, s));
 }
-GCOMP__INLINE void gcomp__put8_neon(uint8_t *c, gcomp__w16_neon w) { vst1q_u8(c, gcomp__bytes_neon(w)); }
-GCOMP__INLINE void gcomp__put4_neon(uint8_t *c, gcomp__w16_neon w)
+GCOMP__INLINE void gcomp__some4_neon(uint8_t *c, uint8x16_t bytes)
 {
-    vst1_u8(c, vget_low_u8(gcomp__join_neon(vandq_u8(gcomp__bytes_neon(w), vdupq_n_u8(15)), 4, 0)));
+    vst1_u8(c, vget_low_u8(gcomp__join_neon(vandq_u8(bytes, vdupq_n_u8(15)), 4, 0)));
 }
-GCOMP__INLINE void gcomp__put6_neon(uint8_t *c, gcomp__w16_neon w)
+GCOMP__INLINE void gcomp__some6_neon(uint8_t *c, uint8x16_t bytes)
 {
     static const uint8_t place[16] = {0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 255, 255, 255, 255};
-    uint16x8_t two = vreinterpretq_u16_u8(vandq_u8(gcomp__bytes_neon(w), vdupq_n_u8(63)));
+    uint16x8_t two = vreinterpretq_u16_u8(vandq_u8(bytes, vdupq_n_u8(63)));
     uint32x4_t four = vreinterpretq_u32_u16(vorrq_u16(vandq_u16(two, vdupq_n_u16(63)), vshlq_n_u16(vshrq_n_u16(two, 8), 6)));
     uint8x16_t b;
     four = vorrq_u32(vandq_u32(four, vdupq_n_u32(0xfff)), vshlq_n_u32(vshrq_n_u32(four, 16), 12));
@@ -4122,10 +4205,85 @@ GCOMP__INLINE void gcomp__put6_neon(uint8_t *c, gcomp__w16_neon w)
     vst1_u8(c, vget_low_u8(b));
     gcomp__put32(c + 8, vgetq_lane_u32(vreinterpretq_u32_u8(b), 2));
 }
+GCOMP__INLINE void gcomp__some2_neon(uint8_t *c, uint8x16_t bytes, int first_high)
+{
+    uint8x16_t b = gcomp__join_neon(vandq_u8(bytes, vdupq_n_u8(3)), 2, first_high);
+    gcomp__put32(c, vgetq_lane_u32(vreinterpretq_u32_u8(gcomp__join_neon(b, 4, first_high)), 0));
+}
+GCOMP__INLINE void gcomp__put8_neon(uint8_t *c, gcomp__w16_neon w) { vst1q_u8(c, gcomp__bytes_neon(w)); }
+GCOMP__INLINE void gcomp__put4_neon(uint8_t *c, gcomp__w16_neon w) { gcomp__some4_neon(c, gcomp__bytes_neon(w)); }
 GCOMP__INLINE void gcomp__put2_neon(uint8_t *c, gcomp__w16_neon w, int first_high)
 {
-    uint8x16_t b = gcomp__join_neon(vandq_u8(gcomp__bytes_neon(w), vdupq_n_u8(3)), 2, first_high);
-    gcomp__put32(c, vgetq_lane_u32(vreinterpretq_u32_u8(gcomp__join_neon(b, 4, first_high)), 0));
+    gcomp__some2_neon(c, gcomp__bytes_neon(w), first_high);
+}
+
+GCOMP__INLINE int32x4_t gcomp__halves4_neon(int32x4_t x, int k)
+{
+    return vmlaq_n_s32(vshrq_n_s32(x, 16), vshrq_n_s32(vshlq_n_s32(x, 16), 16), k);
+}
+GCOMP__INLINE gcomp__w16_neon gcomp__whalves_neon(gcomp__w16_neon x, int k)
+{
+    return gcomp__quad_neon(gcomp__halves4_neon(x.a, k), gcomp__halves4_neon(x.b, k), gcomp__halves4_neon(x.c, k),
+                            gcomp__halves4_neon(x.d, k));
+}
+typedef struct gcomp__b32_neon { int8x16_t a, b; } gcomp__b32_neon;
+GCOMP__INLINE int8x16_t gcomp__pressed_neon(gcomp__w16_neon x, int shift)
+{
+    const int16x8_t right = vdupq_n_s16((int16_t)-shift);
+    int16x8_t low = vshlq_s16(vcombine_s16(vqmovn_s32(x.a), vqmovn_s32(x.b)), right);
+    int16x8_t high = vshlq_s16(vcombine_s16(vqmovn_s32(x.c), vqmovn_s32(x.d)), right);
+    return vcombine_s8(vqmovn_s16(low), vqmovn_s16(high));
+}
+GCOMP__INLINE gcomp__b32_neon gcomp__limit_neon(gcomp__w16_neon x, gcomp__w16_neon y, int shift, int low, int high)
+{
+    const int8x16_t least = vdupq_n_s8((int8_t)low), most = vdupq_n_s8((int8_t)high);
+    gcomp__b32_neon b;
+    b.a = vmaxq_s8(vminq_s8(gcomp__pressed_neon(x, shift), most), least);
+    b.b = vmaxq_s8(vminq_s8(gcomp__pressed_neon(y, shift), most), least);
+    return b;
+}
+GCOMP__INLINE int8x16_t gcomp__marks16_neon(gcomp__v16_neon x, int bit)
+{
+    uint8x16_t b = vreinterpretq_u8_s8(gcomp__pressed_neon(gcomp__words_neon(x), 0));
+    return vreinterpretq_s8_u8(vshlq_u8(vandq_u8(b, vdupq_n_u8(128)), vdupq_n_s8((int8_t)(bit - 7))));
+}
+GCOMP__INLINE gcomp__b32_neon gcomp__marks_neon(gcomp__v16_neon x, gcomp__v16_neon y, int bit)
+{
+    gcomp__b32_neon b;
+    b.a = gcomp__marks16_neon(x, bit);
+    b.b = gcomp__marks16_neon(y, bit);
+    return b;
+}
+GCOMP__INLINE gcomp__b32_neon gcomp__bor_neon(gcomp__b32_neon x, gcomp__b32_neon y)
+{
+    x.a = vorrq_s8(x.a, y.a);
+    x.b = vorrq_s8(x.b, y.b);
+    return x;
+}
+GCOMP__INLINE gcomp__b32_neon gcomp__blow_neon(gcomp__b32_neon b, int bits)
+{
+    (void)bits; /* what makes codes of them leaves the others out */
+    return b;
+}
+GCOMP__INLINE void gcomp__puts8_neon(uint8_t *c, gcomp__b32_neon b)
+{
+    vst1q_u8(c, vreinterpretq_u8_s8(b.a));
+    vst1q_u8(c + 16, vreinterpretq_u8_s8(b.b));
+}
+GCOMP__INLINE void gcomp__puts6_neon(uint8_t *c, gcomp__b32_neon b)
+{
+    gcomp__some6_neon(c, vreinterpretq_u8_s8(b.a));
+    gcomp__some6_neon(c + 12, vreinterpretq_u8_s8(b.b));
+}
+GCOMP__INLINE void gcomp__puts4_neon(uint8_t *c, gcomp__b32_neon b)
+{
+    gcomp__some4_neon(c, vreinterpretq_u8_s8(b.a));
+    gcomp__some4_neon(c + 8, vreinterpretq_u8_s8(b.b));
+}
+GCOMP__INLINE void gcomp__puts2_neon(uint8_t *c, gcomp__b32_neon b)
+{
+    gcomp__some2_neon(c, vreinterpretq_u8_s8(b.a), 0);
+    gcomp__some2_neon(c + 4, vreinterpretq_u8_s8(b.b), 0);
 }
 GCOMP__INLINE void gcomp__put16s_neon(uint8_t *c, gcomp__w16_neon w)
 {
@@ -4344,6 +4502,10 @@ GCOMP__NOINLINE gcomp__v16_scalar gcomp__fma_scalar(gcomp__v16_scalar x, gcomp__
     GCOMP__LANES x.f[i] = gcomp__fmaf(x.f[i], y.f[i], z.f[i]);
     return x;
 }
+GCOMP__INLINE gcomp__v16_scalar gcomp__plus_scalar(gcomp__v16_scalar x, gcomp__v16_scalar y, gcomp__v16_scalar z)
+{
+    return gcomp__add_scalar(gcomp__mul_scalar(x, y), z);
+}
 GCOMP__INLINE float gcomp__fold_scalar(gcomp__v16_scalar x) { return gcomp__fold16_float(x.f); }
 
 GCOMP__INLINE gcomp__v16_scalar gcomp__abs_scalar(gcomp__v16_scalar x)
@@ -4516,6 +4678,7 @@ GCOMP__WORDS_SCALAR(wor, x.w[i] | y.w[i])
 GCOMP__WORDS_SCALAR(wxor, x.w[i] ^ y.w[i])
 GCOMP__WORDS_SCALAR(wmin, x.w[i] < y.w[i] ? x.w[i] : y.w[i])
 GCOMP__WORDS_SCALAR(wmax, x.w[i] > y.w[i] ? x.w[i] : y.w[i])
+GCOMP__WORDS_SCALAR(wtop, (uint32_t)x.w[i] > (uint32_t)y.w[i] ? x.w[i] : y.w[i])
 GCOMP__WORDS_SCALAR(wgt, -(x.w[i] > y.w[i]))
 GCOMP__SHIFT_SCALAR(wshl, (uint32_t)x.w[i] << k)
 GCOMP__SHIFT_SCALAR(wshr, (uint32_t)x.w[i] >> k)
@@ -4640,15 +4803,6 @@ GCOMP__INLINE void gcomp__put4_scalar(uint8_t *c, gcomp__w16_scalar w)
     for (i = 0; i < 8; i++) c[i] = (uint8_t)((w.w[2 * i] & 15) | (w.w[2 * i + 1] & 15) << 4);
 }
 
-GCOMP__INLINE void gcomp__put6_scalar(uint8_t *c, gcomp__w16_scalar w)
-{
-    int i;
-    for (i = 0; i < 16; i += 4, c += 3) {
-        c[0] = (uint8_t)((w.w[i] & 63) | (w.w[i + 1] & 3) << 6);
-        c[1] = (uint8_t)((w.w[i + 1] & 60) >> 2 | (w.w[i + 2] & 15) << 4);
-        c[2] = (uint8_t)((w.w[i + 2] & 48) >> 4 | (w.w[i + 3] & 63) << 2);
-    }
-}
 
 GCOMP__INLINE void gcomp__put2_scalar(uint8_t *c, gcomp__w16_scalar w, int first_high)
 {
@@ -4656,6 +4810,65 @@ GCOMP__INLINE void gcomp__put2_scalar(uint8_t *c, gcomp__w16_scalar w, int first
     int i;
     GCOMP__LANES x |= (uint32_t)(w.w[i] & 3) << (first_high ? (i & ~3) * 2 + 6 - (i & 3) * 2 : 2 * i);
     gcomp__put32(c, x);
+}
+
+GCOMP__INLINE gcomp__w16_scalar gcomp__whalves_scalar(gcomp__w16_scalar x, int k)
+{
+    int i;
+    GCOMP__LANES x.w[i] = (((x.w[i] & 0xffff) ^ 0x8000) - 0x8000) * k + (x.w[i] < 0 ? ~(~x.w[i] >> 16) : x.w[i] >> 16);
+    return x;
+}
+typedef struct gcomp__b32_scalar { int8_t b[32]; } gcomp__b32_scalar;
+GCOMP__INLINE gcomp__b32_scalar gcomp__limit_scalar(gcomp__w16_scalar x, gcomp__w16_scalar y, int shift, int low, int high)
+{
+    gcomp__b32_scalar b;
+    int i;
+    x = gcomp__wsar_scalar(x, shift);
+    y = gcomp__wsar_scalar(y, shift);
+    GCOMP__LANES b.b[i] = (int8_t)(x.w[i] < low ? low : x.w[i] > high ? high : x.w[i]);
+    GCOMP__LANES b.b[16 + i] = (int8_t)(y.w[i] < low ? low : y.w[i] > high ? high : y.w[i]);
+    return b;
+}
+GCOMP__INLINE gcomp__b32_scalar gcomp__marks_scalar(gcomp__v16_scalar x, gcomp__v16_scalar y, int bit)
+{
+    gcomp__b32_scalar b;
+    const int mark = bit == 7 ? -128 : 1 << bit;
+    int i;
+    GCOMP__LANES b.b[i] = (int8_t)(gcomp__bits(x.f[i]) >> 31 ? mark : 0);
+    GCOMP__LANES b.b[16 + i] = (int8_t)(gcomp__bits(y.f[i]) >> 31 ? mark : 0);
+    return b;
+}
+GCOMP__INLINE gcomp__b32_scalar gcomp__bor_scalar(gcomp__b32_scalar x, gcomp__b32_scalar y)
+{
+    int i;
+    for (i = 0; i < 32; i++) x.b[i] |= y.b[i];
+    return x;
+}
+GCOMP__INLINE gcomp__b32_scalar gcomp__blow_scalar(gcomp__b32_scalar b, int bits)
+{
+    (void)bits; /* what makes codes of them leaves the others out */
+    return b;
+}
+GCOMP__INLINE void gcomp__puts8_scalar(uint8_t *c, gcomp__b32_scalar b) { memcpy(c, b.b, 32); }
+GCOMP__INLINE void gcomp__puts6_scalar(uint8_t *c, gcomp__b32_scalar b)
+{
+    int i;
+    for (i = 0; i < 32; i += 4, c += 3) {
+        c[0] = (uint8_t)((b.b[i] & 63) | (b.b[i + 1] & 3) << 6);
+        c[1] = (uint8_t)((b.b[i + 1] & 60) >> 2 | (b.b[i + 2] & 15) << 4);
+        c[2] = (uint8_t)((b.b[i + 2] & 48) >> 4 | (b.b[i + 3] & 63) << 2);
+    }
+}
+GCOMP__INLINE void gcomp__puts4_scalar(uint8_t *c, gcomp__b32_scalar b)
+{
+    int i;
+    for (i = 0; i < 16; i++) c[i] = (uint8_t)((b.b[2 * i] & 15) | (b.b[2 * i + 1] & 15) << 4);
+}
+GCOMP__INLINE void gcomp__puts2_scalar(uint8_t *c, gcomp__b32_scalar b)
+{
+    int i;
+    for (i = 0; i < 32; i += 4)
+        c[i / 4] = (uint8_t)((b.b[i] & 3) | (b.b[i + 1] & 3) << 2 | (b.b[i + 2] & 3) << 4 | (b.b[i + 3] & 3) << 6);
 }
 
 GCOMP__INLINE void gcomp__put16s_scalar(uint8_t *c, gcomp__w16_scalar w)
@@ -4772,6 +4985,7 @@ GCOMP__PLAIN_SLICES(scalar)
 typedef GCOMP__F(v16) GCOMP__F(v);
 typedef GCOMP__F(sum16) GCOMP__F(sum);
 typedef GCOMP__F(w16) GCOMP__F(w);
+typedef GCOMP__F(b32) GCOMP__F(b);
 
 /* The first `count` < 16 floats at p, zeros behind; and back. */
 GCOMP__INLINE GCOMP__F(v) GCOMP__F(load_some)(const float *p, size_t count)
@@ -5085,12 +5299,13 @@ GCOMP__INLINE GCOMP__F(w) GCOMP__F(mixes)(uint32_t h, uint64_t words)
     return GCOMP__F(wxor)(w, GCOMP__F(wshr)(w, 16));
 }
 
-/* ---------------- block methods: each is two functions, quant (16 floats to a code) and deq (a code and the constants of its
-   block to 16 floats). The drivers make its kernels of them, inlined with the bytes of 16 codes and the kind of scale as
-   constants. What does not depend on the method (measures, residual, mean) is compiled once, and works on tiles of 512
-   elements that stay in the innermost cache. */
+/* ---------------- block methods: each is two functions, quant (16 floats to a code) or quants (32 floats to two codes, side by
+   side), and deq (a code and the constants of its block to 16 floats). The drivers make its kernels of them, inlined with the
+   bytes of 16 codes and the kind of scale as constants. What does not depend on the method (measures, residual, mean) is compiled
+   once, and works on tiles of 512 elements that stay in the innermost cache. */
 
 typedef void (*GCOMP__F(quant))(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i);
+typedef void (*GCOMP__F(quants))(uint8_t *code, GCOMP__F(v) x, GCOMP__F(v) y, const gcomp__unit *u, size_t i);
 typedef GCOMP__F(v) (*GCOMP__F(deq))(const uint8_t *code, const gcomp__unit *u);
 
 /* Running measures of a block. */
@@ -5375,94 +5590,118 @@ GCOMP__NOINLINE void GCOMP__F(pour_codes)(uint8_t *to, const uint8_t *from, size
     memcpy(to + i, from + i, bytes - i);
 }
 
+/* What is measured of p: the largest |p|; or its largest bits as an integer, with a sign (of the largest p) and without (of the
+   smallest, if one is negative). */
+typedef struct GCOMP__F(look) {
+    GCOMP__F(v) most;
+    GCOMP__F(w) high, low;
+} GCOMP__F(look);
+
+/* The same of 32 elements, which become p in the tile. */
+GCOMP__HEAVY void GCOMP__F(look_at)(GCOMP__F(look) *l, float *x, const float *g, const float *e, size_t step, int early)
+{
+    const GCOMP__F(v) p = GCOMP__F(add)(GCOMP__F(load)(g), GCOMP__F(load)(e));
+    const GCOMP__F(v) q = GCOMP__F(add)(GCOMP__F(load)(g + 16), GCOMP__F(load)(e + step));
+    GCOMP__F(store)(x, p);
+    GCOMP__F(store)(x + 16, q);
+    if (early < 2) l->most = GCOMP__F(worst)(GCOMP__F(worst)(l->most, p), q);
+    else {
+        l->high = GCOMP__F(wmax)(GCOMP__F(wmax)(l->high, GCOMP__F(words)(p)), GCOMP__F(words)(q));
+        l->low = GCOMP__F(wtop)(GCOMP__F(wtop)(l->low, GCOMP__F(words)(p)), GCOMP__F(words)(q));
+    }
+}
+
 /* Codes and scales of a span of elements whose scales must be known before the codes. A tile of p lies between memory and the
-   codes: where 16 elements were coded, those a tile ahead take their place and are measured. So memory is read once and at one
-   place: two looks at it, however near each other, cost a third of its speed. Blocks go in bundles of a tile, since the divisions
-   for their scales overlap; blocks larger than a tile are measured before. All behind `span` are constants. The last elements
-   of the tensor come as 16 with zeros behind; where there is no residual, 16 times -0 stands for it: so each method's quant is
-   compiled once a set. */
-GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant) quant, size_t code16, int early)
+   codes: where 32 elements were coded, those a tile ahead take their place and are measured. So memory is read once and at one
+   place: two looks at it, however near each other, cost a third of its speed. Simple steps are found where a block was measured,
+   a tile before they are needed, so that nothing waits for their divisions; other constants for a bundle of blocks at once, and
+   blocks larger than a tile are measured before. All behind `span` are constants. The last elements of the tensor come as 32 with
+   zeros behind; where there is no residual, 16 times -0 stands for it, and where nothing is ahead, p for the gradient: so each
+   method's quants is compiled once a set. */
+GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quants) quants, size_t code16, int early)
 {
     const gcomp__encode_job *job = span->job;
     const size_t begin = span->at, end = begin + span->count, block = job->form.block, step = span->residual ? 16 : 0;
-    const int small = !span->given && block <= GCOMP__TILE;
+    const int small = !span->given && block <= GCOMP__TILE, steps = small && job->form.steps;
     const size_t piece = small ? block : (size_t)GCOMP__TILE, bundle = small ? gcomp__min(GCOMP__TILE, 16 * block) : piece;
     const float *g = span->grad, *e = span->residual ? span->residual : span->nothing;
     const gcomp__unit u = span->given ? *span->given : job->unit;
-    const GCOMP__F(w) top = GCOMP__F(wsplat)(-0x7fffffff - 1);
     GCOMP__F(acc) *kept = (GCOMP__F(acc) *)span->acc;
-    uint32_t worst = 0, found;
+    uint32_t worst = 0;
+    gcomp__unit found;
     gcomp__blocks b;
     uint8_t *const held = GCOMP__F(pours) && code16 <= 16 ? span->held : NULL;
     float tile[GCOMP__TILE];
-    size_t i, k, at, stop, last;
+    size_t i, k, at, size, fitted = 0, count, next;
+    next = small ? begin / block + bundle / block : 0; /* the block a tile ahead */
     b.inverse[0] = u.inverse;
     b.lift = u.lift;
     b.offset[0] = u.offset;
-    for (k = 0; k * piece < gcomp__min(bundle, span->count); k++) {
-        at = k * piece;
+    if (span->count % 32 || piece < 32) memset(tile, 0, sizeof tile);
+    for (at = 0, k = 0; at < gcomp__min(bundle, span->count); at += piece, k++) {
         b.worst[k] = GCOMP__F(take)(tile + at, g + at, e + at / 16 * step, step, gcomp__min(piece, span->count - at));
         b.low[k] = 0;
     }
-    for (i = begin; i < end; i = stop) {
-        stop = gcomp__min(end, i + bundle);
-        for (k = 0; k < 8 && stop + 8 * 16 <= end; k++) { /* what is looked at next, while divisions keep the processor */
-            GCOMP__PREFETCH(g + (stop - begin) + 16 * k);
-            GCOMP__PREFETCH(e + ((stop - begin) / 16 + k) * step);
+    for (i = begin; i < end; i += size) {
+        uint8_t *code = held ? held : job->codes + i / 16 * code16;
+        size = gcomp__min(bundle, end - i);
+        g += size; /* a tile ahead */
+        e += size / 16 * step;
+        for (k = 0; k < 8 && i + size + 8 * 16 <= end; k++) { /* what is looked at next, while divisions keep the processor */
+            GCOMP__PREFETCH(g + 16 * k);
+            GCOMP__PREFETCH(e + k * step);
         }
-        if (small || (!span->given && i % block == 0)) {
-            found = GCOMP__F(fit_blocks)(span, i, small ? stop : gcomp__min(end, i + block), &b, tile);
-            worst = found > worst ? found : worst;
+        if (small ? fitted * block < size : !span->given && i % block == 0) {
+            const uint32_t most = GCOMP__F(fit_blocks)(span, i, small ? i + size : gcomp__min(end, i + block), &b, tile);
+            worst = gcomp__larger(worst, most);
         }
-        if (b.lift != 1.0f) GCOMP__F(lift)(tile, stop - i, b.lift);
-        for (k = 0, at = i; at < stop; k++, at = last) {
-            const size_t c = small ? k : 0, ahead = at + bundle;
+        if (b.lift != 1.0f) GCOMP__F(lift)(tile, size, b.lift);
+        for (fitted = k = at = 0; at < size; at += count, k += count == piece) {
+            const size_t rest = size - at, c = small ? k : 0;
             const GCOMP__F(v) inverse = GCOMP__F(splat)(b.inverse[c]), offset = GCOMP__F(splat)(early == 2 ? b.offset[c] : 0);
-            const int looks = ahead + piece <= end;
-            const float *from = looks ? g + (ahead - begin) : g, *rest = looks ? e + (ahead - begin) / 16 * step : e;
-            float *x = tile + (at - i);
-            GCOMP__F(v) w = GCOMP__F(splat)(0);
-            GCOMP__F(w) high = top, low = top; /* of the bits as integers: of p, and of -p */
-            last = gcomp__min(stop, at + piece);
-            while (at < last) {
-                const size_t count = last - at < 16 ? 16 : (last - at) / 16 * 16;
-                uint8_t some[32], *code = held ? held + (at - i) / 16 * code16 : job->codes + at / 16 * code16;
-                uint8_t *to = last - at < 16 ? some : code;
-                size_t j;
-                for (j = 0; j < count; j += 16, rest += step, to += code16) {
-                    GCOMP__F(v) p = GCOMP__F(load)(x + j);
-                    if (early == 2) p = GCOMP__F(sub)(p, offset);
-                    p = GCOMP__F(mul)(p, inverse);
-                    if (looks) {
-                        const GCOMP__F(v) q = GCOMP__F(add)(GCOMP__F(load)(from + j), GCOMP__F(load)(rest));
-                        GCOMP__F(store)(x + j, q);
-                        if (early < 2) w = GCOMP__F(worst)(w, q);
-                        else {
-                            high = GCOMP__F(wmax)(high, GCOMP__F(words)(q));
-                            low = GCOMP__F(wmax)(low, GCOMP__F(wxor)(GCOMP__F(words)(q), top));
-                        }
-                    }
-                    quant(to, p, &u, at + j);
-                }
-                if (last - at < 16) gcomp__put_last(code, some, code16, last - at, job->form.first_high);
-                x += count;
-                at = gcomp__min(last, at + count);
+            const int looks = size == bundle && end - i - size >= at + piece && piece >= 32;
+            const size_t walk = looks ? step : 0;
+            const float *from = looks ? g + at : tile + at, *other = looks ? e + at / 16 * step : span->nothing;
+            uint8_t some[64], *to = code;
+            float *x = tile + at;
+            size_t left;
+            GCOMP__F(look) seen;
+            seen.most = GCOMP__F(splat)(0);
+            seen.high = GCOMP__F(wsplat)(-0x7fffffff - 1);
+            seen.low = GCOMP__F(wsplat)(0);
+            count = rest >= piece ? piece : rest < 32 ? rest : rest / 32 * 32; /* the last elements are a piece for themselves */
+            if (count < 32) to = some;
+            for (left = (count + 31) / 32; left; left--, x += 32, from += 32, other += 2 * walk, to += 2 * code16) {
+                GCOMP__F(v) p = GCOMP__F(load)(x), q = GCOMP__F(load)(x + 16);
+                if (early == 2) p = GCOMP__F(sub)(p, offset), q = GCOMP__F(sub)(q, offset);
+                p = GCOMP__F(mul)(p, inverse);
+                q = GCOMP__F(mul)(q, inverse);
+                GCOMP__F(look_at)(&seen, x, from, other, walk, early);
+                quants(to, p, q, &u, i + (size_t)(x - tile));
             }
-            if (looks && early == 2) {
-                const uint32_t up = GCOMP__F(most)(GCOMP__F(floats)(GCOMP__F(wxor)(high, top))) ^ 0x80000000u;
-                const uint32_t down = GCOMP__F(most)(GCOMP__F(floats)(GCOMP__F(wxor)(low, top)));
-                b.high[k] = up;
-                b.low[k] = down;
-                b.worst[k] = (up & 0x7fffffffu) > (down & 0x7fffffffu) ? up & 0x7fffffffu : down & 0x7fffffffu;
-            } else if (looks) {
-                b.worst[k] = GCOMP__F(most)(w);
-            } else if (ahead < end) {
+            if (count < 32) gcomp__put_last(code, some, code16, count, job->form.first_high);
+            code += count / 16 * code16;
+            if (looks) {
+                if (early < 2) b.worst[k] = GCOMP__F(most)(seen.most);
+                else {
+                    const GCOMP__F(w) high = GCOMP__F(wxor)(seen.high, GCOMP__F(wsplat)(-0x7fffffff - 1));
+                    b.high[k] = GCOMP__F(most)(GCOMP__F(floats)(high)) ^ 0x80000000u;
+                    b.low[k] = GCOMP__F(most)(GCOMP__F(floats)(seen.low));
+                    b.worst[k] = gcomp__larger(b.high[k] & 0x7fffffffu, b.low[k] & 0x7fffffffu);
+                }
+                if (early == 1 && steps && fitted == k && gcomp__simple_step(&found, b.worst[k], u.levels)) {
+                    gcomp__put_float(job->scales + 4 * (next + k), found.a);
+                    b.inverse[k] = found.inverse;
+                    worst = gcomp__larger(worst, b.worst[k]);
+                    fitted++;
+                }
+            } else if (at + size < end - i) {
                 b.low[k] = 0;
-                b.worst[k] = GCOMP__F(take)(tile + (ahead - bundle - i), g + (ahead - begin), e + (ahead - begin) / 16 * step,
-                                            step, gcomp__min(piece, end - ahead));
+                b.worst[k] = GCOMP__F(take)(tile + at, g + at, e + at / 16 * step, step, gcomp__min(piece, end - i - size - at));
             }
         }
-        if (held) GCOMP__F(pour_codes)(job->codes + i / 16 * code16, held, gcomp__last_bytes(code16, stop - i));
+        next += k;
+        if (held) GCOMP__F(pour_codes)(job->codes + i / 16 * code16, held, gcomp__last_bytes(code16, size));
     }
     kept->worst = GCOMP__F(worst)(kept->worst, GCOMP__F(splat)(gcomp__float(worst)));
 }
@@ -5525,69 +5764,72 @@ GCOMP__HEAVY void GCOMP__F(late_driver)(const gcomp__span *span, GCOMP__F(quant)
 }
 
 #ifndef GCOMP_WITHOUT_MX
-/* p of 32 elements, `left` of them there and zeros behind, and the largest |p|. */
-GCOMP__INLINE void GCOMP__F(mx_block)(float *p, float *most, const float *g, const float *e, size_t step, size_t left)
+/* p of 32 elements, and the largest |p|. */
+GCOMP__HEAVY void GCOMP__F(mx_block)(float *p, float *most, const float *g, const float *e, size_t step)
 {
-    GCOMP__F(v) x, y;
-    if (left >= 32) {
-        x = GCOMP__F(add)(GCOMP__F(load)(g), GCOMP__F(load)(e));
-        y = GCOMP__F(add)(GCOMP__F(load)(g + 16), GCOMP__F(load)(e + step));
-    } else {
-        x = GCOMP__F(load_sum)(g, e, step, gcomp__min(left, 16));
-        y = GCOMP__F(load_sum)(g + 16, e + step, step, left < 16 ? 0 : left - 16);
-    }
+    const GCOMP__F(v) x = GCOMP__F(add)(GCOMP__F(load)(g), GCOMP__F(load)(e));
+    const GCOMP__F(v) y = GCOMP__F(add)(GCOMP__F(load)(g + 16), GCOMP__F(load)(e + step));
     GCOMP__F(store)(p, x);
     GCOMP__F(store)(p + 16, y);
     *most = gcomp__float(GCOMP__F(most)(GCOMP__F(worst)(GCOMP__F(abs)(x), y)));
 }
 
-/* The same of up to a tile. */
+/* The same of up to a tile, zeros behind. */
 GCOMP__NOINLINE void GCOMP__F(mx_take)(float *p, float *most, const float *g, const float *e, size_t step, size_t count)
 {
     size_t j;
-    for (j = 0; j < count; j += 32) GCOMP__F(mx_block)(p + j, most + j / 32, g + j, e + j / 16 * step, step, count - j);
+    for (j = 0; j + 32 <= count; j += 32) GCOMP__F(mx_block)(p + j, most + j / 32, g + j, e + j / 16 * step, step);
+    if (j < count) {
+        GCOMP__F(v) x = GCOMP__F(load_sum)(g + j, e + j / 16 * step, step, gcomp__min(count - j, 16)), y = GCOMP__F(splat)(0);
+        if (count - j > 16) y = GCOMP__F(load_sum)(g + j + 16, e + (j / 16 + 1) * step, step, count - j - 16);
+        GCOMP__F(store)(p + j, x);
+        GCOMP__F(store)(p + j + 16, y);
+        most[j / 32] = gcomp__float(GCOMP__F(most)(GCOMP__F(worst)(GCOMP__F(abs)(x), y)));
+    }
 }
 
 /* Blocks of 32 that share a power of two (>>method mx). A tile at a time: its scales side by side, so that none waits for that of
-   its own block, then its codes; where a block was coded, the one a tile ahead takes its place. The code of 0 is 0. */
-GCOMP__HEAVY void GCOMP__F(mx_driver)(const gcomp__span *span, GCOMP__F(quant) quant, size_t code16)
+   its own block, then its codes; where a block was coded, the one a tile ahead takes its place, or if there is none it stays. The
+   last elements, fewer than 32, are a tile for themselves, with zeros behind. */
+GCOMP__HEAVY void GCOMP__F(mx_driver)(const gcomp__span *span, GCOMP__F(quants) quants, size_t code16)
 {
     const size_t step = span->residual ? 16 : 0;
     const float *g = span->grad, *e = span->residual ? span->residual : span->nothing;
     const GCOMP__F(w) largest = GCOMP__F(wsplat)((int32_t)span->job->form.constant);
-    uint8_t *scale = span->job->scales + span->at / 32, *code = span->job->codes + span->at / 16 * code16, *to, some[32];
-    uint8_t *const held = GCOMP__F(pours) ? span->held : NULL;
+    uint8_t *scale = span->job->scales + span->at / 32, *code = span->job->codes + span->at / 16 * code16, some[32];
     GCOMP__F(acc) *acc = (GCOMP__F(acc) *)span->acc;
     float p[GCOMP__TILE], most[GCOMP__TILE / 32] = {0}, inverse[GCOMP__TILE / 32];
-    size_t i, j, count;
+    size_t left, count, j;
     GCOMP__F(mx_take)(p, most, g, e, step, gcomp__min(GCOMP__TILE, span->count));
-    for (i = 0; i < span->count; i += count) {
-        const size_t left = span->count - i;
-        const GCOMP__F(v) x = GCOMP__F(load)(most);
-        GCOMP__F(w) w = GCOMP__F(wsub)(GCOMP__F(wshr)(GCOMP__F(words)(x), 23), largest);
-        count = gcomp__min(GCOMP__TILE, left);
+    for (left = span->count; left; left -= count) {
+        const int looks = left >= 2 * GCOMP__TILE;
+        const size_t walk = looks ? step : 0;
+        const GCOMP__F(v) m = GCOMP__F(load)(most);
+        GCOMP__F(w) w = GCOMP__F(wsub)(GCOMP__F(wshr)(GCOMP__F(words)(m), 23), largest);
+        uint8_t *to = GCOMP__F(pours) && span->held ? span->held : left < 32 ? some : code;
+        const float *from = p, *rest = span->nothing;
+        float *x = p;
+        count = left < 32 ? left : gcomp__min(GCOMP__TILE, left / 32 * 32);
         g += count;
         e += count / 16 * step;
-        acc->worst = GCOMP__F(worst)(acc->worst, x);
+        if (looks) from = g, rest = e;
+        acc->worst = GCOMP__F(worst)(acc->worst, m);
         w = GCOMP__F(wmax)(w, GCOMP__F(wsplat)(0)); /* biased; floor(log2), but 0 for subnormals */
         GCOMP__F(put8)(some, w);
         memcpy(scale, some, (count + 31) / 32);
         scale += (count + 31) / 32;
         w = GCOMP__F(wshl)(GCOMP__F(wsub)(GCOMP__F(wsplat)(254), w), 23); /* 2^-127 is no normal float */
         GCOMP__F(store)(inverse, GCOMP__F(floats)(GCOMP__F(wmax)(w, GCOMP__F(wsplat)(1 << 22))));
-        for (j = 0; j < count; j += 32) {
-            const GCOMP__F(v) f = GCOMP__F(splat)(inverse[j / 32]);
-            const GCOMP__F(v) a = GCOMP__F(mul)(GCOMP__F(load)(p + j), f), b = GCOMP__F(mul)(GCOMP__F(load)(p + j + 16), f);
-            to = held ? held + j / 16 * code16 : count - j < 32 ? some : code + j / 16 * code16;
-            if (left >= 2 * GCOMP__TILE)
-                GCOMP__F(mx_block)(p + j, most + j / 32, g + j, e + j / 16 * step, step, 32);
-            quant(to, a, NULL, 0);
-            quant(to + code16, b, NULL, 0);
+        for (j = 0; j < (count + 31) / 32; j++, x += 32, from += 32, rest += 2 * walk, to += 2 * code16) {
+            const GCOMP__F(v) f = GCOMP__F(splat)(inverse[j]);
+            const GCOMP__F(v) a = GCOMP__F(mul)(GCOMP__F(load)(x), f), b = GCOMP__F(mul)(GCOMP__F(load)(x + 16), f);
+            GCOMP__F(mx_block)(x, most + j, from, rest, walk);
+            quants(to, a, b, NULL, 0);
         }
-        if (left < 2 * GCOMP__TILE) GCOMP__F(mx_take)(p, most, g, e, step, left - count);
-        j = count / 32 * 2 * code16;
-        if (held) GCOMP__F(pour_codes)(code, held, gcomp__last_bytes(code16, count));
-        else memcpy(code + j, some, gcomp__last_bytes(code16, count) - j);
+        if (!looks) GCOMP__F(mx_take)(p, most, g, e, step, gcomp__min(GCOMP__TILE, left - count));
+        j = gcomp__last_bytes(code16, count);
+        if (GCOMP__F(pours) && span->held) GCOMP__F(pour_codes)(code, span->held, j);
+        else if (count < 32) memcpy(code, some, j);
         code += count / 16 * code16;
     }
 }
@@ -5746,12 +5988,22 @@ GCOMP__HEAVY size_t GCOMP__F(commit_pair)(const gcomp__sink *sink, size_t i, siz
 }
 
 /* The kernels of a block method, encoding and decoding apart, so that methods can share either; and a method of one kernel.
-   early: 0, 1, or 2 (subtracts u->offset); measure: what a late scale is made from. */
-#define GCOMP__BLOCK_ENCODE(name, quant, code16, scale_bytes, early, measure) \
+   early: 1, or 2 (subtracts u->offset); measure: what a late scale is made from. TWICE makes quants of quant. */
+#define GCOMP__TWICE(name, code16) \
+    GCOMP__INLINE void GCOMP__F(name##_quants)(uint8_t *code, GCOMP__F(v) x, GCOMP__F(v) y, const gcomp__unit *u, size_t i) \
+    { \
+        GCOMP__F(name##_quant)(code, x, u, i); \
+        GCOMP__F(name##_quant)(code + code16, y, u, i + 16); \
+    }
+#define GCOMP__EARLY_ENCODE(name, code16, early) \
     static void GCOMP__F(name##_encode)(const gcomp__span *span) \
     { \
-        if (early) GCOMP__F(early_driver)(span, GCOMP__F(quant), code16, early); \
-        else GCOMP__F(late_driver)(span, GCOMP__F(quant), code16, scale_bytes, measure); \
+        GCOMP__F(early_driver)(span, GCOMP__F(name##_quants), code16, early); \
+    }
+#define GCOMP__BLOCK_ENCODE(name, quant, code16, scale_bytes, measure) \
+    static void GCOMP__F(name##_encode)(const gcomp__span *span) \
+    { \
+        GCOMP__F(late_driver)(span, GCOMP__F(quant), code16, scale_bytes, measure); \
     }
 #define GCOMP__BLOCK_DECODE(name, deq, code16, scale_bytes) \
     static void GCOMP__F(name##_decode)(const gcomp__view *view, size_t i, size_t count, float *y, int ending, float weight) \
@@ -5767,8 +6019,8 @@ GCOMP__HEAVY size_t GCOMP__F(commit_pair)(const gcomp__sink *sink, size_t i, siz
     }
 #define GCOMP__BLOCK_OF(encoder, decoder) \
     {GCOMP__F(encoder##_encode), GCOMP__F(decoder##_decode), GCOMP__F(decoder##_commit)}
-#define GCOMP__BLOCK_METHOD(name, code16, scale_bytes, early, measure) \
-    GCOMP__BLOCK_ENCODE(name, name##_quant, code16, scale_bytes, early, measure) \
+#define GCOMP__BLOCK_METHOD(name, code16, scale_bytes, measure) \
+    GCOMP__BLOCK_ENCODE(name, name##_quant, code16, scale_bytes, measure) \
     GCOMP__BLOCK_DECODE(name, name##_deq, code16, scale_bytes) \
     static const gcomp__block_kernels GCOMP__F(name##_kernels)[] = {GCOMP__BLOCK_OF(name, name)};
 
@@ -7612,7 +7864,7 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(none_deq)(const uint8_t *code, const gcomp__u
     return GCOMP__F(load)((const float *)(const void *)code);
 #endif
 }
-GCOMP__BLOCK_METHOD(none, 64, 0, 0, GCOMP__MOST)
+GCOMP__BLOCK_METHOD(none, 64, 0, GCOMP__MOST)
 
 #ifdef GCOMP__LAST
 typedef struct gcomp__sum_job {
@@ -7683,7 +7935,7 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(fp16_deq)(const uint8_t *code, const gcomp__u
     (void)u;
     return GCOMP__F(load_half)(code);
 }
-GCOMP__BLOCK_METHOD(fp16, 32, 0, 0, GCOMP__MOST)
+GCOMP__BLOCK_METHOD(fp16, 32, 0, GCOMP__MOST)
 #ifdef GCOMP__LAST
 static void gcomp__fp16_form(const double *param, gcomp__form *form)
 {
@@ -7715,7 +7967,7 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(bf16_deq)(const uint8_t *code, const gcomp__u
     (void)u;
     return GCOMP__F(load_bfloat)(code);
 }
-GCOMP__BLOCK_METHOD(bf16, 32, 0, 0, GCOMP__MOST)
+GCOMP__BLOCK_METHOD(bf16, 32, 0, GCOMP__MOST)
 #ifdef GCOMP__LAST
 static void gcomp__bf16_form(const double *param, gcomp__form *form)
 {
@@ -7748,7 +8000,7 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(sign_deq)(const uint8_t *code, const gcomp__u
 {
     return GCOMP__F(flip)(GCOMP__F(splat)(u->a), gcomp__get16(code));
 }
-GCOMP__BLOCK_METHOD(sign, 2, 4, 0, GCOMP__L1)
+GCOMP__BLOCK_METHOD(sign, 2, 4, GCOMP__L1)
 #ifdef GCOMP__LAST
 static void gcomp__sign_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
 {
@@ -7783,7 +8035,7 @@ static const gcomp__method gcomp__row_sign = {"sign",
    Tang et al., ICML 2021. Decodes as sign. */
 #if !defined(GCOMP_WITHOUT_SIGN) && !defined(GCOMP_WITHOUT_SIGNNORM)
 #define GCOMP__LIST_signnorm(X) X(signnorm)
-GCOMP__BLOCK_ENCODE(signnorm, sign_quant, 2, 4, 0, GCOMP__L2)
+GCOMP__BLOCK_ENCODE(signnorm, sign_quant, 2, 4, GCOMP__L2)
 static const gcomp__block_kernels GCOMP__F(signnorm_kernels)[] = {GCOMP__BLOCK_OF(signnorm, sign)};
 #ifdef GCOMP__LAST
 static void gcomp__signnorm_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
@@ -7825,7 +8077,7 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(onebit_deq)(const uint8_t *code, const gcomp_
 {
     return GCOMP__F(pick)(gcomp__get16(code), GCOMP__F(splat)(u->b), GCOMP__F(splat)(u->a));
 }
-GCOMP__BLOCK_METHOD(onebit, 2, 8, 0, GCOMP__SIDES)
+GCOMP__BLOCK_METHOD(onebit, 2, 8, GCOMP__SIDES)
 #ifdef GCOMP__LAST
 static void gcomp__onebit_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
 {
@@ -7878,7 +8130,7 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(twobit_auto_deq)(const uint8_t *code, const g
 {
     return GCOMP__F(twobit_value)(code, u->a);
 }
-GCOMP__BLOCK_ENCODE(twobit, twobit_quant, 4, 0, 0, GCOMP__MOST)
+GCOMP__BLOCK_ENCODE(twobit, twobit_quant, 4, 0, GCOMP__MOST)
 GCOMP__BLOCK_DECODE(twobit, twobit_deq, 4, 0)
 GCOMP__BLOCK_DECODE(twobit_auto, twobit_auto_deq, 4, 4)
 static const gcomp__block_kernels GCOMP__F(twobit_kernels)[] = {GCOMP__BLOCK_OF(twobit, twobit),
@@ -8003,7 +8255,7 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(threshold1_deq)(const uint8_t *code, const gc
     (void)u;
     return GCOMP__F(flip)(GCOMP__F(splat)(1), ~gcomp__turned(gcomp__get16(code)) & 0xffffu);
 }
-GCOMP__BLOCK_METHOD(threshold1, 2, 0, 0, GCOMP__MOST)
+GCOMP__BLOCK_METHOD(threshold1, 2, 0, GCOMP__MOST)
 #ifdef GCOMP__LAST
 static void gcomp__threshold1_form(const double *param, gcomp__form *form)
 {
@@ -8046,7 +8298,7 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(vote_deq)(const uint8_t *code, const gcomp__u
     (void)u;
     return GCOMP__F(flip)(GCOMP__F(splat)(1), gcomp__get16(code));
 }
-GCOMP__BLOCK_ENCODE(vote, vote_quant, 2, 0, 0, GCOMP__MOST)
+GCOMP__BLOCK_ENCODE(vote, vote_quant, 2, 0, GCOMP__MOST)
 GCOMP__BLOCK_DECODE(vote, vote_deq, 2, 0)
 
 /* The bits of 512 elements from `at` on as one vector, or the first bytes of them with zeros behind. */
@@ -8146,13 +8398,14 @@ static const gcomp__method gcomp__row_vote = {
 /* ---------------- levels: p / d as a whole number q, decoded as d * q. What int, qsgd and terngrad share: rounded to nearest
    or with the probability of the fraction, in 2, 4, 8 or 16 bits, as two's complement. They differ in how d is found. */
 #if !defined(GCOMP_WITHOUT_INT) || !defined(GCOMP_WITHOUT_QSGD) || !defined(GCOMP_WITHOUT_TERNGRAD)
-#define GCOMP__LEVELS(bits, put, get) \
-    GCOMP__INLINE void GCOMP__F(nearest##bits##_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i) \
+#define GCOMP__LEVELS(bits, puts, put, get) \
+    GCOMP__INLINE void GCOMP__F(nearest##bits##_quants)(uint8_t *code, GCOMP__F(v) x, GCOMP__F(v) y, const gcomp__unit *u, \
+                                                        size_t i) \
     { \
-        GCOMP__F(w) q = GCOMP__F(nearest)(x); \
+        const GCOMP__F(w) q = GCOMP__F(nearest)(x), r = GCOMP__F(nearest)(y); \
         (void)u; \
         (void)i; \
-        put; \
+        puts; \
     } \
     GCOMP__INLINE void GCOMP__F(stochastic##bits##_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i) \
     { \
@@ -8163,13 +8416,16 @@ static const gcomp__method gcomp__row_vote = {
     { \
         return GCOMP__F(mul)(GCOMP__F(number)(get), GCOMP__F(splat)(u->a)); \
     } \
-    GCOMP__BLOCK_ENCODE(nearest##bits, nearest##bits##_quant, 2 * bits, 4, 1, GCOMP__MOST) \
-    GCOMP__BLOCK_ENCODE(stochastic##bits, stochastic##bits##_quant, 2 * bits, 4, 1, GCOMP__MOST) \
+    GCOMP__TWICE(stochastic##bits, 2 * bits) \
+    GCOMP__EARLY_ENCODE(nearest##bits, 2 * bits, 1) \
+    GCOMP__EARLY_ENCODE(stochastic##bits, 2 * bits, 1) \
     GCOMP__BLOCK_DECODE(levels##bits, levels##bits##_deq, 2 * bits, 4)
-GCOMP__LEVELS(2, GCOMP__F(put2)(code, q, 0), GCOMP__F(get2)(code, 0))
-GCOMP__LEVELS(4, GCOMP__F(put4)(code, q), GCOMP__F(get4)(code))
-GCOMP__LEVELS(8, GCOMP__F(put8)(code, q), GCOMP__F(get8)(code))
-GCOMP__LEVELS(16, GCOMP__F(put16s)(code, q), GCOMP__F(get16s)(code))
+#define GCOMP__AS_BYTES GCOMP__F(limit)(q, r, 0, -128, 127)
+GCOMP__LEVELS(2, GCOMP__F(puts2)(code, GCOMP__F(blow)(GCOMP__AS_BYTES, 2)), GCOMP__F(put2)(code, q, 0), GCOMP__F(get2)(code, 0))
+GCOMP__LEVELS(4, GCOMP__F(puts4)(code, GCOMP__F(blow)(GCOMP__AS_BYTES, 4)), GCOMP__F(put4)(code, q), GCOMP__F(get4)(code))
+GCOMP__LEVELS(8, GCOMP__F(puts8)(code, GCOMP__AS_BYTES), GCOMP__F(put8)(code, q), GCOMP__F(get8)(code))
+GCOMP__LEVELS(16, (GCOMP__F(put16s)(code, q), GCOMP__F(put16s)(code + 32, r)), GCOMP__F(put16s)(code, q), GCOMP__F(get16s)(code))
+#undef GCOMP__AS_BYTES
 #undef GCOMP__LEVELS
 #define GCOMP__LEVEL_KERNELS \
     GCOMP__BLOCK_OF(nearest2, levels2), GCOMP__BLOCK_OF(nearest4, levels4), GCOMP__BLOCK_OF(nearest8, levels8), \
@@ -8198,31 +8454,31 @@ static void gcomp__levels_form(gcomp__form *form, unsigned size, int stochastic,
    blocks and formats as in DeepSpeed, CGX, bitsandbytes. */
 #ifndef GCOMP_WITHOUT_INT
 #define GCOMP__LIST_int(X) X(int)
-#define GCOMP__AFFINE(bits, put, get) \
-    GCOMP__INLINE void GCOMP__F(near_affine##bits##_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i) \
+#define GCOMP__AFFINE(bits, get) \
+    GCOMP__INLINE void GCOMP__F(near_affine##bits##_quants)(uint8_t *code, GCOMP__F(v) x, GCOMP__F(v) y, const gcomp__unit *u, \
+                                                            size_t i) \
     { \
-        GCOMP__F(w) q = GCOMP__F(nearest)(x); \
+        const GCOMP__F(w) q = GCOMP__F(nearest)(x), r = GCOMP__F(nearest)(y); \
         (void)u; \
         (void)i; \
-        q = GCOMP__F(wmax)(GCOMP__F(wmin)(q, GCOMP__F(wsplat)((1 << (bits - 1)) - 1)), GCOMP__F(wsplat)(-(1 << (bits - 1)))); \
-        put; \
+        GCOMP__F(puts##bits)(code, GCOMP__F(blow)(GCOMP__F(limit)(q, r, 0, -(1 << (bits - 1)), (1 << (bits - 1)) - 1), bits)); \
     } \
-    GCOMP__INLINE void GCOMP__F(random_affine##bits##_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i) \
+    GCOMP__INLINE void GCOMP__F(random_affine##bits##_quants)(uint8_t *code, GCOMP__F(v) x, GCOMP__F(v) y, const gcomp__unit *u, \
+                                                              size_t i) \
     { \
-        GCOMP__F(w) q = GCOMP__F(dithered)(x, u->words, i); \
-        q = GCOMP__F(wmax)(GCOMP__F(wmin)(q, GCOMP__F(wsplat)((1 << (bits - 1)) - 1)), GCOMP__F(wsplat)(-(1 << (bits - 1)))); \
-        put; \
+        const GCOMP__F(w) q = GCOMP__F(dithered)(x, u->words, i), r = GCOMP__F(dithered)(y, u->words, i + 16); \
+        GCOMP__F(puts##bits)(code, GCOMP__F(blow)(GCOMP__F(limit)(q, r, 0, -(1 << (bits - 1)), (1 << (bits - 1)) - 1), bits)); \
     } \
     GCOMP__INLINE GCOMP__F(v) GCOMP__F(affine##bits##_deq)(const uint8_t *code, const gcomp__unit *u) \
     { \
         return GCOMP__F(add)(GCOMP__F(mul)(GCOMP__F(number)(get), GCOMP__F(splat)(u->a)), GCOMP__F(splat)(u->b)); \
     } \
-    GCOMP__BLOCK_ENCODE(near_affine##bits, near_affine##bits##_quant, 2 * bits, 8, 2, GCOMP__MOST) \
-    GCOMP__BLOCK_ENCODE(random_affine##bits, random_affine##bits##_quant, 2 * bits, 8, 2, GCOMP__MOST) \
+    GCOMP__EARLY_ENCODE(near_affine##bits, 2 * bits, 2) \
+    GCOMP__EARLY_ENCODE(random_affine##bits, 2 * bits, 2) \
     GCOMP__BLOCK_DECODE(affine##bits, affine##bits##_deq, 2 * bits, 8)
-GCOMP__AFFINE(2, GCOMP__F(put2)(code, q, 0), GCOMP__F(get2)(code, 0))
-GCOMP__AFFINE(4, GCOMP__F(put4)(code, q), GCOMP__F(get4)(code))
-GCOMP__AFFINE(8, GCOMP__F(put8)(code, q), GCOMP__F(get8)(code))
+GCOMP__AFFINE(2, GCOMP__F(get2)(code, 0))
+GCOMP__AFFINE(4, GCOMP__F(get4)(code))
+GCOMP__AFFINE(8, GCOMP__F(get8)(code))
 #undef GCOMP__AFFINE
 static const gcomp__block_kernels GCOMP__F(int_kernels)[] = {
     GCOMP__LEVEL_KERNELS,
@@ -8425,7 +8681,7 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(natural_deq)(const uint8_t *code, const gcomp
     (void)u;
     return GCOMP__F(flip)(GCOMP__F(floats)(GCOMP__F(wshl)(e, 23)), gcomp__get16(code + 16));
 }
-GCOMP__BLOCK_METHOD(natural, 18, 0, 0, GCOMP__MOST)
+GCOMP__BLOCK_METHOD(natural, 18, 0, GCOMP__MOST)
 #ifdef GCOMP__LAST
 static void gcomp__natural_form(const double *param, gcomp__form *form)
 {
@@ -8484,9 +8740,11 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(dither8_deq)(const uint8_t *code, const gcomp
 {
     return GCOMP__F(natural_value)(GCOMP__F(get8)(code), u);
 }
-GCOMP__BLOCK_ENCODE(dither4, dither4_quant, 8, 4, 1, GCOMP__MOST)
+GCOMP__TWICE(dither4, 8)
+GCOMP__TWICE(dither8, 16)
+GCOMP__EARLY_ENCODE(dither4, 8, 1)
 GCOMP__BLOCK_DECODE(dither4, dither4_deq, 8, 4)
-GCOMP__BLOCK_ENCODE(dither8, dither8_quant, 16, 4, 1, GCOMP__MOST)
+GCOMP__EARLY_ENCODE(dither8, 16, 1)
 GCOMP__BLOCK_DECODE(dither8, dither8_deq, 16, 4)
 static const gcomp__block_kernels GCOMP__F(naturaldither_kernels)[] = {GCOMP__BLOCK_OF(dither4, dither4),
                                                                        GCOMP__BLOCK_OF(dither8, dither8)};
@@ -8522,31 +8780,35 @@ static const gcomp__method gcomp__row_naturaldither = {
 
 /* ---------------- small floats: what fp8 and mx share. Code: sign, exponent, mantissa; rounded to nearest even, saturating. */
 #if !defined(GCOMP_WITHOUT_FP8) || !defined(GCOMP_WITHOUT_MX)
-/* The code of x, of its lowest `sign_bit + 1` bits: a float is added whose last bit is the step of the code, so that the sum is
-   rounded to it; steps above the power of two, and exponents, make the code. `mantissa` bits, exponent bias and the place of the
-   sign are constants; so is `most`, the bits of the largest value, or 0 where no |x| is above it. */
-GCOMP__INLINE GCOMP__F(w) GCOMP__F(small_float)(GCOMP__F(v) x, int mantissa, int bias, int sign_bit, int32_t most)
+/* The code of |x|, times 2^(7 - mantissa): a float is added whose last bit is the step of the code, so that the sum is rounded to
+   it. Steps above the power of two are the low half of the sum; its high half is the exponent, times 2^7, and is counted in steps
+   of the code too. `mantissa` bits and the exponent's bias are constants. */
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(small_float)(GCOMP__F(v) x, int mantissa, int bias)
 {
     const int cut = 23 - mantissa, least = 128 - bias; /* exponent of the smallest normal number, biased as a float's */
-    const int32_t steps = -(least << mantissa) & ((2 << sign_bit) - 1); /* makes that exponent count as 0; is even */
-    GCOMP__F(w) b = GCOMP__F(words)(GCOMP__F(abs)(x)), e, step, sum, sign;
-    if (most) b = GCOMP__F(wmin)(b, GCOMP__F(wsplat)(most));
-    e = GCOMP__F(wmax)(GCOMP__F(wand)(b, GCOMP__F(wsplat)(0x7f800000)), GCOMP__F(wsplat)(least << 23));
-    step = GCOMP__F(wadd)(e, GCOMP__F(wsplat)(cut * 0x800000 + steps));
-    sum = GCOMP__F(words)(GCOMP__F(add)(GCOMP__F(floats)(b), GCOMP__F(floats)(step)));
-    sign = GCOMP__F(wand)(GCOMP__F(wshr)(GCOMP__F(words)(x), 31 - sign_bit), GCOMP__F(wsplat)(1 << sign_bit));
-    return GCOMP__F(wadd)(GCOMP__F(wadd)(sum, GCOMP__F(wshr)(e, cut)), sign);
+    const int32_t steps = 65536 - ((least + cut) << mantissa); /* makes that exponent count as 0; is even */
+    const GCOMP__F(v) up = GCOMP__F(floats)(GCOMP__F(wsplat)((127 + cut) * 0x800000 + steps));
+    GCOMP__F(w) power = GCOMP__F(wand)(GCOMP__F(words)(x), GCOMP__F(wsplat)(0x7f800000));
+    power = GCOMP__F(wmax)(power, GCOMP__F(wsplat)(least << 23));
+    return GCOMP__F(whalves)(GCOMP__F(words)(GCOMP__F(plus)(GCOMP__F(floats)(power), up, GCOMP__F(abs)(x))), 1 << (cut - 16));
+}
+
+/* The codes of x and y, of `bits` bits: none above `most` without its sign. */
+GCOMP__INLINE GCOMP__F(b) GCOMP__F(small_floats)(GCOMP__F(v) x, GCOMP__F(v) y, int mantissa, int bias, int bits, int most)
+{
+    const GCOMP__F(w) q = GCOMP__F(small_float)(x, mantissa, bias), r = GCOMP__F(small_float)(y, mantissa, bias);
+    return GCOMP__F(bor)(GCOMP__F(limit)(q, r, 7 - mantissa, -128, most), GCOMP__F(marks)(x, y, bits - 1));
 }
 
 /* Back: with another place and bias it is a half. */
 #define GCOMP__FROM_SMALL(load, mantissa, bias) \
     GCOMP__F(mul)(GCOMP__F(load)(code, 10 - mantissa), GCOMP__F(splat)((float)(1 << (15 - bias))))
-#define GCOMP__SMALL_FLOAT(name, mantissa, bias, bits, most, put, load) \
-    GCOMP__INLINE void GCOMP__F(name##_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i) \
+#define GCOMP__SMALL_FLOAT(name, mantissa, bias, bits, most, puts, load) \
+    GCOMP__INLINE void GCOMP__F(name##_quants)(uint8_t *code, GCOMP__F(v) x, GCOMP__F(v) y, const gcomp__unit *u, size_t i) \
     { \
         (void)u; \
         (void)i; \
-        GCOMP__F(put)(code, GCOMP__F(small_float)(x, mantissa, bias, bits - 1, most)); \
+        GCOMP__F(puts)(code, GCOMP__F(small_floats)(x, y, mantissa, bias, bits, most)); \
     } \
     GCOMP__INLINE GCOMP__F(v) GCOMP__F(name##_deq)(const uint8_t *code, const gcomp__unit *u) \
     { \
@@ -8558,11 +8820,11 @@ GCOMP__INLINE GCOMP__F(w) GCOMP__F(small_float)(GCOMP__F(v) x, int mantissa, int
    |p - C(p)| <= 2^-4 |p| (e5m2: 2^-3), below the smallest normal a fixed step. Micikevicius et al., 2022. */
 #ifndef GCOMP_WITHOUT_FP8
 #define GCOMP__LIST_fp8(X) X(fp8)
-GCOMP__SMALL_FLOAT(e4m3, 3, 7, 8, 0, put8, load_short)
-GCOMP__SMALL_FLOAT(e5m2, 2, 15, 8, 0, put8, load_short)
-GCOMP__BLOCK_ENCODE(e4m3, e4m3_quant, 16, 4, 1, GCOMP__MOST)
+GCOMP__SMALL_FLOAT(e4m3, 3, 7, 8, 127, puts8, load_short)
+GCOMP__SMALL_FLOAT(e5m2, 2, 15, 8, 127, puts8, load_short)
+GCOMP__EARLY_ENCODE(e4m3, 16, 1)
 GCOMP__BLOCK_DECODE(e4m3, e4m3_deq, 16, 4)
-GCOMP__BLOCK_ENCODE(e5m2, e5m2_quant, 16, 4, 1, GCOMP__MOST)
+GCOMP__EARLY_ENCODE(e5m2, 16, 1)
 GCOMP__BLOCK_DECODE(e5m2, e5m2_deq, 16, 4)
 static const gcomp__block_kernels GCOMP__F(fp8_kernels)[] = {GCOMP__BLOCK_OF(e4m3, e4m3), GCOMP__BLOCK_OF(e5m2, e5m2)};
 #ifdef GCOMP__LAST
@@ -8608,26 +8870,27 @@ static const int32_t gcomp__mx_values[16] = {
     0,           0x3f000000,  0x3f800000,  0x3fc00000,  0x40000000,  0x40400000,  0x40800000,  0x40c00000,
     -0x7fffffff - 1, -0x41000000, -0x40800000, -0x40400000, -0x40000000, -0x3fc00000, -0x3f800000, -0x3f400000};
 #endif
-GCOMP__SMALL_FLOAT(mx_e2m3, 3, 1, 6, 0x40f00000, put6, load_six)  /* 7.5 */
-GCOMP__SMALL_FLOAT(mx_e3m2, 2, 3, 6, 0x41e00000, put6, load_six)  /* 28 */
-GCOMP__SMALL_FLOAT(mx_e4m3, 3, 7, 8, 0x43e00000, put8, load_short)  /* 448 */
-GCOMP__SMALL_FLOAT(mx_e5m2, 2, 15, 8, 0x47600000, put8, load_short) /* 57344 */
-GCOMP__INLINE void GCOMP__F(mx_e2m1_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i)
+GCOMP__SMALL_FLOAT(mx_e2m3, 3, 1, 6, 31, puts6, load_six)
+GCOMP__SMALL_FLOAT(mx_e3m2, 2, 3, 6, 31, puts6, load_six)
+GCOMP__SMALL_FLOAT(mx_e4m3, 3, 7, 8, 0x7e, puts8, load_short)
+GCOMP__SMALL_FLOAT(mx_e5m2, 2, 15, 8, 0x7b, puts8, load_short)
+GCOMP__INLINE void GCOMP__F(mx_e2m1_quants)(uint8_t *code, GCOMP__F(v) x, GCOMP__F(v) y, const gcomp__unit *u, size_t i)
 {
     (void)u;
     (void)i;
-    GCOMP__F(put4)(code, GCOMP__F(small_float)(x, 1, 1, 3, 0x40c00000));
+    GCOMP__F(puts4)(code, GCOMP__F(small_floats)(x, y, 1, 1, 4, 7));
 }
 GCOMP__INLINE GCOMP__F(v) GCOMP__F(mx_e2m1_deq)(const uint8_t *code, const gcomp__unit *u)
 {
     return GCOMP__F(mul)(GCOMP__F(floats)(GCOMP__F(look16)(gcomp__mx_values, GCOMP__F(get4)(code))), GCOMP__F(splat)(u->a));
 }
-GCOMP__INLINE void GCOMP__F(mx_int8_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i)
+GCOMP__INLINE void GCOMP__F(mx_int8_quants)(uint8_t *code, GCOMP__F(v) x, GCOMP__F(v) y, const gcomp__unit *u, size_t i)
 {
-    GCOMP__F(w) q = GCOMP__F(nearest)(GCOMP__F(mul)(x, GCOMP__F(splat)(64)));
+    const GCOMP__F(v) steps = GCOMP__F(splat)(64);
+    const GCOMP__F(w) q = GCOMP__F(nearest)(GCOMP__F(mul)(x, steps)), r = GCOMP__F(nearest)(GCOMP__F(mul)(y, steps));
     (void)u;
     (void)i;
-    GCOMP__F(put8)(code, GCOMP__F(wmax)(GCOMP__F(wmin)(q, GCOMP__F(wsplat)(127)), GCOMP__F(wsplat)(-127)));
+    GCOMP__F(puts8)(code, GCOMP__F(limit)(q, r, 0, -127, 127));
 }
 GCOMP__INLINE GCOMP__F(v) GCOMP__F(mx_int8_deq)(const uint8_t *code, const gcomp__unit *u)
 {
@@ -8638,7 +8901,7 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(mx_int8_deq)(const uint8_t *code, const gcomp
 #define GCOMP__MX(name, code16) \
     static void GCOMP__F(name##_encode)(const gcomp__span *span) \
     { \
-        GCOMP__F(mx_driver)(span, GCOMP__F(name##_quant), code16); \
+        GCOMP__F(mx_driver)(span, GCOMP__F(name##_quants), code16); \
     } \
     GCOMP__BLOCK_DECODE(name, name##_deq, code16, 1)
 GCOMP__MX(mx_e2m1, 8)
