@@ -2621,6 +2621,7 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
      load store splat add sub mul abs     floats;  min max       fma          a * b + c, rounded once;  plus  if a * b is exact
      lt0                                  mask of x < 0          flip         changes signs by a mask
      worst, most                          running maximum of the bits of |x|: non-finite if >= 0x7f800000; the largest of 16
+     halved, mosts                        the larger of |x| in lanes l and l + 8, none with a sign; the largest of 16 times 8
      saturate pick                        infinities to the largest float; x where the mask is 1, else y
      keys                                 mask of bits(|x|) >= t
      keep, keep_index                     stores the elements (and base + lane) of a mask; may write 16 places
@@ -2772,6 +2773,23 @@ GCOMP__INLINE uint32_t gcomp__crc8_plain(uint32_t crc, uint64_t word)
     } \
     GCOMP__INLINE void gcomp__poured_##isa(void) { _mm_sfence(); } \
     GCOMP__INLINE uint32_t gcomp__crc8_##isa(uint32_t crc, uint64_t word) { return (uint32_t)_mm_crc32_u64(crc, word); } \
+    GCOMP__INLINE __m256i gcomp__most_of_two_##isa(const float *from) \
+    { \
+        const __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)from); \
+        const __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(from + 8)); \
+        return _mm256_max_epu32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b)); \
+    } \
+    GCOMP__INLINE __m256i gcomp__most_of_four_##isa(const float *from) \
+    { \
+        const __m256i a = gcomp__most_of_two_##isa(from), b = gcomp__most_of_two_##isa(from + 16); \
+        return _mm256_max_epu32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b)); \
+    } \
+    GCOMP__INLINE __m256 gcomp__mosts8_##isa(const float *from) \
+    { \
+        const __m256i a = gcomp__most_of_four_##isa(from), b = gcomp__most_of_four_##isa(from + 32); \
+        const __m256i low = _mm256_permute2x128_si256(a, b, 0x20), high = _mm256_permute2x128_si256(a, b, 0x31); \
+        return _mm256_castsi256_ps(_mm256_max_epu32(low, high)); \
+    } \
     GCOMP__INLINE float gcomp__fold8_##isa(__m256 x) \
     { \
         __m128 u = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)); \
@@ -3276,6 +3294,16 @@ GCOMP__INLINE uint32_t gcomp__most_avx2(gcomp__v16_avx2 worst)
     return (uint32_t)_mm_cvtsi128_si32(_mm_max_epu32(h, _mm_shuffle_epi32(h, 0xb1)));
 }
 
+GCOMP__INLINE void gcomp__halved_avx2(float *to, gcomp__v16_avx2 x)
+{
+    const __m256i m = _mm256_max_epu32(_mm256_castps_si256(x.a), _mm256_castps_si256(x.b));
+    _mm256_storeu_ps(to, _mm256_castsi256_ps(m));
+}
+GCOMP__INLINE gcomp__v16_avx2 gcomp__mosts_avx2(const float *from)
+{
+    return gcomp__both_avx2(gcomp__mosts8_avx2(from), gcomp__mosts8_avx2(from + 64));
+}
+
 GCOMP__INLINE __m256 gcomp__saturate8_avx2(__m256 x)
 {
     __m256i u = _mm256_min_epi32(_mm256_castps_si256(x), _mm256_set1_epi32(0x7f7fffff)); /* those with a sign are below it */
@@ -3686,6 +3714,18 @@ GCOMP__INLINE gcomp__w16_avx512 gcomp__draws_avx512(uint64_t words, uint64_t ele
 GCOMP__INLINE uint32_t gcomp__most_avx512(gcomp__v16_avx512 worst)
 {
     return (uint32_t)_mm512_reduce_max_epu32(_mm512_castps_si512(worst.a));
+}
+
+GCOMP__INLINE void gcomp__halved_avx512(float *to, gcomp__v16_avx512 x)
+{
+    const __m512i w = _mm512_castps_si512(x.a);
+    const __m256i m = _mm256_max_epu32(_mm512_castsi512_si256(w), _mm512_extracti64x4_epi64(w, 1));
+    _mm256_storeu_ps(to, _mm256_castsi256_ps(m));
+}
+GCOMP__INLINE gcomp__v16_avx512 gcomp__mosts_avx512(const float *from)
+{
+    const __m512 low = _mm512_castps256_ps512(gcomp__mosts8_avx512(from));
+    return gcomp__one_avx512(_mm512_insertf32x8(low, gcomp__mosts8_avx512(from + 64), 1));
 }
 
 GCOMP__INLINE gcomp__v16_avx512 gcomp__saturate_avx512(gcomp__v16_avx512 x)
@@ -4342,6 +4382,23 @@ GCOMP__INLINE uint32_t gcomp__most_neon(gcomp__v16_neon w)
                                 vmaxq_u32(vreinterpretq_u32_f32(w.c), vreinterpretq_u32_f32(w.d))));
 }
 
+GCOMP__INLINE void gcomp__halved_neon(float *to, gcomp__v16_neon x)
+{
+    vst1q_f32(to, vreinterpretq_f32_u32(vmaxq_u32(vreinterpretq_u32_f32(x.a), vreinterpretq_u32_f32(x.c))));
+    vst1q_f32(to + 4, vreinterpretq_f32_u32(vmaxq_u32(vreinterpretq_u32_f32(x.b), vreinterpretq_u32_f32(x.d))));
+}
+GCOMP__INLINE gcomp__v16_neon gcomp__mosts_neon(const float *from)
+{
+    float m[16];
+    int i;
+    for (i = 0; i < 16; i++) {
+        const float *eight = from + 8 * i;
+        m[i] = gcomp__float(vmaxvq_u32(vmaxq_u32(vreinterpretq_u32_f32(vld1q_f32(eight)),
+                                                 vreinterpretq_u32_f32(vld1q_f32(eight + 4)))));
+    }
+    return gcomp__load_neon(m);
+}
+
 GCOMP__INLINE float32x4_t gcomp__saturate4_neon(float32x4_t x)
 {
     int32x4_t u = vminq_s32(vreinterpretq_s32_f32(x), vdupq_n_s32(0x7f7fffff)); /* those with a sign are below it */
@@ -4928,6 +4985,22 @@ GCOMP__INLINE uint32_t gcomp__most_scalar(gcomp__v16_scalar w)
     int i;
     GCOMP__LANES if (gcomp__bits(w.f[i]) > most) most = gcomp__bits(w.f[i]);
     return most;
+}
+
+GCOMP__INLINE void gcomp__halved_scalar(float *to, gcomp__v16_scalar x)
+{
+    int i;
+    for (i = 0; i < 8; i++) to[i] = gcomp__bits(x.f[i]) > gcomp__bits(x.f[i + 8]) ? x.f[i] : x.f[i + 8];
+}
+GCOMP__INLINE gcomp__v16_scalar gcomp__mosts_scalar(const float *from)
+{
+    gcomp__v16_scalar m;
+    int i, j;
+    GCOMP__LANES {
+        m.f[i] = from[8 * i];
+        for (j = 1; j < 8; j++) m.f[i] = gcomp__bits(from[8 * i + j]) > gcomp__bits(m.f[i]) ? from[8 * i + j] : m.f[i];
+    }
+    return m;
 }
 
 GCOMP__INLINE gcomp__v16_scalar gcomp__saturate_scalar(gcomp__v16_scalar x)
@@ -5764,27 +5837,27 @@ GCOMP__HEAVY void GCOMP__F(late_driver)(const gcomp__span *span, GCOMP__F(quant)
 }
 
 #ifndef GCOMP_WITHOUT_MX
-/* p of 32 elements, and the largest |p|. */
+/* p of 32 elements, and the largest |p| of each 4. */
 GCOMP__HEAVY void GCOMP__F(mx_block)(float *p, float *most, const float *g, const float *e, size_t step)
 {
     const GCOMP__F(v) x = GCOMP__F(add)(GCOMP__F(load)(g), GCOMP__F(load)(e));
     const GCOMP__F(v) y = GCOMP__F(add)(GCOMP__F(load)(g + 16), GCOMP__F(load)(e + step));
     GCOMP__F(store)(p, x);
     GCOMP__F(store)(p + 16, y);
-    *most = gcomp__float(GCOMP__F(most)(GCOMP__F(worst)(GCOMP__F(abs)(x), y)));
+    GCOMP__F(halved)(most, GCOMP__F(worst)(GCOMP__F(abs)(x), y));
 }
 
 /* The same of up to a tile, zeros behind. */
 GCOMP__NOINLINE void GCOMP__F(mx_take)(float *p, float *most, const float *g, const float *e, size_t step, size_t count)
 {
     size_t j;
-    for (j = 0; j + 32 <= count; j += 32) GCOMP__F(mx_block)(p + j, most + j / 32, g + j, e + j / 16 * step, step);
+    for (j = 0; j + 32 <= count; j += 32) GCOMP__F(mx_block)(p + j, most + j / 4, g + j, e + j / 16 * step, step);
     if (j < count) {
         GCOMP__F(v) x = GCOMP__F(load_sum)(g + j, e + j / 16 * step, step, gcomp__min(count - j, 16)), y = GCOMP__F(splat)(0);
         if (count - j > 16) y = GCOMP__F(load_sum)(g + j + 16, e + (j / 16 + 1) * step, step, count - j - 16);
         GCOMP__F(store)(p + j, x);
         GCOMP__F(store)(p + j + 16, y);
-        most[j / 32] = gcomp__float(GCOMP__F(most)(GCOMP__F(worst)(GCOMP__F(abs)(x), y)));
+        GCOMP__F(halved)(most + j / 4, GCOMP__F(worst)(GCOMP__F(abs)(x), y));
     }
 }
 
@@ -5798,13 +5871,13 @@ GCOMP__HEAVY void GCOMP__F(mx_driver)(const gcomp__span *span, GCOMP__F(quants) 
     const GCOMP__F(w) largest = GCOMP__F(wsplat)((int32_t)span->job->form.constant);
     uint8_t *scale = span->job->scales + span->at / 32, *code = span->job->codes + span->at / 16 * code16, some[32];
     GCOMP__F(acc) *acc = (GCOMP__F(acc) *)span->acc;
-    float p[GCOMP__TILE], most[GCOMP__TILE / 32] = {0}, inverse[GCOMP__TILE / 32];
+    float p[GCOMP__TILE], most[GCOMP__TILE / 4] = {0}, inverse[GCOMP__TILE / 32];
     size_t left, count, j;
     GCOMP__F(mx_take)(p, most, g, e, step, gcomp__min(GCOMP__TILE, span->count));
     for (left = span->count; left; left -= count) {
         const int looks = left >= 2 * GCOMP__TILE;
         const size_t walk = looks ? step : 0;
-        const GCOMP__F(v) m = GCOMP__F(load)(most);
+        const GCOMP__F(v) m = GCOMP__F(mosts)(most);
         GCOMP__F(w) w = GCOMP__F(wsub)(GCOMP__F(wshr)(GCOMP__F(words)(m), 23), largest);
         uint8_t *to = GCOMP__F(pours) && span->held ? span->held : left < 32 ? some : code;
         const float *from = p, *rest = span->nothing;
@@ -5823,7 +5896,7 @@ GCOMP__HEAVY void GCOMP__F(mx_driver)(const gcomp__span *span, GCOMP__F(quants) 
         for (j = 0; j < (count + 31) / 32; j++, x += 32, from += 32, rest += 2 * walk, to += 2 * code16) {
             const GCOMP__F(v) f = GCOMP__F(splat)(inverse[j]);
             const GCOMP__F(v) a = GCOMP__F(mul)(GCOMP__F(load)(x), f), b = GCOMP__F(mul)(GCOMP__F(load)(x + 16), f);
-            GCOMP__F(mx_block)(x, most + j, from, rest, walk);
+            GCOMP__F(mx_block)(x, most + 8 * j, from, rest, walk);
             quants(to, a, b, NULL, 0);
         }
         if (!looks) GCOMP__F(mx_take)(p, most, g, e, step, gcomp__min(GCOMP__TILE, left - count));
