@@ -2141,14 +2141,6 @@ typedef struct gcomp__level_kernels {
 
 #define GCOMP__MORE_BITS 0x9E3779B97F4A7C15u /* makes another stream of two key words */
 
-/* The bits of each of two bytes the other way round. */
-GCOMP__INLINE uint32_t gcomp__turned(uint32_t x)
-{
-    x = (x & 0x5555u) << 1 | (x >> 1 & 0x5555u);
-    x = (x & 0x3333u) << 2 | (x >> 2 & 0x3333u);
-    return (x & 0x0f0fu) << 4 | (x >> 4 & 0x0f0fu);
-}
-
 GCOMP__INLINE float gcomp__saturated(float x)
 {
     uint32_t u = gcomp__bits(x), a = u & 0x7fffffffu;
@@ -2620,6 +2612,7 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
 
      load store splat add sub mul abs     floats;  min max       fma          a * b + c, rounded once;  plus  if a * b is exact
      lt0                                  mask of x < 0          flip         changes signs by a mask
+     mirror                               each 8 floats the other way round
      worst, most                          running maximum of the bits of |x|: non-finite if >= 0x7f800000; the largest of 16
      halved, mosts                        the larger of |x| in lanes l and l + 8, none with a sign; the largest of 16 times 8
      saturate pick                        infinities to the largest float; x where the mask is 1, else y
@@ -2964,6 +2957,12 @@ GCOMP__INLINE gcomp__v16_avx2 gcomp__flip_avx2(gcomp__v16_avx2 x, uint32_t mask)
     __m256i b = _mm256_sllv_epi32(m, _mm256_setr_epi32(23, 22, 21, 20, 19, 18, 17, 16));
     return gcomp__both_avx2(_mm256_xor_ps(x.a, _mm256_castsi256_ps(_mm256_and_si256(a, top))),
                             _mm256_xor_ps(x.b, _mm256_castsi256_ps(_mm256_and_si256(b, top))));
+}
+
+GCOMP__INLINE gcomp__v16_avx2 gcomp__mirror_avx2(gcomp__v16_avx2 x)
+{
+    const __m256i back = _mm256_setr_epi32(7, 6, 5, 4, 3, 2, 1, 0);
+    return gcomp__both_avx2(_mm256_permutevar8x32_ps(x.a, back), _mm256_permutevar8x32_ps(x.b, back));
 }
 
 GCOMP__INLINE gcomp__v16_avx2 gcomp__worst_avx2(gcomp__v16_avx2 w, gcomp__v16_avx2 x)
@@ -3461,6 +3460,12 @@ GCOMP__INLINE gcomp__v16_avx512 gcomp__flip_avx512(gcomp__v16_avx512 x, uint32_t
     return gcomp__one_avx512(_mm512_mask_xor_ps(x.a, (__mmask16)mask, x.a, top));
 }
 
+GCOMP__INLINE gcomp__v16_avx512 gcomp__mirror_avx512(gcomp__v16_avx512 x)
+{
+    const __m512i back = _mm512_setr_epi32(7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8);
+    return gcomp__one_avx512(_mm512_permutexvar_ps(back, x.a));
+}
+
 GCOMP__INLINE gcomp__v16_avx512 gcomp__worst_avx512(gcomp__v16_avx512 w, gcomp__v16_avx512 x)
 {
     gcomp__v16_avx512 a = gcomp__abs_avx512(x);
@@ -3918,6 +3923,17 @@ GCOMP__INLINE gcomp__v16_neon gcomp__flip_neon(gcomp__v16_neon x, uint32_t mask)
 GCOMP__INLINE float32x4_t gcomp__worst4_neon(float32x4_t w, float32x4_t x)
 {
     return vreinterpretq_f32_u32(vmaxq_u32(vreinterpretq_u32_f32(w), vreinterpretq_u32_f32(vabsq_f32(x))));
+}
+
+GCOMP__INLINE float32x4_t gcomp__mirror4_neon(float32x4_t x)
+{
+    x = vrev64q_f32(x);
+    return vextq_f32(x, x, 2);
+}
+GCOMP__INLINE gcomp__v16_neon gcomp__mirror_neon(gcomp__v16_neon x)
+{
+    return gcomp__four_neon(gcomp__mirror4_neon(x.b), gcomp__mirror4_neon(x.a), gcomp__mirror4_neon(x.d),
+                            gcomp__mirror4_neon(x.c));
 }
 
 GCOMP__INLINE gcomp__v16_neon gcomp__worst_neon(gcomp__v16_neon w, gcomp__v16_neon x)
@@ -4591,6 +4607,14 @@ GCOMP__INLINE gcomp__v16_scalar gcomp__flip_scalar(gcomp__v16_scalar x, uint32_t
     int i;
     GCOMP__LANES x.f[i] = gcomp__float(gcomp__bits(x.f[i]) ^ (mask >> i & 1) << 31);
     return x;
+}
+
+GCOMP__INLINE gcomp__v16_scalar gcomp__mirror_scalar(gcomp__v16_scalar x)
+{
+    gcomp__v16_scalar y;
+    int i;
+    GCOMP__LANES y.f[i] = x.f[i ^ 7];
+    return y;
 }
 
 GCOMP__INLINE gcomp__v16_scalar gcomp__worst_scalar(gcomp__v16_scalar w, gcomp__v16_scalar x)
@@ -8327,12 +8351,12 @@ static const gcomp__method gcomp__row_twobit = {
 GCOMP__INLINE void GCOMP__F(threshold1_quant)(uint8_t *code, GCOMP__F(v) p, const gcomp__unit *u, size_t i)
 {
     (void)i;
-    gcomp__put16(code, gcomp__turned(GCOMP__F(lt0)(GCOMP__F(sub)(GCOMP__F(splat)(u->constant), p))));
+    gcomp__put16(code, GCOMP__F(lt0)(GCOMP__F(mirror)(GCOMP__F(sub)(GCOMP__F(splat)(u->constant), p))));
 }
 GCOMP__INLINE GCOMP__F(v) GCOMP__F(threshold1_deq)(const uint8_t *code, const gcomp__unit *u)
 {
     (void)u;
-    return GCOMP__F(flip)(GCOMP__F(splat)(1), ~gcomp__turned(gcomp__get16(code)) & 0xffffu);
+    return GCOMP__F(mirror)(GCOMP__F(flip)(GCOMP__F(splat)(1), ~gcomp__get16(code) & 0xffffu));
 }
 GCOMP__BLOCK_METHOD(threshold1, 2, 0, GCOMP__MOST)
 #ifdef GCOMP__LAST
