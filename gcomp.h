@@ -1143,12 +1143,14 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_advise(const gcomp_question *questi
 #if defined(__GNUC__)
 #define GCOMP__INLINE static inline __attribute__((always_inline, unused))
 #define GCOMP__NOINLINE static __attribute__((noinline, unused))
+#define GCOMP__RARE static __attribute__((noinline, cold, unused)) /* out of the way of the code that calls it */
 #define GCOMP__UNROLL _Pragma("GCC unroll 16")
 #define GCOMP__PREFETCH(p) __builtin_prefetch(p)
 #define GCOMP__PREFETCH_NEAR(p) __builtin_prefetch(p, 0, 2) /* not as far as the innermost cache */
 #else
 #define GCOMP__INLINE static inline
 #define GCOMP__NOINLINE static
+#define GCOMP__RARE static
 #define GCOMP__UNROLL
 #define GCOMP__PREFETCH(p) ((void)(p))
 #define GCOMP__PREFETCH_NEAR(p) ((void)(p))
@@ -1869,6 +1871,7 @@ struct gcomp__unit {
     float offset;   /* subtracted after the lift, where the method says so */
     float levels, constant;
     uint64_t words; /* random numbers */
+    const uint32_t *draws; /* those of the tile at work, see GCOMP__F(drawn) */
 };
 
 enum { GCOMP__AHEAD = 512 }; /* elements that commits fetch ahead: more streams than a processor looks ahead in by itself */
@@ -2063,6 +2066,7 @@ typedef struct gcomp__span {
     const gcomp__unit *given;     /* constants that are known; NULL: found block by block */
     const float *nothing;         /* 16 times -0, which changes no number it is added to */
     void *acc;                    /* running measures, a gcomp__acc_<set> */
+    uint32_t *draws;              /* room for those of a tile and 32 elements more */
     uint8_t *held;                /* NULL, or room for codes that go past the caches: as many bytes as a tile has elements */
 } gcomp__span;
 
@@ -2631,7 +2635,8 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
      limit marks, bor blow                bytes of 32 words of at most 16 bits, shifted right, from `low` to `high`; those whose
                                           bit `bit` is 1 where a float has its sign set; ored; their low bits
      puts8 puts6 puts4 puts2              32 bytes of so many bits as codes
-     draws                                gcomp__draw of 16 elements, the first even
+     draws; halves                        gcomp__draw of 16 elements, the first even; the halves of 8 words, the lower ones first
+     wties                                is the lower half of any word all ones?
      pair_splat, twice                    x in 8 lanes, y in the others; 8 floats in both;  turn8  8 x 8 floats transposed
      abreast, tall, tile                  rows that powersgd's kernels take together; columns that they copy
      eight, columns; last, base           levels of a Hadamard transform: three over so many columns; all of `base` floats
@@ -3201,6 +3206,11 @@ GCOMP__INLINE int gcomp__wany_avx2(gcomp__w16_avx2 x, gcomp__w16_avx2 y)
 {
     return _mm256_movemask_epi8(_mm256_or_si256(_mm256_cmpeq_epi32(x.a, y.a), _mm256_cmpeq_epi32(x.b, y.b))) != 0;
 }
+GCOMP__INLINE int gcomp__wties_avx2(gcomp__w16_avx2 x, gcomp__w16_avx2 y)
+{
+    const __m256i most = _mm256_max_epu16(_mm256_max_epu16(x.a, x.b), _mm256_max_epu16(y.a, y.b));
+    return (_mm256_movemask_epi8(_mm256_cmpeq_epi16(most, _mm256_set1_epi32(-1))) & 0x33333333) != 0;
+}
 GCOMP__INLINE gcomp__v16_avx2 gcomp__pick_avx2(uint32_t mask, gcomp__v16_avx2 x, gcomp__v16_avx2 y)
 {
     __m256i m = _mm256_set1_epi32((int)mask);
@@ -3289,6 +3299,12 @@ GCOMP__INLINE gcomp__w16_avx2 gcomp__draws_avx2(uint64_t words, uint64_t element
     h = _mm256_xor_si256(h, _mm256_srli_epi32(h, 16));
     return gcomp__pair_avx2(_mm256_cvtepu16_epi32(_mm256_castsi256_si128(h)),
                             _mm256_cvtepu16_epi32(_mm256_extracti128_si256(h, 1)));
+}
+
+GCOMP__INLINE gcomp__w16_avx2 gcomp__halves_avx2(const uint32_t *p)
+{
+    return gcomp__pair_avx2(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)),
+                            _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p + 4))));
 }
 
 GCOMP__INLINE uint32_t gcomp__most_avx2(gcomp__v16_avx2 worst)
@@ -3641,13 +3657,16 @@ GCOMP__INLINE uint32_t gcomp__weq_avx512(gcomp__w16_avx512 x, gcomp__w16_avx512 
 }
 GCOMP__INLINE gcomp__w16_avx512 gcomp__wfloor_avx512(gcomp__v16_avx512 x)
 {
-    __m512i t = _mm512_cvttps_epi32(x.a);
-    __mmask16 above = _mm512_cmp_ps_mask(x.a, _mm512_cvtepi32_ps(t), _CMP_LT_OQ);
-    return gcomp__whole_avx512(_mm512_mask_sub_epi32(t, above, t, _mm512_set1_epi32(1)));
+    return gcomp__whole_avx512(_mm512_cvt_roundps_epi32(x.a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC));
 }
 GCOMP__INLINE int gcomp__wany_avx512(gcomp__w16_avx512 x, gcomp__w16_avx512 y)
 {
     return gcomp__mask_avx512(_mm512_cmpeq_epi32_mask(x.a, y.a)) != 0;
+}
+GCOMP__INLINE int gcomp__wties_avx512(gcomp__w16_avx512 x, gcomp__w16_avx512 y)
+{
+    const __m512i low = _mm512_set1_epi32(0xffff), most = _mm512_and_si512(_mm512_max_epu16(x.a, y.a), low);
+    return gcomp__mask_avx512(_mm512_cmpeq_epi32_mask(most, low)) != 0;
 }
 GCOMP__INLINE gcomp__v16_avx512 gcomp__pick_avx512(uint32_t mask, gcomp__v16_avx512 x, gcomp__v16_avx512 y)
 {
@@ -3720,6 +3739,11 @@ GCOMP__INLINE gcomp__w16_avx512 gcomp__draws_avx512(uint64_t words, uint64_t ele
     h = _mm256_xor_si256(h, _mm256_xor_si256(_mm256_srli_epi32(h, 13), _mm256_set1_epi32((int)(words >> 32))));
     h = _mm256_mullo_epi32(h, _mm256_set1_epi32((int)0xC2B2AE35u));
     return gcomp__whole_avx512(_mm512_cvtepu16_epi32(_mm256_xor_si256(h, _mm256_srli_epi32(h, 16))));
+}
+
+GCOMP__INLINE gcomp__w16_avx512 gcomp__halves_avx512(const uint32_t *p)
+{
+    return gcomp__whole_avx512(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p)));
 }
 
 GCOMP__INLINE uint32_t gcomp__most_avx512(gcomp__v16_avx512 worst)
@@ -4223,6 +4247,16 @@ GCOMP__INLINE int gcomp__wany_neon(gcomp__w16_neon x, gcomp__w16_neon y)
     return vmaxvq_u32(vorrq_u32(vorrq_u32(vceqq_s32(x.a, y.a), vceqq_s32(x.b, y.b)),
                                 vorrq_u32(vceqq_s32(x.c, y.c), vceqq_s32(x.d, y.d)))) != 0;
 }
+GCOMP__INLINE uint16x8_t gcomp__max16_neon(int32x4_t x, int32x4_t y)
+{
+    return vmaxq_u16(vreinterpretq_u16_s32(x), vreinterpretq_u16_s32(y));
+}
+GCOMP__INLINE int gcomp__wties_neon(gcomp__w16_neon x, gcomp__w16_neon y)
+{
+    const uint16x8_t a = vmaxq_u16(gcomp__max16_neon(x.a, x.b), gcomp__max16_neon(x.c, x.d));
+    const uint16x8_t b = vmaxq_u16(gcomp__max16_neon(y.a, y.b), gcomp__max16_neon(y.c, y.d));
+    return vmaxvq_u32(vshlq_n_u32(vreinterpretq_u32_u16(vmaxq_u16(a, b)), 16)) == 0xffff0000u;
+}
 GCOMP__INLINE float32x4_t gcomp__pick4_neon(uint32_t mask, float32x4_t x, float32x4_t y)
 {
     static const uint32_t bit[4] = {1, 2, 4, 8};
@@ -4388,14 +4422,21 @@ GCOMP__INLINE uint32x4_t gcomp__draw4_neon(uint32_t base, uint64_t words)
     h = vmulq_n_u32(h, 0xC2B2AE35u);
     return veorq_u32(h, vshrq_n_u32(h, 16));
 }
-GCOMP__INLINE gcomp__w16_neon gcomp__draws_neon(uint64_t words, uint64_t element)
+GCOMP__INLINE gcomp__w16_neon gcomp__unpacked_neon(uint32x4_t x, uint32x4_t y)
 {
-    uint32_t base = gcomp__draw_base(words, element);
-    uint16x8_t low = vreinterpretq_u16_u32(gcomp__draw4_neon(base, words));
-    uint16x8_t high = vreinterpretq_u16_u32(gcomp__draw4_neon(base + 4, words));
+    const uint16x8_t low = vreinterpretq_u16_u32(x), high = vreinterpretq_u16_u32(y);
     return gcomp__quad_neon(
         vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(low))), vreinterpretq_s32_u32(vmovl_u16(vget_high_u16(low))),
         vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(high))), vreinterpretq_s32_u32(vmovl_u16(vget_high_u16(high))));
+}
+GCOMP__INLINE gcomp__w16_neon gcomp__draws_neon(uint64_t words, uint64_t element)
+{
+    uint32_t base = gcomp__draw_base(words, element);
+    return gcomp__unpacked_neon(gcomp__draw4_neon(base, words), gcomp__draw4_neon(base + 4, words));
+}
+GCOMP__INLINE gcomp__w16_neon gcomp__halves_neon(const uint32_t *p)
+{
+    return gcomp__unpacked_neon(vld1q_u32(p), vld1q_u32(p + 4));
 }
 
 GCOMP__INLINE uint32_t gcomp__most_neon(gcomp__v16_neon w)
@@ -4871,6 +4912,13 @@ GCOMP__INLINE gcomp__v16_scalar gcomp__clamp_scalar(gcomp__v16_scalar x, float l
 
 GCOMP__INLINE int gcomp__wany_scalar(gcomp__w16_scalar x, gcomp__w16_scalar y) { return gcomp__weq_scalar(x, y) != 0; }
 
+GCOMP__INLINE int gcomp__wties_scalar(gcomp__w16_scalar x, gcomp__w16_scalar y)
+{
+    int i, any = 0;
+    GCOMP__LANES any |= (x.w[i] & 0xffff) == 0xffff || (y.w[i] & 0xffff) == 0xffff;
+    return any;
+}
+
 GCOMP__INLINE gcomp__v16_scalar gcomp__pick_scalar(uint32_t mask, gcomp__v16_scalar x, gcomp__v16_scalar y)
 {
     int i;
@@ -5006,6 +5054,14 @@ GCOMP__INLINE gcomp__w16_scalar gcomp__draws_scalar(uint64_t words, uint64_t ele
         w.w[2 * i] = (int32_t)(h & 0xffffu);
         w.w[2 * i + 1] = (int32_t)(h >> 16);
     }
+    return w;
+}
+
+GCOMP__INLINE gcomp__w16_scalar gcomp__halves_scalar(const uint32_t *p)
+{
+    gcomp__w16_scalar w;
+    int i;
+    GCOMP__LANES w.w[i] = (int32_t)(p[i / 2] >> (16 * (i & 1)) & 0xffffu);
     return w;
 }
 
@@ -5349,7 +5405,7 @@ static void GCOMP__F(narrow)(void *y, const float *x, gcomp_dtype dtype, size_t 
    more for the lanes (one of 65536) where these decide nothing. */
 
 /* Adds 1 to the ties whose 16 more bits are below the rest of their threshold, 0 <= rest <= 1. */
-GCOMP__NOINLINE void GCOMP__F(decide)(int32_t *x, GCOMP__F(v) rest, uint32_t ties, uint64_t words, size_t i)
+GCOMP__RARE void GCOMP__F(decide)(int32_t *x, GCOMP__F(v) rest, uint32_t ties, uint64_t words, size_t i)
 {
     float f[16];
     size_t j;
@@ -5357,39 +5413,6 @@ GCOMP__NOINLINE void GCOMP__F(decide)(int32_t *x, GCOMP__F(v) rest, uint32_t tie
     for (j = 0; j < 16; j++)
         if (ties >> j & 1) x[j] += gcomp__draw(words ^ GCOMP__MORE_BITS, i + j) < (uint32_t)f[j];
 }
-
-/* x + 1 with the probability t / 65536, else x. */
-GCOMP__INLINE GCOMP__F(w) GCOMP__F(raised)(GCOMP__F(w) x, GCOMP__F(v) t, uint64_t words, size_t i)
-{
-    GCOMP__F(w) whole = GCOMP__F(trunc)(t), draw = GCOMP__F(draws)(words, i);
-    x = GCOMP__F(wsub)(x, GCOMP__F(wgt)(whole, draw));
-    if (GCOMP__F(wany)(whole, draw)) {
-        int32_t lanes[16];
-        GCOMP__F(store_words)(lanes, x);
-        GCOMP__F(decide)(lanes, GCOMP__F(sub)(t, GCOMP__F(number)(whole)), GCOMP__F(weq)(whole, draw), words, i);
-        x = GCOMP__F(load_words)(lanes);
-    }
-    return x;
-}
-
-/* |x| <= 32767 to an integer: x with 16 binary places and 16 random ones added, cut off. */
-GCOMP__INLINE GCOMP__F(w) GCOMP__F(dithered)(GCOMP__F(v) x, uint64_t words, size_t i)
-{
-    const GCOMP__F(w) places = GCOMP__F(wsplat)(0xffff);
-    const GCOMP__F(v) t = GCOMP__F(mul)(x, GCOMP__F(splat)(65536.0f));
-    GCOMP__F(w) whole = GCOMP__F(wfloor)(t), sum = GCOMP__F(wadd)(whole, GCOMP__F(draws)(words, i));
-    if (GCOMP__F(wany)(GCOMP__F(wand)(sum, places), places)) {
-        int32_t lanes[16];
-        uint32_t ties = GCOMP__F(weq)(GCOMP__F(wand)(sum, places), places);
-        GCOMP__F(store_words)(lanes, sum);
-        GCOMP__F(decide)(lanes, GCOMP__F(sub)(t, GCOMP__F(number)(whole)), ties, words, i);
-        sum = GCOMP__F(load_words)(lanes);
-    }
-    return GCOMP__F(wsar)(sum, 16);
-}
-
-/* x where s, a word's sign spread over it, is 0; -x where it is -1. */
-GCOMP__INLINE GCOMP__F(w) GCOMP__F(signed)(GCOMP__F(w) x, GCOMP__F(w) s) { return GCOMP__F(wsub)(GCOMP__F(wxor)(x, s), s); }
 
 /* >>kernel mixes: gcomp__draw_pair of h .. h + 15. */
 GCOMP__INLINE GCOMP__F(w) GCOMP__F(mixes)(uint32_t h, uint64_t words)
@@ -5401,6 +5424,53 @@ GCOMP__INLINE GCOMP__F(w) GCOMP__F(mixes)(uint32_t h, uint64_t words)
     w = GCOMP__F(wmul)(w, GCOMP__F(wsplat)((int32_t)0xC2B2AE35u));
     return GCOMP__F(wxor)(w, GCOMP__F(wshr)(w, 16));
 }
+
+/* The draws of elements i .. i + count - 1 of a tile, made where nothing waits for them; and 16 of them. */
+GCOMP__NOINLINE void GCOMP__F(draw)(uint32_t *draws, uint64_t words, size_t i, size_t count)
+{
+    const uint32_t h = gcomp__draw_base(words, i);
+    size_t j;
+    draws += i % GCOMP__TILE / 2;
+    for (j = 0; 2 * j < count; j += 16) GCOMP__F(store_words)((int32_t *)(draws + j), GCOMP__F(mixes)(h + (uint32_t)j, words));
+}
+
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(drawn)(const gcomp__unit *u, size_t i)
+{
+    return GCOMP__F(halves)(u->draws + i % GCOMP__TILE / 2);
+}
+
+/* x + 1 with the probability t / 65536, else x; `draw` is that of elements i .. i + 15. */
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(raised)(GCOMP__F(w) x, GCOMP__F(v) t, GCOMP__F(w) draw, uint64_t words, size_t i)
+{
+    GCOMP__F(w) whole = GCOMP__F(trunc)(t);
+    x = GCOMP__F(wsub)(x, GCOMP__F(wgt)(whole, draw));
+    if (GCOMP__F(wany)(whole, draw)) {
+        int32_t lanes[16];
+        GCOMP__F(store_words)(lanes, x);
+        GCOMP__F(decide)(lanes, GCOMP__F(sub)(t, GCOMP__F(number)(whole)), GCOMP__F(weq)(whole, draw), words, i);
+        x = GCOMP__F(load_words)(lanes);
+    }
+    return x;
+}
+
+/* |x| <= 32767 to an integer: x with 16 binary places and 16 random ones added, cut off. */
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(dithered)(GCOMP__F(v) x, GCOMP__F(w) draw, uint64_t words, size_t i)
+{
+    const GCOMP__F(v) t = GCOMP__F(mul)(x, GCOMP__F(splat)(65536.0f));
+    GCOMP__F(w) whole = GCOMP__F(wfloor)(t), sum = GCOMP__F(wadd)(whole, draw);
+    if (GCOMP__F(wties)(sum, sum)) {
+        const GCOMP__F(w) places = GCOMP__F(wsplat)(0xffff);
+        const uint32_t ties = GCOMP__F(weq)(GCOMP__F(wand)(sum, places), places);
+        int32_t lanes[16];
+        GCOMP__F(store_words)(lanes, sum);
+        GCOMP__F(decide)(lanes, GCOMP__F(sub)(t, GCOMP__F(number)(whole)), ties, words, i);
+        sum = GCOMP__F(load_words)(lanes);
+    }
+    return GCOMP__F(wsar)(sum, 16);
+}
+
+/* x where s, a word's sign spread over it, is 0; -x where it is -1. */
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(signed)(GCOMP__F(w) x, GCOMP__F(w) s) { return GCOMP__F(wsub)(GCOMP__F(wxor)(x, s), s); }
 
 /* ---------------- block methods: each is two functions, quant (16 floats to a code) or quants (32 floats to two codes, side by
    side), and deq (a code and the constants of its block to 16 floats). The drivers make its kernels of them, inlined with the
@@ -5728,7 +5798,7 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
     const int small = !span->given && block <= GCOMP__TILE, steps = small && job->form.steps;
     const size_t piece = small ? block : (size_t)GCOMP__TILE, bundle = small ? gcomp__min(GCOMP__TILE, 16 * block) : piece;
     const float *g = span->grad, *e = span->residual ? span->residual : span->nothing;
-    const gcomp__unit u = span->given ? *span->given : job->unit;
+    gcomp__unit u = span->given ? *span->given : job->unit;
     GCOMP__F(acc) *kept = (GCOMP__F(acc) *)span->acc;
     uint32_t worst = 0;
     gcomp__unit found;
@@ -5737,6 +5807,7 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
     float tile[GCOMP__TILE];
     size_t i, k, at, size, fitted = 0, count, next;
     next = small ? begin / block + bundle / block : 0; /* the block a tile ahead */
+    u.draws = span->draws;
     b.inverse[0] = u.inverse;
     b.lift = u.lift;
     b.offset[0] = u.offset;
@@ -5759,6 +5830,7 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
             worst = gcomp__larger(worst, most);
         }
         if (b.lift != 1.0f) GCOMP__F(lift)(tile, size, b.lift);
+        if (job->form.stochastic) GCOMP__F(draw)(span->draws, u.words, i, size);
         for (fitted = k = at = 0; at < size; at += count, k += count == piece) {
             const size_t rest = size - at, c = small ? k : 0;
             const GCOMP__F(v) inverse = GCOMP__F(splat)(b.inverse[c]), offset = GCOMP__F(splat)(early == 2 ? b.offset[c] : 0);
@@ -5817,9 +5889,10 @@ GCOMP__HEAVY void GCOMP__F(late_driver)(const gcomp__span *span, GCOMP__F(quant)
     const size_t block = job->form.block, begin = span->at, end = begin + span->count, step = span->residual ? 1 : 0;
     const float *g = span->grad, *e = span->residual ? span->residual : span->nothing;
     GCOMP__F(acc) *kept = (GCOMP__F(acc) *)span->acc, acc;
-    const gcomp__unit u = span->given ? *span->given : job->unit;
+    gcomp__unit u = span->given ? *span->given : job->unit;
     uint8_t *const held = GCOMP__F(pours) && code16 == 32 ? span->held : NULL;
     size_t i = begin, stop;
+    u.draws = span->draws;
     GCOMP__F(acc_none)(&acc, measure);
     acc.worst = kept->worst;
     GCOMP__F(acc_move)(&acc, kept, measure);
@@ -5830,10 +5903,12 @@ GCOMP__HEAVY void GCOMP__F(late_driver)(const gcomp__span *span, GCOMP__F(quant)
         if (scale_bytes && block && i % block == 0) GCOMP__F(acc_none)(&acc, measure);
         while (i < stop) { /* whole groups; then the last elements of the tensor */
             const float *from = g + (i - begin), *rest = e + (i - begin) * step;
-            const size_t groups = stop - i < 16 ? 1 : gcomp__min((stop - i) / 16, held ? GCOMP__TILE / code16 : SIZE_MAX);
+            const size_t most = held ? GCOMP__TILE / code16 : job->form.stochastic ? GCOMP__TILE / 16 : SIZE_MAX;
+            const size_t groups = stop - i < 16 ? 1 : gcomp__min((stop - i) / 16, most);
             uint8_t some[64], *to = held ? held : code;
             float pad[32];
             size_t k;
+            if (job->form.stochastic) GCOMP__F(draw)(span->draws, u.words, i, 16 * groups);
             if (stop - i < 16) {
                 gcomp__pad(pad, from, stop - i);
                 gcomp__pad(pad + 16, rest, stop - i);
@@ -6127,16 +6202,49 @@ GCOMP__HEAVY size_t GCOMP__F(commit_pair)(const gcomp__sink *sink, size_t i, siz
     GCOMP__BLOCK_DECODE(name, name##_deq, code16, scale_bytes) \
     static const gcomp__block_kernels GCOMP__F(name##_kernels)[] = {GCOMP__BLOCK_OF(name, name)};
 
-/* >>kernel encode: a chunk, and what was measured of it. Input of another type or scale goes through a tile. */
+/* Elements i .. end - 1 of an input of another type or scale: through a tile. */
+GCOMP__NOINLINE void GCOMP__F(encode_staged)(gcomp__span *span, size_t i, size_t end)
+{
+    const gcomp__encode_job *job = span->job;
+    const gcomp__form *form = &job->form;
+    const int whole = form->early && !job->given && form->block > GCOMP__TILE; /* the block does not fit the tile */
+    GCOMP__F(acc) *acc = (GCOMP__F(acc) *)span->acc;
+    gcomp__unit u = job->unit;
+    float tile[GCOMP__TILE];
+    size_t stop;
+    for (; i < end; i = stop) {
+        stop = gcomp__min(end, i + GCOMP__TILE);
+        if (whole && i % form->block == 0) {
+            gcomp__measured m;
+            GCOMP__F(measure)(&job->in, i, gcomp__min(job->n, i + form->block), form->measure, &m);
+            acc->worst = GCOMP__F(worst)(acc->worst, GCOMP__F(splat)(gcomp__float(m.worst)));
+            span->given = NULL;
+            if (m.worst < 0x7f800000u) {
+                form->fit(form, &m, &u);
+                gcomp__put_scale(job->scales + i / form->block * form->scale_bytes, form->scale_bytes, &u);
+                span->given = &u;
+            }
+        }
+        if (whole && !span->given) continue;
+        GCOMP__F(stage)(tile, &job->in, i, stop - i);
+        span->at = i;
+        span->count = stop - i;
+        span->grad = tile;
+        span->residual = NULL;
+        job->kernels->encode(span);
+    }
+}
+
+/* >>kernel encode: a chunk, and what was measured of it. */
 static void GCOMP__F(encode)(const gcomp__encode_job *job, size_t chunk, gcomp__measured *measured)
 {
     const gcomp__form *form = &job->form;
-    size_t i = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, i + GCOMP_CHUNK), stop;
-    int whole = form->early && !job->given && form->block > GCOMP__TILE; /* the block does not fit the tile */
+    const size_t i = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, i + GCOMP_CHUNK);
     gcomp__span span;
-    gcomp__unit u = job->unit;
     float nothing[16];
+    uint32_t draws[GCOMP__TILE / 2 + 16];
     uint8_t held[GCOMP__F(pours) ? GCOMP__TILE : 1];
+    size_t j;
     GCOMP__F(acc) acc;
     acc.worst = GCOMP__F(splat)(0);
     GCOMP__F(acc_none)(&acc, GCOMP__RANGE);
@@ -6146,43 +6254,22 @@ static void GCOMP__F(encode)(const gcomp__encode_job *job, size_t chunk, gcomp__
     span.given = job->given ? &job->unit : NULL;
     span.acc = &acc;
     span.nothing = nothing;
+    span.draws = draws;
     span.held = job->past ? held : NULL;
-    for (stop = 0; stop < 16; stop++) nothing[stop] = -0.0f;
-    if (!GCOMP__F(general)(&job->in)) {
+    for (j = 0; j < 16; j++) nothing[j] = -0.0f;
+    if (GCOMP__F(general)(&job->in)) {
+        GCOMP__F(encode_staged)(&span, i, end);
+    } else {
         span.at = i;
         span.count = end - i;
         span.grad = (const float *)job->in.grad + i;
         span.residual = job->in.residual ? job->in.residual + i : NULL;
         job->kernels->encode(&span);
-    } else {
-        for (; i < end; i = stop) {
-            float tile[GCOMP__TILE];
-            stop = gcomp__min(end, i + GCOMP__TILE);
-            if (whole && i % form->block == 0) {
-                gcomp__measured m;
-                GCOMP__F(measure)(&job->in, i, gcomp__min(job->n, i + form->block), form->measure, &m);
-                acc.worst = GCOMP__F(worst)(acc.worst, GCOMP__F(splat)(gcomp__float(m.worst)));
-                span.given = NULL;
-                if (m.worst < 0x7f800000u) {
-                    form->fit(form, &m, &u);
-                    gcomp__put_scale(job->scales + i / form->block * form->scale_bytes, form->scale_bytes, &u);
-                    span.given = &u;
-                }
-            }
-            if (whole && !span.given) continue;
-            GCOMP__F(stage)(tile, &job->in, i, stop - i);
-            span.at = i;
-            span.count = stop - i;
-            span.grad = tile;
-            span.residual = NULL;
-            job->kernels->encode(&span);
-        }
     }
     if (job->past) GCOMP__F(poured)();
-    GCOMP__F(acc_end)(&acc, end - chunk * GCOMP_CHUNK, form->early ? GCOMP__MOST : form->measure, measured);
+    GCOMP__F(acc_end)(&acc, end - i, form->early ? GCOMP__MOST : form->measure, measured);
     if (form->block) measured->worst = GCOMP__F(most)(acc.worst); /* what its blocks said; the sums are of the last one */
-    else if (form->measure == GCOMP__L1 && measured->worst >= 0x7f800000u)
-        GCOMP__F(again)(&job->in, chunk * GCOMP_CHUNK, end, measured);
+    else if (form->measure == GCOMP__L1 && measured->worst >= 0x7f800000u) GCOMP__F(again)(&job->in, i, end, measured);
 }
 
 /* >>kernel keep: residual <- scale * grad + residual - sent for elements i .. i + count - 1; sent may be NULL. */
@@ -8512,7 +8599,7 @@ static const gcomp__method gcomp__row_vote = {
     } \
     GCOMP__INLINE void GCOMP__F(stochastic##bits##_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i) \
     { \
-        GCOMP__F(w) q = GCOMP__F(dithered)(bits == 2 ? GCOMP__F(clamp)(x, 1.0f) : x, u->words, i); \
+        GCOMP__F(w) q = GCOMP__F(dithered)(bits == 2 ? GCOMP__F(clamp)(x, 1.0f) : x, GCOMP__F(drawn)(u, i), u->words, i); \
         put; \
     } \
     GCOMP__INLINE GCOMP__F(v) GCOMP__F(levels##bits##_deq)(const uint8_t *code, const gcomp__unit *u) \
@@ -8569,7 +8656,8 @@ static void gcomp__levels_form(gcomp__form *form, unsigned size, int stochastic,
     GCOMP__INLINE void GCOMP__F(random_affine##bits##_quants)(uint8_t *code, GCOMP__F(v) x, GCOMP__F(v) y, const gcomp__unit *u, \
                                                               size_t i) \
     { \
-        const GCOMP__F(w) q = GCOMP__F(dithered)(x, u->words, i), r = GCOMP__F(dithered)(y, u->words, i + 16); \
+        const GCOMP__F(w) q = GCOMP__F(dithered)(x, GCOMP__F(drawn)(u, i), u->words, i); \
+        const GCOMP__F(w) r = GCOMP__F(dithered)(y, GCOMP__F(drawn)(u, i + 16), u->words, i + 16); \
         GCOMP__F(puts##bits)(code, GCOMP__F(blow)(GCOMP__F(limit)(q, r, 0, -(1 << (bits - 1)), (1 << (bits - 1)) - 1), bits)); \
     } \
     GCOMP__INLINE GCOMP__F(v) GCOMP__F(affine##bits##_deq)(const uint8_t *code, const gcomp__unit *u) \
@@ -8773,7 +8861,8 @@ GCOMP__INLINE void GCOMP__F(natural_quant)(uint8_t *code, GCOMP__F(v) p, const g
 {
     GCOMP__F(w) b = GCOMP__F(wand)(GCOMP__F(words)(p), GCOMP__F(wsplat)(0x7fffffff)), e;
     GCOMP__F(v) t = GCOMP__F(number)(GCOMP__F(wand)(b, GCOMP__F(wsplat)(0x7fffff)));
-    e = GCOMP__F(raised)(GCOMP__F(wshr)(b, 23), GCOMP__F(mul)(t, GCOMP__F(splat)(1.0f / 128)), u->words, i);
+    t = GCOMP__F(mul)(t, GCOMP__F(splat)(1.0f / 128));
+    e = GCOMP__F(raised)(GCOMP__F(wshr)(b, 23), t, GCOMP__F(drawn)(u, i), u->words, i);
     e = GCOMP__F(wmin)(e, GCOMP__F(wsplat)(254));
     GCOMP__F(put8)(code, GCOMP__F(wsar)(GCOMP__F(wshl)(e, 24), 24));
     gcomp__put16(code + 16, GCOMP__F(lt0)(p));
@@ -8817,7 +8906,7 @@ GCOMP__HEAVY GCOMP__F(w) GCOMP__F(natural_level)(GCOMP__F(v) x, const gcomp__uni
     q = GCOMP__F(wand)(GCOMP__F(wxor)(GCOMP__F(words)(t), GCOMP__F(words)(below)), small);
     t = GCOMP__F(floats)(GCOMP__F(wxor)(GCOMP__F(words)(t), q));
     q = GCOMP__F(wmax)(GCOMP__F(wsub)(e, GCOMP__F(wsplat)(lowest - 1)), GCOMP__F(wsplat)(0));
-    q = GCOMP__F(raised)(q, t, u->words, i);
+    q = GCOMP__F(raised)(q, t, GCOMP__F(drawn)(u, i), u->words, i);
     return GCOMP__F(signed)(GCOMP__F(wmin)(q, GCOMP__F(wsplat)(s)), GCOMP__F(wsar)(GCOMP__F(words)(x), 31));
 }
 GCOMP__INLINE GCOMP__F(v) GCOMP__F(natural_value)(GCOMP__F(w) c, const gcomp__unit *u)
@@ -12839,10 +12928,10 @@ GCOMP__INLINE GCOMP__F(w) GCOMP__F(intsum_code)(GCOMP__F(v) p, const gcomp__unit
     GCOMP__F(v) x = GCOMP__F(mul)(GCOMP__F(mul)(p, GCOMP__F(splat)(u->lift)), GCOMP__F(splat)(u->inverse)), rest;
     GCOMP__F(w) whole;
     if (!stochastic) return GCOMP__F(nearest)(x);
-    if (size < 2) return GCOMP__F(dithered)(x, u->words, i);
+    if (size < 2) return GCOMP__F(dithered)(x, GCOMP__F(draws)(u->words, i), u->words, i);
     whole = GCOMP__F(wfloor)(x);
     rest = GCOMP__F(mul)(GCOMP__F(sub)(x, GCOMP__F(number)(whole)), GCOMP__F(splat)(65536.0f));
-    return GCOMP__F(raised)(whole, rest, u->words, i);
+    return GCOMP__F(raised)(whole, rest, GCOMP__F(draws)(u->words, i), u->words, i);
 }
 
 /* 16 integers in the machine's own byte order, which the transport adds in. */
