@@ -2544,7 +2544,7 @@ GCOMP__INLINE uint32_t gcomp__get_omega(uint64_t w, size_t *at)
     } \
     GCOMP__INLINE __m256i gcomp__marks_##isa(gcomp__v16_##isa x, gcomp__v16_##isa y, int bit) \
     { \
-        __m256i b = gcomp__pressed_##isa(gcomp__words_##isa(x), gcomp__words_##isa(y), 0); \
+        __m256i b = gcomp__pressed_##isa(gcomp__words_##isa(x), gcomp__words_##isa(y), gcomp__sign_half_##isa); \
         return _mm256_srli_epi16(_mm256_and_si256(b, _mm256_set1_epi8((char)-128)), 7 - bit); \
     } \
     GCOMP__INLINE __m256i gcomp__bor_##isa(__m256i x, __m256i y) { return _mm256_or_si256(x, y); } \
@@ -2568,16 +2568,13 @@ GCOMP__INLINE uint32_t gcomp__get_omega(uint64_t w, size_t *at)
     GCOMP__INLINE void gcomp__puts4_##isa(uint8_t *c, __m256i b) \
     { \
         b = _mm256_maddubs_epi16(gcomp__sorted_##isa(b), _mm256_set1_epi16(0x1001)); \
-        b = _mm256_permute4x64_epi64(_mm256_packus_epi16(b, b), 0x08); \
-        _mm_storeu_si128((__m128i *)(void *)c, _mm256_castsi256_si128(b)); \
+        _mm_storeu_si128((__m128i *)(void *)c, gcomp__low2_##isa(b)); \
     } \
     GCOMP__INLINE void gcomp__puts2_##isa(uint8_t *c, __m256i b) \
     { \
-        const __m256i first = _mm256_set1_epi32(0x0c080400); /* the low bytes */ \
         b = _mm256_maddubs_epi16(gcomp__sorted_##isa(b), _mm256_set1_epi16(0x0401)); \
-        b = _mm256_shuffle_epi8(_mm256_madd_epi16(b, _mm256_set1_epi32(0x00100001)), first); \
-        _mm_storel_epi64((__m128i *)(void *)c, \
-                         _mm_unpacklo_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1))); \
+        b = _mm256_madd_epi16(b, _mm256_set1_epi32(0x00100001)); \
+        _mm_storel_epi64((__m128i *)(void *)c, gcomp__low4_##isa(b)); \
     }
 
 /* gcomp__slice and its kin without vectors. */
@@ -2632,8 +2629,8 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
      wadd wsub wand wor wxor wmin wmax    integers; wgt is all ones where x > y, weq a mask, wany if any; wshl wshr wsar
      wtop, whalves                        the larger without a sign; low half of each * k + high half, both with sign
      put16s put8 put4 put2, get16s ...  low bits of each as codes; back with sign
-     limit marks, bor blow                bytes of 32 words of at most 16 bits, shifted right, from `low` to `high`; those whose
-                                          bit `bit` is 1 where a float has its sign set; ored; their low bits
+     limit marks, bor blow                bytes of 32 words of at most 16 bits, shifted right (16: of any), from `low` to `high`;
+                                          those whose bit `bit` is 1 where a float has its sign set; ored; their low bits
      puts8 puts6 puts4 puts2              32 bytes of so many bits as codes
      draws; halves                        gcomp__draw of 16 elements, the first even; the halves of 8 words, the lower ones first
      wties                                is the lower half of any word all ones?
@@ -3257,13 +3254,30 @@ GCOMP__INLINE gcomp__w16_avx2 gcomp__whalves_avx2(gcomp__w16_avx2 x, int k)
 }
 GCOMP__INLINE __m256i gcomp__pressed_avx2(gcomp__w16_avx2 x, gcomp__w16_avx2 y, int shift)
 {
-    __m256i a = _mm256_packs_epi32(x.a, x.b), b = _mm256_packs_epi32(y.a, y.b);
+    __m256i a, b;
+    if (shift == 16) {
+        x = gcomp__wsar_avx2(x, 16);
+        y = gcomp__wsar_avx2(y, 16);
+        shift = 0;
+    }
+    a = _mm256_packs_epi32(x.a, x.b);
+    b = _mm256_packs_epi32(y.a, y.b);
     return _mm256_packs_epi16(shift ? _mm256_srai_epi16(a, shift) : a, shift ? _mm256_srai_epi16(b, shift) : b);
 }
 GCOMP__INLINE __m256i gcomp__sorted_avx2(__m256i b)
 {
     return _mm256_permutevar8x32_epi32(b, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
+GCOMP__INLINE __m128i gcomp__low2_avx2(__m256i b) /* the low bytes of each 2, of each 4 */
+{
+    return _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi16(b, b), 0x08));
+}
+GCOMP__INLINE __m128i gcomp__low4_avx2(__m256i b)
+{
+    b = _mm256_shuffle_epi8(b, _mm256_set1_epi32(0x0c080400));
+    return _mm_unpacklo_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
+}
+enum { gcomp__sign_half_avx2 = 0 }; /* the shift that keeps the signs of floats */
 GCOMP__BYTES(avx2)
 GCOMP__INLINE gcomp__w16_avx2 gcomp__get16s_avx2(const uint8_t *c)
 {
@@ -3697,13 +3711,16 @@ GCOMP__INLINE gcomp__w16_avx512 gcomp__whalves_avx512(gcomp__w16_avx512 x, int k
 }
 GCOMP__INLINE __m256i gcomp__pressed_avx512(gcomp__w16_avx512 x, gcomp__w16_avx512 y, int shift)
 {
-    __m512i b = _mm512_packs_epi32(x.a, y.a);
-    return _mm512_cvtsepi16_epi8(shift ? _mm512_sra_epi16(b, _mm_cvtsi32_si128(shift)) : b);
+    const __m512i low = _mm512_setr_epi32(0x20000, 0x60004, 0xa0008, 0xe000c, 0x120010, 0x160014, 0x1a0018, 0x1e001c, 0x220020,
+                                          0x260024, 0x2a0028, 0x2e002c, 0x320030, 0x360034, 0x3a0038, 0x3e003c);
+    const __m512i high = _mm512_or_si512(low, _mm512_set1_epi32(0x10001));
+    const __m512i b = _mm512_permutex2var_epi16(x.a, shift == 16 ? high : low, y.a);
+    return _mm512_cvtsepi16_epi8(shift % 16 ? _mm512_sra_epi16(b, _mm_cvtsi32_si128(shift)) : b);
 }
-GCOMP__INLINE __m256i gcomp__sorted_avx512(__m256i b)
-{
-    return _mm256_permutevar8x32_epi32(b, _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
-}
+GCOMP__INLINE __m256i gcomp__sorted_avx512(__m256i b) { return b; }
+GCOMP__INLINE __m128i gcomp__low2_avx512(__m256i b) { return _mm256_cvtepi16_epi8(b); }
+GCOMP__INLINE __m128i gcomp__low4_avx512(__m256i b) { return _mm256_cvtepi32_epi8(b); }
+enum { gcomp__sign_half_avx512 = 16 };
 GCOMP__BYTES(avx512)
 GCOMP__INLINE void gcomp__put16s_avx512(uint8_t *c, gcomp__w16_avx512 w)
 {
@@ -4325,9 +4342,14 @@ GCOMP__INLINE gcomp__w16_neon gcomp__whalves_neon(gcomp__w16_neon x, int k)
 typedef struct gcomp__b32_neon { int8x16_t a, b; } gcomp__b32_neon;
 GCOMP__INLINE int8x16_t gcomp__pressed_neon(gcomp__w16_neon x, int shift)
 {
-    const int16x8_t right = vdupq_n_s16((int16_t)-shift);
-    int16x8_t low = vshlq_s16(vcombine_s16(vqmovn_s32(x.a), vqmovn_s32(x.b)), right);
-    int16x8_t high = vshlq_s16(vcombine_s16(vqmovn_s32(x.c), vqmovn_s32(x.d)), right);
+    const int16x8_t right = vdupq_n_s16((int16_t)-(shift % 16));
+    int16x8_t low = vcombine_s16(vqmovn_s32(x.a), vqmovn_s32(x.b)), high = vcombine_s16(vqmovn_s32(x.c), vqmovn_s32(x.d));
+    if (shift == 16) {
+        low = vcombine_s16(vshrn_n_s32(x.a, 16), vshrn_n_s32(x.b, 16));
+        high = vcombine_s16(vshrn_n_s32(x.c, 16), vshrn_n_s32(x.d, 16));
+    }
+    low = vshlq_s16(low, right);
+    high = vshlq_s16(high, right);
     return vcombine_s8(vqmovn_s16(low), vqmovn_s16(high));
 }
 GCOMP__INLINE gcomp__b32_neon gcomp__limit_neon(gcomp__w16_neon x, gcomp__w16_neon y, int shift, int low, int high)
@@ -5453,20 +5475,35 @@ GCOMP__INLINE GCOMP__F(w) GCOMP__F(raised)(GCOMP__F(w) x, GCOMP__F(v) t, GCOMP__
     return x;
 }
 
-/* |x| <= 32767 to an integer: x with 16 binary places and 16 random ones added, cut off. */
-GCOMP__INLINE GCOMP__F(w) GCOMP__F(dithered)(GCOMP__F(v) x, GCOMP__F(w) draw, uint64_t words, size_t i)
+/* |x| <= 32767 to an integer, in the upper half of a word: x with 16 binary places and 16 random ones added; before that, what
+   settles the lanes where these decide nothing. */
+GCOMP__RARE GCOMP__F(w) GCOMP__F(settled)(GCOMP__F(w) sum, GCOMP__F(v) t, uint64_t words, size_t i)
+{
+    const GCOMP__F(w) places = GCOMP__F(wsplat)(0xffff);
+    const uint32_t ties = GCOMP__F(weq)(GCOMP__F(wand)(sum, places), places);
+    int32_t lanes[16];
+    GCOMP__F(store_words)(lanes, sum);
+    GCOMP__F(decide)(lanes, GCOMP__F(sub)(t, GCOMP__F(number)(GCOMP__F(wfloor)(t))), ties, words, i);
+    return GCOMP__F(load_words)(lanes);
+}
+
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(dithered)(GCOMP__F(v) x, uint64_t words, size_t i)
 {
     const GCOMP__F(v) t = GCOMP__F(mul)(x, GCOMP__F(splat)(65536.0f));
-    GCOMP__F(w) whole = GCOMP__F(wfloor)(t), sum = GCOMP__F(wadd)(whole, draw);
-    if (GCOMP__F(wties)(sum, sum)) {
-        const GCOMP__F(w) places = GCOMP__F(wsplat)(0xffff);
-        const uint32_t ties = GCOMP__F(weq)(GCOMP__F(wand)(sum, places), places);
-        int32_t lanes[16];
-        GCOMP__F(store_words)(lanes, sum);
-        GCOMP__F(decide)(lanes, GCOMP__F(sub)(t, GCOMP__F(number)(whole)), ties, words, i);
-        sum = GCOMP__F(load_words)(lanes);
+    const GCOMP__F(w) sum = GCOMP__F(wadd)(GCOMP__F(wfloor)(t), GCOMP__F(draws)(words, i));
+    return GCOMP__F(wties)(sum, sum) ? GCOMP__F(settled)(sum, t, words, i) : sum;
+}
+
+/* The same of 32 elements of a tile. */
+GCOMP__INLINE void GCOMP__F(dither)(GCOMP__F(w) *q, GCOMP__F(w) *r, GCOMP__F(v) x, GCOMP__F(v) y, const gcomp__unit *u, size_t i)
+{
+    const GCOMP__F(v) s = GCOMP__F(mul)(x, GCOMP__F(splat)(65536.0f)), t = GCOMP__F(mul)(y, GCOMP__F(splat)(65536.0f));
+    *q = GCOMP__F(wadd)(GCOMP__F(wfloor)(s), GCOMP__F(drawn)(u, i));
+    *r = GCOMP__F(wadd)(GCOMP__F(wfloor)(t), GCOMP__F(drawn)(u, i + 16));
+    if (GCOMP__F(wties)(*q, *r)) {
+        *q = GCOMP__F(settled)(*q, s, u->words, i);
+        *r = GCOMP__F(settled)(*r, t, u->words, i + 16);
     }
-    return GCOMP__F(wsar)(sum, 16);
 }
 
 /* x where s, a word's sign spread over it, is 0; -x where it is -1. */
@@ -6166,13 +6203,7 @@ GCOMP__HEAVY size_t GCOMP__F(commit_pair)(const gcomp__sink *sink, size_t i, siz
 }
 
 /* The kernels of a block method, encoding and decoding apart, so that methods can share either; and a method of one kernel.
-   early: 1, or 2 (subtracts u->offset); measure: what a late scale is made from. TWICE makes quants of quant. */
-#define GCOMP__TWICE(name, code16) \
-    GCOMP__INLINE void GCOMP__F(name##_quants)(uint8_t *code, GCOMP__F(v) x, GCOMP__F(v) y, const gcomp__unit *u, size_t i) \
-    { \
-        GCOMP__F(name##_quant)(code, x, u, i); \
-        GCOMP__F(name##_quant)(code + code16, y, u, i + 16); \
-    }
+   early: 1, or 2 (subtracts u->offset); measure: what a late scale is made from. */
 #define GCOMP__EARLY_ENCODE(name, code16, early) \
     static void GCOMP__F(name##_encode)(const gcomp__span *span) \
     { \
@@ -8588,34 +8619,43 @@ static const gcomp__method gcomp__row_vote = {
 /* ---------------- levels: p / d as a whole number q, decoded as d * q. What int, qsgd and terngrad share: rounded to nearest
    or with the probability of the fraction, in 2, 4, 8 or 16 bits, as two's complement. They differ in how d is found. */
 #if !defined(GCOMP_WITHOUT_INT) || !defined(GCOMP_WITHOUT_QSGD) || !defined(GCOMP_WITHOUT_TERNGRAD)
-#define GCOMP__LEVELS(bits, puts, put, get) \
+#define GCOMP__LEVELS(bits, to_codes, get) \
     GCOMP__INLINE void GCOMP__F(nearest##bits##_quants)(uint8_t *code, GCOMP__F(v) x, GCOMP__F(v) y, const gcomp__unit *u, \
                                                         size_t i) \
     { \
         const GCOMP__F(w) q = GCOMP__F(nearest)(x), r = GCOMP__F(nearest)(y); \
         (void)u; \
         (void)i; \
-        puts; \
+        to_codes(bits, 0); \
     } \
-    GCOMP__INLINE void GCOMP__F(stochastic##bits##_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i) \
+    GCOMP__INLINE void GCOMP__F(stochastic##bits##_quants)(uint8_t *code, GCOMP__F(v) x, GCOMP__F(v) y, const gcomp__unit *u, \
+                                                           size_t i) \
     { \
-        GCOMP__F(w) q = GCOMP__F(dithered)(bits == 2 ? GCOMP__F(clamp)(x, 1.0f) : x, GCOMP__F(drawn)(u, i), u->words, i); \
-        put; \
+        GCOMP__F(w) q, r; \
+        if (bits == 2) x = GCOMP__F(clamp)(x, 1.0f), y = GCOMP__F(clamp)(y, 1.0f); \
+        GCOMP__F(dither)(&q, &r, x, y, u, i); \
+        to_codes(bits, 16); \
     } \
     GCOMP__INLINE GCOMP__F(v) GCOMP__F(levels##bits##_deq)(const uint8_t *code, const gcomp__unit *u) \
     { \
         return GCOMP__F(mul)(GCOMP__F(number)(get), GCOMP__F(splat)(u->a)); \
     } \
-    GCOMP__TWICE(stochastic##bits, 2 * bits) \
     GCOMP__EARLY_ENCODE(nearest##bits, 2 * bits, 1) \
     GCOMP__EARLY_ENCODE(stochastic##bits, 2 * bits, 1) \
     GCOMP__BLOCK_DECODE(levels##bits, levels##bits##_deq, 2 * bits, 4)
-#define GCOMP__AS_BYTES GCOMP__F(limit)(q, r, 0, -128, 127)
-GCOMP__LEVELS(2, GCOMP__F(puts2)(code, GCOMP__F(blow)(GCOMP__AS_BYTES, 2)), GCOMP__F(put2)(code, q, 0), GCOMP__F(get2)(code, 0))
-GCOMP__LEVELS(4, GCOMP__F(puts4)(code, GCOMP__F(blow)(GCOMP__AS_BYTES, 4)), GCOMP__F(put4)(code, q), GCOMP__F(get4)(code))
-GCOMP__LEVELS(8, GCOMP__F(puts8)(code, GCOMP__AS_BYTES), GCOMP__F(put8)(code, q), GCOMP__F(get8)(code))
-GCOMP__LEVELS(16, (GCOMP__F(put16s)(code, q), GCOMP__F(put16s)(code + 32, r)), GCOMP__F(put16s)(code, q), GCOMP__F(get16s)(code))
+#define GCOMP__AS_BYTES(bits, shift) GCOMP__F(puts##bits)(code, GCOMP__F(limit)(q, r, shift, -128, 127))
+#define GCOMP__AS_BITS(bits, shift) \
+    GCOMP__F(puts##bits)(code, GCOMP__F(blow)(GCOMP__F(limit)(q, r, shift, -128, 127), bits))
+#define GCOMP__AS_WORDS(bits, shift) \
+    GCOMP__F(put16s)(code, shift ? GCOMP__F(wsar)(q, shift) : q); \
+    GCOMP__F(put16s)(code + 32, shift ? GCOMP__F(wsar)(r, shift) : r)
+GCOMP__LEVELS(2, GCOMP__AS_BITS, GCOMP__F(get2)(code, 0))
+GCOMP__LEVELS(4, GCOMP__AS_BITS, GCOMP__F(get4)(code))
+GCOMP__LEVELS(8, GCOMP__AS_BYTES, GCOMP__F(get8)(code))
+GCOMP__LEVELS(16, GCOMP__AS_WORDS, GCOMP__F(get16s)(code))
 #undef GCOMP__AS_BYTES
+#undef GCOMP__AS_BITS
+#undef GCOMP__AS_WORDS
 #undef GCOMP__LEVELS
 #define GCOMP__LEVEL_KERNELS \
     GCOMP__BLOCK_OF(nearest2, levels2), GCOMP__BLOCK_OF(nearest4, levels4), GCOMP__BLOCK_OF(nearest8, levels8), \
@@ -8656,9 +8696,9 @@ static void gcomp__levels_form(gcomp__form *form, unsigned size, int stochastic,
     GCOMP__INLINE void GCOMP__F(random_affine##bits##_quants)(uint8_t *code, GCOMP__F(v) x, GCOMP__F(v) y, const gcomp__unit *u, \
                                                               size_t i) \
     { \
-        const GCOMP__F(w) q = GCOMP__F(dithered)(x, GCOMP__F(drawn)(u, i), u->words, i); \
-        const GCOMP__F(w) r = GCOMP__F(dithered)(y, GCOMP__F(drawn)(u, i + 16), u->words, i + 16); \
-        GCOMP__F(puts##bits)(code, GCOMP__F(blow)(GCOMP__F(limit)(q, r, 0, -(1 << (bits - 1)), (1 << (bits - 1)) - 1), bits)); \
+        GCOMP__F(w) q, r; \
+        GCOMP__F(dither)(&q, &r, x, y, u, i); \
+        GCOMP__F(puts##bits)(code, GCOMP__F(blow)(GCOMP__F(limit)(q, r, 16, -(1 << (bits - 1)), (1 << (bits - 1)) - 1), bits)); \
     } \
     GCOMP__INLINE GCOMP__F(v) GCOMP__F(affine##bits##_deq)(const uint8_t *code, const gcomp__unit *u) \
     { \
@@ -8916,13 +8956,15 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(natural_value)(GCOMP__F(w) c, const gcomp__un
     e = GCOMP__F(wand)(GCOMP__F(wor)(e, GCOMP__F(wshl)(sign, 31)), sent);
     return GCOMP__F(mul)(GCOMP__F(floats)(e), GCOMP__F(splat)(u->a));
 }
-GCOMP__INLINE void GCOMP__F(dither4_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i)
+GCOMP__INLINE void GCOMP__F(dither4_quants)(uint8_t *code, GCOMP__F(v) x, GCOMP__F(v) y, const gcomp__unit *u, size_t i)
 {
-    GCOMP__F(put4)(code, GCOMP__F(natural_level)(x, u, i));
+    const GCOMP__F(w) q = GCOMP__F(natural_level)(x, u, i), r = GCOMP__F(natural_level)(y, u, i + 16);
+    GCOMP__F(puts4)(code, GCOMP__F(blow)(GCOMP__F(limit)(q, r, 0, -128, 127), 4));
 }
-GCOMP__INLINE void GCOMP__F(dither8_quant)(uint8_t *code, GCOMP__F(v) x, const gcomp__unit *u, size_t i)
+GCOMP__INLINE void GCOMP__F(dither8_quants)(uint8_t *code, GCOMP__F(v) x, GCOMP__F(v) y, const gcomp__unit *u, size_t i)
 {
-    GCOMP__F(put8)(code, GCOMP__F(natural_level)(x, u, i));
+    const GCOMP__F(w) q = GCOMP__F(natural_level)(x, u, i), r = GCOMP__F(natural_level)(y, u, i + 16);
+    GCOMP__F(puts8)(code, GCOMP__F(limit)(q, r, 0, -128, 127));
 }
 GCOMP__INLINE GCOMP__F(v) GCOMP__F(dither4_deq)(const uint8_t *code, const gcomp__unit *u)
 {
@@ -8932,8 +8974,6 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(dither8_deq)(const uint8_t *code, const gcomp
 {
     return GCOMP__F(natural_value)(GCOMP__F(get8)(code), u);
 }
-GCOMP__TWICE(dither4, 8)
-GCOMP__TWICE(dither8, 16)
 GCOMP__EARLY_ENCODE(dither4, 8, 1)
 GCOMP__BLOCK_DECODE(dither4, dither4_deq, 8, 4)
 GCOMP__EARLY_ENCODE(dither8, 16, 1)
@@ -12928,7 +12968,7 @@ GCOMP__INLINE GCOMP__F(w) GCOMP__F(intsum_code)(GCOMP__F(v) p, const gcomp__unit
     GCOMP__F(v) x = GCOMP__F(mul)(GCOMP__F(mul)(p, GCOMP__F(splat)(u->lift)), GCOMP__F(splat)(u->inverse)), rest;
     GCOMP__F(w) whole;
     if (!stochastic) return GCOMP__F(nearest)(x);
-    if (size < 2) return GCOMP__F(dithered)(x, GCOMP__F(draws)(u->words, i), u->words, i);
+    if (size < 2) return GCOMP__F(wsar)(GCOMP__F(dithered)(x, u->words, i), 16);
     whole = GCOMP__F(wfloor)(x);
     rest = GCOMP__F(mul)(GCOMP__F(sub)(x, GCOMP__F(number)(whole)), GCOMP__F(splat)(65536.0f));
     return GCOMP__F(raised)(whole, rest, GCOMP__F(draws)(u->words, i), u->words, i);
