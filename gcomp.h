@@ -4960,7 +4960,6 @@ GCOMP__INLINE void gcomp__put4_scalar(uint8_t *c, gcomp__w16_scalar w)
     for (i = 0; i < 8; i++) c[i] = (uint8_t)((w.w[2 * i] & 15) | (w.w[2 * i + 1] & 15) << 4);
 }
 
-
 GCOMP__INLINE void gcomp__put2_scalar(uint8_t *c, gcomp__w16_scalar w, int first_high)
 {
     uint32_t x = 0;
