@@ -2163,10 +2163,12 @@ GCOMP__INLINE float gcomp__zero(void)
    more than `levels` of them. 0: nothing was done. */
 GCOMP__INLINE int gcomp__simple_step(gcomp__unit *u, uint32_t most_bits, float levels)
 {
-    float most = gcomp__float(most_bits), product;
+    float most = gcomp__float(most_bits), product, by = levels;
     int i;
     if (most_bits < 80u << 23 || most_bits >= 227u << 23) return 0; /* 2^-47 .. 2^100 */
-    u->a = most / levels;
+    GCOMP__PIN_SUM(by); /* no division becomes a product with what a loop divided once */
+    u->a = most / by;
+    GCOMP__PIN_SUM(u->a);
     u->inverse = 1 / u->a;
     GCOMP__PIN_SUM(u->inverse);
     u->lift = 1;
@@ -2181,7 +2183,10 @@ GCOMP__INLINE int gcomp__simple_step(gcomp__unit *u, uint32_t most_bits, float l
 /* The same of levels from `low` to `high`: nothing can overflow or vanish. Codes are clamped. */
 GCOMP__INLINE int gcomp__simple_range(gcomp__unit *u, uint32_t most_bits, float low, float high, float levels)
 {
-    u->a = (float)(((double)high - (double)low) / (2 * (double)levels + 1));
+    double steps = 2 * (double)levels + 1;
+    GCOMP__PIN_SUM(steps);
+    u->a = (float)(((double)high - (double)low) / steps);
+    GCOMP__PIN_SUM(u->a);
     if (most_bits >= 227u << 23 || gcomp__bits(u->a) < 67u << 23) return 0;
     u->inverse = 1 / u->a;
     u->lift = 1;
