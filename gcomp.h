@@ -2773,6 +2773,16 @@ GCOMP__INLINE uint32_t gcomp__crc8_plain(uint32_t crc, uint64_t word)
     } \
     GCOMP__INLINE void gcomp__poured_##isa(void) { _mm_sfence(); } \
     GCOMP__INLINE uint32_t gcomp__crc8_##isa(uint32_t crc, uint64_t word) { return (uint32_t)_mm_crc32_u64(crc, word); } \
+    /* the two bytes of each code of 6 bits, its bits moved to their top, and from there to those of a half */ \
+    GCOMP__INLINE __m256i gcomp__sixes_##isa(const uint8_t *c, int shift) \
+    { \
+        const __m128i b = _mm_insert_epi32(_mm_loadl_epi64((const __m128i *)(const void *)c), (int)gcomp__get32(c + 8), 2); \
+        const __m256i place = _mm256_setr_epi8(-1, 0, 0, 1, 1, 2, -1, 2, -1, 3, 3, 4, 4, 5, -1, 5, -1, 6, 6, 7, 7, 8, -1, 8, \
+                                               -1, 9, 9, 10, 10, 11, -1, 11); \
+        __m256i h = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(b), place); \
+        h = _mm256_mullo_epi16(h, _mm256_set1_epi64x(0x0001004000100004)); \
+        return _mm256_and_si256(_mm256_srai_epi16(h, 10 - shift), _mm256_set1_epi16((short)gcomp__six_mask(shift))); \
+    } \
     GCOMP__INLINE __m256i gcomp__most_of_two_##isa(const float *from) \
     { \
         const __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)from); \
@@ -3019,15 +3029,9 @@ GCOMP__INLINE gcomp__v16_avx2 gcomp__load_short_avx2(const uint8_t *c, int shift
     return gcomp__both_avx2(_mm256_cvtph_ps(_mm256_castsi256_si128(h)), _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1)));
 }
 
-/* The two bytes of each code, its bits moved to their top, and from there to those of a half. */
 GCOMP__INLINE gcomp__v16_avx2 gcomp__load_six_avx2(const uint8_t *c, int shift)
 {
-    const __m128i b = _mm_insert_epi32(_mm_loadl_epi64((const __m128i *)(const void *)c), (int)gcomp__get32(c + 8), 2);
-    const __m256i place = _mm256_setr_epi8(-1, 0, 0, 1, 1, 2, -1, 2, -1, 3, 3, 4, 4, 5, -1, 5, -1, 6, 6, 7, 7, 8, -1, 8, -1, 9, 9,
-                                           10, 10, 11, -1, 11);
-    __m256i h = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(b), place);
-    h = _mm256_mullo_epi16(h, _mm256_set1_epi64x(0x0001004000100004));
-    h = _mm256_and_si256(_mm256_srai_epi16(h, 10 - shift), _mm256_set1_epi16((short)gcomp__six_mask(shift)));
+    const __m256i h = gcomp__sixes_avx2(c, shift);
     return gcomp__both_avx2(_mm256_cvtph_ps(_mm256_castsi256_si128(h)), _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1)));
 }
 
@@ -3534,13 +3538,7 @@ GCOMP__INLINE gcomp__v16_avx512 gcomp__load_short_avx512(const uint8_t *c, int s
 
 GCOMP__INLINE gcomp__v16_avx512 gcomp__load_six_avx512(const uint8_t *c, int shift)
 {
-    const __m128i b = _mm_insert_epi32(_mm_loadl_epi64((const __m128i *)(const void *)c), (int)gcomp__get32(c + 8), 2);
-    const __m256i place = _mm256_setr_epi8(-1, 0, 0, 1, 1, 2, -1, 2, -1, 3, 3, 4, 4, 5, -1, 5, -1, 6, 6, 7, 7, 8, -1, 8, -1, 9, 9,
-                                           10, 10, 11, -1, 11);
-    __m256i h = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(b), place);
-    h = _mm256_mullo_epi16(h, _mm256_set1_epi64x(0x0001004000100004));
-    h = _mm256_and_si256(_mm256_srai_epi16(h, 10 - shift), _mm256_set1_epi16((short)gcomp__six_mask(shift)));
-    return gcomp__one_avx512(_mm512_cvtph_ps(h));
+    return gcomp__one_avx512(_mm512_cvtph_ps(gcomp__sixes_avx512(c, shift)));
 }
 
 GCOMP__INLINE gcomp__v16_avx512 gcomp__min_avx512(gcomp__v16_avx512 x, gcomp__v16_avx512 y)
