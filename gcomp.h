@@ -1272,6 +1272,7 @@ typedef char gcomp__assume_ieee_float[sizeof(float) == 4 && FLT_MANT_DIG == 24 &
 
 GCOMP__INLINE size_t gcomp__min(size_t a, size_t b) { return a < b ? a : b; }
 GCOMP__INLINE size_t gcomp__max(size_t a, size_t b) { return a > b ? a : b; }
+GCOMP__INLINE uint32_t gcomp__larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
 /* a * b and a + b; SIZE_MAX stands for "too much" and stays so. */
 static size_t gcomp__times(size_t a, size_t b)
@@ -1399,7 +1400,7 @@ GCOMP__INLINE float gcomp__from_half(uint32_t h)
     return gcomp__float(u | (h & 0x8000u) << 16);
 }
 
-/* The bits of a half that has the sign of a byte and its other bits from `shift` on. */
+/* The bits of a half that has the sign of a byte, or of 6 bits, and the other bits from `shift` on. */
 GCOMP__INLINE int32_t gcomp__short_mask(int shift) { return ((0x80 << shift) - 1) | -0x8000; }
 GCOMP__INLINE int32_t gcomp__six_mask(int shift) { return 0x1f << shift | -0x8000; }
 
@@ -2070,8 +2071,6 @@ typedef struct gcomp__span {
     uint8_t *held;                /* NULL, or room for codes that go past the caches: as many bytes as a tile has elements */
 } gcomp__span;
 
-GCOMP__INLINE uint32_t gcomp__larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
-
 /* Up to 16 blocks: the bits of their largest |p|, and the constants of gcomp__unit that codes are made with. */
 typedef struct gcomp__blocks {
     uint32_t worst[16];
@@ -2633,7 +2632,7 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
      wload                                64 bytes as integers
      wadd wsub wand wor wxor wmin wmax    integers; wgt is all ones where x > y, weq a mask, wany if any; wshl wshr wsar
      wtop, whalves                        the larger without a sign; low half of each * k + high half, both with sign
-     put16s put8 put4 put2, get16s ...  low bits of each as codes; back with sign
+     put16s put8 put4 put2, get16s ...    low bits of each as codes; back with sign
      limit marks, bor blow                bytes of 32 words of at most 16 bits, shifted right (16: of any), from `low` to `high`;
                                           those whose bit `bit` is 1 where a float has its sign set; ored; their low bits
      puts8 puts6 puts4 puts2              32 bytes of so many bits as codes
@@ -5231,15 +5230,7 @@ GCOMP__INLINE int GCOMP__F(general)(const gcomp_input *in) { return in->dtype !=
 static uint32_t GCOMP__F(crc)(uint32_t crc, const uint8_t *bytes, size_t count)
 {
     crc = ~crc;
-    for (; count >= 8; count -= 8, bytes += 8) {
-        uint64_t word;
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-        memcpy(&word, bytes, 8);
-#else
-        word = gcomp__get64(bytes);
-#endif
-        crc = GCOMP__F(crc8)(crc, word);
-    }
+    for (; count >= 8; count -= 8, bytes += 8) crc = GCOMP__F(crc8)(crc, gcomp__get64(bytes));
     for (; count; count--) crc = gcomp__crc_byte(crc, *bytes++);
     return ~crc;
 }
@@ -5747,7 +5738,7 @@ GCOMP__NOINLINE uint32_t GCOMP__F(fit_blocks)(const gcomp__span *span, size_t i,
         if (simple && gcomp__simple_step(&u, m.worst, job->form.levels)) {
             gcomp__put_float(scale, u.a);
             b->inverse[k] = u.inverse;
-            worst = m.worst > worst ? m.worst : worst;
+            worst = gcomp__larger(worst, m.worst);
             continue;
         }
         m.count = gcomp__min(end - i, block);
@@ -5758,7 +5749,7 @@ GCOMP__NOINLINE uint32_t GCOMP__F(fit_blocks)(const gcomp__span *span, size_t i,
                 gcomp__put_scale(job->scales + i / block * 8, 8, &u);
                 b->inverse[k] = u.inverse;
                 b->offset[k] = u.offset;
-                worst = m.worst > worst ? m.worst : worst;
+                worst = gcomp__larger(worst, m.worst);
                 continue;
             }
         } else if (!known || measure != GCOMP__MOST) {
@@ -5774,7 +5765,7 @@ GCOMP__NOINLINE uint32_t GCOMP__F(fit_blocks)(const gcomp__span *span, size_t i,
         b->offset[k] = u.offset;
         if (!known) b->lift = u.lift;
         else if (u.lift != 1.0f) GCOMP__F(lift)(tile + k * block, m.count, u.lift);
-        worst = m.worst > worst ? m.worst : worst;
+        worst = gcomp__larger(worst, m.worst);
     }
     return worst;
 }
@@ -11252,6 +11243,7 @@ GCOMP__INLINE size_t gcomp__random_below(const uint32_t *pair, size_t n)
 {
     const uint64_t high = pair[0], low = pair[1];
     const uint64_t top = (uint64_t)n >> 32, rest = (uint64_t)n & 0xffffffffu;
+    if (!top) return (size_t)((high * rest + (low * rest >> 32)) >> 32); /* two products do */
     return (size_t)(high * top + ((high * rest + low * top + (low * rest >> 32)) >> 32));
 }
 
@@ -11270,10 +11262,8 @@ GCOMP__INLINE void gcomp__random_batch(const gcomp__random_job *job, uint64_t wo
     uint32_t pairs[2 * GCOMP__RANDOM_DRAWS];
     size_t j;
     job->kernels->draw(pairs, words, batch * GCOMP__RANDOM_DRAWS);
-    for (j = 0; (uint64_t)n >> 32 && j < GCOMP__RANDOM_DRAWS; j++) elements[j] = gcomp__random_below(pairs + 2 * j, n);
-    for (j = 0; !((uint64_t)n >> 32) && j < GCOMP__RANDOM_DRAWS; j++) { /* the same, of two products */
-        const uint64_t high = pairs[2 * j], low = pairs[2 * j + 1];
-        elements[j] = (size_t)((high * n + (low * n >> 32)) >> 32);
+    for (j = 0; j < GCOMP__RANDOM_DRAWS; j++) {
+        elements[j] = gcomp__random_below(pairs + 2 * j, n);
         GCOMP__PREFETCH(bits + elements[j] / 8);
     }
 }

@@ -946,24 +946,13 @@ static void test_payloads_are_as_the_flags_of_their_rows_say(void)
 static void test_a_tensor_knows_what_else_the_step_holds(void)
 {
     enum { SMALL = 40 * 50, LARGE = 1 << 21 };
-    gcomp_desc desc;
-    gcomp_tensor tensor;
+    const gcomp_tensor small = {.name = "small", .rows = 40, .cols = 50};
+    const gcomp_tensor large = {.name = "large", .rows = LARGE, .cols = 1, .codec = "none"};
     gcomp *gc;
-    memset(&desc, 0, sizeof desc);
-    memset(&tensor, 0, sizeof tensor);
-    desc.comm.world = 1;
-    desc.codec = "powersgd:rank=2";
-    CHECK(gcomp_open(&gc, &desc) == GCOMP_OK);
-    tensor.name = "small";
-    tensor.rows = 40;
-    tensor.cols = 50;
-    CHECK(gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+    CHECK(gcomp_open(&gc, &(gcomp_desc){.codec = "powersgd:rank=2", .comm.world = 1}) == GCOMP_OK);
+    CHECK(gcomp_add_tensor(gc, &small) == GCOMP_OK);
     CHECK(gcomp__work_of(gc, gc->tensors).together == SMALL && !gcomp__powersgd_is_cold(SMALL, 2));
-    tensor.name = "large";
-    tensor.rows = LARGE;
-    tensor.cols = 1;
-    tensor.codec = "none";
-    CHECK(gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+    CHECK(gcomp_add_tensor(gc, &large) == GCOMP_OK);
     CHECK(gcomp__work_of(gc, gc->tensors).together == SMALL + LARGE && gcomp__powersgd_is_cold(SMALL + LARGE, 2));
     gcomp_close(gc);
 }

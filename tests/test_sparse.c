@@ -845,17 +845,9 @@ static void test_a_commit_of_many_payloads_adds_what_their_mean_is(void)
     static float y[N];
     const void *all[WORKERS];
     size_t lengths[WORKERS];
-    gcomp_desc desc;
-    gcomp_tensor tensor;
+    const gcomp_desc desc = {.codec = "topk:density=0.05", .comm.world = 1, .isa = isa, .compress_vectors = 1};
+    const gcomp_tensor tensor = {.name = "v", .rows = N};
     gcomp *gc;
-    memset(&desc, 0, sizeof desc);
-    memset(&tensor, 0, sizeof tensor);
-    desc.comm.world = 1;
-    desc.isa = isa;
-    desc.codec = "topk:density=0.05";
-    desc.compress_vectors = 1;
-    tensor.name = "v";
-    tensor.rows = N;
     CHECK(gcomp_open(&gc, &desc) == GCOMP_OK && gcomp_add_tensor(gc, &tensor) == GCOMP_OK && gcomp_prepare(gc) == GCOMP_OK);
     fill(0, N);
     for (size_t w = 0; w < WORKERS; w++) {
