@@ -1145,6 +1145,7 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_advise(const gcomp_question *questi
 #define GCOMP__NOINLINE static __attribute__((noinline, unused))
 #define GCOMP__RARE static __attribute__((noinline, cold, unused)) /* out of the way of the code that calls it */
 #define GCOMP__UNROLL _Pragma("GCC unroll 16")
+#define GCOMP__ON_A_LINE __attribute__((aligned(64))) /* of the cache */
 #define GCOMP__PREFETCH(p) __builtin_prefetch(p)
 #define GCOMP__PREFETCH_NEAR(p) __builtin_prefetch(p, 0, 2) /* not as far as the innermost cache */
 #else
@@ -1152,6 +1153,7 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_advise(const gcomp_question *questi
 #define GCOMP__NOINLINE static
 #define GCOMP__RARE static
 #define GCOMP__UNROLL
+#define GCOMP__ON_A_LINE
 #define GCOMP__PREFETCH(p) ((void)(p))
 #define GCOMP__PREFETCH_NEAR(p) ((void)(p))
 #endif
@@ -1873,6 +1875,7 @@ struct gcomp__unit {
     float levels, constant;
     uint64_t words; /* random numbers */
     const uint32_t *draws; /* those of the tile at work, see GCOMP__F(drawn) */
+    size_t at;             /* where it begins */
 };
 
 enum { GCOMP__AHEAD = 512 }; /* elements that commits fetch ahead: more streams than a processor looks ahead in by itself */
@@ -2150,6 +2153,15 @@ GCOMP__INLINE float gcomp__saturated(float x)
     return a > 0x7f7fffffu ? gcomp__float((u & 0x80000000u) | 0x7f7fffffu) : x;
 }
 
+/* A tile of -0, which changes no number it is added to. */
+GCOMP__INLINE const float *gcomp__no_rest(void)
+{
+#define GCOMP__EIGHT_OF(x) x, x, x, x, x, x, x, x
+    GCOMP__ON_A_LINE static const float rest[GCOMP__TILE] = {GCOMP__EIGHT_OF(GCOMP__EIGHT_OF(GCOMP__EIGHT_OF(-0.0f)))};
+#undef GCOMP__EIGHT_OF
+    return rest;
+}
+
 /* A zero that -Ofast does not know: 0 + -0 is 0. */
 GCOMP__INLINE float gcomp__zero(void)
 {
@@ -2162,8 +2174,7 @@ GCOMP__INLINE float gcomp__zero(void)
    more than `levels` of them. 0: nothing was done. */
 GCOMP__INLINE int gcomp__simple_step(gcomp__unit *u, uint32_t most_bits, float levels)
 {
-    float most = gcomp__float(most_bits), product, by = levels;
-    int i;
+    float most = gcomp__float(most_bits), by = levels, less, product, smaller;
     if (most_bits < 80u << 23 || most_bits >= 227u << 23) return 0; /* 2^-47 .. 2^100 */
     GCOMP__PIN_SUM(by); /* no division becomes a product with what a loop divided once */
     u->a = most / by;
@@ -2171,11 +2182,13 @@ GCOMP__INLINE int gcomp__simple_step(gcomp__unit *u, uint32_t most_bits, float l
     u->inverse = 1 / u->a;
     GCOMP__PIN_SUM(u->inverse);
     u->lift = 1;
-    for (i = 0; i < 2; i++) { /* two last places are enough: each division is off by half of one at most */
-        product = most * u->inverse;
-        GCOMP__PIN_SUM(product);
-        u->inverse = gcomp__float(gcomp__bits(u->inverse) - (product > levels));
-    }
+    less = gcomp__float(gcomp__bits(u->inverse) - 1);
+    product = most * u->inverse;
+    smaller = most * less;
+    GCOMP__PIN_SUM(product);
+    GCOMP__PIN_SUM(smaller);
+    u->inverse = gcomp__float(gcomp__bits(u->inverse) - (product > levels) - (smaller > levels)); /* two last places are enough:
+                                                                             each division is off by half of one at most */
     return 1;
 }
 
@@ -2581,6 +2594,21 @@ GCOMP__INLINE uint32_t gcomp__get_omega(uint64_t w, size_t *at)
         _mm_storel_epi64((__m128i *)(void *)c, gcomp__low4_##isa(b)); \
     }
 
+/* gcomp__lookup4, times4 and times2 of sets that pick no 16 floats by words at once. */
+#define GCOMP__TIMES(isa) \
+    GCOMP__INLINE gcomp__w16_##isa gcomp__lookup4_##isa(const int32_t *table, const uint8_t *c) \
+    { \
+        return gcomp__look16_##isa(table, gcomp__get4_##isa(c)); \
+    } \
+    GCOMP__INLINE gcomp__v16_##isa gcomp__times4_##isa(const uint8_t *c, float a) \
+    { \
+        return gcomp__mul_##isa(gcomp__number_##isa(gcomp__get4_##isa(c)), gcomp__splat_##isa(a)); \
+    } \
+    GCOMP__INLINE gcomp__v16_##isa gcomp__times2_##isa(const uint8_t *c, float a) \
+    { \
+        return gcomp__mul_##isa(gcomp__number_##isa(gcomp__get2_##isa(c, 0)), gcomp__splat_##isa(a)); \
+    }
+
 /* gcomp__slice and its kin without vectors. */
 #define GCOMP__PLAIN_SLICES(isa) \
     GCOMP__INLINE uint64_t gcomp__gather_##isa(uint64_t x, uint64_t mask) { return gcomp__gather_bits(x, mask); } \
@@ -2641,7 +2669,8 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
      pair_splat, twice                    x in 8 lanes, y in the others; 8 floats in both;  turn8  8 x 8 floats transposed
      abreast, tall, tile                  rows that powersgd's kernels take together; columns that they copy
      eight, columns; last, base           levels of a Hadamard transform: three over so many columns; all of `base` floats
-     look16                               words from a table of 16, that of x in -8 .. 7 at x & 15
+     look16, lookup4                      words from a table of 16, that of x in -8 .. 7 at x & 15; those of codes of 4 bits
+     times4 times2                        codes of so many bits as floats, times a
      pour poured; pours                   64 bytes past the caches, to a multiple of 64; others may read them; is there a way?
      gather scatter                       bits of a word where a mask has ones, side by side; and spread again
      slice unslice                        bit b of 64 packed codes as word b; and back
@@ -3390,6 +3419,7 @@ GCOMP__INLINE gcomp__w16_avx2 gcomp__look16_avx2(const int32_t *table, gcomp__w1
     return gcomp__pair_avx2(gcomp__look8_avx2(table, w.a), gcomp__look8_avx2(table, w.b));
 }
 GCOMP__SLICES(avx2)
+GCOMP__TIMES(avx2)
 #define GCOMP__PASS avx2
 #define GCOMP__PASS_ISA GCOMP_ISA_AVX2
 #if GCOMP__ONLY == 2
@@ -3806,6 +3836,33 @@ GCOMP__INLINE gcomp__w16_avx512 gcomp__look16_avx512(const int32_t *table, gcomp
 {
     return gcomp__whole_avx512(_mm512_permutexvar_epi32(w.a, _mm512_loadu_si512(table)));
 }
+
+/* Words whose lowest 4 bits are the codes: they pick one of 16 values, of which each is multiplied once. */
+GCOMP__INLINE __m512i gcomp__nibbles_avx512(const uint8_t *c)
+{
+    const __m512i right = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+    __m512i x = _mm512_inserti64x4(_mm512_set1_epi32((int)gcomp__get32(c)), _mm256_set1_epi32((int)gcomp__get32(c + 4)), 1);
+    return _mm512_srlv_epi32(x, right);
+}
+GCOMP__INLINE gcomp__w16_avx512 gcomp__lookup4_avx512(const int32_t *table, const uint8_t *c)
+{
+    return gcomp__whole_avx512(_mm512_permutexvar_epi32(gcomp__nibbles_avx512(c), _mm512_loadu_si512(table)));
+}
+GCOMP__INLINE gcomp__v16_avx512 gcomp__times4_avx512(const uint8_t *c, float a)
+{
+    const __m512 q = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
+    const gcomp__v16_avx512 values = gcomp__mul_avx512(gcomp__one_avx512(q), gcomp__splat_avx512(a));
+    return gcomp__one_avx512(_mm512_permutexvar_ps(gcomp__nibbles_avx512(c), values.a));
+}
+GCOMP__INLINE gcomp__v16_avx512 gcomp__times2_avx512(const uint8_t *c, float a)
+{
+    const __m512i right = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512 q = _mm512_setr_ps(0, 1, -2, -1, 0, 1, -2, -1, 0, 1, -2, -1, 0, 1, -2, -1);
+    const gcomp__v16_avx512 values = gcomp__mul_avx512(gcomp__one_avx512(q), gcomp__splat_avx512(a));
+    const __m512i x = _mm512_srlv_epi32(_mm512_set1_epi32((int)gcomp__get32(c)), right);
+    return gcomp__one_avx512(_mm512_permutexvar_ps(x, values.a));
+}
+
 #if GCOMP__WANTS(2)
 #define gcomp__coders_avx512 gcomp__coders_avx2 /* entropy codes are AVX2's: wider registers bring them nothing */
 #define GCOMP__EIGHT_LANES avx2                 /* nor do they where 8 lanes are all there are */
@@ -4546,6 +4603,7 @@ GCOMP__INLINE gcomp__w16_neon gcomp__look16_neon(const int32_t *table, gcomp__w1
     return w;
 }
 GCOMP__PLAIN_SLICES(neon)
+GCOMP__TIMES(neon)
 #define GCOMP__PASS neon
 #define GCOMP__PASS_ISA GCOMP_ISA_NEON
 #if GCOMP__ONLY == 4
@@ -5151,6 +5209,7 @@ GCOMP__INLINE gcomp__w16_scalar gcomp__look16_scalar(const int32_t *table, gcomp
 #undef GCOMP__HEAVY
 #define GCOMP__HEAVY GCOMP__NOINLINE /* one driver for all methods: half the code and half the time to compile */
 GCOMP__PLAIN_SLICES(scalar)
+GCOMP__TIMES(scalar)
 #define GCOMP__PASS scalar
 #define GCOMP__PASS_ISA GCOMP_ISA_SCALAR
 #define GCOMP__LAST
@@ -5445,13 +5504,12 @@ GCOMP__NOINLINE void GCOMP__F(draw)(uint32_t *draws, uint64_t words, size_t i, s
 {
     const uint32_t h = gcomp__draw_base(words, i);
     size_t j;
-    draws += i % GCOMP__TILE / 2;
     for (j = 0; 2 * j < count; j += 16) GCOMP__F(store_words)((int32_t *)(draws + j), GCOMP__F(mixes)(h + (uint32_t)j, words));
 }
 
 GCOMP__INLINE GCOMP__F(w) GCOMP__F(drawn)(const gcomp__unit *u, size_t i)
 {
-    return GCOMP__F(halves)(u->draws + i % GCOMP__TILE / 2);
+    return GCOMP__F(halves)(u->draws + i / 2);
 }
 
 /* x + 1 with the probability t / 65536, else x; `draw` is that of elements i .. i + 15. */
@@ -5494,8 +5552,8 @@ GCOMP__INLINE void GCOMP__F(dither)(GCOMP__F(w) *q, GCOMP__F(w) *r, GCOMP__F(v) 
     *q = GCOMP__F(wadd)(GCOMP__F(wfloor)(s), GCOMP__F(drawn)(u, i));
     *r = GCOMP__F(wadd)(GCOMP__F(wfloor)(t), GCOMP__F(drawn)(u, i + 16));
     if (GCOMP__F(wties)(*q, *r)) {
-        *q = GCOMP__F(settled)(*q, s, u->words, i);
-        *r = GCOMP__F(settled)(*r, t, u->words, i + 16);
+        *q = GCOMP__F(settled)(*q, s, u->words, u->at + i);
+        *r = GCOMP__F(settled)(*r, t, u->words, u->at + i + 16);
     }
 }
 
@@ -5723,16 +5781,16 @@ GCOMP__NOINLINE void GCOMP__F(lift)(float *x, size_t count, float lift)
 
 /* The same for up to 16 blocks, of elements i .. end - 1 of a span, which begin with one. If they are no larger than a tile,
    their largest |p| are known, and they are lifted in it. */
-GCOMP__NOINLINE uint32_t GCOMP__F(fit_blocks)(const gcomp__span *span, size_t i, size_t end, gcomp__blocks *b, float *tile)
+GCOMP__NOINLINE uint32_t GCOMP__F(fit_blocks)(const gcomp__span *span, size_t i, size_t end, size_t k, gcomp__blocks *b,
+                                              float *tile)
 {
     const gcomp__encode_job *job = span->job;
     const size_t block = job->form.block;
     const int measure = job->form.measure, known = block <= GCOMP__TILE, simple = known && job->form.steps;
     uint8_t *scale = job->scales + i / block * 4; /* simple ones are one float */
     uint32_t worst = 0;
-    size_t k;
     gcomp__unit u;
-    for (k = 0; i < end; k++, i += block, scale += 4) {
+    for (; i < end; k++, i += block, scale += 4) {
         gcomp__measured m;
         m.worst = b->worst[k];
         if (simple && gcomp__simple_step(&u, m.worst, job->form.levels)) {
@@ -5796,22 +5854,35 @@ GCOMP__NOINLINE void GCOMP__F(pour_codes)(uint8_t *to, const uint8_t *from, size
 /* What is measured of p: the largest |p|; or its largest bits as an integer, with a sign (of the largest p) and without (of the
    smallest, if one is negative). */
 typedef struct GCOMP__F(look) {
-    GCOMP__F(v) most;
-    GCOMP__F(w) high, low;
+    GCOMP__F(w) most, high, low;
 } GCOMP__F(look);
 
 /* The same of 32 elements, which become p in the tile. */
-GCOMP__HEAVY void GCOMP__F(look_at)(GCOMP__F(look) *l, float *x, const float *g, const float *e, size_t step, int early)
+GCOMP__HEAVY void GCOMP__F(look_at)(GCOMP__F(look) *l, float *x, const float *g, const float *e, int early)
 {
     const GCOMP__F(v) p = GCOMP__F(add)(GCOMP__F(load)(g), GCOMP__F(load)(e));
-    const GCOMP__F(v) q = GCOMP__F(add)(GCOMP__F(load)(g + 16), GCOMP__F(load)(e + step));
+    const GCOMP__F(v) q = GCOMP__F(add)(GCOMP__F(load)(g + 16), GCOMP__F(load)(e + 16));
     GCOMP__F(store)(x, p);
     GCOMP__F(store)(x + 16, q);
-    if (early < 2) l->most = GCOMP__F(worst)(GCOMP__F(worst)(l->most, p), q);
+    if (early == 1) { /* of the two first: one of them after the other would take longer than all else */
+        const GCOMP__F(w) larger = GCOMP__F(wtop)(GCOMP__F(words)(GCOMP__F(abs)(p)), GCOMP__F(words)(GCOMP__F(abs)(q)));
+        l->most = GCOMP__F(wtop)(l->most, larger);
+    }
     else {
         l->high = GCOMP__F(wmax)(GCOMP__F(wmax)(l->high, GCOMP__F(words)(p)), GCOMP__F(words)(q));
         l->low = GCOMP__F(wtop)(GCOMP__F(wtop)(l->low, GCOMP__F(words)(p)), GCOMP__F(words)(q));
     }
+}
+
+GCOMP__INLINE uint32_t GCOMP__F(look_end)(const GCOMP__F(look) *l, gcomp__blocks *b, size_t k, int early)
+{
+    if (early == 2) {
+        const GCOMP__F(w) high = GCOMP__F(wxor)(l->high, GCOMP__F(wsplat)(-0x7fffffff - 1));
+        b->high[k] = GCOMP__F(most)(GCOMP__F(floats)(high)) ^ 0x80000000u;
+        b->low[k] = GCOMP__F(most)(GCOMP__F(floats)(l->low));
+        return b->worst[k] = gcomp__larger(b->high[k] & 0x7fffffffu, b->low[k] & 0x7fffffffu);
+    }
+    return b->worst[k] = GCOMP__F(most)(GCOMP__F(floats)(l->most));
 }
 
 /* Codes and scales of a span of elements whose scales must be known before the codes. A tile of p lies between memory and the
@@ -5819,93 +5890,104 @@ GCOMP__HEAVY void GCOMP__F(look_at)(GCOMP__F(look) *l, float *x, const float *g,
    place: two looks at it, however near each other, cost a third of its speed. Simple steps are found where a block was measured,
    a tile before they are needed, so that nothing waits for their divisions; other constants for a bundle of blocks at once, and
    blocks larger than a tile are measured before. All behind `span` are constants. The last elements of the tensor come as 32 with
-   zeros behind; where there is no residual, 16 times -0 stands for it, and where nothing is ahead, p for the gradient: so each
+   zeros behind; where there is no residual, a tile of -0 stands for it, and where nothing is ahead, p for the gradient: so each
    method's quants is compiled once a set. */
 GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quants) quants, size_t code16, int early)
 {
     const gcomp__encode_job *job = span->job;
-    const size_t begin = span->at, end = begin + span->count, block = job->form.block, step = span->residual ? 16 : 0;
+    const size_t begin = span->at, end = begin + span->count, block = job->form.block, walk = span->residual ? 1 : 0;
     const int small = !span->given && block <= GCOMP__TILE, steps = small && job->form.steps;
     const size_t piece = small ? block : (size_t)GCOMP__TILE, bundle = small ? gcomp__min(GCOMP__TILE, 16 * block) : piece;
-    const float *g = span->grad, *e = span->residual ? span->residual : span->nothing;
+    const size_t pieces = bundle / piece;
+    const float *g = span->grad, *e = span->residual ? span->residual : gcomp__no_rest();
     gcomp__unit u = span->given ? *span->given : job->unit;
     GCOMP__F(acc) *kept = (GCOMP__F(acc) *)span->acc;
     uint32_t worst = 0;
     gcomp__unit found;
     gcomp__blocks b;
     uint8_t *const held = GCOMP__F(pours) && code16 <= 16 ? span->held : NULL;
+    uint8_t *scale = job->scales + (small ? 4 * (begin / block + pieces) : 0); /* of the block a tile ahead */
     float tile[GCOMP__TILE];
-    size_t i, k, at, size, fitted = 0, count, next;
-    next = small ? begin / block + bundle / block : 0; /* the block a tile ahead */
+    size_t i, k, at, size, turn = 0, ready = 0; /* blocks begun; blocks whose constants are known */
     u.draws = span->draws;
     b.inverse[0] = u.inverse;
     b.lift = u.lift;
     b.offset[0] = u.offset;
     if (span->count % 32 || piece < 32) memset(tile, 0, sizeof tile);
     for (at = 0, k = 0; at < gcomp__min(bundle, span->count); at += piece, k++) {
-        b.worst[k] = GCOMP__F(take)(tile + at, g + at, e + at / 16 * step, step, gcomp__min(piece, span->count - at));
+        b.worst[k] = GCOMP__F(take)(tile + at, g + at, e + at * walk, 16 * walk, gcomp__min(piece, span->count - at));
         b.low[k] = 0;
     }
     for (i = begin; i < end; i += size) {
-        uint8_t *code = held ? held : job->codes + i / 16 * code16;
+        uint8_t *code = held ? held : job->codes + i / 16 * code16, some[64];
+        size_t whole; /* of a tile ahead: elements of pieces that can be looked at while those here are coded */
         size = gcomp__min(bundle, end - i);
         g += size; /* a tile ahead */
-        e += size / 16 * step;
-        for (k = 0; k < 8 && i + size + 8 * 16 <= end; k++) { /* what is looked at next, while divisions keep the processor */
-            GCOMP__PREFETCH(g + 16 * k);
-            GCOMP__PREFETCH(e + k * step);
+        e += size * walk;
+        for (k = 0; k < 128 && i + size + 128 <= end; k += 16) { /* what is looked at next, while divisions keep the processor */
+            GCOMP__PREFETCH(g + k);
+            GCOMP__PREFETCH(e + k);
         }
-        if (small ? fitted * block < size : !span->given && i % block == 0) {
-            const uint32_t most = GCOMP__F(fit_blocks)(span, i, small ? i + size : gcomp__min(end, i + block), &b, tile);
+        if (!small && !span->given && i % block == 0) {
+            const uint32_t most = GCOMP__F(fit_blocks)(span, i, gcomp__min(end, i + block), 0, &b, tile);
             worst = gcomp__larger(worst, most);
         }
         if (b.lift != 1.0f) GCOMP__F(lift)(tile, size, b.lift);
         if (job->form.stochastic) GCOMP__F(draw)(span->draws, u.words, i, size);
-        for (fitted = k = at = 0; at < size; at += count, k += count == piece) {
-            const size_t rest = size - at, c = small ? k : 0;
-            const GCOMP__F(v) inverse = GCOMP__F(splat)(b.inverse[c]), offset = GCOMP__F(splat)(early == 2 ? b.offset[c] : 0);
-            const int looks = size == bundle && end - i - size >= at + piece && piece >= 32;
-            const size_t walk = looks ? step : 0;
-            const float *from = looks ? g + at : tile + at, *other = looks ? e + at / 16 * step : span->nothing;
-            uint8_t some[64], *to = code;
-            float *x = tile + at;
-            size_t left;
-            GCOMP__F(look) seen;
-            seen.most = GCOMP__F(splat)(0);
-            seen.high = GCOMP__F(wsplat)(-0x7fffffff - 1);
-            seen.low = GCOMP__F(wsplat)(0);
-            count = rest >= piece ? piece : rest < 32 ? rest : rest / 32 * 32; /* the last elements are a piece for themselves */
-            if (count < 32) to = some;
-            for (left = (count + 31) / 32; left; left--, x += 32, from += 32, other += 2 * walk, to += 2 * code16) {
-                GCOMP__F(v) p = GCOMP__F(load)(x), q = GCOMP__F(load)(x + 16);
-                if (early == 2) p = GCOMP__F(sub)(p, offset), q = GCOMP__F(sub)(q, offset);
-                p = GCOMP__F(mul)(p, inverse);
-                q = GCOMP__F(mul)(q, inverse);
-                GCOMP__F(look_at)(&seen, x, from, other, walk, early);
-                quants(to, p, q, &u, i + (size_t)(x - tile));
-            }
-            if (count < 32) gcomp__put_last(code, some, code16, count, job->form.first_high);
-            code += count / 16 * code16;
-            if (looks) {
-                if (early < 2) b.worst[k] = GCOMP__F(most)(seen.most);
-                else {
-                    const GCOMP__F(w) high = GCOMP__F(wxor)(seen.high, GCOMP__F(wsplat)(-0x7fffffff - 1));
-                    b.high[k] = GCOMP__F(most)(GCOMP__F(floats)(high)) ^ 0x80000000u;
-                    b.low[k] = GCOMP__F(most)(GCOMP__F(floats)(seen.low));
-                    b.worst[k] = gcomp__larger(b.high[k] & 0x7fffffffu, b.low[k] & 0x7fffffffu);
+        u.at = i;
+        whole = size == bundle && piece >= 32 ? gcomp__min(size, end - i - size) : 0;
+        for (k = at = 0; at < size;) { /* pieces of one kind; last, what is less than a piece, and less than 32 of it, alone */
+            const int looks = at + piece <= whole;
+            const size_t stop = looks ? whole : size;
+            const size_t count = size - at >= piece ? piece : size - at < 32 ? size - at : (size - at) / 32 * 32;
+            const size_t next = small && count == piece;
+            const float *from = looks ? g : tile, *rest = looks ? e : gcomp__no_rest();
+            uint8_t *to = count < 32 ? some : code;
+            do {
+                const size_t first = at;
+                GCOMP__F(v) inverse, offset;
+                GCOMP__F(look) seen;
+                size_t j;
+                if (small && turn >= ready) {
+                    const uint32_t most = GCOMP__F(fit_blocks)(span, i + at, i + size, k, &b, tile);
+                    worst = gcomp__larger(worst, most);
+                    ready = turn - k + pieces;
                 }
-                if (early == 1 && steps && fitted == k && gcomp__simple_step(&found, b.worst[k], u.levels)) {
-                    gcomp__put_float(job->scales + 4 * (next + k), found.a);
-                    b.inverse[k] = found.inverse;
-                    worst = gcomp__larger(worst, b.worst[k]);
-                    fitted++;
+                inverse = GCOMP__F(splat)(b.inverse[k]);
+                offset = GCOMP__F(splat)(early == 2 ? b.offset[k] : 0);
+                seen.most = seen.low = GCOMP__F(wsplat)(0);
+                seen.high = GCOMP__F(wsplat)(-0x7fffffff - 1);
+                for (j = at, at += count; j < at; j += 32, to += 2 * code16) {
+                    GCOMP__F(v) p = GCOMP__F(load)(tile + j), q = GCOMP__F(load)(tile + j + 16);
+                    if (early == 2) p = GCOMP__F(sub)(p, offset), q = GCOMP__F(sub)(q, offset);
+                    p = GCOMP__F(mul)(p, inverse);
+                    q = GCOMP__F(mul)(q, inverse);
+                    GCOMP__F(look_at)(&seen, tile + j, from + j, rest + j, early);
+                    quants(to, p, q, &u, j);
                 }
-            } else if (at + size < end - i) {
-                b.low[k] = 0;
-                b.worst[k] = GCOMP__F(take)(tile + at, g + at, e + at / 16 * step, step, gcomp__min(piece, end - i - size - at));
+                if (looks) {
+                    const uint32_t most = GCOMP__F(look_end)(&seen, &b, k, early);
+                    if (early == 1 && steps && ready == turn + pieces && gcomp__simple_step(&found, most, u.levels)) {
+                        gcomp__put_float(scale, found.a);
+                        b.inverse[k] = found.inverse;
+                        worst = gcomp__larger(worst, most);
+                        ready++;
+                    }
+                    scale += 4;
+                } else if (first + size < end - i) {
+                    const size_t left = gcomp__min(piece, end - i - size - first);
+                    b.low[k] = 0;
+                    b.worst[k] = GCOMP__F(take)(tile + first, g + first, e + first * walk, 16 * walk, left);
+                }
+                k += next;
+                turn += next;
+            } while (count >= 32 && at + piece <= stop);
+            if (count < 32) {
+                gcomp__put_last(code, some, code16, count, job->form.first_high);
+                to = code + count / 16 * code16;
             }
+            code = to;
         }
-        next += k;
         if (held) GCOMP__F(pour_codes)(job->codes + i / 16 * code16, held, gcomp__last_bytes(code16, size));
     }
     kept->worst = GCOMP__F(worst)(kept->worst, GCOMP__F(splat)(gcomp__float(worst)));
@@ -5938,6 +6020,7 @@ GCOMP__HEAVY void GCOMP__F(late_driver)(const gcomp__span *span, GCOMP__F(quant)
             uint8_t some[64], *to = held ? held : code;
             float pad[32];
             size_t k;
+            u.at = i;
             if (job->form.stochastic) GCOMP__F(draw)(span->draws, u.words, i, 16 * groups);
             if (stop - i < 16) {
                 gcomp__pad(pad, from, stop - i);
@@ -5950,7 +6033,7 @@ GCOMP__HEAVY void GCOMP__F(late_driver)(const gcomp__span *span, GCOMP__F(quant)
                 GCOMP__F(v) p = GCOMP__F(add)(GCOMP__F(load)(from), GCOMP__F(load)(rest));
                 GCOMP__F(acc_add)(&acc, p, measure);
                 if (measure == GCOMP__L1 && (i / 16 + k) % 16 == 15) GCOMP__F(acc_flush)(&acc);
-                quant(to, p, &u, i + 16 * k);
+                quant(to, p, &u, 16 * k);
             }
             if (stop - i < 16) gcomp__put_last(code, some, code16, stop - i, job->form.first_high);
             else if (held) GCOMP__F(pour_codes)(code, held, groups * code16);
@@ -6056,46 +6139,46 @@ GCOMP__HEAVY void GCOMP__F(decode_driver)(const gcomp__view *view, size_t i, siz
 {
     const GCOMP__F(v) f = GCOMP__F(splat)(weight);
     const size_t begin = i, end = i + count, block = view->form.block;
-    float nothing[16] = {0};
+    const size_t step = ending == GCOMP__ADD ? 16 : 0;
+    const uint8_t *code, *scale;
+    float nothing[16] = {0}, *to;
+    const float *base;
     gcomp__unit u;
     size_t stop;
     u.constant = view->form.constant;
     u.levels = view->form.levels;
     for (; scale_bytes == 1 && i % 32 == 0 && i + 32 <= end; i += 32) {
-        const uint8_t *code = view->codes + i / 16 * code16;
-        const size_t step = ending == GCOMP__ADD ? 16 : 0;
-        float *to = y + (i - begin);
-        const float *base = step ? to : nothing;
+        code = view->codes + i / 16 * code16;
+        to = y + (i - begin);
+        base = step ? to : nothing;
         gcomp__get_scale(view->scales + i / 32, 1, &u);
         GCOMP__F(end_with)(to, deq(code, &u), base, f, ending);
         GCOMP__F(end_with)(to + 16, deq(code + code16, &u), base + step, f, ending);
     }
-    for (; i < end; i = stop) {
-        const uint8_t *code = view->codes + i / 16 * code16;
-        float *to = y + (i - begin);
+    code = view->codes + i / 16 * code16;
+    scale = view->scales + (block ? (i >> view->shift) * scale_bytes : 0);
+    to = y + (i - begin);
+    base = ending == GCOMP__ADD ? to : nothing;
+    while (i < end) {
         stop = scale_bytes && block ? gcomp__min(end, (i | (block - 1)) + 1) : end;
-        gcomp__get_scale(view->scales + (scale_bytes && block ? (i >> view->shift) * scale_bytes : 0), scale_bytes, &u);
-        while (i < stop) { /* whole groups; then the last elements of the tensor */
-            const size_t groups = stop - i < 16 ? 1 : (stop - i) / 16;
-            const size_t step = ending == GCOMP__ADD ? 16 : 0;
-            const uint8_t *from = code;
-            const float *base = ending == GCOMP__ADD ? to : nothing;
+        gcomp__get_scale(scale, scale_bytes, &u);
+        scale += scale_bytes;
+        for (; i + 32 <= stop; i += 32, code += 2 * code16, to += 32, base += 2 * step) {
+            GCOMP__F(end_with)(to, deq(code, &u), base, f, ending);
+            GCOMP__F(end_with)(to + 16, deq(code + code16, &u), base + step, f, ending);
+        }
+        if (i + 16 <= stop) {
+            GCOMP__F(end_with)(to, deq(code, &u), base, f, ending);
+            i += 16, code += code16, to += 16, base += step;
+        }
+        if (i < stop) { /* the last elements of the tensor: their code bytes, zeros behind */
             uint8_t some[64];
-            float pad[16], *out = to;
-            size_t k;
-            if (stop - i < 16) { /* their code bytes, zeros behind */
-                gcomp__get_last(some, code, code16, stop - i);
-                from = some;
-                if (ending == GCOMP__ADD) gcomp__pad(pad, to, stop - i);
-                if (ending == GCOMP__ADD) base = pad;
-                out = pad;
-            }
-            for (k = 0; k < groups; k++, from += code16, base += step, out += 16)
-                GCOMP__F(end_with)(out, deq(from, &u), base, f, ending);
-            if (stop - i < 16) memcpy(to, pad, 4 * (stop - i));
-            i = stop - i < 16 ? stop : i + 16 * groups;
-            to += 16 * groups;
-            code += groups * code16;
+            float pad[16];
+            gcomp__get_last(some, code, code16, stop - i);
+            if (step) gcomp__pad(pad, to, stop - i);
+            GCOMP__F(end_with)(pad, deq(some, &u), step ? pad : nothing, f, ending);
+            memcpy(to, pad, 4 * (stop - i));
+            i = stop;
         }
     }
 }
@@ -6147,7 +6230,7 @@ GCOMP__INLINE void GCOMP__F(commit_two)(float *y, const float *grad, float *resi
     GCOMP__F(store)(y, GCOMP__F(saturate)(GCOMP__F(add)(x, GCOMP__F(mul)(z, f))));
 }
 
-/* Block by block, so that scales and places are fetched once a block; those of 32 (scales of a byte) without a loop. */
+/* Block by block, so that scales and places are fetched once a block. */
 GCOMP__HEAVY size_t GCOMP__F(commit_pair)(const gcomp__sink *sink, size_t i, size_t end, GCOMP__F(deq) deq, size_t code16,
                                            size_t scale_bytes)
 {
@@ -6169,27 +6252,22 @@ GCOMP__HEAVY size_t GCOMP__F(commit_pair)(const gcomp__sink *sink, size_t i, siz
         const uint8_t *c = one->codes + i / 16 * code16, *d = two->codes + i / 16 * code16;
         gcomp__get_scale(one->scales + (i >> one->shift) * scale_bytes, scale_bytes, &u);
         gcomp__get_scale(two->scales + (i >> two->shift) * scale_bytes, scale_bytes, &v);
-        if (scale_bytes == 1 && stop - i == 32) {
-            GCOMP__PREFETCH(grad + i + ahead);
-            GCOMP__PREFETCH(grad + i + ahead + 16);
-            GCOMP__PREFETCH(residual + i + ahead);
-            GCOMP__PREFETCH(residual + i + ahead + 16);
-            GCOMP__PREFETCH(c + ahead / 16 * code16);
-            GCOMP__PREFETCH(d + ahead / 16 * code16);
-            GCOMP__F(commit_two)(y + i, grad + i, residual + i, deq(c, &u), deq(d, &v), f, zero, second);
-            c += code16, d += code16, i += 16;
-            GCOMP__F(commit_two)(y + i, grad + i, residual + i, deq(c, &u), deq(d, &v), f, zero, second);
-            i += 16;
-            continue;
-        }
-        for (; i < stop; i += 16, c += code16, d += code16) {
+        for (; i + 32 <= stop; i += 32, c += 2 * code16, d += 2 * code16) {
             if (code16 >= 8) { /* not of 1 and 2 bits */
                 GCOMP__PREFETCH(grad + i + ahead);
+                GCOMP__PREFETCH(grad + i + ahead + 16);
                 GCOMP__PREFETCH(residual + i + ahead);
+                GCOMP__PREFETCH(residual + i + ahead + 16);
                 GCOMP__PREFETCH(c + ahead / 16 * code16);
                 GCOMP__PREFETCH(d + ahead / 16 * code16);
             }
             GCOMP__F(commit_two)(y + i, grad + i, residual + i, deq(c, &u), deq(d, &v), f, zero, second);
+            GCOMP__F(commit_two)(y + i + 16, grad + i + 16, residual + i + 16, deq(c + code16, &u), deq(d + code16, &v), f, zero,
+                                 second);
+        }
+        if (i < stop) {
+            GCOMP__F(commit_two)(y + i, grad + i, residual + i, deq(c, &u), deq(d, &v), f, zero, second);
+            i += 16;
         }
     }
     return i;
@@ -8612,7 +8690,11 @@ static const gcomp__method gcomp__row_vote = {
 /* ---------------- levels: p / d as a whole number q, decoded as d * q. What int, qsgd and terngrad share: rounded to nearest
    or with the probability of the fraction, in 2, 4, 8 or 16 bits, as two's complement. They differ in how d is found. */
 #if !defined(GCOMP_WITHOUT_INT) || !defined(GCOMP_WITHOUT_QSGD) || !defined(GCOMP_WITHOUT_TERNGRAD)
-#define GCOMP__LEVELS(bits, to_codes, get) \
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(times8)(const uint8_t *code, float a)
+{
+    return GCOMP__F(mul)(GCOMP__F(number)(GCOMP__F(get8)(code)), GCOMP__F(splat)(a));
+}
+#define GCOMP__LEVELS(bits, to_codes, times) \
     GCOMP__INLINE void GCOMP__F(nearest##bits##_quants)(uint8_t *code, GCOMP__F(v) x, GCOMP__F(v) y, const gcomp__unit *u, \
                                                         size_t i) \
     { \
@@ -8631,7 +8713,7 @@ static const gcomp__method gcomp__row_vote = {
     } \
     GCOMP__INLINE GCOMP__F(v) GCOMP__F(levels##bits##_deq)(const uint8_t *code, const gcomp__unit *u) \
     { \
-        return GCOMP__F(mul)(GCOMP__F(number)(get), GCOMP__F(splat)(u->a)); \
+        return times; \
     } \
     GCOMP__EARLY_ENCODE(nearest##bits, 2 * bits, 1) \
     GCOMP__EARLY_ENCODE(stochastic##bits, 2 * bits, 1) \
@@ -8642,10 +8724,10 @@ static const gcomp__method gcomp__row_vote = {
 #define GCOMP__AS_WORDS(bits, shift) \
     GCOMP__F(put16s)(code, shift ? GCOMP__F(wsar)(q, shift) : q); \
     GCOMP__F(put16s)(code + 32, shift ? GCOMP__F(wsar)(r, shift) : r)
-GCOMP__LEVELS(2, GCOMP__AS_BITS, GCOMP__F(get2)(code, 0))
-GCOMP__LEVELS(4, GCOMP__AS_BITS, GCOMP__F(get4)(code))
-GCOMP__LEVELS(8, GCOMP__AS_BYTES, GCOMP__F(get8)(code))
-GCOMP__LEVELS(16, GCOMP__AS_WORDS, GCOMP__F(get16s)(code))
+GCOMP__LEVELS(2, GCOMP__AS_BITS, GCOMP__F(times2)(code, u->a))
+GCOMP__LEVELS(4, GCOMP__AS_BITS, GCOMP__F(times4)(code, u->a))
+GCOMP__LEVELS(8, GCOMP__AS_BYTES, GCOMP__F(times8)(code, u->a))
+GCOMP__LEVELS(16, GCOMP__AS_WORDS, GCOMP__F(mul)(GCOMP__F(number)(GCOMP__F(get16s)(code)), GCOMP__F(splat)(u->a)))
 #undef GCOMP__AS_BYTES
 #undef GCOMP__AS_BITS
 #undef GCOMP__AS_WORDS
@@ -8677,7 +8759,7 @@ static void gcomp__levels_form(gcomp__form *form, unsigned size, int stochastic,
    blocks and formats as in DeepSpeed, CGX, bitsandbytes. */
 #ifndef GCOMP_WITHOUT_INT
 #define GCOMP__LIST_int(X) X(int)
-#define GCOMP__AFFINE(bits, get) \
+#define GCOMP__AFFINE(bits) \
     GCOMP__INLINE void GCOMP__F(near_affine##bits##_quants)(uint8_t *code, GCOMP__F(v) x, GCOMP__F(v) y, const gcomp__unit *u, \
                                                             size_t i) \
     { \
@@ -8695,14 +8777,14 @@ static void gcomp__levels_form(gcomp__form *form, unsigned size, int stochastic,
     } \
     GCOMP__INLINE GCOMP__F(v) GCOMP__F(affine##bits##_deq)(const uint8_t *code, const gcomp__unit *u) \
     { \
-        return GCOMP__F(add)(GCOMP__F(mul)(GCOMP__F(number)(get), GCOMP__F(splat)(u->a)), GCOMP__F(splat)(u->b)); \
+        return GCOMP__F(add)(GCOMP__F(times##bits)(code, u->a), GCOMP__F(splat)(u->b)); \
     } \
     GCOMP__EARLY_ENCODE(near_affine##bits, 2 * bits, 2) \
     GCOMP__EARLY_ENCODE(random_affine##bits, 2 * bits, 2) \
     GCOMP__BLOCK_DECODE(affine##bits, affine##bits##_deq, 2 * bits, 8)
-GCOMP__AFFINE(2, GCOMP__F(get2)(code, 0))
-GCOMP__AFFINE(4, GCOMP__F(get4)(code))
-GCOMP__AFFINE(8, GCOMP__F(get8)(code))
+GCOMP__AFFINE(2)
+GCOMP__AFFINE(4)
+GCOMP__AFFINE(8)
 #undef GCOMP__AFFINE
 static const gcomp__block_kernels GCOMP__F(int_kernels)[] = {
     GCOMP__LEVEL_KERNELS,
@@ -8895,7 +8977,7 @@ GCOMP__INLINE void GCOMP__F(natural_quant)(uint8_t *code, GCOMP__F(v) p, const g
     GCOMP__F(w) b = GCOMP__F(wand)(GCOMP__F(words)(p), GCOMP__F(wsplat)(0x7fffffff)), e;
     GCOMP__F(v) t = GCOMP__F(number)(GCOMP__F(wand)(b, GCOMP__F(wsplat)(0x7fffff)));
     t = GCOMP__F(mul)(t, GCOMP__F(splat)(1.0f / 128));
-    e = GCOMP__F(raised)(GCOMP__F(wshr)(b, 23), t, GCOMP__F(drawn)(u, i), u->words, i);
+    e = GCOMP__F(raised)(GCOMP__F(wshr)(b, 23), t, GCOMP__F(drawn)(u, i), u->words, u->at + i);
     e = GCOMP__F(wmin)(e, GCOMP__F(wsplat)(254));
     GCOMP__F(put8)(code, GCOMP__F(wsar)(GCOMP__F(wshl)(e, 24), 24));
     gcomp__put16(code + 16, GCOMP__F(lt0)(p));
@@ -8939,7 +9021,7 @@ GCOMP__HEAVY GCOMP__F(w) GCOMP__F(natural_level)(GCOMP__F(v) x, const gcomp__uni
     q = GCOMP__F(wand)(GCOMP__F(wxor)(GCOMP__F(words)(t), GCOMP__F(words)(below)), small);
     t = GCOMP__F(floats)(GCOMP__F(wxor)(GCOMP__F(words)(t), q));
     q = GCOMP__F(wmax)(GCOMP__F(wsub)(e, GCOMP__F(wsplat)(lowest - 1)), GCOMP__F(wsplat)(0));
-    q = GCOMP__F(raised)(q, t, GCOMP__F(drawn)(u, i), u->words, i);
+    q = GCOMP__F(raised)(q, t, GCOMP__F(drawn)(u, i), u->words, u->at + i);
     return GCOMP__F(signed)(GCOMP__F(wmin)(q, GCOMP__F(wsplat)(s)), GCOMP__F(wsar)(GCOMP__F(words)(x), 31));
 }
 GCOMP__INLINE GCOMP__F(v) GCOMP__F(natural_value)(GCOMP__F(w) c, const gcomp__unit *u)
@@ -9107,7 +9189,7 @@ GCOMP__INLINE void GCOMP__F(mx_e2m1_quants)(uint8_t *code, GCOMP__F(v) x, GCOMP_
 }
 GCOMP__INLINE GCOMP__F(v) GCOMP__F(mx_e2m1_deq)(const uint8_t *code, const gcomp__unit *u)
 {
-    return GCOMP__F(mul)(GCOMP__F(floats)(GCOMP__F(look16)(gcomp__mx_values, GCOMP__F(get4)(code))), GCOMP__F(splat)(u->a));
+    return GCOMP__F(mul)(GCOMP__F(floats)(GCOMP__F(lookup4)(gcomp__mx_values, code)), GCOMP__F(splat)(u->a));
 }
 GCOMP__INLINE void GCOMP__F(mx_int8_quants)(uint8_t *code, GCOMP__F(v) x, GCOMP__F(v) y, const gcomp__unit *u, size_t i)
 {
@@ -9314,7 +9396,7 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(eden_quant)(uint8_t *code, GCOMP__F(v) x, int
 GCOMP__INLINE GCOMP__F(v) GCOMP__F(eden_deq)(const uint8_t *code, int bits, const int32_t *table)
 {
     GCOMP__F(v) c = GCOMP__F(splat)(gcomp__float((uint32_t)table[0]));
-    if (bits == 4) return GCOMP__F(floats)(GCOMP__F(look16)(table, GCOMP__F(get4)(code)));
+    if (bits == 4) return GCOMP__F(floats)(GCOMP__F(lookup4)(table, code));
     if (bits == 3) c = GCOMP__F(floats)(GCOMP__F(look16)(table, GCOMP__F(get2)(code, 0)));
     if (bits == 2) c = GCOMP__F(pick)(gcomp__get16(code), GCOMP__F(splat)(gcomp__float((uint32_t)table[1])), c);
     return GCOMP__F(flip)(c, gcomp__get16(code + 2 * bits - 2));
