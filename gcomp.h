@@ -7640,7 +7640,7 @@ static uint32_t gcomp__pack(const gcomp__method *m, const double *param)
         if (!p->name || !p->bits) continue;
         if (p->kind == GCOMP__REAL || p->kind == GCOMP__AUTO) word |= (uint64_t)gcomp__bits((float)param[i]) << at;
         else if (p->kind == GCOMP__BLOCK) word |= (uint64_t)gcomp__log2((uint32_t)param[i]) << at;
-        else word |= (uint64_t)param[i] << at;
+        else word |= (uint64_t)(int64_t)param[i] << at;
         at += p->bits;
     }
     return (uint32_t)word;
@@ -7717,11 +7717,16 @@ static size_t gcomp__code_bytes(const gcomp__form *form, size_t n)
     return form->code && n ? 8 * (gcomp__chunks(n) - 1) + gcomp__pieces(n, segment) : 0;
 }
 
+static size_t gcomp__form_bound(const gcomp__form *form, size_t n)
+{
+    return gcomp__plus(gcomp__plus(gcomp__block_scales(form, n), gcomp__code_bytes(form, n)), gcomp__block_codes(form, n));
+}
+
 static size_t gcomp__block_bound(const gcomp_codec *codec, size_t n)
 {
     gcomp__form form;
     gcomp__form_of(gcomp__method_of(codec->method), codec->param, &form);
-    return gcomp__plus(gcomp__plus(gcomp__block_scales(&form, n), gcomp__code_bytes(&form, n)), gcomp__block_codes(&form, n));
+    return gcomp__form_bound(&form, n);
 }
 
 static size_t gcomp__block_scratch(const gcomp_codec *codec, size_t n)
@@ -7811,12 +7816,13 @@ static void gcomp__measure_all(gcomp__encode_job *job, void (*task)(void *arg, s
 static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_codec *codec, const gcomp_input *in, size_t n,
                                         uint8_t *body, size_t capacity, size_t *bytes)
 {
-    size_t need = gcomp__block_bound(codec, n), last = 0;
+    size_t need, last = 0;
     gcomp__encode_job job;
     gcomp__measured all;
-    if (capacity < need) return GCOMP_DST_TOO_SMALL;
     memset(&job, 0, sizeof job);
     gcomp__form_of(gcomp__method_of(codec->method), codec->param, &job.form);
+    need = gcomp__form_bound(&job.form, n);
+    if (capacity < need) return GCOMP_DST_TOO_SMALL;
     job.call = call;
     job.kernels = (const gcomp__block_kernels *)call->kernels + job.form.kernel;
     job.in = *in;
@@ -13408,8 +13414,8 @@ static int gcomp__in_range(const gcomp__param *p, double v)
     if ((p->kind == GCOMP__BLOCK || p->kind == GCOMP__AUTO) && v == 0) return 1;
     if (!(v >= p->low && v <= p->high)) return 0;
     if (p->kind == GCOMP__REAL || p->kind == GCOMP__AUTO) return 1;
-    if (v != (double)(uint64_t)v) return 0;
-    return p->kind != GCOMP__BLOCK || ((uint64_t)v & ((uint64_t)v - 1)) == 0;
+    if (v != (double)(int64_t)v) return 0;
+    return p->kind != GCOMP__BLOCK || ((int64_t)v & ((int64_t)v - 1)) == 0;
 }
 
 /* The choice of that name; -1 if there is none. And the i-th name and its length. */
@@ -13834,12 +13840,40 @@ static gcomp_result gcomp__open_payload(const gcomp__set *set, gcomp__view *view
     return view->method->open(view);
 }
 
+/* A block method's payload whose header is that of an opened one, but for the checksum, is opened as that was. */
+static int gcomp__opens_like(gcomp__view *view, const gcomp__view *like, const void *payload, size_t length, size_t n)
+{
+    const uint8_t *p = (const uint8_t *)payload;
+    if (!like || !p || length != GCOMP__HEADER + like->bytes || n != like->n || like->method->open != gcomp__block_open ||
+        like->form.code || memcmp(p, like->body - GCOMP__HEADER, GCOMP__HEADER - 4) != 0)
+        return 0;
+    *view = *like;
+    view->body = view->scales = p + GCOMP__HEADER;
+    view->codes = view->body + (like->codes - like->body);
+    return 1;
+}
+
+/* Opens a valid payload, after others of the kind of `like`, or NULL. */
+static void gcomp__open_valid(const gcomp__set *set, gcomp__view *view, const gcomp__view *like, const void *payload,
+                              size_t length, size_t n)
+{
+    unsigned flags;
+    if (!gcomp__opens_like(view, like, payload, length, n)) (void)gcomp__open_payload(set, view, payload, length, n, &flags);
+}
+
 /* Opens and checks all but the inside of the body. */
-static gcomp_result gcomp__check_outside(const gcomp__set *set, gcomp__view *view, const void *payload, size_t length, size_t n)
+static gcomp_result gcomp__check_outside(const gcomp__set *set, gcomp__view *view, const gcomp__view *like, const void *payload,
+                                         size_t length, size_t n)
 {
     const uint8_t *p = (const uint8_t *)payload;
     unsigned flags = 0;
-    gcomp_result opened = gcomp__open_payload(set, view, payload, length, n, &flags);
+    gcomp_result opened = GCOMP_OK;
+    if (gcomp__opens_like(view, like, payload, length, n)) {
+        flags = p[6];
+        if (!(flags & GCOMP__SEALED) && gcomp__get32(p + 28)) opened = GCOMP_RESERVED_BITS;
+    } else {
+        opened = gcomp__open_payload(set, view, payload, length, n, &flags);
+    }
 #ifndef GCOMP_FUZZING
     /* damage anywhere in a sealed payload whose header can be read at all is reported as damage */
     if ((opened == GCOMP_OK || opened == GCOMP_CORRUPT || opened == GCOMP_RESERVED_BITS) && (flags & GCOMP__SEALED) &&
@@ -13853,7 +13887,7 @@ static gcomp_result gcomp__check_outside(const gcomp__set *set, gcomp__view *vie
 /* Opens and checks to the last bit. */
 static gcomp_result gcomp__check_payload(const gcomp__set *set, gcomp__view *view, const void *payload, size_t length, size_t n)
 {
-    GCOMP__TRY(gcomp__check_outside(set, view, payload, length, n));
+    GCOMP__TRY(gcomp__check_outside(set, view, NULL, payload, length, n));
     return view->method->check(view);
 }
 
@@ -13869,8 +13903,8 @@ static gcomp_result gcomp__check_two(gcomp__call *call, const void *const *paylo
     gcomp__view one, two;
     uint32_t *lists[2] = {NULL, NULL};
     gcomp_result second;
-    GCOMP__TRY(gcomp__check_outside(call->set, &one, payloads[0], lengths[0], n));
-    second = gcomp__check_outside(call->set, &two, payloads[1], lengths[1], n);
+    GCOMP__TRY(gcomp__check_outside(call->set, &one, NULL, payloads[0], lengths[0], n));
+    second = gcomp__check_outside(call->set, &two, &one, payloads[1], lengths[1], n);
     lists[0] = gcomp__list_room(call, &one);
     if (second == GCOMP_OK) lists[1] = gcomp__list_room(call, &two);
     if (second == GCOMP_OK && one.method->check == gcomp__sparse_check && two.method->check == gcomp__sparse_check)
@@ -13888,7 +13922,7 @@ static gcomp_result gcomp__check_all(const gcomp__call *call, const void *const 
     size_t w;
     for (w = 0; w + 1 < count; w += 2) GCOMP__TRY(gcomp__check_two(&rest, payloads + w, lengths + w, n));
     if (w == count) return GCOMP_OK;
-    GCOMP__TRY(gcomp__check_outside(call->set, &view, payloads[w], lengths[w], n));
+    GCOMP__TRY(gcomp__check_outside(call->set, &view, NULL, payloads[w], lengths[w], n));
     return gcomp__check_inside(&view, gcomp__list_room(&rest, &view));
 }
 
@@ -14011,23 +14045,22 @@ GCOMP__NOINLINE void gcomp__add_all(const gcomp__call *call, const void *const *
     gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, y, n);
     gcomp__call lists = *call, rest = *call; /* rest: what is left of the scratch behind all lists */
     size_t w, group;
-    unsigned flags;
     sink.weight = 1.0f / (float)count;
     sink.views = views;
     if (gcomp__all_vote(payloads, count)) {
-        (void)gcomp__open_payload(call->set, views, payloads[0], lengths[0], n, &flags);
+        gcomp__open_valid(call->set, views, NULL, payloads[0], lengths[0], n);
         sink.payloads = payloads;
         sink.count = count;
         gcomp__decode_with(call, &sink);
         return;
     }
     for (w = 0; w < count; w++) {
-        (void)gcomp__open_payload(call->set, views, payloads[w], lengths[w], n, &flags);
+        gcomp__open_valid(call->set, views, w ? views : NULL, payloads[w], lengths[w], n);
         (void)gcomp__list_room(&rest, views);
     }
     for (w = 0; w < count;) {
         for (group = 0; group < 8 && w < count; group++, w++) {
-            (void)gcomp__open_payload(call->set, views + group, payloads[w], lengths[w], n, &flags);
+            gcomp__open_valid(call->set, views + group, group ? views : NULL, payloads[w], lengths[w], n);
             if (group && views[group].method != views[0].method) break;
             views[group].list = gcomp__list_room(&lists, views + group);
         }
@@ -15495,24 +15528,22 @@ GCOMP_API gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, c
 }
 
 /* residual <- grad + residual - own, and grad <- mean, all payloads being valid. */
-GCOMP__NOINLINE void gcomp__commit_payloads(gcomp *gc, gcomp__slot *slot, float *grad, const void *own, size_t own_length,
-                                            const void *const *payloads, const size_t *lengths, size_t count)
+GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp__call *call, gcomp__slot *slot, float *grad, const void *own,
+                                            size_t own_length, const void *const *payloads, const size_t *lengths, size_t count)
 {
     gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, NULL, slot->n);
-    gcomp__call call = gcomp__call_in(gc, slot->method);
     gcomp__view own_view, views[8];
-    unsigned flags;
     size_t w;
     sink.grad = grad;
     sink.residual = slot->residual;
-    if (own) (void)gcomp__open_payload(gc->set, &own_view, own, own_length, slot->n, &flags);
+    if (own) gcomp__open_valid(call->set, &own_view, NULL, own, own_length, slot->n);
     if (own) sink.own = &own_view;
     if (own && count >= 1 && count <= 8) { /* one pass */
-        gcomp__call rest = call;
+        gcomp__call rest = *call;
         int alike = 1;
         sink.own_at = count;
         for (w = 0; w < count; w++) {
-            (void)gcomp__open_payload(gc->set, views + w, payloads[w], lengths[w], slot->n, &flags);
+            gcomp__open_valid(call->set, views + w, &own_view, payloads[w], lengths[w], slot->n);
             views[w].list = gcomp__list_room(&rest, views + w);
             alike = alike && views[w].method == own_view.method;
             if (payloads[w] == own) sink.own_at = w;
@@ -15527,9 +15558,9 @@ GCOMP__NOINLINE void gcomp__commit_payloads(gcomp *gc, gcomp__slot *slot, float 
         }
     }
     sink.own_at = 0;
-    if (own && slot->residual) gcomp__decode_with(&call, &sink);
-    if (!own && slot->residual) gcomp__absorb_all(&call, &sink, slot->n);
-    if (count) gcomp__add_all(&call, payloads, lengths, count, grad, slot->n);
+    if (own && slot->residual) gcomp__decode_with(call, &sink);
+    if (!own && slot->residual) gcomp__absorb_all(call, &sink, slot->n);
+    if (count) gcomp__add_all(call, payloads, lengths, count, grad, slot->n);
 }
 
 /* Is a valid payload of the codec? */
@@ -15577,7 +15608,7 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad, const
     for (w = 0; own && w < count && payloads[w] != own; w++) {}
     if (result == GCOMP_OK && own && (w == count || lengths[w] != own_length))
         result = gcomp__check_for(gc, slot, own, own_length);
-    if (result == GCOMP_OK) gcomp__commit_payloads(gc, slot, grad, own, own_length, payloads, lengths, count);
+    if (result == GCOMP_OK) gcomp__commit_payloads(&call, slot, grad, own, own_length, payloads, lengths, count);
     gcomp__fp_leave(mode);
     return result == GCOMP_OK ? result : gcomp__fail_tensor(gc, result, slot->name, gcomp_result_string(result));
 }
@@ -16013,10 +16044,9 @@ static void gcomp__open_sums(gcomp *gc, size_t w, size_t n, gcomp__view *view)
 {
     const gcomp__bucket *b = gcomp__now_at(gc);
     const uint8_t *p = gc->cut + b->at_cut + w * b->share_stride + gc->places[w];
-    unsigned flags;
     size_t length = 0;
     (void)gcomp__payload_length(p, gc->came[w] - gc->places[w], &length);
-    (void)gcomp__open_payload(gc->set, view, p, length, n, &flags);
+    gcomp__open_valid(gc->set, view, NULL, p, length, n);
     gc->places[w] += length;
 }
 
@@ -16064,8 +16094,7 @@ GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot, co
         const gcomp__work part = gcomp__work_at(work, gcomp__range(slot->n, world, w), gcomp__range(slot->n, world, w + 1));
         gcomp__sink sink = gcomp__sink_of(&part);
         gcomp__view mean, sent;
-        unsigned flags;
-        gcomp__open_sums(gc, w, part.n, &mean);
+            gcomp__open_sums(gc, w, part.n, &mean);
         sink.views = &mean;
         sink.count = sink.own_at = 1;
         length = 0;
@@ -16074,7 +16103,7 @@ GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot, co
             sink.residual = NULL;
         } else {
             length = GCOMP__HEADER + (size_t)gcomp__get64(own + 16);
-            (void)gcomp__open_payload(gc->set, &sent, own, length, part.n, &flags);
+            gcomp__open_valid(gc->set, &sent, NULL, own, length, part.n);
             sink.own = &sent;
         }
         gcomp__decode_with(&part.call, &sink);
@@ -16989,19 +17018,18 @@ static void gcomp__commit_mean(gcomp *gc, gcomp__slot *slot, gcomp__work *work)
     const int global = slot->flags & GCOMP__GLOBAL && world > 1;
     gcomp__sink sink = gcomp__sink_of(work);
     gcomp__view own;
-    unsigned flags;
     for (w = 0; w < world && !slot->whole; w++) {
         const uint8_t *payload;
         size_t length = 0;
         (void)gcomp__next_payload(gc, w, &payload, &length);
-        (void)gcomp__open_payload(gc->set, gc->views + w, payload, length, slot->n, &flags);
+        gcomp__open_valid(gc->set, gc->views + w, w ? gc->views : NULL, payload, length, slot->n);
         gc->cursors[w] += length;
         sink.count = world;
     }
     sink.views = gc->views;
     sink.weight = work->part;
     sink.own_at = (size_t)gc->desc.comm.rank;
-    if (slot->whole) (void)gcomp__open_payload(gc->set, &own, gc->own + slot->at_own, slot->length, slot->n, &flags);
+    if (slot->whole) gcomp__open_valid(gc->set, &own, NULL, gc->own + slot->at_own, slot->length, slot->n);
     else own = gc->views[sink.own_at];
     if (!global) sink.own = slot->whole ? &own : gc->views + sink.own_at;
     work->call.work = work;
