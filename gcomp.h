@@ -6252,7 +6252,7 @@ GCOMP__HEAVY size_t GCOMP__F(commit_pair)(const gcomp__sink *sink, size_t i, siz
         const uint8_t *c = one->codes + i / 16 * code16, *d = two->codes + i / 16 * code16;
         gcomp__get_scale(one->scales + (i >> one->shift) * scale_bytes, scale_bytes, &u);
         gcomp__get_scale(two->scales + (i >> two->shift) * scale_bytes, scale_bytes, &v);
-        for (; i + 32 <= stop; i += 32, c += 2 * code16, d += 2 * code16) {
+        while (i + 32 <= stop) {
             if (code16 >= 8) { /* not of 1 and 2 bits */
                 GCOMP__PREFETCH(grad + i + ahead);
                 GCOMP__PREFETCH(grad + i + ahead + 16);
@@ -6262,8 +6262,10 @@ GCOMP__HEAVY size_t GCOMP__F(commit_pair)(const gcomp__sink *sink, size_t i, siz
                 GCOMP__PREFETCH(d + ahead / 16 * code16);
             }
             GCOMP__F(commit_two)(y + i, grad + i, residual + i, deq(c, &u), deq(d, &v), f, zero, second);
-            GCOMP__F(commit_two)(y + i + 16, grad + i + 16, residual + i + 16, deq(c + code16, &u), deq(d + code16, &v), f, zero,
-                                 second);
+            c += code16, d += code16, i += 16;
+            GCOMP__F(commit_two)(y + i, grad + i, residual + i, deq(c, &u), deq(d, &v), f, zero, second);
+            c += code16, d += code16, i += 16;
+            if (scale_bytes == 1) break; /* that was the block */
         }
         if (i < stop) {
             GCOMP__F(commit_two)(y + i, grad + i, residual + i, deq(c, &u), deq(d, &v), f, zero, second);
