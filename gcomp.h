@@ -5779,50 +5779,53 @@ GCOMP__NOINLINE void GCOMP__F(lift)(float *x, size_t count, float lift)
     }
 }
 
-/* The same for up to 16 blocks, of elements i .. end - 1 of a span, which begin with one. If they are no larger than a tile,
-   their largest |p| are known, and they are lifted in it. */
+/* The same of block k where it is simple: what was measured of it is finite, and nothing can overflow or vanish. 0: it is not. */
+GCOMP__INLINE int GCOMP__F(fit_simply)(gcomp__blocks *b, size_t k, float levels, int early, uint8_t *scale)
+{
+    gcomp__unit u;
+    if (early == 2) {
+        if (!(b->low[k] >> 31) || b->high[k] >> 31) return 0;
+        if (!gcomp__simple_range(&u, b->worst[k], gcomp__float(b->low[k]), gcomp__float(b->high[k]), levels)) return 0;
+        b->offset[k] = u.offset;
+    } else if (!gcomp__simple_step(&u, b->worst[k], levels)) {
+        return 0;
+    }
+    b->inverse[k] = u.inverse;
+    gcomp__put_scale(scale, early == 2 ? 8 : 4, &u);
+    return 1;
+}
+
+/* The same for up to 16 blocks from block k on, of elements i .. end - 1 of a span, which begin with one. If they are no larger
+   than a tile, their largest |p| are known, and they are lifted in it. */
 GCOMP__NOINLINE uint32_t GCOMP__F(fit_blocks)(const gcomp__span *span, size_t i, size_t end, size_t k, gcomp__blocks *b,
                                               float *tile)
 {
     const gcomp__encode_job *job = span->job;
-    const size_t block = job->form.block;
-    const int measure = job->form.measure, known = block <= GCOMP__TILE, simple = known && job->form.steps;
-    uint8_t *scale = job->scales + i / block * 4; /* simple ones are one float */
+    const gcomp__form *form = &job->form;
+    const size_t block = form->block;
+    const int measure = form->measure, known = block <= GCOMP__TILE, early = measure == GCOMP__RANGE ? 2 : 1;
     uint32_t worst = 0;
     gcomp__unit u;
-    for (; i < end; k++, i += block, scale += 4) {
+    for (; i < end; k++, i += block) {
         gcomp__measured m;
+        uint8_t *scale = job->scales + i / block * form->scale_bytes;
         m.worst = b->worst[k];
-        if (simple && gcomp__simple_step(&u, m.worst, job->form.levels)) {
-            gcomp__put_float(scale, u.a);
-            b->inverse[k] = u.inverse;
-            worst = gcomp__larger(worst, m.worst);
-            continue;
-        }
         m.count = gcomp__min(end - i, block);
-        if (known && measure == GCOMP__RANGE && b->low[k] >> 31 && !(b->high[k] >> 31)) {
-            m.low = gcomp__float(b->low[k]);
-            m.high = gcomp__float(b->high[k]);
-            if (gcomp__simple_range(&u, m.worst, m.low, m.high, job->form.levels)) {
-                gcomp__put_scale(job->scales + i / block * 8, 8, &u);
-                b->inverse[k] = u.inverse;
-                b->offset[k] = u.offset;
-                worst = gcomp__larger(worst, m.worst);
-                continue;
+        if (!known || !(form->steps || early == 2) || !GCOMP__F(fit_simply)(b, k, form->levels, early, scale)) {
+            if (!known || measure != GCOMP__MOST) {
+                const float *g = span->grad + (i - span->at), *e = span->residual ? span->residual + (i - span->at) : NULL;
+                GCOMP__F(acc) acc;
+                acc.worst = GCOMP__F(splat)(0);
+                GCOMP__F(acc_none)(&acc, measure);
+                GCOMP__F(acc_any)(&acc, g, e, m.count, measure);
+                GCOMP__F(acc_end)(&acc, m.count, measure, &m);
             }
-        } else if (!known || measure != GCOMP__MOST) {
-            const float *g = span->grad + (i - span->at), *e = span->residual ? span->residual + (i - span->at) : NULL;
-            GCOMP__F(acc) acc;
-            acc.worst = GCOMP__F(splat)(0);
-            GCOMP__F(acc_none)(&acc, measure);
-            GCOMP__F(acc_any)(&acc, g, e, m.count, measure);
-            GCOMP__F(acc_end)(&acc, m.count, measure, &m);
+            (void)GCOMP__F(fit_block)(job, &m, i / block, &u);
+            b->inverse[k] = u.inverse;
+            b->offset[k] = u.offset;
+            if (!known) b->lift = u.lift;
+            else if (u.lift != 1.0f) GCOMP__F(lift)(tile + k * block, m.count, u.lift);
         }
-        (void)GCOMP__F(fit_block)(job, &m, i / block, &u);
-        b->inverse[k] = u.inverse;
-        b->offset[k] = u.offset;
-        if (!known) b->lift = u.lift;
-        else if (u.lift != 1.0f) GCOMP__F(lift)(tile + k * block, m.count, u.lift);
         worst = gcomp__larger(worst, m.worst);
     }
     return worst;
@@ -5851,27 +5854,24 @@ GCOMP__NOINLINE void GCOMP__F(pour_codes)(uint8_t *to, const uint8_t *from, size
     memcpy(to + i, from + i, bytes - i);
 }
 
-/* What is measured of p: the largest |p|; or its largest bits as an integer, with a sign (of the largest p) and without (of the
-   smallest, if one is negative). */
+/* What is measured of p, as bits: the largest |p|; or the largest without a sign (the smallest p, if one is negative), and with
+   one (the largest p). */
 typedef struct GCOMP__F(look) {
-    GCOMP__F(w) most, high, low;
+    GCOMP__F(w) top, high;
 } GCOMP__F(look);
 
 /* The same of 32 elements, which become p in the tile. */
-GCOMP__HEAVY void GCOMP__F(look_at)(GCOMP__F(look) *l, float *x, const float *g, const float *e, int early)
+GCOMP__HEAVY void GCOMP__F(look_at)(GCOMP__F(look) *l, float *to, const float *g, const float *e, int early)
 {
     const GCOMP__F(v) p = GCOMP__F(add)(GCOMP__F(load)(g), GCOMP__F(load)(e));
     const GCOMP__F(v) q = GCOMP__F(add)(GCOMP__F(load)(g + 16), GCOMP__F(load)(e + 16));
-    GCOMP__F(store)(x, p);
-    GCOMP__F(store)(x + 16, q);
-    if (early == 1) { /* of the two first: one of them after the other would take longer than all else */
-        const GCOMP__F(w) larger = GCOMP__F(wtop)(GCOMP__F(words)(GCOMP__F(abs)(p)), GCOMP__F(words)(GCOMP__F(abs)(q)));
-        l->most = GCOMP__F(wtop)(l->most, larger);
-    }
-    else {
-        l->high = GCOMP__F(wmax)(GCOMP__F(wmax)(l->high, GCOMP__F(words)(p)), GCOMP__F(words)(q));
-        l->low = GCOMP__F(wtop)(GCOMP__F(wtop)(l->low, GCOMP__F(words)(p)), GCOMP__F(words)(q));
-    }
+    const GCOMP__F(w) x = GCOMP__F(words)(early == 1 ? GCOMP__F(abs)(p) : p);
+    const GCOMP__F(w) y = GCOMP__F(words)(early == 1 ? GCOMP__F(abs)(q) : q);
+    const GCOMP__F(w) larger = GCOMP__F(wtop)(x, y); /* of the two first: no more than that waits for those before */
+    GCOMP__F(store)(to, p);
+    GCOMP__F(store)(to + 16, q);
+    l->top = GCOMP__F(wtop)(l->top, larger);
+    if (early == 2) l->high = GCOMP__F(wmax)(l->high, GCOMP__F(wmax)(x, y));
 }
 
 GCOMP__INLINE uint32_t GCOMP__F(look_end)(const GCOMP__F(look) *l, gcomp__blocks *b, size_t k, int early)
@@ -5879,10 +5879,10 @@ GCOMP__INLINE uint32_t GCOMP__F(look_end)(const GCOMP__F(look) *l, gcomp__blocks
     if (early == 2) {
         const GCOMP__F(w) high = GCOMP__F(wxor)(l->high, GCOMP__F(wsplat)(-0x7fffffff - 1));
         b->high[k] = GCOMP__F(most)(GCOMP__F(floats)(high)) ^ 0x80000000u;
-        b->low[k] = GCOMP__F(most)(GCOMP__F(floats)(l->low));
+        b->low[k] = GCOMP__F(most)(GCOMP__F(floats)(l->top));
         return b->worst[k] = gcomp__larger(b->high[k] & 0x7fffffffu, b->low[k] & 0x7fffffffu);
     }
-    return b->worst[k] = GCOMP__F(most)(GCOMP__F(floats)(l->most));
+    return b->worst[k] = GCOMP__F(most)(GCOMP__F(floats)(l->top));
 }
 
 /* Codes and scales of a span of elements whose scales must be known before the codes. A tile of p lies between memory and the
@@ -5896,17 +5896,16 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
 {
     const gcomp__encode_job *job = span->job;
     const size_t begin = span->at, end = begin + span->count, block = job->form.block, walk = span->residual ? 1 : 0;
-    const int small = !span->given && block <= GCOMP__TILE, steps = small && job->form.steps;
+    const int small = !span->given && block <= GCOMP__TILE, simple = small && early == 1 && job->form.steps;
     const size_t piece = small ? block : (size_t)GCOMP__TILE, bundle = small ? gcomp__min(GCOMP__TILE, 16 * block) : piece;
     const size_t pieces = bundle / piece;
     const float *g = span->grad, *e = span->residual ? span->residual : gcomp__no_rest();
     gcomp__unit u = span->given ? *span->given : job->unit;
     GCOMP__F(acc) *kept = (GCOMP__F(acc) *)span->acc;
     uint32_t worst = 0;
-    gcomp__unit found;
     gcomp__blocks b;
     uint8_t *const held = GCOMP__F(pours) && code16 <= 16 ? span->held : NULL;
-    uint8_t *scale = job->scales + (small ? 4 * (begin / block + pieces) : 0); /* of the block a tile ahead */
+    uint8_t *scale = job->scales + (small ? (begin / block + pieces) * 4 * (size_t)early : 0); /* of the block a tile ahead */
     float tile[GCOMP__TILE];
     size_t i, k, at, size, turn = 0, ready = 0; /* blocks begun; blocks whose constants are known */
     u.draws = span->draws;
@@ -5955,7 +5954,7 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
                 }
                 inverse = GCOMP__F(splat)(b.inverse[k]);
                 offset = GCOMP__F(splat)(early == 2 ? b.offset[k] : 0);
-                seen.most = seen.low = GCOMP__F(wsplat)(0);
+                seen.top = GCOMP__F(wsplat)(0);
                 seen.high = GCOMP__F(wsplat)(-0x7fffffff - 1);
                 for (j = at, at += count; j < at; j += 32, to += 2 * code16) {
                     GCOMP__F(v) p = GCOMP__F(load)(tile + j), q = GCOMP__F(load)(tile + j + 16);
@@ -5967,13 +5966,11 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
                 }
                 if (looks) {
                     const uint32_t most = GCOMP__F(look_end)(&seen, &b, k, early);
-                    if (early == 1 && steps && ready == turn + pieces && gcomp__simple_step(&found, most, u.levels)) {
-                        gcomp__put_float(scale, found.a);
-                        b.inverse[k] = found.inverse;
+                    if (simple && ready == turn + pieces && GCOMP__F(fit_simply)(&b, k, u.levels, early, scale)) {
                         worst = gcomp__larger(worst, most);
                         ready++;
                     }
-                    scale += 4;
+                    scale += 4 * early;
                 } else if (first + size < end - i) {
                     const size_t left = gcomp__min(piece, end - i - size - first);
                     b.low[k] = 0;
