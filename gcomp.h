@@ -3824,11 +3824,33 @@ GCOMP__INLINE gcomp__w16_avx512 gcomp__load_words_avx512(const int32_t *p)
 }
 GCOMP__INLINE void gcomp__store_words_avx512(int32_t *to, gcomp__w16_avx512 w) { _mm512_storeu_si512(to, w.a); }
 
-/* As in AVX2: the last levels by half registers. */
-#define GCOMP__INSIDE_AVX512(x, y) (x = gcomp__levels_avx512(x), y = gcomp__levels_avx512(y))
 GCOMP__INLINE __m512 gcomp__less_avx512(__m512 x, __m512 y) { return _mm512_fnmadd_ps(y, _mm512_set1_ps(1), x); }
 GCOMP__EIGHT(eight_avx512, __m512, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps, gcomp__less_avx512, GCOMP__NOTHING_INSIDE)
-GCOMP__EIGHT(last_avx512, __m256, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, _mm256_sub_ps, GCOMP__INSIDE_AVX512)
+/* The levels within a register: each element and the one that it is paired with, which comes first or second. */
+GCOMP__INLINE __m512 gcomp__inside_avx512(__m512 x)
+{
+    const __m512 by8 = _mm512_setr_ps(1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1);
+    const __m512 by4 = _mm512_setr_ps(1, 1, 1, 1, -1, -1, -1, -1, 1, 1, 1, 1, -1, -1, -1, -1);
+    const __m512 by2 = _mm512_setr_ps(1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1);
+    const __m512 by1 = _mm512_setr_ps(1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1);
+    x = _mm512_fmadd_ps(x, by8, _mm512_shuffle_f32x4(x, x, 0x4e));
+    x = _mm512_fmadd_ps(x, by4, _mm512_shuffle_f32x4(x, x, 0xb1));
+    x = _mm512_fmadd_ps(x, by2, _mm512_permute_ps(x, 0x4e));
+    return _mm512_fmadd_ps(x, by1, _mm512_permute_ps(x, 0xb1));
+}
+GCOMP__INLINE void gcomp__last_avx512(float *p, size_t stride)
+{
+    __m512 a = _mm512_loadu_ps(p), b = _mm512_loadu_ps(p + 16), c = _mm512_loadu_ps(p + 32), d = _mm512_loadu_ps(p + 48);
+    (void)stride;
+    GCOMP__LEVEL(__m512, a, c, _mm512_add_ps, gcomp__less_avx512)
+    GCOMP__LEVEL(__m512, b, d, _mm512_add_ps, gcomp__less_avx512)
+    GCOMP__LEVEL(__m512, a, b, _mm512_add_ps, gcomp__less_avx512)
+    GCOMP__LEVEL(__m512, c, d, _mm512_add_ps, gcomp__less_avx512)
+    _mm512_storeu_ps(p, gcomp__inside_avx512(a));
+    _mm512_storeu_ps(p + 16, gcomp__inside_avx512(b));
+    _mm512_storeu_ps(p + 32, gcomp__inside_avx512(c));
+    _mm512_storeu_ps(p + 48, gcomp__inside_avx512(d));
+}
 enum { gcomp__columns_avx512 = 16, gcomp__base_avx512 = 64 };
 enum { gcomp__abreast_avx512 = 4, gcomp__tall_avx512 = 8, gcomp__tile_avx512 = 96 };
 
@@ -9287,6 +9309,7 @@ static void GCOMP__F(level)(float *x, size_t half)
 static void GCOMP__F(rotate)(float *x, size_t size, gcomp__ahead *next)
 {
     const size_t columns = GCOMP__F(columns), base = GCOMP__F(base);
+    gcomp__ahead ahead = *next; /* in registers, which no store changes */
     size_t span, singles = 0, i, j;
     for (span = size; span > (size < base ? 1 : base); span /= 2) singles++;
     if (size >= base) singles %= 3;
@@ -9298,9 +9321,10 @@ static void GCOMP__F(rotate)(float *x, size_t size, gcomp__ahead *next)
             for (j = i; j < i + span / 8; j += columns) GCOMP__F(eight)(x + j, span / 8);
     for (i = 0; i < size; i += base) {
         GCOMP__F(last)(x + i, base / 8);
-        gcomp__fetch(next);
-        gcomp__fetch(next);
+        gcomp__fetch(&ahead);
+        gcomp__fetch(&ahead);
     }
+    *next = ahead;
 }
 
 /* x <- p with random signs, zeros behind the tensor's end. Returns the sum of squares. */
@@ -9309,8 +9333,24 @@ GCOMP__HEAVY double GCOMP__F(hadamard_take)(const gcomp_input *from, uint64_t wo
 {
     const gcomp_input in = *from;
     GCOMP__F(sum) sum = GCOMP__F(sum_none)();
-    size_t j, stop;
-    for (j = 0; j < size; j = stop) {
+    size_t j = 0, stop;
+    for (; i % 256 == 0 && j + 512 <= size && i + j + 512 <= n; j += 512) { /* two sums at a time */
+        GCOMP__F(w) signs = GCOMP__F(signs)(words, i + j), others = GCOMP__F(signs)(words, i + j + 256);
+        GCOMP__F(v) some = GCOMP__F(splat)(gcomp__zero()), more = some;
+        for (stop = j + 256; j < stop; j += 16) {
+            const GCOMP__F(v) p = GCOMP__F(load_p)(&in, i + j, general, feedback);
+            const GCOMP__F(v) q = GCOMP__F(load_p)(&in, i + j + 256, general, feedback);
+            some = GCOMP__F(add)(some, GCOMP__F(mul)(p, p));
+            more = GCOMP__F(add)(more, GCOMP__F(mul)(q, q));
+            GCOMP__F(store)(x + j, GCOMP__F(turn)(p, signs));
+            GCOMP__F(store)(x + j + 256, GCOMP__F(turn)(q, others));
+            signs = GCOMP__F(wadd)(signs, signs);
+            others = GCOMP__F(wadd)(others, others);
+        }
+        j -= 256;
+        sum = GCOMP__F(sum_add)(GCOMP__F(sum_add)(sum, some), more);
+    }
+    for (; j < size; j = stop) {
         GCOMP__F(w) signs = GCOMP__F(signs)(words, i + j);
         GCOMP__F(v) some = GCOMP__F(splat)(gcomp__zero());
         stop = gcomp__min(size, j + 256 - (i + j) % 256);
@@ -9411,16 +9451,31 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(eden_deq)(const uint8_t *code, int bits, cons
 GCOMP__HEAVY double GCOMP__F(eden_codes)(uint8_t *code, const float *x, size_t size, int bits, const gcomp__eden_levels *l,
                                          gcomp__ahead *next)
 {
+    const size_t code16 = 2 * (size_t)bits;
+    gcomp__ahead ahead = *next;
     GCOMP__F(sum) sum = GCOMP__F(sum_none)();
     size_t j, stop;
-    for (j = 0; j < size; j = stop) {
+    for (j = 0; j + 512 <= size; j += 512, code += 32 * code16) { /* two sums at a time, lest each addition waits for the last */
+        GCOMP__F(v) some = GCOMP__F(splat)(gcomp__zero()), more = some;
+        size_t k;
+        for (k = 0; k < 16; k++) {
+            const GCOMP__F(v) p = GCOMP__F(load)(x + j + 16 * k), q = GCOMP__F(load)(x + j + 256 + 16 * k);
+            some = GCOMP__F(add)(some, GCOMP__F(eden_quant)(code + k * code16, p, bits, l));
+            more = GCOMP__F(add)(more, GCOMP__F(eden_quant)(code + (16 + k) * code16, q, bits, l));
+            gcomp__fetch(&ahead);
+            gcomp__fetch(&ahead);
+        }
+        sum = GCOMP__F(sum_add)(GCOMP__F(sum_add)(sum, some), more);
+    }
+    for (; j < size; j = stop) {
         GCOMP__F(v) some = GCOMP__F(splat)(gcomp__zero());
-        for (stop = gcomp__min(size, j + 256); j < stop; j += 16, code += 2 * (size_t)bits) {
+        for (stop = gcomp__min(size, j + 256); j < stop; j += 16, code += code16) {
             some = GCOMP__F(add)(some, GCOMP__F(eden_quant)(code, GCOMP__F(load)(x + j), bits, l));
-            gcomp__fetch(next);
+            gcomp__fetch(&ahead);
         }
         sum = GCOMP__F(sum_add)(sum, some);
     }
+    *next = ahead;
     return GCOMP__F(sum_fold)(sum);
 }
 
@@ -9429,16 +9484,24 @@ GCOMP__HEAVY void GCOMP__F(eden_fill)(float *x, const uint8_t *code, size_t size
                                       const int32_t *table, gcomp__ahead *place)
 {
     const size_t code16 = 2 * (size_t)bits;
+    gcomp__ahead ahead = *place;
     size_t j, b;
-    for (j = 0; j < step; j += 16, code += code16) {
+    for (j = 0; step == size && j + 32 <= step; j += 32, code += 2 * code16) { /* all of them */
+        GCOMP__F(store)(x + j, GCOMP__F(eden_deq)(code, bits, table));
+        GCOMP__F(store)(x + j + 16, GCOMP__F(eden_deq)(code + code16, bits, table));
+        gcomp__fetch(&ahead);
+        gcomp__fetch(&ahead);
+    }
+    for (; j < step; j += 16, code += code16) {
         GCOMP__F(v) sum = GCOMP__F(eden_deq)(code, bits, table);
-        gcomp__fetch(place);
+        gcomp__fetch(&ahead);
         for (b = step; b < size; b += step) {
             GCOMP__F(v) c = GCOMP__F(eden_deq)(code + b / 16 * code16, bits, table);
             sum = gcomp__popcount((uint32_t)(b / step & part)) & 1 ? GCOMP__F(sub)(sum, c) : GCOMP__F(add)(sum, c);
         }
         GCOMP__F(store)(x + j, sum);
     }
+    *place = ahead;
     GCOMP__F(rotate)(x, step, place);
 }
 #endif
