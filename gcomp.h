@@ -2871,6 +2871,12 @@ GCOMP__INLINE void gcomp__fetch(gcomp__ahead *next)
     next->b += 16;
 }
 
+GCOMP__INLINE void gcomp__fetch_two(gcomp__ahead *next)
+{
+    gcomp__fetch(next);
+    gcomp__fetch(next);
+}
+
 #define GCOMP__EIGHT(name, type, load, store, add, sub, inside) \
     GCOMP__INLINE void gcomp__##name(float *p, size_t stride) \
     { \
@@ -9321,8 +9327,7 @@ static void GCOMP__F(rotate)(float *x, size_t size, gcomp__ahead *next)
             for (j = i; j < i + span / 8; j += columns) GCOMP__F(eight)(x + j, span / 8);
     for (i = 0; i < size; i += base) {
         GCOMP__F(last)(x + i, base / 8);
-        gcomp__fetch(&ahead);
-        gcomp__fetch(&ahead);
+        gcomp__fetch_two(&ahead);
     }
     *next = ahead;
 }
@@ -9462,8 +9467,7 @@ GCOMP__HEAVY double GCOMP__F(eden_codes)(uint8_t *code, const float *x, size_t s
             const GCOMP__F(v) p = GCOMP__F(load)(x + j + 16 * k), q = GCOMP__F(load)(x + j + 256 + 16 * k);
             some = GCOMP__F(add)(some, GCOMP__F(eden_quant)(code + k * code16, p, bits, l));
             more = GCOMP__F(add)(more, GCOMP__F(eden_quant)(code + (16 + k) * code16, q, bits, l));
-            gcomp__fetch(&ahead);
-            gcomp__fetch(&ahead);
+            gcomp__fetch_two(&ahead);
         }
         sum = GCOMP__F(sum_add)(GCOMP__F(sum_add)(sum, some), more);
     }
@@ -9489,8 +9493,7 @@ GCOMP__HEAVY void GCOMP__F(eden_fill)(float *x, const uint8_t *code, size_t size
     for (j = 0; step == size && j + 32 <= step; j += 32, code += 2 * code16) { /* all of them */
         GCOMP__F(store)(x + j, GCOMP__F(eden_deq)(code, bits, table));
         GCOMP__F(store)(x + j + 16, GCOMP__F(eden_deq)(code + code16, bits, table));
-        gcomp__fetch(&ahead);
-        gcomp__fetch(&ahead);
+        gcomp__fetch_two(&ahead);
     }
     for (; j < step; j += 16, code += code16) {
         GCOMP__F(v) sum = GCOMP__F(eden_deq)(code, bits, table);
@@ -13959,33 +13962,35 @@ static gcomp_result gcomp__check_inside(const gcomp__view *view, uint32_t *list)
     return list ? gcomp__sparse_check_list(view, list) : view->method->check(view);
 }
 
-/* The same of two; the first error of both. */
-static gcomp_result gcomp__check_two(gcomp__call *call, const void *const *payloads, const size_t *lengths, size_t n)
+/* The same of two, after one like them or NULL; the first error of both. */
+static gcomp_result gcomp__check_two(gcomp__call *call, const gcomp__view *like, gcomp__view *one, const void *const *payloads,
+                                     const size_t *lengths, size_t n)
 {
-    gcomp__view one, two;
+    gcomp__view two;
     uint32_t *lists[2] = {NULL, NULL};
     gcomp_result second;
-    GCOMP__TRY(gcomp__check_outside(call->set, &one, NULL, payloads[0], lengths[0], n));
-    second = gcomp__check_outside(call->set, &two, &one, payloads[1], lengths[1], n);
-    lists[0] = gcomp__list_room(call, &one);
+    GCOMP__TRY(gcomp__check_outside(call->set, one, like, payloads[0], lengths[0], n));
+    second = gcomp__check_outside(call->set, &two, one, payloads[1], lengths[1], n);
+    lists[0] = gcomp__list_room(call, one);
     if (second == GCOMP_OK) lists[1] = gcomp__list_room(call, &two);
-    if (second == GCOMP_OK && one.method->check == gcomp__sparse_check && two.method->check == gcomp__sparse_check)
-        return gcomp__sparse_check_two(&one, &two, lists);
-    GCOMP__TRY(gcomp__check_inside(&one, lists[0]));
+    if (second == GCOMP_OK && one->method->check == gcomp__sparse_check && two.method->check == gcomp__sparse_check)
+        return gcomp__sparse_check_two(one, &two, lists);
+    GCOMP__TRY(gcomp__check_inside(one, lists[0]));
     return second == GCOMP_OK ? gcomp__check_inside(&two, lists[1]) : second;
 }
 
-/* And of many. What their indices are is kept in the scratch, as far as there is room. */
+/* And of many, of which the first is opened. What their indices are is kept in the scratch, as far as there is room. */
 static gcomp_result gcomp__check_all(const gcomp__call *call, const void *const *payloads, const size_t *lengths, size_t count,
-                                     size_t n)
+                                     size_t n, gcomp__view *first)
 {
     gcomp__call rest = *call;
-    gcomp__view view;
+    gcomp__view view, *one = first, *like = NULL;
     size_t w;
-    for (w = 0; w + 1 < count; w += 2) GCOMP__TRY(gcomp__check_two(&rest, payloads + w, lengths + w, n));
+    for (w = 0; w + 1 < count; w += 2, one = &view, like = first)
+        GCOMP__TRY(gcomp__check_two(&rest, like, one, payloads + w, lengths + w, n));
     if (w == count) return GCOMP_OK;
-    GCOMP__TRY(gcomp__check_outside(call->set, &view, NULL, payloads[w], lengths[w], n));
-    return gcomp__check_inside(&view, gcomp__list_room(&rest, &view));
+    GCOMP__TRY(gcomp__check_outside(call->set, one, like, payloads[w], lengths[w], n));
+    return gcomp__check_inside(one, gcomp__list_room(&rest, one));
 }
 
 GCOMP_API gcomp_result gcomp_seal(void *payload, size_t length, const gcomp_exec *exec)
@@ -14136,12 +14141,13 @@ GCOMP_API gcomp_result gcomp_decode_mean(const void *const *payloads, const size
                                          const gcomp_exec *exec)
 {
     gcomp__call call;
+    gcomp__view first;
     gcomp_result result;
     uint64_t mode;
     if (!payloads || !lengths || !count || (!y && n)) return GCOMP_INVALID_ARGUMENT;
     GCOMP__TRY(gcomp__call_of(&call, exec));
     mode = gcomp__fp_enter();
-    result = gcomp__check_all(&call, payloads, lengths, count, n);
+    result = gcomp__check_all(&call, payloads, lengths, count, n, &first);
     if (result == GCOMP_OK) gcomp__add_all(&call, payloads, lengths, count, y, n);
     gcomp__fp_leave(mode);
     return result;
@@ -15589,16 +15595,17 @@ GCOMP_API gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, c
     return result == GCOMP_OK ? result : gcomp__fail_tensor(gc, result, slot->name, gcomp_result_string(result));
 }
 
-/* residual <- grad + residual - own, and grad <- mean, all payloads being valid. */
+/* residual <- grad + residual - own, and grad <- mean, all payloads being valid; `like`: NULL, or one of them, opened. */
 GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp__call *call, gcomp__slot *slot, float *grad, const void *own,
-                                            size_t own_length, const void *const *payloads, const size_t *lengths, size_t count)
+                                            size_t own_length, const void *const *payloads, const size_t *lengths, size_t count,
+                                            const gcomp__view *like)
 {
     gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, NULL, slot->n);
     gcomp__view own_view, views[8];
     size_t w;
     sink.grad = grad;
     sink.residual = slot->residual;
-    if (own) gcomp__open_valid(call->set, &own_view, NULL, own, own_length, slot->n);
+    if (own) gcomp__open_valid(call->set, &own_view, like, own, own_length, slot->n);
     if (own) sink.own = &own_view;
     if (own && count >= 1 && count <= 8) { /* one pass */
         gcomp__call rest = *call;
@@ -15625,13 +15632,17 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp__call *call, gcomp__slot
     if (count) gcomp__add_all(call, payloads, lengths, count, grad, slot->n);
 }
 
-/* Is a valid payload of the codec? */
-static gcomp_result gcomp__match(const gcomp_codec *codec, const void *payload, size_t n)
+/* Are valid payloads of the codec? */
+static gcomp_result gcomp__match(const gcomp_codec *codec, const void *const *payloads, size_t count, size_t n)
 {
-    const uint8_t *p = (const uint8_t *)payload;
     uint8_t header[GCOMP__HEADER];
+    size_t w;
     gcomp__put_header(header, gcomp__method_of(codec->method), codec, 0, n, 0);
-    return p[5] == header[5] && p[7] == header[7] && !memcmp(p + 24, header + 24, 4) ? GCOMP_OK : GCOMP_CODEC_MISMATCH;
+    for (w = 0; w < count; w++) {
+        const uint8_t *p = (const uint8_t *)payloads[w];
+        if (p[5] != header[5] || p[7] != header[7] || memcmp(p + 24, header + 24, 4) != 0) return GCOMP_CODEC_MISMATCH;
+    }
+    return GCOMP_OK;
 }
 
 /* Checks a payload: valid, and of the codec. */
@@ -15639,7 +15650,7 @@ static gcomp_result gcomp__check_as(const gcomp *gc, const gcomp_codec *codec, s
                                     gcomp__view *view)
 {
     GCOMP__TRY(gcomp__check_payload(gc->set, view, payload, length, n));
-    return gcomp__match(codec, payload, n);
+    return gcomp__match(codec, &payload, 1, n);
 }
 
 /* The same for a tensor. */
@@ -15655,6 +15666,7 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad, const
     gcomp_result result = GCOMP_OK;
     gcomp__slot *slot;
     gcomp__call call;
+    gcomp__view first;
     uint64_t mode;
     size_t w;
     GCOMP__TRY(gcomp__enter(gc, tensor));
@@ -15665,12 +15677,13 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad, const
         return gcomp__fail_tensor(gc, GCOMP_NEEDS_ROUNDS, slot->name, gcomp_result_string(GCOMP_NEEDS_ROUNDS));
     mode = gcomp__fp_enter();
     call = gcomp__call_in(gc, slot->method);
-    if (count) result = gcomp__check_all(&call, payloads, lengths, count, slot->n);
-    for (w = 0; w < count && result == GCOMP_OK; w++) result = gcomp__match(&slot->codec, payloads[w], slot->n);
+    if (count) result = gcomp__check_all(&call, payloads, lengths, count, slot->n, &first);
+    if (result == GCOMP_OK) result = gcomp__match(&slot->codec, payloads, count, slot->n);
     for (w = 0; own && w < count && payloads[w] != own; w++) {}
     if (result == GCOMP_OK && own && (w == count || lengths[w] != own_length))
         result = gcomp__check_for(gc, slot, own, own_length);
-    if (result == GCOMP_OK) gcomp__commit_payloads(&call, slot, grad, own, own_length, payloads, lengths, count);
+    if (result == GCOMP_OK)
+        gcomp__commit_payloads(&call, slot, grad, own, own_length, payloads, lengths, count, count ? &first : NULL);
     gcomp__fp_leave(mode);
     return result == GCOMP_OK ? result : gcomp__fail_tensor(gc, result, slot->name, gcomp_result_string(result));
 }
