@@ -102,6 +102,32 @@ static void test_every_flipped_bit_without_checksum_is_refused_or_decodes_to_fin
     }
 }
 
+/* Two headers alike are opened as one; what else is wrong with the second payload is found as if it came alone. */
+static void test_a_payload_behind_one_of_its_header_is_checked_as_alone(void)
+{
+    static const char *const alike[] = {"int:block=64", "sign:block=64", "mx:format=e4m3", "topk:density=0.1+int:block=64"};
+    for (size_t c = 0; c < 2 * sizeof alike / sizeof *alike; c++) {
+        const size_t length = make(alike[c / 2], c % 2);
+        uint8_t good[CAPACITY];
+        memcpy(good, p, length);
+        for (size_t bit = 0; bit < 8 * length; bit++) {
+            const void *payloads[2] = {good, p};
+            const size_t lengths[2] = {length, length};
+            float y[N], sum[N] = {0};
+            gcomp_result alone;
+            p[bit / 8] ^= (uint8_t)(1u << bit % 8);
+            alone = gcomp_check(p, length, N);
+            for (int i = 0; i < N; i++) y[i] = (float)i;
+            CHECK(gcomp_decode_mean(payloads, lengths, 2, y, N, NULL) == alone);
+            for (int i = 0; alone != GCOMP_OK && i < N; i++) sum[i] = (float)i;
+            for (int w = 0; alone == GCOMP_OK && w < 2; w++)
+                CHECK(gcomp_decode_add(payloads[w], length, 0.5f, sum, N, NULL) == GCOMP_OK);
+            CHECK(memcmp(y, sum, sizeof y) == 0);
+            p[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        }
+    }
+}
+
 static void test_the_header_is_refused_by_its_specific_error(void)
 {
     size_t length = make("sign:block=64", 0);
@@ -258,13 +284,12 @@ static void test_bad_codec_texts_are_refused_by_name(void)
     }
 }
 
-/* ---------------- random numbers */
-
 int main(void)
 {
     RUN(test_every_truncation_and_every_extra_byte_is_refused);
     RUN(test_every_flipped_bit_of_a_sealed_payload_is_refused);
     RUN(test_every_flipped_bit_without_checksum_is_refused_or_decodes_to_finite_numbers);
+    RUN(test_a_payload_behind_one_of_its_header_is_checked_as_alone);
     RUN(test_the_header_is_refused_by_its_specific_error);
     RUN(test_scales_and_codes_are_finite_and_padding_is_zero);
     RUN(test_sparse_bodies_are_checked_to_the_last_bit);
