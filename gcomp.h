@@ -9338,21 +9338,20 @@ GCOMP__HEAVY double GCOMP__F(hadamard_take)(const gcomp_input *from, uint64_t wo
 {
     const gcomp_input in = *from;
     GCOMP__F(sum) sum = GCOMP__F(sum_none)();
-    size_t j = 0, stop;
-    for (; i % 256 == 0 && j + 512 <= size && i + j + 512 <= n; j += 512) { /* two sums at a time */
+    size_t j, k, stop;
+    for (j = 0; i % 256 == 0 && j + 512 <= size && i + j + 512 <= n; j += 512) { /* two sums at a time */
         GCOMP__F(w) signs = GCOMP__F(signs)(words, i + j), others = GCOMP__F(signs)(words, i + j + 256);
         GCOMP__F(v) some = GCOMP__F(splat)(gcomp__zero()), more = some;
-        for (stop = j + 256; j < stop; j += 16) {
-            const GCOMP__F(v) p = GCOMP__F(load_p)(&in, i + j, general, feedback);
-            const GCOMP__F(v) q = GCOMP__F(load_p)(&in, i + j + 256, general, feedback);
+        for (k = j; k < j + 256; k += 16) {
+            const GCOMP__F(v) p = GCOMP__F(load_p)(&in, i + k, general, feedback);
+            const GCOMP__F(v) q = GCOMP__F(load_p)(&in, i + k + 256, general, feedback);
             some = GCOMP__F(add)(some, GCOMP__F(mul)(p, p));
             more = GCOMP__F(add)(more, GCOMP__F(mul)(q, q));
-            GCOMP__F(store)(x + j, GCOMP__F(turn)(p, signs));
-            GCOMP__F(store)(x + j + 256, GCOMP__F(turn)(q, others));
+            GCOMP__F(store)(x + k, GCOMP__F(turn)(p, signs));
+            GCOMP__F(store)(x + k + 256, GCOMP__F(turn)(q, others));
             signs = GCOMP__F(wadd)(signs, signs);
             others = GCOMP__F(wadd)(others, others);
         }
-        j -= 256;
         sum = GCOMP__F(sum_add)(GCOMP__F(sum_add)(sum, some), more);
     }
     for (; j < size; j = stop) {
