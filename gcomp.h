@@ -2647,7 +2647,7 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
      lt0                                  mask of x < 0          flip         changes signs by a mask
      mirror                               each 8 floats the other way round
      worst, most                          running maximum of the bits of |x|: non-finite if >= 0x7f800000; the largest of 16
-     halved, mosts                        the larger of |x| in lanes l and l + 8, none with a sign; the largest of 16 times 8
+     halved, mosts                        the larger of |x| in lanes l and l + 8, none with a sign; the largest of 8 times 8; 0
      saturate pick                        infinities to the largest float; x where the mask is 1, else y
      keys                                 mask of bits(|x|) >= t
      keep, keep_index                     stores the elements (and base + lane) of a mask; may write 16 places
@@ -3379,7 +3379,7 @@ GCOMP__INLINE void gcomp__halved_avx2(float *to, gcomp__v16_avx2 x)
 }
 GCOMP__INLINE gcomp__v16_avx2 gcomp__mosts_avx2(const float *from)
 {
-    return gcomp__both_avx2(gcomp__mosts8_avx2(from), gcomp__mosts8_avx2(from + 64));
+    return gcomp__both_avx2(gcomp__mosts8_avx2(from), _mm256_setzero_ps());
 }
 
 GCOMP__INLINE __m256 gcomp__saturate8_avx2(__m256 x)
@@ -3814,8 +3814,7 @@ GCOMP__INLINE void gcomp__halved_avx512(float *to, gcomp__v16_avx512 x)
 }
 GCOMP__INLINE gcomp__v16_avx512 gcomp__mosts_avx512(const float *from)
 {
-    const __m512 low = _mm512_castps256_ps512(gcomp__mosts8_avx512(from));
-    return gcomp__one_avx512(_mm512_insertf32x8(low, gcomp__mosts8_avx512(from + 64), 1));
+    return gcomp__one_avx512(_mm512_zextps256_ps512(gcomp__mosts8_avx512(from)));
 }
 
 GCOMP__INLINE gcomp__v16_avx512 gcomp__saturate_avx512(gcomp__v16_avx512 x)
@@ -4561,9 +4560,9 @@ GCOMP__INLINE void gcomp__halved_neon(float *to, gcomp__v16_neon x)
 }
 GCOMP__INLINE gcomp__v16_neon gcomp__mosts_neon(const float *from)
 {
-    float m[16];
+    float m[16] = {0};
     int i;
-    for (i = 0; i < 16; i++) {
+    for (i = 0; i < 8; i++) {
         const float *eight = from + 8 * i;
         m[i] = gcomp__float(vmaxvq_u32(vmaxq_u32(vreinterpretq_u32_f32(vld1q_f32(eight)),
                                                  vreinterpretq_u32_f32(vld1q_f32(eight + 4)))));
@@ -5189,9 +5188,9 @@ GCOMP__INLINE void gcomp__halved_scalar(float *to, gcomp__v16_scalar x)
 }
 GCOMP__INLINE gcomp__v16_scalar gcomp__mosts_scalar(const float *from)
 {
-    gcomp__v16_scalar m;
+    gcomp__v16_scalar m = gcomp__splat_scalar(0);
     int i, j;
-    GCOMP__LANES {
+    for (i = 0; i < 8; i++) {
         m.f[i] = from[8 * i];
         for (j = 1; j < 8; j++) m.f[i] = gcomp__bits(from[8 * i + j]) > gcomp__bits(m.f[i]) ? from[8 * i + j] : m.f[i];
     }
@@ -6104,9 +6103,27 @@ GCOMP__NOINLINE void GCOMP__F(mx_take)(float *p, float *most, const float *g, co
     }
 }
 
-/* Blocks of 32 that share a power of two (>>method mx). A tile at a time: its scales side by side, so that none waits for that of
-   its own block, then its codes; where a block was coded, the one a tile ahead takes its place, or if there is none it stays. The
-   last elements, fewer than 32, are a tile for themselves, with zeros behind. */
+/* Scales of up to 8 blocks from the largest |p| of their eighths, and what their p are multiplied by. */
+GCOMP__HEAVY void GCOMP__F(mx_scales)(GCOMP__F(v) *worst, uint8_t *scale, size_t blocks, float *inverse, const float *most,
+                                      GCOMP__F(w) largest)
+{
+    const GCOMP__F(v) m = GCOMP__F(mosts)(most);
+    GCOMP__F(w) w = GCOMP__F(wsub)(GCOMP__F(wshr)(GCOMP__F(words)(m), 23), largest);
+    uint8_t bytes[16];
+    float f[16];
+    *worst = GCOMP__F(worst)(*worst, m);
+    w = GCOMP__F(wmax)(w, GCOMP__F(wsplat)(0)); /* biased; floor(log2), but 0 for subnormals */
+    GCOMP__F(put8)(bytes, w);
+    w = GCOMP__F(wshl)(GCOMP__F(wsub)(GCOMP__F(wsplat)(254), w), 23); /* 2^-127 is no normal float */
+    GCOMP__F(store)(f, GCOMP__F(floats)(GCOMP__F(wmax)(w, GCOMP__F(wsplat)(1 << 22))));
+    memcpy(inverse, f, 32);
+    if (blocks < 8) memcpy(scale, bytes, blocks);
+    else memcpy(scale, bytes, 8);
+}
+
+/* Blocks of 32 that share a power of two (>>method mx). Where a block was coded, the one a tile ahead takes its place, or if
+   there is none it stays; the scales of 8 blocks are made side by side, half a tile before they are needed, so that nothing waits
+   for them. The last elements, fewer than 32, are a tile for themselves, with zeros behind. */
 GCOMP__HEAVY void GCOMP__F(mx_driver)(const gcomp__span *span, GCOMP__F(quants) quants, size_t code16)
 {
     const size_t step = span->residual ? 16 : 0;
@@ -6114,33 +6131,31 @@ GCOMP__HEAVY void GCOMP__F(mx_driver)(const gcomp__span *span, GCOMP__F(quants) 
     const GCOMP__F(w) largest = GCOMP__F(wsplat)((int32_t)span->job->form.constant);
     uint8_t *scale = span->job->scales + span->at / 32, *code = span->job->codes + span->at / 16 * code16, some[32];
     GCOMP__F(acc) *acc = (GCOMP__F(acc) *)span->acc;
+    GCOMP__F(v) worst = acc->worst;
     float p[GCOMP__TILE], most[GCOMP__TILE / 4] = {0}, inverse[GCOMP__TILE / 32];
-    size_t left, count, j;
+    size_t left, count, blocks, j;
+    int looks = 0;
     GCOMP__F(mx_take)(p, most, g, e, step, gcomp__min(GCOMP__TILE, span->count));
-    for (left = span->count; left; left -= count) {
-        const int looks = left >= 2 * GCOMP__TILE;
-        const size_t walk = looks ? step : 0;
-        const GCOMP__F(v) m = GCOMP__F(mosts)(most);
-        GCOMP__F(w) w = GCOMP__F(wsub)(GCOMP__F(wshr)(GCOMP__F(words)(m), 23), largest);
+    for (left = span->count; left; left -= count, scale += blocks) {
         uint8_t *to = GCOMP__F(pours) && span->held ? span->held : left < 32 ? some : code;
         const float *from = p, *rest = span->nothing;
         float *x = p;
+        size_t walk = 0;
         count = left < 32 ? left : gcomp__min(GCOMP__TILE, left / 32 * 32);
+        blocks = (count + 31) / 32;
+        for (j = 0; j < blocks && !looks; j += 8)
+            GCOMP__F(mx_scales)(&worst, scale + j, gcomp__min(8, blocks - j), inverse + j, most + 8 * j, largest);
         g += count;
         e += count / 16 * step;
-        if (looks) from = g, rest = e;
-        acc->worst = GCOMP__F(worst)(acc->worst, m);
-        w = GCOMP__F(wmax)(w, GCOMP__F(wsplat)(0)); /* biased; floor(log2), but 0 for subnormals */
-        GCOMP__F(put8)(some, w);
-        memcpy(scale, some, (count + 31) / 32);
-        scale += (count + 31) / 32;
-        w = GCOMP__F(wshl)(GCOMP__F(wsub)(GCOMP__F(wsplat)(254), w), 23); /* 2^-127 is no normal float */
-        GCOMP__F(store)(inverse, GCOMP__F(floats)(GCOMP__F(wmax)(w, GCOMP__F(wsplat)(1 << 22))));
-        for (j = 0; j < (count + 31) / 32; j++, x += 32, from += 32, rest += 2 * walk, to += 2 * code16) {
+        looks = left >= 2 * GCOMP__TILE;
+        if (looks) from = g, rest = e, walk = step;
+        for (j = 0; j < blocks; j++, x += 32, from += 32, rest += 2 * walk, to += 2 * code16) {
             const GCOMP__F(v) f = GCOMP__F(splat)(inverse[j]);
             const GCOMP__F(v) a = GCOMP__F(mul)(GCOMP__F(load)(x), f), b = GCOMP__F(mul)(GCOMP__F(load)(x + 16), f);
             GCOMP__F(mx_block)(x, most + 8 * j, from, rest, walk);
             quants(to, a, b, NULL, 0);
+            if (looks && j % 8 == 7)
+                GCOMP__F(mx_scales)(&worst, scale + GCOMP__TILE / 32 + j - 7, 8, inverse + j - 7, most + 8 * (j - 7), largest);
         }
         if (!looks) GCOMP__F(mx_take)(p, most, g, e, step, gcomp__min(GCOMP__TILE, left - count));
         j = gcomp__last_bytes(code16, count);
@@ -6148,6 +6163,7 @@ GCOMP__HEAVY void GCOMP__F(mx_driver)(const gcomp__span *span, GCOMP__F(quants) 
         else if (count < 32) memcpy(code, some, j);
         code += count / 16 * code16;
     }
+    acc->worst = worst;
 }
 #endif
 
