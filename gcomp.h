@@ -2187,8 +2187,8 @@ GCOMP__INLINE int gcomp__simple_step(gcomp__unit *u, uint32_t most_bits, float l
     smaller = most * less;
     GCOMP__PIN_SUM(product);
     GCOMP__PIN_SUM(smaller);
-    u->inverse = gcomp__float(gcomp__bits(u->inverse) - (product > levels) - (smaller > levels)); /* two last places are enough:
-                                                                             each division is off by half of one at most */
+    /* two last places are enough: each division is off by half of one at most */
+    u->inverse = gcomp__float(gcomp__bits(u->inverse) - (product > levels) - (smaller > levels));
     return 1;
 }
 
@@ -5901,6 +5901,7 @@ GCOMP__HEAVY void GCOMP__F(look_at)(GCOMP__F(look) *l, float *to, const float *g
     if (early == 2) l->high = GCOMP__F(wmax)(l->high, GCOMP__F(wmax)(x, y));
 }
 
+/* To what is known of block k; the bits of its largest |p|. */
 GCOMP__INLINE uint32_t GCOMP__F(look_end)(const GCOMP__F(look) *l, gcomp__blocks *b, size_t k, int early)
 {
     if (early == 2) {
