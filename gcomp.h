@@ -2068,7 +2068,6 @@ typedef struct gcomp__span {
     size_t at, count;             /* elements at .. at + count - 1; at is a multiple of 16 */
     const float *grad, *residual; /* of element `at`; residual may be NULL */
     const gcomp__unit *given;     /* constants that are known; NULL: found block by block */
-    const float *nothing;         /* 16 times -0, which changes no number it is added to */
     void *acc;                    /* running measures, a gcomp__acc_<set> */
     uint32_t *draws;              /* room for those of a tile and 32 elements more */
     uint8_t *held;                /* NULL, or room for codes that go past the caches: as many bytes as a tile has elements */
@@ -2647,7 +2646,8 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
      lt0                                  mask of x < 0          flip         changes signs by a mask
      mirror                               each 8 floats the other way round
      worst, most                          running maximum of the bits of |x|: non-finite if >= 0x7f800000; the largest of 16
-     halved, mosts                        the larger of |x| in lanes l and l + 8, none with a sign; the largest of 8 times 8; 0
+     halved, mosts                        the larger of |x| in lanes l and l + 8, none with a sign; the largest of 8 times 8,
+                                          then 8 zeros
      saturate pick                        infinities to the largest float; x where the mask is 1, else y
      keys                                 mask of bits(|x|) >= t
      keep, keep_index                     stores the elements (and base + lane) of a mask; may write 16 places
@@ -5734,11 +5734,8 @@ GCOMP__NOINLINE void GCOMP__F(acc_any)(GCOMP__F(acc) *acc, const float *g, const
     } else if (measure == GCOMP__MOMENTS) {
         GCOMP__F(acc_run)(acc, g, e, count, GCOMP__MOMENTS);
     } else {
-        float nothing[16];
-        size_t i;
-        for (i = 0; i < 16; i++) nothing[i] = -0.0f;
         if (e) GCOMP__F(acc_range)(acc, g, e, 16, count);
-        else GCOMP__F(acc_range)(acc, g, nothing, 0, count);
+        else GCOMP__F(acc_range)(acc, g, gcomp__no_rest(), 0, count);
     }
 }
 
@@ -5933,7 +5930,7 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
     uint32_t worst = 0;
     gcomp__blocks b;
     uint8_t *const held = GCOMP__F(pours) && code16 <= 16 ? span->held : NULL;
-    uint8_t *scale = job->scales + (small ? (begin / block + pieces) * 4 * (size_t)early : 0); /* of the block a tile ahead */
+    uint8_t *scale = job->scales + (simple ? 4 * (begin / block + pieces) : 0); /* of the block a tile ahead */
     float tile[GCOMP__TILE];
     size_t i, k, at, size, turn = 0, ready = 0; /* blocks begun; blocks whose constants are known */
     u.draws = span->draws;
@@ -5994,11 +5991,11 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
                 }
                 if (looks) {
                     const uint32_t most = GCOMP__F(look_end)(&seen, &b, k, early);
-                    if (simple && ready == turn + pieces && GCOMP__F(fit_simply)(&b, k, u.levels, early, scale)) {
+                    if (simple && ready == turn + pieces && GCOMP__F(fit_simply)(&b, k, u.levels, 1, scale)) {
                         worst = gcomp__larger(worst, most);
                         ready++;
                     }
-                    scale += 4 * early;
+                    scale += 4;
                 } else if (first + size < end - i) {
                     const size_t left = gcomp__min(piece, end - i - size - first);
                     b.low[k] = 0;
@@ -6024,7 +6021,7 @@ GCOMP__HEAVY void GCOMP__F(late_driver)(const gcomp__span *span, GCOMP__F(quant)
 {
     const gcomp__encode_job *job = span->job;
     const size_t block = job->form.block, begin = span->at, end = begin + span->count, step = span->residual ? 1 : 0;
-    const float *g = span->grad, *e = span->residual ? span->residual : span->nothing;
+    const float *g = span->grad, *e = span->residual ? span->residual : gcomp__no_rest();
     GCOMP__F(acc) *kept = (GCOMP__F(acc) *)span->acc, acc;
     gcomp__unit u = span->given ? *span->given : job->unit;
     uint8_t *const held = GCOMP__F(pours) && code16 == 32 ? span->held : NULL;
@@ -6128,7 +6125,7 @@ GCOMP__HEAVY void GCOMP__F(mx_scales)(GCOMP__F(v) *worst, uint8_t *scale, size_t
 GCOMP__HEAVY void GCOMP__F(mx_driver)(const gcomp__span *span, GCOMP__F(quants) quants, size_t code16)
 {
     const size_t step = span->residual ? 16 : 0;
-    const float *g = span->grad, *e = span->residual ? span->residual : span->nothing;
+    const float *g = span->grad, *e = span->residual ? span->residual : gcomp__no_rest();
     const GCOMP__F(w) largest = GCOMP__F(wsplat)((int32_t)span->job->form.constant);
     uint8_t *scale = span->job->scales + span->at / 32, *code = span->job->codes + span->at / 16 * code16, some[32];
     GCOMP__F(acc) *acc = (GCOMP__F(acc) *)span->acc;
@@ -6139,7 +6136,7 @@ GCOMP__HEAVY void GCOMP__F(mx_driver)(const gcomp__span *span, GCOMP__F(quants) 
     GCOMP__F(mx_take)(p, most, g, e, step, gcomp__min(GCOMP__TILE, span->count));
     for (left = span->count; left; left -= count, scale += blocks) {
         uint8_t *to = GCOMP__F(pours) && span->held ? span->held : left < 32 ? some : code;
-        const float *from = p, *rest = span->nothing;
+        const float *from = p, *rest = gcomp__no_rest();
         float *x = p;
         size_t walk = 0;
         count = left < 32 ? left : gcomp__min(GCOMP__TILE, left / 32 * 32);
@@ -6180,27 +6177,20 @@ GCOMP__HEAVY void GCOMP__F(decode_driver)(const gcomp__view *view, size_t i, siz
                                            GCOMP__F(deq) deq, size_t code16, size_t scale_bytes)
 {
     const GCOMP__F(v) f = GCOMP__F(splat)(weight);
-    const size_t begin = i, end = i + count, block = view->form.block;
-    const size_t step = ending == GCOMP__ADD ? 16 : 0;
-    const uint8_t *code, *scale;
-    float nothing[16] = {0}, *to;
-    const float *base;
+    const size_t end = i + count, block = view->form.block, step = ending == GCOMP__ADD ? 16 : 0;
+    const uint8_t *code = view->codes + i / 16 * code16;
+    const uint8_t *scale = view->scales + (block ? (i >> view->shift) * scale_bytes : 0);
+    float nothing[16] = {0}, *to = y;
+    const float *base = step ? to : nothing;
     gcomp__unit u;
     size_t stop;
     u.constant = view->form.constant;
     u.levels = view->form.levels;
-    for (; scale_bytes == 1 && i % 32 == 0 && i + 32 <= end; i += 32) {
-        code = view->codes + i / 16 * code16;
-        to = y + (i - begin);
-        base = step ? to : nothing;
-        gcomp__get_scale(view->scales + i / 32, 1, &u);
+    for (; scale_bytes == 1 && i % 32 == 0 && i + 32 <= end; i += 32, code += 2 * code16, to += 32, base += 2 * step, scale++) {
+        gcomp__get_scale(scale, 1, &u);
         GCOMP__F(end_with)(to, deq(code, &u), base, f, ending);
         GCOMP__F(end_with)(to + 16, deq(code + code16, &u), base + step, f, ending);
     }
-    code = view->codes + i / 16 * code16;
-    scale = view->scales + (block ? (i >> view->shift) * scale_bytes : 0);
-    to = y + (i - begin);
-    base = ending == GCOMP__ADD ? to : nothing;
     while (i < end) {
         stop = scale_bytes && block ? gcomp__min(end, (i | (block - 1)) + 1) : end;
         gcomp__get_scale(scale, scale_bytes, &u);
@@ -6387,10 +6377,8 @@ static void GCOMP__F(encode)(const gcomp__encode_job *job, size_t chunk, gcomp__
     const gcomp__form *form = &job->form;
     const size_t i = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, i + GCOMP_CHUNK);
     gcomp__span span;
-    float nothing[16];
     uint32_t draws[GCOMP__TILE / 2 + 16];
     uint8_t held[GCOMP__F(pours) ? GCOMP__TILE : 1];
-    size_t j;
     GCOMP__F(acc) acc;
     acc.worst = GCOMP__F(splat)(0);
     GCOMP__F(acc_none)(&acc, GCOMP__RANGE);
@@ -6399,10 +6387,8 @@ static void GCOMP__F(encode)(const gcomp__encode_job *job, size_t chunk, gcomp__
     span.job = job;
     span.given = job->given ? &job->unit : NULL;
     span.acc = &acc;
-    span.nothing = nothing;
     span.draws = draws;
     span.held = job->past ? held : NULL;
-    for (j = 0; j < 16; j++) nothing[j] = -0.0f;
     if (GCOMP__F(general)(&job->in)) {
         GCOMP__F(encode_staged)(&span, i, end);
     } else {
@@ -13921,20 +13907,23 @@ static gcomp_result gcomp__open_payload(const gcomp__set *set, gcomp__view *view
     return view->method->open(view);
 }
 
-/* A block method's payload whose header is that of an opened one, but for the checksum, is opened as that was. */
+/* A block method's payload whose header is that of an opened one, but for the checksum, is opened as that was, which may be in
+   the same view: 1. Else 0, or where `like` is NULL. */
 static int gcomp__opens_like(gcomp__view *view, const gcomp__view *like, const void *payload, size_t length, size_t n)
 {
     const uint8_t *p = (const uint8_t *)payload;
+    ptrdiff_t scales;
     if (!like || !p || length != GCOMP__HEADER + like->bytes || n != like->n || like->method->open != gcomp__block_open ||
         like->form.code || memcmp(p, like->body - GCOMP__HEADER, GCOMP__HEADER - 4) != 0)
         return 0;
+    scales = like->codes - like->body;
     *view = *like;
     view->body = view->scales = p + GCOMP__HEADER;
-    view->codes = view->body + (like->codes - like->body);
+    view->codes = view->body + scales;
     return 1;
 }
 
-/* Opens a valid payload, after others of the kind of `like`, or NULL. */
+/* Opens a valid payload; `like`: NULL, or an opened one that may have the same header. */
 static void gcomp__open_valid(const gcomp__set *set, gcomp__view *view, const gcomp__view *like, const void *payload,
                               size_t length, size_t n)
 {
@@ -16185,7 +16174,7 @@ GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot, co
         const gcomp__work part = gcomp__work_at(work, gcomp__range(slot->n, world, w), gcomp__range(slot->n, world, w + 1));
         gcomp__sink sink = gcomp__sink_of(&part);
         gcomp__view mean, sent;
-            gcomp__open_sums(gc, w, part.n, &mean);
+        gcomp__open_sums(gc, w, part.n, &mean);
         sink.views = &mean;
         sink.count = sink.own_at = 1;
         length = 0;
