@@ -2169,11 +2169,29 @@ GCOMP__INLINE float gcomp__zero(void)
     return zero;
 }
 
+/* The largest of inverse and the two floats below it that makes no more than `levels` of `most`, if one does. */
+GCOMP__INLINE float gcomp__lowered(float inverse, float most, float levels)
+{
+#if defined(__SSE2__) /* compilers would compare one by one, by way of other registers: all blocks wait for this */
+    const __m128 x = _mm_set_ss(inverse), m = _mm_set_ss(most), l = _mm_set_ss(levels);
+    const __m128 y = _mm_castsi128_ps(_mm_add_epi32(_mm_castps_si128(x), _mm_set1_epi32(-1)));
+    const __m128i above = _mm_castps_si128(_mm_cmplt_ss(l, _mm_mul_ss(m, x)));
+    const __m128i still = _mm_castps_si128(_mm_cmplt_ss(l, _mm_mul_ss(m, y)));
+    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_add_epi32(_mm_castps_si128(x), _mm_add_epi32(above, still))));
+#else
+    const float below = gcomp__float(gcomp__bits(inverse) - 1);
+    float product = most * inverse, smaller = most * below;
+    GCOMP__PIN_SUM(product);
+    GCOMP__PIN_SUM(smaller);
+    return gcomp__float(gcomp__bits(inverse) - (product > levels) - (smaller > levels));
+#endif
+}
+
 /* A step of most / levels, where nothing can overflow or vanish, and the factor that makes steps of p: |p| <= most makes no
    more than `levels` of them. 0: nothing was done. */
 GCOMP__INLINE int gcomp__simple_step(gcomp__unit *u, uint32_t most_bits, float levels)
 {
-    float most = gcomp__float(most_bits), by = levels, less, product, smaller;
+    float most = gcomp__float(most_bits), by = levels;
     if (most_bits < 80u << 23 || most_bits >= 227u << 23) return 0; /* 2^-47 .. 2^100 */
     GCOMP__PIN_SUM(by); /* no division becomes a product with what a loop divided once */
     u->a = most / by;
@@ -2181,13 +2199,7 @@ GCOMP__INLINE int gcomp__simple_step(gcomp__unit *u, uint32_t most_bits, float l
     u->inverse = 1 / u->a;
     GCOMP__PIN_SUM(u->inverse);
     u->lift = 1;
-    less = gcomp__float(gcomp__bits(u->inverse) - 1);
-    product = most * u->inverse;
-    smaller = most * less;
-    GCOMP__PIN_SUM(product);
-    GCOMP__PIN_SUM(smaller);
-    /* two last places are enough: each division is off by half of one at most */
-    u->inverse = gcomp__float(gcomp__bits(u->inverse) - (product > levels) - (smaller > levels));
+    u->inverse = gcomp__lowered(u->inverse, most, levels); /* each division is off by half of a last place at most */
     return 1;
 }
 
@@ -5515,23 +5527,29 @@ GCOMP__RARE void GCOMP__F(decide)(int32_t *x, GCOMP__F(v) rest, uint32_t ties, u
         if (ties >> j & 1) x[j] += gcomp__draw(words ^ GCOMP__MORE_BITS, i + j) < (uint32_t)f[j];
 }
 
-/* >>kernel mixes: gcomp__draw_pair of h .. h + 15. */
-GCOMP__INLINE GCOMP__F(w) GCOMP__F(mixes)(uint32_t h, uint64_t words)
+/* h .. h + 15. */
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(counted)(uint32_t h)
 {
     static const int32_t lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    GCOMP__F(w) w = GCOMP__F(wadd)(GCOMP__F(load_words)(lanes), GCOMP__F(wsplat)((int32_t)h));
+    return GCOMP__F(wadd)(GCOMP__F(load_words)(lanes), GCOMP__F(wsplat)((int32_t)h));
+}
+
+/* >>kernel mixes: gcomp__draw_pair of each word. */
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(mixes)(GCOMP__F(w) w, uint64_t words)
+{
     w = GCOMP__F(wmul)(GCOMP__F(wxor)(w, GCOMP__F(wshr)(w, 16)), GCOMP__F(wsplat)((int32_t)0x85EBCA6Bu));
     w = GCOMP__F(wxor)(w, GCOMP__F(wxor)(GCOMP__F(wshr)(w, 13), GCOMP__F(wsplat)((int32_t)(words >> 32))));
     w = GCOMP__F(wmul)(w, GCOMP__F(wsplat)((int32_t)0xC2B2AE35u));
     return GCOMP__F(wxor)(w, GCOMP__F(wshr)(w, 16));
 }
 
-/* The draws of elements i .. i + count - 1 of a tile, made where nothing waits for them; and 16 of them. */
-GCOMP__NOINLINE void GCOMP__F(draw)(uint32_t *draws, uint64_t words, size_t i, size_t count)
+/* The draws of elements of a tile, made where nothing waits for them; and 16 of them. May write 16 pairs. */
+GCOMP__NOINLINE void GCOMP__F(draw)(uint32_t *draws, uint64_t words, uint64_t element, size_t count)
 {
-    const uint32_t h = gcomp__draw_base(words, i);
+    GCOMP__F(w) w = GCOMP__F(counted)(gcomp__draw_base(words, element));
     size_t j;
-    for (j = 0; 2 * j < count; j += 16) GCOMP__F(store_words)((int32_t *)(draws + j), GCOMP__F(mixes)(h + (uint32_t)j, words));
+    for (j = 0; 2 * j < count; j += 16, w = GCOMP__F(wadd)(w, GCOMP__F(wsplat)(16)))
+        GCOMP__F(store_words)((int32_t *)(draws + j), GCOMP__F(mixes)(w, words));
 }
 
 GCOMP__INLINE GCOMP__F(w) GCOMP__F(drawn)(const gcomp__unit *u, size_t i)
@@ -5572,10 +5590,9 @@ GCOMP__INLINE GCOMP__F(w) GCOMP__F(dithered)(GCOMP__F(v) x, uint64_t words, size
     return GCOMP__F(wties)(sum, sum) ? GCOMP__F(settled)(sum, t, words, i) : sum;
 }
 
-/* The same of 32 elements of a tile. */
-GCOMP__INLINE void GCOMP__F(dither)(GCOMP__F(w) *q, GCOMP__F(w) *r, GCOMP__F(v) x, GCOMP__F(v) y, const gcomp__unit *u, size_t i)
+/* The same of 32 elements of a tile, which come with their 16 binary places as whole numbers. */
+GCOMP__INLINE void GCOMP__F(dither)(GCOMP__F(w) *q, GCOMP__F(w) *r, GCOMP__F(v) s, GCOMP__F(v) t, const gcomp__unit *u, size_t i)
 {
-    const GCOMP__F(v) s = GCOMP__F(mul)(x, GCOMP__F(splat)(65536.0f)), t = GCOMP__F(mul)(y, GCOMP__F(splat)(65536.0f));
     *q = GCOMP__F(wadd)(GCOMP__F(wfloor)(s), GCOMP__F(drawn)(u, i));
     *r = GCOMP__F(wadd)(GCOMP__F(wfloor)(t), GCOMP__F(drawn)(u, i + 16));
     if (GCOMP__F(wties)(*q, *r)) {
@@ -5869,6 +5886,16 @@ GCOMP__NOINLINE uint32_t GCOMP__F(take)(float *to, const float *g, const float *
     return GCOMP__F(most)(most);
 }
 
+/* The same of pieces at .. end - 1 of a tile, and what is known of each. */
+GCOMP__NOINLINE void GCOMP__F(take_pieces)(float *tile, const float *g, const float *e, size_t walk, size_t at, size_t end,
+                                            size_t piece, gcomp__blocks *b)
+{
+    for (; at < end; at += piece) {
+        b->worst[at / piece] = GCOMP__F(take)(tile + at, g + at, e + at * walk, 16 * walk, gcomp__min(piece, end - at));
+        b->low[at / piece] = 0;
+    }
+}
+
 /* Bytes past the caches, but for the ends that share a line with others: whole lines need not be read before. */
 GCOMP__NOINLINE void GCOMP__F(pour_codes)(uint8_t *to, const uint8_t *from, size_t bytes)
 {
@@ -5917,7 +5944,8 @@ GCOMP__INLINE uint32_t GCOMP__F(look_end)(const GCOMP__F(look) *l, gcomp__blocks
    blocks larger than a tile are measured before. All behind `span` are constants. The last elements of the tensor come as 32 with
    zeros behind; where there is no residual, a tile of -0 stands for it, and where nothing is ahead, p for the gradient: so each
    method's quants is compiled once a set. */
-GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quants) quants, size_t code16, int early)
+GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quants) quants, size_t code16, int early,
+                                          float factor)
 {
     const gcomp__encode_job *job = span->job;
     const size_t begin = span->at, end = begin + span->count, block = job->form.block, walk = span->residual ? 1 : 0;
@@ -5930,28 +5958,21 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
     uint32_t worst = 0;
     gcomp__blocks b;
     uint8_t *const held = GCOMP__F(pours) && code16 <= 16 ? span->held : NULL;
-    uint8_t *scale = job->scales + (simple ? 4 * (begin / block + pieces) : 0); /* of the block a tile ahead */
+    uint8_t *scale = job->scales + (simple ? 4 * (begin / block) : 0); /* of the first block; of that a tile ahead */
     float tile[GCOMP__TILE];
-    size_t i, k, at, size, turn = 0, ready = 0; /* blocks begun; blocks whose constants are known */
+    size_t i, k, at, size, known, ahead = 0; /* blocks of the tile whose constants are known; of that ahead */
     u.draws = span->draws;
     b.inverse[0] = u.inverse;
     b.lift = u.lift;
     b.offset[0] = u.offset;
     if (span->count % 32 || piece < 32) memset(tile, 0, sizeof tile);
-    for (at = 0, k = 0; at < gcomp__min(bundle, span->count); at += piece, k++) {
-        b.worst[k] = GCOMP__F(take)(tile + at, g + at, e + at * walk, 16 * walk, gcomp__min(piece, span->count - at));
-        b.low[k] = 0;
-    }
+    GCOMP__F(take_pieces)(tile, g, e, walk, 0, gcomp__min(bundle, span->count), piece, &b);
     for (i = begin; i < end; i += size) {
         uint8_t *code = held ? held : job->codes + i / 16 * code16, some[64];
         size_t whole; /* of a tile ahead: elements of pieces that can be looked at while those here are coded */
         size = gcomp__min(bundle, end - i);
         g += size; /* a tile ahead */
         e += size * walk;
-        for (k = 0; k < 128 && i + size + 128 <= end; k += 16) { /* what is looked at next, while divisions keep the processor */
-            GCOMP__PREFETCH(g + k);
-            GCOMP__PREFETCH(e + k);
-        }
         if (!small && !span->given && i % block == 0) {
             const uint32_t most = GCOMP__F(fit_blocks)(span, i, gcomp__min(end, i + block), 0, &b, tile);
             worst = gcomp__larger(worst, most);
@@ -5959,25 +5980,26 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
         if (b.lift != 1.0f) GCOMP__F(lift)(tile, size, b.lift);
         if (job->form.stochastic) GCOMP__F(draw)(span->draws, u.words, i, size);
         u.at = i;
-        whole = size == bundle && piece >= 32 ? gcomp__min(size, end - i - size) : 0;
+        scale += 4 * pieces;
+        whole = size == bundle && piece >= 32 ? gcomp__min(size, end - i - size) & ~(piece - 1) : 0;
+        known = small ? ahead : SIZE_MAX;
+        ahead = simple ? 0 : SIZE_MAX;
         for (k = at = 0; at < size;) { /* pieces of one kind; last, what is less than a piece, and less than 32 of it, alone */
-            const int looks = at + piece <= whole;
-            const size_t stop = looks ? whole : size;
-            const size_t count = size - at >= piece ? piece : size - at < 32 ? size - at : (size - at) / 32 * 32;
-            const size_t next = small && count == piece;
-            const float *from = looks ? g : tile, *rest = looks ? e : gcomp__no_rest();
+            const size_t left = size - at, count = left >= piece ? piece : left < 32 ? left : left / 32 * 32;
+            const size_t stop = at < whole ? whole : count < 32 ? at + count : at + left / count * count;
+            const float *from = at < whole ? g : tile, *rest = at < whole ? e : gcomp__no_rest();
             uint8_t *to = count < 32 ? some : code;
+            if (at >= whole) ahead = SIZE_MAX;
             do {
-                const size_t first = at;
                 GCOMP__F(v) inverse, offset;
                 GCOMP__F(look) seen;
                 size_t j;
-                if (small && turn >= ready) {
+                if (k >= known) {
                     const uint32_t most = GCOMP__F(fit_blocks)(span, i + at, i + size, k, &b, tile);
                     worst = gcomp__larger(worst, most);
-                    ready = turn - k + pieces;
+                    known = SIZE_MAX;
                 }
-                inverse = GCOMP__F(splat)(b.inverse[k]);
+                inverse = GCOMP__F(splat)(b.inverse[k] * factor);
                 offset = GCOMP__F(splat)(early == 2 ? b.offset[k] : 0);
                 seen.top = GCOMP__F(wsplat)(0);
                 seen.high = GCOMP__F(wsplat)(-0x7fffffff - 1);
@@ -5989,28 +6011,19 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
                     GCOMP__F(look_at)(&seen, tile + j, from + j, rest + j, early);
                     quants(to, p, q, &u, j);
                 }
-                if (looks) {
-                    const uint32_t most = GCOMP__F(look_end)(&seen, &b, k, early);
-                    if (simple && ready == turn + pieces && GCOMP__F(fit_simply)(&b, k, u.levels, 1, scale)) {
-                        worst = gcomp__larger(worst, most);
-                        ready++;
-                    }
-                    scale += 4;
-                } else if (first + size < end - i) {
-                    const size_t left = gcomp__min(piece, end - i - size - first);
-                    b.low[k] = 0;
-                    b.worst[k] = GCOMP__F(take)(tile + first, g + first, e + first * walk, 16 * walk, left);
-                }
-                k += next;
-                turn += next;
-            } while (count >= 32 && at + piece <= stop);
+                GCOMP__F(look_end)(&seen, &b, k, early);
+                if (k == ahead && GCOMP__F(fit_simply)(&b, k, u.levels, 1, scale + 4 * k)) ahead++;
+                k += count == piece;
+            } while (at < stop);
             if (count < 32) {
                 gcomp__put_last(code, some, code16, count, job->form.first_high);
                 to = code + count / 16 * code16;
             }
             code = to;
         }
+        if (ahead == SIZE_MAX) ahead = 0;
         if (held) GCOMP__F(pour_codes)(job->codes + i / 16 * code16, held, gcomp__last_bytes(code16, size));
+        if (whole < size) GCOMP__F(take_pieces)(tile, g, e, walk, whole, gcomp__min(size, end - i - size), piece, &b);
     }
     kept->worst = GCOMP__F(worst)(kept->worst, GCOMP__F(splat)(gcomp__float(worst)));
 }
@@ -6308,11 +6321,11 @@ GCOMP__HEAVY size_t GCOMP__F(commit_pair)(const gcomp__sink *sink, size_t i, siz
 }
 
 /* The kernels of a block method, encoding and decoding apart, so that methods can share either; and a method of one kernel.
-   early: 1, or 2 (subtracts u->offset); measure: what a late scale is made from. */
-#define GCOMP__EARLY_ENCODE(name, code16, early) \
+   early: 1, or 2 (subtracts u->offset); factor: what quants take p / step times; measure: what a late scale is made from. */
+#define GCOMP__EARLY_ENCODE(name, code16, early, factor) \
     static void GCOMP__F(name##_encode)(const gcomp__span *span) \
     { \
-        GCOMP__F(early_driver)(span, GCOMP__F(name##_quants), code16, early); \
+        GCOMP__F(early_driver)(span, GCOMP__F(name##_quants), code16, early, factor); \
     }
 #define GCOMP__BLOCK_ENCODE(name, quant, code16, scale_bytes, measure) \
     static void GCOMP__F(name##_encode)(const gcomp__span *span) \
@@ -8743,7 +8756,7 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(times8)(const uint8_t *code, float a)
                                                            size_t i) \
     { \
         GCOMP__F(w) q, r; \
-        if (bits == 2) x = GCOMP__F(clamp)(x, 1.0f), y = GCOMP__F(clamp)(y, 1.0f); \
+        if (bits == 2) x = GCOMP__F(clamp)(x, 65536.0f), y = GCOMP__F(clamp)(y, 65536.0f); \
         GCOMP__F(dither)(&q, &r, x, y, u, i); \
         to_codes(bits, 16); \
     } \
@@ -8751,8 +8764,8 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(times8)(const uint8_t *code, float a)
     { \
         return times; \
     } \
-    GCOMP__EARLY_ENCODE(nearest##bits, 2 * bits, 1) \
-    GCOMP__EARLY_ENCODE(stochastic##bits, 2 * bits, 1) \
+    GCOMP__EARLY_ENCODE(nearest##bits, 2 * bits, 1, 1) \
+    GCOMP__EARLY_ENCODE(stochastic##bits, 2 * bits, 1, 65536.0f) \
     GCOMP__BLOCK_DECODE(levels##bits, levels##bits##_deq, 2 * bits, 4)
 #define GCOMP__AS_BYTES(bits, shift) GCOMP__F(puts##bits)(code, GCOMP__F(limit)(q, r, shift, -128, 127))
 #define GCOMP__AS_BITS(bits, shift) \
@@ -8815,8 +8828,8 @@ static void gcomp__levels_form(gcomp__form *form, unsigned size, int stochastic,
     { \
         return GCOMP__F(add)(GCOMP__F(times##bits)(code, u->a), GCOMP__F(splat)(u->b)); \
     } \
-    GCOMP__EARLY_ENCODE(near_affine##bits, 2 * bits, 2) \
-    GCOMP__EARLY_ENCODE(random_affine##bits, 2 * bits, 2) \
+    GCOMP__EARLY_ENCODE(near_affine##bits, 2 * bits, 2, 1) \
+    GCOMP__EARLY_ENCODE(random_affine##bits, 2 * bits, 2, 65536.0f) \
     GCOMP__BLOCK_DECODE(affine##bits, affine##bits##_deq, 2 * bits, 8)
 GCOMP__AFFINE(2)
 GCOMP__AFFINE(4)
@@ -9085,9 +9098,9 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(dither8_deq)(const uint8_t *code, const gcomp
 {
     return GCOMP__F(natural_value)(GCOMP__F(get8)(code), u);
 }
-GCOMP__EARLY_ENCODE(dither4, 8, 1)
+GCOMP__EARLY_ENCODE(dither4, 8, 1, 1)
 GCOMP__BLOCK_DECODE(dither4, dither4_deq, 8, 4)
-GCOMP__EARLY_ENCODE(dither8, 16, 1)
+GCOMP__EARLY_ENCODE(dither8, 16, 1, 1)
 GCOMP__BLOCK_DECODE(dither8, dither8_deq, 16, 4)
 static const gcomp__block_kernels GCOMP__F(naturaldither_kernels)[] = {GCOMP__BLOCK_OF(dither4, dither4),
                                                                        GCOMP__BLOCK_OF(dither8, dither8)};
@@ -9165,9 +9178,9 @@ GCOMP__INLINE GCOMP__F(b) GCOMP__F(small_floats)(GCOMP__F(v) x, GCOMP__F(v) y, i
 #define GCOMP__LIST_fp8(X) X(fp8)
 GCOMP__SMALL_FLOAT(e4m3, 3, 7, 8, 127, puts8, load_short)
 GCOMP__SMALL_FLOAT(e5m2, 2, 15, 8, 127, puts8, load_short)
-GCOMP__EARLY_ENCODE(e4m3, 16, 1)
+GCOMP__EARLY_ENCODE(e4m3, 16, 1, 1)
 GCOMP__BLOCK_DECODE(e4m3, e4m3_deq, 16, 4)
-GCOMP__EARLY_ENCODE(e5m2, 16, 1)
+GCOMP__EARLY_ENCODE(e5m2, 16, 1, 1)
 GCOMP__BLOCK_DECODE(e5m2, e5m2_deq, 16, 4)
 static const gcomp__block_kernels GCOMP__F(fp8_kernels)[] = {GCOMP__BLOCK_OF(e4m3, e4m3), GCOMP__BLOCK_OF(e5m2, e5m2)};
 #ifdef GCOMP__LAST
@@ -11272,7 +11285,7 @@ static const gcomp__method gcomp__row_dgc = {
 #define GCOMP__RANDOM_DRAWS 32 /* at a time */
 struct gcomp__random_job;
 typedef struct gcomp__random_kernels {
-    void (*draw)(uint32_t *pairs, uint64_t words, uint64_t j);
+    void (*draw)(uint32_t *pairs, uint64_t words, uint64_t element, size_t count); /* 4 elements are a draw of 64 bits */
     size_t (*count)(const struct gcomp__random_job *job);
     void (*take)(void *arg, size_t chunk);
 } gcomp__random_kernels;
@@ -11285,15 +11298,6 @@ typedef struct gcomp__random_job {
     float factor;
 } gcomp__random_job;
 #endif
-
-/* Of draws j .. j + 31 the upper and the lower 32 bits in turn; j is a multiple of 32. */
-static void GCOMP__F(random_draws)(uint32_t *pairs, uint64_t words, uint64_t j)
-{
-    const uint32_t h = gcomp__draw_base(words, 4 * j);
-    uint32_t i;
-    for (i = 0; i < 2 * GCOMP__RANDOM_DRAWS; i += 16)
-        GCOMP__F(store_words)((int32_t *)(pairs + i), GCOMP__F(mixes)(h + i, words));
-}
 
 /* Marked elements of each chunk; returns their sum. */
 static size_t GCOMP__F(random_count)(const gcomp__random_job *job)
@@ -11358,10 +11362,8 @@ static void GCOMP__F(random_take)(void *arg, size_t chunk)
     else GCOMP__F(random_take_driver)(job, chunk, 0, 0);
 }
 
-static const gcomp__random_kernels GCOMP__F(randomk_kernels) = {GCOMP__F(random_draws), GCOMP__F(random_count),
-                                                                GCOMP__F(random_take)};
-static const gcomp__random_kernels GCOMP__F(randomblock_kernels) = {GCOMP__F(random_draws), GCOMP__F(random_count),
-                                                                    GCOMP__F(random_take)};
+static const gcomp__random_kernels GCOMP__F(randomk_kernels) = {GCOMP__F(draw), GCOMP__F(random_count), GCOMP__F(random_take)};
+static const gcomp__random_kernels GCOMP__F(randomblock_kernels) = {GCOMP__F(draw), GCOMP__F(random_count), GCOMP__F(random_take)};
 #ifdef GCOMP__LAST
 static size_t gcomp__random_count(const gcomp_codec *codec, size_t rows, size_t cols, int round, int odd)
 {
@@ -11416,7 +11418,7 @@ GCOMP__INLINE void gcomp__random_batch(const gcomp__random_job *job, uint64_t wo
     const uint8_t *bits = job->bits;
     uint32_t pairs[2 * GCOMP__RANDOM_DRAWS];
     size_t j;
-    job->kernels->draw(pairs, words, batch * GCOMP__RANDOM_DRAWS);
+    job->kernels->draw(pairs, words, (uint64_t)4 * batch * GCOMP__RANDOM_DRAWS, 4 * GCOMP__RANDOM_DRAWS);
     for (j = 0; j < GCOMP__RANDOM_DRAWS; j++) {
         elements[j] = gcomp__random_below(pairs + 2 * j, n);
         GCOMP__PREFETCH(bits + elements[j] / 8);
@@ -11464,7 +11466,7 @@ static void gcomp__random_neighbours(const gcomp__random_job *job, uint64_t word
 {
     uint32_t pairs[2 * GCOMP__RANDOM_DRAWS];
     size_t at, first;
-    job->kernels->draw(pairs, words, 0);
+    job->kernels->draw(pairs, words, 0, 4);
     at = gcomp__random_below(pairs, n);
     first = gcomp__min(k, n - at);
     gcomp__random_run(job, at, at + first);
@@ -11598,7 +11600,7 @@ GCOMP__NOINLINE void GCOMP__F(sketch_find)(const gcomp__sketch_job *job, size_t 
     const GCOMP__F(v) scale = GCOMP__F(splat)(width / 16777216.0f), last = GCOMP__F(splat)(width - 1);
     const size_t at = block % 32;
     size_t r;
-    const GCOMP__F(w) h = GCOMP__F(mixes)((uint32_t)(block + job->words), job->words);
+    const GCOMP__F(w) h = GCOMP__F(mixes)(GCOMP__F(counted)((uint32_t)(block + job->words)), job->words);
     GCOMP__F(store_words)(to->cross + at, GCOMP__F(wsar)(h, 28));
     for (r = 0; r < rows; r++) {
         const uint64_t factor = job->factor[first + r];
