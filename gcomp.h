@@ -5647,15 +5647,14 @@ GCOMP__INLINE void GCOMP__F(acc_flush)(GCOMP__F(acc) *acc)
     acc->part = GCOMP__F(splat)(0);
 }
 
-/* What a late scale is made from. */
+/* What is summed, and the worst: loops do so in a copy, which nothing that they read can be. */
 GCOMP__INLINE void GCOMP__F(acc_move)(GCOMP__F(acc) *to, const GCOMP__F(acc) *from, int measure)
 {
+    to->worst = from->worst;
     if (measure != GCOMP__MOST) to->sum = from->sum;
     if (measure == GCOMP__L1) to->part = from->part;
-    if (measure == GCOMP__SIDES) {
-        to->other = from->other;
-        to->negative = from->negative;
-    }
+    if (measure == GCOMP__SIDES || measure == GCOMP__MOMENTS) to->other = from->other;
+    if (measure == GCOMP__SIDES) to->negative = from->negative;
 }
 
 GCOMP__INLINE void GCOMP__F(acc_add)(GCOMP__F(acc) *acc, GCOMP__F(v) p, int measure)
@@ -5705,16 +5704,19 @@ GCOMP__INLINE void GCOMP__F(acc_end)(GCOMP__F(acc) *acc, size_t count, int measu
 /* Adds elements to running measures; zeros behind the last ones count as nothing. */
 GCOMP__HEAVY void GCOMP__F(acc_run)(GCOMP__F(acc) *acc, const float *g, const float *e, size_t count, int measure)
 {
+    GCOMP__F(acc) a;
     size_t i;
+    GCOMP__F(acc_move)(&a, acc, measure);
     for (i = 0; i + 16 <= count; i += 16) {
         GCOMP__F(v) p = GCOMP__F(load)(g + i);
-        GCOMP__F(acc_add)(acc, e ? GCOMP__F(add)(p, GCOMP__F(load)(e + i)) : p, measure);
+        GCOMP__F(acc_add)(&a, e ? GCOMP__F(add)(p, GCOMP__F(load)(e + i)) : p, measure);
     }
     if (i < count) {
         GCOMP__F(v) p = GCOMP__F(load_some)(g + i, count - i);
         if (e) p = GCOMP__F(add)(p, GCOMP__F(load_some)(e + i, count - i));
-        GCOMP__F(acc_add)(acc, p, measure);
+        GCOMP__F(acc_add)(&a, p, measure);
     }
+    GCOMP__F(acc_move)(acc, &a, measure);
 }
 
 /* The same of RANGE: zeros behind would count, so that the first element stands there. */
@@ -6041,7 +6043,6 @@ GCOMP__HEAVY void GCOMP__F(late_driver)(const gcomp__span *span, GCOMP__F(quant)
     size_t i = begin, stop;
     u.draws = span->draws;
     GCOMP__F(acc_none)(&acc, measure);
-    acc.worst = kept->worst;
     GCOMP__F(acc_move)(&acc, kept, measure);
     for (; i < end; i = stop) {
         const size_t last = block ? gcomp__min(job->n, (i | (block - 1)) + 1) : end, at = block ? i / block : 0;
@@ -6085,7 +6086,6 @@ GCOMP__HEAVY void GCOMP__F(late_driver)(const gcomp__span *span, GCOMP__F(quant)
             gcomp__put_scale(job->scales + at * scale_bytes, scale_bytes, &found);
         }
     }
-    kept->worst = acc.worst;
     GCOMP__F(acc_move)(kept, &acc, measure);
 }
 
