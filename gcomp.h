@@ -5583,14 +5583,7 @@ GCOMP__RARE GCOMP__F(w) GCOMP__F(settled)(GCOMP__F(w) sum, GCOMP__F(v) t, uint64
     return GCOMP__F(load_words)(lanes);
 }
 
-GCOMP__INLINE GCOMP__F(w) GCOMP__F(dithered)(GCOMP__F(v) x, uint64_t words, size_t i)
-{
-    const GCOMP__F(v) t = GCOMP__F(mul)(x, GCOMP__F(splat)(65536.0f));
-    const GCOMP__F(w) sum = GCOMP__F(wadd)(GCOMP__F(wfloor)(t), GCOMP__F(draws)(words, i));
-    return GCOMP__F(wties)(sum, sum) ? GCOMP__F(settled)(sum, t, words, i) : sum;
-}
-
-/* The same of 32 elements of a tile, which come with their 16 binary places as whole numbers. */
+/* Of 32 elements of a tile, 65536 * x: whole numbers of 2^-16. */
 GCOMP__INLINE void GCOMP__F(dither)(GCOMP__F(w) *q, GCOMP__F(w) *r, GCOMP__F(v) s, GCOMP__F(v) t, const gcomp__unit *u, size_t i)
 {
     *q = GCOMP__F(wadd)(GCOMP__F(wfloor)(s), GCOMP__F(drawn)(u, i));
@@ -13111,36 +13104,48 @@ typedef struct gcomp__intsum_kernels {
 } gcomp__intsum_kernels;
 #endif
 
-/* |x| <= levels, as step_of sees to. With 32 bits levels are above what dithered takes. */
-GCOMP__INLINE GCOMP__F(w) GCOMP__F(intsum_code)(GCOMP__F(v) p, const gcomp__unit *u, size_t i, int size, int stochastic)
+/* |x| <= levels, as step_of sees to. */
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(intsum_steps)(GCOMP__F(v) p, const gcomp__unit *u)
 {
-    GCOMP__F(v) x = GCOMP__F(mul)(GCOMP__F(mul)(p, GCOMP__F(splat)(u->lift)), GCOMP__F(splat)(u->inverse)), rest;
-    GCOMP__F(w) whole;
-    if (!stochastic) return GCOMP__F(nearest)(x);
-    if (size < 2) return GCOMP__F(wsar)(GCOMP__F(dithered)(x, u->words, i), 16);
-    whole = GCOMP__F(wfloor)(x);
-    rest = GCOMP__F(mul)(GCOMP__F(sub)(x, GCOMP__F(number)(whole)), GCOMP__F(splat)(65536.0f));
-    return GCOMP__F(raised)(whole, rest, GCOMP__F(draws)(u->words, i), u->words, i);
+    return GCOMP__F(mul)(GCOMP__F(mul)(p, GCOMP__F(splat)(u->lift)), GCOMP__F(splat)(u->inverse));
 }
 
-/* 16 integers in the machine's own byte order, which the transport adds in. */
-GCOMP__INLINE void GCOMP__F(intsum_put)(uint8_t *to, GCOMP__F(w) q, int size)
+/* At random with 32 bits, whose levels are above what dither takes. */
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(intsum_word)(GCOMP__F(v) x, const gcomp__unit *u, size_t j)
 {
-    if (size == 0) GCOMP__F(put8)(to, q);
+    const GCOMP__F(w) whole = GCOMP__F(wfloor)(x);
+    const GCOMP__F(v) rest = GCOMP__F(mul)(GCOMP__F(sub)(x, GCOMP__F(number)(whole)), GCOMP__F(splat)(65536.0f));
+    return GCOMP__F(raised)(whole, rest, GCOMP__F(drawn)(u, j), u->words, u->at + j);
+}
+
+/* The high bits of 32 words as integers in the byte order of the machine, in which the transport adds. */
+GCOMP__INLINE void GCOMP__F(intsum_put)(uint8_t *to, GCOMP__F(w) q, GCOMP__F(w) r, int shift, int size)
+{
+    if (size == 0) {
+        GCOMP__F(puts8)(to, GCOMP__F(limit)(q, r, shift, -128, 127));
+        return;
+    }
+    if (shift) q = GCOMP__F(wsar)(q, shift), r = GCOMP__F(wsar)(r, shift);
+    if (size == 2) {
+        GCOMP__F(store_words)((int32_t *)(void *)to, q);
+        GCOMP__F(store_words)((int32_t *)(void *)(to + 64), r);
+        return;
+    }
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    if (size == 1) {
-        int32_t lanes[16];
+    {
+        int32_t lanes[32];
         int j;
         GCOMP__F(store_words)(lanes, q);
-        for (j = 0; j < 16; j++) {
+        GCOMP__F(store_words)(lanes + 16, r);
+        for (j = 0; j < 32; j++) {
             int16_t lane = (int16_t)lanes[j];
             memcpy(to + 2 * j, &lane, 2);
         }
     }
 #else
-    if (size == 1) GCOMP__F(put16s)(to, q);
+    GCOMP__F(put16s)(to, q);
+    GCOMP__F(put16s)(to + 32, r);
 #endif
-    if (size == 2) GCOMP__F(store_words)((int32_t *)(void *)to, q);
 }
 
 GCOMP__INLINE GCOMP__F(w) GCOMP__F(intsum_get)(const uint8_t *from, int size)
@@ -13166,18 +13171,37 @@ GCOMP__INLINE GCOMP__F(w) GCOMP__F(intsum_get)(const uint8_t *from, int size)
 GCOMP__HEAVY void GCOMP__F(intsum_codes)(const gcomp__intsum_job *job, size_t begin, size_t end, int size, int stochastic)
 {
     const gcomp_input in = job->work->in;
-    const int general = GCOMP__F(general)(&in), feedback = in.residual != NULL;
+    const int general = GCOMP__F(general)(&in), feedback = in.residual != NULL, places = stochastic && size < 2 ? 16 : 0;
     uint8_t *to = (uint8_t *)(void *)job->work->sums[1];
-    int32_t some[16];
-    size_t i;
-    for (i = begin; i + 16 <= end; i += 16) {
-        GCOMP__F(v) p = general ? GCOMP__F(load_p)(&in, i, 1, feedback) : GCOMP__F(load_p)(&in, i, 0, feedback);
-        GCOMP__F(intsum_put)(to + (i << size), GCOMP__F(intsum_code)(p, &job->unit, i, size, stochastic), size);
-    }
-    if (i < end) {
-        GCOMP__F(v) p = GCOMP__F(load_p_some)(&in, i, end - i);
-        GCOMP__F(intsum_put)((uint8_t *)(void *)some, GCOMP__F(intsum_code)(p, &job->unit, i, size, stochastic), size);
-        memcpy(to + (i << size), some, (end - i) << size);
+    uint32_t draws[GCOMP__TILE / 2 + 16];
+    gcomp__unit u = job->unit;
+    size_t i, j, count;
+    u.draws = draws;
+    if (places) u.inverse *= 65536.0f;
+    for (i = begin; i < end; i += count) {
+        count = gcomp__min(GCOMP__TILE, end - i);
+        u.at = i;
+        if (stochastic) GCOMP__F(draw)(draws, u.words, i, count);
+        for (j = 0; j < count; j += 32) {
+            const int whole = j + 32 <= count;
+            uint8_t some[128], *const at = to + ((i + j) << size);
+            GCOMP__F(v) x, y;
+            GCOMP__F(w) q, r;
+            if (whole) {
+                x = general ? GCOMP__F(load_p)(&in, i + j, 1, feedback) : GCOMP__F(load_p)(&in, i + j, 0, feedback);
+                y = general ? GCOMP__F(load_p)(&in, i + j + 16, 1, feedback) : GCOMP__F(load_p)(&in, i + j + 16, 0, feedback);
+            } else {
+                x = GCOMP__F(load_p_some)(&in, i + j, gcomp__min(16, count - j));
+                y = count - j > 16 ? GCOMP__F(load_p_some)(&in, i + j + 16, count - j - 16) : GCOMP__F(splat)(0);
+            }
+            x = GCOMP__F(intsum_steps)(x, &u);
+            y = GCOMP__F(intsum_steps)(y, &u);
+            if (places) GCOMP__F(dither)(&q, &r, x, y, &u, j);
+            else if (stochastic) q = GCOMP__F(intsum_word)(x, &u, j), r = GCOMP__F(intsum_word)(y, &u, j + 16);
+            else q = GCOMP__F(nearest)(x), r = GCOMP__F(nearest)(y);
+            GCOMP__F(intsum_put)(whole ? at : some, q, r, places, size);
+            if (!whole) memcpy(at, some, (count - j) << size);
+        }
     }
 }
 
@@ -13197,7 +13221,7 @@ GCOMP__HEAVY void GCOMP__F(intsum_mean)(const gcomp__intsum_job *job, size_t beg
             GCOMP__F(v) p = count < 16 ? GCOMP__F(load_p_some)(&in, i, count)
                             : general  ? GCOMP__F(load_p)(&in, i, 1, 1)
                                        : GCOMP__F(load_p)(&in, i, 0, 1);
-            GCOMP__F(v) d = GCOMP__F(mul)(GCOMP__F(number)(GCOMP__F(intsum_code)(p, &job->unit, i, size, 0)), a);
+            GCOMP__F(v) d = GCOMP__F(mul)(GCOMP__F(number)(GCOMP__F(nearest)(GCOMP__F(intsum_steps)(p, &job->unit))), a);
             if (count < 16) GCOMP__F(store_some)(work->residual + i, GCOMP__F(sub)(p, d), count);
             else GCOMP__F(store)(work->residual + i, GCOMP__F(sub)(p, d));
         }
