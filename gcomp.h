@@ -2670,7 +2670,7 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
      words floats                         floats as 16 integers of 32 bits and back, bits unchanged
      nearest trunc wfloor, number         rounded to an integer (nearest: |x| < 2^22); back;  clamp  to a limit
      wload                                64 bytes as integers
-     wadd wsub wand wor wxor wmin wmax    integers; wgt is all ones where x > y, weq a mask, wany if any; wshl wshr wsar
+     wadd wsub wand wor wxor wmin wmax    integers; wgt is all ones where x > y, weq a mask; wshl wshr wsar
      wtop, whalves                        the larger without a sign; low half of each * k + high half, both with sign
      put16s put8 put4 put2, get16s ...    low bits of each as codes; back with sign
      limit marks, bor blow                bytes of 32 words of at most 16 bits, shifted right (16: of any), from `low` to `high`;
@@ -3254,10 +3254,6 @@ GCOMP__INLINE gcomp__w16_avx2 gcomp__wfloor_avx2(gcomp__v16_avx2 x)
 {
     return gcomp__pair_avx2(_mm256_cvttps_epi32(_mm256_floor_ps(x.a)), _mm256_cvttps_epi32(_mm256_floor_ps(x.b)));
 }
-GCOMP__INLINE int gcomp__wany_avx2(gcomp__w16_avx2 x, gcomp__w16_avx2 y)
-{
-    return _mm256_movemask_epi8(_mm256_or_si256(_mm256_cmpeq_epi32(x.a, y.a), _mm256_cmpeq_epi32(x.b, y.b))) != 0;
-}
 GCOMP__INLINE int gcomp__wties_avx2(gcomp__w16_avx2 x, gcomp__w16_avx2 y)
 {
     const __m256i most = _mm256_max_epu16(_mm256_max_epu16(x.a, x.b), _mm256_max_epu16(y.a, y.b));
@@ -3722,10 +3718,6 @@ GCOMP__INLINE uint32_t gcomp__weq_avx512(gcomp__w16_avx512 x, gcomp__w16_avx512 
 GCOMP__INLINE gcomp__w16_avx512 gcomp__wfloor_avx512(gcomp__v16_avx512 x)
 {
     return gcomp__whole_avx512(_mm512_cvt_roundps_epi32(x.a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC));
-}
-GCOMP__INLINE int gcomp__wany_avx512(gcomp__w16_avx512 x, gcomp__w16_avx512 y)
-{
-    return gcomp__mask_avx512(_mm512_cmpeq_epi32_mask(x.a, y.a)) != 0;
 }
 GCOMP__INLINE int gcomp__wties_avx512(gcomp__w16_avx512 x, gcomp__w16_avx512 y)
 {
@@ -4356,11 +4348,6 @@ GCOMP__INLINE gcomp__v16_neon gcomp__clamp_neon(gcomp__v16_neon x, float limit)
 {
     return gcomp__four_neon(gcomp__clamp4_neon(x.a, limit), gcomp__clamp4_neon(x.b, limit), gcomp__clamp4_neon(x.c, limit),
                             gcomp__clamp4_neon(x.d, limit));
-}
-GCOMP__INLINE int gcomp__wany_neon(gcomp__w16_neon x, gcomp__w16_neon y)
-{
-    return vmaxvq_u32(vorrq_u32(vorrq_u32(vceqq_s32(x.a, y.a), vceqq_s32(x.b, y.b)),
-                                vorrq_u32(vceqq_s32(x.c, y.c), vceqq_s32(x.d, y.d)))) != 0;
 }
 GCOMP__INLINE uint16x8_t gcomp__max16_neon(int32x4_t x, int32x4_t y)
 {
@@ -5031,8 +5018,6 @@ GCOMP__INLINE gcomp__v16_scalar gcomp__clamp_scalar(gcomp__v16_scalar x, float l
     return x;
 }
 
-GCOMP__INLINE int gcomp__wany_scalar(gcomp__w16_scalar x, gcomp__w16_scalar y) { return gcomp__weq_scalar(x, y) != 0; }
-
 GCOMP__INLINE int gcomp__wties_scalar(gcomp__w16_scalar x, gcomp__w16_scalar y)
 {
     int i, any = 0;
@@ -5517,16 +5502,6 @@ static void GCOMP__F(narrow)(void *y, const float *x, gcomp_dtype dtype, size_t 
 /* ---------------- stochastic rounding: up with the probability of what is cut off, exact to 2^-32 by 16 random bits, and 16
    more for the lanes (one of 65536) where these decide nothing. */
 
-/* Adds 1 to the ties whose 16 more bits are below the rest of their threshold, 0 <= rest <= 1. */
-GCOMP__RARE void GCOMP__F(decide)(int32_t *x, GCOMP__F(v) rest, uint32_t ties, uint64_t words, size_t i)
-{
-    float f[16];
-    size_t j;
-    GCOMP__F(store)(f, GCOMP__F(mul)(rest, GCOMP__F(splat)(65536.0f)));
-    for (j = 0; j < 16; j++)
-        if (ties >> j & 1) x[j] += gcomp__draw(words ^ GCOMP__MORE_BITS, i + j) < (uint32_t)f[j];
-}
-
 /* h .. h + 15. */
 GCOMP__INLINE GCOMP__F(w) GCOMP__F(counted)(uint32_t h)
 {
@@ -5557,41 +5532,45 @@ GCOMP__INLINE GCOMP__F(w) GCOMP__F(drawn)(const gcomp__unit *u, size_t i)
     return GCOMP__F(halves)(u->draws + i / 2);
 }
 
-/* x + 1 with the probability t / 65536, else x; `draw` is that of elements i .. i + 15. */
-GCOMP__INLINE GCOMP__F(w) GCOMP__F(raised)(GCOMP__F(w) x, GCOMP__F(v) t, GCOMP__F(w) draw, uint64_t words, size_t i)
-{
-    GCOMP__F(w) whole = GCOMP__F(trunc)(t);
-    x = GCOMP__F(wsub)(x, GCOMP__F(wgt)(whole, draw));
-    if (GCOMP__F(wany)(whole, draw)) {
-        int32_t lanes[16];
-        GCOMP__F(store_words)(lanes, x);
-        GCOMP__F(decide)(lanes, GCOMP__F(sub)(t, GCOMP__F(number)(whole)), GCOMP__F(weq)(whole, draw), words, i);
-        x = GCOMP__F(load_words)(lanes);
-    }
-    return x;
-}
-
-/* |x| <= 32767 to an integer, in the upper half of a word: x with 16 binary places and 16 random ones added; before that, what
-   settles the lanes where these decide nothing. */
-GCOMP__RARE GCOMP__F(w) GCOMP__F(settled)(GCOMP__F(w) sum, GCOMP__F(v) t, uint64_t words, size_t i)
+/* A number with 16 binary places, in the lower half of a word, is rounded by adding 16 random bits to them: the upper half is the
+   result. Where the lower half is all ones then, the next place might have carried: those lanes are settled by `rest`, what is
+   cut off behind the places, 0 .. 1. */
+GCOMP__RARE GCOMP__F(w) GCOMP__F(settled)(GCOMP__F(w) sum, GCOMP__F(v) rest, const gcomp__unit *u, size_t i)
 {
     const GCOMP__F(w) places = GCOMP__F(wsplat)(0xffff);
     const uint32_t ties = GCOMP__F(weq)(GCOMP__F(wand)(sum, places), places);
-    int32_t lanes[16];
-    GCOMP__F(store_words)(lanes, sum);
-    GCOMP__F(decide)(lanes, GCOMP__F(sub)(t, GCOMP__F(number)(GCOMP__F(wfloor)(t))), ties, words, i);
-    return GCOMP__F(load_words)(lanes);
+    int32_t x[16];
+    float f[16];
+    size_t j;
+    GCOMP__F(store_words)(x, sum);
+    GCOMP__F(store)(f, GCOMP__F(mul)(rest, GCOMP__F(splat)(65536.0f)));
+    for (j = 0; j < 16; j++)
+        if (ties >> j & 1) x[j] += gcomp__draw(u->words ^ GCOMP__MORE_BITS, u->at + i + j) < (uint32_t)f[j];
+    return GCOMP__F(load_words)(x);
 }
 
-/* Of 32 elements of a tile, 65536 * x: whole numbers of 2^-16. */
-GCOMP__INLINE void GCOMP__F(dither)(GCOMP__F(w) *q, GCOMP__F(w) *r, GCOMP__F(v) s, GCOMP__F(v) t, const gcomp__unit *u, size_t i)
+/* 32 elements of a tile, which come with their places as floats, |x| <= 32767 * 65536. */
+GCOMP__INLINE void GCOMP__F(dither)(GCOMP__F(w) *q, GCOMP__F(w) *r, GCOMP__F(v) x, GCOMP__F(v) y, const gcomp__unit *u, size_t i)
 {
-    *q = GCOMP__F(wadd)(GCOMP__F(wfloor)(s), GCOMP__F(drawn)(u, i));
-    *r = GCOMP__F(wadd)(GCOMP__F(wfloor)(t), GCOMP__F(drawn)(u, i + 16));
+    *q = GCOMP__F(wadd)(GCOMP__F(wfloor)(x), GCOMP__F(drawn)(u, i));
+    *r = GCOMP__F(wadd)(GCOMP__F(wfloor)(y), GCOMP__F(drawn)(u, i + 16));
     if (GCOMP__F(wties)(*q, *r)) {
-        *q = GCOMP__F(settled)(*q, s, u->words, u->at + i);
-        *r = GCOMP__F(settled)(*r, t, u->words, u->at + i + 16);
+        *q = GCOMP__F(settled)(*q, GCOMP__F(sub)(x, GCOMP__F(number)(GCOMP__F(wfloor)(x))), u, i);
+        *r = GCOMP__F(settled)(*r, GCOMP__F(sub)(y, GCOMP__F(number)(GCOMP__F(wfloor)(y))), u, i + 16);
     }
+}
+
+/* 16 elements as words, to be settled: the same with 65535 less the random bits. */
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(raised)(GCOMP__F(w) x, const gcomp__unit *u, size_t i)
+{
+    return GCOMP__F(wadd)(GCOMP__F(wsub)(x, GCOMP__F(drawn)(u, i)), GCOMP__F(wsplat)(0xffff));
+}
+
+/* What is below the 16 upper bits of a mantissa, in their last place. */
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(mantissa_rest)(GCOMP__F(v) x)
+{
+    const GCOMP__F(w) b = GCOMP__F(wand)(GCOMP__F(words)(x), GCOMP__F(wsplat)(127));
+    return GCOMP__F(mul)(GCOMP__F(number)(b), GCOMP__F(splat)(1.0f / 128));
 }
 
 /* x where s, a word's sign spread over it, is 0; -x where it is -1. */
@@ -9016,12 +8995,9 @@ static const gcomp__method gcomp__row_terngrad = {
 #define GCOMP__LIST_natural(X) X(natural)
 GCOMP__INLINE void GCOMP__F(natural_quant)(uint8_t *code, GCOMP__F(v) p, const gcomp__unit *u, size_t i)
 {
-    GCOMP__F(w) b = GCOMP__F(wand)(GCOMP__F(words)(p), GCOMP__F(wsplat)(0x7fffffff)), e;
-    GCOMP__F(v) t = GCOMP__F(number)(GCOMP__F(wand)(b, GCOMP__F(wsplat)(0x7fffff)));
-    t = GCOMP__F(mul)(t, GCOMP__F(splat)(1.0f / 128));
-    e = GCOMP__F(raised)(GCOMP__F(wshr)(b, 23), t, GCOMP__F(drawn)(u, i), u->words, u->at + i);
-    e = GCOMP__F(wmin)(e, GCOMP__F(wsplat)(254));
-    GCOMP__F(put8)(code, GCOMP__F(wsar)(GCOMP__F(wshl)(e, 24), 24));
+    GCOMP__F(w) e = GCOMP__F(raised)(GCOMP__F(wshr)(GCOMP__F(words)(GCOMP__F(abs)(p)), 7), u, i);
+    if (GCOMP__F(wties)(e, e)) e = GCOMP__F(settled)(e, GCOMP__F(mantissa_rest)(p), u, i);
+    GCOMP__F(put8)(code, GCOMP__F(wmin)(GCOMP__F(wshr)(e, 16), GCOMP__F(wsplat)(254)));
     gcomp__put16(code + 16, GCOMP__F(lt0)(p));
 }
 GCOMP__INLINE GCOMP__F(v) GCOMP__F(natural_deq)(const uint8_t *code, const gcomp__unit *u)
@@ -9053,18 +9029,42 @@ static const gcomp__method gcomp__row_natural = {
    Horvath et al., MSML 2022. */
 #ifndef GCOMP_WITHOUT_NATURALDITHER
 #define GCOMP__LIST_naturaldither(X) X(naturaldither)
-GCOMP__HEAVY GCOMP__F(w) GCOMP__F(natural_level)(GCOMP__F(v) x, const gcomp__unit *u, size_t i)
+/* The level of |x|, with 16 places: above 2^(1-s) by exponent and mantissa; below in proportion, which is more than that there,
+   and is cut off above. */
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(natural_fine)(GCOMP__F(v) x, const gcomp__unit *u)
 {
-    const int32_t s = (int32_t)u->levels, lowest = 128 - s; /* exponent of 2^(1-s) */
-    GCOMP__F(v) size = GCOMP__F(abs)(x), t, below;
-    GCOMP__F(w) b = GCOMP__F(words)(size), e = GCOMP__F(wshr)(b, 23), small = GCOMP__F(wgt)(GCOMP__F(wsplat)(lowest), e), q;
-    t = GCOMP__F(mul)(GCOMP__F(number)(GCOMP__F(wand)(b, GCOMP__F(wsplat)(0x7fffff))), GCOMP__F(splat)(1.0f / 128));
-    below = GCOMP__F(mul)(size, GCOMP__F(floats)(GCOMP__F(wsplat)((127 + s - 1 + 16) << 23))); /* below 2^(1-s): 0 or 1 */
-    q = GCOMP__F(wand)(GCOMP__F(wxor)(GCOMP__F(words)(t), GCOMP__F(words)(below)), small);
-    t = GCOMP__F(floats)(GCOMP__F(wxor)(GCOMP__F(words)(t), q));
-    q = GCOMP__F(wmax)(GCOMP__F(wsub)(e, GCOMP__F(wsplat)(lowest - 1)), GCOMP__F(wsplat)(0));
-    q = GCOMP__F(raised)(q, t, GCOMP__F(drawn)(u, i), u->words, u->at + i);
-    return GCOMP__F(signed)(GCOMP__F(wmin)(q, GCOMP__F(wsplat)(s)), GCOMP__F(wsar)(GCOMP__F(words)(x), 31));
+    const GCOMP__F(v) factor = GCOMP__F(floats)(GCOMP__F(wsplat)((127 + (int32_t)u->levels - 1 + 16) << 23));
+    return GCOMP__F(min)(GCOMP__F(mul)(GCOMP__F(abs)(x), factor), GCOMP__F(splat)(65536.0f));
+}
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(natural_level)(GCOMP__F(v) x, const gcomp__unit *u, size_t i)
+{
+    const int32_t lowest = 128 - (int32_t)u->levels; /* exponent of 2^(1-s) */
+    const GCOMP__F(w) below = GCOMP__F(trunc)(GCOMP__F(natural_fine)(x, u));
+    const GCOMP__F(w) e = GCOMP__F(wsub)(GCOMP__F(wshr)(GCOMP__F(words)(GCOMP__F(abs)(x)), 7), GCOMP__F(wsplat)((lowest - 1) << 16));
+    return GCOMP__F(raised)(GCOMP__F(wmax)(below, e), u, i);
+}
+GCOMP__RARE GCOMP__F(w) GCOMP__F(natural_settled)(GCOMP__F(w) sum, GCOMP__F(v) x, const gcomp__unit *u, size_t i)
+{
+    const GCOMP__F(v) fine = GCOMP__F(natural_fine)(x, u), rest = GCOMP__F(sub)(fine, GCOMP__F(number)(GCOMP__F(trunc)(fine)));
+    const uint32_t small = GCOMP__F(lt0)(GCOMP__F(sub)(fine, GCOMP__F(splat)(65536.0f)));
+    return GCOMP__F(settled)(sum, GCOMP__F(pick)(small, rest, GCOMP__F(mantissa_rest)(x)), u, i);
+}
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(natural_code)(GCOMP__F(w) sum, GCOMP__F(v) x, const gcomp__unit *u)
+{
+    const GCOMP__F(w) q = GCOMP__F(wmin)(GCOMP__F(wshr)(sum, 16), GCOMP__F(wsplat)((int32_t)u->levels));
+    return GCOMP__F(signed)(q, GCOMP__F(wsar)(GCOMP__F(words)(x), 31));
+}
+GCOMP__INLINE void GCOMP__F(natural_codes)(GCOMP__F(w) *q, GCOMP__F(w) *r, GCOMP__F(v) x, GCOMP__F(v) y, const gcomp__unit *u,
+                                           size_t i)
+{
+    *q = GCOMP__F(natural_level)(x, u, i);
+    *r = GCOMP__F(natural_level)(y, u, i + 16);
+    if (GCOMP__F(wties)(*q, *r)) {
+        *q = GCOMP__F(natural_settled)(*q, x, u, i);
+        *r = GCOMP__F(natural_settled)(*r, y, u, i + 16);
+    }
+    *q = GCOMP__F(natural_code)(*q, x, u);
+    *r = GCOMP__F(natural_code)(*r, y, u);
 }
 GCOMP__INLINE GCOMP__F(v) GCOMP__F(natural_value)(GCOMP__F(w) c, const gcomp__unit *u)
 {
@@ -9075,12 +9075,14 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(natural_value)(GCOMP__F(w) c, const gcomp__un
 }
 GCOMP__INLINE void GCOMP__F(dither4_quants)(uint8_t *code, GCOMP__F(v) x, GCOMP__F(v) y, const gcomp__unit *u, size_t i)
 {
-    const GCOMP__F(w) q = GCOMP__F(natural_level)(x, u, i), r = GCOMP__F(natural_level)(y, u, i + 16);
+    GCOMP__F(w) q, r;
+    GCOMP__F(natural_codes)(&q, &r, x, y, u, i);
     GCOMP__F(puts4)(code, GCOMP__F(blow)(GCOMP__F(limit)(q, r, 0, -128, 127), 4));
 }
 GCOMP__INLINE void GCOMP__F(dither8_quants)(uint8_t *code, GCOMP__F(v) x, GCOMP__F(v) y, const gcomp__unit *u, size_t i)
 {
-    const GCOMP__F(w) q = GCOMP__F(natural_level)(x, u, i), r = GCOMP__F(natural_level)(y, u, i + 16);
+    GCOMP__F(w) q, r;
+    GCOMP__F(natural_codes)(&q, &r, x, y, u, i);
     GCOMP__F(puts8)(code, GCOMP__F(limit)(q, r, 0, -128, 127));
 }
 GCOMP__INLINE GCOMP__F(v) GCOMP__F(dither4_deq)(const uint8_t *code, const gcomp__unit *u)
@@ -13114,8 +13116,11 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(intsum_steps)(GCOMP__F(v) p, const gcomp__uni
 GCOMP__INLINE GCOMP__F(w) GCOMP__F(intsum_word)(GCOMP__F(v) x, const gcomp__unit *u, size_t j)
 {
     const GCOMP__F(w) whole = GCOMP__F(wfloor)(x);
-    const GCOMP__F(v) rest = GCOMP__F(mul)(GCOMP__F(sub)(x, GCOMP__F(number)(whole)), GCOMP__F(splat)(65536.0f));
-    return GCOMP__F(raised)(whole, rest, GCOMP__F(drawn)(u, j), u->words, u->at + j);
+    const GCOMP__F(v) places = GCOMP__F(mul)(GCOMP__F(sub)(x, GCOMP__F(number)(whole)), GCOMP__F(splat)(65536.0f));
+    const GCOMP__F(w) below = GCOMP__F(trunc)(places);
+    GCOMP__F(w) sum = GCOMP__F(raised)(below, u, j);
+    if (GCOMP__F(wties)(sum, sum)) sum = GCOMP__F(settled)(sum, GCOMP__F(sub)(places, GCOMP__F(number)(below)), u, j);
+    return GCOMP__F(wadd)(whole, GCOMP__F(wshr)(sum, 16));
 }
 
 /* The high bits of 32 words as integers in the byte order of the machine, in which the transport adds. */
