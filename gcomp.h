@@ -3636,10 +3636,9 @@ GCOMP__INLINE gcomp__sum16_avx512 gcomp__sum_add_avx512(gcomp__sum16_avx512 s, g
 
 GCOMP__INLINE void gcomp__sides8_avx512(__m512d *s, __m512d *t, __m256 x)
 {
-    const __m512d d = _mm512_cvtps_pd(x);
-    const __mmask8 below = _mm512_movepi64_mask(_mm512_castpd_si512(d));
-    *s = _mm512_mask_add_pd(*s, (__mmask8)~below, *s, d);
-    *t = _mm512_mask_sub_pd(*t, below, *t, d);
+    const __m512d d = _mm512_cvtps_pd(x), above = _mm512_max_pd(_mm512_setzero_pd(), d); /* of NaN the second, d */
+    *s = _mm512_add_pd(*s, above);
+    *t = _mm512_fnmadd_pd(_mm512_xor_pd(above, d), _mm512_set1_pd(1), *t);
     GCOMP__PIN_SUM(*s);
     GCOMP__PIN_SUM(*t);
 }
