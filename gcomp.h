@@ -1874,7 +1874,7 @@ struct gcomp__unit {
     float offset;   /* subtracted after the lift, where the method says so */
     float levels, constant;
     uint64_t words; /* random numbers */
-    const uint32_t *draws; /* those of the tile at work, see GCOMP__F(drawn) */
+    const uint16_t *draws; /* those of the tile at work, one an element, see GCOMP__F(drawn) */
     size_t at;             /* where it begins */
 };
 
@@ -5528,7 +5528,7 @@ GCOMP__NOINLINE void GCOMP__F(draw)(uint32_t *draws, uint64_t words, uint64_t el
 
 GCOMP__INLINE GCOMP__F(w) GCOMP__F(drawn)(const gcomp__unit *u, size_t i)
 {
-    return GCOMP__F(halves)(u->draws + i / 2);
+    return GCOMP__F(halves)((const uint32_t *)(const void *)(u->draws + i));
 }
 
 /* A number with 16 binary places, in the lower half of a word, is rounded by adding 16 random bits to them: the upper half is the
@@ -5934,7 +5934,7 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
     uint8_t *scale = job->scales + (simple ? 4 * (begin / block) : 0); /* of the first block; of that a tile ahead */
     float tile[GCOMP__TILE];
     size_t i, k, at, size, known, ahead = 0; /* blocks of the tile whose constants are known; of that ahead */
-    u.draws = span->draws;
+    u.draws = (const uint16_t *)(const void *)span->draws;
     b.inverse[0] = u.inverse;
     b.lift = u.lift;
     b.offset[0] = u.offset;
@@ -6012,7 +6012,7 @@ GCOMP__HEAVY void GCOMP__F(late_driver)(const gcomp__span *span, GCOMP__F(quant)
     gcomp__unit u = span->given ? *span->given : job->unit;
     uint8_t *const held = GCOMP__F(pours) && code16 == 32 ? span->held : NULL;
     size_t i = begin, stop;
-    u.draws = span->draws;
+    u.draws = (const uint16_t *)(const void *)span->draws;
     GCOMP__F(acc_none)(&acc, measure);
     GCOMP__F(acc_move)(&acc, kept, measure);
     for (; i < end; i = stop) {
@@ -13180,7 +13180,7 @@ GCOMP__HEAVY void GCOMP__F(intsum_codes)(const gcomp__intsum_job *job, size_t be
     uint32_t draws[GCOMP__TILE / 2 + 16];
     gcomp__unit u = job->unit;
     size_t i, j, count;
-    u.draws = draws;
+    u.draws = (const uint16_t *)(const void *)draws;
     if (places) u.inverse *= 65536.0f;
     for (i = begin; i < end; i += count) {
         count = gcomp__min(GCOMP__TILE, end - i);
