@@ -8656,7 +8656,15 @@ static void GCOMP__F(vote_majority)(const gcomp__sink *sink, size_t begin, size_
             }
         }
         GCOMP__F(store_words)(result, last ? planes[last] : low);
-        for (j = 0; j < some; j += 16) {
+        for (j = 0; j + 64 <= some; j += 64) { /* in long turns: how fast short ones are depends on where they come to lie */
+            const uint8_t *at = (const uint8_t *)result + j / 8;
+            float *y = sink->y + i + j;
+            GCOMP__F(store)(y, GCOMP__F(flip)(one, gcomp__get16(at)));
+            GCOMP__F(store)(y + 16, GCOMP__F(flip)(one, gcomp__get16(at + 2)));
+            GCOMP__F(store)(y + 32, GCOMP__F(flip)(one, gcomp__get16(at + 4)));
+            GCOMP__F(store)(y + 48, GCOMP__F(flip)(one, gcomp__get16(at + 6)));
+        }
+        for (; j < some; j += 16) {
             GCOMP__F(v) y = GCOMP__F(flip)(one, gcomp__get16((const uint8_t *)result + j / 8));
             if (some - j < 16) GCOMP__F(store_some)(sink->y + i + j, y, some - j);
             else GCOMP__F(store)(sink->y + i + j, y);
@@ -11308,12 +11316,23 @@ static size_t GCOMP__F(random_count)(const gcomp__random_job *job)
     return total;
 }
 
+/* 16 elements, times f; fetches those at `next`. */
+GCOMP__HEAVY void GCOMP__F(random_16)(float *to, GCOMP__F(v) *worst, GCOMP__F(v) f, const gcomp_input *in, size_t at, size_t next,
+                                       int general, int feedback)
+{
+    const GCOMP__F(v) p = GCOMP__F(load_p)(in, at, general, feedback);
+    GCOMP__PREFETCH((const uint8_t *)in->grad + gcomp__dtype_bytes(in->dtype) * next);
+    if (feedback) GCOMP__PREFETCH(in->residual + next);
+    *worst = GCOMP__F(worst)(*worst, p);
+    GCOMP__F(store)(to, GCOMP__F(mul)(p, f));
+}
+
 /* p of the elements of a chunk that are sent, times the factor; all of the chunk is looked at. By words of the bits: most have
    two at most, which are taken without a branch. What follows is fetched 4 KiB ahead, which goes on where a page ends. */
 GCOMP__HEAVY void GCOMP__F(random_take_driver)(const gcomp__random_job *job, size_t chunk, int general, int feedback)
 {
     const gcomp_input in = job->work->in;
-    const size_t bytes = gcomp__dtype_bytes(in.dtype), n = job->work->n, end = gcomp__min(n, (chunk + 1) * GCOMP_CHUNK);
+    const size_t n = job->work->n, end = gcomp__min(n, (chunk + 1) * GCOMP_CHUNK);
     const uint8_t *before = job->before + 8 * chunk;
     const float *last = job->work->sums[0] + (size_t)gcomp__get64(before + 8);
     float *to = job->work->sums[0] + (size_t)gcomp__get64(before), line[64];
@@ -11324,17 +11343,17 @@ GCOMP__HEAVY void GCOMP__F(random_take_driver)(const gcomp__random_job *job, siz
         uint64_t set = gcomp__get64(job->bits + at / 8), rest;
         count = gcomp__min(64, end - at);
         next = gcomp__min(at + 1024, n - count);
-        for (j = 0; j + 16 <= count; j += 16) {
-            GCOMP__PREFETCH((const uint8_t *)in.grad + bytes * (next + j));
-            if (feedback) GCOMP__PREFETCH(in.residual + next + j);
-            p = GCOMP__F(load_p)(&in, at + j, general, feedback);
-            worst = GCOMP__F(worst)(worst, p);
-            GCOMP__F(store)(line + j, GCOMP__F(mul)(p, f));
-        }
-        if (j < count) {
-            p = GCOMP__F(load_p_some)(&in, at + j, count - j);
-            worst = GCOMP__F(worst)(worst, p);
-            GCOMP__F(store)(line + j, GCOMP__F(mul)(p, f));
+        if (count == 64) {
+            GCOMP__UNROLL for (j = 0; j < 64; j += 16)
+                GCOMP__F(random_16)(line + j, &worst, f, &in, at + j, next + j, general, feedback);
+        } else {
+            for (j = 0; j + 16 <= count; j += 16)
+                GCOMP__F(random_16)(line + j, &worst, f, &in, at + j, next + j, general, feedback);
+            if (j < count) {
+                p = GCOMP__F(load_p_some)(&in, at + j, count - j);
+                worst = GCOMP__F(worst)(worst, p);
+                GCOMP__F(store)(line + j, GCOMP__F(mul)(p, f));
+            }
         }
         if (last - to >= 2) { /* other chunks follow */
             rest = set & (set - 1);
