@@ -9046,9 +9046,9 @@ GCOMP__INLINE GCOMP__F(v) GCOMP__F(natural_fine)(GCOMP__F(v) x, const gcomp__uni
 GCOMP__INLINE GCOMP__F(w) GCOMP__F(natural_level)(GCOMP__F(v) x, const gcomp__unit *u, size_t i)
 {
     const int32_t lowest = 128 - (int32_t)u->levels; /* exponent of 2^(1-s) */
-    const GCOMP__F(w) below = GCOMP__F(trunc)(GCOMP__F(natural_fine)(x, u));
-    const GCOMP__F(w) e = GCOMP__F(wsub)(GCOMP__F(wshr)(GCOMP__F(words)(GCOMP__F(abs)(x)), 7), GCOMP__F(wsplat)((lowest - 1) << 16));
-    return GCOMP__F(raised)(GCOMP__F(wmax)(below, e), u, i);
+    const GCOMP__F(w) below = GCOMP__F(trunc)(GCOMP__F(natural_fine)(x, u)), b = GCOMP__F(words)(GCOMP__F(abs)(x));
+    const GCOMP__F(w) above = GCOMP__F(wsub)(GCOMP__F(wshr)(b, 7), GCOMP__F(wsplat)((lowest - 1) << 16));
+    return GCOMP__F(raised)(GCOMP__F(wmax)(below, above), u, i);
 }
 GCOMP__RARE GCOMP__F(w) GCOMP__F(natural_settled)(GCOMP__F(w) sum, GCOMP__F(v) x, const gcomp__unit *u, size_t i)
 {
@@ -11375,8 +11375,10 @@ static void GCOMP__F(random_take)(void *arg, size_t chunk)
     else GCOMP__F(random_take_driver)(job, chunk, 0, 0);
 }
 
-static const gcomp__random_kernels GCOMP__F(randomk_kernels) = {GCOMP__F(draw), GCOMP__F(random_count), GCOMP__F(random_take)};
-static const gcomp__random_kernels GCOMP__F(randomblock_kernels) = {GCOMP__F(draw), GCOMP__F(random_count), GCOMP__F(random_take)};
+#define GCOMP__RANDOM_KERNELS {GCOMP__F(draw), GCOMP__F(random_count), GCOMP__F(random_take)}
+static const gcomp__random_kernels GCOMP__F(randomk_kernels) = GCOMP__RANDOM_KERNELS;
+static const gcomp__random_kernels GCOMP__F(randomblock_kernels) = GCOMP__RANDOM_KERNELS;
+#undef GCOMP__RANDOM_KERNELS
 #ifdef GCOMP__LAST
 static size_t gcomp__random_count(const gcomp_codec *codec, size_t rows, size_t cols, int round, int odd)
 {
@@ -13171,6 +13173,16 @@ GCOMP__INLINE void GCOMP__F(intsum_put)(uint8_t *to, GCOMP__F(w) q, GCOMP__F(w) 
 #endif
 }
 
+GCOMP__HEAVY void GCOMP__F(intsum_quants)(uint8_t *to, GCOMP__F(v) x, GCOMP__F(v) y, const gcomp__unit *u, size_t j, int size,
+                                           int stochastic)
+{
+    GCOMP__F(w) q, r;
+    if (!stochastic) q = GCOMP__F(nearest)(x), r = GCOMP__F(nearest)(y);
+    else if (size == 2) q = GCOMP__F(intsum_word)(x, u, j), r = GCOMP__F(intsum_word)(y, u, j + 16);
+    else GCOMP__F(dither)(&q, &r, x, y, u, j);
+    GCOMP__F(intsum_put)(to, q, r, stochastic && size < 2 ? 16 : 0, size);
+}
+
 GCOMP__INLINE GCOMP__F(w) GCOMP__F(intsum_get)(const uint8_t *from, int size)
 {
     if (size == 0) return GCOMP__F(get8)(from);
@@ -13194,13 +13206,13 @@ GCOMP__INLINE GCOMP__F(w) GCOMP__F(intsum_get)(const uint8_t *from, int size)
 GCOMP__HEAVY void GCOMP__F(intsum_codes)(const gcomp__intsum_job *job, size_t begin, size_t end, int size, int stochastic)
 {
     const gcomp_input in = job->work->in;
-    const int general = GCOMP__F(general)(&in), feedback = in.residual != NULL, places = stochastic && size < 2 ? 16 : 0;
+    const int general = GCOMP__F(general)(&in), feedback = in.residual != NULL;
     uint8_t *to = (uint8_t *)(void *)job->work->sums[1];
     uint32_t draws[GCOMP__TILE / 2 + 16];
     gcomp__unit u = job->unit;
     size_t i, j, count;
     u.draws = (const uint16_t *)(const void *)draws;
-    if (places) u.inverse *= 65536.0f;
+    if (stochastic && size < 2) u.inverse *= 65536.0f; /* as dither takes them */
     for (i = begin; i < end; i += count) {
         count = gcomp__min(GCOMP__TILE, end - i);
         u.at = i;
@@ -13209,7 +13221,6 @@ GCOMP__HEAVY void GCOMP__F(intsum_codes)(const gcomp__intsum_job *job, size_t be
             const int whole = j + 32 <= count;
             uint8_t some[128], *const at = to + ((i + j) << size);
             GCOMP__F(v) x, y;
-            GCOMP__F(w) q, r;
             if (whole) {
                 x = general ? GCOMP__F(load_p)(&in, i + j, 1, feedback) : GCOMP__F(load_p)(&in, i + j, 0, feedback);
                 y = general ? GCOMP__F(load_p)(&in, i + j + 16, 1, feedback) : GCOMP__F(load_p)(&in, i + j + 16, 0, feedback);
@@ -13217,12 +13228,8 @@ GCOMP__HEAVY void GCOMP__F(intsum_codes)(const gcomp__intsum_job *job, size_t be
                 x = GCOMP__F(load_p_some)(&in, i + j, gcomp__min(16, count - j));
                 y = count - j > 16 ? GCOMP__F(load_p_some)(&in, i + j + 16, count - j - 16) : GCOMP__F(splat)(0);
             }
-            x = GCOMP__F(intsum_steps)(x, &u);
-            y = GCOMP__F(intsum_steps)(y, &u);
-            if (places) GCOMP__F(dither)(&q, &r, x, y, &u, j);
-            else if (stochastic) q = GCOMP__F(intsum_word)(x, &u, j), r = GCOMP__F(intsum_word)(y, &u, j + 16);
-            else q = GCOMP__F(nearest)(x), r = GCOMP__F(nearest)(y);
-            GCOMP__F(intsum_put)(whole ? at : some, q, r, places, size);
+            GCOMP__F(intsum_quants)(whole ? at : some, GCOMP__F(intsum_steps)(x, &u), GCOMP__F(intsum_steps)(y, &u), &u, j, size,
+                                    stochastic);
             if (!whole) memcpy(at, some, (count - j) << size);
         }
     }
