@@ -1874,7 +1874,7 @@ struct gcomp__unit {
     float offset;   /* subtracted after the lift, where the method says so */
     float levels, constant;
     uint64_t words; /* random numbers */
-    const uint16_t *draws; /* those of the tile at work, one an element, see GCOMP__F(drawn) */
+    const void *draws; /* those of the tile at work, 2 bytes an element, see GCOMP__F(drawn) */
     size_t at;             /* where it begins */
 };
 
@@ -2676,7 +2676,7 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
      limit marks, bor blow                bytes of 32 words of at most 16 bits, shifted right (16: of any), from `low` to `high`;
                                           those whose bit `bit` is 1 where a float has its sign set; ored; their low bits
      puts8 puts6 puts4 puts2              32 bytes of so many bits as codes
-     draws; halves                        gcomp__draw of 16 elements, the first even; the halves of 8 words, the lower ones first
+     halves                               of 8 words as 16, the lower ones first
      wties                                is the lower half of any word all ones?
      pair_splat, twice                    x in 8 lanes, y in the others; 8 floats in both;  turn8  8 x 8 floats transposed
      abreast, tall, tile                  rows that powersgd's kernels take together; columns that they copy
@@ -3354,18 +3354,6 @@ GCOMP__INLINE gcomp__w16_avx2 gcomp__get2_avx2(const uint8_t *c, int first_high)
     return gcomp__pair_avx2(_mm256_srai_epi32(_mm256_sllv_epi32(x, a), 30), _mm256_srai_epi32(_mm256_sllv_epi32(x, b), 30));
 }
 
-GCOMP__INLINE gcomp__w16_avx2 gcomp__draws_avx2(uint64_t words, uint64_t element)
-{
-    __m256i h = _mm256_add_epi32(_mm256_set1_epi32((int)gcomp__draw_base(words, element)),
-                                 _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-    h = _mm256_mullo_epi32(_mm256_xor_si256(h, _mm256_srli_epi32(h, 16)), _mm256_set1_epi32((int)0x85EBCA6Bu));
-    h = _mm256_xor_si256(h, _mm256_xor_si256(_mm256_srli_epi32(h, 13), _mm256_set1_epi32((int)(words >> 32))));
-    h = _mm256_mullo_epi32(h, _mm256_set1_epi32((int)0xC2B2AE35u));
-    h = _mm256_xor_si256(h, _mm256_srli_epi32(h, 16));
-    return gcomp__pair_avx2(_mm256_cvtepu16_epi32(_mm256_castsi256_si128(h)),
-                            _mm256_cvtepu16_epi32(_mm256_extracti128_si256(h, 1)));
-}
-
 GCOMP__INLINE gcomp__w16_avx2 gcomp__halves_avx2(const uint32_t *p)
 {
     return gcomp__pair_avx2(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)),
@@ -3787,16 +3775,6 @@ GCOMP__INLINE gcomp__w16_avx512 gcomp__get2_avx512(const uint8_t *c, int first_h
     __m512i high = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     __m512i x = _mm512_set1_epi32((int)(first_high ? gcomp__get32_high(c) : gcomp__get32(c)));
     return gcomp__whole_avx512(_mm512_srai_epi32(_mm512_sllv_epi32(x, first_high ? high : low), 30));
-}
-
-GCOMP__INLINE gcomp__w16_avx512 gcomp__draws_avx512(uint64_t words, uint64_t element)
-{
-    __m256i h = _mm256_add_epi32(_mm256_set1_epi32((int)gcomp__draw_base(words, element)),
-                                 _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-    h = _mm256_mullo_epi32(_mm256_xor_si256(h, _mm256_srli_epi32(h, 16)), _mm256_set1_epi32((int)0x85EBCA6Bu));
-    h = _mm256_xor_si256(h, _mm256_xor_si256(_mm256_srli_epi32(h, 13), _mm256_set1_epi32((int)(words >> 32))));
-    h = _mm256_mullo_epi32(h, _mm256_set1_epi32((int)0xC2B2AE35u));
-    return gcomp__whole_avx512(_mm512_cvtepu16_epi32(_mm256_xor_si256(h, _mm256_srli_epi32(h, 16))));
 }
 
 GCOMP__INLINE gcomp__w16_avx512 gcomp__halves_avx512(const uint32_t *p)
@@ -4519,30 +4497,12 @@ GCOMP__INLINE gcomp__w16_neon gcomp__get2_neon(const uint8_t *c, int first_high)
                             gcomp__two4_neon(x, first + 8 * by, by), gcomp__two4_neon(x, first + 12 * by, by));
 }
 
-GCOMP__INLINE uint32x4_t gcomp__draw4_neon(uint32_t base, uint64_t words)
+GCOMP__INLINE gcomp__w16_neon gcomp__halves_neon(const uint32_t *p)
 {
-    static const uint32_t lane[4] = {0, 1, 2, 3};
-    uint32x4_t h = vaddq_u32(vdupq_n_u32(base), vld1q_u32(lane));
-    h = vmulq_n_u32(veorq_u32(h, vshrq_n_u32(h, 16)), 0x85EBCA6Bu);
-    h = veorq_u32(h, veorq_u32(vshrq_n_u32(h, 13), vdupq_n_u32((uint32_t)(words >> 32))));
-    h = vmulq_n_u32(h, 0xC2B2AE35u);
-    return veorq_u32(h, vshrq_n_u32(h, 16));
-}
-GCOMP__INLINE gcomp__w16_neon gcomp__unpacked_neon(uint32x4_t x, uint32x4_t y)
-{
-    const uint16x8_t low = vreinterpretq_u16_u32(x), high = vreinterpretq_u16_u32(y);
+    const uint16x8_t low = vreinterpretq_u16_u32(vld1q_u32(p)), high = vreinterpretq_u16_u32(vld1q_u32(p + 4));
     return gcomp__quad_neon(
         vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(low))), vreinterpretq_s32_u32(vmovl_u16(vget_high_u16(low))),
         vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(high))), vreinterpretq_s32_u32(vmovl_u16(vget_high_u16(high))));
-}
-GCOMP__INLINE gcomp__w16_neon gcomp__draws_neon(uint64_t words, uint64_t element)
-{
-    uint32_t base = gcomp__draw_base(words, element);
-    return gcomp__unpacked_neon(gcomp__draw4_neon(base, words), gcomp__draw4_neon(base + 4, words));
-}
-GCOMP__INLINE gcomp__w16_neon gcomp__halves_neon(const uint32_t *p)
-{
-    return gcomp__unpacked_neon(vld1q_u32(p), vld1q_u32(p + 4));
 }
 
 GCOMP__INLINE uint32_t gcomp__most_neon(gcomp__v16_neon w)
@@ -5149,18 +5109,6 @@ GCOMP__INLINE gcomp__w16_scalar gcomp__get2_scalar(const uint8_t *c, int first_h
     return w;
 }
 
-GCOMP__INLINE gcomp__w16_scalar gcomp__draws_scalar(uint64_t words, uint64_t element)
-{
-    gcomp__w16_scalar w;
-    int i;
-    for (i = 0; i < 8; i++) {
-        uint32_t h = gcomp__draw_pair(gcomp__draw_base(words, element) + (uint32_t)i, words);
-        w.w[2 * i] = (int32_t)(h & 0xffffu);
-        w.w[2 * i + 1] = (int32_t)(h >> 16);
-    }
-    return w;
-}
-
 GCOMP__INLINE gcomp__w16_scalar gcomp__halves_scalar(const uint32_t *p)
 {
     gcomp__w16_scalar w;
@@ -5528,7 +5476,15 @@ GCOMP__NOINLINE void GCOMP__F(draw)(uint32_t *draws, uint64_t words, uint64_t el
 
 GCOMP__INLINE GCOMP__F(w) GCOMP__F(drawn)(const gcomp__unit *u, size_t i)
 {
-    return GCOMP__F(halves)((const uint32_t *)(const void *)(u->draws + i));
+    return GCOMP__F(halves)((const uint32_t *)(const void *)((const uint8_t *)u->draws + 2 * i));
+}
+
+/* gcomp__draw of 16 elements, the first even, where there is no tile. */
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(draws)(uint64_t words, uint64_t element)
+{
+    int32_t pairs[16];
+    GCOMP__F(store_words)(pairs, GCOMP__F(mixes)(GCOMP__F(counted)(gcomp__draw_base(words, element)), words));
+    return GCOMP__F(halves)((const uint32_t *)(const void *)pairs);
 }
 
 /* A number with 16 binary places, in the lower half of a word, is rounded by adding 16 random bits to them: the upper half is the
@@ -5898,16 +5854,17 @@ GCOMP__HEAVY void GCOMP__F(look_at)(GCOMP__F(look) *l, float *to, const float *g
     if (early == 2) l->high = GCOMP__F(wmax)(l->high, GCOMP__F(wmax)(x, y));
 }
 
-/* To what is known of block k; the bits of its largest |p|. */
-GCOMP__INLINE uint32_t GCOMP__F(look_end)(const GCOMP__F(look) *l, gcomp__blocks *b, size_t k, int early)
+/* To what is known of block k. */
+GCOMP__INLINE void GCOMP__F(look_end)(const GCOMP__F(look) *l, gcomp__blocks *b, size_t k, int early)
 {
+    const uint32_t top = GCOMP__F(most)(GCOMP__F(floats)(l->top));
+    b->worst[k] = top;
     if (early == 2) {
         const GCOMP__F(w) high = GCOMP__F(wxor)(l->high, GCOMP__F(wsplat)(-0x7fffffff - 1));
         b->high[k] = GCOMP__F(most)(GCOMP__F(floats)(high)) ^ 0x80000000u;
-        b->low[k] = GCOMP__F(most)(GCOMP__F(floats)(l->top));
-        return b->worst[k] = gcomp__larger(b->high[k] & 0x7fffffffu, b->low[k] & 0x7fffffffu);
+        b->low[k] = top;
+        b->worst[k] = gcomp__larger(b->high[k] & 0x7fffffffu, top & 0x7fffffffu);
     }
-    return b->worst[k] = GCOMP__F(most)(GCOMP__F(floats)(l->top));
 }
 
 /* Codes and scales of a span of elements whose scales must be known before the codes. A tile of p lies between memory and the
@@ -5933,8 +5890,8 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
     uint8_t *const held = GCOMP__F(pours) && code16 <= 16 ? span->held : NULL;
     uint8_t *scale = job->scales + (simple ? 4 * (begin / block) : 0); /* of the first block; of that a tile ahead */
     float tile[GCOMP__TILE];
-    size_t i, k, at, size, known, ahead = 0; /* blocks of the tile whose constants are known; of that ahead */
-    u.draws = (const uint16_t *)(const void *)span->draws;
+    size_t i, k, at, size, known, ahead = 0; /* blocks of the tile, of that ahead, whose constants are known; SIZE_MAX: let be */
+    u.draws = span->draws;
     b.inverse[0] = u.inverse;
     b.lift = u.lift;
     b.offset[0] = u.offset;
@@ -6012,7 +5969,7 @@ GCOMP__HEAVY void GCOMP__F(late_driver)(const gcomp__span *span, GCOMP__F(quant)
     gcomp__unit u = span->given ? *span->given : job->unit;
     uint8_t *const held = GCOMP__F(pours) && code16 == 32 ? span->held : NULL;
     size_t i = begin, stop;
-    u.draws = (const uint16_t *)(const void *)span->draws;
+    u.draws = span->draws;
     GCOMP__F(acc_none)(&acc, measure);
     GCOMP__F(acc_move)(&acc, kept, measure);
     for (; i < end; i = stop) {
@@ -8659,10 +8616,7 @@ static void GCOMP__F(vote_majority)(const gcomp__sink *sink, size_t begin, size_
         for (j = 0; j + 64 <= some; j += 64) { /* in long turns: how fast short ones are depends on where they come to lie */
             const uint8_t *at = (const uint8_t *)result + j / 8;
             float *y = sink->y + i + j;
-            GCOMP__F(store)(y, GCOMP__F(flip)(one, gcomp__get16(at)));
-            GCOMP__F(store)(y + 16, GCOMP__F(flip)(one, gcomp__get16(at + 2)));
-            GCOMP__F(store)(y + 32, GCOMP__F(flip)(one, gcomp__get16(at + 4)));
-            GCOMP__F(store)(y + 48, GCOMP__F(flip)(one, gcomp__get16(at + 6)));
+            GCOMP__UNROLL for (k = 0; k < 4; k++) GCOMP__F(store)(y + 16 * k, GCOMP__F(flip)(one, gcomp__get16(at + 2 * k)));
         }
         for (; j < some; j += 16) {
             GCOMP__F(v) y = GCOMP__F(flip)(one, gcomp__get16((const uint8_t *)result + j / 8));
@@ -11316,23 +11270,12 @@ static size_t GCOMP__F(random_count)(const gcomp__random_job *job)
     return total;
 }
 
-/* 16 elements, times f; fetches those at `next`. */
-GCOMP__HEAVY void GCOMP__F(random_16)(float *to, GCOMP__F(v) *worst, GCOMP__F(v) f, const gcomp_input *in, size_t at, size_t next,
-                                       int general, int feedback)
-{
-    const GCOMP__F(v) p = GCOMP__F(load_p)(in, at, general, feedback);
-    GCOMP__PREFETCH((const uint8_t *)in->grad + gcomp__dtype_bytes(in->dtype) * next);
-    if (feedback) GCOMP__PREFETCH(in->residual + next);
-    *worst = GCOMP__F(worst)(*worst, p);
-    GCOMP__F(store)(to, GCOMP__F(mul)(p, f));
-}
-
 /* p of the elements of a chunk that are sent, times the factor; all of the chunk is looked at. By words of the bits: most have
    two at most, which are taken without a branch. What follows is fetched 4 KiB ahead, which goes on where a page ends. */
 GCOMP__HEAVY void GCOMP__F(random_take_driver)(const gcomp__random_job *job, size_t chunk, int general, int feedback)
 {
     const gcomp_input in = job->work->in;
-    const size_t n = job->work->n, end = gcomp__min(n, (chunk + 1) * GCOMP_CHUNK);
+    const size_t bytes = gcomp__dtype_bytes(in.dtype), n = job->work->n, end = gcomp__min(n, (chunk + 1) * GCOMP_CHUNK);
     const uint8_t *before = job->before + 8 * chunk;
     const float *last = job->work->sums[0] + (size_t)gcomp__get64(before + 8);
     float *to = job->work->sums[0] + (size_t)gcomp__get64(before), line[64];
@@ -11343,17 +11286,17 @@ GCOMP__HEAVY void GCOMP__F(random_take_driver)(const gcomp__random_job *job, siz
         uint64_t set = gcomp__get64(job->bits + at / 8), rest;
         count = gcomp__min(64, end - at);
         next = gcomp__min(at + 1024, n - count);
-        if (count == 64) {
-            GCOMP__UNROLL for (j = 0; j < 64; j += 16)
-                GCOMP__F(random_16)(line + j, &worst, f, &in, at + j, next + j, general, feedback);
-        } else {
-            for (j = 0; j + 16 <= count; j += 16)
-                GCOMP__F(random_16)(line + j, &worst, f, &in, at + j, next + j, general, feedback);
-            if (j < count) {
+        GCOMP__UNROLL for (j = 0; j < 64; j += 16) {
+            if (j >= count) break;
+            if (j + 16 <= count) {
+                GCOMP__PREFETCH((const uint8_t *)in.grad + bytes * (next + j));
+                if (feedback) GCOMP__PREFETCH(in.residual + next + j);
+                p = GCOMP__F(load_p)(&in, at + j, general, feedback);
+            } else {
                 p = GCOMP__F(load_p_some)(&in, at + j, count - j);
-                worst = GCOMP__F(worst)(worst, p);
-                GCOMP__F(store)(line + j, GCOMP__F(mul)(p, f));
             }
+            worst = GCOMP__F(worst)(worst, p);
+            GCOMP__F(store)(line + j, GCOMP__F(mul)(p, f));
         }
         if (last - to >= 2) { /* other chunks follow */
             rest = set & (set - 1);
@@ -13173,6 +13116,7 @@ GCOMP__INLINE void GCOMP__F(intsum_put)(uint8_t *to, GCOMP__F(w) q, GCOMP__F(w) 
 #endif
 }
 
+/* 32 codes of numbers of steps; with dither, of their 2^-16. */
 GCOMP__HEAVY void GCOMP__F(intsum_quants)(uint8_t *to, GCOMP__F(v) x, GCOMP__F(v) y, const gcomp__unit *u, size_t j, int size,
                                            int stochastic)
 {
@@ -13211,7 +13155,7 @@ GCOMP__HEAVY void GCOMP__F(intsum_codes)(const gcomp__intsum_job *job, size_t be
     uint32_t draws[GCOMP__TILE / 2 + 16];
     gcomp__unit u = job->unit;
     size_t i, j, count;
-    u.draws = (const uint16_t *)(const void *)draws;
+    u.draws = draws;
     if (stochastic && size < 2) u.inverse *= 65536.0f; /* as dither takes them */
     for (i = begin; i < end; i += count) {
         count = gcomp__min(GCOMP__TILE, end - i);
