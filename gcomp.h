@@ -5465,7 +5465,8 @@ GCOMP__INLINE GCOMP__F(w) GCOMP__F(mixes)(GCOMP__F(w) w, uint64_t words)
     return GCOMP__F(wxor)(w, GCOMP__F(wshr)(w, 16));
 }
 
-/* The draws of elements of a tile, made where nothing waits for them; and 16 of them. May write 16 pairs. */
+/* gcomp__draw of `count` elements, the first even, by pairs: made for many at once, where nothing waits for them. Writes 16
+   pairs at a time. */
 GCOMP__NOINLINE void GCOMP__F(draw)(uint32_t *draws, uint64_t words, uint64_t element, size_t count)
 {
     GCOMP__F(w) w = GCOMP__F(counted)(gcomp__draw_base(words, element));
@@ -5474,17 +5475,10 @@ GCOMP__NOINLINE void GCOMP__F(draw)(uint32_t *draws, uint64_t words, uint64_t el
         GCOMP__F(store_words)((int32_t *)(draws + j), GCOMP__F(mixes)(w, words));
 }
 
+/* Of element i of the tile and the next 15. */
 GCOMP__INLINE GCOMP__F(w) GCOMP__F(drawn)(const gcomp__unit *u, size_t i)
 {
     return GCOMP__F(halves)((const uint32_t *)(const void *)((const uint8_t *)u->draws + 2 * i));
-}
-
-/* gcomp__draw of 16 elements, the first even, where there is no tile. */
-GCOMP__INLINE GCOMP__F(w) GCOMP__F(draws)(uint64_t words, uint64_t element)
-{
-    int32_t pairs[16];
-    GCOMP__F(store_words)(pairs, GCOMP__F(mixes)(GCOMP__F(counted)(gcomp__draw_base(words, element)), words));
-    return GCOMP__F(halves)((const uint32_t *)(const void *)pairs);
 }
 
 /* A number with 16 binary places, in the lower half of a word, is rounded by adding 16 random bits to them: the upper half is the
@@ -9255,11 +9249,18 @@ static const gcomp__method gcomp__row_mx = {
    signs at random and H is the transform, log2(size) additions an element. Back goes D H, since H H x = size * x. */
 #ifndef GCOMP_WITHOUT_EDEN
 /* >>kernel signs: 16 random signs, those of elements i .. i + 15, in the top bits of words; doubling the words gives the next
-   16, as long as i + 16 is no multiple of 256: element i's is bit 15 - i / 16 % 16 of draw i / 256 * 16 + i % 16. */
-GCOMP__INLINE GCOMP__F(w) GCOMP__F(signs)(uint64_t words, size_t i)
+   16, as long as i + 16 is no multiple of 256: element i's is bit 15 - i / 16 % 16 of draw i / 256 * 16 + i % 16. `draws` has
+   room for those of 4096 elements; they are drawn at the first one and at multiples of 4096, for `left` elements that follow. */
+GCOMP__INLINE GCOMP__F(w) GCOMP__F(signs)(uint32_t *draws, uint64_t words, size_t i, size_t left, int first)
 {
-    GCOMP__F(w) w = GCOMP__F(wshl)(GCOMP__F(draws)(words, i / 256 * 16), 16);
+    uint32_t *at = draws + i / 256 % 16 * 8;
+    GCOMP__F(w) w;
     size_t k;
+    if (first || i % 4096 == 0) {
+        const size_t count = gcomp__min(left, 4096 - i % 4096);
+        GCOMP__F(draw)(at, words, i / 256 * 16, (i % 256 + count + 255) / 256 * 16);
+    }
+    w = GCOMP__F(wshl)(GCOMP__F(halves)(at), 16);
     for (k = i / 16 % 16; k; k--) w = GCOMP__F(wadd)(w, w);
     return w;
 }
@@ -9310,9 +9311,11 @@ GCOMP__HEAVY double GCOMP__F(hadamard_take)(const gcomp_input *from, uint64_t wo
 {
     const gcomp_input in = *from;
     GCOMP__F(sum) sum = GCOMP__F(sum_none)();
+    uint32_t draws[4096 / 32 + 16];
     size_t j, k, stop;
     for (j = 0; i % 256 == 0 && j + 512 <= size && i + j + 512 <= n; j += 512) { /* two sums at a time */
-        GCOMP__F(w) signs = GCOMP__F(signs)(words, i + j), others = GCOMP__F(signs)(words, i + j + 256);
+        GCOMP__F(w) signs = GCOMP__F(signs)(draws, words, i + j, size - j, j == 0);
+        GCOMP__F(w) others = GCOMP__F(signs)(draws, words, i + j + 256, size - j - 256, 0);
         GCOMP__F(v) some = GCOMP__F(splat)(gcomp__zero()), more = some;
         for (k = j; k < j + 256; k += 16) {
             const GCOMP__F(v) p = GCOMP__F(load_p)(&in, i + k, general, feedback);
@@ -9327,7 +9330,7 @@ GCOMP__HEAVY double GCOMP__F(hadamard_take)(const gcomp_input *from, uint64_t wo
         sum = GCOMP__F(sum_add)(GCOMP__F(sum_add)(sum, some), more);
     }
     for (; j < size; j = stop) {
-        GCOMP__F(w) signs = GCOMP__F(signs)(words, i + j);
+        GCOMP__F(w) signs = GCOMP__F(signs)(draws, words, i + j, size - j, j == 0);
         GCOMP__F(v) some = GCOMP__F(splat)(gcomp__zero());
         stop = gcomp__min(size, j + 256 - (i + j) % 256);
         for (; j < stop; j += 16) {
@@ -9347,9 +9350,10 @@ GCOMP__HEAVY double GCOMP__F(hadamard_take)(const gcomp_input *from, uint64_t wo
 static void GCOMP__F(hadamard_turn)(float *x, size_t i, size_t count, uint64_t words, float s)
 {
     const GCOMP__F(v) scale = GCOMP__F(splat)(s);
+    uint32_t draws[4096 / 32 + 16];
     size_t j, stop;
     for (j = 0; j < count; j = stop) {
-        GCOMP__F(w) signs = GCOMP__F(signs)(words, i + j);
+        GCOMP__F(w) signs = GCOMP__F(signs)(draws, words, i + j, count - j, j == 0);
         stop = gcomp__min(count, j + 256 - (i + j) % 256);
         for (; j < stop; j += 16) {
             GCOMP__F(v) d = GCOMP__F(turn)(GCOMP__F(mul)(GCOMP__F(load)(x + j), scale), signs);
@@ -10698,11 +10702,10 @@ typedef struct gcomp__wangni_kernels {
 } gcomp__wangni_kernels;
 #endif
 
-GCOMP__INLINE uint32_t GCOMP__F(wangni_drawn)(const gcomp__wangni *job, GCOMP__F(v) p, size_t at)
+GCOMP__INLINE uint32_t GCOMP__F(wangni_drawn)(const gcomp__wangni *job, GCOMP__F(v) p, GCOMP__F(w) draw)
 {
     const GCOMP__F(v) lifted = GCOMP__F(mul)(GCOMP__F(abs)(p), GCOMP__F(splat)(job->lift));
     const GCOMP__F(v) t = GCOMP__F(clamp)(GCOMP__F(mul)(lifted, GCOMP__F(splat)(job->inverse)), 65536.0f);
-    const GCOMP__F(w) draw = GCOMP__F(draws)(job->words, at);
     return GCOMP__F(weq)(GCOMP__F(wmin)(draw, GCOMP__F(trunc)(t)), draw);
 }
 
@@ -10714,19 +10717,20 @@ GCOMP__HEAVY void GCOMP__F(wangni_driver)(gcomp__wangni *to, int general, int fe
     const gcomp_input in = s->in;
     const uint32_t guess = s->guess;
     size_t at = s->at, count = s->count, groups, j;
-    uint32_t sent[GCOMP__TILE / 16], any;
+    uint32_t sent[GCOMP__TILE / 16], draws[GCOMP__TILE / 2 + 16], any;
     GCOMP__F(v) p;
     for (; at < s->end; at += 16 * groups) {
         GCOMP__F(sum) sum = GCOMP__F(sum_none)();
         groups = (gcomp__min(GCOMP__TILE, s->end - at) + 15) / 16;
         if (count + 16 * groups > s->capacity) break;
+        GCOMP__F(draw)(draws, job.words, at, 16 * groups);
         for (any = 0, j = 0; j < groups; j++) {
             const size_t i = at + 16 * j;
             uint32_t large;
             if (i + 16 <= s->n) p = GCOMP__F(load_p)(&in, i, general, feedback);
             else p = GCOMP__F(load_p_some)(&in, i, s->n - i);
             large = GCOMP__F(keys)(p, guess);
-            sent[j] = GCOMP__F(wangni_drawn)(&job, p, i) | large;
+            sent[j] = GCOMP__F(wangni_drawn)(&job, p, GCOMP__F(halves)(draws + 8 * j)) | large;
             any |= (uint32_t)(sent[j] != 0) << j;
             if (large) {
                 job.above += gcomp__popcount(large);
