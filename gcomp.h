@@ -15045,7 +15045,7 @@ static int gcomp__full(const gcomp_desc *desc, size_t elements)
 }
 
 /* Bytes in which rank 0 says the next level of each tensor; a checksum stands behind. */
-static size_t gcomp__decision_bytes(size_t tensors) { return gcomp__plus(tensors, 4); }
+static size_t gcomp__decision_bytes(size_t tensors) { return tensors + 4; }
 
 static size_t gcomp__sum_bytes(const gcomp__plan *plan, int round, unsigned kind)
 {
