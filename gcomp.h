@@ -442,6 +442,7 @@
    GCOMP_NO_STDLIB               no malloc and no getenv; desc.allocator is required
    GCOMP_NO_GETENV               do not read GCOMP_ISA from the environment
    GCOMP_WITHOUT_FP16, _BF16, _SIGN, _TOPK, _POWERSGD, ...   leave out a method (_RANDOMK: randomblock too); none stays
+   GCOMP_ONLY_INT, _TOPK, ...    leave out all methods but these
    GCOMP_ALLOW_MINGW_AVX         AVX with mingw gcc, which misaligns spills; off by default
    ------------------------------------------------------------------------------------------------ */
 
@@ -1110,6 +1111,107 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_advise(const gcomp_question *questi
 #define GCOMP_MAX_ISA 4
 #endif
 
+/* Methods to leave out, where those that stay are named. */
+#if defined(GCOMP_ONLY_FP16) || defined(GCOMP_ONLY_BF16) || defined(GCOMP_ONLY_SIGN) || defined(GCOMP_ONLY_SIGNNORM) || \
+    defined(GCOMP_ONLY_ONEBIT) || defined(GCOMP_ONLY_TWOBIT) || defined(GCOMP_ONLY_THRESHOLD1) || defined(GCOMP_ONLY_VOTE) || \
+    defined(GCOMP_ONLY_INT) || defined(GCOMP_ONLY_QSGD) || defined(GCOMP_ONLY_TERNGRAD) || defined(GCOMP_ONLY_NATURAL) || \
+    defined(GCOMP_ONLY_NATURALDITHER) || defined(GCOMP_ONLY_FP8) || defined(GCOMP_ONLY_MX) || defined(GCOMP_ONLY_EDEN) || \
+    defined(GCOMP_ONLY_TOPK) || defined(GCOMP_ONLY_SAMPLEDTOPK) || defined(GCOMP_ONLY_STROM) || defined(GCOMP_ONLY_NONZERO) || \
+    defined(GCOMP_ONLY_DRYDEN) || defined(GCOMP_ONLY_WANGNI) || defined(GCOMP_ONLY_ADACOMP) || \
+    defined(GCOMP_ONLY_BLOCKTOPK) || defined(GCOMP_ONLY_DGC) || defined(GCOMP_ONLY_RANDOMK) || defined(GCOMP_ONLY_SKETCH) || \
+    defined(GCOMP_ONLY_FETCH) || defined(GCOMP_ONLY_POWERSGD) || defined(GCOMP_ONLY_INTSUM)
+#ifndef GCOMP_ONLY_FP16
+#define GCOMP_WITHOUT_FP16
+#endif
+#ifndef GCOMP_ONLY_BF16
+#define GCOMP_WITHOUT_BF16
+#endif
+#ifndef GCOMP_ONLY_SIGN
+#define GCOMP_WITHOUT_SIGN
+#endif
+#ifndef GCOMP_ONLY_SIGNNORM
+#define GCOMP_WITHOUT_SIGNNORM
+#endif
+#ifndef GCOMP_ONLY_ONEBIT
+#define GCOMP_WITHOUT_ONEBIT
+#endif
+#ifndef GCOMP_ONLY_TWOBIT
+#define GCOMP_WITHOUT_TWOBIT
+#endif
+#ifndef GCOMP_ONLY_THRESHOLD1
+#define GCOMP_WITHOUT_THRESHOLD1
+#endif
+#ifndef GCOMP_ONLY_VOTE
+#define GCOMP_WITHOUT_VOTE
+#endif
+#ifndef GCOMP_ONLY_INT
+#define GCOMP_WITHOUT_INT
+#endif
+#ifndef GCOMP_ONLY_QSGD
+#define GCOMP_WITHOUT_QSGD
+#endif
+#ifndef GCOMP_ONLY_TERNGRAD
+#define GCOMP_WITHOUT_TERNGRAD
+#endif
+#ifndef GCOMP_ONLY_NATURAL
+#define GCOMP_WITHOUT_NATURAL
+#endif
+#ifndef GCOMP_ONLY_NATURALDITHER
+#define GCOMP_WITHOUT_NATURALDITHER
+#endif
+#ifndef GCOMP_ONLY_FP8
+#define GCOMP_WITHOUT_FP8
+#endif
+#ifndef GCOMP_ONLY_MX
+#define GCOMP_WITHOUT_MX
+#endif
+#ifndef GCOMP_ONLY_EDEN
+#define GCOMP_WITHOUT_EDEN
+#endif
+#ifndef GCOMP_ONLY_TOPK
+#define GCOMP_WITHOUT_TOPK
+#endif
+#ifndef GCOMP_ONLY_SAMPLEDTOPK
+#define GCOMP_WITHOUT_SAMPLEDTOPK
+#endif
+#ifndef GCOMP_ONLY_STROM
+#define GCOMP_WITHOUT_STROM
+#endif
+#ifndef GCOMP_ONLY_NONZERO
+#define GCOMP_WITHOUT_NONZERO
+#endif
+#ifndef GCOMP_ONLY_DRYDEN
+#define GCOMP_WITHOUT_DRYDEN
+#endif
+#ifndef GCOMP_ONLY_WANGNI
+#define GCOMP_WITHOUT_WANGNI
+#endif
+#ifndef GCOMP_ONLY_ADACOMP
+#define GCOMP_WITHOUT_ADACOMP
+#endif
+#ifndef GCOMP_ONLY_BLOCKTOPK
+#define GCOMP_WITHOUT_BLOCKTOPK
+#endif
+#ifndef GCOMP_ONLY_DGC
+#define GCOMP_WITHOUT_DGC
+#endif
+#ifndef GCOMP_ONLY_RANDOMK
+#define GCOMP_WITHOUT_RANDOMK
+#endif
+#ifndef GCOMP_ONLY_SKETCH
+#define GCOMP_WITHOUT_SKETCH
+#endif
+#ifndef GCOMP_ONLY_FETCH
+#define GCOMP_WITHOUT_FETCH
+#endif
+#ifndef GCOMP_ONLY_POWERSGD
+#define GCOMP_WITHOUT_POWERSGD
+#endif
+#ifndef GCOMP_ONLY_INTSUM
+#define GCOMP_WITHOUT_INTSUM
+#endif
+#endif
+
 #if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0 && FLT_EVAL_METHOD != 16
 #error "gcomp.h needs float arithmetic in float: on 32-bit x86 compile with -msse2 -mfpmath=sse"
 #endif
@@ -1144,6 +1246,7 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_advise(const gcomp_question *questi
 #define GCOMP__INLINE static inline __attribute__((always_inline, unused))
 #define GCOMP__NOINLINE static __attribute__((noinline, unused))
 #define GCOMP__RARE static __attribute__((noinline, cold, unused)) /* out of the way of the code that calls it */
+#define GCOMP__SHARED static __attribute__((unused)) /* by methods all of which may be left out */
 #define GCOMP__UNROLL _Pragma("GCC unroll 16")
 #define GCOMP__ON_A_LINE __attribute__((aligned(64))) /* of the cache */
 #define GCOMP__PREFETCH(p) __builtin_prefetch(p)
@@ -1152,6 +1255,7 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_advise(const gcomp_question *questi
 #define GCOMP__INLINE static inline
 #define GCOMP__NOINLINE static
 #define GCOMP__RARE static
+#define GCOMP__SHARED static
 #define GCOMP__UNROLL
 #define GCOMP__ON_A_LINE
 #define GCOMP__PREFETCH(p) ((void)(p))
@@ -7829,7 +7933,7 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
 }
 
 /* The measures of a tensor in a step, for scales that workers share. One float a matrix of the stack stands for them. */
-static gcomp_result gcomp__look_at(gcomp__work *work, int measure, gcomp__measured *all)
+GCOMP__SHARED gcomp_result gcomp__look_at(gcomp__work *work, int measure, gcomp__measured *all)
 {
     gcomp__encode_job look;
     memset(&look, 0, sizeof look);
@@ -7843,7 +7947,7 @@ static gcomp_result gcomp__look_at(gcomp__work *work, int measure, gcomp__measur
     return all->worst >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
 }
 
-static size_t gcomp__shared_count(const gcomp_codec *codec, size_t rows, size_t cols, int round, int odd)
+GCOMP__SHARED size_t gcomp__shared_count(const gcomp_codec *codec, size_t rows, size_t cols, int round, int odd)
 {
     (void)odd;
     (void)codec;
@@ -7851,7 +7955,7 @@ static size_t gcomp__shared_count(const gcomp_codec *codec, size_t rows, size_t 
 }
 
 /* Subnormal ones are nothing: a transport built with -Ofast would lose them on its way. */
-static float gcomp__share(gcomp__work *work, float scale)
+GCOMP__SHARED float gcomp__share(gcomp__work *work, float scale)
 {
     size_t s;
     if (gcomp__bits(scale) < 1u << 23) scale = 0;
@@ -9904,7 +10008,7 @@ static size_t gcomp__sparse_room(const gcomp_codec *codec, size_t n)
 }
 
 /* For selectors that may take all. */
-static size_t gcomp__all_most(const gcomp_codec *codec, size_t n)
+GCOMP__SHARED size_t gcomp__all_most(const gcomp_codec *codec, size_t n)
 {
     (void)codec;
     return n;
@@ -9919,7 +10023,7 @@ static gcomp_codec gcomp__value_codec(const gcomp_codec *codec)
     return value;
 }
 
-static size_t gcomp__sparse_bound(const gcomp_codec *codec, size_t n)
+GCOMP__SHARED size_t gcomp__sparse_bound(const gcomp_codec *codec, size_t n)
 {
     gcomp_codec value = gcomp__value_codec(codec);
     size_t k = gcomp__method_of(codec->method)->selector->most(codec, n);
@@ -10141,7 +10245,7 @@ static size_t gcomp__about_most(const gcomp_codec *codec, size_t n)
     return gcomp__min(n, gcomp__plus(k, k / 4));
 }
 
-static gcomp_result gcomp__about_select(const gcomp__call *call, const gcomp_codec *codec, gcomp__selection *s)
+GCOMP__SHARED gcomp_result gcomp__about_select(const gcomp__call *call, const gcomp_codec *codec, gcomp__selection *s)
 {
     const size_t k = gcomp__sparse_k(codec->param[0], s->n), most = gcomp__about_most(codec, s->n);
     const uint32_t guess = gcomp__sparse_guess(call, s, k, 0);
@@ -10196,8 +10300,8 @@ static gcomp_result gcomp__sparse_write(const gcomp__call *call, const gcomp_cod
     return GCOMP_OK;
 }
 
-static gcomp_result gcomp__sparse_encode(const gcomp__call *call, const gcomp_codec *codec, const gcomp_input *in, size_t n,
-                                         uint8_t *body, size_t capacity, size_t *bytes)
+GCOMP__SHARED gcomp_result gcomp__sparse_encode(const gcomp__call *call, const gcomp_codec *codec, const gcomp_input *in,
+                                                size_t n, uint8_t *body, size_t capacity, size_t *bytes)
 {
     gcomp__selection s;
     if (call->scratch_bytes < gcomp__sparse_scratch(codec, n)) return GCOMP_SCRATCH_TOO_SMALL;
@@ -10251,7 +10355,7 @@ static gcomp_result gcomp__sparse_parts(const gcomp__view *view, gcomp__indices 
 }
 
 /* Of the values the view holds what kernels decode them by. */
-static gcomp_result gcomp__sparse_open(gcomp__view *view)
+GCOMP__SHARED gcomp_result gcomp__sparse_open(gcomp__view *view)
 {
     gcomp__indices indices;
     gcomp__view values;
@@ -10471,7 +10575,7 @@ GCOMP__NOINLINE void gcomp__sparse_past(const gcomp__call *call, const gcomp__si
 
 /* Chunk by chunk while it is in cache: what the dense part of the ending asks for, then the elements of all payloads, in order;
    so many payloads at once as there are cursors. With threads the dense part of all chunks comes first. */
-static void gcomp__sparse_decode(const gcomp__call *call, const gcomp__sink *sink)
+GCOMP__SHARED void gcomp__sparse_decode(const gcomp__call *call, const gcomp__sink *sink)
 {
     float *const masked = sink->momentum ? sink->momentum->masked : NULL;
     const int apart = sink->ending == GCOMP__COMMIT && sink->own && (sink->residual || masked) &&
