@@ -135,6 +135,21 @@ static void test_crc32c_of_every_length_and_offset(void)
             }
 }
 
+static void test_crc32c_of_long_data(void) /* whose parts are summed side by side */
+{
+    enum { PARTS = 3 * GCOMP__CRC_PART };
+    static const size_t lengths[] = {PARTS - 1, PARTS, PARTS + 1, PARTS + 8, 2 * PARTS - 8, 2 * PARTS, 5 * PARTS + 13};
+    uint8_t *bytes = (uint8_t *)malloc(6 * PARTS);
+    for (size_t i = 0; i < 6 * PARTS; i++) bytes[i] = (uint8_t)mix(i);
+    FOR_EACH_SET(s)
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+            for (size_t offset = 0; offset < 3; offset++) {
+                const uint32_t first = plain_crc(0, bytes, offset); /* it continues */
+                CHECK(gcomp__sets[s]->common->crc(first, bytes + offset, lengths[i]) == plain_crc(0, bytes, offset + lengths[i]));
+            }
+    free(bytes);
+}
+
 /* ---------------- two-byte formats */
 
 static void test_every_half_and_bfloat_widens_exactly(void)
@@ -962,6 +977,7 @@ int main(void)
     RUN(test_the_sets_that_ran_are_named);
     RUN(test_crc32c_has_its_check_value);
     RUN(test_crc32c_of_every_length_and_offset);
+    RUN(test_crc32c_of_long_data);
     RUN(test_every_half_and_bfloat_widens_exactly);
     RUN(test_narrowing_rounds_to_nearest_even_and_saturates);
     RUN(test_bfloats_round_to_nearest_even_and_saturate);
