@@ -442,7 +442,6 @@
    GCOMP_NO_STDLIB               no malloc and no getenv; desc.allocator is required
    GCOMP_NO_GETENV               do not read GCOMP_ISA from the environment
    GCOMP_WITHOUT_FP16, _BF16, _SIGN, _TOPK, _POWERSGD, ...   leave out a method (_RANDOMK: randomblock too); none stays
-   GCOMP_ONLY_INT, _TOPK, ...    leave out all methods but these
    GCOMP_ALLOW_MINGW_AVX         AVX with mingw gcc, which misaligns spills; off by default
    ------------------------------------------------------------------------------------------------ */
 
@@ -1109,107 +1108,6 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_advise(const gcomp_question *questi
 #endif
 #ifndef GCOMP_MAX_ISA
 #define GCOMP_MAX_ISA 4
-#endif
-
-/* Methods to leave out, where those that stay are named. */
-#if defined(GCOMP_ONLY_FP16) || defined(GCOMP_ONLY_BF16) || defined(GCOMP_ONLY_SIGN) || defined(GCOMP_ONLY_SIGNNORM) || \
-    defined(GCOMP_ONLY_ONEBIT) || defined(GCOMP_ONLY_TWOBIT) || defined(GCOMP_ONLY_THRESHOLD1) || defined(GCOMP_ONLY_VOTE) || \
-    defined(GCOMP_ONLY_INT) || defined(GCOMP_ONLY_QSGD) || defined(GCOMP_ONLY_TERNGRAD) || defined(GCOMP_ONLY_NATURAL) || \
-    defined(GCOMP_ONLY_NATURALDITHER) || defined(GCOMP_ONLY_FP8) || defined(GCOMP_ONLY_MX) || defined(GCOMP_ONLY_EDEN) || \
-    defined(GCOMP_ONLY_TOPK) || defined(GCOMP_ONLY_SAMPLEDTOPK) || defined(GCOMP_ONLY_STROM) || defined(GCOMP_ONLY_NONZERO) || \
-    defined(GCOMP_ONLY_DRYDEN) || defined(GCOMP_ONLY_WANGNI) || defined(GCOMP_ONLY_ADACOMP) || \
-    defined(GCOMP_ONLY_BLOCKTOPK) || defined(GCOMP_ONLY_DGC) || defined(GCOMP_ONLY_RANDOMK) || defined(GCOMP_ONLY_SKETCH) || \
-    defined(GCOMP_ONLY_FETCH) || defined(GCOMP_ONLY_POWERSGD) || defined(GCOMP_ONLY_INTSUM)
-#ifndef GCOMP_ONLY_FP16
-#define GCOMP_WITHOUT_FP16
-#endif
-#ifndef GCOMP_ONLY_BF16
-#define GCOMP_WITHOUT_BF16
-#endif
-#ifndef GCOMP_ONLY_SIGN
-#define GCOMP_WITHOUT_SIGN
-#endif
-#ifndef GCOMP_ONLY_SIGNNORM
-#define GCOMP_WITHOUT_SIGNNORM
-#endif
-#ifndef GCOMP_ONLY_ONEBIT
-#define GCOMP_WITHOUT_ONEBIT
-#endif
-#ifndef GCOMP_ONLY_TWOBIT
-#define GCOMP_WITHOUT_TWOBIT
-#endif
-#ifndef GCOMP_ONLY_THRESHOLD1
-#define GCOMP_WITHOUT_THRESHOLD1
-#endif
-#ifndef GCOMP_ONLY_VOTE
-#define GCOMP_WITHOUT_VOTE
-#endif
-#ifndef GCOMP_ONLY_INT
-#define GCOMP_WITHOUT_INT
-#endif
-#ifndef GCOMP_ONLY_QSGD
-#define GCOMP_WITHOUT_QSGD
-#endif
-#ifndef GCOMP_ONLY_TERNGRAD
-#define GCOMP_WITHOUT_TERNGRAD
-#endif
-#ifndef GCOMP_ONLY_NATURAL
-#define GCOMP_WITHOUT_NATURAL
-#endif
-#ifndef GCOMP_ONLY_NATURALDITHER
-#define GCOMP_WITHOUT_NATURALDITHER
-#endif
-#ifndef GCOMP_ONLY_FP8
-#define GCOMP_WITHOUT_FP8
-#endif
-#ifndef GCOMP_ONLY_MX
-#define GCOMP_WITHOUT_MX
-#endif
-#ifndef GCOMP_ONLY_EDEN
-#define GCOMP_WITHOUT_EDEN
-#endif
-#ifndef GCOMP_ONLY_TOPK
-#define GCOMP_WITHOUT_TOPK
-#endif
-#ifndef GCOMP_ONLY_SAMPLEDTOPK
-#define GCOMP_WITHOUT_SAMPLEDTOPK
-#endif
-#ifndef GCOMP_ONLY_STROM
-#define GCOMP_WITHOUT_STROM
-#endif
-#ifndef GCOMP_ONLY_NONZERO
-#define GCOMP_WITHOUT_NONZERO
-#endif
-#ifndef GCOMP_ONLY_DRYDEN
-#define GCOMP_WITHOUT_DRYDEN
-#endif
-#ifndef GCOMP_ONLY_WANGNI
-#define GCOMP_WITHOUT_WANGNI
-#endif
-#ifndef GCOMP_ONLY_ADACOMP
-#define GCOMP_WITHOUT_ADACOMP
-#endif
-#ifndef GCOMP_ONLY_BLOCKTOPK
-#define GCOMP_WITHOUT_BLOCKTOPK
-#endif
-#ifndef GCOMP_ONLY_DGC
-#define GCOMP_WITHOUT_DGC
-#endif
-#ifndef GCOMP_ONLY_RANDOMK
-#define GCOMP_WITHOUT_RANDOMK
-#endif
-#ifndef GCOMP_ONLY_SKETCH
-#define GCOMP_WITHOUT_SKETCH
-#endif
-#ifndef GCOMP_ONLY_FETCH
-#define GCOMP_WITHOUT_FETCH
-#endif
-#ifndef GCOMP_ONLY_POWERSGD
-#define GCOMP_WITHOUT_POWERSGD
-#endif
-#ifndef GCOMP_ONLY_INTSUM
-#define GCOMP_WITHOUT_INTSUM
-#endif
 #endif
 
 #if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0 && FLT_EVAL_METHOD != 16
@@ -9419,15 +9317,19 @@ static const gcomp__method gcomp__row_mx = {
    signs at random and H is the transform, log2(size) additions an element. Back goes D H, since H H x = size * x. */
 #ifndef GCOMP_WITHOUT_EDEN
 /* >>kernel signs: 16 random signs, those of elements i .. i + 15, in the top bits of words; doubling the words gives the next
-   16, as long as i + 16 is no multiple of 256: element i's is bit 15 - i / 16 % 16 of draw i / 256 * 16 + i % 16. `draws` has
-   room for those of 4096 elements; they are drawn at the first one and at multiples of 4096, for `left` elements that follow. */
+   16, as long as i + 16 is no multiple of 256: element i's is bit 15 - i / 16 % 16 of draw i / 256 * 16 + i % 16. They are drawn
+   at the first element, and at multiples of GCOMP__SIGNS for the next ones, of which `left` follow. */
+#ifndef GCOMP__SIGNS
+#define GCOMP__SIGNS 4096 /* elements; `draws` has GCOMP__SIGN_WORDS */
+#define GCOMP__SIGN_WORDS (GCOMP__SIGNS / 32 + 16)
+#endif
 GCOMP__INLINE GCOMP__F(w) GCOMP__F(signs)(uint32_t *draws, uint64_t words, size_t i, size_t left, int first)
 {
-    uint32_t *at = draws + i / 256 % 16 * 8;
+    uint32_t *at = draws + i % GCOMP__SIGNS / 256 * 8;
     GCOMP__F(w) w;
     size_t k;
-    if (first || i % 4096 == 0) {
-        const size_t count = gcomp__min(left, 4096 - i % 4096);
+    if (first || i % GCOMP__SIGNS == 0) {
+        const size_t count = gcomp__min(left, GCOMP__SIGNS - i % GCOMP__SIGNS);
         GCOMP__F(draw)(at, words, i / 256 * 16, (i % 256 + count + 255) / 256 * 16);
     }
     w = GCOMP__F(wshl)(GCOMP__F(halves)(at), 16);
@@ -9481,7 +9383,7 @@ GCOMP__HEAVY double GCOMP__F(hadamard_take)(const gcomp_input *from, uint64_t wo
 {
     const gcomp_input in = *from;
     GCOMP__F(sum) sum = GCOMP__F(sum_none)();
-    uint32_t draws[4096 / 32 + 16];
+    uint32_t draws[GCOMP__SIGN_WORDS];
     size_t j, k, stop;
     for (j = 0; i % 256 == 0 && j + 512 <= size && i + j + 512 <= n; j += 512) { /* two sums at a time */
         GCOMP__F(w) signs = GCOMP__F(signs)(draws, words, i + j, size - j, j == 0);
@@ -9520,7 +9422,7 @@ GCOMP__HEAVY double GCOMP__F(hadamard_take)(const gcomp_input *from, uint64_t wo
 static void GCOMP__F(hadamard_turn)(float *x, size_t i, size_t count, uint64_t words, float s)
 {
     const GCOMP__F(v) scale = GCOMP__F(splat)(s);
-    uint32_t draws[4096 / 32 + 16];
+    uint32_t draws[GCOMP__SIGN_WORDS];
     size_t j, stop;
     for (j = 0; j < count; j = stop) {
         GCOMP__F(w) signs = GCOMP__F(signs)(draws, words, i + j, count - j, j == 0);

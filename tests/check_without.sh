@@ -1,22 +1,30 @@
 #!/bin/sh
 # Leaves out each method alone, and all but it: the header compiles, and no function stays behind that nothing calls. Then a
-# program has the methods named and no other. $1: compiler.
+# program has the two methods that are left and no other. $1: compiler.
 cd "$(dirname "$0")/.." || exit 1
 mkdir -p build/without
 case ${1:-gcc} in
 *clang*) tool="$1 -fsyntax-only" ;;
 *) tool="${1:-gcc} -S -o /dev/null" ;; # its warnings come after the syntax
 esac
-printf '#define GCOMP_IMPLEMENTATION\n#include "gcomp.h"\n' >build/without/one.c
-sed -n 's/^#define GCOMP__LIST_\([a-z0-9]*\)(X) X(.*/\1/p' gcomp.h | grep -v none | tr 'a-z' 'A-Z' | while read -r method; do
-    for define in WITHOUT ONLY; do
-        $tool -std=gnu99 -O0 -Wall -Wextra -Wunused-function -Werror -DGCOMP_MAX_ISA=1 -DGCOMP_${define}_"$method" -I. \
-            build/without/one.c || { echo "$define $method"; exit 1; }
+methods=$(sed -n 's/^#define GCOMP__LIST_\([a-z0-9]*\)(X) X(.*/\1/p' gcomp.h | grep -v none | tr 'a-z' 'A-Z')
+but() { # methods...: flags that leave out all but them
+    for method in $methods; do
+        case " $* " in
+        *" $method "*) ;;
+        *) echo "-DGCOMP_WITHOUT_$method" ;;
+        esac
     done
-done || exit 1
-cat >build/without/only.c <<'END'
-#define GCOMP_ONLY_INT
-#define GCOMP_ONLY_TOPK
+}
+clean() { # flags...
+    $tool -std=gnu99 -O0 -Wall -Wextra -Wunused-function -Werror -DGCOMP_MAX_ISA=1 "$@" -I. build/without/one.c
+}
+printf '#define GCOMP_IMPLEMENTATION\n#include "gcomp.h"\n' >build/without/one.c
+for each in $methods; do
+    clean "-DGCOMP_WITHOUT_$each" || { echo "without $each"; exit 1; }
+    clean $(but "$each") || { echo "$each alone"; exit 1; }
+done
+cat >build/without/two.c <<'END'
 #define GCOMP_IMPLEMENTATION
 #include "gcomp.h"
 int main(void)
@@ -29,4 +37,4 @@ int main(void)
     return bad;
 }
 END
-${1:-gcc} -std=gnu99 -O0 -DGCOMP_MAX_ISA=1 -I. build/without/only.c -o build/without/only -lm && build/without/only
+${1:-gcc} -std=gnu99 -O0 -DGCOMP_MAX_ISA=1 $(but INT TOPK) -I. build/without/two.c -o build/without/two -lm && build/without/two

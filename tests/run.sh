@@ -188,7 +188,9 @@ for compiler in $c; do
     without=$(sed -n 's/^#define GCOMP__LIST_\([a-z0-9]*\)(X) X(.*/-DGCOMP_WITHOUT_\1/p' gcomp.h | grep -v none | tr 'a-z' 'A-Z')
     bare $compiler -std=gnu99 -O2 -Wno-unused-function $without
 done
-for flags in "-O1" "-Os" "-O2 -DGCOMP_MAX_ISA=1" "-O2 -march=native -DGCOMP_NO_SELF"; do bare gcc -std=gnu99 $flags -Wno-unused-function; done
+for flags in "-O1" "-Os" "-O2 -DGCOMP_MAX_ISA=1" "-O2 -march=native -DGCOMP_NO_SELF"; do
+    bare gcc -std=gnu99 $flags -Wno-unused-function
+done
 for compiler in $c; do bare $compiler -std=gnu99 -Ofast -Wno-unused-function; done
 for compiler in $cxx; do
     for std in c++11 c++17; do bare $compiler -std=$std -O2; done
