@@ -1667,6 +1667,30 @@ static void gcomp__release(gcomp__memory *memory, void *p, size_t bytes)
     memory->used -= bytes;
 }
 
+/* Memory that comes and goes with the tensors: its address and its size are one thing. None: NULL and 0. */
+typedef struct gcomp__room {
+    uint8_t *at;
+    size_t bytes;
+} gcomp__room;
+
+/* Zeros, touched now and not in a step; 0 without memory, and then nothing is changed. */
+static int gcomp__room_take(gcomp__memory *memory, gcomp__room *room, size_t bytes)
+{
+    uint8_t *at = (uint8_t *)gcomp__allocate(memory, bytes);
+    if (!at) return 0;
+    memset(at, 0, bytes);
+    room->at = at;
+    room->bytes = bytes;
+    return 1;
+}
+
+static void gcomp__room_give(gcomp__memory *memory, gcomp__room *room)
+{
+    gcomp__release(memory, room->at, room->bytes);
+    room->at = NULL;
+    room->bytes = 0;
+}
+
 /* stb_ds arrays in that memory: the header of stb_ds stands before `capacity` elements, and arrput never passes that. */
 static size_t gcomp__array_bytes(size_t capacity, size_t element)
 {
@@ -14519,8 +14543,7 @@ struct gcomp {
     gcomp__slot *tensors; /* stb_ds array */
     uint32_t *by_name;    /* stb_ds array: numbers of tensors, sorted by name */
     gcomp__plan plan, most; /* by the codecs now; where each tensor has what takes most: memory is for that */
-    uint8_t *scratch, *arena; /* of steps; NULL: not reserved yet */
-    size_t scratch_bytes, arena_bytes;
+    gcomp__room scratch, arena; /* of steps; none: not reserved yet */
     uint8_t *frames; /* one to send, then one of each worker, then the byte counts */
     size_t frames_bytes, *bytes;
     uint8_t *send, *recv, *decisions; /* decisions: one to send, then one of each worker */
@@ -14546,8 +14569,7 @@ struct gcomp {
     double p_squares, e_squares, y_squares, clock_from;
     gcomp_statistics stats;
     gcomp *node;    /* the uncompressed mean over the workers of this machine; NULL: there is one level */
-    float *floats;  /* gradients of the machine, all tensors back to back */
-    size_t float_bytes;
+    gcomp__room floats; /* gradients of the machine, all tensors back to back */
     char error[GCOMP__SENTENCE];
 };
 
@@ -14855,6 +14877,15 @@ static void gcomp__slot_release(gcomp *gc, gcomp__slot *slot)
     gcomp__release(&gc->memory, slot->staging, 4 * slot->n);
 }
 
+/* All that is reserved for steps. */
+static void gcomp__drop_room(gcomp *gc)
+{
+    gcomp__room_give(&gc->memory, &gc->scratch);
+    gcomp__room_give(&gc->memory, &gc->arena);
+    gcomp__room_give(&gc->memory, &gc->floats);
+    gc->others = NULL;
+}
+
 GCOMP_API void gcomp_close(gcomp *gc)
 {
     gcomp__memory memory;
@@ -14862,13 +14893,11 @@ GCOMP_API void gcomp_close(gcomp *gc)
     if (!gc) return;
     gcomp__settle(gc);
     gcomp_close(gc->node);
-    gcomp__release(&gc->memory, gc->floats, gc->float_bytes);
+    gcomp__drop_room(gc);
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gcomp__slot_release(gc, gc->tensors + i);
     gcomp__array_release(&gc->memory, gc->tensors, sizeof *gc->tensors);
     gcomp__array_release(&gc->memory, gc->by_name, sizeof *gc->by_name);
     gcomp__release(&gc->memory, gc->frames, gc->frames_bytes);
-    gcomp__release(&gc->memory, gc->scratch, gc->scratch_bytes);
-    gcomp__release(&gc->memory, gc->arena, gc->arena_bytes);
     memory = gc->memory;
     gcomp__release(&memory, gc, sizeof *gc);
 }
@@ -15311,13 +15340,7 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
         slot.codecs_digest = gcomp__crc_codec(gc, slot.codecs_digest, &levels[i].codec);
     gcomp__plan_add(&gc->most, &gc->desc, &slot, levels);
     gcomp__place(&gc->plan, &gc->desc, &slot);
-    /* more tensors need another arena */
-    gcomp__release(&gc->memory, gc->scratch, gc->scratch_bytes);
-    gcomp__release(&gc->memory, gc->arena, gc->arena_bytes);
-    gcomp__release(&gc->memory, gc->floats, gc->float_bytes);
-    gc->scratch = gc->arena = NULL;
-    gc->floats = NULL;
-    gc->others = NULL;
+    gcomp__drop_room(gc); /* more tensors need more */
     stbds_arrput(gc->by_name, 0);
     memmove(gc->by_name + place + 1, gc->by_name + place, sizeof *by_name * (stbds_arrlenu(gc->by_name) - 1 - place));
     gc->by_name[place] = (uint32_t)stbds_arrlenu(gc->tensors);
@@ -15412,23 +15435,17 @@ GCOMP_API size_t gcomp_memory_needed(const gcomp_desc *desc, const gcomp_tensor 
 /* The scratch that encoding needs; also for users who never take a step. */
 static gcomp_result gcomp__reserve_scratch(gcomp *gc)
 {
-    if (gc->scratch || !gc->most.scratch) return GCOMP_OK;
-    gc->scratch = (uint8_t *)gcomp__allocate(&gc->memory, gc->most.scratch);
-    if (!gc->scratch) return gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, "no memory for the scratch of encoding");
-    gc->scratch_bytes = gc->most.scratch;
-    memset(gc->scratch, 0, gc->scratch_bytes); /* touched now, not in a step */
-    return GCOMP_OK;
+    if (gc->scratch.at || !gc->most.scratch) return GCOMP_OK;
+    if (gcomp__room_take(&gc->memory, &gc->scratch, gc->most.scratch)) return GCOMP_OK;
+    return gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, "no memory for the scratch of encoding");
 }
 
 /* With two levels: where the gradients of the machine are added up. */
 static gcomp_result gcomp__reserve_floats(gcomp *gc)
 {
-    if (!gc->node || gc->floats) return GCOMP_OK;
-    gc->float_bytes = gcomp__times(gc->most.elements, 4);
-    gc->floats = (float *)gcomp__allocate(&gc->memory, gc->float_bytes);
-    if (!gc->floats) return gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, "no memory for the sums of the machine");
-    memset(gc->floats, 0, gc->float_bytes);
-    return GCOMP_OK;
+    if (!gc->node || gc->floats.at) return GCOMP_OK;
+    if (gcomp__room_take(&gc->memory, &gc->floats, gcomp__times(gc->most.elements, 4))) return GCOMP_OK;
+    return gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, "no memory for the sums of the machine");
 }
 
 /* Finds the places of buckets and tensors in the step's buffers, by the codecs they have now. */
@@ -15451,26 +15468,21 @@ static void gcomp__place_all(gcomp *gc)
 
 static gcomp_result gcomp__reserve(gcomp *gc)
 {
-    size_t world = (size_t)gc->desc.comm.world, bytes, send, k;
-    uint8_t *at, *had = gc->scratch;
+    size_t world = (size_t)gc->desc.comm.world, send, k;
+    const int had = gc->scratch.at != NULL;
+    uint8_t *at;
     unsigned kind;
     int round;
     GCOMP__TRY(gcomp__reserve_scratch(gc));
-    if (gc->arena) return GCOMP_OK;
+    if (gc->arena.at) return GCOMP_OK;
     gcomp__plan_most(gc);
-    bytes = gcomp__arena_bytes(&gc->most, world);
     send = gcomp__round_up(gc->most.send, 64);
     gc->others = NULL;
-    at = (uint8_t *)gcomp__allocate(&gc->memory, bytes);
-    if (!at) {
-        if (!had) gcomp__release(&gc->memory, gc->scratch, gc->scratch_bytes);
-        gc->scratch = had;
+    if (!gcomp__room_take(&gc->memory, &gc->arena, gcomp__arena_bytes(&gc->most, world))) {
+        if (!had) gcomp__room_give(&gc->memory, &gc->scratch);
         return gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, "no memory for the buffers of a step");
     }
-    memset(at, 0, bytes);
-    gc->arena = at;
-    gc->arena_bytes = bytes;
-    gc->send = at;
+    gc->send = at = gc->arena.at;
     gc->recv = at += send;
     at += world * send;
     for (round = 0; round < 3; round++) { /* aligned: kernels add up lines of them */
@@ -15520,7 +15532,7 @@ static gcomp_result gcomp__enter_idle(gcomp *gc)
 /* Memory for steps, and all places in it. */
 static gcomp_result gcomp__make_room(gcomp *gc)
 {
-    const int had = gc->arena != NULL;
+    const int had = gc->arena.at != NULL;
     const gcomp_result result = gcomp__reserve(gc);
     if (!had) gcomp__place_all(gc); /* without memory too: a frame is sent all the same */
     return result;
@@ -15636,8 +15648,8 @@ static gcomp__call gcomp__call_in(const gcomp *gc, const gcomp__method *method)
     memset(&call, 0, sizeof call);
     call.set = gc->set;
     call.kernels = gcomp__kernels_of(gc->set, method);
-    call.scratch = gc->scratch;
-    call.scratch_bytes = gc->scratch_bytes;
+    call.scratch = gc->scratch.at;
+    call.scratch_bytes = gc->scratch.bytes;
     call.parallel = gc->desc.parallel;
     return call;
 }
@@ -16779,7 +16791,7 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
         GCOMP__TRY(slot->method->make(&work, 0));
     }
     if (gc->desc.measure && slot->flags & GCOMP__REMEMBERS)
-        gc->p_squares += gc->set->common->squares((const float *)(void *)gc->scratch, slot->n);
+        gc->p_squares += gc->set->common->squares((const float *)(void *)gc->scratch.at, slot->n);
     return slot->whole && slot->method->selector ? gcomp__cut(gc, slot) : GCOMP_OK;
 }
 
@@ -16797,7 +16809,7 @@ GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
     slot->ready = 1;
     slot->grad = grad;
     slot->length = 0;
-    if (!grad && gc->arena) { /* its place in the sums is sent all the same */
+    if (!grad && gc->arena.at) { /* its place in the sums is sent all the same */
         int round;
         for (round = 0; round < 3; round++)
             if (slot->rounds[round] >= GCOMP__SUM)
@@ -17461,11 +17473,11 @@ static gcomp_result gcomp__exchange_as(gcomp *gc, void *const *grads, float *fla
 static void gcomp__copy_gradients(gcomp *gc, void *const *grads, float *flat, int back)
 {
     const uint64_t mode = gcomp__fp_enter();
-    float *own = gc->floats;
+    float *const floats = (float *)(void *)gc->floats.at, *own = floats;
     size_t i;
     for (i = 0; i < stbds_arrlenu(gc->tensors); own += gc->tensors[i++].n) {
         const gcomp__slot *slot = gc->tensors + i;
-        void *grad = flat ? (void *)(flat + (own - gc->floats)) : grads[i];
+        void *grad = flat ? (void *)(flat + (own - floats)) : grads[i];
         if (!grad) {
             if (!back) memset(own, 0, 4 * slot->n);
         } else if (slot->dtype == GCOMP_F32) {
@@ -17507,20 +17519,20 @@ static gcomp_result gcomp__exchange_in_node(gcomp *gc, void *const *grads, float
     const gcomp_comm *node = &gc->desc.node;
     gcomp_step between = {0, 0, 0};
     gcomp_result own = gcomp__reserve_floats(gc), result;
+    float *const sums = gc->floats.at ? (float *)(void *)gc->floats.at : flat;
     if (own == GCOMP_OK) gcomp__copy_gradients(gc, grads, flat, 0);
     gc->started = 1;
     gc->node->step = gc->step;
     gc->node->last = gc->last;
-    own = gcomp__exchange_as(gc->node, grads, gc->floats ? gc->floats : flat, step, own, gc->error);
+    own = gcomp__exchange_as(gc->node, grads, sums, step, own, gc->error);
     if (own != GCOMP_OK) (void)gcomp__fail(gc, own, gc->node->error);
     if (step) between = *step;
     between.scale = 0;
-    if (node->rank == 0)
-        own = gcomp__exchange_as(gc, grads, gc->floats ? gc->floats : flat, &between, own, gc->node->error);
+    if (node->rank == 0) own = gcomp__exchange_as(gc, grads, sums, &between, own, gc->node->error);
     result = gcomp__hear_first(gc, own);
     if (result == GCOMP_OK) {
-        if (node->rank) memset(gc->floats, 0, gc->float_bytes);
-        if (node->allreduce(node->user, gc->floats, gc->most.elements, GCOMP_F32))
+        if (node->rank) memset(gc->floats.at, 0, gc->floats.bytes);
+        if (node->allreduce(node->user, sums, gc->most.elements, GCOMP_F32))
             result = gcomp__fail(gc, GCOMP_CALLBACK_FAILED, "node: allreduce of the means failed");
     }
     if (own != GCOMP_OK) result = own;
@@ -18128,10 +18140,11 @@ GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm)
     if (leads && gc->schedule.rule == GCOMP__ERROR) next.desc.measure = 1;
     next.frames_bytes = gcomp__frames_bytes(world);
     next.frames = (uint8_t *)gcomp__allocate(&next.memory, next.frames_bytes);
-    next.arena = next.scratch = NULL;
+    memset(&next.arena, 0, sizeof next.arena);
+    memset(&next.scratch, 0, sizeof next.scratch);
     gcomp__plan_most(&next);
-    if (!next.frames || (leads && !gcomp__hold_sums(&next)) || (gc->arena && gcomp__reserve(&next) != GCOMP_OK) ||
-        (gc->scratch && gcomp__reserve_scratch(&next) != GCOMP_OK)) {
+    if (!next.frames || (leads && !gcomp__hold_sums(&next)) || (gc->arena.at && gcomp__reserve(&next) != GCOMP_OK) ||
+        (gc->scratch.at && gcomp__reserve_scratch(&next) != GCOMP_OK)) {
         if (!led) gcomp__drop_sums(&next);
         gcomp__release(&next.memory, next.frames, next.frames_bytes);
         return gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, "no memory for the frames and buffers of these workers");
@@ -18139,8 +18152,8 @@ GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm)
     memset(next.frames, 0, next.frames_bytes);
     next.bytes = (size_t *)(void *)(next.frames + (world + 1) * GCOMP__FRAME);
     gcomp__release(&next.memory, gc->frames, gc->frames_bytes);
-    gcomp__release(&next.memory, gc->arena, gc->arena_bytes);
-    gcomp__release(&next.memory, gc->scratch, gc->scratch_bytes);
+    gcomp__room_give(&next.memory, &gc->arena);
+    gcomp__room_give(&next.memory, &gc->scratch);
     if (!leads) gcomp__drop_sums(&next);
     *gc = next;
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gc->tensors[i].next = gc->tensors[i].level;

@@ -995,6 +995,70 @@ static void test_every_allocation_may_fail(void)
         }
 }
 
+/* Payloads of topk, whose indices decoding keeps in scratch: taken in where the scratch is not there yet, is there, was given back
+   for a further tensor, or was had and lost in a gcomp_prepare without memory, and after gcomp_regroup. The bits are the same. */
+static void test_scratch_that_was_given_back_is_not_used(void)
+{
+    enum { N = 4096, WORKERS = 3 };
+    static float grad[N], first[N], last[N];
+    static unsigned char payload[WORKERS][GCOMP_BOUND(N)], scratch[GCOMP_SCRATCH(N)];
+    const void *payloads[WORKERS];
+    size_t length[WORKERS];
+    gcomp_codec codec;
+    gcomp_exec exec;
+    gcomp_input in;
+    memset(&exec, 0, sizeof exec);
+    memset(&in, 0, sizeof in);
+    exec.scratch = scratch;
+    exec.scratch_bytes = sizeof scratch;
+    in.grad = grad;
+    in.rows = N;
+    CHECK(gcomp_codec_parse(&codec, "topk:density=0.02", NULL, 0) == GCOMP_OK);
+    for (size_t w = 0; w < WORKERS; w++) {
+        for (size_t i = 0; i < N; i++) first[i] = grad[i] = noise(w, i);
+        payloads[w] = payload[w];
+        CHECK(gcomp_encode(&codec, &in, &exec, payload[w], sizeof payload[w], &length[w]) == GCOMP_OK);
+    }
+    for (int how = 0; how < 6; how++) {
+        memory m;
+        gcomp_desc desc = plain_desc();
+        gcomp_comm comm;
+        gcomp_tensor tensor = plain_tensor("one", 64, 64, "topk:density=0.02");
+        gcomp *gc;
+        desc.allocator = memory_allocator(&m);
+        desc.comm.world = WORKERS;
+        gc = open_or_die(&desc);
+        CHECK(gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+        tensor.name = "two";
+        if (how == 1 || how == 3) CHECK(gcomp_prepare(gc) == GCOMP_OK);
+        if (how == 2 || how == 5) {
+            size_t ignored;
+            CHECK(gcomp_compress(gc, 0, 0, first, payload[0], sizeof payload[0], &ignored) == GCOMP_OK);
+            for (size_t i = 0; i < N; i++) grad[i] = noise(0, i);
+            CHECK(gcomp_encode(&codec, &in, &exec, payload[0], sizeof payload[0], &length[0]) == GCOMP_OK);
+        }
+        if (how == 2 || how == 3) CHECK(gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+        if (how == 4) {
+            m.fail_from = m.calls + 2; /* the arena: the scratch comes first */
+            m.fail_count = 1;
+            CHECK(gcomp_prepare(gc) == GCOMP_OUT_OF_MEMORY && m.calls >= m.fail_from);
+        }
+        if (how == 5) {
+            memset(&comm, 0, sizeof comm);
+            comm.world = 2;
+            m.fail_from = m.calls + 2; /* the scratch: the frames come first */
+            m.fail_count = 1;
+            CHECK(gcomp_regroup(gc, &comm) == GCOMP_OUT_OF_MEMORY && gcomp_regroup(gc, &comm) == GCOMP_OK);
+        }
+        memcpy(grad, first, sizeof grad);
+        CHECK(gcomp_commit(gc, 0, grad, payload[0], length[0], payloads, length, WORKERS) == GCOMP_OK);
+        if (how == 0) memcpy(last, grad, sizeof last);
+        CHECK(memcmp(last, grad, sizeof last) == 0);
+        gcomp_close(gc);
+        CHECK(m.live_blocks == 0 && m.live_bytes == 0 && !m.wrong);
+    }
+}
+
 static void test_a_list_that_cannot_grow_is_as_before(void)
 {
     for (size_t fail = 1; fail <= 6; fail++) {
@@ -1333,6 +1397,7 @@ int main(void)
     RUN(test_memory_needed_of_what_is_invalid_is_zero);
     RUN(test_no_call_allocates_after_the_first_exchange);
     RUN(test_every_allocation_may_fail);
+    RUN(test_scratch_that_was_given_back_is_not_used);
     RUN(test_a_list_that_cannot_grow_is_as_before);
     RUN(test_a_worker_without_memory_still_joins_the_frame);
 #if defined(__x86_64__) || (defined(__i386__) && defined(__SSE2__))
