@@ -275,54 +275,86 @@
        of all payloads; allreduce_dtypes that is left out refuses codecs.
      - On a fast link, do not compress: make demo prints the break-even for a real model on your machine.
 
-   WIRE FORMAT, version 1. Little endian; bit streams fill each byte from bit 0; all reserved and padding bits are zero and
-   are checked. Codes that no encoder writes (-128 of 8 bits) are numbers too.
+   WIRE FORMAT, version 1. Integers and floats are little endian. A stream of bits fills each byte
+   from bit 0 on, unless the text says "from bit 7 on"; a number in a stream comes lowest bit first,
+   from bit 7 on highest bit first. Reserved and padding bits are zero; a decoder refuses others.
+   Where an encoder may choose (the coder of indices, of levels), several payloads decode to the same
+   floats: do not hash payloads, and do not look for equal ones by their bytes.
      offset size
       0     4   magic 'G' 'C' 'M' 'P'
       4     1   version, 1
       5     1   method (the numbers in the list below)
-      6     1   flags: bit 0 refusal (the input was not finite; no body), bit 1 checksum present; others zero
-      7     1   value method of a sparse method (5, 21 to 24, 27 to 29, 31), else 0
+      6     1   flags: bit 0 refusal (the input was not finite; no body, parameter word 0), bit 1
+                checksum present; others zero
+      7     1   of a sparse method (5, 21 to 24, 27 to 29, 31) the value method: 1 to 4, 7, 8 or
+                10 to 18; else 0
       8     8   n, number of elements
      16     8   bytes of body that follow the header
-     24     4   parameter word (below), of the value method for a sparse one; B: the block size's logarithm, 0: the tensor
+     24     4   parameter word (below), of the value method for a sparse one: its fields from bit 0
+                on, and zeros. B (5 bits): the block size's logarithm, 4 to 16, or 0: the tensor.
+                C (2 bits): 0 packed, 1 elias, 2 rice, 3 auto
      28     4   CRC-32C of the header without this field and of the body, if flag bit 1; else 0
      32     .   body
-   Bodies:
+   What a decoder refuses besides: a scale that is NaN, infinite, negative or -0 (the second float of
+   onebit and of an affine int may be negative); a field outside of the range that PARAMETERS gives;
+   a body that is longer or shorter than its content; any payload with a decoded value that is not
+   finite, as where d * q overflows. Codes that no encoder writes (-128 of 8 bits) are numbers too.
+   Products and sums below are of floats, each rounded to nearest.
+   Bodies. The last block has the rest of the elements. Codes fill the bytes without gaps, and are
+   padded to a byte behind the last one. n = 0: an empty body, where nothing else is said.
      none      1   n floats
      fp16      2   n IEEE binary16
      bf16      3   n bfloat16
-     sign      4   word B (5 bits); a float scale a block (n = 0: none), then n bits, 1: negative
-     onebit    7   word B; two floats a block, the mean of p >= 0 and that of p < 0; then n bits, 1: the second
+     sign      4   word B; a float scale s a block, then n bits, 0: s, 1: -s
+     onebit    7   word B; two floats a block, the mean of p >= 0 and that of p < 0; then n bits,
+                   0: the first, 1: the second
      signnorm  8   as sign
-     vote      9   n bits, 1: negative; no scale
-     twobit   10   word: the threshold t as a float, or 0: then it follows (n = 0: none); n codes of 2 bits, the first in the
-                   highest bits of its byte: 11 is t, 10 is -t, 00 is 0; 01 is refused
-     threshold1 11 word: the threshold as a float; n bits, the first in the highest bit of its byte: 1 is 1, 0 is -1
-     terngrad 12   word: B (5 bits), C (2); a float s a block, then n codes q of 2 bits, two's complement: s * q
-     qsgd     13   word: levels (15 bits), B (5), C (2); a float d a block, then n codes q, two's complement in 2, 4, 8 or 16
-                   bits, the least that hold -levels .. levels: d * q
-     naturaldither 14  word: levels s (7 bits), B (5), C (2); a float a a block, then n codes q, two's complement in 4 bits
-                   (s <= 7) or 8: 0 for q = 0, else a * sgn(q) * 2^(|q| - s)
-     natural  15   for each 16 elements 16 exponent bytes e (0: zero, else 2^(e - 127)) and 16 bits, 1: negative; 255 is refused
-     int      16   word: bits (2 bits: 0 is 8, 1 is 4, 2 is 2), B (5), 1 if affine (1), C (2, 0 if affine); a float d a block,
-                   if affine also a float c; then n codes q, two's complement: d * q, if affine d * q + c
-     fp8      17   word: 0 is e4m3, 1 is e5m2 (1 bit), B (5); a float scale a block, then n bytes; no infinities, no NaN
-     mx       18   word: 0 is e2m1, 1 e4m3, 2 e5m2, 3 int8, 4 e2m3, 5 e3m2 (3 bits); a byte x for each 32 elements, the scale
-                   2^(x - 127); then n codes of 4 bits (e2m1: sign, 2 of exponent, 1 of mantissa), 8 (int8: k / 64) or 6
+     vote      9   n bits, 0: 1, 1: -1; no scale
+     twobit   10   word: the threshold t as a float, 1e-22 to 1e22; or 0: then t is the body's first
+                   float, as a scale. n codes of 2 bits, from bit 7 on: 11 is t, 10 is -t, 00 is 0;
+                   01 is refused
+     threshold1 11 word: the threshold as a float, 0 to 1e22; n bits, from bit 7 on: 1 is 1, 0 is -1
+     terngrad 12   word: B, C; a float s a block, then n codes q of 2 bits, two's complement: s * q
+     qsgd     13   word: levels (15 bits), B, C; a float d a block, then n codes q, two's complement
+                   in 2, 4, 8 or 16 bits, the least that hold -levels .. levels: d * q
+     naturaldither 14  word: levels s (7 bits), B, C; a float a a block, then n codes q, two's
+                   complement in 4 bits (s <= 7) or 8: 0 for q = 0, else a * sgn(q) * 2^(|q| - s)
+     natural  15   for each 16 elements 16 exponent bytes e (0: zero, else 2^(e - 127)) and 16 bits,
+                   1: negative; e = 255 is refused. The last group is whole: 18 bytes, zeros behind
+                   the last element
+     int      16   word: bits (2 bits: 0 is 8, 1 is 4, 2 is 2), B, 1 if affine (1), C (0 if affine);
+                   a float d a block, if affine with a float c behind it; then n codes q, two's
+                   complement: d * q, if affine d * q + c
+     fp8      17   word: 0 is e4m3, 1 is e5m2 (1 bit), B; a float scale a block, then n bytes: scale
+                   times the number below
+     mx       18   word: 0 is e2m1, 1 e4m3, 2 e5m2, 3 int8, 4 e2m3, 5 e3m2 (3 bits); a byte x for each
+                   32 elements, the scale 2^(x - 127), x < 255; then n codes of 4 bits (e2m1), 8 or 6:
+                   the scale times the number below, of int8 k / 64, k in two's complement
+                   Small floats, from the highest bit: the sign, e bits of exponent E, m of mantissa
+                   M: 2^(E - bias) * (1 + M / 2^m), for E = 0 2^(1 - bias) * M / 2^m, the bias
+                   2^(e - 1) - 1. Refused: 0x7f of e4m3, 0x7c to 0x7f of e5m2, and both with a sign
      eden     20   word: bits - 1 (2 bits), log2(block) - 6 (4). n = 0: none, else u64 random words; a float s a piece, if its top
                    bit is set without it and times 2^-100; then the codes of each 16 elements of each piece: bits=4: 16 of 4 bits,
                    two's complement; else 16 magnitudes of bits - 1 bits, then 16 bits, 1: negative. Pieces: blocks, then
                    falling powers of two until n or up to 15 beyond
-     topk      5   u64 k; u8 coder, then the increasing indices: coder 255 a bitmap of n bits; coder r in 0..32 each gap
-                   to the previous index (first: from -1; minus 1) as Golomb-Rice code: gap >> r ones, a zero, r low bits;
-                   padded to a byte; coder 254 each 128 gaps, or the rest, as a byte w, the bits of the largest, and the gaps
-                   in w bits each, padded to a byte; coder 253 a u32 each; both only where n <= 2^32. Encoders take the
-                   shortest, r up to 31; of equals 255, then the least r, 254, 253. Then the k values as a body of the value
-                   method with n = k
+     topk      5   u64 k <= n; u8 coder of the increasing indices; the indices; then the k values as a
+                   body of the value method with n = k, its codes packed (C = 0). Coders:
+                     r = 0 .. 32  each gap, the number of elements between an index and the one before
+                          it (before the first: index -1), as Golomb-Rice code: gap >> r ones, a zero,
+                          the r low bits of the gap. Behind the last one padded to a byte
+                     253  a u32 each; only where n <= 2^32
+                     254  for each 128 gaps, or the rest, a byte w, the number of bits of the largest
+                          gap (0: it is 0), and the gaps in w bits each, padded to a byte; only where
+                          n <= 2^32
+                     255  a bitmap of n bits, padded to a byte
+                   Encoders take the shortest, r up to 31; of equals 255, then the least r, 254, 253.
+                   Other elements are +0. A value of -0 is decoded as +0, since it is added to 0
      sampledtopk 21, strom 22, dryden 23, nonzero 24, wangni 27, adacomp 28, dgc 31   as topk
-     blocktopk 29  as topk, but the indices are of blocks, counted from 0: behind the coder u8 b, 4..16; a block has 2^b elements,
-                   the last one the rest; k counts elements
+     blocktopk 29  as topk, but the indices are those of blocks: behind the coder a u8 b, 4 .. 16; block
+                   j holds the elements j 2^b .. (j + 1) 2^b - 1, the last one the rest. k counts
+                   elements, there are ceil(k / 2^b) indices, below ceil(n / 2^b), and the bitmap has
+                   ceil(n / 2^b) bits. If k is no multiple of 2^b, the last block of the tensor is
+                   among them
      powersgd  6   has no payload: it exchanges sums of P and of Q, or in turns one of them
      randomk 25, randomblock 26   have no payload: they exchange a sum of the elements that the step's key selects
      sketch   32  has no payload: it exchanges a sum of count sketches, then one of the elements that this finds
@@ -332,20 +364,29 @@
    elements, the last ones the rest. Sums the same, or payloads of none. Lengths and lists: see >>shards. In the two-shot form
    shards and sums are payloads of the codec with the n of a range. Their random numbers: in the place of gcomp_key.own the first
    two words of the Philox4x32-10 block with this key and counter (0, 0, 7, r), r the range, or world for the mean.
-   Coded levels: where C is not 0 (packed: the codes as above), the codes stand in segments, each of 2048 bytes of packed codes
-   or the rest. Before them a u64 for each 65536 elements but the last: where their segments end, counted from the first one.
-   A segment begins with a byte; if that is not 0, a u16 says how many bytes follow, 3 + them no more than packed:
+   Coded levels: where C is not 0 (packed: the codes as above) and n > 0, the codes stand in segments,
+   each for as many elements as 2048 bytes of packed codes hold, or the rest. Before them stands a u64
+   for each 65536 elements but the last: where their segments end, counted from the first segment.
+   A segment begins with a byte; if that is not 0, a u16 says how many bytes follow, 3 + them no more
+   than packed. The first byte:
      0              packed codes; none is above the levels in size
-     1 omega        (C = 1 or 3) for each q that is not 0: Elias omega of the gap to the last (elements are numbered from 1; the
-                    first gap is from 0), a bit 1: negative, omega of |q|; at last omega of the gap to the number behind the
-                    last element; each byte filled from bit 7
-     64 + 16 T + K  (C = 2 or 3) for each 64 elements: K words, bits 0 .. K - 1 of |q|; the tree of u = |q| >> K; for j = 2 ..
-                    levels >> K a bit of each with u >= j - 1, 1: u >= j; a bit of each q that is not 0, 1: negative
-     32 + R         (C = 2 or 3) the gaps between those not 0 as topk's indices with parameter R <= 12, at last the gap to the
-                    end; then as 64 without its tree
-   A word has a bit an element. The tree says which of 64 are not 0: T = 0: a word. Else it says first, as a tree of 32 and T - 1,
-   for which i element i or i + 32 is not 0; then a bit of each such i, 1: element i is not 0; then a bit of each of those that
-   are not, 1: element i + 32 is not 0 either. Bits behind the last element are zero; words do not hold them.
+     1 omega        (C = 1 or 3) from bit 7 on, for each q that is not 0: Elias omega of the gap to the
+                    last (elements of a segment are numbered from 1; the first gap is from 0), a bit,
+                    1: negative, Elias omega of |q|; at last omega of the gap to the number behind the
+                    last element
+     64 + 16 T + K  (C = 2 or 3; T = 0 .. 3, levels >> K not 0) for each 64 elements, or the rest, m of
+                    them: for b = 0 .. K - 1 a word, bit b of each |q|; the tree of u = |q| >> K; for
+                    j = 2 .. levels >> K a bit of each with u >= j - 1, 1: u >= j; a bit of each q
+                    that is not 0, 1: negative
+     32 + R         (C = 2 or 3) the gaps between those that are not 0 as Golomb-Rice codes with the
+                    parameter R <= 12, as topk's indices, at last the gap to the end; not padded. Then
+                    as 64, but without the tree, since these say which u are not 0
+   All that is one stream, padded to a byte at the end of the segment. A word has a bit an element, m of
+   them. The tree says which of 64 elements are not 0. T = 0: a word. Else: i stands for the elements i
+   and i + 32; a tree of 32 and T - 1 (whose word has the bits below m of 32) says for which i one of
+   them is not 0; then a bit of each such i, 1: element i is not 0; then a bit of each i whose element i
+   is not 0, 1: element i + 32 is not 0 either. (Where element i is 0, element i + 32 is not.) A tree of
+   32 is made of one of 16 likewise, that of one of 8. Elements behind the last one are 0.
    Versions are only appended: a reader refuses a newer one with GCOMP_UNSUPPORTED_VERSION.
 
    SAVED STATE, version 2. Little endian; T tensors in the order in which they were added. Floats and doubles are finite.
@@ -498,7 +539,7 @@ GCOMP_API int gcomp_version(void);
     X(GCOMP_COUNT_MISMATCH, -26, "the payload has another number of elements") \
     X(GCOMP_CODEC_MISMATCH, -27, "the payload is of another codec than the tensor's") \
     X(GCOMP_CHECKSUM_MISMATCH, -28, "the payload was damaged on its way") \
-    X(GCOMP_CORRUPT, -29, "the body of the payload is not what an encoder writes") \
+    X(GCOMP_CORRUPT, -29, "the body of the payload breaks the wire format") \
     X(GCOMP_NOT_A_SAVE, -30, "the bytes do not begin like a saved state") \
     X(GCOMP_SAVE_MISMATCH, -31, "the saved state is of other tensors, codecs or workers, or of another seed or step") \
     X(GCOMP_CALLBACK_FAILED, -40, "a communication callback reported a failure") \
