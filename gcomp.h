@@ -498,7 +498,7 @@
 #endif
 
 #if defined(__GNUC__)
-#define GCOMP_NODISCARD __attribute__((warn_unused_result))
+#define GCOMP_NODISCARD __attribute__((__warn_unused_result__))
 #else
 #define GCOMP_NODISCARD
 #endif
@@ -1183,12 +1183,12 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_advise(const gcomp_question *questi
 #endif
 
 #if defined(__GNUC__)
-#define GCOMP__INLINE static inline __attribute__((always_inline, unused))
-#define GCOMP__NOINLINE static __attribute__((noinline, unused))
-#define GCOMP__RARE static __attribute__((noinline, cold, unused)) /* out of the way of the code that calls it */
-#define GCOMP__SHARED static __attribute__((unused)) /* by methods all of which may be left out */
+#define GCOMP__INLINE static inline __attribute__((__always_inline__, __unused__))
+#define GCOMP__NOINLINE static __attribute__((__noinline__, __unused__))
+#define GCOMP__RARE static __attribute__((__noinline__, __cold__, __unused__)) /* out of the way of the code that calls it */
+#define GCOMP__SHARED static __attribute__((__unused__)) /* by methods all of which may be left out */
 #define GCOMP__UNROLL _Pragma("GCC unroll 16")
-#define GCOMP__ON_A_LINE __attribute__((aligned(64))) /* of the cache */
+#define GCOMP__ON_A_LINE __attribute__((__aligned__(64))) /* of the cache */
 #define GCOMP__PREFETCH(p) __builtin_prefetch(p)
 #define GCOMP__PREFETCH_NEAR(p) __builtin_prefetch(p, 0, 2) /* not as far as the innermost cache */
 #else
@@ -1252,7 +1252,7 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_advise(const gcomp_question *questi
 #define stbds_hmput_key gcomp__stbds_hmput_key
 #define stbds_hmdel_key gcomp__stbds_hmdel_key
 #define stbds_shmode_func gcomp__stbds_shmode_func
-#if defined(GCOMP_NO_STDLIB) && !defined(STBDS_REALLOC)
+#ifndef STBDS_REALLOC
 #define STBDS_REALLOC(context, memory, bytes) ((void)(context), (void)(memory), (void)(bytes), (void *)0)
 #define STBDS_FREE(context, memory) ((void)(context), (void)(memory))
 #endif
@@ -1696,7 +1696,7 @@ static void *gcomp__allocate(gcomp__memory *memory, size_t bytes)
 {
     void *p;
     if (bytes == SIZE_MAX) return NULL;
-    p = memory->allocator.alloc(memory->allocator.user, bytes, 64);
+    p = (memory->allocator.alloc)(memory->allocator.user, bytes, 64);
     if (p) memory->used += bytes;
     return p;
 }
@@ -1704,7 +1704,7 @@ static void *gcomp__allocate(gcomp__memory *memory, size_t bytes)
 static void gcomp__release(gcomp__memory *memory, void *p, size_t bytes)
 {
     if (!p) return;
-    memory->allocator.free(memory->allocator.user, p, bytes);
+    (memory->allocator.free)(memory->allocator.user, p, bytes);
     memory->used -= bytes;
 }
 
@@ -2080,7 +2080,7 @@ static void gcomp__task(void *arg, size_t index)
 {
     gcomp__tasks *tasks = (gcomp__tasks *)arg;
     uint64_t mode = gcomp__fp_enter();
-    tasks->run(tasks->arg, index);
+    (tasks->run)(tasks->arg, index);
     gcomp__fp_leave(mode);
 }
 
@@ -2091,9 +2091,9 @@ static void gcomp__run(const gcomp__call *call, size_t count, void (*run)(void *
         gcomp__tasks tasks;
         tasks.run = run;
         tasks.arg = arg;
-        call->parallel.run(call->parallel.user, count, gcomp__task, &tasks);
+        (call->parallel.run)(call->parallel.user, count, gcomp__task, &tasks);
     } else {
-        for (i = 0; i < count; i++) run(arg, i);
+        for (i = 0; i < count; i++) (run)(arg, i);
     }
 }
 
@@ -2360,7 +2360,7 @@ typedef struct gcomp__sliced {
     size_t ones[16]; /* how many have bit b */
     size_t top[16];  /* how many have |q| >> b as large as levels >> b */
     size_t sent;     /* how many are not zero; of them: */
-    size_t apart, far, large; /* two or more after the last, four or more; of size two or more */
+    size_t apart, distant, large; /* two or more after the last, four or more; of size two or more */
     unsigned head;   /* what was chosen */
     size_t size;     /* its bits */
 } gcomp__sliced;
@@ -3045,7 +3045,7 @@ GCOMP__INLINE float gcomp__less1(float x, float y) { return x - y; }
 #if GCOMP__HAS_AVX2 && GCOMP__WANTS(2)
 #define GCOMP__BUILT_AVX2 1
 #if GCOMP__ONLY == 0 && defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c,bmi,bmi2,popcnt,sse4.2"))), apply_to = function)
+#pragma clang attribute push(__attribute__((__target__("avx2,fma,f16c,bmi,bmi2,popcnt,sse4.2"))), apply_to = function)
 #elif GCOMP__ONLY == 0
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c,bmi,bmi2,popcnt,sse4.2")
@@ -3560,7 +3560,7 @@ GCOMP__TIMES(avx2)
 #define GCOMP__BUILT_AVX512 1
 #if GCOMP__ONLY == 0 && defined(__clang__)
 #pragma clang attribute push( \
-    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2,popcnt,sse4.2"))), apply_to = function)
+    __attribute__((__target__("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2,popcnt,sse4.2"))), apply_to = function)
 #elif GCOMP__ONLY == 0
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2,popcnt,sse4.2")
@@ -5861,7 +5861,7 @@ GCOMP__INLINE uint32_t GCOMP__F(fit_block)(const gcomp__encode_job *job, const g
     u->lift = 0;
     if (m->worst >= 0x7f800000u) return m->worst;
     u->lift = 1;
-    if (!form->steps || !gcomp__simple_step(u, m->worst, form->levels)) form->fit(form, m, u);
+    if (!form->steps || !gcomp__simple_step(u, m->worst, form->levels)) (form->fit)(form, m, u);
     gcomp__put_scale(job->scales + block * form->scale_bytes, form->scale_bytes, u);
     return m->worst;
 }
@@ -6006,8 +6006,8 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
 {
     const gcomp__encode_job *job = span->job;
     const size_t begin = span->at, end = begin + span->count, block = job->form.block, walk = span->residual ? 1 : 0;
-    const int small = !span->given && block <= GCOMP__TILE, simple = small && early == 1 && job->form.steps;
-    const size_t piece = small ? block : (size_t)GCOMP__TILE, bundle = small ? gcomp__min(GCOMP__TILE, 16 * block) : piece;
+    const int in_tile = !span->given && block <= GCOMP__TILE, simple = in_tile && early == 1 && job->form.steps;
+    const size_t piece = in_tile ? block : (size_t)GCOMP__TILE, bundle = in_tile ? gcomp__min(GCOMP__TILE, 16 * block) : piece;
     const size_t pieces = bundle / piece;
     const float *g = span->grad, *e = span->residual ? span->residual : gcomp__no_rest();
     gcomp__unit u = span->given ? *span->given : job->unit;
@@ -6030,7 +6030,7 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
         size = gcomp__min(bundle, end - i);
         g += size; /* a tile ahead */
         e += size * walk;
-        if (!small && !span->given && i % block == 0) {
+        if (!in_tile && !span->given && i % block == 0) {
             const uint32_t most = GCOMP__F(fit_blocks)(span, i, gcomp__min(end, i + block), 0, &b, tile);
             worst = gcomp__larger(worst, most);
         }
@@ -6039,7 +6039,7 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
         u.at = i;
         scale += 4 * pieces;
         whole = size == bundle && piece >= 32 ? gcomp__min(size, end - i - size) & ~(piece - 1) : 0;
-        known = small ? ahead : SIZE_MAX;
+        known = in_tile ? ahead : SIZE_MAX;
         ahead = simple ? 0 : SIZE_MAX;
         for (k = at = 0; at < size;) { /* pieces of one kind; last, what is less than a piece, and less than 32 of it, alone */
             const size_t left = size - at, count = left >= piece ? piece : left < 32 ? left : left / 32 * 32;
@@ -6066,7 +6066,7 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
                     p = GCOMP__F(mul)(p, inverse);
                     q = GCOMP__F(mul)(q, inverse);
                     GCOMP__F(look_at)(&seen, tile + j, from + j, rest + j, early);
-                    quants(to, p, q, &u, j);
+                    (quants)(to, p, q, &u, j);
                 }
                 GCOMP__F(look_end)(&seen, &b, k, early);
                 if (k == ahead && GCOMP__F(fit_simply)(&b, k, u.levels, 1, scale + 4 * k)) ahead++;
@@ -6124,7 +6124,7 @@ GCOMP__HEAVY void GCOMP__F(late_driver)(const gcomp__span *span, GCOMP__F(quant)
                 GCOMP__F(v) p = GCOMP__F(add)(GCOMP__F(load)(from), GCOMP__F(load)(rest));
                 GCOMP__F(acc_add)(&acc, p, measure);
                 if (measure == GCOMP__L1 && (i / 16 + k) % 16 == 15) GCOMP__F(acc_flush)(&acc);
-                quant(to, p, &u, 16 * k);
+                (quant)(to, p, &u, 16 * k);
             }
             if (stop - i < 16) gcomp__put_last(code, some, code16, stop - i, job->form.first_high);
             else if (held) GCOMP__F(pour_codes)(code, held, groups * code16);
@@ -6137,7 +6137,7 @@ GCOMP__HEAVY void GCOMP__F(late_driver)(const gcomp__span *span, GCOMP__F(quant)
             GCOMP__F(acc_end)(&acc, stop - at * block, measure, &m);
             if (measure == GCOMP__L1 && m.worst >= 0x7f800000u) GCOMP__F(again)(&job->in, at * block, stop, &m);
             if (m.worst >= 0x7f800000u) acc.worst = GCOMP__F(splat)(gcomp__float(0x7f800000u));
-            job->form.fit(&job->form, &m, &found);
+            (job->form.fit)(&job->form, &m, &found);
             gcomp__put_scale(job->scales + at * scale_bytes, scale_bytes, &found);
         }
     }
@@ -6219,7 +6219,7 @@ GCOMP__HEAVY void GCOMP__F(mx_driver)(const gcomp__span *span, GCOMP__F(quants) 
             const GCOMP__F(v) f = GCOMP__F(splat)(inverse[j]);
             const GCOMP__F(v) a = GCOMP__F(mul)(GCOMP__F(load)(x), f), b = GCOMP__F(mul)(GCOMP__F(load)(x + 16), f);
             GCOMP__F(mx_block)(x, most + 8 * j, from, rest, walk);
-            quants(to, a, b, NULL, 0);
+            (quants)(to, a, b, NULL, 0);
             if (looks && j % 8 == 7)
                 GCOMP__F(mx_scales)(&worst, scale + GCOMP__TILE / 32 + j - 7, 8, inverse + j - 7, most + 8 * (j - 7), largest);
         }
@@ -6256,19 +6256,19 @@ GCOMP__HEAVY void GCOMP__F(decode_driver)(const gcomp__view *view, size_t i, siz
     u.levels = view->form.levels;
     for (; scale_bytes == 1 && i % 32 == 0 && i + 32 <= end; i += 32, code += 2 * code16, to += 32, base += 2 * step, scale++) {
         gcomp__get_scale(scale, 1, &u);
-        GCOMP__F(end_with)(to, deq(code, &u), base, f, ending);
-        GCOMP__F(end_with)(to + 16, deq(code + code16, &u), base + step, f, ending);
+        GCOMP__F(end_with)(to, (deq)(code, &u), base, f, ending);
+        GCOMP__F(end_with)(to + 16, (deq)(code + code16, &u), base + step, f, ending);
     }
     while (i < end) {
         stop = scale_bytes && block ? gcomp__min(end, (i | (block - 1)) + 1) : end;
         gcomp__get_scale(scale, scale_bytes, &u);
         scale += scale_bytes;
         for (; i + 32 <= stop; i += 32, code += 2 * code16, to += 32, base += 2 * step) {
-            GCOMP__F(end_with)(to, deq(code, &u), base, f, ending);
-            GCOMP__F(end_with)(to + 16, deq(code + code16, &u), base + step, f, ending);
+            GCOMP__F(end_with)(to, (deq)(code, &u), base, f, ending);
+            GCOMP__F(end_with)(to + 16, (deq)(code + code16, &u), base + step, f, ending);
         }
         if (i + 16 <= stop) {
-            GCOMP__F(end_with)(to, deq(code, &u), base, f, ending);
+            GCOMP__F(end_with)(to, (deq)(code, &u), base, f, ending);
             i += 16, code += code16, to += 16, base += step;
         }
         if (i < stop) { /* the last elements of the tensor: their code bytes, zeros behind */
@@ -6276,7 +6276,7 @@ GCOMP__HEAVY void GCOMP__F(decode_driver)(const gcomp__view *view, size_t i, siz
             float pad[16];
             gcomp__get_last(some, code, code16, stop - i);
             if (step) gcomp__pad(pad, to, stop - i);
-            GCOMP__F(end_with)(pad, deq(some, &u), step ? pad : nothing, f, ending);
+            GCOMP__F(end_with)(pad, (deq)(some, &u), step ? pad : nothing, f, ending);
             memcpy(to, pad, 4 * (stop - i));
             i = stop;
         }
@@ -6309,7 +6309,7 @@ GCOMP__HEAVY size_t GCOMP__F(commit_driver)(const gcomp__sink *sink, size_t i, s
             u.constant = view->form.constant;
             u.levels = view->form.levels;
             gcomp__get_scale(view->scales + (i >> view->shift) * scale_bytes, scale_bytes, &u);
-            d = deq(view->codes + i / 16 * code16, &u);
+            d = (deq)(view->codes + i / 16 * code16, &u);
             if (code16 >= 8) GCOMP__PREFETCH(view->codes + next / 16 * code16);
             if (w == own_at) mine = d;
             sum = GCOMP__F(add)(sum, GCOMP__F(mul)(d, f));
@@ -6361,14 +6361,14 @@ GCOMP__HEAVY size_t GCOMP__F(commit_pair)(const gcomp__sink *sink, size_t i, siz
                 GCOMP__PREFETCH(c + ahead / 16 * code16);
                 GCOMP__PREFETCH(d + ahead / 16 * code16);
             }
-            GCOMP__F(commit_two)(y + i, grad + i, residual + i, deq(c, &u), deq(d, &v), f, zero, second);
+            GCOMP__F(commit_two)(y + i, grad + i, residual + i, (deq)(c, &u), (deq)(d, &v), f, zero, second);
             c += code16, d += code16, i += 16;
-            GCOMP__F(commit_two)(y + i, grad + i, residual + i, deq(c, &u), deq(d, &v), f, zero, second);
+            GCOMP__F(commit_two)(y + i, grad + i, residual + i, (deq)(c, &u), (deq)(d, &v), f, zero, second);
             c += code16, d += code16, i += 16;
             if (scale_bytes == 1) break; /* that was the block */
         }
         if (i < stop) {
-            GCOMP__F(commit_two)(y + i, grad + i, residual + i, deq(c, &u), deq(d, &v), f, zero, second);
+            GCOMP__F(commit_two)(y + i, grad + i, residual + i, (deq)(c, &u), (deq)(d, &v), f, zero, second);
             i += 16;
         }
     }
@@ -6424,7 +6424,7 @@ GCOMP__NOINLINE void GCOMP__F(encode_staged)(gcomp__span *span, size_t i, size_t
             acc->worst = GCOMP__F(worst)(acc->worst, GCOMP__F(splat)(gcomp__float(m.worst)));
             span->given = NULL;
             if (m.worst < 0x7f800000u) {
-                form->fit(form, &m, &u);
+                (form->fit)(form, &m, &u);
                 gcomp__put_scale(job->scales + i / form->block * form->scale_bytes, form->scale_bytes, &u);
                 span->given = &u;
             }
@@ -6435,7 +6435,7 @@ GCOMP__NOINLINE void GCOMP__F(encode_staged)(gcomp__span *span, size_t i, size_t
         span->count = stop - i;
         span->grad = tile;
         span->residual = NULL;
-        job->kernels->encode(span);
+        (job->kernels->encode)(span);
     }
 }
 
@@ -6464,7 +6464,7 @@ static void GCOMP__F(encode)(const gcomp__encode_job *job, size_t chunk, gcomp__
         span.count = end - i;
         span.grad = (const float *)job->in.grad + i;
         span.residual = job->in.residual ? job->in.residual + i : NULL;
-        job->kernels->encode(&span);
+        (job->kernels->encode)(&span);
     }
     if (job->past) GCOMP__F(poured)();
     GCOMP__F(acc_end)(&acc, end - i, form->early ? GCOMP__MOST : form->measure, measured);
@@ -6522,22 +6522,22 @@ static void GCOMP__F(sink)(const gcomp__sink *sink, size_t chunk)
     in.dtype = sink->dtype;
     in.scale = sink->scale;
     in.residual = sink->residual;
-    i = sink->together ? sink->views->kernels->commit(sink, begin, end) : begin;
+    i = sink->together ? (sink->views->kernels->commit)(sink, begin, end) : begin;
     for (; i < end; i += count) {
         float own[GCOMP__TILE];
         count = sink->count > 1 || sink->ending == GCOMP__COMMIT ? gcomp__min(GCOMP__TILE, end - i) : end - i;
         if (sink->ending == GCOMP__COMMIT && sink->residual) {
-            if (sink->own) sink->own->kernels->decode(sink->own, i, count, own, GCOMP__STORE, 1);
+            if (sink->own) (sink->own->kernels->decode)(sink->own, i, count, own, GCOMP__STORE, 1);
             GCOMP__F(keep_rest)(&in, sink->residual, i, count, sink->own ? own : NULL);
         }
         if (!sink->y) continue;
         for (w = 0; w < sink->count; w++) {
             const gcomp__view *view = sink->views + w;
             int fresh = sink->fresh && w == 0;
-            if (sink->ending == GCOMP__STORE) view->kernels->decode(view, i, count, sink->y + i, GCOMP__STORE, 1);
+            if (sink->ending == GCOMP__STORE) (view->kernels->decode)(view, i, count, sink->y + i, GCOMP__STORE, 1);
             else if (sink->ending == GCOMP__COMMIT && sink->residual && sink->own && w == sink->own_at)
                 GCOMP__F(add_scaled)(sink->y + i, own, sink->weight, count, fresh);
-            else view->kernels->decode(view, i, count, sink->y + i, fresh ? GCOMP__FRESH : GCOMP__ADD, sink->weight);
+            else (view->kernels->decode)(view, i, count, sink->y + i, fresh ? GCOMP__FRESH : GCOMP__ADD, sink->weight);
         }
     }
 }
@@ -6694,7 +6694,7 @@ GCOMP__HEAVY void GCOMP__F(slice_codes)(gcomp__sliced *s, const uint8_t *codes, 
     unsigned b;
     for (g = 0; g < s->groups; g++, w += bits) {
         const size_t left = s->count - 64 * g;
-        uint64_t carry, near, any = 0, equal = ~(uint64_t)0;
+        uint64_t carry, adjacent, any = 0, equal = ~(uint64_t)0;
         if (left < 64) {
             uint8_t some[128] = {0};
             memcpy(some, codes + 8 * bits * g, (left * bits + 7) / 8);
@@ -6715,10 +6715,10 @@ GCOMP__HEAVY void GCOMP__F(slice_codes)(gcomp__sliced *s, const uint8_t *codes, 
             s->ones[b] += gcomp__popcount64(w[b]);
             s->top[b] += gcomp__popcount64(equal);
         }
-        near = any << 1 | before >> 63;
+        adjacent = any << 1 | before >> 63;
         s->sent += gcomp__popcount64(any);
-        s->apart += gcomp__popcount64(any & ~near);
-        s->far += gcomp__popcount64(any & ~(near | any << 2 | before >> 62 | any << 3 | before >> 61));
+        s->apart += gcomp__popcount64(any & ~adjacent);
+        s->distant += gcomp__popcount64(any & ~(adjacent | any << 2 | before >> 62 | any << 3 | before >> 61));
         before = any;
     }
 }
@@ -6791,7 +6791,7 @@ GCOMP__INLINE void GCOMP__F(count_gaps)(const gcomp__sliced *s, unsigned bits, u
 GCOMP__HEAVY void GCOMP__F(choose)(gcomp__sliced *s, unsigned bits, unsigned code, size_t packed)
 {
     const size_t most = 8 * (packed - gcomp__min(packed, 3));
-    size_t size[4], elias, least = 3 * s->sent + 2 * (s->apart + s->large) + 3 * s->far; /* bits of omega, or fewer */
+    size_t size[4], elias, least = 3 * s->sent + 2 * (s->apart + s->large) + 3 * s->distant; /* bits of omega, or fewer */
     unsigned k, d, best = 0;
     for (k = 2; k < bits - 1; k++) least += s->ones[k] * (size_t)(gcomp__omega_length[k] - gcomp__omega_length[k - 1]);
     s->head = GCOMP__BY_PACKED;
@@ -7219,7 +7219,7 @@ GCOMP__NOINLINE void GCOMP__F(keep_levels)(const gcomp__sink *sink, const gcomp_
     in.residual = sink->residual;
     for (i = 0; i < count; i += some) {
         some = gcomp__min(GCOMP__TILE, count - i);
-        if (view) view->kernels->decode(view, i, some, own, GCOMP__STORE, 1);
+        if (view) (view->kernels->decode)(view, i, some, own, GCOMP__STORE, 1);
         GCOMP__F(keep_rest)(&in, sink->residual, begin + i, some, view ? own : NULL);
     }
 }
@@ -7240,7 +7240,7 @@ GCOMP__NOINLINE void GCOMP__F(spread)(const gcomp__sink *sink, const gcomp__view
         if (!view->form.code) part.codes = view->codes + i / 16 * view->form.code16;
         else if (GCOMP__F(read_segment)(&view->form, count, &at, stop, codes) != GCOMP_OK) return; /* not after a check */
         if (ending == GCOMP__COMMIT) GCOMP__F(keep_levels)(sink, &part, i, count);
-        else part.kernels->decode(&part, 0, count, sink->y + i, ending, sink->weight);
+        else (part.kernels->decode)(&part, 0, count, sink->y + i, ending, sink->weight);
     }
 }
 
@@ -7331,7 +7331,7 @@ static void gcomp__all_gaps(const gcomp__common_kernels *common, const uint32_t 
     for (piece = 0; piece < pieces; piece++) {
         const uint64_t first = (uint64_t)piece << 32;
         if (at == ends[piece]) continue;
-        common->gaps(index + at, ends[piece] - at, base, sizes); /* the first gap as from `first` */
+        (common->gaps)(index + at, ends[piece] - at, base, sizes); /* the first gap as from `first` */
         for (b = 0; piece && b < 4; b++)
             sizes->quotients[b] += ((first + index[at] - next) >> (base + b)) - (index[at] >> (base + b));
         at = ends[piece];
@@ -7766,7 +7766,7 @@ static gcomp_result gcomp__unpack(const gcomp__method *m, uint32_t word, double 
 static void gcomp__form_of(const gcomp__method *m, const double *param, gcomp__form *form)
 {
     memset(form, 0, sizeof *form);
-    m->form(param, form);
+    (m->form)(param, form);
 }
 
 /* NULL, or why parameters do not go together, or not as a sparse method's values. */
@@ -7774,7 +7774,7 @@ static const char *gcomp__refusal(const gcomp__method *m, const double *param, i
 {
     gcomp__form form;
     if (m->refuse) {
-        const char *why = m->refuse(param, values);
+        const char *why = (m->refuse)(param, values);
         if (why) return why;
     }
     if (!values) return NULL;
@@ -7792,7 +7792,7 @@ static size_t gcomp__sample_line(const gcomp__call *call, const gcomp_input *in,
     gcomp_input line = *in;
     line.grad = (const uint8_t *)in->grad + at * gcomp__dtype_bytes(in->dtype);
     if (in->residual) line.residual = in->residual + at;
-    (void)call->set->common->scale_copy(p, &line, 0, count, 1);
+    (void)(call->set->common->scale_copy)(p, &line, 0, count, 1);
     return count;
 }
 
@@ -7842,14 +7842,14 @@ static void gcomp__measure_chunk(void *arg, size_t chunk)
 {
     const gcomp__encode_job *job = (const gcomp__encode_job *)arg;
     size_t begin = chunk * GCOMP_CHUNK;
-    job->call->set->common->measure(&job->in, begin, gcomp__min(job->n, begin + GCOMP_CHUNK), job->form.measure,
-                                    gcomp__part(job, chunk));
+    (job->call->set->common->measure)(&job->in, begin, gcomp__min(job->n, begin + GCOMP_CHUNK), job->form.measure,
+                                      gcomp__part(job, chunk));
 }
 
 static void gcomp__encode_chunk(void *arg, size_t chunk)
 {
     const gcomp__encode_job *job = (const gcomp__encode_job *)arg;
-    job->call->set->common->encode(job, chunk, gcomp__part(job, chunk));
+    (job->call->set->common->encode)(job, chunk, gcomp__part(job, chunk));
 }
 
 /* The same with coded levels: packed at the end of the chunk's place, then coded to its beginning. */
@@ -7861,10 +7861,10 @@ static void gcomp__encode_coded_chunk(void *arg, size_t chunk)
     uint8_t *ends = job.codes, *place = ends + 8 * (gcomp__chunks(job.n) - 1) + chunk * (GCOMP_CHUNK / segment);
     size_t bytes = 0;
     job.codes = place + (count + segment - 1) / segment;
-    job.call->set->common->encode(&job, chunk, gcomp__part(&job, chunk));
+    (job.call->set->common->encode)(&job, chunk, gcomp__part(&job, chunk));
     place += begin / 16 * form->code16;
     if (gcomp__part(&job, chunk)->worst < 0x7f800000u)
-        bytes = job.call->set->levels->code(form, job.codes + begin / 16 * form->code16, count, place);
+        bytes = (job.call->set->levels->code)(form, job.codes + begin / 16 * form->code16, count, place);
     if (begin + count == job.n) *job.last = bytes;
     else gcomp__put64(ends + 8 * chunk, bytes);
 }
@@ -7897,7 +7897,7 @@ static void gcomp__measure_all(gcomp__encode_job *job, void (*task)(void *arg, s
         if (!part) {
             memset(&one, 0, sizeof one);
             job->one = &one;
-            task(job, i);
+            (task)(job, i);
         }
         all->sum += m->sum;
         GCOMP__PIN_SUM(all->sum);
@@ -7946,7 +7946,7 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     } else if (job.form.early && !job.form.block && n) {
         gcomp__measure_all(&job, gcomp__measure_chunk, &all);
         if (all.worst >= 0x7f800000u) return GCOMP_NOT_FINITE;
-        job.form.fit(&job.form, &all, &job.unit);
+        (job.form.fit)(&job.form, &all, &job.unit);
         gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
         job.given = 1;
     }
@@ -7954,7 +7954,7 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     if (all.worst >= 0x7f800000u) return GCOMP_NOT_FINITE;
     if (job.form.code && n) need = gcomp__block_scales(&job.form, n) + gcomp__join_chunks(&job);
     if (!job.form.early && job.form.scale_bytes && !job.form.block && n) {
-        job.form.fit(&job.form, &all, &job.unit);
+        (job.form.fit)(&job.form, &all, &job.unit);
         gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
     }
     *bytes = need;
@@ -8044,7 +8044,7 @@ static int gcomp__bad_codes(const gcomp__view *view)
     const uint8_t *c = view->codes, *end = view->body + view->bytes;
     uint64_t bad = 0;
     if (view->form.check == GCOMP__PAIRS || view->form.check == GCOMP__UP_TO)
-        return view->set->common->no_number(&view->form, c, (size_t)(end - c));
+        return (view->set->common->no_number)(&view->form, c, (size_t)(end - c));
     if (view->form.check == GCOMP__EXPONENTS)
         for (; end - c >= 18; c += 18) {
             uint64_t x = ~gcomp__get64(c), y = ~gcomp__get64(c + 8); /* is a byte zero? */
@@ -8060,8 +8060,8 @@ GCOMP__NOINLINE gcomp_result gcomp__look_at_values(const gcomp__view *view, size
     size_t i, count;
     for (i = 0; i < n; i += count) {
         count = gcomp__min(GCOMP__TILE, n - i);
-        view->kernels->decode(view, i, count, tile, GCOMP__STORE, 1);
-        if (view->set->common->worst(tile, count) >= 0x7f800000u) return GCOMP_CORRUPT;
+        (view->kernels->decode)(view, i, count, tile, GCOMP__STORE, 1);
+        if ((view->set->common->worst)(tile, count) >= 0x7f800000u) return GCOMP_CORRUPT;
     }
     return GCOMP_OK;
 }
@@ -8082,7 +8082,7 @@ GCOMP__NOINLINE gcomp_result gcomp__check_coded(const gcomp__view *view, int loo
         end = stop;
         for (i = c * GCOMP_CHUNK; i < gcomp__min(view->n, (c + 1) * GCOMP_CHUNK); i += count) {
             count = gcomp__min(segment, view->n - i);
-            GCOMP__TRY(view->set->levels->read(&view->form, count, &at, data + (size_t)end, codes));
+            GCOMP__TRY((view->set->levels->read)(&view->form, count, &at, data + (size_t)end, codes));
             part.scales = view->scales + (i >> view->shift) * view->form.scale_bytes;
             if (look) GCOMP__TRY(gcomp__look_at_values(&part, count));
         }
@@ -8106,7 +8106,7 @@ static gcomp_result gcomp__block_check(const gcomp__view *view)
     }
     if (gcomp__bad_codes(view)) return GCOMP_CORRUPT;
     if (last && code16 == 18) { /* a whole group: what lies behind the end is zero */
-        view->kernels->decode(view, view->n - last, 16, tile, GCOMP__STORE, 1);
+        (view->kernels->decode)(view, view->n - last, 16, tile, GCOMP__STORE, 1);
         for (i = last; i < 16; i++)
             if (gcomp__bits(tile[i])) return GCOMP_RESERVED_BITS;
     }
@@ -8158,8 +8158,8 @@ static void gcomp__absorb_chunk(void *arg, size_t task)
     const gcomp__absorb_job *job = (const gcomp__absorb_job *)arg;
     const gcomp__momentum *momentum = job->sink->momentum;
     const size_t chunk = job->first + task, begin = chunk * GCOMP_CHUNK;
-    if (momentum) job->common->advance(momentum, begin, gcomp__min(momentum->n, begin + GCOMP_CHUNK));
-    else job->common->absorb(job->sink, chunk);
+    if (momentum) (job->common->advance)(momentum, begin, gcomp__min(momentum->n, begin + GCOMP_CHUNK));
+    else (job->common->absorb)(job->sink, chunk);
 }
 
 /* All chunks of `n` elements: residual and mean without what was sent, or the sink's momentum. */
@@ -8189,13 +8189,13 @@ typedef struct gcomp__sink_job {
 static void gcomp__sink_chunk(void *arg, size_t chunk)
 {
     const gcomp__sink_job *job = (const gcomp__sink_job *)arg;
-    job->common->sink(job->sink, chunk);
+    (job->common->sink)(job->sink, chunk);
 }
 
 static void gcomp__sink_coded_chunk(void *arg, size_t chunk)
 {
     const gcomp__sink_job *job = (const gcomp__sink_job *)arg;
-    job->levels->sink(job->sink, chunk);
+    (job->levels->sink)(job->sink, chunk);
 }
 
 static void gcomp__block_decode(const gcomp__call *call, const gcomp__sink *sink)
@@ -8282,7 +8282,7 @@ static void gcomp__none_chunk(void *arg, size_t chunk)
     gcomp__sum_job *job = (gcomp__sum_job *)arg;
     gcomp__work *work = job->work;
     size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(work->n, begin + GCOMP_CHUNK);
-    job->common->scale_copy(work->sums[0], &work->in, begin, end, work->part);
+    (job->common->scale_copy)(work->sums[0], &work->in, begin, end, work->part);
 }
 
 static gcomp_result gcomp__none_make(gcomp__work *work, int round)
@@ -8293,13 +8293,13 @@ static gcomp_result gcomp__none_make(gcomp__work *work, int round)
     job.common = work->call.set->common;
     gcomp__run(&work->call, gcomp__chunks(work->n), gcomp__none_chunk, &job);
     /* part * p is finite where p is: it is enough to look at the product */
-    return job.common->worst(work->sums[0], work->n) >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
+    return (job.common->worst)(work->sums[0], work->n) >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
 }
 
 /* What is finite on every worker stays finite, though a sum of parts of the largest floats may round up to infinity. */
 static void gcomp__none_commit(gcomp__work *work)
 {
-    work->call.set->common->saturate(work->y, work->sums[0], work->n);
+    (work->call.set->common->saturate)(work->y, work->sums[0], work->n);
     if (work->residual) memset(work->residual, 0, 4 * work->n); /* what another codec of its list had kept was sent as well */
 }
 
@@ -8759,7 +8759,7 @@ static void gcomp__vote_chunk(void *arg, size_t chunk)
 {
     const gcomp__sink_job *job = (const gcomp__sink_job *)arg;
     size_t begin = chunk * GCOMP_CHUNK;
-    ((const gcomp__vote_kernels *)job->kernels)->majority(job->sink, begin, gcomp__min(job->sink->n, begin + GCOMP_CHUNK));
+    (((const gcomp__vote_kernels *)job->kernels)->majority)(job->sink, begin, gcomp__min(job->sink->n, begin + GCOMP_CHUNK));
 }
 
 /* The residual in a pass of its own, before y, which may be the gradient. One payload alone, and votes among payloads of other
@@ -9041,7 +9041,7 @@ static gcomp_result gcomp__terngrad_make(gcomp__work *work, int round)
     (void)round;
     gcomp__form_of(gcomp__method_of(work->codec->method), work->codec->param, &form);
     GCOMP__TRY(gcomp__look_at(work, form.measure, &all));
-    form.fit(&form, &all, &u);
+    (form.fit)(&form, &all, &u);
     (void)gcomp__share(work, u.a);
     return GCOMP_OK;
 }
@@ -9134,8 +9134,8 @@ GCOMP__INLINE GCOMP__F(w) GCOMP__F(natural_level)(GCOMP__F(v) x, const gcomp__un
 GCOMP__RARE GCOMP__F(w) GCOMP__F(natural_settled)(GCOMP__F(w) sum, GCOMP__F(v) x, const gcomp__unit *u, size_t i)
 {
     const GCOMP__F(v) fine = GCOMP__F(natural_fine)(x, u), rest = GCOMP__F(sub)(fine, GCOMP__F(number)(GCOMP__F(trunc)(fine)));
-    const uint32_t small = GCOMP__F(lt0)(GCOMP__F(sub)(fine, GCOMP__F(splat)(65536.0f)));
-    return GCOMP__F(settled)(sum, GCOMP__F(pick)(small, rest, GCOMP__F(mantissa_rest)(x)), u, i);
+    const uint32_t low = GCOMP__F(lt0)(GCOMP__F(sub)(fine, GCOMP__F(splat)(65536.0f)));
+    return GCOMP__F(settled)(sum, GCOMP__F(pick)(low, rest, GCOMP__F(mantissa_rest)(x)), u, i);
 }
 GCOMP__INLINE GCOMP__F(w) GCOMP__F(natural_code)(GCOMP__F(w) sum, GCOMP__F(v) x, const gcomp__unit *u)
 {
@@ -9701,8 +9701,8 @@ static void gcomp__eden_lane(void *arg, size_t lane)
     float *work = (float *)(void *)job->call->scratch + (job->room ? lane * job->room : 0);
     size_t chunk;
     for (chunk = lane; chunk < gcomp__chunks(job->n); chunk += job->lanes) {
-        if (job->sink) job->kernels->sink(job, work, chunk);
-        else job->bad[lane] = (uint8_t)(job->bad[lane] | job->kernels->encode(job, work, chunk));
+        if (job->sink) (job->kernels->sink)(job, work, chunk);
+        else job->bad[lane] = (uint8_t)(job->bad[lane] | (job->kernels->encode)(job, work, chunk));
     }
 }
 
@@ -10035,7 +10035,7 @@ static size_t gcomp__sparse_sample(size_t n)
 /* Candidates that are collected. */
 static size_t gcomp__sparse_room(const gcomp_codec *codec, size_t n)
 {
-    const size_t most = gcomp__method_of(codec->method)->selector->most(codec, n);
+    const size_t most = (gcomp__method_of(codec->method)->selector->most)(codec, n);
     const size_t wanted = gcomp__max(gcomp__max(gcomp__times(most, 2), gcomp__plus(most, 4096)), gcomp__sparse_sample(n));
     return gcomp__plus(gcomp__min(wanted, n), 32);
 }
@@ -10059,7 +10059,7 @@ static gcomp_codec gcomp__value_codec(const gcomp_codec *codec)
 GCOMP__SHARED size_t gcomp__sparse_bound(const gcomp_codec *codec, size_t n)
 {
     gcomp_codec value = gcomp__value_codec(codec);
-    size_t k = gcomp__method_of(codec->method)->selector->most(codec, n);
+    size_t k = (gcomp__method_of(codec->method)->selector->most)(codec, n);
     return gcomp__plus(gcomp__plus(gcomp__method_of(codec->method)->flags & GCOMP__GROUPS ? 10 : 9, n / 8 + 1),
                        gcomp__block_bound(&value, k));
 }
@@ -10080,10 +10080,10 @@ GCOMP__INLINE uint64_t gcomp__key_of(const void *numbers, int wide, size_t i)
 {
     const uint8_t *at = (const uint8_t *)numbers + i * (wide ? 8 : 4);
     uint64_t large;
-    uint32_t small;
+    uint32_t word;
     if (wide) memcpy(&large, at, 8);
-    else memcpy(&small, at, 4);
-    return wide ? large : small & 0x7fffffffu;
+    else memcpy(&word, at, 4);
+    return wide ? large : word & 0x7fffffffu;
 }
 
 /* The k-th largest key of count >= k >= 1 numbers, and how many equal to it belong to the k. Counted in bins from the least key
@@ -10181,11 +10181,11 @@ static uint32_t gcomp__sparse_key(uint32_t key) { return key < 1 ? 1 : key > 0x7
 /* The key that about k of n elements reach, by a sample of them; `sure`: somewhat more than k. */
 static uint32_t gcomp__sampled_key(const float *value, size_t sample, size_t k, size_t n, int sure, size_t *bins)
 {
-    size_t expected = (size_t)((double)k * (double)sample / (double)n), margin = 1, unused;
+    size_t expected = (size_t)((double)k * (double)sample / (double)n), margin = 1, left;
     while (margin * margin < expected) margin++;
     if (sure) expected += expected / 4 + 3 * margin + 2;
     if (expected >= sample) return 1;
-    return gcomp__sparse_key(gcomp__sparse_kth(value, sample, expected ? expected : 1, bins, &unused));
+    return gcomp__sparse_key(gcomp__sparse_kth(value, sample, expected ? expected : 1, bins, &left));
 }
 
 /* The same of p. Any answer is right. */
@@ -10215,7 +10215,7 @@ static void gcomp__collect_part(void *arg, size_t i)
     part.value += i * job->room;
     part.index += i * job->room;
     part.capacity = job->room;
-    job->kernels->collect(&part);
+    (job->kernels->collect)(&part);
     job->count[i] = part.at == part.end ? part.count : SIZE_MAX;
 }
 
@@ -10249,8 +10249,8 @@ static gcomp_result gcomp__sparse_collect(const gcomp__call *call, gcomp__select
     s->count = 0;
     gcomp__selection_from(s, 0);
     for (;;) {
-        if (s->at || !gcomp__collect_parts(call, s)) call->set->sparse->collect(s);
-        if (call->set->common->worst(s->value, s->count) >= 0x7f800000u) return GCOMP_NOT_FINITE;
+        if (s->at || !gcomp__collect_parts(call, s)) (call->set->sparse->collect)(s);
+        if ((call->set->common->worst)(s->value, s->count) >= 0x7f800000u) return GCOMP_NOT_FINITE;
         if (s->at == s->end) {
             if (!gcomp__selection_next(s)) break;
         } else if (s->count > k) {
@@ -10327,7 +10327,7 @@ static gcomp_result gcomp__sparse_write(const gcomp__call *call, const gcomp_cod
     values.key = s->in.key;
     inner.kernels = gcomp__kernels_of(call->set, value_method);
     inner.scratch_bytes = 0;
-    GCOMP__TRY(value_method->encode(&inner, &value, &values, s->count, body + head + index_bytes,
+    GCOMP__TRY((value_method->encode)(&inner, &value, &values, s->count, body + head + index_bytes,
                                     capacity - head - index_bytes, &value_bytes));
     *bytes = head + index_bytes + value_bytes;
     return GCOMP_OK;
@@ -10339,7 +10339,7 @@ GCOMP__SHARED gcomp_result gcomp__sparse_encode(const gcomp__call *call, const g
     gcomp__selection s;
     if (call->scratch_bytes < gcomp__sparse_scratch(codec, n)) return GCOMP_SCRATCH_TOO_SMALL;
     s = gcomp__selection_in(call, in, n, gcomp__sparse_room(codec, n));
-    GCOMP__TRY(gcomp__method_of(codec->method)->selector->select(call, codec, &s));
+    GCOMP__TRY((gcomp__method_of(codec->method)->selector->select)(call, codec, &s));
     return gcomp__sparse_write(call, codec, &s, body, capacity, bytes);
 }
 
@@ -10455,7 +10455,7 @@ static gcomp_result gcomp__sparse_check_two(const gcomp__view *one, const gcomp_
     rice = x.coder <= GCOMP__CODER_MAX_RICE && y.coder <= GCOMP__CODER_MAX_RICE && !list[0] == !list[1];
     while (rice && !x.each && !y.each && x.left && y.left && !x.bad && !y.bad) {
         uint32_t *const to = list[0], *const into = list[1];
-        one->set->common->two_lists(&x, &y, to ? to + values.n - x.left : NULL, into ? into + others.n - y.left : NULL);
+        (one->set->common->two_lists)(&x, &y, to ? to + values.n - x.left : NULL, into ? into + others.n - y.left : NULL);
         (void)gcomp__next_indices(&x, to ? to + values.n - x.left : &index, 1); /* one that is long */
         (void)gcomp__next_indices(&y, into ? into + others.n - y.left : &index, 1);
     }
@@ -10469,7 +10469,7 @@ static size_t gcomp__sparse_read(const gcomp__view *view, uint32_t *index, float
     gcomp__indices indices;
     gcomp__view values;
     if (gcomp__sparse_parts(view, &indices, &values) != GCOMP_OK || !values.n) return 0;
-    values.kernels->decode(&values, 0, values.n, value, GCOMP__STORE, 1);
+    (values.kernels->decode)(&values, 0, values.n, value, GCOMP__STORE, 1);
     return gcomp__next_elements(&indices, index, values.n);
 }
 
@@ -10523,7 +10523,7 @@ static float *gcomp__cursor_values(const gcomp__cursor *c, float *tile, size_t c
 {
     const size_t used = c->done % 16, first = c->done - used, k = (size_t)gcomp__get64(c->view->body);
     const size_t end = gcomp__min(k, gcomp__round_up(c->done + count, 16));
-    c->view->kernels->decode(c->view, first, end - first, tile, GCOMP__STORE, 1);
+    (c->view->kernels->decode)(c->view, first, end - first, tile, GCOMP__STORE, 1);
     return tile + used;
 }
 
@@ -10556,7 +10556,7 @@ GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float w
                 GCOMP__PIN(term);
                 *y = value[i] = *y + term;
             }
-        if (c->y && c->view->set->common->worst(value, stop) >= 0x7f800000u) /* no element is there twice */
+        if (c->y && (c->view->set->common->worst)(value, stop) >= 0x7f800000u) /* no element is there twice */
             for (i = 0; i < stop; i++) c->y[base - c->from + index[i]] = gcomp__saturated(value[i]);
         c->at += (unsigned)stop;
         c->done += stop;
@@ -10602,7 +10602,7 @@ GCOMP__NOINLINE void gcomp__sparse_past(const gcomp__call *call, const gcomp__si
         if (over) {
             memcpy(sink->y + begin, stage, 4 * (end - begin));
             memset(stage, 0, 4 * (end - begin));
-        } else call->set->common->past(sink->y + begin, stage, end - begin);
+        } else (call->set->common->past)(sink->y + begin, stage, end - begin);
     }
 }
 
@@ -10777,9 +10777,9 @@ static size_t gcomp__dryden_most(const gcomp_codec *codec, size_t n)
 /* The key that the share of one sign's sampled elements reaches; where there are none, that of any. */
 static uint32_t gcomp__dryden_side(const gcomp_codec *codec, const float *value, size_t count, size_t *bins)
 {
-    size_t unused;
+    size_t left;
     if (!count) return 1;
-    return gcomp__sparse_key(gcomp__sparse_kth(value, count, gcomp__sparse_k(codec->param[0], count), bins, &unused));
+    return gcomp__sparse_key(gcomp__sparse_kth(value, count, gcomp__sparse_k(codec->param[0], count), bins, &left));
 }
 
 static gcomp_result gcomp__dryden_select(const gcomp__call *call, const gcomp_codec *codec, gcomp__selection *s)
@@ -11005,7 +11005,7 @@ static gcomp_result gcomp__wangni_select(const gcomp__call *call, const gcomp_co
     job.s = s;
     job.words = gcomp__stream(s->in.key.own, GCOMP__PURPOSE_SELECT);
     gcomp__sparse_look(call, s, sample);
-    if (call->set->common->worst(s->value, sample) >= 0x7f800000u) return GCOMP_NOT_FINITE;
+    if ((call->set->common->worst)(s->value, sample) >= 0x7f800000u) return GCOMP_NOT_FINITE;
     s->count = sample;
     s->guess = 1;
     q = gcomp__wangni_fit(s, 0, sample, codec->param[0] * (double)sample);
@@ -11015,8 +11015,8 @@ static gcomp_result gcomp__wangni_select(const gcomp__call *call, const gcomp_co
         job.above = s->count = 0;
         gcomp__selection_from(s, 0);
         for (;;) {
-            ((const gcomp__wangni_kernels *)call->kernels)->look(&job);
-            if (call->set->common->worst(s->value, s->count) >= 0x7f800000u) return GCOMP_NOT_FINITE;
+            (((const gcomp__wangni_kernels *)call->kernels)->look)(&job);
+            if ((call->set->common->worst)(s->value, s->count) >= 0x7f800000u) return GCOMP_NOT_FINITE;
             if (s->at < s->end) gcomp__wangni_raise(&job, most);
             else if (!gcomp__selection_next(s)) break;
         }
@@ -11123,7 +11123,7 @@ static gcomp_result gcomp__adacomp_select(const gcomp__call *call, const gcomp_c
     job.s = s;
     job.bin = (size_t)codec->param[0];
     gcomp__selection_from(s, 0);
-    do ((const gcomp__adacomp_kernels *)call->kernels)->bins(&job);
+    do (((const gcomp__adacomp_kernels *)call->kernels)->bins)(&job);
     while (gcomp__selection_next(s));
     if (job.worst >= 0x7f800000u) return GCOMP_NOT_FINITE;
     if (codec->param[1] == 0 && s->count) {
@@ -11208,7 +11208,7 @@ static gcomp_result gcomp__blocktopk_select(const gcomp__call *call, const gcomp
     uint64_t least;
     s->each = block;
     if (!s->n) return GCOMP_OK;
-    if (!((const gcomp__blocktopk_kernels *)call->kernels)->squares(&s->in, s->n, block, sums)) return GCOMP_NOT_FINITE;
+    if (!(((const gcomp__blocktopk_kernels *)call->kernels)->squares)(&s->in, s->n, block, sums)) return GCOMP_NOT_FINITE;
     least = gcomp__kth_key(sums, 1, blocks, k, s->bins, &ties);
     for (b = 0; b < blocks; b++) {
         const uint64_t key = gcomp__key_of(sums, 1, b);
@@ -11219,7 +11219,7 @@ static gcomp_result gcomp__blocktopk_select(const gcomp__call *call, const gcomp
         ties -= key == least;
         in.grad = (const uint8_t *)in.grad + b * block * gcomp__dtype_bytes(in.dtype);
         if (in.residual) in.residual += b * block;
-        (void)call->set->common->scale_copy(s->value + s->count, &in, 0, gcomp__min(block, s->n - b * block), 1);
+        (void)(call->set->common->scale_copy)(s->value + s->count, &in, 0, gcomp__min(block, s->n - b * block), 1);
         s->count += gcomp__min(block, s->n - b * block);
         s->index[taken] = (uint32_t)b;
         *end = ++taken;
@@ -11517,7 +11517,7 @@ GCOMP__INLINE void gcomp__random_batch(const gcomp__random_job *job, uint64_t wo
     const uint8_t *bits = job->bits;
     uint32_t pairs[2 * GCOMP__RANDOM_DRAWS];
     size_t j;
-    job->kernels->draw(pairs, words, (uint64_t)4 * batch * GCOMP__RANDOM_DRAWS, 4 * GCOMP__RANDOM_DRAWS);
+    (job->kernels->draw)(pairs, words, (uint64_t)4 * batch * GCOMP__RANDOM_DRAWS, 4 * GCOMP__RANDOM_DRAWS);
     for (j = 0; j < GCOMP__RANDOM_DRAWS; j++) {
         elements[j] = gcomp__random_below(pairs + 2 * j, n);
         GCOMP__PREFETCH(bits + elements[j] / 8);
@@ -11536,7 +11536,7 @@ static void gcomp__random_elements(const gcomp__random_job *job, uint64_t words,
         for (j = 0; i >= 4 && j < GCOMP__RANDOM_DRAWS; j++) bits[at[j] / 8] = (uint8_t)(bits[at[j] / 8] | 1u << (at[j] & 7));
         if (i < sure) gcomp__random_batch(job, words, i, n, at);
     }
-    for (done = job->kernels->count(job), i = sure; done < few; i++) {
+    for (done = (job->kernels->count)(job), i = sure; done < few; i++) {
         gcomp__random_batch(job, words, i, n, coming[0]);
         for (j = 0; j < GCOMP__RANDOM_DRAWS && done < few; j++) {
             const size_t at = coming[0][j];
@@ -11565,7 +11565,7 @@ static void gcomp__random_neighbours(const gcomp__random_job *job, uint64_t word
 {
     uint32_t pairs[2 * GCOMP__RANDOM_DRAWS];
     size_t at, first;
-    job->kernels->draw(pairs, words, 0, 4);
+    (job->kernels->draw)(pairs, words, 0, 4);
     at = gcomp__random_below(pairs, n);
     first = gcomp__min(k, n - at);
     gcomp__random_run(job, at, at + first);
@@ -11582,7 +11582,7 @@ static gcomp_result gcomp__random_make(gcomp__work *work,
     uint64_t sent = 0;
     memset(job.bits, 0, work->n / 8 + 8);
     memset(job.before, 0, 8 * chunks);
-    mark(&job, gcomp__stream(work->in.key.shared, GCOMP__PURPOSE_SELECT), k, work->n);
+    (mark)(&job, gcomp__stream(work->in.key.shared, GCOMP__PURPOSE_SELECT), k, work->n);
     for (chunk = 0; chunk < chunks; chunk++) {
         const uint64_t count = gcomp__get64(job.before + 8 * chunk);
         gcomp__put64(job.before + 8 * chunk, sent);
@@ -11617,7 +11617,7 @@ static void gcomp__random_put(void *arg, size_t chunk)
     size_t word, i;
     uint64_t set;
     const gcomp__sink sink = gcomp__sink_of(work);
-    work->call.set->common->absorb(&sink, chunk);
+    (work->call.set->common->absorb)(&sink, chunk);
     for (word = begin; word < end; word += 64) {
         for (set = gcomp__get64(job->bits + word / 8); set; set &= set - 1) {
             i = word + gcomp__first_one(set);
@@ -11876,7 +11876,7 @@ static int gcomp__sketch_gains(const gcomp_codec *codec, size_t rows, size_t col
 {
     const gcomp__method *m = gcomp__method_of(codec->method);
     const size_t n = gcomp__times(rows, cols);
-    return gcomp__plus(m->sum_count(codec, rows, cols, 0, 0), m->sum_count(codec, rows, cols, 1, 0)) < n &&
+    return gcomp__plus((m->sum_count)(codec, rows, cols, 0, 0), (m->sum_count)(codec, rows, cols, 1, 0)) < n &&
            (uint64_t)n <= 0xffffffffu; /* indices are 32 bits */
 }
 
@@ -11929,7 +11929,7 @@ static uint32_t gcomp__sketch_fill(gcomp__sketch_job *job, size_t first, size_t 
     uint32_t worst;
     size_t i;
     memset(cells, 0, 4 * rows * job->columns);
-    worst = job->kernels->insert(job, first, rows);
+    worst = (job->kernels->insert)(job, first, rows);
     for (i = 0; job->part != 1 && i < rows * job->columns; i++) cells[i] *= job->part;
     return worst;
 }
@@ -11953,7 +11953,7 @@ static gcomp_result gcomp__sketch_fill_all(gcomp__work *work)
         else job.worst = gcomp__sketch_fill(&job, 0, job.rows);
         worst = job.worst > worst ? job.worst : worst;
     }
-    cell = work->call.set->common->worst(work->sums[0], cells);
+    cell = (work->call.set->common->worst)(work->sums[0], cells);
     return worst >= 0x7f800000u || cell >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
 }
 
@@ -11963,7 +11963,7 @@ static void gcomp__sketch_look(void *arg, size_t lane)
     gcomp__selection *s = job->lane + lane;
     for (;;) {
         uint32_t least;
-        job->kernels->collect(job, s);
+        (job->kernels->collect)(job, s);
         if (s->at == s->n) break;
         least = gcomp__sparse_keep(s, job->few) + 1; /* the buffer is full: there is room for more than twice as many */
         s->guess = least > s->guess ? least : s->guess;
@@ -12018,7 +12018,7 @@ static uint32_t gcomp__sketch_guess(const gcomp__call *call, const gcomp__sketch
     for (i = 0; i < sample / 16; i++) {
         s.at = 16 * (i * apart + ((uint32_t)i * 2654435761u >> 7) % apart);
         s.n = s.at + 16;
-        job->kernels->collect(job, &s);
+        (job->kernels->collect)(job, &s);
     }
     memset(s.value + s.count, 0, 4 * (sample - s.count));
     return gcomp__sampled_key(s.value, sample, job->few, job->n, 1, s.bins);
@@ -12100,7 +12100,7 @@ static gcomp_result gcomp__sketch_make(gcomp__work *work, int round)
     const size_t cells = gcomp__sketch_cells(work->codec, work->rows, work->cols) * work->stack;
     size_t s;
     if (round == 0) return gcomp__sketch_fill_all(work);
-    if (work->call.set->common->worst(work->sums[0], cells) >= 0x7f800000u) { /* the step has failed, and only goes on */
+    if ((work->call.set->common->worst)(work->sums[0], cells) >= 0x7f800000u) { /* the step has failed, and only goes on */
         memset(work->sums[1], 0, 4 * gcomp__sketch_count(work->codec, work->rows, work->cols, 1, 0) * work->stack);
         return GCOMP_NOT_FINITE;
     }
@@ -12187,8 +12187,8 @@ static void gcomp__fetch_advance(const gcomp__work *work, const float *sum, floa
     d.v = d.p = e;
     d.factor = (float)work->codec->param[3];
     gcomp__advance_all(&work->call, &d);
-    work->call.set->common->saturate(u, u, cells);
-    work->call.set->common->saturate(e, e, cells);
+    (work->call.set->common->saturate)(u, u, cells);
+    (work->call.set->common->saturate)(e, e, cells);
 }
 
 /* An element leaves its cells. */
@@ -12259,7 +12259,7 @@ enum {
 typedef struct gcomp__matrix {
     const gcomp_input *in;
     size_t at, rows, cols, rank, pitch;
-    int cold; /* in memory, not in a cache: what is further on is fetched */
+    int uncached; /* in memory, not in a cache: what is further on is fetched */
 } gcomp__matrix;
 
 /* Rows of floats that are g, or g + e where e is not NULL. */
@@ -12443,7 +12443,7 @@ static void GCOMP__F(project_few)(const gcomp__matrix *m, size_t row, size_t end
     const size_t lines = m->cols / 16 * 16, whole = GCOMP__F(general)(m->in) ? 0 : lines, rank = m->rank;
     const size_t span = GCOMP__POWERSGD_BLOCK * (rank > 2 ? 2 : rank > 1 ? 4 : 16);
     const gcomp__rows none = {NULL, NULL, 0};
-    const int far = rank <= 2 && (m->in->residual || rank == 1); /* block after block, as they lie */
+    const int in_order = rank <= 2 && (m->in->residual || rank == 1); /* block after block, as they lie */
     float tile[3 * GCOMP__POWERSGD_BLOCK / 2];
     size_t i, j = 0, k, count, rows;
     for (k = 0; k < whole; k = j) {
@@ -12454,10 +12454,10 @@ static void GCOMP__F(project_few)(const gcomp__matrix *m, size_t row, size_t end
                 gcomp__rows next;
                 size_t then = 0;
                 count = GCOMP__F(block_of)(whole - j);
-                if (far && j + 2 * count <= gcomp__min(whole, k + span)) then = count;
-                else if (far && i + 2 * rows <= end) then = rows * m->cols - (j - k);
+                if (in_order && j + 2 * count <= gcomp__min(whole, k + span)) then = count;
+                else if (in_order && i + 2 * rows <= end) then = rows * m->cols - (j - k);
                 else if (rank > 1 && i + 2 * rows <= end) then = rows * m->cols;
-                next = GCOMP__F(behind)(&x, m->cold ? then : 0);
+                next = GCOMP__F(behind)(&x, m->uncached ? then : 0);
                 GCOMP__F(few_rows)(&x, count, q + j * rank, p + i * rank, &next, rows, rank);
             }
         }
@@ -12492,11 +12492,11 @@ static void GCOMP__F(project_few)(const gcomp__matrix *m, size_t row, size_t end
 #define GCOMP__MANY_LINE \
     do { \
         if (r < all) { \
-            GCOMP__PREFETCH_NEAR(x.g + far); \
-            if (feedback) GCOMP__PREFETCH_NEAR(x.e + far); \
+            GCOMP__PREFETCH_NEAR(x.g + fetched); \
+            if (feedback) GCOMP__PREFETCH_NEAR(x.e + fetched); \
             GCOMP__F(store)(to + o * r, GCOMP__F(plain_p)(&x, at, feedback)); \
             at += x.stride; \
-            far += x.stride; \
+            fetched += x.stride; \
         } \
         GCOMP__MANY_STEP; \
         GCOMP__MANY_STEP; \
@@ -12548,7 +12548,7 @@ GCOMP__HEAVY void GCOMP__F(stream)(const gcomp__rows *from, size_t count, const 
     const size_t s = half ? 2 * o : o, ahead = gcomp__min(512, count);
     const int all = half ? 2 * rows : rows;
     float tile[2][most * o];
-    size_t j, at, far;
+    size_t j, at, fetched;
     int r;
     GCOMP__MANY_LOAD;
     for (r = 0, at = 0; r < all; r++, at += x.stride) GCOMP__F(store)(tile[0] + o * r, GCOMP__F(plain_p)(&x, at, feedback));
@@ -12556,7 +12556,7 @@ GCOMP__HEAVY void GCOMP__F(stream)(const gcomp__rows *from, size_t count, const 
         const float *g = tile[j / 16 % 2];
         float *to = tile[(j / 16 + 1) % 2];
         at = j + 16 < count ? j + 16 : j;
-        far = j + ahead < count ? j + ahead : then ? then + j + ahead - count : j;
+        fetched = j + ahead < count ? j + ahead : then ? then + j + ahead - count : j;
         if (half && feedback && GCOMP__F(tall) > 4) { /* the hardware sees the order in each row only by loads of its own */
             GCOMP__UNROLL
             for (r = 0; r < most; r++) GCOMP__MANY_LINE;
@@ -12725,7 +12725,7 @@ static void GCOMP__F(back)(const gcomp__matrix *m, size_t col, size_t end, const
         rows = GCOMP__F(together)(m->rows - i);
         if (whole) {
             const gcomp__rows x = GCOMP__F(rows_at)(m, i, col);
-            const gcomp__rows next = GCOMP__F(behind)(&x, m->cold && i + 2 * rows <= m->rows ? rows * m->cols : 0);
+            const gcomp__rows next = GCOMP__F(behind)(&x, m->uncached && i + 2 * rows <= m->rows ? rows * m->cols : 0);
             GCOMP__F(back_some)(&x, whole, p + i * m->pitch, m, q, &next, rows);
         }
         for (j = whole; j < end - col; j += count) {
@@ -12818,7 +12818,7 @@ static void GCOMP__F(expand)(const gcomp__matrix *m, size_t row, size_t end, con
             const size_t at = m->at + i * cols + j;
             gcomp__rows next;
             count = gcomp__min(span, whole - j);
-            next = GCOMP__F(behind)(&x, m->cold && residual && j + 2 * span <= cols ? span : 0);
+            next = GCOMP__F(behind)(&x, m->uncached && residual && j + 2 * span <= cols ? span : 0);
             if (residual) GCOMP__F(outer_some)(&x, count, own_p, own->q + j * m->rank, m, residual + at, cols, &next, rows, 1);
             GCOMP__F(outer_some)(&x, count, mean_p, mean->q + j * m->rank, m, y + at, cols, &next, rows, 0);
         }
@@ -12939,7 +12939,7 @@ static int gcomp__powersgd_gains(const gcomp_codec *codec, size_t rows, size_t c
 /* x <- x / |x|; returns the norm. A zero vector stays zero. */
 static double gcomp__normalise(const gcomp__powersgd_kernels *kernels, float *x, size_t n)
 {
-    double norm = gcomp__sqrt(kernels->dot(x, x, n)), inverse;
+    double norm = gcomp__sqrt((kernels->dot)(x, x, n)), inverse;
     size_t i;
     if (!(norm > 0)) return 0;
     inverse = 1 / norm;
@@ -12957,7 +12957,7 @@ static void gcomp__orthonormalise(const gcomp__powersgd_kernels *kernels, float 
         float *v = p + c * n;
         double left = gcomp__normalise(kernels, v, n) > 0 ? 0 : 1;
         for (pass = 0; pass < 5 && c && left < 0.5; pass++) {
-            for (d = 0; d < c; d++) kernels->update(v, (float)-kernels->dot(p + d * n, v, n), p + d * n, n);
+            for (d = 0; d < c; d++) (kernels->update)(v, (float)-(kernels->dot)(p + d * n, v, n), p + d * n, n);
             left = gcomp__normalise(kernels, v, n);
             if (left == 0) break;
         }
@@ -13019,7 +13019,7 @@ static void gcomp__to_projected(const gcomp__powersgd_kernels *kernels, float *t
     }
     for (c = 0; c < rank; c += 16, to += lanes * n) {
         if (rank - c < lanes) memset(to, 0, 4 * lanes * n);
-        kernels->turn(to, lanes, from + c * n, n, n, gcomp__min(16, rank - c));
+        (kernels->turn)(to, lanes, from + c * n, n, n, gcomp__min(16, rank - c));
     }
 }
 
@@ -13042,21 +13042,21 @@ static void gcomp__project_task(void *arg, size_t task)
 {
     const gcomp__powersgd_job *job = (const gcomp__powersgd_job *)arg;
     size_t row = task * GCOMP__POWERSGD_ROWS, end = gcomp__min(job->matrix.rows, row + GCOMP__POWERSGD_ROWS);
-    job->kernels->project(&job->matrix, row, end, job->mean.q, job->own.p);
+    (job->kernels->project)(&job->matrix, row, end, job->mean.q, job->own.p);
 }
 
 static void gcomp__back_task(void *arg, size_t task)
 {
     const gcomp__powersgd_job *job = (const gcomp__powersgd_job *)arg;
     size_t col = task * job->columns, end = gcomp__min(job->matrix.cols, col + job->columns);
-    job->kernels->back(&job->matrix, col, end, job->own.p, job->own.q);
+    (job->kernels->back)(&job->matrix, col, end, job->own.p, job->own.q);
 }
 
 static void gcomp__expand_task(void *arg, size_t task)
 {
     const gcomp__powersgd_job *job = (const gcomp__powersgd_job *)arg;
     size_t row = task * GCOMP__POWERSGD_ROWS, end = gcomp__min(job->matrix.rows, row + GCOMP__POWERSGD_ROWS);
-    job->kernels->expand(&job->matrix, row, end, &job->own, job->residual, &job->mean, job->y);
+    (job->kernels->expand)(&job->matrix, row, end, &job->own, job->residual, &job->mean, job->y);
 }
 
 /* The s-th matrix of the stack. Its place in the step's scratch: Q to multiply with, then that of the mean; Q of this worker; P;
@@ -13073,7 +13073,7 @@ static gcomp__powersgd_job gcomp__powersgd_job_of(gcomp__work *work, size_t s)
     job.matrix.cols = work->cols;
     job.matrix.rank = rank;
     job.matrix.pitch = gcomp__powersgd_pitch(rank);
-    job.matrix.cold = gcomp__powersgd_is_cold(work->together, rank);
+    job.matrix.uncached = gcomp__powersgd_is_cold(work->together, rank);
     job.columns = gcomp__powersgd_columns(rank);
     if (work->call.parallel.run) job.columns = gcomp__min(job.columns, 512);
     job.mean.q = work->local + s * gcomp__powersgd_local_floats(work->codec, work->rows, work->cols);
@@ -13128,7 +13128,7 @@ static gcomp_result gcomp__powersgd_make(gcomp__work *work, int round)
                 gcomp__powersgd_start(job.kernels, gcomp__powersgd_last_p(work, s), p, rows, rank, words,
                                       work->stack * nq + s * np);
             gcomp__orthonormalise(job.kernels, p, rows, rank);
-            job.kernels->turn(job.own.p, job.matrix.pitch, p, rows, rows, rank);
+            (job.kernels->turn)(job.own.p, job.matrix.pitch, p, rows, rows, rank);
             gcomp__run(&work->call, gcomp__pieces(cols, job.columns), gcomp__back_task, &job);
             gcomp__from_panels(work->sums[round] + s * nq, q, cols, rank);
         } else {
@@ -13136,11 +13136,11 @@ static gcomp_result gcomp__powersgd_make(gcomp__work *work, int round)
             if (alternates) gcomp__orthonormalise(job.kernels, q, cols, rank);
             gcomp__to_projected(job.kernels, job.mean.q, q, cols, rank);
             gcomp__run(&work->call, gcomp__pieces(rows, GCOMP__POWERSGD_ROWS), gcomp__project_task, &job);
-            job.kernels->turn(work->sums[0] + s * np, rows, job.own.p, job.matrix.pitch, rank, rows);
+            (job.kernels->turn)(work->sums[0] + s * np, rows, job.own.p, job.matrix.pitch, rank, rows);
         }
     }
     in = gcomp__plain_input(work->sums[round]);
-    worst = work->call.set->common->scale_copy(work->sums[round], &in, 0, floats, work->part);
+    worst = (work->call.set->common->scale_copy)(work->sums[round], &in, 0, floats, work->part);
     return worst >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
 }
 
@@ -13156,7 +13156,7 @@ static void gcomp__powersgd_commit(gcomp__work *work)
         if (alternates && !work->odd) { /* Q^ is this worker's as everyone's */
             gcomp__to_panels(job.mean.q, job.own.q, cols, rank);
             job.own.q = job.mean.q;
-            job.kernels->turn(job.mean.p, job.matrix.pitch, work->sums[0] + s * np, rows, rows, rank);
+            (job.kernels->turn)(job.mean.p, job.matrix.pitch, work->sums[0] + s * np, rows, rows, rank);
         } else {
             gcomp__to_panels(job.mean.q, work->sums[!alternates] + s * nq, cols, rank);
             job.mean.p = job.own.p;
@@ -13890,7 +13890,7 @@ GCOMP_API gcomp_key gcomp_key_make(uint64_t seed, uint64_t step, uint32_t tensor
 /* Of a valid codec; 0: none, or too much. */
 static size_t gcomp__bound_of(const gcomp__method *m, const gcomp_codec *codec, size_t n)
 {
-    const size_t bytes = m->bound ? gcomp__plus(m->bound(codec, n), GCOMP__HEADER) : 0;
+    const size_t bytes = m->bound ? gcomp__plus((m->bound)(codec, n), GCOMP__HEADER) : 0;
     return bytes == SIZE_MAX ? 0 : bytes;
 }
 
@@ -13906,7 +13906,7 @@ GCOMP_API size_t gcomp_scratch(const gcomp_codec *codec, size_t n)
     size_t bytes;
     if (!m || !m->scratch || !(m->flags & (GCOMP__SELECTS | GCOMP__WORKSPACE))) return 0; /* others: only with threads */
     if (m->flags & GCOMP__REMEMBERS || !m->encode) return 0;
-    bytes = gcomp__plus(m->scratch(codec, n), 64); /* to align it */
+    bytes = gcomp__plus((m->scratch)(codec, n), 64); /* to align it */
     return bytes == SIZE_MAX ? 0 : bytes;
 }
 
@@ -13966,7 +13966,7 @@ static gcomp_result gcomp__encode_as(const gcomp__call *call, const gcomp__metho
     if (capacity < GCOMP__HEADER) return GCOMP_DST_TOO_SMALL;
     with.kernels = gcomp__kernels_of(call->set, m);
     mode = gcomp__fp_enter();
-    result = m->encode(&with, codec, in, n, payload + GCOMP__HEADER, capacity - GCOMP__HEADER, &bytes);
+    result = (m->encode)(&with, codec, in, n, payload + GCOMP__HEADER, capacity - GCOMP__HEADER, &bytes);
     if (result == GCOMP_NOT_FINITE) bytes = 0;
     if (result == GCOMP_OK || result == GCOMP_NOT_FINITE) {
         gcomp__put_header(payload, m, codec, result == GCOMP_NOT_FINITE ? GCOMP__REFUSED : 0, n, bytes); /* rounds parameters */
@@ -13996,8 +13996,8 @@ GCOMP_API gcomp_result gcomp_encode(const gcomp_codec *codec, const gcomp_input 
 /* The checksum of a payload: the header without the field itself, then the body. */
 static uint32_t gcomp__checksum(const gcomp__set *set, const uint8_t *payload, size_t length)
 {
-    uint32_t crc = set->common->crc(0, payload, GCOMP__HEADER - 4);
-    return set->common->crc(crc, payload + GCOMP__HEADER, length - GCOMP__HEADER);
+    uint32_t crc = (set->common->crc)(0, payload, GCOMP__HEADER - 4);
+    return (set->common->crc)(crc, payload + GCOMP__HEADER, length - GCOMP__HEADER);
 }
 
 static void gcomp__seal(const gcomp__set *set, uint8_t *payload, size_t length)
@@ -14045,7 +14045,7 @@ static gcomp_result gcomp__open_payload(const gcomp__set *set, gcomp__view *view
     view->bytes = (size_t)bytes;
     view->n = n;
     if (*flags & GCOMP__REFUSED) return bytes ? GCOMP_TRAILING_BYTES : view->a ? GCOMP_RESERVED_BITS : GCOMP_OK;
-    return view->method->open(view);
+    return (view->method->open)(view);
 }
 
 /* A block method's payload whose header is that of an opened one, but for the checksum, is opened as that was, which may be in
@@ -14099,13 +14099,13 @@ static gcomp_result gcomp__check_outside(const gcomp__set *set, gcomp__view *vie
 static gcomp_result gcomp__check_payload(const gcomp__set *set, gcomp__view *view, const void *payload, size_t length, size_t n)
 {
     GCOMP__TRY(gcomp__check_outside(set, view, NULL, payload, length, n));
-    return view->method->check(view);
+    return (view->method->check)(view);
 }
 
 /* What is inside of one that is valid outside; its indices into `list`, if there is one. */
 static gcomp_result gcomp__check_inside(const gcomp__view *view, uint32_t *list)
 {
-    return list ? gcomp__sparse_check_list(view, list) : view->method->check(view);
+    return list ? gcomp__sparse_check_list(view, list) : (view->method->check)(view);
 }
 
 /* The same of two, after one like them or NULL; the first error of both. */
@@ -14201,7 +14201,7 @@ static void gcomp__decode_with(const gcomp__call *call, const gcomp__sink *sink)
     gcomp__call with = *call;
     if (!sink->n) return;
     with.kernels = gcomp__kernels_of(call->set, any->method);
-    any->method->decode(&with, sink);
+    (any->method->decode)(&with, sink);
 }
 
 /* One payload into y, by STORE or ADD. */
@@ -14658,7 +14658,7 @@ static void *gcomp__malloc(void *user, size_t bytes, size_t align)
     uint8_t *block, *p;
     (void)user;
     if (bytes > SIZE_MAX - align) return NULL;
-    block = (uint8_t *)malloc(bytes + align);
+    block = (uint8_t *)(malloc)(bytes + align);
     if (!block) return NULL;
     p = block + align - (size_t)((uintptr_t)block & (align - 1));
     p[-1] = (uint8_t)(p - block);
@@ -14670,29 +14670,29 @@ static void gcomp__free(void *user, void *memory, size_t bytes)
     uint8_t *p = (uint8_t *)memory;
     (void)user;
     (void)bytes;
-    free(p - p[-1]);
+    (free)(p - p[-1]);
 }
 #endif
 
 /* Waits for what is under way: buffers are in use until then. */
 static void gcomp__settle(gcomp *gc)
 {
-    while (gc->flying) (void)gc->desc.comm.wait(gc->desc.comm.user, gc->flights[--gc->flying]);
+    while (gc->flying) (void)(gc->desc.comm.wait)(gc->desc.comm.user, gc->flights[--gc->flying]);
 }
 
-static double gcomp__now(const gcomp *gc) { return gc->desc.clock ? gc->desc.clock(gc->desc.clock_user) : 0; }
+static double gcomp__now(const gcomp *gc) { return gc->desc.clock ? (gc->desc.clock)(gc->desc.clock_user) : 0; }
 
 /* Can the transport carry out what a codec asks for, with so many workers? One alone needs none. */
 static gcomp_result gcomp__transport_suits(const gcomp_desc *d, const gcomp_codec *codec, uint8_t *rounds,
                                            unsigned *flags, gcomp__text *why)
 {
     const gcomp__method *m = gcomp__method_of(codec->method);
-    const char *misfit = m->misfit ? m->misfit(codec, (size_t)d->comm.world) : NULL;
+    const char *misfit = m->misfit ? (m->misfit)(codec, (size_t)d->comm.world) : NULL;
     int round;
     memcpy(rounds, m->rounds, 3);
     *flags = m->flags;
-    if (m->adapt) m->adapt(codec, rounds, flags);
-    if (misfit && m->misfit(codec, 1)) return gcomp__say(why, misfit), GCOMP_BAD_CODEC; /* whatever the number of workers */
+    if (m->adapt) (m->adapt)(codec, rounds, flags);
+    if (misfit && (m->misfit)(codec, 1)) return gcomp__say(why, misfit), GCOMP_BAD_CODEC; /* whatever the number of workers */
     if (misfit) {
         (void)gcomp__fail_field(why, "comm.world", d->comm.world, misfit);
         return GCOMP_BAD_CODEC;
@@ -14814,7 +14814,7 @@ static gcomp_result gcomp__resolve_desc(gcomp_desc *d, gcomp__schedule *schedule
     GCOMP__TRY(gcomp__resolve_schedule(d, schedule, why));
 #if !defined(GCOMP_NO_GETENV) && !defined(GCOMP_NO_STDLIB)
     if (isa == GCOMP_ISA_AUTO) {
-        const char *name = getenv("GCOMP_ISA");
+        const char *name = (getenv)("GCOMP_ISA");
         int i;
         if (name && *name) {
             for (i = 1; i <= (int)GCOMP_ISA_NEON && strcmp(gcomp_isa_name((gcomp_isa)i), name); i++) {}
@@ -14954,7 +14954,7 @@ static int gcomp__wants_shards(const gcomp_desc *desc, const gcomp__slot *slot)
         return desc->aggregate == GCOMP_AGGREGATE_TWO_SHOT && slot->n / GCOMP__LEAST_RANGE >= (size_t)comm->world;
     if (desc->aggregate != GCOMP_AGGREGATE_AUTO) return desc->aggregate >= GCOMP_AGGREGATE_SHARDS;
     return comm->alltoallv && comm->world >= (slot->flags & GCOMP__GLOBAL ? 3 : 8) && slot->codec.value == gcomp__row_none.wire &&
-           slot->method->selector->most(&slot->codec, slot->n) / 64 >= (size_t)comm->world;
+           (slot->method->selector->most)(&slot->codec, slot->n) / 64 >= (size_t)comm->world;
 }
 
 /* A codec of a tensor, by the rules, with its sizes. */
@@ -14965,7 +14965,7 @@ static gcomp_result gcomp__level_of(gcomp__level *level, const gcomp__slot *slot
     int round;
     memset(level, 0, sizeof *level);
     level->codec = *codec;
-    if (m->gains && !m->gains(codec, slot->rows, slot->cols)) {
+    if (m->gains && !(m->gains)(codec, slot->rows, slot->cols)) {
         m = &gcomp__row_none;
         memset(&level->codec, 0, sizeof level->codec);
         level->codec.method = m->wire;
@@ -14977,13 +14977,13 @@ static gcomp_result gcomp__level_of(gcomp__level *level, const gcomp__slot *slot
             level->bound = gcomp__bound_of(m, &level->codec, slot->n);
             if (!level->bound) return gcomp__say(why, "too many elements for the codec"), GCOMP_INVALID_ARGUMENT;
         } else if (level->rounds[round] != GCOMP__NO_ROUND) {
-            level->sum_count[round] = gcomp__max(m->sum_count(&level->codec, slot->rows, slot->cols, round, 0),
-                                                 m->sum_count(&level->codec, slot->rows, slot->cols, round, 1));
+            level->sum_count[round] = gcomp__max((m->sum_count)(&level->codec, slot->rows, slot->cols, round, 0),
+                                                 (m->sum_count)(&level->codec, slot->rows, slot->cols, round, 1));
             level->sum_count[round] = gcomp__times(level->sum_count[round], slot->stack);
         }
     }
-    if (m->state_floats) level->state_floats = m->state_floats(&level->codec, slot->rows, slot->cols) * slot->stack;
-    if (m->local_floats) level->local_floats = m->local_floats(&level->codec, slot->rows, slot->cols) * slot->stack;
+    if (m->state_floats) level->state_floats = (m->state_floats)(&level->codec, slot->rows, slot->cols) * slot->stack;
+    if (m->local_floats) level->local_floats = (m->local_floats)(&level->codec, slot->rows, slot->cols) * slot->stack;
     return GCOMP_OK;
 }
 
@@ -15101,7 +15101,7 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
     slot->bound = 0;
     if (gcomp__is_two_shot(slot)) /* payloads of all ranges */
         slot->whole = gcomp__times(gcomp__bound_of(slot->method, &slot->codec, gcomp__range(slot->n, world, 1)), world);
-    else slot->most = slot->method->selector->most(&slot->codec, slot->n);
+    else slot->most = (slot->method->selector->most)(&slot->codec, slot->n);
 }
 
 /* What all workers hold alike, at the beginning of a tensor's state: the warm start of sums. Behind it is each one's momentum. */
@@ -15119,7 +15119,7 @@ static int gcomp__is_odd(const gcomp__slot *slot)
 static void gcomp__place(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot *slot)
 {
     int round;
-    const size_t scratch = slot->method->scratch ? slot->method->scratch(&slot->codec, slot->n) : 0;
+    const size_t scratch = slot->method->scratch ? (slot->method->scratch)(&slot->codec, slot->n) : 0;
     gcomp__choose_mean(slot, desc);
     slot->at_send = plan->send;
     slot->at_local = plan->local;
@@ -15131,7 +15131,7 @@ static void gcomp__place(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot 
     }
     plan->scratch = gcomp__max(plan->scratch, scratch ? gcomp__plus(scratch, 64) : 0);
     if (slot->whole) gcomp__plan_shards(plan, slot, (size_t)desc->comm.world);
-    else if (slot->flags & GCOMP__GLOBAL) slot->most = slot->method->selector->most(&slot->codec, slot->n);
+    else if (slot->flags & GCOMP__GLOBAL) slot->most = (slot->method->selector->most)(&slot->codec, slot->n);
 }
 
 /* Adds a tensor to the sizes that memory is reserved for: of each thing the most that one of its codecs takes. */
@@ -15297,7 +15297,7 @@ static uint32_t gcomp__crc_codec(const gcomp *gc, uint32_t crc, const gcomp_code
 {
     char text[256];
     size_t length = gcomp_codec_format(codec, text, sizeof text);
-    return gc->set->common->crc(crc, (const uint8_t *)text, gcomp__min(length, sizeof text - 1));
+    return (gc->set->common->crc)(crc, (const uint8_t *)text, gcomp__min(length, sizeof text - 1));
 }
 
 /* The first tensor of the bucket whose last one is end - 1. */
@@ -15895,7 +15895,7 @@ static void gcomp__put_length(const gcomp *gc, uint8_t *to, size_t bytes, gcomp_
 {
     gcomp__put64(to, bytes);
     gcomp__put32(to + 8, (uint32_t)(-(int)status));
-    gcomp__put32(to + 12, gc->set->common->crc(0, to, 12));
+    gcomp__put32(to + 12, (gc->set->common->crc)(0, to, 12));
 }
 
 static void gcomp__all_sizes(const gcomp *gc, size_t *sizes, size_t bytes)
@@ -16146,7 +16146,7 @@ static void gcomp__put_lists(gcomp *gc)
         for (j = 1; j * slot->list_step <= s.count; j++)
             gcomp__put32(gc->lists + slot->at_list + 4 * j, key[s.count - j * slot->list_step]);
     }
-    gcomp__put32(gc->lists, gc->set->common->crc(0, gc->lists + 4, bytes - 4));
+    gcomp__put32(gc->lists, (gc->set->common->crc)(0, gc->lists + 4, bytes - 4));
 }
 
 /* How many of its largest sums this worker has to send, and from which key on: of what the lists name in falling order, of equal
@@ -16290,7 +16290,7 @@ static void gcomp__keep_mean(const gcomp *gc, const gcomp__slot *slot, const gco
     part.in = gcomp__plain_input(sink.y);
     part.part = (float)work->world;
     part.sums[0] = work->residual;
-    if (gcomp__none_make(&part, 0) != GCOMP_OK) gc->set->common->saturate(part.residual, part.residual, part.n);
+    if (gcomp__none_make(&part, 0) != GCOMP_OK) (gc->set->common->saturate)(part.residual, part.residual, part.n);
 }
 
 /* residual <- p - decode(own payloads), y <- the mean, range by range. */
@@ -16358,7 +16358,7 @@ static uint32_t gcomp__crc_number(const gcomp *gc, uint32_t crc, uint64_t v)
 {
     uint8_t b[8];
     gcomp__put64(b, v);
-    return gc->set->common->crc(crc, b, 8);
+    return (gc->set->common->crc)(crc, b, 8);
 }
 
 static uint32_t gcomp__crc_schedule(const gcomp *gc, uint32_t crc)
@@ -16375,7 +16375,7 @@ static uint32_t gcomp__crc_schedule(const gcomp *gc, uint32_t crc)
 
 static uint32_t gcomp__crc_shape(const gcomp *gc, uint32_t crc, const gcomp__slot *slot)
 {
-    crc = gc->set->common->crc(crc, (const uint8_t *)slot->name, slot->name_bytes);
+    crc = (gc->set->common->crc)(crc, (const uint8_t *)slot->name, slot->name_bytes);
     crc = gcomp__crc_number(gc, gcomp__crc_number(gc, crc, slot->rows), slot->cols);
     return gcomp__crc_number(gc, crc, slot->stack);
 }
@@ -16420,7 +16420,7 @@ static unsigned gcomp__accordion(gcomp *gc)
         slot->next = slot->level;
         if (!slot->epoch_sum) continue;
         if (over) {
-            slot->squares = gc->set->common->squares(slot->epoch_sum, slot->n);
+            slot->squares = (gc->set->common->squares)(slot->epoch_sum, slot->n);
             gc->pace.squares += slot->squares;
             if (each && known) slot->next = !gcomp__critical(slot->norm, gcomp__norm_of(slot->squares), eta);
         }
@@ -16449,7 +16449,7 @@ static void gcomp__take_decisions(gcomp *gc)
 {
     const size_t count = stbds_arrlenu(gc->tensors), bytes = gcomp__decision_bytes(count);
     const uint8_t *from = gc->decisions + bytes;
-    int wrong = gcomp__get32(from + count) != gc->set->common->crc(gcomp__crc_number(gc, 0, gc->step), from, count);
+    int wrong = gcomp__get32(from + count) != (gc->set->common->crc)(gcomp__crc_number(gc, 0, gc->step), from, count);
     size_t i;
     for (i = 0; i < count; i++) wrong |= from[i] >= gc->tensors[i].level_count;
     for (i = 0; i < count && !wrong; i++) gc->tensors[i].next = from[i];
@@ -16568,7 +16568,7 @@ static void gcomp__put_frame(gcomp *gc)
     f[13] = gc->turn == 0 ? (uint8_t)gcomp__decide(gc) : 0;
     gcomp__put64(f + 24, bytes);
     gcomp__put32(f + 48, active);
-    gcomp__put32(f + 60, gc->set->common->crc(0, f, 60));
+    gcomp__put32(f + 60, (gc->set->common->crc)(0, f, 60));
 }
 
 /* "rank 2 <what> this worker, rank 0" */
@@ -16600,7 +16600,7 @@ static gcomp_result gcomp__frame_agrees(gcomp *gc, size_t w)
     uint64_t step = gcomp__get64(f + 16);
     uint32_t rank = gcomp__get32(f + 4);
     gcomp__text t;
-    if (memcmp(f, "GCF1", 4) || gcomp__get32(f + 60) != gc->set->common->crc(0, f, 60))
+    if (memcmp(f, "GCF1", 4) || gcomp__get32(f + 60) != (gc->set->common->crc)(0, f, 60))
         return gcomp__disagree(gc, GCOMP_MISMATCH, w, " sent a damaged frame, seen by");
     if (gcomp__get32(f + 8) != gcomp__get32(mine + 8))
         return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has another world (number of workers) than");
@@ -16707,7 +16707,7 @@ static void gcomp__place_sums(gcomp *gc)
             count = &sums[round][slot->rounds[round]];
             slot->at_sum[round] = *count;
             slot->sum_now[round] =
-                slot->stack * slot->method->sum_count(&slot->codec, slot->rows, slot->cols, round, gcomp__is_odd(slot));
+                slot->stack * (slot->method->sum_count)(&slot->codec, slot->rows, slot->cols, round, gcomp__is_odd(slot));
             *count += slot->sum_now[round];
         }
     }
@@ -16800,8 +16800,8 @@ static void gcomp__measure_p(gcomp *gc, const gcomp_input *in, size_t n)
         gcomp_input part = *in;
         part.grad = (const float *)in->grad + i;
         part.residual = in->residual ? in->residual + i : NULL;
-        gc->set->common->scale_copy(piece, &part, 0, count, 1);
-        gc->p_squares += gc->set->common->squares(piece, count);
+        (gc->set->common->scale_copy)(piece, &part, 0, count, 1);
+        gc->p_squares += (gc->set->common->squares)(piece, count);
     }
 }
 
@@ -16821,7 +16821,7 @@ static gcomp_result gcomp__encode_payload(gcomp *gc, gcomp__slot *slot, gcomp__w
 GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
 {
     gcomp__work work = gcomp__work_of(gc, slot);
-    if (slot->staging) gc->set->common->widen(slot->staging, slot->grad, slot->dtype, slot->n);
+    if (slot->staging) (gc->set->common->widen)(slot->staging, slot->grad, slot->dtype, slot->n);
     if (gc->desc.measure && !(slot->flags & GCOMP__REMEMBERS)) gcomp__measure_p(gc, &work.in, slot->n);
     if (gcomp__is_two_shot(slot)) {
         GCOMP__TRY(gcomp__encode_ranges(gc, slot, &work));
@@ -16829,10 +16829,10 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
         GCOMP__TRY(gcomp__encode_payload(gc, slot, &work));
     } else {
         slot->length = slot->bound; /* of a payload made in a later round, whose length is known */
-        GCOMP__TRY(slot->method->make(&work, 0));
+        GCOMP__TRY((slot->method->make)(&work, 0));
     }
     if (gc->desc.measure && slot->flags & GCOMP__REMEMBERS)
-        gc->p_squares += gc->set->common->squares((const float *)(void *)gc->scratch.at, slot->n);
+        gc->p_squares += (gc->set->common->squares)((const float *)(void *)gc->scratch.at, slot->n);
     return slot->whole && slot->method->selector ? gcomp__cut(gc, slot) : GCOMP_OK;
 }
 
@@ -16955,7 +16955,7 @@ static gcomp_result gcomp__finish_stage(gcomp *gc)
     size_t w;
     for (w = 0; w < world && (gc->round == GCOMP__LENGTHS || gc->round == GCOMP__TOTALS); w++) {
         p = lengths + w * GCOMP__LENGTH_BYTES;
-        if (gcomp__get32(p + 12) != gc->set->common->crc(0, p, 12))
+        if (gcomp__get32(p + 12) != (gc->set->common->crc)(0, p, 12))
             return gcomp__disagree(gc, GCOMP_MISMATCH, w, " sent a damaged length, seen by");
         if (gcomp__get32(p + 8))
             return gc->late_error != GCOMP_OK ? gc->late_error : gcomp__peer_failed(gc, w, -(int)gcomp__get32(p + 8));
@@ -16967,7 +16967,7 @@ static gcomp_result gcomp__finish_stage(gcomp *gc)
     if (gc->round == GCOMP__SHARDS && gc->listing) gcomp__put_lists(gc);
     for (w = 0; w < world && gc->round == GCOMP__LISTS; w++) {
         p = gc->lists + (w + 1) * list;
-        if (gcomp__get32(p) == gc->set->common->crc(0, p + 4, list - 4) || gc->late_error != GCOMP_OK) continue;
+        if (gcomp__get32(p) == (gc->set->common->crc)(0, p + 4, list - 4) || gc->late_error != GCOMP_OK) continue;
         gc->late_error = gcomp__disagree(gc, GCOMP_CHECKSUM_MISMATCH, w, " sent damaged lists of sums, seen by");
     }
     if (gc->round == GCOMP__TOTALS) {
@@ -16992,7 +16992,7 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
     for (kind = GCOMP__SUM; kind < GCOMP__KINDS; kind++) {
         if (gcomp__kind_dtype(kind) != GCOMP_F32 || !(gc->issued >> kind & 1) || gc->late_error != GCOMP_OK) continue;
         count = gcomp__round_sums(gc, kind, &sums);
-        if (gc->set->common->worst((const float *)sums, count) >= 0x7f800000u)
+        if ((gc->set->common->worst)((const float *)sums, count) >= 0x7f800000u)
             gc->late_error = gcomp__fail(gc, GCOMP_NOT_FINITE,
                                          kind == GCOMP__MAX ? "the largest over the workers is not finite"
                                                             : "the sum over the workers is not finite");
@@ -17012,7 +17012,7 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
                 gc->late_error = gcomp__fail_tensor(gc, GCOMP_DIVERGED, slot->name, gcomp_result_string(GCOMP_DIVERGED));
         } else {
             gcomp__work work = gcomp__work_of(gc, slot);
-            gcomp_result result = slot->method->make(&work, gc->round);
+            gcomp_result result = (slot->method->make)(&work, gc->round);
             if (result != GCOMP_OK && gc->late_error == GCOMP_OK)
                 gc->late_error = gcomp__fail_tensor(gc, result, slot->name, gcomp_result_string(result));
         }
@@ -17092,7 +17092,7 @@ static void gcomp__ask_decisions(gcomp *gc, gcomp_request *request)
     size_t i;
     memset(gc->decisions, 0, bytes);
     for (i = 0; i < count && gc->desc.comm.rank == 0; i++) gc->decisions[i] = (uint8_t)gc->tensors[i].next;
-    gcomp__put32(gc->decisions + count, gc->set->common->crc(gcomp__crc_number(gc, 0, gc->step), gc->decisions, count));
+    gcomp__put32(gc->decisions + count, (gc->set->common->crc)(gcomp__crc_number(gc, 0, gc->step), gc->decisions, count));
     for (i = 0; i < (size_t)gc->desc.comm.world; i++) gc->bytes[i] = i ? 0 : bytes;
     gc->phase = GCOMP__DECISIONS;
     gc->issued = gc->done = 0;
@@ -17242,7 +17242,7 @@ static void gcomp__commit_mean(gcomp *gc, gcomp__slot *slot, gcomp__work *work)
     else own = gc->views[sink.own_at];
     if (!global) sink.own = slot->whole ? &own : gc->views + sink.own_at;
     work->call.work = work;
-    slot->method->decode(&work->call, &sink);
+    (slot->method->decode)(&work->call, &sink);
     if (slot->whole) gcomp__apply_sums(gc, slot, work->y);
     if (global) gcomp__keep_largest(gc, slot, work->y);
     if (global && slot->residual) gcomp__sparse_take(&own, slot->residual, work->y);
@@ -17254,9 +17254,9 @@ static double gcomp__lost(const gcomp *gc, const gcomp__slot *slot)
     const size_t world = (size_t)gc->desc.comm.world, me = (size_t)gc->desc.comm.rank;
     const size_t begin = gcomp__adds_own(slot) ? gcomp__range(slot->n, world, me) : slot->n;
     const size_t end = gcomp__adds_own(slot) ? gcomp__range(slot->n, world, me + 1) : slot->n;
-    const double before = gc->set->common->squares(slot->residual, begin);
-    const double own = gc->set->common->squares(slot->residual + begin, end - begin) / ((double)world * (double)world);
-    return before + own + gc->set->common->squares(slot->residual + end, slot->n - end);
+    const double before = (gc->set->common->squares)(slot->residual, begin);
+    const double own = (gc->set->common->squares)(slot->residual + begin, end - begin) / ((double)world * (double)world);
+    return before + own + (gc->set->common->squares)(slot->residual + end, slot->n - end);
 }
 
 GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
@@ -17265,13 +17265,13 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     if (slot->epoch_sum && gcomp__adds_up(gc, gc->epoch)) gcomp__add_up(slot, &work);
     if (gcomp__is_two_shot(slot)) gcomp__commit_ranges(gc, slot, &work);
     else if (slot->bound || slot->whole) gcomp__commit_mean(gc, slot, &work);
-    else slot->method->commit(&work);
+    else (slot->method->commit)(&work);
     if (gc->desc.measure) {
-        gc->y_squares += gc->set->common->squares(work.y, slot->n);
+        gc->y_squares += (gc->set->common->squares)(work.y, slot->n);
         if (slot->residual) gc->e_squares += gcomp__lost(gc, slot);
     }
-    if (check) gc->mean_digest = gc->set->common->crc(gc->mean_digest, (const uint8_t *)work.y, 4 * slot->n);
-    if (slot->staging) gc->set->common->narrow(slot->grad, slot->staging, slot->dtype, slot->n);
+    if (check) gc->mean_digest = (gc->set->common->crc)(gc->mean_digest, (const uint8_t *)work.y, 4 * slot->n);
+    if (slot->staging) (gc->set->common->narrow)(slot->grad, slot->staging, slot->dtype, slot->n);
     gc->stats.bytes_in += 4 * (uint64_t)slot->n;
 }
 
@@ -17365,7 +17365,7 @@ static gcomp_result gcomp__need_callbacks(gcomp *gc)
 /* The largest of the workers without a callback for it: all are gathered. None is negative: their bits have their order. */
 static int gcomp__gather_largest(const gcomp *gc, float *data, size_t count)
 {
-    int status = gc->desc.comm.allgather(gc->desc.comm.user, data, gc->maxima, 4 * count);
+    int status = (gc->desc.comm.allgather)(gc->desc.comm.user, data, gc->maxima, 4 * count);
     size_t world = (size_t)gc->desc.comm.world, w, i;
     if (status != 0) return status;
     memcpy(data, gc->maxima, 4 * count);
@@ -17385,13 +17385,13 @@ static int gcomp__carry_out(const gcomp *gc, const gcomp_request *request)
         return 0;
     }
     if (request->kind == GCOMP_ALLTOALL)
-        return comm->alltoallv(comm->user, request->send, request->send_bytes, request->recv, request->bytes);
-    if (request->kind == GCOMP_ALLREDUCE) return comm->allreduce(comm->user, request->recv, request->count, request->dtype);
+        return (comm->alltoallv)(comm->user, request->send, request->send_bytes, request->recv, request->bytes);
+    if (request->kind == GCOMP_ALLREDUCE) return (comm->allreduce)(comm->user, request->recv, request->count, request->dtype);
     if (request->kind == GCOMP_ALLREDUCE_MAX && comm->allreduce_max)
-        return comm->allreduce_max(comm->user, (float *)request->recv, request->count);
+        return (comm->allreduce_max)(comm->user, (float *)request->recv, request->count);
     if (request->kind == GCOMP_ALLREDUCE_MAX) return gcomp__gather_largest(gc, (float *)request->recv, request->count);
-    if (comm->allgatherv) return comm->allgatherv(comm->user, request->send, request->recv, request->bytes, request->stride);
-    return comm->allgather(comm->user, request->send, request->recv, request->stride);
+    if (comm->allgatherv) return (comm->allgatherv)(comm->user, request->send, request->recv, request->bytes, request->stride);
+    return (comm->allgather)(comm->user, request->send, request->recv, request->stride);
 }
 
 /* One that was started is over, by what wait or test said. */
@@ -17407,7 +17407,7 @@ static gcomp_result gcomp__look(gcomp *gc, int *over)
 {
     size_t i;
     for (i = 0; i < gc->flying; i++) {
-        const int status = gc->desc.comm.test(gc->desc.comm.user, gc->flights[i]);
+        const int status = (gc->desc.comm.test)(gc->desc.comm.user, gc->flights[i]);
         if (status > 0) continue;
         *over = 1;
         return gcomp__landed(gc, i, status);
@@ -17421,7 +17421,7 @@ static gcomp_result gcomp__begin_request(gcomp *gc, const gcomp_request *request
     const gcomp_comm *comm = &gc->desc.comm;
     int status = 0;
     if (comm->start && comm->world > 1) {
-        status = comm->start(comm->user, request);
+        status = (comm->start)(comm->user, request);
         if (status == 0) {
             gc->flights[gc->flying++] = request->id;
             return GCOMP_OK;
@@ -17451,7 +17451,7 @@ static gcomp_result gcomp__drive(gcomp *gc, int waits, int *all)
             continue;
         }
         if (waits && gc->flying) {
-            result = gcomp__landed(gc, 0, gc->desc.comm.wait(gc->desc.comm.user, gc->flights[0]));
+            result = gcomp__landed(gc, 0, (gc->desc.comm.wait)(gc->desc.comm.user, gc->flights[0]));
             continue;
         }
         result = gcomp__look(gc, &over);
@@ -17524,9 +17524,9 @@ static void gcomp__copy_gradients(gcomp *gc, void *const *grads, float *flat, in
         } else if (slot->dtype == GCOMP_F32) {
             memcpy(back ? grad : (void *)own, back ? (void *)own : grad, 4 * slot->n);
         } else if (back) {
-            gc->set->common->narrow(grad, own, slot->dtype, slot->n);
+            (gc->set->common->narrow)(grad, own, slot->dtype, slot->n);
         } else {
-            gc->set->common->widen(own, grad, slot->dtype, slot->n);
+            (gc->set->common->widen)(own, grad, slot->dtype, slot->n);
         }
     }
     gcomp__fp_leave(mode);
@@ -17541,11 +17541,11 @@ static gcomp_result gcomp__hear_first(gcomp *gc, gcomp_result result)
     memcpy(own, "GCN1", 4);
     gcomp__put32(own + 4, (uint32_t)-(int)result);
     gcomp__put64(own + 8, gc->step);
-    gcomp__put32(own + 16, gc->set->common->crc(0, own, 16));
-    if (node->allgather(node->user, own, all, 20))
+    gcomp__put32(own + 16, (gc->set->common->crc)(0, own, 16));
+    if ((node->allgather)(node->user, own, all, 20))
         return gcomp__fail(gc, GCOMP_CALLBACK_FAILED, "node: allgather of the outcome failed");
     if (node->rank == 0) return result;
-    if (memcmp(all, "GCN1", 4) || gcomp__get32(all + 16) != gc->set->common->crc(0, all, 16))
+    if (memcmp(all, "GCN1", 4) || gcomp__get32(all + 16) != (gc->set->common->crc)(0, all, 16))
         return gcomp__fail(gc, GCOMP_MISMATCH, "node: the outcome that its first worker sent arrived damaged");
     if (!gcomp__get32(all + 4)) return GCOMP_OK;
     if (result != GCOMP_OK) return result;
@@ -17573,7 +17573,7 @@ static gcomp_result gcomp__exchange_in_node(gcomp *gc, void *const *grads, float
     result = gcomp__hear_first(gc, own);
     if (result == GCOMP_OK) {
         if (node->rank) memset(gc->floats.at, 0, gc->floats.bytes);
-        if (node->allreduce(node->user, sums, gc->most.elements, GCOMP_F32))
+        if ((node->allreduce)(node->user, sums, gc->most.elements, GCOMP_F32))
             result = gcomp__fail(gc, GCOMP_CALLBACK_FAILED, "node: allreduce of the means failed");
     }
     if (own != GCOMP_OK) result = own;
@@ -17792,7 +17792,7 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
         at += rest;
     }
     at = gcomp__put_lead(gc, at);
-    gcomp__put32(at, gc->set->common->crc(0, s, size - 4));
+    gcomp__put32(at, (gc->set->common->crc)(0, s, size - 4));
     *length = size;
     return GCOMP_OK;
 }
@@ -17823,7 +17823,7 @@ static gcomp_result gcomp__check_save_frame(gcomp *gc, size_t w, const uint8_t *
         return gcomp__fail_save(gc, GCOMP_UNSUPPORTED_VERSION, w, NULL, "it is of a version this library does not know");
     if (gcomp__get64(s + 8) > length) return gcomp__fail_save(gc, GCOMP_TRUNCATED, w, NULL, "it ends before its content");
     if (gcomp__get64(s + 8) < length) return gcomp__fail_save(gc, GCOMP_TRAILING_BYTES, w, NULL, "bytes follow its end");
-    if (gcomp__get32(s + length - 4) != gc->set->common->crc(0, s, length - 4))
+    if (gcomp__get32(s + length - 4) != (gc->set->common->crc)(0, s, length - 4))
         return gcomp__fail_save(gc, GCOMP_CHECKSUM_MISMATCH, w, NULL, "it was damaged");
     return GCOMP_OK;
 }
@@ -18218,7 +18218,7 @@ GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
     mode = gcomp__fp_enter();
     *stats = gc->stats;
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++)
-        if (gc->tensors[i].residual) squares += gc->set->common->squares(gc->tensors[i].residual, gc->tensors[i].n);
+        if (gc->tensors[i].residual) squares += (gc->set->common->squares)(gc->tensors[i].residual, gc->tensors[i].n);
     stats->residual_norm = gcomp__sqrt(squares);
     stats->ratio = stats->bytes_out ? (double)stats->bytes_in / (double)stats->bytes_out : 0;
     gcomp__fp_leave(mode);
@@ -18299,7 +18299,7 @@ static void gcomp__echo(const gcomp *gc, const gcomp_request *request)
         memcpy(to, request->send, request->bytes[w]);
         if (request->id != 1) continue;
         gcomp__put32(to + 4, (uint32_t)w); /* its frame */
-        gcomp__put32(to + 60, gc->set->common->crc(0, to, 60));
+        gcomp__put32(to + 60, (gc->set->common->crc)(0, to, 60));
     }
 }
 
@@ -18421,17 +18421,17 @@ static gcomp_result gcomp__measure(const gcomp__inquiry *q, size_t c, const gcom
 {
     const size_t world = gcomp__min((size_t)q->desc.comm.world, GCOMP__WORKERS);
     const double others = (double)(world - 1);
-    gcomp__timing one, all, small;
+    gcomp__timing one, all, least;
     double element, rest;
     GCOMP__TRY(gcomp__time_tensors(q, c, NULL, 1, &one));
     all = one;
     if (world > 1) GCOMP__TRY(gcomp__time_tensors(q, c, NULL, world, &all));
-    GCOMP__TRY(gcomp__time_tensors(q, c, smallest, world, &small));
+    GCOMP__TRY(gcomp__time_tensors(q, c, smallest, world, &least));
     memset(figures, 0, sizeof *figures);
     element = all.seconds / all.elements; /* of all workers, as if the number of tensors did not matter */
-    rest = all.elements - all.tensors * small.elements / small.tensors;
+    rest = all.elements - all.tensors * least.elements / least.tensors;
     if (rest > all.elements / 4) { /* they differ in size */
-        element = (all.seconds - all.tensors * small.seconds / small.tensors) / rest;
+        element = (all.seconds - all.tensors * least.seconds / least.tensors) / rest;
         if (!(element > 0)) element = 0;
         figures->tensor = (all.seconds - all.elements * element) / all.tensors;
         if (!(figures->tensor > 0)) figures->tensor = 0;
@@ -18452,7 +18452,8 @@ static gcomp_result gcomp__time_collective(gcomp *gc, int sum, uint8_t *mine, ui
     int repeat, status = 0;
     for (repeat = -1; repeat < GCOMP__REPEATS; repeat++) {
         double from = gcomp__now(gc);
-        status = sum ? comm->allreduce(comm->user, mine, bytes / 4, GCOMP_F32) : comm->allgather(comm->user, mine, all, bytes);
+        if (sum) status = (comm->allreduce)(comm->user, mine, bytes / 4, GCOMP_F32);
+        else status = (comm->allgather)(comm->user, mine, all, bytes);
         if (status != 0) return gcomp__fail(gc, GCOMP_CALLBACK_FAILED, sum ? "allreduce failed" : "allgather failed");
         if (repeat >= 0) t[repeat] = gcomp__now(gc) - from;
     }
@@ -18485,7 +18486,7 @@ static gcomp_result gcomp__agree_on(gcomp *gc, gcomp_result own, double x[4])
         memcpy(&u, x + i, 8);
         gcomp__put64(f + 8 + 8 * i, u);
     }
-    if (comm->allgather(comm->user, f, f + GCOMP__FRAME, GCOMP__FRAME) != 0)
+    if ((comm->allgather)(comm->user, f, f + GCOMP__FRAME, GCOMP__FRAME) != 0)
         return gcomp__fail(gc, GCOMP_CALLBACK_FAILED, "allgather failed");
     if (own != GCOMP_OK) return own;
     for (w = 1; w <= (size_t)comm->world; w++) {

@@ -146,6 +146,8 @@ arm=
 if have aarch64-linux-gnu-gcc "gcc-aarch64-linux-gnu libc6-dev-arm64-cross" && have qemu-aarch64 qemu-user; then
     arm=aarch64-linux-gnu-gcc
 fi
+mingw=
+have x86_64-w64-mingw32-g++ g++-mingw-w64-x86-64-posix && mingw=x86_64-w64-mingw32-gcc
 # Two MPIs beside each other, as Debian installs them.
 mpis=
 have mpicc.openmpi "libopenmpi-dev openmpi-bin" && mpis="openmpi"
@@ -203,6 +205,8 @@ for language in "c -std=c11" "c++ -std=c++11"; do
         -fsyntax-only $out/nccl.c
 done
 check "each method left out alone" sh tests/check_without.sh ${clang:+clang} # gcc where there is none: slower
+check "behind the macros of others" sh tests/check_macros.sh
+[ -n "$mingw" ] && check "behind mingw's windows.h" sh tests/check_macros.sh $mingw
 check "two files, one implementation, build" gcc -O1 -I. tests/multi_a.c tests/multi_b.c -o $out/multi -lm
 check "style" sh tests/check_style.sh
 drain
