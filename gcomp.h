@@ -1252,7 +1252,7 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_advise(const gcomp_question *questi
 #define stbds_hmput_key gcomp__stbds_hmput_key
 #define stbds_hmdel_key gcomp__stbds_hmdel_key
 #define stbds_shmode_func gcomp__stbds_shmode_func
-#ifndef STBDS_REALLOC
+#if defined(GCOMP_NO_STDLIB) && !defined(STBDS_REALLOC)
 #define STBDS_REALLOC(context, memory, bytes) ((void)(context), (void)(memory), (void)(bytes), (void *)0)
 #define STBDS_FREE(context, memory) ((void)(context), (void)(memory))
 #endif

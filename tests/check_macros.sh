@@ -26,8 +26,8 @@ try() { # command...
     "$@" || { echo "fails: $*"; status=1; }
 }
 if [ $# = 0 ]; then
-    try ${CC:-gcc} -std=gnu99 -fsyntax-only -I. $out/one.c
-    try ${CXX:-g++} -x c++ -std=c++11 -fsyntax-only -I. $out/one.c
+    try ${CC:-gcc} -std=gnu99 -fsyntax-only -DGCOMP_STB_DS_IMPLEMENTED -I. $out/one.c
+    try ${CXX:-g++} -x c++ -std=c++11 -fsyntax-only -DGCOMP_STB_DS_IMPLEMENTED -I. $out/one.c
 else
     for language in "c -std=gnu99" "c++ -std=gnu++11"; do
         try "$1" -x $language -fsyntax-only -I. -Ibuild/test/include $out/windows.c
