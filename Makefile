@@ -8,7 +8,7 @@ STRICT = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef
 CSTRICT = $(STRICT) -Wstrict-prototypes
 STB = $(shell pkg-config --cflags stb 2>/dev/null || echo -I/usr/include/stb)
 TRAIN_LIBS = -lopenblas -lz -lm -pthread
-TRAIN = $(wildcard examples/train*.[ch]) examples/gcomp_threads.h examples/gcomp_sockets.h gcomp.h
+TRAIN = $(wildcard examples/train*.[ch]) examples/gcomp_threads.h examples/gcomp_sockets.h examples/gcomp_recover.h gcomp.h
 
 all: build/train build/bench ## build the demo and the bench
 
@@ -36,7 +36,7 @@ build/train: $(TRAIN) build/gcomp.o | need-demo
 build/train_mpi: $(TRAIN) examples/gcomp_mpi.h build/gcomp.o | need-demo
 	mpicc -DUSE_MPI $(CFLAGS) -I. examples/train.c build/gcomp.o -o $@ $(TRAIN_LIBS)
 
-build/overlap: examples/overlap.c examples/gcomp_mpi.h build/gcomp.o | need-demo
+build/overlap: examples/overlap.c examples/gcomp_mpi.h examples/gcomp_recover.h build/gcomp.o | need-demo
 	mpicc $(CFLAGS) -I. examples/overlap.c build/gcomp.o -o $@ -lopenblas -lm
 
 build/bench: bench/bench.c bench/bench.h examples/gcomp_threads.h gcomp.h | build
@@ -51,7 +51,7 @@ build/gemm: bench/gemm.c bench/bench.h gcomp.h | build need-gemm
 build/resnet: bench/resnet.c examples/gcomp_threads.h build/gcomp.o | build
 	$(CC) $(CFLAGS) -I. bench/resnet.c build/gcomp.o -o $@ -lm -pthread
 
-build/first: examples/first.c gcomp.h examples/gcomp_threads.h | build
+build/first: examples/first.c gcomp.h examples/gcomp_threads.h examples/gcomp_recover.h | build
 	$(CC) $(CFLAGS) -I. $< -o $@ -lm -pthread
 
 build/engine: examples/engine.cpp build/gcomp.o

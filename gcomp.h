@@ -19,10 +19,15 @@
        weights.rows = 784;
        weights.cols = 1152;
        if (gcomp_open(&gc, &desc) || gcomp_add_tensor(gc, &weights)) return 1;
-       for (;;) {
-           backward(grads);                                // float *grads[1]
-           if (gcomp_exchange(gc, grads, NULL)) continue;  // an error: gcomp_error(gc) tells; nothing has changed
-           optimizer_step(grads);                          // grads[0] is now the mean over all workers
+       while (failures < 10 && backward(grads)) {          // int failures = 0; float *grads[1]
+           gcomp_result result = gcomp_exchange(gc, grads, NULL);
+           if (result == GCOMP_OK) {
+               optimizer_step(grads);                      // grads[0] is now the mean over all workers
+               failures = 0;
+               continue;
+           }
+           fprintf(stderr, "rank %d: %s\n", rank, gcomp_error(gc));   // nothing has changed on this worker
+           failures = gcomp_result_class(result) == GCOMP_CLASS_RETRY ? failures + 1 : 10;
        }
 */
 
@@ -109,8 +114,31 @@
      gradient is NaN or Inf: all skip this step together, as with loss scaling), GCOMP_PEER_FAILED, or GCOMP_MISMATCH with a
      sentence that names the worker and the difference (gcomp_error). A failure that only one worker could see is told in the
      frame of the next bucket, and the step can be repeated; in the last one it leaves that worker a step behind, and the next
-     step's frame says so on all (GCOMP_MISMATCH): broadcast the weights, then gcomp_restart on all. A bad shard is seen by the
-     owner of its range alone: it tells all before the sums are gathered (GCOMP_PEER_FAILED), and the step can be repeated.
+     step's frame says so on all (GCOMP_OUT_OF_STEP). A bad shard is seen by the owner of its range alone: it tells all before
+     the sums are gathered (GCOMP_PEER_FAILED), and the step can be repeated.
+
+   WHEN A STEP FAILS
+     Nothing has changed on this worker. gcomp_result_class says what to do next, gcomp_error why:
+       for (failures = 0; backward(grads);) {
+           result = gcomp_exchange(gc, grads, &step);
+           switch (gcomp_result_class(result)) {
+           case GCOMP_CLASS_OK:            optimizer_step(grads); failures = 0; continue;
+           case GCOMP_CLASS_RETRY:         break;
+           case GCOMP_CLASS_RESYNCHRONISE: if (!resynchronise(gc)) break; return failed(gcomp_error(gc));
+           case GCOMP_CLASS_FATAL:         return failed(gcomp_error(gc));
+           }
+           if (++failures == 10) return failed(gcomp_error(gc));
+       }
+     RETRY          this worker takes part in the next step, with this gradient or another: no worker waits for another then.
+                    If the others have gone on without it, that step says so on all. Limit the failures in a row: a gradient
+                    that is always NaN is an error too.
+     RESYNCHRONISE  workers may hold different weights. GCOMP_OUT_OF_STEP and GCOMP_DIVERGED come out on all workers: all take
+                    the weights, the optimizer's state and gcomp_step_number of one worker, and call gcomp_restart with that
+                    number; or all load a checkpoint. After GCOMP_CALLBACK_FAILED the transport may be in the midst of a
+                    collective: close it, so that the others see it too, connect those that are left, gcomp_regroup, then the
+                    same. Where nothing can be repaired: stop.
+     FATAL          the program or its configuration is wrong, and no repetition helps. Stop; the others see the transport fail.
+     examples/gcomp_recover.h does all this over any gcomp_comm; examples/train.c uses it.
 
    SUMS OF INTEGERS
      intsum adds the codes of all workers inside allreduce: exact, in any order, also on switches. allreduce must be able to sum
@@ -516,39 +544,40 @@ extern "C" {
 /* GCOMP_VERSION of the compiled implementation. */
 GCOMP_API int gcomp_version(void);
 
-/* Result codes: name, value, sentence. 0 is success; values never change. */
+/* Result codes: name, value, class, sentence. 0 is success; values never change. */
 #define GCOMP_RESULTS(X) \
-    X(GCOMP_OK, 0, "success") \
-    X(GCOMP_INVALID_ARGUMENT, -1, "an argument or a desc field is out of its range") \
-    X(GCOMP_OUT_OF_MEMORY, -2, "the allocator returned no memory") \
-    X(GCOMP_DST_TOO_SMALL, -3, "the output buffer is too small") \
-    X(GCOMP_SCRATCH_TOO_SMALL, -4, "the scratch buffer is smaller than gcomp_scratch says") \
-    X(GCOMP_NOT_FINITE, -5, "the gradient holds NaN or Inf, on this worker or another") \
-    X(GCOMP_NEEDS_ROUNDS, -6, "the method exchanges sums or keeps momentum: use a step or an exchange") \
-    X(GCOMP_BAD_CODEC, -7, "the codec text names no known method, parameter or value") \
-    X(GCOMP_ISA_UNAVAILABLE, -8, "the instruction set is unknown or not available here") \
-    X(GCOMP_WRONG_STATE, -9, "the call does not fit the state of the object") \
-    X(GCOMP_DUPLICATE_NAME, -10, "a tensor of this name exists") \
-    X(GCOMP_MISSING_CALLBACK, -11, "a callback that is needed is NULL, or cannot sum what is needed") \
-    X(GCOMP_TRUNCATED, -20, "the payload ends before its content") \
-    X(GCOMP_TRAILING_BYTES, -21, "bytes follow the end of the payload") \
-    X(GCOMP_NOT_A_PAYLOAD, -22, "the bytes do not begin like a payload") \
-    X(GCOMP_UNSUPPORTED_VERSION, -23, "the payload is of a version this library does not know") \
-    X(GCOMP_UNKNOWN_METHOD, -24, "the payload is of a method this library does not know or leaves out") \
-    X(GCOMP_RESERVED_BITS, -25, "reserved or padding bits of the payload are not zero") \
-    X(GCOMP_COUNT_MISMATCH, -26, "the payload has another number of elements") \
-    X(GCOMP_CODEC_MISMATCH, -27, "the payload is of another codec than the tensor's") \
-    X(GCOMP_CHECKSUM_MISMATCH, -28, "the payload was damaged on its way") \
-    X(GCOMP_CORRUPT, -29, "the body of the payload breaks the wire format") \
-    X(GCOMP_NOT_A_SAVE, -30, "the bytes do not begin like a saved state") \
-    X(GCOMP_SAVE_MISMATCH, -31, "the saved state is of other tensors, codecs or workers, or of another seed or step") \
-    X(GCOMP_CALLBACK_FAILED, -40, "a communication callback reported a failure") \
-    X(GCOMP_MISMATCH, -41, "workers disagree about tensors, codecs, seed, options or step") \
-    X(GCOMP_PEER_FAILED, -42, "another worker could not take part in this step") \
-    X(GCOMP_DIVERGED, -43, "workers hold different means: a transport or a machine is not reliable")
+    X(GCOMP_OK, 0, OK, "success") \
+    X(GCOMP_INVALID_ARGUMENT, -1, FATAL, "an argument or a desc field is out of its range") \
+    X(GCOMP_OUT_OF_MEMORY, -2, RETRY, "the allocator returned no memory") \
+    X(GCOMP_DST_TOO_SMALL, -3, FATAL, "the output buffer is too small") \
+    X(GCOMP_SCRATCH_TOO_SMALL, -4, FATAL, "the scratch buffer is smaller than gcomp_scratch says") \
+    X(GCOMP_NOT_FINITE, -5, RETRY, "the gradient holds NaN or Inf, on this worker or another") \
+    X(GCOMP_NEEDS_ROUNDS, -6, FATAL, "the method exchanges sums or keeps momentum: use a step or an exchange") \
+    X(GCOMP_BAD_CODEC, -7, FATAL, "the codec text names no known method, parameter or value") \
+    X(GCOMP_ISA_UNAVAILABLE, -8, FATAL, "the instruction set is unknown or not available here") \
+    X(GCOMP_WRONG_STATE, -9, FATAL, "the call does not fit the state of the object") \
+    X(GCOMP_DUPLICATE_NAME, -10, FATAL, "a tensor of this name exists") \
+    X(GCOMP_MISSING_CALLBACK, -11, FATAL, "a callback that is needed is NULL, or cannot sum what is needed") \
+    X(GCOMP_TRUNCATED, -20, RETRY, "the payload ends before its content") \
+    X(GCOMP_TRAILING_BYTES, -21, RETRY, "bytes follow the end of the payload") \
+    X(GCOMP_NOT_A_PAYLOAD, -22, RETRY, "the bytes do not begin like a payload") \
+    X(GCOMP_UNSUPPORTED_VERSION, -23, RETRY, "the payload is of a version this library does not know") \
+    X(GCOMP_UNKNOWN_METHOD, -24, RETRY, "the payload is of a method this library does not know or leaves out") \
+    X(GCOMP_RESERVED_BITS, -25, RETRY, "reserved or padding bits of the payload are not zero") \
+    X(GCOMP_COUNT_MISMATCH, -26, RETRY, "the payload has another number of elements") \
+    X(GCOMP_CODEC_MISMATCH, -27, RETRY, "the payload is of another codec than the tensor's") \
+    X(GCOMP_CHECKSUM_MISMATCH, -28, RETRY, "the payload was damaged on its way") \
+    X(GCOMP_CORRUPT, -29, RETRY, "the body of the payload breaks the wire format") \
+    X(GCOMP_NOT_A_SAVE, -30, FATAL, "the bytes do not begin like a saved state") \
+    X(GCOMP_SAVE_MISMATCH, -31, FATAL, "the saved state is of other tensors, codecs or workers, or of another seed or step") \
+    X(GCOMP_CALLBACK_FAILED, -40, RESYNCHRONISE, "a communication callback reported a failure") \
+    X(GCOMP_MISMATCH, -41, FATAL, "workers disagree about tensors, codecs, seed or options") \
+    X(GCOMP_PEER_FAILED, -42, RETRY, "another worker could not take part in this step") \
+    X(GCOMP_DIVERGED, -43, RESYNCHRONISE, "workers hold different means: a transport or a machine is not reliable") \
+    X(GCOMP_OUT_OF_STEP, -44, RESYNCHRONISE, "workers are at different steps")
 
 typedef enum gcomp_result {
-#define GCOMP__ENUM(name, value, sentence) name = value,
+#define GCOMP__ENUM(name, value, kind, sentence) name = value,
     GCOMP_RESULTS(GCOMP__ENUM)
 #undef GCOMP__ENUM
     GCOMP__RESULT_END = 1
@@ -559,6 +588,22 @@ GCOMP_API const char *gcomp_result_string(gcomp_result result);
 
 /* The name of a result code, "GCOMP_OK". Never NULL. */
 GCOMP_API const char *gcomp_result_name(gcomp_result result);
+
+/* What to do after a step with such a result, see WHEN A STEP FAILS in the manual.
+     OK             the gradients hold the mean
+     RETRY          nothing has changed here, and the transport works: take part in the next step, with any gradient
+     RESYNCHRONISE  workers may hold different weights: bring all to the same weights and the same step
+     FATAL          the same call will fail again */
+typedef enum gcomp_class {
+    GCOMP_CLASS_OK = 0,
+    GCOMP_CLASS_RETRY = 1,
+    GCOMP_CLASS_RESYNCHRONISE = 2,
+    GCOMP_CLASS_FATAL = 3
+} gcomp_class;
+
+/* The class of a result code. FATAL for a number that is none. Functions outside of steps return the same codes: RETRY of a
+   payload then says that the bytes are damaged; that memory is missing may change. */
+GCOMP_API gcomp_class gcomp_result_class(gcomp_result result);
 
 /* Gradients are of the first three; the integers are what transports carry. */
 typedef enum gcomp_dtype {
@@ -947,10 +992,10 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_progress(gcomp *gc);
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_finish(gcomp *gc);
 
 /* grads[i] (the gradient of tensor i; NULL on all workers: skipped) <- mean over all workers, in place.
-   Returns GCOMP_OK; GCOMP_NOT_FINITE, GCOMP_PEER_FAILED, GCOMP_MISMATCH, GCOMP_DIVERGED (see WORKERS AGREE in the manual);
+   Returns GCOMP_OK; GCOMP_NOT_FINITE, GCOMP_PEER_FAILED, GCOMP_MISMATCH, GCOMP_OUT_OF_STEP, GCOMP_DIVERGED (see WORKERS AGREE);
    GCOMP_CALLBACK_FAILED, GCOMP_MISSING_CALLBACK, GCOMP_OUT_OF_MEMORY, GCOMP_INVALID_ARGUMENT, GCOMP_WRONG_STATE inside a step, or
-   what is wrong with a payload that came in. After any error gradients and residuals of this worker are as they were, and after
-   one that all workers have seen (GCOMP_NOT_FINITE, GCOMP_PEER_FAILED) the call may be repeated with the same bits. */
+   what is wrong with a payload that came in. After any error gradients and residuals of this worker are as they were.
+   gcomp_result_class says what to do: see WHEN A STEP FAILS in the manual. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_exchange(gcomp *gc, float *const *grads, const gcomp_step *step);
 
 /* The same for all tensors back to back in one array. */
@@ -13583,7 +13628,7 @@ GCOMP_API int gcomp_version(void) { return GCOMP_VERSION; }
 GCOMP_API const char *gcomp_result_string(gcomp_result result)
 {
     switch ((int)result) {
-#define GCOMP__CASE(name, value, sentence) case value: return sentence;
+#define GCOMP__CASE(name, value, kind, sentence) case value: return sentence;
         GCOMP_RESULTS(GCOMP__CASE)
 #undef GCOMP__CASE
     default: return "unknown result";
@@ -13593,10 +13638,20 @@ GCOMP_API const char *gcomp_result_string(gcomp_result result)
 GCOMP_API const char *gcomp_result_name(gcomp_result result)
 {
     switch ((int)result) {
-#define GCOMP__CASE(name, value, sentence) case value: return #name;
+#define GCOMP__CASE(name, value, kind, sentence) case value: return #name;
         GCOMP_RESULTS(GCOMP__CASE)
 #undef GCOMP__CASE
     default: return "unknown";
+    }
+}
+
+GCOMP_API gcomp_class gcomp_result_class(gcomp_result result)
+{
+    switch ((int)result) {
+#define GCOMP__CASE(name, value, kind, sentence) case value: return GCOMP_CLASS_##kind;
+        GCOMP_RESULTS(GCOMP__CASE)
+#undef GCOMP__CASE
+    default: return GCOMP_CLASS_FATAL;
     }
 }
 
@@ -16453,7 +16508,9 @@ static void gcomp__take_decisions(gcomp *gc)
     size_t i;
     for (i = 0; i < count; i++) wrong |= from[i] >= gc->tensors[i].level_count;
     for (i = 0; i < count && !wrong; i++) gc->tensors[i].next = from[i];
-    if (wrong) gc->late_error = gcomp__fail(gc, GCOMP_MISMATCH, "the levels that rank 0 sent behind its frame arrived damaged");
+    if (wrong)
+        gc->late_error =
+            gcomp__fail(gc, GCOMP_CHECKSUM_MISMATCH, "the levels that rank 0 sent behind its frame arrived damaged");
 }
 
 /* |D'|; 0 stands for one not finite too. */
@@ -16614,7 +16671,6 @@ static gcomp_result gcomp__frame_agrees(gcomp *gc, size_t w)
         return GCOMP_MISMATCH;
     }
     if (memcmp(f + 32, mine + 32, 4)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has another list of tensors than");
-    if (memcmp(f + 36, mine + 36, 4)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has other codecs than");
     if (memcmp(f + 40, mine + 40, 4)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has another seed than");
     if (memcmp(f + 44, mine + 44, 4))
         return gcomp__disagree(gc, GCOMP_MISMATCH, w,
@@ -16634,8 +16690,9 @@ static gcomp_result gcomp__frame_agrees(gcomp *gc, size_t w)
         gcomp__say_number(&t, gc->step);
         gcomp__say(&t, " after ");
         gcomp__say(&t, gcomp_result_name(gc->last));
-        return GCOMP_MISMATCH;
+        return GCOMP_OUT_OF_STEP;
     }
+    if (memcmp(f + 36, mine + 36, 4)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has other codecs than"); /* by the step */
     if (memcmp(f + 48, mine + 48, 4))
         return gcomp__disagree(gc, GCOMP_MISMATCH, w,
                                " skips other tensors, takes other turns, or is at another bucket, than");
@@ -17546,7 +17603,7 @@ static gcomp_result gcomp__hear_first(gcomp *gc, gcomp_result result)
         return gcomp__fail(gc, GCOMP_CALLBACK_FAILED, "node: allgather of the outcome failed");
     if (node->rank == 0) return result;
     if (memcmp(all, "GCN1", 4) || gcomp__get32(all + 16) != (gc->set->common->crc)(0, all, 16))
-        return gcomp__fail(gc, GCOMP_MISMATCH, "node: the outcome that its first worker sent arrived damaged");
+        return gcomp__fail(gc, GCOMP_CHECKSUM_MISMATCH, "node: the outcome that its first worker sent arrived damaged");
     if (!gcomp__get32(all + 4)) return GCOMP_OK;
     if (result != GCOMP_OK) return result;
     result = (gcomp_result)-(int)gcomp__get32(all + 4);

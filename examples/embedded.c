@@ -118,6 +118,10 @@ int main(void)
         int arrived = 0;
         make_gradient(step);
         result = make_payload(&codec, step, &length);
+        if (gcomp_result_class(result) == GCOMP_CLASS_RETRY) { /* not finite: nothing is sent, nothing has changed */
+            result = GCOMP_OK;
+            continue;
+        }
         for (size_t index = 0; index * BODY < length && result == GCOMP_OK; index++) {
             unsigned char piece[PIECE];
             size_t bytes = make_piece(piece, step, index, length);

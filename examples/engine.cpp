@@ -145,8 +145,10 @@ public:
             std::size_t length = 0, at = cursor_ * kCount;
             for (std::size_t k = 0; k < kCount; k++) // the gradient of |w - optimum|^2 / 2, as this player sees it
                 gradient_[k] = server.weights[at + k] - optimum(at + k) + 0.1f * optimum(at + k + std::size_t(now) * 77);
-            good = gcomp_compress(gc_, cursor_, std::uint64_t(now), gradient_.data(), m.payload.data(), m.payload.size(), &length)
-                           == GCOMP_OK
+            const gcomp_result made = gcomp_compress(gc_, cursor_, std::uint64_t(now), gradient_.data(), m.payload.data(),
+                                                     m.payload.size(), &length);
+            if (gcomp_result_class(made) == GCOMP_CLASS_RETRY) continue; // not finite: nothing is sent, nothing has changed
+            good = made == GCOMP_OK
                    && gcomp_commit(gc_, cursor_, gradient_.data(), m.payload.data(), length, nullptr, nullptr, 0) == GCOMP_OK;
             m.payload.resize(length);
             uplink.push_back(m);

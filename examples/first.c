@@ -1,6 +1,7 @@
 /* first.c - the smallest complete program: two workers exchange one gradient, one bit an element.
 
-   Shows     gcomp_open, gcomp_add_tensor, gcomp_exchange, gcomp_stats; workers as threads (gcomp_threads.h)
+   Shows     gcomp_open, gcomp_add_tensor, gcomp_exchange, gcomp_stats; workers as threads (gcomp_threads.h); what to do
+             after a step that failed (gcomp_recover.h)
    Leaves    a network to train: see train.c
    Build     cc -I. examples/first.c -o build/first -pthread
    Run       build/first */
@@ -11,6 +12,7 @@
 
 #define GCOMP_IMPLEMENTATION
 #include "gcomp.h"
+#include "gcomp_recover.h"
 #include "gcomp_threads.h"
 
 #include <pthread.h>
@@ -44,10 +46,15 @@ static void *work(void *arg)
     worker *w = (worker *)arg;
     float grad[COUNT];
     float *grads[1] = {grad};
+    gcomp_recover recover = {0}; /* a network would have its weights in it */
     gcomp_statistics stats;
     gcomp *gc = NULL;
+    int stop = 0;
+    recover.comm = gcomp_threads_comm(w->group, w->rank);
     w->result = open_worker(&gc, w);
-    for (int step = 0; step < STEPS && w->result == GCOMP_OK; step++) {
+    if (w->result != GCOMP_OK)
+        stop = 1;
+    for (int step = 0; step < STEPS && !stop; step++) {
         float own;
         for (int i = 0; i < COUNT; i++)
             grad[i] = (float)((i * 37 + 11 * w->rank) % 101 - 50) / 50.0f; /* stands for a backward pass */
@@ -57,8 +64,9 @@ static void *work(void *arg)
             printf(
                 "step %d, worker %d: element 5 was %+.3f, mean received %+.3f, kept for later %+.3f\n",
                 step, w->rank, (double)own, (double)grad[5], (double)gcomp_residual(gc, 0)[5]);
+        stop = gcomp_recover_after(&recover, gc, w->result);
     }
-    if (w->result == GCOMP_OK)
+    if (!stop)
         w->result = gcomp_stats(gc, &stats);
     if (w->result == GCOMP_OK)
         printf("worker %d sent %llu bytes for %llu bytes of gradient: %.1f times less\n", w->rank,

@@ -10,6 +10,7 @@
 
 #include "gcomp.h"
 #include "gcomp_mpi.h"
+#include "gcomp_recover.h"
 
 #include <cblas.h>
 #include <math.h>
@@ -20,8 +21,11 @@ enum { MOST = 64, PARTS = 8 }; /* layers, steps; in how many parts a product is 
 
 typedef struct training {
     gcomp *gc;
-    int overlaps, error;
+    int overlaps;
+    gcomp_result result; /* of this step, so far */
+    gcomp_recover recover;
     float *weight[MOST], *gradient[MOST];
+    size_t count[MOST];
     double forward, backward, step[MOST]; /* seconds */
 } training;
 
@@ -69,10 +73,15 @@ static void open_training(training *t, const char *codec, int overlaps)
         tensor.name = name;
         tensor.rows = tensor.cols = width;
         must(t, gcomp_add_tensor(t->gc, &tensor));
+        t->count[l] = width * width;
         t->weight[l] = floats(width * width);
         t->gradient[l] = floats(width * width);
         for (size_t i = 0; i < width * width; i++) t->weight[l][i] = 1.7f * noise(i + l * width * width) / sqrtf((float)width);
     }
+    t->recover.comm = gcomp_mpi_comm(&blocking);
+    t->recover.state = t->weight;
+    t->recover.count = t->count;
+    t->recover.states = layers;
     must(t, gcomp_prepare(t->gc));
 }
 
@@ -83,7 +92,7 @@ static void product(training *t, int ta, int tb, size_t rows, size_t inner, cons
         size_t from = rows * p / PARTS, count = rows * (p + 1) / PARTS - from;
         cblas_sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans, (int)count, (int)width, (int)inner,
                     1, a + (ta ? from : from * width), (int)width, b, (int)width, 0, c + from * width, (int)width);
-        if (t->overlaps) must(t, gcomp_step_progress(t->gc));
+        if (t->overlaps && t->result == GCOMP_OK) t->result = gcomp_step_progress(t->gc);
     }
 }
 
@@ -92,7 +101,7 @@ static double step(training *t, size_t s)
 {
     double from = MPI_Wtime(), loss = 0;
     for (size_t i = 0; i < batch * width; i++) x[0][i] = noise(i + (s * (size_t)blocking.world + (size_t)blocking.rank) * 1000003);
-    must(t, gcomp_step_begin(t->gc, NULL));
+    t->result = gcomp_step_begin(t->gc, NULL);
     for (size_t l = 0; l < layers; l++) {
         product(t, 0, 0, batch, width, x[l], t->weight[l], x[l + 1]);
         for (size_t i = 0; i < batch * width && l + 1 < layers; i++) x[l + 1][i] = x[l + 1][i] > 0 ? x[l + 1][i] : 0.1f * x[l + 1][i];
@@ -105,7 +114,7 @@ static double step(training *t, size_t s)
     for (size_t l = layers; l-- > 0;) {
         float *swap = delta;
         product(t, 1, 0, width, batch, x[l], delta, t->gradient[l]);
-        must(t, gcomp_step_ready(t->gc, l, t->gradient[l])); /* encodes; the bucket is sent if it is full */
+        if (t->result == GCOMP_OK) t->result = gcomp_step_ready(t->gc, l, t->gradient[l]); /* encodes; a full bucket is sent */
         if (l == 0) break;
         product(t, 0, 1, batch, width, delta, t->weight[l], next);
         for (size_t i = 0; i < batch * width; i++) next[i] *= x[l][i] > 0 ? 1 : 0.1f;
@@ -113,8 +122,9 @@ static double step(training *t, size_t s)
         next = swap;
     }
     t->backward = MPI_Wtime() - from - t->forward;
-    must(t, gcomp_step_finish(t->gc));
-    for (size_t l = 0; l < layers; l++) cblas_saxpy((int)(width * width), -0.01f, t->gradient[l], 1, t->weight[l], 1);
+    if (t->result == GCOMP_OK) t->result = gcomp_step_finish(t->gc);
+    if (gcomp_recover_after(&t->recover, t->gc, t->result)) MPI_Abort(MPI_COMM_WORLD, 1);
+    for (size_t l = 0; l < layers && t->result == GCOMP_OK; l++) cblas_saxpy((int)(width * width), -0.01f, t->gradient[l], 1, t->weight[l], 1);
     t->step[s] = MPI_Wtime() - from;
     MPI_Allreduce(MPI_IN_PLACE, &t->step[s], 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD); /* of the slowest */
     return loss;

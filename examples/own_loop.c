@@ -36,6 +36,7 @@ typedef struct worker {
     float grads[TENSORS][COUNT];
     size_t ready;          /* tensors handed in, in this step */
     int steps;             /* committed */
+    int failures;          /* steps in a row */
     int busy;              /* a request is under way */
     gcomp_request request;
     line lines[WORLD];
@@ -137,7 +138,20 @@ static gcomp_result turn(worker *w)
     }
     w->ready = 0;
     w->steps++;
+    w->failures = 0;
     return gcomp_step_commit(w->gc);
+}
+
+/* A worker's step has failed: 0: go on, 1: stop. Connections that failed do not come back here; and as all workers stand in one
+   process, they need no broadcast: a model would also take the weights of worker 0. */
+static int recover(worker *w, gcomp_result result)
+{
+    const gcomp_class what = gcomp_result_class(result);
+    const uint64_t number = gcomp_step_number(workers[0].gc);
+    fprintf(stderr, "worker %d: %s: %s\n", w->rank, gcomp_result_string(result), gcomp_error(w->gc));
+    w->ready = 0;
+    if (what == GCOMP_CLASS_RETRY) return ++w->failures == 10;
+    return what == GCOMP_CLASS_FATAL || result == GCOMP_CALLBACK_FAILED || gcomp_restart(w->gc, number) != GCOMP_OK;
 }
 
 /* Moves what can be moved without waiting; waits a moment if nothing can. Returns 0, or 1 if a connection is gone. */
@@ -183,9 +197,7 @@ int main(void)
         left = 0;
         for (int a = 0; a < WORLD && !failed; a++) {
             gcomp_result result = turn(&workers[a]);
-            if (result != GCOMP_OK)
-                fprintf(stderr, "worker %d: %s %s\n", a, gcomp_result_string(result), gcomp_error(workers[a].gc));
-            failed = result != GCOMP_OK;
+            failed = result != GCOMP_OK && recover(&workers[a], result);
             left += workers[a].steps < STEPS;
         }
     }

@@ -31,6 +31,7 @@
 #endif
 
 #include "gcomp.h"
+#include "gcomp_recover.h"
 #include "train_workers.h"
 #include "train_advice.h"
 #include "train_data.h"
@@ -232,6 +233,9 @@ static int compare_workers(const train_net *net, const gcomp_comm *comm, const f
 static int train_loop(train_net *net, const train_data *data, gcomp *gc, const gcomp_comm *comm, meter *m,
                       const job *j, uint64_t seed, train_result *r, float *loss)
 {
+    float *const state[2] = {net->parameters, net->momentum};
+    const size_t count[2] = {net->count, net->count};
+    gcomp_recover recover = {*comm, state, count, 2, 0};
     float *grads[2 * TRAIN_LAYERS], shown = 0;
     float most = !data->pixels ? TEXT_RATE : j->options->dgc ? DGC_RATE : IMAGE_RATE;
     float momentum[2 * TRAIN_LAYERS];
@@ -262,13 +266,11 @@ static int train_loop(train_net *net, const train_data *data, gcomp *gc, const g
             memcpy(r->gradient, grads[0], net->width[0] * net->width[1] * sizeof(float));
         t1 = train_seconds();
         result = gcomp_exchange(gc, grads, &how);
-        if (result != GCOMP_OK) {
-            fprintf(stderr, "worker %d: %s: %s %s\n", comm->rank, r->codec, gcomp_result_string(result),
-                    gcomp_error(gc));
+        if (gcomp_recover_after(&recover, gc, result))
             return 1;
-        }
         t2 = train_seconds();
-        train_update(net, rate, momentum);
+        if (result == GCOMP_OK) /* else all workers skip this batch */
+            train_update(net, rate, momentum);
         compute += train_seconds() - t2 + t1 - t0;
         exchange += t2 - t1;
         r->sent[step] = m->summed + m->gathered;

@@ -19,7 +19,7 @@ report() { # name file: passes if the file of complaints is empty
     fi
 }
 
-echo 1..9
+echo 1..10
 
 awk 'length > 130 { print FILENAME ": " FNR ": " length " columns" }' gcomp.h >$out/columns
 report "gcomp.h has no line over 130 columns" $out/columns
@@ -78,4 +78,10 @@ for block in $out/readme[0-9]*.c; do
     $CC -std=c99 -Wall -Wno-unused -Wno-unknown-pragmas -Werror -O1 -I. -c $out/block.c -o $out/block.o 2>>$out/readme || echo "$block" >>$out/readme
 done
 report "the README's C compiles" $out/readme
+
+: >$out/loop
+sed '1,2d;/define GCOMP_IMPLEMENTATION/d' $out/readme1.c >$out/loop.h
+$CC -std=c99 -O0 -no-pie -I. -DREADME="\"$PWD/$out/loop.h\"" tests/readme_loop.c $out/one.o -o $out/loop.bin 2>>$out/loop &&
+    $out/loop.bin >>$out/loop || echo "failed" >>$out/loop
+report "the README's first loop ends on errors that stay, and tells them" $out/loop
 exit $status

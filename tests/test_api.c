@@ -122,7 +122,7 @@ enum { CODECS = sizeof codecs / sizeof codecs[0] };
 static void test_results_have_distinct_names_and_sentences(void)
 {
     static const struct entry { gcomp_result value; const char *name; const char *sentence; } list[] = {
-#define ENTRY(name, value, sentence) {name, #name, sentence},
+#define ENTRY(name, value, kind, sentence) {name, #name, sentence},
         GCOMP_RESULTS(ENTRY)
 #undef ENTRY
     };
@@ -141,6 +141,24 @@ static void test_results_have_distinct_names_and_sentences(void)
     CHECK(GCOMP_OK == 0 && GCOMP_INVALID_ARGUMENT == -1 && GCOMP_TRUNCATED == -20 && GCOMP_CALLBACK_FAILED == -40);
     CHECK(gcomp_result_name((gcomp_result)-1000) != NULL && gcomp_result_name((gcomp_result)-1000)[0] != 0);
     CHECK(gcomp_result_string((gcomp_result)1) != NULL && gcomp_result_string((gcomp_result)1)[0] != 0);
+}
+
+/* What came from others may have been damaged on its way, and memory may come back: all else fails again. */
+static void test_classes_of_results(void)
+{
+#define ENTRY(name, value, kind, sentence) name,
+    static const gcomp_result list[] = {GCOMP_RESULTS(ENTRY)};
+#undef ENTRY
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        const gcomp_result r = list[i];
+        gcomp_class expected = GCOMP_CLASS_FATAL;
+        if (r == GCOMP_OK) expected = GCOMP_CLASS_OK;
+        if (r == GCOMP_NOT_FINITE || r == GCOMP_PEER_FAILED || r == GCOMP_OUT_OF_MEMORY || (r <= GCOMP_TRUNCATED && r >= GCOMP_CORRUPT))
+            expected = GCOMP_CLASS_RETRY;
+        if (r == GCOMP_CALLBACK_FAILED || r == GCOMP_DIVERGED || r == GCOMP_OUT_OF_STEP) expected = GCOMP_CLASS_RESYNCHRONISE;
+        CHECK(gcomp_result_class(r) == expected);
+    }
+    CHECK(GCOMP_OUT_OF_STEP == -44 && GCOMP_CLASS_FATAL == 3 && gcomp_result_class((gcomp_result)-1000) == GCOMP_CLASS_FATAL);
 }
 
 static void test_names_of_instruction_sets_and_methods(void)
@@ -1375,6 +1393,7 @@ static void test_two_objects_never_meet(void)
 int main(void)
 {
     RUN(test_results_have_distinct_names_and_sentences);
+    RUN(test_classes_of_results);
     RUN(test_names_of_instruction_sets_and_methods);
     RUN(test_version_of_header_and_implementation_agree);
     RUN(test_open_refuses_every_bad_field_and_names_it);

@@ -312,7 +312,7 @@ static void test_each_failing_callback_of_a_node_is_an_error_and_named_in_the_ne
             CHECK(f.m[who].result == GCOMP_CALLBACK_FAILED && gcomp_error(f.m[who].gc)[0]);
             CHECK(digest(&f.m[who], 0) == before);
             fleet_step(&f);
-            for (int r = 0; r < 2; r++) CHECK(f.m[r].result == GCOMP_PEER_FAILED || f.m[r].result == GCOMP_MISMATCH);
+            for (int r = 0; r < 2; r++) CHECK(f.m[r].result == GCOMP_PEER_FAILED || f.m[r].result == GCOMP_OUT_OF_STEP);
             for (int r = 2; r < 4; r++) CHECK(f.m[r].result != GCOMP_OK);
             fleet_close(&f);
         }
@@ -331,7 +331,7 @@ static void test_a_sum_that_failed_on_one_worker_of_a_node(void)
         for (int r = 0; r < 4; r++) CHECK(r == who || f.m[r].result == (who == 2 ? GCOMP_PEER_FAILED : GCOMP_OK));
         fleet_step(&f);
         for (int r = 0; r < 4; r++)
-            CHECK(f.m[r].result == (who == 2 ? GCOMP_OK : r < 2 ? GCOMP_PEER_FAILED : GCOMP_MISMATCH));
+            CHECK(f.m[r].result == (who == 2 ? GCOMP_OK : r < 2 ? GCOMP_PEER_FAILED : GCOMP_OUT_OF_STEP));
         CHECK(who == 2 || strstr(gcomp_error(f.m[2].gc), "rank 1 is at step 0, its last step ended with GCOMP_CALLBACK_FAILED"));
         fleet_close(&f);
     }
@@ -345,7 +345,7 @@ static void test_a_damaged_outcome_is_refused(void)
     f.m[1].damage_at = 3;
     f.m[0].fail_at = 3; /* so that nobody waits for a last sum */
     fleet_step(&f);
-    CHECK(f.m[1].result == GCOMP_MISMATCH && strstr(gcomp_error(f.m[1].gc), "damaged"));
+    CHECK(f.m[1].result == GCOMP_CHECKSUM_MISMATCH && strstr(gcomp_error(f.m[1].gc), "damaged"));
     fleet_close(&f);
 }
 

@@ -610,7 +610,7 @@ static void test_what_one_worker_sees_in_the_last_bucket_is_told_in_the_next_ste
     CHECK(g.result[2] == GCOMP_CHECKSUM_MISMATCH && g.result[0] == GCOMP_OK);
     g.board.tamper = NULL;
     group_step(&g);
-    CHECK(all_are(&g, GCOMP_MISMATCH));
+    CHECK(all_are(&g, GCOMP_OUT_OF_STEP));
     group_close(&g);
 }
 

@@ -845,7 +845,7 @@ static void check_aftermath(group *a, group *b, const snapshot *before, size_t r
     group_fill(a, 3);
     now = snapshot_take(a);
     group_step(a);
-    CHECK(all_are(a, GCOMP_MISMATCH));
+    CHECK(all_are(a, GCOMP_OUT_OF_STEP));
     for (size_t w = 0; w < a->world; w++) {
         CHECK(names_worker(gcomp_error(a->gc[w]), rank));
         CHECK(strstr(gcomp_error(a->gc[w]), "step") != NULL);
@@ -853,7 +853,7 @@ static void check_aftermath(group *a, group *b, const snapshot *before, size_t r
     CHECK(group_equals(a, &now));
     snapshot_free(&now);
     group_step(a);
-    CHECK(all_are(a, GCOMP_MISMATCH));
+    CHECK(all_are(a, GCOMP_OUT_OF_STEP));
     for (size_t w = 0; w < a->world; w++) CHECK(gcomp_restart(a->gc[w], 3) == GCOMP_OK);
     group_advance(a, 3);
     CHECK(means_agree(a));
@@ -1068,7 +1068,7 @@ static void test_disagreement_is_a_mismatch_that_names_the_worker_and_the_differ
     }
 }
 
-static void test_another_step_number_is_a_mismatch(void)
+static void test_another_step_number_is_out_of_step(void)
 {
     for (size_t odd = 0; odd < 3; odd++) {
         group g;
@@ -1077,7 +1077,7 @@ static void test_another_step_number_is_a_mismatch(void)
         CHECK(gcomp_step_number(g.gc[odd]) == 7);
         group_fill(&g, 0);
         group_step(&g);
-        CHECK(all_are(&g, GCOMP_MISMATCH));
+        CHECK(all_are(&g, GCOMP_OUT_OF_STEP));
         for (size_t w = 0; w < 3; w++) CHECK(strstr(gcomp_error(g.gc[w]), "step") != NULL);
         for (size_t w = 0; w < 3; w++) CHECK(gcomp_restart(g.gc[w], 7) == GCOMP_OK);
         group_advance(&g, 7);
@@ -2025,7 +2025,7 @@ int main(void)
     RUN(test_frames_in_wrong_order_are_a_mismatch);
     RUN(test_a_damaged_frame_is_refused);
     RUN(test_disagreement_is_a_mismatch_that_names_the_worker_and_the_difference);
-    RUN(test_another_step_number_is_a_mismatch);
+    RUN(test_another_step_number_is_out_of_step);
     RUN(test_another_world_is_a_mismatch);
     RUN(test_instruction_sets_and_allocators_may_differ);
     RUN(test_a_corrupted_sum_on_one_worker_is_found_as_divergence);
