@@ -169,8 +169,15 @@
      uncompressed; its first worker (node.rank 0) exchanges their mean with the other machines through comm, whose callbacks the
      others never call; and all get the mean over the machines. Only first workers keep residuals, save and load them; the others
      go on behind a load with gcomp_restart and its step. If machines have different numbers of workers, pass as gcomp_step.scale
-     the workers of this machine * machines / all workers. A step that fails on one worker of a machine fails on all its workers,
-     and on all other machines, as without levels. gcomp_step_begin is refused: a step is gcomp_exchange.
+     the workers of this machine * machines / all workers. gcomp_step_begin is refused: a step is
+     gcomp_exchange.
+     In a step the workers of a machine add up their gradients and tell each other how that went;
+     the first worker exchanges the mean and commits; a last sum brings the mean to the others.
+     What fails on one worker before the commit fails on all workers of its machine, and on all
+     other machines, as without levels. The last sum cannot fail for the first worker, which has its
+     mean. Another worker for which it fails keeps its gradients and is a step behind: the next
+     step's frame says so on all (GCOMP_OUT_OF_STEP). A step that a callback leaves by longjmp or by
+     an exception is not committed, unless the first worker leaves it in the last sum.
 
    OVERLAP
      While the backward pass makes the gradients of the first layers, those of the last ones can be on their way.
@@ -873,7 +880,9 @@ GCOMP_API size_t gcomp_tensor_find(const gcomp *gc, const char *name);
 GCOMP_API size_t gcomp_tensor_elements(const gcomp *gc, size_t tensor);
 
 /* The codec a tensor really has now, after the rules for vectors, small tensors and matrices that would not gain, and by the
-   schedule. Returns NULL for a wrong number. Valid while the object is. */
+   schedule. Returns NULL for a wrong number. Valid while the object is. With desc.node the other
+   workers of a machine hear from the first one what it has, at the end of each step: what that one
+   has loaded they know after the next step. */
 GCOMP_API const gcomp_codec *gcomp_tensor_codec(const gcomp *gc, size_t tensor);
 
 /* The residual of a tensor, NULL if it keeps none. Valid while the object is; changed by commits. */
@@ -974,7 +983,8 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, i
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_commit(gcomp *gc);
 
 /* Ends a step without a commit: nothing has changed. Waits for what gcomp_step_progress has under way. No effect outside a
-   step. */
+   step. A gcomp_exchange that a callback has left by longjmp or by an exception is a step too.
+   gcomp_restart ends a step likewise. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_abort(gcomp *gc);
 
 /* ---------------- exchange: the step through callbacks */
@@ -1058,6 +1068,8 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_momentum_step(float *x, float *velo
 
 /* ---------------- statistics */
 
+/* With desc.node the fields from steps to switches are this worker's. The other fields tell of what
+   goes between machines: on the first worker of a machine. They are 0 on its other workers. */
 typedef struct gcomp_statistics {
     uint64_t steps;            /* committed */
     uint64_t skipped;          /* ended by GCOMP_NOT_FINITE */
@@ -14571,6 +14583,7 @@ static size_t gcomp__control(const gcomp__schedule *s, gcomp__pace *pace, double
 
 enum { GCOMP__IDLE, GCOMP__COLLECT, GCOMP__FRAMES, GCOMP__DECISIONS, GCOMP__ROUNDS, GCOMP__READY };
 enum { GCOMP__FRAME = 64, GCOMP__SENTENCE = 256 };
+enum { GCOMP__WORD = 16 }; /* bytes of what a worker says to those of its machine */
 enum { GCOMP__LENGTH_BYTES = 16 }; /* of what announces shards and sums */
 
 /* What a codec makes of a tensor. */
@@ -14665,7 +14678,7 @@ struct gcomp {
     double p_squares, e_squares, y_squares, clock_from;
     gcomp_statistics stats;
     gcomp *node;    /* the uncompressed mean over the workers of this machine; NULL: there is one level */
-    gcomp__room floats; /* gradients of the machine, all tensors back to back */
+    gcomp__room floats; /* gradients of the machine, back to back; then what its first worker says */
     char error[GCOMP__SENTENCE];
 };
 
@@ -15477,6 +15490,12 @@ GCOMP_API size_t gcomp_memory_used(const gcomp *gc)
     return gc ? gc->memory.used + gcomp_memory_used(gc->node) : 0;
 }
 
+/* Bytes of the last sum of a machine. */
+static size_t gcomp__machine_bytes(size_t elements, size_t tensors)
+{
+    return gcomp__times(gcomp__plus(elements, GCOMP__WORD + tensors), 4);
+}
+
 /* Of a node's sums: all tensors uncompressed. SIZE_MAX: something is invalid. */
 static size_t gcomp__memory_of(const gcomp_desc *desc, const gcomp_tensor *tensors, size_t count, int of_node)
 {
@@ -15511,7 +15530,7 @@ static size_t gcomp__memory_of(const gcomp_desc *desc, const gcomp_tensor *tenso
     total = gcomp__plus(total, gcomp__plus(gcomp__array_bytes(capacity, sizeof(gcomp__slot)),
                                            gcomp__array_bytes(capacity, sizeof(uint32_t))));
     total = gcomp__plus(total, plan.fixed);
-    if (d.node.world > 1) total = gcomp__plus(total, gcomp__times(plan.elements, 4));
+    if (d.node.world > 1) total = gcomp__plus(total, gcomp__machine_bytes(plan.elements, count));
     if (d.node.rank) return total; /* takes no steps of its own */
     return gcomp__plus(total, gcomp__plus(plan.scratch, gcomp__arena_bytes(&plan, (size_t)d.comm.world)));
 }
@@ -15539,8 +15558,10 @@ static gcomp_result gcomp__reserve_scratch(gcomp *gc)
 /* With two levels: where the gradients of the machine are added up. */
 static gcomp_result gcomp__reserve_floats(gcomp *gc)
 {
+    size_t bytes;
     if (!gc->node || gc->floats.at) return GCOMP_OK;
-    if (gcomp__room_take(&gc->memory, &gc->floats, gcomp__times(gc->most.elements, 4))) return GCOMP_OK;
+    bytes = gcomp__machine_bytes(gc->most.elements, stbds_arrlenu(gc->tensors));
+    if (gcomp__room_take(&gc->memory, &gc->floats, bytes)) return GCOMP_OK;
     return gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, "no memory for the sums of the machine");
 }
 
@@ -15617,12 +15638,22 @@ static gcomp_result gcomp__reserve(gcomp *gc)
     return GCOMP_OK;
 }
 
-/* gc, and not inside a step. */
+/* gc, and not inside a step, nor inside that of its machine. */
 static gcomp_result gcomp__enter_idle(gcomp *gc)
 {
     if (!gc) return GCOMP_INVALID_ARGUMENT;
     gc->error[0] = 0;
-    return gc->phase == GCOMP__IDLE ? GCOMP_OK : gcomp__fail(gc, GCOMP_WRONG_STATE, "inside a step");
+    if (gc->phase == GCOMP__IDLE && (!gc->node || gc->node->phase == GCOMP__IDLE)) return GCOMP_OK;
+    return gcomp__fail(gc, GCOMP_WRONG_STATE, "a step is under way: commit or abort it first");
+}
+
+/* Ends a step, and that of the machine, which a callback may have left by a jump. */
+static void gcomp__leave_step(gcomp *gc)
+{
+    for (; gc; gc = gc->node) {
+        gcomp__settle(gc);
+        gc->phase = GCOMP__IDLE;
+    }
 }
 
 /* Memory for steps, and all places in it. */
@@ -15717,8 +15748,8 @@ static gcomp_result gcomp__enter(gcomp *gc, size_t tensor)
 
 GCOMP_API gcomp_result gcomp_reset(gcomp *gc, size_t tensor)
 {
+    GCOMP__TRY(gcomp__enter_idle(gc));
     GCOMP__TRY(gcomp__enter(gc, tensor));
-    if (gc->phase != GCOMP__IDLE) return gcomp__fail(gc, GCOMP_WRONG_STATE, "inside a step");
     gcomp__forget(gc->tensors + tensor);
     return GCOMP_OK;
 }
@@ -15728,10 +15759,9 @@ GCOMP_API gcomp_result gcomp_restart(gcomp *gc, uint64_t step)
     size_t i;
     if (!gc) return GCOMP_INVALID_ARGUMENT;
     gc->error[0] = 0;
-    gcomp__settle(gc);
+    gcomp__leave_step(gc);
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gcomp__forget(gc->tensors + i);
     gcomp__restart_lists(gc);
-    gc->phase = GCOMP__IDLE;
     gc->last = GCOMP_OK;
     gc->mean_digest = 0;
     gc->step = step;
@@ -16640,6 +16670,7 @@ static gcomp_result gcomp__disagree(gcomp *gc, gcomp_result result, size_t rank,
     return result;
 }
 
+/* What all must know comes out on all: so machines tell others that they are out of step. */
 static gcomp_result gcomp__peer_failed(gcomp *gc, size_t rank, int status)
 {
     gcomp__text t = gcomp__sentence(gc);
@@ -16647,6 +16678,7 @@ static gcomp_result gcomp__peer_failed(gcomp *gc, size_t rank, int status)
     gcomp__say_number(&t, rank);
     gcomp__say(&t, ": ");
     gcomp__say(&t, gcomp_result_string((gcomp_result)status));
+    if (status == (int)GCOMP_OUT_OF_STEP || status == (int)GCOMP_DIVERGED) return (gcomp_result)status;
     return GCOMP_PEER_FAILED;
 }
 
@@ -17373,8 +17405,7 @@ GCOMP_API gcomp_result gcomp_step_commit(gcomp *gc)
 GCOMP_API gcomp_result gcomp_step_abort(gcomp *gc)
 {
     if (!gc) return GCOMP_INVALID_ARGUMENT;
-    gcomp__settle(gc);
-    gc->phase = GCOMP__IDLE;
+    gcomp__leave_step(gc);
     return GCOMP_OK;
 }
 
@@ -17589,54 +17620,129 @@ static void gcomp__copy_gradients(gcomp *gc, void *const *grads, float *flat, in
     gcomp__fp_leave(mode);
 }
 
-/* How the first worker of the machine fared: 0 magic 'GCN1', 4 status, 8 step (64 bit), 16 CRC-32C of the 16 bytes before. The
-   first one hears its own. */
-static gcomp_result gcomp__hear_first(gcomp *gc, gcomp_result result)
+/* What a worker says to those of its machine: 0 magic 'GCN2', 4 status, 8 digest of schedule and
+   codecs, 12 the levels of the tensors, a byte each, in the last sum alone; then the CRC-32C of all
+   before. */
+static void gcomp__put_word(const gcomp *gc, uint8_t *to, gcomp_result result, size_t levels)
 {
-    uint8_t *const own = gc->node->frames, *const all = own + GCOMP__FRAME; /* room for a frame of each */
-    const gcomp_comm *node = &gc->desc.node;
-    memcpy(own, "GCN1", 4);
-    gcomp__put32(own + 4, (uint32_t)-(int)result);
-    gcomp__put64(own + 8, gc->step);
-    gcomp__put32(own + 16, (gc->set->common->crc)(0, own, 16));
-    if ((node->allgather)(node->user, own, all, 20))
-        return gcomp__fail(gc, GCOMP_CALLBACK_FAILED, "node: allgather of the outcome failed");
-    if (node->rank == 0) return result;
-    if (memcmp(all, "GCN1", 4) || gcomp__get32(all + 16) != (gc->set->common->crc)(0, all, 16))
-        return gcomp__fail(gc, GCOMP_CHECKSUM_MISMATCH, "node: the outcome that its first worker sent arrived damaged");
-    if (!gcomp__get32(all + 4)) return GCOMP_OK;
-    if (result != GCOMP_OK) return result;
-    result = (gcomp_result)-(int)gcomp__get32(all + 4);
-    return gcomp__fail(gc, result == GCOMP_NOT_FINITE ? result : GCOMP_PEER_FAILED, gcomp_result_string(result));
+    uint32_t codecs = gcomp__crc_schedule(gc, 0);
+    size_t i;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++)
+        codecs = gcomp__crc_number(gc, codecs, gc->tensors[i].codecs_digest);
+    memcpy(to, "GCN2", 4);
+    gcomp__put32(to + 4, (uint32_t)-(int)result);
+    gcomp__put32(to + 8, codecs);
+    for (i = 0; i < levels; i++) to[12 + i] = (uint8_t)gc->tensors[i].level;
+    gcomp__put32(to + 12 + levels, (gc->set->common->crc)(0, to, 12 + levels));
 }
 
-/* The machine's gradients are summed to the mean of its workers, which the first one exchanges; then that is summed with zeros.
-   Who has failed alone takes part in the last sum all the same, so that nobody waits for it. */
-static gcomp_result gcomp__exchange_in_node(gcomp *gc, void *const *grads, float *flat, const gcomp_step *step)
+static int gcomp__is_word(const gcomp *gc, const uint8_t *word, size_t levels)
 {
+    const uint32_t crc = (gc->set->common->crc)(0, word, 12 + levels);
+    return !memcmp(word, "GCN2", 4) && gcomp__get32(word + 12 + levels) == crc;
+}
+
+/* What another worker's failure is here. */
+static gcomp_result gcomp__hear_failure(gcomp *gc, size_t rank, int status)
+{
+    const gcomp_result result = gcomp__peer_failed(gc, rank, status);
+    return status == (int)GCOMP_NOT_FINITE ? GCOMP_NOT_FINITE : result;
+}
+
+/* All workers of the machine say how its sum went, before the first one goes out. *over: all have
+   heard of a failure. The sentence is in the inner object. */
+static gcomp_result gcomp__ask_machine(gcomp *gc, gcomp_result result, int *over)
+{
+    uint8_t *const own = gc->node->frames, *const all = own + GCOMP__FRAME; /* room for a frame of each */
+    static const char lost[] = "node: allgather of the outcomes failed";
+    static const char damaged[] = " sent a damaged outcome, seen by";
+    static const char other_codecs[] = " of the machine has another schedule or other codecs than";
     const gcomp_comm *node = &gc->desc.node;
+    size_t w;
+    *over = result != GCOMP_OK;
+    gcomp__put_word(gc, own, result, 0);
+    if ((node->allgather)(node->user, own, all, GCOMP__WORD))
+        return *over ? result : gcomp__fail(gc->node, GCOMP_CALLBACK_FAILED, lost);
+    for (w = 0; w < (size_t)node->world && !*over; w++) {
+        const uint8_t *const word = all + w * GCOMP__WORD;
+        if (!gcomp__is_word(gc, word, 0)) {
+            result = gcomp__disagree(gc->node, GCOMP_CHECKSUM_MISMATCH, w, damaged);
+            continue;
+        }
+        *over = gcomp__get32(word + 4) || memcmp(word + 8, own + 8, 4);
+        if (gcomp__get32(word + 4)) result = gcomp__hear_failure(gc->node, w, -(int)gcomp__get32(word + 4));
+        else if (*over) result = gcomp__disagree(gc->node, GCOMP_MISMATCH, w, other_codecs);
+    }
+    return result;
+}
+
+/* The last collective of a step: the mean reaches the machine as a sum with the zeros of the others.
+   Behind it stands, a byte in each float, how the first worker fared, and its levels. That worker
+   has its mean already: the sum cannot fail for it. */
+static gcomp_result gcomp__tell_machine(gcomp *gc, gcomp_result result, void *const *grads,
+                                        float *flat)
+{
+    static const char lost[] = "node: allreduce of the means failed";
+    static const char damaged[] = "node: what its first worker sent with the means arrived damaged";
+    const gcomp_comm *node = &gc->desc.node;
+    const size_t count = stbds_arrlenu(gc->tensors), said = GCOMP__WORD + count;
+    const size_t n = gc->most.elements;
+    float *const floats = (float *)(void *)gc->floats.at + n;
+    uint8_t *const word = (uint8_t *)(void *)floats;
+    size_t i;
+    int wrong = 0;
+    if (node->rank) {
+        memset(gc->floats.at, 0, gc->floats.bytes);
+    } else {
+        if (result == GCOMP_OK) gcomp__copy_gradients(gc, grads, flat, 1);
+        gcomp__put_word(gc, word, result, count);
+        for (i = said; i-- > 0;) floats[i] = (float)word[i];
+    }
+    if ((node->allreduce)(node->user, gc->floats.at, n + said, GCOMP_F32))
+        return node->rank ? gcomp__fail(gc, GCOMP_CALLBACK_FAILED, lost) : result;
+    if (node->rank) {
+        for (i = 0; i < said; i++)
+            word[i] = (uint8_t)(floats[i] >= 0 && floats[i] <= 255 ? floats[i] : 0);
+        wrong = !gcomp__is_word(gc, word, count);
+        for (i = 0; i < count; i++) wrong |= word[12 + i] >= gc->tensors[i].level_count;
+        if (wrong) return gcomp__fail(gc, GCOMP_CHECKSUM_MISMATCH, damaged);
+        result = (gcomp_result)-(int)gcomp__get32(word + 4);
+        if (result != GCOMP_OK) return gcomp__hear_failure(gc, 0, (int)result);
+        for (i = 0; i < count; i++) gc->tensors[i].next = word[12 + i];
+        gcomp__switch_all(gc);
+    }
+    /* the bits of all: -0 + 0 is 0 */
+    if (result == GCOMP_OK) gcomp__copy_gradients(gc, grads, flat, 1);
+    return result;
+}
+
+/* The machine's gradients are summed to the mean of its workers; all say how that went; the first
+   one exchanges the mean, and commits; then all get what came of it. Who has failed alone takes part
+   in the last sum all the same, so that nobody waits. */
+static gcomp_result gcomp__exchange_in_node(gcomp *gc, void *const *grads, float *flat,
+                                            const gcomp_step *step)
+{
+    const int first = gc->desc.node.rank == 0;
     gcomp_step between = {0, 0, 0};
-    gcomp_result own = gcomp__reserve_floats(gc), result;
+    gcomp_result result = gcomp__reserve_floats(gc);
     float *const sums = gc->floats.at ? (float *)(void *)gc->floats.at : flat;
-    if (own == GCOMP_OK) gcomp__copy_gradients(gc, grads, flat, 0);
+    int over;
+    if (result == GCOMP_OK && first) result = gcomp__need_callbacks(gc);
+    if (gc->floats.at) gcomp__copy_gradients(gc, grads, flat, 0);
     gc->started = 1;
     gc->node->step = gc->step;
     gc->node->last = gc->last;
-    own = gcomp__exchange_as(gc->node, grads, sums, step, own, gc->error);
-    if (own != GCOMP_OK) (void)gcomp__fail(gc, own, gc->node->error);
+    result = gcomp__exchange_as(gc->node, grads, sums, step, result, gc->error);
+    result = gcomp__ask_machine(gc, result, &over);
     if (step) between = *step;
-    between.scale = 0;
-    if (node->rank == 0) own = gcomp__exchange_as(gc, grads, sums, &between, own, gc->node->error);
-    result = gcomp__hear_first(gc, own);
-    if (result == GCOMP_OK) {
-        if (node->rank) memset(gc->floats.at, 0, gc->floats.bytes);
-        if ((node->allreduce)(node->user, sums, gc->most.elements, GCOMP_F32))
-            result = gcomp__fail(gc, GCOMP_CALLBACK_FAILED, "node: allreduce of the means failed");
-    }
-    if (own != GCOMP_OK) result = own;
-    if (result == GCOMP_OK) gcomp__copy_gradients(gc, grads, flat, 1);
-    if (node->rank == 0) return result;
+    between.scale = 1;
+    if (first && result != GCOMP_MISSING_CALLBACK)
+        result = gcomp__exchange_as(gc, grads, sums, &between, result, gc->node->error);
+    else if (result != GCOMP_OK) (void)gcomp__fail(gc, result, gc->node->error);
+    if (!over) result = gcomp__tell_machine(gc, result, grads, flat);
+    if (first) return result;
     if (result != GCOMP_OK) return gcomp__end_step(gc, result);
+    gc->error[0] = 0;
     gc->last = GCOMP_OK;
     gc->step++;
     gc->stats.steps++;
@@ -17645,8 +17751,10 @@ static gcomp_result gcomp__exchange_in_node(gcomp *gc, void *const *grads, float
 
 static gcomp_result gcomp__exchange(gcomp *gc, void *const *grads, float *flat, const gcomp_step *step)
 {
-    if (gc->phase == GCOMP__IDLE && !gc->desc.node.rank) GCOMP__TRY(gcomp__need_callbacks(gc));
-    return gc->node ? gcomp__exchange_in_node(gc, grads, flat, step) : gcomp__exchange_as(gc, grads, flat, step, GCOMP_OK, NULL);
+    GCOMP__TRY(gcomp__enter_idle(gc));
+    if (gc->node) return gcomp__exchange_in_node(gc, grads, flat, step);
+    GCOMP__TRY(gcomp__need_callbacks(gc));
+    return gcomp__exchange_as(gc, grads, flat, step, GCOMP_OK, NULL);
 }
 
 /* All gradients are floats where the user passes floats. */
@@ -18274,6 +18382,7 @@ GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
     if (!gc || !stats) return GCOMP_INVALID_ARGUMENT;
     mode = gcomp__fp_enter();
     *stats = gc->stats;
+    if (gc->node) stats->not_finite += gc->node->stats.not_finite; /* it looks at this worker's */
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++)
         if (gc->tensors[i].residual) squares += (gc->set->common->squares)(gc->tensors[i].residual, gc->tensors[i].n);
     stats->residual_norm = gcomp__sqrt(squares);

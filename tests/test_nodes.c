@@ -8,6 +8,8 @@
 #include "../examples/gcomp_threads.h"
 #include "test.h"
 
+#include <setjmp.h>
+
 enum { MOST = 6, NODES = 3, TENSORS = 3, LARGEST = 3000, ALL = 2 * LARGEST };
 
 static const size_t rows[TENSORS] = {60, 37, 50}, cols[TENSORS] = {50, 0, 40};
@@ -23,6 +25,9 @@ typedef struct member {
     uint16_t half[LARGEST]; /* of the last tensor, where it is of 16 bits */
     int calls, fail_at, damage_at; /* callbacks of the node: count, which one fails (from 1), which one's bytes are changed */
     int breaks;                    /* a failing one breaks the node's transport for all */
+    gcomp_comm beyond;             /* that between machines, likewise */
+    int trips, trip_fails_at;
+    jmp_buf *way_out;              /* where a failing callback jumps to, in the place of a return */
 } member;
 
 struct fleet {
@@ -40,13 +45,43 @@ static int fails(member *m)
 {
     if (++m->calls != m->fail_at) return 0;
     if (m->breaks) gcomp_threads_fail(m->of->within[m->rank / m->of->each]);
+    if (m->way_out) longjmp(*m->way_out, 1);
     return 1;
+}
+
+static int trip_fails(member *m)
+{
+    if (++m->trips != m->trip_fails_at) return 0;
+    if (m->way_out) longjmp(*m->way_out, 1);
+    return 1;
+}
+
+static int beyond_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype)
+{
+    member *m = (member *)user;
+    int status = m->beyond.allreduce(m->beyond.user, data, count, dtype);
+    return trip_fails(m) ? 1 : status;
+}
+
+static int beyond_allgather(void *user, const void *mine, void *all, size_t bytes)
+{
+    member *m = (member *)user;
+    int status = m->beyond.allgather(m->beyond.user, mine, all, bytes);
+    return trip_fails(m) ? 1 : status;
+}
+
+static int beyond_alltoallv(void *user, const void *send, const size_t *sent, void *recv, const size_t *came)
+{
+    member *m = (member *)user;
+    int status = m->beyond.alltoallv(m->beyond.user, send, sent, recv, came);
+    return trip_fails(m) ? 1 : status;
 }
 
 static int node_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype)
 {
     member *m = (member *)user;
     int status = m->within.allreduce(m->within.user, data, count, dtype);
+    if (m->calls + 1 == m->damage_at) ((float *)data)[count - 1] += 1;
     return fails(m) ? 1 : status;
 }
 
@@ -58,16 +93,25 @@ static int node_allgather(void *user, const void *mine, void *all, size_t bytes)
     return fails(m) ? 1 : status;
 }
 
+static const char *schedule; /* of the next fleet */
+
 static gcomp_desc desc_of(fleet *f, int r, const char *codec)
 {
     gcomp_desc desc;
     member *m = &f->m[r];
     memset(&desc, 0, sizeof desc);
     desc.codec = codec;
+    desc.schedule = schedule;
     desc.min_elements = 1;
     desc.aggregate = f->aggregate;
     desc.bucket_bytes = f->halves ? 8000 : 0; /* two buckets */
-    if (r % f->each == 0) desc.comm = gcomp_threads_comm(f->between, r / f->each);
+    if (r % f->each == 0) {
+        m->beyond = gcomp_threads_comm(f->between, r / f->each);
+        desc.comm.user = m;
+        desc.comm.allreduce = beyond_allreduce;
+        desc.comm.allgather = beyond_allgather;
+        desc.comm.alltoallv = beyond_alltoallv;
+    }
     desc.comm.rank = r / f->each; /* callbacks of the others are not called: there are none */
     desc.comm.world = f->nodes;
     m->within = gcomp_threads_comm(f->within[r / f->each], r % f->each);
@@ -92,6 +136,7 @@ static gcomp_tensor tensor_of(const fleet *f, size_t t)
 }
 
 static gcomp_aggregate way; /* of the next fleet */
+static double patience = 20; /* seconds that its workers wait for each other */
 
 static void fleet_open(fleet *f, int nodes, int each, const char *codec, int halves)
 {
@@ -101,8 +146,8 @@ static void fleet_open(fleet *f, int nodes, int each, const char *codec, int hal
     f->each = each;
     f->halves = halves;
     f->skip = -1;
-    CHECK(gcomp_threads_open(&f->between, nodes, 20) == 0);
-    for (int n = 0; n < nodes; n++) CHECK(gcomp_threads_open(&f->within[n], each, 20) == 0);
+    CHECK(gcomp_threads_open(&f->between, nodes, patience) == 0);
+    for (int n = 0; n < nodes; n++) CHECK(gcomp_threads_open(&f->within[n], each, patience) == 0);
     for (int r = 0; r < nodes * each; r++) {
         gcomp_desc desc = desc_of(f, r, codec);
         f->m[r].of = f;
@@ -285,6 +330,7 @@ static void test_what_is_not_finite_on_one_worker_is_skipped_by_all(void)
         gcomp_statistics stats;
         CHECK(digest(&f.m[r], 1) == before[r] && gcomp_error(f.m[r].gc)[0]);
         CHECK(gcomp_stats(f.m[r].gc, &stats) == GCOMP_OK && stats.skipped == 1 && stats.steps == 1);
+        CHECK(stats.not_finite == (r == 3));
     }
     f.m[3].grad[0][7] = 0;
     fleet_step(&f);
@@ -292,49 +338,84 @@ static void test_what_is_not_finite_on_one_worker_is_skipped_by_all(void)
     fleet_close(&f);
 }
 
-/* Callbacks of a node in a step: 1 gather of frames, 2 sum, 3 gather of the outcome, 4 sum of the means. The first worker of the
-   second machine, or its other one, has one that fails. */
-static void test_each_failing_callback_of_a_node_is_an_error_and_named_in_the_next_step(void)
+/* A step of a fresh fleet behind one that all took. Whatever fails on one worker, each has either taken the step, with the bits
+   of all and its residual, or has an error, a sentence, and everything as it was. How many took it; the fleet goes on. */
+static int step_with_a_failure(fleet *f, const char *codec, int who, int at, int trip, int breaks)
 {
-    static fleet f;
-    for (int who = 2; who < 4; who++)
-        for (int at = 1; at <= 4; at++) {
-            uint64_t before;
-            fleet_open(&f, 2, 2, "sign", 0);
-            f.m[2].breaks = f.m[3].breaks = 1;
-            fleet_fill(&f, 0);
-            fleet_step(&f);
-            CHECK(all_are(&f, GCOMP_OK));
-            fleet_fill(&f, 1);
-            f.m[who].fail_at = f.m[who].calls + at;
-            before = digest(&f.m[who], 0);
-            fleet_step(&f);
-            CHECK(f.m[who].result == GCOMP_CALLBACK_FAILED && gcomp_error(f.m[who].gc)[0]);
-            CHECK(digest(&f.m[who], 0) == before);
-            fleet_step(&f);
-            for (int r = 0; r < 2; r++) CHECK(f.m[r].result == GCOMP_PEER_FAILED || f.m[r].result == GCOMP_OUT_OF_STEP);
-            for (int r = 2; r < 4; r++) CHECK(f.m[r].result != GCOMP_OK);
-            fleet_close(&f);
+    static fleet sound;
+    uint64_t before[MOST], after[MOST];
+    int took = 0;
+    fleet_open(&sound, 2, 2, codec, 0);
+    fleet_open(f, 2, 2, codec, 0);
+    for (uint64_t s = 0; s < 2; s++) {
+        fleet_fill(&sound, s);
+        fleet_step(&sound);
+        CHECK(all_are(&sound, GCOMP_OK));
+        fleet_fill(f, s);
+        for (int r = 0; r < 4; r++) before[r] = digest(&f->m[r], 1), after[r] = digest(&sound.m[r], 1);
+        if (s == 1) {
+            f->m[who].breaks = breaks;
+            if (at) f->m[who].fail_at = f->m[who].calls + at;
+            if (trip) f->m[who].trip_fails_at = f->m[who].trips + trip;
         }
+        fleet_step(f);
+        CHECK(s == 1 || all_are(f, GCOMP_OK));
+    }
+    for (int r = 0; r < 4; r++) {
+        const int ok = f->m[r].result == GCOMP_OK;
+        took += ok;
+        CHECK(digest(&f->m[r], 1) == (ok ? after[r] : before[r]));
+        CHECK(gcomp_step_number(f->m[r].gc) == (ok ? 2u : 1u));
+        CHECK(!ok == (gcomp_error(f->m[r].gc)[0] != 0));
+    }
+    fleet_close(&sound);
+    return took;
 }
 
-/* What the first worker sees before it goes out, all hear, and can go on; what another sees alone leaves it behind. */
-static void test_a_sum_that_failed_on_one_worker_of_a_node(void)
+/* Callbacks of a node in a step: 1 gather of frames, 2 sum, 3 gather of the outcomes, 4 sum of the means. */
+static void test_a_callback_of_a_node_that_fails_leaves_each_worker_before_or_behind_the_step(void)
+{
+    static const char *const codecs[] = {"sign", "powersgd:rank=2"};
+    static fleet f;
+    for (int breaks = 0; breaks < 2; breaks++)
+        for (int who = 0; who < 4; who++)
+            for (int at = 1; at <= 4; at++) {
+                const int others = who % 2 ? 3 : 4; /* a first worker has its mean before the last sum */
+                int took, expected = at < 3 || (at == 3 && !(who % 2)) ? 0 : at == 3 && !breaks ? 4 : others;
+                patience = at == 1 ? 0.3 : 20; /* who cannot know what the others do next is waited for */
+                took = step_with_a_failure(&f, codecs[(who + at) % 2], who, at, 0, breaks);
+                CHECK(f.m[who].calls >= f.m[who].fail_at); /* it was called */
+                CHECK(took == expected);
+                if (took == 0 && at > 1 && !breaks) { /* all saw it: the step can be repeated */
+                    fleet_step(&f);
+                    CHECK(all_are(&f, GCOMP_OK));
+                } else if (took != 4) { /* the next step names it on all */
+                    patience = 1;
+                    fleet_step(&f);
+                    for (int r = 0; r < 4; r++) CHECK(f.m[r].result != GCOMP_OK && gcomp_error(f.m[r].gc)[0]);
+                    if (!breaks && took) CHECK(all_are(&f, GCOMP_OUT_OF_STEP));
+                }
+                fleet_close(&f);
+            }
+    patience = 20;
+}
+
+static void test_a_callback_between_machines_that_fails_leaves_each_worker_before_or_behind_the_step(void)
 {
     static fleet f;
-    for (int who = 2; who < 4; who++) {
-        fleet_open(&f, 2, 2, "sign", 0);
-        fleet_fill(&f, 0);
-        f.m[who].fail_at = 2;
-        fleet_step(&f);
-        CHECK(f.m[who].result == GCOMP_CALLBACK_FAILED);
-        for (int r = 0; r < 4; r++) CHECK(r == who || f.m[r].result == (who == 2 ? GCOMP_PEER_FAILED : GCOMP_OK));
-        fleet_step(&f);
-        for (int r = 0; r < 4; r++)
-            CHECK(f.m[r].result == (who == 2 ? GCOMP_OK : r < 2 ? GCOMP_PEER_FAILED : GCOMP_OUT_OF_STEP));
-        CHECK(who == 2 || strstr(gcomp_error(f.m[2].gc), "rank 1 is at step 0, its last step ended with GCOMP_CALLBACK_FAILED"));
-        fleet_close(&f);
-    }
+    for (int who = 0; who < 4; who += 2)
+        for (int trip = 1; trip <= 3; trip++) { /* gather of frames, sum, gather of payloads */
+            int took;
+            patience = 0.5;
+            took = step_with_a_failure(&f, "sign", who, 0, trip, 0);
+            CHECK(took == (trip < 3 ? 0 : 2));
+            for (int r = who; r < who + 2; r++) CHECK(f.m[r].result == (r == who ? GCOMP_CALLBACK_FAILED : GCOMP_PEER_FAILED));
+            fleet_step(&f);
+            if (trip == 3)
+                for (int r = 0; r < 4; r++) CHECK(f.m[r].result == GCOMP_OUT_OF_STEP);
+            fleet_close(&f);
+        }
+    patience = 20;
 }
 
 static void test_a_damaged_outcome_is_refused(void)
@@ -342,10 +423,136 @@ static void test_a_damaged_outcome_is_refused(void)
     static fleet f;
     fleet_open(&f, 2, 2, "sign", 0);
     fleet_fill(&f, 0);
-    f.m[1].damage_at = 3;
-    f.m[0].fail_at = 3; /* so that nobody waits for a last sum */
+    f.m[0].damage_at = 3; /* before the first worker goes out: all are told */
     fleet_step(&f);
-    CHECK(f.m[1].result == GCOMP_CHECKSUM_MISMATCH && strstr(gcomp_error(f.m[1].gc), "damaged"));
+    CHECK(f.m[0].result == GCOMP_CHECKSUM_MISMATCH && strstr(gcomp_error(f.m[0].gc), "damaged"));
+    for (int r = 1; r < 4; r++) CHECK(f.m[r].result == GCOMP_PEER_FAILED);
+    fleet_step(&f);
+    CHECK(all_are(&f, GCOMP_OK));
+    f.m[1].damage_at = f.m[1].calls + 4; /* of the last sum: for this worker alone */
+    fleet_step(&f);
+    for (int r = 0; r < 4; r++) CHECK(f.m[r].result == (r == 1 ? GCOMP_CHECKSUM_MISMATCH : GCOMP_OK));
+    CHECK(strstr(gcomp_error(f.m[1].gc), "damaged"));
+    fleet_step(&f);
+    for (int r = 0; r < 4; r++) CHECK(f.m[r].result == GCOMP_OUT_OF_STEP);
+    fleet_close(&f);
+}
+
+/* ---------------- steps that a callback leaves by a jump */
+
+static void *turn_with_a_way_out(void *arg)
+{
+    member *m = (member *)arg;
+    jmp_buf out;
+    m->way_out = &out;
+    m->result = GCOMP__RESULT_END;
+    if (!setjmp(out)) (void)turn(m);
+    m->way_out = NULL;
+    return NULL;
+}
+
+/* All workers leave in the same callback of their machine. */
+static void test_a_step_that_was_left_by_a_jump_is_ended_by_abort_and_by_restart(void)
+{
+    static fleet f;
+    for (int at = 1; at <= 4; at++)
+        for (int restarts = 0; restarts < 2; restarts++) {
+            pthread_t id[MOST];
+            uint8_t save[8];
+            size_t length;
+            fleet_open(&f, 2, 2, "sign", 0);
+            fleet_fill(&f, 0);
+            fleet_step(&f);
+            CHECK(all_are(&f, GCOMP_OK));
+            for (int r = 0; r < 4; r++) f.m[r].fail_at = f.m[r].calls + at;
+            for (int r = 0; r < 4; r++) CHECK(pthread_create(&id[r], NULL, turn_with_a_way_out, &f.m[r]) == 0);
+            for (int r = 0; r < 4; r++) pthread_join(id[r], NULL);
+            for (int r = 0; r < 4; r++) {
+                CHECK(f.m[r].result == GCOMP__RESULT_END); /* it never came back */
+                if (at < 3) { /* inside the step of the machine: until it is ended nothing can be done, nor waits */
+                    CHECK(turn(&f.m[r]) == NULL && f.m[r].result == GCOMP_WRONG_STATE);
+                    CHECK(gcomp_prepare(f.m[r].gc) == GCOMP_WRONG_STATE && gcomp_reset(f.m[r].gc, 0) == GCOMP_WRONG_STATE);
+                    CHECK(gcomp_take_over(f.m[r].gc, save, length = sizeof save) == GCOMP_WRONG_STATE);
+                }
+                CHECK((restarts ? gcomp_restart(f.m[r].gc, 7) : gcomp_step_abort(f.m[r].gc)) == GCOMP_OK);
+                if (!restarts) CHECK(gcomp_step_number(f.m[r].gc) == (at == 4 && r % 2 == 0 ? 2u : 1u));
+                if (at == 4) CHECK(gcomp_restart(f.m[r].gc, 7) == GCOMP_OK); /* first workers had committed */
+            }
+            for (int again = 0; again < 2; again++) {
+                fleet_step(&f);
+                CHECK(all_are(&f, GCOMP_OK));
+            }
+            fleet_close(&f);
+        }
+}
+
+/* ---------------- what workers know that are not the first of their machine */
+
+static void test_all_workers_of_a_machine_know_the_codecs_of_the_step(void)
+{
+    static fleet f;
+    static const char *const lists[] = {"topk:density=0.001", "topk:density=0.5|topk:density=0.05"};
+    static const char *const schedules[] = {"warmup:epochs=4", "accordion:every=1"};
+    for (int which = 0; which < 2; which++) {
+        gcomp_statistics first, stats;
+        schedule = schedules[which];
+        fleet_open(&f, 2, 2, lists[which], 0);
+        schedule = NULL;
+        for (uint32_t s = 0; s < 8; s++) {
+            f.step.epoch = s;
+            fleet_fill(&f, which ? 0 : s);
+            fleet_step(&f);
+            CHECK(all_are(&f, GCOMP_OK));
+            for (size_t t = 0; t < TENSORS; t++)
+                for (int r = 1; r < 4; r++)
+                    CHECK(!memcmp(gcomp_tensor_codec(f.m[r].gc, t), gcomp_tensor_codec(f.m[0].gc, t), sizeof(gcomp_codec)));
+        }
+        CHECK(gcomp_stats(f.m[0].gc, &first) == GCOMP_OK && first.switches > 0);
+        for (int r = 1; r < 4; r++)
+            CHECK(gcomp_stats(f.m[r].gc, &stats) == GCOMP_OK && stats.switches == first.switches && stats.steps == 8);
+        fleet_close(&f);
+    }
+}
+
+static void test_workers_of_a_machine_with_other_codecs_are_named(void)
+{
+    static fleet f;
+    gcomp_desc desc;
+    fleet_open(&f, 2, 2, "sign", 0);
+    gcomp_close(f.m[3].gc);
+    desc = desc_of(&f, 3, "int");
+    CHECK(gcomp_open(&f.m[3].gc, &desc) == GCOMP_OK);
+    for (size_t t = 0; t < TENSORS; t++) {
+        gcomp_tensor tensor = tensor_of(&f, t);
+        CHECK(gcomp_add_tensor(f.m[3].gc, &tensor) == GCOMP_OK);
+    }
+    fleet_step(&f);
+    for (int r = 0; r < 4; r++) CHECK(f.m[r].result == (r < 2 ? GCOMP_PEER_FAILED : GCOMP_MISMATCH));
+    CHECK(strstr(gcomp_error(f.m[2].gc), "other codecs") && strstr(gcomp_error(f.m[3].gc), "rank 0"));
+    fleet_close(&f);
+}
+
+/* It alone has a transport to other machines, or has none: those of its machine are told and do not wait. */
+static void test_a_first_worker_without_callbacks_says_so_to_its_machine(void)
+{
+    static fleet f;
+    gcomp_desc desc;
+    fleet_open(&f, 2, 2, "sign", 0);
+    for (int r = 0; r < 4; r += 2) {
+        gcomp_close(f.m[r].gc);
+        desc = desc_of(&f, r, "sign");
+        desc.comm.allgather = NULL;
+        CHECK(gcomp_open(&f.m[r].gc, &desc) == GCOMP_OK);
+        for (size_t t = 0; t < TENSORS; t++) {
+            gcomp_tensor tensor = tensor_of(&f, t);
+            CHECK(gcomp_add_tensor(f.m[r].gc, &tensor) == GCOMP_OK);
+        }
+    }
+    for (int again = 0; again < 2; again++) {
+        fleet_step(&f);
+        for (int r = 0; r < 4; r++) CHECK(f.m[r].result == (r % 2 ? GCOMP_PEER_FAILED : GCOMP_MISSING_CALLBACK));
+    }
+    CHECK(strstr(gcomp_error(f.m[0].gc), "comm.allgather"));
     fleet_close(&f);
 }
 
@@ -456,9 +663,13 @@ int main(void)
 {
     RUN(test_the_mean_is_that_of_the_machines_means);
     RUN(test_what_is_not_finite_on_one_worker_is_skipped_by_all);
-    RUN(test_each_failing_callback_of_a_node_is_an_error_and_named_in_the_next_step);
-    RUN(test_a_sum_that_failed_on_one_worker_of_a_node);
+    RUN(test_a_callback_of_a_node_that_fails_leaves_each_worker_before_or_behind_the_step);
+    RUN(test_a_callback_between_machines_that_fails_leaves_each_worker_before_or_behind_the_step);
     RUN(test_a_damaged_outcome_is_refused);
+    RUN(test_a_step_that_was_left_by_a_jump_is_ended_by_abort_and_by_restart);
+    RUN(test_all_workers_of_a_machine_know_the_codecs_of_the_step);
+    RUN(test_workers_of_a_machine_with_other_codecs_are_named);
+    RUN(test_a_first_worker_without_callbacks_says_so_to_its_machine);
     RUN(test_saves_of_first_workers_go_on_with_the_same_bits);
     RUN(test_memory_is_what_was_said_and_may_end_anywhere);
     RUN(test_what_a_node_lacks_is_named);
