@@ -114,8 +114,8 @@
      gradient is NaN or Inf: all skip this step together, as with loss scaling), GCOMP_PEER_FAILED, or GCOMP_MISMATCH with a
      sentence that names the worker and the difference (gcomp_error). A failure that only one worker could see is told in the
      frame of the next bucket, and the step can be repeated; in the last one it leaves that worker a step behind, and the next
-     step's frame says so on all (GCOMP_OUT_OF_STEP). A bad shard is seen by the owner of its range alone: it tells all before
-     the sums are gathered (GCOMP_PEER_FAILED), and the step can be repeated.
+     step's frame says so on all (GCOMP_OUT_OF_STEP). A bad shard, or a bad length of one, is seen by the owner of its range
+     alone: it tells all before anybody waits for what depends on it (GCOMP_PEER_FAILED), and the step can be repeated.
 
    WHEN A STEP FAILS
      Nothing has changed on this worker. gcomp_result_class says what to do next, gcomp_error why:
@@ -15124,6 +15124,14 @@ static size_t gcomp__range(size_t n, size_t world, size_t w)
 /* Is it quantised by ranges, and the mean once more? */
 static int gcomp__is_two_shot(const gcomp__slot *slot) { return slot->whole && !slot->method->selector; }
 
+/* The most bytes of a payload of one range. The last range is shorter, and may take more: eden cuts it into more pieces. */
+static size_t gcomp__range_bound(const gcomp__slot *slot, size_t world)
+{
+    const size_t range = gcomp__range(slot->n, world, 1);
+    return gcomp__max(gcomp__bound_of(slot->method, &slot->codec, range),
+                      gcomp__bound_of(slot->method, &slot->codec, slot->n % range));
+}
+
 /* Of a tensor whose mean is made by ranges. Shards have a header, 9 bytes, a bitmap or less, and floats; sums are never longer
    than dense ones. */
 static void gcomp__plan_shards(gcomp__plan *plan, gcomp__slot *slot, size_t world)
@@ -15167,8 +15175,7 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
     slot->rounds[0] = GCOMP__SHARE;
     slot->whole = slot->bound;
     slot->bound = 0;
-    if (gcomp__is_two_shot(slot)) /* payloads of all ranges */
-        slot->whole = gcomp__times(gcomp__bound_of(slot->method, &slot->codec, gcomp__range(slot->n, world, 1)), world);
+    if (gcomp__is_two_shot(slot)) slot->whole = gcomp__times(gcomp__range_bound(slot, world), world); /* all ranges */
     else slot->most = (slot->method->selector->most)(&slot->codec, slot->n);
 }
 
@@ -15933,17 +15940,18 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
    A payload is cut by ranges, one a worker, into payloads of the same method with floats as values. alltoallv takes each to the
    owner of its range, who adds those of all workers in rank order, as whoever gathers them does: the same bits. All gather the
    sums, each sparse or dense, whichever is shorter. A stage is one request for all tensors, in its own round:
-     lengths of the shards, shards, lists, lengths of the sums (totals), sums
-   A length has 16 bytes: bytes to come (64 bit), 8 status (32 bit), 12 CRC-32C of the 12 before. With the totals an owner that
-   could not add says so, and all stop. Lists are of GLOBAL methods, that apply only the k largest of all sums: of the k largest
-   in its range an owner lists the key of every m-th, m about sqrt(k). Merged, the lists give a key that the k largest of all
-   reach, and how many of an owner can: together fewer than k + (world + 1) m. A list: CRC-32C of the rest; k / m keys a tensor,
-   falling, then zeros.
+     lengths of the shards, answers, shards, lists, lengths of the sums (totals), sums
+   A length has 16 bytes: bytes to come (64 bit), 8 status (32 bit), 12 CRC-32C of the 12 before. A length of a shard is seen by
+   its receiver alone, who cannot take part in what follows if it is bad: an answer, a length of 0 bytes, tells all whether each
+   can. With the totals an owner that could not add says so too. After a status that is not 0 all stop.
+   Lists are of GLOBAL methods, that apply only the k largest of all sums: of the k largest in its range an owner lists the key of
+   every m-th, m about sqrt(k). Merged, the lists give a key that the k largest of all reach, and how many of an owner can:
+   together fewer than k + (world + 1) m. A list: CRC-32C of the rest; k / m keys a tensor, falling, then zeros.
    In the two-shot form a shard is a payload of the range by itself, with the tensor's codec; its owner adds them to its own part
    of p, and the sum goes out as one payload more. The chapter's words are kept for it: shards, sums.
    ------------------------------------------------------------------------------------------------ */
 
-enum { GCOMP__LENGTHS, GCOMP__SHARDS, GCOMP__LISTS, GCOMP__TOTALS, GCOMP__SUMS, GCOMP__STAGES };
+enum { GCOMP__LENGTHS, GCOMP__ANSWERS, GCOMP__SHARDS, GCOMP__LISTS, GCOMP__TOTALS, GCOMP__SUMS, GCOMP__STAGES };
 
 static int gcomp__shares(const gcomp__slot *slot) { return slot->grad && slot->whole; }
 
@@ -17034,24 +17042,39 @@ static void gcomp__check_gather(gcomp *gc)
     }
 }
 
-/* What came in a stage. What only this worker can see is kept as a late error until the totals tell all. */
+/* Lengths of all workers: the first that is bad. */
+static gcomp_result gcomp__check_lengths(gcomp *gc, size_t most)
+{
+    const size_t world = (size_t)gc->desc.comm.world;
+    const uint8_t *p = gc->lengths + world * GCOMP__LENGTH_BYTES;
+    size_t w;
+    for (w = 0; w < world; w++, p += GCOMP__LENGTH_BYTES) {
+        if (gcomp__get32(p + 12) != (gc->set->common->crc)(0, p, 12))
+            return gcomp__disagree(gc, GCOMP_CHECKSUM_MISMATCH, w, " sent a damaged length, seen by");
+        if (gcomp__get32(p + 8)) return gcomp__peer_failed(gc, w, -(int)gcomp__get32(p + 8));
+        if (gcomp__get64(p) > most) return gcomp__disagree(gc, GCOMP_CORRUPT, w, " announces more bytes than possible to");
+    }
+    return GCOMP_OK;
+}
+
+/* What came in a stage. What only this worker can see is kept as a late error until answers or totals tell all. */
 static gcomp_result gcomp__finish_stage(gcomp *gc)
 {
     gcomp__bucket *b = gcomp__now_at(gc);
     const size_t world = (size_t)gc->desc.comm.world, list = gcomp__list_bytes(b->lists);
-    const size_t most = gc->round == GCOMP__LENGTHS ? b->shards : b->sum;
     const uint8_t *lengths = gc->lengths + world * GCOMP__LENGTH_BYTES, *p;
+    gcomp_result result;
     size_t w;
-    for (w = 0; w < world && (gc->round == GCOMP__LENGTHS || gc->round == GCOMP__TOTALS); w++) {
-        p = lengths + w * GCOMP__LENGTH_BYTES;
-        if (gcomp__get32(p + 12) != (gc->set->common->crc)(0, p, 12))
-            return gcomp__disagree(gc, GCOMP_MISMATCH, w, " sent a damaged length, seen by");
-        if (gcomp__get32(p + 8))
-            return gc->late_error != GCOMP_OK ? gc->late_error : gcomp__peer_failed(gc, w, -(int)gcomp__get32(p + 8));
-        if (gcomp__get64(p) > most)
-            return gcomp__disagree(gc, GCOMP_MISMATCH, w, " announces more bytes than possible to");
+    if ((gc->round == GCOMP__ANSWERS || gc->round == GCOMP__TOTALS) && gc->late_error != GCOMP_OK) return gc->late_error;
+    if (gc->round == GCOMP__LENGTHS && gc->late_error == GCOMP_OK) {
+        gc->late_error = gcomp__check_lengths(gc, b->shards);
+        if (gc->late_error == GCOMP_OK) gcomp__sizes_of(gc, gc->came, lengths);
     }
-    if (gc->round == GCOMP__LENGTHS) gcomp__sizes_of(gc, gc->came, lengths);
+    if (gc->round == GCOMP__ANSWERS) {
+        result = gcomp__check_lengths(gc, 0);
+        if (result == GCOMP_PEER_FAILED) return result;
+        gc->late_error = result; /* the others go on, and the sizes are known */
+    }
     if (gc->round == GCOMP__SHARDS) gcomp__add_shards(gc);
     if (gc->round == GCOMP__SHARDS && gc->listing) gcomp__put_lists(gc);
     for (w = 0; w < world && gc->round == GCOMP__LISTS; w++) {
@@ -17061,6 +17084,8 @@ static gcomp_result gcomp__finish_stage(gcomp *gc)
     }
     if (gc->round == GCOMP__TOTALS) {
         uint8_t *own = gc->packed + gcomp__get64(gc->lengths);
+        result = gcomp__check_lengths(gc, b->sum);
+        if (result != GCOMP_OK) return result == GCOMP_PEER_FAILED ? result : GCOMP_MISMATCH;
         gcomp__sizes_of(gc, gc->came, lengths);
         for (b->share_stride = 0, w = 0; w < world; w++) b->share_stride = gcomp__max(b->share_stride, gc->came[w]);
         memset(own, 0, b->share_stride - (size_t)gcomp__get64(gc->lengths));
@@ -17077,6 +17102,7 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
     size_t i, count;
     unsigned kind;
     int more = 0;
+    if (gc->issued >> GCOMP__SHARE & 1) GCOMP__TRY(gcomp__finish_stage(gc)); /* first: late errors are those that it has told */
     if (gc->issued >> GCOMP__GATHER & 1) gcomp__check_gather(gc);
     for (kind = GCOMP__SUM; kind < GCOMP__KINDS; kind++) {
         if (gcomp__kind_dtype(kind) != GCOMP_F32 || !(gc->issued >> kind & 1) || gc->late_error != GCOMP_OK) continue;
@@ -17086,7 +17112,6 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
                                          kind == GCOMP__MAX ? "the largest over the workers is not finite"
                                                             : "the sum over the workers is not finite");
     }
-    if (gc->issued >> GCOMP__SHARE & 1) GCOMP__TRY(gcomp__finish_stage(gc));
     gc->round++;
     gc->issued = gc->done = 1;
     more = gc->sharing && gc->round < GCOMP__STAGES;
@@ -17159,8 +17184,12 @@ static int gcomp__next_stage(gcomp *gc, gcomp_request *request)
     if (gc->round == GCOMP__LENGTHS) {
         gcomp__pack_shards(gc);
         gcomp__ask_alltoall(gc, request, id, gc->lengths, lengths);
-    } else if (gc->round == GCOMP__SHARDS) {
+    } else if (gc->round == GCOMP__ANSWERS) {
         gcomp__sizes_of(gc, gc->sent, gc->lengths);
+        gcomp__put_length(gc, gc->lengths, 0, gc->late_error);
+        gcomp__all_sizes(gc, gc->places, GCOMP__LENGTH_BYTES);
+        gcomp__ask_gather(gc, request, id, gc->lengths, lengths, GCOMP__LENGTH_BYTES, gc->places);
+    } else if (gc->round == GCOMP__SHARDS) {
         gcomp__ask_alltoall(gc, request, id, gc->packed, gc->shards);
     } else if (gc->round == GCOMP__LISTS) {
         gcomp__all_sizes(gc, gc->came, list);
@@ -17298,7 +17327,9 @@ GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
         gcomp__say(&t, id == 1                ? "allgather of the frames"
                        : id == 2              ? "allgather of the decisions"
                        : kind == GCOMP__GATHER ? "allgather"
-                       : kind == GCOMP__SHARE  ? gc->round > GCOMP__SHARDS ? "allgather of sums" : "alltoallv"
+                       : kind == GCOMP__SHARE  ? gc->round > GCOMP__SHARDS    ? "allgather of sums"
+                                                 : gc->round == GCOMP__ANSWERS ? "allgather of answers"
+                                                                               : "alltoallv"
                        : kind != GCOMP__MAX    ? "allreduce"
                        : gc->desc.comm.allreduce_max || !gc->desc.comm.allgather ? "allreduce_max"
                                                                                  : "allgather of the largest");

@@ -654,7 +654,7 @@ static void test_frames_of_a_bucket_are_of_it_alone(void)
 static void overstate(board *b, size_t call, size_t rank, size_t from, uint8_t *bytes, size_t length)
 {
     (void)rank;
-    if (b->request[0][call].id != 64 * 3 + 34 || from != 1 || length != 16) return;
+    if (b->request[0][call].id != 64 * 3 + 42 || from != 1 || length != 16) return;
     put_word(bytes, 800, 8);
     put_word(bytes + 12, plain_crc(0, bytes, 12), 4);
     b->fault_call = 1;

@@ -15,6 +15,7 @@
 #include <string.h>
 
 enum { MOST = 18, TENSORS = 7, CALLS = 16 };
+enum { FRAMES, LENGTHS, ANSWERS, SHARDS, LISTED, TOTALS, SUMS, ALL_CALLS }; /* requests of a step with lists, in order */
 
 typedef struct group group;
 typedef void (*tamper)(group *g, size_t call, size_t rank, size_t from, uint8_t *bytes, size_t length);
@@ -122,7 +123,7 @@ static uint8_t *deliver(group *g, size_t k, size_t w, size_t from, size_t *lengt
     if (to->kind == GCOMP_ALLTOALL) {
         uint8_t *place = (uint8_t *)to->recv + sum_to(to->bytes, from);
         *length = to->bytes[from];
-        if (g->forged && w == 1 && from == 0 && k == 2) {
+        if (g->forged && w == 1 && from == 0 && k == SHARDS) {
             memcpy(place, g->forged, *length);
             return place;
         }
@@ -351,9 +352,9 @@ static void test_sums_are_dense_where_that_is_shorter(void)
             CHECK(all_are(g, GCOMP_OK));
         }
         for (size_t w = 0; w < 4; w++) CHECK(digest(&a, w) == digest(&b, w));
-        CHECK(b.carried == 5);
-        CHECK(form == 1 ? b.largest[4] < 32 + 4 * 320 : b.largest[4] == 32 + 4 * 320);
-        CHECK(form == 0 ? b.least[4] == 32 + 4 * 320 : b.least[4] < 200);
+        CHECK(b.carried == 6);
+        CHECK(form == 1 ? b.largest[5] < 32 + 4 * 320 : b.largest[5] == 32 + 4 * 320);
+        CHECK(form == 0 ? b.least[5] == 32 + 4 * 320 : b.least[5] < 200);
         group_close(&a);
         group_close(&b);
     }
@@ -690,6 +691,25 @@ static void test_two_shots_have_the_same_bits_everywhere(void)
 
 /* A gradient that stays the same: what is applied tends to its mean, since residuals stay small; and of methods without one, since
    they are unbiased. By then the mean of T steps is off by at most 1 / T of a few gradients, or 1 / sqrt(T) of the noise. */
+/* The last range is shorter; its payload may be longer, since it has more pieces with a scale each. */
+static void test_two_shots_have_room_for_every_size(void)
+{
+    static const char *const codecs[] = {"eden", "eden:bits=4,block=64", "sign", "int:bits=4,code=auto", "mx"};
+    static const size_t some_worlds[] = {2, 3, 5, 8};
+    for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++)
+        for (size_t k = 0; k < 4; k++)
+            for (size_t n = 256 * some_worlds[k]; n < 9000; n += 89) {
+                const gcomp_desc desc = desc_of(GCOMP_AGGREGATE_TWO_SHOT);
+                group g;
+                group_open(&g, some_worlds[k], &desc, codecs + c, &n, 1);
+                group_fill(&g, 1);
+                group_step(&g);
+                if (!all_are(&g, GCOMP_OK)) printf("# %s, world %d, n %d\n", codecs[c], (int)some_worlds[k], (int)n);
+                CHECK(all_are(&g, GCOMP_OK) && exchanges(&g) == 2);
+                group_close(&g);
+            }
+}
+
 static void test_two_shots_apply_the_mean_in_the_end(void)
 {
     static const char *const codecs[] = {"sign", "onebit", "signnorm", "int:bits=2", "fp8", "mx", "bf16", "twobit:threshold=auto",
@@ -785,7 +805,7 @@ static void test_two_shots_follow_other_codecs_of_a_list(void)
 {
     static const char *const codec[1] = {NULL};
     static const size_t n[1] = {1500};
-    static const int requests[] = {2, 5, 5, 5, 5}; /* frames, then a sum; or four stages of either kind of shards */
+    static const int requests[] = {2, 6, 6, 6, 6}; /* frames, then a sum; or five stages of either kind of shards */
     static double given[1500], applied[1500];
     gcomp_desc desc = desc_of(GCOMP_AGGREGATE_TWO_SHOT);
     gcomp_step how = {0, 0, 0};
@@ -907,7 +927,6 @@ static const gcomp_aggregate ways[2] = {GCOMP_AGGREGATE_SHARDS, GCOMP_AGGREGATE_
 static const char *const *few = some[0];
 static const size_t *few_n = some_n[0];
 static int form;
-enum { FRAMES, LENGTHS, SHARDS, LISTED, TOTALS, SUMS, ALL_CALLS };
 
 static gcomp_desc choose_form(int which)
 {
@@ -994,24 +1013,26 @@ static void damaged_bytes(const gcomp_desc desc)
             group_step(&g);
             if (g.arg == SIZE_MAX) break;
             tried++;
-            CHECK(g.result[1] != GCOMP_OK && g.result[1] != GCOMP_PEER_FAILED && g.result[1] != GCOMP_CALLBACK_FAILED);
+            CHECK(g.result[1] != GCOMP_OK && g.result[1] != GCOMP_CALLBACK_FAILED);
+            if (call != ANSWERS) CHECK(g.result[1] != GCOMP_PEER_FAILED);
             CHECK(digest(&g, 1) == before[1]);
             for (size_t w = 0; w < 3; w += 2) {
-                /* what shards and lists say to one is told to all; lengths end the step of one */
-                CHECK(g.result[w] == (call == SUMS                       ? GCOMP_OK
-                                      : call == SHARDS || call == LISTED ? GCOMP_PEER_FAILED
-                                                                         : GCOMP_CALLBACK_FAILED));
+                /* what one has seen is told to all; a bad total ends the step of one, which cannot take part in the last gather */
+                CHECK(g.result[w] == (call == SUMS     ? GCOMP_OK
+                                      : call == TOTALS ? GCOMP_CALLBACK_FAILED
+                                                       : GCOMP_PEER_FAILED));
                 CHECK(call == SUMS || digest(&g, w) == before[w]);
             }
             if (call == SHARDS) CHECK(strstr(gcomp_error(g.gc[0]), "rank 1") && strstr(gcomp_error(g.gc[1]), "rank 2, tensor"));
-            if (call == LENGTHS || call == TOTALS) CHECK(g.result[1] == GCOMP_MISMATCH);
-            if (call == LISTED) CHECK(g.result[1] == GCOMP_CHECKSUM_MISMATCH);
+            CHECK(g.result[1] == (call == TOTALS ? GCOMP_MISMATCH : GCOMP_CHECKSUM_MISMATCH) || call == SHARDS || call == SUMS);
+            CHECK(call == TOTALS || gcomp_result_class(g.result[1]) == GCOMP_CLASS_RETRY);
+            if (call == LENGTHS) CHECK(g.carried == ANSWERS + 1);
             if (call == SUMS) break; /* the others have gone on */
         }
         CHECK(tried >= 1 && (call == SUMS || tried >= 16));
         g.change = NULL;
-        if (call == SHARDS || call == LISTED) group_step(&g); /* all have seen it: goes on at once */
-        if (call == SHARDS || call == LISTED) CHECK(all_are(&g, GCOMP_OK));
+        if (call < TOTALS) group_step(&g); /* all have heard of it: goes on at once */
+        if (call < TOTALS) CHECK(all_are(&g, GCOMP_OK));
         group_close(&g);
     }
 }
@@ -1132,20 +1153,53 @@ static void test_mutated_shards_do_no_harm(void)
     CHECK(taken > 20 && taken < 780); /* flipped values are numbers too */
 }
 
-static void test_more_bytes_than_a_shard_can_have_end_the_step(void)
+/* A length, or answer, or total that is well made and says what it should not. */
+static void lie(group *g, size_t call, size_t rank, size_t from, uint8_t *bytes, size_t length)
 {
-    static const uint8_t nothing[64];
-    static const size_t n[1] = {300};
-    const gcomp_desc desc = desc_of(GCOMP_AGGREGATE_SHARDS);
-    group g;
-    group_open(&g, 2, &desc, few, n, 1);
-    group_fill(&g, 0);
-    g.forged = nothing;
-    g.forged_length = SIZE_MAX;
-    group_step(&g);
-    CHECK(g.result[1] == GCOMP_MISMATCH && strstr(gcomp_error(g.gc[1]), "rank 0 announces more bytes"));
-    CHECK(g.result[0] == GCOMP_CALLBACK_FAILED);
-    group_close(&g);
+    if (call != g->at || from != 0 || (call == LENGTHS && rank != 1)) return; /* what is gathered all get alike */
+    CHECK(length == 16);
+    if (g->arg == SIZE_MAX) put_word(bytes + 8, 12, 4); /* a status */
+    else put_word(bytes, g->arg, 8);
+    put_word(bytes + 12, plain_crc(0, bytes, 12), 4);
+}
+
+/* Only the receiver sees the length of a shard: it tells all before anybody waits for shards. */
+static void forged_lengths(const gcomp_desc desc)
+{
+    static const size_t stages[] = {LENGTHS, ANSWERS, TOTALS}, lies[] = {SIZE_MAX, SIZE_MAX - 1, (size_t)1 << 40, 5000};
+    for (size_t s = 0; s < 3; s++)
+        for (size_t l = 0; l < 4; l++) {
+            uint64_t before[3], control[3];
+            const int goes_on = stages[s] == ANSWERS && l; /* with all sizes known, until the totals */
+            group g;
+            open_few(&g, &desc);
+            group_step(&g);
+            for (size_t w = 0; w < 3; w++) control[w] = digest(&g, w);
+            group_close(&g);
+            open_few(&g, &desc);
+            for (size_t w = 0; w < 3; w++) before[w] = digest(&g, w);
+            g.change = lie;
+            g.at = stages[s] - (stages[s] == TOTALS && form);
+            g.arg = lies[l];
+            group_step(&g);
+            for (size_t w = 0; w < 3; w++) {
+                const int sees = stages[s] != LENGTHS || w == 1;
+                CHECK(g.result[w] == (!sees || !l ? GCOMP_PEER_FAILED : stages[s] == TOTALS ? GCOMP_MISMATCH : GCOMP_CORRUPT));
+                CHECK(digest(&g, w) == before[w]);
+                CHECK(strstr(gcomp_error(g.gc[w]), !sees ? "rank 1: " : l ? "rank 0 announces more bytes than" : "rank 0: "));
+            }
+            CHECK(g.carried == (stages[s] == LENGTHS ? ANSWERS + 1 : goes_on ? (size_t)(TOTALS - form) + 1 : g.at + 1));
+            g.change = NULL;
+            group_step(&g);
+            CHECK(all_are(&g, GCOMP_OK));
+            for (size_t w = 0; w < 3; w++) CHECK(digest(&g, w) == control[w]);
+            group_close(&g);
+        }
+}
+
+static void test_a_forged_length_ends_the_step_of_all_and_it_can_be_repeated(void)
+{
+    for (int which = 1; which >= 0; which--) forged_lengths(choose_form(which));
 }
 
 static void not_finite(const gcomp_desc desc, size_t at)
@@ -1519,6 +1573,7 @@ int main(void)
     RUN(test_global_topk_loses_nothing);
     RUN(test_two_shots_are_those_of_a_plain_reference_and_lose_nothing);
     RUN(test_two_shots_have_the_same_bits_everywhere);
+    RUN(test_two_shots_have_room_for_every_size);
     RUN(test_two_shots_apply_the_mean_in_the_end);
     RUN(test_two_shots_survive_a_save_and_another_world);
     RUN(test_two_shots_follow_other_codecs_of_a_list);
@@ -1528,7 +1583,7 @@ int main(void)
     RUN(test_every_damaged_byte_is_refused_without_a_trace);
     RUN(test_hostile_shards_are_refused_by_all);
     RUN(test_mutated_shards_do_no_harm);
-    RUN(test_more_bytes_than_a_shard_can_have_end_the_step);
+    RUN(test_a_forged_length_ends_the_step_of_all_and_it_can_be_repeated);
     RUN(test_not_finite_on_one_worker_is_told_to_all);
     RUN(test_abort_in_every_stage_changes_nothing);
     RUN(test_every_allocation_may_fail_and_none_comes_later);
