@@ -229,7 +229,8 @@
      sign signnorm onebit   block=1024
      twobit                 threshold=0.5 (1e-22 to 1e22; auto: of least error), rate=0 (with auto: reached by such a share)
      threshold1             threshold=0 (to 1e22)
-     terngrad               clip=2.5 (sigma; 0: none), block=tensor, share=0 (one scale for all workers), code=packed
+     terngrad               clip=2.5 (sigma; 0: none), block=tensor, code=packed, share=0 (1: one scale for all workers, with
+                            block=tensor, code=packed)
      qsgd                   levels=7 (1 to 32767), norm=max (l2), bucket=512 (as block), code=packed
      naturaldither          levels=7 (1 to 100), norm=max (l2), bucket=512 (as block), code=packed
      int                    bits=8 (4, 2), block=256 (with 4 and 2 bits 128), rounding=nearest (stochastic),
@@ -9114,7 +9115,9 @@ static void gcomp__terngrad_adapt(const gcomp_codec *codec, uint8_t *rounds, uns
 static const char *gcomp__terngrad_misfit(const gcomp_codec *codec, size_t world)
 {
     (void)world;
-    return codec->param[2] != 0 && codec->param[1] != 0 ? "terngrad:share=1 shares one scale: it takes block=tensor" : NULL;
+    if (codec->param[2] == 0) return NULL;
+    if (codec->param[1] != 0) return "terngrad:share=1 shares one scale: it takes block=tensor";
+    return codec->param[3] != 0 ? "terngrad:share=1 announces its length before it knows the scale: it takes code=packed" : NULL;
 }
 
 static const char *gcomp__terngrad_refuse(const double *param, int values)

@@ -162,7 +162,8 @@ printf '#define _POSIX_C_SOURCE 200809L\n#include "examples/gcomp_nccl.h"\n' >$o
 nccl=-Itests/standin # stand-ins, but for a check with the true headers
 printf '#include <cuda_runtime.h>\n#include <nccl.h>\n' | gcc -E - >/dev/null 2>&1 && nccl=
 names=$(for source in tests/test_*.c; do basename $source .c; done)
-transports="test_threads test_sockets test_nccl test_server test_nodes" # the same on every instruction set
+# Once for all instruction sets: transports, which are the same on each, and test_random, which draws a set for each group.
+once="test_random test_threads test_sockets test_nccl test_server test_nodes"
 plain=$(object gcc -std=c99 -O2)
 free=$(object gcc -std=gnu99 -O2 -DGCOMP_NO_STDLIB -Wno-unused-function)
 san=$out/san.o
@@ -256,7 +257,7 @@ done
 run_digest() { tap "test_digest, $*" "$(digest_of "$@")"; }
 digests run_digest
 for name in $names; do
-    case " $transports " in
+    case " $once " in
     *" $name "*) tap "$name" $out/$name ;;
     *) for set in $sets; do tap "$name, $set" env GCOMP_ISA=$set $out/$name; done ;;
     esac
