@@ -292,9 +292,10 @@
      chunks of GCOMP_CHUNK elements, whoever runs them, so that the bits do not depend on the threads.
 
    NUMBERS
-     Non-finite input is refused (GCOMP_NOT_FINITE) before anything is written. Finite in, finite out: the mean is the sum in rank
-     order of x * (1/world). fp16 and bf16 saturate, and with error feedback the rest is sent later. Functions that calculate
-     set round-to-nearest without flushing of subnormals, and restore the caller's mode.
+     Non-finite input is refused (GCOMP_NOT_FINITE) before anything is written. Finite in, finite out: sums too large for a float
+     become the largest, in means, residuals and momenta. The mean is the sum in rank order of x * (1/world). fp16 and bf16
+     saturate, and with error feedback the rest is sent later. Functions that calculate set round-to-nearest without flushing of
+     subnormals, and restore the caller's mode.
 
    WHAT GOES WRONG
      - Clip the gradient after the exchange, not before: the norm that matters is that of the mean.
@@ -765,8 +766,9 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode_add(const void *payload, siz
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode_mean(const void *const *payloads, const size_t *lengths, size_t count,
                                                          float *y, size_t n, const gcomp_exec *exec);
 
-/* residual[n] <- scale * grad + residual - decode(payload): what was not sent. in->residual is not read. Checks first;
-   on error residual is unchanged. */
+/* residual[n] <- scale * grad + residual - decode(payload): what was not sent; sums too large for a float become the largest.
+   in->residual is not read. Checks first; on error residual is unchanged. GCOMP_NOT_FINITE also where grad or residual holds NaN
+   or Inf. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_retain(const void *payload, size_t length, const gcomp_input *in, float *residual,
                                                     const gcomp_exec *exec);
 
@@ -922,16 +924,19 @@ GCOMP_API const char *gcomp_error(const gcomp *gc);
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, const float *grad, void *payload,
                                                       size_t capacity, size_t *length);
 
-/* Takes payloads in: residual <- grad + residual - decode(own); grad <- mean of the decoded payloads.
-     own       NULL: nothing was sent, residual <- grad + residual
+/* Takes payloads in: residual <- grad + residual - decode(own); grad <- mean of the decoded payloads. Sums too large for a float
+   become the largest.
+     grad      with own: the bits that gcomp_compress read, which has refused NaN and Inf. This call does not look for them again
+     own       NULL: nothing was sent, residual <- grad + residual; GCOMP_NOT_FINITE where grad holds NaN or Inf
      count     0: grad is untouched; else the payloads at hand, maybe of a part of the workers, own among them or not
    All are checked first; on error nothing is changed. Not between gcomp_step_ready and the commit of a step.
    Returns as gcomp_check, or GCOMP_INVALID_ARGUMENT, GCOMP_CODEC_MISMATCH; GCOMP_NEEDS_ROUNDS for methods that keep momentum. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad, const void *own, size_t own_length,
                                                     const void *const *payloads, const size_t *lengths, size_t count);
 
-/* residual <- residual + decode(payload): a payload that was committed as own was lost after all. Returns as gcomp_commit, or
-   GCOMP_WRONG_STATE where the tensor keeps no residual; on error nothing is changed. */
+/* residual <- residual + decode(payload): a payload that was committed as own was lost after all. Sums too large for a float
+   become the largest. Returns as gcomp_commit, or GCOMP_WRONG_STATE where the tensor keeps no residual; on error nothing is
+   changed. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *payload, size_t length);
 
 /* ---------------- step: the mean over all workers, without callbacks */
@@ -2052,7 +2057,7 @@ typedef struct gcomp__momentum {
 /* Where decoded payloads go.
      STORE   y <- d0
      ADD     y <- (fresh ? 0 : y) + sum of weight * d, saturating; FRESH is what the sink makes of it for the first payload
-     COMMIT  residual <- scale * grad + residual - own;  then y, if not NULL, <- sum of weight * d.  grad may be y. */
+     COMMIT  residual <- scale * grad + residual - own, saturating;  then y, if not NULL, <- sum of weight * d.  grad may be y. */
 enum { GCOMP__STORE, GCOMP__ADD, GCOMP__COMMIT, GCOMP__FRESH };
 
 typedef struct gcomp__sink {
@@ -2277,6 +2282,8 @@ GCOMP__INLINE float gcomp__saturated(float x)
     uint32_t u = gcomp__bits(x), a = u & 0x7fffffffu;
     return a > 0x7f7fffffu ? gcomp__float((u & 0x80000000u) | 0x7f7fffffu) : x;
 }
+
+GCOMP__INLINE void gcomp__take_out(float *residual, float sent) { *residual = gcomp__saturated(*residual - sent); }
 
 /* A tile of -0, which changes no number it is added to. */
 GCOMP__INLINE const float *gcomp__no_rest(void)
@@ -5456,7 +5463,7 @@ static uint32_t GCOMP__F(crc)(uint32_t crc, const uint8_t *bytes, size_t count)
     return ~crc;
 }
 
-/* >>kernel absorb: residual <- scale * grad + residual; y <- 0. Either may be missing; grad may be y. */
+/* >>kernel absorb: residual <- scale * grad + residual, saturated; y <- 0. Either may be missing; grad may be y. */
 static void GCOMP__F(absorb)(const gcomp__sink *sink, size_t chunk)
 {
     size_t i = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, i + GCOMP_CHUNK);
@@ -5474,17 +5481,17 @@ static void GCOMP__F(absorb)(const gcomp__sink *sink, size_t chunk)
     }
     if (GCOMP__F(general)(&in) || !y) {
         for (; i + 16 <= end; i += 16) {
-            GCOMP__F(store)(residual + i, GCOMP__F(load_p)(&in, i, 1, 1));
+            GCOMP__F(store)(residual + i, GCOMP__F(saturate)(GCOMP__F(load_p)(&in, i, 1, 1)));
             if (y) GCOMP__F(store)(y + i, zero);
         }
     } else {
         for (; i + 16 <= end; i += 16) {
-            GCOMP__F(store)(residual + i, GCOMP__F(load_p)(&in, i, 0, 1));
+            GCOMP__F(store)(residual + i, GCOMP__F(saturate)(GCOMP__F(load_p)(&in, i, 0, 1)));
             GCOMP__F(store)(y + i, zero);
         }
     }
     if (i < end) {
-        GCOMP__F(store_some)(residual + i, GCOMP__F(load_p_some)(&in, i, end - i), end - i);
+        GCOMP__F(store_some)(residual + i, GCOMP__F(saturate)(GCOMP__F(load_p_some)(&in, i, end - i)), end - i);
         if (y) memset(y + i, 0, 4 * (end - i));
     }
 }
@@ -6372,7 +6379,7 @@ GCOMP__HEAVY size_t GCOMP__F(commit_driver)(const gcomp__sink *sink, size_t i, s
             if (w == own_at) mine = d;
             sum = GCOMP__F(add)(sum, GCOMP__F(mul)(d, f));
         }
-        GCOMP__F(store)(residual + i, GCOMP__F(sub)(p, mine));
+        GCOMP__F(store)(residual + i, GCOMP__F(saturate)(GCOMP__F(sub)(p, mine)));
         GCOMP__F(store)(y + i, GCOMP__F(saturate)(sum));
     }
     return i;
@@ -6383,7 +6390,7 @@ GCOMP__INLINE void GCOMP__F(commit_two)(float *y, const float *grad, float *resi
                                         GCOMP__F(v) zero, int second)
 {
     const GCOMP__F(v) p = GCOMP__F(add)(GCOMP__F(load)(grad), GCOMP__F(load)(residual));
-    GCOMP__F(store)(residual, GCOMP__F(sub)(p, second ? z : x));
+    GCOMP__F(store)(residual, GCOMP__F(saturate)(GCOMP__F(sub)(p, second ? z : x)));
     x = GCOMP__F(add)(zero, GCOMP__F(mul)(x, f));
     GCOMP__F(store)(y, GCOMP__F(saturate)(GCOMP__F(add)(x, GCOMP__F(mul)(z, f))));
 }
@@ -6530,25 +6537,26 @@ static void GCOMP__F(encode)(const gcomp__encode_job *job, size_t chunk, gcomp__
     else if (form->measure == GCOMP__L1 && measured->worst >= 0x7f800000u) GCOMP__F(again)(&job->in, i, end, measured);
 }
 
-/* >>kernel keep: residual <- scale * grad + residual - sent for elements i .. i + count - 1; sent may be NULL. */
+/* >>kernel keep: residual <- scale * grad + residual - sent, saturated, for elements i .. i + count - 1; sent may be NULL. */
 static void GCOMP__F(keep_rest)(const gcomp_input *input, float *residual, size_t i, size_t count, const float *sent)
 {
     const gcomp_input in = *input;
     const size_t end = i + count;
     if (!GCOMP__F(general)(&in) && sent) {
         for (; i + 16 <= end; i += 16, sent += 16)
-            GCOMP__F(store)(residual + i, GCOMP__F(sub)(GCOMP__F(load_p)(&in, i, 0, 1), GCOMP__F(load)(sent)));
+            GCOMP__F(store)(residual + i,
+                            GCOMP__F(saturate)(GCOMP__F(sub)(GCOMP__F(load_p)(&in, i, 0, 1), GCOMP__F(load)(sent))));
     } else {
         for (; i + 16 <= end; i += 16) {
             GCOMP__F(v) p = GCOMP__F(load_p)(&in, i, 1, 1);
             if (sent) p = GCOMP__F(sub)(p, GCOMP__F(load)(sent)), sent += 16;
-            GCOMP__F(store)(residual + i, p);
+            GCOMP__F(store)(residual + i, GCOMP__F(saturate)(p));
         }
     }
     if (i < end) {
         GCOMP__F(v) p = GCOMP__F(load_p_some)(input, i, end - i);
         if (sent) p = GCOMP__F(sub)(p, GCOMP__F(load_some)(sent, end - i));
-        GCOMP__F(store_some)(residual + i, p, end - i);
+        GCOMP__F(store_some)(residual + i, GCOMP__F(saturate)(p), end - i);
     }
 }
 
@@ -8017,6 +8025,45 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     }
     *bytes = need;
     return GCOMP_OK;
+}
+
+/* Are all elements of an input finite? Parts of it, side by side. */
+enum { GCOMP__FINITE_PARTS = 16 };
+typedef struct gcomp__finite_job {
+    const gcomp__common_kernels *common;
+    gcomp_input in;
+    size_t n;
+    uint32_t worst[GCOMP__FINITE_PARTS];
+} gcomp__finite_job;
+
+static void gcomp__finite_part(void *arg, size_t part)
+{
+    gcomp__finite_job *job = (gcomp__finite_job *)arg;
+    const size_t each = gcomp__round_up(gcomp__pieces(job->n, GCOMP__FINITE_PARTS), 16);
+    const size_t begin = gcomp__min(each * part, job->n), end = gcomp__min(begin + each, job->n);
+    gcomp__measured m;
+    memset(&m, 0, sizeof m);
+    if (begin < end) job->common->measure(&job->in, begin, end, GCOMP__MOST, &m);
+    job->worst[part] = m.worst;
+}
+
+static int gcomp__all_finite(const gcomp__call *call, const gcomp_input *in, size_t n)
+{
+    gcomp__finite_job job;
+    gcomp_input alone = *in;
+    uint32_t worst = 0;
+    size_t i;
+    job.common = call->set->common;
+    job.in = *in;
+    job.n = n;
+    gcomp__run(call, GCOMP__FINITE_PARTS, gcomp__finite_part, &job);
+    for (i = 0; i < GCOMP__FINITE_PARTS; i++) worst = job.worst[i] > worst ? job.worst[i] : worst;
+    if (worst < 0x7f800000u) return 1;
+    if (!in->residual && in->scale == 1.0f) return 0;
+    alone.residual = NULL; /* the sum alone may be too large */
+    alone.scale = 1;
+    if (in->residual && job.common->worst(in->residual, n) >= 0x7f800000u) return 0;
+    return gcomp__all_finite(call, &alone, n);
 }
 
 /* The measures of a tensor in a step, for scales that workers share. One float a matrix of the stack stands for them. */
@@ -10606,7 +10653,7 @@ GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float w
         value = gcomp__cursor_values(c, tile, stop);
         lines = gcomp__min(c->lines, stop);
         if (c->residual)
-            for (i = 0; i < stop; i++) c->residual[base + index[i]] -= value[i];
+            for (i = 0; i < stop; i++) gcomp__take_out(c->residual + base + index[i], value[i]);
         if (c->masked)
             for (i = 0; i < stop; i++) c->masked[base + index[i]] = 0;
         if (c->y)
@@ -10637,7 +10684,7 @@ static void gcomp__sparse_take(const gcomp__view *view, float *residual, const f
         const float *value = gcomp__cursor_values(&c, tile, c.got);
         for (i = 0; i < c.got; i++) {
             const size_t at = c.base + c.index[i];
-            if (only[at] != 0) residual[at] -= value[i];
+            if (only[at] != 0) gcomp__take_out(residual + at, value[i]);
         }
         c.done += c.at = c.got;
     }
@@ -14383,7 +14430,9 @@ GCOMP_API gcomp_result gcomp_retain(const void *payload, size_t length, const gc
     if (!residual && n) return GCOMP_INVALID_ARGUMENT;
     GCOMP__TRY(gcomp__call_of(&call, exec));
     mode = gcomp__fp_enter();
+    input.residual = residual;
     result = gcomp__check_payload(call.set, &view, payload, length, n);
+    if (result == GCOMP_OK && !gcomp__all_finite(&call, &input, n)) result = GCOMP_NOT_FINITE;
     if (result == GCOMP_OK) {
         sink.n = n;
         sink.own = &view;
@@ -15911,6 +15960,10 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad, const
     for (w = 0; own && w < count && payloads[w] != own; w++) {}
     if (result == GCOMP_OK && own && (w == count || lengths[w] != own_length))
         result = gcomp__check_for(gc, slot, own, own_length);
+    if (result == GCOMP_OK && !own && slot->residual) { /* who has encoded it knows that it is finite */
+        const gcomp_input in = gcomp__plain_input(grad);
+        if (!gcomp__all_finite(&call, &in, slot->n)) result = GCOMP_NOT_FINITE, gc->stats.not_finite++;
+    }
     if (result == GCOMP_OK)
         gcomp__commit_payloads(&call, slot, grad, own, own_length, payloads, lengths, count, count ? &first : NULL);
     gcomp__fp_leave(mode);
@@ -16576,12 +16629,16 @@ static void gcomp__turn_epoch(gcomp *gc)
     }
 }
 
+/* May become infinite: then the norm is not known. */
 static void gcomp__add_up(const gcomp__slot *slot, const gcomp__work *work)
 {
-    gcomp__sink sink = gcomp__sink_of(work);
-    sink.y = NULL;
-    sink.residual = slot->epoch_sum;
-    gcomp__absorb_all(&work->call, &sink, slot->n);
+    gcomp__work sum = *work;
+    gcomp__sum_job job;
+    sum.in.residual = sum.sums[0] = slot->epoch_sum;
+    sum.part = 1;
+    job.work = &sum;
+    job.common = work->call.set->common;
+    gcomp__run(&sum.call, gcomp__chunks(slot->n), gcomp__none_chunk, &job);
 }
 
 /* Commit: the step was the last one with these levels, or rank 0 learns from it. */

@@ -2,6 +2,7 @@
    number of workers changes. Workers run in one thread, in lock-step. */
 #include "test.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -651,6 +652,64 @@ static void test_regroup_of_as_many_workers_keeps_every_bit(void)
     team_close(&a);
 }
 
+/* A save of the object as it is now goes into a new one of the same rank and world. */
+static void save_loads(gcomp *gc, const gcomp_desc *desc, const gcomp_tensor *tensor)
+{
+    gcomp *other;
+    size_t length;
+    uint8_t *save = save_of(gc, &length);
+    const void *saves = save;
+    CHECK(gcomp_open(&other, desc) == GCOMP_OK && gcomp_add_tensor(other, tensor) == GCOMP_OK);
+    CHECK(gcomp_load(other, &saves, &length, 1) == GCOMP_OK);
+    gcomp_close(other);
+    free(save);
+}
+
+static int all_are(const float *x, float value)
+{
+    size_t wrong = 0;
+    for (size_t i = 0; i < 30; i++) wrong += x[i] != value;
+    return wrong == 0;
+}
+
+static void test_what_is_too_large_for_a_float_becomes_the_largest_and_is_saved(void)
+{
+    const gcomp_tensor tensor = {"w", 6, 5, 0, GCOMP_F32, "topk:density=0.1"};
+    for (int negative = 0; negative < 2; negative++) {
+        const float f = negative ? -3e38f : 3e38f, most = negative ? -FLT_MAX : FLT_MAX;
+        gcomp_desc desc[2];
+        gcomp *gc[2], *alone;
+        gcomp_comm comm = comm_of(0, 4);
+        uint8_t *saves[2];
+        const void *both[2];
+        size_t lengths[2];
+        float grad[30];
+        for (size_t i = 0; i < 30; i++) grad[i] = f;
+        for (size_t w = 0; w < 2; w++) {
+            memset(&desc[w], 0, sizeof desc[w]);
+            desc[w].comm = comm_of(w, 2);
+            CHECK(gcomp_open(&gc[w], &desc[w]) == GCOMP_OK && gcomp_add_tensor(gc[w], &tensor) == GCOMP_OK);
+            for (int twice = 0; twice < 2; twice++) CHECK(gcomp_commit(gc[w], 0, grad, NULL, 0, NULL, NULL, 0) == GCOMP_OK);
+            CHECK(all_are(gcomp_residual(gc[w], 0), most));
+            save_loads(gc[w], &desc[w], &tensor);
+            both[w] = saves[w] = save_of(gc[w], &lengths[w]);
+        }
+        desc[0].comm = comm_of(0, 1);
+        CHECK(gcomp_open(&alone, &desc[0]) == GCOMP_OK && gcomp_add_tensor(alone, &tensor) == GCOMP_OK);
+        CHECK(gcomp_load(alone, both, lengths, 2) == GCOMP_OK && all_are(gcomp_residual(alone, 0), most)); /* the mean of both */
+        save_loads(alone, &desc[0], &tensor);
+        CHECK(gcomp_take_over(gc[0], both[1], lengths[1]) == GCOMP_OK && all_are(gcomp_residual(gc[0], 0), most));
+        CHECK(gcomp_regroup(gc[0], &comm) == GCOMP_OK && all_are(gcomp_residual(gc[0], 0), most));
+        desc[0].comm = comm;
+        save_loads(gc[0], &desc[0], &tensor);
+        gcomp_close(alone);
+        for (size_t w = 0; w < 2; w++) {
+            gcomp_close(gc[w]);
+            free(saves[w]);
+        }
+    }
+}
+
 int main(void)
 {
     RUN(test_resuming_gives_the_bits_of_a_run_without_a_break);
@@ -661,6 +720,7 @@ int main(void)
     RUN(test_a_save_of_another_object_is_refused_by_name);
     RUN(test_loading_into_another_number_of_workers_keeps_the_mean);
     RUN(test_lists_of_saves_that_do_not_belong_together_are_refused);
+    RUN(test_what_is_too_large_for_a_float_becomes_the_largest_and_is_saved);
     RUN(test_workers_leave_and_join_and_nothing_is_lost);
     RUN(test_the_weights_get_all_gradients_through_changes_of_workers);
     RUN(test_what_cannot_be_taken_over_is_refused);

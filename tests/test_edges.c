@@ -301,6 +301,150 @@ static void check_not_finite(const gcomp_codec *codec, size_t n)
     }
 }
 
+/* What was sent, taken out of a gradient or a residual with one bad element. */
+static void check_retain(const float *grad, gcomp_dtype dtype, float scale, float *residual, size_t n, size_t length)
+{
+    gcomp_exec exec = exec_of(isa_now);
+    gcomp_input in = input_of(dtype == GCOMP_F32 ? (const void *)grad : half, n, dtype, scale, NULL);
+    memcpy(y, residual, 4 * n);
+    for (int way = 0; way < 2; way++) {
+        if (way) exec.parallel.run = run_backwards;
+        CHECK(gcomp_retain(second, length, &in, residual, &exec) == GCOMP_NOT_FINITE && !memcmp(y, residual, 4 * n));
+    }
+}
+
+static void test_retain_refuses_what_is_not_finite_and_changes_nothing(void)
+{
+    static const size_t sizes[] = {1, 16, 17, 1000, 65536 + 5};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (size_t c = 0; c < codec_count; c++) {
+            const size_t n = sizes[s];
+            size_t length;
+            fill(GCOMP_F32, n, c);
+            length = encode_plain(&codecs[c].codec, g, n, isa_now, second);
+            memset(half, 0, 2 * n);
+            memset(d, 0, 4 * n);
+            for (size_t k = 0; k < 9; k++) {
+                const size_t at = k / 3 == 0 ? 0 : k / 3 == 1 ? n / 2 : n - 1;
+                const float bad = not_numbers[k % 3], good = g[at], scale = k & 1 ? 0.5f : 1;
+                uint32_t bits;
+                memcpy(&bits, &bad, 4);
+                g[at] = bad;
+                check_retain(g, GCOMP_F32, scale, d, n, length);
+                g[at] = good;
+                d[at] = bad;
+                check_retain(g, GCOMP_F32, scale, d, n, length);
+                for (int dtype = GCOMP_F16; dtype <= GCOMP_BF16; dtype++) {
+                    check_retain(NULL, (gcomp_dtype)dtype, scale, d, n, length);
+                    d[at] = 0;
+                    half[at] = (uint16_t)(dtype == GCOMP_BF16 ? bits >> 16 : (bits >> 16 & 0x8000u) | (k % 3 ? 0x7c00u : 0x7c01u));
+                    check_retain(NULL, (gcomp_dtype)dtype, scale, d, n, length);
+                    half[at] = 0;
+                    d[at] = bad;
+                }
+                d[at] = 0;
+            }
+        }
+}
+
+static float saturated(float x) { return x > FLT_MAX ? FLT_MAX : x < -FLT_MAX ? -FLT_MAX : x; }
+
+/* An object with one tensor of n elements, and a residual of `rest` each. */
+static gcomp *object_of(const char *codec, size_t n, float rest, size_t world)
+{
+    gcomp_desc desc;
+    gcomp_tensor tensor;
+    gcomp *gc;
+    memset(&desc, 0, sizeof desc);
+    memset(&tensor, 0, sizeof tensor);
+    desc.isa = isa_now;
+    desc.comm.world = (int)world;
+    tensor.name = "w";
+    tensor.rows = n;
+    tensor.codec = codec;
+    CHECK(gcomp_open(&gc, &desc) == GCOMP_OK && gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+    for (size_t i = 0; i < n; i++) p[i] = rest;
+    CHECK(gcomp_commit(gc, 0, p, NULL, 0, NULL, NULL, 0) == GCOMP_OK);
+    return gc;
+}
+
+/* -f is sent where f waits, with an f in the residual: retain and all ways to commit make the largest float of it. */
+static void test_residuals_saturate(void)
+{
+    enum { MOST = 9 };
+    static const size_t sizes[] = {1, 17, 1000};
+    for (size_t s = 0; s < 3; s++)
+        for (size_t c = 0; c < codec_count; c++)
+            for (int negative = 0; negative < 2; negative++) {
+                const size_t n = sizes[s];
+                const float f = negative ? -3e38f : 3e38f;
+                const void *payloads[MOST];
+                size_t lengths[MOST], length, wrong = 0;
+                gcomp_exec exec = exec_of(isa_now);
+                gcomp_input in = input_of(g, n, GCOMP_F32, 1, NULL);
+                for (size_t i = 0; i < n; i++) g[i] = -f;
+                length = encode_plain(&codecs[c].codec, g, n, isa_now, second);
+                for (size_t w = 0; w < MOST; w++) payloads[w] = second, lengths[w] = length;
+                CHECK(gcomp_decode(second, length, d, n, &exec) == GCOMP_OK);
+                for (size_t i = 0; i < n; i++) g[i] = f, e[i] = i % 3 ? f : 0;
+                for (int scaled = 0; scaled < 2; scaled++) {
+                    in.scale = scaled ? 2 : 1;
+                    memcpy(y, e, 4 * n);
+                    CHECK(gcomp_retain(second, length, &in, y, &exec) == GCOMP_OK);
+                    for (size_t i = 0; i < n; i++) wrong += y[i] != saturated(saturated(in.scale * f + e[i]) - d[i]);
+                }
+                for (size_t count = 0; count <= MOST; count++) {
+                    gcomp *gc = object_of(codecs[c].text, n, f, 2);
+                    const float *rest = gcomp_residual(gc, 0);
+                    const void *own = count & 1 ? payload : second;
+                    memcpy(payload, second, length); /* the same bytes, but none of those at hand */
+                    memcpy(y, g, 4 * n);
+                    CHECK(gcomp_commit(gc, 0, y, own, length, payloads, lengths, count) == GCOMP_OK);
+                    for (size_t i = 0; i < n; i++) wrong += !isfinite(y[i]) || (rest && rest[i] != saturated(saturated(f + f) - d[i]));
+                    for (int twice = 0; rest && twice < 2; twice++)
+                        CHECK(gcomp_give_back(gc, 0, second, length) == GCOMP_OK);
+                    for (size_t i = 0; rest && i < n; i++) wrong += !isfinite(rest[i]);
+                    gcomp_close(gc);
+                }
+                if (wrong) printf("# %s: %zu wrong of %zu\n", codecs[c].text, wrong, n);
+                CHECK(wrong == 0);
+            }
+}
+
+static void test_a_commit_of_nothing_refuses_what_is_not_finite_and_saturates(void)
+{
+    static const size_t sizes[] = {1, 16, 17, 1000, 65536 + 5};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (size_t c = 0; c < codec_count; c++) {
+            const size_t n = sizes[s];
+            gcomp *gc = object_of(codecs[c].text, n, -3e38f, 1);
+            const float *rest = gcomp_residual(gc, 0);
+            const void *own = second;
+            gcomp_statistics stats;
+            size_t length, wrong = 0;
+            fill(GCOMP_F32, n, c);
+            length = encode_plain(&codecs[c].codec, g, n, isa_now, second);
+            memcpy(y, g, 4 * n);
+            for (size_t k = 0; rest && k < 9; k++) {
+                const size_t at = k / 3 == 0 ? 0 : k / 3 == 1 ? n / 2 : n - 1;
+                memcpy(p, rest, 4 * n);
+                y[at] = not_numbers[k % 3];
+                memcpy(d, y, 4 * n);
+                CHECK(gcomp_commit(gc, 0, y, NULL, 0, &own, &length, k % 2) == GCOMP_NOT_FINITE && gcomp_error(gc)[0]);
+                CHECK(!memcmp(p, rest, 4 * n) && !memcmp(d, y, 4 * n));
+                CHECK(gcomp_stats(gc, &stats) == GCOMP_OK && stats.not_finite == k + 1);
+                y[at] = g[at];
+            }
+            if (!rest) y[0] = NAN; /* it is not read */
+            CHECK(gcomp_commit(gc, 0, y, NULL, 0, &own, &length, 1) == GCOMP_OK && isfinite(y[0]));
+            for (size_t i = 0; i < n; i++) y[i] = -3e38f;
+            CHECK(gcomp_commit(gc, 0, y, NULL, 0, NULL, NULL, 0) == GCOMP_OK);
+            for (size_t i = 0; rest && i < n; i++) wrong += rest[i] != -FLT_MAX;
+            CHECK(wrong == 0);
+            gcomp_close(gc);
+        }
+}
+
 static void test_an_element_that_is_not_finite_gives_a_refusal_that_changes_nothing(void)
 {
     static const size_t sizes[] = {1, 15, 16, 17, 1000};
@@ -741,6 +885,9 @@ int main(void)
         RUN(test_any_dtype_scale_and_residual_encode_and_retain_as_the_vector_they_mean);
         RUN(test_bytes_and_floats_at_any_address_give_the_same_bits);
         RUN(test_an_element_that_is_not_finite_gives_a_refusal_that_changes_nothing);
+        RUN(test_retain_refuses_what_is_not_finite_and_changes_nothing);
+        RUN(test_residuals_saturate);
+        RUN(test_a_commit_of_nothing_refuses_what_is_not_finite_and_saturates);
         RUN(test_no_element_and_one_element_are_the_same_on_scalar_code_and_backwards);
         RUN(test_few_elements_are_the_same_on_scalar_code_and_backwards);
         RUN(test_many_chunks_are_the_same_on_scalar_code_and_backwards);
