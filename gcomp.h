@@ -513,11 +513,12 @@
    GCOMP_STATIC                  all functions static: each file that uses them has GCOMP_IMPLEMENTATION too
    GCOMP_API                     linkage of public functions, for example __declspec(dllexport); default: extern
    GCOMP_STB_DS_H                how to include stb_ds.h; default: "stb_ds.h" if found, else <stb/stb_ds.h>
-   GCOMP_STB_DS_IMPLEMENTED      another file of the project compiles the implementation of stb_ds.h
    GCOMP_SELF                    how this header includes itself; default: "gcomp.h"
    GCOMP_NO_SELF                 do not: for files merged into one; only the compiler's baseline instruction set then
    GCOMP_MAX_ISA                 leave out instruction sets above: 1 scalar, 2 AVX2, 3 AVX-512; default: all
-   GCOMP_NO_STDLIB               no malloc and no getenv; desc.allocator is required
+   GCOMP_NO_STDLIB               no malloc and no getenv; desc.allocator is required. What is left of the C library are float.h,
+                                 limits.h, stddef.h, stdint.h, and from string.h memcmp, memcpy, memmove, memset, strchr,
+                                 strcmp and strlen
    GCOMP_NO_GETENV               do not read GCOMP_ISA from the environment
    GCOMP_WITHOUT_FP16, _BF16, _SIGN, _TOPK, _POWERSGD, ...   leave out a method (_RANDOMK: randomblock too); none stays
    GCOMP_ALLOW_MINGW_AVX         AVX with mingw gcc, which misaligns spills; off by default
@@ -707,8 +708,13 @@ typedef struct gcomp_info {
 } gcomp_info;
 
 /* An upper bound of payload bytes and of scratch bytes for n elements of any codec, as constant expressions. */
-#define GCOMP_BOUND(n) (5 * (size_t)(n) + 128)
-#define GCOMP_SCRATCH(n) (14 * (size_t)(n) + 65536)
+#ifdef __cplusplus
+#define GCOMP__SIZE(n) (sizeof(char) * (n)) /* some compilers of C++ warn of casts in their users' files */
+#else
+#define GCOMP__SIZE(n) ((size_t)(n))
+#endif
+#define GCOMP_BOUND(n) (5 * GCOMP__SIZE(n) + 128)
+#define GCOMP_SCRATCH(n) (14 * GCOMP__SIZE(n) + 65536)
 
 /* Reads a codec from text: method[:name=value[,name=value]...][+value method[:...]], as "topk:density=0.01+fp16". "dither" is
    another name of qsgd, and printed as that. Parameters that are not named get their defaults: see PARAMETERS in the manual.
@@ -1192,6 +1198,23 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_advise(const gcomp_question *questi
    >>platform - compiler, instruction sets, exact arithmetic, floating-point modes
    ------------------------------------------------------------------------------------------------ */
 
+/* Warnings that some ask for, of what C cannot do without or what one body for all instruction sets says twice; until the end. */
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wfloat-equal"
+#if !defined(__clang__) && __GNUC__ >= 7
+#pragma GCC diagnostic ignored "-Wduplicated-cond"
+#pragma GCC diagnostic ignored "-Wduplicated-branches"
+#endif
+#ifdef __cplusplus
+#pragma GCC diagnostic ignored "-Wold-style-cast"
+#pragma GCC diagnostic ignored "-Wzero-as-null-pointer-constant"
+#ifndef __clang__
+#pragma GCC diagnostic ignored "-Wuseless-cast"
+#endif
+#endif
+#endif
+
 #include <float.h>
 #include <limits.h>
 #include <string.h>
@@ -1296,43 +1319,50 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_advise(const gcomp_question *questi
 #pragma GCC optimize("no-fast-math", "fp-contract=off")
 #endif
 
-/* stb_ds.h serves bookkeeping only: arr* over memory from the user's allocator, never grown by itself (see >>base). Its
-   functions get names of our own, so that they do not meet the user's. */
-#if !defined(GCOMP_STB_DS_IMPLEMENTED) && !defined(INCLUDE_STB_DS_H)
-#define STB_DS_IMPLEMENTATION
-#define stbds_rand_seed gcomp__stbds_rand_seed
-#define stbds_hash_bytes gcomp__stbds_hash_bytes
-#define stbds_hash_string gcomp__stbds_hash_string
+/* stb_ds.h serves bookkeeping only: arr* over memory from the user's allocator, grown by >>base, so that no function of stb_ds
+   is needed. A user's own stb_ds.h may stand before or behind this in the same file: if behind, stb_ds.h declares all again,
+   and what C does not allow twice has names of our own here. */
+#ifndef INCLUDE_STB_DS_H
+#define GCOMP__STB_DS
+#ifdef STB_DS_IMPLEMENTATION
+#undef STB_DS_IMPLEMENTATION
+#define GCOMP__STB_DS_IMPLEMENTATION
+#endif
+#ifndef STBDS_NO_SHORT_NAMES
+#define STBDS_NO_SHORT_NAMES
+#define GCOMP__STB_DS_SHORT_NAMES
+#endif
+#ifndef STBDS_REALLOC
+#define STBDS_REALLOC(context, memory, bytes) NULL
+#define STBDS_FREE(context, memory) ((void)0)
+#define GCOMP__STB_DS_REALLOC
+#endif
+#define stbds_array_header gcomp__stbds_array_header
+#define stbds_string_block gcomp__stbds_string_block
+#define stbds_string_arena gcomp__stbds_string_arena
 #define stbds_stralloc gcomp__stbds_stralloc
 #define stbds_strreset gcomp__stbds_strreset
-#define stbds_unit_tests gcomp__stbds_unit_tests
-#define stbds_arrgrowf gcomp__stbds_arrgrowf
-#define stbds_arrfreef gcomp__stbds_arrfreef
-#define stbds_hmfree_func gcomp__stbds_hmfree_func
-#define stbds_hmget_key gcomp__stbds_hmget_key
-#define stbds_hmget_key_ts gcomp__stbds_hmget_key_ts
-#define stbds_hmput_default gcomp__stbds_hmput_default
-#define stbds_hmput_key gcomp__stbds_hmput_key
-#define stbds_hmdel_key gcomp__stbds_hmdel_key
-#define stbds_shmode_func gcomp__stbds_shmode_func
-#if defined(GCOMP_NO_STDLIB) && !defined(STBDS_REALLOC)
-#define STBDS_REALLOC(context, memory, bytes) ((void)(context), (void)(memory), (void)(bytes), (void *)0)
-#define STBDS_FREE(context, memory) ((void)(context), (void)(memory))
-#endif
+#define STBDS_SH_NONE GCOMP__STBDS_SH_NONE
+#define STBDS_SH_DEFAULT GCOMP__STBDS_SH_DEFAULT
+#define STBDS_SH_STRDUP GCOMP__STBDS_SH_STRDUP
+#define STBDS_SH_ARENA GCOMP__STBDS_SH_ARENA
+#ifdef __cplusplus
+#define stbds_arrgrowf_wrapper gcomp__stbds_arrgrowf_wrapper
+#define stbds_hmget_key_wrapper gcomp__stbds_hmget_key_wrapper
+#define stbds_hmget_key_ts_wrapper gcomp__stbds_hmget_key_ts_wrapper
+#define stbds_hmput_default_wrapper gcomp__stbds_hmput_default_wrapper
+#define stbds_hmput_key_wrapper gcomp__stbds_hmput_key_wrapper
+#define stbds_hmdel_key_wrapper gcomp__stbds_hmdel_key_wrapper
+#define stbds_shmode_func_wrapper gcomp__stbds_shmode_func_wrapper
 #endif
 #if defined(__GNUC__)
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wconversion"
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#pragma GCC diagnostic ignored "-Wshadow"
 #pragma GCC diagnostic ignored "-Wundef"
-#pragma GCC diagnostic ignored "-Wpedantic"
-#pragma GCC diagnostic ignored "-Wnonnull"
-#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 #endif
 #include GCOMP_STB_DS_H
 #if defined(__GNUC__)
 #pragma GCC diagnostic pop
+#endif
 #endif
 
 /* Round to nearest, no flushing of subnormals, exceptions masked; the caller's mode comes back at the end. What calculates
@@ -1564,7 +1594,7 @@ GCOMP__INLINE float gcomp__fmaf(float a, float b, float c)
 #if (defined(__FMA__) || defined(__aarch64__)) && defined(__GNUC__)
     return __builtin_fmaf(a, b, c);
 #else
-    double p = (double)a * b, s = p + (double)c, t, err;
+    double p = (double)a * (double)b, s = p + (double)c, t, err;
     GCOMP__PIN_SUM(s);
     t = s - p;
     GCOMP__PIN_SUM(t);
@@ -1795,7 +1825,7 @@ static void gcomp__room_give(gcomp__memory *memory, gcomp__room *room)
     room->bytes = 0;
 }
 
-/* stb_ds arrays in that memory: the header of stb_ds stands before `capacity` elements, and arrput never passes that. */
+/* stb_ds arrays in that memory: the header of stb_ds stands before `capacity` elements. */
 static size_t gcomp__array_bytes(size_t capacity, size_t element)
 {
     return gcomp__plus(sizeof(stbds_array_header), gcomp__times(capacity, element));
@@ -8006,7 +8036,8 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
         gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
         job.given = 1;
     } else if (call->shared && n) {
-        gcomp__step_of(&job.unit, *call->shared, (double)*call->shared * job.form.levels, job.form.levels);
+        gcomp__step_of(&job.unit, (double)*call->shared, (double)*call->shared * (double)job.form.levels,
+                       (double)job.form.levels);
         gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
         job.given = 1;
     } else if (job.form.early && !job.form.block && n) {
@@ -15509,10 +15540,10 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
     gcomp__plan_add(&gc->most, &gc->desc, &slot, levels);
     gcomp__place(&gc->plan, &gc->desc, &slot);
     gcomp__drop_room(gc); /* more tensors need more */
-    stbds_arrput(gc->by_name, 0);
-    memmove(gc->by_name + place + 1, gc->by_name + place, sizeof *by_name * (stbds_arrlenu(gc->by_name) - 1 - place));
-    gc->by_name[place] = (uint32_t)stbds_arrlenu(gc->tensors);
-    stbds_arrput(gc->tensors, slot);
+    memmove(by_name + place + 1, by_name + place, sizeof *by_name * (stbds_arrlenu(by_name) - place));
+    by_name[place] = (uint32_t)stbds_arrlenu(tensors);
+    tensors[stbds_header(tensors)->length++] = slot;
+    stbds_header(by_name)->length++;
     return GCOMP_OK;
 }
 
@@ -19012,8 +19043,47 @@ GCOMP_API gcomp_result gcomp_advise(const gcomp_question *question, gcomp_tensor
    OTHER DEALINGS IN THE SOFTWARE.
    ------------------------------------------------------------------------------------------------ */
 
+/* What others include behind this file finds their compiler's options and their stb_ds.h as they were. */
+#ifdef GCOMP__STB_DS
+#undef GCOMP__STB_DS
+#undef INCLUDE_STB_DS_H
+#ifdef GCOMP__STB_DS_IMPLEMENTATION
+#undef GCOMP__STB_DS_IMPLEMENTATION
+#define STB_DS_IMPLEMENTATION
+#endif
+#ifdef GCOMP__STB_DS_SHORT_NAMES
+#undef GCOMP__STB_DS_SHORT_NAMES
+#undef STBDS_NO_SHORT_NAMES
+#endif
+#ifdef GCOMP__STB_DS_REALLOC
+#undef GCOMP__STB_DS_REALLOC
+#undef STBDS_REALLOC
+#undef STBDS_FREE
+#endif
+#undef stbds_array_header
+#undef stbds_string_block
+#undef stbds_string_arena
+#undef stbds_stralloc
+#undef stbds_strreset
+#undef STBDS_SH_NONE
+#undef STBDS_SH_DEFAULT
+#undef STBDS_SH_STRDUP
+#undef STBDS_SH_ARENA
+#ifdef __cplusplus
+#undef stbds_arrgrowf_wrapper
+#undef stbds_hmget_key_wrapper
+#undef stbds_hmget_key_ts_wrapper
+#undef stbds_hmput_default_wrapper
+#undef stbds_hmput_key_wrapper
+#undef stbds_hmdel_key_wrapper
+#undef stbds_shmode_func_wrapper
+#endif
+#endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
+#endif
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
 #endif
 
 #endif /* the last pass of the implementation */

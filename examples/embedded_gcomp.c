@@ -1,5 +1,5 @@
 /* embedded_gcomp.c - the header's object for a small device, see embedded.c: no malloc, no stdio, one instruction set, and
-   only the methods that are used there. `nm -u` of the object names what it needs: memcpy and its like. */
+   only the methods that are used there. `nm -u` of the object names what it needs of the C library: see GCOMP_NO_STDLIB. */
 
 #define GCOMP_NO_STDLIB
 #define GCOMP_MAX_ISA 1
