@@ -201,6 +201,10 @@
        one joins     it opens an object with the new ones, and calls gcomp_join with the save of any other: e = 0, the step's
                      number and warm starts are the other's. It also needs the weights, and the optimizer's state.
      What a worker that is lost had not sent is lost with it; the others regroup.
+     With desc.node these are the first workers of machines. All workers of all machines regroup; the
+     others of a machine that joins go on with gcomp_restart and the step's number. Where workers of
+     one machine leave or join, those of that machine call gcomp_regroup_machines. If the first one
+     leaves, it saves, and the new first one loads that; then machines may leave or join.
      With a schedule all keep the codecs they have; what it measures is in the save of rank 0. Where another worker becomes
      rank 0 it measures anew: it does not judge by an epoch or a period whose beginning it has not seen.
 
@@ -1037,7 +1041,7 @@ GCOMP_API size_t gcomp_save_size(const gcomp *gc);
      save[capacity]  out  gcomp_save_size bytes suffice
      *length         out  bytes written; unchanged on error
    Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_DST_TOO_SMALL; GCOMP_WRONG_STATE where node.rank is not 0, as do all of
-   these but gcomp_regroup. */
+   these but gcomp_regroup and gcomp_regroup_machines. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t *length);
 
 /* Goes on from saves, in an object opened with the same seed and schedule and given the same tensors and codecs. On all workers.
@@ -1062,6 +1066,18 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_take_over(gcomp *gc, const void *sa
    Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_WRONG_STATE inside a step, GCOMP_OUT_OF_MEMORY, or as gcomp_open where a codec
    does not suit the new workers: GCOMP_BAD_CODEC, GCOMP_MISSING_CALLBACK. On error nothing is changed. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm);
+
+/* The same where the workers of this worker's machine are others too: node takes the place of
+   desc.node, world 0 or 1 says that the worker is alone. comm is as in desc: of machines.
+     still the first worker        its state stays, by the rule of gcomp_regroup
+     first no more                 it gives its residuals up: gcomp_save comes before
+     first now (node.rank 0)       steps are GCOMP_WRONG_STATE until it has the state of a first worker:
+                                   gcomp_load with the save of the machine's first worker before it,
+                                   under the same comm.rank and world; or gcomp_join with that of
+                                   another machine, if what was not sent is lost; or gcomp_restart
+   Returns as gcomp_regroup; GCOMP_MISSING_CALLBACK: allreduce or allgather of node is NULL. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_regroup_machines(gcomp *gc, const gcomp_comm *comm,
+                                                              const gcomp_comm *node);
 
 /* Makes a new object one of the workers whose save, of any rank, this is: it takes the step's number and what all workers share
    (warm starts, the codecs of a schedule); its residuals and momenta are zero. Returns as gcomp_load; on error nothing is
@@ -14749,6 +14765,7 @@ struct gcomp {
     int sharing, listing;
     gcomp__bucket bucket, *others; /* bucket 0, and those behind it, in the arena */
     size_t turn;                   /* the bucket that is communicated, or committed */
+    int untaught; /* has become the first worker of its machine, and has no save of another yet */
     int phase, round, gather_round, started; /* all payloads travel together, in the last round that has some; -1: none */
     unsigned issued, done; /* requests: bit 0 the frames, others the kinds of the round */
     uint32_t flights[GCOMP__KINDS]; /* ids of requests that were started and are not done */
@@ -14928,14 +14945,19 @@ static gcomp_result gcomp__resolve_schedule(gcomp_desc *d, gcomp__schedule *s, g
     return gcomp__list_suits(d, s, s->codecs, s->count, why);
 }
 
+static gcomp_result gcomp__resolve_node(gcomp_comm *node, gcomp__text *why)
+{
+    GCOMP__TRY(gcomp__resolve_world(node, "node.world", "node.rank", why));
+    if (node->world == 1 || (node->allreduce && node->allgather)) return GCOMP_OK;
+    return gcomp__say(why, "node: allreduce and allgather are required"), GCOMP_MISSING_CALLBACK;
+}
+
 /* Fills in defaults; every field is looked at. */
 static gcomp_result gcomp__resolve_desc(gcomp_desc *d, gcomp__schedule *schedule, const gcomp__set **set, gcomp__text *why)
 {
     gcomp_isa isa = d->isa;
     GCOMP__TRY(gcomp__resolve_comm(&d->comm, why));
-    GCOMP__TRY(gcomp__resolve_world(&d->node, "node.world", "node.rank", why));
-    if (d->node.world > 1 && (!d->node.allreduce || !d->node.allgather))
-        return gcomp__say(why, "node: allreduce and allgather are required"), GCOMP_MISSING_CALLBACK;
+    GCOMP__TRY(gcomp__resolve_node(&d->node, why));
     if (!d->allocator.alloc != !d->allocator.free) {
         gcomp__say(why, "allocator: alloc and free are given together or not at all");
         return GCOMP_INVALID_ARGUMENT;
@@ -15017,6 +15039,30 @@ static gcomp_tensor gcomp__node_tensor(const gcomp_tensor *tensor)
     return plain;
 }
 
+/* The object that adds up the gradients of the machine, with the tensors of this one; where a worker
+   is alone there is none. 0 without memory. */
+static int gcomp__make_node(gcomp *gc, int prepared)
+{
+    const gcomp_desc desc = gcomp__node_desc(&gc->desc);
+    gcomp_result result;
+    size_t i;
+    gc->node = NULL;
+    if (desc.comm.world == 1) return 1;
+    result = gcomp_open(&gc->node, &desc);
+    for (i = 0; i < stbds_arrlenu(gc->tensors) && result == GCOMP_OK; i++) {
+        gcomp_tensor tensor;
+        memset(&tensor, 0, sizeof tensor);
+        tensor.name = gc->tensors[i].name;
+        tensor.rows = gc->tensors[i].rows;
+        tensor.cols = gc->tensors[i].cols;
+        tensor.stack = gc->tensors[i].stack;
+        tensor = gcomp__node_tensor(&tensor);
+        result = gcomp_add_tensor(gc->node, &tensor);
+    }
+    if (result == GCOMP_OK && prepared) result = gcomp_prepare(gc->node);
+    return result == GCOMP_OK;
+}
+
 GCOMP_API gcomp_result gcomp_open(gcomp **gc, const gcomp_desc *desc)
 {
     gcomp__text why = gcomp__text_in(desc ? desc->why : NULL, desc ? desc->why_capacity : 0);
@@ -15043,12 +15089,7 @@ GCOMP_API gcomp_result gcomp_open(gcomp **gc, const gcomp_desc *desc)
         made->tensors = (gcomp__slot *)gcomp__array_make(&made->memory, 16, sizeof *made->tensors);
         made->by_name = (uint32_t *)gcomp__array_make(&made->memory, 16, sizeof *made->by_name);
     }
-    if (made && d.node.world > 1) {
-        const gcomp_desc node = gcomp__node_desc(&d);
-        const gcomp_result result = gcomp_open(&made->node, &node);
-        (void)result; /* without memory there is none */
-    }
-    if (!made || !made->frames || !made->tensors || !made->by_name || (d.node.world > 1 && !made->node)) {
+    if (!made || !made->frames || !made->tensors || !made->by_name || !gcomp__make_node(made, 0)) {
         gcomp__say(&why, "no memory for the object");
         gcomp_close(made);
         return GCOMP_OUT_OF_MEMORY;
@@ -15152,6 +15193,15 @@ static void gcomp__take_level(gcomp__slot *slot, const gcomp__level *level)
     slot->whole = 0; /* gcomp__place finds out if its mean is made by ranges */
 }
 
+/* Does this worker keep residuals of such a codec? Of a machine the first one does. */
+static int gcomp__keeps(const gcomp_desc *desc, unsigned flags)
+{
+    return (flags & GCOMP__FEEDBACK) && !desc->no_error_feedback && !desc->node.rank;
+}
+
+/* Rank 0, whose schedule decides; of a machine its first worker. */
+static int gcomp__leads(const gcomp_desc *desc) { return !desc->comm.rank && !desc->node.rank; }
+
 /* A tensor's shape, codecs and sizes, by the rules; levels: all codecs of its list. *why says what is wrong. */
 GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__level *levels, const gcomp_desc *desc,
                                             const gcomp__schedule *schedule, const gcomp_tensor *tensor, gcomp__text *why)
@@ -15186,12 +15236,12 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__level *lev
     }
     for (i = 0; i < slot->level_count; i++) {
         GCOMP__TRY(gcomp__level_of(levels + i, slot, desc, codecs + i, why));
-        slot->keeps |= (levels[i].flags & GCOMP__FEEDBACK) && !desc->no_error_feedback && !desc->node.rank;
+        slot->keeps |= gcomp__keeps(desc, levels[i].flags);
         slot->state_room = gcomp__max(slot->state_room, levels[i].state_floats);
         compresses |= levels[i].method != &gcomp__row_none;
     }
     if (!compresses) slot->level_count = 1; /* none of the list gains anything */
-    if (slot->level_count > 1 && schedule->rule == GCOMP__ACCORDION && desc->comm.rank == 0 && !desc->node.rank)
+    if (slot->level_count > 1 && schedule->rule == GCOMP__ACCORDION && gcomp__leads(desc))
         slot->epoch_floats = slot->n; /* of a machine the first worker has these, and residuals */
     slot->stages = slot->dtype != GCOMP_F32 && desc->node.world == 1;
     gcomp__take_level(slot, levels);
@@ -15853,6 +15903,7 @@ GCOMP_API gcomp_result gcomp_restart(gcomp *gc, uint64_t step)
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gcomp__forget(gc->tensors + i);
     gcomp__restart_lists(gc);
     gc->last = GCOMP_OK;
+    gc->untaught = 0;
     gc->mean_digest = 0;
     gc->step = step;
     return GCOMP_OK;
@@ -16913,6 +16964,9 @@ static void gcomp__turn_to(gcomp *gc, size_t k)
     gc->phase = GCOMP__COLLECT;
 }
 
+static const char gcomp__no_state[] =
+    "this worker has become the first one of its machine: gcomp_load or gcomp_join comes first";
+
 static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *step)
 {
     size_t i;
@@ -16929,6 +16983,7 @@ static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *step)
     if (!gcomp__finite(gc->scale)) gc->local_error = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "step.scale is not finite");
     if (!gcomp__finite(gc->rate) || gc->rate < 0)
         gc->local_error = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "step.learning_rate is negative or not finite");
+    if (gc->untaught) gc->local_error = gcomp__fail(gc, GCOMP_WRONG_STATE, gcomp__no_state);
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gc->tensors[i].ready = 0;
     gcomp__place_sums(gc);
     gc->p_squares = gc->e_squares = gc->y_squares = 0;
@@ -18338,6 +18393,7 @@ GCOMP_API gcomp_result gcomp_load(gcomp *gc, const void *const *saves, const siz
     gcomp__take_saves(gc, saves, count, GCOMP__TAKE, GCOMP__TAKE);
     gc->step = gcomp__get64(s + 16);
     gc->mean_digest = gcomp__get32(s + 40);
+    gc->untaught = 0;
     gc->last = GCOMP_OK;
     return GCOMP_OK;
 }
@@ -18376,6 +18432,7 @@ GCOMP_API gcomp_result gcomp_join(gcomp *gc, const void *save, size_t length)
     gcomp__take_saves(gc, &save, 1, GCOMP__ZERO, GCOMP__TAKE);
     gc->step = gcomp__get64((const uint8_t *)save + 16);
     gc->mean_digest = 0;
+    gc->untaught = 0;
     gc->last = GCOMP_OK;
     return GCOMP_OK;
 }
@@ -18423,66 +18480,98 @@ static gcomp_result gcomp__suit_all(gcomp *gc, const gcomp_desc *d)
     return GCOMP_OK;
 }
 
-static void gcomp__drop_sums(gcomp *gc)
+/* Floats that a tensor holds, or not; 0 without memory. */
+static int gcomp__hold_floats(gcomp *gc, float **at, size_t n, int wanted, int gives)
 {
-    size_t i;
-    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
-        gcomp__slot *slot = gc->tensors + i;
-        gcomp__release(&gc->memory, slot->epoch_sum, 4 * slot->epoch_floats);
-        slot->epoch_sum = NULL;
-        slot->epoch_floats = 0;
+    if (wanted && !*at && !gives) *at = gcomp__zeros(gc, n);
+    if (!wanted && gives) {
+        gcomp__release(&gc->memory, *at, 4 * n);
+        *at = NULL;
     }
+    return *at || !wanted;
 }
 
-/* Rank 0 of accordion adds up gradients. 0 without memory. */
-static int gcomp__hold_sums(gcomp *gc)
+/* What tensors hold all the time where their worker has this place: takes what is missing, 0 without
+   memory, or gives back what is not held there. */
+static int gcomp__hold(gcomp *gc, const gcomp_desc *desc, int gives)
 {
-    size_t i;
+    size_t i, l;
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
         gcomp__slot *slot = gc->tensors + i;
-        if (slot->epoch_sum || !gcomp__summed_up(gc, slot)) continue;
-        slot->epoch_sum = gcomp__zeros(gc, slot->n);
-        if (!slot->epoch_sum) return 0;
-        slot->epoch_floats = slot->n;
+        const int sums = gc->schedule.rule == GCOMP__ACCORDION && slot->levels && gcomp__leads(desc);
+        int held;
+        slot->keeps = 0;
+        for (l = 0; l < slot->level_count; l++)
+            slot->keeps |= gcomp__keeps(desc, slot->levels ? slot->levels[l].flags : slot->flags);
+        slot->stages = slot->dtype != GCOMP_F32 && desc->node.world == 1;
+        held = gcomp__hold_floats(gc, &slot->residual, slot->n, slot->keeps, gives);
+        held &= gcomp__hold_floats(gc, &slot->staging, slot->n, slot->stages, gives);
+        held &= gcomp__hold_floats(gc, &slot->epoch_sum, slot->n, sums, gives);
+        slot->epoch_floats = slot->epoch_sum ? slot->n : 0;
+        if (!held) return 0;
     }
     return 1;
 }
 
-GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm)
+/* What an object needs in its new place. 0 without memory. */
+static int gcomp__make_ready(gcomp *next, const gcomp *gc, const gcomp_comm *node)
+{
+    const int prepared = gc->arena.at || gc->floats.at;
+    next->frames = (uint8_t *)gcomp__allocate(&next->memory, next->frames_bytes);
+    if (!next->frames || !gcomp__hold(next, &next->desc, 0)) return 0;
+    if (node && !gcomp__make_node(next, prepared)) return 0;
+    if (prepared && gcomp__reserve_floats(next) != GCOMP_OK) return 0;
+    if (next->desc.node.rank) return 1;
+    if (gc->scratch.at && gcomp__reserve_scratch(next) != GCOMP_OK) return 0;
+    return !prepared || gcomp__reserve(next) == GCOMP_OK;
+}
+
+/* Gives back what one of two forms of an object has and the other does not. */
+static void gcomp__drop_form(gcomp *gone, const gcomp *stays, gcomp__memory *memory)
+{
+    gcomp__release(memory, gone->frames, gone->frames_bytes);
+    gcomp__room_give(memory, &gone->arena);
+    gcomp__room_give(memory, &gone->scratch);
+    if (gone->floats.at != stays->floats.at) gcomp__room_give(memory, &gone->floats);
+    if (gone->node != stays->node) gcomp_close(gone->node);
+}
+
+static gcomp_result gcomp__regroup(gcomp *gc, const gcomp_comm *comm, const gcomp_comm *node)
 {
     char reason[GCOMP__SENTENCE];
     gcomp__text why = gcomp__text_in(reason, sizeof reason);
-    const int led = gc && gc->desc.comm.rank == 0;
+    const int led = gcomp__leads(&gc->desc);
+    const size_t before = (size_t)gc->desc.comm.world;
+    gcomp_result result;
     gcomp next;
-    size_t world, before, i;
+    size_t world, i;
     int leads;
-    GCOMP__TRY(gcomp__enter_idle(gc));
-    if (!comm) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "comm is NULL");
     next = *gc; /* made ready beside the object, then put in its place */
     next.desc.comm = *comm;
-    if (gcomp__resolve_comm(&next.desc.comm, &why) != GCOMP_OK) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, reason);
+    if (node) next.desc.node = *node;
+    result = gcomp__resolve_comm(&next.desc.comm, &why);
+    if (result == GCOMP_OK && node) result = gcomp__resolve_node(&next.desc.node, &why);
+    if (result != GCOMP_OK) return gcomp__fail(gc, result, reason);
     GCOMP__TRY(gcomp__suit_all(gc, &next.desc));
     world = (size_t)next.desc.comm.world;
-    before = (size_t)gc->desc.comm.world;
-    leads = next.desc.comm.rank == 0;
+    leads = gcomp__leads(&next.desc);
     if (leads && gc->schedule.rule == GCOMP__ERROR) next.desc.measure = 1;
     next.frames_bytes = gcomp__frames_bytes(world);
-    next.frames = (uint8_t *)gcomp__allocate(&next.memory, next.frames_bytes);
     memset(&next.arena, 0, sizeof next.arena);
     memset(&next.scratch, 0, sizeof next.scratch);
+    next.others = NULL;
+    if (next.desc.node.world == 1) memset(&next.floats, 0, sizeof next.floats);
     gcomp__plan_most(&next);
-    if (!next.frames || (leads && !gcomp__hold_sums(&next)) || (gc->arena.at && gcomp__reserve(&next) != GCOMP_OK) ||
-        (gc->scratch.at && gcomp__reserve_scratch(&next) != GCOMP_OK)) {
-        if (!led) gcomp__drop_sums(&next);
-        gcomp__release(&next.memory, next.frames, next.frames_bytes);
+    if (!gcomp__make_ready(&next, gc, node)) {
+        (void)gcomp__hold(&next, &gc->desc, 1);
+        gcomp__drop_form(&next, gc, &next.memory);
         return gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, "no memory for the frames and buffers of these workers");
     }
     memset(next.frames, 0, next.frames_bytes);
     next.bytes = (size_t *)(void *)(next.frames + (world + 1) * GCOMP__FRAME);
-    gcomp__release(&next.memory, gc->frames, gc->frames_bytes);
-    gcomp__room_give(&next.memory, &gc->arena);
-    gcomp__room_give(&next.memory, &gc->scratch);
-    if (!leads) gcomp__drop_sums(&next);
+    gcomp__drop_form(gc, &next, &next.memory);
+    (void)gcomp__hold(&next, &next.desc, 1);
+    if (gc->desc.node.rank && !next.desc.node.rank) next.untaught = gc->started || gc->step;
     *gc = next;
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gc->tensors[i].next = gc->tensors[i].level;
     gcomp__switch_all(gc); /* tensors take their places for these workers */
@@ -18490,6 +18579,20 @@ GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm)
     gcomp__scale_own(gc, world, before);
     gc->last = GCOMP_OK;
     return GCOMP_OK;
+}
+
+GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm)
+{
+    GCOMP__TRY(gcomp__enter_idle(gc));
+    if (!comm) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "comm is NULL");
+    return gcomp__regroup(gc, comm, NULL);
+}
+
+GCOMP_API gcomp_result gcomp_regroup_machines(gcomp *gc, const gcomp_comm *comm, const gcomp_comm *node)
+{
+    GCOMP__TRY(gcomp__enter_idle(gc));
+    if (!comm || !node) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "comm or node is NULL");
+    return gcomp__regroup(gc, comm, node);
 }
 
 /* ------------------------------------------------------------------------------------------------

@@ -588,6 +588,285 @@ static void test_saves_of_first_workers_go_on_with_the_same_bits(void)
     fleet_close(&again);
 }
 
+/* ---------------- workers of a machine, and machines, that come and go */
+
+enum { AWAY = -1 };
+
+/* Which machine each worker is on; beside them a worker for each machine, in one level, that has the mean of its gradients. */
+typedef struct site {
+    fleet f; /* its transports, and its members */
+    gcomp_threads *outside;
+    flat_worker plain[NODES];
+    int on[MOST];
+    const char *codec;
+    uint64_t step;
+    uint8_t save[1 << 16];
+    size_t length;
+} site;
+
+static int machines(const site *t)
+{
+    int count = 0;
+    for (int r = 0; r < MOST; r++) count = t->on[r] >= count ? t->on[r] + 1 : count;
+    return count;
+}
+
+/* The rank of a worker within its machine, or how many there are (r = MOST). */
+static int rank_on(const site *t, int machine, int r)
+{
+    int rank = 0;
+    for (int other = 0; other < r; other++) rank += t->on[other] == machine;
+    return rank;
+}
+
+static gcomp_desc site_desc(const site *t, int r)
+{
+    gcomp_desc desc;
+    const int machine = t->on[r], rank = rank_on(t, machine, r);
+    memset(&desc, 0, sizeof desc);
+    desc.codec = t->codec;
+    desc.min_elements = 1;
+    if (rank == 0) desc.comm = gcomp_threads_comm(t->f.between, machine);
+    desc.comm.rank = machine;
+    desc.comm.world = machines(t);
+    desc.node = gcomp_threads_comm(t->f.within[machine], rank);
+    return desc;
+}
+
+static gcomp *open_with_tensors(const site *t, const gcomp_desc *desc)
+{
+    gcomp *gc;
+    CHECK(gcomp_open(&gc, desc) == GCOMP_OK);
+    for (size_t i = 0; i < TENSORS; i++) {
+        gcomp_tensor tensor = tensor_of(&t->f, i);
+        if (desc->node.world == 0) tensor.dtype = GCOMP_F32; /* one of those beside them */
+        CHECK(gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+    }
+    return gc;
+}
+
+static void close_transports(site *t)
+{
+    gcomp_threads_close(t->f.between);
+    gcomp_threads_close(t->outside);
+    for (int n = 0; n < NODES; n++) gcomp_threads_close(t->f.within[n]);
+}
+
+/* Transports for the workers as they are now; who is here regroups, who is new opens an object. */
+static void site_settle(site *t)
+{
+    const int count = machines(t);
+    close_transports(t);
+    CHECK(gcomp_threads_open(&t->f.between, count, 20) == 0 && gcomp_threads_open(&t->outside, count, 20) == 0);
+    for (int n = 0; n < NODES; n++)
+        CHECK(gcomp_threads_open(&t->f.within[n], n < count ? rank_on(t, n, MOST) : 1, 20) == 0);
+    for (int r = 0; r < MOST; r++) {
+        member *m = &t->f.m[r];
+        gcomp_desc desc;
+        m->of = &t->f;
+        m->rank = r;
+        if (t->on[r] == AWAY) {
+            gcomp_close(m->gc);
+            m->gc = NULL;
+            continue;
+        }
+        desc = site_desc(t, r);
+        if (!m->gc) m->gc = open_with_tensors(t, &desc);
+        else CHECK(gcomp_regroup_machines(m->gc, &desc.comm, &desc.node) == GCOMP_OK);
+    }
+    for (int n = 0; n < NODES; n++) {
+        gcomp_desc desc;
+        memset(&desc, 0, sizeof desc);
+        desc.codec = t->codec;
+        desc.min_elements = 1;
+        if (n < count) desc.comm = gcomp_threads_comm(t->outside, n);
+        if (n < count && t->plain[n].gc) CHECK(gcomp_regroup(t->plain[n].gc, &desc.comm) == GCOMP_OK);
+        else if (n < count) t->plain[n].gc = open_with_tensors(t, &desc);
+        t->plain[n].skip = -1;
+    }
+}
+
+/* Two steps: the same means on all, the residuals of those beside them on first workers. */
+static void site_steps(site *t)
+{
+    for (int again = 0; again < 2; again++, t->step++) {
+        pthread_t id[MOST], beside[NODES];
+        fleet_fill(&t->f, t->step);
+        for (int n = 0; n < machines(t); n++) {
+            const float part = 1.0f / (float)rank_on(t, n, MOST);
+            for (size_t i = 0; i < TENSORS; i++)
+                for (size_t k = 0; k < elements(i); k++) {
+                    float sum = 0;
+                    for (int r = 0; r < MOST; r++) {
+                        volatile float share = gradient(t->step, r, i, k) * part; /* rounded, not fused with the sum */
+                        if (t->on[r] == n) sum += share;
+                    }
+                    t->plain[n].grad[i][k] = sum;
+                }
+            CHECK(pthread_create(&beside[n], NULL, flat_turn, &t->plain[n]) == 0);
+        }
+        for (int r = 0; r < MOST; r++)
+            if (t->f.m[r].gc) CHECK(pthread_create(&id[r], NULL, turn, &t->f.m[r]) == 0);
+        for (int n = 0; n < machines(t); n++) pthread_join(beside[n], NULL);
+        for (int r = 0; r < MOST; r++) {
+            const int first = t->on[r] != AWAY && rank_on(t, t->on[r], r) == 0;
+            if (!t->f.m[r].gc) continue;
+            pthread_join(id[r], NULL);
+            CHECK(t->f.m[r].result == GCOMP_OK && t->plain[t->on[r]].result == GCOMP_OK);
+            CHECK(gcomp_step_number(t->f.m[r].gc) == t->step + 1);
+            for (size_t i = 0; i < TENSORS; i++) {
+                const float *mine = gcomp_residual(t->f.m[r].gc, i), *other = gcomp_residual(t->plain[t->on[r]].gc, i);
+                size_t wrong = 0;
+                for (size_t k = 0; k < elements(i); k++)
+                    if (!(t->f.halves && i == TENSORS - 1)) wrong += t->f.m[r].grad[i][k] != t->plain[0].grad[i][k];
+                CHECK(!wrong);
+                CHECK(first ? !mine == !other && (!mine || !memcmp(mine, other, 4 * elements(i))) : !mine);
+            }
+        }
+    }
+}
+
+static void save_of(site *t, gcomp *gc) { CHECK(gcomp_save(gc, t->save, sizeof t->save, &t->length) == GCOMP_OK); }
+
+static void check_who_comes_and_goes(const char *codec, int halves)
+{
+    static site t;
+    static const int begin[MOST] = {0, 0, 1, 1, AWAY, AWAY};
+    const void *saves[1] = {t.save};
+    memset(&t, 0, sizeof t);
+    t.codec = codec;
+    t.f.skip = -1;
+    t.f.halves = halves;
+    t.f.each = MOST; /* what fleet_fill fills */
+    t.f.nodes = 1;
+    memcpy(t.on, begin, sizeof begin);
+    site_settle(&t);
+    site_steps(&t);
+    t.on[3] = AWAY; /* a worker leaves; the other one of its machine is alone */
+    site_settle(&t);
+    site_steps(&t);
+    t.on[4] = 0; /* a worker joins a machine, another makes two of one */
+    t.on[5] = 1;
+    site_settle(&t);
+    for (int r = 4; r < 6; r++) CHECK(gcomp_restart(t.f.m[r].gc, t.step) == GCOMP_OK);
+    site_steps(&t);
+    save_of(&t, t.f.m[0].gc); /* the first worker leaves, and the next one takes its place */
+    t.on[0] = AWAY;
+    site_settle(&t);
+    CHECK(gcomp_load(t.f.m[1].gc, saves, &t.length, 1) == GCOMP_OK);
+    site_steps(&t);
+    save_of(&t, t.f.m[2].gc); /* a machine of two workers joins */
+    t.on[0] = t.on[3] = 2;
+    site_settle(&t);
+    CHECK(gcomp_join(t.f.m[0].gc, t.save, t.length) == GCOMP_OK && gcomp_restart(t.f.m[3].gc, t.step) == GCOMP_OK);
+    CHECK(gcomp_join(t.plain[2].gc, t.save, t.length) == GCOMP_OK);
+    site_steps(&t);
+    save_of(&t, t.f.m[2].gc); /* a machine leaves, the last one takes its number */
+    CHECK(gcomp_take_over(t.f.m[1].gc, t.save, t.length) == GCOMP_OK);
+    CHECK(gcomp_take_over(t.plain[0].gc, t.save, t.length) == GCOMP_OK);
+    t.on[2] = t.on[5] = AWAY;
+    t.on[0] = t.on[3] = 1;
+    gcomp_close(t.plain[1].gc);
+    t.plain[1].gc = t.plain[2].gc;
+    t.plain[2].gc = NULL;
+    site_settle(&t);
+    site_steps(&t);
+    t.on[0] = AWAY; /* the first worker of a machine is lost; the next one does no step without what all first workers know */
+    site_settle(&t);
+    {
+        pthread_t id[MOST];
+        for (int r = 0; r < MOST; r++)
+            if (t.f.m[r].gc) CHECK(pthread_create(&id[r], NULL, turn, &t.f.m[r]) == 0);
+        for (int r = 0; r < MOST; r++)
+            if (t.f.m[r].gc) CHECK(pthread_join(id[r], NULL) == 0);
+        CHECK(t.f.m[3].result == GCOMP_WRONG_STATE && strstr(gcomp_error(t.f.m[3].gc), "gcomp_join"));
+        CHECK(t.f.m[1].result == GCOMP_PEER_FAILED && t.f.m[4].result == GCOMP_PEER_FAILED);
+    }
+    save_of(&t, t.f.m[1].gc);
+    CHECK(gcomp_join(t.f.m[3].gc, t.save, t.length) == GCOMP_OK && gcomp_join(t.plain[1].gc, t.save, t.length) == GCOMP_OK);
+    site_steps(&t);
+    close_transports(&t);
+    for (int r = 0; r < MOST; r++) gcomp_close(t.f.m[r].gc);
+    for (int n = 0; n < NODES; n++) gcomp_close(t.plain[n].gc);
+}
+
+static void test_workers_and_machines_come_and_go_and_keep_what_was_not_sent(void)
+{
+    static const char *const codecs[] = {"sign", "topk:density=0.05", "powersgd:rank=2", "dgc:density=0.05,warmup=0"};
+    for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) check_who_comes_and_goes(codecs[c], c == 0);
+}
+
+/* From each place to each other one, with a schedule whose first worker holds more. */
+static void test_regrouping_a_machine_takes_the_memory_that_was_said_or_changes_nothing(void)
+{
+    static fleet f;
+    memset(&f, 0, sizeof f);
+    f.halves = 1;
+    for (int way_to = 0; way_to < 16; way_to++)
+        for (int prepared = 0; prepared < 2; prepared++) {
+            gcomp_desc from, to;
+            gcomp_tensor tensors[TENSORS];
+            gcomp_result result = GCOMP_OUT_OF_MEMORY;
+            gcomp *gc;
+            test_heap heap = {SIZE_MAX, 0, 0, 0};
+            memset(&from, 0, sizeof from);
+            from.codec = "topk:density=0.5|topk:density=0.05";
+            from.schedule = "accordion";
+            from.min_elements = 1;
+            from.allocator = heap_of(&heap);
+            from.comm.world = 2;
+            from.node.allreduce = no_allreduce;
+            from.node.allgather = no_allgather;
+            to = from;
+            from.node.world = way_to & 1 ? 2 : 1;
+            from.node.rank = (way_to & 3) == 3;
+            to.node.world = way_to & 4 ? 2 : 1;
+            to.node.rank = (way_to & 12) == 12;
+            to.comm.world = way_to & 2 ? 3 : 2;
+            for (size_t t = 0; t < TENSORS; t++) tensors[t] = tensor_of(&f, t);
+            CHECK(gcomp_open(&gc, &from) == GCOMP_OK);
+            for (size_t t = 0; t < TENSORS; t++) CHECK(gcomp_add_tensor(gc, &tensors[t]) == GCOMP_OK);
+            if (prepared) CHECK(gcomp_prepare(gc) == GCOMP_OK);
+            for (size_t left = 0; result == GCOMP_OUT_OF_MEMORY; left++) {
+                const size_t held = heap.held, blocks = heap.blocks, used = gcomp_memory_used(gc);
+                heap.left = left;
+                result = gcomp_regroup_machines(gc, &to.comm, &to.node);
+                if (result == GCOMP_OK) continue;
+                CHECK(result == GCOMP_OUT_OF_MEMORY && held == heap.held && blocks == heap.blocks);
+                CHECK(gcomp_memory_used(gc) == used && !gcomp_residual(gc, 0) == (from.node.rank != 0));
+            }
+            heap.left = SIZE_MAX;
+            CHECK(result == GCOMP_OK && heap.held == gcomp_memory_used(gc));
+            CHECK(!gcomp_residual(gc, 0) == (to.node.rank != 0));
+            if (!prepared) CHECK(gcomp_prepare(gc) == GCOMP_OK);
+            CHECK(gcomp_memory_used(gc) == gcomp_memory_needed(&to, tensors, TENSORS));
+            gcomp_close(gc);
+            CHECK(heap.blocks == 0);
+        }
+}
+
+static void test_what_a_new_machine_lacks_is_named_and_changes_nothing(void)
+{
+    gcomp_desc desc;
+    gcomp_comm comm, node;
+    gcomp *gc;
+    memset(&desc, 0, sizeof desc);
+    memset(&node, 0, sizeof node);
+    CHECK(gcomp_open(&gc, &desc) == GCOMP_OK);
+    comm = desc.comm;
+    node.world = 2;
+    CHECK(gcomp_regroup_machines(gc, &comm, &node) == GCOMP_MISSING_CALLBACK && strstr(gcomp_error(gc), "node"));
+    node.rank = 2;
+    CHECK(gcomp_regroup_machines(gc, &comm, &node) == GCOMP_INVALID_ARGUMENT && strstr(gcomp_error(gc), "node.rank is 2"));
+    CHECK(gcomp_regroup_machines(gc, &comm, NULL) == GCOMP_INVALID_ARGUMENT && gcomp_error(gc)[0]);
+    CHECK(gcomp_regroup_machines(gc, NULL, &node) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_regroup_machines(NULL, &comm, &node) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_step_begin(gc, NULL) == GCOMP_OK); /* one level, still */
+    node.rank = node.world = 0;
+    CHECK(gcomp_regroup_machines(gc, &comm, &node) == GCOMP_WRONG_STATE);
+    gcomp_close(gc);
+}
+
 /* ---------------- memory, and what open refuses */
 
 static void test_memory_is_what_was_said_and_may_end_anywhere(void)
@@ -671,6 +950,9 @@ int main(void)
     RUN(test_workers_of_a_machine_with_other_codecs_are_named);
     RUN(test_a_first_worker_without_callbacks_says_so_to_its_machine);
     RUN(test_saves_of_first_workers_go_on_with_the_same_bits);
+    RUN(test_workers_and_machines_come_and_go_and_keep_what_was_not_sent);
+    RUN(test_regrouping_a_machine_takes_the_memory_that_was_said_or_changes_nothing);
+    RUN(test_what_a_new_machine_lacks_is_named_and_changes_nothing);
     RUN(test_memory_is_what_was_said_and_may_end_anywhere);
     RUN(test_what_a_node_lacks_is_named);
     return test_end();
