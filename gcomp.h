@@ -1293,6 +1293,9 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_advise(const gcomp_question *questi
 #define GCOMP__ON_A_LINE __attribute__((__aligned__(64))) /* of the cache */
 #define GCOMP__PREFETCH(p) __builtin_prefetch(p)
 #define GCOMP__PREFETCH_NEAR(p) __builtin_prefetch(p, 0, 2) /* not as far as the innermost cache */
+#define GCOMP__SHARED_WORD unsigned /* that threads read and write without a lock */
+#define GCOMP__LOAD_WORD(word) __atomic_load_n(&(word), __ATOMIC_RELAXED)
+#define GCOMP__STORE_WORD(word, value) __atomic_store_n(&(word), value, __ATOMIC_RELAXED)
 #else
 #define GCOMP__INLINE static inline
 #define GCOMP__NOINLINE static
@@ -1302,6 +1305,9 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_advise(const gcomp_question *questi
 #define GCOMP__ON_A_LINE
 #define GCOMP__PREFETCH(p) ((void)(p))
 #define GCOMP__PREFETCH_NEAR(p) ((void)(p))
+#define GCOMP__SHARED_WORD volatile unsigned /* one access a word, on all machines of such compilers */
+#define GCOMP__LOAD_WORD(word) (word)
+#define GCOMP__STORE_WORD(word, value) ((word) = (value))
 #endif
 
 #if defined(__clang__)
@@ -13685,13 +13691,16 @@ static const gcomp__set *const gcomp__sets[] = {
 #endif
     NULL};
 
-/* The processor and the operating system have it, all of it: __builtin_cpu_supports looks at XGETBV too. */
+/* The processor and the operating system have it, all of it: __builtin_cpu_supports looks at XGETBV too. It does not know F16C
+   in all compilers: bit 29 of ECX of CPUID's leaf 1; the registers are those of AVX2. */
 static int gcomp__cpu_has(gcomp_isa isa)
 {
 #if GCOMP__X86
     __builtin_cpu_init();
     if (isa == GCOMP_ISA_AVX2 || isa == GCOMP_ISA_AVX512) {
-        if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi") ||
+        uint32_t a = 1, b, c = 0, d;
+        __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+        if (!(c >> 29 & 1) || !__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi") ||
             !__builtin_cpu_supports("bmi2") || !__builtin_cpu_supports("popcnt") || !__builtin_cpu_supports("sse4.2"))
             return 0;
     }
@@ -13706,14 +13715,14 @@ static int gcomp__cpu_has(gcomp_isa isa)
 /* The set of an instruction set, the best for AUTO, or NULL. */
 static const gcomp__set *gcomp__set_of(gcomp_isa isa)
 {
-    static unsigned available = 0; /* idempotent: bit 31 says known; whoever writes it writes the same word */
-    unsigned known = available;
+    static GCOMP__SHARED_WORD available = 0; /* idempotent: bit 31 says known; whoever writes it writes the same word */
+    unsigned known = GCOMP__LOAD_WORD(available);
     size_t i;
     if (!known) {
         known = 1u << 31;
         for (i = 0; gcomp__sets[i]; i++)
             if (gcomp__cpu_has(gcomp__sets[i]->isa)) known |= 1u << i;
-        available = known;
+        GCOMP__STORE_WORD(available, known);
     }
     for (i = 0; gcomp__sets[i]; i++)
         if ((known >> i & 1) && (isa == GCOMP_ISA_AUTO || gcomp__sets[i]->isa == isa)) return gcomp__sets[i];

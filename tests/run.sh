@@ -208,6 +208,8 @@ done
 check "each method left out alone" sh tests/check_without.sh ${clang:+clang} # gcc where there is none: slower
 check "beside macros, stb_ds.h and warnings of a user" sh tests/check_beside.sh
 [ -n "$mingw" ] && check "behind mingw's windows.h" sh tests/check_beside.sh $mingw
+check "first uses in threads at once build, ThreadSanitizer" gcc -std=gnu11 -O1 -g1 -fsanitize=thread -DGCOMP_MAX_ISA=1 -I. \
+    tests/first_use.c -o $out/first_use.tsan -pthread
 check "two files, one implementation, build" gcc -O1 -I. tests/multi_a.c tests/multi_b.c -o $out/multi -lm
 check "style" sh tests/check_style.sh
 drain
@@ -220,6 +222,9 @@ for object in $free build/embedded_gcomp.o; do
         ! nm -u $object | awk '{print \$2}' | grep -vE '^($needs)\$'"
 done
 check "two files, one implementation" $out/multi
+check "first uses in threads at once" $out/first_use.tsan
+[ "$(uname -m)" = x86_64 ] && check "a program for processors without F16C builds" gcc -static -I. -DGCOMP_LINKED tests/first_use.c \
+    $plain -o $out/first_use -pthread
 for name in $names; do
     case " $whole " in
     *" $name "*) ;;
@@ -256,6 +261,13 @@ for name in ${arm:+$on_arm}; do
     [ -e tests/$name.c ] && tap "$name, aarch64" qemu-aarch64 $out/$name.arm
 done
 [ -n "$clang" ] && check "libFuzzer, bounded" $out/fuzz -runs=200000 -max_total_time=60 -max_len=4096 $out/corpus tests/corpus
+if [ "$(uname -m)" = x86_64 ] && have qemu-x86_64 qemu-user; then
+    check "AVX2 under qemu" qemu-x86_64 -cpu max $out/first_use avx2
+    for lacks in f16c xsave avx2; do
+        check "no AVX2 without $lacks" sh -c "qemu-x86_64 -cpu max,-$lacks $out/first_use scalar && \
+            ! qemu-x86_64 -cpu max,-$lacks $out/first_use avx2"
+    done
+fi
 run_digest() { tap "test_digest, $*" "$(digest_of "$@")"; }
 digests run_digest
 for name in $names; do
