@@ -8096,7 +8096,7 @@ static void gcomp__finite_part(void *arg, size_t part)
     const size_t begin = gcomp__min(each * part, job->n), end = gcomp__min(begin + each, job->n);
     gcomp__measured m;
     memset(&m, 0, sizeof m);
-    if (begin < end) job->common->measure(&job->in, begin, end, GCOMP__MOST, &m);
+    if (begin < end) (job->common->measure)(&job->in, begin, end, GCOMP__MOST, &m);
     job->worst[part] = m.worst;
 }
 
@@ -8115,7 +8115,7 @@ static int gcomp__all_finite(const gcomp__call *call, const gcomp_input *in, siz
     if (!in->residual && in->scale == 1.0f) return 0;
     alone.residual = NULL; /* the sum alone may be too large */
     alone.scale = 1;
-    if (in->residual && job.common->worst(in->residual, n) >= 0x7f800000u) return 0;
+    if (in->residual && (job.common->worst)(in->residual, n) >= 0x7f800000u) return 0;
     return gcomp__all_finite(call, &alone, n);
 }
 
@@ -13700,8 +13700,9 @@ static int gcomp__cpu_has(gcomp_isa isa)
     if (isa == GCOMP_ISA_AVX2 || isa == GCOMP_ISA_AVX512) {
         uint32_t a = 1, b, c = 0, d;
         __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
-        if (!(c >> 29 & 1) || !__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi") ||
-            !__builtin_cpu_supports("bmi2") || !__builtin_cpu_supports("popcnt") || !__builtin_cpu_supports("sse4.2"))
+        if (!(c >> 29 & 1) || !__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
+            !__builtin_cpu_supports("bmi") || !__builtin_cpu_supports("bmi2") || !__builtin_cpu_supports("popcnt") ||
+            !__builtin_cpu_supports("sse4.2"))
             return 0;
     }
     if (isa == GCOMP_ISA_AVX512)
