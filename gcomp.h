@@ -7494,6 +7494,18 @@ static unsigned gcomp__index_coder(const gcomp__common_kernels *common, const ui
     return coder;
 }
 
+/* The most bytes that up to k of n indices take, whichever they are: of the shortest coder, which may be a bitmap, words, or Rice
+   codes. Their gaps add up to n - k at most: with the parameter r they take floor((n - k) / 2^r) + k (1 + r) bits at most. */
+static size_t gcomp__index_bound(size_t k, size_t n)
+{
+    size_t bytes = gcomp__pieces(n, 8);
+    unsigned r;
+    if (gcomp__index_pieces(n) == 1) bytes = gcomp__min(bytes, gcomp__times(k, 4));
+    for (r = 0; r < GCOMP__CODER_MAX_RICE; r++)
+        bytes = gcomp__min(bytes, gcomp__pieces(gcomp__plus((n - k) >> r, gcomp__times(k, 1 + r)), 8));
+    return bytes;
+}
+
 static void gcomp__put_bitmap(uint8_t *to, const uint32_t *index, size_t k, size_t bytes)
 {
     size_t i = 0, base;
@@ -9841,11 +9853,16 @@ static size_t gcomp__eden_bytes(const gcomp__form *form, size_t n)
     return n == 0 ? 0 : gcomp__plus(8 + gcomp__eden_scales(form, n), gcomp__pieces(n, 16) * 2 * form->kernel);
 }
 
+/* A tensor that is a little longer may have fewer pieces: with room for as many as any shorter one has, the bound grows. */
 static size_t gcomp__eden_bound(const gcomp_codec *codec, size_t n)
 {
     gcomp__form form;
+    size_t blocks, pieces;
     gcomp__eden_form(codec->param, &form);
-    return gcomp__eden_bytes(&form, n);
+    blocks = n / form.block;
+    pieces = blocks + gcomp__log2((uint32_t)gcomp__pieces(n % form.block, 16) + 1);
+    if (blocks) pieces = gcomp__max(pieces, blocks - 1 + gcomp__log2((uint32_t)form.block / 16));
+    return n == 0 ? 0 : gcomp__plus(8 + 4 * pieces, gcomp__pieces(n, 16) * 2 * form.kernel);
 }
 
 static size_t gcomp__eden_scratch(const gcomp_codec *codec, size_t n)
@@ -9943,14 +9960,13 @@ static int GCOMP__F(eden_encode)(const gcomp__eden_job *job, float *work, size_t
 static gcomp_result gcomp__eden_encode(const gcomp__call *call, const gcomp_codec *codec, const gcomp_input *in, size_t n,
                                        uint8_t *body, size_t capacity, size_t *bytes)
 {
-    const size_t need = gcomp__eden_bound(codec, n);
     gcomp__eden_job job;
     size_t i;
-    if (capacity < need) return GCOMP_DST_TOO_SMALL;
-    *bytes = need;
-    if (n == 0) return GCOMP_OK;
     memset(&job, 0, sizeof job);
     gcomp__eden_form(codec->param, &job.form);
+    *bytes = gcomp__eden_bytes(&job.form, n);
+    if (capacity < *bytes) return GCOMP_DST_TOO_SMALL;
+    if (n == 0) return GCOMP_OK;
     job.in = *in;
     job.n = n;
     job.words = gcomp__stream(in->key.own, GCOMP__PURPOSE_ROTATE);
@@ -10218,9 +10234,11 @@ static gcomp_codec gcomp__value_codec(const gcomp_codec *codec)
 
 GCOMP__SHARED size_t gcomp__sparse_bound(const gcomp_codec *codec, size_t n)
 {
-    gcomp_codec value = gcomp__value_codec(codec);
-    size_t k = (gcomp__method_of(codec->method)->selector->most)(codec, n);
-    return gcomp__plus(gcomp__plus(gcomp__method_of(codec->method)->flags & GCOMP__GROUPS ? 10 : 9, n / 8 + 1),
+    const gcomp__method *m = gcomp__method_of(codec->method);
+    const int grouped = (m->flags & GCOMP__GROUPS) != 0;
+    const size_t each = grouped ? (size_t)codec->param[1] : 1, k = m->selector->most(codec, n);
+    const gcomp_codec value = gcomp__value_codec(codec);
+    return gcomp__plus((grouped ? 10 : 9) + gcomp__index_bound(gcomp__pieces(k, each), gcomp__pieces(n, each)),
                        gcomp__block_bound(&value, k));
 }
 
