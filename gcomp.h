@@ -15293,12 +15293,12 @@ static size_t gcomp__range_bound(const gcomp__slot *slot, size_t world)
                       gcomp__bound_of(slot->method, &slot->codec, slot->n % range));
 }
 
-/* Of a tensor whose mean is made by ranges. Shards have a header, 9 bytes, a bitmap or less, and floats; sums are never longer
-   than dense ones. */
+/* Of a tensor whose mean is made by ranges. Shards have a header, 9 bytes, indices and floats; sums are never longer than dense
+   ones. */
 static void gcomp__plan_shards(gcomp__plan *plan, gcomp__slot *slot, size_t world)
 {
     const size_t range = gcomp__range(slot->n, world, 1), any = gcomp__min(gcomp__times(slot->most, world), range);
-    const size_t head = GCOMP__HEADER + 10 + range / 8;
+    const size_t head = GCOMP__HEADER + 10, most = gcomp__min(slot->most, range);
     slot->at_own = plan->own;
     slot->at_cut = plan->cut;
     slot->at_acc = plan->acc;
@@ -15312,8 +15312,10 @@ static void gcomp__plan_shards(gcomp__plan *plan, gcomp__slot *slot, size_t worl
         return;
     }
     plan->cut = gcomp__plus(plan->cut, gcomp__plus(gcomp__times(head, world), gcomp__times(slot->most, 4)));
-    plan->shards = gcomp__plus(plan->shards, head + 4 * gcomp__min(slot->most, range));
-    plan->sum = gcomp__plus(plan->sum, gcomp__min(GCOMP__HEADER + 4 * range, head + 4 * any));
+    plan->cut = gcomp__plus(plan->cut, gcomp__index_bound(slot->most, slot->n)); /* and of each a byte that is not full */
+    plan->shards = gcomp__plus(plan->shards, head + gcomp__index_bound(most, range) + 4 * most);
+    plan->sum = gcomp__plus(plan->sum, gcomp__min(GCOMP__HEADER + 4 * range,
+                                                  head + gcomp__index_bound(any, range) + 4 * any));
     plan->acc = gcomp__plus(plan->acc, range);
     if (slot->flags & GCOMP__GLOBAL) {
         slot->list_step = 1;
