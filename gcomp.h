@@ -98,7 +98,8 @@
    STEP BY STEP
      1. gcomp_open with a codec, rank, world and callbacks; equal on all workers but for the rank.
      2. gcomp_add_tensor for each tensor, in the same order on all workers. Vectors (cols 0 or 1) and tensors of fewer than
-        desc.min_elements elements travel uncompressed unless they name a codec themselves.
+        desc.min_elements elements travel uncompressed unless they name a codec themselves; a vector that is the only tensor
+        has the codec of desc. gcomp_describe says what each tensor has, why, and how many bytes travel: print it.
      3. Each step: gcomp_exchange. Afterwards each gradient holds the mean over the workers, the same on all.
      4. gcomp_close.
 
@@ -848,7 +849,7 @@ typedef struct gcomp_desc {
     gcomp_comm node;            /* of the workers of one machine, if comm is between machines: see TWO LEVELS in the manual */
     uint64_t seed;              /* equal on all workers */
     size_t min_elements;        /* smaller tensors travel uncompressed; 0: 1024 */
-    int compress_vectors;       /* 1: also tensors with cols <= 1 */
+    int compress_vectors;       /* 1: also tensors with cols <= 1; the only tensor of an object is compressed without it */
     int no_error_feedback;      /* 1: forget what was not sent */
     int no_checksum;            /* 1: payloads without CRC-32C */
     int measure;                /* 1: relative error and norm of the mean in the statistics, at the cost of more passes */
@@ -893,10 +894,19 @@ GCOMP_API size_t gcomp_tensor_find(const gcomp *gc, const char *name);
 GCOMP_API size_t gcomp_tensor_elements(const gcomp *gc, size_t tensor);
 
 /* The codec a tensor really has now, after the rules for vectors, small tensors and matrices that would not gain, and by the
-   schedule. Returns NULL for a wrong number. Valid while the object is. With desc.node the other
-   workers of a machine hear from the first one what it has, at the end of each step: what that one
-   has loaded they know after the next step. */
+   schedule. Returns NULL for a wrong number. Valid while the object is. A vector that is the only tensor has the codec of desc
+   until another tensor is added. With desc.node the other workers of a machine hear from the first one what it has, at the end
+   of each step: what that one has loaded they know after the next step. */
 GCOMP_API const gcomp_codec *gcomp_tensor_codec(const gcomp *gc, size_t tensor);
+
+/* Writes what travels in a step as text: a line for each tensor (name, shape, dtype, codec, why it has another codec than the one
+   named, the bytes that a worker brings to collectives beside those of the gradient as floats), then a line with the sums:
+     fc1.weight: 784 x 1152 fp32, topk:density=0.01, at most 46160 of 3612672 bytes
+     fc1.bias: 1152 fp32, none (a vector), 4608 of 4608 bytes
+     2 tensors: at most 50768 of 3617280 bytes a step, 71.2 times less
+   "at most" stands where the length of a payload depends on the gradient. Frames (64 bytes a step and bucket) are not in it.
+   Returns the length without the final 0; what fits is written, always ended by 0 if capacity > 0. 0 if gc is NULL. */
+GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity);
 
 /* The residual of a tensor, NULL if it keeps none. Valid while the object is; changed by commits. */
 GCOMP_API const float *gcomp_residual(const gcomp *gc, size_t tensor);
@@ -907,7 +917,8 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_prepare(gcomp *gc);
 
 /* Bytes an object takes with these tensors, prepared; 0 if desc or a tensor is invalid. And what it takes now.
    An arena loses up to 63 bytes more for each allocation, at most 6 and 6 a tensor; one that takes nothing back, also 1 KiB a
-   tensor where these are more than 16. With desc.node twice that. */
+   tensor where these are more than 16, and what a vector that is added first would need as the only tensor: add matrices first.
+   With desc.node twice that. */
 GCOMP_API size_t gcomp_memory_needed(const gcomp_desc *desc, const gcomp_tensor *tensors, size_t count);
 GCOMP_API size_t gcomp_memory_used(const gcomp *gc);
 
@@ -954,7 +965,8 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_give_back(gcomp *gc, size_t tensor,
 typedef struct gcomp_step {
     float scale;  /* gradients are read as scale * gradient (loss scaling, unequal batches); finite; 0: 1 */
     float learning_rate; /* of rank 0, for the schedule accordion: when it falls, more is sent; >= 0, finite; 0: not said */
-    uint32_t epoch; /* of the training, from 0, the same on all workers: dgc and schedules go by it */
+    uint32_t epoch; /* of the training, from 0, the same on all workers: dgc with warmup > 0, and the schedules warmup and
+                       accordion go by it, and refuse a step that is NULL */
 } gcomp_step;
 
 typedef enum gcomp_request_kind {
@@ -978,7 +990,7 @@ typedef struct gcomp_request {
     gcomp_dtype dtype;    /* ALLREDUCE: GCOMP_F32, or an integer of comm.allreduce_dtypes; ALLREDUCE_MAX: GCOMP_F32 */
 } gcomp_request;
 
-/* Begins a step. NULL: all defaults. An error that only this worker has (no memory, a bad scale) does not show here but
+/* Begins a step. NULL: all defaults, but for codecs and schedules that go by epochs (GCOMP_INVALID_ARGUMENT). An error that only this worker has (no memory, a bad scale) does not show here but
    travels in the frame and comes back from gcomp_step_next, so that no worker hangs. GCOMP_WRONG_STATE inside a step, and of
    objects with desc.node. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_begin(gcomp *gc, const gcomp_step *step);
@@ -1182,7 +1194,8 @@ typedef struct gcomp_advice {
      for a payload of it:                        (32 + n * bytes) * gather_byte
      for its sums of b bytes:                    b * sum_byte
      for each collective that some tensor uses, and for the frames:   its start
-   Vectors, small tensors and matrices that would not gain are not compressed, as in gcomp_add_tensor. Equal times: candidate 0.
+   Vectors, small tensors and matrices that would not gain are not compressed, as in gcomp_add_tensor; a vector that is the only
+   tensor may be. Equal times: candidate 0.
    Payloads are gathered: with many workers shards (comm.alltoallv) and two shots are faster than this says.
    Figures that are all zero are measured first: desc.clock is needed, and an object with the tensors, as many as have 2^23
    elements together, is opened with desc.allocator and closed again. Numbers are normally distributed: where
@@ -1976,7 +1989,8 @@ enum {
     GCOMP__GROUPS = 1024,         /* a sparse method whose indices are of groups of elements */
     GCOMP__GLOBAL = 2048,         /* of the mean only the largest elements are applied, as many as a payload has */
     GCOMP__TURNS = 4096,          /* its sums differ by turns: the last float of its shared state is 1 before an odd one */
-    GCOMP__ONE_KEY = 8192         /* the shared key of a tensor is that of step 0 in all steps */
+    GCOMP__ONE_KEY = 8192,        /* the shared key of a tensor is that of step 0 in all steps */
+    GCOMP__BY_EPOCHS = 16384      /* it goes by the epoch of the step */
 };
 
 /* Kinds of parameters. BLOCK: a power of two, or "tensor" (0). CHOICE: the number of a name in `choices`. AUTO: a number, or
@@ -11441,6 +11455,12 @@ static gcomp_codec gcomp__dgc_at(const gcomp_codec *codec, uint32_t epoch)
     return now;
 }
 
+static void gcomp__dgc_adapt(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
+{
+    (void)rounds;
+    if (codec->param[5] > 0) *flags |= GCOMP__BY_EPOCHS;
+}
+
 static size_t gcomp__dgc_bound(const gcomp_codec *codec, size_t n)
 {
     const gcomp_codec first = gcomp__dgc_at(codec, 0);
@@ -11545,7 +11565,7 @@ static const gcomp__method gcomp__row_dgc = {
      GCOMP__COUNT("nesterov", 0, 0, 1, 0), GCOMP__NUMBER("clip", 0, 0, 1e20, 0), GCOMP__COUNT("masking", 1, 0, 1, 0),
      GCOMP__COUNT("warmup", 4, 0, 1000000, 0)},
     NULL, gcomp__dgc_bound, gcomp__dgc_scratch, gcomp__dgc_encode, gcomp__sparse_open, gcomp__sparse_check, gcomp__dgc_decode,
-    NULL, gcomp__dgc_state, gcomp__dgc_local, NULL, NULL, NULL, NULL, NULL, NULL, &gcomp__dgc};
+    NULL, gcomp__dgc_state, gcomp__dgc_local, NULL, NULL, NULL, gcomp__dgc_adapt, NULL, NULL, &gcomp__dgc};
 #endif
 #else
 #define GCOMP__LIST_dgc(X)
@@ -14720,6 +14740,7 @@ typedef struct gcomp__level {
     size_t state_floats, local_floats, sum_count[3], bound;
     uint8_t rounds[3];
     unsigned flags;
+    const char *why; /* it is not the codec that was named; NULL: it is */
 } gcomp__level;
 
 typedef struct gcomp__slot {
@@ -14733,6 +14754,8 @@ typedef struct gcomp__slot {
     size_t sum_now[3];                                      /* of this step */
     uint8_t rounds[3]; /* its codec's */
     unsigned flags;
+    const char *why;   /* its level's */
+    int alone;         /* a vector that is compressed as long as there is no other tensor */
     size_t at_send, at_local, at_sum[3]; /* places in the step's buffers */
     size_t whole, most, list_step;       /* with shards: bytes and elements of its payload; which elements are listed */
     size_t at_own, at_cut, at_acc, at_list, walk;
@@ -15186,6 +15209,7 @@ static gcomp_result gcomp__level_of(gcomp__level *level, const gcomp__slot *slot
     memset(level, 0, sizeof *level);
     level->codec = *codec;
     if (m->gains && !(m->gains)(codec, slot->rows, slot->cols)) {
+        level->why = slot->cols > 1 ? "would not be smaller" : "a vector, which the codec would not make smaller";
         m = &gcomp__row_none;
         memset(&level->codec, 0, sizeof level->codec);
         level->codec.method = m->wire;
@@ -15216,6 +15240,7 @@ static void gcomp__take_level(gcomp__slot *slot, const gcomp__level *level)
     slot->local_floats = level->local_floats;
     slot->bound = level->bound;
     slot->flags = level->flags;
+    slot->why = level->why;
     memcpy(slot->sum_count, level->sum_count, sizeof slot->sum_count);
     memcpy(slot->rounds, level->rounds, sizeof slot->rounds);
     slot->whole = 0; /* gcomp__place finds out if its mean is made by ranges */
@@ -15230,11 +15255,14 @@ static int gcomp__keeps(const gcomp_desc *desc, unsigned flags)
 /* Rank 0, whose schedule decides; of a machine its first worker. */
 static int gcomp__leads(const gcomp_desc *desc) { return !desc->comm.rank && !desc->node.rank; }
 
-/* A tensor's shape, codecs and sizes, by the rules; levels: all codecs of its list. *why says what is wrong. */
+/* A tensor's shape, codecs and sizes, by the rules; levels: all codecs of its list. alone: there is no other tensor. *why says
+   what is wrong. */
 GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__level *levels, const gcomp_desc *desc,
-                                            const gcomp__schedule *schedule, const gcomp_tensor *tensor, gcomp__text *why)
+                                            const gcomp__schedule *schedule, const gcomp_tensor *tensor, int alone,
+                                            gcomp__text *why)
 {
     gcomp_codec codecs[GCOMP__LEVELS];
+    const char *plain = NULL;
     int compresses = 0;
     size_t i;
     memset(slot, 0, sizeof *slot);
@@ -15255,15 +15283,22 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__level *lev
         GCOMP__TRY(gcomp__parse_list(codecs, &slot->level_count, tensor->codec, why));
         if (schedule->warms) gcomp__warm_list(schedule, codecs, &slot->level_count);
         GCOMP__TRY(gcomp__list_suits(desc, schedule, codecs, slot->level_count, why));
-    } else if ((slot->cols > 1 || desc->compress_vectors) && slot->n >= desc->min_elements) {
+    } else {
         memcpy(codecs, schedule->codecs, sizeof codecs);
         slot->level_count = schedule->count;
-    } else {
+        slot->alone = alone && slot->cols == 1 && !desc->compress_vectors && slot->n >= desc->min_elements;
+        if (slot->n < desc->min_elements) plain = "fewer elements than desc.min_elements";
+        else if (slot->cols == 1 && !desc->compress_vectors && !alone) plain = "a vector";
+    }
+    if (plain) {
+        if (slot->level_count == 1 && codecs[0].method == gcomp__row_none.wire) plain = NULL; /* it is as named */
+        slot->level_count = 1;
         memset(codecs, 0, sizeof *codecs);
         codecs[0].method = gcomp__row_none.wire;
     }
     for (i = 0; i < slot->level_count; i++) {
         GCOMP__TRY(gcomp__level_of(levels + i, slot, desc, codecs + i, why));
+        if (plain) levels[i].why = plain;
         slot->keeps |= gcomp__keeps(desc, levels[i].flags);
         slot->state_room = gcomp__max(slot->state_room, levels[i].state_floats);
         compresses |= levels[i].method != &gcomp__row_none;
@@ -15576,6 +15611,29 @@ static void gcomp__drop_last(gcomp *gc)
     gcomp__plan_most(gc);
 }
 
+/* The vector that was the only tensor is one of several: by the rules for those it travels uncompressed. */
+GCOMP__NOINLINE void gcomp__leave_alone(gcomp *gc)
+{
+    gcomp__slot *slot = gc->tensors, plain;
+    gcomp__level level;
+    gcomp__text why = gcomp__text_in(NULL, 0);
+    gcomp_tensor tensor;
+    memset(&tensor, 0, sizeof tensor);
+    tensor.name = slot->name;
+    tensor.rows = slot->rows;
+    tensor.stack = slot->stack;
+    tensor.dtype = slot->dtype;
+    (void)gcomp__slot_of(&plain, &level, &gc->desc, &gc->schedule, &tensor, 0, &why); /* as before, and none suits all */
+    plain.name = slot->name;
+    plain.staging = slot->staging;
+    plain.codecs_digest = gcomp__crc_codec(gc, 0, &level.codec);
+    slot->name = NULL;
+    slot->staging = NULL;
+    gcomp__slot_release(gc, slot);
+    *slot = plain;
+    gcomp__plan_most(gc);
+}
+
 GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
 {
     char reason[GCOMP__SENTENCE];
@@ -15590,7 +15648,7 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
     if (!gc) return GCOMP_INVALID_ARGUMENT;
     gc->error[0] = 0;
     if (!tensor) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "tensor is NULL");
-    result = gcomp__slot_of(&slot, levels, &gc->desc, &gc->schedule, tensor, &why);
+    result = gcomp__slot_of(&slot, levels, &gc->desc, &gc->schedule, tensor, stbds_arrlenu(gc->tensors) == 0, &why);
     if (result != GCOMP_OK) return gcomp__fail_tensor(gc, result, tensor->name ? tensor->name : "", reason);
     if (gc->started) return gcomp__fail_tensor(gc, GCOMP_WRONG_STATE, tensor->name, "tensors are added before the first step");
     place = gcomp__name_place(gc, tensor->name, &found);
@@ -15624,6 +15682,7 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
     by_name[place] = (uint32_t)stbds_arrlenu(tensors);
     tensors[stbds_header(tensors)->length++] = slot;
     stbds_header(by_name)->length++;
+    if (gc->tensors[0].alone && stbds_arrlenu(gc->tensors) > 1) gcomp__leave_alone(gc);
     return GCOMP_OK;
 }
 
@@ -15646,6 +15705,86 @@ GCOMP_API size_t gcomp_tensor_elements(const gcomp *gc, size_t tensor)
 GCOMP_API const gcomp_codec *gcomp_tensor_codec(const gcomp *gc, size_t tensor)
 {
     return tensor < gcomp_tensor_count(gc) ? &gc->tensors[tensor].codec : NULL;
+}
+
+/* Bytes that a worker brings to collectives for a tensor; *most: of payloads, whose length may depend on the gradient. */
+static size_t gcomp__brings(const gcomp__slot *slot, int *most)
+{
+    size_t bytes = gcomp__plus(slot->bound, slot->whole);
+    int round;
+    *most |= bytes != 0;
+    for (round = 0; round < 3; round++)
+        bytes = gcomp__plus(bytes, gcomp__times(slot->sum_count[round], gcomp__kind_bytes(slot->rounds[round])));
+    return bytes;
+}
+
+/* "at most 50768 of 3617280 bytes" */
+static void gcomp__say_bytes(gcomp__text *t, size_t bytes, size_t n, int most)
+{
+    gcomp__say(t, most ? "at most " : "");
+    gcomp__say_number(t, bytes);
+    gcomp__say(t, " of ");
+    gcomp__say_number(t, gcomp__times(n, 4));
+    gcomp__say(t, " bytes");
+}
+
+static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot)
+{
+    const size_t shape[3] = {slot->stack, slot->rows, slot->cols};
+    size_t i, bytes;
+    char codec[256];
+    int most = 0;
+    gcomp__say(t, slot->name);
+    gcomp__say(t, ": ");
+    for (i = 0; i < 3; i++) {
+        if ((i == 0 || i == 2) && shape[i] == 1) continue;
+        if (i == 2 || (i == 1 && shape[0] > 1)) gcomp__say(t, " x ");
+        gcomp__say_number(t, shape[i]);
+    }
+    gcomp__say(t, slot->dtype == GCOMP_F32 ? " fp32, " : slot->dtype == GCOMP_F16 ? " fp16, " : " bf16, ");
+    (void)gcomp_codec_format(&slot->codec, codec, sizeof codec);
+    gcomp__say(t, codec);
+    if (slot->why) {
+        gcomp__say(t, " (");
+        gcomp__say(t, slot->why);
+        gcomp__say_char(t, ')');
+    }
+    if (slot->level_count > 1) {
+        gcomp__say(t, " (codec ");
+        gcomp__say_number(t, slot->level + 1);
+        gcomp__say(t, " of ");
+        gcomp__say_number(t, slot->level_count);
+        gcomp__say(t, " of the schedule)");
+    }
+    if (slot->flags & GCOMP__BY_EPOCHS) gcomp__say(t, " (more in the first epochs)");
+    gcomp__say(t, ", ");
+    bytes = gcomp__brings(slot, &most);
+    gcomp__say_bytes(t, bytes, slot->n, most);
+    gcomp__say_char(t, '\n');
+}
+
+GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity)
+{
+    gcomp__text t = gcomp__text_in(text, capacity);
+    size_t i, bytes = 0, n = 0;
+    uint64_t tenths;
+    int most = 0;
+    if (!gc) return 0;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        gcomp__describe_slot(&t, gc->tensors + i);
+        bytes = gcomp__plus(bytes, gcomp__brings(gc->tensors + i, &most));
+        n = gcomp__plus(n, gc->tensors[i].n);
+    }
+    gcomp__say_number(&t, i);
+    gcomp__say(&t, i == 1 ? " tensor: " : " tensors: ");
+    gcomp__say_bytes(&t, bytes, n, most);
+    gcomp__say(&t, " a step, ");
+    tenths = bytes ? 40 * (uint64_t)n / bytes : 10;
+    gcomp__say_number(&t, tenths / 10);
+    gcomp__say_char(&t, '.');
+    gcomp__say_number(&t, tenths % 10);
+    gcomp__say(&t, " times less\n");
+    return t.length;
 }
 
 GCOMP_API const float *gcomp_residual(const gcomp *gc, size_t tensor)
@@ -15683,7 +15822,7 @@ static size_t gcomp__memory_of(const gcomp_desc *desc, const gcomp_tensor *tenso
     before = plan;
     for (i = count; i-- > 0;) {
         const gcomp_tensor tensor = of_node ? gcomp__node_tensor(tensors + i) : tensors[i];
-        if (gcomp__slot_of(&slot, levels, &d, &schedule, &tensor, &why) != GCOMP_OK) return SIZE_MAX;
+        if (gcomp__slot_of(&slot, levels, &d, &schedule, &tensor, count == 1, &why) != GCOMP_OK) return SIZE_MAX;
         for (j = 0; j < i; j++)
             if (tensors[j].name && !strcmp(tensors[i].name, tensors[j].name)) return SIZE_MAX;
         gcomp__plan_add(&plan, &d, &slot, levels);
@@ -16997,6 +17136,26 @@ static void gcomp__turn_to(gcomp *gc, size_t k)
 static const char gcomp__no_state[] =
     "this worker has become the first one of its machine: gcomp_load or gcomp_join comes first";
 
+/* A caller who says no epoch must not need one: in epoch 0 for ever more would be sent than was named. */
+static gcomp_result gcomp__need_epochs(gcomp *gc)
+{
+    const int by_epochs = gc->schedule.rule == GCOMP__WARMUP || gc->schedule.rule == GCOMP__ACCORDION;
+    size_t i, l;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        const gcomp__slot *slot = gc->tensors + i;
+        for (l = 0; l < slot->level_count; l++)
+            if ((slot->levels ? slot->levels[l].flags : slot->flags) & GCOMP__BY_EPOCHS)
+                return gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, slot->name,
+                                          "codec dgc warms up by epochs: pass gcomp_step.epoch, or set warmup=0");
+        if (slot->level_count > 1 && by_epochs)
+            return gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, slot->name,
+                                      gc->schedule.rule == GCOMP__WARMUP
+                                          ? "schedule warmup goes by epochs: pass gcomp_step.epoch"
+                                          : "schedule accordion goes by epochs: pass gcomp_step.epoch");
+    }
+    return GCOMP_OK;
+}
+
 static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *step)
 {
     size_t i;
@@ -17010,6 +17169,7 @@ static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *step)
     gc->epoch = step ? step->epoch : 0;
     gc->step_bytes = gc->stats.bytes_out;
     gc->decided = 0;
+    if (!step && gc->local_error == GCOMP_OK) gc->local_error = gcomp__need_epochs(gc);
     if (!gcomp__finite(gc->scale)) gc->local_error = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "step.scale is not finite");
     if (!gcomp__finite(gc->rate) || gc->rate < 0)
         gc->local_error = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "step.learning_rate is negative or not finite");
@@ -17944,7 +18104,7 @@ static gcomp_result gcomp__exchange_in_node(gcomp *gc, void *const *grads, float
     if (step) between = *step;
     between.scale = 1;
     if (first && result != GCOMP_MISSING_CALLBACK)
-        result = gcomp__exchange_as(gc, grads, sums, &between, result, gc->node->error);
+        result = gcomp__exchange_as(gc, grads, sums, step ? &between : NULL, result, gc->node->error);
     else if (result != GCOMP_OK) (void)gcomp__fail(gc, result, gc->node->error);
     if (!over) result = gcomp__tell_machine(gc, result, grads, flat);
     if (first) return result;
@@ -18674,7 +18834,7 @@ GCOMP__NOINLINE gcomp_result gcomp__resolve_alone(gcomp_desc *d, gcomp__text *wh
 
 /* A tensor with one codec, and no schedule. */
 GCOMP__NOINLINE gcomp_result gcomp__slot_alone(gcomp__slot *slot, const gcomp_desc *desc, const gcomp_codec *codec,
-                                               const gcomp_tensor *tensor, gcomp__text *why)
+                                               const gcomp_tensor *tensor, int alone, gcomp__text *why)
 {
     gcomp__schedule schedule;
     gcomp__level level;
@@ -18682,7 +18842,7 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_alone(gcomp__slot *slot, const gcomp_de
     schedule.rule = -1;
     schedule.levels = schedule.count = 1;
     schedule.codecs[0] = *codec;
-    return gcomp__slot_of(slot, &level, desc, &schedule, tensor, why);
+    return gcomp__slot_of(slot, &level, desc, &schedule, tensor, alone, why);
 }
 
 /* A tensor with a candidate. 0: the rules do not compress it. */
@@ -18691,7 +18851,8 @@ static int gcomp__slot_with(const gcomp__inquiry *q, size_t tensor, size_t c, gc
     gcomp_tensor one = q->ask->tensors[tensor];
     gcomp__text quiet = gcomp__text_in(NULL, 0);
     one.codec = NULL;
-    return gcomp__slot_alone(slot, &q->desc, q->codec + c, &one, &quiet) == GCOMP_OK && slot->codec.method == q->codec[c].method;
+    return gcomp__slot_alone(slot, &q->desc, q->codec + c, &one, q->ask->tensor_count == 1, &quiet) == GCOMP_OK &&
+           slot->codec.method == q->codec[c].method;
 }
 
 /* The middle one of three. */
@@ -19100,7 +19261,7 @@ static gcomp_result gcomp__inquire(gcomp__inquiry *q, const gcomp_question *ask,
         gcomp__slot slot;
         gcomp_result result;
         one.codec = NULL;
-        result = gcomp__slot_alone(&slot, &q->desc, q->codec, &one, &own);
+        result = gcomp__slot_alone(&slot, &q->desc, q->codec, &one, ask->tensor_count == 1, &own);
         if (result == GCOMP_OK) continue;
         gcomp__say(why, "tensor ");
         gcomp__say_number(why, i);

@@ -1,6 +1,6 @@
 /* first.c - the smallest complete program: two workers exchange one gradient, one bit an element.
 
-   Shows     gcomp_open, gcomp_add_tensor, gcomp_exchange, gcomp_stats; workers as threads (gcomp_threads.h); what to do
+   Shows     gcomp_open, gcomp_add_tensor, gcomp_describe, gcomp_exchange, gcomp_stats; workers as threads (gcomp_threads.h); what to do
              after a step that failed (gcomp_recover.h)
    Leaves    a network to train: see train.c
    Build     cc -I. examples/first.c -o build/first -pthread
@@ -54,6 +54,11 @@ static void *work(void *arg)
     w->result = open_worker(&gc, w);
     if (w->result != GCOMP_OK)
         stop = 1;
+    else if (w->rank == 0) {
+        char text[200];
+        gcomp_describe(gc, text, sizeof text); /* what is sent: the codec of each tensor, and why */
+        fputs(text, stdout);
+    }
     for (int step = 0; step < STEPS && !stop; step++) {
         float own;
         for (int i = 0; i < COUNT; i++)

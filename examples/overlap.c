@@ -83,6 +83,11 @@ static void open_training(training *t, const char *codec, int overlaps)
     t->recover.count = t->count;
     t->recover.states = layers;
     must(t, gcomp_prepare(t->gc));
+    if (blocking.rank == 0 && !overlaps) {
+        static char text[MOST * 128];
+        gcomp_describe(t->gc, text, sizeof text);
+        fputs(text, stdout);
+    }
 }
 
 /* c <- a * b in parts, and what has come in between. */

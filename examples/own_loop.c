@@ -184,6 +184,11 @@ int main(void)
     int failed = 0, left = WORLD, turns = 0;
     for (int a = 0; a < WORLD && !failed; a++) {
         failed = open_worker(&workers[a], a) != GCOMP_OK;
+        if (a == 0 && !failed) {
+            char text[1024];
+            gcomp_describe(workers[a].gc, text, sizeof text);
+            fputs(text, stdout);
+        }
         for (int b = 0; b < a && !failed; b++) {
             int pair[2];
             failed = socketpair(AF_UNIX, SOCK_STREAM, 0, pair) || fcntl(pair[0], F_SETFL, O_NONBLOCK) < 0

@@ -145,6 +145,17 @@ static gcomp *open_gcomp(const gcomp_comm *comm, const gcomp_comm *plain, const 
     return gc;
 }
 
+/* Says what each tensor has, and why; of many methods the sums alone. */
+static void describe(const gcomp *gc, const char *codec, int whole)
+{
+    char text[4096], *line = text, *end;
+    gcomp_describe(gc, text, sizeof text);
+    while (!whole && (end = strchr(line, '\n')) && end[1])
+        line = end + 1;
+    printf("%s%s%s", codec, whole ? "\n" : ": ", line);
+    fflush(stdout);
+}
+
 /* Linear warm-up over the first tenth, then to zero at the end: linearly, or as half a cosine. The same for all methods. */
 static float learning_rate(float largest, size_t step, size_t steps, int cosine)
 {
@@ -300,6 +311,8 @@ static int train_run(train_net *net, const train_data *data, const gcomp_comm *c
     size_t last = r->steps / 10 ? r->steps / 10 : 1;
     int error = 1;
     train_net_init(net, seed, data->active);
+    if (gc && comm->rank == 0 && strcmp(r->codec, "none"))
+        describe(gc, r->codec, j->runs <= 2);
     if (gc && loss)
         error = train_loop(net, data, gc, comm, &m, j, seed, r, loss);
     if (!error)

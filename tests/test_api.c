@@ -404,12 +404,13 @@ static int gets(const gcomp_desc *desc, size_t rows, size_t cols, size_t stack, 
 {
     char text[64] = "", shortest[64] = "";
     gcomp *gc = open_or_die(desc);
-    gcomp_tensor tensor = plain_tensor("w", rows, cols, codec);
+    gcomp_tensor tensor = plain_tensor("w", rows, cols, codec), other = plain_tensor("other", 1, 1, "none");
     gcomp_codec meant;
     CHECK(gcomp_codec_parse(&meant, expected, NULL, 0) == GCOMP_OK);
     CHECK(gcomp_codec_format(&meant, shortest, sizeof shortest) < sizeof shortest);
     tensor.stack = stack;
     CHECK(gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+    CHECK(gcomp_add_tensor(gc, &other) == GCOMP_OK); /* one vector alone: test_describe */
     size_t length = gcomp_codec_format(gcomp_tensor_codec(gc, 0), text, sizeof text);
     int good = length < sizeof text && strcmp(text, shortest) == 0;
     if (!good) printf("# %dx%dx%d has %s, expected %s\n", (int)stack, (int)rows, (int)cols, text, expected);

@@ -1082,6 +1082,7 @@ static void test_forged_schedules_are_refused_or_taken_as_they_stand(void)
     static const gcomp_tensor small[2] = {{"w", 6, 5, 0, GCOMP_F32, NULL}, {"b", 5, 0, 0, GCOMP_F32, NULL}};
     static const char *const lists_of[2] = {"powersgd:rank=1|none", "sign|topk:density=0.1|powersgd:rank=1"};
     static const char *const schedules[3] = {"accordion:every=1,eta=0.01", "accordion:every=1,eta=0.01,scope=model", "bytes:target=100,every=3"};
+    const gcomp_step first = {0};
     for (size_t c = 0; c < 3; c++) {
         gcomp_desc desc = desc_of(lists_of[c / 2], schedules[c]);
         size_t refused = 0, taken = 0, length;
@@ -1109,7 +1110,7 @@ static void test_forged_schedules_are_refused_or_taken_as_they_stand(void)
             taken += result == GCOMP_OK;
             if (bit % 16) continue;
             fill(&fresh, bit); /* and steps go on */
-            team_step(&fresh, NULL);
+            team_step(&fresh, &first);
             CHECK(fresh.result[0] == GCOMP_OK);
         }
         if (refused < 300 || taken < 1000) printf("# %s: %d refused, %d taken\n", schedules[c], (int)refused, (int)taken);

@@ -249,7 +249,7 @@ static const size_t sizes[][TENSORS] = {{3001, 1000, 50, 700, 129, 900, 300}, {1
 static void check_same_bits(const char *const *codecs, const size_t *n, size_t world, int variant)
 {
     gcomp_desc gather = desc_of(GCOMP_AGGREGATE_GATHER), shards;
-    const gcomp_step half = {0.5f, 0, 0};
+    const gcomp_step half = {0.5f, 0, 0}, first = {0};
     gcomp_statistics x, y;
     group a, b;
     gather.no_error_feedback = gather.no_checksum = variant == 1;
@@ -259,7 +259,7 @@ static void check_same_bits(const char *const *codecs, const size_t *n, size_t w
     group_open(&a, world, &gather, codecs, n, TENSORS);
     group_open(&b, world, &shards, codecs, n, TENSORS);
     b.backwards = 1;
-    if (variant == 2) a.step = b.step = &half;
+    a.step = b.step = variant == 2 ? &half : &first;
     for (uint64_t step = 0; step < 3; step++) {
         group_fill(&a, step);
         group_fill(&b, step);
@@ -307,12 +307,14 @@ static void group_shrink(group *g, size_t world)
 static void test_ranges_follow_the_number_of_workers(void)
 {
     static const size_t left[] = {4, 3, 1};
+    const gcomp_step first = {0}; /* dgc wants an epoch */
     for (size_t l = 0; l < 3; l += 2) {
         gcomp_desc gather = desc_of(GCOMP_AGGREGATE_GATHER), shards = desc_of(GCOMP_AGGREGATE_SHARDS);
         group a, b;
         uint64_t step = 0;
         group_open(&a, 5, &gather, lists[l], sizes[l], TENSORS);
         group_open(&b, 5, &shards, lists[l], sizes[l], TENSORS);
+        a.step = b.step = &first;
         for (size_t c = 0; c <= sizeof left / sizeof *left; c++) {
             for (int k = 0; k < 2; k++, step++) {
                 group_fill(&a, step);
