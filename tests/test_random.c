@@ -623,7 +623,7 @@ static void crew_step(crew *c, const gcomp_step *step, unsigned skip, const faul
         if (w == f->worker && f->kind == OTHER_SKIP) c->skipped[w] ^= 1u << f->where % job.count, c->struck = 1;
         if (w == f->worker && f->kind == SCARCE) c->heap[w]->left = (size_t)f->where % 4;
         asked[w] = c->heap[w]->asked;
-        c->result[w] = gcomp_step_begin(c->gc[w], step || odd ? &own : NULL);
+        c->result[w] = gcomp_step_begin(c->gc[w], &own);
         MUST(c->result[w] == GCOMP_OK, "step_begin: %s", gcomp_result_name((gcomp_result)c->result[w]));
         shuffle(c->order[w], job.count);
         for (size_t t = 0; t < job.count && c->orderly; t++) c->order[w][t] = t;
