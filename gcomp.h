@@ -990,9 +990,9 @@ typedef struct gcomp_request {
     gcomp_dtype dtype;    /* ALLREDUCE: GCOMP_F32, or an integer of comm.allreduce_dtypes; ALLREDUCE_MAX: GCOMP_F32 */
 } gcomp_request;
 
-/* Begins a step. NULL: all defaults, but for codecs and schedules that go by epochs (GCOMP_INVALID_ARGUMENT). An error that only this worker has (no memory, a bad scale) does not show here but
-   travels in the frame and comes back from gcomp_step_next, so that no worker hangs. GCOMP_WRONG_STATE inside a step, and of
-   objects with desc.node. */
+/* Begins a step. NULL: all defaults; codecs and schedules that go by epochs want one that says the epoch. An error that only this
+   worker has (no memory, a bad scale, no epoch) does not show here but travels in the frame and comes back from
+   gcomp_step_next, so that no worker hangs. GCOMP_WRONG_STATE inside a step, and of objects with desc.node. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_begin(gcomp *gc, const gcomp_step *step);
 
 /* Encodes a tensor, in any order, also while requests are under way. grad: elements of the tensor's dtype; must stay as it is
