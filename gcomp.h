@@ -446,7 +446,8 @@
      52    8T   of each tensor the CRC-32C of: its name with a final 0, rows, cols and stack (8 bytes each), the CRC-32C of the
                 texts of the codecs of its list without final 0 (8), 1 if it keeps a residual, else 0 (8); and its level (4 bytes)
       .    16   with a schedule, 4 bytes each: the level of all tensors with a list (0: each has its own); 1 if a step was
-                committed, else 0 and zeros follow; its epoch; the last learning rate above 0, a float, or 0
+                committed, else 0 and zeros follow; its epoch; the last learning rate above 0 that this
+                worker was told, a float, or 0: rank 0's counts
       .     .   of each tensor: its residual, n floats, if it keeps one; then its state: powersgd: Q of each matrix of the stack,
                 r rows of cols floats; sketches: tables; dgc, momentum: n floats; then zeros up to the longest state of its list
       .     .   rank 0 of bytes or error: next level, level of the period before, 1 if there was one, else 0, steps of this one
@@ -1160,7 +1161,8 @@ typedef struct gcomp_figures {
 
 typedef struct gcomp_candidate {
     const char *codec;     /* REQUIRED */
-    gcomp_figures figures; /* all zero: gcomp_advise measures them, and writes them here */
+    gcomp_figures figures; /* gcomp_advise measures what is missing, and writes it here: the three
+                              times where all are 0; bytes, where 0, of a codec with payloads */
 } gcomp_candidate;
 
 /* At most that many. */
@@ -1197,10 +1199,11 @@ typedef struct gcomp_advice {
    Vectors, small tensors and matrices that would not gain are not compressed, as in gcomp_add_tensor; a vector that is the only
    tensor may be. Equal times: candidate 0.
    Payloads are gathered: with many workers shards (comm.alltoallv) and two shots are faster than this says.
-   Figures that are all zero are measured first: desc.clock is needed, and an object with the tensors, as many as have 2^23
-   elements together, is opened with desc.allocator and closed again. Numbers are normally distributed: where
-   the length of a payload depends on more than that (strom, nonzero, adacomp, coded levels), set `bytes`. Workers that share a
-   machine measure all at once, as they work; ask on rank 0 and tell the others. With figures nothing is allocated.
+   Figures that are missing are measured first: an object with the tensors, as many as have 2^23
+   elements together, is opened with desc.allocator and closed again; times need desc.clock. Numbers
+   are normally distributed: where the length of a payload depends on more than that (strom, nonzero,
+   adacomp, coded levels), set `bytes`; what is set stays. Workers that share a machine measure all at
+   once, as they work; ask on rank 0 and tell the others. With all figures nothing is allocated.
      each[tensor_count]  out  NULL: not wanted
      *advice             out
    Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_BAD_CODEC, GCOMP_MISSING_CALLBACK (also: nothing to measure with),
@@ -18448,10 +18451,16 @@ static gcomp_result gcomp__check_save(gcomp *gc, size_t w, const void *save, siz
     return gcomp__check_saved_floats(gc, w, s);
 }
 
-/* What a schedule knows on all workers: the levels, and what stands before the floats. */
-static int gcomp__same_levels(const gcomp *gc, const uint8_t *s, const uint8_t *other)
+/* NULL, or what two saves of one step do not share: the levels, and the epoch that the schedule knows on
+   all workers. The learning rate behind it is rank 0's affair: others may have been told none. */
+static const char *gcomp__unlike(const gcomp *gc, const uint8_t *s, const uint8_t *other)
 {
-    return !memcmp(s + GCOMP__SAVE_HEADER, other + GCOMP__SAVE_HEADER, gcomp__save_floats_at(gc) - GCOMP__SAVE_HEADER);
+    const size_t at = gcomp__save_pace_at(gc), paced = gc->schedule.rule >= 0;
+    const size_t levels = at + (paced ? 4 : 0) - GCOMP__SAVE_HEADER;
+    if (memcmp(s + GCOMP__SAVE_HEADER, other + GCOMP__SAVE_HEADER, levels))
+        return "it is at other codecs of the lists than the first";
+    if (paced && memcmp(s + at + 4, other + at + 4, 8)) return "it is in another epoch than the first";
+    return NULL;
 }
 
 /* What becomes of a part of the state: */
@@ -18550,6 +18559,7 @@ static void gcomp__take_lead(gcomp *gc, const uint8_t *s)
 
 GCOMP_API gcomp_result gcomp_load(gcomp *gc, const void *const *saves, const size_t *lengths, size_t count)
 {
+    const char *unlike;
     const uint8_t *first, *s;
     uint32_t world, rank;
     size_t w;
@@ -18570,8 +18580,8 @@ GCOMP_API gcomp_result gcomp_load(gcomp *gc, const void *const *saves, const siz
             return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL, "saves are given in order of ranks, all of one world");
         if (gcomp__get64(s + 16) != gcomp__get64(first + 16))
             return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL, "it is of another step than the first");
-        if (!gcomp__same_levels(gc, s, first))
-            return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL, "it is at other codecs of the lists than the first");
+        unlike = gcomp__unlike(gc, s, first);
+        if (unlike) return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL, unlike);
     }
     if (world == (uint32_t)gc->desc.comm.world) { /* this rank's own */
         if (count > 1) saves += rank;
@@ -19272,20 +19282,27 @@ static gcomp_result gcomp__inquire(gcomp__inquiry *q, const gcomp_question *ask,
     return GCOMP_OK;
 }
 
-/* Figures of a candidate that has none, from the tensors that it compresses. */
+/* The figures of a candidate that were not given, from the tensors that it compresses. */
 GCOMP__NOINLINE gcomp_result gcomp__figure_out(const gcomp__inquiry *q, size_t c, gcomp__text *why)
 {
-    gcomp_figures *f = &q->ask->candidates[c].figures;
+    static const char no_clock[] = "no times, and no desc.clock to measure with";
+    gcomp_figures *const f = &q->ask->candidates[c].figures, measured;
+    const int timed = f->tensor > 0 || f->element > 0 || f->payload > 0;
     gcomp__slot smallest, slot;
+    int gathers = 0, round;
     size_t i;
-    if (f->tensor > 0 || f->element > 0 || f->payload > 0 || f->bytes > 0) return GCOMP_OK;
     memset(&smallest, 0, sizeof smallest);
     for (i = 0; i < q->ask->tensor_count; i++)
         if (gcomp__slot_with(q, i, c, &slot) && (!smallest.n || slot.n < smallest.n)) smallest = slot;
     if (!smallest.n) return GCOMP_OK; /* never chosen */
-    if (!q->desc.clock)
-        return gcomp__fail_candidate(why, GCOMP_MISSING_CALLBACK, c, "no figures, and no desc.clock to measure with");
-    return gcomp__measure(q, c, &smallest, f);
+    for (round = 0; round < 3; round++) gathers |= smallest.rounds[round] == GCOMP__GATHER;
+    if (timed && (f->bytes > 0 || !gathers)) return GCOMP_OK;
+    if (!timed && !q->desc.clock) return gcomp__fail_candidate(why, GCOMP_MISSING_CALLBACK, c, no_clock);
+    GCOMP__TRY(gcomp__measure(q, c, &smallest, &measured));
+    if (f->bytes > 0) measured.bytes = f->bytes;
+    if (timed) f->bytes = measured.bytes;
+    else *f = measured;
+    return GCOMP_OK;
 }
 
 GCOMP_API gcomp_result gcomp_advise(const gcomp_question *question, gcomp_tensor_advice *each, gcomp_advice *advice)

@@ -223,6 +223,35 @@ static void test_figures_are_measured_once_and_written(void)
     CHECK(!memcmp(measured, candidates, sizeof measured));
 }
 
+/* What is given stays, to the bit, and only what is missing is measured: nothing is taken to cost nothing. */
+static void test_figures_that_are_given_stay_and_the_others_are_measured(void)
+{
+    gcomp_figures all[CANDIDATES];
+    ask_without_figures(4);
+    question.link = gcomp_link_of(1e9, 1e-5, 4);
+    CHECK(gcomp_advise(&question, each, &advice) == GCOMP_OK);
+    for (int c = 0; c < CANDIDATES; c++) all[c] = candidates[c].figures;
+    ask_without_figures(4);
+    candidates[TOPK].figures.bytes = 0.5; /* alone: the times are measured */
+    candidates[SIGN].figures.element = 3e-9; /* alone: the bytes are */
+    candidates[POWERSGD].figures.payload = 1e-9; /* has no payload to measure */
+    candidates[INTSUM].figures.bytes = 0.25; /* is not used */
+    CHECK(gcomp_advise(&question, each, &advice) == GCOMP_OK && heap.held == 0);
+    CHECK(candidates[TOPK].figures.bytes == 0.5 && candidates[TOPK].figures.element > 0);
+    CHECK(candidates[SIGN].figures.element == 3e-9 && candidates[SIGN].figures.tensor == 0 && candidates[SIGN].figures.payload == 0);
+    CHECK(near(candidates[SIGN].figures.bytes, all[SIGN].bytes));
+    CHECK(candidates[POWERSGD].figures.payload == 1e-9 && candidates[POWERSGD].figures.element == 0);
+    CHECK(candidates[INTSUM].figures.bytes == 0.25 && candidates[INTSUM].figures.element > 0);
+    ask(4);
+    question.link = gcomp_link_of(1e9, 1e-5, 4);
+    candidates[SIGN].figures.bytes = 0; /* payloads are measured without a clock */
+    CHECK(gcomp_advise(&question, each, &advice) == GCOMP_OK && near(candidates[SIGN].figures.bytes, all[SIGN].bytes));
+    memset(&candidates[TOPK].figures, 0, sizeof candidates[TOPK].figures);
+    candidates[TOPK].figures.bytes = 0.5;
+    CHECK(gcomp_advise(&question, each, &advice) == GCOMP_MISSING_CALLBACK && strstr(why, "candidate 2") && strstr(why, "clock"));
+    CHECK(candidates[TOPK].figures.element == 0);
+}
+
 static void test_an_advice_without_memory_leaves_nothing_behind(void)
 {
     gcomp_result result = GCOMP_OUT_OF_MEMORY;
@@ -403,6 +432,7 @@ int main(void)
     RUN(test_no_choice_is_better_than_the_advice);
     RUN(test_wrong_questions_are_refused_with_a_sentence);
     RUN(test_figures_are_measured_once_and_written);
+    RUN(test_figures_that_are_given_stay_and_the_others_are_measured);
     RUN(test_an_advice_without_memory_leaves_nothing_behind);
     RUN(test_a_link_is_measured_through_the_callbacks);
     RUN(test_what_is_expected_is_what_steps_take);

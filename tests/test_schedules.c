@@ -21,6 +21,7 @@ typedef struct team {
     size_t fail_at;                     /* that collective of the next step fails on all; 0: none, 1: the first */
     void (*tamper)(size_t call, uint8_t *all, size_t stride); /* with what a gather brings to all */
     int only;                           /* -1: to all; else to this worker alone */
+    int knows_alone;                    /* rank 0 alone is told the learning rate, worker 1 a wrong one */
 } team;
 
 static test_heap heap = {SIZE_MAX, 0, 0, 0};
@@ -99,7 +100,10 @@ static void team_step(team *t, const gcomp_step *step)
     size_t alive = t->world, finished = 0;
     int ended[WORLD_MAX] = {0};
     for (size_t w = 0; w < t->world; w++) {
-        t->result[w] = gcomp_step_begin(t->gc[w], step);
+        gcomp_step own;
+        if (step) own = *step;
+        if (step && w && t->knows_alone) own.learning_rate = w == 1 ? 7 : 0;
+        t->result[w] = gcomp_step_begin(t->gc[w], step ? &own : NULL);
         CHECK(t->result[w] == GCOMP_OK);
         for (size_t i = 0; i < t->count; i++) CHECK(gcomp_step_ready(t->gc[w], i, t->grad[w][i]) == GCOMP_OK);
     }
@@ -1076,6 +1080,56 @@ static void test_saves_at_other_levels_are_told_apart(void)
     team_close(&c);
 }
 
+/* gcomp_step.learning_rate is rank 0's: what the others were told is in their saves, and does not matter there. */
+static void test_saves_load_together_whatever_the_others_were_told_of_the_learning_rate(void)
+{
+    gcomp_desc desc = desc_of(LOW "|" HIGH, "accordion:every=1");
+    const float size[1] = {1};
+    for (size_t world = 2; world <= 4; world++) {
+        saved saves;
+        team t, after;
+        team_open(&t, 3, &desc, &matrix, 1);
+        t.knows_alone = 1;
+        for (uint32_t epoch = 0; epoch < 3; epoch++) epoch_of(&t, epoch, size, 1);
+        CHECK(has_codec(&t, 0, HIGH));
+        save_team(&t, &saves);
+        team_open(&after, world, &desc, &matrix, 1);
+        after.knows_alone = 1;
+        load_team(&after, &saves, 3);
+        CHECK(has_codec(&after, 0, HIGH));
+        epoch_of(&after, 2, size, 1); /* no fall: the rate of rank 0 was 1, that of worker 1 was 7 */
+        CHECK(has_codec(&after, 0, HIGH));
+        epoch_of(&after, 2, size, 0.5f);
+        CHECK(has_codec(&after, 0, LOW));
+        drop(&saves);
+        team_close(&after);
+        team_close(&t);
+    }
+}
+
+static void test_saves_of_other_epochs_are_told_apart(void)
+{
+    gcomp_desc desc = desc_of(LOW "|" HIGH, "accordion:every=1");
+    const float size[1] = {1};
+    saved now, later;
+    team t, b;
+    team_open(&t, 2, &desc, &matrix, 1);
+    team_open(&b, 2, &desc, &matrix, 1);
+    epoch_of(&t, 0, size, 0);
+    epoch_of(&b, 1, size, 0);
+    save_team(&t, &now);
+    save_team(&b, &later);
+    free(now.bytes[1]);
+    now.bytes[1] = later.bytes[1];
+    later.bytes[1] = NULL;
+    CHECK(gcomp_load(t.gc[0], (const void *const *)(const void *)now.bytes, now.length, 2) == GCOMP_SAVE_MISMATCH);
+    CHECK(strstr(gcomp_error(t.gc[0]), "save 1: it is in another epoch"));
+    drop(&now);
+    drop(&later);
+    team_close(&t);
+    team_close(&b);
+}
+
 /* Each bit in turn, with the checksum that belongs to it: refused with all as before, or taken as it stands. */
 static void test_forged_schedules_are_refused_or_taken_as_they_stand(void)
 {
@@ -1320,6 +1374,8 @@ int main(void)
     RUN(test_a_new_rank_0_controls_bytes_and_errors);
     RUN(test_regroup_without_memory_changes_no_schedule);
     RUN(test_saves_at_other_levels_are_told_apart);
+    RUN(test_saves_load_together_whatever_the_others_were_told_of_the_learning_rate);
+    RUN(test_saves_of_other_epochs_are_told_apart);
     RUN(test_forged_schedules_are_refused_or_taken_as_they_stand);
     RUN(test_what_no_schedule_knows_is_refused);
     RUN(test_workers_with_other_schedules_are_named);
