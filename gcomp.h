@@ -221,7 +221,9 @@
    MOMENTUM
      dgc keeps the optimizer's momentum itself, with that of what was not sent: step its tensors with plain SGD, momentum 0, or it
      counts twice. Tensors that travel uncompressed beside it keep the optimizer's. In its first epochs (warmup=4) it sends more,
-     down from a quarter: say the epoch in gcomp_step, or set warmup=0. It clips before it accumulates (clip=), tensor by tensor.
+     down from a quarter: say the epoch in gcomp_step, or set warmup=0. It clips before it accumulates, tensor by tensor: clip= is
+     the norm of the mean, and a worker's gradient is made no longer than clip * sqrt(world), since independent noise makes the
+     mean of as many gradients shorter by sqrt(world).
      Weight decay belongs behind the exchange. What is sent waits a thousand steps at 0.1 %: with a learning rate that falls, pass
      it as gcomp_step.scale and step with rate 1. Masking takes the momentum of elements that are sent often: nesterov=1, or
      masking=0, make up for it (make dgc). fetch keeps momentum too: the same holds. Its memory is two tables, the same on all
@@ -250,7 +252,7 @@
      blocktopk              density=0.01, block=256 (elements sent together; no tensor)
      strom                  threshold=0.01 (1e-20 to 1e20), send=quantum (value)
      adacomp                bin=500 (1 to 65536), send=mean (value)
-     dgc                    density=0.001, momentum=0.9 (below 1), nesterov=0, clip=0 (L2 norm; 0: none), masking=1,
+     dgc                    density=0.001, momentum=0.9 (below 1), nesterov=0, clip=0 (L2 norm, see MOMENTUM), masking=1,
                             warmup=4 (epochs)
      randomk randomblock    density=0.01, unbiased=0
      sketch                 density=0.001, rows=5 (1, 3, 7), columns=auto (16 to 2^28), candidates=20 (1 to 64, times k)
@@ -439,7 +441,7 @@
      16     8   number of the next step
      24     8   seed
      32     4   rank                      36     4   world
-     40     4   CRC-32C of the means of the last step, if that was checked (check_every); else 0
+     40     4   CRC-32C of the means of the last step, as floats, if that was checked (check_every); else 0
      44     4   T
      48     4   CRC-32C of the number of the schedule's rule (0: no schedule, 1 warmup, 2 accordion, 3 bytes, 4 error) and its 6
                 parameters (8 bytes each)
@@ -11440,7 +11442,9 @@ static const gcomp__method gcomp__row_blocktopk = {
 #endif
 
 /* >>method dgc: momentum that is corrected for what is sent late. Lin, Han, Mao, Wang, Dally, ICLR 2018.
-     g    <- g * min(1, clip / (sqrt(world) |g|_2)), of the tensor, where a clip is given
+     g    <- g * min(1, clip * sqrt(world) / |g|_2), of the tensor, where a clip is given: if the gradients of the workers
+             differ by independent noise, their mean is 1 / sqrt(world) as long as each of them, and gets the norm `clip`
+             (the paper divides by the number of workers first, adds, and clips at clip / sqrt(world))
      next =  m u + g,    p = v + next            nesterov=1: next = m (u + g),  p = v + next + g
    About density * n of the largest p are sent, as sampledtopk's. v, the residual, becomes p less what was sent; u becomes next,
    and with masking=1 zero where something was sent. In the first `warmup` epochs more is sent: a quarter, 1/16, 1/64 and 0.4 %
@@ -11506,7 +11510,7 @@ static gcomp_result gcomp__dgc_clip(gcomp__work *work)
     look.in.residual = NULL;
     GCOMP__TRY(gcomp__look_at(&look, GCOMP__L2, &all));
     norm = gcomp__sqrt(all.sum);
-    limit /= gcomp__sqrt((double)work->world);
+    limit *= gcomp__sqrt((double)work->world);
     if (norm > limit) work->local[0] = (float)((double)work->in.scale * (limit / norm));
     return GCOMP_OK;
 }
@@ -14773,6 +14777,7 @@ typedef struct gcomp__slot {
     float *epoch_sum;                    /* of gradients, rank 0 of accordion; else NULL */
     size_t epoch_floats;
     double norm, squares;                /* of the sum before; of this one */
+    double p_squares;                    /* desc.measure: |p|^2 of the step */
 } gcomp__slot;
 
 /* Sizes of the step's buffers. */
@@ -16764,6 +16769,22 @@ static uint32_t gcomp__crc_number(const gcomp *gc, uint32_t crc, uint64_t v)
     return (gc->set->common->crc)(crc, b, 8);
 }
 
+/* Of floats as little-endian words, whatever the order of bytes here. */
+static uint32_t gcomp__crc_floats(const gcomp *gc, uint32_t crc, const float *y, size_t n)
+{
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    uint8_t piece[1024];
+    size_t i, j;
+    for (i = 0; i < n; i += j) {
+        for (j = 0; j < 256 && i + j < n; j++) gcomp__put32(piece + 4 * j, gcomp__bits(y[i + j]));
+        crc = (gc->set->common->crc)(crc, piece, 4 * j);
+    }
+    return crc;
+#else
+    return (gc->set->common->crc)(crc, (const uint8_t *)y, 4 * n);
+#endif
+}
+
 static uint32_t gcomp__crc_schedule(const gcomp *gc, uint32_t crc)
 {
     size_t i;
@@ -17059,6 +17080,30 @@ static gcomp_result gcomp__frame_agrees(gcomp *gc, size_t w)
     return GCOMP_OK;
 }
 
+/* The digests of the last means, by the frames alone: a worker that has none, since it joined or was loaded, judges as all do. */
+static gcomp_result gcomp__judge_digests(gcomp *gc)
+{
+    const size_t world = (size_t)gc->desc.comm.world;
+    uint32_t first = 0, digest;
+    size_t owner = 0, w;
+    gcomp__text t;
+    for (w = 0; w < world; w++) {
+        digest = gcomp__get32(gc->frames + (w + 1) * GCOMP__FRAME + 52);
+        if (!digest || digest == first) continue;
+        if (first) {
+            t = gcomp__sentence(gc);
+            gcomp__say(&t, "rank ");
+            gcomp__say_number(&t, w);
+            gcomp__say(&t, " holds other means than rank ");
+            gcomp__say_number(&t, owner);
+            return GCOMP_DIVERGED;
+        }
+        first = digest;
+        owner = w;
+    }
+    return GCOMP_OK;
+}
+
 /* What all frames together say: the same kind of answer on all workers. */
 static gcomp_result gcomp__judge_frames(gcomp *gc)
 {
@@ -17087,12 +17132,7 @@ static gcomp_result gcomp__judge_frames(gcomp *gc)
         gcomp__say(&t, " holds NaN or Inf");
         return GCOMP_NOT_FINITE;
     }
-    for (w = 0; w < world; w++) {
-        uint32_t digest = gcomp__get32(gc->frames + (w + 1) * GCOMP__FRAME + 52);
-        if (digest && gc->mean_digest && digest != gc->mean_digest)
-            return gcomp__disagree(gc, GCOMP_DIVERGED, w, " holds other means than");
-    }
-    return GCOMP_OK;
+    return gcomp__judge_digests(gc);
 }
 
 /* The step is over on this worker, without a commit. */
@@ -17227,9 +17267,10 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
 }
 
 /* desc.measure: |p|^2, through a small buffer. */
-static void gcomp__measure_p(gcomp *gc, const gcomp_input *in, size_t n)
+static double gcomp__measure_p(const gcomp *gc, const gcomp_input *in, size_t n)
 {
     float piece[512];
+    double sum = 0;
     size_t i;
     for (i = 0; i < n; i += 512) {
         size_t count = gcomp__min(512, n - i);
@@ -17237,8 +17278,9 @@ static void gcomp__measure_p(gcomp *gc, const gcomp_input *in, size_t n)
         part.grad = (const float *)in->grad + i;
         part.residual = in->residual ? in->residual + i : NULL;
         (gc->set->common->scale_copy)(piece, &part, 0, count, 1);
-        gc->p_squares += (gc->set->common->squares)(piece, count);
+        sum += (gc->set->common->squares)(piece, count);
     }
+    return sum;
 }
 
 /* The payload of a tensor; with the scale of all workers, if a round has found it. */
@@ -17258,7 +17300,7 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
 {
     gcomp__work work = gcomp__work_of(gc, slot);
     if (slot->staging) (gc->set->common->widen)(slot->staging, slot->grad, slot->dtype, slot->n);
-    if (gc->desc.measure && !(slot->flags & GCOMP__REMEMBERS)) gcomp__measure_p(gc, &work.in, slot->n);
+    if (gc->desc.measure && !(slot->flags & GCOMP__REMEMBERS)) slot->p_squares = gcomp__measure_p(gc, &work.in, slot->n);
     if (gcomp__is_two_shot(slot)) {
         GCOMP__TRY(gcomp__encode_ranges(gc, slot, &work));
     } else if (slot->rounds[0] == GCOMP__GATHER || slot->rounds[0] == GCOMP__SHARE) {
@@ -17268,7 +17310,7 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
         GCOMP__TRY((slot->method->make)(&work, 0));
     }
     if (gc->desc.measure && slot->flags & GCOMP__REMEMBERS)
-        gc->p_squares += (gc->set->common->squares)((const float *)(void *)gc->scratch.at, slot->n);
+        slot->p_squares = (gc->set->common->squares)((const float *)(void *)gc->scratch.at, slot->n);
     return slot->whole && slot->method->selector ? gcomp__cut(gc, slot) : GCOMP_OK;
 }
 
@@ -17726,10 +17768,11 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     else if (slot->bound || slot->whole) gcomp__commit_mean(gc, slot, &work);
     else (slot->method->commit)(&work);
     if (gc->desc.measure) {
+        gc->p_squares += slot->p_squares; /* in the order of registration, whatever the order of ready */
         gc->y_squares += (gc->set->common->squares)(work.y, slot->n);
         if (slot->residual) gc->e_squares += gcomp__lost(gc, slot);
     }
-    if (check) gc->mean_digest = (gc->set->common->crc)(gc->mean_digest, (const uint8_t *)work.y, 4 * slot->n);
+    if (check) gc->mean_digest = gcomp__crc_floats(gc, gc->mean_digest, work.y, slot->n);
     if (slot->staging) (gc->set->common->narrow)(slot->grad, slot->staging, slot->dtype, slot->n);
     gc->stats.bytes_in += 4 * (uint64_t)slot->n;
 }

@@ -550,9 +550,13 @@ static void test_tensors_may_become_ready_in_any_order(void)
 {
     for (unsigned way = 0; way < 4; way++) {
         group a, b;
-        group_open(&a, 3, mixed, MIXED);
-        group_open(&b, 3, mixed, MIXED);
+        gcomp_desc desc;
+        memset(&desc, 0, sizeof desc);
+        desc.measure = 1; /* what a schedule measures does not depend on it either */
+        group_open_with(&a, 3, &desc, mixed, MIXED, NULL);
+        group_open_with(&b, 3, &desc, mixed, MIXED, NULL);
         for (uint64_t step = 0; step < 4; step++) {
+            gcomp_statistics one, other;
             group_fill(&a, step);
             group_begin(&a, NULL);
             for (size_t k = 0; k < MIXED; k++) {
@@ -568,6 +572,11 @@ static void test_tensors_may_become_ready_in_any_order(void)
             CHECK(all_are(&a, GCOMP_OK));
             group_advance(&b, step);
             CHECK(groups_agree(&a, &b));
+            for (size_t w = 0; w < 3; w++) {
+                CHECK(gcomp_stats(a.gc[w], &one) == GCOMP_OK && gcomp_stats(b.gc[w], &other) == GCOMP_OK);
+                CHECK(one.relative_error == other.relative_error && one.relative_error > 0);
+                CHECK(one.mean_norm == other.mean_norm);
+            }
         }
         group_close(&a);
         group_close(&b);
@@ -1184,6 +1193,82 @@ static void test_a_corrupted_sum_on_one_worker_is_found_as_divergence(void)
         for (uint64_t step = 20; step < 24; step++) group_advance(&g, step);
         group_close(&g);
     }
+}
+
+/* Rank `rank` takes part as a new worker: without a digest of the means before. */
+static void rejoin(group *g, int rank, const gcomp_desc *base, const gcomp_tensor *tensors, size_t count)
+{
+    gcomp_desc desc = *base;
+    const int other = rank == 1 ? 0 : 1;
+    const size_t room = gcomp_save_size(g->gc[other]);
+    uint8_t *save = (uint8_t *)malloc(room);
+    size_t length = 0;
+    CHECK(gcomp_save(g->gc[other], save, room, &length) == GCOMP_OK);
+    gcomp_close(g->gc[rank]);
+    desc.comm.rank = rank;
+    desc.comm.world = (int)g->world;
+    CHECK(gcomp_open(&g->gc[rank], &desc) == GCOMP_OK);
+    for (size_t t = 0; t < count; t++) CHECK(gcomp_add_tensor(g->gc[rank], &tensors[t]) == GCOMP_OK);
+    CHECK(gcomp_join(g->gc[rank], save, length) == GCOMP_OK);
+    free(save);
+}
+
+static void test_a_worker_that_joins_sees_divergence_as_all_do(void)
+{
+    static const gcomp_tensor tensors[] = {{"matrix", 24, 40, 0, GCOMP_F32, "powersgd:rank=2"},
+                                           {"v", 100, 0, 0, GCOMP_F32, NULL}};
+    for (int joiner = 0; joiner < 3; joiner++) {
+        gcomp_desc desc;
+        group g;
+        memset(&desc, 0, sizeof desc);
+        desc.check_every = 1;
+        group_open_with(&g, 4, &desc, tensors, 2, NULL);
+        group_advance(&g, 0);
+        fault corrupt = {FAULT_CORRUPT, g.carried - 1, 3, 0, 6};
+        g.fault = corrupt;
+        group_fill(&g, 1);
+        group_step(&g);
+        CHECK(all_are(&g, GCOMP_OK));
+        g.fault.kind = FAULT_NONE;
+        rejoin(&g, joiner, &desc, tensors, 2);
+        for (int again = 0; again < 2; again++) {
+            group_fill(&g, 2);
+            group_step(&g);
+            CHECK(all_are(&g, GCOMP_DIVERGED));
+            for (size_t w = 0; w < 4; w++)
+                CHECK(strstr(gcomp_error(g.gc[w]), joiner ? "rank 3 holds other means than rank 0"
+                                                          : "rank 3 holds other means than rank 1"));
+        }
+        rejoin(&g, 3, &desc, tensors, 2); /* who held others joins anew: nobody has a reason to stop */
+        for (uint64_t step = 2; step < 5; step++) group_advance(&g, step);
+        group_close(&g);
+    }
+}
+
+/* Workers of both orders of bytes compare it, and saves keep it. */
+static void test_the_digest_of_means_is_that_of_little_endian_floats(void)
+{
+    uint8_t *save, word[4];
+    uint32_t crc = 0;
+    size_t length = 0;
+    gcomp_desc desc;
+    group g;
+    memset(&desc, 0, sizeof desc);
+    desc.check_every = 1;
+    group_open_with(&g, 2, &desc, mixed, MIXED, NULL);
+    group_advance(&g, 3);
+    save = (uint8_t *)malloc(gcomp_save_size(g.gc[1]));
+    CHECK(gcomp_save(g.gc[1], save, gcomp_save_size(g.gc[1]), &length) == GCOMP_OK);
+    for (size_t t = 0; t < MIXED; t++)
+        for (size_t i = 0; i < g.n[t]; i++) {
+            uint32_t bits;
+            memcpy(&bits, &g.grad[1][t][i], 4);
+            put_word(word, bits, 4);
+            crc = plain_crc(crc, word, 4);
+        }
+    CHECK(crc != 0 && get_word(save + 40, 4) == crc);
+    free(save);
+    group_close(&g);
 }
 
 /* ---------------- scale and element types */
@@ -2029,6 +2114,8 @@ int main(void)
     RUN(test_another_world_is_a_mismatch);
     RUN(test_instruction_sets_and_allocators_may_differ);
     RUN(test_a_corrupted_sum_on_one_worker_is_found_as_divergence);
+    RUN(test_a_worker_that_joins_sees_divergence_as_all_do);
+    RUN(test_the_digest_of_means_is_that_of_little_endian_floats);
     RUN(test_scaled_gradients_give_the_same_bits);
     RUN(test_each_worker_may_have_its_own_scale);
     RUN(test_a_bad_scale_on_one_worker_fails_its_peers_in_the_frame);
