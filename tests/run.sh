@@ -7,6 +7,8 @@ cd "$(dirname "$0")/.." || exit 1
 out=build/test
 rm -rf $out
 mkdir -p $out/jobs $out/corpus $out/include $out/tests
+exec 3>&2 2>$out/complaints # of this script: what checks say is in their logs. There must be none
+trap 'cat $out/complaints >&3' EXIT
 passed=0
 failed=0
 queued=0
@@ -107,7 +109,7 @@ bare() { # compiler flags...: the header alone, without a warning, and with smal
 whole="test_kernels test_static"
 objects_of() { # test object flags: what it is built with; the flags are for an implementation of its own
     case " $whole " in
-    *" $1 "*) echo "$3" ;;
+    *" $1 "*) echo "${3:-}" ;;
     *) echo "-DGCOMP_LINKED $2" ;;
     esac
 }
@@ -298,5 +300,9 @@ check "a million mutated payloads" $out/fuzz_replay --mutate 1000000
 drain
 
 section end
+if [ -s $out/complaints ]; then
+    failed=$((failed + 1))
+    echo "FAILED  the script itself: what it says is below"
+fi
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]
