@@ -8,8 +8,9 @@
    Workers, two threads of this process, measure the candidates at the same time, as they would work. Then the
    adviser is asked about four links, and about the memory that the threads share; and steps are taken as it
    says, over a transport that is slowed down to the link, to see if they take the time that it expects. With
-   --rank workers are processes that meet over TCP, and the link is what lies between them, measured. --each asks
-   about "none" alone too, and about each candidate beside it. */
+   --rank workers are processes that meet over TCP, and the link is what lies between them, measured; all need the
+   same GCOMP_SECRET in the environment, or none. --each asks about "none" alone too, and about each candidate
+   beside it. */
 
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
@@ -278,12 +279,18 @@ static int run_alone(int rank, char *root)
 {
     static worker alone;
     gcomp_sockets *net;
+    gcomp_sockets_desc desc = {0};
     char *port = strrchr(root, ':');
     int error;
     if (!port)
         return fprintf(stderr, "--root HOST:PORT\n"), 1;
     *port++ = 0;
-    error = gcomp_sockets_open(&net, rank, workers, root, port, 1, 60.0);
+    desc.rank = rank;
+    desc.world = workers;
+    desc.host = root;
+    desc.port = port;
+    desc.secret = getenv("GCOMP_SECRET");
+    error = gcomp_sockets_open(&net, &desc);
     if (error)
         return fprintf(stderr, "rank %d: %s\n", rank, strerror(error)), 1;
     alone.comm = gcomp_sockets_comm(net);

@@ -1,9 +1,13 @@
 /* gcomp_sockets.h - a transport for gcomp.h: workers are processes connected by TCP. Copy it, change it.
 
-   Licence: as gcomp.h. Needs POSIX sockets and nothing else.
+   Licence: as gcomp.h. Needs POSIX sockets, pthread_atfork (link with -pthread) and /dev/urandom.
 
        gcomp_sockets *net;
-       int error = gcomp_sockets_open(&net, rank, world, "10.0.0.1", "7077", job, 30.0);  0, or an errno value
+       gcomp_sockets_desc net_desc = {0};
+       net_desc.rank = rank; net_desc.world = world;
+       net_desc.host = "10.0.0.1"; net_desc.port = "7077";
+       net_desc.secret = getenv("JOB_SECRET");
+       int error = gcomp_sockets_open(&net, &net_desc);        0, or an errno value
        desc.comm = gcomp_sockets_comm(net);
        ...
        gcomp_sockets_close(net);
@@ -18,20 +22,43 @@
    all that they have everything, and tells them. Therefore a collective fails on all workers or on none:
 
      - sizes or kinds that differ: GCOMP_SOCKETS_MISMATCH on all; the group can go on
-     - a worker that is gone, or that nothing comes from for `timeout` seconds: GCOMP_SOCKETS_FAILED on all, for
-       ever; the data of that collective is unspecified. Whoever is left may open a new group.
+     - a worker that is gone, or that sends nothing for `silence` seconds: GCOMP_SOCKETS_FAILED on
+       all, for ever; the data of that collective is unspecified. Whoever is left may open a new
+       group.
 
    The one exception: if rank 0 dies while it tells them, some have heard and some have not; gcomp's next frame
    names those that are a step behind.
 
+   Children. A group belongs to the process that opened it: fork before gcomp_sockets_open. A child
+   that fork() makes later (a data loader) closes its copies of the connections before fork()
+   returns in the child, and there the group has failed. So the others see the death of a worker at
+   once, even if its children live on. This is promised for fork(), and for children that exec. A
+   child that shares the connections in another way (clone) hides the death of its parent until
+   `silence` seconds have passed.
+
+   The secret. The worker that calls must prove that it knows the secret, and so must the worker
+   that listens. Each of the two draws a random number for each connection. A proof is the
+   HMAC-SHA-256 of both numbers, of who calls whom, and of the job, with the secret as the key. The
+   secret itself is never sent. Without a secret whoever reaches the port and knows the job number
+   can take a rank. The secret authenticates the rendezvous and nothing that follows: later data is
+   neither encrypted nor authenticated, and whoever can change packets on the way can take a
+   connection over. Take 32 random bytes as 64 hex digits: whoever hears one rendezvous can try
+   short secrets.
+
+   Strangers. A worker that listens has W + GCOMP_SOCKETS_GUESTS seats for connections that have not
+   proven yet who they are. It closes each of them after GCOMP_SOCKETS_PATIENCE seconds. When no
+   seat is free, a newer connection gets the seat of the oldest one of the address that has most
+   seats, once that one has had its seat for GCOMP_SOCKETS_GRACE seconds. A worker that loses its
+   seat calls again until its time is over. After the rendezvous no worker listens.
+
    Limits
-     - One rack: W (W - 1) / 2 connections, 2 MiB of buffer a worker for each other one. Use MPI for more.
+     - One rack: W (W - 1) / 2 connections, 2 MiB of buffer a worker for each other one. Use MPI for
+       more. The tests open 64 workers on one machine, also beside strangers.
      - Every host must reach every other at the address that rank 0 sees, at any port; name rank 0 by an address
        that all use, not by one that is the loopback at home. No NAT, no scoped IPv6 addresses.
-     - No secrets: the job number keeps jobs apart, not attackers. Strangers that connect while the workers meet
-       are sent away; later nobody listens. Use a private network, or a tunnel.
-     - All hosts have the same byte order. The timeout must be longer than what the slowest worker computes between
-       two collectives, and than the largest of them takes on the slowest link beside it.
+     - All hosts have the same byte order. `silence` must be longer than what the slowest worker
+       computes between two collectives, and than the largest of them takes on the slowest link
+       beside it.
      - POSIX: Linux, BSD, macOS with SO_NOSIGPIPE in place of MSG_NOSIGNAL. */
 
 #ifndef GCOMP_SOCKETS_H
@@ -45,6 +72,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -73,8 +101,24 @@
 #define GCOMP_SOCKETS_LOOKS 1000
 #endif
 
-/* Connections that may wait for their first words while the workers meet. */
-#define GCOMP_SOCKETS_PENDING 16
+/* Seats of a worker that listens beside one for each worker. */
+#ifndef GCOMP_SOCKETS_GUESTS
+#define GCOMP_SOCKETS_GUESTS 256
+#endif
+
+/* Seconds until a connection must have proven who it is; also how long a caller waits for the
+   challenge. */
+#ifndef GCOMP_SOCKETS_PATIENCE
+#define GCOMP_SOCKETS_PATIENCE 5.0
+#endif
+
+/* Seconds that a connection has its seat at least, before another one gets it. */
+#ifndef GCOMP_SOCKETS_GRACE
+#define GCOMP_SOCKETS_GRACE 0.01
+#endif
+
+/* Seconds of rendezvous and of silence where the desc has 0. */
+#define GCOMP_SOCKETS_SECONDS 300.0
 
 typedef enum gcomp_sockets_kind {
     GCOMP_SOCKETS_BARRIER = 1,
@@ -96,15 +140,47 @@ typedef struct gcomp_sockets_part {
     uint64_t list; /* digest of the sizes of allgatherv */
 } gcomp_sockets_part;
 
-/* The first words of a connection. */
+/* What gcomp_sockets_open is told. 0 or NULL: the default, but for rank and world. The texts are
+   not needed later. */
+typedef struct gcomp_sockets_desc {
+    int rank;           /* of this worker, 0 .. world - 1 */
+    int world;          /* workers, 1 .. 65535; the same on all */
+    const char *host;   /* where rank 0 listens, best a number; NULL: "127.0.0.1" */
+    const char *port;   /* below those that the system hands out (Linux: 32768); NULL: "7077" */
+    uint64_t job;       /* any number, the same on all and another for each job */
+    const char *secret; /* 1 to 64 bytes and a zero, the same on all; NULL or "": none */
+    double rendezvous;  /* seconds until all must have come, at most 1e6; 0: 300 */
+    double silence;     /* seconds without a byte until a worker is lost, at most 1e6; 0: 300 */
+} gcomp_sockets_desc;
+
+/* The first words of a connection, from the worker that listens. */
+typedef struct gcomp_sockets_challenge {
+    char magic[8];
+    unsigned char number[16]; /* drawn for this connection */
+} gcomp_sockets_challenge;
+
+/* The answer of the worker that calls. The other one answers with the verdict, a byte, and its
+   proof, 32 bytes. */
 typedef struct gcomp_sockets_hello {
     char magic[8];
     uint64_t job;
     uint32_t order; /* a number that reads otherwise in the other byte order */
     uint32_t world;
     uint32_t rank;
-    uint32_t port; /* where this worker listens */
+    uint32_t to;              /* the rank that is called */
+    uint32_t port;            /* where this worker listens */
+    uint32_t zero;
+    unsigned char number[16]; /* drawn for this connection */
+    unsigned char proof[32];  /* of all of this and the challenge */
 } gcomp_sockets_hello;
+
+/* The verdict on a hello. */
+typedef enum gcomp_sockets_verdict {
+    GCOMP_SOCKETS_WELCOME,
+    GCOMP_SOCKETS_OTHER_JOB,
+    GCOMP_SOCKETS_OTHER_SECRET,
+    GCOMP_SOCKETS_TAKEN
+} gcomp_sockets_verdict;
 
 /* Where a worker listens, told by rank 0, whose own place holds the magic. */
 typedef struct gcomp_sockets_place {
@@ -124,13 +200,20 @@ typedef struct gcomp_sockets {
     int world;
     int failed; /* for ever */
     uint32_t turn;
-    double timeout;
-    int *peers;                /* [world] connections, -1: none */
+    double silence;
+    int *peers;                /* [descriptors] connections with the workers; -1: none */
+    int descriptors;           /* world; while the workers meet, also the listener and guests */
     struct pollfd *polls;      /* [world] */
     gcomp_sockets_flow *flows; /* [world] */
     gcomp_sockets_part *parts; /* [world] */
     unsigned char *buffer;     /* [world][GCOMP_SOCKETS_PIECE] */
+    struct gcomp_sockets *next; /* in gcomp_sockets_list */
 } gcomp_sockets;
+
+/* The groups that this file has opened in this process, for gcomp_sockets_in_child. */
+static gcomp_sockets *gcomp_sockets_list;
+static int gcomp_sockets_watched; /* pthread_atfork has been called */
+static pthread_mutex_t gcomp_sockets_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static inline double gcomp_sockets_now(void)
 {
@@ -146,7 +229,8 @@ static inline int gcomp_sockets_wait(double then)
     return left > 1e6 ? 1000000 : left < 1 ? 1 : (int)left;
 }
 
-/* Ends the group: all others fail at once instead of after the timeout. For a worker that gives up. */
+/* Ends the group: all others fail at once, not after `silence` seconds. For a worker that gives
+   up. */
 static inline void gcomp_sockets_fail(gcomp_sockets *s)
 {
     s->failed = 1;
@@ -155,14 +239,65 @@ static inline void gcomp_sockets_fail(gcomp_sockets *s)
             shutdown(s->peers[w], SHUT_RDWR);
 }
 
+static inline void gcomp_sockets_hang_up(gcomp_sockets *s, int i)
+{
+    if (s->peers[i] >= 0)
+        close(s->peers[i]);
+    s->peers[i] = -1;
+}
+
+static inline void gcomp_sockets_before_fork(void)
+{
+    pthread_mutex_lock(&gcomp_sockets_lock);
+}
+
+static inline void gcomp_sockets_in_parent(void)
+{
+    pthread_mutex_unlock(&gcomp_sockets_lock);
+}
+
+/* Closes without shutdown, which would end the connections of the parent too. */
+static inline void gcomp_sockets_in_child(void)
+{
+    for (gcomp_sockets *s = gcomp_sockets_list; s; s = s->next) {
+        s->failed = 1;
+        for (int i = 0; i < s->descriptors; i++)
+            gcomp_sockets_hang_up(s, i);
+    }
+    pthread_mutex_unlock(&gcomp_sockets_lock);
+}
+
+/* From now on a child that fork() makes closes the group. Returns 0 or an errno value. */
+static inline int gcomp_sockets_watch(gcomp_sockets *s)
+{
+    int error = 0;
+    pthread_mutex_lock(&gcomp_sockets_lock);
+    if (!gcomp_sockets_watched)
+        error = pthread_atfork(gcomp_sockets_before_fork, gcomp_sockets_in_parent,
+                               gcomp_sockets_in_child);
+    if (!error) {
+        gcomp_sockets_watched = 1;
+        s->next = gcomp_sockets_list;
+        gcomp_sockets_list = s;
+    }
+    pthread_mutex_unlock(&gcomp_sockets_lock);
+    return error;
+}
+
 /* Closes all connections and frees the group. NULL is allowed. */
 static inline void gcomp_sockets_close(gcomp_sockets *s)
 {
     if (!s)
         return;
-    for (int w = 0; s->peers && w < s->world; w++)
-        if (s->peers[w] >= 0)
-            close(s->peers[w]);
+    pthread_mutex_lock(&gcomp_sockets_lock);
+    for (gcomp_sockets **at = &gcomp_sockets_list; *at; at = &(*at)->next)
+        if (*at == s) {
+            *at = s->next;
+            break;
+        }
+    pthread_mutex_unlock(&gcomp_sockets_lock);
+    for (int i = 0; s->peers && i < s->descriptors; i++)
+        gcomp_sockets_hang_up(s, i);
     free(s->peers);
     free(s->polls);
     free(s->flows);
@@ -214,7 +349,7 @@ static inline int gcomp_sockets_look(gcomp_sockets *s, double then)
    that send to each other cannot block each other. */
 static inline int gcomp_sockets_move_some(gcomp_sockets *s, int to, int from)
 {
-    double then = gcomp_sockets_now() + s->timeout;
+    double then = gcomp_sockets_now() + s->silence;
     while (!s->failed) {
         int busy = 0, ready;
         for (int w = 0; w < s->world; w++) {
@@ -233,7 +368,7 @@ static inline int gcomp_sockets_move_some(gcomp_sockets *s, int to, int from)
             if (moved < 0)
                 gcomp_sockets_fail(s);
             if (moved > 0)
-                then = gcomp_sockets_now() + s->timeout;
+                then = gcomp_sockets_now() + s->silence;
         }
         if (gcomp_sockets_now() >= then)
             gcomp_sockets_fail(s);
@@ -501,13 +636,158 @@ static inline int gcomp_sockets_barrier(void *user)
     return error ? error : gcomp_sockets_part_company(s);
 }
 
+/* ---- proofs: SHA-256 of FIPS 180-4, HMAC of RFC 2104 */
+
+static inline uint32_t gcomp_sockets_turned(uint32_t x, int right)
+{
+    return x >> right | x << (32 - right);
+}
+
+/* hash[8] <- hash with one block of 64 bytes. */
+static inline void gcomp_sockets_sha_block(uint32_t hash[8], const unsigned char *block)
+{
+    static const uint32_t constants[64] = {
+        0x428a2f98u, 0x71374491u, 0xb5c0fbcfu, 0xe9b5dba5u, 0x3956c25bu, 0x59f111f1u, 0x923f82a4u,
+        0xab1c5ed5u, 0xd807aa98u, 0x12835b01u, 0x243185beu, 0x550c7dc3u, 0x72be5d74u, 0x80deb1feu,
+        0x9bdc06a7u, 0xc19bf174u, 0xe49b69c1u, 0xefbe4786u, 0x0fc19dc6u, 0x240ca1ccu, 0x2de92c6fu,
+        0x4a7484aau, 0x5cb0a9dcu, 0x76f988dau, 0x983e5152u, 0xa831c66du, 0xb00327c8u, 0xbf597fc7u,
+        0xc6e00bf3u, 0xd5a79147u, 0x06ca6351u, 0x14292967u, 0x27b70a85u, 0x2e1b2138u, 0x4d2c6dfcu,
+        0x53380d13u, 0x650a7354u, 0x766a0abbu, 0x81c2c92eu, 0x92722c85u, 0xa2bfe8a1u, 0xa81a664bu,
+        0xc24b8b70u, 0xc76c51a3u, 0xd192e819u, 0xd6990624u, 0xf40e3585u, 0x106aa070u, 0x19a4c116u,
+        0x1e376c08u, 0x2748774cu, 0x34b0bcb5u, 0x391c0cb3u, 0x4ed8aa4au, 0x5b9cca4fu, 0x682e6ff3u,
+        0x748f82eeu, 0x78a5636fu, 0x84c87814u, 0x8cc70208u, 0x90befffau, 0xa4506cebu, 0xbef9a3f7u,
+        0xc67178f2u};
+    uint32_t w[64], v[8];
+    for (int t = 0; t < 16; t++)
+        w[t] = (uint32_t)block[4 * t] << 24 | (uint32_t)block[4 * t + 1] << 16
+               | (uint32_t)block[4 * t + 2] << 8 | block[4 * t + 3];
+    for (int t = 16; t < 64; t++) {
+        uint32_t a = w[t - 15], b = w[t - 2];
+        a = gcomp_sockets_turned(a, 7) ^ gcomp_sockets_turned(a, 18) ^ a >> 3;
+        b = gcomp_sockets_turned(b, 17) ^ gcomp_sockets_turned(b, 19) ^ b >> 10;
+        w[t] = w[t - 16] + a + w[t - 7] + b;
+    }
+    memcpy(v, hash, sizeof v);
+    for (int t = 0; t < 64; t++) {
+        uint32_t a = v[0], e = v[4];
+        uint32_t one =
+            gcomp_sockets_turned(e, 6) ^ gcomp_sockets_turned(e, 11) ^ gcomp_sockets_turned(e, 25);
+        uint32_t two =
+            gcomp_sockets_turned(a, 2) ^ gcomp_sockets_turned(a, 13) ^ gcomp_sockets_turned(a, 22);
+        one += v[7] + ((e & v[5]) ^ (~e & v[6])) + constants[t] + w[t];
+        two += (a & v[1]) ^ (a & v[2]) ^ (v[1] & v[2]);
+        memmove(v + 1, v, 7 * sizeof *v);
+        v[4] += one;
+        v[0] = one + two;
+    }
+    for (int i = 0; i < 8; i++)
+        hash[i] += v[i];
+}
+
+static inline void gcomp_sockets_sha256(unsigned char digest[32], const void *message, size_t bytes)
+{
+    uint32_t hash[8] = {0x6a09e667u, 0xbb67ae85u, 0x3c6ef372u, 0xa54ff53au,
+                        0x510e527fu, 0x9b05688cu, 0x1f83d9abu, 0x5be0cd19u};
+    const unsigned char *from = (const unsigned char *)message;
+    unsigned char last[128] = {0};
+    size_t rest = bytes % 64, end = rest < 56 ? 64 : 128;
+    for (size_t at = 0; at + 64 <= bytes; at += 64)
+        gcomp_sockets_sha_block(hash, from + at);
+    if (rest)
+        memcpy(last, from + bytes - rest, rest);
+    last[rest] = 0x80;
+    for (size_t i = 0; i < 8; i++)
+        last[end - 1 - i] = (unsigned char)((uint64_t)bytes * 8 >> 8 * i);
+    for (size_t at = 0; at < end; at += 64)
+        gcomp_sockets_sha_block(hash, last + at);
+    for (int i = 0; i < 32; i++)
+        digest[i] = (unsigned char)(hash[i / 4] >> (24 - i % 4 * 8));
+}
+
+/* key: 64 bytes; a shorter key has zeros behind. bytes: at most 128. */
+static inline void gcomp_sockets_hmac(unsigned char digest[32], const unsigned char key[64],
+                                      const void *message, size_t bytes)
+{
+    unsigned char inner[64 + 128], outer[64 + 32];
+    for (int i = 0; i < 64; i++) {
+        inner[i] = (unsigned char)(key[i] ^ 0x36);
+        outer[i] = (unsigned char)(key[i] ^ 0x5c);
+    }
+    memcpy(inner + 64, message, bytes);
+    gcomp_sockets_sha256(outer + 64, inner, 64 + bytes);
+    gcomp_sockets_sha256(digest, outer, sizeof outer);
+}
+
+/* Are the bytes equal? The time does not tell where they differ. */
+static inline int gcomp_sockets_same(const unsigned char *a, const unsigned char *b, size_t bytes)
+{
+    unsigned differs = 0;
+    for (size_t i = 0; i < bytes; i++)
+        differs |= (unsigned)(a[i] ^ b[i]);
+    return !differs;
+}
+
 /* ---- connecting */
 
-/* A connection that never blocks and sends small messages at once. Returns it, or -1 with the socket closed. */
+/* A connection that has not proven yet who it is. */
+typedef struct gcomp_sockets_guest {
+    double since;
+    gcomp_sockets_place from;
+    gcomp_sockets_challenge challenge;
+    gcomp_sockets_hello hello;
+    gcomp_sockets_flow flow;
+} gcomp_sockets_guest;
+
+/* What is needed while the workers meet. s->peers[s->world] listens; s->peers[s->world + 1 + i] is
+   the connection of guest i. */
+typedef struct gcomp_sockets_meeting {
+    gcomp_sockets *s;
+    gcomp_sockets_hello own;     /* of this worker, without what differs from call to call */
+    gcomp_sockets_place *places; /* [world] */
+    gcomp_sockets_guest *guests; /* [most] */
+    struct pollfd *polls;        /* [1 + most] of the listener and the guests */
+    int most;                    /* guests at a time */
+    int seats;                   /* as `most`, or what there are descriptors for */
+    double then;                 /* when it must be over */
+    unsigned char secret[64], seed[64];
+    uint64_t drawn; /* numbers */
+} gcomp_sockets_meeting;
+
+/* number[16] <- a random number, another one each time. */
+static inline void gcomp_sockets_draw(gcomp_sockets_meeting *m, unsigned char number[16])
+{
+    unsigned char digest[32];
+    gcomp_sockets_hmac(digest, m->seed, &m->drawn, sizeof m->drawn);
+    memcpy(number, digest, 16);
+    m->drawn++;
+}
+
+/* proof[32] <- the proof of one side of a connection. role: 'c' of the worker that calls, 'l' of
+   the one that listens. */
+static inline void gcomp_sockets_prove(const gcomp_sockets_meeting *m, unsigned char proof[32],
+                                       char role, const gcomp_sockets_challenge *challenge,
+                                       const gcomp_sockets_hello *hello)
+{
+    unsigned char words[1 + 16 + offsetof(gcomp_sockets_hello, proof)];
+    words[0] = (unsigned char)role;
+    memcpy(words + 1, challenge->number, 16);
+    memcpy(words + 17, hello, offsetof(gcomp_sockets_hello, proof));
+    gcomp_sockets_hmac(proof, m->secret, words, sizeof words);
+}
+
+/* Does the error say that there is no descriptor, or no memory in the kernel? This may pass. */
+static inline int gcomp_sockets_short_of(int error)
+{
+    return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
+/* A connection that never blocks and sends small messages at once. Returns it, or -1 with the
+   socket closed. */
 static inline int gcomp_sockets_tune(int fd)
 {
     int on = 1, flags = fcntl(fd, F_GETFL);
-    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0) {
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0
+        || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0) {
         close(fd);
         return -1;
     }
@@ -515,73 +795,61 @@ static inline int gcomp_sockets_tune(int fd)
     return fd;
 }
 
-/* Listens at a numeric or named address; port "0": any. Returns the socket, or -1 with errno. */
-static inline int gcomp_sockets_listen(const char *host, const char *port, int backlog)
+/* Listens at the first address of a name that is one of this host; port "0": any. Returns the
+   socket, or -1 with errno. */
+static inline int gcomp_sockets_listen(const char *host, const char *port)
 {
     struct addrinfo hints, *found = NULL;
     int fd = -1, on = 1, error = EADDRNOTAVAIL;
     memset(&hints, 0, sizeof hints);
     hints.ai_socktype = SOCK_STREAM;
-    if (getaddrinfo(host, port, &hints, &found) == 0) {
-        fd = socket(found->ai_family, SOCK_STREAM, 0);
+    if (getaddrinfo(host, port, &hints, &found) != 0)
+        found = NULL;
+    for (struct addrinfo *a = found; a && fd < 0; a = a->ai_next) {
+        fd = socket(a->ai_family, SOCK_STREAM, 0);
+        if (fd >= 0)
+            fd = gcomp_sockets_tune(fd);
         if (fd >= 0) {
             setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-            if (bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, backlog) != 0) {
-                error = errno;
-                close(fd);
-                fd = -1;
-            } else {
-                fd = gcomp_sockets_tune(fd);
-            }
+            if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0)
+                break;
         }
-        freeaddrinfo(found);
+        error = errno;
+        if (fd >= 0)
+            close(fd);
+        fd = -1;
     }
+    if (found)
+        freeaddrinfo(found);
     errno = error;
     return fd;
 }
 
-/* One attempt to connect. flags: of getaddrinfo. Returns the connection or -1. */
-static inline int gcomp_sockets_try(const char *host, const char *port, int flags, double then)
+/* One attempt to connect. Returns the connection, or -1 with errno. */
+static inline int gcomp_sockets_connect(const struct addrinfo *to, double then)
 {
-    struct addrinfo hints, *found = NULL;
-    int fd = -1, failed = 1;
-    memset(&hints, 0, sizeof hints);
-    hints.ai_socktype = SOCK_STREAM;
-    hints.ai_flags = flags;
-    if (getaddrinfo(host, port, &hints, &found) != 0)
-        return -1;
-    fd = socket(found->ai_family, SOCK_STREAM, 0);
+    int fd = socket(to->ai_family, SOCK_STREAM, 0), error;
     if (fd >= 0)
         fd = gcomp_sockets_tune(fd);
-    if (fd >= 0) {
-        failed = connect(fd, found->ai_addr, found->ai_addrlen) != 0;
-        if (failed && errno == EINPROGRESS) {
-            struct pollfd p;
-            socklen_t length = sizeof failed;
-            p.fd = fd;
-            p.events = POLLOUT;
-            p.revents = 0;
-            failed = poll(&p, 1, gcomp_sockets_wait(then)) != 1
-                     || getsockopt(fd, SOL_SOCKET, SO_ERROR, &failed, &length) != 0 || failed;
-        }
-        if (failed) {
-            close(fd);
-            fd = -1;
-        }
+    if (fd < 0 || connect(fd, to->ai_addr, to->ai_addrlen) == 0)
+        return fd;
+    error = errno;
+    if (error == EINPROGRESS) {
+        struct pollfd p;
+        socklen_t length = sizeof error;
+        p.fd = fd;
+        p.events = POLLOUT;
+        p.revents = 0;
+        error = ETIMEDOUT;
+        if (poll(&p, 1, gcomp_sockets_wait(then)) == 1
+            && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0)
+            error = errno;
     }
-    freeaddrinfo(found);
-    return fd;
-}
-
-/* Connects, again and again until somebody listens there. Returns the connection or -1. */
-static inline int gcomp_sockets_connect(const gcomp_sockets_place *to, int flags, double then)
-{
-    for (;;) {
-        int fd = gcomp_sockets_try(to->host, to->port, flags, then);
-        if (fd >= 0 || gcomp_sockets_now() >= then)
-            return fd;
-        poll(NULL, 0, 20);
-    }
+    if (!error)
+        return fd;
+    close(fd);
+    errno = error;
+    return -1;
 }
 
 /* Moves one flow of a connection to its end. Returns 0, or an errno value. */
@@ -594,213 +862,453 @@ static inline int gcomp_sockets_all_of(int fd, gcomp_sockets_flow flow, double t
         p.revents = 0;
         if (gcomp_sockets_now() >= then)
             return ETIMEDOUT;
-        if (poll(&p, 1, gcomp_sockets_wait(then)) == 1 && gcomp_sockets_some(fd, &flow, p.events) < 0)
+        if (poll(&p, 1, gcomp_sockets_wait(then)) == 1
+            && gcomp_sockets_some(fd, &flow, p.events) < 0)
             return ECONNRESET;
     }
     return 0;
 }
 
-/* The number and port behind an address. */
-static inline int gcomp_sockets_name(const struct sockaddr_storage *address, socklen_t length, gcomp_sockets_place *place)
+static inline int gcomp_sockets_send(int fd, const void *bytes, size_t count, double then)
 {
-    return getnameinfo((const struct sockaddr *)(const void *)address, length, place->host, sizeof place->host, place->port,
-                       sizeof place->port, NI_NUMERICHOST | NI_NUMERICSERV)
+    gcomp_sockets_flow flow = {NULL, NULL, 0, 0};
+    flow.out = (const unsigned char *)bytes;
+    flow.out_left = count;
+    return gcomp_sockets_all_of(fd, flow, then);
+}
+
+static inline int gcomp_sockets_receive(int fd, void *bytes, size_t count, double then)
+{
+    gcomp_sockets_flow flow = {NULL, NULL, 0, 0};
+    flow.in = (unsigned char *)bytes;
+    flow.in_left = count;
+    return gcomp_sockets_all_of(fd, flow, then);
+}
+
+/* The number and port behind an address. */
+static inline int gcomp_sockets_name(const struct sockaddr_storage *address, socklen_t length,
+                                     gcomp_sockets_place *place)
+{
+    return getnameinfo((const struct sockaddr *)(const void *)address, length, place->host,
+                       sizeof place->host, place->port, sizeof place->port,
+                       NI_NUMERICHOST | NI_NUMERICSERV)
                ? EAFNOSUPPORT
                : 0;
 }
 
-/* Is this the hello of a worker that is still missing? Then the connection is its. */
-static inline int gcomp_sockets_admit(gcomp_sockets *s, int fd, const gcomp_sockets_hello *hello,
-                                      const gcomp_sockets_hello *own, gcomp_sockets_place *places)
+/* Is the other end of a connection closed? */
+static inline int gcomp_sockets_gone(int fd)
+{
+    char word;
+    ssize_t n = recv(fd, &word, 1, MSG_PEEK);
+    return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+/* The number of workers of higher rank that have not come. When all have come, rank 0 looks who has
+   died meanwhile: another worker may come in its place. */
+static inline int gcomp_sockets_missing(gcomp_sockets *s)
+{
+    int missing = 0;
+    for (int w = s->rank + 1; w < s->world; w++)
+        missing += s->peers[w] < 0;
+    if (missing || s->rank)
+        return missing;
+    for (int w = 1; w < s->world; w++)
+        if (gcomp_sockets_gone(s->peers[w])) {
+            gcomp_sockets_hang_up(s, w);
+            missing++;
+        }
+    return missing;
+}
+
+/* The verdict on a guest that has said hello. Of two that prove the same rank the first one stays
+   while its connection lives. */
+static inline int gcomp_sockets_judge(const gcomp_sockets_meeting *m,
+                                      const gcomp_sockets_guest *guest)
+{
+    const gcomp_sockets_hello *hello = &guest->hello, *own = &m->own;
+    unsigned char proof[32];
+    gcomp_sockets_prove(m, proof, 'c', &guest->challenge, hello);
+    if (!gcomp_sockets_same(proof, hello->proof, sizeof proof))
+        return GCOMP_SOCKETS_OTHER_SECRET;
+    if (hello->job != own->job || hello->order != own->order || hello->world != own->world
+        || hello->to != own->rank || hello->rank <= own->rank || hello->rank >= own->world
+        || hello->port > 65535)
+        return GCOMP_SOCKETS_OTHER_JOB;
+    return m->s->peers[hello->rank] >= 0 && !gcomp_sockets_gone(m->s->peers[hello->rank])
+               ? GCOMP_SOCKETS_TAKEN
+               : GCOMP_SOCKETS_WELCOME;
+}
+
+/* Answers a guest that has said hello. The guest becomes a peer, or its connection is closed. */
+static inline void gcomp_sockets_answer(gcomp_sockets_meeting *m, int i)
+{
+    gcomp_sockets *s = m->s;
+    gcomp_sockets_guest *guest = &m->guests[i];
+    int *fd = &s->peers[s->world + 1 + i], rank = (int)guest->hello.rank;
+    unsigned char words[33] = {0}; /* fit into an empty buffer */
+    if (memcmp(guest->hello.magic, m->own.magic, sizeof m->own.magic) == 0) {
+        words[0] = (unsigned char)gcomp_sockets_judge(m, guest);
+        if (words[0] == GCOMP_SOCKETS_WELCOME)
+            gcomp_sockets_prove(m, words + 1, 'l', &guest->challenge, &guest->hello);
+        if (send(*fd, words, sizeof words, MSG_NOSIGNAL) == (ssize_t)sizeof words
+            && words[0] == GCOMP_SOCKETS_WELCOME) {
+            gcomp_sockets_hang_up(s, rank); /* of one that is gone */
+            s->peers[rank] = *fd;
+            m->places[rank] = guest->from;
+            snprintf(m->places[rank].port, sizeof m->places[rank].port, "%u",
+                     (unsigned)guest->hello.port);
+            *fd = -1;
+        }
+    }
+    gcomp_sockets_hang_up(s, s->world + 1 + i);
+}
+
+/* Hears what a guest says. Closes the connection of a guest that has been silent for too long. */
+static inline void gcomp_sockets_hear(gcomp_sockets_meeting *m, int i, int events)
+{
+    gcomp_sockets_guest *guest = &m->guests[i];
+    int fd = m->s->peers[m->s->world + 1 + i];
+    long moved = events ? gcomp_sockets_some(fd, &guest->flow, POLLIN) : 0;
+    if (moved >= 0 && guest->flow.in_left == 0)
+        gcomp_sockets_answer(m, i);
+    else if (moved < 0 || gcomp_sockets_now() > guest->since + GCOMP_SOCKETS_PATIENCE)
+        gcomp_sockets_hang_up(m->s, m->s->world + 1 + i);
+}
+
+/* The oldest guest of the address that most guests come from, if there is a guest. */
+static inline int gcomp_sockets_worst(const gcomp_sockets_meeting *m)
+{
+    const int *fds = m->s->peers + m->s->world + 1;
+    int worst = 0, most = 0;
+    for (int i = 0; i < m->most; i++) {
+        const gcomp_sockets_guest *guest = &m->guests[i], *beside = &m->guests[worst];
+        int count = most && strcmp(guest->from.host, beside->from.host) == 0 ? most : 0;
+        if (fds[i] < 0)
+            continue;
+        for (int k = 0; count != most && k < m->most; k++)
+            count += fds[k] >= 0 && strcmp(guest->from.host, m->guests[k].from.host) == 0;
+        if (count > most || (count == most && guest->since < beside->since)) {
+            worst = i;
+            most = count;
+        }
+    }
+    return worst;
+}
+
+/* Gives a seat to the connection that waits, and sends the challenge. Returns 0; EAGAIN if no seat
+   is free yet; another errno value if there is no descriptor for the connection. */
+static inline int gcomp_sockets_seat(gcomp_sockets_meeting *m)
+{
+    gcomp_sockets *s = m->s;
+    int *fds = s->peers + s->world + 1, seat = m->most, taken = 0, fd;
+    struct sockaddr_storage address;
+    socklen_t length = sizeof address;
+    gcomp_sockets_guest *guest;
+    for (int i = m->most - 1; i >= 0; i--)
+        if (fds[i] < 0)
+            seat = i;
+        else
+            taken++;
+    if (taken >= m->seats) {
+        seat = gcomp_sockets_worst(m);
+        if (gcomp_sockets_now() < m->guests[seat].since + GCOMP_SOCKETS_GRACE)
+            return EAGAIN;
+        gcomp_sockets_hang_up(s, s->world + 1 + seat);
+    }
+    fd = accept(s->peers[s->world], (struct sockaddr *)(void *)&address, &length);
+    if (fd < 0 && gcomp_sockets_short_of(errno)) {
+        m->seats = taken > 1 ? taken : 1; /* more than that there are no descriptors for */
+        return errno;
+    }
+    if (fd >= 0)
+        fd = gcomp_sockets_tune(fd);
+    if (fd < 0)
+        return 0;
+    guest = &m->guests[seat];
+    memset(guest, 0, sizeof *guest);
+    fds[seat] = fd;
+    guest->since = gcomp_sockets_now();
+    memcpy(guest->challenge.magic, m->own.magic, sizeof m->own.magic);
+    gcomp_sockets_draw(m, guest->challenge.number);
+    guest->flow.in = (unsigned char *)&guest->hello;
+    guest->flow.in_left = sizeof guest->hello;
+    if (gcomp_sockets_name(&address, length, &guest->from) != 0
+        || send(fd, &guest->challenge, sizeof guest->challenge, MSG_NOSIGNAL)
+               != (ssize_t)sizeof guest->challenge)
+        gcomp_sockets_hang_up(s, s->world + 1 + seat);
+    return 0;
+}
+
+/* Accepts the workers of higher rank, then stops listening. Returns 0 or an errno value. */
+static inline int gcomp_sockets_accept(gcomp_sockets_meeting *m)
+{
+    gcomp_sockets *s = m->s;
+    const int *fds = s->peers + s->world;
+    double rest = 0; /* until then the listener is left alone */
+    int error = 0;
+    while (gcomp_sockets_missing(s)) {
+        double now = gcomp_sockets_now(), wake = now < rest ? rest : now + 0.1;
+        nfds_t count = 0;
+        if (now >= m->then)
+            return error ? error : ETIMEDOUT;
+        for (int i = 0; i <= m->most; i++) /* poll refuses more entries than allowed descriptors */
+            if (i == 0 || fds[i] >= 0) {
+                m->polls[count].fd = i || now >= rest ? fds[i] : -1;
+                m->polls[count].events = POLLIN;
+                m->polls[count++].revents = 0;
+            }
+        if (poll(m->polls, count, gcomp_sockets_wait(wake < m->then ? wake : m->then)) < 0
+            && errno != EINTR)
+            return errno;
+        count = 1;
+        for (int i = 0; i < m->most; i++)
+            if (fds[1 + i] >= 0)
+                gcomp_sockets_hear(m, i, m->polls[count++].revents);
+        if (m->polls[0].revents) {
+            int full = gcomp_sockets_seat(m);
+            rest = full ? now + (full == EAGAIN ? 0.002 : 0.02) : 0;
+            error = full == EAGAIN ? error : full;
+        }
+    }
+    for (int i = s->world; i < s->descriptors; i++)
+        gcomp_sockets_hang_up(s, i);
+    return 0;
+}
+
+/* Says hello to a worker of lower rank. Returns 0; EAGAIN: try again; another errno value: another
+   try is in vain. */
+static inline int gcomp_sockets_greet(gcomp_sockets_meeting *m, int rank)
+{
+    gcomp_sockets_challenge challenge;
+    gcomp_sockets_hello hello = m->own;
+    unsigned char words[33], proof[32];
+    double soon = gcomp_sockets_now() + GCOMP_SOCKETS_PATIENCE;
+    int fd = m->s->peers[rank];
+    soon = soon < m->then ? soon : m->then;
+    if (gcomp_sockets_receive(fd, &challenge, sizeof challenge, soon) != 0)
+        return EAGAIN;
+    if (memcmp(challenge.magic, hello.magic, sizeof hello.magic) != 0)
+        return EPROTO;
+    hello.to = (uint32_t)rank;
+    gcomp_sockets_draw(m, hello.number);
+    gcomp_sockets_prove(m, hello.proof, 'c', &challenge, &hello);
+    if (gcomp_sockets_send(fd, &hello, sizeof hello, m->then) != 0
+        || gcomp_sockets_receive(fd, words, sizeof words, m->then) != 0)
+        return EAGAIN;
+    gcomp_sockets_prove(m, proof, 'l', &challenge, &hello);
+    if (words[0] == GCOMP_SOCKETS_OTHER_JOB || words[0] == GCOMP_SOCKETS_TAKEN)
+        return ECONNRESET;
+    return words[0] == GCOMP_SOCKETS_WELCOME && gcomp_sockets_same(proof, words + 1, sizeof proof)
+               ? 0
+               : EACCES;
+}
+
+/* Listens at the address that the connection with rank 0 has on this host. Returns 0 or an errno
+   value. */
+static inline int gcomp_sockets_listen_here(gcomp_sockets_meeting *m)
 {
     struct sockaddr_storage address;
     socklen_t length = sizeof address;
-    gcomp_sockets_place *place;
-    if (memcmp(hello->magic, own->magic, sizeof own->magic) != 0 || hello->job != own->job || hello->order != own->order
-        || hello->world != own->world || hello->rank <= own->rank || hello->rank >= own->world || hello->port > 65535
-        || s->peers[hello->rank] >= 0)
-        return 0;
-    place = &places[hello->rank];
-    if (getpeername(fd, (struct sockaddr *)(void *)&address, &length) != 0 || gcomp_sockets_name(&address, length, place) != 0)
-        return 0;
-    snprintf(place->port, sizeof place->port, "%u", (unsigned)hello->port);
-    s->peers[hello->rank] = fd;
-    return 1;
+    gcomp_sockets_place here;
+    int *listener = &m->s->peers[m->s->world];
+    gcomp_sockets_hang_up(m->s, m->s->world); /* of the last attempt */
+    if (getsockname(m->s->peers[0], (struct sockaddr *)(void *)&address, &length) != 0)
+        return errno;
+    if (gcomp_sockets_name(&address, length, &here) != 0)
+        return EAFNOSUPPORT;
+    *listener = gcomp_sockets_listen(here.host, "0");
+    length = sizeof address;
+    if (*listener < 0 || getsockname(*listener, (struct sockaddr *)(void *)&address, &length) != 0)
+        return errno;
+    if (gcomp_sockets_name(&address, length, &here) != 0)
+        return EAFNOSUPPORT;
+    m->own.port = (uint32_t)strtoul(here.port, NULL, 10);
+    return 0;
 }
 
-/* Accepts the workers of higher rank. Strangers, and workers of other jobs, are sent away; who connects and says nothing
-   holds up nobody. Returns 0, or ETIMEDOUT. */
-static inline int gcomp_sockets_accept(gcomp_sockets *s, int listener, const gcomp_sockets_hello *own,
-                                       gcomp_sockets_place *places, double then)
+/* Calls a worker of lower rank at all addresses of its name, until one welcomes. Returns as
+   gcomp_sockets_greet. */
+static inline int gcomp_sockets_call_once(gcomp_sockets_meeting *m, int rank,
+                                          const gcomp_sockets_place *to, int flags)
 {
-    struct pollfd polls[GCOMP_SOCKETS_PENDING + 1];
-    gcomp_sockets_hello hellos[GCOMP_SOCKETS_PENDING];
-    gcomp_sockets_flow flows[GCOMP_SOCKETS_PENDING];
-    int missing = s->world - 1 - s->rank, oldest = 0;
-    for (int i = 0; i <= GCOMP_SOCKETS_PENDING; i++) {
-        polls[i].fd = i == GCOMP_SOCKETS_PENDING ? listener : -1;
-        polls[i].events = POLLIN;
-        polls[i].revents = 0;
+    struct addrinfo hints, *found = NULL;
+    int error = EPROTO;
+    memset(&hints, 0, sizeof hints);
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = flags;
+    if (getaddrinfo(to->host, to->port, &hints, &found) != 0)
+        return EAGAIN;
+    for (struct addrinfo *a = found; a && error; a = a->ai_next) {
+        double soon = gcomp_sockets_now() + GCOMP_SOCKETS_PATIENCE;
+        int *fd = &m->s->peers[rank], failed = 0;
+        *fd = gcomp_sockets_connect(a, soon < m->then ? soon : m->then);
+        if (*fd < 0)
+            failed = gcomp_sockets_short_of(errno) ? errno : EAGAIN;
+        else if (rank == 0)
+            failed = gcomp_sockets_listen_here(m);
+        if (!failed)
+            failed = gcomp_sockets_greet(m, rank);
+        if (failed)
+            gcomp_sockets_hang_up(m->s, rank);
+        if (failed != EPROTO && (!failed || error == EPROTO || error == EAGAIN))
+            error = failed; /* a stranger at one address does not speak for another one */
     }
-    while (missing && gcomp_sockets_now() < then) {
-        if (poll(polls, GCOMP_SOCKETS_PENDING + 1, gcomp_sockets_wait(then)) <= 0)
-            continue;
-        for (int i = 0; i < GCOMP_SOCKETS_PENDING; i++) {
-            long moved = polls[i].fd >= 0 && polls[i].revents ? gcomp_sockets_some(polls[i].fd, &flows[i], POLLIN) : 0;
-            int admitted = 0;
-            if (moved >= 0 && (polls[i].fd < 0 || flows[i].in_left))
-                continue;
-            if (moved >= 0)
-                admitted = gcomp_sockets_admit(s, polls[i].fd, &hellos[i], own, places);
-            if (!admitted)
-                close(polls[i].fd);
-            polls[i].fd = -1;
-            missing -= admitted;
-        }
-        if (missing && polls[GCOMP_SOCKETS_PENDING].revents) {
-            int fd = accept(listener, NULL, NULL);
-            if (fd >= 0)
-                fd = gcomp_sockets_tune(fd);
-            if (fd < 0)
-                continue;
-            if (polls[oldest].fd >= 0)
-                close(polls[oldest].fd);
-            polls[oldest].fd = fd;
-            memset(&flows[oldest], 0, sizeof flows[oldest]);
-            flows[oldest].in = (unsigned char *)&hellos[oldest];
-            flows[oldest].in_left = sizeof hellos[oldest];
-            oldest = (oldest + 1) % GCOMP_SOCKETS_PENDING;
-        }
-    }
-    for (int i = 0; i < GCOMP_SOCKETS_PENDING; i++)
-        if (polls[i].fd >= 0)
-            close(polls[i].fd);
-    return missing ? ETIMEDOUT : 0;
+    freeaddrinfo(found);
+    return error;
 }
 
-/* Says hello to a worker of lower rank. */
-static inline int gcomp_sockets_greet(gcomp_sockets *s, int rank, const gcomp_sockets_hello *own, double then)
+/* Calls a worker of lower rank again and again until it welcomes this one. Returns 0 or an errno
+   value. */
+static inline int gcomp_sockets_call(gcomp_sockets_meeting *m, int rank,
+                                     const gcomp_sockets_place *to, int flags)
 {
-    gcomp_sockets_flow flow = {NULL, NULL, 0, 0};
-    flow.out = (const unsigned char *)own;
-    flow.out_left = sizeof *own;
-    return gcomp_sockets_all_of(s->peers[rank], flow, then);
+    for (;;) {
+        int error = gcomp_sockets_call_once(m, rank, to, flags);
+        if (error != EAGAIN && !gcomp_sockets_short_of(error))
+            return error;
+        if (gcomp_sockets_now() >= m->then)
+            return error == EAGAIN ? ETIMEDOUT : error;
+        poll(NULL, 0, 20);
+    }
 }
 
 /* Rank 0: accepts all, and tells them where each listens. */
-static inline int gcomp_sockets_host(gcomp_sockets *s, const gcomp_sockets_hello *own, gcomp_sockets_place *places,
-                                     const gcomp_sockets_place *root, double then)
+static inline int gcomp_sockets_host(gcomp_sockets_meeting *m, const gcomp_sockets_place *root)
 {
-    int listener = gcomp_sockets_listen(root->host, root->port, s->world + GCOMP_SOCKETS_PENDING), error;
-    if (listener < 0)
+    gcomp_sockets *s = m->s;
+    int error;
+    s->peers[s->world] = gcomp_sockets_listen(root->host, root->port);
+    if (s->peers[s->world] < 0)
         return errno;
-    error = gcomp_sockets_accept(s, listener, own, places, then);
-    close(listener);
-    memcpy(places[0].host, own->magic, sizeof own->magic);
-    for (int w = 1; w < s->world && !error; w++) {
-        gcomp_sockets_flow flow = {NULL, NULL, 0, 0};
-        flow.out = (const unsigned char *)places;
-        flow.out_left = (size_t)s->world * sizeof *places;
-        error = gcomp_sockets_all_of(s->peers[w], flow, then);
-    }
+    error = gcomp_sockets_accept(m);
+    memcpy(m->places[0].host, m->own.magic, sizeof m->own.magic);
+    for (int w = 1; w < s->world && !error; w++)
+        error = gcomp_sockets_send(s->peers[w], m->places, (size_t)s->world * sizeof *m->places,
+                                   m->then);
     return error;
 }
 
-/* Another rank: meets rank 0, hears where the others are, calls those of lower rank and is called by the others. */
-static inline int gcomp_sockets_join(gcomp_sockets *s, gcomp_sockets_hello *own, gcomp_sockets_place *places,
-                                     const gcomp_sockets_place *root, double then)
+/* Another rank: meets rank 0, hears where the others are, calls those of lower rank and is called
+   by the others. */
+static inline int gcomp_sockets_join(gcomp_sockets_meeting *m, const gcomp_sockets_place *root)
 {
-    struct sockaddr_storage address;
-    socklen_t length = sizeof address;
-    gcomp_sockets_flow flow = {NULL, NULL, 0, 0};
-    gcomp_sockets_place here;
-    int listener, error;
-    s->peers[0] = gcomp_sockets_connect(root, 0, then);
-    if (s->peers[0] < 0)
-        return ETIMEDOUT;
-    if (getsockname(s->peers[0], (struct sockaddr *)(void *)&address, &length) != 0
-        || gcomp_sockets_name(&address, length, &here) != 0)
-        return EAFNOSUPPORT;
-    listener = gcomp_sockets_listen(here.host, "0", s->world + GCOMP_SOCKETS_PENDING);
-    length = sizeof address;
-    if (listener < 0)
-        return errno;
-    error = getsockname(listener, (struct sockaddr *)(void *)&address, &length) != 0 ? errno : 0;
-    if (!error)
-        error = gcomp_sockets_name(&address, length, &here);
-    own->port = (uint32_t)strtoul(here.port, NULL, 10);
-    if (!error)
-        error = gcomp_sockets_greet(s, 0, own, then);
-    flow.in = (unsigned char *)places;
-    flow.in_left = (size_t)s->world * sizeof *places;
-    if (!error)
-        error = gcomp_sockets_all_of(s->peers[0], flow, then);
-    if (!error && memcmp(places[0].host, own->magic, sizeof own->magic) != 0)
+    gcomp_sockets *s = m->s;
+    int error = gcomp_sockets_call(m, 0, root, 0);
+    size_t bytes = (size_t)s->world * sizeof *m->places;
+    if (!error && gcomp_sockets_receive(s->peers[0], m->places, bytes, m->then) != 0)
+        error = ETIMEDOUT; /* rank 0 has waited for somebody in vain */
+    if (!error && memcmp(m->places[0].host, m->own.magic, sizeof m->own.magic) != 0)
         error = EPROTO;
     for (int w = 1; w < s->rank && !error; w++) {
-        places[w].host[sizeof places[w].host - 1] = 0;
-        places[w].port[sizeof places[w].port - 1] = 0;
-        s->peers[w] = gcomp_sockets_connect(&places[w], AI_NUMERICHOST | AI_NUMERICSERV, then);
-        error = s->peers[w] < 0 ? ETIMEDOUT : gcomp_sockets_greet(s, w, own, then);
+        gcomp_sockets_place *place = &m->places[w];
+        place->host[sizeof place->host - 1] = 0;
+        place->port[sizeof place->port - 1] = 0;
+        error = gcomp_sockets_call(m, w, place, AI_NUMERICHOST | AI_NUMERICSERV);
     }
-    if (!error)
-        error = gcomp_sockets_accept(s, listener, own, places, then);
-    close(listener);
-    return error;
+    return error ? error : gcomp_sockets_accept(m);
 }
 
-/* Connects this worker with all others; returns on all when all are connected. host, port: where rank 0 listens, best a
-   number, the port below those that the system hands out (Linux: 32768). job: any number, the same on all and another
-   for each job. timeout: how long to wait for the others here, and later for something to move. Returns 0 or an errno
-   value: EINVAL, ENOMEM, EADDRINUSE and the like on rank 0, ETIMEDOUT if not all came, ECONNRESET if rank 0 sent this
-   worker away (another job or world, a rank that is taken). On error *sockets is NULL. */
-static inline int gcomp_sockets_open(gcomp_sockets **sockets, int rank, int world, const char *host, const char *port,
-                                     uint64_t job, double timeout)
+/* Fills in what the meeting needs. Returns 0 or an errno value. */
+static inline int gcomp_sockets_prepare(gcomp_sockets_meeting *m, const gcomp_sockets_desc *desc,
+                                        double seconds)
 {
-    double then = gcomp_sockets_now() + timeout;
-    gcomp_sockets_hello own;
-    gcomp_sockets_place root, *places;
-    gcomp_sockets *s;
-    int error;
-    *sockets = NULL;
-    if (world < 1 || rank < 0 || rank >= world || !(timeout > 0 && timeout <= 1e6) || strlen(host) >= sizeof root.host
-        || strlen(port) >= sizeof root.port)
-        return EINVAL;
-    s = (gcomp_sockets *)calloc(1, sizeof *s);
+    int random = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+    if (random < 0)
+        return errno;
+    if (read(random, m->seed, sizeof m->seed) != (ssize_t)sizeof m->seed) {
+        close(random);
+        return EIO;
+    }
+    close(random);
+    m->then = gcomp_sockets_now() + seconds;
+    m->most = m->seats = m->s->world + GCOMP_SOCKETS_GUESTS;
+    memcpy(m->own.magic, "GCOMPSK2", sizeof m->own.magic);
+    m->own.job = desc->job;
+    m->own.order = 0x01020304u;
+    m->own.world = (uint32_t)desc->world;
+    m->own.rank = (uint32_t)desc->rank;
+    if (desc->secret)
+        memcpy(m->secret, desc->secret, strlen(desc->secret));
+    m->places = (gcomp_sockets_place *)calloc((size_t)m->s->world, sizeof *m->places);
+    m->guests = (gcomp_sockets_guest *)malloc((size_t)m->most * sizeof *m->guests);
+    m->polls = (struct pollfd *)malloc(((size_t)m->most + 1) * sizeof *m->polls);
+    return m->places && m->guests && m->polls ? gcomp_sockets_watch(m->s) : ENOMEM;
+}
+
+/* A group that nobody has joined. NULL: no memory. */
+static inline gcomp_sockets *gcomp_sockets_alone(int rank, int world, double silence)
+{
+    gcomp_sockets *s = (gcomp_sockets *)calloc(1, sizeof *s);
+    size_t count = (size_t)world;
     if (!s)
-        return ENOMEM;
+        return NULL;
     s->rank = rank;
     s->world = world;
-    s->timeout = timeout;
-    s->peers = (int *)malloc((size_t)world * sizeof *s->peers);
-    s->polls = (struct pollfd *)calloc((size_t)world, sizeof *s->polls);
-    s->flows = (gcomp_sockets_flow *)calloc((size_t)world, sizeof *s->flows);
-    s->parts = (gcomp_sockets_part *)calloc((size_t)world, sizeof *s->parts);
-    s->buffer = (unsigned char *)malloc((size_t)world * GCOMP_SOCKETS_PIECE);
-    places = (gcomp_sockets_place *)calloc((size_t)world, sizeof *places);
-    for (int w = 0; s->peers && w < world; w++)
-        s->peers[w] = -1;
-    error = s->peers && s->polls && s->flows && s->parts && s->buffer && places ? 0 : ENOMEM;
-    memset(&own, 0, sizeof own);
-    memcpy(own.magic, "GCOMPSK1", sizeof own.magic);
-    own.job = job;
-    own.order = 0x01020304u;
-    own.world = (uint32_t)world;
-    own.rank = (uint32_t)rank;
+    s->silence = silence;
+    s->descriptors = 2 * world + 1 + GCOMP_SOCKETS_GUESTS;
+    s->peers = (int *)malloc((size_t)s->descriptors * sizeof *s->peers);
+    s->polls = (struct pollfd *)calloc(count, sizeof *s->polls);
+    s->flows = (gcomp_sockets_flow *)calloc(count, sizeof *s->flows);
+    s->parts = (gcomp_sockets_part *)calloc(count, sizeof *s->parts);
+    s->buffer = (unsigned char *)malloc(count * GCOMP_SOCKETS_PIECE);
+    for (int i = 0; s->peers && i < s->descriptors; i++)
+        s->peers[i] = -1;
+    if (s->peers && s->polls && s->flows && s->parts && s->buffer)
+        return s;
+    gcomp_sockets_close(s);
+    return NULL;
+}
+
+/* Connects this worker with all others; returns on all when all are connected. Returns 0 or an
+   errno value; on error *sockets is NULL.
+     EINVAL        rank, world (at most 65535), a time or the length of a text is out of range
+     ETIMEDOUT     not all came, or one died meanwhile
+     EACCES        this worker and the one it called do not have the same secret
+     ECONNRESET    this worker was sent away: it has another job or world, or its rank is taken
+     EPROTO        something else listens where rank 0 should listen
+     EMFILE        too few file descriptors until the end (ulimit -n): a worker needs world + 2
+     ENOMEM, ENOENT without /dev/urandom, and on rank 0 EADDRINUSE and the like; EADDRNOTAVAIL if the
+     name of the host is unknown */
+static inline int gcomp_sockets_open(gcomp_sockets **sockets, const gcomp_sockets_desc *desc)
+{
+    const char *host = desc->host ? desc->host : "127.0.0.1";
+    const char *port = desc->port ? desc->port : "7077";
+    double rendezvous = desc->rendezvous > 0 ? desc->rendezvous : GCOMP_SOCKETS_SECONDS;
+    double silence = desc->silence > 0 ? desc->silence : GCOMP_SOCKETS_SECONDS;
+    gcomp_sockets_place root;
+    gcomp_sockets_meeting m;
+    int error;
+    *sockets = NULL;
+    memset(&m, 0, sizeof m);
     memset(&root, 0, sizeof root);
+    if (desc->world < 1 || desc->world > 65535 || desc->rank < 0 || desc->rank >= desc->world
+        || !(desc->rendezvous >= 0 && rendezvous <= 1e6) || !(desc->silence >= 0 && silence <= 1e6)
+        || strlen(host) >= sizeof root.host || strlen(port) >= sizeof root.port
+        || (desc->secret && strlen(desc->secret) > sizeof m.secret))
+        return EINVAL;
     memcpy(root.host, host, strlen(host));
     memcpy(root.port, port, strlen(port));
-    if (!error && world > 1)
-        error = rank ? gcomp_sockets_join(s, &own, places, &root, then) : gcomp_sockets_host(s, &own, places, &root, then);
-    if (!error && gcomp_sockets_barrier(s) != 0)
+    m.s = gcomp_sockets_alone(desc->rank, desc->world, silence);
+    if (!m.s)
+        return ENOMEM;
+    error = gcomp_sockets_prepare(&m, desc, rendezvous);
+    if (!error && desc->world > 1)
+        error = desc->rank ? gcomp_sockets_join(&m, &root) : gcomp_sockets_host(&m, &root);
+    m.s->silence = m.then - gcomp_sockets_now();
+    if (!error && gcomp_sockets_barrier(m.s) != 0)
         error = ETIMEDOUT;
-    free(places);
-    if (error) {
-        gcomp_sockets_close(s);
-        return error;
-    }
-    *sockets = s;
-    return 0;
+    m.s->silence = silence;
+    m.s->descriptors = error ? m.s->descriptors : m.s->world;
+    memset(&m.secret, 0, sizeof m.secret);
+    free(m.places);
+    free(m.guests);
+    free(m.polls);
+    if (error)
+        gcomp_sockets_close(m.s);
+    else
+        *sockets = m.s;
+    return error;
 }
 
 /* The transport, for gcomp_desc.comm. Valid until the group is closed. */

@@ -11,7 +11,8 @@
                          [--transport threads|sockets|mpi] [--rank R --root HOST:PORT] [--in-order]
                          [--hidden A,B] [--rate R] [--interface NAME] [--no-pictures] [--aggregate WAY]
              --transport threads: workers are threads. sockets: processes, all of them here, or with --rank one of
-             them, which meets the others where rank 0 listens. mpi: ranks, with mpirun -n 4 build/train_mpi;
+             them, which meets the others where rank 0 listens; all need the same GCOMP_SECRET in the environment, or
+             none. mpi: ranks, with mpirun -n 4 build/train_mpi;
              --in-order gives its sums the bits of the others
              --hidden: widths of the hidden layers; --rate: one learning rate for all steps; --interface: bytes of a
              network interface go into runs.csv beside those that were counted here

@@ -61,6 +61,7 @@ static inline int train_sockets_begin(train_workers *w)
 {
     char host[64] = "127.0.0.1", port[8] = "7077";
     const char *colon = w->root ? strrchr(w->root, ':') : NULL;
+    gcomp_sockets_desc desc;
     int error = w->root && (!colon || (size_t)(colon - w->root) >= sizeof host || strlen(colon) > sizeof port);
     if (!error && w->root) {
         memcpy(host, w->root, (size_t)(colon - w->root));
@@ -82,7 +83,14 @@ static inline int train_sockets_begin(train_workers *w)
                 fprintf(stderr, "worker %d: %s\n", rank, strerror(errno)); /* the others will wait for it in vain */
         }
     }
-    error = gcomp_sockets_open(&w->sockets, w->rank, w->world, host, port, 1, TRAIN_TIMEOUT);
+    memset(&desc, 0, sizeof desc);
+    desc.rank = w->rank;
+    desc.world = w->world;
+    desc.host = host;
+    desc.port = port;
+    desc.secret = getenv("GCOMP_SECRET"); /* others can see the command line */
+    desc.rendezvous = desc.silence = TRAIN_TIMEOUT;
+    error = gcomp_sockets_open(&w->sockets, &desc);
     if (error)
         fprintf(stderr, "worker %d: %s:%s: %s\n", w->rank, host, port, strerror(error));
     return error != 0;

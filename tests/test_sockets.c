@@ -1,5 +1,6 @@
-/* The transport examples/gcomp_sockets.h: processes on the loopback. Results, the same bits as over threads, errors on all when a
-   worker dies or is silent, and strangers at the door. Prints TAP. */
+/* The transport examples/gcomp_sockets.h: processes on the loopback. Results, the same bits as over threads, errors on all
+   when a worker dies or is silent, many workers, strangers at the door, and the secret. With the argument "many": 64 workers
+   open 20 times, also beside busy processes, and beside strangers. Prints TAP. */
 
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -8,17 +9,40 @@
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #endif
 
+#include <netdb.h>
+#include <stdio.h>
+#include <string.h>
+
+/* A name with three addresses: where nobody listens, where a stranger may, and the loopback. */
+static int find_addresses(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **found)
+{
+    struct addrinfo **end = found;
+    if (strcmp(host, "three.addresses") != 0) return getaddrinfo(host, port, hints, found);
+    for (int i = 3; i > 0; i--) {
+        char number[16];
+        snprintf(number, sizeof number, "127.0.0.%d", i);
+        if (getaddrinfo(number, port, hints, end) != 0) return EAI_FAIL;
+        end = &(*end)->ai_next; /* one address of one kind of socket: a list of one */
+    }
+    return 0;
+}
+#define getaddrinfo find_addresses
+
 #define GCOMP_SOCKETS_PIECE ((size_t)256) /* so that sums take many pieces */
 #define GCOMP_SOCKETS_AT_ONCE ((size_t)100) /* and some of them turns */
+#define GCOMP_SOCKETS_GUESTS 8 /* so that strangers take all places */
+static double patience = 20; /* so that no test waits for it unseen */
+#define GCOMP_SOCKETS_PATIENCE patience
 #include "../examples/gcomp_sockets.h"
 #include "test.h"
 #include "training.h"
 
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
-enum { MOST = 4, FORTY = 40 };
+enum { MOST = 4, FORTY = 40, MANY = 64 };
 
 /* What a worker, a process, tells the test. */
 typedef struct told {
@@ -30,8 +54,9 @@ typedef struct told {
     uint64_t digest;
 } told;
 
-static told *tell; /* [MOST], shared with the processes */
+static told *tell; /* [MANY], shared with the processes */
 static char port[8];
+static gcomp_sockets_desc asked; /* but for rank and world: what workers open with */
 
 /* How a worker of the tests about failures ends. */
 enum {
@@ -53,13 +78,26 @@ static void choose_port(void)
     if (!number) number = 20000 + (int)(getpid() % 100) * 100; /* two that run at once do not meet */
     while (fd < 0) {
         snprintf(port, sizeof port, "%d", number++);
-        fd = gcomp_sockets_listen("127.0.0.1", port, 1);
+        fd = gcomp_sockets_listen("127.0.0.1", port);
     }
     close(fd);
+    memset(&asked, 0, sizeof asked);
+    asked.port = port;
+    asked.job = 7;
+    asked.rendezvous = 30;
+    asked.silence = 30;
+}
+
+static int open_as(gcomp_sockets **s, int rank, int world)
+{
+    gcomp_sockets_desc desc = asked;
+    desc.rank = rank;
+    desc.world = world;
+    return gcomp_sockets_open(s, &desc);
 }
 
 /* One worker as a process. */
-static pid_t begin(int rank, int world, uint64_t job, double timeout, int (*body)(gcomp_sockets *, told *))
+static pid_t begin(int rank, int world, int (*body)(gcomp_sockets *, told *))
 {
     pid_t child;
     tell[rank].opened = -1;
@@ -68,7 +106,7 @@ static pid_t begin(int rank, int world, uint64_t job, double timeout, int (*body
     if (child == 0) {
         gcomp_sockets *s;
         told *t = &tell[rank];
-        t->opened = gcomp_sockets_open(&s, rank, world, "127.0.0.1", port, job, timeout);
+        t->opened = open_as(&s, rank, world);
         if (!t->opened) t->status = body(s, t);
         gcomp_sockets_close(t->opened ? NULL : s);
         _exit(0);
@@ -76,14 +114,13 @@ static pid_t begin(int rank, int world, uint64_t job, double timeout, int (*body
     return child;
 }
 
-/* All workers. Returns 1 if those but the victim ended by themselves. */
-static int run(int world, double timeout, int (*body)(gcomp_sockets *, told *))
+/* All workers as asked. Returns 1 if those but the victim ended by themselves. */
+static int run_asked(int world, int (*body)(gcomp_sockets *, told *))
 {
-    pid_t children[MOST];
+    pid_t children[MANY];
     int good = 1, how;
-    memset(tell, 0, MOST * sizeof *tell);
-    choose_port();
-    for (int w = 0; w < world; w++) children[w] = begin(w, world, 7, timeout, body);
+    memset(tell, 0, MANY * sizeof *tell);
+    for (int w = 0; w < world; w++) children[w] = begin(w, world, body);
     for (int w = 0; w < world; w++) {
         if (w == victim) continue;
         good &= waitpid(children[w], &how, 0) == children[w] && WIFEXITED(how) && WEXITSTATUS(how) == 0 && tell[w].opened == 0;
@@ -93,6 +130,13 @@ static int run(int world, double timeout, int (*body)(gcomp_sockets *, told *))
         waitpid(children[victim], &how, 0);
     }
     return good;
+}
+
+static int run(int world, double silence, int (*body)(gcomp_sockets *, told *))
+{
+    choose_port();
+    asked.silence = silence;
+    return run_asked(world, body);
 }
 
 static int all_are(int world, int status)
@@ -321,7 +365,9 @@ static int body_dies(gcomp_sockets *s, told *t)
     t->wrong += memcmp(residual, gcomp_residual(m.gc, 0), sizeof residual) != 0;
     t->wrong += s->failed != 1;
     snprintf(next, sizeof next, "%d", atoi(port) - 10000);
-    t->wrong += gcomp_sockets_open(&fewer, s->rank - (s->rank > victim), s->world - 1, "127.0.0.1", next, 8, 30) != 0;
+    asked.port = next;
+    asked.job = 8;
+    t->wrong += open_as(&fewer, s->rank - (s->rank > victim), s->world - 1) != 0;
     if (fewer) {
         comm = gcomp_sockets_comm(fewer);
         t->wrong += gcomp_regroup(m.gc, &comm) != GCOMP_OK || gcomp_exchange(m.gc, m.grads, NULL) != GCOMP_OK;
@@ -351,6 +397,41 @@ static void test_a_worker_that_dies_is_an_error_on_all_others(void)
     victim = -1;
 }
 
+/* The child of a worker, a data loader, lives on when the worker dies; and in it the group has failed. */
+static int body_has_a_child(gcomp_sockets *s, told *t)
+{
+    double from;
+    int word[2];
+    char byte = 0;
+    if (s->rank == 1) {
+        if (pipe(word) != 0) return 1;
+        fflush(stdout);
+        if (fork() == 0) {
+            byte = (char)gcomp_sockets_barrier(s);
+            gcomp_sockets_close(s);
+            if (write(word[1], &byte, 1) == 1) poll(NULL, 0, 8000);
+            _exit(0);
+        }
+        close(word[1]);
+        t->wrong += read(word[0], &byte, 1) != 1 || byte != GCOMP_SOCKETS_FAILED;
+        t->steps = gcomp_sockets_barrier(s) == 0; /* the parent has the group still */
+        raise(SIGKILL);
+    }
+    t->wrong += gcomp_sockets_barrier(s) != 0;
+    from = gcomp_sockets_now();
+    t->wrong += gcomp_sockets_barrier(s) != GCOMP_SOCKETS_FAILED;
+    t->took = gcomp_sockets_now() - from;
+    return gcomp_sockets_barrier(s);
+}
+
+static void test_a_worker_that_dies_is_seen_at_once_though_its_child_lives(void)
+{
+    victim = 1;
+    CHECK(run(3, 30, body_has_a_child) && all_are(3, GCOMP_SOCKETS_FAILED));
+    CHECK(tell[1].steps == 1 && tell[1].wrong == 0 && tell[0].took < 6 && tell[2].took < 6);
+    victim = -1;
+}
+
 /* ---- connecting */
 
 static int body_barrier(gcomp_sockets *s, told *t)
@@ -361,58 +442,98 @@ static int body_barrier(gcomp_sockets *s, told *t)
 
 static int knock(void)
 {
-    gcomp_sockets_place to;
-    memset(&to, 0, sizeof to);
-    memcpy(to.host, "127.0.0.1", 10);
-    memcpy(to.port, port, sizeof port);
-    return gcomp_sockets_connect(&to, 0, gcomp_sockets_now() + 20);
-}
-
-/* Says something to rank 0. Returns the connection. */
-static int say(const void *words, size_t bytes)
-{
-    int fd = knock();
-    gcomp_sockets_flow flow = {NULL, NULL, 0, 0};
-    flow.out = (const unsigned char *)words;
-    flow.out_left = bytes;
-    CHECK(fd >= 0 && gcomp_sockets_all_of(fd, flow, gcomp_sockets_now() + 20) == 0);
+    struct addrinfo hints, *to;
+    int fd = -1;
+    double then = gcomp_sockets_now() + 20;
+    memset(&hints, 0, sizeof hints);
+    hints.ai_socktype = SOCK_STREAM;
+    if (getaddrinfo("127.0.0.1", port, &hints, &to) != 0) return -1;
+    while (fd < 0 && gcomp_sockets_now() < then) {
+        fd = gcomp_sockets_connect(to, then);
+        if (fd < 0) poll(NULL, 0, 2);
+    }
+    freeaddrinfo(to);
     return fd;
 }
 
-/* Does rank 0 close this connection? */
+/* Says something to who listens at the port. Returns the connection. */
+static int say(const void *words, size_t bytes)
+{
+    int fd = knock();
+    CHECK(fd >= 0 && gcomp_sockets_send(fd, words, bytes, gcomp_sockets_now() + 20) == 0);
+    return fd;
+}
+
+/* Hears the challenge, and answers with a hello, proven with a secret. Returns the connection. */
+static int say_hello(const gcomp_sockets_hello *hello, const char *secret)
+{
+    gcomp_sockets_meeting m;
+    gcomp_sockets_challenge challenge;
+    gcomp_sockets_hello proven = *hello;
+    int fd = knock();
+    double then = gcomp_sockets_now() + 20;
+    memset(&m, 0, sizeof m);
+    memcpy(m.secret, secret, strlen(secret));
+    CHECK(fd >= 0 && gcomp_sockets_receive(fd, &challenge, sizeof challenge, then) == 0);
+    gcomp_sockets_prove(&m, proven.proof, 'c', &challenge, &proven);
+    CHECK(gcomp_sockets_send(fd, &proven, sizeof proven, then) == 0);
+    return fd;
+}
+
+/* The verdict on a hello, -1: none. */
+static int verdict(int fd)
+{
+    unsigned char words[33];
+    return gcomp_sockets_receive(fd, words, sizeof words, gcomp_sockets_now() + 20) == 0 ? words[0] : -1;
+}
+
+/* Does who listens close this connection? */
 static int sent_away(int fd)
 {
-    char word;
-    gcomp_sockets_flow flow = {NULL, NULL, 0, 0};
-    flow.in = (unsigned char *)&word;
-    flow.in_left = 1;
-    return gcomp_sockets_all_of(fd, flow, gcomp_sockets_now() + 20) == ECONNRESET;
+    char words[64];
+    int error = 0;
+    while (!error) error = gcomp_sockets_receive(fd, words, 1, gcomp_sockets_now() + 20);
+    return error == ECONNRESET;
+}
+
+static gcomp_sockets_hello hello_of(int rank, int world)
+{
+    gcomp_sockets_hello hello;
+    memset(&hello, 0, sizeof hello);
+    memcpy(hello.magic, "GCOMPSK2", 8);
+    hello.job = 7;
+    hello.order = 0x01020304u;
+    hello.world = (uint32_t)world;
+    hello.rank = (uint32_t)rank;
+    hello.port = 9;
+    return hello;
+}
+
+static void end_worker(pid_t child)
+{
+    int how;
+    kill(child, SIGKILL);
+    waitpid(child, &how, 0);
 }
 
 static void test_strangers_at_the_door_are_sent_away(void)
 {
-    gcomp_sockets_hello right, wrong;
+    gcomp_sockets_hello right = hello_of(1, 3), wrong;
     unsigned char garbage[200];
     int silent[FORTY], fd, how;
     pid_t children[3];
-    memset(tell, 0, MOST * sizeof *tell);
+    memset(tell, 0, MANY * sizeof *tell);
     choose_port();
-    children[0] = begin(0, 3, 7, 30, body_barrier);
-    memset(&right, 0, sizeof right);
-    memcpy(right.magic, "GCOMPSK1", 8);
-    right.job = 7;
-    right.order = 0x01020304u;
-    right.world = 3;
-    right.rank = 1;
-    right.port = 9;
+    asked.secret = "of three";
+    children[0] = begin(0, 3, body_barrier);
     memset(garbage, 'G', sizeof garbage);
     fd = say(garbage, sizeof garbage);
     CHECK(sent_away(fd));
     close(fd);
     close(say(&right, 10)); /* hangs up in the middle of a word */
-    for (int field = 0; field < 8; field++) {
+    for (int field = 0; field < 10; field++) {
         wrong = right;
-        if (field == 0) wrong.magic[7] = '2';
+        if (field == 0) wrong.magic[7] = '1';
         if (field == 1) wrong.job = 8;
         if (field == 2) wrong.order = 0x04030201u;
         if (field == 3) wrong.world = 4;
@@ -420,28 +541,448 @@ static void test_strangers_at_the_door_are_sent_away(void)
         if (field == 5) wrong.rank = 0;
         if (field == 6) wrong.rank = 0xffffffffu;
         if (field == 7) wrong.port = 65536;
-        fd = say(&wrong, sizeof wrong);
+        if (field == 8) wrong.to = 1;
+        fd = say_hello(&wrong, field == 9 ? "of four" : "of three");
+        CHECK(verdict(fd) == (field == 0 ? -1 : field == 9 ? GCOMP_SOCKETS_OTHER_SECRET : GCOMP_SOCKETS_OTHER_JOB));
         CHECK(sent_away(fd));
         close(fd);
     }
-    for (int i = 0; i < FORTY; i++) silent[i] = say(&right, i % 2 ? 31 : 0); /* more than may wait, and say nothing more */
-    children[1] = begin(1, 3, 7, 30, body_barrier);
-    children[2] = begin(2, 3, 7, 30, body_barrier);
+    for (int i = 0; i < FORTY; i++) silent[i] = say(&right, i % 2 ? 31 : 0); /* more than there are places; and no more */
+    children[1] = begin(1, 3, body_barrier);
+    children[2] = begin(2, 3, body_barrier);
     for (int w = 0; w < 3; w++) {
         waitpid(children[w], &how, 0);
         CHECK(WIFEXITED(how) && tell[w].opened == 0 && tell[w].status == 0);
     }
     for (int i = 0; i < FORTY; i++) close(silent[i]);
-    memset(tell, 0, MOST * sizeof *tell);
+}
+
+/* Three that say nothing do not take all places; none the less they are not kept for long. */
+static void test_the_silent_are_sent_away_after_a_while(void)
+{
+    int silent[3];
+    double from;
+    pid_t child;
     choose_port();
-    children[0] = begin(0, 3, 7, 30, body_barrier);
-    fd = say(&right, sizeof right);
-    children[1] = begin(1, 3, 7, 30, body_barrier); /* a second worker of the same rank */
-    waitpid(children[1], &how, 0);
-    CHECK(tell[1].opened == ECONNRESET);
-    close(fd);
-    kill(children[0], SIGKILL);
+    patience = 1;
+    child = begin(0, 2, body_barrier);
+    patience = 20;
+    for (int i = 0; i < 3; i++) silent[i] = say("GCOMP", i == 1 ? 5 : 0);
+    from = gcomp_sockets_now();
+    for (int i = 0; i < 3; i++) {
+        CHECK(sent_away(silent[i]));
+        close(silent[i]);
+    }
+    CHECK(gcomp_sockets_now() - from > 0.5 && gcomp_sockets_now() - from < 10);
+    end_worker(child);
+}
+
+static void test_a_rank_has_one_worker_and_its_successor_when_it_is_dead(void)
+{
+    gcomp_sockets_hello right = hello_of(1, 3);
+    gcomp_sockets *s;
+    pid_t children[3];
+    int fd, how;
+    for (int last = 0; last < 2; last++) { /* its successor comes before the others, or last */
+        memset(tell, 0, MANY * sizeof *tell);
+        choose_port();
+        children[0] = begin(0, 3, body_barrier);
+        fd = say_hello(&right, "");
+        CHECK(verdict(fd) == GCOMP_SOCKETS_WELCOME);
+        CHECK(open_as(&s, 1, 3) == ECONNRESET && !s);
+        close(fd); /* it dies */
+        children[1 + last] = begin(1 + last, 3, body_barrier);
+        poll(NULL, 0, 300);
+        children[2 - last] = begin(2 - last, 3, body_barrier);
+        for (int w = 0; w < 3; w++) {
+            waitpid(children[w], &how, 0);
+            CHECK(WIFEXITED(how) && tell[w].opened == 0 && tell[w].status == 0);
+        }
+    }
+}
+
+/* ---- many workers, and what disturbs them */
+
+enum { NOTHING, BUSY, FLOOD, SLOW, GARBAGE, RANK_TAKERS, DISTURBANCES };
+
+/* One process that disturbs, for ever. */
+static pid_t disturb(int how)
+{
+    gcomp_sockets_hello hello = hello_of(1 + MANY / 2, MANY);
+    char junk[4096];
+    int fds[200], n = 0;
+    pid_t child;
+    fflush(stdout);
+    child = fork();
+    if (child) return child;
+    alarm(60); /* if nobody ends it */
+    memset(fds, -1, sizeof fds);
+    memset(junk, 'G', sizeof junk);
+    for (unsigned k = 0; how != BUSY; k++) {
+        if (how == SLOW && k % 40 == 0) /* a byte each 20 ms of 40 hellos */
+            for (size_t i = 0; k && i < sizeof hello; i++) {
+                for (n = 0; n < 40; n++) (void)!send(fds[n], (char *)&hello + i, 1, MSG_NOSIGNAL);
+                poll(NULL, 0, 20);
+            }
+        n = (int)(k % (how == SLOW ? 40 : how == FLOOD ? 200 : 1));
+        if (fds[n] >= 0) close(fds[n]);
+        fds[n] = knock();
+        if (how == GARBAGE) (void)!send(fds[n], junk, sizeof junk, MSG_NOSIGNAL);
+        if (how == RANK_TAKERS) (void)!send(fds[n], &hello, sizeof hello, MSG_NOSIGNAL);
+    }
+    for (volatile unsigned k = 0;; k++) {}
+    return 0;
+}
+
+/* 64 workers with a secret, disturbed. Returns the seconds until all have opened and closed again, -1 if one has not. */
+static double open_many(int how)
+{
+    pid_t strangers[4];
+    double from = gcomp_sockets_now();
+    int good;
+    choose_port();
+    asked.secret = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    for (int i = 0; i < 4; i++) strangers[i] = how ? disturb(how) : -1;
+    good = run_asked(MANY, body_barrier) && all_are(MANY, 0);
+    for (int i = 0; i < 4; i++)
+        if (strangers[i] > 0) end_worker(strangers[i]);
+    for (int w = 0; w < MANY && !good; w++)
+        if (tell[w].opened) printf("# disturbance %d, worker %d: %s\n", how, w, strerror(tell[w].opened));
+    return good ? gcomp_sockets_now() - from : -1;
+}
+
+static void test_64_workers_meet(void) { CHECK(open_many(NOTHING) > 0); }
+static void test_64_workers_meet_beside_a_flood_of_silent_strangers(void) { CHECK(open_many(FLOOD) > 0); }
+
+/* For the argument "many". */
+static int open_many_times(int times)
+{
+    static const char *const names[] = {"nothing", "4 busy processes", "a flood of silent connections", "40 slow hellos",
+                                        "garbage", "hellos without proof"};
+    int failed = 0;
+    for (int how = 0; how < DISTURBANCES; how++) {
+        double longest = 0;
+        int good = 0;
+        for (int k = 0; k < times; k++) {
+            double took = open_many(how);
+            good += took > 0;
+            longest = took > longest ? took : longest;
+        }
+        printf("# %d workers beside %s: %d of %d, the longest took %.1f s\n", MANY, names[how], good, times, longest);
+        fflush(stdout);
+        failed += times - good;
+    }
+    return failed != 0;
+}
+
+/* ---- descriptors, addresses, times */
+
+static double cpu_seconds(void)
+{
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    return (double)used.ru_utime.tv_sec + (double)used.ru_stime.tv_sec
+           + 1e-6 * (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
+}
+
+/* A worker that may have `more` descriptors than it has. */
+static pid_t begin_limited(int rank, int world, int more)
+{
+    pid_t child;
+    fflush(stdout);
+    child = fork();
+    if (child == 0) {
+        struct rlimit limit;
+        gcomp_sockets *s;
+        int next = dup(0);
+        getrlimit(RLIMIT_NOFILE, &limit);
+        limit.rlim_cur = (rlim_t)(next + more);
+        close(next);
+        setrlimit(RLIMIT_NOFILE, &limit);
+        tell[rank].opened = open_as(&s, rank, world);
+        if (!tell[rank].opened) tell[rank].status = gcomp_sockets_barrier(s);
+        tell[rank].took = cpu_seconds();
+        gcomp_sockets_close(s);
+        _exit(0);
+    }
+    return child;
+}
+
+static void test_too_few_descriptors_are_waited_for_and_told(void)
+{
+    int silent[FORTY], fd, how;
+    pid_t children[4];
+    choose_port(); /* one for the listener, none for a worker */
+    asked.rendezvous = 1.5;
+    children[0] = begin_limited(0, 2, 1);
+    fd = knock();
     waitpid(children[0], &how, 0);
+    CHECK(tell[0].opened == EMFILE);
+    CHECK(tell[0].took < 0.1); /* without turning around and around */
+    close(fd);
+    children[1] = begin_limited(1, 2, 1); /* one that calls, and has none to listen */
+    asked.rendezvous = 3;
+    children[0] = begin(0, 2, body_barrier);
+    for (int w = 0; w < 2; w++) waitpid(children[w], &how, 0);
+    CHECK(tell[0].opened == ETIMEDOUT && tell[1].opened == EMFILE);
+    choose_port(); /* as many as the workers need, and strangers that want them */
+    children[0] = begin_limited(0, 4, 4);
+    for (int i = 0; i < FORTY; i++) silent[i] = knock();
+    for (int w = 1; w < 4; w++) children[w] = begin(w, 4, body_barrier);
+    for (int w = 0; w < 4; w++) {
+        waitpid(children[w], &how, 0);
+        CHECK(tell[w].opened == 0 && tell[w].status == 0);
+    }
+    for (int i = 0; i < FORTY; i++) close(silent[i]);
+}
+
+/* Accepts, and answers with words, until it is killed. */
+static pid_t begin_stranger(const char *host, const void *words, size_t bytes)
+{
+    int listener = gcomp_sockets_listen(host, port);
+    pid_t child;
+    CHECK(listener >= 0);
+    fflush(stdout);
+    child = fork();
+    if (child == 0)
+        for (alarm(60);;) { /* if nobody ends it */
+            struct pollfd p = {listener, POLLIN, 0};
+            int fd;
+            poll(&p, 1, 1000);
+            fd = accept(listener, NULL, NULL);
+            if (fd >= 0) (void)!send(fd, words, bytes, MSG_NOSIGNAL); /* and keeps it */
+        }
+    close(listener);
+    return child;
+}
+
+static void test_all_addresses_of_a_name_are_tried(void)
+{
+    char words[4096];
+    pid_t stranger, other;
+    int how;
+    choose_port();
+    asked.host = "three.addresses"; /* the first one of them is where rank 0 listens */
+    CHECK(run_asked(3, body_barrier) && all_are(3, 0));
+    choose_port();
+    memset(words, 'x', sizeof words);
+    stranger = begin_stranger("127.0.0.3", words, sizeof words);
+    asked.host = "three.addresses"; /* rank 0 cannot listen at the first one: at the second */
+    CHECK(run_asked(3, body_barrier) && all_are(3, 0));
+    end_worker(stranger);
+    choose_port();
+    stranger = begin_stranger("127.0.0.2", words, sizeof words); /* rank 0 listens at the third */
+    asked.host = "three.addresses";
+    other = begin(1, 2, body_barrier); /* which waits for rank 0, though the stranger answers */
+    poll(NULL, 0, 200);
+    asked.host = "127.0.0.1";
+    CHECK(waitpid(begin(0, 2, body_barrier), &how, 0) > 0 && tell[0].opened == 0);
+    waitpid(other, &how, 0);
+    CHECK(tell[1].opened == 0);
+    end_worker(stranger);
+}
+
+static int body_defaults(gcomp_sockets *s, told *t)
+{
+    t->wrong += s->silence < 300 || s->silence > 300;
+    return gcomp_sockets_barrier(s);
+}
+
+static void test_rendezvous_and_silence_have_times_of_their_own(void)
+{
+    gcomp_sockets *s;
+    double from = gcomp_sockets_now();
+    pid_t children[2];
+    int how;
+    choose_port();
+    asked.rendezvous = 0.3;
+    CHECK(open_as(&s, 0, 2) == ETIMEDOUT && !s);
+    CHECK(gcomp_sockets_now() - from < 10);
+    asked.rendezvous = 20;
+    asked.silence = 0.2; /* shorter than rank 0 has to wait */
+    children[0] = begin(0, 2, body_barrier);
+    poll(NULL, 0, 600);
+    children[1] = begin(1, 2, body_barrier);
+    for (int w = 0; w < 2; w++) waitpid(children[w], &how, 0);
+    CHECK(tell[0].opened == 0 && tell[1].opened == 0);
+    choose_port();
+    asked.rendezvous = asked.silence = 0; /* 300 */
+    CHECK(run_asked(2, body_defaults) && all_are(2, 0));
+}
+
+/* ---- the secret */
+
+static int digest_is(const unsigned char digest[32], const char *hex)
+{
+    char text[65];
+    for (int i = 0; i < 32; i++) snprintf(text + 2 * i, 3, "%02x", digest[i]);
+    return strcmp(text, hex) == 0;
+}
+
+/* FIPS 180-4 and the examples of NIST; RFC 4231, cases 1 to 4. */
+static void test_sha_256_and_hmac_give_the_published_digests(void)
+{
+    static const struct {
+        const char *message, *digest;
+    } hashes[] = {{"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
+                  {"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"},
+                  {"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
+                   "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"},
+                  {"abcdefghbcdefghicdefghijdefghijkefghijklfghijklmghijklmnhijklmnoijklmnopjklmnopqklmnopqrlmnopqrsmn"
+                   "opqrstnopqrstu",
+                   "cf5b16a778af8380036ce59e7b0492370b249b11e8f07a51afac45037afee9d1"}};
+    static const struct {
+        int key, bytes; /* a key of that many bytes of this, or -1: 1, 2, ..., 25 */
+        const char *text, *message, *digest;
+    } macs[] = {{20, 0x0b, NULL, "Hi There", "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7"},
+                {4, 0, "Jefe", "what do ya want for nothing?",
+                 "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"},
+                {20, 0xaa, NULL, NULL, "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe"},
+                {25, -1, NULL, NULL, "82558a389a443c0ea4cc819899f2083a85f0faa3e578f8077a2e3ff46729665b"}};
+    static char million[1000000];
+    unsigned char digest[32];
+    for (size_t i = 0; i < sizeof hashes / sizeof *hashes; i++) {
+        gcomp_sockets_sha256(digest, hashes[i].message, strlen(hashes[i].message));
+        CHECK(digest_is(digest, hashes[i].digest));
+    }
+    memset(million, 'a', sizeof million);
+    gcomp_sockets_sha256(digest, million, sizeof million);
+    CHECK(digest_is(digest, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0"));
+    for (size_t i = 0; i < sizeof macs / sizeof *macs; i++) {
+        unsigned char key[64] = {0}, message[50];
+        for (int k = 0; k < macs[i].key; k++)
+            key[k] = (unsigned char)(macs[i].text ? macs[i].text[k] : macs[i].bytes < 0 ? k + 1 : macs[i].bytes);
+        memset(message, i == 2 ? 0xdd : 0xcd, sizeof message);
+        gcomp_sockets_hmac(digest, key, macs[i].message ? (const void *)macs[i].message : message,
+                           macs[i].message ? strlen(macs[i].message) : sizeof message);
+        CHECK(digest_is(digest, macs[i].digest));
+    }
+    CHECK(gcomp_sockets_same((const unsigned char *)"abc", (const unsigned char *)"abd", 2));
+    CHECK(!gcomp_sockets_same((const unsigned char *)"abc", (const unsigned char *)"abd", 3));
+}
+
+static void test_numbers_differ_from_call_to_call_and_group_to_group(void)
+{
+    enum { DRAWN = 100 };
+    unsigned char number[2 * DRAWN][16];
+    gcomp_sockets_desc desc = {0};
+    for (int k = 0; k < 2; k++) {
+        gcomp_sockets_meeting m;
+        memset(&m, 0, sizeof m);
+        m.s = gcomp_sockets_alone(0, 1, 1);
+        CHECK(m.s && gcomp_sockets_prepare(&m, &desc, 1) == 0);
+        for (int i = 0; i < DRAWN; i++) gcomp_sockets_draw(&m, number[k * DRAWN + i]);
+        gcomp_sockets_close(m.s);
+        free(m.places);
+        free(m.guests);
+        free(m.polls);
+    }
+    for (int i = 0; i < 2 * DRAWN; i++)
+        for (int k = 0; k < i; k++) CHECK(memcmp(number[i], number[k], 16) != 0);
+}
+
+static int opens_as(int rank, const char *secret)
+{
+    gcomp_sockets *s;
+    const char *before = asked.secret;
+    int error;
+    asked.secret = secret;
+    error = open_as(&s, rank, 2);
+    asked.secret = before;
+    gcomp_sockets_close(s);
+    return error;
+}
+
+static void test_who_does_not_know_the_secret_is_sent_away(void)
+{
+    static const char longest[] = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    char other[66];
+    pid_t child;
+    int how;
+    memset(tell, 0, MANY * sizeof *tell);
+    choose_port();
+    asked.secret = longest;
+    child = begin(0, 2, body_barrier);
+    memcpy(other, longest, sizeof longest);
+    other[63] ^= 1;
+    CHECK(opens_as(1, other) == EACCES);
+    other[63] = 0; /* a part of it */
+    CHECK(opens_as(1, other) == EACCES);
+    CHECK(opens_as(1, "") == EACCES);
+    CHECK(opens_as(1, NULL) == EACCES);
+    memset(other, 'x', 65);
+    other[65] = 0;
+    CHECK(opens_as(1, other) == EINVAL);
+    CHECK(waitpid(child, &how, WNOHANG) == 0); /* it waits for the right one */
+    CHECK(waitpid(begin(1, 2, body_barrier), &how, 0) > 0 && tell[1].opened == 0);
+    waitpid(child, &how, 0);
+    CHECK(tell[0].opened == 0 && tell[0].status == 0);
+    choose_port();
+    child = begin(0, 2, body_barrier);
+    CHECK(opens_as(1, "a secret where none is") == EACCES);
+    end_worker(child);
+}
+
+/* A hello that was heard once is no proof in another connection. */
+static void test_a_hello_that_is_said_again_proves_nothing(void)
+{
+    gcomp_sockets_hello hello = hello_of(1, 2);
+    gcomp_sockets_challenge challenge;
+    gcomp_sockets_meeting m;
+    pid_t child;
+    double then = gcomp_sockets_now() + 20;
+    int fd;
+    choose_port();
+    asked.secret = "secret";
+    child = begin(0, 2, body_barrier);
+    fd = knock();
+    memset(&m, 0, sizeof m);
+    memcpy(m.secret, "secret", 6);
+    CHECK(gcomp_sockets_receive(fd, &challenge, sizeof challenge, then) == 0);
+    close(fd);
+    gcomp_sockets_prove(&m, hello.proof, 'c', &challenge, &hello); /* what the right worker says there */
+    fd = knock();
+    CHECK(gcomp_sockets_receive(fd, &challenge, sizeof challenge, then) == 0);
+    CHECK(gcomp_sockets_send(fd, &hello, sizeof hello, then) == 0 && verdict(fd) == GCOMP_SOCKETS_OTHER_SECRET);
+    close(fd);
+    end_worker(child);
+}
+
+/* Who listens must know the secret too, also if it sends the caller's own proof back. */
+static void test_a_false_rank_0_is_found_out(void)
+{
+    for (int echo = 0; echo < 2; echo++) {
+        int listener, how;
+        pid_t child;
+        choose_port();
+        asked.secret = "secret";
+        listener = gcomp_sockets_listen("127.0.0.1", port);
+        fflush(stdout);
+        child = fork();
+        if (child == 0) {
+            struct pollfd p = {listener, POLLIN, 0};
+            gcomp_sockets_challenge challenge;
+            gcomp_sockets_hello hello;
+            unsigned char words[33] = {0};
+            double then = gcomp_sockets_now() + 20;
+            int fd;
+            alarm(60);
+            memcpy(challenge.magic, "GCOMPSK2", 8);
+            memset(challenge.number, 7, sizeof challenge.number);
+            poll(&p, 1, 20000);
+            fd = accept(listener, NULL, NULL);
+            gcomp_sockets_send(fd, &challenge, sizeof challenge, then);
+            gcomp_sockets_receive(fd, &hello, sizeof hello, then);
+            if (echo) memcpy(words + 1, hello.proof, sizeof hello.proof);
+            gcomp_sockets_send(fd, words, sizeof words, then);
+            poll(NULL, 0, 5000);
+            _exit(0);
+        }
+        CHECK(opens_as(1, "secret") == EACCES);
+        kill(child, SIGKILL);
+        waitpid(child, &how, 0);
+        close(listener);
+    }
 }
 
 static void test_open_says_what_is_wrong(void)
@@ -449,62 +990,76 @@ static void test_open_says_what_is_wrong(void)
     gcomp_sockets *s = NULL;
     pid_t child;
     int how, other;
-    char here[8];
+    char words[4096];
     choose_port();
-    CHECK(gcomp_sockets_open(&s, 0, 0, "127.0.0.1", port, 1, 1) == EINVAL && !s);
-    CHECK(gcomp_sockets_open(&s, 2, 2, "127.0.0.1", port, 1, 1) == EINVAL && !s);
-    CHECK(gcomp_sockets_open(&s, 0, 2, "127.0.0.1", port, 1, 0) == EINVAL && !s);
-    CHECK(gcomp_sockets_open(&s, 0, 2, "127.0.0.1", "123456789", 1, 1) == EINVAL && !s);
-    CHECK(gcomp_sockets_open(&s, 0, 2, "127.0.0.1", port, 1, 0.1) == ETIMEDOUT && !s); /* nobody comes */
-    CHECK(gcomp_sockets_open(&s, 1, 2, "127.0.0.1", port, 1, 0.1) == ETIMEDOUT && !s); /* nobody is there */
-    CHECK(gcomp_sockets_open(&s, 0, 2, "no.such.host.invalid", port, 1, 0.1) == EADDRNOTAVAIL && !s);
-    other = gcomp_sockets_listen("127.0.0.1", port, 4);
-    CHECK(gcomp_sockets_open(&s, 0, 2, "127.0.0.1", port, 1, 0.1) == EADDRINUSE && !s);
-    CHECK(gcomp_sockets_open(&s, 1, 2, "127.0.0.1", port, 1, 0.1) == ETIMEDOUT && !s); /* it listens and says nothing */
-    memcpy(here, port, sizeof here);
-    fflush(stdout);
-    child = fork();
-    if (child == 0) { /* something else listens there, and answers */
-        struct pollfd p = {other, POLLIN, 0};
-        char words[4096];
-        memset(words, 'x', sizeof words);
-        for (int i = 0; i < 2; i++) { /* one is the connection of above */
-            int fd;
-            poll(&p, 1, 20000);
-            fd = accept(other, NULL, NULL);
-            if (send(fd, words, sizeof words, MSG_NOSIGNAL) < 0) continue;
-            poll(NULL, 0, 300);
-        }
-        _exit(0);
-    }
-    CHECK(gcomp_sockets_open(&s, 1, 2, "127.0.0.1", here, 1, 10) == EPROTO && !s);
-    kill(child, SIGKILL);
-    waitpid(child, &how, 0);
+    CHECK(open_as(&s, 0, 0) == EINVAL && !s);
+    CHECK(open_as(&s, 2, 2) == EINVAL && !s);
+    asked.rendezvous = -1;
+    CHECK(open_as(&s, 0, 2) == EINVAL && !s);
+    asked.rendezvous = 2e6;
+    CHECK(open_as(&s, 0, 2) == EINVAL && !s);
+    asked.rendezvous = 0.1;
+    asked.silence = -1;
+    CHECK(open_as(&s, 0, 2) == EINVAL && !s);
+    asked.silence = 1;
+    asked.port = "123456789";
+    CHECK(open_as(&s, 0, 2) == EINVAL && !s);
+    asked.port = port;
+    CHECK(open_as(&s, 0, 2) == ETIMEDOUT && !s); /* nobody comes */
+    CHECK(open_as(&s, 1, 2) == ETIMEDOUT && !s); /* nobody is there */
+    asked.host = "no.such.host.invalid";
+    CHECK(open_as(&s, 0, 2) == EADDRNOTAVAIL && !s);
+    asked.host = NULL;
+    other = gcomp_sockets_listen("127.0.0.1", port);
+    CHECK(open_as(&s, 0, 2) == EADDRINUSE && !s);
+    CHECK(open_as(&s, 1, 2) == ETIMEDOUT && !s); /* it listens and says nothing */
     close(other);
-    memset(tell, 0, MOST * sizeof *tell);
     choose_port();
-    child = begin(0, 2, 7, 1, body_barrier);
-    CHECK(gcomp_sockets_open(&s, 1, 2, "127.0.0.1", port, 6, 10) == ECONNRESET && !s); /* another job */
-    CHECK(gcomp_sockets_open(&s, 1, 3, "127.0.0.1", port, 7, 10) == ECONNRESET && !s); /* another world */
+    memset(words, 'x', sizeof words);
+    child = begin_stranger("127.0.0.1", words, sizeof words);
+    CHECK(open_as(&s, 1, 2) == EPROTO && !s); /* something else listens there, and answers */
+    end_worker(child);
+    memset(tell, 0, MANY * sizeof *tell);
+    choose_port();
+    asked.rendezvous = 1;
+    child = begin(0, 2, body_barrier);
+    asked.job = 6;
+    CHECK(open_as(&s, 1, 2) == ECONNRESET && !s); /* another job */
+    asked.job = 7;
+    CHECK(open_as(&s, 1, 3) == ECONNRESET && !s); /* another world */
     waitpid(child, &how, 0);
     CHECK(tell[0].opened == ETIMEDOUT);
     gcomp_sockets_close(NULL);
-    CHECK(gcomp_sockets_open(&s, 0, 1, "127.0.0.1", port, 1, 1) == 0 && s); /* one alone needs nobody */
+    CHECK(open_as(&s, 0, 1) == 0 && s); /* one alone needs nobody */
     CHECK(gcomp_sockets_barrier(s) == 0);
     gcomp_sockets_close(s);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-    tell = (told *)mmap(NULL, MOST * sizeof *tell, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    tell = (told *)mmap(NULL, MANY * sizeof *tell, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (tell == MAP_FAILED) return 1;
     victim = -1;
+    if (argc > 1 && !strcmp(argv[1], "many")) return open_many_times(20);
     RUN(test_collectives_of_1_to_4_workers);
     RUN(test_workers_that_disagree_are_told_and_go_on);
     RUN(test_one_that_gives_up_ends_the_group_at_once);
     RUN(test_training_ends_with_the_bits_of_threads);
     RUN(test_a_worker_that_dies_is_an_error_on_all_others);
+    RUN(test_a_worker_that_dies_is_seen_at_once_though_its_child_lives);
     RUN(test_strangers_at_the_door_are_sent_away);
+    RUN(test_the_silent_are_sent_away_after_a_while);
+    RUN(test_a_rank_has_one_worker_and_its_successor_when_it_is_dead);
+    RUN(test_64_workers_meet);
+    RUN(test_64_workers_meet_beside_a_flood_of_silent_strangers);
+    RUN(test_too_few_descriptors_are_waited_for_and_told);
+    RUN(test_all_addresses_of_a_name_are_tried);
+    RUN(test_rendezvous_and_silence_have_times_of_their_own);
+    RUN(test_sha_256_and_hmac_give_the_published_digests);
+    RUN(test_numbers_differ_from_call_to_call_and_group_to_group);
+    RUN(test_who_does_not_know_the_secret_is_sent_away);
+    RUN(test_a_hello_that_is_said_again_proves_nothing);
+    RUN(test_a_false_rank_0_is_found_out);
     RUN(test_open_says_what_is_wrong);
     return test_end();
 }
