@@ -17013,7 +17013,7 @@ static gcomp_result gcomp__disagree(gcomp *gc, gcomp_result result, size_t rank,
     return result;
 }
 
-/* What all must know comes out on all: so machines tell others that they are out of step. */
+/* What another worker's failure is here. What all must know comes out on all. */
 static gcomp_result gcomp__peer_failed(gcomp *gc, size_t rank, int status)
 {
     gcomp__text t = gcomp__sentence(gc);
@@ -17021,7 +17021,8 @@ static gcomp_result gcomp__peer_failed(gcomp *gc, size_t rank, int status)
     gcomp__say_number(&t, rank);
     gcomp__say(&t, ": ");
     gcomp__say(&t, gcomp_result_string((gcomp_result)status));
-    if (status == (int)GCOMP_OUT_OF_STEP || status == (int)GCOMP_DIVERGED) return (gcomp_result)status;
+    if (status == (int)GCOMP_OUT_OF_STEP || status == (int)GCOMP_DIVERGED || status == (int)GCOMP_NOT_FINITE)
+        return (gcomp_result)status;
     return GCOMP_PEER_FAILED;
 }
 
@@ -17438,6 +17439,12 @@ static gcomp_result gcomp__check_lengths(gcomp *gc, size_t most)
     return GCOMP_OK;
 }
 
+/* Has another worker failed, and told all? */
+static int gcomp__is_told(gcomp_result result)
+{
+    return result != GCOMP_OK && result != GCOMP_CHECKSUM_MISMATCH && result != GCOMP_CORRUPT;
+}
+
 /* What came in a stage. What only this worker can see is kept as a late error until answers or totals tell all. */
 static gcomp_result gcomp__finish_stage(gcomp *gc)
 {
@@ -17453,7 +17460,7 @@ static gcomp_result gcomp__finish_stage(gcomp *gc)
     }
     if (gc->round == GCOMP__ANSWERS) {
         result = gcomp__check_lengths(gc, 0);
-        if (result == GCOMP_PEER_FAILED) return result;
+        if (gcomp__is_told(result)) return result;
         gc->late_error = result; /* the others go on, and the sizes are known */
     }
     if (gc->round == GCOMP__SHARDS) gcomp__add_shards(gc);
@@ -17466,7 +17473,7 @@ static gcomp_result gcomp__finish_stage(gcomp *gc)
     if (gc->round == GCOMP__TOTALS) {
         uint8_t *own = gc->packed + gcomp__get64(gc->lengths);
         result = gcomp__check_lengths(gc, b->sum);
-        if (result != GCOMP_OK) return result == GCOMP_PEER_FAILED ? result : GCOMP_MISMATCH;
+        if (result != GCOMP_OK) return gcomp__is_told(result) ? result : GCOMP_MISMATCH;
         gcomp__sizes_of(gc, gc->came, lengths);
         for (b->share_stride = 0, w = 0; w < world; w++) b->share_stride = gcomp__max(b->share_stride, gc->came[w]);
         memset(own, 0, b->share_stride - (size_t)gcomp__get64(gc->lengths));
@@ -18055,13 +18062,6 @@ static int gcomp__is_word(const gcomp *gc, const uint8_t *word, size_t levels)
     return !memcmp(word, "GCN2", 4) && gcomp__get32(word + 12 + levels) == crc;
 }
 
-/* What another worker's failure is here. */
-static gcomp_result gcomp__hear_failure(gcomp *gc, size_t rank, int status)
-{
-    const gcomp_result result = gcomp__peer_failed(gc, rank, status);
-    return status == (int)GCOMP_NOT_FINITE ? GCOMP_NOT_FINITE : result;
-}
-
 /* All workers of the machine say how its sum went, before the first one goes out. *over: all have
    heard of a failure. The sentence is in the inner object. */
 static gcomp_result gcomp__ask_machine(gcomp *gc, gcomp_result result, int *over)
@@ -18083,7 +18083,7 @@ static gcomp_result gcomp__ask_machine(gcomp *gc, gcomp_result result, int *over
             continue;
         }
         *over = gcomp__get32(word + 4) || memcmp(word + 8, own + 8, 4);
-        if (gcomp__get32(word + 4)) result = gcomp__hear_failure(gc->node, w, -(int)gcomp__get32(word + 4));
+        if (gcomp__get32(word + 4)) result = gcomp__peer_failed(gc->node, w, -(int)gcomp__get32(word + 4));
         else if (*over) result = gcomp__disagree(gc->node, GCOMP_MISMATCH, w, other_codecs);
     }
     return result;
@@ -18120,7 +18120,7 @@ static gcomp_result gcomp__tell_machine(gcomp *gc, gcomp_result result, void *co
         for (i = 0; i < count; i++) wrong |= word[12 + i] >= gc->tensors[i].level_count;
         if (wrong) return gcomp__fail(gc, GCOMP_CHECKSUM_MISMATCH, damaged);
         result = (gcomp_result)-(int)gcomp__get32(word + 4);
-        if (result != GCOMP_OK) return gcomp__hear_failure(gc, 0, (int)result);
+        if (result != GCOMP_OK) return gcomp__peer_failed(gc, 0, (int)result);
         for (i = 0; i < count; i++) gc->tensors[i].next = word[12 + i];
         gcomp__switch_all(gc);
     }

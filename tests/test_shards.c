@@ -1227,6 +1227,30 @@ static void test_not_finite_on_one_worker_is_told_to_all(void)
     not_finite(choose_form(0), 219);
 }
 
+/* powersgd finds only in its second sum that its numbers are too large, and only where they are: all skip the step. */
+static void test_numbers_too_large_on_one_worker_are_told_with_the_totals(void)
+{
+    static const char *const codec = "topk:density=0.1";
+    static const size_t n = 300;
+    const gcomp_desc desc = choose_form(0);
+    gcomp_tensor matrix = {"matrix", 20, 3, 0, GCOMP_F32, "powersgd:rank=1,momentum=0.9"};
+    uint64_t before[3];
+    group g;
+    group_open(&g, 3, &desc, &codec, &n, 1);
+    g.n[g.count++] = 60;
+    for (size_t w = 0; w < 3; w++) {
+        CHECK(gcomp_add_tensor(g.gc[w], &matrix) == GCOMP_OK);
+        g.grad[w][1] = calloc(60, 4);
+    }
+    group_fill(&g, 1);
+    for (size_t i = 0; i < 60; i++) ((float *)g.grad[1][1])[i] *= 2e38f;
+    for (size_t w = 0; w < 3; w++) before[w] = digest(&g, w);
+    group_step(&g);
+    CHECK(all_are(&g, GCOMP_NOT_FINITE));
+    for (size_t w = 0; w < 3; w++) CHECK(digest(&g, w) == before[w]);
+    group_close(&g);
+}
+
 static void aborts(const gcomp_desc desc)
 {
     uint64_t control[3], before[3];
@@ -1587,6 +1611,7 @@ int main(void)
     RUN(test_mutated_shards_do_no_harm);
     RUN(test_a_forged_length_ends_the_step_of_all_and_it_can_be_repeated);
     RUN(test_not_finite_on_one_worker_is_told_to_all);
+    RUN(test_numbers_too_large_on_one_worker_are_told_with_the_totals);
     RUN(test_abort_in_every_stage_changes_nothing);
     RUN(test_every_allocation_may_fail_and_none_comes_later);
     RUN(test_workers_agree_on_the_way);
