@@ -12942,7 +12942,9 @@ static void GCOMP__F(back)(const gcomp__matrix *m, size_t col, size_t end, const
     }
 }
 
-/* y = P Q^T, or where `rest` y = M - P Q^T, of some rows and `count` columns, a multiple of 16; y may be part of M. */
+GCOMP__INLINE void GCOMP__F(put)(float *y, GCOMP__F(v) x) { GCOMP__F(store)(y, GCOMP__F(saturate)(x)); }
+
+/* y = P Q^T, or where `rest` y = M - P Q^T, saturated, of some rows and `count` columns, a multiple of 16; y may be part of M. */
 GCOMP__HEAVY void GCOMP__F(outer)(const gcomp__rows *from, size_t count, const float *p, const float *q, const gcomp__matrix *m,
                                   float *y, size_t stride, const gcomp__rows *next, int rows, int rest)
 {
@@ -12982,14 +12984,14 @@ GCOMP__HEAVY void GCOMP__F(outer)(const gcomp__rows *from, size_t count, const f
             if (rows > 6) a6 = GCOMP__F(sub)(GCOMP__F(plain_p)(&x, 6 * s + j, feedback), a6);
             if (rows > 6) a7 = GCOMP__F(sub)(GCOMP__F(plain_p)(&x, 7 * s + j, feedback), a7);
         }
-        GCOMP__F(store)(y, a0);
+        GCOMP__F(put)(y, a0);
         if (rows > 1) {
-            GCOMP__F(store)(y + stride, a1);
-            GCOMP__F(store)(y + 2 * stride, a2);
-            GCOMP__F(store)(y + 3 * stride, a3);
+            GCOMP__F(put)(y + stride, a1);
+            GCOMP__F(put)(y + 2 * stride, a2);
+            GCOMP__F(put)(y + 3 * stride, a3);
         }
-        if (rows > 4) GCOMP__F(store)(y + 4 * stride, a4), GCOMP__F(store)(y + 5 * stride, a5);
-        if (rows > 6) GCOMP__F(store)(y + 6 * stride, a6), GCOMP__F(store)(y + 7 * stride, a7);
+        if (rows > 4) GCOMP__F(put)(y + 4 * stride, a4), GCOMP__F(put)(y + 5 * stride, a5);
+        if (rows > 6) GCOMP__F(put)(y + 6 * stride, a6), GCOMP__F(put)(y + 7 * stride, a7);
     }
 }
 

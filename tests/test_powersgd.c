@@ -370,6 +370,36 @@ static void test_extreme_values_are_finite_or_refused_without_a_trace(void)
 
 /* ---------------- many workers */
 
+/* P and Q are finite, but not always their products, nor M without them. */
+static void test_what_huge_matrices_leave_is_finite(void)
+{
+    static const char *const codecs[] = {"powersgd:rank=1", "powersgd:rank=2",
+                                         "powersgd:rank=1,alternate=1"};
+    size_t done = 0;
+    for (uint64_t seed = 0; seed < 90; seed++) {
+        gcomp_tensor t = {"w", 3 + (size_t)(seed % 5), 19, 0, GCOMP_F32, codecs[seed % 3]};
+        gcomp_desc desc;
+        gcomp *gc;
+        float grad[8 * 19], *grads[1] = {grad};
+        memset(&desc, 0, sizeof desc);
+        desc.min_elements = 1;
+        CHECK(gcomp_open(&gc, &desc) == GCOMP_OK && gcomp_add_tensor(gc, &t) == GCOMP_OK);
+        CHECK(gcomp_tensor_codec(gc, 0) && gcomp_residual(gc, 0));
+        for (size_t step = 0; step < 3; step++) {
+            for (size_t i = 0; i < 19 * t.rows; i++)
+                grad[i] = (float)((double)(int64_t)mix(seed * 1000 + step * 200 + i) * 3.6e19);
+            const gcomp_result result = gcomp_exchange(gc, grads, NULL);
+            CHECK(result == GCOMP_OK || result == GCOMP_NOT_FINITE);
+            if (result) continue;
+            done++;
+            for (size_t i = 0; i < 19 * t.rows; i++)
+                CHECK(isfinite(grad[i]) && isfinite(gcomp_residual(gc, 0)[i]));
+        }
+        gcomp_close(gc);
+    }
+    CHECK(done > 20);
+}
+
 static void test_many_workers_equal_one_with_the_mean(void)
 {
     for (size_t s = 0; s < SHAPES; s++) {
@@ -824,6 +854,7 @@ int main(void)
     RUN(test_a_zero_gradient_stays_zero_and_does_not_kill_the_warm_start);
     RUN(test_matrices_of_lower_rank_and_of_any_scale_are_accurate);
     RUN(test_extreme_values_are_finite_or_refused_without_a_trace);
+    RUN(test_what_huge_matrices_leave_is_finite);
     RUN(test_many_workers_equal_one_with_the_mean);
     RUN(test_each_residual_is_what_the_subspace_left_of_this_worker);
     RUN(test_workers_never_drift_apart);
