@@ -16,7 +16,8 @@
    network between nodes is slower than PCIe by more than the compression gains; inside a node use NCCL alone.
 
    A rank that vanishes would leave the others in a collective for ever: here they ask NCCL for errors while they
-   wait, and after `timeout` seconds without an end abort the communicator (it must be made anew). Callbacks return
+   wait, and after `timeout` seconds without an end abort the communicator. That frees it: nccl.comm is NULL then,
+   do not destroy or abort it again, and make it anew. Callbacks return
    the ncclResult_t, or 1000 + the cudaError_t. Sums have the same bits on all ranks as NCCL's have. NCCL sums
    integers of 8 and 32 bits, not of 16: intsum:bits=16 is refused by name. */
 
@@ -29,6 +30,7 @@
 #include <nccl.h>
 #include <sched.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -40,8 +42,15 @@
 #define GCOMP_NCCL_CUDA 1000    /* added to a cudaError_t */
 #define GCOMP_NCCL_TIMEOUT 2000 /* and the communicator is aborted */
 
+/* What a communicator says that does not block, while it works; NCCL has it since 2.14. */
+#if defined(NCCL_VERSION_CODE) && NCCL_VERSION_CODE >= 21400
+#define GCOMP_NCCL_BUSY ncclInProgress
+#else
+#define GCOMP_NCCL_BUSY ncclSuccess
+#endif
+
 typedef struct gcomp_nccl {
-    ncclComm_t comm;
+    ncclComm_t comm; /* NULL: it was aborted */
     cudaStream_t stream;
     int rank;
     int world;
@@ -49,6 +58,8 @@ typedef struct gcomp_nccl {
     double timeout;
     unsigned char *host;   /* [GCOMP_NCCL_STAGE], pinned */
     unsigned char *device; /* [GCOMP_NCCL_STAGE] */
+    float **grads;         /* [grads_room], of an exchange */
+    size_t grads_room;
 } gcomp_nccl;
 
 static inline double gcomp_nccl_now(void)
@@ -74,12 +85,13 @@ static inline int gcomp_nccl_wait(gcomp_nccl *n)
             return 0;
         if (state != cudaErrorNotReady)
             return n->failed = gcomp_nccl_cuda(state);
-        if (ncclCommGetAsyncError(n->comm, &error) == ncclSuccess && error != ncclSuccess && error != ncclInProgress)
+        if (ncclCommGetAsyncError(n->comm, &error) == ncclSuccess && error != ncclSuccess && error != GCOMP_NCCL_BUSY)
             n->failed = (int)error;
         else if (gcomp_nccl_now() >= then)
             n->failed = GCOMP_NCCL_TIMEOUT;
         if (n->failed) {
-            ncclCommAbort(n->comm); /* ends the kernel that waits on the device */
+            ncclCommAbort(n->comm); /* ends the kernel that waits on the device, and frees it */
+            n->comm = NULL;
             return n->failed;
         }
         sched_yield();
@@ -94,7 +106,7 @@ static inline int gcomp_nccl_copy(gcomp_nccl *n, void *to, const void *from, siz
 /* The end of a call: an error that was found before the stream was waited for leaves nothing running. */
 static inline int gcomp_nccl_end(gcomp_nccl *n, int error)
 {
-    int late = gcomp_nccl_wait(n);
+    int late = n->failed ? n->failed : gcomp_nccl_wait(n);
     if (error && !n->failed)
         n->failed = error;
     return error ? error : late;
@@ -121,7 +133,10 @@ static inline void gcomp_nccl_close(gcomp_nccl *n)
         cudaFree(n->device);
     if (n->host)
         cudaFreeHost(n->host);
+    free(n->grads);
     n->device = n->host = NULL;
+    n->grads = NULL;
+    n->grads_room = 0;
 }
 
 /* Reserves the memory. The current device must be that of the communicator. timeout: seconds a collective may take.
@@ -348,25 +363,48 @@ static inline gcomp_comm gcomp_nccl_comm(gcomp_nccl *n)
     return comm;
 }
 
-/* gcomp_exchange for gradients on the device: device[i] <- mean over the ranks. pinned[i]: as many floats from
-   gcomp_nccl_pin. What makes the gradients must be done, or ordered before the stream. Returns as gcomp_exchange,
-   GCOMP_CALLBACK_FAILED also for errors of CUDA, which are in n->failed. After an error before the commit the
-   gradients on the device are as they were. */
+/* Room for the pointers of an exchange; 0 without memory. */
+static inline int gcomp_nccl_reserve(gcomp_nccl *n, size_t count)
+{
+    float **larger;
+    if (count <= n->grads_room)
+        return 1;
+    larger = (float **)realloc(n->grads, count * sizeof *larger);
+    if (!larger)
+        return 0;
+    n->grads = larger;
+    n->grads_room = count;
+    return 1;
+}
+
+/* gcomp_exchange for gradients on the device: device[i] <- mean over the ranks; NULL on all ranks: tensor i is
+   skipped. pinned[i]: as many floats from gcomp_nccl_pin, not read for a tensor that is skipped. What makes the
+   gradients must be done, or ordered before the stream. Returns as gcomp_exchange, GCOMP_CALLBACK_FAILED also for
+   errors of CUDA, which are in n->failed; after one of them no exchange takes place any more. After an error before
+   the commit the gradients on the device are as they were. */
 static inline gcomp_result gcomp_nccl_exchange(gcomp_nccl *n, gcomp *gc, float *const *device, float *const *pinned,
                                                const gcomp_step *step)
 {
     size_t count = gcomp_tensor_count(gc);
     gcomp_result result;
     int error = n->failed;
-    for (size_t i = 0; i < count && !error; i++)
-        error = gcomp_nccl_copy(n, pinned[i], device[i], gcomp_tensor_elements(gc, i) * sizeof(float), cudaMemcpyDeviceToHost);
+    if (!error && !gcomp_nccl_reserve(n, count + 1))
+        return GCOMP_OUT_OF_MEMORY;
+    for (size_t i = 0; i < count && !error; i++) {
+        n->grads[i] = device[i] ? pinned[i] : NULL;
+        if (device[i])
+            error = gcomp_nccl_copy(n, pinned[i], device[i], gcomp_tensor_elements(gc, i) * sizeof(float),
+                                    cudaMemcpyDeviceToHost);
+    }
     if (gcomp_nccl_end(n, error))
         return GCOMP_CALLBACK_FAILED;
-    result = gcomp_exchange(gc, pinned, step);
+    result = gcomp_exchange(gc, n->grads, step);
     if (result != GCOMP_OK)
         return result;
     for (size_t i = 0; i < count && !error; i++)
-        error = gcomp_nccl_copy(n, device[i], pinned[i], gcomp_tensor_elements(gc, i) * sizeof(float), cudaMemcpyHostToDevice);
+        if (device[i])
+            error = gcomp_nccl_copy(n, device[i], pinned[i], gcomp_tensor_elements(gc, i) * sizeof(float),
+                                    cudaMemcpyHostToDevice);
     return gcomp_nccl_end(n, error) ? GCOMP_CALLBACK_FAILED : GCOMP_OK;
 }
 

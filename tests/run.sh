@@ -165,7 +165,7 @@ nccl=-Itests/standin # stand-ins, but for a check with the true headers
 printf '#include <cuda_runtime.h>\n#include <nccl.h>\n' | gcc -E - >/dev/null 2>&1 && nccl=
 names=$(for source in tests/test_*.c; do basename $source .c; done)
 # Once for all instruction sets: transports, which are the same on each, and test_random, which draws a set for each group.
-once="test_random test_threads test_sockets test_nccl test_server test_nodes"
+once="test_random test_threads test_sockets test_nccl test_nccl_older test_server test_nodes"
 plain=$(object gcc -std=c99 -O2)
 free=$(object gcc -std=gnu99 -O2 -DGCOMP_NO_STDLIB -Wno-unused-function)
 san=$out/san.o

@@ -268,7 +268,7 @@ static int body_stuck(worker *w)
         r.stream.stuck = 1;
         r.comm.async = async ? (int)ncclInternalError : 0;
         w->wrong += gcomp_nccl_allreduce(&r.nccl, data, 4, GCOMP_F32) != expected || r.comm.aborted != 1;
-        w->wrong += gcomp_nccl_now() - from > 20;
+        w->wrong += gcomp_nccl_now() - from > 20 || r.nccl.comm != NULL;
         w->wrong += data[0] != 1 || data[3] != 4;
         w->wrong += gcomp_nccl_allgather(&r.nccl, data, data, 4) != expected || r.comm.aborted != 1;
         r.stream.stuck = 0;
@@ -279,6 +279,89 @@ static int body_stuck(worker *w)
 }
 
 static void test_what_never_ends_is_aborted(void) { CHECK(run(1, body_stuck)); }
+
+/* Two tensors, the second one maybe skipped. */
+static gcomp *open_two(const gcomp_comm *comm)
+{
+    gcomp *gc = open_gc(comm);
+    gcomp_tensor tensor;
+    memset(&tensor, 0, sizeof tensor);
+    tensor.name = "v";
+    tensor.rows = 64;
+    return gc && gcomp_add_tensor(gc, &tensor) == GCOMP_OK ? gc : NULL;
+}
+
+/* An abort frees the communicator: whatever is called later on a stream that is still not ready, it is not touched again. */
+static int body_aborted_once(worker *w)
+{
+    rank r;
+    gcomp_comm comm;
+    gcomp *gc;
+    float *pinned[2], *device[2];
+    void *memory = NULL;
+    if (open_rank(&r, &w->threads, 0.05)) return 1;
+    comm = gcomp_nccl_comm(&r.nccl);
+    gc = open_two(&comm);
+    if (!gc || cudaMalloc(&memory, 4 * (N + 64)) || gcomp_nccl_pin(&pinned[0], N) || gcomp_nccl_pin(&pinned[1], 64)) return 1;
+    device[0] = (float *)memory;
+    device[1] = device[0] + N;
+    r.stream.stuck = 1;
+    for (int again = 0; again < 3; again++) {
+        w->wrong += gcomp_nccl_exchange(&r.nccl, gc, device, pinned, NULL) != GCOMP_CALLBACK_FAILED;
+        w->wrong += r.nccl.failed != GCOMP_NCCL_TIMEOUT || r.comm.aborted != 1 || r.nccl.comm != NULL;
+    }
+    r.stream.stuck = 0;
+    while (r.stream.first) (void)cudaStreamQuery(&r.stream);
+    gcomp_close(gc);
+    gcomp_nccl_unpin(pinned[0]);
+    gcomp_nccl_unpin(pinned[1]);
+    cudaFree(memory);
+    gcomp_nccl_close(&r.nccl);
+    w->wrong += standin_held != 0;
+    return 0;
+}
+
+static void test_a_communicator_is_aborted_once(void) { CHECK(run(1, body_aborted_once)); }
+
+/* NULL on the device, with pinned memory or without: no copy, no error, and the others get their mean. */
+static int body_skips(worker *w)
+{
+    rank r;
+    gcomp_comm comm;
+    gcomp *gc, *beside;
+    static float plain_of[MOST][N];
+    float *pinned[2], *device[2], *plain = plain_of[w->threads.rank], *grads[2] = {plain, NULL};
+    void *memory = NULL;
+    if (open_rank(&r, &w->threads, 30)) return 1;
+    comm = gcomp_nccl_comm(&r.nccl);
+    gc = open_two(&comm);
+    beside = open_two(&w->threads);
+    if (!gc || !beside || cudaMalloc(&memory, 4 * N) || gcomp_nccl_pin(&pinned[0], N)) return 1;
+    device[0] = (float *)memory;
+    for (int with = 0; with < 2; with++) {
+        float untouched[64] = {5};
+        pinned[1] = with ? untouched : NULL;
+        device[1] = NULL;
+        fill((float *)standin_turn(device[0]), w->threads.rank + with);
+        w->wrong += gcomp_nccl_exchange(&r.nccl, gc, device, pinned, NULL) != GCOMP_OK || r.nccl.failed;
+        fill(plain, w->threads.rank + with);
+        w->wrong += gcomp_exchange(beside, grads, NULL) != GCOMP_OK || untouched[0] != 5;
+        w->wrong += memcmp(plain, standin_turn(device[0]), 4 * N) != 0;
+    }
+    gcomp_close(gc);
+    gcomp_close(beside);
+    gcomp_nccl_unpin(pinned[0]);
+    cudaFree(memory);
+    gcomp_nccl_close(&r.nccl);
+    w->wrong += standin_held != 0;
+    return 0;
+}
+
+static void test_a_tensor_without_a_gradient_is_skipped(void)
+{
+    CHECK(run(1, body_skips));
+    CHECK(run(3, body_skips));
+}
 
 static int body_arguments(worker *w)
 {
@@ -297,6 +380,8 @@ int main(void)
     RUN(test_gradients_on_the_device_get_the_mean);
     RUN(test_every_call_that_fails_is_an_error);
     RUN(test_what_never_ends_is_aborted);
+    RUN(test_a_communicator_is_aborted_once);
+    RUN(test_a_tensor_without_a_gradient_is_skipped);
     RUN(test_open_refuses_no_time_and_too_many);
     return test_end();
 }
