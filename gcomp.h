@@ -307,6 +307,7 @@
    WHAT GOES WRONG
      - Clip the gradient after the exchange, not before: the norm that matters is that of the mean.
      - The result is the mean, not the sum: do not divide by the number of workers again.
+     - Gradients that share memory (tied weights) are refused: add one tensor for the shared gradient, and pass it once.
      - Every worker must take the same number of steps, or the last ones wait for ever: agree on the count first.
      - Average the loss you print and the statistics of batch normalisation yourself: they are not gradients.
      - A buffer that already holds momentum, weight decay or a minus sign is not a gradient: exchange before the optimizer.
@@ -999,8 +1000,8 @@ typedef struct gcomp_request {
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_begin(gcomp *gc, const gcomp_step *step);
 
 /* Encodes a tensor, in any order, also while requests are under way. grad: elements of the tensor's dtype; must stay as it is
-   until the commit. NULL: the tensor is skipped in this step, on all workers. GCOMP_INVALID_ARGUMENT for a wrong number,
-   GCOMP_WRONG_STATE twice. */
+   until the commit. NULL: the tensor is skipped in this step, on all workers. If it shares memory with another gradient, the
+   step ends with GCOMP_INVALID_ARGUMENT at the frame. GCOMP_INVALID_ARGUMENT for a wrong number, GCOMP_WRONG_STATE twice. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad);
 
 /* Hands out the next request. Requests handed out may be carried out in any order or together, on all workers alike.
@@ -14768,7 +14769,8 @@ typedef struct gcomp__slot {
     size_t at_send, at_local, at_sum[3]; /* places in the step's buffers */
     size_t whole, most, list_step;       /* with shards: bytes and elements of its payload; which elements are listed */
     size_t at_own, at_cut, at_acc, at_list, walk;
-    void *grad;                          /* of the step; NULL: skipped */
+    void *grad;                          /* of the step; NULL: skipped, or not known yet */
+    uint32_t by_place;                   /* of slot i: the number of the tensor whose gradient is the i-th in memory */
     size_t length;                       /* of its payload */
     int ready;
     gcomp__level *levels;                /* its list; NULL: one codec for ever. What stands above is of the level it has */
@@ -15679,6 +15681,7 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
         return gcomp__fail_tensor(gc, GCOMP_OUT_OF_MEMORY, tensor->name, "no memory for its name, residual and warm start");
     }
     memcpy(slot.name, tensor->name, slot.name_bytes);
+    slot.by_place = (uint32_t)stbds_arrlenu(tensors);
     if (tensors != gc->tensors) gcomp__array_release(&gc->memory, gc->tensors, sizeof *tensors);
     if (by_name != gc->by_name) gcomp__array_release(&gc->memory, gc->by_name, sizeof *by_name);
     gc->tensors = tensors;
@@ -15689,7 +15692,7 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
     gcomp__place(&gc->plan, &gc->desc, &slot);
     gcomp__drop_room(gc); /* more tensors need more */
     memmove(by_name + place + 1, by_name + place, sizeof *by_name * (stbds_arrlenu(by_name) - place));
-    by_name[place] = (uint32_t)stbds_arrlenu(tensors);
+    by_name[place] = slot.by_place;
     tensors[stbds_header(tensors)->length++] = slot;
     stbds_header(by_name)->length++;
     if (gc->tensors[0].alone && stbds_arrlenu(gc->tensors) > 1) gcomp__leave_alone(gc);
@@ -16940,6 +16943,62 @@ static void gcomp__keep_pace(gcomp *gc)
     if (gc->rate > 0) pace->rate = gc->rate;
 }
 
+/* Where a gradient begins and ends; 0 where there is none. */
+static uintptr_t gcomp__place_of(const gcomp__slot *slot) { return (uintptr_t)slot->grad; }
+
+static uintptr_t gcomp__place_behind(const gcomp__slot *slot)
+{
+    return slot->grad ? (uintptr_t)slot->grad + slot->n * (slot->dtype == GCOMP_F32 ? 4 : 2) : 0;
+}
+
+/* Sinks into the heap below it; the largest place is on top. */
+static void gcomp__sink_place(gcomp__slot *t, size_t i, size_t end)
+{
+    const uint32_t sinks = t[i].by_place;
+    size_t next;
+    for (; (next = 2 * i + 1) < end; i = next) {
+        if (next + 1 < end && gcomp__place_of(t + t[next].by_place) < gcomp__place_of(t + t[next + 1].by_place)) next++;
+        if (gcomp__place_of(t + sinks) >= gcomp__place_of(t + t[next].by_place)) break;
+        t[i].by_place = t[next].by_place;
+    }
+    t[i].by_place = sinks;
+}
+
+static void gcomp__sort_places(gcomp__slot *t, size_t count)
+{
+    size_t i;
+    for (i = count / 2; i-- > 0;) gcomp__sink_place(t, i, count);
+    for (i = count; i-- > 1;) {
+        const uint32_t last = t[0].by_place;
+        t[0].by_place = t[i].by_place;
+        t[i].by_place = last;
+        gcomp__sink_place(t, 0, i);
+    }
+}
+
+/* No two gradients share memory, of those that are known: the commit of one would change the other. Sorted by place, neighbours
+   would; the order of the last step is kept, and is that of this one as a rule. */
+static gcomp_result gcomp__need_apart(gcomp *gc)
+{
+    gcomp__slot *const t = gc->tensors;
+    const size_t count = stbds_arrlenu(t);
+    gcomp__text why;
+    size_t i;
+    for (i = 1; i < count && gcomp__place_of(t + t[i - 1].by_place) <= gcomp__place_of(t + t[i].by_place); i++) {}
+    if (i < count) gcomp__sort_places(t, count);
+    for (i = 1; i < count; i++) {
+        const uint32_t a = t[i - 1].by_place, b = t[i].by_place;
+        if (gcomp__place_behind(t + a) <= gcomp__place_of(t + b)) continue;
+        why = gcomp__sentence(gc);
+        gcomp__say_tensor(&why, t[a < b ? a : b].name);
+        gcomp__say(&why, " and ");
+        gcomp__say_tensor(&why, t[a < b ? b : a].name);
+        gcomp__say(&why, ": their gradients share memory");
+        return GCOMP_INVALID_ARGUMENT;
+    }
+    return GCOMP_OK;
+}
+
 /* What the frames of all buckets have in common. */
 static void gcomp__begin_frames(gcomp *gc)
 {
@@ -16985,6 +17044,10 @@ static void gcomp__put_frame(gcomp *gc)
     size_t i;
     int round;
     if (gc->turn == 0) gcomp__begin_frames(gc);
+    if (gc->local_error == GCOMP_OK || gc->local_error == GCOMP_NOT_FINITE) {
+        const gcomp_result apart = gcomp__need_apart(gc);
+        if (apart != GCOMP_OK) gc->local_error = apart;
+    }
     gc->gather_round = -1;
     gc->sharing = gc->listing = 0;
     for (i = b->first; i < b->end; i++) {
@@ -17220,7 +17283,10 @@ static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *step)
     if (!gcomp__finite(gc->rate) || gc->rate < 0)
         gc->local_error = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "step.learning_rate is negative or not finite");
     if (gc->untaught) gc->local_error = gcomp__fail(gc, GCOMP_WRONG_STATE, gcomp__no_state);
-    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gc->tensors[i].ready = 0;
+    for (i = 0; i < stbds_arrlenu(gc->tensors); i++) {
+        gc->tensors[i].ready = 0;
+        gc->tensors[i].grad = NULL;
+    }
     gcomp__place_sums(gc);
     gc->p_squares = gc->e_squares = gc->y_squares = 0;
     gcomp__turn_to(gc, 0);
@@ -18001,6 +18067,7 @@ static gcomp_result gcomp__exchange_as(gcomp *gc, void *const *grads, float *fla
     size_t end = stbds_arrlenu(gc->tensors), first, i;
     GCOMP__TRY(gcomp__begin(gc, step));
     if (before != GCOMP_OK) gc->local_error = gcomp__fail(gc, before, why);
+    for (i = 0; i < end && !flat; i++) gc->tensors[i].grad = grads[i]; /* known before the first frame */
     for (i = 0; flat && i < end; i++) flat += gc->tensors[i].n;
     do {
         float *at;
@@ -18142,6 +18209,9 @@ static gcomp_result gcomp__exchange_in_node(gcomp *gc, void *const *grads, float
     gcomp_result result = gcomp__reserve_floats(gc);
     float *const sums = gc->floats.at ? (float *)(void *)gc->floats.at : flat;
     int over;
+    size_t i;
+    for (i = 0; !flat && i < stbds_arrlenu(gc->tensors); i++) gc->tensors[i].grad = grads[i];
+    if (result == GCOMP_OK && !flat) result = gcomp__need_apart(gc);
     if (result == GCOMP_OK && first) result = gcomp__need_callbacks(gc);
     if (gc->floats.at) gcomp__copy_gradients(gc, grads, flat, 0);
     gc->started = 1;

@@ -1271,6 +1271,163 @@ static void test_the_digest_of_means_is_that_of_little_endian_floats(void)
     group_close(&g);
 }
 
+/* ---------------- gradients that share memory */
+
+enum { PARTS = 6, PART = 64 };
+
+/* Tensor t of PARTS lies at bytes place[t] of one buffer on rank 1; on the others all are apart. Tensors are ready in the order
+   of `way`; what rank 1 and the others get. */
+static void share_memory(const size_t *place, const gcomp_dtype *dtype, int way, size_t bucket, gcomp_result *own, gcomp_result *other,
+                         char *why)
+{
+    static const char *const names[PARTS] = {"a", "b", "c", "d", "e", "f"};
+    static float buffer[2][PARTS * PART];
+    gcomp_request request[2];
+    gcomp *gc[2];
+    gcomp_result result[2] = {GCOMP_OK, GCOMP_OK};
+    uint64_t before[2];
+    for (int w = 0; w < 2; w++) {
+        gcomp_desc desc;
+        memset(&desc, 0, sizeof desc);
+        desc.codec = "int";
+        desc.min_elements = 1;
+        desc.compress_vectors = 1;
+        desc.bucket_bytes = bucket;
+        desc.comm.rank = w;
+        desc.comm.world = 2;
+        CHECK(gcomp_open(&gc[w], &desc) == GCOMP_OK);
+        for (size_t t = 0; t < PARTS; t++) {
+            gcomp_tensor tensor;
+            memset(&tensor, 0, sizeof tensor);
+            tensor.name = names[t];
+            tensor.rows = PART;
+            tensor.dtype = dtype[t];
+            CHECK(gcomp_add_tensor(gc[w], &tensor) == GCOMP_OK);
+        }
+        CHECK(gcomp_prepare(gc[w]) == GCOMP_OK);
+        for (size_t i = 0; i < PARTS * PART; i++) buffer[w][i] = 0.5f;
+        before[w] = fnv(FNV, buffer[w], sizeof buffer[w]);
+    }
+    for (int w = 0; w < 2; w++) {
+        CHECK(gcomp_step_begin(gc[w], NULL) == GCOMP_OK);
+        for (size_t k = 0; k < PARTS; k++) {
+            const size_t t = way == 0 ? k : way == 1 ? PARTS - 1 - k : (5 * k + 3) % PARTS;
+            void *grad = (char *)buffer[w] + (w ? place[t] : 4 * PART * t);
+            CHECK(gcomp_step_ready(gc[w], t, place[t] == SIZE_MAX ? NULL : grad) == GCOMP_OK);
+        }
+    }
+    while (!result[0] && !result[1]) {
+        for (int w = 0; w < 2; w++) result[w] = gcomp_step_next(gc[w], &request[w]);
+        if (result[0] || result[1] || request[0].kind == GCOMP_DONE) break;
+        CHECK(request[0].kind == GCOMP_ALLGATHER && request[1].kind == GCOMP_ALLGATHER);
+        for (int w = 0; w < 2; w++)
+            for (int f = 0; f < 2; f++)
+                memcpy((char *)request[w].recv + (size_t)f * request[w].stride, request[f].send, request[f].bytes[f]);
+        for (int w = 0; w < 2; w++) CHECK(gcomp_step_done(gc[w], request[w].id, 0) == GCOMP_OK);
+    }
+    *own = result[1];
+    *other = result[0];
+    snprintf(why, 256, "%s", gcomp_error(gc[1]));
+    for (int w = 0; w < 2; w++) {
+        if (!result[w]) CHECK(gcomp_step_commit(gc[w]) == GCOMP_OK);
+        else CHECK(fnv(FNV, buffer[w], sizeof buffer[w]) == before[w]);
+        gcomp_close(gc[w]);
+    }
+}
+
+static void test_gradients_that_share_memory_are_refused_by_all(void)
+{
+    static const gcomp_dtype floats[PARTS] = {GCOMP_F32, GCOMP_F32, GCOMP_F32, GCOMP_F32, GCOMP_F32, GCOMP_F32};
+    static const gcomp_dtype halves[PARTS] = {GCOMP_F16, GCOMP_F32, GCOMP_F16, GCOMP_BF16, GCOMP_F32, GCOMP_BF16};
+    enum { ONE = 4 * PART };
+    static const struct {
+        size_t place[PARTS];
+        const gcomp_dtype *dtype;
+        const char *pair; /* NULL: apart */
+    } cases[] = {{{0, ONE, 2 * ONE, 3 * ONE, 4 * ONE, 5 * ONE}, floats, NULL},
+                 {{5 * ONE, 3 * ONE, ONE, 0, 2 * ONE, 4 * ONE}, floats, NULL},
+                 {{0, ONE, 2 * ONE, ONE, 4 * ONE, 5 * ONE}, floats, "tensor 'b' and tensor 'd': their gradients share memory"},
+                 {{5 * ONE, ONE, 2 * ONE, 3 * ONE, 4 * ONE, 5 * ONE}, floats, "tensor 'a' and tensor 'f'"},
+                 {{0, ONE, 2 * ONE, 3 * ONE, 4 * ONE, 5 * ONE - 4}, floats, "tensor 'e' and tensor 'f'"},
+                 {{4 * ONE + ONE / 2, 0, ONE, 2 * ONE, 3 * ONE, 4 * ONE}, floats, "tensor 'a' and tensor 'f'"},
+                 {{0, ONE / 2, 3 * ONE / 2, 2 * ONE, 5 * ONE / 2, 7 * ONE / 2}, halves, NULL},
+                 {{0, ONE / 2, 3 * ONE / 2 - 2, 2 * ONE, 5 * ONE / 2, 7 * ONE / 2}, halves, "tensor 'b' and tensor 'c'"},
+                 {{0, SIZE_MAX, 2 * ONE, SIZE_MAX, 4 * ONE, 5 * ONE}, floats, NULL},
+                 {{SIZE_MAX, SIZE_MAX, 2 * ONE, 2 * ONE, SIZE_MAX, SIZE_MAX}, floats, "tensor 'c' and tensor 'd'"}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
+        for (int way = 0; way < 3; way++)
+            for (size_t bucket = 0; bucket <= 600; bucket += 300) {
+                gcomp_result own, other;
+                char why[256];
+                share_memory(cases[c].place, cases[c].dtype, way, bucket, &own, &other, why);
+                CHECK(own == (cases[c].pair ? GCOMP_INVALID_ARGUMENT : GCOMP_OK));
+                CHECK(other == (cases[c].pair ? GCOMP_PEER_FAILED : GCOMP_OK));
+                CHECK(!cases[c].pair || strstr(why, cases[c].pair));
+            }
+}
+
+static int calls_of_comm;
+static int gather_alone(void *user, const void *mine, void *all, size_t bytes)
+{
+    (void)user, (void)mine, (void)all, (void)bytes;
+    calls_of_comm++;
+    return 1; /* nobody else is there: after one frame it is over */
+}
+
+/* Also where tensors of later buckets share it, exchange sends nothing but the frame that says so; and many sort quickly. */
+static void test_exchange_knows_all_gradients_before_it_sends_anything(void)
+{
+    enum { MANY = 3000 };
+    static float buffer[8 * MANY + 8];
+    static void *grads[MANY];
+    for (int way = 0; way < 4; way++)
+        for (int tied = 0; tied < 2; tied++) {
+            gcomp_desc desc;
+            gcomp *gc;
+            memset(&desc, 0, sizeof desc);
+            desc.bucket_bytes = 4000;
+            CHECK(gcomp_open(&gc, &desc) == GCOMP_OK);
+            for (size_t t = 0; t < MANY; t++) {
+                const size_t at = way == 0 ? t : way == 1 ? MANY - 1 - t : way == 2 ? t * 1009 % MANY : t ^ 1;
+                char name[16];
+                gcomp_tensor tensor;
+                memset(&tensor, 0, sizeof tensor);
+                snprintf(name, sizeof name, "%d", (int)t);
+                tensor.name = name;
+                tensor.rows = 8;
+                CHECK(gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+                grads[t] = buffer + 8 * at;
+            }
+            if (tied) grads[7] = (float *)grads[2500] + 7;
+            for (int again = 0; again < 2; again++) {
+                CHECK(gcomp_exchange_any(gc, grads, NULL) == (tied ? GCOMP_INVALID_ARGUMENT : GCOMP_OK));
+                CHECK(!tied || strstr(gcomp_error(gc), "tensor '7' and tensor '"));
+            }
+            gcomp_close(gc);
+        }
+    for (int any = 0; any < 2; any++) {
+        gcomp_desc desc;
+        gcomp_tensor tensor;
+        gcomp *gc;
+        float *two[2] = {buffer, buffer + 1};
+        memset(&desc, 0, sizeof desc);
+        memset(&tensor, 0, sizeof tensor);
+        desc.comm.world = 2;
+        desc.comm.allgather = gather_alone;
+        tensor.rows = 2;
+        tensor.codec = "sign";
+        CHECK(gcomp_open(&gc, &desc) == GCOMP_OK);
+        tensor.name = "p";
+        CHECK(gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+        tensor.name = "q";
+        CHECK(gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+        calls_of_comm = 0;
+        CHECK((any ? gcomp_exchange_any(gc, (void *const *)two, NULL) : gcomp_exchange(gc, two, NULL)) == GCOMP_CALLBACK_FAILED);
+        CHECK(calls_of_comm == 1); /* the frame, so that nobody waits */
+        gcomp_close(gc);
+    }
+}
+
 /* ---------------- scale and element types */
 
 static void test_scaled_gradients_give_the_same_bits(void)
@@ -2116,6 +2273,8 @@ int main(void)
     RUN(test_a_corrupted_sum_on_one_worker_is_found_as_divergence);
     RUN(test_a_worker_that_joins_sees_divergence_as_all_do);
     RUN(test_the_digest_of_means_is_that_of_little_endian_floats);
+    RUN(test_gradients_that_share_memory_are_refused_by_all);
+    RUN(test_exchange_knows_all_gradients_before_it_sends_anything);
     RUN(test_scaled_gradients_give_the_same_bits);
     RUN(test_each_worker_may_have_its_own_scale);
     RUN(test_a_bad_scale_on_one_worker_fails_its_peers_in_the_frame);
