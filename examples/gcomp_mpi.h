@@ -17,7 +17,8 @@
 
    Any communicator of one group will do, such as a part of the ranks that MPI_Comm_split made. It is duplicated,
    so that nothing here meets the user's own messages, and its errors are returned instead of ending the program;
-   callbacks return the MPI error code. Counts of MPI are int: larger ones go in pieces. Sums have the same bits on
+   callbacks return the MPI error code. What one rank lacks when a transport is opened is an error on all ranks.
+   Counts of MPI are int: larger ones go in pieces. Sums have the same bits on
    all ranks as far as MPI_Allreduce has (Open MPI, MPICH: yes), and after gcomp_mpi_sum_in_order those of
    gcomp_threads.h and gcomp_sockets.h. After gcomp_mpi_overlap collectives are under way while the caller computes.
    A rank that dies ends the job: mpirun kills the others. */
@@ -61,6 +62,7 @@ typedef struct gcomp_mpi_flight {
     int scatters;       /* the first half of a sum: shards come in */
     unsigned long turn; /* of a sum: how many were started before */
     int *counts;  /* [4][world]: counts and places of what goes out and of what comes in; MPI reads them until the request is done */
+    MPI_Datatype *types; /* [2][world]: of what goes out and of what comes in, of an alltoall */
     char *room;   /* of a sum: this rank's shard of all */
     size_t room_bytes;
 } gcomp_mpi_flight;
@@ -81,6 +83,23 @@ typedef struct gcomp_mpi {
     unsigned long sums, gathered; /* how many sums were started, and came to their second halves */
 } gcomp_mpi;
 
+/* An error of any rank, on all: this rank's own, or MPI_ERR_OTHER. Collective. */
+static inline int gcomp_mpi_agree(MPI_Comm comm, int error)
+{
+    int failed = error != MPI_SUCCESS, any = 0, told = MPI_Allreduce(&failed, &any, 1, MPI_INT, MPI_MAX, comm);
+    return error ? error : told ? told : any ? MPI_ERR_OTHER : MPI_SUCCESS;
+}
+
+/* Frees the types that were made for the blocks of an alltoall. */
+static inline void gcomp_mpi_drop_types(MPI_Datatype *types, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (types[i] != MPI_BYTE)
+            MPI_Type_free(&types[i]);
+        types[i] = MPI_BYTE;
+    }
+}
+
 static inline void gcomp_mpi_close(gcomp_mpi *mpi)
 {
     if (mpi->comm != MPI_COMM_NULL)
@@ -94,6 +113,9 @@ static inline void gcomp_mpi_close(gcomp_mpi *mpi)
     if (mpi->flights && mpi->halves != MPI_COMM_NULL)
         MPI_Comm_free(&mpi->halves);
     for (int i = 0; i < GCOMP_MPI_FLIGHTS && mpi->flights; i++) {
+        if (mpi->flights[i].types)
+            gcomp_mpi_drop_types(mpi->flights[i].types, 2 * mpi->world);
+        free(mpi->flights[i].types);
         free(mpi->flights[i].counts);
         free(mpi->flights[i].room);
     }
@@ -127,20 +149,27 @@ static inline int gcomp_mpi_open(gcomp_mpi *mpi, MPI_Comm comm)
         if (!mpi->counts || !mpi->places || !mpi->requests)
             error = MPI_ERR_NO_MEM;
     }
+    error = gcomp_mpi_agree(mpi->comm, error);
     if (error)
         gcomp_mpi_close(mpi);
     return error;
 }
 
 /* From now on floats are added in rank order, each element by one rank, at the bytes of a ring all-reduce: the same bits as over
-   other transports. On all ranks or on none. Returns 0 or MPI_ERR_NO_MEM. */
+   other transports. Collective. Returns 0 or an MPI error code, and then nothing is changed. */
 static inline int gcomp_mpi_sum_in_order(gcomp_mpi *mpi)
 {
+    int error;
     if (!mpi->shards)
         mpi->shards = (int *)malloc(2 * (size_t)mpi->world * sizeof *mpi->shards);
     if (mpi->shards && !mpi->order)
         mpi->order = (float *)malloc((size_t)mpi->world * GCOMP_MPI_ORDER * sizeof *mpi->order);
-    return mpi->order ? MPI_SUCCESS : MPI_ERR_NO_MEM;
+    error = gcomp_mpi_agree(mpi->comm, mpi->order ? MPI_SUCCESS : MPI_ERR_NO_MEM);
+    if (error) {
+        free(mpi->order);
+        mpi->order = NULL;
+    }
+    return error;
 }
 
 /* data[count] <- sum over the ranks, count <= world * GCOMP_MPI_ORDER. Rank w adds elements count * w / world and on. */
@@ -330,8 +359,23 @@ static inline int gcomp_mpi_alltoall(void *user, const void *send, void *recv, s
     return MPI_SUCCESS;
 }
 
+/* Ends requests of which the first `received` receive: none of them touches a buffer of the caller that receives any
+   more. What was sent may still be read: MPI cannot call it back. */
+static inline void gcomp_mpi_give_up(MPI_Request *requests, int received, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (requests[i] == MPI_REQUEST_NULL)
+            continue;
+        if (i < received && MPI_Cancel(&requests[i]) == MPI_SUCCESS)
+            MPI_Wait(&requests[i], MPI_STATUS_IGNORE);
+        if (requests[i] != MPI_REQUEST_NULL)
+            MPI_Request_free(&requests[i]);
+    }
+}
+
 /* Worker w gets sent[w] bytes of send, and awaited[w] bytes come from it; both lie back to back. Messages between
-   each two of them, of a piece at most: counts and places of MPI_Alltoallv are int. */
+   each two of them, of a piece at most: counts and places of MPI_Alltoallv are int. After an error no request is
+   active; messages may be on their way: open a new transport. */
 static inline int gcomp_mpi_alltoallv(void *user, const void *send, const size_t *sent, void *recv,
                                       const size_t *awaited)
 {
@@ -339,24 +383,27 @@ static inline int gcomp_mpi_alltoallv(void *user, const void *send, const size_t
     for (size_t at = 0;; at += GCOMP_MPI_PIECE) {
         const char *from = (const char *)send;
         char *to = (char *)recv;
-        int count = 0, error = MPI_SUCCESS;
+        int count = 0, received, error = MPI_SUCCESS;
+        for (int i = 0; i < 2 * mpi->world; i++)
+            mpi->requests[i] = MPI_REQUEST_NULL;
         for (int w = 0; w < mpi->world && !error; to += awaited[w++]) {
             size_t left = awaited[w] > at ? awaited[w] - at : 0;
             if (left)
                 error = MPI_Irecv(to + at, (int)(left < GCOMP_MPI_PIECE ? left : GCOMP_MPI_PIECE), MPI_BYTE, w, 0,
                                   mpi->comm, &mpi->requests[count++]);
         }
+        received = count;
         for (int w = 0; w < mpi->world && !error; from += sent[w++]) {
             size_t left = sent[w] > at ? sent[w] - at : 0;
             if (left)
                 error = MPI_Isend(from + at, (int)(left < GCOMP_MPI_PIECE ? left : GCOMP_MPI_PIECE), MPI_BYTE, w,
                                   0, mpi->comm, &mpi->requests[count++]);
         }
-        if (error || !count)
-            return error;
         for (int i = 0; i < count && !error; i++)
             error = MPI_Wait(&mpi->requests[i], MPI_STATUS_IGNORE);
         if (error)
+            gcomp_mpi_give_up(mpi->requests, received, count);
+        if (error || !count)
             return error;
     }
 }
@@ -372,38 +419,82 @@ static inline int gcomp_mpi_overlap(gcomp_mpi *mpi)
     int error = MPI_SUCCESS;
     if (mpi->flights)
         return error;
+    mpi->halves = MPI_COMM_NULL;
     mpi->flights = (gcomp_mpi_flight *)calloc(GCOMP_MPI_FLIGHTS, sizeof *mpi->flights);
     if (!mpi->flights)
-        return MPI_ERR_NO_MEM;
-    mpi->halves = MPI_COMM_NULL;
-    error = MPI_Comm_dup(mpi->comm, &mpi->halves); /* with its way to return errors */
-    for (int i = 0; i < GCOMP_MPI_FLIGHTS; i++) {
-        mpi->flights[i].counts = (int *)malloc(4 * (size_t)mpi->world * sizeof(int));
-        if (!error && !mpi->flights[i].counts)
+        error = MPI_ERR_NO_MEM;
+    for (int i = 0; i < GCOMP_MPI_FLIGHTS && !error; i++) {
+        gcomp_mpi_flight *f = &mpi->flights[i];
+        f->counts = (int *)malloc(4 * (size_t)mpi->world * sizeof(int));
+        f->types = (MPI_Datatype *)malloc(2 * (size_t)mpi->world * sizeof(MPI_Datatype));
+        for (int w = 0; w < 2 * mpi->world && f->types; w++)
+            f->types[w] = MPI_BYTE;
+        if (!f->counts || !f->types)
             error = MPI_ERR_NO_MEM;
     }
-    return error;
+    error = gcomp_mpi_agree(mpi->comm, error);
+    return error ? error : MPI_Comm_dup(mpi->comm, &mpi->halves); /* with its way to return errors */
 }
 
-/* counts and places <- of blocks back to back, or `stride` apart if that is not 0. Returns bytes to the end of the last. */
+/* counts and places <- of blocks that lie `stride` apart. Returns bytes to the end of the last. */
 static inline size_t gcomp_mpi_lay_out(const gcomp_mpi *mpi, const size_t *bytes, size_t stride, int *counts)
 {
     size_t at = 0;
-    for (int w = 0; w < mpi->world; w++) {
+    for (int w = 0; w < mpi->world; w++, at += stride) {
         counts[w] = (int)bytes[w];
         counts[mpi->world + w] = (int)at;
-        at += stride ? stride : bytes[w];
     }
     return at;
 }
 
+/* A block of `bytes` that begins at byte `at`, as a count and a place of int, or as one of a type that holds both. */
+static inline int gcomp_mpi_block(size_t at, size_t bytes, int *count, int *place, MPI_Datatype *type)
+{
+    const size_t whole = bytes / GCOMP_MPI_PIECE * GCOMP_MPI_PIECE;
+    int lengths[2] = {(int)(bytes / GCOMP_MPI_PIECE), (int)(bytes % GCOMP_MPI_PIECE)}, error;
+    MPI_Aint places[2] = {(MPI_Aint)at, (MPI_Aint)(at + whole)};
+    MPI_Datatype parts[2] = {MPI_DATATYPE_NULL, MPI_BYTE}, made = MPI_DATATYPE_NULL;
+    *type = MPI_BYTE;
+    *count = (int)bytes;
+    *place = (int)at;
+    if (at <= GCOMP_MPI_PIECE && bytes <= GCOMP_MPI_PIECE)
+        return MPI_SUCCESS;
+    *count = 1;
+    *place = 0;
+    error = MPI_Type_contiguous((int)GCOMP_MPI_PIECE, MPI_BYTE, &parts[0]);
+    if (!error)
+        error = MPI_Type_create_struct(2, lengths, places, parts, &made);
+    if (!error)
+        error = MPI_Type_commit(&made);
+    if (parts[0] != MPI_DATATYPE_NULL)
+        MPI_Type_free(&parts[0]);
+    if (!error)
+        *type = made;
+    else if (made != MPI_DATATYPE_NULL)
+        MPI_Type_free(&made);
+    return error;
+}
+
+/* A rank's blocks may be larger than counts of MPI while those of the others are not, and all call the same collective:
+   only the types differ. */
 static inline int gcomp_mpi_start_alltoall(const gcomp_mpi *mpi, gcomp_mpi_flight *f)
 {
     const gcomp_request *r = &f->of;
-    int world = mpi->world, *out = f->counts, *in = out + 2 * world;
-    if (gcomp_mpi_lay_out(mpi, r->send_bytes, 0, out) > INT_MAX || gcomp_mpi_lay_out(mpi, r->bytes, 0, in) > INT_MAX)
-        return MPI_ERR_COUNT; /* shards of 2 GiB: take smaller buckets */
-    return MPI_Ialltoallv(r->send, out, out + world, MPI_BYTE, r->recv, in, in + world, MPI_BYTE, mpi->comm, &f->request);
+    int world = mpi->world, *out = f->counts, *in = out + 2 * world, error = MPI_SUCCESS;
+    size_t sent = 0, came = 0;
+    for (int w = 0; w < world && !error; w++) {
+        error = gcomp_mpi_block(sent, r->send_bytes[w], out + w, out + world + w, f->types + w);
+        if (!error)
+            error = gcomp_mpi_block(came, r->bytes[w], in + w, in + world + w, f->types + world + w);
+        sent += r->send_bytes[w];
+        came += r->bytes[w];
+    }
+    if (!error)
+        error = MPI_Ialltoallw(r->send, out, out + world, f->types, r->recv, in, in + world, f->types + world, mpi->comm,
+                               &f->request);
+    if (error)
+        gcomp_mpi_drop_types(f->types, 2 * world);
+    return error;
 }
 
 static inline int gcomp_mpi_start_gather(gcomp_mpi *mpi, gcomp_mpi_flight *f)
@@ -519,7 +610,10 @@ static inline int gcomp_mpi_test(void *user, uint32_t id)
 {
     gcomp_mpi *mpi = (gcomp_mpi *)user;
     gcomp_mpi_flight *f = &mpi->flights[id % GCOMP_MPI_FLIGHTS];
-    int done = 0, error = f->busy && f->of.id == id ? gcomp_mpi_go_on(mpi) : MPI_ERR_REQUEST;
+    int done = 0, error;
+    if (!f->busy || f->of.id != id)
+        return -1 - MPI_ERR_REQUEST;
+    error = gcomp_mpi_go_on(mpi);
     if (!error && f->scatters)
         return 1;
     if (!error)
@@ -527,6 +621,7 @@ static inline int gcomp_mpi_test(void *user, uint32_t id)
     if (!error && !done)
         return 1;
     f->busy = 0;
+    gcomp_mpi_drop_types(f->types, 2 * mpi->world);
     return error ? -1 - error : 0;
 }
 
@@ -562,17 +657,22 @@ static inline gcomp_comm gcomp_mpi_comm(gcomp_mpi *mpi)
 }
 
 /* Two levels: `shared` holds the ranks of one machine, a part of `all`; collective. Sets desc->node and desc->comm; both transports
-   are closed with gcomp_mpi_close, `between` on every rank. Returns 0 or an MPI error code; then there is nothing to close. */
+   are closed with gcomp_mpi_close, `between` on every rank. Returns 0 or an MPI error code, on all ranks of `all` if it is so on
+   one; then there is nothing to close. */
 static inline int gcomp_mpi_open_levels(gcomp_mpi *node, gcomp_mpi *between, MPI_Comm all, MPI_Comm shared, gcomp_desc *desc)
 {
     MPI_Comm firsts = MPI_COMM_NULL;
-    int place[2] = {0, 0}, rank = 0, error;
+    int place[2] = {0, 0}, rank = 0, error, opened;
     memset(between, 0, sizeof *between);
     between->comm = MPI_COMM_NULL;
-    error = gcomp_mpi_open(node, shared);
+    error = opened = gcomp_mpi_open(node, shared);
+    if (!error)
+        error = MPI_Comm_rank(all, &rank);
+    error = gcomp_mpi_agree(all, error);
+    if (error && !opened)
+        gcomp_mpi_close(node);
     if (error)
         return error;
-    MPI_Comm_rank(all, &rank);
     error = MPI_Comm_split(all, node->rank ? MPI_UNDEFINED : 0, rank, &firsts);
     if (!error && node->rank == 0) {
         error = gcomp_mpi_open(between, firsts);
@@ -580,6 +680,7 @@ static inline int gcomp_mpi_open_levels(gcomp_mpi *node, gcomp_mpi *between, MPI
         place[0] = between->rank;
         place[1] = between->world;
     }
+    error = gcomp_mpi_agree(all, error); /* before the others wait for what rank 0 of their machine says */
     if (!error)
         error = MPI_Bcast(place, 2, MPI_INT, 0, node->comm);
     if (error) {

@@ -246,7 +246,7 @@ build_digest() {
 }
 digests build_digest
 for mpi in $mpis; do
-    for name in mpi_two mpi_ranks; do
+    for name in mpi_two mpi_ranks mpi_faults; do
         check "$name builds, $mpi" mpicc.$mpi -std=gnu11 -O1 -I. -DGCOMP_LINKED tests/$name.c $plain \
             -o $out/$name.$mpi -lm -pthread
     done
@@ -292,6 +292,7 @@ check "training as advised" build/train --text gcomp.h --hidden 40,40 --steps 3 
 for mpi in $mpis; do
     tap "two ranks, $mpi" $(on_ranks $mpi 2 $out/mpi_two.$mpi)
     tap "four ranks, $mpi" $(on_ranks $mpi 4 $out/mpi_ranks.$mpi)
+    tap "faults on one of four ranks, $mpi" $(on_ranks $mpi 4 $out/mpi_faults.$mpi)
     check "example overlap, $mpi" $(on_ranks $mpi 2 "$out/overlap.$mpi int:bits=4 3 64 8 1 3")
 done
 check "one program over every transport, the same parameters" sh tests/same_program.sh build/train $out/train $mpis
