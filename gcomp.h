@@ -245,7 +245,8 @@
        code                 packed, elias, rice: how levels are coded, see WIRE FORMAT; auto: as is shortest
      fp8                    format=e4m3 (e5m2), block=256
      mx                     format=e2m1 (e4m3, e5m2, int8, e2m3, e3m2)
-     eden                   bits=1 (2, 3, 4), block=4096 (64 to 65536)
+     eden                   bits=1 (2, 3, 4), block=4096 (64 to 65536), feedback=0 (1: keeps a
+                            residual, with the scale of least error instead of the unbiased one)
      topk                   density=0.01, global=0 (see MANY WORKERS)
      sampledtopk dryden     density=0.01
      wangni                 density=0.02
@@ -378,10 +379,7 @@
                    Small floats, from the highest bit: the sign, e bits of exponent E, m of mantissa
                    M: 2^(E - bias) * (1 + M / 2^m), for E = 0 2^(1 - bias) * M / 2^m, the bias
                    2^(e - 1) - 1. Refused: 0x7f of e4m3, 0x7c to 0x7f of e5m2, and both with a sign
-     eden     20   word: bits - 1 (2 bits), log2(block) - 6 (4). n = 0: none, else u64 random words; a float s a piece, if its top
-                   bit is set without it and times 2^-100; then the codes of each 16 elements of each piece: bits=4: 16 of 4 bits,
-                   two's complement; else 16 magnitudes of bits - 1 bits, then 16 bits, 1: negative. Pieces: blocks, then
-                   falling powers of two until n or up to 15 beyond
+     eden     20   word: bits - 1 (2 bits), log2(block) - 6 (4); the body below under "Pieces"
      topk      5   u64 k <= n; u8 coder of the increasing indices; the indices; then the k values as a
                    body of the value method with n = k, its codes packed (C = 0). Coders:
                      r = 0 .. 32  each gap, the number of elements between an index and the one before
@@ -409,6 +407,32 @@
    elements, the last ones the rest. Sums the same, or payloads of none. Lengths and lists: see >>shards. In the two-shot form
    shards and sums are payloads of the codec with the n of a range. Their random numbers: in the place of gcomp_key.own the first
    two words of the Philox4x32-10 block with this key and counter (0, 0, 7, r), r the range, or world for the mean.
+   Pieces (eden). n = 0: an empty body. Else u64 random words, A the low 32 bits, B the high ones; a
+   u32 a piece; the codes. A piece is a block of elements. The elements behind the last whole block,
+   their number rounded up to a multiple of 16, are cut into powers of two, the largest first. From
+   n on they are padding: they have codes and are decoded with the rest, but belong to no tensor.
+   The u32 u of a piece: bit 0, it was rotated twice; bit 31, it is small; f is u without bit 31, as
+   a float (bit 0 stays): 2^-100 <= f, f finite, if small f <= 1 + 2^-23. u = 0: f = 0, and the
+   codes of the piece are zero bytes.
+   For each 16 elements stand 2 * bits bytes of codes. bits=4: 16 numbers q of 4 bits; the magnitude
+   k is q if q < 8, else 15 - q, and the element is negative. Else 16 magnitudes k of bits - 1 bits,
+   then 16 bits, 1: negative. The number c of an element is, with this sign, by k = 0, 1, ..
+     bits=1: 1    bits=2: 3 10    bits=3: 29 89 158 253    bits=4: 12 36 61 87 115 147 187 248
+   if the piece is small times 2^-100, which is exact.
+   S(A, B, i) is the sign of element i of the tensor, 1: minus. Modulo 2^32, ^ the exclusive or,
+   behind shifts, with d = floor(i / 256) * 16 + i mod 16
+     h = floor(d / 2) + A + floor(d / 2^33) * 0x9E3779B9;  h = (h ^ h >> 16) * 0x85EBCA6B;
+     h = (h ^ h >> 13 ^ B) * 0xC2B2AE35;  h = h ^ h >> 16
+   The sign is the bit of h at place 15 - floor(i / 16) mod 16, if d is odd 16 places higher.
+   The transform of m numbers x: for s = m / 2, m / 4, .. 1, for each j where floor(j / s) is even,
+   both at once: x[j] = x[j] + x[j + s], x[j + s] = x[j] - x[j + s], each rounded to a float.
+   Decoding a piece of m elements, its element j being element i + j of the tensor:
+     x[j] = c of the element; the transform of all m numbers (exact in any order)
+     if rotated twice: x[j] = -x[j] where S(B, A, i + j) = 1; then for each group of w = min(m, 512)
+       numbers: if w > 16, with t = 15 / 64, for j < w / 2, k = j + w / 2, both at once
+       x[j] = x[j] + t * x[k], x[k] = t * x[j] - x[k]; and the transform of the w numbers
+     the element is f * x[j], the negative of it where S(A, B, i + j) = 1; what does not fit a float
+     is the largest float with its sign
    Coded levels: where C is not 0 (packed: the codes as above) and n > 0, the codes stand in segments,
    each for as many elements as 2048 bytes of packed codes hold, or the rest. Before them stands a u64
    for each 65536 elements but the last: where their segments end, counted from the first segment.
@@ -9570,8 +9594,15 @@ static const gcomp__method gcomp__row_mx = {
 #undef GCOMP__SMALL_FLOAT
 #undef GCOMP__FROM_SMALL
 
-/* >>hadamard: the randomised Hadamard transform, which makes the coordinates of any vector nearly normal: H D x, where D turns
-   signs at random and H is the transform, log2(size) additions an element. Back goes D H, since H H x = size * x. */
+/* >>hadamard: rotations that make the coordinates of a vector nearly normal. One is H D: D turns
+   signs at random, H is the Hadamard transform of the piece, log2(size) additions an element. One
+   is enough where no element is large beside the rest. Of one large element H D makes coordinates
+   of one size, of two large elements coordinates of two sizes. There the rotation is H D' R G D: D'
+   turns other signs, G is the transform of each group of 512 elements (a smaller piece is a group),
+   and R turns element j of a group together with element j + half of it. Without R, coordinates
+   would be multiples of a large element; many would be 0 but for what the small elements add, and
+   the small elements would come back too large. The way back is D G R D' H, since H H x = size * x,
+   G G x = group * x, R R x = (1 + lean^2) x. */
 #ifndef GCOMP_WITHOUT_EDEN
 /* >>kernel signs: 16 random signs, those of elements i .. i + 15, in the top bits of words; doubling the words gives the next
    16, as long as i + 16 is no multiple of 256: element i's is bit 15 - i / 16 % 16 of draw i / 256 * 16 + i % 16. They are drawn
@@ -9634,11 +9665,55 @@ static void GCOMP__F(rotate)(float *x, size_t size, gcomp__ahead *next)
     *next = ahead;
 }
 
-/* x <- p with random signs, zeros behind the tensor's end. Returns the sum of squares. */
+/* >>kernel mix: D' R G x for `count` elements, in groups of m, from element i on; back: G R D' x.
+   A group of 16 elements has no R. */
+#ifndef GCOMP__LEAN
+#define GCOMP__LEAN 0.234375f /* 15/64 */
+enum { GCOMP__GROUP = 512 };  /* at most GCOMP__TILE */
+#endif
+static void GCOMP__F(lean)(float *x, size_t i, size_t m, uint64_t words, int back)
+{
+    const GCOMP__F(v) t = GCOMP__F(splat)(GCOMP__LEAN);
+    const size_t half = m / 2;
+    uint32_t draws[GCOMP__SIGN_WORDS];
+    GCOMP__F(w) signs = GCOMP__F(signs)(draws, words, i, m, 1), others;
+    size_t j;
+    if (half < 16) {
+        GCOMP__F(store)(x, GCOMP__F(turn)(GCOMP__F(load)(x), signs));
+        return;
+    }
+    others = GCOMP__F(signs)(draws, words, i + half, half, 0);
+    for (j = 0; j < half; j += 16) {
+        GCOMP__F(v) a = GCOMP__F(load)(x + j), b = GCOMP__F(load)(x + half + j), sum;
+        if (back) a = GCOMP__F(turn)(a, signs), b = GCOMP__F(turn)(b, others);
+        sum = GCOMP__F(add)(a, GCOMP__F(mul)(b, t));
+        b = GCOMP__F(sub)(GCOMP__F(mul)(a, t), b);
+        GCOMP__F(store)(x + j, back ? sum : GCOMP__F(turn)(sum, signs));
+        GCOMP__F(store)(x + half + j, back ? b : GCOMP__F(turn)(b, others));
+        signs = GCOMP__F(wadd)(signs, signs);
+        others = GCOMP__F(wadd)(others, others);
+    }
+}
+
+static void GCOMP__F(mix)(float *x, size_t i, size_t count, size_t m, uint64_t words, int back)
+{
+    gcomp__ahead none = {NULL, NULL, 0, 0};
+    size_t j;
+    words = words >> 32 | words << 32;
+    for (j = 0; j < count; j += m) {
+        if (back) GCOMP__F(lean)(x + j, i + j, m, words, 1);
+        GCOMP__F(rotate)(x + j, m, &none);
+        if (!back) GCOMP__F(lean)(x + j, i + j, m, words, 0);
+    }
+}
+
+/* x <- p with random signs, zeros behind the tensor's end. Returns the sum of squares; *most: the
+   bits of the largest |p|. */
 GCOMP__HEAVY double GCOMP__F(hadamard_take)(const gcomp_input *from, uint64_t words, size_t n, float *x, size_t i, size_t size,
-                                            int general, int feedback)
+                                            int general, int feedback, uint32_t *most)
 {
     const gcomp_input in = *from;
+    GCOMP__F(v) worst = GCOMP__F(splat)(gcomp__zero());
     GCOMP__F(sum) sum = GCOMP__F(sum_none)();
     uint32_t draws[GCOMP__SIGN_WORDS];
     size_t j, k, stop;
@@ -9651,6 +9726,7 @@ GCOMP__HEAVY double GCOMP__F(hadamard_take)(const gcomp_input *from, uint64_t wo
             const GCOMP__F(v) q = GCOMP__F(load_p)(&in, i + k + 256, general, feedback);
             some = GCOMP__F(add)(some, GCOMP__F(mul)(p, p));
             more = GCOMP__F(add)(more, GCOMP__F(mul)(q, q));
+            worst = GCOMP__F(worst)(GCOMP__F(worst)(worst, p), q);
             GCOMP__F(store)(x + k, GCOMP__F(turn)(p, signs));
             GCOMP__F(store)(x + k + 256, GCOMP__F(turn)(q, others));
             signs = GCOMP__F(wadd)(signs, signs);
@@ -9667,11 +9743,13 @@ GCOMP__HEAVY double GCOMP__F(hadamard_take)(const gcomp_input *from, uint64_t wo
             if (i + j + 16 <= n) p = GCOMP__F(load_p)(&in, i + j, general, feedback);
             else p = GCOMP__F(load_p_some)(&in, i + j, n - i - j);
             some = GCOMP__F(add)(some, GCOMP__F(mul)(p, p));
+            worst = GCOMP__F(worst)(worst, p);
             GCOMP__F(store)(x + j, GCOMP__F(turn)(p, signs));
             signs = GCOMP__F(wadd)(signs, signs);
         }
         sum = GCOMP__F(sum_add)(sum, some);
     }
+    *most = GCOMP__F(most)(worst);
     return GCOMP__F(sum_fold)(sum);
 }
 
@@ -9686,7 +9764,7 @@ static void GCOMP__F(hadamard_turn)(float *x, size_t i, size_t count, uint64_t w
         stop = gcomp__min(count, j + 256 - (i + j) % 256);
         for (; j < stop; j += 16) {
             GCOMP__F(v) d = GCOMP__F(turn)(GCOMP__F(mul)(GCOMP__F(load)(x + j), scale), signs);
-            if (s >= 1e31f) d = GCOMP__F(saturate)(d);
+            if (s >= 1e28f) d = GCOMP__F(saturate)(d);
             GCOMP__F(store)(x + j, d);
             signs = GCOMP__F(wadd)(signs, signs);
         }
@@ -9826,7 +9904,7 @@ typedef struct gcomp__eden_job {
     const struct gcomp__eden_kernels *kernels;
     const gcomp__sink *sink; /* or the rest: */
     gcomp_input in;
-    gcomp__form form; /* kernel: the bits */
+    gcomp__form form; /* kernel: the bits; constant: 0, or for feedback the mean of centroid^2 */
     uint64_t words;
     uint8_t *scales, *codes;
     size_t n, lanes, room; /* room: floats of workspace of a lane; 0: none */
@@ -9846,20 +9924,25 @@ GCOMP__NOINLINE size_t gcomp__eden_piece(size_t n, size_t block, size_t i)
     return block;
 }
 
-/* Its scale as a word: s >= 2^-100 is a float; a smaller one the float s * 2^100 with its sign bit set. */
-GCOMP__NOINLINE uint32_t gcomp__eden_word(double s)
+/* Its scale as a word: s >= 2^-100 is a float; a smaller one the float s * 2^100 with its sign bit
+   set. The lowest bit tells whether the piece was rotated twice. */
+GCOMP__NOINLINE uint32_t gcomp__eden_word(double s, uint32_t twice)
 {
-    if (s < 7.888609052210118e-31) return gcomp__bits((float)(s * 1267650600228229401496703205376.0)) | 0x80000000u;
-    return gcomp__bits(s < 3.4028234663852886e38 ? (float)s : 3.4028234663852886e38f);
+    const uint32_t top = s < 7.888609052210118e-31 ? 0x80000000u : 0;
+    if (top) s *= 1267650600228229401496703205376.0;
+    if (s > 3.4028234663852886e38) s = 3.4028234663852886e38;
+    return (gcomp__bits((float)s) & ~1u) | twice | top;
 }
 #endif
 
 #ifdef GCOMP__LAST
 static void gcomp__eden_form(const double *param, gcomp__form *form)
 {
+    static const float squares[] = {1, 38.7f, 13350, 8180}; /* mean centroid^2 of a normal variable */
     memset(form, 0, sizeof *form);
     form->kernel = 1 + (unsigned)param[0];
     form->block = (size_t)64 << (unsigned)param[1];
+    if (param[2] != 0) form->constant = squares[form->kernel - 1];
 }
 
 /* Bytes of scales and of codes. */
@@ -9892,10 +9975,16 @@ static size_t gcomp__eden_scratch(const gcomp_codec *codec, size_t n)
     return 4 * gcomp__eden_piece(n, form.block, 0) * gcomp__min(gcomp__chunks(n), GCOMP__EDEN_LANES);
 }
 
+static void gcomp__eden_adapt(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
+{
+    (void)rounds;
+    if (codec->param[2] != 0) *flags |= GCOMP__FEEDBACK;
+}
+
 static void gcomp__eden_lane(void *arg, size_t lane)
 {
     gcomp__eden_job *job = (gcomp__eden_job *)arg;
-    float *work = (float *)(void *)job->call->scratch + (job->room ? lane * job->room : 0);
+    float *work = job->room ? (float *)(void *)job->call->scratch + lane * job->room : NULL;
     size_t chunk;
     for (chunk = lane; chunk < gcomp__chunks(job->n); chunk += job->lanes) {
         if (job->sink) (job->kernels->sink)(job, work, chunk);
@@ -9917,10 +10006,17 @@ static void gcomp__eden_run(gcomp__eden_job *job, const gcomp__call *call, size_
 #endif
 #endif
 
-/* >>method eden: blocks are rotated (>>hadamard). Each coordinate is then nearly normal and becomes one of 2^bits centroids c,
-   the nearest or next to it; back come s * H c with the signs. s = |p|^2 / <c, H p> makes <C(p), p> = |p|^2: unbiased over all
-   rotations, nearly so over these (normal data: none seen; its cube: 4 % of |p| with 1 bit, 0.1 % with 4). E|p - C(p)|^2 is
-   near 0.571, 0.133, 0.036, 0.0096 of |p|^2 for 1, 2, 3, 4 bits, whatever p.
+/* >>method eden: a piece is rotated (>>hadamard): x = T p, T = H D, or T = H D' R G D where
+   (max |p|)^2 > |p|^2 / 128. Each coordinate is then nearly normal and becomes one of 2^bits
+   centroids c, the nearest or next to it; back comes C(p) = s T'c, T' the transpose of T.
+   s = |p|^2 / <c, x> makes <C(p), p> = |p|^2: unbiased over all rotations, nearly so over these.
+   E|p - C(p)|^2 is near 0.571, 0.133, 0.036, 0.0096 of |p|^2 for 1, 2, 3, 4 bits.
+   The bias |E C(p) - p| of 1 bit, measured over normal numbers, their cubes, Student's t of 3
+   degrees, one or two large elements with noise and without: below 0.002 |p| in pieces of 512
+   elements or more; up to 0.035 |p| in a piece of 64, and 0.4 |p| in one of 16, where two elements
+   are nearly all of p. Where 128 or more elements of exactly one size are nearly all: 0.07 |p|.
+   feedback=1: the residual keeps what is lost, and s = <c, x> / |T'c|^2 is that of least error, with
+   the mean of c^2 of a normal variable: 0.363, 0.117, 0.0345, 0.0095 of |p|^2 are lost.
    Vargaftik et al., NeurIPS 2021 (1 bit) and ICML 2022. */
 #ifndef GCOMP_WITHOUT_EDEN
 #define GCOMP__LIST_eden(X) X(eden)
@@ -9930,35 +10026,46 @@ static uint32_t GCOMP__F(eden_encode_piece)(const gcomp__eden_job *job, float *x
 {
     const unsigned bits = job->form.kernel;
     uint8_t *code = job->codes + i / 16 * (2 * bits);
-    const int feedback = job->in.residual != NULL;
+    const gcomp_input *in = &job->in;
+    const uint64_t words = job->words;
+    const int feedback = in->residual != NULL;
     gcomp__eden_levels levels;
-    double squares, dot, lift = 1;
+    double squares, dot, lift = 1, stretch = 1;
+    uint32_t most, twice;
     gcomp__ahead next;
     size_t j;
-    next.step = 16 * gcomp__dtype_bytes(job->in.dtype);
+    next.step = 16 * gcomp__dtype_bytes(in->dtype);
     next.left = i + 2 * size <= job->n ? size / 16 : 0;
-    next.a = (const uint8_t *)job->in.grad + (next.left ? i + size : i) / 16 * next.step;
-    next.b = feedback ? job->in.residual + (next.left ? i + size : i) : NULL;
-    if (GCOMP__F(general)(&job->in)) squares = GCOMP__F(hadamard_take)(&job->in, job->words, job->n, x, i, size, 1, feedback);
-    else if (feedback) squares = GCOMP__F(hadamard_take)(&job->in, job->words, job->n, x, i, size, 0, 1);
-    else squares = GCOMP__F(hadamard_take)(&job->in, job->words, job->n, x, i, size, 0, 0);
+    next.a = (const uint8_t *)in->grad + (next.left ? i + size : i) / 16 * next.step;
+    next.b = feedback ? in->residual + (next.left ? i + size : i) : NULL;
+    if (GCOMP__F(general)(in))
+        squares = GCOMP__F(hadamard_take)(in, words, job->n, x, i, size, 1, feedback, &most);
+    else if (feedback) squares = GCOMP__F(hadamard_take)(in, words, job->n, x, i, size, 0, 1, &most);
+    else squares = GCOMP__F(hadamard_take)(in, words, job->n, x, i, size, 0, 0, &most);
     if (!gcomp__finite_double(squares) || squares < 1e-18 || squares > 1e38) { /* floats were too small for them, or p is */
-        const uint32_t most = GCOMP__F(worst_of)(x, size);
         memset(code, 0, size / 8 * bits);
         if (most == 0 || most >= 0x7f800000u) return most;
         squares = GCOMP__F(squares)(x, size);
-        if (most >= 227u << 23) lift = 1.0 / 16777216; /* sums of 65536 stay finite */
+        if (most >= 187u << 23) lift = 1.0 / 1099511627776.0; /* all that follows stays finite */
         if (most < 67u << 23) lift = 1208925819614629174706176.0;
         for (j = 0; j < size; j += 16)
             GCOMP__F(store)(x + j, GCOMP__F(mul)(GCOMP__F(load)(x + j), GCOMP__F(splat)((float)lift)));
     }
+    twice = (double)gcomp__float(most) * (double)gcomp__float(most) > squares / 128;
+    if (twice) {
+        const size_t m = gcomp__min(size, GCOMP__GROUP);
+        GCOMP__F(mix)(x, i, size, m, words, 0);
+        stretch = (double)m * (m > 16 ? 1 + (double)GCOMP__LEAN * (double)GCOMP__LEAN : 1);
+    }
     GCOMP__F(rotate)(x, size, &next);
-    gcomp__eden_fit(&levels, bits, gcomp__sqrt(squares) * lift, 1);
+    gcomp__eden_fit(&levels, bits, gcomp__sqrt(squares * stretch) * lift, 1);
     if (bits == 1) dot = GCOMP__F(eden_codes)(code, x, size, 1, &levels, &next);
     else if (bits == 2) dot = GCOMP__F(eden_codes)(code, x, size, 2, &levels, &next);
     else if (bits == 3) dot = GCOMP__F(eden_codes)(code, x, size, 3, &levels, &next);
     else dot = GCOMP__F(eden_codes)(code, x, size, 4, &levels, &next);
-    return gcomp__eden_word(squares * lift / dot);
+    if (job->form.constant == 0) return gcomp__eden_word(squares * lift / dot, twice);
+    dot /= (double)size * (double)size * (double)job->form.constant; /* |T'c|^2 / stretch */
+    return gcomp__eden_word(dot / (lift * stretch), twice);
 }
 
 static int GCOMP__F(eden_encode)(const gcomp__eden_job *job, float *work, size_t chunk)
@@ -10009,7 +10116,8 @@ static gcomp_result gcomp__eden_check(const gcomp__view *view)
     for (i = 0; i < view->n; i += size, scale += 4) {
         const uint32_t word = gcomp__get32(scale), s = word & 0x7fffffffu;
         size = gcomp__eden_piece(view->n, view->form.block, i);
-        if (word >> 31 ? s < 47u << 23 || s > 127u << 23 : word && (s < 27u << 23 || s >= 0x7f800000u)) return GCOMP_CORRUPT;
+        if (word && (s < 27u << 23 || s > (word >> 31 ? 0x3f800001u : 0x7f7fffffu)))
+            return GCOMP_CORRUPT;
         for (j = 0; !word && j < size / 16 * code16; j++)
             if (view->codes[i / 16 * code16 + j]) return GCOMP_CORRUPT;
     }
@@ -10048,6 +10156,7 @@ static void GCOMP__F(eden_put)(const gcomp__view *view, size_t begin, size_t end
             else if (bits == 2) GCOMP__F(eden_fill)(x, code, size, step, at / step, 2, levels.table, &place);
             else if (bits == 3) GCOMP__F(eden_fill)(x, code, size, step, at / step, 3, levels.table, &place);
             else GCOMP__F(eden_fill)(x, code, size, step, at / step, 4, levels.table, &place);
+            if (word & 1) GCOMP__F(mix)(x, i + at, count, gcomp__min(size, GCOMP__GROUP), words, 1);
             GCOMP__F(hadamard_turn)(x, i + at, count, words, gcomp__float(word & 0x7fffffffu));
             if (residual) GCOMP__F(add_scaled)(residual + i + at, x, -1, count, 0);
             if (y && ending != GCOMP__STORE) GCOMP__F(add_scaled)(y + i + at, x, weight, count, ending == GCOMP__FRESH);
@@ -10113,9 +10222,10 @@ static void gcomp__eden_decode(const gcomp__call *call, const gcomp__sink *sink)
 static const gcomp__method gcomp__row_eden = {
     "eden", 20, GCOMP__CONSERVES_ELEMENT | GCOMP__WORKSPACE, {GCOMP__GATHER, 0, 0},
     {GCOMP__ONE_OF("bits", 0, 3, 2, "1|2|3|4|"),
-     GCOMP__ONE_OF("block", 6, 10, 4, "64|128|256|512|1024|2048|4096|8192|16384|32768|65536|")},
+     GCOMP__ONE_OF("block", 6, 10, 4, "64|128|256|512|1024|2048|4096|8192|16384|32768|65536|"),
+     GCOMP__COUNT("feedback", 0, 0, 1, 0)},
     NULL, gcomp__eden_bound, gcomp__eden_scratch, gcomp__eden_encode, gcomp__eden_open, gcomp__eden_check, gcomp__eden_decode,
-    GCOMP__NO_SUMS};
+    NULL, NULL, NULL, NULL, NULL, NULL, gcomp__eden_adapt, NULL, NULL, NULL};
 #endif
 #else
 #define GCOMP__LIST_eden(X)
@@ -10634,7 +10744,7 @@ static uint32_t *gcomp__list_room(gcomp__call *call, const gcomp__view *view)
         gcomp__index_pieces(view->n) > 1)
         return NULL;
     k = gcomp__get64(view->body);
-    if (k > view->n || k > call->scratch_bytes / 4) return NULL;
+    if (!call->scratch || k > view->n || k > call->scratch_bytes / 4) return NULL;
     bytes = gcomp__min(gcomp__round_up(4 * (size_t)k, 64), call->scratch_bytes);
     call->scratch += bytes;
     call->scratch_bytes -= bytes;
