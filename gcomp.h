@@ -9938,7 +9938,7 @@ GCOMP__NOINLINE uint32_t gcomp__eden_word(double s, uint32_t twice)
 #ifdef GCOMP__LAST
 static void gcomp__eden_form(const double *param, gcomp__form *form)
 {
-    static const float squares[] = {1, 38.7f, 13350, 8180}; /* mean centroid^2 of a normal variable */
+    static const float squares[] = {1, 38.7f, 13350, 8180}; /* mean centroid^2, of normal data */
     memset(form, 0, sizeof *form);
     form->kernel = 1 + (unsigned)param[0];
     form->block = (size_t)64 << (unsigned)param[1];
@@ -10015,7 +10015,7 @@ static void gcomp__eden_run(gcomp__eden_job *job, const gcomp__call *call, size_
    degrees, one or two large elements with noise and without: below 0.002 |p| in pieces of 512
    elements or more; up to 0.035 |p| in a piece of 64, and 0.4 |p| in one of 16, where two elements
    are nearly all of p. Where 128 or more elements of exactly one size are nearly all: 0.07 |p|.
-   feedback=1: the residual keeps what is lost, and s = <c, x> / |T'c|^2 is that of least error, with
+   feedback=1: the residual keeps what is lost; s = <c, x> / |T'c|^2 is that of least error, with
    the mean of c^2 of a normal variable: 0.363, 0.117, 0.0345, 0.0095 of |p|^2 are lost.
    Vargaftik et al., NeurIPS 2021 (1 bit) and ICML 2022. */
 #ifndef GCOMP_WITHOUT_EDEN
