@@ -303,7 +303,9 @@
      Non-finite input is refused (GCOMP_NOT_FINITE) before anything is written. Finite in, finite out: sums too large for a float
      become the largest, in means, residuals and momenta. The mean is the sum in rank order of x * (1/world). fp16 and bf16
      saturate, and with error feedback the rest is sent later. Functions that calculate set round-to-nearest without flushing of
-     subnormals, and restore the caller's mode.
+     subnormals, and restore the caller's mode: on x86, ARM, RISC-V, PowerPC and s390x (MSVC: on x86-64). On other machines the
+     library cannot set the mode: functions return GCOMP_FLOAT_MODE where the caller's is another one, before anything is changed,
+     and gcomp_parallel is not used, since its threads may have other modes.
 
    WHAT GOES WRONG
      - Clip the gradient after the exchange, not before: the norm that matters is that of the mean.
@@ -601,6 +603,7 @@ GCOMP_API int gcomp_version(void);
     X(GCOMP_WRONG_STATE, -9, FATAL, "the call does not fit the state of the object") \
     X(GCOMP_DUPLICATE_NAME, -10, FATAL, "a tensor of this name exists") \
     X(GCOMP_MISSING_CALLBACK, -11, FATAL, "a callback that is needed is NULL, or cannot sum what is needed") \
+    X(GCOMP_FLOAT_MODE, -12, FATAL, "the floating-point mode is not the default, and the library cannot set it here") \
     X(GCOMP_TRUNCATED, -20, RETRY, "the payload ends before its content") \
     X(GCOMP_TRAILING_BYTES, -21, RETRY, "bytes follow the end of the payload") \
     X(GCOMP_NOT_A_PAYLOAD, -22, RETRY, "the bytes do not begin like a payload") \
@@ -1035,7 +1038,8 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_next(gcomp *gc, gcomp_request 
 /* Says that a request was carried out; status 0: success. Anything else ends the step: GCOMP_CALLBACK_FAILED. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status);
 
-/* Writes the means into the gradients and the residuals, after GCOMP_DONE. Cannot fail but for GCOMP_WRONG_STATE. */
+/* Writes the means into the gradients and the residuals, after GCOMP_DONE. Cannot fail but for GCOMP_WRONG_STATE, and for
+   GCOMP_FLOAT_MODE: the step goes on, and the call may be repeated in the default mode. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_commit(gcomp *gc);
 
 /* Ends a step without a commit: nothing has changed. Waits for what gcomp_step_progress has under way. No effect outside a
@@ -1311,7 +1315,7 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_advise(const gcomp_question *questi
 #else
 #define GCOMP__ARM64 0
 #endif
-#if GCOMP__X86 || defined(__SSE2__)
+#if GCOMP__X86 || defined(__SSE2__) || defined(_M_X64)
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized" /* gcc's own header, at -O1 */
@@ -1336,6 +1340,7 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_advise(const gcomp_question *questi
 #define GCOMP__ON_A_LINE __attribute__((__aligned__(64))) /* of the cache */
 #define GCOMP__PREFETCH(p) __builtin_prefetch(p)
 #define GCOMP__PREFETCH_NEAR(p) __builtin_prefetch(p, 0, 2) /* not as far as the innermost cache */
+#define GCOMP__BARRIER __asm__ volatile("" : : : "memory")
 #define GCOMP__SHARED_WORD unsigned /* that threads read and write without a lock */
 #define GCOMP__LOAD_WORD(word) __atomic_load_n(&(word), __ATOMIC_RELAXED)
 #define GCOMP__STORE_WORD(word, value) __atomic_store_n(&(word), value, __ATOMIC_RELAXED)
@@ -1348,6 +1353,7 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_advise(const gcomp_question *questi
 #define GCOMP__ON_A_LINE
 #define GCOMP__PREFETCH(p) ((void)(p))
 #define GCOMP__PREFETCH_NEAR(p) ((void)(p))
+#define GCOMP__BARRIER ((void)0)
 #define GCOMP__SHARED_WORD volatile unsigned /* one access a word, on all machines of such compilers */
 #define GCOMP__LOAD_WORD(word) (word)
 #define GCOMP__STORE_WORD(word, value) ((word) = (value))
@@ -1430,19 +1436,77 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_advise(const gcomp_question *questi
 #endif
 #endif
 
-/* Round to nearest, no flushing of subnormals, exceptions masked; the caller's mode comes back at the end. What calculates
-   between the two from arguments alone stands in a function of its own, not inlined, lest the compiler moves it out. */
+/* The floating-point mode: bits of a control register, and what they are for rounding to nearest, without flushing of subnormals
+   and without traps. The rest of the register are flags of what has happened. */
+#if defined(GCOMP__KEEP_MODE) || (!defined(__GNUC__) && !defined(_M_X64)) /* for tests: as where no register is known */
+#elif defined(__SSE2__) || defined(_M_X64)
+#define GCOMP__MODE_BITS 0xffffffc0u
+#define GCOMP__MODE 0x1f80u
+#elif defined(__aarch64__)
+#define GCOMP__MODE_BITS 0x03c09f07u
+#define GCOMP__MODE_GET "mrs %0, fpcr"
+#define GCOMP__MODE_SET "msr fpcr, %0"
+#elif defined(__arm__) && defined(__ARM_FP) && (!defined(__thumb__) || defined(__thumb2__))
+#define GCOMP__MODE_BITS 0x03f79f00u
+#elif defined(__riscv) && defined(__riscv_flen)
+#define GCOMP__MODE_BITS 0xe0u
+#define GCOMP__MODE_GET "frcsr %0"
+#define GCOMP__MODE_SET "fscsr %0"
+#elif (defined(__powerpc__) || defined(__powerpc64__)) && !defined(_SOFT_FLOAT) && !defined(__NO_FPRS__)
+#define GCOMP__MODE_BITS 0xffu
+#elif defined(__s390x__)
+#define GCOMP__MODE_BITS 0xf8000007u
+#define GCOMP__MODE_GET "efpc %0"
+#define GCOMP__MODE_SET "sfpc %0"
+#endif
+#ifndef GCOMP__MODE
+#define GCOMP__MODE 0u
+#endif
+
+#ifdef GCOMP__MODE_BITS
+static uint64_t gcomp__mode(void)
+{
+#if defined(__SSE2__) || defined(_M_X64)
+    return _mm_getcsr();
+#elif defined(__arm__)
+    return __builtin_arm_get_fpscr();
+#elif defined(__powerpc__) || defined(__powerpc64__)
+    double word;
+    uint64_t mode;
+    __asm__ volatile("mffs %0" : "=f"(word));
+    memcpy(&mode, &word, 8);
+    return mode;
+#else
+    unsigned long mode;
+    __asm__ volatile(GCOMP__MODE_GET : "=r"(mode));
+    return mode;
+#endif
+}
+
+static void gcomp__mode_set(uint64_t mode)
+{
+#if defined(__SSE2__) || defined(_M_X64)
+    _mm_setcsr((unsigned)mode);
+#elif defined(__arm__)
+    __builtin_arm_set_fpscr((unsigned)mode);
+#elif defined(__powerpc__) || defined(__powerpc64__)
+    double word;
+    memcpy(&word, &mode, 8);
+    __asm__ volatile("mtfsf 255,%0" : : "f"(word) : "memory");
+#else
+    __asm__ volatile(GCOMP__MODE_SET : : "r"((unsigned long)mode) : "memory");
+#endif
+}
+#endif
+
+/* The library's own mode from here to gcomp__fp_leave, where the caller's comes back. What calculates between the two from
+   arguments alone stands in a function of its own, not inlined, lest the compiler moves it out. */
 static uint64_t gcomp__fp_enter(void)
 {
-#if defined(__SSE2__)
-    unsigned mode = _mm_getcsr();
-    if ((mode & ~0x3fu) != 0x1f80u) _mm_setcsr(0x1f80u);
-    __asm__ volatile("" : : : "memory");
-    return mode;
-#elif GCOMP__ARM64
-    uint64_t mode;
-    __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
-    if (mode & 0x03c09f00u) __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0) : "memory");
+#ifdef GCOMP__MODE_BITS
+    const uint64_t mode = gcomp__mode();
+    if ((mode & GCOMP__MODE_BITS) != GCOMP__MODE) gcomp__mode_set((mode & ~(uint64_t)GCOMP__MODE_BITS) | GCOMP__MODE);
+    GCOMP__BARRIER;
     return mode;
 #else
     return 0;
@@ -1451,15 +1515,29 @@ static uint64_t gcomp__fp_enter(void)
 
 static void gcomp__fp_leave(uint64_t mode)
 {
-#if defined(__SSE2__)
-    __asm__ volatile("" : : : "memory");
-    if ((mode & ~0x3fu) != 0x1f80u) _mm_setcsr((unsigned)mode);
-#elif GCOMP__ARM64
-    if (mode & 0x03c09f00u) __asm__ volatile("msr fpcr, %0" : : "r"(mode) : "memory");
+#ifdef GCOMP__MODE_BITS
+    GCOMP__BARRIER;
+    if ((mode & GCOMP__MODE_BITS) != GCOMP__MODE) gcomp__mode_set(mode);
 #else
     (void)mode;
 #endif
 }
+
+/* Can the library calculate in its own mode? Where no register is known, the caller's has to be the same. Half a unit in the last
+   place tells how 1 + 2^-24, -1 - 2^-24 and 1 + 3 * 2^-24 are rounded, half of the least normal number whether it is flushed. */
+#ifdef GCOMP__MODE_BITS
+enum { GCOMP__SETS_MODE = 1 };
+static int gcomp__mode_fits(void) { return 1; }
+#else
+enum { GCOMP__SETS_MODE = 0 };
+GCOMP__NOINLINE int gcomp__mode_fits(void)
+{
+    const volatile float one = 1, bit = 5.9604644775390625e-8f, half = 0.5f, least = 1.1754943508222875e-38f;
+    const volatile float up = one + bit, down = -one - bit, even = one + (bit + 2 * bit), lesser = least * half;
+    const volatile float again = lesser / half;
+    return up == 1 && down == -1 && even == 1 + 4 * 5.9604644775390625e-8f && lesser > 0 && again == least;
+}
+#endif
 
 /* ------------------------------------------------------------------------------------------------
    >>base - sizes, little-endian words, text, numbers as text
@@ -2246,7 +2324,7 @@ static void gcomp__task(void *arg, size_t index)
 static void gcomp__run(const gcomp__call *call, size_t count, void (*run)(void *arg, size_t index), void *arg)
 {
     size_t i;
-    if (call->parallel.run && count > 1) {
+    if (GCOMP__SETS_MODE && call->parallel.run && count > 1) { /* else other threads may have another mode */
         gcomp__tasks tasks;
         tasks.run = run;
         tasks.arg = arg;
@@ -2450,6 +2528,8 @@ GCOMP__INLINE int gcomp__simple_range(gcomp__unit *u, uint32_t most_bits, float 
 /* The same of any size, with a * levels finite; and for other steps. */
 static void gcomp__step_of(gcomp__unit *u, double step, double most, double levels)
 {
+    enum { TRIES = 16 }; /* two suffice */
+    int i;
     const float top = most < 3.4028234663852886e38 ? (float)most : 3.4028234663852886e38f; /* no p is above it */
     float a = (float)step;
     u->lift = 1;
@@ -2461,7 +2541,7 @@ static void gcomp__step_of(gcomp__unit *u, double step, double most, double leve
     if (step > 0) {
         u->lift = gcomp__bits(a) < 67u << 23 ? 18446744073709551616.0f : 1; /* below 2^-60 */
         u->inverse = 1 / (a * u->lift);
-        while ((float)((double)(top * u->lift) * (double)u->inverse) > (float)levels)
+        for (i = 0; i < TRIES && (float)((double)(top * u->lift) * (double)u->inverse) > (float)levels; i++)
             u->inverse = gcomp__float(gcomp__bits(u->inverse) - 1);
     }
 }
@@ -10366,7 +10446,7 @@ GCOMP__SHARED size_t gcomp__sparse_bound(const gcomp_codec *codec, size_t n)
 {
     const gcomp__method *m = gcomp__method_of(codec->method);
     const int grouped = (m->flags & GCOMP__GROUPS) != 0;
-    const size_t each = grouped ? (size_t)codec->param[1] : 1, k = m->selector->most(codec, n);
+    const size_t each = grouped ? (size_t)codec->param[1] : 1, k = (m->selector->most)(codec, n);
     const gcomp_codec value = gcomp__value_codec(codec);
     return gcomp__plus((grouped ? 10 : 9) + gcomp__index_bound(gcomp__pieces(k, each), gcomp__pieces(n, each)),
                        gcomp__block_bound(&value, k));
@@ -12193,7 +12273,7 @@ static int gcomp__sketch_gains(const gcomp_codec *codec, size_t rows, size_t col
     const gcomp__method *m = gcomp__method_of(codec->method);
     const size_t n = gcomp__times(rows, cols);
     return gcomp__plus((m->sum_count)(codec, rows, cols, 0, 0), (m->sum_count)(codec, rows, cols, 1, 0)) < n &&
-           (uint64_t)n <= 0xffffffffu; /* indices are 32 bits */
+           (uint64_t)n >> 32 == 0; /* indices are 32 bits */
 }
 
 static const char *gcomp__sketch_refuse(const double *param, int values)
@@ -14140,6 +14220,10 @@ GCOMP_API gcomp_result gcomp_codec_parse(gcomp_codec *codec, const char *text, c
         gcomp__say(&why, codec ? "text is NULL" : "codec is NULL");
         return GCOMP_INVALID_ARGUMENT;
     }
+    if (!gcomp__mode_fits()) {
+        gcomp__say(&why, gcomp_result_string(GCOMP_FLOAT_MODE));
+        return GCOMP_FLOAT_MODE;
+    }
     mode = gcomp__fp_enter();
     result = gcomp__parse_codec(&made, &text, &why);
     if (result == GCOMP_OK && *text) result = gcomp__bad_text(&why, "cannot read ", text, strlen(text), " at the end");
@@ -14248,6 +14332,7 @@ static gcomp_result gcomp__call_of(gcomp__call *call, const gcomp_exec *exec)
     memset(call, 0, sizeof *call);
     call->set = gcomp__set_of(exec ? exec->isa : GCOMP_ISA_AUTO);
     if (!call->set) return GCOMP_ISA_UNAVAILABLE;
+    if (!gcomp__mode_fits()) return GCOMP_FLOAT_MODE;
     if (!exec) return GCOMP_OK;
     if (exec->scratch && exec->scratch_bytes >= 64) {
         size_t skip = (64 - (size_t)((uintptr_t)exec->scratch & 63)) & 63;
@@ -14489,7 +14574,9 @@ GCOMP_API gcomp_result gcomp_check(const void *payload, size_t length, size_t n)
 {
     gcomp__view view;
     gcomp_result result;
-    uint64_t mode = gcomp__fp_enter();
+    uint64_t mode;
+    if (!gcomp__mode_fits()) return GCOMP_FLOAT_MODE;
+    mode = gcomp__fp_enter();
     result = gcomp__check_payload(gcomp__set_of(GCOMP_ISA_AUTO), &view, payload, length, n);
     gcomp__fp_leave(mode);
     return result;
@@ -16075,6 +16162,7 @@ static gcomp_result gcomp__enter_idle(gcomp *gc)
 {
     if (!gc) return GCOMP_INVALID_ARGUMENT;
     gc->error[0] = 0;
+    if (!gcomp__mode_fits()) return gcomp__fail(gc, GCOMP_FLOAT_MODE, gcomp_result_string(GCOMP_FLOAT_MODE));
     if (gc->phase == GCOMP__IDLE && (!gc->node || gc->node->phase == GCOMP__IDLE)) return GCOMP_OK;
     return gcomp__fail(gc, GCOMP_WRONG_STATE, "a step is under way: commit or abort it first");
 }
@@ -16175,6 +16263,7 @@ static gcomp_result gcomp__enter(gcomp *gc, size_t tensor)
 {
     if (!gc) return GCOMP_INVALID_ARGUMENT;
     gc->error[0] = 0;
+    if (!gcomp__mode_fits()) return gcomp__fail(gc, GCOMP_FLOAT_MODE, gcomp_result_string(GCOMP_FLOAT_MODE));
     return tensor < stbds_arrlenu(gc->tensors) ? GCOMP_OK : gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "no tensor of this number");
 }
 
@@ -17382,6 +17471,7 @@ static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *step)
     if (gc->phase != GCOMP__IDLE) return gcomp__fail(gc, GCOMP_WRONG_STATE, "a step is under way: commit or abort it first");
     gc->started = 1;
     gc->local_error = gcomp__make_room(gc);
+    if (!gcomp__mode_fits()) gc->local_error = gcomp__fail(gc, GCOMP_FLOAT_MODE, gcomp_result_string(GCOMP_FLOAT_MODE));
     gc->late_error = GCOMP_OK;
     gc->scale = step && gcomp__bits(step->scale) << 1 != 0 ? step->scale : 1;
     gc->rate = step ? step->learning_rate : 0;
@@ -17516,7 +17606,7 @@ GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
     if (grad && gc->late_error == GCOMP_OK && (gc->local_error == GCOMP_OK || gc->local_error == GCOMP_NOT_FINITE)) {
         double from = gcomp__now(gc);
         uint64_t mode = gcomp__fp_enter();
-        gcomp_result result = gcomp__encode_slot(gc, slot);
+        gcomp_result result = gcomp__mode_fits() ? gcomp__encode_slot(gc, slot) : GCOMP_FLOAT_MODE;
         gcomp__fp_leave(mode);
         if (result == GCOMP_NOT_FINITE) gc->stats.not_finite++;
         if (result != GCOMP_OK) gc->local_error = gcomp__fail_tensor(gc, result, slot->name, gcomp_result_string(result));
@@ -17871,7 +17961,8 @@ GCOMP_API gcomp_result gcomp_step_next(gcomp *gc, gcomp_request *request)
     memset(request, 0, sizeof *request);
     if (gc->phase == GCOMP__IDLE) return gcomp__fail(gc, GCOMP_WRONG_STATE, "no step is under way: begin one first");
     mode = gcomp__fp_enter();
-    result = gcomp__advance(gc, request);
+    if (gcomp__mode_fits() || gc->local_error == GCOMP_FLOAT_MODE) result = gcomp__advance(gc, request);
+    else result = gcomp__end_step(gc, gcomp__fail(gc, GCOMP_FLOAT_MODE, gcomp_result_string(GCOMP_FLOAT_MODE)));
     gcomp__fp_leave(mode);
     return result;
 }
@@ -17973,6 +18064,7 @@ GCOMP_API gcomp_result gcomp_step_commit(gcomp *gc)
     if (gc->phase == GCOMP__IDLE) return gcomp__fail(gc, GCOMP_WRONG_STATE, "no step is under way");
     if (gc->phase != GCOMP__READY || gc->late_error != GCOMP_OK)
         return gcomp__fail(gc, GCOMP_WRONG_STATE, "the step has not been communicated yet");
+    if (!gcomp__mode_fits()) return gcomp__fail(gc, GCOMP_FLOAT_MODE, gcomp_result_string(GCOMP_FLOAT_MODE));
     from = gcomp__now(gc);
     mode = gcomp__fp_enter();
     check = gc->desc.check_every && (gc->step + 1) % gc->desc.check_every == 0;
@@ -18412,6 +18504,7 @@ GCOMP_API gcomp_result gcomp_momentum_step(float *x, float *velocity, const floa
     uint64_t mode;
     if (n && (!x || !velocity || !mean)) return GCOMP_INVALID_ARGUMENT;
     if (!gcomp__finite(learning_rate) || !gcomp__finite(momentum)) return GCOMP_INVALID_ARGUMENT;
+    if (!gcomp__mode_fits()) return GCOMP_FLOAT_MODE;
     mode = gcomp__fp_enter();
     gcomp__momentum_steps(x, velocity, mean, n, learning_rate, momentum);
     gcomp__fp_leave(mode);

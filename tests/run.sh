@@ -177,7 +177,7 @@ digests() { # command...: with compiler and flags of each
     "$@" clang -std=c99 -O2
     for flags in -O0 "-O3 -march=native" -Ofast; do "$@" clang -std=gnu99 $flags -Wno-unused-function; done
 }
-on_arm="test_digest test_methods test_powersgd test_kernels test_edges test_quantizers test_rounds test_vote"
+on_arm="test_digest test_methods test_powersgd test_kernels test_edges test_quantizers test_rounds test_vote test_float_mode"
 
 section "builds of the header" # the longest first
 [ -n "$clang" ] && check "libFuzzer builds" clang -std=gnu11 -O1 -g1 -fsanitize=fuzzer,address,undefined -w -I. \
@@ -212,6 +212,8 @@ check "beside macros, stb_ds.h and warnings of a user" sh tests/check_beside.sh
 [ -n "$mingw" ] && check "behind mingw's windows.h" sh tests/check_beside.sh $mingw
 check "first uses in threads at once build, ThreadSanitizer" gcc -std=gnu11 -O1 -g1 -fsanitize=thread -DGCOMP_MAX_ISA=1 -I. \
     tests/first_use.c -o $out/first_use.tsan -pthread
+check "test_float_mode builds, as where the mode cannot be set" gcc -std=gnu11 -O1 -w -DGCOMP__KEEP_MODE -DGCOMP_MAX_ISA=1 -I. \
+    tests/test_float_mode.c -o $out/test_float_mode.kept -lm
 check "two files, one implementation, build" gcc -O1 -I. tests/multi_a.c tests/multi_b.c -o $out/multi -lm
 check "style" sh tests/check_style.sh
 drain
@@ -270,6 +272,7 @@ if [ "$(uname -m)" = x86_64 ] && have qemu-x86_64 qemu-user; then
             ! qemu-x86_64 -cpu max,-$lacks $out/first_use avx2"
     done
 fi
+tap "test_float_mode, as where the mode cannot be set" $out/test_float_mode.kept
 run_digest() { tap "test_digest, $*" "$(digest_of "$@")"; }
 digests run_digest
 for name in $names; do
