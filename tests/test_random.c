@@ -1,14 +1,19 @@
-/* A random test: groups of workers of every kind go through random operations and random faults, and are compared with what
-   must hold, and with a twin that has no faults and other options wherever the manual promises the same bits.
+/* A random test: groups of workers of every kind go through random operations and random faults,
+   and are compared with what must hold, and with a twin that has no faults and other options
+   wherever the manual promises the same bits.
 
      test_random [--seconds N] [--first S] [--cases N] [--seed S]
 
-   A case follows from its seed alone. What a case finds is printed with the seed: --seed S runs this case again and prints every
-   operation. All workers stand in one thread. The transport carries out requests in a random order, and fails where it is told. */
+   A case follows from its seed alone. What a case finds is printed with the seed: --seed S runs
+   this case again and prints every operation. The workers of the group stand in one thread. Their
+   transport carries out requests in a random order, and fails where it is told. Those of the twin
+   stand there too, or each in a thread, where they call gcomp_exchange. */
 
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L /* clock_gettime, posix_memalign */
 #endif
+
+#include "../examples/gcomp_threads.h"
 
 #include "test.h"
 
@@ -68,7 +73,7 @@ static void say(const char *format, ...)
     va_end(list);
 }
 
-/* ---------------- memory: exact blocks, aligned to what was asked for and to no more, full of noise, maybe scarce */
+/* ---------------- memory: exact blocks, aligned as asked, full of noise, maybe scarce */
 
 static void *pool_alloc(void *user, size_t bytes, size_t align)
 {
@@ -131,7 +136,8 @@ static const char *const methods[] = {
     "blocktopk density=0.001/0.01/0.1/0.5/1 block=16/64/256",
     "strom threshold=0.01/0.5/10 send=quantum/value",
     "adacomp bin=1/50/500 send=mean/value",
-    "dgc density=0.001/0.01/0.1/0.5 momentum=0/0.5/0.9 nesterov=0/1 clip=0/1 masking=0/1 warmup=0/2/4",
+    "dgc density=0.001/0.01/0.1/0.5 momentum=0/0.5/0.9 nesterov=0/1 clip=0/1 masking=0/1 "
+    "warmup=0/2/4",
     "randomk density=0.001/0.01/0.1/0.5/1 unbiased=0/1",
     "randomblock density=0.001/0.01/0.1/0.5/1 unbiased=0/1",
     "sketch density=0.01/0.1 rows=1/3/5/7 columns=auto/16/256 candidates=1/20",
@@ -206,11 +212,15 @@ static void draw_schedule(char *text, size_t capacity)
     switch (below(4)) {
     case 0: snprintf(text, capacity, "warmup:epochs=%u", every); break;
     case 1:
-        snprintf(text, capacity, "accordion:every=%u,eta=%s,scope=%s", every, once_in(2) ? "0.5" : "0.1",
-                 once_in(2) ? "tensor" : "model");
+        snprintf(text, capacity, "accordion:every=%u,eta=%s,scope=%s", every,
+                 once_in(2) ? "0.5" : "0.1", once_in(2) ? "tensor" : "model");
         break;
-    case 2: snprintf(text, capacity, "bytes:target=%u,every=%u", 100 + (unsigned)below(3000), every); break;
-    default: snprintf(text, capacity, "error:target=0.%u,every=%u", 1 + (unsigned)below(9), every); break;
+    case 2:
+        snprintf(text, capacity, "bytes:target=%u,every=%u", 100 + (unsigned)below(3000), every);
+        break;
+    default:
+        snprintf(text, capacity, "error:target=0.%u,every=%u", 1 + (unsigned)below(9), every);
+        break;
     }
 }
 
@@ -218,31 +228,33 @@ static void draw_schedule(char *text, size_t capacity)
 
 typedef enum fault_kind {
     NO_FAULT,
-    FAIL_ALL,   /* a collective fails on all workers */
-    FAIL_ONE,   /* ... on one of them */
-    ABORT_ALL,  /* all leave the step */
+    FAIL_ALL,  /* a collective fails on all workers */
+    FAIL_ONE,  /* ... on one of them */
+    ABORT_ALL, /* all leave the step */
     ABORT_ONE,
     NOT_A_NUMBER,
     BAD_SCALE,  /* one worker's step.scale is not finite */
     OTHER_SKIP, /* one worker skips another tensor */
     OTHER_EPOCH,
-    SCARCE,     /* one worker gets no more memory */
-    DAMAGE_ALL, /* one bit of one worker's payloads is another, for all who receive them */
-    DAMAGE_ONE, /* ... for one of them */
+    TIED,       /* two gradients of one worker share memory */
+    SCARCE,       /* one worker gets no more memory */
+    DAMAGE_ALL,   /* one bit of one worker's payloads is another, for all who receive them */
+    DAMAGE_ONE,   /* ... for one of them */
     DAMAGE_FRAME, /* a bit of what comes before payloads is another, for one worker */
-    DAMAGE_SUM, /* a bit of a sum is another, for one worker */
+    DAMAGE_SUM,   /* a bit of a sum is another, for one worker */
     FAULTS
 } fault_kind;
 
 static const char *const fault_names[FAULTS] = {
-    "no fault",    "a collective fails on all", "a collective fails on one", "all abort",  "one aborts",
-    "NaN",         "a bad scale",               "another tensor is skipped", "another epoch", "no memory",
-    "damage for all", "damage for one",         "a damaged frame",           "a damaged sum"};
+    "no fault", "a collective fails on all", "a collective fails on one", "all abort", "one aborts",
+    "NaN", "a bad scale", "another tensor is skipped", "another epoch",
+    "gradients that share memory", "no memory",
+    "damage for all", "damage for one", "a damaged frame", "a damaged sum"};
 
 typedef struct fault {
     fault_kind kind;
-    size_t worker;     /* whose */
-    size_t call;       /* which of the collectives that it may be */
+    size_t worker; /* whose */
+    size_t call;   /* which of the collectives that it may be */
     uint64_t where;
     int status;
 } fault;
@@ -259,7 +271,11 @@ typedef struct crew {
     test_heap *heap[MOST];
     int prepared[MOST];
     void *grad[MOST][TENSORS];
-    int orderly; /* requests one after the other, tensors in order */
+    size_t tied_worker, tied; /* of whom, and which tensor */
+    void *tied_to;
+    int orderly;          /* requests one after the other, tensors in order */
+    int threads, without; /* steps are exchanges, one thread a worker; bits: callbacks left out */
+    gcomp_threads *transport;
     /* of a step */
     int result[MOST];
     worker_state state[MOST];
@@ -277,7 +293,8 @@ static struct {
     char name[TENSORS][8], codec[TENSORS][3 * TEXT], list[3 * TEXT], schedule[TEXT];
     unsigned epoch;
     float rate;
-    int large; /* there were gradients that sums may overflow with */
+    int says_epoch; /* a step must say the epoch */
+    int large;      /* there were gradients that sums may overflow with */
     void *input[MOST][TENSORS];
 } job;
 
@@ -285,9 +302,25 @@ static crew group, twin;
 
 static size_t bytes_of(size_t t) { return job.n[t] * bytes_of_dtype(job.tensor[t].dtype); }
 
-static gcomp_comm comm_of(size_t rank, size_t world)
+/* The workers get a transport for so many of them. */
+static void meet(crew *c, size_t world)
+{
+    if (c->transport) gcomp_threads_close(c->transport);
+    c->transport = NULL;
+    if (c->threads && world)
+        MUST(!gcomp_threads_open(&c->transport, (int)world, 30), "no transport");
+}
+
+static gcomp_comm comm_of(const crew *c, size_t rank, size_t world)
 {
     gcomp_comm comm;
+    if (c->transport) {
+        comm = gcomp_threads_comm(c->transport, (int)rank);
+        if (c->without & 1) comm.allgatherv = NULL;
+        if (c->without & 2) comm.allreduce_max = NULL;
+        if (c->without & 4 && c->desc.aggregate < GCOMP_AGGREGATE_SHARDS) comm.alltoallv = NULL;
+        return comm;
+    }
     memset(&comm, 0, sizeof comm);
     comm.rank = (int)rank;
     comm.world = (int)world;
@@ -304,7 +337,7 @@ static void hire(crew *c, size_t w, size_t world)
     test_heap *h = c->heap[w] = (test_heap *)calloc(1, sizeof *h);
     gcomp_allocator allocator = {pool_alloc, heap_free, NULL};
     allocator.user = h;
-    desc.comm = comm_of(w, world);
+    desc.comm = comm_of(c, w, world);
     desc.allocator = allocator;
     desc.why = why;
     desc.why_capacity = sizeof why;
@@ -313,8 +346,8 @@ static void hire(crew *c, size_t w, size_t world)
     while (once_in(8) && !found) { /* without enough memory first */
         h->left = below(8);
         result = gcomp_open(&c->gc[w], &desc);
-        MUST(result == GCOMP_OK || (result == GCOMP_OUT_OF_MEMORY && !c->gc[w] && why[0]), "open without memory: %s",
-             gcomp_result_name(result));
+        MUST(result == GCOMP_OK || (result == GCOMP_OUT_OF_MEMORY && !c->gc[w] && why[0]),
+             "open without memory: %s", gcomp_result_name(result));
         gcomp_close(c->gc[w]);
         MUST(!h->blocks && !h->held, "an open without memory keeps %d blocks", (int)h->blocks);
     }
@@ -326,22 +359,27 @@ static void hire(crew *c, size_t w, size_t world)
         if (once_in(16)) h->left = below(6);
         result = gcomp_add_tensor(c->gc[w], &job.tensor[t]);
         if (result == GCOMP_OUT_OF_MEMORY && h->left == 0) {
-            MUST(gcomp_tensor_count(c->gc[w]) == t && h->held == held && gcomp_memory_used(c->gc[w]) == held,
+            MUST(gcomp_tensor_count(c->gc[w]) == t && h->held == held &&
+                     gcomp_memory_used(c->gc[w]) == held,
                  "add_tensor without memory leaves a trace");
             h->left = SIZE_MAX;
             result = gcomp_add_tensor(c->gc[w], &job.tensor[t]);
         }
         h->left = SIZE_MAX;
-        MUST(result == GCOMP_OK, "add_tensor %d of %s: %s: %s", (int)t, c->name, gcomp_result_name(result),
-             gcomp_error(c->gc[w]));
-        MUST(gcomp_tensor_count(c->gc[w]) == t + 1 && gcomp_tensor_elements(c->gc[w], t) == job.n[t], "tensors are counted");
+        MUST(result == GCOMP_OK, "add_tensor %d of %s: %s: %s", (int)t, c->name,
+             gcomp_result_name(result), gcomp_error(c->gc[w]));
+        MUST(gcomp_tensor_count(c->gc[w]) == t + 1 &&
+                 gcomp_tensor_elements(c->gc[w], t) == job.n[t],
+             "tensors are counted");
     }
 }
 
 static void dismiss(crew *c, size_t w)
 {
     gcomp_close(c->gc[w]);
-    if (c->heap[w]) MUST(!c->heap[w]->blocks && !c->heap[w]->held, "close leaks %d blocks", (int)c->heap[w]->blocks);
+    if (c->heap[w])
+        MUST(!c->heap[w]->blocks && !c->heap[w]->held, "close leaks %d blocks",
+             (int)c->heap[w]->blocks);
     free(c->heap[w]);
     c->gc[w] = NULL;
     c->heap[w] = NULL;
@@ -349,13 +387,16 @@ static void dismiss(crew *c, size_t w)
 
 /* ---------------- a step */
 
-static int is_control(const gcomp_request *request, size_t world) /* frames and lengths: before payloads */
+/* Frames and lengths go before payloads. */
+static int is_control(const gcomp_request *request, size_t world)
 {
     int lengths = 1;
     if (request->kind == GCOMP_ALLGATHER)
-        return request->stride == 16 || (request->stride == 64 && !memcmp(request->send, "GCF1", 4));
+        return request->stride == 16 ||
+               (request->stride == 64 && !memcmp(request->send, "GCF1", 4));
     if (request->kind != GCOMP_ALLTOALL) return 0;
-    for (size_t w = 0; w < world; w++) lengths = lengths && request->bytes[w] == 16 && request->send_bytes[w] == 16;
+    for (size_t w = 0; w < world; w++)
+        lengths = lengths && request->bytes[w] == 16 && request->send_bytes[w] == 16;
     return lengths;
 }
 
@@ -364,7 +405,8 @@ static int strikes(crew *c, const fault *f, const gcomp_request *request)
 {
     int may = 0, control = is_control(request, c->world);
     if (f->kind == FAIL_ALL || f->kind == FAIL_ONE) may = 1;
-    if (f->kind == DAMAGE_ONE) may = !control && (request->kind == GCOMP_ALLGATHER || request->kind == GCOMP_ALLTOALL);
+    if (f->kind == DAMAGE_ONE)
+        may = !control && (request->kind == GCOMP_ALLGATHER || request->kind == GCOMP_ALLTOALL);
     if (f->kind == DAMAGE_ALL) may = !control && request->kind == GCOMP_ALLGATHER;
     if (f->kind == DAMAGE_FRAME) may = control;
     if (f->kind == DAMAGE_SUM) may = request->kind == GCOMP_ALLREDUCE;
@@ -387,7 +429,8 @@ static int damage(const crew *c, size_t w, const gcomp_request *request, uint64_
         length = request->count * bytes_of_dtype(request->dtype);
     } else {
         for (size_t i = 0; i < c->world && !request->bytes[from]; i++) from = (from + 1) % c->world;
-        at = request->kind == GCOMP_ALLGATHER ? from * request->stride : total(request->bytes, from);
+        at = total(request->bytes, from);
+        if (request->kind == GCOMP_ALLGATHER) at = from * request->stride;
         length = request->bytes[from];
     }
     (void)w;
@@ -406,7 +449,8 @@ static void carry_gather(crew *c, const gcomp_request *const *r)
         MUST(r[w]->bytes[w] <= stride, "more bytes than the stride");
         if (found) break;
         memcpy(all + w * stride, r[w]->send, stride);
-        for (size_t i = r[w]->bytes[w]; i < stride; i++) all[w * stride + i] = (uint8_t)draw(); /* what it likes behind the end */
+        for (size_t i = r[w]->bytes[w]; i < stride; i++)
+            all[w * stride + i] = (uint8_t)draw(); /* what it likes behind the end */
     }
     for (size_t w = 0; w < c->world && !found; w++) memcpy(r[w]->recv, all, c->world * stride);
     free(all);
@@ -417,8 +461,8 @@ static void carry_alltoall(crew *c, const gcomp_request *const *r)
     for (size_t from = 0; from < c->world; from++)
         for (size_t to = 0; to < c->world && !found; to++) {
             const size_t bytes = r[from]->send_bytes[to];
-            MUST(bytes == r[to]->bytes[from], "worker %d sends %d bytes, worker %d awaits %d", (int)from, (int)bytes, (int)to,
-                 (int)r[to]->bytes[from]);
+            MUST(bytes == r[to]->bytes[from], "worker %d sends %d bytes, worker %d awaits %d",
+                 (int)from, (int)bytes, (int)to, (int)r[to]->bytes[from]);
             if (found || !bytes) continue;
             memcpy((uint8_t *)r[to]->recv + total(r[to]->bytes, from),
                    (const uint8_t *)r[from]->send + total(r[from]->send_bytes, to), bytes);
@@ -481,12 +525,13 @@ static void carry(crew *c, size_t k, const fault *f)
     for (size_t w = 0; w < c->world; w++)
         for (size_t v = 0; v < w; v++)
             if (c->state[w] == RUNNING && c->state[v] == RUNNING)
-                MUST(r[w]->kind == r[v]->kind && r[w]->id == r[v]->id, "workers ask for different things: %d and %d",
-                     (int)r[w]->kind, (int)r[v]->kind);
+                MUST(r[w]->kind == r[v]->kind && r[w]->id == r[v]->id,
+                     "workers ask for different things: %d and %d", (int)r[w]->kind,
+                     (int)r[v]->kind);
     if (missing < c->world)
-        MUST(may_leave(f), "worker %d left with %s, others wait for a collective of kind %d: %s", (int)missing,
-             gcomp_result_name((gcomp_result)c->result[missing]), (int)c->queue[missing ? 0 : c->world - 1][k].kind,
-             gcomp_error(c->gc[missing]));
+        MUST(may_leave(f), "worker %d left with %s, others wait for a collective of kind %d: %s",
+             (int)missing, gcomp_result_name((gcomp_result)c->result[missing]),
+             (int)c->queue[missing ? 0 : c->world - 1][k].kind, gcomp_error(c->gc[missing]));
     if (found) return;
     if (missing == c->world) {
         hit = strikes(c, f, r[0]);
@@ -495,24 +540,30 @@ static void carry(crew *c, size_t k, const fault *f)
         else carry_sum(c, r);
     }
     if (found) return;
-    if (hit && f->kind != DAMAGE_ONE && f->kind != DAMAGE_ALL && f->kind != DAMAGE_FRAME && f->kind != DAMAGE_SUM) c->struck = 1;
+    if (hit && f->kind != DAMAGE_ONE && f->kind != DAMAGE_ALL && f->kind != DAMAGE_FRAME &&
+        f->kind != DAMAGE_SUM)
+        c->struck = 1;
     else
         for (size_t w = 0; w < c->world && hit; w++)
             if (w == f->worker || f->kind == DAMAGE_ALL) c->struck |= damage(c, w, r[w], f->where);
     shuffle(order, c->world);
     for (size_t i = 0; i < c->world; i++) {
         const size_t w = order[i];
-        const int fails = missing < c->world || (hit && (f->kind == FAIL_ALL || (f->kind == FAIL_ONE && w == f->worker)));
+        const int fails = missing < c->world ||
+                          (hit && (f->kind == FAIL_ALL || (f->kind == FAIL_ONE && w == f->worker)));
         gcomp_result result;
         if (c->state[w] != RUNNING) continue;
         if (fails) spoil(c, r[w]);
         if (!c->orderly && once_in(16))
-            MUST(gcomp_step_done(c->gc[w], r[w]->id + 8 * (1 + (uint32_t)below(7)), 0) == GCOMP_WRONG_STATE,
+            MUST(gcomp_step_done(c->gc[w], r[w]->id + 8 * (1 + (uint32_t)below(7)), 0) ==
+                     GCOMP_WRONG_STATE,
                  "step_done takes the id of no request");
         result = gcomp_step_done(c->gc[w], r[w]->id, fails ? (f->status ? f->status : 1) : 0);
-        MUST(result == (fails ? GCOMP_CALLBACK_FAILED : GCOMP_OK), "step_done: %s", gcomp_result_name(result));
+        MUST(result == (fails ? GCOMP_CALLBACK_FAILED : GCOMP_OK), "step_done: %s",
+             gcomp_result_name(result));
         if (!c->orderly && !fails && once_in(16))
-            MUST(gcomp_step_done(c->gc[w], r[w]->id, 0) == GCOMP_WRONG_STATE, "step_done takes a request twice");
+            MUST(gcomp_step_done(c->gc[w], r[w]->id, 0) == GCOMP_WRONG_STATE,
+                 "step_done takes a request twice");
         if (fails) end(c, w, result);
     }
 }
@@ -521,7 +572,7 @@ static void carry(crew *c, size_t k, const fault *f)
 static void misbehave(crew *c, size_t w)
 {
     gcomp *gc = c->gc[w];
-    gcomp_comm comm = comm_of(w, c->world);
+    gcomp_comm comm = comm_of(c, w, c->world);
     gcomp_result result = GCOMP_WRONG_STATE;
     const void *nothing = NULL;
     size_t length = 0;
@@ -536,20 +587,25 @@ static void misbehave(crew *c, size_t w)
     default:
         if (c->given[w] < job.count) result = gcomp_step_commit(gc);
     }
-    MUST(result == GCOMP_WRONG_STATE, "a call that does not fit into a step: %s", gcomp_result_name(result));
+    MUST(result == GCOMP_WRONG_STATE, "a call that does not fit into a step: %s",
+         gcomp_result_name(result));
 }
 
 static int give(crew *c, size_t w)
 {
     size_t t;
+    void *grad;
     gcomp_result result;
     if (c->given[w] == job.count || c->state[w] != RUNNING) return 0;
     t = c->order[w][c->given[w]++];
-    result = gcomp_step_ready(c->gc[w], t, c->skipped[w] >> t & 1 ? NULL : c->grad[w][t]);
+    grad = c->tied_to && w == c->tied_worker && t == c->tied ? c->tied_to : c->grad[w][t];
+    result = gcomp_step_ready(c->gc[w], t, c->skipped[w] >> t & 1 ? NULL : grad);
     MUST(result == GCOMP_OK, "step_ready: %s", gcomp_result_name(result));
     if (!c->orderly && once_in(32)) {
-        MUST(gcomp_step_ready(c->gc[w], t, c->grad[w][t]) == GCOMP_WRONG_STATE, "a tensor is ready twice");
-        MUST(gcomp_step_ready(c->gc[w], job.count, c->grad[w][t]) == GCOMP_INVALID_ARGUMENT, "a tensor too many is ready");
+        MUST(gcomp_step_ready(c->gc[w], t, c->grad[w][t]) == GCOMP_WRONG_STATE,
+             "a tensor is ready twice");
+        MUST(gcomp_step_ready(c->gc[w], job.count, c->grad[w][t]) == GCOMP_INVALID_ARGUMENT,
+             "a tensor too many is ready");
     }
     return 1;
 }
@@ -601,18 +657,93 @@ static void abort_some(crew *c, const fault *f)
     }
 }
 
+/* The step of a worker: the learning rate of rank 0 counts. */
+static gcomp_step step_of(const crew *c, size_t w, const gcomp_step *step)
+{
+    gcomp_step own = {0, 0, 0};
+    if (step) own = *step;
+    if (step && w)
+        own.learning_rate = 0.01f * (float)(mix(gcomp_step_number(c->gc[w]) * MOST + w) % 4);
+    return own;
+}
+
+/* A worker's step in a thread of its own. */
+typedef struct errand {
+    crew *c;
+    size_t w;
+    const gcomp_step *step;
+    unsigned skip;
+} errand;
+
+static void *run_errand(void *arg)
+{
+    const errand *a = (const errand *)arg;
+    const gcomp_step own = step_of(a->c, a->w, a->step), *step = a->step ? &own : NULL;
+    void *grads[TENSORS];
+    int floats = 1;
+    for (size_t t = 0; t < job.count; t++) {
+        grads[t] = a->skip >> t & 1 ? NULL : a->c->grad[a->w][t];
+        floats = floats && job.tensor[t].dtype == GCOMP_F32;
+    }
+    if (floats)
+        a->c->result[a->w] = gcomp_exchange(a->c->gc[a->w], (float *const *)(void *)grads, step);
+    else a->c->result[a->w] = gcomp_exchange_any(a->c->gc[a->w], grads, step);
+    return NULL;
+}
+
+static void exchange_all(crew *c, const gcomp_step *step, unsigned skip)
+{
+    pthread_t thread[MOST];
+    errand all[MOST];
+    size_t asked[MOST];
+    for (size_t w = 0; w < c->world; w++) {
+        all[w] = (errand){c, w, step, skip};
+        asked[w] = c->heap[w]->asked;
+        if (w && pthread_create(&thread[w], NULL, run_errand, &all[w])) abort();
+    }
+    run_errand(&all[0]);
+    for (size_t w = 0; w < c->world; w++) {
+        if (w) pthread_join(thread[w], NULL);
+        MUST(!c->prepared[w] || asked[w] == c->heap[w]->asked, "an exchange asks for memory");
+        if (c->result[w] == GCOMP_OK) c->prepared[w] = 1;
+    }
+    steps++;
+}
+
+/* The fault: a tensor's gradient lies in that of another, of the same type. */
+static void tie(crew *c, const fault *f, unsigned skip)
+{
+    const size_t from = (size_t)(f->where % job.count);
+    c->tied_to = NULL;
+    for (size_t a = 0; a < job.count && f->kind == TIED; a++) {
+        const size_t size = bytes_of_dtype(job.tensor[a].dtype);
+        if (a == from || (skip >> a & 1) || (skip >> from & 1) || job.n[a] < job.n[from]) continue;
+        if (job.tensor[a].dtype != job.tensor[from].dtype) continue;
+        c->tied_worker = f->worker;
+        c->tied = from;
+        c->tied_to = (char *)c->grad[f->worker][a] +
+                     size * ((size_t)(f->where >> 8) % (job.n[a] - job.n[from] + 1));
+    }
+    c->struck |= c->tied_to != NULL;
+}
+
 /* Drives a step to its end on all workers. */
 static void crew_step(crew *c, const gcomp_step *step, unsigned skip, const fault *f)
 {
     size_t order[MOST], running = c->world, asked[MOST], turns = 0;
     const size_t abort_at = f->kind == ABORT_ALL || f->kind == ABORT_ONE ? f->call : SIZE_MAX;
+    if (c->threads) {
+        exchange_all(c, step, skip);
+        return;
+    }
     memset(c->carried, 0, sizeof c->carried);
     c->may_strike = 0;
     c->struck = f->kind == NOT_A_NUMBER;
+    tie(c, f, skip);
     shuffle(order, c->world);
     for (size_t i = 0; i < c->world; i++) {
         const size_t w = order[i];
-        gcomp_step own = step ? *step : (gcomp_step){0, 0, 0};
+        gcomp_step own = step_of(c, w, step);
         int odd = w == f->worker && (f->kind == BAD_SCALE || f->kind == OTHER_EPOCH);
         if (odd && f->kind == BAD_SCALE) own.scale = f->where & 1 ? INFINITY : NAN;
         if (odd && f->kind == OTHER_EPOCH) own.epoch++;
@@ -620,11 +751,13 @@ static void crew_step(crew *c, const gcomp_step *step, unsigned skip, const faul
         c->asked[w] = c->given[w] = 0;
         c->state[w] = RUNNING;
         c->skipped[w] = skip;
-        if (w == f->worker && f->kind == OTHER_SKIP) c->skipped[w] ^= 1u << f->where % job.count, c->struck = 1;
+        if (w == f->worker && f->kind == OTHER_SKIP)
+            c->skipped[w] ^= 1u << f->where % job.count, c->struck = 1;
         if (w == f->worker && f->kind == SCARCE) c->heap[w]->left = (size_t)f->where % 4;
         asked[w] = c->heap[w]->asked;
-        c->result[w] = gcomp_step_begin(c->gc[w], &own);
-        MUST(c->result[w] == GCOMP_OK, "step_begin: %s", gcomp_result_name((gcomp_result)c->result[w]));
+        c->result[w] = gcomp_step_begin(c->gc[w], step || odd || !c->orderly ? &own : NULL);
+        MUST(c->result[w] == GCOMP_OK, "step_begin: %s",
+             gcomp_result_name((gcomp_result)c->result[w]));
         shuffle(c->order[w], job.count);
         for (size_t t = 0; t < job.count && c->orderly; t++) c->order[w][t] = t;
     }
@@ -644,8 +777,8 @@ static void crew_step(crew *c, const gcomp_step *step, unsigned skip, const faul
             while (give(c, w)) moved = 1;
         for (size_t w = 0; w < c->world && !moved; w++) moved = poll(c, w);
         for (size_t w = 0; w < c->world && !moved; w++)
-            MUST(c->state[w] != RUNNING, "%s: worker %d of %d waits for ever, after %d requests", c->name, (int)w, (int)c->world,
-                 (int)c->asked[w]);
+            MUST(c->state[w] != RUNNING, "%s: worker %d of %d waits for ever, after %d requests",
+                 c->name, (int)w, (int)c->world, (int)c->asked[w]);
         for (size_t w = running = 0; w < c->world; w++) running += c->state[w] == RUNNING;
     }
     if (f->kind == ABORT_ALL && abort_at >= turns) abort_some(c, f); /* before the commit */
@@ -685,7 +818,9 @@ static void take_saves(const crew *c, saves *s)
     for (size_t w = 0; w < c->world; w++) {
         size_t size = gcomp_save_size(c->gc[w]);
         s->bytes[w] = malloc(size);
-        MUST(gcomp_save(c->gc[w], s->bytes[w], size, &s->length[w]) == GCOMP_OK && s->length[w] == size, "save");
+        MUST(gcomp_save(c->gc[w], s->bytes[w], size, &s->length[w]) == GCOMP_OK &&
+                 s->length[w] == size,
+             "save");
     }
 }
 
@@ -696,7 +831,8 @@ static size_t other_than(const crew *c, const saves *s)
     size_t w;
     take_saves(c, &now);
     for (w = 0; w < c->world; w++)
-        if (now.length[w] != s->length[w] || memcmp(now.bytes[w], s->bytes[w], now.length[w])) break;
+        if (now.length[w] != s->length[w] || memcmp(now.bytes[w], s->bytes[w], now.length[w]))
+            break;
     free_saves(&now);
     return w;
 }
@@ -766,14 +902,15 @@ static void draw_gradients(void)
         for (size_t w = 0; w < group.world; w++)
             for (size_t i = 0; i < n; i++) {
                 const uint64_t own = mix(key + w * 0x10000001 + i), common = mix(key ^ (i << 20));
-                const double a = (double)(int64_t)own / 9.3e18, b = (double)(int64_t)common / 9.3e18;
+                const double a = (double)(int64_t)own / 9.3e18,
+                             b = (double)(int64_t)common / 9.3e18;
                 double x = .5 * a + .5 * b;
-                if (kind == 5 && own % 10) x = 0;              /* sparse */
-                if (kind == 6) x = (double)(own % 3) - 1;      /* ties */
-                if (kind == 7) x = i == only ? 100 * b : 0;    /* one */
+                if (kind == 5 && own % 10) x = 0;           /* sparse */
+                if (kind == 6) x = (double)(own % 3) - 1;   /* ties */
+                if (kind == 7) x = i == only ? 100 * b : 0; /* one */
                 if (kind == 8) x = 0;
-                if (kind == 9) x = x * x * x * x * x;          /* heavy tails */
-                if (kind == 10) x = w ? 0 : x;                 /* one worker */
+                if (kind == 9) x = x * x * x * x * x; /* heavy tails */
+                if (kind == 10) x = w ? 0 : x;        /* one worker */
                 if (kind == 11) x = own & 1 ? -0.0 : .25;
                 put_value(job.input[w][t], job.tensor[t].dtype, i, (float)x * size);
             }
@@ -798,7 +935,8 @@ static int method_is(const gcomp_codec *codec, const char *name, char *text)
 {
     size_t length = strlen(name);
     gcomp_codec_format(codec, text, TEXT);
-    return !strncmp(text, name, length) && (text[length] == 0 || text[length] == ':' || text[length] == '+');
+    return !strncmp(text, name, length) &&
+           (text[length] == 0 || text[length] == ':' || text[length] == '+');
 }
 
 /* The step by the codec layer, where it can be had: before the step. */
@@ -824,13 +962,16 @@ static void predict(const crew *c, model *m, const gcomp_step *step, unsigned sk
         if (method_is(codec, "terngrad", text) && strstr(text, "share=1")) known = 0;
         if (method_is(codec, "topk", text) && strstr(text, "global=1") && c->world > 1) known = 0;
         if (c->desc.aggregate == GCOMP_AGGREGATE_TWO_SHOT) known = 0;
-        m->conserves[t] = m->old[0][t] && !method_is(codec, "dgc", text) && !method_is(codec, "fetch", text);
+        m->conserves[t] =
+            m->old[0][t] && !method_is(codec, "dgc", text) && !method_is(codec, "fetch", text);
         if (method_is(codec, "powersgd", text) && strstr(text, "momentum")) m->conserves[t] = 0;
-        for (size_t w = 0; w < c->world && m->conserves[t] && method_is(codec, "powersgd", text); w++)
+        for (size_t w = 0; w < c->world && m->conserves[t] && method_is(codec, "powersgd", text);
+             w++)
             for (size_t i = 0; i < n; i++)
-                m->least[t] = fmax(m->least[t], fabs((step ? (double)step->scale : 1) *
-                                                     (double)value_at(job.input[w][t], job.tensor[t].dtype, i)) +
-                                                    fabs((double)m->old[w][t][i]));
+                m->least[t] = fmax(m->least[t],
+                                   fabs((step ? (double)step->scale : 1) *
+                                        (double)value_at(job.input[w][t], job.tensor[t].dtype, i)) +
+                                       fabs((double)m->old[w][t][i]));
         if (known) m->y[t] = (float *)malloc(4 * n);
         for (size_t w = 0; w < c->world && known; w++) {
             gcomp_input in;
@@ -880,14 +1021,17 @@ static void compare(const crew *c, const model *m, const gcomp_step *step, unsig
         for (size_t w = 0; w < c->world; w++) {
             const float *e = gcomp_residual(c->gc[w], t);
             if (skip >> t & 1) {
-                MUST(!memcmp(c->grad[w][t], job.input[w][t], bytes_of(t)), "a skipped tensor's gradient is another");
-                MUST(!e || !memcmp(e, m->old[w][t], 4 * job.n[t]), "a skipped tensor's residual is another");
+                MUST(!memcmp(c->grad[w][t], job.input[w][t], bytes_of(t)),
+                     "a skipped tensor's gradient is another");
+                MUST(!e || !memcmp(e, m->old[w][t], 4 * job.n[t]),
+                     "a skipped tensor's residual is another");
                 continue;
             }
-            MUST(!memcmp(c->grad[w][t], c->grad[0][t], bytes_of(t)), "%s: tensor %d: the means of workers 0 and %d differ",
-                 c->name, (int)t, (int)w);
+            MUST(!memcmp(c->grad[w][t], c->grad[0][t], bytes_of(t)),
+                 "%s: tensor %d: the means of workers 0 and %d differ", c->name, (int)t, (int)w);
             MUST(!m->y[t] || !m->e[w][t] || !e || !memcmp(e, m->e[w][t], 4 * job.n[t]),
-                 "tensor %d: the residual of worker %d is not that of the codec layer", (int)t, (int)w);
+                 "tensor %d: the residual of worker %d is not that of the codec layer", (int)t,
+                 (int)w);
         }
         if (skip >> t & 1) continue;
         for (size_t i = 0; i < job.n[t] && !found; i++) {
@@ -898,12 +1042,13 @@ static void compare(const crew *c, const model *m, const gcomp_step *step, unsig
                 uint32_t a, b;
                 memcpy(&a, m->y[t] + i, 4);
                 memcpy(&b, (const float *)c->grad[0][t] + i, 4);
-                MUST(a == b, "tensor %d: element %d of the mean is %g, of the codec layer %g", (int)t, (int)i, y,
-                     (double)m->y[t][i]);
+                MUST(a == b, "tensor %d: element %d of the mean is %g, of the codec layer %g",
+                     (int)t, (int)i, y, (double)m->y[t][i]);
             }
             if (!m->conserves[t]) continue;
             for (size_t w = 0; w < c->world; w++) {
-                const double p = scale * (double)value_at(job.input[w][t], dtype, i), old = (double)m->old[w][t][i];
+                const double p = scale * (double)value_at(job.input[w][t], dtype, i),
+                             old = (double)m->old[w][t][i];
                 const double e = (double)gcomp_residual(c->gc[w], t)[i];
                 MUST(isfinite(e), "tensor %d: the residual is not finite", (int)t);
                 before += (p + old) * part;
@@ -916,8 +1061,9 @@ static void compare(const crew *c, const model *m, const gcomp_step *step, unsig
             if (dtype == GCOMP_F16 && fabs(y) > 65000) continue;
             if (size > 1e38) continue;
             MUST(fabs(before - after - y) <= slack,
-                 "tensor %d, element %d: mean %g + residuals %g is not gradients and residuals before, %g", (int)t, (int)i, y, after,
-                 before);
+                 "tensor %d, element %d: mean %g + residuals %g is not gradients and residuals "
+                 "before, %g",
+                 (int)t, (int)i, y, after, before);
         }
     }
 }
@@ -926,8 +1072,8 @@ static void same_gradients(const char *after)
 {
     for (size_t w = 0; w < group.world && !found; w++)
         for (size_t t = 0; t < job.count; t++)
-            MUST(!memcmp(group.grad[w][t], twin.grad[w][t], bytes_of(t)), "worker %d, tensor %d: another mean than its twin's %s",
-                 (int)w, (int)t, after);
+            MUST(!memcmp(group.grad[w][t], twin.grad[w][t], bytes_of(t)),
+                 "worker %d, tensor %d: another mean than its twin's %s", (int)w, (int)t, after);
 }
 
 /* ---------------- operations: steps */
@@ -947,7 +1093,8 @@ static const char *results(const crew *c)
     for (size_t w = 0; w < c->world; w++) {
         size_t at = strlen(text);
         snprintf(text + at, sizeof text - at, "%s%s", w ? ", " : "",
-                 c->result[w] == ABORTED ? "aborted" : gcomp_result_name((gcomp_result)c->result[w]));
+                 c->result[w] == ABORTED ? "aborted"
+                                         : gcomp_result_name((gcomp_result)c->result[w]));
     }
     return text;
 }
@@ -973,7 +1120,8 @@ static void check_results(const fault *f)
     const size_t x = f->worker;
     int others = -9999, fine = 1;
     if (!group.struck && f->kind != SCARCE) {
-        MUST(all_are(&group, GCOMP_OK), "nothing happened: %s: %s", results(&group), gcomp_error(group.gc[0]));
+        MUST(all_are(&group, GCOMP_OK), "nothing happened: %s: %s", results(&group),
+             gcomp_error(group.gc[0]));
         return;
     }
     for (size_t w = 0; w < group.world; w++)
@@ -991,13 +1139,20 @@ static void check_results(const fault *f)
     case ABORT_ONE: fine = fine && group.result[x] == ABORTED; break;
     case NOT_A_NUMBER: fine = all_are(&group, GCOMP_NOT_FINITE); break;
     case BAD_SCALE:
-        fine = fine && group.result[x] == GCOMP_INVALID_ARGUMENT && (others == GCOMP_PEER_FAILED || others == -9999);
+        fine = fine && group.result[x] == GCOMP_INVALID_ARGUMENT &&
+               (others == GCOMP_PEER_FAILED || others == -9999);
+        break;
+    case TIED:
+        fine = fine && group.result[x] == GCOMP_INVALID_ARGUMENT &&
+               (others == GCOMP_PEER_FAILED || others == -9999);
+        fine |= job.large && all_are(&group, GCOMP_NOT_FINITE);
         break;
     case OTHER_SKIP:
     case OTHER_EPOCH: fine = all_are(&group, GCOMP_MISMATCH); break;
     case SCARCE:
-        fine = all_are(&group, GCOMP_OK) ||
-               (group.struck && group.result[x] == GCOMP_OUT_OF_MEMORY && (others == GCOMP_PEER_FAILED || others == -9999));
+        fine =
+            all_are(&group, GCOMP_OK) || (group.struck && group.result[x] == GCOMP_OUT_OF_MEMORY &&
+                                          (others == GCOMP_PEER_FAILED || others == -9999));
         break;
     case DAMAGE_ALL:
         fine = group.desc.no_checksum;
@@ -1021,8 +1176,9 @@ static void restore(crew *c, const saves *s)
             hire(c, w, c->world);
             if (found) return;
         }
-        result = gcomp_load(c->gc[w], (const void *const *)(const void *)(own ? s->bytes + w : s->bytes),
-                            own ? s->length + w : s->length, own ? 1 : s->world);
+        result =
+            gcomp_load(c->gc[w], (const void *const *)(const void *)(own ? s->bytes + w : s->bytes),
+                       own ? s->length + w : s->length, own ? 1 : s->world);
         MUST(result == GCOMP_OK, "load: %s: %s", gcomp_result_name(result), gcomp_error(c->gc[w]));
     }
 }
@@ -1032,32 +1188,56 @@ static void clean_step(const gcomp_step *step, unsigned skip, const char *after)
     static const fault none;
     load_gradients(&group);
     crew_step(&group, step, skip, &none);
-    MUST(all_are(&group, GCOMP_OK), "the step %s: %s: %s", after, results(&group), gcomp_error(group.gc[0]));
+    MUST(all_are(&group, GCOMP_OK), "the step %s: %s: %s", after, results(&group),
+         gcomp_error(group.gc[0]));
     same_gradients(after);
 }
 
+static void join_all(crew *c, size_t newcomer, size_t of);
+
+static void restart_all(uint64_t number)
+{
+    for (size_t w = 0; w < group.world; w++) {
+        MUST(gcomp_restart(group.gc[w], number) == GCOMP_OK, "restart");
+        MUST(gcomp_restart(twin.gc[w], number) == GCOMP_OK, "restart");
+        MUST(gcomp_step_number(group.gc[w]) == number, "restart has another number");
+    }
+}
+
 /* Some workers are a step ahead: the next step says so on all. Then all begin anew, or go back. */
-static void resynchronise(const saves *before, const gcomp_step *step, unsigned skip, int ahead, int diverged)
+static void resynchronise(const saves *before, const gcomp_step *step, unsigned skip, int ahead,
+                          int diverged)
 {
     static const fault none;
     if (once_in(2) && (ahead || diverged)) {
+        if (diverged && !ahead && group.world < MOST &&
+            once_in(3)) { /* a worker that joins them hears of it too */
+            const size_t newcomer = below(group.world + 1);
+            join_all(&group, newcomer, below(group.world));
+            for (size_t w = group.world - 1, t = 0; t < job.count; t++)
+                memset(job.input[w][t], 0, bytes_of(t));
+        }
+        if (found) return;
         load_gradients(&group);
         crew_step(&group, step, skip, &none);
         faults++;
         for (size_t w = 0; w < group.world && ahead; w++)
-            MUST(group.result[w] == GCOMP_OUT_OF_STEP, "after a step that not all made: %s", results(&group));
-        MUST(ahead || all_are(&group, GCOMP_DIVERGED) || all_are(&group, GCOMP_NOT_FINITE), "after means that differ: %s", results(&group));
+            MUST(group.result[w] == GCOMP_OUT_OF_STEP, "after a step that not all made: %s",
+                 results(&group));
+        MUST(ahead || all_are(&group, GCOMP_DIVERGED) || all_are(&group, GCOMP_NOT_FINITE),
+             "after means that differ: %s", results(&group));
     }
     if (found) return;
-    if (once_in(2)) {
-        restore(&group, before);
-        if (!found) clean_step(step, skip, "after a load");
+    if (group.world != twin.world) {
+        for (size_t w = 0; w < group.world; w++) dismiss(&group, w);
+        group.world = twin.world;
+        for (size_t w = 0; w < group.world && !found; w++) hire(&group, w, group.world);
+    } else if (once_in(2)) {
+        restart_all(gcomp_step_number(twin.gc[0]));
         return;
     }
-    for (size_t w = 0; w < group.world; w++) {
-        MUST(gcomp_restart(group.gc[w], gcomp_step_number(twin.gc[0])) == GCOMP_OK, "restart");
-        MUST(gcomp_restart(twin.gc[w], gcomp_step_number(twin.gc[0])) == GCOMP_OK, "restart");
-    }
+    if (!found) restore(&group, before);
+    if (!found) clean_step(step, skip, "after a load");
 }
 
 /* After a step of the group with a fault, whose twin has none. */
@@ -1075,11 +1255,12 @@ static void after_fault(const fault *f, const saves *before, const gcomp_step *s
         good += group.result[w] == GCOMP_OK;
         if (group.result[w] == GCOMP_OK) continue;
         for (size_t t = 0; t < job.count; t++)
-            MUST(!memcmp(group.grad[w][t], job.input[w][t], bytes_of(t)), "%s: the gradient of worker %d is another",
-                 fault_names[f->kind], (int)w);
-        MUST(!memcmp(now.bytes[w], before->bytes[w], now.length[w]), "%s: the state of worker %d is another",
-             fault_names[f->kind], (int)w);
-        MUST(group.result[w] == ABORTED || gcomp_error(group.gc[w])[0], "%s: no sentence", fault_names[f->kind]);
+            MUST(!memcmp(group.grad[w][t], job.input[w][t], bytes_of(t)),
+                 "%s: the gradient of worker %d is another", fault_names[f->kind], (int)w);
+        MUST(!memcmp(now.bytes[w], before->bytes[w], now.length[w]),
+             "%s: the state of worker %d is another", fault_names[f->kind], (int)w);
+        MUST(group.result[w] == ABORTED || gcomp_error(group.gc[w])[0], "%s: no sentence",
+             fault_names[f->kind]);
     }
     free_saves(&now);
     for (size_t w = 0; w < group.world; w++)
@@ -1087,7 +1268,8 @@ static void after_fault(const fault *f, const saves *before, const gcomp_step *s
             if (group.result[w] || skip >> t & 1) continue;
             differ |= !group.result[0] && memcmp(group.grad[w][t], group.grad[0][t], bytes_of(t));
             for (size_t i = 0; i < job.n[t]; i++)
-                MUST(isfinite(value_at(group.grad[w][t], job.tensor[t].dtype, i)), "a mean that is not finite");
+                MUST(isfinite(value_at(group.grad[w][t], job.tensor[t].dtype, i)),
+                     "a mean that is not finite");
         }
     if (found) return;
     if (good == group.world && (f->kind < DAMAGE_ALL || !group.struck)) {
@@ -1095,7 +1277,8 @@ static void after_fault(const fault *f, const saves *before, const gcomp_step *s
     } else if (good == 0) {
         return; /* the caller tries again */
     } else {
-        resynchronise(before, step, skip, good < group.world, checked && differ && group.result[0] == GCOMP_OK);
+        resynchronise(before, step, skip, good < group.world,
+                      checked && differ && group.result[0] == GCOMP_OK);
     }
 }
 
@@ -1106,7 +1289,8 @@ static void *spot(fault *f, unsigned skip, float *kept)
     while (skip >> t & 1) t = (t + 1) % job.count;
     grad = job.input[f->worker][t];
     *kept = value_at(grad, job.tensor[t].dtype, (size_t)(f->where >> 16) % job.n[t]);
-    put_value(grad, job.tensor[t].dtype, (size_t)(f->where >> 16) % job.n[t], f->where >> 8 & 1 ? NAN : -NAN);
+    put_value(grad, job.tensor[t].dtype, (size_t)(f->where >> 16) % job.n[t],
+              f->where >> 8 & 1 ? NAN : -NAN);
     f->where = t;
     return grad;
 }
@@ -1114,7 +1298,7 @@ static void *spot(fault *f, unsigned skip, float *kept)
 static void make_step(void)
 {
     static const fault none;
-    gcomp_step full = {1, 0, 0}, *step = once_in(3) && !job.epoch && job.rate == 0 ? NULL : &full;
+    gcomp_step full = {1, 0, 0}, *step = &full;
     unsigned skip = 0;
     const uint64_t number = gcomp_step_number(group.gc[0]);
     model m;
@@ -1124,24 +1308,29 @@ static void make_step(void)
     float kept = 0;
     uint64_t where;
     draw_gradients();
-    if (once_in(3)) full.scale = once_in(2) ? 0.5f : once_in(2) ? -3.0f : 1e-3f;
-    if (once_in(4)) job.epoch++;
-    if (once_in(12)) job.rate = once_in(2) ? 0 : 0.1f / (float)(1 + below(8));
+    if (once_in(3) && !job.says_epoch && !job.epoch && job.rate == 0) step = NULL;
+    if (step && once_in(3)) full.scale = once_in(2) ? 0.5f : once_in(2) ? -3.0f : 1e-3f;
+    if (step && once_in(4)) job.epoch++;
+    if (step && once_in(12)) job.rate = once_in(2) ? 0 : 0.1f / (float)(1 + below(8));
     if (step) step->epoch = job.epoch, step->learning_rate = job.rate;
     for (size_t t = 0; t < job.count; t++) skip |= (unsigned)once_in(12) << t;
     f = draw_fault(skip);
-    snprintf(doing, sizeof doing, "step %u with scale %g, epoch %u, rate %g, skipping %x, %s of worker %u", (unsigned)number,
-             (double)full.scale, full.epoch, (double)full.learning_rate, skip, fault_names[f.kind], (unsigned)f.worker);
+    snprintf(doing, sizeof doing,
+             "step %u with scale %g, epoch %u, rate %g, skipping %x, %s of worker %u",
+             (unsigned)number, (double)full.scale, full.epoch, (double)full.learning_rate, skip,
+             fault_names[f.kind], (unsigned)f.worker);
     if (verbose) printf("# %d: %s\n", operation_now, doing);
     take_saves(&twin, &before);
     predict(&twin, &m, step, skip, number);
     load_gradients(&twin);
     crew_step(&twin, step, skip, &none);
     if (!found && !all_are(&twin, GCOMP_OK)) {
-        MUST(job.large && all_are(&twin, GCOMP_NOT_FINITE), "the twin's step: %s: %s", results(&twin), gcomp_error(twin.gc[0]));
+        MUST(job.large && all_are(&twin, GCOMP_NOT_FINITE), "the twin's step: %s: %s",
+             results(&twin), gcomp_error(twin.gc[0]));
         load_gradients(&group);
         crew_step(&group, step, skip, &none);
-        MUST(all_are(&group, GCOMP_NOT_FINITE), "the twin's numbers are too large, but not these: %s", results(&group));
+        MUST(all_are(&group, GCOMP_NOT_FINITE),
+             "the twin's numbers are too large, but not these: %s", results(&group));
         MUST(other_than(&twin, &before) == twin.world, "a step of numbers too large changes state");
     } else if (!found) {
         compare(&twin, &m, step, skip);
@@ -1153,12 +1342,15 @@ static void make_step(void)
             if (f.kind == SCARCE && group.prepared[f.worker]) f.kind = NO_FAULT;
             if (!found) crew_step(&group, step, skip, &f);
             if (!found) after_fault(&f, &before, step, skip);
-            if (grad) put_value(grad, job.tensor[f.where].dtype, (size_t)(where >> 16) % job.n[f.where], kept);
+            if (grad)
+                put_value(grad, job.tensor[f.where].dtype, (size_t)(where >> 16) % job.n[f.where],
+                          kept);
             if (gcomp_step_number(group.gc[0]) != number || found) break;
             f = draw_fault(skip);
             where = f.where;
             if (tries++ > 2) f.kind = NO_FAULT;
-            if (verbose) printf("#    again, %s of worker %u\n", fault_names[f.kind], (unsigned)f.worker);
+            if (verbose)
+                printf("#    again, %s of worker %u\n", fault_names[f.kind], (unsigned)f.worker);
         } while (!found);
     }
     same_state("after the step");
@@ -1220,8 +1412,10 @@ static void same_residuals(const crew *c, sums *before)
     add_residuals(c, &now);
     for (size_t t = 0; t < job.count; t++) {
         for (size_t i = 0; i < job.n[t] && before->size[t][i] < 1e37; i++)
-            MUST(fabs(now.e[t][i] - before->e[t][i]) <= ldexp(before->size[t][i] + now.size[t][i], -20) + 1e-40,
-                 "tensor %d, element %d: residuals were %g, and are %g", (int)t, (int)i, before->e[t][i], now.e[t][i]);
+            MUST(fabs(now.e[t][i] - before->e[t][i]) <=
+                     ldexp(before->size[t][i] + now.size[t][i], -20) + 1e-40,
+                 "tensor %d, element %d: residuals were %g, and are %g", (int)t, (int)i,
+                 before->e[t][i], now.e[t][i]);
         free(now.e[t]), free(now.size[t]), free(before->e[t]), free(before->size[t]);
     }
 }
@@ -1238,12 +1432,15 @@ static void make_other_world(void)
     for (crew *c = &group; c; c = c == &group ? &twin : NULL) {
         for (size_t w = 0; w < c->world; w++) dismiss(c, w);
         c->world = world;
+        meet(c, world);
         for (size_t w = 0; w < world && !found; w++) {
             gcomp_result result;
             hire(c, w, world);
             if (found) break;
-            result = gcomp_load(c->gc[w], (const void *const *)(const void *)s.bytes, s.length, s.world);
-            MUST(result == GCOMP_OK, "load: %s: %s", gcomp_result_name(result), gcomp_error(c->gc[w]));
+            result =
+                gcomp_load(c->gc[w], (const void *const *)(const void *)s.bytes, s.length, s.world);
+            MUST(result == GCOMP_OK, "load: %s: %s", gcomp_result_name(result),
+                 gcomp_error(c->gc[w]));
         }
     }
     if (!found) same_residuals(&group, &before);
@@ -1257,13 +1454,14 @@ static void regroup_all(crew *c, const size_t *place, size_t gone, size_t world)
     test_heap *heap[MOST];
     int prepared[MOST];
     const size_t before = c->world;
+    meet(c, world);
     memset(gc, 0, sizeof gc);
     memset(heap, 0, sizeof heap);
     for (size_t w = 0; w < before && !found; w++) {
         gcomp_comm comm;
         gcomp_result result;
         if (w == gone) continue;
-        comm = comm_of(place[w], world);
+        comm = comm_of(c, place[w], world);
         if (c == &group && once_in(6)) { /* without enough memory first */
             size_t length = gcomp_save_size(c->gc[w]), held = c->heap[w]->held, again;
             uint8_t *old = (uint8_t *)malloc(2 * length), *now = old + length;
@@ -1272,8 +1470,9 @@ static void regroup_all(crew *c, const size_t *place, size_t gone, size_t world)
             result = gcomp_regroup(c->gc[w], &comm);
             c->heap[w]->left = SIZE_MAX;
             if (result == GCOMP_OUT_OF_MEMORY) {
-                MUST(gcomp_save(c->gc[w], now, length, &again) == GCOMP_OK && !memcmp(old, now, length) &&
-                         held == c->heap[w]->held && gcomp_memory_used(c->gc[w]) == held,
+                MUST(gcomp_save(c->gc[w], now, length, &again) == GCOMP_OK &&
+                         !memcmp(old, now, length) && held == c->heap[w]->held &&
+                         gcomp_memory_used(c->gc[w]) == held,
                      "regroup without memory leaves a trace");
                 result = gcomp_regroup(c->gc[w], &comm);
             }
@@ -1281,7 +1480,8 @@ static void regroup_all(crew *c, const size_t *place, size_t gone, size_t world)
         } else {
             result = gcomp_regroup(c->gc[w], &comm);
         }
-        MUST(result == GCOMP_OK, "regroup: %s: %s", gcomp_result_name(result), gcomp_error(c->gc[w]));
+        MUST(result == GCOMP_OK, "regroup: %s: %s", gcomp_result_name(result),
+             gcomp_error(c->gc[w]));
         MUST(gcomp_memory_used(c->gc[w]) == c->heap[w]->held, "memory_used after regroup");
     }
     if (gone < before) dismiss(c, gone);
@@ -1300,58 +1500,80 @@ static void regroup_all(crew *c, const size_t *place, size_t gone, size_t world)
 
 static void make_leave(void)
 {
-    const size_t gone = below(group.world), heir = (gone + 1 + below(group.world - 1)) % group.world;
+    const size_t gone = below(group.world),
+                 heir = (gone + 1 + below(group.world - 1)) % group.world;
     size_t order[MOST], place[MOST] = {0}, at = 0;
     sums before;
     saves s;
-    snprintf(doing, sizeof doing, "worker %d of %d leaves, to worker %d", (int)gone, (int)group.world, (int)heir);
+    snprintf(doing, sizeof doing, "worker %d of %d leaves, to worker %d", (int)gone,
+             (int)group.world, (int)heir);
     shuffle(order, group.world);
     for (size_t i = 0; i < group.world; i++)
         if (order[i] != gone) place[order[i]] = at++;
     take_saves(&group, &s);
     add_residuals(&group, &before);
-    MUST(gcomp_take_over(group.gc[heir], s.bytes[heir], s.length[heir]) == GCOMP_SAVE_MISMATCH, "a worker takes itself over");
+    MUST(gcomp_take_over(group.gc[heir], s.bytes[heir], s.length[heir]) == GCOMP_SAVE_MISMATCH,
+         "a worker takes itself over");
     for (crew *c = &group; c && !found; c = c == &group ? &twin : NULL) {
-        MUST(gcomp_take_over(c->gc[heir], s.bytes[gone], s.length[gone]) == GCOMP_OK, "take_over: %s",
-             gcomp_error(c->gc[heir]));
+        MUST(gcomp_take_over(c->gc[heir], s.bytes[gone], s.length[gone]) == GCOMP_OK,
+             "take_over: %s", gcomp_error(c->gc[heir]));
         regroup_all(c, place, gone, s.world - 1);
     }
     if (!found) same_residuals(&group, &before);
     free_saves(&s);
 }
 
+/* A worker joins, with the save of worker `of`: a save of before the others regroup, or behind. */
+static void join_with(crew *c, const size_t *place, size_t newcomer, size_t of, int behind)
+{
+    const size_t world = c->world + 1, size = gcomp_save_size(c->gc[of]);
+    void *save = malloc(size + 64);
+    size_t length = 0;
+    gcomp_result result = gcomp_save(c->gc[of], save, size, &length);
+    MUST(result == GCOMP_OK, "save");
+    regroup_all(c, place, world, world);
+    if (!found && behind) {
+        free(save);
+        length = gcomp_save_size(c->gc[place[of]]);
+        save = malloc(length);
+        MUST(gcomp_save(c->gc[place[of]], save, length, &length) == GCOMP_OK, "save");
+    }
+    if (!found) hire(c, newcomer, world);
+    if (!found) {
+        result = gcomp_join(c->gc[newcomer], save, length);
+        MUST(result == GCOMP_OK, "join: %s: %s", gcomp_result_name(result),
+             gcomp_error(c->gc[newcomer]));
+    }
+    free(save);
+}
+
+/* Another place for each of the workers, and none for the newcomer. */
+static void draw_places(size_t *place, size_t before, size_t newcomer)
+{
+    size_t order[MOST];
+    shuffle(order, before);
+    for (size_t i = 0; i < before; i++) place[order[i]] = i + (i >= newcomer);
+}
+
+static void join_all(crew *c, size_t newcomer, size_t of)
+{
+    size_t place[MOST];
+    draw_places(place, c->world, newcomer);
+    join_with(c, place, newcomer, of, once_in(2));
+}
+
 static void make_join(void)
 {
-    const size_t world = group.world + 1, newcomer = below(world), of = below(group.world);
-    const int first = once_in(2);
-    size_t order[MOST], place[MOST], at = 0;
+    const size_t newcomer = below(group.world + 1), of = below(group.world);
+    const int behind = once_in(2);
+    size_t place[MOST];
     sums before;
-    saves s;
     snprintf(doing, sizeof doing, "a worker joins %d, as rank %d", (int)group.world, (int)newcomer);
-    shuffle(order, world);
-    for (size_t i = 0; i < world; i++)
-        if (order[i] != world - 1) place[order[i]] = at == newcomer ? ++at : at, at++;
-    take_saves(&group, &s);
+    draw_places(place, group.world, newcomer);
     add_residuals(&group, &before);
-    for (crew *c = &group; c && !found; c = c == &group ? &twin : NULL) {
-        void *save = NULL;
-        size_t length = s.length[of];
-        gcomp_result result;
-        regroup_all(c, place, world, world);
-        if (found) break;
-        hire(c, newcomer, world);
-        if (found) break;
-        if (!first) {
-            length = gcomp_save_size(c->gc[place[of]]);
-            save = malloc(length);
-            MUST(gcomp_save(c->gc[place[of]], save, length, &length) == GCOMP_OK, "save");
-        }
-        result = gcomp_join(c->gc[newcomer], first ? s.bytes[of] : save, length);
-        MUST(result == GCOMP_OK, "join: %s: %s", gcomp_result_name(result), gcomp_error(c->gc[newcomer]));
-        free(save);
-    }
+    join_with(&group, place, newcomer, of, behind);
+    if (!found) join_with(&twin, place, newcomer, of, behind);
     if (!found) same_residuals(&group, &before);
-    free_saves(&s);
 }
 
 /* ---------------- operations: all others */
@@ -1360,13 +1582,11 @@ static void make_restart(void)
 {
     const uint64_t number = once_in(2) ? draw() >> below(63) : gcomp_step_number(group.gc[0]);
     snprintf(doing, sizeof doing, "restart");
-    for (size_t w = 0; w < group.world; w++) {
-        MUST(gcomp_restart(group.gc[w], number) == GCOMP_OK && gcomp_restart(twin.gc[w], number) == GCOMP_OK, "restart");
-        MUST(gcomp_step_number(group.gc[w]) == number, "restart has another number");
+    restart_all(number);
+    for (size_t w = 0; w < group.world; w++)
         for (size_t t = 0; t < job.count; t++)
             for (size_t i = 0; i < job.n[t] && gcomp_residual(group.gc[w], t); i++)
                 MUST(gcomp_residual(group.gc[w], t)[i] == 0, "a residual after restart");
-    }
 }
 
 static void make_reset(void)
@@ -1374,7 +1594,8 @@ static void make_reset(void)
     const size_t t = below(job.count);
     snprintf(doing, sizeof doing, "reset of tensor %d", (int)t);
     for (size_t w = 0; w < group.world; w++) {
-        MUST(gcomp_reset(group.gc[w], t) == GCOMP_OK && gcomp_reset(twin.gc[w], t) == GCOMP_OK, "reset");
+        MUST(gcomp_reset(group.gc[w], t) == GCOMP_OK && gcomp_reset(twin.gc[w], t) == GCOMP_OK,
+             "reset");
         MUST(gcomp_reset(group.gc[w], job.count) == GCOMP_INVALID_ARGUMENT, "reset of no tensor");
     }
 }
@@ -1394,21 +1615,23 @@ static void make_audit(void)
         if (scarce) h->left = below(4);
         result = gcomp_prepare(gc);
         h->left = SIZE_MAX;
-        MUST(result == GCOMP_OK || (result == GCOMP_OUT_OF_MEMORY && scarce && !group.prepared[w]), "prepare: %s",
-             gcomp_result_name(result));
+        MUST(result == GCOMP_OK || (result == GCOMP_OUT_OF_MEMORY && scarce && !group.prepared[w]),
+             "prepare: %s", gcomp_result_name(result));
         MUST(result == GCOMP_OK || h->held == held, "prepare without memory keeps some");
         if (result == GCOMP_OK) {
             gcomp_desc desc = group.desc;
-            desc.comm = comm_of(w, group.world);
+            desc.comm = comm_of(&group, w, group.world);
             group.prepared[w] = 1;
             MUST(gcomp_memory_used(gc) == gcomp_memory_needed(&desc, job.tensor, job.count),
                  "memory_used is %zu, memory_needed %zu", gcomp_memory_used(gc),
                  gcomp_memory_needed(&desc, job.tensor, job.count));
         }
     }
-    MUST(gcomp_memory_used(gc) == h->held, "memory_used is %zu, held are %zu", gcomp_memory_used(gc), h->held);
+    MUST(gcomp_memory_used(gc) == h->held, "memory_used is %zu, held are %zu",
+         gcomp_memory_used(gc), h->held);
     MUST(gcomp_stats(gc, &a) == GCOMP_OK && gcomp_stats(twin.gc[w], &b) == GCOMP_OK, "stats");
-    MUST(!memcmp(&a.residual_norm, &b.residual_norm, sizeof(double)) && isfinite(a.residual_norm) && a.residual_norm >= 0,
+    MUST(!memcmp(&a.residual_norm, &b.residual_norm, sizeof(double)) && isfinite(a.residual_norm) &&
+             a.residual_norm >= 0,
          "the norm of residuals is %g, its twin's %g", a.residual_norm, b.residual_norm);
 }
 
@@ -1436,33 +1659,49 @@ static void make_one_way(void)
         for (size_t i = 0; i < n; i++) g[k][i] = (float)((double)(int64_t)mix(key + i) / 9.3e18);
         if (k == 0 && residual) memcpy(e, residual, 4 * n);
         result[k] = gcomp_compress(both[k]->gc[w], t, number, g[k], payload[k], room, &length[k]);
-        MUST(result[k] == GCOMP_OK || result[k] == GCOMP_NEEDS_ROUNDS || result[k] == GCOMP_NOT_FINITE, "compress: %s",
-             gcomp_result_name(result[k]));
+        MUST(result[k] == GCOMP_OK || result[k] == GCOMP_NEEDS_ROUNDS ||
+                 result[k] == GCOMP_NOT_FINITE,
+             "compress: %s", gcomp_result_name(result[k]));
     }
     MUST(result[0] == result[1] && length[0] == length[1] &&
              (result[0] || !memcmp(payload[0] + 32, payload[1] + 32, length[0] - 32)),
          "compress gives other bytes than its twin");
     if (result[0] == GCOMP_OK) {
-        MUST(gcomp_check(payload[0], length[0], n) == GCOMP_OK, "compress gives a payload that is none");
+        MUST(gcomp_check(payload[0], length[0], n) == GCOMP_OK,
+             "compress gives a payload that is none");
         if (!group.desc.no_checksum && !found) {
             const size_t at = below(length[0]);
             const void *damaged = payload[0];
             payload[0][at] ^= 4;
-            MUST(gcomp_commit(group.gc[w], t, g[0], payload[0], length[0], &damaged, length, 1) != GCOMP_OK,
+            MUST(gcomp_commit(group.gc[w], t, g[0], payload[0], length[0], &damaged, length, 1) !=
+                     GCOMP_OK,
                  "commit takes a damaged payload");
-            MUST(gcomp_give_back(group.gc[w], t, payload[0], length[0]) != GCOMP_OK, "give_back takes a damaged payload");
+            MUST(gcomp_give_back(group.gc[w], t, payload[0], length[0]) != GCOMP_OK,
+                 "give_back takes a damaged payload");
             payload[0][at] ^= 4;
         }
+    }
+    if (!found) {
+        const size_t at = below(n);
+        const float kept = g[0][at];
+        g[0][at] = once_in(2) ? NAN : INFINITY;
+        result[0] = gcomp_commit(group.gc[w], t, g[0], NULL, 0, NULL, NULL, 0);
+        MUST(result[0] != GCOMP_OK || !gcomp_residual(group.gc[w], t),
+             "commit of nothing takes NaN or Inf");
+        g[0][at] = kept;
+        result[0] = result[1];
     }
     same_state("after compress");
     sent = result[0] == GCOMP_OK && how != 3;
     for (int k = 0; k < 2 && !found; k++) {
         const void *own = sent ? payload[k] : NULL, *all = payload[k];
-        result[k] = gcomp_commit(both[k]->gc[w], t, g[k], own, own ? length[k] : 0, &all, &length[k], own && how == 1);
+        result[k] = gcomp_commit(both[k]->gc[w], t, g[k], own, own ? length[k] : 0, &all,
+                                 &length[k], own && how == 1);
         if (result[k] == GCOMP_OK && how == 2 && own && gcomp_residual(both[k]->gc[w], t))
             MUST(gcomp_give_back(both[k]->gc[w], t, own, length[k]) == GCOMP_OK, "give_back");
     }
-    MUST(found || result[0] == result[1], "commit: %s, its twin: %s", gcomp_result_name(result[0]), gcomp_result_name(result[1]));
+    MUST(found || result[0] == result[1], "commit: %s, its twin: %s", gcomp_result_name(result[0]),
+         gcomp_result_name(result[1]));
     MUST(found || !memcmp(g[0], g[1], 4 * n), "commit gives another mean than its twin");
     if (!found && result[0] == GCOMP_OK && how == 0 && sent && gcomp_residual(group.gc[w], t)) {
         in.grad = g[0];
@@ -1486,7 +1725,10 @@ static gcomp_isa draw_isa(void)
     }
 }
 
-static size_t draw_size(void) { return 1 + (once_in(20) ? below(5000) : once_in(4) ? below(700) : below(100)); }
+static size_t draw_size(void)
+{
+    return 1 + (once_in(20) ? below(5000) : once_in(4) ? below(700) : below(100));
+}
 
 static void draw_tensor(size_t t, size_t most)
 {
@@ -1505,13 +1747,15 @@ static void draw_tensor(size_t t, size_t most)
         tensor->cols = below(2);
     }
     if (once_in(5)) tensor->dtype = once_in(2) ? GCOMP_F16 : GCOMP_BF16;
-    job.n[t] = tensor->rows * (tensor->cols ? tensor->cols : 1) * (tensor->stack ? tensor->stack : 1);
+    job.n[t] =
+        tensor->rows * (tensor->cols ? tensor->cols : 1) * (tensor->stack ? tensor->stack : 1);
 }
 
 /* A desc and tensors that an object takes. */
 static void draw_job(void)
 {
-    static const gcomp_aggregate one_shot[] = {GCOMP_AGGREGATE_AUTO, GCOMP_AGGREGATE_GATHER, GCOMP_AGGREGATE_SHARDS};
+    static const gcomp_aggregate one_shot[] = {GCOMP_AGGREGATE_AUTO, GCOMP_AGGREGATE_GATHER,
+                                               GCOMP_AGGREGATE_SHARDS};
     static const size_t least[] = {0, 1, 1, 16, 100};
     gcomp_desc *d = &group.desc;
     gcomp *gc = NULL;
@@ -1530,7 +1774,7 @@ static void draw_job(void)
     d->check_every = (uint32_t)below(4);
     d->isa = draw_isa();
     d->codec = job.list;
-    d->comm = comm_of(0, group.world);
+    d->comm = comm_of(&group, 0, group.world);
     d->why = why;
     d->why_capacity = sizeof why;
     job.count = 1 + below(TENSORS);
@@ -1538,17 +1782,19 @@ static void draw_job(void)
         job.schedule[0] = 0;
         if (once_in(3)) draw_schedule(job.schedule, sizeof job.schedule);
         d->schedule = job.schedule[0] ? job.schedule : NULL;
-        if (d->schedule && (strncmp(job.schedule, "warmup", 6) || once_in(2))) draw_list(job.list, TEXT);
+        if (d->schedule && (strncmp(job.schedule, "warmup", 6) || once_in(2)))
+            draw_list(job.list, TEXT);
         else draw_codec(job.list, TEXT);
         gcomp_close(gc);
         why[0] = 0;
         result = gcomp_open(&gc, d);
-        MUST(result == GCOMP_OK || (result == GCOMP_BAD_CODEC && why[0]), "open of %s: %s: %s", job.list,
-             gcomp_result_name(result), why);
+        MUST(result == GCOMP_OK || (result == GCOMP_BAD_CODEC && why[0]), "open of %s: %s: %s",
+             job.list, gcomp_result_name(result), why);
     } while (result && !found);
     for (size_t t = 0; t < job.count && !found; t++) {
         draw_tensor(t, group.world > 4 ? 1500 : 5000);
-        if (once_in(60) && group.world < 3) job.tensor[t].rows = job.n[t] = 140000, job.tensor[t].cols = job.tensor[t].stack = 0;
+        if (once_in(60) && group.world < 3)
+            job.tensor[t].rows = job.n[t] = 140000, job.tensor[t].cols = job.tensor[t].stack = 0;
         do {
             job.tensor[t].codec = NULL;
             if (d->schedule) {
@@ -1558,11 +1804,14 @@ static void draw_job(void)
                 job.tensor[t].codec = job.codec[t];
             }
             result = gcomp_add_tensor(gc, &job.tensor[t]);
-            MUST(result == GCOMP_OK || (result == GCOMP_BAD_CODEC && gcomp_error(gc)[0]), "add_tensor with %s: %s: %s",
-                 job.codec[t], gcomp_result_name(result), gcomp_error(gc));
+            MUST(result == GCOMP_OK || (result == GCOMP_BAD_CODEC && gcomp_error(gc)[0]),
+                 "add_tensor with %s: %s: %s", job.codec[t], gcomp_result_name(result),
+                 gcomp_error(gc));
         } while (result && !found);
     }
     gcomp_close(gc);
+    job.says_epoch = d->schedule || strstr(job.list, "dgc");
+    for (size_t t = 0; t < job.count; t++) job.says_epoch |= strstr(job.codec[t], "dgc") != NULL;
     d->why = NULL;
     if (once_in(2)) d->bucket_bytes = 4 * (1 + below(2000));
 }
@@ -1572,15 +1821,18 @@ static void describe(void)
     const gcomp_desc *d = &group.desc;
     char codec[TEXT];
     plan[0] = 0;
-    say("# %d workers, codec %s, schedule %s, aggregate %d, bucket_bytes %d, min_elements %d, options%s%s%s%s, check_every %d, "
+    say("# %d workers, codec %s, schedule %s, aggregate %d, bucket_bytes %d, min_elements %d, "
+        "options%s%s%s%s, check_every %d, "
         "set %s\n",
-        (int)group.world, d->codec, d->schedule ? d->schedule : "none", (int)d->aggregate, (int)d->bucket_bytes,
-        (int)d->min_elements, d->compress_vectors ? " compress_vectors" : "", d->no_error_feedback ? " no_error_feedback" : "",
-        d->no_checksum ? " no_checksum" : "", d->measure ? " measure" : "", (int)d->check_every, gcomp_isa_name(d->isa));
+        (int)group.world, d->codec, d->schedule ? d->schedule : "none", (int)d->aggregate,
+        (int)d->bucket_bytes, (int)d->min_elements, d->compress_vectors ? " compress_vectors" : "",
+        d->no_error_feedback ? " no_error_feedback" : "", d->no_checksum ? " no_checksum" : "",
+        d->measure ? " measure" : "", (int)d->check_every, gcomp_isa_name(d->isa));
     for (size_t t = 0; t < job.count; t++) {
         gcomp_codec_format(gcomp_tensor_codec(group.gc[0], t), codec, sizeof codec);
-        say("# tensor %d: %d x %d x %d of type %d, %s%s\n", (int)t, (int)job.tensor[t].rows, (int)job.tensor[t].cols,
-            (int)job.tensor[t].stack, (int)job.tensor[t].dtype, codec, gcomp_residual(group.gc[0], t) ? ", residual" : "");
+        say("# tensor %d: %d x %d x %d of type %d, %s%s\n", (int)t, (int)job.tensor[t].rows,
+            (int)job.tensor[t].cols, (int)job.tensor[t].stack, (int)job.tensor[t].dtype, codec,
+            gcomp_residual(group.gc[0], t) ? ", residual" : "");
     }
     if (verbose) printf("%s", plan);
 }
@@ -1591,7 +1843,7 @@ static void open_case(void)
     const gcomp_parallel shuffled = {run_shuffled, &group.luck}, backwards = {run_backwards, NULL};
     group.name = "the group";
     twin.name = "the twin";
-    group.orderly = once_in(8) || !strncmp(job.schedule, "error", 5); /* TODO: known */
+    group.orderly = once_in(8);
     twin.orderly = 1;
     twin.world = group.world;
     *d = group.desc;
@@ -1599,13 +1851,17 @@ static void open_case(void)
     if (!group.desc.schedule || strncmp(job.schedule, "bytes", 5)) {
         d->bucket_bytes = once_in(2) ? 0 : 4 * (1 + below(2000));
         if (d->aggregate != GCOMP_AGGREGATE_TWO_SHOT) d->aggregate = (gcomp_aggregate)below(3);
+        twin.threads = once_in(5);
+        twin.without = (int)below(8);
     }
     d->no_checksum = once_in(2);
     if (!group.desc.schedule || strncmp(job.schedule, "error", 5)) d->measure = once_in(4);
     if (once_in(2)) group.desc.parallel = shuffled;
     if (once_in(4)) d->parallel = backwards;
-    for (crew *c = &group; c && !found; c = c == &group ? &twin : NULL)
+    for (crew *c = &group; c && !found; c = c == &group ? &twin : NULL) {
+        meet(c, c->world);
         for (size_t w = 0; w < c->world && !found; w++) hire(c, w, c->world);
+    }
     for (size_t t = 0; t < job.count; t++)
         for (size_t w = 0; w < MOST; w++) {
             group.grad[w][t] = malloc(bytes_of(t));
@@ -1620,6 +1876,7 @@ static void close_case(void)
         for (size_t w = 0; w < MOST; w++) {
             dismiss(c, w);
             for (size_t t = 0; t < job.count; t++) free(c->grad[w][t]);
+            meet(c, 0);
         }
     for (size_t w = 0; w < MOST; w++)
         for (size_t t = 0; t < job.count; t++) free(job.input[w][t]);
@@ -1685,7 +1942,9 @@ static void every_method_is_drawn(void)
     const char *name;
     for (size_t i = 0; (name = gcomp_method_name(i)) != NULL; i++) {
         size_t k = 0, length = strlen(name);
-        while (k < METHODS && (strncmp(methods[k], name, length) || (methods[k][length] && methods[k][length] != ' '))) k++;
+        while (k < METHODS && (strncmp(methods[k], name, length) ||
+                               (methods[k][length] && methods[k][length] != ' ')))
+            k++;
         CHECK(k < METHODS);
         if (k == METHODS) printf("# %s\n", name);
     }
@@ -1699,7 +1958,8 @@ static void workers_agree_conserve_and_recover(void)
         if (now() > until) break;
     }
     CHECK(!found_in_all);
-    printf("# %lu cases, %lu operations, %lu steps of a group or its twin, %lu faults\n", cases, operations, steps, faults);
+    printf("# %lu cases, %lu operations, %lu steps of a group or its twin, %lu faults\n", cases,
+           operations, steps, faults);
 }
 
 int main(int argc, char **argv)
@@ -1710,7 +1970,8 @@ int main(int argc, char **argv)
         if (!strcmp(argv[i], "--seconds")) seconds = atof(argv[i + 1]);
         if (!strcmp(argv[i], "--first")) first_seed = strtoull(argv[i + 1], NULL, 10);
         if (!strcmp(argv[i], "--cases")) most_cases = strtoull(argv[i + 1], NULL, 10);
-        if (!strcmp(argv[i], "--seed")) first_seed = strtoull(argv[i + 1], NULL, 10), most_cases = 1, verbose = 1;
+        if (!strcmp(argv[i], "--seed"))
+            first_seed = strtoull(argv[i + 1], NULL, 10), most_cases = 1, verbose = 1;
     }
     RUN(every_method_is_drawn);
     RUN(workers_agree_conserve_and_recover);
