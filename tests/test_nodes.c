@@ -26,7 +26,7 @@ typedef struct member {
     int calls, fail_at, damage_at; /* callbacks of the node: count, which one fails (from 1), which one's bytes are changed */
     int breaks;                    /* a failing one breaks the node's transport for all */
     gcomp_comm beyond;             /* that between machines, likewise */
-    int trips, trip_fails_at;
+    int trips, trip_fails_at, trip_lies_at;
     jmp_buf *way_out;              /* where a failing callback jumps to, in the place of a return */
 } member;
 
@@ -60,6 +60,7 @@ static int beyond_allreduce(void *user, void *data, size_t count, gcomp_dtype dt
 {
     member *m = (member *)user;
     int status = m->beyond.allreduce(m->beyond.user, data, count, dtype);
+    if (m->trips + 1 == m->trip_lies_at) ((float *)data)[0] += 1;
     return trip_fails(m) ? 1 : status;
 }
 
@@ -94,6 +95,7 @@ static int node_allgather(void *user, const void *mine, void *all, size_t bytes)
 }
 
 static const char *schedule; /* of the next fleet */
+static uint32_t checks;      /* its check_every */
 
 static gcomp_desc desc_of(fleet *f, int r, const char *codec)
 {
@@ -102,6 +104,7 @@ static gcomp_desc desc_of(fleet *f, int r, const char *codec)
     memset(&desc, 0, sizeof desc);
     desc.codec = codec;
     desc.schedule = schedule;
+    desc.check_every = checks;
     desc.min_elements = 1;
     desc.aggregate = f->aggregate;
     desc.bucket_bytes = f->halves ? 8000 : 0; /* two buckets */
@@ -435,6 +438,26 @@ static void test_a_damaged_outcome_is_refused(void)
     CHECK(strstr(gcomp_error(f.m[1].gc), "damaged"));
     fleet_step(&f);
     for (int r = 0; r < 4; r++) CHECK(f.m[r].result == GCOMP_OUT_OF_STEP);
+    fleet_close(&f);
+}
+
+/* The transport between machines brings one of them another sum: first workers see it, and all must know. */
+static void test_means_that_differ_between_machines_are_told_to_all_workers(void)
+{
+    static fleet f;
+    checks = 1;
+    fleet_open(&f, 2, 2, "none", 0);
+    checks = 0;
+    f.m[2].trip_lies_at = 2; /* behind the frames */
+    fleet_fill(&f, 0);
+    fleet_step(&f);
+    CHECK(all_are(&f, GCOMP_OK));
+    fleet_step(&f);
+    CHECK(all_are(&f, GCOMP_DIVERGED));
+    for (int r = 0; r < 4; r++) CHECK(gcomp_error(f.m[r].gc)[0]);
+    for (int r = 0; r < 4; r++) CHECK(gcomp_restart(f.m[r].gc, 1) == GCOMP_OK);
+    fleet_step(&f);
+    CHECK(all_are(&f, GCOMP_OK));
     fleet_close(&f);
 }
 
@@ -945,6 +968,7 @@ int main(void)
     RUN(test_a_callback_of_a_node_that_fails_leaves_each_worker_before_or_behind_the_step);
     RUN(test_a_callback_between_machines_that_fails_leaves_each_worker_before_or_behind_the_step);
     RUN(test_a_damaged_outcome_is_refused);
+    RUN(test_means_that_differ_between_machines_are_told_to_all_workers);
     RUN(test_a_step_that_was_left_by_a_jump_is_ended_by_abort_and_by_restart);
     RUN(test_all_workers_of_a_machine_know_the_codecs_of_the_step);
     RUN(test_workers_of_a_machine_with_other_codecs_are_named);
