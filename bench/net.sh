@@ -3,7 +3,7 @@
 # worker a host, and every byte between them counted by the kernel.
 #
 #   sudo bench/net.sh [--rates "100mbit 1gbit none"] [--methods "CODEC CODEC ..."] [--steps N] [--transport mpi|sockets]
-#   [--out DIR] [--pairs N] [--advise] [--overlap "CODEC ..."]
+#   [--out DIR] [--pairs N] [--advise] [--overlap "CODEC ..."] [--limit SECONDS] [--quiet SECONDS]
 #
 # --pairs: instead, N times uncompressed and N times as gcomp_advise chooses, in turns; the median of the ratios of their steps.
 # --advise: instead, build/advise over sockets, for 11.7 million parameters: at each rate, for none and for each method beside
@@ -11,10 +11,15 @@
 # --overlap: instead, examples/overlap.c on two of the hosts: steps that exchange after the backward pass and during it, in turns.
 #            Its other arguments behind slashes: "none/8/768/64/5e6".
 #
-# For each rate and method: milliseconds a step; bytes that a worker must send in a step by what the statistics of gcomp
-# report, and those that the interface of host 0 has sent; seconds until the loss was 0.40 (mean over the workers and the last
-# 10 steps). DIR/net.csv, DIR/net.svg. Fails where the interface has sent less than that or over 5 % more, headers of Ethernet,
-# IP and TCP aside (4.6 % where frames are full). The first method, none, is the uncompressed baseline: a ring all-reduce.
+# A training hangs if it takes longer than --limit (600 s), or if the hosts have sent nothing for --quiet (60 s). Its name is
+# printed, DIR/net-hung.txt says where its processes wait, and it is repeated once. The status is then 1. (--pairs, --advise and
+# --overlap: the limit is for all trainings of a rate, and nothing is repeated.)
+#
+# For each rate and method, a line as soon as it is there: milliseconds a step; bytes that a worker must send in a step by what
+# the statistics of gcomp report, and those that the interface of host 0 has sent; seconds until the loss was 0.40 (mean over the
+# workers and the last 10 steps). DIR/net.csv, DIR/net.svg. Fails where the interface has sent less than that or over 5 % more,
+# headers of Ethernet, IP and TCP aside (4.6 % where frames are full). The first method, none, is the uncompressed baseline: a
+# ring all-reduce.
 # Model: 784-1152-1152-10, 2,244,106 parameters, batch 64 a worker, plain learning rate 0.05, momentum 0.9, Fashion-MNIST.
 # Needs root, for namespaces. Removes all it has made.
 set -eu
@@ -26,6 +31,8 @@ transport=mpi
 pairs=0
 dir=build
 advise=
+longest=600
+quietest=60
 while [ $# -gt 0 ]; do
     case $1 in
     --advise) advise=1; shift; continue ;;
@@ -35,6 +42,8 @@ while [ $# -gt 0 ]; do
     --transport) transport=$2 ;;
     --out) dir=$2 ;;
     --pairs) pairs=$2 ;;
+    --limit) longest=$2 ;;
+    --quiet) quietest=$2 ;;
     --overlap) overlap=$2 transport=overlap ;;
     *) sed -n 's/^#   //p' "$0"; exit 1 ;;
     esac
@@ -62,15 +71,17 @@ work=$(mktemp -d)
 child=
 allowed=$(sysctl -n net.ipv4.tcp_allowed_congestion_control)
 host() { echo "gch$id-$1"; }
+stop() { # what is under way
+    kill "$child" 2>/dev/null || :
+    for i in 0 1 2 3; do
+        for pid in $(ip netns pids "$(host $i)" 2>/dev/null); do kill -KILL "$pid" 2>/dev/null || :; done
+    done
+    wait "$child" 2>/dev/null || :
+    child=
+}
 clean() {
     trap - EXIT
-    if [ -n "$child" ]; then # interrupted
-        kill "$child" 2>/dev/null || :
-        for i in 0 1 2 3; do
-            for pid in $(ip netns pids "$(host $i)" 2>/dev/null); do kill -KILL "$pid" 2>/dev/null || :; done
-        done
-        wait "$child" 2>/dev/null || :
-    fi
+    [ -z "$child" ] || stop # interrupted
     for i in 0 1 2 3; do
         ip link del "gcv$id.$i" 2>/dev/null || : # and with it the other end
         ip netns del "$(host $i)" 2>/dev/null || :
@@ -138,6 +149,43 @@ over_mpi() { # ranks, one a host, and what they run
         -x OPENBLAS_NUM_THREADS=1 "$@" 2>"$work/err"
 }
 
+moved() { # bytes that the hosts have sent, and what they have received
+    cat /sys/class/net/gcv$id.*/statistics/?x_bytes | awk '{ sum += $1 } END { printf "%.0f", sum }'
+}
+
+where_it_hangs() { # where each process of the hosts waits, and for whom
+    date
+    for i in 0 1 2 3; do
+        echo "--- host $i"
+        for pid in $(ip netns pids "$(host $i)"); do
+            ps -o pid=,stat=,wchan:24=,time=,args= -p "$pid" | cut -c 1-120
+            command -v gdb >/dev/null && gdb -batch -p "$pid" -ex 'thread apply all bt' 2>/dev/null | grep '^[#T]'
+        done
+        ip netns exec "$(host $i)" ss -tnoi 2>/dev/null || :
+    done
+}
+
+under_way() { # what: waits for it. Status 1: it failed; 2: it hung, and has been stopped
+    began=$(date +%s)
+    heard=$began
+    bytes=0
+    while grep -qs '^State:[^A-Z]*[^ZX[:space:]]' "/proc/$child/status"; do
+        sleep 1
+        now=$(date +%s)
+        all=$(moved)
+        [ $((all - bytes)) -lt 20000 ] || { heard=$now bytes=$all; } # fewer are of no training
+        if [ $((now - began)) -ge "$longest" ] || [ $((now - heard)) -ge "$quietest" ]; then
+            echo "HUNG: $1, after $((now - began)) s, of which $((now - heard)) s in silence: $dir/net-hung.txt"
+            where_it_hangs >>"$dir/net-hung.txt" 2>&1
+            stop
+            return 2
+        fi
+    done
+    wait $child && status_of=0 || status_of=1
+    child=
+    return $status_of
+}
+
 train() { # output directory, arguments...: all four workers; as a process of its own
     out=$1
     shift
@@ -163,8 +211,7 @@ if [ -n "$advise" ]; then
             ip netns exec "$(host $i)" $program --each --workers 4 --rank $i --root $net.1:7077 $methods >"$work/log$i" &
         done
         child=$!
-        wait $child || exit 1
-        child=
+        under_way "the adviser, $rate" || exit 1
         cat "$work/log0"
     done
     exit
@@ -178,8 +225,7 @@ if [ $transport = overlap ]; then
             # shellcheck disable=SC2046
             over_mpi 2 "$PWD/$program" $(echo "$codec" | tr / ' ') &
             child=$!
-            wait $child || { cat "$work/err"; exit 1; }
-            child=
+            under_way "overlap, $codec, $rate" || { cat "$work/err"; exit 1; }
         done
     done
     exit 0
@@ -194,8 +240,7 @@ if [ "$pairs" -gt 0 ]; then
         limit "$rate"
         train "$dir/net-$rate" $arguments >"$work/log" &
         child=$!
-        wait $child || { cat "$work/log" "$work/err"; exit 1; }
-        child=
+        under_way "pairs, $rate, $transport" || { cat "$work/log" "$work/err"; exit 1; }
         grep '^advised' "$work/log" | sed 's/.*uncompressed [^;]*;//' | sort | uniq -c | sed "s|^|$rate, $transport: advised|"
         awk -F , 'FNR > 1 { if ($1 == "none") plain = $11; else print $11 / plain }' \
             "$dir/net-$rate/runs.csv" | sort -n | awk -v what="$rate, $transport: advised step / uncompressed" '{ r[NR] = $1 }
@@ -204,40 +249,52 @@ if [ "$pairs" -gt 0 ]; then
     done
     exit $status
 fi
-for method in $methods; do arguments="$arguments --method $method"; done
 echo "rate,method,step_ms,compute_ms,codec_ms,must_send,interface,overhead,steps_to_loss,seconds_to_loss,bytes" >"$dir/net.csv"
+rm -f "$dir/net-hung.txt"
 for rate in $rates; do
     limit "$rate"
     echo "--- $rate, $transport"
-    # shellcheck disable=SC2086
-    train "$dir/net-$rate" $arguments >"$work/log" & # so that a signal is heard at once
-    child=$!
-    wait $child || { cat "$work/log" "$work/err"; exit 1; }
-    child=
-    # Where the loss was 0.40, from every step; then a line a run. What a worker sends: 2 (W - 1) / W of what is summed, W - 1
-    # times what is gathered.
-    awk -F , -v rate="$rate" 'function plain(s) { gsub(/"/, "", s); return s }
-        function fields() { n = 0; while (match($0, /^("[^"]*"|[^,]*)(,|$)/)) {
-                f = substr($0, 1, RLENGTH); last = f !~ /,$/; sub(/,$/, "", f); v[++n] = plain(f)
-                $0 = substr($0, RLENGTH + 1); if (last || $0 == "") break } }
-        FNR == 1 { file++; next }
-        { fields() }
-        file == 1 { m = v[1]; s = v[2] + 0; if (s == 1) sum = 0
-            loss[s] = v[3]; sum += v[3]; if (s > 10) sum -= loss[s - 10]
-            if (s >= 10 && sum / 10 <= 0.40 && !(m in when)) { when[m] = v[5]; at[m] = s } }
-        file == 2 { m = v[1]; must = 1.5 * v[4] + 3 * v[5]; sent = v[7] + 0; same = v[3] / (v[4] + v[5])
-            wrong = same < 0.995 || same > 1.005 || sent < must || sent > 1.096 * must
-            printf "%s,\"%s\",%.2f,%.2f,%.2f,%.0f,%.0f,%.3f,%s,%s,%s\n", rate, m, v[11], v[9], v[10], must, v[7], v[7] / must - 1,
-                (m in at ? at[m] : "-"), (m in when ? when[m] : "-"), wrong ? "WRONG" : "ok" }' \
-        "$dir/net-$rate/demo.csv" "$dir/net-$rate/runs.csv" >"$work/lines"
-    cat "$work/lines" >>"$dir/net.csv"
-    awk -F '"' 'BEGIN { printf "%-30s %8s %8s %8s %10s %10s %8s %6s %6s %9s %7s\n", "method", "ms/step", "compute", "codec",
-            "must send", "interface", "over", "", "steps", "s to 0.40", "faster" }
-        { split(substr($3, 2), f, ","); if (!none && f[8] != "-") none = f[8]
-          printf "%-30s %8s %8s %8s %10s %10s %7.1f%% %6s %6s %9s %7s\n", $2, f[1], f[2], f[3], f[4], f[5], 100 * f[6], f[9],
-              f[7], f[8] == "-" ? "-" : sprintf("%.1f", f[8]), f[8] != "-" && none ? sprintf("%.2f", none / f[8]) : "-" }' \
-        "$work/lines"
-    grep -q WRONG "$work/lines" && status=1
+    printf '%-30s %8s %8s %8s %10s %10s %8s %6s %6s %9s %7s\n' method ms/step compute codec 'must send' interface over '' steps \
+        's to 0.40' faster
+    none=
+    mkdir -p "$dir/net-$rate"
+    rm -f "$dir/net-$rate"/demo.csv
+    for method in none $methods; do
+        for try in 1 2; do
+            result=0
+            train "$dir/net-$rate/one" --alone --method "$method" >"$work/log" & # so that a signal is heard
+            child=$!
+            under_way "$method, $rate, $transport" || result=$?
+            [ $result = 2 ] || break
+            status=1
+        done
+        [ $result != 2 ] || { echo "$method, $rate, $transport: hung twice"; continue; }
+        [ $result = 0 ] || { cat "$work/log" "$work/err"; exit 1; }
+        [ -e "$dir/net-$rate/demo.csv" ] || head -n 1 "$dir/net-$rate/one/demo.csv" >"$dir/net-$rate/demo.csv"
+        tail -n +2 "$dir/net-$rate/one/demo.csv" >>"$dir/net-$rate/demo.csv"
+        # Where the loss was 0.40, from every step; then what was sent. What a worker sends: 2 (W - 1) / W of what is summed,
+        # W - 1 times what is gathered.
+        awk -F , -v rate="$rate" 'function plain(s) { gsub(/"/, "", s); return s }
+            function fields() { n = 0; while (match($0, /^("[^"]*"|[^,]*)(,|$)/)) {
+                    f = substr($0, 1, RLENGTH); last = f !~ /,$/; sub(/,$/, "", f); v[++n] = plain(f)
+                    $0 = substr($0, RLENGTH + 1); if (last || $0 == "") break } }
+            FNR == 1 { file++; next }
+            { fields() }
+            file == 1 { s = v[2] + 0; loss[s] = v[3]; sum += v[3]; if (s > 10) sum -= loss[s - 10]
+                if (s >= 10 && sum / 10 <= 0.40 && !at) { when = v[5]; at = s } }
+            file == 2 { m = v[1]; must = 1.5 * v[4] + 3 * v[5]; sent = v[7] + 0; same = v[3] / (v[4] + v[5])
+                wrong = same < 0.995 || same > 1.005 || sent < must || sent > 1.096 * must
+                printf "%s,\"%s\",%.2f,%.2f,%.2f,%.0f,%.0f,%.3f,%s,%s,%s\n", rate, m, v[11], v[9], v[10], must, v[7],
+                    v[7] / must - 1, (at ? at : "-"), (at ? when : "-"), wrong ? "WRONG" : "ok" }' \
+            "$dir/net-$rate/one/demo.csv" "$dir/net-$rate/one/runs.csv" >"$work/line"
+        cat "$work/line" >>"$dir/net.csv"
+        [ "$method" != none ] || none=$(cut -d , -f 10 "$work/line")
+        awk -F '"' -v none="$none" '{ split(substr($3, 2), f, ",")
+              printf "%-30s %8s %8s %8s %10s %10s %7.1f%% %6s %6s %9s %7s\n", $2, f[1], f[2], f[3], f[4], f[5], 100 * f[6], f[9],
+                  f[7], f[8] == "-" ? "-" : sprintf("%.1f", f[8]), f[8] != "-" && none + 0 ? sprintf("%.2f", none / f[8]) : "-" }' \
+            "$work/line"
+        ! grep -q WRONG "$work/line" || status=1
+    done
 done
 
 command -v gnuplot >/dev/null || { echo "no gnuplot: no picture (apt-get install gnuplot-nox)"; exit $status; }

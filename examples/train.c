@@ -9,7 +9,7 @@
    Run       build/train [--workers N] [--steps N | --epochs N] [--method CODEC|all]... [--seed S] [--out DIR]
                          [--text FILE] [--accuracy | --accordion | --dgc | --errors] [--seeds N]
                          [--transport threads|sockets|mpi] [--rank R --root HOST:PORT] [--in-order]
-                         [--hidden A,B] [--rate R] [--interface NAME] [--no-pictures] [--aggregate WAY]
+                         [--hidden A,B] [--rate R] [--interface NAME] [--no-pictures] [--aggregate WAY] [--alone]
              --transport threads: workers are threads. sockets: processes, all of them here, or with --rank one of
              them, which meets the others where rank 0 listens; all need the same GCOMP_SECRET in the environment, or
              none. mpi: ranks, with mpirun -n 4 build/train_mpi;
@@ -17,6 +17,7 @@
              --hidden: widths of the hidden layers; --rate: one learning rate for all steps; --interface: bytes of a
              network interface go into runs.csv beside those that were counted here
              --aggregate gather|shards|two-shot: how payloads become a mean, see gcomp_aggregate
+             --alone trains with the methods named, not uncompressed first; the table compares with the first of them
              A method is a codec, or a list with its schedule: --method 'powersgd:rank=4|powersgd:rank=1@accordion:every=1',
              or advise: tensor by tensor what gcomp_advise finds, mostly nothing where workers are threads
              --accordion trains with powersgd of rank 4, and of 4 or 1 as accordion chooses, over three seeds; the
@@ -76,6 +77,7 @@ typedef struct options {
     float rate;       /* 0: with warm-up and decay */
     const char *interface;
     int no_pictures;
+    int alone; /* the methods named, without an uncompressed run before them */
     gcomp_aggregate aggregate;
 } options;
 
@@ -389,8 +391,10 @@ static int plan(job *j, options *o, const train_data *data, size_t *methods, siz
     if (o->epochs)
         o->steps = o->epochs * steps_of_an_epoch(data, (size_t)o->workers.world);
     for (size_t s = 0; s < *seeds; s++) {
-        j->codec[j->runs] = "none";
-        j->seed[j->runs++] = o->seed + s;
+        if (!o->alone) {
+            j->codec[j->runs] = "none";
+            j->seed[j->runs++] = o->seed + s;
+        }
         for (size_t i = 0; i < o->method_count; i++) {
             j->codec[j->runs] = o->methods[i];
             j->seed[j->runs++] = o->seed + s;
@@ -476,7 +480,7 @@ static int usage(void)
             "             [--text FILE] [--accuracy | --accordion | --dgc | --errors] [--seeds 1..%d]\n"
             "             [--transport " TRAIN_TRANSPORTS "] [--rank N --root HOST:PORT] [--in-order]\n"
             "             [--hidden A,B] [--rate R] [--interface NAME] [--no-pictures]\n"
-            "             [--aggregate gather|shards|two-shot]\n"
+            "             [--aggregate gather|shards|two-shot] [--alone]\n"
             "       a method may be a list with a schedule: 'CODEC|CODEC@accordion:every=1', or advise\n",
             MAX_WORKERS, MAX_SEEDS);
     return 1;
@@ -501,7 +505,7 @@ static int read_options(options *o, int argc, char **argv)
         const char *name;
         int *on;
     } flags[] = {{"--accuracy", &o->accuracy}, {"--accordion", &o->accordion}, {"--dgc", &o->dgc}, {"--errors", &o->errors},
-                 {"--in-order", &o->workers.in_order}, {"--no-pictures", &o->no_pictures}};
+                 {"--in-order", &o->workers.in_order}, {"--no-pictures", &o->no_pictures}, {"--alone", &o->alone}};
     memset(o, 0, sizeof *o);
     o->workers.world = 4;
     o->workers.rank = -1;
@@ -554,6 +558,8 @@ static int read_options(options *o, int argc, char **argv)
         i++;
     }
     o->accuracy |= o->accordion; /* judged as those, with other methods */
+    if (o->alone && (o->accuracy || o->dgc || o->errors))
+        return usage();
     if (o->accuracy + o->errors + o->dgc > 1 || (o->steps && o->epochs))
         return usage();
     if (!o->seeds)
