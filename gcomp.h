@@ -288,7 +288,10 @@
      what is gathered, (world + 1) * gcomp_bound; for what is summed, a copy of it; for shards two to three payloads, what all
      send for one range, a range as floats, and the sums of all, 4 bytes an element or less (two-shot: some four payloads, and a
      range); for two levels the gradients of the machine as floats, twice. All is reserved by gcomp_prepare or in the first
-     exchange; no later call allocates. The codec layer allocates nothing, ever.
+     exchange; no later call allocates. Room is for the longest payloads that there can be:
+     nonzero and strom reserve for a gradient without zeros. A step touches only what its payloads take, so
+     that a system that gives memory page by page gives no more than that. Payloads of all buckets wait for
+     the commit: bucket_bytes does not make it less. The codec layer allocates nothing, ever.
 
    ALIGNMENT
      Pointers to float (y, residual, gradients of type float) are aligned as C wants them, to 4 bytes. What is passed as void * or
@@ -1950,12 +1953,12 @@ typedef struct gcomp__room {
     size_t bytes;
 } gcomp__room;
 
-/* Zeros, touched now and not in a step; 0 without memory, and then nothing is changed. */
+/* Not touched: what steps do not use costs nothing where the system gives memory page by page.
+   0 without memory, and then nothing is changed. */
 static int gcomp__room_take(gcomp__memory *memory, gcomp__room *room, size_t bytes)
 {
     uint8_t *at = (uint8_t *)gcomp__allocate(memory, bytes);
     if (!at) return 0;
-    memset(at, 0, bytes);
     room->at = at;
     room->bytes = bytes;
     return 1;
@@ -15529,7 +15532,7 @@ static size_t gcomp__range(size_t n, size_t world, size_t w)
 /* Is it quantised by ranges, and the mean once more? */
 static int gcomp__is_two_shot(const gcomp__slot *slot) { return slot->whole && !slot->method->selector; }
 
-/* The most bytes of a payload of one range. The last range is shorter, and may take more: eden cuts it into more pieces. */
+/* The most bytes of a payload of one range. The last range is shorter, and may take more. */
 static size_t gcomp__range_bound(const gcomp__slot *slot, size_t world)
 {
     const size_t range = gcomp__range(slot->n, world, 1);
@@ -15582,7 +15585,8 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
     slot->rounds[0] = GCOMP__SHARE;
     slot->whole = slot->bound;
     slot->bound = 0;
-    if (gcomp__is_two_shot(slot)) slot->whole = gcomp__times(gcomp__range_bound(slot, world), world); /* all ranges */
+    if (gcomp__is_two_shot(slot)) /* payloads of all ranges */
+        slot->whole = gcomp__times(gcomp__range_bound(slot, world), world);
     else slot->most = (slot->method->selector->most)(&slot->codec, slot->n);
 }
 
@@ -16127,6 +16131,7 @@ static gcomp_result gcomp__reserve(gcomp *gc)
             at += gcomp__sum_bytes(&gc->most, round, kind);
         }
     }
+    memset(gc->sums[0][GCOMP__SUM], 0, (size_t)(at - gc->sums[0][GCOMP__SUM]));
     gc->views = (gcomp__view *)(void *)at;
     at += world * sizeof(gcomp__view);
     gc->others = (gcomp__bucket *)(void *)at;
@@ -16142,6 +16147,7 @@ static gcomp_result gcomp__reserve(gcomp *gc)
         at += 2 * world * sizeof(size_t);
     }
     gc->local = (float *)(void *)at;
+    memset(gc->local, 0, 4 * gc->most.local); /* kernels read whole lines of it */
     at += 4 * gc->most.local;
     gc->acc = (float *)(void *)at;
     at += 4 * gc->most.acc;
@@ -17145,6 +17151,8 @@ static void gcomp__keep_pace(gcomp *gc)
 /* Where a gradient begins and ends; 0 where there is none. */
 static uintptr_t gcomp__place_of(const gcomp__slot *slot) { return (uintptr_t)slot->grad; }
 
+static uintptr_t gcomp__place_at(const gcomp__slot *t, size_t i) { return gcomp__place_of(t + t[i].by_place); }
+
 static uintptr_t gcomp__place_behind(const gcomp__slot *slot)
 {
     return slot->grad ? (uintptr_t)slot->grad + slot->n * (slot->dtype == GCOMP_F32 ? 4 : 2) : 0;
@@ -17156,8 +17164,8 @@ static void gcomp__sink_place(gcomp__slot *t, size_t i, size_t end)
     const uint32_t sinks = t[i].by_place;
     size_t next;
     for (; (next = 2 * i + 1) < end; i = next) {
-        if (next + 1 < end && gcomp__place_of(t + t[next].by_place) < gcomp__place_of(t + t[next + 1].by_place)) next++;
-        if (gcomp__place_of(t + sinks) >= gcomp__place_of(t + t[next].by_place)) break;
+        if (next + 1 < end && gcomp__place_at(t, next) < gcomp__place_at(t, next + 1)) next++;
+        if (gcomp__place_of(t + sinks) >= gcomp__place_at(t, next)) break;
         t[i].by_place = t[next].by_place;
     }
     t[i].by_place = sinks;
@@ -17175,15 +17183,15 @@ static void gcomp__sort_places(gcomp__slot *t, size_t count)
     }
 }
 
-/* No two gradients share memory, of those that are known: the commit of one would change the other. Sorted by place, neighbours
-   would; the order of the last step is kept, and is that of this one as a rule. */
+/* No two gradients share memory, of those that are known: the commit of one would change the other.
+   Sorted by place, neighbours would. The order of the last step is kept: as a rule nothing moves. */
 static gcomp_result gcomp__need_apart(gcomp *gc)
 {
     gcomp__slot *const t = gc->tensors;
     const size_t count = stbds_arrlenu(t);
     gcomp__text why;
     size_t i;
-    for (i = 1; i < count && gcomp__place_of(t + t[i - 1].by_place) <= gcomp__place_of(t + t[i].by_place); i++) {}
+    for (i = 1; i < count && gcomp__place_at(t, i - 1) <= gcomp__place_at(t, i); i++) {}
     if (i < count) gcomp__sort_places(t, count);
     for (i = 1; i < count; i++) {
         const uint32_t a = t[i - 1].by_place, b = t[i].by_place;
@@ -17345,7 +17353,8 @@ static gcomp_result gcomp__frame_agrees(gcomp *gc, size_t w)
     return GCOMP_OK;
 }
 
-/* The digests of the last means, by the frames alone: a worker that has none, since it joined or was loaded, judges as all do. */
+/* The digests of the last means, by the frames alone: a worker that has none, since it joined, judges
+   as all do. */
 static gcomp_result gcomp__judge_digests(gcomp *gc)
 {
     const size_t world = (size_t)gc->desc.comm.world;
@@ -17700,9 +17709,11 @@ static gcomp_result gcomp__check_lengths(gcomp *gc, size_t most)
     size_t w;
     for (w = 0; w < world; w++, p += GCOMP__LENGTH_BYTES) {
         if (gcomp__get32(p + 12) != (gc->set->common->crc)(0, p, 12))
-            return gcomp__disagree(gc, GCOMP_CHECKSUM_MISMATCH, w, " sent a damaged length, seen by");
+            return gcomp__disagree(gc, GCOMP_CHECKSUM_MISMATCH, w,
+                                   " sent a damaged length, seen by");
         if (gcomp__get32(p + 8)) return gcomp__peer_failed(gc, w, -(int)gcomp__get32(p + 8));
-        if (gcomp__get64(p) > most) return gcomp__disagree(gc, GCOMP_CORRUPT, w, " announces more bytes than possible to");
+        if (gcomp__get64(p) > most)
+            return gcomp__disagree(gc, GCOMP_CORRUPT, w, " announces more bytes than possible to");
     }
     return GCOMP_OK;
 }
@@ -17713,7 +17724,8 @@ static int gcomp__is_told(gcomp_result result)
     return result != GCOMP_OK && result != GCOMP_CHECKSUM_MISMATCH && result != GCOMP_CORRUPT;
 }
 
-/* What came in a stage. What only this worker can see is kept as a late error until answers or totals tell all. */
+/* What came in a stage. What only this worker can see is kept as a late error until answers or
+   totals tell all. */
 static gcomp_result gcomp__finish_stage(gcomp *gc)
 {
     gcomp__bucket *b = gcomp__now_at(gc);
@@ -17721,7 +17733,8 @@ static gcomp_result gcomp__finish_stage(gcomp *gc)
     const uint8_t *lengths = gc->lengths + world * GCOMP__LENGTH_BYTES, *p;
     gcomp_result result;
     size_t w;
-    if ((gc->round == GCOMP__ANSWERS || gc->round == GCOMP__TOTALS) && gc->late_error != GCOMP_OK) return gc->late_error;
+    if ((gc->round == GCOMP__ANSWERS || gc->round == GCOMP__TOTALS) && gc->late_error != GCOMP_OK)
+        return gc->late_error;
     if (gc->round == GCOMP__LENGTHS && gc->late_error == GCOMP_OK) {
         gc->late_error = gcomp__check_lengths(gc, b->shards);
         if (gc->late_error == GCOMP_OK) gcomp__sizes_of(gc, gc->came, lengths);
@@ -17758,7 +17771,8 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
     size_t i, count;
     unsigned kind;
     int more = 0;
-    if (gc->issued >> GCOMP__SHARE & 1) GCOMP__TRY(gcomp__finish_stage(gc)); /* first: late errors are those that it has told */
+    /* the stage first: late errors are those that it has told */
+    if (gc->issued >> GCOMP__SHARE & 1) GCOMP__TRY(gcomp__finish_stage(gc));
     if (gc->issued >> GCOMP__GATHER & 1) gcomp__check_gather(gc);
     for (kind = GCOMP__SUM; kind < GCOMP__KINDS; kind++) {
         if (gcomp__kind_dtype(kind) != GCOMP_F32 || !(gc->issued >> kind & 1) || gc->late_error != GCOMP_OK) continue;
@@ -18044,7 +18058,7 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     else if (slot->bound || slot->whole) gcomp__commit_mean(gc, slot, &work);
     else (slot->method->commit)(&work);
     if (gc->desc.measure) {
-        gc->p_squares += slot->p_squares; /* in the order of registration, whatever the order of ready */
+        gc->p_squares += slot->p_squares; /* tensors in order, whatever the order of ready */
         gc->y_squares += (gc->set->common->squares)(work.y, slot->n);
         if (slot->residual) gc->e_squares += gcomp__lost(gc, slot);
     }
@@ -18269,7 +18283,7 @@ static gcomp_result gcomp__exchange_as(gcomp *gc, void *const *grads, float *fla
     size_t end = stbds_arrlenu(gc->tensors), first, i;
     GCOMP__TRY(gcomp__begin(gc, step));
     if (before != GCOMP_OK) gc->local_error = gcomp__fail(gc, before, why);
-    for (i = 0; i < end && !flat; i++) gc->tensors[i].grad = grads[i]; /* known before the first frame */
+    for (i = 0; i < end && !flat; i++) gc->tensors[i].grad = grads[i]; /* all are known from here on */
     for (i = 0; flat && i < end; i++) flat += gc->tensors[i].n;
     do {
         float *at;

@@ -1428,6 +1428,134 @@ static void test_exchange_knows_all_gradients_before_it_sends_anything(void)
     }
 }
 
+/* ---------------- memory */
+
+enum { PAGE = 4096, FRESH = 0xA5, BLOCKS = 256 };
+
+typedef struct pages {
+    uint8_t *raw[BLOCKS], *block[BLOCKS]; /* block NULL: freed */
+    size_t bytes[BLOCKS], count;
+} pages;
+
+static void *pages_alloc(void *user, size_t bytes, size_t align)
+{
+    pages *p = (pages *)user;
+    uint8_t *raw = (uint8_t *)malloc(bytes + 2 * PAGE), *block;
+    if (!raw || p->count == BLOCKS || align > PAGE) abort();
+    memset(raw, FRESH, bytes + 2 * PAGE);
+    block = raw + PAGE - (uintptr_t)raw % PAGE;
+    p->raw[p->count] = raw;
+    p->block[p->count] = block;
+    p->bytes[p->count++] = bytes;
+    return block;
+}
+
+static void pages_free(void *user, void *memory, size_t bytes)
+{
+    pages *p = (pages *)user;
+    (void)bytes;
+    for (size_t i = 0; i < p->count; i++)
+        if (p->block[i] == memory) {
+            free(p->raw[i]);
+            p->block[i] = NULL;
+            p->bytes[i] = 0;
+        }
+}
+
+/* Bytes of pages that hold something else than what the allocator left there. */
+static size_t pages_touched(const pages *p)
+{
+    size_t touched = 0;
+    for (size_t i = 0; i < p->count; i++)
+        for (size_t at = 0; at < p->bytes[i]; at += PAGE) {
+            size_t k = 0;
+            while (k < PAGE && p->block[i][at + k] == FRESH) k++;
+            touched += k < PAGE ? PAGE : 0;
+        }
+    return touched;
+}
+
+/* Room is for the longest payloads there can be; a system that gives memory page by page gives what is used. */
+static void test_memory_that_a_step_does_not_use_is_not_touched(void)
+{
+    enum { N = 200000, USED = 2000, WORKERS = 4 };
+    static const char *const codecs[] = {"nonzero", "strom:threshold=0.5", "dryden:density=0.001", "topk:density=0.01"};
+    for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++)
+        for (int buckets = 0; buckets < 2; buckets++) {
+            const gcomp_tensor tensors[2] = {{"a", N, 0, 0, GCOMP_F32, codecs[c]}, {"b", N, 0, 0, GCOMP_F32, codecs[c]}};
+            static pages memory;
+            size_t touched, reserved;
+            gcomp_desc desc;
+            group g;
+            memset(&desc, 0, sizeof desc);
+            memset(&memory, 0, sizeof memory);
+            desc.allocator.user = &memory;
+            desc.allocator.alloc = pages_alloc;
+            desc.allocator.free = pages_free;
+            desc.bucket_bytes = buckets ? 4 * N : 0;
+            desc.no_error_feedback = 1;
+            group_open_with(&g, WORKERS, &desc, tensors, 2, NULL);
+            for (size_t w = 0; w < WORKERS; w++) CHECK(gcomp_prepare(g.gc[w]) == GCOMP_OK);
+            touched = pages_touched(&memory) / WORKERS;
+            CHECK(touched < 40 * PAGE);
+            for (uint64_t step = 0; step < 2; step++) {
+                group_fill(&g, step);
+                for (size_t w = 0; w < WORKERS; w++)
+                    for (size_t t = 0; t < 2; t++)
+                        for (size_t i = USED; i < N; i++) g.grad[w][t][i] = 0; /* few rows of an embedding */
+                group_step(&g);
+                CHECK(all_are(&g, GCOMP_OK));
+            }
+            touched = pages_touched(&memory) / WORKERS;
+            reserved = gcomp_memory_used(g.gc[0]);
+            printf("# %s, %s: %d KB reserved, %d touched\n", codecs[c], buckets ? "2 buckets" : "1 bucket", (int)(reserved / 1024),
+                   (int)(touched / 1024));
+            CHECK(touched < reserved / 4 || reserved < 2 * 4 * N);
+            group_close(&g);
+        }
+}
+
+/* Of every method, however the mean is made. */
+static void test_memory_needed_is_memory_used_by_every_method(void)
+{
+    static const size_t elements[] = {1, 300, 5000};
+    size_t opened = 0;
+    for (size_t m = 0; gcomp_method_name(m); m++)
+        for (int world = 1; world <= 17; world += world < 2 ? 1 : 5)
+            for (int way = 0; way < 8; way++) {
+                gcomp_tensor tensors[3];
+                gcomp_desc desc;
+                gcomp *gc;
+                size_t needed;
+                memset(&desc, 0, sizeof desc);
+                memset(tensors, 0, sizeof tensors);
+                desc.codec = gcomp_method_name(m);
+                desc.min_elements = 1;
+                desc.compress_vectors = 1;
+                desc.comm.world = world;
+                desc.comm.allreduce_dtypes = 1u << GCOMP_I8 | 1u << GCOMP_I16 | 1u << GCOMP_I32;
+                desc.aggregate = (gcomp_aggregate)(way & 3);
+                desc.bucket_bytes = way & 4 ? 2000 : 0;
+                for (size_t t = 0; t < 3; t++) {
+                    static const char *const names[] = {"x", "y", "z"};
+                    tensors[t].name = names[t];
+                    tensors[t].rows = elements[t];
+                    tensors[t].cols = 7;
+                }
+                needed = gcomp_memory_needed(&desc, tensors, 3);
+                CHECK(gcomp_open(&gc, &desc) == GCOMP_OK && needed > 0);
+                for (size_t t = 0; t < 3; t++) CHECK(gcomp_add_tensor(gc, &tensors[t]) == GCOMP_OK);
+                CHECK(gcomp_prepare(gc) == GCOMP_OK);
+                if (gcomp_memory_used(gc) != needed)
+                    printf("# %s, world %d, way %d: needed %lu, used %lu\n", desc.codec, world, way, (unsigned long)needed,
+                           (unsigned long)gcomp_memory_used(gc));
+                CHECK(gcomp_memory_used(gc) == needed);
+                gcomp_close(gc);
+                opened++;
+            }
+    CHECK(opened > 500);
+}
+
 /* ---------------- scale and element types */
 
 static void test_scaled_gradients_give_the_same_bits(void)
@@ -2273,6 +2401,8 @@ int main(void)
     RUN(test_a_corrupted_sum_on_one_worker_is_found_as_divergence);
     RUN(test_a_worker_that_joins_sees_divergence_as_all_do);
     RUN(test_the_digest_of_means_is_that_of_little_endian_floats);
+    RUN(test_memory_that_a_step_does_not_use_is_not_touched);
+    RUN(test_memory_needed_is_memory_used_by_every_method);
     RUN(test_gradients_that_share_memory_are_refused_by_all);
     RUN(test_exchange_knows_all_gradients_before_it_sends_anything);
     RUN(test_scaled_gradients_give_the_same_bits);
