@@ -1,0 +1,265 @@
+/* Unbiased codecs: over 2,000 keys the mean of what is decoded is what was encoded, by z-tests. Each element and nine sums with
+   weights are tested, of each codec and shape some 500. A single true hypothesis is refused with a probability of 1e-8 (|z| > 5.73),
+   so that all 60,000 together pass with a confidence of 99.9 % or more; keys are fixed, so that a run tells what the last one told.
+   The mean of an element of which few keys send anything is not normal: the interval is widened by the term of Bernstein's
+   inequality, from the largest deviation seen, or the largest |p|. eden is nearly unbiased: its bias may be .005 |p|. */
+#include "test.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { N = 512, KEYS = 2000, SUMS = 9 };
+#define Z 5.73
+
+static float p[N], d[N], other[N];
+static double mean[N], square[N], far_off[N], weight[SUMS][N], sums[SUMS][2];
+static uint8_t payload[GCOMP_BOUND(N)], scratch[GCOMP_SCRATCH(N)];
+
+static double uniform(uint64_t i)
+{
+    uint64_t x = (i + 1) * 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 32) * 0xD6E8FEB86659FD93u;
+    x ^= x >> 29;
+    return ((double)(x >> 11) + 0.5) / 9007199254740992.0;
+}
+
+static double normal(uint64_t i)
+{
+    return sqrt(-2 * log(uniform(2 * i))) * cos(6.283185307179586 * uniform(2 * i + 1));
+}
+
+static const char *const shapes[] = {"normal", "Student's t of 3 degrees", "(1, .9, 0, ...)", "1 on noise of .001",
+                                     "1e4 on noise of 1", "two equal elements on noise"};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+static void fill(int shape)
+{
+    for (size_t i = 0; i < N; i++) {
+        const double v = normal(i), a = normal(i + N), b = normal(i + 2 * N), c = normal(i + 3 * N);
+        double x = v;
+        if (shape == 1) x = v / sqrt((a * a + b * b + c * c) / 3);
+        else if (shape == 2) x = i == 0 ? 1 : i == 1 ? 0.9 : 0;
+        else if (shape == 3) x = i == 0 ? 1 : 0.001 * v;
+        else if (shape == 4) x = i == 7 ? 1e4 : v;
+        else if (shape == 5) x = i == 3 || i == N / 2 ? 1 : 0.001 * v;
+        p[i] = (float)x;
+    }
+}
+
+/* What is added up: p without its largest elements, then random signs. */
+static void clear(void)
+{
+    double largest = 0;
+    for (size_t i = 0; i < N; i++) largest = fmax(largest, fabs((double)p[i]));
+    for (int s = 0; s < SUMS; s++)
+        for (size_t i = 0; i < N; i++) {
+            weight[s][i] = uniform(i * SUMS + (uint64_t)s) < 0.5 ? 1 : -1;
+            if (s == 0) weight[s][i] = fabs((double)p[i]) < largest * 0.5 ? (double)p[i] : 0;
+        }
+    memset(mean, 0, sizeof mean);
+    memset(square, 0, sizeof square);
+    memset(far_off, 0, sizeof far_off);
+    memset(sums, 0, sizeof sums);
+}
+
+/* Deviations from p are summed, lest squares of large numbers cancel. */
+static void take(const float *decoded)
+{
+    double sum[SUMS] = {0};
+    for (size_t i = 0; i < N; i++) {
+        const double off = (double)decoded[i] - (double)p[i];
+        mean[i] += off / KEYS;
+        square[i] += off * off / KEYS;
+        far_off[i] = fmax(far_off[i], fabs(off));
+        for (int s = 0; s < SUMS; s++) sum[s] += weight[s][i] * off;
+    }
+    for (int s = 0; s < SUMS; s++) {
+        sums[s][0] += sum[s] / KEYS;
+        sums[s][1] += sum[s] * sum[s] / KEYS;
+    }
+}
+
+static double allowed(double average, double squares)
+{
+    return Z * sqrt(fmax(squares - average * average, 0) / (KEYS - 1));
+}
+
+static void judge(const char *codec, int shape, double bias)
+{
+    double norm = 0, largest = 0, reach = 0, off = 0, noise = 0, noises = 0;
+    size_t wrong = 0;
+    for (size_t i = 0; i < N; i++) {
+        norm += (double)p[i] * (double)p[i];
+        largest = fmax(largest, fabs((double)p[i]));
+    }
+    norm = sqrt(norm);
+    for (size_t i = 0; i < N; i++)
+        if (fabs((double)p[i]) < largest * 0.5) reach = fmax(reach, far_off[i]);
+    for (size_t i = 0; i < N; i++) {
+        const double most = fmax(far_off[i], fabs((double)p[i]) < largest * 0.5 ? reach : largest);
+        const double error = (square[i] - mean[i] * mean[i]) / (KEYS - 1);
+        const double limit = allowed(mean[i], square[i]) + most * Z * Z / (6 * KEYS) + bias * norm;
+        if (!(fabs(mean[i]) <= limit + 1e-6 * fabs((double)p[i]))) {
+            if (!wrong++)
+                printf("# %s, %s: element %u is %g, mean %+g beside it, allowed %g\n", codec, shapes[shape], (unsigned)i,
+                       (double)p[i], mean[i], limit);
+        }
+        off += mean[i] * mean[i];
+        noise += error;
+        noises += error * error;
+    }
+    for (int s = 0; s < SUMS; s++) {
+        double length = 0, size = 0;
+        for (size_t i = 0; i < N; i++) {
+            length += weight[s][i] * weight[s][i];
+            size += fabs(weight[s][i] * (double)p[i]);
+        }
+        if (!(fabs(sums[s][0]) <= allowed(sums[s][0], sums[s][1]) + bias * norm * sqrt(length) + 1e-6 * size)) {
+            wrong++;
+            printf("# %s, %s: sum %d is off by %g, allowed %g\n", codec, shapes[shape], s, sums[s][0],
+                   allowed(sums[s][0], sums[s][1]));
+        }
+    }
+    if (bias > 0 && off > noise + bias * bias * norm * norm + Z * sqrt(2 * noises)) {
+        wrong++;
+        printf("# %s, %s: bias %g of |p|\n", codec, shapes[shape], sqrt(off - noise) / norm);
+    }
+    CHECK(wrong == 0);
+}
+
+static void check_payloads(const char *text, double bias)
+{
+    gcomp_codec codec;
+    gcomp_exec exec = {GCOMP_ISA_AUTO, scratch, sizeof scratch, {NULL, NULL}};
+    CHECK(gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK);
+    for (int shape = 0; shape < SHAPES; shape++) {
+        fill(shape);
+        clear();
+        for (uint64_t k = 0; k < KEYS; k++) {
+            gcomp_input in;
+            size_t length;
+            memset(&in, 0, sizeof in);
+            in.grad = p;
+            in.rows = N;
+            in.key = gcomp_key_make(7, k, 3, 1);
+            CHECK(gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length) == GCOMP_OK);
+            CHECK(gcomp_decode(payload, length, d, N, &exec) == GCOMP_OK);
+            take(d);
+        }
+        judge(text, shape, bias);
+    }
+}
+
+/* What two workers have to do together, of which both bring the same. */
+static void carry_out(const gcomp_request *q)
+{
+    for (size_t w = 0; w < 2 && q[0].kind == GCOMP_ALLGATHER; w++)
+        for (size_t s = 0; s < 2; s++) memcpy((char *)q[w].recv + s * q[w].stride, q[s].send, q[s].bytes[s]);
+    for (size_t i = 0; i < q[0].count && q[0].kind != GCOMP_ALLGATHER; i++) {
+        if (q[0].dtype == GCOMP_F32) {
+            float *a = (float *)q[0].recv + i, *b = (float *)q[1].recv + i;
+            *a = *b = q[0].kind == GCOMP_ALLREDUCE_MAX ? fmaxf(*a, *b) : *a + *b;
+        } else if (q[0].dtype == GCOMP_I8) {
+            int8_t *a = (int8_t *)q[0].recv + i, *b = (int8_t *)q[1].recv + i;
+            *a = *b = (int8_t)(*a + *b);
+        } else if (q[0].dtype == GCOMP_I16) {
+            int16_t *a = (int16_t *)q[0].recv + i, *b = (int16_t *)q[1].recv + i;
+            *a = *b = (int16_t)(*a + *b);
+        } else {
+            int32_t *a = (int32_t *)q[0].recv + i, *b = (int32_t *)q[1].recv + i;
+            *a = *b = *a + *b;
+        }
+    }
+}
+
+static void step_of_two(gcomp *const *gc)
+{
+    gcomp_request q[2];
+    memcpy(d, p, sizeof d);
+    memcpy(other, p, sizeof other);
+    for (int w = 0; w < 2; w++) {
+        CHECK(gcomp_step_begin(gc[w], NULL) == GCOMP_OK);
+        CHECK(gcomp_step_ready(gc[w], 0, w ? other : d) == GCOMP_OK);
+    }
+    for (int calls = 0;; calls++) {
+        for (int w = 0; w < 2; w++) CHECK(gcomp_step_next(gc[w], &q[w]) == GCOMP_OK);
+        CHECK(q[0].kind == q[1].kind && q[0].kind != GCOMP_WAIT && calls < 9);
+        if (q[0].kind == GCOMP_DONE || calls == 9) break;
+        carry_out(q);
+        for (int w = 0; w < 2; w++) CHECK(gcomp_step_done(gc[w], q[w].id, 0) == GCOMP_OK);
+    }
+    for (int w = 0; w < 2; w++) CHECK(gcomp_step_commit(gc[w]) == GCOMP_OK);
+}
+
+static void check_steps(const char *text)
+{
+    for (int shape = 0; shape < SHAPES; shape++) {
+        gcomp *gc[2];
+        fill(shape);
+        clear();
+        for (int w = 0; w < 2; w++) {
+            gcomp_tensor tensor = {"t", N, 1, 0, GCOMP_F32, text};
+            gcomp_desc desc;
+            memset(&desc, 0, sizeof desc);
+            desc.comm.world = 2;
+            desc.comm.rank = w;
+            desc.comm.allreduce_dtypes = 1u << GCOMP_I8 | 1u << GCOMP_I16;
+            desc.seed = 7;
+            if (gcomp_open(&gc[w], &desc) || gcomp_add_tensor(gc[w], &tensor)) exit(1);
+            CHECK(gcomp_residual(gc[w], 0) == NULL); /* it is unbiased by itself */
+        }
+        for (int k = 0; k < KEYS; k++) {
+            step_of_two(gc);
+            take(d);
+        }
+        judge(text, shape, 0);
+        gcomp_close(gc[0]);
+        gcomp_close(gc[1]);
+    }
+}
+
+static void test_stochastic_rounding_is_unbiased(void)
+{
+    check_payloads("qsgd", 0);
+    check_payloads("qsgd:levels=127,norm=l2", 0);
+    check_payloads("qsgd:levels=1,code=auto", 0);
+    check_payloads("natural", 0);
+    check_payloads("naturaldither", 0);
+    check_payloads("naturaldither:norm=l2,code=auto", 0);
+    check_payloads("terngrad:clip=0", 0);
+    check_payloads("terngrad:clip=0,code=auto", 0);
+    check_payloads("int:rounding=stochastic", 0);
+    check_payloads("int:bits=4,rounding=stochastic,code=auto", 0);
+    check_payloads("int:bits=2,rounding=stochastic,range=affine", 0);
+}
+
+static void test_random_choice_of_elements_is_unbiased(void)
+{
+    check_payloads("wangni:density=0.2", 0);
+    check_payloads("wangni:density=0.2+qsgd:levels=127", 0);
+    check_steps("randomk:density=0.1,unbiased=1");
+    check_steps("randomblock:density=0.1,unbiased=1");
+}
+
+static void test_sums_of_integers_are_unbiased(void)
+{
+    check_steps("intsum");
+    check_steps("intsum:bits=16");
+}
+
+static void test_eden_is_nearly_unbiased(void)
+{
+    check_payloads("eden", 0.005);
+    check_payloads("eden:bits=2", 0.005);
+    check_payloads("eden:bits=3,block=512", 0.005);
+    check_payloads("eden:bits=4", 0.005);
+}
+
+int main(void)
+{
+    RUN(test_stochastic_rounding_is_unbiased);
+    RUN(test_random_choice_of_elements_is_unbiased);
+    RUN(test_sums_of_integers_are_unbiased);
+    RUN(test_eden_is_nearly_unbiased);
+    return test_end();
+}
