@@ -169,8 +169,8 @@
      machines, rank the number of this one, the same for all its workers. gcomp_exchange then sums the gradients of a machine,
      uncompressed; its first worker (node.rank 0) exchanges their mean with the other machines through comm, whose callbacks the
      others never call; and all get the mean over the machines. Only first workers keep residuals, save and load them; the others
-     go on behind a load with gcomp_restart and its step. If machines have different numbers of workers, pass as gcomp_step.scale
-     the workers of this machine * machines / all workers. gcomp_step_begin is refused: a step is
+     go on behind a load with gcomp_restart and its step. If machines have different numbers of workers, pass gcomp_step.samples
+     and batch: the samples of this worker and those of all workers of all machines (of equal batches: 1 and all workers). gcomp_step_begin is refused: a step is
      gcomp_exchange.
      In a step the workers of a machine add up their gradients and tell each other how that went;
      the first worker exchanges the mean and commits; a last sum brings the mean to the others.
@@ -687,7 +687,8 @@ typedef struct gcomp_parallel {
     void *user;
 } gcomp_parallel;
 
-/* Both or none. alloc returns memory aligned to `align` (a power of two, at most 64), or NULL. */
+/* Both or none. alloc returns memory aligned to `align` (a power of two, at most 64), or NULL. Memory that is not aligned so is
+   given back at once: GCOMP_INVALID_ARGUMENT, wherever GCOMP_OUT_OF_MEMORY is possible. */
 typedef struct gcomp_allocator {
     void *(*alloc)(void *user, size_t bytes, size_t align);
     void (*free)(void *user, void *memory, size_t bytes);
@@ -847,11 +848,12 @@ typedef struct gcomp_comm {
     /* Optional, all three or none: requests that are under way while the caller computes, see OVERLAP in the manual. Where they
        are set, steps use nothing else; they carry out any request, and its buffers stay until it is done.
          start   begins to carry out a copy of the request. 0: begun; else it failed, and is over
-         test    0: the request of this id is done; > 0: it is under way; < 0: it failed, and is over. Does not wait
+         test    *done = 1 (it is 0 before): the request of this id is done. 0: done or under way; else it failed, and is over.
+                 Does not wait
          wait    waits until it is. 0: it is done; else it failed, and is over
        All workers start the same requests in the same order. */
     int (*start)(void *user, const struct gcomp_request *request);
-    int (*test)(void *user, uint32_t id);
+    int (*test)(void *user, uint32_t id, int *done);
     int (*wait)(void *user, uint32_t id);
     /* What allreduce can sum beside floats, for codecs that need it (intsum): 1u << GCOMP_I8 | 1u << GCOMP_I16 | ...
        Also for users who drive the step and set no callback. */
@@ -997,10 +999,16 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_give_back(gcomp *gc, size_t tensor,
 /* ---------------- step: the mean over all workers, without callbacks */
 
 typedef struct gcomp_step {
-    float scale;  /* gradients are read as scale * gradient (loss scaling, unequal batches); finite; 0: 1 */
+    float scale;  /* gradients are read as scale * gradient (loss scaling); finite; 0: 1. For unequal batches see samples */
     float learning_rate; /* of rank 0, for the schedule accordion: when it falls, more is sent; >= 0, finite; 0: not said */
     uint32_t epoch; /* of the training, from 0, the same on all workers: dgc with warmup > 0, and the schedules warmup and
                        accordion go by it, and refuse a step that is NULL */
+    /* Where workers have different numbers of samples: those of this worker, and those of all workers, of all machines too; the
+       same batch on all. A gradient, a mean over the worker's own samples, is read as samples * world / batch * gradient, so
+       that the mean over the workers is that over the samples. Without samples a worker counts 0, and any finite gradient will
+       do. 0 <= samples <= batch, both finite; batch 0: all workers count alike. With vote and threshold1, whose payloads have no
+       scale, all count alike. */
+    double samples, batch;
 } gcomp_step;
 
 typedef enum gcomp_request_kind {
@@ -1929,13 +1937,21 @@ static void gcomp__say_decimal(gcomp__text *t, double v)
 typedef struct gcomp__memory {
     gcomp_allocator allocator;
     size_t used;
+    int misaligned; /* it once gave memory that kernels cannot use */
 } gcomp__memory;
+
+static const char gcomp__misaligned[] = "desc.allocator.alloc ignores align: memory that it returned is not aligned to 64 bytes";
 
 static void *gcomp__allocate(gcomp__memory *memory, size_t bytes)
 {
     void *p;
     if (bytes == SIZE_MAX) return NULL;
     p = (memory->allocator.alloc)(memory->allocator.user, bytes, 64);
+    if ((uintptr_t)p & 63) {
+        (memory->allocator.free)(memory->allocator.user, p, bytes);
+        memory->misaligned = 1;
+        return NULL;
+    }
     if (p) memory->used += bytes;
     return p;
 }
@@ -15061,6 +15077,13 @@ static void gcomp__say_tensor(gcomp__text *t, const char *name)
     gcomp__say(t, "'");
 }
 
+/* There is no memory, or none that is aligned as it was asked for. */
+static gcomp_result gcomp__no_memory(gcomp *gc, const char *sentence)
+{
+    const int misaligned = gc->memory.misaligned;
+    return gcomp__fail(gc, misaligned ? GCOMP_INVALID_ARGUMENT : GCOMP_OUT_OF_MEMORY, misaligned ? gcomp__misaligned : sentence);
+}
+
 /* "tensor 'fc1': sentence" */
 static gcomp_result gcomp__fail_tensor(gcomp *gc, gcomp_result result, const char *name, const char *sentence)
 {
@@ -15323,6 +15346,7 @@ static int gcomp__make_node(gcomp *gc, int prepared)
         result = gcomp_add_tensor(gc->node, &tensor);
     }
     if (result == GCOMP_OK && prepared) result = gcomp_prepare(gc->node);
+    gc->memory.misaligned |= result == GCOMP_INVALID_ARGUMENT; /* its desc and tensors are good */
     return result == GCOMP_OK;
 }
 
@@ -15340,6 +15364,7 @@ GCOMP_API gcomp_result gcomp_open(gcomp **gc, const gcomp_desc *desc)
     GCOMP__TRY(gcomp__resolve_desc(&d, &schedule, &set, &why));
     memory.allocator = d.allocator;
     memory.used = 0;
+    memory.misaligned = 0;
     made = (gcomp *)gcomp__allocate(&memory, sizeof *made);
     if (made) {
         memset(made, 0, sizeof *made);
@@ -15353,9 +15378,10 @@ GCOMP_API gcomp_result gcomp_open(gcomp **gc, const gcomp_desc *desc)
         made->by_name = (uint32_t *)gcomp__array_make(&made->memory, 16, sizeof *made->by_name);
     }
     if (!made || !made->frames || !made->tensors || !made->by_name || !gcomp__make_node(made, 0)) {
-        gcomp__say(&why, "no memory for the object");
+        const int misaligned = made ? made->memory.misaligned : memory.misaligned;
+        gcomp__say(&why, misaligned ? gcomp__misaligned : "no memory for the object");
         gcomp_close(made);
-        return GCOMP_OUT_OF_MEMORY;
+        return misaligned ? GCOMP_INVALID_ARGUMENT : GCOMP_OUT_OF_MEMORY;
     }
     memset(made->frames, 0, made->frames_bytes);
     made->bytes = (size_t *)(void *)(made->frames + ((size_t)d.comm.world + 1) * GCOMP__FRAME);
@@ -15879,6 +15905,7 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
         if (gc->node) gcomp__drop_last(gc->node);
         if (tensors != gc->tensors) gcomp__array_release(&gc->memory, tensors, sizeof *tensors);
         if (by_name != gc->by_name) gcomp__array_release(&gc->memory, by_name, sizeof *by_name);
+        if (gc->memory.misaligned) return gcomp__no_memory(gc, NULL);
         return gcomp__fail_tensor(gc, GCOMP_OUT_OF_MEMORY, tensor->name, "no memory for its name, residual and warm start");
     }
     memcpy(slot.name, tensor->name, slot.name_bytes);
@@ -16075,7 +16102,7 @@ static gcomp_result gcomp__reserve_scratch(gcomp *gc)
 {
     if (gc->scratch.at || !gc->most.scratch) return GCOMP_OK;
     if (gcomp__room_take(&gc->memory, &gc->scratch, gc->most.scratch)) return GCOMP_OK;
-    return gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, "no memory for the scratch of encoding");
+    return gcomp__no_memory(gc, "no memory for the scratch of encoding");
 }
 
 /* With two levels: where the gradients of the machine are added up. */
@@ -16085,7 +16112,7 @@ static gcomp_result gcomp__reserve_floats(gcomp *gc)
     if (!gc->node || gc->floats.at) return GCOMP_OK;
     bytes = gcomp__machine_bytes(gc->most.elements, stbds_arrlenu(gc->tensors));
     if (gcomp__room_take(&gc->memory, &gc->floats, bytes)) return GCOMP_OK;
-    return gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, "no memory for the sums of the machine");
+    return gcomp__no_memory(gc, "no memory for the sums of the machine");
 }
 
 /* Finds the places of buckets and tensors in the step's buffers, by the codecs they have now. */
@@ -16120,7 +16147,7 @@ static gcomp_result gcomp__reserve(gcomp *gc)
     gc->others = NULL;
     if (!gcomp__room_take(&gc->memory, &gc->arena, gcomp__arena_bytes(&gc->most, world))) {
         if (!had) gcomp__room_give(&gc->memory, &gc->scratch);
-        return gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, "no memory for the buffers of a step");
+        return gcomp__no_memory(gc, "no memory for the buffers of a step");
     }
     gc->send = at = gc->arena.at;
     gc->recv = at += send;
@@ -16193,9 +16220,11 @@ static gcomp_result gcomp__make_room(gcomp *gc)
 
 GCOMP_API gcomp_result gcomp_prepare(gcomp *gc)
 {
+    gcomp_result result;
     GCOMP__TRY(gcomp__enter_idle(gc));
     GCOMP__TRY(gcomp__reserve_floats(gc));
-    if (gc->node && gcomp__make_room(gc->node) != GCOMP_OK) return gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, gc->node->error);
+    result = gc->node ? gcomp__make_room(gc->node) : GCOMP_OK;
+    if (result != GCOMP_OK) return gcomp__fail(gc, result, gc->node->error);
     return gc->desc.node.rank ? GCOMP_OK : gcomp__make_room(gc);
 }
 
@@ -17453,6 +17482,17 @@ static void gcomp__turn_to(gcomp *gc, size_t k)
 static const char gcomp__no_state[] =
     "this worker has become the first one of its machine: gcomp_load or gcomp_join comes first";
 
+/* What gradients are multiplied by: the scale, and the samples of this worker beside their mean over `world` workers. */
+static float gcomp__weight_of(const gcomp_step *step, int world)
+{
+    const uint64_t mode = gcomp__fp_enter();
+    const double scale = step && gcomp__bits(step->scale) << 1 != 0 ? (double)step->scale : 1;
+    const double part = step && step->batch != 0 ? step->samples / step->batch * (double)world : 1;
+    const float weight = (float)(scale * part);
+    gcomp__fp_leave(mode);
+    return weight;
+}
+
 /* A caller who says no epoch must not need one: in epoch 0 for ever more would be sent than was named. */
 static gcomp_result gcomp__need_epochs(gcomp *gc)
 {
@@ -17482,13 +17522,15 @@ static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *step)
     gc->local_error = gcomp__make_room(gc);
     if (!gcomp__mode_fits()) gc->local_error = gcomp__fail(gc, GCOMP_FLOAT_MODE, gcomp_result_string(GCOMP_FLOAT_MODE));
     gc->late_error = GCOMP_OK;
-    gc->scale = step && gcomp__bits(step->scale) << 1 != 0 ? step->scale : 1;
+    gc->scale = gcomp__weight_of(step, gc->desc.comm.world);
     gc->rate = step ? step->learning_rate : 0;
     gc->epoch = step ? step->epoch : 0;
     gc->step_bytes = gc->stats.bytes_out;
     gc->decided = 0;
     if (!step && gc->local_error == GCOMP_OK) gc->local_error = gcomp__need_epochs(gc);
     if (!gcomp__finite(gc->scale)) gc->local_error = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "step.scale is not finite");
+    if (step && !(step->samples >= 0 && step->samples <= step->batch && gcomp__finite_double(step->batch)))
+        gc->local_error = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "step.samples is not from 0 to step.batch, or they are not finite");
     if (!gcomp__finite(gc->rate) || gc->rate < 0)
         gc->local_error = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "step.learning_rate is negative or not finite");
     if (gc->untaught) gc->local_error = gcomp__fail(gc, GCOMP_WRONG_STATE, gcomp__no_state);
@@ -18199,8 +18241,9 @@ static gcomp_result gcomp__look(gcomp *gc, int *over)
 {
     size_t i;
     for (i = 0; i < gc->flying; i++) {
-        const int status = (gc->desc.comm.test)(gc->desc.comm.user, gc->flights[i]);
-        if (status > 0) continue;
+        int done = 0;
+        const int status = (gc->desc.comm.test)(gc->desc.comm.user, gc->flights[i], &done);
+        if (status == 0 && !done) continue;
         *over = 1;
         return gcomp__landed(gc, i, status);
     }
@@ -18421,7 +18464,7 @@ static gcomp_result gcomp__exchange_in_node(gcomp *gc, void *const *grads, float
                                             const gcomp_step *step)
 {
     const int first = gc->desc.node.rank == 0;
-    gcomp_step between = {0, 0, 0};
+    gcomp_step within, between;
     gcomp_result result = gcomp__reserve_floats(gc);
     float *const sums = gc->floats.at ? (float *)(void *)gc->floats.at : flat;
     int over;
@@ -18433,10 +18476,19 @@ static gcomp_result gcomp__exchange_in_node(gcomp *gc, void *const *grads, float
     gc->started = 1;
     gc->node->step = gc->step;
     gc->node->last = gc->last;
-    result = gcomp__exchange_as(gc->node, grads, sums, step, result, gc->error);
-    result = gcomp__ask_machine(gc, result, &over);
+    memset(&between, 0, sizeof between);
     if (step) between = *step;
+    within = between;
+    if (between.batch != 0) { /* the mean over the machines comes later: here it counts as many times more */
+        within.samples = within.batch = 1;
+        within.scale = gcomp__weight_of(&within, gc->desc.comm.world);
+        within.samples = between.samples;
+        within.batch = between.batch;
+    }
+    result = gcomp__exchange_as(gc->node, grads, sums, &within, result, gc->error);
+    result = gcomp__ask_machine(gc, result, &over);
     between.scale = 1;
+    between.samples = between.batch = 0;
     if (first && result != GCOMP_MISSING_CALLBACK)
         result = gcomp__exchange_as(gc, grads, sums, step ? &between : NULL, result, gc->node->error);
     else if (result != GCOMP_OK) (void)gcomp__fail(gc, result, gc->node->error);
@@ -19097,7 +19149,8 @@ static gcomp_result gcomp__regroup(gcomp *gc, const gcomp_comm *comm, const gcom
     if (!gcomp__make_ready(&next, gc, node)) {
         (void)gcomp__hold(&next, &gc->desc, 1);
         gcomp__drop_form(&next, gc, &next.memory);
-        return gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, "no memory for the frames and buffers of these workers");
+        gc->memory.misaligned = next.memory.misaligned;
+        return gcomp__no_memory(gc, "no memory for the frames and buffers of these workers");
     }
     memset(next.frames, 0, next.frames_bytes);
     next.bytes = (size_t *)(void *)(next.frames + (world + 1) * GCOMP__FRAME);
@@ -19270,7 +19323,7 @@ static gcomp_result gcomp__time_steps(gcomp *gc, gcomp__timing *timing)
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++) n += gc->tensors[i].n;
     table = (float *)gcomp__allocate(&gc->memory, 4 * GCOMP__NUMBERS);
     grad = (float *)gcomp__allocate(&gc->memory, 4 * n);
-    if (!table || !grad) result = GCOMP_OUT_OF_MEMORY;
+    if (!table || !grad) result = gcomp__no_memory(gc, gcomp_result_string(GCOMP_OUT_OF_MEMORY));
     for (i = 0; i < GCOMP__NUMBERS && result == GCOMP_OK; i++)
         table[i] = ((float)gcomp__draw(1, i) + (float)gcomp__draw(2, i) + (float)gcomp__draw(3, i) + (float)gcomp__draw(4, i) -
                     131070.0f) / 37836.0f; /* of variance 1 */
@@ -19441,7 +19494,7 @@ GCOMP_API gcomp_result gcomp_link_measure(gcomp *gc, size_t bytes, gcomp_link *l
         room = gcomp__times(bytes, (size_t)gc->desc.comm.world + 1);
         mine = (uint8_t *)gcomp__allocate(&gc->memory, room);
         if (mine) memset(mine, 0, room);
-        else result = gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, "no memory to send from and to receive in");
+        else result = gcomp__no_memory(gc, "no memory to send from and to receive in");
         result = gcomp__agree_on(gc, result, x);
         if (result == GCOMP_OK) result = gcomp__time_both(gc, 1, mine, bytes, x, x + 1);
         if (result == GCOMP_OK) result = gcomp__time_both(gc, 0, mine, bytes, x + 2, x + 3);

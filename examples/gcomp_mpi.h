@@ -605,33 +605,32 @@ static inline int gcomp_mpi_go_on(gcomp_mpi *mpi)
     return error;
 }
 
-/* 0: it is done, 1: it is under way, below 0: it failed. MPI makes progress in here. */
-static inline int gcomp_mpi_test(void *user, uint32_t id)
+/* MPI makes progress in here. */
+static inline int gcomp_mpi_test(void *user, uint32_t id, int *done)
 {
     gcomp_mpi *mpi = (gcomp_mpi *)user;
     gcomp_mpi_flight *f = &mpi->flights[id % GCOMP_MPI_FLIGHTS];
-    int done = 0, error;
+    int error;
+    *done = 0;
     if (!f->busy || f->of.id != id)
-        return -1 - MPI_ERR_REQUEST;
+        return MPI_ERR_REQUEST;
     error = gcomp_mpi_go_on(mpi);
-    if (!error && f->scatters)
-        return 1;
-    if (!error)
-        error = MPI_Test(&f->request, &done, MPI_STATUS_IGNORE);
-    if (!error && !done)
-        return 1;
+    if (!error && !f->scatters)
+        error = MPI_Test(&f->request, done, MPI_STATUS_IGNORE);
+    if (!error && !*done)
+        return 0;
     f->busy = 0;
     gcomp_mpi_drop_types(f->types, 2 * mpi->world);
-    return error ? -1 - error : 0;
+    return error;
 }
 
 /* Gives the core to others meanwhile: there may be more ranks than cores, and MPI_Wait of some MPIs does not. */
 static inline int gcomp_mpi_wait(void *user, uint32_t id)
 {
-    int status;
-    while ((status = gcomp_mpi_test(user, id)) > 0)
+    int done, error;
+    while (!(error = gcomp_mpi_test(user, id, &done)) && !done)
         GCOMP_MPI_YIELD();
-    return status;
+    return error;
 }
 
 /* The transport, for gcomp_desc.comm. Valid until mpi is closed or moved. */

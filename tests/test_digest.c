@@ -112,7 +112,7 @@ static uint64_t step_digest(const char *text, gcomp_isa isa, gcomp_parallel para
 {
     gcomp_desc desc;
     gcomp_tensor t;
-    gcomp_step step = {0, 0, 0};
+    gcomp_step step = {0};
     gcomp *gc;
     uint64_t h = FNV;
     memset(&desc, 0, sizeof desc);

@@ -1298,7 +1298,7 @@ static void *spot(fault *f, unsigned skip, float *kept)
 static void make_step(void)
 {
     static const fault none;
-    gcomp_step full = {1, 0, 0}, *step = &full;
+    gcomp_step full = {1, 0, 0, 0, 0}, *step = &full;
     unsigned skip = 0;
     const uint64_t number = gcomp_step_number(group.gc[0]);
     model m;

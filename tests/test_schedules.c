@@ -182,7 +182,7 @@ static const gcomp_tensor bias = {"bias", 48, 0, 0, GCOMP_F32, NULL};
 /* Two steps of an epoch: rank 0 has gradients of these sizes, the others some that would say something else. */
 static void epoch_of(team *t, uint32_t epoch, const float *size, float rate)
 {
-    gcomp_step step = {0, 0, 0};
+    gcomp_step step = {0};
     step.epoch = epoch;
     step.learning_rate = rate;
     for (int k = 0; k < 2; k++) {
@@ -327,7 +327,7 @@ static void test_nothing_is_lost_through_switches(void)
             given = (double *)calloc(t.n[0], sizeof(double));
             sent = (double *)calloc(t.n[0], sizeof(double));
             for (size_t k = 0; k < steps; k++) {
-                gcomp_step step = {0, 0, 0};
+                gcomp_step step = {0};
                 step.epoch = up_and_down(k, levels);
                 fill(&t, k);
                 for (size_t w = 0; w < world; w++)
@@ -368,7 +368,7 @@ static void test_memory_is_reserved_for_all_codecs_of_a_list(void)
             CHECK(needed == gcomp_memory_used(t.gc[0]));
             heap.asked = 0;
             for (size_t k = 0; k < 24; k++) {
-                gcomp_step step = {0, 0, 0};
+                gcomp_step step = {0};
                 step.epoch = up_and_down(k, levels);
                 fill(&t, k);
                 team_step(&t, &step);
@@ -426,7 +426,7 @@ static void test_failed_and_aborted_steps_leave_decisions_as_they_were(void)
             team_open(&a, 2, &desc, tensors, 2);
             team_open(&b, 2, &desc, tensors, 2);
             for (size_t k = 0; k < 16; k++) {
-                gcomp_step step = {0, 0, 0};
+                gcomp_step step = {0};
                 char before[2][160];
                 step.epoch = (uint32_t)(k / 3);
                 fill(&a, k / 6); /* the norm changes now and then */
@@ -465,7 +465,7 @@ static void test_failed_and_aborted_steps_leave_decisions_as_they_were(void)
 static void test_restart_goes_back_to_the_first_codec(void)
 {
     gcomp_desc desc = desc_of(lists[0], "warmup:epochs=1");
-    gcomp_step step = {0, 0, 3};
+    gcomp_step step = {0, 0, 3, 0, 0};
     team t;
     team_open(&t, 2, &desc, &matrix, 1);
     team_step(&t, &step);
@@ -492,7 +492,7 @@ static void test_powersgd_keeps_what_it_knows_through_a_switch(void)
 {
     static const double rest[3] = {1, 5 * 0.45 * 0.45, 5 * 0.45 * 0.45};
     gcomp_desc desc = desc_of("powersgd:rank=4|powersgd:rank=1|powersgd:rank=2", "warmup:epochs=2");
-    gcomp_step step = {0, 0, 0};
+    gcomp_step step = {0};
     team t;
     desc.no_error_feedback = 1;
     team_open(&t, 1, &desc, &matrix, 1);
@@ -528,7 +528,7 @@ static void test_every_method_warms_up(void)
         team_open(&t, 1, &desc, &other, 1);
         if (!strcmp(name, "dgc")) strcpy(last, "dgc:warmup=8");
         for (uint32_t epoch = 0; epoch < 10; epoch++) {
-            gcomp_step step = {0, 0, 0};
+            gcomp_step step = {0};
             const gcomp_codec *codec = gcomp_tensor_codec(t.gc[0], 0);
             step.epoch = epoch;
             for (int k = 0; k < 2; k++) {
@@ -726,7 +726,7 @@ static void test_a_bad_learning_rate_fails_the_step(void)
     team t;
     team_open(&t, 1, &desc, &matrix, 1);
     for (int i = 0; i < 3; i++) {
-        gcomp_step step = {0, 0, 0};
+        gcomp_step step = {0};
         step.learning_rate = bad[i];
         fill(&t, 1);
         team_step(&t, &step);
@@ -810,7 +810,7 @@ enum { BREAK_STEPS = 18 };
 
 static void step_of(team *t, size_t k)
 {
-    gcomp_step step = {0, 0.5f, 0};
+    gcomp_step step = {0, 0.5f, 0, 0, 0};
     step.epoch = (uint32_t)(k / 3);
     if (k >= 13) step.learning_rate = 0.25f;
     fill(t, k / 6); /* the norm changes now and then */
@@ -969,7 +969,7 @@ static void test_a_new_rank_0_does_not_judge_by_half_an_epoch(void)
             for (uint32_t epoch = 0; epoch < 3; epoch++) epoch_of(&t, epoch, &size[epoch], 0);
             CHECK(has_codec(&t, 0, HIGH));
             if (!between) { /* in the midst of an epoch: three steps, two with the new rank 0 */
-                gcomp_step step = {0, 0, 3};
+                gcomp_step step = {0, 0, 3, 0, 0};
                 team_step(&t, &step);
                 CHECK(all_are(&t, GCOMP_OK));
             }
@@ -1050,7 +1050,7 @@ static void test_regroup_without_memory_changes_no_schedule(void)
 static void test_saves_at_other_levels_are_told_apart(void)
 {
     gcomp_desc desc = desc_of(LOW "|" HIGH, "warmup:epochs=1"), changed = desc_of(LOW "|" HIGH, "warmup:epochs=2");
-    gcomp_step first = {0, 0, 0}, second = {0, 0, 1};
+    gcomp_step first = {0}, second = {0, 0, 1, 0, 0};
     saved low, high;
     team a, b, c;
     team_open(&a, 2, &desc, &matrix, 1);

@@ -249,7 +249,7 @@ static const size_t sizes[][TENSORS] = {{3001, 1000, 50, 700, 129, 900, 300}, {1
 static void check_same_bits(const char *const *codecs, const size_t *n, size_t world, int variant)
 {
     gcomp_desc gather = desc_of(GCOMP_AGGREGATE_GATHER), shards;
-    const gcomp_step half = {0.5f, 0, 0}, first = {0};
+    const gcomp_step half = {0.5f, 0, 0, 0, 0}, first = {0};
     gcomp_statistics x, y;
     group a, b;
     gather.no_error_feedback = gather.no_checksum = variant == 1;
@@ -598,7 +598,7 @@ static void check_two_shot(const char *text, size_t world, size_t n)
 {
     static double given[ROOM], applied[ROOM];
     gcomp_desc desc = desc_of(GCOMP_AGGREGATE_TWO_SHOT);
-    const gcomp_step how = {world == 3 ? 0.5f : 1.0f, 0, 0};
+    const gcomp_step how = {world == 3 ? 0.5f : 1.0f, 0, 0, 0, 0};
     const int votes = !strcmp(text, "vote");
     size_t wrong = 0, lost = 0;
     group g;
@@ -810,7 +810,7 @@ static void test_two_shots_follow_other_codecs_of_a_list(void)
     static const int requests[] = {2, 6, 6, 6, 6}; /* frames, then a sum; or five stages of either kind of shards */
     static double given[1500], applied[1500];
     gcomp_desc desc = desc_of(GCOMP_AGGREGATE_TWO_SHOT);
-    gcomp_step how = {0, 0, 0};
+    gcomp_step how = {0};
     size_t lost = 0;
     group g;
     desc.codec = "none|topk:density=0.1|sign|int:bits=2";

@@ -747,7 +747,7 @@ static void test_one_bad_gradient_is_refused_by_all_together(void)
 static void test_an_overflow_of_scale_times_gradient_is_refused(void)
 {
     for (size_t t = 0; t < MIXED; t++) {
-        gcomp_step step = {1024.0f, 0, 0};
+        gcomp_step step = {1024.0f, 0, 0, 0, 0};
         group g;
         group_open(&g, 2, mixed, MIXED);
         group_fill(&g, 0);
@@ -1561,7 +1561,7 @@ static void test_memory_needed_is_memory_used_by_every_method(void)
 static void test_scaled_gradients_give_the_same_bits(void)
 {
     group a, b;
-    gcomp_step step = {1.0f / 1024.0f, 0, 0};
+    gcomp_step step = {1.0f / 1024.0f, 0, 0, 0, 0};
     group_open(&a, 3, mixed, MIXED);
     group_open(&b, 3, mixed, MIXED);
     for (uint64_t s = 0; s < 4; s++) {
@@ -1587,7 +1587,7 @@ static void test_each_worker_may_have_its_own_scale(void)
     group_fill(&g, 0);
     group_begin(&g, NULL);
     for (size_t w = 0; w < 2; w++) {
-        gcomp_step step = {0, 0, 0};
+        gcomp_step step = {0};
         step.scale = scale[w];
         CHECK(gcomp_step_abort(g.gc[w]) == GCOMP_OK);
         CHECK(gcomp_step_begin(g.gc[w], &step) == GCOMP_OK);
@@ -1614,7 +1614,7 @@ static void test_a_bad_scale_on_one_worker_fails_its_peers_in_the_frame(void)
         group_fill(&g, 0);
         snapshot before = snapshot_take(&g);
         group_begin(&g, NULL);
-        gcomp_step step = {0, 0, 0};
+        gcomp_step step = {0};
         step.scale = bad[i];
         CHECK(gcomp_step_abort(g.gc[1]) == GCOMP_OK);
         CHECK(gcomp_step_begin(g.gc[1], &step) == GCOMP_OK);
