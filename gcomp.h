@@ -170,8 +170,8 @@
      uncompressed; its first worker (node.rank 0) exchanges their mean with the other machines through comm, whose callbacks the
      others never call; and all get the mean over the machines. Only first workers keep residuals, save and load them; the others
      go on behind a load with gcomp_restart and its step. If machines have different numbers of workers, pass gcomp_step.samples
-     and batch: the samples of this worker and those of all workers of all machines (of equal batches: 1 and all workers). gcomp_step_begin is refused: a step is
-     gcomp_exchange.
+     and batch: the samples of this worker and those of all workers of all machines (of equal batches: 1 and all workers).
+     gcomp_step_begin is refused: a step is gcomp_exchange.
      In a step the workers of a machine add up their gradients and tell each other how that went;
      the first worker exchanges the mean and commits; a last sum brings the mean to the others.
      What fails on one worker before the commit fails on all workers of its machine, and on all
@@ -17530,7 +17530,7 @@ static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *step)
     if (!step && gc->local_error == GCOMP_OK) gc->local_error = gcomp__need_epochs(gc);
     if (!gcomp__finite(gc->scale)) gc->local_error = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "step.scale is not finite");
     if (step && !(step->samples >= 0 && step->samples <= step->batch && gcomp__finite_double(step->batch)))
-        gc->local_error = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "step.samples is not from 0 to step.batch, or they are not finite");
+        gc->local_error = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "step.samples is not from 0 to step.batch, or not finite");
     if (!gcomp__finite(gc->rate) || gc->rate < 0)
         gc->local_error = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "step.learning_rate is negative or not finite");
     if (gc->untaught) gc->local_error = gcomp__fail(gc, GCOMP_WRONG_STATE, gcomp__no_state);
