@@ -217,6 +217,8 @@
    VOTES
      The mean of vote payloads is +1 or -1, what most workers say: a learning rate for it is Adam-sized. Tensors that travel
      uncompressed beside it have real means: give them a learning rate of their own, or set compress_vectors and min_elements.
+     Signum is vote fed with momentum: each worker keeps m <- beta * m + (1 - beta) * gradient, exchanges a copy of m, and steps
+     x <- x - rate * vote.
 
    MOMENTUM
      dgc keeps the optimizer's momentum itself, with that of what was not sent: step its tensors with plain SGD, momentum 0, or it
@@ -224,12 +226,18 @@
      down from a quarter: say the epoch in gcomp_step, or set warmup=0. It clips before it accumulates, tensor by tensor: clip= is
      the norm of the mean, and a worker's gradient is made no longer than clip * sqrt(world), since independent noise makes the
      mean of as many gradients shorter by sqrt(world).
-     Weight decay belongs behind the exchange. What is sent waits a thousand steps at 0.1 %: with a learning rate that falls, pass
-     it as gcomp_step.scale and step with rate 1. Masking takes the momentum of elements that are sent often: nesterov=1, or
+     Weight decay belongs behind the exchange. Masking takes the momentum of elements that are sent often: nesterov=1, or
      masking=0, make up for it (make dgc). fetch keeps momentum too: the same holds. Its memory is two tables, the same on all
      workers, so that any of them may be away for a step, with zeros as its gradient; a worker that joins late needs them.
      powersgd without a momentum of its own leaves it to the optimizer, after the exchange: gcomp_momentum_step is that of its
      paper, any other will do. With powersgd:momentum=0.9 each worker's momentum comes before its feedback: then plain SGD.
+
+   LEARNING RATES THAT CHANGE
+     With error feedback, what a step does not send waits in the residual, and is applied with the learning rate of the step that
+     sends it: too small where the rate falls, too large in a warm-up. For every codec that keeps a residual, and the more the
+     longer it waits (topk and dgc at 0.1 %: a thousand steps), pass the rate as gcomp_step.scale and step SGD with rate 1: then
+     sum of what is sent + residual = sum of rate * gradient. Thresholds (strom, twobit, threshold1) are in that unit then.
+     Not with optimizers that divide by the size of gradients, as Adam: the rate stays theirs.
 
    PARAMETERS of codecs, and what they are where they are not given; block: a power of two of elements that share a scale, 16 to
    65536, or "tensor"; density: 1e-9 to 1; 0 and 1: no and yes; others in parentheses.
@@ -317,6 +325,12 @@
      - Every worker must take the same number of steps, or the last ones wait for ever: agree on the count first.
      - Average the loss you print and the statistics of batch normalisation yourself: they are not gradients.
      - A buffer that already holds momentum, weight decay or a minus sign is not a gradient: exchange before the optimizer.
+     - A gradient buffer that carries momentum over from the last step (darknet's weight_updates, to which the backward pass adds)
+       is none either: what all workers carry would be compressed again in every step. Put it aside, and back behind the exchange:
+           memcpy(carried, updates, n * sizeof(float));
+           memset(updates, 0, n * sizeof(float));            // then the backward pass
+           result = gcomp_exchange(gc, &updates, NULL);      // where it fails: zero updates again
+           for (i = 0; i < n; i++) updates[i] += carried[i]; // then the optimizer
      - With gradient accumulation add up first, exchange once.
      - With loss scaling pass scale = 1/loss_scale in gcomp_step, so that residuals stay in one unit when it changes; on
        GCOMP_NOT_FINITE skip the optimizer and lower the loss scale: all workers see the same result.
@@ -928,6 +942,17 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_t
 GCOMP_API size_t gcomp_tensor_count(const gcomp *gc);
 GCOMP_API size_t gcomp_tensor_find(const gcomp *gc, const char *name);
 GCOMP_API size_t gcomp_tensor_elements(const gcomp *gc, size_t tensor);
+
+/* The name of a tensor; NULL for a wrong number. Valid while the object is. */
+GCOMP_API const char *gcomp_tensor_name(const gcomp *gc, size_t tensor);
+
+/* The shape of a tensor: *stack matrices of *rows x *cols, each 1 or more; a vector has cols 1. Zeros for a wrong number.
+   Pointers may be NULL. */
+GCOMP_API void gcomp_tensor_shape(const gcomp *gc, size_t tensor, size_t *rows, size_t *cols, size_t *stack);
+
+/* Rank and world of desc.comm, or of the last gcomp_regroup; with desc.node those of machines. 0 if gc is NULL. */
+GCOMP_API int gcomp_rank(const gcomp *gc);
+GCOMP_API int gcomp_world(const gcomp *gc);
 
 /* The codec a tensor really has now, after the rules for vectors, small tensors and matrices that would not gain, and by the
    schedule. Returns NULL for a wrong number. Valid while the object is. A vector that is the only tensor has the codec of desc
@@ -15942,6 +15967,22 @@ GCOMP_API size_t gcomp_tensor_elements(const gcomp *gc, size_t tensor)
 {
     return tensor < gcomp_tensor_count(gc) ? gc->tensors[tensor].n : 0;
 }
+
+GCOMP_API const char *gcomp_tensor_name(const gcomp *gc, size_t tensor)
+{
+    return tensor < gcomp_tensor_count(gc) ? gc->tensors[tensor].name : NULL;
+}
+
+GCOMP_API void gcomp_tensor_shape(const gcomp *gc, size_t tensor, size_t *rows, size_t *cols, size_t *stack)
+{
+    const gcomp__slot *slot = tensor < gcomp_tensor_count(gc) ? gc->tensors + tensor : NULL;
+    if (rows) *rows = slot ? slot->rows : 0;
+    if (cols) *cols = slot ? slot->cols : 0;
+    if (stack) *stack = slot ? slot->stack : 0;
+}
+
+GCOMP_API int gcomp_rank(const gcomp *gc) { return gc ? gc->desc.comm.rank : 0; }
+GCOMP_API int gcomp_world(const gcomp *gc) { return gc ? gc->desc.comm.world : 0; }
 
 GCOMP_API const gcomp_codec *gcomp_tensor_codec(const gcomp *gc, size_t tensor)
 {

@@ -187,11 +187,88 @@ static void test_what_is_no_part_of_a_batch_is_refused(void)
         }
 }
 
+/* ---------------- what the manual says of momentum and learning rates */
+
+/* A buffer to which the backward pass adds, and which momentum carries from step to step, put aside and added back. */
+static void test_a_buffer_that_carries_momentum(void)
+{
+    static float carried[2][COUNT], x[2][COUNT], reference[COUNT], velocity[COUNT];
+    gcomp_threads *group;
+    float worst = 0;
+    memset(x, 0, sizeof x);
+    memset(reference, 0, sizeof reference);
+    memset(velocity, 0, sizeof velocity);
+    CHECK(gcomp_threads_open(&group, 2, 20) == 0);
+    for (int w = 0; w < 2; w++) {
+        gcomp_desc desc = {0};
+        desc.comm = gcomp_threads_comm(group, w);
+        open_worker(w, desc, "topk:density=1"); /* sends all: the same steps as without compression */
+    }
+    for (int s = 0; s < 20; s++) {
+        for (int w = 0; w < 2; w++) {
+            memcpy(carried[w], workers[w].grad, sizeof carried[w]);
+            memset(workers[w].grad, 0, sizeof workers[w].grad);
+            for (size_t i = 0; i < COUNT; i++) workers[w].grad[i] += of_sample(2 * s + w, i);
+        }
+        step_all(2);
+        for (int w = 0; w < 2; w++) {
+            CHECK(workers[w].result == GCOMP_OK);
+            for (size_t i = 0; i < COUNT; i++) {
+                workers[w].grad[i] += carried[w][i];
+                x[w][i] -= 0.01f * workers[w].grad[i];
+                workers[w].grad[i] *= 0.9f;
+            }
+        }
+        for (size_t i = 0; i < COUNT; i++) {
+            velocity[i] = 0.9f * velocity[i] + 0.5f * (of_sample(2 * s, i) + of_sample(2 * s + 1, i));
+            reference[i] -= 0.01f * velocity[i];
+            worst = fabsf(x[0][i] - reference[i]) > worst ? fabsf(x[0][i] - reference[i]) : worst;
+        }
+        CHECK(!memcmp(x[0], x[1], sizeof x[0]));
+    }
+    CHECK(worst < 1e-3f);
+    close_all(2);
+    gcomp_threads_close(group);
+}
+
+/* With the rate as scale, each gradient counts with its own rate, whenever it is sent. */
+static void test_a_rate_that_falls_goes_in_as_scale(void)
+{
+    static const char *const codecs[] = {"topk:density=0.01", "sign", "int:bits=2", "powersgd:rank=1"};
+    for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) {
+        static double wanted[COUNT], sent[COUNT];
+        gcomp_desc desc = {0};
+        float *grads[1] = {workers[0].grad}, worst = 0;
+        memset(wanted, 0, sizeof wanted);
+        memset(sent, 0, sizeof sent);
+        open_worker(0, desc, codecs[c]);
+        for (int s = 0; s < 50; s++) {
+            const float rate = 0.1f / (float)(1 + s);
+            for (size_t i = 0; i < COUNT; i++) {
+                workers[0].grad[i] = of_sample(s, i);
+                wanted[i] += (double)rate * (double)of_sample(s, i);
+            }
+            workers[0].step.scale = rate;
+            CHECK(gcomp_exchange(workers[0].gc, grads, &workers[0].step) == GCOMP_OK);
+            for (size_t i = 0; i < COUNT; i++) sent[i] += (double)workers[0].grad[i];
+        }
+        for (size_t i = 0; i < COUNT; i++) {
+            const float off = fabsf((float)(wanted[i] - sent[i] - (double)gcomp_residual(workers[0].gc, 0)[i]));
+            worst = off > worst ? off : worst;
+        }
+        if (!(worst < 1e-3f)) printf("# %s: %g\n", codecs[c], (double)worst);
+        CHECK(worst < 1e-3f);
+        gcomp_close(workers[0].gc);
+    }
+}
+
 int main(void)
 {
     RUN(test_the_mean_is_that_over_the_samples);
     RUN(test_between_machines_too);
     RUN(test_a_worker_without_samples_sends_what_it_kept);
     RUN(test_what_is_no_part_of_a_batch_is_refused);
+    RUN(test_a_buffer_that_carries_momentum);
+    RUN(test_a_rate_that_falls_goes_in_as_scale);
     return test_end();
 }

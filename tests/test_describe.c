@@ -375,6 +375,34 @@ static void test_it_says_what_is_sent(void)
     }
 }
 
+static void test_names_shapes_and_workers_are_told(void)
+{
+    gcomp_desc desc = {0};
+    gcomp_comm comm = {0};
+    gcomp_tensor stack = shape("stack", 64, 32, NULL), bias = shape("bias", 200, 0, NULL);
+    size_t rows = 9, cols = 9, stacked = 9;
+    gcomp *gc;
+    desc.comm.rank = 2;
+    desc.comm.world = 5;
+    stack.stack = 3;
+    gc = open_with(&desc);
+    CHECK(gcomp_add_tensor(gc, &stack) == GCOMP_OK && gcomp_add_tensor(gc, &bias) == GCOMP_OK);
+    CHECK(!strcmp(gcomp_tensor_name(gc, 0), "stack") && !strcmp(gcomp_tensor_name(gc, 1), "bias") && !gcomp_tensor_name(gc, 2));
+    gcomp_tensor_shape(gc, 0, &rows, &cols, &stacked);
+    CHECK(rows == 64 && cols == 32 && stacked == 3);
+    gcomp_tensor_shape(gc, 1, &rows, &cols, &stacked);
+    CHECK(rows == 200 && cols == 1 && stacked == 1);
+    gcomp_tensor_shape(gc, 2, &rows, &cols, &stacked);
+    CHECK(rows == 0 && cols == 0 && stacked == 0);
+    gcomp_tensor_shape(gc, 0, NULL, NULL, NULL);
+    CHECK(gcomp_rank(gc) == 2 && gcomp_world(gc) == 5);
+    comm.rank = 1;
+    comm.world = 3;
+    CHECK(gcomp_regroup(gc, &comm) == GCOMP_OK && gcomp_rank(gc) == 1 && gcomp_world(gc) == 3);
+    gcomp_close(gc);
+    CHECK(gcomp_rank(NULL) == 0 && gcomp_world(NULL) == 0 && !gcomp_tensor_name(NULL, 0));
+}
+
 static void test_text_is_cut_to_fit(void)
 {
     char whole[512], part[512];
@@ -408,6 +436,7 @@ int main(void)
     RUN(test_a_step_without_epoch_is_told_to_the_others);
     RUN(test_a_line_a_tensor_and_the_sums);
     RUN(test_it_says_what_is_sent);
+    RUN(test_names_shapes_and_workers_are_told);
     RUN(test_text_is_cut_to_fit);
     return test_end();
 }
