@@ -660,7 +660,7 @@ static void abort_some(crew *c, const fault *f)
 /* The step of a worker: the learning rate of rank 0 counts. */
 static gcomp_step step_of(const crew *c, size_t w, const gcomp_step *step)
 {
-    gcomp_step own = {0, 0, 0};
+    gcomp_step own = {0};
     if (step) own = *step;
     if (step && w)
         own.learning_rate = 0.01f * (float)(mix(gcomp_step_number(c->gc[w]) * MOST + w) % 4);
