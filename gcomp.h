@@ -6320,7 +6320,7 @@ GCOMP__HEAVY void GCOMP__F(early_driver)(const gcomp__span *span, GCOMP__F(quant
             worst = gcomp__larger(worst, most);
         }
         if (b.lift != 1.0f) GCOMP__F(lift)(tile, size, b.lift);
-        if (job->form.stochastic) GCOMP__F(draw)(span->draws, u.words, i, size);
+        if (job->form.stochastic) GCOMP__F(draw)(span->draws, u.words, i, size + (piece < 32 ? 16 : 0));
         u.at = i;
         scale += 4 * pieces;
         whole = size == bundle && piece >= 32 ? gcomp__min(size, end - i - size) & ~(piece - 1) : 0;

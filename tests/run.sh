@@ -214,6 +214,8 @@ check "first uses in threads at once build, ThreadSanitizer" gcc -std=gnu11 -O1 
     tests/first_use.c -o $out/first_use.tsan -pthread
 check "test_float_mode builds, as where the mode cannot be set" gcc -std=gnu11 -O1 -w -DGCOMP__KEEP_MODE -DGCOMP_MAX_ISA=1 -I. \
     tests/test_float_mode.c -o $out/test_float_mode.kept -lm
+[ -n "$clang" ] && check "all bytes written builds, MemorySanitizer" clang -std=gnu11 -O1 -g1 -fsanitize=memory -w \
+    -DGCOMP_MAX_ISA=1 -I. tests/all_written.c -o $out/all_written -lm
 check "two files, one implementation, build" gcc -O1 -I. tests/multi_a.c tests/multi_b.c -o $out/multi -lm
 check "style" sh tests/check_style.sh
 drain
@@ -227,6 +229,7 @@ for object in $free build/embedded_gcomp.o; do
 done
 check "two files, one implementation" $out/multi
 check "first uses in threads at once" $out/first_use.tsan
+[ -n "$clang" ] && check "all bytes that are read were written" $out/all_written
 [ "$(uname -m)" = x86_64 ] && check "a program for processors without F16C builds" gcc -static -I. -DGCOMP_LINKED tests/first_use.c \
     $plain -o $out/first_use -pthread
 for name in $names; do
