@@ -244,8 +244,8 @@
      sign signnorm onebit   block=1024
      twobit                 threshold=0.5 (1e-22 to 1e22; auto: of least error), rate=0 (with auto: reached by such a share)
      threshold1             threshold=0 (to 1e22)
-     terngrad               clip=2.5 (sigma; 0: none), block=tensor, code=packed, share=0 (1: one scale for all workers, with
-                            block=tensor, code=packed)
+     terngrad               clip=2.5 (sigma; 0: none), block=tensor, code=packed, share=0 (1: all workers take
+                            the largest scale of all and clip there; of packed codes, without blocks)
      qsgd                   levels=7 (1 to 32767), norm=max (l2), bucket=512 (as block), code=packed
      naturaldither          levels=7 (1 to 100), norm=max (l2), bucket=512 (as block), code=packed
      int                    bits=8 (4, 2), block=256 (with 4 and 2 bits 128), rounding=nearest (stochastic),
@@ -1860,21 +1860,87 @@ static double gcomp__decimal(uint64_t digits, int e)
     return e < 0 ? (double)digits / gcomp__ten_to(-e) : (double)digits * gcomp__ten_to(e);
 }
 
-/* Reads an unsigned decimal number of at most 15 digits, "0.01" or "1e-3". Returns what follows it, NULL if it is none. */
+/* Decimal digits without zeros in front: 0.d0 d1 d2 ... * 10^point. As many as a parameter and its halves take exactly. */
+typedef struct gcomp__digits {
+    uint8_t digit[192];
+    int count, point;
+} gcomp__digits;
+
+static void gcomp__double_digits(gcomp__digits *d)
+{
+    int carry = 0, i;
+    for (i = d->count; i-- > 0; carry = carry > 9) {
+        carry += 2 * d->digit[i];
+        d->digit[i] = (uint8_t)(carry % 10);
+    }
+    if (carry) {
+        if (d->count < (int)sizeof d->digit) d->count++;
+        memmove(d->digit + 1, d->digit, (size_t)d->count - 1);
+        d->digit[0] = 1;
+        d->point++;
+    }
+    while (d->count && !d->digit[d->count - 1]) d->count--;
+}
+
+static void gcomp__halve_digits(gcomp__digits *d)
+{
+    int rest = 0, i;
+    for (i = 0; i < d->count; i++) {
+        rest = 10 * (rest & 1) + d->digit[i];
+        d->digit[i] = (uint8_t)(rest / 2);
+    }
+    if (rest & 1 && d->count < (int)sizeof d->digit) d->digit[d->count++] = 5;
+    if (d->count && !d->digit[0]) {
+        memmove(d->digit, d->digit + 1, (size_t)--d->count);
+        d->point--;
+    }
+}
+
+/* Of d >= 0 what stands before the point; UINT64_MAX: too much for 53 bits. */
+static uint64_t gcomp__whole_of(const gcomp__digits *d)
+{
+    uint64_t whole = 0;
+    int i;
+    for (i = 0; i < d->point && d->point <= 16; i++) whole = whole * 10 + (i < d->count ? d->digit[i] : 0);
+    return d->point > 16 || whole >> 53 ? UINT64_MAX : whole;
+}
+
+/* The nearest double, of two the even one. */
+static double gcomp__nearest(gcomp__digits d)
+{
+    uint64_t whole;
+    double value;
+    int e = 0;
+    if (!d.count) return 0;
+    for (; gcomp__whole_of(&d) == UINT64_MAX; e++) gcomp__halve_digits(&d);
+    for (; gcomp__whole_of(&d) < (uint64_t)1 << 52; e--) gcomp__double_digits(&d);
+    whole = gcomp__whole_of(&d);
+    if (d.count > d.point && d.digit[d.point] >= 5)
+        whole += d.digit[d.point] > 5 || d.count > d.point + 1 || whole & 1;
+    for (value = (double)whole; e > 0; e--) value *= 2;
+    for (; e < 0; e++) value /= 2;
+    return value;
+}
+
+/* Reads an unsigned decimal number, "0.01" or "1e-3", as the nearest double. Returns what follows it, NULL if it is none or is
+   far out of all ranges. */
 static const char *gcomp__read_number(const char *s, double *value)
 {
-    uint64_t digits = 0;
-    int count = 0, e = 0, any = 0, point = 0, exponent = 0, negative = 0;
+    enum { MOST = 40 }; /* of more it matters only if one is not zero */
+    gcomp__digits d;
+    int any = 0, point = 0, exponent = 0, negative = 0;
+    d.count = d.point = 0;
     for (; (*s >= '0' && *s <= '9') || (*s == '.' && !point); s++) {
         if (*s == '.') {
             point = 1;
             continue;
         }
         any = 1;
-        if (digits || *s != '0') count++;
-        if (count > 15) return NULL;
-        digits = digits * 10 + (uint64_t)(*s - '0');
-        e -= point;
+        if (d.count || *s != '0') {
+            if (d.count < MOST) d.digit[d.count++] = (uint8_t)(*s - '0');
+            else if (*s != '0' && d.digit[MOST - 1] % 5 == 0) d.digit[MOST - 1]++; /* no longer half of anything */
+            if (d.point < 1000) d.point += !point;
+        } else if (d.point > -1000) d.point -= point;
     }
     if (!any) return NULL;
     if (*s == 'e' || *s == 'E') {
@@ -1883,11 +1949,10 @@ static const char *gcomp__read_number(const char *s, double *value)
         if (*s < '0' || *s > '9') return NULL;
         for (; *s >= '0' && *s <= '9'; s++)
             if (exponent < 1000) exponent = exponent * 10 + (*s - '0');
-        e += negative ? -exponent : exponent;
     }
-    if (digits == 0) e = 0;
-    if (e < -22 || e > 22) return NULL;
-    *value = gcomp__decimal(digits, e);
+    d.point += negative ? -exponent : exponent;
+    if (d.count && (d.point < -40 || d.point > 40)) return NULL;
+    *value = gcomp__nearest(d);
     return s;
 }
 
@@ -1917,30 +1982,50 @@ static double gcomp__short_decimal(float v)
     return (double)v;
 }
 
-/* The shortest text that gcomp__read_number reads back as v; v came from it, so that 15 digits suffice. */
+/* All digits of v > 0, from 1e-40 to 1e40. */
+static gcomp__digits gcomp__digits_of(double v)
+{
+    gcomp__digits d;
+    uint64_t whole;
+    int e = 0;
+    for (; v < 4503599627370496.0; e--) v *= 2;
+    for (; v >= 9007199254740992.0; e++) v /= 2;
+    for (whole = (uint64_t)v, d.count = 16; d.count; whole /= 10) d.digit[--d.count] = (uint8_t)(whole % 10);
+    d.count = d.point = 16;
+    for (; e > 0; e--) gcomp__double_digits(&d);
+    for (; e < 0; e++) gcomp__halve_digits(&d);
+    return d;
+}
+
+/* The nearest with at most so many digits, of two the larger. */
+static gcomp__digits gcomp__cut_digits(gcomp__digits d, int count)
+{
+    const int up = d.count > count && d.digit[count] >= 5;
+    if (d.count > count) d.count = count;
+    if (up) {
+        while (d.count && d.digit[d.count - 1] == 9) d.count--;
+        if (d.count) d.digit[d.count - 1]++;
+        else d.digit[d.count++] = 1, d.point++;
+    }
+    while (d.count && !d.digit[d.count - 1]) d.count--;
+    return d;
+}
+
+/* The shortest text that gcomp__read_number reads back as v, from 1e-40 to 1e40. */
 static void gcomp__say_decimal(gcomp__text *t, double v)
 {
-    int precision, e10, e = 0, i, length;
-    uint64_t digits = 0;
+    int precision, e, i, length;
+    gcomp__digits all, d;
     char text[24];
     if (!(v > 0)) {
         gcomp__say_char(t, '0');
         return;
     }
-    e10 = gcomp__magnitude(v);
-    for (precision = 1; precision <= 16; precision++) {
-        double scaled;
-        e = e10 - precision + 1;
-        if (e < -22 || e > 22) continue;
-        scaled = e < 0 ? v * gcomp__ten_to(-e) : v / gcomp__ten_to(e);
-        digits = (uint64_t)(scaled + 0.5);
-        if (gcomp__decimal(digits, e) == v) break;
-    }
-    while (digits && digits % 10 == 0) {
-        digits /= 10;
-        e++;
-    }
-    for (length = 0; digits; digits /= 10) text[length++] = (char)('0' + digits % 10);
+    all = gcomp__digits_of(v);
+    for (precision = 1; precision < 17 && gcomp__nearest(gcomp__cut_digits(all, precision)) != v; precision++) {}
+    d = gcomp__cut_digits(all, precision);
+    e = d.point - d.count;
+    for (length = 0; length < d.count; length++) text[length] = (char)('0' + d.digit[d.count - 1 - length]);
     if (e >= 0 && length + e <= 9) { /* 1024 */
         while (length) gcomp__say_char(t, text[--length]);
         while (e-- > 0) gcomp__say_char(t, '0');
@@ -8883,30 +8968,46 @@ static void gcomp__twobit_form(const double *param, gcomp__form *form)
 }
 
 /* >>threshold of twobit, found: the t with the least |p - C(p)|^2, or with rate > 0 the one that so large a part of the elements
-   reaches, both as an evenly spread sample of n / 64 elements (4096 at least, all of fewer) sees it. */
+   reaches, as an evenly spread sample sees it: of 65536 elements, all of fewer; for a rate, which is no matter of a few neighbours,
+   of n / 64 (4096 at least, all of fewer). */
 enum { GCOMP__TWOBIT_BINS = 512 };
 
 /* How many lines of 16 are looked at. */
-static size_t gcomp__twobit_lines(size_t n)
+static size_t gcomp__twobit_lines(size_t n, double rate)
 {
-    return n <= 4096 ? gcomp__pieces(n, 16) : gcomp__min(gcomp__max(n / 64, 4096), 65536) / 16;
+    const size_t some = rate > 0 ? gcomp__min(gcomp__max(n / 64, 4096), 65536) / 16 * 16 : 65536;
+    return gcomp__pieces(gcomp__min(n, some), 16);
 }
 
-/* Counts keys (bits of |p|) of a sample: bin (key - base) >> shift of those from base on, the last bin for all above. */
-static void gcomp__twobit_count(const gcomp__call *call, const gcomp_input *in, size_t n, uint32_t base, unsigned shift,
-                                uint32_t *bins)
+/* Counts keys (bits of |p|) of a sample: bin (key - base) >> shift of those from base on, the last bin for all above. NULL: does
+   not count. Returns the largest key. */
+static uint32_t gcomp__twobit_count(const gcomp__call *call, const gcomp_input *in, size_t n, size_t lines, uint32_t base,
+                                    unsigned shift, uint32_t *bins)
 {
-    const size_t lines = gcomp__twobit_lines(n);
+    const size_t step = 16 * lines >= n ? 16 : 1; /* all are looked at: more at once */
+    uint32_t most = 0;
     size_t i, j, count;
-    float p[16];
-    memset(bins, 0, 4 * GCOMP__TWOBIT_BINS);
-    for (i = 0; i < lines; i++) {
-        count = gcomp__sample_line(call, in, n, lines, i, p);
-        for (j = 0; j < count; j++) {
+    float p[256];
+    if (bins) memset(bins, 0, 4 * GCOMP__TWOBIT_BINS);
+    for (i = 0; i < lines; i += step) {
+        uint32_t worst;
+        if (step > 1) {
+            gcomp_input part = *in;
+            count = gcomp__min(16 * step, n - 16 * i);
+            part.grad = (const uint8_t *)in->grad + 16 * i * gcomp__dtype_bytes(in->dtype);
+            if (in->residual) part.residual = in->residual + 16 * i;
+            worst = call->set->common->scale_copy(p, &part, 0, count, 1);
+        } else {
+            count = gcomp__sample_line(call, in, n, lines, i, p);
+            worst = call->set->common->worst(p, count);
+        }
+        most = worst > most ? worst : most;
+        for (j = 0; bins && j < count; j++) {
             uint32_t key = gcomp__bits(p[j]) & 0x7fffffffu, bin = (key - base) >> shift;
             if (key && key < 0x7f800000u && key >= base) bins[bin < GCOMP__TWOBIT_BINS ? bin : GCOMP__TWOBIT_BINS - 1]++;
         }
     }
+    return most;
 }
 
 /* By rate: first the octave, then one of its 512 parts. By error: of 16 parts of each of the 32 largest octaves the one whose
@@ -8914,17 +9015,18 @@ static void gcomp__twobit_count(const gcomp__call *call, const gcomp_input *in, 
 static float gcomp__twobit_find(const gcomp__call *call, const gcomp_input *in, size_t n, double rate)
 {
     const unsigned shift = rate > 0 ? 14 : 19;
+    const size_t lines = gcomp__twobit_lines(n, rate);
     uint32_t bins[GCOMP__TWOBIT_BINS], octave, base, edge, best = 0;
-    double count = 0, sum = 0, most = 0, wanted = rate * (double)gcomp__min(n, 16 * gcomp__twobit_lines(n));
+    double count = 0, sum = 0, most = 0, wanted = rate * (double)gcomp__min(n, 16 * lines);
     int b;
-    gcomp__twobit_count(call, in, n, 0, 23, bins);
-    for (octave = 0; octave < 255; octave++) count += bins[octave];
-    if (count == 0) return 1; /* all zero */
+    octave = gcomp__twobit_count(call, in, n, lines, 0, 23, rate > 0 ? bins : NULL);
+    if (octave == 0 || octave >= 0x7f800000u) return 1; /* all zero, or refused */
+    octave >>= 23;
+    for (b = 0; rate > 0 && b < 255; b++) count += bins[b];
     wanted = wanted < count ? wanted : count;
-    for (octave = 254; !bins[octave]; octave--) {}
     for (count = 0; rate > 0 && count + bins[octave] < wanted; octave--) count += bins[octave];
     base = rate > 0 ? octave << 23 : octave > 31 ? (octave - 31) << 23 : 0;
-    gcomp__twobit_count(call, in, n, base, shift, bins);
+    (void)gcomp__twobit_count(call, in, n, lines, base, shift, bins);
     for (b = GCOMP__TWOBIT_BINS - 1, count = 0; b >= 0; b--) {
         double low, high, gain;
         if (!bins[b]) continue;
@@ -9345,7 +9447,7 @@ static const gcomp__method gcomp__row_qsgd = {
 
 /* >>method terngrad: s * sgn(p) with probability |p| / s, else 0. p is clipped at clip * sigma (0: not), sigma its standard
    deviation; s is the largest |p| then. Unbiased but for the clipping; E|p - C(p)|^2 = s |p|_1 - |p|_2^2 of the clipped p.
-   share=1: in steps all workers take the largest s of all, found in a round before the gather. Wen et al., NeurIPS 2017. */
+   share=1: in steps all workers take the largest s of all, found in a round before the gather, and clip at that one. Wen et al., NeurIPS 2017. */
 #ifndef GCOMP_WITHOUT_TERNGRAD
 #define GCOMP__LIST_terngrad(X) X(terngrad)
 static const gcomp__block_kernels GCOMP__F(terngrad_kernels)[] = {GCOMP__LEVEL_KERNELS};

@@ -16,7 +16,7 @@
     {"onebit", 0x8d0379169c7a573cu},
     {"vote", 0x580a15eb88e87b87u},
     {"twobit", 0x9516860facb3ea3fu},
-    {"twobit:threshold=auto", 0x2bb79dda17227ec0u},
+    {"twobit:threshold=auto", 0x8271e74c85c97c37u},
     {"twobit:threshold=auto,rate=0.05", 0xd8dec51bb3c377b9u},
     {"threshold1", 0xe72e142f53c94428u},
     {"terngrad", 0x6361fee3d66cfe29u},

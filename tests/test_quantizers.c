@@ -591,20 +591,40 @@ static void test_twobit_finds_the_threshold_that_a_part_of_the_elements_reaches(
 
 static void test_twobit_finds_the_threshold_of_least_error(void)
 {
-    static const size_t some[] = {1, 17, 1009, 4096, 200003};
+    static const size_t some[] = {1, 17, 1009, 65536, 200003};
     for (int shape = 0; shape < SHAPES; shape++)
         for (size_t j = 0; j < 5; j++) {
             size_t n = some[j];
             double best, found, top = 0;
-            if (shape == 3 || (shape == 2 && n > 4096)) continue; /* subnormal; the huge one is in no sample */
+            if (shape == 3 || (shape == 2 && n > 65536)) continue; /* subnormal; the huge one is in no sample */
             fill(shape, n);
             for (size_t i = 0; i < n; i++) top = fmax(top, fabs((double)p[i]));
             found = lost_with(threshold_of("twobit:threshold=auto", n), n);
             best = lost_with(INFINITY, n);
-            for (double t = top; t > top / 1000; t *= n > 4096 ? 0.9 : 0.99) best = fmin(best, lost_with(t, n));
-            best = best * (n > 4096 || n < 100 ? 1.03 : 1.01) + top * top / 256; /* a few numbers alone are reached to a 16th */
+            for (double t = top; t > top / 1000; t *= n > 65536 ? 0.9 : 0.99) best = fmin(best, lost_with(t, n));
+            best = best * (n > 65536 || n < 100 ? 1.03 : 1.01) + top * top / 256; /* a few numbers alone are reached to a 16th */
             if (!(found <= best)) printf("# shape %d, n %zu: %g, best %g\n", shape, n, found, best);
             CHECK(found <= best);
+        }
+}
+
+/* A few neighbours have all that matters, as rows of rare inputs have: no line of a sample may meet them. */
+static void test_twobit_finds_the_threshold_of_clusters(void)
+{
+    static const size_t some[] = {5000, 20000, 40003, 65536};
+    for (size_t j = 0; j < 4; j++)
+        for (size_t at = 0; at < 4; at++) {
+            const size_t n = some[j], first = n / 5 * at + 7;
+            double found, best = INFINITY;
+            fill(0, n);
+            for (size_t i = 0; i < n; i++) {
+                e[i] = 0;
+                p[i] = g[i] = (i >= first && i < first + 40 ? g[i] < 0 ? -1000 : 1000 : 1) * g[i];
+            }
+            found = lost_with(threshold_of("twobit:threshold=auto", n), n);
+            for (double t = 5000; t > 0.01; t *= 0.98) best = fmin(best, lost_with(t, n));
+            if (!(found <= 1.05 * best)) printf("# n %zu, from %zu: %g, best %g\n", n, first, found, best);
+            CHECK(found <= 1.05 * best); /* a 16th of the threshold, of few elements */
         }
 }
 
@@ -1132,6 +1152,12 @@ static void test_texts_are_read_and_printed_shortest(void)
         {"onebit:block=64", "onebit:block=64"}, {"onebit:block=1024", "onebit"}, {"twobit:threshold=0.50", "twobit"},
         {"twobit:threshold=2.5e-1", "twobit:threshold=0.25"}, {"twobit:rate=0,threshold=auto", "twobit:threshold=auto"},
         {"twobit:threshold=auto,rate=5e-2", "twobit:threshold=auto,rate=0.05"},
+        {"twobit:threshold=0.10000000000000001", "twobit:threshold=0.1"},
+        {"topk:density=0.30000000000000004", "topk:density=0.30000000000000004"},
+        {"topk:density=1.0000000000000000208e-3", "topk:density=0.001"}, {"topk:density=1E+0", "topk:density=1"},
+        {"strom:threshold=0.010000000000000000208", "strom"},
+        {"strom:threshold=12345678901234567890", "strom:threshold=12345678901234567e3"},
+        {"topk:density=0.0000000000000000000000000000000000000000000000001e46", "topk:density=0.001"},
         {"threshold1:threshold=0", "threshold1"}, {"threshold1:threshold=1.5", "threshold1:threshold=1.5"},
         {"terngrad:block=tensor,clip=2.5", "terngrad"}, {"terngrad:block=512,clip=0", "terngrad:clip=0,block=512"},
         {"qsgd:levels=7,norm=max,bucket=512", "qsgd"},
@@ -1159,6 +1185,45 @@ static void test_texts_are_read_and_printed_shortest(void)
         CHECK(!strcmp(text, pairs[i][1]) && length == strlen(text));
         CHECK(gcomp_codec_parse(&again, text, NULL, 0) == GCOMP_OK && !memcmp(&codec, &again, sizeof codec));
     }
+}
+
+/* A number in a text is what strtod makes of it, and what is printed is not longer than any other text of it. */
+static void test_numbers_are_the_nearest_doubles(void)
+{
+    static const char *const forms[] = {"%.17g", "%.16g", "%.4g", "%.30e", "%.60f", "%.0f.5", "%.1f"};
+    size_t wrong = 0, tried = 0;
+    for (uint64_t i = 0; i < 30000; i++) {
+        uint64_t bits = (1023 - 66 + mix(i) % 132) << 52 | mix(i + 1000000) >> 12;
+        char number[128], text[160], other[160];
+        gcomp_codec codec, again;
+        double v;
+        memcpy(&v, &bits, 8);
+        if (i % 7 == 4) v += 0.5; /* often halfway between two */
+        snprintf(number, sizeof number, forms[i % 7], v);
+        v = strtod(number, NULL);
+        if (v < 1e-20 || v > 1e20) continue;
+        tried++;
+        snprintf(text, sizeof text, "strom:threshold=%s", number);
+        wrong += gcomp_codec_parse(&codec, text, NULL, 0) != GCOMP_OK || codec.param[0] != v;
+        (void)gcomp_codec_format(&codec, other, sizeof other);
+        wrong += gcomp_codec_parse(&again, other, NULL, 0) != GCOMP_OK || memcmp(&codec, &again, sizeof codec) != 0;
+        for (int digits = 1; digits < 17; digits++) { /* as printf finds the shortest */
+            size_t length = 0;
+            char *end = strchr(other, '=');
+            snprintf(number, sizeof number, "%.*e", digits - 1, v);
+            if (strtod(number, NULL) != v) continue;
+            if (end) /* the digits without zeros at either end */
+                for (size_t zeros = 0; *++end && *end != 'e';) {
+                    if (*end < '0' || *end > '9' || (*end == '0' && !length)) continue;
+                    zeros = *end == '0' ? zeros + 1 : 0;
+                    length++;
+                    if (!end[1] || end[1] == 'e') length -= zeros;
+                }
+            wrong += length > (size_t)digits;
+            break;
+        }
+    }
+    CHECK(wrong == 0 && tried > 20000);
 }
 
 /* The parameter that only the encoder needs: clip of terngrad, norm of qsgd and naturaldither, rounding of int; -1: none. */
@@ -1317,6 +1382,7 @@ static void run_on_one_set(void)
     RUN(test_twobit_packs_as_mxnet_does);
     RUN(test_twobit_finds_the_threshold_that_a_part_of_the_elements_reaches);
     RUN(test_twobit_finds_the_threshold_of_least_error);
+    RUN(test_twobit_finds_the_threshold_of_clusters);
     RUN(test_a_threshold_of_twobit_that_is_none_is_refused);
     RUN(test_threshold1_packs_as_mxnet_does);
     RUN(test_a_code_of_twobit_that_means_nothing_is_refused);
@@ -1343,6 +1409,7 @@ int main(void)
     isa_now = GCOMP_ISA_AUTO;
     RUN(test_errors_on_normal_and_laplace_numbers_are_the_known_ones);
     RUN(test_texts_are_read_and_printed_shortest);
+    RUN(test_numbers_are_the_nearest_doubles);
     RUN(test_payloads_name_the_parameters_that_they_carry);
     RUN(test_bad_values_are_refused_with_a_sentence);
     RUN(test_the_manual_lists_all_parameters_and_their_defaults);
