@@ -8968,8 +8968,8 @@ static void gcomp__twobit_form(const double *param, gcomp__form *form)
 }
 
 /* >>threshold of twobit, found: the t with the least |p - C(p)|^2, or with rate > 0 the one that so large a part of the elements
-   reaches, as an evenly spread sample sees it: of 65536 elements, all of fewer; for a rate, which is no matter of a few neighbours,
-   of n / 64 (4096 at least, all of fewer). */
+   reaches, as an evenly spread sample sees it: of 65536 elements, all of fewer; for a rate, which is no matter of a few
+   neighbours, of n / 64 (4096 at least, all of fewer). */
 enum { GCOMP__TWOBIT_BINS = 512 };
 
 /* How many lines of 16 are looked at. */
@@ -9447,7 +9447,8 @@ static const gcomp__method gcomp__row_qsgd = {
 
 /* >>method terngrad: s * sgn(p) with probability |p| / s, else 0. p is clipped at clip * sigma (0: not), sigma its standard
    deviation; s is the largest |p| then. Unbiased but for the clipping; E|p - C(p)|^2 = s |p|_1 - |p|_2^2 of the clipped p.
-   share=1: in steps all workers take the largest s of all, found in a round before the gather, and clip at that one. Wen et al., NeurIPS 2017. */
+   share=1: in steps all workers take the largest s of all, found in a round before the gather, and clip at that one. Wen et al.,
+   NeurIPS 2017. */
 #ifndef GCOMP_WITHOUT_TERNGRAD
 #define GCOMP__LIST_terngrad(X) X(terngrad)
 static const gcomp__block_kernels GCOMP__F(terngrad_kernels)[] = {GCOMP__LEVEL_KERNELS};
