@@ -290,7 +290,7 @@ static int run_alone(int rank, char *root)
     desc.host = root;
     desc.port = port;
     desc.secret = getenv("GCOMP_SECRET");
-    error = gcomp_sockets_open(&net, &desc);
+    error = gcomp_sockets_start(&net, &desc);
     if (error)
         return fprintf(stderr, "rank %d: %s\n", rank, strerror(error)), 1;
     alone.comm = gcomp_sockets_comm(net);

@@ -7,7 +7,7 @@
        net_desc.rank = rank; net_desc.world = world;
        net_desc.host = "10.0.0.1"; net_desc.port = "7077";
        net_desc.secret = getenv("JOB_SECRET");
-       int error = gcomp_sockets_open(&net, &net_desc);        0, or an errno value
+       int error = gcomp_sockets_start(&net, &net_desc);       0, or an errno value
        desc.comm = gcomp_sockets_comm(net);
        ...
        gcomp_sockets_close(net);
@@ -29,7 +29,7 @@
    The one exception: if rank 0 dies while it tells them, some have heard and some have not; gcomp's next frame
    names those that are a step behind.
 
-   Children. A group belongs to the process that opened it: fork before gcomp_sockets_open. A child
+   Children. A group belongs to the process that opened it: fork before gcomp_sockets_start. A child
    that fork() makes later (a data loader) closes its copies of the connections before fork()
    returns in the child, and there the group has failed. So the others see the death of a worker at
    once, even if its children live on. This is promised for fork(), and for children that exec. A
@@ -140,7 +140,7 @@ typedef struct gcomp_sockets_part {
     uint64_t list; /* digest of the sizes of allgatherv */
 } gcomp_sockets_part;
 
-/* What gcomp_sockets_open is told. 0 or NULL: the default, but for rank and world. The texts are
+/* What gcomp_sockets_start is told. 0 or NULL: the default, but for rank and world. The texts are
    not needed later. */
 typedef struct gcomp_sockets_desc {
     int rank;           /* of this worker, 0 .. world - 1 */
@@ -1270,7 +1270,7 @@ static inline gcomp_sockets *gcomp_sockets_alone(int rank, int world, double sil
      EMFILE        too few file descriptors until the end (ulimit -n): a worker needs world + 2
      ENOMEM, ENOENT without /dev/urandom, and on rank 0 EADDRINUSE and the like; EADDRNOTAVAIL if the
      name of the host is unknown */
-static inline int gcomp_sockets_open(gcomp_sockets **sockets, const gcomp_sockets_desc *desc)
+static inline int gcomp_sockets_start(gcomp_sockets **sockets, const gcomp_sockets_desc *desc)
 {
     const char *host = desc->host ? desc->host : "127.0.0.1";
     const char *port = desc->port ? desc->port : "7077";
@@ -1309,6 +1309,22 @@ static inline int gcomp_sockets_open(gcomp_sockets **sockets, const gcomp_socket
     else
         *sockets = m.s;
     return error;
+}
+
+/* gcomp_sockets_start without a secret, in one line; `timeout` seconds are both times, 0: 300. */
+static inline int gcomp_sockets_open(gcomp_sockets **sockets, int rank, int world, const char *host,
+                                     const char *port, uint64_t job, double timeout)
+{
+    gcomp_sockets_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.rank = rank;
+    desc.world = world;
+    desc.host = host;
+    desc.port = port;
+    desc.job = job;
+    desc.rendezvous = timeout;
+    desc.silence = timeout;
+    return gcomp_sockets_start(sockets, &desc);
 }
 
 /* The transport, for gcomp_desc.comm. Valid until the group is closed. */

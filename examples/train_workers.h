@@ -90,7 +90,7 @@ static inline int train_sockets_begin(train_workers *w)
     desc.port = port;
     desc.secret = getenv("GCOMP_SECRET"); /* others can see the command line */
     desc.rendezvous = desc.silence = TRAIN_TIMEOUT;
-    error = gcomp_sockets_open(&w->sockets, &desc);
+    error = gcomp_sockets_start(&w->sockets, &desc);
     if (error)
         fprintf(stderr, "worker %d: %s:%s: %s\n", w->rank, host, port, strerror(error));
     return error != 0;

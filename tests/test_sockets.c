@@ -93,7 +93,9 @@ static int open_as(gcomp_sockets **s, int rank, int world)
     gcomp_sockets_desc desc = asked;
     desc.rank = rank;
     desc.world = world;
-    return gcomp_sockets_open(s, &desc);
+    if (rank % 2 && !desc.secret && desc.rendezvous == desc.silence)
+        return gcomp_sockets_open(s, rank, world, desc.host, desc.port, desc.job, desc.silence);
+    return gcomp_sockets_start(s, &desc);
 }
 
 /* One worker as a process. */
