@@ -294,6 +294,7 @@ static struct {
     unsigned epoch;
     float rate;
     int says_epoch; /* a step must say the epoch */
+    double samples[MOST], batch; /* of this step */
     int large;      /* there were gradients that sums may overflow with */
     void *input[MOST][TENSORS];
 } job;
@@ -660,8 +661,10 @@ static void abort_some(crew *c, const fault *f)
 /* The step of a worker: the learning rate of rank 0 counts. */
 static gcomp_step step_of(const crew *c, size_t w, const gcomp_step *step)
 {
-    gcomp_step own = {0};
+    gcomp_step own;
+    memset(&own, 0, sizeof own);
     if (step) own = *step;
+    if (step) own.samples = job.samples[w], own.batch = job.batch;
     if (step && w)
         own.learning_rate = 0.01f * (float)(mix(gcomp_step_number(c->gc[w]) * MOST + w) % 4);
     return own;
@@ -917,6 +920,25 @@ static void draw_gradients(void)
     }
 }
 
+/* How many samples each worker has: maybe none, but not all. batch 0: all alike. */
+static void draw_samples(void)
+{
+    const int alike = !once_in(4);
+    memset(job.samples, 0, sizeof job.samples);
+    job.batch = 0;
+    for (size_t w = 0; w < group.world && !alike; w++) {
+        job.samples[w] = (double)below(4);
+        job.batch += job.samples[w];
+    }
+}
+
+/* What the gradient of a worker is multiplied by. */
+static float weight_of(const crew *c, size_t w, const gcomp_step *step)
+{
+    const double part = job.batch > 0 ? job.samples[w] / job.batch * (double)c->world : 1;
+    return (float)((step ? (double)step->scale : 1) * part);
+}
+
 static void load_gradients(crew *c)
 {
     for (size_t w = 0; w < c->world; w++)
@@ -962,6 +984,8 @@ static void predict(const crew *c, model *m, const gcomp_step *step, unsigned sk
         if (method_is(codec, "terngrad", text) && strstr(text, "share=1")) known = 0;
         if (method_is(codec, "topk", text) && strstr(text, "global=1") && c->world > 1) known = 0;
         if (c->desc.aggregate == GCOMP_AGGREGATE_TWO_SHOT) known = 0;
+        for (size_t w = 0; w < c->world; w++)
+            if (weight_of(c, w, step) == 0) known = 0; /* there 0 is 1 */
         m->conserves[t] =
             m->old[0][t] && !method_is(codec, "dgc", text) && !method_is(codec, "fetch", text);
         if (method_is(codec, "powersgd", text) && strstr(text, "momentum")) m->conserves[t] = 0;
@@ -969,7 +993,7 @@ static void predict(const crew *c, model *m, const gcomp_step *step, unsigned sk
              w++)
             for (size_t i = 0; i < n; i++)
                 m->least[t] = fmax(m->least[t],
-                                   fabs((step ? (double)step->scale : 1) *
+                                   fabs((double)weight_of(c, w, step) *
                                         (double)value_at(job.input[w][t], job.tensor[t].dtype, i)) +
                                        fabs((double)m->old[w][t][i]));
         if (known) m->y[t] = (float *)malloc(4 * n);
@@ -978,7 +1002,7 @@ static void predict(const crew *c, model *m, const gcomp_step *step, unsigned sk
             memset(&in, 0, sizeof in);
             in.grad = job.input[w][t];
             in.dtype = job.tensor[t].dtype;
-            in.scale = step ? step->scale : 1;
+            in.scale = weight_of(c, w, step);
             in.residual = m->old[w][t];
             in.rows = n;
             in.key = gcomp_key_make(c->desc.seed, number, (uint32_t)t, (uint32_t)w);
@@ -1015,7 +1039,7 @@ static void free_model(model *m)
 /* A step is past: do gradients and residuals hold what they must? */
 static void compare(const crew *c, const model *m, const gcomp_step *step, unsigned skip)
 {
-    const double scale = step ? (double)step->scale : 1, part = 1 / (double)c->world;
+    const double part = 1 / (double)c->world;
     for (size_t t = 0; t < job.count && !found; t++) {
         const gcomp_dtype dtype = job.tensor[t].dtype;
         for (size_t w = 0; w < c->world; w++) {
@@ -1047,8 +1071,8 @@ static void compare(const crew *c, const model *m, const gcomp_step *step, unsig
             }
             if (!m->conserves[t]) continue;
             for (size_t w = 0; w < c->world; w++) {
-                const double p = scale * (double)value_at(job.input[w][t], dtype, i),
-                             old = (double)m->old[w][t][i];
+                const double g = (double)value_at(job.input[w][t], dtype, i);
+                const double p = (double)weight_of(c, w, step) * g, old = (double)m->old[w][t][i];
                 const double e = (double)gcomp_residual(c->gc[w], t)[i];
                 MUST(isfinite(e), "tensor %d: the residual is not finite", (int)t);
                 before += (p + old) * part;
@@ -1298,7 +1322,7 @@ static void *spot(fault *f, unsigned skip, float *kept)
 static void make_step(void)
 {
     static const fault none;
-    gcomp_step full = {1, 0, 0, 0, 0}, *step = &full;
+    gcomp_step full, *step = &full;
     unsigned skip = 0;
     const uint64_t number = gcomp_step_number(group.gc[0]);
     model m;
@@ -1307,8 +1331,11 @@ static void make_step(void)
     int tries = 0;
     float kept = 0;
     uint64_t where;
+    memset(&full, 0, sizeof full);
+    full.scale = 1;
     draw_gradients();
-    if (once_in(3) && !job.says_epoch && !job.epoch && job.rate == 0) step = NULL;
+    draw_samples();
+    if (job.batch == 0 && once_in(3) && !job.says_epoch && !job.epoch && job.rate == 0) step = NULL;
     if (step && once_in(3)) full.scale = once_in(2) ? 0.5f : once_in(2) ? -3.0f : 1e-3f;
     if (step && once_in(4)) job.epoch++;
     if (step && once_in(12)) job.rate = once_in(2) ? 0 : 0.1f / (float)(1 + below(8));
