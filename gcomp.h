@@ -8996,10 +8996,10 @@ static uint32_t gcomp__twobit_count(const gcomp__call *call, const gcomp_input *
             count = gcomp__min(16 * step, n - 16 * i);
             part.grad = (const uint8_t *)in->grad + 16 * i * gcomp__dtype_bytes(in->dtype);
             if (in->residual) part.residual = in->residual + 16 * i;
-            worst = call->set->common->scale_copy(p, &part, 0, count, 1);
+            worst = (call->set->common->scale_copy)(p, &part, 0, count, 1);
         } else {
             count = gcomp__sample_line(call, in, n, lines, i, p);
-            worst = call->set->common->worst(p, count);
+            worst = (call->set->common->worst)(p, count);
         }
         most = worst > most ? worst : most;
         for (j = 0; bins && j < count; j++) {
