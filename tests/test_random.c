@@ -1364,10 +1364,10 @@ static void make_step(void)
         where = f.where;
         do {
             void *grad = f.kind == NOT_A_NUMBER ? spot(&f, skip, &kept) : NULL;
-            faults += f.kind != NO_FAULT;
             load_gradients(&group);
             if (f.kind == SCARCE && group.prepared[f.worker]) f.kind = NO_FAULT;
             if (!found) crew_step(&group, step, skip, &f);
+            faults += group.struck != 0;
             if (!found) after_fault(&f, &before, step, skip);
             if (grad)
                 put_value(grad, job.tensor[f.where].dtype, (size_t)(where >> 16) % job.n[f.where],
@@ -1985,7 +1985,7 @@ static void workers_agree_conserve_and_recover(void)
         if (now() > until) break;
     }
     CHECK(!found_in_all);
-    printf("# %lu cases, %lu operations, %lu steps of a group or its twin, %lu faults\n", cases,
+    printf("# %lu cases, %lu operations, %lu steps of a group or its twin, %lu of them with a fault\n", cases,
            operations, steps, faults);
 }
 
