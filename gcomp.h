@@ -117,6 +117,9 @@
      frame of the next bucket, and the step can be repeated; in the last one it leaves that worker a step behind, and the next
      step's frame says so on all (GCOMP_OUT_OF_STEP). A bad shard, or a bad length of one, is seen by the owner of its range
      alone: it tells all before anybody waits for what depends on it (GCOMP_PEER_FAILED), and the step can be repeated.
+     A worker with an error of its own (no memory, no gradients, a callback that is missing) still sends its frame: it gets its
+     error, the others GCOMP_PEER_FAILED. Sizes of what follows come from frames and totals. If one of these arrives damaged,
+     the worker cannot go on, while the others may: GCOMP_CALLBACK_FAILED, as if the transport had reported it.
 
    WHEN A STEP FAILS
      Nothing has changed on this worker. gcomp_result_class says what to do next, gcomp_error why:
@@ -633,7 +636,7 @@ GCOMP_API int gcomp_version(void);
     X(GCOMP_CORRUPT, -29, RETRY, "the body of the payload breaks the wire format") \
     X(GCOMP_NOT_A_SAVE, -30, FATAL, "the bytes do not begin like a saved state") \
     X(GCOMP_SAVE_MISMATCH, -31, FATAL, "the saved state is of other tensors, codecs or workers, or of another seed or step") \
-    X(GCOMP_CALLBACK_FAILED, -40, RESYNCHRONISE, "a communication callback reported a failure") \
+    X(GCOMP_CALLBACK_FAILED, -40, RESYNCHRONISE, "a communication callback failed, or damaged a frame") \
     X(GCOMP_MISMATCH, -41, FATAL, "workers disagree about tensors, codecs, seed or options") \
     X(GCOMP_PEER_FAILED, -42, RETRY, "another worker could not take part in this step") \
     X(GCOMP_DIVERGED, -43, RESYNCHRONISE, "workers hold different means: a transport or a machine is not reliable") \
@@ -841,7 +844,9 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_peek(const void *payload, size_t le
 typedef struct gcomp gcomp;
 struct gcomp_request;
 
-/* The transport. Callbacks return 0 for success, anything else for failure. All workers call them in the same order. */
+/* The transport. Callbacks return 0 for success, anything else for failure. All workers call them in the same order.
+   All workers set the same optional ones, else GCOMP_MISMATCH, by the frame. It travels through start, else through allgather:
+   a worker without both sends no frame, and start on some workers alone needs a transport where both are one collective. */
 typedef struct gcomp_comm {
     void *user;
     int rank;   /* 0 .. world - 1 */
@@ -851,7 +856,7 @@ typedef struct gcomp_comm {
     int (*allreduce)(void *user, void *data, size_t count, gcomp_dtype dtype);
     /* all[world * bytes] <- mine[bytes] of every worker, in rank order. */
     int (*allgather)(void *user, const void *mine, void *all, size_t bytes);
-    /* Optional, sends no padding: all + w * stride <- bytes[w] bytes of worker w; mine has bytes[rank]. */
+    /* Optional, for all gathers but those of frames, sends no padding: all + w * stride <- bytes[w] bytes of worker w; mine has bytes[rank]. */
     int (*allgatherv)(void *user, const void *mine, void *all, const size_t *bytes, size_t stride);
     /* Optional: data[count] <- the largest of the workers' floats, none negative, in place. Without it they are gathered. */
     int (*allreduce_max)(void *user, float *data, size_t count);
@@ -1094,13 +1099,15 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_progress(gcomp *gc);
 
 /* Carries out the rest of a step whose tensors are all ready, through comm.start and wait or the other callbacks, and commits.
    Returns as gcomp_exchange; GCOMP_WRONG_STATE outside a step, or if a tensor is not ready yet: then, and where it is
-   GCOMP_MISSING_CALLBACK, the step goes on. */
+   GCOMP_MISSING_CALLBACK without comm.allgather or behind the first request, the step goes on. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_finish(gcomp *gc);
 
 /* grads[i] (the gradient of tensor i; NULL on all workers: skipped) <- mean over all workers, in place.
    Returns GCOMP_OK; GCOMP_NOT_FINITE, GCOMP_PEER_FAILED, GCOMP_MISMATCH, GCOMP_OUT_OF_STEP, GCOMP_DIVERGED (see WORKERS AGREE);
    GCOMP_CALLBACK_FAILED, GCOMP_MISSING_CALLBACK, GCOMP_OUT_OF_MEMORY, GCOMP_INVALID_ARGUMENT, GCOMP_WRONG_STATE inside a step, or
    what is wrong with a payload that came in. After any error gradients and residuals of this worker are as they were.
+   An error of this worker alone (grads is NULL, a dtype, memory) goes into its frame; the others get GCOMP_PEER_FAILED. No frame
+   is sent, and the others wait, if gc or comm.allgather is NULL, or inside a step: finish that or abort it.
    gcomp_result_class says what to do: see WHEN A STEP FAILS in the manual. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_exchange(gcomp *gc, float *const *grads, const gcomp_step *step);
 
@@ -16335,13 +16342,18 @@ static gcomp_result gcomp__reserve(gcomp *gc)
 }
 
 /* gc, and not inside a step, nor inside that of its machine. */
-static gcomp_result gcomp__enter_idle(gcomp *gc)
+static gcomp_result gcomp__need_idle(gcomp *gc)
 {
     if (!gc) return GCOMP_INVALID_ARGUMENT;
     gc->error[0] = 0;
-    if (!gcomp__mode_fits()) return gcomp__fail(gc, GCOMP_FLOAT_MODE, gcomp_result_string(GCOMP_FLOAT_MODE));
     if (gc->phase == GCOMP__IDLE && (!gc->node || gc->node->phase == GCOMP__IDLE)) return GCOMP_OK;
     return gcomp__fail(gc, GCOMP_WRONG_STATE, "a step is under way: commit or abort it first");
+}
+
+static gcomp_result gcomp__enter_idle(gcomp *gc)
+{
+    GCOMP__TRY(gcomp__need_idle(gc));
+    return gcomp__mode_fits() ? GCOMP_OK : gcomp__fail(gc, GCOMP_FLOAT_MODE, gcomp_result_string(GCOMP_FLOAT_MODE));
 }
 
 /* Ends a step, and that of the machine, which a callback may have left by a jump. */
@@ -17006,10 +17018,11 @@ static void gcomp__pack_sums(gcomp *gc)
     size_t i, length = 0;
     for (i = b->first; i < b->end && gc->late_error == GCOMP_OK; i++, to += length) {
         const gcomp__slot *slot = gc->tensors + i;
+        gcomp_result result;
         length = 0;
         if (!gcomp__shares(slot)) continue;
-        if (gcomp__is_two_shot(slot)) gc->late_error = gcomp__put_mean(gc, slot, to, &length);
-        else gc->late_error = gcomp__put_sums(gc, slot, to, &length);
+        result = gcomp__is_two_shot(slot) ? gcomp__put_mean(gc, slot, to, &length) : gcomp__put_sums(gc, slot, to, &length);
+        if (result != GCOMP_OK) gc->late_error = gcomp__fail_tensor(gc, result, slot->name, gcomp_result_string(result));
     }
     gcomp__put_length(gc, gc->lengths, (size_t)(to - gc->packed), gc->late_error);
     gcomp__all_sizes(gc, gc->came, GCOMP__LENGTH_BYTES);
@@ -17471,6 +17484,9 @@ static gcomp_result gcomp__peer_failed(gcomp *gc, size_t rank, int status)
     return GCOMP_PEER_FAILED;
 }
 
+/* Does the frame tell an error of its worker other than NaN or Inf? */
+static int gcomp__has_failed(const uint8_t *frame) { return frame[12] && frame[12] != (uint8_t)-(int)GCOMP_NOT_FINITE; }
+
 /* Compares one worker's frame with this worker's. */
 static gcomp_result gcomp__frame_agrees(gcomp *gc, size_t w)
 {
@@ -17478,8 +17494,9 @@ static gcomp_result gcomp__frame_agrees(gcomp *gc, size_t w)
     uint64_t step = gcomp__get64(f + 16);
     uint32_t rank = gcomp__get32(f + 4);
     gcomp__text t;
-    if (memcmp(f, "GCF1", 4) || gcomp__get32(f + 60) != (gc->set->common->crc)(0, f, 60))
-        return gcomp__disagree(gc, GCOMP_MISMATCH, w, " sent a damaged frame, seen by");
+    if (gcomp__get32(f + 60) != (gc->set->common->crc)(0, f, 60)) /* the others may have gone on */
+        return gcomp__disagree(gc, GCOMP_CALLBACK_FAILED, w, " sent a frame that arrived damaged at");
+    if (memcmp(f, "GCF1", 4)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has another kind of frame than");
     if (gcomp__get32(f + 8) != gcomp__get32(mine + 8))
         return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has another world (number of workers) than");
     if (rank != w) {
@@ -17514,6 +17531,7 @@ static gcomp_result gcomp__frame_agrees(gcomp *gc, size_t w)
         return GCOMP_OUT_OF_STEP;
     }
     if (memcmp(f + 36, mine + 36, 4)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has other codecs than"); /* by the step */
+    if (gcomp__has_failed(f) || gcomp__has_failed(mine)) return GCOMP_OK; /* what it has not skipped does not matter */
     if (memcmp(f + 48, mine + 48, 4))
         return gcomp__disagree(gc, GCOMP_MISMATCH, w,
                                " skips other tensors, takes other turns, or is at another bucket, than");
@@ -17559,9 +17577,10 @@ static gcomp_result gcomp__judge_frames(gcomp *gc)
     memcpy(own, gc->error, sizeof own); /* of a local error */
     for (w = 0; w < world; w++) GCOMP__TRY(gcomp__frame_agrees(gc, w));
     for (w = 0; w < world; w++) {
-        int status = -(int)gc->frames[(w + 1) * GCOMP__FRAME + 12];
+        const uint8_t *f = gc->frames + (w + 1) * GCOMP__FRAME;
+        const int status = -(int)f[12];
         if (status == (int)GCOMP_NOT_FINITE && refused == world) refused = w;
-        if (status == 0 || status == (int)GCOMP_NOT_FINITE) continue;
+        if (!gcomp__has_failed(f)) continue;
         if (w == (size_t)gc->desc.comm.rank) {
             memcpy(gc->error, own, sizeof own);
             return gc->local_error;
@@ -17940,6 +17959,7 @@ static gcomp_result gcomp__finish_stage(gcomp *gc)
     if (gc->round == GCOMP__TOTALS) {
         uint8_t *own = gc->packed + gcomp__get64(gc->lengths);
         result = gcomp__check_lengths(gc, b->sum);
+        if (result == GCOMP_CHECKSUM_MISMATCH) return GCOMP_CALLBACK_FAILED; /* seen here alone: the others go on */
         if (result != GCOMP_OK) return gcomp__is_told(result) ? result : GCOMP_MISMATCH;
         gcomp__sizes_of(gc, gc->came, lengths);
         for (b->share_stride = 0, w = 0; w < world; w++) b->share_stride = gcomp__max(b->share_stride, gc->came[w]);
@@ -18161,8 +18181,10 @@ GCOMP_API gcomp_result gcomp_step_next(gcomp *gc, gcomp_request *request)
     memset(request, 0, sizeof *request);
     if (gc->phase == GCOMP__IDLE) return gcomp__fail(gc, GCOMP_WRONG_STATE, "no step is under way: begin one first");
     mode = gcomp__fp_enter();
-    if (gcomp__mode_fits() || gc->local_error == GCOMP_FLOAT_MODE) result = gcomp__advance(gc, request);
-    else result = gcomp__end_step(gc, gcomp__fail(gc, GCOMP_FLOAT_MODE, gcomp_result_string(GCOMP_FLOAT_MODE)));
+    result = gcomp__mode_fits() ? GCOMP_OK : gcomp__fail(gc, GCOMP_FLOAT_MODE, gcomp_result_string(GCOMP_FLOAT_MODE));
+    if (result != GCOMP_OK && gc->phase == GCOMP__COLLECT) gc->local_error = result; /* the frame tells it */
+    if (result == GCOMP_OK || gc->local_error == result) result = gcomp__advance(gc, request);
+    else (void)gcomp__end_step(gc, result);
     gcomp__fp_leave(mode);
     return result;
 }
@@ -18315,12 +18337,17 @@ static int gcomp__may_share(const gcomp *gc, const gcomp__slot *slot)
     return slot->whole != 0;
 }
 
+/* Without it no frame can tell anything. */
+static gcomp_result gcomp__need_frames(gcomp *gc)
+{
+    if (gc->desc.comm.world == 1 || gc->desc.comm.start || gc->desc.comm.allgather) return GCOMP_OK;
+    return gcomp__fail(gc, GCOMP_MISSING_CALLBACK, "comm.allgather is NULL: every step gathers frames");
+}
+
 static gcomp_result gcomp__need_callbacks(gcomp *gc)
 {
     size_t i;
     if (gc->desc.comm.world == 1 || gc->desc.comm.start) return GCOMP_OK;
-    if (!gc->desc.comm.allgather)
-        return gcomp__fail(gc, GCOMP_MISSING_CALLBACK, "comm.allgather is NULL: every step gathers frames");
     for (i = 0; i < stbds_arrlenu(gc->tensors) && !gc->desc.comm.alltoallv; i++)
         if (gcomp__may_share(gc, gc->tensors + i))
             return gcomp__fail_tensor(gc, GCOMP_MISSING_CALLBACK, gc->tensors[i].name,
@@ -18368,7 +18395,8 @@ static int gcomp__carry_out(const gcomp *gc, const gcomp_request *request)
     if (request->kind == GCOMP_ALLREDUCE_MAX && comm->allreduce_max)
         return (comm->allreduce_max)(comm->user, (float *)request->recv, request->count);
     if (request->kind == GCOMP_ALLREDUCE_MAX) return gcomp__gather_largest(gc, (float *)request->recv, request->count);
-    if (comm->allgatherv) return (comm->allgatherv)(comm->user, request->send, request->recv, request->bytes, request->stride);
+    if (comm->allgatherv && gc->phase != GCOMP__FRAMES) /* whether all have it frames tell */
+        return (comm->allgatherv)(comm->user, request->send, request->recv, request->bytes, request->stride);
     return (comm->allgather)(comm->user, request->send, request->recv, request->stride);
 }
 
@@ -18456,21 +18484,31 @@ GCOMP_API gcomp_result gcomp_step_finish(gcomp *gc)
     if (gc->phase == GCOMP__IDLE) return gcomp__fail(gc, GCOMP_WRONG_STATE, "no step is under way: begin one first");
     for (i = 0; i < stbds_arrlenu(gc->tensors); i++)
         if (!gc->tensors[i].ready) return gcomp__fail_tensor(gc, GCOMP_WRONG_STATE, gc->tensors[i].name, "it is not ready yet");
-    GCOMP__TRY(gcomp__need_callbacks(gc));
+    GCOMP__TRY(gcomp__need_frames(gc));
+    if (gc->phase != GCOMP__COLLECT) {
+        GCOMP__TRY(gcomp__need_callbacks(gc));
+    } else if (gc->local_error == GCOMP_OK || gc->local_error == GCOMP_NOT_FINITE) { /* the frame tells it */
+        const gcomp_result result = gcomp__need_callbacks(gc);
+        if (result != GCOMP_OK) gc->local_error = result;
+    }
     GCOMP__TRY(gcomp__drive(gc, 1, &all));
     if (!all) return gcomp__fail(gc, GCOMP_WRONG_STATE, "a request that gcomp_step_next handed out is under way");
     return gcomp_step_commit(gc);
 }
 
 /* Begin, ready and the loop, bucket by bucket. Gradients lie back to back where flat is given; grads, if given, says then which
-   are skipped. An error of this worker before the step, with its sentence, is what its frame tells. */
+   are skipped. An error of this worker before the step, with its sentence, is what its frame tells; its gradients are not read then. */
 static gcomp_result gcomp__exchange_as(gcomp *gc, void *const *grads, float *flat, const gcomp_step *step, gcomp_result before,
                                        const char *why)
 {
     size_t end = stbds_arrlenu(gc->tensors), first, i;
     GCOMP__TRY(gcomp__begin(gc, step));
     if (before != GCOMP_OK) gc->local_error = gcomp__fail(gc, before, why);
-    for (i = 0; i < end && !flat; i++) gc->tensors[i].grad = grads[i]; /* all are known from here on */
+    if (before != GCOMP_OK && before != GCOMP_NOT_FINITE) {
+        grads = NULL;
+        flat = NULL;
+    }
+    for (i = 0; grads && i < end && !flat; i++) gc->tensors[i].grad = grads[i]; /* all are known from here on */
     for (i = 0; flat && i < end; i++) flat += gc->tensors[i].n;
     do {
         float *at;
@@ -18605,18 +18643,22 @@ static gcomp_result gcomp__tell_machine(gcomp *gc, gcomp_result result, void *co
    one exchanges the mean, and commits; then all get what came of it. Who has failed alone takes part
    in the last sum all the same, so that nobody waits. */
 static gcomp_result gcomp__exchange_in_node(gcomp *gc, void *const *grads, float *flat,
-                                            const gcomp_step *step)
+                                            const gcomp_step *step, gcomp_result before)
 {
     const int first = gc->desc.node.rank == 0;
+    const gcomp_result alone = first ? gcomp__need_frames(gc) : GCOMP_OK;
     gcomp_step within, between;
-    gcomp_result result = gcomp__reserve_floats(gc);
-    float *const sums = gc->floats.at ? (float *)(void *)gc->floats.at : flat;
+    gcomp_result result = alone != GCOMP_OK ? alone : before;
+    float *sums;
     int over;
     size_t i;
-    for (i = 0; !flat && i < stbds_arrlenu(gc->tensors); i++) gc->tensors[i].grad = grads[i];
-    if (result == GCOMP_OK && !flat) result = gcomp__need_apart(gc);
-    if (result == GCOMP_OK && first) result = gcomp__need_callbacks(gc);
-    if (gc->floats.at) gcomp__copy_gradients(gc, grads, flat, 0);
+    if (result == GCOMP_OK) result = gcomp__reserve_floats(gc);
+    sums = gc->floats.at ? (float *)(void *)gc->floats.at : flat;
+    if (result == GCOMP_OK && !flat) {
+        for (i = 0; i < stbds_arrlenu(gc->tensors); i++) gc->tensors[i].grad = grads[i];
+        result = gcomp__need_apart(gc);
+    }
+    if (result == GCOMP_OK) gcomp__copy_gradients(gc, grads, flat, 0);
     gc->started = 1;
     gc->node->step = gc->step;
     gc->node->last = gc->last;
@@ -18633,7 +18675,7 @@ static gcomp_result gcomp__exchange_in_node(gcomp *gc, void *const *grads, float
     result = gcomp__ask_machine(gc, result, &over);
     between.scale = 1;
     between.samples = between.batch = 0;
-    if (first && result != GCOMP_MISSING_CALLBACK)
+    if (first && alone == GCOMP_OK)
         result = gcomp__exchange_as(gc, grads, sums, step ? &between : NULL, result, gc->node->error);
     else if (result != GCOMP_OK) (void)gcomp__fail(gc, result, gc->node->error);
     if (!over) result = gcomp__tell_machine(gc, result, grads, flat);
@@ -18644,14 +18686,6 @@ static gcomp_result gcomp__exchange_in_node(gcomp *gc, void *const *grads, float
     gc->step++;
     gc->stats.steps++;
     return GCOMP_OK;
-}
-
-static gcomp_result gcomp__exchange(gcomp *gc, void *const *grads, float *flat, const gcomp_step *step)
-{
-    GCOMP__TRY(gcomp__enter_idle(gc));
-    if (gc->node) return gcomp__exchange_in_node(gc, grads, flat, step);
-    GCOMP__TRY(gcomp__need_callbacks(gc));
-    return gcomp__exchange_as(gc, grads, flat, step, GCOMP_OK, NULL);
 }
 
 /* All gradients are floats where the user passes floats. */
@@ -18665,30 +18699,33 @@ static gcomp_result gcomp__need_floats(gcomp *gc)
     return GCOMP_OK;
 }
 
+/* An error of this worker alone goes into its frame, where it has a frame. */
+static gcomp_result gcomp__exchange(gcomp *gc, void *const *grads, float *flat, const gcomp_step *step, int floats)
+{
+    gcomp_result before = GCOMP_OK;
+    char why[GCOMP__SENTENCE];
+    GCOMP__TRY(gcomp__need_idle(gc));
+    if (!grads && !flat) before = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "grads is NULL");
+    else if (floats) before = gcomp__need_floats(gc);
+    if (gc->node) return gcomp__exchange_in_node(gc, grads, flat, step, before);
+    GCOMP__TRY(gcomp__need_frames(gc));
+    memcpy(why, gc->error, sizeof why);
+    return gcomp__exchange_as(gc, grads, flat, step, before, why);
+}
+
 GCOMP_API gcomp_result gcomp_exchange(gcomp *gc, float *const *grads, const gcomp_step *step)
 {
-    if (!gc) return GCOMP_INVALID_ARGUMENT;
-    gc->error[0] = 0;
-    if (!grads) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "grads is NULL");
-    GCOMP__TRY(gcomp__need_floats(gc));
-    return gcomp__exchange(gc, (void *const *)(const void *)grads, NULL, step);
+    return gcomp__exchange(gc, (void *const *)(const void *)grads, NULL, step, 1);
 }
 
 GCOMP_API gcomp_result gcomp_exchange_flat(gcomp *gc, float *grads, const gcomp_step *step)
 {
-    if (!gc) return GCOMP_INVALID_ARGUMENT;
-    gc->error[0] = 0;
-    if (!grads) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "grads is NULL");
-    GCOMP__TRY(gcomp__need_floats(gc));
-    return gcomp__exchange(gc, NULL, grads, step);
+    return gcomp__exchange(gc, NULL, grads, step, 1);
 }
 
 GCOMP_API gcomp_result gcomp_exchange_any(gcomp *gc, void *const *grads, const gcomp_step *step)
 {
-    if (!gc) return GCOMP_INVALID_ARGUMENT;
-    gc->error[0] = 0;
-    if (!grads) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "grads is NULL");
-    return gcomp__exchange(gc, grads, NULL, step);
+    return gcomp__exchange(gc, grads, NULL, step, 0);
 }
 
 GCOMP__NOINLINE void gcomp__momentum_steps(float *x, float *velocity, const float *mean, size_t n, float rate, float momentum)

@@ -169,6 +169,19 @@ static inline int no_allgather(void *user, const void *mine, void *all, size_t b
     return 1;
 }
 
+/* An allgather of rank 0 of 2 workers, of frames: rank 1 says what rank 0 says. */
+static inline int echo_frame(void *user, const void *mine, void *all, size_t bytes)
+{
+    uint8_t *other = (uint8_t *)all + bytes;
+    (void)user;
+    if (bytes != 64) return 1;
+    memcpy(all, mine, 64);
+    memcpy(other, mine, 64);
+    put_word(other + 4, 1, 4);
+    put_word(other + 60, plain_crc(0, other, 60), 4);
+    return 0;
+}
+
 static inline int no_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype)
 {
     (void)user, (void)data, (void)count, (void)dtype;

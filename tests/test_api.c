@@ -671,11 +671,8 @@ static void test_functions_of_an_object_refuse_null(void)
     any[0] = grad;
     CHECK(gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
     CHECK(gcomp_exchange(NULL, grads, NULL) == GCOMP_INVALID_ARGUMENT);
-    CHECK(gcomp_exchange(gc, NULL, NULL) == GCOMP_INVALID_ARGUMENT);
     CHECK(gcomp_exchange_flat(NULL, grad, NULL) == GCOMP_INVALID_ARGUMENT);
-    CHECK(gcomp_exchange_flat(gc, NULL, NULL) == GCOMP_INVALID_ARGUMENT);
     CHECK(gcomp_exchange_any(NULL, any, NULL) == GCOMP_INVALID_ARGUMENT);
-    CHECK(gcomp_exchange_any(gc, NULL, NULL) == GCOMP_INVALID_ARGUMENT);
     CHECK(gcomp_prepare(NULL) == GCOMP_INVALID_ARGUMENT);
     CHECK(gcomp_reset(NULL, 0) == GCOMP_INVALID_ARGUMENT);
     CHECK(gcomp_reset(gc, 1) == GCOMP_INVALID_ARGUMENT);
@@ -710,18 +707,15 @@ static void test_functions_of_an_object_refuse_null(void)
     CHECK(gcomp_add_tensor(gc, &other) == GCOMP_OK);
     CHECK(gcomp_give_back(gc, 1, NULL, length) == GCOMP_INVALID_ARGUMENT);
     CHECK(gcomp_give_back(gc, 1, payload, length - 1) == GCOMP_TRUNCATED);
+    CHECK(gcomp_exchange(gc, NULL, NULL) == GCOMP_INVALID_ARGUMENT && strstr(gcomp_error(gc), "grads is NULL"));
+    CHECK(gcomp_exchange_flat(gc, NULL, NULL) == GCOMP_INVALID_ARGUMENT && strstr(gcomp_error(gc), "grads is NULL"));
+    CHECK(gcomp_exchange_any(gc, NULL, NULL) == GCOMP_INVALID_ARGUMENT && strstr(gcomp_error(gc), "grads is NULL"));
     CHECK(gcomp_tensor_count(NULL) == 0 && gcomp_tensor_find(NULL, "w") == 0 && gcomp_tensor_elements(NULL, 0) == 0);
     CHECK(gcomp_tensor_codec(NULL, 0) == NULL && gcomp_residual(NULL, 0) == NULL);
     CHECK(gcomp_memory_used(NULL) == 0 && gcomp_step_number(NULL) == 0);
     CHECK(gcomp_error(NULL) != NULL);
     gcomp_close(gc);
     gcomp_close(NULL);
-}
-
-static int gather_alone(void *user, const void *mine, void *all, size_t bytes)
-{
-    (void)user, (void)mine, (void)all, (void)bytes;
-    return 1;
 }
 
 static int sum_alone(void *user, void *data, size_t count, gcomp_dtype dtype)
@@ -735,7 +729,7 @@ static void test_an_exchange_of_two_workers_needs_its_callbacks(void)
     for (int given = 0; given < 3; given++) {
         gcomp_desc desc = plain_desc();
         desc.comm.world = 2;
-        if (given == 1) desc.comm.allgather = gather_alone;
+        if (given == 1) desc.comm.allgather = echo_frame;
         if (given == 2) desc.comm.allreduce = sum_alone;
         gcomp *gc = open_or_die(&desc);
         gcomp_tensor tensor = plain_tensor("w", 7, 0, NULL);
