@@ -27,6 +27,7 @@ typedef struct member {
     int breaks;                    /* a failing one breaks the node's transport for all */
     gcomp_comm beyond;             /* that between machines, likewise */
     int trips, trip_fails_at, trip_lies_at;
+    int tied;                      /* its gradient of the second tensor begins in the last element of the first one's */
     jmp_buf *way_out;              /* where a failing callback jumps to, in the place of a return */
 } member;
 
@@ -203,6 +204,7 @@ static void *turn(void *arg)
     void *grads[TENSORS];
     for (int t = 0; t < TENSORS; t++) grads[t] = t == f->skip ? NULL : (void *)m->grad[t];
     if (f->halves) grads[TENSORS - 1] = m->half;
+    if (m->tied) grads[1] = m->grad[0] + LARGEST - 1;
     m->result = gcomp_exchange_any(m->gc, grads, &f->step);
     return NULL;
 }
@@ -553,6 +555,30 @@ static void test_workers_of_a_machine_with_other_codecs_are_named(void)
     for (int r = 0; r < 4; r++) CHECK(f.m[r].result == (r < 2 ? GCOMP_PEER_FAILED : GCOMP_MISMATCH));
     CHECK(strstr(gcomp_error(f.m[2].gc), "other codecs") && strstr(gcomp_error(f.m[3].gc), "rank 0"));
     fleet_close(&f);
+}
+
+/* On each worker, a first one of its machine or not: all hear of it, nothing has changed, and the step goes on without it. */
+static void test_gradients_that_share_memory_are_refused_on_all_machines(void)
+{
+    for (int halves = 0; halves < 2; halves++)
+        for (int odd = 0; odd < 4; odd++) {
+            static fleet f;
+            uint64_t before[4];
+            fleet_open(&f, 2, 2, "sign", halves);
+            fleet_fill(&f, 0);
+            for (int r = 0; r < 4; r++) before[r] = digest(&f.m[r], 1);
+            f.m[odd].tied = 1;
+            fleet_step(&f);
+            for (int r = 0; r < 4; r++) {
+                CHECK(f.m[r].result == (r == odd ? GCOMP_INVALID_ARGUMENT : GCOMP_PEER_FAILED));
+                CHECK(digest(&f.m[r], 1) == before[r]);
+            }
+            CHECK(strstr(gcomp_error(f.m[odd].gc), "tensor 'a' and tensor 'b': their gradients share memory"));
+            f.m[odd].tied = 0;
+            fleet_step(&f);
+            CHECK(all_are(&f, GCOMP_OK));
+            fleet_close(&f);
+        }
 }
 
 /* It alone has a transport to other machines, or has none: those of its machine are told and do not wait. */
@@ -972,6 +998,7 @@ int main(void)
     RUN(test_a_step_that_was_left_by_a_jump_is_ended_by_abort_and_by_restart);
     RUN(test_all_workers_of_a_machine_know_the_codecs_of_the_step);
     RUN(test_workers_of_a_machine_with_other_codecs_are_named);
+    RUN(test_gradients_that_share_memory_are_refused_on_all_machines);
     RUN(test_a_first_worker_without_callbacks_says_so_to_its_machine);
     RUN(test_saves_of_first_workers_go_on_with_the_same_bits);
     RUN(test_workers_and_machines_come_and_go_and_keep_what_was_not_sent);
