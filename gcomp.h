@@ -5721,14 +5721,40 @@ GCOMP__NOINLINE GCOMP__F(v) GCOMP__F(load_sum)(const float *g, const float *e, s
     return GCOMP__F(add)(GCOMP__F(load)(a), step ? GCOMP__F(load)(b) : GCOMP__F(load)(e));
 }
 
+/* Gradients of 2 bytes have the machine's order of bytes, codes are little endian: 16 of one as the other, in place. */
+GCOMP__INLINE void GCOMP__F(turn_bytes)(uint8_t *c)
+{
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    int i;
+    for (i = 0; i < 32; i += 2) {
+        const uint8_t first = c[i];
+        c[i] = c[i + 1];
+        c[i + 1] = first;
+    }
+#else
+    (void)c;
+#endif
+}
+
+/* 16 gradients of 2 bytes. */
+GCOMP__INLINE GCOMP__F(v) GCOMP__F(load_pairs)(const uint8_t *c, gcomp_dtype dtype)
+{
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    uint8_t turned[32];
+    memcpy(turned, c, 32);
+    GCOMP__F(turn_bytes)(turned);
+    c = turned;
+#endif
+    return dtype == GCOMP_F16 ? GCOMP__F(load_half)(c) : GCOMP__F(load_bfloat)(c);
+}
+
 /* p = scale * grad + residual of elements i .. i + 15; `general` is a constant: 0 means float and scale 1. */
 GCOMP__INLINE GCOMP__F(v) GCOMP__F(load_p)(const gcomp_input *in, size_t i, int general, int feedback)
 {
     GCOMP__F(v) p;
     if (general) {
-        if (in->dtype == GCOMP_F16) p = GCOMP__F(load_half)((const uint8_t *)in->grad + 2 * i);
-        else if (in->dtype == GCOMP_BF16) p = GCOMP__F(load_bfloat)((const uint8_t *)in->grad + 2 * i);
-        else p = GCOMP__F(load)((const float *)in->grad + i);
+        if (in->dtype == GCOMP_F32) p = GCOMP__F(load)((const float *)in->grad + i);
+        else p = GCOMP__F(load_pairs)((const uint8_t *)in->grad + 2 * i, in->dtype);
         p = GCOMP__F(mul)(p, GCOMP__F(splat)(in->scale));
     } else {
         p = GCOMP__F(load)((const float *)in->grad + i);
@@ -5952,6 +5978,7 @@ static void GCOMP__F(narrow)(void *y, const float *x, gcomp_dtype dtype, size_t 
         uint8_t *to = count == 16 ? b + 2 * i : some;
         if (dtype == GCOMP_F16) GCOMP__F(store_half)(to, v);
         else GCOMP__F(store_bfloat)(to, v);
+        GCOMP__F(turn_bytes)(to);
         if (count < 16) memcpy(b + 2 * i, some, 2 * count);
     }
 }
