@@ -117,9 +117,10 @@
      frame of the next bucket, and the step can be repeated; in the last one it leaves that worker a step behind, and the next
      step's frame says so on all (GCOMP_OUT_OF_STEP). A bad shard, or a bad length of one, is seen by the owner of its range
      alone: it tells all before anybody waits for what depends on it (GCOMP_PEER_FAILED), and the step can be repeated.
-     A worker with an error of its own (no memory, no gradients, a callback that is missing) still sends its frame: it gets its
-     error, the others GCOMP_PEER_FAILED. Sizes of what follows come from frames and totals. If one of these arrives damaged,
-     the worker cannot go on, while the others may: GCOMP_CALLBACK_FAILED, as if the transport had reported it.
+     A worker with an error of its own (no memory, no gradients, a callback that is missing) still
+     sends its frame: it gets its error, the others GCOMP_PEER_FAILED. The sizes of what follows come
+     from frames and totals. If one of these arrives damaged at a worker, this worker cannot go on,
+     while the others may: GCOMP_CALLBACK_FAILED, as if the transport had reported it.
 
    WHEN A STEP FAILS
      Nothing has changed on this worker. gcomp_result_class says what to do next, gcomp_error why:
@@ -845,8 +846,9 @@ typedef struct gcomp gcomp;
 struct gcomp_request;
 
 /* The transport. Callbacks return 0 for success, anything else for failure. All workers call them in the same order.
-   All workers set the same optional ones, else GCOMP_MISMATCH, by the frame. It travels through start, else through allgather:
-   a worker without both sends no frame, and start on some workers alone needs a transport where both are one collective. */
+   All workers set the same optional ones, else GCOMP_MISMATCH, by the frame. A frame travels through
+   start, else through allgather: a worker that has neither sends none, and the others wait. So they
+   do where only some workers set start, unless the transport takes both for one collective. */
 typedef struct gcomp_comm {
     void *user;
     int rank;   /* 0 .. world - 1 */
@@ -856,7 +858,8 @@ typedef struct gcomp_comm {
     int (*allreduce)(void *user, void *data, size_t count, gcomp_dtype dtype);
     /* all[world * bytes] <- mine[bytes] of every worker, in rank order. */
     int (*allgather)(void *user, const void *mine, void *all, size_t bytes);
-    /* Optional, for all gathers but those of frames, sends no padding: all + w * stride <- bytes[w] bytes of worker w; mine has bytes[rank]. */
+    /* Optional, sends no padding: all + w * stride <- bytes[w] bytes of worker w; mine has bytes[rank].
+       Not for frames. */
     int (*allgatherv)(void *user, const void *mine, void *all, const size_t *bytes, size_t stride);
     /* Optional: data[count] <- the largest of the workers' floats, none negative, in place. Without it they are gathered. */
     int (*allreduce_max)(void *user, float *data, size_t count);
@@ -1106,8 +1109,9 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_finish(gcomp *gc);
    Returns GCOMP_OK; GCOMP_NOT_FINITE, GCOMP_PEER_FAILED, GCOMP_MISMATCH, GCOMP_OUT_OF_STEP, GCOMP_DIVERGED (see WORKERS AGREE);
    GCOMP_CALLBACK_FAILED, GCOMP_MISSING_CALLBACK, GCOMP_OUT_OF_MEMORY, GCOMP_INVALID_ARGUMENT, GCOMP_WRONG_STATE inside a step, or
    what is wrong with a payload that came in. After any error gradients and residuals of this worker are as they were.
-   An error of this worker alone (grads is NULL, a dtype, memory) goes into its frame; the others get GCOMP_PEER_FAILED. No frame
-   is sent, and the others wait, if gc or comm.allgather is NULL, or inside a step: finish that or abort it.
+   An error of this worker alone (grads is NULL, a dtype, memory) goes into its frame; the others get
+   GCOMP_PEER_FAILED. No frame is sent, and the others wait, if gc or comm.allgather is NULL, or
+   inside a step: finish that step.
    gcomp_result_class says what to do: see WHEN A STEP FAILS in the manual. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_exchange(gcomp *gc, float *const *grads, const gcomp_step *step);
 
@@ -5721,7 +5725,8 @@ GCOMP__NOINLINE GCOMP__F(v) GCOMP__F(load_sum)(const float *g, const float *e, s
     return GCOMP__F(add)(GCOMP__F(load)(a), step ? GCOMP__F(load)(b) : GCOMP__F(load)(e));
 }
 
-/* Gradients of 2 bytes have the machine's order of bytes, codes are little endian: 16 of one as the other, in place. */
+/* Gradients of 2 bytes have the machine's order of bytes, codes are little endian: 16 of one kind
+   become 16 of the other, in place. */
 GCOMP__INLINE void GCOMP__F(turn_bytes)(uint8_t *c)
 {
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
@@ -16380,7 +16385,8 @@ static gcomp_result gcomp__need_idle(gcomp *gc)
 static gcomp_result gcomp__enter_idle(gcomp *gc)
 {
     GCOMP__TRY(gcomp__need_idle(gc));
-    return gcomp__mode_fits() ? GCOMP_OK : gcomp__fail(gc, GCOMP_FLOAT_MODE, gcomp_result_string(GCOMP_FLOAT_MODE));
+    if (gcomp__mode_fits()) return GCOMP_OK;
+    return gcomp__fail(gc, GCOMP_FLOAT_MODE, gcomp_result_string(GCOMP_FLOAT_MODE));
 }
 
 /* Ends a step, and that of the machine, which a callback may have left by a jump. */
@@ -17048,8 +17054,9 @@ static void gcomp__pack_sums(gcomp *gc)
         gcomp_result result;
         length = 0;
         if (!gcomp__shares(slot)) continue;
-        result = gcomp__is_two_shot(slot) ? gcomp__put_mean(gc, slot, to, &length) : gcomp__put_sums(gc, slot, to, &length);
-        if (result != GCOMP_OK) gc->late_error = gcomp__fail_tensor(gc, result, slot->name, gcomp_result_string(result));
+        if (gcomp__is_two_shot(slot)) result = gcomp__put_mean(gc, slot, to, &length);
+        else result = gcomp__put_sums(gc, slot, to, &length);
+        if (result != GCOMP_OK) gcomp__blame(gc, result, (size_t)gc->desc.comm.rank, slot);
     }
     gcomp__put_length(gc, gc->lengths, (size_t)(to - gc->packed), gc->late_error);
     gcomp__all_sizes(gc, gc->came, GCOMP__LENGTH_BYTES);
@@ -17512,7 +17519,10 @@ static gcomp_result gcomp__peer_failed(gcomp *gc, size_t rank, int status)
 }
 
 /* Does the frame tell an error of its worker other than NaN or Inf? */
-static int gcomp__has_failed(const uint8_t *frame) { return frame[12] && frame[12] != (uint8_t)-(int)GCOMP_NOT_FINITE; }
+static int gcomp__has_failed(const uint8_t *frame)
+{
+    return frame[12] && frame[12] != (uint8_t)-(int)GCOMP_NOT_FINITE;
+}
 
 /* Compares one worker's frame with this worker's. */
 static gcomp_result gcomp__frame_agrees(gcomp *gc, size_t w)
@@ -17522,8 +17532,10 @@ static gcomp_result gcomp__frame_agrees(gcomp *gc, size_t w)
     uint32_t rank = gcomp__get32(f + 4);
     gcomp__text t;
     if (gcomp__get32(f + 60) != (gc->set->common->crc)(0, f, 60)) /* the others may have gone on */
-        return gcomp__disagree(gc, GCOMP_CALLBACK_FAILED, w, " sent a frame that arrived damaged at");
-    if (memcmp(f, "GCF1", 4)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has another kind of frame than");
+        return gcomp__disagree(gc, GCOMP_CALLBACK_FAILED, w,
+                               " sent a frame that arrived damaged at");
+    if (memcmp(f, "GCF1", 4))
+        return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has another kind of frame than");
     if (gcomp__get32(f + 8) != gcomp__get32(mine + 8))
         return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has another world (number of workers) than");
     if (rank != w) {
@@ -17558,7 +17570,8 @@ static gcomp_result gcomp__frame_agrees(gcomp *gc, size_t w)
         return GCOMP_OUT_OF_STEP;
     }
     if (memcmp(f + 36, mine + 36, 4)) return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has other codecs than"); /* by the step */
-    if (gcomp__has_failed(f) || gcomp__has_failed(mine)) return GCOMP_OK; /* what it has not skipped does not matter */
+    /* who has failed may have skipped tensors: the step ends anyhow */
+    if (gcomp__has_failed(f) || gcomp__has_failed(mine)) return GCOMP_OK;
     if (memcmp(f + 48, mine + 48, 4))
         return gcomp__disagree(gc, GCOMP_MISMATCH, w,
                                " skips other tensors, takes other turns, or is at another bucket, than");
@@ -17986,7 +17999,7 @@ static gcomp_result gcomp__finish_stage(gcomp *gc)
     if (gc->round == GCOMP__TOTALS) {
         uint8_t *own = gc->packed + gcomp__get64(gc->lengths);
         result = gcomp__check_lengths(gc, b->sum);
-        if (result == GCOMP_CHECKSUM_MISMATCH) return GCOMP_CALLBACK_FAILED; /* seen here alone: the others go on */
+        if (result == GCOMP_CHECKSUM_MISMATCH) return GCOMP_CALLBACK_FAILED; /* the others go on */
         if (result != GCOMP_OK) return gcomp__is_told(result) ? result : GCOMP_MISMATCH;
         gcomp__sizes_of(gc, gc->came, lengths);
         for (b->share_stride = 0, w = 0; w < world; w++) b->share_stride = gcomp__max(b->share_stride, gc->came[w]);
@@ -18208,8 +18221,9 @@ GCOMP_API gcomp_result gcomp_step_next(gcomp *gc, gcomp_request *request)
     memset(request, 0, sizeof *request);
     if (gc->phase == GCOMP__IDLE) return gcomp__fail(gc, GCOMP_WRONG_STATE, "no step is under way: begin one first");
     mode = gcomp__fp_enter();
-    result = gcomp__mode_fits() ? GCOMP_OK : gcomp__fail(gc, GCOMP_FLOAT_MODE, gcomp_result_string(GCOMP_FLOAT_MODE));
-    if (result != GCOMP_OK && gc->phase == GCOMP__COLLECT) gc->local_error = result; /* the frame tells it */
+    result = gcomp__mode_fits() ? GCOMP_OK : GCOMP_FLOAT_MODE;
+    if (result != GCOMP_OK) (void)gcomp__fail(gc, result, gcomp_result_string(result));
+    if (result != GCOMP_OK && gc->phase == GCOMP__COLLECT) gc->local_error = result; /* told by the frame */
     if (result == GCOMP_OK || gc->local_error == result) result = gcomp__advance(gc, request);
     else (void)gcomp__end_step(gc, result);
     gcomp__fp_leave(mode);
@@ -18423,7 +18437,8 @@ static int gcomp__carry_out(const gcomp *gc, const gcomp_request *request)
         return (comm->allreduce_max)(comm->user, (float *)request->recv, request->count);
     if (request->kind == GCOMP_ALLREDUCE_MAX) return gcomp__gather_largest(gc, (float *)request->recv, request->count);
     if (comm->allgatherv && gc->phase != GCOMP__FRAMES) /* whether all have it frames tell */
-        return (comm->allgatherv)(comm->user, request->send, request->recv, request->bytes, request->stride);
+        return (comm->allgatherv)(comm->user, request->send, request->recv, request->bytes,
+                                  request->stride);
     return (comm->allgather)(comm->user, request->send, request->recv, request->stride);
 }
 
@@ -18514,9 +18529,9 @@ GCOMP_API gcomp_result gcomp_step_finish(gcomp *gc)
     GCOMP__TRY(gcomp__need_frames(gc));
     if (gc->phase != GCOMP__COLLECT) {
         GCOMP__TRY(gcomp__need_callbacks(gc));
-    } else if (gc->local_error == GCOMP_OK || gc->local_error == GCOMP_NOT_FINITE) { /* the frame tells it */
+    } else if (gc->local_error == GCOMP_OK || gc->local_error == GCOMP_NOT_FINITE) {
         const gcomp_result result = gcomp__need_callbacks(gc);
-        if (result != GCOMP_OK) gc->local_error = result;
+        if (result != GCOMP_OK) gc->local_error = result; /* the frame tells it */
     }
     GCOMP__TRY(gcomp__drive(gc, 1, &all));
     if (!all) return gcomp__fail(gc, GCOMP_WRONG_STATE, "a request that gcomp_step_next handed out is under way");
@@ -18524,7 +18539,8 @@ GCOMP_API gcomp_result gcomp_step_finish(gcomp *gc)
 }
 
 /* Begin, ready and the loop, bucket by bucket. Gradients lie back to back where flat is given; grads, if given, says then which
-   are skipped. An error of this worker before the step, with its sentence, is what its frame tells; its gradients are not read then. */
+   are skipped. An error of this worker before the step, with its sentence, is what its frame tells:
+   then its gradients are not read. */
 static gcomp_result gcomp__exchange_as(gcomp *gc, void *const *grads, float *flat, const gcomp_step *step, gcomp_result before,
                                        const char *why)
 {
@@ -18727,7 +18743,8 @@ static gcomp_result gcomp__need_floats(gcomp *gc)
 }
 
 /* An error of this worker alone goes into its frame, where it has a frame. */
-static gcomp_result gcomp__exchange(gcomp *gc, void *const *grads, float *flat, const gcomp_step *step, int floats)
+static gcomp_result gcomp__exchange(gcomp *gc, void *const *grads, float *flat,
+                                    const gcomp_step *step, int floats)
 {
     gcomp_result before = GCOMP_OK;
     char why[GCOMP__SENTENCE];

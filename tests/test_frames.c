@@ -1,5 +1,6 @@
-/* What one worker alone gets wrong in a step: the others hear of it in its frame, and nobody waits for another in a collective that
-   the other does not enter. The transport of threads refuses collectives of different kinds or sizes. Prints TAP. */
+/* What one worker alone gets wrong in a step: the others hear of it in its frame, and nobody waits
+   in a collective that another does not enter. The transport of threads refuses collectives of
+   different kinds or sizes. Prints TAP. */
 
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -113,17 +114,20 @@ static gcomp_comm comm_of(worker *w, gcomp_threads *group, int rank)
 }
 
 /* With machines: two of two workers each. */
-static void team_open(team *t, const gcomp_desc *base, const char *const *codecs, gcomp_dtype last, mistake odd, int machines)
+static void team_open(team *t, const gcomp_desc *base, const char *const *codecs, gcomp_dtype last,
+                      mistake odd, int machines)
 {
     static const char *const names[TENSORS] = {"a", "b", "c"};
     memset(t, 0, sizeof *t);
     t->world = machines ? 4 : 3;
     CHECK(gcomp_threads_open(&t->group, machines ? 2 : 3, 20) == 0);
-    for (int m = 0; m < 2 && machines; m++) CHECK(gcomp_threads_open(&t->machine[m], 2, 20) == 0);
+    for (int m = 0; m < 2 && machines; m++)
+        CHECK(gcomp_threads_open(&t->machine[m], 2, 20) == 0);
     for (int r = 0; r < t->world; r++) {
         worker *w = &t->w[r];
         gcomp_desc desc = *base;
-        w->makes = r == ODD + (machines == 2) ? odd : NONE; /* one that is not the first of its machine, or is */
+        /* one that is not the first of its machine, or is */
+        w->makes = r == ODD + (machines == 2) ? odd : NONE;
         desc.min_elements = 1;
         if (machines) {
             desc.node = gcomp_threads_comm(t->machine[r / 2], r % 2);
@@ -169,17 +173,20 @@ static void *turn(void *arg)
         w->result = gcomp_exchange_any(w->gc, none ? NULL : any, NULL);
     } else {
         w->result = gcomp_step_begin(w->gc, NULL);
-        for (size_t i = 0; i < TENSORS && !w->result; i++) w->result = gcomp_step_ready(w->gc, i, grads[i]);
+        for (size_t i = 0; i < TENSORS && !w->result; i++)
+            w->result = gcomp_step_ready(w->gc, i, grads[i]);
         if (!w->result) w->result = gcomp_step_finish(w->gc);
     }
-    if (gcomp_result_class(w->result) == GCOMP_CLASS_RESYNCHRONISE) gcomp_threads_fail(w->group);
+    if (w->group && gcomp_result_class(w->result) == GCOMP_CLASS_RESYNCHRONISE)
+        gcomp_threads_fail(w->group);
     return NULL;
 }
 
 static void team_fill(team *t)
 {
     for (int r = 0; r < t->world; r++)
-        for (size_t i = 0; i < TENSORS * N; i++) t->w[r].grad[i] = (float)((int)(mix((uint64_t)r << 32 | i) & 255) - 128) / 64.0f;
+        for (size_t i = 0; i < TENSORS * N; i++)
+            t->w[r].grad[i] = (float)((int)(mix((uint64_t)r << 32 | i) & 255) - 128) / 64.0f;
 }
 
 static uint64_t digest(const worker *w)
@@ -196,9 +203,11 @@ static void team_step(team *t)
     pthread_t id[WORLD];
     uint64_t before[WORLD];
     for (int r = 0; r < t->world; r++) before[r] = digest(&t->w[r]);
-    for (int r = 0; r < t->world; r++) CHECK(pthread_create(&id[r], NULL, turn, &t->w[r]) == 0);
+    for (int r = 0; r < t->world; r++)
+        CHECK(pthread_create(&id[r], NULL, turn, &t->w[r]) == 0);
     for (int r = 0; r < t->world; r++) pthread_join(id[r], NULL);
-    for (int r = 0; r < t->world; r++) CHECK(t->w[r].result == GCOMP_OK || digest(&t->w[r]) == before[r]);
+    for (int r = 0; r < t->world; r++)
+        CHECK(t->w[r].result == GCOMP_OK || digest(&t->w[r]) == before[r]);
 }
 
 static int all_are(const team *t, gcomp_result odd, gcomp_result others, size_t which)
@@ -207,8 +216,8 @@ static int all_are(const team *t, gcomp_result odd, gcomp_result others, size_t 
     for (int r = 0; r < t->world; r++) {
         const gcomp_result expected = (size_t)r == which ? odd : others;
         if (t->w[r].result == expected) continue;
-        printf("# rank %d: %s, expected %s: %s\n", r, gcomp_result_name(t->w[r].result), gcomp_result_name(expected),
-               gcomp_error(t->w[r].gc));
+        printf("# rank %d: %s, expected %s: %s\n", r, gcomp_result_name(t->w[r].result),
+               gcomp_result_name(expected), gcomp_error(t->w[r].gc));
         yes = 0;
     }
     return yes;
@@ -225,8 +234,10 @@ static void test_an_error_before_the_step_is_told_in_the_frame(void)
         mistake makes;
         gcomp_dtype last;
         const char *why;
-    } cases[] = {{EXCHANGE, NO_GRADS, GCOMP_F32, "grads is NULL"}, {FLAT, NO_GRADS, GCOMP_F32, "grads is NULL"},
-                 {ANY, NO_GRADS, GCOMP_F16, "grads is NULL"},      {ANY, HALVES, GCOMP_F16, "tensor 'c': its dtype"},
+    } cases[] = {{EXCHANGE, NO_GRADS, GCOMP_F32, "grads is NULL"},
+                 {FLAT, NO_GRADS, GCOMP_F32, "grads is NULL"},
+                 {ANY, NO_GRADS, GCOMP_F16, "grads is NULL"},
+                 {ANY, HALVES, GCOMP_F16, "tensor 'c': its dtype"},
                  {ANY, HALVES, GCOMP_BF16, "gcomp_exchange_any"}};
     static team t;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
@@ -236,7 +247,8 @@ static void test_an_error_before_the_step_is_told_in_the_frame(void)
                 gcomp_desc desc;
                 memset(&desc, 0, sizeof desc);
                 desc.bucket_bytes = bucket;
-                team_open(&t, &desc, c & 1 ? sums : gathers, cases[c].last, cases[c].makes, machines);
+                team_open(&t, &desc, c & 1 ? sums : gathers, cases[c].last, cases[c].makes,
+                          machines);
                 team_fill(&t);
                 for (int r = 0; r < t.world; r++) t.w[r].by = cases[c].by;
                 for (int again = 0; again < 2; again++) {
@@ -278,7 +290,8 @@ static void test_a_missing_allreduce_of_one_worker_is_told_in_the_frame(void)
 /* Which collectives a step makes depends on them: the frame tells before the first of these. */
 static void test_other_optional_callbacks_are_a_mismatch(void)
 {
-    static const char *const global[TENSORS] = {"topk:density=0.1,global=1", "terngrad:share=1", "sign"};
+    static const char *const global[TENSORS] = {"topk:density=0.1,global=1", "terngrad:share=1",
+                                                "sign"};
     static const gcomp_aggregate forms[] = {GCOMP_AGGREGATE_AUTO, GCOMP_AGGREGATE_TWO_SHOT};
     static team t;
     for (mistake odd = NO_RANGES; odd <= STARTS; odd = (mistake)(odd + 1))
@@ -293,13 +306,15 @@ static void test_other_optional_callbacks_are_a_mismatch(void)
                 for (int again = 0; again < 2; again++) {
                     team_step(&t);
                     CHECK(all_are(&t, GCOMP_MISMATCH, GCOMP_MISMATCH, ODD));
-                    CHECK(strstr(gcomp_error(t.w[0].gc), "rank 1 has other options") && strstr(gcomp_error(t.w[2].gc), "callbacks"));
+                    CHECK(strstr(gcomp_error(t.w[0].gc), "rank 1 has other options"));
+                    CHECK(strstr(gcomp_error(t.w[2].gc), "callbacks"));
                 }
                 team_close(&t);
             }
 }
 
-/* The worker does not know the sizes of what follows: its class says that the transport is to be made anew, which frees the others. */
+/* The worker does not know the sizes of what follows. Its class says to make the transport anew: that
+   frees the others. */
 static void test_a_frame_damaged_on_one_worker_asks_it_to_resynchronise(void)
 {
     static team t;
@@ -309,13 +324,14 @@ static void test_a_frame_damaged_on_one_worker_asks_it_to_resynchronise(void)
     team_fill(&t);
     team_step(&t);
     CHECK(all_are(&t, GCOMP_CALLBACK_FAILED, GCOMP_CALLBACK_FAILED, ODD));
-    CHECK(strstr(gcomp_error(t.w[ODD].gc), "rank 2 sent a frame that arrived damaged at this worker, rank 1"));
+    CHECK(strstr(gcomp_error(t.w[ODD].gc), "rank 2 sent a frame that arrived damaged"));
     t.w[ODD].makes = NONE;
     gcomp_threads_close(t.group);
     CHECK(gcomp_threads_open(&t.group, t.world, 20) == 0);
     for (int r = 0; r < t.world; r++) {
         const gcomp_comm comm = comm_of(&t.w[r], t.group, r);
-        CHECK(gcomp_regroup(t.w[r].gc, &comm) == GCOMP_OK && gcomp_restart(t.w[r].gc, 7) == GCOMP_OK);
+        CHECK(gcomp_regroup(t.w[r].gc, &comm) == GCOMP_OK);
+        CHECK(gcomp_restart(t.w[r].gc, 7) == GCOMP_OK);
     }
     team_step(&t);
     CHECK(all_are(&t, GCOMP_OK, GCOMP_OK, ODD));
