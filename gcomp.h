@@ -193,7 +193,9 @@
        gcomp_step_begin; for each layer, the last first: its gradient, gcomp_step_ready, gcomp_step_progress; gcomp_step_finish
      progress never waits. Call it often, also within a layer, where the transport moves nothing by itself. An event loop does the
      same without these callbacks: between layers gcomp_step_next, until it says WAIT, and gcomp_step_done. The commit is one, at
-     the end: a step that fails in any bucket changes nothing.
+     the end: a step that fails in any bucket changes nothing. Where that takes less memory than payloads
+     that wait for the commit, the mean of each bucket is made beside the gradients as soon as its
+     payloads have arrived (MEMORY): the bits are the same.
 
    CHECKPOINT, AND WORKERS THAT COME AND GO
      Residuals, momenta and warm starts belong to the training as weights do: gcomp_save on all workers when the weights are
@@ -301,9 +303,12 @@
      send for one range, a range as floats, and the sums of all, 4 bytes an element or less (two-shot: some four payloads, and a
      range); for two levels the gradients of the machine as floats, twice. All is reserved by gcomp_prepare or in the first
      exchange; no later call allocates. Room is for the longest payloads that there can be:
-     nonzero and strom reserve for a gradient without zeros. A step touches only what its payloads take, so
-     that a system that gives memory page by page gives no more than that. Payloads of all buckets wait for
-     the commit: bucket_bytes does not make it less. The codec layer allocates nothing, ever.
+     nonzero and strom reserve for a gradient without zeros. A step touches only what its payloads and
+     the means of buckets take, so that a system that gives memory page by page gives no more than that.
+     With several buckets, steps need for what is gathered the own payloads, world * gcomp_bound of the
+     largest bucket, and 4 bytes for each element of all buckets but the last, where that is less: the
+     mean of a bucket is made when its payloads have arrived, and the next bucket takes the place of
+     those. The codec layer allocates nothing, ever.
 
    ALIGNMENT
      Pointers to float (y, residual, gradients of type float) are aligned as C wants them, to 4 bytes. What is passed as void * or
@@ -15151,7 +15156,8 @@ typedef struct gcomp__slot {
     int alone;         /* a vector that is compressed as long as there is no other tensor */
     size_t at_send, at_local, at_sum[3]; /* places in the step's buffers */
     size_t whole, most, list_step;       /* with shards: bytes and elements of its payload; which elements are listed */
-    size_t at_own, at_cut, at_acc, at_list, walk;
+    size_t at_own, at_cut, at_acc, at_list, walk; /* at_own: of what is gathered its place in `send`, once it goes out */
+    size_t at_mean;                      /* of what is gathered, in the step's means */
     void *grad;                          /* of the step; NULL: skipped, or not known yet */
     uint32_t by_place;                   /* of slot i: the number of the tensor whose gradient is the i-th in memory */
     size_t length;                       /* of its payload */
@@ -15170,6 +15176,9 @@ typedef struct gcomp__slot {
 /* Sizes of the step's buffers. */
 typedef struct gcomp__plan {
     size_t send, scratch; /* bytes */
+    size_t widest;        /* bytes of payloads of the bucket that has most */
+    size_t gathered;      /* elements of tensors with payloads, of all buckets */
+    size_t means;         /* the same without the last bucket */
     size_t local;         /* floats */
     size_t sums[3][GCOMP__KINDS]; /* elements, of each round and kind */
     size_t fixed;         /* bytes that tensors hold all the time */
@@ -15201,6 +15210,7 @@ struct gcomp {
     uint8_t *frames; /* one to send, then one of each worker, then the byte counts */
     size_t frames_bytes, *bytes;
     uint8_t *send, *recv, *decisions; /* decisions: one to send, then one of each worker */
+    float *means;                     /* where all buckets receive in one place; else NULL: payloads wait for the commit */
     float *local, *maxima; /* maxima: of all workers, where they are gathered */
     uint8_t *sums[3][GCOMP__KINDS];
     size_t *cursors;
@@ -15801,8 +15811,10 @@ static void gcomp__place(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot 
     const size_t scratch = slot->method->scratch ? (slot->method->scratch)(&slot->codec, slot->n) : 0;
     gcomp__choose_mean(slot, desc);
     slot->at_send = plan->send;
+    slot->at_mean = plan->gathered;
     slot->at_local = plan->local;
     plan->send = gcomp__plus(plan->send, slot->bound);
+    if (slot->bound) plan->gathered = gcomp__plus(plan->gathered, slot->n);
     plan->local = gcomp__plus(plan->local, slot->local_floats);
     for (round = 0; round < 3; round++) {
         size_t *count = &plan->sums[round][slot->rounds[round]];
@@ -15839,6 +15851,7 @@ static void gcomp__plan_add(gcomp__plan *plan, const gcomp_desc *desc, const gco
 static void gcomp__begin_bucket(gcomp__plan *plan)
 {
     plan->lists = plan->shards = plan->sum = 0;
+    plan->means = plan->gathered;
 }
 
 /* All its tensors were added to the plan, which was `before` when it began. The sums of all lie where its shards were. */
@@ -15847,6 +15860,7 @@ static void gcomp__end_bucket(gcomp__plan *plan, const gcomp__plan *before, size
     const size_t cut = plan->cut - before->cut;
     b->at_send = before->send;
     b->send = plan->send - before->send;
+    plan->widest = gcomp__max(plan->widest, b->send);
     b->at_cut = before->cut;
     b->shards = plan->shards;
     b->sum = plan->sum;
@@ -15900,17 +15914,31 @@ static size_t gcomp__bucket_bytes(const gcomp__plan *plan, size_t world)
                        gcomp__times(plan->buckets, gcomp__times(world, 2 * sizeof(size_t))));
 }
 
-/* Bytes of the step's arena: send, world x recv, sums, maxima, local, buckets, cursors and views, shards. */
+/* Bytes for the payloads that come in: of all buckets, until the commit. */
+static size_t gcomp__waiting_bytes(const gcomp__plan *plan, size_t world)
+{
+    return gcomp__times(world, gcomp__round_up(plan->send, 64));
+}
+
+/* The same for one bucket after another, with the means of all but the last. */
+static size_t gcomp__in_turn_bytes(const gcomp__plan *plan, size_t world)
+{
+    const size_t means = gcomp__round_up(gcomp__times(plan->means, 4), 64);
+    return gcomp__plus(gcomp__times(world, gcomp__round_up(plan->widest, 64)), means);
+}
+
+/* Bytes of the step's arena: send, recv, means, sums, maxima, local, buckets, cursors and views, shards. */
 static size_t gcomp__arena_bytes(const gcomp__plan *plan, size_t world)
 {
     size_t sums = gcomp__plus(gcomp__times(gcomp__plus(plan->local, plan->acc), 4), gcomp__maxima_bytes(plan, world));
-    size_t payloads = gcomp__times(gcomp__plus(world, 1), gcomp__round_up(plan->send, 64));
+    size_t payloads = gcomp__min(gcomp__waiting_bytes(plan, world), gcomp__in_turn_bytes(plan, world));
     unsigned kind;
     int round;
     for (round = 0; round < 3; round++)
         for (kind = GCOMP__SUM; kind < GCOMP__KINDS; kind++) sums = gcomp__plus(sums, gcomp__sum_bytes(plan, round, kind));
     if (plan->choosing) sums = gcomp__plus(sums, gcomp__times(gcomp__plus(world, 1), gcomp__decision_bytes(plan->tensors)));
     sums = gcomp__plus(sums, gcomp__bucket_bytes(plan, world));
+    payloads = gcomp__plus(payloads, gcomp__round_up(plan->send, 64));
     return gcomp__plus(gcomp__plus(gcomp__plus(payloads, sums), gcomp__share_bytes(plan, world)),
                        gcomp__plus(gcomp__times(world, 3 * sizeof(size_t) + sizeof(gcomp__view)), 64));
 }
@@ -16318,7 +16346,7 @@ static void gcomp__place_all(gcomp *gc)
 
 static gcomp_result gcomp__reserve(gcomp *gc)
 {
-    size_t world = (size_t)gc->desc.comm.world, send, k;
+    size_t world = (size_t)gc->desc.comm.world, waiting, in_turn, k;
     const int had = gc->scratch.at != NULL;
     uint8_t *at;
     unsigned kind;
@@ -16326,15 +16354,17 @@ static gcomp_result gcomp__reserve(gcomp *gc)
     GCOMP__TRY(gcomp__reserve_scratch(gc));
     if (gc->arena.at) return GCOMP_OK;
     gcomp__plan_most(gc);
-    send = gcomp__round_up(gc->most.send, 64);
+    waiting = gcomp__waiting_bytes(&gc->most, world);
+    in_turn = gcomp__in_turn_bytes(&gc->most, world);
     gc->others = NULL;
     if (!gcomp__room_take(&gc->memory, &gc->arena, gcomp__arena_bytes(&gc->most, world))) {
         if (!had) gcomp__room_give(&gc->memory, &gc->scratch);
         return gcomp__no_memory(gc, "no memory for the buffers of a step");
     }
     gc->send = at = gc->arena.at;
-    gc->recv = at += send;
-    at += world * send;
+    gc->recv = at += gcomp__round_up(gc->most.send, 64);
+    at += gcomp__min(waiting, in_turn);
+    gc->means = in_turn < waiting ? (float *)(void *)at - gcomp__round_up(gc->most.means, 16) : NULL;
     for (round = 0; round < 3; round++) { /* aligned: kernels add up lines of them */
         for (kind = GCOMP__SUM; kind < GCOMP__KINDS; kind++) {
             gc->sums[round][kind] = at;
@@ -17179,7 +17209,9 @@ static void gcomp__keep_largest(const gcomp *gc, const gcomp__slot *slot, float 
    the first, whatever the order in which they are ready: one bucket is communicated, those behind it collect, and a commit
    follows the last. So all workers ask for the same, one after the other. Buckets are cut from the last tensor to the first: one
    is full when it has bucket_bytes, 4 an element. Places in the buffers are those of one bucket for all; what only the bucket
-   that is communicated needs (>>shards) the next one uses again. Each bucket has its frame. A worker's error travels in the first
+   that is communicated needs (>>shards) the next one uses again.
+   Where that takes less memory, all buckets receive their payloads in one place, and leave means
+   for the commit. Each bucket has its frame. A worker's error travels in the first
    one that goes out after it, also one that this worker alone has seen in the bucket before; then all stop.
    The frame of a worker, 64 bytes, little endian:
       0 magic 'GCF1'   4 rank   8 world   12 status (8 bit)   13 decision (8 bit)   14 how the last step ended (16 bit)
@@ -17878,6 +17910,7 @@ static void gcomp__pack_gather(gcomp *gc)
     for (i = b->first; i < b->end; i++) {
         gcomp__slot *slot = gc->tensors + i;
         if (!slot->grad || !slot->bound) continue;
+        slot->at_own = (size_t)(to - gc->send);
         memmove(to, gc->send + slot->at_send, slot->length);
         to += slot->length;
     }
@@ -17909,7 +17942,10 @@ static size_t gcomp__round_sums(gcomp *gc, unsigned kind, void **sums)
 }
 
 /* Where the payloads of the bucket come in. */
-static uint8_t *gcomp__payloads(gcomp *gc) { return gc->recv + gcomp__now_at(gc)->at_send * (size_t)gc->desc.comm.world; }
+static uint8_t *gcomp__payloads(gcomp *gc)
+{
+    return gc->recv + (gc->means ? 0 : gcomp__now_at(gc)->at_send * (size_t)gc->desc.comm.world);
+}
 
 /* The payload of a worker for a tensor, at its cursor. */
 static gcomp_result gcomp__next_payload(gcomp *gc, size_t w, const uint8_t **payload, size_t *length)
@@ -18201,12 +18237,54 @@ static gcomp_result gcomp__advance_bucket(gcomp *gc, gcomp_request *request)
     return GCOMP_OK;
 }
 
+/* The payloads of all workers for a tensor, at the cursors: the sink decodes their mean. */
+static void gcomp__open_gathered(gcomp *gc, const gcomp__slot *slot, gcomp__sink *sink)
+{
+    const size_t world = (size_t)gc->desc.comm.world;
+    size_t w;
+    for (w = 0; w < world; w++) {
+        const uint8_t *payload;
+        size_t length = 0;
+        (void)gcomp__next_payload(gc, w, &payload, &length);
+        gcomp__open_valid(gc->set, gc->views + w, w ? gc->views : NULL, payload, length, slot->n);
+        gc->cursors[w] += length;
+    }
+    sink->views = gc->views;
+    sink->count = world;
+    sink->weight = 1.0f / (float)gc->desc.comm.world;
+}
+
+/* The mean of a tensor whose payloads another bucket has followed; NULL: its payloads are still there. */
+static float *gcomp__mean_at(const gcomp *gc, const gcomp__slot *slot)
+{
+    return gc->means && slot->bound && gc->turn + 1 < gc->plan.buckets ? gc->means + slot->at_mean : NULL;
+}
+
+/* The means of the bucket, before the next one receives where its payloads are. */
+static void gcomp__make_means(gcomp *gc)
+{
+    const gcomp__bucket *b = gcomp__now_at(gc);
+    const double from = gcomp__now(gc);
+    size_t i;
+    gcomp__all_sizes(gc, gc->cursors, 0);
+    for (i = b->first; i < b->end; i++) {
+        const gcomp__slot *slot = gc->tensors + i;
+        const gcomp__call call = gcomp__call_in(gc, slot->method); /* without the step's work, which a commit writes */
+        gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, gcomp__mean_at(gc, slot), slot->n);
+        if (!slot->grad || !sink.y) continue;
+        gcomp__open_gathered(gc, slot, &sink);
+        (slot->method->decode)(&call, &sink);
+    }
+    gc->stats.commit_seconds += gcomp__now(gc) - from;
+}
+
 GCOMP__NOINLINE gcomp_result gcomp__advance(gcomp *gc, gcomp_request *request)
 {
     for (;;) {
         GCOMP__TRY(gcomp__advance_bucket(gc, request));
         if (request->kind != GCOMP_DONE) return GCOMP_OK;
         if (gc->turn + 1 == gc->plan.buckets) break;
+        if (gc->means && gc->late_error == GCOMP_OK) gcomp__make_means(gc);
         memset(request, 0, sizeof *request);
         gcomp__turn_to(gc, gc->turn + 1);
     }
@@ -18260,27 +18338,19 @@ GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
     return GCOMP_OK;
 }
 
-/* residual <- p - decode(own payload), y <- the mean. GLOBAL: the own payload leaves the residual where the mean is kept. */
-static void gcomp__commit_mean(gcomp *gc, gcomp__slot *slot, gcomp__work *work)
+/* residual <- p - decode(own payload), y <- the mean, which `made` says is there already. GLOBAL: the own payload leaves the
+   residual where the mean is kept. */
+static void gcomp__commit_mean(gcomp *gc, gcomp__slot *slot, gcomp__work *work, int made)
 {
-    size_t world = (size_t)gc->desc.comm.world, w;
-    const int global = slot->flags & GCOMP__GLOBAL && world > 1;
+    const int global = slot->flags & GCOMP__GLOBAL && work->world > 1;
+    const uint8_t *payload = (slot->whole ? gc->own : gc->send) + slot->at_own;
     gcomp__sink sink = gcomp__sink_of(work);
     gcomp__view own;
-    for (w = 0; w < world && !slot->whole; w++) {
-        const uint8_t *payload;
-        size_t length = 0;
-        (void)gcomp__next_payload(gc, w, &payload, &length);
-        gcomp__open_valid(gc->set, gc->views + w, w ? gc->views : NULL, payload, length, slot->n);
-        gc->cursors[w] += length;
-        sink.count = world;
-    }
-    sink.views = gc->views;
-    sink.weight = work->part;
+    gcomp__open_valid(gc->set, &own, NULL, payload, slot->length, slot->n);
+    if (made) sink.y = NULL;
+    else if (!slot->whole) gcomp__open_gathered(gc, slot, &sink);
     sink.own_at = (size_t)gc->desc.comm.rank;
-    if (slot->whole) gcomp__open_valid(gc->set, &own, NULL, gc->own + slot->at_own, slot->length, slot->n);
-    else own = gc->views[sink.own_at];
-    if (!global) sink.own = slot->whole ? &own : gc->views + sink.own_at;
+    if (!global) sink.own = &own;
     work->call.work = work;
     (slot->method->decode)(&work->call, &sink);
     if (slot->whole) gcomp__apply_sums(gc, slot, work->y);
@@ -18302,9 +18372,11 @@ static double gcomp__lost(const gcomp *gc, const gcomp__slot *slot)
 GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
 {
     gcomp__work work = gcomp__work_of(gc, slot);
+    float *const made = gcomp__mean_at(gc, slot);
+    if (made) work.y = made;
     if (slot->epoch_sum && gcomp__adds_up(gc, gc->epoch)) gcomp__add_up(slot, &work);
     if (gcomp__is_two_shot(slot)) gcomp__commit_ranges(gc, slot, &work);
-    else if (slot->bound || slot->whole) gcomp__commit_mean(gc, slot, &work);
+    else if (slot->bound || slot->whole) gcomp__commit_mean(gc, slot, &work, made != NULL);
     else (slot->method->commit)(&work);
     if (gc->desc.measure) {
         gc->p_squares += slot->p_squares; /* tensors in order, whatever the order of ready */
@@ -18312,7 +18384,8 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
         if (slot->residual) gc->e_squares += gcomp__lost(gc, slot);
     }
     if (check) gc->mean_digest = gcomp__crc_floats(gc, gc->mean_digest, work.y, slot->n);
-    if (slot->staging) (gc->set->common->narrow)(slot->grad, slot->staging, slot->dtype, slot->n);
+    if (slot->staging) (gc->set->common->narrow)(slot->grad, work.y, slot->dtype, slot->n);
+    else if (made) memcpy(slot->grad, made, 4 * slot->n);
     gc->stats.bytes_in += 4 * (uint64_t)slot->n;
 }
 

@@ -160,6 +160,7 @@ typedef struct group {
     board board;
     seat seat[WORLD_MAX];
     size_t world, count, n[TENSORS];
+    gcomp_dtype dtype[TENSORS];
     way way;
     gcomp *gc[WORLD_MAX];
     float *grad[WORLD_MAX][TENSORS];
@@ -236,6 +237,7 @@ static void group_open(group *g, way way, size_t world, const gcomp_desc *base, 
                 exit(1);
             }
             g->n[t] = gcomp_tensor_elements(g->gc[w], t);
+            g->dtype[t] = tensors[t].dtype;
             g->grad[w][t] = (float *)calloc(g->n[t], sizeof(float));
         }
     }
@@ -252,7 +254,7 @@ static void group_close(group *g)
     pthread_mutex_destroy(&g->board.lock);
 }
 
-/* In the two bytes that are a bfloat16, and in those of floats. */
+/* As floats, or cut off to what fits two bytes. */
 static void group_fill(group *g, uint64_t step)
 {
     for (size_t w = 0; w < g->world; w++)
@@ -263,8 +265,12 @@ static void group_fill(group *g, uint64_t step)
                 float v = (float)(x * x * x + 0.2 * own);
                 uint32_t bits;
                 memcpy(&bits, &v, 4);
-                if (t == 7) ((uint16_t *)g->grad[w][t])[i] = (uint16_t)(bits >> 16);
-                else g->grad[w][t][i] = v;
+                if (g->dtype[t] == GCOMP_F32) g->grad[w][t][i] = v;
+                else if (g->dtype[t] == GCOMP_BF16) ((uint16_t *)g->grad[w][t])[i] = (uint16_t)(bits >> 16);
+                else { /* what is subnormal there, as 0 */
+                    uint32_t half = (bits & 0x7fffffffu) < 0x38800000u ? 0 : ((bits & 0x7fffffffu) - 0x38000000u) >> 13;
+                    ((uint16_t *)g->grad[w][t])[i] = (uint16_t)(bits >> 16 & 0x8000u) | (uint16_t)half;
+                }
             }
 }
 
@@ -274,7 +280,7 @@ static uint64_t outcome(const group *g, size_t w)
     uint64_t h = FNV;
     for (size_t t = 0; t < g->count; t++) {
         const float *residual = gcomp_residual(g->gc[w], t);
-        h = fnv(h, g->grad[w][t], (t == 7 ? 2u : 4u) * g->n[t]);
+        h = fnv(h, g->grad[w][t], bytes_of_dtype(g->dtype[t]) * g->n[t]);
         if (residual) h = fnv(h, residual, 4 * g->n[t]);
     }
     return h;
@@ -869,6 +875,201 @@ static void test_memory_is_as_foreseen_and_no_step_allocates(void)
     CHECK(heap.blocks == 0);
 }
 
+/* ---------------- means that are made before the commit, where that takes less memory */
+
+static void test_buckets_take_less_memory_where_payloads_are_many(void)
+{
+    /* bytes an element: of one bucket at least, of ten at most */
+    static const struct { const char *codec; int world; double one, ten; } cases[] = {
+        {"nonzero", 16, 70, 15.5}, {"nonzero", 64, 268, 36},  {"strom", 16, 74, 19.5},     {"fp16", 16, 37, 13},
+        {"sign", 64, 12, 9},       {"fp16", 64, 133, 23},     {"int:bits=4", 16, 12.5, 9.5},
+        {"int:bits=4", 4, 6.5, 7}, {"none", 64, 4, 4.5},      {"sign", 4, 4.5, 5}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static const char *const names[] = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"};
+        gcomp_tensor tensors[10];
+        gcomp_desc desc;
+        memset(&desc, 0, sizeof desc);
+        memset(tensors, 0, sizeof tensors);
+        desc.codec = cases[i].codec;
+        desc.comm.world = cases[i].world;
+        for (size_t t = 0; t < 10; t++) {
+            tensors[t].name = names[t];
+            tensors[t].rows = 1000;
+            tensors[t].cols = 100;
+        }
+        double one = (double)gcomp_memory_needed(&desc, tensors, 10) / 1e6;
+        desc.bucket_bytes = 400000;
+        double ten = (double)gcomp_memory_needed(&desc, tensors, 10) / 1e6;
+        printf("# %s, %d workers: %.1f bytes an element in one bucket, %.1f in ten\n", cases[i].codec, cases[i].world, one, ten);
+        CHECK(one > cases[i].one && one < cases[i].one + 1.5 && ten < cases[i].ten);
+        CHECK(ten < one + 0.05);
+    }
+}
+
+/* Between two tensors whose payloads are large, so that means take less memory. */
+static void around(gcomp_tensor *tensors, const char *const *codecs)
+{
+    static const char *const names[TENSORS] = {"a", "b", "c", "d", "e", "f", "g", "h"};
+    static const gcomp_dtype dtypes[TENSORS] = {GCOMP_F32, GCOMP_F32,  GCOMP_F16, GCOMP_BF16,
+                                                GCOMP_F32, GCOMP_BF16, GCOMP_F32, GCOMP_F16};
+    memset(tensors, 0, TENSORS * sizeof *tensors);
+    for (size_t t = 0; t < TENSORS; t++) {
+        int large = t == 0 || t == 4 || t == 7;
+        tensors[t].name = names[t];
+        tensors[t].rows = large ? 80 : 31 + 6 * t;
+        tensors[t].cols = large ? 40 : 17;
+        tensors[t].dtype = dtypes[t];
+        tensors[t].codec = large ? "blocktopk:density=1" : codecs[t % 4];
+    }
+}
+
+/* Pairs of groups: one bucket; each tensor a bucket, which takes less memory. */
+static void open_both(group *a, group *b, size_t world, const gcomp_desc *base, const gcomp_tensor *tensors)
+{
+    gcomp_desc cut = *base;
+    cut.bucket_bytes = 1;
+    group_open(a, CALLBACKS, world, base, tensors, TENSORS);
+    group_open(b, world & 1 ? OWN_LOOP : CALLBACKS, world, &cut, tensors, TENSORS);
+    for (size_t w = 0; w < world; w++) {
+        CHECK(gcomp_prepare(a->gc[w]) == GCOMP_OK && gcomp_prepare(b->gc[w]) == GCOMP_OK);
+        CHECK(gcomp_memory_used(b->gc[w]) < gcomp_memory_used(a->gc[w]));
+    }
+    cut.comm = comm_of(b, 0);
+    CHECK(gcomp_memory_used(b->gc[0]) == gcomp_memory_needed(&cut, tensors, TENSORS));
+}
+
+static void both_step(group *a, group *b, uint64_t step)
+{
+    gcomp_statistics x, y;
+    a->order = b->order = (unsigned)step % 3;
+    group_fill(a, step);
+    group_fill(b, step);
+    group_step(a);
+    group_step(b);
+    CHECK(all_are(a, GCOMP_OK) && all_are(b, GCOMP_OK));
+    for (size_t w = 0; w < a->world; w++) {
+        CHECK(outcome(a, w) == outcome(b, w));
+        CHECK(gcomp_stats(a->gc[w], &x) == GCOMP_OK && gcomp_stats(b->gc[w], &y) == GCOMP_OK);
+        CHECK(x.relative_error == y.relative_error && x.mean_norm == y.mean_norm);
+    }
+}
+
+/* Of everything that is gathered, in floats and halves, with and without residuals. */
+static void test_means_made_before_the_commit_have_the_bits_of_the_commit(void)
+{
+    static const char *const codecs[][4] = {
+        {"fp16", "bf16", "fp8", "mx"},
+        {"sign", "signnorm", "onebit:block=64", "vote"},
+        {"twobit:threshold=auto", "threshold1", "terngrad:share=1", "terngrad"},
+        {"qsgd:code=elias", "qsgd:levels=4,code=rice", "naturaldither", "natural"},
+        {"int", "int:bits=4,code=auto", "int:range=affine", "int:bits=2,rounding=stochastic"},
+        {"eden", "eden:bits=3,feedback=1", "eden:bits=4,block=64", "vote"},
+        {"topk:density=0.3", "topk:density=0.2,global=1", "topk:density=0.3+int", "sampledtopk:density=0.2"},
+        {"strom", "dryden:density=0.1", "wangni:density=0.3", "adacomp"},
+        {"dgc:density=0.2,warmup=0", "dgc:density=0.2,warmup=0,masking=0,nesterov=1", "nonzero", "randomk:density=0.2"},
+        {"dgc:density=0.2,warmup=0,clip=1", "randomblock:density=0.2", "powersgd:rank=2", "none"}};
+    for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++)
+        for (size_t world = 2; world <= WORLD_MAX; world++)
+            for (int way = 0; way < 4; way++) {
+                gcomp_desc desc = plain(0, way == 3 ? GCOMP_AGGREGATE_TWO_SHOT : GCOMP_AGGREGATE_GATHER);
+                gcomp_tensor tensors[TENSORS];
+                group a, b;
+                desc.no_error_feedback = way == 1;
+                desc.measure = way != 2;
+                desc.check_every = way == 2 ? 2 : 1;
+                desc.no_checksum = way == 2;
+                if (way == 2) desc.parallel.run = run_backwards;
+                around(tensors, codecs[c]);
+                open_both(&a, &b, world, &desc, tensors);
+                size_t had = heap.asked;
+                for (uint64_t step = 0; step < 4; step++) {
+                    a.skip = b.skip = step == 2 ? 1u << (c + world) % TENSORS | 1u << way : 0;
+                    both_step(&a, &b, step);
+                }
+                CHECK(heap.asked == had);
+                CHECK(agree(&a, &b)); /* digests of means are saved too */
+                group_close(&a);
+                group_close(&b);
+            }
+    CHECK(heap.blocks == 0);
+}
+
+/* Levels change with what was measured: relative errors, and accordion's sums of gradients. */
+static void test_schedules_see_the_same_of_means_made_before_the_commit(void)
+{
+    static const char *const rules[2] = {"error:target=0.02,every=2", "accordion:every=1"};
+    static const char *const lists[2] = {"int|int:bits=4|int:bits=2", "fp16|int:bits=2"};
+    for (size_t r = 0; r < 2; r++) {
+        const char *const codecs[4] = {lists[r], "fp16", lists[r], lists[r]};
+        gcomp_desc desc = plain(0, GCOMP_AGGREGATE_GATHER);
+        gcomp_tensor tensors[TENSORS];
+        gcomp_statistics stats;
+        group a, b;
+        desc.codec = lists[r];
+        desc.schedule = rules[r];
+        around(tensors, codecs);
+        open_both(&a, &b, 4, &desc, tensors);
+        for (uint64_t step = 0; step < 12; step++) {
+            gcomp_step how;
+            memset(&how, 0, sizeof how);
+            how.epoch = (uint32_t)step / 2;
+            a.step = b.step = &how;
+            both_step(&a, &b, step);
+        }
+        CHECK(gcomp_stats(b.gc[0], &stats) == GCOMP_OK && stats.switches > 2);
+        group_close(&a);
+        group_close(&b);
+    }
+}
+
+/* What went wrong in a bucket behind such means leaves everything as it was, and the step can be repeated. */
+static void test_a_fault_behind_means_that_were_made_leaves_no_trace(void)
+{
+    static const char *const codecs[4] = {"sign", "dgc:density=0.2,warmup=0", "topk:density=0.2,global=1", "fp16"};
+    gcomp_tensor tensors[TENSORS];
+    around(tensors, codecs);
+    for (size_t fault = 0; fault < 2 * TENSORS; fault++) {
+        gcomp_desc desc = plain(0, GCOMP_AGGREGATE_GATHER);
+        size_t t = fault % TENSORS;
+        uint64_t before[WORLD_MAX];
+        group a, b;
+        open_both(&a, &b, 3, &desc, tensors);
+        both_step(&a, &b, 0);
+        group_fill(&b, 1);
+        for (size_t w = 0; w < 3; w++) before[w] = digest(&b, w);
+        if (fault < TENSORS) { /* a gradient that is NaN */
+            uint8_t *x = (uint8_t *)b.grad[1][t], was[4];
+            memcpy(was, x, 4);
+            memset(x, 0xff, 4);
+            b.order = 0;
+            b.passes = 20;
+            group_step(&b);
+            CHECK(all_are(&b, GCOMP_NOT_FINITE) && frames(&b) == TENSORS - t);
+            memcpy(x, was, 4);
+        } else if (t > 0) { /* a payload that rank 2 alone gets damaged, not in the last bucket */
+            b.board.tamper = damage;
+            b.board.fault_call = 64 * (TENSORS - 1 - t) + 9;
+            group_step(&b);
+            CHECK(b.result[2] == GCOMP_CHECKSUM_MISMATCH && b.result[0] == GCOMP_PEER_FAILED && b.result[1] == GCOMP_PEER_FAILED);
+            CHECK(strstr(gcomp_error(b.gc[2]), "rank 1") != NULL);
+            b.board.tamper = NULL;
+        } else { /* all went well, and the caller gives up before the commit */
+            begin(&b);
+            for (size_t k = 0; k < TENSORS; k++) {
+                hand_in(&b, k);
+                for (size_t i = 0; i < 20; i++) progress(&b);
+            }
+            for (size_t w = 0; w < 3; w++) CHECK(b.done[w] && gcomp_step_abort(b.gc[w]) == GCOMP_OK);
+        }
+        for (size_t w = 0; w < 3; w++) CHECK(digest(&b, w) == before[w]);
+        both_step(&a, &b, 1);
+        CHECK(agree(&a, &b));
+        both_step(&a, &b, 2);
+        group_close(&a);
+        group_close(&b);
+    }
+}
+
 /* The buckets are others then. */
 static void test_tensors_may_be_added_after_prepare(void)
 {
@@ -881,6 +1082,7 @@ static void test_tensors_may_be_added_after_prepare(void)
         for (size_t t = TENSORS - 2; t < TENSORS; t++) {
             CHECK(gcomp_add_tensor(b.gc[w], &mixed[t]) == GCOMP_OK && gcomp_restart(b.gc[w], 0) == GCOMP_OK);
             b.n[t] = a.n[t];
+            b.dtype[t] = a.dtype[t];
             b.grad[w][t] = (float *)calloc(b.n[t], sizeof(float));
         }
     }
@@ -1063,6 +1265,10 @@ int main(void)
     RUN(test_without_start_there_is_no_progress);
     RUN(test_the_clock_runs_while_a_request_is_under_way);
     RUN(test_memory_is_as_foreseen_and_no_step_allocates);
+    RUN(test_buckets_take_less_memory_where_payloads_are_many);
+    RUN(test_means_made_before_the_commit_have_the_bits_of_the_commit);
+    RUN(test_schedules_see_the_same_of_means_made_before_the_commit);
+    RUN(test_a_fault_behind_means_that_were_made_leaves_no_trace);
     RUN(test_tensors_may_be_added_after_prepare);
     RUN(test_a_worker_without_memory_tells_in_the_first_frame);
     RUN(test_schedules_switch_as_in_one_bucket);
