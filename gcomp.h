@@ -193,9 +193,9 @@
        gcomp_step_begin; for each layer, the last first: its gradient, gcomp_step_ready, gcomp_step_progress; gcomp_step_finish
      progress never waits. Call it often, also within a layer, where the transport moves nothing by itself. An event loop does the
      same without these callbacks: between layers gcomp_step_next, until it says WAIT, and gcomp_step_done. The commit is one, at
-     the end: a step that fails in any bucket changes nothing. Where that takes less memory than payloads
-     that wait for the commit, the mean of each bucket is made beside the gradients as soon as its
-     payloads have arrived (MEMORY): the bits are the same.
+     the end: a step that fails in any bucket changes nothing. Where that saves memory, the mean of each
+     bucket is made beside the gradients as soon as its payloads have arrived (MEMORY): the bits are the
+     same.
 
    CHECKPOINT, AND WORKERS THAT COME AND GO
      Residuals, momenta and warm starts belong to the training as weights do: gcomp_save on all workers when the weights are
@@ -306,9 +306,9 @@
      nonzero and strom reserve for a gradient without zeros. A step touches only what its payloads and
      the means of buckets take, so that a system that gives memory page by page gives no more than that.
      With several buckets, steps need for what is gathered the own payloads, world * gcomp_bound of the
-     largest bucket, and 4 bytes for each element of all buckets but the last, where that is less: the
-     mean of a bucket is made when its payloads have arrived, and the next bucket takes the place of
-     those. The codec layer allocates nothing, ever.
+     largest bucket, and 4 bytes for each element of all buckets but the last, where that saves a
+     quarter of what comes in: the mean of a bucket is made when its payloads have arrived, and the next
+     bucket takes the place of those. The codec layer allocates nothing, ever.
 
    ALIGNMENT
      Pointers to float (y, residual, gradients of type float) are aligned as C wants them, to 4 bytes. What is passed as void * or
@@ -15927,18 +15927,29 @@ static size_t gcomp__in_turn_bytes(const gcomp__plan *plan, size_t world)
     return gcomp__plus(gcomp__times(world, gcomp__round_up(plan->widest, 64)), means);
 }
 
+/* Do all buckets receive in one place? Where that saves a quarter: the commit passes over means once more. */
+static int gcomp__in_turn(const gcomp__plan *plan, size_t world)
+{
+    const size_t waiting = gcomp__waiting_bytes(plan, world);
+    return gcomp__in_turn_bytes(plan, world) < waiting - waiting / 4;
+}
+
+static size_t gcomp__recv_bytes(const gcomp__plan *plan, size_t world)
+{
+    return gcomp__in_turn(plan, world) ? gcomp__in_turn_bytes(plan, world) : gcomp__waiting_bytes(plan, world);
+}
+
 /* Bytes of the step's arena: send, recv, means, sums, maxima, local, buckets, cursors and views, shards. */
 static size_t gcomp__arena_bytes(const gcomp__plan *plan, size_t world)
 {
     size_t sums = gcomp__plus(gcomp__times(gcomp__plus(plan->local, plan->acc), 4), gcomp__maxima_bytes(plan, world));
-    size_t payloads = gcomp__min(gcomp__waiting_bytes(plan, world), gcomp__in_turn_bytes(plan, world));
+    size_t payloads = gcomp__plus(gcomp__round_up(plan->send, 64), gcomp__recv_bytes(plan, world));
     unsigned kind;
     int round;
     for (round = 0; round < 3; round++)
         for (kind = GCOMP__SUM; kind < GCOMP__KINDS; kind++) sums = gcomp__plus(sums, gcomp__sum_bytes(plan, round, kind));
     if (plan->choosing) sums = gcomp__plus(sums, gcomp__times(gcomp__plus(world, 1), gcomp__decision_bytes(plan->tensors)));
     sums = gcomp__plus(sums, gcomp__bucket_bytes(plan, world));
-    payloads = gcomp__plus(payloads, gcomp__round_up(plan->send, 64));
     return gcomp__plus(gcomp__plus(gcomp__plus(payloads, sums), gcomp__share_bytes(plan, world)),
                        gcomp__plus(gcomp__times(world, 3 * sizeof(size_t) + sizeof(gcomp__view)), 64));
 }
@@ -16346,7 +16357,7 @@ static void gcomp__place_all(gcomp *gc)
 
 static gcomp_result gcomp__reserve(gcomp *gc)
 {
-    size_t world = (size_t)gc->desc.comm.world, waiting, in_turn, k;
+    size_t world = (size_t)gc->desc.comm.world, k;
     const int had = gc->scratch.at != NULL;
     uint8_t *at;
     unsigned kind;
@@ -16354,8 +16365,6 @@ static gcomp_result gcomp__reserve(gcomp *gc)
     GCOMP__TRY(gcomp__reserve_scratch(gc));
     if (gc->arena.at) return GCOMP_OK;
     gcomp__plan_most(gc);
-    waiting = gcomp__waiting_bytes(&gc->most, world);
-    in_turn = gcomp__in_turn_bytes(&gc->most, world);
     gc->others = NULL;
     if (!gcomp__room_take(&gc->memory, &gc->arena, gcomp__arena_bytes(&gc->most, world))) {
         if (!had) gcomp__room_give(&gc->memory, &gc->scratch);
@@ -16363,8 +16372,8 @@ static gcomp_result gcomp__reserve(gcomp *gc)
     }
     gc->send = at = gc->arena.at;
     gc->recv = at += gcomp__round_up(gc->most.send, 64);
-    at += gcomp__min(waiting, in_turn);
-    gc->means = in_turn < waiting ? (float *)(void *)at - gcomp__round_up(gc->most.means, 16) : NULL;
+    at += gcomp__recv_bytes(&gc->most, world);
+    gc->means = gcomp__in_turn(&gc->most, world) ? (float *)(void *)at - gcomp__round_up(gc->most.means, 16) : NULL;
     for (round = 0; round < 3; round++) { /* aligned: kernels add up lines of them */
         for (kind = GCOMP__SUM; kind < GCOMP__KINDS; kind++) {
             gc->sums[round][kind] = at;
@@ -17210,8 +17219,8 @@ static void gcomp__keep_largest(const gcomp *gc, const gcomp__slot *slot, float 
    follows the last. So all workers ask for the same, one after the other. Buckets are cut from the last tensor to the first: one
    is full when it has bucket_bytes, 4 an element. Places in the buffers are those of one bucket for all; what only the bucket
    that is communicated needs (>>shards) the next one uses again.
-   Where that takes less memory, all buckets receive their payloads in one place, and leave means
-   for the commit. Each bucket has its frame. A worker's error travels in the first
+   Where that saves memory, all buckets receive their payloads in one place, and leave means for the
+   commit. Each bucket has its frame. A worker's error travels in the first
    one that goes out after it, also one that this worker alone has seen in the bucket before; then all stop.
    The frame of a worker, 64 bytes, little endian:
       0 magic 'GCF1'   4 rank   8 world   12 status (8 bit)   13 decision (8 bit)   14 how the last step ended (16 bit)

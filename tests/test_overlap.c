@@ -916,7 +916,7 @@ static void around(gcomp_tensor *tensors, const char *const *codecs)
     for (size_t t = 0; t < TENSORS; t++) {
         int large = t == 0 || t == 4 || t == 7;
         tensors[t].name = names[t];
-        tensors[t].rows = large ? 80 : 31 + 6 * t;
+        tensors[t].rows = large ? 320 : 31 + 6 * t;
         tensors[t].cols = large ? 40 : 17;
         tensors[t].dtype = dtypes[t];
         tensors[t].codec = large ? "blocktopk:density=1" : codecs[t % 4];
