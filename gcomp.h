@@ -441,7 +441,7 @@
    n on they are padding: they have codes and are decoded with the rest, but belong to no tensor.
    The u32 u of a piece: bit 0, it was rotated twice; bit 31, it is small; f is u without bit 31, as
    a float (bit 0 stays): 2^-100 <= f, f finite, if small f <= 1 + 2^-23. u = 0: f = 0, and the
-   codes of the piece are zero bytes.
+   codes of the piece are zero bytes; its elements are zeros with the signs that the steps below give.
    For each 16 elements stand 2 * bits bytes of codes. bits=4: 16 numbers q of 4 bits; the magnitude
    k is q if q < 8, else 15 - q, and the element is negative. Else 16 magnitudes k of bits - 1 bits,
    then 16 bits, 1: negative. The number c of an element is, with this sign, by k = 0, 1, ..
