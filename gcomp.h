@@ -16268,16 +16268,27 @@ static size_t gcomp__machine_bytes(size_t elements, size_t tensors)
     return gcomp__times(gcomp__plus(elements, GCOMP__WORD + tensors), 4);
 }
 
+/* What a tensor adds to a plan; *elements: its own are added. Not inlined: its frame is large. */
+GCOMP__NOINLINE gcomp_result gcomp__plan_tensor(gcomp__plan *plan, const gcomp_desc *desc, const gcomp__schedule *schedule,
+                                                const gcomp_tensor *tensor, int alone, size_t *elements)
+{
+    gcomp__text why = gcomp__text_in(NULL, 0);
+    gcomp__level levels[GCOMP__LEVELS];
+    gcomp__slot slot;
+    GCOMP__TRY(gcomp__slot_of(&slot, levels, desc, schedule, tensor, alone, &why));
+    gcomp__plan_add(plan, desc, &slot, levels);
+    *elements = gcomp__plus(*elements, slot.n);
+    return GCOMP_OK;
+}
+
 /* Of a node's sums: all tensors uncompressed. SIZE_MAX: something is invalid. */
 static size_t gcomp__memory_of(const gcomp_desc *desc, const gcomp_tensor *tensors, size_t count, int of_node)
 {
     gcomp__text why = gcomp__text_in(NULL, 0);
     const gcomp__set *set;
-    gcomp__level levels[GCOMP__LEVELS];
     gcomp__schedule schedule;
     gcomp__plan plan, before;
     gcomp__bucket bucket;
-    gcomp__slot slot;
     gcomp_desc d = *desc;
     size_t i, j, capacity, total, elements = 0;
     if (gcomp__resolve_desc(&d, &schedule, &set, &why) != GCOMP_OK) return SIZE_MAX;
@@ -16285,11 +16296,9 @@ static size_t gcomp__memory_of(const gcomp_desc *desc, const gcomp_tensor *tenso
     before = plan;
     for (i = count; i-- > 0;) {
         const gcomp_tensor tensor = of_node ? gcomp__node_tensor(tensors + i) : tensors[i];
-        if (gcomp__slot_of(&slot, levels, &d, &schedule, &tensor, count == 1, &why) != GCOMP_OK) return SIZE_MAX;
+        if (gcomp__plan_tensor(&plan, &d, &schedule, &tensor, count == 1, &elements) != GCOMP_OK) return SIZE_MAX;
         for (j = 0; j < i; j++)
             if (tensors[j].name && !strcmp(tensors[i].name, tensors[j].name)) return SIZE_MAX;
-        gcomp__plan_add(&plan, &d, &slot, levels);
-        elements = gcomp__plus(elements, slot.n);
         if (!i || !gcomp__full(&d, elements)) continue;
         gcomp__end_bucket(&plan, &before, (size_t)d.comm.world, &bucket);
         before = plan;
