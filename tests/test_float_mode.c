@@ -163,13 +163,16 @@ static void test_another_mode_in_the_midst_of_a_step_is_an_error_that_changes_no
         CHECK(gcomp_step_ready(gc, 0, grad) == GCOMP_OK);
         if (at == 2) fesetround(FE_UPWARD);
         gcomp_result result;
+        int frames = 0;
         for (;;) {
             result = gcomp_step_next(gc, &request);
             if (result != GCOMP_OK || request.kind == GCOMP_DONE) break;
             if (request.kind == GCOMP_ALLGATHER) memcpy(request.recv, request.send, request.stride);
+            frames += request.kind == GCOMP_ALLGATHER && request.stride == 64;
             CHECK(gcomp_step_done(gc, request.id, 0) == GCOMP_OK);
         }
         CHECK(result == (at < 3 ? GCOMP_FLOAT_MODE : GCOMP_OK));
+        CHECK(frames == 1); /* it tells the others */
         if (at == 3) {
             fesetround(FE_UPWARD);
             CHECK(gcomp_step_commit(gc) == GCOMP_FLOAT_MODE);
@@ -182,6 +185,33 @@ static void test_another_mode_in_the_midst_of_a_step_is_an_error_that_changes_no
     }
     gcomp_close(gc);
 }
+
+static int told;
+static int count_frames(void *user, const void *mine, void *all, size_t bytes)
+{
+    told += bytes == 64;
+    return echo_frame(user, mine, all, bytes);
+}
+
+static void test_an_exchange_in_another_mode_tells_the_others(void)
+{
+    static float grad[COUNT];
+    gcomp_desc desc;
+    gcomp_tensor tensor;
+    gcomp *gc = NULL;
+    memset(&desc, 0, sizeof desc);
+    memset(&tensor, 0, sizeof tensor);
+    desc.comm.world = 2;
+    desc.comm.allgather = count_frames;
+    tensor.name = "w";
+    tensor.rows = COUNT;
+    tensor.codec = "sign";
+    CHECK(gcomp_open(&gc, &desc) == GCOMP_OK && gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+    fesetround(FE_UPWARD);
+    CHECK(gcomp_exchange_flat(gc, grad, NULL) == GCOMP_FLOAT_MODE && told == 1);
+    fesetround(FE_TONEAREST);
+    gcomp_close(gc);
+}
 #endif
 
 int main(void)
@@ -189,6 +219,7 @@ int main(void)
     RUN(test_the_callers_mode_changes_no_bits_and_comes_back);
 #ifdef GCOMP__KEEP_MODE
     RUN(test_another_mode_in_the_midst_of_a_step_is_an_error_that_changes_nothing);
+    RUN(test_an_exchange_in_another_mode_tells_the_others);
 #endif
     return test_end();
 }
