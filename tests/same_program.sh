@@ -50,4 +50,4 @@ for pid in $p0 $p1; do
     [ $status = 1 ] || { echo "a survivor ended with status $status"; exit 1; }
 done
 [ $(($(date +%s) - killed)) -lt 30 ] || { echo "the survivors waited for their timeout of a minute"; exit 1; }
-grep -q 'callback reported a failure' $out/dies0.log
+grep -q 'a communication callback failed' $out/dies0.log

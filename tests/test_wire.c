@@ -270,8 +270,7 @@ static void test_bad_codec_texts_are_refused_by_name(void)
                                            {"powersgd:rank=0", "'0'"}, {"powersgd:rank=65", "'65'"},
                                            {"powersgd:rank=1.5", "'1.5'"}, {"none:block=16", "'block'"}, {"sign+fp16", "'sign'"},
                                            {"topk+powersgd", "'powersgd'"}, {"topk+topk", "'topk'"}, {"topk+", ""},
-                                           {"topk sign", "' sign'"}, {"topk:density=0.1234567890123456", "'0.1234567890123456'"},
-                                           {"topk:density=1e999", "'1e999'"}};
+                                           {"topk sign", "' sign'"}, {"topk:density=1e999", "'1e999'"}};
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         gcomp_codec codec, before;
         char why[200] = "";
