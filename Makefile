@@ -1,19 +1,34 @@
-# gcomp: make demo | methods | test | examples | bench | bench-gemm | bench-torch | net | accuracy | accordion | dgc | advise | help.
-# CC, CXX and CFLAGS are respected.
+# gcomp: `make help` lists the targets. CC, CXX and CFLAGS are respected.
 
 CC ?= gcc
 CXX ?= g++
 CFLAGS ?= -O2
 STRICT = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef
 CSTRICT = $(STRICT) -Wstrict-prototypes
-STB = $(shell pkg-config --cflags stb 2>/dev/null || echo -I/usr/include/stb)
 TRAIN_LIBS = -lopenblas -lz -lm -pthread
-TRAIN = $(wildcard examples/train*.[ch]) examples/gcomp_threads.h examples/gcomp_sockets.h examples/gcomp_recover.h gcomp.h
+TRAIN = $(wildcard examples/train*.[ch]) examples/gcomp_advise.h examples/gcomp_threads.h examples/gcomp_sockets.h \
+    examples/gcomp_recover.h tests/codecs.h gcomp.h
+
+# Debian's packages: those of the demo, those of "make test", and all.
+DEMO_PACKAGES = gcc libc6-dev libstb-dev libopenblas-dev zlib1g-dev gnuplot-nox dataset-fashion-mnist
+TEST_PACKAGES = gcc g++ libc6-dev libstb-dev
+PACKAGES = $(sort $(DEMO_PACKAGES) $(TEST_PACKAGES)) clang libclang-rt-14-dev gcc-aarch64-linux-gnu libc6-dev-arm64-cross \
+    qemu-user g++-mingw-w64-x86-64-posix libopenmpi-dev openmpi-bin libmpich-dev mpich
+ifeq ($(sort $(MAKECMDGOALS)),demo deps)
+PACKAGES = $(DEMO_PACKAGES)
+endif
+ifeq ($(sort $(MAKECMDGOALS)),deps test)
+PACKAGES = $(TEST_PACKAGES)
+endif
 
 all: build/train build/bench ## build the demo and the bench
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
+
+deps: ## install Debian's packages, as root or with sudo: "make deps demo" and "make deps test" what these need, "make deps" all
+	@sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; $$sudo env DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -y --no-install-recommends $(PACKAGES)
 
 build:
 	mkdir -p build
@@ -24,7 +39,7 @@ build/gcomp.o: gcomp.h | build
 
 need-demo:
 	@for f in cblas.h zlib.h; do echo "#include <$$f>" | $(CC) -E -x c - >/dev/null 2>&1 || \
-	    { echo "missing $$f: apt-get install libopenblas-dev zlib1g-dev (README.md has the whole line)"; exit 1; }; done
+	    { echo "missing $$f: apt-get install libopenblas-dev zlib1g-dev or: make deps demo"; exit 1; }; done
 
 need-gemm:
 	@for f in openblas blis; do echo 'int main(void) { return 0; }' | $(CC) -x c - -o /dev/null -l$$f 2>/dev/null || \
@@ -39,10 +54,10 @@ build/train_mpi: $(TRAIN) examples/gcomp_mpi.h build/gcomp.o | need-demo
 build/overlap: examples/overlap.c examples/gcomp_mpi.h examples/gcomp_recover.h build/gcomp.o | need-demo
 	mpicc $(CFLAGS) -I. examples/overlap.c build/gcomp.o -o $@ -lopenblas -lm
 
-build/bench: bench/bench.c bench/bench.h examples/gcomp_threads.h gcomp.h | build
+build/bench: $(wildcard bench/bench*.[ch]) examples/gcomp_threads.h tests/codecs.h gcomp.h | build
 	$(CC) $(CFLAGS) -I. bench/bench.c -o $@ -lm -pthread
 
-build/advise: examples/advise.c examples/gcomp_threads.h examples/gcomp_sockets.h build/gcomp.o | build
+build/advise: examples/advise.c examples/gcomp_advise.h examples/gcomp_recover.h examples/gcomp_threads.h examples/gcomp_sockets.h build/gcomp.o | build
 	$(CC) $(CFLAGS) -I. examples/advise.c build/gcomp.o -o $@ -lm -pthread
 
 build/gemm: bench/gemm.c bench/bench.h gcomp.h | build need-gemm
@@ -68,6 +83,9 @@ build/embedded: examples/embedded.c build/embedded_gcomp.o
 
 demo: build/train ## train with and without compression; table, build/demo.svg and build/methods.svg
 	OPENBLAS_NUM_THREADS=1 ./build/train
+
+picture: demo ## the demo, and the picture that the README shows: examples/demo.svg
+	cp build/demo.svg examples/demo.svg
 
 methods: build/train ## bits and error of every codec on a real gradient; table and build/methods.svg
 	OPENBLAS_NUM_THREADS=1 ./build/train --errors
@@ -103,10 +121,13 @@ net: build/train build/train_mpi ## training over four hosts with slow links on 
 
 examples: build/first build/advise build/engine build/embedded build/own_loop build/server build/train ## build all examples
 
-test: ## everything that is tested; ends in a line of counts
-	sh tests/run.sh
+test: ## in minutes: every property on every instruction set of the machine, one build with sanitizers, a short fuzz
+	@sh tests/run.sh
+
+test-all: ## the rest: all compilers, levels and standards, emulated sets, a long fuzz, MPI, examples; some 20 minutes
+	@sh tests/run.sh all
 
 clean: ## remove build/
 	rm -rf build
 
-.PHONY: all help demo methods demo-mpi accuracy accordion dgc bench bench-gemm bench-torch advise examples test clean need-demo need-gemm net
+.PHONY: all help deps demo picture methods demo-mpi accuracy accordion dgc bench bench-gemm bench-torch advise examples test test-all clean need-demo need-gemm net

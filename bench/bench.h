@@ -1,4 +1,5 @@
-/* bench.h - what both benches stand on: clock, memory, random numbers, median, axpy, one core. After gcomp.h's implementation. */
+/* bench.h - what both benches use: clock, memory, random numbers, median, axpy, one core. Include
+   it after gcomp.h's implementation. */
 
 #ifndef BENCH_H
 #define BENCH_H
@@ -18,12 +19,10 @@ static inline double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static inline size_t mapped(size_t bytes)
-{
-    return (bytes + (4u << 20)) >> 21 << 21;
-}
+static inline size_t mapped(size_t bytes) { return (bytes + (4u << 20)) >> 21 << 21; }
 
-/* Touched, on large pages where there are any; no two at one place of their pages. */
+/* Memory that has been written to, on large pages if there are any. Each block begins at another
+   offset in its page, so that blocks do not share sets of a cache. */
 static inline void *memory(size_t bytes)
 {
     static size_t count;
@@ -62,7 +61,8 @@ static inline double median(double *v, size_t n)
 static inline gcomp_isa isa_of(const char *name)
 {
     for (int i = 1; i <= GCOMP_ISA_NEON; i++)
-        if (!strcmp(gcomp_isa_name((gcomp_isa)i), name) && gcomp_isa_available((gcomp_isa)i)) return (gcomp_isa)i;
+        if (!strcmp(gcomp_isa_name((gcomp_isa)i), name) && gcomp_isa_available((gcomp_isa)i))
+            return (gcomp_isa)i;
     fprintf(stderr, "no instruction set '%s' here\n", name);
     exit(2);
 }
@@ -76,14 +76,18 @@ static inline void pin(void)
     sched_setaffinity(0, sizeof set, &set);
 }
 
-/* On a line of the cache: where its loop crosses one, it takes 1.7 times as long. */
+/* a <- a + b. The function begins on a line of the cache: where its loop crosses one, it takes 1.7
+   times as long. */
 #if defined(__x86_64__)
-__attribute__((noinline, aligned(64), target("avx2"))) static void axpy_range(float *a, const float *b, size_t n)
+__attribute__((noinline, aligned(64), target("avx2")))
+static void axpy_range(float *a, const float *b, size_t n)
 {
-    for (size_t i = 0; i + 8 <= n; i += 8) _mm256_storeu_ps(a + i, _mm256_add_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i)));
+    for (size_t i = 0; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(a + i, _mm256_add_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i)));
 }
 #else
-__attribute__((noinline, aligned(64), optimize("O3"))) static void axpy_range(float *a, const float *b, size_t n)
+__attribute__((noinline, aligned(64), optimize("O3")))
+static void axpy_range(float *a, const float *b, size_t n)
 {
     for (size_t i = 0; i < n; i++) a[i] += b[i];
 }

@@ -1,11 +1,13 @@
 /* gemm.c - the matrix products of powersgd beside sgemm of OpenBLAS and BLIS.
 
-   Shows     for shapes of layers and ranks 1 to 32, GB/s of matrix of M Q, M^T P and P Q^T, all with the reordering of the small
-             factors that a step does; the ratio to the faster of the two; last how many entries reach 0.9 and 1, and the median.
-             Then M Q and M^T P with the residual added on the fly as a ratio to axpy, and orthonormalisation beside M Q
-   How       one thread, pinned; contenders interleaved, median of the rounds; results compared before. The libraries are loaded
-             when it runs, with the same instruction set and their kernels for this maker's processors, whose names are printed;
-             OPENBLAS_CORETYPE and BLIS_ARCH_TYPE override that
+   Shows     for shapes of layers and ranks 1 to 32: GB/s of matrix of M Q, M^T P and P Q^T, each
+             with the reordering of the small factors that a step does, and the ratio to the faster
+             library; M Q and M^T P with the residual added on the fly, as a ratio to axpy; at the
+             end how many entries reach 0.9 and 1, the median, and orthonormalisation
+   How       one thread, pinned; contenders interleaved, median of the rounds; results are compared
+             first. The libraries are loaded at run time, with the same instruction set. They use
+             their kernels for this maker's processors, and the program prints the names of these;
+             OPENBLAS_CORETYPE and BLIS_ARCH_TYPE override the choice
    Run       build/gemm [--isa NAME] [--rank R] [--rows ROWS] */
 
 #define _GNU_SOURCE
@@ -18,8 +20,8 @@
 
 enum { ROUNDS = 7, MAX_R = 32, LIBRARIES = 2, ENTRIES = 128 };
 enum { ROW_MAJOR = 101, PLAIN = 111, TURNED = 112 }; /* of cblas.h */
-typedef void sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb,
-                   float beta, float *c, int ldc);
+typedef void sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a,
+                   int lda, const float *b, int ldb, float beta, float *c, int ldc);
 
 static const char *const kernels[] = {"M Q", "M^T P", "P Q^T"};
 static const char *const names[LIBRARIES] = {"OpenBLAS", "BLIS"};
@@ -69,20 +71,23 @@ static void load_libraries(gcomp_isa isa)
         break;
     }
     float a = 1, b = 1, c = 0;
-    for (int l = 0; l < LIBRARIES; l++) gemm[l](ROW_MAJOR, PLAIN, PLAIN, 1, 1, 1, 1, &a, 1, &b, 1, 0, &c, 1);
-    const char *(*core_name)(void) = (const char *(*)(void))need(library[0], "openblas_get_corename");
+    for (int l = 0; l < LIBRARIES; l++)
+        gemm[l](ROW_MAJOR, PLAIN, PLAIN, 1, 1, 1, 1, &a, 1, &b, 1, 0, &c, 1);
+    const char *(*core_name)(void) =
+        (const char *(*)(void))need(library[0], "openblas_get_corename");
     int (*arch_id)(void) = (int (*)(void))need(library[1], "bli_arch_query_id");
-    printf("OpenBLAS runs its kernels for %s, BLIS those for %s\n", core_name(), arch_name(arch_id()));
+    printf("OpenBLAS runs its kernels for %s, BLIS those for %s\n", core_name(),
+           arch_name(arch_id()));
 }
 
 /* ---------------- one product */
 
 typedef struct data {
     size_t rows, cols, rank;
-    float *g, *e, *y, *other;            /* matrices */
-    float *p, *q, *p_turned, *q_turned;  /* rank after rank; row after row for the libraries */
+    float *g, *e, *y, *other;           /* matrices */
+    float *p, *q, *p_turned, *q_turned; /* rank after rank; row after row for the libraries */
     float *p_out, *q_out, *local[3];
-    const gcomp__powersgd_kernels *kernels;
+    const gcomp__gemm_kernels *kernels;
 } data;
 
 static void ours(const data *d, int kernel, int feedback)
@@ -98,24 +103,26 @@ static void ours(const data *d, int kernel, int feedback)
     m.rows = d->rows;
     m.cols = d->cols;
     m.rank = rank;
-    m.pitch = gcomp__powersgd_pitch(rank);
-    m.cold = gcomp__powersgd_is_cold(d->rows * d->cols, rank);
+    m.pitch = gcomp__gemm_pitch(rank);
+    m.uncached = gcomp__powersgd_is_uncached(d->rows * d->cols, rank);
     f.p = d->local[0];
     f.q = d->local[1];
     if (kernel == 0) {
         gcomp__to_projected(d->kernels, f.q, d->q, d->cols, rank);
-        for (size_t i = 0; i < d->rows; i += GCOMP__POWERSGD_ROWS)
-            d->kernels->project(&m, i, gcomp__min(d->rows, i + GCOMP__POWERSGD_ROWS), f.q, f.p);
-        d->kernels->turn(d->p_out, d->rows, f.p, m.pitch, rank, d->rows);
+        for (size_t i = 0; i < d->rows; i += GCOMP__GEMM_ROWS)
+            d->kernels->project(&m, i, gcomp__min(d->rows, i + GCOMP__GEMM_ROWS), f.q, f.p);
+        d->kernels->transpose(d->p_out, d->rows, f.p, m.pitch, rank, d->rows);
     } else if (kernel == 1) {
-        d->kernels->turn(f.p, m.pitch, d->p, d->rows, d->rows, rank);
-        for (size_t j = 0; j < d->cols; j += columns) d->kernels->back(&m, j, gcomp__min(d->cols, j + columns), f.p, f.q);
+        d->kernels->transpose(f.p, m.pitch, d->p, d->rows, d->rows, rank);
+        for (size_t j = 0; j < d->cols; j += columns)
+            d->kernels->back(&m, j, gcomp__min(d->cols, j + columns), f.p, f.q);
         gcomp__from_panels(d->q_out, f.q, d->cols, rank);
     } else {
-        d->kernels->turn(f.p, m.pitch, d->p, d->rows, d->rows, rank);
+        d->kernels->transpose(f.p, m.pitch, d->p, d->rows, d->rows, rank);
         gcomp__to_panels(f.q, d->q, d->cols, rank);
-        for (size_t i = 0; i < d->rows; i += GCOMP__POWERSGD_ROWS)
-            d->kernels->expand(&m, i, gcomp__min(d->rows, i + GCOMP__POWERSGD_ROWS), &f, NULL, &f, d->y);
+        for (size_t i = 0; i < d->rows; i += GCOMP__GEMM_ROWS)
+            d->kernels->expand(&m, i, gcomp__min(d->rows, i + GCOMP__GEMM_ROWS), &f, NULL, &f,
+                               d->y);
     }
 }
 
@@ -123,10 +130,14 @@ static void theirs(const data *d, int kernel, int library)
 {
     const int rows = (int)d->rows, cols = (int)d->cols, r = (int)d->rank;
     if (kernel == 0)
-        gemm[library](ROW_MAJOR, PLAIN, PLAIN, rows, r, cols, 1, d->g, cols, d->q_turned, r, 0, d->local[0], r);
+        gemm[library](ROW_MAJOR, PLAIN, PLAIN, rows, r, cols, 1, d->g, cols, d->q_turned, r, 0,
+                      d->local[0], r);
     else if (kernel == 1)
-        gemm[library](ROW_MAJOR, TURNED, PLAIN, cols, r, rows, 1, d->g, cols, d->p_turned, r, 0, d->local[1], r);
-    else gemm[library](ROW_MAJOR, PLAIN, TURNED, rows, cols, r, 1, d->p_turned, r, d->q_turned, r, 0, d->other, cols);
+        gemm[library](ROW_MAJOR, TURNED, PLAIN, cols, r, rows, 1, d->g, cols, d->p_turned, r, 0,
+                      d->local[1], r);
+    else
+        gemm[library](ROW_MAJOR, PLAIN, TURNED, rows, cols, r, 1, d->p_turned, r, d->q_turned, r, 0,
+                      d->other, cols);
 }
 
 static double timed(const data *d, int kernel, int contender, size_t calls)
@@ -159,7 +170,8 @@ static double difference(const data *d, int kernel)
     }
     for (size_t i = 0; i < n; i++)
         for (size_t c = 0; c < r; c++) {
-            const float mine = kernel ? d->q_out[c * n + i] : d->p_out[c * n + i], other = d->local[kernel][i * r + c];
+            const float mine = kernel ? d->q_out[c * n + i] : d->p_out[c * n + i];
+            const float other = d->local[kernel][i * r + c];
             worst = fmax(worst, fabs((double)mine - (double)other));
             most = fmax(most, fabs((double)other));
         }
@@ -168,19 +180,25 @@ static double difference(const data *d, int kernel)
 
 static double compare(const data *d, int kernel)
 {
-    double seconds[5][ROUNDS], n = (double)(d->rows * d->cols), once, wrong = difference(d, kernel), ratio;
+    const double n = (double)(d->rows * d->cols), wrong = difference(d, kernel);
+    double seconds[5][ROUNDS], once, ratio;
     size_t calls;
-    if (wrong > 1e-4) exit((fprintf(stderr, "%s, rank %zu: off by %g\n", kernels[kernel], d->rank, wrong), 1));
+    if (wrong > 1e-4)
+        exit((fprintf(stderr, "%s, rank %zu: off by %g\n", kernels[kernel], d->rank, wrong), 1));
     once = timed(d, kernel, 0, 1);
     calls = once < 1e-3 ? (size_t)(1e-3 / once) + 1 : 1;
-    for (int part = 0; part < (kernel == 2 ? 1 : 2); part++) /* by themselves: what the others leave in the caches matters */
+    /* In two parts: what other contenders leave in the caches matters. */
+    for (int part = 0; part < (kernel == 2 ? 1 : 2); part++)
         for (int round = 0; round < ROUNDS; round++)
-            for (int c = part ? 3 : 0; c < (part ? 5 : 3); c++) seconds[c][round] = timed(d, kernel, c, calls);
+            for (int c = part ? 3 : 0; c < (part ? 5 : 3); c++)
+                seconds[c][round] = timed(d, kernel, c, calls);
     for (int c = 0; c < (kernel == 2 ? 3 : 5); c++) seconds[c][0] = median(seconds[c], ROUNDS);
     ratio = fmin(seconds[1][0], seconds[2][0]) / seconds[0][0];
-    printf("%4zux%-5zu %4zu %-6s %8.2f %9.2f %9.2f %8.2f", d->rows, d->cols, d->rank, kernels[kernel], 4e-9 * n / seconds[0][0],
-           4e-9 * n / seconds[1][0], 4e-9 * n / seconds[2][0], ratio);
-    if (kernel < 2) printf(" %10.2f %8.2f", 4e-9 * n / seconds[3][0], seconds[4][0] / seconds[3][0]);
+    printf("%4zux%-5zu %4zu %-6s %8.2f %9.2f %9.2f %8.2f", d->rows, d->cols, d->rank,
+           kernels[kernel], 4e-9 * n / seconds[0][0], 4e-9 * n / seconds[1][0],
+           4e-9 * n / seconds[2][0], ratio);
+    if (kernel < 2)
+        printf(" %10.2f %8.2f", 4e-9 * n / seconds[3][0], seconds[4][0] / seconds[3][0]);
     printf("\n");
     fflush(stdout);
     return ratio;
@@ -194,7 +212,8 @@ static void orthonormalise(const data *d, size_t n, size_t r)
     for (int round = 0; round < ROUNDS; round++) {
         for (size_t c = 0; c < r; c++)
             for (size_t i = 0; i < n; i++)
-                p[c * n + i] = d->g[i] + (float)pow(1e-6, (double)c / (double)(r - 1)) * (c ? d->g[c * n + i] : 0);
+                p[c * n + i] = d->g[i] +
+                    (float)pow(1e-6, (double)c / (double)(r - 1)) * (c ? d->g[c * n + i] : 0);
         double from = now();
         gcomp__orthonormalise(d->kernels, p, n, r);
         best = fmin(best, now() - from);
@@ -210,7 +229,8 @@ static void orthonormalise(const data *d, size_t n, size_t r)
 
 int main(int argc, char **argv)
 {
-    static const size_t shapes[][2] = {{4096, 4096}, {512, 4608}, {1024, 1024}, {64, 576}}, ranks[] = {1, 2, 4, 8, 16, 32};
+    static const size_t shapes[][2] = {{4096, 4096}, {512, 4608}, {1024, 1024}, {64, 576}};
+    static const size_t ranks[] = {1, 2, 4, 8, 16, 32};
     size_t only_rank = 0, only_rows = 0, entries = 0, nine = 0, one = 0;
     double ratios[ENTRIES];
     gcomp_isa isa = GCOMP_ISA_AUTO;
@@ -225,10 +245,11 @@ int main(int argc, char **argv)
     pin();
     set = gcomp__set_of(isa);
     load_libraries(set->isa);
-    printf("gcomp %d, gcc %s, %s, one thread; GB/s of matrix\n", gcomp_version(), __VERSION__, gcomp_isa_name(set->isa));
-    printf("%-10s %4s %-6s %8s %9s %9s %8s %10s %8s\n", "shape", "rank", "kernel", "gcomp", names[0], names[1], "ratio",
-           "residual", "/ axpy");
-    d.kernels = (const gcomp__powersgd_kernels *)gcomp__kernels_of(set, &gcomp__row_powersgd);
+    printf("gcomp %d, gcc %s, %s, one thread; GB/s of matrix\n", gcomp_version(), __VERSION__,
+           gcomp_isa_name(set->isa));
+    printf("%-10s %4s %-6s %8s %9s %9s %8s %10s %8s\n", "shape", "rank", "kernel", "gcomp",
+           names[0], names[1], "ratio", "residual", "/ axpy");
+    d.kernels = (const gcomp__gemm_kernels *)gcomp__kernels_of(set, &gcomp__row_powersgd);
     d.g = floats(4096 * 4096, 1);
     d.e = floats(4096 * 4096, 1);
     d.y = floats(4096 * 4096, 1);
@@ -246,8 +267,8 @@ int main(int argc, char **argv)
             d.cols = shapes[s][1];
             d.rank = ranks[r];
             if ((only_rank && d.rank != only_rank) || (only_rows && d.rows != only_rows)) continue;
-            d.kernels->turn(d.p_turned, d.rank, d.p, d.rows, d.rows, d.rank);
-            d.kernels->turn(d.q_turned, d.rank, d.q, d.cols, d.cols, d.rank);
+            d.kernels->transpose(d.p_turned, d.rank, d.p, d.rows, d.rows, d.rank);
+            d.kernels->transpose(d.q_turned, d.rank, d.q, d.cols, d.cols, d.rank);
             for (int k = 0; k < 3; k++) ratios[entries++] = compare(&d, k);
         }
     for (size_t i = 0; i < entries; i++) {
@@ -255,7 +276,8 @@ int main(int argc, char **argv)
         one += ratios[i] >= 1;
     }
     if (entries)
-        printf("%zu of %zu entries reach 0.9, %zu reach 1; median %.2f\n", nine, entries, one, median(ratios, entries));
+        printf("%zu of %zu entries reach 0.9, %zu reach 1; median %.2f\n", nine, entries, one,
+               median(ratios, entries));
     for (size_t r = 4; r <= 32; r *= r == 4 ? 4 : 2) orthonormalise(&d, 4096, r);
     return 0;
 }

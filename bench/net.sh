@@ -2,9 +2,11 @@
 # Trains over a slow network on this machine: four hosts as network namespaces, each with its own limited link to one bridge, one
 # worker a host, and every byte between them counted by the kernel.
 #
-#   sudo bench/net.sh [--rates "100mbit 1gbit none"] [--methods "CODEC CODEC ..."] [--steps N] [--transport mpi|sockets]
+#   sudo bench/net.sh [--rates "100mbit 1gbit none"] [--methods "CODEC CODEC ..."] [--steps N] [--transport mpi|sockets|torch]
 #   [--out DIR] [--pairs N] [--advise] [--overlap "CODEC ..."] [--limit SECONDS] [--quiet SECONDS]
 #
+# --transport torch: the same training made of PyTorch over Gloo, bench/torch_train.py. Methods: none, and powersgd:rank=N, which
+# is PyTorch's powerSGD_hook.
 # --pairs: instead, N times uncompressed and N times as gcomp_advise chooses, in turns; the median of the ratios of their steps.
 # --advise: instead, build/advise over sockets, for 11.7 million parameters: at each rate, for none and for each method beside
 # none, what gcomp_advise expects of a step, what steps take, and the ratio.
@@ -25,12 +27,13 @@
 set -eu
 cd "$(dirname "$0")/.."
 rates="100mbit 1gbit none"
-methods="powersgd:rank=4 topk:density=0.01 topk:density=0.01+int:bits=4 qsgd:levels=1,code=auto eden int:bits=2 int:bits=4 sign"
+methods=
 steps=250
 transport=mpi
 pairs=0
 dir=build
 advise=
+python=
 longest=600
 quietest=60
 while [ $# -gt 0 ]; do
@@ -60,8 +63,15 @@ case $transport in
 mpi) need mpirun.openmpi openmpi-bin; need mpicc libopenmpi-dev; program=build/train_mpi ;;
 overlap) need mpirun.openmpi openmpi-bin; need mpicc libopenmpi-dev; program=build/overlap ;;
 sockets) program=build/train; [ -z "$advise" ] || program=build/advise ;;
-*) echo "--transport mpi or sockets"; exit 1 ;;
+torch)
+    program=bench/torch_train.py
+    for p in python3 /usr/bin/python3; do "$p" -c 'import torch' 2>/dev/null && python=$p && break; done
+    [ -n "$python" ] || { echo "missing PyTorch: apt-get install python3-torch"; exit 1; }
+    methods=${methods:-powersgd:rank=4}
+    ;;
+*) echo "--transport mpi, sockets or torch"; exit 1 ;;
 esac
+methods=${methods:-powersgd:rank=4 topk:density=0.01 topk:density=0.01+int:bits=4 qsgd:levels=1,code=auto eden int:bits=2 int:bits=4 sign}
 make -s "$program"
 mkdir -p "$dir"
 
@@ -194,10 +204,10 @@ train() { # output directory, arguments...: all four workers; as a process of it
         over_mpi 4 "$PWD/$program" --transport mpi "$@"
     fi
     for i in 1 2 3; do
-        ip netns exec "$(host $i)" env OPENBLAS_NUM_THREADS=1 "$program" --transport sockets --rank $i --root $net.1:7077 "$@" \
+        ip netns exec "$(host $i)" env OPENBLAS_NUM_THREADS=1 $python "$program" --transport $transport --rank $i --root $net.1:7077 "$@" \
             >/dev/null 2>>"$work/err" &
     done
-    ip netns exec "$(host 0)" env OPENBLAS_NUM_THREADS=1 "$program" --transport sockets --rank 0 --root $net.1:7077 "$@" \
+    ip netns exec "$(host 0)" env OPENBLAS_NUM_THREADS=1 $python "$program" --transport $transport --rank 0 --root $net.1:7077 "$@" \
         2>>"$work/err"
     wait
 }

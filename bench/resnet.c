@@ -1,8 +1,12 @@
-/* resnet.c - whole steps of PowerSGD on the tensors of a ResNet-18, four workers as threads of this process.
+/* resnet.c - whole steps of PowerSGD on the tensors of a ResNet-18, four workers as threads of this
+   process.
 
-   Shows     milliseconds of gcomp_exchange, from the moment all workers begin to the moment the last one has the mean
-   How       one thread a worker; normally distributed gradients, written anew before each step, untimed; median
-   Run       build/resnet [--codec CODEC] [--steps N]; bench/torch_hook.py runs it beside PyTorch's hook */
+   Shows     milliseconds of gcomp_exchange, from the moment all workers begin to the moment the
+             last one has the mean
+   How       one thread a worker; normally distributed gradients, written anew before each step,
+             untimed; median
+   Run       build/resnet [--codec CODEC] [--steps N]; bench/torch_hook.py runs it beside PyTorch's
+             hook */
 
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -15,12 +19,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Every parameter of torchvision's resnet18: convolutions as output channels x all else; scales and shifts of norms. */
+/* Every parameter of torchvision's resnet18: convolutions as output channels x all else; scales and
+   shifts of norms. */
 static const struct {
     size_t rows, cols, count;
-} shapes[] = {{64, 147, 1},    {64, 576, 4},    {128, 576, 1}, {128, 1152, 3}, {128, 64, 1},   {256, 1152, 1},
-              {256, 2304, 3},  {256, 128, 1},   {512, 2304, 1}, {512, 4608, 3}, {512, 256, 1}, {1000, 512, 1},
-              {1000, 0, 1},    {64, 0, 10},     {128, 0, 10},  {256, 0, 10},   {512, 0, 10}};
+} shapes[] = {{64, 147, 1},   {64, 576, 4},   {128, 576, 1}, {128, 1152, 3}, {128, 64, 1},
+              {256, 1152, 1}, {256, 2304, 3}, {256, 128, 1}, {512, 2304, 1}, {512, 4608, 3},
+              {512, 256, 1},  {1000, 512, 1}, {1000, 0, 1},  {64, 0, 10},    {128, 0, 10},
+              {256, 0, 10},   {512, 0, 10}};
 enum { WORKERS = 4, SHAPES = sizeof shapes / sizeof *shapes, NOISE = 1 << 16, MOST_STEPS = 1000 };
 
 static const char *codec = "powersgd:rank=2";
@@ -73,16 +79,14 @@ static void *work(void *arg)
     gcomp *gc = NULL;
     gcomp_result result = open_with_tensors(&gc, w, &elements);
     float *grads = (float *)malloc(4 * elements + 4);
-    if (!grads)
-        result = GCOMP_OUT_OF_MEMORY;
-    for (int step = -2; step < steps && result == GCOMP_OK; step++) { /* two untimed: memory, warm start */
+    if (!grads) result = GCOMP_OUT_OF_MEMORY;
+    /* two untimed: memory, warm start */
+    for (int step = -2; step < steps && result == GCOMP_OK; step++) {
         for (size_t i = 0; i < elements; i++)
             grads[i] = noise[(i + i / 1000 * 7 + (size_t)(step + 3 + 31 * rank) * 12345) % NOISE];
-        if (gcomp_threads_barrier(w->comm.user))
-            result = GCOMP_CALLBACK_FAILED;
+        if (gcomp_threads_barrier(w->comm.user)) result = GCOMP_CALLBACK_FAILED;
         began[rank] = seconds();
-        if (result == GCOMP_OK)
-            result = gcomp_exchange_flat(gc, grads, NULL);
+        if (result == GCOMP_OK) result = gcomp_exchange_flat(gc, grads, NULL);
         if (step >= 0) {
             first[step][rank] = began[rank];
             ended[step][rank] = seconds();
@@ -117,12 +121,9 @@ int main(int argc, char **argv)
     gcomp_threads *group;
     int failed = 0, started = 0;
     for (int i = 1; i + 1 < argc; i += 2) {
-        if (!strcmp(argv[i], "--codec"))
-            codec = argv[i + 1];
-        else if (!strcmp(argv[i], "--steps"))
-            steps = atoi(argv[i + 1]);
-        else
-            argc = 0;
+        if (!strcmp(argv[i], "--codec")) codec = argv[i + 1];
+        else if (!strcmp(argv[i], "--steps")) steps = atoi(argv[i + 1]);
+        else argc = 0;
     }
     if (argc % 2 == 0 || steps < 1 || steps > MOST_STEPS)
         return fprintf(stderr, "build/resnet [--codec CODEC] [--steps 1 to %d]\n", MOST_STEPS), 1;
@@ -132,22 +133,19 @@ int main(int argc, char **argv)
             sum += (float)(x >> 8) / 8388608.0f - 1;
         noise[i] = sum;
     }
-    if (gcomp_threads_open(&group, WORKERS, 60.0) != 0)
-        return 1;
+    if (gcomp_threads_open(&group, WORKERS, 60.0) != 0) return 1;
     for (; started < WORKERS && !failed; started += !failed) {
         workers[started].group = group;
         workers[started].comm = gcomp_threads_comm(group, started);
         failed = pthread_create(&threads[started], NULL, work, &workers[started]) != 0;
-        if (failed)
-            gcomp_threads_fail(group);
+        if (failed) gcomp_threads_fail(group);
     }
     for (int i = 0; i < started; i++) {
         pthread_join(threads[i], NULL);
         failed |= workers[i].failed;
     }
     gcomp_threads_close(group);
-    if (failed)
-        return 1;
+    if (failed) return 1;
     for (int step = 0; step < steps; step++) {
         double from = first[step][0], to = ended[step][0];
         for (int w = 1; w < WORKERS; w++) {
@@ -157,7 +155,7 @@ int main(int argc, char **argv)
         t[step] = 1e3 * (to - from);
     }
     qsort(t, (size_t)steps, sizeof *t, ascending);
-    printf("%s: %.2f ms a step (%.2f to %.2f in %d steps), %.1f times fewer bytes\n", codec, t[steps / 2], t[0], t[steps - 1], steps,
-           ratio);
+    printf("%s: %.2f ms a step (%.2f to %.2f in %d steps), %.1f times fewer bytes\n", codec,
+           t[steps / 2], t[0], t[steps - 1], steps, ratio);
     return 0;
 }

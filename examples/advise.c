@@ -1,16 +1,19 @@
 /* advise.c - does compressing pay, for this model, on this machine, over which link?
 
-   Shows     gcomp_advise, gcomp_link_of, gcomp_link_measure
+   Shows     gcomp_advise, gcomp_advise_link_of, gcomp_advise_link_measure (gcomp_advise.h)
    Build     make build/advise
-   Run       build/advise [--workers W] [--each] [CODEC...]          CODEC: candidates of your own
-             build/advise --rank R --root HOST:PORT [--workers W] [--each] [CODEC...]      on each of W machines
+   Run       build/advise [--workers W] [--each] [CODEC...]    CODEC: candidates of your own
+             build/advise --rank R --root HOST:PORT [--workers W] [--each] [CODEC...]
+             the same on each of W machines
 
-   Workers, two threads of this process, measure the candidates at the same time, as they would work. Then the
-   adviser is asked about four links, and about the memory that the threads share; and steps are taken as it
-   says, over a transport that is slowed down to the link, to see if they take the time that it expects. With
-   --rank workers are processes that meet over TCP, and the link is what lies between them, measured; all need the
-   same GCOMP_SECRET in the environment, or none. --each asks about "none" alone too, and about each candidate
-   beside it. */
+   The workers are two threads of this process. They measure the candidates at the same time, as
+   they would work. Then the adviser is asked about four links, and about the memory that the
+   threads share. Steps are taken as it says, over a transport that is slowed down to the link, and
+   the program prints the time that the adviser expected beside the time they took.
+
+   With --rank the workers are processes that meet over TCP, and the link between them is measured.
+   All need the same GCOMP_SECRET in the environment, or none. With --each the adviser is also asked
+   about "none" alone, and about "none" and each candidate. */
 
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
@@ -18,6 +21,8 @@
 
 #include "gcomp.h" /* implemented in build/gcomp.o */
 
+#include "gcomp_advise.h"
+#include "gcomp_recover.h"
 #include "gcomp_sockets.h"
 #include "gcomp_threads.h"
 
@@ -28,20 +33,24 @@
 static const struct {
     const char *name;
     size_t rows, cols, count;
-} shapes[] = {{"conv1", 64, 147, 1},       {"layer1", 64, 576, 4},     {"layer2.0", 128, 576, 1},
-              {"layer2", 128, 1152, 3},    {"layer2.down", 128, 64, 1}, {"layer3.0", 256, 1152, 1},
-              {"layer3", 256, 2304, 3},    {"layer3.down", 256, 128, 1}, {"layer4.0", 512, 2304, 1},
-              {"layer4", 512, 4608, 3},    {"layer4.down", 512, 256, 1}, {"fc", 1000, 512, 1},
-              {"fc.bias", 1000, 0, 1},     {"norm", 240, 0, 40}};
+} shapes[] = {{"conv1", 64, 147, 1},    {"layer1", 64, 576, 4},       {"layer2.0", 128, 576, 1},
+              {"layer2", 128, 1152, 3}, {"layer2.down", 128, 64, 1},  {"layer3.0", 256, 1152, 1},
+              {"layer3", 256, 2304, 3}, {"layer3.down", 256, 128, 1}, {"layer4.0", 512, 2304, 1},
+              {"layer4", 512, 4608, 3}, {"layer4.down", 512, 256, 1}, {"fc", 1000, 512, 1},
+              {"fc.bias", 1000, 0, 1},  {"norm", 240, 0, 40}};
 static const struct {
     const char *name;
     double bits_per_second, latency; /* 0: what is measured between the threads */
-} links[] = {{"100 Mbit/s", 1e8, 1e-4}, {"1 Gbit/s", 1e9, 5e-5}, {"10 Gbit/s", 1e10, 2e-5}, {"100 Gbit/s", 1e11, 5e-6},
+} links[] = {{"100 Mbit/s", 1e8, 1e-4},
+             {"1 Gbit/s", 1e9, 5e-5},
+             {"10 Gbit/s", 1e10, 2e-5},
+             {"100 Gbit/s", 1e11, 5e-6},
              {"in memory", 0, 0}};
 enum { SHAPES = sizeof shapes / sizeof *shapes, LINKS = sizeof links / sizeof *links };
 enum { STEPS = 5, MOST = 64, MOST_WORKERS = 64, NOISE = 1 << 16 };
 
-static const char *codecs[GCOMP_CANDIDATES] = {"none", "fp16", "int:bits=4", "sign", "topk:density=0.01", "powersgd:rank=4"};
+static const char *codecs[GCOMP_ADVISE_CANDIDATES] = {
+    "none", "fp16", "int:bits=4", "sign", "topk:density=0.01", "powersgd:rank=4"};
 static size_t codec_count = 6, tensor_count, elements;
 static gcomp_tensor tensors[MOST];
 static float noise[NOISE];
@@ -50,8 +59,8 @@ static int workers = 2, one_by_one;
 typedef struct worker {
     gcomp_threads *group; /* NULL: sockets */
     gcomp_comm comm;
-    gcomp_link link;             /* what they are slowed down to; zeros: they are not */
-    unsigned char choice[MOST];  /* of candidates, for each tensor: rank 0's */
+    gcomp_advise_link link;     /* what they are slowed down to; zeros: they are not */
+    unsigned char choice[MOST]; /* of candidates, for each tensor: rank 0's */
     int failed;
 } worker;
 
@@ -63,20 +72,19 @@ static double seconds(void *user)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Returns when the link would have carried the bytes. */
+/* Waits until the time at which the link would have carried the bytes. Returns status. */
 static int wait_until(double end, int status)
 {
     struct timespec nap = {0, 50000};
     while (seconds(NULL) < end)
-        if (end - seconds(NULL) > 2e-4)
-            nanosleep(&nap, NULL);
+        if (end - seconds(NULL) > 2e-4) nanosleep(&nap, NULL);
     return status;
 }
 
 static int slow_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype)
 {
     const worker *w = (const worker *)user;
-    double bytes = (double)count * (dtype == GCOMP_F32 || dtype == GCOMP_I32 ? 4 : dtype == GCOMP_I16 ? 2 : 1);
+    double bytes = (double)count * (dtype == GCOMP_I8 ? 1 : dtype == GCOMP_I16 ? 2 : 4);
     double end = seconds(NULL) + w->link.sum_start + bytes * w->link.sum_byte;
     return wait_until(end, w->comm.allreduce(w->comm.user, data, count, dtype));
 }
@@ -95,19 +103,19 @@ static gcomp_desc desc_of(worker *w)
     desc.comm.rank = w->comm.rank;
     desc.comm.world = workers;
     desc.comm.allreduce = slow_allreduce;
-    desc.comm.allgather = slow_allgather; /* it does without the others: all that are given must be slowed down */
+    desc.comm.allgather = slow_allgather; /* no other callbacks: they would have to be slow too */
     desc.comm.allreduce_dtypes = w->comm.allreduce_dtypes;
     desc.clock = seconds;
     return desc;
 }
 
-/* All get what rank 0 has; also to begin together. */
+/* bytes[MOST] <- that of rank 0, on all workers. They begin together after it. */
 static gcomp_result tell_all(const worker *w, unsigned char bytes[MOST])
 {
-    static unsigned char all[MOST_WORKERS][MOST_WORKERS * MOST]; /* of each worker of this process */
+    /* for each worker of this process */
+    static unsigned char all[MOST_WORKERS][MOST_WORKERS * MOST];
     unsigned char *mine = all[w->comm.rank];
-    if (w->comm.allgather(w->comm.user, bytes, mine, MOST) != 0)
-        return GCOMP_CALLBACK_FAILED;
+    if (w->comm.allgather(w->comm.user, bytes, mine, MOST) != 0) return GCOMP_CALLBACK_FAILED;
     memcpy(bytes, mine, MOST);
     return GCOMP_OK;
 }
@@ -122,24 +130,31 @@ static int ascending(const void *a, const void *b)
 static gcomp_result take_steps(worker *w, float *grads, double *step_seconds)
 {
     gcomp_desc desc = desc_of(w);
+    gcomp_recover recover = {0}; /* there is no model whose weights would be brought together */
     double took[STEPS];
     gcomp *gc = NULL;
     gcomp_result result = gcomp_open(&gc, &desc);
+    recover.comm = w->comm;
     for (size_t i = 0; i < tensor_count && result == GCOMP_OK; i++) {
         gcomp_tensor tensor = tensors[i];
         tensor.codec = codecs[w->choice[i]];
         result = gcomp_add_tensor(gc, &tensor);
     }
-    for (int step = -1; step < STEPS && result == GCOMP_OK; step++) { /* the first one touches memory for the first time */
-        double from;
+    /* step -1 touches memory for the first time, and does not count */
+    for (int step = -1; step < STEPS && result == GCOMP_OK;) {
+        const size_t turn = (size_t)(step + 2 + w->comm.rank) * 12345;
+        double from, seconds_taken;
         for (size_t i = 0; i < elements; i++) /* stands for a backward pass */
-            grads[i] = noise[(i + i / 1000 * 7 + (size_t)(step + 2 + w->comm.rank) * 12345) % NOISE];
+            grads[i] = noise[(i + i / 1000 * 7 + turn) % NOISE];
         result = tell_all(w, w->choice);
+        if (result != GCOMP_OK) break;
         from = seconds(NULL);
-        if (result == GCOMP_OK)
-            result = gcomp_exchange_flat(gc, grads, NULL);
-        if (step >= 0)
-            took[step] = seconds(NULL) - from;
+        result = gcomp_exchange_flat(gc, grads, NULL);
+        seconds_taken = seconds(NULL) - from;
+        if (gcomp_recover_after(&recover, gc, result)) break;
+        if (result == GCOMP_OK && step >= 0) took[step] = seconds_taken;
+        step += result == GCOMP_OK;
+        result = GCOMP_OK; /* a step that failed is taken again */
     }
     gcomp_close(gc);
     if (result == GCOMP_OK) {
@@ -149,15 +164,16 @@ static gcomp_result take_steps(worker *w, float *grads, double *step_seconds)
     return result;
 }
 
-static void print_line(const worker *w, const char *link, const gcomp_advice *advice, double measured)
+static void print_line(const worker *w, const char *link, const gcomp_advice *advice,
+                       double measured)
 {
-    double parameters[GCOMP_CANDIDATES] = {0};
-    printf("%-11s %9.2f %9.2f %9.2f %6.2f   ", link, 1e3 * advice->plain, 1e3 * advice->seconds, 1e3 * measured,
-           advice->seconds / measured);
-    if (!advice->compressed)
-        printf("do not compress");
+    double parameters[GCOMP_ADVISE_CANDIDATES] = {0};
+    printf("%-11s %9.2f %9.2f %9.2f %6.2f   ", link, 1e3 * advice->plain, 1e3 * advice->seconds,
+           1e3 * measured, advice->seconds / measured);
+    if (!advice->compressed) printf("do not compress");
     for (size_t i = 0; i < tensor_count; i++)
-        parameters[w->choice[i]] += (double)(tensors[i].rows * (tensors[i].cols ? tensors[i].cols : 1));
+        parameters[w->choice[i]] += (double)(tensors[i].rows *
+                                             (tensors[i].cols ? tensors[i].cols : 1));
     for (size_t c = 1; c < codec_count; c++)
         if (parameters[c] > 0)
             printf("%s for %.1f %%  ", codecs[c], 100 * parameters[c] / (double)elements);
@@ -166,11 +182,12 @@ static void print_line(const worker *w, const char *link, const gcomp_advice *ad
 }
 
 /* Asks about candidate c beside "none", about "none" alone or about all, and takes the steps. */
-static gcomp_result ask_and_try(worker *w, const char *link, const gcomp_question *question, size_t c, float *grads)
+static gcomp_result ask_and_try(worker *w, const char *link, const gcomp_advise_question *question,
+                                size_t c, float *grads)
 {
-    gcomp_candidate two[2];
-    gcomp_question some = *question;
-    gcomp_tensor_advice each[MOST];
+    gcomp_advise_candidate two[2];
+    gcomp_advise_question some = *question;
+    gcomp_advise_choice each[MOST];
     gcomp_advice advice;
     gcomp_result result;
     double measured;
@@ -181,56 +198,51 @@ static gcomp_result ask_and_try(worker *w, const char *link, const gcomp_questio
         some.candidate_count = c ? 2 : 1;
     }
     result = gcomp_advise(&some, each, &advice);
-    if (result != GCOMP_OK)
-        return result;
+    if (result != GCOMP_OK) return result;
     for (size_t i = 0; i < tensor_count; i++)
         w->choice[i] = (unsigned char)(c < codec_count && each[i].choice ? c : each[i].choice);
     result = tell_all(w, w->choice);
-    if (result == GCOMP_OK)
-        result = take_steps(w, grads, &measured);
-    if (result == GCOMP_OK && w->comm.rank == 0)
-        print_line(w, link, &advice, measured);
+    if (result == GCOMP_OK) result = take_steps(w, grads, &measured);
+    if (result == GCOMP_OK && w->comm.rank == 0) print_line(w, link, &advice, measured);
     return result;
 }
 
 static gcomp_result ask_about_links(worker *w, float *grads)
 {
-    gcomp_candidate candidates[GCOMP_CANDIDATES] = {{0}};
+    gcomp_advise_candidate candidates[GCOMP_ADVISE_CANDIDATES] = {{0}};
     gcomp_desc desc = desc_of(w);
-    gcomp_question question = {0};
-    gcomp_link here;
+    gcomp_advise_question question = {0};
+    gcomp_advise_link here;
     gcomp_advice advice;
     gcomp_result result;
-    gcomp *gc;
     char why[256] = "";
     desc.why = why;
     desc.why_capacity = sizeof why;
-    for (size_t c = 0; c < codec_count; c++)
-        candidates[c].codec = codecs[c];
+    for (size_t c = 0; c < codec_count; c++) candidates[c].codec = codecs[c];
     question.desc = &desc;
     question.tensors = tensors;
     question.tensor_count = tensor_count;
     question.candidates = candidates;
     question.candidate_count = codec_count;
-    result = gcomp_open(&gc, &desc);
-    if (result == GCOMP_OK)
-        result = gcomp_link_measure(gc, 0, &here);
-    if (result == GCOMP_OK) { /* again with what the model sends, or what takes a second: slopes differ */
+    result = gcomp_advise_link_measure(&desc, 0, &here);
+    /* The time a byte depends on the size: measure again with the bytes of the model, or with as
+       many as take a second. */
+    if (result == GCOMP_OK) {
         double second = 1 / (here.gather_byte + 1e-12);
-        result = gcomp_link_measure(gc, second < 4.0 * (double)elements ? (size_t)second : 4 * elements, &here);
+        size_t bytes = second < 4.0 * (double)elements ? (size_t)second : 4 * elements;
+        result = gcomp_advise_link_measure(&desc, bytes, &here);
     }
-    gcomp_close(gc);
     question.link = here;
     if (result == GCOMP_OK)
         result = gcomp_advise(&question, NULL, &advice); /* the first time it measures */
-    if (result != GCOMP_OK && (w->comm.rank == 0 || !w->group))
-        fprintf(stderr, "%s\n", why);
+    if (result != GCOMP_OK && (w->comm.rank == 0 || !w->group)) fprintf(stderr, "%s\n", why);
     for (size_t l = w->group ? 0 : LINKS - 1; l < LINKS; l++) {
         const int made_up = links[l].bits_per_second > 0;
-        question.link = made_up ? gcomp_link_of(links[l].bits_per_second, links[l].latency, workers) : here;
+        question.link = made_up
+            ? gcomp_advise_link_of(links[l].bits_per_second, links[l].latency, workers)
+            : here;
         memset(&w->link, 0, sizeof w->link);
-        if (made_up)
-            w->link = question.link;
+        if (made_up) w->link = question.link;
         for (size_t c = one_by_one ? 0 : codec_count; c <= codec_count && result == GCOMP_OK; c++)
             result = ask_and_try(w, w->group ? links[l].name : "this one", &question, c, grads);
     }
@@ -246,8 +258,7 @@ static void *work(void *arg)
     w->failed = result != GCOMP_OK;
     if (w->failed) {
         fprintf(stderr, "worker %d: %s\n", w->comm.rank, gcomp_result_string(result));
-        if (w->group)
-            gcomp_threads_fail(w->group);
+        if (w->group) gcomp_threads_fail(w->group);
     }
     return NULL;
 }
@@ -258,14 +269,12 @@ static int run_threads(void)
     pthread_t threads[MOST_WORKERS];
     gcomp_threads *group;
     int failed = 0, started = 0;
-    if (gcomp_threads_open(&group, workers, 60.0) != 0)
-        return 1;
+    if (gcomp_threads_open(&group, workers, 60.0) != 0) return 1;
     for (; started < workers && !failed; started += !failed) {
         all[started].group = group;
         all[started].comm = gcomp_threads_comm(group, started);
         failed = pthread_create(&threads[started], NULL, work, &all[started]) != 0;
-        if (failed)
-            gcomp_threads_fail(group);
+        if (failed) gcomp_threads_fail(group);
     }
     for (int i = 0; i < started; i++) {
         pthread_join(threads[i], NULL);
@@ -282,8 +291,7 @@ static int run_alone(int rank, char *root)
     gcomp_sockets_desc desc = {0};
     char *port = strrchr(root, ':');
     int error;
-    if (!port)
-        return fprintf(stderr, "--root HOST:PORT\n"), 1;
+    if (!port) return fprintf(stderr, "--root HOST:PORT\n"), 1;
     *port++ = 0;
     desc.rank = rank;
     desc.world = workers;
@@ -291,12 +299,17 @@ static int run_alone(int rank, char *root)
     desc.port = port;
     desc.secret = getenv("GCOMP_SECRET");
     error = gcomp_sockets_start(&net, &desc);
-    if (error)
-        return fprintf(stderr, "rank %d: %s\n", rank, strerror(error)), 1;
+    if (error) return fprintf(stderr, "rank %d: %s\n", rank, strerror(error)), 1;
     alone.comm = gcomp_sockets_comm(net);
     work(&alone);
     gcomp_sockets_close(net);
     return alone.failed;
+}
+
+static int usage(void)
+{
+    fprintf(stderr, "build/advise [--workers W] [--rank R --root HOST:PORT] [--each] [CODEC...]\n");
+    return 1;
 }
 
 int main(int argc, char **argv)
@@ -305,21 +318,15 @@ int main(int argc, char **argv)
     char *root = NULL;
     int rank = -1, own = 1;
     for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--each"))
-            one_by_one = 1;
-        else if (!strcmp(argv[i], "--workers") && i + 1 < argc)
-            workers = atoi(argv[++i]);
-        else if (!strcmp(argv[i], "--rank") && i + 1 < argc)
-            rank = atoi(argv[++i]);
-        else if (!strcmp(argv[i], "--root") && i + 1 < argc)
-            root = argv[++i];
-        else if (own < GCOMP_CANDIDATES)
-            codecs[own++] = argv[i];
+        if (!strcmp(argv[i], "--each")) one_by_one = 1;
+        else if (!strcmp(argv[i], "--workers") && i + 1 < argc) workers = atoi(argv[++i]);
+        else if (!strcmp(argv[i], "--rank") && i + 1 < argc) rank = atoi(argv[++i]);
+        else if (!strcmp(argv[i], "--root") && i + 1 < argc) root = argv[++i];
+        else if (own < GCOMP_ADVISE_CANDIDATES) codecs[own++] = argv[i];
     }
-    if (own > 1)
-        codec_count = (size_t)own;
+    if (own > 1) codec_count = (size_t)own;
     if (workers < 2 || workers > MOST_WORKERS || (rank >= 0) != (root != NULL) || rank >= workers)
-        return fprintf(stderr, "build/advise [--workers W] [--rank R --root HOST:PORT] [--each] [CODEC...]\n"), 1;
+        return usage();
     for (size_t s = 0; s < SHAPES; s++)
         for (size_t k = 0; k < shapes[s].count; k++, tensor_count++) {
             snprintf(names[tensor_count], sizeof names[0], "%s.%d", shapes[s].name, (int)k);
@@ -328,12 +335,15 @@ int main(int argc, char **argv)
             tensors[tensor_count].cols = shapes[s].cols;
             elements += shapes[s].rows * (shapes[s].cols ? shapes[s].cols : 1);
         }
-    for (uint32_t i = 0, x = 1; i < NOISE; i++, x = x * 1664525u + 1013904223u) /* two uniform numbers */
+    /* sums of two uniform numbers */
+    for (uint32_t i = 0, x = 1; i < NOISE; i++, x = x * 1664525u + 1013904223u)
         noise[i] = (float)((int)(x >> 8 & 4095) + (int)(x >> 20) - 4095) / 1672.0f;
     if (rank <= 0) {
-        printf("ResNet-18, %.1f million parameters, %d workers; milliseconds a step without the backward pass\n",
+        printf("ResNet-18, %.1f million parameters, %d workers; milliseconds a step "
+               "without the backward pass\n",
                1e-6 * (double)elements, workers);
-        printf("%-11s %9s %9s %9s %6s   %s\n", "link", "none", "expected", "measured", "ratio", "advice");
+        printf("%-11s %9s %9s %9s %6s   %s\n", "link", "none", "expected", "measured", "ratio",
+               "advice");
     }
     return rank < 0 ? run_threads() : run_alone(rank, root);
 }

@@ -1,14 +1,18 @@
-/* embedded.c - a device without a heap that learns on its own data and sends what it learned by radio, 244 bytes at a time.
+/* embedded.c - a device without a heap learns on its own data, and sends what it learned by radio,
+   244 bytes at a time.
 
-   Shows     the codec layer alone, every buffer static and its size a constant expression: gcomp_codec_parse, gcomp_encode,
-             gcomp_seal, gcomp_retain, gcomp_peek, gcomp_check, gcomp_decode_add; payloads in pieces, some of which are lost
-   Leaves    the radio: pieces go straight to the server in the same program, which may print
+   Shows     the codec layer alone, with static buffers whose sizes are constant expressions:
+             gcomp_codec_parse, gcomp_encode, gcomp_seal, gcomp_retain, gcomp_peek,
+             gcomp_decode_add; payloads in pieces, some of which are lost
+   Leaves    the radio: the pieces go straight to the server, which is part of the same program and
+             may print
    Build     cc -Os -I. -c examples/embedded_gcomp.c -o build/embedded_gcomp.o
              cc -Os -I. examples/embedded.c build/embedded_gcomp.o -o build/embedded
    Run       build/embedded
 
-   The device sends a twentieth of each gradient in 4 bits; what it does not send it keeps in `residual` and adds to the next one.
-   A payload that did not arrive whole is added back to the residual, by the device itself: nothing is lost. */
+   The device sends a twentieth of each gradient, in 4 bits an element. It keeps the rest in
+   `residual` and adds that to the next gradient. If a payload did not arrive whole, the device adds
+   it back to the residual: nothing is lost. */
 
 #include "gcomp.h"
 
@@ -25,7 +29,8 @@ static unsigned char payload[GCOMP_BOUND(COUNT)]; /* suffices for every codec */
 static unsigned char scratch[GCOMP_SCRATCH(COUNT)];
 static double wanted[COUNT]; /* what it has wanted to send so far; for the check at the end only */
 
-/* Stands for a backward pass: a few large elements, many small ones, all different in every step. */
+/* Stands for a backward pass: a few large elements, many small ones, all different in every
+   step. */
 static void make_gradient(uint32_t step)
 {
     for (uint32_t i = 0; i < COUNT; i++) {
@@ -38,7 +43,7 @@ static void make_gradient(uint32_t step)
     }
 }
 
-/* Gradient and residual -> payload; what did not fit stays in the residual. */
+/* Makes a payload of gradient and residual. What is not sent stays in the residual. */
 static gcomp_result make_payload(const gcomp_codec *codec, uint32_t step, size_t *length)
 {
     gcomp_input in = {0};
@@ -51,14 +56,13 @@ static gcomp_result make_payload(const gcomp_codec *codec, uint32_t step, size_t
     exec.scratch = scratch;
     exec.scratch_bytes = sizeof scratch;
     result = gcomp_encode(codec, &in, &exec, payload, sizeof payload, length);
-    if (result == GCOMP_OK)
-        result = gcomp_seal(payload, *length, &exec);
-    if (result == GCOMP_OK)
-        result = gcomp_retain(payload, *length, &in, residual, &exec);
+    if (result == GCOMP_OK) result = gcomp_seal(payload, *length, &exec);
+    if (result == GCOMP_OK) result = gcomp_retain(payload, *length, &in, residual, &exec);
     return result;
 }
 
-/* Piece `index` of the payload: step (2 bytes), index, number of pieces, then up to 240 bytes. Returns its bytes. */
+/* Makes piece `index` of the payload: the step (2 bytes), the index, the number of pieces, then up
+   to 240 bytes of the payload. Returns the length of the piece. */
 static size_t make_piece(unsigned char piece[PIECE], uint32_t step, size_t index, size_t length)
 {
     size_t at = index * BODY, bytes = length - at < BODY ? length - at : BODY;
@@ -77,13 +81,13 @@ static unsigned char inbox[GCOMP_BOUND(COUNT)];
 static size_t inbox_bytes, inbox_pieces;
 static unsigned inbox_step;
 
-/* Takes a piece; pieces of a payload come in order or not at all. Returns 1 when one was complete, valid and added. */
+/* Receives a piece. Pieces of a payload come in order or not at all. Returns 1 when a payload is
+   complete and valid, and was added. */
 static int take_piece(const unsigned char *piece, size_t bytes)
 {
     unsigned step;
     gcomp_info info;
-    if (bytes <= HEAD || bytes > PIECE)
-        return 0;
+    if (bytes <= HEAD || bytes > PIECE) return 0;
     step = (unsigned)piece[0] | (unsigned)piece[1] << 8;
     if (piece[2] == 0) { /* a new payload; an unfinished one is dropped */
         inbox_step = step;
@@ -94,11 +98,12 @@ static int take_piece(const unsigned char *piece, size_t bytes)
     memcpy(inbox + inbox_bytes, piece + HEAD, bytes - HEAD);
     inbox_bytes += bytes - HEAD;
     inbox_pieces++;
-    if (inbox_pieces == 1 && (gcomp_peek(inbox, inbox_bytes, &info) != GCOMP_OK || info.count != COUNT))
+    if (inbox_pieces == 1 &&
+        (gcomp_peek(inbox, inbox_bytes, &info) != GCOMP_OK || info.count != COUNT))
         inbox_pieces = 256; /* the header is in the first piece: nothing that follows can help */
-    if (inbox_pieces != piece[3])
-        return 0;
-    return gcomp_decode_add(inbox, inbox_bytes, 1.0f, received, COUNT, NULL) == GCOMP_OK; /* checks before it adds */
+    if (inbox_pieces != piece[3]) return 0;
+    /* gcomp_decode_add checks before it adds. */
+    return gcomp_decode_add(inbox, inbox_bytes, 1.0f, received, COUNT, NULL) == GCOMP_OK;
 }
 
 int main(void)
@@ -118,7 +123,9 @@ int main(void)
         int arrived = 0;
         make_gradient(step);
         result = make_payload(&codec, step, &length);
-        if (gcomp_result_class(result) == GCOMP_CLASS_RETRY) { /* not finite: nothing is sent, nothing has changed */
+        /* Retry (not finite): nothing is sent, nothing has changed. Any other error is fatal. There
+           are no collectives, so nothing has to be resynchronised. */
+        if (gcomp_result_class(result) == GCOMP_CLASS_RETRY) {
             result = GCOMP_OK;
             continue;
         }
@@ -143,9 +150,11 @@ int main(void)
         double missing = wanted[i] - (double)received[i] - (double)residual[i];
         most = missing > most ? missing : -missing > most ? -missing : most;
     }
-    printf("%d steps of %d elements: %zu bytes in %zu pieces instead of %zu; %zu payloads lost with a piece\n", STEPS, COUNT,
-           sent, pieces, (size_t)STEPS * COUNT * 4, lost);
+    printf("%d steps of %d elements: %zu bytes in %zu pieces instead of %zu; %zu "
+           "payloads lost with a piece\n",
+           STEPS, COUNT, sent, pieces, (size_t)STEPS * COUNT * 4, lost);
     printf("wanted - received - residual: at most %.1e, nothing is lost\n", most);
-    printf("static memory: payload %zu, scratch %zu, residual %zu bytes\n", sizeof payload, sizeof scratch, sizeof residual);
+    printf("static memory: payload %zu, scratch %zu, residual %zu bytes\n", sizeof payload,
+           sizeof scratch, sizeof residual);
     return most < 1e-4 && lost > 10 && pieces > 2 * STEPS - 20 ? 0 : 1;
 }

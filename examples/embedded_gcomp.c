@@ -1,5 +1,6 @@
-/* embedded_gcomp.c - the header's object for a small device, see embedded.c: no malloc, no stdio, one instruction set, and
-   only the methods that are used there. `nm -u` of the object names what it needs of the C library: see GCOMP_NO_STDLIB. */
+/* embedded_gcomp.c - the header's object for a small device, see embedded.c: no malloc, no stdio,
+   one instruction set, and only the methods that are used there. `nm -u` of the object names what
+   it needs of the C library: see GCOMP_NO_STDLIB. */
 
 #define GCOMP_NO_STDLIB
 #define GCOMP_MAX_ISA 1
@@ -18,7 +19,6 @@
 #define GCOMP_WITHOUT_TERNGRAD
 #define GCOMP_WITHOUT_NATURAL
 #define GCOMP_WITHOUT_NATURALDITHER
-#define GCOMP_WITHOUT_SAMPLEDTOPK
 #define GCOMP_WITHOUT_STROM
 #define GCOMP_WITHOUT_NONZERO
 #define GCOMP_WITHOUT_DRYDEN

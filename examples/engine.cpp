@@ -1,8 +1,9 @@
-// engine.cpp - a game engine that learns from its players: clients send what they learned over an uplink that loses messages.
+// engine.cpp - a game engine that learns from its players: clients send what they learned over an
+// uplink that loses messages.
 //
-// Shows     C++; memory from the engine's arena; the engine's jobs as the parallel callback; a slice of the tensors each frame;
-//           gcomp_compress and gcomp_commit with nothing coming back; gcomp_give_back for messages that were lost; clients that
-//           join and leave
+// Shows     C++; memory from the engine's arena; the engine's jobs as the parallel callback; some
+//           of the tensors each frame; gcomp_compress and gcomp_commit with nothing coming back;
+//           gcomp_give_back for messages that were lost; clients that join and leave
 // Leaves    network and model: gradients point to a known optimum, so that the end can be checked
 // Build     c++ -std=c++11 -I. examples/engine.cpp gcomp_impl.o -o build/engine -pthread
 // Run       build/engine
@@ -58,7 +59,10 @@ public:
         for (unsigned i = 0; i < threads; i++) threads_.emplace_back([this] { work(); });
     }
     ~Jobs() {
-        { std::lock_guard<std::mutex> hold(lock_); quit_ = true; }
+        {
+            std::lock_guard<std::mutex> hold(lock_);
+            quit_ = true;
+        }
         wake_.notify_all();
         for (auto &t : threads_) t.join();
     }
@@ -99,14 +103,20 @@ private:
     std::vector<std::thread> threads_;
 };
 
-struct Message { std::size_t tensor; int frame; bool lost; std::vector<unsigned char> payload; };
+struct Message {
+    std::size_t tensor;
+    int frame;
+    bool lost;
+    std::vector<unsigned char> payload;
+};
 struct Server {
     std::vector<float> weights = std::vector<float>(kTensors * kCount, 0.0f);
     std::size_t messages = 0, bytes = 0, refused = 0;
-    void receive(const Message &m, std::size_t clients) { // checks whatever comes before it touches a weight
+    // gcomp_decode_add checks every message before it touches a weight.
+    void receive(const Message &m, std::size_t clients) {
         messages++, bytes += m.payload.size();
-        if (gcomp_decode_add(m.payload.data(), m.payload.size(), -kRate / float(clients), &weights[m.tensor * kCount], kCount,
-                             nullptr) != GCOMP_OK)
+        if (gcomp_decode_add(m.payload.data(), m.payload.size(), -kRate / float(clients),
+                             &weights[m.tensor * kCount], kCount, nullptr) != GCOMP_OK)
             refused++;
     }
 };
@@ -115,7 +125,8 @@ float optimum(std::size_t i) { return float(int(i * 2654435761u % 2001u) - 1000)
 
 class Client {
 public:
-    Client(int number, Jobs &jobs) : arena_(std::size_t(8) << 20), gc_(nullptr), cursor_(0), gradient_(kCount) {
+    Client(int number, Jobs &jobs)
+        : arena_(std::size_t(8) << 20), gc_(nullptr), cursor_(0), gradient_(kCount) {
         gcomp_desc desc = {};
         desc.codec = "topk:density=0.05+int:bits=4"; // little, and what is left out comes later
         desc.seed = std::uint64_t(number);
@@ -141,22 +152,30 @@ public:
     void frame(int now, const Server &server, std::mt19937 &dice, std::deque<Message> &uplink) {
         for (std::size_t i = 0; i < kSlice && good; i++, cursor_ = (cursor_ + 1) % kTensors) {
             const gcomp_codec *codec = gcomp_tensor_codec(gc_, cursor_);
-            Message m = {cursor_, now, dice() % 5 == 0, std::vector<unsigned char>(gcomp_bound(codec, kCount))};
+            Message m = {cursor_, now, dice() % 5 == 0,
+                         std::vector<unsigned char>(gcomp_bound(codec, kCount))};
             std::size_t length = 0, at = cursor_ * kCount;
-            for (std::size_t k = 0; k < kCount; k++) // the gradient of |w - optimum|^2 / 2, as this player sees it
-                gradient_[k] = server.weights[at + k] - optimum(at + k) + 0.1f * optimum(at + k + std::size_t(now) * 77);
-            const gcomp_result made = gcomp_compress(gc_, cursor_, std::uint64_t(now), gradient_.data(), m.payload.data(),
+            // the gradient of |w - optimum|^2 / 2, as this player sees it
+            for (std::size_t k = 0; k < kCount; k++)
+                gradient_[k] = server.weights[at + k] - optimum(at + k) +
+                    0.1f * optimum(at + k + std::size_t(now) * 77);
+            const gcomp_result made = gcomp_compress(gc_, cursor_, std::uint64_t(now),
+                                                     gradient_.data(), m.payload.data(),
                                                      m.payload.size(), &length);
-            if (gcomp_result_class(made) == GCOMP_CLASS_RETRY) continue; // not finite: nothing is sent, nothing has changed
-            good = made == GCOMP_OK
-                   && gcomp_commit(gc_, cursor_, gradient_.data(), m.payload.data(), length, nullptr, nullptr, 0) == GCOMP_OK;
+            // Retry (not finite): nothing is sent, nothing has changed. Any other error is fatal.
+            // There are no collectives, so nothing has to be resynchronised.
+            if (gcomp_result_class(made) == GCOMP_CLASS_RETRY) continue;
+            good = made == GCOMP_OK &&
+                gcomp_commit(gc_, cursor_, gradient_.data(), m.payload.data(), length, nullptr,
+                             nullptr, 0) == GCOMP_OK;
             m.payload.resize(length);
             uplink.push_back(m);
             if (m.lost) overdue_.push_back(m); // the others are acknowledged in time
         }
-        for (; !overdue_.empty() && overdue_.front().frame + kAckFrames <= now && good; overdue_.pop_front(), given_back++)
-            good = gcomp_give_back(gc_, overdue_.front().tensor, overdue_.front().payload.data(), overdue_.front().payload.size())
-                   == GCOMP_OK;
+        for (; !overdue_.empty() && overdue_.front().frame + kAckFrames <= now && good;
+             overdue_.pop_front(), given_back++)
+            good = gcomp_give_back(gc_, overdue_.front().tensor, overdue_.front().payload.data(),
+                                   overdue_.front().payload.size()) == GCOMP_OK;
         good = good && arena_.used() == prepared_;
     }
     bool good;
@@ -171,7 +190,8 @@ private:
 
 double distance(const Server &server) {
     double sum = 0;
-    for (std::size_t i = 0; i < server.weights.size(); i++) sum += std::pow(double(server.weights[i] - optimum(i)), 2);
+    for (std::size_t i = 0; i < server.weights.size(); i++)
+        sum += std::pow(double(server.weights[i] - optimum(i)), 2);
     return std::sqrt(sum / double(server.weights.size()));
 }
 } // namespace
@@ -187,15 +207,20 @@ int main() {
     bool good = true;
     for (int number = 0; number < 3; number++) clients.emplace_back(new Client(number, jobs));
     for (int now = 0; now < kFrames && good; now++) {
-        if (now == kFrames / 4) clients.emplace_back(new Client(3, jobs)); // joins: its residual is zero, nobody else has to know
-        if (now == kFrames / 2) back += clients.front()->given_back, clients.erase(clients.begin()); // leaves
-        for (auto &client : clients) client->frame(now, server, dice, uplink), good = good && client->good;
+        // A client joins: its residual is zero, and nobody else has to know. Later another leaves.
+        if (now == kFrames / 4) clients.emplace_back(new Client(3, jobs));
+        if (now == kFrames / 2) back += clients.front()->given_back, clients.erase(clients.begin());
+        for (auto &client : clients)
+            client->frame(now, server, dice, uplink), good = good && client->good;
         for (; !uplink.empty(); uplink.pop_front())
             if (uplink.front().lost) lost++;
             else server.receive(uplink.front(), clients.size());
     }
     for (auto &client : clients) back += client->given_back;
-    std::printf("%zu gradients arrived, %.1f MB for %.1f MB; %d lost, %d given back; distance %.3f, then %.3f\n", server.messages,
-                1e-6 * double(server.bytes), 4e-6 * double(server.messages * kCount), lost, back, first, distance(server));
-    return good && server.refused == 0 && lost > 100 && back > lost - 30 && distance(server) < 0.1 * first ? 0 : 1;
+    std::printf("%zu gradients arrived, %.1f MB for %.1f MB; %d lost, %d given back; "
+                "distance %.3f, then %.3f\n",
+                server.messages, 1e-6 * double(server.bytes),
+                4e-6 * double(server.messages * kCount), lost, back, first, distance(server));
+    good = good && server.refused == 0 && lost > 100 && back > lost - 30;
+    return good && distance(server) < 0.1 * first ? 0 : 1;
 }

@@ -1,7 +1,7 @@
 /* first.c - the smallest complete program: two workers exchange one gradient, one bit an element.
 
-   Shows     gcomp_open, gcomp_add_tensor, gcomp_describe, gcomp_exchange, gcomp_stats; workers as threads (gcomp_threads.h); what to do
-             after a step that failed (gcomp_recover.h)
+   Shows     gcomp_open, gcomp_add_tensor, gcomp_describe, gcomp_exchange, gcomp_stats; workers that
+             are threads (gcomp_threads.h); what to do after a step that failed (gcomp_recover.h)
    Leaves    a network to train: see train.c
    Build     cc -I. examples/first.c -o build/first -pthread
    Run       build/first */
@@ -52,8 +52,7 @@ static void *work(void *arg)
     int stop = 0;
     recover.comm = gcomp_threads_comm(w->group, w->rank);
     w->result = open_worker(&gc, w);
-    if (w->result != GCOMP_OK)
-        stop = 1;
+    if (w->result != GCOMP_OK) stop = 1;
     else if (w->rank == 0) {
         char text[200];
         gcomp_describe(gc, text, sizeof text); /* what is sent: the codec of each tensor, and why */
@@ -61,23 +60,22 @@ static void *work(void *arg)
     }
     for (int step = 0; step < STEPS && !stop; step++) {
         float own;
-        for (int i = 0; i < COUNT; i++)
-            grad[i] = (float)((i * 37 + 11 * w->rank) % 101 - 50) / 50.0f; /* stands for a backward pass */
+        for (int i = 0; i < COUNT; i++) /* stands for a backward pass */
+            grad[i] = (float)((i * 37 + 11 * w->rank) % 101 - 50) / 50.0f;
         own = grad[5];
         w->result = gcomp_exchange(gc, grads, NULL); /* grad is the mean over the workers now */
         if (w->result == GCOMP_OK)
-            printf(
-                "step %d, worker %d: element 5 was %+.3f, mean received %+.3f, kept for later %+.3f\n",
-                step, w->rank, (double)own, (double)grad[5], (double)gcomp_residual(gc, 0)[5]);
+            printf("step %d, worker %d: element 5 was %+.3f, mean received %+.3f, kept for "
+                   "later %+.3f\n",
+                   step, w->rank, (double)own, (double)grad[5], (double)gcomp_residual(gc, 0)[5]);
         stop = gcomp_recover_after(&recover, gc, w->result);
     }
-    if (!stop)
-        w->result = gcomp_stats(gc, &stats);
+    if (!stop) w->result = gcomp_stats(gc, &stats);
     if (w->result == GCOMP_OK)
         printf("worker %d sent %llu bytes for %llu bytes of gradient: %.1f times less\n", w->rank,
-               (unsigned long long)stats.bytes_out, (unsigned long long)stats.bytes_in, stats.ratio);
-    else
-        gcomp_threads_fail(w->group); /* the other need not wait for this one */
+               (unsigned long long)stats.bytes_out, (unsigned long long)stats.bytes_in,
+               stats.ratio);
+    else gcomp_threads_fail(w->group); /* the other need not wait for this one */
     gcomp_close(gc);
     return NULL;
 }
@@ -88,8 +86,7 @@ int main(void)
     worker workers[WORKERS];
     gcomp_threads *group;
     int started = 0, failed = 0;
-    if (gcomp_threads_open(&group, WORKERS, 10.0) != 0)
-        return 1;
+    if (gcomp_threads_open(&group, WORKERS, 10.0) != 0) return 1;
     for (; started < WORKERS; started++) {
         workers[started].group = group;
         workers[started].rank = started;

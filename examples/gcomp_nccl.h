@@ -1,25 +1,29 @@
-/* gcomp_nccl.h - a transport for gcomp.h: workers are the ranks of an NCCL communicator. Copy it, change it.
+/* gcomp_nccl.h - a transport for gcomp.h: workers are the ranks of an NCCL communicator. Copy it,
+   change it.
 
-   Licence: as gcomp.h. Compile with the headers of CUDA and NCCL 2.8 or later; RCCL's have the same functions.
+   Licence: as gcomp.h. Compile with the headers of CUDA and NCCL 2.8 or later. RCCL has the same
+   functions.
 
        gcomp_nccl nccl;
-       if (gcomp_nccl_open(&nccl, comm, stream, 30.0)) return 1;   your communicator, a stream of its own
+       float *pinned[TENSORS];
+       if (gcomp_nccl_open(&nccl, comm, stream, 30.0)) return 1;  comm is yours; stream: of its own
        desc.comm = gcomp_nccl_comm(&nccl);
+       gcomp_nccl_pin(&pinned[i], elements);                      for each tensor
        ...
-       float *pinned[TENSORS];                                     gcomp_nccl_pin(&pinned[i], elements)
        gcomp_nccl_exchange(&nccl, gc, device_gradients, pinned, NULL);
        ...
-       gcomp_nccl_close(&nccl);                                    the communicator and the stream stay yours
+       gcomp_nccl_close(&nccl);                                   comm and stream stay open
 
-   gcomp compresses on the CPU: gradients come from the device into pinned host memory, are compressed there, and
-   what is sent travels through the device's memory on the stream, for NCCL sends from there. It pays where the
-   network between nodes is slower than PCIe by more than the compression gains; inside a node use NCCL alone.
+   gcomp compresses on the CPU. Gradients are copied from the device into pinned host memory and
+   compressed there. What is sent is copied to the device again, on the stream, because NCCL sends
+   from there. This pays if the network between nodes is slower than PCIe by more than the
+   compression gains. Inside a node use NCCL alone.
 
-   A rank that vanishes would leave the others in a collective for ever: here they ask NCCL for errors while they
-   wait, and after `timeout` seconds without an end abort the communicator. That frees it: nccl.comm is NULL then,
-   do not destroy or abort it again, and make it anew. Callbacks return
-   the ncclResult_t, or 1000 + the cudaError_t. Sums have the same bits on all ranks as NCCL's have. NCCL sums
-   integers of 8 and 32 bits, not of 16: intsum:bits=16 is refused by name. */
+   If a rank vanishes, the others would wait in a collective for ever. Here they ask NCCL for errors
+   while they wait, and abort the communicator after `timeout` seconds. That frees the communicator:
+   nccl.comm is NULL then. Do not destroy or abort it again; make a new one. Callbacks return the
+   ncclResult_t, or 1000 + the cudaError_t. Sums have the same bits on all ranks if NCCL's sums do.
+   NCCL sums integers of 8 and 32 bits, not of 16: gcomp_open refuses intsum:bits=16. */
 
 #ifndef GCOMP_NCCL_H
 #define GCOMP_NCCL_H
@@ -34,7 +38,7 @@
 #include <string.h>
 #include <time.h>
 
-/* Bytes of pinned host memory, and as many on the device, that collectives pass through in pieces. */
+/* Bytes of pinned host memory, and of device memory, through which collectives pass in pieces. */
 #ifndef GCOMP_NCCL_STAGE
 #define GCOMP_NCCL_STAGE ((size_t)32 << 20)
 #endif
@@ -42,7 +46,7 @@
 #define GCOMP_NCCL_CUDA 1000    /* added to a cudaError_t */
 #define GCOMP_NCCL_TIMEOUT 2000 /* and the communicator is aborted */
 
-/* What a communicator says that does not block, while it works; NCCL has it since 2.14. */
+/* What a communicator that does not block says while it works. NCCL has it since 2.14. */
 #if defined(NCCL_VERSION_CODE) && NCCL_VERSION_CODE >= 21400
 #define GCOMP_NCCL_BUSY ncclInProgress
 #else
@@ -81,14 +85,12 @@ static inline int gcomp_nccl_wait(gcomp_nccl *n)
     for (;;) {
         cudaError_t state = cudaStreamQuery(n->stream);
         ncclResult_t error = ncclSuccess;
-        if (state == cudaSuccess)
-            return 0;
-        if (state != cudaErrorNotReady)
-            return n->failed = gcomp_nccl_cuda(state);
-        if (ncclCommGetAsyncError(n->comm, &error) == ncclSuccess && error != ncclSuccess && error != GCOMP_NCCL_BUSY)
+        if (state == cudaSuccess) return 0;
+        if (state != cudaErrorNotReady) return n->failed = gcomp_nccl_cuda(state);
+        if (ncclCommGetAsyncError(n->comm, &error) == ncclSuccess && error != ncclSuccess &&
+            error != GCOMP_NCCL_BUSY)
             n->failed = (int)error;
-        else if (gcomp_nccl_now() >= then)
-            n->failed = GCOMP_NCCL_TIMEOUT;
+        else if (gcomp_nccl_now() >= then) n->failed = GCOMP_NCCL_TIMEOUT;
         if (n->failed) {
             ncclCommAbort(n->comm); /* ends the kernel that waits on the device, and frees it */
             n->comm = NULL;
@@ -98,21 +100,22 @@ static inline int gcomp_nccl_wait(gcomp_nccl *n)
     }
 }
 
-static inline int gcomp_nccl_copy(gcomp_nccl *n, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
+static inline int gcomp_nccl_copy(gcomp_nccl *n, void *to, const void *from, size_t bytes,
+                                  enum cudaMemcpyKind kind)
 {
     return bytes ? gcomp_nccl_cuda(cudaMemcpyAsync(to, from, bytes, kind, n->stream)) : 0;
 }
 
-/* The end of a call: an error that was found before the stream was waited for leaves nothing running. */
+/* The end of a call: waits for the stream, also after an error, so that nothing is left running.
+   Returns the first error. */
 static inline int gcomp_nccl_end(gcomp_nccl *n, int error)
 {
     int late = n->failed ? n->failed : gcomp_nccl_wait(n);
-    if (error && !n->failed)
-        n->failed = error;
+    if (error && !n->failed) n->failed = error;
     return error ? error : late;
 }
 
-/* Pinned host memory for a gradient, and back. Returns 0 or an error. */
+/* Takes pinned host memory for a gradient. Returns 0 or an error. */
 static inline int gcomp_nccl_pin(float **memory, size_t elements)
 {
     void *p = NULL;
@@ -123,25 +126,24 @@ static inline int gcomp_nccl_pin(float **memory, size_t elements)
 
 static inline void gcomp_nccl_unpin(float *memory)
 {
-    if (memory)
-        cudaFreeHost(memory);
+    if (memory) cudaFreeHost(memory);
 }
 
 static inline void gcomp_nccl_close(gcomp_nccl *n)
 {
-    if (n->device)
-        cudaFree(n->device);
-    if (n->host)
-        cudaFreeHost(n->host);
+    if (n->device) cudaFree(n->device);
+    if (n->host) cudaFreeHost(n->host);
     free(n->grads);
     n->device = n->host = NULL;
     n->grads = NULL;
     n->grads_room = 0;
 }
 
-/* Reserves the memory. The current device must be that of the communicator. timeout: seconds a collective may take.
-   Returns 0, an ncclResult_t or 1000 + a cudaError_t; on error there is nothing to close. */
-static inline int gcomp_nccl_open(gcomp_nccl *n, ncclComm_t comm, cudaStream_t stream, double timeout)
+/* Takes the memory. The current device must be that of the communicator. timeout: seconds that a
+   collective may take. Returns 0, an ncclResult_t, or 1000 + a cudaError_t. On error there is
+   nothing to close. */
+static inline int gcomp_nccl_open(gcomp_nccl *n, ncclComm_t comm, cudaStream_t stream,
+                                  double timeout)
 {
     void *p = NULL;
     int error;
@@ -150,25 +152,22 @@ static inline int gcomp_nccl_open(gcomp_nccl *n, ncclComm_t comm, cudaStream_t s
     n->stream = stream;
     n->timeout = timeout;
     error = (int)ncclCommUserRank(comm, &n->rank);
-    if (!error)
-        error = (int)ncclCommCount(comm, &n->world);
+    if (!error) error = (int)ncclCommCount(comm, &n->world);
     if (!error && (!(timeout > 0) || GCOMP_NCCL_STAGE / 32 < (size_t)n->world))
-        error = (int)ncclInvalidArgument; /* no time, or no room for 16 bytes of each */
-    if (!error)
-        error = gcomp_nccl_cuda(cudaMalloc(&p, GCOMP_NCCL_STAGE));
+        error = (int)ncclInvalidArgument; /* no time, or no room for 16 bytes of each rank */
+    if (!error) error = gcomp_nccl_cuda(cudaMalloc(&p, GCOMP_NCCL_STAGE));
     if (!error) {
         n->device = (unsigned char *)p;
         error = gcomp_nccl_cuda(cudaMallocHost(&p, GCOMP_NCCL_STAGE));
     }
-    if (!error)
-        n->host = (unsigned char *)p;
-    if (error)
-        gcomp_nccl_close(n);
+    if (!error) n->host = (unsigned char *)p;
+    if (error) gcomp_nccl_close(n);
     return error;
 }
 
-/* data[count] of `bytes` each <- their sum or maximum over the ranks, in place. */
-static inline int gcomp_nccl_reduce(gcomp_nccl *n, void *data, size_t count, size_t bytes, ncclDataType_t type, ncclRedOp_t op)
+/* data[count], elements of `bytes` bytes <- sum or maximum over the ranks, in place. */
+static inline int gcomp_nccl_reduce(gcomp_nccl *n, void *data, size_t count, size_t bytes,
+                                    ncclDataType_t type, ncclRedOp_t op)
 {
     unsigned char *at = (unsigned char *)data;
     int error = n->failed;
@@ -181,8 +180,7 @@ static inline int gcomp_nccl_reduce(gcomp_nccl *n, void *data, size_t count, siz
         if (!error)
             error = gcomp_nccl_copy(n, n->host, n->device, piece * bytes, cudaMemcpyDeviceToHost);
         error = gcomp_nccl_end(n, error);
-        if (!error)
-            memcpy(at, n->host, piece * bytes);
+        if (!error) memcpy(at, n->host, piece * bytes);
         at += piece * bytes;
         count -= piece;
     }
@@ -193,12 +191,9 @@ static inline int gcomp_nccl_reduce(gcomp_nccl *n, void *data, size_t count, siz
 static inline int gcomp_nccl_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype)
 {
     gcomp_nccl *n = (gcomp_nccl *)user;
-    if (dtype == GCOMP_F32)
-        return gcomp_nccl_reduce(n, data, count, 4, ncclFloat32, ncclSum);
-    if (dtype == GCOMP_I8)
-        return gcomp_nccl_reduce(n, data, count, 1, ncclInt8, ncclSum);
-    if (dtype == GCOMP_I32)
-        return gcomp_nccl_reduce(n, data, count, 4, ncclInt32, ncclSum);
+    if (dtype == GCOMP_F32) return gcomp_nccl_reduce(n, data, count, 4, ncclFloat32, ncclSum);
+    if (dtype == GCOMP_I8) return gcomp_nccl_reduce(n, data, count, 1, ncclInt8, ncclSum);
+    if (dtype == GCOMP_I32) return gcomp_nccl_reduce(n, data, count, 4, ncclInt32, ncclSum);
     return (int)ncclInvalidArgument;
 }
 
@@ -208,7 +203,8 @@ static inline int gcomp_nccl_allreduce_max(void *user, float *data, size_t count
     return gcomp_nccl_reduce((gcomp_nccl *)user, data, count, 4, ncclFloat32, ncclMax);
 }
 
-/* Bytes of one rank that a gather passes at a time: the stage holds one of this rank and one of each. */
+/* Bytes of each rank that a gather moves at a time: the stage holds one piece of this rank to send,
+   and one of each rank to receive. */
 static inline size_t gcomp_nccl_piece(const gcomp_nccl *n)
 {
     return GCOMP_NCCL_STAGE / ((size_t)n->world + 1) / 16 * 16;
@@ -225,9 +221,11 @@ static inline int gcomp_nccl_allgather(void *user, const void *mine, void *all, 
         memcpy(n->host, (const unsigned char *)mine + at, piece);
         error = gcomp_nccl_copy(n, n->device, n->host, piece, cudaMemcpyHostToDevice);
         if (!error)
-            error = (int)ncclAllGather(n->device, n->device + most, piece, ncclUint8, n->comm, n->stream);
+            error = (int)ncclAllGather(n->device, n->device + most, piece, ncclUint8, n->comm,
+                                       n->stream);
         if (!error)
-            error = gcomp_nccl_copy(n, n->host + most, n->device + most, world * piece, cudaMemcpyDeviceToHost);
+            error = gcomp_nccl_copy(n, n->host + most, n->device + most, world * piece,
+                                    cudaMemcpyDeviceToHost);
         error = gcomp_nccl_end(n, error);
         for (size_t w = 0; w < world && !error; w++)
             memcpy((unsigned char *)all + w * bytes + at, n->host + most + w * piece, piece);
@@ -235,7 +233,7 @@ static inline int gcomp_nccl_allgather(void *user, const void *mine, void *all, 
     return error;
 }
 
-/* What is left of `bytes` from `at` on, at most a piece. */
+/* What is left of `bytes` bytes from `at` on, at most one piece. */
 static inline size_t gcomp_nccl_rest(size_t bytes, size_t at, size_t most)
 {
     size_t rest = bytes > at ? bytes - at : 0;
@@ -243,38 +241,38 @@ static inline size_t gcomp_nccl_rest(size_t bytes, size_t at, size_t most)
 }
 
 /* all + w * stride <- bytes[w] bytes of rank w, for all w: a broadcast from each, as one group. */
-static inline int gcomp_nccl_allgatherv(void *user, const void *mine, void *all, const size_t *bytes, size_t stride)
+static inline int gcomp_nccl_allgatherv(void *user, const void *mine, void *all,
+                                        const size_t *bytes, size_t stride)
 {
     gcomp_nccl *n = (gcomp_nccl *)user;
-    size_t most = gcomp_nccl_piece(n), world = (size_t)n->world, rank = (size_t)n->rank, longest = 0;
+    size_t most = gcomp_nccl_piece(n), longest = 0;
+    size_t world = (size_t)n->world, rank = (size_t)n->rank;
     int error = n->failed;
     for (size_t w = 0; w < world; w++) {
         longest = bytes[w] > longest ? bytes[w] : longest;
-        if (bytes[w] > stride)
-            return (int)ncclInvalidArgument; /* the same on all: the sizes are */
+        if (bytes[w] > stride) return (int)ncclInvalidArgument; /* the same on all: the sizes are */
     }
-    if (longest < most)
-        most = (longest + 15) / 16 * 16; /* the places of all come back in one copy, no wider than needed */
+    /* All places come back from the device in one copy: make them no wider than needed. */
+    if (longest < most) most = (longest + 15) / 16 * 16;
     for (size_t at = 0; at < longest && !error; at += most) {
         size_t own = gcomp_nccl_rest(bytes[rank], at, most);
-        if (own)
-            memcpy(n->host, (const unsigned char *)mine + at, own);
+        if (own) memcpy(n->host, (const unsigned char *)mine + at, own);
         error = gcomp_nccl_copy(n, n->device, n->host, own, cudaMemcpyHostToDevice);
-        if (!error)
-            error = (int)ncclGroupStart();
+        if (!error) error = (int)ncclGroupStart();
         if (!error) {
             int ended;
             for (size_t w = 0; w < world && !error; w++) {
                 size_t piece = gcomp_nccl_rest(bytes[w], at, most);
                 if (piece)
-                    error = (int)ncclBroadcast(n->device, n->device + (w + 1) * most, piece, ncclUint8, (int)w, n->comm,
-                                               n->stream);
+                    error = (int)ncclBroadcast(n->device, n->device + (w + 1) * most, piece,
+                                               ncclUint8, (int)w, n->comm, n->stream);
             }
             ended = (int)ncclGroupEnd();
             error = error ? error : ended;
         }
         if (!error)
-            error = gcomp_nccl_copy(n, n->host + most, n->device + most, world * most, cudaMemcpyDeviceToHost);
+            error = gcomp_nccl_copy(n, n->host + most, n->device + most, world * most,
+                                    cudaMemcpyDeviceToHost);
         error = gcomp_nccl_end(n, error);
         for (size_t w = 0; w < world && !error; w++) {
             size_t piece = gcomp_nccl_rest(bytes[w], at, most);
@@ -286,12 +284,12 @@ static inline int gcomp_nccl_allgatherv(void *user, const void *mine, void *all,
 }
 
 /* The sends and receives of one piece between each two ranks, as one group. */
-static inline int gcomp_nccl_swap(gcomp_nccl *n, const size_t *sent, const size_t *awaited, size_t at, size_t most)
+static inline int gcomp_nccl_swap(gcomp_nccl *n, const size_t *sent, const size_t *awaited,
+                                  size_t at, size_t most)
 {
     size_t world = (size_t)n->world, half = world * most, out = 0, in = 0;
     int error = (int)ncclGroupStart(), ended;
-    if (error)
-        return error;
+    if (error) return error;
     for (size_t w = 0; w < world && !error; w++) {
         size_t piece = gcomp_nccl_rest(sent[w], at, most);
         if (piece)
@@ -299,19 +297,22 @@ static inline int gcomp_nccl_swap(gcomp_nccl *n, const size_t *sent, const size_
         out += piece;
         piece = gcomp_nccl_rest(awaited[w], at, most);
         if (piece && !error)
-            error = (int)ncclRecv(n->device + half + in, piece, ncclUint8, (int)w, n->comm, n->stream);
+            error = (int)ncclRecv(n->device + half + in, piece, ncclUint8, (int)w, n->comm,
+                                  n->stream);
         in += piece;
     }
     ended = (int)ncclGroupEnd();
     return error ? error : ended;
 }
 
-/* Rank w gets sent[w] bytes of send, and awaited[w] bytes come from it; both lie back to back in rank order. Each two
-   know their sizes, and so which pieces there are between them. */
-static inline int gcomp_nccl_alltoallv(void *user, const void *send, const size_t *sent, void *recv, const size_t *awaited)
+/* Rank w gets sent[w] bytes of send, and awaited[w] bytes come from rank w; both lie back to back
+   in rank order. Both ranks of a pair know the sizes, and so which pieces they exchange. */
+static inline int gcomp_nccl_alltoallv(void *user, const void *send, const size_t *sent, void *recv,
+                                       const size_t *awaited)
 {
     gcomp_nccl *n = (gcomp_nccl *)user;
-    size_t world = (size_t)n->world, most = GCOMP_NCCL_STAGE / (2 * world) / 16 * 16, half = world * most, longest = 0;
+    size_t world = (size_t)n->world, most = GCOMP_NCCL_STAGE / (2 * world) / 16 * 16;
+    size_t half = world * most, longest = 0;
     int error = n->failed;
     for (size_t w = 0; w < world; w++) {
         longest = sent[w] > longest ? sent[w] : longest;
@@ -323,23 +324,20 @@ static inline int gcomp_nccl_alltoallv(void *user, const void *send, const size_
         size_t out = 0, in = 0;
         for (size_t w = 0; w < world; from += sent[w++]) {
             size_t piece = gcomp_nccl_rest(sent[w], at, most);
-            if (piece)
-                memcpy(n->host + out, from + at, piece);
+            if (piece) memcpy(n->host + out, from + at, piece);
             out += piece;
         }
         error = gcomp_nccl_copy(n, n->device, n->host, out, cudaMemcpyHostToDevice);
+        if (!error) error = gcomp_nccl_swap(n, sent, awaited, at, most);
+        for (size_t w = 0; w < world; w++) in += gcomp_nccl_rest(awaited[w], at, most);
         if (!error)
-            error = gcomp_nccl_swap(n, sent, awaited, at, most);
-        for (size_t w = 0; w < world; w++)
-            in += gcomp_nccl_rest(awaited[w], at, most);
-        if (!error)
-            error = gcomp_nccl_copy(n, n->host + half, n->device + half, in, cudaMemcpyDeviceToHost);
+            error = gcomp_nccl_copy(n, n->host + half, n->device + half, in,
+                                    cudaMemcpyDeviceToHost);
         error = gcomp_nccl_end(n, error);
         in = 0;
         for (size_t w = 0; w < world && !error; to += awaited[w++]) {
             size_t piece = gcomp_nccl_rest(awaited[w], at, most);
-            if (piece)
-                memcpy(to + at, n->host + half + in, piece);
+            if (piece) memcpy(to + at, n->host + half + in, piece);
             in += piece;
         }
     }
@@ -363,47 +361,46 @@ static inline gcomp_comm gcomp_nccl_comm(gcomp_nccl *n)
     return comm;
 }
 
-/* Room for the pointers of an exchange; 0 without memory. */
+/* Makes room for the pointers of an exchange. 0: no memory. */
 static inline int gcomp_nccl_reserve(gcomp_nccl *n, size_t count)
 {
     float **larger;
-    if (count <= n->grads_room)
-        return 1;
+    if (count <= n->grads_room) return 1;
     larger = (float **)realloc(n->grads, count * sizeof *larger);
-    if (!larger)
-        return 0;
+    if (!larger) return 0;
     n->grads = larger;
     n->grads_room = count;
     return 1;
 }
 
-/* gcomp_exchange for gradients on the device: device[i] <- mean over the ranks; NULL on all ranks: tensor i is
-   skipped. pinned[i]: as many floats from gcomp_nccl_pin, not read for a tensor that is skipped. What makes the
-   gradients must be done, or ordered before the stream. Returns as gcomp_exchange, GCOMP_CALLBACK_FAILED also for
-   errors of CUDA, which are in n->failed; after one of them no exchange takes place any more. After an error before
-   the commit the gradients on the device are as they were. */
-static inline gcomp_result gcomp_nccl_exchange(gcomp_nccl *n, gcomp *gc, float *const *device, float *const *pinned,
-                                               const gcomp_step *step)
+/* gcomp_exchange for gradients on the device.
+     device[i]  <- mean over the ranks; NULL on all ranks: tensor i is skipped
+     pinned[i]  as many floats from gcomp_nccl_pin; not read for a tensor that is skipped
+   The gradients must be complete, or their kernels must be ordered before the stream. Returns as
+   gcomp_exchange. GCOMP_CALLBACK_FAILED also stands for errors of CUDA, which are in n->failed;
+   after one of them every later exchange fails too. After an error before the commit the gradients
+   on the device are as they were. */
+static inline gcomp_result gcomp_nccl_exchange(gcomp_nccl *n, gcomp *gc, float *const *device,
+                                               float *const *pinned, const gcomp_step *step)
 {
     size_t count = gcomp_tensor_count(gc);
     gcomp_result result;
     int error = n->failed;
-    if (!error && !gcomp_nccl_reserve(n, count + 1))
-        return GCOMP_OUT_OF_MEMORY;
+    if (!error && !gcomp_nccl_reserve(n, count + 1)) return GCOMP_OUT_OF_MEMORY;
     for (size_t i = 0; i < count && !error; i++) {
         n->grads[i] = device[i] ? pinned[i] : NULL;
         if (device[i])
-            error = gcomp_nccl_copy(n, pinned[i], device[i], gcomp_tensor_elements(gc, i) * sizeof(float),
+            error = gcomp_nccl_copy(n, pinned[i], device[i],
+                                    gcomp_tensor_elements(gc, i) * sizeof(float),
                                     cudaMemcpyDeviceToHost);
     }
-    if (gcomp_nccl_end(n, error))
-        return GCOMP_CALLBACK_FAILED;
+    if (gcomp_nccl_end(n, error)) return GCOMP_CALLBACK_FAILED;
     result = gcomp_exchange(gc, n->grads, step);
-    if (result != GCOMP_OK)
-        return result;
+    if (result != GCOMP_OK) return result;
     for (size_t i = 0; i < count && !error; i++)
         if (device[i])
-            error = gcomp_nccl_copy(n, device[i], pinned[i], gcomp_tensor_elements(gc, i) * sizeof(float),
+            error = gcomp_nccl_copy(n, device[i], pinned[i],
+                                    gcomp_tensor_elements(gc, i) * sizeof(float),
                                     cudaMemcpyHostToDevice);
     return gcomp_nccl_end(n, error) ? GCOMP_CALLBACK_FAILED : GCOMP_OK;
 }

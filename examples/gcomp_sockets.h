@@ -1,4 +1,5 @@
-/* gcomp_sockets.h - a transport for gcomp.h: workers are processes connected by TCP. Copy it, change it.
+/* gcomp_sockets.h - a transport for gcomp.h: workers are processes connected by TCP. Copy it,
+   change it.
 
    Licence: as gcomp.h. Needs POSIX sockets, pthread_atfork (link with -pthread) and /dev/urandom.
 
@@ -12,22 +13,25 @@
        ...
        gcomp_sockets_close(net);
 
-   All workers meet at rank 0, which listens at the address and port given, and then connect each with each. So a
-   message takes one hop; a worker that dies is seen by all at once, for the kernel closes its connections; and a
-   sum, for which each worker gets its shard from all and adds it in rank order, costs the bytes of a ring
-   all-reduce, 2 (W - 1) / W of the data a worker, and gives the bits of gcomp_threads.h. (A star would send all
-   through one link; a ring takes W - 1 hops, and hears of a death from one neighbour to the next.)
+   All workers meet at rank 0, which listens at the given address and port. Then each worker
+   connects to each other worker. So a message takes one hop. If a worker dies, all others see it at
+   once, because the kernel closes its connections. In a sum each worker gets its shard from all
+   others, adds it in rank order, and sends the result to all. That takes the bytes of a ring
+   all-reduce, 2 (W - 1) / W of the data a worker, and gives the bits of gcomp_threads.h. (A star
+   would send everything through one link. A ring takes W - 1 hops, and the news of a death goes
+   from neighbour to neighbour.)
 
-   Every collective first meets (all tell all what they bring), then moves data, then parts: rank 0 hears from
-   all that they have everything, and tells them. Therefore a collective fails on all workers or on none:
+   A collective has three parts. In the meeting all workers tell all what they bring. Then the data
+   moves. In the parting rank 0 hears from every worker that it has everything, and then tells all.
+   Therefore a collective fails on all workers or on none:
 
-     - sizes or kinds that differ: GCOMP_SOCKETS_MISMATCH on all; the group can go on
-     - a worker that is gone, or that sends nothing for `silence` seconds: GCOMP_SOCKETS_FAILED on
-       all, for ever; the data of that collective is unspecified. Whoever is left may open a new
-       group.
+     - sizes or kinds differ: GCOMP_SOCKETS_MISMATCH on all; the group can go on
+     - a worker is gone, or sends nothing for `silence` seconds: GCOMP_SOCKETS_FAILED on all, and in
+       every later collective; the data of the collective is unspecified. The workers that are left
+       may open a new group.
 
-   The one exception: if rank 0 dies while it tells them, some have heard and some have not; gcomp's next frame
-   names those that are a step behind.
+   There is one exception: if rank 0 dies during the parting, some workers have heard and some have
+   not. gcomp's next frame names the workers that are a step behind.
 
    Children. A group belongs to the process that opened it: fork before gcomp_sockets_start. A child
    that fork() makes later (a data loader) closes its copies of the connections before fork()
@@ -54,11 +58,11 @@
    Limits
      - One rack: W (W - 1) / 2 connections, 2 MiB of buffer a worker for each other one. Use MPI for
        more. The tests open 64 workers on one machine, also beside strangers.
-     - Every host must reach every other at the address that rank 0 sees, at any port; name rank 0 by an address
-       that all use, not by one that is the loopback at home. No NAT, no scoped IPv6 addresses.
-     - All hosts have the same byte order. `silence` must be longer than what the slowest worker
-       computes between two collectives, and than the largest of them takes on the slowest link
-       beside it.
+     - Every host must reach every other host at the address that rank 0 sees, at any port. Name
+       rank 0 by an address that all hosts use, not by one that is its loopback. No NAT, no scoped
+       IPv6 addresses.
+     - All hosts have the same byte order. `silence` must be longer than the slowest worker computes
+       between two collectives, and longer than the largest collective takes on the slowest link.
      - POSIX: Linux, BSD, macOS with SO_NOSIGPIPE in place of MSG_NOSIGNAL. */
 
 #ifndef GCOMP_SOCKETS_H
@@ -86,38 +90,38 @@
 #define GCOMP_SOCKETS_MISMATCH 1
 #define GCOMP_SOCKETS_FAILED 2
 
-/* Bytes of a shard that are summed at a time, a multiple of 4; tests set a small one. */
+/* Bytes of a shard that are summed at a time, a multiple of 4. Tests set a small one. */
 #ifndef GCOMP_SOCKETS_PIECE
 #define GCOMP_SOCKETS_PIECE ((size_t)2 << 20)
 #endif
 
-/* Bytes between two workers that move at once between all of them. */
+/* If no two workers have more bytes than this for each other, all pairs move them at once. */
 #ifndef GCOMP_SOCKETS_AT_ONCE
 #define GCOMP_SOCKETS_AT_ONCE ((size_t)32 << 10)
 #endif
 
-/* How often a worker that waits looks for bytes, a microsecond or two each time, before it sleeps. */
+/* How often a worker that waits looks for bytes before it sleeps. A look takes a microsecond or
+   two. */
 #ifndef GCOMP_SOCKETS_LOOKS
 #define GCOMP_SOCKETS_LOOKS 1000
 #endif
 
-/* Seats of a worker that listens beside one for each worker. */
+/* Seats of a worker that listens, in addition to one for each worker. */
 #ifndef GCOMP_SOCKETS_GUESTS
 #define GCOMP_SOCKETS_GUESTS 256
 #endif
 
-/* Seconds until a connection must have proven who it is; also how long a caller waits for the
-   challenge. */
+/* Seconds in which a connection must prove who it is, and that a caller waits for the challenge. */
 #ifndef GCOMP_SOCKETS_PATIENCE
 #define GCOMP_SOCKETS_PATIENCE 5.0
 #endif
 
-/* Seconds that a connection has its seat at least, before another one gets it. */
+/* Seconds for which a connection keeps its seat at least. */
 #ifndef GCOMP_SOCKETS_GRACE
 #define GCOMP_SOCKETS_GRACE 0.01
 #endif
 
-/* Seconds of rendezvous and of silence where the desc has 0. */
+/* Seconds of rendezvous and of silence if the desc has 0. */
 #define GCOMP_SOCKETS_SECONDS 300.0
 
 typedef enum gcomp_sockets_kind {
@@ -137,41 +141,41 @@ typedef struct gcomp_sockets_part {
     uint32_t root; /* of a broadcast; the dtype of a sum */
     uint32_t turn; /* counts collectives */
     uint64_t size; /* elements of a sum, else bytes of a block */
-    uint64_t list; /* digest of the sizes of allgatherv */
+    uint64_t list; /* digest of the sizes of an allgatherv */
 } gcomp_sockets_part;
 
-/* What gcomp_sockets_start is told. 0 or NULL: the default, but for rank and world. The texts are
-   not needed later. */
+/* What gcomp_sockets_start is told. 0 or NULL stands for the default, except for rank and world.
+   The texts are not needed after the call. */
 typedef struct gcomp_sockets_desc {
     int rank;           /* of this worker, 0 .. world - 1 */
     int world;          /* workers, 1 .. 65535; the same on all */
-    const char *host;   /* where rank 0 listens, best a number; NULL: "127.0.0.1" */
-    const char *port;   /* below those that the system hands out (Linux: 32768); NULL: "7077" */
+    const char *host;   /* where rank 0 listens, best as a number; NULL: "127.0.0.1" */
+    const char *port;   /* below those that the system hands out (Linux: 32768 on); NULL: "7077" */
     uint64_t job;       /* any number, the same on all and another for each job */
     const char *secret; /* 1 to 64 bytes and a zero, the same on all; NULL or "": none */
     double rendezvous;  /* seconds until all must have come, at most 1e6; 0: 300 */
     double silence;     /* seconds without a byte until a worker is lost, at most 1e6; 0: 300 */
 } gcomp_sockets_desc;
 
-/* The first words of a connection, from the worker that listens. */
+/* The first bytes of a connection, from the worker that listens. */
 typedef struct gcomp_sockets_challenge {
     char magic[8];
     unsigned char number[16]; /* drawn for this connection */
 } gcomp_sockets_challenge;
 
-/* The answer of the worker that calls. The other one answers with the verdict, a byte, and its
-   proof, 32 bytes. */
+/* The answer of the worker that calls. Then the worker that listens sends its verdict, a byte, and
+   its proof, 32 bytes. */
 typedef struct gcomp_sockets_hello {
     char magic[8];
     uint64_t job;
-    uint32_t order; /* a number that reads otherwise in the other byte order */
+    uint32_t order; /* a number that is another one in the other byte order */
     uint32_t world;
     uint32_t rank;
-    uint32_t to;              /* the rank that is called */
-    uint32_t port;            /* where this worker listens */
+    uint32_t to;   /* the rank that is called */
+    uint32_t port; /* where this worker listens */
     uint32_t zero;
     unsigned char number[16]; /* drawn for this connection */
-    unsigned char proof[32];  /* of all of this and the challenge */
+    unsigned char proof[32];  /* of all fields above and the challenge */
 } gcomp_sockets_hello;
 
 /* The verdict on a hello. */
@@ -182,7 +186,7 @@ typedef enum gcomp_sockets_verdict {
     GCOMP_SOCKETS_TAKEN
 } gcomp_sockets_verdict;
 
-/* Where a worker listens, told by rank 0, whose own place holds the magic. */
+/* Where a worker listens. Rank 0 sends these; its own place holds the magic. */
 typedef struct gcomp_sockets_place {
     char host[56];
     char port[8];
@@ -198,15 +202,15 @@ typedef struct gcomp_sockets_flow {
 typedef struct gcomp_sockets {
     int rank;
     int world;
-    int failed; /* for ever */
+    int failed; /* 1 for ever */
     uint32_t turn;
     double silence;
-    int *peers;                /* [descriptors] connections with the workers; -1: none */
-    int descriptors;           /* world; while the workers meet, also the listener and guests */
-    struct pollfd *polls;      /* [world] */
-    gcomp_sockets_flow *flows; /* [world] */
-    gcomp_sockets_part *parts; /* [world] */
-    unsigned char *buffer;     /* [world][GCOMP_SOCKETS_PIECE] */
+    int *peers;                 /* [descriptors] connections to the workers; -1: none */
+    int descriptors;            /* world; while the workers meet, also the listener and guests */
+    struct pollfd *polls;       /* [world] */
+    gcomp_sockets_flow *flows;  /* [world] */
+    gcomp_sockets_part *parts;  /* [world] */
+    unsigned char *buffer;      /* [world][GCOMP_SOCKETS_PIECE] */
     struct gcomp_sockets *next; /* in gcomp_sockets_list */
 } gcomp_sockets;
 
@@ -229,40 +233,31 @@ static inline int gcomp_sockets_wait(double then)
     return left > 1e6 ? 1000000 : left < 1 ? 1 : (int)left;
 }
 
-/* Ends the group: all others fail at once, not after `silence` seconds. For a worker that gives
-   up. */
+/* Ends the group: all other workers fail at once, not after `silence` seconds. For a worker that
+   gives up. */
 static inline void gcomp_sockets_fail(gcomp_sockets *s)
 {
     s->failed = 1;
     for (int w = 0; w < s->world; w++)
-        if (s->peers[w] >= 0)
-            shutdown(s->peers[w], SHUT_RDWR);
+        if (s->peers[w] >= 0) shutdown(s->peers[w], SHUT_RDWR);
 }
 
 static inline void gcomp_sockets_hang_up(gcomp_sockets *s, int i)
 {
-    if (s->peers[i] >= 0)
-        close(s->peers[i]);
+    if (s->peers[i] >= 0) close(s->peers[i]);
     s->peers[i] = -1;
 }
 
-static inline void gcomp_sockets_before_fork(void)
-{
-    pthread_mutex_lock(&gcomp_sockets_lock);
-}
+static inline void gcomp_sockets_before_fork(void) { pthread_mutex_lock(&gcomp_sockets_lock); }
 
-static inline void gcomp_sockets_in_parent(void)
-{
-    pthread_mutex_unlock(&gcomp_sockets_lock);
-}
+static inline void gcomp_sockets_in_parent(void) { pthread_mutex_unlock(&gcomp_sockets_lock); }
 
 /* Closes without shutdown, which would end the connections of the parent too. */
 static inline void gcomp_sockets_in_child(void)
 {
     for (gcomp_sockets *s = gcomp_sockets_list; s; s = s->next) {
         s->failed = 1;
-        for (int i = 0; i < s->descriptors; i++)
-            gcomp_sockets_hang_up(s, i);
+        for (int i = 0; i < s->descriptors; i++) gcomp_sockets_hang_up(s, i);
     }
     pthread_mutex_unlock(&gcomp_sockets_lock);
 }
@@ -287,8 +282,7 @@ static inline int gcomp_sockets_watch(gcomp_sockets *s)
 /* Closes all connections and frees the group. NULL is allowed. */
 static inline void gcomp_sockets_close(gcomp_sockets *s)
 {
-    if (!s)
-        return;
+    if (!s) return;
     pthread_mutex_lock(&gcomp_sockets_lock);
     for (gcomp_sockets **at = &gcomp_sockets_list; *at; at = &(*at)->next)
         if (*at == s) {
@@ -296,8 +290,7 @@ static inline void gcomp_sockets_close(gcomp_sockets *s)
             break;
         }
     pthread_mutex_unlock(&gcomp_sockets_lock);
-    for (int i = 0; s->peers && i < s->descriptors; i++)
-        gcomp_sockets_hang_up(s, i);
+    for (int i = 0; s->peers && i < s->descriptors; i++) gcomp_sockets_hang_up(s, i);
     free(s->peers);
     free(s->polls);
     free(s->flows);
@@ -306,14 +299,14 @@ static inline void gcomp_sockets_close(gcomp_sockets *s)
     free(s);
 }
 
-/* Sends and receives what can be at once, of what events names. Returns the bytes moved, -1 if the connection is gone. */
+/* Sends and receives what is possible without waiting; events says which of the two is. Returns the
+   bytes moved, or -1 if the connection is gone. */
 static inline long gcomp_sockets_some(int fd, gcomp_sockets_flow *flow, int events)
 {
     long moved = 0;
     if (flow->out_left && (events & POLLOUT)) {
         ssize_t n = send(fd, flow->out, flow->out_left, MSG_NOSIGNAL);
-        if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
-            return -1;
+        if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) return -1;
         if (n > 0) {
             flow->out += n;
             flow->out_left -= (size_t)n;
@@ -333,51 +326,51 @@ static inline long gcomp_sockets_some(int fd, gcomp_sockets_flow *flow, int even
     return moved;
 }
 
-/* Returns as poll. Who sleeps takes long to wake, so it looks some times before, and lets others compute in between. */
+/* Waits for events, and returns as poll does. A process that sleeps takes long to wake, so this
+   looks some times before it sleeps, and lets others compute in between. */
 static inline int gcomp_sockets_look(gcomp_sockets *s, double then)
 {
     int ready = 0;
     for (int k = 0; k < GCOMP_SOCKETS_LOOKS && ready == 0; k++) {
         ready = poll(s->polls, (nfds_t)s->world, 0);
-        if (ready == 0)
-            sched_yield();
+        if (ready == 0) sched_yield();
     }
     return ready ? ready : poll(s->polls, (nfds_t)s->world, gcomp_sockets_wait(then));
 }
 
-/* Carries out the flows to worker `to` and from worker `from`, -1: all; in whatever order the others are in, so that two
-   that send to each other cannot block each other. */
+/* Carries out the flows to worker `to` and from worker `from`; -1: all. Sends and receives as the
+   connections allow, so that two workers that send to each other cannot block each other. */
 static inline int gcomp_sockets_move_some(gcomp_sockets *s, int to, int from)
 {
     double then = gcomp_sockets_now() + s->silence;
     while (!s->failed) {
         int busy = 0, ready;
         for (int w = 0; w < s->world; w++) {
-            int out = s->flows[w].out_left && (to < 0 || to == w), in = s->flows[w].in_left && (from < 0 || from == w);
+            int out = s->flows[w].out_left && (to < 0 || to == w);
+            int in = s->flows[w].in_left && (from < 0 || from == w);
             s->polls[w].events = (short)((out ? POLLOUT : 0) | (in ? POLLIN : 0));
             s->polls[w].revents = 0;
             s->polls[w].fd = s->polls[w].events ? s->peers[w] : -1;
             busy |= s->polls[w].events;
         }
-        if (!busy)
-            return 0;
+        if (!busy) return 0;
         ready = gcomp_sockets_look(s, then);
         for (int w = 0; ready > 0 && w < s->world; w++) {
             gcomp_sockets_flow *flow = &s->flows[w];
-            long moved = s->polls[w].revents ? gcomp_sockets_some(s->peers[w], flow, s->polls[w].events) : 0;
-            if (moved < 0)
-                gcomp_sockets_fail(s);
-            if (moved > 0)
-                then = gcomp_sockets_now() + s->silence;
+            long moved = 0;
+            if (s->polls[w].revents)
+                moved = gcomp_sockets_some(s->peers[w], flow, s->polls[w].events);
+            if (moved < 0) gcomp_sockets_fail(s);
+            if (moved > 0) then = gcomp_sockets_now() + s->silence;
         }
-        if (gcomp_sockets_now() >= then)
-            gcomp_sockets_fail(s);
+        if (gcomp_sockets_now() >= then) gcomp_sockets_fail(s);
     }
     return GCOMP_SOCKETS_FAILED;
 }
 
-/* Carries out all flows: what is small at once, what is large in turns, in each of which every worker sends to one other
-   and receives from one other. Many that send to one at once would overrun its link, and send again what got lost. */
+/* Carries out all flows: small ones all at once, large ones in turns. In a turn every worker sends
+   to one other worker and receives from one other worker. If many sent to one at once, they would
+   overrun its link, and TCP would have to send again what got lost. */
 static inline int gcomp_sockets_move(gcomp_sockets *s)
 {
     size_t most = 0;
@@ -386,16 +379,17 @@ static inline int gcomp_sockets_move(gcomp_sockets *s)
         most = s->flows[w].out_left > most ? s->flows[w].out_left : most;
         most = s->flows[w].in_left > most ? s->flows[w].in_left : most;
     }
-    if (most <= GCOMP_SOCKETS_AT_ONCE)
-        return gcomp_sockets_move_some(s, -1, -1);
+    if (most <= GCOMP_SOCKETS_AT_ONCE) return gcomp_sockets_move_some(s, -1, -1);
     for (int turn = 1; turn < s->world && !error; turn++)
-        error = gcomp_sockets_move_some(s, (s->rank + turn) % s->world, (s->rank + s->world - turn) % s->world);
+        error = gcomp_sockets_move_some(s, (s->rank + turn) % s->world,
+                                        (s->rank + s->world - turn) % s->world);
     return error;
 }
 
-/* Gives every other worker a flow: out bytes of `send` + w * send_step, in bytes to `recv` + w * recv_step. */
-static inline void gcomp_sockets_flow_all(gcomp_sockets *s, const void *send, size_t send_step, size_t out, void *recv,
-                                          size_t recv_step, size_t in)
+/* Gives worker w a flow, for all w but this one: `out` bytes from send + w * send_step, and `in`
+   bytes to recv + w * recv_step. */
+static inline void gcomp_sockets_flow_all(gcomp_sockets *s, const void *send, size_t send_step,
+                                          size_t out, void *recv, size_t recv_step, size_t in)
 {
     for (int w = 0; w < s->world; w++) {
         gcomp_sockets_flow *flow = &s->flows[w];
@@ -406,13 +400,14 @@ static inline void gcomp_sockets_flow_all(gcomp_sockets *s, const void *send, si
     }
 }
 
-/* The meeting: all compare what all bring with what rank 0 brings, and so conclude the same. */
-static inline int gcomp_sockets_meet(gcomp_sockets *s, gcomp_sockets_kind kind, uint32_t root, size_t size, uint64_t list)
+/* The meeting: each worker compares what all bring with what rank 0 brings. So all come to the same
+   verdict. */
+static inline int gcomp_sockets_meet(gcomp_sockets *s, gcomp_sockets_kind kind, uint32_t root,
+                                     size_t size, uint64_t list)
 {
     gcomp_sockets_part *mine = &s->parts[s->rank];
     int verdict = 0;
-    if (s->failed)
-        return GCOMP_SOCKETS_FAILED;
+    if (s->failed) return GCOMP_SOCKETS_FAILED;
     mine->magic = 0x4b534347u;
     mine->kind = (uint32_t)kind;
     mine->root = root;
@@ -420,49 +415,44 @@ static inline int gcomp_sockets_meet(gcomp_sockets *s, gcomp_sockets_kind kind, 
     mine->size = size;
     mine->list = list;
     gcomp_sockets_flow_all(s, mine, 0, sizeof *mine, s->parts, sizeof *mine, sizeof *mine);
-    if (gcomp_sockets_move(s))
-        return GCOMP_SOCKETS_FAILED;
+    if (gcomp_sockets_move(s)) return GCOMP_SOCKETS_FAILED;
     for (int w = 0; w < s->world; w++) {
         if (s->parts[w].magic != mine->magic || s->parts[w].turn != mine->turn) {
-            gcomp_sockets_fail(s); /* not what a worker sends: the stream is lost */
+            gcomp_sockets_fail(s); /* no worker sends that: the stream is lost */
             return GCOMP_SOCKETS_FAILED;
         }
-        if (memcmp(&s->parts[w], &s->parts[0], sizeof *mine) != 0)
-            verdict = GCOMP_SOCKETS_MISMATCH;
+        if (memcmp(&s->parts[w], &s->parts[0], sizeof *mine) != 0) verdict = GCOMP_SOCKETS_MISMATCH;
     }
     return verdict;
 }
 
-/* The parting: success on all once rank 0 has heard from all that they have everything. What happens to a worker
-   after that is the next collective's matter. */
+/* The parting: the collective succeeds on all workers once rank 0 has heard from all that they have
+   everything. If a worker fails after that, the next collective sees it. */
 static inline int gcomp_sockets_part_company(gcomp_sockets *s)
 {
     unsigned char word = 1;
     if (s->rank) {
         gcomp_sockets_flow_all(s, &word, 0, 0, &word, 0, 0);
         s->flows[0].out_left = 1;
-        if (gcomp_sockets_move(s))
-            return GCOMP_SOCKETS_FAILED;
+        if (gcomp_sockets_move(s)) return GCOMP_SOCKETS_FAILED;
         s->flows[0].in_left = 1;
         return gcomp_sockets_move(s);
     }
     gcomp_sockets_flow_all(s, &word, 0, 0, s->buffer, 1, 1);
-    if (gcomp_sockets_move(s))
-        return GCOMP_SOCKETS_FAILED;
-    for (int w = 1; w < s->world; w++) /* one byte into an empty buffer; who is gone does not change the verdict */
-        if (send(s->peers[w], &word, 1, MSG_NOSIGNAL) != 1)
-            shutdown(s->peers[w], SHUT_RDWR);
+    if (gcomp_sockets_move(s)) return GCOMP_SOCKETS_FAILED;
+    /* One byte fits into the empty buffer. A worker that is gone does not change the verdict. */
+    for (int w = 1; w < s->world; w++)
+        if (send(s->peers[w], &word, 1, MSG_NOSIGNAL) != 1) shutdown(s->peers[w], SHUT_RDWR);
     return 0;
 }
 
-/* sum[i] <- fold of sum[i] and other[i], a function a type. */
-#define GCOMP_SOCKETS_FOLD(name, type, fold)                                                                   \
-    static inline void name(void *sums, const void *others, size_t count)                                      \
-    {                                                                                                          \
-        type *sum = (type *)sums;                                                                              \
-        const type *other = (const type *)others;                                                              \
-        for (size_t i = 0; i < count; i++)                                                                     \
-            sum[i] = (type)(fold);                                                                             \
+/* sum[i] <- fold of sum[i] and other[i]; one function for each type. */
+#define GCOMP_SOCKETS_FOLD(name, type, fold) \
+    static inline void name(void *sums, const void *others, size_t count) \
+    { \
+        type *sum = (type *)sums; \
+        const type *other = (const type *)others; \
+        for (size_t i = 0; i < count; i++) sum[i] = (type)(fold); \
     }
 GCOMP_SOCKETS_FOLD(gcomp_sockets_sum, float, sum[i] + other[i])
 GCOMP_SOCKETS_FOLD(gcomp_sockets_sum8, int8_t, sum[i] + other[i])
@@ -471,10 +461,10 @@ GCOMP_SOCKETS_FOLD(gcomp_sockets_sum32, int32_t, sum[i] + other[i])
 GCOMP_SOCKETS_FOLD(gcomp_sockets_largest, float, other[i] > sum[i] ? other[i] : sum[i])
 #undef GCOMP_SOCKETS_FOLD
 
-/* One piece of a sum: elements begin[w] .. begin[w + 1] - 1 are worker w's shard. Each gets its shard from all,
-   folds it in rank order, and gives it to all. */
-static inline int gcomp_sockets_fold_piece(gcomp_sockets *s, unsigned char *data, size_t count, size_t bytes,
-                                           void (*fold)(void *, const void *, size_t))
+/* One piece of a sum. The elements from count * w / world up to count * (w + 1) / world are worker
+   w's shard. Each worker gets its shard from all, folds it in rank order, and sends it to all. */
+static inline int gcomp_sockets_fold_piece(gcomp_sockets *s, unsigned char *data, size_t count,
+                                           size_t bytes, void (*fold)(void *, const void *, size_t))
 {
     size_t world = (size_t)s->world, rank = (size_t)s->rank;
     size_t begin = count * rank / world, shard = count * (rank + 1) / world - begin;
@@ -486,11 +476,9 @@ static inline int gcomp_sockets_fold_piece(gcomp_sockets *s, unsigned char *data
         s->flows[w].out_left = w == rank ? 0 : (count * (w + 1) / world - other) * bytes;
     }
     error = gcomp_sockets_move(s);
-    if (error)
-        return error;
+    if (error) return error;
     memcpy(s->buffer + rank * GCOMP_SOCKETS_PIECE, data + begin * bytes, shard * bytes);
-    for (size_t w = 1; w < world; w++)
-        fold(s->buffer, s->buffer + w * GCOMP_SOCKETS_PIECE, shard);
+    for (size_t w = 1; w < world; w++) fold(s->buffer, s->buffer + w * GCOMP_SOCKETS_PIECE, shard);
     memcpy(data + begin * bytes, s->buffer, shard * bytes);
     gcomp_sockets_flow_all(s, data + begin * bytes, 0, shard * bytes, data, 0, 0);
     for (size_t w = 0; w < world; w++) {
@@ -501,30 +489,23 @@ static inline int gcomp_sockets_fold_piece(gcomp_sockets *s, unsigned char *data
     return gcomp_sockets_move(s);
 }
 
-static inline int gcomp_sockets_reduce(gcomp_sockets *s, gcomp_sockets_kind kind, void *data, size_t count,
-                                       gcomp_dtype dtype)
+static inline int gcomp_sockets_reduce(gcomp_sockets *s, gcomp_sockets_kind kind, void *data,
+                                       size_t count, gcomp_dtype dtype)
 {
     void (*fold)(void *, const void *, size_t) = NULL;
     size_t bytes = dtype == GCOMP_I8 ? 1 : dtype == GCOMP_I16 ? 2 : 4;
     size_t most = GCOMP_SOCKETS_PIECE / bytes * (size_t)s->world;
     int error = gcomp_sockets_meet(s, kind, (uint32_t)dtype, count, 0);
-    if (error)
-        return error;
-    if (kind == GCOMP_SOCKETS_MAX)
-        fold = gcomp_sockets_largest;
-    else if (dtype == GCOMP_F32)
-        fold = gcomp_sockets_sum;
-    else if (dtype == GCOMP_I8)
-        fold = gcomp_sockets_sum8;
-    else if (dtype == GCOMP_I16)
-        fold = gcomp_sockets_sum16;
-    else if (dtype == GCOMP_I32)
-        fold = gcomp_sockets_sum32;
-    if (!fold)
-        return GCOMP_SOCKETS_MISMATCH; /* on all: they bring the same */
+    if (error) return error;
+    if (kind == GCOMP_SOCKETS_MAX) fold = gcomp_sockets_largest;
+    else if (dtype == GCOMP_F32) fold = gcomp_sockets_sum;
+    else if (dtype == GCOMP_I8) fold = gcomp_sockets_sum8;
+    else if (dtype == GCOMP_I16) fold = gcomp_sockets_sum16;
+    else if (dtype == GCOMP_I32) fold = gcomp_sockets_sum32;
+    if (!fold) return GCOMP_SOCKETS_MISMATCH; /* on all: they bring the same */
     for (size_t at = 0; at < count && !error; at += most)
-        error = gcomp_sockets_fold_piece(s, (unsigned char *)data + at * bytes, count - at < most ? count - at : most,
-                                         bytes, fold);
+        error = gcomp_sockets_fold_piece(s, (unsigned char *)data + at * bytes,
+                                         count - at < most ? count - at : most, bytes, fold);
     return error ? error : gcomp_sockets_part_company(s);
 }
 
@@ -552,8 +533,7 @@ static inline int gcomp_sockets_allgather(void *user, const void *mine, void *al
 {
     gcomp_sockets *s = (gcomp_sockets *)user;
     int error = gcomp_sockets_meet(s, GCOMP_SOCKETS_ALLGATHER, 0, bytes, 0);
-    if (error)
-        return error;
+    if (error) return error;
     if (bytes) /* a worker may send from its own place */
         memmove((unsigned char *)all + (size_t)s->rank * bytes, mine, bytes);
     gcomp_sockets_flow_all(s, mine, 0, bytes, all, bytes, bytes);
@@ -561,7 +541,8 @@ static inline int gcomp_sockets_allgather(void *user, const void *mine, void *al
 }
 
 /* all + w * stride <- bytes[w] bytes of worker w, for all w. */
-static inline int gcomp_sockets_allgatherv(void *user, const void *mine, void *all, const size_t *bytes, size_t stride)
+static inline int gcomp_sockets_allgatherv(void *user, const void *mine, void *all,
+                                           const size_t *bytes, size_t stride)
 {
     gcomp_sockets *s = (gcomp_sockets *)user;
     uint64_t list = 1469598103934665603u;
@@ -571,31 +552,28 @@ static inline int gcomp_sockets_allgatherv(void *user, const void *mine, void *a
         too_long |= bytes[w] > stride;
     }
     error = gcomp_sockets_meet(s, GCOMP_SOCKETS_ALLGATHERV, 0, stride, list);
-    if (error || too_long)
-        return error ? error : GCOMP_SOCKETS_MISMATCH;
+    if (error || too_long) return error ? error : GCOMP_SOCKETS_MISMATCH;
     if (bytes[s->rank])
         memmove((unsigned char *)all + (size_t)s->rank * stride, mine, bytes[s->rank]);
     gcomp_sockets_flow_all(s, mine, 0, bytes[s->rank], all, stride, 0);
-    for (int w = 0; w < s->world; w++)
-        s->flows[w].in_left = w == s->rank ? 0 : bytes[w];
+    for (int w = 0; w < s->world; w++) s->flows[w].in_left = w == s->rank ? 0 : bytes[w];
     return gcomp_sockets_finish(s);
 }
 
-/* Worker w gets sent[w] bytes of send, and awaited[w] bytes come from it; both lie back to back in rank order, the own
-   ones too. Two that do not agree about a size end the group, for nobody else sees it. */
-static inline int gcomp_sockets_alltoallv(void *user, const void *send, const size_t *sent, void *recv,
-                                          const size_t *awaited)
+/* Worker w gets sent[w] bytes of send, and awaited[w] bytes come from worker w; both lie back to
+   back in rank order, with this worker's own part among them. Two workers that do not agree about a
+   size end the group, because nobody else sees the difference. */
+static inline int gcomp_sockets_alltoallv(void *user, const void *send, const size_t *sent,
+                                          void *recv, const size_t *awaited)
 {
     gcomp_sockets *s = (gcomp_sockets *)user;
     const unsigned char *from = (const unsigned char *)send;
     unsigned char *to = (unsigned char *)recv;
     int error = gcomp_sockets_meet(s, GCOMP_SOCKETS_ALLTOALLV, 0, 0, 0);
-    if (error)
-        return error;
-    for (int w = 0; w < s->world; w++)
-        s->parts[w].list = sent[w];
-    gcomp_sockets_flow_all(s, &s->parts[0].list, sizeof *s->parts, sizeof s->parts[0].list, &s->parts[0].size,
-                           sizeof *s->parts, sizeof s->parts[0].size);
+    if (error) return error;
+    for (int w = 0; w < s->world; w++) s->parts[w].list = sent[w];
+    gcomp_sockets_flow_all(s, &s->parts[0].list, sizeof *s->parts, sizeof s->parts[0].list,
+                           &s->parts[0].size, sizeof *s->parts, sizeof s->parts[0].size);
     s->parts[s->rank].size = sent[s->rank];
     error = gcomp_sockets_move(s);
     for (int w = 0; w < s->world && !error; w++)
@@ -609,22 +587,19 @@ static inline int gcomp_sockets_alltoallv(void *user, const void *send, const si
         flow->in = to;
         flow->out_left = w == s->rank ? 0 : sent[w];
         flow->in_left = w == s->rank ? 0 : awaited[w];
-        if (w == s->rank && sent[w])
-            memcpy(to, from, sent[w]);
+        if (w == s->rank && sent[w]) memcpy(to, from, sent[w]);
     }
     return error ? error : gcomp_sockets_finish(s);
 }
 
-/* data[bytes] <- data of worker `root`, for weights at the start or after a failure. */
+/* data[bytes] <- data of worker `root`: for weights, at the start or after a failure. */
 static inline int gcomp_sockets_broadcast(void *user, void *data, size_t bytes, int root)
 {
     gcomp_sockets *s = (gcomp_sockets *)user;
     int error = gcomp_sockets_meet(s, GCOMP_SOCKETS_BROADCAST, (uint32_t)root, bytes, 0);
-    if (error || root < 0 || root >= s->world)
-        return error ? error : GCOMP_SOCKETS_MISMATCH;
+    if (error || root < 0 || root >= s->world) return error ? error : GCOMP_SOCKETS_MISMATCH;
     gcomp_sockets_flow_all(s, data, 0, s->rank == root ? bytes : 0, data, 0, 0);
-    if (s->rank != root)
-        s->flows[root].in_left = bytes;
+    if (s->rank != root) s->flows[root].in_left = bytes;
     return gcomp_sockets_finish(s);
 }
 
@@ -643,7 +618,7 @@ static inline uint32_t gcomp_sockets_turned(uint32_t x, int right)
     return x >> right | x << (32 - right);
 }
 
-/* hash[8] <- hash with one block of 64 bytes. */
+/* hash[8] <- hash, continued with one block of 64 bytes. */
 static inline void gcomp_sockets_sha_block(uint32_t hash[8], const unsigned char *block)
 {
     static const uint32_t constants[64] = {
@@ -659,8 +634,8 @@ static inline void gcomp_sockets_sha_block(uint32_t hash[8], const unsigned char
         0xc67178f2u};
     uint32_t w[64], v[8];
     for (int t = 0; t < 16; t++)
-        w[t] = (uint32_t)block[4 * t] << 24 | (uint32_t)block[4 * t + 1] << 16
-               | (uint32_t)block[4 * t + 2] << 8 | block[4 * t + 3];
+        w[t] = (uint32_t)block[4 * t] << 24 | (uint32_t)block[4 * t + 1] << 16 |
+            (uint32_t)block[4 * t + 2] << 8 | block[4 * t + 3];
     for (int t = 16; t < 64; t++) {
         uint32_t a = w[t - 15], b = w[t - 2];
         a = gcomp_sockets_turned(a, 7) ^ gcomp_sockets_turned(a, 18) ^ a >> 3;
@@ -670,18 +645,17 @@ static inline void gcomp_sockets_sha_block(uint32_t hash[8], const unsigned char
     memcpy(v, hash, sizeof v);
     for (int t = 0; t < 64; t++) {
         uint32_t a = v[0], e = v[4];
-        uint32_t one =
-            gcomp_sockets_turned(e, 6) ^ gcomp_sockets_turned(e, 11) ^ gcomp_sockets_turned(e, 25);
-        uint32_t two =
-            gcomp_sockets_turned(a, 2) ^ gcomp_sockets_turned(a, 13) ^ gcomp_sockets_turned(a, 22);
+        uint32_t one = gcomp_sockets_turned(e, 6) ^ gcomp_sockets_turned(e, 11) ^
+            gcomp_sockets_turned(e, 25);
+        uint32_t two = gcomp_sockets_turned(a, 2) ^ gcomp_sockets_turned(a, 13) ^
+            gcomp_sockets_turned(a, 22);
         one += v[7] + ((e & v[5]) ^ (~e & v[6])) + constants[t] + w[t];
         two += (a & v[1]) ^ (a & v[2]) ^ (v[1] & v[2]);
         memmove(v + 1, v, 7 * sizeof *v);
         v[4] += one;
         v[0] = one + two;
     }
-    for (int i = 0; i < 8; i++)
-        hash[i] += v[i];
+    for (int i = 0; i < 8; i++) hash[i] += v[i];
 }
 
 static inline void gcomp_sockets_sha256(unsigned char digest[32], const void *message, size_t bytes)
@@ -691,20 +665,17 @@ static inline void gcomp_sockets_sha256(unsigned char digest[32], const void *me
     const unsigned char *from = (const unsigned char *)message;
     unsigned char last[128] = {0};
     size_t rest = bytes % 64, end = rest < 56 ? 64 : 128;
-    for (size_t at = 0; at + 64 <= bytes; at += 64)
-        gcomp_sockets_sha_block(hash, from + at);
-    if (rest)
-        memcpy(last, from + bytes - rest, rest);
+    for (size_t at = 0; at + 64 <= bytes; at += 64) gcomp_sockets_sha_block(hash, from + at);
+    if (rest) memcpy(last, from + bytes - rest, rest);
     last[rest] = 0x80;
     for (size_t i = 0; i < 8; i++)
         last[end - 1 - i] = (unsigned char)((uint64_t)bytes * 8 >> 8 * i);
-    for (size_t at = 0; at < end; at += 64)
-        gcomp_sockets_sha_block(hash, last + at);
-    for (int i = 0; i < 32; i++)
-        digest[i] = (unsigned char)(hash[i / 4] >> (24 - i % 4 * 8));
+    for (size_t at = 0; at < end; at += 64) gcomp_sockets_sha_block(hash, last + at);
+    for (int i = 0; i < 32; i++) digest[i] = (unsigned char)(hash[i / 4] >> (24 - i % 4 * 8));
 }
 
-/* key: 64 bytes; a shorter key has zeros behind. bytes: at most 128. */
+/* digest[32] <- HMAC of the message, of at most 128 bytes. A key shorter than 64 bytes ends in
+   zeros. */
 static inline void gcomp_sockets_hmac(unsigned char digest[32], const unsigned char key[64],
                                       const void *message, size_t bytes)
 {
@@ -722,8 +693,7 @@ static inline void gcomp_sockets_hmac(unsigned char digest[32], const unsigned c
 static inline int gcomp_sockets_same(const unsigned char *a, const unsigned char *b, size_t bytes)
 {
     unsigned differs = 0;
-    for (size_t i = 0; i < bytes; i++)
-        differs |= (unsigned)(a[i] ^ b[i]);
+    for (size_t i = 0; i < bytes; i++) differs |= (unsigned)(a[i] ^ b[i]);
     return !differs;
 }
 
@@ -738,19 +708,19 @@ typedef struct gcomp_sockets_guest {
     gcomp_sockets_flow flow;
 } gcomp_sockets_guest;
 
-/* What is needed while the workers meet. s->peers[s->world] listens; s->peers[s->world + 1 + i] is
-   the connection of guest i. */
+/* What is needed until all workers are connected. s->peers[s->world] listens;
+   s->peers[s->world + 1 + i] is the connection of guest i. */
 typedef struct gcomp_sockets_meeting {
     gcomp_sockets *s;
-    gcomp_sockets_hello own;     /* of this worker, without what differs from call to call */
+    gcomp_sockets_hello own;     /* this worker's, without what differs from call to call */
     gcomp_sockets_place *places; /* [world] */
     gcomp_sockets_guest *guests; /* [most] */
     struct pollfd *polls;        /* [1 + most] of the listener and the guests */
     int most;                    /* guests at a time */
-    int seats;                   /* as `most`, or what there are descriptors for */
+    int seats;                   /* `most`, or as many as there are descriptors for */
     double then;                 /* when it must be over */
     unsigned char secret[64], seed[64];
-    uint64_t drawn; /* numbers */
+    uint64_t drawn; /* random numbers so far */
 } gcomp_sockets_meeting;
 
 /* number[16] <- a random number, another one each time. */
@@ -762,8 +732,8 @@ static inline void gcomp_sockets_draw(gcomp_sockets_meeting *m, unsigned char nu
     m->drawn++;
 }
 
-/* proof[32] <- the proof of one side of a connection. role: 'c' of the worker that calls, 'l' of
-   the one that listens. */
+/* proof[32] <- the proof of one side of a connection. role: 'c' for the worker that calls, 'l' for
+   the worker that listens. */
 static inline void gcomp_sockets_prove(const gcomp_sockets_meeting *m, unsigned char proof[32],
                                        char role, const gcomp_sockets_challenge *challenge,
                                        const gcomp_sockets_hello *hello)
@@ -775,7 +745,8 @@ static inline void gcomp_sockets_prove(const gcomp_sockets_meeting *m, unsigned 
     gcomp_sockets_hmac(proof, m->secret, words, sizeof words);
 }
 
-/* Does the error say that there is no descriptor, or no memory in the kernel? This may pass. */
+/* Does the error say that there is no descriptor, or no memory in the kernel? Then a later try may
+   succeed. */
 static inline int gcomp_sockets_short_of(int error)
 {
     return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
@@ -786,41 +757,37 @@ static inline int gcomp_sockets_short_of(int error)
 static inline int gcomp_sockets_tune(int fd)
 {
     int on = 1, flags = fcntl(fd, F_GETFL);
-    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0
-        || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0) {
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 ||
+        fcntl(fd, F_SETFD, FD_CLOEXEC) < 0) {
         close(fd);
         return -1;
     }
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* without it: the same bytes, later */
+    /* If this fails, the same bytes come later. */
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     return fd;
 }
 
-/* Listens at the first address of a name that is one of this host; port "0": any. Returns the
-   socket, or -1 with errno. */
+/* Listens at the first address of a name that belongs to this host. Port "0": any free port.
+   Returns the socket, or -1 with errno. */
 static inline int gcomp_sockets_listen(const char *host, const char *port)
 {
     struct addrinfo hints, *found = NULL;
     int fd = -1, on = 1, error = EADDRNOTAVAIL;
     memset(&hints, 0, sizeof hints);
     hints.ai_socktype = SOCK_STREAM;
-    if (getaddrinfo(host, port, &hints, &found) != 0)
-        found = NULL;
+    if (getaddrinfo(host, port, &hints, &found) != 0) found = NULL;
     for (struct addrinfo *a = found; a && fd < 0; a = a->ai_next) {
         fd = socket(a->ai_family, SOCK_STREAM, 0);
-        if (fd >= 0)
-            fd = gcomp_sockets_tune(fd);
+        if (fd >= 0) fd = gcomp_sockets_tune(fd);
         if (fd >= 0) {
             setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-            if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0)
-                break;
+            if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0) break;
         }
         error = errno;
-        if (fd >= 0)
-            close(fd);
+        if (fd >= 0) close(fd);
         fd = -1;
     }
-    if (found)
-        freeaddrinfo(found);
+    if (found) freeaddrinfo(found);
     errno = error;
     return fd;
 }
@@ -829,10 +796,8 @@ static inline int gcomp_sockets_listen(const char *host, const char *port)
 static inline int gcomp_sockets_connect(const struct addrinfo *to, double then)
 {
     int fd = socket(to->ai_family, SOCK_STREAM, 0), error;
-    if (fd >= 0)
-        fd = gcomp_sockets_tune(fd);
-    if (fd < 0 || connect(fd, to->ai_addr, to->ai_addrlen) == 0)
-        return fd;
+    if (fd >= 0) fd = gcomp_sockets_tune(fd);
+    if (fd < 0 || connect(fd, to->ai_addr, to->ai_addrlen) == 0) return fd;
     error = errno;
     if (error == EINPROGRESS) {
         struct pollfd p;
@@ -841,12 +806,11 @@ static inline int gcomp_sockets_connect(const struct addrinfo *to, double then)
         p.events = POLLOUT;
         p.revents = 0;
         error = ETIMEDOUT;
-        if (poll(&p, 1, gcomp_sockets_wait(then)) == 1
-            && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0)
+        if (poll(&p, 1, gcomp_sockets_wait(then)) == 1 &&
+            getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0)
             error = errno;
     }
-    if (!error)
-        return fd;
+    if (!error) return fd;
     close(fd);
     errno = error;
     return -1;
@@ -860,10 +824,9 @@ static inline int gcomp_sockets_all_of(int fd, gcomp_sockets_flow flow, double t
         p.fd = fd;
         p.events = flow.out_left ? POLLOUT : POLLIN;
         p.revents = 0;
-        if (gcomp_sockets_now() >= then)
-            return ETIMEDOUT;
-        if (poll(&p, 1, gcomp_sockets_wait(then)) == 1
-            && gcomp_sockets_some(fd, &flow, p.events) < 0)
+        if (gcomp_sockets_now() >= then) return ETIMEDOUT;
+        if (poll(&p, 1, gcomp_sockets_wait(then)) == 1 &&
+            gcomp_sockets_some(fd, &flow, p.events) < 0)
             return ECONNRESET;
     }
     return 0;
@@ -892,8 +855,8 @@ static inline int gcomp_sockets_name(const struct sockaddr_storage *address, soc
     return getnameinfo((const struct sockaddr *)(const void *)address, length, place->host,
                        sizeof place->host, place->port, sizeof place->port,
                        NI_NUMERICHOST | NI_NUMERICSERV)
-               ? EAFNOSUPPORT
-               : 0;
+        ? EAFNOSUPPORT
+        : 0;
 }
 
 /* Is the other end of a connection closed? */
@@ -904,15 +867,13 @@ static inline int gcomp_sockets_gone(int fd)
     return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
-/* The number of workers of higher rank that have not come. When all have come, rank 0 looks who has
-   died meanwhile: another worker may come in its place. */
+/* The number of workers of higher rank that have not come. When all have come, rank 0 looks if one
+   has died meanwhile: another process may come in its place. */
 static inline int gcomp_sockets_missing(gcomp_sockets *s)
 {
     int missing = 0;
-    for (int w = s->rank + 1; w < s->world; w++)
-        missing += s->peers[w] < 0;
-    if (missing || s->rank)
-        return missing;
+    for (int w = s->rank + 1; w < s->world; w++) missing += s->peers[w] < 0;
+    if (missing || s->rank) return missing;
     for (int w = 1; w < s->world; w++)
         if (gcomp_sockets_gone(s->peers[w])) {
             gcomp_sockets_hang_up(s, w);
@@ -921,23 +882,22 @@ static inline int gcomp_sockets_missing(gcomp_sockets *s)
     return missing;
 }
 
-/* The verdict on a guest that has said hello. Of two that prove the same rank the first one stays
-   while its connection lives. */
+/* The verdict on a guest that has said hello. If two guests prove the same rank, the first one
+   stays while its connection lives. */
 static inline int gcomp_sockets_judge(const gcomp_sockets_meeting *m,
                                       const gcomp_sockets_guest *guest)
 {
     const gcomp_sockets_hello *hello = &guest->hello, *own = &m->own;
     unsigned char proof[32];
     gcomp_sockets_prove(m, proof, 'c', &guest->challenge, hello);
-    if (!gcomp_sockets_same(proof, hello->proof, sizeof proof))
-        return GCOMP_SOCKETS_OTHER_SECRET;
-    if (hello->job != own->job || hello->order != own->order || hello->world != own->world
-        || hello->to != own->rank || hello->rank <= own->rank || hello->rank >= own->world
-        || hello->port > 65535)
+    if (!gcomp_sockets_same(proof, hello->proof, sizeof proof)) return GCOMP_SOCKETS_OTHER_SECRET;
+    if (hello->job != own->job || hello->order != own->order || hello->world != own->world ||
+        hello->to != own->rank || hello->rank <= own->rank || hello->rank >= own->world ||
+        hello->port > 65535)
         return GCOMP_SOCKETS_OTHER_JOB;
     return m->s->peers[hello->rank] >= 0 && !gcomp_sockets_gone(m->s->peers[hello->rank])
-               ? GCOMP_SOCKETS_TAKEN
-               : GCOMP_SOCKETS_WELCOME;
+        ? GCOMP_SOCKETS_TAKEN
+        : GCOMP_SOCKETS_WELCOME;
 }
 
 /* Answers a guest that has said hello. The guest becomes a peer, or its connection is closed. */
@@ -946,14 +906,14 @@ static inline void gcomp_sockets_answer(gcomp_sockets_meeting *m, int i)
     gcomp_sockets *s = m->s;
     gcomp_sockets_guest *guest = &m->guests[i];
     int *fd = &s->peers[s->world + 1 + i], rank = (int)guest->hello.rank;
-    unsigned char words[33] = {0}; /* fit into an empty buffer */
+    unsigned char words[33] = {0}; /* they fit into an empty buffer */
     if (memcmp(guest->hello.magic, m->own.magic, sizeof m->own.magic) == 0) {
         words[0] = (unsigned char)gcomp_sockets_judge(m, guest);
         if (words[0] == GCOMP_SOCKETS_WELCOME)
             gcomp_sockets_prove(m, words + 1, 'l', &guest->challenge, &guest->hello);
-        if (send(*fd, words, sizeof words, MSG_NOSIGNAL) == (ssize_t)sizeof words
-            && words[0] == GCOMP_SOCKETS_WELCOME) {
-            gcomp_sockets_hang_up(s, rank); /* of one that is gone */
+        if (send(*fd, words, sizeof words, MSG_NOSIGNAL) == (ssize_t)sizeof words &&
+            words[0] == GCOMP_SOCKETS_WELCOME) {
+            gcomp_sockets_hang_up(s, rank); /* an earlier connection that is gone */
             s->peers[rank] = *fd;
             m->places[rank] = guest->from;
             snprintf(m->places[rank].port, sizeof m->places[rank].port, "%u",
@@ -970,13 +930,12 @@ static inline void gcomp_sockets_hear(gcomp_sockets_meeting *m, int i, int event
     gcomp_sockets_guest *guest = &m->guests[i];
     int fd = m->s->peers[m->s->world + 1 + i];
     long moved = events ? gcomp_sockets_some(fd, &guest->flow, POLLIN) : 0;
-    if (moved >= 0 && guest->flow.in_left == 0)
-        gcomp_sockets_answer(m, i);
+    if (moved >= 0 && guest->flow.in_left == 0) gcomp_sockets_answer(m, i);
     else if (moved < 0 || gcomp_sockets_now() > guest->since + GCOMP_SOCKETS_PATIENCE)
         gcomp_sockets_hang_up(m->s, m->s->world + 1 + i);
 }
 
-/* The oldest guest of the address that most guests come from, if there is a guest. */
+/* The oldest guest of the address from which most guests come. There is a guest. */
 static inline int gcomp_sockets_worst(const gcomp_sockets_meeting *m)
 {
     const int *fds = m->s->peers + m->s->world + 1;
@@ -984,8 +943,7 @@ static inline int gcomp_sockets_worst(const gcomp_sockets_meeting *m)
     for (int i = 0; i < m->most; i++) {
         const gcomp_sockets_guest *guest = &m->guests[i], *beside = &m->guests[worst];
         int count = most && strcmp(guest->from.host, beside->from.host) == 0 ? most : 0;
-        if (fds[i] < 0)
-            continue;
+        if (fds[i] < 0) continue;
         for (int k = 0; count != most && k < m->most; k++)
             count += fds[k] >= 0 && strcmp(guest->from.host, m->guests[k].from.host) == 0;
         if (count > most || (count == most && guest->since < beside->since)) {
@@ -1006,25 +964,20 @@ static inline int gcomp_sockets_seat(gcomp_sockets_meeting *m)
     socklen_t length = sizeof address;
     gcomp_sockets_guest *guest;
     for (int i = m->most - 1; i >= 0; i--)
-        if (fds[i] < 0)
-            seat = i;
-        else
-            taken++;
+        if (fds[i] < 0) seat = i;
+        else taken++;
     if (taken >= m->seats) {
         seat = gcomp_sockets_worst(m);
-        if (gcomp_sockets_now() < m->guests[seat].since + GCOMP_SOCKETS_GRACE)
-            return EAGAIN;
+        if (gcomp_sockets_now() < m->guests[seat].since + GCOMP_SOCKETS_GRACE) return EAGAIN;
         gcomp_sockets_hang_up(s, s->world + 1 + seat);
     }
     fd = accept(s->peers[s->world], (struct sockaddr *)(void *)&address, &length);
     if (fd < 0 && gcomp_sockets_short_of(errno)) {
-        m->seats = taken > 1 ? taken : 1; /* more than that there are no descriptors for */
+        m->seats = taken > 1 ? taken : 1; /* there are no descriptors for more */
         return errno;
     }
-    if (fd >= 0)
-        fd = gcomp_sockets_tune(fd);
-    if (fd < 0)
-        return 0;
+    if (fd >= 0) fd = gcomp_sockets_tune(fd);
+    if (fd < 0) return 0;
     guest = &m->guests[seat];
     memset(guest, 0, sizeof *guest);
     fds[seat] = fd;
@@ -1033,9 +986,9 @@ static inline int gcomp_sockets_seat(gcomp_sockets_meeting *m)
     gcomp_sockets_draw(m, guest->challenge.number);
     guest->flow.in = (unsigned char *)&guest->hello;
     guest->flow.in_left = sizeof guest->hello;
-    if (gcomp_sockets_name(&address, length, &guest->from) != 0
-        || send(fd, &guest->challenge, sizeof guest->challenge, MSG_NOSIGNAL)
-               != (ssize_t)sizeof guest->challenge)
+    if (gcomp_sockets_name(&address, length, &guest->from) != 0 ||
+        send(fd, &guest->challenge, sizeof guest->challenge, MSG_NOSIGNAL) !=
+            (ssize_t)sizeof guest->challenge)
         gcomp_sockets_hang_up(s, s->world + 1 + seat);
     return 0;
 }
@@ -1045,39 +998,37 @@ static inline int gcomp_sockets_accept(gcomp_sockets_meeting *m)
 {
     gcomp_sockets *s = m->s;
     const int *fds = s->peers + s->world;
-    double rest = 0; /* until then the listener is left alone */
+    double rest = 0; /* no new connection is accepted before that time */
     int error = 0;
     while (gcomp_sockets_missing(s)) {
         double now = gcomp_sockets_now(), wake = now < rest ? rest : now + 0.1;
         nfds_t count = 0;
-        if (now >= m->then)
-            return error ? error : ETIMEDOUT;
-        for (int i = 0; i <= m->most; i++) /* poll refuses more entries than allowed descriptors */
+        if (now >= m->then) return error ? error : ETIMEDOUT;
+        /* Only entries in use: poll refuses more than there may be descriptors. */
+        for (int i = 0; i <= m->most; i++)
             if (i == 0 || fds[i] >= 0) {
                 m->polls[count].fd = i || now >= rest ? fds[i] : -1;
                 m->polls[count].events = POLLIN;
                 m->polls[count++].revents = 0;
             }
-        if (poll(m->polls, count, gcomp_sockets_wait(wake < m->then ? wake : m->then)) < 0
-            && errno != EINTR)
+        if (poll(m->polls, count, gcomp_sockets_wait(wake < m->then ? wake : m->then)) < 0 &&
+            errno != EINTR)
             return errno;
         count = 1;
         for (int i = 0; i < m->most; i++)
-            if (fds[1 + i] >= 0)
-                gcomp_sockets_hear(m, i, m->polls[count++].revents);
+            if (fds[1 + i] >= 0) gcomp_sockets_hear(m, i, m->polls[count++].revents);
         if (m->polls[0].revents) {
             int full = gcomp_sockets_seat(m);
             rest = full ? now + (full == EAGAIN ? 0.002 : 0.02) : 0;
             error = full == EAGAIN ? error : full;
         }
     }
-    for (int i = s->world; i < s->descriptors; i++)
-        gcomp_sockets_hang_up(s, i);
+    for (int i = s->world; i < s->descriptors; i++) gcomp_sockets_hang_up(s, i);
     return 0;
 }
 
-/* Says hello to a worker of lower rank. Returns 0; EAGAIN: try again; another errno value: another
-   try is in vain. */
+/* Says hello to a worker of lower rank. Returns 0; EAGAIN: try again; or another errno value: a
+   later try would fail too. */
 static inline int gcomp_sockets_greet(gcomp_sockets_meeting *m, int rank)
 {
     gcomp_sockets_challenge challenge;
@@ -1086,22 +1037,19 @@ static inline int gcomp_sockets_greet(gcomp_sockets_meeting *m, int rank)
     double soon = gcomp_sockets_now() + GCOMP_SOCKETS_PATIENCE;
     int fd = m->s->peers[rank];
     soon = soon < m->then ? soon : m->then;
-    if (gcomp_sockets_receive(fd, &challenge, sizeof challenge, soon) != 0)
-        return EAGAIN;
-    if (memcmp(challenge.magic, hello.magic, sizeof hello.magic) != 0)
-        return EPROTO;
+    if (gcomp_sockets_receive(fd, &challenge, sizeof challenge, soon) != 0) return EAGAIN;
+    if (memcmp(challenge.magic, hello.magic, sizeof hello.magic) != 0) return EPROTO;
     hello.to = (uint32_t)rank;
     gcomp_sockets_draw(m, hello.number);
     gcomp_sockets_prove(m, hello.proof, 'c', &challenge, &hello);
-    if (gcomp_sockets_send(fd, &hello, sizeof hello, m->then) != 0
-        || gcomp_sockets_receive(fd, words, sizeof words, m->then) != 0)
+    if (gcomp_sockets_send(fd, &hello, sizeof hello, m->then) != 0 ||
+        gcomp_sockets_receive(fd, words, sizeof words, m->then) != 0)
         return EAGAIN;
     gcomp_sockets_prove(m, proof, 'l', &challenge, &hello);
-    if (words[0] == GCOMP_SOCKETS_OTHER_JOB || words[0] == GCOMP_SOCKETS_TAKEN)
-        return ECONNRESET;
+    if (words[0] == GCOMP_SOCKETS_OTHER_JOB || words[0] == GCOMP_SOCKETS_TAKEN) return ECONNRESET;
     return words[0] == GCOMP_SOCKETS_WELCOME && gcomp_sockets_same(proof, words + 1, sizeof proof)
-               ? 0
-               : EACCES;
+        ? 0
+        : EACCES;
 }
 
 /* Listens at the address that the connection with rank 0 has on this host. Returns 0 or an errno
@@ -1112,22 +1060,20 @@ static inline int gcomp_sockets_listen_here(gcomp_sockets_meeting *m)
     socklen_t length = sizeof address;
     gcomp_sockets_place here;
     int *listener = &m->s->peers[m->s->world];
-    gcomp_sockets_hang_up(m->s, m->s->world); /* of the last attempt */
+    gcomp_sockets_hang_up(m->s, m->s->world); /* the listener of the last attempt */
     if (getsockname(m->s->peers[0], (struct sockaddr *)(void *)&address, &length) != 0)
         return errno;
-    if (gcomp_sockets_name(&address, length, &here) != 0)
-        return EAFNOSUPPORT;
+    if (gcomp_sockets_name(&address, length, &here) != 0) return EAFNOSUPPORT;
     *listener = gcomp_sockets_listen(here.host, "0");
     length = sizeof address;
     if (*listener < 0 || getsockname(*listener, (struct sockaddr *)(void *)&address, &length) != 0)
         return errno;
-    if (gcomp_sockets_name(&address, length, &here) != 0)
-        return EAFNOSUPPORT;
+    if (gcomp_sockets_name(&address, length, &here) != 0) return EAFNOSUPPORT;
     m->own.port = (uint32_t)strtoul(here.port, NULL, 10);
     return 0;
 }
 
-/* Calls a worker of lower rank at all addresses of its name, until one welcomes. Returns as
+/* Calls a worker of lower rank at all addresses of its name, until it is welcome at one. Returns as
    gcomp_sockets_greet. */
 static inline int gcomp_sockets_call_once(gcomp_sockets_meeting *m, int rank,
                                           const gcomp_sockets_place *to, int flags)
@@ -1137,38 +1083,31 @@ static inline int gcomp_sockets_call_once(gcomp_sockets_meeting *m, int rank,
     memset(&hints, 0, sizeof hints);
     hints.ai_socktype = SOCK_STREAM;
     hints.ai_flags = flags;
-    if (getaddrinfo(to->host, to->port, &hints, &found) != 0)
-        return EAGAIN;
+    if (getaddrinfo(to->host, to->port, &hints, &found) != 0) return EAGAIN;
     for (struct addrinfo *a = found; a && error; a = a->ai_next) {
         double soon = gcomp_sockets_now() + GCOMP_SOCKETS_PATIENCE;
         int *fd = &m->s->peers[rank], failed = 0;
         *fd = gcomp_sockets_connect(a, soon < m->then ? soon : m->then);
-        if (*fd < 0)
-            failed = gcomp_sockets_short_of(errno) ? errno : EAGAIN;
-        else if (rank == 0)
-            failed = gcomp_sockets_listen_here(m);
-        if (!failed)
-            failed = gcomp_sockets_greet(m, rank);
-        if (failed)
-            gcomp_sockets_hang_up(m->s, rank);
+        if (*fd < 0) failed = gcomp_sockets_short_of(errno) ? errno : EAGAIN;
+        else if (rank == 0) failed = gcomp_sockets_listen_here(m);
+        if (!failed) failed = gcomp_sockets_greet(m, rank);
+        if (failed) gcomp_sockets_hang_up(m->s, rank);
         if (failed != EPROTO && (!failed || error == EPROTO || error == EAGAIN))
-            error = failed; /* a stranger at one address does not speak for another one */
+            error = failed; /* a stranger at one address says nothing about the others */
     }
     freeaddrinfo(found);
     return error;
 }
 
-/* Calls a worker of lower rank again and again until it welcomes this one. Returns 0 or an errno
+/* Calls a worker of lower rank again and again until this worker is welcome. Returns 0 or an errno
    value. */
 static inline int gcomp_sockets_call(gcomp_sockets_meeting *m, int rank,
                                      const gcomp_sockets_place *to, int flags)
 {
     for (;;) {
         int error = gcomp_sockets_call_once(m, rank, to, flags);
-        if (error != EAGAIN && !gcomp_sockets_short_of(error))
-            return error;
-        if (gcomp_sockets_now() >= m->then)
-            return error == EAGAIN ? ETIMEDOUT : error;
+        if (error != EAGAIN && !gcomp_sockets_short_of(error)) return error;
+        if (gcomp_sockets_now() >= m->then) return error == EAGAIN ? ETIMEDOUT : error;
         poll(NULL, 0, 20);
     }
 }
@@ -1179,8 +1118,7 @@ static inline int gcomp_sockets_host(gcomp_sockets_meeting *m, const gcomp_socke
     gcomp_sockets *s = m->s;
     int error;
     s->peers[s->world] = gcomp_sockets_listen(root->host, root->port);
-    if (s->peers[s->world] < 0)
-        return errno;
+    if (s->peers[s->world] < 0) return errno;
     error = gcomp_sockets_accept(m);
     memcpy(m->places[0].host, m->own.magic, sizeof m->own.magic);
     for (int w = 1; w < s->world && !error; w++)
@@ -1189,17 +1127,16 @@ static inline int gcomp_sockets_host(gcomp_sockets_meeting *m, const gcomp_socke
     return error;
 }
 
-/* Another rank: meets rank 0, hears where the others are, calls those of lower rank and is called
-   by the others. */
+/* Another rank: meets rank 0, hears where the others listen, calls the workers of lower rank, and
+   is called by those of higher rank. */
 static inline int gcomp_sockets_join(gcomp_sockets_meeting *m, const gcomp_sockets_place *root)
 {
     gcomp_sockets *s = m->s;
     int error = gcomp_sockets_call(m, 0, root, 0);
     size_t bytes = (size_t)s->world * sizeof *m->places;
     if (!error && gcomp_sockets_receive(s->peers[0], m->places, bytes, m->then) != 0)
-        error = ETIMEDOUT; /* rank 0 has waited for somebody in vain */
-    if (!error && memcmp(m->places[0].host, m->own.magic, sizeof m->own.magic) != 0)
-        error = EPROTO;
+        error = ETIMEDOUT; /* rank 0 gave up: somebody did not come */
+    if (!error && memcmp(m->places[0].host, m->own.magic, sizeof m->own.magic) != 0) error = EPROTO;
     for (int w = 1; w < s->rank && !error; w++) {
         gcomp_sockets_place *place = &m->places[w];
         place->host[sizeof place->host - 1] = 0;
@@ -1214,8 +1151,7 @@ static inline int gcomp_sockets_prepare(gcomp_sockets_meeting *m, const gcomp_so
                                         double seconds)
 {
     int random = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
-    if (random < 0)
-        return errno;
+    if (random < 0) return errno;
     if (read(random, m->seed, sizeof m->seed) != (ssize_t)sizeof m->seed) {
         close(random);
         return EIO;
@@ -1228,21 +1164,19 @@ static inline int gcomp_sockets_prepare(gcomp_sockets_meeting *m, const gcomp_so
     m->own.order = 0x01020304u;
     m->own.world = (uint32_t)desc->world;
     m->own.rank = (uint32_t)desc->rank;
-    if (desc->secret)
-        memcpy(m->secret, desc->secret, strlen(desc->secret));
+    if (desc->secret) memcpy(m->secret, desc->secret, strlen(desc->secret));
     m->places = (gcomp_sockets_place *)calloc((size_t)m->s->world, sizeof *m->places);
     m->guests = (gcomp_sockets_guest *)malloc((size_t)m->most * sizeof *m->guests);
     m->polls = (struct pollfd *)malloc(((size_t)m->most + 1) * sizeof *m->polls);
     return m->places && m->guests && m->polls ? gcomp_sockets_watch(m->s) : ENOMEM;
 }
 
-/* A group that nobody has joined. NULL: no memory. */
+/* A group without connections. NULL: no memory. */
 static inline gcomp_sockets *gcomp_sockets_alone(int rank, int world, double silence)
 {
     gcomp_sockets *s = (gcomp_sockets *)calloc(1, sizeof *s);
     size_t count = (size_t)world;
-    if (!s)
-        return NULL;
+    if (!s) return NULL;
     s->rank = rank;
     s->world = world;
     s->silence = silence;
@@ -1252,10 +1186,8 @@ static inline gcomp_sockets *gcomp_sockets_alone(int rank, int world, double sil
     s->flows = (gcomp_sockets_flow *)calloc(count, sizeof *s->flows);
     s->parts = (gcomp_sockets_part *)calloc(count, sizeof *s->parts);
     s->buffer = (unsigned char *)malloc(count * GCOMP_SOCKETS_PIECE);
-    for (int i = 0; s->peers && i < s->descriptors; i++)
-        s->peers[i] = -1;
-    if (s->peers && s->polls && s->flows && s->parts && s->buffer)
-        return s;
+    for (int i = 0; s->peers && i < s->descriptors; i++) s->peers[i] = -1;
+    if (s->peers && s->polls && s->flows && s->parts && s->buffer) return s;
     gcomp_sockets_close(s);
     return NULL;
 }
@@ -1268,8 +1200,8 @@ static inline gcomp_sockets *gcomp_sockets_alone(int rank, int world, double sil
      ECONNRESET    this worker was sent away: it has another job or world, or its rank is taken
      EPROTO        something else listens where rank 0 should listen
      EMFILE        too few file descriptors until the end (ulimit -n): a worker needs world + 2
-     ENOMEM, ENOENT without /dev/urandom, and on rank 0 EADDRINUSE and the like; EADDRNOTAVAIL if the
-     name of the host is unknown */
+     EADDRNOTAVAIL the name of the host is unknown
+     ENOMEM; ENOENT if there is no /dev/urandom; on rank 0 EADDRINUSE and the like */
 static inline int gcomp_sockets_start(gcomp_sockets **sockets, const gcomp_sockets_desc *desc)
 {
     const char *host = desc->host ? desc->host : "127.0.0.1";
@@ -1282,36 +1214,32 @@ static inline int gcomp_sockets_start(gcomp_sockets **sockets, const gcomp_socke
     *sockets = NULL;
     memset(&m, 0, sizeof m);
     memset(&root, 0, sizeof root);
-    if (desc->world < 1 || desc->world > 65535 || desc->rank < 0 || desc->rank >= desc->world
-        || !(desc->rendezvous >= 0 && rendezvous <= 1e6) || !(desc->silence >= 0 && silence <= 1e6)
-        || strlen(host) >= sizeof root.host || strlen(port) >= sizeof root.port
-        || (desc->secret && strlen(desc->secret) > sizeof m.secret))
+    if (desc->world < 1 || desc->world > 65535 || desc->rank < 0 || desc->rank >= desc->world ||
+        !(desc->rendezvous >= 0 && rendezvous <= 1e6) || !(desc->silence >= 0 && silence <= 1e6) ||
+        strlen(host) >= sizeof root.host || strlen(port) >= sizeof root.port ||
+        (desc->secret && strlen(desc->secret) > sizeof m.secret))
         return EINVAL;
     memcpy(root.host, host, strlen(host));
     memcpy(root.port, port, strlen(port));
     m.s = gcomp_sockets_alone(desc->rank, desc->world, silence);
-    if (!m.s)
-        return ENOMEM;
+    if (!m.s) return ENOMEM;
     error = gcomp_sockets_prepare(&m, desc, rendezvous);
     if (!error && desc->world > 1)
         error = desc->rank ? gcomp_sockets_join(&m, &root) : gcomp_sockets_host(&m, &root);
     m.s->silence = m.then - gcomp_sockets_now();
-    if (!error && gcomp_sockets_barrier(m.s) != 0)
-        error = ETIMEDOUT;
+    if (!error && gcomp_sockets_barrier(m.s) != 0) error = ETIMEDOUT;
     m.s->silence = silence;
     m.s->descriptors = error ? m.s->descriptors : m.s->world;
     memset(&m.secret, 0, sizeof m.secret);
     free(m.places);
     free(m.guests);
     free(m.polls);
-    if (error)
-        gcomp_sockets_close(m.s);
-    else
-        *sockets = m.s;
+    if (error) gcomp_sockets_close(m.s);
+    else *sockets = m.s;
     return error;
 }
 
-/* gcomp_sockets_start without a secret, in one line; `timeout` seconds are both times, 0: 300. */
+/* gcomp_sockets_start without a secret, in one line. timeout: seconds for both times; 0: 300. */
 static inline int gcomp_sockets_open(gcomp_sockets **sockets, int rank, int world, const char *host,
                                      const char *port, uint64_t job, double timeout)
 {

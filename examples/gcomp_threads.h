@@ -1,22 +1,25 @@
-/* gcomp_threads.h - a transport for gcomp.h: workers are threads of one process. Copy it, change it.
+/* gcomp_threads.h - a transport for gcomp.h: workers are threads of one process. Copy it, change
+   it.
 
    Licence: as gcomp.h. Needs POSIX threads: compile with -pthread.
 
        gcomp_threads *group;
-       if (gcomp_threads_open(&group, 4, 30.0)) return 1;  four workers; who waits for 30 s gives up
-       desc.comm = gcomp_threads_comm(group, rank);        in the thread of each
+       if (gcomp_threads_open(&group, 4, 30.0)) return 1;  four workers; none waits over 30 seconds
+       desc.comm = gcomp_threads_comm(group, rank);        in the thread of each worker
        gcomp_threads_close(group);                         after all threads have been joined
 
-   Every collective first meets (all workers lay down what they bring, and the last one compares), then works
-   on the buffers of all, then parts (nobody returns while another still reads or writes his buffers).
-   Failures are decided in the meeting alone, so that a collective fails on all workers or on none:
+   A collective has three parts. In the meeting every worker lays down what it brings, and the last
+   one to come compares. Then each worker copies or adds from the buffers of all. In the parting
+   every worker waits until all have finished, because the others read and write its buffers.
+   Only the meeting can fail, so a collective fails on all workers or on none:
 
-     - sizes or kinds that differ: GCOMP_THREADS_MISMATCH on all; the group can go on
-     - a worker that does not come in time, or gcomp_threads_fail: GCOMP_THREADS_FAILED on all, for ever
+     - sizes or kinds differ: GCOMP_THREADS_MISMATCH on all; the group can go on
+     - a worker does not come in time, or calls gcomp_threads_fail: GCOMP_THREADS_FAILED on all, and
+       in every later collective
 
-   Sums are made in rank order, each element by one worker: the same bits on all and in every run. Each worker
-   sums its shard of the elements for all, so that the work of a sum does not grow with the number of workers.
-   */
+   Sums are made in rank order, and each element is summed by one worker: the same bits on all
+   workers and in every run. Each worker sums its shard of the elements for all, so that the work of
+   a sum does not grow with the number of workers. */
 
 #ifndef GCOMP_THREADS_H
 #define GCOMP_THREADS_H
@@ -68,10 +71,10 @@ typedef struct gcomp_threads {
     pthread_cond_t changed;
     double timeout;
     int world;
-    int arrived;                   /* workers that wait in the meeting under way, or in the parting */
-    unsigned long turn;            /* counts meetings and partings that are complete */
+    int arrived;                   /* workers that wait in the meeting or parting under way */
+    unsigned long turn;            /* number of complete meetings and partings */
     int verdict;                   /* of the last complete meeting */
-    int failed;                    /* for ever */
+    int failed;                    /* 1 for ever */
     gcomp_threads_part *parts;     /* [world] */
     gcomp_threads_member *members; /* [world] */
 } gcomp_threads;
@@ -79,8 +82,7 @@ typedef struct gcomp_threads {
 /* Frees a group; no thread may be inside a collective any more. NULL is allowed. */
 static inline void gcomp_threads_close(gcomp_threads *group)
 {
-    if (!group)
-        return;
+    if (!group) return;
     pthread_cond_destroy(&group->changed);
     pthread_mutex_destroy(&group->lock);
     free(group->parts);
@@ -88,17 +90,15 @@ static inline void gcomp_threads_close(gcomp_threads *group)
     free(group);
 }
 
-/* A condition that waits on the monotonic clock: a change of the wall clock must not look like a missing
-   worker. */
+/* A condition that waits by the monotonic clock: a change of the wall clock must not look like a
+   missing worker. */
 static inline int gcomp_threads_init_cond(pthread_cond_t *cond)
 {
     pthread_condattr_t attributes;
     int error = pthread_condattr_init(&attributes);
-    if (error)
-        return error;
+    if (error) return error;
     error = pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    if (!error)
-        error = pthread_cond_init(cond, &attributes);
+    if (!error) error = pthread_cond_init(cond, &attributes);
     pthread_condattr_destroy(&attributes);
     return error;
 }
@@ -110,18 +110,15 @@ static inline int gcomp_threads_open(gcomp_threads **group, int world, double ti
     gcomp_threads *g;
     int error;
     *group = NULL;
-    if (world < 1 || !(timeout_seconds > 0 && timeout_seconds <= 1e6))
-        return EINVAL;
+    if (world < 1 || !(timeout_seconds > 0 && timeout_seconds <= 1e6)) return EINVAL;
     g = (gcomp_threads *)calloc(1, sizeof *g);
-    if (!g)
-        return ENOMEM;
+    if (!g) return ENOMEM;
     g->parts = (gcomp_threads_part *)calloc((size_t)world, sizeof *g->parts);
     g->members = (gcomp_threads_member *)calloc((size_t)world, sizeof *g->members);
     error = g->parts && g->members ? pthread_mutex_init(&g->lock, NULL) : ENOMEM;
     if (!error) {
         error = gcomp_threads_init_cond(&g->changed);
-        if (error)
-            pthread_mutex_destroy(&g->lock);
+        if (error) pthread_mutex_destroy(&g->lock);
     }
     if (error) {
         free(g->parts);
@@ -139,8 +136,9 @@ static inline int gcomp_threads_open(gcomp_threads **group, int world, double ti
     return 0;
 }
 
-/* Ends the group: every collective that is not under way, and every later one, fails on all workers. A worker
-   that gives up calls it, so that the others do not have to wait for the time-out. From any thread. */
+/* Ends the group: every collective that has not met yet, and every later one, fails on all workers.
+   A worker that gives up calls it, so that the others need not wait for the time-out. May be called
+   from any thread. */
 static inline void gcomp_threads_fail(gcomp_threads *group)
 {
     pthread_mutex_lock(&group->lock);
@@ -157,13 +155,13 @@ static inline int gcomp_threads_compare(const gcomp_threads *g)
         const gcomp_threads_part *part = &g->parts[w];
         if (part->kind != first->kind || part->size != first->size || part->root != first->root)
             return GCOMP_THREADS_MISMATCH;
-        if (first->bytes && memcmp(part->bytes, first->bytes, (size_t)g->world * sizeof *first->bytes) != 0)
+        if (first->bytes &&
+            memcmp(part->bytes, first->bytes, (size_t)g->world * sizeof *first->bytes) != 0)
             return GCOMP_THREADS_MISMATCH;
     }
     for (int w = 0; first->sent && w < g->world; w++)
         for (int to = 0; to < g->world; to++)
-            if (g->parts[w].sent[to] != g->parts[to].awaited[w])
-                return GCOMP_THREADS_MISMATCH;
+            if (g->parts[w].sent[to] != g->parts[to].awaited[w]) return GCOMP_THREADS_MISMATCH;
     for (int w = 0; first->bytes && w < g->world; w++)
         if (first->bytes[w] > first->size)
             return GCOMP_THREADS_MISMATCH; /* would run into the next worker's place */
@@ -183,8 +181,8 @@ static inline struct timespec gcomp_threads_deadline(double seconds)
     return at;
 }
 
-/* The meeting: returns when all workers have come, 0 on all if they agree. If it is not 0, nobody touches a
-   buffer. */
+/* The meeting: returns when all workers have come, 0 on all if they agree. If it is not 0, nobody
+   touches a buffer. */
 static inline int gcomp_threads_meet(const gcomp_threads_member *me, const gcomp_threads_part *part)
 {
     gcomp_threads *g = me->group;
@@ -208,14 +206,16 @@ static inline int gcomp_threads_meet(const gcomp_threads_member *me, const gcomp
             pthread_cond_broadcast(&g->changed);
         }
     }
-    /* A complete meeting counts even if the group failed right after it: the others act upon it too. */
+    /* A complete meeting counts even if the group failed right after it: the others act on it
+       too. */
     verdict = g->turn != turn ? g->verdict : GCOMP_THREADS_FAILED;
     pthread_mutex_unlock(&g->lock);
     return verdict;
 }
 
-/* The parting: returns when all workers have done their part. No time-out: who has met only copies and adds
-   from then on, and to return early would leave a slow worker with the buffers of one that is gone. */
+/* The parting: returns when all workers have done their part. It has no time-out: after the meeting
+   workers only copy and add, and if one returned early, a slow worker would go on with buffers that
+   are gone. */
 static inline void gcomp_threads_part_company(const gcomp_threads_member *me)
 {
     gcomp_threads *g = me->group;
@@ -227,28 +227,27 @@ static inline void gcomp_threads_part_company(const gcomp_threads_member *me)
         g->turn++;
         pthread_cond_broadcast(&g->changed);
     }
-    while (g->turn == turn)
-        pthread_cond_wait(&g->changed, &g->lock);
+    while (g->turn == turn) pthread_cond_wait(&g->changed, &g->lock);
     pthread_mutex_unlock(&g->lock);
 }
 
-/* Folds the elements begin .. end - 1 of all workers in rank order, and writes the result to all of them. One
-   function a type; the piece stays in the first cache whatever the number of workers. */
-#define GCOMP_THREADS_FOLD(name, type, fold)                                                                   \
-    static inline void name(const gcomp_threads *g, size_t begin, size_t end)                                  \
-    {                                                                                                          \
-        type piece[512];                                                                                       \
-        for (size_t at = begin; at < end; at += 512) {                                                         \
-            size_t count = end - at < 512 ? end - at : 512;                                                    \
-            memcpy(piece, (type *)g->parts[0].sum + at, count * sizeof *piece);                                \
-            for (int w = 1; w < g->world; w++) {                                                               \
-                const type *other = (const type *)g->parts[w].sum + at;                                        \
-                for (size_t i = 0; i < count; i++)                                                             \
-                    piece[i] = (type)(fold);                                                                   \
-            }                                                                                                  \
-            for (int w = 0; w < g->world; w++)                                                                 \
-                memcpy((type *)g->parts[w].sum + at, piece, count * sizeof *piece);                            \
-        }                                                                                                      \
+/* Folds the elements begin .. end - 1 of all workers in rank order, and writes the result to all
+   workers. There is one function for each type. The piece stays in the first cache, whatever the
+   number of workers. */
+#define GCOMP_THREADS_FOLD(name, type, fold) \
+    static inline void name(const gcomp_threads *g, size_t begin, size_t end) \
+    { \
+        type piece[512]; \
+        for (size_t at = begin; at < end; at += 512) { \
+            size_t count = end - at < 512 ? end - at : 512; \
+            memcpy(piece, (type *)g->parts[0].sum + at, count * sizeof *piece); \
+            for (int w = 1; w < g->world; w++) { \
+                const type *other = (const type *)g->parts[w].sum + at; \
+                for (size_t i = 0; i < count; i++) piece[i] = (type)(fold); \
+            } \
+            for (int w = 0; w < g->world; w++) \
+                memcpy((type *)g->parts[w].sum + at, piece, count * sizeof *piece); \
+        } \
     }
 GCOMP_THREADS_FOLD(gcomp_threads_sum, float, piece[i] + other[i])
 GCOMP_THREADS_FOLD(gcomp_threads_sum8, int8_t, piece[i] + other[i])
@@ -258,8 +257,8 @@ GCOMP_THREADS_FOLD(gcomp_threads_largest, float, other[i] > piece[i] ? other[i] 
 #undef GCOMP_THREADS_FOLD
 
 /* A sum or a maximum: each worker folds its shard for all. */
-static inline int gcomp_threads_reduce(const gcomp_threads_member *me, gcomp_threads_kind kind, void *data,
-                                       size_t count, gcomp_dtype dtype)
+static inline int gcomp_threads_reduce(const gcomp_threads_member *me, gcomp_threads_kind kind,
+                                       void *data, size_t count, gcomp_dtype dtype)
 {
     gcomp_threads_part part = {GCOMP_THREADS_ALLREDUCE, 0, 0, NULL, NULL, NULL, NULL, NULL};
     size_t world = (size_t)me->group->world, rank = (size_t)me->rank, shard, begin, end;
@@ -269,24 +268,17 @@ static inline int gcomp_threads_reduce(const gcomp_threads_member *me, gcomp_thr
     part.root = (int)dtype; /* so that it is compared */
     part.sum = data;
     error = gcomp_threads_meet(me, &part);
-    if (error)
-        return error;
+    if (error) return error;
     /* Shards of whole cache lines, so that two workers seldom write to one. */
     shard = (count / world + 64) / 64 * 64;
     begin = rank < count / shard + 1 ? rank * shard : count;
     end = count - begin < shard ? count : begin + shard;
-    if (kind == GCOMP_THREADS_MAX)
-        gcomp_threads_largest(me->group, begin, end);
-    else if (dtype == GCOMP_F32)
-        gcomp_threads_sum(me->group, begin, end);
-    else if (dtype == GCOMP_I8)
-        gcomp_threads_sum8(me->group, begin, end);
-    else if (dtype == GCOMP_I16)
-        gcomp_threads_sum16(me->group, begin, end);
-    else if (dtype == GCOMP_I32)
-        gcomp_threads_sum32(me->group, begin, end);
-    else
-        error = GCOMP_THREADS_MISMATCH; /* on all, and nobody has touched a buffer */
+    if (kind == GCOMP_THREADS_MAX) gcomp_threads_largest(me->group, begin, end);
+    else if (dtype == GCOMP_F32) gcomp_threads_sum(me->group, begin, end);
+    else if (dtype == GCOMP_I8) gcomp_threads_sum8(me->group, begin, end);
+    else if (dtype == GCOMP_I16) gcomp_threads_sum16(me->group, begin, end);
+    else if (dtype == GCOMP_I32) gcomp_threads_sum32(me->group, begin, end);
+    else error = GCOMP_THREADS_MISMATCH; /* on all, and nobody has touched a buffer */
     gcomp_threads_part_company(me);
     return error;
 }
@@ -294,13 +286,15 @@ static inline int gcomp_threads_reduce(const gcomp_threads_member *me, gcomp_thr
 /* data[count] <- sum over the workers, in place. */
 static inline int gcomp_threads_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype)
 {
-    return gcomp_threads_reduce((const gcomp_threads_member *)user, GCOMP_THREADS_ALLREDUCE, data, count, dtype);
+    return gcomp_threads_reduce((const gcomp_threads_member *)user, GCOMP_THREADS_ALLREDUCE, data,
+                                count, dtype);
 }
 
 /* data[count] <- the largest of the workers, in place. */
 static inline int gcomp_threads_allreduce_max(void *user, float *data, size_t count)
 {
-    return gcomp_threads_reduce((const gcomp_threads_member *)user, GCOMP_THREADS_MAX, data, count, GCOMP_F32);
+    return gcomp_threads_reduce((const gcomp_threads_member *)user, GCOMP_THREADS_MAX, data, count,
+                                GCOMP_F32);
 }
 
 /* all[world * bytes] <- mine[bytes] of every worker, in rank order. */
@@ -312,8 +306,7 @@ static inline int gcomp_threads_allgather(void *user, const void *mine, void *al
     part.size = bytes;
     part.send = mine;
     error = gcomp_threads_meet(me, &part);
-    if (error)
-        return error;
+    if (error) return error;
     for (int w = 0; w < me->group->world && bytes; w++) {
         unsigned char *to = (unsigned char *)all + (size_t)w * bytes;
         if (me->group->parts[w].send != to) /* a worker may send from its own place */
@@ -324,8 +317,8 @@ static inline int gcomp_threads_allgather(void *user, const void *mine, void *al
 }
 
 /* all + w * stride <- bytes[w] bytes of worker w, for all w. */
-static inline int gcomp_threads_allgatherv(void *user, const void *mine, void *all, const size_t *bytes,
-                                           size_t stride)
+static inline int gcomp_threads_allgatherv(void *user, const void *mine, void *all,
+                                           const size_t *bytes, size_t stride)
 {
     const gcomp_threads_member *me = (const gcomp_threads_member *)user;
     gcomp_threads_part part = {GCOMP_THREADS_ALLGATHERV, 0, 0, NULL, NULL, NULL, NULL, NULL};
@@ -334,8 +327,7 @@ static inline int gcomp_threads_allgatherv(void *user, const void *mine, void *a
     part.send = mine;
     part.bytes = bytes;
     error = gcomp_threads_meet(me, &part);
-    if (error)
-        return error;
+    if (error) return error;
     for (int w = 0; w < me->group->world; w++) {
         unsigned char *to = (unsigned char *)all + (size_t)w * stride;
         if (bytes[w] && me->group->parts[w].send != to)
@@ -345,7 +337,8 @@ static inline int gcomp_threads_allgatherv(void *user, const void *mine, void *a
     return 0;
 }
 
-/* recv + w * bytes <- send + rank * bytes of worker w: every worker has a block for every other. */
+/* recv + w * bytes <- send + rank * bytes of worker w: every worker has a block for every
+   worker. */
 static inline int gcomp_threads_alltoall(void *user, const void *send, void *recv, size_t bytes)
 {
     const gcomp_threads_member *me = (const gcomp_threads_member *)user;
@@ -354,18 +347,17 @@ static inline int gcomp_threads_alltoall(void *user, const void *send, void *rec
     part.size = bytes;
     part.send = send;
     error = gcomp_threads_meet(me, &part);
-    if (error)
-        return error;
+    if (error) return error;
     for (int w = 0; w < me->group->world && bytes; w++) {
-        const unsigned char *from =
-            (const unsigned char *)me->group->parts[w].send + (size_t)me->rank * bytes;
+        const unsigned char *from = (const unsigned char *)me->group->parts[w].send +
+            (size_t)me->rank * bytes;
         memcpy((unsigned char *)recv + (size_t)w * bytes, from, bytes);
     }
     gcomp_threads_part_company(me);
     return 0;
 }
 
-/* data[bytes] <- data of worker `root`, for weights at the start or after a failure. */
+/* data[bytes] <- data of worker `root`: for weights, at the start or after a failure. */
 static inline int gcomp_threads_broadcast(void *user, void *data, size_t bytes, int root)
 {
     const gcomp_threads_member *me = (const gcomp_threads_member *)user;
@@ -375,17 +367,16 @@ static inline int gcomp_threads_broadcast(void *user, void *data, size_t bytes, 
     part.root = root;
     part.send = data;
     error = gcomp_threads_meet(me, &part);
-    if (error)
-        return error;
-    if (!wrong_root && bytes && me->rank != root)
-        memcpy(data, me->group->parts[root].send, bytes);
+    if (error) return error;
+    if (!wrong_root && bytes && me->rank != root) memcpy(data, me->group->parts[root].send, bytes);
     gcomp_threads_part_company(me);
     return wrong_root ? GCOMP_THREADS_MISMATCH : 0;
 }
 
-/* Worker w gets sent[w] bytes of send, and awaited[w] bytes come from it; both lie back to back. */
-static inline int gcomp_threads_alltoallv(void *user, const void *send, const size_t *sent, void *recv,
-                                          const size_t *awaited)
+/* Worker w gets sent[w] bytes of send, and awaited[w] bytes come from worker w. The parts of send
+   lie back to back, in rank order, and so do those of recv. */
+static inline int gcomp_threads_alltoallv(void *user, const void *send, const size_t *sent,
+                                          void *recv, const size_t *awaited)
 {
     const gcomp_threads_member *me = (const gcomp_threads_member *)user;
     gcomp_threads_part part = {GCOMP_THREADS_ALLTOALLV, 0, 0, NULL, NULL, NULL, NULL, NULL};
@@ -395,15 +386,12 @@ static inline int gcomp_threads_alltoallv(void *user, const void *send, const si
     part.sent = sent;
     part.awaited = awaited;
     error = gcomp_threads_meet(me, &part);
-    if (error)
-        return error;
+    if (error) return error;
     for (int w = 0; w < me->group->world; w++) {
         const gcomp_threads_part *other = &me->group->parts[w];
         const unsigned char *from = (const unsigned char *)other->send;
-        for (int before = 0; before < me->rank; before++)
-            from += other->sent[before];
-        if (awaited[w])
-            memcpy(to, from, awaited[w]);
+        for (int before = 0; before < me->rank; before++) from += other->sent[before];
+        if (awaited[w]) memcpy(to, from, awaited[w]);
         to += awaited[w];
     }
     gcomp_threads_part_company(me);

@@ -1,9 +1,10 @@
-/* own_loop.c - the step API in the user's own event loop: three workers, one thread, one call of poll at a time.
+/* own_loop.c - the step API in the user's own event loop: three workers in one thread, which calls
+   poll.
 
-   Shows     gcomp_step_begin, _ready, _next, _done, _commit with no callback and no thread; a backward pass that hands in one
-             tensor a turn while those before are on their way (desc.bucket_bytes); requests carried out on sockets that never
-             block
-   Leaves    real connections: the workers stand in one process, connected by socket pairs
+   Shows     gcomp_step_begin, _ready, _next, _done, _commit without callbacks and threads; a
+             backward pass that hands in one tensor a turn while the tensors before it are on their
+             way (desc.bucket_bytes); requests that are carried out over sockets that never block
+   Leaves    real connections: the workers are in one process, and socket pairs connect them
    Build     cc -I. examples/own_loop.c gcomp_impl.o -o build/own_loop
    Run       build/own_loop */
 
@@ -22,7 +23,7 @@
 
 enum { WORLD = 3, STEPS = 5, TENSORS = 4, ROWS = 200, COLS = 300, COUNT = ROWS * COLS };
 
-/* Between two workers. */
+/* One end of a connection: what it has still to send and to receive. */
 typedef struct line {
     int fd;
     const unsigned char *out;
@@ -34,10 +35,10 @@ typedef struct worker {
     int rank;
     gcomp *gc;
     float grads[TENSORS][COUNT];
-    size_t ready;          /* tensors handed in, in this step */
-    int steps;             /* committed */
-    int failures;          /* steps in a row */
-    int busy;              /* a request is under way */
+    size_t ready; /* tensors handed in, in this step */
+    int steps;    /* committed */
+    int failures; /* steps in a row */
+    int busy;     /* a request is under way */
     gcomp_request request;
     line lines[WORLD];
     float inbox[WORLD][COUNT]; /* what comes in to be summed */
@@ -57,9 +58,10 @@ static gcomp_result open_worker(worker *w, int rank)
     gcomp_result result;
     w->rank = rank;
     desc.codec = "topk:density=0.02";
-    desc.bucket_bytes = COUNT * sizeof(float); /* each tensor by itself, as soon as it is ready */
+    /* each tensor is sent alone, as soon as it is ready */
+    desc.bucket_bytes = COUNT * sizeof(float);
     desc.comm.rank = rank;
-    desc.comm.world = WORLD; /* and no callback: requests come out of gcomp_step_next */
+    desc.comm.world = WORLD; /* no callbacks: requests come out of gcomp_step_next */
     result = gcomp_open(&w->gc, &desc);
     for (size_t t = 0; t < TENSORS && result == GCOMP_OK; t++) {
         static const char *const names[TENSORS] = {"fc1", "fc2", "fc3", "embedding"};
@@ -73,7 +75,8 @@ static gcomp_result open_worker(worker *w, int rank)
     return result;
 }
 
-/* Begins to carry out a request: what goes to each other worker, and where to what comes from it. */
+/* Begins to carry out a request: says what goes to each other worker, and where the bytes that come
+   from it go. */
 static void start(worker *w)
 {
     const gcomp_request *r = &w->request;
@@ -83,8 +86,7 @@ static void start(worker *w)
         line *l = &w->lines[other];
         unsigned char *place = (unsigned char *)r->recv + (size_t)other * r->stride;
         if (other == w->rank) {
-            if (gather && r->bytes[other])
-                memcpy(place, r->send, r->bytes[other]);
+            if (gather && r->bytes[other]) memcpy(place, r->send, r->bytes[other]);
             continue;
         }
         l->out = (const unsigned char *)(gather ? r->send : r->recv);
@@ -94,7 +96,8 @@ static void start(worker *w)
     }
 }
 
-/* All has moved: sums are added in rank order, so that all workers get the same bits. */
+/* All bytes of a request have moved. Sums are added in rank order, so that all workers get the same
+   bits. */
 static gcomp_result finish(worker *w)
 {
     const gcomp_request *r = &w->request;
@@ -103,35 +106,30 @@ static gcomp_result finish(worker *w)
         memcpy(w->inbox[w->rank], data, r->count * sizeof(float));
         memcpy(data, w->inbox[0], r->count * sizeof(float));
         for (int other = 1; other < WORLD; other++)
-            for (size_t i = 0; i < r->count; i++)
-                data[i] += w->inbox[other][i];
+            for (size_t i = 0; i < r->count; i++) data[i] += w->inbox[other][i];
     }
     w->busy = 0;
     return gcomp_step_done(w->gc, r->id, r->kind != GCOMP_ALLGATHER && r->kind != GCOMP_ALLREDUCE);
 }
 
-/* What a worker does in a turn of the loop: a little of each. */
+/* What a worker does in a turn of the loop: it begins a step if none is under way, hands in one
+   tensor, and goes on with its communication. */
 static gcomp_result turn(worker *w)
 {
     gcomp_result result = GCOMP_OK;
     int waiting = 0;
     if (w->steps == STEPS) return GCOMP_OK;
-    if (w->ready == 0)
-        result = gcomp_step_begin(w->gc, NULL);
+    if (w->ready == 0) result = gcomp_step_begin(w->gc, NULL);
     if (w->ready < TENSORS && result == GCOMP_OK) {
         size_t t = TENSORS - ++w->ready; /* the last layer comes first */
-        for (size_t i = 0; i < COUNT; i++)
-            w->grads[t][i] = gradient(w->rank, t, w->steps, i);
+        for (size_t i = 0; i < COUNT; i++) w->grads[t][i] = gradient(w->rank, t, w->steps, i);
         result = gcomp_step_ready(w->gc, t, w->grads[t]);
     }
     for (int other = 0; other < WORLD; other++)
         waiting |= w->lines[other].out_left || w->lines[other].in_left;
-    if (w->busy && !waiting && result == GCOMP_OK)
-        result = finish(w);
-    if (!w->busy && result == GCOMP_OK)
-        result = gcomp_step_next(w->gc, &w->request);
-    if (w->busy || result != GCOMP_OK || w->request.kind == GCOMP_WAIT)
-        return result;
+    if (w->busy && !waiting && result == GCOMP_OK) result = finish(w);
+    if (!w->busy && result == GCOMP_OK) result = gcomp_step_next(w->gc, &w->request);
+    if (w->busy || result != GCOMP_OK || w->request.kind == GCOMP_WAIT) return result;
     if (w->request.kind != GCOMP_DONE) {
         start(w);
         return GCOMP_OK;
@@ -142,19 +140,26 @@ static gcomp_result turn(worker *w)
     return gcomp_step_commit(w->gc);
 }
 
-/* A worker's step has failed: 0: go on, 1: stop. Connections that failed do not come back here; and as all workers stand in one
-   process, they need no broadcast: a model would also take the weights of worker 0. */
+/* After a step of a worker that failed. Returns 0: go on with the next step, 1: stop.
+     retry          nothing has changed: the worker takes part in the next step
+     resynchronise  the worker takes the step's number of worker 0, and would take its weights if
+                    there were any. All workers are in one process, so that needs no broadcast. A
+                    connection that failed is not made again: stop
+     fatal          stop */
 static int recover(worker *w, gcomp_result result)
 {
     const gcomp_class what = gcomp_result_class(result);
     const uint64_t number = gcomp_step_number(workers[0].gc);
-    fprintf(stderr, "worker %d: %s: %s\n", w->rank, gcomp_result_string(result), gcomp_error(w->gc));
+    fprintf(stderr, "worker %d: %s: %s\n", w->rank, gcomp_result_string(result),
+            gcomp_error(w->gc));
     w->ready = 0;
-    if (what == GCOMP_CLASS_RETRY) return ++w->failures == 10;
-    return what == GCOMP_CLASS_FATAL || result == GCOMP_CALLBACK_FAILED || gcomp_restart(w->gc, number) != GCOMP_OK;
+    if (what == GCOMP_CLASS_FATAL || result == GCOMP_CALLBACK_FAILED || ++w->failures == 10)
+        return 1;
+    return what == GCOMP_CLASS_RESYNCHRONISE && gcomp_restart(w->gc, number) != GCOMP_OK;
 }
 
-/* Moves what can be moved without waiting; waits a moment if nothing can. Returns 0, or 1 if a connection is gone. */
+/* Moves what can be moved without waiting; waits a moment if nothing can. Returns 0, or 1 if a
+   connection is gone. */
 static int poll_all(void)
 {
     struct pollfd polls[WORLD * WORLD];
@@ -168,8 +173,9 @@ static int poll_all(void)
         return 0;
     for (int i = 0; i < WORLD * WORLD; i++) {
         line *l = &workers[i / WORLD].lines[i % WORLD];
-        ssize_t out = l->out_left && (polls[i].revents & POLLOUT) ? write(l->fd, l->out, l->out_left) : 0;
-        ssize_t in = l->in_left && (polls[i].revents & POLLIN) ? read(l->fd, l->in, l->in_left) : 0;
+        ssize_t out = 0, in = 0;
+        if (l->out_left && (polls[i].revents & POLLOUT)) out = write(l->fd, l->out, l->out_left);
+        if (l->in_left && (polls[i].revents & POLLIN)) in = read(l->fd, l->in, l->in_left);
         if (out < 0 || in < 0) return 1;
         l->out += out;
         l->out_left -= (size_t)out;
@@ -191,8 +197,8 @@ int main(void)
         }
         for (int b = 0; b < a && !failed; b++) {
             int pair[2];
-            failed = socketpair(AF_UNIX, SOCK_STREAM, 0, pair) || fcntl(pair[0], F_SETFL, O_NONBLOCK) < 0
-                     || fcntl(pair[1], F_SETFL, O_NONBLOCK) < 0;
+            failed = socketpair(AF_UNIX, SOCK_STREAM, 0, pair) ||
+                fcntl(pair[0], F_SETFL, O_NONBLOCK) < 0 || fcntl(pair[1], F_SETFL, O_NONBLOCK) < 0;
             workers[a].lines[b].fd = pair[0];
             workers[b].lines[a].fd = pair[1];
         }
@@ -209,12 +215,15 @@ int main(void)
     for (size_t t = 0; t < TENSORS && !failed; t++)
         for (int a = 1; a < WORLD; a++)
             failed |= memcmp(workers[a].grads[t], workers[0].grads[t], COUNT * sizeof(float)) != 0;
-    for (size_t i = 0; i < COUNT && !failed; i++) { /* the tensor that is not compressed has the mean itself */
-        float sum = gradient(0, 3, STEPS - 1, i) + gradient(1, 3, STEPS - 1, i) + gradient(2, 3, STEPS - 1, i);
+    /* The tensor that is not compressed has the exact mean. */
+    for (size_t i = 0; i < COUNT && !failed; i++) {
+        float sum = gradient(0, 3, STEPS - 1, i) + gradient(1, 3, STEPS - 1, i) +
+            gradient(2, 3, STEPS - 1, i);
         float error = 3 * workers[0].grads[3][i] - sum;
         failed |= !(error > -1e-3f && error < 1e-3f);
     }
-    printf("%d workers, %d steps, %d turns of the loop: the means are %s\n", WORLD, STEPS, turns, failed ? "WRONG" : "the same");
+    printf("%d workers, %d steps, %d turns of the loop: the means are %s\n", WORLD, STEPS, turns,
+           failed ? "WRONG" : "the same");
     for (int a = 0; a < WORLD; a++) gcomp_close(workers[a].gc);
     return failed;
 }

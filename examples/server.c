@@ -1,18 +1,26 @@
-/* server.c - a parameter server: workers push compressed gradients, together or each at its own pace; the server adds them and
-   answers with compressed weights. What either side does not send, it keeps and sends later.
+/* server.c - a parameter server. Workers push compressed gradients, together or each at its own
+   pace. The server adds them and answers with compressed weights. What either side does not send,
+   it keeps and sends later.
 
-   Shows     gcomp_compress, gcomp_commit and gcomp_give_back on both sides of a link; pushes that carry their age
-   Leaves    the network: messages are passed in one process, in an order that clocks of different speed make
+   Shows     gcomp_compress, gcomp_commit and gcomp_give_back on both sides of a link; pushes that
+             carry their age
+   Leaves    the network: messages are passed in one process, in the order that clocks of different
+             speed make
    Build     cc -I. examples/server.c gcomp_impl.o -o build/server
    Run       build/server
 
-   Up        a push is the payloads of all tensors and the version of the weights they were made with. A version is the number
-             of pushes that the server has added.
-   Staleness s = the server's version now - the push's. A push of s <= STALE is added with weight 1 / (1 + s) (after Zhang,
-             Gupta, Lian, Liu: Staleness-aware Async-SGD for Distributed Deep Learning, IJCAI 2016); an older one is refused,
-             and its worker gives the payloads back to its residual. One of the future, or a damaged one, changes nothing.
-   Down      for each worker the server keeps what it has not yet told it: the updates since the last answer, and the residual of
-             what that answer left out. Worker's weights = server's - both, at any time. */
+   Up        A push is the payloads of all tensors, and the version of the weights that they were
+             made with. A version is the number of pushes that the server has added.
+   Staleness s = the server's version now - the push's version. A push with s <= STALE is added with
+             weight 1 / (1 + s) (after Zhang, Gupta, Lian, Liu: Staleness-aware Async-SGD for
+             Distributed Deep Learning, IJCAI 2016). An older push is refused. A push of the future,
+             or a damaged one, is invalid. Neither changes the server, and the worker gives the
+             payloads back to its residual.
+   Down      For each worker the server keeps what it has not told that worker yet: the updates
+             since the last answer, and the residual of the last answer. The worker's weights are
+             the server's weights minus both, at any time.
+   Errors    A gradient that is not finite (retry): the worker pushes nothing this time. Nothing
+             here has to be resynchronised. Any other error is fatal. */
 
 #include "gcomp.h"
 
@@ -20,7 +28,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORKERS = 4, TENSORS = 2, ROWS = 128, COLS = 64, COUNT = ROWS * COLS, STALE = 8, TICKS = 1500 };
+enum { WORKERS = 4, TENSORS = 2, ROWS = 128, COLS = 64, COUNT = ROWS * COLS };
+enum { STALE = 8, TICKS = 1500 };
 static const float RATE = 0.03f;
 
 typedef struct message {
@@ -34,6 +43,7 @@ typedef struct worker {
     float weights[TENSORS][COUNT], gradient[COUNT];
     uint64_t version, pushes;
     message push;
+    int has_push; /* 0: its gradient was not finite */
 } worker;
 
 typedef struct server {
@@ -57,8 +67,7 @@ static gcomp *open_one(const char *codec, uint64_t seed)
     gcomp *gc = NULL;
     desc.codec = codec;
     desc.seed = seed;
-    if (gcomp_open(&gc, &desc) != GCOMP_OK)
-        return NULL;
+    if (gcomp_open(&gc, &desc) != GCOMP_OK) return NULL;
     for (size_t t = 0; t < TENSORS; t++) {
         gcomp_tensor tensor = {0};
         tensor.name = names[t];
@@ -72,55 +81,68 @@ static gcomp *open_one(const char *codec, uint64_t seed)
     return gc;
 }
 
-/* Each worker has data of its own: their optima differ, and only all together have the one at `optimum`. */
-static float optimum(size_t t, size_t i) { return (float)((int)((i * 2654435761u + t * 977) % 2001) - 1000) / 1000.0f; }
+/* Each worker has data of its own, with an optimum of its own: optimum + skew. Only the data of all
+   workers together has its optimum at `optimum`. */
+static float optimum(size_t t, size_t i)
+{
+    return (float)((int)((i * 2654435761u + t * 977) % 2001) - 1000) / 1000.0f;
+}
 static float skew(int w) { return 0.1f * (float)(2 * w - WORKERS + 1); }
 
-/* A payload of x with the residual of gc; the rest becomes the residual. */
+/* Makes a payload of x and the residual of gc. What is not sent becomes the residual. */
 static gcomp_result pack(gcomp *gc, size_t t, uint64_t number, float *x, message *m)
 {
-    gcomp_result result = gcomp_compress(gc, t, number, x, m->payload[t], sizeof m->payload[t], &m->length[t]);
-    return result != GCOMP_OK ? result : gcomp_commit(gc, t, x, m->payload[t], m->length[t], NULL, NULL, 0);
+    gcomp_result result = gcomp_compress(gc, t, number, x, m->payload[t], sizeof m->payload[t],
+                                         &m->length[t]);
+    return result != GCOMP_OK ? result
+                              : gcomp_commit(gc, t, x, m->payload[t], m->length[t], NULL, NULL, 0);
 }
 
+/* Makes a worker's next push. If a later tensor is not finite, the earlier ones go back to the
+   residual. */
 static gcomp_result make_push(int number)
 {
     worker *w = &workers[number];
     gcomp_result result = GCOMP_OK;
-    for (size_t t = 0; t < TENSORS && result == GCOMP_OK; t++) {
+    size_t t;
+    for (t = 0; t < TENSORS && result == GCOMP_OK; t++) {
         for (size_t i = 0; i < COUNT; i++)
             w->gradient[i] = w->weights[t][i] - optimum(t, i) - skew(number);
         result = pack(w->up, t, w->pushes, w->gradient, &w->push);
     }
     w->push.version = w->version;
     w->pushes++;
+    w->has_push = result == GCOMP_OK;
+    if (gcomp_result_class(result) != GCOMP_CLASS_RETRY) return result;
+    for (t--, result = GCOMP_OK; t-- > 0 && result == GCOMP_OK;)
+        result = gcomp_give_back(w->up, t, w->push.payload[t], w->push.length[t]);
     return result;
 }
 
-/* Adds weight * the push to the server's weights, and notes it for all workers. Checks first: all or nothing. */
+/* Adds weight * the push to the server's weights, and notes it for all workers. Checks first: all
+   or nothing. */
 static verdict add(const message *m, float weight)
 {
     for (size_t t = 0; t < TENSORS; t++)
-        if (gcomp_check(m->payload[t], m->length[t], COUNT) != GCOMP_OK)
-            return INVALID;
+        if (gcomp_check(m->payload[t], m->length[t], COUNT) != GCOMP_OK) return INVALID;
     for (size_t t = 0; t < TENSORS; t++) {
-        gcomp_result result = gcomp_decode_add(m->payload[t], m->length[t], -weight, srv.weights[t], COUNT, NULL);
+        gcomp_result result = gcomp_decode_add(m->payload[t], m->length[t], -weight, srv.weights[t],
+                                               COUNT, NULL);
         for (int w = 0; w < WORKERS && result == GCOMP_OK; w++)
-            result = gcomp_decode_add(m->payload[t], m->length[t], -weight, srv.untold[w][t], COUNT, NULL);
-        if (result != GCOMP_OK)
-            return INVALID; /* not after the check */
+            result = gcomp_decode_add(m->payload[t], m->length[t], -weight, srv.untold[w][t], COUNT,
+                                      NULL);
+        if (result != GCOMP_OK) return INVALID; /* not after the check */
         srv.bytes_up += m->length[t];
     }
     srv.version++;
     return ADDED;
 }
 
-/* The rule above. */
+/* Receives a push by the rule of staleness above. */
 static verdict receive(const message *m)
 {
     uint64_t stale = srv.version - m->version;
-    if (m->version > srv.version)
-        return INVALID;
+    if (m->version > srv.version) return INVALID;
     if (stale > STALE) {
         srv.refused++;
         return REFUSED;
@@ -128,7 +150,8 @@ static verdict receive(const message *m)
     return add(m, RATE / (float)(1 + stale));
 }
 
-/* Tells a worker what it does not know yet, as far as it fits, and how its push went. */
+/* Sends a worker the updates that it does not have yet, compressed, and the verdict on its push. A
+   push that was not added goes back to the worker's residual. */
 static gcomp_result tell(int number, verdict v)
 {
     worker *w = &workers[number];
@@ -138,8 +161,9 @@ static gcomp_result tell(int number, verdict v)
         memset(srv.untold[number][t], 0, sizeof srv.untold[number][t]);
         srv.bytes_down += answer.length[t];
         if (result == GCOMP_OK) /* from here on at the worker */
-            result = gcomp_decode_add(answer.payload[t], answer.length[t], 1, w->weights[t], COUNT, NULL);
-        if (result == GCOMP_OK && v == REFUSED)
+            result = gcomp_decode_add(answer.payload[t], answer.length[t], 1, w->weights[t], COUNT,
+                                      NULL);
+        if (result == GCOMP_OK && v != ADDED && w->has_push)
             result = gcomp_give_back(w->up, t, w->push.payload[t], w->push.length[t]);
     }
     w->version = srv.version;
@@ -157,14 +181,14 @@ static double distance(void)
     return sum;
 }
 
-/* Largest |server's weights - worker's - what it has not been told|. */
+/* The largest |server's weights - worker's weights - what the worker has not been told|. */
 static double unaccounted(int w)
 {
     double most = 0;
     for (size_t t = 0; t < TENSORS; t++)
         for (size_t i = 0; i < COUNT; i++) {
-            double d = (double)srv.weights[t][i] - (double)workers[w].weights[t][i] - (double)srv.untold[w][t][i]
-                       - (double)gcomp_residual(srv.down[w], t)[i];
+            double d = (double)srv.weights[t][i] - (double)workers[w].weights[t][i] -
+                (double)srv.untold[w][t][i] - (double)gcomp_residual(srv.down[w], t)[i];
             most = d > most ? d : -d > most ? -d : most;
         }
     return most;
@@ -192,37 +216,42 @@ static int end(const char *name, int good)
         gcomp_close(workers[w].up);
         gcomp_close(srv.down[w]);
     }
-    printf("%-13s %llu pushes added, %zu refused; %.1f bits up and %.1f down an element; distance %.4f; unaccounted %.0e\n", name,
-           (unsigned long long)srv.version, srv.refused, (double)srv.bytes_up / each, (double)srv.bytes_down / each, distance(),
-           lost);
+    printf("%-13s %llu pushes added, %zu refused; %.1f bits up and %.1f down an "
+           "element; distance %.4f; unaccounted %.0e\n",
+           name, (unsigned long long)srv.version, srv.refused, (double)srv.bytes_up / each,
+           (double)srv.bytes_down / each, distance(), lost);
     return good && lost < 1e-4 && distance() < 0.01;
 }
 
-/* All push, then all are told: versions never differ by more than the pushes of a round. */
+/* All workers push, then all get an answer: versions never differ by more than one round. */
 static int together(void)
 {
     int good = begin();
     for (int round = 0; round < 100 && good; round++) {
-        for (int w = 0; w < WORKERS && good; w++) good = make_push(w) == GCOMP_OK && add(&workers[w].push, RATE) == ADDED;
+        for (int w = 0; w < WORKERS && good; w++) {
+            good = make_push(w) == GCOMP_OK;
+            if (good && workers[w].has_push) good = add(&workers[w].push, RATE) == ADDED;
+        }
         for (int w = 0; w < WORKERS && good; w++) good = tell(w, ADDED) == GCOMP_OK;
     }
     return end("together:", good);
 }
 
-/* Each at its own pace; worker 3 sleeps for a while and comes back with a push that is too old. */
+/* Each worker pushes at its own pace. Worker 3 sleeps for a while, and its next push is too old. */
 static int apart(void)
 {
     static const int pace[WORKERS] = {5, 6, 7, 8};
-    int good = begin();
+    int good = begin(), invalid = 0;
     for (int w = 0; w < WORKERS && good; w++) good = make_push(w) == GCOMP_OK;
     for (int tick = 1; tick <= TICKS && good; tick++)
         for (int w = 0; w < WORKERS && good; w++) {
-            verdict v;
+            verdict v = ADDED;
             if (tick % pace[w] || (w == 3 && tick > 400 && tick < 450)) continue;
-            v = receive(&workers[w].push);
-            good = v != INVALID && tell(w, v) == GCOMP_OK && make_push(w) == GCOMP_OK;
+            if (workers[w].has_push) v = receive(&workers[w].push);
+            good = tell(w, v) == GCOMP_OK && make_push(w) == GCOMP_OK;
+            invalid += v == INVALID;
         }
-    return end("apart:", good && srv.refused == 1);
+    return end("apart:", good && srv.refused == 1 && invalid == 0);
 }
 
 int main(void)

@@ -1,36 +1,37 @@
-/* train_advice.h - what train.c compresses with --method advise: what gcomp_advise finds for the link between the workers, which is
-   timed, and for this machine, on which all workers measure at once, as they work. */
+/* train_advice.h - what train.c compresses with --method advise: the choice of gcomp_advise for the
+   link between the workers and for this machine. The link is timed. All workers measure the codecs
+   at the same time, as they work. */
 
 #ifndef TRAIN_ADVICE_H
 #define TRAIN_ADVICE_H
 
-#include "gcomp.h"
+#include "gcomp_advise.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #define TRAIN_ADVISED 16 /* most tensors */
 
-static const char *const train_candidates[] = {"none", "powersgd:rank=4", "topk:density=0.01", "int:bits=4"};
+static const char *const train_candidates[] = {"none", "powersgd:rank=4", "topk:density=0.01",
+                                               "int:bits=4"};
 
-/* Sets the codec of each tensor to what rank 0 finds; on all workers at once. clock: seconds. Returns 0, or 1 after saying what is
-   wrong. */
-static inline int train_advise(const gcomp_comm *comm, gcomp_tensor *tensors, size_t count, double (*clock)(void *user))
+/* Sets the codec of each tensor to the choice of rank 0. All workers call it together. clock: in
+   seconds. Returns 0, or 1 after saying what is wrong. */
+static inline int train_advise(const gcomp_comm *comm, gcomp_tensor *tensors, size_t count,
+                               double (*clock)(void *user))
 {
     enum { CANDIDATES = sizeof train_candidates / sizeof *train_candidates };
-    gcomp_candidate candidates[CANDIDATES];
-    gcomp_tensor_advice each[TRAIN_ADVISED];
+    gcomp_advise_candidate candidates[CANDIDATES];
+    gcomp_advise_choice each[TRAIN_ADVISED];
     unsigned char mine[TRAIN_ADVISED] = {0}, all[64 * TRAIN_ADVISED];
-    gcomp_question question = {0};
+    gcomp_advise_question question = {0};
     gcomp_advice advice;
     gcomp_desc desc = {0};
-    gcomp *gc;
     gcomp_result result;
     char why[256] = "";
     size_t bytes = 0;
     memset(candidates, 0, sizeof candidates);
-    for (size_t c = 0; c < CANDIDATES; c++)
-        candidates[c].codec = train_candidates[c];
+    for (size_t c = 0; c < CANDIDATES; c++) candidates[c].codec = train_candidates[c];
     for (size_t t = 0; t < count; t++)
         bytes += 4 * tensors[t].rows * (tensors[t].cols ? tensors[t].cols : 1);
     desc.comm = *comm;
@@ -42,27 +43,22 @@ static inline int train_advise(const gcomp_comm *comm, gcomp_tensor *tensors, si
     question.tensor_count = count;
     question.candidates = candidates;
     question.candidate_count = CANDIDATES;
-    result = gcomp_open(&gc, &desc);
-    if (result == GCOMP_OK)
-        result = gcomp_link_measure(gc, bytes, &question.link);
-    gcomp_close(gc);
-    if (result == GCOMP_OK)
-        result = gcomp_advise(&question, each, &advice);
+    result = gcomp_advise_link_measure(&desc, bytes, &question.link);
+    if (result == GCOMP_OK) result = gcomp_advise(&question, each, &advice);
     if (result != GCOMP_OK || count > TRAIN_ADVISED || comm->world > 64) {
         fprintf(stderr, "worker %d: advice: %s %s\n", comm->rank, gcomp_result_string(result), why);
         return 1;
     }
-    for (size_t t = 0; t < count; t++) /* what it expects is good to a quarter: less than that is not worth it */
-        mine[t] = advice.seconds < 0.75 * advice.plain ? (unsigned char)each[t].choice : 0;
-    if (comm->allgather(comm->user, mine, all, sizeof mine))
-        return 1;
+    /* what it expects is good to a quarter: less than that is not worth it */
     for (size_t t = 0; t < count; t++)
-        tensors[t].codec = train_candidates[all[t] % CANDIDATES];
+        mine[t] = advice.seconds < 0.75 * advice.plain ? (unsigned char)each[t].choice : 0;
+    if (comm->allgather(comm->user, mine, all, sizeof mine)) return 1;
+    for (size_t t = 0; t < count; t++) tensors[t].codec = train_candidates[all[t] % CANDIDATES];
     if (comm->rank == 0) {
-        printf("advised: %.1f ms a step without the backward pass, uncompressed %.1f;", 1e3 * advice.seconds, 1e3 * advice.plain);
+        printf("advised: %.1f ms a step without the backward pass, uncompressed %.1f;",
+               1e3 * advice.seconds, 1e3 * advice.plain);
         for (size_t t = 0; t < count; t++)
-            if (mine[t])
-                printf(" %s %s", tensors[t].name, tensors[t].codec);
+            if (mine[t]) printf(" %s %s", tensors[t].name, tensors[t].codec);
         printf("%s\n", advice.seconds < 0.75 * advice.plain ? "" : " do not compress");
     }
     return 0;

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-/* A transport around the real one, that counts bytes and the time spent inside it. */
+/* A transport that calls the real one, and counts bytes and the time spent there. */
 typedef struct meter {
     gcomp_comm inner;
     double summed, gathered, received, seconds;
@@ -32,7 +32,8 @@ static inline double train_clock(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Adds the bytes that a network interface (Linux) has sent and received so far; nothing for no name. */
+/* Adds the bytes that a network interface (Linux) has sent and received so far. NULL: adds
+   nothing. */
 static inline void train_interface(const char *name, double bytes[2])
 {
     for (int i = 0; name && i < 2; i++) {
@@ -41,10 +42,8 @@ static inline void train_interface(const char *name, double bytes[2])
         FILE *file;
         snprintf(path, sizeof path, "/sys/class/net/%s/statistics/%s_bytes", name, i ? "rx" : "tx");
         file = fopen(path, "r");
-        if (file && fscanf(file, "%lf", &count) == 1)
-            bytes[i] += count;
-        if (file)
-            fclose(file);
+        if (file && fscanf(file, "%lf", &count) == 1) bytes[i] += count;
+        if (file) fclose(file);
     }
 }
 

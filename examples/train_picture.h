@@ -1,5 +1,5 @@
-/* train_picture.h - the picture of train_methods.h: error against bits of every codec, drawn by gnuplot. The labels are
-   placed here, because gnuplot would write them over each other. */
+/* train_picture.h - the picture of train_methods.h: error against bits of every codec, drawn by
+   gnuplot. The labels are placed here, because gnuplot would write them over each other. */
 
 #ifndef TRAIN_PICTURE_H
 #define TRAIN_PICTURE_H
@@ -11,7 +11,8 @@
 #define TRAIN_LEFT 90.0
 #define TRAIN_TOP 4.0 /* of the error axis; larger errors stand there, with their number */
 
-/* Where everything is, in pixels from the lower left of the axes. A box is left, bottom, right, top. */
+/* Where everything is, in pixels from the lower left of the axes. A box is left, bottom, right,
+   top. */
 typedef struct train_picture {
     const train_points *points;
     double bits[2], error[2]; /* ends of the axes */
@@ -32,12 +33,12 @@ static inline int train_overlap(const double *a, const double *b)
 }
 
 /* Does the line from point i to (x, y) cross the box? */
-static inline int train_crosses(const train_picture *t, size_t i, double x, double y, const double *box)
+static inline int train_crosses(const train_picture *t, size_t i, double x, double y,
+                                const double *box)
 {
     for (int k = 0; k <= 16; k++) {
         double px = t->x[i] + (x - t->x[i]) * k / 16, py = t->y[i] + (y - t->y[i]) * k / 16;
-        if (px > box[0] && px < box[2] && py > box[1] && py < box[3])
-            return 1;
+        if (px > box[0] && px < box[2] && py > box[1] && py < box[3]) return 1;
     }
     return 0;
 }
@@ -50,11 +51,14 @@ static inline double train_badness(train_picture *t, size_t i, double x, double 
     b[1] = y - 8;
     b[2] = b[0] + width + 6;
     b[3] = y + 8;
-    bad += 1000.0 * (b[0] < 0) + 1000.0 * (b[1] < 0) + 1000.0 * (b[2] > TRAIN_WIDTH) + 1000.0 * (b[3] > TRAIN_HEIGHT);
+    bad += 1000.0 * (b[0] < 0) + 1000.0 * (b[1] < 0) + 1000.0 * (b[2] > TRAIN_WIDTH) +
+        1000.0 * (b[3] > TRAIN_HEIGHT);
     for (size_t k = 0; k < t->points->count; k++) {
         double point[4] = {t->x[k] - 6, t->y[k] - 6, t->x[k] + 6, t->y[k] + 6};
         bad += 100.0 * train_overlap(b, point);
-        bad += k < i ? 300.0 * train_overlap(b, t->box[k]) + 50.0 * train_crosses(t, i, x, y, t->box[k]) : 0;
+        bad += k < i
+            ? 300.0 * train_overlap(b, t->box[k]) + 50.0 * train_crosses(t, i, x, y, t->box[k])
+            : 0;
     }
     return bad + hypot(x - t->x[i], y - t->y[i]);
 }
@@ -76,7 +80,8 @@ static inline void train_place(train_picture *t, const train_points *points)
         int high = p->error > TRAIN_TOP;
         t->x[i] = train_along(p->bits, t->bits, TRAIN_WIDTH);
         t->y[i] = train_along(high ? TRAIN_TOP : p->error, t->error, TRAIN_HEIGHT);
-        snprintf(t->label[i], sizeof t->label[i], high ? "%s (error %.0f)" : "%s", p->codec, p->error);
+        snprintf(t->label[i], sizeof t->label[i], high ? "%s (error %.0f)" : "%s", p->codec,
+                 p->error);
     }
     for (size_t i = 0; i < points->count; i++) {
         double least = 1e9, best[3] = {0, 0, 0};
@@ -102,59 +107,90 @@ static inline void train_write_labels(const train_picture *t, FILE *file)
     for (size_t i = 0; i < t->points->count; i++) {
         double x = t->right[i] ? t->box[i][2] - 3 : t->box[i][0] + 3, y = t->box[i][1] + 8;
         const char *color = train_families[t->points->at[i].family][1];
-        fprintf(file, "set label '%s' at graph %.4f,%.4f %s tc rgb '%s' front\n", t->label[i], x / TRAIN_WIDTH,
-                y / TRAIN_HEIGHT, t->right[i] ? "right" : "left", color);
+        fprintf(file, "set label '%s' at graph %.4f,%.4f %s tc rgb '%s' front\n", t->label[i],
+                x / TRAIN_WIDTH, y / TRAIN_HEIGHT, t->right[i] ? "right" : "left", color);
         if (hypot(x - t->x[i], y - t->y[i]) > 12)
-            fprintf(file, "set arrow from graph %.4f,%.4f to graph %.4f,%.4f nohead lc rgb '%s' lw 0.5\n",
-                    t->x[i] / TRAIN_WIDTH, t->y[i] / TRAIN_HEIGHT, x / TRAIN_WIDTH, y / TRAIN_HEIGHT, color);
+            fprintf(file,
+                    "set arrow from graph %.4f,%.4f to graph %.4f,%.4f nohead lc rgb '%s' lw 0.5\n",
+                    t->x[i] / TRAIN_WIDTH, t->y[i] / TRAIN_HEIGHT, x / TRAIN_WIDTH,
+                    y / TRAIN_HEIGHT, color);
     }
 }
 
-/* Writes methods.gnuplot, which holds all it needs, and draws methods.svg. Returns 0, or 1 after saying what is wrong. */
-static inline int train_picture_draw(const train_points *points, const char *what, size_t step, const char *out)
+/* Writes methods.gnuplot, which holds all it needs, and draws methods.svg. Returns 0, or 1 after
+   saying what is wrong. */
+static inline int train_picture_draw(const train_points *points, const char *what, size_t step,
+                                     const char *out)
 {
     char path[512];
     FILE *file = train_create(out, "methods.gnuplot", path, sizeof path);
     size_t families = sizeof train_families / sizeof *train_families;
     static train_picture t; /* large */
-    if (!file)
-        return 1;
+    if (!file) return 1;
     train_place(&t, points);
-    fprintf(file, "set terminal svg size 1200,800 noenhanced font 'Helvetica,12' background rgb 'white'\n");
+    fprintf(file,
+            "set terminal svg size 1200,800 noenhanced font 'Helvetica,12' background "
+            "rgb 'white'\n");
     fprintf(file, "set output '%s/methods.svg'\n$points << END\n", out);
     for (size_t i = 0; i < points->count; i++)
         fprintf(file, "%.5g %.5g %d %d\n", points->at[i].bits,
-                points->at[i].error > TRAIN_TOP ? TRAIN_TOP : points->at[i].error, points->at[i].family,
-                points->at[i].unbiased);
-    fprintf(file, "END\nset lmargin at screen %.5f\nset rmargin at screen %.5f\n", TRAIN_LEFT / 1200,
-            (TRAIN_LEFT + TRAIN_WIDTH) / 1200);
-    fprintf(file, "set bmargin at screen %.5f\nset tmargin at screen %.5f\n", 65 / 800.0, (65 + TRAIN_HEIGHT) / 800);
-    fprintf(file, "set title '%s: one gradient of fc1.weight, %zu x %zu, of one worker at step %zu' font ',14'\n", what,
-            points->rows, points->cols, step);
-    fprintf(file, "set xlabel 'bits sent for an element'\nset ylabel 'relative error |p - C(p)| / |p|'\n");
-    fprintf(file, "set border 3 lc rgb '#666666'\nset tics nomirror\nset grid lc rgb '#e4e4e4' lt 1 lw 1\n");
-    fprintf(file, "set logscale xy\nset xrange [%.5g:%.5g]\nset yrange [%.5g:%.5g]\nset samples 500\n", t.bits[0], t.bits[1],
-            t.error[0], t.error[1]);
+                points->at[i].error > TRAIN_TOP ? TRAIN_TOP : points->at[i].error,
+                points->at[i].family, points->at[i].unbiased);
+    fprintf(file, "END\nset lmargin at screen %.5f\nset rmargin at screen %.5f\n",
+            TRAIN_LEFT / 1200, (TRAIN_LEFT + TRAIN_WIDTH) / 1200);
+    fprintf(file, "set bmargin at screen %.5f\nset tmargin at screen %.5f\n", 65 / 800.0,
+            (65 + TRAIN_HEIGHT) / 800);
+    fprintf(file,
+            "set title '%s: one gradient of fc1.weight, %zu x %zu, of one worker at "
+            "step %zu' font ',14'\n",
+            what, points->rows, points->cols, step);
+    fprintf(file,
+            "set xlabel 'bits sent for an element'\n"
+            "set ylabel 'relative error |p - C(p)| / |p|'\n");
+    fprintf(file,
+            "set border 3 lc rgb '#666666'\nset tics nomirror\n"
+            "set grid lc rgb '#e4e4e4' lt 1 lw 1\n");
+    fprintf(file,
+            "set logscale xy\nset xrange [%.5g:%.5g]\nset yrange [%.5g:%.5g]\n"
+            "set samples 500\n",
+            t.bits[0], t.bits[1], t.error[0], t.error[1]);
     fprintf(file, "set xtics (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 4, 8, 16, 32)\n");
-    fprintf(file, "set ytics (2, 1, '0.5' 0.5, '0.2' 0.2, '0.1' 0.1, '0.05' 0.05, '0.02' 0.02, '0.01' 0.01, '0.005' 0.005, ");
-    fprintf(file, "'0.002' 0.002, '0.001' 0.001, '0.0005' 0.0005, '0.0002' 0.0002, '0.0001' 0.0001)\n");
+    fprintf(file,
+            "set ytics (2, 1, '0.5' 0.5, '0.2' 0.2, '0.1' 0.1, '0.05' 0.05, '0.02' "
+            "0.02, '0.01' 0.01, '0.005' 0.005, ");
+    fprintf(file,
+            "'0.002' 0.002, '0.001' 0.001, '0.0005' 0.0005, '0.0002' 0.0002, '0.0001' "
+            "0.0001)\n");
     fprintf(file, "set key bottom left Left reverse spacing 1.3\n");
     train_write_labels(&t, file);
-    fprintf(file, "y(family, unbiased) = column(3) == family && column(4) == unbiased ? column(2) : NaN\n");
-    fprintf(file, "plot 2**-x with lines lc rgb '#aaaaaa' dt 2 title '2^-bits: the least for independent normal numbers', \\\n");
+    fprintf(file,
+            "y(family, unbiased) = column(3) == family && column(4) == unbiased ? "
+            "column(2) : NaN\n");
+    fprintf(file,
+            "plot 2**-x with lines lc rgb '#aaaaaa' dt 2 title '2^-bits: the least for "
+            "independent normal numbers', \\\n");
     for (size_t f = 0; f < families; f++) {
         const char *color = train_families[f][1];
-        fprintf(file, "    $points using 1:(y(%zu, 0)) with points pt 7 ps 0.8 lw 2 lc rgb '%s' title '%s', \\\n", f, color,
-                train_families[f][0]);
-        fprintf(file, "    $points using 1:(y(%zu, 1)) with points pt 6 ps 0.8 lw 2 lc rgb '%s' notitle, \\\n", f, color);
+        fprintf(file,
+                "    $points using 1:(y(%zu, 0)) with points pt 7 ps 0.8 lw 2 lc rgb '%s' "
+                "title '%s', \\\n",
+                f, color, train_families[f][0]);
+        fprintf(file,
+                "    $points using 1:(y(%zu, 1)) with points pt 6 ps 0.8 lw 2 lc rgb '%s' "
+                "notitle, \\\n",
+                f, color);
     }
-    fprintf(file, "    NaN with points pt 6 ps 0.8 lw 2 lc rgb '#444444' title 'open: random, and right on average'\n");
+    fprintf(file,
+            "    NaN with points pt 6 ps 0.8 lw 2 lc rgb '#444444' title 'open: "
+            "random, and right on average'\n");
     if (fclose(file) != 0) {
         fprintf(stderr, "%s: %s\n", path, strerror(errno));
         return 1;
     }
     switch (train_gnuplot(path)) {
-    case 0: printf("%s/methods.svg: error against bits of %zu codecs\n", out, points->count); return 0;
+    case 0:
+        printf("%s/methods.svg: error against bits of %zu codecs\n", out, points->count);
+        return 0;
     case -1: return 0;
     default: return 1;
     }

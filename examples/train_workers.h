@@ -1,5 +1,6 @@
-/* train_workers.h - who works in train.c: threads of this process, processes connected by sockets, or the ranks of MPI. The same
-   training runs over each, chosen on the command line; with --in-order for MPI it ends with the same parameters, bit for bit. */
+/* train_workers.h - who works in train.c: threads of this process, processes connected by sockets,
+   or the ranks of MPI. The same training runs over each, chosen on the command line; with
+   --in-order for MPI it ends with the same parameters, bit for bit. */
 
 #ifndef TRAIN_WORKERS_H
 #define TRAIN_WORKERS_H
@@ -23,11 +24,13 @@
 #endif
 
 typedef struct train_workers {
-    const char *transport; /* "threads", "sockets" or "mpi"; NULL: mpi if built with it, else threads */
-    int world;             /* of mpi: found when it begins */
-    int rank;              /* of sockets: -1 makes all workers here, as processes; after the beginning: of this process */
-    const char *root;      /* of sockets: where rank 0 listens, "host:port" */
-    int in_order;          /* of mpi: sums with the bits of the other transports */
+    /* "threads", "sockets" or "mpi"; NULL: mpi if built with it, else threads */
+    const char *transport;
+    int world; /* of mpi: found when it begins */
+    /* of sockets: -1: all workers are made here, as processes. Later the rank of this process */
+    int rank;
+    const char *root; /* of sockets: where rank 0 listens, "host:port" */
+    int in_order;     /* of mpi: sums with the bits of the other transports */
     gcomp_sockets *sockets;
 #ifdef USE_MPI
     gcomp_mpi mpi;
@@ -50,19 +53,19 @@ static inline int train_workers_are(const train_workers *w, const char *transpor
 static inline int train_workers_know(const char *transport)
 {
 #ifdef USE_MPI
-    if (!strcmp(transport, "mpi"))
-        return 1;
+    if (!strcmp(transport, "mpi")) return 1;
 #endif
     return !strcmp(transport, "threads") || !strcmp(transport, "sockets");
 }
 
-/* Connects this process, after becoming several if it is to be all workers. */
+/* Connects this process to the others. If all workers run here, it first makes their processes. */
 static inline int train_sockets_begin(train_workers *w)
 {
     char host[64] = "127.0.0.1", port[8] = "7077";
     const char *colon = w->root ? strrchr(w->root, ':') : NULL;
     gcomp_sockets_desc desc;
-    int error = w->root && (!colon || (size_t)(colon - w->root) >= sizeof host || strlen(colon) > sizeof port);
+    int error = w->root &&
+        (!colon || (size_t)(colon - w->root) >= sizeof host || strlen(colon) > sizeof port);
     if (!error && w->root) {
         memcpy(host, w->root, (size_t)(colon - w->root));
         host[colon - w->root] = 0;
@@ -77,10 +80,9 @@ static inline int train_sockets_begin(train_workers *w)
         w->rank = 0;
         for (int rank = 1; rank < w->world && w->rank == 0; rank++) {
             pid_t child = fork();
-            if (child == 0)
-                w->rank = rank;
-            if (child < 0)
-                fprintf(stderr, "worker %d: %s\n", rank, strerror(errno)); /* the others will wait for it in vain */
+            if (child == 0) w->rank = rank;
+            if (child < 0) /* the others will wait for it in vain */
+                fprintf(stderr, "worker %d: %s\n", rank, strerror(errno));
         }
     }
     memset(&desc, 0, sizeof desc);
@@ -91,8 +93,7 @@ static inline int train_sockets_begin(train_workers *w)
     desc.secret = getenv("GCOMP_SECRET"); /* others can see the command line */
     desc.rendezvous = desc.silence = TRAIN_TIMEOUT;
     error = gcomp_sockets_start(&w->sockets, &desc);
-    if (error)
-        fprintf(stderr, "worker %d: %s:%s: %s\n", w->rank, host, port, strerror(error));
+    if (error) fprintf(stderr, "worker %d: %s:%s: %s\n", w->rank, host, port, strerror(error));
     return error != 0;
 }
 
@@ -102,8 +103,8 @@ static inline int train_workers_begin(train_workers *w, int most)
 #ifdef USE_MPI
     if (train_workers_are(w, "mpi")) {
         MPI_Init(NULL, NULL);
-        if (gcomp_mpi_open(&w->mpi, MPI_COMM_WORLD) != 0 || w->mpi.world > most
-            || (w->in_order && gcomp_mpi_sum_in_order(&w->mpi) != 0)) {
+        if (gcomp_mpi_open(&w->mpi, MPI_COMM_WORLD) != 0 || w->mpi.world > most ||
+            (w->in_order && gcomp_mpi_sum_in_order(&w->mpi) != 0)) {
             fprintf(stderr, "no communicator of at most %d ranks\n", most);
             MPI_Abort(MPI_COMM_WORLD, 1);
         }
@@ -117,8 +118,7 @@ static inline int train_workers_begin(train_workers *w, int most)
         fprintf(stderr, "--rank %d: there are %d workers\n", w->rank, w->world);
         return 1;
     }
-    if (train_workers_are(w, "sockets"))
-        return train_sockets_begin(w);
+    if (train_workers_are(w, "sockets")) return train_sockets_begin(w);
     w->rank = 0;
     return 0;
 }
@@ -136,8 +136,7 @@ static void *train_thread_main(void *arg)
     train_thread *t = (train_thread *)arg;
     gcomp_comm comm = gcomp_threads_comm(t->group, t->rank);
     t->error = t->work(t->job, &comm);
-    if (t->error)
-        gcomp_threads_fail(t->group); /* the others need not wait for this one */
+    if (t->error) gcomp_threads_fail(t->group); /* the others need not wait for this one */
     return NULL;
 }
 
@@ -147,9 +146,9 @@ static inline int train_threads_run(int world, train_work work, void *job)
     pthread_t *threads = (pthread_t *)calloc((size_t)world, sizeof *threads);
     train_thread *args = (train_thread *)calloc((size_t)world, sizeof *args);
     gcomp_threads *group = NULL;
-    int started = 0, error = !threads || !args || gcomp_threads_open(&group, world, TRAIN_TIMEOUT) != 0;
-    if (error)
-        fprintf(stderr, "cannot make a group of %d workers\n", world);
+    int started = 0;
+    int error = !threads || !args || gcomp_threads_open(&group, world, TRAIN_TIMEOUT) != 0;
+    if (error) fprintf(stderr, "cannot make a group of %d workers\n", world);
     for (; !error && started < world; started++) {
         args[started].work = work;
         args[started].job = job;
@@ -179,24 +178,22 @@ static inline int train_workers_run(train_workers *w, train_work work, void *job
 #ifdef USE_MPI
     if (train_workers_are(w, "mpi")) {
         comm = gcomp_mpi_comm(&w->mpi);
-        if (work(job, &comm) != 0)
-            MPI_Abort(MPI_COMM_WORLD, 1);
+        if (work(job, &comm) != 0) MPI_Abort(MPI_COMM_WORLD, 1);
         return 0;
     }
 #endif
-    if (train_workers_are(w, "threads"))
-        return train_threads_run(w->world, work, job);
+    if (train_workers_are(w, "threads")) return train_threads_run(w->world, work, job);
     comm = gcomp_sockets_comm(w->sockets);
     return work(job, &comm);
 }
 
-/* Disconnects, and waits for processes that were made here. Returns status, or 1 if one of them failed. */
+/* Disconnects, and waits for the processes that were made here. Returns status, or 1 if one of them
+   failed. */
 static inline int train_workers_end(train_workers *w, int status)
 {
     int how;
     gcomp_sockets_close(w->sockets); /* the others see it */
-    while (w->rank == 0 && w->sockets && wait(&how) > 0)
-        status |= how != 0;
+    while (w->rank == 0 && w->sockets && wait(&how) > 0) status |= how != 0;
 #ifdef USE_MPI
     if (train_workers_are(w, "mpi")) {
         gcomp_mpi_close(&w->mpi);

@@ -19,20 +19,38 @@ report() { # name file: passes if the file of complaints is empty
     fi
 }
 
-echo 1..10
+echo 1..14
 
-awk 'length > 130 { print FILENAME ": " FNR ": " length " columns" }' gcomp.h >$out/columns
-report "gcomp.h has no line over 130 columns" $out/columns
+limit() { # what: its number in tests/style_limits
+    awk -v what="$1" '$1 == what { print $2 }' tests/style_limits
+}
+columns=$(limit columns)
+awk -v most="$columns" 'length > most { print FILENAME ": " FNR ": " length " columns" }' gcomp.h >$out/columns
+report "gcomp.h has no line over $columns columns" $out/columns
 
 awk '/^[A-Za-z].*\)$/ { name = $0 } /^\{$/ { start = FNR } /^\}$/ { if (start && FNR - start > 100) print FNR - start " lines: " name; start = 0 }' \
     gcomp.h >$out/functions
 report "gcomp.h has no function over 100 lines" $out/functions
 
-# A chapter goes from one tag to the next; those of block methods stand before the sparse methods.
-awk '/^\/\* (>>|-------)/ { if (on && FNR - from > 120) print FNR - from " lines: " title; title = $2 " " $3; from = FNR }
-     /^\/\* >>method none/ { on = 1 } /^\/\* -------.* sparse methods/ { ended = on; on = 0 }
-     END { if (!ended) print "where they begin and end is not found" }' gcomp.h >$out/chapters
-report "no chapter of a block method has over 120 lines" $out/chapters
+# Chapters: their length, the order of private names, and who uses those of a method. tests/style_limits has exceptions.
+awk -f tests/chapters.awk gcomp.h gcomp.h >$out/chapters
+beyond() { # later|foreign|maker: what is none of the exceptions
+    awk -v kind="$1" '$1 != kind { next } FNR == NR { known[$2] = 1; next } !known[$2]' tests/style_limits $out/chapters
+}
+awk '$1 == "chapter" { most[$2] = $3 }
+     $1 == "size" && $2 !~ /^(vectors|AVX2|AVX-512|NEON|scalar)$/ && $3 > ($2 in most ? most[$2] : 400) {
+         print "chapter " $2 ": " $3 " lines, over " ($2 in most ? most[$2] : 400) }' tests/style_limits $out/chapters >$out/sizes
+[ "$(grep -c '^size method_' $out/chapters)" -gt 20 ] || echo "chapters are not found" >>$out/sizes
+report "no chapter has over 400 lines, but for the vectors' and those of tests/style_limits" $out/sizes
+beyond later >$out/later
+report "no private name is used before its chapter" $out/later
+beyond foreign >$out/foreign
+report "no chapter uses the private names of another method" $out/foreign
+beyond maker >$out/maker
+report "no macro makes functions" $out/maker
+awk -v least="$(limit comments)" '$1 == "comments" && 100 * $2 < least * $3 {
+    print $2 " of " $3 " lines have a comment: " int(1000 * $2 / $3) / 10 " %, below " least " %" }' $out/chapters >$out/comments
+report "$(limit comments) % of the implementation's lines have a comment" $out/comments
 
 # the contents list is the only place where a tag stands after three blanks and before its line of text, in the first banner
 sed -n '/>>contents/,/^   -----/p' gcomp.h | sed -n 's/^   >>\([a-z]*\) .*/\1/p;s/^   >>\([a-z]*\)$/\1/p' | grep -v '^contents$' >$out/contents
@@ -61,27 +79,34 @@ report "symbols begin with gcomp" $out/symbols
 nm $out/one.o | awk '$2 ~ /^[bBdDC]$/ { print "writable " $3 }' | grep -v 'available\|gcomp__cpu' >$out/data
 report "no writable data but the cached word of cpu features" $out/data
 
-# Every C block of the README compiles: the first as it stands behind the declarations of what is the user's, the others inside it.
-awk '/^```c$/ { n++; file = "'$out'/readme" n ".c"
-        print "#include <stddef.h>\nint my_allreduce(void *, void *, size_t, int);" > file; on = 1; next }
-     /^```$/ { on = 0 } on { print > file }' README.md
-: >$out/readme
-for block in $out/readme[0-9]*.c; do
-    {
-        echo '#include "gcomp.h"'
-        echo 'int my_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype);'
-        echo 'int my_allgather(void *user, const void *mine, void *all, size_t bytes);'
-        echo 'int backward(float *const *grads);'
-        echo 'void optimizer_step(float *const *grads);'
-        sed 1,2d "$block"
-    } >$out/block.c
+# Every C block of the README compiles. The first is a program, and prints what its comment says. The second is a loop, here made
+# a function of its own by what stands around it; the others are of that program too.
+awk '/^```c$/ { n++; file = "'$out'/readme" n ".c"; printf "" > file; on = 1; next } /^```$/ { on = 0 } on { print > file }' README.md
+awk '/^## / { exit } END { if (FNR > 46) print FNR - 1 " lines before the first heading" }' README.md >$out/readme
+awk 'END { if (FNR > 200) print FNR " lines" }' README.md >>$out/readme
+$CC -std=c99 -Wall -Wextra -Wno-missing-field-initializers -Werror -O0 -DGCOMP_MAX_ISA=1 -I. $out/readme1.c -o $out/readme1.bin 2>>$out/readme
+said=$($out/readme1.bin)
+[ -n "$said" ] && grep -qF "/* $said */" $out/readme1.c || echo "the first block prints: $said" >>$out/readme
+{
+    echo 'static int train(int rank, int world, float *grads[1]) {'
+    echo '    gcomp_comm comm = {0}; comm.rank = rank, comm.world = world, comm.allreduce = my_allreduce, comm.allgather = my_allgather;'
+    cat $out/readme2.c
+    echo '    gcomp_close(gc); return failures == 10; }'
+} >$out/loop.h
+for block in $out/readme[3-9].c; do
+    { echo '#include "gcomp.h"'; cat "$block"; } >$out/block.c
     $CC -std=c99 -Wall -Wno-unused -Wno-unknown-pragmas -Werror -O1 -I. -c $out/block.c -o $out/block.o 2>>$out/readme || echo "$block" >>$out/readme
 done
-report "the README's C compiles" $out/readme
+sed -n 's/^    .*&& \(make deps .*\)/\1 -n/p' README.md | sh -e >/dev/null 2>>$out/readme || echo "its commands fail" >>$out/readme
+for page in README.md bench/README.md examples/README.md; do
+    grep -o '](\([^)#]*\)' $page | cut -c 3- | grep -v '^http' | sort -u | while read -r link; do
+        [ -z "$link" ] || [ -e "${page%README.md}$link" ] || echo "$page: $link is not there"
+    done
+done >>$out/readme
+report "the README is short, its C compiles, its first block prints what it says, its links lead somewhere" $out/readme
 
 : >$out/loop
-sed '1,2d;/define GCOMP_IMPLEMENTATION/d' $out/readme1.c >$out/loop.h
 $CC -std=c99 -O0 -no-pie -I. -DREADME="\"$PWD/$out/loop.h\"" tests/readme_loop.c $out/one.o -o $out/loop.bin 2>>$out/loop &&
     $out/loop.bin >>$out/loop || echo "failed" >>$out/loop
-report "the README's first loop ends on errors that stay, and tells them" $out/loop
+report "the README's loop ends on errors that stay, and tells them" $out/loop
 exit $status

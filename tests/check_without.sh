@@ -7,14 +7,10 @@ case ${1:-gcc} in
 *clang*) tool="$1 -fsyntax-only" ;;
 *) tool="${1:-gcc} -S -o /dev/null" ;; # its warnings come after the syntax
 esac
-methods=$(sed -n 's/^#define GCOMP__LIST_\([a-z0-9]*\)(X) X(.*/\1/p' gcomp.h | grep -v none | tr 'a-z' 'A-Z')
-but() { # methods...: flags that leave out all but them
-    for method in $methods; do
-        case " $* " in
-        *" $method "*) ;;
-        *) echo "-DGCOMP_WITHOUT_$method" ;;
-        esac
-    done
+methods=$(sed -n '/^#define GCOMP__METHODS/,/[^\\]$/p' gcomp.h | tr ')' '\n' | sed -n 's/.* X(\([A-Z0-9]*\), .*/\1/p' | sort -u)
+[ -n "$methods" ] || { echo "the list of methods is not found"; exit 1; }
+only() { # methods...: flags that leave out all but them
+    for method in "$@"; do echo "-DGCOMP_ONLY_$method"; done
 }
 clean() { # flags...
     $tool -std=gnu99 -O0 -Wall -Wextra -Wunused-function -Werror -DGCOMP_MAX_ISA=1 "$@" -I. build/without/one.c
@@ -22,7 +18,7 @@ clean() { # flags...
 printf '#define GCOMP_IMPLEMENTATION\n#include "gcomp.h"\n' >build/without/one.c
 for each in $methods; do
     clean "-DGCOMP_WITHOUT_$each" || { echo "without $each"; exit 1; }
-    clean $(but "$each") || { echo "$each alone"; exit 1; }
+    clean $(only "$each") || { echo "$each alone"; exit 1; }
 done
 cat >build/without/two.c <<'END'
 #define GCOMP_IMPLEMENTATION
@@ -37,4 +33,4 @@ int main(void)
     return bad;
 }
 END
-${1:-gcc} -std=gnu99 -O0 -DGCOMP_MAX_ISA=1 $(but INT TOPK) -I. build/without/two.c -o build/without/two -lm && build/without/two
+${1:-gcc} -std=gnu99 -O0 -DGCOMP_MAX_ISA=1 $(only INT TOPK) -I. build/without/two.c -o build/without/two -lm && build/without/two

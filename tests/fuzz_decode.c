@@ -5,32 +5,13 @@
 #define GCOMP_IMPLEMENTATION
 #endif
 #include "../gcomp.h"
+#include "codecs.h"
 #include "test.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-static const char *const codecs[] = {"none", "fp16", "bf16", "sign", "sign:block=16", "sign:block=tensor", "topk:density=0.05",
-                                     "topk:density=0.5", "topk:density=0.1+fp16", "topk:density=0.2+sign:block=16",
-                                     "topk:density=0.003+bf16", "signnorm", "onebit:block=16", "onebit:block=tensor", "twobit",
-                                     "threshold1", "terngrad", "terngrad:clip=0,block=16", "qsgd:levels=1,bucket=64", "qsgd",
-                                     "qsgd:levels=127,norm=l2,bucket=tensor", "qsgd:levels=1000,bucket=16", "naturaldither",
-                                     "naturaldither:levels=100,bucket=tensor", "natural", "int", "int:bits=4,block=16",
-                                     "int:bits=2,block=tensor", "int:range=affine,block=16", "int:range=affine,bits=4",
-                                     "int:range=affine,bits=2,rounding=stochastic,block=tensor", "fp8",
-                                     "fp8:format=e5m2,block=16", "mx", "mx:format=e4m3", "mx:format=e5m2", "mx:format=int8",
-                                     "topk:density=0.1+natural", "topk:density=0.3+int:bits=4,block=16", "topk:density=0.2+fp8",
-                                     "eden", "eden:bits=2,block=64", "eden:bits=3,block=512", "eden:bits=4,block=1024",
-                                     "sampledtopk:density=0.2", "strom:threshold=1+sign", "dryden+onebit:block=tensor",
-                                     "nonzero+int:bits=4", "mx:format=e2m3", "mx:format=e3m2",
-                                     "twobit:threshold=auto",
-                                     "qsgd:code=auto", "qsgd:levels=1,code=auto", "qsgd:levels=4,norm=l2,code=elias",
-                                     "qsgd:levels=4,norm=l2,bucket=tensor,code=rice", "qsgd:levels=127,code=rice",
-                                     "qsgd:levels=1000,bucket=16,code=auto", "naturaldither:levels=30,code=auto",
-                                     "terngrad:code=auto", "int:code=auto", "int:bits=4,block=tensor,code=rice",
-                                     "wangni:density=0.1", "adacomp:bin=50+onebit:block=tensor",
-                                     "blocktopk:density=0.1,block=32", "blocktopk:density=0.5,block=256+sign"};
-enum { CODECS = sizeof codecs / sizeof *codecs, LARGEST = 3000 };
+enum { LARGEST = 3000 };
 
 static void fail(const char *what)
 {
@@ -86,8 +67,18 @@ static gcomp_result decode_everywhere(const uint8_t *bytes, size_t length, size_
     return result;
 }
 
-/* A valid payload of codec c from a seed. */
-static size_t make_payload(size_t c, size_t n, uint64_t seed, uint8_t *to, size_t capacity)
+static const char *texts[ALL_CODECS]; /* the listed codecs that write payloads */
+static size_t text_count;
+
+static void collect_texts(void)
+{
+    if (text_count) return;
+    for (size_t c = 0; c < ALL_CODECS; c++)
+        if (codec_has_payload(codec_list[c].text)) texts[text_count++] = codec_list[c].text;
+}
+
+/* A valid payload of a codec from a seed. */
+static size_t make_payload(const char *text, size_t n, uint64_t seed, uint8_t *to, size_t capacity)
 {
     static float g[LARGEST];
     static uint8_t scratch[GCOMP_SCRATCH(LARGEST)];
@@ -102,7 +93,7 @@ static size_t make_payload(size_t c, size_t n, uint64_t seed, uint8_t *to, size_
     memset(&in, 0, sizeof in);
     in.grad = g;
     in.rows = n;
-    if (gcomp_codec_parse(&codec, codecs[c], NULL, 0) || gcomp_encode(&codec, &in, &exec, to, capacity, &length))
+    if (gcomp_codec_parse(&codec, text, NULL, 0) || gcomp_encode(&codec, &in, &exec, to, capacity, &length))
         fail("encode failed");
     return length;
 }
@@ -113,18 +104,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static uint8_t payload[GCOMP_BOUND(LARGEST) + 8192];
     size_t n, length;
+    collect_texts();
     if (size < 4) return 0;
     n = (data[0] | (size_t)data[1] << 8) % (LARGEST + 1);
     if (data[2] % 3 == 0) {
         decode_everywhere(data + 4, size - 4, n);
     } else if (data[2] % 3 == 1 && size - 4 <= 8192) {
-        length = make_payload(data[3] % CODECS, n, 1, payload, sizeof payload);
+        length = make_payload(texts[data[3] % text_count], n, 1, payload, sizeof payload);
         (void)length;
         memcpy(payload + 32, data + 4, size - 4);
         put_word(payload + 16, size - 4, 8);
         decode_everywhere(payload, 32 + size - 4, n);
     } else {
-        length = make_payload(data[3] % CODECS, n, size, payload, sizeof payload);
+        length = make_payload(texts[data[3] % text_count], n, size, payload, sizeof payload);
         for (size_t i = 4; i + 3 <= size; i += 3) payload[(data[i] | (size_t)data[i + 1] << 8) % length] ^= data[i + 2];
         decode_everywhere(payload, length, n);
     }
@@ -142,14 +134,6 @@ static void write_file(const char *dir, const char *name, const uint8_t *bytes, 
     if (!f || fwrite(head, 1, 4, f) != 4 || fwrite(bytes, 1, length, f) != length || fclose(f)) fail("cannot write the corpus");
 }
 
-static size_t codec_of(const char *text)
-{
-    for (size_t c = 0; c < CODECS; c++)
-        if (!strcmp(codecs[c], text)) return c;
-    fail("no such codec");
-    return 0;
-}
-
 /* Payloads of 100 elements with one byte that no encoder writes there. */
 static void make_corrupt(const char *dir)
 {
@@ -164,7 +148,7 @@ static void make_corrupt(const char *dir)
         {"reserved_mx_word", "mx:format=e2m3", 24, 8 + 4}, {"corrupt_twobit_threshold", "twobit:threshold=auto", 35, 0xff}};
     static uint8_t p[GCOMP_BOUND(LARGEST)];
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        size_t length = make_payload(codec_of(bad[i].text), 100, i, p, sizeof p);
+        size_t length = make_payload(bad[i].text, 100, i, p, sizeof p);
         p[bad[i].at] = (uint8_t)bad[i].value;
         if (!strcmp(bad[i].name, "corrupt_mx_overflow")) p[36 + 32] = 0x80; /* 2^127 * -2 */
         if (gcomp_check(p, length, 100) == GCOMP_OK) fail(bad[i].name);
@@ -188,7 +172,7 @@ static void make_indices(const char *dir)
         {"reserved_indices_packed", 254, 4, {7, 0x85, 0x80, 0x34}}, {"reserved_indices_rice", 5, 3, {0x8a, 0x30, 0x89}}};
     static uint8_t p[GCOMP_BOUND(LARGEST)];
     for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
-        make_payload(codec_of("topk:density=0.05"), 100, i, p, sizeof p);
+        make_payload("topk:density=0.05", 100, i, p, sizeof p);
         put_word(p + 16, 9 + some[i].bytes + 12, 8);
         put_word(p + 32, 3, 8);
         p[40] = (uint8_t)some[i].coder;
@@ -202,13 +186,15 @@ static void make_indices(const char *dir)
 static void make_corpus(const char *dir)
 {
     static uint8_t p[GCOMP_BOUND(LARGEST)];
-    for (size_t c = 0; c < CODECS; c++) {
-        char name[32];
-        size_t length = make_payload(c, 100, c, p, sizeof p);
-        snprintf(name, sizeof name, "valid_%02zu", c);
+    for (size_t c = 0; c < text_count; c++) {
+        char name[128];
+        size_t length = make_payload(texts[c], 100, 1, p, sizeof p);
+        snprintf(name, sizeof name, "valid_%s", texts[c]);
+        for (char *at = name; *at; at++)
+            if (strchr(":,+=", *at)) *at = '_';
         write_file(dir, name, p, length, 100);
     }
-    size_t length = make_payload(3, 100, 7, p, sizeof p);
+    size_t length = make_payload("sign", 100, 7, p, sizeof p);
     write_file(dir, "truncated", p, length - 1, 100);
     write_file(dir, "trailing_bytes", p, length + 1, 100);
     write_file(dir, "count_mismatch", p, length, 99);
@@ -242,8 +228,8 @@ static void mutate(uint64_t count)
     static const size_t sizes[] = {0, 1, 7, 16, 17, 33, 100, 257};
     uint64_t s = 88172645463325252u, valid = 0;
     for (uint64_t k = 0; k < count; k++) {
-        uint64_t round = k / CODECS; /* what is done does not depend on the codec */
-        size_t n = sizes[round % 8], length = make_payload((size_t)(k % CODECS), n, k / 64, p, sizeof p);
+        uint64_t round = k / text_count; /* what is done does not depend on the codec */
+        size_t n = sizes[round % 8], length = make_payload(texts[k % text_count], n, k / 64, p, sizeof p);
         unsigned flips = 1 + (unsigned)(round % 3);
         if (round % 5 == 0 && gcomp_seal(p, length, NULL)) fail("seal failed");
         for (unsigned f = 0; f < flips; f++) {
@@ -261,6 +247,7 @@ static void mutate(uint64_t count)
 
 int main(int argc, char **argv)
 {
+    collect_texts();
     if (argc == 3 && !strcmp(argv[1], "--make-corpus")) return make_corpus(argv[2]), 0;
     if (argc == 3 && !strcmp(argv[1], "--mutate")) return mutate(strtoull(argv[2], NULL, 0)), 0;
     if (argc < 2) return fprintf(stderr, "no files\n"), 2;

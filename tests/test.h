@@ -9,6 +9,7 @@
 #endif
 #include "../gcomp.h"
 
+#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +34,22 @@ static const char *test_skipped; /* set by a test that cannot run here: why */
                test_skipped ? test_skipped : ""); \
         fflush(stdout); \
     } while (0)
+
+/* Should this run try everything? The long run of all tests sets TEST_LONG. Without it, slow tests try a part. */
+static inline int test_is_long(void)
+{
+    return getenv("TEST_LONG") != NULL;
+}
+
+/* Is this a build with a sanitizer, in which each element costs a lot? */
+static inline int test_is_slow(void)
+{
+#ifdef __SANITIZE_ADDRESS__
+    return 1;
+#else
+    return 0;
+#endif
+}
 
 /* Little-endian words of 1 to 8 bytes. */
 static inline void put_word(uint8_t *to, uint64_t word, int bytes)
@@ -72,6 +89,35 @@ static inline uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
+/* Number i of a sequence of numbers that look random: uniform in (0, 1), or normal. */
+static inline double uniform(uint64_t i)
+{
+    uint64_t x = (i + 1) * 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 32) * 0xD6E8FEB86659FD93u;
+    x ^= x >> 29;
+    return ((double)(x >> 11) + 0.5) / 9007199254740992.0;
+}
+
+static inline float normal(uint64_t i)
+{
+    return (float)(sqrt(-2 * log(uniform(2 * i))) * cos(6.283185307179586 * uniform(2 * i + 1)));
+}
+
+/* The bits of a float, and back. */
+static inline uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return bits;
+}
+
+static inline float float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
 /* CRC-32C of bytes behind those of which crc is one; 0: of none. */
 static inline uint32_t plain_crc(uint32_t crc, const void *bytes, size_t count)
 {
@@ -106,6 +152,22 @@ static inline void plain_sum(void *to, const void *from, size_t count, gcomp_dty
         if (dtype == GCOMP_I16) ((int16_t *)to)[i] = (int16_t)(((int16_t *)to)[i] + ((const int16_t *)from)[i]);
         if (dtype == GCOMP_I32) ((int32_t *)to)[i] += ((const int32_t *)from)[i];
     }
+}
+
+/* A sum or the largest of two workers' numbers, as their request wants; the first worker's request gets it. */
+static inline void plain_reduce(const gcomp_request *to, const gcomp_request *from)
+{
+    float *most = (float *)to->recv;
+    const float *other = (const float *)from->recv;
+    CHECK(to->kind == from->kind && to->count == from->count && to->dtype == from->dtype);
+    if (to->kind == GCOMP_ALLREDUCE) plain_sum(to->recv, from->recv, to->count, to->dtype);
+    for (size_t i = 0; to->kind == GCOMP_ALLREDUCE_MAX && i < to->count; i++)
+        if (other[i] > most[i]) most[i] = other[i];
+}
+
+static inline int request_is_a_reduction(const gcomp_request *r)
+{
+    return r->kind == GCOMP_ALLREDUCE || r->kind == GCOMP_ALLREDUCE_MAX;
 }
 
 /* gcomp_parallel.run: tasks from the last to the first, as unlike the plain order as can be without threads. */

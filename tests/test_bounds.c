@@ -1,20 +1,9 @@
 /* gcomp_bound and gcomp_scratch: they grow with n for every codec, the constant expressions cover them, and the bound of a sparse
    codec is that of the worst places its elements can have, and hardly more. */
+#include "codecs.h"
 #include "test.h"
 
 #include <math.h>
-
-static const char *const codecs[] = {
-    "sign:block=16", "sign:block=tensor", "sign:block=65536", "onebit:block=16", "onebit:block=tensor", "signnorm:block=64",
-    "twobit:threshold=auto", "terngrad:block=16,code=auto", "terngrad:code=elias", "qsgd:levels=1,code=auto", "qsgd:levels=1000",
-    "qsgd:levels=32767,bucket=16,code=rice", "naturaldither:levels=9,code=auto", "int:bits=4,block=16,code=auto",
-    "int:bits=2,range=affine,block=16", "int:code=auto", "fp8:block=16", "mx:format=e4m3", "mx:format=int8", "mx:format=e3m2",
-    "eden:bits=4", "eden:bits=3,block=64", "eden:block=65536", "eden:bits=2,block=1024",
-    "topk:density=0.001", "topk:density=0.1", "topk:density=1", "topk:density=0.3333", "topk:density=1e-9", "topk:density=0.05+int",
-    "topk:density=0.01+sign:block=16", "topk:density=0.2+natural", "topk:density=0.5+mx:format=e2m3", "topk+onebit:block=tensor",
-    "sampledtopk:density=0.001", "sampledtopk:density=0.3+bf16", "dryden:density=0.001", "dryden:density=0.2+sign",
-    "wangni:density=0.001", "wangni:density=0.3+fp16", "blocktopk:density=0.001", "blocktopk:density=0.3,block=16",
-    "blocktopk:density=0.02,block=65536+fp8", "strom+sign", "nonzero+int:bits=4", "adacomp:bin=1+onebit"};
 
 static void check_growth(const char *text)
 {
@@ -36,9 +25,7 @@ static void check_growth(const char *text)
 
 static void test_bounds_and_scratch_grow_with_n(void)
 {
-    const char *name;
-    for (size_t i = 0; (name = gcomp_method_name(i)) != NULL; i++) check_growth(name);
-    for (size_t i = 0; i < sizeof codecs / sizeof *codecs; i++) check_growth(codecs[i]);
+    for (size_t c = 0; c < ALL_CODECS; c++) check_growth(codec_list[c].text);
 }
 
 /* ---------------- places */
@@ -131,14 +118,14 @@ static void test_the_worst_places_take_what_the_bound_says(void)
         }
 }
 
-static void test_other_sparse_codecs_fit_wherever_their_elements_are(void)
+static void test_payloads_fit_wherever_the_elements_are(void)
 {
     static const size_t sizes[] = {1, 2, 17, 255, 256, 257, 1000, 40000, LARGEST};
-    for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++)
-        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+    for (size_t c = 0; c < ALL_CODECS; c++)
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes && codec_has_payload(codec_list[c].text); s++)
             for (int how = 0; how < 8; how++) {
                 gcomp_codec codec;
-                CHECK(gcomp_codec_parse(&codec, codecs[c], NULL, 0) == GCOMP_OK);
+                CHECK(gcomp_codec_parse(&codec, codec_list[c].text, NULL, 0) == GCOMP_OK);
                 for (size_t share = 1; share <= sizes[s]; share = share * 30 + 3) {
                     put_places(sizes[s], (sizes[s] + share - 1) / share, how, c);
                     (void)encode(&codec, sizes[s]);
@@ -157,12 +144,50 @@ static void test_the_bound_of_few_elements_is_near_to_what_they_take(void)
     CHECK(gcomp_bound(&codec, 10000000) <= 3 * 10000);
 }
 
+/* The macros for static memory are what gcomp_bound says of the default parameters, or little more. */
+static void test_macros_bound_the_payloads_of_single_codecs(void)
+{
+#define ROW(text, macro) {text, {macro(1), macro(1000), macro(4096), macro(100000)}}
+    static const struct {
+        const char *text;
+        size_t bytes[4];
+    } rows[] = {
+        ROW("none", GCOMP_BOUND_NONE),
+        ROW("fp16", GCOMP_BOUND_FP16),
+        ROW("bf16", GCOMP_BOUND_BF16),
+        ROW("sign", GCOMP_BOUND_SIGN),
+        ROW("onebit", GCOMP_BOUND_ONEBIT),
+        ROW("twobit", GCOMP_BOUND_TWOBIT),
+        ROW("vote", GCOMP_BOUND_VOTE),
+        ROW("terngrad", GCOMP_BOUND_TERNGRAD),
+        ROW("qsgd", GCOMP_BOUND_QSGD),
+        ROW("natural", GCOMP_BOUND_NATURAL),
+        ROW("int", GCOMP_BOUND_INT),
+        ROW("fp8", GCOMP_BOUND_FP8),
+        ROW("mx", GCOMP_BOUND_MX),
+        ROW("topk", GCOMP_BOUND_TOPK)};
+#undef ROW
+    static const size_t sizes[4] = {1, 1000, 4096, 100000};
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+        for (int s = 0; s < 4; s++) {
+            gcomp_codec codec;
+            CHECK(gcomp_codec_parse(&codec, rows[r].text, NULL, 0) == GCOMP_OK);
+            const size_t bound = gcomp_bound(&codec, sizes[s]);
+            if (bound > rows[r].bytes[s] || rows[r].bytes[s] > bound + bound / 2 + 16)
+                printf("# %s of %lu: %lu, the macro %lu\n", rows[r].text, (unsigned long)sizes[s],
+                       (unsigned long)bound, (unsigned long)rows[r].bytes[s]);
+            CHECK(bound <= rows[r].bytes[s] && rows[r].bytes[s] <= bound + bound / 2 + 16);
+        }
+    CHECK(GCOMP_BOUND_SIGN(4096) == 560);
+}
+
 int main(void)
 {
+    RUN(test_macros_bound_the_payloads_of_single_codecs);
     RUN(test_bounds_and_scratch_grow_with_n);
     RUN(test_all_places_in_short_tensors_fit);
     RUN(test_the_worst_places_take_what_the_bound_says);
-    RUN(test_other_sparse_codecs_fit_wherever_their_elements_are);
+    RUN(test_payloads_fit_wherever_the_elements_are);
     RUN(test_the_bound_of_few_elements_is_near_to_what_they_take);
     return test_end();
 }

@@ -204,31 +204,6 @@ static void test_a_schedule_serves_one_vector(void)
     gcomp_close(gc);
 }
 
-static void test_advice_knows_one_vector(void)
-{
-    gcomp_desc desc = {0};
-    gcomp_tensor tensors[2] = {shape("v", COUNT, 0, NULL), shape("w", COUNT, 0, NULL)};
-    gcomp_candidate candidates[2] = {{0}};
-    gcomp_question question = {0};
-    gcomp_tensor_advice each[2];
-    gcomp_advice advice;
-    desc.comm.world = 4;
-    candidates[0].codec = "none";
-    candidates[0].figures.element = 1e-12;
-    candidates[1].codec = "sign";
-    candidates[1].figures.element = 1e-12;
-    candidates[1].figures.bytes = 0.13;
-    question.desc = &desc;
-    question.link = gcomp_link_of(1e8, 1e-5, 4);
-    question.tensors = tensors;
-    question.candidates = candidates;
-    question.candidate_count = 2;
-    for (question.tensor_count = 1; question.tensor_count <= 2; question.tensor_count++) {
-        CHECK(gcomp_advise(&question, each, &advice) == GCOMP_OK);
-        CHECK(advice.compressed == (question.tensor_count == 1));
-    }
-}
-
 /* ---------------- epochs */
 
 static void test_what_goes_by_epochs_refuses_a_step_that_says_none(void)
@@ -429,7 +404,6 @@ int main(void)
     RUN(test_what_cannot_be_added_leaves_the_vector_alone);
     RUN(test_other_rules_stay);
     RUN(test_a_schedule_serves_one_vector);
-    RUN(test_advice_knows_one_vector);
     RUN(test_what_goes_by_epochs_refuses_a_step_that_says_none);
     RUN(test_what_does_not_go_by_epochs_takes_no_step);
     RUN(test_a_vector_that_was_alone_asks_for_no_epochs);

@@ -274,7 +274,7 @@ static void test_without_masking_all_of_the_momentum_arrives(void)
     }
 }
 
-static void test_without_momentum_it_is_sampledtopk(void)
+static void test_without_momentum_it_is_inexact_topk(void)
 {
     static const size_t sizes[] = {1, 17, 5000, LARGEST};
     static const char *const values[] = {"", "+int:bits=4", "+bf16"};
@@ -285,7 +285,7 @@ static void test_without_momentum_it_is_sampledtopk(void)
             char text[64];
             snprintf(text, sizeof text, "dgc:density=0.01,momentum=0,warmup=0%s", values[c]);
             open_all(gc, text, 2, sizes[s]);
-            snprintf(text, sizeof text, "sampledtopk:density=0.01%s", values[c]);
+            snprintf(text, sizeof text, "topk:density=0.01,exact=0%s", values[c]);
             open_all(plain, text, 2, sizes[s]);
             for (uint64_t step = 0; step < 3; step++) {
                 fill_all(2, step, sizes[s]);
@@ -624,7 +624,7 @@ int main(void)
         RUN(test_steps_follow_the_recursion);
         RUN(test_warmup_sends_less_from_epoch_to_epoch);
         RUN(test_without_masking_all_of_the_momentum_arrives);
-        RUN(test_without_momentum_it_is_sampledtopk);
+        RUN(test_without_momentum_it_is_inexact_topk);
         RUN(test_with_all_sent_it_is_momentum_or_masked_none);
         RUN(test_clipped_gradients_have_a_mean_of_the_norm);
         RUN(test_rounding_of_values_stays_in_the_residual);

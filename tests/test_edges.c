@@ -1,6 +1,6 @@
-/* What every codec must do at its edges, whatever its method: the codecs come from the table of methods, with their default
-   parameters, and from a list of variants. Nothing here knows what a method sends, but for the hand-made index streams of
-   topk. */
+/* What every codec that writes payloads must do at its edges, whatever its method. The codecs come from codecs.h. Nothing here
+   knows what a method sends, except for the index streams of topk, which are made by hand. */
+#include "codecs.h"
 #include "test.h"
 
 #include <float.h>
@@ -8,36 +8,18 @@
 #include <stdlib.h>
 #include <time.h>
 
-#ifdef __SANITIZE_ADDRESS__
-enum { LARGE = (1 << 17) + 3 }; /* each element costs a lot there */
-#else
 enum { LARGE = (1 << 20) + 3 };
-#endif
-enum { SMALL = 67, MOST_CODECS = 64, GUARD = 4 };
-
-static const char *const variants[] = {"sign:block=tensor", "sign:block=16", "topk:density=0.1", "topk:density=0.1+sign",
-                                       "topk:density=1+bf16", "onebit:block=16", "terngrad:clip=0,block=16", "qsgd:levels=1000",
-                                       "qsgd:levels=1,bucket=tensor", "naturaldither:levels=9,norm=l2", "int:bits=4,block=16",
-                                       "int:range=affine,rounding=stochastic", "int:range=affine,bits=2,block=tensor",
-                                       "fp8:format=e5m2,block=tensor", "mx:format=e4m3", "mx:format=int8",
-                                       "topk:density=0.1+natural",
-                                       "dryden+onebit:block=tensor", "strom:threshold=0.5+sign:block=tensor", "nonzero+sign",
-                                       "sampledtopk:density=0.3+int", "mx:format=e2m3",
-                                       "twobit:threshold=auto,rate=0.1",
-                                       "qsgd:code=auto", "qsgd:levels=1,norm=l2,code=auto",
-                                       "qsgd:levels=4,code=elias", "qsgd:levels=1000,bucket=tensor,code=rice",
-                                       "naturaldither:levels=9,code=auto", "terngrad:code=auto", "int:bits=4,code=auto",
-                                       "wangni:density=0.4", "adacomp:bin=20+onebit:block=tensor",
-                                       "blocktopk:density=0.3,block=16"};
+enum { SMALL = 67, GUARD = 4 };
 
 typedef struct named {
     char text[80];
     gcomp_codec codec;
 } named;
 
-static named codecs[MOST_CODECS];
+static named codecs[ALL_CODECS];
 static size_t codec_count;
 static gcomp_isa isa_now;
+static size_t large; /* elements of the large tensors: LARGE in the long run, else fewer */
 
 static float g[LARGE], e[LARGE], p[LARGE], d[LARGE], y[LARGE];
 static uint16_t half[LARGE];
@@ -50,19 +32,6 @@ static uint64_t mixed(uint64_t i)
     uint64_t x = (i + 11) * 0x9E3779B97F4A7C15u;
     x = (x ^ x >> 32) * 0xD6E8FEB86659FD93u;
     return x ^ x >> 29;
-}
-
-static float normal(uint64_t i)
-{
-    double u = (double)(mixed(2 * i) >> 11) / 9007199254740992.0, v = (double)(mixed(2 * i + 1) >> 11) / 9007199254740992.0;
-    return (float)(sqrt(-2 * log(u + 1e-18)) * cos(6.283185307179586 * v));
-}
-
-static float float_of(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, 4);
-    return x;
 }
 
 static float widened(gcomp_dtype dtype, size_t i)
@@ -125,29 +94,17 @@ static size_t encode_plain(const gcomp_codec *codec, const float *x, size_t n, g
 
 /* ---------------- the codecs */
 
-static void add_codec(const char *text)
+static void test_codecs_with_a_payload_are_listed(void)
 {
-    named *to = codecs + codec_count;
-    gcomp_exec exec = exec_of(GCOMP_ISA_AUTO);
-    gcomp_input in = input_of(g, SMALL, GCOMP_F32, 1, NULL);
-    size_t length = 0;
-    gcomp_result result;
-    CHECK(codec_count < MOST_CODECS && gcomp_codec_parse(&to->codec, text, NULL, 0) == GCOMP_OK);
-    if (codec_count == MOST_CODECS || gcomp_bound(&to->codec, SMALL) == 0) return;
-    result = gcomp_encode(&to->codec, &in, &exec, payload, sizeof payload, &length);
-    if (result == GCOMP_NEEDS_ROUNDS) return;
-    CHECK(result == GCOMP_OK);
-    snprintf(to->text, sizeof to->text, "%s", text);
-    codec_count++;
-}
-
-static void test_methods_with_a_payload_encode_plain_numbers(void)
-{
-    const char *name;
-    fill(GCOMP_F32, SMALL, 0);
-    for (size_t i = 0; (name = gcomp_method_name(i)) != NULL; i++) add_codec(name);
-    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) add_codec(variants[i]);
-    CHECK(codec_count > sizeof variants / sizeof *variants);
+    for (size_t c = 0; c < ALL_CODECS; c++) {
+        named *to = codecs + codec_count;
+        if (!codec_has_payload(codec_list[c].text)) continue;
+        if (test_is_slow() && c % 3) continue; /* each costs seconds there */
+        CHECK(gcomp_codec_parse(&to->codec, codec_list[c].text, NULL, 0) == GCOMP_OK);
+        snprintf(to->text, sizeof to->text, "%s", codec_list[c].text);
+        codec_count++;
+    }
+    CHECK(codec_count > (test_is_slow() ? 40 : 100));
 }
 
 /* ---------------- inputs */
@@ -235,7 +192,7 @@ static void test_bytes_and_floats_at_any_address_give_the_same_bits(void)
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         fill(GCOMP_F32, sizes[s], s);
         for (size_t c = 0; c < codec_count; c++)
-            for (size_t shift = sizes[s] < LARGE / 2 ? 1 : 3; shift <= 3; shift++) check_shifted(codecs + c, sizes[s], shift);
+            for (size_t shift = sizes[s] < large / 2 ? 1 : 3; shift <= 3; shift++) check_shifted(codecs + c, sizes[s], shift);
     }
 }
 
@@ -500,12 +457,12 @@ static void test_few_elements_are_the_same_on_scalar_code_and_backwards(void) { 
 static void test_many_chunks_are_the_same_on_scalar_code_and_backwards(void)
 {
     static float once[LARGE];
-    for (size_t i = 0; i < LARGE && once[LARGE - 1] == 0; i++) once[i] = normal(i);
-    for (size_t i = 0; i < LARGE; i++) {
+    for (size_t i = 0; i < large && once[large - 1] == 0; i++) once[i] = normal(i);
+    for (size_t i = 0; i < large; i++) {
         g[i] = once[i];
-        e[i] = once[LARGE - 1 - i] * 0.25f;
+        e[i] = once[large - 1 - i] * 0.25f;
     }
-    for (size_t c = 0; c < codec_count; c++) check_size(codecs + c, LARGE);
+    for (size_t c = 0; c < codec_count; c++) check_size(codecs + c, large);
 }
 
 /* ---------------- means */
@@ -780,20 +737,25 @@ static void test_the_last_index_of_the_largest_tensor_is_checked(void)
                   (past == 0));
         }
     for (size_t c = 3; c < 5; c++)
-        for (int bits = 32; bits <= 40; bits++)
-            for (uint64_t past = 0; past < 3; past++) { /* an index, and one behind it; the last */
-                const uint64_t n = ((uint64_t)1 << bits) + 3;
-                begin_stream();
-                put_gap(n - 3, coders[c]);
-                put_gap(1 + past, coders[c]);
-                CHECK(gcomp_check(second, by_hand(n, 2, coders[c], stream_bytes(), 2), (size_t)n) ==
-                      (past ? GCOMP_CORRUPT : GCOMP_OK));
-                begin_stream();
-                stream[0] = 1; /* as u32 and as a block: the element 1 */
-                CHECK(gcomp_check(second, by_hand(n, 1, 253, 4, 1), (size_t)n) == GCOMP_CORRUPT);
-                stream[1] = 1;
-                CHECK(gcomp_check(second, by_hand(n, 1, 254, 2, 1), (size_t)n) == GCOMP_CORRUPT);
-            }
+        for (uint64_t past = 0; past < 3; past++) { /* of 2^32 elements the last but two, and the last or one behind it */
+            const uint64_t n = (uint64_t)1 << 32;
+            begin_stream();
+            put_gap(n - 3, coders[c]);
+            put_gap(1 + past, coders[c]);
+            CHECK(gcomp_check(second, by_hand(n, 2, coders[c], stream_bytes(), 2), (size_t)n) ==
+                  (past ? GCOMP_CORRUPT : GCOMP_OK));
+        }
+    for (int bits = 32; bits <= 40; bits++) { /* more elements have no sparse payload: here the element 1 by all coders */
+        const uint64_t n = ((uint64_t)1 << bits) + 1;
+        begin_stream();
+        put_gap(1, 31);
+        CHECK(gcomp_check(second, by_hand(n, 1, 31, stream_bytes(), 1), (size_t)n) == GCOMP_CORRUPT);
+        begin_stream();
+        stream[0] = 1;
+        CHECK(gcomp_check(second, by_hand(n, 1, 253, 4, 1), (size_t)n) == GCOMP_CORRUPT);
+        stream[1] = 1;
+        CHECK(gcomp_check(second, by_hand(n, 1, 254, 2, 1), (size_t)n) == GCOMP_CORRUPT);
+    }
 #endif
 }
 
@@ -877,7 +839,8 @@ static void test_a_bitmap_has_its_length_its_count_and_zero_padding(void)
 int main(void)
 {
     const char *only = getenv("GCOMP_ISA");
-    RUN(test_methods_with_a_payload_encode_plain_numbers);
+    large = test_is_long() && !test_is_slow() ? LARGE : (1 << 17) + 3;
+    RUN(test_codecs_with_a_payload_are_listed);
     for (int i = 1; i <= GCOMP_ISA_NEON; i++) {
         isa_now = (gcomp_isa)i;
         if (!gcomp_isa_available(isa_now) || (only && *only && strcmp(only, gcomp_isa_name(isa_now)))) continue;

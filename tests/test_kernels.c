@@ -10,20 +10,6 @@
 
 #define FOR_EACH_SET(s) for (size_t s = 0; gcomp__sets[s]; s++) if (gcomp_isa_available(gcomp__sets[s]->isa))
 
-static uint32_t bits_of(float x)
-{
-    uint32_t u;
-    memcpy(&u, &x, 4);
-    return u;
-}
-
-static float float_of(uint32_t u)
-{
-    float x;
-    memcpy(&x, &u, 4);
-    return x;
-}
-
 /* Kinds of data: smooth, wide in range, subnormal, any finite bits, ties, zeros of both signs. */
 enum { KINDS = 6 };
 
@@ -513,7 +499,7 @@ static void test_collect_keeps_what_reaches_the_guess_in_order(void)
     CHECK(gcomp__methods[row] != NULL);
     if (!gcomp__methods[row]) return;
     FOR_EACH_SET(s) {
-        const gcomp__sparse_kernels *kernels = (const gcomp__sparse_kernels *)gcomp__sets[s]->kernels[row];
+        const gcomp__sparse_kernels *kernels = gcomp__sets[s]->sparse;
         for (size_t n = 0; n <= 200; n += n < 67 ? 1 : 19)
             for (int kind = 0; kind < KINDS; kind++)
                 for (size_t g = 0; g < 4; g++) {
@@ -584,7 +570,7 @@ static void test_dot_and_update_equal_plain_loops(void)
             size += fabs((double)x[i] * (double)y[i]);
         }
         FOR_EACH_SET(s) {
-            const gcomp__powersgd_kernels *kernels = (const gcomp__powersgd_kernels *)gcomp__sets[s]->kernels[row];
+            const gcomp__gemm_kernels *kernels = (const gcomp__gemm_kernels *)gcomp__kernels_of(gcomp__sets[s], gcomp__methods[row]);
             double got = kernels->dot(x, y, n);
             CHECK(fabs(got - exact) <= 1e-12 * size);
             if (known) CHECK(memcmp(&got, &first, sizeof got) == 0);
@@ -592,7 +578,7 @@ static void test_dot_and_update_equal_plain_loops(void)
             known = 1;
             size_t wrong = 0;
             for (size_t i = 0; i < n; i++) z[i] = y[i];
-            kernels->update(z, 0.37f, x, n);
+            kernels->add_multiple(z, 0.37f, x, n);
             for (size_t i = 0; i < n; i++) {
                 float e = fmaf(0.37f, x[i], y[i]); /* one rounding, on every set */
                 wrong += bits_of(z[i]) != bits_of(e);
@@ -641,12 +627,12 @@ static float plain_m_q(const gcomp_input *in, const struct product_shape *d, con
 
 static void check_products(const gcomp__set *set, const struct product_shape *d, float scale, int feedback)
 {
-    const size_t n = d->rows * d->cols, r = d->rank, pitch = gcomp__powersgd_pitch(r);
-    const gcomp__powersgd_kernels *kernels = (const gcomp__powersgd_kernels *)gcomp__kernels_of(set, &gcomp__row_powersgd);
+    const size_t n = d->rows * d->cols, r = d->rank, pitch = gcomp__gemm_pitch(r);
+    const gcomp__gemm_kernels *kernels = (const gcomp__gemm_kernels *)gcomp__kernels_of(set, &gcomp__row_powersgd);
     float *g = floats(n), *e = floats(n), *p = floats(d->rows * r), *q = floats(d->cols * r), *other = floats(d->cols * r);
-    float *y = floats(n), *rest = floats(n), *turned = floats(gcomp__powersgd_factor(r, d->rows));
-    float *panels = floats(gcomp__powersgd_factor(r, d->cols)), *theirs = floats(gcomp__powersgd_factor(r, d->cols));
-    float *out = floats(gcomp__powersgd_factor(r, d->rows));
+    float *y = floats(n), *rest = floats(n), *turned = floats(gcomp__gemm_factor(r, d->rows));
+    float *panels = floats(gcomp__gemm_factor(r, d->cols)), *theirs = floats(gcomp__gemm_factor(r, d->cols));
+    float *out = floats(gcomp__gemm_factor(r, d->rows));
     gcomp__factors own, mean;
     gcomp_input in;
     gcomp__matrix m;
@@ -669,7 +655,7 @@ static void check_products(const gcomp__set *set, const struct product_shape *d,
     for (size_t i = 0; i < d->rows; i++)
         for (size_t c = 0; c < r; c++) wrong += bits_of(out[i * pitch + c]) != bits_of(plain_m_q(&in, d, q + c * d->cols, i));
     CHECK(wrong == 0);
-    kernels->turn(turned, pitch, p, d->rows, d->rows, r);
+    kernels->transpose(turned, pitch, p, d->rows, d->rows, r);
     for (size_t j = 0; j < d->cols; j += 64) kernels->back(&m, j, j + 64 < d->cols ? j + 64 : d->cols, turned, panels);
     gcomp__from_panels(y, panels, d->cols, r);
     for (size_t j = 0; j < d->cols; j++)
@@ -729,8 +715,8 @@ static void test_orthonormalisation_survives_every_matrix(void)
     static float p[N * MOST];
     static const double scales[] = {1, 1e-30, 1e30};
     FOR_EACH_SET(s) {
-        const gcomp__powersgd_kernels *kernels =
-            (const gcomp__powersgd_kernels *)gcomp__kernels_of(gcomp__sets[s], &gcomp__row_powersgd);
+        const gcomp__gemm_kernels *kernels =
+            (const gcomp__gemm_kernels *)gcomp__kernels_of(gcomp__sets[s], &gcomp__row_powersgd);
         for (size_t r = 4; r <= MOST; r *= r == 4 ? 4 : 2)
             for (int kind = 0; kind < 5; kind++)
                 for (size_t k = 0; k < 3; k++) {
@@ -793,7 +779,7 @@ static void test_gaps_are_added_up_as_by_the_plain_loop(void)
                 FOR_EACH_SET(s) {
                     gcomp__gap_sizes sizes;
                     memset(&sizes, 0, sizeof sizes);
-                    gcomp__sets[s]->common->gaps(index, k, base, &sizes);
+                    gcomp__sets[s]->sparse->gaps(index, k, base, &sizes);
                     CHECK(!memcmp(sizes.quotients, sums, sizeof sums) && sizes.packed == packed);
                 }
             }
@@ -818,7 +804,7 @@ static void test_indices_come_back_in_any_batches(void)
                     rice += 1 + coder + (gap >> coder % 64);
                 }
                 memset(&sizes, 0, sizeof sizes);
-                gcomp__sets[0]->common->gaps(index, k, 0, &sizes);
+                gcomp__sets[0]->sparse->gaps(index, k, 0, &sizes);
                 if (coder == GCOMP__CODER_RAW) bytes = 4 * k;
                 else if (coder == GCOMP__CODER_PACKED) bytes = sizes.packed;
                 else if (coder == GCOMP__CODER_BITMAP) bytes = (n + 7) / 8;
@@ -829,7 +815,7 @@ static void test_indices_come_back_in_any_batches(void)
                 }
                 exact = (uint8_t *)malloc(bytes + 8);
                 memset(exact, 0x5a, bytes + 8);
-                gcomp__put_indices(exact, index, &k, n, coder, bytes);
+                gcomp__put_indices(exact, index, k, coder, bytes);
                 for (size_t i = 0; i < 8; i++) CHECK(exact[bytes + i] == 0x5a);
                 for (size_t b = 0; b < 7; b++) {
                     gcomp__indices x;
@@ -966,9 +952,9 @@ static void test_a_tensor_knows_what_else_the_step_holds(void)
     gcomp *gc;
     CHECK(gcomp_open(&gc, &(gcomp_desc){.codec = "powersgd:rank=2", .comm.world = 1}) == GCOMP_OK);
     CHECK(gcomp_add_tensor(gc, &small) == GCOMP_OK);
-    CHECK(gcomp__work_of(gc, gc->tensors).together == SMALL && !gcomp__powersgd_is_cold(SMALL, 2));
+    CHECK(gcomp__work_of(gc, gc->tensors).together == SMALL && !gcomp__powersgd_is_uncached(SMALL, 2));
     CHECK(gcomp_add_tensor(gc, &large) == GCOMP_OK);
-    CHECK(gcomp__work_of(gc, gc->tensors).together == SMALL + LARGE && gcomp__powersgd_is_cold(SMALL + LARGE, 2));
+    CHECK(gcomp__work_of(gc, gc->tensors).together == SMALL + LARGE && gcomp__powersgd_is_uncached(SMALL + LARGE, 2));
     gcomp_close(gc);
 }
 

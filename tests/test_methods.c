@@ -13,18 +13,6 @@ static float g[LARGEST], e[LARGEST], p[LARGEST], d[LARGEST], y[LARGEST], expecte
 static uint8_t payload[GCOMP_BOUND(LARGEST)], scratch[GCOMP_SCRATCH(LARGEST)];
 static gcomp_isa isa_now;
 
-static double uniform(uint64_t i)
-{
-    uint64_t x = (i + 1) * 0x9E3779B97F4A7C15u;
-    x = (x ^ x >> 32) * 0xD6E8FEB86659FD93u;
-    return (double)(x >> 11) / 9007199254740992.0;
-}
-
-static float normal(uint64_t i)
-{
-    return (float)(sqrt(-2 * log(uniform(2 * i) + 1e-18)) * cos(6.283185307179586 * uniform(2 * i + 1)));
-}
-
 static const char *const shapes[SHAPES] = {"normal", "zero", "one huge", "subnormal", "all equal", "heavy tail",
                                            "signs and zeros"};
 

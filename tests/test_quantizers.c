@@ -23,32 +23,6 @@ static uint8_t payload[GCOMP_BOUND(LARGEST)], packed[GCOMP_BOUND(65536 + 5)];
 static gcomp_isa isa_now;
 static gcomp_key key;
 
-static double uniform(uint64_t i)
-{
-    uint64_t x = (i + 1) * 0x9E3779B97F4A7C15u;
-    x = (x ^ x >> 32) * 0xD6E8FEB86659FD93u;
-    return (double)(x >> 11) / 9007199254740992.0;
-}
-
-static float normal(uint64_t i)
-{
-    return (float)(sqrt(-2 * log(uniform(2 * i) + 1e-18)) * cos(6.283185307179586 * uniform(2 * i + 1)));
-}
-
-static float float_of(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, 4);
-    return x;
-}
-
-static uint32_t bits_of(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    return bits;
-}
-
 /* Gradient, residual and their sum: normal, zero, one huge, subnormal, all equal, heavy tail, signs and zeros of both signs,
    all negative, and some 3e38 in size. */
 static void fill(int shape, size_t n)

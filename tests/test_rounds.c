@@ -396,7 +396,7 @@ static void test_intsum_of_the_smallest_the_largest_and_nothing(void)
         }
 }
 
-/* ---------------- randomk and randomblock */
+/* ---------------- randomk */
 
 /* Bits of the elements that a step sent: those whose residual is zero (p never is). */
 static size_t sent_of(const group *g, int w, unsigned char *sent)
@@ -409,8 +409,8 @@ static size_t sent_of(const group *g, int w, unsigned char *sent)
 
 static void test_random_elements_are_summed_and_the_others_kept(void)
 {
-    static const char *const texts[] = {"randomk:density=0.1", "randomk:density=0.9", "randomblock:density=0.1",
-                                        "randomk:density=0.0001", "randomblock:density=0.75"};
+    static const char *const texts[] = {"randomk:density=0.1", "randomk:density=0.9", "randomk:density=0.1,neighbours=1",
+                                        "randomk:density=0.0001", "randomk:density=0.75,neighbours=1"};
     static const double densities[] = {0.1, 0.9, 0.1, 0.0001, 0.75};
     static const size_t rows[] = {11, 64, 333, 65536 * 2 + 21};
     for (int c = 0; c < 5; c++)
@@ -463,7 +463,7 @@ static void test_random_elements_are_summed_and_the_others_kept(void)
 static void test_random_elements_are_all_equally_likely(void)
 {
     enum { N = 60, STEPS = 6000 };
-    static const char *const texts[] = {"randomk:density=0.1", "randomk:density=0.8", "randomblock:density=0.1"};
+    static const char *const texts[] = {"randomk:density=0.1", "randomk:density=0.8", "randomk:density=0.1,neighbours=1"};
     static const double shares[] = {0.1, 0.8, 0.1};
     for (int c = 0; c < 3; c++) {
         gcomp_tensor t = tensor_of("w", N, 1, 1, texts[c]);
@@ -488,7 +488,7 @@ static void test_random_elements_are_all_equally_likely(void)
 static void test_random_elements_unbiased(void)
 {
     enum { N = 60, STEPS = 20000 };
-    static const char *const texts[] = {"randomk:density=0.1,unbiased=1", "randomblock:density=0.25,unbiased=1"};
+    static const char *const texts[] = {"randomk:density=0.1,unbiased=1", "randomk:density=0.25,unbiased=1,neighbours=1"};
     for (int c = 0; c < 2; c++) {
         gcomp_tensor t = tensor_of("w", N, 1, 1, texts[c]);
         double sum[N] = {0};
@@ -507,7 +507,7 @@ static void test_random_elements_unbiased(void)
 
 static void test_random_elements_see_every_number_that_is_not_finite(void)
 {
-    static const char *const texts[] = {"randomk", "randomblock"};
+    static const char *const texts[] = {"randomk", "randomk:neighbours=1"};
     for (int c = 0; c < 2; c++)
         for (size_t at = 0; at < 3000; at += 299) {
             gcomp_tensor t = tensor_of("w", 3000, 1, 1, texts[c]);

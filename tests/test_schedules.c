@@ -299,7 +299,7 @@ static const char *const lists[] = {
     "powersgd:rank=4|powersgd:rank=1",
     "powersgd:rank=1|powersgd:rank=3|powersgd:rank=2|none|powersgd:rank=2",
     LOW "|" HIGH "|none|sign|int:bits=2|topk:density=0.02+int:bits=4",
-    "none|randomk:density=0.3|sketch:density=0.05|powersgd:rank=2|randomblock:density=0.1|fp16",
+    "none|randomk:density=0.3|sketch:density=0.05|powersgd:rank=2|randomk:density=0.1,neighbours=1|fp16",
 };
 
 /* Goes up and down a list by the epochs of a warm-up, three steps each. */
@@ -698,13 +698,13 @@ static void test_tensors_bring_lists_as_long_as_the_first(void)
     } cases[] = {
         {LOW "|" HIGH, "accordion", "powersgd:rank=4|powersgd:rank=1", NULL},
         {LOW "|" HIGH, "accordion", "sign", NULL},
-        {LOW "|" HIGH, "accordion", "powersgd:rank=4|powersgd:rank=2|powersgd:rank=1", "as long as that of desc.codec"},
+        {LOW "|" HIGH, "accordion", "powersgd:rank=4|powersgd:rank=2|powersgd:rank=1", "as many codecs as that of desc.codec"},
         {LOW "|" HIGH, "accordion", "sign|vote", "another does not"},
         {LOW, NULL, LOW "|" HIGH, "desc.schedule is NULL"},
         {LOW, "warmup", "int:bits=4", NULL},
         {"none", "warmup", "int:bits=4", NULL},
         {LOW, "warmup", "none|none|none|none|sign", NULL},
-        {LOW, "warmup", "none|sign", "as long as that of desc.codec"},
+        {LOW, "warmup", "none|sign", "as many codecs as that of desc.codec"},
     };
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         gcomp_desc desc = desc_of(cases[c].codec, cases[c].schedule);

@@ -5,6 +5,8 @@
 #undef main
 #include "test.h"
 
+#include <math.h>
+
 static float before[COUNT], decoded[COUNT], wanted[COUNT];
 
 static void test_pushes_count_by_their_age(void)
@@ -59,12 +61,32 @@ static void test_bad_pushes_change_nothing(void)
     end("", 0);
 }
 
+static void test_a_gradient_that_is_not_finite_is_not_pushed(void)
+{
+    worker *w = &workers[0];
+    CHECK(begin() && make_push(0) == GCOMP_OK && w->has_push);
+    memcpy(before, gcomp_residual(w->up, 0), sizeof before);
+    for (size_t i = 0; i < COUNT; i++) wanted[i] = before[i] + w->weights[0][i] - optimum(0, i) - skew(0);
+    w->weights[1][7] = NAN; /* in the second tensor: the first is packed already */
+    CHECK(make_push(0) == GCOMP_OK && !w->has_push);
+    w->weights[1][7] = 0;
+    size_t wrong = 0;
+    for (size_t i = 0; i < COUNT; i++) {
+        float d = wanted[i] - gcomp_residual(w->up, 0)[i];
+        wrong += !(d < 1e-5f && d > -1e-5f);
+    }
+    CHECK(wrong == 0);
+    CHECK(tell(0, ADDED) == GCOMP_OK && make_push(0) == GCOMP_OK && w->has_push);
+    end("", 0);
+}
+
 static void test_together_and_apart_the_optimum_is_reached(void) { CHECK(server_main() == 0); }
 
 int main(void)
 {
     RUN(test_pushes_count_by_their_age);
     RUN(test_bad_pushes_change_nothing);
+    RUN(test_a_gradient_that_is_not_finite_is_not_pushed);
     RUN(test_together_and_apart_the_optimum_is_reached);
     return test_end();
 }

@@ -213,7 +213,7 @@ static gcomp_result group_step(group *g, float scale)
 
 static uint64_t state = 88172645463325252u;
 
-static double uniform(void)
+static double next_uniform(void)
 {
     state ^= state << 13;
     state ^= state >> 7;
@@ -221,11 +221,11 @@ static double uniform(void)
     return ((double)(state >> 11) + 0.5) / 9007199254740992.0;
 }
 
-static float normal(void) { return (float)(sqrt(-2 * log(uniform())) * cos(6.283185307179586 * uniform())); }
+static float next_normal(void) { return (float)(sqrt(-2 * log(next_uniform())) * cos(6.283185307179586 * next_uniform())); }
 
 static float cubed(void)
 {
-    const float x = normal();
+    const float x = next_normal();
     return x * x * x;
 }
 
@@ -336,7 +336,7 @@ static void test_tables_are_linear(void)
         group_open(&g, 1, "sketch", 200, 100, 1);
         state = 5;
         for (size_t i = 0; i < N; i++) {
-            const float a = normal(), b = normal();
+            const float a = next_normal(), b = next_normal();
             x[i] = c == 0 ? a : c == 1 ? b : a + b;
         }
         memcpy(g.grad[0], x, sizeof x);
@@ -364,7 +364,7 @@ static void test_estimates_of_a_row_are_unbiased_and_vary_by_less_than_promised(
         double squares = 0, errors = 0, far = 0;
         memset(sum, 0, sizeof sum);
         for (size_t i = 0; i < N; i++) {
-            x[i] = column && i % 64 ? 0 : normal();
+            x[i] = column && i % 64 ? 0 : next_normal();
             squares += (double)x[i] * (double)x[i];
         }
         for (uint64_t seed = 0; seed < SEEDS; seed++) {
@@ -393,7 +393,7 @@ static void test_few_elements_are_found_exactly(void)
             float *x;
             group_open(&g, world, "sketch", 255, 256, 1); /* k = 66 */
             x = (float *)calloc(g.n, 4);
-            for (size_t j = 0; j < many; j++) x[(size_t)(uniform() * (double)g.n)] = 1 + normal();
+            for (size_t j = 0; j < many; j++) x[(size_t)(next_uniform() * (double)g.n)] = 1 + next_normal();
             for (int w = 0; w < world; w++) memcpy(g.grad[w], x, 4 * g.n);
             CHECK(group_step(&g, 1) == GCOMP_OK);
             for (int w = 0; w < world; w++)
@@ -527,7 +527,7 @@ static void test_sets_and_tasks_give_the_same_bits(void)
         group_open(&g, 1, run < 2 ? "sketch" : "fetch", 600, 1000, 1);
         state = 3;
         for (int step = 0; step < 2; step++) {
-            for (size_t i = 0; i < g.n; i++) g.grad[0][i] = normal() * (float)(i % 5);
+            for (size_t i = 0; i < g.n; i++) g.grad[0][i] = next_normal() * (float)(i % 5);
             CHECK(group_step(&g, 1) == GCOMP_OK);
             if (!(run % 2)) memcpy(first[step], g.grad[0], 4 * g.n);
             CHECK(memcmp(first[step], g.grad[0], 4 * g.n) == 0);
@@ -612,9 +612,9 @@ static void test_hashes_of_blocks_are_as_good_as_of_elements(void)
 #endif
             for (size_t i = 0; i < LARGE; i++) { /* cubes of normals; the same in runs of 16; one column of 1024 large */
                 x[i] = cubed();
-                if (shape == 1) x[i] = uniform() < 0.001 ? 30 : 0;
-                if (shape == 1 && i % 16) x[i] = x[i / 16 * 16] + 0.1f * normal();
-                if (shape == 2 && i % 1024 != 40) x[i] = 0.1f * normal();
+                if (shape == 1) x[i] = next_uniform() < 0.001 ? 30 : 0;
+                if (shape == 1 && i % 16) x[i] = x[i / 16 * 16] + 0.1f * next_normal();
+                if (shape == 2 && i % 1024 != 40) x[i] = 0.1f * next_normal();
             }
             t = kth(x, LARGE, K);
             for (uint64_t run = 0; run < RUNS; run++)

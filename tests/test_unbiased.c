@@ -15,19 +15,6 @@ static float p[N], d[N], other[N];
 static double mean[N], square[N], far_off[N], weight[SUMS][N], sums[SUMS][2];
 static uint8_t payload[GCOMP_BOUND(N)], scratch[GCOMP_SCRATCH(N)];
 
-static double uniform(uint64_t i)
-{
-    uint64_t x = (i + 1) * 0x9E3779B97F4A7C15u;
-    x = (x ^ x >> 32) * 0xD6E8FEB86659FD93u;
-    x ^= x >> 29;
-    return ((double)(x >> 11) + 0.5) / 9007199254740992.0;
-}
-
-static double normal(uint64_t i)
-{
-    return sqrt(-2 * log(uniform(2 * i))) * cos(6.283185307179586 * uniform(2 * i + 1));
-}
-
 static const char *const shapes[] = {"normal", "Student's t of 3 degrees", "(1, .9, 0, ...)", "1 on noise of .001",
                                      "1e4 on noise of 1", "two equal elements on noise"};
 enum { SHAPES = sizeof shapes / sizeof *shapes };
@@ -238,7 +225,7 @@ static void test_random_choice_of_elements_is_unbiased(void)
     check_payloads("wangni:density=0.2", 0);
     check_payloads("wangni:density=0.2+qsgd:levels=127", 0);
     check_steps("randomk:density=0.1,unbiased=1");
-    check_steps("randomblock:density=0.1,unbiased=1");
+    check_steps("randomk:density=0.1,unbiased=1,neighbours=1");
 }
 
 static void test_sums_of_integers_are_unbiased(void)

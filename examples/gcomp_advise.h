@@ -1,0 +1,814 @@
+/* gcomp_advise.h - does compressing pay: for which tensor, with which codec, on this machine, over
+   this link? Copy it, change it. Licence: as gcomp.h.
+
+       gcomp_advise_candidate candidates[2] = {{"none"}, {"powersgd:rank=4"}};
+       gcomp_advise_question question = {0};
+       gcomp_advise_choice each[TENSORS];
+       gcomp_advice advice;
+       question.desc = &desc;              as for gcomp_open, with desc.clock
+       question.link = gcomp_advise_link_of(1e9, 50e-6, 8);   or gcomp_advise_link_measure
+       question.tensors = tensors;
+       question.tensor_count = TENSORS;
+       question.candidates = candidates;
+       question.candidate_count = 2;
+       if (gcomp_advise(&question, each, &advice)) return 1;  desc.why has the sentence
+       tensors[i].codec = candidates[each[i].choice].codec;   each i, before gcomp_add_tensor
+
+   The adviser adds up the time of a step: the processor's time for each codec, which it measures
+   here, and the time on the link, which has a start and a time a byte. Ask on rank 0 and tell the
+   others: all workers must use the same codecs. */
+
+#ifndef GCOMP_ADVISE_H
+#define GCOMP_ADVISE_H
+
+#include "gcomp.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The time of a collective to which each worker brings b bytes: start + b * byte, in seconds. */
+typedef struct gcomp_advise_link {
+    double sum_start, sum_byte;       /* allreduce */
+    double gather_start, gather_byte; /* allgather */
+} gcomp_advise_link;
+
+/* What a codec costs on a machine: everything that a step does except communicating. */
+typedef struct gcomp_advise_figures {
+    double tensor;  /* seconds a tensor, whatever its size */
+    double element; /* seconds an element: to encode, and to commit one payload or a sum */
+    double payload; /* seconds an element for the payload of each further worker */
+    double bytes;   /* bytes an element in its payload. Not used for sums, whose size is known */
+} gcomp_advise_figures;
+
+typedef struct gcomp_advise_candidate {
+    const char *codec; /* REQUIRED */
+    gcomp_advise_figures figures; /* gcomp_advise measures what is missing and writes it here: the
+                                     three times where all three are 0; bytes, where it is 0 and the
+                                     codec has payloads */
+} gcomp_advise_candidate;
+
+enum { GCOMP_ADVISE_CANDIDATES = 16 }; /* at most */
+
+typedef struct gcomp_advise_question {
+    const gcomp_desc *desc; /* REQUIRED: as for gcomp_open. codec and schedule are not read, and no
+                               callback of comm is called */
+    gcomp_advise_link link;
+    const gcomp_tensor *tensors; /* [tensor_count]; their codecs are not read */
+    size_t tensor_count;
+    gcomp_advise_candidate *candidates; /* [candidate_count]; the first is "none" */
+    size_t candidate_count;
+} gcomp_advise_question;
+
+/* The advice for one tensor. */
+typedef struct gcomp_advise_choice {
+    size_t choice;  /* number of a candidate, for gcomp_tensor.codec; 0: do not compress */
+    double seconds; /* its part of a step, without the start of collectives, which tensors share */
+    double plain;   /* the same if the tensor is not compressed */
+} gcomp_advise_choice;
+
+/* The advice for a step. */
+typedef struct gcomp_advice {
+    size_t compressed; /* tensors with a choice other than 0. If there is none: do not compress */
+    double seconds;    /* of a step as advised: codec_seconds + link_seconds */
+    double codec_seconds;
+    double link_seconds;
+    double plain; /* of a step without compression */
+} gcomp_advice;
+
+/* The link of `world` workers in a ring, from its bandwidth and the seconds that an empty message
+   takes: a sum is 2 (world - 1) messages of b / world bytes, a gather is world - 1 messages of b
+   bytes. Zeros for one worker. */
+static inline gcomp_advise_link gcomp_advise_link_of(double bits_per_second, double latency,
+                                                     int world)
+{
+    const double others = world > 1 ? (double)(world - 1) : 0;
+    gcomp_advise_link link;
+    memset(&link, 0, sizeof link);
+    if (others == 0) return link;
+    link.sum_start = 2 * others * latency;
+    link.sum_byte = 16 * others / (double)world / bits_per_second;
+    link.gather_start = others * latency;
+    link.gather_byte = 8 * others / bits_per_second;
+    return link;
+}
+
+/* ---------------- small things */
+
+enum { GCOMP_ADVISE_REPEATS = 3 };
+enum { GCOMP_ADVISE_FRAME = 64, GCOMP_ADVISE_HEADER = 32 }; /* bytes: a frame, a payload's header */
+
+static inline double gcomp_advise_now(const gcomp_desc *d)
+{
+    return d->clock ? (d->clock)(d->clock_user) : 0;
+}
+
+static inline void *gcomp_advise_take(const gcomp_desc *d, size_t bytes)
+{
+    return d->allocator.alloc ? (d->allocator.alloc)(d->allocator.user, bytes, 64)
+                              : (malloc)(bytes);
+}
+
+static inline void gcomp_advise_give(const gcomp_desc *d, void *memory, size_t bytes)
+{
+    if (!memory) return;
+    if (d->allocator.free) (d->allocator.free)(d->allocator.user, memory, bytes);
+    else (free)(memory);
+}
+
+/* Writes a sentence, and passes the result on. */
+static inline gcomp_result gcomp_advise_fail(const gcomp_desc *d, gcomp_result result,
+                                             const char *sentence)
+{
+    if (d->why && d->why_capacity) snprintf(d->why, d->why_capacity, "%s", sentence);
+    return result;
+}
+
+/* The middle one of three. */
+static inline double gcomp_advise_middle(const double t[GCOMP_ADVISE_REPEATS])
+{
+    const double low = t[0] < t[1] ? t[0] : t[1], high = t[0] < t[1] ? t[1] : t[0];
+    return t[2] < low ? low : t[2] > high ? high : t[2];
+}
+
+/* Are the four numbers finite and not negative? */
+static inline int gcomp_advise_are_times(const double *x)
+{
+    int i = 0;
+    while (i < 4 && x[i] >= 0 && x[i] <= 1e300) i++;
+    return i == 4;
+}
+
+/* ---------------- the link, measured */
+
+/* The middle time of a collective to which each worker brings so many bytes. */
+static inline int gcomp_advise_time_collective(const gcomp_desc *d, int sum, float *mine,
+                                               size_t bytes, double *seconds)
+{
+    const gcomp_comm *comm = &d->comm;
+    double t[GCOMP_ADVISE_REPEATS];
+    for (int repeat = -1; repeat < GCOMP_ADVISE_REPEATS; repeat++) { /* the first is a warm-up */
+        const double from = gcomp_advise_now(d);
+        const int status = sum ? (comm->allreduce)(comm->user, mine, bytes / 4, GCOMP_F32)
+                               : (comm->allgather)(comm->user, mine, mine + bytes / 4, bytes);
+        if (status != 0) return status;
+        if (repeat >= 0) t[repeat] = gcomp_advise_now(d) - from;
+    }
+    *seconds = gcomp_advise_middle(t);
+    return 0;
+}
+
+/* Start and slope of a sum or a gather, from a small one and a large one. */
+static inline int gcomp_advise_time_both(const gcomp_desc *d, int sum, float *mine, size_t bytes,
+                                         double *start, double *byte)
+{
+    double few = 0, many = 0;
+    int status = gcomp_advise_time_collective(d, sum, mine, GCOMP_ADVISE_FRAME, &few);
+    if (status == 0) status = gcomp_advise_time_collective(d, sum, mine, bytes, &many);
+    *byte = many > few ? (many - few) / (double)(bytes - GCOMP_ADVISE_FRAME) : 0;
+    *start = few - GCOMP_ADVISE_FRAME * *byte;
+    if (!(*start > 0)) *start = 0;
+    return status;
+}
+
+/* Do all workers have memory? A sum of ones says how many have none. */
+static inline gcomp_result gcomp_advise_all_have(const gcomp_desc *d, int mine)
+{
+    float missing = mine ? 0.0f : 1.0f;
+    if ((d->comm.allreduce)(d->comm.user, &missing, 1, GCOMP_F32) != 0)
+        return gcomp_advise_fail(d, GCOMP_CALLBACK_FAILED, "allreduce failed");
+    if (!mine)
+        return gcomp_advise_fail(d, GCOMP_OUT_OF_MEMORY,
+                                 "no memory to send from and to receive in");
+    if (missing != 0)
+        return gcomp_advise_fail(d, GCOMP_PEER_FAILED,
+                                 "another worker has no memory to measure the link");
+    return GCOMP_OK;
+}
+
+/* x[4] becomes the largest of all workers' x: a sum in which each worker has four places. */
+static inline gcomp_result gcomp_advise_slowest(const gcomp_desc *d, float *all, double x[4])
+{
+    const size_t world = (size_t)d->comm.world;
+    memset(all, 0, 4 * world * sizeof *all);
+    for (size_t i = 0; i < 4; i++) all[4 * (size_t)d->comm.rank + i] = (float)x[i];
+    if ((d->comm.allreduce)(d->comm.user, all, 4 * world, GCOMP_F32) != 0)
+        return gcomp_advise_fail(d, GCOMP_CALLBACK_FAILED, "allreduce failed");
+    for (size_t w = 0; w < world; w++) {
+        double theirs[4];
+        for (size_t i = 0; i < 4; i++) theirs[i] = (double)all[4 * w + i];
+        if (!gcomp_advise_are_times(theirs))
+            return gcomp_advise_fail(d, GCOMP_MISMATCH, "a worker sent no times");
+        for (size_t i = 0; i < 4; i++)
+            if (theirs[i] > x[i]) x[i] = theirs[i];
+    }
+    return GCOMP_OK;
+}
+
+/* Times desc.comm's allreduce and allgather, with 64 bytes and with `bytes` bytes (0: 1 MiB; best
+   about as many as a step sends), each a few times. All workers call it together, between steps.
+   All get the figures of the slowest worker. Takes (world + 1) * bytes of memory while it runs. One
+   worker: zeros. Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_MISSING_CALLBACK without
+   allreduce, allgather or desc.clock, GCOMP_OUT_OF_MEMORY, GCOMP_PEER_FAILED (another worker has no
+   memory), GCOMP_CALLBACK_FAILED, GCOMP_MISMATCH; desc->why has the sentence. On error *link is
+   unchanged. */
+static inline gcomp_result gcomp_advise_link_measure(const gcomp_desc *desc, size_t bytes,
+                                                     gcomp_advise_link *link)
+{
+    double x[4] = {0, 0, 0, 0};
+    if (!desc || !link) return GCOMP_INVALID_ARGUMENT;
+    if (!desc->clock)
+        return gcomp_advise_fail(desc, GCOMP_MISSING_CALLBACK,
+                                 "desc.clock is NULL: there is nothing to measure with");
+    if (desc->comm.world > 1) {
+        const size_t world = (size_t)desc->comm.world;
+        gcomp_result result;
+        float *mine = NULL;
+        if (!desc->comm.allreduce || !desc->comm.allgather)
+            return gcomp_advise_fail(desc, GCOMP_MISSING_CALLBACK,
+                                     "comm.allreduce or comm.allgather is NULL");
+        if (bytes == 0) bytes = (size_t)1 << 20;
+        if (bytes < 2 * GCOMP_ADVISE_FRAME) bytes = 2 * GCOMP_ADVISE_FRAME;
+        bytes -= bytes % 4; /* it is floats that are summed */
+        if (bytes <= (size_t)-1 / (world + 1))
+            mine = (float *)gcomp_advise_take(desc, bytes * (world + 1));
+        if (mine) memset(mine, 0, bytes * (world + 1));
+        result = gcomp_advise_all_have(desc, mine != NULL);
+        if (result == GCOMP_OK && gcomp_advise_time_both(desc, 1, mine, bytes, x, x + 1) != 0)
+            result = gcomp_advise_fail(desc, GCOMP_CALLBACK_FAILED, "allreduce failed");
+        if (result == GCOMP_OK && gcomp_advise_time_both(desc, 0, mine, bytes, x + 2, x + 3) != 0)
+            result = gcomp_advise_fail(desc, GCOMP_CALLBACK_FAILED, "allgather failed");
+        if (result == GCOMP_OK) result = gcomp_advise_slowest(desc, mine, x);
+        gcomp_advise_give(desc, mine, bytes * (world + 1));
+        if (result != GCOMP_OK) return result;
+    }
+    link->sum_start = x[0];
+    link->sum_byte = x[1];
+    link->gather_start = x[2];
+    link->gather_byte = x[3];
+    return GCOMP_OK;
+}
+
+/* ---------------- the question, looked at */
+
+/* What a tensor sends with a candidate. */
+typedef struct gcomp_advise_fact {
+    double summed; /* bytes of its sums */
+    unsigned uses; /* a bit for each collective that it uses: bit 0 is the gather of payloads, the
+                      others are sums. 0: the rules do not give the tensor this codec */
+} gcomp_advise_fact;
+
+/* A question with everything that is derived from it. */
+typedef struct gcomp_advise_inquiry {
+    const gcomp_advise_question *ask;
+    gcomp_desc desc;          /* as the tensors are compressed; its sentences go to `reason` */
+    gcomp_advise_fact *facts; /* [tensor_count][candidate_count] */
+    char reason[256];
+} gcomp_advise_inquiry;
+
+static inline size_t gcomp_advise_elements(const gcomp_tensor *t)
+{
+    return t->rows * (t->cols ? t->cols : 1) * (t->stack ? t->stack : 1);
+}
+
+static inline const gcomp_advise_fact *gcomp_advise_fact_of(const gcomp_advise_inquiry *q,
+                                                            size_t tensor, size_t c)
+{
+    return q->facts + tensor * q->ask->candidate_count + c;
+}
+
+/* Is it the codec that does not compress? */
+static inline int gcomp_advise_is_none(const gcomp_codec *codec)
+{
+    char text[8];
+    return gcomp_codec_format(codec, text, sizeof text) == 4 && !strcmp(text, "none");
+}
+
+/* "candidate 2: sentence" */
+static inline gcomp_result gcomp_advise_refuse(const gcomp_advise_inquiry *q, gcomp_result result,
+                                               size_t c, const char *sentence)
+{
+    char text[300];
+    snprintf(text, sizeof text, "candidate %d: %s", (int)c, sentence);
+    return gcomp_advise_fail(q->ask->desc, result, text);
+}
+
+/* The bit of a sum in this round: sums of different rounds or of different types do not travel
+   together. */
+static inline unsigned gcomp_advise_sum_bit(int round, const gcomp_round *r)
+{
+    const int max = r->kind == GCOMP_ALLREDUCE_MAX, floats = r->dtype == GCOMP_F32;
+    return 2u << (5 * round + (max ? 4 : floats ? 0 : (int)r->dtype - (int)GCOMP_U8));
+}
+
+/* Finds the facts of a candidate for all tensors. */
+static inline gcomp_result gcomp_advise_find_facts(gcomp_advise_inquiry *q, size_t c)
+{
+    for (size_t i = 0; i < q->ask->tensor_count; i++) {
+        gcomp_advise_fact *fact = q->facts + i * q->ask->candidate_count + c;
+        gcomp_tensor tensor = q->ask->tensors[i];
+        gcomp_round rounds[GCOMP_ROUNDS];
+        gcomp_result result;
+        gcomp_codec given;
+        tensor.codec = NULL;
+        memset(fact, 0, sizeof *fact);
+        result = gcomp_rounds(&q->desc, &tensor, q->ask->tensor_count, &given, rounds);
+        if (result != GCOMP_OK) return result;
+        if (c && gcomp_advise_is_none(&given)) continue;
+        for (int round = 0; round < GCOMP_ROUNDS; round++) {
+            const gcomp_round *r = rounds + round;
+            if (r->kind == GCOMP_ALLGATHER) fact->uses |= 1;
+            if (r->kind != GCOMP_ALLREDUCE && r->kind != GCOMP_ALLREDUCE_MAX) continue;
+            fact->summed += (double)r->bytes;
+            fact->uses |= gcomp_advise_sum_bit(round, r);
+        }
+    }
+    return GCOMP_OK;
+}
+
+/* Looks at a candidate: its text, its figures, and whether it goes with the transport and the
+   tensors. */
+static inline gcomp_result gcomp_advise_inspect(gcomp_advise_inquiry *q, size_t c)
+{
+    gcomp_codec codec;
+    double numbers[4];
+    gcomp_result result =
+        gcomp_codec_parse(&codec, q->ask->candidates[c].codec, q->reason, sizeof q->reason);
+    if (result != GCOMP_OK) return gcomp_advise_refuse(q, result, c, q->reason);
+    if ((c == 0) != gcomp_advise_is_none(&codec))
+        return gcomp_advise_refuse(q, GCOMP_INVALID_ARGUMENT, c, "the first is none, and no other");
+    memcpy(numbers, &q->ask->candidates[c].figures, sizeof numbers);
+    if (!gcomp_advise_are_times(numbers))
+        return gcomp_advise_refuse(q, GCOMP_INVALID_ARGUMENT, c,
+                                   "figures are finite and not negative");
+    q->desc.codec = q->ask->candidates[c].codec;
+    result = gcomp_advise_find_facts(q, c);
+    if (result == GCOMP_OK) return GCOMP_OK;
+    if (c) return gcomp_advise_refuse(q, result, c, q->reason);
+    return gcomp_advise_fail(q->ask->desc, result, q->reason); /* of the desc or of a tensor */
+}
+
+/* Looks at the fields of a question, except the candidates and the tensors. */
+static inline gcomp_result gcomp_advise_inspect_question(const gcomp_advise_question *ask)
+{
+    double numbers[4];
+    if (!ask->candidates || ask->candidate_count < 1 ||
+        ask->candidate_count > GCOMP_ADVISE_CANDIDATES)
+        return gcomp_advise_fail(ask->desc, GCOMP_INVALID_ARGUMENT,
+                                 "candidate_count: it takes 1 to 16 candidates");
+    if (!ask->tensors && ask->tensor_count)
+        return gcomp_advise_fail(ask->desc, GCOMP_INVALID_ARGUMENT, "tensors is NULL");
+    memcpy(numbers, &ask->link, sizeof numbers);
+    if (!gcomp_advise_are_times(numbers))
+        return gcomp_advise_fail(ask->desc, GCOMP_INVALID_ARGUMENT,
+                                 "link: times are finite and not negative");
+    return GCOMP_OK;
+}
+
+/* ---------------- rehearsal: what a codec costs here
+
+   A codec is timed in whole steps of one worker, with the tensors that it compresses and an
+   exchange in memory. What W - 1 further workers add to that is the time to decode the mean of
+   W + 1 payloads, less the time for two (one payload alone may be decoded in another way).
+
+   Steps with K tensors of N elements together take K * tensor + N * element seconds. Steps with
+   copies of the smallest tensor say which part of that is `tensor`. */
+
+enum {
+    GCOMP_ADVISE_REHEARSED = 1 << 23, /* elements, at most */
+    GCOMP_ADVISE_NUMBERS = 1 << 16,   /* of the table that gradients are made from */
+    GCOMP_ADVISE_WORKERS = 4,         /* that the rehearsal has, at most */
+    GCOMP_ADVISE_COPIES = 16          /* of the smallest tensor */
+};
+
+/* An object whose steps are timed, and memory for them. */
+typedef struct gcomp_advise_stage {
+    const gcomp_desc *desc;
+    gcomp *gc;
+    size_t world;      /* gcomp_advise_workers */
+    size_t n, largest; /* elements of all tensors, of the largest one */
+    size_t bound;      /* bytes of the largest payload, at most */
+    float *table;      /* [GCOMP_ADVISE_NUMBERS] nearly normal numbers */
+    float *grad;       /* [n] */
+    float *mean;       /* [largest] */
+    char *payloads;    /* [world + 1][bound] copies of one payload */
+    void *scratch;     /* for gcomp_decode_mean */
+    size_t scratch_bytes;
+} gcomp_advise_stage;
+
+/* Workers of the rehearsal. */
+static inline size_t gcomp_advise_workers(const gcomp_advise_inquiry *q)
+{
+    const size_t world = (size_t)q->desc.comm.world, most = GCOMP_ADVISE_WORKERS;
+    return world < most ? world : most;
+}
+
+/* What steps took. */
+typedef struct gcomp_advise_timing {
+    double one, all; /* seconds a step of one worker; with the payloads of the others */
+    double tensors, elements;
+    double bytes; /* of payloads */
+} gcomp_advise_timing;
+
+/* The gradients of a step: the numbers of the table, each piece of another size. */
+static inline void gcomp_advise_fill(const gcomp_advise_stage *s, uint32_t step)
+{
+    for (size_t at = 0; at < s->n; at += GCOMP_ADVISE_NUMBERS) {
+        const size_t piece = GCOMP_ADVISE_NUMBERS, left = s->n - at;
+        const gcomp_key key = gcomp_key_make(2, step, (uint32_t)(at / GCOMP_ADVISE_NUMBERS), 0);
+        const float size = 1 + (float)(key.shared & 0xffff) * (1.0f / 262144);
+        for (size_t i = 0; i < piece && i < left; i++) s->grad[at + i] = s->table[i] * size;
+    }
+}
+
+/* Adds the seconds that further workers take for each payload of a gather to *more, and the bytes
+   of the payloads to *bytes. A gather of frames has no payload. */
+static inline gcomp_result gcomp_advise_payloads(const gcomp_advise_stage *s,
+                                                 const gcomp_request *gather, double *more,
+                                                 double *bytes)
+{
+    const unsigned char *at = (const unsigned char *)gather->send;
+    size_t left = gather->bytes[0], length;
+    const void *payloads[GCOMP_ADVISE_WORKERS + 1];
+    size_t lengths[GCOMP_ADVISE_WORKERS + 1];
+    gcomp_exec exec;
+    gcomp_info info;
+    memset(&exec, 0, sizeof exec);
+    exec.isa = s->desc->isa;
+    exec.parallel = s->desc->parallel;
+    exec.scratch = s->scratch;
+    exec.scratch_bytes = s->scratch_bytes;
+    for (; gcomp_peek(at, left, &info) == GCOMP_OK; at += length, left -= length) {
+        length = (size_t)info.length;
+        *bytes += (double)length;
+        for (size_t w = 0; w <= s->world && s->world > 1; w++) {
+            payloads[w] = memcpy(s->payloads + w * s->bound, at, length);
+            lengths[w] = length;
+        }
+        for (int several = 0; several < 2 && s->world > 1; several++) {
+            const size_t count = several ? s->world + 1 : 2;
+            const double from = gcomp_advise_now(s->desc);
+            const gcomp_result result =
+                gcomp_decode_mean(payloads, lengths, count, s->mean, (size_t)info.count, &exec);
+            const double took = gcomp_advise_now(s->desc) - from;
+            if (result != GCOMP_OK) return result;
+            *more += several ? took : -took;
+        }
+    }
+    return GCOMP_OK;
+}
+
+/* A step of one worker: its seconds without the exchange, what further workers add, the bytes of
+   its payloads. */
+static inline gcomp_result gcomp_advise_rehearse(const gcomp_advise_stage *s, double *seconds,
+                                                 double *more, double *bytes)
+{
+    double from = gcomp_advise_now(s->desc);
+    float *grad = s->grad;
+    gcomp_request request;
+    gcomp_result result;
+    gcomp_step options;
+    memset(&options, 0, sizeof options);
+    options.epoch = UINT32_MAX; /* behind all warm-ups */
+    *seconds = *more = *bytes = 0;
+    result = gcomp_step_begin(s->gc, &options);
+    for (size_t i = 0; i < gcomp_tensor_count(s->gc) && result == GCOMP_OK; i++) {
+        result = gcomp_step_ready(s->gc, i, grad);
+        grad += gcomp_tensor_elements(s->gc, i);
+    }
+    while (result == GCOMP_OK) {
+        result = gcomp_step_next(s->gc, &request);
+        if (result != GCOMP_OK || request.kind == GCOMP_DONE) break;
+        *seconds += gcomp_advise_now(s->desc) - from;
+        if (request.kind == GCOMP_ALLGATHER) {
+            memcpy(request.recv, request.send, request.bytes[0]);
+            result = gcomp_advise_payloads(s, &request, more, bytes);
+            if (result != GCOMP_OK) break;
+        }
+        from = gcomp_advise_now(s->desc);
+        result = gcomp_step_done(s->gc, request.id, 0);
+    }
+    if (result == GCOMP_OK) result = gcomp_step_commit(s->gc);
+    *seconds += gcomp_advise_now(s->desc) - from;
+    return result;
+}
+
+/* Takes steps: the middle times. */
+static inline gcomp_result gcomp_advise_time_steps(const gcomp_advise_stage *s,
+                                                   gcomp_advise_timing *timing)
+{
+    double one[GCOMP_ADVISE_REPEATS], all[GCOMP_ADVISE_REPEATS];
+    for (size_t i = 0; i < GCOMP_ADVISE_NUMBERS; i++) { /* sums of four uniform numbers */
+        const uint64_t key = gcomp_key_make(1, i, 0, 0).shared;
+        const uint64_t sum =
+            (key & 0xffff) + (key >> 16 & 0xffff) + (key >> 32 & 0xffff) + (key >> 48);
+        s->table[i] = ((float)sum - 131070.0f) / 37836.0f; /* of variance 1 */
+    }
+    for (int repeat = -1; repeat < GCOMP_ADVISE_REPEATS; repeat++) { /* the first is a warm-up */
+        double seconds, more;
+        gcomp_result result;
+        gcomp_advise_fill(s, (uint32_t)(repeat + 2));
+        result = gcomp_advise_rehearse(s, &seconds, &more, &timing->bytes);
+        if (result != GCOMP_OK) return result;
+        if (repeat >= 0) one[repeat] = seconds, all[repeat] = seconds + more;
+    }
+    timing->one = gcomp_advise_middle(one);
+    timing->all = gcomp_advise_middle(all);
+    timing->tensors = (double)gcomp_tensor_count(s->gc);
+    timing->elements = (double)s->n;
+    return GCOMP_OK;
+}
+
+/* Adds the tensors that a candidate compresses, as long as the elements fit into what is rehearsed
+   (a tensor that is too large alone is cut), or copies of one tensor. */
+static inline gcomp_result gcomp_advise_add(gcomp_advise_stage *s, const gcomp_advise_inquiry *q,
+                                            size_t c, const gcomp_tensor *copied)
+{
+    const size_t count = copied ? (size_t)GCOMP_ADVISE_COPIES : q->ask->tensor_count;
+    size_t left = GCOMP_ADVISE_REHEARSED;
+    gcomp_result result = GCOMP_OK;
+    for (size_t i = 0; i < count && result == GCOMP_OK; i++) {
+        gcomp_tensor tensor = copied ? *copied : q->ask->tensors[i];
+        gcomp_round rounds[GCOMP_ROUNDS];
+        char name[24];
+        size_t n;
+        if (!copied && !gcomp_advise_fact_of(q, i, c)->uses) continue;
+        if (tensor.cols == 0) tensor.cols = 1;
+        if (tensor.cols > GCOMP_ADVISE_REHEARSED) tensor.cols = GCOMP_ADVISE_REHEARSED;
+        if (tensor.rows > GCOMP_ADVISE_REHEARSED / tensor.cols)
+            tensor.rows = GCOMP_ADVISE_REHEARSED / tensor.cols;
+        n = tensor.cols * tensor.rows;
+        if (tensor.stack > GCOMP_ADVISE_REHEARSED / n) tensor.stack = GCOMP_ADVISE_REHEARSED / n;
+        n = gcomp_advise_elements(&tensor);
+        if (n > left) continue;
+        left -= n;
+        snprintf(name, sizeof name, "%lu", (unsigned long)i);
+        tensor.name = name;
+        tensor.dtype = GCOMP_F32;
+        tensor.codec = q->ask->candidates[c].codec;
+        result = gcomp_add_tensor(s->gc, &tensor);
+        if (result == GCOMP_OK) result = gcomp_rounds(s->desc, &tensor, count, NULL, rounds);
+        for (int round = 0; round < GCOMP_ROUNDS && result == GCOMP_OK; round++)
+            if (rounds[round].kind == GCOMP_ALLGATHER && rounds[round].bytes > s->bound)
+                s->bound = rounds[round].bytes;
+        if (n > s->largest) s->largest = n;
+    }
+    s->n = GCOMP_ADVISE_REHEARSED - left;
+    return result;
+}
+
+/* The scratch that decoding needs to run at its full speed. */
+static inline size_t gcomp_advise_scratch(const gcomp_advise_stage *s)
+{
+    const size_t encoding = gcomp_scratch(gcomp_tensor_codec(s->gc, 0), s->largest);
+    const size_t sparse = 4 * s->largest + 65536;
+    return encoding > sparse ? encoding : sparse;
+}
+
+/* Times the steps of all tensors of a candidate, or of copies of one. */
+static inline gcomp_result gcomp_advise_time(gcomp_advise_inquiry *q, size_t c,
+                                             const gcomp_tensor *copied,
+                                             gcomp_advise_timing *timing)
+{
+    gcomp_desc d = q->desc;
+    gcomp_advise_stage s;
+    gcomp_result result;
+    memset(&s, 0, sizeof s);
+    s.desc = &d;
+    s.world = gcomp_advise_workers(q);
+    d.codec = NULL;
+    d.comm.rank = 0;
+    d.comm.world = 1;
+    d.measure = 0;
+    d.bucket_bytes = 0;
+    result = gcomp_open(&s.gc, &d);
+    if (result == GCOMP_OK) result = gcomp_advise_add(&s, q, c, copied);
+    if (result == GCOMP_OK) {
+        s.scratch_bytes = gcomp_advise_scratch(&s);
+        s.table = (float *)gcomp_advise_take(&d, sizeof(float) * GCOMP_ADVISE_NUMBERS);
+        s.grad = (float *)gcomp_advise_take(&d, sizeof(float) * s.n);
+        s.mean = (float *)gcomp_advise_take(&d, sizeof(float) * s.largest);
+        s.payloads = (char *)gcomp_advise_take(&d, (s.world + 1) * s.bound + 1);
+        s.scratch = gcomp_advise_take(&d, s.scratch_bytes);
+        if (!s.table || !s.grad || !s.mean || !s.payloads || !s.scratch)
+            result = GCOMP_OUT_OF_MEMORY;
+        if (result == GCOMP_OK) result = gcomp_advise_time_steps(&s, timing);
+        gcomp_advise_give(&d, s.table, sizeof(float) * GCOMP_ADVISE_NUMBERS);
+        gcomp_advise_give(&d, s.grad, sizeof(float) * s.n);
+        gcomp_advise_give(&d, s.mean, sizeof(float) * s.largest);
+        gcomp_advise_give(&d, s.payloads, (s.world + 1) * s.bound + 1);
+        gcomp_advise_give(&d, s.scratch, s.scratch_bytes);
+    }
+    if (result != GCOMP_OK) {
+        char text[400];
+        snprintf(text, sizeof text, "measuring %.100s: %.250s", q->ask->candidates[c].codec,
+                 s.gc && gcomp_error(s.gc)[0] ? gcomp_error(s.gc) : gcomp_result_string(result));
+        (void)gcomp_advise_fail(q->ask->desc, result, text);
+    }
+    gcomp_close(s.gc);
+    return result;
+}
+
+/* Finds figures that give the measured time of all tensors together, and that of the smallest one
+   (nearly, if no figures give both). */
+static inline gcomp_result gcomp_advise_measure(gcomp_advise_inquiry *q, size_t c,
+                                                const gcomp_tensor *smallest,
+                                                gcomp_advise_figures *figures)
+{
+    const double others = (double)(gcomp_advise_workers(q) - 1);
+    gcomp_advise_timing all, least;
+    double element, rest;
+    gcomp_result result = gcomp_advise_time(q, c, NULL, &all);
+    if (result == GCOMP_OK) result = gcomp_advise_time(q, c, smallest, &least);
+    if (result != GCOMP_OK) return result;
+    memset(figures, 0, sizeof *figures);
+    element = all.all / all.elements; /* of all workers, as if tensors had no cost of their own */
+    rest = all.elements - all.tensors * least.elements / least.tensors;
+    if (rest > all.elements / 4) { /* they differ in size */
+        element = (all.all - all.tensors * least.all / least.tensors) / rest;
+        if (!(element > 0)) element = 0;
+        figures->tensor = (all.all - all.elements * element) / all.tensors;
+        if (!(figures->tensor > 0)) figures->tensor = 0;
+        element = (all.all - all.tensors * figures->tensor) / all.elements;
+    }
+    if (others > 0 && all.all > all.one)
+        figures->payload = (all.all - all.one) / (all.elements * others);
+    if (figures->payload * others > element) figures->payload = element / others;
+    figures->element = element - figures->payload * others;
+    if (all.bytes > 0)
+        figures->bytes = (all.bytes - all.tensors * GCOMP_ADVISE_HEADER) / all.elements;
+    return GCOMP_OK;
+}
+
+/* The figures of a candidate that were not given, from the tensors that it compresses. */
+static inline gcomp_result gcomp_advise_figure_out(gcomp_advise_inquiry *q, size_t c)
+{
+    gcomp_advise_figures *const f = &q->ask->candidates[c].figures, measured;
+    const int timed = f->tensor > 0 || f->element > 0 || f->payload > 0;
+    const gcomp_tensor *smallest = NULL;
+    gcomp_result result;
+    int gathers = 0;
+    for (size_t i = 0; i < q->ask->tensor_count; i++) {
+        const gcomp_tensor *tensor = q->ask->tensors + i;
+        const unsigned uses = gcomp_advise_fact_of(q, i, c)->uses;
+        gathers |= (int)(uses & 1);
+        if (uses && (!smallest || gcomp_advise_elements(tensor) < gcomp_advise_elements(smallest)))
+            smallest = tensor;
+    }
+    if (!smallest) return GCOMP_OK; /* never chosen */
+    if (timed && (f->bytes > 0 || !gathers)) return GCOMP_OK;
+    if (!timed && !q->desc.clock)
+        return gcomp_advise_refuse(q, GCOMP_MISSING_CALLBACK, c,
+                                   "no times, and no desc.clock to measure with");
+    result = gcomp_advise_measure(q, c, smallest, &measured);
+    if (result != GCOMP_OK) return result;
+    if (f->bytes > 0) measured.bytes = f->bytes;
+    if (timed) f->bytes = measured.bytes;
+    else *f = measured;
+    return GCOMP_OK;
+}
+
+/* ---------------- advice
+
+   Tensors are independent, except that all tensors that use a collective share its start. So each
+   set of collectives is tried: every tensor gets its cheapest candidate among those that need only
+   collectives of the set. */
+
+/* What a tensor costs with a candidate: seconds of the processor, and on the link. */
+typedef struct gcomp_advise_price {
+    double codec, link;
+} gcomp_advise_price;
+
+static inline gcomp_advise_price gcomp_advise_price_of(const gcomp_advise_inquiry *q, size_t tensor,
+                                                       size_t c)
+{
+    const gcomp_advise_fact *fact = gcomp_advise_fact_of(q, tensor, c);
+    const gcomp_advise_figures *f = &q->ask->candidates[c].figures;
+    const gcomp_advise_link *link = &q->ask->link;
+    const double n = (double)gcomp_advise_elements(q->ask->tensors + tensor);
+    const double others = (double)(q->desc.comm.world - 1);
+    gcomp_advise_price price;
+    price.codec = f->tensor + n * (f->element + others * f->payload);
+    price.link = fact->summed * link->sum_byte;
+    if (fact->uses & 1) price.link += (GCOMP_ADVISE_HEADER + n * f->bytes) * link->gather_byte;
+    return price;
+}
+
+/* The step with only these collectives and the first `candidates` candidates: times, and choices if
+   `each` is not NULL. 0: some tensor needs other collectives. */
+static inline int gcomp_advise_with(const gcomp_advise_inquiry *q, unsigned collectives,
+                                    size_t candidates, gcomp_advise_choice *each,
+                                    gcomp_advice *advice)
+{
+    const gcomp_advise_link *link = &q->ask->link;
+    unsigned used = 0;
+    memset(advice, 0, sizeof *advice);
+    for (size_t i = 0; i < q->ask->tensor_count; i++) {
+        const gcomp_advise_price plain = gcomp_advise_price_of(q, i, 0);
+        gcomp_advise_price best = plain;
+        size_t choice = GCOMP_ADVISE_CANDIDATES;
+        for (size_t c = 0; c < candidates; c++) {
+            const unsigned uses = gcomp_advise_fact_of(q, i, c)->uses;
+            const gcomp_advise_price price = gcomp_advise_price_of(q, i, c);
+            if (!uses || uses & ~collectives) continue;
+            if (choice < GCOMP_ADVISE_CANDIDATES &&
+                price.codec + price.link >= best.codec + best.link)
+                continue;
+            best = price;
+            choice = c;
+        }
+        if (choice == GCOMP_ADVISE_CANDIDATES) return 0;
+        used |= gcomp_advise_fact_of(q, i, choice)->uses;
+        advice->codec_seconds += best.codec;
+        advice->link_seconds += best.link;
+        advice->compressed += choice != 0;
+        if (!each) continue;
+        each[i].choice = choice;
+        each[i].seconds = best.codec + best.link;
+        each[i].plain = plain.codec + plain.link;
+    }
+    if (q->desc.comm.world > 1)
+        advice->link_seconds += link->gather_start + GCOMP_ADVISE_FRAME * link->gather_byte;
+    for (int bit = 0; used >> bit; bit++)
+        if (used >> bit & 1) advice->link_seconds += bit ? link->sum_start : link->gather_start;
+    advice->seconds = advice->codec_seconds + advice->link_seconds;
+    return 1;
+}
+
+/* Finds the shortest step, once all is known. */
+static inline void gcomp_advise_choose(const gcomp_advise_inquiry *q, gcomp_advise_choice *each,
+                                       gcomp_advice *advice)
+{
+    const size_t count = q->ask->candidate_count;
+    size_t candidates = 1;
+    unsigned all = 0, chosen;
+    gcomp_advice best, other;
+    double plain;
+    for (size_t i = 0; i < q->ask->tensor_count * count; i++) all |= q->facts[i].uses;
+    (void)gcomp_advise_with(q, all, 1, NULL, &best); /* without compression */
+    plain = best.seconds;
+    chosen = all;
+    for (unsigned some = all; some; some = (some - 1) & all) { /* each set of collectives */
+        if (!gcomp_advise_with(q, some, count, NULL, &other) || other.seconds >= best.seconds)
+            continue;
+        best = other;
+        chosen = some;
+        candidates = count;
+    }
+    (void)gcomp_advise_with(q, chosen, candidates, each, advice);
+    advice->plain = plain;
+}
+
+/* Finds the choice of candidates, tensor by tensor, with the shortest step:
+     for each tensor of n elements, W workers:   tensor + n * (element + (W - 1) * payload)
+     for a payload of it:                        (32 + n * bytes) * gather_byte
+     for its sums of b bytes:                    b * sum_byte
+     for each collective that some tensor uses, and for the frames:   its start
+   Vectors, small tensors and matrices that would not gain are not compressed, as in
+   gcomp_add_tensor; a vector that is the only tensor may be. If two candidates take the same time,
+   the first one is chosen. Payloads are gathered: with many workers shards (comm.alltoallv) and two
+   shots are faster than this says.
+   Missing figures are measured first. For that an object is opened with desc.allocator and closed
+   again; it has the tensors, as many as have 2^23 elements together. Times need desc.clock. The
+   gradients are normally distributed numbers. If the length of a payload depends on more than that
+   (strom, nonzero, adacomp, coded levels), set `bytes`: a figure that is set stays. Workers that
+   share a machine should measure at the same time, as they work. If no figure is missing, only a
+   table of 16 bytes for each tensor and candidate is allocated.
+     each[tensor_count]  out  NULL: not wanted
+     *advice             out
+   Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_BAD_CODEC, GCOMP_MISSING_CALLBACK (also: nothing
+   to measure with), GCOMP_OUT_OF_MEMORY, GCOMP_ISA_UNAVAILABLE; desc->why has the sentence. On
+   error the results are unchanged. */
+static inline gcomp_result gcomp_advise(const gcomp_advise_question *question,
+                                        gcomp_advise_choice *each, gcomp_advice *advice)
+{
+    gcomp_advise_inquiry q;
+    gcomp_result result;
+    size_t bytes;
+    if (!question || !question->desc || !advice) return GCOMP_INVALID_ARGUMENT;
+    result = gcomp_advise_inspect_question(question);
+    if (result != GCOMP_OK) return result;
+    memset(&q, 0, sizeof q);
+    q.ask = question;
+    q.desc = *question->desc;
+    q.desc.schedule = NULL;
+    q.desc.aggregate = GCOMP_AGGREGATE_GATHER;
+    memset(&q.desc.node, 0, sizeof q.desc.node); /* what is compressed goes between machines */
+    if (q.desc.comm.world == 0) q.desc.comm.world = 1;
+    q.desc.why = q.reason;
+    q.desc.why_capacity = sizeof q.reason;
+    bytes = (question->tensor_count * question->candidate_count + 1) * sizeof *q.facts;
+    q.facts = (gcomp_advise_fact *)gcomp_advise_take(question->desc, bytes);
+    if (!q.facts)
+        return gcomp_advise_fail(question->desc, GCOMP_OUT_OF_MEMORY,
+                                 "no memory for a table of tensors and candidates");
+    for (size_t c = 0; c < question->candidate_count && result == GCOMP_OK; c++)
+        result = gcomp_advise_inspect(&q, c);
+    for (size_t c = 0; c < question->candidate_count && result == GCOMP_OK; c++)
+        result = gcomp_advise_figure_out(&q, c);
+    if (result == GCOMP_OK) gcomp_advise_choose(&q, each, advice);
+    gcomp_advise_give(question->desc, q.facts, bytes);
+    return result;
+}
+
+#endif /* GCOMP_ADVISE_H */

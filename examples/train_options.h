@@ -1,0 +1,216 @@
+/* train_options.h - the command line of train.c:
+
+     --method CODEC    train with this codec; may be given again. A list of codecs with its schedule
+                       is a method too: 'powersgd:rank=4|powersgd:rank=1@accordion:every=1'.
+                       --method all: every method of the library. --method advise: for each tensor
+                       what gcomp_advise.h finds, mostly nothing where workers are threads
+     --alone           no uncompressed run; the table compares with the first method
+     --steps N, --epochs N, --seed S
+     --workers N       4 if it is not given
+     --text FILE       learn the next byte of a text instead of the images
+     --hidden A,B      widths of the hidden layers
+     --rate R          one learning rate for all steps
+     --aggregate WAY   gather, shards or two-shot: how payloads become a mean, see gcomp_aggregate
+     --out DIR         where files and pictures go; build if it is not given
+     --no-pictures
+     --interface NAME  also write the bytes of this network interface into runs.csv
+
+     --transport threads   workers are threads
+     --transport sockets   workers are processes. All of them run here, or with --rank R
+                           --root HOST:PORT this process is one of them, and rank 0 listens there.
+                           All need the same GCOMP_SECRET in the environment, or none
+     --transport mpi       workers are ranks, with mpirun -n 4 build/train_mpi. --in-order gives its
+                           sums the bits of the other transports
+
+     --errors     train uncompressed only; show bits and error of every codec on one gradient
+     --accuracy   topk, sign and powersgd with three seeds (or --seeds N), and bars for loss and
+                  accuracy
+     --accordion  the same with powersgd of rank 4, and of rank 4 or 1 as accordion chooses
+     --dgc        the same over 20 epochs with dgc three ways, and with as few elements of topk */
+
+#ifndef TRAIN_OPTIONS_H
+#define TRAIN_OPTIONS_H
+
+#include "train_experiments.h"
+#include "train_workers.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TRAIN_WORKERS 64 /* at most */
+
+typedef struct train_options {
+    const train_experiment *experiment;
+    const char *methods[TRAIN_RUNS];
+    size_t method_count;
+    train_workers workers;
+    size_t steps;
+    size_t epochs; /* if not 0, instead of steps */
+    uint64_t seed;
+    size_t seeds;
+    const char *out;
+    const char *text; /* NULL: the images, if they are there */
+    size_t hidden[2]; /* widths of the hidden layers; 0: by the data */
+    float rate;       /* one learning rate for all steps; 0: by the experiment */
+    const char *interface;
+    int no_pictures;
+    int alone; /* the methods named, without an uncompressed run before them */
+    gcomp_aggregate aggregate;
+} train_options;
+
+/* Splits "CODEC|CODEC@SCHEDULE" into desc.codec and desc.schedule. codec[capacity] holds the text
+   of the codecs, which gcomp_open reads. "advise" is "none" here: its choices are set for each
+   tensor. */
+static inline void train_name_method(gcomp_desc *desc, const char *method, char *codec,
+                                     size_t capacity)
+{
+    const char *at = strchr(method, '@');
+    if (!strcmp(method, "advise")) method = "none";
+    snprintf(codec, capacity, "%.*s", at ? (int)(at - method) : (int)strlen(method), method);
+    desc->codec = codec;
+    desc->schedule = at ? at + 1 : NULL;
+}
+
+/* Finds a wrong codec before the first run begins. Returns 0, or 1 after saying what is wrong. */
+static inline int train_check_methods(const train_options *o)
+{
+    for (size_t i = 0; i < o->method_count; i++) {
+        gcomp_desc desc = {0};
+        char why[256] = "", list[256];
+        gcomp *gc;
+        train_name_method(&desc, o->methods[i], list, sizeof list);
+        desc.why = why;
+        desc.why_capacity = sizeof why;
+        if (gcomp_open(&gc, &desc) != GCOMP_OK) {
+            fprintf(stderr, "--method %s: %s\n", o->methods[i], why);
+            return 1;
+        }
+        gcomp_close(gc);
+    }
+    return 0;
+}
+
+static inline int train_usage(void)
+{
+    fprintf(
+        stderr,
+        "usage: train [--workers 1..%d] [--steps N | --epochs N] [--method CODEC|all]... [--seed "
+        "N] [--out DIR]\n"
+        "             [--text FILE] [--accuracy | --accordion | --dgc | --errors] [--seeds 1..%d]\n"
+        "             [--transport " TRAIN_TRANSPORTS "] [--rank N --root HOST:PORT] [--in-order]\n"
+        "             [--hidden A,B] [--rate R] [--interface NAME] [--no-pictures]\n"
+        "             [--aggregate gather|shards|two-shot] [--alone]\n"
+        "       a method may be a list with a schedule: 'CODEC|CODEC@accordion:every=1', or "
+        "advise\n",
+        TRAIN_WORKERS, TRAIN_SEEDS);
+    return 1;
+}
+
+/* A whole number from 1 to `most`, 0 if the text is none. */
+static inline size_t train_number(const char *text, size_t most)
+{
+    char *end;
+    unsigned long number = strtoul(text, &end, 10);
+    return *text >= '0' && *text <= '9' && !*end && number <= most ? (size_t)number : 0;
+}
+
+/* The way to aggregate of that name, AUTO for any other text. */
+static inline gcomp_aggregate train_aggregate(const char *text)
+{
+    if (!strcmp(text, "gather")) return GCOMP_AGGREGATE_GATHER;
+    if (!strcmp(text, "shards")) return GCOMP_AGGREGATE_SHARDS;
+    return !strcmp(text, "two-shot") ? GCOMP_AGGREGATE_TWO_SHOT : GCOMP_AGGREGATE_AUTO;
+}
+
+/* Reads an option and its value. Returns 0, or 1 if one of them is wrong. */
+static inline int train_option(train_options *o, const char *name, const char *value)
+{
+    const struct {
+        const char *name;
+        size_t most, *number;
+    } numbers[] = {{"--steps", 10000000, &o->steps},
+                   {"--epochs", 10000, &o->epochs},
+                   {"--seeds", TRAIN_SEEDS, &o->seeds}};
+    const struct {
+        const char *name, **text;
+    } texts[] = {{"--interface", &o->interface},
+                 {"--root", &o->workers.root},
+                 {"--out", &o->out},
+                 {"--text", &o->text}};
+    const size_t small = train_number(value, TRAIN_WORKERS);
+    const int all = !strcmp(value, "all");
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (!strcmp(name, numbers[i].name))
+            return !(*numbers[i].number = train_number(value, numbers[i].most));
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if (!strcmp(name, texts[i].name)) return !*(*texts[i].text = value);
+    if (!strcmp(name, "--seed")) return !(o->seed = train_number(value, 1000000000));
+    if (!strcmp(name, "--workers")) return !(o->workers.world = (int)small);
+    if (!strcmp(name, "--rank")) return (o->workers.rank = (int)small) == 0 && strcmp(value, "0");
+    if (!strcmp(name, "--hidden"))
+        return sscanf(value, "%4zu,%4zu", &o->hidden[0], &o->hidden[1]) != 2;
+    if (!strcmp(name, "--rate")) return !((o->rate = strtof(value, NULL)) > 0);
+    if (!strcmp(name, "--aggregate"))
+        return (o->aggregate = train_aggregate(value)) == GCOMP_AGGREGATE_AUTO;
+    if (!strcmp(name, "--transport"))
+        return o->workers.transport = value, !train_workers_know(value);
+    if (strcmp(name, "--method") || !*value) return 1;
+    for (size_t i = 1; i == 1 || (all && gcomp_method_name(i)); i++) {
+        if (o->method_count + 1 == TRAIN_RUNS / 3) return !all;
+        o->methods[o->method_count++] = all ? gcomp_method_name(i) : value;
+    }
+    return 0;
+}
+
+/* Fills in the experiment's defaults for options that were not given. Returns 0, or 1 if options do
+   not go together. */
+static inline int train_complete(train_options *o)
+{
+    const train_experiment *e = o->experiment;
+    if (o->alone && e->kind != DEMO) return 1;
+    if ((o->steps && o->epochs) || (o->seeds > 1 && !train_is_judged(e))) return 1;
+    if (!o->seeds) o->seeds = e->seeds;
+    if (!o->steps && !o->epochs) o->epochs = e->epochs;
+    if (!o->steps) o->steps = e->steps ? e->steps : 1;
+    if (e->kind == ERRORS) o->method_count = 0;
+    if (!o->method_count)
+        while (e->methods[o->method_count])
+            o->methods[o->method_count] = e->methods[o->method_count], o->method_count++;
+    return 0;
+}
+
+/* Reads the command line. Returns 0, or 1 after saying what is wrong. */
+static inline int train_read_options(train_options *o, int argc, char **argv)
+{
+    const struct {
+        const char *name;
+        int *on;
+    } flags[] = {{"--in-order", &o->workers.in_order},
+                 {"--no-pictures", &o->no_pictures},
+                 {"--alone", &o->alone}};
+    const size_t flag_count = sizeof flags / sizeof *flags;
+    memset(o, 0, sizeof *o);
+    o->experiment = train_experiments;
+    o->workers.world = 4;
+    o->workers.rank = -1;
+    o->seed = 1;
+    o->out = "build";
+    for (int i = 1; i < argc; i++) {
+        const train_experiment *e = train_find_experiment(argv[i]);
+        size_t f = 0;
+        while (f < flag_count && strcmp(argv[i], flags[f].name)) f++;
+        if (f < flag_count) {
+            *flags[f].on = 1;
+        } else if (e) {
+            if (o->experiment != train_experiments && o->experiment != e) return train_usage();
+            o->experiment = e;
+        } else {
+            if (train_option(o, argv[i], i + 1 < argc ? argv[i + 1] : "")) return train_usage();
+            i++;
+        }
+    }
+    return train_complete(o) ? train_usage() : train_check_methods(o);
+}
+
+#endif /* TRAIN_OPTIONS_H */

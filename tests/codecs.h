@@ -1,0 +1,242 @@
+/* codecs.h - the one list of codec texts. Tests, the bench and the picture of all methods take their codecs from here, so a new
+   method takes one line here, and more where its parameters lead through other code. Each column:
+
+   digest    what test_digest must find on every machine. Write 0 in a new line, run test_digest, and paste what it found.
+   family    the method's group: its colour in the picture, and a filter for tests of one group
+   bench     1: bench/bench.c measures this codec
+   picture   1: this codec is a point in the picture of all methods (examples/train_methods.h)
+   steps     1: tests which run each codec in many groups of workers take this one. Their tensors are small: a sparse codec
+             needs a large density there, and dgc no warm-up. One or two lines a method are enough.
+   text      as gcomp_codec_parse reads it. Each method stands here with its defaults too.
+
+   What follows from the text is not in the list: codec_has_payload and codec_is_sparse below ask the library. */
+#ifndef CODECS_H
+#define CODECS_H
+
+#include "../gcomp.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { SMALL_FLOATS, INTEGERS, RANDOM_LEVELS, SIGNS_ONLY, LARGEST_ONLY, LOW_RANK, FAMILIES };
+
+static const struct listed_codec {
+    uint64_t digest;
+    int family, bench, picture, steps;
+    const char *text;
+} codec_list[] = {
+    /* digest              family      bench picture steps  text */
+    {0x82cb2984d1f82a3eu, SMALL_FLOATS,  1, 0, 1, "none"},
+    {0xc243432c931ecb0cu, SMALL_FLOATS,  1, 1, 1, "fp16"},
+    {0xb407b48d8423ad80u, SMALL_FLOATS,  1, 1, 1, "bf16"},
+    {0x6468267a0428ec6fu, SMALL_FLOATS,  1, 1, 1, "fp8"},
+    {0x4de4110d7b5a50cdu, SMALL_FLOATS,  0, 0, 0, "fp8:block=16"},
+    {0xe288e6888e507eefu, SMALL_FLOATS,  0, 1, 0, "fp8:format=e5m2"},
+    {0x2b67df6c892ae199u, SMALL_FLOATS,  0, 0, 0, "fp8:format=e5m2,block=tensor"},
+    {0xdfcd9db99f2e07eau, SMALL_FLOATS,  1, 1, 1, "mx"},
+    {0x828e20641b09bd12u, SMALL_FLOATS,  1, 1, 0, "mx:format=e4m3"},
+    {0xaf368c8089772d78u, SMALL_FLOATS,  0, 1, 0, "mx:format=e5m2"},
+    {0x2b1e3a4490fe14edu, SMALL_FLOATS,  0, 1, 0, "mx:format=int8"},
+    {0xb6ff06ba906b75d8u, SMALL_FLOATS,  1, 1, 0, "mx:format=e2m3"},
+    {0x3918bbc58bb42358u, SMALL_FLOATS,  0, 1, 0, "mx:format=e3m2"},
+    {0xaa343451d18bcb9fu, INTEGERS,      1, 1, 1, "int"},
+    {0x0688258bf0d21f4du, INTEGERS,      1, 1, 0, "int:bits=4"},
+    {0xc40d854847c6c6eeu, INTEGERS,      1, 1, 0, "int:bits=2"},
+    {0x7ed03c6685489b74u, INTEGERS,      0, 0, 0, "int:bits=4,block=16"},
+    {0xb04ef5758153e708u, INTEGERS,      0, 0, 0, "int:bits=4,block=tensor"},
+    {0xa436fed4e83f51d1u, INTEGERS,      0, 0, 0, "int:bits=2,block=tensor"},
+    {0x0a4f60437041ac57u, INTEGERS,      1, 1, 0, "int:rounding=stochastic"},
+    {0x31b3379203fd4ebdu, INTEGERS,      0, 1, 0, "int:bits=4,rounding=stochastic"},
+    {0x9dbc8e758af3aea9u, INTEGERS,      0, 0, 1, "int:bits=2,rounding=stochastic"},
+    {0xa0863e26d545567cu, INTEGERS,      0, 0, 0, "int:bits=2,block=16,rounding=stochastic"},
+    {0x4c35fcc5944ea674u, INTEGERS,      1, 1, 1, "int:range=affine"},
+    {0xf54ed92420d95ee6u, INTEGERS,      0, 0, 0, "int:bits=4,range=affine"},
+    {0xfbb8a4adc2596086u, INTEGERS,      0, 0, 0, "int:bits=2,range=affine"},
+    {0xae46d73d280f4c71u, INTEGERS,      0, 0, 0, "int:block=tensor,range=affine"},
+    {0xc441df83f32d05d7u, INTEGERS,      0, 0, 0, "int:bits=2,block=16,range=affine"},
+    {0xaf822362aee68facu, INTEGERS,      0, 0, 0, "int:rounding=stochastic,range=affine"},
+    {0x067781f2e46c39bcu, INTEGERS,      0, 0, 0, "int:bits=4,block=32,rounding=stochastic,range=affine"},
+    {0x649633b03b4db5e0u, INTEGERS,      0, 0, 0, "int:bits=2,block=tensor,rounding=stochastic,range=affine"},
+    {0xbffad54433d098c6u, INTEGERS,      0, 0, 0, "int:code=auto"},
+    {0x9d0f2fa27b528db3u, INTEGERS,      1, 0, 1, "int:bits=4,code=auto"},
+    {0x4bc7ebfc79ca57c4u, INTEGERS,      0, 0, 0, "int:bits=4,block=tensor,code=rice"},
+    {0xd6d355d06dc4846du, INTEGERS,      0, 0, 0, "int:bits=4,block=16,code=elias"},
+    {0xf90ce8f3f0706529u, INTEGERS,      0, 0, 0, "int:bits=4,rounding=stochastic,code=auto"},
+    {0x5bac2604c8950753u, INTEGERS,      1, 0, 0, "intsum"},
+    {0xb677ada8567c0830u, INTEGERS,      0, 0, 0, "intsum:rounding=nearest"},
+    {0x45b668a5f7a63342u, INTEGERS,      1, 0, 0, "intsum:bits=16"},
+    {0x7bc05206141dd0e6u, INTEGERS,      0, 0, 0, "intsum:bits=32"},
+    {0x80e80b81c44dc03au, INTEGERS,      0, 0, 0, "intsum:bits=32,rounding=nearest"},
+    {0xce9cb10d59f7832eu, RANDOM_LEVELS, 1, 1, 0, "qsgd"},
+    {0x7df7fdfe1f3a4962u, RANDOM_LEVELS, 1, 1, 0, "qsgd:levels=1"},
+    {0x3e9d47957ee23a05u, RANDOM_LEVELS, 1, 1, 0, "qsgd:levels=127"},
+    {0xdf126cb2a7d1be36u, RANDOM_LEVELS, 0, 0, 0, "qsgd:levels=1000"},
+    {0xee0c393f9c37b5bau, RANDOM_LEVELS, 0, 0, 0, "qsgd:levels=32767"},
+    {0xae566a660e58a7efu, RANDOM_LEVELS, 0, 0, 0, "qsgd:levels=1,bucket=16"},
+    {0x9a3b8691343e263au, RANDOM_LEVELS, 0, 0, 0, "qsgd:levels=2,bucket=16"},
+    {0xf9ef6f5a341d22a9u, RANDOM_LEVELS, 0, 0, 0, "qsgd:levels=1000,bucket=16"},
+    {0x55e3fe6d15418cb2u, RANDOM_LEVELS, 0, 0, 0, "qsgd:levels=5,bucket=65536"},
+    {0x3fc97450c28bf99fu, RANDOM_LEVELS, 0, 0, 0, "qsgd:levels=1,norm=l2,bucket=tensor"},
+    {0xf70147bab72bfd34u, RANDOM_LEVELS, 0, 0, 0, "qsgd:levels=16,norm=l2"},
+    {0x7f672640aa1e13e8u, RANDOM_LEVELS, 0, 0, 0, "qsgd:levels=100,norm=l2"},
+    {0x64d53ced8683e2d5u, RANDOM_LEVELS, 1, 1, 0, "qsgd:code=auto"},
+    {0xd4f00e543dc772f5u, RANDOM_LEVELS, 0, 0, 1, "qsgd:code=elias"},
+    {0xe5cf5af278cf4650u, RANDOM_LEVELS, 1, 1, 0, "qsgd:levels=1,code=auto"},
+    {0x7bbbecc3e61f8375u, RANDOM_LEVELS, 1, 0, 0, "qsgd:levels=4,code=auto"},
+    {0xb10af666a9a00c21u, RANDOM_LEVELS, 0, 0, 1, "qsgd:levels=4,code=rice"},
+    {0xe2aa873df0849044u, RANDOM_LEVELS, 0, 0, 0, "qsgd:levels=4,norm=l2,code=elias"},
+    {0x1c2123c518715891u, RANDOM_LEVELS, 0, 0, 0, "qsgd:levels=4,norm=l2,bucket=tensor,code=rice"},
+    {0xf79dedd44f1a5906u, RANDOM_LEVELS, 0, 0, 0, "qsgd:levels=127,code=rice"},
+    {0x2beaa976de9cb590u, RANDOM_LEVELS, 0, 0, 0, "qsgd:levels=1000,code=auto"},
+    {0xbe5364573a1adf2fu, RANDOM_LEVELS, 0, 0, 0, "qsgd:levels=32767,bucket=16,code=rice"},
+    {0x83fa825200cd5026u, RANDOM_LEVELS, 1, 1, 1, "naturaldither"},
+    {0x1563246bfab25b13u, RANDOM_LEVELS, 0, 0, 0, "naturaldither:levels=30"},
+    {0x16a90aecf8cf3357u, RANDOM_LEVELS, 0, 0, 0, "naturaldither:levels=9,norm=l2"},
+    {0x441752b4ed8fccffu, RANDOM_LEVELS, 0, 0, 0, "naturaldither:levels=100,bucket=tensor"},
+    {0x75b5a7e88141b807u, RANDOM_LEVELS, 0, 0, 0, "naturaldither:code=auto"},
+    {0xb6051292f36af92au, RANDOM_LEVELS, 0, 0, 0, "naturaldither:levels=30,bucket=16,code=auto"},
+    {0x8c392ad92fc4dcb6u, RANDOM_LEVELS, 1, 1, 1, "natural"},
+    {0x6361fee3d66cfe29u, RANDOM_LEVELS, 1, 1, 1, "terngrad"},
+    {0x3c0374e16a91e3edu, RANDOM_LEVELS, 0, 0, 0, "terngrad:clip=0,block=16"},
+    {0x9bd46c62f091aeabu, RANDOM_LEVELS, 0, 0, 0, "terngrad:clip=0,block=128"},
+    {0x6361fee3d66cfe29u, RANDOM_LEVELS, 0, 0, 1, "terngrad:share=1"},
+    {0xdd5956f96499aad1u, RANDOM_LEVELS, 0, 0, 0, "terngrad:code=auto"},
+    {0xd2101b23a8c75347u, RANDOM_LEVELS, 0, 0, 0, "terngrad:block=16,code=elias"},
+    {0xb4fc8ba7487730b4u, RANDOM_LEVELS, 1, 1, 1, "eden"},
+    {0xc0deb9c9375a6477u, RANDOM_LEVELS, 1, 1, 0, "eden:bits=2"},
+    {0xd87c90658df7c48bu, RANDOM_LEVELS, 0, 1, 0, "eden:bits=3"},
+    {0xa6431f6be2af5d4au, RANDOM_LEVELS, 1, 1, 0, "eden:bits=4"},
+    {0xc8add34143d058c4u, RANDOM_LEVELS, 0, 0, 0, "eden:bits=2,block=64"},
+    {0x4e4aa3e271d18457u, RANDOM_LEVELS, 0, 0, 0, "eden:bits=3,block=65536"},
+    {0x1c32bd0dc5caa1e5u, RANDOM_LEVELS, 0, 0, 1, "eden:bits=4,block=64"},
+    {0xfe532c0c814054c1u, RANDOM_LEVELS, 0, 0, 0, "eden:bits=4,block=1024"},
+    {0xd52c56e6c1ef84b4u, RANDOM_LEVELS, 0, 0, 1, "eden:bits=3,feedback=1"},
+    {0x3dd964c85bcc7e28u, SIGNS_ONLY,    1, 1, 1, "sign"},
+    {0x5c58af5da4138416u, SIGNS_ONLY,    0, 0, 0, "sign:block=16"},
+    {0x5e32bf9f1c8b036bu, SIGNS_ONLY,    0, 0, 0, "sign:block=65536"},
+    {0x0a00601b5958690fu, SIGNS_ONLY,    1, 1, 0, "sign:block=tensor"},
+    {0x0d64ce2f6a1f5879u, SIGNS_ONLY,    1, 1, 1, "signnorm"},
+    {0xe31b32a23cb51767u, SIGNS_ONLY,    0, 0, 0, "signnorm:block=64"},
+    {0x848e40bc28ee7c19u, SIGNS_ONLY,    0, 0, 0, "signnorm:block=tensor"},
+    {0x8d0379169c7a573cu, SIGNS_ONLY,    1, 1, 0, "onebit"},
+    {0x362fc181b5699df6u, SIGNS_ONLY,    0, 0, 0, "onebit:block=16"},
+    {0x47c4f9711db79981u, SIGNS_ONLY,    0, 0, 1, "onebit:block=64"},
+    {0x3984e08ccdae64e3u, SIGNS_ONLY,    0, 0, 0, "onebit:block=tensor"},
+    {0x580a15eb88e87b87u, SIGNS_ONLY,    1, 1, 1, "vote"},
+    {0x9516860facb3ea3fu, SIGNS_ONLY,    1, 0, 0, "twobit"},
+    {0x8271e74c85c97c37u, SIGNS_ONLY,    1, 1, 1, "twobit:threshold=auto"},
+    {0xd8dec51bb3c377b9u, SIGNS_ONLY,    1, 0, 0, "twobit:threshold=auto,rate=0.05"},
+    {0xe72e142f53c94428u, SIGNS_ONLY,    1, 1, 1, "threshold1"},
+    {0x03fa3957a80d4649u, SIGNS_ONLY,    0, 0, 0, "threshold1:threshold=0.1"},
+    {0x7da54ec79b174c57u, LARGEST_ONLY,  1, 1, 0, "topk"},
+    {0x431eca18928b59f2u, LARGEST_ONLY,  0, 1, 0, "topk:density=0.1"},
+    {0x2016295ca99b3bf1u, LARGEST_ONLY,  0, 1, 0, "topk:density=0.1+int:bits=4"},
+    {0x10f3a0969ce206eeu, LARGEST_ONLY,  0, 1, 0, "topk+fp16"},
+    {0x9a1330728d9fb0cbu, LARGEST_ONLY,  0, 1, 0, "topk+int:bits=4"},
+    {0x0ed093059ad490bfu, LARGEST_ONLY,  1, 1, 0, "topk+sign"},
+    {0x5592723e434f9201u, LARGEST_ONLY,  1, 1, 0, "topk:density=0.001"},
+    {0x921d070225343b79u, LARGEST_ONLY,  0, 1, 0, "topk:density=0.001+int:bits=4"},
+    {0xe9ab9997c20b77c7u, LARGEST_ONLY,  0, 0, 0, "topk:density=0.001+fp16"},
+    {0x7b4f470a973a906fu, LARGEST_ONLY,  0, 0, 0, "topk:density=0.02,global=1"},
+    {0x6cffb692c49d7d1eu, LARGEST_ONLY,  0, 0, 0, "topk:density=0.05"},
+    {0xa64c2c67b1fd5f05u, LARGEST_ONLY,  0, 0, 0, "topk:density=0.05+sign"},
+    {0xf8359657150722dcu, LARGEST_ONLY,  0, 0, 0, "topk:density=0.1+natural"},
+    {0x8e31ec3c9f448169u, LARGEST_ONLY,  0, 0, 1, "topk:density=0.2,global=1"},
+    {0xafc45888dfe0bb64u, LARGEST_ONLY,  0, 0, 1, "topk:density=0.1,global=1+int"},
+    {0xa0700b22dbbc038du, LARGEST_ONLY,  0, 0, 0, "topk:density=0.2+sign:block=16"},
+    {0x4da630576606edc1u, LARGEST_ONLY,  0, 0, 1, "topk:density=0.3"},
+    {0x96603fb0377d8dd2u, LARGEST_ONLY,  0, 0, 1, "topk:density=0.3+int:bits=4,block=16"},
+    {0xde2daef334d485e3u, LARGEST_ONLY,  0, 0, 0, "topk:density=0.3+qsgd:bucket=16"},
+    {0xf9638ea94754b952u, LARGEST_ONLY,  0, 0, 0, "topk:density=0.5+mx:format=e2m3"},
+    {0x2548101386794f02u, LARGEST_ONLY,  0, 0, 0, "topk:density=1"},
+    {0x53441eb5e64f1fceu, LARGEST_ONLY,  0, 0, 0, "topk:density=1+bf16"},
+    {0x5149218309515345u, LARGEST_ONLY,  0, 0, 0, "topk:density=1e-9"},
+    {0xcdffdd41fd506414u, LARGEST_ONLY,  0, 0, 0, "topk:density=0.05+onebit:block=tensor"},
+    {0xaf8a37e4da5e169eu, LARGEST_ONLY,  1, 0, 0, "topk:exact=0"},
+    {0x8f7ef876fde38a31u, LARGEST_ONLY,  0, 0, 1, "topk:density=0.2,exact=0"},
+    {0x5d6634ce17b0fcd1u, LARGEST_ONLY,  0, 0, 0, "topk:density=0.3,exact=0+int"},
+    {0xace73c23d9e15053u, LARGEST_ONLY,  1, 0, 0, "dryden"},
+    {0x659a30754313ccaau, LARGEST_ONLY,  0, 0, 1, "dryden:density=0.1"},
+    {0x56ce0fd640e4e9b6u, LARGEST_ONLY,  0, 0, 0, "dryden:density=0.1+onebit:block=tensor"},
+    {0xcccb5dcd6e8ac234u, LARGEST_ONLY,  0, 0, 0, "dryden:density=0.2+sign"},
+    {0x5895869d8eb13028u, LARGEST_ONLY,  0, 0, 1, "strom"},
+    {0xd88b3e903a1e718au, LARGEST_ONLY,  1, 0, 0, "strom:threshold=0.0026+sign"},
+    {0x78b9a7d35aefb85eu, LARGEST_ONLY,  0, 0, 1, "strom:threshold=0.4,send=value"},
+    {0xa42f103f96bc30c9u, LARGEST_ONLY,  0, 0, 0, "strom:threshold=0.5+onebit:block=tensor"},
+    {0xca3accc3c245de10u, LARGEST_ONLY,  1, 0, 1, "nonzero"},
+    {0x9074217eb9703544u, LARGEST_ONLY,  0, 0, 0, "nonzero+int:bits=4"},
+    {0x853551e8617f9eeau, LARGEST_ONLY,  1, 1, 0, "wangni"},
+    {0xddae974d1261da76u, LARGEST_ONLY,  0, 0, 1, "wangni:density=0.3"},
+    {0xc37cd4f73c74c4c6u, LARGEST_ONLY,  0, 0, 0, "wangni:density=0.3+qsgd:levels=127"},
+    {0x4bac6ac42102a580u, LARGEST_ONLY,  1, 1, 1, "adacomp"},
+    {0xc36edad9d07f5cddu, LARGEST_ONLY,  0, 0, 0, "adacomp:bin=1+onebit"},
+    {0xf80574aa64c6ae7cu, LARGEST_ONLY,  0, 0, 0, "adacomp:bin=50,send=value"},
+    {0x7a1dcfb742e96159u, LARGEST_ONLY,  0, 0, 0, "adacomp:bin=77+onebit:block=tensor"},
+    {0x07bd1e89c27639b1u, LARGEST_ONLY,  0, 1, 0, "adacomp+onebit:block=tensor"},
+    {0xb381778e286ecb01u, LARGEST_ONLY,  1, 1, 0, "blocktopk"},
+    {0x73f55e3a4cead070u, LARGEST_ONLY,  0, 0, 1, "blocktopk:density=0.2,block=16"},
+    {0x47d1fc3f968b5acfu, LARGEST_ONLY,  0, 0, 0, "blocktopk:density=0.3,block=16+int:bits=4"},
+    {0x9dde44700773761eu, LARGEST_ONLY,  0, 0, 0, "blocktopk:density=0.02,block=65536+fp8"},
+    {0x97082265235bdd01u, LARGEST_ONLY,  0, 0, 0, "dgc"},
+    {0xde5ff240eb03d5aeu, LARGEST_ONLY,  1, 0, 0, "dgc:warmup=0"},
+    {0x0f6c269dda146e73u, LARGEST_ONLY,  0, 0, 0, "dgc:density=0.1,warmup=2"},
+    {0x88e6e7fd35ff9311u, LARGEST_ONLY,  0, 0, 1, "dgc:density=0.2,warmup=0"},
+    {0x0781d456fb63e493u, LARGEST_ONLY,  0, 0, 1, "dgc:density=0.2,nesterov=1,masking=0,warmup=0"},
+    {0x4e55a382c8a8e383u, LARGEST_ONLY,  0, 0, 1, "dgc:density=0.2,clip=1,warmup=0"},
+    {0xcd11214cdc24a5d1u, LARGEST_ONLY,  0, 0, 0, "dgc:density=0.05,momentum=0.7,nesterov=1,clip=10,masking=0,warmup=0+int"},
+    {0xceea9c81860c21afu, LARGEST_ONLY,  1, 0, 0, "randomk"},
+    {0x21dfa0ab23a993d8u, LARGEST_ONLY,  0, 0, 0, "randomk:density=0.1"},
+    {0x6103b59129e1ba15u, LARGEST_ONLY,  0, 0, 1, "randomk:density=0.2"},
+    {0x54e2b252f40a391bu, LARGEST_ONLY,  0, 0, 0, "randomk:density=0.1,unbiased=1"},
+    {0x86053852f3304a46u, LARGEST_ONLY,  1, 0, 0, "randomk:neighbours=1"},
+    {0xa1b00abd18013e7fu, LARGEST_ONLY,  0, 0, 1, "randomk:density=0.2,neighbours=1"},
+    {0x422e4f8b561dae01u, LARGEST_ONLY,  0, 0, 0, "randomk:density=0.1,unbiased=1,neighbours=1"},
+    {0x08ac18d3c483db93u, LARGEST_ONLY,  1, 1, 0, "sketch"},
+    {0x53b38c38fb8760c5u, LARGEST_ONLY,  1, 0, 0, "sketch:columns=262144"},
+    {0x08ac18d3c483db93u, LARGEST_ONLY,  0, 1, 0, "sketch:candidates=64"},
+    {0xcdbe2bf8f5132a54u, LARGEST_ONLY,  0, 0, 0, "sketch:density=0.02,rows=3,columns=512,candidates=2"},
+    {0x9d137cc46f3bc8c4u, LARGEST_ONLY,  0, 0, 0, "sketch:density=0.1,rows=1,columns=64,candidates=1"},
+    {0xdef4148eae3e4382u, LARGEST_ONLY,  1, 0, 0, "fetch"},
+    {0x66d36588cdeb820cu, LARGEST_ONLY,  0, 0, 0, "fetch:density=0.02,rows=3,columns=512,momentum=0.5,zeroing=0"},
+    {0xcbe6bbaba014fc7cu, LARGEST_ONLY,  0, 0, 0, "fetch:density=0.1,rows=7,columns=16"},
+    {0x9ce583c625a1a440u, LOW_RANK,      1, 1, 0, "powersgd"},
+    {0xce8c3e7d34a25f2du, LOW_RANK,      1, 1, 0, "powersgd:rank=1"},
+    {0x7f4367d05a0c74a5u, LOW_RANK,      1, 0, 1, "powersgd:rank=2"},
+    {0xacf4700d1e37e560u, LOW_RANK,      0, 0, 0, "powersgd:rank=7"},
+    {0x56d58fb3ea012ccau, LOW_RANK,      1, 1, 0, "powersgd:rank=16"},
+    {0x8252b5ac423a98d5u, LOW_RANK,      0, 0, 0, "powersgd:rank=20"},
+    {0x66d89fd24e544e8eu, LOW_RANK,      1, 0, 0, "powersgd:alternate=1"},
+    {0xc789f5b29d54e80du, LOW_RANK,      0, 0, 0, "powersgd:rank=3,alternate=1,momentum=0.9"},
+};
+enum { ALL_CODECS = sizeof codec_list / sizeof *codec_list };
+
+/* Does this codec write payloads alone? 0: it works in steps only, as powersgd and intsum do. */
+static inline int codec_has_payload(const char *text)
+{
+    static unsigned char payload[GCOMP_BOUND(1)], scratch[GCOMP_SCRATCH(1)];
+    const float one = 1;
+    size_t length;
+    gcomp_codec codec;
+    gcomp_input in;
+    gcomp_exec exec;
+    memset(&in, 0, sizeof in);
+    memset(&exec, 0, sizeof exec);
+    in.grad = &one;
+    in.rows = 1;
+    exec.scratch = scratch;
+    exec.scratch_bytes = sizeof scratch;
+    return gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK && gcomp_bound(&codec, 1) != 0 &&
+           gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length) == GCOMP_OK;
+}
+
+/* Does this method send some elements only, so that another codec may follow behind '+' for their values? */
+static inline int codec_is_sparse(const char *text)
+{
+    gcomp_codec codec;
+    char with_values[128];
+    snprintf(with_values, sizeof with_values, "%.*s+bf16", (int)strcspn(text, ":+"), text);
+    return gcomp_codec_parse(&codec, with_values, NULL, 0) == GCOMP_OK;
+}
+
+#endif

@@ -1,0 +1,232 @@
+/* Each method stands in every list that names methods: the three lists of the manual, the README, codecs.h, the corpus of the
+   fuzzer. The library's table of methods says which there are. A failure names the method and the list that lacks it.
+
+   Run from the repository's root. */
+#include "codecs.h"
+#include "test.h"
+
+#include <ctype.h>
+
+static char *header, *readme; /* the texts of gcomp.h and README.md */
+
+static char *whole_file(const char *path)
+{
+    FILE *f = fopen(path, "rb");
+    char *text = NULL;
+    long bytes;
+    CHECK(f != NULL);
+    if (!f) exit(1);
+    fseek(f, 0, SEEK_END);
+    bytes = ftell(f);
+    rewind(f);
+    text = (char *)calloc((size_t)bytes + 1, 1);
+    CHECK(text && fread(text, 1, (size_t)bytes, f) == (size_t)bytes);
+    fclose(f);
+    return text;
+}
+
+static void lacks(const char *list, const char *method)
+{
+    printf("# %s has no %s\n", list, method);
+    CHECK(!"each method is in each list");
+}
+
+/* Is this word a method, and which is its number on the wire? 0: it is none. */
+static unsigned number_of(const char *word)
+{
+    gcomp_codec codec;
+    for (size_t i = 0; gcomp_method_name(i); i++)
+        if (!strcmp(gcomp_method_name(i), word) && gcomp_codec_parse(&codec, word, NULL, 0) == GCOMP_OK) return codec.method;
+    return 0;
+}
+
+/* ---------------- the manual: a list is a section, whose entries begin with five blanks and one or more names */
+
+/* Copies the head of the next entry, its text up to two blanks, and goes on behind it. Returns 0 behind the last. */
+static int next_head(const char **at, char *head, size_t capacity)
+{
+    for (;;) {
+        const char *line = *at, *end = strchr(line, '\n');
+        size_t length = 0;
+        if (!end || (!strncmp(line, "   ", 3) && isupper((unsigned char)line[3]))) return 0;
+        *at = end + 1;
+        if (strncmp(line, "     ", 5) || isspace((unsigned char)line[5])) continue;
+        for (line += 5; line + length < end && strncmp(line + length, "  ", 2) && length + 1 < capacity;) length++;
+        memcpy(head, line, length);
+        head[length] = 0;
+        return 1;
+    }
+}
+
+static const char *section(const char *title)
+{
+    char text[40];
+    const char *at;
+    snprintf(text, sizeof text, "\n   %s", title);
+    at = strstr(header, text);
+    CHECK(at != NULL);
+    return at ? strchr(at + 4, '\n') + 1 : "";
+}
+
+static int has_word(const char *text, const char *word)
+{
+    const size_t length = strlen(word);
+    for (const char *at = text; (at = strstr(at, word)) != NULL; at += length)
+        if ((at == text || at[-1] == ' ') && (!at[length] || at[length] == ' ')) return 1;
+    return 0;
+}
+
+static int is_headed(const char *title, const char *method)
+{
+    char head[200];
+    const char *at = section(title);
+    while (next_head(&at, head, sizeof head))
+        if (has_word(head, method)) return 1;
+    return 0;
+}
+
+static void test_the_manual_has_parameters_and_papers_of_each_method(void)
+{
+    for (size_t i = 0; gcomp_method_name(i); i++) {
+        if (!is_headed("PARAMETERS", gcomp_method_name(i))) lacks("PARAMETERS in the manual", gcomp_method_name(i));
+        if (!is_headed("PAPERS", gcomp_method_name(i))) lacks("PAPERS in the manual", gcomp_method_name(i));
+    }
+}
+
+static void test_the_manual_has_parameters_of_methods_only(void)
+{
+    char head[200], word[64];
+    const char *at = section("PARAMETERS");
+    int used;
+    while (next_head(&at, head, sizeof head))
+        for (const char *names = head; sscanf(names, "%63s%n", word, &used) == 1; names += used)
+            if (!number_of(word)) lacks("the table of methods", word);
+}
+
+/* An entry begins as "sign 4", or "strom 22, dryden 23" with a number behind each name. */
+static void test_the_wire_format_has_the_number_of_each_method(void)
+{
+    unsigned long seen[256] = {0};
+    const char *at = section("WIRE FORMAT");
+    for (const char *end = strchr(at, '\n'); end && strncmp(at, "   SAVED", 8); at = end + 1, end = strchr(at, '\n')) {
+        char word[64];
+        unsigned long number;
+        int used;
+        const char *entry = at;
+        if (strncmp(at, "     ", 5) || !islower((unsigned char)at[5])) continue;
+        while (sscanf(entry, " %63[a-z0-9] %lu%n", word, &number, &used) == 2) {
+            if (number_of(word) != number || number > 255) {
+                printf("# in WIRE FORMAT %s has the number %lu\n", word, number);
+                lacks("the table of methods", word);
+            }
+            else seen[number]++;
+            entry += used;
+            entry += *entry == ',';
+        }
+    }
+    for (size_t i = 0; gcomp_method_name(i); i++)
+        if (seen[number_of(gcomp_method_name(i))] != 1) lacks("WIRE FORMAT in the manual", gcomp_method_name(i));
+}
+
+/* ---------------- the README: a method is named at the beginning of some code */
+
+static void test_the_readme_has_each_method(void)
+{
+    for (size_t i = 0; gcomp_method_name(i); i++) {
+        const char *name = gcomp_method_name(i), *at = readme;
+        int found = 0;
+        while (!found && (at = strstr(at, name)) != NULL) {
+            found = at > readme && at[-1] == '`' && strchr("`:+", at[strlen(name)]) != NULL;
+            at += strlen(name);
+        }
+        if (!found) lacks("README.md", name);
+    }
+}
+
+/* ---------------- codecs.h, from which digests, fuzzing, bench and picture take their codecs */
+
+static void test_codecs_h_has_each_method_with_defaults_and_in_the_bench(void)
+{
+    for (size_t i = 0; gcomp_method_name(i); i++) {
+        const char *name = gcomp_method_name(i);
+        int plain = 0, measured = 0;
+        for (size_t c = 0; c < ALL_CODECS; c++) {
+            const char *text = codec_list[c].text;
+            plain |= !strcmp(text, name);
+            measured |= !strncmp(text, name, strlen(name)) && strchr(":+", text[strlen(name)]) && codec_list[c].bench;
+        }
+        if (!plain) lacks("codecs.h", name);
+        if (!measured) lacks("the bench, a column of codecs.h,", name);
+    }
+}
+
+/* Each parameter that a method has is given another value in some line: its code is in digests, fuzzing and tests of edges. */
+static void test_codecs_h_has_each_parameter(void)
+{
+    for (size_t i = 0; gcomp_method_name(i); i++) {
+        const char *name = gcomp_method_name(i), *has;
+        char text[120], why[240], parameter[40], key[48];
+        int used;
+        gcomp_codec codec;
+        snprintf(text, sizeof text, "%s:wrong=1", name);
+        CHECK(gcomp_codec_parse(&codec, text, why, sizeof why) == GCOMP_BAD_CODEC);
+        has = strstr(why, "; it has: ");
+        for (has = has ? has + 10 : ""; sscanf(has, "%39s%n", parameter, &used) == 1; has += used) {
+            int found = 0;
+            snprintf(key, sizeof key, "%s=", parameter);
+            for (size_t c = 0; c < ALL_CODECS && !found; c++)
+                found = !strncmp(codec_list[c].text, name, strlen(name)) && codec_list[c].text[strlen(name)] == ':' &&
+                        strstr(codec_list[c].text, key) != NULL;
+            snprintf(text, sizeof text, "codec %s:%s", name, key);
+            if (!found) lacks("codecs.h", text);
+        }
+    }
+}
+
+static void test_codecs_h_has_a_codec_once_and_as_the_library_prints_it(void)
+{
+    for (size_t c = 0; c < ALL_CODECS; c++) {
+        char printed[160];
+        gcomp_codec codec;
+        CHECK(gcomp_codec_parse(&codec, codec_list[c].text, NULL, 0) == GCOMP_OK);
+        gcomp_codec_format(&codec, printed, sizeof printed);
+        if (strcmp(printed, codec_list[c].text)) printf("# codecs.h: \"%s\" is printed \"%s\"\n", codec_list[c].text, printed);
+        CHECK(!strcmp(printed, codec_list[c].text));
+        for (size_t d = 0; d < c; d++) CHECK(strcmp(codec_list[c].text, codec_list[d].text));
+        CHECK(codec_list[c].digest != 0 && codec_list[c].family >= 0 && codec_list[c].family < FAMILIES);
+    }
+}
+
+/* ---------------- the corpus */
+
+static void test_the_corpus_has_a_payload_of_each_codec(void)
+{
+    for (size_t c = 0; c < ALL_CODECS; c++) {
+        char path[160];
+        FILE *f;
+        if (!codec_has_payload(codec_list[c].text)) continue;
+        snprintf(path, sizeof path, "tests/corpus/valid_%s", codec_list[c].text);
+        for (char *at = path; *at; at++)
+            if (strchr(":,+=", *at)) *at = '_';
+        f = fopen(path, "rb");
+        if (!f) lacks("tests/corpus (fuzz_decode --make-corpus writes it)", codec_list[c].text);
+        else fclose(f);
+    }
+}
+
+int main(void)
+{
+    header = whole_file("gcomp.h");
+    readme = whole_file("README.md");
+    RUN(test_the_manual_has_parameters_and_papers_of_each_method);
+    RUN(test_the_manual_has_parameters_of_methods_only);
+    RUN(test_the_wire_format_has_the_number_of_each_method);
+    RUN(test_the_readme_has_each_method);
+    RUN(test_codecs_h_has_each_method_with_defaults_and_in_the_bench);
+    RUN(test_codecs_h_has_each_parameter);
+    RUN(test_codecs_h_has_a_codec_once_and_as_the_library_prints_it);
+    RUN(test_the_corpus_has_a_payload_of_each_codec);
+    free(header);
+    free(readme);
+    return test_end();
+}
