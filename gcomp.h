@@ -5229,14 +5229,16 @@ GCOMP__INLINE gv gv_splat_pair(float x, float y)
     return z;
 #endif
 }
+/* The first pins hide zeros: 0 + -0 is 0, but -ffast-math makes -0 of it. */
 GCOMP__INLINE gv gv_add(gv x, gv y)
 {
-    GCOMP__ALL(x.r[i] = x.r[i] + y.r[i]; GCOMP__PIN_SUM(x.r[i]))
+    GCOMP__ALL(GCOMP__PIN_SUM(x.r[i]); GCOMP__PIN_SUM(y.r[i]); x.r[i] = x.r[i] + y.r[i];
+               GCOMP__PIN_SUM(x.r[i]))
     return x;
 }
 GCOMP__INLINE gv gv_sub(gv x, gv y)
 {
-    GCOMP__ALL(x.r[i] = x.r[i] - y.r[i]; GCOMP__PIN_SUM(x.r[i]))
+    GCOMP__ALL(GCOMP__PIN_SUM(x.r[i]); x.r[i] = x.r[i] - y.r[i]; GCOMP__PIN_SUM(x.r[i]))
     return x;
 }
 GCOMP__INLINE gv gv_mul(gv x, gv y)
