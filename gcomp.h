@@ -1893,7 +1893,7 @@ GCOMP__NOINLINE int gcomp__mode_fits(void)
    All of it gives the same bits on every compiler and machine: integers, or float operations of
    which each is exact or rounded once. GCOMP__PIN_SUM keeps a compiler from joining an addition
    with a multiplication, or from working in more digits.
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 /* These do not compile where the assumption is wrong: an array cannot have -1 elements. */
 typedef char gcomp__assume_8_bit_bytes[CHAR_BIT == 8 ? 1 : -1];
@@ -2148,7 +2148,7 @@ GCOMP__INLINE float gcomp__fmaf(float a, float b, float c)
 
 /* ------------------------------------------------------------------------------------------------
    >>sentences - text in buffers of fixed size; decimal numbers, read and said
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 /* Text in a buffer: cut to fit, always ended by 0. */
 typedef struct gcomp__text {
@@ -2435,7 +2435,7 @@ static void gcomp__say_decimal(gcomp__text *t, double v)
 
 /* ------------------------------------------------------------------------------------------------
    >>memory - from the user's allocator, counted; arrays of stb_ds in it
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 typedef struct gcomp__memory {
     gcomp_allocator allocator;
@@ -2529,7 +2529,7 @@ static void gcomp__array_release(gcomp__memory *memory, void *array, size_t elem
                                                                   one for its neighbour i ^ 1
 
    Philox: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 /* What random numbers are for. */
 enum {
@@ -2609,7 +2609,7 @@ GCOMP__INLINE uint32_t gcomp__draw(uint64_t words, uint64_t element)
 
    A method is a row: its name and parameters, its rounds, and functions. Everything else in the library finds it through the
    table at the end of >>codecs. The kernels of a row exist once per instruction set and reach it as `call->kernels`.
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 /* Kinds of rounds: a gather of payloads, a sum of floats or of integers, the largest of floats. SHARE stands in for a gather
    where the mean is made by ranges, see >>shards. */
@@ -3510,7 +3510,7 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
    (GCOMP__IN_ONCE). Bits agree because each operation is exact or
    rounded once, because sums run in 16 lanes that are folded in one tree (16, 8, 4, and (0 + 2) + (1 + 3)), and because
    sums of |x| and of products are in double, where a product of two floats is exact.
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 GCOMP__NOINLINE double gcomp__fold16(const double *d)
 {
@@ -5813,7 +5813,7 @@ GCOMP__INLINE void gv_last(float *p, size_t stride)
 
 /* ------------------------------------------------------------------------------------------------
    >>kernels - one body for every instruction set: checksum, sums, drivers of block methods
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_EACH
 /* The first `count` < 16 floats at p, zeros behind; and back. */
 #define gcomp__load_some GCOMP__F(load_some)
@@ -7072,7 +7072,7 @@ static const gcomp__common_kernels GCOMP__F(common) = {
    of 64 levels at once, the answers gathered from those that are still asked: the bits are as many, and no branch and no
    look-up depends on a level. Where zeros are many, the first question is asked of groups first (a tree), or the gaps between
    those that are not zero are coded (Rice, Elias).
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 #if !GCOMP__IN_WIDE
 /* Slices a segment's codes and counts what the sizes of its codes depend on; `bits` is a constant. */
@@ -7734,7 +7734,7 @@ static const gcomp__level_kernels GCOMP__F(coders) = {gcomp__code_levels, gcomp_
      BITMAP   n bits, 1: the index is in the list
 
    An encoder counts what each would take and uses the shortest.
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 #if GCOMP__IN_FIRST
 enum {
@@ -8031,7 +8031,7 @@ static void gcomp__put_indices(uint8_t *to, const uint32_t *index, size_t k, uns
 
    Some indices at a time are read. Nothing is read behind the end, and each index given is above the
    one before and below n: a damaged stream ends in `bad`.
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 #if GCOMP__IN_EACH
 /* >>kernel two_lists: decodes two streams of Rice codes in turn. Each code depends on the end of
@@ -8355,7 +8355,7 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
    >>codecs - one chapter a method, the table at the end
 
    A block method writes quant and deq (compiled for every instruction set), its line in the list, and its row.
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_ONCE
 
 static const gcomp__method *gcomp__method_of(unsigned wire);
@@ -16172,7 +16172,7 @@ GCOMP_API gcomp_result gcomp_retain(const void *payload, size_t length, const gc
      bytes      looks at the mean bytes of `every` steps: above the target one entry down, towards
                 fewer bytes; one entry up if that is expected to give at most (1 - slack) of it
      error      the same with the relative error of gcomp_statistics, in the other direction
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 enum { GCOMP__WARMUP, GCOMP__ACCORDION, GCOMP__BUDGET, GCOMP__ERROR, GCOMP__RULES };
 enum { GCOMP__ENTRIES = 8 }; /* of a list, at most */
@@ -16410,7 +16410,7 @@ static size_t gcomp__control(const gcomp__schedule *s, gcomp__pace *pace, double
        |       frames             frames of all workers
        |       bucket, mem.others which tensors are communicated together
        +------ node               desc.node: another gcomp, which sums within the machine
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 /* Phases of a step. COLLECT to ROUNDS are passed once for each bucket. */
 enum { GCOMP__IDLE, GCOMP__COLLECT, GCOMP__FRAMES, GCOMP__DECISIONS, GCOMP__ROUNDS, GCOMP__READY };
@@ -16698,7 +16698,7 @@ static double gcomp__now(const gcomp *gc)
      any other                                      the codec, or list, of desc
    Then each of these codecs is asked whether it makes a tensor of this shape smaller. One that does
    not becomes none. gcomp_describe tells the reason wherever it is not the codec that was named.
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 /* The rounds and flags of a codec, for so many workers. GCOMP_BAD_CODEC or GCOMP_MISSING_CALLBACK
    if the transport cannot carry them. One worker alone needs no transport. A codec may change
@@ -17052,7 +17052,7 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__entry *ent
        ^ at_send of tensor 2   ^ of 3    ^ of 0           ^ of 1
    mem.sums and mem.local grow in the same order. What a bucket needs only while it is communicated
    (shards, lists) begins at 0 in each bucket: the next bucket uses the same bytes again.
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 enum { GCOMP__LEAST_RANGE = 256 }; /* elements; payloads of smaller ranges are mostly headers */
 
@@ -17340,7 +17340,7 @@ static void gcomp__place_all(gcomp *gc)
      decisions  one to send, w received
    gcomp__lay_out is the only place that knows this order and these sizes. It runs twice: without
    memory it finds how much the arena takes, with memory it finds the places.
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 /* Hands out memory from `base` on; base NULL: only counts the bytes. */
 typedef struct gcomp__carver {
@@ -17624,7 +17624,7 @@ GCOMP_API size_t gcomp_memory_used(const gcomp *gc)
    Buffers of a step are not reserved here, but by gcomp_prepare or by the first step: every further
    tensor makes them larger.
    A call that fails leaves the object as it was: gcomp_add_tensor allocates everything first.
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 /* Opens the object that sums the gradients of the machine, with the tensors of this one. A worker
    alone on its machine has none. 0 without memory.
@@ -17885,7 +17885,7 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
        name        shape     dtype  codec              what all rounds bring  of 4 n
    "at most" stands if a payload is among the rounds. The reason for another codec than the one that
    was named, the entry of a list, and a warm-up stand in parentheses behind the codec.
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 GCOMP_API size_t gcomp_tensor_count(const gcomp *gc) { return gc ? gcomp__tensors(gc) : 0; }
 
@@ -18071,7 +18071,7 @@ GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity)
 
    Outside of steps an object is IDLE. All functions that change what is kept between steps ask for
    that first, so that a step never sees half of a change.
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 /* Fails inside a step of the object, or of the one that sums within its machine. */
 static gcomp_result gcomp__need_idle(gcomp *gc)
@@ -18238,7 +18238,7 @@ GCOMP_API gcomp_result gcomp_restart(gcomp *gc, uint64_t step)
      gcomp_give_back    residual <- residual + decode(payload)  if a committed payload was lost
    A commit first checks all payloads; if one is bad, nothing is written. A payload is checked
    against the tensor too: its codec, and its number of elements.
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 /* How a method runs for this object: instruction set, kernels, scratch, threads. */
 static gcomp__call gcomp__call_in(const gcomp *gc, const gcomp__method *method)
@@ -18451,7 +18451,7 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
      SUMS      allgather   the sums
    A length has 16 bytes: 0 bytes to come (64 bit), 8 status (32 bit), 12 CRC-32C of the 12 before.
    An answer is a length of 0 bytes. If a status is not 0, all workers stop.
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 enum {
     GCOMP__LENGTHS,
@@ -18736,7 +18736,7 @@ static void gcomp__add_shards(gcomp *gc)
    those its own taken keys stand for: all together send fewer than k + (world + 1) m. Of these
    every worker applies the k largest.
      a list: 0 CRC-32C of the rest   4 for each tensor k / m keys, falling, then zeros
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 /* Selects sums of the own range with keys from `least` on; of GLOBAL methods the `wanted`
    largest. */
@@ -19009,7 +19009,7 @@ static void gcomp__keep_largest(const gcomp *gc, const gcomp__slot *slot, float 
      step t     rank 0 decides  -> frame of bucket 0 ->  all: gc->decided
                 commit: all tensors go to their next entries
      step t + 1 encodes with the new codecs; its frames tell the new entries (GCOMP__AT_CODECS)
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 /* The CRC-32C goes on over 8 bytes, little-endian. */
 static uint32_t gcomp__crc_number(const gcomp *gc, uint32_t crc, uint64_t v)
@@ -19239,7 +19239,7 @@ static void gcomp__keep_pace(gcomp *gc)
      | tensors | codecs  | seed    | options | active  | means | epoch        | CRC-32C         |
    Each bucket has a frame. An error of a worker travels in its first frame after the error, also
    one that this worker alone has seen in the bucket before; then all stop.
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 enum {
     GCOMP__AT_RANK = 4,
@@ -19568,7 +19568,7 @@ static gcomp_result gcomp__judge_frames(gcomp *gc)
      IDLE        the step is over; also after an error or an abort, which write nothing
    Tensors may become ready in any order. Buckets go out in one order on all workers, from that of
    the last tensors to that of the first: so all ask for the same collectives, one after the other.
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 /* The step is over on this worker, without a commit. */
 static gcomp_result gcomp__end_step(gcomp *gc, gcomp_result result)
@@ -19857,7 +19857,7 @@ GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
      intsum              the largest scale is found; then integers are summed
      powersgd            floats of P are summed, then floats of Q
      none                floats are summed
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 /* Moves payloads to the front of the bucket's place in mem.send, fills up to the longest with
    zeros, and takes the byte counts of all workers from their frames.
@@ -20108,7 +20108,7 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
    asks: gcomp_step_next calls gcomp__advance, which goes through buckets by gcomp__advance_bucket,
    which goes through rounds by gcomp__next_in_round. None of them sends anything: a request is a
    struct that the user, or gcomp__drive, carries out, and reports by gcomp_step_done.
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 enum { GCOMP__IDS = 64 };
 
@@ -20292,7 +20292,7 @@ static gcomp_result gcomp__advance_bucket(gcomp *gc, gcomp_request *request)
    A payload that is decoded several times costs a pass each, so one pass reads the payloads of all
    workers side by side, adds them element by element in the order of ranks, and writes residual and
    mean while both are in the innermost cache.
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 /* Opens the payloads of all workers for a tensor, those at the cursors, for a sink of their
    mean. */
@@ -20534,7 +20534,7 @@ GCOMP_API gcomp_result gcomp_step_abort(gcomp *gc)
    With comm.start the requests of a bucket are under way while the next bucket is encoded:
      encode     | bucket 0 | bucket 1 | bucket 2 |          | commit |
      transport             | bucket 0    | bucket 1   | bucket 2 |
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 /* Is the mean of this tensor made by ranges, with any codec of its list? */
 static int gcomp__may_use_shards(const gcomp *gc, const gcomp__slot *slot)
@@ -20785,7 +20785,7 @@ static gcomp_result gcomp__exchange_as(gcomp *gc, void *const *grads, float *fla
      2 gcomp__ask_machine             how did the sum go?        the last chance to stop together
      3 gcomp__exchange_as(gc)         the first worker alone     with an error: the frame tells it
      4 gcomp__tell_machine            mean, status, entries      the others learn what came of it
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 /* Copies gradients to floats back to back; back: the mean from these floats to the gradients.
      floats    | tensor 0 | tensor 1 | tensor 2 | ...     gc->floats, without gaps */
@@ -21003,7 +21003,7 @@ GCOMP_API gcomp_result gcomp_exchange_any(gcomp *gc, void *const *grads, const g
    that gcomp_save_size does not change. Sums within the machine (gc->node) hold no state.
    A save is written between steps only, so that no bucket, round or payload is in it. What is in it
    are the fields of lifetime `history`, and residual, state and epoch_sum of each tensor.
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 /* Places in the header of a save. */
 enum {
@@ -21222,7 +21222,7 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
      gcomp_load        all state of this rank; or the mean of the states of all, for a new world
      gcomp_join        (>>workers) what all workers share, and no residual
      gcomp_take_over   (>>workers) adds the residual of a worker that leaves
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 /* "save 2: sentence", or if a tensor is at fault "save 2, tensor 'fc1': sentence" */
 static gcomp_result gcomp__fail_save(gcomp *gc, gcomp_result result, size_t w,
@@ -21477,7 +21477,7 @@ GCOMP_API gcomp_result gcomp_load(gcomp *gc, const void *const *saves, const siz
      before    (e0 + e1 + e2 + e3) / 4
      take over  e0 <- e0 + e3:          (e0 + e1 + e2) / 4, the same value
      regroup    V = 3, e <- e * 3 / 4:  (e0 + e1 + e2) / 3, the same value
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 GCOMP_API gcomp_result gcomp_take_over(gcomp *gc, const void *save, size_t length)
 {
@@ -21685,7 +21685,7 @@ GCOMP_API gcomp_result gcomp_regroup_machines(gcomp *gc, const gcomp_comm *comm,
    >>statistics - what was sent, how long it took, how much was lost
 
    Steps count as they go; only the norm of all residuals is calculated when it is asked for.
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
 {
@@ -21719,7 +21719,7 @@ GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
    NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM,
    DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM,
    OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
-   ------------------------------------------------------------------------------------------------ */
+   ---------------------------------------------------------------------------------------------- */
 
 /* What others include behind this file finds their compiler's options and their stb_ds.h as they were. */
 #ifdef GCOMP__STB_DS
