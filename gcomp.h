@@ -45,9 +45,19 @@
    >>sentences   text in buffers of fixed size; decimal numbers, read and said
    >>memory      from the user's allocator, counted; arrays of stb_ds in it
    >>random      numbers as a function of (seed, step, tensor, purpose, worker, element)
-   >>rows        what a method is to the rest of the library: the row of the methods table
+   >>rows        what a method is to the rest of the library: its row in the table of methods
+   >>tiles       what encoders and decoders of block methods hand to each other
+   >>steps       the constants of a block: scales, steps of levels, the bytes of both
+   >>segments    entropy codes of levels: what all instruction sets share
+   >>zones       which methods this build has, and which part of a chapter is compiled when
+   >>crc         CRC-32C of payloads, where the processor has no instruction
    >>vectors     16 floats, on scalar, AVX2, AVX-512 and NEON; the header includes itself for each
-   >>kernels     one body for every instruction set: checksum, sums, drivers of block methods
+   >>kernels     sums, checksums and conversions: one body for every instruction set
+   >>dithering   stochastic rounding
+   >>measures    what a scale is made from: sums and extremes of p
+   >>loops       the three loops that become kernels of a block method
+   >>encoding    tiles of a gradient become codes and scales
+   >>decoding    codes become the mean and the residual
    >>levels      entropy codes of levels: a second layer behind the drivers of block methods
    >>bits        lists of indices as bytes, for sparse methods
    >>indices     and back, from bytes that may be anything
@@ -2604,6 +2614,9 @@ GCOMP__INLINE uint32_t gcomp__draw(uint64_t words, uint64_t element)
     return element & 1 ? h >> 16 : h & 0xffffu;
 }
 
+/* Makes another stream of two key words: key ^ GCOMP__MORE_BITS. */
+#define GCOMP__MORE_BITS 0x9E3779B97F4A7C15u /* makes another stream of two key words */
+
 /* ------------------------------------------------------------------------------------------------
    >>rows - what a method is to the rest of the library
 
@@ -2743,9 +2756,6 @@ struct gcomp__unit {
     size_t at;             /* where it begins */
 };
 
-enum { GCOMP__AHEAD = 512 }; /* elements that commits fetch ahead: more streams than a processor looks ahead in by itself */
-enum { GCOMP__TILE = 512 };  /* elements that kernels work on in between, in the innermost cache */
-enum { GCOMP__FAR = 1 << 22 }; /* elements from which gradient and residual are larger than the caches: codes pass these by */
 enum { GCOMP__HEADER = 32 }; /* bytes of a payload before its body */
 
 /* How a call runs. */
@@ -2923,6 +2933,23 @@ GCOMP__INLINE size_t gcomp__chunks(size_t n) { return gcomp__pieces(n, GCOMP_CHU
 
 static size_t gcomp__dtype_bytes(gcomp_dtype dtype) { return dtype == GCOMP_F32 ? 4 : 2; }
 
+/* ------------------------------------------------------------------------------------------------
+   >>tiles - what encoders and decoders of block methods hand to each other
+
+   A chunk of GCOMP_CHUNK elements is the work of one task. Inside a chunk all goes by tiles of
+   GCOMP__TILE elements, which stay in the innermost cache:
+
+     encode   gradient, residual --> p (floats of a tile) --> codes
+     decode   codes --> floats of a tile --> mean, residual
+
+   The method is in the arrow between floats and codes alone: gcomp__block_kernels. Everything else
+   is compiled once for all methods, see >>encoding and >>decoding.
+   ---------------------------------------------------------------------------------------------- */
+
+enum { GCOMP__AHEAD = 512 }; /* elements that commits fetch ahead: more streams than a processor looks ahead in by itself */
+enum { GCOMP__TILE = 512 };  /* elements that kernels work on in between, in the innermost cache */
+enum { GCOMP__FAR = 1 << 22 }; /* elements from which gradient and residual are larger than the caches: codes pass these by */
+
 /* The encoding of a payload by a block method. */
 typedef struct gcomp__encode_job {
     const gcomp__call *call;
@@ -2980,9 +3007,6 @@ typedef struct gcomp__decoding {
     float weight;
 } gcomp__decoding;
 
-/* A tile of zeros. Sums begin with it, since 0 + -0 is 0. */
-static const float gcomp__no_sum[GCOMP__TILE] = {0};
-
 /* Kernels of a block method: how a tile becomes codes, and codes floats. */
 struct gcomp__block_kernels {
     void (*quantise)(gcomp__tile *tile);
@@ -3017,7 +3041,18 @@ typedef struct gcomp__level_kernels {
     void (*sink)(const gcomp__sink *sink, size_t chunk);
 } gcomp__level_kernels;
 
-#define GCOMP__MORE_BITS 0x9E3779B97F4A7C15u /* makes another stream of two key words */
+/* A tile of zeros. Sums begin with it, since 0 + -0 is 0. */
+static const float gcomp__no_sum[GCOMP__TILE] = {0};
+
+/* A tile of -0, which changes no number it is added to. */
+GCOMP__INLINE const float *gcomp__no_rest(void)
+{
+#define GCOMP__EIGHT_OF(x) x, x, x, x, x, x, x, x
+    GCOMP__ON_A_LINE static const float rest[GCOMP__TILE] = {
+        GCOMP__EIGHT_OF(GCOMP__EIGHT_OF(GCOMP__EIGHT_OF(-0.0f)))};
+#undef GCOMP__EIGHT_OF
+    return rest;
+}
 
 GCOMP__INLINE float gcomp__saturated(float x)
 {
@@ -3030,15 +3065,9 @@ GCOMP__INLINE void gcomp__take_out(float *residual, float sent)
     *residual = gcomp__saturated(*residual - sent);
 }
 
-/* A tile of -0, which changes no number it is added to. */
-GCOMP__INLINE const float *gcomp__no_rest(void)
-{
-#define GCOMP__EIGHT_OF(x) x, x, x, x, x, x, x, x
-    GCOMP__ON_A_LINE static const float rest[GCOMP__TILE] = {
-        GCOMP__EIGHT_OF(GCOMP__EIGHT_OF(GCOMP__EIGHT_OF(-0.0f)))};
-#undef GCOMP__EIGHT_OF
-    return rest;
-}
+/* ------------------------------------------------------------------------------------------------
+   >>steps - the constants of a block: scales, steps of levels, and the bytes of scales and last codes
+   ---------------------------------------------------------------------------------------------- */
 
 /* A zero that -Ofast does not know: 0 + -0 is 0. */
 GCOMP__INLINE float gcomp__zero(void)
@@ -3169,7 +3198,10 @@ static void gcomp__get_last(uint8_t *some, const uint8_t *from, size_t code16, s
     memcpy(some, from, gcomp__last_bytes(code16, count));
 }
 
-/* ---------------- entropy codes of levels, what all instruction sets share (see >>levels) */
+/* ------------------------------------------------------------------------------------------------
+   >>segments - entropy codes of levels: bits, words and prefixes that all instruction sets share (see >>levels)
+   ---------------------------------------------------------------------------------------------- */
+
 enum { GCOMP__PACKED, GCOMP__ELIAS, GCOMP__RICE, GCOMP__SMALLEST }; /* the parameter `code` of a method */
 enum { GCOMP__SEGMENT = 2048 };                                 /* bytes of packed codes that are recoded together */
 /* The first byte of a segment: packed; Elias omega; unary and low bits, in the tree form (depth 0 .. 3 in bits 4 and 5, low bits
@@ -3434,7 +3466,9 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
            (chunk ? (size_t)gcomp__get64(view->codes + 8 * (chunk - 1)) : 0);
 }
 
-/* ---------------- which methods this build has, and the zones of a chapter */
+/* ------------------------------------------------------------------------------------------------
+   >>zones - which methods this build has, and which part of a chapter is compiled when
+   ---------------------------------------------------------------------------------------------- */
 
 /* The list of methods, in the order of gcomp_method_name; none comes before them. */
 #define GCOMP__METHODS(X) \
@@ -3500,53 +3534,8 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
     GCOMP__JOIN(GCOMP__IF_, GCOMP__TAKEN(GCOMP_WITHOUT_##NAME, GCOMP_ONLY_##NAME))(__VA_ARGS__)
 
 /* ------------------------------------------------------------------------------------------------
-   >>vectors - 16 floats, on scalar, AVX2, AVX-512 and NEON; the header includes itself for each
-
-   Each set defines the same few operations under names that end in _scalar, _avx2, ... Then GCOMP__PASS names the set, and the
-   header includes itself: what stands between here and >>text is compiled once more, for this set. There an operation goes by a
-   plain name, gv_add, which means gcomp__add_avx2; so do the kernels. These names are macros that are expanded where they are
-   used, so one definition serves every set.
-   Before the sets comes a pass for types (GCOMP__IN_FIRST). The last set needs no include: the reader just reads on
-   (GCOMP__IN_ONCE). Bits agree because each operation is exact or
-   rounded once, because sums run in 16 lanes that are folded in one tree (16, 8, 4, and (0 + 2) + (1 + 3)), and because
-   sums of |x| and of products are in double, where a product of two floats is exact.
+   >>crc - CRC-32C of payloads, where the processor has no instruction
    ---------------------------------------------------------------------------------------------- */
-
-GCOMP__NOINLINE double gcomp__fold16(const double *d)
-{
-    double t[8];
-    for (int i = 0; i < 8; i++) {
-        t[i] = d[i] + d[i + 8];
-        GCOMP__PIN_SUM(t[i]);
-    }
-    for (int i = 0; i < 4; i++) {
-        t[i] += t[i + 4];
-        GCOMP__PIN_SUM(t[i]);
-    }
-    t[0] += t[2];
-    t[1] += t[3];
-    GCOMP__PIN_SUM(t[0]);
-    GCOMP__PIN_SUM(t[1]);
-    return t[0] + t[1];
-}
-
-static float gcomp__fold16_float(const float *d)
-{
-    float t[8];
-    for (int i = 0; i < 8; i++) {
-        t[i] = d[i] + d[i + 8];
-        GCOMP__PIN_SUM(t[i]);
-    }
-    for (int i = 0; i < 4; i++) {
-        t[i] += t[i + 4];
-        GCOMP__PIN_SUM(t[i]);
-    }
-    t[0] += t[2];
-    t[1] += t[3];
-    GCOMP__PIN_SUM(t[0]);
-    GCOMP__PIN_SUM(t[1]);
-    return t[0] + t[1];
-}
 
 /* CRC-32C (reflected polynomial 0x82F63B78) where there is no instruction: row j is what half byte j of 8 bytes leaves behind. */
 static const uint32_t gcomp__crc_table[16][16] = {
@@ -3630,6 +3619,72 @@ static uint32_t gcomp__crc_after(uint32_t crc)
     return sum;
 }
 
+/* ------------------------------------------------------------------------------------------------
+   >>vectors - 16 floats, on scalar, AVX2, AVX-512 and NEON; the header includes itself for each
+
+   The kernels are written once, in a vocabulary of some 130 operations on 16 floats, 16 words or 32
+   bytes. Each instruction set defines the vocabulary by its own instructions:
+
+     gv_add               what a kernel says: a macro, expanded where it is used
+     GCOMP__F(gv_add)     what the macro means: the operation of the set whose turn it is
+     gcomp__gv_add_avx2   what the compiler, ctags and a debugger see in AVX2's turn
+
+   A set has its turn when GCOMP__PASS is its name, and the header includes itself. So this file is
+   read several times, and each time another zone of its chapters is compiled (>>zones):
+
+     GCOMP__PASS   zone             what is compiled
+     first         GCOMP__IN_FIRST  types, constants and functions that all sets share
+     avx2          GCOMP__IN_EACH   AVX2's vocabulary, all kernels
+     avx512        GCOMP__IN_EACH   AVX-512's vocabulary, and the kernels that gain from it; for the
+                                    others the tables of AVX-512 hold AVX2's kernels
+     neon          GCOMP__IN_EACH   NEON's vocabulary, all kernels
+     scalar        GCOMP__IN_EACH   the portable vocabulary, all kernels
+     scalar        GCOMP__IN_ONCE   everything else, down to the end: the reader just reads on
+
+   The bits are the same on each set, because
+   - an operation is exact, or rounds once;
+   - a sum runs in 16 lanes, which are folded in one tree: 16 lanes to 8, to 4, then (0 + 2) + (1 + 3);
+   - sums of |x| and of products are in double, where a product of two floats is exact.
+   ---------------------------------------------------------------------------------------------- */
+
+/* The tree of every sum over 16 lanes, in double and in float. The portable set folds so, and the
+   other sets reach the same bits by their own instructions. */
+GCOMP__NOINLINE double gcomp__fold16(const double *d)
+{
+    double t[8];
+    for (int i = 0; i < 8; i++) {
+        t[i] = d[i] + d[i + 8];
+        GCOMP__PIN_SUM(t[i]);
+    }
+    for (int i = 0; i < 4; i++) {
+        t[i] += t[i + 4];
+        GCOMP__PIN_SUM(t[i]);
+    }
+    t[0] += t[2];
+    t[1] += t[3];
+    GCOMP__PIN_SUM(t[0]);
+    GCOMP__PIN_SUM(t[1]);
+    return t[0] + t[1];
+}
+
+static float gcomp__fold16_float(const float *d)
+{
+    float t[8];
+    for (int i = 0; i < 8; i++) {
+        t[i] = d[i] + d[i + 8];
+        GCOMP__PIN_SUM(t[i]);
+    }
+    for (int i = 0; i < 4; i++) {
+        t[i] += t[i + 4];
+        GCOMP__PIN_SUM(t[i]);
+    }
+    t[0] += t[2];
+    t[1] += t[3];
+    GCOMP__PIN_SUM(t[0]);
+    GCOMP__PIN_SUM(t[1]);
+    return t[0] + t[1];
+}
+
 #if GCOMP__X86 && GCOMP_MAX_ISA >= 2
 #define GCOMP__HAS_AVX2 1
 #else
@@ -3645,147 +3700,148 @@ static uint32_t gcomp__crc_after(uint32_t crc)
 #define GCOMP__NAME1(name, set) GCOMP__NAME2(name, set)
 #define GCOMP__F(name) GCOMP__NAME1(name, GCOMP__PASS)
 /* 16 floats */
-#define gv GCOMP__F(v16)                     /* 16 floats */
-#define gv_load GCOMP__F(load)             /* the 16 floats at p, at any address */
-#define gv_store GCOMP__F(store)           /* and back */
-#define gv_splat GCOMP__F(splat)           /* 16 times x */
-#define gv_add GCOMP__F(add)               /* a + b */
-#define gv_sub GCOMP__F(sub)               /* a - b */
-#define gv_mul GCOMP__F(mul)               /* a * b */
-#define gv_abs GCOMP__F(abs)               /* without the sign */
-#define gv_min GCOMP__F(min)               /* the smaller of two numbers */
-#define gv_max GCOMP__F(max)               /* the larger of two numbers */
-#define gv_fma GCOMP__F(fma)               /* a * b + c, rounded once */
-#define gv_mul_add GCOMP__F(plus)          /* a * b + c where a * b is exact */
-#define gv_clamp GCOMP__F(clamp)           /* x limited to -limit .. limit */
-#define gv_saturate GCOMP__F(saturate)     /* infinities become the largest float */
-#define gv_pick GCOMP__F(pick)             /* lane by lane: x where the mask is 1, else y */
-#define gv_flip GCOMP__F(flip)             /* changes the sign where the mask is 1 */
-#define gv_below_0 GCOMP__F(lt0)           /* mask: x < 0 */
-#define gv_reaches GCOMP__F(keys)          /* mask: bits(abs(x)) >= t */
-#define gv_max_bits GCOMP__F(worst)        /* running maximum of bits(abs(x)): 0x7f800000 and above are not finite */
-#define gv_most GCOMP__F(most)             /* the largest of 16 such bits */
-#define gv_most_of_halves GCOMP__F(halved) /* the larger of lanes l and l + 8, for 8 lanes without a sign */
-#define gv_most_of_rows GCOMP__F(mosts)    /* the largest of 8 times 8, then 8 zeros */
-#define gv_fold GCOMP__F(fold)             /* the sum of 16 floats, in the order of the tree above */
-#define gv_mirror GCOMP__F(mirror)         /* each 8 floats the other way round */
-#define gv_twice GCOMP__F(twice)           /* 8 floats in both halves */
-#define gv_splat_pair GCOMP__F(pair_splat) /* x in 8 lanes, y in the other 8 */
-#define gv_keep GCOMP__F(keep)             /* the lanes of a mask side by side, and base + lane; may write 16 of each */
-#define gv_load_half GCOMP__F(load_half)   /* 16 fp16 codes as floats */
-#define gv_load_bfloat GCOMP__F(load_bfloat) /* 16 bf16 codes as floats */
-#define gv_store_half GCOMP__F(store_half) /* floats as fp16: nearest even, saturating */
-#define gv_store_bfloat GCOMP__F(store_bfloat) /* floats as bf16: nearest even, saturating */
-#define gv_load_short GCOMP__F(load_short) /* 16 codes of 8 bits: the sign, and 7 bits moved to those of an fp16 */
-#define gv_load_six GCOMP__F(load_six)     /* 16 codes of 6 bits: the sign, and 5 bits moved to those of an fp16 */
-#define gv_times4 GCOMP__F(times4)         /* 16 codes of 4 bits as numbers, times a */
-#define gv_times2 GCOMP__F(times2)         /* 16 codes of 2 bits as numbers, times a */
-#define gv_turn8 GCOMP__F(turn8)           /* 8 x 8 floats transposed */
-#define gv_eight GCOMP__F(eight)           /* three levels of a Hadamard transform over gv_columns columns */
-#define gv_last GCOMP__F(last)             /* the last levels, within gv_base floats */
-#define gv_columns GCOMP__F(columns)       /* how many columns gv_eight takes */
-#define gv_base GCOMP__F(base)             /* how many floats gv_last takes */
+#define gv GCOMP__F(gv)                        /* 16 floats */
+#define gv_load GCOMP__F(gv_load)              /* the 16 floats at p, at any address */
+#define gv_store GCOMP__F(gv_store)            /* and back */
+#define gv_splat GCOMP__F(gv_splat)            /* 16 times x */
+#define gv_add GCOMP__F(gv_add)                /* a + b */
+#define gv_sub GCOMP__F(gv_sub)                /* a - b */
+#define gv_mul GCOMP__F(gv_mul)                /* a * b */
+#define gv_abs GCOMP__F(gv_abs)                /* without the sign */
+#define gv_min GCOMP__F(gv_min)                /* the smaller of two numbers */
+#define gv_max GCOMP__F(gv_max)                /* the larger of two numbers */
+#define gv_fma GCOMP__F(gv_fma)                /* a * b + c, rounded once */
+#define gv_mul_add GCOMP__F(gv_mul_add)        /* a * b + c where a * b is exact */
+#define gv_clamp GCOMP__F(gv_clamp)            /* x limited to -limit .. limit */
+#define gv_saturate GCOMP__F(gv_saturate)      /* infinities become the largest float */
+#define gv_pick GCOMP__F(gv_pick)              /* lane by lane: x where the mask is 1, else y */
+#define gv_flip GCOMP__F(gv_flip)              /* changes the sign where the mask is 1 */
+#define gv_below_0 GCOMP__F(gv_below_0)        /* mask: x < 0 */
+#define gv_reaches GCOMP__F(gv_reaches)        /* mask: bits(abs(x)) >= t */
+/* Bits of 0x7f800000 and above say that a number was not finite. */
+#define gv_max_bits GCOMP__F(gv_max_bits)      /* the larger of m and bits(abs(x)) */
+#define gv_most GCOMP__F(gv_most)              /* the largest of 16 such bits */
+#define gv_most_of_halves GCOMP__F(gv_most_of_halves) /* the larger of lanes l, l + 8, unsigned */
+#define gv_most_of_rows GCOMP__F(gv_most_of_rows) /* the largest of 8 times 8, then 8 zeros */
+#define gv_fold GCOMP__F(gv_fold)              /* the sum of 16 floats, by the tree above */
+#define gv_mirror GCOMP__F(gv_mirror)          /* each 8 floats the other way round */
+#define gv_twice GCOMP__F(gv_twice)            /* 8 floats in both halves */
+#define gv_splat_pair GCOMP__F(gv_splat_pair)  /* x in 8 lanes, y in the other 8 */
+#define gv_keep GCOMP__F(gv_keep)              /* a mask's lanes side by side, and base + lane */
+#define gv_load_half GCOMP__F(gv_load_half)    /* 16 fp16 codes as floats */
+#define gv_load_bfloat GCOMP__F(gv_load_bfloat) /* 16 bf16 codes as floats */
+#define gv_store_half GCOMP__F(gv_store_half)  /* floats as fp16: nearest even, saturating */
+#define gv_store_bfloat GCOMP__F(gv_store_bfloat) /* floats as bf16: nearest even, saturating */
+#define gv_load_short GCOMP__F(gv_load_short)  /* 16 codes of 8 bits: sign, 7 bits of an fp16 */
+#define gv_load_six GCOMP__F(gv_load_six)      /* 16 codes of 6 bits: sign, 5 bits of an fp16 */
+#define gv_times4 GCOMP__F(gv_times4)          /* 16 codes of 4 bits as numbers, times a */
+#define gv_times2 GCOMP__F(gv_times2)          /* 16 codes of 2 bits as numbers, times a */
+#define gv_turn8 GCOMP__F(gv_turn8)            /* 8 x 8 floats transposed */
+#define gv_eight GCOMP__F(gv_eight)            /* three Hadamard levels over gv_columns columns */
+#define gv_last GCOMP__F(gv_last)              /* the last levels, within gv_base floats */
+#define gv_columns GCOMP__F(gv_columns)        /* how many columns gv_eight takes */
+#define gv_base GCOMP__F(gv_base)              /* how many floats gv_last takes */
 /* 16 sums in double */
-#define gs GCOMP__F(sum16)                   /* 16 double sums */
-#define gs_none GCOMP__F(sum_none)         /* 16 zeros */
-#define gs_add GCOMP__F(sum_add)           /* adds abs(x) to 16 sums */
-#define gs_dot GCOMP__F(sum_dot)           /* adds x * y, which is exact in double */
-#define gs_sides GCOMP__F(sum_sides)       /* adds x to 16 sums, or where its sign is set -x to 16 others */
-#define gs_fold GCOMP__F(sum_fold)         /* the sum of the 16, in the order of the tree above */
+#define gs GCOMP__F(gs)                        /* 16 double sums */
+#define gs_none GCOMP__F(gs_none)              /* 16 zeros */
+#define gs_add GCOMP__F(gs_add)                /* adds abs(x) to 16 sums */
+#define gs_dot GCOMP__F(gs_dot)                /* adds x * y, which is exact in double */
+#define gs_sides GCOMP__F(gs_sides)            /* adds x to 16 sums; x < 0: -x to 16 others */
+#define gs_fold GCOMP__F(gs_fold)              /* the sum of the 16, by the tree above */
 /* 16 words of 32 bits */
-#define gw GCOMP__F(w16)                     /* 16 words: integers of 32 bits with a sign */
-#define gw_load GCOMP__F(load_words)       /* the 16 words at p */
-#define gw_store GCOMP__F(store_words)     /* and back */
-#define gw_load_bytes GCOMP__F(wload)      /* the 64 bytes at p as words */
-#define gw_splat GCOMP__F(wsplat)          /* 16 times x */
-#define gw_bits GCOMP__F(words)            /* the bits of 16 floats */
-#define gv_of_bits GCOMP__F(floats)        /* and back */
-#define gw_nearest GCOMP__F(nearest)       /* x rounded to the nearest integer, ties to even; abs(x) < 2^22 */
-#define gw_trunc GCOMP__F(trunc)           /* x rounded toward 0 */
-#define gw_floor GCOMP__F(wfloor)          /* x rounded down */
-#define gv_number GCOMP__F(number)         /* integers as floats */
-#define gw_add GCOMP__F(wadd)              /* x + y */
-#define gw_sub GCOMP__F(wsub)              /* x - y */
-#define gw_mul GCOMP__F(wmul)              /* the low 32 bits of x * y */
-#define gw_and GCOMP__F(wand)              /* x & y */
-#define gw_or GCOMP__F(wor)                /* x or y, bit by bit */
-#define gw_xor GCOMP__F(wxor)              /* x ^ y */
-#define gw_min GCOMP__F(wmin)              /* the smaller, with sign */
-#define gw_max GCOMP__F(wmax)              /* the larger, with sign */
-#define gw_max_unsigned GCOMP__F(wtop)     /* the larger, as numbers without a sign */
-#define gw_gt GCOMP__F(wgt)                /* all ones where x > y, else 0 */
-#define gw_eq GCOMP__F(weq)                /* mask: x == y */
-#define gw_shl GCOMP__F(wshl)              /* x << k */
-#define gw_shr GCOMP__F(wshr)              /* x >> k, zeros come in */
-#define gw_sar GCOMP__F(wsar)              /* x >> k, copies of the sign come in */
-#define gw_mul_halves GCOMP__F(whalves)    /* the low half times k plus the high half, both with sign */
-#define gw_ties GCOMP__F(wties)            /* is the lower half of any word all ones? */
-#define gw_load_halves GCOMP__F(halves)    /* the 16 halves of 8 words, the lower half first */
-#define gw_look16 GCOMP__F(look16)         /* table[x & 15] */
-#define gw_look4 GCOMP__F(lookup4)         /* table[code & 15] of 16 codes of 4 bits */
-#define gw_get16 GCOMP__F(get16s)          /* 16 codes of 16 bits with sign */
-#define gw_get8 GCOMP__F(get8)             /* 16 codes of 8 bits with sign */
-#define gw_get4 GCOMP__F(get4)             /* 16 codes of 4 bits with sign */
-#define gw_get2 GCOMP__F(get2)             /* 16 codes of 2 bits with sign */
-#define gw_put16 GCOMP__F(put16s)          /* the low 16 bits of each word as a code */
-#define gw_put8 GCOMP__F(put8)             /* the low 8 bits */
-#define gw_put4 GCOMP__F(put4)             /* the low 4 bits */
-#define gw_put2 GCOMP__F(put2)             /* the low 2 bits */
+#define gw GCOMP__F(gw)                        /* 16 words: integers of 32 bits with a sign */
+#define gw_load GCOMP__F(gw_load)              /* the 16 words at p */
+#define gw_store GCOMP__F(gw_store)            /* and back */
+#define gw_load_bytes GCOMP__F(gw_load_bytes)  /* the 64 bytes at p as words */
+#define gw_splat GCOMP__F(gw_splat)            /* 16 times x */
+#define gw_bits GCOMP__F(gw_bits)              /* the bits of 16 floats */
+#define gv_of_bits GCOMP__F(gv_of_bits)        /* and back */
+#define gw_nearest GCOMP__F(gw_nearest)        /* x to nearest, ties to even; abs(x) < 2^22 */
+#define gw_trunc GCOMP__F(gw_trunc)            /* x rounded toward 0 */
+#define gw_floor GCOMP__F(gw_floor)            /* x rounded down */
+#define gv_number GCOMP__F(gv_number)          /* integers as floats */
+#define gw_add GCOMP__F(gw_add)                /* x + y */
+#define gw_sub GCOMP__F(gw_sub)                /* x - y */
+#define gw_mul GCOMP__F(gw_mul)                /* the low 32 bits of x * y */
+#define gw_and GCOMP__F(gw_and)                /* x & y */
+#define gw_or GCOMP__F(gw_or)                  /* x or y, bit by bit */
+#define gw_xor GCOMP__F(gw_xor)                /* x ^ y */
+#define gw_min GCOMP__F(gw_min)                /* the smaller, with sign */
+#define gw_max GCOMP__F(gw_max)                /* the larger, with sign */
+#define gw_max_unsigned GCOMP__F(gw_max_unsigned) /* the larger, as numbers without a sign */
+#define gw_gt GCOMP__F(gw_gt)                  /* all ones where x > y, else 0 */
+#define gw_eq GCOMP__F(gw_eq)                  /* mask: x == y */
+#define gw_shl GCOMP__F(gw_shl)                /* x << k */
+#define gw_shr GCOMP__F(gw_shr)                /* x >> k, zeros come in */
+#define gw_sar GCOMP__F(gw_sar)                /* x >> k, copies of the sign come in */
+#define gw_mul_halves GCOMP__F(gw_mul_halves)  /* low half times k plus high half, signed */
+#define gw_ties GCOMP__F(gw_ties)              /* is the lower half of any word all ones? */
+#define gw_load_halves GCOMP__F(gw_load_halves) /* the 16 halves of 8 words, the lower half first */
+#define gw_look16 GCOMP__F(gw_look16)          /* table[x & 15] */
+#define gw_look4 GCOMP__F(gw_look4)            /* table[code & 15] of 16 codes of 4 bits */
+#define gw_get16 GCOMP__F(gw_get16)            /* 16 codes of 16 bits with sign */
+#define gw_get8 GCOMP__F(gw_get8)              /* 16 codes of 8 bits with sign */
+#define gw_get4 GCOMP__F(gw_get4)              /* 16 codes of 4 bits with sign */
+#define gw_get2 GCOMP__F(gw_get2)              /* 16 codes of 2 bits with sign */
+#define gw_put16 GCOMP__F(gw_put16)            /* the low 16 bits of each word as a code */
+#define gw_put8 GCOMP__F(gw_put8)              /* the low 8 bits */
+#define gw_put4 GCOMP__F(gw_put4)              /* the low 4 bits */
+#define gw_put2 GCOMP__F(gw_put2)              /* the low 2 bits */
 /* 32 bytes */
-#define gb GCOMP__F(b32)                     /* 32 bytes */
-#define gb_limit GCOMP__F(limit)           /* 32 words x >> shift as bytes, limited to low .. high */
-#define gb_marks GCOMP__F(marks)           /* 32 bytes: 1 << bit where a float has its sign set, else 0 */
-#define gb_or GCOMP__F(bor)                /* x or y, bit by bit */
-#define gb_low GCOMP__F(blow)              /* the low `bits` bits of each byte */
-#define gb_put8 GCOMP__F(puts8)            /* 32 bytes as codes of 8 bits */
-#define gb_put6 GCOMP__F(puts6)            /* their low 6 bits as codes */
-#define gb_put4 GCOMP__F(puts4)            /* their low 4 bits */
-#define gb_put2 GCOMP__F(puts2)            /* their low 2 bits */
-#define gb_streams GCOMP__F(pours)         /* 1 if gb_stream passes by the caches */
-#define gb_stream GCOMP__F(pour)           /* copies 64 bytes to a multiple of 64, past the caches */
-#define gb_stream_end GCOMP__F(poured)     /* other threads may read what was streamed */
+#define gb GCOMP__F(gb)                        /* 32 bytes */
+#define gb_limit GCOMP__F(gb_limit)            /* 32 words x >> shift as bytes, in low .. high */
+#define gb_marks GCOMP__F(gb_marks)            /* 32 bytes: 1 << bit if a sign is set, else 0 */
+#define gb_or GCOMP__F(gb_or)                  /* x or y, bit by bit */
+#define gb_low GCOMP__F(gb_low)                /* the low `bits` bits of each byte */
+#define gb_put8 GCOMP__F(gb_put8)              /* 32 bytes as codes of 8 bits */
+#define gb_put6 GCOMP__F(gb_put6)              /* their low 6 bits as codes */
+#define gb_put4 GCOMP__F(gb_put4)              /* their low 4 bits */
+#define gb_put2 GCOMP__F(gb_put2)              /* their low 2 bits */
+#define gb_streams GCOMP__F(gb_streams)        /* 1 if gb_stream passes by the caches */
+#define gb_stream GCOMP__F(gb_stream)          /* copies 64 bytes to a line, past the caches */
+#define gb_stream_end GCOMP__F(gb_stream_end)  /* other threads may read what was streamed */
 /* words of 64 bits */
-#define gu_crc8 GCOMP__F(crc8)             /* the checksum of 8 more bytes */
-#define gu_gather GCOMP__F(gather)         /* the bits of a word where a mask has ones, side by side */
-#define gu_scatter GCOMP__F(scatter)       /* the lowest bits of a word spread to where a mask has ones */
-#define gu_slice GCOMP__F(slice)           /* 64 packed codes as words: bit b of all codes is word b */
-#define gu_unslice GCOMP__F(unslice)       /* and back */
+#define gu_crc8 GCOMP__F(gu_crc8)              /* the checksum of 8 more bytes */
+#define gu_gather GCOMP__F(gu_gather)          /* a word's bits where a mask is 1, side by side */
+#define gu_scatter GCOMP__F(gu_scatter)        /* the lowest bits of a word, to where a mask is 1 */
+#define gu_slice GCOMP__F(gu_slice)            /* 64 packed codes as words: bit b of all in word b */
+#define gu_unslice GCOMP__F(gu_unslice)        /* and back */
 /* one register of the set: 16, 8, 4 or 1 of the 16 lanes */
-#define gv_reg GCOMP__F(float_register)    /* floats */
-#define gw_reg GCOMP__F(word_register)     /* words, of the type that intrinsics take */
-#define gw_int GCOMP__F(int_register)      /* the same with a sign, for the compiler's operators */
-#define gw_uint GCOMP__F(uint_register)    /* and without */
-#define gs_reg GCOMP__F(double_register)   /* half as many doubles, or 1 */
-#define gv_lanes GCOMP__F(lanes)           /* how many floats a register holds */
-#define gr_splat GCOMP__F(splat1)          /* as gv_splat, and so on */
-#define gr_splat_word GCOMP__F(wsplat1)
-#define gr_fma GCOMP__F(fma1)
-#define gr_fma_double GCOMP__F(dfma1)
-#define gr_min GCOMP__F(min1)
-#define gr_max GCOMP__F(max1)
-#define gr_min_word GCOMP__F(wmin1)
-#define gr_max_word GCOMP__F(wmax1)
-#define gr_min_unsigned GCOMP__F(umin1)
-#define gr_max_unsigned GCOMP__F(umax1)
-#define gr_nearest GCOMP__F(nearest1)
-#define gr_trunc GCOMP__F(trunc1)
-#define gr_floor GCOMP__F(floor1)
-#define gr_number GCOMP__F(number1)
-#define gr_look16 GCOMP__F(look1)
-#define gr_pick GCOMP__F(pick1)            /* x where the sign of a word is set, else y */
-#define gr_pick_word GCOMP__F(wpick1)
-#define gr_double GCOMP__F(double1)        /* register i of the 16 floats as doubles */
-#define gr_sides GCOMP__F(sides1)          /* d where its sign is not set, and where it is; else 0 */
-#define gr_less GCOMP__F(less1)            /* x - y */
-#define gr_level GCOMP__F(level1)          /* x + y and x - y */
-#define gr_levels_inside GCOMP__F(inside1) /* the levels of a Hadamard transform inside two registers */
-#define gv_eight_rows GCOMP__F(eight_rows)
-#define gw_load_any GCOMP__F(load_any)
-#define gw_signs GCOMP__F(wsigns)          /* mask: the signs of words */
-#define gw_of_mask GCOMP__F(of_mask)       /* words whose signs are the bits of a mask */
-#define gv_store_small GCOMP__F(store_small) /* floats up to the largest half as halves */
-#define gv_fma16 GCOMP__F(fma16)
-#define gb_join GCOMP__F(join_bytes)
+#define gv_reg GCOMP__F(gv_reg)                /* floats */
+#define gw_reg GCOMP__F(gw_reg)                /* words, of the type that intrinsics take */
+#define gw_int GCOMP__F(gw_int)                /* the same, signed, for the compiler's operators */
+#define gw_uint GCOMP__F(gw_uint)              /* and without */
+#define gs_reg GCOMP__F(gs_reg)                /* half as many doubles, or 1 */
+#define gv_lanes GCOMP__F(gv_lanes)            /* how many floats a register holds */
+#define gr_splat GCOMP__F(gr_splat)            /* as gv_splat, and so on */
+#define gr_splat_word GCOMP__F(gr_splat_word)
+#define gr_fma GCOMP__F(gr_fma)
+#define gr_fma_double GCOMP__F(gr_fma_double)
+#define gr_min GCOMP__F(gr_min)
+#define gr_max GCOMP__F(gr_max)
+#define gr_min_word GCOMP__F(gr_min_word)
+#define gr_max_word GCOMP__F(gr_max_word)
+#define gr_min_unsigned GCOMP__F(gr_min_unsigned)
+#define gr_max_unsigned GCOMP__F(gr_max_unsigned)
+#define gr_nearest GCOMP__F(gr_nearest)
+#define gr_trunc GCOMP__F(gr_trunc)
+#define gr_floor GCOMP__F(gr_floor)
+#define gr_number GCOMP__F(gr_number)
+#define gr_look16 GCOMP__F(gr_look16)
+#define gr_pick GCOMP__F(gr_pick)              /* x where the sign of a word is set, else y */
+#define gr_pick_word GCOMP__F(gr_pick_word)
+#define gr_double GCOMP__F(gr_double)          /* register i of the 16 floats as doubles */
+#define gr_sides GCOMP__F(gr_sides)            /* d if d >= 0, and d if d < 0; else 0 */
+#define gr_less GCOMP__F(gr_less)              /* x - y */
+#define gr_level GCOMP__F(gr_level)            /* x + y and x - y */
+#define gr_levels_inside GCOMP__F(gr_levels_inside) /* Hadamard levels inside two registers */
+#define gv_eight_rows GCOMP__F(gv_eight_rows)
+#define gw_load_any GCOMP__F(gw_load_any)
+#define gw_signs GCOMP__F(gw_signs)            /* mask: the signs of words */
+#define gw_of_mask GCOMP__F(gw_of_mask)        /* words whose signs are the bits of a mask */
+#define gv_store_small GCOMP__F(gv_store_small) /* floats up to the largest half as halves */
+#define gv_fma16 GCOMP__F(gv_fma16)
+#define gb_join GCOMP__F(gb_join)
 #define GCOMP__HEAVY GCOMP__INLINE
 
 GCOMP__INLINE void gcomp__sum_and_rest(float *x, float *y) /* x + y and x - y */
@@ -4537,7 +4593,7 @@ GCOMP__INLINE gw gcomp__whole_avx512(__m512i a)
     w.r[0] = a;
     return w;
 }
-GCOMP__INLINE gcomp__w16_avx2 gcomp__split_avx512(__m512i a) /* as AVX2 has it */
+GCOMP__INLINE gcomp__gw_avx2 gcomp__split_avx512(__m512i a) /* as AVX2 has it */
 {
     return gcomp__pair_avx2(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));
 }
@@ -4719,7 +4775,7 @@ GCOMP__INLINE void gw_put2(uint8_t *c, gw w, int first_high)
 }
 GCOMP__INLINE gb gb_limit(gw x, gw y, int shift, int low, int high)
 {
-    return gcomp__limit_avx2(gcomp__split_avx512(x.r[0]), gcomp__split_avx512(y.r[0]), shift, low,
+    return gcomp__gb_limit_avx2(gcomp__split_avx512(x.r[0]), gcomp__split_avx512(y.r[0]), shift, low,
                              high);
 }
 GCOMP__INLINE gb gb_marks(gv x, gv y, int bit)
@@ -4728,11 +4784,11 @@ GCOMP__INLINE gb gb_marks(gv x, gv y, int bit)
                              gcomp__split_avx512(_mm512_castps_si512(y.r[0])), bit);
 }
 GCOMP__INLINE gb gb_or(gb x, gb y) { return _mm256_or_si256(x, y); }
-GCOMP__INLINE gb gb_low(gb b, int bits) { return gcomp__blow_avx2(b, bits); }
-GCOMP__INLINE void gb_put8(uint8_t *c, gb b) { gcomp__puts8_avx2(c, b); }
-GCOMP__INLINE void gb_put6(uint8_t *c, gb b) { gcomp__puts6_avx2(c, b); }
-GCOMP__INLINE void gb_put4(uint8_t *c, gb b) { gcomp__puts4_avx2(c, b); }
-GCOMP__INLINE void gb_put2(uint8_t *c, gb b) { gcomp__puts2_avx2(c, b); }
+GCOMP__INLINE gb gb_low(gb b, int bits) { return gcomp__gb_low_avx2(b, bits); }
+GCOMP__INLINE void gb_put8(uint8_t *c, gb b) { gcomp__gb_put8_avx2(c, b); }
+GCOMP__INLINE void gb_put6(uint8_t *c, gb b) { gcomp__gb_put6_avx2(c, b); }
+GCOMP__INLINE void gb_put4(uint8_t *c, gb b) { gcomp__gb_put4_avx2(c, b); }
+GCOMP__INLINE void gb_put2(uint8_t *c, gb b) { gcomp__gb_put2_avx2(c, b); }
 GCOMP__INLINE uint32_t gv_most(gv x)
 {
     return _mm512_reduce_max_epu32(_mm512_castps_si512(x.r[0]));
@@ -4749,7 +4805,7 @@ GCOMP__INLINE gv gv_most_of_rows(const float *from)
 }
 GCOMP__INLINE void gv_turn8(float *to, size_t pitch, const float *from, size_t stride)
 {
-    gcomp__turn8_avx2(to, pitch, from, stride);
+    gcomp__gv_turn8_avx2(to, pitch, from, stride);
 }
 GCOMP__INLINE gv_reg gr_less(gv_reg x, gv_reg y)
 {
@@ -4767,9 +4823,9 @@ GCOMP__INLINE gv_reg gcomp__levels_avx512(gv_reg x)
     x = _mm512_fmadd_ps(x, by2, _mm512_permute_ps(x, 0x4e));
     return _mm512_fmadd_ps(x, by1, _mm512_permute_ps(x, 0xb1));
 }
-GCOMP__INLINE void gb_stream(uint8_t *to, const uint8_t *from) { gcomp__pour_avx2(to, from); }
+GCOMP__INLINE void gb_stream(uint8_t *to, const uint8_t *from) { gcomp__gb_stream_avx2(to, from); }
 GCOMP__INLINE void gb_stream_end(void) { _mm_sfence(); }
-GCOMP__INLINE uint32_t gu_crc8(uint32_t crc, uint64_t word) { return gcomp__crc8_avx2(crc, word); }
+GCOMP__INLINE uint32_t gu_crc8(uint32_t crc, uint64_t word) { return gcomp__gu_crc8_avx2(crc, word); }
 GCOMP__INLINE uint64_t gu_gather(uint64_t x, uint64_t mask) { return _pext_u64(x, mask); }
 GCOMP__INLINE uint64_t gu_scatter(uint64_t x, uint64_t mask) { return _pdep_u64(x, mask); }
 #endif
@@ -5812,7 +5868,7 @@ GCOMP__INLINE void gv_last(float *p, size_t stride)
 #endif
 
 /* ------------------------------------------------------------------------------------------------
-   >>kernels - one body for every instruction set: checksum, sums, drivers of block methods
+   >>kernels - sums, checksums and conversions: one body for every instruction set
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_EACH
 /* The first `count` < 16 floats at p, zeros behind; and back. */
@@ -6113,9 +6169,23 @@ static void gcomp__narrow(void *y, const float *x, gcomp_dtype dtype, size_t n)
     }
 }
 
-/* ---------------- stochastic rounding: up with the probability of what is cut off, exact to 2^-32 by 16 random bits, and 16
-   more for the lanes (one of 65536) where these decide nothing. */
+/* >>kernel saturated: y <- x, with infinities made finite. */
+#define gcomp__saturate_all GCOMP__F(saturated)
+static void gcomp__saturate_all(float *y, const float *x, size_t n)
+{
+    size_t i;
+    for (i = 0; i + 16 <= n; i += 16) gv_store(y + i, gv_saturate(gv_load(x + i)));
+    if (i < n) gcomp__store_some(y + i, gv_saturate(gcomp__load_some(x + i, n - i)), n - i);
+}
+#endif
 
+/* ------------------------------------------------------------------------------------------------
+   >>dithering - stochastic rounding
+
+   A number is rounded up with the probability of what is cut off. 16 random bits make that exact to
+   2^-16. Where they decide nothing (one lane of 65536), 16 more bits make it exact to 2^-32.
+   ---------------------------------------------------------------------------------------------- */
+#if GCOMP__IN_EACH
 /* h .. h + 15. */
 #define gcomp__counted GCOMP__F(counted)
 GCOMP__INLINE gw gcomp__counted(uint32_t h)
@@ -6200,22 +6270,12 @@ GCOMP__INLINE gv gcomp__mantissa_rest(gv x)
 /* x where s, a word's sign spread over it, is 0; -x where it is -1. */
 #define gcomp__signed GCOMP__F(signed)
 GCOMP__INLINE gw gcomp__signed(gw x, gw s) { return gw_sub(gw_xor(x, s), s); }
+#endif
 
-/* ---------------- block methods. Each says in a function how 16 floats become codes, or 32 side by
-   side, and in another how 16 codes become floats. They are inlined into one of the three loops
-   below (gcomp__quantise_tile, gcomp__quantise_groups, gcomp__decode_groups), with `format`, which
-   tells widths or formats of a method apart, as a constant. These loops are the kernels that a
-   method's table holds. The drivers that feed them with tiles of 512 elements, which stay in the
-   innermost cache, and all that happens to decoded floats, are compiled once for all methods. */
-
-#define gcomp__quantizer GCOMP__F(quant)
-typedef void (*gcomp__quantizer)(uint8_t *code, gv x, const gcomp__unit *u, size_t i);
-#define gcomp__pair_quantizer GCOMP__F(quants)
-typedef void (*gcomp__pair_quantizer)(uint8_t *code, gv x, gv y, const gcomp__unit *u, size_t i,
-                                      int format);
-#define gcomp__dequantizer GCOMP__F(deq)
-typedef gv (*gcomp__dequantizer)(const uint8_t *code, const gcomp__unit *u, int format);
-
+/* ------------------------------------------------------------------------------------------------
+   >>measures - what a scale is made from: sums and extremes of p, over a block or a chunk
+   ---------------------------------------------------------------------------------------------- */
+#if GCOMP__IN_EACH
 /* Running measures of a block. Sets with the same driver (AVX2's) must agree where each stands. */
 #define gcomp__acc GCOMP__F(acc)
 typedef struct gcomp__acc {
@@ -6418,7 +6478,148 @@ GCOMP__NOINLINE void gcomp__again(const gcomp_input *in, size_t begin, size_t en
     m->sum = gs_fold(sum);
     m->worst = gcomp__finite_double(m->sum) ? 0 : 0x7f800000u;
 }
+#endif
 
+/* ------------------------------------------------------------------------------------------------
+   >>loops - the three loops that become kernels of a block method
+
+   A block method says in one function how 16 floats become codes, or 32 floats side by side, and in
+   another one how 16 codes become floats. These functions are inlined into one of the three loops
+   below. `format` tells widths or formats of a method apart; it is a constant where the loop is
+   inlined. A loop with a method's functions in it is a kernel, and stands in the method's table.
+
+     gcomp__quantise_tile     the scale is known before the codes: codes this tile, reads the next
+     gcomp__quantise_groups   the scale comes after the codes, or there is none
+     gcomp__decode_groups     codes to floats
+   ---------------------------------------------------------------------------------------------- */
+#if GCOMP__IN_EACH
+#define gcomp__quantizer GCOMP__F(quant)
+typedef void (*gcomp__quantizer)(uint8_t *code, gv x, const gcomp__unit *u, size_t i);
+#define gcomp__pair_quantizer GCOMP__F(quants)
+typedef void (*gcomp__pair_quantizer)(uint8_t *code, gv x, gv y, const gcomp__unit *u, size_t i,
+                                      int format);
+#define gcomp__dequantizer GCOMP__F(deq)
+typedef gv (*gcomp__dequantizer)(const uint8_t *code, const gcomp__unit *u, int format);
+
+/* What is measured of p while it is read, see gcomp__tile. */
+#define gcomp__seen GCOMP__F(look)
+typedef struct gcomp__seen {
+    gw top, high;
+} gcomp__seen;
+
+/* 32 elements become p in the tile, and are measured. */
+#define gcomp__look_at_tile GCOMP__F(look_at)
+GCOMP__HEAVY void gcomp__look_at_tile(gcomp__seen *l, float *to, const float *g, const float *e,
+                                      int range)
+{
+    const gv p = gv_add(gv_load(g), gv_load(e));
+    const gv q = gv_add(gv_load(g + 16), gv_load(e + 16));
+    const gw x = gw_bits(range ? p : gv_abs(p));
+    const gw y = gw_bits(range ? q : gv_abs(q));
+    const gw larger = gw_max_unsigned(x, y); /* of the two first: only one operation waits */
+    gv_store(to, p);
+    gv_store(to + 16, q);
+    l->top = gw_max_unsigned(l->top, larger);
+    if (range) l->high = gw_max(l->high, gw_max(x, y));
+}
+
+/* A method's quantiser where the scale is known: all behind `t` are constants, so that each method
+   and width has its own loop. */
+#define gcomp__quantise_tile GCOMP__F(quantise_tile)
+GCOMP__HEAVY void gcomp__quantise_tile(gcomp__tile *t, gcomp__pair_quantizer quants, int format,
+                                       size_t code16, size_t block, int range, float factor)
+{
+    const size_t count = t->count;
+    const float *g = t->grad, *e = t->residual;
+    const gcomp__unit u = t->u;
+    uint8_t *to = t->codes;
+    for (size_t j = 0, k = 0; j < count; k++) {
+        const gv f = gv_splat(t->inverse[k] * factor), offset = gv_splat(range ? t->offset[k] : 0);
+        const size_t stop = block == 32 ? j + 32 : gcomp__min(count, j + block);
+        gcomp__seen seen;
+        seen.top = gw_splat(0);
+        seen.high = gw_splat(-0x7fffffff - 1);
+        for (; j < stop; j += 32, to += 2 * code16) {
+            gv p = gv_load(t->p + j), q = gv_load(t->p + j + 16);
+            if (range) p = gv_sub(p, offset), q = gv_sub(q, offset);
+            p = gv_mul(p, f);
+            q = gv_mul(q, f);
+            gcomp__look_at_tile(&seen, t->p + j, g + j, e + j, range);
+            (quants)(to, p, q, &u, j, format);
+        }
+        t->top[k] = gv_most(gv_of_bits(seen.top));
+        if (range) { /* the order of signed integers, turned into that of unsigned ones and back */
+            const gw high = gw_xor(seen.high, gw_splat(-0x7fffffff - 1));
+            t->high[k] = gv_most(gv_of_bits(high)) ^ 0x80000000u;
+        }
+    }
+}
+
+/* A method's quantiser where the scale comes after the codes, or there is none. */
+#define gcomp__quantise_groups GCOMP__F(quantise_groups)
+GCOMP__HEAVY void gcomp__quantise_groups(gcomp__tile *t, gcomp__quantizer quant, size_t code16,
+                                         int measure)
+{
+    const float *g = t->grad, *e = t->residual;
+    const size_t count = t->count, step = t->step;
+    const gcomp__unit u = t->u;
+    uint8_t *to = t->codes;
+    gcomp__acc acc;
+    gcomp__acc_move(&acc, (const gcomp__acc *)t->acc, measure);
+    for (size_t j = 0; j < count; j += 16, g += 16, e += step, to += code16) {
+        const gv p = gv_add(gv_load(g), gv_load(e));
+        gcomp__acc_add(&acc, p, measure);
+        if (measure == GCOMP__L1 && (u.at + j) / 16 % 16 == 15) gcomp__acc_flush(&acc);
+        (quant)(to, p, &u, j);
+    }
+    gcomp__acc_move((gcomp__acc *)t->acc, &acc, measure);
+}
+
+/* A method's decoder. `code16` is the bytes of 16 codes and `scale_bytes` those of a block's scale:
+   both are constants, so that this is one loop over blocks around two over codes, one for each kind
+   of target. */
+#define gcomp__decode_groups GCOMP__F(decode_groups)
+GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequantizer deq, int format,
+                                       size_t code16, size_t scale_bytes)
+{
+    const gcomp__view *view = d->view;
+    const size_t block = scale_bytes ? (size_t)1 << view->shift : SIZE_MAX;
+    const uint8_t *scale = view->scales + (d->first >> view->shift) * scale_bytes;
+    const uint8_t *code = d->codes;
+    const float *base = d->base;
+    const gv weight = gv_splat(d->weight);
+    float *to = d->to;
+    size_t left = d->count, run = scale_bytes ? block - (d->first & (block - 1)) : left;
+    gcomp__unit u;
+    u.constant = view->form.constant;
+    u.levels = view->form.levels;
+    for (; left; left -= run, run = block) {
+        run = gcomp__min(run, left);
+        const float *const end = to + run;
+        gcomp__get_scale(scale, scale_bytes, &u);
+        scale += scale_bytes;
+        for (; !base && to + 32 <= end; code += 2 * code16, to += 32) {
+            gv_store(to, (deq)(code, &u, format));
+            gv_store(to + 16, (deq)(code + code16, &u, format));
+        }
+        for (; to < end; code += code16, to += 16) {
+            gv x = (deq)(code, &u, format);
+            if (base) x = gv_saturate(gv_add(gv_load(base), gv_mul(x, weight))), base += 16;
+            gv_store(to, x);
+        }
+    }
+}
+
+/* A kernel of a block method: one of the three loops with a method's functions inlined. This is the
+   one macro that makes functions of methods: `name` gets the set's suffix. */
+#define GCOMP__KERNEL(name, parameter, ...) \
+    static void GCOMP__F(name)(parameter) { __VA_ARGS__; }
+#endif
+
+/* ------------------------------------------------------------------------------------------------
+   >>encoding - tiles of a gradient become codes and scales, for every block method
+   ---------------------------------------------------------------------------------------------- */
+#if GCOMP__IN_EACH
 /* The constants of a block from its measures, and its scale to the payload. Not finite: lift 0. Returns the worst bits. */
 #define gcomp__fit_block GCOMP__F(fit_block)
 GCOMP__INLINE uint32_t gcomp__fit_block(const gcomp__encode_job *job, const gcomp__measured *m,
@@ -6536,60 +6737,6 @@ GCOMP__NOINLINE void gcomp__pour_codes(uint8_t *to, const uint8_t *from, size_t 
     memcpy(to + i, from + i, bytes - i);
 }
 
-/* What is measured of p while it is read, see gcomp__tile. */
-#define gcomp__seen GCOMP__F(look)
-typedef struct gcomp__seen {
-    gw top, high;
-} gcomp__seen;
-
-/* 32 elements become p in the tile, and are measured. */
-#define gcomp__look_at_tile GCOMP__F(look_at)
-GCOMP__HEAVY void gcomp__look_at_tile(gcomp__seen *l, float *to, const float *g, const float *e,
-                                      int range)
-{
-    const gv p = gv_add(gv_load(g), gv_load(e));
-    const gv q = gv_add(gv_load(g + 16), gv_load(e + 16));
-    const gw x = gw_bits(range ? p : gv_abs(p));
-    const gw y = gw_bits(range ? q : gv_abs(q));
-    const gw larger = gw_max_unsigned(x, y); /* of the two first: only one operation waits */
-    gv_store(to, p);
-    gv_store(to + 16, q);
-    l->top = gw_max_unsigned(l->top, larger);
-    if (range) l->high = gw_max(l->high, gw_max(x, y));
-}
-
-/* A method's quantiser where the scale is known: all behind `t` are constants, so that each method
-   and width has its own loop. */
-#define gcomp__quantise_tile GCOMP__F(quantise_tile)
-GCOMP__HEAVY void gcomp__quantise_tile(gcomp__tile *t, gcomp__pair_quantizer quants, int format,
-                                       size_t code16, size_t block, int range, float factor)
-{
-    const size_t count = t->count;
-    const float *g = t->grad, *e = t->residual;
-    const gcomp__unit u = t->u;
-    uint8_t *to = t->codes;
-    for (size_t j = 0, k = 0; j < count; k++) {
-        const gv f = gv_splat(t->inverse[k] * factor), offset = gv_splat(range ? t->offset[k] : 0);
-        const size_t stop = block == 32 ? j + 32 : gcomp__min(count, j + block);
-        gcomp__seen seen;
-        seen.top = gw_splat(0);
-        seen.high = gw_splat(-0x7fffffff - 1);
-        for (; j < stop; j += 32, to += 2 * code16) {
-            gv p = gv_load(t->p + j), q = gv_load(t->p + j + 16);
-            if (range) p = gv_sub(p, offset), q = gv_sub(q, offset);
-            p = gv_mul(p, f);
-            q = gv_mul(q, f);
-            gcomp__look_at_tile(&seen, t->p + j, g + j, e + j, range);
-            (quants)(to, p, q, &u, j, format);
-        }
-        t->top[k] = gv_most(gv_of_bits(seen.top));
-        if (range) { /* the order of signed integers, turned into that of unsigned ones and back */
-            const gw high = gw_xor(seen.high, gw_splat(-0x7fffffff - 1));
-            t->high[k] = gv_most(gv_of_bits(high)) ^ 0x80000000u;
-        }
-    }
-}
-
 /* Blocks of 16 elements, too short for a quantiser's loop: the tile becomes what it would make of
    them, and its constants those that change nothing. */
 #define gcomp__scale_small GCOMP__F(scale_small)
@@ -6698,26 +6845,6 @@ GCOMP__NOINLINE void gcomp__encode_scale_first(const gcomp__span *span)
     acc->worst = gv_max_bits(acc->worst, gv_splat(gcomp__float(worst)));
 }
 
-/* A method's quantiser where the scale comes after the codes, or there is none. */
-#define gcomp__quantise_groups GCOMP__F(quantise_groups)
-GCOMP__HEAVY void gcomp__quantise_groups(gcomp__tile *t, gcomp__quantizer quant, size_t code16,
-                                         int measure)
-{
-    const float *g = t->grad, *e = t->residual;
-    const size_t count = t->count, step = t->step;
-    const gcomp__unit u = t->u;
-    uint8_t *to = t->codes;
-    gcomp__acc acc;
-    gcomp__acc_move(&acc, (const gcomp__acc *)t->acc, measure);
-    for (size_t j = 0; j < count; j += 16, g += 16, e += step, to += code16) {
-        const gv p = gv_add(gv_load(g), gv_load(e));
-        gcomp__acc_add(&acc, p, measure);
-        if (measure == GCOMP__L1 && (u.at + j) / 16 % 16 == 15) gcomp__acc_flush(&acc);
-        (quant)(to, p, &u, j);
-    }
-    gcomp__acc_move((gcomp__acc *)t->acc, &acc, measure);
-}
-
 /* Elements i .. end - 1 so; whole groups, then the last elements of the tensor. */
 #define gcomp__quantise_range GCOMP__F(quantise_range)
 static void gcomp__quantise_range(const gcomp__span *span, gcomp__tile *t, size_t i, size_t end)
@@ -6783,41 +6910,57 @@ GCOMP__NOINLINE void gcomp__encode_scale_last(const gcomp__span *span)
     }
 }
 
-/* A method's decoder. `code16` is the bytes of 16 codes and `scale_bytes` those of a block's scale:
-   both are constants, so that this is one loop over blocks around two over codes, one for each kind
-   of target. */
-#define gcomp__decode_groups GCOMP__F(decode_groups)
-GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequantizer deq, int format,
-                                       size_t code16, size_t scale_bytes)
+#define gcomp__encode_span GCOMP__F(encode_span)
+static void gcomp__encode_span(const gcomp__span *span)
 {
-    const gcomp__view *view = d->view;
-    const size_t block = scale_bytes ? (size_t)1 << view->shift : SIZE_MAX;
-    const uint8_t *scale = view->scales + (d->first >> view->shift) * scale_bytes;
-    const uint8_t *code = d->codes;
-    const float *base = d->base;
-    const gv weight = gv_splat(d->weight);
-    float *to = d->to;
-    size_t left = d->count, run = scale_bytes ? block - (d->first & (block - 1)) : left;
-    gcomp__unit u;
-    u.constant = view->form.constant;
-    u.levels = view->form.levels;
-    for (; left; left -= run, run = block) {
-        run = gcomp__min(run, left);
-        const float *const end = to + run;
-        gcomp__get_scale(scale, scale_bytes, &u);
-        scale += scale_bytes;
-        for (; !base && to + 32 <= end; code += 2 * code16, to += 32) {
-            gv_store(to, (deq)(code, &u, format));
-            gv_store(to + 16, (deq)(code + code16, &u, format));
-        }
-        for (; to < end; code += code16, to += 16) {
-            gv x = (deq)(code, &u, format);
-            if (base) x = gv_saturate(gv_add(gv_load(base), gv_mul(x, weight))), base += 16;
-            gv_store(to, x);
-        }
-    }
+    if (span->job->form.early) gcomp__encode_scale_first(span);
+    else gcomp__encode_scale_last(span);
 }
 
+/* The same of an input of another type or scale. */
+#define gcomp__encode_staged GCOMP__F(encode_staged)
+GCOMP__NOINLINE void gcomp__encode_staged(gcomp__span *span)
+{
+    GCOMP__ON_A_LINE float stage[GCOMP__TILE];
+    span->stage = stage;
+    gcomp__encode_span(span);
+}
+
+/* >>kernel encode: a chunk, and what was measured of it. */
+#define gcomp__encode GCOMP__F(encode)
+static void gcomp__encode(const gcomp__encode_job *job, size_t chunk, gcomp__measured *measured)
+{
+    const gcomp__form *form = &job->form;
+    const size_t i = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, i + GCOMP_CHUNK);
+    gcomp__span span;
+    uint32_t draws[GCOMP__TILE / 2 + 16];
+    GCOMP__ON_A_LINE uint8_t room[2 * GCOMP__TILE];
+    gcomp__acc acc;
+    acc.worst = gv_splat(0);
+    gcomp__acc_none(&acc, GCOMP__RANGE);
+    gcomp__acc_none(&acc, GCOMP__MOMENTS);
+    gcomp__acc_none(&acc, GCOMP__L1);
+    span.job = job;
+    span.begin = i;
+    span.end = end;
+    span.acc = &acc;
+    span.draws = draws;
+    span.room = room;
+    span.stage = NULL;
+    if (gcomp__general(&job->in)) gcomp__encode_staged(&span);
+    else gcomp__encode_span(&span);
+    if (job->past) gb_stream_end();
+    gcomp__acc_end(&acc, end - i, form->early ? GCOMP__MOST : form->measure, measured);
+    if (form->block) measured->worst = gv_most(acc.worst); /* what its blocks said; the sums are of the last one */
+    else if (form->measure == GCOMP__L1 && measured->worst >= 0x7f800000u)
+        gcomp__again(&job->in, i, end, measured);
+}
+#endif
+
+/* ------------------------------------------------------------------------------------------------
+   >>decoding - codes become the mean and the residual, for every block method
+   ---------------------------------------------------------------------------------------------- */
+#if GCOMP__IN_EACH
 /* Elements i .. i + count - 1 of a payload, i a multiple of 16: to <- d, or as gcomp__decoding. */
 #define gcomp__decode_to GCOMP__F(decode_to)
 static void gcomp__decode_to(const gcomp__view *view, size_t i, size_t count, float *to,
@@ -6866,57 +7009,6 @@ static void gcomp__add_decoded(const gcomp__view *view, size_t i, size_t count, 
         some = gcomp__min(GCOMP__TILE, end - i);
         gcomp__decode_to(view, i, some, y, gcomp__no_sum, weight);
     }
-}
-
-/* A kernel of a block method: one of the three loops with a method's functions inlined. This is the
-   one macro that makes functions of methods: `name` gets the set's suffix. */
-#define GCOMP__KERNEL(name, parameter, ...) \
-    static void GCOMP__F(name)(parameter) { __VA_ARGS__; }
-
-#define gcomp__encode_span GCOMP__F(encode_span)
-static void gcomp__encode_span(const gcomp__span *span)
-{
-    if (span->job->form.early) gcomp__encode_scale_first(span);
-    else gcomp__encode_scale_last(span);
-}
-
-/* The same of an input of another type or scale. */
-#define gcomp__encode_staged GCOMP__F(encode_staged)
-GCOMP__NOINLINE void gcomp__encode_staged(gcomp__span *span)
-{
-    GCOMP__ON_A_LINE float stage[GCOMP__TILE];
-    span->stage = stage;
-    gcomp__encode_span(span);
-}
-
-/* >>kernel encode: a chunk, and what was measured of it. */
-#define gcomp__encode GCOMP__F(encode)
-static void gcomp__encode(const gcomp__encode_job *job, size_t chunk, gcomp__measured *measured)
-{
-    const gcomp__form *form = &job->form;
-    const size_t i = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, i + GCOMP_CHUNK);
-    gcomp__span span;
-    uint32_t draws[GCOMP__TILE / 2 + 16];
-    GCOMP__ON_A_LINE uint8_t room[2 * GCOMP__TILE];
-    gcomp__acc acc;
-    acc.worst = gv_splat(0);
-    gcomp__acc_none(&acc, GCOMP__RANGE);
-    gcomp__acc_none(&acc, GCOMP__MOMENTS);
-    gcomp__acc_none(&acc, GCOMP__L1);
-    span.job = job;
-    span.begin = i;
-    span.end = end;
-    span.acc = &acc;
-    span.draws = draws;
-    span.room = room;
-    span.stage = NULL;
-    if (gcomp__general(&job->in)) gcomp__encode_staged(&span);
-    else gcomp__encode_span(&span);
-    if (job->past) gb_stream_end();
-    gcomp__acc_end(&acc, end - i, form->early ? GCOMP__MOST : form->measure, measured);
-    if (form->block) measured->worst = gv_most(acc.worst); /* what its blocks said; the sums are of the last one */
-    else if (form->measure == GCOMP__L1 && measured->worst >= 0x7f800000u)
-        gcomp__again(&job->in, i, end, measured);
 }
 
 /* >>kernel keep: residual <- scale * grad + residual - sent, saturated, for elements i .. i + count - 1; sent may be NULL. */
@@ -7045,15 +7137,6 @@ static void gcomp__end_chunk(const gcomp__sink *sink, size_t chunk)
             gcomp__keep_rest(&in, sink->residual, i, next - i, sink->own ? own : NULL);
         if (sink->y) gcomp__sum_tile(sink, i, next - i, keeps && sink->own ? own : NULL);
     }
-}
-
-/* >>kernel saturated: y <- x, with infinities made finite. */
-#define gcomp__saturate_all GCOMP__F(saturated)
-static void gcomp__saturate_all(float *y, const float *x, size_t n)
-{
-    size_t i;
-    for (i = 0; i + 16 <= n; i += 16) gv_store(y + i, gv_saturate(gv_load(x + i)));
-    if (i < n) gcomp__store_some(y + i, gv_saturate(gcomp__load_some(x + i, n - i)), n - i);
 }
 
 #if !GCOMP__IN_WIDE
