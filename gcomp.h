@@ -2660,14 +2660,17 @@ enum {
     GCOMP__VALUES = 16,           /* a block method: may stand behind a plus */
     GCOMP__SELECTS = 32,          /* a sparse method: takes a value method */
     GCOMP__UNBIASED = 64,         /* the mean over keys of what is decoded is p */
-    GCOMP__MAJORITY = 128,        /* the mean of its payloads is the sign of their sum: decode gets all of them at once */
-    GCOMP__WORKSPACE = 256,       /* encodes only with scratch memory */
-    GCOMP__REMEMBERS = 512,       /* p, made with a momentum (the end of its state), so only in steps, begins the scratch */
-    GCOMP__GROUPS = 1024,         /* a sparse method whose indices are of groups of elements */
-    GCOMP__GLOBAL = 2048,         /* of the mean only the largest elements are applied, as many as a payload has */
-    GCOMP__TURNS = 4096,          /* its sums differ by turns: the last float of its shared state is 1 before an odd one */
-    GCOMP__ONE_KEY = 8192,        /* the shared key of a tensor is that of step 0 in all steps */
-    GCOMP__BY_EPOCHS = 16384      /* it goes by the epoch of the step */
+    /* keeps a momentum: the last n floats of its state. So it encodes in steps only; then p, made
+       with the momentum, stands at the beginning of the scratch */
+    GCOMP__MOMENTUM = 128,
+    /* of the mean only the largest elements are applied, as many as a payload has */
+    GCOMP__TOP_MEAN = 256,
+    /* its sums differ from step to step, by turns: the last float of its shared state is 1 before
+       an odd step, 0 before an even one */
+    GCOMP__TURNS = 512,
+    GCOMP__ONE_KEY = 1024, /* its random numbers are those of step 0 in all steps */
+    GCOMP__COLUMNS = 2048, /* its state is columns: fewer or more of them may go on with it */
+    GCOMP__BY_EPOCHS = 4096 /* goes by the epoch of the step */
 };
 
 /* Kinds of parameters. BLOCK: a power of two, or "tensor" (0). CHOICE: the number of a name in `choices`. AUTO: a number, or
@@ -2854,6 +2857,8 @@ typedef struct gcomp__payload {
     gcomp_result (*open)(gcomp__view *view);               /* finds lengths and places; cheap */
     gcomp_result (*check)(const gcomp__view *view);        /* everything else that can be wrong */
     void (*decode)(const gcomp__call *call, const gcomp__sink *sink);
+    int needs_scratch; /* gcomp_encode fails without scratch; else only threads make use of it */
+    int votes;         /* the mean is the sign of the sum: decode gets all payloads at once */
 } gcomp__payload;
 
 /* What a method exchanges in a step. odd: see GCOMP__TURNS. */
@@ -9697,9 +9702,9 @@ static void gcomp__vote_form(const double *param, gcomp__form *form)
 
 static const gcomp__payload gcomp__vote_payload = {
     gcomp__block_scratch, gcomp__block_bound, gcomp__block_encode, gcomp__block_open,
-    gcomp__block_check, gcomp__vote_decode};
+    gcomp__block_check, gcomp__vote_decode, 0, 1};
 static const gcomp__method gcomp__row_vote = {
-    "vote", 9, GCOMP__MAJORITY | GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT,
+    "vote", 9, GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT,
     {{NULL}},
     GCOMP__KERNELS(vote), &gcomp__vote_payload, &gcomp__gathered, {gcomp__vote_form}};
 #endif
@@ -11100,9 +11105,9 @@ static void gcomp__eden_decode(const gcomp__call *call, const gcomp__sink *sink)
 
 static const gcomp__payload gcomp__eden_payload = {
     gcomp__eden_scratch, gcomp__eden_bound, gcomp__eden_encode, gcomp__eden_open,
-    gcomp__eden_check, gcomp__eden_decode};
+    gcomp__eden_check, gcomp__eden_decode, 1};
 static const gcomp__method gcomp__row_eden = {
-    "eden", 20, GCOMP__CONSERVES_ELEMENT | GCOMP__WORKSPACE,
+    "eden", 20, GCOMP__CONSERVES_ELEMENT,
     {GCOMP__ONE_OF("bits", 0, 3, 2, "1|2|3|4|"),
      GCOMP__ONE_OF("block", 6, 10, 4, "64|128|256|512|1024|2048|4096|8192|16384|32768|65536|"),
      GCOMP__COUNT("feedback", 0, 0, 1, 0)},
@@ -11152,6 +11157,7 @@ struct gcomp__selector {
     /* Puts the elements into s->value and s->index, in order of index. GCOMP_NOT_FINITE: some p is
        not; all of them have been looked at. */
     gcomp_result (*select)(const gcomp__call *call, const gcomp_codec *codec, gcomp__selection *s);
+    int grouped; /* an index names a group of elements; param[1] says how many */
 };
 #endif
 
@@ -11593,7 +11599,7 @@ static size_t gcomp__sparse_scratch(const gcomp_codec *codec, size_t n)
 GCOMP__SHARED size_t gcomp__sparse_bound(const gcomp_codec *codec, size_t n)
 {
     const gcomp__method *m = gcomp__method_of(codec->method);
-    const int grouped = (m->flags & GCOMP__GROUPS) != 0;
+    const int grouped = m->rules.selector->grouped;
     const size_t each = grouped ? (size_t)codec->param[1] : 1,
                  k = (m->rules.selector->most)(codec, n);
     const gcomp_codec value = gcomp__value_codec(codec);
@@ -11653,7 +11659,7 @@ GCOMP__SHARED gcomp_result gcomp__sparse_encode(const gcomp__call *call, const g
 static gcomp_result gcomp__sparse_parts(const gcomp__view *view, gcomp__indices *indices,
                                         gcomp__view *values)
 {
-    const size_t head = view->method->flags & GCOMP__GROUPS ? 10 : 9;
+    const size_t head = view->method->rules.selector->grouped ? 10 : 9;
     size_t groups = view->n, each = 0;
     double param[GCOMP_PARAMS];
     if (view->bytes < head) return GCOMP_TRUNCATED;
@@ -11750,8 +11756,8 @@ static gcomp_result gcomp__sparse_check(const gcomp__view *view)
 static uint32_t *gcomp__list_room(gcomp__call *call, const gcomp__view *view)
 {
     uint32_t *list = (uint32_t *)(void *)call->scratch;
-    if (!view->method->rules.selector || view->method->flags & GCOMP__GROUPS || view->bytes < 9)
-        return NULL;
+    const gcomp__selector *selector = view->method->rules.selector;
+    if (!selector || selector->grouped || view->bytes < 9) return NULL;
     uint64_t k = gcomp__get64(view->body);
     if (!call->scratch || k > view->n || k > call->scratch_bytes / 4) return NULL;
     /* taken from the front of the scratch */
@@ -12026,8 +12032,8 @@ GCOMP__SHARED void gcomp__sparse_decode(const gcomp__call *call, const gcomp__si
 }
 
 static const gcomp__payload gcomp__sparse_payload = {
-    gcomp__sparse_scratch, gcomp__sparse_bound, gcomp__sparse_encode,
-    gcomp__sparse_open, gcomp__sparse_check, gcomp__sparse_decode};
+    gcomp__sparse_scratch, gcomp__sparse_bound, gcomp__sparse_encode, gcomp__sparse_open,
+    gcomp__sparse_check, gcomp__sparse_decode, 1};
 #endif
 
 /* >>method topk: the k = max(1, ceil(density * n * (1 - 2^-40))) elements of largest |p|; of equal
@@ -12063,7 +12069,7 @@ static void gcomp__topk_adapt(const gcomp_codec *codec, uint8_t *rounds, unsigne
     (void)rounds;
     if (codec->param[1] == 0) return;
     *flags &= ~(unsigned)GCOMP__CONSERVES_ELEMENT;
-    *flags |= GCOMP__CONSERVES_MEAN | GCOMP__GLOBAL;
+    *flags |= GCOMP__CONSERVES_MEAN | GCOMP__TOP_MEAN;
 }
 
 static const gcomp__selector gcomp__topk = {gcomp__topk_most, gcomp__topk_select};
@@ -12609,12 +12615,12 @@ static const char *gcomp__blocktopk_refuse(const double *param, int values)
 }
 
 static const gcomp__selector gcomp__blocktopk_selector = {gcomp__blocktopk_most,
-                                                          gcomp__blocktopk_select};
+                                                          gcomp__blocktopk_select, 1};
 static const gcomp__payload gcomp__blocktopk_payload = {
     gcomp__blocktopk_scratch, gcomp__sparse_bound, gcomp__sparse_encode, gcomp__sparse_open,
-    gcomp__sparse_check, gcomp__sparse_decode};
+    gcomp__sparse_check, gcomp__sparse_decode, 1};
 static const gcomp__method gcomp__row_blocktopk = {
-    "blocktopk", 29, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS | GCOMP__GROUPS,
+    "blocktopk", 29, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS,
     {GCOMP__NUMBER("density", 0.01, 1e-9, 1, 0),
      {"block", GCOMP__BLOCK, 256, 16, GCOMP_CHUNK, 0, NULL, 0}},
     GCOMP__KERNELS(blocktopk), &gcomp__blocktopk_payload, &gcomp__gathered,
@@ -12789,7 +12795,7 @@ static const gcomp__sums gcomp__dgc_sums = {
 static const gcomp__method gcomp__row_dgc = {
     "dgc",
     31,
-    GCOMP__FEEDBACK | GCOMP__SELECTS | GCOMP__REMEMBERS,
+    GCOMP__FEEDBACK | GCOMP__SELECTS | GCOMP__MOMENTUM,
     {GCOMP__NUMBER("density", 0.001, 1e-9, 1, 0), GCOMP__NUMBER("momentum", 0.9, 0, 0.9999, 0),
      GCOMP__COUNT("nesterov", 0, 0, 1, 0), GCOMP__NUMBER("clip", 0, 0, 1e20, 0),
      GCOMP__COUNT("masking", 1, 0, 1, 0), GCOMP__COUNT("warmup", 4, 0, 1000000, 0)},
@@ -14715,9 +14721,11 @@ static void gcomp__powersgd_commit(gcomp__work *work)
 /* alternate=1 has one round, and steps in turns; momentum keeps more than a residual. */
 static void gcomp__powersgd_adapt(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
 {
-    if (gcomp__powersgd_alternates(codec)) rounds[1] = GCOMP__NO_ROUND, *flags |= GCOMP__TURNS;
-    if (gcomp__powersgd_momentum(codec))
-        *flags = (*flags | GCOMP__REMEMBERS) & ~(unsigned)GCOMP__CONSERVES_MEAN;
+    const int alternates = gcomp__powersgd_alternates(codec),
+              momentum = gcomp__powersgd_momentum(codec);
+    if (alternates) rounds[1] = GCOMP__NO_ROUND, *flags |= GCOMP__TURNS;
+    if (momentum) *flags = (*flags | GCOMP__MOMENTUM) & ~(unsigned)GCOMP__CONSERVES_MEAN;
+    if (alternates || momentum) *flags &= ~(unsigned)GCOMP__COLUMNS; /* the state has more than Q */
 }
 
 static const gcomp__payload gcomp__powersgd_payload = {gcomp__powersgd_scratch};
@@ -14726,7 +14734,7 @@ static const gcomp__sums gcomp__powersgd_sums = {
     gcomp__powersgd_local_floats, gcomp__powersgd_gains,     gcomp__powersgd_make,
     gcomp__powersgd_commit};
 static const gcomp__method gcomp__row_powersgd = {
-    "powersgd", 6, GCOMP__FEEDBACK | GCOMP__CONSERVES_MEAN,
+    "powersgd", 6, GCOMP__FEEDBACK | GCOMP__CONSERVES_MEAN | GCOMP__COLUMNS,
     {GCOMP__COUNT("rank", 4, 1, 64, 0), GCOMP__COUNT("alternate", 0, 0, 1, 0),
      GCOMP__NUMBER("momentum", 0, 0, 0.9999, 0)},
     GCOMP__KERNELS(powersgd), &gcomp__powersgd_payload, &gcomp__powersgd_sums,
@@ -15714,19 +15722,18 @@ static size_t gcomp__bound_of(const gcomp__method *m, const gcomp_codec *codec, 
     return bytes == SIZE_MAX ? 0 : bytes;
 }
 
-/* A method that REMEMBERS (dgc) has payloads in steps only: its encoder needs the momentum. */
+/* A method with a momentum (dgc) has payloads in steps only: its encoder needs the momentum. */
 GCOMP_API size_t gcomp_bound(const gcomp_codec *codec, size_t n)
 {
     const gcomp__method *m = gcomp__valid(codec);
-    return m && !(m->flags & GCOMP__REMEMBERS) ? gcomp__bound_of(m, codec, n) : 0;
+    return m && !(m->flags & GCOMP__MOMENTUM) ? gcomp__bound_of(m, codec, n) : 0;
 }
 
 /* 0 also for block methods, which use scratch only to run on several threads, and need none. */
 GCOMP_API size_t gcomp_scratch(const gcomp_codec *codec, size_t n)
 {
     const gcomp__method *m = gcomp__valid(codec);
-    if (!m || !m->payload->scratch || !m->payload->encode) return 0;
-    if (!(m->flags & (GCOMP__SELECTS | GCOMP__WORKSPACE)) || m->flags & GCOMP__REMEMBERS) return 0;
+    if (!m || !m->payload->needs_scratch) return 0;
     size_t bytes = gcomp__plus((m->payload->scratch)(codec, n), 64); /* to align it */
     return bytes == SIZE_MAX ? 0 : bytes;
 }
@@ -15796,7 +15803,7 @@ static gcomp_result gcomp__encode_as(const gcomp__call *call, const gcomp__metho
 {
     gcomp__call with = *call; /* and the kernels of this method */
     size_t bytes = 0;
-    if (!m->payload->encode || (m->flags & GCOMP__REMEMBERS && !call->work))
+    if (!m->payload->encode || (m->flags & GCOMP__MOMENTUM && !call->work))
         return GCOMP_NEEDS_ROUNDS;
     if (capacity < GCOMP__HEADER) return GCOMP_DST_TOO_SMALL;
     with.kernels = gcomp__kernels_of(call->set, m);
@@ -15825,8 +15832,7 @@ GCOMP_API gcomp_result gcomp_encode(const gcomp_codec *codec, const gcomp_input 
     if (!m || !length || !payload) return GCOMP_INVALID_ARGUMENT;
     GCOMP__TRY(gcomp__input_of(&input, in, &n));
     GCOMP__TRY(gcomp__call_of(&call, exec));
-    if (m->flags & (GCOMP__SELECTS | GCOMP__WORKSPACE) &&
-        (exec && exec->scratch ? exec->scratch_bytes : 0) < gcomp_scratch(codec, n))
+    if ((exec && exec->scratch ? exec->scratch_bytes : 0) < gcomp_scratch(codec, n))
         return GCOMP_SCRATCH_TOO_SMALL;
     return gcomp__encode_as(&call, m, codec, &input, n, (uint8_t *)payload, capacity, length);
 }
@@ -16146,7 +16152,7 @@ static int gcomp__all_vote(const void *const *payloads, size_t count)
     const gcomp__method *m = gcomp__method_of(((const uint8_t *)payloads[0])[5]);
     for (size_t w = 1; w < count; w++)
         if (((const uint8_t *)payloads[w])[5] != m->wire) return 0;
-    return (m->flags & GCOMP__MAJORITY) != 0;
+    return m->payload->votes;
 }
 
 /* y <- mean of payloads that were checked, in their order. Floats are added in that order whatever
@@ -16408,10 +16414,10 @@ static const char *gcomp__list_refusal(const gcomp__schedule *s, const gcomp_cod
                                        const int *keeps, size_t count)
 {
     /* codecs with a residual; without, but not none; with a momentum */
-    size_t kept = 0, others = 0, remembers = 0;
+    size_t kept = 0, others = 0, momenta = 0;
     if (count == 1) return NULL;
     for (size_t i = 0; i < count; i++) {
-        if (gcomp__method_of(codecs[i].method)->flags & GCOMP__REMEMBERS) remembers++;
+        if (gcomp__method_of(codecs[i].method)->flags & GCOMP__MOMENTUM) momenta++;
         if (keeps[i]) kept++;
         else if (!gcomp__is_none(&codecs[i])) others++;
     }
@@ -16421,7 +16427,7 @@ static const char *gcomp__list_refusal(const gcomp__schedule *s, const gcomp_cod
     if (kept && others)
         return "one codec of the list keeps a residual and another does not; only none goes "
                "with all";
-    if (remembers && remembers < count)
+    if (momenta && momenta < count)
         return "dgc keeps the momentum: its list has no other method";
     if (s->rule == GCOMP__ERROR && !kept)
         return "the schedule error goes by residuals, and this list keeps none";
@@ -17147,13 +17153,13 @@ static int gcomp__wants_shards(const gcomp_desc *desc, const gcomp__slot *slot)
     const gcomp_comm *comm = &desc->comm;
     const gcomp__selector *selector = slot->method->rules.selector;
     if (comm->world == 1 || slot->rounds[0] != GCOMP__GATHER || slot->rounds[1] ||
-        slot->flags & GCOMP__GROUPS)
+        (selector && selector->grouped))
         return 0;
     if (!selector)
         return desc->aggregate == GCOMP_AGGREGATE_TWO_SHOT &&
                slot->n / GCOMP__LEAST_RANGE >= (size_t)comm->world;
     if (desc->aggregate != GCOMP_AGGREGATE_AUTO) return desc->aggregate >= GCOMP_AGGREGATE_SHARDS;
-    return comm->alltoallv && comm->world >= (slot->flags & GCOMP__GLOBAL ? 3 : 8) &&
+    return comm->alltoallv && comm->world >= (slot->flags & GCOMP__TOP_MEAN ? 3 : 8) &&
            slot->codec.value == gcomp__row_none.wire &&
            (selector->most)(&slot->codec, slot->n) / 64 >= (size_t)comm->world;
 }
@@ -17240,7 +17246,7 @@ static void gcomp__place_shards(gcomp__plan *plan, gcomp__slot *slot, size_t wor
     gcomp__grow(&plan->shards, head + gcomp__index_bound(one, range) + 4 * one);
     gcomp__grow(&plan->sum, gcomp__min(GCOMP__HEADER + 4 * range,
                                        head + gcomp__index_bound(all, range) + 4 * all));
-    if (slot->flags & GCOMP__GLOBAL) { /* list_step is about the root of k */
+    if (slot->flags & GCOMP__TOP_MEAN) { /* list_step is about the root of k */
         for (slot->list_step = 1; slot->list_step < slot->k / slot->list_step;) slot->list_step++;
         gcomp__grow(&plan->lists, 4 * (slot->k / slot->list_step));
     }
@@ -17265,7 +17271,7 @@ static void gcomp__place(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot 
     /* tensors are encoded one after the other: the largest scratch is enough */
     if (scratch) gcomp__raise(&plan->scratch, gcomp__plus(scratch, 64));
     if (gcomp__by_ranges(slot)) gcomp__place_shards(plan, slot, (size_t)desc->comm.world);
-    else if (slot->flags & GCOMP__GLOBAL)
+    else if (slot->flags & GCOMP__TOP_MEAN)
         slot->k = (m->rules.selector->most)(&slot->codec, slot->n);
 }
 
@@ -18207,7 +18213,7 @@ GCOMP_API gcomp_result gcomp_prepare(gcomp *gc)
    sums. Behind them stands the momentum, which each worker has for itself. */
 static size_t gcomp__shared_floats(const gcomp__slot *slot)
 {
-    return slot->state_floats - (slot->flags & GCOMP__REMEMBERS ? slot->n : 0);
+    return slot->state_floats - (slot->flags & GCOMP__MOMENTUM ? slot->n : 0);
 }
 
 /* Does the tensor take the second one of two kinds of steps, see GCOMP__TURNS?
@@ -18226,10 +18232,9 @@ static void gcomp__switch(gcomp__slot *slot, size_t to)
     const gcomp__entry *entry = slot->entries + to;
     /* floats of one matrix, before and after */
     const size_t had = slot->state_floats / slot->stack, has = entry->state_floats / slot->stack;
-    const unsigned parts = /* the state has other parts than columns */
-        (slot->flags | entry->flags) & (GCOMP__TURNS | GCOMP__REMEMBERS | GCOMP__ONE_KEY);
+    const unsigned columns = slot->flags & entry->flags & GCOMP__COLUMNS;
     float *state = slot->state;
-    if (state && (entry->method != slot->method || (parts && has != had)))
+    if (state && (entry->method != slot->method || (!columns && has != had)))
         memset(state, 0, 4 * slot->state_room);
     else if (has < had) {
         for (size_t i = 1; i < slot->stack; i++) memmove(state + i * has, state + i * had, 4 * has);
@@ -18463,7 +18468,7 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad, const
     if (!grad || (count && (!payloads || !lengths)))
         return gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, slot->name,
                                   "grad, payloads or lengths is NULL");
-    if (slot->flags & GCOMP__REMEMBERS)
+    if (slot->flags & GCOMP__MOMENTUM)
         return gcomp__fail_tensor(gc, GCOMP_NEEDS_ROUNDS, slot->name, NULL);
     uint64_t mode = gcomp__fp_enter();
     gcomp__call call = gcomp__call_in(gc, slot->method);
@@ -18529,7 +18534,7 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
      LENGTHS   alltoall    the length of each shard
      ANSWERS   allgather   was every length good? Only its receiver can see a bad one
      SHARDS    alltoall    the shards
-     LISTS     allgather   see >>sums; methods with GCOMP__GLOBAL only
+     LISTS     allgather   see >>sums; methods with GCOMP__TOP_MEAN only
      TOTALS    allgather   the length of the sums; and could the owner add?
      SUMS      allgather   the sums
    A length has 16 bytes: 0 bytes to come (64 bit), 8 status (32 bit), 12 CRC-32C of the 12 before.
@@ -18666,7 +18671,7 @@ static gcomp_result gcomp__put_range(const gcomp *gc, const gcomp__slot *slot,
    sign. */
 static int gcomp__adds_own(const gcomp__slot *slot)
 {
-    return gcomp__is_two_shot(slot) && !(slot->flags & GCOMP__MAJORITY);
+    return gcomp__is_two_shot(slot) && !slot->method->payload->votes;
 }
 
 /* The part of a tensor's work in range w. Gradients are floats here: others have been widened. */
@@ -18810,7 +18815,7 @@ static void gcomp__add_shards(gcomp *gc)
 /* ------------------------------------------------------------------------------------------------
    >>sums - the mean made by ranges: owners send their sums, and all workers apply them
 
-   Methods with GCOMP__GLOBAL apply only the k largest of all sums. No worker sees all sums, so
+   Methods with GCOMP__TOP_MEAN apply only the k largest of all sums. No worker sees all sums, so
    owners tell each other where the border lies. An owner sorts the k largest of its range, and
    lists the key (bits of |sum|) of every m-th, m about sqrt(k):
      its sums, falling   s s s S s s s S s s s S s     m = 4: three keys are listed
@@ -18821,12 +18826,12 @@ static void gcomp__add_shards(gcomp *gc)
      a list: 0 CRC-32C of the rest   4 for each tensor k / m keys, falling, then zeros
    ---------------------------------------------------------------------------------------------- */
 
-/* Selects sums of the own range with keys from `least` on; of GLOBAL methods the `wanted`
+/* Selects sums of the own range with keys from `least` on; with GCOMP__TOP_MEAN the `wanted`
    largest. */
 static gcomp__selection gcomp__choose_sums(const gcomp *gc, const gcomp__slot *slot, uint32_t least,
                                            size_t wanted)
 {
-    const int global = slot->flags & GCOMP__GLOBAL; /* else all sums that are not 0 are chosen */
+    const int global = slot->flags & GCOMP__TOP_MEAN; /* else all sums that are not 0 are chosen */
     const size_t world = gcomp__workers(gc), n = gcomp__range_size(slot->n, world, gcomp__me(gc));
     /* no more elements can have a sum */
     const size_t most = gcomp__min(gcomp__times(slot->k, world), n);
@@ -18866,7 +18871,7 @@ static void gcomp__put_lists(gcomp *gc)
     memset(gc->mem.lists, 0, bytes);
     for (const gcomp__slot *slot = gc->tensors + b->first;
          slot < gc->tensors + b->end && gc->late_error == GCOMP_OK; slot++) {
-        if (!gcomp__in_shards(slot) || !(slot->flags & GCOMP__GLOBAL)) continue;
+        if (!gcomp__in_shards(slot) || !(slot->flags & GCOMP__TOP_MEAN)) continue;
         gcomp__selection s = gcomp__choose_sums(gc, slot, 1, slot->k);
         uint32_t *key = s.index; /* the indices are not needed any more */
         for (size_t j = 0; j < s.count; j++) key[j] = gcomp__bits(s.value[j]) & 0x7fffffffu;
@@ -18929,7 +18934,7 @@ static gcomp_result gcomp__put_mean(const gcomp *gc, const gcomp__slot *slot, ui
 static gcomp_result gcomp__put_sums(gcomp *gc, const gcomp__slot *slot, uint8_t *to, size_t *length)
 {
     uint32_t least = 1;
-    const size_t wanted = slot->flags & GCOMP__GLOBAL ? gcomp__wanted_sums(gc, slot, &least) : 0;
+    const size_t wanted = slot->flags & GCOMP__TOP_MEAN ? gcomp__wanted_sums(gc, slot, &least) : 0;
     const gcomp__selection s = gcomp__choose_sums(gc, slot, least, wanted);
     const size_t dense = 4 * s.n; /* bytes of the sums as floats */
     /* sparse, in one byte less than floats would take */
@@ -19071,7 +19076,7 @@ GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot,
     }
 }
 
-/* GLOBAL methods: y <- its k largest elements, of equal ones the first, and zeros. */
+/* GCOMP__TOP_MEAN: y <- its k largest elements, of equal ones the first, and zeros. */
 static void gcomp__keep_largest(const gcomp *gc, const gcomp__slot *slot, float *y)
 {
     const gcomp__call call = gcomp__call_in(gc, slot->method);
@@ -19482,7 +19487,7 @@ static void gcomp__put_frame(gcomp *gc)
         active = gcomp__crc_number(gc, active, slot->grad ? 1 + (uint64_t)gcomp__is_odd(slot) : 0);
         if (slot->grad && slot->bound) bytes += slot->length;
         gc->has_shards |= gcomp__in_shards(slot);
-        gc->has_lists |= gcomp__in_shards(slot) && slot->flags & GCOMP__GLOBAL;
+        gc->has_lists |= gcomp__in_shards(slot) && slot->flags & GCOMP__TOP_MEAN;
         for (int round = gc->gather_round + 1; round < 3; round++)
             if (gcomp__takes_part(slot, round, GCOMP__GATHER)) gc->gather_round = round;
     }
@@ -19870,7 +19875,7 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
 {
     gcomp__work work = gcomp__work_of(gc, slot);
     if (slot->staging) (gc->set->common->widen)(slot->staging, slot->grad, slot->dtype, slot->n);
-    if (gc->desc.measure && !(slot->flags & GCOMP__REMEMBERS))
+    if (gc->desc.measure && !(slot->flags & GCOMP__MOMENTUM))
         slot->p_squares = gcomp__measure_p(gc, &work.in, slot->n);
     if (gcomp__is_two_shot(slot)) {
         GCOMP__TRY(gcomp__encode_ranges(gc, slot, &work));
@@ -19880,7 +19885,7 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
         slot->length = slot->bound; /* the frame tells it: a later round makes the payload */
         GCOMP__TRY((slot->method->sums->make)(&work, 0));
     }
-    if (gc->desc.measure && slot->flags & GCOMP__REMEMBERS) /* p begins the scratch */
+    if (gc->desc.measure && slot->flags & GCOMP__MOMENTUM) /* p begins the scratch */
         slot->p_squares =
             (gc->set->common->squares)((const float *)(void *)gc->scratch.at, slot->n);
     return gcomp__by_ranges(slot) && slot->method->rules.selector ? gcomp__cut(gc, slot) : GCOMP_OK;
@@ -20492,8 +20497,8 @@ GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
 
 /* ---------------- the commit */
 
-/* residual <- p - decode(own payload), y <- the mean; made: the mean is in y already. GLOBAL
-   methods: what was sent stays in the residual where the mean does not keep it.
+/* residual <- p - decode(own payload), y <- the mean; made: the mean is in y already.
+   GCOMP__TOP_MEAN: what was sent stays in the residual where the mean does not keep it.
      gathered        sink: own payload out of p, mean of the payloads into y
      made            the mean is in y; sink: own payload out of p
      by ranges       sink: own payload out of p, zeros into y; then the sums of all owners
@@ -20501,7 +20506,7 @@ GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
                      was sent and is in y leaves the residual */
 static void gcomp__commit_mean(gcomp *gc, gcomp__slot *slot, gcomp__work *work, int made)
 {
-    const int global = slot->flags & GCOMP__GLOBAL && work->world > 1;
+    const int global = slot->flags & GCOMP__TOP_MEAN && work->world > 1;
     const int by_ranges = gcomp__by_ranges(slot);
     const uint8_t *payload =
         by_ranges ? gc->mem.own + slot->at_own : gc->mem.send + slot->at_sent;
