@@ -351,7 +351,8 @@
 
    PARAMETERS of codecs, and their defaults; other values in parentheses. block: elements that share
    a scale, a power of two from 16 to 65536, or "tensor". density: 1e-9 to 1. 0 and 1: no and yes.
-     sign signnorm onebit   block=1024
+     sign                   block=1024, scale=mean (of |p|; rms: the root mean square)
+     onebit                 block=1024
      twobit                 threshold=0.5 (1e-22 to 1e22; auto: of least error), rate=0 (with auto:
                             the share of elements that reaches the threshold)
      threshold1             threshold=0 (to 1e22)
@@ -495,7 +496,7 @@
       5     1   method (the numbers in the list below)
       6     1   flags: bit 0 refusal (the input was not finite; no body, parameter word 0), bit 1
                 checksum present; others zero
-      7     1   of a sparse method (5, 22 to 24, 27 to 29, 31) the value method: 1 to 4, 7, 8 or
+      7     1   of a sparse method (5, 22 to 24, 27 to 29, 31) the value method: 1 to 4, 7 or
                 10 to 18; else 0
       8     8   n, number of elements
      16     8   bytes of body that follow the header
@@ -517,7 +518,6 @@
      sign      4   word B; a float scale s a block, then n bits, 0: s, 1: -s
      onebit    7   word B; two floats a block, the mean of p >= 0 and that of p < 0; then n bits,
                    0: the first, 1: the second
-     signnorm  8   as sign
      vote      9   n bits, 0: 1, 1: -1; no scale
      twobit   10   word: the threshold t as a float, 1e-22 to 1e22; or 0: then t is the body's first
                    float, as a scale. n codes of 2 bits, from bit 7 on: 11 is t, 10 is -t, 00 is 0;
@@ -665,11 +665,11 @@
      sign      Karimireddy, Rebjock, Stich, Jaggi: Error Feedback Fixes SignSGD and other Gradient
                Compression Schemes, ICML 2019; blocks: Zheng, Huang, Kwok: Communication-Efficient
                Distributed Blockwise Momentum SGD with Error-Feedback, NeurIPS 2019
+               scale=rms: Tang et al.: 1-bit Adam: Communication Efficient Large-Scale Training with
+               Adam's Convergence Speed, ICML 2021
      onebit    Seide, Fu, Droppo, Li, Yu: 1-Bit Stochastic Gradient Descent and its Application to
                Data-Parallel Distributed Training of Speech DNNs, Interspeech 2014
-     signnorm  Tang et al.: 1-bit Adam: Communication Efficient Large-Scale Training with Adam's
-               Convergence Speed, ICML 2021
-     two-shot  as signnorm (compressed all-reduce)
+     two-shot  as scale=rms of sign (compressed all-reduce)
      twobit    Strom: Scalable Distributed DNN Training Using Commodity GPU Cloud Computing,
                Interspeech 2015; apache/mxnet
      vote      Bernstein, Wang, Azizzadenesheli, Anandkumar: signSGD: Compressed Optimisation for
@@ -726,6 +726,7 @@
           gcomp_world. gcomp_step has samples and batch; comm.test takes a third argument.
           gcomp_regroup_machines; eden:feedback=1; one vector alone is compressed.
           GCOMP_ONLY_x beside GCOMP_WITHOUT_x; GCOMP_BOUND_SIGN(n) and others.
+          signnorm became sign:scale=rms.
           The adviser left the header: examples/gcomp_advise.h.
      0.1  The first version.
    ---------------------------------------------------------------------------------------------- */
@@ -754,7 +755,7 @@
    GCOMP_ONLY_SIGN, GCOMP_ONLY_TOPK, ...
                           only these methods, and none; the names of methods in capitals
    GCOMP_WITHOUT_POWERSGD, GCOMP_WITHOUT_INT, ...
-                          not these methods; none stays. _SIGN: signnorm too
+                          not these methods; none stays
    GCOMP_ALLOW_MINGW_AVX  AVX with gcc of MinGW, which misaligns spills; off by default
    ---------------------------------------------------------------------------------------------- */
 
@@ -3477,8 +3478,8 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
 
 /* The list of methods, in the order of gcomp_method_name; none comes before them. */
 #define GCOMP__METHODS(X) \
-    X(FP16, fp16) X(BF16, bf16) X(FP8, fp8) X(MX, mx) X(SIGN, sign) X(SIGN, signnorm) \
-    X(ONEBIT, onebit) X(TWOBIT, twobit) X(THRESHOLD1, threshold1) X(TERNGRAD, terngrad) \
+    X(FP16, fp16) X(BF16, bf16) X(FP8, fp8) X(MX, mx) X(SIGN, sign) X(ONEBIT, onebit) \
+    X(TWOBIT, twobit) X(THRESHOLD1, threshold1) X(TERNGRAD, terngrad) \
     X(QSGD, qsgd) X(NATURALDITHER, naturaldither) X(NATURAL, natural) X(INT, int) X(EDEN, eden) \
     X(TOPK, topk) X(STROM, strom) X(DRYDEN, dryden) X(WANGNI, wangni) \
     X(ADACOMP, adacomp) X(BLOCKTOPK, blocktopk) X(DGC, dgc) X(NONZERO, nonzero) \
@@ -9240,9 +9241,24 @@ static const gcomp__method gcomp__row_bf16 = {
     GCOMP__KERNELS(bf16), &gcomp__block_payload, &gcomp__gathered, {gcomp__bf16_form}};
 #endif
 
-/* >>method sign: s * sgn(p), s = |p|_1 / count of a block or of the tensor; sgn(0) = +1. Needs error feedback.
-   |p - C(p)|^2 = (1 - d) |p|^2 with d = |p|_1^2 / (count * |p|_2^2).
-   Karimireddy et al., ICML 2019; blocks: Zheng et al., NeurIPS 2019. */
+/* >>method sign: each element travels as its sign, and a block of elements shares a scale s.
+
+     C(p) = s * sgn(p), sgn(0) = +1
+
+     scale=mean   s = |p|_1 / count, the mean of |p|. Of all s this one has the least error:
+                  |p - C(p)|^2 = (1 - d) |p|^2 with d = |p|_1^2 / (count * |p|_2^2), 0 < d <= 1
+     scale=rms    s = |p|_2 / sqrt(count), the root mean square: C(p) is as long as p, as in the
+                  transport of 1-bit Adam (DeepSpeed). The error is larger:
+                  |p - C(p)|^2 = 2 |p|^2 (1 - sqrt(d)). That is more than |p|^2 if d < 1/4, as
+                  where most elements are zero; then residuals may grow
+
+   The error is large: sign needs error feedback. A payload does not say which scale was chosen,
+   since it decodes alike.
+
+     body    | s, 4 bytes, of each block | n bits, bit 0 first: 0 is s, 1 is -s |
+
+   mean: Karimireddy et al., ICML 2019; blocks: Zheng et al., NeurIPS 2019. rms: Tang et al.,
+   ICML 2021. */
 #if GCOMP__EACH(SIGN)
 #define gcomp__sign_quant GCOMP__F(sign_quant)
 GCOMP__INLINE void gcomp__sign_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
@@ -9257,63 +9273,39 @@ GCOMP__INLINE gv gcomp__sign_deq(const uint8_t *code, const gcomp__unit *u, int 
     (void)format;
     return gv_flip(gv_splat(u->a), gcomp__get16(code));
 }
-GCOMP__KERNEL(sign_quantise, gcomp__tile *t,
+GCOMP__KERNEL(sign_mean_quantise, gcomp__tile *t,
               gcomp__quantise_groups(t, gcomp__sign_quant, 2, GCOMP__L1))
+GCOMP__KERNEL(sign_rms_quantise, gcomp__tile *t,
+              gcomp__quantise_groups(t, gcomp__sign_quant, 2, GCOMP__L2))
 GCOMP__KERNEL(sign_decode, const gcomp__decoding *d,
               gcomp__decode_groups(d, gcomp__sign_deq, 0, 2, 4))
 static const gcomp__block_kernels GCOMP__F(sign_kernels)[] = {
-    {GCOMP__F(sign_quantise), GCOMP__F(sign_decode)}};
-
-/* signnorm differs in what is measured. */
-GCOMP__KERNEL(signnorm_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__sign_quant, 2, GCOMP__L2))
-static const gcomp__block_kernels GCOMP__F(signnorm_kernels)[] = {
-    {GCOMP__F(signnorm_quantise), GCOMP__F(sign_decode)}};
+    {GCOMP__F(sign_mean_quantise), GCOMP__F(sign_decode)},
+    {GCOMP__F(sign_rms_quantise), GCOMP__F(sign_decode)}};
 #endif
 
 #if GCOMP__ONCE(SIGN)
 static void gcomp__sign_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
 {
-    (void)form;
-    u->a = (float)(m->sum / (double)m->count);
+    const double mean = m->sum / (double)m->count; /* of |p|, or for scale=rms of p * p */
+    u->a = (float)(form->measure == GCOMP__L2 ? gcomp__sqrt(mean) : mean);
 }
 
 static void gcomp__sign_form(const double *param, gcomp__form *form)
 {
+    const int rms = param[1] != 0;
+    form->kernel = rms ? 1 : 0;
     form->code16 = 2;
     form->scale_bytes = 4;
     form->block = (size_t)param[0];
-    form->measure = GCOMP__L1;
+    form->measure = rms ? GCOMP__L2 : GCOMP__L1;
     form->fit = gcomp__sign_fit;
 }
 
 static const gcomp__method gcomp__row_sign = {
     "sign", 4, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
-    {GCOMP__BLOCKS("block", 1024)},
+    {GCOMP__BLOCKS("block", 1024), GCOMP__ONE_OF("scale", 0, 1, 0, "mean|rms|")},
     GCOMP__KERNELS(sign), &gcomp__block_payload, &gcomp__gathered, {gcomp__sign_form}};
-#endif
-
-/* >>method signnorm: s * sgn(p), s = |p|_2 / sqrt(count): keeps the norm, as 1-bit Adam's transport does (DeepSpeed).
-   |p - C(p)|^2 = 2 |p|^2 (1 - |p|_1 / (sqrt(count) |p|_2)): larger than sign's, and no contraction for sparse p.
-   Tang et al., ICML 2021. Decodes as sign. */
-#if GCOMP__ONCE(SIGN)
-static void gcomp__signnorm_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
-{
-    (void)form;
-    u->a = (float)gcomp__sqrt(m->sum / (double)m->count);
-}
-
-static void gcomp__signnorm_form(const double *param, gcomp__form *form)
-{
-    gcomp__sign_form(param, form);
-    form->measure = GCOMP__L2;
-    form->fit = gcomp__signnorm_fit;
-}
-
-static const gcomp__method gcomp__row_signnorm = {
-    "signnorm", 8, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
-    {GCOMP__BLOCKS("block", 1024)},
-    GCOMP__KERNELS(signnorm), &gcomp__block_payload, &gcomp__gathered, {gcomp__signnorm_form}};
 #endif
 
 /* >>method onebit: two values a block, the means of its elements >= 0 and of those < 0; a bit says which.

@@ -124,9 +124,9 @@ typedef struct spec {
 } spec;
 
 static const spec specs[] = {
-    {"signnorm", SIGNS, 8, 10, 1024, 1, 0, 0, 0, 0, 0, 0, 0},
-    {"signnorm:block=16", SIGNS, 8, 4, 16, 1, 0, 0, 0, 0, 0, 0, 0},
-    {"signnorm:block=tensor", SIGNS, 8, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0},
+    {"sign:scale=rms", SIGNS, 4, 10, 1024, 1, 0, 0, 0, 0, 0, 0, 0},
+    {"sign:block=16,scale=rms", SIGNS, 4, 4, 16, 1, 0, 0, 0, 0, 0, 0, 0},
+    {"sign:block=tensor,scale=rms", SIGNS, 4, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0},
     {"onebit", SIDES, 7, 10, 1024, 1, 0, 0, 0, 0, 0, 0, 0},
     {"onebit:block=16", SIDES, 7, 4, 16, 1, 0, 0, 0, 0, 0, 0, 0},
     {"onebit:block=tensor", SIDES, 7, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0},
@@ -956,13 +956,13 @@ static void check_lost(const char *text, int kind, int shape, size_t n)
     CHECK(fabs(lost - expect) <= 1e-6 * m.squares);
 }
 
-static void test_onebit_and_signnorm_lose_what_their_formulas_say(void)
+static void test_onebit_and_sign_lose_what_their_formulas_say(void)
 {
     static const size_t some[] = {1, 17, 1009, 4099};
     for (int shape = 0; shape < SHAPES; shape++)
         for (size_t i = 0; i < 4 && shape != 3; i++) {
             check_lost("onebit:block=tensor", SIDES, shape, some[i]);
-            check_lost("signnorm:block=tensor", SIGNS, shape, some[i]);
+            check_lost("sign:block=tensor,scale=rms", SIGNS, shape, some[i]);
         }
 }
 
@@ -998,7 +998,7 @@ static void test_rounding_loses_at_most_half_a_step(void)
 
 static void test_nothing_is_lost_over_a_thousand_steps(void)
 {
-    static const char *const codecs[] = {"signnorm:block=64", "onebit:block=64", "twobit:threshold=1", "threshold1", "terngrad",
+    static const char *const codecs[] = {"sign:block=64,scale=rms", "onebit:block=64", "twobit:threshold=1", "threshold1", "terngrad",
                                          "qsgd:levels=3,bucket=64", "naturaldither", "natural", "int:bits=2,block=16",
                                          "int:bits=4,range=affine", "fp8:format=e5m2", "mx"};
     enum { N = 133 };
@@ -1068,7 +1068,7 @@ typedef struct known {
 } known;
 
 /* Within three parts of a hundred. */
-static const known errors[] = {{"signnorm:block=tensor", 0.4042, 0.5858, 0.0001},
+static const known errors[] = {{"sign:block=tensor,scale=rms", 0.4042, 0.5858, 0.0001},
                                {"onebit:block=tensor", 0.3634, 0.5, 0.0001},
                                {"twobit:threshold=1", 0.349, 0.413, 0.001},
                                {"twobit:threshold=auto", 0.3413, 0.414, 0.001},
@@ -1122,7 +1122,7 @@ static void test_errors_on_normal_and_laplace_numbers_are_the_known_ones(void)
 static void test_texts_are_read_and_printed_shortest(void)
 {
     static const char *const pairs[][2] = {
-        {"signnorm:block=1024", "signnorm"}, {"signnorm:block=tensor", "signnorm:block=tensor"},
+        {"sign:block=1024,scale=mean", "sign"}, {"sign:scale=rms,block=tensor", "sign:block=tensor,scale=rms"},
         {"onebit:block=64", "onebit:block=64"}, {"onebit:block=1024", "onebit"}, {"twobit:threshold=0.50", "twobit"},
         {"twobit:threshold=2.5e-1", "twobit:threshold=0.25"}, {"twobit:rate=0,threshold=auto", "twobit:threshold=auto"},
         {"twobit:threshold=auto,rate=5e-2", "twobit:threshold=auto,rate=0.05"},
@@ -1200,8 +1200,9 @@ static void test_numbers_are_the_nearest_doubles(void)
     CHECK(wrong == 0 && tried > 20000);
 }
 
-/* The parameter that only the encoder needs: clip of terngrad, norm of qsgd and naturaldither, rounding of int; -1: none. */
-static int at_home(unsigned wire) { return wire == 12 ? 0 : wire == 13 || wire == 14 ? 1 : wire == 16 ? 2 : -1; }
+/* The parameter that only the encoder needs: scale of sign, clip of terngrad, norm of qsgd and naturaldither, rounding of int;
+   -1: none. */
+static int at_home(unsigned wire) { return wire == 4 ? 1 : wire == 12 ? 0 : wire == 13 || wire == 14 ? 1 : wire == 16 ? 2 : -1; }
 
 static void test_payloads_name_the_parameters_that_they_carry(void)
 {
@@ -1228,7 +1229,7 @@ static void test_bad_values_are_refused_with_a_sentence(void)
         {"int:block=8", "int block cannot be '8': it takes 'tensor' or a power of two from 16 to 65536"},
         {"int:levels=7", "int has no parameter 'levels'; it has: bits block rounding range code"},
         {"int:bits=4,bits=4", "parameter given twice: 'bits'"},
-        {"signnorm:block=0", "signnorm block cannot be '0': it takes 'tensor' or a power of two from 16 to 65536"},
+        {"sign:block=0", "sign block cannot be '0': it takes 'tensor' or a power of two from 16 to 65536"},
         {"onebit:block=131072", "onebit block cannot be '131072': it takes 'tensor' or a power of two from 16 to 65536"},
         {"terngrad:clip=-1", "terngrad clip cannot be '-1': it takes a number from 0 to 1000000"},
         {"qsgd:levels=0", "qsgd levels cannot be '0': it takes a whole number from 1 to 32767"},
@@ -1366,7 +1367,7 @@ static void run_on_one_set(void)
     RUN(test_small_formats_round_to_the_nearest_value_and_to_even);
     RUN(test_means_over_many_keys_are_the_input_and_variances_those_of_the_formulas);
     RUN(test_draws_of_neighbours_and_of_keys_are_not_correlated);
-    RUN(test_onebit_and_signnorm_lose_what_their_formulas_say);
+    RUN(test_onebit_and_sign_lose_what_their_formulas_say);
     RUN(test_rounding_loses_at_most_half_a_step);
     RUN(test_nothing_is_lost_over_a_thousand_steps);
     RUN(test_large_payloads_hold_what_pieces_of_them_would);
