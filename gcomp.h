@@ -7156,53 +7156,112 @@ static const gcomp__common_kernels GCOMP__F(common) = {
 /* ------------------------------------------------------------------------------------------------
    >>levels - entropy codes of levels: a second layer behind the drivers of block methods
 
-   Packed codes are recoded in segments of GCOMP__SEGMENT bytes, each by itself. Inside, 64 codes are sliced: one word for each
-   bit of theirs, so that an operation works on 64 levels. What a unary code asks level by level (is it 0? is it 1?) is asked
-   of 64 levels at once, the answers gathered from those that are still asked: the bits are as many, and no branch and no
-   look-up depends on a level. Where zeros are many, the first question is asked of groups first (a tree), or the gaps between
-   those that are not zero are coded (Rice, Elias).
+   A driver writes packed codes: each level q in 2, 4, 8 or 16 bits, in two's complement. Where most
+   levels are small, fewer bits suffice. This layer cuts a chunk of packed codes into segments of
+   GCOMP__SEGMENT bytes, and writes each segment in the form that is the shortest for it:
+
+     tensor    | a u64 for each chunk but the last: where it ends | chunk 0 | chunk 1 | ...
+     chunk     | segment | segment | ...          8192 levels of 2 bits, 4096 of 4, 2048 of 8, ...
+     segment   | 0 | packed codes                       |        a byte longer than packed
+       or      | head | u16 bytes | a stream of bits, padded to a byte |
+
+   A group is 64 levels of a segment. It is sliced: word b holds bit b of each |q|, and the last
+   word holds the signs. So one operation works on 64 levels. If a group had 8 levels of 4 bits:
+
+     element   0  1  2  3  4  5  6  7
+     q         0  3  0  0 -1  0  0  7
+     word 0    0  1  0  0  1  0  0  1     bit 0 of |q|
+     word 1    0  1  0  0  0  0  0  1     bit 1
+     word 2    0  0  0  0  0  0  0  1     bit 2
+     word 3    0  0  0  0  1  0  0  0     1: negative
+
+   Tree form, K = 0, T = 0. Each |q| is written in unary, as answers: is it 1 or more? If so, is it
+   2 or more? And so on, up to the largest level. A question is asked of all levels of the group at
+   once. The answers of those elements that are still asked are gathered side by side. So no branch
+   and no look-up in a table depends on a level:
+
+     |q| >= 1?  0  1  0  0  1  0  0  1     8 bits: the first question is asked of all elements
+     |q| >= 2?     1        0        1     3 bits
+     |q| >= 3?     1                 1     2
+     |q| >= 4?     0                 1     2
+     |q| >= 5?                       1     1
+     |q| >= 6?                       1     1
+     |q| >= 7?                       1     1     7 is the largest level, so no question follows
+     negative?     0        1        0     3     21 bits in all; packed 32
+
+   With K > 0 the K low bits of each |q| come first, as words; the questions are about |q| >> K.
+   With T > 0 the answers to the first question are written as a tree of that depth, which is short
+   where most elements are 0. Depth 1 asks first about the pairs i and i + 4 (of 64: i + 32):
+
+     pair                   0,4  1,5  2,6  3,7
+     is one of them not 0?   1    1    0    1     4 bits
+     is the first not 0?     0    1         0     3 bits
+     is the second not 0?         0               1 bit: where the first is 0, the second cannot be
+
+   Depth 2 writes the first of these rows in the same way, and depth 3 again the first row of that.
+
+   Gaps form: how many zeros stand before each level that is not 0, and behind the last one, as Rice
+   codes (>>bits): 1, 2, 2 and 0 above. Then follows what the tree form writes behind the tree.
+   Omega form, of the paper of QSGD: for each level that is not 0 the gap + 1, a bit for the sign,
+   and |q|. Numbers are Elias omega codes: 1 takes a bit, 2 and 3 take 3, 4 to 7 take 6, ...
+
+   On AVX-512 the functions of AVX2 serve.
    ---------------------------------------------------------------------------------------------- */
 
 #if !GCOMP__IN_WIDE
-/* Slices a segment's codes and counts what the sizes of its codes depend on; `bits` is a constant. */
+/* Slices the codes of a segment into s->words, and counts for all levels together what the sizes
+   of the forms depend on: see gcomp__sliced. `bits` is that of a code; where it is a constant,
+   the loops over it are unrolled. */
 #define gcomp__slice_codes GCOMP__F(slice_codes)
 GCOMP__HEAVY void gcomp__slice_codes(gcomp__sliced *s, const uint8_t *codes, unsigned bits)
 {
+    /* before: which levels of the group before are not 0. The gaps of the first group count from
+       element -1, so that one is set. */
     uint64_t *w = s->words, before = (uint64_t)1 << 63;
     for (size_t g = 0; g < s->groups; g++, w += bits) {
-        const size_t left = s->count - 64 * g;
+        const size_t left = s->count - 64 * g; /* the last group may be short */
         const uint8_t *from = codes + 8 * bits * g;
         uint64_t any = 0, equal = ~(uint64_t)0;
         uint8_t some[128];
+        /* a short group gets zeros behind, so that 64 codes can be read */
         if (left < 64) {
             memset(some, 0, sizeof some);
             memcpy(some, from, (left * bits + 7) / 8);
             from = some;
         }
         gu_slice(w, from, bits);
+        /* two's complement to size and sign, 64 levels at once: |q| = (q ^ sign) + (1 if
+           negative) */
         uint64_t carry = w[bits - 1];
+        /* From the top bit down. At the end of turn b, any has a bit for each level with |q| >=
+           2^b, and equal for each with |q| >> b = levels >> b. */
         GCOMP__UNROLL_8 for (unsigned b = 0; b < bits - 1; b++) {
             const uint64_t x = w[b] ^ w[bits - 1];
             w[b] = x ^ carry;
             carry &= x;
         }
         GCOMP__UNROLL_8 for (unsigned b = bits - 1; b-- > 0;) {
-            if (b == 0) s->large += gcomp__popcount64(any);
+            if (b == 0) s->large += gcomp__popcount64(any); /* still |q| >= 2 */
             any |= w[b];
+            /* equal keeps those whose bit b is that of `levels` */
             equal &= w[b] ^ ((uint64_t)(s->levels >> b & 1) - 1);
             s->ones[b] += gcomp__popcount64(w[b]);
             s->top[b] += gcomp__popcount64(equal);
         }
+        /* The bits of the group before are above those of this one: bit i of adjacent says that
+           the level just before element i is not 0. */
         uint64_t adjacent = any << 1 | before >> 63;
         s->sent += gcomp__popcount64(any);
         s->apart += gcomp__popcount64(any & ~adjacent);
+        /* none of the three levels before is sent */
         s->distant += gcomp__popcount64(
             any & ~(adjacent | any << 2 | before >> 62 | any << 3 | before >> 61));
         before = any;
     }
 }
 
-/* Which levels have |q| >> k not 0. The first where `bits` is a constant. */
+/* Which levels of a group have |q| >> k not 0. This function where `bits` is a constant: then
+   the loop is unrolled, and all words are looked at. */
 #define gcomp__above GCOMP__F(above)
 GCOMP__INLINE uint64_t gcomp__above(const uint64_t *w, unsigned bits, unsigned k)
 {
@@ -7211,6 +7270,7 @@ GCOMP__INLINE uint64_t gcomp__above(const uint64_t *w, unsigned bits, unsigned k
     return any;
 }
 
+/* The same where `bits` is not known to the compiler. */
 #define gcomp__any_above GCOMP__F(any_above)
 GCOMP__INLINE uint64_t gcomp__any_above(const uint64_t *w, size_t bits, size_t k)
 {
@@ -7219,17 +7279,22 @@ GCOMP__INLINE uint64_t gcomp__any_above(const uint64_t *w, size_t bits, size_t k
     return any;
 }
 
-/* Bits of everything but the first question, with k low bits. */
+/* Bits of the tree form with K = k, less the answers to the first question. A level u = |q| >> k
+   above 0 is asked u more questions, and answers the last one with no. Only the largest u,
+   levels >> k, is asked one question less, since nothing lies above it:
+
+        signs + k low bits of all levels + sum of u - number of largest u */
 #define gcomp__rest_bits GCOMP__F(rest_bits)
 static size_t gcomp__rest_bits(const gcomp__sliced *s, unsigned k)
 {
     size_t sum = s->sent + k * s->count - s->top[k];
+    /* the sum of all u, from the numbers of their bits */
     for (size_t b = k; b < s->bits - 1; b++) sum += s->ones[b] << (b - k);
     return sum;
 }
 
-/* Bits of the first question as a tree of depth 0 .. 3. Element i of a node goes with i + half of it.
-   `bits` is a constant where it matters, else 0. */
+/* size[d] <- bits of the answers to the first question as a tree of depth d, for d = 0 .. 3.
+   `bits` is 2 or 4, and a constant, where speed matters; else 0. */
 #define gcomp__count_trees GCOMP__F(count_trees)
 GCOMP__HEAVY void gcomp__count_trees(const gcomp__sliced *s, unsigned bits, unsigned k,
                                      size_t *size)
@@ -7239,47 +7304,53 @@ GCOMP__HEAVY void gcomp__count_trees(const gcomp__sliced *s, unsigned bits, unsi
     for (size_t g = 0; g < s->groups; g++, w += s->bits) {
         const size_t left = gcomp__min(64, s->count - 64 * g);
         uint64_t x = bits ? gcomp__above(w, bits, k) : gcomp__any_above(w, s->bits, k);
-        size_t split = 0;
-        size[0] += left;
+        size_t split = 0; /* bits that the trees of this group take below their first row */
+        size[0] += left; /* depth 0: a bit for each element */
         GCOMP__UNROLL for (unsigned d = 1; d < 4; d++) {
+            /* Depth d halves the row: element i goes with i + half. Each pair with some asks
+               about its first element, and where that one is not 0 about its second too. */
             const uint64_t low = x & gcomp__low_bits(64 >> d);
-            x = low | x >> (64 >> d);
+            x = low | x >> (64 >> d); /* the row of pairs */
             split += gcomp__popcount64(low) + gcomp__popcount64(x);
-            size[d] += split + gcomp__min((size_t)64 >> d, left);
+            size[d] += split + gcomp__min((size_t)64 >> d, left); /* and the first row itself */
         }
     }
 }
 
-/* Bits of gaps by Rice codes of parameters r, r + 1, r + 2; and of all by Elias omega. */
+/* Bits of the gaps as Rice codes with parameters r, r + 1 and r + 2, which is what the gaps form
+   takes instead of a tree; and bits of the whole omega form. */
 #define gcomp__count_gaps GCOMP__F(count_gaps)
 static void gcomp__count_gaps(const gcomp__sliced *s, unsigned r, size_t *rice, size_t *elias)
 {
     const uint64_t *w = s->words;
-    size_t next = 0, omega = s->sent, quotient[3] = {0, 0, 0}, gap;
+    size_t next = 0, omega = s->sent, quotient[3] = {0, 0, 0}, gap; /* next: behind the last sent */
     for (size_t g = 0; g < s->groups; g++, w += s->bits) {
         uint64_t x = 0;
+        /* The code of |q| has omega_length[log2 |q|] bits. In turn b, x has a bit for each |q|
+           >= 2^b: it adds what a number of one more binary digit takes more. */
         for (size_t b = s->bits - 1; b-- > 0;) {
             x |= w[b];
             if (b)
                 omega += gcomp__popcount64(x) *
                          (size_t)(gcomp__omega_length[b] - gcomp__omega_length[b - 1]);
         }
-        for (; x; x &= x - 1) {
+        for (; x; x &= x - 1) { /* the elements that are sent, from the first one on */
             gap = 64 * g + gcomp__first_one(x) - next;
             next += gap + 1;
             quotient[0] += gap >> r;
             quotient[1] += gap >> (r + 1);
             quotient[2] += gap >> (r + 2);
-            omega += gcomp__omega_length[gcomp__log2((uint32_t)gap + 1)];
+            omega += gcomp__omega_length[gcomp__log2((uint32_t)gap + 1)]; /* of gap + 1 */
         }
     }
-    gap = s->count - next;
+    gap = s->count - next; /* behind the last one */
+    /* a Rice code: the quotient in ones, a zero, the low bits */
     for (unsigned b = 0; b < 3; b++)
         rice[b] = quotient[b] + (gap >> (r + b)) + (s->sent + 1) * (r + b + 1);
     *elias = omega + s->sent + gcomp__omega_length[gcomp__log2((uint32_t)gap + 1)];
 }
 
-/* Takes a way of coding if it is the shortest so far. */
+/* Takes a form if it is shorter than what was chosen so far. */
 #define gcomp__offer GCOMP__F(offer)
 GCOMP__INLINE void gcomp__offer(gcomp__sliced *s, unsigned head, size_t size)
 {
@@ -7288,20 +7359,29 @@ GCOMP__INLINE void gcomp__offer(gcomp__sliced *s, unsigned head, size_t size)
     s->head = head;
 }
 
-/* Chooses by exact sizes: Rice's gaps where at most one level of eight is sent, omega unless it
-   cannot be the smallest. `packed` is the bytes of packed codes. */
+/* Chooses the form with the fewest bits, all counted exactly. Counting gaps is slow, so the gaps
+   form is tried only where at most one level of eight is sent, and the omega form only where a
+   lower limit of its size does not rule it out. code: which forms the parameters allow; packed:
+   bytes of the packed codes. */
 #define gcomp__choose_coder GCOMP__F(choose)
 GCOMP__NOINLINE void gcomp__choose_coder(gcomp__sliced *s, unsigned code, size_t packed)
 {
     const int sparse = 8 * s->sent <= s->count;
     size_t size[4], elias, rest;
+    /* A lower limit of omega's bits. A level that is sent takes at least 1 for its gap, 1 for
+       its sign and 1 for |q|; 2 more if the gap code is 2 or more (apart), 3 more again from 4
+       on (distant); 2 more if |q| >= 2 (large), and so on: a level with bit k set is at least
+       2^k. */
     size_t least = 3 * s->sent + 2 * (s->apart + s->large) + 3 * s->distant; /* omega's, or fewer */
-    unsigned best = 0;
+    unsigned best = 0; /* K of the tree form */
     for (size_t k = 2; k < s->bits - 1; k++)
         least += s->ones[k] * (size_t)(gcomp__omega_length[k] - gcomp__omega_length[k - 1]);
     s->head = GCOMP__BY_PACKED;
+    /* A coded segment has 3 bytes before its bits, and may not be longer than the packed codes
+       alone: so size is one bit more than what fits. */
     s->size = 8 * (packed - gcomp__min(packed, 3)) + 1;
     if (code != GCOMP__ELIAS) {
+        /* the K for which all but the first question takes the fewest bits */
         for (unsigned k = 1; s->levels >> k; k++)
             if (gcomp__rest_bits(s, k) < gcomp__rest_bits(s, best)) best = k;
         if (s->bits == 2) gcomp__count_trees(s, 2, 0, size);
@@ -7312,6 +7392,8 @@ GCOMP__NOINLINE void gcomp__choose_coder(gcomp__sliced *s, unsigned code, size_t
             gcomp__offer(s, GCOMP__BY_TREE | d << 4 | best, size[d] + rest);
     }
     if (sparse || (code != GCOMP__RICE && least < s->size)) {
+        /* The best parameter is near log2 of the mean distance: that one, and those on both
+           sides. */
         unsigned r = gcomp__log2((uint32_t)((s->count + 1) / (s->sent + 1)));
         r = r > 11 ? 10 : r ? r - 1 : 0;
         gcomp__count_gaps(s, r, size, &elias);
@@ -7322,47 +7404,59 @@ GCOMP__NOINLINE void gcomp__choose_coder(gcomp__sliced *s, unsigned code, size_t
     }
 }
 
+/* >>writing levels: a segment in the form that was chosen. Bits go through a packer. Functions keep
+   it in a local copy, so that it stays in registers. */
+
+/* The omega form. Its bits fill each byte from bit 7 on. Elements are numbered from 1 here. The
+   levels 0 3 0 0 -1 0 0 7 become
+
+     gap 2, +, 3 | gap 3, -, 1 | gap 3, +, 7 | gap 1 to the end, which is number 9 */
 #define gcomp__write_elias GCOMP__F(write_elias)
 GCOMP__NOINLINE void gcomp__write_elias(const gcomp__sliced *s, gcomp__packer *packer)
 {
     gcomp__packer local = *packer, *const to = &local;
     const size_t bits = s->bits;
     const uint64_t *w = s->words;
-    size_t at = 0, next = 0;
+    size_t at = 0, next = 0; /* next: the number of the last level sent */
     for (size_t g = 0; g < s->groups; g++, w += bits) {
-        uint64_t x = gcomp__any_above(w, bits, 0);
+        uint64_t x = gcomp__any_above(w, bits, 0); /* not 0: these are sent */
         for (; x; x &= x - 1) {
             const unsigned i = gcomp__first_one(x);
-            uint32_t level = 0;
+            uint32_t level = 0; /* |q|, put together from its bits in the words */
             for (unsigned b = 0; b < bits - 1; b++) level |= (uint32_t)(w[b] >> i & 1) << b;
             at = 64 * g + i + 1;
-            gcomp__put_omega(to, (uint32_t)(at - next));
-            gcomp__pack_high(to, w[bits - 1] >> i & 1, 1);
+            gcomp__put_omega(to, (uint32_t)(at - next)); /* the gap + 1 */
+            gcomp__pack_high(to, w[bits - 1] >> i & 1, 1); /* 1: negative */
             gcomp__put_omega(to, level);
             next = at;
         }
     }
+    /* behind the last level: the gap to the end, then zeros up to a byte */
     gcomp__put_omega(to, (uint32_t)(s->count + 1 - next));
     if (to->fill) gcomp__pack_high(to, 0, 8 - to->fill);
     *packer = local;
 }
 
+/* One Rice code: gap >> r ones, a zero, the r low bits. */
 #define gcomp__pack_gap GCOMP__F(put_gap)
 GCOMP__INLINE void gcomp__pack_gap(gcomp__packer *to, size_t gap, unsigned r)
 {
-    size_t q = gap >> r;
+    size_t q = gap >> r; /* the ones */
+    /* a long run of ones, 32 at a time; then the rest of the code has at most 31 + 1 + 12 bits */
     for (; q >= 32; q -= 32) gcomp__pack_some(to, 0xffffffffu, 32);
     gcomp__pack_some(to, gcomp__low_bits(q) | (uint64_t)(gap & (((size_t)1 << r) - 1)) << (q + 1),
                      q + 1 + r);
 }
 
+/* The gaps of the gaps form: the zeros before each level that is not 0, and those behind the
+   last. */
 #define gcomp__write_gaps GCOMP__F(write_gaps)
 GCOMP__NOINLINE void gcomp__write_gaps(const gcomp__sliced *s, gcomp__packer *packer, unsigned r)
 {
     gcomp__packer local = *packer, *const to = &local;
     const size_t bits = s->bits;
     const uint64_t *w = s->words;
-    size_t next = 0;
+    size_t next = 0; /* behind the last level that is not 0 */
     for (size_t g = 0; g < s->groups; g++, w += bits) {
         uint64_t x = gcomp__any_above(w, bits, 0);
         for (; x; x &= x - 1) {
@@ -7375,15 +7469,17 @@ GCOMP__NOINLINE void gcomp__write_gaps(const gcomp__sliced *s, gcomp__packer *pa
     *packer = local;
 }
 
-/* The first question of a group as a tree of some depth. */
+/* Writes the answers x to the first question as a tree of some depth. left: levels of the group. */
 #define gcomp__put_tree GCOMP__F(put_tree)
 GCOMP__INLINE void gcomp__put_tree(gcomp__packer *to, uint64_t x, size_t left, unsigned depth)
 {
     uint64_t part[4];
+    /* part[d]: row d, the halves of row d - 1 ored. Row `depth` comes first, whole. */
     part[0] = x;
     for (unsigned d = 1; d <= depth; d++)
         part[d] = (part[d - 1] & gcomp__low_bits(64 >> d)) | part[d - 1] >> (64 >> d);
     gcomp__pack_bits(to, part[depth], gcomp__min((size_t)64 >> depth, left));
+    /* then down again: for each pair with some, is its first element? where not 0: its second? */
     for (unsigned d = depth; d; d--) {
         const uint64_t low = part[d - 1] & gcomp__low_bits(64 >> d),
                        high = part[d - 1] >> (64 >> d);
@@ -7392,23 +7488,30 @@ GCOMP__INLINE void gcomp__put_tree(gcomp__packer *to, uint64_t x, size_t left, u
     }
 }
 
-/* Group by group: k low bits; the first question, if not by gaps before; the others; the signs. */
+/* The groups of the tree form and of the gaps form. In the gaps form the gaps were written
+   before, and they answer the first question; k is 0. `bits` and k are constants where the
+   compiler can make use of it. A group:
+
+        | k words: low bits | tree, if any | answers for j = 2 | j = 3 | ... | signs | */
 #define gcomp__write_groups GCOMP__F(write_groups)
 GCOMP__HEAVY void gcomp__write_groups(const gcomp__sliced *s, gcomp__packer *packer, unsigned bits,
                                       unsigned k)
 {
     gcomp__packer local = *packer, *const to = &local;
-    const unsigned depth = s->head >> 4 & 3;
-    const size_t last = s->levels >> k;
+    const unsigned depth = s->head >> 4 & 3; /* of the tree */
+    const size_t last = s->levels >> k; /* the largest u = |q| >> k */
     const uint64_t *w = s->words;
     for (size_t g = 0; g < s->groups; g++, w += bits) {
         const size_t left = gcomp__min(64, s->count - 64 * g);
-        const uint64_t sent = gcomp__above(w, bits, 0);
+        const uint64_t sent = gcomp__above(w, bits, 0); /* they have a sign */
+        /* x: the levels that are still asked, which have |q| >> k >= j - 1 */
         uint64_t u[16], x = gcomp__above(w, bits, k);
-        for (unsigned b = 0; b < k; b++) gcomp__pack_bits(to, w[b], left);
+        for (unsigned b = 0; b < k; b++) gcomp__pack_bits(to, w[b], left); /* the low bits */
         if (s->head & GCOMP__BY_TREE) gcomp__put_tree(to, x, left, depth);
         GCOMP__UNROLL_8 for (unsigned b = 0; b < bits - 1; b++) u[b] = w[b];
         for (size_t j = 2; j <= last && x; j++) {
+            /* u is made one less where x is set: 64 subtractions, bit by bit, with their borrows.
+               more: what is not 0 after it, the levels of |q| >> k >= j. */
             uint64_t borrow = x, more = 0;
             GCOMP__UNROLL_8 for (unsigned b = k; b < bits - 1; b++) {
                 const uint64_t was = u[b];
@@ -7416,6 +7519,7 @@ GCOMP__HEAVY void gcomp__write_groups(const gcomp__sliced *s, gcomp__packer *pac
                 borrow &= ~was;
                 more |= u[b];
             }
+            /* a bit of each level that was asked; those that said yes are asked again */
             gcomp__pack_bits(to, gu_gather(more, x), gcomp__popcount64(x));
             x = more;
         }
@@ -7424,7 +7528,8 @@ GCOMP__HEAVY void gcomp__write_groups(const gcomp__sliced *s, gcomp__packer *pac
     *packer = local;
 }
 
-/* The same of codes of 2, 4, 8 or 16 bits; 4 bits have levels up to 7. */
+/* The same with constants: codes of 2, 4, 8 or 16 bits. Codes of 4 bits have levels up to 7, so
+   k is 2 at most. */
 #define gcomp__write_any GCOMP__F(write_any)
 GCOMP__NOINLINE void gcomp__write_any(const gcomp__sliced *s, gcomp__packer *to, unsigned k)
 {
@@ -7436,7 +7541,9 @@ GCOMP__NOINLINE void gcomp__write_any(const gcomp__sliced *s, gcomp__packer *to,
     else gcomp__write_groups(s, to, 16, k);
 }
 
-/* What was chosen goes to out, which has 64 bytes more than it needs. */
+/* Writes head, length and bits of a segment. The packer stores 8 bytes at once, past its end.
+   Where `to` goes on, there are packed codes of the next segment that are still needed: so the
+   bits are made in `out`, and copied. */
 #define gcomp__write_segment GCOMP__F(write_segment)
 GCOMP__NOINLINE void gcomp__write_segment(const gcomp__sliced *s, uint8_t *to)
 {
@@ -7457,24 +7564,28 @@ GCOMP__NOINLINE void gcomp__write_segment(const gcomp__sliced *s, uint8_t *to)
     memcpy(to + 3, out, bytes);
 }
 
-/* A segment of `count` packed codes to `to`, which may lie a byte or more before them; returns its bytes. */
+/* Codes a segment of `count` packed codes; returns its bytes, at most 1 + those of the packed
+   codes. `to` may be `codes` - 1 or lie further before: a segment is read as a whole before it
+   is written. */
 #define gcomp__code_segment GCOMP__F(code_segment)
 GCOMP__NOINLINE size_t gcomp__code_segment(const gcomp__form *form, const uint8_t *codes,
                                            size_t count, uint8_t *to)
 {
     const size_t packed = gcomp__packed_bytes(form, count);
     gcomp__sliced s;
+    /* all but the words, which slice_codes fills */
     memset(&s.count, 0, sizeof s - offsetof(gcomp__sliced, count));
     s.count = count;
     s.groups = (count + 63) / 64;
     s.bits = form->code16 / 2;
     s.levels = (size_t)form->levels;
+    /* the width as a constant, so that loops over bits are unrolled */
     if (s.bits == 2) gcomp__slice_codes(&s, codes, 2);
     else if (s.bits == 4) gcomp__slice_codes(&s, codes, 4);
     else if (s.bits == 8) gcomp__slice_codes(&s, codes, 8);
     else gcomp__slice_codes(&s, codes, 16);
     gcomp__choose_coder(&s, form->code, packed);
-    if (s.head == GCOMP__BY_PACKED) {
+    if (s.head == GCOMP__BY_PACKED) { /* no form is shorter */
         memmove(to + 1, codes, packed);
         to[0] = GCOMP__BY_PACKED;
         return 1 + packed;
@@ -7483,7 +7594,12 @@ GCOMP__NOINLINE size_t gcomp__code_segment(const gcomp__form *form, const uint8_
     return 3 + (s.size + 7) / 8;
 }
 
-/* >>kernel code: the packed codes of a chunk, coded to `to`, which lies as many bytes before them as there are segments. */
+/* >>kernel code: codes the packed codes of a chunk, segment by segment; returns the bytes. `to`
+   lies before the codes, by a byte for each segment. So what is written never reaches what is
+   still to be read:
+
+        | room, a byte a segment | packed codes of the chunk                   |
+        | coded segments ... ->       | packed codes not read yet               | */
 #define gcomp__code_levels GCOMP__F(code_levels)
 static size_t gcomp__code_levels(const gcomp__form *form, const uint8_t *codes, size_t count,
                                  uint8_t *to)
@@ -7496,18 +7612,23 @@ static size_t gcomp__code_levels(const gcomp__form *form, const uint8_t *codes, 
     return bytes;
 }
 
-/* ---------------- back. What is read may be anything: *at never passes `limit` by more than a group's bits. */
+/* >>reading levels: a segment back to packed codes. Its bytes may be anything. `at` counts the bits
+   read, `limit` the bits there are. Loops stop when `at` passes `limit`, which it does by less than
+   the bits of a group; the bytes up to 256 behind the segment may be read for that. */
 
-/* Which levels are not 0, from gaps; 0: they do not end where they should. */
+/* Reads the gaps of the gaps form: map gets a bit for each level that is not 0. Gaps 1, 2, 2 and
+   0 make the map 0 1 0 0 1 0 0 1. Returns 0 if the gaps do not end at `count`, the number of
+   levels. */
 #define gcomp__read_gaps GCOMP__F(read_gaps)
 GCOMP__NOINLINE int gcomp__read_gaps(const uint8_t *p, size_t *from, size_t limit, size_t count,
                                      unsigned r, uint64_t *map)
 {
-    size_t at = *from, next = 0;
+    size_t at = *from, next = 0; /* next: the element behind the last one found */
     memset(map, 0, (count + 63) / 64 * 8);
     for (;;) {
         uint64_t x = gcomp__bits_at(p, at);
         size_t gap = 0;
+        /* long runs of ones, 32 at a time */
         while ((x & 0xffffffffu) == 0xffffffffu) {
             gap += 32;
             at += 32;
@@ -7515,12 +7636,13 @@ GCOMP__NOINLINE int gcomp__read_gaps(const uint8_t *p, size_t *from, size_t limi
             x = gcomp__bits_at(p, at);
         }
         {
-            const unsigned ones = gcomp__first_one(~x);
+            const unsigned ones = gcomp__first_one(~x); /* at most 31 */
+            /* behind the ones stands a 0, then the r low bits */
             gap = ((gap + ones) << r) + (size_t)(x >> (ones + 1) & gcomp__low_bits(r));
             at += ones + 1 + r;
         }
         next += gap;
-        if (next >= count || at > limit) break;
+        if (next >= count || at > limit) break; /* this was the gap to the end */
         map[next >> 6] |= (uint64_t)1 << (next & 63);
         next++;
     }
@@ -7528,13 +7650,18 @@ GCOMP__NOINLINE int gcomp__read_gaps(const uint8_t *p, size_t *from, size_t limi
     return next == count && at <= limit;
 }
 
+/* Reads the tree of a group with `left` levels; returns which are not 0. The pairs 1 1 0 1, then
+   0 1 0 and 0, make of 8 elements 0 1 0 0 1 0 0 1, see >>levels. */
 #define gcomp__get_tree GCOMP__F(get_tree)
 GCOMP__INLINE uint64_t gcomp__get_tree(const uint8_t *p, size_t *from, size_t left, unsigned depth)
 {
     size_t at = *from, first = gcomp__min((size_t)64 >> depth, left);
+    /* the last row first, whole; each turn makes the row above it, of twice as many elements */
     uint64_t x = gcomp__bits_at(p, at) & gcomp__low_bits(first);
     at += first;
     for (; depth; depth--) {
+        /* low: pairs whose first element is not 0; high: pairs whose second is, without being
+           asked where the first is 0 */
         const uint64_t low = gu_scatter(gcomp__bits_at(p, at), x);
         at += gcomp__popcount64(x);
         uint64_t high = (x & ~low) | gu_scatter(gcomp__bits_at(p, at), low);
@@ -7545,7 +7672,9 @@ GCOMP__INLINE uint64_t gcomp__get_tree(const uint8_t *p, size_t *from, size_t le
     return x;
 }
 
-/* Groups of a segment into packed codes; 0 if no encoder writes that. map: NULL, or what was read from gaps. */
+/* Reads the groups of the tree form, or with a map those of the gaps form, into packed codes.
+   map: NULL, or which levels are not 0. Returns 0 for bits that no encoder writes: a level is
+   above `levels`, or not 0 behind the last element, or the bits end too early. */
 #define gcomp__read_groups GCOMP__F(read_groups)
 GCOMP__HEAVY int gcomp__read_groups(const gcomp__form *form, const uint8_t *p, size_t *from,
                                     size_t limit, size_t count, unsigned head, const uint64_t *map,
@@ -7553,19 +7682,23 @@ GCOMP__HEAVY int gcomp__read_groups(const gcomp__form *form, const uint8_t *p, s
 {
     const unsigned depth = head >> 4 & 3;
     const size_t levels = (size_t)form->levels, last = levels >> k;
+    /* If levels + 1 is a multiple of 2^k, |q| >> k <= levels >> k makes |q| <= levels. Else |q|
+       may be too large by its low bits: partial is all ones, and that is looked for. */
     const uint64_t partial = (levels + 1) & (((size_t)1 << k) - 1) ? ~(uint64_t)0 : 0;
     size_t at = *from;
-    uint64_t wrong = 0;
+    uint64_t wrong = 0; /* any bit: no encoder writes this */
     for (size_t g = 0; 64 * g < count; g++, codes += 8 * bits) {
         const size_t left = gcomp__min(64, count - 64 * g);
-        uint64_t w[16], carry, sent = 0, over = 0;
+        uint64_t w[16], carry, sent = 0, over = 0; /* sliced, as an encoder had it */
         GCOMP__UNROLL_8 for (unsigned b = 0; b < bits - 1; b++) w[b] = 0;
         if (at > limit) return 0;
-        for (unsigned b = 0; b < k; b++, at += left)
+        for (unsigned b = 0; b < k; b++, at += left) /* the low bits */
             w[b] = gcomp__bits_at(p, at) & gcomp__low_bits(left);
         uint64_t x = map ? map[g] : gcomp__get_tree(p, &at, left, depth);
         wrong |= x & ~gcomp__low_bits(left);
-        w[k] = x;
+        w[k] = x; /* |q| >> k is 1 there so far */
+        /* x: levels with |q| >> k >= j - 1. Those of them that answer yes are made one larger:
+           64 additions, bit by bit, with their carries. */
         for (size_t j = 2; j <= last && x; j++) {
             carry = gu_scatter(gcomp__bits_at(p, at), x);
             at += gcomp__popcount64(x);
@@ -7577,11 +7710,13 @@ GCOMP__HEAVY int gcomp__read_groups(const gcomp__form *form, const uint8_t *p, s
             }
             if (at > limit) return 0;
         }
+        /* over: |q| > levels, compared from the lowest bit up: the highest that differs decides */
         GCOMP__UNROLL_8 for (unsigned b = 0; b < bits - 1; b++) {
             sent |= w[b];
             over = levels >> b & 1 ? over & w[b] : over | w[b];
         }
         wrong |= over & partial;
+        /* signs of levels that are not 0; then size and sign become two's complement */
         carry = gu_scatter(gcomp__bits_at(p, at), sent);
         at += gcomp__popcount64(sent);
         w[bits - 1] = carry;
@@ -7596,26 +7731,30 @@ GCOMP__HEAVY int gcomp__read_groups(const gcomp__form *form, const uint8_t *p, s
     return !wrong;
 }
 
+/* Reads the omega form into packed codes. Returns 0 if a level is too large, or if the gaps do
+   not end behind the last element. */
 #define gcomp__read_elias GCOMP__F(read_elias)
 static int gcomp__read_elias(const gcomp__form *form, const uint8_t *p, size_t *from, size_t limit,
                              size_t count, uint8_t *codes)
 {
     const unsigned bits = form->code16 / 2;
     const uint32_t levels = (uint32_t)form->levels;
-    size_t at = *from, next = 0;
+    size_t at = *from, next = 0; /* elements are numbered from 1 */
     memset(codes, 0, (count + 63) / 64 * 8 * bits);
     for (;;) {
         uint64_t w = gcomp__high_bits_at(p, at);
         const uint32_t gap = gcomp__get_omega(w, &at);
         if (!gap || at > limit) return 0;
         next += gap;
-        if (next > count) break;
-        w = gcomp__high_bits_at(p, at++);
+        if (next > count) break; /* this was the gap to the end */
+        w = gcomp__high_bits_at(p, at++); /* its first bit is the sign */
         uint32_t level = gcomp__get_omega(w << 1, &at);
         if (!level || level > levels) return 0;
+        /* -level if the sign is set: all bits turned round, and 1 added */
         uint32_t code = (level ^ (0 - (uint32_t)(w >> 63))) + (uint32_t)(w >> 63);
         if (bits == 16) gcomp__put16(codes + 2 * (next - 1), code & 0xffffu);
         else {
+            /* ored into its byte, which was 0 before */
             uint8_t *to = codes + (next - 1) * bits / 8;
             to[0] = (uint8_t)(to[0] | (code & ((1u << bits) - 1)) << ((next - 1) * bits & 7));
         }
@@ -7624,22 +7763,26 @@ static int gcomp__read_elias(const gcomp__form *form, const uint8_t *p, size_t *
     return next == count + 1;
 }
 
-/* Packed codes as they stand: no level above `levels`, zeros behind the last. */
+/* Checks packed codes as they stand: no |q| is above `levels`, and zeros stand behind the last
+   code. */
 #define gcomp__look_at_codes GCOMP__F(look_at_codes)
 GCOMP__HEAVY gcomp_result gcomp__look_at_codes(const gcomp__form *form, const uint8_t *codes,
                                                size_t count, unsigned bits)
 {
     const size_t levels = (size_t)form->levels;
     for (size_t g = 0; 64 * g < count; g++) {
-        uint64_t w[16], over = 0, any = 0;
+        uint64_t w[16], over = 0, any = 0; /* as in read_groups; any: not 0 */
         gu_slice(w, codes + 8 * bits * g, bits);
         uint64_t carry = w[bits - 1];
+        /* A code of -2^(bits - 1) has a size that needs one bit more: a carry is left at the
+           end. */
         GCOMP__UNROLL_8 for (unsigned b = 0; b < bits - 1; b++) {
             const uint64_t x = w[b] ^ w[bits - 1], m = x ^ carry;
             carry &= x;
             over = levels >> b & 1 ? over & m : over | m;
             any |= m;
         }
+        /* first what stands behind the last element, then the levels */
         if ((any | carry) & ~gcomp__low_bits(count - 64 * g < 64 ? count - 64 * g : 64))
             return GCOMP_RESERVED_BITS;
         if (over | carry) return GCOMP_CORRUPT;
@@ -7647,6 +7790,7 @@ GCOMP__HEAVY gcomp_result gcomp__look_at_codes(const gcomp__form *form, const ui
     return GCOMP_OK;
 }
 
+/* gcomp__read_groups with the width, and narrow K, as constants. K = 0 where there are gaps. */
 #define gcomp__read_any GCOMP__F(read_any)
 GCOMP__NOINLINE int gcomp__read_any(const gcomp__form *form, const uint8_t *p, size_t *at,
                                     size_t limit, size_t count, unsigned head, const uint64_t *map,
@@ -7666,6 +7810,7 @@ GCOMP__NOINLINE int gcomp__read_any(const gcomp__form *form, const uint8_t *p, s
     return gcomp__read_groups(form, p, at, limit, count, head, map, codes, 16, k);
 }
 
+/* gcomp__look_at_codes with the width as a constant. */
 #define gcomp__look_at_any GCOMP__F(look_at_any)
 GCOMP__NOINLINE gcomp_result gcomp__look_at_any(const gcomp__form *form, const uint8_t *codes,
                                                 size_t count)
@@ -7676,13 +7821,14 @@ GCOMP__NOINLINE gcomp_result gcomp__look_at_any(const gcomp__form *form, const u
     return gcomp__look_at_codes(form, codes, count, 16);
 }
 
-/* What stands behind a segment's three first bytes; 256 bytes behind it can be read. */
+/* Reads the bits of a segment, p[0 .. bytes - 1], into packed codes. 256 bytes behind them can
+   be read, too. They must end within the last byte, and fill it with zeros. */
 #define gcomp__read_coded GCOMP__F(read_coded)
 GCOMP__NOINLINE gcomp_result gcomp__read_coded(const gcomp__form *form, unsigned head,
                                                const uint8_t *p, size_t bytes, size_t count,
                                                uint8_t *codes)
 {
-    uint64_t map[16 * GCOMP__SEGMENT / 4 / 64];
+    uint64_t map[16 * GCOMP__SEGMENT / 4 / 64]; /* a bit a level, at most 8192 */
     size_t at = 0;
     int good;
     if (head == GCOMP__BY_ELIAS) {
@@ -7693,14 +7839,17 @@ GCOMP__NOINLINE gcomp_result gcomp__read_coded(const gcomp__form *form, unsigned
         good = gcomp__read_gaps(p, &at, 8 * bytes, count, head & 15, map) &&
                gcomp__read_any(form, p, &at, 8 * bytes, count, head, map, codes);
     }
+    /* the stream must end in its last byte: not behind it, not before it, and zeros follow */
     if (!good || at > 8 * bytes) return GCOMP_CORRUPT;
     if ((at + 7) / 8 != bytes) return GCOMP_TRAILING_BYTES;
+    /* bits that are left: the low ones of the byte where bit 7 comes first, else the high ones */
     if (at & 7 && (head == GCOMP__BY_ELIAS ? p[bytes - 1] & 0xffu >> (at & 7)
                                            : (unsigned)p[bytes - 1] >> (at & 7)))
         return GCOMP_RESERVED_BITS;
     return GCOMP_OK;
 }
 
+/* The same where fewer than 256 bytes follow: from a copy with zeros behind. */
 #define gcomp__read_last GCOMP__F(read_last)
 GCOMP__NOINLINE gcomp_result gcomp__read_last(const gcomp__form *form, unsigned head,
                                               const uint8_t *p, size_t bytes, size_t count,
@@ -7712,7 +7861,10 @@ GCOMP__NOINLINE gcomp_result gcomp__read_last(const gcomp__form *form, unsigned 
     return gcomp__read_coded(form, head, copy, bytes, count, codes);
 }
 
-/* >>kernel read: the next segment before `end` as packed codes, and zeros behind up to 64; checked to the last bit. */
+/* >>kernel read: the next segment, which begins at *at and ends before `end`, as packed codes,
+   with zeros behind up to a multiple of 64 levels. Checks it to the last bit; *at moves behind
+   it. Errors: TRUNCATED, it ends behind `end`; TRAILING_BYTES, its length says more bytes than
+   its bits fill; RESERVED_BITS, padding is not zero; CORRUPT, anything else. */
 #define gcomp__read_segment GCOMP__F(read_segment)
 static gcomp_result gcomp__read_segment(const gcomp__form *form, size_t count, const uint8_t **at,
                                         const uint8_t *end, uint8_t *codes)
@@ -7723,31 +7875,38 @@ static gcomp_result gcomp__read_segment(const gcomp__form *form, size_t count, c
     unsigned head = p[0];
     if (head == GCOMP__BY_PACKED) {
         if (left <= packed) return GCOMP_TRUNCATED;
+        /* packed codes as they are; their last byte is padded by zeros up to whole groups */
         *at = p + 1 + packed;
         memset(codes + packed, 0, (count + 63) / 64 * 4 * form->code16 - packed);
         memcpy(codes, p + 1, packed);
         return gcomp__look_at_any(form, codes, count);
     }
+    /* a form that the codec allows, and the length that follows it */
     if (!gcomp__may_code(form, head)) return GCOMP_CORRUPT;
     if (left < 3) return GCOMP_TRUNCATED;
     size_t bytes = gcomp__get16(p + 1);
     if (3 + bytes > packed) return GCOMP_CORRUPT; /* an encoder would have left it packed */
     if (bytes > left - 3) return GCOMP_TRUNCATED;
     *at = p + 3 + bytes;
+    /* groups are read by words, which may reach behind the segment */
     if (left < 3 + bytes + 256) return gcomp__read_last(form, head, p + 3, bytes, count, codes);
     return gcomp__read_coded(form, head, p + 3, bytes, count, codes);
 }
 
-/* residual <- p - what was sent, for the packed codes that `view` shows from its element 0 on. */
+/* >>decoding levels: coded levels as floats, to where a sink wants them. A segment is unpacked into
+   a buffer in the innermost cache, and decoded from there as packed codes are. */
+
+/* residual <- p - what was sent, for `count` elements from `begin` on. view: the packed codes,
+   the first of them that of element `begin`; or NULL: nothing was sent. */
 #define gcomp__keep_levels GCOMP__F(keep_levels)
 GCOMP__NOINLINE void gcomp__keep_levels(const gcomp__sink *sink, const gcomp__view *view,
                                         size_t begin, size_t count)
 {
-    GCOMP__ON_A_LINE float own[GCOMP__TILE];
+    GCOMP__ON_A_LINE float own[GCOMP__TILE]; /* what was sent of a tile */
     size_t some;
     gcomp_input in;
     memset(&in, 0, sizeof in);
-    in.grad = sink->grad;
+    in.grad = sink->grad; /* p = scale * grad + residual */
     in.dtype = sink->dtype;
     in.scale = sink->scale;
     in.residual = sink->residual;
@@ -7758,7 +7917,9 @@ GCOMP__NOINLINE void gcomp__keep_levels(const gcomp__sink *sink, const gcomp__vi
     }
 }
 
-/* A chunk of one payload, valid: its segments are unpacked one by one, and go where `ending` says; COMMIT: to the residual. */
+/* A chunk of one payload, which is valid. Its segments are unpacked one by one, and go where
+   `ending` says; COMMIT: they leave the residual. The codes may also be packed without segments,
+   if payloads of several codecs are added. */
 #define gcomp__spread GCOMP__F(spread)
 GCOMP__NOINLINE void gcomp__spread(const gcomp__sink *sink, const gcomp__view *view, size_t chunk,
                                    int ending)
@@ -7767,15 +7928,18 @@ GCOMP__NOINLINE void gcomp__spread(const gcomp__sink *sink, const gcomp__view *v
     const size_t segment = gcomp__segment_of(&view->form);
     const uint8_t *at = gcomp__coded_chunk(view, chunk),
                   *stop = gcomp__coded_chunk(view, chunk + 1);
-    gcomp__view part = *view;
+    gcomp__view part = *view; /* shows the segment at work */
     uint8_t codes[GCOMP__SEGMENT];
     size_t count;
     for (size_t i = begin; i < end; i += count) {
         count = gcomp__min(segment, end - i);
         part.codes = codes;
+        /* a segment has whole blocks, or lies within one: both are powers of two */
         part.scales = view->scales + (i >> view->shift) * view->form.scale_bytes;
         if (!view->form.code) part.codes = view->codes + i / 16 * view->form.code16;
-        else if (gcomp__read_segment(&view->form, count, &at, stop, codes) != GCOMP_OK) return; /* not after a check */
+        else if (gcomp__read_segment(&view->form, count, &at, stop, codes) != GCOMP_OK)
+            return; /* cannot happen after a check */
+        /* part's element 0 is element i of the tensor */
         if (ending == GCOMP__COMMIT) gcomp__keep_levels(sink, &part, i, count);
         else if (ending == GCOMP__STORE) gcomp__decode_floats(&part, 0, count, sink->y + i);
         else
@@ -7784,7 +7948,8 @@ GCOMP__NOINLINE void gcomp__spread(const gcomp__sink *sink, const gcomp__view *v
     }
 }
 
-/* >>kernel sink of coded levels: payload by payload, in the order of a sum; the residual first, since y may be the gradient. */
+/* >>kernel sink of coded levels: payload by payload, in the order of a sum. The residual comes
+   first, since y may be the gradient, which it is made from. */
 #define gcomp__sink_levels GCOMP__F(sink_levels)
 static void gcomp__sink_levels(const gcomp__sink *sink, size_t chunk)
 {
