@@ -2707,10 +2707,10 @@ typedef struct gcomp__form {
     unsigned scale_bytes; /* of a block: 0, 1 (a power of two), 4 (a float) or 8 (two) */
     size_t block;        /* elements a scale; 0: the tensor */
     int measure;         /* what the scale is made from */
-    int early;           /* the scale must be known before the codes */
+    int scale_first;   /* the scale must be known before the codes */
     int first_high;      /* codes fill each byte from the top */
     int stochastic;      /* needs random numbers */
-    int steps;           /* the scale is a step of the largest |p| / levels */
+    int scale_is_step; /* the scale is a step of the largest |p| / levels */
     float constant;      /* a threshold, ... */
     float levels;        /* the largest code */
     int check;           /* which codes are none */
@@ -2744,7 +2744,7 @@ enum {
 struct gcomp__measured {
     double sum, other;
     size_t count, negative;
-    uint32_t worst; /* bits of the largest |p|; 0x7f800000 and above: not finite */
+    uint32_t max_bits; /* bits of the largest |p|; 0x7f800000 and above: not finite */
     float low, high;
 };
 
@@ -2827,7 +2827,7 @@ typedef struct gcomp__sink {
     float scale;
     float *residual;          /* NULL: none is kept */
     const gcomp__momentum *momentum; /* dgc: takes the place of residual and scale * grad */
-    int together; /* set by gcomp__block_decode: one or two payloads with one kernel, grad is floats
+    int one_pass; /* set by gcomp__block_decode: one or two payloads with one kernel, grad is floats
                      with scale 1, and residual and y are both written, in one pass */
 } gcomp__sink;
 
@@ -2952,9 +2952,14 @@ static size_t gcomp__dtype_bytes(gcomp_dtype dtype) { return dtype == GCOMP_F32 
    is compiled once for all methods, see >>encoding and >>decoding.
    ---------------------------------------------------------------------------------------------- */
 
-enum { GCOMP__AHEAD = 512 }; /* elements that commits fetch ahead: more streams than a processor looks ahead in by itself */
-enum { GCOMP__TILE = 512 };  /* elements that kernels work on in between, in the innermost cache */
-enum { GCOMP__FAR = 1 << 22 }; /* elements from which gradient and residual are larger than the caches: codes pass these by */
+/* A commit reads and writes more arrays at once than a processor prefetches by itself, so commits
+   prefetch each array this many elements ahead. */
+enum { GCOMP__AHEAD = 512 };
+/* Elements that a kernel works on at a time. The arrays of a tile stay in the innermost cache. */
+enum { GCOMP__TILE = 512 };
+/* From this many elements on (16 MiB a float array) gradient and residual do not fit into the
+   caches. Then codes are written past the caches, so that the codes do not evict what is read. */
+enum { GCOMP__STREAM_FROM = 1 << 22 };
 
 /* The encoding of a payload by a block method. */
 typedef struct gcomp__encode_job {
@@ -2965,7 +2970,7 @@ typedef struct gcomp__encode_job {
     gcomp__form form;
     gcomp__unit unit; /* what all blocks start from; if given, their constants */
     int given;
-    int past;          /* codes go past the caches */
+    int streamed;      /* codes go past the caches */
     uint8_t *scales, *codes;
     size_t *last;      /* coded levels: bytes of the last chunk */
     gcomp__measured *part, *one; /* where chunks put their measures: part + chunk, or if NULL one */
@@ -3030,12 +3035,12 @@ typedef struct gcomp__common_kernels {
     void (*saturate)(float *y, const float *x, size_t n); /* y <- x, with infinities made finite */
     void (*absorb)(const gcomp__sink *sink, size_t chunk); /* residual <- scale * grad + residual; y <- 0 */
     uint32_t (*scale_copy)(float *y, const gcomp_input *in, size_t begin, size_t end,
-                           float part); /* y <- part * p; worst bits of p */
-    uint32_t (*worst)(const float *x, size_t n);
+                           float part); /* y <- part * p; returns the bits of the largest |p| */
+    uint32_t (*max_bits)(const float *x, size_t n);
     double (*squares)(const float *x, size_t n);
     void (*widen)(float *y, const void *x, gcomp_dtype dtype, size_t n);
     void (*narrow)(void *y, const float *x, gcomp_dtype dtype, size_t n);
-    int (*no_number)(const gcomp__form *form, const uint8_t *codes, size_t bytes);
+    int (*any_invalid)(const gcomp__form *form, const uint8_t *codes, size_t bytes);
     void (*advance)(const gcomp__momentum *d, size_t begin, size_t end);
 } gcomp__common_kernels;
 
@@ -3051,7 +3056,7 @@ typedef struct gcomp__level_kernels {
 static const float gcomp__no_sum[GCOMP__TILE] = {0};
 
 /* A tile of -0, which changes no number it is added to. */
-GCOMP__INLINE const float *gcomp__no_rest(void)
+GCOMP__INLINE const float *gcomp__no_residual(void)
 {
 #define GCOMP__EIGHT_OF(x) x, x, x, x, x, x, x, x
     GCOMP__ON_A_LINE static const float rest[GCOMP__TILE] = {
@@ -3742,11 +3747,11 @@ static float gcomp__fold16_float(const float *d)
 #define gv_load_six GCOMP__F(gv_load_six)      /* 16 codes of 6 bits: sign, 5 bits of an fp16 */
 #define gv_times4 GCOMP__F(gv_times4)          /* 16 codes of 4 bits as numbers, times a */
 #define gv_times2 GCOMP__F(gv_times2)          /* 16 codes of 2 bits as numbers, times a */
-#define gv_turn8 GCOMP__F(gv_turn8)            /* 8 x 8 floats transposed */
-#define gv_eight GCOMP__F(gv_eight)            /* three Hadamard levels over gv_columns columns */
-#define gv_last GCOMP__F(gv_last)              /* the last levels, within gv_base floats */
-#define gv_columns GCOMP__F(gv_columns)        /* how many columns gv_eight takes */
-#define gv_base GCOMP__F(gv_base)              /* how many floats gv_last takes */
+#define gv_transpose8 GCOMP__F(gv_transpose8)            /* 8 x 8 floats transposed */
+#define gv_hadamard8 GCOMP__F(gv_hadamard8)    /* three Hadamard levels over gv_columns columns */
+#define gv_hadamard_last GCOMP__F(gv_hadamard_last) /* the last levels, within gv_base floats */
+#define gv_columns GCOMP__F(gv_columns)        /* how many columns gv_hadamard8 takes */
+#define gv_base GCOMP__F(gv_base)              /* how many floats gv_hadamard_last takes */
 /* 16 sums in double */
 #define gs GCOMP__F(gs)                        /* 16 double sums */
 #define gs_none GCOMP__F(gs_none)              /* 16 zeros */
@@ -3838,10 +3843,10 @@ static float gcomp__fold16_float(const float *d)
 #define gr_pick_word GCOMP__F(gr_pick_word)
 #define gr_double GCOMP__F(gr_double)          /* register i of the 16 floats as doubles */
 #define gr_sides GCOMP__F(gr_sides)            /* d if d >= 0, and d if d < 0; else 0 */
-#define gr_less GCOMP__F(gr_less)              /* x - y */
+#define gr_sub GCOMP__F(gr_sub)              /* x - y */
 #define gr_level GCOMP__F(gr_level)            /* x + y and x - y */
 #define gr_levels_inside GCOMP__F(gr_levels_inside) /* Hadamard levels inside two registers */
-#define gv_eight_rows GCOMP__F(gv_eight_rows)
+#define gv_hadamard_rows GCOMP__F(gv_hadamard_rows)
 #define gw_load_any GCOMP__F(gw_load_any)
 #define gw_signs GCOMP__F(gw_signs)            /* mask: the signs of words */
 #define gw_of_mask GCOMP__F(gw_of_mask)        /* words whose signs are the bits of a mask */
@@ -3850,7 +3855,7 @@ static float gcomp__fold16_float(const float *d)
 #define gb_join GCOMP__F(gb_join)
 #define GCOMP__HEAVY GCOMP__INLINE
 
-GCOMP__INLINE void gcomp__sum_and_rest(float *x, float *y) /* x + y and x - y */
+GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y) /* x + y and x - y */
 {
     float sum = *x + *y, rest = *x - *y;
     GCOMP__PIN_SUM(sum);
@@ -4348,7 +4353,7 @@ GCOMP__INLINE void gw_put2(uint8_t *c, gw w, int first_high)
 }
 
 /* 32 bytes. Packing leaves groups of four lanes in the order 0 2 4 6 1 3 5 7; gcomp__sorted puts them right. */
-GCOMP__INLINE __m256i gcomp__pressed_avx2(gw x, gw y, int shift)
+GCOMP__INLINE __m256i gcomp__narrowed_avx2(gw x, gw y, int shift)
 {
     if (shift == 16) {
         GCOMP__ALL(x.r[i] = _mm256_srai_epi32(x.r[i], 16); y.r[i] = _mm256_srai_epi32(y.r[i], 16))
@@ -4364,13 +4369,13 @@ GCOMP__INLINE __m256i gcomp__sorted_avx2(__m256i b)
 }
 GCOMP__INLINE gb gb_limit(gw x, gw y, int shift, int low, int high)
 {
-    __m256i b = gcomp__pressed_avx2(x, y, shift);
+    __m256i b = gcomp__narrowed_avx2(x, y, shift);
     if (high < 127) b = _mm256_min_epi8(b, _mm256_set1_epi8((char)high));
     return low > -128 ? _mm256_max_epi8(b, _mm256_set1_epi8((char)low)) : b;
 }
 GCOMP__INLINE gb gcomp__marks_of_avx2(gw x, gw y, int bit)
 {
-    const __m256i b = gcomp__pressed_avx2(x, y, 0);
+    const __m256i b = gcomp__narrowed_avx2(x, y, 0);
     return _mm256_srli_epi16(_mm256_and_si256(b, _mm256_set1_epi8((char)-128)), 7 - bit);
 }
 GCOMP__INLINE gb gb_marks(gv x, gv y, int bit)
@@ -4450,7 +4455,7 @@ GCOMP__INLINE gv gv_most_of_rows(const float *from)
     return x;
 }
 
-GCOMP__INLINE void gv_turn8(float *to, size_t pitch, const float *from, size_t stride)
+GCOMP__INLINE void gv_transpose8(float *to, size_t pitch, const float *from, size_t stride)
 {
     const __m256 a = _mm256_loadu_ps(from), b = _mm256_loadu_ps(from + stride);
     const __m256 c = _mm256_loadu_ps(from + 2 * stride), d = _mm256_loadu_ps(from + 3 * stride);
@@ -4470,7 +4475,7 @@ GCOMP__INLINE void gv_turn8(float *to, size_t pitch, const float *from, size_t s
 }
 
 /* x - y as x - y * 1, which is exact and keeps busy what multiplies while others add. */
-GCOMP__INLINE gv_reg gr_less(gv_reg x, gv_reg y)
+GCOMP__INLINE gv_reg gr_sub(gv_reg x, gv_reg y)
 {
     return _mm256_fnmadd_ps(y, _mm256_set1_ps(1), x);
 }
@@ -4809,11 +4814,11 @@ GCOMP__INLINE gv gv_most_of_rows(const float *from)
 {
     return gcomp__one_avx512(_mm512_zextps256_ps512(gcomp__most_of_rows_avx2(from)));
 }
-GCOMP__INLINE void gv_turn8(float *to, size_t pitch, const float *from, size_t stride)
+GCOMP__INLINE void gv_transpose8(float *to, size_t pitch, const float *from, size_t stride)
 {
-    gcomp__gv_turn8_avx2(to, pitch, from, stride);
+    gcomp__gv_transpose8_avx2(to, pitch, from, stride);
 }
-GCOMP__INLINE gv_reg gr_less(gv_reg x, gv_reg y)
+GCOMP__INLINE gv_reg gr_sub(gv_reg x, gv_reg y)
 {
     return _mm512_fnmadd_ps(y, _mm512_set1_ps(1), x);
 }
@@ -5066,7 +5071,7 @@ GCOMP__INLINE void gw_put2(uint8_t *c, gw w, int first_high)
     gcomp__join2_neon(c, gcomp__low_bytes_neon(w), first_high);
 }
 
-GCOMP__INLINE int8x16_t gcomp__pressed_neon(gw x, int shift)
+GCOMP__INLINE int8x16_t gcomp__narrowed_neon(gw x, int shift)
 {
     const int16x8_t right = vdupq_n_s16((int16_t)-(shift % 16));
     int16x8_t low = vcombine_s16(vqmovn_s32(x.r[0]), vqmovn_s32(x.r[1]));
@@ -5081,15 +5086,15 @@ GCOMP__INLINE gb gb_limit(gw x, gw y, int shift, int low, int high)
 {
     const int8x16_t least = vdupq_n_s8((int8_t)low), most = vdupq_n_s8((int8_t)high);
     gb b;
-    b.r[0] = vmaxq_s8(vminq_s8(gcomp__pressed_neon(x, shift), most), least);
-    b.r[1] = vmaxq_s8(vminq_s8(gcomp__pressed_neon(y, shift), most), least);
+    b.r[0] = vmaxq_s8(vminq_s8(gcomp__narrowed_neon(x, shift), most), least);
+    b.r[1] = vmaxq_s8(vminq_s8(gcomp__narrowed_neon(y, shift), most), least);
     return b;
 }
 GCOMP__INLINE int8x16_t gcomp__marks_of_neon(gv x, int bit)
 {
     gw w;
     GCOMP__ALL(w.r[i] = vreinterpretq_s32_f32(x.r[i]))
-    const uint8x16_t b = vreinterpretq_u8_s8(gcomp__pressed_neon(w, 0));
+    const uint8x16_t b = vreinterpretq_u8_s8(gcomp__narrowed_neon(w, 0));
     return vreinterpretq_s8_u8(
         vshlq_u8(vandq_u8(b, vdupq_n_u8(128)), vdupq_n_s8((int8_t)(bit - 7))));
 }
@@ -5123,7 +5128,7 @@ GCOMP__INLINE void gb_put2(uint8_t *c, gb b)
 }
 
 /* Levels 2 and 1 of a Hadamard transform inside two registers. */
-GCOMP__INLINE gv_reg gr_less(gv_reg x, gv_reg y) { return vsubq_f32(x, y); }
+GCOMP__INLINE gv_reg gr_sub(gv_reg x, gv_reg y) { return vsubq_f32(x, y); }
 GCOMP__INLINE void gr_level(gv_reg *x, gv_reg *y);
 GCOMP__INLINE void gr_levels_inside(gv_reg *x, gv_reg *y)
 {
@@ -5251,7 +5256,7 @@ GCOMP__INLINE gw_reg gr_floor(gv_reg x)
     return t + (GCOMP__WHERE(gr_number(t) > x) & GCOMP__WHERE(t > -0x7fffffff));
 }
 GCOMP__INLINE gs_reg gr_fma_double(gs_reg x, gs_reg y, gs_reg z) { return x * y + z; } /* exact x * y */
-GCOMP__INLINE gv_reg gr_less(gv_reg x, gv_reg y) { return x - y; }
+GCOMP__INLINE gv_reg gr_sub(gv_reg x, gv_reg y) { return x - y; }
 #endif
 
 /* ---------------- what the compiler's own operators say, for every set */
@@ -5557,7 +5562,7 @@ GCOMP__INLINE gv gv_most_of_rows(const float *from)
         if (gcomp__bits(from[i]) > gcomp__bits(m[i / 8])) m[i / 8] = from[i];
     return gv_load(m);
 }
-GCOMP__INLINE void gv_turn8(float *to, size_t pitch, const float *from, size_t stride)
+GCOMP__INLINE void gv_transpose8(float *to, size_t pitch, const float *from, size_t stride)
 {
     for (size_t i = 0; i < 8; i++)
         for (size_t k = 0; k < 8; k++) to[k * pitch + i] = from[i * stride + k];
@@ -5832,13 +5837,13 @@ GCOMP__INLINE gv gv_times2(const uint8_t *c, float a)
 /* ---------------- three levels of a Hadamard transform: at 4, 2 and 1 times `stride`, over a register's columns from p on */
 GCOMP__INLINE void gr_level(gv_reg *x, gv_reg *y)
 {
-    gv_reg sum = *x + *y, rest = gr_less(*x, *y);
+    gv_reg sum = *x + *y, rest = gr_sub(*x, *y);
     GCOMP__PIN_SUM(sum);
     GCOMP__PIN_SUM(rest);
     *x = sum;
     *y = rest;
 }
-GCOMP__INLINE void gv_eight_rows(float *p, size_t stride, int inside)
+GCOMP__INLINE void gv_hadamard_rows(float *p, size_t stride, int inside)
 {
     gv_reg r[8];
     GCOMP__ALL8(memcpy(&r[i], p + i * stride, sizeof r[i]))
@@ -5854,8 +5859,8 @@ GCOMP__INLINE void gv_eight_rows(float *p, size_t stride, int inside)
 #endif
     GCOMP__ALL8(memcpy(p + i * stride, &r[i], sizeof r[i]))
 }
-GCOMP__INLINE void gv_eight(float *p, size_t stride) { gv_eight_rows(p, stride, 0); }
-GCOMP__INLINE void gv_last(float *p, size_t stride)
+GCOMP__INLINE void gv_hadamard8(float *p, size_t stride) { gv_hadamard_rows(p, stride, 0); }
+GCOMP__INLINE void gv_hadamard_last(float *p, size_t stride)
 {
 #if GCOMP__PASS_IS == 3
     gv_reg r[4];
@@ -5867,7 +5872,7 @@ GCOMP__INLINE void gv_last(float *p, size_t stride)
     gr_level(&r[2], &r[3]);
     GCOMP__ALL4(r[i] = gcomp__levels_avx512(r[i]); memcpy(p + 16 * i, &r[i], sizeof r[i]))
 #else
-    gv_eight_rows(p, stride, 1);
+    gv_hadamard_rows(p, stride, 1);
 #endif
 }
 
@@ -5896,8 +5901,8 @@ GCOMP__INLINE void gcomp__store_some(float *p, gv x, size_t count)
 
 /* Gradients of 2 bytes have the machine's order of bytes, codes are little endian: 16 of one kind
    become 16 of the other, in place. */
-#define gcomp__turn_bytes GCOMP__F(turn_bytes)
-GCOMP__INLINE void gcomp__turn_bytes(uint8_t *c)
+#define gcomp__swap_bytes GCOMP__F(swap_bytes)
+GCOMP__INLINE void gcomp__swap_bytes(uint8_t *c)
 {
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
     for (int i = 0; i < 32; i += 2) {
@@ -5917,7 +5922,7 @@ GCOMP__INLINE gv gcomp__load_pairs(const uint8_t *c, gcomp_dtype dtype)
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
     uint8_t turned[32];
     memcpy(turned, c, 32);
-    gcomp__turn_bytes(turned);
+    gcomp__swap_bytes(turned);
     c = turned;
 #endif
     return dtype == GCOMP_F16 ? gv_load_half(c) : gv_load_bfloat(c);
@@ -6035,7 +6040,7 @@ GCOMP__HEAVY void gcomp__advance_driver(const gcomp__momentum *d, size_t begin, 
     }
 }
 
-#define gcomp__advance_momentum GCOMP__F(advance)
+#define gcomp__advance_momentum GCOMP__F(advance_momentum)
 static void gcomp__advance_momentum(const gcomp__momentum *d, size_t begin, size_t end)
 {
     const size_t rest = (end - begin) % 16, at = end - rest;
@@ -6072,31 +6077,31 @@ static uint32_t gcomp__scale_copy(float *y, const gcomp_input *input, size_t beg
 {
     const gcomp_input in = *input;
     const int general = gcomp__general(&in);
-    gv worst = gv_splat(0), f = gv_splat(part), p;
+    gv max_bits = gv_splat(0), f = gv_splat(part), p;
     size_t i;
     for (i = begin; i + 16 <= end; i += 16) {
         p = general ? gcomp__load_p(&in, i, 1, in.residual != NULL)
                     : gcomp__load_p(&in, i, 0, in.residual != NULL);
-        worst = gv_max_bits(worst, p);
+        max_bits = gv_max_bits(max_bits, p);
         gv_store(y + i, gv_mul(p, f));
     }
     if (i < end) {
         p = gcomp__load_p_some(input, i, end - i);
-        worst = gv_max_bits(worst, p);
+        max_bits = gv_max_bits(max_bits, p);
         gcomp__store_some(y + i, gv_mul(p, f), end - i);
     }
-    return gv_most(worst);
+    return gv_most(max_bits);
 }
 
-/* >>kernel worst_of: the bits of the largest |x|. */
-#define gcomp__worst_of GCOMP__F(worst_of)
-static uint32_t gcomp__worst_of(const float *x, size_t n)
+/* >>kernel max_bits_of: the bits of the largest |x|. */
+#define gcomp__max_bits_of GCOMP__F(max_bits_of)
+static uint32_t gcomp__max_bits_of(const float *x, size_t n)
 {
-    gv worst = gv_splat(0);
+    gv max_bits = gv_splat(0);
     size_t i;
-    for (i = 0; i + 16 <= n; i += 16) worst = gv_max_bits(worst, gv_load(x + i));
-    if (i < n) worst = gv_max_bits(worst, gcomp__load_some(x + i, n - i));
-    return gv_most(worst);
+    for (i = 0; i + 16 <= n; i += 16) max_bits = gv_max_bits(max_bits, gv_load(x + i));
+    if (i < n) max_bits = gv_max_bits(max_bits, gcomp__load_some(x + i, n - i));
+    return gv_most(max_bits);
 }
 
 /* >>kernel squares: sum of x * x in double, per chunk, chunks in order. */
@@ -6123,9 +6128,9 @@ static double gcomp__squares(const float *x, size_t n)
     return total;
 }
 
-/* >>kernel no_number: is one of these codes none? 64 bytes at a time. */
-#define gcomp__no_number GCOMP__F(no_number)
-static int gcomp__no_number(const gcomp__form *form, const uint8_t *c, size_t bytes)
+/* >>kernel any_invalid: is one of these codes none? 64 bytes at a time. */
+#define gcomp__any_invalid GCOMP__F(any_invalid)
+static int gcomp__any_invalid(const gcomp__form *form, const uint8_t *c, size_t bytes)
 {
     const unsigned bits = form->code16 / 2;
     const uint32_t each = UINT32_MAX / (uint32_t)(((uint64_t)1 << bits) - 1),
@@ -6170,13 +6175,13 @@ static void gcomp__narrow(void *y, const float *x, gcomp_dtype dtype, size_t n)
         uint8_t *to = count == 16 ? b + 2 * i : some;
         if (dtype == GCOMP_F16) gv_store_half(to, v);
         else gv_store_bfloat(to, v);
-        gcomp__turn_bytes(to);
+        gcomp__swap_bytes(to);
         if (count < 16) memcpy(b + 2 * i, some, 2 * count);
     }
 }
 
 /* >>kernel saturated: y <- x, with infinities made finite. */
-#define gcomp__saturate_all GCOMP__F(saturated)
+#define gcomp__saturate_all GCOMP__F(saturate_all)
 static void gcomp__saturate_all(float *y, const float *x, size_t n)
 {
     size_t i;
@@ -6212,7 +6217,7 @@ GCOMP__INLINE gw gcomp__mixes(gw w, uint64_t words)
 
 /* gcomp__draw of `count` elements, the first even, by pairs: made for many at once, where nothing waits for them. Writes 16
    pairs at a time. */
-#define gcomp__draw_many GCOMP__F(draw)
+#define gcomp__draw_many GCOMP__F(draw_many)
 GCOMP__NOINLINE void gcomp__draw_many(uint32_t *draws, uint64_t words, uint64_t element,
                                       size_t count)
 {
@@ -6229,10 +6234,10 @@ GCOMP__INLINE gw gcomp__drawn(const gcomp__unit *u, size_t i)
 }
 
 /* A number with 16 binary places, in the lower half of a word, is rounded by adding 16 random bits to them: the upper half is the
-   result. Where the lower half is all ones then, the next place might have carried: those lanes are settled by `rest`, what is
+   result. Where the lower half is all ones then, the next place might have carried: those ties are broken by `rest`, what is
    cut off behind the places, 0 .. 1. */
-#define gcomp__settled GCOMP__F(settled)
-GCOMP__RARE gw gcomp__settled(gw sum, gv rest, const gcomp__unit *u, size_t i)
+#define gcomp__tie_broken GCOMP__F(tie_broken)
+GCOMP__RARE gw gcomp__tie_broken(gw sum, gv rest, const gcomp__unit *u, size_t i)
 {
     const gw places = gw_splat(0xffff);
     const uint32_t ties = gw_eq(gw_and(sum, places), places);
@@ -6253,14 +6258,14 @@ GCOMP__INLINE void gcomp__dither(gw *q, gw *r, gv x, gv y, const gcomp__unit *u,
     *q = gw_add(gw_floor(x), gcomp__drawn(u, i));
     *r = gw_add(gw_floor(y), gcomp__drawn(u, i + 16));
     if (gw_ties(*q, *r)) {
-        *q = gcomp__settled(*q, gv_sub(x, gv_number(gw_floor(x))), u, i);
-        *r = gcomp__settled(*r, gv_sub(y, gv_number(gw_floor(y))), u, i + 16);
+        *q = gcomp__tie_broken(*q, gv_sub(x, gv_number(gw_floor(x))), u, i);
+        *r = gcomp__tie_broken(*r, gv_sub(y, gv_number(gw_floor(y))), u, i + 16);
     }
 }
 
-/* 16 elements as words, to be settled: the same with 65535 less the random bits. */
-#define gcomp__raised GCOMP__F(raised)
-GCOMP__INLINE gw gcomp__raised(gw x, const gcomp__unit *u, size_t i)
+/* 16 elements as words: the same with 65535 less the random bits. */
+#define gcomp__add_draws GCOMP__F(add_draws)
+GCOMP__INLINE gw gcomp__add_draws(gw x, const gcomp__unit *u, size_t i)
 {
     return gw_add(gw_sub(x, gcomp__drawn(u, i)), gw_splat(0xffff));
 }
@@ -6287,7 +6292,7 @@ GCOMP__INLINE gw gcomp__signed(gw x, gw s) { return gw_sub(gw_xor(x, s), s); }
 typedef struct gcomp__acc {
     GCOMP__ON_A_LINE gs sum;
     gs other;
-    gv worst, part; /* part: of L1, not yet in sum */
+    gv max_bits, part; /* part: of L1, not yet in sum */
     gw low, high;   /* in the order of signed integers */
     size_t negative;
 } gcomp__acc;
@@ -6313,7 +6318,7 @@ GCOMP__INLINE void gcomp__acc_none(gcomp__acc *acc, int measure)
 }
 
 /* L1 adds 16 groups in float before it adds them to its double sums: conversions would be the cost of a sign. A sum of floats
-   may overflow though no element does: then the block is measured again (gcomp__again). */
+   may overflow though no element does: then the block is measured again (gcomp__measure_again). */
 #define gcomp__acc_flush GCOMP__F(acc_flush)
 GCOMP__INLINE void gcomp__acc_flush(gcomp__acc *acc)
 {
@@ -6321,11 +6326,11 @@ GCOMP__INLINE void gcomp__acc_flush(gcomp__acc *acc)
     acc->part = gv_splat(0);
 }
 
-/* What is summed, and the worst: loops do so in a copy, which nothing that they read can be. */
+/* What is summed, and the largest bits: loops do so in a copy, which nothing that they read can be. */
 #define gcomp__acc_move GCOMP__F(acc_move)
 GCOMP__INLINE void gcomp__acc_move(gcomp__acc *to, const gcomp__acc *from, int measure)
 {
-    to->worst = from->worst;
+    to->max_bits = from->max_bits;
     if (measure != GCOMP__MOST) to->sum = from->sum;
     if (measure == GCOMP__L1) to->part = from->part;
     if (measure == GCOMP__SIDES || measure == GCOMP__MOMENTS) to->other = from->other;
@@ -6343,7 +6348,7 @@ GCOMP__INLINE void gcomp__acc_add(gcomp__acc *acc, gv p, int measure)
         gs_sides(&acc->sum, &acc->other, p);
         acc->negative += gcomp__popcount(gv_below_0(p));
     } else {
-        acc->worst = gv_max_bits(acc->worst, p);
+        acc->max_bits = gv_max_bits(acc->max_bits, p);
         if (measure == GCOMP__MOMENTS) {
             acc->sum = gs_dot(acc->sum, p, p);
             acc->other = gs_add(acc->other, p);
@@ -6351,7 +6356,7 @@ GCOMP__INLINE void gcomp__acc_add(gcomp__acc *acc, gv p, int measure)
     }
 }
 
-/* The measures of `count` elements, padding in the last group taken back; and the worst of all blocks so far. */
+/* The measures of `count` elements, padding in the last group taken back; and the largest bits of all blocks so far. */
 #define gcomp__acc_end GCOMP__F(acc_end)
 GCOMP__INLINE void gcomp__acc_end(gcomp__acc *acc, size_t count, int measure, gcomp__measured *m)
 {
@@ -6366,15 +6371,15 @@ GCOMP__INLINE void gcomp__acc_end(gcomp__acc *acc, size_t count, int measure, gc
         m->high = gcomp__float(high);
         low &= 0x7fffffffu;
         high &= 0x7fffffffu;
-        m->worst = low > high ? low : high;
+        m->max_bits = low > high ? low : high;
     } else {
         if (measure == GCOMP__L1) gcomp__acc_flush(acc);
         if (measure != GCOMP__MOST) m->sum = gs_fold(acc->sum);
         if (measure == GCOMP__SIDES || measure == GCOMP__MOMENTS) m->other = gs_fold(acc->other);
         m->negative = acc->negative;
-        m->worst = measure == GCOMP__L1 || measure == GCOMP__L2 ? 0 : gv_most(acc->worst); /* their sums tell */
+        m->max_bits = measure == GCOMP__L1 || measure == GCOMP__L2 ? 0 : gv_most(acc->max_bits); /* their sums tell */
         if (measure != GCOMP__MOST && !gcomp__finite_double(m->sum + m->other))
-            m->worst = 0x7f800000u;
+            m->max_bits = 0x7f800000u;
     }
 }
 
@@ -6436,7 +6441,7 @@ GCOMP__NOINLINE void gcomp__acc_any(gcomp__acc *acc, const float *g, const float
         gcomp__acc_run(acc, g, e, count, GCOMP__MOMENTS);
     } else {
         if (e) gcomp__acc_range(acc, g, e, 16, count);
-        else gcomp__acc_range(acc, g, gcomp__no_rest(), 0, count);
+        else gcomp__acc_range(acc, g, gcomp__no_residual(), 0, count);
     }
 }
 
@@ -6452,12 +6457,12 @@ static void gcomp__stage(float *p, const gcomp_input *input, size_t i, size_t co
 }
 
 /* >>kernel measure: of elements begin .. end - 1, whose begin is a multiple of 16. */
-#define gcomp__measure_range GCOMP__F(measure)
+#define gcomp__measure_range GCOMP__F(measure_range)
 static void gcomp__measure_range(const gcomp_input *in, size_t begin, size_t end, int measure,
                                  gcomp__measured *m)
 {
     gcomp__acc acc;
-    acc.worst = gv_splat(0);
+    acc.max_bits = gv_splat(0);
     gcomp__acc_none(&acc, measure);
     if (!gcomp__general(in)) {
         const float *g = (const float *)in->grad + begin;
@@ -6474,15 +6479,15 @@ static void gcomp__measure_range(const gcomp_input *in, size_t begin, size_t end
 }
 
 /* L1 of elements whose float sums overflowed, or that are not finite. */
-#define gcomp__again GCOMP__F(again)
-GCOMP__NOINLINE void gcomp__again(const gcomp_input *in, size_t begin, size_t end,
+#define gcomp__measure_again GCOMP__F(measure_again)
+GCOMP__NOINLINE void gcomp__measure_again(const gcomp_input *in, size_t begin, size_t end,
                                   gcomp__measured *m)
 {
     gs sum = gs_none();
     for (size_t i = begin; i < end; i += 16)
         sum = gs_add(sum, gv_abs(gcomp__load_p_some(in, i, gcomp__min(16, end - i))));
     m->sum = gs_fold(sum);
-    m->worst = gcomp__finite_double(m->sum) ? 0 : 0x7f800000u;
+    m->max_bits = gcomp__finite_double(m->sum) ? 0 : 0x7f800000u;
 }
 #endif
 
@@ -6499,22 +6504,22 @@ GCOMP__NOINLINE void gcomp__again(const gcomp_input *in, size_t begin, size_t en
      gcomp__decode_groups     codes to floats
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_EACH
-#define gcomp__quantizer GCOMP__F(quant)
-typedef void (*gcomp__quantizer)(uint8_t *code, gv x, const gcomp__unit *u, size_t i);
-#define gcomp__pair_quantizer GCOMP__F(quants)
-typedef void (*gcomp__pair_quantizer)(uint8_t *code, gv x, gv y, const gcomp__unit *u, size_t i,
+#define gcomp__quantiser GCOMP__F(quantiser)
+typedef void (*gcomp__quantiser)(uint8_t *code, gv x, const gcomp__unit *u, size_t i);
+#define gcomp__pair_quantiser GCOMP__F(pair_quantiser)
+typedef void (*gcomp__pair_quantiser)(uint8_t *code, gv x, gv y, const gcomp__unit *u, size_t i,
                                       int format);
-#define gcomp__dequantizer GCOMP__F(deq)
-typedef gv (*gcomp__dequantizer)(const uint8_t *code, const gcomp__unit *u, int format);
+#define gcomp__dequantiser GCOMP__F(dequantiser)
+typedef gv (*gcomp__dequantiser)(const uint8_t *code, const gcomp__unit *u, int format);
 
 /* What is measured of p while it is read, see gcomp__tile. */
-#define gcomp__seen GCOMP__F(look)
+#define gcomp__seen GCOMP__F(seen)
 typedef struct gcomp__seen {
     gw top, high;
 } gcomp__seen;
 
 /* 32 elements become p in the tile, and are measured. */
-#define gcomp__look_at_tile GCOMP__F(look_at)
+#define gcomp__look_at_tile GCOMP__F(look_at_tile)
 GCOMP__HEAVY void gcomp__look_at_tile(gcomp__seen *l, float *to, const float *g, const float *e,
                                       int range)
 {
@@ -6532,7 +6537,7 @@ GCOMP__HEAVY void gcomp__look_at_tile(gcomp__seen *l, float *to, const float *g,
 /* A method's quantiser where the scale is known: all behind `t` are constants, so that each method
    and width has its own loop. */
 #define gcomp__quantise_tile GCOMP__F(quantise_tile)
-GCOMP__HEAVY void gcomp__quantise_tile(gcomp__tile *t, gcomp__pair_quantizer quants, int format,
+GCOMP__HEAVY void gcomp__quantise_tile(gcomp__tile *t, gcomp__pair_quantiser quants, int format,
                                        size_t code16, size_t block, int range, float factor)
 {
     const size_t count = t->count;
@@ -6563,7 +6568,7 @@ GCOMP__HEAVY void gcomp__quantise_tile(gcomp__tile *t, gcomp__pair_quantizer qua
 
 /* A method's quantiser where the scale comes after the codes, or there is none. */
 #define gcomp__quantise_groups GCOMP__F(quantise_groups)
-GCOMP__HEAVY void gcomp__quantise_groups(gcomp__tile *t, gcomp__quantizer quant, size_t code16,
+GCOMP__HEAVY void gcomp__quantise_groups(gcomp__tile *t, gcomp__quantiser quant, size_t code16,
                                          int measure)
 {
     const float *g = t->grad, *e = t->residual;
@@ -6585,7 +6590,7 @@ GCOMP__HEAVY void gcomp__quantise_groups(gcomp__tile *t, gcomp__quantizer quant,
    both are constants, so that this is one loop over blocks around two over codes, one for each kind
    of target. */
 #define gcomp__decode_groups GCOMP__F(decode_groups)
-GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequantizer deq, int format,
+GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequantiser deq, int format,
                                        size_t code16, size_t scale_bytes)
 {
     const gcomp__view *view = d->view;
@@ -6626,7 +6631,8 @@ GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequanti
    >>encoding - tiles of a gradient become codes and scales, for every block method
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_EACH
-/* The constants of a block from its measures, and its scale to the payload. Not finite: lift 0. Returns the worst bits. */
+/* The constants of a block from its measures, and its scale to the payload. Not finite: lift 0.
+   Returns the bits of the largest |p|. */
 #define gcomp__fit_block GCOMP__F(fit_block)
 GCOMP__INLINE uint32_t gcomp__fit_block(const gcomp__encode_job *job, const gcomp__measured *m,
                                         size_t block, gcomp__unit *u)
@@ -6634,11 +6640,12 @@ GCOMP__INLINE uint32_t gcomp__fit_block(const gcomp__encode_job *job, const gcom
     const gcomp__form *form = &job->form;
     *u = job->unit;
     u->lift = 0;
-    if (m->worst >= 0x7f800000u) return m->worst;
+    if (m->max_bits >= 0x7f800000u) return m->max_bits;
     u->lift = 1;
-    if (!form->steps || !gcomp__simple_step(u, m->worst, form->levels)) (form->fit)(form, m, u);
+    if (!form->scale_is_step || !gcomp__simple_step(u, m->max_bits, form->levels))
+        (form->fit)(form, m, u);
     gcomp__put_scale(job->scales + block * form->scale_bytes, form->scale_bytes, u);
-    return m->worst;
+    return m->max_bits;
 }
 
 /* p * lift in the tile; zeros where they are not finite. */
@@ -6668,7 +6675,7 @@ GCOMP__INLINE int gcomp__fit_simply(const gcomp__form *form, gcomp__tile *t, siz
         t->offset[k] = u.offset;
         gcomp__put_scale(scale, 8, &u);
     } else {
-        if (!form->steps || !gcomp__simple_step(&u, t->top[k], form->levels)) return 0;
+        if (!form->scale_is_step || !gcomp__simple_step(&u, t->top[k], form->levels)) return 0;
         gcomp__put_scale(scale, 4, &u);
     }
     t->inverse[k] = u.inverse;
@@ -6685,7 +6692,7 @@ GCOMP__NOINLINE uint32_t gcomp__fit_tile(const gcomp__span *span, gcomp__tile *t
     const gcomp__form *form = &job->form;
     const size_t block = form->block, blocks = gcomp__pieces(count, block), first = i / block;
     uint8_t *scale = job->scales + first * form->scale_bytes;
-    uint32_t worst = 0;
+    uint32_t max_bits = 0;
     for (size_t k = 0; k < blocks && (!known || block < 32); k++) {
         gv most = gv_splat(0);
         for (size_t j = k * block; j < gcomp__min((k + 1) * block, count); j += 16)
@@ -6696,13 +6703,13 @@ GCOMP__NOINLINE uint32_t gcomp__fit_tile(const gcomp__span *span, gcomp__tile *t
     for (size_t k = 0; k < blocks; k++, scale += form->scale_bytes) {
         float *p = t->p + k * block;
         gcomp__measured m;
-        m.worst = t->top[k];
+        m.max_bits = t->top[k];
         if (!gcomp__fit_simply(form, t, k, scale)) {
             gcomp__unit u;
             m.count = gcomp__min(count - k * block, block);
             if (form->measure != GCOMP__MOST) {
                 gcomp__acc acc;
-                acc.worst = gv_splat(0);
+                acc.max_bits = gv_splat(0);
                 gcomp__acc_none(&acc, form->measure);
                 gcomp__acc_any(&acc, p, NULL, m.count, form->measure);
                 gcomp__acc_end(&acc, m.count, form->measure, &m);
@@ -6712,9 +6719,9 @@ GCOMP__NOINLINE uint32_t gcomp__fit_tile(const gcomp__span *span, gcomp__tile *t
             t->offset[k] = u.offset;
             if (u.lift != 1.0f) gcomp__lift(p, m.count, u.lift);
         }
-        worst = gcomp__larger(worst, m.worst & 0x7fffffffu);
+        max_bits = gcomp__larger(max_bits, m.max_bits & 0x7fffffffu);
     }
-    return worst;
+    return max_bits;
 }
 
 /* The same of a block larger than a tile, from element i on: it is measured before. */
@@ -6730,12 +6737,12 @@ GCOMP__NOINLINE uint32_t gcomp__fit_large(const gcomp__span *span, gcomp__tile *
     t->inverse[0] = u.inverse;
     t->offset[0] = u.offset;
     t->u.lift = u.lift;
-    return m.worst;
+    return m.max_bits;
 }
 
 /* Bytes past the caches, but for the ends that share a line with others: whole lines need not be read before. */
-#define gcomp__pour_codes GCOMP__F(pour_codes)
-GCOMP__NOINLINE void gcomp__pour_codes(uint8_t *to, const uint8_t *from, size_t bytes)
+#define gcomp__stream_codes GCOMP__F(stream_codes)
+GCOMP__NOINLINE void gcomp__stream_codes(uint8_t *to, const uint8_t *from, size_t bytes)
 {
     size_t i = gcomp__min((size_t)(0 - (uintptr_t)to) & 63, bytes);
     memcpy(to, from, i);
@@ -6770,12 +6777,12 @@ static void gcomp__point_to(const gcomp__span *span, gcomp__tile *t, size_t i, s
         t->grad = (const float *)in->grad + i;
     }
     t->step = span->stage || !in->residual ? 0 : 16;
-    t->residual = t->step ? in->residual + i : gcomp__no_rest();
+    t->residual = t->step ? in->residual + i : gcomp__no_residual();
 }
 
 /* The tile's p from there, with zeros behind to a multiple of 32. */
-#define gcomp__take GCOMP__F(take)
-GCOMP__NOINLINE void gcomp__take(gcomp__tile *t, size_t count)
+#define gcomp__load_tile GCOMP__F(load_tile)
+GCOMP__NOINLINE void gcomp__load_tile(gcomp__tile *t, size_t count)
 {
     for (size_t j = 0; j < count; j += 16) {
         const size_t some = gcomp__min(16, count - j);
@@ -6803,9 +6810,9 @@ GCOMP__NOINLINE void gcomp__encode_scale_first(const gcomp__span *span)
     const gcomp__form *form = &job->form;
     const size_t code16 = form->code16, end = span->end;
     const int in_tile = !job->given && form->block <= GCOMP__TILE;
-    const int streams = gb_streams && job->past;
+    const int streams = gb_streams && job->streamed;
     gcomp__acc *acc = (gcomp__acc *)span->acc;
-    uint32_t worst = 0;
+    uint32_t max_bits = 0;
     gcomp__tile t;
     t.u = job->unit;
     t.u.draws = span->draws;
@@ -6814,13 +6821,13 @@ GCOMP__NOINLINE void gcomp__encode_scale_first(const gcomp__span *span)
     t.offset[0] = t.u.offset;
     size_t i = span->begin, count = gcomp__min(GCOMP__TILE, end - i), next;
     gcomp__point_to(span, &t, i, count);
-    gcomp__take(&t, count);
-    if (in_tile) worst = gcomp__fit_tile(span, &t, i, count, 0);
+    gcomp__load_tile(&t, count);
+    if (in_tile) max_bits = gcomp__fit_tile(span, &t, i, count, 0);
     for (; i < end; i += count, count = next) {
         uint8_t *const codes = job->codes + i / 16 * code16;
         next = gcomp__min(GCOMP__TILE, end - i - count);
         if (!in_tile && !job->given && i % form->block == 0)
-            worst = gcomp__larger(worst, gcomp__fit_large(span, &t, i));
+            max_bits = gcomp__larger(max_bits, gcomp__fit_large(span, &t, i));
         if (t.u.lift != 1.0f) gcomp__lift(t.p, count, t.u.lift);
         if (in_tile && form->block < 32)
             gcomp__scale_small(&t, count, form->measure == GCOMP__RANGE);
@@ -6829,7 +6836,7 @@ GCOMP__NOINLINE void gcomp__encode_scale_first(const gcomp__span *span)
             gcomp__point_to(span, &t, i + count, next);
         } else { /* it stays */
             t.grad = t.p;
-            t.residual = gcomp__no_rest();
+            t.residual = gcomp__no_residual();
         }
         t.u.at = i;
         t.count = (count + 31) / 32 * 32;
@@ -6837,18 +6844,18 @@ GCOMP__NOINLINE void gcomp__encode_scale_first(const gcomp__span *span)
         (job->kernels->quantise)(&t);
         if (t.codes == span->room) {
             const size_t bytes = gcomp__clear_last(span->room, code16, count, form->first_high);
-            if (streams) gcomp__pour_codes(codes, span->room, bytes);
+            if (streams) gcomp__stream_codes(codes, span->room, bytes);
             else memcpy(codes, span->room, bytes);
         }
         if (next < GCOMP__TILE) {
             gcomp__point_to(span, &t, i + count, next);
-            gcomp__take(&t, next);
+            gcomp__load_tile(&t, next);
         }
         if (in_tile && next)
-            worst = gcomp__larger(worst, gcomp__fit_tile(span, &t, i + count, next,
+            max_bits = gcomp__larger(max_bits, gcomp__fit_tile(span, &t, i + count, next,
                                                          next == GCOMP__TILE));
     }
-    acc->worst = gv_max_bits(acc->worst, gv_splat(gcomp__float(worst)));
+    acc->max_bits = gv_max_bits(acc->max_bits, gv_splat(gcomp__float(max_bits)));
 }
 
 /* Elements i .. end - 1 so; whole groups, then the last elements of the tensor. */
@@ -6857,7 +6864,7 @@ static void gcomp__quantise_range(const gcomp__span *span, gcomp__tile *t, size_
 {
     const gcomp__encode_job *job = span->job;
     const size_t code16 = job->form.code16;
-    const int streams = gb_streams && job->past && code16 == 32;
+    const int streams = gb_streams && job->streamed && code16 == 32;
     const int tiles = streams || span->stage || job->form.stochastic;
     const size_t most = tiles ? (size_t)GCOMP__TILE : SIZE_MAX;
     for (size_t count; i < end; i += count) {
@@ -6871,7 +6878,7 @@ static void gcomp__quantise_range(const gcomp__span *span, gcomp__tile *t, size_
         t->count = whole;
         t->codes = streams ? span->room : codes;
         if (whole) (job->kernels->quantise)(t);
-        if (streams) gcomp__pour_codes(codes, span->room, whole / 16 * code16);
+        if (streams) gcomp__stream_codes(codes, span->room, whole / 16 * code16);
         if (rest) {
             uint8_t some[64];
             gcomp__pad(t->p, t->grad + whole, rest);
@@ -6907,9 +6914,9 @@ GCOMP__NOINLINE void gcomp__encode_scale_last(const gcomp__span *span)
             gcomp__unit u = job->unit;
             gcomp__measured m;
             gcomp__acc_end(acc, stop - i, form->measure, &m);
-            if (form->measure == GCOMP__L1 && m.worst >= 0x7f800000u)
-                gcomp__again(&job->in, i, stop, &m);
-            if (m.worst >= 0x7f800000u) acc->worst = gv_splat(gcomp__float(0x7f800000u));
+            if (form->measure == GCOMP__L1 && m.max_bits >= 0x7f800000u)
+                gcomp__measure_again(&job->in, i, stop, &m);
+            if (m.max_bits >= 0x7f800000u) acc->max_bits = gv_splat(gcomp__float(0x7f800000u));
             (form->fit)(form, &m, &u);
             gcomp__put_scale(job->scales + i / block * form->scale_bytes, form->scale_bytes, &u);
         }
@@ -6919,7 +6926,7 @@ GCOMP__NOINLINE void gcomp__encode_scale_last(const gcomp__span *span)
 #define gcomp__encode_span GCOMP__F(encode_span)
 static void gcomp__encode_span(const gcomp__span *span)
 {
-    if (span->job->form.early) gcomp__encode_scale_first(span);
+    if (span->job->form.scale_first) gcomp__encode_scale_first(span);
     else gcomp__encode_scale_last(span);
 }
 
@@ -6942,7 +6949,7 @@ static void gcomp__encode(const gcomp__encode_job *job, size_t chunk, gcomp__mea
     uint32_t draws[GCOMP__TILE / 2 + 16];
     GCOMP__ON_A_LINE uint8_t room[2 * GCOMP__TILE];
     gcomp__acc acc;
-    acc.worst = gv_splat(0);
+    acc.max_bits = gv_splat(0);
     gcomp__acc_none(&acc, GCOMP__RANGE);
     gcomp__acc_none(&acc, GCOMP__MOMENTS);
     gcomp__acc_none(&acc, GCOMP__L1);
@@ -6955,11 +6962,11 @@ static void gcomp__encode(const gcomp__encode_job *job, size_t chunk, gcomp__mea
     span.stage = NULL;
     if (gcomp__general(&job->in)) gcomp__encode_staged(&span);
     else gcomp__encode_span(&span);
-    if (job->past) gb_stream_end();
-    gcomp__acc_end(&acc, end - i, form->early ? GCOMP__MOST : form->measure, measured);
-    if (form->block) measured->worst = gv_most(acc.worst); /* what its blocks said; the sums are of the last one */
-    else if (form->measure == GCOMP__L1 && measured->worst >= 0x7f800000u)
-        gcomp__again(&job->in, i, end, measured);
+    if (job->streamed) gb_stream_end();
+    gcomp__acc_end(&acc, end - i, form->scale_first ? GCOMP__MOST : form->measure, measured);
+    if (form->block) measured->max_bits = gv_most(acc.max_bits); /* what its blocks said; the sums are of the last one */
+    else if (form->measure == GCOMP__L1 && measured->max_bits >= 0x7f800000u)
+        gcomp__measure_again(&job->in, i, end, measured);
 }
 #endif
 
@@ -7017,10 +7024,11 @@ static void gcomp__add_decoded(const gcomp__view *view, size_t i, size_t count, 
     }
 }
 
-/* >>kernel keep: residual <- scale * grad + residual - sent, saturated, for elements i .. i + count - 1; sent may be NULL. */
-#define gcomp__keep_rest GCOMP__F(keep_rest)
-static void gcomp__keep_rest(const gcomp_input *input, float *residual, size_t i, size_t count,
-                             const float *sent)
+/* >>kernel update_residual: residual <- scale * grad + residual - sent, saturated, for elements
+   i .. i + count - 1. sent holds `count` floats, or is NULL: then nothing is subtracted. */
+#define gcomp__update_residual GCOMP__F(update_residual)
+static void gcomp__update_residual(const gcomp_input *input, float *residual, size_t i,
+                                   size_t count, const float *sent)
 {
     const gcomp_input in = *input;
     const size_t end = i + count;
@@ -7115,7 +7123,7 @@ static void gcomp__sum_tile(const gcomp__sink *sink, size_t i, size_t count, con
 /* >>kernel sink: a chunk of block payloads, by the sink's ending. Payloads are decoded to tiles,
    which stay in the innermost cache; what then happens to them does not depend on the method. The
    own payload is decoded once, for residual and mean. */
-#define gcomp__end_chunk GCOMP__F(sink)
+#define gcomp__end_chunk GCOMP__F(end_chunk)
 static void gcomp__end_chunk(const gcomp__sink *sink, size_t chunk)
 {
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, begin + GCOMP_CHUNK);
@@ -7135,12 +7143,12 @@ static void gcomp__end_chunk(const gcomp__sink *sink, size_t chunk)
     for (size_t i = begin, next; i < end; i = next) {
         next = gcomp__min(end, i + GCOMP__TILE);
         if (keeps && sink->own) gcomp__decode_floats(sink->own, i, next - i, own);
-        if (sink->together && next - i == GCOMP__TILE) {
+        if (sink->one_pass && next - i == GCOMP__TILE) {
             gcomp__commit_tile(sink, i, next, own);
             continue;
         }
         if (keeps)
-            gcomp__keep_rest(&in, sink->residual, i, next - i, sink->own ? own : NULL);
+            gcomp__update_residual(&in, sink->residual, i, next - i, sink->own ? own : NULL);
         if (sink->y) gcomp__sum_tile(sink, i, next - i, keeps && sink->own ? own : NULL);
     }
 }
@@ -7149,8 +7157,8 @@ static void gcomp__end_chunk(const gcomp__sink *sink, size_t chunk)
 static const gcomp__common_kernels GCOMP__F(common) = {
     gcomp__crc,      gcomp__measure_range, gcomp__encode,     gcomp__decode_floats,
     gcomp__end_chunk, gcomp__saturate_all, gcomp__absorb,     gcomp__scale_copy,
-    gcomp__worst_of, gcomp__squares,       gcomp__widen,      gcomp__narrow,
-    gcomp__no_number, gcomp__advance_momentum};
+    gcomp__max_bits_of, gcomp__squares,       gcomp__widen,      gcomp__narrow,
+    gcomp__any_invalid, gcomp__advance_momentum};
 #endif
 
 /* ------------------------------------------------------------------------------------------------
@@ -7913,7 +7921,7 @@ GCOMP__NOINLINE void gcomp__keep_levels(const gcomp__sink *sink, const gcomp__vi
     for (size_t i = 0; i < count; i += some) {
         some = gcomp__min(GCOMP__TILE, count - i);
         if (view) gcomp__decode_floats(view, i, some, own);
-        gcomp__keep_rest(&in, sink->residual, begin + i, some, view ? own : NULL);
+        gcomp__update_residual(&in, sink->residual, begin + i, some, view ? own : NULL);
     }
 }
 
@@ -8759,7 +8767,7 @@ static void gcomp__encode_coded_chunk(void *arg, size_t chunk)
     job.codes = place + (count + segment - 1) / segment;
     (job.call->set->common->encode)(&job, chunk, gcomp__part(&job, chunk));
     place += begin / 16 * form->code16;
-    if (gcomp__part(&job, chunk)->worst < 0x7f800000u)
+    if (gcomp__part(&job, chunk)->max_bits < 0x7f800000u)
         bytes = (job.call->set->levels->code)(form, job.codes + begin / 16 * form->code16, count,
                                               place);
     if (begin + count == job.n) *job.last = bytes;
@@ -8804,7 +8812,7 @@ static void gcomp__measure_all(gcomp__encode_job *job, void (*task)(void *arg, s
         GCOMP__PIN_SUM(all->other);
         all->count += m->count;
         all->negative += m->negative;
-        all->worst = m->worst > all->worst ? m->worst : all->worst;
+        all->max_bits = m->max_bits > all->max_bits ? m->max_bits : all->max_bits;
         all->low = i == 0 || m->low < all->low ? m->low : all->low;
         all->high = i == 0 || m->high > all->high ? m->high : all->high;
     }
@@ -8831,7 +8839,7 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     job.unit.lift = job.unit.inverse = 1;
     job.unit.levels = job.form.levels;
     job.unit.constant = job.form.constant;
-    job.past = n >= GCOMP__FAR && !job.form.code;
+    job.streamed = n >= GCOMP__STREAM_FROM && !job.form.code;
     if (job.form.stochastic) job.unit.words = gcomp__stream(in->key.own, GCOMP__PURPOSE_ROUND);
     if (call->parallel.run && call->scratch_bytes / sizeof(gcomp__measured) >= gcomp__chunks(n))
         job.part = (gcomp__measured *)(void *)call->scratch;
@@ -8844,15 +8852,15 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
                        (double)*call->shared * (double)job.form.levels, (double)job.form.levels);
         gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
         job.given = 1;
-    } else if (job.form.early && !job.form.block && n) {
+    } else if (job.form.scale_first && !job.form.block && n) {
         gcomp__measure_all(&job, gcomp__measure_chunk, &all);
-        if (all.worst >= 0x7f800000u) return GCOMP_NOT_FINITE;
+        if (all.max_bits >= 0x7f800000u) return GCOMP_NOT_FINITE;
         (job.form.fit)(&job.form, &all, &job.unit);
         gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
         job.given = 1;
     }
     gcomp__measure_all(&job, job.form.code ? gcomp__encode_coded_chunk : gcomp__encode_chunk, &all);
-    if (all.worst >= 0x7f800000u) return GCOMP_NOT_FINITE;
+    if (all.max_bits >= 0x7f800000u) return GCOMP_NOT_FINITE;
     if (job.form.code && n) need = gcomp__block_scales(&job.form, n) + gcomp__join_chunks(&job);
     if (!job.given && job.form.scale_bytes && !job.form.block && n) {
         (job.form.fit)(&job.form, &all, &job.unit);
@@ -8868,7 +8876,7 @@ typedef struct gcomp__finite_job {
     const gcomp__common_kernels *common;
     gcomp_input in;
     size_t n;
-    uint32_t worst[GCOMP__FINITE_PARTS];
+    uint32_t max_bits[GCOMP__FINITE_PARTS];
 } gcomp__finite_job;
 
 static void gcomp__finite_part(void *arg, size_t part)
@@ -8879,25 +8887,25 @@ static void gcomp__finite_part(void *arg, size_t part)
     gcomp__measured m;
     memset(&m, 0, sizeof m);
     if (begin < end) (job->common->measure)(&job->in, begin, end, GCOMP__MOST, &m);
-    job->worst[part] = m.worst;
+    job->max_bits[part] = m.max_bits;
 }
 
 static int gcomp__all_finite(const gcomp__call *call, const gcomp_input *in, size_t n)
 {
     gcomp__finite_job job;
     gcomp_input alone = *in;
-    uint32_t worst = 0;
+    uint32_t max_bits = 0;
     job.common = call->set->common;
     job.in = *in;
     job.n = n;
     gcomp__run(call, GCOMP__FINITE_PARTS, gcomp__finite_part, &job);
     for (size_t i = 0; i < GCOMP__FINITE_PARTS; i++)
-        worst = job.worst[i] > worst ? job.worst[i] : worst;
-    if (worst < 0x7f800000u) return 1;
+        max_bits = job.max_bits[i] > max_bits ? job.max_bits[i] : max_bits;
+    if (max_bits < 0x7f800000u) return 1;
     if (!in->residual && in->scale == 1.0f) return 0;
     alone.residual = NULL; /* the sum alone may be too large */
     alone.scale = 1;
-    if (in->residual && (job.common->worst)(in->residual, n) >= 0x7f800000u) return 0;
+    if (in->residual && (job.common->max_bits)(in->residual, n) >= 0x7f800000u) return 0;
     return gcomp__all_finite(call, &alone, n);
 }
 
@@ -8914,7 +8922,7 @@ GCOMP__SHARED gcomp_result gcomp__look_at(gcomp__work *work, int measure, gcomp_
         work->call.scratch_bytes / sizeof(gcomp__measured) >= gcomp__chunks(work->n))
         look.part = (gcomp__measured *)(void *)work->call.scratch;
     gcomp__measure_all(&look, gcomp__measure_chunk, all);
-    return all->worst >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
+    return all->max_bits >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
 }
 
 GCOMP__SHARED size_t gcomp__shared_count(const gcomp_codec *codec, size_t rows, size_t cols,
@@ -8987,7 +8995,7 @@ static int gcomp__bad_codes(const gcomp__view *view)
     const uint8_t *c = view->codes, *end = view->body + view->bytes;
     uint64_t bad = 0;
     if (view->form.check == GCOMP__PAIRS || view->form.check == GCOMP__UP_TO)
-        return (view->set->common->no_number)(&view->form, c, (size_t)(end - c));
+        return (view->set->common->any_invalid)(&view->form, c, (size_t)(end - c));
     if (view->form.check == GCOMP__EXPONENTS)
         for (; end - c >= 18; c += 18) {
             uint64_t x = ~gcomp__get64(c), y = ~gcomp__get64(c + 8); /* is a byte zero? */
@@ -9004,7 +9012,7 @@ GCOMP__NOINLINE gcomp_result gcomp__look_at_values(const gcomp__view *view, size
     for (size_t i = 0; i < n; i += count) {
         count = gcomp__min(GCOMP__TILE, n - i);
         (view->set->common->decode)(view, i, count, tile);
-        if ((view->set->common->worst)(tile, count) >= 0x7f800000u) return GCOMP_CORRUPT;
+        if ((view->set->common->max_bits)(tile, count) >= 0x7f800000u) return GCOMP_CORRUPT;
     }
     return GCOMP_OK;
 }
@@ -9159,7 +9167,7 @@ static void gcomp__block_decode(const gcomp__call *call, const gcomp__sink *sink
     gcomp__sink with = *sink;
     int coded = sink->own && sink->own->form.code;
     for (size_t w = 0; w < sink->count; w++) coded |= sink->views[w].form.code != 0;
-    with.together = sink->ending == GCOMP__COMMIT && sink->dtype == GCOMP_F32 &&
+    with.one_pass = sink->ending == GCOMP__COMMIT && sink->dtype == GCOMP_F32 &&
                     sink->scale == 1.0f && sink->residual && sink->y && sink->own &&
                     sink->own_at < sink->count && sink->count <= 2;
     job.common = call->set->common;
@@ -9215,7 +9223,7 @@ static void gcomp__make_part(gcomp__work *work)
 static gcomp_result gcomp__make_finite_part(gcomp__work *work)
 {
     gcomp__make_part(work);
-    return (work->call.set->common->worst)(work->sums[0], work->n) >= 0x7f800000u
+    return (work->call.set->common->max_bits)(work->sums[0], work->n) >= 0x7f800000u
                ? GCOMP_NOT_FINITE
                : GCOMP_OK;
 }
@@ -9600,18 +9608,18 @@ static uint32_t gcomp__twobit_count(const gcomp__call *call, const gcomp_input *
     float p[256];
     if (bins) memset(bins, 0, 4 * GCOMP__TWOBIT_BINS);
     for (size_t i = 0; i < lines; i += step) {
-        uint32_t worst;
+        uint32_t max_bits;
         if (step > 1) {
             gcomp_input part = *in;
             count = gcomp__min(16 * step, n - 16 * i);
             part.grad = (const uint8_t *)in->grad + 16 * i * gcomp__dtype_bytes(in->dtype);
             if (in->residual) part.residual = in->residual + 16 * i;
-            worst = (call->set->common->scale_copy)(p, &part, 0, count, 1);
+            max_bits = (call->set->common->scale_copy)(p, &part, 0, count, 1);
         } else {
             count = gcomp__sample_line(call, in, n, lines, i, p);
-            worst = (call->set->common->worst)(p, count);
+            max_bits = (call->set->common->max_bits)(p, count);
         }
-        most = worst > most ? worst : most;
+        most = max_bits > most ? max_bits : most;
         for (size_t j = 0; bins && j < count; j++) {
             uint32_t key = gcomp__bits(p[j]) & 0x7fffffffu, bin = (key - base) >> shift;
             if (key && key < 0x7f800000u && key >= base)
@@ -9958,7 +9966,7 @@ static void gcomp__levels_form(gcomp__form *form, unsigned size, int stochastic,
     form->code16 = 4u << size;
     form->scale_bytes = 4;
     form->block = block;
-    form->early = 1;
+    form->scale_first = 1;
     form->stochastic = stochastic;
     form->levels = (float)levels;
 }
@@ -10028,18 +10036,18 @@ static const gcomp__block_kernels GCOMP__F(int_kernels)[] = {
 #if GCOMP__ONCE(INT)
 static void gcomp__int_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
 {
-    double most = (double)gcomp__float(m->worst);
-    if (gcomp__simple_step(u, m->worst, form->levels)) return;
+    double most = (double)gcomp__float(m->max_bits);
+    if (gcomp__simple_step(u, m->max_bits, form->levels)) return;
     gcomp__step_of(u, most / (double)form->levels, most, (double)form->levels);
 }
 
 static void gcomp__affine_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
 {
     double low = (double)m->low, high = (double)m->high, steps = 2 * (double)form->levels + 1;
-    if (gcomp__simple_range(u, m->worst, m->low, m->high, form->levels)) return;
+    if (gcomp__simple_range(u, m->max_bits, m->low, m->high, form->levels)) return;
     gcomp__step_of(u, (high - low) / steps, high - low, steps);
     u->b = (float)(low + ((double)form->levels + 1) * (double)u->a);
-    if (m->worst >= 0x7f000000u) { /* differences may overflow: a quarter of everything, and only codes -levels .. levels */
+    if (m->max_bits >= 0x7f000000u) { /* differences may overflow: a quarter of everything, and only codes -levels .. levels */
         const double most = 3.4028234663852886e38;
         u->a = (float)((high - low) / (steps - 1));
         if ((double)u->a * (double)form->levels > most) u->a = gcomp__float(gcomp__bits(u->a) - 1);
@@ -10061,14 +10069,14 @@ static void gcomp__int_form(const double *param, gcomp__form *form)
     gcomp__levels_form(form, size, stochastic, (double)((1 << ((2 << size) - 1)) - 1),
                        (size_t)param[1]);
     form->fit = gcomp__int_fit;
-    form->steps = 1;
+    form->scale_is_step = 1;
     form->code = (unsigned)param[4];
     if (param[3] != 0) {
         form->kernel = 8 + size + (stochastic ? 3 : 0);
         form->scale_bytes = 8;
         form->measure = GCOMP__RANGE;
         form->fit = gcomp__affine_fit;
-        form->steps = 0;
+        form->scale_is_step = 0;
     }
 }
 
@@ -10096,8 +10104,9 @@ static const gcomp__method gcomp__row_int = {
 #if GCOMP__ONCE(QSGD)
 static void gcomp__qsgd_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
 {
-    double norm = form->measure == GCOMP__L2 ? gcomp__sqrt(m->sum) : (double)gcomp__float(m->worst);
-    if (form->steps && gcomp__simple_step(u, m->worst, form->levels)) return;
+    double norm = form->measure == GCOMP__L2 ? gcomp__sqrt(m->sum)
+                                             : (double)gcomp__float(m->max_bits);
+    if (form->scale_is_step && gcomp__simple_step(u, m->max_bits, form->levels)) return;
     gcomp__step_of(u, norm / (double)form->levels, norm, (double)form->levels);
     if ((double)u->a * (double)form->levels > 3.4028234663852886e38) { /* the norm is above every float, but no p is */
         double top = (double)(int)(3.4028234663852886e38 / (double)u->a);
@@ -10112,7 +10121,7 @@ static void gcomp__qsgd_form(const double *param, gcomp__form *form)
     double s = param[0];
     gcomp__levels_form(form, s > 127 ? 3 : s > 7 ? 2 : s > 1 ? 1 : 0, 1, s, (size_t)param[2]);
     form->measure = param[1] != 0 ? GCOMP__L2 : GCOMP__MOST;
-    form->steps = form->measure == GCOMP__MOST;
+    form->scale_is_step = form->measure == GCOMP__MOST;
     form->fit = gcomp__qsgd_fit;
     form->code = (unsigned)param[3];
 }
@@ -10131,7 +10140,7 @@ static const gcomp__method gcomp__row_qsgd = {
 #if GCOMP__ONCE(TERNGRAD)
 static void gcomp__terngrad_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
 {
-    double most = (double)gcomp__float(m->worst), n = (double)m->count, mean = m->other / n,
+    double most = (double)gcomp__float(m->max_bits), n = (double)m->count, mean = m->other / n,
            clip = most;
     if (form->constant > 0 && m->count >= 32) {
         double variance = m->sum / n - mean * mean;
@@ -10211,8 +10220,8 @@ static const gcomp__method gcomp__row_terngrad = {
 #define gcomp__natural_quant GCOMP__F(natural_quant)
 GCOMP__INLINE void gcomp__natural_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
 {
-    gw e = gcomp__raised(gw_shr(gw_bits(gv_abs(p)), 7), u, i);
-    if (gw_ties(e, e)) e = gcomp__settled(e, gcomp__mantissa_rest(p), u, i);
+    gw e = gcomp__add_draws(gw_shr(gw_bits(gv_abs(p)), 7), u, i);
+    if (gw_ties(e, e)) e = gcomp__tie_broken(e, gcomp__mantissa_rest(p), u, i);
     gw_put8(code, gw_min(gw_shr(e, 16), gw_splat(254)));
     gcomp__put16(code + 16, gv_below_0(p));
 }
@@ -10265,14 +10274,14 @@ GCOMP__INLINE gw gcomp__natural_level(gv x, const gcomp__unit *u, size_t i)
     const int32_t lowest = 128 - (int32_t)u->levels; /* exponent of 2^(1-s) */
     const gw below = gw_trunc(gcomp__natural_fine(x, u)), b = gw_bits(gv_abs(x));
     const gw above = gw_sub(gw_shr(b, 7), gw_splat((lowest - 1) << 16));
-    return gcomp__raised(gw_max(below, above), u, i);
+    return gcomp__add_draws(gw_max(below, above), u, i);
 }
-#define gcomp__natural_settled GCOMP__F(natural_settled)
-GCOMP__RARE gw gcomp__natural_settled(gw sum, gv x, const gcomp__unit *u, size_t i)
+#define gcomp__natural_tie_broken GCOMP__F(natural_tie_broken)
+GCOMP__RARE gw gcomp__natural_tie_broken(gw sum, gv x, const gcomp__unit *u, size_t i)
 {
     const gv fine = gcomp__natural_fine(x, u), rest = gv_sub(fine, gv_number(gw_trunc(fine)));
     const uint32_t low = gv_below_0(gv_sub(fine, gv_splat(65536.0f)));
-    return gcomp__settled(sum, gv_pick(low, rest, gcomp__mantissa_rest(x)), u, i);
+    return gcomp__tie_broken(sum, gv_pick(low, rest, gcomp__mantissa_rest(x)), u, i);
 }
 #define gcomp__natural_code GCOMP__F(natural_code)
 GCOMP__INLINE gw gcomp__natural_code(gw sum, gv x, const gcomp__unit *u)
@@ -10287,8 +10296,8 @@ GCOMP__INLINE void gcomp__natural_codes(gw *q, gw *r, gv x, gv y, const gcomp__u
     *q = gcomp__natural_level(x, u, i);
     *r = gcomp__natural_level(y, u, i + 16);
     if (gw_ties(*q, *r)) {
-        *q = gcomp__natural_settled(*q, x, u, i);
-        *r = gcomp__natural_settled(*r, y, u, i + 16);
+        *q = gcomp__natural_tie_broken(*q, x, u, i);
+        *r = gcomp__natural_tie_broken(*r, y, u, i + 16);
     }
     *q = gcomp__natural_code(*q, x, u);
     *r = gcomp__natural_code(*r, y, u);
@@ -10335,7 +10344,8 @@ static const gcomp__block_kernels GCOMP__F(naturaldither_kernels)[] = {
 static void gcomp__naturaldither_fit(const gcomp__form *form, const gcomp__measured *m,
                                      gcomp__unit *u)
 {
-    double norm = form->measure == GCOMP__L2 ? gcomp__sqrt(m->sum) : (double)gcomp__float(m->worst);
+    double norm = form->measure == GCOMP__L2 ? gcomp__sqrt(m->sum)
+                                             : (double)gcomp__float(m->max_bits);
     gcomp__step_of(u, norm, norm, 1);
 }
 
@@ -10347,7 +10357,7 @@ static void gcomp__naturaldither_form(const double *param, gcomp__form *form)
     form->scale_bytes = 4;
     form->block = (size_t)param[2];
     form->measure = param[1] != 0 ? GCOMP__L2 : GCOMP__MOST;
-    form->early = form->stochastic = 1;
+    form->scale_first = form->stochastic = 1;
     form->levels = (float)param[0];
     form->fit = gcomp__naturaldither_fit;
     form->code = (unsigned)param[3];
@@ -10438,8 +10448,8 @@ static const gcomp__block_kernels GCOMP__F(fp8_kernels)[] = {
 #if GCOMP__ONCE(FP8)
 static void gcomp__fp8_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
 {
-    double most = (double)gcomp__float(m->worst);
-    if (gcomp__simple_step(u, m->worst, form->levels)) return;
+    double most = (double)gcomp__float(m->max_bits);
+    if (gcomp__simple_step(u, m->max_bits, form->levels)) return;
     gcomp__step_of(u, most / (double)form->levels, most, (double)form->levels);
 }
 
@@ -10449,11 +10459,11 @@ static void gcomp__fp8_form(const double *param, gcomp__form *form)
     form->code16 = 16;
     form->scale_bytes = 4;
     form->block = (size_t)param[1];
-    form->early = 1;
+    form->scale_first = 1;
     form->levels = param[0] != 0 ? 57344.0f : 448.0f;
     form->check = GCOMP__UP_TO;
     form->last_code = param[0] != 0 ? 0x7b : 0x7e;
-    form->steps = 1;
+    form->scale_is_step = 1;
     form->fit = gcomp__fp8_fit;
 }
 
@@ -10539,14 +10549,14 @@ static uint32_t gcomp__mx_fit(const gcomp__form *form, gcomp__tile *tile, size_t
                               uint8_t *scale)
 {
     const uint32_t least = (uint32_t)form->constant << 23;
-    uint32_t worst = 0;
+    uint32_t max_bits = 0;
     for (size_t k = 0; k < blocks; k++) {
         const uint32_t top = gcomp__larger(tile->top[k], least) - least, power = top >> 23;
-        worst = gcomp__larger(worst, tile->top[k]);
+        max_bits = gcomp__larger(max_bits, tile->top[k]);
         scale[k] = (uint8_t)power;
         tile->inverse[k] = gcomp__float(power < 254 ? (254 - power) << 23 : 1u << 22);
     }
-    return worst;
+    return max_bits;
 }
 
 static void gcomp__mx_form(const double *param, gcomp__form *form)
@@ -10556,7 +10566,7 @@ static void gcomp__mx_form(const double *param, gcomp__form *form)
     form->code16 = param[0] == 0 ? 8 : param[0] < 4 ? 16 : 12;
     form->scale_bytes = 1;
     form->block = 32;
-    form->early = 1;
+    form->scale_first = 1;
     form->constant = (float)largest[(int)param[0]];
     form->fit_tile = gcomp__mx_fit;
     form->last_code = last[(int)param[0]];
@@ -10657,7 +10667,7 @@ static void gcomp__hadamard_level(float *x, size_t half)
         gv_store(x + i, gv_add(a, b));
         gv_store(y + i, gv_sub(a, b));
     }
-    for (; i < half; i++) gcomp__sum_and_rest(x + i, y + i);
+    for (; i < half; i++) gcomp__sum_and_difference(x + i, y + i);
 }
 
 /* x <- H x, not normalised; `size` is a power of two, at least 16. Single levels come first, until
@@ -10676,9 +10686,9 @@ static void gcomp__rotate(float *x, size_t size, gcomp__ahead *next)
     if (size < base) return;
     for (; span > base; span /= 8)
         for (size_t i = 0; i < size; i += span)
-            for (size_t j = i; j < i + span / 8; j += columns) gv_eight(x + j, span / 8);
+            for (size_t j = i; j < i + span / 8; j += columns) gv_hadamard8(x + j, span / 8);
     for (size_t i = 0; i < size; i += base) {
-        gv_last(x + i, base / 8);
+        gv_hadamard_last(x + i, base / 8);
         gcomp__fetch(&ahead);
         gcomp__fetch(&ahead);
     }
@@ -10735,7 +10745,7 @@ static double gcomp__hadamard_take(const gcomp_input *from, uint64_t words, size
 {
     const gcomp_input in = *from;
     const int general = gcomp__general(&in), feedback = in.residual != NULL;
-    gv worst = gv_splat(gcomp__zero());
+    gv max_bits = gv_splat(gcomp__zero());
     gs sum = gs_none();
     uint32_t draws[GCOMP__SIGN_WORDS];
     size_t stop;
@@ -10749,13 +10759,13 @@ static double gcomp__hadamard_take(const gcomp_input *from, uint64_t words, size
             else if (general) p = gcomp__load_p(&in, i + j, 1, feedback);
             else p = gcomp__load_p(&in, i + j, 0, feedback);
             some = gv_add(some, gv_mul(p, p));
-            worst = gv_max_bits(worst, p);
+            max_bits = gv_max_bits(max_bits, p);
             gv_store(x + j, gcomp__flip_signs(p, signs));
             signs = gw_add(signs, signs);
         }
         sum = gs_add(sum, some);
     }
-    *most = gv_most(worst);
+    *most = gv_most(max_bits);
     return gs_fold(sum);
 }
 
@@ -11224,7 +11234,7 @@ static void gcomp__eden_sink(const gcomp__eden_job *job, float *work, size_t chu
     if (!job->room) work = tile;
     for (size_t i = begin; i < end; i = stop) {
         stop = gcomp__min(end, i + job->form.block);
-        if (residual) gcomp__keep_rest(&job->in, residual, i, stop - i, NULL);
+        if (residual) gcomp__update_residual(&job->in, residual, i, stop - i, NULL);
         if (residual && sink->own && (!sink->y || sink->own_at >= sink->count))
             gcomp__eden_put(sink->own, i, stop, work, room, NULL, GCOMP__ADD, 1, residual);
         for (size_t w = 0; sink->y && w < sink->count; w++) {
@@ -11500,12 +11510,12 @@ GCOMP__INLINE gcomp__addends gcomp__addends_of(const gcomp_input *in, size_t n, 
     gcomp__addends p;
     if (!gcomp__general(in) && gcomp__round_up(count, 16) <= n - i) {
         p.g = (const float *)in->grad + i;
-        p.e = in->residual ? in->residual + i : gcomp__no_rest();
+        p.e = in->residual ? in->residual + i : gcomp__no_residual();
     } else {
         if (count % 16) memset(tile + count / 16 * 16, 0, 64);
         gcomp__stage(tile, in, i, count);
         p.g = tile;
-        p.e = gcomp__no_rest();
+        p.e = gcomp__no_residual();
     }
     return p;
 }
@@ -11646,7 +11656,8 @@ static gcomp_result gcomp__sparse_collect(const gcomp__call *call, gcomp__select
     for (;;) {
         if (s->at || !gcomp__collect_parts(call, s)) (call->set->sparse->collect)(s);
         /* keys of Inf and NaN reach any guess: what is not finite is here */
-        if ((call->set->common->worst)(s->value, s->count) >= 0x7f800000u) return GCOMP_NOT_FINITE;
+        if ((call->set->common->max_bits)(s->value, s->count) >= 0x7f800000u)
+            return GCOMP_NOT_FINITE;
         if (s->at == s->end) return GCOMP_OK;
         if (s->count > k) {
             const uint32_t least = gcomp__sparse_keep(s, k) + 1;
@@ -12062,7 +12073,7 @@ GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float w
                 *y = value[i] = *y + term;
             }
         /* no element is there twice */
-        if (c->y && (c->view->set->common->worst)(value, stop) >= 0x7f800000u)
+        if (c->y && (c->view->set->common->max_bits)(value, stop) >= 0x7f800000u)
             for (i = 0; i < stop; i++) c->y[index[i] - c->from] = gcomp__saturated(value[i]);
         c->at += (unsigned)stop;
         c->done += stop;
@@ -12103,7 +12114,7 @@ static void gcomp__sparse_take(const gcomp__view *view, float *residual, const f
    written past them. */
 enum {
     GCOMP__SPARSE_STAGE = 16384,           /* floats of that part */
-    GCOMP__SPARSE_LARGE = 2 * GCOMP__FAR   /* floats from which a mean is too large */
+    GCOMP__SPARSE_LARGE = 2 * GCOMP__STREAM_FROM   /* floats from which a mean is too large */
 };
 /* y <- mean. The stage begins with element `begin` of y; parts of y are cut so that from the
    second on they begin with a whole line of 64 bytes, which is written without being read. */
@@ -12531,7 +12542,7 @@ static gcomp_result gcomp__wangni_select(const gcomp__call *call, const gcomp_co
     job.s = s;
     job.words = gcomp__stream(s->in.key.own, GCOMP__PURPOSE_SELECT);
     gcomp__sparse_look(call, s, sample);
-    if ((call->set->common->worst)(s->value, sample) >= 0x7f800000u) return GCOMP_NOT_FINITE;
+    if ((call->set->common->max_bits)(s->value, sample) >= 0x7f800000u) return GCOMP_NOT_FINITE;
     s->count = sample;
     s->guess = 1;
     /* the sample stands in for the tensor: all of it are candidates */
@@ -12543,7 +12554,7 @@ static gcomp_result gcomp__wangni_select(const gcomp__call *call, const gcomp_co
         job.above = s->count = s->at = 0;
         for (;;) {
             (((const gcomp__wangni_kernels *)call->kernels)->look)(&job);
-            if ((call->set->common->worst)(s->value, s->count) >= 0x7f800000u)
+            if ((call->set->common->max_bits)(s->value, s->count) >= 0x7f800000u)
                 return GCOMP_NOT_FINITE;
             /* the buffer is full */
             if (s->at == s->end) break;
@@ -12586,7 +12597,7 @@ typedef struct gcomp__adacomp {
     gcomp__selection *s;
     size_t bin, bins; /* its elements; how many are not zero */
     double sum;       /* of their largest |p| */
-    uint32_t worst;
+    uint32_t max_bits;
 } gcomp__adacomp;
 
 typedef struct gcomp__adacomp_kernels { void (*bins)(gcomp__adacomp *job); } gcomp__adacomp_kernels;
@@ -12606,14 +12617,14 @@ GCOMP__INLINE gv gcomp__adacomp_load(gcomp__addends from, size_t j, size_t count
 GCOMP__NOINLINE uint32_t gcomp__adacomp_most(const gcomp__selection *s, size_t i, size_t end)
 {
     float tile[GCOMP__ADACOMP_PIECE];
-    gv worst = gv_splat(0);
+    gv max_bits = gv_splat(0);
     for (size_t count; i < end; i += count) {
         count = gcomp__min(GCOMP__ADACOMP_PIECE, end - i);
         const gcomp__addends p = gcomp__addends_of(&s->in, s->n, i, count, tile);
         for (size_t j = 0; j < count; j += 16)
-            worst = gv_max_bits(worst, gcomp__adacomp_load(p, j, count));
+            max_bits = gv_max_bits(max_bits, gcomp__adacomp_load(p, j, count));
     }
-    return gv_most(worst);
+    return gv_most(max_bits);
 }
 
 /* >>kernel adacomp: all bins, one after the other. */
@@ -12627,7 +12638,7 @@ static void gcomp__adacomp_bins(gcomp__adacomp *job)
     for (size_t begin = 0, end; begin < s->n; begin = end) {
         end = s->n - begin > job->bin ? begin + job->bin : s->n;
         const uint32_t most = gcomp__adacomp_most(s, begin, end);
-        job->worst = most > job->worst ? most : job->worst;
+        job->max_bits = most > job->max_bits ? most : job->max_bits;
         /* a bin of zeros sends nothing; one that is not finite ends in an error */
         if (most == 0 || most >= 0x7f800000u) continue;
         job->sum += (double)gcomp__float(most);
@@ -12662,7 +12673,7 @@ static gcomp_result gcomp__adacomp_select(const gcomp__call *call, const gcomp_c
     job.s = s;
     job.bin = (size_t)codec->param[0];
     (((const gcomp__adacomp_kernels *)call->kernels)->bins)(&job);
-    if (job.worst >= 0x7f800000u) return GCOMP_NOT_FINITE;
+    if (job.max_bits >= 0x7f800000u) return GCOMP_NOT_FINITE;
     if (codec->param[1] == 0 && s->count) {
         const uint32_t mean = gcomp__bits((float)(job.sum / (double)job.bins));
         for (size_t i = 0; i < s->count; i++)
@@ -13023,7 +13034,7 @@ static void gcomp__random_take(void *arg, size_t chunk)
     const uint8_t *before = job->before + 8 * chunk;
     const float *last = job->work->sums[0] + (size_t)gcomp__get64(before + 8);
     float *to = job->work->sums[0] + (size_t)gcomp__get64(before), line[64], tile[64];
-    gv worst = gv_splat(0);
+    gv max_bits = gv_splat(0);
     for (size_t at = chunk * GCOMP_CHUNK; at < end; at += 64) {
         const size_t count = gcomp__min(64, end - at), next = gcomp__min(at + 1024, n - count);
         const gcomp__addends from = gcomp__addends_of(&in, n, at, count, tile);
@@ -13033,7 +13044,7 @@ static void gcomp__random_take(void *arg, size_t chunk)
             const gv p = gcomp__sum_at(from, j);
             GCOMP__PREFETCH((const uint8_t *)in.grad + bytes * (next + j));
             if (in.residual) GCOMP__PREFETCH(in.residual + next + j);
-            worst = gv_max_bits(worst, p);
+            max_bits = gv_max_bits(max_bits, p);
             gv_store(line + j, gv_mul(p, gv_splat(job->factor)));
         }
         if (last - to >= 2) { /* other chunks follow */
@@ -13046,7 +13057,7 @@ static void gcomp__random_take(void *arg, size_t chunk)
         }
         for (; set; set &= set - 1) *to++ = line[gcomp__first_one(set)];
     }
-    job->bad[chunk] = gv_most(worst) >= 0x7f800000u;
+    job->bad[chunk] = gv_most(max_bits) >= 0x7f800000u;
 }
 
 static const gcomp__random_kernels GCOMP__F(randomk_kernels) = {
@@ -13271,7 +13282,7 @@ typedef struct gcomp__sketch_job {
     size_t n, rows, columns, few; /* few: so many of the largest estimates are looked for */
     float *table, part;
     uint64_t words, factor[GCOMP__SKETCH_ROWS];
-    uint32_t worst;               /* bits of the largest |p| */
+    uint32_t max_bits;               /* bits of the largest |p| */
     gcomp__selection lane[GCOMP__SKETCH_LANES];
 } gcomp__sketch_job;
 
@@ -13350,7 +13361,7 @@ GCOMP__INLINE void gcomp__sketch_put(const gcomp__sketch_job *job,
 GCOMP__NOINLINE void gcomp__sketch_put_blocks(const gcomp__sketch_job *job,
                                               const gcomp__sketch_places *place, size_t i,
                                               size_t count, gcomp__addends from, size_t rows,
-                                              gv *worst)
+                                              gv *max_bits)
 {
     const gcomp_input in = job->in;
     for (size_t j = 0; j < count; j += 16) {
@@ -13358,7 +13369,7 @@ GCOMP__NOINLINE void gcomp__sketch_put_blocks(const gcomp__sketch_job *job,
         GCOMP__PREFETCH_NEAR((const float *)in.grad + i + j + GCOMP__SKETCH_FAR);
         if (in.residual) GCOMP__PREFETCH_NEAR(in.residual + i + j + GCOMP__SKETCH_FAR);
         gv p = gcomp__sum_at(from, j);
-        *worst = gv_max_bits(*worst, p);
+        *max_bits = gv_max_bits(*max_bits, p);
         p = gcomp__sketch_crossed(p, place->cross[block % 32]);
         for (size_t r = 0; rows != 5 && r < rows; r++) gcomp__sketch_put(job, place, block, r, p);
         if (rows != 5) continue;
@@ -13377,15 +13388,15 @@ static uint32_t gcomp__sketch_insert(const gcomp__sketch_job *job, size_t first,
 {
     gcomp__sketch_places place;
     float tile[256];
-    gv worst = gv_splat(0);
+    gv max_bits = gv_splat(0);
     gcomp__sketch_find(job, 0, first, rows, &place);
     for (size_t i = 0; i < job->n; i += 256) {
         const size_t count = gcomp__min(256, job->n - i);
         const gcomp__addends from = gcomp__addends_of(&job->in, job->n, i, count, tile);
         gcomp__sketch_find(job, i / 16 + 16, first, rows, &place); /* of the next 16 blocks */
-        gcomp__sketch_put_blocks(job, &place, i, count, from, rows, &worst);
+        gcomp__sketch_put_blocks(job, &place, i, count, from, rows, &max_bits);
     }
-    return gv_most(worst);
+    return gv_most(max_bits);
 }
 
 /* sign * cells: one estimate of 16 elements, in the order of the cells. */
@@ -13599,34 +13610,34 @@ static uint32_t gcomp__sketch_fill(gcomp__sketch_job *job, size_t first, size_t 
 {
     float *cells = job->table + first * job->columns;
     memset(cells, 0, 4 * rows * job->columns);
-    uint32_t worst = (job->kernels->insert)(job, first, rows);
+    uint32_t max_bits = (job->kernels->insert)(job, first, rows);
     /* the sum is over part * p */
     for (size_t i = 0; job->part != 1 && i < rows * job->columns; i++) cells[i] *= job->part;
-    return worst;
+    return max_bits;
 }
 
 /* Task: one row. */
 static void gcomp__sketch_fill_row(void *arg, size_t row)
 {
     gcomp__sketch_job *job = (gcomp__sketch_job *)arg;
-    const uint32_t worst = gcomp__sketch_fill(job, row, 1);
-    if (row == 0) job->worst = worst;
+    const uint32_t max_bits = gcomp__sketch_fill(job, row, 1);
+    if (row == 0) job->max_bits = max_bits;
 }
 
 /* Round 0: the tables of all matrices. */
 static gcomp_result gcomp__sketch_fill_all(gcomp__work *work)
 {
     const size_t cells = gcomp__sketch_cells(work->codec, work->rows, work->cols) * work->stack;
-    uint32_t worst = 0;
+    uint32_t max_bits = 0;
     for (size_t s = 0; s < work->stack; s++) {
         gcomp__sketch_job job = gcomp__sketch_job_of(work, s, 0);
         if (work->call.parallel.run)
             gcomp__run(&work->call, job.rows, gcomp__sketch_fill_row, &job);
-        else job.worst = gcomp__sketch_fill(&job, 0, job.rows);
-        worst = job.worst > worst ? job.worst : worst;
+        else job.max_bits = gcomp__sketch_fill(&job, 0, job.rows);
+        max_bits = job.max_bits > max_bits ? job.max_bits : max_bits;
     }
-    uint32_t cell = (work->call.set->common->worst)(work->sums[0], cells);
-    return worst >= 0x7f800000u || cell >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
+    uint32_t cell = (work->call.set->common->max_bits)(work->sums[0], cells);
+    return max_bits >= 0x7f800000u || cell >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
 }
 
 /* Task: the `few` largest of a lane's part. */
@@ -13781,7 +13792,7 @@ static gcomp_result gcomp__sketch_make(gcomp__work *work, int round)
     const size_t cells = gcomp__sketch_cells(work->codec, work->rows, work->cols) * work->stack;
     if (round == 0) return gcomp__sketch_fill_all(work);
     /* the step has failed, and only goes on */
-    if ((work->call.set->common->worst)(work->sums[0], cells) >= 0x7f800000u) {
+    if ((work->call.set->common->max_bits)(work->sums[0], cells) >= 0x7f800000u) {
         memset(work->sums[1], 0,
                4 * gcomp__sketch_count(work->codec, work->rows, work->cols, 1, 0) * work->stack);
         return GCOMP_NOT_FINITE;
@@ -14476,7 +14487,7 @@ static void gcomp__transpose(float *to, size_t pitch, const float *from, size_t 
             float *into = to + i * pitch + c;
             const float *at = from + c * stride + i;
             if (rows == 8 && cols == 8) {
-                gv_turn8(into, pitch, at, stride);
+                gv_transpose8(into, pitch, at, stride);
                 continue;
             }
             for (size_t k = 0; k < rows; k++)
@@ -14841,9 +14852,9 @@ static gcomp_result gcomp__powersgd_make(gcomp__work *work, int round)
         else gcomp__powersgd_make_p(work, s, words);
     }
     gcomp_input in = gcomp__plain_input(work->sums[round]);
-    uint32_t worst =
+    uint32_t max_bits =
         (work->call.set->common->scale_copy)(work->sums[round], &in, 0, floats, work->part);
-    return worst >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
+    return max_bits >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
 }
 
 /* Writes the mean gradient, the residual, and what the next step begins with. */
@@ -14953,8 +14964,8 @@ GCOMP__INLINE gw gcomp__intsum_word(gv x, const gcomp__unit *u, size_t j)
     const gw whole = gw_floor(x);
     const gv places = gv_mul(gv_sub(x, gv_number(whole)), gv_splat(65536.0f));
     const gw below = gw_trunc(places);
-    gw sum = gcomp__raised(below, u, j);
-    if (gw_ties(sum, sum)) sum = gcomp__settled(sum, gv_sub(places, gv_number(below)), u, j);
+    gw sum = gcomp__add_draws(below, u, j);
+    if (gw_ties(sum, sum)) sum = gcomp__tie_broken(sum, gv_sub(places, gv_number(below)), u, j);
     return gw_add(whole, gw_shr(sum, 16));
 }
 
@@ -15151,7 +15162,7 @@ static gcomp_result gcomp__intsum_make(gcomp__work *work, int round)
     if (round == 0) { /* one float a matrix of the stack: the largest |p| of all of it */
         gcomp__measured all;
         GCOMP__TRY(gcomp__look_at(work, GCOMP__MOST, &all));
-        work->local[0] = gcomp__share(work, gcomp__float(all.worst));
+        work->local[0] = gcomp__share(work, gcomp__float(all.max_bits));
         return GCOMP_OK;
     }
     /* A largest |p| of all that is not finite, or below this worker's own, cannot be right. */
@@ -15229,9 +15240,9 @@ static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA, &GCOMP__F(common), &GC
 #undef gv_load_six
 #undef gv_times4
 #undef gv_times2
-#undef gv_turn8
-#undef gv_eight
-#undef gv_last
+#undef gv_transpose8
+#undef gv_hadamard8
+#undef gv_hadamard_last
 #undef gv_columns
 #undef gv_base
 #undef gs
@@ -15320,10 +15331,10 @@ static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA, &GCOMP__F(common), &GC
 #undef gr_pick_word
 #undef gr_double
 #undef gr_sides
-#undef gr_less
+#undef gr_sub
 #undef gr_level
 #undef gr_levels_inside
-#undef gv_eight_rows
+#undef gv_hadamard_rows
 #undef gw_load_any
 #undef gw_signs
 #undef gw_of_mask
@@ -20294,7 +20305,7 @@ static void gcomp__check_finite(gcomp *gc, unsigned kind)
 {
     void *sums = NULL;
     size_t count = gcomp__round_sums(gc, kind, &sums);
-    if ((gc->set->common->worst)((const float *)sums, count) < 0x7f800000u) return;
+    if ((gc->set->common->max_bits)((const float *)sums, count) < 0x7f800000u) return;
     gc->late_error = gcomp__fail(gc, GCOMP_NOT_FINITE,
                                  kind == GCOMP__MAX ? "the largest over the workers is not finite"
                                                     : "the sum over the workers is not finite");
