@@ -359,8 +359,8 @@
      terngrad               clip=2.5 (sigma; 0: none), block=tensor, code=packed, share=0 (1: all
                             workers take the largest scale of all and clip there; for packed codes
                             without blocks)
-     qsgd                   levels=7 (1 to 32767), norm=max (l2), bucket=512 (as block), code=packed
-     naturaldither          levels=7 (1 to 100), norm=max (l2), bucket=512 (as block), code=packed
+     qsgd                   levels=7 (1 to 32767), norm=max (l2), bucket=512 (as block), code=packed,
+                            spacing=even (powers: levels that are powers of two; levels 1 to 100)
      int                    bits=8 (4, 2), block=256 (with 4 and 2 bits 128), rounding=nearest
                             (stochastic), range=symmetric (affine), code=packed
        code                 how levels are coded: packed, elias, rice, auto (the shortest); see
@@ -496,8 +496,8 @@
       5     1   method (the numbers in the list below)
       6     1   flags: bit 0 refusal (the input was not finite; no body, parameter word 0), bit 1
                 checksum present; others zero
-      7     1   of a sparse method (5, 22 to 24, 27 to 29, 31) the value method: 1 to 4, 7 or
-                10 to 18; else 0
+      7     1   of a sparse method (5, 22 to 24, 27 to 29, 31) the value method: 1 to 4, 7,
+                10 to 13 or 15 to 18; else 0
       8     8   n, number of elements
      16     8   bytes of body that follow the header
      24     4   parameter word (below), of the value method for a sparse one: its fields from bit 0
@@ -524,10 +524,10 @@
                    01 is refused
      threshold1 11 word: the threshold as a float, 0 to 1e22; n bits, from bit 7 on: 1 is 1, 0 is -1
      terngrad 12   word: B, C; a float s a block, then n codes q of 2 bits, two's complement: s * q
-     qsgd     13   word: levels (15 bits), B, C; a float d a block, then n codes q, two's complement
-                   in 2, 4, 8 or 16 bits, the least that hold -levels .. levels: d * q
-     naturaldither 14  word: levels s (7 bits), B, C; a float a a block, then n codes q, two's
-                   complement in 4 bits (s <= 7) or 8: 0 for q = 0, else a * sgn(q) * 2^(|q| - s)
+     qsgd     13   word: levels s (15 bits), B, C, 1 if spacing=powers (1); a float d a block, then n
+                   codes q, two's complement in 2, 4, 8 or 16 bits, the least that hold -s .. s:
+                   d * q. If powers s <= 100, in 4 or 8 bits: 0 for q = 0, else
+                   d * sgn(q) * 2^(|q| - s)
      natural  15   for each 16 elements 16 exponent bytes e (0: zero, else 2^(e - 127)) and 16 bits,
                    1: negative; e = 255 is refused. The last group is whole: 18 bytes, zeros behind
                    the last element
@@ -677,7 +677,7 @@
      terngrad  Wen, Xu, Yan, Wu, Wang, Chen, Li: TernGrad: Ternary Gradients to Reduce Communication
                in Distributed Deep Learning, NeurIPS 2017
      qsgd      Alistarh, Grubic, Li, Tomioka, Vojnovic: QSGD: Communication-Efficient SGD via
-               Gradient Quantization and Encoding, NeurIPS 2017
+               Gradient Quantization and Encoding, NeurIPS 2017; spacing=powers: as natural
      natural   Horvath, Ho, Horvath, Sahu, Canini, Richtarik: Natural Compression for Distributed
                Deep Learning, MSML 2022
      int       Dettmers: 8-Bit Approximations for Parallelism in Deep Learning, ICLR 2016
@@ -695,7 +695,6 @@
                Communication for Machine Learning, SC 2019
      strom     as twobit
      threshold1   apache/mxnet
-     naturaldither   as natural
      randomk   as topk
      none fp16 bf16 nonzero blocktopk   have none
      dryden    Dryden, Moon, Jacobs, Van Essen: Communication Quantization for Data-Parallel
@@ -726,7 +725,7 @@
           gcomp_world. gcomp_step has samples and batch; comm.test takes a third argument.
           gcomp_regroup_machines; eden:feedback=1; one vector alone is compressed.
           GCOMP_ONLY_x beside GCOMP_WITHOUT_x; GCOMP_BOUND_SIGN(n) and others.
-          signnorm became sign:scale=rms.
+          signnorm became sign:scale=rms, naturaldither qsgd:spacing=powers.
           The adviser left the header: examples/gcomp_advise.h.
      0.1  The first version.
    ---------------------------------------------------------------------------------------------- */
@@ -3485,7 +3484,7 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
 #define GCOMP__METHODS(X) \
     X(FP16, fp16) X(BF16, bf16) X(FP8, fp8) X(MX, mx) X(SIGN, sign) X(ONEBIT, onebit) \
     X(TWOBIT, twobit) X(THRESHOLD1, threshold1) X(TERNGRAD, terngrad) \
-    X(QSGD, qsgd) X(NATURALDITHER, naturaldither) X(NATURAL, natural) X(INT, int) X(EDEN, eden) \
+    X(QSGD, qsgd) X(NATURAL, natural) X(INT, int) X(EDEN, eden) \
     X(TOPK, topk) X(STROM, strom) X(DRYDEN, dryden) X(WANGNI, wangni) \
     X(ADACOMP, adacomp) X(BLOCKTOPK, blocktopk) X(DGC, dgc) X(NONZERO, nonzero) \
     X(RANDOMK, randomk) X(SKETCH, sketch) X(FETCH, fetch) \
@@ -10097,15 +10096,103 @@ static const gcomp__method gcomp__row_int = {
     {gcomp__int_form, NULL, NULL, NULL, gcomp__int_refuse}};
 #endif
 
-/* >>method qsgd: q = levels * p / norm rounded up or down with the probability of the fraction: unbiased. The norm is the
-   largest |p| of the bucket, or its L2 norm: then E|p - C(p)|^2 <= min(n / s^2, sqrt(n) / s) |p|^2 for s levels.
-   Sent is norm / s. code=elias is the paper's bit stream, rice smaller and faster, auto the smallest (see >>levels).
-   Alistarh et al., NeurIPS 2017 (also known as linear dithering). */
+/* >>method qsgd: |p| / norm is rounded at random to one of the levels 0 .. s, so that the mean over
+   many rounds is p: unbiased. norm is that of a bucket of elements: the largest |p| (max) or |p|_2.
+
+     spacing=even    x = s * |p| / norm becomes q = floor(x) + 1 with the probability x - floor(x),
+                     else q = floor(x). C(p) = d * q with d = norm / s, q with the sign of p.
+                     With l2 and n elements a bucket
+                     E|p - C(p)|^2 <= min(n / s^2, sqrt(n) / s) |p|^2
+     spacing=powers  the levels are 0 and 2^(1-s), ..., 1/2, 1 times the norm. The two around
+                     x = |p| / norm are l and h; h is sent with the probability (x - l) / (h - l),
+                     else l. The mean of (p - C(p))^2 is (x - l) (h - x) norm^2, at most p^2 / 8
+                     where l > 0. So s levels reach as far down as 2^(s-1) even ones
+
+     body    | d (even) or norm (powers), 4 bytes, of each bucket | n codes q, two's complement |
+             q has 2, 4, 8 or 16 bits: the least that hold -s .. s; powers 4 or 8
+
+   code=elias is the paper's bit stream, rice is smaller and faster, auto the smallest: >>levels.
+   Even: Alistarh et al., NeurIPS 2017 (also known as linear dithering). Powers: natural dithering,
+   Horvath et al., MSML 2022. */
+#if GCOMP__EACH_WIDE(QSGD)
+/* The place of |x| <= 1 on the scale of levels 0 .. s, with 16 binary places:
+
+     |x| < 2^(1-s)    |x| * 2^(s-1), between level 0 and level 1
+     else             exponent + s + mantissa: |x| = 2^e (1 + m) lies at s + e + m
+
+   The larger of both is right everywhere: below 2^(1-s) the first is larger, and it stops at 1. */
+#define gcomp__powers_low GCOMP__F(powers_low)
+GCOMP__INLINE gv gcomp__powers_low(gv x, const gcomp__unit *u)
+{
+    const gv factor = gv_of_bits(gw_splat((127 + (int32_t)u->levels - 1 + 16) << 23));
+    return gv_min(gv_mul(gv_abs(x), factor), gv_splat(65536.0f));
+}
+#define gcomp__powers_level GCOMP__F(powers_level)
+GCOMP__INLINE gw gcomp__powers_level(gv x, const gcomp__unit *u, size_t i)
+{
+    const int32_t zero = 127 - (int32_t)u->levels; /* a float's exponent field that counts as 0 */
+    const gw low = gw_trunc(gcomp__powers_low(x, u));
+    const gw high = gw_sub(gw_shr(gw_bits(gv_abs(x)), 7), gw_splat(zero << 16));
+    return gcomp__add_draws(gw_max(low, high), u, i);
+}
+/* The rare lanes in which 16 random bits do not decide: by what is behind the 16 places. */
+#define gcomp__powers_tie_broken GCOMP__F(powers_tie_broken)
+GCOMP__RARE gw gcomp__powers_tie_broken(gw sum, gv x, const gcomp__unit *u, size_t i)
+{
+    const gv low = gcomp__powers_low(x, u), rest = gv_sub(low, gv_number(gw_trunc(low)));
+    const uint32_t is_low = gv_below_0(gv_sub(low, gv_splat(65536.0f)));
+    return gcomp__tie_broken(sum, gv_pick(is_low, rest, gcomp__mantissa_rest(x)), u, i);
+}
+#define gcomp__powers_quants GCOMP__F(powers_quants)
+GCOMP__INLINE void gcomp__powers_quants(uint8_t *code, gv x, gv y, const gcomp__unit *u, size_t i,
+                                        int bits)
+{
+    const gw top = gw_splat((int32_t)u->levels);
+    gw q = gcomp__powers_level(x, u, i), r = gcomp__powers_level(y, u, i + 16);
+    if (gw_ties(q, r)) {
+        q = gcomp__powers_tie_broken(q, x, u, i);
+        r = gcomp__powers_tie_broken(r, y, u, i + 16);
+    }
+    q = gcomp__signed(gw_min(gw_shr(q, 16), top), gw_sar(gw_bits(x), 31));
+    r = gcomp__signed(gw_min(gw_shr(r, 16), top), gw_sar(gw_bits(y), 31));
+    gcomp__put_levels(code, q, r, bits, 0, -128, 127);
+}
+
+/* norm * sgn(q) * 2^(|q| - s), made as the bits of a float; 0 where q is 0. */
+#define gcomp__powers_deq GCOMP__F(powers_deq)
+GCOMP__INLINE gv gcomp__powers_deq(const uint8_t *code, const gcomp__unit *u, int bits)
+{
+    const gw q = bits == 8 ? gw_get8(code) : gw_get4(code), sign = gw_sar(q, 31);
+    const gw size = gcomp__signed(q, sign), sent = gw_gt(size, gw_splat(0));
+    const gw power = gw_shl(gw_add(size, gw_splat(127 - (int32_t)u->levels)), 23);
+    const gw value = gw_and(gw_or(power, gw_shl(sign, 31)), sent);
+    return gv_mul(gv_of_bits(value), gv_splat(u->a));
+}
+
+GCOMP__KERNEL(powers4_quantise, gcomp__tile *t,
+              gcomp__quantise_tile(t, gcomp__powers_quants, 4, 8, t->block, 0, 1))
+GCOMP__KERNEL(powers4_decode, const gcomp__decoding *d,
+              gcomp__decode_groups(d, gcomp__powers_deq, 4, 8, 4))
+GCOMP__KERNEL(powers8_quantise, gcomp__tile *t,
+              gcomp__quantise_tile(t, gcomp__powers_quants, 8, 16, t->block, 0, 1))
+GCOMP__KERNEL(powers8_decode, const gcomp__decoding *d,
+              gcomp__decode_groups(d, gcomp__powers_deq, 8, 16, 4))
+static const gcomp__block_kernels GCOMP__F(qsgd_kernels)[] = {
+    GCOMP__LEVEL_KERNELS,
+    {GCOMP__F(powers4_quantise), GCOMP__F(powers4_decode)},
+    {GCOMP__F(powers8_quantise), GCOMP__F(powers8_decode)}};
+#endif
+
 #if GCOMP__ONCE(QSGD)
+/* The norm of a bucket: the largest |p|, or |p|_2. */
+static double gcomp__qsgd_norm(const gcomp__form *form, const gcomp__measured *m)
+{
+    return form->measure == GCOMP__L2 ? gcomp__sqrt(m->sum) : (double)gcomp__float(m->max_bits);
+}
+
 static void gcomp__qsgd_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
 {
-    double norm = form->measure == GCOMP__L2 ? gcomp__sqrt(m->sum)
-                                             : (double)gcomp__float(m->max_bits);
+    const double norm = gcomp__qsgd_norm(form, m);
     if (form->scale_is_step && gcomp__simple_step(u, m->max_bits, form->levels)) return;
     gcomp__step_of(u, norm / (double)form->levels, norm, (double)form->levels);
     if ((double)u->a * (double)form->levels > 3.4028234663852886e38) { /* the norm is above every float, but no p is */
@@ -10116,21 +10203,40 @@ static void gcomp__qsgd_fit(const gcomp__form *form, const gcomp__measured *m, g
     }
 }
 
+static void gcomp__powers_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
+{
+    const double norm = gcomp__qsgd_norm(form, m);
+    gcomp__step_of(u, norm, norm, 1);
+}
+
 static void gcomp__qsgd_form(const double *param, gcomp__form *form)
 {
-    double s = param[0];
-    gcomp__levels_form(form, s > 127 ? 3 : s > 7 ? 2 : s > 1 ? 1 : 0, 1, s, (size_t)param[2]);
+    const int powers = param[4] != 0;
+    const double s = param[0];
+    const unsigned size = s > 127 ? 3 : s > 7 ? 2 : s > 1 || powers ? 1 : 0; /* 2 << size bits */
+    gcomp__levels_form(form, size, 1, s, (size_t)param[2]);
     form->measure = param[1] != 0 ? GCOMP__L2 : GCOMP__MOST;
-    form->scale_is_step = form->measure == GCOMP__MOST;
-    form->fit = gcomp__qsgd_fit;
+    form->scale_is_step = form->measure == GCOMP__MOST && !powers;
+    form->fit = powers ? gcomp__powers_fit : gcomp__qsgd_fit;
     form->code = (unsigned)param[3];
+    if (!powers) return;
+    form->kernel = size == 1 ? 8 : 9;
+    if (size == 2) form->check = GCOMP__LOOK; /* codes of 8 bits reach 2^(128 - s) norm */
+}
+
+static const char *gcomp__qsgd_refuse(const double *param, int values)
+{
+    (void)values;
+    return param[4] != 0 && param[0] > 100 ? "qsgd:spacing=powers takes at most 100 levels" : NULL;
 }
 
 static const gcomp__method gcomp__row_qsgd = {
     "qsgd", 13, GCOMP__UNBIASED | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
     {GCOMP__COUNT("levels", 7, 1, 32767, 15), GCOMP__ONE_OF("norm", 0, 1, 0, "max|l2|"),
-     GCOMP__BLOCKS("bucket", 512), GCOMP__CODE},
-    GCOMP__WIDE_KERNELS(levels), &gcomp__block_payload, &gcomp__gathered, {gcomp__qsgd_form}};
+     GCOMP__BLOCKS("bucket", 512), GCOMP__CODE,
+     GCOMP__ONE_OF("spacing", 0, 1, 1, "even|powers|")},
+    GCOMP__WIDE_KERNELS(qsgd), &gcomp__block_payload, &gcomp__gathered,
+    {gcomp__qsgd_form, NULL, NULL, NULL, gcomp__qsgd_refuse}};
 #endif
 
 /* >>method terngrad: s * sgn(p) with probability |p| / s, else 0. p is clipped at clip * sigma (0: not), sigma its standard
@@ -10254,121 +10360,6 @@ static const gcomp__method gcomp__row_natural = {
     "natural", 15, GCOMP__UNBIASED | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
     {{NULL}},
     GCOMP__WIDE_KERNELS(natural), &gcomp__block_payload, &gcomp__gathered, {gcomp__natural_form}};
-#endif
-
-/* >>method naturaldither: sgn(p) * norm * one of 0, 2^(1-s), ..., 1/2, 1, the neighbours of |p| / norm chosen with the
-   probability that makes it unbiased. As few levels as s give the error of 2^(s-1) equal ones. Norm as in qsgd.
-   Horvath et al., MSML 2022. */
-#if GCOMP__EACH_WIDE(NATURALDITHER)
-/* The level of |x|, with 16 places: above 2^(1-s) by exponent and mantissa; below in proportion, which is more than that there,
-   and is cut off above. */
-#define gcomp__natural_fine GCOMP__F(natural_fine)
-GCOMP__INLINE gv gcomp__natural_fine(gv x, const gcomp__unit *u)
-{
-    const gv factor = gv_of_bits(gw_splat((127 + (int32_t)u->levels - 1 + 16) << 23));
-    return gv_min(gv_mul(gv_abs(x), factor), gv_splat(65536.0f));
-}
-#define gcomp__natural_level GCOMP__F(natural_level)
-GCOMP__INLINE gw gcomp__natural_level(gv x, const gcomp__unit *u, size_t i)
-{
-    const int32_t lowest = 128 - (int32_t)u->levels; /* exponent of 2^(1-s) */
-    const gw below = gw_trunc(gcomp__natural_fine(x, u)), b = gw_bits(gv_abs(x));
-    const gw above = gw_sub(gw_shr(b, 7), gw_splat((lowest - 1) << 16));
-    return gcomp__add_draws(gw_max(below, above), u, i);
-}
-#define gcomp__natural_tie_broken GCOMP__F(natural_tie_broken)
-GCOMP__RARE gw gcomp__natural_tie_broken(gw sum, gv x, const gcomp__unit *u, size_t i)
-{
-    const gv fine = gcomp__natural_fine(x, u), rest = gv_sub(fine, gv_number(gw_trunc(fine)));
-    const uint32_t low = gv_below_0(gv_sub(fine, gv_splat(65536.0f)));
-    return gcomp__tie_broken(sum, gv_pick(low, rest, gcomp__mantissa_rest(x)), u, i);
-}
-#define gcomp__natural_code GCOMP__F(natural_code)
-GCOMP__INLINE gw gcomp__natural_code(gw sum, gv x, const gcomp__unit *u)
-{
-    const gw q = gw_min(gw_shr(sum, 16), gw_splat((int32_t)u->levels));
-    return gcomp__signed(q, gw_sar(gw_bits(x), 31));
-}
-#define gcomp__natural_codes GCOMP__F(natural_codes)
-GCOMP__INLINE void gcomp__natural_codes(gw *q, gw *r, gv x, gv y, const gcomp__unit *u,
-                                           size_t i)
-{
-    *q = gcomp__natural_level(x, u, i);
-    *r = gcomp__natural_level(y, u, i + 16);
-    if (gw_ties(*q, *r)) {
-        *q = gcomp__natural_tie_broken(*q, x, u, i);
-        *r = gcomp__natural_tie_broken(*r, y, u, i + 16);
-    }
-    *q = gcomp__natural_code(*q, x, u);
-    *r = gcomp__natural_code(*r, y, u);
-}
-#define gcomp__natural_value GCOMP__F(natural_value)
-GCOMP__INLINE gv gcomp__natural_value(gw c, const gcomp__unit *u)
-{
-    gw sign = gw_sar(c, 31), q = gcomp__signed(c, sign), sent = gw_gt(q, gw_splat(0));
-    gw e = gw_shl(gw_add(q, gw_splat(127 - (int32_t)u->levels)), 23);
-    e = gw_and(gw_or(e, gw_shl(sign, 31)), sent);
-    return gv_mul(gv_of_bits(e), gv_splat(u->a));
-}
-#define gcomp__natural_quants GCOMP__F(natural_quants)
-GCOMP__INLINE void gcomp__natural_quants(uint8_t *code, gv x, gv y, const gcomp__unit *u, size_t i,
-                                         int bits)
-{
-    gw q, r;
-    gcomp__natural_codes(&q, &r, x, y, u, i);
-    const gb b = gb_limit(q, r, 0, -128, 127);
-    if (bits == 8) gb_put8(code, b);
-    else gb_put4(code, gb_low(b, 4));
-}
-
-#define gcomp__natural_levels_deq GCOMP__F(natural_levels_deq)
-GCOMP__INLINE gv gcomp__natural_levels_deq(const uint8_t *code, const gcomp__unit *u, int bits)
-{
-    return gcomp__natural_value(bits == 8 ? gw_get8(code) : gw_get4(code), u);
-}
-
-GCOMP__KERNEL(dither4_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__natural_quants, 4, 8, t->block, 0, 1))
-GCOMP__KERNEL(dither4_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__natural_levels_deq, 4, 8, 4))
-GCOMP__KERNEL(dither8_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__natural_quants, 8, 16, t->block, 0, 1))
-GCOMP__KERNEL(dither8_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__natural_levels_deq, 8, 16, 4))
-static const gcomp__block_kernels GCOMP__F(naturaldither_kernels)[] = {
-    {GCOMP__F(dither4_quantise), GCOMP__F(dither4_decode)},
-    {GCOMP__F(dither8_quantise), GCOMP__F(dither8_decode)}};
-#endif
-
-#if GCOMP__ONCE(NATURALDITHER)
-static void gcomp__naturaldither_fit(const gcomp__form *form, const gcomp__measured *m,
-                                     gcomp__unit *u)
-{
-    double norm = form->measure == GCOMP__L2 ? gcomp__sqrt(m->sum)
-                                             : (double)gcomp__float(m->max_bits);
-    gcomp__step_of(u, norm, norm, 1);
-}
-
-static void gcomp__naturaldither_form(const double *param, gcomp__form *form)
-{
-    form->kernel = param[0] > 7;
-    form->code16 = param[0] > 7 ? 16 : 8;
-    form->check = param[0] > 7 ? GCOMP__LOOK : GCOMP__ALL_CODES;
-    form->scale_bytes = 4;
-    form->block = (size_t)param[2];
-    form->measure = param[1] != 0 ? GCOMP__L2 : GCOMP__MOST;
-    form->scale_first = form->stochastic = 1;
-    form->levels = (float)param[0];
-    form->fit = gcomp__naturaldither_fit;
-    form->code = (unsigned)param[3];
-}
-
-static const gcomp__method gcomp__row_naturaldither = {
-    "naturaldither", 14, GCOMP__UNBIASED | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
-    {GCOMP__COUNT("levels", 7, 1, 100, 7), GCOMP__ONE_OF("norm", 0, 1, 0, "max|l2|"),
-     GCOMP__BLOCKS("bucket", 512), GCOMP__CODE},
-    GCOMP__WIDE_KERNELS(naturaldither), &gcomp__block_payload, &gcomp__gathered,
-    {gcomp__naturaldither_form}};
 #endif
 
 /* >>smallfloats: what fp8 and mx share. A code is sign, exponent, mantissa; it is rounded to nearest,

@@ -374,7 +374,7 @@ static void put_length(uint8_t *p, size_t length)
 static void test_damage_is_refused_or_harmless(void)
 {
     static const char *const texts[] = {"qsgd:levels=1", "qsgd:levels=1,norm=l2", "qsgd:levels=4", "qsgd", "qsgd:levels=127",
-                                        "qsgd:levels=1000", "naturaldither:levels=30", "terngrad"};
+                                        "qsgd:levels=1000", "qsgd:levels=30,spacing=powers", "terngrad"};
     size_t valid = 0, all = 0;
     for (size_t c = 0; c < 8; c++)
         for (int k = 1; k < 4; k++) {

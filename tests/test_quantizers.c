@@ -143,10 +143,10 @@ static const spec specs[] = {
     {"qsgd:levels=127,norm=l2", LEVELS, 13, 127 | 9 << 15, 512, 8, 127, 1, L2, 0, 0, 0, 0},
     {"qsgd:levels=8,bucket=tensor", LEVELS, 13, 8, 0, 8, 8, 1, MOST, 0, 0, 0, 0},
     {"qsgd:levels=32767,bucket=2048", LEVELS, 13, 32767 | 11 << 15, 2048, 16, 32767, 1, MOST, 0, 0, 0, 0},
-    {"naturaldither", DITHER, 14, 7 | 9 << 7, 512, 4, 7, 1, MOST, 0, 0, 0, 0},
-    {"naturaldither:levels=1,norm=l2,bucket=16", DITHER, 14, 1 | 4 << 7, 16, 4, 1, 1, L2, 0, 0, 0, 0},
-    {"naturaldither:levels=8,norm=l2,bucket=tensor", DITHER, 14, 8, 0, 8, 8, 1, L2, 0, 0, 0, 0},
-    {"naturaldither:levels=100,bucket=tensor", DITHER, 14, 100, 0, 8, 100, 1, MOST, 0, 0, 0, 0},
+    {"qsgd:spacing=powers", DITHER, 13, 7 | 9 << 15 | 1 << 22, 512, 4, 7, 1, MOST, 0, 0, 0, 0},
+    {"qsgd:levels=1,norm=l2,bucket=16,spacing=powers", DITHER, 13, 1 | 4 << 15 | 1 << 22, 16, 4, 1, 1, L2, 0, 0, 0, 0},
+    {"qsgd:levels=8,norm=l2,bucket=tensor,spacing=powers", DITHER, 13, 8 | 1 << 22, 0, 8, 8, 1, L2, 0, 0, 0, 0},
+    {"qsgd:levels=100,bucket=tensor,spacing=powers", DITHER, 13, 100 | 1 << 22, 0, 8, 100, 1, MOST, 0, 0, 0, 0},
     {"natural", NATURAL, 15, 0, 0, 9, 0, 1, 0, 0, 0, 0, 0},
     {"int", LEVELS, 16, 8 << 2, 256, 8, 127, 0, MOST, 0, 0, 0, 0},
     {"int:bits=4,block=16", LEVELS, 16, 1 | 4 << 2, 16, 4, 7, 0, MOST, 0, 0, 0, 0},
@@ -792,10 +792,10 @@ static const spec unbiased[] = {
     {"qsgd:levels=31,norm=l2,bucket=tensor", LEVELS, 13, 0, 0, 8, 31, 1, L2, 0, 0, 0, 0},
     {"terngrad:clip=0", LEVELS, 12, 0, 0, 2, 1, 1, CLIPPED, 0, 0, 0, 0},
     {"terngrad:clip=0,block=16", LEVELS, 12, 0, 16, 2, 1, 1, CLIPPED, 0, 0, 0, 0},
-    {"naturaldither:levels=3,bucket=16", DITHER, 14, 0, 16, 4, 3, 1, MOST, 0, 0, 0, 0},
-    {"naturaldither:levels=9,bucket=tensor", DITHER, 14, 0, 0, 8, 9, 1, MOST, 0, 0, 0, 0},
-    {"naturaldither:levels=5,norm=l2,bucket=tensor", DITHER, 14, 0, 0, 4, 5, 1, L2, 0, 0, 0, 0},
-    {"naturaldither:levels=1,norm=l2,bucket=16", DITHER, 14, 0, 16, 4, 1, 1, L2, 0, 0, 0, 0},
+    {"qsgd:levels=3,bucket=16,spacing=powers", DITHER, 13, 0, 16, 4, 3, 1, MOST, 0, 0, 0, 0},
+    {"qsgd:levels=9,bucket=tensor,spacing=powers", DITHER, 13, 0, 0, 8, 9, 1, MOST, 0, 0, 0, 0},
+    {"qsgd:levels=5,norm=l2,bucket=tensor,spacing=powers", DITHER, 13, 0, 0, 4, 5, 1, L2, 0, 0, 0, 0},
+    {"qsgd:levels=1,norm=l2,bucket=16,spacing=powers", DITHER, 13, 0, 16, 4, 1, 1, L2, 0, 0, 0, 0},
     {"natural", NATURAL, 15, 0, 0, 9, 0, 1, 0, 0, 0, 0, 0},
     {"int:rounding=stochastic,block=tensor", LEVELS, 16, 0, 0, 8, 127, 1, MOST, 0, 0, 0, 0},
     {"int:bits=4,rounding=stochastic,block=16", LEVELS, 16, 0, 16, 4, 7, 1, MOST, 0, 0, 0, 0},
@@ -999,7 +999,7 @@ static void test_rounding_loses_at_most_half_a_step(void)
 static void test_nothing_is_lost_over_a_thousand_steps(void)
 {
     static const char *const codecs[] = {"sign:block=64,scale=rms", "onebit:block=64", "twobit:threshold=1", "threshold1", "terngrad",
-                                         "qsgd:levels=3,bucket=64", "naturaldither", "natural", "int:bits=2,block=16",
+                                         "qsgd:levels=3,bucket=64", "qsgd:spacing=powers", "natural", "int:bits=2,block=16",
                                          "int:bits=4,range=affine", "fp8:format=e5m2", "mx"};
     enum { N = 133 };
     for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) {
@@ -1082,10 +1082,10 @@ static const known errors[] = {{"sign:block=tensor,scale=rms", 0.4042, 0.5858, 0
                                {"qsgd:levels=7,norm=l2", 1.58, 1.33, 0.01},
                                {"qsgd:levels=31,norm=l2", 0.0887, 0.087, 0.0005},
                                {"natural", 0.0817, 0.0820, 0.0001},
-                               {"naturaldither:levels=4", 0.0889, 0.110, 0.0005},
-                               {"naturaldither:levels=8", 0.0810, 0.0784, 0.0001},
-                               {"naturaldither:levels=4,norm=l2", 1.27, 1.07, 0.01},
-                               {"naturaldither:levels=8,norm=l2", 0.0831, 0.0837, 0.0001},
+                               {"qsgd:levels=4,spacing=powers", 0.0889, 0.110, 0.0005},
+                               {"qsgd:levels=8,spacing=powers", 0.0810, 0.0784, 0.0001},
+                               {"qsgd:levels=4,norm=l2,spacing=powers", 1.27, 1.07, 0.01},
+                               {"qsgd:levels=8,norm=l2,spacing=powers", 0.0831, 0.0837, 0.0001},
                                {"int:block=256", 4.8e-5, 1.0e-4, 0.05e-4},
                                {"int:block=2048", 6.9e-5, 1.8e-4, 0.05e-4},
                                {"int:bits=4,block=32", 0.0094, 0.0147, 0.00005},
@@ -1136,9 +1136,9 @@ static void test_texts_are_read_and_printed_shortest(void)
         {"terngrad:block=tensor,clip=2.5", "terngrad"}, {"terngrad:block=512,clip=0", "terngrad:clip=0,block=512"},
         {"qsgd:levels=7,norm=max,bucket=512", "qsgd"},
         {"qsgd:bucket=tensor,norm=l2,levels=32767", "qsgd:levels=32767,norm=l2,bucket=tensor"},
-        {"naturaldither:bucket=512,norm=max,levels=7", "naturaldither"}, {"dither", "qsgd"},
+        {"qsgd:spacing=powers,norm=max,levels=7", "qsgd:spacing=powers"}, {"dither", "qsgd"},
         {"dither:levels=127,norm=l2", "qsgd:levels=127,norm=l2"}, {"topk+dither:levels=3", "topk+qsgd:levels=3"},
-        {"naturaldither:norm=l2,levels=100", "naturaldither:levels=100,norm=l2"}, {"natural", "natural"},
+        {"qsgd:spacing=powers,levels=100", "qsgd:levels=100,spacing=powers"}, {"natural", "natural"},
         {"int:bits=8,block=256,rounding=nearest,range=symmetric", "int"},
         {"int:block=128,bits=4", "int:bits=4"}, {"int:block=128", "int:block=128"}, {"int:bits=2,block=128", "int:bits=2"},
         {"int:block=256,bits=4", "int:bits=4,block=256"}, {"int:bits=2,block=tensor", "int:bits=2,block=tensor"},
@@ -1200,9 +1200,9 @@ static void test_numbers_are_the_nearest_doubles(void)
     CHECK(wrong == 0 && tried > 20000);
 }
 
-/* The parameter that only the encoder needs: scale of sign, clip of terngrad, norm of qsgd and naturaldither, rounding of int;
+/* The parameter that only the encoder needs: scale of sign, clip of terngrad, norm of qsgd, rounding of int;
    -1: none. */
-static int at_home(unsigned wire) { return wire == 4 ? 1 : wire == 12 ? 0 : wire == 13 || wire == 14 ? 1 : wire == 16 ? 2 : -1; }
+static int at_home(unsigned wire) { return wire == 4 ? 1 : wire == 12 ? 0 : wire == 13 ? 1 : wire == 16 ? 2 : -1; }
 
 static void test_payloads_name_the_parameters_that_they_carry(void)
 {
@@ -1213,7 +1213,7 @@ static void test_payloads_name_the_parameters_that_they_carry(void)
         CHECK(gcomp_codec_parse(&codec, specs[k].text, NULL, 0) == GCOMP_OK && gcomp_peek(payload, length, &info) == GCOMP_OK);
         CHECK(info.codec.method == codec.method && info.count == 40 && info.length == length);
         CHECK(!info.refused && !info.checksum);
-        for (int i = 0; i < 4; i++) CHECK(info.codec.param[i] == codec.param[i] || i == at_home(specs[k].wire));
+        for (int i = 0; i < GCOMP_PARAMS; i++) CHECK(info.codec.param[i] == codec.param[i] || i == at_home(specs[k].wire));
     }
 }
 
@@ -1237,8 +1237,8 @@ static void test_bad_values_are_refused_with_a_sentence(void)
         {"qsgd:levels=1.5", "qsgd levels cannot be '1.5': it takes a whole number from 1 to 32767"},
         {"qsgd:norm=l1", "qsgd norm cannot be 'l1': it takes max or l2"},
         {"qsgd:norm=l22", "qsgd norm cannot be 'l22': it takes max or l2"},
-        {"qsgd:block=16", "qsgd has no parameter 'block'; it has: levels norm bucket code"},
-        {"naturaldither:levels=101", "naturaldither levels cannot be '101': it takes a whole number from 1 to 100"},
+        {"qsgd:block=16", "qsgd has no parameter 'block'; it has: levels norm bucket code spacing"},
+        {"qsgd:levels=101,spacing=powers", "qsgd:spacing=powers takes at most 100 levels"},
         {"natural:levels=1", "natural has no parameter 'levels'; it has none"},
         {"fp8:format=e3m4", "fp8 format cannot be 'e3m4': it takes e4m3 or e5m2"},
         {"mx:format=e3m4", "mx format cannot be 'e3m4': it takes e2m1 or e4m3 or e5m2 or int8 or e2m3 or e3m2"},

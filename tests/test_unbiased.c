@@ -211,8 +211,8 @@ static void test_stochastic_rounding_is_unbiased(void)
     check_payloads("qsgd:levels=127,norm=l2", 0);
     check_payloads("qsgd:levels=1,code=auto", 0);
     check_payloads("natural", 0);
-    check_payloads("naturaldither", 0);
-    check_payloads("naturaldither:norm=l2,code=auto", 0);
+    check_payloads("qsgd:spacing=powers", 0);
+    check_payloads("qsgd:norm=l2,code=auto,spacing=powers", 0);
     check_payloads("terngrad:clip=0", 0);
     check_payloads("terngrad:clip=0,code=auto", 0);
     check_payloads("int:rounding=stochastic", 0);
