@@ -13250,77 +13250,110 @@ static const gcomp__method gcomp__row_randomk = {
     {NULL, NULL, gcomp__random_adapt}};
 #endif
 
-/* ---------------- count sketches: what sketch and fetch share. A table has an odd number of rows.
-   In each of them element i adds sign * p to one cell; its estimate is the median over the rows of
-   sign * cell. The sum of tables is the table of the sum. Sixteen elements share a hash: for each
-   row a block of 16 cells and 16 signs, and one order inside for all rows. So any two elements of
-   different blocks meet in a row with probability 1 / columns, and the variance of a row's
-   estimate is at most |p|^2 / columns. Hashes are mixes as of random numbers, for 16 blocks at
-   once; a multiplication a row for cells and for signs. Each cell is summed in order of elements,
-   by one task a row if there are threads. */
+/* >>sketches: count sketches, the tables that sketch and fetch sum over the workers. A table has
+   1, 3, 5 or 7 rows of `columns` cells. In each row r element i has one cell and one sign:
+
+     insert      table[r][cell(r, i)] += sign(r, i) * p[i]                for all r and i
+     estimate    of p[i]: the median over r of  sign(r, i) * table[r][cell(r, i)]
+
+   The sum of the tables of all workers is the table of the sum of all p, since all workers take
+   cells and signs from the same shared key. Other elements in the same cell are the noise of an
+   estimate; their signs are random, so that the noise has mean 0.
+
+   Sixteen consecutive elements, a group, share one hash. The hash gives each row 16 consecutive
+   cells and 16 signs for the group, and one order of the elements in these cells, for all rows:
+
+     group b   e0 e1 e2 ... e15                  element j goes to lane (j ^ cross) & 15
+     row 0     . . . . . | 16 cells | . . . .    cell[0], the first of the 16; signs[0]
+     row 1     . | 16 cells | . . . . . . . .    cell[1];                      signs[1]
+
+   So 16 cells are loaded, added and stored at once, and a row costs one random access for 16
+   elements. Two elements of one group never meet. Two elements of different groups meet in a row
+   with probability 1 / columns: 16 / columns that the groups have the same cells, times 1 / 16
+   that both are in the same lane. So the variance of a row's estimate is at most |p|^2 / columns.
+
+   The hash is that of random numbers (gcomp__mixes), of 16 groups at once. A multiplication for
+   each row makes the cells from the hash, and another one the signs. Each cell adds its elements
+   in the order of their indices: with threads a task fills a whole row, so that the bits do not
+   depend on the threads. */
 #if GCOMP__FIRST(SKETCH) || GCOMP__FIRST(FETCH)
 enum {
-    GCOMP__SKETCH_ROWS = 7,   /* at most */
-    GCOMP__SKETCH_LANES = 4,  /* tasks that look for the largest */
-    GCOMP__SKETCH_AHEAD = 6,  /* blocks: so far ahead cells are fetched; a core keeps that in flight */
-    GCOMP__SKETCH_FAR = 1024  /* elements: so far ahead the gradient is fetched */
+    GCOMP__SKETCH_ROWS = 7,  /* at most */
+    GCOMP__SKETCH_LANES = 4, /* tasks that look for the largest estimates, at most */
+    /* groups: cells are prefetched so far ahead, as a core can have reads of memory under way */
+    GCOMP__SKETCH_AHEAD = 6,
+    GCOMP__SKETCH_FAR = 1024 /* elements: the gradient so far ahead is prefetched */
 };
 
-/* Of one matrix. */
+/* The table of one matrix of the stack, and what it is made from. */
 typedef struct gcomp__sketch_job {
     const struct gcomp__sketch_kernels *kernels;
-    gcomp_input in;
-    size_t n, rows, columns, few; /* few: so many of the largest estimates are looked for */
-    float *table, part;
-    uint64_t words, factor[GCOMP__SKETCH_ROWS];
-    uint32_t max_bits;               /* bits of the largest |p| */
-    gcomp__selection lane[GCOMP__SKETCH_LANES];
+    gcomp_input in;               /* p of the matrix */
+    size_t n, rows, columns;      /* elements of the matrix; shape of the table */
+    size_t few;                   /* so many of the largest estimates are looked for; 0: none */
+    float *table;                 /* rows * columns cells, row by row */
+    float part;                   /* 1 / world: all cells are multiplied by it before the sum */
+    uint64_t words;               /* of the hash, the same on all workers */
+    uint64_t factor[GCOMP__SKETCH_ROWS]; /* of each row: low half for cells, high half for signs */
+    uint32_t max_bits;            /* bits of the largest |p| */
+    gcomp__selection lane[GCOMP__SKETCH_LANES]; /* what each task has found, see >>estimates */
 } gcomp__sketch_job;
 
-/* Where blocks of 16 elements go, block b at b % 32: element j to lane (j ^ cross) & 15 of a row's
-   16 cells, with that bit of its signs. */
+/* Where 32 consecutive groups of elements go. Group b stands at b % 32: while the kernels work on
+   16 groups, the places of the next 16 are known too, and their cells can be prefetched. */
 typedef struct gcomp__sketch_places {
-    /* cross: -8 .. 7 */
-    int32_t cell[GCOMP__SKETCH_ROWS][32], signs[GCOMP__SKETCH_ROWS][32], cross[32];
+    int32_t cell[GCOMP__SKETCH_ROWS][32];  /* the first of 16 cells, counted from the table's */
+    int32_t signs[GCOMP__SKETCH_ROWS][32]; /* bit l: lane l is subtracted; above bit 15: zeros */
+    int32_t cross[32]; /* -8 .. 7, of which 4 bits count: element j goes to lane (j ^ cross) & 15 */
 } gcomp__sketch_places;
 
 typedef struct gcomp__sketch_kernels {
-    /* returns the bits of the largest |p| */
+    /* adds all p to rows first .. first + rows - 1; returns the bits of the largest |p| */
     uint32_t (*insert)(const gcomp__sketch_job *job, size_t first, size_t rows);
-    /* until the end or until the buffer is full */
+    /* appends the elements whose estimates reach s->guess, from s->at on, until the end or until
+       the buffer is full */
     void (*collect)(const gcomp__sketch_job *job, gcomp__selection *s);
 } gcomp__sketch_kernels;
 
+/* 0 .. 15 as signed numbers of 4 bits. cross is such a number too, and so is order ^ cross: bit 3
+   is the sign, as AVX2's gw_look16 wants it. */
 static const int32_t gcomp__sketch_order[16] = {0,  1,  2,  3,  4,  5,  6,  7,
                                                 -8, -7, -6, -5, -4, -3, -2, -1};
 #endif
 
 #if GCOMP__EACH_WIDE(SKETCH) || GCOMP__EACH_WIDE(FETCH)
-/* Those of blocks block .. block + 15; block is a multiple of 16. A float has room for the number
-   of a block of cells. */
+/* The places of groups group .. group + 15, in the rows first .. first + rows - 1; `group` is a
+   multiple of 16. Of the hash h of a group, and the odd factors f of a row:
+     cross   the highest 4 bits of h
+     cell    the highest 24 bits of h * (low half of f), as a fraction of columns / 16
+     signs   the highest 16 bits of h * (high half of f)
+   The products are those of 32-bit words, of which the low 32 bits are kept. A float holds a number
+   of 24 bits exactly, and there are at most 2^24 groups of cells. The product of floats may be
+   rounded up to the width itself; hence the minimum with the last group of cells. */
 #define gcomp__sketch_find GCOMP__F(sketch_find)
-GCOMP__NOINLINE void gcomp__sketch_find(const gcomp__sketch_job *job, size_t block, size_t first,
+GCOMP__NOINLINE void gcomp__sketch_find(const gcomp__sketch_job *job, size_t group, size_t first,
                                         size_t rows, gcomp__sketch_places *to)
 {
-    const float width = (float)(job->columns / 16);
-    /* 24 bits of the hash, as a float, times the number of blocks of cells */
+    const float width = (float)(job->columns / 16); /* groups of cells in a row */
     const gv scale = gv_splat(width / 16777216.0f), last = gv_splat(width - 1);
-    const size_t at = block % 32;
-    const gw h = gcomp__mixes(gcomp__counted((uint32_t)(block + job->words)), job->words);
+    const size_t at = group % 32; /* 0 or 16 */
+    /* the hashes of 16 groups, a lane each */
+    const gw h = gcomp__mixes(gcomp__counted((uint32_t)(group + job->words)), job->words);
     gw_store(to->cross + at, gw_sar(h, 28));
     for (size_t r = 0; r < rows; r++) {
         const uint64_t factor = job->factor[first + r];
-        const gw x = gw_shr(gw_mul(h, gw_splat((int32_t)factor)), 8);
+        const gw x = gw_shr(gw_mul(h, gw_splat((int32_t)factor)), 8); /* 24 bits */
         const gw cell = gw_trunc(gv_min(gv_mul(gv_number(x), scale), last));
-        const gw row = gw_splat((int32_t)((first + r) * job->columns));
+        const gw row = gw_splat((int32_t)((first + r) * job->columns)); /* where the row begins */
         const gw y = gw_mul(h, gw_splat((int32_t)(factor >> 32)));
-        gw_store(to->cell[r] + at, gw_add(gw_shl(cell, 4), row));
+        gw_store(to->cell[r] + at, gw_add(gw_shl(cell, 4), row)); /* 16 cells a group */
         gw_store(to->signs[r] + at, gw_shr(y, 16));
     }
 }
 
-/* Lane j becomes what was lane j ^ cross: of 16 floats in memory, of a vector. */
-#define gcomp__sketch_pick_lane GCOMP__F(sketch_look)
+/* Lane j of the result is lane j ^ cross of 16 floats in memory. Done twice it changes nothing: the
+   same function brings elements into the order of cells, and estimates back. */
+#define gcomp__sketch_pick_lane GCOMP__F(sketch_pick_lane)
 GCOMP__INLINE gv gcomp__sketch_pick_lane(const int32_t *lanes, int32_t cross)
 {
     const gw order = gw_xor(gw_load(gcomp__sketch_order), gw_splat(cross));
@@ -13336,96 +13369,102 @@ GCOMP__INLINE gv gcomp__sketch_crossed(gv x, int32_t cross)
     return gcomp__sketch_pick_lane(lanes, cross);
 }
 
-/* cells <- cells + sign * p, in the 16 cells of a block; those of a later block are fetched. */
+/* cells <- cells + sign * p, in one row's 16 cells of a group. p is in the order of the cells. The
+   cells of a later group are prefetched. */
 #define gcomp__sketch_put GCOMP__F(sketch_put)
 GCOMP__INLINE void gcomp__sketch_put(const gcomp__sketch_job *job,
-                                     const gcomp__sketch_places *place, size_t block, size_t row,
+                                     const gcomp__sketch_places *place, size_t group, size_t row,
                                      gv p)
 {
-    float *cells = job->table + place->cell[row][block % 32];
-    GCOMP__PREFETCH(job->table + place->cell[row][(block + GCOMP__SKETCH_AHEAD) % 32]);
-    gv_store(cells, gv_add(gv_load(cells), gv_flip(p, (uint32_t)place->signs[row][block % 32])));
+    float *cells = job->table + place->cell[row][group % 32];
+    GCOMP__PREFETCH(job->table + place->cell[row][(group + GCOMP__SKETCH_AHEAD) % 32]);
+    gv_store(cells, gv_add(gv_load(cells), gv_flip(p, (uint32_t)place->signs[row][group % 32])));
 }
 
-/* Adds `count` elements from i on, up to 16 blocks whose places are known. */
-#define gcomp__sketch_put_blocks GCOMP__F(sketch_put_blocks)
-GCOMP__NOINLINE void gcomp__sketch_put_blocks(const gcomp__sketch_job *job,
+/* Adds `count` elements from i on to `rows` rows: up to 16 groups whose places are known. The loop
+   runs over groups: p of a group is loaded and put into order once, and added to each row.
+   `max_bits` takes the largest |p| of each lane. */
+#define gcomp__sketch_put_groups GCOMP__F(sketch_put_groups)
+GCOMP__NOINLINE void gcomp__sketch_put_groups(const gcomp__sketch_job *job,
                                               const gcomp__sketch_places *place, size_t i,
                                               size_t count, gcomp__addends from, size_t rows,
                                               gv *max_bits)
 {
     const gcomp_input in = job->in;
     for (size_t j = 0; j < count; j += 16) {
-        const size_t block = (i + j) / 16;
+        const size_t group = (i + j) / 16;
         GCOMP__PREFETCH_NEAR((const float *)in.grad + i + j + GCOMP__SKETCH_FAR);
         if (in.residual) GCOMP__PREFETCH_NEAR(in.residual + i + j + GCOMP__SKETCH_FAR);
         gv p = gcomp__sum_at(from, j);
         *max_bits = gv_max_bits(*max_bits, p);
-        p = gcomp__sketch_crossed(p, place->cross[block % 32]);
-        for (size_t r = 0; rows != 5 && r < rows; r++) gcomp__sketch_put(job, place, block, r, p);
+        p = gcomp__sketch_crossed(p, place->cross[group % 32]);
+        for (size_t r = 0; rows != 5 && r < rows; r++) gcomp__sketch_put(job, place, group, r, p);
         if (rows != 5) continue;
-        gcomp__sketch_put(job, place, block, 0, p); /* compilers do not unroll a loop at -O2 */
-        gcomp__sketch_put(job, place, block, 1, p);
-        gcomp__sketch_put(job, place, block, 2, p);
-        gcomp__sketch_put(job, place, block, 3, p);
-        gcomp__sketch_put(job, place, block, 4, p);
+        /* 5 rows, the default, one by one: compilers do not unroll a loop at -O2 */
+        gcomp__sketch_put(job, place, group, 0, p);
+        gcomp__sketch_put(job, place, group, 1, p);
+        gcomp__sketch_put(job, place, group, 2, p);
+        gcomp__sketch_put(job, place, group, 3, p);
+        gcomp__sketch_put(job, place, group, 4, p);
     }
 }
 
-/* >>kernel insert: p of all elements into rows first .. first + rows - 1 of the table; returns the
-   bits of the largest |p|. */
+/* >>kernel insert: adds p of all elements to rows first .. first + rows - 1 of the table; returns
+   the bits of the largest |p|. Elements come 256 at a time: 16 groups, whose places are found at
+   once while the 16 groups before them are at work. */
 #define gcomp__sketch_insert GCOMP__F(sketch_insert)
 static uint32_t gcomp__sketch_insert(const gcomp__sketch_job *job, size_t first, size_t rows)
 {
     gcomp__sketch_places place;
-    float tile[256];
+    float tile[256]; /* p, where it must be made: halves, a scale, the last elements */
     gv max_bits = gv_splat(0);
     gcomp__sketch_find(job, 0, first, rows, &place);
     for (size_t i = 0; i < job->n; i += 256) {
         const size_t count = gcomp__min(256, job->n - i);
         const gcomp__addends from = gcomp__addends_of(&job->in, job->n, i, count, tile);
-        gcomp__sketch_find(job, i / 16 + 16, first, rows, &place); /* of the next 16 blocks */
-        gcomp__sketch_put_blocks(job, &place, i, count, from, rows, &max_bits);
+        gcomp__sketch_find(job, i / 16 + 16, first, rows, &place); /* of the next 16 groups */
+        gcomp__sketch_put_groups(job, &place, i, count, from, rows, &max_bits);
     }
     return gv_most(max_bits);
 }
 
-/* sign * cells: one estimate of 16 elements, in the order of the cells. */
-#define gcomp__sketch_read_cells GCOMP__F(sketch_cells)
+/* sign * cells: the estimates that one row has of a group's 16 elements, in the order of cells. */
+#define gcomp__sketch_read_cells GCOMP__F(sketch_read_cells)
 GCOMP__INLINE gv gcomp__sketch_read_cells(const gcomp__sketch_job *job,
-                                          const gcomp__sketch_places *place, size_t block,
+                                          const gcomp__sketch_places *place, size_t group,
                                           size_t row)
 {
-    GCOMP__PREFETCH(job->table + place->cell[row][(block + GCOMP__SKETCH_AHEAD) % 32]);
-    return gv_flip(gv_load(job->table + place->cell[row][block % 32]),
-                   (uint32_t)place->signs[row][block % 32]);
+    GCOMP__PREFETCH(job->table + place->cell[row][(group + GCOMP__SKETCH_AHEAD) % 32]);
+    return gv_flip(gv_load(job->table + place->cell[row][group % 32]),
+                   (uint32_t)place->signs[row][group % 32]);
 }
 
-/* The median of five: of the first four the least and the largest go; it is the middle one of the
-   two that stay and the fifth. */
+/* The median of five rows' estimates, in each lane. Of a, b, c, d the least and the largest cannot
+   be the median of five; low and high are left. The median is the middle one of low, high and e. */
 #define gcomp__sketch_median5 GCOMP__F(sketch_median5)
 GCOMP__INLINE gv gcomp__sketch_median5(const gcomp__sketch_job *job,
-                                       const gcomp__sketch_places *place, size_t block)
+                                       const gcomp__sketch_places *place, size_t group)
 {
-    gv a = gcomp__sketch_read_cells(job, place, block, 0),
-       b = gcomp__sketch_read_cells(job, place, block, 1);
-    gv c = gcomp__sketch_read_cells(job, place, block, 2),
-       d = gcomp__sketch_read_cells(job, place, block, 3);
-    gv e = gcomp__sketch_read_cells(job, place, block, 4);
-    gv low = gv_max(gv_min(a, b), gv_min(c, d)); /* the least and the largest of four go */
-    gv high = gv_min(gv_max(a, b), gv_max(c, d));
+    gv a = gcomp__sketch_read_cells(job, place, group, 0),
+       b = gcomp__sketch_read_cells(job, place, group, 1);
+    gv c = gcomp__sketch_read_cells(job, place, group, 2),
+       d = gcomp__sketch_read_cells(job, place, group, 3);
+    gv e = gcomp__sketch_read_cells(job, place, group, 4);
+    gv low = gv_max(gv_min(a, b), gv_min(c, d)); /* the larger one of the two minima */
+    gv high = gv_min(gv_max(a, b), gv_max(c, d)); /* may be below `low` */
     return gv_max(gv_min(low, high), gv_min(e, gv_max(low, high)));
 }
 
-/* The middle of 1, 3 or 7, after as many of the largest have gone to the end as are above it. */
+/* The median of 1, 3 or 7 rows' estimates, in each lane: a bubble sort that stops when the upper
+   half and the middle are in place. */
 #define gcomp__sketch_median GCOMP__F(sketch_median)
 GCOMP__NOINLINE gv gcomp__sketch_median(const gcomp__sketch_job *job,
-                                        const gcomp__sketch_places *place, size_t block)
+                                        const gcomp__sketch_places *place, size_t group)
 {
     const size_t rows = job->rows;
     gv x[GCOMP__SKETCH_ROWS];
-    for (size_t i = 0; i < rows; i++) x[i] = gcomp__sketch_read_cells(job, place, block, i);
-    /* bubble sort, as far as the middle */
+    for (size_t i = 0; i < rows; i++) x[i] = gcomp__sketch_read_cells(job, place, group, i);
+    /* each turn brings the largest of x[0] .. x[last] to x[last] */
     for (size_t last = rows - 1; last >= rows / 2 && last > 0; last--)
         for (size_t i = 0; i < last; i++) {
             const gv low = gv_min(x[i], x[i + 1]);
@@ -13435,49 +13474,52 @@ GCOMP__NOINLINE gv gcomp__sketch_median(const gcomp__sketch_job *job,
     return x[rows / 2];
 }
 
-/* The estimates of blocks block .. stop - 1, at most 16 of them, as they lie in the table; returns
-   which have elements that reach the guess. */
+/* The estimates of groups group .. stop - 1, which are among 16 groups from a multiple of 16 on,
+   into `lines`: 16 floats a group, in the order of the cells. Returns a bit for each of the 16
+   groups: set where some estimate reaches the guess. */
 #define gcomp__sketch_estimate GCOMP__F(sketch_estimate)
 GCOMP__NOINLINE uint32_t gcomp__sketch_estimate(const gcomp__sketch_job *job,
-                                                const gcomp__sketch_places *place, size_t block,
+                                                const gcomp__sketch_places *place, size_t group,
                                                 size_t stop, uint32_t guess, int32_t *lines)
 {
     uint32_t some = 0;
-    for (; block < stop; block++) {
-        const gv x = job->rows == 5 ? gcomp__sketch_median5(job, place, block)
-                                    : gcomp__sketch_median(job, place, block);
-        gw_store(lines + block % 16 * 16, gw_bits(x));
-        some |= (uint32_t)(gv_reaches(x, guess) != 0) << block % 16;
+    for (; group < stop; group++) {
+        const gv x = job->rows == 5 ? gcomp__sketch_median5(job, place, group)
+                                    : gcomp__sketch_median(job, place, group);
+        gw_store(lines + group % 16 * 16, gw_bits(x));
+        some |= (uint32_t)(gv_reaches(x, guess) != 0) << group % 16;
     }
     return some;
 }
 
-/* >>kernel collect: elements of a selection from `at` on, a multiple of 16, whose estimates reach
-   its guess, until the end or until the buffer is full. 16 blocks are looked at before those among
-   them that have some: a branch for each of these is seldom foreseen. */
+/* >>kernel collect: appends to a selection the elements whose estimates reach its guess, in order
+   of index, with the estimates as values. It begins at s->at, a multiple of 16, and ends at s->n or
+   when the buffer may not hold 16 groups more. First 16 groups are estimated; then only those that
+   have an element to keep are visited. A branch for each group would often be predicted wrongly. */
 #define gcomp__sketch_collect GCOMP__F(sketch_collect)
 static void gcomp__sketch_collect(const gcomp__sketch_job *job, gcomp__selection *s)
 {
     const size_t end = gcomp__pieces(s->n, 16);
-    size_t block = s->at / 16, count = s->count, stop;
+    size_t group = s->at / 16, count = s->count, stop;
     gcomp__sketch_places place;
-    int32_t lines[256];
-    gcomp__sketch_find(job, block / 16 * 16, 0, job->rows, &place);
-    for (; block < end && count + 256 <= s->capacity; block = stop) {
-        const size_t begin = block / 16 * 16;
+    int32_t lines[256]; /* estimates of 16 groups */
+    gcomp__sketch_find(job, group / 16 * 16, 0, job->rows, &place);
+    for (; group < end && count + 256 <= s->capacity; group = stop) {
+        const size_t begin = group / 16 * 16;
         stop = gcomp__min(begin + 16, end);
-        gcomp__sketch_find(job, begin + 16, 0, job->rows, &place);
-        uint32_t some = gcomp__sketch_estimate(job, &place, block, stop, s->guess, lines);
-        for (; some; some &= some - 1) {
+        gcomp__sketch_find(job, begin + 16, 0, job->rows, &place); /* for the prefetch */
+        uint32_t some = gcomp__sketch_estimate(job, &place, group, stop, s->guess, lines);
+        for (; some; some &= some - 1) { /* takes the lowest bit away */
             const size_t b = gcomp__first_one(some), i = 16 * (begin + b);
+            /* back into the order of the elements */
             const gv x = gcomp__sketch_pick_lane(lines + 16 * b, place.cross[(begin + b) % 32]);
             uint32_t mask = gv_reaches(x, s->guess);
-            if (i + 16 > s->n) mask &= (1u << (s->n - i)) - 1;
+            if (i + 16 > s->n) mask &= (1u << (s->n - i)) - 1; /* no elements behind the end */
             gv_keep(s->value + count, s->index + count, x, (uint32_t)i, mask);
             count += gcomp__popcount(mask);
         }
     }
-    s->at = gcomp__min(16 * block, s->n);
+    s->at = gcomp__min(16 * group, s->n);
     s->count = count;
 }
 static const gcomp__sketch_kernels GCOMP__F(sketch_kernels) = {gcomp__sketch_insert,
@@ -13485,34 +13527,38 @@ static const gcomp__sketch_kernels GCOMP__F(sketch_kernels) = {gcomp__sketch_ins
 #endif
 
 #if GCOMP__ONCE(SKETCH) || GCOMP__ONCE(FETCH)
-/* The parameters that all have, in this order: density, rows, columns. */
+/* The first parameters of sketch and of fetch: param[0], param[1] and param[2]. */
 #define GCOMP__SKETCH_PARAMS \
     GCOMP__NUMBER("density", 0.001, 1e-9, 1, 0), GCOMP__ONE_OF("rows", 2, 3, 0, "1|3|5|7|"), \
     {"columns", GCOMP__AUTO, 0, 16, 268435456, 0, NULL, 0}
 
+/* The rows of a table. The parameter is the number of a name: 0, 1, 2, 3 for 1, 3, 5, 7 rows. */
 static size_t gcomp__sketch_rows(const gcomp_codec *codec)
 {
     return 2 * (size_t)codec->param[1] + 1;
 }
 
-/* By a pointer, as gcomp__sparse_exact. */
+/* sqrt(k n). k comes by a pointer, so that no compiler calculates this outside of the library's
+   floating-point mode, see gcomp__sparse_exact. */
 GCOMP__NOINLINE double gcomp__sketch_root(const double *k, double n) { return gcomp__sqrt(*k * n); }
 
-/* columns=auto: the multiple of 16 above the square root of k n. Then 20 k candidates hold, of
-   2^20 cubes of normals, 99 % of the largest 1 % (10 k columns), 93 % of the largest 0.1 % (32 k)
-   and 55 % of the largest 0.01 % (100 k). */
+/* The columns of a table for n elements. columns=auto: the multiple of 16 above the square root of
+   k n, k = density * n. Measured with 2^20 elements, cubes of normal numbers: 20 k candidates then
+   hold
+     99 % of the largest 1 %       (density=0.01: 10 k columns)
+     93 % of the largest 0.1 %     (density=0.001: 32 k columns)
+     55 % of the largest 0.01 %    (density=0.0001: 100 k columns) */
 static size_t gcomp__sketch_columns(const gcomp_codec *codec, size_t n)
 {
     const double k = (double)gcomp__sparse_k(codec->param[0], n);
     if (codec->param[2] > 0) return (size_t)codec->param[2];
     uint64_t mode = gcomp__fp_enter(); /* sizes are asked for outside of calculations too */
-    /* sqrt(k n), in blocks of 16 */
-    size_t blocks = (size_t)(gcomp__sketch_root(&k, (double)n) / 16) + 1;
+    size_t groups = (size_t)(gcomp__sketch_root(&k, (double)n) / 16) + 1;
     gcomp__fp_leave(mode);
-    return gcomp__times(blocks, 16);
+    return gcomp__times(groups, 16);
 }
 
-/* Of one matrix. */
+/* The cells of the table of one matrix. */
 static size_t gcomp__sketch_cells(const gcomp_codec *codec, size_t rows, size_t cols)
 {
     return gcomp__times(gcomp__sketch_rows(codec),
@@ -13520,7 +13566,8 @@ static size_t gcomp__sketch_cells(const gcomp_codec *codec, size_t rows, size_t 
 }
 
 /* 0 where both rounds together take as many floats as the tensor has, or where 32 bits cannot
-   number its elements. */
+   number its elements: the tensor then travels uncompressed. sketch and fetch each have their own
+   sum_count, so that the row is asked. */
 static int gcomp__sketch_gains(const gcomp_codec *codec, size_t rows, size_t cols)
 {
     const gcomp__method *m = gcomp__method_of(codec->method);
@@ -13530,6 +13577,7 @@ static int gcomp__sketch_gains(const gcomp_codec *codec, size_t rows, size_t col
            (uint64_t)n >> 32 == 0; /* indices are 32 bits */
 }
 
+/* columns=auto is 0, a multiple of 16 too. */
 static const char *gcomp__sketch_refuse(const double *param, int values)
 {
     (void)values;
@@ -13537,35 +13585,47 @@ static const char *gcomp__sketch_refuse(const double *param, int values)
                ? "columns is a multiple of 16"
                : NULL;
 }
-
 #endif
 
-/* >>estimates: the elements whose estimates are largest, found in a table. Each of up to four lanes
-   looks through a part of the elements and keeps its `few` largest; then the largest of all stay.
+/* >>estimates: the `few` elements of a matrix whose estimates are largest, found in a table. There
+   is no list of elements to read: the estimates of all n elements are made from the table, once.
+
+     1. A sample of the estimates gives a guess: a key that somewhat more than `few` reach.
+     2. Up to four tasks, lanes, look through a part of the elements each. A lane keeps the elements
+        that reach the guess. When its buffer is full, it keeps the `few` largest and raises the
+        guess to what a further element must reach to replace one of them.
+     3. The lanes' elements are put together, and the `few` largest of them stay.
+     4. If the guess was too high, and fewer than `few` were found, 2 and 3 are done again for all
+        estimates that are not zero.
+
+   Of equal estimates the first stay; so the result depends neither on the guess nor on the lanes.
 
      elements  | lane 0      | lane 1      | lane 2      | lane 3      |     whole chunks
      scratch   | bins, for each lane | values of lane 0, 1, .. | indices of lane 0, 1, .. | */
 #if GCOMP__ONCE(SKETCH) || GCOMP__ONCE(FETCH)
-/* Tasks that look for the largest. */
+/* Lanes for n elements, where there are threads: 1 below 8 chunks, half a million elements. */
 static size_t gcomp__sketch_lanes(size_t n)
 {
     return gcomp__chunks(n) < 8 ? 1 : GCOMP__SKETCH_LANES;
 }
 
+/* The chunks that each lane looks through; the last lane may have fewer. */
 static size_t gcomp__sketch_lane_chunks(size_t n, size_t lanes)
 {
     return (gcomp__chunks(n) + lanes - 1) / lanes;
 }
 
+/* The elements that a lane's buffer holds: all that it looks through, or at least twice the `few`,
+   so that it is seldom full. The kernel stops while 256 places are free: hence 272 more. */
 static size_t gcomp__sketch_room(size_t few, size_t n, size_t lanes)
 {
     const size_t most =
         gcomp__min(n, gcomp__times(gcomp__sketch_lane_chunks(n, lanes), GCOMP_CHUNK));
-    /* always more than 256 to go on with */
     return gcomp__plus(gcomp__min(gcomp__plus(gcomp__times(few, 2), 4096), most), 272);
 }
 
-/* Bins, values and indices of all lanes. */
+/* Bytes of scratch: bins, values and indices of all lanes. The kernel writes 16 at a time: hence
+   16 places more than a buffer counts. */
 static size_t gcomp__sketch_scratch_for(size_t few, size_t n)
 {
     const size_t lanes = gcomp__sketch_lanes(n), room = gcomp__sketch_room(few, n, lanes);
@@ -13573,7 +13633,8 @@ static size_t gcomp__sketch_scratch_for(size_t few, size_t n)
                        sizeof(size_t) * GCOMP__SPARSE_BINS * lanes);
 }
 
-/* The factors of all rows are odd in both halves, so that multiplying by them loses nothing. */
+/* What is done with the table of one matrix of the stack. The factors of all rows are odd in both
+   halves: a multiplication by an odd number maps no two hashes to the same word. */
 static gcomp__sketch_job gcomp__sketch_job_of(const gcomp__work *work, size_t matrix, size_t few)
 {
     gcomp__sketch_job job;
@@ -13588,6 +13649,7 @@ static gcomp__sketch_job gcomp__sketch_job_of(const gcomp__work *work, size_t ma
     job.in = work->in;
     job.in.grad = (const float *)work->in.grad + matrix * job.n;
     if (job.in.residual) job.in.residual += matrix * job.n;
+    /* from the shared key: the same on all workers, for all matrices of the stack */
     job.words = gcomp__stream(work->in.key.shared, GCOMP__PURPOSE_SKETCH);
     for (size_t r = 0; r < job.rows; r++)
         job.factor[r] =
@@ -13596,18 +13658,19 @@ static gcomp__sketch_job gcomp__sketch_job_of(const gcomp__work *work, size_t ma
     return job;
 }
 
-/* Rows first .. first + rows - 1 of the table; returns the bits of the largest |p|. */
+/* Fills rows first .. first + rows - 1 of the table with this worker's contribution, part * the
+   sketch of p; returns the bits of the largest |p|. */
 static uint32_t gcomp__sketch_fill(gcomp__sketch_job *job, size_t first, size_t rows)
 {
     float *cells = job->table + first * job->columns;
     memset(cells, 0, 4 * rows * job->columns);
     uint32_t max_bits = (job->kernels->insert)(job, first, rows);
-    /* the sum is over part * p */
+    /* the cells are scaled, and not each p: there are fewer of them */
     for (size_t i = 0; job->part != 1 && i < rows * job->columns; i++) cells[i] *= job->part;
     return max_bits;
 }
 
-/* Task: one row. */
+/* Task: fills one row. The largest |p| is the same for all rows; row 0 tells it. */
 static void gcomp__sketch_fill_row(void *arg, size_t row)
 {
     gcomp__sketch_job *job = (gcomp__sketch_job *)arg;
@@ -13615,7 +13678,8 @@ static void gcomp__sketch_fill_row(void *arg, size_t row)
     if (row == 0) job->max_bits = max_bits;
 }
 
-/* Round 0: the tables of all matrices. */
+/* Round 0: fills the tables of all matrices. With threads each row is a task, and reads all p;
+   without, all rows are filled in one pass over p. */
 static gcomp_result gcomp__sketch_fill_all(gcomp__work *work)
 {
     const size_t cells = gcomp__sketch_cells(work->codec, work->rows, work->cols) * work->stack;
@@ -13627,6 +13691,7 @@ static gcomp_result gcomp__sketch_fill_all(gcomp__work *work)
         else job.max_bits = gcomp__sketch_fill(&job, 0, job.rows);
         max_bits = job.max_bits > max_bits ? job.max_bits : max_bits;
     }
+    /* finite p may have a sum in a cell that is not */
     uint32_t cell = (work->call.set->common->max_bits)(work->sums[0], cells);
     return max_bits >= 0x7f800000u || cell >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
 }
@@ -13639,15 +13704,15 @@ static void gcomp__sketch_look(void *arg, size_t lane)
     for (;;) {
         (job->kernels->collect)(job, s);
         if (s->at == s->n) break;
-        /* the buffer is full: there is room for more than twice as many */
-        /* raised, so that ties need no special case */
+        /* The buffer is full, with more than twice `few` elements. The `few` largest stay. What
+           comes later must be larger than the least of these: of equal ones the first stays. */
         uint32_t least = gcomp__sparse_keep(s, job->few) + 1;
         s->guess = least > s->guess ? least : s->guess;
     }
 }
 
-/* The largest, from a key that need not be right, into the first lane's buffer; less than `few`
-   where the key was too high. */
+/* Steps 2 and 3: puts the `few` largest of the elements whose estimates reach `guess` into the
+   first lane's buffer, in order of index; fewer than `few` where the guess was too high. */
 static void gcomp__sketch_from(const gcomp__call *call, gcomp__sketch_job *job, uint32_t guess)
 {
     const size_t lanes = call->parallel.run ? gcomp__sketch_lanes(job->n) : 1;
@@ -13656,7 +13721,7 @@ static void gcomp__sketch_from(const gcomp__call *call, gcomp__sketch_job *job, 
     size_t *bins = (size_t *)(void *)call->scratch;
     float *value = (float *)(void *)(bins + GCOMP__SPARSE_BINS * lanes);
     uint32_t *index = (uint32_t *)(void *)(value + (room + 16) * lanes);
-    gcomp__selection *all = job->lane;
+    gcomp__selection *all = job->lane; /* lane 0, which takes in the others */
     for (size_t i = 0; i < lanes; i++) {
         gcomp__selection *s = job->lane + i;
         memset(s, 0, sizeof *s);
@@ -13668,8 +13733,10 @@ static void gcomp__sketch_from(const gcomp__call *call, gcomp__sketch_job *job, 
         s->capacity = room;
         s->bins = bins + GCOMP__SPARSE_BINS * i;
     }
-    /* each lane finds its largest; then the largest of all */
     gcomp__run(call, lanes, gcomp__sketch_look, job);
+    /* the values of the lanes lie one behind the other, with free places between them; so do the
+       indices. They are moved together: lane 0 has room for all, since its buffer may run over
+       those of the lanes that were moved */
     for (size_t i = 1; i < lanes; i++) {
         memmove(all->value + all->count, job->lane[i].value, 4 * job->lane[i].count);
         memmove(all->index + all->count, job->lane[i].index, 4 * job->lane[i].count);
@@ -13678,12 +13745,15 @@ static void gcomp__sketch_from(const gcomp__call *call, gcomp__sketch_job *job, 
     if (all->count > job->few) gcomp__sparse_keep(all, job->few);
 }
 
-/* A key that somewhat more estimates reach than are looked for, by a sample of them. */
+/* Step 1: a key that somewhat more than `few` estimates reach, guessed from a sample of them; 1,
+   which every estimate but zero reaches, of few elements. The sample is made of groups: the
+   groups of the matrix are divided into as many equal parts as the sample has groups, and one group
+   of each part is taken, in a place that looks random. */
 static uint32_t gcomp__sketch_guess(const gcomp__call *call, const gcomp__sketch_job *job)
 {
     const size_t room = gcomp__sketch_room(job->few, job->n, 1);
     const size_t sample = gcomp__min(gcomp__sparse_sample(job->n), room - 272) / 16 * 16,
-                 apart = job->n / gcomp__max(sample, 1);
+                 apart = job->n / gcomp__max(sample, 1); /* groups in a part */
     gcomp__selection s;
     if (!sample) return 1;
     memset(&s, 0, sizeof s);
@@ -13691,19 +13761,20 @@ static uint32_t gcomp__sketch_guess(const gcomp__call *call, const gcomp__sketch
     s.value = (float *)(void *)(s.bins + GCOMP__SPARSE_BINS);
     s.index = (uint32_t *)(void *)(s.value + room + 16);
     s.capacity = room;
-    s.guess = 1;
+    s.guess = 1; /* collects all estimates but zeros */
     for (size_t i = 0; i < sample / 16; i++) {
         s.at = 16 * (i * apart + ((uint32_t)i * 2654435761u >> 7) % apart);
         s.n = s.at + 16;
         (job->kernels->collect)(job, &s);
     }
-    /* estimates that are zero were not collected */
+    /* the zeros of the sample, which were not collected */
     memset(s.value + s.count, 0, 4 * (sample - s.count));
     return gcomp__sampled_key(s.value, sample, job->few, job->n, 1, s.bins);
 }
 
-/* The `few` elements of largest estimate that are not zero, of equal ones the first, in order of
-   index. */
+/* The `few` elements of largest estimate, of equal ones the first, in order of index, with their
+   estimates as values. Estimates that are zero are left out; so there may be fewer. The result
+   lies in the scratch. All workers have the same sums, and find the same elements. */
 static const gcomp__selection *gcomp__sketch_largest(const gcomp__call *call,
                                                      gcomp__sketch_job *job)
 {
@@ -13713,7 +13784,7 @@ static const gcomp__selection *gcomp__sketch_largest(const gcomp__call *call,
     return job->lane;
 }
 
-/* Commit, of what was not sent: residual <- p, mean <- 0. */
+/* A commit begins as if nothing had been sent: residual <- p, mean <- 0. */
 static void gcomp__sketch_absorb(const gcomp__work *work)
 {
     const gcomp__sink sink = gcomp__sink_of(work);
@@ -13724,13 +13795,22 @@ static void gcomp__sketch_absorb(const gcomp__work *work)
 /* >>method sketch: the k = density * n elements whose mean is largest, found without indices or
    gathers: SketchedSGD, Ivkin, Rothchild, Ullah, Braverman, Stoica, Arora, NeurIPS 2019, with
    plain error feedback.
-     round 0   a count sketch of p, summed
-     round 1   candidates: the `candidates` k elements of largest estimate, of equal ones the first. All
-               workers see the same sums and find the same. Their p is summed, exactly
-     commit    mean = the k largest of those sums, of equal ones the first; residual = p, and 0 where
-               the mean was taken */
+
+     round 0   a count sketch of p (>>sketches), summed: rows * columns floats
+     round 1   p of the candidates, summed: candidates * k floats. The candidates are the elements
+               of largest estimate, of equal ones the first. All workers see the same sums and find
+               the same candidates, so that no index travels
+     commit    mean = the k largest of those sums, of equal ones the first;
+               residual = p, and 0 where the mean was taken
+
+   The table only finds the candidates: what is applied are sums of p without noise. The hashes are
+   drawn anew in each step, so that the same elements do not meet again.
+   2^20 elements, density=0.001: k = 1049; 5 rows of 33168 cells and 20 k candidates are 186820
+   floats, where an uncompressed sum has 1048576. The number of workers does not change that.
+   Local memory, for each matrix of the stack: | count of candidates | their indices | */
 #if GCOMP__ONCE(SKETCH)
-/* Candidates: so many that the k elements whose mean is largest are most likely among them. */
+/* The number of candidates, `candidates` times k: so many that the k elements whose mean is largest
+   are most likely among them. */
 static size_t gcomp__sketch_few(const gcomp_codec *codec, size_t n)
 {
     return gcomp__min(n,
@@ -13746,7 +13826,7 @@ static size_t gcomp__sketch_count(const gcomp_codec *codec, size_t rows, size_t 
     return round == 1 ? gcomp__sketch_few(codec, gcomp__times(rows, cols)) : 0;
 }
 
-/* How many candidates there are, and their indices. */
+/* Words of local memory, 32 bits each, which lives from round 1 to the commit. */
 static size_t gcomp__sketch_local(const gcomp_codec *codec, size_t rows, size_t cols)
 {
     return gcomp__plus(gcomp__sketch_few(codec, gcomp__times(rows, cols)), 1);
@@ -13757,7 +13837,9 @@ static size_t gcomp__sketch_scratch(const gcomp_codec *codec, size_t n)
     return gcomp__sketch_scratch_for(gcomp__sketch_few(codec, n), n);
 }
 
-/* Finds the candidates in the summed table, keeps their indices, and gives their p to the sum. */
+/* Round 1, of one matrix: finds the candidates in the summed table, keeps their indices in the
+   local memory, and gives their p / world to the sum, in the order of the indices. Where fewer than
+   job.few estimates are not zero, zeros fill the rest. */
 static void gcomp__sketch_choose(gcomp__work *work, size_t matrix)
 {
     gcomp__sketch_job job =
@@ -13770,6 +13852,7 @@ static void gcomp__sketch_choose(gcomp__work *work, size_t matrix)
     memset(to, 0, 4 * job.few);
     for (size_t j = 0; j < found->count; j++) {
         const size_t i = found->index[j];
+        /* p as a kernel makes it: each operation is rounded by itself */
         float p = ((const float *)job.in.grad)[i] * job.in.scale;
         GCOMP__PIN(p);
         if (job.in.residual) p += job.in.residual[i];
@@ -13778,11 +13861,13 @@ static void gcomp__sketch_choose(gcomp__work *work, size_t matrix)
     }
 }
 
+/* Fills the sums of a round, see >>rows. */
 static gcomp_result gcomp__sketch_make(gcomp__work *work, int round)
 {
     const size_t cells = gcomp__sketch_cells(work->codec, work->rows, work->cols) * work->stack;
     if (round == 0) return gcomp__sketch_fill_all(work);
-    /* the step has failed, and only goes on */
+    /* The tables were finite, but their sum is not: the step has failed on all workers. Round 1
+       takes place all the same, with zeros. */
     if ((work->call.set->common->max_bits)(work->sums[0], cells) >= 0x7f800000u) {
         memset(work->sums[1], 0,
                4 * gcomp__sketch_count(work->codec, work->rows, work->cols, 1, 0) * work->stack);
@@ -13792,7 +13877,9 @@ static gcomp_result gcomp__sketch_make(gcomp__work *work, int round)
     return GCOMP_OK;
 }
 
-/* Of the candidates' sums the k largest are the mean; there the residual becomes 0. */
+/* The k largest of the candidates' sums are the mean; there the residual becomes 0. Keys above
+   `least` are taken, and of those equal to it the first `ties`. With k candidates or fewer all are
+   taken: `least` is 0, the smallest key. */
 static void gcomp__sketch_commit(gcomp__work *work)
 {
     const size_t n = work->rows * work->cols, k = gcomp__sparse_k(work->codec->param[0], n),
@@ -13801,7 +13888,7 @@ static void gcomp__sketch_commit(gcomp__work *work)
     for (size_t s = 0; s < work->stack; s++) {
         const uint32_t *local = (const uint32_t *)(const void *)work->local + s * (few + 1);
         const float *sum = work->sums[1] + s * few;
-        const size_t count = local[0];
+        const size_t count = local[0]; /* candidates, at most `few` */
         size_t ties = count;
         const uint32_t least =
             count > k
@@ -13818,8 +13905,7 @@ static void gcomp__sketch_commit(gcomp__work *work)
     }
 }
 
-static const gcomp__payload gcomp__sketch_payload = {
-    gcomp__sketch_scratch};
+static const gcomp__payload gcomp__sketch_payload = {gcomp__sketch_scratch};
 static const gcomp__sums gcomp__sketch_sums = {
     {GCOMP__SUM, GCOMP__SUM}, gcomp__sketch_count, NULL, gcomp__sketch_local, gcomp__sketch_gains,
     gcomp__sketch_make, gcomp__sketch_commit};
@@ -13830,21 +13916,33 @@ static const gcomp__method gcomp__row_sketch = {
     {NULL, NULL, NULL, NULL, gcomp__sketch_refuse}};
 #endif
 
-/* >>method fetch: momentum and error live in the sketch, none on a worker: FetchSGD, Rothchild,
+/* >>method fetch: momentum and error live in sketches, none on a worker: FetchSGD, Rothchild,
    Panda, Ullah, Ivkin, Stoica, Braverman, Gonzalez, Arora, ICML 2020.
-     round 0   a count sketch of g, summed to the mean T. Hashes are those of step 0 in all steps
-     commit    U <- momentum * U + T;  E <- E + U: two tables that all workers keep, the same
-               mean = the k = density * n elements of largest estimate in E, of equal ones the first,
-               as estimated; then, in the cells of those elements:
-                 zeroing=1   E <- 0, U <- 0, as the authors' code does; what other elements have there
-                             is lost too
-                 zeroing=0   E <- E - T(mean), as the paper
-   So E + (with zeroing=0) T(mean) is the old E + U in all cells but those that are zeroed, to
-   rounding. Both saturate. When to use it: only where workers can keep nothing, or come and go. U
-   and E stay in the table for many steps, and so does the noise of what collides there: tables of
-   the default size train far worse than sketch does with them. Five times as many columns (about a
-   tenth of the elements), and a density of 0.01, train as well; zeroing=0 needs such tables. */
+
+     round 0   T = the count sketch (>>sketches) of the mean g, from a sum of tables
+     commit    U <- momentum * U + T
+               E <- E + U
+               mean = the k = density * n elements of largest estimate in E, of equal ones the
+                      first; their estimates are their values
+               then, in the cells of those elements:
+                 zeroing=1   E <- 0, U <- 0, as the authors' code does. What other elements have in
+                             these cells is lost too
+                 zeroing=0   E <- E - T(mean), as in the paper
+
+   U and E are two tables that all workers keep, with the same bits: they are made from sums alone.
+   All steps take the hashes of step 0 (GCOMP__ONE_KEY), since tables of other hashes cannot be
+   added. What holds after each commit, with E' and U' for the tables after the first two lines:
+
+     zeroing=0   E + T(mean) = E',  U = U'     in all cells, to rounding
+     zeroing=1   E = E',  U = U'               in all cells but those of the elements in the mean
+
+   E and U saturate. There is no residual: g is the gradient.
+   When to use it: only where workers can keep nothing, or come and go. U and E stay in their tables
+   for many steps, and so does the noise of elements that share cells: with tables of the default
+   size, fetch trains far worse than sketch does. Five times as many columns (about a tenth of the
+   elements) and a density of 0.01 train as well; zeroing=0 needs such tables. */
 #if GCOMP__ONCE(FETCH)
+/* One round, which sums the cells of a table. */
 static size_t gcomp__fetch_count(const gcomp_codec *codec, size_t rows, size_t cols, int round,
                                  int odd)
 {
@@ -13852,12 +13950,13 @@ static size_t gcomp__fetch_count(const gcomp_codec *codec, size_t rows, size_t c
     return round == 0 ? gcomp__sketch_cells(codec, rows, cols) : 0;
 }
 
-/* Of each matrix U, then E. */
+/* The state holds for each matrix of the stack U, then E. */
 static size_t gcomp__fetch_state(const gcomp_codec *codec, size_t rows, size_t cols)
 {
     return gcomp__times(gcomp__sketch_cells(codec, rows, cols), 2);
 }
 
+/* For the k largest estimates; there are no candidates beside them. */
 static size_t gcomp__fetch_scratch(const gcomp_codec *codec, size_t n)
 {
     return gcomp__sketch_scratch_for(gcomp__sparse_k(codec->param[0], n), n);
@@ -13869,7 +13968,8 @@ static gcomp_result gcomp__fetch_make(gcomp__work *work, int round)
     return gcomp__sketch_fill_all(work);
 }
 
-/* U and E of a matrix take in its part of the sum. */
+/* U and E of a matrix take in the summed table. The kernel of momenta does that (gcomp__momentum):
+   `sum` is its gradient, U its momentum, E what it adds to. One pass over three tables. */
 static void gcomp__fetch_advance(const gcomp__work *work, const float *sum, float *u, float *e,
                                  size_t cells)
 {
@@ -13877,32 +13977,32 @@ static void gcomp__fetch_advance(const gcomp__work *work, const float *sum, floa
     memset(&d, 0, sizeof d);
     d.in = gcomp__plain_input(sum);
     d.n = cells;
-    d.u = d.next = u;
-    d.v = d.p = e;
+    d.u = d.next = u; /* U <- factor * U + sum */
+    d.v = d.p = e;    /* E <- E + U */
     d.factor = (float)work->codec->param[3];
     gcomp__advance_all(&work->call, &d);
     (work->call.set->common->saturate)(u, u, cells);
     (work->call.set->common->saturate)(e, e, cells);
 }
 
-/* An element leaves its cells. */
+/* Element i, which is in the mean with this value, leaves its cells in all rows. */
 static void gcomp__fetch_leave(const gcomp__sketch_job *job, size_t i, float value, float *u,
                                float *e, int zeroing)
 {
-    const size_t block = i / 16;
+    const size_t group = i / 16;
     gcomp__sketch_places place;
-    gcomp__sketch_find(job, block / 16 * 16, 0, job->rows, &place);
-    size_t lane = (i ^ (size_t)place.cross[block % 32]) & 15;
+    gcomp__sketch_find(job, group / 16 * 16, 0, job->rows, &place);
+    size_t lane = (i ^ (size_t)place.cross[group % 32]) & 15;
     for (size_t r = 0; r < job->rows; r++) {
-        const size_t cell = (size_t)place.cell[r][block % 32] + lane;
+        const size_t cell = (size_t)place.cell[r][group % 32] + lane;
         if (zeroing) u[cell] = e[cell] = 0;
-        else
-            e[cell] = gcomp__saturated(place.signs[r][block % 32] >> lane & 1 ? e[cell] + value
+        else /* the cell has sign * value: a set bit of signs means minus */
+            e[cell] = gcomp__saturated(place.signs[r][group % 32] >> lane & 1 ? e[cell] + value
                                                                               : e[cell] - value);
     }
 }
 
-/* The state takes in the sum; its largest estimates are the mean, and leave the state. */
+/* The state takes in the sums. The largest estimates of E are the mean, and leave the state. */
 static void gcomp__fetch_commit(gcomp__work *work)
 {
     const size_t n = work->rows * work->cols,
@@ -13913,7 +14013,7 @@ static void gcomp__fetch_commit(gcomp__work *work)
             gcomp__sketch_job_of(work, s, gcomp__sparse_k(work->codec->param[0], n));
         float *u = work->state + 2 * s * cells, *e = u + cells;
         gcomp__fetch_advance(work, job.table, u, e, cells);
-        job.table = e;
+        job.table = e; /* estimates are taken from E, and no more from the sum */
         const gcomp__selection *found = gcomp__sketch_largest(&work->call, &job);
         for (size_t j = 0; j < found->count; j++) {
             work->y[s * n + found->index[j]] = found->value[j];
@@ -13923,8 +14023,7 @@ static void gcomp__fetch_commit(gcomp__work *work)
     }
 }
 
-static const gcomp__payload gcomp__fetch_payload = {
-    gcomp__fetch_scratch};
+static const gcomp__payload gcomp__fetch_payload = {gcomp__fetch_scratch};
 static const gcomp__sums gcomp__fetch_sums = {
     {GCOMP__SUM}, gcomp__fetch_count, gcomp__fetch_state, NULL, gcomp__sketch_gains,
     gcomp__fetch_make, gcomp__fetch_commit};
