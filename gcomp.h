@@ -2716,9 +2716,6 @@ typedef struct gcomp__form {
     int last_code;       /* GCOMP__UP_TO: the largest code without its sign */
     unsigned code;       /* entropy code of the levels; 0: packed */
     void (*fit)(const struct gcomp__form *form, const gcomp__measured *m, gcomp__unit *u); /* scale from measures */
-    /* NULL, or scales and factors of all blocks of a tile from their `top`; returns the largest */
-    uint32_t (*fit_tile)(const struct gcomp__form *form, gcomp__tile *tile, size_t blocks,
-                         uint8_t *scale);
 } gcomp__form;
 
 /* How codes are checked that are no number. */
@@ -3021,6 +3018,9 @@ typedef struct gcomp__decoding {
 struct gcomp__block_kernels {
     void (*quantise)(gcomp__tile *tile);
     void (*decode)(const gcomp__decoding *d);
+    /* NULL, or: scales and factors of all blocks of a tile from their `top`, where they are not
+       floats; returns the largest top */
+    uint32_t (*fit)(const gcomp__form *form, gcomp__tile *tile, size_t blocks, uint8_t *scale);
 };
 
 /* Kernels that belong to no method. */
@@ -6543,6 +6543,7 @@ GCOMP__HEAVY void gcomp__quantise_tile(gcomp__tile *t, gcomp__pair_quantiser qua
     const float *g = t->grad, *e = t->residual;
     const gcomp__unit u = t->u;
     uint8_t *to = t->codes;
+    float tops[GCOMP__TILE / 4]; /* blocks of 32: 8 candidates each, compared 8 blocks at a time */
     for (size_t j = 0, k = 0; j < count; k++) {
         const gv f = gv_splat(t->inverse[k] * factor), offset = gv_splat(range ? t->offset[k] : 0);
         const size_t stop = block == 32 ? j + 32 : gcomp__min(count, j + block);
@@ -6557,12 +6558,15 @@ GCOMP__HEAVY void gcomp__quantise_tile(gcomp__tile *t, gcomp__pair_quantiser qua
             gcomp__look_at_tile(&seen, t->p + j, g + j, e + j, range);
             (quants)(to, p, q, &u, j, format);
         }
-        t->top[k] = gv_most(gv_of_bits(seen.top));
+        if (block == 32) gv_most_of_halves(tops + 8 * k, gv_of_bits(seen.top));
+        else t->top[k] = gv_most(gv_of_bits(seen.top));
         if (range) { /* the order of signed integers, turned into that of unsigned ones and back */
             const gw high = gw_xor(seen.high, gw_splat(-0x7fffffff - 1));
             t->high[k] = gv_most(gv_of_bits(high)) ^ 0x80000000u;
         }
     }
+    for (size_t k = 0; block == 32 && 32 * k < count; k += 8)
+        gw_store((int32_t *)t->top + k, gw_bits(gv_most_of_rows(tops + 8 * k)));
 }
 
 /* A method's quantiser where the scale comes after the codes, or there is none. */
@@ -6603,6 +6607,12 @@ GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequanti
     gcomp__unit u;
     u.constant = view->form.constant;
     u.levels = view->form.levels;
+    for (; scale_bytes == 1 && !base && run == 32 && left >= 32; left -= 32, to += 32) { /* mx's */
+        gcomp__get_scale(scale++, 1, &u);
+        gv_store(to, (deq)(code, &u, format));
+        gv_store(to + 16, (deq)(code + code16, &u, format));
+        code += 2 * code16;
+    }
     for (; left; left -= run, run = block) {
         run = gcomp__min(run, left);
         const float *const end = to + run;
@@ -6689,7 +6699,9 @@ GCOMP__NOINLINE uint32_t gcomp__fit_tile(const gcomp__span *span, gcomp__tile *t
 {
     const gcomp__encode_job *job = span->job;
     const gcomp__form *form = &job->form;
-    const size_t block = form->block, blocks = gcomp__pieces(count, block), first = i / block;
+    const size_t block = form->block;
+    const unsigned shift = gcomp__log2((uint32_t)block); /* a division would take as long as a block */
+    const size_t blocks = (count + block - 1) >> shift, first = i >> shift;
     uint8_t *scale = job->scales + first * form->scale_bytes;
     uint32_t max_bits = 0;
     for (size_t k = 0; k < blocks && (!known || block < 32); k++) {
@@ -6698,7 +6710,7 @@ GCOMP__NOINLINE uint32_t gcomp__fit_tile(const gcomp__span *span, gcomp__tile *t
             most = gv_max_bits(most, gv_load(t->p + j));
         t->top[k] = form->measure == GCOMP__RANGE ? 0 : gv_most(most);
     }
-    if (form->fit_tile) return (form->fit_tile)(form, t, blocks, scale);
+    if (job->kernels->fit) return (job->kernels->fit)(form, t, blocks, scale);
     for (size_t k = 0; k < blocks; k++, scale += form->scale_bytes) {
         float *p = t->p + k * block;
         gcomp__measured m;
@@ -10501,6 +10513,28 @@ GCOMP__INLINE gv gcomp__mx_int8_deq(const uint8_t *code, const gcomp__unit *u, i
     return gv_mul(q, gv_splat(u->a));
 }
 
+/* X of each block of a tile as a byte, its exponent, and 1 / X, 16 blocks at a time. An X of 2^-127
+   is no normal float: its inverse is made of 2^-127, too. Returns the bits of the largest |p|. */
+#define gcomp__mx_fit GCOMP__F(mx_fit)
+static uint32_t gcomp__mx_fit(const gcomp__form *form, gcomp__tile *tile, size_t blocks,
+                              uint8_t *scale)
+{
+    const gw least = gw_splat((int32_t)form->constant << 23);
+    gw most = gw_splat(0);
+    for (size_t k = blocks; k % 16; k++) tile->top[k] = 0;
+    for (size_t k = 0; k < blocks; k += 16) {
+        const gw top = gw_load((const int32_t *)tile->top + k);
+        const gw power = gw_shr(gw_sub(gw_max(top, least), least), 23);
+        const gw inverse = gw_shl(gw_sub(gw_splat(254), power), 23);
+        uint8_t some[16];
+        most = gw_max(most, top);
+        gv_store(tile->inverse + k, gv_of_bits(gw_max(inverse, gw_splat(1 << 22))));
+        gw_put8(some, power);
+        memcpy(scale + k, some, gcomp__min(16, blocks - k));
+    }
+    return gv_most(gv_of_bits(most));
+}
+
 GCOMP__KERNEL(mx_e2m1_quantise, gcomp__tile *t,
               gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E2M1, 8, 32, 0, 1))
 GCOMP__KERNEL(mx_e2m1_decode, const gcomp__decoding *d,
@@ -10526,30 +10560,15 @@ GCOMP__KERNEL(mx_e3m2_quantise, gcomp__tile *t,
 GCOMP__KERNEL(mx_e3m2_decode, const gcomp__decoding *d,
               gcomp__decode_groups(d, gcomp__small_deq, GCOMP__E3M2, 12, 1))
 static const gcomp__block_kernels GCOMP__F(mx_kernels)[] = {
-    {GCOMP__F(mx_e2m1_quantise), GCOMP__F(mx_e2m1_decode)},
-    {GCOMP__F(mx_e4m3_quantise), GCOMP__F(mx_e4m3_decode)},
-    {GCOMP__F(mx_e5m2_quantise), GCOMP__F(mx_e5m2_decode)},
-    {GCOMP__F(mx_int8_quantise), GCOMP__F(mx_int8_decode)},
-    {GCOMP__F(mx_e2m3_quantise), GCOMP__F(mx_e2m3_decode)},
-    {GCOMP__F(mx_e3m2_quantise), GCOMP__F(mx_e3m2_decode)}};
+    {GCOMP__F(mx_e2m1_quantise), GCOMP__F(mx_e2m1_decode), gcomp__mx_fit},
+    {GCOMP__F(mx_e4m3_quantise), GCOMP__F(mx_e4m3_decode), gcomp__mx_fit},
+    {GCOMP__F(mx_e5m2_quantise), GCOMP__F(mx_e5m2_decode), gcomp__mx_fit},
+    {GCOMP__F(mx_int8_quantise), GCOMP__F(mx_int8_decode), gcomp__mx_fit},
+    {GCOMP__F(mx_e2m3_quantise), GCOMP__F(mx_e2m3_decode), gcomp__mx_fit},
+    {GCOMP__F(mx_e3m2_quantise), GCOMP__F(mx_e3m2_decode), gcomp__mx_fit}};
 #endif
 
 #if GCOMP__ONCE(MX)
-/* X of each block as a byte, and 1 / X, in exponents; 2^-127 is no normal float. */
-static uint32_t gcomp__mx_fit(const gcomp__form *form, gcomp__tile *tile, size_t blocks,
-                              uint8_t *scale)
-{
-    const uint32_t least = (uint32_t)form->constant << 23;
-    uint32_t max_bits = 0;
-    for (size_t k = 0; k < blocks; k++) {
-        const uint32_t top = gcomp__larger(tile->top[k], least) - least, power = top >> 23;
-        max_bits = gcomp__larger(max_bits, tile->top[k]);
-        scale[k] = (uint8_t)power;
-        tile->inverse[k] = gcomp__float(power < 254 ? (254 - power) << 23 : 1u << 22);
-    }
-    return max_bits;
-}
-
 static void gcomp__mx_form(const double *param, gcomp__form *form)
 {
     static const int largest[] = {2, 8, 15, 0, 2, 4}, last[] = {0, 0x7e, 0x7b, 0, 0, 0};
@@ -10559,7 +10578,6 @@ static void gcomp__mx_form(const double *param, gcomp__form *form)
     form->block = 32;
     form->scale_first = 1;
     form->constant = (float)largest[(int)param[0]];
-    form->fit_tile = gcomp__mx_fit;
     form->last_code = last[(int)param[0]];
     form->check = form->last_code ? GCOMP__UP_TO : GCOMP__ALL_CODES;
 }
