@@ -6622,6 +6622,12 @@ GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequanti
             gv_store(to, (deq)(code, &u, format));
             gv_store(to + 16, (deq)(code + code16, &u, format));
         }
+        for (; base && to + 32 <= end; code += 2 * code16, to += 32, base += 32) {
+            const gv x = gv_mul((deq)(code, &u, format), weight);
+            const gv y = gv_mul((deq)(code + code16, &u, format), weight);
+            gv_store(to, gv_saturate(gv_add(gv_load(base), x)));
+            gv_store(to + 16, gv_saturate(gv_add(gv_load(base + 16), y)));
+        }
         for (; to < end; code += code16, to += 16) {
             gv x = (deq)(code, &u, format);
             if (base) x = gv_saturate(gv_add(gv_load(base), gv_mul(x, weight))), base += 16;
