@@ -36,7 +36,9 @@
 /* ------------------------------------------------------------------------------------------------
    >>contents - search for the tag to get there
 
-   >>manual      what it does and does not; step by step; contracts; what goes wrong; wire format
+   >>manual      what it does and does not; words; step by step; contracts; what goes wrong
+   >>methods     what methods keep and send, their parameters, schedules, papers
+   >>format      payloads and saves, byte by byte
    >>config      macros that a user may set
    >>api         result codes, types, functions: codec, tensors, step, exchange
 
@@ -95,7 +97,10 @@
 #if !defined(GCOMP__PASS) /* the header includes itself once per instruction set, see >>vectors */
 
 /* ------------------------------------------------------------------------------------------------
-   >>manual
+   >>manual - what it does, how to use it, what goes wrong
+
+   The manual has three chapters: this one; >>methods, with the parameters of each method and the
+   schedules; >>format, with the bytes of payloads and saves.
 
    DOES
      - It compresses float gradients on the CPU at the speed of memory. It uses AVX2, AVX-512 or
@@ -118,19 +123,24 @@
    WORDS, each with one meaning
      method      a way to compress: 1-bit sign, top-k, PowerSGD, ...
      codec       a method with its parameters, as text: "topk:density=0.01"
+     block method   a method that codes all elements, with a scale for each block: int, sign, fp16
+     sparse method  a method that sends some elements: their indices, and their values
      value method   the block method that codes the values of a sparse method: int in "topk+int"
      p           scale * gradient + residual: what a worker compresses
      payload     the bytes of one compressed tensor, a header of 32 bytes included
      residual    p - decode(payload), kept for the next step; keeping it is called error feedback
      worker      one of the processes or threads that train together
-     rank        the number of a worker, 0 .. world - 1
+     rank        the number of a worker, 0 .. world - 1. The rank of powersgd is another thing: the
+                 number of columns of its factors
      world       the number of workers
      step        one exchange of all tensors
+     commit      the end of a step: it writes the means and the residuals
      collective  one call of allreduce, allgather or alltoallv on all workers
      round       one collective of a step. A method has one to three rounds; a round gathers
                  payloads, sums floats or integers, or finds the largest float
      bucket      tensors that are sent together, before the rest of the step
      frame       64 bytes that each worker sends before a bucket's payloads: state, digests, sizes
+     digest      a CRC-32C of something that must be equal on all workers
      range       consecutive elements of a tensor whose mean one worker, their owner, makes for all
      shard       the part of a payload that falls into one range
      block       consecutive elements that share a scale
@@ -182,11 +192,11 @@
      repeat the step. After the last bucket there is no next frame: that worker stays one step
      behind, and the frames of the next step say so to all (GCOMP_OUT_OF_STEP).
      A bad shard, or a bad length of a shard, is seen by the owner of the range alone. The owner
-     tells all before anybody waits for what depends on it: all return GCOMP_PEER_FAILED, and the
-     step can be repeated.
-     Frames and totals say how many bytes follow. If one of these arrives damaged at one worker,
-     that worker cannot go on, while the others may: it returns GCOMP_CALLBACK_FAILED, as if the
-     transport had reported it.
+     tells all others before anybody waits for the sums of that range: all return
+     GCOMP_PEER_FAILED, and the step can be repeated.
+     Frames say how many bytes follow, and so do the lengths that workers send before the sums of
+     ranges. If a frame or such a length arrives damaged at one worker, that worker cannot go on,
+     while the others may: it returns GCOMP_CALLBACK_FAILED, as if the transport had reported it.
 
    WHEN A STEP FAILS
      Nothing has changed on this worker. gcomp_result_class says what to do next, gcomp_error why:
@@ -203,16 +213,16 @@
            if (++failures == 10) return failed(gcomp_error(gc));
        }
      RETRY          This worker takes part in the next step, with this gradient or another one. No
-                    worker waits for another then. If the others have gone on without it, that step
-                    says so on all. Limit the failures in a row: a gradient that is always NaN is an
-                    error too.
+                    worker waits for another then. If the others have gone on without it, the frames
+                    of that step say so on all. Limit the failures in a row: a gradient that is
+                    always NaN is an error too.
      RESYNCHRONISE  Workers may hold different weights. All workers return GCOMP_OUT_OF_STEP, or all
                     return GCOMP_DIVERGED. Then all take the weights, the state of the optimizer and
                     gcomp_step_number of one worker, and call gcomp_restart with that number; or all
-                    load a checkpoint. After GCOMP_CALLBACK_FAILED the transport may be in the midst
-                    of a collective. Close it, so that the others see it too; connect the workers
-                    that are left; call gcomp_regroup; then do the same. If nothing can be repaired:
-                    stop.
+                    load a checkpoint.
+                    After GCOMP_CALLBACK_FAILED the transport may be in the midst of a collective.
+                    Close the transport, so that the others see it too; connect the workers that are
+                    left; call gcomp_regroup; then do the same. If nothing can be repaired: stop.
      FATAL          The program or its configuration is wrong, and no repetition helps. Stop; the
                     others see the transport fail.
      examples/gcomp_recover.h does all this over any gcomp_comm; examples/train.c uses it.
@@ -220,34 +230,38 @@
    SUMS OF INTEGERS
      intsum adds the codes of all workers inside allreduce. The sum is exact in any order, also on
      switches. allreduce must be able to sum the integers, and comm.allreduce_dtypes must say so;
-     otherwise a codec that names intsum is refused (GCOMP_MISSING_CALLBACK). bits=8 leaves
-     floor(127 / world) levels for a worker; use bits=16 for more than a few workers.
+     otherwise a codec that names intsum is refused (GCOMP_MISSING_CALLBACK). With bits=8 the levels
+     of a worker are at most floor(127 / world), so that a sum fits 8 bits. With more than a few
+     workers use bits=16.
 
    MANY WORKERS
      What a worker receives in a gather grows with the number of workers.
      Sparse payloads: comm.alltoallv helps. Each worker adds one range of the elements for all; it
      receives about k elements for that. The sums come back sparse, or dense where that is shorter.
      The bits are those of the gather. desc.aggregate says when this is done. Values travel as
-     floats in both directions. topk:global=1 (gTop-k) applies only the k largest elements of the
-     mean, so no more than k come back; what a worker sent for other places stays in its residual.
-     Without alltoallv topk:global=1 gathers, with the same bits; outside of steps it is topk. If
-     you drive the step yourself and can carry out GCOMP_ALLTOALL, say so with
-     GCOMP_AGGREGATE_SHARDS. blocktopk always gathers.
-     Block payloads: there is GCOMP_AGGREGATE_TWO_SHOT. The elements are cut into one range for each
+     floats in both directions. blocktopk always gathers.
+     topk:global=1 (gTop-k) applies only the k largest elements of the mean, so no more than k come
+     back; what a worker sent for other places stays in its residual. Without alltoallv
+     topk:global=1 gathers, with the same bits. Outside of steps topk:global=1 is topk.
+     If you drive the step yourself and can carry out GCOMP_ALLTOALL, say so with
+     GCOMP_AGGREGATE_SHARDS.
+     Block payloads: use GCOMP_AGGREGATE_TWO_SHOT. The elements are cut into one range for each
      worker. With W workers and codec C:
-       each worker w sends C(p_w) of each range to the owner o of the range. Where the codec has one
-         scale for a tensor, each range has a scale of its own
-       the owner makes q = (p_o + sum of C(p_w) of the others) / W; all gather C(q), which is the
-       mean residual: e_w <- p_w - C(p_w); in its own range e_o <- W (q - C(q)), as part of p_o
-       counts 1 / W
-     So one residual serves both quantisations, and sum of e / world is all that was not sent, as it
-     is without two shots: whatever holds for residuals holds here. Without feedback e is 0. What is
-     unbiased stays unbiased, with the noise of both. The owner adds its own vote to those of vote:
-     the bits are those of the gather. Use two shots with codecs whose error is small or goes into
-     the residual: sign, onebit, int, fp8, mx, fp16, qsgd, eden. Avoid codecs with a fixed threshold
-     (twobit:threshold=, threshold1): a mean over workers is smaller than that. Tensors of fewer
-     than 256 elements for each worker are gathered, and so are scales that are found together
-     (terngrad:share=1). AUTO never quantises twice.
+       shot 1   each worker w sends C(p_w) of each range to the owner o of the range. Where the
+                codec has one scale for a tensor, each range has a scale of its own
+       mean     the owner makes q = (p_o + sum of C(p_w) of the others) / W
+       shot 2   all gather C(q), which is the mean
+       residual e_w <- p_w - C(p_w); in its own range e_o <- W (q - C(q)): a part of p_o counts
+                1 / W in the mean
+     So one residual serves both quantisations: sum of e / world is all that was not sent, as it is
+     without two shots. Whatever holds for residuals holds here. Without feedback e is 0. What is
+     unbiased stays unbiased, with the noise of both shots. With vote the owner adds its own vote to
+     those of the others: the bits are those of the gather.
+     Use two shots with codecs whose error is small or goes into the residual: sign, onebit, int,
+     fp8, mx, fp16, qsgd, eden. Avoid codecs with a fixed threshold (twobit:threshold=, threshold1):
+     a mean over workers is smaller than that. Tensors of fewer than 256 elements for each worker
+     are gathered, and so are scales that are found together (terngrad:share=1). AUTO never
+     quantises twice.
 
    TWO LEVELS
      Workers of one machine reach each other faster than those of other machines, and need no
@@ -261,22 +275,24 @@
      loaded step number. If machines have different numbers of workers, pass gcomp_step.samples and
      batch: the samples of this worker, and those of all workers of all machines (of equal batches:
      1 and the number of all workers). gcomp_step_begin is refused: a step is gcomp_exchange.
-     In a step the workers of a machine add up their gradients and tell each other how that went;
-     the first worker exchanges the mean and commits; a last sum brings the mean to the others. What
-     fails on one worker before the commit fails on all workers of its machine, and on all other
-     machines, as it does without levels. The last sum cannot fail for the first worker, which has
-     its mean. Another worker for which the last sum fails keeps its gradients and is a step behind:
-     the frames of the next step say so on all (GCOMP_OUT_OF_STEP). A step that a callback leaves by
-     longjmp or by an exception is not committed, unless the first worker leaves it in the last sum.
+       in the machine    all workers add up their gradients, and tell each other how that went
+       between machines  the first worker exchanges the mean with the other machines, and commits
+       in the machine    a last sum brings the mean to the other workers
+     What fails on one worker before the commit fails on all workers of its machine, and on all
+     other machines, as it does without levels. The last sum cannot fail for the first worker, which
+     has its mean. Another worker for which the last sum fails keeps its gradients and is a step
+     behind: the frames of the next step say so on all (GCOMP_OUT_OF_STEP). A step that a callback
+     leaves by longjmp or by an exception is not committed, unless the first worker leaves it in the
+     last sum.
 
    OVERLAP
      While the backward pass makes the gradients of the first layers, those of the last layers can
      travel. desc.bucket_bytes cuts the tensors, from the last one on, into buckets. Buckets are
-     sent one after the other, each as soon as its tensors are ready. Take a few for a step: each
-     has its frame and its collectives. The bits are those of one bucket, except where floats are
-     not added in the order of ranks: in a ring that order depends on the place, and so does the
-     rounding. With comm.start, test and wait (non-blocking collectives; for MPI
-     examples/gcomp_mpi.h and examples/overlap.c):
+     sent one after the other, each as soon as its tensors are ready. Use only a few buckets: each
+     has its frame and its collectives. The bits are those of one bucket, except where the transport
+     does not add floats in the order of ranks: in a ring that order depends on the place of an
+     element, and so does the rounding. With comm.start, test and wait (non-blocking collectives;
+     for MPI examples/gcomp_mpi.h and examples/overlap.c):
        gcomp_step_begin
        for each layer, the last first: make its gradient; gcomp_step_ready; gcomp_step_progress
        gcomp_step_finish
@@ -288,20 +304,19 @@
 
    CHECKPOINT, AND WORKERS THAT COME AND GO
      Residuals, momenta and warm starts belong to the training as the weights do. When you save the
-     weights, call gcomp_save on all workers. Call gcomp_load on all in objects that were opened
-     alike: the steps that follow have the same bits as without the break.
+     weights, call gcomp_save on all workers. Later call gcomp_load on all, in objects that were
+     opened alike: the steps that follow have the same bits as without the break.
      What the workers have not sent yet reaches the weights as the mean of their residuals, sum of
-     e / world. Whatever happens to the workers keeps that mean. If W workers load the saves of V
+     e / world. That mean is kept whatever happens to the workers. If W workers load the saves of V
      workers, each loads all V and takes the mean of the V residuals. While training goes on,
      between two steps:
-       one leaves     it calls gcomp_save and sends the bytes to any other worker, which calls
-                      gcomp_take_over: e_j <- e_j + e_i
-       the rest stay  all call gcomp_regroup with the new rank, world and callbacks:
-                      e <- e * new world / old world
-       one joins      it opens an object with the new rank, world and callbacks, and calls
-       gcomp_join
-                      with the save of any other: e = 0, step number and warm starts are the
-                      other's. It also needs the weights and the state of the optimizer.
+       one leaves      it calls gcomp_save and sends the bytes to any other worker, which calls
+                       gcomp_take_over: e_j <- e_j + e_i
+       the rest stay   all call gcomp_regroup with the new rank, world and callbacks:
+                       e <- e * new world / old world
+       one joins       it opens an object with the new rank, world and callbacks, and calls
+                       gcomp_join with the save of any other: e = 0; step number and warm starts
+                       are the other's. It also needs the weights and the state of the optimizer.
      What a lost worker had not sent is lost with it; the others regroup.
      With desc.node these are the first workers of machines. All workers of all machines regroup;
      the other workers of a machine that joins go on with gcomp_restart and the step number. Where
@@ -317,120 +332,30 @@
      encodes, communicates and commits one after the other. It does not know how much accuracy a
      codec costs: choose the candidates for that.
 
-   VOTES
-     The mean of vote payloads is +1 or -1, what most workers say. It needs a learning rate of
-     Adam's size. Tensors that travel uncompressed beside it have real means: give them a learning
-     rate of their own, or set compress_vectors and min_elements. Signum is vote fed with momentum:
-     each worker keeps m <- beta * m + (1 - beta) * gradient, exchanges a copy of m, and steps
-     x <- x - rate * vote.
-
-   MOMENTUM
-     dgc keeps the momentum of the optimizer itself, together with that of what was not sent. Step
-     its tensors with plain SGD, momentum 0, or momentum counts twice. Tensors that travel
-     uncompressed beside it keep the momentum of the optimizer. In its first epochs (warmup=4) dgc
-     sends more, down from a quarter of the elements: set gcomp_step.epoch, or warmup=0. dgc clips
-     before it accumulates, tensor by tensor. clip= is the norm of the mean; the gradient of a
-     worker is made no longer than clip * sqrt(world), since independent noise makes the mean of as
-     many gradients shorter by sqrt(world). Apply weight decay after the exchange. Masking takes the
-     momentum of elements that are sent often: nesterov=1 or masking=0 make up for it (make dgc).
-     fetch keeps momentum too: step its tensors with plain SGD. Its memory is two tables, the same
-     on all workers. So any worker may be away for a step, with zeros as its gradient; a worker that
-     joins late needs the tables.
-     powersgd without a momentum of its own leaves momentum to the optimizer, after the exchange:
-     gcomp_momentum_step is that of its paper, any other will do. With powersgd:momentum=0.9 the
-     momentum of each worker comes before its feedback: then use plain SGD.
-
-   LEARNING RATES THAT CHANGE
-     With error feedback, what a step does not send waits in the residual. It is applied with the
-     learning rate of the step that sends it: too small where the rate falls, too large in a
-     warm-up. So for every codec that keeps a residual, pass the rate as gcomp_step.scale and step
-     SGD with rate 1: then sum of what is sent + residual = sum of rate * gradient. This matters the
-     more the longer elements wait (topk and dgc at 0.1 %: a thousand steps). Thresholds (strom,
-     twobit, threshold1) are then in the unit of rate * gradient. Do not do this with optimizers
-     that divide by the size of gradients, such as Adam: they keep the rate.
-
-   PARAMETERS of codecs, and their defaults; other values in parentheses. block: elements that share
-   a scale, a power of two from 16 to 65536, or "tensor". density: 1e-9 to 1. 0 and 1: no and yes.
-     sign                   block=1024, scale=mean (of |p|; rms: the root mean square)
-     onebit                 block=1024
-     twobit                 threshold=0.5 (1e-22 to 1e22; auto: of least error), rate=0 (with auto:
-                            the share of elements that reaches the threshold)
-     threshold1             threshold=0 (to 1e22)
-     terngrad               clip=2.5 (sigma; 0: none), block=tensor, code=packed, share=0 (1: all
-                            workers take the largest scale of all and clip there; for packed codes
-                            without blocks)
-     qsgd                   levels=7 (1 to 32767), norm=max (l2), bucket=512 (as block), code=packed,
-                            spacing=even (powers: levels that are powers of two; levels 1 to 100)
-     int                    bits=8 (4, 2), block=256 (with 4 and 2 bits 128), rounding=nearest
-                            (stochastic), range=symmetric (affine), code=packed
-       code                 how levels are coded: packed, elias, rice, auto (the shortest); see
-                            WIRE FORMAT
-     fp8                    format=e4m3 (e5m2), block=256
-     mx                     format=e2m1 (e4m3, e5m2, int8, e2m3, e3m2)
-     eden                   bits=1 (2, 3, 4), block=4096 (64 to 65536), feedback=0 (1: keeps a
-                            residual, with the scale of least error instead of the unbiased one)
-     topk                   density=0.01, global=0 (see MANY WORKERS), exact=1 (0: 0.8 k to 1.25 k elements, which takes
-                            little more than one pass over memory)
-     dryden                 density=0.01
-     wangni                 density=0.02
-     blocktopk              density=0.01, block=256 (elements sent together; not "tensor")
-     strom                  threshold=0.01 (1e-20 to 1e20), send=quantum (value)
-     adacomp                bin=500 (1 to 65536), send=mean (value)
-     dgc                    density=0.001, momentum=0.9 (below 1), nesterov=0, clip=0 (L2 norm, see
-                            MOMENTUM), masking=1, warmup=4 (epochs)
-     randomk                density=0.01, unbiased=0, neighbours=0 (1: elements side by side)
-     sketch                 density=0.001, rows=5 (1, 3, 7), columns=auto (16 to 2^28),
-                            candidates=20 (1 to 64, times k)
-     fetch                  density=0.001, rows=5 (1, 3, 7), columns=auto (16 to 2^28), momentum=0.9
-                            (below 1), zeroing=1
-     powersgd               rank=4 (1 to 64), alternate=0, momentum=0 (below 1)
-     intsum                 bits=8 (16, 32), rounding=stochastic (nearest)
-     none fp16 bf16 vote natural nonzero   have none
-
-   SCHEDULES
-     desc.codec may be a list, from most bytes to fewest. desc.schedule says who chooses from the
-     list, for all tensors that name no codec; a tensor may bring a list of the same length. Rank 0
-     decides. All workers change in the same step, the one after the step whose frame says so.
-     Residuals stay; powersgd keeps the columns of Q that it still has. In one list either every
-     codec keeps a residual or none does. The codec none may stand in both; it sends the residual
-     and clears it. gcomp_tensor_codec tells the codec of a tensor now. Saves, and workers that come
-     and go: see CHECKPOINT.
-       codec "powersgd:rank=4|powersgd:rank=1"   schedule "accordion:every=10,eta=0.5,scope=tensor"
-           Two codecs: the first one while training changes much, see >>schedules. every: the number
-           of epochs (of gcomp_step) between two looks. scope=model: one decision for all tensors.
-           Set learning_rate if it falls in a few large steps: each fall goes back to the first
-           codec. If it falls in every step, leave learning_rate 0. Rank 0 takes 4 bytes an element
-           more.
-       codec "topk:density=0.001"                schedule "warmup:epochs=4"
-           A quarter, 1/16, 1/64 and 0.4 % of the elements, for a quarter of these epochs each. A
-           codec without a density comes after uncompressed epochs. dgc, which has a warm-up of its
-           own, is given the epochs. With a list: the codecs of the list but the last.
-       codec "int|int:bits=4|int:bits=2"         schedule "bytes:target=1e6,every=10,slack=0.1"
-           The first codec with which a worker sends at most so many bytes a step, frame included,
-           by the mean of 10 steps. It goes back up only where what it measured there, in
-           proportion, is 10 % below the target.
-       codec the same                            schedule "error:target=0.3,every=10,slack=0.1"
-           The last codec whose relative error (statistics; of codecs that keep a residual) is at
-           most the target, likewise.
-
    MEMORY
-     A residual takes 4 bytes an element. The momentum of dgc and of powersgd takes as much again
-     (powersgd: and as much for work, for its largest tensor); the tables of fetch take
-     2 * rows * columns floats. PowerSGD keeps Q, rank * cols floats (alternate=1: P too). In a step
-     it needs about rank * (rows + 2 * cols) floats more; a rank above 4 is rounded up to 8 or to a
-     multiple of 16.
-     A step needs, for what is gathered, (world + 1) * gcomp_bound; for what is summed, a copy; for
-     shards two to three payloads, what all send for one range, a range as floats, and the sums of
-     all, 4 bytes an element or less (two-shot: about four payloads, and a range); for two levels
-     the gradients of the machine as floats, twice. gcomp_prepare or the first exchange reserves all
-     of it; no later call allocates. The room is for the longest payloads that there can be: nonzero
-     and strom reserve for a gradient without zeros. A step touches only what its payloads and the
-     means of buckets take; a system that gives memory page by page gives no more than that.
-     With several buckets, a step needs for what is gathered the own payloads, world * gcomp_bound
-     of the largest bucket, and 4 bytes for each element of all buckets but the last, where that
-     saves a quarter of what comes in: the mean of a bucket is made when its payloads have arrived,
-     and the next bucket takes their place.
-     The codec layer never allocates.
+     The codec layer never allocates. An object takes for each tensor:
+       residual        4 bytes an element
+       dgc, powersgd with momentum
+                       as much again (powersgd: and as much for work, for its largest tensor)
+       fetch           tables of 2 * rows * columns floats
+       powersgd        Q, rank * cols floats (alternate=1: P too). In a step it needs about
+                       rank * (rows + 2 * cols) floats more; a rank above 4 is rounded up to 8 or
+                       to a multiple of 16
+     For a step it needs:
+       what is gathered  (world + 1) * gcomp_bound
+       what is summed    a copy
+       shards            two to three payloads, what all workers send for one range, a range as
+                         floats, and the sums of all, 4 bytes an element or less (two-shot: about
+                         four payloads, and a range)
+       two levels        the gradients of the machine as floats, twice
+     gcomp_prepare or the first exchange reserves all of it; no later call allocates. The room is
+     for the longest payloads that there can be: nonzero and strom reserve for a gradient without
+     zeros. A step touches only what its payloads and the means of buckets take; a system that gives
+     memory page by page gives no more than that.
+     With several buckets, a step needs for what is gathered its own payloads, world * gcomp_bound
+     of the largest bucket, and 4 bytes for each element of all buckets but the last: the mean of a
+     bucket is made when its payloads have arrived, and the next bucket takes their place. This is
+     done where it saves at least a quarter of what comes in.
 
    ALIGNMENT
      Pointers to float (y, residual, gradients of type float) are aligned as C wants them, to 4
@@ -450,8 +375,8 @@
      error feedback the rest is sent later.
      Functions that calculate set the mode round-to-nearest without flushing of subnormals, and
      restore the caller's mode: on x86, ARM, RISC-V, PowerPC and s390x (MSVC: on x86-64). On other
-     machines the library cannot set the mode: functions return GCOMP_FLOAT_MODE where the caller's
-     mode is another one, before anything is changed, and gcomp_parallel is not used, since its
+     machines the library cannot set the mode. If the caller's mode is another one there, functions
+     return GCOMP_FLOAT_MODE before anything is changed. gcomp_parallel is not used there, since its
      threads may have other modes.
 
    WHAT GOES WRONG
@@ -485,186 +410,141 @@
      - On a fast link, do not compress: make demo prints the break-even for a real model on your
        machine.
 
-   WIRE FORMAT, version 1. Integers and floats are little endian. A stream of bits fills each byte
-   from bit 0 on, unless the text says "from bit 7 on"; a number in a stream comes lowest bit first,
-   from bit 7 on highest bit first. Reserved and padding bits are zero; a decoder refuses others.
-   Where an encoder may choose (the coder of indices, of levels), several payloads decode to the
-   same floats: do not hash payloads, and do not look for equal ones by their bytes.
-     offset size
-      0     4   magic 'G' 'C' 'M' 'P'
-      4     1   version, 1
-      5     1   method (the numbers in the list below)
-      6     1   flags: bit 0 refusal (the input was not finite; no body, parameter word 0), bit 1
-                checksum present; others zero
-      7     1   of a sparse method (5, 22 to 24, 27 to 29, 31) the value method: 1 to 4, 7,
-                10 to 13 or 15 to 18; else 0
-      8     8   n, number of elements
-     16     8   bytes of body that follow the header
-     24     4   parameter word (below), of the value method for a sparse one: its fields from bit 0
-                on, and zeros. B (5 bits): the block size's logarithm, 4 to 16, or 0: the tensor.
-                C (2 bits): 0 packed, 1 elias, 2 rice, 3 auto
-     28     4   CRC-32C of the header without this field and of the body, if flag bit 1; else 0
-     32     .   body
-   What a decoder refuses besides: a scale that is NaN, infinite, negative or -0 (the second float
-   of onebit and of an affine int may be negative); a field outside of the range that PARAMETERS
-   gives; a body that is longer or shorter than its content; any payload with a decoded value that
-   is not finite, as where d * q overflows. Codes that no encoder writes (-128 of 8 bits) are
-   numbers too. Products and sums below are of floats, each rounded to nearest.
-   Bodies. The last block has the rest of the elements. Codes fill the bytes without gaps, and are
-   padded to a byte behind the last one. n = 0: an empty body, where nothing else is said.
-     none      1   n floats
-     fp16      2   n IEEE binary16
-     bf16      3   n bfloat16
-     sign      4   word B; a float scale s a block, then n bits, 0: s, 1: -s
-     onebit    7   word B; two floats a block, the mean of p >= 0 and that of p < 0; then n bits,
-                   0: the first, 1: the second
-     vote      9   n bits, 0: 1, 1: -1; no scale
-     twobit   10   word: the threshold t as a float, 1e-22 to 1e22; or 0: then t is the body's first
-                   float, as a scale. n codes of 2 bits, from bit 7 on: 11 is t, 10 is -t, 00 is 0;
-                   01 is refused
-     threshold1 11 word: the threshold as a float, 0 to 1e22; n bits, from bit 7 on: 1 is 1, 0 is -1
-     terngrad 12   word: B, C; a float s a block, then n codes q of 2 bits, two's complement: s * q
-     qsgd     13   word: levels s (15 bits), B, C, 1 if spacing=powers (1); a float d a block, then n
-                   codes q, two's complement in 2, 4, 8 or 16 bits, the least that hold -s .. s:
-                   d * q. If powers s <= 100, in 4 or 8 bits: 0 for q = 0, else
-                   d * sgn(q) * 2^(|q| - s)
-     natural  15   for each 16 elements 16 exponent bytes e (0: zero, else 2^(e - 127)) and 16 bits,
-                   1: negative; e = 255 is refused. The last group is whole: 18 bytes, zeros behind
-                   the last element
-     int      16   word: bits (2 bits: 0 is 8, 1 is 4, 2 is 2), B, 1 if affine (1), C (0 if affine);
-                   a float d a block, if affine with a float c behind it; then n codes q, two's
-                   complement: d * q, if affine d * q + c
-     fp8      17   word: 0 is e4m3, 1 is e5m2 (1 bit), B; a float scale a block, then n bytes: scale
-                   times the number below
-     mx       18   word: 0 is e2m1, 1 e4m3, 2 e5m2, 3 int8, 4 e2m3, 5 e3m2 (3 bits); a byte x for
-                   each 32 elements, the scale 2^(x - 127), x < 255; then n codes of 4 bits (e2m1),
-                   8 or 6: the scale times the number below, of int8 k / 64, k in two's complement
-                   Small floats, from the highest bit: the sign, e bits of exponent E, m of mantissa
-                   M: 2^(E - bias) * (1 + M / 2^m), for E = 0 2^(1 - bias) * M / 2^m, the bias
-                   2^(e - 1) - 1. Refused: 0x7f of e4m3, 0x7c to 0x7f of e5m2, and both with a sign
-     eden     20   word: bits - 1 (2 bits), log2(block) - 6 (4); the body below under "Pieces"
-     topk      5   only where n <= 2^32: u64 k <= n; u8 coder of the increasing indices; the
-                   indices; then the k values as a body of the value method with n = k, its codes
-                   packed (C = 0). Coders:
-                     r = 0 .. 32  each gap, the number of elements between an index and the one
-                          before it (before the first: index -1), as Golomb-Rice code: gap >> r
-                          ones, a zero, the r low bits of the gap. Behind the last one padded to a
-                          byte
-                     253  a u32 each
-                     254  for each 128 gaps, or the rest, a byte w, the number of bits of the
-                          largest gap (0: it is 0), and the gaps in w bits each, padded to a byte
-                     255  a bitmap of n bits, padded to a byte
-                   Encoders take the shortest, r up to 31; of equals 255, then the least r, 254,
-                   253. Other elements are +0. A value of -0 is decoded as +0: it is added to 0
-     strom 22, dryden 23, nonzero 24, wangni 27, adacomp 28, dgc 31   as topk
-     blocktopk 29  as topk, but the indices are those of blocks: behind the coder a u8 b, 4 .. 16;
-                   block j holds the elements j 2^b .. (j + 1) 2^b - 1, the last one the rest. k
-                   counts elements, there are ceil(k / 2^b) indices, below ceil(n / 2^b), and the
-                   bitmap has ceil(n / 2^b) bits. If k is no multiple of 2^b, the last block of the
-                   tensor is among them
-     powersgd  6   has no payload: it exchanges sums of P and of Q, or in turns one of them
-     randomk  25   has no payload: it exchanges a sum of the elements that the step's key selects
-     sketch   32   has no payload: it exchanges a sum of count sketches, then one of the elements
-                   that the sketches find
-     fetch    34   has no payload: it exchanges a sum of count sketches
-     intsum   19   has no payload: it exchanges the largest |p|, a float, then sums of integers of
-                   8, 16 or 32 bits
-   Shards are payloads of the sparse method with value method 1; n and the places are those of a
-   range. A range has ceil(ceil(n / world) / 16) * 16 elements, the last ones the rest. Sums are the
-   same, or payloads of none. Lengths and lists: see >>shards. In the two-shot form shards and sums
-   are payloads of the codec with the n of a range. Their random numbers: in the place of
-   gcomp_key.own stand the first two words of the Philox4x32-10 block with this key and counter
-   (0, 0, 7, r), r the range, or world for the mean.
-   Pieces (eden). n = 0: an empty body. Else u64 random words, A the low 32 bits, B the high ones; a
-   u32 for each piece; the codes. A piece is a block of elements. The elements behind the last whole
-   block, their number rounded up to a multiple of 16, are cut into powers of two, the largest
-   first. From n on they are padding: they have codes and are decoded with the rest, but belong to
-   no tensor.
-   The u32 u of a piece: bit 0, it was rotated twice; bit 31, it is small; f is u without bit 31, as
-   a float (bit 0 stays): 2^-100 <= f, f finite, if small f <= 1 + 2^-23. u = 0: f = 0, and the
-   codes of the piece are zero bytes; its elements are zeros with the signs that the steps below give.
-   For each 16 elements stand 2 * bits bytes of codes. bits=4: 16 numbers q of 4 bits; the magnitude
-   k is q if q < 8, else 15 - q, and the element is negative. Else 16 magnitudes k of bits - 1 bits,
-   then 16 bits, 1: negative. The number c of an element is, with this sign, by k = 0, 1, ..
-     bits=1: 1    bits=2: 3 10    bits=3: 29 89 158 253    bits=4: 12 36 61 87 115 147 187 248
-   if the piece is small times 2^-100, which is exact.
-   S(A, B, i) is the sign of element i of the tensor, 1: minus. Modulo 2^32, ^ the exclusive or,
-   behind shifts, with d = floor(i / 256) * 16 + i mod 16
-     h = floor(d / 2) + A + floor(d / 2^33) * 0x9E3779B9;  h = (h ^ h >> 16) * 0x85EBCA6B;
-     h = (h ^ h >> 13 ^ B) * 0xC2B2AE35;  h = h ^ h >> 16
-   The sign is the bit of h at place 15 - floor(i / 16) mod 16, if d is odd 16 places higher.
-   The transform of m numbers x: for s = m / 2, m / 4, .. 1, for each j where floor(j / s) is even,
-   both at once: x[j] = x[j] + x[j + s], x[j + s] = x[j] - x[j + s], each rounded to a float.
-   Decoding a piece of m elements, its element j being element i + j of the tensor:
-     x[j] = c of the element; the transform of all m numbers (exact in any order)
-     if rotated twice: x[j] = -x[j] where S(B, A, i + j) = 1; then for each group of w = min(m, 512)
-       numbers: if w > 16, with t = 15 / 64, for j < w / 2, k = j + w / 2, both at once
-       x[j] = x[j] + t * x[k], x[k] = t * x[j] - x[k]; and the transform of the w numbers
-     the element is f * x[j], the negative of it where S(A, B, i + j) = 1; what does not fit a float
-     is the largest float with its sign
-   Coded levels: where C is not 0 (packed: the codes as above) and n > 0, the codes stand in
-   segments. A segment is for as many elements as 2048 bytes of packed codes hold, or for the rest.
-   Before the segments stands a u64 for each 65536 elements but the last: where their segments end,
-   counted from the first segment.
-   A segment begins with a byte; if that is not 0, a u16 says how many bytes follow, 3 + them no more
-   than packed. The first byte:
-     0              packed codes; none is above the levels in size
-     1 omega        (C = 1 or 3) from bit 7 on, for each q that is not 0: Elias omega of the gap to
-                    the last (elements of a segment are numbered from 1; the first gap is from 0), a
-                    bit, 1: negative, Elias omega of |q|; at last omega of the gap to the number
-                    behind the last element
-     64 + 16 T + K  (C = 2 or 3; T = 0 .. 3, levels >> K not 0) for each 64 elements, or the rest, m
-                    of them: for b = 0 .. K - 1 a word, bit b of each |q|; the tree of u = |q| >> K;
-                    for j = 2 .. levels >> K a bit of each with u >= j - 1, 1: u >= j; a bit of each
-                    q that is not 0, 1: negative
-     32 + R         (C = 2 or 3) the gaps between those that are not 0 as Golomb-Rice codes with the
-                    parameter R <= 12, as topk's indices, at last the gap to the end; not padded.
-                    Then as 64, but without the tree, since these say which u are not 0
-   All that is one stream, padded to a byte at the end of the segment. A word has a bit an element,
-   m of them. The tree says which of 64 elements are not 0. T = 0: a word. Else: i stands for the
-   elements i and i + 32. A tree of 32 and T - 1 (whose word has the bits below m of 32) says for
-   which i one of them is not 0. Then, for each such i, one bit: 1 if element i is not 0. Then, for
-   each i whose bit was 1, one bit: 1 if element i + 32 is not 0 too. (Where the bit was 0, element
-   i + 32 is not 0.) A tree of 32 is made of one of 16 likewise, that of one of 8. Elements behind
-   the last one are 0.
-   Versions are only appended: a reader refuses a newer one with GCOMP_UNSUPPORTED_VERSION.
+   CHANGES
+     0.2  Classes of results (gcomp_result_class), GCOMP_OUT_OF_STEP, GCOMP_FLOAT_MODE.
+          gcomp_describe, gcomp_rounds, gcomp_tensor_name, gcomp_tensor_shape, gcomp_rank,
+          gcomp_world. gcomp_step has samples and batch; comm.test takes a third argument.
+          gcomp_regroup_machines; eden:feedback=1; one vector alone is compressed.
+          GCOMP_ONLY_x beside GCOMP_WITHOUT_x; GCOMP_BOUND_SIGN(n) and others.
+          The adviser left the header: examples/gcomp_advise.h.
+          signnorm became sign:scale=rms, naturaldither qsgd:spacing=powers.
+     0.1  The first version.
+   ---------------------------------------------------------------------------------------------- */
 
-   SAVED STATE, version 2. Little endian; T tensors in the order in which they were added. Floats
-   and doubles are finite.
-     offset size
-      0     4   magic 'G' 'C' 'M' 'S'
-      4     4   version, 2
-      8     8   bytes, all of it
-     16     8   number of the next step
-     24     8   seed
-     32     4   rank                      36     4   world
-     40     4   CRC-32C of the means of the last step, as floats, if that was checked (check_every);
-                else 0
-     44     4   T
-     48     4   CRC-32C of the number of the schedule's rule (0: no schedule, 1 warmup, 2 accordion,
-                3 bytes, 4 error) and its 6 parameters (8 bytes each)
-     52    8T   of each tensor the CRC-32C of: its name with a final 0, rows, cols and stack (8
-                bytes each), the CRC-32C of the texts of the codecs of its list without final 0 (8),
-                1 if it keeps a residual, else 0 (8); and its level (4 bytes)
-      .    16   with a schedule, 4 bytes each: the level of all tensors with a list (0: each has its
-                own); 1 if a step was committed, else 0 and zeros follow; its epoch; the last
-                learning rate above 0 that this worker was told, a float, or 0: rank 0's counts
-      .     .   of each tensor: its residual, n floats, if it keeps one; then its state: powersgd: Q
-                of each matrix of the stack, r rows of cols floats; sketches: tables; dgc, momentum:
-                n floats; then zeros up to the longest state of its list
-      .     .   rank 0 of bytes or error: next level, level of the period before, 1 if there was
-                one, else 0, steps of this one (4 bytes each); then doubles: sum of this period,
-                mean of that before, and for each level but the first the values measured above and
-                at it, or 0. None is negative
-      .     .   rank 0 of accordion: 1 if there is a sum before, 1 if this sum has begun in the
-                midst of an epoch (4 bytes each); |D'| of the model, a double; of each tensor with a
-                list |D'|, a double, and the sum, n floats, maybe infinite
-      .     4   CRC-32C of all before
+/* ------------------------------------------------------------------------------------------------
+   >>methods - what methods keep and send, their parameters, schedules, papers
+
+   WHAT METHODS SEND AND KEEP
+     A worker brings to the collectives of a step
+       a payload            with all methods but these: it is gathered, or cut by ranges
+       a sum of floats      none, randomk, fetch
+       two sums of floats   powersgd (P, then Q), sketch (the sketches, then k elements)
+       a sum of integers    intsum, behind a collective that finds the largest |p|
+     The codec layer makes payloads of none too. Methods of sums, and dgc, work in steps only.
+     What was not sent
+       waits in a residual  fp16 bf16 int fp8 mx sign onebit twobit threshold1 topk dryden
+                            blocktopk strom adacomp randomk sketch powersgd; and nonzero, unless its
+                            values are floats
+       waits in a memory of the method   dgc (residual and momentum), fetch (tables)
+       is forgotten, since what is sent is right on average   qsgd natural wangni terngrad (but
+                            for clipping) eden (nearly) intsum
+       is forgotten         vote
+     Parameters change that: eden:feedback=1 and intsum:rounding=nearest keep a residual,
+     randomk:unbiased=1 keeps none.
+
+   PARAMETERS of codecs, and their defaults; other values in parentheses. block: elements that share
+   a scale, a power of two from 16 to 65536, or "tensor". density: 1e-9 to 1. 0 and 1: no and yes.
+     sign                   block=1024, scale=mean (of |p|; rms: the root mean square)
+     onebit                 block=1024
+     twobit                 threshold=0.5 (1e-22 to 1e22; auto: that of least error), rate=0 (with
+                            auto: the share of elements that reaches the threshold)
+     threshold1             threshold=0 (to 1e22)
+     terngrad               clip=2.5 (sigma; 0: none), block=tensor, code=packed, share=0 (1: all
+                            workers take the largest scale of all, and clip at it; only with packed
+                            codes, and without blocks)
+     qsgd                   levels=7 (1 to 32767), norm=max (l2), bucket=512 (as block), code=packed,
+                            spacing=even (powers: levels that are powers of two; levels 1 to 100)
+     int                    bits=8 (4, 2), block=256 (with 4 and 2 bits 128), rounding=nearest
+                            (stochastic), range=symmetric (affine), code=packed
+       code                 how levels are coded: packed, elias, rice, auto (the shortest); see
+                            WIRE FORMAT
+     fp8                    format=e4m3 (e5m2), block=256
+     mx                     format=e2m1 (e4m3, e5m2, int8, e2m3, e3m2)
+     eden                   bits=1 (2, 3, 4), block=4096 (64 to 65536), feedback=0 (1: keeps a
+                            residual, with the scale of least error instead of the unbiased one)
+     topk                   density=0.01, global=0 (see MANY WORKERS), exact=1 (0: from 0.8 k to
+                            1.25 k elements, which takes little more than one pass over memory)
+     dryden                 density=0.01
+     wangni                 density=0.02
+     blocktopk              density=0.01, block=256 (elements sent together; not "tensor")
+     strom                  threshold=0.01 (1e-20 to 1e20), send=quantum (value)
+     adacomp                bin=500 (1 to 65536), send=mean (value)
+     dgc                    density=0.001, momentum=0.9 (below 1), nesterov=0, clip=0 (L2 norm, see
+                            MOMENTUM), masking=1, warmup=4 (epochs)
+     randomk                density=0.01, unbiased=0, neighbours=0 (1: elements side by side)
+     sketch                 density=0.001, rows=5 (1, 3, 7), columns=auto (16 to 2^28),
+                            candidates=20 (1 to 64, times k)
+     fetch                  density=0.001, rows=5 (1, 3, 7), columns=auto (16 to 2^28), momentum=0.9
+                            (below 1), zeroing=1
+     powersgd               rank=4 (1 to 64), alternate=0, momentum=0 (below 1)
+     intsum                 bits=8 (16, 32), rounding=stochastic (nearest)
+     none fp16 bf16 vote natural nonzero   have none
+   SCHEDULES
+     desc.codec may be a list, from most bytes to fewest. desc.schedule says who chooses from the
+     list, for all tensors that name no codec; a tensor may bring a list of the same length. Rank 0
+     decides. All workers change in the same step, the one after the step whose frame says so.
+     Residuals stay; powersgd keeps those columns of Q that the new codec has too. In one list
+     either every codec keeps a residual or none does. The codec none may stand in both; it sends
+     the residual and clears it. gcomp_tensor_codec tells the codec of a tensor now. Saves, and
+     workers that come and go: see CHECKPOINT.
+       codec "powersgd:rank=4|powersgd:rank=1"   schedule "accordion:every=10,eta=0.5,scope=tensor"
+           Two codecs: the first one while training changes much, see >>schedules. every: the number
+           of epochs (of gcomp_step) between two decisions. scope=model: one decision for all
+           tensors. Set learning_rate if it falls in a few large steps: after each fall the first
+           codec is used again. If it falls in every step, leave learning_rate 0. Rank 0 takes 4
+           bytes an element more.
+       codec "topk:density=0.001"                schedule "warmup:epochs=4"
+           For a quarter of these epochs each, 1/4, 1/16, 1/64 and 0.4 % of the elements; then the
+           codec. A codec without a density comes after epochs without compression. dgc, which has a
+           warm-up of its own, is given the epochs. With a list of codecs: first the codecs of the
+           list but the last, then the last.
+       codec "int|int:bits=4|int:bits=2"         schedule "bytes:target=1e6,every=10,slack=0.1"
+           The first codec with which a worker sends at most so many bytes a step, frame included,
+           by the mean of 10 steps. A codec with more bytes comes back only if the bytes expected
+           with it, from what was measured on both sides of the change, are 10 % below the target.
+       codec the same                            schedule "error:target=0.3,every=10,slack=0.1"
+           The last codec whose relative error (statistics; of codecs that keep a residual) is at
+           most the target, likewise.
+
+   VOTES
+     The mean of vote payloads is +1 or -1, what most workers say. It needs a learning rate of
+     Adam's size. Tensors that travel uncompressed beside it have real means: give them a learning
+     rate of their own, or set compress_vectors and min_elements. Signum is vote fed with momentum:
+     each worker keeps m <- beta * m + (1 - beta) * gradient, exchanges a copy of m, and steps
+     x <- x - rate * vote.
+
+   MOMENTUM
+     dgc keeps the momentum of the optimizer itself, together with that of what was not sent. Step
+     its tensors with plain SGD, momentum 0, or momentum counts twice. Tensors that travel
+     uncompressed beside it keep the momentum of the optimizer. In its first epochs (warmup=4) dgc
+     sends more, down from a quarter of the elements: set gcomp_step.epoch, or warmup=0. dgc clips
+     before it accumulates, tensor by tensor. clip= is the norm of the mean; the gradient of a
+     worker is made no longer than clip * sqrt(world), since independent noise makes the mean of
+     world gradients shorter by sqrt(world). Apply weight decay after the exchange. Masking clears
+     the momentum of elements that were sent, and so weakens those that are sent often: nesterov=1
+     or masking=0 make up for it (make dgc).
+     fetch keeps momentum too: step its tensors with plain SGD. Its memory is two tables, the same
+     on all workers. So any worker may be away for a step, with zeros as its gradient; a worker that
+     joins late needs the tables.
+     powersgd without a momentum of its own leaves momentum to the optimizer, after the exchange:
+     gcomp_momentum_step is that of its paper, any other will do. With powersgd:momentum=0.9 each
+     worker applies momentum before the feedback: then use plain SGD.
+
+   LEARNING RATES THAT CHANGE
+     With error feedback, what a step does not send waits in the residual. It is applied with the
+     learning rate of the step that sends it: too small where the rate falls, too large in a
+     warm-up. So for every codec that keeps a residual, pass the rate as gcomp_step.scale and step
+     SGD with rate 1: then sum of what is sent + residual = sum of rate * gradient. This matters the
+     more the longer elements wait (topk and dgc at 0.1 %: a thousand steps). Thresholds (strom,
+     twobit, threshold1) are then in the unit of rate * gradient. Do not do this with optimizers
+     that divide by the size of gradients, such as Adam: they keep the rate.
 
    PAPERS
      sign      Karimireddy, Rebjock, Stich, Jaggi: Error Feedback Fixes SignSGD and other Gradient
                Compression Schemes, ICML 2019; blocks: Zheng, Huang, Kwok: Communication-Efficient
                Distributed Blockwise Momentum SGD with Error-Feedback, NeurIPS 2019
+               scale=rms: Tang et al.: 1-bit Adam: Communication Efficient Large-Scale Training with
+               Adam's Convergence Speed, ICML 2021
                scale=rms: Tang et al.: 1-bit Adam: Communication Efficient Large-Scale Training with
                Adam's Convergence Speed, ICML 2021
      onebit    Seide, Fu, Droppo, Li, Yu: 1-Bit Stochastic Gradient Descent and its Application to
@@ -718,16 +598,220 @@
      feedback  Seide, Fu, Droppo, Li, Yu: 1-Bit Stochastic Gradient Descent and its Application to
                Data-Parallel Distributed Training of Speech DNNs, Interspeech 2014
      random    Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011
+   ---------------------------------------------------------------------------------------------- */
 
-   CHANGES
-     0.2  Classes of results (gcomp_result_class), GCOMP_OUT_OF_STEP, GCOMP_FLOAT_MODE.
-          gcomp_describe, gcomp_rounds, gcomp_tensor_name, gcomp_tensor_shape, gcomp_rank,
-          gcomp_world. gcomp_step has samples and batch; comm.test takes a third argument.
-          gcomp_regroup_machines; eden:feedback=1; one vector alone is compressed.
-          GCOMP_ONLY_x beside GCOMP_WITHOUT_x; GCOMP_BOUND_SIGN(n) and others.
-          signnorm became sign:scale=rms, naturaldither qsgd:spacing=powers.
-          The adviser left the header: examples/gcomp_advise.h.
-     0.1  The first version.
+/* ------------------------------------------------------------------------------------------------
+   >>format - payloads and saves, byte by byte
+
+   WIRE FORMAT, version 1. Integers and floats are little endian; a float is an IEEE binary32.
+   A stream of bits fills each byte from bit 0 (the lowest) on, and a number in it begins with its
+   lowest bit. Where the text says "from bit 7 on", a stream fills each byte from bit 7 on, and a
+   number begins with its highest bit. Reserved and padding bits are zero; a decoder refuses others.
+   Where an encoder may choose (the coder of indices, of levels), several payloads decode to the
+   same floats: do not hash payloads, and do not look for equal ones by their bytes.
+     | magic | version method flags value | n | body bytes | word | checksum |  body ...
+     0       4       5      6     7       8   16           24     28         32
+     offset size
+      0     4   magic 'G' 'C' 'M' 'P'
+      4     1   version, 1
+      5     1   method (the numbers in the list below)
+      6     1   flags: bit 0 refusal (the input was not finite; no body, parameter word 0), bit 1
+                checksum present; others zero
+      7     1   of a sparse method (5, 22 to 24, 27 to 29, 31) the number of the value method: 1 to
+                4, 7, 10 to 13 or 15 to 18; else 0
+      8     8   n, number of elements
+     16     8   bytes of body that follow the header
+     24     4   parameter word: the fields that the list below names for the method (for a sparse
+                method: those of its value method), from bit 0 on, then zeros.
+                B (5 bits): log2 of the block size, 4 to 16; or 0: the block is the tensor.
+                C (2 bits): 0 packed, 1 elias, 2 rice, 3 auto
+     28     4   CRC-32C of the header without this field and of the body, if flag bit 1; else 0
+     32     .   body
+   A decoder also refuses
+     - a scale that is NaN, infinite, negative or -0; but the second float of onebit, and that of an
+       affine int, may be negative
+     - a field of the parameter word outside of the range that PARAMETERS gives
+     - a body that is longer or shorter than its content
+     - a payload with a decoded value that is not finite, as where d * q overflows
+   Decoders accept codes that encoders never produce, such as -128 in 8 bits.
+   Products and sums below are of floats, each rounded to nearest.
+   Bodies. A body is empty where n = 0, unless the text says otherwise. All blocks have the block
+   size but the last, which has the rest of the elements. The scales of all blocks come first, then
+   the codes of all elements, without gaps, padded to a byte behind the last one.
+     none      1   n floats
+     fp16      2   n IEEE binary16
+     bf16      3   n bfloat16
+     sign      4   word B; a float scale s a block, then n bits, 0: s, 1: -s
+     onebit    7   word B; two floats a block: the means of the elements p >= 0 and of those p < 0;
+                   then n bits, 0: the first mean, 1: the second
+     vote      9   n bits, 0: 1, 1: -1; no scale
+     twobit   10   word: the threshold t as a float, 1e-22 to 1e22; or 0: then the body begins with
+                   t, which is checked as a scale is. n codes of 2 bits, from bit 7 on: 11 is t, 10
+                   is -t, 00 is 0; 01 is refused
+     threshold1 11 word: the threshold as a float, 0 to 1e22; n bits, from bit 7 on: 1 is 1, 0 is -1
+     terngrad 12   word: B, C; a float s a block, then n codes q of 2 bits, two's complement: s * q
+     qsgd     13   word: levels s (15 bits), B, C, 1 if spacing=powers (1 bit); a float d a block,
+                   then n codes q, two's complement in 2, 4, 8 or 16 bits, the least that hold
+                   -s .. s: d * q. With spacing=powers s is at most 100, and codes have 4 or 8 bits:
+                   the element is 0 for q = 0, else d * sgn(q) * 2^(|q| - s)
+     natural  15   for each 16 elements 18 bytes: 16 exponent bytes e (0: zero, else 2^(e - 127)),
+                   then 16 bits, 1: negative. e = 255 is refused. The last 18 bytes are whole too:
+                   zeros stand for elements behind the last one
+     int      16   word: bits (2 bits: 0 is 8, 1 is 4, 2 is 2), B, 1 if affine (1), C (0 if affine);
+                   a float d a block, if affine with a float c behind it; then n codes q, two's
+                   complement: d * q, if affine d * q + c
+     fp8      17   word: 0 is e4m3, 1 is e5m2 (1 bit), B; a float scale a block, then n bytes: scale
+                   times the number below
+     mx       18   word: 0 is e2m1, 1 e4m3, 2 e5m2, 3 int8, 4 e2m3, 5 e3m2 (3 bits); a byte x for
+                   each 32 elements, the scale 2^(x - 127), x < 255; then n codes of 4 bits (e2m1),
+                   8 or 6: the scale times the number below; for int8 the scale times k / 64, k in
+                   two's complement.
+                   Small floats (fp8, mx) have, from the highest bit, a sign, e bits of exponent E,
+                   m bits of mantissa M. With bias = 2^(e - 1) - 1 the number is
+                   2^(E - bias) * (1 + M / 2^m), or 2^(1 - bias) * M / 2^m if E = 0. These codes
+                   are refused: 0x7f of e4m3, 0x7c to 0x7f of e5m2, and both with the sign
+     eden     20   word: bits - 1 (2 bits), log2(block) - 6 (4 bits); the body: see PIECES
+     topk      5   n is at most 2^32. u64 k <= n; a byte: the coder of the k indices; the indices,
+                   increasing; then the k values as a body of the value method with n = k, its codes
+                   packed (C = 0). All other elements are +0. A value of -0 is decoded as +0: it is
+                   added to 0.
+                   A gap is the number of elements between an index and the index before it; the
+                   first gap is the first index. Indices 3, 4, 9 have the gaps 3, 0, 4. The coders:
+                     r = 0 .. 32  each gap as a Golomb-Rice code: gap >> r ones, a zero, the r low
+                          bits of the gap. Padded to a byte behind the last one
+                     253  each index as a u32
+                     254  for each 128 gaps, or the rest: a byte w, the number of bits of the
+                          largest gap (0 if that is 0); the gaps in w bits each, padded to a byte
+                     255  a bitmap of n bits, padded to a byte
+                   Encoders take the shortest of them, with r up to 31; of equally short ones 255,
+                   else the least r, else 254, else 253
+     strom 22, dryden 23, nonzero 24, wangni 27, adacomp 28, dgc 31   as topk
+     blocktopk 29  as topk, but the indices are those of blocks. A byte b, 4 .. 16, stands between
+                   the coder and the indices. Block j holds the elements j 2^b .. (j + 1) 2^b - 1,
+                   the last block of the tensor the rest. k counts elements: there are ceil(k / 2^b)
+                   indices below ceil(n / 2^b), and a bitmap has ceil(n / 2^b) bits. If k is no
+                   multiple of 2^b, the last block of the tensor is among those sent
+     powersgd  6   has no payload: it exchanges sums of P and of Q, or alternately one of them
+     randomk  25   has no payload: it exchanges a sum of the elements that the step's key selects
+     sketch   32   has no payload: it exchanges a sum of count sketches, then one of the elements
+                   that the sketches find
+     fetch    34   has no payload: it exchanges a sum of count sketches
+     intsum   19   has no payload: it exchanges the largest |p|, a float, then sums of integers of
+                   8, 16 or 32 bits
+   Shards are payloads of the sparse method with value method 1; n and the indices are those of a
+   range. Every range has ceil(ceil(n / world) / 16) * 16 elements, except at the end of the tensor:
+   the last ranges have the rest, or nothing. Sums are such payloads too, or payloads of none.
+   Lengths and lists: see >>shards. In the two-shot form shards and sums are payloads of the codec
+   with the n of a range. Their random numbers have another key: gcomp_key.own is replaced by the
+   first two words of the Philox4x32-10 block with this key and the counter (0, 0, 7, r), where r is
+   the number of the range, or world for the mean.
+   Versions are only appended: a reader refuses a newer one with GCOMP_UNSUPPORTED_VERSION.
+
+   PIECES, the body of eden. With n = 0 it is empty. Else:
+     | u64: A in the low 32 bits, B in the high ones | a u32 for each piece | codes |
+   A and B are random words. A piece is a block of elements. The elements behind the last whole
+   block, their number rounded up to a multiple of 16, are cut into powers of two, the largest
+   first: with block=64 and n = 200 the pieces have 64, 64, 64 and 16 elements. Elements from n on
+   are padding: they have codes and are decoded with the rest, but belong to no tensor.
+   The u32 u of a piece: bit 0 says that the piece was rotated twice; bit 31 says that it is small.
+   f is u with bit 31 cleared, read as a float (bit 0 stays). f is finite and at least 2^-100; for a
+   small piece it is at most 1 + 2^-23. Or u = 0: then f = 0, and the codes of the piece are zero
+   bytes; the elements are zeros, with the signs that the steps below give.
+   Each 16 elements have 2 * bits bytes of codes.
+     bits=4      16 numbers q of 4 bits. q < 8: the element is positive, with the magnitude k = q;
+                 else it is negative, with the magnitude k = 15 - q
+     bits=1 2 3  16 magnitudes k of bits - 1 bits, then 16 bits, 1: negative
+   The number c of an element has this sign and, for k = 0, 1, .., this size:
+     bits=1: 1    bits=2: 3 10    bits=3: 29 89 158 253    bits=4: 12 36 61 87 115 147 187 248
+   In a small piece c is multiplied by 2^-100, which is exact.
+   S(A, B, i) is the sign of element i of the tensor, 1: minus. With d = floor(i / 256) * 16 + i mod
+   16, all modulo 2^32, where ^ is the exclusive or and shifts come before it:
+     h = floor(d / 2) + A + floor(d / 2^33) * 0x9E3779B9;  h = (h ^ h >> 16) * 0x85EBCA6B;
+     h = (h ^ h >> 13 ^ B) * 0xC2B2AE35;  h = h ^ h >> 16
+   S is the bit of h at place 15 - floor(i / 16) mod 16; if d is odd, at the place 16 higher.
+   The transform of m numbers x: for s = m / 2, m / 4, .., 1, for each j where floor(j / s) is even,
+   both at once: x[j] = x[j] + x[j + s], x[j + s] = x[j] - x[j + s], each rounded to a float.
+   Decoding a piece of m elements, whose element j is element i + j of the tensor:
+     1. x[j] = c of the element; then the transform of all m numbers (exact in any order)
+     2. if the piece was rotated twice: x[j] = -x[j] where S(B, A, i + j) = 1. Then, for each w =
+        min(m, 512) numbers that follow each other: if w > 16, with t = 15 / 64, for j < w / 2 and
+        k = j + w / 2, both at once x[j] = x[j] + t * x[k], x[k] = t * x[j] - x[k]; and the
+        transform of the w numbers
+     3. the element is f * x[j], with the opposite sign where S(A, B, i + j) = 1; a result too large
+        for a float becomes the largest float with its sign
+
+   CODED LEVELS, the codes of terngrad, qsgd and int where C is not 0 and n > 0. The
+   codes stand in segments. A segment is for as many elements as 2048 bytes of packed codes hold
+   (packed: the codes as above), or for the rest. In front of the segments stand offsets, a u64 for
+   each 65536 elements but the last ones: where the segments of these elements end, counted from the
+   beginning of the first segment:
+     | u64 for each 65536 elements but the last | segment | segment | ... |
+   A segment begins with a byte, the form. If the form is not 0, a u16 follows: the number b of the
+   bytes behind it. 3 + b is not above the number of bytes of the packed codes. The form:
+     0              the packed codes; no |q| is above the number of levels
+     1 omega        (C = 1 or 3) a stream from bit 7 on. For each q that is not 0: the distance from
+                    the element before that is not 0, as Elias omega code (elements of a segment are
+                    numbered from 1; the first distance is from 0); a bit, 1: negative; |q| as Elias
+                    omega code. At last the distance to the number behind the last element
+     64 + 16 T + K  (C = 2 or 3; T = 0 .. 3, levels >> K not 0) for each 64 elements, or for the
+                    rest, m of them: for b = 0 .. K - 1 a word with bit b of each |q|; the tree of
+                    u = |q| >> K; for j = 2 .. levels >> K a bit for each element with u >= j - 1,
+                    1: u >= j; a bit for each q that is not 0, 1: negative
+     32 + R         (C = 2 or 3) the gaps between elements that are not 0 as Golomb-Rice codes with
+                    the parameter R <= 12, as for topk's indices; then the gap to the end; no
+                    padding. Then as 64 (T = K = 0), but without the tree: the gaps say which u are
+                    not 0
+   The forms 32 .. 127 are one stream, padded to a byte at the end of the segment. A word has one
+   bit for each of the m elements. The tree says which of 64 elements have u > 0. T = 0: the tree is
+   a word. T > 0: i stands for the two elements i and i + 32. First, a tree of 32 with T - 1 (its
+   word has min(m, 32) bits) says for which i one of the two has u > 0. Then, for each such i, one
+   bit: 1 if element i has u > 0. Then, for each i whose bit was 1, one bit: 1 if element i + 32 has
+   u > 0 too. (Where the bit was 0, element i + 32 must have u > 0.) A tree of 32 is made of a tree
+   of 16 in the same way, and that of a tree of 8. Elements behind the last one have u = 0.
+
+   SAVED STATE, version 2, written by gcomp_save. Numbers are little endian. T is the number of
+   tensors, which stand in the order in which they were added. Floats and doubles are finite, unless
+   the text says otherwise. An entry is the place of a codec in its list, 0 the first.
+     | header | T digests and entries | schedule | floats of each tensor | rank 0's | CRC-32C |
+     0        52                      52 + 8T                                       bytes - 4
+     offset size
+      0     4   magic 'G' 'C' 'M' 'S'
+      4     4   version, 2
+      8     8   bytes of the whole save
+     16     8   number of the next step
+     24     8   seed
+     32     4   rank
+     36     4   world
+     40     4   CRC-32C of the means of the last step, as floats, if the workers compared them
+                (check_every); else 0
+     44     4   T
+     48     4   CRC-32C of the number of the schedule's rule (0: no schedule, 1 warmup, 2 accordion,
+                3 bytes, 4 error) and its 6 parameters (8 bytes each)
+     52    8T   for each tensor 4 bytes with the CRC-32C of its name with a final 0, rows, cols and
+                stack (8 bytes each), the CRC-32C of the texts of the codecs of its list without
+                final 0 (8 bytes), and 1 if it keeps a residual, else 0 (8 bytes); then 4 bytes with
+                its entry
+      .    16   only with a schedule, 4 bytes each: the entry of all tensors with a list (0 if each
+                tensor has its own); 1 if a step was committed, else 0, and then zeros follow; the
+                epoch of that step; the last learning rate above 0 that this worker was told, a
+                float, or 0. Only the learning rate of rank 0 matters
+      .     .   for each tensor: its residual, n floats, if it keeps one; then its state:
+                  powersgd  Q of each matrix of the stack, r rows of cols floats. With alternate=1
+                            also P of each, r rows of rows floats; then a float for each matrix, 1
+                            if the next step sums Q, 0 if P. With momentum also n floats
+                  dgc       the momentum, n floats
+                  fetch     the two tables
+                then zeros, up to the longest state of a codec of its list
+      .     .   rank 0 with the schedule bytes or error: the entry that the next frame announces;
+                the entry of the last period; 1 if there was one, else 0; the number of steps of
+                this period (4 bytes each). Then doubles, none negative: the sum of the values of
+                this period; the mean of the last one; for each entry e but the first, the values
+                measured at the entries e - 1 and e, or 0
+      .     .   rank 0 with accordion: 1 if there is a norm |D'| from an epoch before, else 0; 1 if
+                the sum of this epoch lacks its beginning, else 0 (4 bytes each); |D'| of all
+                tensors together, a double; for each tensor with a list |D'|, a double, and the sum
+                D of this epoch, n floats, which may be infinite
+      .     4   CRC-32C of all bytes before
    ---------------------------------------------------------------------------------------------- */
 
 #ifndef GCOMP_H
@@ -745,16 +829,17 @@
    GCOMP_SELF             how this header includes itself; default: "gcomp.h"
    GCOMP_NO_SELF          the header does not include itself, for files merged into one; then it has
                           one instruction set, the best that the compiler's flags enable
-   GCOMP_MAX_ISA          leave out the instruction sets above: 1 scalar, 2 AVX2, 3 AVX-512;
-                          default: all
-   GCOMP_NO_STDLIB        no malloc and no getenv; desc.allocator is required. What is left of the C
-                          library are float.h, limits.h, stddef.h, stdint.h, and from string.h memcmp,
-                          memcpy, memmove, memset, strchr, strcmp and strlen
+   GCOMP_MAX_ISA          leave out the instruction sets above this one: 1 scalar, 2 AVX2, 3
+                          AVX-512; default: leave out none
+   GCOMP_NO_STDLIB        no malloc and no getenv; desc.allocator is required. The C
+                          library must still have float.h, limits.h, stdarg.h, stddef.h, stdint.h,
+                          and of string.h memcmp, memcpy, memmove, memset, strchr, strcmp, strlen
    GCOMP_NO_GETENV        do not read GCOMP_ISA from the environment
    GCOMP_ONLY_SIGN, GCOMP_ONLY_TOPK, ...
-                          only these methods, and none; the names of methods in capitals
+                          compile these methods alone, and the method none; the names of methods in
+                          capitals
    GCOMP_WITHOUT_POWERSGD, GCOMP_WITHOUT_INT, ...
-                          not these methods; none stays
+                          all methods but these; the method none cannot be left out
    GCOMP_ALLOW_MINGW_AVX  AVX with gcc of MinGW, which misaligns spills; off by default
    ---------------------------------------------------------------------------------------------- */
 
@@ -780,7 +865,13 @@ extern "C" {
 #endif
 
 /* ------------------------------------------------------------------------------------------------
-   >>api
+   >>api - result codes, types, functions
+
+   In the order of the layers: codec (vectors to bytes and back), objects (tensors and their
+   codecs), tensors (a codec with its residual), step (the mean over all workers, without
+   callbacks), exchange (the same through callbacks), checkpoint, optimizer, statistics.
+   The comments use the words of WORDS in the manual. y[n] <- x says that n elements of y are
+   written. A pointer that must not be NULL, and is, is GCOMP_INVALID_ARGUMENT.
    ---------------------------------------------------------------------------------------------- */
 
 #define GCOMP_VERSION 200 /* major * 10000 + minor * 100 + patch */
@@ -856,12 +947,13 @@ typedef enum gcomp_class {
     GCOMP_CLASS_FATAL = 3
 } gcomp_class;
 
-/* The class of a result code. FATAL for a number that is none. Functions outside of steps return
-   the same codes: RETRY of a payload then says that the bytes are damaged; that memory is missing
-   may change. */
+/* The class of a result code. FATAL for a number that is no result code. Functions outside of steps
+   return the same codes. There RETRY means: a payload is damaged, and may arrive whole another
+   time; or memory is missing, and may be there later. */
 GCOMP_API gcomp_class gcomp_result_class(gcomp_result result);
 
-/* Gradients are of the first three; the integers are what transports carry. */
+/* Types of numbers. Gradients have one of the first three. Transports sum the integers, see SUMS OF
+   INTEGERS. */
 typedef enum gcomp_dtype {
     GCOMP_F32 = 0,
     GCOMP_F16 = 1,
@@ -888,16 +980,18 @@ GCOMP_API const char *gcomp_isa_name(gcomp_isa isa);
 /* 1 if this build and this machine can run the instruction set, else 0. */
 GCOMP_API int gcomp_isa_available(gcomp_isa isa);
 
-/* Calls task(arg, i) for each i in 0 .. count - 1, in any order, on any threads, and returns when
-   all are done. Results do not depend on how. All zero: one thread. */
+/* run calls task(arg, i) for each i in 0 .. count - 1, in any order, on any threads, and returns
+   when all calls are done. Results do not depend on the order or the threads. All zero: one
+   thread. */
 typedef struct gcomp_parallel {
     void (*run)(void *user, size_t count, void (*task)(void *arg, size_t index), void *arg);
     void *user;
 } gcomp_parallel;
 
-/* Both or none. alloc returns memory aligned to `align` (a power of two, at most 64), or NULL.
-   Memory that is not aligned so is given back at once: GCOMP_INVALID_ARGUMENT, wherever
-   GCOMP_OUT_OF_MEMORY is possible. */
+/* Set both functions or none. alloc returns memory aligned to `align` (a power of two, at most 64),
+   or NULL. If the memory is not aligned so, the library frees it at once and returns
+   GCOMP_INVALID_ARGUMENT where it would return GCOMP_OUT_OF_MEMORY. free gets the same `bytes` as
+   alloc. */
 typedef struct gcomp_allocator {
     void *(*alloc)(void *user, size_t bytes, size_t align);
     void (*free)(void *user, void *memory, size_t bytes);
@@ -920,10 +1014,12 @@ typedef struct gcomp_codec {
     double value_param[GCOMP_PARAMS]; /* those of the value method */
 } gcomp_codec;
 
-/* Randomness of one encode call. Workers must share it in some methods and must not in others. */
+/* The random numbers of one encode call are a function of its key. Methods that must choose alike
+   on all workers (randomk, sketch) use `shared`; methods whose errors must be independent (qsgd,
+   eden) use `own`. */
 typedef struct gcomp_key {
-    uint64_t shared;  /* from (seed, step, tensor) */
-    uint64_t own;     /* from (seed, step, tensor, rank) */
+    uint64_t shared;  /* from (seed, step, tensor): the same on all workers */
+    uint64_t own;     /* from (seed, step, tensor, rank): another one on each worker */
 } gcomp_key;
 
 /* The key of a tensor in a step: a Philox4x32-10 block of the arguments. */
@@ -938,12 +1034,12 @@ typedef struct gcomp_input {
     const float *residual;  /* n floats, or NULL: none */
     size_t rows;            /* a vector has its length here */
     size_t cols;            /* 0: 1 */
-    gcomp_key key;
+    gcomp_key key;          /* for methods that use random numbers: see gcomp_key_make */
 } gcomp_input;
 
-/* How it runs. NULL or all zero: the best instruction set, one thread, no scratch. */
+/* How a call runs. NULL or all zero: the best instruction set, one thread, no scratch. */
 typedef struct gcomp_exec {
-    gcomp_isa isa;
+    gcomp_isa isa;          /* GCOMP_ISA_UNAVAILABLE if the machine or this build lacks it */
     void *scratch;          /* any alignment; gcomp_scratch bytes always suffice */
     size_t scratch_bytes;
     gcomp_parallel parallel;
@@ -958,8 +1054,8 @@ typedef struct gcomp_info {
     int checksum;           /* 1: a checksum is present */
 } gcomp_info;
 
-/* Bytes that a payload of n elements, and the scratch for it, never exceed, whatever the codec: for
-   static memory, as constant expressions. Below are the bounds of single codecs. */
+/* Bytes that a payload of n elements, and the scratch for it, never exceed, whatever the codec.
+   They are constant expressions, for static memory. Below are the bounds of single codecs. */
 #ifdef __cplusplus /* without a cast: some C++ compilers warn of casts in their users' files */
 #define GCOMP__SIZE(n) (sizeof(char) * (n))
 #else
@@ -968,9 +1064,11 @@ typedef struct gcomp_info {
 #define GCOMP_BOUND(n) (5 * GCOMP__SIZE(n) + 128)
 #define GCOMP_SCRATCH(n) (14 * GCOMP__SIZE(n) + 65536)
 
-/* The longest payload of n elements of one codec with its default parameters: what gcomp_bound
-   returns, or a few bytes more. BLOCKS: any block method, with its bits an element, its block, and
-   the bytes of a scale. SPARSE: any sparse method with k values as floats. */
+/* The bytes of the longest payload of n elements of one codec with its default parameters: what
+   gcomp_bound returns, or a few bytes more.
+     BLOCKS  any block method: its bits an element, its block, and the bytes of a scale
+     SPARSE  any sparse method with k values as floats
+   sign, n = 4096: 32 bytes of header, 512 of bits, 4 scales of 4 bytes: 560 bytes. */
 #define GCOMP__CEIL(n, d) ((GCOMP__SIZE(n) + (d) - 1) / (d))
 #define GCOMP_BOUND_BLOCKS(n, bits, block, scale) \
     (32 + GCOMP__CEIL(GCOMP__SIZE(n) * (bits), 8) + (scale) * GCOMP__CEIL(n, block))
@@ -1011,13 +1109,14 @@ GCOMP_API const char *gcomp_method_name(size_t i);
 
 /* The bytes that a payload of n elements never exceeds: with that capacity gcomp_encode never
    returns GCOMP_DST_TOO_SMALL. Returns 0 if the codec is invalid, if it has no payload outside of
-   steps (powersgd, dgc), if the size overflows, or if a sparse codec gets more than 2^32 elements. */
+   steps (powersgd, dgc), if the size overflows, or if n > 2^32 and the codec is sparse. */
 GCOMP_API size_t gcomp_bound(const gcomp_codec *codec, size_t n);
 
 /* The scratch bytes that gcomp_encode needs; 0 if the codec needs none, or is invalid. Decoding
-   needs no scratch. It is faster with scratch for eden (as many bytes), and for the mean of sparse
-   payloads (64 KiB, and 4 bytes for each element sent). Block methods encode with several threads
-   if they have 64 bytes for each chunk. GCOMP_SCRATCH(n) is enough for all of this. */
+   needs no scratch, but eden decodes faster with as many bytes as it encodes with, and
+   gcomp_decode_mean of sparse payloads is faster with 64 KiB and 4 bytes for each element sent.
+   Block methods need no scratch, but encode with several threads only if they have 64 bytes for
+   each chunk. GCOMP_SCRATCH(n) is enough for all of this. */
 GCOMP_API size_t gcomp_scratch(const gcomp_codec *codec, size_t n);
 
 /* Encodes p = scale * grad + residual into a payload, without a checksum (gcomp_seal adds one).
@@ -1025,25 +1124,28 @@ GCOMP_API size_t gcomp_scratch(const gcomp_codec *codec, size_t n);
      *length            out  bytes written; unchanged on error other than GCOMP_NOT_FINITE
    Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT (also where a sparse codec gets more than 2^32 elements:
    its indices have 32 bits), GCOMP_DST_TOO_SMALL, GCOMP_SCRATCH_TOO_SMALL, GCOMP_ISA_UNAVAILABLE,
-   GCOMP_NEEDS_ROUNDS, or GCOMP_NOT_FINITE: then a valid refusal payload of 32 bytes is written,
-   which decodes to the same error. Reads everything, changes nothing but the payload and the
-   scratch. The bits are the same on every instruction set and for every number of threads. */
+   GCOMP_NEEDS_ROUNDS, or GCOMP_NOT_FINITE. With GCOMP_NOT_FINITE a valid payload of 32 bytes is
+   written, a refusal, which decodes to the same error: send it, so that the receiver learns of it.
+   Only the payload and the scratch are written. The bits are the same on every instruction set and
+   for every number of threads. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_encode(const gcomp_codec *codec, const gcomp_input *in,
                                                     const gcomp_exec *exec, void *payload,
                                                     size_t capacity, size_t *length);
 
-/* Adds the checksum (CRC-32C) to a payload that gcomp_encode wrote. On error nothing is changed:
-   GCOMP_INVALID_ARGUMENT if it is not one, GCOMP_ISA_UNAVAILABLE. */
+/* Adds the checksum (CRC-32C) to a payload that gcomp_encode wrote. Returns GCOMP_OK,
+   GCOMP_INVALID_ARGUMENT if these bytes are no such payload, or GCOMP_ISA_UNAVAILABLE; on error
+   nothing is changed. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_seal(void *payload, size_t length,
                                                   const gcomp_exec *exec);
 
-/* Finds out if a payload is valid to the last bit, for n elements. Writes nothing; bounded time.
+/* Finds out if a payload is valid to the last bit, for n elements. Writes nothing. Takes at most
+   time in proportion to length + n.
    Returns GCOMP_OK, one of the payload errors, or GCOMP_NOT_FINITE for a valid refusal. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_check(const void *payload, size_t length, size_t n);
 
 /* y[n] <- decode(payload). Checks first; on error y is unchanged. Every decoded value is finite.
-   This and the three below return as gcomp_check, or GCOMP_INVALID_ARGUMENT (a pointer is NULL, a
-   number not finite), GCOMP_ISA_UNAVAILABLE. */
+   gcomp_decode and the three functions below return as gcomp_check, or GCOMP_INVALID_ARGUMENT (a
+   pointer is NULL, a number is not finite), or GCOMP_ISA_UNAVAILABLE. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode(const void *payload, size_t length, float *y,
                                                     size_t n, const gcomp_exec *exec);
 
@@ -1053,23 +1155,26 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode_add(const void *payload, siz
                                                         float weight, float *y, size_t n,
                                                         const gcomp_exec *exec);
 
-/* y[n] <- sum in order of payloads of decode(payload) * (1 / count), count >= 1; where all are of
-   vote, the sign of that (of 0: +1). All are checked first; on error y is unchanged. */
+/* y[n] <- the sum, in the order of the payloads, of decode(payload) * (1 / count), count >= 1. If
+   all payloads are of vote: the sign of that sum, +1 where it is 0. All payloads are checked first;
+   on error y is unchanged. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode_mean(const void *const *payloads,
                                                          const size_t *lengths, size_t count,
                                                          float *y, size_t n,
                                                          const gcomp_exec *exec);
 
-/* residual[n] <- scale * grad + residual - decode(payload): what was not sent; sums too large for
-   a float become the largest. in->residual is not read. Checks first; on error residual is
-   unchanged. GCOMP_NOT_FINITE also where grad or residual holds NaN or Inf. */
+/* residual[n] <- scale * grad + residual - decode(payload): what was not sent. Sums too large for
+   a float become the largest. `in` is the input that was encoded; in->residual is not read, since
+   `residual` is. Checks first; on error residual is unchanged. GCOMP_NOT_FINITE also where grad or
+   residual holds NaN or Inf. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_retain(const void *payload, size_t length,
                                                     const gcomp_input *in, float *residual,
                                                     const gcomp_exec *exec);
 
-/* Reads the header of a payload, trusting nothing behind it. `length` bytes are at hand, 32 or
-   more; info->length tells the whole size. Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT (NULL) or an
-   error of payloads; then *info is unchanged. */
+/* Reads the header of a payload, and nothing behind it: for a receiver that has the first bytes of
+   a stream. `length` bytes are at hand, 32 or more; info->length tells the size of the whole
+   payload. Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT (a pointer is NULL) or an error of payloads; on
+   error *info is unchanged. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_peek(const void *payload, size_t length,
                                                   gcomp_info *info);
 
@@ -1078,11 +1183,12 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_peek(const void *payload, size_t le
 typedef struct gcomp gcomp;
 struct gcomp_request;
 
-/* The transport. Callbacks return 0 for success, anything else for failure. All workers call them
-   in the same order. All workers set the same optional callbacks; otherwise the frames differ, and
-   all return GCOMP_MISMATCH. A frame travels through start, or without start through allgather. A
-   worker that has neither sends no frame, and the others wait. They also wait where only some
-   workers set start, unless the transport takes both for one collective. */
+/* The transport. Callbacks return 0 for success, anything else for failure. They run on the thread
+   that calls the library, in the same order on all workers. All workers set the same optional
+   callbacks; otherwise the frames differ, and all return GCOMP_MISMATCH. A frame travels through
+   start, or without start through allgather. If a worker has neither, it sends no frame, and the
+   others wait for it. If only some workers set start, all wait, unless the transport takes a
+   started gather and an allgather for one collective. */
 typedef struct gcomp_comm {
     void *user;
     int rank;   /* 0 .. world - 1 */
@@ -1092,11 +1198,11 @@ typedef struct gcomp_comm {
     int (*allreduce)(void *user, void *data, size_t count, gcomp_dtype dtype);
     /* all[world * bytes] <- mine[bytes] of every worker, in rank order. */
     int (*allgather)(void *user, const void *mine, void *all, size_t bytes);
-    /* Optional, sends no padding: all + w * stride <- bytes[w] bytes of worker w; mine has
-       bytes[rank]. Not for frames. */
+    /* Optional: all + w * stride <- bytes[w] bytes of worker w, where bytes[w] <= stride; mine has
+       bytes[rank] bytes. Saves the padding that allgather sends. Frames do not use it. */
     int (*allgatherv)(void *user, const void *mine, void *all, const size_t *bytes, size_t stride);
-    /* Optional: data[count] <- the largest of the workers' floats, none negative, in place. Without
-       it they are gathered. */
+    /* Optional: data[i] <- the largest data[i] of all workers, in place; no float is negative.
+       Without it the floats are gathered. */
     int (*allreduce_max)(void *user, float *data, size_t count);
     /* Optional. Sends different bytes to each worker, including itself: worker w gets send_bytes[w]
        bytes of send, and recv_bytes[w] bytes of worker w go to recv; both arrays lie back to back
@@ -1105,35 +1211,40 @@ typedef struct gcomp_comm {
     int (*alltoallv)(void *user, const void *send, const size_t *send_bytes, void *recv,
                      const size_t *recv_bytes);
     /* Optional, all three or none: requests that are under way while the caller computes, see
-       OVERLAP in the manual. Where they are set, steps use nothing else; they carry out any
-       request, and its buffers stay until it is done.
-         start   begins to carry out a copy of the request. 0: begun; else it failed, and is over
-         test    *done = 1 (it is 0 before): the request of this id is done. 0: done or under way;
-                 else it failed, and is over. Does not wait
-         wait    waits until it is. 0: it is done; else it failed, and is over
+       OVERLAP in the manual. Where these three are set, steps use no other callback: start must be
+       able to carry out every kind of request. The buffers of a request stay until it is done. If
+       one of the three returns anything but 0, the request has failed and is over.
+         start   begins to carry out a request; *request must be copied, since it changes after the
+                 call. 0: begun
+         test    sets *done = 1 if the request of this id is done (*done is 0 before). 0: done, or
+                 still under way. Does not wait
+         wait    waits until the request of this id is done. 0: done
        All workers start the same requests in the same order. */
     int (*start)(void *user, const struct gcomp_request *request);
     int (*test)(void *user, uint32_t id, int *done);
     int (*wait)(void *user, uint32_t id);
-    /* What allreduce can sum beside floats, for codecs that need it (intsum): 1u << GCOMP_I8 | 1u
-       << GCOMP_I16 | ... Also for users who drive the step and set no callback. */
+    /* The integers that allreduce can sum beside floats, for codecs that need it (intsum):
+         1u << GCOMP_I8 | 1u << GCOMP_I16 | 1u << GCOMP_I32
+       To be set too if you drive the step yourself, without callbacks. */
     unsigned allreduce_dtypes;
 } gcomp_comm;
 
-/* How payloads become a mean. Sparse ones: the same bits either way.
+/* How payloads become a mean. Sparse payloads give the same bits by GATHER and by SHARDS.
      GATHER   every worker receives all payloads, world * k elements, and adds them
-     SHARDS   each worker adds a range of the elements for all (SparCML's split form). A worker
-              receives about k elements and sends the sums of its range: only the nonzero ones, or
-              the whole range if that is shorter
-     TWO_SHOT as SHARDS; and tensors of other codecs that gather once (the compressed all-reduce of
-              1-bit Adam): p is quantised by ranges, the owner of a range adds them and quantises
-              the mean once more, and all gather that. What a worker computes and receives does not
-              grow with the world. Needs comm.alltoallv; see MANY WORKERS in the manual
+     SHARDS   for sparse payloads: each worker adds a range of the elements for all (SparCML's split
+              form). A worker receives about k elements and sends the sums of its range: only the
+              nonzero ones, or the whole range if that is shorter
+     TWO_SHOT SHARDS for sparse payloads; and for tensors of other codecs that gather once the
+              compressed all-reduce of 1-bit Adam: p is quantised by ranges, the owner of a range
+              adds what comes in and quantises the mean once more, and all gather that. What a
+              worker computes and receives does not grow with the world. Needs comm.alltoallv; see
+              MANY WORKERS in the manual
      AUTO     SHARDS where comm.alltoallv is given, values are floats, a shard has 64 elements or
-              more, and world >= 8, or 3 with global=1; else GATHER.
-   Of k elements a worker, a worker receives with GATHER k (world - 1) elements, with SHARDS
-   (k + nonzero sums) (world - 1) / world, with global=1 little more than 2 k (world - 1) / world.
-   */
+              more, and world >= 8, or world >= 3 with global=1; else GATHER
+   If each worker sends k elements, a worker receives
+     GATHER               k (world - 1) elements
+     SHARDS               (k + nonzero sums) (world - 1) / world
+     SHARDS, global=1     little more than 2 k (world - 1) / world */
 typedef enum gcomp_aggregate {
     GCOMP_AGGREGATE_AUTO = 0,
     GCOMP_AGGREGATE_GATHER = 1,
@@ -1145,8 +1256,8 @@ typedef enum gcomp_aggregate {
 typedef struct gcomp_desc {
     /* The codec of tensors that name none; NULL: "none". With a schedule a list: see SCHEDULES. */
     const char *codec;
-    /* Who chooses from the list: "warmup:epochs=4", "accordion", "bytes:target=1e6"; NULL: nobody.
-       */
+    /* Who chooses from the list: "warmup:epochs=4", "accordion", "bytes:target=1e6"; NULL: nobody,
+       and desc.codec is one codec. */
     const char *schedule;
     gcomp_comm comm;
     gcomp_comm node;            /* the transport within a machine: see TWO LEVELS */
@@ -1155,11 +1266,12 @@ typedef struct gcomp_desc {
     int compress_vectors;       /* 1: vectors too, not only one that is the only tensor */
     int no_error_feedback;      /* 1: forget what was not sent */
     int no_checksum;            /* 1: payloads without CRC-32C */
-    int measure;                /* 1: statistics have error and norm; it costs more passes */
+    int measure;                /* 1: statistics have error and norm, at the cost of more passes */
     gcomp_aggregate aggregate;  /* how payloads become a mean; equal on all workers */
-    size_t bucket_bytes;        /* of gradient, 4 an element; equal on all workers; 0: all.
-                                   See OVERLAP */
-    uint32_t check_every;       /* compare a digest of the means every so many steps; 0: never */
+    size_t bucket_bytes;        /* bytes of gradient (4 an element) in a bucket; equal on all
+                                   workers; 0: one bucket. See OVERLAP */
+    uint32_t check_every;       /* workers compare a digest of their means every so many steps, and
+                                   return GCOMP_DIVERGED if it differs; 0: never */
     gcomp_isa isa;
     gcomp_allocator allocator;  /* all zero: malloc and free */
     gcomp_parallel parallel;
@@ -1183,20 +1295,20 @@ typedef struct gcomp_tensor {
 /* Opens an object. On error *gc is NULL and desc->why tells the reason.
    Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_BAD_CODEC, GCOMP_ISA_UNAVAILABLE,
    GCOMP_OUT_OF_MEMORY, or GCOMP_MISSING_CALLBACK: the codec sums integers that
-   comm.allreduce_dtypes does not name, or one of node is missing. */
+   comm.allreduce_dtypes does not name, or node lacks allreduce or allgather. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_open(gcomp **gc, const gcomp_desc *desc);
 
 /* Frees everything. NULL is allowed. */
 GCOMP_API void gcomp_close(gcomp *gc);
 
-/* Adds a tensor; its number is the count of those before. Only before the first step.
+/* Adds a tensor; its number is the number of tensors added before. Only before the first step.
    Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_BAD_CODEC, GCOMP_DUPLICATE_NAME,
    GCOMP_WRONG_STATE, GCOMP_OUT_OF_MEMORY, GCOMP_MISSING_CALLBACK (as gcomp_open). On error the
    object is as before. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor);
 
-/* Number of tensors; number of the tensor of that name (count if there is none); elements of a
-   tensor (0 if none). */
+/* How many tensors there are; the number of the tensor of that name (if there is none: how many
+   tensors there are); the elements of a tensor (0 for a wrong number). */
 GCOMP_API size_t gcomp_tensor_count(const gcomp *gc);
 GCOMP_API size_t gcomp_tensor_find(const gcomp *gc, const char *name);
 GCOMP_API size_t gcomp_tensor_elements(const gcomp *gc, size_t tensor);
@@ -1209,16 +1321,16 @@ GCOMP_API const char *gcomp_tensor_name(const gcomp *gc, size_t tensor);
 GCOMP_API void gcomp_tensor_shape(const gcomp *gc, size_t tensor, size_t *rows, size_t *cols,
                                   size_t *stack);
 
-/* Rank and world of desc.comm, or of the last gcomp_regroup; with desc.node those of machines. 0 if
-   gc is NULL. */
+/* Rank and world of desc.comm, or of the last gcomp_regroup; with desc.node the rank of the machine
+   and the number of machines. 0 if gc is NULL. */
 GCOMP_API int gcomp_rank(const gcomp *gc);
 GCOMP_API int gcomp_world(const gcomp *gc);
 
 /* The codec a tensor really has now, after the rules for vectors, small tensors and matrices that
    would not gain, and by the schedule. Returns NULL for a wrong number. Valid while the object is.
    A vector that is the only tensor has the codec of desc until another tensor is added. With
-   desc.node the other workers of a machine hear from the first one what it has, at the end of each
-   step: what that one has loaded they know after the next step. */
+   desc.node the other workers of a machine learn the codecs from the first worker, at the end of
+   each step: after a gcomp_load of the first worker they know them after the next step. */
 GCOMP_API const gcomp_codec *gcomp_tensor_codec(const gcomp *gc, size_t tensor);
 
 /* Writes what travels in a step as text: a line for each tensor (name, shape, dtype, codec, why it
@@ -1227,36 +1339,37 @@ GCOMP_API const gcomp_codec *gcomp_tensor_codec(const gcomp *gc, size_t tensor);
      fc1.weight: 784 x 1152 fp32, topk:density=0.01, at most 46160 of 3612672 bytes
      fc1.bias: 1152 fp32, none (a vector), 4608 of 4608 bytes
      2 tensors: at most 50768 of 3617280 bytes a step, 71.2 times less
-   "at most" stands where the length of a payload depends on the gradient. Frames (64 bytes a step
-   and bucket) are not in it. Returns the length without the final 0; what fits is written, always
-   ended by 0 if capacity > 0. 0 if gc is NULL. */
+   "at most" stands where the length of a payload depends on the gradient. Frames (64 bytes for each
+   bucket of a step) are not counted. Returns the length without the final 0; what fits is written,
+   always ended by 0 if capacity > 0. 0 if gc is NULL. */
 GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity);
 
 /* The residual of a tensor; NULL if it keeps none. Valid while the object is. Commits change it. */
 GCOMP_API const float *gcomp_residual(const gcomp *gc, size_t tensor);
 
-/* Reserves all memory that steps need; no later call allocates. The first step does it if it was
-   not called. Returns GCOMP_OK, GCOMP_OUT_OF_MEMORY (the object is as before), GCOMP_WRONG_STATE
+/* Reserves all memory that steps need; no later call allocates. If it is not called, the first step
+   reserves. Returns GCOMP_OK, GCOMP_OUT_OF_MEMORY (the object is as before), GCOMP_WRONG_STATE
    inside a step. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_prepare(gcomp *gc);
 
-/* The bytes that an object takes with these tensors, prepared; 0 if desc or a tensor is invalid.
-   And the bytes that it takes now. With an arena as allocator add 63 bytes for each allocation: 6,
-   and 6 for each tensor. If the arena cannot free, and there are more than 16 tensors, add 1 KiB
-   for each tensor, and what a vector that is added first would need as the only tensor (add
-   matrices first). With desc.node twice that. */
+/* gcomp_memory_needed: the bytes that an object takes with these tensors, after gcomp_prepare; 0 if
+   desc or a tensor is invalid. gcomp_memory_used: the bytes that an object takes now.
+   With an arena as allocator add 63 bytes for each allocation: 6, and 6 for each tensor. If the
+   arena cannot free, and there are more than 16 tensors, add 1 KiB for each tensor, and what a
+   vector that is added first would need as the only tensor (so add matrices first). With desc.node
+   add twice that. */
 GCOMP_API size_t gcomp_memory_needed(const gcomp_desc *desc, const gcomp_tensor *tensors,
                                      size_t count);
 GCOMP_API size_t gcomp_memory_used(const gcomp *gc);
 
-/* Sets a tensor's residual and warm start back to the beginning. On all workers or on none.
+/* Sets a tensor's residual and warm start back to the beginning. Call it on all workers or on none.
    GCOMP_INVALID_ARGUMENT for a wrong number, GCOMP_WRONG_STATE inside a step; then nothing is
    changed. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_reset(gcomp *gc, size_t tensor);
 
 /* Forgets residuals, warm starts, a step under way and the last failure, begins lists of codecs
-   and their schedule anew, and goes on with this step number. On all workers, after the weights
-   were broadcast. */
+   and their schedule anew, and goes on with this step number. Call it on all workers, after the
+   weights were broadcast. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_restart(gcomp *gc, uint64_t step);
 
 /* The number of the next step: 0, then one more after each step that was committed. */
@@ -1267,34 +1380,36 @@ GCOMP_API const char *gcomp_error(const gcomp *gc);
 
 /* ---------------- tensors: codecs with memory, any transport */
 
-/* Encodes grad with the tensor's codec, residual and keys of `step` into a sealed payload. Changes
-   no state.
+/* Encodes grad with the tensor's codec and residual, and the key of (seed, step, tensor, rank),
+   into a payload with a checksum (without one if desc.no_checksum). Changes no state.
      payload[capacity]  out  gcomp_bound(gcomp_tensor_codec(...), n) bytes always suffice
-   Returns as gcomp_encode, or GCOMP_OUT_OF_MEMORY if nothing was prepared; GCOMP_NEEDS_ROUNDS for
-   methods that exchange sums or keep momentum. */
+   Returns as gcomp_encode, or GCOMP_OUT_OF_MEMORY (the first call reserves scratch, unless
+   gcomp_prepare or a step has); GCOMP_NEEDS_ROUNDS for methods that exchange sums or keep
+   momentum. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step,
                                                       const float *grad, void *payload,
                                                       size_t capacity, size_t *length);
 
 /* Takes payloads in: residual <- grad + residual - decode(own); grad <- mean of the decoded
    payloads. Sums too large for a float become the largest.
-     grad      with own: the bits that gcomp_compress read, which has refused NaN and Inf. This call
-               does not look for them again
-     own       NULL: nothing was sent, residual <- grad + residual; GCOMP_NOT_FINITE where grad
-               holds NaN or Inf
-     count     0: grad is untouched; else the payloads at hand, maybe of a part of the workers, own
-               among them or not
-   All are checked first; on error nothing is changed. Not between gcomp_step_ready and the commit
-   of a step. Returns as gcomp_check, or GCOMP_INVALID_ARGUMENT, GCOMP_CODEC_MISMATCH;
-   GCOMP_NEEDS_ROUNDS for methods that keep momentum. */
+     grad      with own: the bits that gcomp_compress read. gcomp_compress has refused NaN and Inf,
+               and this call does not look for them again
+     own       the payload that gcomp_compress made of grad. NULL: nothing was sent, and residual <-
+               grad + residual; then GCOMP_NOT_FINITE if grad holds NaN or Inf
+     count     0: grad is untouched; else the payloads at hand, of all workers or of some, own among
+               them or not
+   All payloads are checked first; on error nothing is changed. Do not call it between
+   gcomp_step_ready and the commit of a step. Returns as gcomp_check, or GCOMP_INVALID_ARGUMENT,
+   GCOMP_CODEC_MISMATCH; GCOMP_NEEDS_ROUNDS for methods that keep momentum. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad,
                                                     const void *own, size_t own_length,
                                                     const void *const *payloads,
                                                     const size_t *lengths, size_t count);
 
-/* residual <- residual + decode(payload): a payload that was committed as own was lost after all.
-   Sums too large for a float become the largest. Returns as gcomp_commit, or GCOMP_WRONG_STATE
-   where the tensor keeps no residual; on error nothing is changed. */
+/* residual <- residual + decode(payload). For a payload that was committed as own, and was lost
+   after all: its content is sent again. Sums too large for a float become the largest. Returns as
+   gcomp_commit, or GCOMP_WRONG_STATE where the tensor keeps no residual; on error nothing is
+   changed. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_give_back(gcomp *gc, size_t tensor,
                                                        const void *payload, size_t length);
 
@@ -1303,11 +1418,11 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_give_back(gcomp *gc, size_t tensor,
 typedef struct gcomp_step {
     /* Gradients are read as scale * gradient (loss scaling); finite; 0: 1. */
     float scale;
-    /* For the schedule accordion, on rank 0: where the rate falls, more is sent. >= 0; 0: unknown.
-       */
+    /* For the schedule accordion, on rank 0: after the rate has fallen, more is sent. >= 0; 0:
+       unknown. */
     float learning_rate;
     /* The epoch of the training, from 0, the same on all workers. dgc with warmup > 0 and the
-       schedules warmup and accordion go by it, and refuse a step that is NULL. */
+       schedules warmup and accordion need it: they refuse a gcomp_step pointer that is NULL. */
     uint32_t epoch;
     /* Where workers have different numbers of samples: the samples of this worker, and those of all
        workers of all machines (batch, the same on all). A gradient is a mean over the worker's own
@@ -1320,7 +1435,7 @@ typedef struct gcomp_step {
 
 typedef enum gcomp_request_kind {
     GCOMP_WAIT = 0,       /* nothing to hand out until a tensor is ready or a request is done */
-    GCOMP_DONE = 1,       /* all communicated: gcomp_step_commit */
+    GCOMP_DONE = 1,       /* all is communicated: call gcomp_step_commit */
     GCOMP_ALLGATHER = 2,  /* recv + w * stride <- bytes[w] <= stride bytes of worker w's send */
     GCOMP_ALLREDUCE = 3,  /* recv[count] <- sum over the workers of recv, in place */
     GCOMP_ALLREDUCE_MAX = 4, /* recv[count] <- the largest of the workers, floats, in place */
@@ -1329,9 +1444,10 @@ typedef enum gcomp_request_kind {
 
 typedef struct gcomp_request {
     gcomp_request_kind kind;
-    uint32_t id;          /* for gcomp_step_done; of requests under way the lowest 3 bits differ */
+    uint32_t id;          /* for gcomp_step_done. Requests that are under way at the same time
+                             differ in the lowest 3 bits: these can number a transport's slots */
     const void *send;     /* ALLGATHER, ALLTOALL: this worker's bytes */
-    void *recv;
+    void *recv;           /* where the result goes; for sums also this worker's numbers */
     size_t stride;        /* ALLGATHER: bytes from a worker's place in recv to the next worker's;
                              stride bytes of send may be read */
     const size_t *bytes;  /* ALLGATHER: how many bytes of each worker matter;
@@ -1342,7 +1458,7 @@ typedef struct gcomp_request {
                              ALLREDUCE_MAX: GCOMP_F32 */
 } gcomp_request;
 
-/* A round of communication of one tensor: what a worker brings to it. A step has at most three. */
+/* A round of one tensor: what a worker brings to it. A tensor has at most three rounds a step. */
 #define GCOMP_ROUNDS 3
 typedef struct gcomp_round {
     gcomp_request_kind kind; /* ALLGATHER: a payload; ALLTOALL: a payload, cut by ranges; ALLREDUCE,
@@ -1360,93 +1476,99 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_rounds(const gcomp_desc *desc,
                                                     const gcomp_tensor *tensor, size_t count,
                                                     gcomp_codec *codec, gcomp_round *rounds);
 
-/* Begins a step. NULL: all defaults; codecs and schedules that go by epochs want one that says the
-   epoch. An error that only this worker has (no memory, a bad scale, no epoch) does not show here
-   but travels in the frame and comes back from gcomp_step_next, so that no worker hangs.
-   GCOMP_WRONG_STATE inside a step, and of objects with desc.node. */
+/* Begins a step. step NULL: all defaults; not for codecs and schedules that need the epoch. An
+   error that only this worker has (no memory, a bad scale, no epoch) is not returned here. It
+   travels in the frame and comes back from gcomp_step_next, so that no worker hangs. Returns
+   GCOMP_OK, or GCOMP_WRONG_STATE inside a step and for objects with desc.node. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_begin(gcomp *gc, const gcomp_step *step);
 
-/* Encodes a tensor, in any order, also while requests are under way. grad: elements of the
-   tensor's dtype; must stay as it is until the commit. NULL: the tensor is skipped in this step, on
-   all workers. If it shares memory with another gradient, the step ends with GCOMP_INVALID_ARGUMENT
-   at the frame. GCOMP_INVALID_ARGUMENT for a wrong number, GCOMP_WRONG_STATE twice. */
+/* Encodes a tensor. Tensors may come in any order, also while requests are under way. grad has the
+   tensor's elements, of its dtype; it must stay as it is until the commit. grad NULL skips the
+   tensor in this step: then all workers must skip it. If grad shares memory with another gradient,
+   the step ends with GCOMP_INVALID_ARGUMENT at the frame. Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT
+   for a wrong number, GCOMP_WRONG_STATE outside a step or if the tensor is ready already. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad);
 
-/* Hands out the next request. Requests handed out may be carried out in any order or together, on
-   all workers alike. An error ends the step on this worker (gcomp_error has the sentence):
-   gradients and residuals are as they were. */
+/* Hands out the next request, or GCOMP_WAIT or GCOMP_DONE. Requests handed out may be carried out
+   in any order or together, if all workers do it alike. An error ends the step on this worker
+   (gcomp_error has the sentence): gradients and residuals are as they were.
+     gcomp_step_begin, gcomp_step_ready for each tensor
+     for (;;) { gcomp_step_next; if DONE break; carry out the request; gcomp_step_done }
+     gcomp_step_commit */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_next(gcomp *gc, gcomp_request *request);
 
-/* Says that a request was carried out; status 0: success. Anything else ends the step:
-   GCOMP_CALLBACK_FAILED. */
+/* Says that the request of this id was carried out. status 0: with success; anything else ends the
+   step: GCOMP_CALLBACK_FAILED. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status);
 
 /* After GCOMP_DONE: writes the means into the gradients, and what was not sent into the residuals.
-   Fails only with GCOMP_WRONG_STATE, and with GCOMP_FLOAT_MODE: then the step goes on, and the call
-   may be repeated in the default mode. */
+   Fails only with GCOMP_WRONG_STATE, or with GCOMP_FLOAT_MODE: after that the step is still open,
+   and the call may be repeated in the default floating-point mode. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_commit(gcomp *gc);
 
-/* Ends a step without a commit: nothing has changed. Waits for what gcomp_step_progress has under
-   way. No effect outside a step. A gcomp_exchange that a callback has left by longjmp or by an
-   exception is a step too. gcomp_restart ends a step likewise. */
+/* Ends a step without a commit: nothing has changed. Waits for requests that gcomp_step_progress
+   has started. No effect outside a step. If a callback has left gcomp_exchange by longjmp or by an
+   exception, the object is still inside a step, which this call ends. gcomp_restart ends a step in
+   the same way. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_abort(gcomp *gc);
 
 /* ---------------- exchange: the step through callbacks */
 
-/* For a step that was begun, while its gradients are made: hands out to comm.start what can be
-   handed out, asks comm.test, and comes back without waiting. Between layers of the backward pass,
-   or from another thread, but not while another call on the object is under way. Without comm.start
-   it does nothing. Returns GCOMP_OK, GCOMP_WRONG_STATE outside a step, or as gcomp_exchange: then
-   the step is over, and what was under way was waited for. */
+/* For a step that was begun, while its gradients are made: gives comm.start the requests that are
+   ready, asks comm.test about those under way, and comes back without waiting. Call it between
+   layers of the backward pass, or from another thread, but not while another call on the object is
+   under way. Without comm.start it does nothing. Returns GCOMP_OK, GCOMP_WRONG_STATE outside a
+   step, or as gcomp_exchange: then the step is over, and no request is under way any more. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_progress(gcomp *gc);
 
 /* Carries out the rest of a step whose tensors are all ready, through comm.start and wait or the
    other callbacks, and commits. Returns as gcomp_exchange; GCOMP_WRONG_STATE outside a step, or if
-   a tensor is not ready yet: then, and where it is GCOMP_MISSING_CALLBACK without comm.allgather or
-   behind the first request, the step goes on. */
+   a tensor is not ready yet. The step stays open after GCOMP_WRONG_STATE, and after
+   GCOMP_MISSING_CALLBACK if comm.allgather is NULL or requests were already handed out. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_finish(gcomp *gc);
 
-/* grads[i] (the gradient of tensor i; NULL on all workers: skipped) <- mean over all workers, in
-   place. Returns GCOMP_OK; GCOMP_NOT_FINITE, GCOMP_PEER_FAILED, GCOMP_MISMATCH, GCOMP_OUT_OF_STEP,
+/* grads[i] <- the mean over all workers of the gradient of tensor i, in place. grads[i] NULL, on
+   all workers: the tensor is skipped.
+   Returns GCOMP_OK; GCOMP_NOT_FINITE, GCOMP_PEER_FAILED, GCOMP_MISMATCH, GCOMP_OUT_OF_STEP,
    GCOMP_DIVERGED (see WORKERS AGREE); GCOMP_CALLBACK_FAILED, GCOMP_MISSING_CALLBACK,
    GCOMP_OUT_OF_MEMORY, GCOMP_INVALID_ARGUMENT, GCOMP_WRONG_STATE inside a step, or what is wrong
-   with a payload that came in. After any error gradients and residuals of this worker are as they
-   were. An error of this worker alone (grads is NULL, a dtype, memory) goes into its frame; the
-   others get GCOMP_PEER_FAILED. No frame is sent, and the others wait, if gc or comm.allgather is
-   NULL, or inside a step: finish that step. gcomp_result_class says what to do: see WHEN A STEP
-   FAILS in the manual. */
+   with a payload that came in. gcomp_result_class says what to do: see WHEN A STEP FAILS in the
+   manual. After any error gradients and residuals of this worker are as they were.
+   An error of this worker alone (grads is NULL, a dtype, memory) goes into its frame; the others
+   get GCOMP_PEER_FAILED. Two errors send no frame, so that the others wait: gc or comm.allgather is
+   NULL; or the call is made inside a step, which must be finished first. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_exchange(gcomp *gc, float *const *grads,
                                                       const gcomp_step *step);
 
-/* The same for all tensors back to back in one array. */
+/* gcomp_exchange for gradients that lie back to back in one array, in the order of the tensors. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_exchange_flat(gcomp *gc, float *grads,
                                                            const gcomp_step *step);
 
-/* The same with each tensor's own dtype. fp16 gradients hold the mean rounded to nearest,
-   saturated. */
+/* gcomp_exchange where each gradient has the dtype of its tensor. fp16 and bf16 gradients then hold
+   the mean rounded to nearest, saturated. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_exchange_any(gcomp *gc, void *const *grads,
                                                           const gcomp_step *step);
 
 /* ---------------- checkpoint: all state as bytes; workers that come and go (see the manual) */
 
-/* Bytes that gcomp_save writes; the same until a tensor is added, or gcomp_regroup gives another
+/* Bytes that gcomp_save writes: a constant until a tensor is added, or gcomp_regroup gives another
    rank. 0 if gc is NULL. */
 GCOMP_API size_t gcomp_save_size(const gcomp *gc);
 
 /* Writes what this worker must not lose: the step's number, residuals, momenta, warm starts,
    codecs that a schedule has chosen and what it knows, and digests of what must be equal when it is
-   loaded (the manual has it byte by byte). On all workers: each has its own. A step under way is
-   not in it, statistics neither. Changes nothing.
+   loaded (>>format has it byte by byte). Call it on all workers: each has its own save. A step
+   under way is not in it, and neither are statistics. Changes nothing.
      save[capacity]  out  gcomp_save_size bytes suffice
      *length         out  bytes written; unchanged on error
    Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_DST_TOO_SMALL. All functions of this section
-   except gcomp_regroup and gcomp_regroup_machines return GCOMP_WRONG_STATE if node.rank is not 0.
-   */
+   except gcomp_regroup and gcomp_regroup_machines return GCOMP_WRONG_STATE if node.rank is not
+   0. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity,
                                                   size_t *length);
 
 /* Goes on from saves, in an object that was opened with the same seed and schedule and has the same
-   tensors and codecs. On all workers. Give
+   tensors and codecs. Call it on all workers. Give
      one save      of this rank and of as many workers as now: the steps that follow have the same
                    bits as those after gcomp_save
      V saves       of all ranks, in order of ranks, where there are V workers now: the same
@@ -1456,41 +1578,44 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_save(gcomp *gc, void *save, size_t 
    save is wrong. Saves of any bytes and lengths may be given. Returns GCOMP_OK,
    GCOMP_INVALID_ARGUMENT, GCOMP_WRONG_STATE inside a step, GCOMP_NOT_A_SAVE,
    GCOMP_UNSUPPORTED_VERSION, GCOMP_TRUNCATED, GCOMP_TRAILING_BYTES, GCOMP_CHECKSUM_MISMATCH,
-   GCOMP_CORRUPT, or GCOMP_SAVE_MISMATCH: of other tensors, codecs, schedule or seed, or not all
-   ranks of one step, in order. */
+   GCOMP_CORRUPT, or GCOMP_SAVE_MISMATCH: the saves are of other tensors, codecs, schedule or seed,
+   or are not those of all ranks of one step, in order. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_load(gcomp *gc, const void *const *saves,
                                                   const size_t *lengths, size_t count);
 
-/* Adds what a worker that leaves has not sent to what this one has not: residual <- residual +
-   saved, momentum likewise. Once for each that leaves, on any one worker, before gcomp_regroup. The
-   save is of this step and of another rank of these workers, else GCOMP_SAVE_MISMATCH. Returns as
-   gcomp_load; on error nothing is changed. */
+/* Adds what a worker that leaves has not sent to what this worker has not sent:
+     residual <- residual + saved residual, and momentum likewise
+   For each worker that leaves, call it once, on any one worker that stays, before gcomp_regroup.
+   The save must be of this step and of another rank of these workers, else GCOMP_SAVE_MISMATCH.
+   Returns as gcomp_load; on error nothing is changed. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_take_over(gcomp *gc, const void *save, size_t length);
 
-/* The same object with another rank, world and callbacks, between two steps: residual <- residual
-   * new world / old world, momentum likewise, so that with those that left handed over, and with
-   new workers that have none, sum of residual / world is what it was. If memory for steps was
-   reserved, it is again. Codecs that a schedule has chosen stay. Returns GCOMP_OK,
-   GCOMP_INVALID_ARGUMENT, GCOMP_WRONG_STATE inside a step, GCOMP_OUT_OF_MEMORY, or as gcomp_open
-   where a codec does not suit the new workers: GCOMP_BAD_CODEC, GCOMP_MISSING_CALLBACK. On error
-   nothing is changed. */
+/* Gives the object another rank, world and callbacks, between two steps:
+     residual <- residual * new world / old world, and momentum likewise
+   So sum of residual / world is what it was, if the residuals of workers that left were taken over
+   and new workers have none. If memory for steps was reserved, it is reserved again for the new
+   world. Codecs that a schedule has chosen stay. Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT,
+   GCOMP_WRONG_STATE inside a step, GCOMP_OUT_OF_MEMORY, or as gcomp_open where a codec does not
+   suit the new workers: GCOMP_BAD_CODEC, GCOMP_MISSING_CALLBACK. On error nothing is changed. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm);
 
-/* The same where the workers of this worker's machine are others too: node takes the place of
-   desc.node, world 0 or 1 says that the worker is alone. comm is as in desc: of machines.
-     still the first worker        its state stays, by the rule of gcomp_regroup
-     first no more                 it gives its residuals up: gcomp_save comes before
-     first now (node.rank 0)       steps are GCOMP_WRONG_STATE until it has a first worker's state:
-                                   gcomp_load with the save of the machine's first worker before it,
-                                   under the same comm.rank and world; or gcomp_join with that of
-                                   another machine, if what was not sent is lost; or gcomp_restart
+/* gcomp_regroup where the workers of this worker's machine change too. node takes the place of
+   desc.node; node->world 0 or 1 says that the worker is alone on its machine. comm is as in desc:
+   the transport between machines. What becomes of this worker:
+     it stays the first worker     its state stays, by the rule of gcomp_regroup
+     it is the first no more       it loses its residuals: call gcomp_save before
+     it is the first now           (node->rank 0) steps return GCOMP_WRONG_STATE until it has the
+                                   state of a first worker: by gcomp_load with the save of the
+                                   machine's last first worker, under the same comm.rank and world;
+                                   or, if what was not sent is lost, by gcomp_join with the save of
+                                   another machine, or by gcomp_restart
    Returns as gcomp_regroup; GCOMP_MISSING_CALLBACK: allreduce or allgather of node is NULL. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_regroup_machines(gcomp *gc, const gcomp_comm *comm,
                                                               const gcomp_comm *node);
 
-/* Makes a new object one of the workers whose save, of any rank, this is: it takes the step's
-   number and what all workers share (warm starts, the codecs of a schedule); its residuals and
-   momenta are zero. Returns as gcomp_load; on error nothing is changed. */
+/* Makes a new object one of a group of workers. `save` is that of any of these workers: the object
+   takes from it the step's number and what all workers share (warm starts, the codecs of a
+   schedule). Residuals and momenta are zero. Returns as gcomp_load; on error nothing is changed. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_join(gcomp *gc, const void *save, size_t length);
 
 /* ---------------- optimizer */
@@ -1507,8 +1632,8 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_momentum_step(float *x, float *velo
 
 /* ---------------- statistics */
 
-/* With desc.node the fields from steps to switches are this worker's. The other fields tell of what
-   goes between machines: on the first worker of a machine. They are 0 on its other workers. */
+/* With desc.node the fields from steps to switches are this worker's. The other fields tell what
+   goes between machines: they count on the first worker of a machine, and are 0 on the others. */
 typedef struct gcomp_statistics {
     uint64_t steps;            /* committed */
     uint64_t skipped;          /* ended by GCOMP_NOT_FINITE */
@@ -1516,8 +1641,7 @@ typedef struct gcomp_statistics {
     uint64_t not_finite;       /* gradients of this worker that were refused */
     uint64_t switches;         /* tensors to which the schedule gave another codec, all steps */
     uint64_t bytes_in;         /* gradient bytes as fp32, all steps */
-    /* given to collectives: frames, elements of sums, payloads, shards */
-    uint64_t bytes_out;
+    uint64_t bytes_out;        /* given to collectives: frames, sums, payloads, shards */
     double ratio;              /* bytes_in / bytes_out */
     double encode_seconds;     /* all steps, by desc.clock */
     double communicate_seconds;
@@ -1528,7 +1652,8 @@ typedef struct gcomp_statistics {
     double mean_norm;          /* desc.measure: L2 norm of the last mean */
 } gcomp_statistics;
 
-/* Costs one pass over the residuals. GCOMP_INVALID_ARGUMENT: a pointer is NULL. */
+/* Fills in *stats. Costs one pass over the residuals, for residual_norm. Returns GCOMP_OK, or
+   GCOMP_INVALID_ARGUMENT if a pointer is NULL. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats);
 
 #ifdef __cplusplus
