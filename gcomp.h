@@ -3652,8 +3652,9 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
 
 /* A chapter has three zones: what is compiled once before the kernels (types, constants, functions
    that kernels share), the kernels, which are compiled once for each instruction set, and what is
-   compiled once after them, with the row. For AVX-512 (GCOMP__IN_WIDE) are only the kernels compiled
-   that gain from it, a fifth at 2^20 elements: GCOMP__EACH_WIDE. The others are AVX2's there, too. */
+   compiled once after them, with the row. In AVX-512's pass (GCOMP__IN_WIDE is 1) only those kernels
+   are compiled that are at least a fifth faster there at 2^20 elements: GCOMP__EACH_WIDE. For all
+   other kernels the tables of AVX-512 hold AVX2's. */
 #define GCOMP__FIRST(NAME) \
     (GCOMP__IN_FIRST && GCOMP__TAKEN(GCOMP_WITHOUT_##NAME, GCOMP_ONLY_##NAME))
 #define GCOMP__IN_WIDE 0
@@ -4137,10 +4138,7 @@ GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y) /* x + y and x 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2,popcnt,sse4.2")
 #endif
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function" /* what only kernels use that are AVX2's */
 #include GCOMP_SELF
-#pragma GCC diagnostic pop
 #if defined(__clang__)
 #pragma clang attribute pop
 #else
@@ -4542,7 +4540,6 @@ GCOMP__INLINE void gb_put2(uint8_t *c, gb b)
     _mm_storel_epi64((__m128i *)(void *)c, _mm256_castsi256_si128(b));
 }
 
-/* Maxima of 16 words without a sign; of lanes l and l + 8; of each of 8 rows of 8. */
 GCOMP__INLINE uint32_t gv_most(gv x)
 {
     __m256i m = _mm256_max_epu32(_mm256_castps_si256(x.r[0]), _mm256_castps_si256(x.r[1]));
@@ -4550,6 +4547,7 @@ GCOMP__INLINE uint32_t gv_most(gv x)
     h = _mm_max_epu32(h, _mm_shuffle_epi32(h, 0x4e));
     return (uint32_t)_mm_cvtsi128_si32(_mm_max_epu32(h, _mm_shuffle_epi32(h, 0xb1)));
 }
+
 GCOMP__INLINE void gv_most_of_halves(float *to, gv x)
 {
     const __m256i m = _mm256_max_epu32(_mm256_castps_si256(x.r[0]), _mm256_castps_si256(x.r[1]));
@@ -4705,7 +4703,11 @@ GCOMP__INLINE void gu_unslice(uint8_t *codes, uint64_t *w, unsigned bits)
 }
 #endif
 
-/* ---------------- AVX-512: one register of 16. Packed codes and what has 8 lanes are AVX2's. */
+/* ---------------- AVX-512: one register of 16
+
+   Only the kernels of GCOMP__EACH_WIDE are compiled here, so only the operations that they use are
+   defined. Where 8 lanes or 32 bytes are the natural width, an operation calls AVX2's function: a
+   function of this pass may inline one that was compiled for fewer instructions. */
 #if GCOMP__PASS_IS == 3
 typedef __m512 gv_reg;
 typedef __m512i gw_reg;
@@ -4761,11 +4763,6 @@ GCOMP__INLINE void gr_sides(gs_reg d, gs_reg *above, gs_reg *below)
     *above = _mm512_max_pd(_mm512_setzero_pd(), d);
     *below = _mm512_xor_pd(*above, d);
 }
-GCOMP__INLINE float gv_fold(gv x)
-{
-    return gcomp__fold8_avx2(
-        _mm256_add_ps(_mm512_castps512_ps256(x.r[0]), _mm512_extractf32x8_ps(x.r[0], 1)));
-}
 GCOMP__INLINE double gs_fold(gs s)
 {
     __m512d eight = _mm512_add_pd(s.r[0], s.r[1]);
@@ -4789,11 +4786,6 @@ GCOMP__INLINE gv_reg gr_pick(gw_reg where, gv_reg x, gv_reg y)
 {
     return _mm512_mask_blend_ps(_mm512_movepi32_mask(where), y, x);
 }
-GCOMP__INLINE gv gv_mirror(gv x)
-{
-    const __m512i back = _mm512_setr_epi32(7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8);
-    return gcomp__one_avx512(_mm512_permutexvar_ps(back, x.r[0]));
-}
 GCOMP__INLINE void gv_keep(float *to, uint32_t *index, gv x, uint32_t base, uint32_t mask)
 {
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -4806,29 +4798,11 @@ GCOMP__INLINE gv gv_load_half(const uint8_t *c)
 {
     return gcomp__one_avx512(_mm512_cvtph_ps(gcomp__load32_avx2(c)));
 }
-GCOMP__INLINE void gv_store_small(uint8_t *c, gv x)
-{
-    _mm256_storeu_si256(
-        (__m256i *)(void *)c,
-        _mm512_maskz_cvtps_ph((__mmask16)0xffff, x.r[0], _MM_FROUND_TO_NEAREST_INT));
-}
-GCOMP__INLINE gv gv_load_short(const uint8_t *c, int shift)
-{
-    return gcomp__one_avx512(_mm512_cvtph_ps(gcomp__shorts_avx2(c, shift)));
-}
-GCOMP__INLINE gv gv_load_six(const uint8_t *c, int shift)
-{
-    return gcomp__one_avx512(_mm512_cvtph_ps(gcomp__sixes_avx2(c, shift)));
-}
 GCOMP__INLINE int gw_ties(gw x, gw y)
 {
     const __m512i low = _mm512_set1_epi32(0xffff);
     const __m512i most = _mm512_and_si512(_mm512_max_epu16(x.r[0], y.r[0]), low);
     return _mm512_cmpeq_epi32_mask(most, low) != 0;
-}
-GCOMP__INLINE gw gw_mul_halves(gw x, int k)
-{
-    return gcomp__whole_avx512(_mm512_madd_epi16(x.r[0], _mm512_set1_epi32(1 << 16 | k)));
 }
 GCOMP__INLINE gw gw_look16(const int32_t *table, gw x)
 {
@@ -4913,15 +4887,8 @@ GCOMP__INLINE gb gb_limit(gw x, gw y, int shift, int low, int high)
     return gcomp__gb_limit_avx2(gcomp__split_avx512(x.r[0]), gcomp__split_avx512(y.r[0]), shift, low,
                              high);
 }
-GCOMP__INLINE gb gb_marks(gv x, gv y, int bit)
-{
-    return gcomp__marks_of_avx2(gcomp__split_avx512(_mm512_castps_si512(x.r[0])),
-                             gcomp__split_avx512(_mm512_castps_si512(y.r[0])), bit);
-}
-GCOMP__INLINE gb gb_or(gb x, gb y) { return _mm256_or_si256(x, y); }
 GCOMP__INLINE gb gb_low(gb b, int bits) { return gcomp__gb_low_avx2(b, bits); }
 GCOMP__INLINE void gb_put8(uint8_t *c, gb b) { gcomp__gb_put8_avx2(c, b); }
-GCOMP__INLINE void gb_put6(uint8_t *c, gb b) { gcomp__gb_put6_avx2(c, b); }
 GCOMP__INLINE void gb_put4(uint8_t *c, gb b) { gcomp__gb_put4_avx2(c, b); }
 GCOMP__INLINE void gb_put2(uint8_t *c, gb b) { gcomp__gb_put2_avx2(c, b); }
 GCOMP__INLINE uint32_t gv_most(gv x)
@@ -4937,10 +4904,6 @@ GCOMP__INLINE void gv_most_of_halves(float *to, gv x)
 GCOMP__INLINE gv gv_most_of_rows(const float *from)
 {
     return gcomp__one_avx512(_mm512_zextps256_ps512(gcomp__most_of_rows_avx2(from)));
-}
-GCOMP__INLINE void gv_transpose8(float *to, size_t pitch, const float *from, size_t stride)
-{
-    gcomp__gv_transpose8_avx2(to, pitch, from, stride);
 }
 GCOMP__INLINE gv_reg gr_sub(gv_reg x, gv_reg y)
 {
@@ -4958,11 +4921,6 @@ GCOMP__INLINE gv_reg gcomp__levels_avx512(gv_reg x)
     x = _mm512_fmadd_ps(x, by2, _mm512_permute_ps(x, 0x4e));
     return _mm512_fmadd_ps(x, by1, _mm512_permute_ps(x, 0xb1));
 }
-GCOMP__INLINE void gb_stream(uint8_t *to, const uint8_t *from) { gcomp__gb_stream_avx2(to, from); }
-GCOMP__INLINE void gb_stream_end(void) { _mm_sfence(); }
-GCOMP__INLINE uint32_t gu_crc8(uint32_t crc, uint64_t word) { return gcomp__gu_crc8_avx2(crc, word); }
-GCOMP__INLINE uint64_t gu_gather(uint64_t x, uint64_t mask) { return _pext_u64(x, mask); }
-GCOMP__INLINE uint64_t gu_scatter(uint64_t x, uint64_t mask) { return _pdep_u64(x, mask); }
 #endif
 
 /* ---------------- NEON: four registers of 4 (64-bit ARM; 32-bit NEON flushes subnormals) */
@@ -5394,32 +5352,26 @@ GCOMP__INLINE void gv_store(float *p, gv x)
 {
     GCOMP__ALL(memcpy(p + gv_lanes * i, &x.r[i], sizeof x.r[i]))
 }
-GCOMP__INLINE gv gv_twice(const float *p)
-{
-#if GCOMP__PASS_IS == 3
-    return gcomp__one_avx512(_mm512_broadcast_f32x8(_mm256_loadu_ps(p)));
-#else
-    gv x;
-    GCOMP__ALL(memcpy(&x.r[i], p + gv_lanes * i % 8, sizeof x.r[i]))
-    return x;
-#endif
-}
 GCOMP__INLINE gv gv_splat(float x)
 {
     gv y;
     GCOMP__ALL(y.r[i] = gr_splat(x))
     return y;
 }
+#if GCOMP__PASS_IS != 3 /* AVX-512 has no kernel that works on halves */
+GCOMP__INLINE gv gv_twice(const float *p)
+{
+    gv x;
+    GCOMP__ALL(memcpy(&x.r[i], p + gv_lanes * i % 8, sizeof x.r[i]))
+    return x;
+}
 GCOMP__INLINE gv gv_splat_pair(float x, float y)
 {
-#if GCOMP__PASS_IS == 3
-    return gcomp__one_avx512(_mm512_mask_blend_ps(0xff00, _mm512_set1_ps(x), _mm512_set1_ps(y)));
-#else
     gv z;
     GCOMP__ALL(z.r[i] = gr_splat(gv_lanes * i < 8 ? x : y))
     return z;
-#endif
 }
+#endif
 /* The first pins hide zeros: 0 + -0 is 0, but -ffast-math makes -0 of it. */
 GCOMP__INLINE gv gv_add(gv x, gv y)
 {
@@ -5929,14 +5881,16 @@ GCOMP__INLINE gv gv_pick(uint32_t mask, gv x, gv y)
     GCOMP__ALL(x.r[i] = gr_pick(where.r[i], x.r[i], y.r[i]))
     return x;
 }
-GCOMP__INLINE void gv_store_half(uint8_t *c, gv x) { gv_store_small(c, gv_clamp(x, GCOMP__HALF_MAX)); }
 GCOMP__INLINE gv gv_load_bfloat(const uint8_t *c) { return gv_of_bits(gw_shl(gw_get16(c), 16)); }
+#if GCOMP__PASS_IS != 3
+GCOMP__INLINE void gv_store_half(uint8_t *c, gv x) { gv_store_small(c, gv_clamp(x, GCOMP__HALF_MAX)); }
 GCOMP__INLINE void gv_store_bfloat(uint8_t *c, gv x)
 {
     const gw w = gw_bits(gv_clamp(x, GCOMP__BFLOAT_MAX));
     const gw odd = gw_and(gw_shr(w, 16), gw_splat(1));
     gw_put16(c, gw_sar(gw_add(gw_add(w, gw_splat(0x7fff)), odd), 16));
 }
+#endif
 #if GCOMP__PASS_IS == 1 || GCOMP__PASS_IS == 4
 GCOMP__INLINE gw gw_mul_halves(gw x, int k)
 {
@@ -6090,6 +6044,31 @@ GCOMP__INLINE int gcomp__general(const gcomp_input *in)
     return in->dtype != GCOMP_F32 || in->scale != 1.0f;
 }
 
+/* >>kernel squares: sum of x * x in double, per chunk, chunks in order. */
+#define gcomp__squares GCOMP__F(squares)
+GCOMP__SHARED double gcomp__squares(const float *x, size_t n)
+{
+    double total = 0;
+    size_t i = 0;
+    while (i < n) {
+        size_t end = gcomp__min(n, i + GCOMP_CHUNK);
+        gs s = gs_none();
+        for (; i + 16 <= end; i += 16) {
+            gv v = gv_load(x + i);
+            s = gs_dot(s, v, v);
+        }
+        if (i < end) {
+            gv v = gcomp__load_some(x + i, end - i);
+            s = gs_dot(s, v, v);
+            i = end;
+        }
+        total += gs_fold(s);
+        GCOMP__PIN_SUM(total);
+    }
+    return total;
+}
+
+#if !GCOMP__IN_WIDE
 /* >>kernel crc: CRC-32C of bytes, continuing from crc (0 at first). What is next is fetched: else memory would decide. */
 #define gcomp__crc GCOMP__F(crc)
 static uint32_t gcomp__crc(uint32_t crc, const uint8_t *bytes, size_t count)
@@ -6228,30 +6207,6 @@ static uint32_t gcomp__max_bits_of(const float *x, size_t n)
     return gv_most(max_bits);
 }
 
-/* >>kernel squares: sum of x * x in double, per chunk, chunks in order. */
-#define gcomp__squares GCOMP__F(squares)
-static double gcomp__squares(const float *x, size_t n)
-{
-    double total = 0;
-    size_t i = 0;
-    while (i < n) {
-        size_t end = gcomp__min(n, i + GCOMP_CHUNK);
-        gs s = gs_none();
-        for (; i + 16 <= end; i += 16) {
-            gv v = gv_load(x + i);
-            s = gs_dot(s, v, v);
-        }
-        if (i < end) {
-            gv v = gcomp__load_some(x + i, end - i);
-            s = gs_dot(s, v, v);
-            i = end;
-        }
-        total += gs_fold(s);
-        GCOMP__PIN_SUM(total);
-    }
-    return total;
-}
-
 /* >>kernel any_invalid: is one of these codes none? 64 bytes at a time. */
 #define gcomp__any_invalid GCOMP__F(any_invalid)
 static int gcomp__any_invalid(const gcomp__form *form, const uint8_t *c, size_t bytes)
@@ -6312,6 +6267,7 @@ static void gcomp__saturate_all(float *y, const float *x, size_t n)
     for (i = 0; i + 16 <= n; i += 16) gv_store(y + i, gv_saturate(gv_load(x + i)));
     if (i < n) gcomp__store_some(y + i, gv_saturate(gcomp__load_some(x + i, n - i)), n - i);
 }
+#endif
 #endif
 
 /* ------------------------------------------------------------------------------------------------
@@ -6421,26 +6377,6 @@ typedef struct gcomp__acc {
     size_t negative;
 } gcomp__acc;
 
-#define gcomp__ordered GCOMP__F(ordered)
-GCOMP__INLINE gw gcomp__ordered(gw x)
-{
-    return gw_xor(x, gw_shr(gw_sar(x, 31), 1));
-}
-
-#define gcomp__acc_none GCOMP__F(acc_none)
-GCOMP__INLINE void gcomp__acc_none(gcomp__acc *acc, int measure)
-{
-    if (measure == GCOMP__RANGE) {
-        acc->low = gw_splat(0x7fffffff);
-        acc->high = gw_splat(-0x7fffffff - 1);
-    } else if (measure != GCOMP__MOST) {
-        acc->sum = gs_none();
-        if (measure == GCOMP__L1) acc->part = gv_splat(0);
-        else if (measure != GCOMP__L2) acc->other = acc->sum;
-    }
-    acc->negative = 0;
-}
-
 /* L1 adds 16 groups in float before it adds them to its double sums: conversions would be the cost of a sign. A sum of floats
    may overflow though no element does: then the block is measured again (gcomp__measure_again). */
 #define gcomp__acc_flush GCOMP__F(acc_flush)
@@ -6478,6 +6414,38 @@ GCOMP__INLINE void gcomp__acc_add(gcomp__acc *acc, gv p, int measure)
             acc->other = gs_add(acc->other, p);
         }
     }
+}
+
+/* p of elements i .. i + count - 1 of an input of any type and scale. */
+#define gcomp__stage GCOMP__F(stage)
+static void gcomp__stage(float *p, const gcomp_input *input, size_t i, size_t count)
+{
+    const gcomp_input in = *input;
+    size_t j;
+    for (j = 0; j + 16 <= count; j += 16)
+        gv_store(p + j, gcomp__load_p(&in, i + j, 1, in.residual != NULL));
+    if (j < count) gcomp__store_some(p + j, gcomp__load_p_some(input, i + j, count - j), count - j);
+}
+
+#if !GCOMP__IN_WIDE
+#define gcomp__ordered GCOMP__F(ordered)
+GCOMP__INLINE gw gcomp__ordered(gw x)
+{
+    return gw_xor(x, gw_shr(gw_sar(x, 31), 1));
+}
+
+#define gcomp__acc_none GCOMP__F(acc_none)
+GCOMP__INLINE void gcomp__acc_none(gcomp__acc *acc, int measure)
+{
+    if (measure == GCOMP__RANGE) {
+        acc->low = gw_splat(0x7fffffff);
+        acc->high = gw_splat(-0x7fffffff - 1);
+    } else if (measure != GCOMP__MOST) {
+        acc->sum = gs_none();
+        if (measure == GCOMP__L1) acc->part = gv_splat(0);
+        else if (measure != GCOMP__L2) acc->other = acc->sum;
+    }
+    acc->negative = 0;
 }
 
 /* The measures of `count` elements, padding in the last group taken back; and the largest bits of all blocks so far. */
@@ -6569,17 +6537,6 @@ GCOMP__NOINLINE void gcomp__acc_any(gcomp__acc *acc, const float *g, const float
     }
 }
 
-/* p of elements i .. i + count - 1 of an input of any type and scale. */
-#define gcomp__stage GCOMP__F(stage)
-static void gcomp__stage(float *p, const gcomp_input *input, size_t i, size_t count)
-{
-    const gcomp_input in = *input;
-    size_t j;
-    for (j = 0; j + 16 <= count; j += 16)
-        gv_store(p + j, gcomp__load_p(&in, i + j, 1, in.residual != NULL));
-    if (j < count) gcomp__store_some(p + j, gcomp__load_p_some(input, i + j, count - j), count - j);
-}
-
 /* >>kernel measure: of elements begin .. end - 1, whose begin is a multiple of 16. */
 #define gcomp__measure_range GCOMP__F(measure_range)
 static void gcomp__measure_range(const gcomp_input *in, size_t begin, size_t end, int measure,
@@ -6613,6 +6570,7 @@ GCOMP__NOINLINE void gcomp__measure_again(const gcomp_input *in, size_t begin, s
     m->sum = gs_fold(sum);
     m->max_bits = gcomp__finite_double(m->sum) ? 0 : 0x7f800000u;
 }
+#endif
 #endif
 
 /* ------------------------------------------------------------------------------------------------
@@ -6770,7 +6728,7 @@ GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequanti
 /* ------------------------------------------------------------------------------------------------
    >>encoding - tiles of a gradient become codes and scales, for every block method
    ---------------------------------------------------------------------------------------------- */
-#if GCOMP__IN_EACH
+#if GCOMP__IN_EACH && !GCOMP__IN_WIDE
 /* The constants of a block from its measures, and its scale to the payload. Not finite: lift 0.
    Returns the bits of the largest |p|. */
 #define gcomp__fit_block GCOMP__F(fit_block)
@@ -7116,6 +7074,55 @@ static void gcomp__encode(const gcomp__encode_job *job, size_t chunk, gcomp__mea
    >>decoding - codes become the mean and the residual, for every block method
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_EACH
+/* >>kernel update_residual: residual <- scale * grad + residual - sent, saturated, for elements
+   i .. i + count - 1. sent holds `count` floats, or is NULL: then nothing is subtracted. */
+#define gcomp__update_residual GCOMP__F(update_residual)
+GCOMP__SHARED void gcomp__update_residual(const gcomp_input *input, float *residual, size_t i,
+                                          size_t count, const float *sent)
+{
+    const gcomp_input in = *input;
+    const size_t end = i + count;
+    if (!gcomp__general(&in) && sent) {
+        for (; i + 16 <= end; i += 16, sent += 16)
+            gv_store(residual + i,
+                            gv_saturate(gv_sub(gcomp__load_p(&in, i, 0, 1), gv_load(sent))));
+    } else {
+        for (; i + 16 <= end; i += 16) {
+            gv p = gcomp__load_p(&in, i, 1, 1);
+            if (sent) p = gv_sub(p, gv_load(sent)), sent += 16;
+            gv_store(residual + i, gv_saturate(p));
+        }
+    }
+    if (i < end) {
+        gv p = gcomp__load_p_some(input, i, end - i);
+        if (sent) p = gv_sub(p, gcomp__load_some(sent, end - i));
+        gcomp__store_some(residual + i, gv_saturate(p), end - i);
+    }
+}
+
+/* y <- (fresh ? 0 : y) + weight * x, saturated. */
+#define gcomp__add_scaled GCOMP__F(add_scaled)
+GCOMP__NOINLINE void gcomp__add_scaled(float *y, const float *x, float weight, size_t count,
+                                       int fresh)
+{
+    const float nothing[16] = {0}, *base = fresh ? nothing : y;
+    const size_t step = fresh ? 0 : 16;
+    const gv f = gv_splat(weight);
+    size_t i;
+    for (i = 0; i + 32 <= count; i += 32, base += 2 * step) {
+        const gv a = gv_mul(gv_load(x + i), f), b = gv_mul(gv_load(x + i + 16), f);
+        gv_store(y + i, gv_saturate(gv_add(gv_load(base), a)));
+        gv_store(y + i + 16, gv_saturate(gv_add(gv_load(base + step), b)));
+    }
+    for (; i < count; i += 16, base += step) {
+        const size_t some = gcomp__min(16, count - i);
+        const gv d = gv_mul(gcomp__load_some(x + i, some), f);
+        const gv sum = gv_add(fresh ? gv_load(nothing) : gcomp__load_some(base, some), d);
+        gcomp__store_some(y + i, gv_saturate(sum), some);
+    }
+}
+
+#if !GCOMP__IN_WIDE
 /* Elements i .. i + count - 1 of a payload, i a multiple of 16: to <- d, or as gcomp__decoding. */
 #define gcomp__decode_to GCOMP__F(decode_to)
 static void gcomp__decode_to(const gcomp__view *view, size_t i, size_t count, float *to,
@@ -7163,54 +7170,6 @@ static void gcomp__add_decoded(const gcomp__view *view, size_t i, size_t count, 
     for (size_t end = i + count, some; fresh && i < end; i += some, y += some) {
         some = gcomp__min(GCOMP__TILE, end - i);
         gcomp__decode_to(view, i, some, y, gcomp__no_sum, weight);
-    }
-}
-
-/* >>kernel update_residual: residual <- scale * grad + residual - sent, saturated, for elements
-   i .. i + count - 1. sent holds `count` floats, or is NULL: then nothing is subtracted. */
-#define gcomp__update_residual GCOMP__F(update_residual)
-static void gcomp__update_residual(const gcomp_input *input, float *residual, size_t i,
-                                   size_t count, const float *sent)
-{
-    const gcomp_input in = *input;
-    const size_t end = i + count;
-    if (!gcomp__general(&in) && sent) {
-        for (; i + 16 <= end; i += 16, sent += 16)
-            gv_store(residual + i,
-                            gv_saturate(gv_sub(gcomp__load_p(&in, i, 0, 1), gv_load(sent))));
-    } else {
-        for (; i + 16 <= end; i += 16) {
-            gv p = gcomp__load_p(&in, i, 1, 1);
-            if (sent) p = gv_sub(p, gv_load(sent)), sent += 16;
-            gv_store(residual + i, gv_saturate(p));
-        }
-    }
-    if (i < end) {
-        gv p = gcomp__load_p_some(input, i, end - i);
-        if (sent) p = gv_sub(p, gcomp__load_some(sent, end - i));
-        gcomp__store_some(residual + i, gv_saturate(p), end - i);
-    }
-}
-
-/* y <- (fresh ? 0 : y) + weight * x, saturated. */
-#define gcomp__add_scaled GCOMP__F(add_scaled)
-GCOMP__NOINLINE void gcomp__add_scaled(float *y, const float *x, float weight, size_t count,
-                                       int fresh)
-{
-    const float nothing[16] = {0}, *base = fresh ? nothing : y;
-    const size_t step = fresh ? 0 : 16;
-    const gv f = gv_splat(weight);
-    size_t i;
-    for (i = 0; i + 32 <= count; i += 32, base += 2 * step) {
-        const gv a = gv_mul(gv_load(x + i), f), b = gv_mul(gv_load(x + i + 16), f);
-        gv_store(y + i, gv_saturate(gv_add(gv_load(base), a)));
-        gv_store(y + i + 16, gv_saturate(gv_add(gv_load(base + step), b)));
-    }
-    for (; i < count; i += 16, base += step) {
-        const size_t some = gcomp__min(16, count - i);
-        const gv d = gv_mul(gcomp__load_some(x + i, some), f);
-        const gv sum = gv_add(fresh ? gv_load(nothing) : gcomp__load_some(base, some), d);
-        gcomp__store_some(y + i, gv_saturate(sum), some);
     }
 }
 
@@ -7295,7 +7254,6 @@ static void gcomp__end_chunk(const gcomp__sink *sink, size_t chunk)
     }
 }
 
-#if !GCOMP__IN_WIDE
 static const gcomp__common_kernels GCOMP__F(common) = {
     gcomp__crc,      gcomp__measure_range, gcomp__encode,     gcomp__decode_floats,
     gcomp__end_chunk, gcomp__saturate_all, gcomp__absorb,     gcomp__scale_copy,
@@ -8216,7 +8174,7 @@ GCOMP__INLINE void gcomp__skip_bits(gcomp__bit_reader *r, unsigned count) /* cou
 }
 #endif
 
-#if GCOMP__IN_EACH
+#if GCOMP__IN_EACH && !GCOMP__IN_WIDE
 /* >>kernel gaps: adds up what the gaps of a list take. The sum of all gaps is below 2^32, and so is
    the sum of each lane. A block whose first gap needs no index before the list is done 16 gaps at a
    time, the first block and the last one gap by gap. */
@@ -8437,7 +8395,7 @@ static void gcomp__put_indices(uint8_t *to, const uint32_t *index, size_t k, uns
    one before and below n: a damaged stream ends in `bad`.
    ---------------------------------------------------------------------------------------------- */
 
-#if GCOMP__IN_EACH
+#if GCOMP__IN_EACH && !GCOMP__IN_WIDE
 /* >>kernel two_lists: decodes two streams of Rice codes in turn. Each code depends on the end of
    the one before, so two streams hide that latency:
 
@@ -11667,6 +11625,7 @@ GCOMP__INLINE gv gcomp__sum_at(gcomp__addends p, size_t j)
     return gv_add(gv_load(p.g + j), gv_load(p.e + j));
 }
 
+#if !GCOMP__IN_WIDE
 /* Which elements of each group of 16 are candidates. Returns the groups that have some, a bit
    each. */
 #define gcomp__mark_candidates GCOMP__F(mark_candidates)
@@ -11728,7 +11687,6 @@ static void gcomp__drain(float *y, float *x, size_t n)
     memcpy(y + i, x + i, 4 * (n - i));
 }
 
-#if !GCOMP__IN_WIDE
 static const gcomp__sparse_kernels GCOMP__F(sparse) = {gcomp__collect, gcomp__gaps,
                                                        gcomp__two_lists, gcomp__drain};
 #endif
