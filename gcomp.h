@@ -2828,17 +2828,19 @@ typedef struct gcomp__tile gcomp__tile;
 typedef struct gcomp__form {
     unsigned kernel;     /* which of the row's kernels */
     unsigned code16;     /* bytes of 16 codes */
-    unsigned scale_bytes; /* of a block: 0, 1 (a power of two), 4 (a float) or 8 (two) */
+    unsigned scale_bytes; /* of a block: GCOMP__NO_SCALE, ... */
     size_t block;        /* elements a scale; 0: the tensor */
     int measure;         /* what the scale is made from */
     int scale_first;   /* the scale must be known before the codes */
     int first_high;      /* codes fill each byte from the top */
+    int whole_groups;    /* the codes of the last elements are a group of 16, as all others are */
     int stochastic;      /* needs random numbers */
     int scale_is_step; /* the scale is a step of the largest |p| / levels */
     float constant;      /* a threshold, ... */
     float levels;        /* the largest code */
     int check;           /* which codes are none */
     int last_code;       /* GCOMP__UP_TO: the largest code without its sign */
+    int (*bad_codes)(const uint8_t *codes, size_t bytes); /* GCOMP__OWN_CHECK: is one no number? */
     unsigned code;       /* entropy code of the levels; 0: packed */
     void (*fit)(const struct gcomp__form *form, const gcomp__measured *m, gcomp__unit *u); /* scale from measures */
 } gcomp__form;
@@ -2849,7 +2851,15 @@ enum {
     GCOMP__LOOK,      /* decoded, and looked at */
     GCOMP__PAIRS,     /* of 2 bits: not 01 */
     GCOMP__UP_TO,     /* of 1, 2 or 4 bytes: without its top bit at most last_code */
-    GCOMP__EXPONENTS  /* natural's: not 255 */
+    GCOMP__OWN_CHECK  /* a function of the method's own: bad_codes */
+};
+
+/* What the scale of a block is. The value of each name is the number of its bytes. */
+enum {
+    GCOMP__NO_SCALE = 0,
+    GCOMP__POWER_OF_TWO = 1, /* 2^(x - 127), x < 255 */
+    GCOMP__ONE_FLOAT = 4,
+    GCOMP__TWO_FLOATS = 8
 };
 
 /* What is measured of a block or of the tensor. The bits of the largest |p| are known after each of them. */
@@ -3286,25 +3296,35 @@ static void gcomp__step_of(gcomp__unit *u, double step, double most, double leve
     }
 }
 
-/* The scale of a block as bytes: a float, or two; mx writes its own, the exponent of a power of two (127: 1, 0: 2^-127). */
+/* The scale of a block to the payload: u->a, or u->a and u->b. Powers of two are written by the
+   method's fit_tile. */
 GCOMP__INLINE void gcomp__put_scale(uint8_t *to, size_t bytes, const gcomp__unit *u)
 {
-    if (bytes >= 4) gcomp__put_float(to, u->a);
-    if (bytes == 8) gcomp__put_float(to + 4, u->b);
+    if (bytes >= GCOMP__ONE_FLOAT) gcomp__put_float(to, u->a);
+    if (bytes == GCOMP__TWO_FLOATS) gcomp__put_float(to + 4, u->b);
 }
 
+/* And from it. The power of two 2^-127, byte 0, is a subnormal float: bit 22 alone. */
 GCOMP__INLINE void gcomp__get_scale(const uint8_t *from, size_t bytes, gcomp__unit *u)
 {
     u->a = u->b = 1;
-    if (bytes == 1) u->a = from[0] ? gcomp__float((uint32_t)from[0] << 23) : gcomp__float(1u << 22);
-    if (bytes >= 4) u->a = gcomp__get_float(from);
-    if (bytes == 8) u->b = gcomp__get_float(from + 4);
+    if (bytes == GCOMP__POWER_OF_TWO)
+        u->a = from[0] ? gcomp__float((uint32_t)from[0] << 23) : gcomp__float(1u << 22);
+    if (bytes >= GCOMP__ONE_FLOAT) u->a = gcomp__get_float(from);
+    if (bytes == GCOMP__TWO_FLOATS) u->b = gcomp__get_float(from + 4);
 }
 
-/* Code bytes of the last count < 16 elements: bits behind them are zero. Groups of an odd number of bytes are whole. */
-static size_t gcomp__last_bytes(size_t code16, size_t count)
+/* Bytes of the codes of the last `count` < 16 elements: as many as hold their bits, or with
+   whole_groups those of 16 elements. */
+static size_t gcomp__last_bytes(const gcomp__form *form, size_t count)
 {
-    return code16 == 18 ? 18 : (count * code16 + 15) / 16;
+    return form->whole_groups ? form->code16 : (count * form->code16 + 15) / 16;
+}
+
+/* Bits of the last byte of these codes that are used; 0: all of them are. */
+static size_t gcomp__last_bits(const gcomp__form *form, size_t count)
+{
+    return form->whole_groups ? 0 : count * form->code16 / 2 % 8;
 }
 
 static void gcomp__pad(float *to, const float *from, size_t count)
@@ -3314,23 +3334,25 @@ static void gcomp__pad(float *to, const float *from, size_t count)
 }
 
 /* Makes the bits behind the last of `count` codes zero; returns their bytes. */
-static size_t gcomp__clear_last(uint8_t *codes, size_t code16, size_t count, int first_high)
+static size_t gcomp__clear_last(uint8_t *codes, const gcomp__form *form, size_t count)
 {
-    size_t bytes = gcomp__last_bytes(code16, count), used = count * code16 / 2 % 8;
-    if (code16 < 16 && used)
-        codes[bytes - 1] &= (uint8_t)(first_high ? 0xff00u >> used : (1u << used) - 1);
+    const size_t bytes = gcomp__last_bytes(form, count), used = gcomp__last_bits(form, count);
+    if (used) codes[bytes - 1] &= (uint8_t)(form->first_high ? 0xff00u >> used : (1u << used) - 1);
     return bytes;
 }
 
-static void gcomp__put_last(uint8_t *to, uint8_t *some, size_t code16, size_t count, int first_high)
+/* Codes of a group of 16 to the end of a payload, of which `count` belong to the tensor. */
+static void gcomp__put_last(uint8_t *to, uint8_t *some, const gcomp__form *form, size_t count)
 {
-    memcpy(to, some, gcomp__clear_last(some, code16, count, first_high));
+    memcpy(to, some, gcomp__clear_last(some, form, count));
 }
 
-static void gcomp__get_last(uint8_t *some, const uint8_t *from, size_t code16, size_t count)
+/* And back: some[64] <- the last codes, and zeros behind these. */
+static void gcomp__get_last(uint8_t *some, const uint8_t *from, const gcomp__form *form,
+                            size_t count)
 {
     memset(some, 0, 64);
-    memcpy(some, from, gcomp__last_bytes(code16, count));
+    memcpy(some, from, gcomp__last_bytes(form, count));
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -6943,7 +6965,7 @@ GCOMP__NOINLINE void gcomp__encode_scale_first(const gcomp__span *span)
         t.codes = streams || count % 32 ? span->room : codes;
         (job->kernels->quantise)(&t);
         if (t.codes == span->room) {
-            const size_t bytes = gcomp__clear_last(span->room, code16, count, form->first_high);
+            const size_t bytes = gcomp__clear_last(span->room, form, count);
             if (streams) gcomp__stream_codes(codes, span->room, bytes);
             else memcpy(codes, span->room, bytes);
         }
@@ -6990,7 +7012,7 @@ static void gcomp__quantise_range(const gcomp__span *span, gcomp__tile *t, size_
             t->count = 16;
             t->codes = some;
             (job->kernels->quantise)(t);
-            gcomp__put_last(codes + whole / 16 * code16, some, code16, rest, job->form.first_high);
+            gcomp__put_last(codes + whole / 16 * code16, some, &job->form, rest);
         }
     }
 }
@@ -7142,7 +7164,7 @@ static void gcomp__decode_to(const gcomp__view *view, size_t i, size_t count, fl
         const size_t whole = d.count;
         uint8_t some[64];
         float line[16];
-        gcomp__get_last(some, d.codes + count / 16 * code16, code16, rest);
+        gcomp__get_last(some, d.codes + count / 16 * code16, &view->form, rest);
         if (base) gcomp__pad(line, base + whole, rest);
         d.codes = some;
         d.first = i + whole;
@@ -8806,7 +8828,7 @@ static size_t gcomp__block_scales(const gcomp__form *form, size_t n)
 static size_t gcomp__block_codes(const gcomp__form *form, size_t n)
 {
     return gcomp__plus(gcomp__times(n / 16, form->code16),
-                       n % 16 ? gcomp__last_bytes(form->code16, n % 16) : 0);
+                       n % 16 ? gcomp__last_bytes(form, n % 16) : 0);
 }
 
 /* What coded levels add at most: the ends of all chunks but the last, and a byte a segment, which is then packed. */
@@ -9063,45 +9085,50 @@ static gcomp_result gcomp__block_open(gcomp__view *view)
     return GCOMP_OK;
 }
 
+/* Checks scales that are powers of two: 255 is none. `large`: some values may overflow, as the
+   scale is 2^112 or more. Eight bytes at a time. */
+static gcomp_result gcomp__check_powers(const uint8_t *s, const uint8_t *end, int *large)
+{
+    const uint64_t ones = 0x0101010101010101u; /* 1 in each byte */
+    uint64_t none = 0, wide = 0; /* the top bit of a byte is set if it is 255; if at least 239 */
+    for (; end - s >= 8; s += 8) {
+        const uint64_t x = gcomp__get64(s), low = x & ones * 0x7f;
+        none |= (low + ones) & x;      /* low 127 becomes 128; and the top bit was set */
+        wide |= (low + ones * 17) & x; /* low 111 or more becomes 128 or more */
+    }
+    for (; s < end; s++) {
+        none |= *s == 255 ? 0x80 : 0;
+        wide |= *s >= 239 ? 0x80 : 0;
+    }
+    if (none & ones * 0x80) return GCOMP_CORRUPT;
+    *large |= (wide & ones * 0x80) != 0;
+    return GCOMP_OK;
+}
+
 /* Are all scales finite and not negative? `large`: some values may overflow. */
 static gcomp_result gcomp__check_scales(const gcomp__view *view, int *large)
 {
     const size_t bytes = view->form.scale_bytes;
-    const uint8_t *s = view->scales;
-    const uint64_t ones = 0x0101010101010101u;
-    uint64_t none = 0, wide = 0; /* in the top bits of bytes: is one 255, at least 239? */
-    uint32_t most = 0;           /* of powers of two: 8 bits of a float */
-    for (; bytes == 1 && view->codes - s >= 8; s += 8) {
-        const uint64_t x = gcomp__get64(s), low = x & ones * 0x7f;
-        none |= (low + ones) & x;
-        wide |= (low + ones * 17) & x;
-    }
-    if (wide & ones * 0x80) most = none & ones * 0x80 ? 255 : 239;
-    for (; bytes == 1 && s < view->codes; s++) most = *s > most ? *s : most;
-    for (; s < view->codes; s += bytes) {
-        const uint32_t a = gcomp__get32(s), b = bytes == 8 ? gcomp__get32(s + 4) & 0x7fffffffu : 0;
-        most = a > most ? a : most; /* negative ones are the largest */
+    uint32_t most = 0; /* the largest as bits; as bits negative ones are the largest */
+    if (bytes == GCOMP__POWER_OF_TWO) return gcomp__check_powers(view->scales, view->codes, large);
+    for (const uint8_t *s = view->scales; s < view->codes; s += bytes) {
+        const uint32_t a = gcomp__get32(s); /* the second float may be negative */
+        const uint32_t b = bytes == GCOMP__TWO_FLOATS ? gcomp__get32(s + 4) & 0x7fffffffu : 0;
+        most = a > most ? a : most;
         most = b > most ? b : most;
     }
-    if (most >= (bytes == 1 ? 255 : 0x7f800000u)) return GCOMP_CORRUPT;
-    *large |= most >= (bytes == 1 ? 239 : 0x77800000u);
+    if (most >= 0x7f800000u) return GCOMP_CORRUPT;
+    *large |= most >= 0x77800000u; /* 2^112 */
     return GCOMP_OK;
 }
 
-/* Is there a code that is none? */
+/* Is there a code that is no number? */
 static int gcomp__bad_codes(const gcomp__view *view)
 {
-    const uint64_t ones = 0x0101010101010101u;
-    const uint8_t *c = view->codes, *end = view->body + view->bytes;
-    uint64_t bad = 0;
+    const size_t bytes = (size_t)(view->body + view->bytes - view->codes);
     if (view->form.check == GCOMP__PAIRS || view->form.check == GCOMP__UP_TO)
-        return (view->set->common->any_invalid)(&view->form, c, (size_t)(end - c));
-    if (view->form.check == GCOMP__EXPONENTS)
-        for (; end - c >= 18; c += 18) {
-            uint64_t x = ~gcomp__get64(c), y = ~gcomp__get64(c + 8); /* is a byte zero? */
-            bad |= ((x - ones) & ~x & ones * 0x80) | ((y - ones) & ~y & ones * 0x80);
-        }
-    return bad != 0;
+        return (view->set->common->any_invalid)(&view->form, view->codes, bytes);
+    return view->form.check == GCOMP__OWN_CHECK && (view->form.bad_codes)(view->codes, bytes);
 }
 
 /* Are the decoded values finite? */
@@ -9145,33 +9172,38 @@ GCOMP__NOINLINE gcomp_result gcomp__check_coded(const gcomp__view *view, int loo
     return GCOMP_OK;
 }
 
+/* Checks a whole group of 16 at the end, of which `last` elements belong to the tensor: what lies
+   behind these is zero. */
+static gcomp_result gcomp__check_last_group(const gcomp__view *view, size_t last)
+{
+    float tile[16];
+    gcomp__decoding d;
+    memset(&d, 0, sizeof d);
+    d.view = view;
+    d.codes = view->codes + view->n / 16 * view->form.code16;
+    d.first = view->n - last;
+    d.count = 16;
+    d.to = tile;
+    (view->kernels->decode)(&d);
+    for (size_t i = last; i < 16; i++)
+        if (gcomp__bits(tile[i])) return GCOMP_RESERVED_BITS;
+    return GCOMP_OK;
+}
+
 /* Scales finite, decoded values finite, padding zero. */
 static gcomp_result gcomp__block_check(const gcomp__view *view)
 {
-    const unsigned code16 = view->form.code16;
-    size_t last = view->n % 16, used = last * code16 / 2 % 8;
-    float tile[16];
-    int look = view->form.check == GCOMP__LOOK;
+    const gcomp__form *form = &view->form;
+    const size_t last = view->n % 16, used = gcomp__last_bits(form, last);
+    int look = form->check == GCOMP__LOOK; /* decode all to see that the values are finite */
     GCOMP__TRY(gcomp__check_scales(view, &look));
-    if (view->form.code && view->n) return gcomp__check_coded(view, look);
-    if (last && code16 < 16 && used) {
-        uint8_t byte = view->body[view->bytes - 1];
-        if (view->form.first_high ? byte & 0xffu >> used : (unsigned)byte >> used)
-            return GCOMP_RESERVED_BITS;
+    if (form->code && view->n) return gcomp__check_coded(view, look);
+    if (used) {
+        const unsigned byte = view->body[view->bytes - 1];
+        if (form->first_high ? byte & 0xffu >> used : byte >> used) return GCOMP_RESERVED_BITS;
     }
     if (gcomp__bad_codes(view)) return GCOMP_CORRUPT;
-    if (last && code16 == 18) { /* a whole group: what lies behind the end is zero */
-        gcomp__decoding d;
-        memset(&d, 0, sizeof d);
-        d.view = view;
-        d.codes = view->codes + view->n / 16 * code16;
-        d.first = view->n - last;
-        d.count = 16;
-        d.to = tile;
-        (view->kernels->decode)(&d);
-        for (size_t i = last; i < 16; i++)
-            if (gcomp__bits(tile[i])) return GCOMP_RESERVED_BITS;
-    }
+    if (last && form->whole_groups) GCOMP__TRY(gcomp__check_last_group(view, last));
     return look ? gcomp__look_at_values(view, view->n) : GCOMP_OK;
 }
 
@@ -9393,7 +9425,7 @@ GCOMP__INLINE gv gcomp__none_deq(const uint8_t *code, const gcomp__unit *u, int 
 GCOMP__KERNEL(none_quantise, gcomp__tile *t,
               gcomp__quantise_groups(t, gcomp__none_quant, 64, GCOMP__MOST))
 GCOMP__KERNEL(none_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__none_deq, 0, 64, 0))
+              gcomp__decode_groups(d, gcomp__none_deq, 0, 64, GCOMP__NO_SCALE))
 static const gcomp__block_kernels GCOMP__F(none_kernels)[] = {
     {GCOMP__F(none_quantise), GCOMP__F(none_decode)}};
 #endif
@@ -9455,7 +9487,7 @@ GCOMP__INLINE gv gcomp__fp16_deq(const uint8_t *code, const gcomp__unit *u, int 
 GCOMP__KERNEL(fp16_quantise, gcomp__tile *t,
               gcomp__quantise_groups(t, gcomp__fp16_quant, 32, GCOMP__MOST))
 GCOMP__KERNEL(fp16_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__fp16_deq, 0, 32, 0))
+              gcomp__decode_groups(d, gcomp__fp16_deq, 0, 32, GCOMP__NO_SCALE))
 static const gcomp__block_kernels GCOMP__F(fp16_kernels)[] = {
     {GCOMP__F(fp16_quantise), GCOMP__F(fp16_decode)}};
 #endif
@@ -9494,7 +9526,7 @@ GCOMP__INLINE gv gcomp__bf16_deq(const uint8_t *code, const gcomp__unit *u, int 
 GCOMP__KERNEL(bf16_quantise, gcomp__tile *t,
               gcomp__quantise_groups(t, gcomp__bf16_quant, 32, GCOMP__MOST))
 GCOMP__KERNEL(bf16_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__bf16_deq, 0, 32, 0))
+              gcomp__decode_groups(d, gcomp__bf16_deq, 0, 32, GCOMP__NO_SCALE))
 static const gcomp__block_kernels GCOMP__F(bf16_kernels)[] = {
     {GCOMP__F(bf16_quantise), GCOMP__F(bf16_decode)}};
 #endif
@@ -9551,7 +9583,7 @@ GCOMP__KERNEL(sign_mean_quantise, gcomp__tile *t,
 GCOMP__KERNEL(sign_rms_quantise, gcomp__tile *t,
               gcomp__quantise_groups(t, gcomp__sign_quant, 2, GCOMP__L2))
 GCOMP__KERNEL(sign_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__sign_deq, 0, 2, 4))
+              gcomp__decode_groups(d, gcomp__sign_deq, 0, 2, GCOMP__ONE_FLOAT))
 static const gcomp__block_kernels GCOMP__F(sign_kernels)[] = {
     {GCOMP__F(sign_mean_quantise), GCOMP__F(sign_decode)},
     {GCOMP__F(sign_rms_quantise), GCOMP__F(sign_decode)}};
@@ -9569,7 +9601,7 @@ static void gcomp__sign_form(const double *param, gcomp__form *form)
     const int rms = param[1] != 0;
     form->kernel = rms ? 1 : 0;
     form->code16 = 2;
-    form->scale_bytes = 4;
+    form->scale_bytes = GCOMP__ONE_FLOAT;
     form->block = (size_t)param[0];
     form->measure = rms ? GCOMP__L2 : GCOMP__L1;
     form->fit = gcomp__sign_fit;
@@ -9603,7 +9635,7 @@ GCOMP__INLINE gv gcomp__onebit_deq(const uint8_t *code, const gcomp__unit *u, in
 GCOMP__KERNEL(onebit_quantise, gcomp__tile *t,
               gcomp__quantise_groups(t, gcomp__onebit_quant, 2, GCOMP__SIDES))
 GCOMP__KERNEL(onebit_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__onebit_deq, 0, 2, 8))
+              gcomp__decode_groups(d, gcomp__onebit_deq, 0, 2, GCOMP__TWO_FLOATS))
 static const gcomp__block_kernels GCOMP__F(onebit_kernels)[] = {
     {GCOMP__F(onebit_quantise), GCOMP__F(onebit_decode)}};
 #endif
@@ -9620,7 +9652,7 @@ static void gcomp__onebit_fit(const gcomp__form *form, const gcomp__measured *m,
 static void gcomp__onebit_form(const double *param, gcomp__form *form)
 {
     form->code16 = 2;
-    form->scale_bytes = 8;
+    form->scale_bytes = GCOMP__TWO_FLOATS;
     form->block = (size_t)param[0];
     form->measure = GCOMP__SIDES;
     form->fit = gcomp__onebit_fit;
@@ -9665,9 +9697,9 @@ GCOMP__INLINE gv gcomp__twobit_auto_deq(const uint8_t *code, const gcomp__unit *
 GCOMP__KERNEL(twobit_quantise, gcomp__tile *t,
               gcomp__quantise_groups(t, gcomp__twobit_quant, 4, GCOMP__MOST))
 GCOMP__KERNEL(twobit_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__twobit_deq, 0, 4, 0))
+              gcomp__decode_groups(d, gcomp__twobit_deq, 0, 4, GCOMP__NO_SCALE))
 GCOMP__KERNEL(twobit_auto_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__twobit_auto_deq, 0, 4, 4))
+              gcomp__decode_groups(d, gcomp__twobit_auto_deq, 0, 4, GCOMP__ONE_FLOAT))
 static const gcomp__block_kernels GCOMP__F(twobit_kernels)[] = {
     {GCOMP__F(twobit_quantise), GCOMP__F(twobit_decode)},
     {GCOMP__F(twobit_quantise), GCOMP__F(twobit_auto_decode)}};
@@ -9682,7 +9714,7 @@ static void gcomp__twobit_form(const double *param, gcomp__form *form)
     form->constant = (float)param[0];
     if (param[0] != 0) return;
     form->kernel = 1;
-    form->scale_bytes = 4;
+    form->scale_bytes = GCOMP__ONE_FLOAT;
 }
 
 /* >>threshold of twobit, found: the t with the least |p - C(p)|^2, or with rate > 0 the one that so large a part of the elements
@@ -9818,7 +9850,7 @@ GCOMP__INLINE gv gcomp__threshold1_deq(const uint8_t *code, const gcomp__unit *u
 GCOMP__KERNEL(threshold1_quantise, gcomp__tile *t,
               gcomp__quantise_groups(t, gcomp__threshold1_quant, 2, GCOMP__MOST))
 GCOMP__KERNEL(threshold1_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__threshold1_deq, 0, 2, 0))
+              gcomp__decode_groups(d, gcomp__threshold1_deq, 0, 2, GCOMP__NO_SCALE))
 static const gcomp__block_kernels GCOMP__F(threshold1_kernels)[] = {
     {GCOMP__F(threshold1_quantise), GCOMP__F(threshold1_decode)}};
 #endif
@@ -9866,7 +9898,7 @@ GCOMP__INLINE gv gcomp__vote_deq(const uint8_t *code, const gcomp__unit *u, int 
 GCOMP__KERNEL(vote_quantise, gcomp__tile *t,
               gcomp__quantise_groups(t, gcomp__vote_quant, 2, GCOMP__MOST))
 GCOMP__KERNEL(vote_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__vote_deq, 0, 2, 0))
+              gcomp__decode_groups(d, gcomp__vote_deq, 0, 2, GCOMP__NO_SCALE))
 
 /* The bits of 512 elements from `at` on as one vector, or the first bytes of them with zeros behind. */
 #define gcomp__vote_bits GCOMP__F(vote_bits)
@@ -10038,13 +10070,13 @@ GCOMP__KERNEL(stochastic8_quantise, gcomp__tile *t,
 GCOMP__KERNEL(stochastic16_quantise, gcomp__tile *t,
               gcomp__quantise_tile(t, gcomp__stochastic_quants, 16, 32, t->block, 0, 65536.0f))
 GCOMP__KERNEL(levels2_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__levels_deq, 2, 4, 4))
+              gcomp__decode_groups(d, gcomp__levels_deq, 2, 4, GCOMP__ONE_FLOAT))
 GCOMP__KERNEL(levels4_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__levels_deq, 4, 8, 4))
+              gcomp__decode_groups(d, gcomp__levels_deq, 4, 8, GCOMP__ONE_FLOAT))
 GCOMP__KERNEL(levels8_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__levels_deq, 8, 16, 4))
+              gcomp__decode_groups(d, gcomp__levels_deq, 8, 16, GCOMP__ONE_FLOAT))
 GCOMP__KERNEL(levels16_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__levels_deq, 16, 32, 4))
+              gcomp__decode_groups(d, gcomp__levels_deq, 16, 32, GCOMP__ONE_FLOAT))
 #define GCOMP__LEVEL_KERNELS \
     {GCOMP__F(nearest2_quantise), GCOMP__F(levels2_decode)}, \
     {GCOMP__F(nearest4_quantise), GCOMP__F(levels4_decode)}, \
@@ -10064,7 +10096,7 @@ static void gcomp__levels_form(gcomp__form *form, unsigned size, int stochastic,
 {
     form->kernel = size + (stochastic ? 4 : 0);
     form->code16 = 4u << size;
-    form->scale_bytes = 4;
+    form->scale_bytes = GCOMP__ONE_FLOAT;
     form->block = block;
     form->scale_first = 1;
     form->stochastic = stochastic;
@@ -10118,11 +10150,11 @@ GCOMP__KERNEL(random_affine4_quantise, gcomp__tile *t,
 GCOMP__KERNEL(random_affine8_quantise, gcomp__tile *t,
               gcomp__quantise_tile(t, gcomp__random_affine_quants, 8, 16, t->block, 1, 65536.0f))
 GCOMP__KERNEL(affine2_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__affine_deq, 2, 4, 8))
+              gcomp__decode_groups(d, gcomp__affine_deq, 2, 4, GCOMP__TWO_FLOATS))
 GCOMP__KERNEL(affine4_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__affine_deq, 4, 8, 8))
+              gcomp__decode_groups(d, gcomp__affine_deq, 4, 8, GCOMP__TWO_FLOATS))
 GCOMP__KERNEL(affine8_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__affine_deq, 8, 16, 8))
+              gcomp__decode_groups(d, gcomp__affine_deq, 8, 16, GCOMP__TWO_FLOATS))
 static const gcomp__block_kernels GCOMP__F(int_kernels)[] = {
     GCOMP__LEVEL_KERNELS,
     {GCOMP__F(near_affine2_quantise), GCOMP__F(affine2_decode)},
@@ -10173,7 +10205,7 @@ static void gcomp__int_form(const double *param, gcomp__form *form)
     form->code = (unsigned)param[4];
     if (param[3] != 0) {
         form->kernel = 8 + size + (stochastic ? 3 : 0);
-        form->scale_bytes = 8;
+        form->scale_bytes = GCOMP__TWO_FLOATS;
         form->measure = GCOMP__RANGE;
         form->fit = gcomp__affine_fit;
         form->scale_is_step = 0;
@@ -10273,11 +10305,11 @@ GCOMP__INLINE gv gcomp__powers_deq(const uint8_t *code, const gcomp__unit *u, in
 GCOMP__KERNEL(powers4_quantise, gcomp__tile *t,
               gcomp__quantise_tile(t, gcomp__powers_quants, 4, 8, t->block, 0, 1))
 GCOMP__KERNEL(powers4_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__powers_deq, 4, 8, 4))
+              gcomp__decode_groups(d, gcomp__powers_deq, 4, 8, GCOMP__ONE_FLOAT))
 GCOMP__KERNEL(powers8_quantise, gcomp__tile *t,
               gcomp__quantise_tile(t, gcomp__powers_quants, 8, 16, t->block, 0, 1))
 GCOMP__KERNEL(powers8_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__powers_deq, 8, 16, 4))
+              gcomp__decode_groups(d, gcomp__powers_deq, 8, 16, GCOMP__ONE_FLOAT))
 static const gcomp__block_kernels GCOMP__F(qsgd_kernels)[] = {
     GCOMP__LEVEL_KERNELS,
     {GCOMP__F(powers4_quantise), GCOMP__F(powers4_decode)},
@@ -10443,17 +10475,33 @@ GCOMP__INLINE gv gcomp__natural_deq(const uint8_t *code, const gcomp__unit *u, i
 GCOMP__KERNEL(natural_quantise, gcomp__tile *t,
               gcomp__quantise_groups(t, gcomp__natural_quant, 18, GCOMP__MOST))
 GCOMP__KERNEL(natural_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__natural_deq, 0, 18, 0))
+              gcomp__decode_groups(d, gcomp__natural_deq, 0, 18, GCOMP__NO_SCALE))
 static const gcomp__block_kernels GCOMP__F(natural_kernels)[] = {
     {GCOMP__F(natural_quantise), GCOMP__F(natural_decode)}};
 #endif
 
 #if GCOMP__ONCE(NATURAL)
+/* Is an exponent 255? Of each group of 18 bytes the first 16 are exponents. With x the complement
+   of eight bytes, (x - 1) & ~x has the top bit of a byte set only where a byte of x is 0, or where
+   such a byte stands below it: so of any bytes the answer is right. */
+static int gcomp__natural_bad_codes(const uint8_t *codes, size_t bytes)
+{
+    const uint64_t ones = 0x0101010101010101u; /* 1 in each byte */
+    uint64_t bad = 0;
+    for (size_t i = 0; i + 18 <= bytes; i += 18) {
+        const uint64_t x = ~gcomp__get64(codes + i), y = ~gcomp__get64(codes + i + 8);
+        bad |= ((x - ones) & ~x) | ((y - ones) & ~y);
+    }
+    return (bad & ones * 0x80) != 0;
+}
+
 static void gcomp__natural_form(const double *param, gcomp__form *form)
 {
     (void)param;
     form->code16 = 18;
-    form->check = GCOMP__EXPONENTS;
+    form->whole_groups = 1;
+    form->check = GCOMP__OWN_CHECK;
+    form->bad_codes = gcomp__natural_bad_codes;
     form->stochastic = 1;
 }
 
@@ -10527,11 +10575,11 @@ GCOMP__INLINE gv gcomp__small_deq(const uint8_t *code, const gcomp__unit *u, int
 GCOMP__KERNEL(e4m3_quantise, gcomp__tile *t,
               gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E4M3, 16, t->block, 0, 1))
 GCOMP__KERNEL(e4m3_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__small_deq, GCOMP__E4M3, 16, 4))
+              gcomp__decode_groups(d, gcomp__small_deq, GCOMP__E4M3, 16, GCOMP__ONE_FLOAT))
 GCOMP__KERNEL(e5m2_quantise, gcomp__tile *t,
               gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E5M2, 16, t->block, 0, 1))
 GCOMP__KERNEL(e5m2_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__small_deq, GCOMP__E5M2, 16, 4))
+              gcomp__decode_groups(d, gcomp__small_deq, GCOMP__E5M2, 16, GCOMP__ONE_FLOAT))
 static const gcomp__block_kernels GCOMP__F(fp8_kernels)[] = {
     {GCOMP__F(e4m3_quantise), GCOMP__F(e4m3_decode)},
     {GCOMP__F(e5m2_quantise), GCOMP__F(e5m2_decode)}};
@@ -10549,7 +10597,7 @@ static void gcomp__fp8_form(const double *param, gcomp__form *form)
 {
     form->kernel = param[0] != 0;
     form->code16 = 16;
-    form->scale_bytes = 4;
+    form->scale_bytes = GCOMP__ONE_FLOAT;
     form->block = (size_t)param[1];
     form->scale_first = 1;
     form->levels = param[0] != 0 ? 57344.0f : 448.0f;
@@ -10627,27 +10675,27 @@ static uint32_t gcomp__mx_fit(const gcomp__form *form, gcomp__tile *tile, size_t
 GCOMP__KERNEL(mx_e2m1_quantise, gcomp__tile *t,
               gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E2M1, 8, 32, 0, 1))
 GCOMP__KERNEL(mx_e2m1_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__mx_e2m1_deq, GCOMP__E2M1, 8, 1))
+              gcomp__decode_groups(d, gcomp__mx_e2m1_deq, GCOMP__E2M1, 8, GCOMP__POWER_OF_TWO))
 GCOMP__KERNEL(mx_e4m3_quantise, gcomp__tile *t,
               gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E4M3, 16, 32, 0, 1))
 GCOMP__KERNEL(mx_e4m3_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__small_deq, GCOMP__E4M3, 16, 1))
+              gcomp__decode_groups(d, gcomp__small_deq, GCOMP__E4M3, 16, GCOMP__POWER_OF_TWO))
 GCOMP__KERNEL(mx_e5m2_quantise, gcomp__tile *t,
               gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E5M2, 16, 32, 0, 1))
 GCOMP__KERNEL(mx_e5m2_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__small_deq, GCOMP__E5M2, 16, 1))
+              gcomp__decode_groups(d, gcomp__small_deq, GCOMP__E5M2, 16, GCOMP__POWER_OF_TWO))
 GCOMP__KERNEL(mx_int8_quantise, gcomp__tile *t,
               gcomp__quantise_tile(t, gcomp__mx_int8_quants, GCOMP__INT8, 16, 32, 0, 1))
 GCOMP__KERNEL(mx_int8_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__mx_int8_deq, GCOMP__INT8, 16, 1))
+              gcomp__decode_groups(d, gcomp__mx_int8_deq, GCOMP__INT8, 16, GCOMP__POWER_OF_TWO))
 GCOMP__KERNEL(mx_e2m3_quantise, gcomp__tile *t,
               gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E2M3, 12, 32, 0, 1))
 GCOMP__KERNEL(mx_e2m3_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__small_deq, GCOMP__E2M3, 12, 1))
+              gcomp__decode_groups(d, gcomp__small_deq, GCOMP__E2M3, 12, GCOMP__POWER_OF_TWO))
 GCOMP__KERNEL(mx_e3m2_quantise, gcomp__tile *t,
               gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E3M2, 12, 32, 0, 1))
 GCOMP__KERNEL(mx_e3m2_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__small_deq, GCOMP__E3M2, 12, 1))
+              gcomp__decode_groups(d, gcomp__small_deq, GCOMP__E3M2, 12, GCOMP__POWER_OF_TWO))
 static const gcomp__block_kernels GCOMP__F(mx_kernels)[] = {
     {GCOMP__F(mx_e2m1_quantise), GCOMP__F(mx_e2m1_decode), gcomp__mx_fit},
     {GCOMP__F(mx_e4m3_quantise), GCOMP__F(mx_e4m3_decode), gcomp__mx_fit},
@@ -10663,7 +10711,7 @@ static void gcomp__mx_form(const double *param, gcomp__form *form)
     static const int largest[] = {2, 8, 15, 0, 2, 4}, last[] = {0, 0x7e, 0x7b, 0, 0, 0};
     form->kernel = (unsigned)param[0];
     form->code16 = param[0] == 0 ? 8 : param[0] < 4 ? 16 : 12;
-    form->scale_bytes = 1;
+    form->scale_bytes = GCOMP__POWER_OF_TWO;
     form->block = 32;
     form->scale_first = 1;
     form->constant = (float)largest[(int)param[0]];
