@@ -11033,6 +11033,20 @@ GCOMP__HEAVY double gcomp__eden_codes(uint8_t *code, const float *x, size_t size
     return gs_fold(sum);
 }
 
+/* x <- the centroids of `size` codes, a multiple of 16. `bits` is a constant: eden_fill has a loop
+   for each number of bits. */
+#define gcomp__eden_centroids GCOMP__F(eden_centroids)
+GCOMP__HEAVY void gcomp__eden_centroids(float *x, const uint8_t *code, size_t size, int bits,
+                                        const int32_t *table, gcomp__ahead *place)
+{
+    gcomp__ahead ahead = *place;
+    for (size_t j = 0; j < size; j += 16, code += 2 * bits) {
+        gv_store(x + j, gcomp__eden_deq(code, bits, table));
+        gcomp__fetch(&ahead);
+    }
+    *place = ahead;
+}
+
 /* x <- H c of a piece's centroids, or one of its size / step parts of `step` elements. A part is
    the transform of a signed sum of all parts: minus where `b / step & part` has an odd number of
    ones. Fetches the place where x will go. */
@@ -11040,9 +11054,13 @@ GCOMP__HEAVY double gcomp__eden_codes(uint8_t *code, const float *x, size_t size
 static void gcomp__eden_fill(float *x, const uint8_t *code, size_t size, size_t step, size_t part,
                              int bits, const int32_t *table, gcomp__ahead *place)
 {
-    const size_t code16 = 2 * (size_t)bits;
+    const size_t code16 = 2 * (size_t)bits, all = step == size ? size : 0;
+    if (bits == 1) gcomp__eden_centroids(x, code, all, 1, table, place);
+    else if (bits == 2) gcomp__eden_centroids(x, code, all, 2, table, place);
+    else if (bits == 4) gcomp__eden_centroids(x, code, all, 4, table, place);
+    else gcomp__eden_centroids(x, code, all, 3, table, place);
     gcomp__ahead ahead = *place;
-    for (size_t j = 0; j < step; j += 16, code += code16) {
+    for (size_t j = all; j < step; j += 16, code += code16) {
         gv sum = gcomp__eden_deq(code, bits, table);
         gcomp__fetch(&ahead);
         for (size_t b = step; b < size; b += step) {
