@@ -7413,7 +7413,7 @@ GCOMP__INLINE uint64_t gcomp__any_above(const uint64_t *w, size_t bits, size_t k
    above 0 is asked u more questions, and answers the last one with no. Only the largest u,
    levels >> k, is asked one question less, since nothing lies above it:
 
-        signs + k low bits of all levels + sum of u - number of largest u */
+     signs + k low bits of all levels + sum of u - number of largest u */
 #define gcomp__rest_bits GCOMP__F(rest_bits)
 static size_t gcomp__rest_bits(const gcomp__sliced *s, unsigned k)
 {
@@ -7622,7 +7622,7 @@ GCOMP__INLINE void gcomp__put_tree(gcomp__packer *to, uint64_t x, size_t left, u
    before, and they answer the first question; k is 0. `bits` and k are constants where the
    compiler can make use of it. A group:
 
-        | k words: low bits | tree, if any | answers for j = 2 | j = 3 | ... | signs | */
+     | k words: low bits | tree, if any | answers for j = 2 | j = 3 | ... | signs | */
 #define gcomp__write_groups GCOMP__F(write_groups)
 GCOMP__HEAVY void gcomp__write_groups(const gcomp__sliced *s, gcomp__packer *packer, unsigned bits,
                                       unsigned k)
@@ -7728,8 +7728,8 @@ GCOMP__NOINLINE size_t gcomp__code_segment(const gcomp__form *form, const uint8_
    lies before the codes, by a byte for each segment. So what is written never reaches what is
    still to be read:
 
-        | room, a byte a segment | packed codes of the chunk                   |
-        | coded segments ... ->       | packed codes not read yet               | */
+     | room, a byte a segment | packed codes of the chunk                   |
+     | coded segments ... ->       | packed codes not read yet               | */
 #define gcomp__code_levels GCOMP__F(code_levels)
 static size_t gcomp__code_levels(const gcomp__form *form, const uint8_t *codes, size_t count,
                                  uint8_t *to)
@@ -8101,23 +8101,28 @@ static const gcomp__level_kernels GCOMP__F(coders) = {gcomp__code_levels, gcomp_
 #endif
 
 /* ------------------------------------------------------------------------------------------------
-   >>bits - lists of indices as bytes
+   >>bits - lists of indices as bytes, for sparse methods
 
    A list is k increasing indices below n <= 2^32. A gap is the number of elements between an index
-   and the one before it (before the first: index -1). Four coders turn a list into bytes:
+   and the one before it (before the first: index -1). Four coders turn a list into bytes. The
+   indices 3, 4 and 14 have the gaps 3, 0 and 9:
 
      Rice r   each gap as a Golomb-Rice code (Golomb 1966, Rice 1979), bit 0 of each byte first:
 
                 gap >> r ones | a zero | the r low bits of the gap | the next code ...
+                0 11 | 0 00 | 110 10          with r = 2: 11 bits, so 2 bytes
 
      PACKED   blocks of up to 128 gaps, each as narrow as its largest gap allows:
 
                 byte w | gap 0 in w bits | gap 1 in w bits | ... | zero bits up to a byte
+                4 | 1100 0000 1001 0000       3 bytes
 
-     RAW      4 bytes an index
+     RAW      4 bytes an index                12 bytes
      BITMAP   n bits, 1: the index is in the list
 
-   An encoder counts what each would take and uses the shortest.
+   An encoder counts what each would take and uses the shortest. Rice codes win where the gaps are
+   spread as those of random places are; PACKED where runs of small gaps change with large ones; a
+   bitmap where more than a third of all indices are in the list.
    ---------------------------------------------------------------------------------------------- */
 
 #if GCOMP__IN_FIRST
@@ -8163,7 +8168,7 @@ typedef struct gcomp__indices {
     size_t element, stop;  /* the rest of the current group */
 } gcomp__indices;
 
-/* The kernels that all sparse methods share. */
+/* The kernels that all sparse methods share; their comments stand where the kernels are. */
 struct gcomp__selection;
 typedef struct gcomp__sparse_kernels {
     void (*collect)(struct gcomp__selection *s);
@@ -8175,16 +8180,19 @@ typedef struct gcomp__sparse_kernels {
 /* Can 32 bits number so many elements? Sparse methods refuse more. */
 GCOMP__INLINE int gcomp__indexable(uint64_t n) { return n <= (uint64_t)1 << 32; }
 
-/* At least 56 bits, or all there are. */
+/* Fills the reader up: it has at least 56 bits then, or all there are. */
 GCOMP__INLINE void gcomp__refill(gcomp__bit_reader *r)
 {
     if (r->end - r->at >= 8) {
+        /* 8 bytes are loaded, and those count that fit below bit 63 as a whole: `have` grows to
+           have | 56. The bits above are the first ones of the next byte, which the next refill
+           ors in again. */
         r->bits |= gcomp__get64(r->at) << r->have;
         r->bits &= gcomp__low_bits(63);
         r->at += (63 - r->have) >> 3;
         r->have |= 56;
     } else {
-        for (; r->have < 56 && r->at < r->end; r->have += 8)
+        for (; r->have < 56 && r->at < r->end; r->have += 8) /* near the end byte by byte */
             r->bits |= (uint64_t)*r->at++ << r->have;
     }
 }
@@ -8197,9 +8205,10 @@ GCOMP__INLINE void gcomp__skip_bits(gcomp__bit_reader *r, unsigned count) /* cou
 #endif
 
 #if GCOMP__IN_EACH && !GCOMP__IN_WIDE
-/* >>kernel gaps: adds up what the gaps of a list take. The sum of all gaps is below 2^32, and so is
-   the sum of each lane. A block whose first gap needs no index before the list is done 16 gaps at a
-   time, the first block and the last one gap by gap. */
+/* >>kernel gaps: adds up what the gaps of a list take, as Rice codes with the parameters base ..
+   base + 3, and as PACKED. The sum of all gaps is below 2^32, and so is the sum of each lane.
+   The gaps of a block are found 16 at a time. The first block, where the first gap has no index
+   before it, and the last one, if it is short, are done gap by gap. */
 #define gcomp__gaps GCOMP__F(gaps)
 static void gcomp__gaps(const uint32_t *index, size_t k, unsigned base, gcomp__gap_sizes *sizes)
 {
@@ -8213,6 +8222,7 @@ static void gcomp__gaps(const uint32_t *index, size_t k, unsigned base, gcomp__g
         if (i && count == GCOMP__GAPS) {
             gw all = gw_splat(0);
             for (size_t j = i; j < i + GCOMP__GAPS; j += 16) {
+                /* a gap is index - index before - 1 */
                 const int32_t *at = (const int32_t *)(const void *)(index + j);
                 gw gap = gw_sub(gw_sub(gw_load(at), gw_load(at - 1)), one);
                 all = gw_or(all, gap);
@@ -8231,7 +8241,7 @@ static void gcomp__gaps(const uint32_t *index, size_t k, unsigned base, gcomp__g
                 for (unsigned b = 0; b < 4; b++) sizes->quotients[b] += gap >> (base + b);
             }
         }
-        sizes->packed += 1 + (count * gcomp__width(any) + 7) / 8;
+        sizes->packed += 1 + (count * gcomp__width(any) + 7) / 8; /* w, then the gaps */
     }
     gw_store(lanes[0], s0);
     gw_store(lanes[1], s1);
@@ -8247,7 +8257,7 @@ static void gcomp__gaps(const uint32_t *index, size_t k, unsigned base, gcomp__g
 /* ---------------- writing. Bits go from bit 0 of each byte on, and nothing is written behind the
    last byte: the caller knows that there is room for just these. */
 
-/* Codes of up to 32 bits, byte by byte. */
+/* Appends the low `count` bits of value, at most 32, byte by byte. Higher bits of value are 0. */
 GCOMP__INLINE void gcomp__pack_bytes(gcomp__packer *p, uint64_t value, unsigned count)
 {
     p->bits |= value << p->fill;
@@ -8262,29 +8272,31 @@ static void gcomp__pack_end(gcomp__packer *p)
     p->fill = 0;
 }
 
-/* The coder with the fewest bytes for these indices, and how many bytes; of equal ones the first of
-   bitmap, Rice, packed, raw. The bits of Rice codes are a convex function of the parameter r, and a
-   parameter whose 2^r is above the mean gap is too large. So the least of four parameters in a row
-   is the least of all, unless it is the lowest of the four: then the search goes on below. */
+/* Chooses the coder with the fewest bytes for these indices, and says how many: of equal ones
+   the first of bitmap, Rice, packed, raw. Rice codes of all parameters need not be tried. Their
+   bits are a convex function of the parameter r: they fall, then rise. A parameter whose 2^r is
+   above the mean gap is too large. So the least of four parameters in a row is the least of all,
+   unless it is the lowest of the four: then the search goes on below. */
 static unsigned gcomp__index_coder(const gcomp__sparse_kernels *kernels, const uint32_t *index,
                                    size_t k, size_t n, size_t *bytes)
 {
     const size_t mean = k ? n / k : 0;
     unsigned base = 0, best = 0, coder = GCOMP__CODER_BITMAP;
     gcomp__gap_sizes sizes;
-    /* the four parameters around log2 of the mean gap first */
+    /* the four parameters around log2 of the mean gap come first */
     while (base < 28 && (size_t)8 << base <= mean) base++;
     for (;;) {
         memset(&sizes, 0, sizeof sizes);
         (kernels->gaps)(index, k, base, &sizes);
         best = 0;
+        /* a parameter larger by j takes j more low bits for each gap */
         for (unsigned j = 1; j < 4; j++)
             if (sizes.quotients[j] + (uint64_t)k * j < sizes.quotients[best] + (uint64_t)k * best)
                 best = j;
         if (best || !base) break;
         base = base > 3 ? base - 3 : 0;
     }
-    /* the bitmap sets the mark; each other coder has to be shorter */
+    /* a bitmap comes first; each other coder has to be shorter */
     *bytes = gcomp__pieces(n, 8);
     uint64_t rice = (sizes.quotients[best] + (uint64_t)k * (1 + base + best) + 7) / 8;
     if (rice < *bytes) {
@@ -8302,9 +8314,9 @@ static unsigned gcomp__index_coder(const gcomp__sparse_kernels *kernels, const u
     return coder;
 }
 
-/* The most bytes that up to k of n indices take, whichever they are: those of the shortest coder,
-   which may be a bitmap, words, or Rice codes. All gaps add up to n - k at most, so that with the
-   parameter r they take floor((n - k) / 2^r) + k (1 + r) bits at most. */
+/* The most bytes that up to k of n indices take, whichever indices these are: those of the
+   shortest of bitmap, words and Rice codes. All gaps add up to n - k at most. So Rice codes with
+   the parameter r take floor((n - k) / 2^r) + k (1 + r) bits at most. */
 static size_t gcomp__index_bound(size_t k, size_t n)
 {
     size_t bytes = gcomp__min(gcomp__pieces(n, 8), gcomp__times(k, 4));
@@ -8315,7 +8327,7 @@ static size_t gcomp__index_bound(size_t k, size_t n)
     return bytes;
 }
 
-/* n bits, 64 at a time. */
+/* Writes n bits, 64 at a time. */
 static void gcomp__put_bitmap(uint8_t *to, const uint32_t *index, size_t k, size_t bytes)
 {
     size_t i = 0;
@@ -8329,7 +8341,7 @@ static void gcomp__put_bitmap(uint8_t *to, const uint32_t *index, size_t k, size
     }
 }
 
-/* One Rice code of any length. */
+/* Writes one Rice code of any length: the ones 24 at a time, the zero, the low bits. */
 GCOMP__NOINLINE void gcomp__put_gap(gcomp__packer *p, uint32_t gap, unsigned r)
 {
     uint64_t q = (uint64_t)gap >> r;
@@ -8338,13 +8350,14 @@ GCOMP__NOINLINE void gcomp__put_gap(gcomp__packer *p, uint32_t gap, unsigned r)
     gcomp__pack_bytes(p, gap & gcomp__low_bits(r), r);
 }
 
-/* Two Rice codes at a time, as long as they are short, as most are. Returns how many were written.
-   Each store takes 8 bytes, the last one at `last`. */
+/* Writes two Rice codes at a time, as long as both together fit in 56 bits, as most do. Returns
+   how many codes were written. next: where the first gap counts from. Each store takes 8 bytes,
+   the last one at `last`, which is 8 bytes before the end. */
 static size_t gcomp__put_pairs(gcomp__packer *to, const uint8_t *last, const uint32_t *index,
                                size_t k, uint32_t next, unsigned r)
 {
     const uint64_t low = gcomp__low_bits(r);
-    gcomp__packer p; /* a copy, field by field, here and below: so it stays in registers */
+    gcomp__packer p; /* a copy, member by member: so it stays in registers */
     size_t i;
     p.at = to->at;
     p.bits = to->bits;
@@ -8365,8 +8378,8 @@ static size_t gcomp__put_pairs(gcomp__packer *to, const uint8_t *last, const uin
     return i;
 }
 
-/* The first gap and every long one goes by itself, those between by pairs. Near the end of the
-   bytes, where a store of 8 would pass it, all go one by one. */
+/* Writes Rice codes. The first gap and every long one goes by itself, those between go by pairs.
+   Near the end of the bytes, where a store of 8 would pass it, all go one by one. */
 static void gcomp__put_rice(uint8_t *to, const uint32_t *index, size_t k, unsigned r, size_t bytes)
 {
     gcomp__packer p = {to, 0, 0};
@@ -8379,7 +8392,7 @@ static void gcomp__put_rice(uint8_t *to, const uint32_t *index, size_t k, unsign
     gcomp__pack_end(&p);
 }
 
-/* Blocks of gaps, each with its width before it. */
+/* Writes PACKED: blocks of gaps, each with its width before it. */
 static void gcomp__put_packed(uint8_t *to, const uint32_t *index, size_t k)
 {
     gcomp__packer p = {to, 0, 0};
@@ -8398,7 +8411,7 @@ static void gcomp__put_packed(uint8_t *to, const uint32_t *index, size_t k)
     }
 }
 
-/* Writes the list with a coder that gcomp__index_coder has found, in as many bytes. */
+/* Writes the list with the coder that gcomp__index_coder has found, in as many bytes. */
 static void gcomp__put_indices(uint8_t *to, const uint32_t *index, size_t k, unsigned coder,
                                size_t bytes)
 {
@@ -8413,23 +8426,33 @@ static void gcomp__put_indices(uint8_t *to, const uint32_t *index, size_t k, uns
 /* ------------------------------------------------------------------------------------------------
    >>indices - lists of indices, read from bytes that may be anything
 
-   Some indices at a time are read. Nothing is read behind the end, and each index given is above the
-   one before and below n: a damaged stream ends in `bad`.
+   A reader gives some indices at a time. It reads nothing behind the end of its bytes, and each
+   index that it gives is above the one before and below n. Bytes that no encoder writes set `bad`:
+   the indices given before are right, and no more come.
+
+     gcomp__indices_open    the list begins
+     gcomp__next_indices    up to `count` more indices; 0: it is bad, or there are no more
+     gcomp__indices_end     after the last index: does anything stand there that should not?
    ---------------------------------------------------------------------------------------------- */
 
 #if GCOMP__IN_EACH && !GCOMP__IN_WIDE
-/* >>kernel two_lists: decodes two streams of Rice codes in turn. Each code depends on the end of
-   the one before, so two streams hide that latency:
+/* >>kernel two_lists: decodes two lists of Rice codes in turn. Each code begins where the one
+   before ends, which is known late. Two lists do not wait for each other:
 
-     list x   refill, code, code, ... at_once codes      sum:   x->next + gaps so far
-     list y   refill, code, code, ... at_once codes      total: y->next + gaps so far
+     list x   refill, code, code, ... at_once codes      sum:   x->next + low bits so far
+     list y   refill, code, code, ... at_once codes      total: y->next + low bits so far
 
-   As many codes are read per refill as usually fit; where they did not, or near an end, it stops
-   before them. `to` and `into` get the indices; NULL: they are only passed over. The highest bit
-   after a refill is 0, so that a run of ones always ends, if perhaps behind what is valid. */
+   The index of code i is sum + (ones << r) + i: quotients are added up as a number of ones, and
+   each index lies one behind its gap. As many codes are read per refill as usually fit. If they
+   did not fit, or near the end of a list, the kernel stops before them. `to` and `into` get the
+   indices; NULL: the lists are only passed over. The highest bit after a refill is 0, so that a
+   run of ones always ends, if perhaps behind the valid bits. */
 #define gcomp__two_lists GCOMP__F(two_lists)
 static void gcomp__two_lists(gcomp__indices *x, gcomp__indices *y, uint32_t *to, uint32_t *into)
 {
+    /* One name of each pair is of list x, the other of list y: r and s the parameters, a and b
+       where bytes come from, bits and more, have and left the reader, next and after the
+       smallest index that may come. */
     const unsigned r = x->coder, s = y->coder,
                    at_once = x->at_once < y->at_once ? x->at_once : y->at_once;
     const uint64_t low = gcomp__low_bits(r), lower = gcomp__low_bits(s), n = x->n, m = y->n;
@@ -8442,9 +8465,10 @@ static void gcomp__two_lists(gcomp__indices *x, gcomp__indices *y, uint32_t *to,
     if (!keeps) to = nowhere[0], into = nowhere[1];
     while (x->left >= at_once && y->left >= at_once && end - a >= 8 && stop - b >= 8 && next <= n &&
            after <= m) {
+        /* as gcomp__refill */
         uint64_t u = (bits | gcomp__get64(a) << have) & gcomp__low_bits(63);
         uint64_t v = (more | gcomp__get64(b) << left) & gcomp__low_bits(63);
-        uint64_t sum = next, total = after; /* without the quotients, which are `ones` so far */
+        uint64_t sum = next, total = after; /* of the low bits; quotients are in ones, others */
         unsigned ones = 0, others = 0;
         for (unsigned i = 0; i < at_once; i++) {
             const unsigned q = gcomp__first_one(~u), t = gcomp__first_one(~v);
@@ -8456,13 +8480,14 @@ static void gcomp__two_lists(gcomp__indices *x, gcomp__indices *y, uint32_t *to,
             total += v >> 1 & lower;
             to[i] = (uint32_t)(sum + ((uint64_t)ones << r)) + i;
             into[i] = (uint32_t)(total + ((uint64_t)others << s)) + i;
-            u >>= r + 1;
+            u >>= r + 1; /* the zero and the low bits */
             v >>= s + 1;
         }
         sum += ((uint64_t)ones << r) + at_once;
         total += ((uint64_t)others << s) + at_once;
         ones += at_once * (r + 1); /* now the bits that the codes took */
         others += at_once * (s + 1);
+        /* a code ended behind the valid bits: all of this turn is forgotten */
         if (ones > (have | 56) || others > (left | 56)) break;
         a += (63 - have) >> 3;
         b += (63 - left) >> 3;
@@ -8492,7 +8517,9 @@ static void gcomp__two_lists(gcomp__indices *x, gcomp__indices *y, uint32_t *to,
 /* Each function gcomp__next_x reads `count` indices of coder x, count <= x->left, or sets x->bad.
    */
 
-/* What stands at `at`, at most 8 bytes. */
+/* Each gcomp__next_<coder> reads `count` indices, at most x->left, or sets x->bad. */
+
+/* Up to 8 bytes from `at` on; zeros stand for those behind `end`. */
 GCOMP__INLINE uint64_t gcomp__get_some(const uint8_t *at, const uint8_t *end)
 {
     uint64_t x = 0;
@@ -8501,13 +8528,14 @@ GCOMP__INLINE uint64_t gcomp__get_some(const uint8_t *at, const uint8_t *end)
     return x;
 }
 
-/* reader.bits holds a word of the bitmap, less the indices that have been read. */
+/* BITMAP. reader.bits holds a word of the bitmap, less the indices that have been read: each of
+   these was the lowest one, and was cleared. x->next is the index of bit 0 of the word. */
 static void gcomp__next_bitmap(gcomp__indices *x, uint32_t *index, size_t count)
 {
     gcomp__bit_reader *r = &x->reader;
     size_t got = 0;
     for (;;) {
-        /* each turn takes the lowest one and clears it */
+        /* the lowest one is the next index */
         for (; r->bits && got < count; r->bits &= r->bits - 1)
             index[got++] = (uint32_t)x->next + gcomp__first_one(r->bits);
         if (got == count) break;
@@ -8523,11 +8551,11 @@ static void gcomp__next_bitmap(gcomp__indices *x, uint32_t *index, size_t count)
     if (count && index[count - 1] >= x->n) x->bad = GCOMP_CORRUPT; /* padding: at most 7 bits */
 }
 
-/* Each index must be above the one before: x->next is one more than that. */
+/* RAW. Each index must be at least x->next, which is one more than the index before. */
 static void gcomp__next_raw(gcomp__indices *x, uint32_t *index, size_t count)
 {
     gcomp__bit_reader *r = &x->reader;
-    int falls = 0;
+    int falls = 0; /* some index is not above the one before */
     if ((size_t)(r->end - r->at) / 4 < count) {
         x->bad = GCOMP_CORRUPT;
         return;
@@ -8540,7 +8568,13 @@ static void gcomp__next_raw(gcomp__indices *x, uint32_t *index, size_t count)
     if (falls || x->next > x->n) x->bad = GCOMP_CORRUPT;
 }
 
-/* The width of the next block, if it is there as a whole; `left` gaps are to come. */
+/* PACKED reads a block from reader.at, which stays at the first byte of the gaps until all of
+   them have been read:
+
+     | w | gap 0 | gap 1 | ...  x->done have been read | ... | zeros | next block
+
+   This opens the next block: reads its width. `left` gaps are still to come. Returns 0 if the
+   block is not there as a whole, or its gaps are wider than 32 bits. */
 static int gcomp__open_block(gcomp__indices *x, size_t left)
 {
     gcomp__bit_reader *r = &x->reader;
@@ -8552,7 +8586,8 @@ static int gcomp__open_block(gcomp__indices *x, size_t left)
     return x->width <= 32 && (size_t)(r->end - r->at) >= (x->block * x->width + 7) / 8;
 }
 
-/* After the last gap of a block: no narrower block would hold it, and its padding is zero. */
+/* After the last gap of a block: a narrower block could not have held its gaps, and zeros follow
+   them up to a byte. */
 static gcomp_result gcomp__close_block(gcomp__indices *x)
 {
     const size_t bits = x->block * x->width;
@@ -8562,8 +8597,8 @@ static gcomp_result gcomp__close_block(gcomp__indices *x)
     return bits % 8 && x->reader.at[-1] >> bits % 8 ? GCOMP_RESERVED_BITS : GCOMP_OK;
 }
 
-/* A call may begin and end within a block; x->done says where. What a gap of up to 32 bits takes
-   lies in the 8 bytes from its first byte on. */
+/* PACKED. A call may begin and end within a block; x->done says where. A gap of up to 32 bits,
+   which may begin in the middle of a byte, lies in the 8 bytes from its first byte on. */
 static void gcomp__next_packed(gcomp__indices *x, uint32_t *index, size_t count)
 {
     const gcomp__bit_reader *r = &x->reader;
@@ -8574,7 +8609,7 @@ static void gcomp__next_packed(gcomp__indices *x, uint32_t *index, size_t count)
             /* up to the end of the block, or of what was asked for */
             const size_t stop = got + gcomp__min(count - got, x->block - x->done);
             const uint64_t low = gcomp__low_bits(x->width);
-            size_t bit = x->done * x->width;
+            size_t bit = x->done * x->width; /* of the next gap, in the block */
             x->done += stop - got;
             for (; got < stop; bit += x->width) {
                 const uint64_t gap = gcomp__get_some(r->at + bit / 8, r->end) >> bit % 8 & low;
@@ -8588,15 +8623,16 @@ static void gcomp__next_packed(gcomp__indices *x, uint32_t *index, size_t count)
     if (x->next > x->n && !x->bad) x->bad = GCOMP_CORRUPT;
 }
 
-/* A Rice code of any length. Returns 0 where the stream ends before its end, or where the gap is
-   far above `most`; else *gap may be above most by up to 2^38. */
+/* Reads a Rice code of any length. Returns 0 if the stream ends before the code does, or if the
+   gap is far above `most`; else *gap may still be above `most`, by up to 2^38. */
 GCOMP__NOINLINE int gcomp__long_gap(gcomp__bit_reader *from, unsigned r, uint64_t most,
                                     uint64_t *gap)
 {
-    uint64_t q = 0;
+    uint64_t q = 0; /* the ones so far */
+    /* count ones, across as many refills as needed; then a zero, then r bits */
     for (;;) {
         unsigned ones = gcomp__first_one(~from->bits);
-        /* ones behind the valid bits do not count yet */
+        /* ones behind the valid bits do not count before a refill */
         ones = ones < from->have ? ones : from->have;
         gcomp__skip_bits(from, ones);
         q += ones;
@@ -8612,14 +8648,14 @@ GCOMP__NOINLINE int gcomp__long_gap(gcomp__bit_reader *from, unsigned r, uint64_
     return 1;
 }
 
-/* Rice codes that end within what a refill gives; returns how many were read. As many as mostly
-   fit are read without another look at the bytes, so that each waits for little more than the end
-   of the code before. */
+/* Reads Rice codes that end within what a refill gives; returns how many. After a refill at_once
+   codes are read, which mostly fit, without another look at the bytes: so a code waits for
+   little more than the end of the one before. */
 static size_t gcomp__short_gaps(gcomp__indices *x, uint32_t *index, size_t count)
 {
     const unsigned r = x->coder;
     const uint64_t low = gcomp__low_bits(r);
-    gcomp__bit_reader from; /* a copy, field by field, here and below: so it stays in registers */
+    gcomp__bit_reader from; /* a copy, member by member: so it stays in registers */
     uint64_t next = x->next;
     size_t got = 0, before;
     from.at = x->reader.at;
@@ -8631,9 +8667,10 @@ static size_t gcomp__short_gaps(gcomp__indices *x, uint32_t *index, size_t count
         before = got;
         gcomp__refill(&from);
         for (; got < stop; got++) {
+            /* bit 63 is 0, so ~bits has a one */
             const unsigned ones = gcomp__first_one(~from.bits);
             const uint64_t rest = from.bits >> ones;
-            /* not all of the code is there */
+            /* the code is not all there */
             if (ones + r >= from.have) break;
             next += ((uint64_t)ones << r) + (rest >> 1 & low) + 1;
             index[got] = (uint32_t)next - 1;
@@ -8648,7 +8685,7 @@ static size_t gcomp__short_gaps(gcomp__indices *x, uint32_t *index, size_t count
     return got;
 }
 
-/* Short codes many at a time, a long one by itself, and so on. */
+/* Rice codes: short ones many at a time, a long one by itself, and so on. */
 static void gcomp__next_rice(gcomp__indices *x, uint32_t *index, size_t count)
 {
     size_t got = gcomp__short_gaps(x, index, count);
@@ -8661,16 +8698,17 @@ static void gcomp__next_rice(gcomp__indices *x, uint32_t *index, size_t count)
     if (got < count || x->next > x->n) x->bad = GCOMP_CORRUPT;
 }
 
-/* Copies from the list in memory. */
+/* A list in memory, which is copied. */
 static void gcomp__next_kept(gcomp__indices *x, uint32_t *index, size_t count)
 {
     memcpy(index, x->reader.at, 4 * count);
     x->reader.at += 4 * count;
     for (size_t i = 0; i < count && i < x->left - count; i += 16)
-        GCOMP__PREFETCH(x->reader.at + 4 * i); /* several lists are read in turn */
+        GCOMP__PREFETCH(x->reader.at + 4 * i); /* other lists are read before these */
 }
 
-/* Up to `count` more indices; returns how many. */
+/* Reads up to `count` more indices; returns how many: fewer only at the end, 0 if the list is
+   bad. */
 static size_t gcomp__next_indices(gcomp__indices *x, uint32_t *index, size_t count)
 {
     count = gcomp__min(count, x->left);
@@ -8684,12 +8722,13 @@ static size_t gcomp__next_indices(gcomp__indices *x, uint32_t *index, size_t cou
     return x->bad ? 0 : count;
 }
 
-/* Up to `count` more elements: indices, or where these are of groups the elements of the groups.
-   Returns how many; fewer than count: there are no more. */
+/* Reads up to `count` more elements: indices; or where indices are those of groups, the elements
+   of the groups: of group 3 of 16 elements 48 .. 63. Returns how many. If they are fewer than
+   count, there are no more. A call may begin and end within a group; x->element says where. */
 static size_t gcomp__next_elements(gcomp__indices *x, uint32_t *index, size_t count)
 {
     size_t got = 0;
-    uint32_t group;
+    uint32_t group; /* its number */
     if (!x->group_size) return gcomp__next_indices(x, index, count);
     while (got < count) {
         /* the group is used up: on to the next */
@@ -8703,7 +8742,7 @@ static size_t gcomp__next_elements(gcomp__indices *x, uint32_t *index, size_t co
     return got;
 }
 
-/* Begins to read k indices below n, coded in `length` bytes. */
+/* Begins to read k indices below n, coded in `length` bytes. Nothing is checked yet. */
 static void gcomp__indices_open(gcomp__indices *x, const uint8_t *bytes, size_t length,
                                 unsigned coder, size_t k, size_t n)
 {
@@ -8713,23 +8752,25 @@ static void gcomp__indices_open(gcomp__indices *x, const uint8_t *bytes, size_t 
     x->left = k;
     x->n = n;
     x->coder = coder;
+    /* 56 / (r + 3.5): a refill gives 56 bits, and a code seldom has more than r + 3.5 bits */
     x->at_once = 112 / (2 * coder + 7); /* 56 bits; a code mostly has r + 3.5 bits or less */
 }
 
-/* After the last index stands nothing; of a bitmap zeros up to its length, of Rice codes fewer
-   than 8 zero bits. */
+/* After the last index nothing may follow; of a bitmap only zeros up to its length, of Rice
+   codes fewer than 8 zero bits. */
 static gcomp_result gcomp__indices_end(gcomp__indices *x)
 {
     gcomp__bit_reader *r = &x->reader;
     if (x->bad) return x->bad;
     if (x->coder == GCOMP__CODER_BITMAP) {
+        /* ones behind the last index would be further indices */
         uint64_t more = r->bits;
         for (; r->at < r->end; r->at++) more |= *r->at;
         return more ? GCOMP_CORRUPT : GCOMP_OK;
     }
     if (x->coder > GCOMP__CODER_MAX_RICE) return r->at < r->end ? GCOMP_TRAILING_BYTES : GCOMP_OK;
+    /* less than a byte is left, and it is zero */
     gcomp__refill(r);
-    /* what is left in the last byte */
     if (r->bits & gcomp__low_bits(r->have)) return GCOMP_RESERVED_BITS;
     return r->have >= 8 || r->at < r->end ? GCOMP_TRAILING_BYTES : GCOMP_OK;
 }
