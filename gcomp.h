@@ -11492,14 +11492,15 @@ static const gcomp__method gcomp__row_eden = {
    A block method, behind a plus, says how their values travel. The rest is shared, in five
    chapters:
 
-     >>selection   the k largest of many numbers, and how they are guessed from a sample
-     >>collection  all elements above a key, in one pass over memory
+     >>selection   a key is guessed that about k elements reach; the k largest of many numbers
+     >>collection  all elements that reach the guess, in one pass over memory
      >>payload     the body: indices and values; a reader checks it to the last bit
      >>cursor      a payload read along with others, some elements at a time
      >>scattering  payloads become a mean, chunk by chunk
 
-   Elements are compared by key: the bits of |p|, which order as the numbers do. A key of 0 is never
-   sent, one from 0x7f800000 on is not finite. */
+   Elements are compared by key: the bits of |p|, which order as the numbers do. 1.0 has the key
+   0x3f800000, 2.0 has 0x40000000. A key of 0 is never sent. One from 0x7f800000 on is infinite or
+   NaN. */
 
 #if GCOMP__IN_FIRST
 enum {
@@ -11510,13 +11511,14 @@ enum {
     GCOMP__SPARSE_PARTS = 16       /* tasks that collect, where there are threads */
 };
 
-/* The elements that a selector chooses, and what it chooses them from. */
+/* What a selector chooses from, and what it has chosen: element index[j] with the value
+   value[j]. */
 typedef struct gcomp__selection {
     gcomp_input in;
     size_t n;                  /* elements of in */
     size_t at, end;            /* the next one to look at; n, or where a thread's part ends */
-    uint32_t guess, under;     /* candidates have a key from here on: positive ones, negative ones;
-                                  both >= 1 */
+    /* candidates have a key from here on: positive ones, negative ones; both >= 1 */
+    uint32_t guess, under;
     float *value;              /* the chosen ones; both have room for capacity + 16 */
     uint32_t *index;
     size_t count, capacity;
@@ -11526,30 +11528,34 @@ typedef struct gcomp__selection {
 
 struct gcomp__selector {
     size_t (*most)(const gcomp_codec *codec, size_t n); /* elements that a payload may have */
-    /* Puts the elements into s->value and s->index, in order of index. GCOMP_NOT_FINITE: some p is
-       not; all of them have been looked at. */
+    /* Puts the elements into s->value and s->index, in order of index. GCOMP_NOT_FINITE: some p
+       is not finite; then all elements have been looked at. */
     gcomp_result (*select)(const gcomp__call *call, const gcomp_codec *codec, gcomp__selection *s);
     int grouped; /* an index names a group of elements; param[1] says how many */
 };
 #endif
 
-/* >>selection: the k-th largest of many numbers without sorting them, exact, in three passes or
-   less. The keys from the least to the largest are counted in 2048 bins; the k-th is in one of
-   these. That bin is cut into finer bins, or, if it holds 16 keys or fewer, sorted:
+/* >>selection: the k-th largest of many numbers without sorting them. One pass finds the least and
+   the largest key. The next counts the keys in 2048 bins of equal width, and the counts say which
+   bin has the k-th. That bin is cut into 2048 finer bins, and so on: three times at most for keys
+   of 31 bits. If a bin holds 16 keys or fewer, they are sorted instead. With k = 6:
 
-     keys      least |----|----|----|----|----|----| largest      bins[] counts from the right
-     the bin                      |........|                      where k elements are reached
+     keys       least |----|----|----|----|----|----| largest
+     bins[]             90   41   12    4    3    1
+     and above it                 20    8    4    1
+     the bin                         |....|            has the sixth, as its second from above
                                                                                              */
 #if GCOMP__IN_ONCE
-/* 2^-40 is taken off, so that a density of 0.1 makes 1 of 10 elements, though 0.1 is a little
-   more than that. The pointer keeps compilers from calculating outside of the floating-point
-   mode. */
+/* density * n, less 2^-40 of it, so that a density of 0.1 makes 1 of 10 elements, though the
+   double 0.1 is a little more than a tenth. The pointer keeps compilers from calculating this
+   outside of the floating-point mode that gcomp__fp_enter sets. */
 GCOMP__NOINLINE double gcomp__sparse_exact(const double *density, double n)
 {
-    return *density * n * (1 - 1.0 / 1099511627776.0); /* 2^-40 less: so that 0.1 of 10 is 1 */
+    return *density * n * (1 - 1.0 / 1099511627776.0); /* 2^40 */
 }
 
-/* Elements that a density stands for: max(1, ceil(density * n * (1 - 2^-40))), n at most. */
+/* Elements that a density stands for: max(1, ceil(density * n * (1 - 2^-40))), but n at most.
+   0.01 of 1050 elements are 11. */
 static size_t gcomp__sparse_k(double density, size_t n)
 {
     uint64_t mode = gcomp__fp_enter(); /* sizes are asked for outside of calculations too */
@@ -11560,7 +11566,8 @@ static size_t gcomp__sparse_k(double density, size_t n)
     return n == 0 ? 0 : k < 1 ? 1 : k > n ? n : k;
 }
 
-/* Key i of floats without their signs, or of doubles that have none. */
+/* The key of number i: of a float without its sign, or, where `wide`, of a double that has no
+   sign. */
 GCOMP__INLINE uint64_t gcomp__key_of(const void *numbers, int wide, size_t i)
 {
     const uint8_t *at = (const uint8_t *)numbers + i * (wide ? 8 : 4);
@@ -11571,11 +11578,12 @@ GCOMP__INLINE uint64_t gcomp__key_of(const void *numbers, int wide, size_t i)
     return wide ? large : word & 0x7fffffffu;
 }
 
-/* The k-th largest key of count >= k >= 1 numbers, and how many equal to it belong to the k: the
-   rest of the k are larger. */
+/* The k-th largest key of count >= k >= 1 numbers. *ties: how many of the k largest have that
+   key; the others are larger. bins: room for GCOMP__SPARSE_BINS counters. */
 GCOMP__INLINE uint64_t gcomp__kth_key(const void *numbers, int wide, size_t count, size_t k,
                                       size_t *bins, size_t *ties)
 {
+    /* the k-th largest of all keys is the k-th largest of those from least to least + range */
     uint64_t least = UINT64_MAX, range = 0, key, some[16];
     unsigned shift;
     size_t i, j, bin, found;
@@ -11584,28 +11592,28 @@ GCOMP__INLINE uint64_t gcomp__kth_key(const void *numbers, int wide, size_t coun
         least = key < least ? key : least;
         range = key > range ? key : range;
     }
-    /* each turn narrows the keys in question to one bin: to a 2048th of their range */
+    /* each turn narrows the keys in question to one bin, a 2048th of their range */
     for (range -= least; range;) {
-        /* bins of 2^shift keys */
+        /* bins of 2^shift keys each */
         for (shift = 0; range >> shift >= GCOMP__SPARSE_BINS; shift++) {}
         memset(bins, 0, sizeof *bins * GCOMP__SPARSE_BINS);
         for (i = 0; i < count; i++) {
             key = gcomp__key_of(numbers, wide, i) - least;
             if (key <= range) bins[key >> shift]++;
         }
-        /* from the largest keys down; k becomes the place within the bin */
+        /* from the largest keys down; k becomes the place within its bin */
         for (bin = (size_t)(range >> shift); bins[bin] < k; bin--) k -= bins[bin];
         least += (uint64_t)bin << shift;
         range = gcomp__low_bits(shift);
-        if (!range || bins[bin] > 16) continue;
-        /* few keys: sorted by insertion, the largest first */
+        if (!range || bins[bin] > 16) continue; /* no range: all keys of the bin are equal */
+        /* few keys: sorted by insertion into some[], the largest first */
         for (i = 0, found = 0; found < bins[bin]; i++) {
             key = gcomp__key_of(numbers, wide, i) - least;
             if (key > range) continue;
             for (j = found++; j && some[j - 1] < key; j--) some[j] = some[j - 1];
             some[j] = key;
         }
-        for (j = 0; some[j] > some[k - 1]; j++) {}
+        for (j = 0; some[j] > some[k - 1]; j++) {} /* j of the k are larger than the k-th */
         least += some[k - 1];
         k -= j;
         break;
@@ -11614,17 +11622,19 @@ GCOMP__INLINE uint64_t gcomp__kth_key(const void *numbers, int wide, size_t coun
     return least;
 }
 
-/* The same of floats, where 32 bits are enough. */
+/* The same of floats, whose keys have 31 bits. */
 static uint32_t gcomp__sparse_kth(const float *value, size_t count, size_t k, size_t *bins,
                                   size_t *ties)
 {
     return (uint32_t)gcomp__kth_key(value, 0, count, k, bins, ties);
 }
 
-/* Keeps the k largest, in order; of equal ones the first. Returns the smallest key kept. */
+/* Keeps the k largest of a selection, in order of index; of equal ones the first. Returns the
+   smallest key that is kept. */
 static uint32_t gcomp__sparse_keep(gcomp__selection *s, size_t k)
 {
-    /* elements are moved forward in place; a branch for each would be unforeseen */
+    /* Elements move forward in place. Each is written, and the place moves on only for those
+       that are kept: a branch for each would often be predicted wrongly. */
     size_t ties, kept = 0;
     uint32_t t = gcomp__sparse_kth(s->value, s->count, k, s->bins, &ties);
     for (size_t i = 0; i < s->count; i++) {
@@ -11639,15 +11649,18 @@ static uint32_t gcomp__sparse_keep(gcomp__selection *s, size_t k)
     return t;
 }
 
-/* ---------------- a key that about k elements reach, guessed from a sample */
+/* ---------------- a key that about k elements reach, guessed from a sample. With density 0.01 of
+   2^20 elements: k is 10486, the sample has 16384 elements, of which 163 are expected to be among
+   the k. The guess is the sample's 163rd largest key; a sure guess is its 244th. */
 
-/* Elements of a sample: n / 64, from 4096 to 65536; of few elements none. */
+/* Elements of a sample: n / 64, but 4096 to 65536, a multiple of 16. Of fewer than 32768
+   elements none is taken: there a guess saves no time. */
 static size_t gcomp__sparse_sample(size_t n)
 {
     return n < 32768 ? 0 : gcomp__min(GCOMP__SPARSE_SAMPLE, gcomp__max(4096, n / 64)) / 16 * 16;
 }
 
-/* The sample into s->value, lines of 16 elements from all over the tensor. */
+/* Puts the sample into s->value: lines of 16 elements from all over the tensor. */
 static void gcomp__sparse_look(const gcomp__call *call, const gcomp__selection *s, size_t sample)
 {
     const size_t lines = (gcomp__min(sample, s->n) + 15) / 16;
@@ -11655,20 +11668,23 @@ static void gcomp__sparse_look(const gcomp__call *call, const gcomp__selection *
         gcomp__sample_line(call, &s->in, s->n, lines, i, s->value + 16 * i);
 }
 
-/* As a key of a candidate: neither zero nor infinite. */
+/* A key as that of a candidate: neither zero nor infinite. */
 static uint32_t gcomp__sparse_key(uint32_t key)
 {
     return key < 1 ? 1 : key > 0x7f7fffffu ? 0x7f7fffffu : key;
 }
 
 /* The key that about k of n elements reach, by a sample of them. sure: a lower key, which k
-   elements reach all but certainly: expected + expected / 4 + 3 sqrt(expected) + 2 of the sample
-   do. */
+   elements reach all but certainly. The sample has then
+
+     expected + expected / 4 + 3 sqrt(expected) + 2
+
+   elements that reach it, where k of n make us expect k * sample / n. */
 static uint32_t gcomp__sampled_key(const float *value, size_t sample, size_t k, size_t n, int sure,
                                    size_t *bins)
 {
     size_t expected = (size_t)((double)k * (double)sample / (double)n), margin = 1, left;
-    /* the standard deviation of how many of the sample are among the k */
+    /* margin: sqrt(expected), about the standard deviation of that number */
     while (margin * margin < expected) margin++;
     if (sure) expected += expected / 4 + 3 * margin + 2;
     if (expected >= sample) return 1;
@@ -11676,13 +11692,14 @@ static uint32_t gcomp__sampled_key(const float *value, size_t sample, size_t k, 
         gcomp__sparse_kth(value, sample, expected ? expected : 1, bins, &left));
 }
 
-/* The same of p. Whatever it is, the elements that are chosen by it are right. */
+/* The same of p. A wrong guess costs time, but the elements that are chosen by it are the right
+   ones. */
 static uint32_t gcomp__sparse_guess(const gcomp__call *call, const gcomp__selection *s, size_t k,
                                     int sure)
 {
     size_t sample = gcomp__sparse_sample(s->n);
-    /* few elements: a smaller sample will do, for it only saves time */
-    if (sure && !sample && s->n >= 1024) sample = s->n / 256 * 16; /* it decides nothing there */
+    /* few elements: where the guess only saves time, a sample of a 16th of them will do */
+    if (sure && !sample && s->n >= 1024) sample = s->n / 256 * 16;
     if (!sample) return 1;
     gcomp__sparse_look(call, s, sample);
     return gcomp__sampled_key(s->value, sample, k, s->n, sure, s->bins);
@@ -11696,28 +11713,30 @@ static uint32_t gcomp__sparse_guess(const gcomp__call *call, const gcomp__select
                             | | || |  |   candidates: a bit an element
      value     |  kept so far  | here   ...   | capacity + 16    index alike
 
-   A full buffer is cut to its k largest, and the guess raised above the least of them. */
+   If the buffer gets full, it is cut to its k largest elements, and the guess is raised above the
+   least of them: elements that come later must be larger to be among the k. */
 #if GCOMP__IN_FIRST
-/* p of element j is g[j] + e[j]. */
+/* Where p is found: p of element j is g[j] + e[j]. */
 typedef struct gcomp__addends {
     const float *g, *e;
 } gcomp__addends;
 #endif
 
 #if GCOMP__IN_EACH
-/* p of elements i .. i + count - 1 of n, up to a tile of them: where gradient and residual lie in
-   memory, if they are floats to be taken as they are; else `tile` with p and a tile of -0. Up to
-   the next multiple of 16 elements can be loaded: those of the tensor that follow, or zeros. */
+/* Where p of elements i .. i + count - 1 of n is, up to a tile of them. If gradient and residual
+   are floats to be taken as they are, these are g and e, and nothing is copied. Else p is made
+   in `tile`, and e is a tile of -0, which changes no sum. Up to the next multiple of 16 elements
+   can be loaded: those of the tensor that follow, or zeros. */
 #define gcomp__addends_of GCOMP__F(addends_of)
 GCOMP__INLINE gcomp__addends gcomp__addends_of(const gcomp_input *in, size_t n, size_t i,
                                                size_t count, float *tile)
 {
     gcomp__addends p;
-    if (!gcomp__general(in) && gcomp__round_up(count, 16) <= n - i) {
+    if (!gcomp__general(in) && gcomp__round_up(count, 16) <= n - i) { /* as they are */
         p.g = (const float *)in->grad + i;
         p.e = in->residual ? in->residual + i : gcomp__no_residual();
     } else {
-        if (count % 16) memset(tile + count / 16 * 16, 0, 64);
+        if (count % 16) memset(tile + count / 16 * 16, 0, 64); /* zeros behind */
         gcomp__stage(tile, in, i, count);
         p.g = tile;
         p.e = gcomp__no_residual();
@@ -11733,8 +11752,8 @@ GCOMP__INLINE gv gcomp__sum_at(gcomp__addends p, size_t j)
 }
 
 #if !GCOMP__IN_WIDE
-/* Which elements of each group of 16 are candidates. Returns the groups that have some, a bit
-   each. */
+/* mask[j] <- which elements of group j of 16 are candidates. Returns which groups have some, a
+   bit each. */
 #define gcomp__mark_candidates GCOMP__F(mark_candidates)
 GCOMP__INLINE uint32_t gcomp__mark_candidates(const gcomp__selection *s, gcomp__addends p,
                                               size_t groups, uint32_t *mask)
@@ -11745,6 +11764,7 @@ GCOMP__INLINE uint32_t gcomp__mark_candidates(const gcomp__selection *s, gcomp__
         const gv x = gcomp__sum_at(p, 16 * j);
         mask[j] = gv_reaches(x, guess);
         if (guess != under) {
+            /* another limit for negative elements, see dryden */
             const uint32_t negative = gv_below_0(x);
             mask[j] = (mask[j] & ~negative) | (gv_reaches(x, under) & negative);
         }
@@ -11764,11 +11784,11 @@ static void gcomp__collect(gcomp__selection *s)
     for (size_t size; s->at < s->end; s->at += size) {
         size = gcomp__min(GCOMP__TILE, s->end - s->at);
         const gcomp__addends p = gcomp__addends_of(&s->in, s->n, s->at, size, tile);
-        /* groups without any are not looked at again */
+        /* groups without candidates are not looked at again */
         uint32_t some = gcomp__mark_candidates(s, p, (size + 15) / 16, mask);
         for (; some; some &= some - 1) {
             const size_t j = gcomp__first_one(some), i = s->at + 16 * j;
-            /* full: the caller makes room and calls again */
+            /* full: the caller makes room and calls again, from this group on */
             if (s->count + 16 > s->capacity) {
                 s->at = i;
                 return;
@@ -11780,7 +11800,8 @@ static void gcomp__collect(gcomp__selection *s)
     }
 }
 
-/* >>kernel drain: y <- x, written past the caches; x <- 0. y is at a multiple of 64 bytes. */
+/* >>kernel drain: y <- x, x <- 0. y is at a multiple of 64 bytes, and is written past the
+   caches, so that these keep x. */
 #define gcomp__drain GCOMP__F(drain)
 static void gcomp__drain(float *y, float *x, size_t n)
 {
@@ -11790,7 +11811,8 @@ static void gcomp__drain(float *y, float *x, size_t n)
         gb_stream((uint8_t *)(y + i), (const uint8_t *)(x + i));
         gv_store(x + i, zero);
     }
-    gb_stream_end();
+    gb_stream_end(); /* other threads may read y */
+    /* the last few; x behind i is used no more */
     memcpy(y + i, x + i, 4 * (n - i));
 }
 
@@ -11800,15 +11822,18 @@ static const gcomp__sparse_kernels GCOMP__F(sparse) = {gcomp__collect, gcomp__ga
 #endif
 
 #if GCOMP__IN_ONCE
-/* A tensor in parts, which threads collect, each into its part of the buffer. */
+/* A tensor in 16 parts, which threads collect, each into its part of the buffer:
+
+     elements  | part 0     | part 1     | ... | part 15 and the rest |
+     value     | room       | room       | ... | room                 | */
 typedef struct gcomp__collect_job {
     const gcomp__selection *s;
     const gcomp__sparse_kernels *kernels;
-    size_t room;                        /* of a part */
+    size_t room;                        /* elements that a part may find */
     size_t count[GCOMP__SPARSE_PARTS];  /* what each part found; SIZE_MAX: its room was full */
 } gcomp__collect_job;
 
-/* Task i: its 16th of the elements, into its 16th of the buffer. */
+/* Task i: the elements of part i, into its room. */
 static void gcomp__collect_part(void *arg, size_t i)
 {
     gcomp__collect_job *job = (gcomp__collect_job *)arg;
@@ -11823,18 +11848,18 @@ static void gcomp__collect_part(void *arg, size_t i)
     job->count[i] = part.at == part.end ? part.count : SIZE_MAX;
 }
 
-/* Finds what collecting one after the other finds, where no part's room is full: 1. Else, or
-   without threads: 0, and nothing is found. */
+/* With threads: finds in parts what collecting one after the other would find, and returns 1. If
+   a part's room gets full, or there are no threads, returns 0, and nothing is found. */
 static int gcomp__collect_parts(const gcomp__call *call, gcomp__selection *s)
 {
     gcomp__collect_job job;
-    size_t total = 16;
+    size_t total = 16; /* what may be written behind the last candidate */
     if (!call->parallel.run || s->n < GCOMP_CHUNK) return 0;
     job.s = s;
     job.kernels = call->set->sparse;
     job.room = s->capacity / GCOMP__SPARSE_PARTS;
     gcomp__run(call, GCOMP__SPARSE_PARTS, gcomp__collect_part, &job);
-    /* all parts must have fitted, each and together */
+    /* all parts must have fitted into their rooms, and together into the buffer */
     for (size_t i = 0; i < GCOMP__SPARSE_PARTS; total += job.count[i++])
         if (job.count[i] == SIZE_MAX) return 0;
     if (total > s->capacity) return 0;
@@ -11847,9 +11872,10 @@ static int gcomp__collect_parts(const gcomp__call *call, gcomp__selection *s)
     return 1;
 }
 
-/* All elements of keys from `first` on, of negative ones from `under` on; if they are more than k,
-   the k largest and of equal ones the first. A full buffer keeps its best k and raises the guess
-   above the k-th, so that ties need no special case. */
+/* Collects all elements of keys from `first` on, of negative ones from `under` on. If they are
+   more than the buffer holds, at least the k largest of them, of equal ones the first: a full
+   buffer keeps its best k, and the guess is raised above the k-th. Later elements with the same
+   key are not collected then, so that ties need no special case. */
 static gcomp_result gcomp__sparse_collect(const gcomp__call *call, gcomp__selection *s,
                                           uint32_t first, uint32_t under, size_t k)
 {
@@ -11860,11 +11886,11 @@ static gcomp_result gcomp__sparse_collect(const gcomp__call *call, gcomp__select
     s->end = s->n;
     for (;;) {
         if (s->at || !gcomp__collect_parts(call, s)) (call->set->sparse->collect)(s);
-        /* keys of Inf and NaN reach any guess: what is not finite is here */
+        /* the keys of Inf and NaN reach any guess, so that what is not finite is in the buffer */
         if ((call->set->common->max_bits)(s->value, s->count) >= 0x7f800000u)
             return GCOMP_NOT_FINITE;
         if (s->at == s->end) return GCOMP_OK;
-        if (s->count > k) {
+        if (s->count > k) { /* the buffer is full */
             const uint32_t least = gcomp__sparse_keep(s, k) + 1;
             s->guess = least > s->guess ? least : s->guess;
             s->under = least > s->under ? least : s->under;
@@ -11872,40 +11898,40 @@ static gcomp_result gcomp__sparse_collect(const gcomp__call *call, gcomp__select
     }
 }
 
-/* The k largest, from a guess that need not be right. */
+/* Chooses the k largest elements, by a guess that need not be right. */
 static gcomp_result gcomp__sparse_largest(const gcomp__call *call, gcomp__selection *s,
                                           uint32_t first, size_t k)
 {
     GCOMP__TRY(gcomp__sparse_collect(call, s, first, first, k));
-    /* the guess was too high */
+    /* the guess was too high: all that is not zero */
     if (s->count < k && first > 1) GCOMP__TRY(gcomp__sparse_collect(call, s, 1, 1, k));
     if (s->count > k) gcomp__sparse_keep(s, k);
     return GCOMP_OK;
 }
 
-/* For selectors of about k elements: the most that there may be. */
+/* For selectors of about k elements: the most that they may choose. */
 static size_t gcomp__about_most(const gcomp_codec *codec, size_t n)
 {
     const size_t k = gcomp__sparse_k(codec->param[0], n);
     return gcomp__min(n, gcomp__plus(k, k / 4));
 }
 
-/* From 0.8 k to 1.25 k elements, by a guess as good as the sample; where that misses, the k
-   largest. */
+/* Chooses from 0.8 k to 1.25 k elements, by a guess that is as good as the sample. If they are
+   fewer or more, the k largest. */
 GCOMP__SHARED gcomp_result gcomp__about_select(const gcomp__call *call, const gcomp_codec *codec,
                                                gcomp__selection *s)
 {
     const size_t k = gcomp__sparse_k(codec->param[0], s->n), most = gcomp__about_most(codec, s->n);
     const uint32_t guess = gcomp__sparse_guess(call, s, k, 0);
     GCOMP__TRY(gcomp__sparse_collect(call, s, guess, guess, most));
-    /* the sample misled: the right way */
+    /* the sample misled: now by a sure guess */
     if (s->count < k - k / 5)
         return gcomp__sparse_largest(call, s, gcomp__sparse_guess(call, s, k, 1), k);
     if (s->count > most) gcomp__sparse_keep(s, k);
     return GCOMP_OK;
 }
 
-/* For selectors that may take all. */
+/* For selectors that may choose all elements. */
 GCOMP__SHARED size_t gcomp__all_most(const gcomp_codec *codec, size_t n)
 {
     (void)codec;
@@ -11914,15 +11940,17 @@ GCOMP__SHARED size_t gcomp__all_most(const gcomp_codec *codec, size_t n)
 
 #endif
 
-/* >>payload: the body of a sparse payload.
+/* >>payload: the body of a sparse payload. 3 elements of a tensor are sent, as floats:
 
      offset 0        8       9        10
             | k u64 | coder | b u8 ? | indices ... | values: a body of the value method, n = k |
+            | 3     | 4     |        | 5 bytes     | 3 floats
 
-   b is there where indices are those of groups of 2^b elements (blocktopk). The values are opened
-   from the end, since their bytes follow from k; what is left between is the indices. */
+   b is there where indices are those of groups of 2^b elements (blocktopk). The length of the
+   values follows from k and the value method, so that they are found from the end of the body. What
+   is left between is the indices, see >>bits. */
 #if GCOMP__IN_ONCE
-/* The value method of a sparse codec, as a codec by itself. */
+/* The value method of a sparse codec and its parameters, as a codec by itself. */
 static gcomp_codec gcomp__value_codec(const gcomp_codec *codec)
 {
     gcomp_codec value;
@@ -11932,7 +11960,8 @@ static gcomp_codec gcomp__value_codec(const gcomp_codec *codec)
     return value;
 }
 
-/* Candidates that are collected: twice as many as a payload may have, and some. */
+/* Room for candidates: twice as many as a payload may have, since a guess may be too low; at
+   least 4096 more than that, and at least the sample, which lies there first. */
 static size_t gcomp__sparse_room(const gcomp_codec *codec, size_t n)
 {
     const size_t most = (gcomp__method_of(codec->method)->rules.selector->most)(codec, n);
@@ -11942,13 +11971,16 @@ static size_t gcomp__sparse_room(const gcomp_codec *codec, size_t n)
     return gcomp__plus(gcomp__min(wanted, n), 32);
 }
 
-/* Bytes of scratch for a selection of up to `capacity` elements: bins, values, indices. */
+/* Bytes of scratch for a selection of up to `capacity` elements: bins, values, indices. A
+   counter of bins has 8 bytes at most, and so have a value and its index together. */
 static size_t gcomp__selection_bytes(size_t capacity)
 {
     return gcomp__times(gcomp__plus(capacity, 16 + GCOMP__SPARSE_BINS), 8);
 }
 
-/* An empty selection, in scratch. */
+/* An empty selection, with its arrays in the scratch:
+
+     | bins: 2048 size_t | value: capacity + 16 floats | index: capacity + 16 words | */
 static gcomp__selection gcomp__selection_in(const gcomp__call *call, const gcomp_input *in,
                                             size_t n, size_t capacity)
 {
@@ -11963,17 +11995,18 @@ static gcomp__selection gcomp__selection_in(const gcomp__call *call, const gcomp
     return s;
 }
 
+/* Bytes of scratch that an encoder needs. */
 static size_t gcomp__sparse_scratch(const gcomp_codec *codec, size_t n)
 {
     return gcomp__indexable(n) ? gcomp__selection_bytes(gcomp__sparse_room(codec, n)) : SIZE_MAX;
 }
 
-/* k u64, coder, b; the worst indices; all values. */
+/* The longest body: k, coder and b; the longest indices; all values. */
 GCOMP__SHARED size_t gcomp__sparse_bound(const gcomp_codec *codec, size_t n)
 {
     const gcomp__method *m = gcomp__method_of(codec->method);
     const int grouped = m->rules.selector->grouped;
-    const size_t each = grouped ? (size_t)codec->param[1] : 1,
+    const size_t each = grouped ? (size_t)codec->param[1] : 1, /* elements an index stands for */
                  k = (m->rules.selector->most)(codec, n);
     const gcomp_codec value = gcomp__value_codec(codec);
     if (!gcomp__indexable(n)) return SIZE_MAX;
@@ -11982,19 +12015,22 @@ GCOMP__SHARED size_t gcomp__sparse_bound(const gcomp_codec *codec, size_t n)
                        gcomp__block_bound(&value, k));
 }
 
-/* Writes the body of a payload of chosen elements. */
+/* Writes the body of a payload of the elements that were chosen. With groups, s->index has a
+   group for each group_size elements of s->value. DST_TOO_SMALL: the body might not fit; that is
+   said by the longest values, before anything is written. */
 static gcomp_result gcomp__sparse_write(const gcomp__call *call, const gcomp_codec *codec,
                                         const gcomp__selection *s, uint8_t *body, size_t capacity,
                                         size_t *bytes)
 {
     const gcomp_codec value = gcomp__value_codec(codec);
     const gcomp__method *value_method = gcomp__method_of(value.method);
+    /* head: bytes before the indices; groups: all groups of the tensor; indices: as many are
+       sent */
     const size_t head = s->group_size ? 10 : 9,
                  groups = s->group_size ? gcomp__pieces(s->n, s->group_size) : s->n;
     const size_t indices = s->group_size ? gcomp__pieces(s->count, s->group_size) : s->count;
     size_t index_bytes = 0, value_bytes = 0;
-    gcomp__call inner = *call;
-    /* the indices */
+    gcomp__call inner = *call; /* for the value method */
     unsigned coder = gcomp__index_coder(call->set->sparse, s->index, indices, groups, &index_bytes);
     if (capacity <
         gcomp__plus(gcomp__plus(head, index_bytes), gcomp__block_bound(&value, s->count)))
@@ -12003,7 +12039,8 @@ static gcomp_result gcomp__sparse_write(const gcomp__call *call, const gcomp_cod
     body[8] = (uint8_t)coder;
     if (s->group_size) body[9] = (uint8_t)gcomp__log2((uint32_t)s->group_size);
     gcomp__put_indices(body + head, s->index, indices, coder, index_bytes);
-    /* the values, as a tensor of k elements */
+    /* The values, as a tensor of k elements without a residual. They have the key of the tensor,
+       so that a value method with random numbers gives the same bits again. */
     gcomp_input values = gcomp__plain_input(s->value);
     values.key = s->in.key;
     inner.kernels = gcomp__kernels_of(call->set, value_method);
@@ -12015,7 +12052,8 @@ static gcomp_result gcomp__sparse_write(const gcomp__call *call, const gcomp_cod
     return GCOMP_OK;
 }
 
-/* A selector chooses, the rest is written. */
+/* Makes the body: the selector of the method chooses, and the rest is the same for all methods.
+   INVALID_ARGUMENT: more elements than 32 bits can number. */
 GCOMP__SHARED gcomp_result gcomp__sparse_encode(const gcomp__call *call, const gcomp_codec *codec,
                                                 const gcomp_input *in, size_t n, uint8_t *body,
                                                 size_t capacity, size_t *bytes)
@@ -12027,8 +12065,11 @@ GCOMP__SHARED gcomp_result gcomp__sparse_encode(const gcomp__call *call, const g
     return gcomp__sparse_write(call, codec, &s, body, capacity, bytes);
 }
 
-/* The parts of a body: its indices, ready to be read, and a view of its values. All lengths are
-   checked. view->list: the indices are there, and have been checked. */
+/* Finds the parts of a body: its indices, ready to be read, and a view of its values. Checks all
+   lengths, but neither an index nor a value. If view->list is there, the indices were read and
+   checked before, and are read from there. TRUNCATED: the values alone are longer than the body.
+   CORRUPT: k, the coder or b are none that an encoder writes, or the value method refuses its
+   parameters. Errors in the scales of the values come from gcomp__block_open. */
 static gcomp_result gcomp__sparse_parts(const gcomp__view *view, gcomp__indices *indices,
                                         gcomp__view *values)
 {
@@ -12038,10 +12079,10 @@ static gcomp_result gcomp__sparse_parts(const gcomp__view *view, gcomp__indices 
     if (view->bytes < head) return GCOMP_TRUNCATED;
     uint64_t k = gcomp__get64(view->body);
     if (k > view->n || !gcomp__indexable(view->n)) return GCOMP_CORRUPT;
-    /* a coder that exists */
+    /* 0 to 32, or 253 to 255 */
     if (view->body[8] > GCOMP__CODER_MAX_RICE && view->body[8] < GCOMP__CODER_RAW)
         return GCOMP_CORRUPT;
-    /* the values, whose length is known by k */
+    /* the values: k of them, by the value method of the header and its parameter word */
     memset(values, 0, sizeof *values);
     values->method = view->value;
     values->set = view->set;
@@ -12053,21 +12094,22 @@ static gcomp_result gcomp__sparse_parts(const gcomp__view *view, gcomp__indices 
     size_t value_bytes = gcomp__plus(gcomp__block_scales(&values->form, values->n),
                                      gcomp__block_codes(&values->form, values->n));
     if (value_bytes > view->bytes - head) return GCOMP_TRUNCATED;
+    /* they are the last bytes of the body */
     values->bytes = value_bytes;
     values->body = view->body + view->bytes - value_bytes;
-    /* groups: of a size that exists, and whole but for the last */
+    /* groups of 16 to 65536 elements */
     if (head == 10) {
         if (view->body[9] < 4 || view->body[9] > 16) return GCOMP_CORRUPT;
         each = (size_t)1 << view->body[9];
         groups = gcomp__pieces(view->n, each);
-        /* only the last group may be shorter */
+        /* only the last group of the tensor may be shorter than the others */
         if (k % each && k % each != view->n % each) return GCOMP_CORRUPT;
     }
     gcomp__indices_open(indices, view->body + head, view->bytes - head - value_bytes, view->body[8],
                         each ? gcomp__pieces(values->n, each) : values->n, groups);
     indices->group_size = each;
     indices->elements = view->n;
-    /* a bitmap has its length; other coders find out at the end of the list */
+    /* the length of a bitmap is known; other coders see at the end of the list */
     if (view->body[8] == GCOMP__CODER_BITMAP &&
         view->bytes - head - value_bytes != gcomp__pieces(groups, 8))
         return GCOMP_CORRUPT;
@@ -12078,7 +12120,7 @@ static gcomp_result gcomp__sparse_parts(const gcomp__view *view, gcomp__indices 
     return gcomp__block_open(values);
 }
 
-/* Keeps what kernels decode the values by. */
+/* Opens a payload: keeps in its view what kernels decode the values by. */
 GCOMP__SHARED gcomp_result gcomp__sparse_open(gcomp__view *view)
 {
     gcomp__indices indices;
@@ -12093,12 +12135,12 @@ GCOMP__SHARED gcomp_result gcomp__sparse_open(gcomp__view *view)
 }
 
 /* Checks what has not been read of the indices, and the values. list: NULL, or where all indices
-   go. */
+   of elements go; those read before are there already. */
 static gcomp_result gcomp__sparse_check_rest(gcomp__indices *indices, const gcomp__view *values,
                                              uint32_t *list)
 {
     uint32_t batch[GCOMP__SPARSE_BATCH];
-    size_t got, elements = indices->group_size ? 0 : values->n - indices->left;
+    size_t got, elements = indices->group_size ? 0 : values->n - indices->left; /* read so far */
     do {
         got = gcomp__next_elements(indices, list ? list + elements : batch, GCOMP__SPARSE_BATCH);
         elements += got;
@@ -12109,7 +12151,7 @@ static gcomp_result gcomp__sparse_check_rest(gcomp__indices *indices, const gcom
     return gcomp__block_check(values);
 }
 
-/* Checks a body to the last bit; its indices go to `list`, unless that is NULL. */
+/* Checks a body to the last bit. Its indices go to `list`, unless that is NULL. */
 static gcomp_result gcomp__sparse_check_list(const gcomp__view *view, uint32_t *list)
 {
     gcomp__indices indices;
@@ -12118,14 +12160,15 @@ static gcomp_result gcomp__sparse_check_list(const gcomp__view *view, uint32_t *
     return gcomp__sparse_check_rest(&indices, &values, list);
 }
 
+/* Checks a body to the last bit. */
 static gcomp_result gcomp__sparse_check(const gcomp__view *view)
 {
     return gcomp__sparse_check_list(view, NULL);
 }
 
-/* Room in scratch for the indices of a sparse payload, so that they are decoded once; NULL: none.
-   The code that checks payloads and the code that decodes them take the same rooms in the same
-   order. */
+/* Takes room for the indices of a sparse payload from the front of the scratch, so that they are
+   decoded once: checking writes them there, decoding reads them. NULL: there is not enough, or
+   the indices are not elements'. Checking and decoding take the same rooms in the same order. */
 static uint32_t *gcomp__list_room(gcomp__call *call, const gcomp__view *view)
 {
     uint32_t *list = (uint32_t *)(void *)call->scratch;
@@ -12133,14 +12176,14 @@ static uint32_t *gcomp__list_room(gcomp__call *call, const gcomp__view *view)
     if (!selector || selector->grouped || view->bytes < 9) return NULL;
     uint64_t k = gcomp__get64(view->body);
     if (!call->scratch || k > view->n || k > call->scratch_bytes / 4) return NULL;
-    /* taken from the front of the scratch */
     size_t bytes = gcomp__min(gcomp__round_up(4 * (size_t)k, 64), call->scratch_bytes);
     call->scratch += bytes;
     call->scratch_bytes -= bytes;
     return list;
 }
 
-/* Checks two payloads, which takes little longer than one. */
+/* Checks two payloads. Where both have Rice codes, that takes little longer than checking one,
+   see >>kernel two_lists. list[0], list[1]: as in gcomp__sparse_check_list. */
 static gcomp_result gcomp__sparse_check_two(const gcomp__view *one, const gcomp__view *two,
                                             uint32_t *const *list)
 {
@@ -12149,15 +12192,14 @@ static gcomp_result gcomp__sparse_check_two(const gcomp__view *one, const gcomp_
     uint32_t index;
     GCOMP__TRY(gcomp__sparse_parts(one, &x, &values));
     GCOMP__TRY(gcomp__sparse_parts(two, &y, &others));
-    /* both Rice codes, and both kept or both passed over */
+    /* both have Rice codes, and both lists are kept or both are passed over */
     int rice = x.coder <= GCOMP__CODER_MAX_RICE && y.coder <= GCOMP__CODER_MAX_RICE &&
                !list[0] == !list[1];
     while (rice && !x.group_size && !y.group_size && x.left && y.left && !x.bad && !y.bad) {
-        uint32_t *const to = list[0], *const into = list[1];
+        uint32_t *const to = list[0], *const into = list[1]; /* NULL: passed over */
         (one->set->sparse->two_lists)(&x, &y, to ? to + values.n - x.left : NULL,
                                       into ? into + others.n - y.left : NULL);
-        /* one that is long */
-        /* the kernel stopped at a code that is long, or near an end: one by one past it */
+        /* the kernel stopped at a long code, or near an end: one index of each goes by itself */
         (void)gcomp__next_indices(&x, to ? to + values.n - x.left : &index, 1);
         (void)gcomp__next_indices(&y, into ? into + others.n - y.left : &index, 1);
     }
@@ -12165,7 +12207,7 @@ static gcomp_result gcomp__sparse_check_two(const gcomp__view *one, const gcomp_
     return gcomp__sparse_check_rest(&y, &others, list[1]);
 }
 
-/* All elements of a valid payload; returns how many. */
+/* Reads all elements of a valid payload; returns how many. */
 static size_t gcomp__sparse_read(const gcomp__view *view, uint32_t *index, float *value)
 {
     gcomp__indices indices;
@@ -12177,22 +12219,26 @@ static size_t gcomp__sparse_read(const gcomp__view *view, uint32_t *index, float
 
 #endif
 
-/* >>cursor: reads a valid payload along with others. Indices are read long before they are used,
-   and what they point to is fetched meanwhile:
+/* >>cursor: reads a valid payload along with others. The elements of a payload are all over y, and
+   y is larger than the caches: an element that is added to waits for memory, for as long as a
+   hundred additions take. So indices are read long before they are used, and what they point to is
+   fetched meanwhile:
 
      index[]   | used | to be used, fetched ......... | room to be filled |
-                      at                             got
+                      at                             got            room
      elements below `end` are added to y, and taken out of the residual where the payload is this
-     worker's own; the rest waits for the next call */
+     worker's own; the others wait for the next call
+
+   If the part of y at work is in a cache, indices are not fetched, and more are read at once. */
 #if GCOMP__IN_ONCE
-enum { GCOMP__CURSOR = 56 };
+enum { GCOMP__CURSOR = 56 }; /* indices that are read at once, at most */
 typedef struct gcomp__cursor {
     gcomp__indices indices;
     const gcomp__view *view;
     float *y, *residual, *masked; /* added to, taken out of, zeroed; any may be NULL */
-    /* `lines` lines of y that are written next: one is fetched with */
+    /* lines of y, 16 floats each, that are written next: one is fetched with each element */
     const float *next;
-    unsigned lines;               /* each element */
+    unsigned lines;               /* how many are left */
     size_t done;                  /* elements used */
     size_t from;                  /* the element that y begins with */
     unsigned at, got, room;       /* places in index[] */
@@ -12200,24 +12246,27 @@ typedef struct gcomp__cursor {
     uint32_t index[GCOMP__CURSOR];
 } gcomp__cursor;
 
-/* Reads more indices; returns how many there are then. */
+/* Reads more indices, until index[] is full up to `room` or there are no more. Returns how many
+   have not been used. */
 static unsigned gcomp__cursor_fill(gcomp__cursor *c)
 {
+    /* elements are fetched from the first of the arrays that there is */
     const float *place = c->y ? c->y : c->residual ? c->residual : c->masked;
     uint32_t *index = c->index;
     c->got -= c->at;
-    /* what has not been used moves to the front */
+    /* what was not used moves to the front */
     memmove(index, index + c->at, sizeof *index * c->got);
     c->at = 0;
     index += c->got;
     size_t count = gcomp__next_elements(&c->indices, index, c->room - c->got);
     c->got += (unsigned)count;
-    /* far ahead of their use */
+    /* fetched far ahead of its use */
     for (; !c->cached && count; count--) GCOMP__PREFETCH(place + *index++);
     return c->got;
 }
 
-/* Opens a cursor on a payload that was found valid. */
+/* Opens a cursor on a payload that was found valid. y, residual, masked: see gcomp__cursor.
+   cached: y is in a cache, or will be when it is used. */
 GCOMP__NOINLINE void gcomp__cursor_open(gcomp__cursor *c, const gcomp__view *view, float *y,
                                         float *residual, float *masked, int cached)
 {
@@ -12232,29 +12281,31 @@ GCOMP__NOINLINE void gcomp__cursor_open(gcomp__cursor *c, const gcomp__view *vie
     c->room = cached ? GCOMP__CURSOR : 32;
 }
 
-/* The values of the next `count` elements. Kernels decode from multiples of 16 on, so they may
-   begin within the tile. */
+/* The values of the next `count` elements. Kernels decode from a multiple of 16 on, so that the
+   values may begin within the tile. */
 static float *gcomp__cursor_values(const gcomp__cursor *c, float *tile, size_t count)
 {
-    /* from the last multiple of 16 on */
-    const size_t used = c->done % 16, first = c->done - used,
+    const size_t used = c->done % 16, first = c->done - used, /* first: a multiple of 16 */
                  k = (size_t)gcomp__get64(c->view->body);
     const size_t end = gcomp__min(k, gcomp__round_up(c->done + count, 16));
     (c->view->set->common->decode)(c->view, first, end - first, tile);
     return tile + used;
 }
 
-/* y <- y + weight * value of the elements below `end`. A sum that is not finite becomes the largest
-   float; that is looked for once for all elements of a turn, since no element is there twice. */
+/* For all elements below `end`: y <- y + weight * value. A sum that is not finite becomes the
+   largest float with its sign. No element is there twice, so the sums of a turn are looked at
+   together, after the turn. Of an own payload also: residual <- residual - value, saturated, and
+   masked <- 0. */
 GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float weight)
 {
     float tile[GCOMP__CURSOR + 32];
-    const size_t ahead = c->cached ? 0 : 16;
+    const size_t ahead = c->cached ? 0 : 16; /* indices that stay for longer, being fetched */
     while (c->got - c->at > ahead || gcomp__cursor_fill(c)) {
         const uint32_t *index = c->index + c->at;
         const size_t left = c->got - c->at;
         const float *next = c->next;
-        /* the last ones stay, so that they are fetched for longer */
+        /* the last ones stay, so that they are fetched for longer; at the end of the list none
+           stays */
         size_t stop = left > ahead ? left - ahead : left, i;
         /* not all are below `end`: by eights, then one by one */
         if (index[stop - 1] >= end) {
@@ -12263,13 +12314,13 @@ GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float w
             if (!stop) break;
         }
         float *value = gcomp__cursor_values(c, tile, stop);
-        size_t lines = gcomp__min(c->lines, stop);
-        /* the own payload */
+        size_t lines = gcomp__min(c->lines, stop); /* that are fetched in this turn */
+        /* the own payload: what was sent leaves the residual */
         if (c->residual)
             for (i = 0; i < stop; i++) gcomp__take_out(c->residual + index[i], value[i]);
         if (c->masked)
             for (i = 0; i < stop; i++) c->masked[index[i]] = 0;
-        /* the sum; value[] keeps the new y, to be looked at */
+        /* the sum; value[] keeps the new y, for the look at it below */
         if (c->y)
             for (i = 0; i < stop; i++) {
                 float *y = c->y + (index[i] - c->from), term = value[i] * weight;
@@ -12277,7 +12328,7 @@ GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float w
                 GCOMP__PIN(term);
                 *y = value[i] = *y + term;
             }
-        /* no element is there twice */
+        /* seldom: a sum overflowed */
         if (c->y && (c->view->set->common->max_bits)(value, stop) >= 0x7f800000u)
             for (i = 0; i < stop; i++) c->y[index[i] - c->from] = gcomp__saturated(value[i]);
         c->at += (unsigned)stop;
@@ -12288,7 +12339,8 @@ GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float w
     }
 }
 
-/* residual <- residual - decode(payload) where `only` is not zero. */
+/* residual <- residual - decode(payload) for the elements where `only` is not zero: what topk's
+   global=1 applied of this worker's own payload. */
 static void gcomp__sparse_take(const gcomp__view *view, float *residual, const float *only)
 {
     float tile[GCOMP__CURSOR + 32];
@@ -12307,22 +12359,29 @@ static void gcomp__sparse_take(const gcomp__view *view, float *residual, const f
 #endif
 
 /* >>scattering: the mean of sparse payloads, and the commit of an own one. The dense part of the
-   ending comes first, chunk by chunk, then the elements of all payloads that fall into the chunk,
-   in order of workers, while it is in the cache:
+   ending comes first, chunk by chunk; then the elements of all payloads that fall into the chunk,
+   in order of workers, while the chunk is in the cache. The order of sums is that of payloads, in
+   each element, however many chunks, threads or passes there are:
 
      chunk     0         1         2    ...
      dense     y <- 0    y <- 0           (COMMIT: residual <- p, see >>kernel absorb)
      worker 0  | . . |   |  .  |          each payload has a cursor
      worker 1  |.   .|   | .  .|          */
 #if GCOMP__IN_ONCE
-/* A mean that is larger than the caches is made in a part of the scratch, which they hold, and then
-   written past them. */
+/* A mean that is larger than the caches would be read and written twice: as zeros, then with
+   sums. It is made in a part of the scratch instead, which the caches hold, and is written past
+   them:
+
+     scratch   | stage: 16384 floats |     all payloads are added here, up to `end`
+     y         | done | ............ | to come
+                      begin          end */
 enum {
     GCOMP__SPARSE_STAGE = 16384,           /* floats of that part */
     GCOMP__SPARSE_LARGE = 2 * GCOMP__STREAM_FROM   /* floats from which a mean is too large */
 };
-/* y <- mean. The stage begins with element `begin` of y; parts of y are cut so that from the
-   second on they begin with a whole line of 64 bytes, which is written without being read. */
+/* y <- mean of all payloads, part by part. The stage stands for y from element `begin` on. The
+   first part is cut so that from the second on parts begin with a whole line of 64 bytes, which
+   can be written without being read. */
 GCOMP__NOINLINE void gcomp__sparse_past(const gcomp__call *call, const gcomp__sink *sink)
 {
     float *const stage = (float *)(void *)call->scratch;
@@ -12332,7 +12391,8 @@ GCOMP__NOINLINE void gcomp__sparse_past(const gcomp__call *call, const gcomp__si
         gcomp__cursor_open(cursors + w, sink->views + w, stage, NULL, NULL, 1);
     memset(stage, 0, 4 * GCOMP__SPARSE_STAGE);
     for (size_t begin = 0; begin < sink->n; begin = end) {
-        const size_t over = (size_t)((uintptr_t)(sink->y + begin) & 63) / 4; /* first part: not 0 */
+        /* floats of the line that lie before y + begin: in the first part alone not 0 */
+        const size_t over = (size_t)((uintptr_t)(sink->y + begin) & 63) / 4;
         end = gcomp__min(sink->n, begin + GCOMP__SPARSE_STAGE - over);
         for (size_t w = 0; w < sink->count; w++) {
             cursors[w].from = begin;
@@ -12345,18 +12405,22 @@ GCOMP__NOINLINE void gcomp__sparse_past(const gcomp__call *call, const gcomp__si
     }
 }
 
-/* Runs a sink. With threads the dense part of all chunks comes first. More payloads than there are
-   cursors come in further passes. An own payload that is not among those of the mean, or for which
-   there is no mean, has a cursor of its own. */
+/* Runs a sink. Each pass has as many payloads as there are cursors; further ones come in further
+   passes. With threads the dense part of all chunks comes first, and one thread adds the
+   payloads. An own payload that is not among those of the mean, or for which there is no mean,
+   has a cursor of its own. */
 GCOMP__SHARED void gcomp__sparse_decode(const gcomp__call *call, const gcomp__sink *sink)
 {
+    /* masked: dgc's momentum, which becomes 0 where something was sent */
     float *const masked = sink->momentum ? sink->momentum->masked : NULL;
+    /* does the own payload have a cursor of its own? */
     const int apart = sink->ending == GCOMP__COMMIT && sink->own && (sink->residual || masked) &&
                       (!sink->y || sink->own_at >= sink->count);
     const size_t chunks = gcomp__chunks(sink->n);
+    /* chunks that are worked on between two looks at the cursors */
     const size_t step =
         call->parallel.run || (sink->count == 1 && sink->ending != GCOMP__COMMIT) ? chunks : 1;
-    /* the first pass writes all elements: they are in cache then */
+    /* the first pass writes all elements of y: then they are in the cache when they are added to */
     const int dense = sink->ending != GCOMP__ADD || sink->fresh;
     const float weight = sink->ending == GCOMP__STORE ? 1.0f : sink->weight;
     gcomp__cursor cursors[GCOMP__SPARSE_CURSORS];
