@@ -12476,21 +12476,26 @@ static const gcomp__payload gcomp__sparse_payload = {
 /* >>method topk: the k = max(1, ceil(density * n * (1 - 2^-40))) elements of largest |p|; of equal
    ones the first; zeros never. Stich et al., NeurIPS 2018.
 
+     sent      p_i of the k elements, as floats or by the value method     (>>payload)
+     residual  p_i - sent_i there, p_i elsewhere
+
      1. a sample gives a key that somewhat more than k elements reach      (>>selection)
      2. one pass finds all elements with that key or a larger one          (>>collection)
      3. the k largest of them stay; if there are fewer than k, a second pass finds all
 
    exact=0: about k elements, at least 0.8 k and at most 1.25 k (or all that are not zero): those
-   with the key that just k would reach by the sample; where that misses, the k largest. Aji,
-   Heafield, EMNLP 2017; Lin et al., ICLR 2018. global=1: in steps only the k largest elements of
-   the mean are applied (exact=0: 1.25 k), chosen by the same rule; what a worker sent to other
+   with the key that just k would reach by the sample. If these are fewer or more, the k largest.
+   Aji, Heafield, EMNLP 2017; Lin et al., ICLR 2018. global=1: in steps only the k largest elements
+   of the mean are applied (exact=0: 1.25 k), chosen by the same rule; what a worker sent to other
    places stays in its residual: gTop-k, Shi et al., ICDCS 2019, without its loss. */
 #if GCOMP__ONCE(TOPK)
+/* The most elements of a payload. */
 static size_t gcomp__topk_most(const gcomp_codec *codec, size_t n)
 {
     return codec->param[2] != 0 ? gcomp__sparse_k(codec->param[0], n) : gcomp__about_most(codec, n);
 }
 
+/* Chooses the elements: exactly the k largest, or about k. */
 static gcomp_result gcomp__topk_select(const gcomp__call *call, const gcomp_codec *codec,
                                        gcomp__selection *s)
 {
@@ -12499,8 +12504,8 @@ static gcomp_result gcomp__topk_select(const gcomp__call *call, const gcomp_code
     return gcomp__sparse_largest(call, s, gcomp__sparse_guess(call, s, k, 1), k);
 }
 
-/* Whoever loses against the k of the mean has it back in the residual: the mean over workers is
-   what is conserved, and no more each element on each worker. */
+/* global=1: what was sent and is not among the k of the mean goes back into the residual. So the
+   mean over the workers is conserved, but no longer each element on each worker. */
 static void gcomp__topk_adapt(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
 {
     (void)rounds;
@@ -12518,11 +12523,15 @@ static const gcomp__method gcomp__row_topk = {
     {NULL, &gcomp__topk, gcomp__topk_adapt}};
 #endif
 
-/* >>method strom: elements |p| >= threshold. send=quantum: as threshold * sgn(p), the rest stays
-   in the residual (Strom, Interspeech 2015; +onebit:block=tensor codes that in a bit, exactly);
-   send=value: as p. */
+/* >>method strom: all elements of |p| >= threshold t. Strom, Interspeech 2015.
+
+     sent      send=quantum: t * sgn(p_i); send=value: p_i
+     residual  p_i - sent_i there, p_i elsewhere
+
+   +onebit:block=tensor sends quanta as a bit each, and exactly: all positive values are t, all
+   negative ones -t, and these two floats are what onebit sends besides. */
 #if GCOMP__ONCE(STROM)
-/* All elements from the threshold on; their values become the threshold where only that is sent. */
+/* Collects the elements, in order. A quantum has the bits of t, and the sign of p. */
 static gcomp_result gcomp__strom_select(const gcomp__call *call, const gcomp_codec *codec,
                                         gcomp__selection *s)
 {
@@ -12541,9 +12550,11 @@ static const gcomp__method gcomp__row_strom = {
     GCOMP__NO_KERNELS, &gcomp__sparse_payload, &gcomp__gathered, {NULL, &gcomp__strom}};
 #endif
 
-/* >>method nonzero: the elements that are not zero. Alone it is lossless, and keeps no residual. */
+/* >>method nonzero: the elements that are not zero, and their values. For gradients that are sparse
+   themselves, as those of embeddings are. Alone it is lossless, and keeps no residual; with a value
+   method the residual is p_i - sent_i at the elements that were sent, and 0 elsewhere. */
 #if GCOMP__ONCE(NONZERO)
-/* All keys from 1 on. */
+/* All elements with keys from 1 on: nothing is guessed. */
 static gcomp_result gcomp__nonzero_select(const gcomp__call *call, const gcomp_codec *codec,
                                           gcomp__selection *s)
 {
@@ -12551,7 +12562,7 @@ static gcomp_result gcomp__nonzero_select(const gcomp__call *call, const gcomp_c
     return gcomp__sparse_collect(call, s, 1, 1, s->n);
 }
 
-/* Values as they are: nothing is lost, and no residual is needed. */
+/* Without a value method nothing is lost, and no residual is needed. */
 static void gcomp__nonzero_adapt(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
 {
     (void)rounds;
@@ -12567,19 +12578,27 @@ static const gcomp__method gcomp__row_nonzero = {
 #endif
 
 /* >>method dryden: of the positive elements the share `density` that is largest, and of the
-   negative ones; never more than 4 density n elements. The two thresholds come from a sample; a
-   sign that is not in it takes the other's, and where there are zeros alone all elements are
-   taken. +onebit:block=tensor sends the mean of either side instead of the values, as published:
-   Dryden, Moon, Jacobs, Van Essen, MLHPC 2016. */
+   negative ones; never more than 4 density n elements. Dryden, Moon, Jacobs, Van Essen, MLHPC 2016.
+
+     p_i  ----|------------------ 0 -----------------|-----
+          sent, p_i <= -t2                            sent, p_i >= t1
+
+     sent      p_i, as floats or by the value method
+     residual  p_i - sent_i there, p_i elsewhere
+
+   t1 and t2 come from a sample. If a sign is not in the sample, it takes the threshold of the other
+   sign; if the sample is all zeros, all elements that are not zero are taken. +onebit:block=tensor
+   sends the mean of each side instead of the values, as published. */
 #if GCOMP__ONCE(DRYDEN)
-/* Both signs, and twice as many as the sample promises. */
+/* A share of each sign, n elements together, and twice as many as the sample promises. */
 static size_t gcomp__dryden_most(const gcomp_codec *codec, size_t n)
 {
     return gcomp__min(n, gcomp__times(gcomp__sparse_k(codec->param[0], n), 4));
 }
 
-/* The key that the share of one sign's sampled elements reaches; where there are none, that of
-   any. */
+/* The threshold of one sign, as a key: that of the last of its share of the sample. value: the
+   `count` elements of the sample that have this sign. If there are none, any key that is not
+   zero. */
 static uint32_t gcomp__dryden_side(const gcomp_codec *codec, const float *value, size_t count,
                                    size_t *bins)
 {
@@ -12589,7 +12608,8 @@ static uint32_t gcomp__dryden_side(const gcomp_codec *codec, const float *value,
         gcomp__sparse_kth(value, count, gcomp__sparse_k(codec->param[0], count), bins, &left));
 }
 
-/* The sample is parted by sign into two lists, whose keys give the two thresholds. */
+/* Parts the sample by sign into two lists, whose keys give the two thresholds; collects by
+   these. */
 static gcomp_result gcomp__dryden_select(const gcomp__call *call, const gcomp_codec *codec,
                                          gcomp__selection *s)
 {
@@ -12600,7 +12620,9 @@ static gcomp_result gcomp__dryden_select(const gcomp__call *call, const gcomp_co
     uint32_t least[2];
     if (!s->n) return GCOMP_OK;
     gcomp__sparse_look(call, s, sample);
-    for (size_t i = 0; i < sample; i++) { /* without branches: signs are random; zeros go nowhere */
+    /* Without branches, since signs are random: each element is written to the end of both lists,
+       and the list of its sign gets longer. A zero makes neither longer. */
+    for (size_t i = 0; i < sample; i++) {
         const float v = s->value[i];
         const uint32_t word = gcomp__bits(v), some = word << 1 != 0;
         s->value[above] = v;
@@ -12625,11 +12647,20 @@ static const gcomp__method gcomp__row_dryden = {
     GCOMP__NO_KERNELS, &gcomp__sparse_payload, &gcomp__gathered, {NULL, &gcomp__dryden}};
 #endif
 
-/* >>method wangni: element i with probability p_i = min(1, |p| / q), as q * sgn(p), or as it is
-   where p_i = 1: unbiased, with the least variance for that many; E|p - C(p)|^2 = sum of |p| (q -
-   |p|) over |p| < q. q is the mean of |p| over density; then, twice, what brings those below q
-   back to density * n in all. At most k + 8 sqrt(k) + 16 elements for k = density * n: of more,
-   which one of 10^13 payloads would have, the largest. Wangni, Wang, Liu, Zhang, NeurIPS 2018. */
+/* >>method wangni: random elements, the larger the more often. Unbiased. Wangni, Wang, Liu, Zhang,
+   NeurIPS 2018. Element i is sent with the probability
+
+     p_i = min(1, |p| / q)
+
+   as q * sgn(p), or as p where p_i = 1. So the mean of what is sent is p, and the sum of its
+   variances |p| (q - |p|) over |p| < q is the least that so many elements can have. No residual is
+   kept. The quantum q is such that the p_i add up to density * n, the number of elements:
+
+     round 0   q = sum |p| / (density * n), as if no |p| were above q
+     twice     the m elements of |p| >= q count 1 each: q = sum of the other |p| / (density * n - m)
+
+   At most k + 8 sqrt(k) + 16 elements are sent, k = density * n. One payload of 10^13 would have
+   more; then the largest are sent. */
 #if GCOMP__FIRST(WANGNI)
 typedef struct gcomp__wangni {
     gcomp__selection *s;           /* guess: the key of the quantum */
@@ -12648,9 +12679,12 @@ typedef struct gcomp__wangni_kernels {
 #endif
 
 #if GCOMP__EACH_WIDE(WANGNI)
-/* Which of 16 elements the present quantum may send. A draw has 16 bits, and p_i 32: where the
-   draw equals the upper half of p_i, the lower half decides later, in gcomp__wangni_thin. So the
-   mask holds a few elements too many, and none too few. */
+/* Which of 16 elements may be sent with the present quantum. A draw has 16 bits, and p_i 32. If
+   the draw equals the upper half of p_i, the lower half decides later, in gcomp__wangni_thin. So
+   the mask has a few elements too many, and none too few.
+
+     p_i      |    upper 16 bits    |    lower 16 bits    |
+     draw     | < sent, > not, = ?  | a second draw, seldom */
 #define gcomp__wangni_drawn GCOMP__F(wangni_drawn)
 GCOMP__INLINE uint32_t gcomp__wangni_drawn(const gcomp__wangni *job, gv p, gw draw)
 {
@@ -12659,7 +12693,9 @@ GCOMP__INLINE uint32_t gcomp__wangni_drawn(const gcomp__wangni *job, gv p, gw dr
     return gw_eq(gw_min(draw, gw_trunc(t)), draw);
 }
 
-/* >>kernel wangni: as collect. Adds up what is below the guess, and counts what is not. */
+/* >>kernel wangni: finds candidates as the kernel collect does: those that may be sent. Of all
+   elements passed it adds |p| where the key is below the guess to job->rest, and counts the
+   others in job->above. Stops at the end, or before a tile that might not fit into the buffer. */
 #define gcomp__wangni_look GCOMP__F(wangni_look)
 static void gcomp__wangni_look(gcomp__wangni *job)
 {
@@ -12680,12 +12716,14 @@ static void gcomp__wangni_look(gcomp__wangni *job)
             some |= (uint32_t)(sent[j] != 0) << j;
             if (large) {
                 job->above += gcomp__popcount(large);
+                /* adds nothing to the rest */
                 p = gv_pick(large, gv_splat(0), p);
             }
             sum = gs_add(sum, gv_abs(p));
         }
         job->rest += gs_fold(sum);
         GCOMP__PIN_SUM(job->rest);
+        /* now the candidates, as the tile is still in the cache */
         for (; some; some &= some - 1) {
             const size_t j = gcomp__first_one(some);
             const gv p = gcomp__sum_at(from, 16 * j);
@@ -12700,8 +12738,8 @@ static const gcomp__wangni_kernels GCOMP__F(wangni_kernels) = {gcomp__wangni_loo
 #endif
 
 #if GCOMP__ONCE(WANGNI)
-/* k and eight standard deviations: with n independent draws the variance of the count is below k.
-   */
+/* k and eight standard deviations of the count: it is a sum of n independent draws, and its
+   variance is below k. root is the square root of k or somewhat more. */
 static size_t gcomp__wangni_most(const gcomp_codec *codec, size_t n)
 {
     const size_t k = gcomp__sparse_k(codec->param[0], n);
@@ -12710,8 +12748,9 @@ static size_t gcomp__wangni_most(const gcomp_codec *codec, size_t n)
     return gcomp__min(n, gcomp__plus(k, (size_t)(8 * root + 16)));
 }
 
-/* Takes a quantum: the least float that is not below q. Products of p with the inverse of a small
-   quantum would overflow: such p are lifted by 2^64 before. */
+/* Takes the quantum: the least float that is not below q, and at least the least float above 0.
+   The inverse of a quantum below 2^-112 would overflow: where the quantum is below 1, both p and
+   the quantum are multiplied by 2^64 first. */
 static void gcomp__wangni_set(gcomp__wangni *job, double q)
 {
     job->quantum = q < 3.4028234663852886e38 ? (float)q : 3.402823466e38f;
@@ -12723,7 +12762,8 @@ static void gcomp__wangni_set(gcomp__wangni *job, double q)
     job->inverse = 65536.0f / (job->quantum * job->lift);
 }
 
-/* Keeps what the present quantum may send; `exact`: what it sends, as that. */
+/* Thins the candidates out: keeps those that may be sent with the present quantum. exact: keeps
+   those that are sent, and their values become what is sent. */
 static void gcomp__wangni_thin(gcomp__wangni *job, int exact)
 {
     gcomp__selection *s = job->s;
@@ -12731,11 +12771,11 @@ static void gcomp__wangni_thin(gcomp__wangni *job, int exact)
     for (size_t i = 0; i < s->count; i++) {
         const uint32_t word = gcomp__bits(s->value[i]), key = word & 0x7fffffffu,
                        draw = gcomp__draw(job->words, s->index[i]);
-        float t = gcomp__float(key) * job->lift;
+        float t = gcomp__float(key) * job->lift; /* p_i * 65536 */
         GCOMP__PIN(t);
         t *= job->inverse;
         GCOMP__PIN(t);
-        uint32_t whole = t < 65536 ? (uint32_t)t : 65536;
+        uint32_t whole = t < 65536 ? (uint32_t)t : 65536; /* its upper 16 bits */
         size_t sent = draw < whole;
         if (draw == whole)
             sent = !exact || gcomp__draw(job->words ^ GCOMP__MORE_BITS, s->index[i]) <
@@ -12748,13 +12788,14 @@ static void gcomp__wangni_thin(gcomp__wangni *job, int exact)
     s->count = kept;
 }
 
-/* q, from the candidates of keys from s->guess on and the `rest` of all others. May be below the
-   guess: then the others do not suffice for it. */
+/* The quantum q for `wanted` elements on average. The candidates of keys from s->guess on are at
+   hand, `above` of them; of all others only the sum `rest` of their |p| is. If q comes out below
+   the guess, these candidates do not suffice to find it, and q is only where to begin anew. */
 static double gcomp__wangni_fit(const gcomp__selection *s, double rest, size_t above, double wanted)
 {
     double q = 0;
-    /* round 0: q = sum |p| / wanted; then those above q count 1 each, and the others share the
-       rest */
+    /* round 0: q = sum |p| / wanted. Then those of |p| >= q count 1 each, and the others share
+       what is left of `wanted`. */
     for (int round = 0; round < 3 && (!round || (above && q >= (double)gcomp__float(s->guess)));
          round++) {
         double sum = rest, left = wanted;
@@ -12766,14 +12807,15 @@ static double gcomp__wangni_fit(const gcomp__selection *s, double rest, size_t a
             else sum += a;
             GCOMP__PIN_SUM(sum);
         }
-        if (round && !(sum > 0 && sum < q * left)) break; /* c <= 1 */
+        if (round && !(sum > 0 && sum < q * left)) break; /* q would not get smaller */
         q = sum / left;
     }
     return q;
 }
 
-/* A full buffer: at least `most` would be sent with a quantum of their least, and it holds one and
-   a half times as many. */
+/* Makes room in a full buffer: raises the quantum, at least by a quarter and at least to the key
+   that `most` candidates reach, and thins the candidates out. With a quantum of that key all of
+   these would be sent for sure, more than a payload has on average: the true quantum is larger. */
 static void gcomp__wangni_raise(gcomp__wangni *job, size_t most)
 {
     gcomp__selection *s = job->s;
@@ -12783,7 +12825,7 @@ static void gcomp__wangni_raise(gcomp__wangni *job, size_t most)
         (double)gcomp__float(gcomp__sparse_kth(s->value, s->count, most, s->bins, &ties));
     gcomp__wangni_set(job,
                       least > 1.25 * (double)job->quantum ? least : 1.25 * (double)job->quantum);
-    /* no larger quantum exists */
+    /* the quantum is the largest float that there is */
     if (s->guess == before) gcomp__sparse_keep(s, most); /* the largest float there is */
     for (size_t i = 0; i < s->count; i++) {
         const uint32_t key = gcomp__bits(s->value[i]) & 0x7fffffffu;
@@ -12796,9 +12838,10 @@ static void gcomp__wangni_raise(gcomp__wangni *job, size_t most)
     gcomp__wangni_thin(job, 0);
 }
 
-/* 1. a sample gives q; 2. with a quantum of 0.75 q one pass finds all that may be sent, and the
-   sums that the true q is made from; 3. the true q thins them out. If it is below what was used,
-   the candidates do not suffice for it: again, with 0.75 of the new one. */
+/* 1. A sample gives q. 2. With a quantum of 0.75 q one pass finds all elements that may be sent,
+   and the sums that the true q is made from. 3. The true q thins the elements out. If the true q
+   is below the quantum of the pass, its candidates do not suffice: another pass, with 0.75 of
+   the new q. */
 static gcomp_result gcomp__wangni_select(const gcomp__call *call, const gcomp_codec *codec,
                                          gcomp__selection *s)
 {
@@ -12814,9 +12857,10 @@ static gcomp_result gcomp__wangni_select(const gcomp__call *call, const gcomp_co
     if ((call->set->common->max_bits)(s->value, sample) >= 0x7f800000u) return GCOMP_NOT_FINITE;
     s->count = sample;
     s->guess = 1;
-    /* the sample stands in for the tensor: all of it are candidates */
+    /* the sample stands for the tensor here: all of its elements are at hand, and none is in the
+       rest */
     double q = gcomp__wangni_fit(s, 0, sample, codec->param[0] * (double)sample);
-    /* candidates with somewhat less, then with the true one */
+    /* candidates with somewhat less than q, then the true q */
     for (int tries = 0; tries < 4; tries++) {
         gcomp__wangni_set(&job, 0.75 * q);
         job.rest = 0;
@@ -12825,14 +12869,14 @@ static gcomp_result gcomp__wangni_select(const gcomp__call *call, const gcomp_co
             (((const gcomp__wangni_kernels *)call->kernels)->look)(&job);
             if ((call->set->common->max_bits)(s->value, s->count) >= 0x7f800000u)
                 return GCOMP_NOT_FINITE;
-            /* the buffer is full */
+            /* else the buffer is full */
             if (s->at == s->end) break;
             gcomp__wangni_raise(&job, most);
         }
         q = gcomp__wangni_fit(s, job.rest, job.above, codec->param[0] * (double)s->n);
         if (q >= (double)job.quantum || s->guess == 1) break;
     }
-    /* any is unbiased */
+    /* after four tries the quantum of the pass: any quantum is unbiased */
     gcomp__wangni_set(&job, q > (double)job.quantum ? q : (double)job.quantum);
     gcomp__wangni_thin(&job, 1);
     if (s->count > most) gcomp__sparse_keep(s, most);
@@ -12855,11 +12899,16 @@ static const gcomp__method gcomp__row_wangni = {
     {NULL, &gcomp__wangni_selector, gcomp__wangni_adapt}};
 #endif
 
-/* >>method adacomp: the gradient d is added to p once more; of a bin of elements those are sent
-   whose |p + d| reaches its largest |p|. send=mean: as s * sgn(p), s the mean of the largest of
-   all bins that are not zero (+onebit:block=tensor codes that in a bit, exactly); send=value: as
-   p. Zeros are never sent. The paper's bins are 500, for convolutions 50. Chen, Choi, Brand,
-   Agrawal, Zhang, Gopalakrishnan, AAAI 2018. */
+/* >>method adacomp: of a bin of elements those that would reach its largest |p| with one more
+   gradient like this one. Chen, Choi, Brand, Agrawal, Zhang, Gopalakrishnan, AAAI 2018. The paper's
+   bins have 500 elements, for convolutions 50. p is residual + d, d the gradient:
+
+     element i is sent if |p_i + d_i| >= m, m the largest |p| of its bin, and p_i is not 0
+     sent      send=mean: s * sgn(p_i), s the mean of the m of all bins that are not zero
+               send=value: p_i
+     residual  p_i - sent_i there, p_i elsewhere
+
+   +onebit:block=tensor sends send=mean as a bit an element, exactly. */
 #if GCOMP__FIRST(ADACOMP)
 enum { GCOMP__ADACOMP_PIECE = GCOMP__TILE / 2 }; /* elements of a bin that are looked at at once */
 typedef struct gcomp__adacomp {
@@ -12873,7 +12922,7 @@ typedef struct gcomp__adacomp_kernels { void (*bins)(gcomp__adacomp *job); } gco
 #endif
 
 #if GCOMP__EACH(ADACOMP)
-/* Elements j .. j + 15 of `count`, zeros behind. */
+/* p of elements j .. j + 15; zeros from element `count` on, where the next bin begins. */
 #define gcomp__adacomp_load GCOMP__F(adacomp_load)
 GCOMP__INLINE gv gcomp__adacomp_load(gcomp__addends from, size_t j, size_t count)
 {
@@ -12881,7 +12930,7 @@ GCOMP__INLINE gv gcomp__adacomp_load(gcomp__addends from, size_t j, size_t count
     return j + 16 <= count ? p : gv_pick((1u << (count - j)) - 1, p, gv_splat(0));
 }
 
-/* The bits of the largest |p| of elements i .. end - 1. */
+/* The bits of the largest |p| of elements i .. end - 1, a bin. */
 #define gcomp__adacomp_most GCOMP__F(adacomp_most)
 GCOMP__NOINLINE uint32_t gcomp__adacomp_most(const gcomp__selection *s, size_t i, size_t end)
 {
@@ -12896,19 +12945,20 @@ GCOMP__NOINLINE uint32_t gcomp__adacomp_most(const gcomp__selection *s, size_t i
     return gv_most(max_bits);
 }
 
-/* >>kernel adacomp: all bins, one after the other. */
+/* >>kernel adacomp: all bins, one after the other, each twice: its largest |p|, then its
+   elements. The second look mostly finds the bin in a cache. */
 #define gcomp__adacomp_bins GCOMP__F(adacomp_bins)
 static void gcomp__adacomp_bins(gcomp__adacomp *job)
 {
     gcomp__selection *s = job->s;
     gcomp_input grad = s->in;
     float tile[GCOMP__ADACOMP_PIECE], other[GCOMP__ADACOMP_PIECE];
-    grad.residual = NULL;
+    grad.residual = NULL; /* d alone */
     for (size_t begin = 0, end; begin < s->n; begin = end) {
         end = s->n - begin > job->bin ? begin + job->bin : s->n;
         const uint32_t most = gcomp__adacomp_most(s, begin, end);
         job->max_bits = most > job->max_bits ? most : job->max_bits;
-        /* a bin of zeros sends nothing; one that is not finite ends in an error */
+        /* a bin of zeros sends nothing; one with Inf or NaN makes the whole encoding fail */
         if (most == 0 || most >= 0x7f800000u) continue;
         job->sum += (double)gcomp__float(most);
         GCOMP__PIN_SUM(job->sum);
@@ -12916,7 +12966,7 @@ static void gcomp__adacomp_bins(gcomp__adacomp *job)
         for (size_t i = begin, count; i < end; i += count) {
             count = gcomp__min(GCOMP__ADACOMP_PIECE, end - i);
             const gcomp__addends from = gcomp__addends_of(&s->in, s->n, i, count, tile);
-            /* the gradient alone, without the residual */
+            /* the gradient alone, without the residual: d */
             const gcomp__addends once = gcomp__addends_of(&grad, s->n, i, count, other);
             for (size_t j = 0; j < count; j += 16) {
                 const gv p = gcomp__adacomp_load(from, j, count);
@@ -12933,7 +12983,7 @@ static const gcomp__adacomp_kernels GCOMP__F(adacomp_kernels) = {gcomp__adacomp_
 #endif
 
 #if GCOMP__ONCE(ADACOMP)
-/* The kernel does all but the scale, which is known at the end. */
+/* Runs the kernel. With send=mean the values become the scale, which is known only at the end. */
 static gcomp_result gcomp__adacomp_select(const gcomp__call *call, const gcomp_codec *codec,
                                           gcomp__selection *s)
 {
@@ -12959,10 +13009,13 @@ static const gcomp__method gcomp__row_adacomp = {
     {NULL, &gcomp__adacomp_selector}};
 #endif
 
-/* >>method blocktopk: of the blocks of `block` elements the share `density` (rounded as topk's)
-   that has the largest sum of squares, with all their elements; of equal ones the first; zero
-   blocks never. The last block may be shorter. One index a block is sent, not one an element, and
-   what lies together is written together. */
+/* >>method blocktopk: whole blocks of `block` elements, those with the largest sum of squares. An
+   index stands for a block, so that indices take next to nothing, and what lies together is written
+   together. Of the ceil(n / block) blocks the share `density` is sent, rounded as topk's; of equal
+   blocks the first; zero blocks never. The last block of the tensor may be shorter.
+
+     sent      p_i of all elements of the blocks       (>>payload, with b = log2(block))
+     residual  p_i - sent_i there, p_i elsewhere */
 #if GCOMP__FIRST(BLOCKTOPK)
 typedef struct gcomp__blocktopk_kernels {
     /* the sum of squares of each block of n elements; 0 if one is not finite */
@@ -12971,7 +13024,8 @@ typedef struct gcomp__blocktopk_kernels {
 #endif
 
 #if GCOMP__EACH(BLOCKTOPK)
-/* >>kernel blocktopk: the sum of squares of each block of n elements; 0 if one is not finite. */
+/* >>kernel blocktopk: sums[b] <- the sum of p^2 of block b, in double. Returns 0 if one is not
+   finite. */
 #define gcomp__blocktopk_squares GCOMP__F(blocktopk_squares)
 static int gcomp__blocktopk_squares(const gcomp_input *in, size_t n, size_t block, double *sums)
 {
@@ -12997,7 +13051,7 @@ static const gcomp__blocktopk_kernels GCOMP__F(blocktopk_kernels) = {gcomp__bloc
 #endif
 
 #if GCOMP__ONCE(BLOCKTOPK)
-/* As many blocks as topk would take elements, whole. */
+/* Elements of a payload: as many blocks as topk would take elements of ceil(n / block). */
 static size_t gcomp__blocktopk_most(const gcomp_codec *codec, size_t n)
 {
     const size_t block = (size_t)codec->param[1];
@@ -13005,37 +13059,39 @@ static size_t gcomp__blocktopk_most(const gcomp_codec *codec, size_t n)
         n, gcomp__times(gcomp__sparse_k(codec->param[0], gcomp__pieces(n, block)), block));
 }
 
-/* Behind what all sparse methods need: a double for each block. */
+/* Bytes of scratch: what all sparse methods need, and behind it the sums, a double for each
+   block. */
 static size_t gcomp__blocktopk_scratch(const gcomp_codec *codec, size_t n)
 {
     return gcomp__plus(gcomp__sparse_scratch(codec, n), 8 * (n / (size_t)codec->param[1] + 1));
 }
 
-/* The k-th largest sum of squares; then all blocks that reach it, with all their elements. */
+/* Finds the k-th largest sum of squares; takes all blocks that reach it, with all their
+   elements. */
 static gcomp_result gcomp__blocktopk_select(const gcomp__call *call, const gcomp_codec *codec,
                                             gcomp__selection *s)
 {
     const size_t block = (size_t)codec->param[1], blocks = gcomp__pieces(s->n, block);
     const size_t k = gcomp__sparse_k(codec->param[0], blocks);
-    /* behind all the others share */
+    /* behind what all sparse methods have in the scratch */
     double *sums = (double *)(void *)(call->scratch + gcomp__sparse_scratch(codec, s->n));
     size_t ties = 0, taken = 0;
     s->group_size = block;
     if (!s->n) return GCOMP_OK;
     if (!(((const gcomp__blocktopk_kernels *)call->kernels)->squares)(&s->in, s->n, block, sums))
         return GCOMP_NOT_FINITE;
-    /* sums of squares are doubles without a sign */
+    /* sums of squares are doubles without a sign, so that their bits order as they do */
     uint64_t least = gcomp__kth_key(sums, 1, blocks, k, s->bins, &ties);
     for (size_t b = 0; b < blocks; b++) {
-        /* in order of blocks */
         const uint64_t key = gcomp__key_of(sums, 1, b);
         gcomp_input in = s->in;
-        /* of blocks equal to the k-th the first ones, as many as belong to the k */
+        /* Blocks above the k-th are taken, and of those equal to it the first `ties`. Blocks of
+           zeros never are. */
         if (key < least || key == 0 || (key == least && ties == 0)) continue;
         ties -= key == least;
         in.grad = (const uint8_t *)in.grad + b * block * gcomp__dtype_bytes(in.dtype);
         if (in.residual) in.residual += b * block;
-        /* p of the whole block */
+        /* p of the whole block, with factor 1 */
         (void)(call->set->common->scale_copy)(s->value + s->count, &in, 0,
                                               gcomp__min(block, s->n - b * block), 1);
         s->count += gcomp__min(block, s->n - b * block);
@@ -13044,6 +13100,7 @@ static gcomp_result gcomp__blocktopk_select(const gcomp__call *call, const gcomp
     return GCOMP_OK;
 }
 
+/* Why these parameters do not fit; NULL: they do. */
 static const char *gcomp__blocktopk_refuse(const double *param, int values)
 {
     (void)values;
@@ -13067,7 +13124,10 @@ static const gcomp__method gcomp__row_blocktopk = {
 /* >>warm-up: dgc, and the schedule warmup of a sparse method, begin with more elements than they
    send in the end. The epochs of a warm-up are divided into four parts of equal length:
 
-     | 25 % | 6.25 % | 1.5625 % | 0.4 % | then the codec's density     Lin et al., see dgc */
+     | 25 % | 6.25 % | 1.5625 % | 0.4 % | then the codec's density     Lin et al., see dgc
+
+   A warm-up of 4 epochs has one epoch for each part. In a warm-up of 6 epochs the parts have 2, 1,
+   2 and 1 epochs. */
 #if GCOMP__IN_ONCE
 enum { GCOMP__WARM_PARTS = 4 };
 
@@ -13086,7 +13146,9 @@ static double gcomp__warm_density(size_t part, double density)
 #endif
 
 /* >>method dgc: momentum that is corrected for what is sent late. Lin, Han, Mao, Wang, Dally, ICLR
-   2018.
+   2018. If the optimizer kept the momentum, an element that is sent in every tenth step would get
+   the sum of ten gradients, but not the momentum that they build up meanwhile. So each worker keeps
+   a momentum u, and what waits in the residual v is the sum of momenta.
 
      g    <- g * min(1, clip * sqrt(world) / |g|_2)     of the tensor, where a clip is given
      next =  m u + g,         p = v + next
@@ -13095,12 +13157,14 @@ static double gcomp__warm_density(size_t part, double density)
      v    <- p - sent                                   v is the residual
      u    <- next, with masking=1 zero where something was sent
 
+   The payload is that of topk. v and u are written by the commit alone.
+
    clip: if the gradients of the workers differ by independent noise, their mean is 1 / sqrt(world)
    as long as each of them, and gets the norm `clip`. (The paper divides by the number of workers
    first, adds, and clips at clip / sqrt(world).) In the first `warmup` epochs more is sent: a
    quarter, 1/16, 1/64 and 0.4 % of the elements, for a quarter of these epochs each. */
 #if GCOMP__ONCE(DGC)
-/* The codec with the density of an epoch; none is denser than the first. */
+/* The codec with the density of an epoch. That of epoch 0 is the largest. */
 static gcomp_codec gcomp__dgc_at(const gcomp_codec *codec, uint32_t epoch)
 {
     gcomp_codec now = *codec;
@@ -13109,14 +13173,14 @@ static gcomp_codec gcomp__dgc_at(const gcomp_codec *codec, uint32_t epoch)
     return now;
 }
 
-/* While it warms up, its codec depends on the epoch. */
+/* While dgc warms up, its codec depends on the epoch. */
 static void gcomp__dgc_adapt(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
 {
     (void)rounds;
     if (codec->param[5] > 0) *flags |= GCOMP__BY_EPOCHS;
 }
 
-/* Bounds are those of the first epoch, when most is sent. */
+/* The longest body: that of the first epoch, when most is sent. So are the sizes below. */
 static size_t gcomp__dgc_bound(const gcomp_codec *codec, size_t n)
 {
     const gcomp_codec first = gcomp__dgc_at(codec, 0);
@@ -13129,7 +13193,7 @@ static size_t gcomp__dgc_most(const gcomp_codec *codec, size_t n)
     return gcomp__about_most(&first, n);
 }
 
-/* p comes first in the scratch, the selection behind it. */
+/* Bytes of p, which comes first in the scratch; the selection is behind it. */
 static size_t gcomp__dgc_p_bytes(size_t n) { return gcomp__round_up(gcomp__times(n, 4), 64); }
 
 static size_t gcomp__dgc_scratch(const gcomp_codec *codec, size_t n)
@@ -13138,20 +13202,22 @@ static size_t gcomp__dgc_scratch(const gcomp_codec *codec, size_t n)
     return gcomp__plus(gcomp__dgc_p_bytes(n), gcomp__sparse_scratch(&first, n));
 }
 
-/* u, a float for each element. */
+/* State that is kept from step to step: u, a float for each element. */
 static size_t gcomp__dgc_state(const gcomp_codec *codec, size_t rows, size_t cols)
 {
     (void)codec;
     return gcomp__times(rows, cols);
 }
 
+/* Scratch of a step: one float. */
 static size_t gcomp__dgc_local(const gcomp_codec *codec, size_t rows, size_t cols)
 {
     (void)codec;
     return rows && cols; /* the scale of the gradient, clipped */
 }
 
-/* Finds the scale that gradients are taken with: that of the step, less what the clip takes. */
+/* Finds the scale that the gradient is taken with, local[0]: that of the step, times what the
+   clip leaves of the norm. NOT_FINITE: the gradient is not. */
 static gcomp_result gcomp__dgc_clip(gcomp__work *work)
 {
     double limit = work->codec->param[3];
@@ -13161,14 +13227,15 @@ static gcomp_result gcomp__dgc_clip(gcomp__work *work)
     if (limit == 0) return GCOMP_OK;
     look.in.residual = NULL;
     GCOMP__TRY(gcomp__look_at(&look, GCOMP__L2, &all));
-    double norm = gcomp__sqrt(all.sum);
+    double norm = gcomp__sqrt(all.sum); /* of scale * grad */
     limit *= gcomp__sqrt((double)work->world);
-    /* a shorter gradient stays as it is */
+    /* a gradient that is shorter stays as it is */
     if (norm > limit) work->local[0] = (float)((double)work->in.scale * (limit / norm));
     return GCOMP_OK;
 }
 
-/* The sums p and next as the kernel makes them: nothing is written where no place is given. */
+/* The sums p and next, as the kernel `advance` makes them. The caller says where they go: p,
+   next and zero are NULL here, and where one stays NULL nothing is written. */
 static gcomp__momentum gcomp__dgc_momentum(const gcomp__call *call)
 {
     const gcomp__work *work = call->work;
@@ -13185,7 +13252,7 @@ static gcomp__momentum gcomp__dgc_momentum(const gcomp__call *call)
     return d;
 }
 
-/* p into the scratch, which is then a gradient without a residual: it is sent as that. */
+/* Makes p in the scratch, and sends it as if it were a gradient without a residual. */
 static gcomp_result gcomp__dgc_encode(const gcomp__call *call, const gcomp_codec *codec,
                                       const gcomp_input *in, size_t n, uint8_t *body,
                                       size_t capacity, size_t *bytes)
@@ -13205,15 +13272,15 @@ static gcomp_result gcomp__dgc_encode(const gcomp__call *call, const gcomp_codec
     return gcomp__sparse_encode(&rest, &now, &made, n, body, capacity, bytes);
 }
 
-/* In a commit the momentum goes on: p becomes the residual, next the momentum; what was sent is
-   taken out of the first, and with masking zeroed in the second. */
+/* In a commit the momentum goes on: p becomes the residual, and next the momentum. Then what was
+   sent is taken out of the residual, and with masking its momentum becomes 0. */
 static void gcomp__dgc_decode(const gcomp__call *call, const gcomp__sink *sink)
 {
     gcomp__sink with = *sink;
     gcomp__momentum d;
     if (call->work && sink->ending == GCOMP__COMMIT) {
         d = gcomp__dgc_momentum(call);
-        /* the same sums again, now to where they stay */
+        /* the same sums as in encoding, now to where they stay; and y <- 0 */
         d.p = sink->residual;
         d.next = call->work->state;
         d.zero = sink->y;
