@@ -13309,25 +13309,34 @@ static const gcomp__method gcomp__row_dgc = {
     {NULL, &gcomp__dgc, gcomp__dgc_adapt}};
 #endif
 
-/* >>method randomk: k = density * n elements, drawn anew in each step, the same on all workers:
-   summed, without indices. What is not sent stays in the residual; unbiased=1 keeps none and
-   multiplies by n / k instead. neighbours=1: k elements side by side, from a random place on, in a
-   circle. Stich et al., NeurIPS 2018.
+/* >>method randomk: k = density * n elements S, drawn anew in each step, the same on all workers:
+   their values are summed, and no index is sent. Stich et al., NeurIPS 2018.
 
-     bits      |0010000100|0000000000|1000001000| a bit an element, 1: sent      from the shared key
-     before    |0         |2         |2         | of each chunk, and at last all
+     sent      sums[0][j] = p / world of element j of S; a sum of k floats over the workers
+     mean      the sums at the elements of S, 0 elsewhere
+     residual  0 at the elements of S, p elsewhere
+
+   unbiased=1: no residual; p is multiplied by n / k instead, since an element is sent in k / n of
+   all steps. neighbours=1: S is k elements side by side, from a random place on, in a circle: then
+   memory is read in one piece. S is a bit for each element:
+
+     bits      |0010000100|0000000000|1000001000| 1: sent; drawn with the shared key of the step
+     before    |0         |2         |2         | of each chunk, and at last all: 4
      sums[0]   |p p       |          |p p       | of this worker, then of all */
 #if GCOMP__FIRST(RANDOMK)
 enum { GCOMP__RANDOM_DRAWS = 32 }; /* places that are drawn at once */
 struct gcomp__random_job;
 typedef struct gcomp__random_kernels {
-    /* random numbers: 4 elements of the stream are a draw of 64 bits */
+    /* random numbers: 4 elements of the stream are a draw of 64 bits, two words of `pairs` */
     void (*draw)(uint32_t *pairs, uint64_t words, uint64_t element, size_t count);
+    /* see the kernels below */
     size_t (*count)(const struct gcomp__random_job *job);
     void (*take)(void *arg, size_t chunk);
 } gcomp__random_kernels;
 
-/* A tensor in a step; the three arrays are its scratch of the step. */
+/* A tensor in a step. The three arrays are its scratch of the step:
+
+     bits: n / 8 + 8 bytes | before: 8 bytes a chunk, and 8 | bad: a byte a chunk */
 typedef struct gcomp__random_job {
     gcomp__work *work;
     const gcomp__random_kernels *kernels;
@@ -13340,7 +13349,7 @@ typedef struct gcomp__random_job {
 
 #if GCOMP__EACH(RANDOMK)
 
-/* Counts the marked elements of each chunk; returns their sum. */
+/* >>kernel count: counts the elements of S in each chunk into `before`; returns their sum. */
 #define gcomp__count_drawn GCOMP__F(random_count)
 static size_t gcomp__count_drawn(const gcomp__random_job *job)
 {
@@ -13357,9 +13366,10 @@ static size_t gcomp__count_drawn(const gcomp__random_job *job)
     return total;
 }
 
-/* p of the elements of a chunk that are sent, times the factor; all of the chunk is looked at. By
-   words of the bits: most have two at most, which are taken without a branch. What follows is
-   fetched 4 KiB ahead, which goes on where a page ends. */
+/* >>kernel take: p of the elements of a chunk that are in S, times the factor, goes to sums[0];
+   all p of the chunk are looked at. 64 elements have a word of the bits. Most words have two
+   elements of S or fewer, which are taken without a branch. Memory is fetched 4 KiB ahead: the
+   processor's own prefetching stops at the end of a page. */
 #define gcomp__random_take GCOMP__F(random_take)
 static void gcomp__random_take(void *arg, size_t chunk)
 {
@@ -13368,13 +13378,14 @@ static void gcomp__random_take(void *arg, size_t chunk)
     const size_t bytes = gcomp__dtype_bytes(in.dtype), n = job->work->n,
                  end = gcomp__min(n, (chunk + 1) * GCOMP_CHUNK);
     const uint8_t *before = job->before + 8 * chunk;
+    /* the values of this chunk go to to .. last - 1 */
     const float *last = job->work->sums[0] + (size_t)gcomp__get64(before + 8);
     float *to = job->work->sums[0] + (size_t)gcomp__get64(before), line[64], tile[64];
     gv max_bits = gv_splat(0);
     for (size_t at = chunk * GCOMP_CHUNK; at < end; at += 64) {
         const size_t count = gcomp__min(64, end - at), next = gcomp__min(at + 1024, n - count);
         const gcomp__addends from = gcomp__addends_of(&in, n, at, count, tile);
-        /* 64 elements, 64 bits */
+        /* the word of these 64 elements */
         uint64_t set = gcomp__get64(job->bits + at / 8);
         for (size_t j = 0; j < count; j += 16) {
             const gv p = gcomp__sum_at(from, j);
@@ -13383,9 +13394,10 @@ static void gcomp__random_take(void *arg, size_t chunk)
             max_bits = gv_max_bits(max_bits, p);
             gv_store(line + j, gv_mul(p, gv_splat(job->factor)));
         }
-        if (last - to >= 2) { /* other chunks follow */
+        if (last - to >= 2) { /* else a write of two would reach those of the next chunk */
             const uint64_t rest = set & (set - 1);
-            /* two are written whether they are there or not: what is too much is overwritten */
+            /* Two are written, whether they are there or not; what is too much is overwritten by
+               the next. Bit 63 is set in addition, so that there is a first one. */
             to[0] = line[gcomp__first_one(set | (uint64_t)1 << 63)];
             to[1] = line[gcomp__first_one(rest | (uint64_t)1 << 63)];
             to += (set != 0) + (rest != 0);
@@ -13401,6 +13413,7 @@ static const gcomp__random_kernels GCOMP__F(randomk_kernels) = {
 #endif
 
 #if GCOMP__ONCE(RANDOMK)
+/* Floats that the round sums: k. */
 static size_t gcomp__random_count(const gcomp_codec *codec, size_t rows, size_t cols, int round,
                                   int odd)
 {
@@ -13408,7 +13421,7 @@ static size_t gcomp__random_count(const gcomp_codec *codec, size_t rows, size_t 
     return round == 0 ? gcomp__sparse_k(codec->param[0], gcomp__times(rows, cols)) : 0;
 }
 
-/* Floats for bits, before and bad, see gcomp__random_job. */
+/* Scratch of a step in floats: for bits, before and bad, see gcomp__random_job. */
 static size_t gcomp__random_local(const gcomp_codec *codec, size_t rows, size_t cols)
 {
     const size_t n = gcomp__times(rows, cols);
@@ -13416,12 +13429,13 @@ static size_t gcomp__random_local(const gcomp_codec *codec, size_t rows, size_t 
     return n / 32 + 4 + 3 * (gcomp__chunks(n) + 1);
 }
 
+/* Does sending k elements gain anything over sending all? */
 static int gcomp__random_gains(const gcomp_codec *codec, size_t rows, size_t cols)
 {
     return gcomp__random_count(codec, rows, cols, 0, 0) < gcomp__times(rows, cols);
 }
 
-/* Finds the three arrays in the scratch of the step. */
+/* The job of a tensor, with its three arrays in the scratch of the step. */
 static gcomp__random_job gcomp__random_job_of(gcomp__work *work)
 {
     gcomp__random_job job;
@@ -13434,17 +13448,20 @@ static gcomp__random_job gcomp__random_job_of(gcomp__work *work)
     return job;
 }
 
-/* A whole number below n; all are equally likely, to 2^-32. */
+/* A whole number below n from a draw, a number u of 64 bits: floor(u * n / 2^64). All are
+   equally likely, to 2^-32. */
 GCOMP__INLINE size_t gcomp__random_below(const uint32_t *pair, size_t n)
 {
+    /* u * n in parts of 32 bits, as on paper: u = high low, n = top rest */
     const uint64_t high = pair[0], low = pair[1];
     const uint64_t top = (uint64_t)n >> 32, rest = (uint64_t)n & 0xffffffffu;
-    /* floor(number * n / 2^64), of a number of 64 bits */
+    /* two products are enough for n below 2^32 */
     if (!top) return (size_t)((high * rest + (low * rest >> 32)) >> 32); /* two products do */
     return (size_t)(high * top + ((high * rest + low * top + (low * rest >> 32)) >> 32));
 }
 
-/* Marks elements of the byte of element i; `fresh` of them were not marked. */
+/* Puts elements of the byte of element i into S: those of `bits`, of which `fresh` were not in
+   S. */
 GCOMP__INLINE void gcomp__random_mark(const gcomp__random_job *job, size_t i, unsigned bits,
                                       size_t fresh)
 {
@@ -13453,7 +13470,7 @@ GCOMP__INLINE void gcomp__random_mark(const gcomp__random_job *job, size_t i, un
     gcomp__put64(count, gcomp__get64(count) + fresh);
 }
 
-/* Elements of a batch of draws, whose bits are fetched. */
+/* Draws the elements of batch number `batch`, and fetches their bits, which lie anywhere. */
 GCOMP__INLINE void gcomp__random_batch(const gcomp__random_job *job, uint64_t words, size_t batch,
                                        size_t n, size_t *elements)
 {
@@ -13467,22 +13484,26 @@ GCOMP__INLINE void gcomp__random_batch(const gcomp__random_job *job, uint64_t wo
     }
 }
 
-/* k different ones of n; or the n - k others, if they are fewer. That takes so many draws at
-   least, which are marked first and counted together; then those are drawn, one by one, that had
-   been drawn before. */
+/* Puts k different elements of n into S. If k is more than half of n, it draws the n - k others
+   instead, and turns S round. So many different elements take at least as many draws. These come
+   first, in batches, and are marked without asking whether they were drawn before; a count says how
+   many there are. Then draws come one by one, until there are enough:
+
+     draws     | batch 0 | batch 1 | ... | batch `sure` - 1 | one by one
+     marked    | all                                        | if not drawn before */
 static void gcomp__random_elements(const gcomp__random_job *job, uint64_t words, size_t k, size_t n)
 {
     const size_t few = gcomp__min(k, n - k), sure = few / GCOMP__RANDOM_DRAWS;
     size_t coming[4][GCOMP__RANDOM_DRAWS], i, done;
     uint8_t *const bits = job->bits;
-    /* batch i is drawn and its places fetched; batch i - 4 is marked */
+    /* batch i is drawn, and its bits are fetched; meanwhile batch i - 4 is marked */
     for (i = 0; i < sure + 4; i++) {
         size_t *at = coming[i % 4];
         for (size_t j = 0; i >= 4 && j < GCOMP__RANDOM_DRAWS; j++)
             bits[at[j] / 8] = (uint8_t)(bits[at[j] / 8] | 1u << (at[j] & 7));
         if (i < sure) gcomp__random_batch(job, words, i, n, at);
     }
-    /* places that were drawn twice are missing: one by one from here on */
+    /* as many elements are still missing as draws met one that was marked */
     for (done = (job->kernels->count)(job), i = sure; done < few; i++) {
         gcomp__random_batch(job, words, i, n, coming[0]);
         for (size_t j = 0; j < GCOMP__RANDOM_DRAWS && done < few; j++) {
@@ -13492,7 +13513,7 @@ static void gcomp__random_elements(const gcomp__random_job *job, uint64_t words,
             done += fresh;
         }
     }
-    /* the others were drawn: everything is turned round */
+    /* the others were drawn: now all bits are turned round, and all counts */
     if (few == k) return;
     for (i = 0; i < n / 8; i++) job->bits[i] = (uint8_t)~job->bits[i];
     job->bits[n / 8] = (uint8_t)(~job->bits[n / 8] & ((1u << (n & 7)) - 1));
@@ -13502,7 +13523,7 @@ static void gcomp__random_elements(const gcomp__random_job *job, uint64_t words,
     }
 }
 
-/* Marks elements i .. end - 1, whole bytes at a time. */
+/* Puts elements i .. end - 1 into S, whole bytes at a time. */
 static void gcomp__random_run(const gcomp__random_job *job, size_t i, size_t end)
 {
     for (; i < end && i % 8; i++) gcomp__random_mark(job, i, 1u << (i & 7), 1);
@@ -13510,19 +13531,20 @@ static void gcomp__random_run(const gcomp__random_job *job, size_t i, size_t end
     for (; i < end; i++) gcomp__random_mark(job, i, 1u << (i & 7), 1);
 }
 
-/* k elements from a random place on; behind the last element comes the first. */
+/* Puts k elements from a random place on into S; behind the last element comes the first. */
 static void gcomp__random_neighbours(const gcomp__random_job *job, uint64_t words, size_t k,
                                      size_t n)
 {
     uint32_t pairs[2 * GCOMP__RANDOM_DRAWS];
     (job->kernels->draw)(pairs, words, 0, 4);
     size_t at = gcomp__random_below(pairs, n);
-    size_t first = gcomp__min(k, n - at);
+    size_t first = gcomp__min(k, n - at); /* up to the end of the tensor */
     gcomp__random_run(job, at, at + first);
     gcomp__random_run(job, 0, k - first);
 }
 
-/* Marks the elements, adds up the counts of chunks to `before`, and takes p of what is marked. */
+/* Makes this worker's part of the sum: draws S, turns the counts of chunks into `before`, and
+   takes p of the elements of S. NOT_FINITE: some p of the tensor is not, in S or not. */
 static gcomp_result gcomp__random_make(gcomp__work *work, int round)
 {
     const size_t k = gcomp__random_count(work->codec, work->rows, work->cols, 0, 0) * work->stack;
@@ -13535,13 +13557,14 @@ static gcomp_result gcomp__random_make(gcomp__work *work, int round)
     memset(job.before, 0, 8 * chunks);
     if (work->codec->param[2] != 0) gcomp__random_neighbours(&job, words, k, work->n);
     else gcomp__random_elements(&job, words, k, work->n);
-    /* counts become how many are sent before each chunk */
+    /* before <- how many are in S before each chunk */
     for (size_t chunk = 0; chunk < chunks; chunk++) {
         const uint64_t count = gcomp__get64(job.before + 8 * chunk);
         gcomp__put64(job.before + 8 * chunk, sent);
         sent += count;
     }
     gcomp__put64(job.before + 8 * chunks, sent);
+    /* part is 1 / world */
     job.factor = work->codec->param[1] != 0
                      ? (float)((double)work->part * (double)work->n / (double)k)
                      : work->part;
@@ -13551,8 +13574,7 @@ static gcomp_result gcomp__random_make(gcomp__work *work, int round)
     return GCOMP_OK;
 }
 
-/* Commit of a chunk: residual <- p, y <- 0; then y <- sum and residual <- 0 where something was
-   sent. */
+/* Commits a chunk: residual <- p, y <- 0; then y <- sum and residual <- 0 for the elements of S. */
 static void gcomp__random_put(void *arg, size_t chunk)
 {
     const gcomp__random_job *job = (const gcomp__random_job *)arg;
@@ -13571,13 +13593,15 @@ static void gcomp__random_put(void *arg, size_t chunk)
     }
 }
 
+/* Commits the tensor, by chunks. bits and before are still those of the make. */
 static void gcomp__random_commit(gcomp__work *work)
 {
     gcomp__random_job job = gcomp__random_job_of(work);
     gcomp__run(&work->call, gcomp__chunks(work->n), gcomp__random_put, &job);
 }
 
-/* Unbiased, and no residual; or a residual, and biased. */
+/* The row has both flags, and one of them goes: with unbiased=1 there is no residual, without it
+   the method is biased. */
 static void gcomp__random_adapt(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
 {
     (void)rounds;
