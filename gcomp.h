@@ -452,8 +452,9 @@
      terngrad               clip=2.5 (sigma; 0: none), block=tensor, code=packed, share=0 (1: all
                             workers take the largest scale of all, and clip at it; only with packed
                             codes, and without blocks)
-     qsgd                   levels=7 (1 to 32767), norm=max (l2), bucket=512 (as block), code=packed,
-                            spacing=even (powers: levels that are powers of two; levels 1 to 100)
+     qsgd                   levels=7 (1 to 32767), norm=max (l2), bucket=512 (as block),
+                            code=packed, spacing=even (powers: levels that are powers of two, at
+                            most 100 of them)
      int                    bits=8 (4, 2), block=256 (with 4 and 2 bits 128), rounding=nearest
                             (stochastic), range=symmetric (affine), code=packed
        code                 how levels are coded: packed, elias, rice, auto (the shortest); see
@@ -543,8 +544,6 @@
      sign      Karimireddy, Rebjock, Stich, Jaggi: Error Feedback Fixes SignSGD and other Gradient
                Compression Schemes, ICML 2019; blocks: Zheng, Huang, Kwok: Communication-Efficient
                Distributed Blockwise Momentum SGD with Error-Feedback, NeurIPS 2019
-               scale=rms: Tang et al.: 1-bit Adam: Communication Efficient Large-Scale Training with
-               Adam's Convergence Speed, ICML 2021
                scale=rms: Tang et al.: 1-bit Adam: Communication Efficient Large-Scale Training with
                Adam's Convergence Speed, ICML 2021
      onebit    Seide, Fu, Droppo, Li, Yu: 1-Bit Stochastic Gradient Descent and its Application to
@@ -2025,9 +2024,15 @@ GCOMP__NOINLINE int gcomp__mode_fits(void)
 /* ------------------------------------------------------------------------------------------------
    >>base - sizes that cannot overflow, little-endian words, floats of 2 bytes, roots
 
-   All of it gives the same bits on every compiler and machine: integers, or float operations of
-   which each is exact or rounded once. GCOMP__PIN_SUM keeps a compiler from joining an addition
-   with a multiplication, or from working in more digits.
+   Every function here gives the same bits on every compiler and machine: it uses integers, or float
+   operations of which each is exact or rounded once. GCOMP__PIN_SUM keeps a compiler from joining
+   an addition with a multiplication, or from working in more digits.
+     format             bits: sign exponent mantissa    bias   largest     smallest above 0
+     float (binary32)   1  8  23                        127    3.4e38      2^-149
+     half (binary16)    1  5  10                         15    65504       2^-24
+     bfloat             1  8   7                        127    3.39e38     2^-133
+   A number is (-1)^sign * 2^(exponent - bias) * 1.mantissa. Exponent 0: 2^(1 - bias) * 0.mantissa,
+   a subnormal number. The largest exponent: infinities and NaN.
    ---------------------------------------------------------------------------------------------- */
 
 /* These do not compile where the assumption is wrong: an array cannot have -1 elements. */
@@ -2036,41 +2041,50 @@ typedef char gcomp__assume_ieee_float[sizeof(float) == 4 && FLT_MANT_DIG == 24 &
                                           ? 1
                                           : -1];
 
-/* Returns from the function with the result of `expression`, unless that is GCOMP_OK. */
+/* Returns from the function with the result of `expression`, unless that is GCOMP_OK. Only where
+   the function holds nothing that must be given back, such as a floating-point mode. */
 #define GCOMP__TRY(expression) \
     do { \
         gcomp_result gcomp__tried = (expression); \
         if (gcomp__tried != GCOMP_OK) return gcomp__tried; \
     } while (0)
 
+/* Not macros: an argument is evaluated once. */
 GCOMP__INLINE size_t gcomp__min(size_t a, size_t b) { return a < b ? a : b; }
 GCOMP__INLINE size_t gcomp__max(size_t a, size_t b) { return a > b ? a : b; }
 GCOMP__INLINE uint32_t gcomp__larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
-/* Sizes are calculated with these four. SIZE_MAX stands for "too much" and stays so, therefore one
-   test at the end is enough: gcomp__allocate refuses SIZE_MAX. */
+/* Sizes are calculated with these four. SIZE_MAX stands for "too much". A sum or product with
+   SIZE_MAX is SIZE_MAX again, so that one test at the end of a calculation is enough:
+   gcomp__allocate refuses SIZE_MAX.
+     plus(times(rows, cols), 64)     SIZE_MAX if any part of it overflows */
 
-/* a * b */
+/* a * b. 0 * "too much" is 0. */
 static size_t gcomp__times(size_t a, size_t b)
 {
     if (a == 0 || b == 0) return 0;
+    /* a * b > SIZE_MAX, asked without the product */
     return a == SIZE_MAX || b == SIZE_MAX || a > SIZE_MAX / b ? SIZE_MAX : a * b;
 }
 
 /* a + b */
 static size_t gcomp__plus(size_t a, size_t b) { return a > SIZE_MAX - b ? SIZE_MAX : a + b; }
 
-/* How many parts of `size` n is cut into; the last part may be smaller. */
+/* ceil(n / size): how many parts of `size` n is cut into; the last part may be smaller. Written so
+   that n + size - 1 cannot overflow. 10 in parts of 4: 4, 4, 2, so 3. */
 static size_t gcomp__pieces(size_t n, size_t size) { return n / size + (n % size != 0); }
 
-/* The smallest multiple of `to` that is not below a. */
+/* The smallest multiple of `to` that is not below a; SIZE_MAX if that might overflow. */
 static size_t gcomp__round_up(size_t a, size_t to)
 {
     return a > SIZE_MAX - to ? SIZE_MAX : (a + to - 1) / to * to;
 }
 
-/* The bits of a float, and back: 1 sign, 8 exponent, 23 mantissa. Bits of numbers >= 0 are in the
-   order of the numbers; from 0x7f800000 on they are infinities and NaN. */
+/* The bits of a float, and back; memcpy is the way that C allows, and costs nothing. Bits of
+   numbers >= 0 are in the order of the numbers, so that the largest |x| is found among integers:
+     0x00000000  0        0x3f800000  1        0x7f7fffff  the largest float
+     0x00000001  2^-149   0x3f800001  1 + 2^-23   0x7f800000  infinity; above it NaN
+     + 0x80000000: the same number with a minus */
 GCOMP__INLINE uint32_t gcomp__bits(float x)
 {
     uint32_t u;
@@ -2085,7 +2099,8 @@ GCOMP__INLINE float gcomp__float(uint32_t u)
     return x;
 }
 
-/* Is x finite? Asked of the bits: -ffast-math would remove a test of the number. */
+/* Is x finite? The exponent is looked at: with -ffast-math a compiler removes a test like x == x,
+   since it may assume that there are no NaN and no infinities. */
 GCOMP__INLINE int gcomp__finite(float x) { return (gcomp__bits(x) & 0x7f800000u) != 0x7f800000u; }
 
 GCOMP__INLINE int gcomp__finite_double(double x)
@@ -2095,19 +2110,22 @@ GCOMP__INLINE int gcomp__finite_double(double x)
     return (u & 0x7ff0000000000000u) != 0x7ff0000000000000u;
 }
 
-/* How many bits of x are 1. */
+/* How many bits of x are 1: 3 for 0x16. */
 GCOMP__INLINE unsigned gcomp__popcount(uint32_t x)
 {
 #if defined(__GNUC__)
     return (unsigned)__builtin_popcount(x);
 #else
     unsigned count = 0;
-    for (; x; x &= x - 1) count++;
+    for (; x; x &= x - 1) count++; /* x & x - 1 clears the lowest 1 */
     return count;
 #endif
 }
 
-/* Payloads are little endian. put writes a word at any address, get reads one. */
+/* Payloads, saves and frames are little endian. put writes a word at any address, get reads one; b
+   need not be aligned. Shifts say what is meant on machines of either byte order, and compilers
+   make one instruction of them where they can.
+     put32(b, 0x04030201)     b: 01 02 03 04 */
 GCOMP__INLINE void gcomp__put32(uint8_t *b, uint32_t v)
 {
     b[0] = (uint8_t)v;
@@ -2149,7 +2167,8 @@ GCOMP__INLINE void gcomp__put16(uint8_t *b, uint32_t v)
 #endif
 }
 
-/* A word whose first byte is the highest. */
+/* A word whose first byte is the highest, for streams that fill bytes from bit 7 on: 01 02 03 04 is
+   0x01020304. */
 GCOMP__INLINE uint32_t gcomp__get32_high(const uint8_t *b)
 {
     return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | (uint32_t)b[3];
@@ -2162,58 +2181,70 @@ GCOMP__INLINE uint32_t gcomp__get16(const uint8_t *b)
 GCOMP__INLINE void gcomp__put_float(uint8_t *b, float x) { gcomp__put32(b, gcomp__bits(x)); }
 GCOMP__INLINE float gcomp__get_float(const uint8_t *b) { return gcomp__float(gcomp__get32(b)); }
 
-/* |x| <= 65504 to binary16, 1 sign, 5 exponent, 10 mantissa; nearest, ties to even.
-   From 2^-14 on the exponent is moved by 112 (0x38000000 >> 23) and 13 bits of the mantissa go:
-   adding 0xfff and the last bit that stays carries where x is above the middle, or in the middle
-   and odd. Below 2^-14 a half is a multiple of 2^-24, and x + 0.5 is a float with this very last
-   place: the addition itself rounds. */
+/* x to binary16, |x| <= 65504; nearest, ties to even.
+   From 2^-14 on, the exponent moves by the difference of the biases, 127 - 15 = 112 (0x38000000 >>
+   23), and 13 of 23 bits of the mantissa go. What is added before the shift rounds: 0xfff, and 1
+   more if the last bit that stays is 1. The carry goes up if the 13 bits are above the middle,
+   0x1000, or are the middle and the last bit is odd.
+     mantissa   ..mmmmmmmmm0 1000000000000   + 0xfff        no carry: stays even
+                ..mmmmmmmmm1 1000000000000   + 0xfff + 1    carry: becomes even
+   Below 2^-14 a half is a multiple of 2^-24. The last place of floats from 0.5 to 1 is 2^-24 too,
+   so that the addition x + 0.5 itself rounds x as the format asks. */
 GCOMP__INLINE uint32_t gcomp__to_half(float x)
 {
     uint32_t u = gcomp__bits(x), sign = u >> 16 & 0x8000u;
-    u &= 0x7fffffffu;
-    if (u < 0x38800000u) {
+    u &= 0x7fffffffu;      /* |x| */
+    if (u < 0x38800000u) { /* below 2^-14: zero, or a subnormal half */
         float shifted = gcomp__float(u) + 0.5f;
         GCOMP__PIN_SUM(shifted);
-        return sign | (gcomp__bits(shifted) - 0x3f000000u);
+        return sign | (gcomp__bits(shifted) - 0x3f000000u); /* less the bits of 0.5: x / 2^-24 */
     }
     return sign | ((u - 0x38000000u + 0xfffu + (u >> 13 & 1)) >> 13);
 }
 
+/* A half to a float: exact, also for infinities and NaN. */
 GCOMP__INLINE float gcomp__from_half(uint32_t h)
 {
-    uint32_t u = (h & 0x7fffu) << 13, exponent = u & 0x0f800000u;
+    uint32_t u = (h & 0x7fffu) << 13, exponent = u & 0x0f800000u; /* in their places of a float */
     float x;
-    if (exponent == 0x0f800000u) { /* an infinity or a NaN */
+    if (exponent == 0x0f800000u) { /* an infinity or a NaN: exponent 31 becomes 255 */
         u += 0x70000000u;
     } else if (exponent == 0) { /* subnormal: as 2^-14 + h, less 2^-14 */
         x = gcomp__float(u + 0x38800000u) - gcomp__float(0x38800000u);
         GCOMP__PIN_SUM(x);
         u = gcomp__bits(x);
-    } else {
+    } else { /* the biases differ by 112 */
         u += 0x38000000u;
     }
     return gcomp__float(u | (h & 0x8000u) << 16);
 }
 
-/* Floats of 8 or 6 bits become halves by a shift: the bits that stay are the sign, at the top, and
-   the others from `shift` on. */
+/* A small float of 8 or 6 bits is extended by copies of its sign and shifted left by `shift`, so
+   that its exponent stands where that of a half does. These masks then keep the sign, at bit 15
+   (-0x8000 has all bits from 15 up), and the 7 or 5 other bits, from bit `shift` on; they clear
+   the copies of the sign between the two. */
 GCOMP__INLINE int32_t gcomp__short_mask(int shift) { return ((0x80 << shift) - 1) | -0x8000; }
 GCOMP__INLINE int32_t gcomp__six_mask(int shift) { return 0x1f << shift | -0x8000; }
 
-/* To bfloat16, the upper half of a float; nearest, ties to even. |x| is at most
-   GCOMP__BFLOAT_MAX. */
+/* x to bfloat16, the upper half of a float; nearest, ties to even, by the same carry as above. |x|
+   is at most GCOMP__BFLOAT_MAX: a larger one could be rounded up to infinity. */
 GCOMP__INLINE uint32_t gcomp__to_bfloat(float x)
 {
     uint32_t u = gcomp__bits(x);
     return (u + 0x7fffu + (u >> 16 & 1)) >> 16;
 }
 
+/* The largest finite numbers of both formats: encoders make larger ones these. */
 #define GCOMP__HALF_MAX 65504.0f
 #define GCOMP__BFLOAT_MAX (gcomp__float(0x7f7f0000u))
 
 /* The double nearest to the root of x, x >= 0 and finite, where no instruction finds it. By hand as
-   on paper: two bits of x come down for each bit of the root. `rest` is what is left of x without
-   root^2; the next bit is 1 if 2 * root + 1 can be subtracted. */
+   on paper: two bits of x come down for each bit of the root.
+     x = 2^exponent * u / 2^52,  exponent even,  2^52 <= u < 2^54
+     in base 2 the root of 10 01 00 is 1 1 0: rest = 10 01 00 - 1 1 0 squared = 0
+   `rest` is what is left of the bits that came down without root^2. With a further bit b the root
+   becomes r + b, r = 2 root, and its square grows by 2 r b + b. So b is 1 if 2 r + 1 can be
+   subtracted from 4 rest + the two bits. */
 GCOMP__NOINLINE double gcomp__sqrt_bits(double x)
 {
     uint64_t u, rest = 0, root = 0;
@@ -2223,18 +2254,21 @@ GCOMP__NOINLINE double gcomp__sqrt_bits(double x)
     u = (u & 0xfffffffffffffu) | 0x10000000000000u;
     if (exponent & 1) u <<= 1, exponent--;
     for (int i = 53; i >= 0; i--) { /* 54 bits: the last rounds; the root is never in the middle */
-        rest = rest << 2 | (i >= 27 ? u >> (2 * i - 54) & 3 : 0);
+        rest = rest << 2 | (i >= 27 ? u >> (2 * i - 54) & 3 : 0); /* u has 54 bits */
         root <<= 1;
-        if (rest > 2 * root) {
+        if (rest > 2 * root) { /* rest >= 2 * root + 1 */
             rest -= 2 * root + 1;
             root++;
         }
     }
+    /* 53 bits, of which the highest adds 1 to the exponent: hence 1022 and not 1023 */
     u = ((uint64_t)(exponent / 2 + 1022) << 52) + ((root + 1) >> 1);
     memcpy(&x, &u, 8);
     return x;
 }
 
+/* The double nearest to the root of x; 0 for x <= 0. Instructions round to nearest too, so that all
+   ways give the same bits. Not sqrt of the C library: the header links without libm. */
 GCOMP__INLINE double gcomp__sqrt(double x)
 {
 #if GCOMP__X86 || defined(__SSE2__)
@@ -2247,11 +2281,16 @@ GCOMP__INLINE double gcomp__sqrt(double x)
 #endif
 }
 
-/* a * b + c rounded once, also where no instruction does it. The product is exact in double. The
-   sum s is made odd in its last place if an error err was left (Boldo and Melquiond, "Emulation of
-   a FMA and correctly rounded sums", 2008): then rounding s to float gives what rounding the exact
-   sum would give, since an odd double is never in the middle of two floats. err is found exactly
-   (Knuth's sum of two). */
+/* a * b + c rounded once, also where no instruction does it.
+     p = a * b         exact: 24 + 24 bits fit the 53 of a double
+     s = p + c         rounded to a double; err is what the rounding left out, found exactly
+     (Knuth's
+                       sum of two)
+     (float)s          would round a second time. Where s is just the middle of two floats, and err
+                       is not 0, that would go to the wrong side
+   So s is made odd in its last place if err is not 0 (Boldo and Melquiond, "Emulation of a FMA and
+   correctly rounded sums", 2008): one place towards the exact sum if s was even. An odd double is
+   never in the middle of two floats, and (float)s is then the exact sum rounded once. */
 GCOMP__INLINE float gcomp__fmaf(float a, float b, float c)
 {
 #if (defined(__FMA__) || defined(__aarch64__)) && defined(__GNUC__)
@@ -2259,21 +2298,21 @@ GCOMP__INLINE float gcomp__fmaf(float a, float b, float c)
 #else
     double p = (double)a * (double)b, s = p + (double)c;
     GCOMP__PIN_SUM(s);
-    double t = s - p;
+    double t = s - p; /* what s has of c */
     GCOMP__PIN_SUM(t);
-    double err = s - t;
+    double err = s - t; /* what s has of p */
     GCOMP__PIN_SUM(err);
-    err = p - err;
+    err = p - err; /* what s lacks of p */
     GCOMP__PIN_SUM(err);
-    t = (double)c - t;
+    t = (double)c - t; /* what s lacks of c */
     GCOMP__PIN_SUM(t);
-    err += t;
+    err += t; /* exact sum - s */
     if (gcomp__finite_double(s) && err != 0) {
         uint64_t u;
         memcpy(&u, &s, 8);
-        if (!(u & 1)) {
-            if ((err > 0) == (s > 0)) u += 1;
-            else u -= 1;
+        if (!(u & 1)) {                       /* even: to the next double, where the exact sum is */
+            if ((err > 0) == (s > 0)) u += 1; /* away from 0 */
+            else u -= 1;                      /* towards 0 */
         }
         memcpy(&s, &u, 8);
     }
@@ -2283,15 +2322,23 @@ GCOMP__INLINE float gcomp__fmaf(float a, float b, float c)
 
 /* ------------------------------------------------------------------------------------------------
    >>sentences - text in buffers of fixed size; decimal numbers, read and said
+
+   Errors are sentences that name the culprit: "tensor 'fc1': grad is NULL". The functions here
+   write them into a buffer that the user or the object has, without printf (which depends on the
+   locale, and is not there without a C library) and without memory. They also read and say the
+   numbers of codecs, so that a number means the same double on every machine:
+     "0.01"  -- gcomp__read_number -->  the nearest double  -- gcomp__say_decimal -->  "0.01"
    ---------------------------------------------------------------------------------------------- */
 
-/* Text in a buffer: cut to fit, always ended by 0. */
+/* Text in a buffer: cut to fit, always ended by 0. The functions gcomp__say_... append to it.
+     capacity 8, "tensors" and " 3" said     at: t e n s o r s 0     length 9, as if all had fit */
 typedef struct gcomp__text {
     char *at;        /* may be NULL where the capacity is 0 */
     size_t capacity; /* bytes, with the 0 at the end */
     size_t length;   /* of the whole text, also of what was cut off */
 } gcomp__text;
 
+/* An empty text in buffer[capacity]. buffer may be NULL: then the text is only measured. */
 static gcomp__text gcomp__text_in(char *buffer, size_t capacity)
 {
     gcomp__text t;
@@ -2304,7 +2351,7 @@ static gcomp__text gcomp__text_in(char *buffer, size_t capacity)
 
 static void gcomp__say_char(gcomp__text *t, char c)
 {
-    if (t->length + 1 < t->capacity) {
+    if (t->length + 1 < t->capacity) { /* the letter and the 0 fit */
         t->at[t->length] = c;
         t->at[t->length + 1] = 0;
     }
@@ -2316,14 +2363,16 @@ static void gcomp__say(gcomp__text *t, const char *text)
     while (*text) gcomp__say_char(t, *text++);
 }
 
+/* The first `length` letters of a text, which need not end there. */
 static void gcomp__say_some(gcomp__text *t, const char *text, size_t length)
 {
     while (length--) gcomp__say_char(t, *text++);
 }
 
+/* v in decimal. */
 static void gcomp__say_number(gcomp__text *t, uint64_t v)
 {
-    char digits[20];
+    char digits[20]; /* of the largest v, 18446744073709551615; the lowest digit first */
     int n = 0;
     do digits[n++] = (char)('0' + v % 10);
     while ((v /= 10) != 0);
@@ -2333,11 +2382,13 @@ static void gcomp__say_number(gcomp__text *t, uint64_t v)
 static void gcomp__say_integer(gcomp__text *t, int64_t v)
 {
     if (v < 0) gcomp__say_char(t, '-');
-    gcomp__say_number(t, v < 0 ? 0 - (uint64_t)v : (uint64_t)v);
+    gcomp__say_number(t, v < 0 ? 0 - (uint64_t)v : (uint64_t)v); /* -v may not fit an int64_t */
 }
 
-/* A sentence with gaps: %s takes a text, %u a number of type uint64_t, and %t the name of a tensor,
-   of which 60 bytes are shown: "tensor 'fc1'". */
+/* A sentence with gaps. Numbers must be passed as uint64_t: no compiler checks these formats.
+     %s   a text
+     %u   a number of type uint64_t
+     %t   the name of a tensor, of which 60 bytes are shown: "tensor 'fc1'" */
 static void gcomp__say_list(gcomp__text *t, const char *format, va_list list)
 {
     for (; *format; format++) {
@@ -2363,7 +2414,7 @@ static void gcomp__say_with(gcomp__text *t, const char *format, ...)
     va_end(list);
 }
 
-/* 10^e, e >= 0. */
+/* 10^e, e >= 0. 10^22 = 2^22 * 5^22, and 5^22 < 2^53: the last power of ten that is a double. */
 static double gcomp__ten_to(int e)
 {
     double p = 1;
@@ -2378,22 +2429,26 @@ static double gcomp__decimal(uint64_t digits, int e)
     return e < 0 ? (double)digits / gcomp__ten_to(-e) : (double)digits * gcomp__ten_to(e);
 }
 
-/* A decimal number 0.d0 d1 d2 ... * 10^point, d0 not 0; zero has no digits. Doubled and halved
-   digit by digit, as on paper, it comes to a range where a double takes it exactly. */
+/* A decimal number 0.d0 d1 d2 ... * 10^point, d0 not 0; zero has no digits.
+     12.5: digit 1 2 5, count 3, point 2        0.01: digit 1, count 1, point -1
+   Doubled and halved digit by digit, as on paper, it comes to a range where a double takes it
+   exactly. */
 typedef struct gcomp__digits {
-    uint8_t digit[192]; /* enough for a parameter and its halves */
-    int count, point;
+    uint8_t digit[192]; /* 0 .. 9 each; enough for a parameter and its halves */
+    int count;          /* of digits; the last one is not 0 */
+    int point;          /* the decimal point stands behind so many digits */
 } gcomp__digits;
 
-/* d <- 2 d */
+/* d <- 2 d, from the last digit to the first. A number that needs more than 192 digits loses its
+   last one; parameters do not. */
 static void gcomp__double_digits(gcomp__digits *d)
 {
-    int carry = 0;
+    int carry = 0; /* 0 or 1 between digits; inside the loop up to 19 */
     for (int i = d->count; i-- > 0; carry = carry > 9) {
         carry += 2 * d->digit[i];
         d->digit[i] = (uint8_t)(carry % 10);
     }
-    if (carry) {
+    if (carry) { /* a new first digit: 8 becomes 16 */
         if (d->count < (int)sizeof d->digit) d->count++;
         memmove(d->digit + 1, d->digit, (size_t)d->count - 1);
         d->digit[0] = 1;
@@ -2402,22 +2457,23 @@ static void gcomp__double_digits(gcomp__digits *d)
     while (d->count && !d->digit[d->count - 1]) d->count--;
 }
 
-/* d <- d / 2 */
+/* d <- d / 2, from the first digit to the last. */
 static void gcomp__halve_digits(gcomp__digits *d)
 {
-    int rest = 0;
+    int rest = 0; /* of the division so far; its last bit comes down, times 10, to the next digit */
     for (int i = 0; i < d->count; i++) {
         rest = 10 * (rest & 1) + d->digit[i];
         d->digit[i] = (uint8_t)(rest / 2);
     }
     if (rest & 1 && d->count < (int)sizeof d->digit) d->digit[d->count++] = 5;
-    if (d->count && !d->digit[0]) {
+    if (d->count && !d->digit[0]) { /* 1 became 0.5: the first digit goes */
         memmove(d->digit, d->digit + 1, (size_t)--d->count);
         d->point--;
     }
 }
 
-/* The whole part of d; UINT64_MAX if 53 bits are too few for it. */
+/* The whole part of d; UINT64_MAX if 53 bits are too few for it. 2^53 has 16 digits, and 16 digits
+   fit 64 bits. */
 static uint64_t gcomp__whole_of(const gcomp__digits *d)
 {
     uint64_t whole = 0;
@@ -2426,16 +2482,18 @@ static uint64_t gcomp__whole_of(const gcomp__digits *d)
     return d->point > 16 || whole >> 53 ? UINT64_MAX : whole;
 }
 
-/* The double nearest to d, of two the even one: d is brought to 2^52 .. 2^53, where doubles are the
-   whole numbers, rounded there, and brought back, which is exact. */
+/* The double nearest to d; if two are equally near, the even one. d is brought to 2^52 .. 2^53,
+   where doubles are the whole numbers, rounded there, and brought back, which is exact: parameters
+   are far from the ends of the range of doubles. */
 static double gcomp__nearest(gcomp__digits d)
 {
     double value;
-    int e = 0;
+    int e = 0; /* d was d * 2^e */
     if (!d.count) return 0;
     for (; gcomp__whole_of(&d) == UINT64_MAX; e++) gcomp__halve_digits(&d);
     for (; gcomp__whole_of(&d) < (uint64_t)1 << 52; e--) gcomp__double_digits(&d);
     uint64_t whole = gcomp__whole_of(&d);
+    /* up from .5 on: more than .5, or .5 and odd */
     if (d.count > d.point && d.digit[d.point] >= 5)
         whole += d.digit[d.point] > 5 || d.count > d.point + 1 || whole & 1;
     for (value = (double)whole; e > 0; e--) value *= 2;
@@ -2444,12 +2502,15 @@ static double gcomp__nearest(gcomp__digits d)
 }
 
 /* Reads an unsigned decimal number, "0.01" or "1e-3", as the nearest double. Returns what follows
-   the number; NULL if there is none, or if it is far out of all ranges. */
+   the number; NULL if there is none, or if it is far out of all ranges. The text may be of any
+   length, and numbers in it of any size: counts stop at 1000. */
 static const char *gcomp__read_number(const char *s, double *value)
 {
     enum { MOST = 40 }; /* digits that are kept; of further ones it matters whether one is not 0 */
     gcomp__digits d;
-    int any = 0, point = 0, exponent = 0, negative = 0;
+    int any = 0;                     /* 1: there was a digit */
+    int point = 0;                   /* 1: there was a point */
+    int exponent = 0, negative = 0;  /* behind the e, and its sign */
     d.count = d.point = 0;
     for (; (*s >= '0' && *s <= '9') || (*s == '.' && !point); s++) {
         if (*s == '.') {
@@ -2457,12 +2518,12 @@ static const char *gcomp__read_number(const char *s, double *value)
             continue;
         }
         any = 1;
-        if (d.count || *s != '0') {
+        if (d.count || *s != '0') { /* from the first digit on that is not 0 */
             if (d.count < MOST) d.digit[d.count++] = (uint8_t)(*s - '0');
             else if (*s != '0' && d.digit[MOST - 1] % 5 == 0)
                 d.digit[MOST - 1]++; /* so that d is not in the middle of two doubles */
             if (d.point < 1000) d.point += !point;
-        } else if (d.point > -1000) d.point -= point;
+        } else if (d.point > -1000) d.point -= point; /* a zero behind the point: 0.0 */
     }
     if (!any) return NULL;
     if (*s == 'e' || *s == 'E') {
@@ -2478,12 +2539,12 @@ static const char *gcomp__read_number(const char *s, double *value)
     return s;
 }
 
-/* The decimal exponent of v > 0, limited to -40 .. 40: 2 for 123. */
+/* The decimal exponent of v > 0, limited to -40 .. 40: 2 for 123, -2 for 0.05. */
 static int gcomp__magnitude(double v)
 {
     int e;
-    for (e = 0; e < 40 && v >= gcomp__ten_to(e + 1); e++) {}
-    for (; e > -40 && e <= 0 && v < 1 / gcomp__ten_to(-e); e--) {}
+    for (e = 0; e < 40 && v >= gcomp__ten_to(e + 1); e++) {}       /* v >= 10 */
+    for (; e > -40 && e <= 0 && v < 1 / gcomp__ten_to(-e); e--) {} /* v < 1 */
     return e;
 }
 
@@ -2493,9 +2554,9 @@ static double gcomp__short_decimal(float v)
 {
     if (!(v > 0)) return (double)v;
     int e = gcomp__magnitude((double)v);
-    for (int precision = 1; precision <= 9; precision++) {
-        int shift = e - precision + 1;
-        if (shift < -22 || shift > 22) continue;
+    for (int precision = 1; precision <= 9; precision++) { /* 9 digits tell any two floats apart */
+        int shift = e - precision + 1; /* the last digit stands for 10^shift */
+        if (shift < -22 || shift > 22) continue; /* 10^|shift| would not be exact */
         double digits =
             shift < 0 ? (double)v * gcomp__ten_to(-shift) : (double)v / gcomp__ten_to(shift);
         double found = gcomp__decimal((uint64_t)(digits + 0.5), shift);
@@ -2504,14 +2565,15 @@ static double gcomp__short_decimal(float v)
     return (double)v;
 }
 
-/* All digits of v, 1e-40 <= v <= 1e40. */
+/* All digits of v, 1e-40 <= v <= 1e40: of 0.1 these are 55. v becomes a whole number below 2^53 by
+   exact doubling and halving, and its digits undo that. */
 static gcomp__digits gcomp__digits_of(double v)
 {
     gcomp__digits d;
     uint64_t whole;
-    int e = 0;
-    for (; v < 4503599627370496.0; e--) v *= 2;
-    for (; v >= 9007199254740992.0; e++) v /= 2;
+    int e = 0; /* v was v * 2^e */
+    for (; v < 4503599627370496.0; e--) v *= 2;  /* 2^52 */
+    for (; v >= 9007199254740992.0; e++) v /= 2; /* 2^53 */
     for (whole = (uint64_t)v, d.count = 16; d.count; whole /= 10)
         d.digit[--d.count] = (uint8_t)(whole % 10);
     d.count = d.point = 16;
@@ -2520,25 +2582,28 @@ static gcomp__digits gcomp__digits_of(double v)
     return d;
 }
 
-/* The nearest number with at most `count` digits, of two the larger. */
+/* The nearest number with at most `count` digits; if two are equally near, the larger. 0.1996 to 3
+   digits: 0.2. */
 static gcomp__digits gcomp__cut_digits(gcomp__digits d, int count)
 {
     const int up = d.count > count && d.digit[count] >= 5;
     if (d.count > count) d.count = count;
     if (up) {
-        while (d.count && d.digit[d.count - 1] == 9) d.count--;
+        while (d.count && d.digit[d.count - 1] == 9) d.count--; /* a 9 would become 10 */
         if (d.count) d.digit[d.count - 1]++;
-        else d.digit[d.count++] = 1, d.point++;
+        else d.digit[d.count++] = 1, d.point++; /* 0.999 became 1 */
     }
     while (d.count && !d.digit[d.count - 1]) d.count--;
     return d;
 }
 
-/* Says the shortest text that gcomp__read_number reads as v, v <= 0 as 0; 1e-40 <= v <= 1e40. */
+/* Says a number with the fewest digits that gcomp__read_number reads as v, 1e-40 <= v <= 1e40; v
+   <= 0 is said as 0. Digits are added until the number they make is read as v: 17 always are
+   enough. */
 static void gcomp__say_decimal(gcomp__text *t, double v)
 {
-    int precision, length;
-    char text[24];
+    int precision, length; /* length: digits of `text` that are not said yet */
+    char text[24];         /* the digits, the last one first */
     if (!(v > 0)) {
         gcomp__say_char(t, '0');
         return;
@@ -2548,7 +2613,7 @@ static void gcomp__say_decimal(gcomp__text *t, double v)
          precision++) {
     }
     gcomp__digits d = gcomp__cut_digits(all, precision);
-    int e = d.point - d.count;
+    int e = d.point - d.count; /* v = the digits as a whole number, times 10^e */
     for (length = 0; length < d.count; length++)
         text[length] = (char)('0' + d.digit[d.count - 1 - length]);
     if (e >= 0 && length + e <= 9) { /* 1024 */
@@ -2556,7 +2621,7 @@ static void gcomp__say_decimal(gcomp__text *t, double v)
         while (e-- > 0) gcomp__say_char(t, '0');
     } else if (e < 0 && length + e > -4) { /* 12.5, 0.01 */
         if (length + e <= 0) gcomp__say(t, "0.");
-        for (int i = length + e; i < 0; i++) gcomp__say_char(t, '0');
+        for (int i = length + e; i < 0; i++) gcomp__say_char(t, '0'); /* zeros behind the point */
         for (int i = length - 1; i >= 0; i--) {
             gcomp__say_char(t, text[i]);
             if (i == -e && i > 0) gcomp__say_char(t, '.');
@@ -2570,10 +2635,15 @@ static void gcomp__say_decimal(gcomp__text *t, double v)
 
 /* ------------------------------------------------------------------------------------------------
    >>memory - from the user's allocator, counted; arrays of stb_ds in it
+
+   Objects take all memory here: through desc.allocator, or malloc where that is empty. Whoever
+   gives memory back must know its size, so that a user's allocator need not remember sizes. The
+   codec layer takes no memory at all.
    ---------------------------------------------------------------------------------------------- */
 
+/* The memory of one object. gcomp_memory_used tells `used`. */
 typedef struct gcomp__memory {
-    gcomp_allocator allocator;
+    gcomp_allocator allocator; /* complete: with malloc and free if the user gave none */
     size_t used;    /* bytes that are taken now */
     int misaligned; /* the allocator once gave memory that is not aligned to 64 bytes */
 } gcomp__memory;
@@ -2581,7 +2651,9 @@ typedef struct gcomp__memory {
 static const char gcomp__misaligned[] =
     "desc.allocator.alloc ignores align: memory that it returned is not aligned to 64 bytes";
 
-/* NULL: there is no memory, or the size is too much. */
+/* Memory aligned to 64 bytes, a line of the cache and a register of AVX-512. NULL: there is none,
+   or the size is "too much" (SIZE_MAX), or the allocator ignores the alignment; `misaligned` then
+   tells gcomp__no_memory what to say. */
 static void *gcomp__allocate(gcomp__memory *memory, size_t bytes)
 {
     void *p;
@@ -2596,7 +2668,7 @@ static void *gcomp__allocate(gcomp__memory *memory, size_t bytes)
     return p;
 }
 
-/* Gives back what gcomp__allocate gave; `bytes` as then. */
+/* Gives back what gcomp__allocate gave; `bytes` as then. p may be NULL. */
 static void gcomp__release(gcomp__memory *memory, void *p, size_t bytes)
 {
     if (!p) return;
@@ -2604,7 +2676,8 @@ static void gcomp__release(gcomp__memory *memory, void *p, size_t bytes)
     memory->used -= bytes;
 }
 
-/* An address and its size, which change together. None: NULL and 0. */
+/* An address and its size, which change together. No memory: NULL and 0, so that a room that was
+   cleared by memset is valid. */
 typedef struct gcomp__room {
     uint8_t *at;
     size_t bytes;
@@ -2621,6 +2694,7 @@ static int gcomp__room_take(gcomp__memory *memory, gcomp__room *room, size_t byt
     return 1;
 }
 
+/* Gives the memory of a room back; the room is empty then, and may be given again. */
 static void gcomp__room_give(gcomp__memory *memory, gcomp__room *room)
 {
     gcomp__release(memory, room->at, room->bytes);
@@ -2628,14 +2702,16 @@ static void gcomp__room_give(gcomp__memory *memory, gcomp__room *room)
     room->bytes = 0;
 }
 
-/* An array of stb_ds in this memory, so that no function of stb_ds allocates:
+/* The bytes of an array of stb_ds in this memory:
      | header of stb_ds | element 0 | element 1 | ... | element capacity - 1 |
-                          ^ the array's address */
+                          ^ the array's address
+   As long as no more than `capacity` elements are put in, no function of stb_ds allocates. */
 static size_t gcomp__array_bytes(size_t capacity, size_t element)
 {
     return gcomp__plus(sizeof(stbds_array_header), gcomp__times(capacity, element));
 }
 
+/* An empty array with room for `capacity` elements of `element` bytes; NULL without memory. */
 static void *gcomp__array_make(gcomp__memory *memory, size_t capacity, size_t element)
 {
     stbds_array_header *h =
@@ -2646,6 +2722,7 @@ static void *gcomp__array_make(gcomp__memory *memory, size_t capacity, size_t el
     return h + 1;
 }
 
+/* Gives back what gcomp__array_make gave, or nothing for NULL. */
 static void gcomp__array_release(gcomp__memory *memory, void *array, size_t element)
 {
     if (array)
