@@ -14636,27 +14636,37 @@ GCOMP__NOINLINE gcomp__strip gcomp__strip_copy(const gcomp__matrix *m, size_t i,
 
 #endif
 
-/* >>gemm project: P = M Q */
+/* >>gemm project: P (rows x rank) = M (rows x cols) * Q (cols x rank). Two kernels do it:
+
+     by_columns   up to 4 ranks. The 16 lanes are 16 columns of M: element by element,
+                  M[r][j..j+15] times Q[j..j+15][c]. The lanes are added at the end
+     by_ranks     above 4 ranks. The 16 lanes are 16 ranks: one element M[r][j], in all lanes,
+                  times Q[j][0..15]. The lanes are 16 elements of P
+
+   In both, P is what stays in registers, while M and Q pass by. Around them project_low and
+   project_high cut the columns so that a part of Q stays in a cache for all rows of M. Where the
+   columns are cut does not depend on the number of rows, on tasks, or on the type of M: so the
+   order of each sum, and its bits, are always the same. */
 #if GCOMP__EACH(POWERSGD)
 /* P (rows x rank) += M (rows x count) * Q (count x rank) with 16 lanes along the columns; count is
    a multiple of 16, Q in panels:
 
      sum[r * rank + c], lane l   is the sum over j = l, l + 16, l + 32, ... of M[r][j] * Q[j][c]
 
-   rows and rank are constants with rows * rank <= 4, so that all sums stay in registers: an array
-   does if the loops over it are unrolled (gcc from 8, clang). `next` is prefetched. */
+   rows and rank are constants with rows * rank <= 4, so that all sums stay in registers. For that
+   the loops over the array of sums must be unrolled (gcc from 8, clang). `next` is prefetched. */
 #define gcomp__project_by_columns GCOMP__F(project_by_columns)
 GCOMP__HEAVY void gcomp__project_by_columns(const gcomp__strip *from, size_t count, const float *q,
                                             float *p, const gcomp__strip *next, int rows, int rank)
 {
     const gcomp__strip x = *from, ahead = *next;
-    gv sum[4];
+    gv sum[4]; /* rows x rank */
     GCOMP__UNROLL
     for (int k = 0; k < rows * rank; k++) sum[k] = gv_splat(0);
-    for (size_t j = 0; j < count; j += 16, q += 16 * rank) {
+    for (size_t j = 0; j < count; j += 16, q += 16 * rank) { /* along M: a panel of Q a turn */
         GCOMP__UNROLL
         for (int r = 0; r < rows; r++) {
-            const gv v = gcomp__strip_load(&x, (size_t)r * x.stride + j);
+            const gv v = gcomp__strip_load(&x, (size_t)r * x.stride + j); /* M[r][j .. j + 15] */
             GCOMP__UNROLL
             for (int c = 0; c < rank; c++)
                 sum[r * rank + c] = gv_fma(v, gv_load(q + 16 * c), sum[r * rank + c]);
@@ -14671,7 +14681,8 @@ GCOMP__HEAVY void gcomp__project_by_columns(const gcomp__strip *from, size_t cou
     }
 }
 
-/* The rows that project_low_rank takes at once, of `left` rows: 4 sums at most. */
+/* The rows that project_low_rank takes at once, of `left` rows. Four sums are the aim: one fma
+   does not wait for the fma before it then, as it would with one sum. */
 #define gcomp__project_rows GCOMP__F(project_rows)
 GCOMP__INLINE size_t gcomp__project_rows(size_t rank, size_t left)
 {
@@ -14692,7 +14703,8 @@ GCOMP__NOINLINE void gcomp__project_low_rank(const gcomp__strip *x, size_t count
     else gcomp__project_by_columns(x, count, q, p, next, 1, 1);
 }
 
-/* The columns of the next block of a sum, of `left` columns. */
+/* The columns of the next block of a sum, of `left` columns: 512, or all that are left if these are
+   fewer than 768. So each block has 256 columns or more, unless M has fewer. */
 #define gcomp__sum_block GCOMP__F(sum_block)
 GCOMP__INLINE size_t gcomp__sum_block(size_t left)
 {
@@ -14705,23 +14717,26 @@ GCOMP__INLINE size_t gcomp__sum_block(size_t left)
          for each block of 512 columns   summed in 16 lanes, folded, added to P
    then the columns that must be copied, row by row: the last ones behind a multiple of 16, or all
    of them where M is not plain floats. Up to rank 2 the block that comes next is prefetched; strips
-   of higher ranks are single rows, and the same block of the next row is prefetched. */
+   of higher ranks are single rows, and the same block of the next row is prefetched.
+   Blocks are added to P in order: spans are walked from left to right, and a span ends where a
+   block ends. P has rows of `rank` floats here. */
 #define gcomp__project_low GCOMP__F(project_low)
 static void gcomp__project_low(const gcomp__matrix *m, size_t row, size_t end, const float *q,
                                float *p)
 {
     const size_t rank = m->rank, lines = m->cols / 16 * 16;
     const size_t direct = gcomp__general(m->in) ? 0 : lines; /* columns that need no copy */
+    /* columns of a span: 8192, 2048 and 1024 for ranks 1, 2, and 3 or 4 */
     const size_t span = GCOMP__SUM_BLOCK * (rank > 2 ? 2 : rank > 1 ? 4 : 16);
     const gcomp__strip none = {NULL, NULL, 0};
-    float tile[3 * GCOMP__SUM_BLOCK / 2];
+    float tile[3 * GCOMP__SUM_BLOCK / 2]; /* one row of the longest block, copied */
     size_t j = 0, count, rows;
     for (size_t k = 0; k < direct; k = j)
         for (size_t i = row; i < end; i += rows) {
             rows = gcomp__project_rows(rank, end - i);
             for (j = k; j < gcomp__min(direct, k + span); j += count) {
                 const gcomp__strip x = gcomp__strip_at(m, i, j);
-                const int more = m->uncached && i + 2 * rows <= end;
+                const int more = m->uncached && i + 2 * rows <= end; /* a strip below this one */
                 gcomp__strip next = gcomp__strip_behind(&x, more ? rows * m->cols : 0);
                 count = gcomp__sum_block(direct - j);
                 if (rank <= 2 && m->uncached)
@@ -14730,7 +14745,7 @@ static void gcomp__project_low(const gcomp__matrix *m, size_t row, size_t end, c
                 gcomp__project_low_rank(&x, count, q + j * rank, p + i * rank, &next, rows, rank);
             }
         }
-    for (j = direct; j < m->cols; j += count) { /* copied */
+    for (j = direct; j < m->cols; j += count) { /* copied, cut as above; the tail by itself */
         count = j < lines ? gcomp__sum_block(lines - j) : m->cols - j;
         for (size_t i = row; i < end; i++) {
             const gcomp__strip x = gcomp__strip_copy(m, i, 1, j, count, tile);
@@ -14739,19 +14754,26 @@ static void gcomp__project_low(const gcomp__matrix *m, size_t row, size_t end, c
     }
 }
 
-/* P (rows x 16) += M (rows x count) * Q (count x 16), lanes along the ranks. If `half`,
-   P (2 rows x 8) += M (2 rows x count) * Q (count x 8): each vector holds two rows of P. M is read
-   column by column, 16 columns at a time; where a residual is added, from one of two small copies:
-   the next 16 columns are copied before these are multiplied, so that no product waits. */
+/* Columns j .. j + 15 of a strip, gradient and residual added up, into one of two small copies: 16
+   floats a row. The next kernel reads them one by one. */
 #define gcomp__copy_columns GCOMP__F(copy_columns)
 GCOMP__INLINE void gcomp__copy_columns(const gcomp__strip *x, size_t j, int rows, float *copies)
 {
-    float *copy = copies + j % 32 * 2 * GCOMP__STRIP;
+    float *copy = copies + j % 32 * 2 * GCOMP__STRIP; /* up to 12 rows of 16 floats in each */
     GCOMP__UNROLL
     for (int r = 0; r < rows; r++)
         gv_store(copy + 16 * r, gcomp__strip_load(x, (size_t)r * x->stride + j));
 }
 
+/* P (rows x 16) += M (rows x count) * Q (count x 16), lanes along the ranks. If `half`,
+   P (2 rows x 8) += M (2 rows x count) * Q (count x 8): each vector holds two rows of P.
+
+     sum[r], all lanes      += M[r][j] * Q[j][0 .. 15]
+     sum[r], lanes 0 .. 7   += M[2 r][j] * Q[j][0 .. 7],  lanes 8 .. 15 the same of M[2 r + 1][j]
+
+   The sums stay in registers, P is read and written once; each turn loads one row of Q and one
+   element of each row of M. Where a residual is added, M is read from small copies: the next 16
+   columns are copied before these are multiplied, so that no product waits for the addition. */
 #define gcomp__project_by_ranks GCOMP__F(project_by_ranks)
 GCOMP__HEAVY void gcomp__project_by_ranks(const gcomp__strip *from, size_t count, const float *q,
                                           float *p, size_t pitch, const gcomp__strip *next,
@@ -14770,11 +14792,11 @@ GCOMP__HEAVY void gcomp__project_by_ranks(const gcomp__strip *from, size_t count
         const float *end = m + gcomp__min(16, count - j);
         if (x.e && j + 16 < count) gcomp__copy_columns(&x, j + 16, all, copies);
         gcomp__strip_prefetch(&ahead, j, all);
-        for (; m < end; m++, q += half ? 8 : 16) {
-            const gv t = half ? gv_twice(q) : gv_load(q);
+        for (; m < end; m++, q += half ? 8 : 16) { /* column by column of M */
+            const gv t = half ? gv_twice(q) : gv_load(q); /* row j of Q */
             GCOMP__UNROLL
             for (int r = 0; r < rows; r++) {
-                const float *at = m + (size_t)(half ? 2 * r : r) * s;
+                const float *at = m + (size_t)(half ? 2 * r : r) * s; /* M[r][j] */
                 sum[r] = gv_fma(half ? gv_splat_pair(*at, at[s]) : gv_splat(*at), t, sum[r]);
             }
         }
@@ -14783,7 +14805,8 @@ GCOMP__HEAVY void gcomp__project_by_ranks(const gcomp__strip *from, size_t count
     for (int r = 0; r < rows; r++) gv_store(p + (size_t)r * pitch, sum[r]);
 }
 
-/* Calls the copy of the kernel that is made for this number of rows. */
+/* Calls the copy of the kernel that is made for this number of rows: here `rows` counts vectors of
+   sums, which is 1 or all of a strip (4 of two rows each, or 6). */
 #define gcomp__project_high_rank GCOMP__F(project_high_rank)
 GCOMP__NOINLINE void gcomp__project_high_rank(const gcomp__strip *x, size_t count, const float *q,
                                               float *p, size_t pitch, const gcomp__strip *next,
@@ -14799,7 +14822,10 @@ GCOMP__NOINLINE void gcomp__project_high_rank(const gcomp__strip *x, size_t coun
      for each span of columns        its part of Q, up to 256 KB, stays in the second cache
        for each strip of rows
          for each 512 columns        or each tile, where M must be copied
-           for each slab of Q        from the second slab on M is in the first cache */
+           for each slab of Q        from the second slab on M is in the first cache
+   P has rows of m->pitch floats, 8 or a multiple of 16; what stands behind the rank is zero, as it
+   is in the slabs. With pitch 8 a vector has two rows of P: behind a last single row another one
+   is written, for which gcomp__gemm_factor has room, and which nobody reads. */
 #define gcomp__project_high GCOMP__F(project_high)
 static void gcomp__project_high(const gcomp__matrix *m, size_t row, size_t end, const float *q,
                                 float *p)
@@ -14808,7 +14834,7 @@ static void gcomp__project_high(const gcomp__matrix *m, size_t row, size_t end, 
     const size_t slab = half ? 8 : 16; /* floats of a row of Q in a slab */
     const size_t pairs = half ? 2 : 1; /* rows of P in a vector */
     const size_t span = m->pitch > 16 ? 1024 : 4096; /* columns */
-    const size_t width = GCOMP__GEMM_TILE / GCOMP__STRIP / pairs;
+    const size_t width = GCOMP__GEMM_TILE / GCOMP__STRIP / pairs; /* columns of a tile: 128, 64 */
     const size_t tall = half ? 4 : GCOMP__STRIP; /* vectors of sums: 8 rows or 6 */
     float tile[GCOMP__GEMM_TILE];
     size_t count, rows;
@@ -14821,10 +14847,11 @@ static void gcomp__project_high(const gcomp__matrix *m, size_t row, size_t end, 
                 gcomp__strip x = gcomp__strip_at(m, i, j), next = gcomp__strip_behind(&x, 0);
                 count = gcomp__min(general ? width : 512, stop - j);
                 if (!general && count > 15) count = count / 16 * 16;
+                /* fewer than 16 columns are left at the end only; a vector would read past them */
                 if (general || count < 16) x = gcomp__strip_copy(m, i, rows, j, count, tile);
                 else next = gcomp__strip_next(&x, rows, i + 2 * rows <= end, k, j, count, stop);
                 if (rows == 1) x.stride = 0; /* half: both halves of a vector hold this row */
-                for (size_t c = 0; c < m->pitch; c += 16)
+                for (size_t c = 0; c < m->pitch; c += 16) /* slab by slab */
                     gcomp__project_high_rank(&x, count, q + c * m->cols + slab * j,
                                              p + i * m->pitch + c, pairs * m->pitch, &next,
                                              vectors, half);
@@ -14840,17 +14867,27 @@ static void gcomp__project(const gcomp__matrix *m, size_t row, size_t end, const
     if (m->rank <= GCOMP__LOW_RANK) gcomp__project_low(m, row, end, q, p);
     else gcomp__project_high(m, row, end, q, p);
 }
-
 #endif
 
-/* >>gemm back: Q = M^T P, and Y = P Q^T */
+/* >>gemm back: Q (cols x rank) = M^T (cols x rows) * P (rows x rank), and
+   Y (rows x cols) = P (rows x rank) * Q^T (rank x cols).
+
+   Both have 16 lanes along the columns of M, whatever the rank, and take strips of six rows:
+
+     back     for each strip of rows, then 16 columns: six vectors of M are loaded, and each of the
+              16 x rank elements of Q gets six products, in the order of the rows. M passes by; the
+              columns of Q that a task has stay in a cache, and are read and written for each strip
+     expand   for each strip of rows, then 16 columns: six vectors of sums stay in registers while
+              the ranks are added up in order. Q stays in a cache, and is read for each strip; Y
+              passes by, and so does M where a residual is wanted */
 #if GCOMP__EACH(POWERSGD)
 /* Q (count x rank) += M^T (count x rows) * P (rows x rank); Q in panels. For 16 columns of M:
 
      v[r]    = M[r][j .. j + 15]                        loaded once
      Q[j .. j + 15][c] += v[0] * P[0][c] + v[1] * P[1][c] + ...   for each c, rows in order
 
-   `one`: the rank is 1, and P stays in registers. */
+   v stays in registers over all c. `one`: the rank is 1, and so P stays in registers too. The order
+   of a sum is that of the rows of M, in whatever strips they come. */
 #define gcomp__back_strip GCOMP__F(back_strip)
 GCOMP__HEAVY void gcomp__back_strip(const gcomp__strip *from, size_t count, const float *p,
                                     const gcomp__matrix *m, float *q, const gcomp__strip *next,
@@ -14858,15 +14895,15 @@ GCOMP__HEAVY void gcomp__back_strip(const gcomp__strip *from, size_t count, cons
 {
     const gcomp__strip x = *from, ahead = *next;
     const size_t rank = one ? 1 : m->rank, pitch = one ? 1 : m->pitch;
-    gv f[GCOMP__STRIP], v[GCOMP__STRIP];
+    gv f[GCOMP__STRIP], v[GCOMP__STRIP]; /* P[r][0] in all lanes; M[r][j .. j + 15] */
     GCOMP__UNROLL
     for (int r = 0; r < rows; r++) f[r] = gv_splat(one ? p[r] : 0);
     for (size_t j = 0; j < count; j += 16) {
         GCOMP__UNROLL
         for (int r = 0; r < rows; r++) v[r] = gcomp__strip_load(&x, (size_t)r * x.stride + j);
         gcomp__strip_prefetch(&ahead, j, rows);
-        for (size_t c = 0; c < rank; c++, q += 16) {
-            gv t = gv_load(q);
+        for (size_t c = 0; c < rank; c++, q += 16) { /* a panel of Q a turn of j */
+            gv t = gv_load(q);                       /* Q[j .. j + 15][c] */
             GCOMP__UNROLL
             for (int r = 0; r < rows; r++)
                 t = gv_fma(v[r], one ? f[r] : gv_splat(p[(size_t)r * pitch + c]), t);
@@ -14875,7 +14912,7 @@ GCOMP__HEAVY void gcomp__back_strip(const gcomp__strip *from, size_t count, cons
     }
 }
 
-/* Calls the copy of the kernel that is made for this rank and number of rows. */
+/* Calls the copy of the kernel that is made for this rank and number of rows, 6 or 1. */
 #define gcomp__back_rows GCOMP__F(back_rows)
 GCOMP__NOINLINE void gcomp__back_rows(const gcomp__strip *x, size_t count, const float *p,
                                       const gcomp__matrix *m, float *q, const gcomp__strip *next,
@@ -14887,8 +14924,9 @@ GCOMP__NOINLINE void gcomp__back_rows(const gcomp__strip *x, size_t count, const
     else gcomp__back_strip(x, count, p, m, q, next, 1, 0);
 }
 
-/* Q = M^T P for columns col .. end - 1; col is a multiple of 16. Q in panels. For each strip of
-   rows all these columns of M are read, and all of Q is read and written: it stays in a cache. */
+/* Rows col .. end - 1 of Q = M^T P, from the same columns of M; col is a multiple of 16. Q in
+   panels. For each strip of rows all these columns of M are read, and all of Q is read and written:
+   gcomp__powersgd_columns keeps that part of Q small enough for a cache. */
 #define gcomp__back GCOMP__F(back)
 static void gcomp__back(const gcomp__matrix *m, size_t col, size_t end, const float *p, float *q)
 {
@@ -14896,17 +14934,17 @@ static void gcomp__back(const gcomp__matrix *m, size_t col, size_t end, const fl
     const gcomp__strip none = {NULL, NULL, 0};
     float tile[GCOMP__GEMM_TILE];
     size_t count, rows;
-    q += col * m->rank;
+    q += col * m->rank; /* whole panels are before it */
     memset(q, 0, 4 * m->rank * ((end - col + 15) / 16 * 16));
     for (size_t i = 0; i < m->rows; i += rows, p += rows * m->pitch) {
         rows = m->rows - i >= GCOMP__STRIP ? GCOMP__STRIP : 1;
-        if (direct) {
+        if (direct) { /* in one run over all of these columns */
             const gcomp__strip x = gcomp__strip_at(m, i, col);
             const int more = m->uncached && i + 2 * rows <= m->rows;
             const gcomp__strip next = gcomp__strip_behind(&x, more ? rows * m->cols : 0);
             gcomp__back_rows(&x, direct, p, m, q, &next, rows);
         }
-        for (size_t j = direct; j < end - col; j += count) {
+        for (size_t j = direct; j < end - col; j += count) { /* copied, up to 128 columns at once */
             count = gcomp__min(GCOMP__GEMM_TILE / GCOMP__STRIP, end - col - j);
             const gcomp__strip x = gcomp__strip_copy(m, i, rows, col + j, count, tile);
             gcomp__back_rows(&x, x.stride, p, m, q + j * m->rank, &none, rows);
@@ -14915,7 +14953,11 @@ static void gcomp__back(const gcomp__matrix *m, size_t col, size_t end, const fl
 }
 
 /* Y (rows x count) = P (rows x rank) * Q^T (rank x count), saturated; if `rest`, Y = M - P Q^T.
-   count is a multiple of 16. Y may be part of M. */
+   count is a multiple of 16, Q in panels. Rows of Y are `stride` floats apart. For 16 columns:
+
+     sum[r] = P[r][0] * Q[j .. j + 15][0] + P[r][1] * Q[j .. j + 15][1] + ...     ranks in order
+
+   Y may be part of M: 16 columns of M are read before the same 16 of Y are written. */
 #define gcomp__expand_strip GCOMP__F(expand_strip)
 GCOMP__HEAVY void gcomp__expand_strip(const gcomp__strip *from, size_t count, const float *p,
                                       const float *q, const gcomp__matrix *m, float *y,
@@ -14927,9 +14969,9 @@ GCOMP__HEAVY void gcomp__expand_strip(const gcomp__strip *from, size_t count, co
     for (size_t j = 0; j < count; j += 16, y += 16) {
         GCOMP__UNROLL
         for (int r = 0; r < rows; r++) sum[r] = gv_splat(0);
-        if (rest) gcomp__strip_prefetch(&ahead, j, rows);
+        if (rest) gcomp__strip_prefetch(&ahead, j, rows); /* only then M is read */
         for (size_t c = 0; c < rank; c++, q += 16) {
-            const gv t = gv_load(q);
+            const gv t = gv_load(q); /* Q[j .. j + 15][c], for all rows of the strip */
             GCOMP__UNROLL
             for (int r = 0; r < rows; r++)
                 sum[r] = gv_fma(gv_splat(p[(size_t)r * pitch + c]), t, sum[r]);
@@ -14943,7 +14985,7 @@ GCOMP__HEAVY void gcomp__expand_strip(const gcomp__strip *from, size_t count, co
     }
 }
 
-/* Calls the copy of the kernel that is made for this number of rows. */
+/* Calls the copy of the kernel that is made for this number of rows, 6 or 1. */
 #define gcomp__expand_rows GCOMP__F(expand_rows)
 GCOMP__NOINLINE void gcomp__expand_rows(const gcomp__strip *x, size_t count, const float *p,
                                         const float *q, const gcomp__matrix *m, float *y,
@@ -14959,12 +15001,15 @@ GCOMP__NOINLINE void gcomp__expand_rows(const gcomp__strip *x, size_t count, con
 
 /* Y = P Q^T of the factors `mean` for rows row .. end - 1; and in the same pass, where `residual`
    is given, residual = M - P Q^T of the factors `own`. Q in panels. y may be the gradient, and
-   residual may be that of M. */
+   residual may be that of M: of each span the residual is made before y, and both only write what
+   has been read. Columns that are copied go through a tile: those behind a multiple of 16, whose
+   last vector would write past the row, and all of them where M is not plain floats. */
 #define gcomp__expand GCOMP__F(expand)
 static void gcomp__expand(const gcomp__matrix *m, size_t row, size_t end, const gcomp__factors *own,
                           float *residual, const gcomp__factors *mean, float *y)
 {
-    const size_t cols = m->cols, span = 512; /* both factors' part of Q stays in the first cache */
+    /* 6 rows of a span are 12 KB: y is written where M is in the first cache, just read */
+    const size_t cols = m->cols, span = 512;
     const size_t direct = residual && gcomp__general(m->in) ? 0 : cols / 16 * 16;
     const gcomp__strip none = {NULL, NULL, 0};
     float tile[GCOMP__GEMM_TILE];
@@ -14986,16 +15031,16 @@ static void gcomp__expand(const gcomp__matrix *m, size_t row, size_t end, const 
         }
         for (; j < cols; j += count) {
             const size_t at = m->at + i * cols + j;
-            gcomp__strip x = {NULL, NULL, 16};
+            gcomp__strip x = {NULL, NULL, 16}; /* its rows are not read where `rest` is 0 */
             count = gcomp__min(GCOMP__GEMM_TILE / GCOMP__STRIP, cols - j);
-            if (residual) {
+            if (residual) { /* the tile holds M, then what is left of M */
                 x = gcomp__strip_copy(m, i, rows, j, count, tile);
                 gcomp__expand_rows(&x, x.stride, own_p, own->q + j * m->rank, m, tile, x.stride,
                                    &none, rows, 1);
                 for (size_t r = 0; r < rows; r++)
                     memcpy(residual + at + r * cols, tile + r * x.stride, 4 * count);
             }
-            x.stride = (count + 15) / 16 * 16;
+            x.stride = (count + 15) / 16 * 16; /* the tile holds Y */
             gcomp__expand_rows(&x, x.stride, mean_p, mean->q + j * m->rank, m, tile, x.stride,
                                &none, rows, 0);
             for (size_t r = 0; r < rows; r++)
@@ -15005,14 +15050,27 @@ static void gcomp__expand(const gcomp__matrix *m, size_t row, size_t end, const 
 }
 #endif
 
-/* >>factors: thin matrices between two products: their orders, and orthonormal columns.
+/* >>factors: thin matrices (n x rank) between two products: their orders, and orthonormal columns.
 
      column by column   c0 of all rows | c1 of all rows | ...     as they are summed
      in rows            row 0: c0 c1 ... | row 1: c0 c1 ... |     transpose
      in panels          rows 0-15 of c0 | rows 0-15 of c1 | ...   to_panels
-     in slabs           columns 0-15 in rows | 16-31 in rows |    to_projected */
+     in slabs           columns 0-15 in rows | 16-31 in rows |    to_projected
+
+   All workers must make the same P^ from the same sum, to the last bit, on whatever machine: else
+   their means differ. So the orthonormalisation has only operations that are exact or correctly
+   rounded, in an order that no instruction set, compiler or thread changes:
+
+     dot            products of two floats are exact in double; 16 lanes of sums, one way to fold
+     add_multiple   one fma an element, rounded once
+     normalise      a root and a division in double, correctly rounded; each element is multiplied
+                    in double and rounded to float
+
+   It is done by one thread, column by column: the work is n * rank^2, small beside the products. */
 #if GCOMP__EACH(POWERSGD)
-/* to[i * pitch + c] = from[c * stride + i], 8 x 8 floats at a time in registers. */
+/* Turns a matrix (rank x n), its rows `stride` floats apart, into one (n x rank), its rows `pitch`
+   floats apart: to[i * pitch + c] = from[c * stride + i]. Squares of 8 x 8 floats are turned in
+   registers, what is left at the edges one by one. */
 #define gcomp__transpose GCOMP__F(transpose)
 static void gcomp__transpose(float *to, size_t pitch, const float *from, size_t stride, size_t n,
                              size_t rank)
@@ -15050,6 +15108,7 @@ static void gcomp__add_multiple(float *y, float a, const float *x, size_t n)
     size_t i;
     for (i = 0; i + 16 <= n; i += 16) gv_store(y + i, gv_fma(f, gv_load(x + i), gv_load(y + i)));
     if (i == n) return;
+    /* fewer than 16: zeros behind, which are not stored */
     gv last = gv_fma(f, gcomp__load_some(x + i, n - i), gcomp__load_some(y + i, n - i));
     gcomp__store_some(y + i, last, n - i);
 }
@@ -15068,13 +15127,13 @@ static size_t gcomp__gemm_pitch(size_t rank)
     return rank <= GCOMP__LOW_RANK ? rank : rank <= 8 ? 8 : (rank + 15) / 16 * 16;
 }
 
-/* Floats of a factor with n rows, in any of the three orders. */
+/* Floats of a factor with n rows, in any of the four orders. n is rounded up to whole panels. */
 static size_t gcomp__gemm_factor(size_t rank, size_t n)
 {
     return gcomp__times(gcomp__gemm_pitch(rank), gcomp__round_up(n, 16));
 }
 
-/* A factor (n x rank), column by column, into panels. */
+/* A factor (n x rank), column by column, into panels. The last panel ends with zeros. */
 static void gcomp__to_panels(float *to, const float *from, size_t n, size_t rank)
 {
     for (size_t i = 0; i < n; i += 16)
@@ -15093,11 +15152,12 @@ static void gcomp__from_panels(float *to, const float *from, size_t n, size_t ra
             memcpy(to + c * n + i, from, 4 * gcomp__min(16, n - i));
 }
 
-/* Q into the order that `project` wants: panels up to 4 ranks, else slabs. */
+/* Q (n x rank), column by column, into the order that `project` wants: panels up to 4 ranks, else
+   slabs with rows of 8 or 16 floats, which end with zeros behind the last column of Q. */
 static void gcomp__to_projected(const gcomp__gemm_kernels *kernels, float *to, const float *from,
                                 size_t n, size_t rank)
 {
-    const size_t lanes = gcomp__min(16, gcomp__gemm_pitch(rank));
+    const size_t lanes = gcomp__min(16, gcomp__gemm_pitch(rank)); /* floats of a slab's row */
     if (rank <= GCOMP__LOW_RANK) {
         gcomp__to_panels(to, from, n, rank);
         return;
@@ -15108,7 +15168,8 @@ static void gcomp__to_projected(const gcomp__gemm_kernels *kernels, float *to, c
     }
 }
 
-/* x <- x / |x|; returns |x|. A zero vector stays zero. */
+/* x <- x / |x|; returns |x|. A vector of zeros stays as it is, and so does one whose length is not
+   a number; both return 0. */
 static double gcomp__normalise(const gcomp__gemm_kernels *kernels, float *x, size_t n)
 {
     const double norm = gcomp__sqrt((kernels->dot)(x, x, n));
@@ -15118,10 +15179,13 @@ static double gcomp__normalise(const gcomp__gemm_kernels *kernels, float *x, siz
     return norm;
 }
 
-/* Makes the columns of P (n x rank), column by column, orthonormal: modified Gram-Schmidt. What a
-   column has in common with the columns before it is subtracted, again and again until less than
-   half of the column goes. A column that depends on the ones before becomes noise that is
-   orthogonal to them, or zero. */
+/* Makes the columns of P (n x rank), which lie column by column, orthonormal: modified
+   Gram-Schmidt. For each column v, made 1 long, and each column d before it: v <- v - (d . v) d;
+   then v is made 1 long again. `left` is the length that was left of 1. Where much goes, what is
+   left consists of rounding errors to a large part, and is not orthogonal to the columns before:
+   the subtraction is done again, until less than half of v goes, five times at most. So a column
+   that depends on the columns before it becomes noise that is orthogonal to them, or zero. A
+   column of zeros stays zero. */
 static void gcomp__orthonormalise(const gcomp__gemm_kernels *kernels, float *p, size_t n,
                                   size_t rank)
 {
@@ -15134,21 +15198,23 @@ static void gcomp__orthonormalise(const gcomp__gemm_kernels *kernels, float *p, 
             left = gcomp__normalise(kernels, v, n);
             if (left == 0) break;
         }
-        if (c && left < 0.5) memset(v, 0, 4 * n);
+        if (c && left < 0.5) memset(v, 0, 4 * n); /* nothing but rounding errors */
     }
 }
 
-/* The products of one matrix, which are cut into tasks: project and expand into 48 rows each, back
-   into some columns each. */
+/* The products of one matrix M (rows x cols), which are cut into tasks: project and expand take 48
+   rows of M each, back takes some columns of M. Each element of a result is made by one task, in
+   the same order whatever the tasks are. */
 typedef struct gcomp__gemm {
     const gcomp__gemm_kernels *kernels;
     gcomp__matrix m;
-    gcomp__factors own;  /* this worker's */
-    gcomp__factors mean; /* all workers' */
-    float *y, *residual; /* what `expand` writes */
+    gcomp__factors own;  /* this worker's: own.p * own.q^T is what it contributes to the mean */
+    gcomp__factors mean; /* all workers': mean.p * mean.q^T is the mean */
+    float *y, *residual; /* what `expand` writes; residual NULL: none is kept */
     size_t columns;      /* of M that a task of `back` takes */
 } gcomp__gemm;
 
+/* Task: 48 rows of own P = M Q, with the Q that stands in mean.q. */
 static void gcomp__project_task(void *arg, size_t task)
 {
     const gcomp__gemm *job = (const gcomp__gemm *)arg;
@@ -15157,6 +15223,7 @@ static void gcomp__project_task(void *arg, size_t task)
                             job->mean.q, job->own.p);
 }
 
+/* Task: own Q = M^T P for some columns of M. */
 static void gcomp__back_task(void *arg, size_t task)
 {
     const gcomp__gemm *job = (const gcomp__gemm *)arg;
@@ -15165,6 +15232,7 @@ static void gcomp__back_task(void *arg, size_t task)
                          job->own.q);
 }
 
+/* Task: 48 rows of the mean gradient, and of the residual. */
 static void gcomp__expand_task(void *arg, size_t task)
 {
     const gcomp__gemm *job = (const gcomp__gemm *)arg;
@@ -15184,14 +15252,20 @@ static void gcomp__expand_task(void *arg, size_t task)
      commit    mean gradient = P^ Q^T
                residual = M_w - P^ Q_w^T   what this worker itself did not contribute
 
-   alternate=1: one sum a step. In odd steps P^ is made of the last P, then round 1 and the commit
-   as above. In even steps the same with the sides exchanged: Q^ = orthonormalise(last Q),
-   P_w = M_w Q^, mean gradient = P Q^^T.
+   alternate=1: one sum a step, by turns:
+     odd steps    P^ = orthonormalise(last P), then Q_w, its sum and the commit as above
+     even steps   the same with the sides exchanged: Q^ = orthonormalise(last Q), P_w = M_w Q^,
+                  summed to the mean P, which is kept; mean gradient = P Q^^T,
+                  residual = M_w - P_w Q^^T
+   The first step is even, and its Q is drawn.
    momentum=m: M_w = residual + u_w, u_w <- m u_w + gradient, so that the feedback is of what the
    momentum makes. Without it the optimizer's momentum comes after the exchange.
    A tensor that gains nothing, rank (rows + cols) >= rows cols, travels as it is (with alternate=1
-   the left side is halved). Factors that are summed lie column by column. */
+   the left side is halved). 1152 x 784 with rank 4: P is 4608 floats and Q 3136, M is 903168.
+   Factors that are summed lie column by column. A stack of matrices has its factors one matrix
+   after the other, in each sum and in the state; the matrices do not share anything. */
 #if GCOMP__ONCE(POWERSGD)
+/* No factor has more columns than M has rows or columns. */
 static size_t gcomp__powersgd_rank(const gcomp_codec *codec, size_t rows, size_t cols)
 {
     return gcomp__min((size_t)codec->param[0], gcomp__min(rows, cols));
@@ -15212,8 +15286,9 @@ static size_t gcomp__powersgd_sum_count(const gcomp_codec *codec, size_t rows, s
     return round > 0 ? 0 : gcomp__times(rank, odd ? cols : rows);
 }
 
-/* State of a stack of matrices:
-     | Q of all | alternate: P of all, and a float each: is it P's turn? | momentum: u of all | */
+/* Floats of one matrix in the state. The state of a stack of matrices:
+     | Q of all | alternate: P of all, and a float each: 1 before an odd step | momentum: u of all |
+   All but u is the same on all workers. */
 static size_t gcomp__powersgd_state_floats(const gcomp_codec *codec, size_t rows, size_t cols)
 {
     const size_t rank = gcomp__powersgd_rank(codec, rows, cols);
@@ -15224,8 +15299,9 @@ static size_t gcomp__powersgd_state_floats(const gcomp_codec *codec, size_t rows
     return floats;
 }
 
-/* Scratch of a step, for each matrix of the stack:
-     | Q to multiply with, later the mean Q | this worker's Q | P | alternate: the mean P | */
+/* Scratch of a step, for each matrix of the stack; it lives from round to round and to the commit:
+     | Q to multiply with, later the mean Q | this worker's Q | P | alternate: the mean P |
+       mean.q                                 own.q             own.p   mean.p */
 static size_t gcomp__powersgd_local_floats(const gcomp_codec *codec, size_t rows, size_t cols)
 {
     const size_t rank = gcomp__powersgd_rank(codec, rows, cols);
@@ -15234,7 +15310,7 @@ static size_t gcomp__powersgd_local_floats(const gcomp_codec *codec, size_t rows
                        gcomp__times(p, gcomp__powersgd_alternates(codec) ? 2 : 1));
 }
 
-/* With momentum, residual + u of the whole tensor. */
+/* Bytes of scratch: with momentum for residual + u of the whole tensor. */
 static size_t gcomp__powersgd_scratch(const gcomp_codec *codec, size_t n)
 {
     return gcomp__powersgd_momentum(codec) ? gcomp__times(n, 4) : 0;
@@ -15261,9 +15337,11 @@ static int gcomp__powersgd_is_uncached(size_t elements, size_t rank)
     return elements >> (rank > 1 ? 21 : 22) != 0;
 }
 
-/* A factor (n x rank) to begin with: `from`, its columns normalised. Columns that are zero are
-   drawn, each element the sum of four uniform numbers, nearly normal. `first` counts the elements
-   before this factor, so that all have other numbers. */
+/* A factor (n x rank) to begin with: `from`, its columns normalised. Columns that are zero, as all
+   are in the first step, are drawn from the shared key, the same on all workers: each element is
+   the sum of four uniform numbers of 16 bits, which is nearly normal, with mean 0 and within -4 ..
+   4. `first` counts the elements of the state before this factor, so that each has numbers of its
+   own. */
 static void gcomp__powersgd_start(const gcomp__gemm_kernels *kernels, const float *from, float *to,
                                   size_t n, size_t rank, uint64_t words, size_t first)
 {
@@ -15286,7 +15364,7 @@ static void gcomp__powersgd_start(const gcomp__gemm_kernels *kernels, const floa
 static float *gcomp__powersgd_last_p(const gcomp__work *work, size_t s)
 {
     const size_t rank = gcomp__powersgd_rank(work->codec, work->rows, work->cols);
-    return work->state + (work->stack * work->cols + s * work->rows) * rank;
+    return work->state + (work->stack * work->cols + s * work->rows) * rank; /* behind all Q */
 }
 
 /* The products of the s-th matrix of the stack, with their places in the step's scratch. */
@@ -15304,8 +15382,10 @@ static gcomp__gemm gcomp__powersgd_job(gcomp__work *work, size_t s)
     job.m.pitch = gcomp__gemm_pitch(rank);
     job.m.uncached = gcomp__powersgd_is_uncached(work->together, rank);
     job.columns = gcomp__powersgd_columns(rank);
+    /* threads want more tasks than caches do */
     if (work->call.parallel.run) job.columns = gcomp__min(job.columns, 512);
-    /* P is P^, the same on all workers; in even steps of alternate=1 each worker has its own. */
+    /* own.p and mean.p are one place for P^, which is the same on all workers; alternate=1 has two
+       places, since in its even steps each worker has its own P */
     job.mean.q =
         work->local + s * gcomp__powersgd_local_floats(work->codec, work->rows, work->cols);
     job.own.q = job.mean.q + gcomp__gemm_factor(rank, work->cols);
@@ -15317,21 +15397,23 @@ static gcomp__gemm gcomp__powersgd_job(gcomp__work *work, size_t s)
     return job;
 }
 
-/* With momentum, residual + u of this step takes the place of gradient and residual in work->in;
-   if `keep`, u is also written to the state. */
+/* With momentum: makes M = residual + u of this step in the scratch, where it takes the place of
+   gradient and residual in work->in. Each round and the commit make M anew, since other tensors use
+   the scratch in between. Only the commit has `keep`, which writes u to the state; so a step that
+   fails changes nothing. */
 static void gcomp__powersgd_advance(gcomp__work *work, int keep)
 {
     const size_t all =
         work->stack * gcomp__powersgd_state_floats(work->codec, work->rows, work->cols);
     gcomp__momentum d;
     if (!gcomp__powersgd_momentum(work->codec)) return;
-    float *u = work->state + (all - work->n);
+    float *u = work->state + (all - work->n); /* the last n floats of the state */
     memset(&d, 0, sizeof d);
     d.in = work->in;
     d.in.residual = NULL;
     d.n = work->n;
     d.u = u;
-    d.v = work->in.residual;
+    d.v = work->in.residual; /* may be NULL: M = u then */
     d.p = (float *)(void *)work->call.scratch;
     d.next = keep ? u : NULL;
     d.factor = (float)work->codec->param[2];
@@ -15342,7 +15424,9 @@ static void gcomp__powersgd_advance(gcomp__work *work, int keep)
     work->in.residual = NULL;
 }
 
-/* This worker's P = M Q of the s-th matrix, into the sums of round 0. */
+/* This worker's P = M Q of the s-th matrix, into the sums of round 0. Q is the last mean Q with
+   columns of length 1; with alternate=1 its columns are made orthonormal, since the commit
+   multiplies by them. */
 static void gcomp__powersgd_make_p(gcomp__work *work, size_t s, uint64_t words)
 {
     gcomp__gemm job = gcomp__powersgd_job(work, s);
@@ -15350,10 +15434,11 @@ static void gcomp__powersgd_make_p(gcomp__work *work, size_t s, uint64_t words)
     float *q = job.own.q; /* free until round 1 */
     gcomp__powersgd_start(job.kernels, work->state + s * rank * cols, q, cols, rank, words,
                           s * rank * cols);
-    if (gcomp__powersgd_alternates(work->codec))
+    if (gcomp__powersgd_alternates(work->codec)) /* Q^, which stays in own.q for the commit */
         gcomp__orthonormalise(job.kernels, q, cols, rank);
     gcomp__to_projected(job.kernels, job.mean.q, q, cols, rank);
     gcomp__run(&work->call, gcomp__pieces(rows, GCOMP__GEMM_ROWS), gcomp__project_task, &job);
+    /* P in rows (rows x rank) is summed column by column */
     (job.kernels->transpose)(work->sums[0] + s * rank * rows, rows, job.own.p, job.m.pitch, rank,
                              rows);
 }
@@ -15364,11 +15449,13 @@ static void gcomp__powersgd_make_q(gcomp__work *work, size_t s, int round, uint6
 {
     gcomp__gemm job = gcomp__powersgd_job(work, s);
     const size_t rows = work->rows, cols = work->cols, rank = job.m.rank;
+    /* where P^ is made, column by column: in place of the sum, or in the scratch */
     float *p = round ? work->sums[0] + s * rank * rows : job.mean.p;
     if (round == 0)
         gcomp__powersgd_start(job.kernels, gcomp__powersgd_last_p(work, s), p, rows, rank, words,
                               (work->stack * cols + s * rows) * rank);
     gcomp__orthonormalise(job.kernels, p, rows, rank);
+    /* P^ in rows; it stays in own.p for the commit */
     (job.kernels->transpose)(job.own.p, job.m.pitch, p, rows, rows, rank);
     gcomp__run(&work->call, gcomp__pieces(cols, job.columns), gcomp__back_task, &job);
     gcomp__from_panels(work->sums[round] + s * rank * cols, job.own.q, cols, rank);
@@ -15379,6 +15466,7 @@ static void gcomp__powersgd_make_q(gcomp__work *work, size_t s, int round, uint6
 static gcomp_result gcomp__powersgd_make(gcomp__work *work, int round)
 {
     const uint64_t words = gcomp__stream(work->in.key.shared, GCOMP__PURPOSE_START);
+    /* by the round, or with one round by the turn */
     const int makes_q = round || (gcomp__powersgd_alternates(work->codec) && work->odd);
     const size_t rank = gcomp__powersgd_rank(work->codec, work->rows, work->cols);
     const size_t floats = work->stack * rank * (makes_q ? work->cols : work->rows);
@@ -15387,6 +15475,7 @@ static gcomp_result gcomp__powersgd_make(gcomp__work *work, int round)
         if (makes_q) gcomp__powersgd_make_q(work, s, round, words);
         else gcomp__powersgd_make_p(work, s, words);
     }
+    /* sums <- sums / world; a factor that is not finite is found here too */
     gcomp_input in = gcomp__plain_input(work->sums[round]);
     uint32_t max_bits =
         (work->call.set->common->scale_copy)(work->sums[round], &in, 0, floats, work->part);
@@ -15398,13 +15487,15 @@ static void gcomp__powersgd_commit(gcomp__work *work)
 {
     const size_t rows = work->rows, cols = work->cols;
     const size_t nq = gcomp__powersgd_rank(work->codec, rows, cols) * cols; /* floats of Q */
-    const size_t np = gcomp__powersgd_rank(work->codec, rows, cols) * rows;
+    const size_t np = gcomp__powersgd_rank(work->codec, rows, cols) * rows; /* floats of P */
     const int alternates = gcomp__powersgd_alternates(work->codec);
     const int sum_is_p = alternates && !work->odd;
     const float *last_sum = work->sums[!alternates]; /* of the last round: Q, or P if sum_is_p */
     gcomp__powersgd_advance(work, 1);
     for (size_t s = 0; s < work->stack; s++) {
         gcomp__gemm job = gcomp__powersgd_job(work, s);
+        /* the factors of the mean: the summed one, brought into order, and the orthonormal one, in
+           which `mean` and `own` agree */
         if (sum_is_p) { /* Q^ is the same on all workers */
             gcomp__to_panels(job.mean.q, job.own.q, cols, job.m.rank);
             job.own.q = job.mean.q;
@@ -15416,6 +15507,7 @@ static void gcomp__powersgd_commit(gcomp__work *work)
         }
         gcomp__run(&work->call, gcomp__pieces(rows, GCOMP__GEMM_ROWS), gcomp__expand_task, &job);
     }
+    /* the next step begins with the mean factor of this one */
     if (sum_is_p) memcpy(gcomp__powersgd_last_p(work, 0), last_sum, 4 * np * work->stack);
     else memcpy(work->state, last_sum, 4 * nq * work->stack);
     for (size_t s = 0; alternates && s < work->stack; s++) /* whose turn it is in the next step */
@@ -15449,26 +15541,39 @@ static const gcomp__method gcomp__row_powersgd = {
    codes of all, exactly and in any order. Mishchenko, Wang, Kovalev, Richtarik, ICLR 2022, with the
    largest |p| in place of the paper's moving average.
 
-     round 0   m = the largest |p| over the workers
-     round 1   q = round(p / d), summed;  d = m / L,  L = floor(M / world): the sum of `world` codes
-               cannot overflow. M is 127, 32767 or 2^31 - 1 for 8, 16 or 32 bits; L is at most
-               2^22 - 1, where floats still have the fraction.
+     round 0   m = the largest |p| over the workers: a sum of the kind MAX, of one float for each
+               matrix of the stack, which all hold the largest |p| of the whole tensor
+     round 1   q = round(p / d), summed as integers of 8, 16 or 32 bits;  d = m / L
      commit    mean = d * (sum / world)
                residual = p - d * q        rounding=nearest; stochastic rounding is unbiased and
                                            keeps no residual
 
+   What the workers agree on before round 1: L, from bits and world, which the frames compare; and
+   m, from round 0. So d has the same bits on all workers, and codes of different workers mean the
+   same. No payload is made, and nothing else travels.
+
+   Why no sum overflows: L = floor(M / world), where M is the largest integer: 127, 32767 or
+   2^31 - 1. The factor by which p becomes p / d is chosen so that no |p| <= m becomes more than L,
+   also after rounding (gcomp__step_of). So |q| <= L, and |sum| <= world * L <= M, in any order of
+   the additions. L is at most 2^22 - 1: floats below 2^22 still have two binary places or more,
+   which rounding needs.
+     bits=8, 16 workers:     L = 7,   codes -7 .. 7, sums -112 .. 112
+     bits=8, 127 workers:    L = 1;   more than 127 workers are refused
+     bits=16, 16 workers:    L = 2047
+
    |mean - mean of p| <= d / 2, stochastic < d: with 8 bits and 16 workers d is m / 7.
+   Where all p are zero or subnormal, m and d are 0, and so are all codes.
    AVX-512 runs the kernels of AVX2; its own gained 12 to 23 % (2^20 elements, bench/bench.c). */
 #if GCOMP__FIRST(INTSUM)
 typedef struct gcomp__intsum_job {
     gcomp__work *work;
     const struct gcomp__intsum_kernels *kernels;
     gcomp__unit unit; /* of the largest |p| that all workers share */
-    int size;         /* a code has 1 << size bytes */
-    int stochastic;
+    int size;         /* a code has 1 << size bytes: 0, 1, 2 for 8, 16, 32 bits */
+    int stochastic;   /* rounds at random, else to the nearest */
 } gcomp__intsum_job;
 
-/* For elements begin .. end - 1. */
+/* Both work on elements begin .. end - 1, a chunk. */
 typedef struct gcomp__intsum_kernels {
     void (*codes)(const gcomp__intsum_job *job, size_t begin, size_t end); /* into sums[1] */
     void (*mean)(const gcomp__intsum_job *job, size_t begin, size_t end);  /* into y and residual */
@@ -15476,14 +15581,16 @@ typedef struct gcomp__intsum_kernels {
 #endif
 
 #if GCOMP__EACH(INTSUM)
-/* p / d, at most L: gcomp__step_of sees to that. */
+/* p / d, between -L and L: gcomp__step_of sees to that. `lift` is a power of two for d so small
+   that 1 / d would be infinite, else 1. */
 #define gcomp__intsum_steps GCOMP__F(intsum_steps)
 GCOMP__INLINE gv gcomp__intsum_steps(gv p, const gcomp__unit *u)
 {
     return gv_mul(gv_mul(p, gv_splat(u->lift)), gv_splat(u->inverse));
 }
 
-/* p of elements i .. i + 15, of which `left` are there; zeros behind. */
+/* p of elements i .. i + 15, of which `left` are there, 16 or more of them all; zeros behind.
+   `general` is known outside of the loop: each branch calls a copy made for it. */
 #define gcomp__intsum_load GCOMP__F(intsum_load)
 GCOMP__INLINE gv gcomp__intsum_load(const gcomp_input *in, int general, size_t i, size_t left)
 {
@@ -15493,11 +15600,13 @@ GCOMP__INLINE gv gcomp__intsum_load(const gcomp_input *in, int general, size_t i
     return general ? gcomp__load_p(in, i, 1, feedback) : gcomp__load_p(in, i, 0, feedback);
 }
 
-/* x rounded at random, for codes of 32 bits, whose levels are above what gcomp__dither takes. */
+/* x rounded at random, for codes of 32 bits: their levels, up to 2^22, with 16 binary places are
+   too long for the words of gcomp__dither. The floor is taken off first, and the fraction rounded
+   alone, to 16 places and a random number of 16 bits: up with the probability of the fraction. */
 #define gcomp__intsum_word GCOMP__F(intsum_word)
 GCOMP__INLINE gw gcomp__intsum_word(gv x, const gcomp__unit *u, size_t j)
 {
-    const gw whole = gw_floor(x);
+    const gw whole = gw_floor(x); /* the fraction is 0 or more, of negative x too */
     const gv places = gv_mul(gv_sub(x, gv_number(whole)), gv_splat(65536.0f));
     const gw below = gw_trunc(places);
     gw sum = gcomp__add_draws(below, u, j);
@@ -15505,8 +15614,9 @@ GCOMP__INLINE gw gcomp__intsum_word(gv x, const gcomp__unit *u, size_t j)
     return gw_add(whole, gw_shr(sum, 16));
 }
 
-/* 32 integers as codes of 1 << size bytes, in the byte order of the machine, in which the transport
-   adds. */
+/* 32 integers, 16 in q and 16 in r, as codes of 1 << size bytes. They are no bytes of a payload but
+   integers that the transport adds: so they have the byte order of the machine. The narrow stores
+   of the vectors write little-endian; a big-endian machine stores codes of 16 bits one by one. */
 #define gcomp__intsum_put GCOMP__F(intsum_put)
 GCOMP__INLINE void gcomp__intsum_put(uint8_t *to, gw q, gw r, int size)
 {
@@ -15529,7 +15639,7 @@ GCOMP__INLINE void gcomp__intsum_put(uint8_t *to, gw q, gw r, int size)
     }
 }
 
-/* 16 codes of 1 << size bytes as integers. */
+/* 16 codes of 1 << size bytes as integers: the way back. */
 #define gcomp__intsum_get GCOMP__F(intsum_get)
 GCOMP__INLINE gw gcomp__intsum_get(const uint8_t *from, int size)
 {
@@ -15545,17 +15655,18 @@ GCOMP__INLINE gw gcomp__intsum_get(const uint8_t *from, int size)
     return gw_load(lanes);
 }
 
-/* The codes of this worker, tile by tile, 32 elements at a time. Rounding and size are asked for
-   each 32 elements, in one loop: such branches are foreseen, and six loops were three times the
-   code. What comes 512 elements later is prefetched: a quarter faster from memory (2^25 elements,
-   codes of 8 bits). */
+/* The codes of this worker, for elements begin .. end - 1, into sums[1]: tile by tile, for which
+   random numbers are drawn at once, and in a tile 32 elements at a time. Rounding and size are
+   asked for in one loop, each 32 elements: the processor predicts such branches, and six loops were
+   three times the code. What comes 512 elements later is prefetched: a quarter faster from memory
+   (2^25 elements, codes of 8 bits). */
 #define gcomp__intsum_codes GCOMP__F(intsum_codes)
 static void gcomp__intsum_codes(const gcomp__intsum_job *job, size_t begin, size_t end)
 {
     const gcomp_input in = job->work->in;
     const int general = gcomp__general(&in), size = job->size, stochastic = job->stochastic;
     uint8_t *to = (uint8_t *)(void *)job->work->sums[1];
-    uint32_t draws[GCOMP__TILE / 2 + 16];
+    uint32_t draws[GCOMP__TILE / 2 + 16]; /* 16 bits an element */
     gcomp__unit u = job->unit;
     u.draws = draws;
     if (stochastic && size < 2) u.inverse *= 65536.0f; /* as gcomp__dither takes them */
@@ -15565,7 +15676,7 @@ static void gcomp__intsum_codes(const gcomp__intsum_job *job, size_t begin, size
         if (stochastic) gcomp__draw_many(draws, u.words, i, count);
         for (size_t j = 0; j < count; j += 32) {
             const size_t left = gcomp__min(32, count - j), ahead = i + j + GCOMP__AHEAD;
-            uint8_t some[128], *const at = to + ((i + j) << size);
+            uint8_t some[128], *const at = to + ((i + j) << size); /* some: of less than 32 */
             if (ahead + 32 <= end && !general) {
                 GCOMP__PREFETCH((const float *)in.grad + ahead);
                 GCOMP__PREFETCH((const float *)in.grad + ahead + 16);
@@ -15577,14 +15688,14 @@ static void gcomp__intsum_codes(const gcomp__intsum_job *job, size_t begin, size
             const gv p = gcomp__intsum_load(&in, general, i + j, gcomp__min(16, left));
             const gv o = gcomp__intsum_load(&in, general, i + j + 16, left > 16 ? left - 16 : 0);
             const gv x = gcomp__intsum_steps(p, &u), y = gcomp__intsum_steps(o, &u);
-            gw q, r;
+            gw q, r; /* the codes of 16 elements each */
             if (!stochastic) {
                 q = gw_nearest(x), r = gw_nearest(y);
             } else if (size == 2) {
                 q = gcomp__intsum_word(x, &u, j), r = gcomp__intsum_word(y, &u, j + 16);
             } else {
                 gcomp__dither(&q, &r, x, y, &u, j);
-                q = gw_sar(q, 16), r = gw_sar(r, 16);
+                q = gw_sar(q, 16), r = gw_sar(r, 16); /* the 16 binary places go */
             }
             gcomp__intsum_put(left < 32 ? some : at, q, r, size);
             if (left < 32) memcpy(at, some, left << size);
@@ -15592,8 +15703,10 @@ static void gcomp__intsum_codes(const gcomp__intsum_job *job, size_t begin, size
     }
 }
 
-/* y <- d * (sum / world), residual <- p - d * q. The residual comes first: y may be the gradient.
-   q is what this worker sent; the sum has taken its place, so q is calculated again. */
+/* y <- d * (sum / world), residual <- p - d * q, for elements begin .. end - 1, 16 at a time. The
+   residual comes first: y may be the gradient. q is what this worker sent; the sum has taken its
+   place, so q is calculated again, as nearest integer: there is no residual with stochastic
+   rounding. */
 #define gcomp__intsum_mean GCOMP__F(intsum_mean)
 static void gcomp__intsum_mean(const gcomp__intsum_job *job, size_t begin, size_t end)
 {
@@ -15605,7 +15718,7 @@ static void gcomp__intsum_mean(const gcomp__intsum_job *job, size_t begin, size_
     for (size_t i = begin; i < end; i += 16) {
         const size_t count = gcomp__min(16, end - i);
         const uint8_t *at = from + (i << size);
-        int32_t some[16] = {0};
+        int32_t some[16] = {0}; /* codes of less than 16 elements, zeros behind */
         if (work->residual) {
             const gv p = gcomp__intsum_load(&in, general, i, count);
             const gw q = gw_nearest(gcomp__intsum_steps(p, &job->unit));
@@ -15629,14 +15742,14 @@ static const gcomp__intsum_kernels GCOMP__F(intsum_kernels) = {gcomp__intsum_cod
 #endif
 
 #if GCOMP__ONCE(INTSUM)
-/* This worker's largest |p|. */
+/* Local memory: one float of a tensor, this worker's largest |p|. */
 static size_t gcomp__intsum_local(const gcomp_codec *codec, size_t rows, size_t cols)
 {
     (void)codec;
     return rows && cols;
 }
 
-/* L, the largest code of a worker. */
+/* L, the largest code of a worker; 0: so many codes do not fit. */
 static size_t gcomp__intsum_levels(const gcomp_codec *codec, size_t world)
 {
     size_t most = codec->param[0] == 0 ? 127 : codec->param[0] == 1 ? 32767 : 2147483647;
@@ -15669,6 +15782,7 @@ static void gcomp__intsum_codes_task(void *arg, size_t chunk)
     (job->kernels->codes)(job, begin, gcomp__min(job->work->n, begin + GCOMP_CHUNK));
 }
 
+/* The same of the mean. */
 static void gcomp__intsum_mean_task(void *arg, size_t chunk)
 {
     const gcomp__intsum_job *job = (const gcomp__intsum_job *)arg;
@@ -15676,7 +15790,8 @@ static void gcomp__intsum_mean_task(void *arg, size_t chunk)
     (job->kernels->mean)(job, begin, gcomp__min(job->work->n, begin + GCOMP_CHUNK));
 }
 
-/* Runs a task for each chunk, with the scale that comes from the sum of round 0. */
+/* Runs a task for each chunk, with d and its inverse from the largest |p| of round 0. Round 1 and
+   the commit calculate them alike. */
 static void gcomp__intsum_run(gcomp__work *work, void (*task)(void *arg, size_t chunk))
 {
     const double levels = (double)gcomp__intsum_levels(work->codec, work->world);
@@ -15688,11 +15803,12 @@ static void gcomp__intsum_run(gcomp__work *work, void (*task)(void *arg, size_t 
     job.size = (int)work->codec->param[0];
     job.stochastic = work->codec->param[1] == 0;
     job.unit.levels = (float)levels;
-    job.unit.words = gcomp__stream(work->in.key.own, GCOMP__PURPOSE_ROUND);
+    job.unit.words = gcomp__stream(work->in.key.own, GCOMP__PURPOSE_ROUND); /* not the others' */
     gcomp__step_of(&job.unit, most / levels, most, levels);
     gcomp__run(&work->call, gcomp__chunks(work->n), task, &job);
 }
 
+/* Fills the sums of a round. A subnormal largest |p| counts as 0, see gcomp__share. */
 static gcomp_result gcomp__intsum_make(gcomp__work *work, int round)
 {
     if (round == 0) { /* one float a matrix of the stack: the largest |p| of all of it */
@@ -15701,7 +15817,8 @@ static gcomp_result gcomp__intsum_make(gcomp__work *work, int round)
         work->local[0] = gcomp__share(work, gcomp__float(all.max_bits));
         return GCOMP_OK;
     }
-    /* A largest |p| of all that is not finite, or below this worker's own, cannot be right. */
+    /* A largest |p| of all that is not finite, or below this worker's own, cannot be right: the
+       transport has damaged it. Codes made with it might overflow the sum; zeros are sent. */
     if (gcomp__bits(work->sums[0][0]) >= 0x7f800000u || work->sums[0][0] < work->local[0]) {
         memset(work->sums[1], 0, work->n << (int)work->codec->param[0]);
         return GCOMP_DIVERGED;
@@ -15710,6 +15827,7 @@ static gcomp_result gcomp__intsum_make(gcomp__work *work, int round)
     return GCOMP_OK;
 }
 
+/* The sums of round 1 become the mean, and the residual. */
 static void gcomp__intsum_commit(gcomp__work *work)
 {
     gcomp__intsum_run(work, gcomp__intsum_mean_task);
@@ -15727,8 +15845,11 @@ static const gcomp__method gcomp__row_intsum = {
     {NULL, NULL, gcomp__intsum_adapt, gcomp__intsum_misfit}};
 #endif
 
-/* ---------------- the list of methods: the one place that names them all */
+/* >>table of methods: where all rows stand together, and the end of what each pass compiles. A
+   build may leave methods out (GCOMP_WITHOUT_..., GCOMP_ONLY_...): their rows are not there. */
 #if GCOMP__IN_EACH
+/* The kernels of this pass's instruction set that methods share. AVX-512 has those of AVX2, which
+   were as fast. */
 #if GCOMP__IN_WIDE
 static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA, &gcomp__common_avx2, &gcomp__sparse_avx2,
                                          &gcomp__coders_avx2};
@@ -15740,6 +15861,7 @@ static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA, &GCOMP__F(common), &GC
 
 #endif /* GCOMP__PASS */
 
+/* After the last pass the words of kernels (>>vectors) are names like any others again. */
 #if defined(GCOMP__PASS) && GCOMP__IN_ONCE
 #undef gv
 #undef gv_load
@@ -15885,11 +16007,13 @@ static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA, &GCOMP__F(common), &GC
 #undef GCOMP__PASS_IS
 #undef GCOMP__PASS_ISA
 
+/* The rows of all methods in this build, and NULL; none is always there. */
 #define GCOMP__ROW_OF(NAME, name) GCOMP__IF(NAME, &gcomp__row_##name,)
 static const gcomp__method *const gcomp__methods[] = {&gcomp__row_none,
                                                       GCOMP__METHODS(GCOMP__ROW_OF) NULL};
 #undef GCOMP__ROW_OF
 
+/* The row of the method with this number in payloads; NULL: this build has no such method. */
 static const gcomp__method *gcomp__method_of(unsigned wire)
 {
     for (size_t i = 0; gcomp__methods[i]; i++)
