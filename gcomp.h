@@ -8856,15 +8856,32 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
 /* ------------------------------------------------------------------------------------------------
    >>codecs - one chapter a method, the table at the end
 
-   A block method writes quant and deq (compiled for every instruction set), its line in the list, and its row.
+   The chapter of a method holds what no other method has. First come the commons of block methods,
+   as block_... in rows: a payload of n elements is
+
+     body    | a scale for each block | codes: 16 elements in form.code16 bytes |
+
+   A block method brings, in the zones of >>zones:
+     quant, deq   16 or 32 floats to codes and back, inlined into a loop for every instruction set
+     fit          the scale of a block from what was measured of the block (none: no scale)
+     form         what its parameters mean, as a gcomp__form
+     row          name, number in payloads, parameters, and the functions above
+   and its line in GCOMP__METHODS.
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_ONCE
 
+/* The method with this number in payloads, or NULL; and may a parameter have this value? Both stand
+   behind the table of methods. */
 static const gcomp__method *gcomp__method_of(unsigned wire);
-
 static int gcomp__in_range(const gcomp__param *p, double v);
 
-/* The parameter word of a payload's header: what a row's parameters say they carry, from bit 0 on. */
+/* The parameter word of a payload's header: the parameters that a decoder needs, one behind the
+   other from bit 0 on, in the order of the row. For int:bits=4,block=128,code=auto
+
+     bit   0  1     2 .. 6         7        8  9
+           bits=1   log2(128)=7    range=0  code=3     rounding has 0 bits: a decoder needs none
+
+   A number takes all 32 bits, as a float. */
 static uint32_t gcomp__pack(const gcomp__method *m, const double *param)
 {
     uint64_t word = 0;
@@ -8881,6 +8898,9 @@ static uint32_t gcomp__pack(const gcomp__method *m, const double *param)
     return (uint32_t)word;
 }
 
+/* param[] <- the word's parameters, and defaults for those that do not travel. A value out of its
+   range, a float that is not finite or is -0, or a bit behind the last field is refused. So there
+   is one word for one list of parameters. */
 static gcomp_result gcomp__unpack(const gcomp__method *m, uint32_t word, double *param)
 {
     for (int i = 0; i < GCOMP_PARAMS; i++) {
@@ -8900,13 +8920,15 @@ static gcomp_result gcomp__unpack(const gcomp__method *m, uint32_t word, double 
     return word ? GCOMP_RESERVED_BITS : GCOMP_OK;
 }
 
+/* What these parameters of a block method mean. */
 static void gcomp__form_of(const gcomp__method *m, const double *param, gcomp__form *form)
 {
     memset(form, 0, sizeof *form);
     (m->rules.form)(param, form);
 }
 
-/* NULL, or why parameters do not go together, or not as a sparse method's values. */
+/* NULL, or the sentence that says why parameters do not go together. With `values` they are those
+   of a value method, behind the plus of a sparse one. */
 static const char *gcomp__refusal(const gcomp__method *m, const double *param, int values)
 {
     gcomp__form form;
@@ -8919,13 +8941,21 @@ static const char *gcomp__refusal(const gcomp__method *m, const double *param, i
     return form.code ? "a sparse method's values are packed: they take no other code" : NULL;
 }
 
-/* Line i of a sample of `lines` lines of 16 elements, all of them if they are so few: p at not quite even distances, lest they
-   meet columns. Returns how many there are in it. */
+/* >>block sizes: how many bytes a payload of a block method has, and samples of a tensor. */
+
+/* p <- line i of a sample: `lines` lines of 16 elements, spread over the tensor, or all of the
+   tensor if it has no more lines. Returns how many elements line i has (the last line may have
+   fewer).
+
+     tensor    |--- apart ---|--- apart ---|--- apart ---|
+     line            ****       ****               ****      a random place inside each part
+
+   At even distances all lines could fall into the same columns of a matrix. */
 static size_t gcomp__sample_line(const gcomp__call *call, const gcomp_input *in, size_t n,
                                  size_t lines, size_t i, float *p)
 {
     const size_t apart = gcomp__max(n / lines, 16);
-    const uint32_t room = (uint32_t)gcomp__min(apart - 15, 1u << 20);
+    const uint32_t room = (uint32_t)gcomp__min(apart - 15, 1u << 20); /* places in a part */
     const size_t at = i * apart + ((uint32_t)i * 2654435761u >> 7) % room,
                  count = gcomp__min(16, n - at);
     gcomp_input line = *in;
@@ -8935,7 +8965,7 @@ static size_t gcomp__sample_line(const gcomp__call *call, const gcomp_input *in,
     return count;
 }
 
-/* Bytes of scales and of codes of n elements. */
+/* Bytes of the scales of n elements: one for each block, the last block may be short. */
 static size_t gcomp__block_scales(const gcomp__form *form, size_t n)
 {
     if (n == 0) return 0;
@@ -8943,19 +8973,23 @@ static size_t gcomp__block_scales(const gcomp__form *form, size_t n)
                        : form->scale_bytes;
 }
 
+/* Bytes of the packed codes of n elements: whole groups of 16, and what the rest needs. */
 static size_t gcomp__block_codes(const gcomp__form *form, size_t n)
 {
     return gcomp__plus(gcomp__times(n / 16, form->code16),
                        n % 16 ? gcomp__last_bytes(form, n % 16) : 0);
 }
 
-/* What coded levels add at most: the ends of all chunks but the last, and a byte a segment, which is then packed. */
+/* Bytes that coded levels add at most to packed codes: the table of the chunks' ends, 8 bytes for
+   each chunk but the last, and the head of each segment, a byte. A segment whose coded form would
+   be longer than that is packed. */
 static size_t gcomp__code_bytes(const gcomp__form *form, size_t n)
 {
     const size_t segment = form->code ? gcomp__segment_of(form) : 1;
     return form->code && n ? 8 * (gcomp__chunks(n) - 1) + gcomp__pieces(n, segment) : 0;
 }
 
+/* Bytes of the longest body. Without coded levels a body is never shorter. */
 static size_t gcomp__form_bound(const gcomp__form *form, size_t n)
 {
     return gcomp__plus(gcomp__plus(gcomp__block_scales(form, n), gcomp__code_bytes(form, n)),
@@ -8969,17 +9003,23 @@ static size_t gcomp__block_bound(const gcomp_codec *codec, size_t n)
     return gcomp__form_bound(&form, n);
 }
 
+/* Scratch of an encoder with threads: the measures of each chunk. Without it chunks go one by one.
+   */
 static size_t gcomp__block_scratch(const gcomp_codec *codec, size_t n)
 {
     (void)codec;
     return gcomp__times(gcomp__chunks(n), sizeof(gcomp__measured));
 }
 
+/* >>block encoder: the tasks of the chunks, and what is done before and behind them. */
+
+/* Where a chunk puts what it has measured. */
 static gcomp__measured *gcomp__part(const gcomp__encode_job *job, size_t chunk)
 {
     return job->part ? job->part + chunk : job->one;
 }
 
+/* Task: only measures a chunk. */
 static void gcomp__measure_chunk(void *arg, size_t chunk)
 {
     const gcomp__encode_job *job = (const gcomp__encode_job *)arg;
@@ -8988,13 +9028,23 @@ static void gcomp__measure_chunk(void *arg, size_t chunk)
                                       job->form.measure, gcomp__part(job, chunk));
 }
 
+/* Task: measures and encodes a chunk. Its codes have a fixed place. */
 static void gcomp__encode_chunk(void *arg, size_t chunk)
 {
     const gcomp__encode_job *job = (const gcomp__encode_job *)arg;
     (job->call->set->common->encode)(job, chunk, gcomp__part(job, chunk));
 }
 
-/* The same with coded levels: packed at the end of the chunk's place, then coded to its beginning. */
+/* Task: the same with coded levels, whose length is known only afterwards. The chunk has a place
+   that is long enough for each outcome. Packed codes are made at its end, and then coded to its
+   beginning. What is written never overtakes what is read: a segment is at most a byte longer than
+   packed.
+
+     place     | a byte for each segment | packed codes of the chunk   |
+     then      | segment | segment | ... |  free  |
+
+   The number of bytes goes to the table of ends, for gcomp__join_chunks. A chunk that is not finite
+   has none: the encoder fails. */
 static void gcomp__encode_coded_chunk(void *arg, size_t chunk)
 {
     gcomp__encode_job job = *(const gcomp__encode_job *)arg;
@@ -9004,9 +9054,9 @@ static void gcomp__encode_coded_chunk(void *arg, size_t chunk)
     uint8_t *ends = job.codes,
             *place = ends + 8 * (gcomp__chunks(job.n) - 1) + chunk * (GCOMP_CHUNK / segment);
     size_t bytes = 0;
-    job.codes = place + (count + segment - 1) / segment;
+    job.codes = place + (count + segment - 1) / segment; /* packed codes: behind a byte a segment */
     (job.call->set->common->encode)(&job, chunk, gcomp__part(&job, chunk));
-    place += begin / 16 * form->code16;
+    place += begin / 16 * form->code16; /* encode adds this to job.codes by itself */
     if (gcomp__part(&job, chunk)->max_bits < 0x7f800000u)
         bytes = (job.call->set->levels->code)(form, job.codes + begin / 16 * form->code16, count,
                                               place);
@@ -9014,24 +9064,30 @@ static void gcomp__encode_coded_chunk(void *arg, size_t chunk)
     else gcomp__put64(ends + 8 * chunk, bytes);
 }
 
-/* Moves the coded chunks together; returns the bytes of all and of the table of their ends. */
+/* Moves the coded chunks together, and turns their lengths into ends, counted from the first chunk.
+   Returns the bytes of all and of the table.
+
+     before    | table | chunk 0 |  free   | chunk 1 |  free | chunk 2 |
+     after     | table | chunk 0 | chunk 1 | chunk 2 | */
 static size_t gcomp__join_chunks(const gcomp__encode_job *job)
 {
     const size_t chunks = gcomp__chunks(job->n), table = 8 * (chunks - 1);
-    const size_t place =
+    const size_t place = /* bytes of the place of a whole chunk */
         GCOMP_CHUNK / 16 * job->form.code16 + GCOMP_CHUNK / gcomp__segment_of(&job->form);
     uint8_t *data = job->codes + table;
     size_t at = 0;
     for (size_t c = 0; c < chunks; c++) {
         const size_t bytes = c + 1 < chunks ? (size_t)gcomp__get64(job->codes + 8 * c) : *job->last;
         memmove(data + at, data + c * place, bytes);
-        at += bytes;
+        at += bytes; /* where chunk c ends */
         if (c + 1 < chunks) gcomp__put64(job->codes + 8 * c, at);
     }
     return table + at;
 }
 
-/* Runs a task over all chunks and puts their measures together, in order of chunks. */
+/* Runs a task over all chunks, and puts their measures together in the order of chunks: so sums
+   have the same bits with any number of threads. With job->part the tasks may run side by side.
+   Without they run in turn, each into `one`, which is then added up. */
 static void gcomp__measure_all(gcomp__encode_job *job, void (*task)(void *arg, size_t chunk),
                                gcomp__measured *all)
 {
@@ -9047,7 +9103,7 @@ static void gcomp__measure_all(gcomp__encode_job *job, void (*task)(void *arg, s
             (task)(job, i);
         }
         all->sum += m->sum;
-        GCOMP__PIN_SUM(all->sum);
+        GCOMP__PIN_SUM(all->sum); /* -Ofast may not change the order of additions */
         all->other += m->other;
         GCOMP__PIN_SUM(all->other);
         all->count += m->count;
@@ -9058,18 +9114,27 @@ static void gcomp__measure_all(gcomp__encode_job *job, void (*task)(void *arg, s
     }
 }
 
+/* Encodes a payload's body. Where the scale comes from:
+
+     shared      found with the other workers, or by the method itself, before the encoder began
+     a tensor    scale_first: a pass over the tensor measures, `fit` makes the scale, then it is
+                 encoded. Else it is encoded first, measured on the way, and `fit` comes last
+     a block     the same inside gcomp__common_kernels.encode, where a block is in the cache
+
+   Each chunk says the largest |p|; if that is no finite number, nothing of the body counts. */
 static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_codec *codec,
                                         const gcomp_input *in, size_t n, uint8_t *body,
                                         size_t capacity, size_t *bytes)
 {
-    size_t last = 0;
+    size_t last = 0; /* coded levels: bytes of the last chunk, which has no entry in the table */
     gcomp__encode_job job;
-    gcomp__measured all;
+    gcomp__measured all; /* of the tensor */
     memset(&job, 0, sizeof job);
     gcomp__form_of(gcomp__method_of(codec->method), codec->param, &job.form);
     size_t need = gcomp__form_bound(&job.form, n);
     if (capacity < need) return GCOMP_DST_TOO_SMALL;
     job.call = call;
+    /* what the tasks see */
     job.kernels = (const gcomp__block_kernels *)call->kernels + job.form.kernel;
     job.in = *in;
     job.n = n;
@@ -9079,15 +9144,16 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     job.unit.lift = job.unit.inverse = 1;
     job.unit.levels = job.form.levels;
     job.unit.constant = job.form.constant;
-    job.streamed = n >= GCOMP__STREAM_FROM && !job.form.code;
+    job.streamed = n >= GCOMP__STREAM_FROM && !job.form.code; /* coded levels are read again */
     if (job.form.stochastic) job.unit.words = gcomp__stream(in->key.own, GCOMP__PURPOSE_ROUND);
+    /* in parallel only where each chunk has a place for its measures */
     if (call->parallel.run && call->scratch_bytes / sizeof(gcomp__measured) >= gcomp__chunks(n))
         job.part = (gcomp__measured *)(void *)call->scratch;
-    if (call->shared && n && !(job.form.levels > 0)) { /* a constant of the tensor, found before */
+    if (call->shared && n && !(job.form.levels > 0)) { /* twobit's threshold */
         job.unit.a = job.unit.constant = *call->shared;
         gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
         job.given = 1;
-    } else if (call->shared && n) {
+    } else if (call->shared && n) { /* a step, that of terngrad */
         gcomp__step_of(&job.unit, (double)*call->shared,
                        (double)*call->shared * (double)job.form.levels, (double)job.form.levels);
         gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
@@ -9099,10 +9165,11 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
         gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
         job.given = 1;
     }
+    /* codes, and with blocks their scales */
     gcomp__measure_all(&job, job.form.code ? gcomp__encode_coded_chunk : gcomp__encode_chunk, &all);
     if (all.max_bits >= 0x7f800000u) return GCOMP_NOT_FINITE;
     if (job.form.code && n) need = gcomp__block_scales(&job.form, n) + gcomp__join_chunks(&job);
-    if (!job.given && job.form.scale_bytes && !job.form.block && n) {
+    if (!job.given && job.form.scale_bytes && !job.form.block && n) { /* it comes last */
         (job.form.fit)(&job.form, &all, &job.unit);
         gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
     }
@@ -9110,18 +9177,21 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     return GCOMP_OK;
 }
 
-/* Are all elements of an input finite? Parts of it, side by side. */
+/* >>block measures: is an input finite? And what scales that workers share are made from. */
+
+/* Is an input finite? It is looked at in parts, side by side on the user's threads. */
 enum { GCOMP__FINITE_PARTS = 16 };
 typedef struct gcomp__finite_job {
     const gcomp__common_kernels *common;
     gcomp_input in;
     size_t n;
-    uint32_t max_bits[GCOMP__FINITE_PARTS];
+    uint32_t max_bits[GCOMP__FINITE_PARTS]; /* of each part, the bits of the largest |p| */
 } gcomp__finite_job;
 
 static void gcomp__finite_part(void *arg, size_t part)
 {
     gcomp__finite_job *job = (gcomp__finite_job *)arg;
+    /* parts begin at groups of 16; behind a short tensor's end parts are empty */
     const size_t each = gcomp__round_up(gcomp__pieces(job->n, GCOMP__FINITE_PARTS), 16);
     const size_t begin = gcomp__min(each * part, job->n), end = gcomp__min(begin + each, job->n);
     gcomp__measured m;
@@ -9130,10 +9200,12 @@ static void gcomp__finite_part(void *arg, size_t part)
     job->max_bits[part] = m.max_bits;
 }
 
+/* 1 if gradient and residual are finite. Where p = scale * grad + residual is not finite the sum
+   alone may have been too large for a float: then both are looked at one by one. */
 static int gcomp__all_finite(const gcomp__call *call, const gcomp_input *in, size_t n)
 {
     gcomp__finite_job job;
-    gcomp_input alone = *in;
+    gcomp_input alone = *in; /* the gradient without scale and residual */
     uint32_t max_bits = 0;
     job.common = call->set->common;
     job.in = *in;
@@ -9142,14 +9214,15 @@ static int gcomp__all_finite(const gcomp__call *call, const gcomp_input *in, siz
     for (size_t i = 0; i < GCOMP__FINITE_PARTS; i++)
         max_bits = job.max_bits[i] > max_bits ? job.max_bits[i] : max_bits;
     if (max_bits < 0x7f800000u) return 1;
-    if (!in->residual && in->scale == 1.0f) return 0;
-    alone.residual = NULL; /* the sum alone may be too large */
+    if (!in->residual && in->scale == 1.0f) return 0; /* p is the gradient */
+    alone.residual = NULL;
     alone.scale = 1;
     if (in->residual && (job.common->max_bits)(in->residual, n) >= 0x7f800000u) return 0;
     return gcomp__all_finite(call, &alone, n);
 }
 
-/* The measures of a tensor in a step, for scales that workers share. One float a matrix of the stack stands for them. */
+/* *all <- the measures of a tensor in a step. A method whose workers share one scale makes its own
+   proposal from these, before the round that finds the largest. */
 GCOMP__SHARED gcomp_result gcomp__look_at(gcomp__work *work, int measure, gcomp__measured *all)
 {
     gcomp__encode_job look;
@@ -9158,6 +9231,7 @@ GCOMP__SHARED gcomp_result gcomp__look_at(gcomp__work *work, int measure, gcomp_
     look.in = work->in;
     look.n = work->n;
     look.form.measure = measure;
+    /* side by side only where each chunk has a place for its measures, as in gcomp__block_encode */
     if (work->call.parallel.run &&
         work->call.scratch_bytes / sizeof(gcomp__measured) >= gcomp__chunks(work->n))
         look.part = (gcomp__measured *)(void *)work->call.scratch;
@@ -9165,6 +9239,8 @@ GCOMP__SHARED gcomp_result gcomp__look_at(gcomp__work *work, int measure, gcomp_
     return all->max_bits >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
 }
 
+/* The round before the gather exchanges one float for each matrix of a stack: the largest
+   proposal. */
 GCOMP__SHARED size_t gcomp__shared_count(const gcomp_codec *codec, size_t rows, size_t cols,
                                          int round, int odd)
 {
@@ -9173,7 +9249,8 @@ GCOMP__SHARED size_t gcomp__shared_count(const gcomp_codec *codec, size_t rows, 
     return round == 0 ? 1 : gcomp__times(rows, cols);
 }
 
-/* Subnormal ones are nothing: a transport built with -Ofast would lose them on its way. */
+/* Fills in the proposal of this worker, the same for all matrices, and returns it. A subnormal
+   scale counts as 0: a transport built with -Ofast would make it 0 on its way. */
 GCOMP__SHARED float gcomp__share(gcomp__work *work, float scale)
 {
     if (gcomp__bits(scale) < 1u << 23) scale = 0;
@@ -9181,15 +9258,20 @@ GCOMP__SHARED float gcomp__share(gcomp__work *work, float scale)
     return scale;
 }
 
+/* >>block checks: a payload's bytes may be anything. Opening finds the parts, and checking looks at
+   all that can be wrong inside of these. */
+
+/* Finds scales and codes, and refuses a body whose length does not fit. Of coded levels only the
+   table of ends is known to be there. */
 static gcomp_result gcomp__block_open(gcomp__view *view)
 {
-    double param[GCOMP_PARAMS];
+    double param[GCOMP_PARAMS]; /* from the parameter word */
     GCOMP__TRY(gcomp__unpack(view->method, view->a, param));
-    if (gcomp__refusal(view->method, param, 0)) return GCOMP_CORRUPT;
+    if (gcomp__refusal(view->method, param, 0)) return GCOMP_CORRUPT; /* no encoder has these */
     gcomp__form_of(view->method, param, &view->form);
     size_t scales = gcomp__block_scales(&view->form, view->n);
     size_t need = gcomp__plus(scales, gcomp__block_codes(&view->form, view->n));
-    if (view->form.code && view->n) {
+    if (view->form.code && view->n) { /* the least: scales and the table of ends */
         need = gcomp__plus(scales, 8 * (gcomp__chunks(view->n) - 1));
         if (view->bytes < need) return GCOMP_TRUNCATED;
     } else if (view->bytes != need)
@@ -9197,14 +9279,14 @@ static gcomp_result gcomp__block_open(gcomp__view *view)
     view->scales = view->body;
     view->codes = view->body + scales;
     view->shift = view->form.block ? gcomp__log2((uint32_t)view->form.block)
-                                   : (unsigned)(sizeof(size_t) * 8 - 1);
+                                   : (unsigned)(sizeof(size_t) * 8 - 1); /* i >> shift is 0 */
     view->kernels = (const gcomp__block_kernels *)gcomp__kernels_of(view->set, view->method) +
                     view->form.kernel;
     return GCOMP_OK;
 }
 
-/* Checks scales that are powers of two: 255 is none. `large`: some values may overflow, as the
-   scale is 2^112 or more. Eight bytes at a time. */
+/* Checks scales that are powers of two, eight at a time: a byte of 255 is refused. *large |= 1 if
+   one is 2^112 (239) or more: then decoded values may overflow. */
 static gcomp_result gcomp__check_powers(const uint8_t *s, const uint8_t *end, int *large)
 {
     const uint64_t ones = 0x0101010101010101u; /* 1 in each byte */
@@ -9223,11 +9305,14 @@ static gcomp_result gcomp__check_powers(const uint8_t *s, const uint8_t *end, in
     return GCOMP_OK;
 }
 
-/* Are all scales finite and not negative? `large`: some values may overflow. */
+/* Are all scales finite and not negative? *large |= 1 if decoded values may overflow: no code
+   stands for a number above 2^15, so d * q is finite where d is below 2^112. Floats are compared
+   as words: of positive floats the larger has the larger word, and a sign makes it larger than
+   all these. */
 static gcomp_result gcomp__check_scales(const gcomp__view *view, int *large)
 {
     const size_t bytes = view->form.scale_bytes;
-    uint32_t most = 0; /* the largest as bits; as bits negative ones are the largest */
+    uint32_t most = 0; /* the largest word */
     if (bytes == GCOMP__POWER_OF_TWO) return gcomp__check_powers(view->scales, view->codes, large);
     for (const uint8_t *s = view->scales; s < view->codes; s += bytes) {
         const uint32_t a = gcomp__get32(s); /* the second float may be negative */
@@ -9240,7 +9325,7 @@ static gcomp_result gcomp__check_scales(const gcomp__view *view, int *large)
     return GCOMP_OK;
 }
 
-/* Is there a code that is no number? */
+/* Is there a code that is no number? Checks of one word a code run in a kernel. */
 static int gcomp__bad_codes(const gcomp__view *view)
 {
     const size_t bytes = (size_t)(view->body + view->bytes - view->codes);
@@ -9249,7 +9334,7 @@ static int gcomp__bad_codes(const gcomp__view *view)
     return view->form.check == GCOMP__OWN_CHECK && (view->form.bad_codes)(view->codes, bytes);
 }
 
-/* Are the decoded values finite? */
+/* Are the decoded values finite? Asked only where codes or large scales leave it open. */
 GCOMP__NOINLINE gcomp_result gcomp__look_at_values(const gcomp__view *view, size_t n)
 {
     GCOMP__ON_A_LINE float tile[GCOMP__TILE];
@@ -9262,13 +9347,15 @@ GCOMP__NOINLINE gcomp_result gcomp__look_at_values(const gcomp__view *view, size
     return GCOMP_OK;
 }
 
-/* Coded levels: ends of chunks in order, segments to the last bit; with `look` decoded values finite. */
+/* Checks coded levels: ends of chunks must not fall, and the segments of a chunk must end where
+   the table says, to the last bit. With `look` decoded values must be finite: a segment at a time
+   becomes packed codes, of which `part` is a view. */
 GCOMP__NOINLINE gcomp_result gcomp__check_coded(const gcomp__view *view, int look)
 {
     const size_t chunks = gcomp__chunks(view->n), segment = gcomp__segment_of(&view->form);
-    const uint8_t *data = view->codes + 8 * (chunks - 1), *at = data;
-    uint64_t end = 0;
-    size_t count;
+    const uint8_t *data = view->codes + 8 * (chunks - 1), *at = data; /* segments; the next one */
+    uint64_t end = 0; /* of this chunk, counted from data */
+    size_t count;     /* elements of a segment */
     uint8_t codes[GCOMP__SEGMENT];
     gcomp__view part = *view;
     part.codes = codes;
@@ -9276,7 +9363,7 @@ GCOMP__NOINLINE gcomp_result gcomp__check_coded(const gcomp__view *view, int loo
         const uint64_t stop = c + 1 < chunks ? gcomp__get64(view->codes + 8 * c)
                                              : (uint64_t)(view->body + view->bytes - data);
         if (stop < end || stop > (uint64_t)(view->body + view->bytes - data)) return GCOMP_CORRUPT;
-        end = stop;
+        end = stop; /* the table is right so far: the chunk's segments are inside of the body */
         for (size_t i = c * GCOMP_CHUNK; i < gcomp__min(view->n, (c + 1) * GCOMP_CHUNK);
              i += count) {
             count = gcomp__min(segment, view->n - i);
@@ -9308,7 +9395,9 @@ static gcomp_result gcomp__check_last_group(const gcomp__view *view, size_t last
     return GCOMP_OK;
 }
 
-/* Scales finite, decoded values finite, padding zero. */
+/* Checks a body in this order: scales, padding, codes, decoded values. Values are decoded only for
+   a method whose codes alone may be too large (GCOMP__LOOK), or where a scale is large. Of coded
+   levels the reader of segments checks padding and codes. */
 static gcomp_result gcomp__block_check(const gcomp__view *view)
 {
     const gcomp__form *form = &view->form;
@@ -9316,7 +9405,7 @@ static gcomp_result gcomp__block_check(const gcomp__view *view)
     int look = form->check == GCOMP__LOOK; /* decode all to see that the values are finite */
     GCOMP__TRY(gcomp__check_scales(view, &look));
     if (form->code && view->n) return gcomp__check_coded(view, look);
-    if (used) {
+    if (used) { /* the bits of the last byte that no code uses */
         const unsigned byte = view->body[view->bytes - 1];
         if (form->first_high ? byte & 0xffu >> used : byte >> used) return GCOMP_RESERVED_BITS;
     }
@@ -9325,7 +9414,9 @@ static gcomp_result gcomp__block_check(const gcomp__view *view)
     return look ? gcomp__look_at_values(view, view->n) : GCOMP_OK;
 }
 
-/* Floats as they are. */
+/* >>block decoder: sinks, which say what becomes of decoded floats, and the tasks of the chunks. */
+
+/* An input whose p is x. */
 static gcomp_input gcomp__plain_input(const float *x)
 {
     gcomp_input in;
@@ -9335,6 +9426,8 @@ static gcomp_input gcomp__plain_input(const float *x)
     return in;
 }
 
+/* A sink of n elements: y <- what is decoded, with the weight 1, and y begins with 0. The caller
+   adds the payloads, and what a commit needs besides. */
 static gcomp__sink gcomp__sink_to(int ending, float *y, size_t n)
 {
     gcomp__sink sink;
@@ -9348,7 +9441,8 @@ static gcomp__sink gcomp__sink_to(int ending, float *y, size_t n)
     return sink;
 }
 
-/* What a commit writes of a tensor: residual and mean. */
+/* The sink of a commit: residual and mean of a tensor in a step. The caller adds the payloads and
+   the weight. */
 static gcomp__sink gcomp__sink_of(const gcomp__work *work)
 {
     gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, work->y, work->n);
@@ -9359,12 +9453,15 @@ static gcomp__sink gcomp__sink_of(const gcomp__work *work)
     return sink;
 }
 
+/* What the tasks of gcomp__absorb_all see. */
 typedef struct gcomp__absorb_job {
     const gcomp__common_kernels *common;
     const gcomp__sink *sink;
-    size_t first;
+    size_t first; /* chunk of task 0 */
 } gcomp__absorb_job;
 
+/* Task: a chunk of the residual takes what was not sent, and its mean becomes 0. With a momentum it
+   is that which goes on. */
 static void gcomp__absorb_chunk(void *arg, size_t task)
 {
     const gcomp__absorb_job *job = (const gcomp__absorb_job *)arg;
@@ -9375,7 +9472,8 @@ static void gcomp__absorb_chunk(void *arg, size_t task)
     else (job->common->absorb)(job->sink, chunk);
 }
 
-/* All chunks of `n` elements: residual and mean without what was sent, or the sink's momentum. */
+/* All chunks of n elements: residual <- p and y <- 0, as far as the sink has them, before sparse
+   payloads are added; or the sink's momentum goes on. */
 static void gcomp__absorb_all(const gcomp__call *call, const gcomp__sink *sink, size_t n)
 {
     gcomp__absorb_job job;
@@ -9385,6 +9483,7 @@ static void gcomp__absorb_all(const gcomp__call *call, const gcomp__sink *sink, 
     gcomp__run(call, gcomp__chunks(n), gcomp__absorb_chunk, &job);
 }
 
+/* A momentum goes on by a step, for all of its elements. */
 GCOMP__NOINLINE void gcomp__advance_all(const gcomp__call *call, const gcomp__momentum *d)
 {
     gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, NULL, d->n);
@@ -9392,30 +9491,38 @@ GCOMP__NOINLINE void gcomp__advance_all(const gcomp__call *call, const gcomp__mo
     gcomp__absorb_all(call, &sink, d->n);
 }
 
+/* What the tasks of a decoder see. */
 typedef struct gcomp__sink_job {
     const gcomp__common_kernels *common;
     const gcomp__level_kernels *levels;
-    const void *kernels;
+    const void *kernels; /* of the method; vote has one that decodes all payloads at once */
     const gcomp__sink *sink;
 } gcomp__sink_job;
 
+/* Task: a chunk of payloads with packed codes. */
 static void gcomp__sink_chunk(void *arg, size_t chunk)
 {
     const gcomp__sink_job *job = (const gcomp__sink_job *)arg;
     (job->common->sink)(job->sink, chunk);
 }
 
+/* Task: a chunk of payloads of which some have coded levels. */
 static void gcomp__sink_coded_chunk(void *arg, size_t chunk)
 {
     const gcomp__sink_job *job = (const gcomp__sink_job *)arg;
     (job->levels->sink)(job->sink, chunk);
 }
 
+/* Decodes to the sink. If one of the payloads has coded levels, all go the way of coded levels, so
+   that they are added in their order.
+
+   one_pass is for what a commit mostly is: floats as gradient with scale 1, one or two payloads,
+   one of them the own. Then residual and mean are written together, and memory is read once. */
 static void gcomp__block_decode(const gcomp__call *call, const gcomp__sink *sink)
 {
     gcomp__sink_job job;
     gcomp__sink with = *sink;
-    int coded = sink->own && sink->own->form.code;
+    int coded = sink->own && sink->own->form.code; /* does any payload have coded levels? */
     for (size_t w = 0; w < sink->count; w++) coded |= sink->views[w].form.code != 0;
     with.one_pass = sink->ending == GCOMP__COMMIT && sink->dtype == GCOMP_F32 &&
                     sink->scale == 1.0f && sink->residual && sink->y && sink->own &&
@@ -9427,13 +9534,22 @@ static void gcomp__block_decode(const gcomp__call *call, const gcomp__sink *sink
                &job);
 }
 
+/* Parts of rows: the functions of a block method; of a method that sends no payloads; the rounds of
+   a method that only gathers payloads. */
 static const gcomp__payload gcomp__block_payload = {
     gcomp__block_scratch, gcomp__block_bound, gcomp__block_encode,
     gcomp__block_open, gcomp__block_check, gcomp__block_decode};
-static const gcomp__payload gcomp__no_payload = {NULL};    /* sums are exchanged, no payloads */
-static const gcomp__sums gcomp__gathered = {{GCOMP__GATHER}}; /* payloads are exchanged, no sums */
+static const gcomp__payload gcomp__no_payload = {NULL};
+static const gcomp__sums gcomp__gathered = {{GCOMP__GATHER}};
 
-/* Parameters of a row: name, default, smallest, largest, bits in the payload's parameter word. */
+/* >>parameters: how a row writes them. They are initialisers of gcomp__param: name, kind, default,
+   smallest, largest, bits in the payload's parameter word (0: it does not travel), choices, and the
+   default where the first parameter of the row is not 0.
+
+     NUMBER     a real number           COUNT      a whole number
+     BLOCKS     a size of blocks        BLOCKS_OR  the same with two defaults
+     ONE_OF     a name; its number is `initial` .. `last`, counted from 0
+     CODE       the entropy code of levels, in the order of GCOMP__PACKED, ... */
 #define GCOMP__NUMBER(name, initial, low, high, bits) \
     { \
         name, GCOMP__REAL, initial, low, high, bits, NULL, 0 \
@@ -9454,8 +9570,9 @@ static const gcomp__sums gcomp__gathered = {{GCOMP__GATHER}}; /* payloads are ex
 #define GCOMP__CODE GCOMP__ONE_OF("code", 0, 3, 2, "packed|elias|rice|auto|")
 #endif
 
-/* ---------------- floats: parts of a sum, and a step of the weights with momentum */
+/* >>sums of floats: what a worker brings to a sum, and a step of the weights with momentum. */
 #if GCOMP__IN_ONCE
+/* Task: a chunk of it. */
 static void gcomp__part_chunk(void *arg, size_t chunk)
 {
     const gcomp__work *work = (const gcomp__work *)arg;
@@ -9463,7 +9580,8 @@ static void gcomp__part_chunk(void *arg, size_t chunk)
     (work->call.set->common->scale_copy)(work->sums[0], &work->in, begin, end, work->part);
 }
 
-/* sums[0] <- part * p, with p = scale * grad + residual: what a worker brings to a sum of floats. */
+/* sums[0] <- part * p, with p = scale * grad + residual: what a worker brings to a sum of floats.
+   */
 static void gcomp__make_part(gcomp__work *work)
 {
     gcomp__run(&work->call, gcomp__chunks(work->n), gcomp__part_chunk, work);
@@ -9478,15 +9596,21 @@ static gcomp_result gcomp__make_finite_part(gcomp__work *work)
                : GCOMP_OK;
 }
 
+/* For each element, in this order of roundings (velocity v, learning rate r):
+
+     v <- momentum * v + mean
+     x <- x - r * (mean + v)
+
+   Each product is rounded before it is added: a compiler may not fuse the two. */
 GCOMP__NOINLINE void gcomp__momentum_steps(float *x, float *velocity, const float *mean, size_t n,
                                            float rate, float momentum)
 {
     for (size_t i = 0; i < n; i++) {
         float v = momentum * velocity[i];
-        GCOMP__PIN(v);
+        GCOMP__PIN(v); /* the product is a float of its own */
         v += mean[i];
         GCOMP__PIN_SUM(v);
-        float d = mean[i] + v;
+        float d = mean[i] + v; /* Nesterov's direction: the velocity looks a step ahead */
         GCOMP__PIN_SUM(d);
         d *= rate;
         GCOMP__PIN(d);
@@ -9495,6 +9619,7 @@ GCOMP__NOINLINE void gcomp__momentum_steps(float *x, float *velocity, const floa
     }
 }
 
+/* The public function: arguments and the mode of floats are checked before x is touched. */
 GCOMP_API gcomp_result gcomp_momentum_step(float *x, float *velocity, const float *mean, size_t n,
                                            float learning_rate, float momentum)
 {
@@ -9508,7 +9633,8 @@ GCOMP_API gcomp_result gcomp_momentum_step(float *x, float *velocity, const floa
 }
 #endif
 
-/* >>method none: fp32 as it is. Gathered as a payload at the codec layer; in steps a sum of gradient / world. */
+/* >>method none: fp32 as it is. Gathered as a payload at the codec layer; in steps a sum of
+   gradient / world. */
 #if GCOMP__IN_EACH && !GCOMP__IN_WIDE
 #define gcomp__none_quant GCOMP__F(none_quant)
 GCOMP__INLINE void gcomp__none_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
@@ -9563,7 +9689,8 @@ static gcomp_result gcomp__none_make(gcomp__work *work, int round)
     return gcomp__make_finite_part(work);
 }
 
-/* What is finite on every worker stays finite, though a sum of parts of the largest floats may round up to infinity. */
+/* What is finite on every worker stays finite, though a sum of parts of the largest floats may
+   round up to infinity. */
 static void gcomp__none_commit(gcomp__work *work)
 {
     (work->call.set->common->saturate)(work->y, work->sums[0], work->n);
@@ -9586,7 +9713,8 @@ static const gcomp__method gcomp__row_none = {
     GCOMP__KERNELS(none), &gcomp__block_payload, &gcomp__none_sums, {gcomp__none_form}};
 #endif
 
-/* >>method fp16: IEEE binary16, nearest even, saturating at 65504; what is lost stays in the residual. */
+/* >>method fp16: IEEE binary16, nearest even, saturating at 65504; what is lost stays in the
+   residual. */
 #if GCOMP__EACH(FP16)
 #define gcomp__fp16_quant GCOMP__F(fp16_quant)
 GCOMP__INLINE void gcomp__fp16_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
@@ -9625,7 +9753,8 @@ static const gcomp__method gcomp__row_fp16 = {
     GCOMP__KERNELS(fp16), &gcomp__block_payload, &gcomp__gathered, {gcomp__fp16_form}};
 #endif
 
-/* >>method bf16: the upper half of a float, nearest even, saturating; what is lost stays in the residual. */
+/* >>method bf16: the upper half of a float, nearest even, saturating; what is lost stays in the
+   residual. */
 #if GCOMP__EACH(BF16)
 #define gcomp__bf16_quant GCOMP__F(bf16_quant)
 GCOMP__INLINE void gcomp__bf16_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
@@ -9731,11 +9860,12 @@ static const gcomp__method gcomp__row_sign = {
     GCOMP__KERNELS(sign), &gcomp__block_payload, &gcomp__gathered, {gcomp__sign_form}};
 #endif
 
-/* >>method onebit: two values a block, the means of its elements >= 0 and of those < 0; a bit says which.
-   They minimise the error of this partition: |p - C(p)|^2 = |p|^2 - n1 m1^2 - n0 m0^2. The paper's blocks are the columns of
-   a matrix stored by columns; here they are consecutive elements: for a matrix stored by rows whose length is a power of two from
-   16 to 65536, block= that length gives each row two values, which are the weights of one neuron where rows are outputs.
-   Seide et al., Interspeech 2014. */
+/* >>method onebit: two values a block, the means of its elements >= 0 and of those < 0; a bit says
+   which. They minimise the error of this partition: |p - C(p)|^2 = |p|^2 - n1 m1^2 - n0 m0^2. The
+   paper's blocks are the columns of a matrix stored by columns; here they are consecutive
+   elements: for a matrix stored by rows whose length is a power of two from 16 to 65536, block=
+   that length gives each row two values, which are the weights of one neuron where rows are
+   outputs. Seide et al., Interspeech 2014. */
 #if GCOMP__EACH(ONEBIT)
 #define gcomp__onebit_quant GCOMP__F(onebit_quant)
 GCOMP__INLINE void gcomp__onebit_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
@@ -9782,9 +9912,10 @@ static const gcomp__method gcomp__row_onebit = {
     GCOMP__KERNELS(onebit), &gcomp__block_payload, &gcomp__gathered, {gcomp__onebit_form}};
 #endif
 
-/* >>method twobit: +t for p >= t, -t for p <= -t, else 0; codes 11, 10, 00, the first element in the highest bits of a byte:
-   byte for byte what MXNet's kvstore packs. At most t of an element is sent a step; needs error feedback. threshold=auto: t is
-   found, and comes before the codes. Strom, Interspeech 2015; apache/mxnet gradient_compression. */
+/* >>method twobit: +t for p >= t, -t for p <= -t, else 0; codes 11, 10, 00, the first element in
+   the highest bits of a byte: byte for byte what MXNet's kvstore packs. At most t of an element is
+   sent a step; needs error feedback. threshold=auto: t is found, and comes before the codes.
+   Strom, Interspeech 2015; apache/mxnet gradient_compression. */
 #if GCOMP__EACH(TWOBIT)
 #define gcomp__twobit_quant GCOMP__F(twobit_quant)
 GCOMP__INLINE void gcomp__twobit_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
@@ -9835,9 +9966,10 @@ static void gcomp__twobit_form(const double *param, gcomp__form *form)
     form->scale_bytes = GCOMP__ONE_FLOAT;
 }
 
-/* >>threshold of twobit, found: the t with the least |p - C(p)|^2, or with rate > 0 the one that so large a part of the elements
-   reaches, as an evenly spread sample sees it: of 65536 elements, all of fewer; for a rate, which is no matter of a few
-   neighbours, of n / 64 (4096 at least, all of fewer). */
+/* >>threshold of twobit, found: the t with the least |p - C(p)|^2, or with rate > 0 the one that
+   so large a part of the elements reaches, as an evenly spread sample sees it: of 65536 elements,
+   all of fewer; for a rate, which is no matter of a few neighbours, of n / 64 (4096 at least, all
+   of fewer). */
 enum { GCOMP__TWOBIT_BINS = 512 };
 
 /* How many lines of 16 are looked at. */
@@ -9847,8 +9979,8 @@ static size_t gcomp__twobit_lines(size_t n, double rate)
     return gcomp__pieces(gcomp__min(n, some), 16);
 }
 
-/* Counts keys (bits of |p|) of a sample: bin (key - base) >> shift of those from base on, the last bin for all above. NULL: does
-   not count. Returns the largest key. */
+/* Counts keys (bits of |p|) of a sample: bin (key - base) >> shift of those from base on, the last
+   bin for all above. NULL: does not count. Returns the largest key. */
 static uint32_t gcomp__twobit_count(const gcomp__call *call, const gcomp_input *in, size_t n,
                                     size_t lines, uint32_t base, unsigned shift, uint32_t *bins)
 {
@@ -9879,8 +10011,9 @@ static uint32_t gcomp__twobit_count(const gcomp__call *call, const gcomp_input *
     return most;
 }
 
-/* By rate: first the octave, then one of its 512 parts. By error: of 16 parts of each of the 32 largest octaves the one whose
-   lower edge t takes most away: 2 t sum|p| - t^2 count of what reaches it. Counts alone decide: the bits are the same on all. */
+/* By rate: first the octave, then one of its 512 parts. By error: of 16 parts of each of the 32
+   largest octaves the one whose lower edge t takes most away: 2 t sum|p| - t^2 count of what
+   reaches it. Counts alone decide: the bits are the same on all. */
 static float gcomp__twobit_find(const gcomp__call *call, const gcomp_input *in, size_t n,
                                 double rate)
 {
@@ -9948,9 +10081,10 @@ static const gcomp__method gcomp__row_twobit = {
     {gcomp__twobit_form, NULL, NULL, NULL, gcomp__twobit_refuse}};
 #endif
 
-/* >>method threshold1: MXNet's 1 bit: +1 for p > t, else -1; the first element in the highest bit of a byte. The value is 1
-   whatever the threshold is: use it where gradients are of that size, with error feedback. No threshold is found for it: 0 is
-   the one of least error, always. apache/mxnet gradient_compression. */
+/* >>method threshold1: MXNet's 1 bit: +1 for p > t, else -1; the first element in the highest bit
+   of a byte. The value is 1 whatever the threshold is: use it where gradients are of that size,
+   with error feedback. No threshold is found for it: 0 is the one of least error, always.
+   apache/mxnet gradient_compression. */
 #if GCOMP__EACH(THRESHOLD1)
 #define gcomp__threshold1_quant GCOMP__F(threshold1_quant)
 GCOMP__INLINE void gcomp__threshold1_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
@@ -9987,8 +10121,9 @@ static const gcomp__method gcomp__row_threshold1 = {
     GCOMP__KERNELS(threshold1), &gcomp__block_payload, &gcomp__gathered, {gcomp__threshold1_form}};
 #endif
 
-/* >>method vote: sgn(p) as one bit, sgn(0) = +1, without a scale. The mean of payloads is what most of them say, +1 or -1; of a
-   tie +1. Keeps no residual: what is sent has no unit. Bernstein, Wang, Azizzadenesheli, Anandkumar: signSGD, ICML 2018. */
+/* >>method vote: sgn(p) as one bit, sgn(0) = +1, without a scale. The mean of payloads is what
+   most of them say, +1 or -1; of a tie +1. Keeps no residual: what is sent has no unit. Bernstein,
+   Wang, Azizzadenesheli, Anandkumar: signSGD, ICML 2018. */
 #if GCOMP__FIRST(VOTE)
 enum { GCOMP__VOTE_PLANES = 40 };
 
@@ -10018,7 +10153,8 @@ GCOMP__KERNEL(vote_quantise, gcomp__tile *t,
 GCOMP__KERNEL(vote_decode, const gcomp__decoding *d,
               gcomp__decode_groups(d, gcomp__vote_deq, 0, 2, GCOMP__NO_SCALE))
 
-/* The bits of 512 elements from `at` on as one vector, or the first bytes of them with zeros behind. */
+/* The bits of 512 elements from `at` on as one vector, or the first bytes of them with zeros
+   behind. */
 #define gcomp__vote_bits GCOMP__F(vote_bits)
 GCOMP__INLINE gw gcomp__vote_bits(const gcomp__sink *sink, size_t w, size_t at, size_t bytes)
 {
@@ -10032,8 +10168,9 @@ GCOMP__INLINE gw gcomp__vote_bits(const gcomp__sink *sink, size_t w, size_t at, 
     return gw_bits(gv_load(bits));
 }
 
-/* >>kernel majority: counts the negative votes of 512 elements at once, bit k of all counters in plane k. They start where
-   just enough votes carry into the last plane, which then is the result. Two payloads go through one full adder. */
+/* >>kernel majority: counts the negative votes of 512 elements at once, bit k of all counters in
+   plane k. They start where just enough votes carry into the last plane, which then is the result.
+   Two payloads go through one full adder. */
 #define gcomp__vote_majority GCOMP__F(vote_majority)
 static void gcomp__vote_majority(const gcomp__sink *sink, size_t begin, size_t end)
 {
@@ -10090,8 +10227,8 @@ static void gcomp__vote_chunk(void *arg, size_t chunk)
         job->sink, begin, gcomp__min(job->sink->n, begin + GCOMP_CHUNK));
 }
 
-/* The residual in a pass of its own, before y, which may be the gradient. One payload alone, and votes among payloads of other
-   methods, are numbers like any. */
+/* The residual in a pass of its own, before y, which may be the gradient. One payload alone, and
+   votes among payloads of other methods, are numbers like any. */
 static void gcomp__vote_decode(const gcomp__call *call, const gcomp__sink *sink)
 {
     gcomp__sink rest = *sink;
@@ -10124,8 +10261,9 @@ static const gcomp__method gcomp__row_vote = {
     GCOMP__KERNELS(vote), &gcomp__vote_payload, &gcomp__gathered, {gcomp__vote_form}};
 #endif
 
-/* >>integers: p / d as a whole number q, decoded as d * q. What int, qsgd and terngrad share: rounded to nearest
-   or with the probability of the fraction, in 2, 4, 8 or 16 bits, as two's complement. They differ in how d is found. */
+/* >>integers: p / d as a whole number q, decoded as d * q. What int, qsgd and terngrad share:
+   rounded to nearest or with the probability of the fraction, in 2, 4, 8 or 16 bits, as two's
+   complement. They differ in how d is found. */
 #if GCOMP__EACH(INT) || GCOMP__EACH_WIDE(QSGD) || GCOMP__EACH_WIDE(TERNGRAD)
 /* The `bits` low bits of x >> shift, each limited to low .. high, as codes. */
 #define gcomp__put_levels GCOMP__F(put_levels)
@@ -10222,10 +10360,11 @@ static void gcomp__levels_form(gcomp__form *form, unsigned size, int stochastic,
 }
 #endif
 
-/* >>method int: q = round(p / d), d = max |p| / (2^(bits-1) - 1) of a block, nearest or stochastic (then unbiased).
-   range=affine: the codes run from the smallest to the largest p of the block: c + d * q, -2^(bits-1) <= q < 2^(bits-1).
-   |p - C(p)| <= d / 2, stochastic < d. Of normal p, 4 bits lose .0138 of |p|^2 in blocks of 128 and .016 in those of 256: a
-   block has 256 elements with 8 bits, 128 with 4 and 2. code: entropy-coded as in qsgd, if symmetric. Dettmers, ICLR 2016;
+/* >>method int: q = round(p / d), d = max |p| / (2^(bits-1) - 1) of a block, nearest or stochastic
+   (then unbiased). range=affine: the codes run from the smallest to the largest p of the block: c
+   + d * q, -2^(bits-1) <= q < 2^(bits-1). |p - C(p)| <= d / 2, stochastic < d. Of normal p, 4 bits
+   lose .0138 of |p|^2 in blocks of 128 and .016 in those of 256: a block has 256 elements with 8
+   bits, 128 with 4 and 2. code: entropy-coded as in qsgd, if symmetric. Dettmers, ICLR 2016;
    blocks and formats as in DeepSpeed, CGX, bitsandbytes. */
 #if GCOMP__EACH(INT)
 /* Affine levels use all codes of their bits. */
@@ -10490,10 +10629,11 @@ static const gcomp__method gcomp__row_qsgd = {
     {gcomp__qsgd_form, NULL, NULL, NULL, gcomp__qsgd_refuse}};
 #endif
 
-/* >>method terngrad: s * sgn(p) with probability |p| / s, else 0. p is clipped at clip * sigma (0: not), sigma its standard
-   deviation; s is the largest |p| then. Unbiased but for the clipping; E|p - C(p)|^2 = s |p|_1 - |p|_2^2 of the clipped p.
-   share=1: in steps all workers take the largest s of all, found in a round before the gather, and clip at that one. Wen et al.,
-   NeurIPS 2017. */
+/* >>method terngrad: s * sgn(p) with probability |p| / s, else 0. p is clipped at clip * sigma (0:
+   not), sigma its standard deviation; s is the largest |p| then. Unbiased but for the clipping;
+   E|p - C(p)|^2 = s |p|_1 - |p|_2^2 of the clipped p. share=1: in steps all workers take the
+   largest s of all, found in a round before the gather, and clip at that one. Wen et al., NeurIPS
+   2017. */
 #if GCOMP__ONCE(TERNGRAD)
 static void gcomp__terngrad_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
 {
@@ -10570,9 +10710,9 @@ static const gcomp__method gcomp__row_terngrad = {
      gcomp__terngrad_refuse}};
 #endif
 
-/* >>method natural: sign and exponent: one of the two powers of two around p, up with the probability of the mantissa's
-   fraction. Unbiased, E|p - C(p)|^2 <= |p|^2 / 8; 9 bits: 16 exponents, then 16 signs. Above 2^127 it saturates.
-   Horvath et al., MSML 2022. */
+/* >>method natural: sign and exponent: one of the two powers of two around p, up with the
+   probability of the mantissa's fraction. Unbiased, E|p - C(p)|^2 <= |p|^2 / 8; 9 bits: 16
+   exponents, then 16 signs. Above 2^127 it saturates. Horvath et al., MSML 2022. */
 #if GCOMP__EACH_WIDE(NATURAL)
 #define gcomp__natural_quant GCOMP__F(natural_quant)
 GCOMP__INLINE void gcomp__natural_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
@@ -10629,16 +10769,17 @@ static const gcomp__method gcomp__row_natural = {
     GCOMP__WIDE_KERNELS(natural), &gcomp__block_payload, &gcomp__gathered, {gcomp__natural_form}};
 #endif
 
-/* >>smallfloats: what fp8 and mx share. A code is sign, exponent, mantissa; it is rounded to nearest,
-   ties to even, and saturates. */
+/* >>smallfloats: what fp8 and mx share. A code is sign, exponent, mantissa; it is rounded to
+   nearest, ties to even, and saturates. */
 #if GCOMP__FIRST(FP8) || GCOMP__FIRST(MX)
 enum { GCOMP__E2M1, GCOMP__E4M3, GCOMP__E5M2, GCOMP__INT8, GCOMP__E2M3, GCOMP__E3M2 };
 #endif
 
 #if GCOMP__EACH(FP8) || GCOMP__EACH(MX)
-/* The code of |x|, times 2^(7 - mantissa): a float is added whose last bit is the step of the code, so that the sum is rounded to
-   it. Steps above the power of two are the low half of the sum; its high half is the exponent, times 2^7, and is counted in steps
-   of the code too. `mantissa` bits and the exponent's bias are constants. */
+/* The code of |x|, times 2^(7 - mantissa): a float is added whose last bit is the step of the
+   code, so that the sum is rounded to it. Steps above the power of two are the low half of the
+   sum; its high half is the exponent, times 2^7, and is counted in steps of the code too.
+   `mantissa` bits and the exponent's bias are constants. */
 #define gcomp__small_float GCOMP__F(small_float)
 GCOMP__INLINE gw gcomp__small_float(gv x, int mantissa, int bias)
 {
@@ -10687,8 +10828,9 @@ GCOMP__INLINE gv gcomp__small_deq(const uint8_t *code, const gcomp__unit *u, int
 }
 #endif
 
-/* >>method fp8: 8-bit floats of a block whose largest |p| becomes the largest finite one: format e4m3 (448) or e5m2 (57344).
-   |p - C(p)| <= 2^-4 |p| (e5m2: 2^-3), below the smallest normal a fixed step. Micikevicius et al., 2022. */
+/* >>method fp8: 8-bit floats of a block whose largest |p| becomes the largest finite one: format
+   e4m3 (448) or e5m2 (57344). |p - C(p)| <= 2^-4 |p| (e5m2: 2^-3), below the smallest normal a
+   fixed step. Micikevicius et al., 2022. */
 #if GCOMP__EACH(FP8)
 GCOMP__KERNEL(e4m3_quantise, gcomp__tile *t,
               gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E4M3, 16, t->block, 0, 1))
@@ -10731,9 +10873,10 @@ static const gcomp__method gcomp__row_fp8 = {
     GCOMP__KERNELS(fp8), &gcomp__block_payload, &gcomp__gathered, {gcomp__fp8_form}};
 #endif
 
-/* >>method mx: microscaling: blocks of 32 share a power of two X, as one byte (E8M0); elements are e2m1 (4 bits), e2m3 or e3m2
-   (6 bits), e4m3, e5m2 or int8 (k / 64). X = 2^(floor(log2 max |p|) - largest exponent of the format); elements between the
-   largest value and twice that exponent's range saturate. OCP Microscaling Formats 1.0, 2023. */
+/* >>method mx: microscaling: blocks of 32 share a power of two X, as one byte (E8M0); elements are
+   e2m1 (4 bits), e2m3 or e3m2 (6 bits), e4m3, e5m2 or int8 (k / 64). X = 2^(floor(log2 max |p|) -
+   largest exponent of the format); elements between the largest value and twice that exponent's
+   range saturate. OCP Microscaling Formats 1.0, 2023. */
 #if GCOMP__EACH(MX)
 #ifndef GCOMP__MX_VALUES
 #define GCOMP__MX_VALUES
