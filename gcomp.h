@@ -13868,7 +13868,7 @@ static const gcomp__method gcomp__row_randomk = {
 #if GCOMP__FIRST(SKETCH) || GCOMP__FIRST(FETCH)
 enum {
     GCOMP__SKETCH_ROWS = 7,  /* at most */
-    GCOMP__SKETCH_LANES = 4, /* tasks that look for the largest estimates, at most */
+    GCOMP__SKETCH_TASKS = 4, /* tasks that look for the largest estimates, at most */
     /* groups: cells are prefetched so far ahead, as a core can have reads of memory under way */
     GCOMP__SKETCH_AHEAD = 6,
     GCOMP__SKETCH_FAR = 1024 /* elements: the gradient so far ahead is prefetched */
@@ -13885,7 +13885,7 @@ typedef struct gcomp__sketch_job {
     uint64_t words;               /* of the hash, the same on all workers */
     uint64_t factor[GCOMP__SKETCH_ROWS]; /* of each row: low half for cells, high half for signs */
     uint32_t max_bits;            /* bits of the largest |p| */
-    gcomp__selection lane[GCOMP__SKETCH_LANES]; /* what each task has found, see >>estimates */
+    gcomp__selection task[GCOMP__SKETCH_TASKS]; /* what each task has found, see >>estimates */
 } gcomp__sketch_job;
 
 /* Where 32 consecutive groups of elements go. Group b stands at b % 32: while the kernels work on
@@ -14016,7 +14016,148 @@ static uint32_t gcomp__sketch_insert(const gcomp__sketch_job *job, size_t first,
     }
     return gv_most(max_bits);
 }
+#endif
 
+#if GCOMP__ONCE(SKETCH) || GCOMP__ONCE(FETCH)
+/* The first parameters of sketch and of fetch: param[0], param[1] and param[2]. */
+#define GCOMP__SKETCH_PARAMS \
+    GCOMP__NUMBER("density", 0.001, 1e-9, 1, 0), GCOMP__ONE_OF("rows", 2, 3, 0, "1|3|5|7|"), \
+    {"columns", GCOMP__AUTO, 0, 16, 268435456, 0, NULL, 0}
+
+/* The rows of a table. The parameter is the number of a name: 0, 1, 2, 3 for 1, 3, 5, 7 rows. */
+static size_t gcomp__sketch_rows(const gcomp_codec *codec)
+{
+    return 2 * (size_t)codec->param[1] + 1;
+}
+
+/* sqrt(k n). k comes by a pointer, so that no compiler calculates this outside of the library's
+   floating-point mode, see gcomp__sparse_exact. */
+GCOMP__NOINLINE double gcomp__sketch_root(const double *k, double n) { return gcomp__sqrt(*k * n); }
+
+/* The columns of a table for n elements. columns=auto: the multiple of 16 above the square root of
+   k n, k = density * n. Measured with 2^20 elements, cubes of normal numbers: 20 k candidates then
+   hold
+     99 % of the largest 1 %       (density=0.01: 10 k columns)
+     93 % of the largest 0.1 %     (density=0.001: 32 k columns)
+     55 % of the largest 0.01 %    (density=0.0001: 100 k columns) */
+static size_t gcomp__sketch_columns(const gcomp_codec *codec, size_t n)
+{
+    const double k = (double)gcomp__sparse_k(codec->param[0], n);
+    if (codec->param[2] > 0) return (size_t)codec->param[2];
+    uint64_t mode = gcomp__fp_enter(); /* sizes are asked for outside of calculations too */
+    size_t groups = (size_t)(gcomp__sketch_root(&k, (double)n) / 16) + 1;
+    gcomp__fp_leave(mode);
+    return gcomp__times(groups, 16);
+}
+
+/* The cells of the table of one matrix. */
+static size_t gcomp__sketch_cells(const gcomp_codec *codec, size_t rows, size_t cols)
+{
+    return gcomp__times(gcomp__sketch_rows(codec),
+                        gcomp__sketch_columns(codec, gcomp__times(rows, cols)));
+}
+
+/* 0 where both rounds together take as many floats as the tensor has, or where 32 bits cannot
+   number its elements: the tensor then travels uncompressed. sketch and fetch each have their own
+   sum_count, so that the row is asked. */
+static int gcomp__sketch_gains(const gcomp_codec *codec, size_t rows, size_t cols)
+{
+    const gcomp__method *m = gcomp__method_of(codec->method);
+    const size_t n = gcomp__times(rows, cols);
+    return gcomp__plus((m->sums->sum_count)(codec, rows, cols, 0, 0),
+                       (m->sums->sum_count)(codec, rows, cols, 1, 0)) < n &&
+           (uint64_t)n >> 32 == 0; /* indices are 32 bits */
+}
+
+/* columns=auto is 0, a multiple of 16 too. */
+static const char *gcomp__sketch_refuse(const double *param, int values)
+{
+    (void)values;
+    return (uint64_t)param[2] % 16 || param[2] != (double)(uint64_t)param[2]
+               ? "columns is a multiple of 16"
+               : NULL;
+}
+
+/* What is done with the table of one matrix of the stack. The factors of all rows are odd in both
+   halves: a multiplication by an odd number maps no two hashes to the same word. */
+static gcomp__sketch_job gcomp__sketch_job_of(const gcomp__work *work, size_t matrix, size_t few)
+{
+    gcomp__sketch_job job;
+    memset(&job, 0, sizeof job);
+    job.kernels = (const gcomp__sketch_kernels *)work->call.kernels;
+    job.n = work->rows * work->cols;
+    job.rows = gcomp__sketch_rows(work->codec);
+    job.columns = gcomp__sketch_columns(work->codec, job.n);
+    job.few = few;
+    job.table = work->sums[0] + matrix * job.rows * job.columns;
+    job.part = work->part;
+    job.in = work->in;
+    job.in.grad = (const float *)work->in.grad + matrix * job.n;
+    if (job.in.residual) job.in.residual += matrix * job.n;
+    /* from the shared key: the same on all workers, for all matrices of the stack */
+    job.words = gcomp__stream(work->in.key.shared, GCOMP__PURPOSE_SKETCH);
+    for (size_t r = 0; r < job.rows; r++)
+        job.factor[r] =
+            gcomp__philox_word(work->in.key.shared, 1, GCOMP__PURPOSE_SKETCH, (uint32_t)r) |
+            0x100000001u;
+    return job;
+}
+
+/* Fills rows first .. first + rows - 1 of the table with this worker's contribution, part * the
+   sketch of p; returns the bits of the largest |p|. */
+static uint32_t gcomp__sketch_fill(gcomp__sketch_job *job, size_t first, size_t rows)
+{
+    float *cells = job->table + first * job->columns;
+    memset(cells, 0, 4 * rows * job->columns);
+    uint32_t max_bits = (job->kernels->insert)(job, first, rows);
+    /* the cells are scaled, and not each p: there are fewer of them */
+    for (size_t i = 0; job->part != 1 && i < rows * job->columns; i++) cells[i] *= job->part;
+    return max_bits;
+}
+
+/* Task: fills one row. The largest |p| is the same for all rows; row 0 tells it. */
+static void gcomp__sketch_fill_row(void *arg, size_t row)
+{
+    gcomp__sketch_job *job = (gcomp__sketch_job *)arg;
+    const uint32_t max_bits = gcomp__sketch_fill(job, row, 1);
+    if (row == 0) job->max_bits = max_bits;
+}
+
+/* Round 0: fills the tables of all matrices. With threads each row is a task, and reads all p;
+   without, all rows are filled in one pass over p. */
+static gcomp_result gcomp__sketch_fill_all(gcomp__work *work)
+{
+    const size_t cells = gcomp__sketch_cells(work->codec, work->rows, work->cols) * work->stack;
+    uint32_t max_bits = 0;
+    for (size_t s = 0; s < work->stack; s++) {
+        gcomp__sketch_job job = gcomp__sketch_job_of(work, s, 0);
+        if (work->call.parallel.run)
+            gcomp__run(&work->call, job.rows, gcomp__sketch_fill_row, &job);
+        else job.max_bits = gcomp__sketch_fill(&job, 0, job.rows);
+        max_bits = job.max_bits > max_bits ? job.max_bits : max_bits;
+    }
+    /* finite p may have a sum in a cell that is not */
+    uint32_t cell = (work->call.set->common->max_bits)(work->sums[0], cells);
+    return max_bits >= 0x7f800000u || cell >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
+}
+#endif
+
+/* >>estimates: the `few` elements of a matrix whose estimates are largest, found in a table. There
+   is no list of elements to read: the estimates of all n elements are made from the table, once.
+
+     1. A sample of the estimates gives a guess: a key that somewhat more than `few` reach.
+     2. Up to four tasks look through a part of the elements each. A task keeps the elements that
+        reach the guess. When its buffer is full, it keeps the `few` largest and raises the guess to
+        what a further element must reach to replace one of them.
+     3. The elements of all tasks are put together, and the `few` largest of them stay.
+     4. If the guess was too high, and fewer than `few` were found, 2 and 3 are done again for all
+        estimates that are not zero.
+
+   Of equal estimates the first stay; so the result depends neither on the guess nor on the tasks.
+
+     elements  | task 0      | task 1      | task 2      | task 3      |     whole chunks
+     scratch   | bins, for each task | values of task 0, 1, .. | indices of task 0, 1, .. | */
+#if GCOMP__EACH_WIDE(SKETCH) || GCOMP__EACH_WIDE(FETCH)
 /* sign * cells: the estimates that one row has of a group's 16 elements, in the order of cells. */
 #define gcomp__sketch_read_cells GCOMP__F(sketch_read_cells)
 GCOMP__INLINE gv gcomp__sketch_read_cells(const gcomp__sketch_job *job,
@@ -14116,180 +14257,41 @@ static const gcomp__sketch_kernels GCOMP__F(sketch_kernels) = {gcomp__sketch_ins
 #endif
 
 #if GCOMP__ONCE(SKETCH) || GCOMP__ONCE(FETCH)
-/* The first parameters of sketch and of fetch: param[0], param[1] and param[2]. */
-#define GCOMP__SKETCH_PARAMS \
-    GCOMP__NUMBER("density", 0.001, 1e-9, 1, 0), GCOMP__ONE_OF("rows", 2, 3, 0, "1|3|5|7|"), \
-    {"columns", GCOMP__AUTO, 0, 16, 268435456, 0, NULL, 0}
-
-/* The rows of a table. The parameter is the number of a name: 0, 1, 2, 3 for 1, 3, 5, 7 rows. */
-static size_t gcomp__sketch_rows(const gcomp_codec *codec)
+/* Tasks for n elements, where there are threads: 1 below 8 chunks, half a million elements. */
+static size_t gcomp__sketch_tasks(size_t n)
 {
-    return 2 * (size_t)codec->param[1] + 1;
+    return gcomp__chunks(n) < 8 ? 1 : GCOMP__SKETCH_TASKS;
 }
 
-/* sqrt(k n). k comes by a pointer, so that no compiler calculates this outside of the library's
-   floating-point mode, see gcomp__sparse_exact. */
-GCOMP__NOINLINE double gcomp__sketch_root(const double *k, double n) { return gcomp__sqrt(*k * n); }
-
-/* The columns of a table for n elements. columns=auto: the multiple of 16 above the square root of
-   k n, k = density * n. Measured with 2^20 elements, cubes of normal numbers: 20 k candidates then
-   hold
-     99 % of the largest 1 %       (density=0.01: 10 k columns)
-     93 % of the largest 0.1 %     (density=0.001: 32 k columns)
-     55 % of the largest 0.01 %    (density=0.0001: 100 k columns) */
-static size_t gcomp__sketch_columns(const gcomp_codec *codec, size_t n)
+/* The chunks that each task looks through; the last task may have fewer. */
+static size_t gcomp__sketch_task_chunks(size_t n, size_t tasks)
 {
-    const double k = (double)gcomp__sparse_k(codec->param[0], n);
-    if (codec->param[2] > 0) return (size_t)codec->param[2];
-    uint64_t mode = gcomp__fp_enter(); /* sizes are asked for outside of calculations too */
-    size_t groups = (size_t)(gcomp__sketch_root(&k, (double)n) / 16) + 1;
-    gcomp__fp_leave(mode);
-    return gcomp__times(groups, 16);
+    return (gcomp__chunks(n) + tasks - 1) / tasks;
 }
 
-/* The cells of the table of one matrix. */
-static size_t gcomp__sketch_cells(const gcomp_codec *codec, size_t rows, size_t cols)
-{
-    return gcomp__times(gcomp__sketch_rows(codec),
-                        gcomp__sketch_columns(codec, gcomp__times(rows, cols)));
-}
-
-/* 0 where both rounds together take as many floats as the tensor has, or where 32 bits cannot
-   number its elements: the tensor then travels uncompressed. sketch and fetch each have their own
-   sum_count, so that the row is asked. */
-static int gcomp__sketch_gains(const gcomp_codec *codec, size_t rows, size_t cols)
-{
-    const gcomp__method *m = gcomp__method_of(codec->method);
-    const size_t n = gcomp__times(rows, cols);
-    return gcomp__plus((m->sums->sum_count)(codec, rows, cols, 0, 0),
-                       (m->sums->sum_count)(codec, rows, cols, 1, 0)) < n &&
-           (uint64_t)n >> 32 == 0; /* indices are 32 bits */
-}
-
-/* columns=auto is 0, a multiple of 16 too. */
-static const char *gcomp__sketch_refuse(const double *param, int values)
-{
-    (void)values;
-    return (uint64_t)param[2] % 16 || param[2] != (double)(uint64_t)param[2]
-               ? "columns is a multiple of 16"
-               : NULL;
-}
-#endif
-
-/* >>estimates: the `few` elements of a matrix whose estimates are largest, found in a table. There
-   is no list of elements to read: the estimates of all n elements are made from the table, once.
-
-     1. A sample of the estimates gives a guess: a key that somewhat more than `few` reach.
-     2. Up to four tasks, lanes, look through a part of the elements each. A lane keeps the elements
-        that reach the guess. When its buffer is full, it keeps the `few` largest and raises the
-        guess to what a further element must reach to replace one of them.
-     3. The lanes' elements are put together, and the `few` largest of them stay.
-     4. If the guess was too high, and fewer than `few` were found, 2 and 3 are done again for all
-        estimates that are not zero.
-
-   Of equal estimates the first stay; so the result depends neither on the guess nor on the lanes.
-
-     elements  | lane 0      | lane 1      | lane 2      | lane 3      |     whole chunks
-     scratch   | bins, for each lane | values of lane 0, 1, .. | indices of lane 0, 1, .. | */
-#if GCOMP__ONCE(SKETCH) || GCOMP__ONCE(FETCH)
-/* Lanes for n elements, where there are threads: 1 below 8 chunks, half a million elements. */
-static size_t gcomp__sketch_lanes(size_t n)
-{
-    return gcomp__chunks(n) < 8 ? 1 : GCOMP__SKETCH_LANES;
-}
-
-/* The chunks that each lane looks through; the last lane may have fewer. */
-static size_t gcomp__sketch_lane_chunks(size_t n, size_t lanes)
-{
-    return (gcomp__chunks(n) + lanes - 1) / lanes;
-}
-
-/* The elements that a lane's buffer holds: all that it looks through, or at least twice the `few`,
+/* The elements that a task's buffer holds: all that it looks through, or at least twice the `few`,
    so that it is seldom full. The kernel stops while 256 places are free: hence 272 more. */
-static size_t gcomp__sketch_room(size_t few, size_t n, size_t lanes)
+static size_t gcomp__sketch_room(size_t few, size_t n, size_t tasks)
 {
     const size_t most =
-        gcomp__min(n, gcomp__times(gcomp__sketch_lane_chunks(n, lanes), GCOMP_CHUNK));
+        gcomp__min(n, gcomp__times(gcomp__sketch_task_chunks(n, tasks), GCOMP_CHUNK));
     return gcomp__plus(gcomp__min(gcomp__plus(gcomp__times(few, 2), 4096), most), 272);
 }
 
-/* Bytes of scratch: bins, values and indices of all lanes. The kernel writes 16 at a time: hence
+/* Bytes of scratch: bins, values and indices of all tasks. The kernel writes 16 at a time: hence
    16 places more than a buffer counts. */
 static size_t gcomp__sketch_scratch_for(size_t few, size_t n)
 {
-    const size_t lanes = gcomp__sketch_lanes(n), room = gcomp__sketch_room(few, n, lanes);
-    return gcomp__plus(gcomp__times(gcomp__plus(room, 16), 8 * lanes),
-                       sizeof(size_t) * GCOMP__SPARSE_BINS * lanes);
+    const size_t tasks = gcomp__sketch_tasks(n), room = gcomp__sketch_room(few, n, tasks);
+    return gcomp__plus(gcomp__times(gcomp__plus(room, 16), 8 * tasks),
+                       sizeof(size_t) * GCOMP__SPARSE_BINS * tasks);
 }
 
-/* What is done with the table of one matrix of the stack. The factors of all rows are odd in both
-   halves: a multiplication by an odd number maps no two hashes to the same word. */
-static gcomp__sketch_job gcomp__sketch_job_of(const gcomp__work *work, size_t matrix, size_t few)
-{
-    gcomp__sketch_job job;
-    memset(&job, 0, sizeof job);
-    job.kernels = (const gcomp__sketch_kernels *)work->call.kernels;
-    job.n = work->rows * work->cols;
-    job.rows = gcomp__sketch_rows(work->codec);
-    job.columns = gcomp__sketch_columns(work->codec, job.n);
-    job.few = few;
-    job.table = work->sums[0] + matrix * job.rows * job.columns;
-    job.part = work->part;
-    job.in = work->in;
-    job.in.grad = (const float *)work->in.grad + matrix * job.n;
-    if (job.in.residual) job.in.residual += matrix * job.n;
-    /* from the shared key: the same on all workers, for all matrices of the stack */
-    job.words = gcomp__stream(work->in.key.shared, GCOMP__PURPOSE_SKETCH);
-    for (size_t r = 0; r < job.rows; r++)
-        job.factor[r] =
-            gcomp__philox_word(work->in.key.shared, 1, GCOMP__PURPOSE_SKETCH, (uint32_t)r) |
-            0x100000001u;
-    return job;
-}
-
-/* Fills rows first .. first + rows - 1 of the table with this worker's contribution, part * the
-   sketch of p; returns the bits of the largest |p|. */
-static uint32_t gcomp__sketch_fill(gcomp__sketch_job *job, size_t first, size_t rows)
-{
-    float *cells = job->table + first * job->columns;
-    memset(cells, 0, 4 * rows * job->columns);
-    uint32_t max_bits = (job->kernels->insert)(job, first, rows);
-    /* the cells are scaled, and not each p: there are fewer of them */
-    for (size_t i = 0; job->part != 1 && i < rows * job->columns; i++) cells[i] *= job->part;
-    return max_bits;
-}
-
-/* Task: fills one row. The largest |p| is the same for all rows; row 0 tells it. */
-static void gcomp__sketch_fill_row(void *arg, size_t row)
+/* Task: the `few` largest of a part, and perhaps some more. */
+static void gcomp__sketch_look(void *arg, size_t task)
 {
     gcomp__sketch_job *job = (gcomp__sketch_job *)arg;
-    const uint32_t max_bits = gcomp__sketch_fill(job, row, 1);
-    if (row == 0) job->max_bits = max_bits;
-}
-
-/* Round 0: fills the tables of all matrices. With threads each row is a task, and reads all p;
-   without, all rows are filled in one pass over p. */
-static gcomp_result gcomp__sketch_fill_all(gcomp__work *work)
-{
-    const size_t cells = gcomp__sketch_cells(work->codec, work->rows, work->cols) * work->stack;
-    uint32_t max_bits = 0;
-    for (size_t s = 0; s < work->stack; s++) {
-        gcomp__sketch_job job = gcomp__sketch_job_of(work, s, 0);
-        if (work->call.parallel.run)
-            gcomp__run(&work->call, job.rows, gcomp__sketch_fill_row, &job);
-        else job.max_bits = gcomp__sketch_fill(&job, 0, job.rows);
-        max_bits = job.max_bits > max_bits ? job.max_bits : max_bits;
-    }
-    /* finite p may have a sum in a cell that is not */
-    uint32_t cell = (work->call.set->common->max_bits)(work->sums[0], cells);
-    return max_bits >= 0x7f800000u || cell >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
-}
-
-/* Task: the `few` largest of a lane's part. */
-static void gcomp__sketch_look(void *arg, size_t lane)
-{
-    gcomp__sketch_job *job = (gcomp__sketch_job *)arg;
-    gcomp__selection *s = job->lane + lane;
+    gcomp__selection *s = job->task + task;
     for (;;) {
         (job->kernels->collect)(job, s);
         if (s->at == s->n) break;
@@ -14301,18 +14303,18 @@ static void gcomp__sketch_look(void *arg, size_t lane)
 }
 
 /* Steps 2 and 3: puts the `few` largest of the elements whose estimates reach `guess` into the
-   first lane's buffer, in order of index; fewer than `few` where the guess was too high. */
+   first task's buffer, in order of index; fewer than `few` where the guess was too high. */
 static void gcomp__sketch_from(const gcomp__call *call, gcomp__sketch_job *job, uint32_t guess)
 {
-    const size_t lanes = call->parallel.run ? gcomp__sketch_lanes(job->n) : 1;
-    const size_t room = gcomp__sketch_room(job->few, job->n, lanes);
-    const size_t part = gcomp__sketch_lane_chunks(job->n, lanes) * GCOMP_CHUNK;
+    const size_t tasks = call->parallel.run ? gcomp__sketch_tasks(job->n) : 1;
+    const size_t room = gcomp__sketch_room(job->few, job->n, tasks);
+    const size_t part = gcomp__sketch_task_chunks(job->n, tasks) * GCOMP_CHUNK;
     size_t *bins = (size_t *)(void *)call->scratch;
-    float *value = (float *)(void *)(bins + GCOMP__SPARSE_BINS * lanes);
-    uint32_t *index = (uint32_t *)(void *)(value + (room + 16) * lanes);
-    gcomp__selection *all = job->lane; /* lane 0, which takes in the others */
-    for (size_t i = 0; i < lanes; i++) {
-        gcomp__selection *s = job->lane + i;
+    float *value = (float *)(void *)(bins + GCOMP__SPARSE_BINS * tasks);
+    uint32_t *index = (uint32_t *)(void *)(value + (room + 16) * tasks);
+    gcomp__selection *all = job->task; /* task 0, which takes in the others */
+    for (size_t i = 0; i < tasks; i++) {
+        gcomp__selection *s = job->task + i;
         memset(s, 0, sizeof *s);
         s->at = gcomp__min(job->n, i * part);
         s->n = gcomp__min(job->n, (i + 1) * part);
@@ -14322,14 +14324,13 @@ static void gcomp__sketch_from(const gcomp__call *call, gcomp__sketch_job *job, 
         s->capacity = room;
         s->bins = bins + GCOMP__SPARSE_BINS * i;
     }
-    gcomp__run(call, lanes, gcomp__sketch_look, job);
-    /* the values of the lanes lie one behind the other, with free places between them; so do the
-       indices. They are moved together: lane 0 has room for all, since its buffer may run over
-       those of the lanes that were moved */
-    for (size_t i = 1; i < lanes; i++) {
-        memmove(all->value + all->count, job->lane[i].value, 4 * job->lane[i].count);
-        memmove(all->index + all->count, job->lane[i].index, 4 * job->lane[i].count);
-        all->count += job->lane[i].count;
+    gcomp__run(call, tasks, gcomp__sketch_look, job);
+    /* The values of all tasks are moved together, behind those of task 0, and so are the indices.
+       Nothing is overwritten that is still needed: each buffer begins behind those before it. */
+    for (size_t i = 1; i < tasks; i++) {
+        memmove(all->value + all->count, job->task[i].value, 4 * job->task[i].count);
+        memmove(all->index + all->count, job->task[i].index, 4 * job->task[i].count);
+        all->count += job->task[i].count;
     }
     if (all->count > job->few) gcomp__sparse_keep(all, job->few);
 }
@@ -14369,8 +14370,8 @@ static const gcomp__selection *gcomp__sketch_largest(const gcomp__call *call,
 {
     const uint32_t guess = gcomp__sketch_guess(call, job);
     gcomp__sketch_from(call, job, guess);
-    if (job->lane->count < job->few && guess > 1) gcomp__sketch_from(call, job, 1);
-    return job->lane;
+    if (job->task->count < job->few && guess > 1) gcomp__sketch_from(call, job, 1);
+    return job->task;
 }
 
 /* A commit begins as if nothing had been sent: residual <- p, mean <- 0. */
@@ -15684,8 +15685,8 @@ static const gcomp__method gcomp__row_powersgd = {
    codes of all, exactly and in any order. Mishchenko, Wang, Kovalev, Richtarik, ICLR 2022, with the
    largest |p| in place of the paper's moving average.
 
-     round 0   m = the largest |p| over the workers: a sum of the kind MAX, of one float for each
-               matrix of the stack, which all hold the largest |p| of the whole tensor
+     round 0   m = the largest |p| over the workers: a round that finds the largest float. It has a
+               float for each matrix of the stack; all hold the largest |p| of the whole tensor
      round 1   q = round(p / d), summed as integers of 8, 16 or 32 bits;  d = m / L
      commit    mean = d * (sum / world)
                residual = p - d * q        rounding=nearest; stochastic rounding is unbiased and
@@ -15708,6 +15709,7 @@ static const gcomp__method gcomp__row_powersgd = {
    Where all p are zero or subnormal, m and d are 0, and so are all codes.
    AVX-512 runs the kernels of AVX2; its own gained 12 to 23 % (2^20 elements, bench/bench.c). */
 #if GCOMP__FIRST(INTSUM)
+/* What the kernels take. */
 typedef struct gcomp__intsum_job {
     gcomp__work *work;
     const struct gcomp__intsum_kernels *kernels;
@@ -15828,6 +15830,7 @@ static void gcomp__intsum_codes(const gcomp__intsum_job *job, size_t begin, size
                 GCOMP__PREFETCH(in.residual + ahead);
                 GCOMP__PREFETCH(in.residual + ahead + 16);
             }
+            /* p and o are 16 elements each; x and y are these in steps of d */
             const gv p = gcomp__intsum_load(&in, general, i + j, gcomp__min(16, left));
             const gv o = gcomp__intsum_load(&in, general, i + j + 16, left > 16 ? left - 16 : 0);
             const gv x = gcomp__intsum_steps(p, &u), y = gcomp__intsum_steps(o, &u);
@@ -15873,7 +15876,7 @@ static void gcomp__intsum_mean(const gcomp__intsum_job *job, size_t begin, size_
             memcpy(some, at, count << size);
             at = (const uint8_t *)(const void *)some;
         }
-        gv y = gv_number(gcomp__intsum_get(at, size));
+        gv y = gv_number(gcomp__intsum_get(at, size)); /* the sum, rounded above 2^24 */
         y = gv_saturate(gv_mul(gv_mul(y, part), a));
         if (count < 16) gcomp__store_some(work->y + i, y, count);
         else gv_store(work->y + i, y);
