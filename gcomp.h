@@ -16487,7 +16487,7 @@ static const gcomp__method *gcomp__method_named(const char *s, size_t length)
     size_t i;
     for (i = 0; i < sizeof aliases / sizeof aliases[0]; i++)
         if (gcomp__same(aliases[i][0], s, length)) name = aliases[i][1];
-    if (name != s) length = strlen(name);
+    if (name != s) length = strlen(name); /* an alias was found: its method is looked up */
     for (i = 0; gcomp__methods[i] && !gcomp__same(gcomp__methods[i]->name, name, length); i++) {}
     return gcomp__methods[i];
 }
@@ -16510,6 +16510,7 @@ GCOMP__NOINLINE gcomp_result gcomp__parse_method(const gcomp__method **method, c
         }
         return GCOMP_BAD_CODEC;
     }
+    /* defaults first; what the text gives overwrites them */
     for (size_t i = 0; i < GCOMP_PARAMS; i++)
         param[i] = (*method)->param[i].other != 0 ? -1 : (*method)->param[i].initial;
     s += length;
@@ -17665,6 +17666,7 @@ static gcomp__text gcomp__sentence(gcomp *gc)
     return gcomp__text_in(gc->error, sizeof gc->error);
 }
 
+/* Sets the sentence that gcomp_error will show, and returns the result: return gcomp__fail(...). */
 static gcomp_result gcomp__fail(gcomp *gc, gcomp_result result, const char *sentence)
 {
     gcomp__text t = gcomp__sentence(gc);
@@ -17761,6 +17763,12 @@ static double gcomp__now(const gcomp *gc)
      any other                                      the codec, or list, of desc
    Then each of these codecs is asked whether it makes a tensor of this shape smaller. One that does
    not becomes none. gcomp_describe tells the reason wherever it is not the codec that was named.
+
+     desc        -- gcomp__resolve_desc -->  desc with defaults, schedule, instruction set
+     tensor      -- gcomp__slot_of -->       slot, with one entry for each codec of its list
+   Both take no memory and change no object, and both say in a sentence what is wrong: `why` is
+   desc.why for a desc, and becomes gcomp_error for a tensor. So gcomp_rounds and
+   gcomp_memory_needed can call them before there is an object.
    ---------------------------------------------------------------------------------------------- */
 
 /* The rounds and flags of a codec, for so many workers. GCOMP_BAD_CODEC or GCOMP_MISSING_CALLBACK
@@ -17783,7 +17791,7 @@ static gcomp_result gcomp__transport_suits(const gcomp_desc *d, const gcomp_code
         return GCOMP_BAD_CODEC;
     }
     for (int round = 0; round < 3 && d->comm.world > 1; round++) {
-        gcomp_dtype dtype = gcomp__kind_dtype(rounds[round]);
+        gcomp_dtype dtype = gcomp__kind_dtype(rounds[round]); /* F32 unless integers are summed */
         if (dtype == GCOMP_F32 || (d->comm.allreduce_dtypes >> dtype & 1)) continue;
         const char *name = dtype == GCOMP_I8 ? "I8" : dtype == GCOMP_I16 ? "I16" : "I32";
         gcomp__say_with(why,
@@ -17808,7 +17816,8 @@ static gcomp_result gcomp__resolve_world(gcomp_comm *comm, const char *world, co
     return GCOMP_OK;
 }
 
-/* Callbacks that every step needs are asked for later, since the state machine needs none. */
+/* Checks comm: workers, types, and that start, test and wait come together. Callbacks that every
+   step needs are asked for by >>exchange: who drives the step without callbacks needs none. */
 static gcomp_result gcomp__resolve_comm(gcomp_comm *comm, gcomp__text *why)
 {
     GCOMP__TRY(gcomp__resolve_world(comm, "comm.world", "comm.rank", why));
@@ -17821,7 +17830,8 @@ static gcomp_result gcomp__resolve_comm(gcomp_comm *comm, gcomp__text *why)
     return GCOMP_INVALID_ARGUMENT;
 }
 
-/* Both are needed: sums of gradients, and frames of the machine's workers. */
+/* Checks node. It needs both callbacks: one for sums of gradients, the other for the frames of the
+   machine's workers. */
 static gcomp_result gcomp__resolve_node(gcomp_comm *node, gcomp__text *why)
 {
     GCOMP__TRY(gcomp__resolve_world(node, "node.world", "node.rank", why));
@@ -17881,7 +17891,7 @@ static gcomp_result gcomp__resolve_schedule(gcomp_desc *d, gcomp__schedule *s, g
     return gcomp__list_suits(d, s, s->codecs, s->count, why);
 }
 
-/* malloc and free are the default. */
+/* Fills in malloc and free where the user gave neither function. */
 static gcomp_result gcomp__resolve_allocator(gcomp_allocator *allocator, gcomp__text *why)
 {
     if (!allocator->alloc != !allocator->free)
@@ -17919,11 +17929,12 @@ static gcomp_result gcomp__isa_of_environment(gcomp_isa *isa, gcomp__text *why)
 #endif
 }
 
-/* Checks every field of a desc, and fills in defaults. */
+/* Checks every field of a desc, and fills in defaults. The first fault is the one that is told. On
+   error *d may be changed: callers pass a copy. */
 static gcomp_result gcomp__resolve_desc(gcomp_desc *d, gcomp__schedule *schedule,
                                         const gcomp__set **set, gcomp__text *why)
 {
-    gcomp_isa isa = d->isa;
+    gcomp_isa isa = d->isa; /* AUTO, or one that the program asks for */
     GCOMP__TRY(gcomp__resolve_comm(&d->comm, why));
     GCOMP__TRY(gcomp__resolve_node(&d->node, why));
     GCOMP__TRY(gcomp__resolve_allocator(&d->allocator, why));
@@ -17966,7 +17977,7 @@ static gcomp_result gcomp__entry_of(gcomp__entry *entry, const gcomp__slot *slot
     const size_t rows = slot->rows, cols = slot->cols;
     memset(entry, 0, sizeof *entry);
     entry->codec = *codec;
-    if (m->sums->gains && !(m->sums->gains)(codec, rows, cols)) {
+    if (m->sums->gains && !(m->sums->gains)(codec, rows, cols)) { /* powersgd of a small matrix */
         entry->why = cols > 1 ? "would not be smaller"
                               : "a vector, which the codec would not make smaller";
         m = &gcomp__row_none;
@@ -17979,7 +17990,7 @@ static gcomp_result gcomp__entry_of(gcomp__entry *entry, const gcomp__slot *slot
     for (int round = 0; round < 3; round++) {
         if (entry->rounds[round] == GCOMP__GATHER) {
             entry->bound = gcomp__bound_of(m, codec, slot->n);
-            if (!entry->bound) {
+            if (!entry->bound) { /* sizes overflow, or indices would */
                 gcomp__say(why, m->rules.selector && !gcomp__indexable(slot->n)
                                     ? "a sparse codec takes up to 2^32 elements: cut the tensor"
                                     : "too many elements for the codec");
@@ -17992,6 +18003,7 @@ static gcomp_result gcomp__entry_of(gcomp__entry *entry, const gcomp__slot *slot
                                         (m->sums->sum_count)(codec, rows, cols, round, 1)));
         }
     }
+    /* sizes that methods tell for one matrix; a stack has as many of each */
     if (m->sums->state_floats)
         entry->state_floats = (m->sums->state_floats)(codec, rows, cols) * slot->stack;
     if (m->sums->local_floats)
@@ -17999,7 +18011,8 @@ static gcomp_result gcomp__entry_of(gcomp__entry *entry, const gcomp__slot *slot
     return GCOMP_OK;
 }
 
-/* The tensor goes by this entry of its list from here on. */
+/* The tensor goes by this entry of its list from here on: the slot gets a copy of it, since every
+   step reads these fields. Residual and state are not touched, see gcomp__switch. */
 static void gcomp__use_entry(gcomp__slot *slot, const gcomp__entry *entry)
 {
     slot->codec = entry->codec;
@@ -18024,7 +18037,8 @@ static int gcomp__keeps(const gcomp_desc *desc, unsigned flags)
 /* Is this rank 0, whose schedule decides? With desc.node: its machine's first worker. */
 static int gcomp__leads(const gcomp_desc *desc) { return !desc->comm.rank && !desc->node.rank; }
 
-/* Name, shape and dtype of a tensor. */
+/* Checks name, shape and dtype of a tensor, and fills in the slot. The name stays the user's until
+   gcomp__slot_reserve copies it. */
 static gcomp_result gcomp__resolve_shape(gcomp__slot *slot, const gcomp_tensor *tensor,
                                          gcomp__text *why)
 {
@@ -18088,6 +18102,7 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__entry *ent
     int compresses = 0; /* any codec of the list */
     GCOMP__TRY(gcomp__resolve_shape(slot, tensor, why));
     GCOMP__TRY(gcomp__resolve_list(slot, codecs, &plain, desc, schedule, tensor, alone, why));
+    /* memory is taken once, for the entry that keeps most */
     for (size_t i = 0; i < slot->entry_count; i++) {
         GCOMP__TRY(gcomp__entry_of(entries + i, slot, desc, codecs + i, why));
         if (plain) entries[i].why = plain;
@@ -18098,6 +18113,7 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__entry *ent
     if (!compresses) slot->entry_count = 1; /* no codec of the list would gain anything */
     if (slot->entry_count > 1 && schedule->rule == GCOMP__ACCORDION && gcomp__leads(desc))
         slot->epoch_floats = slot->n;
+    /* with desc.node gradients become floats in gc->floats, and need no staging here */
     slot->stages = slot->dtype != GCOMP_F32 && desc->node.world == 1;
     gcomp__use_entry(slot, entries);
     return GCOMP_OK;
@@ -18129,7 +18145,7 @@ static int gcomp__wants_shards(const gcomp_desc *desc, const gcomp__slot *slot)
     if (comm->world == 1 || slot->rounds[0] != GCOMP__GATHER || slot->rounds[1] ||
         (selector && selector->grouped))
         return 0;
-    if (!selector)
+    if (!selector) /* block payloads: only if the user asks for two shots */
         return desc->aggregate == GCOMP_AGGREGATE_TWO_SHOT &&
                slot->n / GCOMP__LEAST_RANGE >= (size_t)comm->world;
     if (desc->aggregate != GCOMP_AGGREGATE_AUTO) return desc->aggregate >= GCOMP_AGGREGATE_SHARDS;
@@ -18146,7 +18162,7 @@ static size_t gcomp__range(size_t n, size_t world, size_t w)
     return gcomp__min(n, gcomp__times(w, gcomp__round_up(gcomp__pieces(n, world), 16)));
 }
 
-/* Elements of the range of worker w. */
+/* Elements of the range of worker w; 0 for an empty one. */
 static size_t gcomp__range_size(size_t n, size_t world, size_t w)
 {
     return gcomp__range(n, world, w + 1) - gcomp__range(n, world, w);
@@ -18166,8 +18182,10 @@ static size_t gcomp__range_bound(const gcomp__slot *slot, size_t world)
                       gcomp__bound_of(slot->method, &slot->codec, slot->n % range));
 }
 
-/* Chooses between ranges and a gather; with other workers the choice may be another.
-   By ranges, a payload is not gathered: its bytes count as own_bytes, and `bound` is 0. */
+/* Chooses how the mean of a tensor is made, by ranges or by a gather. gcomp_regroup comes here
+   again: with another number of workers the choice may be another.
+     gather    rounds[0] GATHER, bound = bytes of the payload, own_bytes 0
+     ranges    rounds[0] SHARE,  bound 0, own_bytes = bytes of the payload, or of w payloads */
 static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
 {
     const size_t world = (size_t)desc->comm.world;
@@ -18227,7 +18245,9 @@ static void gcomp__place_shards(gcomp__plan *plan, gcomp__slot *slot, size_t wor
     gcomp__raise(&plan->scratch, gcomp__selection_bytes(gcomp__max(slot->k, all + 32)));
 }
 
-/* Puts a tensor, with the codec it has, behind those in the plan. */
+/* Puts a tensor, with the codec it has, behind those in the plan: the sizes so far become its
+   places, then the sizes grow by what it needs. Sums of one round and kind lie back to back, so
+   that one collective carries those of a whole bucket. */
 static void gcomp__place(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot *slot)
 {
     const gcomp__method *m = slot->method;
@@ -18269,7 +18289,10 @@ static void gcomp__raise_plan(gcomp__plan *plan, const gcomp__plan *to)
             gcomp__raise(&plan->sums[round][kind], to->sums[round][kind]);
 }
 
-/* Puts a tensor behind those in the plan, with room for each codec of its list. */
+/* Puts a tensor behind those in the plan, with room for each codec of its list: each entry is tried
+   behind the same `before`, and the plan takes the largest of each size.
+     before | entry 0 ......... |
+     before | entry 1 .... |            the next tensor begins behind the longest */
 static void gcomp__place_largest(gcomp__plan *plan, const gcomp_desc *desc, const gcomp__slot *slot,
                                  const gcomp__entry *entries)
 {
@@ -18299,7 +18322,8 @@ static int gcomp__full(const gcomp_desc *desc, size_t elements)
     return desc->bucket_bytes && gcomp__times(elements, 4) >= desc->bucket_bytes;
 }
 
-/* The first tensor of the bucket whose last one is end - 1. */
+/* The first tensor of the bucket whose last one is end - 1. bucket_bytes = 40, tensors of 6, 4,
+   12, 2 elements (24, 16, 48, 8 bytes): the last bucket cut is {0, 1}, bucket 0 is {2, 3}. */
 static size_t gcomp__bucket_first(const gcomp *gc, size_t end)
 {
     size_t elements = 0;
@@ -18345,7 +18369,8 @@ static void gcomp__plan_bucket_end(gcomp__plan *plan, const gcomp__plan *before,
     plan->buckets++;
 }
 
-/* Finds gc->largest. */
+/* Finds gc->largest, bucket by bucket from the last tensors to the first. It changes when tensors
+   are added or workers change, and then memory has to be reserved anew. */
 static void gcomp__plan_largest(gcomp *gc)
 {
     size_t end = gcomp__tensors(gc), first; /* of the bucket */
@@ -18362,7 +18387,8 @@ static void gcomp__plan_largest(gcomp *gc)
     } while (end);
 }
 
-/* Finds gc->plan, and the places of all buckets and tensors. */
+/* Finds gc->plan, and the places of all buckets and tensors, for the codecs in use. All places
+   lie within what gc->largest has reserved. */
 static void gcomp__place_all(gcomp *gc)
 {
     size_t end = gcomp__tensors(gc);
@@ -18472,7 +18498,8 @@ static size_t gcomp__lay_out(gcomp__buffers *mem, const gcomp__plan *plan, size_
     return c.bytes;
 }
 
-/* Reserves the scratch of encoding; also for users who never take a step. */
+/* Reserves the scratch of encoding, if it is not there; also for users who never take a step and
+   call gcomp_compress. */
 static gcomp_result gcomp__reserve_scratch(gcomp *gc)
 {
     if (gc->scratch.at || !gc->largest.scratch) return GCOMP_OK;
@@ -18487,7 +18514,8 @@ static size_t gcomp__machine_bytes(size_t elements, size_t tensors)
     return gcomp__times(gcomp__plus(elements, GCOMP__WORD + tensors), 4);
 }
 
-/* With desc.node: reserves the place where the gradients of the machine are added up. */
+/* With desc.node: reserves the place where the gradients of the machine are added up. All workers
+   of the machine need it, the first one too. */
 static gcomp_result gcomp__reserve_floats(gcomp *gc)
 {
     if (!gc->node || gc->floats.at) return GCOMP_OK;
@@ -18533,7 +18561,8 @@ static gcomp_result gcomp__make_room(gcomp *gc)
     return result;
 }
 
-/* Gives back what is reserved for steps. */
+/* Gives back what is reserved for steps: after a tensor was added, or when workers change. All
+   places become NULL; the next step, or gcomp_prepare, reserves again. */
 static void gcomp__drop_room(gcomp *gc)
 {
     gcomp__room_give(&gc->memory, &gc->scratch);
@@ -18542,13 +18571,15 @@ static void gcomp__drop_room(gcomp *gc)
     memset(&gc->mem, 0, sizeof gc->mem);
 }
 
-/* Bytes of the frames, and of their lengths. */
+/* Bytes of the frames, and of their lengths:
+     | frame to send | frame of worker 0 | ... | frame of worker w - 1 | w sizes |
+   They are reserved by gcomp_open: a step without other memory must still be able to say so. */
 static size_t gcomp__frames_bytes(size_t world)
 {
     return gcomp__plus(gcomp__times(world + 1, GCOMP__FRAME), gcomp__times(world, sizeof(size_t)));
 }
 
-/* Reserves frames, zeroed; 0 without memory. */
+/* Reserves frames, zeroed; returns 0 without memory. */
 static int gcomp__make_frames(gcomp *gc)
 {
     const size_t world = gcomp__workers(gc);
@@ -18596,7 +18627,7 @@ static size_t gcomp__array_capacity(size_t count)
     return capacity;
 }
 
-/* Adds a tensor to a plan, and its elements to *elements. Not inlined: its frame is large. */
+/* Adds a tensor to a plan, and its elements to *elements. Not inlined: its stack frame is large. */
 GCOMP__NOINLINE gcomp_result gcomp__plan_tensor(gcomp__plan *plan, const gcomp_desc *desc,
                                                 const gcomp__schedule *schedule,
                                                 const gcomp_tensor *tensor, int alone,
@@ -18611,7 +18642,9 @@ GCOMP__NOINLINE gcomp_result gcomp__plan_tensor(gcomp__plan *plan, const gcomp_d
     return GCOMP_OK;
 }
 
-/* Bytes of an object; of_node: of the one that sums within a machine. SIZE_MAX: invalid. */
+/* Bytes of an object; of_node: of the one that sums within a machine. SIZE_MAX: desc or a tensor is
+   invalid, or it is too much. It goes the way of gcomp_open, gcomp_add_tensor and gcomp_prepare,
+   with the same functions, without an object; test_api compares it with gcomp_memory_used. */
 static size_t gcomp__memory_of(const gcomp_desc *desc, const gcomp_tensor *tensors, size_t count,
                                int of_node)
 {
@@ -18687,6 +18720,9 @@ GCOMP_API size_t gcomp_memory_used(const gcomp *gc)
    Buffers of a step are not reserved here, but by gcomp_prepare or by the first step: every further
    tensor makes them larger.
    A call that fails leaves the object as it was: gcomp_add_tensor allocates everything first.
+     gc->tensors   | fc2 | fc1 | conv |     in the order in which they were added: numbers 0, 1, 2
+     gc->by_name   |  2  |  1  |  0   |     conv, fc1, fc2
+   Both arrays move when they grow: a pointer to a slot is valid until the next gcomp_add_tensor.
    ---------------------------------------------------------------------------------------------- */
 
 /* Opens the object that sums the gradients of the machine, with the tensors of this one. A worker
@@ -18723,7 +18759,7 @@ GCOMP_API gcomp_result gcomp_open(gcomp **gc, const gcomp_desc *desc)
     if (!gc || !desc) return GCOMP_INVALID_ARGUMENT;
     gcomp_desc d = *desc;
     GCOMP__TRY(gcomp__resolve_desc(&d, &schedule, &set, &why));
-    gcomp__memory memory;
+    gcomp__memory memory; /* counts the object itself, and moves into it */
     memory.allocator = d.allocator;
     memory.used = 0;
     memory.misaligned = 0;
@@ -18740,7 +18776,7 @@ GCOMP_API gcomp_result gcomp_open(gcomp **gc, const gcomp_desc *desc)
         made->by_name = (uint32_t *)gcomp__array_make(&made->memory, 16, sizeof *made->by_name);
         complete = complete && made->tensors && made->by_name && gcomp__make_node(made, 0);
     }
-    if (!complete) {
+    if (!complete) { /* gcomp_close gives back what is there; made may be NULL */
         const int misaligned = made ? made->memory.misaligned : memory.misaligned;
         gcomp__say(&why, misaligned ? gcomp__misaligned : "no memory for the object");
         gcomp_close(made);
@@ -18761,6 +18797,8 @@ static void gcomp__slot_release(gcomp *gc, gcomp__slot *slot)
     gcomp__release(&gc->memory, slot->staging, 4 * slot->n);
 }
 
+/* Also for an object that gcomp_open could not complete: what is missing is NULL. The transport is
+   waited for first, since requests under way use the buffers. */
 GCOMP_API void gcomp_close(gcomp *gc)
 {
     if (!gc) return;
@@ -18783,7 +18821,7 @@ GCOMP_API void gcomp_close(gcomp *gc)
    Only gcomp__array_make allocates such arrays, so that the user's allocator is used. */
 static void *gcomp__array_with_room(gcomp__memory *memory, void *array, size_t element)
 {
-    size_t length = stbds_header(array)->length;
+    size_t length = stbds_header(array)->length; /* elements in use */
     if (length < stbds_header(array)->capacity) return array;
     void *larger = gcomp__array_make(memory, 2 * length, element);
     if (!larger) return NULL;
@@ -18792,7 +18830,8 @@ static void *gcomp__array_with_room(gcomp__memory *memory, void *array, size_t e
     return larger;
 }
 
-/* The place of a name in gc->by_name; *found: the name is there. */
+/* The place of a name in gc->by_name, by bisection; *found: the name is there. Where it is not,
+   this is the place where it would be inserted. */
 static size_t gcomp__name_place(const gcomp *gc, const char *name, int *found)
 {
     size_t low = 0, high = stbds_arrlenu(gc->by_name); /* the place is from low to high */
@@ -18807,6 +18846,7 @@ static size_t gcomp__name_place(const gcomp *gc, const char *name, int *found)
     return low;
 }
 
+/* n floats, all 0; NULL without memory. */
 static float *gcomp__zeros(gcomp *gc, size_t n)
 {
     float *p = (float *)gcomp__allocate(&gc->memory, gcomp__times(n, 4));
@@ -18833,7 +18873,8 @@ static int gcomp__slot_reserve(gcomp *gc, gcomp__slot *slot, const gcomp__entry 
            (slot->entries || !list);
 }
 
-/* Of the text of a codec, which names every parameter that is not its default. */
+/* Continues a CRC-32C with the text of a codec, which names every parameter that is not its
+   default. So codecs have the same digest if, and only if, their texts are equal. */
 static uint32_t gcomp__crc_codec(const gcomp *gc, uint32_t crc, const gcomp_codec *codec)
 {
     char text[256];
@@ -18841,7 +18882,8 @@ static uint32_t gcomp__crc_codec(const gcomp *gc, uint32_t crc, const gcomp_code
     return (gc->set->common->crc)(crc, (const uint8_t *)text, gcomp__min(length, sizeof text - 1));
 }
 
-/* Takes back the tensor that was added last. */
+/* Takes back the tensor that was added last: of gc->node, where the object itself has no memory for
+   its own slot. */
 static void gcomp__drop_last(gcomp *gc)
 {
     gcomp__slot slot = stbds_arrpop(gc->tensors);
@@ -18879,6 +18921,12 @@ GCOMP__NOINLINE void gcomp__leave_alone(gcomp *gc)
     gcomp__plan_largest(gc);
 }
 
+/* In this order, so that an error leaves no trace:
+     1. everything is checked           slot and entries on the stack
+     2. the object of the machine adds the tensor
+     3. memory: larger arrays, and what the tensor holds     fails: all of it, and 2, is undone
+     4. the slot enters the arrays, and the plans
+   From 4 on nothing fails. The buffers of a step are given back, since they are too small now. */
 GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
 {
     char reason[GCOMP__SENTENCE]; /* what is wrong with the tensor, without its name */
@@ -18896,7 +18944,7 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
         return gcomp__fail_tensor(gc, GCOMP_WRONG_STATE, tensor->name,
                                   "tensors are added before the first step");
     int found;
-    size_t place = gcomp__name_place(gc, tensor->name, &found);
+    size_t place = gcomp__name_place(gc, tensor->name, &found); /* in by_name */
     if (found) return gcomp__fail_tensor(gc, GCOMP_DUPLICATE_NAME, tensor->name, NULL);
     /* the object of the machine has the same tensors */
     if (gc->node) {
@@ -18919,17 +18967,19 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
         return gcomp__fail_tensor(gc, GCOMP_OUT_OF_MEMORY, tensor->name,
                                   "no memory for its name, residual and warm start");
     }
+    /* nothing fails any more; arrays that have moved leave their old memory */
     if (tensors != gc->tensors) gcomp__array_release(&gc->memory, gc->tensors, sizeof *tensors);
     if (by_name != gc->by_name) gcomp__array_release(&gc->memory, gc->by_name, sizeof *by_name);
     gc->tensors = tensors;
     gc->by_name = by_name;
     memcpy(slot.name, tensor->name, slot.name_bytes);
-    slot.by_address = (uint32_t)gcomp__tensors(gc);
+    slot.by_address = (uint32_t)gcomp__tensors(gc); /* its number */
     for (size_t i = 0; i < slot.entry_count; i++)
         slot.codecs_digest = gcomp__crc_codec(gc, slot.codecs_digest, &entries[i].codec);
     gcomp__place_largest(&gc->largest, &gc->desc, &slot, entries); /* for gcomp_compress */
     gcomp__place(&gc->plan, &gc->desc, &slot);
     gcomp__drop_room(gc); /* more tensors need more */
+    /* by_name stays sorted: what stands from `place` on moves by one */
     memmove(by_name + place + 1, by_name + place,
             sizeof *by_name * (stbds_arrlenu(by_name) - place));
     by_name[place] = slot.by_address;
@@ -18950,8 +19000,11 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
    was named, the entry of a list, and a warm-up stand in parentheses behind the codec.
    ---------------------------------------------------------------------------------------------- */
 
+/* Questions about an object. They take any gc and any number, also NULL and numbers that no tensor
+   has: their answer is then 0 or NULL. They may be asked inside a step. */
 GCOMP_API size_t gcomp_tensor_count(const gcomp *gc) { return gc ? gcomp__tensors(gc) : 0; }
 
+/* The number of tensors stands for "there is none": no tensor has it. */
 GCOMP_API size_t gcomp_tensor_find(const gcomp *gc, const char *name)
 {
     int found;
@@ -18987,6 +19040,8 @@ GCOMP_API void gcomp_tensor_shape(const gcomp *gc, size_t tensor, size_t *rows, 
     if (stack) *stack = slot ? slot->stack : 0;
 }
 
+/* The slot's copy of the entry in use: it changes in the commit in which a schedule switches, and
+   the address stays. */
 GCOMP_API const gcomp_codec *gcomp_tensor_codec(const gcomp *gc, size_t tensor)
 {
     const gcomp__slot *slot = gcomp__slot_at(gc, tensor);
@@ -19011,7 +19066,7 @@ static gcomp_round gcomp__round_of(const gcomp__slot *slot, int round)
 {
     const unsigned kind = slot->rounds[round];
     gcomp_round r;
-    r.dtype = GCOMP_U8;
+    r.dtype = GCOMP_U8; /* bytes of a payload, unless the round sums numbers */
     r.bytes = 0;
     if (kind == GCOMP__NO_ROUND) {
         r.kind = GCOMP_WAIT;
@@ -19041,6 +19096,8 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_alone(gcomp__slot *slot, const gcomp_de
     return GCOMP_OK;
 }
 
+/* A slot is made on the stack, as gcomp_add_tensor would make it, and asked. `count` matters for
+   one rule only: a vector that is the only tensor is compressed. */
 GCOMP_API gcomp_result gcomp_rounds(const gcomp_desc *desc, const gcomp_tensor *tensor,
                                     size_t count, gcomp_codec *codec, gcomp_round *rounds)
 {
@@ -19059,6 +19116,7 @@ GCOMP_API gcomp_result gcomp_rounds(const gcomp_desc *desc, const gcomp_tensor *
         gcomp__say_with(&why, "%t: %s", tensor->name ? tensor->name : "", reason);
         return result;
     }
+    /* outputs are written last: they are unchanged on error */
     if (codec) *codec = slot.codec;
     for (int round = 0; round < GCOMP_ROUNDS && rounds; round++)
         rounds[round] = gcomp__round_of(&slot, round);
@@ -19086,7 +19144,9 @@ static void gcomp__say_bytes(gcomp__text *t, size_t bytes, size_t n, int most)
                     (uint64_t)gcomp__times(n, 4));
 }
 
-/* "fc1.weight: 784 x 1152 fp32, topk:density=0.01, at most 46160 of 3612672 bytes" */
+/* One line of gcomp_describe, in this order; what stands in brackets is said only where it holds:
+     fc1.weight: [2 x ]784[ x 1152] fp32, topk:density=0.01[ (a vector)][ (codec 2 of 3 of the
+     schedule)][ (more in the first epochs)], [at most ]46160 of 3612672 bytes */
 static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot)
 {
     char codec[256];
@@ -19109,6 +19169,8 @@ static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot)
     gcomp__say_char(t, '\n');
 }
 
+/* Called with capacity 0 it only measures: then call it again with one byte more than it returned.
+   */
 GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity)
 {
     gcomp__text t = gcomp__text_in(text, capacity);
@@ -19123,7 +19185,7 @@ GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity)
     }
     gcomp__say_with(&t, count == 1 ? "%u tensor: " : "%u tensors: ", (uint64_t)count);
     gcomp__say_bytes(&t, bytes, n, most);
-    /* without any bytes (one worker, sums of none) nothing is saved: 1.0 */
+    /* tenths: 4 n * 10 / bytes. Without any bytes nothing is saved: 1.0 */
     const uint64_t tenths = bytes ? 40 * (uint64_t)n / bytes : 10;
     gcomp__say_with(&t, " a step, %u.%u times less\n", tenths / 10, tenths % 10);
     return t.length;
@@ -19134,9 +19196,17 @@ GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity)
 
    Outside of steps an object is IDLE. All functions that change what is kept between steps ask for
    that first, so that a step never sees half of a change.
+     gcomp_reset     one tensor:  residual and state become 0
+     gcomp_restart   all tensors: the same; lists and schedule begin anew; a step under way ends
+     gcomp__switch   a tensor goes to another entry of its list, at the end of a commit or in a load
+   What a tensor keeps:
+     residual   n floats; stays with any codec of its list
+     state      | shared: warm start, equal on all workers | momentum, of this worker | zeros |
+                0                             gcomp__shared_floats       state_floats    state_room
    ---------------------------------------------------------------------------------------------- */
 
-/* Fails inside a step of the object, or of the one that sums within its machine. */
+/* Fails inside a step of the object, or of the one that sums within its machine. Forgets the last
+   sentence: gcomp_error is about the call that begins here. */
 static gcomp_result gcomp__need_idle(gcomp *gc)
 {
     if (!gc) return GCOMP_INVALID_ARGUMENT;
@@ -19174,6 +19244,8 @@ static void gcomp__leave_step(gcomp *gc)
     }
 }
 
+/* With desc.node: the sums of the machine; on its first worker the buffers of steps between
+   machines too. The other workers take no such steps. */
 GCOMP_API gcomp_result gcomp_prepare(gcomp *gc)
 {
     GCOMP__TRY(gcomp__enter_idle(gc));
@@ -19206,13 +19278,15 @@ static void gcomp__switch(gcomp__slot *slot, size_t to)
     const gcomp__entry *entry = slot->entries + to;
     /* floats of one matrix, before and after */
     const size_t had = slot->state_floats / slot->stack, has = entry->state_floats / slot->stack;
+    /* both codecs have a state of columns, of which fewer or more can be kept */
     const unsigned columns = slot->flags & entry->flags & GCOMP__COLUMNS;
     float *state = slot->state;
+    /* another method, or a state that cannot be cut: it begins with zeros */
     if (state && (entry->method != slot->method || (!columns && has != had)))
         memset(state, 0, 4 * slot->state_room);
-    else if (has < had) {
+    else if (has < had) { /* first matrix first: a place is read before it is overwritten */
         for (size_t i = 1; i < slot->stack; i++) memmove(state + i * has, state + i * had, 4 * has);
-    } else if (has > had) {
+    } else if (has > had) { /* last matrix first, for the same reason */
         for (size_t i = slot->stack; i-- > 0;) {
             memmove(state + i * has, state + i * had, 4 * had);
             memset(state + i * has + had, 0, 4 * (has - had));
@@ -19250,13 +19324,14 @@ static void gcomp__begin_pace(gcomp *gc, size_t entry, size_t begun, uint32_t ep
     }
 }
 
-/* The tensor goes on as if it were new. */
+/* The tensor goes on as if it were new; it keeps its codec. */
 static void gcomp__forget(gcomp__slot *slot)
 {
     if (slot->residual) memset(slot->residual, 0, 4 * slot->n);
     if (slot->state) memset(slot->state, 0, 4 * slot->state_room);
 }
 
+/* enter_idle: not inside a step; enter: the number of a tensor. Both clear the last sentence. */
 GCOMP_API gcomp_result gcomp_reset(gcomp *gc, size_t tensor)
 {
     GCOMP__TRY(gcomp__enter_idle(gc));
@@ -19275,6 +19350,8 @@ static gcomp_result gcomp__go_on(gcomp *gc, uint64_t step, uint32_t mean_digest)
     return GCOMP_OK;
 }
 
+/* The only function of this kind that may be called inside a step, which it ends: after an error of
+   the transport nobody knows what the others do. */
 GCOMP_API gcomp_result gcomp_restart(gcomp *gc, uint64_t step)
 {
     if (!gc) return GCOMP_INVALID_ARGUMENT;
@@ -19302,7 +19379,8 @@ GCOMP_API gcomp_result gcomp_restart(gcomp *gc, uint64_t step)
    against the tensor too: its codec, and its number of elements.
    ---------------------------------------------------------------------------------------------- */
 
-/* How a method runs for this object: instruction set, kernels, scratch, threads. */
+/* How a method runs for this object: instruction set, kernels, scratch, threads. The scratch of the
+   object serves one call at a time. */
 static gcomp__call gcomp__call_in(const gcomp *gc, const gcomp__method *method)
 {
     gcomp__call call;
@@ -19345,21 +19423,22 @@ GCOMP_API gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, c
     if (!grad || !payload || !length)
         return gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, slot->name,
                                   "grad, payload or length is NULL");
-    /* only the first call allocates */
+    /* only the first call allocates, unless gcomp_prepare has */
     GCOMP__TRY(gcomp__reserve_scratch(gc));
     gcomp__call call = gcomp__call_in(gc, slot->method);
     gcomp_input in = gcomp__input_in(gc, slot, grad, step);
     gcomp_result result = gcomp__encode_as(&call, slot->method, &slot->codec, &in, slot->n,
                                            (uint8_t *)payload, capacity, length);
     if (result == GCOMP_NOT_FINITE) gc->stats.not_finite++;
+    /* a refusal is a payload too: who receives it learns that there is no gradient */
     if (result == GCOMP_OK || result == GCOMP_NOT_FINITE)
         gcomp__seal_payload(gc, (uint8_t *)payload, *length);
     return result == GCOMP_OK ? result : gcomp__fail_tensor(gc, result, slot->name, NULL);
 }
 
 /* residual <- grad + residual - own, and grad <- mean. All payloads are valid; `like` is NULL or
-   one of them, opened. Up to 8 payloads of the own method take one pass over the memory.
-   With more payloads, or others, the residual is written first and the mean behind it. */
+   one of them, opened. Up to 8 payloads of the own method take one pass over the memory. With more
+   payloads, or others, there are two passes: the residual first, since the mean overwrites grad. */
 GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp__call *call, gcomp__slot *slot, float *grad,
                                             const void *own, size_t own_length,
                                             const void *const *payloads, const size_t *lengths,
@@ -19398,7 +19477,8 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp__call *call, gcomp__slot
     if (count) gcomp__add_all(call, payloads, lengths, count, grad, slot->n);
 }
 
-/* Are valid payloads of this codec? Headers say so: method, value method and parameters. */
+/* Are valid payloads of this codec? Headers say so: method, value method and parameters must be
+   those that an encoder with this codec writes. */
 static gcomp_result gcomp__match(const gcomp_codec *codec, const void *const *payloads,
                                  size_t count, size_t n)
 {
@@ -19447,6 +19527,7 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad, const
     uint64_t mode = gcomp__fp_enter();
     gcomp__call call = gcomp__call_in(gc, slot->method);
     gcomp_result result = GCOMP_OK;
+    /* everything that came in is checked: validity first, then that it is of the tensor's codec */
     if (count) result = gcomp__check_all(&call, payloads, lengths, count, slot->n, &first);
     if (result == GCOMP_OK) result = gcomp__match(&slot->codec, payloads, count, slot->n);
     size_t w = 0; /* own may be one of the payloads: then it has been checked */
@@ -19465,6 +19546,8 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad, const
     return result == GCOMP_OK ? result : gcomp__fail_tensor(gc, result, slot->name, NULL);
 }
 
+/* The opposite of what the commit took from the residual: p - decode(payload) + decode(payload) =
+   p, to rounding. The next gcomp_compress sends it again. */
 GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *payload, size_t length)
 {
     GCOMP__TRY(gcomp__enter(gc, tensor));
@@ -22783,7 +22866,8 @@ GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
    OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
    ---------------------------------------------------------------------------------------------- */
 
-/* What others include behind this file finds their compiler's options and their stb_ds.h as they were. */
+/* What others include behind this file finds their compiler's options and their stb_ds.h as they
+   were. */
 #ifdef GCOMP__STB_DS
 #undef GCOMP__STB_DS
 #undef INCLUDE_STB_DS_H
