@@ -8436,13 +8436,13 @@ static size_t gcomp__put_pairs(gcomp__packer *to, const uint8_t *last, const uin
     p.bits = to->bits;
     p.fill = to->fill;
     for (i = 0; i + 2 <= k; i += 2) {
-        const uint64_t a = index[i] - next, b = index[i + 1] - index[i] - 1, q = a >> r, t = b >> r,
-                       bits = q + r + 1;
-        if (bits + t + r + 1 > 56 || p.at > last) break;
-        /* q ones, a zero, r low bits: the ones of a number that is shifted in below */
+        const uint64_t a = index[i] - next, b = index[i + 1] - index[i] - 1; /* two gaps */
+        const uint64_t q = a >> r, t = b >> r, bits = q + r + 1, more = t + r + 1;
+        if (bits + more > 56 || p.at > last) break;
+        /* a code: q ones from bit 0 on, a zero, then the low bits */
         uint64_t first = (((uint64_t)1 << q) - 1) | (a & low) << 1 << q;
         uint64_t second = (((uint64_t)1 << t) - 1) | (b & low) << 1 << t;
-        gcomp__pack_some(&p, first | second << bits, (size_t)(bits + t + r + 1));
+        gcomp__pack_some(&p, first | second << bits, (size_t)(bits + more));
         next = index[i + 1] + 1;
     }
     to->at = p.at;
@@ -8509,80 +8509,78 @@ static void gcomp__put_indices(uint8_t *to, const uint32_t *index, size_t k, uns
    ---------------------------------------------------------------------------------------------- */
 
 #if GCOMP__IN_EACH && !GCOMP__IN_WIDE
-/* >>kernel two_lists: decodes two lists of Rice codes in turn. Each code begins where the one
-   before ends, which is known late. Two lists do not wait for each other:
+/* >>kernel two_lists: decodes two lists of Rice codes in turn, x and y. Each code begins where the
+   one before ends, which is known late; the codes of the other list fill that time:
 
-     list x   refill, code, code, ... at_once codes      sum:   x->next + low bits so far
-     list y   refill, code, code, ... at_once codes      total: y->next + low bits so far
+     x   refill | code |      | code |      | ...  at_once codes | next refill
+     y   refill |      | code |      | code | ...  at_once codes | next refill
 
-   The index of code i is sum + (ones << r) + i: quotients are added up as a number of ones, and
-   each index lies one behind its gap. As many codes are read per refill as usually fit. If they
-   did not fit, or near the end of a list, the kernel stops before them. `to` and `into` get the
-   indices; NULL: the lists are only passed over. The highest bit after a refill is 0, so that a
-   run of ones always ends, if perhaps behind the valid bits. */
+   The index of code i of a refill is sum + (ones << r) + i: sum adds up low bits, ones the
+   quotients, and each index lies one behind its gap. As many codes are read per refill as usually fit. If they
+   did not fit, or near the end of a list, the kernel stops before them. `to_x` and `to_y` get the
+   indices; NULL: the lists are only passed over. The highest bit after a refill is 0, so that a run
+   of ones always ends, if perhaps behind the valid bits. */
 #define gcomp__two_lists GCOMP__F(two_lists)
-static void gcomp__two_lists(gcomp__indices *x, gcomp__indices *y, uint32_t *to, uint32_t *into)
+static void gcomp__two_lists(gcomp__indices *x, gcomp__indices *y, uint32_t *to_x, uint32_t *to_y)
 {
-    /* One name of each pair is of list x, the other of list y: r and s the parameters, a and b
-       where bytes come from, bits and more, have and left the reader, next and after the
-       smallest index that may come. */
-    const unsigned r = x->coder, s = y->coder,
-                   at_once = x->at_once < y->at_once ? x->at_once : y->at_once;
-    const uint64_t low = gcomp__low_bits(r), lower = gcomp__low_bits(s), n = x->n, m = y->n;
-    const uint8_t *a = x->reader.at,
-                  *b = y->reader.at, *const end = x->reader.end, *const stop = y->reader.end;
-    uint64_t bits = x->reader.bits, more = y->reader.bits, next = x->next, after = y->next;
-    unsigned have = x->reader.have, left = y->reader.have;
+    /* copies of what x and y hold, so that it stays in registers */
+    const unsigned r_x = x->coder, r_y = y->coder;
+    const uint64_t low_x = gcomp__low_bits(r_x), low_y = gcomp__low_bits(r_y);
+    const uint64_t n_x = x->n, n_y = y->n;
+    const uint8_t *at_x = x->reader.at, *const end_x = x->reader.end;
+    const uint8_t *at_y = y->reader.at, *const end_y = y->reader.end;
+    uint64_t bits_x = x->reader.bits, bits_y = y->reader.bits;
+    unsigned have_x = x->reader.have, have_y = y->reader.have;
+    uint64_t next_x = x->next, next_y = y->next;
+    const unsigned at_once = x->at_once < y->at_once ? x->at_once : y->at_once;
     uint32_t nowhere[2][16]; /* at_once is 16 at most, see gcomp__indices_open */
-    const size_t keeps = to && into ? at_once : 0;
-    if (!keeps) to = nowhere[0], into = nowhere[1];
-    while (x->left >= at_once && y->left >= at_once && end - a >= 8 && stop - b >= 8 && next <= n &&
-           after <= m) {
+    const size_t keeps = to_x && to_y ? at_once : 0;
+    if (!keeps) to_x = nowhere[0], to_y = nowhere[1];
+    while (x->left >= at_once && y->left >= at_once && end_x - at_x >= 8 && end_y - at_y >= 8 &&
+           next_x <= n_x && next_y <= n_y) {
         /* as gcomp__refill */
-        uint64_t u = (bits | gcomp__get64(a) << have) & gcomp__low_bits(63);
-        uint64_t v = (more | gcomp__get64(b) << left) & gcomp__low_bits(63);
-        uint64_t sum = next, total = after; /* of the low bits; quotients are in ones, others */
-        unsigned ones = 0, others = 0;
+        uint64_t u_x = (bits_x | gcomp__get64(at_x) << have_x) & gcomp__low_bits(63);
+        uint64_t u_y = (bits_y | gcomp__get64(at_y) << have_y) & gcomp__low_bits(63);
+        uint64_t sum_x = next_x, sum_y = next_y;
+        unsigned ones_x = 0, ones_y = 0;
         for (unsigned i = 0; i < at_once; i++) {
-            const unsigned q = gcomp__first_one(~u), t = gcomp__first_one(~v);
-            u >>= q;
-            v >>= t;
-            ones += q;
-            others += t;
-            sum += u >> 1 & low;
-            total += v >> 1 & lower;
-            to[i] = (uint32_t)(sum + ((uint64_t)ones << r)) + i;
-            into[i] = (uint32_t)(total + ((uint64_t)others << s)) + i;
-            u >>= r + 1; /* the zero and the low bits */
-            v >>= s + 1;
+            const unsigned q_x = gcomp__first_one(~u_x), q_y = gcomp__first_one(~u_y);
+            u_x >>= q_x;
+            u_y >>= q_y;
+            ones_x += q_x;
+            ones_y += q_y;
+            sum_x += u_x >> 1 & low_x;
+            sum_y += u_y >> 1 & low_y;
+            to_x[i] = (uint32_t)(sum_x + ((uint64_t)ones_x << r_x)) + i;
+            to_y[i] = (uint32_t)(sum_y + ((uint64_t)ones_y << r_y)) + i;
+            u_x >>= r_x + 1; /* the zero and the low bits */
+            u_y >>= r_y + 1;
         }
-        sum += ((uint64_t)ones << r) + at_once;
-        total += ((uint64_t)others << s) + at_once;
-        ones += at_once * (r + 1); /* now the bits that the codes took */
-        others += at_once * (s + 1);
+        const unsigned took_x = ones_x + at_once * (r_x + 1); /* bits of these codes */
+        const unsigned took_y = ones_y + at_once * (r_y + 1);
         /* a code ended behind the valid bits: all of this turn is forgotten */
-        if (ones > (have | 56) || others > (left | 56)) break;
-        a += (63 - have) >> 3;
-        b += (63 - left) >> 3;
-        have = (have | 56) - ones;
-        left = (left | 56) - others;
-        bits = u;
-        more = v;
-        next = sum;
-        after = total;
+        if (took_x > (have_x | 56) || took_y > (have_y | 56)) break;
+        next_x = sum_x + ((uint64_t)ones_x << r_x) + at_once;
+        next_y = sum_y + ((uint64_t)ones_y << r_y) + at_once;
+        at_x += (63 - have_x) >> 3;
+        at_y += (63 - have_y) >> 3;
+        have_x = (have_x | 56) - took_x;
+        have_y = (have_y | 56) - took_y;
+        bits_x = u_x;
+        bits_y = u_y;
         x->left -= at_once;
         y->left -= at_once;
-        to += keeps;
-        into += keeps;
+        to_x += keeps;
+        to_y += keeps;
     }
-    x->reader.at = a;
-    x->reader.bits = bits;
-    x->reader.have = have;
-    x->next = next;
-    y->reader.at = b;
-    y->reader.bits = more;
-    y->reader.have = left;
-    y->next = after;
+    x->reader.at = at_x;
+    x->reader.bits = bits_x;
+    x->reader.have = have_x;
+    x->next = next_x;
+    y->reader.at = at_y;
+    y->reader.bits = bits_y;
+    y->reader.have = have_y;
+    y->next = next_y;
 }
 #endif
 
