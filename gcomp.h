@@ -7838,18 +7838,16 @@ GCOMP__NOINLINE int gcomp__read_gaps(const uint8_t *p, size_t *from, size_t limi
             if (at > limit) return 0;
             x = gcomp__bits_at(p, at);
         }
-        {
-            const unsigned ones = gcomp__first_one(~x); /* at most 31 */
-            /* behind the ones stands a 0, then the r low bits */
-            gap = ((gap + ones) << r) + (size_t)(x >> (ones + 1) & gcomp__low_bits(r));
-            at += ones + 1 + r;
-        }
+        const unsigned ones = gcomp__first_one(~x); /* at most 31 */
+        /* behind the ones stands a 0, then the r low bits */
+        gap = ((gap + ones) << r) + (size_t)(x >> (ones + 1) & gcomp__low_bits(r));
+        at += ones + 1 + r;
         next += gap;
         if (next >= count || at > limit) break; /* this was the gap to the end */
         map[next >> 6] |= (uint64_t)1 << (next & 63);
         next++;
     }
-    *from = at;
+    *from = at; /* behind the gaps stand the groups */
     return next == count && at <= limit;
 }
 
@@ -7897,6 +7895,7 @@ GCOMP__HEAVY int gcomp__read_groups(const gcomp__form *form, const uint8_t *p, s
         if (at > limit) return 0;
         for (unsigned b = 0; b < k; b++, at += left) /* the low bits */
             w[b] = gcomp__bits_at(p, at) & gcomp__low_bits(left);
+        /* what the tree says may also name elements behind the last one */
         uint64_t x = map ? map[g] : gcomp__get_tree(p, &at, left, depth);
         wrong |= x & ~gcomp__low_bits(left);
         w[k] = x; /* |q| >> k is 1 there so far */
@@ -7928,6 +7927,7 @@ GCOMP__HEAVY int gcomp__read_groups(const gcomp__form *form, const uint8_t *p, s
             w[b] = was ^ carry;
             carry &= was;
         }
+        /* 64 packed codes, of `bits` each */
         gu_unslice(codes, w, bits);
     }
     *from = at;
@@ -7946,7 +7946,7 @@ static int gcomp__read_elias(const gcomp__form *form, const uint8_t *p, size_t *
     memset(codes, 0, (count + 63) / 64 * 8 * bits);
     for (;;) {
         uint64_t w = gcomp__high_bits_at(p, at);
-        const uint32_t gap = gcomp__get_omega(w, &at);
+        const uint32_t gap = gcomp__get_omega(w, &at); /* from the last level to the next */
         if (!gap || at > limit) return 0;
         next += gap;
         if (next > count) break; /* this was the gap to the end */
@@ -8013,7 +8013,8 @@ GCOMP__NOINLINE int gcomp__read_any(const gcomp__form *form, const uint8_t *p, s
     return gcomp__read_groups(form, p, at, limit, count, head, map, codes, 16, k);
 }
 
-/* gcomp__look_at_codes with the width as a constant. */
+/* gcomp__look_at_codes with the width as a constant. codes: with zeros behind up to whole
+   groups, which are read too. */
 #define gcomp__look_at_any GCOMP__F(look_at_any)
 GCOMP__NOINLINE gcomp_result gcomp__look_at_any(const gcomp__form *form, const uint8_t *codes,
                                                 size_t count)
@@ -8033,6 +8034,7 @@ GCOMP__NOINLINE gcomp_result gcomp__read_coded(const gcomp__form *form, unsigned
 {
     uint64_t map[16 * GCOMP__SEGMENT / 4 / 64]; /* a bit a level, at most 8192 */
     size_t at = 0;
+    /* 0: no encoder writes this */
     int good;
     if (head == GCOMP__BY_ELIAS) {
         good = gcomp__read_elias(form, p, &at, 8 * bytes, count, codes);
@@ -8060,7 +8062,7 @@ GCOMP__NOINLINE gcomp_result gcomp__read_last(const gcomp__form *form, unsigned 
 {
     uint8_t copy[GCOMP__SEGMENT + 256];
     memcpy(copy, p, bytes);
-    memset(copy + bytes, 0, 256);
+    memset(copy + bytes, 0, 256); /* what is read too far is zeros, and refused by its place */
     return gcomp__read_coded(form, head, copy, bytes, count, codes);
 }
 
@@ -8114,7 +8116,7 @@ GCOMP__NOINLINE void gcomp__keep_levels(const gcomp__sink *sink, const gcomp__vi
     in.scale = sink->scale;
     in.residual = sink->residual;
     for (size_t i = 0; i < count; i += some) {
-        some = gcomp__min(GCOMP__TILE, count - i);
+        some = gcomp__min(GCOMP__TILE, count - i); /* a tile */
         if (view) gcomp__decode_floats(view, i, some, own);
         gcomp__update_residual(&in, sink->residual, begin + i, some, view ? own : NULL);
     }
@@ -8128,7 +8130,7 @@ GCOMP__NOINLINE void gcomp__spread(const gcomp__sink *sink, const gcomp__view *v
                                    int ending)
 {
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, begin + GCOMP_CHUNK);
-    const size_t segment = gcomp__segment_of(&view->form);
+    const size_t segment = gcomp__segment_of(&view->form); /* elements of a segment */
     const uint8_t *at = gcomp__coded_chunk(view, chunk),
                   *stop = gcomp__coded_chunk(view, chunk + 1);
     gcomp__view part = *view; /* shows the segment at work */
@@ -8158,6 +8160,7 @@ static void gcomp__sink_levels(const gcomp__sink *sink, size_t chunk)
 {
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, begin + GCOMP_CHUNK);
     if (sink->ending == GCOMP__COMMIT && sink->residual) {
+        /* if nothing was sent, the residual becomes p */
         if (sink->own) gcomp__spread(sink, sink->own, chunk, GCOMP__COMMIT);
         else gcomp__keep_levels(sink, NULL, begin, end - begin);
     }
@@ -8516,14 +8519,15 @@ static void gcomp__put_indices(uint8_t *to, const uint32_t *index, size_t k, uns
      y   refill |      | code |      | code | ...  at_once codes | next refill
 
    The index of code i of a refill is sum + (ones << r) + i: sum adds up low bits, ones the
-   quotients, and each index lies one behind its gap. As many codes are read per refill as usually fit. If they
-   did not fit, or near the end of a list, the kernel stops before them. `to_x` and `to_y` get the
-   indices; NULL: the lists are only passed over. The highest bit after a refill is 0, so that a run
-   of ones always ends, if perhaps behind the valid bits. */
+   quotients, and each index lies one behind its gap. As many codes are read per refill as usually
+   fit. If they did not fit, or near the end of a list, the kernel stops before them. `to_x` and
+   `to_y` get the indices; NULL: the lists are only passed over. The highest bit after a refill is
+   0, so that a run of ones always ends, if perhaps behind the valid bits. */
 #define gcomp__two_lists GCOMP__F(two_lists)
 static void gcomp__two_lists(gcomp__indices *x, gcomp__indices *y, uint32_t *to_x, uint32_t *to_y)
 {
-    /* copies of what x and y hold, so that it stays in registers */
+    /* Copies of what x and y hold, so that it stays in registers. u_x: the bits of list x that are
+       still to be decoded after a refill, the next one lowest; q_x: the quotient of a code. */
     const unsigned r_x = x->coder, r_y = y->coder;
     const uint64_t low_x = gcomp__low_bits(r_x), low_y = gcomp__low_bits(r_y);
     const uint64_t n_x = x->n, n_y = y->n;
@@ -12000,6 +12004,7 @@ static void gcomp__collect(gcomp__selection *s)
         const gcomp__addends p = gcomp__addends_of(&s->in, s->n, s->at, size, tile);
         /* groups without candidates are not looked at again */
         uint32_t some = gcomp__mark_candidates(s, p, (size + 15) / 16, mask);
+        /* some: a bit a group of the tile, the lowest one first */
         for (; some; some &= some - 1) {
             const size_t j = gcomp__first_one(some), i = s->at + 16 * j;
             /* full: the caller makes room and calls again, from this group on */
@@ -12009,7 +12014,7 @@ static void gcomp__collect(gcomp__selection *s)
             }
             gv_keep(s->value + s->count, s->index + s->count, gcomp__sum_at(p, 16 * j), (uint32_t)i,
                     mask[j]);
-            s->count += gcomp__popcount(mask[j]);
+            s->count += gcomp__popcount(mask[j]); /* gv_keep wrote 16, of which these stay */
         }
     }
 }
@@ -12053,6 +12058,7 @@ static void gcomp__collect_part(void *arg, size_t i)
     gcomp__collect_job *job = (gcomp__collect_job *)arg;
     gcomp__selection part = *job->s;
     const size_t each = part.n / GCOMP__SPARSE_PARTS / 16 * 16;
+    /* the last part has the rest */
     part.at = each * i;
     part.end = i + 1 < GCOMP__SPARSE_PARTS ? part.at + each : part.n;
     part.value += i * job->room;
@@ -12079,6 +12085,7 @@ static int gcomp__collect_parts(const gcomp__call *call, gcomp__selection *s)
     if (total > s->capacity) return 0;
     /* the parts move together, in order */
     for (size_t i = 0; i < GCOMP__SPARSE_PARTS; s->count += job.count[i++]) {
+        /* part 0 stays where it is, since its room begins the buffer */
         memmove(s->value + s->count, s->value + i * job.room, sizeof *s->value * job.count[i]);
         memmove(s->index + s->count, s->index + i * job.room, sizeof *s->index * job.count[i]);
     }
@@ -12103,7 +12110,7 @@ static gcomp_result gcomp__sparse_collect(const gcomp__call *call, gcomp__select
         /* the keys of Inf and NaN reach any guess, so that what is not finite is in the buffer */
         if ((call->set->common->max_bits)(s->value, s->count) >= 0x7f800000u)
             return GCOMP_NOT_FINITE;
-        if (s->at == s->end) return GCOMP_OK;
+        if (s->at == s->end) return GCOMP_OK; /* all elements were looked at */
         if (s->count > k) { /* the buffer is full */
             const uint32_t least = gcomp__sparse_keep(s, k) + 1;
             s->guess = least > s->guess ? least : s->guess;
@@ -12174,8 +12181,12 @@ static gcomp_codec gcomp__value_codec(const gcomp_codec *codec)
     return value;
 }
 
-/* Room for candidates: twice as many as a payload may have, since a guess may be too low; at
-   least 4096 more than that, and at least the sample, which lies there first. */
+/* Room for candidates, in elements:
+
+     topk, n = 2^20, density 0.01     most 10486, twice that 20972, sample 16384: 20972 + 32
+
+   Twice as many as a payload may have, since a guess may be too low; at least 4096 more than
+   that, and at least the sample, which lies there first. Never more than n. */
 static size_t gcomp__sparse_room(const gcomp_codec *codec, size_t n)
 {
     const size_t most = (gcomp__method_of(codec->method)->rules.selector->most)(codec, n);
@@ -12249,6 +12260,7 @@ static gcomp_result gcomp__sparse_write(const gcomp__call *call, const gcomp_cod
     if (capacity <
         gcomp__plus(gcomp__plus(head, index_bytes), gcomp__block_bound(&value, s->count)))
         return GCOMP_DST_TOO_SMALL;
+    /* k, coder, b */
     gcomp__put64(body, s->count);
     body[8] = (uint8_t)coder;
     if (s->group_size) body[9] = (uint8_t)gcomp__log2((uint32_t)s->group_size);
@@ -12289,6 +12301,8 @@ static gcomp_result gcomp__sparse_parts(const gcomp__view *view, gcomp__indices 
 {
     const size_t head = view->method->rules.selector->grouped ? 10 : 9;
     size_t groups = view->n, each = 0;
+    /* groups: that the tensor has, each: elements of a group; n and 0 where indices are
+       elements' */
     double param[GCOMP_PARAMS];
     if (view->bytes < head) return GCOMP_TRUNCATED;
     uint64_t k = gcomp__get64(view->body);
@@ -13124,7 +13138,8 @@ static const gcomp__method gcomp__row_wangni = {
 
    +onebit:block=tensor sends send=mean as a bit an element, exactly. */
 #if GCOMP__FIRST(ADACOMP)
-enum { GCOMP__ADACOMP_PIECE = GCOMP__TILE / 2 }; /* elements of a bin that are looked at at once */
+/* Elements of a bin that are looked at at once. Both p and d may need room on the stack. */
+enum { GCOMP__ADACOMP_PIECE = GCOMP__TILE / 2 };
 typedef struct gcomp__adacomp {
     gcomp__selection *s;
     size_t bin, bins; /* its elements; how many are not zero */
@@ -13168,6 +13183,7 @@ static void gcomp__adacomp_bins(gcomp__adacomp *job)
     gcomp_input grad = s->in;
     float tile[GCOMP__ADACOMP_PIECE], other[GCOMP__ADACOMP_PIECE];
     grad.residual = NULL; /* d alone */
+    /* bins: begin .. end - 1 */
     for (size_t begin = 0, end; begin < s->n; begin = end) {
         end = s->n - begin > job->bin ? begin + job->bin : s->n;
         const uint32_t most = gcomp__adacomp_most(s, begin, end);
@@ -13177,6 +13193,7 @@ static void gcomp__adacomp_bins(gcomp__adacomp *job)
         job->sum += (double)gcomp__float(most);
         GCOMP__PIN_SUM(job->sum);
         job->bins++;
+        /* the elements of the bin, a piece at a time */
         for (size_t i = begin, count; i < end; i += count) {
             count = gcomp__min(GCOMP__ADACOMP_PIECE, end - i);
             const gcomp__addends from = gcomp__addends_of(&s->in, s->n, i, count, tile);
@@ -13186,6 +13203,7 @@ static void gcomp__adacomp_bins(gcomp__adacomp *job)
                 const gv p = gcomp__adacomp_load(from, j, count);
                 const gv twice = gv_add(p, gcomp__adacomp_load(once, j, count)); /* p + d */
                 const uint32_t mask = gv_reaches(twice, most) & gv_reaches(p, 1);
+                /* most groups of 16 have none */
                 if (!mask) continue;
                 gv_keep(s->value + s->count, s->index + s->count, p, (uint32_t)(i + j), mask);
                 s->count += gcomp__popcount(mask);
@@ -13208,6 +13226,8 @@ static gcomp_result gcomp__adacomp_select(const gcomp__call *call, const gcomp_c
     (((const gcomp__adacomp_kernels *)call->kernels)->bins)(&job);
     if (job.max_bits >= 0x7f800000u) return GCOMP_NOT_FINITE;
     if (codec->param[1] == 0 && s->count) {
+        /* the scale is the mean of the largest |p| of all bins; a value becomes it, with its own
+           sign */
         const uint32_t mean = gcomp__bits((float)(job.sum / (double)job.bins));
         for (size_t i = 0; i < s->count; i++)
             s->value[i] = gcomp__float(mean | (gcomp__bits(s->value[i]) & 0x80000000u));
@@ -13245,6 +13265,7 @@ static int gcomp__blocktopk_squares(const gcomp_input *in, size_t n, size_t bloc
 {
     float tile[GCOMP__TILE];
     int finite = 1;
+    /* the last block may be shorter */
     for (size_t begin = 0, end; begin < n; begin = end) {
         gs sum = gs_none();
         end = n - begin > block ? begin + block : n;
@@ -13253,7 +13274,7 @@ static int gcomp__blocktopk_squares(const gcomp_input *in, size_t n, size_t bloc
             const gcomp__addends from = gcomp__addends_of(in, n, i, count, tile);
             for (size_t j = 0; j < count; j += 16) {
                 const gv p = gcomp__sum_at(from, j);
-                sum = gs_dot(sum, p, p);
+                sum = gs_dot(sum, p, p); /* in double: exact products, 16 sums */
             }
         }
         *sums = gs_fold(sum);
@@ -13281,7 +13302,10 @@ static size_t gcomp__blocktopk_scratch(const gcomp_codec *codec, size_t n)
 }
 
 /* Finds the k-th largest sum of squares; takes all blocks that reach it, with all their
-   elements. */
+   elements. k = 2 of 5 blocks:
+
+     sums    3.0   9.5   0.0   9.5   7.1
+     taken         x           x            least = 9.5, ties = 2 */
 static gcomp_result gcomp__blocktopk_select(const gcomp__call *call, const gcomp_codec *codec,
                                             gcomp__selection *s)
 {
@@ -13289,7 +13313,7 @@ static gcomp_result gcomp__blocktopk_select(const gcomp__call *call, const gcomp
     const size_t k = gcomp__sparse_k(codec->param[0], blocks);
     /* behind what all sparse methods have in the scratch */
     double *sums = (double *)(void *)(call->scratch + gcomp__sparse_scratch(codec, s->n));
-    size_t ties = 0, taken = 0;
+    size_t ties = 0, taken = 0; /* of the blocks equal to the k-th; so far */
     s->group_size = block;
     if (!s->n) return GCOMP_OK;
     if (!(((const gcomp__blocktopk_kernels *)call->kernels)->squares)(&s->in, s->n, block, sums))
@@ -13297,6 +13321,7 @@ static gcomp_result gcomp__blocktopk_select(const gcomp__call *call, const gcomp
     /* sums of squares are doubles without a sign, so that their bits order as they do */
     uint64_t least = gcomp__kth_key(sums, 1, blocks, k, s->bins, &ties);
     for (size_t b = 0; b < blocks; b++) {
+        /* `in` is moved to the block */
         const uint64_t key = gcomp__key_of(sums, 1, b);
         gcomp_input in = s->in;
         /* Blocks above the k-th are taken, and of those equal to it the first `ties`. Blocks of
@@ -13407,7 +13432,9 @@ static size_t gcomp__dgc_most(const gcomp_codec *codec, size_t n)
     return gcomp__about_most(&first, n);
 }
 
-/* Bytes of p, which comes first in the scratch; the selection is behind it. */
+/* The scratch of an encoder, and the bytes of its first part:
+
+     | p: n floats, up to 64 bytes | bins | value | index |     the selection is made from p */
 static size_t gcomp__dgc_p_bytes(size_t n) { return gcomp__round_up(gcomp__times(n, 4), 64); }
 
 static size_t gcomp__dgc_scratch(const gcomp_codec *codec, size_t n)
@@ -13448,20 +13475,20 @@ static gcomp_result gcomp__dgc_clip(gcomp__work *work)
     return GCOMP_OK;
 }
 
-/* The sums p and next, as the kernel `advance` makes them. The caller says where they go: p,
-   next and zero are NULL here, and where one stays NULL nothing is written. */
+/* The sums p and next, as the kernel `advance` makes them from g, u and v. The caller says where
+   they go: p, next and zero are NULL here, and where one stays NULL nothing is written. */
 static gcomp__momentum gcomp__dgc_momentum(const gcomp__call *call)
 {
     const gcomp__work *work = call->work;
     gcomp__momentum d;
     memset(&d, 0, sizeof d);
     d.in = work->in;
-    d.in.scale = work->local[0];
+    d.in.scale = work->local[0]; /* with the clip, see gcomp__dgc_clip */
     d.in.residual = NULL;
     d.n = work->n;
-    d.u = work->state;
-    d.v = work->in.residual;
-    d.factor = (float)work->codec->param[1];
+    d.u = work->state; /* the momentum */
+    d.v = work->in.residual; /* what was not sent; NULL: nothing is kept */
+    d.factor = (float)work->codec->param[1]; /* m */
     d.nesterov = work->codec->param[2] != 0;
     return d;
 }
@@ -13476,6 +13503,7 @@ static gcomp_result gcomp__dgc_encode(const gcomp__call *call, const gcomp_codec
     if (call->scratch_bytes < gcomp__dgc_scratch(codec, n)) return GCOMP_SCRATCH_TOO_SMALL;
     GCOMP__TRY(gcomp__dgc_clip(call->work));
     gcomp__momentum d = gcomp__dgc_momentum(call);
+    /* only p is needed now; next is made again in the commit, from the same bits */
     d.p = (float *)(void *)call->scratch;
     gcomp__advance_all(call, &d);
     gcomp_input made = gcomp__plain_input(d.p);
@@ -13567,6 +13595,7 @@ typedef struct gcomp__random_job {
 #define gcomp__count_drawn GCOMP__F(random_count)
 static size_t gcomp__count_drawn(const gcomp__random_job *job)
 {
+    /* words of 64 bits: of all elements, and of a chunk */
     const size_t words = job->work->n / 64 + 1, each = GCOMP_CHUNK / 64;
     size_t total = 0;
     for (size_t i = 0; i < words; i += each) {
@@ -13603,6 +13632,7 @@ static void gcomp__random_take(void *arg, size_t chunk)
         uint64_t set = gcomp__get64(job->bits + at / 8);
         for (size_t j = 0; j < count; j += 16) {
             const gv p = gcomp__sum_at(from, j);
+            /* one line of the gradient and one of the residual for each 16 elements */
             GCOMP__PREFETCH((const uint8_t *)in.grad + bytes * (next + j));
             if (in.residual) GCOMP__PREFETCH(in.residual + next + j);
             max_bits = gv_max_bits(max_bits, p);
@@ -13640,6 +13670,7 @@ static size_t gcomp__random_local(const gcomp_codec *codec, size_t rows, size_t 
 {
     const size_t n = gcomp__times(rows, cols);
     (void)codec;
+    /* n / 8 + 16 bytes for bits, and 12 bytes a chunk for before and bad: 9 would do */
     return n / 32 + 4 + 3 * (gcomp__chunks(n) + 1);
 }
 
@@ -13763,6 +13794,7 @@ static gcomp_result gcomp__random_make(gcomp__work *work, int round)
 {
     const size_t k = gcomp__random_count(work->codec, work->rows, work->cols, 0, 0) * work->stack;
     const size_t chunks = gcomp__chunks(work->n);
+    /* the shared key: S is the same on all workers */
     const uint64_t words = gcomp__stream(work->in.key.shared, GCOMP__PURPOSE_SELECT);
     gcomp__random_job job = gcomp__random_job_of(work);
     uint64_t sent = 0;
@@ -13777,6 +13809,7 @@ static gcomp_result gcomp__random_make(gcomp__work *work, int round)
         gcomp__put64(job.before + 8 * chunk, sent);
         sent += count;
     }
+    /* and behind the last chunk: all, k */
     gcomp__put64(job.before + 8 * chunks, sent);
     /* part is 1 / world */
     job.factor = work->codec->param[1] != 0
@@ -13794,10 +13827,12 @@ static void gcomp__random_put(void *arg, size_t chunk)
     const gcomp__random_job *job = (const gcomp__random_job *)arg;
     const gcomp__work *work = job->work;
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(work->n, begin + GCOMP_CHUNK);
+    /* the sums of the elements of this chunk */
     const float *from = work->sums[0] + (size_t)gcomp__get64(job->before + 8 * chunk);
     size_t i;
     const gcomp__sink sink = gcomp__sink_of(work);
     (work->call.set->common->absorb)(&sink, chunk);
+    /* words of 64 elements, the lowest element first */
     for (size_t word = begin; word < end; word += 64) {
         for (uint64_t set = gcomp__get64(job->bits + word / 8); set; set &= set - 1) {
             i = word + gcomp__first_one(set);
