@@ -9304,9 +9304,9 @@ static gcomp_result gcomp__check_powers(const uint8_t *s, const uint8_t *end, in
 }
 
 /* Are all scales finite and not negative? *large |= 1 if decoded values may overflow: no code
-   stands for a number above 2^15, so d * q is finite where d is below 2^112. Floats are compared
-   as words: of positive floats the larger has the larger word, and a sign makes it larger than
-   all these. */
+   stands for a number of 2^16 or more, so d * q is finite where d is below 2^112. Floats are
+   compared as words: of positive floats the larger has the larger word, and a sign makes it
+   larger than all these. */
 static gcomp_result gcomp__check_scales(const gcomp__view *view, int *large)
 {
     const size_t bytes = view->form.scale_bytes;
@@ -9631,9 +9631,18 @@ GCOMP_API gcomp_result gcomp_momentum_step(float *x, float *velocity, const floa
 }
 #endif
 
-/* >>method none: fp32 as it is. Gathered as a payload at the codec layer; in steps a sum of
-   gradient / world. */
+/* >>method none: floats as they are, for tensors that are too small to gain anything, and for
+   comparison.
+
+     body    | n floats, little endian |
+
+   At the codec layer that is a payload like any. In steps there is no payload: each worker brings
+   p / world, and the transport sums.
+
+     make      sums <- p / world, refused if not finite
+     commit    y <- sums, saturated */
 #if GCOMP__IN_EACH && !GCOMP__IN_WIDE
+/* 16 floats to 64 bytes. The vector is stored as it is where that is little endian. */
 #define gcomp__none_quant GCOMP__F(none_quant)
 GCOMP__INLINE void gcomp__none_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
 {
@@ -9673,6 +9682,7 @@ static const gcomp__block_kernels GCOMP__F(none_kernels)[] = {
 #endif
 
 #if GCOMP__IN_ONCE
+/* One round, which sums all elements. */
 static size_t gcomp__none_sum_count(const gcomp_codec *codec, size_t rows, size_t cols, int round,
                                     int odd)
 {
@@ -9681,26 +9691,28 @@ static size_t gcomp__none_sum_count(const gcomp_codec *codec, size_t rows, size_
     return round == 0 ? gcomp__times(rows, cols) : 0;
 }
 
+/* sums[0] <- p / world; part is 1 / world. */
 static gcomp_result gcomp__none_make(gcomp__work *work, int round)
 {
     (void)round;
     return gcomp__make_finite_part(work);
 }
 
-/* What is finite on every worker stays finite, though a sum of parts of the largest floats may
-   round up to infinity. */
+/* y <- the sum. Each part is finite, but a sum of the largest floats may round up to infinity: it
+   is made finite. A residual is there only if another codec of the tensor's list keeps one: none
+   has sent all of it. */
 static void gcomp__none_commit(gcomp__work *work)
 {
     (work->call.set->common->saturate)(work->y, work->sums[0], work->n);
-    if (work->residual) memset(work->residual, 0, 4 * work->n); /* what another codec of its list had kept was sent as well */
+    if (work->residual) memset(work->residual, 0, 4 * work->n);
 }
 
 static void gcomp__none_form(const double *param, gcomp__form *form)
 {
     (void)param;
-    form->code16 = 64;
+    form->code16 = 64; /* a float each */
     form->check = GCOMP__UP_TO;
-    form->last_code = 0x7f7fffff;
+    form->last_code = 0x7f7fffff; /* the largest finite float: infinities and NaN lie above it */
 }
 
 static const gcomp__sums gcomp__none_sums = {
@@ -9711,9 +9723,15 @@ static const gcomp__method gcomp__row_none = {
     GCOMP__KERNELS(none), &gcomp__block_payload, &gcomp__none_sums, {gcomp__none_form}};
 #endif
 
-/* >>method fp16: IEEE binary16, nearest even, saturating at 65504; what is lost stays in the
-   residual. */
+/* >>method fp16: IEEE binary16: a sign, 5 bits of exponent, 10 of mantissa.
+
+     body    | n binary16, little endian |
+     C(p) = p rounded to nearest, ties to even; above 65504 in size 65504 with p's sign
+
+   |p - C(p)| <= 2^-11 |p| from 2^-14 on, at most 2^-25 below, where steps are 2^-24. So gradients
+   of 2^-25 or less become 0: they wait in the residual until they are larger. There is no scale. */
 #if GCOMP__EACH(FP16)
+/* 16 floats to 32 bytes; the vector operation rounds and saturates. */
 #define gcomp__fp16_quant GCOMP__F(fp16_quant)
 GCOMP__INLINE void gcomp__fp16_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
 {
@@ -9740,9 +9758,9 @@ static const gcomp__block_kernels GCOMP__F(fp16_kernels)[] = {
 static void gcomp__fp16_form(const double *param, gcomp__form *form)
 {
     (void)param;
-    form->code16 = 32;
+    form->code16 = 32; /* 2 bytes each */
     form->check = GCOMP__UP_TO;
-    form->last_code = 0x7bff;
+    form->last_code = 0x7bff; /* 65504, the largest finite one */
 }
 
 static const gcomp__method gcomp__row_fp16 = {
@@ -9751,9 +9769,16 @@ static const gcomp__method gcomp__row_fp16 = {
     GCOMP__KERNELS(fp16), &gcomp__block_payload, &gcomp__gathered, {gcomp__fp16_form}};
 #endif
 
-/* >>method bf16: the upper half of a float, nearest even, saturating; what is lost stays in the
-   residual. */
+/* >>method bf16: bfloat16, the upper half of a float: a sign, 8 bits of exponent, 7 of mantissa.
+
+     body    | n bfloat16, little endian |
+     C(p) = p rounded to nearest, ties to even; what would round to infinity becomes the largest
+            bfloat16 with p's sign
+
+   |p - C(p)| <= 2^-8 |p|, for normal floats of any size: coarser than fp16, but nothing is too
+   small or too large. What is lost stays in the residual. There is no scale. */
 #if GCOMP__EACH(BF16)
+/* 16 floats to 32 bytes; the vector operation rounds and saturates. */
 #define gcomp__bf16_quant GCOMP__F(bf16_quant)
 GCOMP__INLINE void gcomp__bf16_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
 {
@@ -9780,9 +9805,9 @@ static const gcomp__block_kernels GCOMP__F(bf16_kernels)[] = {
 static void gcomp__bf16_form(const double *param, gcomp__form *form)
 {
     (void)param;
-    form->code16 = 32;
+    form->code16 = 32; /* 2 bytes each */
     form->check = GCOMP__UP_TO;
-    form->last_code = 0x7f7f;
+    form->last_code = 0x7f7f; /* the largest finite one */
 }
 
 static const gcomp__method gcomp__row_bf16 = {
@@ -9810,6 +9835,7 @@ static const gcomp__method gcomp__row_bf16 = {
    mean: Karimireddy et al., ICML 2019; blocks: Zheng et al., NeurIPS 2019. rms: Tang et al.,
    ICML 2021. */
 #if GCOMP__EACH(SIGN)
+/* 16 signs, element i at bit i: 1 where p < 0. -0 is not below 0. */
 #define gcomp__sign_quant GCOMP__F(sign_quant)
 GCOMP__INLINE void gcomp__sign_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
 {
@@ -9817,6 +9843,7 @@ GCOMP__INLINE void gcomp__sign_quant(uint8_t *code, gv p, const gcomp__unit *u, 
     (void)i;
     gcomp__put16(code, gv_below_0(p));
 }
+/* u->a with the sign turned where the bit is 1. */
 #define gcomp__sign_deq GCOMP__F(sign_deq)
 GCOMP__INLINE gv gcomp__sign_deq(const uint8_t *code, const gcomp__unit *u, int format)
 {
@@ -9844,8 +9871,8 @@ static void gcomp__sign_fit(const gcomp__form *form, const gcomp__measured *m, g
 static void gcomp__sign_form(const double *param, gcomp__form *form)
 {
     const int rms = param[1] != 0;
-    form->kernel = rms ? 1 : 0;
-    form->code16 = 2;
+    form->kernel = rms ? 1 : 0; /* they differ in what is measured while p is read */
+    form->code16 = 2;           /* a bit each */
     form->scale_bytes = GCOMP__ONE_FLOAT;
     form->block = (size_t)param[0];
     form->measure = rms ? GCOMP__L2 : GCOMP__L1;
@@ -9858,13 +9885,22 @@ static const gcomp__method gcomp__row_sign = {
     GCOMP__KERNELS(sign), &gcomp__block_payload, &gcomp__gathered, {gcomp__sign_form}};
 #endif
 
-/* >>method onebit: two values a block, the means of its elements >= 0 and of those < 0; a bit says
-   which. They minimise the error of this partition: |p - C(p)|^2 = |p|^2 - n1 m1^2 - n0 m0^2. The
-   paper's blocks are the columns of a matrix stored by columns; here they are consecutive
-   elements: for a matrix stored by rows whose length is a power of two from 16 to 65536, block=
-   that length gives each row two values, which are the weights of one neuron where rows are
-   outputs. Seide et al., Interspeech 2014. */
+/* >>method onebit: two values a block, and a bit an element that says which.
+
+     a = mean of the p >= 0 of the block, b = mean of its p < 0 (0 where there are none)
+     C(p) = a if p >= 0, else b
+     body    | a, b: 4 bytes each, of each block | n bits, bit 0 first: 0 is a, 1 is b |
+
+   Of all pairs of values these have the least error for this partition: with n1 elements >= 0 and
+   n0 below, |p - C(p)|^2 = |p|^2 - n1 a^2 - n0 b^2. It is less than with sign where the two sides
+   differ, as behind a ReLU. It needs error feedback.
+
+   The blocks of the paper are the columns of a matrix stored by columns. Here they are consecutive
+   elements. If a matrix is stored by rows of 2^k elements, k from 4 to 16, block=2^k gives each row
+   two values; where rows are outputs of a layer, a row has the weights of one neuron.
+   Seide et al., Interspeech 2014. */
 #if GCOMP__EACH(ONEBIT)
+/* 16 bits, as those of sign. */
 #define gcomp__onebit_quant GCOMP__F(onebit_quant)
 GCOMP__INLINE void gcomp__onebit_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
 {
@@ -9889,7 +9925,7 @@ static const gcomp__block_kernels GCOMP__F(onebit_kernels)[] = {
 #if GCOMP__ONCE(ONEBIT)
 static void gcomp__onebit_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
 {
-    size_t others = m->count - m->negative;
+    size_t others = m->count - m->negative; /* elements >= 0; m->other is the sum of -p below 0 */
     (void)form;
     u->a = others ? (float)(m->sum / (double)others) : 0;
     u->b = m->negative ? -(float)(m->other / (double)m->negative) : 0;
@@ -9898,9 +9934,9 @@ static void gcomp__onebit_fit(const gcomp__form *form, const gcomp__measured *m,
 static void gcomp__onebit_form(const double *param, gcomp__form *form)
 {
     form->code16 = 2;
-    form->scale_bytes = GCOMP__TWO_FLOATS;
+    form->scale_bytes = GCOMP__TWO_FLOATS; /* a, b */
     form->block = (size_t)param[0];
-    form->measure = GCOMP__SIDES;
+    form->measure = GCOMP__SIDES; /* sums and counts of both sides */
     form->fit = gcomp__onebit_fit;
 }
 
@@ -9910,19 +9946,27 @@ static const gcomp__method gcomp__row_onebit = {
     GCOMP__KERNELS(onebit), &gcomp__block_payload, &gcomp__gathered, {gcomp__onebit_form}};
 #endif
 
-/* >>method twobit: +t for p >= t, -t for p <= -t, else 0; codes 11, 10, 00, the first element in
-   the highest bits of a byte: byte for byte what MXNet's kvstore packs. At most t of an element is
-   sent a step; needs error feedback. threshold=auto: t is found, and comes before the codes.
-   Strom, Interspeech 2015; apache/mxnet gradient_compression. */
+/* >>method twobit: each element travels as -t, 0 or t.
+
+     C(p) = t if p >= t, -t if p <= -t, else 0
+     code   11 for t, 10 for -t, 00 for 0; the first element is in the highest bits of a byte
+     body   | n codes of 2 bits |                threshold=t: t is in the parameter word
+            | t, 4 bytes | n codes of 2 bits |   threshold=auto
+
+   The codes are byte for byte those of MXNet's kvstore. A step sends at most t of an element:
+   what is larger takes several steps. So the method needs error feedback, and t as large as
+   gradients that matter. Strom, Interspeech 2015; apache/mxnet gradient_compression. */
 #if GCOMP__EACH(TWOBIT)
 #define gcomp__twobit_quant GCOMP__F(twobit_quant)
 GCOMP__INLINE void gcomp__twobit_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
 {
-    gw b = gw_bits(p), size = gw_and(b, gw_splat(0x7fffffff));
+    gw b = gw_bits(p), size = gw_and(b, gw_splat(0x7fffffff)); /* |p| as a word: same order */
     gw fires = gw_gt(size, gw_splat((int32_t)(gcomp__bits(u->constant) - 1)));
-    (void)i; /* -1 and -2 are the codes 11 and 10 */
+    (void)i; /* the sign spread over a word, 0 or -1, less 1: -1 is code 11, -2 is code 10 */
     gw_put2(code, gw_and(fires, gw_sub(gw_sar(b, 31), gw_splat(1))), 1);
 }
+/* -1 becomes t, -2 becomes -t, 0 stays: the lowest bit turns the sign of -t, and the bit above it is
+   spread over the word as a mask. */
 #define gcomp__twobit_value GCOMP__F(twobit_value)
 GCOMP__INLINE gv gcomp__twobit_value(const uint8_t *code, float threshold)
 {
@@ -9935,6 +9979,7 @@ GCOMP__INLINE gv gcomp__twobit_deq(const uint8_t *code, const gcomp__unit *u, in
     (void)format;
     return gcomp__twobit_value(code, u->constant);
 }
+/* The same with the threshold from the body. */
 #define gcomp__twobit_auto_deq GCOMP__F(twobit_auto_deq)
 GCOMP__INLINE gv gcomp__twobit_auto_deq(const uint8_t *code, const gcomp__unit *u, int format)
 {
@@ -9955,36 +10000,50 @@ static const gcomp__block_kernels GCOMP__F(twobit_kernels)[] = {
 #if GCOMP__ONCE(TWOBIT)
 static void gcomp__twobit_form(const double *param, gcomp__form *form)
 {
-    form->code16 = 4;
-    form->check = GCOMP__PAIRS;
+    form->code16 = 4;           /* 2 bits each */
+    form->check = GCOMP__PAIRS; /* 01 is refused */
     form->first_high = 1;
     form->constant = (float)param[0];
     if (param[0] != 0) return;
-    form->kernel = 1;
+    form->kernel = 1; /* threshold=auto: it travels as the scale of the tensor */
     form->scale_bytes = GCOMP__ONE_FLOAT;
 }
 
-/* >>threshold of twobit, found: the t with the least |p - C(p)|^2, or with rate > 0 the one that
-   so large a part of the elements reaches, as an evenly spread sample sees it: of 65536 elements,
-   all of fewer; for a rate, which is no matter of a few neighbours, of n / 64 (4096 at least, all
-   of fewer). */
+/* >>threshold of twobit: threshold=auto finds t from a sample of the tensor.
+
+     rate=0   the t of least error. An element that reaches t loses p^2 - (|p| - t)^2 = 2 t |p| - t^2
+              of its error. So of N elements that reach t, with the sum S of their |p|, the gain is
+              t (2 S - t N), and t is the one of largest gain
+     rate>0   the t that this part of all elements reaches
+
+   The sample is a histogram of keys. A key is the bits of |p|, and keys order as the numbers do.
+   The upper 9 bits of a key are its octave. Only counts decide, so all instruction sets find the
+   same t.
+
+     rate=0   | 32 octaves, down from that of the largest |p|, in 16 bins each |
+     rate>0   first | a bin an octave |, then | the octave of t in 512 bins |    the last bin
+              of the second histogram counts all keys above
+
+   A sample has 65536 elements. A share is known well enough from fewer: n / 64, but at least
+   4096. */
 enum { GCOMP__TWOBIT_BINS = 512 };
 
-/* How many lines of 16 are looked at. */
+/* Lines of 16 elements in the sample. */
 static size_t gcomp__twobit_lines(size_t n, double rate)
 {
     const size_t some = rate > 0 ? gcomp__min(gcomp__max(n / 64, 4096), 65536) / 16 * 16 : 65536;
     return gcomp__pieces(gcomp__min(n, some), 16);
 }
 
-/* Counts keys (bits of |p|) of a sample: bin (key - base) >> shift of those from base on, the last
-   bin for all above. NULL: does not count. Returns the largest key. */
+/* Counts the keys of the sample: bin (key - base) >> shift for keys from base on, the last bin
+   for all that lie above. Zeros and what is not finite are not counted. bins NULL: none are.
+   Returns the largest key. */
 static uint32_t gcomp__twobit_count(const gcomp__call *call, const gcomp_input *in, size_t n,
                                     size_t lines, uint32_t base, unsigned shift, uint32_t *bins)
 {
-    const size_t step = 16 * lines >= n ? 16 : 1; /* all are looked at: more at once */
+    const size_t step = 16 * lines >= n ? 16 : 1; /* lines at once: more if none is left out */
     uint32_t most = 0;
-    size_t count;
+    size_t count; /* elements in p */
     float p[256];
     if (bins) memset(bins, 0, 4 * GCOMP__TWOBIT_BINS);
     for (size_t i = 0; i < lines; i += step) {
@@ -10009,25 +10068,27 @@ static uint32_t gcomp__twobit_count(const gcomp__call *call, const gcomp_input *
     return most;
 }
 
-/* By rate: first the octave, then one of its 512 parts. By error: of 16 parts of each of the 32
-   largest octaves the one whose lower edge t takes most away: 2 t sum|p| - t^2 count of what
-   reaches it. Counts alone decide: the bits are the same on all. */
+/* The threshold for a tensor; 1 if all is zero, or if something is not finite: then the encoder
+   refuses it. */
 static float gcomp__twobit_find(const gcomp__call *call, const gcomp_input *in, size_t n,
                                 double rate)
 {
-    const unsigned shift = rate > 0 ? 14 : 19;
+    const unsigned shift = rate > 0 ? 14 : 19; /* an octave, 2^23 keys, is 512 bins or 16 */
     const size_t lines = gcomp__twobit_lines(n, rate);
     uint32_t bins[GCOMP__TWOBIT_BINS], edge, best = 0;
+    /* N and S of what reaches a bin, the largest gain, and how many shall reach t */
     double count = 0, sum = 0, most = 0, wanted = rate * (double)gcomp__min(n, 16 * lines);
     int b;
     uint32_t octave = gcomp__twobit_count(call, in, n, lines, 0, 23, rate > 0 ? bins : NULL);
     if (octave == 0 || octave >= 0x7f800000u) return 1; /* all zero, or refused */
-    octave >>= 23;
+    octave >>= 23; /* of the largest |p| */
     for (b = 0; rate > 0 && b < 255; b++) count += bins[b];
-    wanted = wanted < count ? wanted : count;
+    wanted = wanted < count ? wanted : count; /* zeros never reach t */
+    /* down to the octave in which enough are reached */
     for (count = 0; rate > 0 && count + bins[octave] < wanted; octave--) count += bins[octave];
     uint32_t base = rate > 0 ? octave << 23 : octave > 31 ? (octave - 31) << 23 : 0;
     (void)gcomp__twobit_count(call, in, n, lines, base, shift, bins);
+    /* from the largest bin down; t is the lower edge of a bin */
     for (b = GCOMP__TWOBIT_BINS - 1, count = 0; b >= 0; b--) {
         if (!bins[b]) continue;
         edge = base + ((uint32_t)b << shift);
@@ -10039,7 +10100,7 @@ static float gcomp__twobit_find(const gcomp__call *call, const gcomp_input *in, 
         }
         double low = (double)gcomp__float(edge);
         double high = (double)gcomp__float(edge + (1u << shift) - 1);
-        sum += bins[b] * (low + high) / 2;
+        sum += bins[b] * (low + high) / 2; /* as if all lay in the middle of the bin */
         GCOMP__PIN_SUM(sum);
         double gain = low * (2 * sum - low * count);
         if (gain > most) best = edge;
@@ -10048,6 +10109,8 @@ static float gcomp__twobit_find(const gcomp__call *call, const gcomp_input *in, 
     return gcomp__float(best ? best : 1);
 }
 
+/* With threshold=auto the threshold is found first. It reaches the encoder as a scale that is known
+   already. */
 static gcomp_result gcomp__twobit_encode(const gcomp__call *call, const gcomp_codec *codec,
                                          const gcomp_input *in, size_t n, uint8_t *body,
                                          size_t capacity, size_t *bytes)
@@ -10061,6 +10124,7 @@ static gcomp_result gcomp__twobit_encode(const gcomp__call *call, const gcomp_co
     return gcomp__block_encode(&with, codec, in, n, body, capacity, bytes);
 }
 
+/* A rate without threshold=auto is refused. */
 static const char *gcomp__twobit_refuse(const double *param, int values)
 {
     (void)values;
@@ -10079,11 +10143,17 @@ static const gcomp__method gcomp__row_twobit = {
     {gcomp__twobit_form, NULL, NULL, NULL, gcomp__twobit_refuse}};
 #endif
 
-/* >>method threshold1: MXNet's 1 bit: +1 for p > t, else -1; the first element in the highest bit
-   of a byte. The value is 1 whatever the threshold is: use it where gradients are of that size,
-   with error feedback. No threshold is found for it: 0 is the one of least error, always.
-   apache/mxnet gradient_compression. */
+/* >>method threshold1: MXNet's 1 bit: each element travels as -1 or 1.
+
+     C(p) = 1 if p > t, else -1
+     body   | n bits, the first element in the highest bit of a byte: 1 is 1, 0 is -1 |
+
+   The value is 1 whatever t is: the method suits gradients of about that size, with error feedback.
+   t is in the parameter word, though a decoder needs none. No t is found: t = 0 has the least error
+   always. apache/mxnet gradient_compression. */
 #if GCOMP__EACH(THRESHOLD1)
+/* gv_mirror turns the order of the 16 lanes, so that the first element gets the highest bit of its
+   byte. t - p < 0 is p > t. */
 #define gcomp__threshold1_quant GCOMP__F(threshold1_quant)
 GCOMP__INLINE void gcomp__threshold1_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
 {
