@@ -2817,30 +2817,37 @@ GCOMP__INLINE uint32_t gcomp__draw(uint64_t words, uint64_t element)
 }
 
 /* Makes another stream of two key words: key ^ GCOMP__MORE_BITS. */
-#define GCOMP__MORE_BITS 0x9E3779B97F4A7C15u /* makes another stream of two key words */
+#define GCOMP__MORE_BITS 0x9E3779B97F4A7C15u
 
 /* ------------------------------------------------------------------------------------------------
    >>rows - what a method is to the rest of the library
 
-   A method is a row: its name and parameters, its rounds, and functions. Everything else in the library finds it through the
-   table at the end of >>codecs. The kernels of a row exist once per instruction set and reach it as `call->kernels`.
+   A method is a row: its name and parameters, its rounds, and functions. All other code finds the
+   row through the table at the end of >>codecs. Most methods have a payload, and are gathered;
+   others have sums; some have both:
+
+     gcomp__method      name, number, flags, parameters
+       .payload         how bytes are made and read: encode, open, check, decode
+       .sums            what the rounds of a step sum: make, commit
+       .rules           what the parameters mean: form, selector, refusals
+       .kernels[4]      the method's kernels, one table for each set; they reach encode and decode
+                        as call->kernels and view->kernels
    ---------------------------------------------------------------------------------------------- */
 
-/* Kinds of rounds: a gather of payloads, a sum of floats or of integers, the largest of floats. SHARE stands in for a gather
-   where the mean is made by ranges, see >>shards. */
+/* Kinds of rounds. */
 enum {
     GCOMP__NO_ROUND,
-    GCOMP__GATHER,
-    GCOMP__SHARE,
-    GCOMP__SUM,
-    GCOMP__SUM8,
+    GCOMP__GATHER, /* each worker gets the payloads of all */
+    GCOMP__SHARE,  /* instead of a gather, where the mean is made by ranges, see >>shards */
+    GCOMP__SUM,    /* of floats */
+    GCOMP__SUM8,   /* of integers of 8, 16 or 32 bits */
     GCOMP__SUM16,
     GCOMP__SUM32,
-    GCOMP__MAX,
-    GCOMP__KINDS
+    GCOMP__MAX,    /* the largest of the workers' floats, element by element */
+    GCOMP__KINDS   /* how many kinds there are */
 };
 
-/* Bytes of an element that is summed, and its type. */
+/* How many bytes an element has in a round that sums (or finds the largest), and its type. */
 GCOMP__INLINE size_t gcomp__kind_bytes(unsigned kind)
 {
     return kind == GCOMP__SUM8 ? 1 : kind == GCOMP__SUM16 ? 2 : 4;
@@ -2854,41 +2861,52 @@ GCOMP__INLINE gcomp_dtype gcomp__kind_dtype(unsigned kind)
                                   : GCOMP_F32;
 }
 
+/* The flags of a row: properties of the method that other chapters ask for. */
+/* The flags of a row: properties of the method that other chapters ask for. */
 enum {
     GCOMP__FEEDBACK = 1,          /* keeps a residual unless told otherwise */
-    GCOMP__CONSERVES_ELEMENT = 2, /* decoded + new residual = p, element by element, on each worker */
+    GCOMP__CONSERVES_ELEMENT = 2, /* decoded + new residual = p, for each element on each worker */
     GCOMP__CONSERVES_MEAN = 4,    /* mean over the workers of mean + new residual = mean of p */
     GCOMP__IDEMPOTENT = 8,        /* encoding what was decoded gives the same payload */
     GCOMP__VALUES = 16,           /* a block method: may stand behind a plus */
     GCOMP__SELECTS = 32,          /* a sparse method: takes a value method */
     GCOMP__UNBIASED = 64,         /* the mean over keys of what is decoded is p */
-    /* keeps a momentum: the last n floats of its state. So it encodes in steps only; then p, made
-       with the momentum, stands at the beginning of the scratch */
+    /* Keeps a momentum: the last n floats of its state. So the method encodes in steps only. p is
+       made with the momentum, and then stands at the beginning of the scratch. */
     GCOMP__MOMENTUM = 128,
-    /* of the mean only the largest elements are applied, as many as a payload has */
+    /* Of the mean only the largest elements are applied, as many as a payload has. */
     GCOMP__TOP_MEAN = 256,
-    /* its sums differ from step to step, by turns: the last float of its shared state is 1 before
-       an odd step, 0 before an even one */
+    /* Even and odd steps sum different things. The last float of the method's shared state says
+       what comes next: 1 before an odd step, 0 before an even one. */
     GCOMP__TURNS = 512,
-    GCOMP__ONE_KEY = 1024, /* its random numbers are those of step 0 in all steps */
-    GCOMP__COLUMNS = 2048, /* its state is columns: fewer or more of them may go on with it */
-    GCOMP__BY_EPOCHS = 4096 /* goes by the epoch of the step */
+    GCOMP__ONE_KEY = 1024, /* all steps use the random numbers of step 0 */
+    /* The state is columns. When another codec of the list wants fewer or more columns, it goes on
+       with those that are there. */
+    GCOMP__COLUMNS = 2048,
+    GCOMP__BY_EPOCHS = 4096 /* what is sent depends on the epoch that gcomp_step tells */
 };
 
-/* Kinds of parameters. BLOCK: a power of two, or "tensor" (0). CHOICE: the number of a name in `choices`. AUTO: a number, or
-   "auto" (0). */
-enum { GCOMP__REAL, GCOMP__WHOLE, GCOMP__BLOCK, GCOMP__CHOICE, GCOMP__AUTO };
+/* Kinds of parameters, by what a user may write. */
+enum {
+    GCOMP__REAL,   /* a number */
+    GCOMP__WHOLE,  /* a whole number */
+    GCOMP__BLOCK,  /* a power of two, or "tensor", which is kept as 0 */
+    GCOMP__CHOICE, /* a name; the number of the name in `choices` is kept */
+    GCOMP__AUTO    /* a number, or "auto", which is kept as 0 */
+};
 
 typedef struct gcomp__param {
     const char *name;
     int kind;
-    double initial, low, high;
-    int bits;            /* of the payload's parameter word; 0: it does not travel. BLOCK as logarithm, numbers as float (32) */
-    const char *choices; /* names, each ended by a bar */
-    double other;        /* 0, or the default where the first parameter is not 0 */
+    double initial, low, high; /* the default, and the limits, both allowed */
+    /* how many bits of the payload's parameter word hold the parameter; 0: it does not travel.
+       BLOCK travels as its logarithm, a number as a float (32 bits) */
+    int bits;
+    const char *choices; /* names, each ended by a bar: "nearest|stochastic|" */
+    double other;        /* not 0: the default where the codec's first parameter is not 0 */
 } gcomp__param;
 
-/* The default of a parameter beside a first one that is known. */
+/* The default of parameter p in a codec whose first parameter is `first`. */
 GCOMP__INLINE double gcomp__default(const gcomp__param *p, double first)
 {
     return p->other != 0 && first != 0 ? p->other : p->initial;
@@ -2898,37 +2916,41 @@ typedef struct gcomp__method gcomp__method;
 typedef struct gcomp__set gcomp__set;
 typedef struct gcomp__selector gcomp__selector;
 
-/* What a block method does to one payload: from its parameters, the same when encoding and decoding. */
+/* The form of a block method's payload: all that the parameters decide. It is made anew from the
+   parameters by the encoder and by the decoder (gcomp__form_of), and is the same for both.
+   "16 codes" is the unit in which codes are counted: code16 = 2 is a bit a code, 8 are 4 bits. */
 typedef struct gcomp__measured gcomp__measured;
 typedef struct gcomp__unit gcomp__unit;
 typedef struct gcomp__tile gcomp__tile;
 typedef struct gcomp__form {
-    unsigned kernel;     /* which of the row's kernels */
-    unsigned code16;     /* bytes of 16 codes */
+    unsigned kernel;      /* which entry of the row's table of kernels */
+    unsigned code16;      /* bytes of 16 codes */
     unsigned scale_bytes; /* of a block: GCOMP__NO_SCALE, ... */
-    size_t block;        /* elements a scale; 0: the tensor */
-    int measure;         /* what the scale is made from */
-    int scale_first;   /* the scale must be known before the codes */
-    int first_high;      /* codes fill each byte from the top */
-    int whole_groups;    /* the codes of the last elements are a group of 16, as all others are */
-    int stochastic;      /* needs random numbers */
-    int scale_is_step; /* the scale is a step of the largest |p| / levels */
-    float constant;      /* a threshold, ... */
-    float levels;        /* the largest code */
-    int check;           /* which codes are none */
-    int last_code;       /* GCOMP__UP_TO: the largest code without its sign */
-    int (*bad_codes)(const uint8_t *codes, size_t bytes); /* GCOMP__OWN_CHECK: is one no number? */
-    unsigned code;       /* entropy code of the levels; 0: packed */
-    void (*fit)(const struct gcomp__form *form, const gcomp__measured *m, gcomp__unit *u); /* scale from measures */
+    size_t block;         /* elements with the same scale, a power of two; 0: the whole tensor */
+    int measure;          /* what the scale is made from: GCOMP__MOST, ... */
+    int scale_first;      /* 1: the scale must be known before the codes; 0: it comes after them */
+    int first_high;       /* 1: the first code of a byte is in its highest bits; 0: in its lowest */
+    int whole_groups;     /* 1: the last elements' codes take as many bytes as those of 16 elements */
+    int stochastic;       /* 1: the quantiser needs random numbers */
+    int scale_is_step;    /* 1: the scale is max |p| / levels, so gcomp__simple_step may find it */
+    float constant;       /* the method's own: a threshold, an exponent, ... */
+    float levels;         /* the largest level: codes are -levels .. levels, or 0 .. levels */
+    int check;            /* which codes are invalid: GCOMP__ALL_CODES, ... */
+    int last_code;        /* GCOMP__UP_TO: the largest valid code without its sign */
+    /* GCOMP__OWN_CHECK: 1 if a code is invalid */
+    int (*bad_codes)(const uint8_t *codes, size_t bytes);
+    unsigned code;        /* entropy code of the levels, see >>segments; 0: packed */
+    /* fills u->a, b, inverse, lift, offset from what was measured of a block */
+    void (*fit)(const struct gcomp__form *form, const gcomp__measured *m, gcomp__unit *u);
 } gcomp__form;
 
-/* How codes are checked that are no number. */
+/* Which codes are invalid, and how a checker finds them. */
 enum {
-    GCOMP__ALL_CODES, /* every code is a number */
-    GCOMP__LOOK,      /* decoded, and looked at */
-    GCOMP__PAIRS,     /* of 2 bits: not 01 */
-    GCOMP__UP_TO,     /* of 1, 2 or 4 bytes: without its top bit at most last_code */
-    GCOMP__OWN_CHECK  /* a function of the method's own: bad_codes */
+    GCOMP__ALL_CODES, /* none is invalid */
+    GCOMP__LOOK,      /* those that decode to NaN or an infinity: all are decoded and looked at */
+    GCOMP__PAIRS,     /* codes of 2 bits: 01 */
+    GCOMP__UP_TO,     /* codes of 1, 2 or 4 bytes: those above last_code, without the top bit */
+    GCOMP__OWN_CHECK  /* the method's function bad_codes knows */
 };
 
 /* What the scale of a block is. The value of each name is the number of its bytes. */
@@ -2939,73 +2961,78 @@ enum {
     GCOMP__TWO_FLOATS = 8
 };
 
-/* What is measured of a block or of the tensor. The bits of the largest |p| are known after each of them. */
+/* What is measured of a block or of the tensor. max_bits is known after each of these. */
 enum {
     GCOMP__MOST,    /* nothing else */
     GCOMP__L1,      /* sum: of |p| */
     GCOMP__L2,      /* sum: of p * p */
     GCOMP__MOMENTS, /* sum: of p * p; other: of p */
     GCOMP__SIDES,   /* sum: of p >= 0; other: of -p where p < 0; negative: how many */
-    GCOMP__RANGE    /* low, high */
+    GCOMP__RANGE    /* low: the smallest p; high: the largest p */
 };
 
 struct gcomp__measured {
-    double sum, other;
-    size_t count, negative;
-    uint32_t max_bits; /* bits of the largest |p|; 0x7f800000 and above: not finite */
+    double sum, other; /* see above; else 0 */
+    size_t count;      /* elements measured */
+    size_t negative;   /* elements below 0 */
+    uint32_t max_bits; /* bits of the largest |p|; 0x7f800000 and above: some p is not finite */
     float low, high;
 };
 
-/* The constants of a block: from its scale when decoding, from its measures when encoding. */
+/* The constants of a block. A decoder makes them from the block's scale, an encoder from what was
+   measured of the block: x = (p * lift - offset) * inverse is what a quantiser rounds. */
 struct gcomp__unit {
-    float a, b;     /* what the payload says of the block */
-    float inverse;  /* the codes come from p * lift * inverse; lift is 1, or a power of two where the inverse would overflow */
-    float lift;
-    float offset;   /* subtracted after the lift, where the method says so */
-    float levels, constant;
-    uint64_t words; /* random numbers */
-    const void *draws; /* those of the tile at work, 2 bytes an element, see gcomp__drawn */
-    size_t at;             /* where it begins */
+    float a, b;     /* the scale as the payload has it: one float, or two */
+    float inverse;  /* about 1 / (a * lift): turns p * lift into levels */
+    float lift;     /* 1; a power of two where 1 / a would overflow; 0: some p is not finite */
+    float offset;   /* 0 but for methods with a range, whose levels do not begin at 0 */
+    float levels, constant; /* those of the form */
+    uint64_t words;    /* two key words of random numbers, see >>random */
+    const void *draws; /* 16 random bits for each element of the tile at work, see gcomp__drawn */
+    size_t at;         /* number in the tensor of the tile's first element */
 };
 
 enum { GCOMP__HEADER = 32 }; /* bytes of a payload before its body */
 
-/* How a call runs. */
+/* How a call runs: what the codec layer's functions pass down to a method. */
 typedef struct gcomp__call {
     const gcomp__set *set;
-    const void *kernels; /* of the method at work, in that set */
-    uint8_t *scratch;
+    const void *kernels;      /* of the method at work, in that set */
+    uint8_t *scratch;         /* from the user; NULL if scratch_bytes is 0 */
     size_t scratch_bytes;
-    gcomp_parallel parallel;
-    const float *shared; /* NULL, or the scale of the tensor, found with the other workers */
+    gcomp_parallel parallel;  /* the user's threads; run NULL: none */
+    const float *shared;      /* NULL, or the tensor's scale, which all workers have agreed on */
     struct gcomp__work *work; /* NULL, or the tensor in a step */
 } gcomp__call;
 
 typedef struct gcomp__block_kernels gcomp__block_kernels;
 
-/* A payload's body, opened. */
+/* A payload that was opened: where the parts of its body lie. `open` of the row fills it. The
+   payload's bytes must live as long as the view. */
 typedef struct gcomp__view {
     const gcomp__method *method;
-    const gcomp__method *value; /* of a sparse method */
-    const uint32_t *list;       /* NULL, or its indices, known since it was checked */
-    const gcomp__set *set;
-    const uint8_t *body;
-    size_t bytes, n;
-    uint32_t a; /* the parameter word */
+    const gcomp__method *value; /* of a sparse method: its value method */
+    const uint32_t *list;       /* of a sparse method: NULL, or the indices, which check kept */
+    const gcomp__set *set;      /* whose kernels decode */
+    const uint8_t *body;        /* what follows the header */
+    size_t bytes, n;            /* of the body; elements of the tensor */
+    uint32_t a;                 /* the header's parameter word */
     /* of a block method: */
     unsigned shift; /* element i has scale i >> shift */
     gcomp__form form;
-    const uint8_t *scales, *codes;
+    const uint8_t *scales, *codes; /* within the body */
     const gcomp__block_kernels *kernels;
 } gcomp__view;
 
-/* A sum v of a momentum u: next = factor * u + g, p = v + next; nesterov: next = factor * (u + g), p = v + next + g. */
+/* A sum v of a momentum u, as dgc keeps them:
+     plain      next = factor * u + g        p = v + next
+     nesterov   next = factor * (u + g)      p = v + next + g */
 typedef struct gcomp__momentum {
-    gcomp_input in;   /* g = scale * grad, without a residual */
+    gcomp_input in;         /* g = scale * grad, without a residual */
     size_t n;
-    const float *u, *v; /* v NULL: none */
-    float *p, *next, *zero; /* p, the next u, zeros; NULL: not wanted */
-    float *masked;    /* NULL, or where to forget what was sent */
+    const float *u, *v;     /* v NULL: there is no sum, as if v were 0 */
+    float *p, *next, *zero; /* outputs: p, the next u, zeros; NULL: not wanted */
+    float *masked;          /* NULL, or a momentum that becomes 0 where an element was sent */
     float factor;
     int nesterov;
 } gcomp__momentum;
@@ -3018,88 +3045,108 @@ typedef struct gcomp__momentum {
    FRESH is what ADD and COMMIT turn into for the first payload that reaches y. */
 enum { GCOMP__STORE, GCOMP__ADD, GCOMP__COMMIT, GCOMP__FRESH };
 
+/* What a decoder is asked for: the payloads, and where their values end up. (What flows in are
+   payloads; what they flow into is the sink.) */
 typedef struct gcomp__sink {
     int ending;
-    size_t n;
-    float *y;
-    const gcomp__view *views; /* the payloads, opened */
-    size_t count;             /* of views; COMMIT: may be 0, then y becomes 0 */
+    size_t n;                    /* elements of the tensor */
+    float *y;                    /* the output; COMMIT: may be NULL */
+    const gcomp__view *views;    /* the payloads, opened */
+    size_t count;                /* of views; COMMIT: may be 0, then y becomes 0 */
     const void *const *payloads; /* a vote outside of steps: all payloads, and one view of them */
-    float weight;             /* ADD, COMMIT: 1 / number of workers for a mean */
-    int fresh;                /* ADD: y begins with 0, and not with what it holds */
+    float weight;                /* ADD, COMMIT: 1 / number of workers for a mean */
+    int fresh;                   /* ADD: 1 if y begins with 0, 0 if with what y holds */
     /* COMMIT alone: */
-    const gcomp__view *own;   /* the own payload, which leaves the residual; NULL: none was sent */
-    size_t own_at;            /* own is views[own_at]; count: it is none of them */
-    const void *grad;         /* of type dtype, times scale */
+    const gcomp__view *own; /* the own payload, to be subtracted from p; NULL: none was sent */
+    size_t own_at;          /* own is views[own_at]; equal to count: own is not among the views */
+    const void *grad;       /* n elements of type dtype, to be multiplied by scale */
     gcomp_dtype dtype;
     float scale;
-    float *residual;          /* NULL: none is kept */
+    float *residual;                 /* NULL: none is kept */
     const gcomp__momentum *momentum; /* dgc: takes the place of residual and scale * grad */
-    int one_pass; /* set by gcomp__block_decode: one or two payloads with one kernel, grad is floats
-                     with scale 1, and residual and y are both written, in one pass */
+    /* 1 if residual and y can be written in one pass: there are one or two payloads of the same
+       kernel, grad is floats with scale 1, and both are wanted. gcomp__block_decode sets it. */
+    int one_pass;
 } gcomp__sink;
 
-/* A tensor in a step, for methods that exchange sums or the largest of the workers, or keep more than a residual. */
+/* A tensor in a step, for methods that exchange sums or the largest float of the workers, or that
+   keep more than a residual. */
 typedef struct gcomp__work {
     gcomp__call call;
     const gcomp_codec *codec;
     gcomp_input in;
-    size_t rows, cols, stack, n;
-    size_t together; /* elements of all tensors of the step */
-    float part;      /* 1 / world: contributions are scaled by it before the sum */
+    size_t rows, cols, stack, n; /* `stack` matrices of rows x cols, n = stack * rows * cols */
+    size_t together;   /* elements of all tensors of the step */
+    float part;        /* 1 / world: contributions are multiplied by it before the sum */
     size_t world;
-    uint32_t epoch;
-    int odd;         /* see GCOMP__TURNS */
-    float *state;    /* lives from step to step; written by commit only */
-    float *local;    /* the row's scratch of this step */
-    float *sums[3];  /* one a round: this worker's contribution, then the sum; integers in rounds of integers */
-    float *y;        /* commit: the mean goes here; may be the gradient */
-    float *residual; /* commit: NULL or in and out */
+    uint32_t epoch;    /* of the step, as the user counts epochs */
+    int odd;           /* see GCOMP__TURNS */
+    float *state;      /* lives from step to step; only commit writes it */
+    float *local;      /* the row's scratch, lives for this step */
+    float *sums[3];    /* of each round: this worker's contribution, then the sum over all workers;
+                          integers where the round sums integers */
+    float *y;          /* commit: the mean goes here; may be the gradient */
+    float *residual;   /* commit: NULL, or read and written */
 } gcomp__work;
 
-/* How a method makes a payload, and how it reads one. */
+/* How a method makes a payload, and how it reads one. A reader calls open, then check, then decode;
+   decode may rely on all that the two before have checked. */
 typedef struct gcomp__payload {
-    size_t (*scratch)(const gcomp_codec *codec, size_t n); /* bytes that an encoder works in */
-    size_t (*bound)(const gcomp_codec *codec, size_t n);   /* bytes of the longest body; SIZE_MAX: too many */
+    /* bytes that an encoder works in */
+    size_t (*scratch)(const gcomp_codec *codec, size_t n);
+    /* bytes of the longest body; SIZE_MAX: more than a size_t holds */
+    size_t (*bound)(const gcomp_codec *codec, size_t n);
+    /* writes a body of *bytes <= capacity bytes */
     gcomp_result (*encode)(const gcomp__call *call, const gcomp_codec *codec, const gcomp_input *in,
                            size_t n, uint8_t *body, size_t capacity, size_t *bytes);
-    gcomp_result (*open)(gcomp__view *view);               /* finds lengths and places; cheap */
-    gcomp_result (*check)(const gcomp__view *view);        /* everything else that can be wrong */
+    /* fills the view from the parameter word and lengths; does not read codes */
+    gcomp_result (*open)(gcomp__view *view);
+    /* finds everything else that can be wrong with the bytes */
+    gcomp_result (*check)(const gcomp__view *view);
+    /* cannot fail */
     void (*decode)(const gcomp__call *call, const gcomp__sink *sink);
-    int needs_scratch; /* gcomp_encode fails without scratch; else only threads make use of it */
-    int votes;         /* the mean is the sign of the sum: decode gets all payloads at once */
+    int needs_scratch; /* 1: encode fails without scratch; 0: only threads make use of it */
+    int votes;         /* 1: the mean is the sign of the sum, so decode gets all payloads at once */
 } gcomp__payload;
 
-/* What a method exchanges in a step. odd: see GCOMP__TURNS. */
+/* What a method exchanges in a step, for matrices of rows x cols. odd: see GCOMP__TURNS. */
 typedef struct gcomp__sums {
     uint8_t rounds[3]; /* kinds of rounds */
     /* elements that a round sums, for one matrix of a stack */
     size_t (*sum_count)(const gcomp_codec *codec, size_t rows, size_t cols, int round, int odd);
-    size_t (*state_floats)(const gcomp_codec *codec, size_t rows, size_t cols); /* kept from step to step */
-    size_t (*local_floats)(const gcomp_codec *codec, size_t rows, size_t cols); /* scratch of a step */
-    int (*gains)(const gcomp_codec *codec, size_t rows, size_t cols); /* 0: the tensor travels uncompressed */
-    gcomp_result (*make)(gcomp__work *work, int round);               /* fills work->sums[round] */
-    void (*commit)(gcomp__work *work);                                /* writes the mean, the residual and the state */
+    /* floats that are kept from step to step; NULL: none */
+    size_t (*state_floats)(const gcomp_codec *codec, size_t rows, size_t cols);
+    /* floats of scratch that live for a step; NULL: none */
+    size_t (*local_floats)(const gcomp_codec *codec, size_t rows, size_t cols);
+    /* 0: the codec would send more than it saves, so the tensor travels uncompressed */
+    int (*gains)(const gcomp_codec *codec, size_t rows, size_t cols);
+    /* fills work->sums[round] with this worker's contribution */
+    gcomp_result (*make)(gcomp__work *work, int round);
+    /* after the last round: writes the mean, the residual and the state */
+    void (*commit)(gcomp__work *work);
 } gcomp__sums;
 
 /* What the parameters mean. Each may be NULL. */
 typedef struct gcomp__method_rules {
     void (*form)(const double *param, gcomp__form *form); /* of a block method */
     const gcomp__selector *selector;                      /* of a sparse method */
-    void (*adapt)(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags); /* changes them by the parameters */
-    const char *(*misfit)(const gcomp_codec *codec, size_t world); /* why so many workers cannot use it; NULL: they can */
-    const char *(*refuse)(const double *param, int values);        /* why these parameters, or these for values, do not fit */
+    /* changes the row's rounds and flags, where they depend on the parameters */
+    void (*adapt)(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags);
+    /* NULL, or why so many workers cannot use this codec */
+    const char *(*misfit)(const gcomp_codec *codec, size_t world);
+    /* NULL, or why these parameters do not go together; values 1: or not in a value method */
+    const char *(*refuse)(const double *param, int values);
 } gcomp__method_rules;
 
 /* The row of a method. */
 struct gcomp__method {
     const char *name;
-    uint8_t wire;   /* its number in payloads */
-    unsigned flags;
-    gcomp__param param[GCOMP_PARAMS];
-    const void *kernels[4];        /* of each instruction set, or NULL: GCOMP__KERNELS(name) */
-    const gcomp__payload *payload;
-    const gcomp__sums *sums;
+    uint8_t wire;   /* the method's number in payloads */
+    unsigned flags; /* GCOMP__FEEDBACK, ... */
+    gcomp__param param[GCOMP_PARAMS]; /* those after the last one have a NULL name */
+    const void *kernels[4]; /* tables of each instruction set, or NULL: GCOMP__KERNELS(name) */
+    const gcomp__payload *payload; /* NULL: the method has sums alone */
+    const gcomp__sums *sums;       /* NULL: the method is gathered */
     gcomp__method_rules rules;
 };
 
@@ -3111,17 +3158,20 @@ struct gcomp__set {
     const struct gcomp__level_kernels *levels;
 };
 
+/* The method's table of kernels in a set. Its type is known to the method alone. */
+/* The method's table of kernels in a set. Its type is known to the method alone. */
 GCOMP__INLINE const void *gcomp__kernels_of(const gcomp__set *set, const gcomp__method *method)
 {
     return method->kernels[set->isa - GCOMP_ISA_SCALAR];
 }
 
-/* Work in chunks, on the user's threads if there are any. */
+/* A function and its argument, as the user's threads carry them. */
 typedef struct gcomp__tasks {
     void (*run)(void *arg, size_t index);
     void *arg;
 } gcomp__tasks;
 
+/* One task on the user's thread, which may have another floating-point mode than the caller's. */
 static void gcomp__task(void *arg, size_t index)
 {
     gcomp__tasks *tasks = (gcomp__tasks *)arg;
@@ -3130,10 +3180,12 @@ static void gcomp__task(void *arg, size_t index)
     gcomp__fp_leave(mode);
 }
 
+/* Calls run(arg, 0), ..., run(arg, count - 1): on the user's threads, in any order, where there are
+   threads and this build can set their floating-point mode; else one after the other. */
 static void gcomp__run(const gcomp__call *call, size_t count, void (*run)(void *arg, size_t index),
                        void *arg)
 {
-    if (GCOMP__SETS_MODE && call->parallel.run && count > 1) { /* else other threads may have another mode */
+    if (GCOMP__SETS_MODE && call->parallel.run && count > 1) {
         gcomp__tasks tasks;
         tasks.run = run;
         tasks.arg = arg;
@@ -3169,48 +3221,52 @@ enum { GCOMP__TILE = 512 };
    caches. Then codes are written past the caches, so that the codes do not evict what is read. */
 enum { GCOMP__STREAM_FROM = 1 << 22 };
 
-/* The encoding of a payload by a block method. */
+/* The encoding of a payload by a block method: what all its chunks share. */
 typedef struct gcomp__encode_job {
     const gcomp__call *call;
     const gcomp__block_kernels *kernels;
     gcomp_input in;
     size_t n;
     gcomp__form form;
-    gcomp__unit unit; /* what all blocks start from; if given, their constants */
-    int given;
-    int streamed;      /* codes go past the caches */
-    uint8_t *scales, *codes;
-    size_t *last;      /* coded levels: bytes of the last chunk */
-    gcomp__measured *part, *one; /* where chunks put their measures: part + chunk, or if NULL one */
+    gcomp__unit unit;  /* what the constants of each block start from */
+    int given;         /* 1: `unit` is complete, and holds for all blocks */
+    int streamed;      /* 1: codes are written past the caches, see GCOMP__STREAM_FROM */
+    uint8_t *scales, *codes; /* where they go in the payload */
+    size_t *last;      /* entropy-coded levels: bytes of the last chunk */
+    /* Where chunks put their measures: in part[chunk], or where there is no scratch for so many,
+       all in *one, one chunk after the other. */
+    gcomp__measured *part, *one;
 } gcomp__encode_job;
 
-/* A chunk of it at work. */
+/* A chunk while it is encoded. */
 typedef struct gcomp__span {
     const gcomp__encode_job *job;
-    size_t begin, end; /* its elements; begin is a multiple of GCOMP_CHUNK */
-    void *acc;         /* its running measures, a gcomp__acc_<set> */
+    size_t begin, end; /* the chunk's elements; begin is a multiple of GCOMP_CHUNK */
+    void *acc;         /* the chunk's running measures, a gcomp__acc_<set> */
     uint32_t *draws;   /* room for the random numbers of a tile and 32 elements more */
-    uint8_t *room;     /* for the codes of a tile, up to 16 bits each */
-    float *stage;      /* NULL, or room for a tile of floats, where gradients are not floats as they
-                          are: their p are made here */
+    uint8_t *room;     /* room for the codes of a tile, up to 16 bits each */
+    float *stage;      /* NULL, or room for a tile of p, where the gradient is not float, or has a
+                          scale: kernels read floats without a scale only */
 } gcomp__span;
 
-/* What a method's quantiser takes and leaves. Where the scale is known before the codes, the p of
-   this tile are in `p`, and while they become codes, those of the tile ahead take their places and
-   are measured. So memory is read once, in one stream. Where the scale comes after the codes, p is
-   made, measured and coded at once. */
+/* What a method's quantiser takes and leaves. Where the scale is known before the codes ("scale
+   first"), the p of this tile are in `p`. While they become codes, the p of the tile ahead take
+   their places and are measured. So memory is read once, in one stream. Where the scale comes after
+   the codes ("scale last"), p is made, measured and coded at once. */
 struct gcomp__tile {
     size_t count;                 /* elements: a multiple of 32, or of 16 if the scale comes last */
-    const float *grad, *residual; /* p = grad + residual; scale known: of the tile ahead */
-    uint8_t *codes;
+    const float *grad, *residual; /* p = grad + residual; scale first: of the tile ahead */
+    uint8_t *codes;               /* of this tile */
     gcomp__unit u;                /* constants, random numbers */
     size_t step;                  /* scale last: 16, or 0 if residual is 16 times -0 */
-    void *acc;                    /* scale last: what is measured */
-    size_t block;                 /* scale known: elements with the same constants, 32 or more */
+    void *acc;                    /* scale last: what is measured, a gcomp__acc_<set> */
+    size_t block;                 /* scale first: elements with the same constants, 32 or more */
     float inverse[GCOMP__TILE / 16], offset[GCOMP__TILE / 16]; /* of each block, see gcomp__unit */
-    /* of each block of the tile ahead the bits of the largest |p|; or for GCOMP__RANGE the largest
-       bits as a number without sign (the smallest p, if one is negative) and with a sign (the
-       largest p) */
+    /* What the quantiser measures of each block of the tile ahead, as bits of floats.
+       top:  the bits of the largest |p|. For GCOMP__RANGE instead the largest bits of p itself,
+             compared as integers without a sign: those of the smallest p if some p < 0.
+       high: GCOMP__RANGE: the largest bits, compared as integers with a sign: those of the largest
+             p if some p >= 0. */
     uint32_t top[GCOMP__TILE / 16], high[GCOMP__TILE / 16];
     GCOMP__ON_A_LINE float p[GCOMP__TILE];
 };
@@ -3219,54 +3275,69 @@ struct gcomp__tile {
    to <- base + weight * d, saturated. */
 typedef struct gcomp__decoding {
     const gcomp__view *view; /* has the scales of blocks */
-    const uint8_t *codes;
-    size_t first, count; /* codes[0] is that of element `first`; elements, a multiple of 16 */
+    const uint8_t *codes;    /* codes[0] has the code of element `first` */
+    size_t first, count;     /* elements; count is a multiple of 16 */
     float *to;
-    const float *base; /* may be `to` */
-    float weight;
+    const float *base;       /* NULL, or what the values are added to; may be `to` */
+    float weight;            /* not read where base is NULL */
 } gcomp__decoding;
 
-/* Kernels of a block method: how a tile becomes codes, and codes floats. */
+/* Kernels of a block method: how a tile becomes codes, and codes become floats. */
 struct gcomp__block_kernels {
     void (*quantise)(gcomp__tile *tile);
     void (*decode)(const gcomp__decoding *d);
-    /* NULL, or: scales and factors of all blocks of a tile from their `top`, where they are not
-       floats; returns the largest top */
+    /* NULL for scales that are floats; else writes the scales of all blocks of a tile, and their
+       inverse to the tile, from the blocks' `top`. Returns the largest top. */
     uint32_t (*fit)(const gcomp__form *form, gcomp__tile *tile, size_t blocks, uint8_t *scale);
 };
 
-/* Kernels that belong to no method. */
+/* Kernels that belong to no method; see >>kernels, >>measures, >>encoding and >>decoding. */
 typedef struct gcomp__common_kernels {
     uint32_t (*crc)(uint32_t crc, const uint8_t *bytes, size_t count);
+    /* measures p of elements begin .. end - 1 */
     void (*measure)(const gcomp_input *in, size_t begin, size_t end, int measure,
                     gcomp__measured *m);
+    /* codes and scales of a chunk */
     void (*encode)(const gcomp__encode_job *job, size_t chunk, gcomp__measured *m);
+    /* elements i .. i + count - 1 as floats; i is a multiple of 16 */
     void (*decode)(const gcomp__view *view, size_t i, size_t count, float *to);
+    /* a chunk of the payloads, by the sink's ending */
     void (*sink)(const gcomp__sink *sink, size_t chunk);
-    void (*saturate)(float *y, const float *x, size_t n); /* y <- x, with infinities made finite */
-    void (*absorb)(const gcomp__sink *sink, size_t chunk); /* residual <- scale * grad + residual; y <- 0 */
-    uint32_t (*scale_copy)(float *y, const gcomp_input *in, size_t begin, size_t end,
-                           float part); /* y <- part * p; returns the bits of the largest |p| */
+    /* y <- x, with infinities made finite */
+    void (*saturate)(float *y, const float *x, size_t n);
+    /* residual <- scale * grad + residual; y <- 0: the commit where nothing was sent */
+    void (*absorb)(const gcomp__sink *sink, size_t chunk);
+    /* y <- part * p; returns the bits of the largest |p| */
+    uint32_t (*scale_copy)(float *y, const gcomp_input *in, size_t begin, size_t end, float part);
+    /* the bits of the largest |x|; 0x7f800000 and above: some x is not finite */
     uint32_t (*max_bits)(const float *x, size_t n);
+    /* the sum of x * x */
     double (*squares)(const float *x, size_t n);
+    /* fp16 or bf16 to float, and back */
     void (*widen)(float *y, const void *x, gcomp_dtype dtype, size_t n);
     void (*narrow)(void *y, const float *x, gcomp_dtype dtype, size_t n);
+    /* 1 if one of the packed codes is invalid, for GCOMP__PAIRS and GCOMP__UP_TO */
     int (*any_invalid)(const gcomp__form *form, const uint8_t *codes, size_t bytes);
+    /* p and the next momentum of elements begin .. end - 1 */
     void (*advance)(const gcomp__momentum *d, size_t begin, size_t end);
 } gcomp__common_kernels;
 
 /* Entropy codes of levels, see >>levels. */
 typedef struct gcomp__level_kernels {
+    /* packed codes of a chunk to segments; returns their bytes */
     size_t (*code)(const gcomp__form *form, const uint8_t *codes, size_t count, uint8_t *to);
+    /* a segment back to packed codes; *at moves to the next segment */
     gcomp_result (*read)(const gcomp__form *form, size_t count, const uint8_t **at,
                          const uint8_t *end, uint8_t *codes);
+    /* as the common kernel, for payloads whose levels are coded */
     void (*sink)(const gcomp__sink *sink, size_t chunk);
 } gcomp__level_kernels;
 
-/* A tile of zeros. Sums begin with it, since 0 + -0 is 0. */
+/* A tile of zeros. Sums begin with it and not with their first value: a first value of -0 would
+   stay -0, and 0 + -0 is 0. */
 static const float gcomp__no_sum[GCOMP__TILE] = {0};
 
-/* A tile of -0, which changes no number it is added to. */
+/* A tile of -0, which stands in for a residual: x + -0 is x for every x, while -0 + 0 would be 0. */
 GCOMP__INLINE const float *gcomp__no_residual(void)
 {
 #define GCOMP__EIGHT_OF(x) x, x, x, x, x, x, x, x
@@ -3276,22 +3347,35 @@ GCOMP__INLINE const float *gcomp__no_residual(void)
     return rest;
 }
 
+/* x; where x is an infinity or NaN, the largest float with the sign of x. */
 GCOMP__INLINE float gcomp__saturated(float x)
 {
     uint32_t u = gcomp__bits(x), a = u & 0x7fffffffu;
     return a > 0x7f7fffffu ? gcomp__float((u & 0x80000000u) | 0x7f7fffffu) : x;
 }
 
+/* Subtracts what was sent of an element from the element's residual. */
 GCOMP__INLINE void gcomp__take_out(float *residual, float sent)
 {
     *residual = gcomp__saturated(*residual - sent);
 }
 
 /* ------------------------------------------------------------------------------------------------
-   >>steps - the constants of a block: scales, steps of levels, and the bytes of scales and last codes
+   >>steps - the constants of a block: scales, steps of levels, and the bytes of both
+
+   A level q stands for the value q * a, where a is the step of the block:
+
+     value   -3a  -2a  -a   0   a   2a   3a        levels = 3
+     code     -3   -2  -1   0   1    2    3        a = max |p| / 3,  inverse = 1 / a
+
+   The quantiser multiplies p by `inverse` and rounds. Rounding errors of a and of inverse must not
+   carry the largest p to a code above `levels`: that code would not fit into its bits. So inverse
+   is chosen just so that max |p| * inverse <= levels. Two functions find the constants: a fast one
+   for usual numbers, in every block, and one for tiny, huge and subnormal numbers.
    ---------------------------------------------------------------------------------------------- */
 
-/* A zero that -Ofast does not know: 0 + -0 is 0. */
+/* A zero that -Ofast does not know as a constant. -Ofast may drop 0 + x, which is not x where x is
+   -0. */
 GCOMP__INLINE float gcomp__zero(void)
 {
     float zero = 0;
@@ -3299,10 +3383,14 @@ GCOMP__INLINE float gcomp__zero(void)
     return zero;
 }
 
-/* The largest of inverse and the two floats below it that makes no more than `levels` of `most`, if one does. */
+/* Lowers inverse by at most two floats, until most * inverse <= levels. Subtracting 1 from the bits
+   of a positive float gives the next float below. */
 GCOMP__INLINE float gcomp__lowered(float inverse, float most, float levels)
 {
-#if defined(__SSE2__) /* compilers would compare one by one, by way of other registers: all blocks wait for this */
+#if defined(__SSE2__)
+    /* The same as below. Compilers would move the results of both comparisons to integer registers
+       and back, and the codes of a block wait for this. A comparison gives -1 or 0 as an integer,
+       which is just what is added to the bits. */
     const __m128 x = _mm_set_ss(inverse), m = _mm_set_ss(most), l = _mm_set_ss(levels);
     const __m128 y = _mm_castsi128_ps(_mm_add_epi32(_mm_castps_si128(x), _mm_set1_epi32(-1)));
     const __m128i above = _mm_castps_si128(_mm_cmplt_ss(l, _mm_mul_ss(m, x)));
@@ -3318,27 +3406,34 @@ GCOMP__INLINE float gcomp__lowered(float inverse, float most, float levels)
 #endif
 }
 
-/* A step of most / levels, where nothing can overflow or vanish, and the factor that makes steps of p: |p| <= most makes no
-   more than `levels` of them. 0: nothing was done. */
+/* Sets u->a = most / levels, u->inverse and u->lift = 1, where no intermediate result can overflow
+   or become subnormal. Else returns 0, and sets nothing. most_bits: the bits of most, the largest
+   |p| of the block. */
 GCOMP__INLINE int gcomp__simple_step(gcomp__unit *u, uint32_t most_bits, float levels)
 {
     float most = gcomp__float(most_bits), by = levels;
     if (most_bits < 80u << 23 || most_bits >= 227u << 23) return 0; /* 2^-47 .. 2^100 */
-    GCOMP__PIN_SUM(by); /* no division becomes a product with what a loop divided once */
+    GCOMP__PIN_SUM(by); /* else -Ofast divides 1 / by once before a loop, and multiplies in it */
     u->a = most / by;
     GCOMP__PIN_SUM(u->a);
     u->inverse = 1 / u->a;
     GCOMP__PIN_SUM(u->inverse);
     u->lift = 1;
-    u->inverse = gcomp__lowered(u->inverse, most, levels); /* each division is off by half of a last place at most */
+    /* Each of the two divisions is off by half of a last place at most, so two floats down suffice. */
+    u->inverse = gcomp__lowered(u->inverse, most, levels);
     return 1;
 }
 
-/* The same of levels from `low` to `high`: nothing can overflow or vanish. Codes are clamped. */
+/* The same where levels lie evenly between `low` and `high`, the smallest and the largest p:
+
+     value = b + q * a, q = -levels - 1 .. levels       low = b - (levels + 1) * a, high = b + levels * a
+
+   most_bits: those of the larger one of |low| and |high|. The quantiser clamps its codes, so that
+   inverse need not be lowered. */
 GCOMP__INLINE int gcomp__simple_range(gcomp__unit *u, uint32_t most_bits, float low, float high,
                                       float levels)
 {
-    double steps = 2 * (double)levels + 1;
+    double steps = 2 * (double)levels + 1; /* from low to high */
     GCOMP__PIN_SUM(steps);
     u->a = (float)(((double)high - (double)low) / steps);
     GCOMP__PIN_SUM(u->a);
@@ -3350,21 +3445,28 @@ GCOMP__INLINE int gcomp__simple_range(gcomp__unit *u, uint32_t most_bits, float 
     return 1;
 }
 
-/* The same of any size, with a * levels finite; and for other steps. */
+/* Sets a, lift and inverse for a step of any size, 0 included. The results hold:
+     a is about `step`, and a * levels is finite;
+     lift is 1, or 2^64 where 1 / a could overflow;
+     most * lift * inverse <= levels.
+   step * levels need not be most: methods with other steps come here too. */
 static void gcomp__step_of(gcomp__unit *u, double step, double most, double levels)
 {
     enum { TRIES = 16 }; /* two suffice */
-    const float top = most < 3.4028234663852886e38 ? (float)most : 3.4028234663852886e38f; /* no p is above it */
+    /* `most` may be above all floats, where it is a norm; but no p is above `top` */
+    const float top = most < 3.4028234663852886e38 ? (float)most : 3.4028234663852886e38f;
     float a = (float)step;
     u->lift = 1;
-    u->inverse = 0;
+    u->inverse = 0; /* step 0: all codes become 0 */
+    /* A subnormal a has few digits. Rounded down, it would not reach `most` with `levels` steps. */
     if (step > 0 && (double)a * levels < most * (1 - 1.0 / 1048576))
-        a = gcomp__float(gcomp__bits(a) + 1); /* subnormal */
+        a = gcomp__float(gcomp__bits(a) + 1);
+    /* The largest value, a * levels, must not overflow. */
     if (step > 0 && ((double)a * levels > 3.4028234663852886e38 || a > 3.4028234663852886e38f))
         a = gcomp__float((gcomp__bits(a) > 0x7f800000u ? 0x7f800000u : gcomp__bits(a)) - 1);
     u->a = a;
     if (step > 0) {
-        u->lift = gcomp__bits(a) < 67u << 23 ? 18446744073709551616.0f : 1; /* below 2^-60 */
+        u->lift = gcomp__bits(a) < 67u << 23 ? 18446744073709551616.0f : 1; /* below 2^-60: 2^64 */
         u->inverse = 1 / (a * u->lift);
         for (int i = 0;
              i < TRIES && (float)((double)(top * u->lift) * (double)u->inverse) > (float)levels;
@@ -3374,14 +3476,14 @@ static void gcomp__step_of(gcomp__unit *u, double step, double most, double leve
 }
 
 /* The scale of a block to the payload: u->a, or u->a and u->b. Powers of two are written by the
-   method's fit_tile. */
+   kernel `fit` of the method. */
 GCOMP__INLINE void gcomp__put_scale(uint8_t *to, size_t bytes, const gcomp__unit *u)
 {
     if (bytes >= GCOMP__ONE_FLOAT) gcomp__put_float(to, u->a);
     if (bytes == GCOMP__TWO_FLOATS) gcomp__put_float(to + 4, u->b);
 }
 
-/* And from it. The power of two 2^-127, byte 0, is a subnormal float: bit 22 alone. */
+/* And from it; what the payload does not have is 1. The power of two 2^-127, byte 0, is a subnormal float: bit 22 alone. */
 GCOMP__INLINE void gcomp__get_scale(const uint8_t *from, size_t bytes, gcomp__unit *u)
 {
     u->a = u->b = 1;
@@ -3404,21 +3506,23 @@ static size_t gcomp__last_bits(const gcomp__form *form, size_t count)
     return form->whole_groups ? 0 : count * form->code16 / 2 % 8;
 }
 
+/* to[16] <- `count` floats, and zeros behind: kernels read 16 at a time. */
 static void gcomp__pad(float *to, const float *from, size_t count)
 {
     memset(to, 0, 64);
     memcpy(to, from, 4 * count);
 }
 
-/* Makes the bits behind the last of `count` codes zero; returns their bytes. */
+/* Makes the bits behind the last of `count` codes zero; returns the bytes of the codes. */
 static size_t gcomp__clear_last(uint8_t *codes, const gcomp__form *form, size_t count)
 {
+    /* used: how many bits of the last byte have codes; 0: all 8 */
     const size_t bytes = gcomp__last_bytes(form, count), used = gcomp__last_bits(form, count);
     if (used) codes[bytes - 1] &= (uint8_t)(form->first_high ? 0xff00u >> used : (1u << used) - 1);
     return bytes;
 }
 
-/* Codes of a group of 16 to the end of a payload, of which `count` belong to the tensor. */
+/* The last codes to a payload: a quantiser wrote 16 codes to `some`, `count` of them are kept. */
 static void gcomp__put_last(uint8_t *to, uint8_t *some, const gcomp__form *form, size_t count)
 {
     memcpy(to, some, gcomp__clear_last(some, form, count));
