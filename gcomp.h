@@ -2930,7 +2930,7 @@ typedef struct gcomp__form {
     int measure;          /* what the scale is made from: GCOMP__MOST, ... */
     int scale_first;      /* 1: the scale must be known before the codes; 0: it comes after them */
     int first_high;       /* 1: the first code of a byte is in its highest bits; 0: in its lowest */
-    int whole_groups;     /* 1: the last elements' codes take as many bytes as those of 16 elements */
+    int whole_groups;     /* 1: the last elements' codes take as many bytes as 16 codes */
     int stochastic;       /* 1: the quantiser needs random numbers */
     int scale_is_step;    /* 1: the scale is max |p| / levels, so gcomp__simple_step may find it */
     float constant;       /* the method's own: a threshold, an exponent, ... */
@@ -3337,7 +3337,8 @@ typedef struct gcomp__level_kernels {
    stay -0, and 0 + -0 is 0. */
 static const float gcomp__no_sum[GCOMP__TILE] = {0};
 
-/* A tile of -0, which stands in for a residual: x + -0 is x for every x, while -0 + 0 would be 0. */
+/* A tile of -0, which stands in for a residual that there is not: x + -0 is x for every x. (x + 0
+   is not x where x is -0.) */
 GCOMP__INLINE const float *gcomp__no_residual(void)
 {
 #define GCOMP__EIGHT_OF(x) x, x, x, x, x, x, x, x
@@ -3419,14 +3420,15 @@ GCOMP__INLINE int gcomp__simple_step(gcomp__unit *u, uint32_t most_bits, float l
     u->inverse = 1 / u->a;
     GCOMP__PIN_SUM(u->inverse);
     u->lift = 1;
-    /* Each of the two divisions is off by half of a last place at most, so two floats down suffice. */
+    /* Each of the two divisions is off by half of a last place at most: two floats down suffice. */
     u->inverse = gcomp__lowered(u->inverse, most, levels);
     return 1;
 }
 
 /* The same where levels lie evenly between `low` and `high`, the smallest and the largest p:
 
-     value = b + q * a, q = -levels - 1 .. levels       low = b - (levels + 1) * a, high = b + levels * a
+     value = b + q * a,  q = -levels - 1 .. levels
+     low = b - (levels + 1) * a,  high = b + levels * a
 
    most_bits: those of the larger one of |low| and |high|. The quantiser clamps its codes, so that
    inverse need not be lowered. */
@@ -3483,7 +3485,8 @@ GCOMP__INLINE void gcomp__put_scale(uint8_t *to, size_t bytes, const gcomp__unit
     if (bytes == GCOMP__TWO_FLOATS) gcomp__put_float(to + 4, u->b);
 }
 
-/* And from it; what the payload does not have is 1. The power of two 2^-127, byte 0, is a subnormal float: bit 22 alone. */
+/* And from it; what the payload does not have is 1. The power of two 2^-127, byte 0, is a subnormal
+   float: bit 22 alone. */
 GCOMP__INLINE void gcomp__get_scale(const uint8_t *from, size_t bytes, gcomp__unit *u)
 {
     u->a = u->b = 1;
@@ -3537,37 +3540,49 @@ static void gcomp__get_last(uint8_t *some, const uint8_t *from, const gcomp__for
 }
 
 /* ------------------------------------------------------------------------------------------------
-   >>segments - entropy codes of levels: bits, words and prefixes that all instruction sets share (see >>levels)
+   >>segments - entropy codes of levels: bits, words and prefixes that all sets share, see >>levels
    ---------------------------------------------------------------------------------------------- */
 
-enum { GCOMP__PACKED, GCOMP__ELIAS, GCOMP__RICE, GCOMP__SMALLEST }; /* the parameter `code` of a method */
-enum { GCOMP__SEGMENT = 2048 };                                 /* bytes of packed codes that are recoded together */
-/* The first byte of a segment: packed; Elias omega; unary and low bits, in the tree form (depth 0 .. 3 in bits 4 and 5, low bits
-   in bits 0 .. 3) or with gaps (their Rice parameter 0 .. 12 in bits 0 .. 3). */
+/* The parameter `code` of a method, as gcomp__form has it: which forms an encoder may choose from.
+   SMALLEST: all of them. */
+enum { GCOMP__PACKED, GCOMP__ELIAS, GCOMP__RICE, GCOMP__SMALLEST };
+/* Packed codes of so many bytes become one segment. */
+enum { GCOMP__SEGMENT = 2048 };
+/* The first byte of a segment, its head, tells the form:
+     0 0 0 0 0 0 0 0   packed codes
+     0 0 0 0 0 0 0 1   Elias omega
+     0 0 1 0 r r r r   gaps as Rice codes with parameter r, 0 .. 12; then unary levels
+     0 1 d d k k k k   the tree form: a tree of depth d, 0 .. 3; the k low bits are not in unary */
 enum { GCOMP__BY_PACKED = 0, GCOMP__BY_ELIAS = 1, GCOMP__BY_GAPS = 0x20, GCOMP__BY_TREE = 0x40 };
 
-/* Elements of a segment, a divisor of GCOMP_CHUNK. Bytes of `count` packed codes. */
+/* Elements of a segment: a divisor of GCOMP_CHUNK, so that no segment crosses chunks. */
 GCOMP__INLINE size_t gcomp__segment_of(const gcomp__form *form)
 {
     return 16 * GCOMP__SEGMENT / form->code16;
 }
+/* Bytes of `count` packed codes. */
 GCOMP__INLINE size_t gcomp__packed_bytes(const gcomp__form *form, size_t count)
 {
     return (count * form->code16 + 15) / 16;
 }
 
-/* A segment while it is encoded: 64 levels a group, sliced: word b of a group holds bit b of |q|, the last word the signs. */
+/* A segment while it is encoded, sliced by groups of 64 levels: word b of a group holds bit b of
+   each |q|, and the last word of the group the signs. The counts are over the whole segment. */
 typedef struct gcomp__sliced {
-    uint64_t words[GCOMP__SEGMENT / 8];
-    size_t count, groups, bits, levels;
-    size_t ones[16]; /* how many have bit b */
-    size_t top[16];  /* how many have |q| >> b as large as levels >> b */
-    size_t sent;     /* how many are not zero; of them: */
-    size_t apart, distant, large; /* two or more after the last, four or more; of size two or more */
-    unsigned head;   /* what was chosen */
-    size_t size;     /* its bits */
+    uint64_t words[GCOMP__SEGMENT / 8]; /* `bits` words for each group */
+    size_t count, groups; /* levels; groups of 64, the last one may be shorter */
+    size_t bits, levels;  /* of a packed code; the largest level */
+    size_t ones[16]; /* ones[b]: levels with bit b of |q| set */
+    size_t top[16];  /* top[b]: levels with |q| >> b as large as levels >> b */
+    size_t sent;     /* levels that are not 0; of these: */
+    size_t apart;    /* ... with a 0 before */
+    size_t distant;  /* ... with three zeros before, or more */
+    size_t large;    /* ... with |q| >= 2 */
+    unsigned head;   /* the form that was chosen, as the segment's first byte */
+    size_t size;     /* bits of the segment in that form */
 } gcomp__sliced;
 
+/* How many bits of x are 1. */
 GCOMP__INLINE size_t gcomp__popcount64(uint64_t x)
 {
 #if defined(__GNUC__)
@@ -3577,7 +3592,7 @@ GCOMP__INLINE size_t gcomp__popcount64(uint64_t x)
 #endif
 }
 
-/* Zeros below the first one of x, which is not 0. */
+/* The number of the lowest bit of x that is 1; x is not 0. */
 GCOMP__INLINE unsigned gcomp__first_one(uint64_t x)
 {
 #if defined(__GNUC__)
@@ -3589,7 +3604,8 @@ GCOMP__INLINE unsigned gcomp__first_one(uint64_t x)
 #endif
 }
 
-GCOMP__INLINE unsigned gcomp__log2(uint32_t x) /* rounded down; of 0: 0 */
+/* The number of the highest bit that is 1: log2(x), rounded down; 0 for x = 0. */
+GCOMP__INLINE unsigned gcomp__log2(uint32_t x)
 {
 #if defined(__GNUC__)
     return 31u - (unsigned)__builtin_clz(x | 1);
@@ -3600,22 +3616,28 @@ GCOMP__INLINE unsigned gcomp__log2(uint32_t x) /* rounded down; of 0: 0 */
 #endif
 }
 
-GCOMP__INLINE unsigned gcomp__width(uint32_t x) { return x ? gcomp__log2(x) + 1 : 0; } /* bits that hold x */
+/* How many bits hold x: 0 for 0, 1 for 1, 2 for 2 and 3, ... */
+GCOMP__INLINE unsigned gcomp__width(uint32_t x) { return x ? gcomp__log2(x) + 1 : 0; }
 
-/* The lowest `count` <= 64 bits set. */
+/* A word whose lowest `count` <= 64 bits are 1. A shift by 64 would not be defined. */
 GCOMP__INLINE uint64_t gcomp__low_bits(size_t count)
 {
     return count < 64 ? ((uint64_t)1 << count) - 1 : ~(uint64_t)0;
 }
 
-/* The bits of x where mask has ones, side by side; and spread again. */
+/* The bits of x where mask is 1, side by side, for sets without an instruction (x86 has pext):
+
+     x      a b c d e f g h
+     mask   0 1 0 0 1 1 0 1      mask & (0 - mask) is the lowest bit of mask that is 1,
+     result 0 0 0 0 b e f h      mask & (mask - 1) is mask without that bit */
 GCOMP__INLINE uint64_t gcomp__gather_bits(uint64_t x, uint64_t mask)
 {
-    uint64_t r = 0, bit = 1;
+    uint64_t r = 0, bit = 1; /* bit: where the next one goes */
     for (; mask; mask &= mask - 1, bit <<= 1) r |= x & mask & (0 - mask) ? bit : 0;
     return r;
 }
 
+/* And back (pdep): the lowest bits of x go to where mask is 1, zeros elsewhere. */
 GCOMP__INLINE uint64_t gcomp__scatter_bits(uint64_t x, uint64_t mask)
 {
     uint64_t r = 0;
@@ -3623,14 +3645,29 @@ GCOMP__INLINE uint64_t gcomp__scatter_bits(uint64_t x, uint64_t mask)
     return r;
 }
 
-/* Bits whose numbers have bit a = 1, b = 0 and those with a = 0, b = 1 change places: shift 2^a - 2^b, mask of the latter. */
+/* Slicing turns packed codes into words that each hold one bit of 64 codes. Write the number of a
+   bit in a word as six binary digits. With codes of 4 bits, word j of the packed codes has bit
+   c c c c b b: bit bb of code jj cccc (16 codes a word, 4 words). Two steps bring all bits b into
+   word b:
+
+     packed        word jj, bit cccc bb
+     transposed    word bb, bit cccc jj      gcomp__transpose: digits of words and of bits change
+                                             places
+     rotated       word bb, bit jj cccc      gcomp__rotated: the six digits turn, so that bit i
+                                             belongs to code i
+
+   A turn of the digits is made of exchanges of two digits. This is one of them: those bits whose
+   number has digits a = 1, b = 0 change places with those that have a = 0, b = 1. They lie shift =
+   2^a - 2^b apart; mask has the lower ones. */
 GCOMP__INLINE uint64_t gcomp__swapped(uint64_t x, unsigned shift, uint64_t mask)
 {
     uint64_t t = (x ^ x >> shift) & mask;
     return x ^ t ^ t << shift;
 }
 
-/* Rotates the six digits of bit numbers right by 1, 2, 3 or 4 for codes of 2, 4, 8, 16 bits; and back. */
+/* Rotates the six digits of bit numbers right by 1, 2, 3 or 4 for codes of 2, 4, 8 or 16 bits; with
+   `back` left. Turning six digits by 2 is turning them by 4 the other way, so codes of 4 and of 16
+   bits share their code. a5 is the mask of an exchange of digits 5 and 0, c5 of digits 5 and 1. */
 GCOMP__INLINE uint64_t gcomp__rotated(uint64_t x, unsigned bits, int back)
 {
     const uint64_t a5 = 0x00000000AAAAAAAAu, a4 = 0x0000AAAA0000AAAAu, a3 = 0x00AA00AA00AA00AAu,
@@ -3656,7 +3693,12 @@ GCOMP__INLINE uint64_t gcomp__rotated(uint64_t x, unsigned bits, int back)
     return gcomp__swapped(gcomp__swapped(x, 6, c3), 30, c5);
 }
 
-/* Words k and k + 2^t change places where digit t of bit numbers differs from that of k: a transposition, its own inverse. */
+/* For each digit t of word numbers: digit t of a bit's number and digit t of its word's number
+   change places. For t = 0, of two words beside each other:
+
+     word 0   h g f e d c b a   ->   o g m e k c i a      the odd bits of word 0 change places with
+     word 1   p o n m l k j i   ->   p h n f l d j b      the even bits of word 1
+   It is its own inverse. */
 GCOMP__INLINE void gcomp__transpose(uint64_t *w, unsigned bits)
 {
     const uint64_t low[4] = {0x5555555555555555u, 0x3333333333333333u, 0x0F0F0F0F0F0F0F0Fu,
@@ -3672,7 +3714,9 @@ GCOMP__INLINE void gcomp__transpose(uint64_t *w, unsigned bits)
     }
 }
 
-/* Bit b of 64 packed codes as word b, and back. Those of 16 bits are large, and rare. */
+/* Bit b of 64 packed codes as word b, and back: for sets without faster instructions. Inlined where
+   `bits` is a constant, so that all loops are unrolled. The code for 16 bits is large and rarely
+   used, so it is a function. */
 GCOMP__INLINE void gcomp__slice_any(uint64_t *w, const uint8_t *codes, unsigned bits)
 {
     GCOMP__UNROLL for (unsigned b = 0; b < bits; b++) w[b] = gcomp__get64(codes + 8 * b);
@@ -3709,36 +3753,44 @@ GCOMP__INLINE void gcomp__unslice(uint8_t *codes, uint64_t *w, unsigned bits)
     else gcomp__unslice_any(codes, w, bits);
 }
 
-/* 64 bits from bit `at` of p on; reads 9 bytes. From the highest bit of each byte on: 57 of them; reads 8 bytes. */
+/* The 64 bits from bit `at` of p on, bits of a byte counted from the lowest. Reads 9 bytes, since
+   bit `at` may be within a byte. */
 GCOMP__INLINE uint64_t gcomp__bits_at(const uint8_t *p, size_t at)
 {
     p += at >> 3;
     return gcomp__get64(p) >> (at & 7) | (uint64_t)p[8] << 1 << (63 - (at & 7));
 }
 
+/* The same with bits of a byte counted from the highest. Only the upper 57 bits of the result are
+   sure to be there, since 8 bytes are read. */
 GCOMP__INLINE uint64_t gcomp__high_bits_at(const uint8_t *p, size_t at)
 {
     p += at >> 3;
     return ((uint64_t)gcomp__get32_high(p) << 32 | gcomp__get32_high(p + 4)) << (at & 7);
 }
 
-/* Writes them: `bits` are below 8, `value` has none above `count` <= 64; up to 8 bytes behind the end are written too. */
+/* A stream of bits that is written. Whole bytes are in memory already; the last bits, fewer than
+   8, wait in `bits`. Between calls fill < 8. */
 typedef struct gcomp__packer {
-    uint8_t *at;
-    uint64_t bits;
-    unsigned fill;
+    uint8_t *at;   /* where the next byte goes */
+    uint64_t bits; /* the bits that wait */
+    unsigned fill; /* how many */
 } gcomp__packer;
 
-GCOMP__INLINE void gcomp__pack_some(gcomp__packer *p, uint64_t value, size_t count) /* count <= 56 */
+/* Writes the lowest `count` <= 56 bits of value; its other bits must be 0. 8 bytes are stored each
+   time, and `at` moves behind those that are complete. So there is no branch, but up to 8 bytes
+   behind the end of the stream are written too. */
+GCOMP__INLINE void gcomp__pack_some(gcomp__packer *p, uint64_t value, size_t count)
 {
     p->bits |= value << p->fill;
     gcomp__put64(p->at, p->bits);
     p->fill += (unsigned)count;
     p->at += p->fill >> 3;
-    p->bits >>= p->fill & 56;
+    p->bits >>= p->fill & 56; /* 8 times the whole bytes; fill < 64 */
     p->fill &= 7;
 }
 
+/* The same with count <= 64. */
 GCOMP__INLINE void gcomp__pack_bits(gcomp__packer *p, uint64_t value, size_t count)
 {
     if (count > 56) {
@@ -3749,43 +3801,55 @@ GCOMP__INLINE void gcomp__pack_bits(gcomp__packer *p, uint64_t value, size_t cou
     gcomp__pack_some(p, value, count);
 }
 
-GCOMP__INLINE void gcomp__pack_high(gcomp__packer *p, uint64_t value, unsigned count) /* the highest bits of bytes first; <= 32 */
+/* The same for streams that fill each byte from its highest bit on; count <= 32. Here the bits that
+   wait are the lowest `fill` bits of p->bits; those above are written already. */
+GCOMP__INLINE void gcomp__pack_high(gcomp__packer *p, uint64_t value, unsigned count)
 {
     p->bits = p->bits << count | value;
     for (p->fill += count; p->fill >= 8; p->fill -= 8)
         *p->at++ = (uint8_t)(p->bits >> (p->fill - 8));
 }
 
-/* Elias omega of N with L = floor(log2 N): what stands before the binary of N, and the length of all. */
+/* Elias omega codes of N >= 1, for L = floor(log2 N). A code is: prefix, N in binary, a 0. The
+   prefix says how long N is: it is the omega code of L without the 0.
+
+     N = 1    0                       L = 0: only the end
+     N = 5    10 101 0                L = 2: prefix 10
+     N = 77   10 110 1001101 0        L = 6: prefix 10 110, that is 22
+   omega_prefix[L] is the prefix as a number, omega_length[L] the bits of the whole code. */
 static const uint8_t gcomp__omega_prefix[16] = {0,  0,  2,  3,  20, 21, 22, 23,
                                                 56, 57, 58, 59, 60, 61, 62, 63};
 static const uint8_t gcomp__omega_length[16] = {1,  3,  6,  7,  11, 12, 13, 14,
                                                 16, 17, 18, 19, 20, 21, 22, 23};
 
-GCOMP__INLINE void gcomp__put_omega(gcomp__packer *p, uint32_t n) /* 1 <= n < 65536 */
+/* Writes the code of n, 1 <= n < 65536, from the highest bit on. */
+GCOMP__INLINE void gcomp__put_omega(gcomp__packer *p, uint32_t n)
 {
     unsigned l = gcomp__log2(n);
     gcomp__pack_high(p, l ? (uint32_t)gcomp__omega_prefix[l] << (l + 2) | n << 1 : 0,
                      gcomp__omega_length[l]);
 }
 
-/* Back, from the highest bits of w; *at moves on. 0: not below 65536. */
+/* The number whose code begins at the highest bit of w; *at moves behind the code. Returns 0 if the
+   code is that of a number above 65535, which no encoder writes. */
 GCOMP__INLINE uint32_t gcomp__get_omega(uint64_t w, size_t *at)
 {
+    /* the first two bits, the three behind these, the four behind these */
     const unsigned two = (unsigned)(w >> 62), three = (unsigned)(w >> 59) & 7,
                    four = (unsigned)(w >> 58) & 15;
-    unsigned l;
-    if (two < 2) l = 0;
-    else if (!(w >> 61 & 1)) l = 1;
-    else if (two == 2) l = w >> 58 & 1 ? three : 2;
-    else l = w >> 57 & 1 ? four : 3;
+    unsigned l; /* log2 of the number, or of one that is too large */
+    if (two < 2) l = 0;                /* 0 */
+    else if (!(w >> 61 & 1)) l = 1;    /* 1x 0: the two bits are the number */
+    else if (two == 2) l = w >> 58 & 1 ? three : 2; /* 10, then L or the number in 3 bits */
+    else l = w >> 57 & 1 ? four : 3;                /* 11, then L or the number in 4 bits */
     unsigned length = gcomp__omega_length[l];
     *at += length;
     if (l == 0) return 1;
     return w >> (64 - length) & 1 ? 0 : (uint32_t)(w << (length - 2 - l) >> (63 - l));
 }
 
-/* Is that a first byte that an encoder with this form may write (other than packed)? */
+/* 1 if an encoder with this form may choose the head `head`. The head of packed codes, which every
+   encoder may choose, is not asked for. */
 GCOMP__INLINE int gcomp__may_code(const gcomp__form *form, unsigned head)
 {
     if (head == GCOMP__BY_ELIAS) return form->code != GCOMP__RICE;
@@ -3794,7 +3858,8 @@ GCOMP__INLINE int gcomp__may_code(const gcomp__form *form, unsigned head)
     return (head & 0xf0u) == GCOMP__BY_GAPS && (head & 15) <= 12;
 }
 
-/* Where the segments of a chunk begin; of the chunk behind the last: the end. */
+/* Where the segments of a chunk begin. For the chunk behind the last: where the body ends. A table
+   of ends, 8 bytes for each chunk but the last, stands before the segments of chunk 0. */
 static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
 {
     const size_t chunks = gcomp__chunks(view->n);
@@ -3876,7 +3941,10 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
    >>crc - CRC-32C of payloads, where the processor has no instruction
    ---------------------------------------------------------------------------------------------- */
 
-/* CRC-32C (reflected polynomial 0x82F63B78) where there is no instruction: row j is what half byte j of 8 bytes leaves behind. */
+/* CRC-32C has the polynomial 0x82F63B78 (bits reversed). A checksum is linear in the bits of its
+   data: the checksum of 8 bytes is the xor of what each of their 16 half bytes alone would leave.
+   Row j of the table has that for the 16 values of half byte j. So 8 bytes take 16 look-ups in
+   1 KiB, which do not wait for each other. */
 static const uint32_t gcomp__crc_table[16][16] = {
     {0x00000000u, 0x493C7D27u, 0x9278FA4Eu, 0xDB448769u, 0x211D826Du, 0x6821FF4Au, 0xB3657823u,
      0xFA590504u, 0x423B04DAu, 0x0B0779FDu, 0xD043FE94u, 0x997F83B3u, 0x632686B7u, 0x2A1AFB90u,
@@ -3927,6 +3995,8 @@ static const uint32_t gcomp__crc_table[16][16] = {
      0x7198540Du, 0x82F63B78u, 0x92A8FC17u, 0xA24BB5A6u, 0xB21572C9u, 0xC38D26C4u, 0xD3D3E1ABu,
      0xE330A81Au, 0xF36E6F75u}};
 
+/* The checksum of one more byte. Row 15 is for the last half byte of 8, behind which nothing
+   follows, so it serves for single half bytes. */
 GCOMP__INLINE uint32_t gcomp__crc_byte(uint32_t crc, uint32_t byte)
 {
     crc ^= byte;
@@ -3934,6 +4004,8 @@ GCOMP__INLINE uint32_t gcomp__crc_byte(uint32_t crc, uint32_t byte)
     return crc >> 4 ^ gcomp__crc_table[15][crc & 15];
 }
 
+/* The checksum of 8 more bytes, read as a little-endian word; the checksum so far is added to the
+   first four of them. */
 GCOMP__NOINLINE uint32_t gcomp__crc8_plain(uint32_t crc, uint64_t word)
 {
     const uint64_t all = word ^ crc;
@@ -3942,8 +4014,13 @@ GCOMP__NOINLINE uint32_t gcomp__crc8_plain(uint32_t crc, uint64_t word)
     return crc;
 }
 
-/* Checksums of long data are made of three parts at a time, since an instruction waits three cycles for the one before. This is
-   what one becomes when as many zeros follow as a part has bytes; those of single bits are in the table. */
+/* Long data is cut into parts, and the checksums of three parts are made side by side: a checksum
+   instruction gives its result after three cycles, and could start in each. They are joined by what
+   a checksum becomes when GCOMP__CRC_PART zero bytes follow:
+
+     crc(A B C) = after(after(crc(A)) ^ crc(B)) ^ crc(C)
+
+   `after` is linear, so 32 constants suffice: what each single bit becomes. */
 enum { GCOMP__CRC_PART = 2048 };
 static uint32_t gcomp__crc_after(uint32_t crc)
 {
