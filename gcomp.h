@@ -15300,7 +15300,7 @@ static void gcomp__project(const gcomp__matrix *m, size_t row, size_t end, const
 
      back     for each strip of rows, then 16 columns: six vectors of M are loaded, and each of the
               16 x rank elements of Q gets six products, in the order of the rows. M passes by; the
-              columns of Q that a task has stay in a cache, and are read and written for each strip
+              rows of Q that a task makes stay in a cache, and are read and written for each strip
      expand   for each strip of rows, then 16 columns: six vectors of sums stay in registers while
               the ranks are added up in order. Q stays in a cache, and is read for each strip; Y
               passes by, and so does M where a residual is wanted */
@@ -15427,7 +15427,7 @@ GCOMP__NOINLINE void gcomp__expand_rows(const gcomp__strip *x, size_t count, con
    is given, residual = M - P Q^T of the factors `own`. Q in panels. y may be the gradient, and
    residual may be that of M: of each span the residual is made before y, and both only write what
    has been read. Columns that are copied go through a tile: those behind a multiple of 16, whose
-   last vector would write past the row, and all of them where M is not plain floats. */
+   last vector would write past the row, and all of them where M is read and is not plain floats. */
 #define gcomp__expand GCOMP__F(expand)
 static void gcomp__expand(const gcomp__matrix *m, size_t row, size_t end, const gcomp__factors *own,
                           float *residual, const gcomp__factors *mean, float *y)
