@@ -828,8 +828,8 @@
    GCOMP_SELF             how this header includes itself; default: "gcomp.h"
    GCOMP_NO_SELF          the header does not include itself, for files merged into one; then it has
                           one instruction set, the best that the compiler's flags enable
-   GCOMP_MAX_ISA          leave out the instruction sets above this one: 1 scalar, 2 AVX2, 3
-                          AVX-512; default: leave out none
+   GCOMP_MAX_ISA          leave out the instruction sets above this one: 1 scalar (leaves out NEON
+                          too), 2 AVX2, 3 AVX-512; default: leave out none
    GCOMP_NO_STDLIB        no malloc and no getenv; desc.allocator is required. The C
                           library must still have float.h, limits.h, stdarg.h, stddef.h, stdint.h,
                           and of string.h memcmp, memcpy, memmove, memset, strchr, strcmp, strlen
@@ -1744,6 +1744,14 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_stats(const gcomp *gc, gcomp_statis
 #else
 #define GCOMP__ARM64 0
 #endif
+#define GCOMP__HAS_AVX2 (GCOMP__X86 && GCOMP_MAX_ISA >= 2)
+#define GCOMP__HAS_AVX512 (GCOMP__X86 && GCOMP_MAX_ISA >= 3)
+#define GCOMP__HAS_NEON (GCOMP__ARM64 && GCOMP_MAX_ISA >= 2)
+#if defined(GCOMP_NO_SELF) || !(GCOMP__HAS_AVX2 || GCOMP__HAS_NEON)
+#define GCOMP__ONE_SET 1 /* one instruction set in this build: nothing is chosen at run time */
+#else
+#define GCOMP__ONE_SET 0
+#endif
 #if GCOMP__X86 || defined(__SSE2__) || defined(_M_X64)
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
@@ -1760,10 +1768,20 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_stats(const gcomp *gc, gcomp_statis
 #include <arm_neon.h>
 #endif
 
+/* SMALL is 1 where size counts more than speed: with -Os, if the portable set is the only one. Then
+   compilers choose what they inline, and loops do in two passes what others do in one. See also
+   where the portable set begins. */
+#if defined(__OPTIMIZE_SIZE__) && !GCOMP__HAS_AVX2 && !GCOMP__HAS_NEON
+#define GCOMP__SMALL 1
+#else
+#define GCOMP__SMALL 0
+#endif
+
 /* What compilers are asked for. A kernel must be inlined into its driver, or it calls a function
    for each 16 floats; what is called once a chunk must not be, or the code grows. */
 #if defined(__GNUC__)
-#define GCOMP__INLINE static inline __attribute__((__always_inline__, __unused__))
+#define GCOMP__SMALL_INLINE static inline __attribute__((__unused__))
+#define GCOMP__FAST_INLINE static inline __attribute__((__always_inline__, __unused__))
 #define GCOMP__NOINLINE static __attribute__((__noinline__, __unused__))
 /* a case that hardly ever comes: out of the way of the code that calls it */
 #define GCOMP__RARE static __attribute__((__noinline__, __cold__, __unused__))
@@ -1778,7 +1796,8 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_stats(const gcomp *gc, gcomp_statis
 #define GCOMP__LOAD_WORD(word) __atomic_load_n(&(word), __ATOMIC_RELAXED)
 #define GCOMP__STORE_WORD(word, value) __atomic_store_n(&(word), value, __ATOMIC_RELAXED)
 #else
-#define GCOMP__INLINE static inline
+#define GCOMP__SMALL_INLINE static inline
+#define GCOMP__FAST_INLINE static inline
 #define GCOMP__NOINLINE static
 #define GCOMP__RARE static
 #define GCOMP__SHARED static
@@ -1791,6 +1810,12 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_stats(const gcomp *gc, gcomp_statis
 #define GCOMP__SHARED_WORD volatile unsigned /* these compilers access it as one word */
 #define GCOMP__LOAD_WORD(word) (word)
 #define GCOMP__STORE_WORD(word, value) ((word) = (value))
+#endif
+
+#if GCOMP__SMALL
+#define GCOMP__INLINE GCOMP__SMALL_INLINE
+#else
+#define GCOMP__INLINE GCOMP__FAST_INLINE
 #endif
 
 /* Stands before loops whose iterations wait for each other. clang would make vectors of them,
@@ -3150,12 +3175,15 @@ struct gcomp__method {
     gcomp__method_rules rules;
 };
 
-/* One instruction set: the kernels that methods share. */
+/* One instruction set, and the tables of the kernels that methods share. A build with one set needs
+   no such tables: see gcomp__common. */
 struct gcomp__set {
     gcomp_isa isa;
+#if !GCOMP__ONE_SET
     const struct gcomp__common_kernels *common;
     const struct gcomp__sparse_kernels *sparse;
-    const struct gcomp__level_kernels *levels;
+    const struct gcomp__level_kernels *coders;
+#endif
 };
 
 /* The method's table of kernels in a set. Its type is known to the method alone. */
@@ -3332,21 +3360,6 @@ typedef struct gcomp__level_kernels {
     /* as the common kernel, for payloads whose levels are coded */
     void (*sink)(const gcomp__sink *sink, size_t chunk);
 } gcomp__level_kernels;
-
-/* A tile of zeros. Sums begin with it and not with their first value: a first value of -0 would
-   stay -0, and 0 + -0 is 0. */
-static const float gcomp__no_sum[GCOMP__TILE] = {0};
-
-/* A tile of -0, which stands in for a residual that there is not: x + -0 is x for every x. (x + 0
-   is not x where x is -0.) */
-GCOMP__INLINE const float *gcomp__no_residual(void)
-{
-#define GCOMP__EIGHT_OF(x) x, x, x, x, x, x, x, x
-    GCOMP__ON_A_LINE static const float rest[GCOMP__TILE] = {
-        GCOMP__EIGHT_OF(GCOMP__EIGHT_OF(GCOMP__EIGHT_OF(-0.0f)))};
-#undef GCOMP__EIGHT_OF
-    return rest;
-}
 
 /* x; where x is an infinity or NaN, the largest float with the sign of x. */
 GCOMP__INLINE float gcomp__saturated(float x)
@@ -3860,7 +3873,7 @@ GCOMP__INLINE int gcomp__may_code(const gcomp__form *form, unsigned head)
 
 /* Where the segments of a chunk begin. For the chunk behind the last: where the body ends. A table
    of ends, 8 bytes for each chunk but the last, stands before the segments of chunk 0. */
-static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
+GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
 {
     const size_t chunks = gcomp__chunks(view->n);
     if (!view->form.code) return view->codes;
@@ -3918,6 +3931,20 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
     GCOMP__JOIN(GCOMP__TAKE_, GCOMP__JOIN(GCOMP__GIVEN(without), GCOMP__NAMED(only)))
 #define GCOMP__HAS(NAME) GCOMP__TAKEN(GCOMP_WITHOUT_##NAME, GCOMP_ONLY_##NAME)
 
+/* Families of methods: what only such methods need is left out of builds that have none of them.
+   Each condition is 1 or 0, in an #if and in an if. */
+#define GCOMP__HAS_SPARSE /* payloads of indices and values */ \
+    (GCOMP__HAS(TOPK) || GCOMP__HAS(STROM) || GCOMP__HAS(DRYDEN) || GCOMP__HAS(WANGNI) || \
+     GCOMP__HAS(ADACOMP) || GCOMP__HAS(BLOCKTOPK) || GCOMP__HAS(DGC) || GCOMP__HAS(NONZERO))
+#define GCOMP__HAS_CODES /* the parameter `code`: entropy codes of levels */ \
+    (GCOMP__HAS(INT) || GCOMP__HAS(QSGD) || GCOMP__HAS(TERNGRAD))
+#define GCOMP__HAS_SCALE_FIRST /* block methods whose scale is known before the codes */ \
+    (GCOMP__HAS_CODES || GCOMP__HAS(FP8) || GCOMP__HAS(MX))
+#define GCOMP__HAS_DRAWS /* block methods that round up or down at random */ \
+    (GCOMP__HAS_CODES || GCOMP__HAS(NATURAL))
+#define GCOMP__HAS_LEVELS16 GCOMP__HAS(QSGD) /* levels of 16 bits */
+#define GCOMP__HAS_MOMENTUM (GCOMP__HAS(DGC) || GCOMP__HAS(FETCH) || GCOMP__HAS(POWERSGD))
+
 /* A chapter has three zones: what is compiled once before the kernels (types, constants, functions
    that kernels share), the kernels, which are compiled once for each instruction set, and what is
    compiled once after them, with the row. In AVX-512's pass (GCOMP__IN_WIDE is 1) only those kernels
@@ -3937,6 +3964,20 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
 #define GCOMP__IF(NAME, ...) \
     GCOMP__JOIN(GCOMP__IF_, GCOMP__TAKEN(GCOMP_WITHOUT_##NAME, GCOMP_ONLY_##NAME))(__VA_ARGS__)
 
+/* measure == kind, where `kind` is a constant. If no method of this build asks for that kind, the
+   result is the constant 0, and the compiler drops what belongs to that kind. */
+GCOMP__INLINE int gcomp__measures(int measure, int kind)
+{
+    const int asked = kind == GCOMP__L1        ? GCOMP__HAS(SIGN)
+                      : kind == GCOMP__L2      ? GCOMP__HAS(SIGN) || GCOMP__HAS(QSGD) ||
+                                                GCOMP__HAS(DGC)
+                      : kind == GCOMP__MOMENTS ? GCOMP__HAS(TERNGRAD)
+                      : kind == GCOMP__SIDES   ? GCOMP__HAS(ONEBIT)
+                      : kind == GCOMP__RANGE   ? GCOMP__HAS(INT)
+                                               : 1;
+    return asked && measure == kind;
+}
+
 /* ------------------------------------------------------------------------------------------------
    >>crc - CRC-32C of payloads, where the processor has no instruction
    ---------------------------------------------------------------------------------------------- */
@@ -3944,8 +3985,11 @@ static const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
 /* CRC-32C has the polynomial 0x82F63B78 (bits reversed). A checksum is linear in the bits of its
    data: the checksum of 8 bytes is the xor of what each of their 16 half bytes alone would leave.
    Row j of the table has that for the 16 values of half byte j. So 8 bytes take 16 look-ups in
-   1 KiB, which do not wait for each other. */
-static const uint32_t gcomp__crc_table[16][16] = {
+   1 KiB, which do not wait for each other. The last row alone is enough to do half bytes one by one: so
+   small builds have no other. */
+enum { GCOMP__CRC_LAST = GCOMP__SMALL ? 0 : 15 };
+static const uint32_t gcomp__crc_table[GCOMP__CRC_LAST + 1][16] = {
+#if !GCOMP__SMALL
     {0x00000000u, 0x493C7D27u, 0x9278FA4Eu, 0xDB448769u, 0x211D826Du, 0x6821FF4Au, 0xB3657823u,
      0xFA590504u, 0x423B04DAu, 0x0B0779FDu, 0xD043FE94u, 0x997F83B3u, 0x632686B7u, 0x2A1AFB90u,
      0xF15E7CF9u, 0xB86201DEu},
@@ -3991,6 +4035,7 @@ static const uint32_t gcomp__crc_table[16][16] = {
     {0x00000000u, 0xF26B8303u, 0xE13B70F7u, 0x1350F3F4u, 0xC79A971Fu, 0x35F1141Cu, 0x26A1E7E8u,
      0xD4CA64EBu, 0x8AD958CFu, 0x78B2DBCCu, 0x6BE22838u, 0x9989AB3Bu, 0x4D43CFD0u, 0xBF284CD3u,
      0xAC78BF27u, 0x5E133C24u},
+#endif
     {0x00000000u, 0x105EC76Fu, 0x20BD8EDEu, 0x30E349B1u, 0x417B1DBCu, 0x5125DAD3u, 0x61C69362u,
      0x7198540Du, 0x82F63B78u, 0x92A8FC17u, 0xA24BB5A6u, 0xB21572C9u, 0xC38D26C4u, 0xD3D3E1ABu,
      0xE330A81Au, 0xF36E6F75u}};
@@ -4000,8 +4045,8 @@ static const uint32_t gcomp__crc_table[16][16] = {
 GCOMP__INLINE uint32_t gcomp__crc_byte(uint32_t crc, uint32_t byte)
 {
     crc ^= byte;
-    crc = crc >> 4 ^ gcomp__crc_table[15][crc & 15];
-    return crc >> 4 ^ gcomp__crc_table[15][crc & 15];
+    crc = crc >> 4 ^ gcomp__crc_table[GCOMP__CRC_LAST][crc & 15];
+    return crc >> 4 ^ gcomp__crc_table[GCOMP__CRC_LAST][crc & 15];
 }
 
 /* The checksum of 8 more bytes, read as a little-endian word; the checksum so far is added to the
@@ -4010,7 +4055,8 @@ GCOMP__NOINLINE uint32_t gcomp__crc8_plain(uint32_t crc, uint64_t word)
 {
     const uint64_t all = word ^ crc;
     crc = 0;
-    GCOMP__UNROLL for (int j = 0; j < 16; j++) crc ^= gcomp__crc_table[j][all >> 4 * j & 15];
+    GCOMP__UNROLL for (int j = 0; j <= GCOMP__CRC_LAST; j++)
+        crc ^= gcomp__crc_table[j][all >> 4 * j & 15];
     return crc;
 }
 
@@ -4101,16 +4147,6 @@ static float gcomp__fold16_float(const float *d)
     return t[0] + t[1];
 }
 
-#if GCOMP__X86 && GCOMP_MAX_ISA >= 2
-#define GCOMP__HAS_AVX2 1
-#else
-#define GCOMP__HAS_AVX2 0
-#endif
-#if GCOMP__X86 && GCOMP_MAX_ISA >= 3
-#define GCOMP__HAS_AVX512 1
-#else
-#define GCOMP__HAS_AVX512 0
-#endif
 
 #define GCOMP__NAME2(name, set) gcomp__##name##_##set
 #define GCOMP__NAME1(name, set) GCOMP__NAME2(name, set)
@@ -4319,7 +4355,7 @@ GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y) /* x + y and x 
 #define GCOMP__ONLY 0
 #elif GCOMP__HAS_AVX2 && defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #define GCOMP__ONLY 2
-#elif GCOMP__ARM64
+#elif GCOMP__HAS_NEON
 #define GCOMP__ONLY 4
 #else
 #define GCOMP__ONLY 1
@@ -4360,7 +4396,7 @@ GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y) /* x + y and x 
 #else
 #define GCOMP__OF_AVX512(name) NULL
 #endif
-#if GCOMP__ARM64 && GCOMP__WANTS(4)
+#if GCOMP__HAS_NEON && GCOMP__WANTS(4)
 #define GCOMP__OF_NEON(name) &gcomp__##name##_kernels_neon
 #else
 #define GCOMP__OF_NEON(name) NULL
@@ -4433,7 +4469,7 @@ GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y) /* x + y and x 
 #undef GCOMP__ALL_SUMS
 #endif
 
-#if GCOMP__ARM64 && GCOMP__WANTS(4)
+#if GCOMP__HAS_NEON && GCOMP__WANTS(4)
 #define GCOMP__BUILT_NEON 1
 #define GCOMP__PASS neon
 #define GCOMP__PASS_IS 4
@@ -4478,7 +4514,34 @@ GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y) /* x + y and x 
 #define GCOMP__PASS_IS 1
 #define GCOMP__PASS_ISA GCOMP_ISA_SCALAR
 #if GCOMP__ONLY == 0
+/* A build of some methods alone is meant to be small. If it has a better set, the portable one only
+   serves machines that lack that, and is compiled for size. */
+#if GCOMP__SOME && !GCOMP__ONE_SET
+#undef GCOMP__SMALL
+#define GCOMP__SMALL 1
+#undef GCOMP__INLINE
+#define GCOMP__INLINE GCOMP__SMALL_INLINE
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((__minsize__)), apply_to = function)
+#else
+#pragma GCC push_options
+#if defined(__OPTIMIZE__)
+#pragma GCC optimize("Os")
+#endif
+#endif
+#endif
 #include GCOMP_SELF
+#if GCOMP__SOME && !GCOMP__ONE_SET
+#undef GCOMP__SMALL
+#define GCOMP__SMALL 0
+#undef GCOMP__INLINE
+#define GCOMP__INLINE GCOMP__FAST_INLINE
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif
 #undef GCOMP__PASS
 #undef GCOMP__PASS_IS
 #undef GCOMP__PASS_ISA
@@ -6239,6 +6302,29 @@ GCOMP__INLINE void gv_hadamard_last(float *p, size_t stride)
 /* ------------------------------------------------------------------------------------------------
    >>kernels - sums, checksums and conversions: one body for every instruction set
    ---------------------------------------------------------------------------------------------- */
+#if GCOMP__IN_FIRST
+/* A tile of zeros. Sums begin with it and not with their first value: a first value of -0 would
+   stay -0, and 0 + -0 is 0. */
+static const float gcomp__no_sum[GCOMP__TILE] = {0};
+
+/* Elements of -0, which stand in for a residual that there is not: x + -0 is x for every x. (x + 0
+   is not x where x is -0.) Encoders that know the scale before the codes, and sparse methods, read
+   a tile of them; the others read the first 16 again and again. */
+GCOMP__INLINE const float *gcomp__no_residual(void)
+{
+#define GCOMP__EIGHT_OF(x) x, x, x, x, x, x, x, x
+#if GCOMP__HAS_SCALE_FIRST || GCOMP__HAS_SPARSE
+    GCOMP__ON_A_LINE static const float rest[GCOMP__TILE] = {
+        GCOMP__EIGHT_OF(GCOMP__EIGHT_OF(GCOMP__EIGHT_OF(-0.0f)))};
+#else
+    GCOMP__ON_A_LINE static const float rest[16] = {GCOMP__EIGHT_OF(-0.0f),
+                                                    GCOMP__EIGHT_OF(-0.0f)};
+#endif
+#undef GCOMP__EIGHT_OF
+    return rest;
+}
+#endif
+
 #if GCOMP__IN_EACH
 /* The first `count` < 16 floats at p, zeros behind; and back. */
 #define gcomp__load_some GCOMP__F(load_some)
@@ -6354,7 +6440,7 @@ GCOMP__SHARED double gcomp__squares(const float *x, size_t n)
 static uint32_t gcomp__crc(uint32_t crc, const uint8_t *bytes, size_t count)
 {
     crc = ~crc;
-    for (; count >= 3 * GCOMP__CRC_PART;
+    for (; !GCOMP__SMALL && count >= 3 * GCOMP__CRC_PART;
          count -= 3 * GCOMP__CRC_PART, bytes += 3 * GCOMP__CRC_PART) {
         const uint8_t *next = count >= 6 * GCOMP__CRC_PART ? bytes + 3 * GCOMP__CRC_PART : bytes;
         uint32_t second = 0, third = 0;
@@ -6366,7 +6452,8 @@ static uint32_t gcomp__crc(uint32_t crc, const uint8_t *bytes, size_t count)
         }
         crc = gcomp__crc_after(gcomp__crc_after(crc) ^ second) ^ third;
     }
-    for (; count >= 8; count -= 8, bytes += 8) crc = gu_crc8(crc, gcomp__get64(bytes));
+    for (; !GCOMP__SMALL && count >= 8; count -= 8, bytes += 8)
+        crc = gu_crc8(crc, gcomp__get64(bytes));
     for (; count; count--) crc = gcomp__crc_byte(crc, *bytes++);
     return ~crc;
 }
@@ -6388,7 +6475,7 @@ static void gcomp__absorb(const gcomp__sink *sink, size_t chunk)
         if (y) memset(y + i, 0, 4 * (end - i));
         return;
     }
-    if (gcomp__general(&in) || !y) {
+    if (GCOMP__SMALL || gcomp__general(&in) || !y) {
         for (; i + 16 <= end; i += 16) {
             gv_store(residual + i, gv_saturate(gcomp__load_p(&in, i, 1, 1)));
             if (y) gv_store(y + i, zero);
@@ -6672,24 +6759,25 @@ GCOMP__INLINE void gcomp__acc_move(gcomp__acc *to, const gcomp__acc *from, int m
 {
     to->max_bits = from->max_bits;
     if (measure != GCOMP__MOST) to->sum = from->sum;
-    if (measure == GCOMP__L1) to->part = from->part;
-    if (measure == GCOMP__SIDES || measure == GCOMP__MOMENTS) to->other = from->other;
+    if (gcomp__measures(measure, GCOMP__L1)) to->part = from->part;
+    if (gcomp__measures(measure, GCOMP__SIDES) || gcomp__measures(measure, GCOMP__MOMENTS))
+        to->other = from->other;
     to->negative = from->negative;
 }
 
 #define gcomp__acc_add GCOMP__F(acc_add)
 GCOMP__INLINE void gcomp__acc_add(gcomp__acc *acc, gv p, int measure)
 {
-    if (measure == GCOMP__L1) {
+    if (gcomp__measures(measure, GCOMP__L1)) {
         acc->part = gv_add(acc->part, gv_abs(p));
-    } else if (measure == GCOMP__L2) {
+    } else if (gcomp__measures(measure, GCOMP__L2)) {
         acc->sum = gs_dot(acc->sum, p, p);
-    } else if (measure == GCOMP__SIDES) {
+    } else if (gcomp__measures(measure, GCOMP__SIDES)) {
         gs_sides(&acc->sum, &acc->other, p);
         acc->negative += gcomp__popcount(gv_below_0(p));
     } else {
         acc->max_bits = gv_max_bits(acc->max_bits, p);
-        if (measure == GCOMP__MOMENTS) {
+        if (gcomp__measures(measure, GCOMP__MOMENTS)) {
             acc->sum = gs_dot(acc->sum, p, p);
             acc->other = gs_add(acc->other, p);
         }
@@ -6698,7 +6786,7 @@ GCOMP__INLINE void gcomp__acc_add(gcomp__acc *acc, gv p, int measure)
 
 /* p of elements i .. i + count - 1 of an input of any type and scale. */
 #define gcomp__stage GCOMP__F(stage)
-static void gcomp__stage(float *p, const gcomp_input *input, size_t i, size_t count)
+GCOMP__SHARED void gcomp__stage(float *p, const gcomp_input *input, size_t i, size_t count)
 {
     const gcomp_input in = *input;
     size_t j;
@@ -6717,13 +6805,13 @@ GCOMP__INLINE gw gcomp__ordered(gw x)
 #define gcomp__acc_none GCOMP__F(acc_none)
 GCOMP__INLINE void gcomp__acc_none(gcomp__acc *acc, int measure)
 {
-    if (measure == GCOMP__RANGE) {
+    if (gcomp__measures(measure, GCOMP__RANGE)) {
         acc->low = gw_splat(0x7fffffff);
         acc->high = gw_splat(-0x7fffffff - 1);
     } else if (measure != GCOMP__MOST) {
         acc->sum = gs_none();
-        if (measure == GCOMP__L1) acc->part = gv_splat(0);
-        else if (measure != GCOMP__L2) acc->other = acc->sum;
+        if (gcomp__measures(measure, GCOMP__L1)) acc->part = gv_splat(0);
+        else if (!gcomp__measures(measure, GCOMP__L2)) acc->other = acc->sum;
     }
     acc->negative = 0;
 }
@@ -6734,7 +6822,8 @@ GCOMP__INLINE void gcomp__acc_end(gcomp__acc *acc, size_t count, int measure, gc
 {
     m->count = count;
     m->sum = m->other = 0;
-    if (measure == GCOMP__RANGE) { /* the order of signed integers, turned into that of unsigned ones, for the largest */
+    if (gcomp__measures(measure, GCOMP__RANGE)) {
+        /* the order of signed integers, turned into that of unsigned ones, for the largest */
         uint32_t low = gv_most(gv_of_bits(gw_xor(acc->low, gw_splat(0x7fffffff))));
         uint32_t high = gv_most(gv_of_bits(gw_xor(acc->high, gw_splat(-0x7fffffff - 1))));
         low = low >> 31 ? low : low ^ 0x7fffffffu;
@@ -6745,11 +6834,14 @@ GCOMP__INLINE void gcomp__acc_end(gcomp__acc *acc, size_t count, int measure, gc
         high &= 0x7fffffffu;
         m->max_bits = low > high ? low : high;
     } else {
-        if (measure == GCOMP__L1) gcomp__acc_flush(acc);
+        if (gcomp__measures(measure, GCOMP__L1)) gcomp__acc_flush(acc);
         if (measure != GCOMP__MOST) m->sum = gs_fold(acc->sum);
-        if (measure == GCOMP__SIDES || measure == GCOMP__MOMENTS) m->other = gs_fold(acc->other);
+        if (gcomp__measures(measure, GCOMP__SIDES) || gcomp__measures(measure, GCOMP__MOMENTS))
+            m->other = gs_fold(acc->other);
         m->negative = acc->negative;
-        m->max_bits = measure == GCOMP__L1 || measure == GCOMP__L2 ? 0 : gv_most(acc->max_bits); /* their sums tell */
+        m->max_bits = 0; /* of L1 and L2 the sums tell what is not finite */
+        if (!gcomp__measures(measure, GCOMP__L1) && !gcomp__measures(measure, GCOMP__L2))
+            m->max_bits = gv_most(acc->max_bits);
         if (measure != GCOMP__MOST && !gcomp__finite_double(m->sum + m->other))
             m->max_bits = 0x7f800000u;
     }
@@ -6807,11 +6899,11 @@ GCOMP__NOINLINE void gcomp__acc_any(gcomp__acc *acc, const float *g, const float
     if (measure == GCOMP__MOST) {
         if (e) gcomp__acc_run(acc, g, e, count, GCOMP__MOST);
         else gcomp__acc_run(acc, g, NULL, count, GCOMP__MOST);
-    } else if (measure == GCOMP__L2) {
+    } else if (gcomp__measures(measure, GCOMP__L2)) {
         gcomp__acc_run(acc, g, e, count, GCOMP__L2);
-    } else if (measure == GCOMP__MOMENTS) {
+    } else if (gcomp__measures(measure, GCOMP__MOMENTS)) {
         gcomp__acc_run(acc, g, e, count, GCOMP__MOMENTS);
-    } else {
+    } else if (gcomp__measures(measure, GCOMP__RANGE)) {
         if (e) gcomp__acc_range(acc, g, e, 16, count);
         else gcomp__acc_range(acc, g, gcomp__no_residual(), 0, count);
     }
@@ -6946,7 +7038,8 @@ GCOMP__HEAVY void gcomp__quantise_groups(gcomp__tile *t, gcomp__quantiser quant,
     for (size_t j = 0; j < count; j += 16, g += 16, e += step, to += code16) {
         const gv p = gv_add(gv_load(g), gv_load(e));
         gcomp__acc_add(&acc, p, measure);
-        if (measure == GCOMP__L1 && (u.at + j) / 16 % 16 == 15) gcomp__acc_flush(&acc);
+        if (gcomp__measures(measure, GCOMP__L1) && (u.at + j) / 16 % 16 == 15)
+            gcomp__acc_flush(&acc);
         (quant)(to, p, &u, j);
     }
     gcomp__acc_move((gcomp__acc *)t->acc, &acc, measure);
@@ -6981,7 +7074,7 @@ GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequanti
         const float *const end = to + run;
         gcomp__get_scale(scale, scale_bytes, &u);
         scale += scale_bytes;
-        for (; !base && to + 32 <= end; code += 2 * code16, to += 32) {
+        for (; !GCOMP__SMALL && !base && to + 32 <= end; code += 2 * code16, to += 32) {
             gv_store(to, (deq)(code, &u, format));
             gv_store(to + 16, (deq)(code + code16, &u, format));
         }
@@ -7039,7 +7132,7 @@ GCOMP__INLINE int gcomp__fit_simply(const gcomp__form *form, gcomp__tile *t, siz
                                     uint8_t *scale)
 {
     gcomp__unit u;
-    if (form->measure == GCOMP__RANGE) {
+    if (gcomp__measures(form->measure, GCOMP__RANGE)) {
         const uint32_t low = t->top[k], high = t->high[k];
         const uint32_t top = gcomp__larger(low & 0x7fffffffu, high);
         if (!(low >> 31) || high >> 31) return 0; /* all of one sign: low is not the smallest */
@@ -7073,9 +7166,9 @@ GCOMP__NOINLINE uint32_t gcomp__fit_tile(const gcomp__span *span, gcomp__tile *t
         gv most = gv_splat(0);
         for (size_t j = k * block; j < gcomp__min((k + 1) * block, count); j += 16)
             most = gv_max_bits(most, gv_load(t->p + j));
-        t->top[k] = form->measure == GCOMP__RANGE ? 0 : gv_most(most);
+        t->top[k] = gcomp__measures(form->measure, GCOMP__RANGE) ? 0 : gv_most(most);
     }
-    if (job->kernels->fit) return (job->kernels->fit)(form, t, blocks, scale);
+    if (GCOMP__HAS(MX) && job->kernels->fit) return (job->kernels->fit)(form, t, blocks, scale);
     for (size_t k = 0; k < blocks; k++, scale += form->scale_bytes) {
         float *p = t->p + k * block;
         gcomp__measured m;
@@ -7206,8 +7299,9 @@ GCOMP__NOINLINE void gcomp__encode_scale_first(const gcomp__span *span)
             max_bits = gcomp__larger(max_bits, gcomp__fit_large(span, &t, i));
         if (t.u.lift != 1.0f) gcomp__lift(t.p, count, t.u.lift);
         if (in_tile && form->block < 32)
-            gcomp__scale_small(&t, count, form->measure == GCOMP__RANGE);
-        if (form->stochastic) gcomp__draw_many(span->draws, t.u.words, i, (count + 31) / 32 * 32);
+            gcomp__scale_small(&t, count, gcomp__measures(form->measure, GCOMP__RANGE));
+        if (GCOMP__HAS_DRAWS && form->stochastic)
+            gcomp__draw_many(span->draws, t.u.words, i, (count + 31) / 32 * 32);
         if (next == GCOMP__TILE) {
             gcomp__point_to(span, &t, i + count, next);
         } else { /* it stays */
@@ -7247,7 +7341,8 @@ static void gcomp__quantise_range(const gcomp__span *span, gcomp__tile *t, size_
         count = gcomp__min(most, end - i);
         const size_t rest = count % 16, whole = count - rest;
         uint8_t *const codes = job->codes + i / 16 * code16;
-        if (job->form.stochastic) gcomp__draw_many(span->draws, t->u.words, i, count);
+        if (GCOMP__HAS_DRAWS && job->form.stochastic)
+            gcomp__draw_many(span->draws, t->u.words, i, count);
         gcomp__point_to(span, t, i, count);
         t->u.at = i;
         t->u.draws = span->draws;
@@ -7290,7 +7385,7 @@ GCOMP__NOINLINE void gcomp__encode_scale_last(const gcomp__span *span)
             gcomp__unit u = job->unit;
             gcomp__measured m;
             gcomp__acc_end(acc, stop - i, form->measure, &m);
-            if (form->measure == GCOMP__L1 && m.max_bits >= 0x7f800000u)
+            if (gcomp__measures(form->measure, GCOMP__L1) && m.max_bits >= 0x7f800000u)
                 gcomp__measure_again(&job->in, i, stop, &m);
             if (m.max_bits >= 0x7f800000u) acc->max_bits = gv_splat(gcomp__float(0x7f800000u));
             (form->fit)(form, &m, &u);
@@ -7302,7 +7397,7 @@ GCOMP__NOINLINE void gcomp__encode_scale_last(const gcomp__span *span)
 #define gcomp__encode_span GCOMP__F(encode_span)
 static void gcomp__encode_span(const gcomp__span *span)
 {
-    if (span->job->form.scale_first) gcomp__encode_scale_first(span);
+    if (GCOMP__HAS_SCALE_FIRST && span->job->form.scale_first) gcomp__encode_scale_first(span);
     else gcomp__encode_scale_last(span);
 }
 
@@ -7341,7 +7436,7 @@ static void gcomp__encode(const gcomp__encode_job *job, size_t chunk, gcomp__mea
     if (job->streamed) gb_stream_end();
     gcomp__acc_end(&acc, end - i, form->scale_first ? GCOMP__MOST : form->measure, measured);
     if (form->block) measured->max_bits = gv_most(acc.max_bits); /* what its blocks said; the sums are of the last one */
-    else if (form->measure == GCOMP__L1 && measured->max_bits >= 0x7f800000u)
+    else if (gcomp__measures(form->measure, GCOMP__L1) && measured->max_bits >= 0x7f800000u)
         gcomp__measure_again(&job->in, i, end, measured);
 }
 #endif
@@ -7358,7 +7453,7 @@ GCOMP__SHARED void gcomp__update_residual(const gcomp_input *input, float *resid
 {
     const gcomp_input in = *input;
     const size_t end = i + count;
-    if (!gcomp__general(&in) && sent) {
+    if (!GCOMP__SMALL && !gcomp__general(&in) && sent) {
         for (; i + 16 <= end; i += 16, sent += 16)
             gv_store(residual + i,
                             gv_saturate(gv_sub(gcomp__load_p(&in, i, 0, 1), gv_load(sent))));
@@ -7442,8 +7537,10 @@ static void gcomp__decode_floats(const gcomp__view *view, size_t i, size_t count
 static void gcomp__add_decoded(const gcomp__view *view, size_t i, size_t count, float *y,
                                float weight, int fresh)
 {
-    if (!fresh) gcomp__decode_to(view, i, count, y, y, weight);
-    for (size_t end = i + count, some; fresh && i < end; i += some, y += some) {
+    const int zeros = fresh && !GCOMP__SMALL; /* added to a tile of zeros, else to zeros in y */
+    if (fresh && !zeros) memset(y, 0, 4 * count);
+    if (!zeros) gcomp__decode_to(view, i, count, y, y, weight);
+    for (size_t end = i + count, some; zeros && i < end; i += some, y += some) {
         some = gcomp__min(GCOMP__TILE, end - i);
         gcomp__decode_to(view, i, some, y, gcomp__no_sum, weight);
     }
@@ -7492,7 +7589,8 @@ static void gcomp__sum_tile(const gcomp__sink *sink, size_t i, size_t count, con
     float *y = sink->y + i;
     for (size_t w = 0; w < sink->count; w++) {
         const int fresh = sink->fresh && w == 0;
-        if (own && w == sink->own_at) gcomp__add_scaled(y, own, sink->weight, count, fresh);
+        if (!GCOMP__SMALL && own && w == sink->own_at) /* small builds decode it twice */
+            gcomp__add_scaled(y, own, sink->weight, count, fresh);
         else gcomp__add_decoded(sink->views + w, i, count, y, sink->weight, fresh);
     }
 }
@@ -7520,7 +7618,7 @@ static void gcomp__end_chunk(const gcomp__sink *sink, size_t chunk)
     for (size_t i = begin, next; i < end; i = next) {
         next = gcomp__min(end, i + GCOMP__TILE);
         if (keeps && sink->own) gcomp__decode_floats(sink->own, i, next - i, own);
-        if (sink->one_pass && next - i == GCOMP__TILE) {
+        if (!GCOMP__SMALL && sink->one_pass && next - i == GCOMP__TILE) {
             gcomp__commit_tile(sink, i, next, own);
             continue;
         }
@@ -7534,7 +7632,7 @@ static const gcomp__common_kernels GCOMP__F(common) = {
     gcomp__crc,      gcomp__measure_range, gcomp__encode,     gcomp__decode_floats,
     gcomp__end_chunk, gcomp__saturate_all, gcomp__absorb,     gcomp__scale_copy,
     gcomp__max_bits_of, gcomp__squares,       gcomp__widen,      gcomp__narrow,
-    gcomp__any_invalid, gcomp__advance_momentum};
+    gcomp__any_invalid, GCOMP__HAS_MOMENTUM ? gcomp__advance_momentum : NULL};
 #endif
 
 /* ------------------------------------------------------------------------------------------------
@@ -7592,7 +7690,7 @@ static const gcomp__common_kernels GCOMP__F(common) = {
    On AVX-512 the functions of AVX2 serve.
    ---------------------------------------------------------------------------------------------- */
 
-#if !GCOMP__IN_WIDE
+#if !GCOMP__IN_WIDE && GCOMP__HAS_CODES
 /* Slices the codes of a segment into s->words, and counts for all levels together what the sizes
    of the forms depend on: see gcomp__sliced. `bits` is that of a code; where it is a constant,
    the loops over it are unrolled. */
@@ -8356,6 +8454,9 @@ static const gcomp__level_kernels GCOMP__F(coders) = {gcomp__code_levels, gcomp_
                                                       gcomp__sink_levels};
 #endif
 #endif
+#if GCOMP__IN_EACH && !GCOMP__IN_WIDE && !GCOMP__HAS_CODES
+static const gcomp__level_kernels GCOMP__F(coders) = {NULL, NULL, NULL};
+#endif
 
 /* ------------------------------------------------------------------------------------------------
    >>bits - lists of indices as bytes, for sparse methods
@@ -8461,7 +8562,7 @@ GCOMP__INLINE void gcomp__skip_bits(gcomp__bit_reader *r, unsigned count) /* cou
 }
 #endif
 
-#if GCOMP__IN_EACH && !GCOMP__IN_WIDE
+#if GCOMP__IN_EACH && !GCOMP__IN_WIDE && GCOMP__HAS_SPARSE
 /* >>kernel gaps: adds up what the gaps of a list take, as Rice codes with the parameters base ..
    base + 3, and as PACKED. The sum of all gaps is below 2^32, and so is the sum of each lane.
    The gaps of a block are found 16 at a time. The first block, where the first gap has no index
@@ -8692,7 +8793,7 @@ static void gcomp__put_indices(uint8_t *to, const uint32_t *index, size_t k, uns
      gcomp__indices_end     after the last index: does anything stand there that should not?
    ---------------------------------------------------------------------------------------------- */
 
-#if GCOMP__IN_EACH && !GCOMP__IN_WIDE
+#if GCOMP__IN_EACH && !GCOMP__IN_WIDE && GCOMP__HAS_SPARSE
 /* >>kernel two_lists: decodes two lists of Rice codes in turn, x and y. Each code begins where the
    one before ends, which is known late; the codes of the other list fill that time:
 
@@ -9049,6 +9150,29 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_ONCE
 
+/* The tables of a set: the kernels that methods share, and the coders of levels. A build with one
+   set has one table of a kind, which is named here: then the compiler sees which functions of it
+   are called, and drops the others. */
+GCOMP__INLINE const gcomp__common_kernels *gcomp__common(const gcomp__set *set)
+{
+#if GCOMP__ONE_SET
+    (void)set;
+    return &GCOMP__F(common);
+#else
+    return set->common;
+#endif
+}
+
+GCOMP__INLINE const gcomp__level_kernels *gcomp__coders(const gcomp__set *set)
+{
+#if GCOMP__ONE_SET
+    (void)set;
+    return &GCOMP__F(coders);
+#else
+    return set->coders;
+#endif
+}
+
 /* The method with this number in payloads, or NULL; and may a parameter have this value? Both stand
    behind the table of methods. */
 static const gcomp__method *gcomp__method_of(unsigned wire);
@@ -9085,7 +9209,8 @@ static gcomp_result gcomp__unpack(const gcomp__method *m, uint32_t word, double 
     for (int i = 0; i < GCOMP_PARAMS; i++) {
         const gcomp__param *p = &m->param[i];
         uint32_t field = p->bits < 32 ? word & ((1u << p->bits) - 1) : word;
-        const int number = p->kind == GCOMP__REAL || p->kind == GCOMP__AUTO;
+        const int number = (GCOMP__HAS(TWOBIT) || GCOMP__HAS(THRESHOLD1)) && /* others' stay */
+                           (p->kind == GCOMP__REAL || p->kind == GCOMP__AUTO);
         param[i] = p->initial;
         if (!p->name || !p->bits) continue;
         if (number && ((field & 0x7fffffffu) >= 0x7f800000u || field == 0x80000000u))
@@ -9097,6 +9222,12 @@ static gcomp_result gcomp__unpack(const gcomp__method *m, uint32_t word, double 
         word = p->bits < 32 ? word >> p->bits : 0;
     }
     return word ? GCOMP_RESERVED_BITS : GCOMP_OK;
+}
+
+/* 1 if the levels are entropy-coded, and not packed. */
+GCOMP__INLINE int gcomp__coded(const gcomp__form *form)
+{
+    return GCOMP__HAS_CODES && form->code != GCOMP__PACKED;
 }
 
 /* What these parameters of a block method mean. */
@@ -9140,7 +9271,7 @@ static size_t gcomp__sample_line(const gcomp__call *call, const gcomp_input *in,
     gcomp_input line = *in;
     line.grad = (const uint8_t *)in->grad + at * gcomp__dtype_bytes(in->dtype);
     if (in->residual) line.residual = in->residual + at;
-    (void)(call->set->common->scale_copy)(p, &line, 0, count, 1);
+    (void)(gcomp__common(call->set)->scale_copy)(p, &line, 0, count, 1);
     return count;
 }
 
@@ -9164,8 +9295,8 @@ static size_t gcomp__block_codes(const gcomp__form *form, size_t n)
    be longer than that is packed. */
 static size_t gcomp__code_bytes(const gcomp__form *form, size_t n)
 {
-    const size_t segment = form->code ? gcomp__segment_of(form) : 1;
-    return form->code && n ? 8 * (gcomp__chunks(n) - 1) + gcomp__pieces(n, segment) : 0;
+    const size_t segment = gcomp__coded(form) ? gcomp__segment_of(form) : 1;
+    return gcomp__coded(form) && n ? 8 * (gcomp__chunks(n) - 1) + gcomp__pieces(n, segment) : 0;
 }
 
 /* Bytes of the longest body. Without coded levels a body is never shorter. */
@@ -9203,15 +9334,16 @@ static void gcomp__measure_chunk(void *arg, size_t chunk)
 {
     const gcomp__encode_job *job = (const gcomp__encode_job *)arg;
     size_t begin = chunk * GCOMP_CHUNK;
-    (job->call->set->common->measure)(&job->in, begin, gcomp__min(job->n, begin + GCOMP_CHUNK),
-                                      job->form.measure, gcomp__part(job, chunk));
+    (gcomp__common(job->call->set)->measure)(&job->in, begin,
+                                             gcomp__min(job->n, begin + GCOMP_CHUNK),
+                                             job->form.measure, gcomp__part(job, chunk));
 }
 
 /* Task: measures and encodes a chunk. Its codes have a fixed place. */
 static void gcomp__encode_chunk(void *arg, size_t chunk)
 {
     const gcomp__encode_job *job = (const gcomp__encode_job *)arg;
-    (job->call->set->common->encode)(job, chunk, gcomp__part(job, chunk));
+    (gcomp__common(job->call->set)->encode)(job, chunk, gcomp__part(job, chunk));
 }
 
 /* Task: the same with coded levels, whose length is known only afterwards. The chunk has a place
@@ -9234,11 +9366,11 @@ static void gcomp__encode_coded_chunk(void *arg, size_t chunk)
             *place = ends + 8 * (gcomp__chunks(job.n) - 1) + chunk * (GCOMP_CHUNK / segment);
     size_t bytes = 0;
     job.codes = place + (count + segment - 1) / segment; /* packed codes: behind a byte a segment */
-    (job.call->set->common->encode)(&job, chunk, gcomp__part(&job, chunk));
+    (gcomp__common(job.call->set)->encode)(&job, chunk, gcomp__part(&job, chunk));
     place += begin / 16 * form->code16; /* encode adds this to job.codes by itself */
     if (gcomp__part(&job, chunk)->max_bits < 0x7f800000u)
-        bytes = (job.call->set->levels->code)(form, job.codes + begin / 16 * form->code16, count,
-                                              place);
+        bytes = (gcomp__coders(job.call->set)->code)(form, job.codes + begin / 16 * form->code16,
+                                                     count, place);
     if (begin + count == job.n) *job.last = bytes;
     else gcomp__put64(ends + 8 * chunk, bytes);
 }
@@ -9323,7 +9455,7 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     job.unit.lift = job.unit.inverse = 1;
     job.unit.levels = job.form.levels;
     job.unit.constant = job.form.constant;
-    job.streamed = n >= GCOMP__STREAM_FROM && !job.form.code; /* coded levels are read again */
+    job.streamed = n >= GCOMP__STREAM_FROM && !gcomp__coded(&job.form); /* these are read again */
     if (job.form.stochastic) job.unit.words = gcomp__stream(in->key.own, GCOMP__PURPOSE_ROUND);
     /* in parallel only where each chunk has a place for its measures */
     if (call->parallel.run && call->scratch_bytes / sizeof(gcomp__measured) >= gcomp__chunks(n))
@@ -9337,7 +9469,7 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
                        (double)*call->shared * (double)job.form.levels, (double)job.form.levels);
         gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
         job.given = 1;
-    } else if (job.form.scale_first && !job.form.block && n) {
+    } else if (GCOMP__HAS_SCALE_FIRST && job.form.scale_first && !job.form.block && n) {
         gcomp__measure_all(&job, gcomp__measure_chunk, &all);
         if (all.max_bits >= 0x7f800000u) return GCOMP_NOT_FINITE;
         (job.form.fit)(&job.form, &all, &job.unit);
@@ -9345,9 +9477,10 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
         job.given = 1;
     }
     /* codes, and with blocks their scales */
-    gcomp__measure_all(&job, job.form.code ? gcomp__encode_coded_chunk : gcomp__encode_chunk, &all);
+    const int coded = gcomp__coded(&job.form);
+    gcomp__measure_all(&job, coded ? gcomp__encode_coded_chunk : gcomp__encode_chunk, &all);
     if (all.max_bits >= 0x7f800000u) return GCOMP_NOT_FINITE;
-    if (job.form.code && n) need = gcomp__block_scales(&job.form, n) + gcomp__join_chunks(&job);
+    if (coded && n) need = gcomp__block_scales(&job.form, n) + gcomp__join_chunks(&job);
     if (!job.given && job.form.scale_bytes && !job.form.block && n) { /* it comes last */
         (job.form.fit)(&job.form, &all, &job.unit);
         gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
@@ -9361,7 +9494,7 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
 /* Is an input finite? It is looked at in parts, side by side on the user's threads. */
 enum { GCOMP__FINITE_PARTS = 16 };
 typedef struct gcomp__finite_job {
-    const gcomp__common_kernels *common;
+    const gcomp__set *set;
     gcomp_input in;
     size_t n;
     uint32_t max_bits[GCOMP__FINITE_PARTS]; /* of each part, the bits of the largest |p| */
@@ -9375,7 +9508,7 @@ static void gcomp__finite_part(void *arg, size_t part)
     const size_t begin = gcomp__min(each * part, job->n), end = gcomp__min(begin + each, job->n);
     gcomp__measured m;
     memset(&m, 0, sizeof m);
-    if (begin < end) (job->common->measure)(&job->in, begin, end, GCOMP__MOST, &m);
+    if (begin < end) (gcomp__common(job->set)->measure)(&job->in, begin, end, GCOMP__MOST, &m);
     job->max_bits[part] = m.max_bits;
 }
 
@@ -9386,7 +9519,7 @@ static int gcomp__all_finite(const gcomp__call *call, const gcomp_input *in, siz
     gcomp__finite_job job;
     gcomp_input alone = *in; /* the gradient without scale and residual */
     uint32_t max_bits = 0;
-    job.common = call->set->common;
+    job.set = call->set;
     job.in = *in;
     job.n = n;
     gcomp__run(call, GCOMP__FINITE_PARTS, gcomp__finite_part, &job);
@@ -9396,7 +9529,8 @@ static int gcomp__all_finite(const gcomp__call *call, const gcomp_input *in, siz
     if (!in->residual && in->scale == 1.0f) return 0; /* p is the gradient */
     alone.residual = NULL;
     alone.scale = 1;
-    if (in->residual && (job.common->max_bits)(in->residual, n) >= 0x7f800000u) return 0;
+    if (in->residual && (gcomp__common(call->set)->max_bits)(in->residual, n) >= 0x7f800000u)
+        return 0;
     return gcomp__all_finite(call, &alone, n);
 }
 
@@ -9450,7 +9584,7 @@ static gcomp_result gcomp__block_open(gcomp__view *view)
     gcomp__form_of(view->method, param, &view->form);
     size_t scales = gcomp__block_scales(&view->form, view->n);
     size_t need = gcomp__plus(scales, gcomp__block_codes(&view->form, view->n));
-    if (view->form.code && view->n) { /* the least: scales and the table of ends */
+    if (gcomp__coded(&view->form) && view->n) { /* the least: scales and the table of ends */
         need = gcomp__plus(scales, 8 * (gcomp__chunks(view->n) - 1));
         if (view->bytes < need) return GCOMP_TRUNCATED;
     } else if (view->bytes != need)
@@ -9492,7 +9626,8 @@ static gcomp_result gcomp__check_scales(const gcomp__view *view, int *large)
 {
     const size_t bytes = view->form.scale_bytes;
     uint32_t most = 0; /* the largest word */
-    if (bytes == GCOMP__POWER_OF_TWO) return gcomp__check_powers(view->scales, view->codes, large);
+    if (GCOMP__HAS(MX) && bytes == GCOMP__POWER_OF_TWO)
+        return gcomp__check_powers(view->scales, view->codes, large);
     for (const uint8_t *s = view->scales; s < view->codes; s += bytes) {
         const uint32_t a = gcomp__get32(s); /* the second float may be negative */
         const uint32_t b = bytes == GCOMP__TWO_FLOATS ? gcomp__get32(s + 4) & 0x7fffffffu : 0;
@@ -9509,8 +9644,9 @@ static int gcomp__bad_codes(const gcomp__view *view)
 {
     const size_t bytes = (size_t)(view->body + view->bytes - view->codes);
     if (view->form.check == GCOMP__PAIRS || view->form.check == GCOMP__UP_TO)
-        return (view->set->common->any_invalid)(&view->form, view->codes, bytes);
-    return view->form.check == GCOMP__OWN_CHECK && (view->form.bad_codes)(view->codes, bytes);
+        return (gcomp__common(view->set)->any_invalid)(&view->form, view->codes, bytes);
+    return GCOMP__HAS(NATURAL) && view->form.check == GCOMP__OWN_CHECK &&
+           (view->form.bad_codes)(view->codes, bytes);
 }
 
 /* Are the decoded values finite? Asked only where codes or large scales leave it open. */
@@ -9520,8 +9656,8 @@ GCOMP__NOINLINE gcomp_result gcomp__look_at_values(const gcomp__view *view, size
     size_t count;
     for (size_t i = 0; i < n; i += count) {
         count = gcomp__min(GCOMP__TILE, n - i);
-        (view->set->common->decode)(view, i, count, tile);
-        if ((view->set->common->max_bits)(tile, count) >= 0x7f800000u) return GCOMP_CORRUPT;
+        (gcomp__common(view->set)->decode)(view, i, count, tile);
+        if ((gcomp__common(view->set)->max_bits)(tile, count) >= 0x7f800000u) return GCOMP_CORRUPT;
     }
     return GCOMP_OK;
 }
@@ -9546,8 +9682,8 @@ GCOMP__NOINLINE gcomp_result gcomp__check_coded(const gcomp__view *view, int loo
         for (size_t i = c * GCOMP_CHUNK; i < gcomp__min(view->n, (c + 1) * GCOMP_CHUNK);
              i += count) {
             count = gcomp__min(segment, view->n - i);
-            GCOMP__TRY(
-                (view->set->levels->read)(&view->form, count, &at, data + (size_t)end, codes));
+            GCOMP__TRY((gcomp__coders(view->set)->read)(&view->form, count, &at,
+                                                        data + (size_t)end, codes));
             part.scales = view->scales + (i >> view->shift) * view->form.scale_bytes;
             if (look) GCOMP__TRY(gcomp__look_at_values(&part, count));
         }
@@ -9583,13 +9719,14 @@ static gcomp_result gcomp__block_check(const gcomp__view *view)
     const size_t last = view->n % 16, used = gcomp__last_bits(form, last);
     int look = form->check == GCOMP__LOOK; /* decode all to see that the values are finite */
     GCOMP__TRY(gcomp__check_scales(view, &look));
-    if (form->code && view->n) return gcomp__check_coded(view, look);
+    if (gcomp__coded(form) && view->n) return gcomp__check_coded(view, look);
     if (used) { /* the bits of the last byte that no code uses */
         const unsigned byte = view->body[view->bytes - 1];
         if (form->first_high ? byte & 0xffu >> used : byte >> used) return GCOMP_RESERVED_BITS;
     }
     if (gcomp__bad_codes(view)) return GCOMP_CORRUPT;
-    if (last && form->whole_groups) GCOMP__TRY(gcomp__check_last_group(view, last));
+    if (GCOMP__HAS(NATURAL) && last && form->whole_groups)
+        GCOMP__TRY(gcomp__check_last_group(view, last));
     return look ? gcomp__look_at_values(view, view->n) : GCOMP_OK;
 }
 
@@ -9634,7 +9771,7 @@ static gcomp__sink gcomp__sink_of(const gcomp__work *work)
 
 /* What the tasks of gcomp__absorb_all see. */
 typedef struct gcomp__absorb_job {
-    const gcomp__common_kernels *common;
+    const gcomp__set *set;
     const gcomp__sink *sink;
     size_t first; /* chunk of task 0 */
 } gcomp__absorb_job;
@@ -9646,9 +9783,10 @@ static void gcomp__absorb_chunk(void *arg, size_t task)
     const gcomp__absorb_job *job = (const gcomp__absorb_job *)arg;
     const gcomp__momentum *momentum = job->sink->momentum;
     const size_t chunk = job->first + task, begin = chunk * GCOMP_CHUNK;
-    if (momentum)
-        (job->common->advance)(momentum, begin, gcomp__min(momentum->n, begin + GCOMP_CHUNK));
-    else (job->common->absorb)(job->sink, chunk);
+    if (GCOMP__HAS_MOMENTUM && momentum)
+        (gcomp__common(job->set)->advance)(momentum, begin,
+                                           gcomp__min(momentum->n, begin + GCOMP_CHUNK));
+    else (gcomp__common(job->set)->absorb)(job->sink, chunk);
 }
 
 /* All chunks of n elements: residual <- p and y <- 0, as far as the sink has them, before sparse
@@ -9656,7 +9794,7 @@ static void gcomp__absorb_chunk(void *arg, size_t task)
 static void gcomp__absorb_all(const gcomp__call *call, const gcomp__sink *sink, size_t n)
 {
     gcomp__absorb_job job;
-    job.common = call->set->common;
+    job.set = call->set;
     job.sink = sink;
     job.first = 0;
     gcomp__run(call, gcomp__chunks(n), gcomp__absorb_chunk, &job);
@@ -9672,8 +9810,7 @@ GCOMP__NOINLINE void gcomp__advance_all(const gcomp__call *call, const gcomp__mo
 
 /* What the tasks of a decoder see. */
 typedef struct gcomp__sink_job {
-    const gcomp__common_kernels *common;
-    const gcomp__level_kernels *levels;
+    const gcomp__set *set;
     const void *kernels; /* of the method; vote has one that decodes all payloads at once */
     const gcomp__sink *sink;
 } gcomp__sink_job;
@@ -9682,14 +9819,14 @@ typedef struct gcomp__sink_job {
 static void gcomp__sink_chunk(void *arg, size_t chunk)
 {
     const gcomp__sink_job *job = (const gcomp__sink_job *)arg;
-    (job->common->sink)(job->sink, chunk);
+    (gcomp__common(job->set)->sink)(job->sink, chunk);
 }
 
 /* Task: a chunk of payloads of which some have coded levels. */
 static void gcomp__sink_coded_chunk(void *arg, size_t chunk)
 {
     const gcomp__sink_job *job = (const gcomp__sink_job *)arg;
-    (job->levels->sink)(job->sink, chunk);
+    (gcomp__coders(job->set)->sink)(job->sink, chunk);
 }
 
 /* Decodes to the sink. If one of the payloads has coded levels, all go the way of coded levels, so
@@ -9701,13 +9838,12 @@ static void gcomp__block_decode(const gcomp__call *call, const gcomp__sink *sink
 {
     gcomp__sink_job job;
     gcomp__sink with = *sink;
-    int coded = sink->own && sink->own->form.code; /* does any payload have coded levels? */
-    for (size_t w = 0; w < sink->count; w++) coded |= sink->views[w].form.code != 0;
+    int coded = sink->own && gcomp__coded(&sink->own->form); /* does any payload have coded levels? */
+    for (size_t w = 0; w < sink->count; w++) coded |= gcomp__coded(&sink->views[w].form);
     with.one_pass = sink->ending == GCOMP__COMMIT && sink->dtype == GCOMP_F32 &&
                     sink->scale == 1.0f && sink->residual && sink->y && sink->own &&
                     sink->own_at < sink->count && sink->count <= 2;
-    job.common = call->set->common;
-    job.levels = call->set->levels;
+    job.set = call->set;
     job.sink = &with;
     gcomp__run(call, gcomp__chunks(sink->n), coded ? gcomp__sink_coded_chunk : gcomp__sink_chunk,
                &job);
@@ -9756,7 +9892,7 @@ static void gcomp__part_chunk(void *arg, size_t chunk)
 {
     const gcomp__work *work = (const gcomp__work *)arg;
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(work->n, begin + GCOMP_CHUNK);
-    (work->call.set->common->scale_copy)(work->sums[0], &work->in, begin, end, work->part);
+    (gcomp__common(work->call.set)->scale_copy)(work->sums[0], &work->in, begin, end, work->part);
 }
 
 /* sums[0] <- part * p, with p = scale * grad + residual: what a worker brings to a sum of floats.
@@ -9770,7 +9906,7 @@ static void gcomp__make_part(gcomp__work *work)
 static gcomp_result gcomp__make_finite_part(gcomp__work *work)
 {
     gcomp__make_part(work);
-    return (work->call.set->common->max_bits)(work->sums[0], work->n) >= 0x7f800000u
+    return (gcomp__common(work->call.set)->max_bits)(work->sums[0], work->n) >= 0x7f800000u
                ? GCOMP_NOT_FINITE
                : GCOMP_OK;
 }
@@ -9884,7 +10020,7 @@ static gcomp_result gcomp__none_make(gcomp__work *work, int round)
    has sent all of it. */
 static void gcomp__none_commit(gcomp__work *work)
 {
-    (work->call.set->common->saturate)(work->y, work->sums[0], work->n);
+    (gcomp__common(work->call.set)->saturate)(work->y, work->sums[0], work->n);
     if (work->residual) memset(work->residual, 0, 4 * work->n);
 }
 
@@ -10234,10 +10370,10 @@ static uint32_t gcomp__twobit_count(const gcomp__call *call, const gcomp_input *
             count = gcomp__min(16 * step, n - 16 * i);
             part.grad = (const uint8_t *)in->grad + 16 * i * gcomp__dtype_bytes(in->dtype);
             if (in->residual) part.residual = in->residual + 16 * i;
-            max_bits = (call->set->common->scale_copy)(p, &part, 0, count, 1);
+            max_bits = (gcomp__common(call->set)->scale_copy)(p, &part, 0, count, 1);
         } else {
             count = gcomp__sample_line(call, in, n, lines, i, p);
-            max_bits = (call->set->common->max_bits)(p, count);
+            max_bits = (gcomp__common(call->set)->max_bits)(p, count);
         }
         most = max_bits > most ? max_bits : most;
         for (size_t j = 0; bins && j < count; j++) {
@@ -10489,7 +10625,7 @@ static void gcomp__vote_decode(const gcomp__call *call, const gcomp__sink *sink)
     rest.y = NULL;
     if (sink->ending == GCOMP__COMMIT && sink->residual) gcomp__block_decode(call, &rest);
     if (!sink->y || !sink->count) return;
-    job.common = call->set->common;
+    job.set = call->set;
     job.kernels = call->kernels;
     job.sink = sink;
     gcomp__run(call, gcomp__chunks(sink->n), gcomp__vote_chunk, &job);
@@ -12191,7 +12327,7 @@ typedef struct gcomp__addends {
 } gcomp__addends;
 #endif
 
-#if GCOMP__IN_EACH
+#if GCOMP__IN_EACH && GCOMP__HAS_SPARSE
 /* Where p of elements i .. i + count - 1 of n is, up to a tile of them. If gradient and residual
    are floats to be taken as they are, these are g and e, and nothing is copied. Else p is made
    in `tile`, and e is a tile of -0, which changes no sum. Up to the next multiple of 16 elements
@@ -12289,16 +12425,29 @@ static void gcomp__drain(float *y, float *x, size_t n)
 static const gcomp__sparse_kernels GCOMP__F(sparse) = {gcomp__collect, gcomp__gaps,
                                                        gcomp__two_lists, gcomp__drain};
 #endif
+#elif GCOMP__IN_EACH && !GCOMP__IN_WIDE
+static const gcomp__sparse_kernels GCOMP__F(sparse) = {NULL, NULL, NULL, NULL};
 #endif
 
 #if GCOMP__IN_ONCE
+/* The kernels that all sparse methods share, see gcomp__common. */
+GCOMP__INLINE const gcomp__sparse_kernels *gcomp__sparse(const gcomp__set *set)
+{
+#if GCOMP__ONE_SET
+    (void)set;
+    return &GCOMP__F(sparse);
+#else
+    return set->sparse;
+#endif
+}
+
 /* A tensor in 16 parts, which threads collect, each into its part of the buffer:
 
      elements  | part 0     | part 1     | ... | part 15 and the rest |
      value     | room       | room       | ... | room                 | */
 typedef struct gcomp__collect_job {
     const gcomp__selection *s;
-    const gcomp__sparse_kernels *kernels;
+    const gcomp__set *set;
     size_t room;                        /* elements that a part may find */
     size_t count[GCOMP__SPARSE_PARTS];  /* what each part found; SIZE_MAX: its room was full */
 } gcomp__collect_job;
@@ -12315,7 +12464,7 @@ static void gcomp__collect_part(void *arg, size_t i)
     part.value += i * job->room;
     part.index += i * job->room;
     part.capacity = job->room;
-    (job->kernels->collect)(&part);
+    (gcomp__sparse(job->set)->collect)(&part);
     job->count[i] = part.at == part.end ? part.count : SIZE_MAX;
 }
 
@@ -12327,7 +12476,7 @@ static int gcomp__collect_parts(const gcomp__call *call, gcomp__selection *s)
     size_t total = 16; /* what may be written behind the last candidate */
     if (!call->parallel.run || s->n < GCOMP_CHUNK) return 0;
     job.s = s;
-    job.kernels = call->set->sparse;
+    job.set = call->set;
     job.room = s->capacity / GCOMP__SPARSE_PARTS;
     gcomp__run(call, GCOMP__SPARSE_PARTS, gcomp__collect_part, &job);
     /* all parts must have fitted into their rooms, and together into the buffer */
@@ -12357,9 +12506,9 @@ static gcomp_result gcomp__sparse_collect(const gcomp__call *call, gcomp__select
     s->at = 0;
     s->end = s->n;
     for (;;) {
-        if (s->at || !gcomp__collect_parts(call, s)) (call->set->sparse->collect)(s);
+        if (s->at || !gcomp__collect_parts(call, s)) (gcomp__sparse(call->set)->collect)(s);
         /* the keys of Inf and NaN reach any guess, so that what is not finite is in the buffer */
-        if ((call->set->common->max_bits)(s->value, s->count) >= 0x7f800000u)
+        if ((gcomp__common(call->set)->max_bits)(s->value, s->count) >= 0x7f800000u)
             return GCOMP_NOT_FINITE;
         if (s->at == s->end) return GCOMP_OK; /* all elements were looked at */
         if (s->count > k) { /* the buffer is full */
@@ -12507,7 +12656,8 @@ static gcomp_result gcomp__sparse_write(const gcomp__call *call, const gcomp_cod
     const size_t indices = s->group_size ? gcomp__pieces(s->count, s->group_size) : s->count;
     size_t index_bytes = 0, value_bytes = 0;
     gcomp__call inner = *call; /* for the value method */
-    unsigned coder = gcomp__index_coder(call->set->sparse, s->index, indices, groups, &index_bytes);
+    unsigned coder = gcomp__index_coder(gcomp__sparse(call->set), s->index, indices, groups,
+                                        &index_bytes);
     if (capacity <
         gcomp__plus(gcomp__plus(head, index_bytes), gcomp__block_bound(&value, s->count)))
         return GCOMP_DST_TOO_SMALL;
@@ -12652,7 +12802,7 @@ static uint32_t *gcomp__list_room(gcomp__call *call, const gcomp__view *view)
 {
     uint32_t *list = (uint32_t *)(void *)call->scratch;
     const gcomp__selector *selector = view->method->rules.selector;
-    if (!selector || selector->grouped || view->bytes < 9) return NULL;
+    if (!GCOMP__HAS_SPARSE || !selector || selector->grouped || view->bytes < 9) return NULL;
     uint64_t k = gcomp__get64(view->body);
     if (!call->scratch || k > view->n || k > call->scratch_bytes / 4) return NULL;
     size_t bytes = gcomp__min(gcomp__round_up(4 * (size_t)k, 64), call->scratch_bytes);
@@ -12676,7 +12826,7 @@ static gcomp_result gcomp__sparse_check_two(const gcomp__view *one, const gcomp_
                !list[0] == !list[1];
     while (rice && !x.group_size && !y.group_size && x.left && y.left && !x.bad && !y.bad) {
         uint32_t *const to = list[0], *const into = list[1]; /* NULL: passed over */
-        (one->set->sparse->two_lists)(&x, &y, to ? to + values.n - x.left : NULL,
+        (gcomp__sparse(one->set)->two_lists)(&x, &y, to ? to + values.n - x.left : NULL,
                                       into ? into + others.n - y.left : NULL);
         /* the kernel stopped at a long code, or near an end: one index of each goes by itself */
         (void)gcomp__next_indices(&x, to ? to + values.n - x.left : &index, 1);
@@ -12692,7 +12842,7 @@ static size_t gcomp__sparse_read(const gcomp__view *view, uint32_t *index, float
     gcomp__indices indices;
     gcomp__view values;
     if (gcomp__sparse_parts(view, &indices, &values) != GCOMP_OK || !values.n) return 0;
-    (values.set->common->decode)(&values, 0, values.n, value);
+    (gcomp__common(values.set)->decode)(&values, 0, values.n, value);
     return gcomp__next_elements(&indices, index, values.n);
 }
 
@@ -12767,7 +12917,7 @@ static float *gcomp__cursor_values(const gcomp__cursor *c, float *tile, size_t c
     const size_t used = c->done % 16, first = c->done - used, /* first: a multiple of 16 */
                  k = (size_t)gcomp__get64(c->view->body);
     const size_t end = gcomp__min(k, gcomp__round_up(c->done + count, 16));
-    (c->view->set->common->decode)(c->view, first, end - first, tile);
+    (gcomp__common(c->view->set)->decode)(c->view, first, end - first, tile);
     return tile + used;
 }
 
@@ -12808,7 +12958,7 @@ GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float w
                 *y = value[i] = *y + term;
             }
         /* seldom: a sum overflowed */
-        if (c->y && (c->view->set->common->max_bits)(value, stop) >= 0x7f800000u)
+        if (c->y && (gcomp__common(c->view->set)->max_bits)(value, stop) >= 0x7f800000u)
             for (i = 0; i < stop; i++) c->y[index[i] - c->from] = gcomp__saturated(value[i]);
         c->at += (unsigned)stop;
         c->done += stop;
@@ -12880,7 +13030,7 @@ GCOMP__NOINLINE void gcomp__sparse_past(const gcomp__call *call, const gcomp__si
         if (over) {
             memcpy(sink->y + begin, stage, 4 * (end - begin));
             memset(stage, 0, 4 * (end - begin));
-        } else (call->set->sparse->drain)(sink->y + begin, stage, end - begin);
+        } else (gcomp__sparse(call->set)->drain)(sink->y + begin, stage, end - begin);
     }
 }
 
@@ -12913,7 +13063,7 @@ GCOMP__SHARED void gcomp__sparse_decode(const gcomp__call *call, const gcomp__si
         gcomp__sparse_past(call, sink);
         return;
     }
-    job.common = call->set->common;
+    job.set = call->set;
     job.sink = sink;
     do {
         const int cached = first && dense && step == 1;
@@ -13333,7 +13483,8 @@ static gcomp_result gcomp__wangni_select(const gcomp__call *call, const gcomp_co
     job.s = s;
     job.words = gcomp__stream(s->in.key.own, GCOMP__PURPOSE_SELECT);
     gcomp__sparse_look(call, s, sample);
-    if ((call->set->common->max_bits)(s->value, sample) >= 0x7f800000u) return GCOMP_NOT_FINITE;
+    if ((gcomp__common(call->set)->max_bits)(s->value, sample) >= 0x7f800000u)
+        return GCOMP_NOT_FINITE;
     s->count = sample;
     s->guess = 1;
     /* the sample stands for the tensor here: all of its elements are at hand, and none is in the
@@ -13346,7 +13497,7 @@ static gcomp_result gcomp__wangni_select(const gcomp__call *call, const gcomp_co
         job.above = s->count = s->at = 0;
         for (;;) {
             (((const gcomp__wangni_kernels *)call->kernels)->look)(&job);
-            if ((call->set->common->max_bits)(s->value, s->count) >= 0x7f800000u)
+            if ((gcomp__common(call->set)->max_bits)(s->value, s->count) >= 0x7f800000u)
                 return GCOMP_NOT_FINITE;
             /* else the buffer is full */
             if (s->at == s->end) break;
@@ -13582,7 +13733,7 @@ static gcomp_result gcomp__blocktopk_select(const gcomp__call *call, const gcomp
         in.grad = (const uint8_t *)in.grad + b * block * gcomp__dtype_bytes(in.dtype);
         if (in.residual) in.residual += b * block;
         /* p of the whole block, with factor 1 */
-        (void)(call->set->common->scale_copy)(s->value + s->count, &in, 0,
+        (void)(gcomp__common(call->set)->scale_copy)(s->value + s->count, &in, 0,
                                               gcomp__min(block, s->n - b * block), 1);
         s->count += gcomp__min(block, s->n - b * block);
         s->index[taken++] = (uint32_t)b;
@@ -14082,7 +14233,7 @@ static void gcomp__random_put(void *arg, size_t chunk)
     const float *from = work->sums[0] + (size_t)gcomp__get64(job->before + 8 * chunk);
     size_t i;
     const gcomp__sink sink = gcomp__sink_of(work);
-    (work->call.set->common->absorb)(&sink, chunk);
+    (gcomp__common(work->call.set)->absorb)(&sink, chunk);
     /* words of 64 elements, the lowest element first */
     for (size_t word = begin; word < end; word += 64) {
         for (uint64_t set = gcomp__get64(job->bits + word / 8); set; set &= set - 1) {
@@ -14417,7 +14568,7 @@ static gcomp_result gcomp__sketch_fill_all(gcomp__work *work)
         max_bits = job.max_bits > max_bits ? job.max_bits : max_bits;
     }
     /* finite p may have a sum in a cell that is not */
-    uint32_t cell = (work->call.set->common->max_bits)(work->sums[0], cells);
+    uint32_t cell = (gcomp__common(work->call.set)->max_bits)(work->sums[0], cells);
     return max_bits >= 0x7f800000u || cell >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
 }
 #endif
@@ -14738,7 +14889,7 @@ static gcomp_result gcomp__sketch_make(gcomp__work *work, int round)
     if (round == 0) return gcomp__sketch_fill_all(work);
     /* The tables were finite, but their sum is not: the step has failed on all workers. Round 1
        takes place all the same, with zeros. */
-    if ((work->call.set->common->max_bits)(work->sums[0], cells) >= 0x7f800000u) {
+    if ((gcomp__common(work->call.set)->max_bits)(work->sums[0], cells) >= 0x7f800000u) {
         memset(work->sums[1], 0,
                4 * gcomp__sketch_count(work->codec, work->rows, work->cols, 1, 0) * work->stack);
         return GCOMP_NOT_FINITE;
@@ -14851,8 +15002,8 @@ static void gcomp__fetch_advance(const gcomp__work *work, const float *sum, floa
     d.v = d.p = e;    /* E <- E + U */
     d.factor = (float)work->codec->param[3];
     gcomp__advance_all(&work->call, &d);
-    (work->call.set->common->saturate)(u, u, cells);
-    (work->call.set->common->saturate)(e, e, cells);
+    (gcomp__common(work->call.set)->saturate)(u, u, cells);
+    (gcomp__common(work->call.set)->saturate)(e, e, cells);
 }
 
 /* Element i, which is in the mean with this value, leaves its cells in all rows. */
@@ -15902,7 +16053,7 @@ static gcomp_result gcomp__powersgd_make(gcomp__work *work, int round)
     /* sums <- sums / world; a factor that is not finite is found here too */
     gcomp_input in = gcomp__plain_input(work->sums[round]);
     uint32_t max_bits =
-        (work->call.set->common->scale_copy)(work->sums[round], &in, 0, floats, work->part);
+        (gcomp__common(work->call.set)->scale_copy)(work->sums[round], &in, 0, floats, work->part);
     return max_bits >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
 }
 
@@ -16276,7 +16427,9 @@ static const gcomp__method gcomp__row_intsum = {
 #if GCOMP__IN_EACH
 /* The kernels of this pass's instruction set that methods share. AVX-512 has those of AVX2, which
    were as fast. */
-#if GCOMP__IN_WIDE
+#if GCOMP__ONE_SET
+static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA};
+#elif GCOMP__IN_WIDE
 static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA, &gcomp__common_avx2, &gcomp__sparse_avx2,
                                          &gcomp__coders_avx2};
 #else
@@ -16482,7 +16635,7 @@ static const gcomp__set *const gcomp__sets[] = {
    1 of CPUID; the operating system saves its registers where it saves those of AVX2. */
 static int gcomp__cpu_has(gcomp_isa isa)
 {
-#if GCOMP__X86
+#if GCOMP__HAS_AVX2
     __builtin_cpu_init();
     if (isa == GCOMP_ISA_AVX2 || isa == GCOMP_ISA_AVX512) {
         uint32_t a = 1, b, c = 0, d; /* registers; a = 1 asks for leaf 1 */
@@ -17096,8 +17249,8 @@ GCOMP_API gcomp_result gcomp_encode(const gcomp_codec *codec, const gcomp_input 
    It finds accidents. An attacker can calculate it: it replaces no other check. */
 static uint32_t gcomp__checksum(const gcomp__set *set, const uint8_t *payload, size_t length)
 {
-    uint32_t crc = (set->common->crc)(0, payload, GCOMP__HEADER - 4);
-    return (set->common->crc)(crc, payload + GCOMP__HEADER, length - GCOMP__HEADER);
+    uint32_t crc = (gcomp__common(set)->crc)(0, payload, GCOMP__HEADER - 4);
+    return (gcomp__common(set)->crc)(crc, payload + GCOMP__HEADER, length - GCOMP__HEADER);
 }
 
 /* Adds the checksum to a payload of this library. The flag is set first: the checksum covers it. So
@@ -17233,7 +17386,8 @@ static gcomp_result gcomp__check_payload(const gcomp__set *set, gcomp__view *vie
    indices are kept there. */
 static gcomp_result gcomp__check_inside(const gcomp__view *view, uint32_t *list)
 {
-    return list ? gcomp__sparse_check_list(view, list) : (view->method->payload->check)(view);
+    if (GCOMP__HAS_SPARSE && list) return gcomp__sparse_check_list(view, list);
+    return (view->method->payload->check)(view);
 }
 
 /* Opens and checks payloads[0] and payloads[1]; returns the error of the first one if both have
@@ -17250,7 +17404,8 @@ static gcomp_result gcomp__check_two(gcomp__call *call, const gcomp__view *like,
     gcomp_result second = gcomp__check_outside(call->set, &two, one, payloads[1], lengths[1], n);
     lists[0] = gcomp__list_room(call, one);
     if (second == GCOMP_OK) lists[1] = gcomp__list_room(call, &two);
-    if (second == GCOMP_OK && one->method->rules.selector && two.method->rules.selector)
+    if (GCOMP__HAS_SPARSE && second == GCOMP_OK && one->method->rules.selector &&
+        two.method->rules.selector)
         return gcomp__sparse_check_two(one, &two, lists);
     GCOMP__TRY(gcomp__check_inside(one, lists[0]));
     return second == GCOMP_OK ? gcomp__check_inside(&two, lists[1]) : second;
@@ -17430,7 +17585,7 @@ GCOMP__NOINLINE void gcomp__add_all(const gcomp__call *call, const void *const *
     size_t group; /* views in the sink at hand */
     sink.weight = 1.0f / (float)count; /* first: so no sum on the way is too large */
     sink.views = views;
-    if (gcomp__all_vote(payloads, count)) { /* one view for n, and the bytes of all */
+    if (GCOMP__HAS(VOTE) && gcomp__all_vote(payloads, count)) { /* one view for n, and the bytes of all */
         gcomp__open_valid(call->set, views, NULL, payloads[0], lengths[0], n);
         sink.payloads = payloads;
         sink.count = count;
@@ -19159,7 +19314,8 @@ static uint32_t gcomp__crc_codec(const gcomp *gc, uint32_t crc, const gcomp_code
 {
     char text[256];
     size_t length = gcomp_codec_format(codec, text, sizeof text);
-    return (gc->set->common->crc)(crc, (const uint8_t *)text, gcomp__min(length, sizeof text - 1));
+    return (gcomp__common(gc->set)->crc)(crc, (const uint8_t *)text,
+                                         gcomp__min(length, sizeof text - 1));
 }
 
 /* Takes back the tensor that was added last: of gc->node, where the object itself has no memory for
@@ -19914,7 +20070,7 @@ static void gcomp__put_length(const gcomp *gc, uint8_t *to, size_t bytes, gcomp_
 {
     gcomp__put64(to, bytes);
     gcomp__put32(to + 8, (uint32_t)(-(int)status));
-    gcomp__put32(to + 12, (gc->set->common->crc)(0, to, 12));
+    gcomp__put32(to + 12, (gcomp__common(gc->set)->crc)(0, to, 12));
 }
 
 /* The same number of bytes from each worker, */
@@ -20218,7 +20374,7 @@ static void gcomp__put_lists(gcomp *gc)
         for (size_t j = 1; j * slot->list_step <= s.count; j++)
             gcomp__put32(gc->mem.lists + slot->at_list + 4 * j, key[s.count - j * slot->list_step]);
     }
-    gcomp__put32(gc->mem.lists, (gc->set->common->crc)(0, gc->mem.lists + 4, bytes - 4));
+    gcomp__put32(gc->mem.lists, (gcomp__common(gc->set)->crc)(0, gc->mem.lists + 4, bytes - 4));
 }
 
 /* Merges the lists of all workers: *least becomes the threshold. Returns how many of its largest
@@ -20380,7 +20536,7 @@ static void gcomp__keep_mean(const gcomp *gc, const gcomp__slot *slot, const gco
     part.sums[0] = work->residual;
     if (gcomp__make_finite_part(&part) != GCOMP_OK)
         /* a product was not finite: the largest float instead */
-        (gc->set->common->saturate)(part.residual, part.residual, part.n);
+        (gcomp__common(gc->set)->saturate)(part.residual, part.residual, part.n);
 }
 
 /* Two shots: residual <- p - decode(own payloads), y <- the mean, range by range. Not inlined: its
@@ -20441,7 +20597,7 @@ static uint32_t gcomp__crc_number(const gcomp *gc, uint32_t crc, uint64_t v)
 {
     uint8_t b[8];
     gcomp__put64(b, v);
-    return (gc->set->common->crc)(crc, b, 8);
+    return (gcomp__common(gc->set)->crc)(crc, b, 8);
 }
 
 /* Of floats as little-endian words, also where words are big-endian. */
@@ -20452,11 +20608,11 @@ static uint32_t gcomp__crc_floats(const gcomp *gc, uint32_t crc, const float *y,
     for (size_t i = 0; i < n; i += 256) {
         const size_t count = gcomp__min(256, n - i);
         for (size_t j = 0; j < count; j++) gcomp__put32(part + 4 * j, gcomp__bits(y[i + j]));
-        crc = (gc->set->common->crc)(crc, part, 4 * count);
+        crc = (gcomp__common(gc->set)->crc)(crc, part, 4 * count);
     }
     return crc;
 #else
-    return (gc->set->common->crc)(crc, (const uint8_t *)y, 4 * n);
+    return (gcomp__common(gc->set)->crc)(crc, (const uint8_t *)y, 4 * n);
 #endif
 }
 
@@ -20475,7 +20631,7 @@ static uint32_t gcomp__crc_schedule(const gcomp *gc, uint32_t crc)
 /* Name and shape of a tensor. */
 static uint32_t gcomp__crc_shape(const gcomp *gc, uint32_t crc, const gcomp__slot *slot)
 {
-    crc = (gc->set->common->crc)(crc, (const uint8_t *)slot->name, slot->name_bytes);
+    crc = (gcomp__common(gc->set)->crc)(crc, (const uint8_t *)slot->name, slot->name_bytes);
     crc = gcomp__crc_number(gc, gcomp__crc_number(gc, crc, slot->rows), slot->cols);
     return gcomp__crc_number(gc, crc, slot->stack);
 }
@@ -20533,7 +20689,7 @@ static unsigned gcomp__accordion(gcomp *gc)
         slot->next = slot->entry;
         if (!slot->epoch_sum) continue;
         if (over) {
-            slot->squares = (gc->set->common->squares)(slot->epoch_sum, slot->n);
+            slot->squares = (gcomp__common(gc->set)->squares)(slot->epoch_sum, slot->n);
             pace->squares += slot->squares;
             if (by_tensor && known)
                 slot->next = !gcomp__critical(slot->norm, gcomp__norm_of(slot->squares), eta);
@@ -20561,7 +20717,8 @@ static unsigned gcomp__decide(gcomp *gc)
 /* CRC-32C of the step and the entries that rank 0 sends. */
 static uint32_t gcomp__crc_decisions(const gcomp *gc, const uint8_t *entries)
 {
-    return (gc->set->common->crc)(gcomp__crc_number(gc, 0, gc->step), entries, gcomp__tensors(gc));
+    return (gcomp__common(gc->set)->crc)(gcomp__crc_number(gc, 0, gc->step), entries,
+                                         gcomp__tensors(gc));
 }
 
 /* Writes the entries behind the frame; workers other than rank 0 send none.
@@ -20832,7 +20989,7 @@ static void gcomp__put_frame(gcomp *gc)
     f[GCOMP__AT_DECISION] = gc->current == 0 ? (uint8_t)gcomp__decide(gc) : 0;
     gcomp__put64(f + GCOMP__AT_BYTES, bytes);
     gcomp__put32(f + GCOMP__AT_ACTIVE, active);
-    gcomp__put32(f + GCOMP__AT_CRC, (gc->set->common->crc)(0, f, GCOMP__AT_CRC));
+    gcomp__put32(f + GCOMP__AT_CRC, (gcomp__common(gc->set)->crc)(0, f, GCOMP__AT_CRC));
 }
 
 /* ---------------- the frames of all workers are judged: the same kind of answer on all */
@@ -20890,7 +21047,7 @@ static gcomp_result gcomp__frame_agrees(gcomp *gc, size_t w)
     /* w may be this worker: its frame came back */
     const uint8_t *mine = gc->frames, *f = gcomp__frame_of(gc, w);
     const char *what = NULL; /* how the frames differ */
-    if (gcomp__get32(f + GCOMP__AT_CRC) != (gc->set->common->crc)(0, f, GCOMP__AT_CRC))
+    if (gcomp__get32(f + GCOMP__AT_CRC) != (gcomp__common(gc->set)->crc)(0, f, GCOMP__AT_CRC))
         return gcomp__disagree(gc, GCOMP_CALLBACK_FAILED, w, /* the others may have gone on */
                                " sent a frame that arrived damaged at");
     if (memcmp(f, "GCF1", 4)) what = " has another kind of frame than";
@@ -21179,8 +21336,8 @@ static double gcomp__measure_p(const gcomp *gc, const gcomp_input *in, size_t n)
         gcomp_input part = *in;
         part.grad = (const float *)in->grad + i;
         part.residual = in->residual ? in->residual + i : NULL;
-        (gc->set->common->scale_copy)(p, &part, 0, count, 1);
-        sum += (gc->set->common->squares)(p, count);
+        (gcomp__common(gc->set)->scale_copy)(p, &part, 0, count, 1);
+        sum += (gcomp__common(gc->set)->squares)(p, count);
     }
     return sum;
 }
@@ -21211,7 +21368,8 @@ static gcomp_result gcomp__encode_payload(gcomp *gc, gcomp__slot *slot, gcomp__w
 GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
 {
     gcomp__work work = gcomp__work_of(gc, slot);
-    if (slot->staging) (gc->set->common->widen)(slot->staging, slot->grad, slot->dtype, slot->n);
+    if (slot->staging)
+        (gcomp__common(gc->set)->widen)(slot->staging, slot->grad, slot->dtype, slot->n);
     if (gc->desc.measure && !(slot->flags & GCOMP__MOMENTUM))
         slot->p_squares = gcomp__measure_p(gc, &work.in, slot->n);
     if (gcomp__is_two_shot(slot)) {
@@ -21224,7 +21382,7 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
     }
     if (gc->desc.measure && slot->flags & GCOMP__MOMENTUM) /* p begins the scratch */
         slot->p_squares =
-            (gc->set->common->squares)((const float *)(void *)gc->scratch.at, slot->n);
+            (gcomp__common(gc->set)->squares)((const float *)(void *)gc->scratch.at, slot->n);
     return gcomp__by_ranges(slot) && slot->method->rules.selector ? gcomp__cut(gc, slot) : GCOMP_OK;
 }
 
@@ -21387,7 +21545,7 @@ static gcomp_result gcomp__check_lengths(gcomp *gc, size_t most)
 {
     const uint8_t *p = gcomp__lengths_in(gc);
     for (size_t w = 0; w < gcomp__workers(gc); w++, p += GCOMP__LENGTH_BYTES) {
-        if (gcomp__get32(p + 12) != (gc->set->common->crc)(0, p, 12))
+        if (gcomp__get32(p + 12) != (gcomp__common(gc->set)->crc)(0, p, 12))
             return gcomp__disagree(gc, GCOMP_CHECKSUM_MISMATCH, w,
                                    " sent a damaged length, seen by");
         if (gcomp__get32(p + 8)) return gcomp__peer_failed(gc, w, -(int)gcomp__get32(p + 8));
@@ -21410,7 +21568,7 @@ static void gcomp__check_lists(gcomp *gc)
     const size_t bytes = gcomp__list_bytes(gcomp__bucket_now(gc)->lists);
     for (size_t w = 0; w < gcomp__workers(gc) && gc->late_error == GCOMP_OK; w++) {
         const uint8_t *p = gc->mem.lists + (w + 1) * bytes;
-        if (gcomp__get32(p) == (gc->set->common->crc)(0, p + 4, bytes - 4)) continue;
+        if (gcomp__get32(p) == (gcomp__common(gc->set)->crc)(0, p + 4, bytes - 4)) continue;
         gc->late_error =
             gcomp__disagree(gc, GCOMP_CHECKSUM_MISMATCH, w, " sent damaged lists of sums, seen by");
     }
@@ -21474,7 +21632,7 @@ static void gcomp__check_finite(gcomp *gc, unsigned kind)
 {
     void *sums = NULL;
     size_t count = gcomp__round_sums(gc, kind, &sums);
-    if ((gc->set->common->max_bits)((const float *)sums, count) < 0x7f800000u) return;
+    if ((gcomp__common(gc->set)->max_bits)((const float *)sums, count) < 0x7f800000u) return;
     gc->late_error = gcomp__fail(gc, GCOMP_NOT_FINITE,
                                  kind == GCOMP__MAX ? "the largest over the workers is not finite"
                                                     : "the sum over the workers is not finite");
@@ -21870,10 +22028,10 @@ static double gcomp__lost(const gcomp *gc, const gcomp__slot *slot)
     const size_t begin = gcomp__adds_own(slot) ? gcomp__range(n, world, me) : n;
     const size_t end = gcomp__adds_own(slot) ? gcomp__range(n, world, me + 1) : n;
     /* of ranges before the own one */
-    const double before = (gc->set->common->squares)(slot->residual, begin);
-    const double own = (gc->set->common->squares)(slot->residual + begin, end - begin) /
+    const double before = (gcomp__common(gc->set)->squares)(slot->residual, begin);
+    const double own = (gcomp__common(gc->set)->squares)(slot->residual + begin, end - begin) /
                        ((double)world * (double)world);
-    return before + own + (gc->set->common->squares)(slot->residual + end, n - end);
+    return before + own + (gcomp__common(gc->set)->squares)(slot->residual + end, n - end);
 }
 
 /* Commits a tensor; check: its mean goes into the digest of means. Not inlined: its frame is large.
@@ -21892,11 +22050,11 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     /* sums in the order of tensors, whatever the order of ready: the same bits each time */
     if (gc->desc.measure) {
         gc->p_squares += slot->p_squares; /* in the order of tensors, whatever the order of ready */
-        gc->y_squares += (gc->set->common->squares)(work.y, slot->n);
+        gc->y_squares += (gcomp__common(gc->set)->squares)(work.y, slot->n);
         if (slot->residual) gc->e_squares += gcomp__lost(gc, slot);
     }
     if (check) gc->mean_digest = gcomp__crc_floats(gc, gc->mean_digest, work.y, slot->n);
-    if (slot->staging) (gc->set->common->narrow)(slot->grad, work.y, slot->dtype, slot->n);
+    if (slot->staging) (gcomp__common(gc->set)->narrow)(slot->grad, work.y, slot->dtype, slot->n);
     else if (made) memcpy(slot->grad, made, 4 * slot->n);
     gc->stats.bytes_in += 4 * (uint64_t)slot->n;
 }
@@ -22225,8 +22383,8 @@ static void gcomp__copy_gradients(gcomp *gc, void *const *grads, float *flat, in
         if (!grad && !back) memset(own, 0, 4 * slot->n);
         if (!grad) continue;
         if (slot->dtype != GCOMP_F32) {
-            if (back) (gc->set->common->narrow)(grad, own, slot->dtype, slot->n);
-            else (gc->set->common->widen)(own, grad, slot->dtype, slot->n);
+            if (back) (gcomp__common(gc->set)->narrow)(grad, own, slot->dtype, slot->n);
+            else (gcomp__common(gc->set)->widen)(own, grad, slot->dtype, slot->n);
         } else memcpy(back ? grad : (void *)own, back ? (void *)own : grad, 4 * slot->n);
     }
     gcomp__fp_leave(mode);
@@ -22242,13 +22400,13 @@ static void gcomp__put_word(const gcomp *gc, uint8_t *to, gcomp_result result, s
     gcomp__put32(to + 4, (uint32_t)-(int)result);
     gcomp__put32(to + 8, codecs);
     for (size_t i = 0; i < entries; i++) to[12 + i] = (uint8_t)gc->tensors[i].entry;
-    gcomp__put32(to + 12 + entries, (gc->set->common->crc)(0, to, 12 + entries));
+    gcomp__put32(to + 12 + entries, (gcomp__common(gc->set)->crc)(0, to, 12 + entries));
 }
 
 /* Did the word arrive undamaged? */
 static int gcomp__is_word(const gcomp *gc, const uint8_t *word, size_t entries)
 {
-    const uint32_t crc = (gc->set->common->crc)(0, word, 12 + entries);
+    const uint32_t crc = (gcomp__common(gc->set)->crc)(0, word, 12 + entries);
     return !memcmp(word, "GCN2", 4) && gcomp__get32(word + 12 + entries) == crc;
 }
 
@@ -22634,7 +22792,7 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
     }
     gcomp__pass lead = gcomp__pass_over(GCOMP__WRITE, at);
     if (!gc->desc.comm.rank) gcomp__pass_lead(gc, &lead);
-    gcomp__put32(at + lead.bytes, (gc->set->common->crc)(0, s, bytes - 4));
+    gcomp__put32(at + lead.bytes, (gcomp__common(gc->set)->crc)(0, s, bytes - 4));
     *length = bytes;
     return GCOMP_OK;
 }
@@ -22675,7 +22833,7 @@ static gcomp_result gcomp__check_save_frame(gcomp *gc, size_t w, const uint8_t *
         return gcomp__fail_save(gc, GCOMP_TRUNCATED, w, NULL, "it ends before its content");
     if (gcomp__get64(s + GCOMP__SAVE_BYTES) < length)
         return gcomp__fail_save(gc, GCOMP_TRAILING_BYTES, w, NULL, "bytes follow its end");
-    if (gcomp__get32(s + length - 4) != (gc->set->common->crc)(0, s, length - 4))
+    if (gcomp__get32(s + length - 4) != (gcomp__common(gc->set)->crc)(0, s, length - 4))
         return gcomp__fail_save(gc, GCOMP_CHECKSUM_MISMATCH, w, NULL, "it was damaged");
     return GCOMP_OK;
 }
@@ -23121,7 +23279,7 @@ GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
     if (gc->node) stats->not_finite += gc->node->stats.not_finite; /* it looks at this worker's */
     for (size_t i = 0; i < gcomp__tensors(gc); i++)
         if (gc->tensors[i].residual)
-            squares += (gc->set->common->squares)(gc->tensors[i].residual, gc->tensors[i].n);
+            squares += (gcomp__common(gc->set)->squares)(gc->tensors[i].residual, gc->tensors[i].n);
     stats->residual_norm = gcomp__sqrt(squares);
     stats->ratio = stats->bytes_out ? (double)stats->bytes_in / (double)stats->bytes_out : 0;
     gcomp__fp_leave(mode);
