@@ -7712,16 +7712,16 @@ GCOMP__HEAVY void gcomp__slice_codes(gcomp__sliced *s, const uint8_t *codes, uns
             from = some;
         }
         gu_slice(w, from, bits);
-        /* two's complement to size and sign, 64 levels at once: |q| = (q ^ sign) + (1 if
-           negative) */
+        /* two's complement becomes size and sign, 64 levels at once: |q| = q, or ~q + 1 where the
+           sign is set */
         uint64_t carry = w[bits - 1];
-        /* From the top bit down. At the end of turn b, any has a bit for each level with |q| >=
-           2^b, and equal for each with |q| >> b = levels >> b. */
         GCOMP__UNROLL_8 for (unsigned b = 0; b < bits - 1; b++) {
             const uint64_t x = w[b] ^ w[bits - 1];
             w[b] = x ^ carry;
             carry &= x;
         }
+        /* Now from the top bit down. At the end of turn b, any has a bit for each level with
+           |q| >= 2^b, and equal has one for each with |q| >> b = levels >> b. */
         GCOMP__UNROLL_8 for (unsigned b = bits - 1; b-- > 0;) {
             if (b == 0) s->large += gcomp__popcount64(any); /* still |q| >= 2 */
             any |= w[b];
@@ -7808,8 +7808,8 @@ static void gcomp__count_gaps(const gcomp__sliced *s, unsigned r, size_t *rice, 
     size_t next = 0, omega = s->sent, quotient[3] = {0, 0, 0}, gap; /* next: behind the last sent */
     for (size_t g = 0; g < s->groups; g++, w += s->bits) {
         uint64_t x = 0;
-        /* The code of |q| has omega_length[log2 |q|] bits. In turn b, x has a bit for each |q|
-           >= 2^b: it adds what a number of one more binary digit takes more. */
+        /* The code of |q| has omega_length[log2 |q|] bits. In turn b, x has a bit for each
+           |q| >= 2^b, and each of these has a longer code than a number below 2^b. */
         for (size_t b = s->bits - 1; b-- > 0;) {
             x |= w[b];
             if (b)
@@ -7874,8 +7874,8 @@ GCOMP__NOINLINE void gcomp__choose_coder(gcomp__sliced *s, unsigned code, size_t
             gcomp__offer(s, GCOMP__BY_TREE | d << 4 | best, size[d] + rest);
     }
     if (sparse || (code != GCOMP__RICE && least < s->size)) {
-        /* The best parameter is near log2 of the mean distance: that one, and those on both
-           sides. */
+        /* The best parameter is near log2 of the mean distance. That one is tried, and those on
+           both sides of it. */
         unsigned r = gcomp__log2((uint32_t)((s->count + 1) / (s->sent + 1)));
         r = r > 11 ? 10 : r ? r - 1 : 0;
         gcomp__count_gaps(s, r, size, &elias);
@@ -12133,8 +12133,8 @@ typedef struct gcomp__selection {
 
 struct gcomp__selector {
     size_t (*most)(const gcomp_codec *codec, size_t n); /* elements that a payload may have */
-    /* Puts the elements into s->value and s->index, in order of index. GCOMP_NOT_FINITE: some p
-       is not finite; then all elements have been looked at. */
+    /* Puts the elements into s->value and s->index, in order of index. Looks at all p of the
+       tensor; if one is not finite, returns GCOMP_NOT_FINITE. */
     gcomp_result (*select)(const gcomp__call *call, const gcomp_codec *codec, gcomp__selection *s);
     int grouped; /* an index names a group of elements; param[1] says how many */
 };
@@ -12258,8 +12258,8 @@ static uint32_t gcomp__sparse_keep(gcomp__selection *s, size_t k)
    2^20 elements: k is 10486, the sample has 16384 elements, of which 163 are expected to be among
    the k. The guess is the sample's 163rd largest key; a sure guess is its 244th. */
 
-/* Elements of a sample: n / 64, but 4096 to 65536, a multiple of 16. Of fewer than 32768
-   elements none is taken: there a guess saves no time. */
+/* Elements of a sample that may decide which elements are sent: n / 64, but 4096 to 65536, a
+   multiple of 16. Of fewer than 32768 elements 0: these are ranked exactly, which is fast there. */
 static size_t gcomp__sparse_sample(size_t n)
 {
     return n < 32768 ? 0 : gcomp__min(GCOMP__SPARSE_SAMPLE, gcomp__max(4096, n / 64)) / 16 * 16;
@@ -12303,7 +12303,7 @@ static uint32_t gcomp__sparse_guess(const gcomp__call *call, const gcomp__select
                                     int sure)
 {
     size_t sample = gcomp__sparse_sample(s->n);
-    /* few elements: where the guess only saves time, a sample of a 16th of them will do */
+    /* few elements: a sure guess only saves time, and a sample of a 16th of them does that */
     if (sure && !sample && s->n >= 1024) sample = s->n / 256 * 16;
     if (!sample) return 1;
     gcomp__sparse_look(call, s, sample);
@@ -12581,16 +12581,14 @@ static gcomp_codec gcomp__value_codec(const gcomp_codec *codec)
     return value;
 }
 
-/* Room for candidates, in elements:
+/* Room for candidates, in elements: twice as many as a payload may have, since a guess may be too
+   low; at least 4096 more than it may have, and at least the sample, which lies there first; but
+   never more than n, and 32. For topk with density 0.01 of 2^20 elements:
 
-     topk, n = 2^20, density 0.01     most 10486, twice that 20972, sample 16384: 20972 + 32
-
-   Twice as many as a payload may have, since a guess may be too low; at least 4096 more than
-   that, and at least the sample, which lies there first. Never more than n. */
+     a payload has 10486, twice that is 20972, the sample 16384: room for 20972 + 32 */
 static size_t gcomp__sparse_room(const gcomp_codec *codec, size_t n)
 {
     const size_t most = (gcomp__method_of(codec->method)->rules.selector->most)(codec, n);
-    /* room for a guess that is too low, and for a sample */
     const size_t wanted = gcomp__max(gcomp__max(gcomp__times(most, 2), gcomp__plus(most, 4096)),
                                      gcomp__sparse_sample(n));
     return gcomp__plus(gcomp__min(wanted, n), 32);
@@ -13296,13 +13294,14 @@ typedef struct gcomp__wangni {
     double rest;                   /* the sum of |p| whose keys are below the guess */
     size_t above;                  /* how many are not */
     float quantum, lift, inverse;  /* p_i = |p| * lift * inverse / 65536 */
-    uint64_t words;
-    float tile[GCOMP__TILE];                /* room for a tile, */
-    uint32_t draws[GCOMP__TILE / 2 + 16];   /* and its random numbers */
+    uint64_t words;                         /* the stream of random numbers */
+    float tile[GCOMP__TILE];                /* room for a tile of p, */
+    uint32_t draws[GCOMP__TILE / 2 + 16];   /* and for its draws of 16 bits */
 } gcomp__wangni;
 
 typedef struct gcomp__wangni_kernels {
-    /* what a quantum so large or larger may send; until the end or until the buffer is full */
+    /* finds what this quantum or a larger one may send, until the end or until the buffer is
+       full */
     void (*look)(gcomp__wangni *job);
 } gcomp__wangni_kernels;
 #endif
@@ -13317,6 +13316,7 @@ typedef struct gcomp__wangni_kernels {
 #define gcomp__wangni_drawn GCOMP__F(wangni_drawn)
 GCOMP__INLINE uint32_t gcomp__wangni_drawn(const gcomp__wangni *job, gv p, gw draw)
 {
+    /* t = p_i * 65536; the element may be sent if draw <= trunc(t) */
     const gv lifted = gv_mul(gv_abs(p), gv_splat(job->lift));
     const gv t = gv_clamp(gv_mul(lifted, gv_splat(job->inverse)), 65536.0f);
     return gw_eq(gw_min(draw, gw_trunc(t)), draw);
@@ -13340,12 +13340,13 @@ static void gcomp__wangni_look(gcomp__wangni *job)
         gcomp__draw_many(job->draws, job->words, s->at, 16 * groups);
         for (size_t j = 0; j < groups; j++) {
             gv p = gcomp__sum_at(from, 16 * j);
+            /* p_i = 1: these are candidates whatever the draw is */
             const uint32_t large = gv_reaches(p, s->guess);
             sent[j] = gcomp__wangni_drawn(job, p, gw_load_halves(job->draws + 8 * j)) | large;
             some |= (uint32_t)(sent[j] != 0) << j;
             if (large) {
                 job->above += gcomp__popcount(large);
-                /* adds nothing to the rest */
+                /* the rest is a sum of the others alone */
                 p = gv_pick(large, gv_splat(0), p);
             }
             sum = gs_add(sum, gv_abs(p));
@@ -13406,9 +13407,11 @@ static void gcomp__wangni_thin(gcomp__wangni *job, int exact)
         GCOMP__PIN(t);
         uint32_t whole = t < 65536 ? (uint32_t)t : 65536; /* its upper 16 bits */
         size_t sent = draw < whole;
+        /* the upper halves are equal: a second draw of 16 bits decides */
         if (draw == whole)
             sent = !exact || gcomp__draw(job->words ^ GCOMP__MORE_BITS, s->index[i]) <
                                  (uint32_t)((t - (float)whole) * 65536);
+        /* sent is the quantum with the sign of p, or p itself where p_i = 1 */
         s->value[kept] = exact && key < s->guess ? gcomp__float(s->guess | (word & 0x80000000u))
                                                  : s->value[i];
         s->index[kept] = s->index[i];
@@ -13454,8 +13457,8 @@ static void gcomp__wangni_raise(gcomp__wangni *job, size_t most)
         (double)gcomp__float(gcomp__sparse_kth(s->value, s->count, most, s->bins, &ties));
     gcomp__wangni_set(job,
                       least > 1.25 * (double)job->quantum ? least : 1.25 * (double)job->quantum);
-    /* the quantum is the largest float that there is */
-    if (s->guess == before) gcomp__sparse_keep(s, most); /* the largest float there is */
+    /* the quantum was the largest float that there is, and cannot be raised */
+    if (s->guess == before) gcomp__sparse_keep(s, most);
     for (size_t i = 0; i < s->count; i++) {
         const uint32_t key = gcomp__bits(s->value[i]) & 0x7fffffffu;
         /* candidates that are now below the guess join the rest */
@@ -13513,7 +13516,7 @@ static gcomp_result gcomp__wangni_select(const gcomp__call *call, const gcomp_co
     return GCOMP_OK;
 }
 
-/* Unbiased if the value method is. */
+/* With a value method the payload is unbiased only if that method is unbiased too. */
 static void gcomp__wangni_adapt(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
 {
     (void)rounds;
@@ -14103,7 +14106,7 @@ GCOMP__INLINE size_t gcomp__random_below(const uint32_t *pair, size_t n)
     const uint64_t high = pair[0], low = pair[1];
     const uint64_t top = (uint64_t)n >> 32, rest = (uint64_t)n & 0xffffffffu;
     /* two products are enough for n below 2^32 */
-    if (!top) return (size_t)((high * rest + (low * rest >> 32)) >> 32); /* two products do */
+    if (!top) return (size_t)((high * rest + (low * rest >> 32)) >> 32);
     return (size_t)(high * top + ((high * rest + low * top + (low * rest >> 32)) >> 32));
 }
 
@@ -14131,10 +14134,10 @@ GCOMP__INLINE void gcomp__random_batch(const gcomp__random_job *job, uint64_t wo
     }
 }
 
-/* Puts k different elements of n into S. If k is more than half of n, it draws the n - k others
-   instead, and turns S round. So many different elements take at least as many draws. These come
-   first, in batches, and are marked without asking whether they were drawn before; a count says how
-   many there are. Then draws come one by one, until there are enough:
+/* Puts k different elements of n into S. If k is more than half of n, the function draws the n - k
+   others instead, and turns S round. `few` different elements take at least `few` draws. That many
+   come first, in batches, and are marked without asking whether they were drawn before; a count
+   says how many different ones there are. Then draws come one by one, until there are enough:
 
      draws     | batch 0 | batch 1 | ... | batch `sure` - 1 | one by one
      marked    | all                                        | if not drawn before */
@@ -14150,7 +14153,7 @@ static void gcomp__random_elements(const gcomp__random_job *job, uint64_t words,
             bits[at[j] / 8] = (uint8_t)(bits[at[j] / 8] | 1u << (at[j] & 7));
         if (i < sure) gcomp__random_batch(job, words, i, n, at);
     }
-    /* as many elements are still missing as draws met one that was marked */
+    /* each draw that met a marked element left one missing */
     for (done = (job->kernels->count)(job), i = sure; done < few; i++) {
         gcomp__random_batch(job, words, i, n, coming[0]);
         for (size_t j = 0; j < GCOMP__RANDOM_DRAWS && done < few; j++) {
