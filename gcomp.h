@@ -16997,7 +16997,8 @@ GCOMP__NOINLINE gcomp_result gcomp__parse_codec(gcomp_codec *codec, const char *
     return GCOMP_OK;
 }
 
-/* Numbers are read and printed by exact arithmetic on doubles, which needs the library's own mode.
+/* Behind GCOMP_OK every codec is valid for all functions below, and its text can be printed again.
+   Numbers are read and printed by exact arithmetic on doubles, which needs the library's own mode.
    *codec is written last: on error it keeps what it held. */
 GCOMP_API gcomp_result gcomp_codec_parse(gcomp_codec *codec, const char *text, char *why_buffer,
                                          size_t why_capacity)
@@ -17066,8 +17067,9 @@ static const gcomp__method *gcomp__valid(const gcomp_codec *codec)
     return gcomp__params_valid(v, codec->value_param, 1) ? m : NULL;
 }
 
-/* "+none" is not printed: a sparse method has it where no plus stands. t.length counts what did not
-   fit, too: with capacity 0 the function tells how much room the text needs. */
+/* The text of a codec: read again it gives the same codec. "+none" is not printed: a sparse method
+   has it where no plus stands. t.length counts what did not fit, too: with capacity 0 the function
+   tells how much room the text needs. */
 GCOMP_API size_t gcomp_codec_format(const gcomp_codec *codec, char *text, size_t capacity)
 {
     gcomp__text t = gcomp__text_in(text, capacity);
@@ -17546,12 +17548,14 @@ static gcomp_result gcomp__decode_one(const void *payload, size_t length, int en
     return result;
 }
 
+/* y <- decode(payload): STORE overwrites y, which may hold anything. */
 GCOMP_API gcomp_result gcomp_decode(const void *payload, size_t length, float *y, size_t n,
                                     const gcomp_exec *exec)
 {
     return gcomp__decode_one(payload, length, GCOMP__STORE, 1, y, n, exec);
 }
 
+/* y <- y + weight * decode(payload): ADD with sink.fresh = 0. */
 GCOMP_API gcomp_result gcomp_decode_add(const void *payload, size_t length, float weight, float *y,
                                         size_t n, const gcomp_exec *exec)
 {
@@ -18285,7 +18289,7 @@ static gcomp_result gcomp__list_suits(const gcomp_desc *d, const gcomp__schedule
     int keeps[GCOMP__ENTRIES]; /* does a codec keep a residual on the first worker of a machine? */
     uint8_t rounds[3];
     unsigned flags;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++) { /* rounds: not needed here */
         GCOMP__TRY(gcomp__transport_suits(d, &codecs[i], rounds, &flags, why));
         keeps[i] = (flags & GCOMP__FEEDBACK) && !d->no_error_feedback;
     }
@@ -18312,7 +18316,7 @@ static gcomp_result gcomp__resolve_schedule(gcomp_desc *d, gcomp__schedule *s, g
     }
     GCOMP__TRY(gcomp__parse_list(s->codecs, &s->count, d->codec ? d->codec : "none", why));
     s->entries = s->count;
-    if (s->rule == GCOMP__WARMUP && s->count == 1) {
+    if (s->rule == GCOMP__WARMUP && s->count == 1) { /* the list is made here, not by the user */
         s->warms = 1;
         s->entries = GCOMP__WARM_PARTS + 1;
         gcomp__warm_list(s, s->codecs, &s->count);
@@ -18345,7 +18349,9 @@ static gcomp_result gcomp__resolve_allocator(gcomp_allocator *allocator, gcomp__
 #endif
 }
 
-/* *isa: AUTO becomes what the environment variable GCOMP_ISA names, if it is set. */
+/* *isa: AUTO becomes what the environment variable GCOMP_ISA names, if it is set. A name that does
+   not exist is an error, and not ignored: a test that asks for a set must not pass with another
+   one. */
 static gcomp_result gcomp__isa_of_environment(gcomp_isa *isa, gcomp__text *why)
 {
 #if !defined(GCOMP_NO_GETENV) && !defined(GCOMP_NO_STDLIB)
@@ -18421,7 +18427,7 @@ static gcomp_result gcomp__entry_of(gcomp__entry *entry, const gcomp__slot *slot
         m = &gcomp__row_none;
         entry->codec = gcomp__none_codec();
     }
-    /* from here on for the codec that is used */
+    /* from here on for the codec that is used, which may be none by now */
     codec = &entry->codec;
     entry->method = m;
     GCOMP__TRY(gcomp__transport_suits(desc, codec, entry->rounds, &entry->flags, why));
@@ -18472,7 +18478,8 @@ static int gcomp__keeps(const gcomp_desc *desc, unsigned flags)
     return (flags & GCOMP__FEEDBACK) && !desc->no_error_feedback && !desc->node.rank;
 }
 
-/* Is this rank 0, whose schedule decides? With desc.node: its machine's first worker. */
+/* Is this rank 0, whose schedule decides? With desc.node: the first worker of machine 0. Only it
+   measures, sums epochs, and saves what the schedule has measured. */
 static int gcomp__leads(const gcomp_desc *desc) { return !desc->comm.rank && !desc->node.rank; }
 
 /* Checks name, shape and dtype of a tensor, and fills in the slot. The name stays the user's until
@@ -18567,9 +18574,11 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__entry *ent
    Places in mem.send, with four tensors in two buckets, `bound` bytes for each payload:
      | bucket 0: tensors 2, 3          | bucket 1: tensors 0, 1       |
        ^ at_send of tensor 2   ^ of 3    ^ of 0           ^ of 1
-   mem.sums and mem.local grow in the same order. What a bucket needs only while it is communicated
-   (shards, lists) begins at 0 in each bucket: the next bucket uses the same bytes again.
-   ---------------------------------------------------------------------------------------------- */
+   mem.local grows in the same order; mem.sums in the order of tensors, see gcomp__place_sums. What
+   a bucket needs only while it is communicated (shards, lists) begins at 0 in each bucket: the
+   next bucket uses the same bytes again.
+   ----------------------------------------------------------------------------------------------
+   */
 
 enum { GCOMP__LEAST_RANGE = 256 }; /* elements; payloads of smaller ranges are mostly headers */
 
@@ -19224,7 +19233,8 @@ GCOMP_API gcomp_result gcomp_open(gcomp **gc, const gcomp_desc *desc)
     return GCOMP_OK;
 }
 
-/* Gives back what a tensor holds; what it does not hold is NULL. */
+/* Gives back what a tensor holds; what it does not hold is NULL. Sizes are those that
+   gcomp__slot_reserve took. */
 static void gcomp__slot_release(gcomp *gc, gcomp__slot *slot)
 {
     gcomp__release(&gc->memory, slot->name, slot->name_bytes);
@@ -19424,6 +19434,7 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
     by_name[place] = slot.by_address;
     tensors[stbds_header(tensors)->length++] = slot;
     stbds_header(by_name)->length++;
+    /* the first tensor was a vector, and alone until now */
     if (gc->tensors[0].alone && gcomp__tensors(gc) > 1) gcomp__leave_alone(gc);
     return GCOMP_OK;
 }
@@ -19437,6 +19448,11 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
        name        shape     dtype  codec              what all rounds bring  of 4 n
    "at most" stands if a payload is among the rounds. The reason for another codec than the one that
    was named, the entry of a list, and a warm-up stand in parentheses behind the codec.
+   What a worker brings to a collective counts once, whatever the number of workers: that is what it
+   sends with a transport that forwards nothing. Rounds of the codecs, 784 x 1152 elements:
+     none              ALLREDUCE  3612672 bytes
+     topk              ALLGATHER  at most 46160 bytes
+     powersgd:rank=4   ALLREDUCE  4 * 784 floats, ALLREDUCE  4 * 1152 floats
    ---------------------------------------------------------------------------------------------- */
 
 /* Questions about an object. They take any gc and any number, also NULL and numbers that no tensor
@@ -19452,7 +19468,7 @@ GCOMP_API size_t gcomp_tensor_find(const gcomp *gc, const char *name)
     return found ? gc->by_name[place] : gcomp_tensor_count(gc);
 }
 
-/* A tensor by its number; NULL if there is none. */
+/* A tensor by its number; NULL if there is none, or no object. */
 static const gcomp__slot *gcomp__slot_at(const gcomp *gc, size_t tensor)
 {
     return tensor < gcomp_tensor_count(gc) ? gc->tensors + tensor : NULL;
@@ -19523,7 +19539,8 @@ static gcomp_round gcomp__round_of(const gcomp__slot *slot, int round)
     return r;
 }
 
-/* A tensor without its memory, by a desc with its defaults. Not inlined: the entries are large. */
+/* A tensor without its memory, by a desc with its defaults. Not inlined: the entries are large, and
+   would make the frame of gcomp_rounds too large for small stacks. */
 GCOMP__NOINLINE gcomp_result gcomp__slot_alone(gcomp__slot *slot, const gcomp_desc *desc,
                                                const gcomp__schedule *schedule,
                                                const gcomp_tensor *tensor, int alone,
@@ -19548,7 +19565,7 @@ GCOMP_API gcomp_result gcomp_rounds(const gcomp_desc *desc, const gcomp_tensor *
     gcomp__slot slot;
     if (!desc) return GCOMP_INVALID_ARGUMENT;
     if (!tensor) return gcomp__say(&why, "tensor is NULL"), GCOMP_INVALID_ARGUMENT;
-    gcomp_desc d = *desc;
+    gcomp_desc d = *desc; /* the defaults are filled in here, and not in the user's */
     GCOMP__TRY(gcomp__resolve_desc(&d, &schedule, &set, &why));
     gcomp_result result = gcomp__slot_alone(&slot, &d, &schedule, tensor, count == 1, &own);
     if (result != GCOMP_OK) {
@@ -19576,7 +19593,7 @@ static size_t gcomp__brings(const gcomp__slot *slot, int *most)
     return bytes;
 }
 
-/* "at most 50768 of 3617280 bytes" */
+/* "at most 50768 of 3617280 bytes": what travels, of n elements as floats. */
 static void gcomp__say_bytes(gcomp__text *t, size_t bytes, size_t n, int most)
 {
     gcomp__say_with(t, "%s%u of %u bytes", most ? "at most " : "", (uint64_t)bytes,
@@ -19592,6 +19609,7 @@ static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot)
     int most = 0; /* 1: the length of a payload may depend on the gradient */
     static const char *const dtypes[] = {"fp32", "fp16", "bf16"};
     (void)gcomp_codec_format(&slot->codec, codec, sizeof codec);
+    /* %s and not %t: the whole name */
     gcomp__say_with(t, "%s: ", slot->name);
     if (slot->stack > 1) gcomp__say_with(t, "%u x ", (uint64_t)slot->stack);
     gcomp__say_number(t, slot->rows);
@@ -19816,6 +19834,9 @@ GCOMP_API gcomp_result gcomp_restart(gcomp *gc, uint64_t step)
      gcomp_give_back    residual <- residual + decode(payload)  if a committed payload was lost
    A commit first checks all payloads; if one is bad, nothing is written. A payload is checked
    against the tensor too: its codec, and its number of elements.
+   Example: a parameter server. Each worker compresses and sends one payload; gcomp_commit with own
+   and count 0 keeps the rest. The server decodes the payloads of all and sends the mean back.
+   Steps use the inner functions of this chapter too, with their own buffers.
    ---------------------------------------------------------------------------------------------- */
 
 /* How a method runs for this object: instruction set, kernels, scratch, threads. The scratch of the
@@ -19832,7 +19853,9 @@ static gcomp__call gcomp__call_in(const gcomp *gc, const gcomp__method *method)
     return call;
 }
 
-/* What a tensor gives to an encoder: the gradient, its residual, the random key of this step. */
+/* What a tensor gives to an encoder: the gradient, its residual, the random key of this step. The
+   shape is left out: encoders see a vector. The key makes the payload a function of (gradient,
+   residual, seed, step, tensor, rank), so that a repeated call gives the same bytes. */
 static gcomp_input gcomp__input_in(const gcomp *gc, const gcomp__slot *slot, const void *grad,
                                    uint64_t step)
 {
@@ -19932,7 +19955,7 @@ static gcomp_result gcomp__match(const gcomp_codec *codec, const void *const *pa
     return GCOMP_OK;
 }
 
-/* Checks that a payload is valid, and of this codec. */
+/* Checks that a payload of n elements is valid, and of this codec. *view is the opened payload. */
 static gcomp_result gcomp__check_as(const gcomp *gc, const gcomp_codec *codec, size_t n,
                                     const void *payload, size_t length, gcomp__view *view)
 {
@@ -19969,7 +19992,7 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad, const
     /* everything that came in is checked: validity first, then that it is of the tensor's codec */
     if (count) result = gcomp__check_all(&call, payloads, lengths, count, slot->n, &first);
     if (result == GCOMP_OK) result = gcomp__match(&slot->codec, payloads, count, slot->n);
-    size_t w = 0; /* own may be one of the payloads: then it has been checked */
+    size_t w = 0; /* own may be one of the payloads: then it has been checked with them */
     while (own && w < count && payloads[w] != own) w++;
     if (result == GCOMP_OK && own && (w == count || lengths[w] != own_length))
         result = gcomp__check_for(gc, slot, own, own_length);
@@ -20033,8 +20056,17 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
      LISTS     allgather   see >>sums; methods with GCOMP__TOP_MEAN only
      TOTALS    allgather   the length of the sums; and could the owner add?
      SUMS      allgather   the sums
-   A length has 16 bytes: 0 bytes to come (64 bit), 8 status (32 bit), 12 CRC-32C of the 12 before.
+   A length has 16 bytes:
+     | bytes to come | status  | CRC-32C of the 12 before |
+     0               8         12                        16
    An answer is a length of 0 bytes. If a status is not 0, all workers stop.
+   What each stage leaves in the buffers of worker 1 of 3, with tensors A and B:
+     mem.cut      A0 A1 A2  B0 B1 B2         shards of its own payloads, by tensor
+     mem.packed   A0 B0 | A1 B1 | A2 B2      the same, by the worker who gets them
+     mem.shards   A1 B1 | A1 B1 | A1 B1      from workers 0, 1, 2: what all have for its range
+     mem.acc      A1 B1                      their sums, floats
+     mem.packed   A1 B1                      the sums as payloads
+     mem.cut      A0 B0 | A1 B1 | A2 B2      the sums of all owners
    ---------------------------------------------------------------------------------------------- */
 
 enum {
@@ -20076,13 +20108,13 @@ static void gcomp__put_length(const gcomp *gc, uint8_t *to, size_t bytes, gcomp_
     gcomp__put32(to + 12, (gcomp__common(gc->set)->crc)(0, to, 12));
 }
 
-/* The same number of bytes from each worker, */
+/* sizes[w] <- bytes, for each worker w. */
 static void gcomp__all_sizes(const gcomp *gc, size_t *sizes, size_t bytes)
 {
     for (size_t w = 0; w < gcomp__workers(gc); w++) sizes[w] = bytes;
 }
 
-/* or what their lengths say. */
+/* sizes[w] <- the bytes that length w announces. The lengths are the own ones, or were checked. */
 static void gcomp__sizes_of(const gcomp *gc, size_t *sizes, const uint8_t *lengths)
 {
     for (size_t w = 0; w < gcomp__workers(gc); w++)
@@ -20099,7 +20131,8 @@ static gcomp_codec gcomp__shard_codec(const gcomp__slot *slot)
     return codec;
 }
 
-/* Writes chosen elements of a range as a sparse payload. */
+/* Writes chosen elements of a range as a sparse payload. GCOMP_DST_TOO_SMALL if it does not fit
+   capacity: gcomp__put_sums then sends floats. */
 static gcomp_result gcomp__put_shard(const gcomp *gc, const gcomp__slot *slot,
                                      const gcomp__selection *s, uint8_t *to, size_t capacity,
                                      size_t *length)
@@ -20115,7 +20148,9 @@ static gcomp_result gcomp__put_shard(const gcomp *gc, const gcomp__slot *slot,
     return GCOMP_OK;
 }
 
-/* Cuts the own sparse payload of a tensor into shards. Not inlined: its frame is large. */
+/* Cuts the own sparse payload of a tensor into shards: each has the elements of one range, which
+   lie one behind the other, since indices rise. Not inlined: its stack frame is large.
+     n = 96, world = 3     indices 3 40 41 70   ->   3 | 8 9 | 6     counted within each range */
 GCOMP__NOINLINE gcomp_result gcomp__cut(gcomp *gc, const gcomp__slot *slot)
 {
     const gcomp__call call = gcomp__call_in(gc, slot->method);
@@ -20130,6 +20165,7 @@ GCOMP__NOINLINE gcomp_result gcomp__cut(gcomp *gc, const gcomp__slot *slot)
     GCOMP__TRY(gcomp__open_payload(gc->set, &view, gc->mem.own + slot->at_own, slot->length,
                                    slot->n, &flags));
     size_t left = gcomp__sparse_read(&view, s.index, s.value); /* indices rise */
+    /* left: elements that no shard has yet; s.index and s.value begin with the first of these */
     for (size_t w = 0; w < world; w++, to += length) {
         const size_t begin = gcomp__range(slot->n, world, w),
                      end = gcomp__range(slot->n, world, w + 1);
@@ -20294,7 +20330,8 @@ static int gcomp__add_shards_of(gcomp *gc, const gcomp__slot *slot)
     return 1;
 }
 
-/* Adds the shards of all tensors. A bad one becomes the late error. */
+/* Adds the shards of all tensors, when SHARDS is done. A bad one becomes the late error, which the
+   totals tell; the sums of that range are then never sent. */
 static void gcomp__add_shards(gcomp *gc)
 {
     const gcomp__bucket *b = gcomp__bucket_now(gc);
@@ -20319,7 +20356,9 @@ static void gcomp__add_shards(gcomp *gc)
    key taken is the threshold. An owner sends its sums from the threshold on, up to m - 1 more than
    those its own taken keys stand for: all together send fewer than k + (world + 1) m. Of these
    every worker applies the k largest.
-     a list: 0 CRC-32C of the rest   4 for each tensor k / m keys, falling, then zeros
+     a list:   | CRC-32C of the rest | tensor 0: k / m keys, falling, then zeros | tensor 1: ... |
+               0                     4                                           at_list of tensor 1
+   The sums of one owner, in mem.packed and on the wire: one payload for each tensor, back to back.
    ---------------------------------------------------------------------------------------------- */
 
 /* Selects sums of the own range with keys from `least` on; with GCOMP__TOP_MEAN the `wanted`
@@ -20329,7 +20368,7 @@ static gcomp__selection gcomp__choose_sums(const gcomp *gc, const gcomp__slot *s
 {
     const int global = slot->flags & GCOMP__TOP_MEAN; /* else all sums that are not 0 are chosen */
     const size_t world = gcomp__workers(gc), n = gcomp__range_size(slot->n, world, gcomp__me(gc));
-    /* no more elements can have a sum */
+    /* elements that can have a sum, at most: k from each worker */
     const size_t most = gcomp__min(gcomp__times(slot->k, world), n);
     const gcomp__call call = gcomp__call_in(gc, slot->method);
     const gcomp_input in = gcomp__plain_input(gc->mem.acc + slot->at_acc);
@@ -20359,7 +20398,7 @@ static void gcomp__sort_keys(uint32_t *key, uint32_t *other, size_t count, size_
     }
 }
 
-/* Writes the own lists of all tensors. */
+/* Writes the own lists of all tensors, when the shards are added. */
 static void gcomp__put_lists(gcomp *gc)
 {
     const gcomp__bucket *b = gcomp__bucket_now(gc);
@@ -20415,7 +20454,7 @@ static size_t gcomp__wanted_sums(gcomp *gc, const gcomp__slot *slot, uint32_t *l
     return gcomp__min(slot->k, (taken[gcomp__me(gc)] + 1) * step);
 }
 
-/* Two shots: writes the mean of the own range, quantised. */
+/* Two shots: writes the mean of the own range, quantised: shot 2. */
 static gcomp_result gcomp__put_mean(const gcomp *gc, const gcomp__slot *slot, uint8_t *to,
                                     size_t *length)
 {
@@ -20433,7 +20472,7 @@ static gcomp_result gcomp__put_sums(gcomp *gc, const gcomp__slot *slot, uint8_t 
     const size_t wanted = slot->flags & GCOMP__TOP_MEAN ? gcomp__wanted_sums(gc, slot, &least) : 0;
     const gcomp__selection s = gcomp__choose_sums(gc, slot, least, wanted);
     const size_t dense = 4 * s.n; /* bytes of the sums as floats */
-    /* sparse, in one byte less than floats would take */
+    /* sparse, if that takes at least one byte less than floats */
     gcomp_result result =
         gcomp__put_shard(gc, slot, &s, to, GCOMP__HEADER + (dense ? dense - 1 : 0), length);
     if (result != GCOMP_DST_TOO_SMALL) return result;
@@ -20446,7 +20485,8 @@ static gcomp_result gcomp__put_sums(gcomp *gc, const gcomp__slot *slot, uint8_t 
     return GCOMP_OK;
 }
 
-/* Writes the sums of all tensors, and their length. */
+/* Writes the sums of all tensors into mem.packed, and their length, which TOTALS sends. A late
+   error goes out as the status of the length, and all workers stop. */
 static void gcomp__pack_sums(gcomp *gc)
 {
     const gcomp__bucket *b = gcomp__bucket_now(gc);
@@ -20464,14 +20504,14 @@ static void gcomp__pack_sums(gcomp *gc)
     gcomp__all_sizes(gc, b->came, GCOMP__LENGTH_BYTES);
 }
 
-/* The sums that came from worker w. */
+/* The sums that came from worker w. They lie where the own shards were cut, which were sent. */
 static const uint8_t *gcomp__sums_from(gcomp *gc, size_t w)
 {
     const gcomp__bucket *b = gcomp__bucket_now(gc);
     return gc->mem.cut + b->at_cut + w * b->share_stride;
 }
 
-/* Checks the sums of all ranges. A bad one becomes the late error. */
+/* Checks the sums of all ranges, when SUMS is done. A bad one becomes the late error. */
 static void gcomp__check_sums(gcomp *gc)
 {
     const size_t world = gcomp__workers(gc);
@@ -20493,7 +20533,8 @@ static void gcomp__check_sums(gcomp *gc)
     gcomp__end_shards(gc, last);
 }
 
-/* Opens the next payload among the sums of worker w, which are valid. */
+/* Opens the next payload among the sums of worker w, which are valid: gcomp__check_sums has seen
+   them. mem.places[w] moves on; the commit sets it to 0 before the first tensor of a bucket. */
 static void gcomp__open_sums(gcomp *gc, size_t w, size_t n, gcomp__view *view)
 {
     const uint8_t *p = gcomp__sums_from(gc, w) + gc->mem.places[w];
@@ -20505,7 +20546,8 @@ static void gcomp__open_sums(gcomp *gc, size_t w, size_t n, gcomp__view *view)
 
 /* ---------------- sums are applied, in the commit */
 
-/* y <- y + the sums of all ranges */
+/* y <- y + the sums of all ranges. They were divided by the number of workers when they were added:
+   what is applied is the mean. */
 static void gcomp__apply_sums(gcomp *gc, const gcomp__slot *slot, float *y)
 {
     const size_t world = gcomp__workers(gc);
@@ -20595,7 +20637,8 @@ static void gcomp__keep_largest(const gcomp *gc, const gcomp__slot *slot, float 
      step t + 1 encodes with the new codecs; its frames tell the new entries (GCOMP__AT_CODECS)
    ---------------------------------------------------------------------------------------------- */
 
-/* The CRC-32C goes on over 8 bytes, little-endian. */
+/* Continues a CRC-32C over the 8 bytes of a number, little-endian. Digests of all kinds are chains
+   of this: crc = 0, then each number in turn. */
 static uint32_t gcomp__crc_number(const gcomp *gc, uint32_t crc, uint64_t v)
 {
     uint8_t b[8];
@@ -20603,7 +20646,8 @@ static uint32_t gcomp__crc_number(const gcomp *gc, uint32_t crc, uint64_t v)
     return (gcomp__common(gc->set)->crc)(crc, b, 8);
 }
 
-/* Of floats as little-endian words, also where words are big-endian. */
+/* Continues a CRC-32C over floats as little-endian words, also where the machine's words are
+   big-endian: digests are compared between machines. */
 static uint32_t gcomp__crc_floats(const gcomp *gc, uint32_t crc, const float *y, size_t n)
 {
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
@@ -20619,7 +20663,7 @@ static uint32_t gcomp__crc_floats(const gcomp *gc, uint32_t crc, const float *y,
 #endif
 }
 
-/* The rule of the schedule and its parameters. */
+/* Continues a CRC-32C over the rule of the schedule (0: none) and its parameters. */
 static uint32_t gcomp__crc_schedule(const gcomp *gc, uint32_t crc)
 {
     crc = gcomp__crc_number(gc, crc, (uint64_t)(gc->schedule.rule + 1));
@@ -20631,7 +20675,7 @@ static uint32_t gcomp__crc_schedule(const gcomp *gc, uint32_t crc)
     return crc;
 }
 
-/* Name and shape of a tensor. */
+/* Continues a CRC-32C over name and shape of a tensor. */
 static uint32_t gcomp__crc_shape(const gcomp *gc, uint32_t crc, const gcomp__slot *slot)
 {
     crc = (gcomp__common(gc->set)->crc)(crc, (const uint8_t *)slot->name, slot->name_bytes);
@@ -20647,15 +20691,16 @@ static uint32_t gcomp__crc_shape(const gcomp *gc, uint32_t crc, const gcomp__slo
    The last one is followed by a gather in which rank 0 alone sends bytes: the entry of each tensor,
    and the CRC-32C of the step's number (64 bit) and these. */
 
-enum { GCOMP__BY_TENSOR = 255 };
+enum { GCOMP__BY_TENSOR = 255 }; /* above every 1 + e: a list has at most 8 entries */
 
-/* Has each tensor an entry of its own? */
+/* Has each tensor an entry of its own? Only accordion with scope=tensor decides so. */
 static int gcomp__by_tensor(const gcomp *gc)
 {
     return gc->schedule.rule == GCOMP__ACCORDION && gc->schedule.param[GCOMP__SCOPE] == 0;
 }
 
-/* Accordion on rank 0: are the gradients of this epoch added up? */
+/* Accordion on rank 0: are the gradients of this epoch added up? every=10: in epochs 0, 10, 20,
+   ... */
 static int gcomp__adds_up(const gcomp *gc, uint32_t epoch)
 {
     return gc->schedule.rule == GCOMP__ACCORDION && gc->desc.comm.rank == 0 &&
@@ -20668,7 +20713,7 @@ static int gcomp__epoch_over(const gcomp *gc)
     return gc->pace.begun && gc->epoch != gc->pace.epoch && gcomp__adds_up(gc, gc->pace.epoch);
 }
 
-/* The root; -1 if the sum is not finite. */
+/* The root of a sum of squares: a norm; -1 if the sum is not finite. */
 static double gcomp__norm_of(double squares)
 {
     return gcomp__finite_double(squares) ? gcomp__sqrt(squares) : -1;
@@ -20706,7 +20751,8 @@ static unsigned gcomp__accordion(gcomp *gc)
     return all == pace->entry ? 0 : 1 + (unsigned)all;
 }
 
-/* The decision of any schedule. */
+/* The decision of any schedule: the byte for the frame. Only rank 0 decides; the others write 0. It
+   is found anew when a step is tried again, from the same state: it is the same then. */
 static unsigned gcomp__decide(gcomp *gc)
 {
     const gcomp__schedule *s = &gc->schedule;
@@ -20736,7 +20782,8 @@ static void gcomp__put_decisions(gcomp *gc)
     gcomp__put32(to + count, gcomp__crc_decisions(gc, to));
 }
 
-/* Reads the entries that rank 0 sent. If they are wrong, that is a late error. */
+/* Reads the entries that rank 0 sent. If they are wrong, that is a late error: the step fails at
+   the end of the bucket, and no tensor has moved. */
 static void gcomp__take_decisions(gcomp *gc)
 {
     const size_t count = gcomp__tensors(gc);
@@ -20824,6 +20871,9 @@ static void gcomp__keep_pace(gcomp *gc)
      | tensors | codecs  | seed    | options | active  | means | epoch        | CRC-32C         |
    Each bucket has a frame. An error of a worker travels in its first frame after the error, also
    one that this worker alone has seen in the bucket before; then all stop.
+   The frame is the only message that is sent without knowing that all agree. So its size never
+   depends on anything, and whatever could make a later collective hang is compared here first.
+     gc->frames   | own, to send | of worker 0 | of worker 1 | ... |    64 bytes each
    ---------------------------------------------------------------------------------------------- */
 
 enum {
@@ -20867,6 +20917,7 @@ static uintptr_t gcomp__address(const gcomp__slot *t, size_t i)
     return (uintptr_t)t[t[i].by_address].grad; /* 0: skipped, or not known yet */
 }
 
+/* The address behind the last byte of a gradient; 0 if there is none. */
 static uintptr_t gcomp__address_behind(const gcomp__slot *slot)
 {
     return slot->grad ? (uintptr_t)slot->grad + slot->n * gcomp__dtype_bytes(slot->dtype) : 0;
@@ -20885,6 +20936,8 @@ static void gcomp__sift_address(gcomp__slot *t, size_t i, size_t end)
     t[i].by_address = sinks;
 }
 
+/* Heap sort of by_address: no memory, and n log n also for the worst order. First all entries
+   become a heap; then the top, the largest, changes places with the last one that is not sorted. */
 static void gcomp__sort_addresses(gcomp__slot *t, size_t count)
 {
     for (size_t i = count / 2; i-- > 0;) gcomp__sift_address(t, i, count);
@@ -20904,6 +20957,7 @@ static gcomp_result gcomp__need_apart(gcomp *gc)
     size_t sorted = 1; /* how many stand in order */
     while (sorted < count && gcomp__address(t, sorted - 1) <= gcomp__address(t, sorted)) sorted++;
     if (sorted < count) gcomp__sort_addresses(t, count);
+    /* if any two overlap, two neighbours do; gradients not known yet are 0, and stand first */
     for (size_t i = 1; i < count; i++) {
         const uint32_t a = t[i - 1].by_address, b = t[i].by_address; /* neighbours in memory */
         if (gcomp__address_behind(t + a) <= gcomp__address(t, i)) continue;
@@ -20964,8 +21018,8 @@ static int gcomp__may_encode(const gcomp *gc)
     return gc->local_error == GCOMP_OK || gc->local_error == GCOMP_NOT_FINITE;
 }
 
-/* Writes the frame of a bucket whose tensors are all ready, and finds which rounds the bucket
-   has. */
+/* Writes the frame of a bucket whose tensors are all ready, and finds which rounds the bucket has:
+   gather_round, has_shards, has_lists. The last chance to find that gradients share memory. */
 static void gcomp__put_frame(gcomp *gc)
 {
     const gcomp__bucket *b = gcomp__bucket_now(gc);
@@ -20988,7 +21042,7 @@ static void gcomp__put_frame(gcomp *gc)
         for (int round = gc->gather_round + 1; round < 3; round++)
             if (gcomp__takes_part(slot, round, GCOMP__GATHER)) gc->gather_round = round;
     }
-    f[GCOMP__AT_STATUS] = (uint8_t)-(int)gc->local_error;
+    f[GCOMP__AT_STATUS] = (uint8_t)-(int)gc->local_error; /* results fit a byte: 0 .. 44 */
     f[GCOMP__AT_DECISION] = gc->current == 0 ? (uint8_t)gcomp__decide(gc) : 0;
     gcomp__put64(f + GCOMP__AT_BYTES, bytes);
     gcomp__put32(f + GCOMP__AT_ACTIVE, active);
@@ -21013,13 +21067,13 @@ static gcomp_result gcomp__peer_failed(gcomp *gc, size_t rank, int status)
                             (uint64_t)rank, gcomp_result_string((gcomp_result)status));
 }
 
-/* Does the frame tell an error of its worker other than NaN or Inf? */
+/* Does the frame tell an error of its worker other than NaN or Inf? With NaN or Inf a worker is
+   well: its frame is compared like those of others, and all skip the step. */
 static int gcomp__has_failed(const uint8_t *frame)
 {
     const uint8_t status = frame[GCOMP__AT_STATUS];
     return status && status != (uint8_t)-(int)GCOMP_NOT_FINITE;
 }
-
 
 /* "rank 1 is at step 7, its last step ended with GCOMP_OK; this worker, rank 0, is at step 6 after
    GCOMP_CALLBACK_FAILED" */
@@ -21034,7 +21088,8 @@ static gcomp_result gcomp__out_of_step(gcomp *gc, size_t w, const uint8_t *f)
                             gcomp_result_name(gc->last));
 }
 
-/* Is this a decision that worker w may make? */
+/* Is this a decision that worker w may make? Rank 0 alone, in bucket 0, for an entry of the lists.
+   */
 static int gcomp__may_decide(const gcomp *gc, size_t w, unsigned decision)
 {
     if (!decision) return 1;
@@ -21155,7 +21210,8 @@ static gcomp_result gcomp__judge_frames(gcomp *gc)
    the last tensors to that of the first: so all ask for the same collectives, one after the other.
    ---------------------------------------------------------------------------------------------- */
 
-/* The step is over on this worker, without a commit. */
+/* The step is over on this worker, without a commit: the object is IDLE, and the frames of the next
+   step tell `last`. Returns the result, which the caller passes on. */
 static gcomp_result gcomp__end_step(gcomp *gc, gcomp_result result)
 {
     gc->phase = GCOMP__IDLE;
@@ -21233,6 +21289,7 @@ static gcomp_result gcomp__need_epochs(gcomp *gc)
     return GCOMP_OK;
 }
 
+/* For the worker that gcomp_regroup_machines has made the first one of its machine. */
 static const char gcomp__no_state[] =
     "this worker has become the first one of its machine: gcomp_load or gcomp_join comes first";
 
@@ -21264,7 +21321,7 @@ static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *step)
     if (gc->phase != GCOMP__IDLE)
         return gcomp__fail(gc, GCOMP_WRONG_STATE, "a step is under way: commit or abort it first");
     gc->started = 1; /* no more tensors */
-    gc->local_error = gcomp__make_room(gc);
+    gc->local_error = gcomp__make_room(gc); /* allocates in the first step, unless prepared */
     if (!gcomp__mode_fits()) gc->local_error = gcomp__fail_plainly(gc, GCOMP_FLOAT_MODE);
     gc->late_error = GCOMP_OK;
     gc->step_bytes = gc->stats.bytes_out;
@@ -21280,6 +21337,8 @@ static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *step)
     return GCOMP_OK;
 }
 
+/* Workers of one machine exchange in gc->node first, which a user cannot drive: hence the refusal.
+   */
 GCOMP_API gcomp_result gcomp_step_begin(gcomp *gc, const gcomp_step *step)
 {
     if (!gc) return GCOMP_INVALID_ARGUMENT;
@@ -21299,7 +21358,8 @@ static float *gcomp__sum_at(const gcomp *gc, const gcomp__slot *slot, int round)
                              slot->at_sum[round] * gcomp__kind_bytes(kind));
 }
 
-/* A tensor in this step, for the functions of its row.
+/* A tensor in this step, for the functions of its row: all that a method needs to know, and where
+   it may write. encode and make read in, state, residual; commit writes y, residual, state.
    Gradients in half precision are read from and written to slot->staging, as floats. With
    GCOMP__ONE_KEY random numbers are those of step 0 in all steps. */
 static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
@@ -21399,6 +21459,9 @@ static void gcomp__skip_slot(gcomp *gc, gcomp__slot *slot)
                    slot->sum_now[round] * gcomp__kind_bytes(slot->rounds[round]));
 }
 
+/* An error of encoding is not returned: it becomes gc->local_error, goes out in the frame, and
+   comes back from gcomp_step_next on all workers. After one error no further gradient is encoded;
+   NaN is the exception, so that the statistics count every tensor that holds it. */
 GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
 {
     if (!gc) return GCOMP_INVALID_ARGUMENT;
@@ -21414,8 +21477,8 @@ GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
         return gcomp__fail_tensor(gc, GCOMP_WRONG_STATE, slot->name, "it is ready already");
     slot->ready = 1;
     slot->grad = grad;
-    slot->length = 0;
-    if (!grad && gc->arena.at) gcomp__skip_slot(gc, slot);
+    slot->length = 0; /* of its payload, until it is encoded */
+    if (!grad && gc->arena.at) gcomp__skip_slot(gc, slot); /* without memory the step fails */
     if (!grad || gc->late_error != GCOMP_OK || !gcomp__may_encode(gc)) return GCOMP_OK;
     /* gradients are encoded in the order in which they are ready, whatever the bucket */
     double from = gcomp__now(gc); /* the clock of encode_seconds */
@@ -21468,7 +21531,10 @@ static void gcomp__pack_gather(gcomp *gc)
     memset(to, 0, (size_t)(gc->mem.send + b->at_send + b->stride - to));
 }
 
-/* Elements of a kind that are summed in this round, and their place; 0: no tensor takes part. */
+/* Elements of a kind that are summed in this round, and their place; 0: no tensor takes part.
+     mem.sums[round][kind]   | bucket 1: tensor 0, tensor 1 | bucket 0: tensor 2, tensor 3 |
+                                                              ^ *sums for bucket 0
+   A skipped tensor brings zeros, so that the sums of the others keep their places. */
 static size_t gcomp__round_sums(gcomp *gc, unsigned kind, void **sums)
 {
     const gcomp__bucket *b = gcomp__bucket_now(gc);
@@ -21487,7 +21553,8 @@ static size_t gcomp__round_sums(gcomp *gc, unsigned kind, void **sums)
     return count;
 }
 
-/* Where the payloads of the bucket come in. */
+/* Where the payloads of the bucket come in: behind those of the buckets before, or, where means are
+   made bucket by bucket, always at the same place. */
 static uint8_t *gcomp__payloads(gcomp *gc)
 {
     /* bytes of one worker in earlier buckets */
@@ -21495,7 +21562,9 @@ static uint8_t *gcomp__payloads(gcomp *gc)
     return gc->mem.recv + before * gcomp__workers(gc);
 }
 
-/* The next payload of worker w: the one at its cursor. */
+/* The next payload of worker w: the one at its cursor, which the caller moves on.
+     recv   | worker 0: tensor 0, tensor 1, ..., zeros up to the stride | worker 1: ... |
+                        ^ cursors[0] */
 static gcomp_result gcomp__next_payload(gcomp *gc, size_t w, const uint8_t **payload,
                                         size_t *length)
 {
@@ -21535,7 +21604,7 @@ static void gcomp__check_gather(gcomp *gc)
 
 /* ---------------- stages of shards, see >>shards */
 
-/* The lengths that came from all workers. */
+/* The lengths that came from all workers: mem.lengths has w to send, then w received. */
 static uint8_t *gcomp__lengths_in(const gcomp *gc)
 {
     return gc->mem.lengths + gcomp__workers(gc) * GCOMP__LENGTH_BYTES;
@@ -21565,7 +21634,7 @@ static int gcomp__is_told(gcomp_result result)
     return result != GCOMP_OK && result != GCOMP_CHECKSUM_MISMATCH && result != GCOMP_CORRUPT;
 }
 
-/* Checks the lists of all workers; a damaged one becomes the late error. */
+/* Checks the lists of all workers, when LISTS is done; a damaged one becomes the late error. */
 static void gcomp__check_lists(gcomp *gc)
 {
     const size_t bytes = gcomp__list_bytes(gcomp__bucket_now(gc)->lists);
@@ -21694,6 +21763,15 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
    asks: gcomp_step_next calls gcomp__advance, which goes through buckets by gcomp__advance_bucket,
    which goes through rounds by gcomp__next_in_round. None of them sends anything: a request is a
    struct that the user, or gcomp__drive, carries out, and reports by gcomp_step_done.
+
+     gc->phase    asks for                          goes on when
+     COLLECT      the frames, if all are ready      they are asked for
+     FRAMES       (nothing)                         they are here, and agree
+     DECISIONS    (nothing)                         rank 0's entries are here
+     ROUNDS       sums, payloads, a stage           all requests of the round are done
+     READY        (nothing: DONE)                   the next bucket begins, or the commit
+   The same requests come in the same order on all workers, since each of these answers depends only
+   on what all workers know: codecs, skipped tensors, frames.
    ---------------------------------------------------------------------------------------------- */
 
 enum { GCOMP__IDS = 64 };
@@ -21708,7 +21786,8 @@ static uint32_t gcomp__issue(gcomp *gc, unsigned kind)
     return GCOMP__IDS * (uint32_t)gc->current + (kind ? 8 * ((uint32_t)gc->round + 1) + kind : 1);
 }
 
-/* Asks for a gather: bytes[w] come from worker w, to recv + w * stride. */
+/* Asks for a gather: bytes[w] come from worker w, to recv + w * stride. The statistics count what
+   this worker gives, without padding. */
 static void gcomp__ask_gather(gcomp *gc, gcomp_request *request, uint32_t id, const void *send,
                               void *recv, size_t stride, const size_t *bytes)
 {
@@ -21737,7 +21816,8 @@ static void gcomp__ask_alltoall(gcomp *gc, gcomp_request *request, uint32_t id, 
         if (w != gcomp__me(gc)) gc->stats.bytes_out += gc->mem.sent[w];
 }
 
-/* Asks for the stage of this round; 0: the round has none. */
+/* Asks for the stage of this round; 0: the round has none. What a stage sends is made here, just
+   before it is asked for. */
 static int gcomp__next_stage(gcomp *gc, gcomp_request *request)
 {
     const gcomp__bucket *b = gcomp__bucket_now(gc);
@@ -21750,13 +21830,13 @@ static int gcomp__next_stage(gcomp *gc, gcomp_request *request)
     uint32_t id = gcomp__issue(gc, GCOMP__SHARE); /* one request: the kind is enough */
     switch (gc->round) {
     case GCOMP__LENGTHS:
-        gcomp__pack_shards(gc);
+        gcomp__pack_shards(gc); /* also writes the lengths */
         gcomp__ask_alltoall(gc, request, id, own, all);
         break;
     case GCOMP__ANSWERS:
         /* the own lengths are needed for the shards; an answer takes their place */
         gcomp__sizes_of(gc, gc->mem.sent, own);
-        gcomp__put_length(gc, own, 0, gc->late_error);
+        gcomp__put_length(gc, own, 0, gc->late_error); /* all workers get the same answer */
         gcomp__all_sizes(gc, gc->mem.places, GCOMP__LENGTH_BYTES);
         gcomp__ask_gather(gc, request, id, own, all, GCOMP__LENGTH_BYTES, gc->mem.places);
         break;
@@ -21778,7 +21858,7 @@ static int gcomp__next_stage(gcomp *gc, gcomp_request *request)
     return 1;
 }
 
-/* Asks for the frames of all workers. */
+/* Asks for the frames of all workers: the own one is written here. */
 static void gcomp__ask_frames(gcomp *gc, gcomp_request *request)
 {
     gcomp__put_frame(gc);
@@ -21828,7 +21908,7 @@ static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
         return 1;
     }
     if (!(gc->issued >> GCOMP__SHARE & 1) && gcomp__next_stage(gc, request)) return 1;
-    /* nothing to ask: WAIT (kind 0) while requests are under way */
+    /* nothing to ask for: WAIT (kind 0) while requests are under way; else the round is over */
     return gc->issued != gc->done;
 }
 
@@ -21886,7 +21966,7 @@ static void gcomp__open_gathered(gcomp *gc, const gcomp__slot *slot, gcomp__sink
 {
     const size_t world = gcomp__workers(gc);
     gcomp__view *views = gc->mem.views;
-    for (size_t w = 0; w < world; w++) {
+    for (size_t w = 0; w < world; w++) { /* the check has found all lengths to be right */
         const uint8_t *payload;
         size_t length = 0;
         (void)gcomp__next_payload(gc, w, &payload, &length);
@@ -21923,7 +22003,8 @@ static void gcomp__make_means(gcomp *gc)
     gc->stats.commit_seconds += gcomp__now(gc) - from;
 }
 
-/* The next request of the step, or WAIT; DONE: all buckets are communicated. */
+/* The next request of the step, or WAIT; DONE: all buckets are communicated. A late error of the
+   last bucket ends the step here: there is no further frame that could tell it. */
 GCOMP__NOINLINE gcomp_result gcomp__advance(gcomp *gc, gcomp_request *request)
 {
     for (;;) {
@@ -21938,6 +22019,8 @@ GCOMP__NOINLINE gcomp_result gcomp__advance(gcomp *gc, gcomp_request *request)
     return gc->late_error == GCOMP_OK ? GCOMP_OK : gcomp__end_step(gc, gc->late_error);
 }
 
+/* *request is WAIT (all zero) unless gcomp__advance finds something else. Between two calls the
+   caller's floating-point mode may change: so it is looked at in each. */
 GCOMP_API gcomp_result gcomp_step_next(gcomp *gc, gcomp_request *request)
 {
     if (!gc || !request) return GCOMP_INVALID_ARGUMENT;
@@ -21957,7 +22040,8 @@ GCOMP_API gcomp_result gcomp_step_next(gcomp *gc, gcomp_request *request)
     return result;
 }
 
-/* The name of a request in sentences; id: without its bucket. */
+/* The name of a request in sentences, "allgather of the frames failed with status 3"; id: without
+   its bucket. */
 static const char *gcomp__request_name(const gcomp *gc, uint32_t id, unsigned kind)
 {
     if (id == 1) return "allgather of the frames";
@@ -21971,6 +22055,9 @@ static const char *gcomp__request_name(const gcomp *gc, uint32_t id, unsigned ki
                                                                    : "allgather of the largest";
 }
 
+/* Only notes that the request is done: what came is looked at by the next gcomp_step_next. An id
+   that is not under way is refused, and changes nothing. A failed request ends the step at once.
+   */
 GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
 {
     const unsigned kind = id & 7; /* 0: frames */
@@ -22030,7 +22117,7 @@ static double gcomp__lost(const gcomp *gc, const gcomp__slot *slot)
     const size_t world = gcomp__workers(gc), me = gcomp__me(gc), n = slot->n;
     const size_t begin = gcomp__adds_own(slot) ? gcomp__range(n, world, me) : n;
     const size_t end = gcomp__adds_own(slot) ? gcomp__range(n, world, me + 1) : n;
-    /* of ranges before the own one */
+    /* squares of the ranges before the own one, of the own one, and of those behind it */
     const double before = (gcomp__common(gc->set)->squares)(slot->residual, begin);
     const double own = (gcomp__common(gc->set)->squares)(slot->residual + begin, end - begin) /
                        ((double)world * (double)world);
@@ -22052,7 +22139,7 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     else (slot->method->sums->commit)(&work);
     /* sums in the order of tensors, whatever the order of ready: the same bits each time */
     if (gc->desc.measure) {
-        gc->p_squares += slot->p_squares; /* in the order of tensors, whatever the order of ready */
+        gc->p_squares += slot->p_squares;
         gc->y_squares += (gcomp__common(gc->set)->squares)(work.y, slot->n);
         if (slot->residual) gc->e_squares += gcomp__lost(gc, slot);
     }
@@ -22062,6 +22149,12 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     gc->stats.bytes_in += 4 * (uint64_t)slot->n;
 }
 
+/* Everything was checked before, so that nothing fails once the first residual is written. In
+   order:
+     the epoch before is closed     (accordion) its sums become norms
+     each tensor                    gcomp__commit_slot, from the first tensor to the last
+     statistics, then the schedule  tensors may move to other entries, for the next step
+     step + 1, IDLE */
 GCOMP_API gcomp_result gcomp_step_commit(gcomp *gc)
 {
     if (!gc) return GCOMP_INVALID_ARGUMENT;
@@ -22101,6 +22194,7 @@ GCOMP_API gcomp_result gcomp_step_commit(gcomp *gc)
     return GCOMP_OK;
 }
 
+/* gc->last stays: the step that is aborted here is no step that failed. */
 GCOMP_API gcomp_result gcomp_step_abort(gcomp *gc)
 {
     if (!gc) return GCOMP_INVALID_ARGUMENT;
@@ -22122,7 +22216,8 @@ GCOMP_API gcomp_result gcomp_step_abort(gcomp *gc)
      transport             | bucket 0    | bucket 1   | bucket 2 |
    ---------------------------------------------------------------------------------------------- */
 
-/* Is the mean of this tensor made by ranges, with any codec of its list? */
+/* Is the mean of this tensor made by ranges, with any codec of its list? Asked before a step, so
+   that a missing callback is told before a schedule needs it. */
 static int gcomp__may_use_shards(const gcomp *gc, const gcomp__slot *slot)
 {
     for (size_t e = 0; slot->entries && e < slot->entry_count; e++) {
@@ -22176,7 +22271,7 @@ static gcomp_result gcomp__need_callbacks(gcomp *gc)
    negative: their bits have their order. */
 static int gcomp__gather_largest(const gcomp *gc, float *data, size_t count)
 {
-    float *all = gc->mem.maxima; /* world * count floats */
+    float *all = gc->mem.maxima; /* world * count floats: those of worker 0 first */
     int status = (gc->desc.comm.allgather)(gc->desc.comm.user, data, all, 4 * count);
     if (status != 0) return status;
     memcpy(data, all, 4 * count);
@@ -22188,7 +22283,8 @@ static int gcomp__gather_largest(const gcomp *gc, float *data, size_t count)
     return 0;
 }
 
-/* Carries out one request. One worker alone is its own transport. */
+/* Carries out one request by the callbacks of desc.comm; returns their status. One worker alone is
+   its own transport. */
 static int gcomp__carry_out(const gcomp *gc, const gcomp_request *r)
 {
     const gcomp_comm *comm = &gc->desc.comm;
@@ -22211,7 +22307,7 @@ static int gcomp__carry_out(const gcomp *gc, const gcomp_request *r)
     return (comm->allgather)(comm->user, r->send, r->recv, r->stride);
 }
 
-/* Request i of those under way is over; status: from wait or test. */
+/* Request i of those under way is over; status: what wait or test returned for it. */
 static gcomp_result gcomp__landed(gcomp *gc, size_t i, int status)
 {
     const uint32_t id = gc->flights[i];
@@ -22288,16 +22384,19 @@ static gcomp_result gcomp__need_step(gcomp *gc)
     return gcomp__fail(gc, GCOMP_WRONG_STATE, "no step is under way: begin one first");
 }
 
+/* Without comm.start a request would be waited for: then all is left to gcomp_step_finish. */
 GCOMP_API gcomp_result gcomp_step_progress(gcomp *gc)
 {
-    int all;
+    int all; /* not needed: gcomp_step_finish asks again */
     GCOMP__TRY(gcomp__need_step(gc));
     return gc->desc.comm.start ? gcomp__drive(gc, 0, &all) : GCOMP_OK;
 }
 
+/* A missing callback is told in the frame while there is one to come, so that the others stop too.
+   Once requests were handed out it is returned, and the step stays open. */
 GCOMP_API gcomp_result gcomp_step_finish(gcomp *gc)
 {
-    int all;
+    int all; /* 1: everything is communicated */
     GCOMP__TRY(gcomp__need_step(gc));
     /* a tensor that is not ready would be waited for without end */
     for (size_t i = 0; i < gcomp__tensors(gc); i++)
@@ -22364,8 +22463,10 @@ static gcomp_result gcomp__exchange_as(gcomp *gc, void *const *grads, float *fla
    gc->node sums floats within the machine by desc.node. The last collective of a step is a sum too:
    the first worker brings the mean, the others zeros. Behind the mean stands, a byte in each float,
    what the first worker has to say:
-     0 magic 'GCN2'   4 status   8 digest of schedule and codecs   12 the entry of each tensor
-     then the CRC-32C of all before. The same without entries is what ask_machine gathers.
+     | 'GCN2' | status | digest of schedule and codecs | entries, a byte each | CRC-32C of all
+     before |
+     0        4        8                               12                     12 + tensors
+   The same word without entries, 16 bytes, is what gcomp__ask_machine gathers.
    A step within the machine, and what each worker does if something fails:
      1 gcomp__exchange_as(gc->node)   frames, then the sum       one bad worker: all hear of it here
      2 gcomp__ask_machine             how did the sum go?        the last chance to stop together
@@ -22406,7 +22507,7 @@ static void gcomp__put_word(const gcomp *gc, uint8_t *to, gcomp_result result, s
     gcomp__put32(to + 12 + entries, (gcomp__common(gc->set)->crc)(0, to, 12 + entries));
 }
 
-/* Did the word arrive undamaged? */
+/* Did the word arrive undamaged? entries: as in gcomp__put_word. */
 static int gcomp__is_word(const gcomp *gc, const uint8_t *word, size_t entries)
 {
     const uint32_t crc = (gcomp__common(gc->set)->crc)(0, word, 12 + entries);
@@ -22536,7 +22637,8 @@ static gcomp_result gcomp__exchange_in_node(gcomp *gc, void *const *grads, float
 
 /* ---------------- gcomp_exchange and its kin */
 
-/* Fails if the caller passes floats for half-precision tensors. */
+/* Fails if the caller passes floats for half-precision tensors: the memory would be read as
+   something else. */
 static gcomp_result gcomp__need_floats(gcomp *gc)
 {
     for (size_t i = 0; i < gcomp__tensors(gc); i++)
@@ -22562,6 +22664,7 @@ static gcomp_result gcomp__exchange(gcomp *gc, void *const *grads, float *flat,
     return gcomp__exchange_as(gc, grads, flat, step, before, why);
 }
 
+/* The three forms differ in where gradients lie, and whether they may be halves. */
 GCOMP_API gcomp_result gcomp_exchange(gcomp *gc, float *const *grads, const gcomp_step *step)
 {
     return gcomp__exchange(gc, (void *const *)(const void *)grads, NULL, step, 1);
@@ -22622,7 +22725,8 @@ typedef struct gcomp__pass {
     size_t bytes;
 } gcomp__pass;
 
-/* Begins a pass at the first byte of the part. */
+/* Begins a pass at the first byte of the part. `at` may be NULL to count bytes. The cast: only
+   WRITE writes, and is given memory that may be written. */
 static gcomp__pass gcomp__pass_over(int mode, const uint8_t *at)
 {
     gcomp__pass p;
@@ -22633,7 +22737,8 @@ static gcomp__pass gcomp__pass_over(int mode, const uint8_t *at)
     return p;
 }
 
-/* Where the next field of so many bytes stands; NULL when bytes are only counted. */
+/* Where the next field of so many bytes stands, and goes on behind it; NULL when bytes are only
+   counted. */
 static uint8_t *gcomp__pass_next(gcomp__pass *p, size_t bytes)
 {
     uint8_t *b = p->at ? p->at + p->bytes : NULL;
@@ -22651,7 +22756,8 @@ static void gcomp__pass_size(gcomp__pass *p, size_t *v, double limit)
     if (p->mode == GCOMP__READ) *v = gcomp__get32(b);
 }
 
-/* A double that is neither negative nor NaN nor infinite. */
+/* A double that is neither negative nor NaN nor infinite: CHECK compares bits, since those of
+   negative numbers, infinities and NaN are all from 0x7ff0000000000000 on. */
 static void gcomp__pass_double(gcomp__pass *p, double *v)
 {
     uint8_t *b = gcomp__pass_next(p, 8);
@@ -22663,7 +22769,8 @@ static void gcomp__pass_double(gcomp__pass *p, double *v)
     memcpy(v, &bits, 8);
 }
 
-/* Floats that are not NaN. Of COUNT_BYTES and CHECK x may be NULL. */
+/* Floats that are not NaN; infinities are allowed, since the sum of an epoch may overflow. With
+   COUNT_BYTES and CHECK x may be NULL. */
 static void gcomp__pass_floats(gcomp__pass *p, float *x, size_t n)
 {
     uint8_t *b = gcomp__pass_next(p, 4 * n);
@@ -22705,7 +22812,7 @@ static void gcomp__pass_lead(gcomp *gc, gcomp__pass *p)
     }
 }
 
-/* Where the parts of a save begin. */
+/* Where the parts of a save begin, in bytes: these three go from left to right in the drawing. */
 static size_t gcomp__save_pace_at(const gcomp *gc)
 {
     return GCOMP__SAVE_HEADER + 8 * gcomp__tensors(gc);
@@ -22719,6 +22826,7 @@ static size_t gcomp__save_floats_at(const gcomp *gc)
 static size_t gcomp__save_lead_at(const gcomp *gc)
 {
     size_t at = gcomp__save_floats_at(gc);
+    /* behind residual and state of each tensor, with room for its longest state */
     for (size_t i = 0; i < gcomp__tensors(gc); i++)
         at += 4 * ((gc->tensors[i].residual ? gc->tensors[i].n : 0) + gc->tensors[i].state_room);
     return at;
@@ -22746,15 +22854,19 @@ static uint32_t gcomp__slot_digest(const gcomp *gc, const gcomp__slot *slot)
     return gcomp__crc_number(gc, crc, slot->residual != NULL);
 }
 
+/* Writes n floats, little-endian; returns the place behind them. */
 static uint8_t *gcomp__put_floats(uint8_t *to, const float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++) gcomp__put_float(to + 4 * i, x[i]);
     return to + 4 * n;
 }
 
+/* For the other workers of a machine: they keep no residuals. */
 static const char gcomp__no_saves[] =
     "with desc.node the first worker of the machine (node.rank 0) saves and loads";
 
+/* Allowed inside a step: residuals and states change in commits only, so that a save is always
+   that of the last commit. Writes from the first byte to the last; the CRC covers all of it. */
 GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t *length)
 {
     uint8_t *s = (uint8_t *)save;
@@ -22775,7 +22887,7 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
     gcomp__put32(s + GCOMP__SAVE_TENSORS, (uint32_t)gcomp__tensors(gc));
     gcomp__put32(s + GCOMP__SAVE_SCHEDULE, gcomp__crc_schedule(gc, 0));
     uint8_t *at = s + gcomp__save_pace_at(gc);
-    if (gc->schedule.rule >= 0) {
+    if (gc->schedule.rule >= 0) { /* what all workers know of the schedule */
         gcomp__put32(at, (uint32_t)gc->pace.entry);
         gcomp__put32(at + 4, (uint32_t)gc->pace.begun);
         gcomp__put32(at + 8, gc->pace.epoch);
@@ -22784,7 +22896,8 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
     }
     for (size_t i = 0; i < gcomp__tensors(gc); i++) {
         const gcomp__slot *slot = gc->tensors + i;
-        const size_t spare = 4 * (slot->state_room - slot->state_floats); /* bytes */
+        /* bytes behind the state of the codec in use, for which another entry would have a use */
+        const size_t spare = 4 * (slot->state_room - slot->state_floats);
         uint8_t *about = s + GCOMP__SAVE_HEADER + 8 * i; /* digest and entry */
         gcomp__put32(about, gcomp__slot_digest(gc, slot));
         gcomp__put32(about + 4, (uint32_t)slot->entry);
@@ -22793,7 +22906,7 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
         memset(at, 0, spare);
         at += spare;
     }
-    gcomp__pass lead = gcomp__pass_over(GCOMP__WRITE, at);
+    gcomp__pass lead = gcomp__pass_over(GCOMP__WRITE, at); /* rank 0's part; nothing on others */
     if (!gc->desc.comm.rank) gcomp__pass_lead(gc, &lead);
     gcomp__put32(at + lead.bytes, (gcomp__common(gc->set)->crc)(0, s, bytes - 4));
     *length = bytes;
@@ -22808,6 +22921,11 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
      gcomp_load        all state of this rank; or the mean of the states of all, for a new world
      gcomp_join        (>>workers) what all workers share, and no residual
      gcomp_take_over   (>>workers) adds the residual of a worker that leaves
+   Checks come in this order, and each trusts what those before have found:
+     frame of the save   magic, version, length, CRC-32C        NOT_A_SAVE, TRUNCATED, ...
+     whose it is         tensors, seed, schedule, digests       SAVE_MISMATCH
+     its shape           rank below world, length               CORRUPT
+     its values          schedule, then all floats              CORRUPT
    ---------------------------------------------------------------------------------------------- */
 
 /* "save 2: sentence", or if a tensor is at fault "save 2, tensor 'fc1': sentence" */
@@ -22938,14 +23056,16 @@ static const char *gcomp__unlike(const gcomp *gc, const uint8_t *s, const uint8_
 
 /* ---------------- a valid save is taken */
 
-/* What becomes of a part of the state: */
+/* What becomes of a part of the state. load: TAKE, TAKE. join: ZERO what is its own, TAKE what is
+   shared. take_over: ADD_TO what is its own, LEAVE what is shared. */
 enum {
     GCOMP__TAKE,   /* the mean of the saves */
     GCOMP__ADD_TO, /* itself plus the saved one */
-    GCOMP__ZERO,
-    GCOMP__LEAVE
+    GCOMP__ZERO,   /* zeros */
+    GCOMP__LEAVE   /* it stays */
 };
 
+/* The nearest float; the largest one where x is beyond the range. */
 static float gcomp__saturated_float(double x)
 {
     return x > (double)FLT_MAX ? FLT_MAX : x < -(double)FLT_MAX ? -FLT_MAX : (float)x;
@@ -23013,6 +23133,12 @@ static void gcomp__take_entries(gcomp *gc, const uint8_t *s)
                           gcomp__get_float(at + 12));
 }
 
+/* Which saves are wanted:
+     count 1, saved by as many workers as now      the one of this rank
+     else                                          those of all V workers that saved, rank 0 first
+   With the same number of workers this rank takes its own save alone: the bits are those that it
+   had. With another number it takes the mean over all V. From gcomp__take_entries on nothing
+   fails. */
 GCOMP_API gcomp_result gcomp_load(gcomp *gc, const void *const *saves, const size_t *lengths,
                                   size_t count)
 {
@@ -23065,6 +23191,8 @@ GCOMP_API gcomp_result gcomp_load(gcomp *gc, const void *const *saves, const siz
      regroup    V = 3, e <- e * 3 / 4:  (e0 + e1 + e2) / 3, the same value
    ---------------------------------------------------------------------------------------------- */
 
+/* e <- e + the saved e, u <- u + the saved u. The save is checked as in a load; then it must be of
+   this moment: the same step, world and entries, and another rank. */
 GCOMP_API gcomp_result gcomp_take_over(gcomp *gc, const void *save, size_t length)
 {
     const uint8_t *s = (const uint8_t *)save;
@@ -23087,6 +23215,8 @@ GCOMP_API gcomp_result gcomp_take_over(gcomp *gc, const void *save, size_t lengt
     return GCOMP_OK;
 }
 
+/* The save may be of any rank and any world: only what all workers share is taken. What rank 0 has
+   measured for its schedule is not taken either. */
 GCOMP_API gcomp_result gcomp_join(gcomp *gc, const void *save, size_t length)
 {
     GCOMP__TRY(gcomp__enter_idle(gc));
@@ -23097,7 +23227,7 @@ GCOMP_API gcomp_result gcomp_join(gcomp *gc, const void *save, size_t length)
     return gcomp__go_on(gc, gcomp__get64((const uint8_t *)save + GCOMP__SAVE_STEP), 0);
 }
 
-/* y <- factor * y */
+/* y <- factor * y, in double, rounded once; saturated. */
 static void gcomp__scale_all(float *y, size_t n, double factor)
 {
     for (size_t i = 0; i < n; i++) y[i] = gcomp__saturated_float((double)y[i] * factor);
@@ -23118,7 +23248,8 @@ GCOMP__NOINLINE void gcomp__scale_own(gcomp *gc, size_t world, size_t before)
     gcomp__fp_leave(mode);
 }
 
-/* Fails if a codec does not suit the transport and the number of workers. */
+/* Fails if a codec of desc, or of any tensor's list, does not suit the new transport and number of
+   workers: intsum:bits=8 takes at most 127. */
 static gcomp_result gcomp__suit_all(gcomp *gc, const gcomp_desc *d)
 {
     char reason[GCOMP__SENTENCE];
@@ -23252,6 +23383,7 @@ static gcomp_result gcomp__regroup(gcomp *gc, const gcomp_comm *comm, const gcom
     return GCOMP_OK;
 }
 
+/* desc.node stays: without it workers, with it machines change. */
 GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm)
 {
     GCOMP__TRY(gcomp__enter_idle(gc));
@@ -23270,7 +23402,13 @@ GCOMP_API gcomp_result gcomp_regroup_machines(gcomp *gc, const gcomp_comm *comm,
 /* ------------------------------------------------------------------------------------------------
    >>statistics - what was sent, how long it took, how much was lost
 
-   Steps count as they go; only the norm of all residuals is calculated when it is asked for.
+   Steps count in gc->stats as they go:
+     gcomp_step_ready                 seconds of encoding, gradients that are not finite
+     gcomp__ask_..., sums             bytes given to collectives
+     gcomp__issue, gcomp_step_done    seconds of communication: while any request is under way
+     gcomp__end_step                  steps that were skipped or failed
+     commits                          the rest
+   Only the norm of all residuals, and the ratio, are calculated when they are asked for.
    ---------------------------------------------------------------------------------------------- */
 
 GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
