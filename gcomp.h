@@ -16946,7 +16946,6 @@ GCOMP__NOINLINE gcomp_result gcomp__parse_method(const gcomp__method **method, c
         }
         return GCOMP_BAD_CODEC;
     }
-    /* defaults first; what the text gives overwrites them */
     for (size_t i = 0; i < GCOMP_PARAMS; i++)
         param[i] = (*method)->param[i].other != 0 ? -1 : (*method)->param[i].initial;
     s += length;
@@ -16997,9 +16996,8 @@ GCOMP__NOINLINE gcomp_result gcomp__parse_codec(gcomp_codec *codec, const char *
     return GCOMP_OK;
 }
 
-/* Behind GCOMP_OK every codec is valid for all functions below, and its text can be printed again.
-   Numbers are read and printed by exact arithmetic on doubles, which needs the library's own mode.
-   *codec is written last: on error it keeps what it held. */
+/* A codec that was read is valid, and its text can be printed again. Numbers are read and printed by
+   exact arithmetic on doubles, which needs the library's own mode. */
 GCOMP_API gcomp_result gcomp_codec_parse(gcomp_codec *codec, const char *text, char *why_buffer,
                                          size_t why_capacity)
 {
