@@ -3947,9 +3947,9 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
 
 /* A chapter has three zones: what is compiled once before the kernels (types, constants, functions
    that kernels share), the kernels, which are compiled once for each instruction set, and what is
-   compiled once after them, with the row. In AVX-512's pass (GCOMP__IN_WIDE is 1) only those kernels
-   are compiled that are at least a fifth faster there at 2^20 elements: GCOMP__EACH_WIDE. For all
-   other kernels the tables of AVX-512 hold AVX2's. */
+   compiled once after them, with the row. In AVX-512's pass (GCOMP__IN_WIDE is 1) only those
+   kernels are compiled that are at least a fifth faster there at 2^20 elements: GCOMP__EACH_WIDE.
+   For all other kernels the tables of AVX-512 hold AVX2's. */
 #define GCOMP__FIRST(NAME) \
     (GCOMP__IN_FIRST && GCOMP__TAKEN(GCOMP_WITHOUT_##NAME, GCOMP_ONLY_##NAME))
 #define GCOMP__IN_WIDE 0
@@ -3985,8 +3985,8 @@ GCOMP__INLINE int gcomp__measures(int measure, int kind)
 /* CRC-32C has the polynomial 0x82F63B78 (bits reversed). A checksum is linear in the bits of its
    data: the checksum of 8 bytes is the xor of what each of their 16 half bytes alone would leave.
    Row j of the table has that for the 16 values of half byte j. So 8 bytes take 16 look-ups in
-   1 KiB, which do not wait for each other. The last row alone is enough to do half bytes one by one: so
-   small builds have no other. */
+   1 KiB, which do not wait for each other. The last row alone is enough to do half bytes one by
+   one: so small builds have no other. */
 enum { GCOMP__CRC_LAST = GCOMP__SMALL ? 0 : 15 };
 static const uint32_t gcomp__crc_table[GCOMP__CRC_LAST + 1][16] = {
 #if !GCOMP__SMALL
@@ -4105,12 +4105,25 @@ static uint32_t gcomp__crc_after(uint32_t crc)
 
    The bits are the same on each set, because
    - an operation is exact, or rounds once;
-   - a sum runs in 16 lanes, which are folded in one tree: 16 lanes to 8, to 4, then (0 + 2) + (1 + 3);
+   - a sum runs in 16 lanes, which are folded in one tree, drawn below;
    - sums of |x| and of products are in double, where a product of two floats is exact.
+
+   How to read the functions of a set. A value of 16 lanes is a struct of registers: r[0] and r[1]
+   of 8 lanes on AVX2, r[0] of 16 on AVX-512, r[0] .. r[3] of 4 on NEON and in the portable set.
+   GCOMP__ALL(...) writes a statement for each register. Prefixes of names:
+     gv_ 16 floats, gw_ 16 words, gs_ 16 doubles, gb_ 32 bytes, gu_ words of 64 bits,
+     gr_ one register, whatever its size.
+   Drawings have lane 0 on the left; | stands between halves of 128 bits, which most instructions of
+   AVX2 cannot cross. Bits of a byte or word are drawn with the lowest one on the right.
    ---------------------------------------------------------------------------------------------- */
 
 /* The tree of every sum over 16 lanes, in double and in float. The portable set folds so, and the
-   other sets reach the same bits by their own instructions. */
+   other sets reach the same bits by their own instructions, which add halves of registers:
+
+     16 lanes    t[i] = d[i] + d[i + 8]
+      8 lanes    t[i] = t[i] + t[i + 4]
+      4 lanes    t0 + t2, t1 + t3
+      2 lanes    (t0 + t2) + (t1 + t3) */
 GCOMP__NOINLINE double gcomp__fold16(const double *d)
 {
     double t[8];
@@ -4148,6 +4161,7 @@ static float gcomp__fold16_float(const float *d)
 }
 
 
+/* The vocabulary: an operation a line, with its meaning. A mask is 16 bits, bit l for lane l. */
 #define GCOMP__NAME2(name, set) gcomp__##name##_##set
 #define GCOMP__NAME1(name, set) GCOMP__NAME2(name, set)
 #define GCOMP__F(name) GCOMP__NAME1(name, GCOMP__PASS)
@@ -4179,7 +4193,9 @@ static float gcomp__fold16_float(const float *d)
 #define gv_mirror GCOMP__F(gv_mirror)          /* each 8 floats the other way round */
 #define gv_twice GCOMP__F(gv_twice)            /* 8 floats in both halves */
 #define gv_splat_pair GCOMP__F(gv_splat_pair)  /* x in 8 lanes, y in the other 8 */
-#define gv_keep GCOMP__F(gv_keep)              /* a mask's lanes side by side, and base + lane */
+/* the mask's lanes side by side to `to`, and base + lane to `index`; up to 16 of each are written,
+   those behind the last one are garbage */
+#define gv_keep GCOMP__F(gv_keep)
 #define gv_load_half GCOMP__F(gv_load_half)    /* 16 fp16 codes as floats */
 #define gv_load_bfloat GCOMP__F(gv_load_bfloat) /* 16 bf16 codes as floats */
 #define gv_store_half GCOMP__F(gv_store_half)  /* floats as fp16: nearest even, saturating */
@@ -4229,19 +4245,21 @@ static float gcomp__fold16_float(const float *d)
 #define gw_mul_halves GCOMP__F(gw_mul_halves)  /* low half times k plus high half, signed */
 #define gw_ties GCOMP__F(gw_ties)              /* is the lower half of any word all ones? */
 #define gw_load_halves GCOMP__F(gw_load_halves) /* the 16 halves of 8 words, the lower half first */
-#define gw_look16 GCOMP__F(gw_look16)          /* table[x & 15] */
+#define gw_look16 GCOMP__F(gw_look16)          /* table[x & 15] for x from -8 to 7 */
 #define gw_look4 GCOMP__F(gw_look4)            /* table[code & 15] of 16 codes of 4 bits */
 #define gw_get16 GCOMP__F(gw_get16)            /* 16 codes of 16 bits with sign */
 #define gw_get8 GCOMP__F(gw_get8)              /* 16 codes of 8 bits with sign */
 #define gw_get4 GCOMP__F(gw_get4)              /* 16 codes of 4 bits with sign */
 #define gw_get2 GCOMP__F(gw_get2)              /* 16 codes of 2 bits with sign */
-#define gw_put16 GCOMP__F(gw_put16)            /* the low 16 bits of each word as a code */
+#define gw_put16 GCOMP__F(gw_put16)            /* words of 16 bits with sign, as codes */
 #define gw_put8 GCOMP__F(gw_put8)              /* the low 8 bits */
 #define gw_put4 GCOMP__F(gw_put4)              /* the low 4 bits */
 #define gw_put2 GCOMP__F(gw_put2)              /* the low 2 bits */
 /* 32 bytes */
 #define gb GCOMP__F(gb)                        /* 32 bytes */
-#define gb_limit GCOMP__F(gb_limit)            /* 32 words x >> shift as bytes, in low .. high */
+/* 32 words x >> shift as bytes, limited to low .. high; a word must fit into 16 bits with sign, or
+   shift must be 16, or x >> shift so large that it is limited anyway */
+#define gb_limit GCOMP__F(gb_limit)
 #define gb_marks GCOMP__F(gb_marks)            /* 32 bytes: 1 << bit if a sign is set, else 0 */
 #define gb_or GCOMP__F(gb_or)                  /* x or y, bit by bit */
 #define gb_low GCOMP__F(gb_low)                /* the low `bits` bits of each byte */
@@ -4256,7 +4274,7 @@ static float gcomp__fold16_float(const float *d)
 #define gu_crc8 GCOMP__F(gu_crc8)              /* the checksum of 8 more bytes */
 #define gu_gather GCOMP__F(gu_gather)          /* a word's bits where a mask is 1, side by side */
 #define gu_scatter GCOMP__F(gu_scatter)        /* the lowest bits of a word, to where a mask is 1 */
-#define gu_slice GCOMP__F(gu_slice)            /* 64 packed codes as words: bit b of all in word b */
+#define gu_slice GCOMP__F(gu_slice)            /* 64 codes: bit b of code i to bit i of w[b] */
 #define gu_unslice GCOMP__F(gu_unslice)        /* and back */
 /* one register of the set: 16, 8, 4 or 1 of the 16 lanes */
 #define gv_reg GCOMP__F(gv_reg)                /* floats */
@@ -4326,8 +4344,8 @@ GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y) /* x + y and x 
     typedef struct gw { gw_reg r[count]; } gw; \
     typedef struct gs { gs_reg r[(count) == 16 ? 16 : 2 * (count)]; } gs;
 
-/* A statement for each register, i = 0, 1, ...: written out, since compilers keep arrays of vectors in registers only where no
-   loop runs over them. */
+/* A statement for each register, i = 0, 1, ...: written out, since at -O2 compilers keep an array
+   of vectors in registers only where no loop runs over it. */
 #define GCOMP__AT(index, ...) \
     { \
         const size_t i = index; \
@@ -4345,12 +4363,14 @@ GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y) /* x + y and x 
         __VA_ARGS__; \
     }
 
-/* The compiler's operators on a vector know what they mean on a float or a word but for three. */
+/* Where a register is a vector of the compiler, operators such as + and < work on it as on a float
+   or a word, except for these three. */
 #define GCOMP__WORDS_OF(x) ((gw_reg)(x))
 #define GCOMP__FLOATS_OF(x) ((gv_reg)(x))
 #define GCOMP__WHERE(condition) ((gw_reg)(condition)) /* all ones where it holds */
 
-/* In a merged file the header cannot include itself: then the one set is the best that the compiler's flags enable. */
+/* In a merged file the header cannot include itself. Then the one set is the best that the
+   compiler's flags enable. 0: all sets; else the number of the set, as in gcomp_isa. */
 #if !defined(GCOMP_NO_SELF)
 #define GCOMP__ONLY 0
 #elif GCOMP__HAS_AVX2 && defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
@@ -4501,15 +4521,18 @@ GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y) /* x + y and x 
 #define GCOMP__FLOATS_OF(x) gcomp__float((uint32_t)(x))
 #define GCOMP__WHERE(condition) (-(condition))
 #if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("no-tree-sra") /* gcc takes twice as long to compile arrays of 16 piece by piece; popped at the end */
+/* Else gcc handles each of 16 floats apart, and compiles twice as long. Popped at the end. */
+#pragma GCC optimize("no-tree-sra")
 #endif
 #endif
 #undef GCOMP__UNROLL
 #define GCOMP__UNROLL
 #undef GCOMP__UNROLL_8
 #define GCOMP__UNROLL_8
+/* In the portable set one loop serves all methods, through pointers: half the code, and half the
+   time to compile. Elsewhere each method has its own copy of the loop. */
 #undef GCOMP__HEAVY
-#define GCOMP__HEAVY GCOMP__NOINLINE /* one driver for all methods: half the code and half the time to compile */
+#define GCOMP__HEAVY GCOMP__NOINLINE
 #define GCOMP__PASS scalar
 #define GCOMP__PASS_IS 1
 #define GCOMP__PASS_ISA GCOMP_ISA_SCALAR
@@ -4548,7 +4571,8 @@ GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y) /* x + y and x 
 #endif
 #endif
 
-/* The zones GCOMP__ONCE need no include: the reader just reads on. A kernel that they call by name is the portable one. */
+/* The zones GCOMP__ONCE need no include: the reader just reads on. A kernel that they call by name
+   is the portable one. */
 #if GCOMP__ONLY == 0
 #define GCOMP__PASS scalar
 #undef GCOMP__IN_EACH
@@ -4605,14 +4629,19 @@ GCOMP__INLINE gw_reg gr_nearest(gv_reg x) { return _mm256_cvtps_epi32(x); }
 GCOMP__INLINE gw_reg gr_trunc(gv_reg x) { return _mm256_cvttps_epi32(x); }
 GCOMP__INLINE gw_reg gr_floor(gv_reg x) { return _mm256_cvttps_epi32(_mm256_floor_ps(x)); }
 GCOMP__INLINE gv_reg gr_number(gw_reg x) { return _mm256_cvtepi32_ps(x); }
+/* 16 lanes are four registers of doubles: register i has lanes 4 i .. 4 i + 3, which are half of a
+   register of floats. */
 GCOMP__INLINE gs_reg gr_double(gv x, size_t i)
 {
     return _mm256_cvtps_pd(i & 1 ? _mm256_extractf128_ps(x.r[i / 2], 1)
                                  : _mm256_castps256_ps128(x.r[i / 2]));
 }
+/* The numbers of d >= 0 to `above`, those below 0 to `below`, and 0 where the other one has the
+   number. clang makes a fast blend of it; with gcc a maximum and an xor are faster: above is d or
+   0, and d ^ d = 0, d ^ 0 = d. */
 GCOMP__INLINE void gr_sides(gs_reg d, gs_reg *above, gs_reg *below)
 {
-#if defined(__clang__) /* has a faster blend than gcc */
+#if defined(__clang__)
     *above = _mm256_blendv_pd(d, _mm256_setzero_pd(), d);
     *below = _mm256_blendv_pd(_mm256_setzero_pd(), d, d);
 #else
@@ -4621,26 +4650,31 @@ GCOMP__INLINE void gr_sides(gs_reg d, gs_reg *above, gs_reg *below)
 #endif
 }
 
+/* The tree from 8 lanes down. */
 GCOMP__INLINE float gcomp__fold8_avx2(__m256 x)
 {
+    /* 0 1 2 3 + 4 5 6 7 */
     __m128 u = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    u = _mm_add_ps(u, _mm_movehl_ps(u, u));
+    u = _mm_add_ps(u, _mm_movehl_ps(u, u)); /* 0 + 2, 1 + 3 */
     return _mm_cvtss_f32(_mm_add_ss(u, _mm_movehdup_ps(u)));
 }
 GCOMP__INLINE float gv_fold(gv x) { return gcomp__fold8_avx2(_mm256_add_ps(x.r[0], x.r[1])); }
 GCOMP__INLINE double gs_fold(gs s)
 {
+    /* r[0] + r[2] and r[1] + r[3] are the 8 lanes of the tree, their sum the 4 lanes */
     __m256d four = _mm256_add_pd(_mm256_add_pd(s.r[0], s.r[2]), _mm256_add_pd(s.r[1], s.r[3]));
     __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
     return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
 }
 
-/* One bit a lane, from the signs of words, and back: bit l of the mask becomes the sign of lane l. */
+/* A mask from the signs of words: an instruction gathers 8 signs. */
 GCOMP__INLINE uint32_t gw_signs(gw x)
 {
     return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(x.r[0])) |
            (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(x.r[1])) << 8;
 }
+/* And back. AVX2 blends by the signs of lanes, so bit l of the mask only has to become the top bit
+   of lane l: a shift by 31 - l. The other bits of a lane are garbage. */
 GCOMP__INLINE gw gw_of_mask(uint32_t mask)
 {
     const __m256i m = _mm256_set1_epi32((int)mask);
@@ -4659,12 +4693,22 @@ GCOMP__INLINE gv gv_mirror(gv x)
     return x;
 }
 
-/* The lanes that a byte keeps, in order, as a permutation: its bits are spread to bytes, which pick from 7 6 5 4 3 2 1 0. */
+/* The lanes whose bits are 1 in a byte, in order, as a permutation. AVX2 cannot compress a
+   register, but a permutation can do so; pdep and pext make it without a table of 256 entries:
+
+     byte                       0 0 1 0 0 1 1 0      lanes 5, 2 and 1
+     pdep: each bit to a byte   00 00 01 00 00 01 01 00
+     times 0xff                 00 00 ff 00 00 ff ff 00
+     pext from these bytes      07 06 05 04 03 02 01 00
+     side by side               00 00 00 00 00 05 02 01
+     as words                   1 2 5 0 0 0 0 0      lane 0 takes lane 1, lane 1 lane 2, ... */
 GCOMP__INLINE __m256i gcomp__kept_avx2(uint32_t byte)
 {
     uint64_t kept = _pext_u64(0x0706050403020100u, _pdep_u64(byte, 0x0101010101010101u) * 0xff);
     return _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)kept));
 }
+/* The lanes of both registers one after the other: the second 8 are stored behind the `count` that
+   the first mask keeps, over the garbage there. */
 GCOMP__INLINE void gv_keep(float *to, uint32_t *index, gv x, uint32_t base, uint32_t mask)
 {
     const unsigned count = (unsigned)_mm_popcnt_u32(mask & 0xff);
@@ -4677,7 +4721,9 @@ GCOMP__INLINE void gv_keep(float *to, uint32_t *index, gv x, uint32_t base, uint
     _mm256_storeu_si256((__m256i *)(void *)(index + count), second);
 }
 
-/* 16 halves as floats, and floats below the largest half back. */
+/* 16 halves (fp16) as floats. Below, codes of 8 and 6 bits become halves first: a code is the sign
+   and the bits below of some small float, and with `shift` its bits are those of a half whose
+   exponent has another bias. A factor of the method makes up for the bias. */
 GCOMP__INLINE gv gcomp__halves_of_avx2(__m128i a, __m128i b)
 {
     gv x;
@@ -4694,6 +4740,13 @@ GCOMP__INLINE void gv_store_small(uint8_t *c, gv x)
     GCOMP__ALL(_mm_storeu_si128((__m128i *)(void *)(c + 16 * i),
                                  _mm256_cvtps_ph(x.r[i], _MM_FROUND_TO_NEAREST_INT)))
 }
+/* Codes of 8 bits, sign s and seven bits x, as halves. A byte with sign in 16 bits has copies of s
+   above; after the shift one of these is the half's sign, and a mask removes the others:
+
+     code              s xxxxxxx
+     with sign    ssssssss s xxxxxxx
+     shift 7      s s xxxxxxx 0000000      4 bits of exponent: e4m3
+     masked       s 0 xxxxxxx 0000000 */
 GCOMP__INLINE __m256i gcomp__shorts_avx2(const uint8_t *c, int shift)
 {
     const __m256i h = _mm256_cvtepi8_epi16(gcomp__load16_avx2(c));
@@ -4705,7 +4758,19 @@ GCOMP__INLINE gv gv_load_short(const uint8_t *c, int shift)
     const __m256i h = gcomp__shorts_avx2(c, shift);
     return gcomp__halves_of_avx2(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
 }
-/* The two bytes of each code of 6 bits, its bits moved to their top, and from there to those of a half. */
+/* Codes of 6 bits as halves. Four codes d c b a lie in three bytes; each gets the two bytes that it
+   touches, and its bits go to their top. AVX2 cannot shift 16-bit lanes by different counts, so a
+   multiplication by a power of two does:
+
+     bytes           2        1        0
+                 dddddd cc cccc bbbb bb aaaaaa
+     code   bytes    as 16 bits            times      top
+     a      0, none  bbaaaaaa 00000000     2^2        aaaaaa 0000000000
+     b      1, 0     ccccbbbb bbaaaaaa     2^4        bbbbbb aaaaaa0000
+     c      2, 1     ddddddcc ccccbbbb     2^6        cccccc bbbb000000
+     d      2, none  ddddddcc 00000000     1          dddddd cc00000000
+
+   Then a shift to the right with sign, and a mask, leave the sign and five bits of the half. */
 GCOMP__INLINE __m256i gcomp__sixes_avx2(const uint8_t *c, int shift)
 {
     const __m128i b = _mm_insert_epi32(_mm_loadl_epi64((const __m128i *)(const void *)c),
@@ -4723,6 +4788,8 @@ GCOMP__INLINE gv gv_load_six(const uint8_t *c, int shift)
     return gcomp__halves_of_avx2(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
 }
 
+/* Is the lower half of a word all ones? The largest 16 bits at each place tell for four registers
+   at once: only 0xffff is not exceeded. The mask 0x33333333 has the bytes of lower halves. */
 GCOMP__INLINE int gw_ties(gw x, gw y)
 {
     const __m256i most =
@@ -4730,12 +4797,16 @@ GCOMP__INLINE int gw_ties(gw x, gw y)
     const __m256i ones = _mm256_cmpeq_epi16(most, _mm256_set1_epi32(-1));
     return (_mm256_movemask_epi8(ones) & 0x33333333) != 0;
 }
+/* madd multiplies the halves of a word and adds the two products: low * k + high * 1. */
 GCOMP__INLINE gw gw_mul_halves(gw x, int k)
 {
     GCOMP__ALL(x.r[i] = _mm256_madd_epi16(x.r[i], _mm256_set1_epi32(1 << 16 | k)))
     return x;
 }
-GCOMP__INLINE gw_reg gr_look16(const int32_t *table, gw_reg x) /* bit 3 of x is its sign, too */
+/* A permutation looks up 8 words, by the low 3 bits of x: so one look-up in each half of the table.
+   x is a code of 4 bits with sign, so that the sign, which the blend goes by, is a copy of bit
+   3. */
+GCOMP__INLINE gw_reg gr_look16(const int32_t *table, gw_reg x)
 {
     const __m256i a = _mm256_permutevar8x32_epi32(gcomp__load32_avx2(table), x);
     const __m256i b = _mm256_permutevar8x32_epi32(gcomp__load32_avx2(table + 8), x);
@@ -4752,7 +4823,7 @@ GCOMP__INLINE gw gw_load_halves(const uint32_t *p)
                             _mm256_cvtepu16_epi32(gcomp__load16_avx2(p + 4)));
 }
 
-/* Codes of 16, 8, 4 and 2 bits. */
+/* Codes of 16, 8, 4 and 2 bits become words with sign, and back. */
 GCOMP__INLINE gw gw_get16(const uint8_t *c)
 {
     return gcomp__pair_avx2(_mm256_cvtepi16_epi32(gcomp__load16_avx2(c)),
@@ -4763,7 +4834,13 @@ GCOMP__INLINE gw gw_get8(const uint8_t *c)
     const __m128i b = gcomp__load16_avx2(c);
     return gcomp__pair_avx2(_mm256_cvtepi8_epi32(b), _mm256_cvtepi8_epi32(_mm_srli_si128(b, 8)));
 }
-GCOMP__INLINE gw gw_get4(const uint8_t *c) /* each to the top of its word, and down with its sign */
+/* 8 codes fill a word, which all lanes get. Each lane shifts its own code to the top, and then down
+   with copies of its sign:
+
+     word      h g f e d c b a      8 codes of 4 bits, the first one lowest
+     lane 2    c b a 0 0 0 0 0      after << 20
+               c c c c c c c c      after >> 28: c, and above it copies of its sign */
+GCOMP__INLINE gw gw_get4(const uint8_t *c)
 {
     const __m256i left = _mm256_setr_epi32(28, 24, 20, 16, 12, 8, 4, 0);
     const __m256i a = _mm256_set1_epi32((int)gcomp__get32(c));
@@ -4781,7 +4858,13 @@ GCOMP__INLINE gw gw_get2(const uint8_t *c, int first_high)
     return gcomp__pair_avx2(_mm256_srai_epi32(_mm256_sllv_epi32(x, a), 30),
                             _mm256_srai_epi32(_mm256_sllv_epi32(x, b), 30));
 }
-GCOMP__INLINE __m128i gcomp__low_bytes_avx2(gw w) /* of the 16 words */
+/* The lowest byte of each of 16 words. The words of r[1] move to the upper halves of those of r[0];
+   a shuffle within each half of 128 bits, and an unpacking, put the bytes in order:
+
+     both      0,8  1,9  2,10  3,11  | 4,12  5,13  6,14  7,15      two lanes of 16 bits a word
+     h         0 1 2 3  8 9 10 11    | 4 5 6 7  12 13 14 15        and 8 zeros in each half
+     unpacked  0 1 2 3  4 5 6 7  8 9 10 11  12 13 14 15 */
+GCOMP__INLINE __m128i gcomp__low_bytes_avx2(gw w)
 {
     const __m256i low = _mm256_setr_epi8(0, 4, 8, 12, 2, 6, 10, 14, -1, -1, -1, -1, -1, -1, -1, -1,
                                          0, 4, 8, 12, 2, 6, 10, 14, -1, -1, -1, -1, -1, -1, -1, -1);
@@ -4789,11 +4872,17 @@ GCOMP__INLINE __m128i gcomp__low_bytes_avx2(gw w) /* of the 16 words */
     const __m256i h = _mm256_shuffle_epi8(both, low);
     return _mm_unpacklo_epi32(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
 }
+/* 16 bytes as codes of 4 bits: maddubs multiplies two neighbours by 1 and 16 and adds them, which
+   puts two codes b a side by side, in 16 bits. Packing halves these. */
 GCOMP__INLINE void gcomp__join4_avx2(uint8_t *c, __m128i b)
 {
     b = _mm_maddubs_epi16(_mm_and_si128(b, _mm_set1_epi8(15)), _mm_set1_epi16(0x1001));
     _mm_storel_epi64((__m128i *)(void *)c, _mm_packus_epi16(b, b));
 }
+/* 16 bytes as codes of 2 bits, in two such steps:
+                       maddubs                 madd
+     first low    d c b a  ->  dc ba  ->  dcba      factors 1, 4, then 1, 16
+     first high   d c b a  ->  cd ab  ->  abcd      factors 4, 1, then 16, 1 */
 GCOMP__INLINE void gcomp__join2_avx2(uint8_t *c, __m128i b, int first_high)
 {
     b = _mm_and_si128(b, _mm_set1_epi8(3));
@@ -4802,6 +4891,8 @@ GCOMP__INLINE void gcomp__join2_avx2(uint8_t *c, __m128i b, int first_high)
     b = _mm_packus_epi16(_mm_packs_epi32(b, b), b);
     gcomp__put32(c, (uint32_t)_mm_cvtsi128_si32(b));
 }
+/* Packing joins the halves of 128 bits of both registers: 0 .. 3, 8 .. 11 | 4 .. 7, 12 .. 15. The
+   permutation takes quarters 0, 2, 1, 3. */
 GCOMP__INLINE void gw_put16(uint8_t *c, gw w)
 {
     _mm256_storeu_si256((__m256i *)(void *)c,
@@ -4817,7 +4908,17 @@ GCOMP__INLINE void gw_put2(uint8_t *c, gw w, int first_high)
     gcomp__join2_avx2(c, gcomp__low_bytes_avx2(w), first_high);
 }
 
-/* 32 bytes. Packing leaves groups of four lanes in the order 0 2 4 6 1 3 5 7; gcomp__sorted puts them right. */
+/* 32 words >> shift as 32 bytes, limited to -128 .. 127. Packing words to 16 bits, and these to
+   bytes, works in halves of 128 bits, so groups of four lanes end up in another order:
+
+     four registers    x 0 | 1, 2 | 3      y 4 | 5, 6 | 7      a number is a group of four lanes
+     packed to 16      x 0 2 | 1 3         y 4 6 | 5 7
+     packed to 8       0 2 4 6 | 1 3 5 7
+
+   gcomp__sorted puts the groups in order, where codes are stored: not before, since what is done in
+   between (limits, marks, or) does not depend on the order. The shift comes after the first
+   packing, where it takes half as many instructions; but packing saturates, so a shift by 16 comes
+   first. */
 GCOMP__INLINE __m256i gcomp__narrowed_avx2(gw x, gw y, int shift)
 {
     if (shift == 16) {
@@ -4832,12 +4933,15 @@ GCOMP__INLINE __m256i gcomp__sorted_avx2(__m256i b)
 {
     return _mm256_permutevar8x32_epi32(b, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
+/* Packing has limited the bytes to -128 .. 127 already. */
 GCOMP__INLINE gb gb_limit(gw x, gw y, int shift, int low, int high)
 {
     __m256i b = gcomp__narrowed_avx2(x, y, shift);
     if (high < 127) b = _mm256_min_epi8(b, _mm256_set1_epi8((char)high));
     return low > -128 ? _mm256_max_epi8(b, _mm256_set1_epi8((char)low)) : b;
 }
+/* Packing keeps signs. The sign of each byte moves down to `bit`; only one bit of a byte is set, so
+   a shift of 16-bit lanes carries nothing into a neighbour. */
 GCOMP__INLINE gb gcomp__marks_of_avx2(gw x, gw y, int bit)
 {
     const __m256i b = gcomp__narrowed_avx2(x, y, 0);
@@ -4858,6 +4962,13 @@ GCOMP__INLINE void gb_put8(uint8_t *c, gb b)
 {
     _mm256_storeu_si256((__m256i *)(void *)c, gcomp__sorted_avx2(b));
 }
+/* 32 bytes below 64 as codes of 6 bits. Two steps join four codes to 24 bits of a word; then three
+   of the four bytes of each word are stored:
+
+     maddubs, factors 1, 64       d c b a   ->   ddddddcccccc bbbbbbaaaaaa         in 16 bits each
+     madd, factors 1, 4096        ->   0 ddddddccccccbbbbbbaaaaaa                  in 32 bits
+     shuffle                      12 bytes in each half of 128 bits, then 4 zeros
+     permutation of words         0 1 2 z | 4 5 6 z   ->   0 1 2 4 | 5 6 z z */
 GCOMP__INLINE void gb_put6(uint8_t *c, gb b)
 {
     const __m128i three = _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
@@ -4868,12 +4979,16 @@ GCOMP__INLINE void gb_put6(uint8_t *c, gb b)
     _mm_storeu_si128((__m128i *)(void *)c, _mm256_castsi256_si128(b));
     _mm_storel_epi64((__m128i *)(void *)(c + 16), _mm256_extracti128_si256(b, 1));
 }
+/* Bytes below 16: as gcomp__join4_avx2. Packing leaves 8 bytes in each half; the permutation takes
+   quarters 0 and 2. */
 GCOMP__INLINE void gb_put4(uint8_t *c, gb b)
 {
     b = _mm256_maddubs_epi16(gcomp__sorted_avx2(b), _mm256_set1_epi16(0x1001));
     b = _mm256_permute4x64_epi64(_mm256_packus_epi16(b, b), 0x08);
     _mm_storeu_si128((__m128i *)(void *)c, _mm256_castsi256_si128(b));
 }
+/* Bytes below 4: as gcomp__join2_avx2, four codes to the lowest byte of a word. The shuffle gathers
+   the 4 bytes of a half, and the unpacking joins the two halves. */
 GCOMP__INLINE void gb_put2(uint8_t *c, gb b)
 {
     b = _mm256_maddubs_epi16(gcomp__sorted_avx2(b), _mm256_set1_epi16(0x0401));
@@ -4883,6 +4998,7 @@ GCOMP__INLINE void gb_put2(uint8_t *c, gb b)
     _mm_storel_epi64((__m128i *)(void *)c, _mm256_castsi256_si128(b));
 }
 
+/* The largest of 16 words without a sign: of 8, of 4, of 2, of 1. */
 GCOMP__INLINE uint32_t gv_most(gv x)
 {
     __m256i m = _mm256_max_epu32(_mm256_castps_si256(x.r[0]), _mm256_castps_si256(x.r[1]));
@@ -4896,6 +5012,12 @@ GCOMP__INLINE void gv_most_of_halves(float *to, gv x)
     const __m256i m = _mm256_max_epu32(_mm256_castps_si256(x.r[0]), _mm256_castps_si256(x.r[1]));
     _mm256_storeu_ps(to, _mm256_castsi256_ps(m));
 }
+/* The largest of each of 8 rows of 8 words, a, b, ... h, without reducing each row alone. Unpacking
+   joins two rows, so that one maximum halves both; after three such steps each row has one lane:
+
+     rows a, b       max of a0 b0 a1 b1 | ...  and a2 b2 a3 b3 | ...   ->   a b a b | a b a b
+     rows a .. d     max of a b c d pairs                              ->   a b c d | a b c d
+     rows a .. h     max of the halves                                 ->   a b c d | e f g h */
 GCOMP__INLINE __m256i gcomp__most_of_two_avx2(const float *from)
 {
     const __m256i a = gcomp__load32_avx2(from), b = gcomp__load32_avx2(from + 8);
@@ -4920,6 +5042,15 @@ GCOMP__INLINE gv gv_most_of_rows(const float *from)
     return x;
 }
 
+/* 8 rows of 8 floats become columns, in three steps that join pairs, quads and halves of 128 bits:
+
+     rows              a0 a1 a2 a3 | a4 a5 a6 a7       b0 b1 b2 b3 | b4 ...      c ...      d ...
+     unpack: ab        a0 b0 a1 b1 | a4 b4 a5 b5       ab2   a2 b2 a3 b3 | a6 b6 a7 b7
+     shuffle: low[0]   a0 b0 c0 d0 | a4 b4 c4 d4       0x44 takes the lower pairs of ab and cd,
+              low[1]   a1 b1 c1 d1 | a5 b5 c5 d5       0xee the upper ones
+              high[0]  e0 f0 g0 h0 | e4 f4 g4 h4
+     permute: row 0    a0 b0 c0 d0 | e0 f0 g0 h0       0x20 takes the lower halves of low and high,
+              row 4    a4 b4 c4 d4 | e4 f4 g4 h4       0x31 the upper ones */
 GCOMP__INLINE void gv_transpose8(float *to, size_t pitch, const float *from, size_t stride)
 {
     const __m256 a = _mm256_loadu_ps(from), b = _mm256_loadu_ps(from + stride);
@@ -4939,12 +5070,18 @@ GCOMP__INLINE void gv_transpose8(float *to, size_t pitch, const float *from, siz
         _mm256_storeu_ps(to + (i + 4) * pitch, _mm256_permute2f128_ps(low[i], high[i], 0x31)))
 }
 
-/* x - y as x - y * 1, which is exact and keeps busy what multiplies while others add. */
+/* x - y as x - y * 1: exact, too, and the units that multiply work while others add the sums. */
 GCOMP__INLINE gv_reg gr_sub(gv_reg x, gv_reg y)
 {
     return _mm256_fnmadd_ps(y, _mm256_set1_ps(1), x);
 }
-/* Three levels of a Hadamard transform inside 8 lanes, from 4 apart to neighbours: shuffled + x * (1 or -1) is exact. */
+/* Three levels of a Hadamard transform inside 8 lanes: 4 lanes apart, 2 apart, neighbours. A level
+   makes x + y and x - y of each pair: partner + x * (1 or -1). The product is exact, so that the
+   fused operation rounds as a sum does.
+
+     x          a   b   c   d | e   f   g   h
+     partner    e   f   g   h | a   b   c   d       the halves exchanged
+     result     e+a ... ...   | a-e ... ... */
 GCOMP__INLINE gv_reg gcomp__levels_avx2(gv_reg x)
 {
     const __m256 by4 = _mm256_setr_ps(1, 1, 1, 1, -1, -1, -1, -1);
@@ -4960,6 +5097,9 @@ GCOMP__INLINE void gr_levels_inside(gv_reg *x, gv_reg *y)
     *y = gcomp__levels_avx2(*y);
 }
 
+/* Streaming stores write whole lines of the cache to memory, without reading the lines first and
+   without evicting others. The order of such stores is not kept; sfence orders them before what
+   follows. */
 GCOMP__INLINE void gb_stream(uint8_t *to, const uint8_t *from)
 {
     const __m256i a = gcomp__load32_avx2(from), b = gcomp__load32_avx2(from + 32);
@@ -4975,7 +5115,10 @@ GCOMP__INLINE uint32_t gu_crc8(uint32_t crc, uint64_t word)
 GCOMP__INLINE uint64_t gu_gather(uint64_t x, uint64_t mask) { return _pext_u64(x, mask); }
 GCOMP__INLINE uint64_t gu_scatter(uint64_t x, uint64_t mask) { return _pdep_u64(x, mask); }
 
-/* Bit b of 64 codes of 2, 4 or 8 bits as word b, and back. Codes become bytes first: `low` has those of the first 32. */
+/* Slices of 64 codes (see >>segments). Codes of 2 and 4 bits are first unpacked to a byte each:
+   `low` has codes 0 .. 31, `high` codes 32 .. 63, and bits above the code are garbage. Then bit b
+   of all bytes moves to the top, where an instruction gathers 32 of them. A shift of 16-bit lanes
+   will do: what a byte gets from its neighbour comes in below bit 7. */
 GCOMP__INLINE uint64_t gcomp__plane_avx2(__m256i low, __m256i high, int b)
 {
     const __m128i up = _mm_cvtsi32_si128(7 - b);
@@ -4992,8 +5135,10 @@ GCOMP__INLINE void gu_slice(uint64_t *w, const uint8_t *codes, unsigned bits)
     if (bits == 8) high = gcomp__load32_avx2(codes + 32);
     else {
         const __m256i nibble = _mm256_set1_epi8(15);
+        /* 4 bits: x has the even codes, in the low nibbles, and y the odd ones */
         __m256i x = low, y = _mm256_and_si256(_mm256_srli_epi16(x, 4), nibble);
         if (bits == 2) {
+            /* 16 bytes of 4 codes become 32 nibbles of 2 codes, a nibble a byte; then as above */
             const __m128i h = gcomp__load16_avx2(codes);
             const __m128i a = _mm_and_si128(h, _mm_set1_epi8(15));
             const __m128i b = _mm_and_si128(_mm_srli_epi16(h, 4), _mm_set1_epi8(15));
@@ -5001,13 +5146,16 @@ GCOMP__INLINE void gu_slice(uint64_t *w, const uint8_t *codes, unsigned bits)
                                         _mm_unpackhi_epi8(a, b), 1);
             y = _mm256_srli_epi16(x, 2);
         }
+        /* even and odd codes in turn: a has codes 0 .. 15 | 32 .. 47, b 16 .. 31 | 48 .. 63 */
         const __m256i a = _mm256_unpacklo_epi8(x, y), b = _mm256_unpackhi_epi8(x, y);
         low = _mm256_permute2x128_si256(a, b, 0x20);
         high = _mm256_permute2x128_si256(a, b, 0x31);
     }
     GCOMP__UNROLL for (unsigned b = 0; b < bits; b++) w[b] = gcomp__plane_avx2(low, high, (int)b);
 }
-GCOMP__INLINE __m256i gcomp__fan_avx2(uint64_t w, int b) /* 32 bits to bit b of 32 bytes */
+/* The way back: 32 bits of a slice become bit b of 32 bytes. A shuffle copies byte k of the word to
+   8 bytes; `each` picks bit j of the j-th of these; the comparison makes 0 or ff of it. */
+GCOMP__INLINE __m256i gcomp__fan_avx2(uint64_t w, int b)
 {
     const __m256i each = _mm256_set1_epi64x((long long)0x8040201008040201u);
     const __m256i place = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202,
@@ -5016,9 +5164,11 @@ GCOMP__INLINE __m256i gcomp__fan_avx2(uint64_t w, int b) /* 32 bits to bit b of 
     x = _mm256_cmpeq_epi8(_mm256_and_si256(x, each), each);
     return _mm256_and_si256(x, _mm256_set1_epi8((char)(1 << b)));
 }
+/* Two neighbouring bytes become one: first + factor * second; low and high halve to one
+   register. */
 GCOMP__INLINE __m256i gcomp__joined_avx2(__m256i low, __m256i high, int factor)
 {
-    const __m256i f = _mm256_set1_epi16((int16_t)(1 | factor << 8)); /* first + factor * second byte */
+    const __m256i f = _mm256_set1_epi16((int16_t)(1 | factor << 8));
     low = _mm256_packus_epi16(_mm256_maddubs_epi16(low, f), _mm256_maddubs_epi16(high, f));
     return _mm256_permute4x64_epi64(low, 0xd8);
 }
@@ -5114,7 +5264,8 @@ GCOMP__INLINE double gs_fold(gs s)
     return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
 }
 
-/* gcc 12 can spill 16 bits of a mask and read 32 back: the asm makes it extend the mask in a register. */
+/* gcc 12 can spill 16 bits of a mask and read 32 back: the asm makes it extend the mask in a
+   register. */
 GCOMP__INLINE uint32_t gw_signs(gw x)
 {
     uint32_t m = _mm512_movepi32_mask(x.r[0]);
@@ -5163,7 +5314,8 @@ GCOMP__INLINE gw gw_get8(const uint8_t *c)
 {
     return gcomp__whole_avx512(_mm512_cvtepi8_epi32(gcomp__load16_avx2(c)));
 }
-GCOMP__INLINE __m512i gcomp__fours_avx512(const uint8_t *c) /* words whose lowest 4 bits are codes */
+/* 16 words whose lowest 4 bits are codes; above them are the codes that follow. */
+GCOMP__INLINE __m512i gcomp__fours_avx512(const uint8_t *c)
 {
     const __m512i right =
         _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
@@ -5227,8 +5379,8 @@ GCOMP__INLINE void gw_put2(uint8_t *c, gw w, int first_high)
 }
 GCOMP__INLINE gb gb_limit(gw x, gw y, int shift, int low, int high)
 {
-    return gcomp__gb_limit_avx2(gcomp__split_avx512(x.r[0]), gcomp__split_avx512(y.r[0]), shift, low,
-                             high);
+    return gcomp__gb_limit_avx2(gcomp__split_avx512(x.r[0]), gcomp__split_avx512(y.r[0]), shift,
+                                low, high);
 }
 GCOMP__INLINE gb gb_low(gb b, int bits) { return gcomp__gb_low_avx2(b, bits); }
 GCOMP__INLINE void gb_put8(uint8_t *c, gb b) { gcomp__gb_put8_avx2(c, b); }
@@ -5252,7 +5404,8 @@ GCOMP__INLINE gv_reg gr_sub(gv_reg x, gv_reg y)
 {
     return _mm512_fnmadd_ps(y, _mm512_set1_ps(1), x);
 }
-/* The levels within a register: each element and the one that it is paired with, which comes first or second. */
+/* The levels within a register: each element and the one that it is paired with, which comes first
+   or second. */
 GCOMP__INLINE gv_reg gcomp__levels_avx512(gv_reg x)
 {
     const __m512 by8 = _mm512_setr_ps(1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1);
@@ -6226,7 +6379,10 @@ GCOMP__INLINE gv gv_pick(uint32_t mask, gv x, gv y)
 }
 GCOMP__INLINE gv gv_load_bfloat(const uint8_t *c) { return gv_of_bits(gw_shl(gw_get16(c), 16)); }
 #if GCOMP__PASS_IS != 3
-GCOMP__INLINE void gv_store_half(uint8_t *c, gv x) { gv_store_small(c, gv_clamp(x, GCOMP__HALF_MAX)); }
+GCOMP__INLINE void gv_store_half(uint8_t *c, gv x)
+{
+    gv_store_small(c, gv_clamp(x, GCOMP__HALF_MAX));
+}
 GCOMP__INLINE void gv_store_bfloat(uint8_t *c, gv x)
 {
     const gw w = gw_bits(gv_clamp(x, GCOMP__BFLOAT_MAX));
@@ -6372,7 +6528,8 @@ GCOMP__INLINE gv gcomp__load_pairs(const uint8_t *c, gcomp_dtype dtype)
     return dtype == GCOMP_F16 ? gv_load_half(c) : gv_load_bfloat(c);
 }
 
-/* p = scale * grad + residual of elements i .. i + 15; `general` is a constant: 0 means float and scale 1. */
+/* p = scale * grad + residual of elements i .. i + 15; `general` is a constant: 0 means float and
+   scale 1. */
 #define gcomp__load_p GCOMP__F(load_p)
 GCOMP__INLINE gv gcomp__load_p(const gcomp_input *in, size_t i, int general, int feedback)
 {
@@ -6435,7 +6592,8 @@ GCOMP__SHARED double gcomp__squares(const float *x, size_t n)
 }
 
 #if !GCOMP__IN_WIDE
-/* >>kernel crc: CRC-32C of bytes, continuing from crc (0 at first). What is next is fetched: else memory would decide. */
+/* >>kernel crc: CRC-32C of bytes, continuing from crc (0 at first). What is next is fetched: else
+   memory would decide. */
 #define gcomp__crc GCOMP__F(crc)
 static uint32_t gcomp__crc(uint32_t crc, const uint8_t *bytes, size_t count)
 {
@@ -6458,7 +6616,8 @@ static uint32_t gcomp__crc(uint32_t crc, const uint8_t *bytes, size_t count)
     return ~crc;
 }
 
-/* >>kernel absorb: residual <- scale * grad + residual, saturated; y <- 0. Either may be missing; grad may be y. */
+/* >>kernel absorb: residual <- scale * grad + residual, saturated; y <- 0. Either may be missing;
+   grad may be y. */
 #define gcomp__absorb GCOMP__F(absorb)
 static void gcomp__absorb(const gcomp__sink *sink, size_t chunk)
 {
@@ -6492,7 +6651,8 @@ static void gcomp__absorb(const gcomp__sink *sink, size_t chunk)
     }
 }
 
-/* >>kernel advance: p, the next u and zeros of elements begin .. end - 1. Outputs may be the inputs. */
+/* >>kernel advance: p, the next u and zeros of elements begin .. end - 1. Outputs may be the
+   inputs. */
 #define gcomp__advance_driver GCOMP__F(advance_driver)
 GCOMP__HEAVY void gcomp__advance_driver(const gcomp__momentum *d, size_t begin, size_t end,
                                         int general, int nesterov)
@@ -6662,8 +6822,8 @@ GCOMP__INLINE gw gcomp__mixes(gw w, uint64_t words)
     return gw_xor(w, gw_shr(w, 16));
 }
 
-/* gcomp__draw of `count` elements, the first even, by pairs: made for many at once, where nothing waits for them. Writes 16
-   pairs at a time. */
+/* gcomp__draw of `count` elements, the first even, by pairs: made for many at once, where nothing
+   waits for them. Writes 16 pairs at a time. */
 #define gcomp__draw_many GCOMP__F(draw_many)
 GCOMP__NOINLINE void gcomp__draw_many(uint32_t *draws, uint64_t words, uint64_t element,
                                       size_t count)
@@ -6680,9 +6840,10 @@ GCOMP__INLINE gw gcomp__drawn(const gcomp__unit *u, size_t i)
     return gw_load_halves((const uint32_t *)(const void *)((const uint8_t *)u->draws + 2 * i));
 }
 
-/* A number with 16 binary places, in the lower half of a word, is rounded by adding 16 random bits to them: the upper half is the
-   result. Where the lower half is all ones then, the next place might have carried: those ties are broken by `rest`, what is
-   cut off behind the places, 0 .. 1. */
+/* A number with 16 binary places, in the lower half of a word, is rounded by adding 16 random
+   bits to them: the upper half is the result. Where the lower half is all ones then, the next
+   place might have carried: those ties are broken by `rest`, what is cut off behind the places,
+   0 .. 1. */
 #define gcomp__tie_broken GCOMP__F(tie_broken)
 GCOMP__RARE gw gcomp__tie_broken(gw sum, gv rest, const gcomp__unit *u, size_t i)
 {
@@ -6744,8 +6905,9 @@ typedef struct gcomp__acc {
     size_t negative;
 } gcomp__acc;
 
-/* L1 adds 16 groups in float before it adds them to its double sums: conversions would be the cost of a sign. A sum of floats
-   may overflow though no element does: then the block is measured again (gcomp__measure_again). */
+/* L1 adds 16 groups in float before it adds them to its double sums: conversions would be the cost
+   of a sign. A sum of floats may overflow though no element does: then the block is measured again
+   (gcomp__measure_again). */
 #define gcomp__acc_flush GCOMP__F(acc_flush)
 GCOMP__INLINE void gcomp__acc_flush(gcomp__acc *acc)
 {
@@ -6753,7 +6915,8 @@ GCOMP__INLINE void gcomp__acc_flush(gcomp__acc *acc)
     acc->part = gv_splat(0);
 }
 
-/* What is summed, and the largest bits: loops do so in a copy, which nothing that they read can be. */
+/* What is summed, and the largest bits: loops do so in a copy, which nothing that they read can
+   be. */
 #define gcomp__acc_move GCOMP__F(acc_move)
 GCOMP__INLINE void gcomp__acc_move(gcomp__acc *to, const gcomp__acc *from, int measure)
 {
@@ -6816,7 +6979,8 @@ GCOMP__INLINE void gcomp__acc_none(gcomp__acc *acc, int measure)
     acc->negative = 0;
 }
 
-/* The measures of `count` elements, padding in the last group taken back; and the largest bits of all blocks so far. */
+/* The measures of `count` elements, padding in the last group taken back; and the largest bits of
+   all blocks so far. */
 #define gcomp__acc_end GCOMP__F(acc_end)
 GCOMP__INLINE void gcomp__acc_end(gcomp__acc *acc, size_t count, int measure, gcomp__measured *m)
 {
@@ -7209,7 +7373,8 @@ GCOMP__NOINLINE uint32_t gcomp__fit_large(const gcomp__span *span, gcomp__tile *
     return m.max_bits;
 }
 
-/* Bytes past the caches, but for the ends that share a line with others: whole lines need not be read before. */
+/* Bytes past the caches, but for the ends that share a line with others: whole lines need not be
+   read before. */
 #define gcomp__stream_codes GCOMP__F(stream_codes)
 GCOMP__NOINLINE void gcomp__stream_codes(uint8_t *to, const uint8_t *from, size_t bytes)
 {
