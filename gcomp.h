@@ -12390,47 +12390,54 @@ GCOMP__INLINE uint64_t gcomp__key_of(const void *numbers, int wide, size_t i)
     return wide ? large : word & 0x7fffffffu;
 }
 
+/* The k-th largest of the `few` keys from least to least + range, which are at most 16. The numbers
+   with other keys are passed over. *ties: how many of the k largest have that key. */
+GCOMP__INLINE uint64_t gcomp__kth_of_few(const void *numbers, int wide, uint64_t least,
+                                         uint64_t range, size_t few, size_t k, size_t *ties)
+{
+    uint64_t some[16]; /* sorted by insertion; keys less `least` */
+    size_t larger = 0;
+    for (size_t i = 0, found = 0, j; found < few; i++) {
+        const uint64_t key = gcomp__key_of(numbers, wide, i) - least;
+        if (key > range) continue; /* of another bin, or below least */
+        for (j = found++; j && some[j - 1] < key; j--) some[j] = some[j - 1];
+        some[j] = key;
+    }
+    while (some[larger] > some[k - 1]) larger++;
+    *ties = k - larger;
+    return least + some[k - 1];
+}
+
 /* The k-th largest key of count >= k >= 1 numbers. *ties: how many of the k largest have that
    key; the others are larger. bins: room for GCOMP__SPARSE_BINS counters. */
 GCOMP__INLINE uint64_t gcomp__kth_key(const void *numbers, int wide, size_t count, size_t k,
                                       size_t *bins, size_t *ties)
 {
-    /* the k-th largest of all keys is the k-th largest of those from least to least + range */
-    uint64_t least = UINT64_MAX, range = 0, key, some[16];
-    unsigned shift;
-    size_t i, j, bin, found;
-    for (i = 0; i < count; i++) {
-        key = gcomp__key_of(numbers, wide, i);
+    uint64_t least = UINT64_MAX, largest = 0;
+    for (size_t i = 0; i < count; i++) {
+        const uint64_t key = gcomp__key_of(numbers, wide, i);
         least = key < least ? key : least;
-        range = key > range ? key : range;
+        largest = key > largest ? key : largest;
     }
-    /* each turn narrows the keys in question to one bin, a 2048th of their range */
-    for (range -= least; range;) {
-        /* bins of 2^shift keys each */
-        for (shift = 0; range >> shift >= GCOMP__SPARSE_BINS; shift++) {}
+    /* At each turn the key that is looked for is the k-th largest of those from least to
+       least + range. A turn narrows these to one bin, a 2048th of their range. */
+    for (uint64_t range = largest - least; range;) {
+        unsigned shift = 0; /* bins of 2^shift keys each */
+        while (range >> shift >= GCOMP__SPARSE_BINS) shift++;
         memset(bins, 0, sizeof *bins * GCOMP__SPARSE_BINS);
-        for (i = 0; i < count; i++) {
-            key = gcomp__key_of(numbers, wide, i) - least;
+        for (size_t i = 0; i < count; i++) {
+            const uint64_t key = gcomp__key_of(numbers, wide, i) - least;
             if (key <= range) bins[key >> shift]++;
         }
         /* from the largest keys down; k becomes the place within its bin */
-        for (bin = (size_t)(range >> shift); bins[bin] < k; bin--) k -= bins[bin];
+        size_t bin = (size_t)(range >> shift);
+        for (; bins[bin] < k; bin--) k -= bins[bin];
         least += (uint64_t)bin << shift;
         range = gcomp__low_bits(shift);
-        if (!range || bins[bin] > 16) continue; /* no range: all keys of the bin are equal */
-        /* few keys: sorted by insertion into some[], the largest first */
-        for (i = 0, found = 0; found < bins[bin]; i++) {
-            key = gcomp__key_of(numbers, wide, i) - least;
-            if (key > range) continue;
-            for (j = found++; j && some[j - 1] < key; j--) some[j] = some[j - 1];
-            some[j] = key;
-        }
-        for (j = 0; some[j] > some[k - 1]; j++) {} /* j of the k are larger than the k-th */
-        least += some[k - 1];
-        k -= j;
-        break;
+        if (range && bins[bin] <= 16)
+            return gcomp__kth_of_few(numbers, wide, least, range, bins[bin], k, ties);
     }
-    *ties = k;
+    *ties = k; /* all keys that are left are least, and k of them belong to the k largest */
     return least;
 }
 
@@ -13239,28 +13246,53 @@ GCOMP__NOINLINE void gcomp__sparse_past(const gcomp__call *call, const gcomp__si
     }
 }
 
-/* Runs a sink. Each pass has as many payloads as there are cursors; further ones come in further
-   passes. With threads the dense part of all chunks comes first, and one thread adds the
-   payloads. An own payload that is not among those of the mean, or for which there is no mean,
-   has a cursor of its own. */
+/* One pass over all chunks, `step` of them at a time: the dense part, if `dense`, then the elements
+   of the payloads of `count` cursors. */
+static void gcomp__sparse_pass(const gcomp__call *call, const gcomp__sink *sink,
+                               gcomp__cursor *cursors, size_t count, size_t step, int dense)
+{
+    const size_t chunks = gcomp__chunks(sink->n);
+    const float weight = sink->ending == GCOMP__STORE ? 1.0f : sink->weight;
+    gcomp__absorb_job job;
+    job.set = call->set;
+    job.sink = sink;
+    for (job.first = 0; job.first < chunks; job.first += step) {
+        const size_t begin = job.first * GCOMP_CHUNK,
+                     end = gcomp__min((job.first + step) * GCOMP_CHUNK, sink->n);
+        if (dense && sink->ending == GCOMP__COMMIT)
+            gcomp__run(call, step, gcomp__absorb_chunk, &job);
+        else if (dense) memset(sink->y + begin, 0, 4 * (end - begin));
+        for (size_t i = 0; i < count; i++) {
+            gcomp__cursor *c = cursors + i;
+            /* each cursor fetches its share of the next chunk of y, which is written next */
+            c->lines = 0;
+            if (c->cached && sink->y && sink->n - end >= GCOMP_CHUNK)
+                c->lines = (unsigned)(GCOMP_CHUNK / 16 / count);
+            if (c->lines) c->next = sink->y + end + 16 * c->lines * i;
+            gcomp__cursor_scatter(c, end, weight);
+        }
+    }
+}
+
+/* Runs a sink. A pass has as many payloads as there are cursors; more payloads come in further
+   passes. With threads the dense part of all chunks comes first, and one thread adds the payloads.
+   An own payload that is not among those of the mean, or for which there is no mean, has a cursor
+   of its own. */
 GCOMP__SHARED void gcomp__sparse_decode(const gcomp__call *call, const gcomp__sink *sink)
 {
     /* masked: dgc's momentum, which becomes 0 where something was sent */
     float *const masked = sink->momentum ? sink->momentum->masked : NULL;
-    /* does the own payload have a cursor of its own? */
     const int apart = sink->ending == GCOMP__COMMIT && sink->own && (sink->residual || masked) &&
                       (!sink->y || sink->own_at >= sink->count);
-    const size_t chunks = gcomp__chunks(sink->n);
+    const gcomp__view *own = apart ? sink->own : NULL; /* until it has its cursor */
     /* chunks that are worked on between two looks at the cursors */
-    const size_t step =
-        call->parallel.run || (sink->count == 1 && sink->ending != GCOMP__COMMIT) ? chunks : 1;
-    /* the first pass writes all elements of y: then they are in the cache when they are added to */
-    const int dense = sink->ending != GCOMP__ADD || sink->fresh;
-    const float weight = sink->ending == GCOMP__STORE ? 1.0f : sink->weight;
+    const size_t step = call->parallel.run || (sink->count == 1 && sink->ending != GCOMP__COMMIT)
+                            ? gcomp__chunks(sink->n)
+                            : 1;
+    /* the first pass writes all elements of y, but where payloads are added to what y holds */
+    int dense = sink->ending != GCOMP__ADD || sink->fresh;
     gcomp__cursor cursors[GCOMP__SPARSE_CURSORS];
-    gcomp__absorb_job job;
-    size_t w = 0, used;
-    int first = 1;
+    size_t w = 0, used; /* payloads of the mean so far; cursors of the pass */
     /* a large mean, whose payloads can all be read at once */
     if (sink->ending == GCOMP__ADD && sink->fresh && step == 1 && sink->n >= GCOMP__SPARSE_LARGE &&
         (uintptr_t)sink->y % 4 == 0 && sink->count <= GCOMP__SPARSE_CURSORS &&
@@ -13268,37 +13300,19 @@ GCOMP__SHARED void gcomp__sparse_decode(const gcomp__call *call, const gcomp__si
         gcomp__sparse_past(call, sink);
         return;
     }
-    job.set = call->set;
-    job.sink = sink;
     do {
-        const int cached = first && dense && step == 1;
+        const int cached = dense && step == 1; /* a chunk is added to when it was just written */
         used = 0;
-        /* the own payload comes first: the residual needs it, the mean does not */
-        if (first && apart)
-            gcomp__cursor_open(cursors + used++, sink->own, NULL, sink->residual, masked, cached);
-        /* then as many of the mean as there are cursors */
+        if (own)
+            gcomp__cursor_open(cursors + used++, own, NULL, sink->residual, masked, cached);
         for (; sink->y && w < sink->count && used < GCOMP__SPARSE_CURSORS; w++) {
-            const int own = !apart && sink->own && w == sink->own_at;
+            const int mine = !apart && sink->own && w == sink->own_at;
             gcomp__cursor_open(cursors + used++, sink->views + w, sink->y,
-                               own ? sink->residual : NULL, own ? masked : NULL, cached);
+                               mine ? sink->residual : NULL, mine ? masked : NULL, cached);
         }
-        for (job.first = 0; job.first < chunks; job.first += step) {
-            size_t begin = job.first * GCOMP_CHUNK,
-                   end = gcomp__min((job.first + step) * GCOMP_CHUNK, sink->n);
-            /* the dense part, once */
-            if (first && sink->ending == GCOMP__COMMIT)
-                gcomp__run(call, step, gcomp__absorb_chunk, &job);
-            else if (first && dense) memset(sink->y + begin, 0, 4 * (end - begin));
-            for (size_t i = 0; i < used; i++) {
-                /* each cursor fetches its share of the next chunk of y */
-                const size_t lines =
-                    cached && sink->y && sink->n - end >= GCOMP_CHUNK ? GCOMP_CHUNK / 16 / used : 0;
-                cursors[i].lines = (unsigned)lines;
-                if (lines) cursors[i].next = sink->y + end + 16 * lines * i;
-                gcomp__cursor_scatter(cursors + i, end, weight);
-            }
-        }
-        first = 0;
+        gcomp__sparse_pass(call, sink, cursors, used, step, dense);
+        own = NULL;
+        dense = 0;
     } while (sink->y && w < sink->count);
 }
 
