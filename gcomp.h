@@ -121,37 +121,45 @@
      - It does not suit data that is not a gradient: see WHAT GOES WRONG.
 
    WORDS, each with one meaning
-     method      a way to compress: 1-bit sign, top-k, PowerSGD, ...
-     codec       a method with its parameters, as text: "topk:density=0.01"
-     block method   a method that codes all elements, with a scale for each block: int, sign, fp16
-     sparse method  a method that sends some elements: their indices, and their values
-     value method   the block method that codes the values of a sparse method: int in "topk+int"
-     p           scale * gradient + residual: what a worker compresses
-     payload     the bytes of one compressed tensor, a header of 32 bytes included
-     residual    p - decode(payload), kept for the next step; keeping it is called error feedback
-     worker      one of the processes or threads that train together
-     rank        the number of a worker, 0 .. world - 1. The rank of powersgd is another thing: the
-                 number of columns of its factors
-     world       the number of workers
-     step        one exchange of all tensors
-     commit      the end of a step: it writes the means and the residuals
-     collective  one call of allreduce, allgather or alltoallv on all workers
-     round       one collective of a step. A method has one to three rounds; a round gathers
-                 payloads, sums floats or integers, or finds the largest float
-     bucket      tensors that are sent together, before the rest of the step
-     frame       64 bytes that each worker sends before a bucket's payloads: state, digests, sizes
-     digest      a CRC-32C of something that must be equal on all workers
-     range       consecutive elements of a tensor whose mean one worker, their owner, makes for all
-     shard       the part of a payload that falls into one range
-     block       consecutive elements that share a scale
-     chunk       GCOMP_CHUNK (65536) elements: the unit of work for threads
-     tile        512 elements: what a kernel holds in the innermost cache
-     level       a whole number q by which a quantiser codes an element: its value is scale * q
-     segment     levels that are entropy-coded together, see WIRE FORMAT
-     piece       what eden rotates as one: a block, or a power of two of the elements left
-     set         an instruction set: scalar, AVX2, AVX-512 or NEON
-     kernel      a function that exists once for each set
-     row         the entry of a method in the table of methods
+     method          a way to compress: 1-bit sign, top-k, PowerSGD, ...
+     codec           a method with its parameters, as text: "topk:density=0.01"
+     block method    a method that sends a code for each element: int, sign, fp16
+     sparse method   a method that sends some of the elements: their indices and their values
+     value method    the block method that codes the values of a sparse method: int in "topk+int"
+     p               scale * gradient + residual: what a worker compresses
+     payload         the bytes of one compressed tensor, a header of 32 bytes included
+     residual        p - decode(payload), kept for the next step. Keeping it is called error
+                     feedback
+     worker          one of the processes or threads that train together
+     rank            the number of a worker, 0 .. world - 1. (The rank of powersgd is another thing:
+                     the number of columns of its factors.)
+     world           the number of workers
+     step            one exchange of all tensors
+     commit          the end of a step: it writes the means and the residuals
+     collective      one call of allreduce, allgather or alltoallv on all workers
+     round           one collective of a step. A method has one to three rounds; a round gathers
+                     payloads, sums floats or integers, or finds the largest float
+     bucket          tensors that are sent together, before the rest of the step
+     frame           64 bytes that each worker sends before a bucket's payloads: state, digests,
+                     sizes
+     digest          a CRC-32C of something that must be equal on all workers
+     range           consecutive elements of a tensor whose mean one worker, their owner, makes for
+                     all
+     shard           the part of a payload that falls into one range
+     entry           the place of a codec in a list of codecs, see SCHEDULES
+     block           consecutive elements that share a scale
+     chunk           GCOMP_CHUNK (65536) elements: the unit of work for threads
+     tile            512 elements: what a kernel holds in the innermost cache
+     level           a whole number q by which a quantiser codes an element; its value is scale * q
+     segment         levels that are entropy-coded together, see CODED LEVELS
+     piece           what eden rotates as one: a block, or a power of two of the elements left
+     vector          a tensor with one column. In >>vectors: 16 floats, on which one operation works
+     lane            one of these 16 floats
+     view            a payload that was opened: where its scales, codes and indices stand
+     sink            what a decoder does with values: store them, add them, or commit
+     set             an instruction set: scalar, AVX2, AVX-512 or NEON
+     kernel          a function that exists once for each set
+     row             what the table of methods holds for one method
 
    LAYERS, each usable alone
      codec      bytes for a vector, and back: gcomp_encode, gcomp_decode, ... They are pure
@@ -187,7 +195,7 @@
        GCOMP_PEER_FAILED  another worker has an error of its own
        GCOMP_MISMATCH     workers differ; gcomp_error names the worker and the difference
      A worker with an error of its own (no memory, no gradients, a missing callback) still sends its
-     frame: it returns its error, the others return GCOMP_PEER_FAILED.
+     frame. It returns its error; the others return GCOMP_PEER_FAILED.
      If only one worker notices a failure, it reports the failure in its next frame, and all may
      repeat the step. After the last bucket there is no next frame: that worker stays one step
      behind, and the frames of the next step say so to all (GCOMP_OUT_OF_STEP).
@@ -212,9 +220,9 @@
            }
            if (++failures == 10) return failed(gcomp_error(gc));
        }
-     RETRY          This worker takes part in the next step, with this gradient or another one. No
-                    worker waits for another then. If the others have gone on without it, the frames
-                    of that step say so on all. Limit the failures in a row: a gradient that is
+     RETRY          Take part in the next step, with this gradient or another one. Then no worker
+                    waits for another. If the others have gone on without this worker, the frames of
+                    the next step say so on all. Limit the failures in a row: a gradient that is
                     always NaN is an error too.
      RESYNCHRONISE  Workers may hold different weights. All workers return GCOMP_OUT_OF_STEP, or all
                     return GCOMP_DIVERGED. Then all take the weights, the state of the optimizer and
@@ -365,8 +373,8 @@
    THREADS
      The library starts none. Distinct objects may be used from distinct threads at once, one object
      by one thread at a time, and codec functions from any thread. A gcomp_parallel callback
-     (OpenMP, a pool, a job system) speeds up the kernels: work is cut into chunks, whoever runs
-     them, so the bits do not depend on the threads.
+     (OpenMP, a pool, a job system) speeds up the kernels. Work is always cut into the same chunks,
+     whoever runs them, so the bits do not depend on the threads.
 
    NUMBERS
      Input that is not finite is refused (GCOMP_NOT_FINITE) before anything is written. Finite in,
@@ -384,8 +392,8 @@
      - The result is the mean, not the sum: do not divide by the number of workers again.
      - Gradients that share memory (tied weights) are refused: add one tensor for the shared
        gradient, and pass it once.
-     - Every worker must take the same number of steps, or the last ones wait for ever: agree on the
-       number first.
+     - Every worker must take the same number of steps, or those with more steps wait for ever:
+       agree on the number first.
      - Average the loss that you print and the statistics of batch normalisation yourself: they are
        not gradients.
      - A buffer that already holds momentum, weight decay or a minus sign is not a gradient:
@@ -401,8 +409,8 @@
      - With loss scaling pass scale = 1 / loss_scale in gcomp_step, so that residuals stay in one
        unit when it changes. On GCOMP_NOT_FINITE skip the optimizer and lower the loss scale: all
        workers see the same result.
-     - Trainers that update in place can exchange weight differences (w - w at the last exchange)
-       every few samples.
+     - Trainers that update the weights in place can exchange differences of weights every few
+       samples: the weights now, minus the weights after the last exchange.
      - If you wrap a gcomp_comm to count or delay, wrap all of its callbacks, or set them to NULL: a
        callback that stays gets the wrong user pointer. An allreduce_max that is left out is
        replaced by a gather through allgather, an alltoallv by a gather of all payloads; without
@@ -458,7 +466,7 @@
      int                    bits=8 (4, 2), block=256 (with 4 and 2 bits 128), rounding=nearest
                             (stochastic), range=symmetric (affine), code=packed
        code                 how levels are coded: packed, elias, rice, auto (the shortest); see
-                            WIRE FORMAT
+                            CODED LEVELS
      fp8                    format=e4m3 (e5m2), block=256
      mx                     format=e2m1 (e4m3, e5m2, int8, e2m3, e3m2)
      eden                   bits=1 (2, 3, 4), block=4096 (64 to 65536), feedback=0 (1: keeps a
@@ -480,6 +488,7 @@
      powersgd               rank=4 (1 to 64), alternate=0, momentum=0 (below 1)
      intsum                 bits=8 (16, 32), rounding=stochastic (nearest)
      none fp16 bf16 vote natural nonzero   have none
+
    SCHEDULES
      desc.codec may be a list, from most bytes to fewest. desc.schedule says who chooses from the
      list, for all tensors that name no codec; a tensor may bring a list of the same length. Rank 0
@@ -528,8 +537,8 @@
      on all workers. So any worker may be away for a step, with zeros as its gradient; a worker that
      joins late needs the tables.
      powersgd without a momentum of its own leaves momentum to the optimizer, after the exchange:
-     gcomp_momentum_step is that of its paper, any other will do. With powersgd:momentum=0.9 each
-     worker applies momentum before the feedback: then use plain SGD.
+     gcomp_momentum_step is the optimizer of its paper; any other will do. With
+     powersgd:momentum=0.9 each worker applies momentum before the feedback: then use plain SGD.
 
    LEARNING RATES THAT CHANGE
      With error feedback, what a step does not send waits in the residual. It is applied with the
@@ -739,12 +748,11 @@
      3. the element is f * x[j], with the opposite sign where S(A, B, i + j) = 1; a result too large
         for a float becomes the largest float with its sign
 
-   CODED LEVELS, the codes of terngrad, qsgd and int where C is not 0 and n > 0. The
-   codes stand in segments. A segment is for as many elements as 2048 bytes of packed codes hold
-   (packed: the codes as above), or for the rest. In front of the segments stand offsets, a u64 for
-   each 65536 elements but the last ones: where the segments of these elements end, counted from the
-   beginning of the first segment:
-     | u64 for each 65536 elements but the last | segment | segment | ... |
+   CODED LEVELS, the codes of terngrad, qsgd and int where C is not 0 and n > 0. The codes stand in
+   segments. A segment is for as many elements as 2048 bytes of packed codes hold (packed: the codes
+   as above), or for the rest. In front of the segments stands a u64 for each 65536 elements but the
+   last ones: where the segments of these elements end, counted from the first segment on:
+     | u64 for each 65536 elements but the last ones | segment | segment | ... |
    A segment begins with a byte, the form. If the form is not 0, a u16 follows: the number b of the
    bytes behind it. 3 + b is not above the number of bytes of the packed codes. The form:
      0              the packed codes; no |q| is above the number of levels
