@@ -5231,7 +5231,8 @@ GCOMP__INLINE gw gcomp__whole_avx512(__m512i a)
     w.r[0] = a;
     return w;
 }
-GCOMP__INLINE gcomp__gw_avx2 gcomp__split_avx512(__m512i a) /* as AVX2 has it */
+/* 16 words as AVX2's functions take them. */
+GCOMP__INLINE gcomp__gw_avx2 gcomp__split_avx512(__m512i a)
 {
     return gcomp__pair_avx2(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));
 }
@@ -5259,11 +5260,13 @@ GCOMP__INLINE gs_reg gr_double(gv x, size_t i)
 {
     return _mm512_cvtps_pd(i ? _mm512_extractf32x8_ps(x.r[0], 1) : _mm512_castps512_ps256(x.r[0]));
 }
+/* As AVX2's: above is 0 or d, so the xor leaves d or 0. */
 GCOMP__INLINE void gr_sides(gs_reg d, gs_reg *above, gs_reg *below)
 {
     *above = _mm512_max_pd(_mm512_setzero_pd(), d);
     *below = _mm512_xor_pd(*above, d);
 }
+/* The tree: 16 lanes in two registers, to 8 in one, to 4 in half of one. */
 GCOMP__INLINE double gs_fold(gs s)
 {
     __m512d eight = _mm512_add_pd(s.r[0], s.r[1]);
@@ -5280,6 +5283,8 @@ GCOMP__INLINE uint32_t gw_signs(gw x)
     __asm__("" : "+r"(m));
     return m & 0xffffu;
 }
+/* Masks are registers of their own here; words whose signs are a mask are made from them and back,
+   so that kernels need not know. */
 GCOMP__INLINE gw gw_of_mask(uint32_t mask)
 {
     return gcomp__whole_avx512(_mm512_movm_epi32((__mmask16)mask));
@@ -5300,12 +5305,15 @@ GCOMP__INLINE gv gv_load_half(const uint8_t *c)
 {
     return gcomp__one_avx512(_mm512_cvtph_ps(gcomp__load32_avx2(c)));
 }
+/* As AVX2's, with the upper halves masked out before they are compared. */
 GCOMP__INLINE int gw_ties(gw x, gw y)
 {
     const __m512i low = _mm512_set1_epi32(0xffff);
     const __m512i most = _mm512_and_si512(_mm512_max_epu16(x.r[0], y.r[0]), low);
     return _mm512_cmpeq_epi32_mask(most, low) != 0;
 }
+/* A permutation of 16 words goes by the low 4 bits of its index, whatever is above them: it is the
+   whole look-up. */
 GCOMP__INLINE gw gw_look16(const int32_t *table, gw x)
 {
     return gcomp__whole_avx512(_mm512_permutexvar_epi32(x.r[0], _mm512_loadu_si512(table)));
@@ -5346,7 +5354,10 @@ GCOMP__INLINE gw gw_get2(const uint8_t *c, int first_high)
     return gcomp__whole_avx512(
         _mm512_srai_epi32(_mm512_sllv_epi32(x, first_high ? high : low), 30));
 }
-/* Codes of 4 or 2 bits pick one of 16 values, each of which is multiplied once. */
+/* A code of 4 or 2 bits has few values. These are multiplied once for each call, and the codes look
+   up the products: no conversion to words with sign, to floats, and no multiplication by lanes. The
+   table of 2-bit codes repeats four times, since the look-up goes by 4 bits, two of which belong to
+   the next code. */
 GCOMP__INLINE gw gw_look4(const int32_t *table, const uint8_t *c)
 {
     return gcomp__whole_avx512(
@@ -5427,7 +5438,12 @@ GCOMP__INLINE gv_reg gcomp__levels_avx512(gv_reg x)
 }
 #endif
 
-/* ---------------- NEON: four registers of 4 (64-bit ARM; 32-bit NEON flushes subnormals) */
+/* ---------------- NEON: four registers of 4
+
+   64-bit ARM only, since 32-bit NEON flushes subnormals. NEON has no masks, no instruction that
+   gathers signs, and no compress; but it shifts each lane by its own count, looks up bytes in
+   tables of up to 64 bytes, narrows with saturation, and sums or maximises across the lanes of a
+   register. */
 #if GCOMP__PASS_IS == 4
 typedef float32x4_t gv_reg;
 typedef int32x4_t gw_reg, gw_int;
@@ -5461,6 +5477,7 @@ GCOMP__INLINE gs_reg gr_double(gv x, size_t i)
 {
     return vcvt_f64_f32(i & 1 ? vget_high_f32(x.r[i / 2]) : vget_low_f32(x.r[i / 2]));
 }
+/* `sign` is all ones where d < 0: it clears d in one result, and all else in the other. */
 GCOMP__INLINE void gr_sides(gs_reg d, gs_reg *above, gs_reg *below)
 {
     const int64x2_t bits = vreinterpretq_s64_f64(d), sign = vshrq_n_s64(bits, 63);
@@ -5469,6 +5486,7 @@ GCOMP__INLINE void gr_sides(gs_reg d, gs_reg *above, gs_reg *below)
 }
 GCOMP__INLINE float gv_fold(gv x)
 {
+    /* r[0] + r[2], r[1] + r[3]: lanes l + (l + 8); their sum: 4 lanes; then 0 + 2, 1 + 3 */
     float32x4_t t = vaddq_f32(vaddq_f32(x.r[0], x.r[2]), vaddq_f32(x.r[1], x.r[3]));
     float32x2_t u = vadd_f32(vget_low_f32(t), vget_high_f32(t));
     return vget_lane_f32(vpadd_f32(u, u), 0);
@@ -5480,7 +5498,8 @@ GCOMP__INLINE uint32_t gv_most(gv x)
     return vmaxvq_u32(m);
 }
 
-/* Each lane keeps its own bit, and they are added up. */
+/* The sign of lane l goes to bit l of the lane, and the lanes are added up: their bits are apart,
+   so that the sum is the mask. */
 GCOMP__INLINE uint32_t gw_signs(gw x)
 {
     static const int32_t place[4] = {0, 1, 2, 3};
@@ -5489,6 +5508,7 @@ GCOMP__INLINE uint32_t gw_signs(gw x)
         mask |= vaddvq_u32(vshlq_u32(vshrq_n_u32((gw_uint)x.r[i], 31), vld1q_s32(place))) << 4 * i)
     return mask;
 }
+/* And back: all ones in the lanes whose bit is 1 in the mask. */
 GCOMP__INLINE gw gw_of_mask(uint32_t mask)
 {
     static const uint32_t bit[4] = {1, 2, 4, 8};
@@ -5500,6 +5520,8 @@ GCOMP__INLINE gv_reg gr_pick(gw_reg where, gv_reg x, gv_reg y)
 {
     return vbslq_f32((gw_uint)where, x, y);
 }
+/* a b c d | e f g h in two registers: pairs turn, b a d c; halves change places, d c b a; then the
+   two registers do. */
 GCOMP__INLINE gv gv_mirror(gv x)
 {
     GCOMP__ALL(x.r[i] = vrev64q_f32(x.r[i]); x.r[i] = vextq_f32(x.r[i], x.r[i], 2))
@@ -5527,6 +5549,7 @@ GCOMP__INLINE gv gcomp__halves_of_neon(int16x8_t a, int16x8_t b)
     x.r[3] = vcvt_f32_f16(vreinterpret_f16_s16(vget_high_s16(b)));
     return x;
 }
+/* Codes of 8 bits as halves: see gcomp__shorts_avx2. */
 GCOMP__INLINE gv gv_load_short(const uint8_t *c, int shift)
 {
     const int8x16_t b = vreinterpretq_s8_u8(vld1q_u8(c));
@@ -5535,6 +5558,8 @@ GCOMP__INLINE gv gv_load_short(const uint8_t *c, int shift)
     return gcomp__halves_of_neon(vandq_s16(vshlq_s16(vmovl_s8(vget_low_s8(b)), left), mask),
                                  vandq_s16(vshlq_s16(vmovl_s8(vget_high_s8(b)), left), mask));
 }
+/* Codes of 6 bits as halves: see gcomp__sixes_avx2. A look-up gives each code its two bytes, 255
+   looks up a 0; then each lane shifts by its own count, to the top of 16 bits. */
 GCOMP__INLINE gv gv_load_six(const uint8_t *c, int shift)
 {
     static const uint8_t place[32] = {255, 0, 0, 1, 1, 2, 255, 2, 255, 3, 3, 4,  4,  5,  255, 5,
@@ -5549,13 +5574,17 @@ GCOMP__INLINE gv gv_load_six(const uint8_t *c, int shift)
                                  vandq_s16(vshlq_s16(y, back), mask));
 }
 
+/* The largest 16 bits at each place, of all registers; the upper halves are shifted out. */
 GCOMP__INLINE int gw_ties(gw x, gw y)
 {
     uint16x8_t most = vdupq_n_u16(0);
     GCOMP__ALL(most = vmaxq_u16(most, vmaxq_u16((uint16x8_t)x.r[i], (uint16x8_t)y.r[i])))
     return vmaxvq_u32(vshlq_n_u32(vreinterpretq_u32_u16(most), 16)) == 0xffff0000u;
 }
-GCOMP__INLINE gw gw_look16(const int32_t *table, gw x) /* the four bytes of the word at x & 15 */
+/* The table is 64 bytes in four registers, and a look-up goes by bytes. So the number k = x & 15 of
+   a word becomes the numbers of its four bytes, in one multiplication: k * 04040404 + 03020100 is
+   4k + 3, 4k + 2, 4k + 1, 4k. */
+GCOMP__INLINE gw gw_look16(const int32_t *table, gw x)
 {
     const uint8_t *bytes = (const uint8_t *)(const void *)table;
     uint8x16x4_t t;
@@ -5589,12 +5618,16 @@ GCOMP__INLINE gw gw_get8(const uint8_t *c)
 {
     return gcomp__wide_bytes_neon(vreinterpretq_s8_u8(vld1q_u8(c)));
 }
+/* The bytes b = second code, first code, and the second codes alone, are zipped: a code in the low
+   bits of each byte. Shifting them up and down with sign removes what is above. */
 GCOMP__INLINE gw gw_get4(const uint8_t *c)
 {
     const uint8x8_t b = vld1_u8(c), high = vshr_n_u8(b, 4);
     const uint8x16_t both = vcombine_u8(vzip1_u8(b, high), vzip2_u8(b, high));
     return gcomp__wide_bytes_neon(vshrq_n_s8(vreinterpretq_s8_u8(vshlq_n_u8(both, 4)), 4));
 }
+/* All 16 codes are one word, in each lane. A lane shifts its own code to the top, and down with
+   sign; the counts of register i are 8 more, or less, than those of register i - 1. */
 GCOMP__INLINE gw gw_get2(const uint8_t *c, int first_high)
 {
     static const int32_t up[4] = {0, 2, 4, 6}, down[4] = {30, 28, 26, 24};
@@ -5603,7 +5636,8 @@ GCOMP__INLINE gw gw_get2(const uint8_t *c, int first_high)
     const int32x4_t left = vld1q_s32(first_high ? up : down);
     const int step = first_high ? 8 : -8;
     gw x;
-    GCOMP__ALL(x.r[i] = vshrq_n_s32(vshlq_s32(word, vaddq_s32(left, vdupq_n_s32(step * (int)i))), 30))
+    GCOMP__ALL(const int32x4_t count = vaddq_s32(left, vdupq_n_s32(step * (int)i));
+               x.r[i] = vshrq_n_s32(vshlq_s32(word, count), 30))
     return x;
 }
 GCOMP__INLINE gw gw_load_halves(const uint32_t *p)
@@ -5622,7 +5656,9 @@ GCOMP__INLINE uint8x16_t gcomp__low_bytes_neon(gw w)
     const int16x8_t high = vcombine_s16(vmovn_s32(w.r[2]), vmovn_s32(w.r[3]));
     return vreinterpretq_u8_s8(vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
 }
-/* Neighbours joined: first in the low bits or in the high ones. The upper half is not used. */
+/* Two neighbouring codes of `bits` bits become one of twice as many: even bytes and odd bytes are
+   gathered, one of them is shifted, and an or joins them. Both halves of the result are the
+   same. */
 GCOMP__INLINE uint8x16_t gcomp__join_neon(uint8x16_t b, int bits, int first_high)
 {
     const uint8x16_t even = vuzp1q_u8(b, b), odd = vuzp2q_u8(b, b);
@@ -5633,6 +5669,10 @@ GCOMP__INLINE void gcomp__join4_neon(uint8_t *c, uint8x16_t b)
 {
     vst1_u8(c, vget_low_u8(gcomp__join_neon(vandq_u8(b, vdupq_n_u8(15)), 4, 0)));
 }
+/* 16 codes of 6 bits: two in 12 bits, four in 24 bits of a word, then three bytes of each word:
+
+     two     00bbbbbb 00aaaaaa                   ->   0000bbbb bbaaaaaa
+     four    0000dddd ddcccccc 0000bbbb bbaaaaaa ->   00000000 ddddddcc ccccbbbb bbaaaaaa */
 GCOMP__INLINE void gcomp__join6_neon(uint8_t *c, uint8x16_t b)
 {
     static const uint8_t place[16] = {0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 255, 255, 255, 255};
@@ -5657,6 +5697,8 @@ GCOMP__INLINE void gw_put2(uint8_t *c, gw w, int first_high)
     gcomp__join2_neon(c, gcomp__low_bytes_neon(w), first_high);
 }
 
+/* 16 words >> shift as bytes, limited to -128 .. 127. Narrowing to 16 bits saturates, and keeps the
+   order of lanes; a shift by 16 is a narrowing of its own, which takes the upper halves. */
 GCOMP__INLINE int8x16_t gcomp__narrowed_neon(gw x, int shift)
 {
     const int16x8_t right = vdupq_n_s16((int16_t)-(shift % 16));
@@ -5676,6 +5718,7 @@ GCOMP__INLINE gb gb_limit(gw x, gw y, int shift, int low, int high)
     b.r[1] = vmaxq_s8(vminq_s8(gcomp__narrowed_neon(y, shift), most), least);
     return b;
 }
+/* Narrowing keeps signs; the sign of each byte moves down to `bit`. */
 GCOMP__INLINE int8x16_t gcomp__marks_of_neon(gv x, int bit)
 {
     gw w;
@@ -5713,7 +5756,12 @@ GCOMP__INLINE void gb_put2(uint8_t *c, gb b)
     GCOMP__ALL2(gcomp__join2_neon(c + 4 * i, vreinterpretq_u8_s8(b.r[i]), 0))
 }
 
-/* Levels 2 and 1 of a Hadamard transform inside two registers. */
+/* The Hadamard levels 2 lanes and 1 lane apart, inside two registers a and b at once: lanes are
+   exchanged between registers so that each pair is at the same place of two of them.
+
+     a0 a1 a2 a3      s   a0 a1 b0 b1      s + d, s - d: 2 apart      u   s0 s2 d0 d2      u + v,
+     b0 b1 b2 b3      d   a2 a3 b2 b3                                 v   s1 s3 d1 d3      u - v
+   At the end x takes u0 v0 u2 v2, and y u1 v1 u3 v3. */
 GCOMP__INLINE gv_reg gr_sub(gv_reg x, gv_reg y) { return vsubq_f32(x, y); }
 GCOMP__INLINE void gr_level(gv_reg *x, gv_reg *y);
 GCOMP__INLINE void gr_levels_inside(gv_reg *x, gv_reg *y)
@@ -5736,7 +5784,12 @@ GCOMP__INLINE uint32_t gu_crc8(uint32_t crc, uint64_t word)
 }
 #endif
 
-/* ---------------- the portable set: four registers of 4, where the processor has some that the compiler knows; else 16 of 1 */
+/* ---------------- the portable set
+
+   Four registers of 4 lanes, written with the compiler's own vectors, where the processor has
+   registers of 16 bytes that the compiler knows (GCOMP__OF_FOUR); else 16 "registers" of one lane.
+   Only what differs between the two is written twice; what is not a plain operator is made of
+   operators here, or done lane by lane in memory further below. */
 #if GCOMP__PASS_IS == 1
 #if GCOMP__OF_FOUR
 typedef float gv_reg __attribute__((__vector_size__(16)));
@@ -5764,7 +5817,9 @@ GCOMP__INLINE gs_reg gr_double(gv x, size_t i)
     return d;
 }
 GCOMP__INLINE gv_reg gr_number(gw_reg x) { return __builtin_convertvector(x, gv_reg); }
-GCOMP__INLINE gw_reg gr_trunc(gv_reg x) /* what no word holds: -2^31 */
+/* C does not define the conversion of a number that no word holds. On x86 it gives -2^31, so it
+   does here: such a lane is converted as 0, and -2^31 is put in its place. */
+GCOMP__INLINE gw_reg gr_trunc(gv_reg x)
 {
     const gw_reg fits = (x >= -2147483648.0f) & (x < 2147483648.0f);
     const gv_reg some = (gv_reg)((gw_reg)x & fits);
@@ -5803,7 +5858,9 @@ GCOMP__INLINE void gr_sides(gs_reg d, gs_reg *above, gs_reg *below)
 enum { gb_streams = 0 };
 typedef struct gb { int8_t b[32]; } gb;
 
-/* x where `where` is all ones, y where it is 0. */
+/* x where `where` is all ones, y where it is 0. A comparison of two registers gives such words;
+   there is no instruction for a minimum that all compilers would find, so minima are made of
+   them. */
 GCOMP__INLINE gw_reg gr_pick_word(gw_reg where, gw_reg x, gw_reg y)
 {
     return (where & x) | (~where & y);
@@ -5830,22 +5887,31 @@ GCOMP__INLINE gw_reg gr_max_unsigned(gw_reg x, gw_reg y)
 {
     return gr_pick_word(GCOMP__WHERE((gw_uint)x > (gw_uint)y), x, y);
 }
-GCOMP__INLINE gw_reg gr_nearest(gv_reg x) /* |x| < 2^22: the sum's last bits are the integer */
+/* Adds 1.5 * 2^23. Floats there are 1 apart, so the sum rounds x to the nearest integer, ties to
+   even, and its lowest bits are that integer: subtracting the bits of 1.5 * 2^23 leaves it, with
+   its sign. |x| < 2^22. */
+GCOMP__INLINE gw_reg gr_nearest(gv_reg x)
 {
     gv_reg sum = x + 12582912.0f;
     GCOMP__PIN(sum);
     return (gw_reg)((gw_uint)GCOMP__WORDS_OF(sum) - 0x4b400000u);
 }
+/* Truncation, and 1 less where that went up: for negative numbers with a fraction. A comparison
+   that holds is -1, which is just what is added. */
 GCOMP__INLINE gw_reg gr_floor(gv_reg x)
 {
     const gw_reg t = gr_trunc(x);
     return t + (GCOMP__WHERE(gr_number(t) > x) & GCOMP__WHERE(t > -0x7fffffff));
 }
-GCOMP__INLINE gs_reg gr_fma_double(gs_reg x, gs_reg y, gs_reg z) { return x * y + z; } /* exact x * y */
+/* x and y were floats, so that their product is exact: rounding it, or not, is the same. */
+GCOMP__INLINE gs_reg gr_fma_double(gs_reg x, gs_reg y, gs_reg z) { return x * y + z; }
 GCOMP__INLINE gv_reg gr_sub(gv_reg x, gv_reg y) { return x - y; }
 #endif
 
-/* ---------------- what the compiler's own operators say, for every set */
+/* ---------------- what the compiler's own operators say, for every set
+
+   gcc and clang let + - * < & << work on the vector types of intrinsics, too. So these functions
+   serve all sets, and are written once; memcpy is an unaligned load or store. */
 GCOMP__INLINE gv gv_load(const float *p)
 {
     gv x;
@@ -5893,7 +5959,10 @@ GCOMP__INLINE gv gv_mul(gv x, gv y)
     GCOMP__ALL(x.r[i] = x.r[i] * y.r[i]; GCOMP__PIN(x.r[i]))
     return x;
 }
-#if GCOMP__PASS_IS == 1 /* no instruction: in integers, and the sum of an exact product as it is */
+#if GCOMP__PASS_IS == 1
+/* The portable set has no fused multiplication: gcomp__fmaf makes it, lane by lane, which is
+   slow. So kernels ask for gv_mul_add where the product is exact: there a product and a sum are
+   the same. */
 GCOMP__NOINLINE void gv_fma16(float *x, const float *y, const float *z)
 {
     for (int i = 0; i < 16; i++) x[i] = gcomp__fmaf(x[i], y[i], z[i]);
@@ -5955,6 +6024,7 @@ GCOMP__INLINE void gw_store(int32_t *p, gw w)
 {
     GCOMP__ALL(memcpy(p + gv_lanes * i, &w.r[i], sizeof w.r[i]))
 }
+/* Words of a payload are little endian; all sets but the portable one are on such machines only. */
 GCOMP__INLINE gw gw_load_bytes(const uint8_t *c)
 {
 #if GCOMP__PASS_IS == 1 && !GCOMP__LITTLE_ENDIAN
@@ -5971,6 +6041,7 @@ GCOMP__INLINE gw gw_splat(int32_t x)
     GCOMP__ALL(w.r[i] = gr_splat_word(x))
     return w;
 }
+/* Sums and products wrap around. C defines that for words without a sign only. */
 GCOMP__INLINE gw gw_add(gw x, gw y)
 {
     GCOMP__ALL(x.r[i] = (gw_reg)((gw_uint)x.r[i] + (gw_uint)y.r[i]))
@@ -6011,7 +6082,9 @@ GCOMP__INLINE gw gw_shr(gw x, int k)
     GCOMP__ALL(x.r[i] = (gw_reg)((gw_uint)x.r[i] >> k))
     return x;
 }
-GCOMP__INLINE gw gw_sar(gw x, int k) /* all compilers let copies of the sign in */
+/* C leaves open what comes in from above where a word is negative; all compilers take copies of the
+   sign. */
+GCOMP__INLINE gw gw_sar(gw x, int k)
 {
     GCOMP__ALL(x.r[i] = (gw_reg)((gw_int)x.r[i] >> k))
     return x;
@@ -6079,13 +6152,15 @@ GCOMP__INLINE gw gw_of_mask(uint32_t mask)
     return x;
 }
 #endif
+/* Comparisons give all ones or 0, so that their signs are the mask. */
 GCOMP__INLINE uint32_t gw_eq(gw x, gw y)
 {
     GCOMP__ALL(x.r[i] = (gw_reg)GCOMP__WHERE((gw_int)x.r[i] == (gw_int)y.r[i]))
     return gw_signs(x);
 }
 
-/* Sums in double. */
+/* 16 sums in double: lane l of each group of 16 floats is added to sum l. GCOMP__ALL_SUMS is
+   GCOMP__ALL for the registers of doubles, twice as many. */
 GCOMP__INLINE gs gs_none(void)
 {
     gs s;
@@ -6110,7 +6185,11 @@ GCOMP__INLINE void gs_sides(gs *s, gs *t, gv x)
                     GCOMP__PIN_SUM(s->r[i]); GCOMP__PIN_SUM(t->r[i]))
 }
 
-/* ---------------- what has no instruction in some sets: lane by lane, in memory */
+/* ---------------- what has no instruction in some sets: lane by lane, in memory
+
+   First what neither NEON nor the portable set has an instruction for; then what only the portable
+   set lacks. These are the definitions of the operations: the other sets are tested against
+   them. */
 #if GCOMP__PASS_IS == 1 || GCOMP__PASS_IS == 4
 GCOMP__INLINE double gs_fold(gs s)
 {
@@ -6149,7 +6228,7 @@ GCOMP__INLINE void gv_transpose8(float *to, size_t pitch, const float *from, siz
 }
 GCOMP__INLINE gb gb_low(gb b, int bits)
 {
-    (void)bits; /* what makes codes of them leaves the others out */
+    (void)bits; /* gb_put4 and the others of these two sets mask the bytes themselves */
     return b;
 }
 GCOMP__INLINE void gb_stream(uint8_t *to, const uint8_t *from) { memcpy(to, from, 64); }
@@ -6255,6 +6334,7 @@ GCOMP__INLINE gw gw_get8(const uint8_t *c)
 GCOMP__INLINE gw gw_get4(const uint8_t *c)
 {
     int32_t w[16];
+    /* (x ^ 8) - 8 turns 0 .. 15 into 0 .. 7, -8 .. -1 */
     GCOMP__LANES w[i] = ((c[i / 2] >> (i & 1) * 4 & 15) ^ 8) - 8;
     return gw_load(w);
 }
@@ -6296,7 +6376,7 @@ GCOMP__INLINE void gw_put2(uint8_t *c, gw x, int first_high)
 {
     int8_t b[16];
     gw_put8((uint8_t *)b, x);
-    if (first_high)
+    if (first_high) /* the four codes of each byte the other way round */
         for (int i = 0; i < 16; i += 4) {
             const int8_t first = b[i], second = b[i + 1];
             b[i] = b[i + 3];
@@ -6335,7 +6415,8 @@ GCOMP__INLINE void gb_put6(uint8_t *c, gb b) { gb_join(c, b.b, 32, 6); }
 GCOMP__INLINE void gb_put4(uint8_t *c, gb b) { gb_join(c, b.b, 32, 4); }
 GCOMP__INLINE void gb_put2(uint8_t *c, gb b) { gb_join(c, b.b, 32, 2); }
 #if GCOMP__OF_FOUR
-GCOMP__INLINE void gr_levels_inside(gv_reg *x, gv_reg *y) /* the levels 2 and 1 apart */
+/* The Hadamard levels 2 lanes and 1 lane apart, in each of two registers. */
+GCOMP__INLINE void gr_levels_inside(gv_reg *x, gv_reg *y)
 {
     gv_reg *const both[2] = {x, y};
     for (int i = 0; i < 2; i++) {
@@ -6352,11 +6433,18 @@ GCOMP__INLINE uint32_t gu_crc8(uint32_t crc, uint64_t word) { return gcomp__crc8
 #undef GCOMP__LANES
 #endif
 
-/* ---------------- made of others */
+/* ---------------- made of others
+
+   The bits of floats are in order, as integers: a larger float >= 0 has larger bits, those of an
+   infinity (0x7f800000) are above those of all numbers, and those of NaN are above these. Negative
+   floats have the same with the top bit set. Compilers may reorder or fold operations on floats; on
+   integers they may not, so tests for infinities and NaN are made on bits. */
 GCOMP__INLINE gv gv_abs(gv x) { return gv_of_bits(gw_and(gw_bits(x), gw_splat(0x7fffffff))); }
 GCOMP__INLINE gv gv_saturate(gv x)
 {
-    gw w = gw_min(gw_bits(x), gw_splat(0x7f7fffff)); /* those with a sign are below it */
+    /* compared with sign, positive floats are limited, since negative ones are below; compared
+       without, negative ones are: ff7fffff is the most negative float, and above all positive ones */
+    gw w = gw_min(gw_bits(x), gw_splat(0x7f7fffff));
     GCOMP__ALL(w.r[i] = gr_min_unsigned(w.r[i], gr_splat_word(-0x800001)))
     return gv_of_bits(w);
 }
@@ -6391,6 +6479,8 @@ GCOMP__INLINE void gv_store_half(uint8_t *c, gv x)
 {
     gv_store_small(c, gv_clamp(x, GCOMP__HALF_MAX));
 }
+/* Nearest, ties to even: to the 16 bits that are cut off 7fff is added, and 1 more where the last
+   bit that stays is 1. So a tie (8000) carries only where that makes the last bit even. */
 GCOMP__INLINE void gv_store_bfloat(uint8_t *c, gv x)
 {
     const gw w = gw_bits(gv_clamp(x, GCOMP__BFLOAT_MAX));
@@ -6419,7 +6509,15 @@ GCOMP__INLINE gv gv_times2(const uint8_t *c, float a)
 }
 #endif
 
-/* ---------------- three levels of a Hadamard transform: at 4, 2 and 1 times `stride`, over a register's columns from p on */
+/* ---------------- three levels of a Hadamard transform
+
+   A level replaces x and y by x + y and x - y. Eight rows of one register each, `stride` floats
+   apart, go through the levels 4, 2 and 1 times stride: a load and a store for three levels.
+
+     row   0 1 2 3 4 5 6 7
+           x x x x y y y y      4 rows apart: 0 with 4, 1 with 5, 2 with 6, 3 with 7
+           x x y y x x y y      2 rows apart: 0 with 2, 1 with 3, 4 with 6, 5 with 7
+           x y x y x y x y      neighbours */
 GCOMP__INLINE void gr_level(gv_reg *x, gv_reg *y)
 {
     gv_reg sum = *x + *y, rest = gr_sub(*x, *y);
@@ -6428,6 +6526,7 @@ GCOMP__INLINE void gr_level(gv_reg *x, gv_reg *y)
     *x = sum;
     *y = rest;
 }
+/* inside: the levels below a register's width follow, before the rows are stored. */
 GCOMP__INLINE void gv_hadamard_rows(float *p, size_t stride, int inside)
 {
     gv_reg r[8];
@@ -6445,6 +6544,9 @@ GCOMP__INLINE void gv_hadamard_rows(float *p, size_t stride, int inside)
     GCOMP__ALL8(memcpy(p + i * stride, &r[i], sizeof r[i]))
 }
 GCOMP__INLINE void gv_hadamard8(float *p, size_t stride) { gv_hadamard_rows(p, stride, 0); }
+/* The last levels, from gv_base / 2 floats apart down to neighbours, over gv_base floats from p on.
+   stride is gv_base / 8, a register's width: so the rows are 8 registers side by side. AVX-512 has
+   64 floats in 4 registers: two levels between registers, four inside. */
 GCOMP__INLINE void gv_hadamard_last(float *p, size_t stride)
 {
 #if GCOMP__PASS_IS == 3
