@@ -10122,7 +10122,7 @@ static void gcomp__block_decode(const gcomp__call *call, const gcomp__sink *sink
 {
     gcomp__sink_job job;
     gcomp__sink with = *sink;
-    int coded = sink->own && gcomp__coded(&sink->own->form); /* does any payload have coded levels? */
+    int coded = sink->own && gcomp__coded(&sink->own->form); /* does any payload have them? */
     for (size_t w = 0; w < sink->count; w++) coded |= gcomp__coded(&sink->views[w].form);
     with.one_pass = sink->ending == GCOMP__COMMIT && sink->dtype == GCOMP_F32 &&
                     sink->scale == 1.0f && sink->residual && sink->y && sink->own &&
@@ -11289,12 +11289,15 @@ static double gcomp__qsgd_norm(const gcomp__form *form, const gcomp__measured *m
     return form->measure == GCOMP__L2 ? gcomp__sqrt(m->sum) : (double)gcomp__float(m->max_bits);
 }
 
+/* spacing=even: d = norm / s. */
 static void gcomp__qsgd_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
 {
     const double norm = gcomp__qsgd_norm(form, m);
     if (form->scale_is_step && gcomp__simple_step(u, m->max_bits, form->levels)) return;
     gcomp__step_of(u, norm / (double)form->levels, norm, (double)form->levels);
-    if ((double)u->a * (double)form->levels > 3.4028234663852886e38) { /* the norm is above every float, but no p is */
+    if ((double)u->a * (double)form->levels > 3.4028234663852886e38) {
+        /* |p|_2 is above every float, though no p is. d is lowered until `top` of them are a float,
+           the largest level that is needed. */
         double top = (double)(int)(3.4028234663852886e38 / (double)u->a);
         u->a = (float)(3.4028234663852886e38 / top);
         if ((double)u->a * top > 3.4028234663852886e38) u->a = gcomp__float(gcomp__bits(u->a) - 1);
@@ -11302,12 +11305,14 @@ static void gcomp__qsgd_fit(const gcomp__form *form, const gcomp__measured *m, g
     }
 }
 
+/* spacing=powers: the norm itself, and quantisers get p / norm. */
 static void gcomp__powers_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
 {
     const double norm = gcomp__qsgd_norm(form, m);
     gcomp__step_of(u, norm, norm, 1);
 }
 
+/* param: levels, norm, bucket, code, spacing. */
 static void gcomp__qsgd_form(const double *param, gcomp__form *form)
 {
     const int powers = param[4] != 0;
@@ -11323,6 +11328,7 @@ static void gcomp__qsgd_form(const double *param, gcomp__form *form)
     if (size == 2) form->check = GCOMP__LOOK; /* codes of 8 bits reach 2^(128 - s) norm */
 }
 
+/* The quantiser multiplies by 2^(s + 15), which must be a float. */
 static const char *gcomp__qsgd_refuse(const double *param, int values)
 {
     (void)values;
@@ -11338,12 +11344,22 @@ static const gcomp__method gcomp__row_qsgd = {
     {gcomp__qsgd_form, NULL, NULL, NULL, gcomp__qsgd_refuse}};
 #endif
 
-/* >>method terngrad: s * sgn(p) with probability |p| / s, else 0. p is clipped at clip * sigma (0:
-   not), sigma its standard deviation; s is the largest |p| then. Unbiased but for the clipping;
-   E|p - C(p)|^2 = s |p|_1 - |p|_2^2 of the clipped p. share=1: in steps all workers take the
-   largest s of all, found in a round before the gather, and clip at that one. Wen et al., NeurIPS
-   2017. */
+/* >>method terngrad: three values, at random.
+
+     s      = the largest |p| of a block, or of the tensor
+     C(p)   = s sgn(p) with the probability |p| / s, else 0
+     body   | s, 4 bytes, of each block | n codes q of 2 bits: -1, 0 or 1 |, decoded as s * q
+
+   The mean of C(p) is p, and E|p - C(p)|^2 = s |p|_1 - |p|_2^2. A single large p makes s large, and
+   with it the error of all others. So p is clipped at clip * sigma first, sigma the standard
+   deviation of p (clip=0: no clipping); then s is at most that, and only what is clipped is biased.
+
+   share=1: in a step all workers take the largest s of all. It is found in a round of its own
+   before the gather, and each worker clips at that s. Wen et al., NeurIPS 2017. */
 #if GCOMP__ONCE(TERNGRAD)
+/* s, from the sums of p^2 and of p. A block of fewer than 32 elements is not clipped: its deviation
+   says little. A block whose clip is below 2^-20 of its largest |p| is not clipped either: its
+   elements are nearly equal, and clipping would take them away. */
 static void gcomp__terngrad_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
 {
     double most = (double)gcomp__float(m->max_bits), n = (double)m->count, mean = m->other / n,
@@ -11351,7 +11367,7 @@ static void gcomp__terngrad_fit(const gcomp__form *form, const gcomp__measured *
     if (form->constant > 0 && m->count >= 32) {
         double variance = m->sum / n - mean * mean;
         clip = variance > 0 ? (double)form->constant * gcomp__sqrt(variance) : 0;
-        if (clip > most || clip < most * (1.0 / 1048576)) clip = most; /* a constant would be clipped away */
+        if (clip > most || clip < most * (1.0 / 1048576)) clip = most;
     }
     gcomp__step_of(u, clip, clip, 1);
 }
@@ -11365,7 +11381,7 @@ static void gcomp__terngrad_form(const double *param, gcomp__form *form)
     form->code = (unsigned)param[3];
 }
 
-/* share=1: the scale that this worker would take. */
+/* share=1, the round before the gather: this worker proposes the s that it would take alone. */
 static gcomp_result gcomp__terngrad_make(gcomp__work *work, int round)
 {
     gcomp__measured all;
@@ -11379,6 +11395,7 @@ static gcomp_result gcomp__terngrad_make(gcomp__work *work, int round)
     return GCOMP_OK;
 }
 
+/* share=1 has that round more. */
 static void gcomp__terngrad_adapt(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
 {
     (void)flags;
@@ -11387,6 +11404,8 @@ static void gcomp__terngrad_adapt(const gcomp_codec *codec, uint8_t *rounds, uns
     rounds[1] = GCOMP__GATHER;
 }
 
+/* share=1 gives one scale to the tensor, and a frame says the payload's length before the scale is
+   known: so there are no blocks, and no entropy code. */
 static const char *gcomp__terngrad_misfit(const gcomp_codec *codec, size_t world)
 {
     (void)world;
@@ -11397,6 +11416,7 @@ static const char *gcomp__terngrad_misfit(const gcomp_codec *codec, size_t world
                                 : NULL;
 }
 
+/* Nor are there shared scales for the values of a sparse method. */
 static const char *gcomp__terngrad_refuse(const double *param, int values)
 {
     return values && param[2] != 0 ? "terngrad:share=1 shares the scale of a tensor, not that of a "
@@ -11419,10 +11439,20 @@ static const gcomp__method gcomp__row_terngrad = {
      gcomp__terngrad_refuse}};
 #endif
 
-/* >>method natural: sign and exponent: one of the two powers of two around p, up with the
-   probability of the mantissa's fraction. Unbiased, E|p - C(p)|^2 <= |p|^2 / 8; 9 bits: 16
-   exponents, then 16 signs. Above 2^127 it saturates. Horvath et al., MSML 2022. */
+/* >>method natural: the sign and the exponent of p; the mantissa decides at random.
+
+     2^k <= |p| < 2^(k+1), |p| = 2^k (1 + m): C(p) = sgn(p) 2^(k+1) with the probability m,
+                                             else sgn(p) 2^k
+     body   for each 16 elements | 16 exponents e, a byte each | 16 signs, 2 bytes |
+            e = 0 is 0, else 2^(e - 127); the last group is whole
+
+   The mean of C(p) is 2^k (1 + m) = p, and E|p - C(p)|^2 <= |p|^2 / 8. No scale is needed. Numbers
+   below 2^-126 become 0 or 2^-126, unbiased too; above 2^127 they become 2^127.
+   Horvath et al., MSML 2022. */
 #if GCOMP__EACH_WIDE(NATURAL)
+/* The bits of |p| shifted by 7 are | exponent | 16 bits of mantissa |. A random number of 16 bits
+   is added: the carry into the exponent has the probability m. The 7 bits that were shifted out
+   count only in ties. */
 #define gcomp__natural_quant GCOMP__F(natural_quant)
 GCOMP__INLINE void gcomp__natural_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
 {
@@ -11431,6 +11461,7 @@ GCOMP__INLINE void gcomp__natural_quant(uint8_t *code, gv p, const gcomp__unit *
     gw_put8(code, gw_min(gw_shr(e, 16), gw_splat(254)));
     gcomp__put16(code + 16, gv_below_0(p));
 }
+/* The exponent and the sign as the bits of a float. */
 #define gcomp__natural_deq GCOMP__F(natural_deq)
 GCOMP__INLINE gv gcomp__natural_deq(const uint8_t *code, const gcomp__unit *u, int format)
 {
@@ -11465,7 +11496,7 @@ static int gcomp__natural_bad_codes(const uint8_t *codes, size_t bytes)
 static void gcomp__natural_form(const double *param, gcomp__form *form)
 {
     (void)param;
-    form->code16 = 18;
+    form->code16 = 18; /* 16 exponents, 16 signs */
     form->whole_groups = 1;
     form->check = GCOMP__OWN_CHECK;
     form->bad_codes = gcomp__natural_bad_codes;
@@ -11478,39 +11509,62 @@ static const gcomp__method gcomp__row_natural = {
     GCOMP__WIDE_KERNELS(natural), &gcomp__block_payload, &gcomp__gathered, {gcomp__natural_form}};
 #endif
 
-/* >>smallfloats: what fp8 and mx share. A code is sign, exponent, mantissa; it is rounded to
-   nearest, ties to even, and saturates. */
+/* >>smallfloats: what fp8 and mx share. A code has, from its highest bit on,
+
+     code     | sign | exponent E | mantissa M, m bits |
+     number   2^(E - bias) * (1 + M / 2^m), for E = 0 2^(1 - bias) * M / 2^m
+
+   A scaled p is rounded to the nearest number, ties to even M; what is too large becomes the
+   largest number. Without its sign, the code as a whole number counts the numbers from 0 up. */
 #if GCOMP__FIRST(FP8) || GCOMP__FIRST(MX)
+/* Formats: the first six names are in the order of mx's parameter. */
 enum { GCOMP__E2M1, GCOMP__E4M3, GCOMP__E5M2, GCOMP__INT8, GCOMP__E2M3, GCOMP__E3M2 };
+
+typedef struct gcomp__small_format {
+    int bits;     /* of a code */
+    int mantissa; /* m */
+    int bias;
+    int last;     /* the largest code without its sign; above are infinities and NaN, if any */
+} gcomp__small_format;
+
+static const gcomp__small_format gcomp__small_formats[] = {
+    {4, 1, 1, 7},     /* e2m1: up to 6 */
+    {8, 3, 7, 0x7e},  /* e4m3: 448 */
+    {8, 2, 15, 0x7b}, /* e5m2: 57344 */
+    {8, 0, 0, 127},   /* int8: k / 64, no float */
+    {6, 3, 1, 31},    /* e2m3: 7.5 */
+    {6, 2, 3, 31}     /* e3m2: 28 */
+};
 #endif
 
 #if GCOMP__EACH(FP8) || GCOMP__EACH(MX)
-/* The code of |x|, times 2^(7 - mantissa): a float is added whose last bit is the step of the
-   code, so that the sum is rounded to it. Steps above the power of two are the low half of the
-   sum; its high half is the exponent, times 2^7, and is counted in steps of the code too.
-   `mantissa` bits and the exponent's bias are constants. */
+/* The codes of 16 |x|, times 2^(7 - m), without limit. A float adder does the rounding:
+
+     S = 2^(e + 23 - m) * (1 + steps / 2^23) + |x|,  2^e <= |x| < 2^(e+1), e not below that of the
+                                                     smallest normal number, 1 - bias
+
+   The last bit of S is worth 2^(e - m), one step of the code, so |x| is rounded to r of these
+   steps; r is 2^m .. 2^(m+1), or less where E is 0. In the bits of S
+
+     high half   (e + 127 + 23 - m) * 2^7
+     low half    steps + r, with a sign: r - 2^m * (1 - bias + 127 + 23 - m)
+
+   and low * 2^(7-m) + high is 2^(7-m) * (2^m * (e - 1 + bias) + r): the code, since the numbers of
+   an exponent are 2^m codes. steps is even, so that ties go to even r. Example, e4m3, x = 9.4:
+   e = 3, a step is 1, r = 9, code 8 * 9 + 9 = 81 = 0 1010 001: 2^(10 - 7) * (1 + 1/8) = 9. */
 #define gcomp__small_float GCOMP__F(small_float)
 GCOMP__INLINE gw gcomp__small_float(gv x, int mantissa, int bias)
 {
-    const int cut = 23 - mantissa, least = 128 - bias; /* exponent of the smallest normal number, biased as a float's */
-    const int32_t steps = 65536 - ((least + cut) << mantissa); /* makes that exponent count as 0; is even */
-    const gv up = gv_of_bits(gw_splat((127 + cut) * 0x800000 + steps));
+    const int cut = 23 - mantissa;     /* bits of a float's mantissa that the code has not */
+    const int least = 128 - bias;      /* 1 - bias as the exponent field of a float */
+    const int32_t steps = 65536 - ((least + cut) << mantissa);
+    const gv up = gv_of_bits(gw_splat((127 + cut) * 0x800000 + steps)); /* S - |x| = 2^e * up */
     gw power = gw_and(gw_bits(x), gw_splat(0x7f800000));
-    power = gw_max(power, gw_splat(least << 23));
+    power = gw_max(power, gw_splat(least << 23)); /* the bits of 2^e */
     return gw_mul_halves(gw_bits(gv_mul_add(gv_of_bits(power), up, gv_abs(x))), 1 << (cut - 16));
 }
 
-/* Formats: bits of a code, of its mantissa, the exponent's bias, the largest code without its sign.
-   The first six are mx's, in order of its parameter. */
-#define gcomp__small_format GCOMP__F(small_format)
-typedef struct gcomp__small_format {
-    int bits, mantissa, bias, last;
-} gcomp__small_format;
-
-#define gcomp__small_formats GCOMP__F(small_formats)
-static const gcomp__small_format gcomp__small_formats[] = {
-    {4, 1, 1, 7}, {8, 3, 7, 0x7e}, {8, 2, 15, 0x7b}, {8, 0, 0, 127}, {6, 3, 1, 31}, {6, 2, 3, 31}};
-
+/* 32 elements, 16 in x and in y, in a format which is a constant. */
 #define gcomp__small_quants GCOMP__F(small_quants)
 GCOMP__INLINE void gcomp__small_quants(uint8_t *code, gv x, gv y, const gcomp__unit *u, size_t i,
                                        int format)
@@ -11526,7 +11580,8 @@ GCOMP__INLINE void gcomp__small_quants(uint8_t *code, gv x, gv y, const gcomp__u
     else gb_put4(code, b);
 }
 
-/* Back: with another place and bias it is a half. */
+/* Back: a code is the upper part of an fp16 with another bias, once its mantissa is moved to the
+   top of an fp16's 10 bits. So it is loaded as fp16, and 2^(15 - bias) makes up for the bias. */
 #define gcomp__small_deq GCOMP__F(small_deq)
 GCOMP__INLINE gv gcomp__small_deq(const uint8_t *code, const gcomp__unit *u, int format)
 {
@@ -11537,9 +11592,15 @@ GCOMP__INLINE gv gcomp__small_deq(const uint8_t *code, const gcomp__unit *u, int
 }
 #endif
 
-/* >>method fp8: 8-bit floats of a block whose largest |p| becomes the largest finite one: format
-   e4m3 (448) or e5m2 (57344). |p - C(p)| <= 2^-4 |p| (e5m2: 2^-3), below the smallest normal a
-   fixed step. Micikevicius et al., 2022. */
+/* >>method fp8: floats of 8 bits (>>smallfloats) with a scale a block.
+
+     s      = max |p| of a block / the largest number of the format: e4m3 448, e5m2 57344
+     C(p)   = s * (p / s rounded to the format)
+     body   | s, 4 bytes, of each block | n codes, a byte each |
+
+   |p - C(p)| <= 2^-4 |p| where |p| >= s 2^-6, and at most s 2^-10 below (e5m2: 2^-3, s 2^-14 and
+   s 2^-17). Nothing saturates, since the largest |p| of the block becomes the largest number. The
+   codes of infinities and NaN are refused. Micikevicius et al., 2022. */
 #if GCOMP__EACH(FP8)
 GCOMP__KERNEL(e4m3_quantise, gcomp__tile *t,
               gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E4M3, 16, t->block, 0, 1))
@@ -11558,13 +11619,13 @@ static const gcomp__block_kernels GCOMP__F(fp8_kernels)[] = {
 static void gcomp__fp8_form(const double *param, gcomp__form *form)
 {
     form->kernel = param[0] != 0;
-    form->code16 = 16;
+    form->code16 = 16; /* a byte each */
     form->scale_bytes = GCOMP__ONE_FLOAT;
     form->block = (size_t)param[1];
     form->scale_first = 1;
-    form->levels = param[0] != 0 ? 57344.0f : 448.0f;
+    form->levels = param[0] != 0 ? 57344.0f : 448.0f; /* the largest number */
     form->check = GCOMP__UP_TO;
-    form->last_code = param[0] != 0 ? 0x7b : 0x7e;
+    form->last_code = param[0] != 0 ? 0x7b : 0x7e; /* its code */
     form->scale_is_step = 1;
     form->fit = gcomp__step_fit;
 }
@@ -11575,25 +11636,37 @@ static const gcomp__method gcomp__row_fp8 = {
     GCOMP__KERNELS(fp8), &gcomp__block_payload, &gcomp__gathered, {gcomp__fp8_form}};
 #endif
 
-/* >>method mx: microscaling: blocks of 32 share a power of two X, as one byte (E8M0); elements are
-   e2m1 (4 bits), e2m3 or e3m2 (6 bits), e4m3, e5m2 or int8 (k / 64). X = 2^(floor(log2 max |p|) -
-   largest exponent of the format); elements between the largest value and twice that exponent's
-   range saturate. OCP Microscaling Formats 1.0, 2023. */
-#if GCOMP__EACH(MX)
-#ifndef GCOMP__MX_VALUES
-#define GCOMP__MX_VALUES
-/* 0, .5, 1, 1.5, 2, 3, 4, 6; with the sign */
+/* >>method mx: microscaling. 32 elements share a power of two X, which takes one byte (E8M0).
+
+     X      = 2^(floor(log2(max |p|)) - emax), emax the largest exponent of the format
+     C(p)   = X * (p / X rounded to the format)
+     body   | x of each block, X = 2^(x - 127), a byte | n codes of 4, 6 or 8 bits |
+
+     format   bits   largest   emax            bits   largest   emax
+     e2m1     4      6         2        e4m3   8      448       8
+     e2m3     6      7.5       2        e5m2   8      57344     15
+     e3m2     6      28        4        int8   8      127/64    0    k / 64, |k| <= 127
+
+   max |p| / X is from 2^emax to below 2^(emax+1). What lies above the largest number becomes
+   that: of e2m1 7.9 becomes 6, an error of a quarter. A scale that is a power of two costs a
+   byte, and no rounding. OCP Microscaling Formats 1.0, 2023. */
+#if GCOMP__FIRST(MX)
+/* The floats of e2m1's codes: 0, .5, 1, 1.5, 2, 3, 4, 6, and the same with a sign. */
 static const int32_t gcomp__mx_values[16] = {
     0,           0x3f000000,  0x3f800000,      0x3fc00000,  0x40000000,  0x40400000,
     0x40800000,  0x40c00000,  -0x7fffffff - 1, -0x41000000, -0x40800000, -0x40400000,
     -0x40000000, -0x3fc00000, -0x3f800000,     -0x3f400000};
 #endif
+
+#if GCOMP__EACH(MX)
+/* 16 codes of 4 bits, looked up. */
 #define gcomp__mx_e2m1_deq GCOMP__F(mx_e2m1_deq)
 GCOMP__INLINE gv gcomp__mx_e2m1_deq(const uint8_t *code, const gcomp__unit *u, int format)
 {
     (void)format;
     return gv_mul(gv_of_bits(gw_look4(gcomp__mx_values, code)), gv_splat(u->a));
 }
+/* int8: k = 64 p / X to nearest; -128 is never written. */
 #define gcomp__mx_int8_quants GCOMP__F(mx_int8_quants)
 GCOMP__INLINE void gcomp__mx_int8_quants(uint8_t *code, gv x, gv y, const gcomp__unit *u, size_t i,
                                          int format)
@@ -11605,6 +11678,7 @@ GCOMP__INLINE void gcomp__mx_int8_quants(uint8_t *code, gv x, gv y, const gcomp_
     (void)i;
     gb_put8(code, gb_limit(q, r, 0, -127, 127));
 }
+/* X * (k / 64). */
 #define gcomp__mx_int8_deq GCOMP__F(mx_int8_deq)
 GCOMP__INLINE gv gcomp__mx_int8_deq(const uint8_t *code, const gcomp__unit *u, int format)
 {
@@ -11613,15 +11687,17 @@ GCOMP__INLINE gv gcomp__mx_int8_deq(const uint8_t *code, const gcomp__unit *u, i
     return gv_mul(q, gv_splat(u->a));
 }
 
-/* X of each block of a tile as a byte, its exponent, and 1 / X, 16 blocks at a time. An X of 2^-127
-   is no normal float: its inverse is made of 2^-127, too. Returns the bits of the largest |p|. */
+/* x of each block of a tile, and 1 / X, 16 blocks at a time; form->constant is emax. Of max |p|
+   only the exponent field counts: less emax it is x, which is 0 for smaller blocks. 1 / X has the
+   field 254 - x; that of X = 2^127 is 2^-127, a subnormal float, whose only bit is 1 << 22.
+   Returns the bits of the largest |p|. */
 #define gcomp__mx_fit GCOMP__F(mx_fit)
 static uint32_t gcomp__mx_fit(const gcomp__form *form, gcomp__tile *tile, size_t blocks,
                               uint8_t *scale)
 {
     const gw least = gw_splat((int32_t)form->constant << 23);
     gw most = gw_splat(0);
-    for (size_t k = blocks; k % 16; k++) tile->top[k] = 0;
+    for (size_t k = blocks; k % 16; k++) tile->top[k] = 0; /* blocks that are not there */
     for (size_t k = 0; k < blocks; k += 16) {
         const gw top = gw_load((const int32_t *)tile->top + k);
         const gw power = gw_shr(gw_sub(gw_max(top, least), least), 23);
@@ -11669,12 +11745,13 @@ static const gcomp__block_kernels GCOMP__F(mx_kernels)[] = {
 #endif
 
 #if GCOMP__ONCE(MX)
+/* last: the largest code where some codes are infinities or NaN, else 0. */
 static void gcomp__mx_form(const double *param, gcomp__form *form)
 {
     static const int largest[] = {2, 8, 15, 0, 2, 4}, last[] = {0, 0x7e, 0x7b, 0, 0, 0};
     form->kernel = (unsigned)param[0];
-    form->code16 = param[0] == 0 ? 8 : param[0] < 4 ? 16 : 12;
-    form->scale_bytes = GCOMP__POWER_OF_TWO;
+    form->code16 = param[0] == 0 ? 8 : param[0] < 4 ? 16 : 12; /* 4, 8 or 6 bits */
+    form->scale_bytes = GCOMP__POWER_OF_TWO; /* x */
     form->block = 32;
     form->scale_first = 1;
     form->constant = (float)largest[(int)param[0]];
@@ -11686,9 +11763,6 @@ static const gcomp__method gcomp__row_mx = {
     "mx", 18, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
     {GCOMP__ONE_OF("format", 0, 5, 3, "e2m1|e4m3|e5m2|int8|e2m3|e3m2|")},
     GCOMP__KERNELS(mx), &gcomp__block_payload, &gcomp__gathered, {gcomp__mx_form}};
-#endif
-
-#if GCOMP__IN_EACH
 #endif
 
 /* >>hadamard: rotations that make the coordinates of a vector nearly normal, for eden.
