@@ -4331,8 +4331,10 @@ GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y) /* x + y and x 
     *y = rest;
 }
 
-/* Does the compiler know vectors of 16 bytes, and the processor have registers for them? */
-#if (defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 9)) && \
+/* Does the compiler know vectors of 16 bytes, and the processor have registers for them? A test
+   defines GCOMP__NO_FOUR to get what other compilers get: 16 plain floats. */
+#if !defined(GCOMP__NO_FOUR) && \
+    (defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 9)) && \
     (defined(__SSE2__) || defined(__aarch64__) || defined(__VSX__) || defined(__wasm_simd128__) || \
      defined(__VEC__) || defined(__loongarch_sx))
 #define GCOMP__OF_FOUR 1

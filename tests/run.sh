@@ -264,6 +264,10 @@ special_builds() { # programs that contain the implementation
         tests/first_use.c -o $out/first_use.tsan -pthread && $out/first_use.tsan"
     tap "test_float_mode, as where the mode cannot be set" "" sh -c "gcc -std=gnu11 -O1 -w -DGCOMP__KEEP_MODE -DGCOMP_MAX_ISA=1 -I. \
         tests/test_float_mode.c -o $out/test_float_mode.kept -lm && $out/test_float_mode.kept"
+    tap "test_digest, as where the compiler has no vectors" "" sh -c "gcc -std=gnu11 -O1 -w -DGCOMP__NO_FOUR -DGCOMP_MAX_ISA=1 -I. \
+        tests/test_digest.c -o $out/test_digest.alone -lm -pthread && $out/test_digest.alone"
+    tap "test_kernels, as where the compiler has no vectors" "" sh -c "gcc -std=gnu11 -O1 -w -DGCOMP__NO_FOUR -I. \
+        tests/test_kernels.c -o $out/test_kernels.alone -lm -pthread && $out/test_kernels.alone"
     [ -n "$clang" ] && check "all bytes that are read were written, MemorySanitizer" sh -c "clang -std=gnu11 -O1 -g1 \
         -fsanitize=memory -w -DGCOMP_MAX_ISA=1 -I. tests/all_written.c -o $out/all_written -lm && $out/all_written"
     check "two files, one implementation" sh -c "gcc -O1 -I. tests/multi_a.c tests/multi_b.c -o $out/multi -lm && $out/multi"

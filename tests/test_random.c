@@ -1149,11 +1149,12 @@ static void check_results(const fault *f)
                (others == GCOMP_PEER_FAILED || others == -9999);
         fine |= job.large && all_are(&group, GCOMP_NOT_FINITE);
         break;
-    case OTHER_SKIP: /* a tensor that is skipped otherwise may be the one whose numbers are too large */
-    case OTHER_EPOCH:
+    case OTHER_SKIP: /* a tensor that only this worker does not skip may have numbers too large */
         fine = all_are(&group, GCOMP_MISMATCH);
-        fine |= job.large && all_are(&group, GCOMP_NOT_FINITE);
+        fine |= job.large && !(group.skipped[x] >> f->where % job.count & 1) &&
+                all_are(&group, GCOMP_NOT_FINITE);
         break;
+    case OTHER_EPOCH: fine = all_are(&group, GCOMP_MISMATCH); break;
     case SCARCE:
         fine =
             all_are(&group, GCOMP_OK) || (group.struck && group.result[x] == GCOMP_OUT_OF_MEMORY &&
