@@ -17403,8 +17403,8 @@ GCOMP__NOINLINE gcomp_result gcomp__parse_codec(gcomp_codec *codec, const char *
     return GCOMP_OK;
 }
 
-/* A codec that was read is valid, and its text can be printed again. Numbers are read and printed by
-   exact arithmetic on doubles, which needs the library's own mode. */
+/* A codec that was read is valid, and its text can be printed again. Numbers are read and printed
+   by exact arithmetic on doubles, which needs the library's own mode. */
 GCOMP_API gcomp_result gcomp_codec_parse(gcomp_codec *codec, const char *text, char *why_buffer,
                                          size_t why_capacity)
 {
@@ -17997,7 +17997,8 @@ GCOMP__NOINLINE void gcomp__add_all(const gcomp__call *call, const void *const *
     size_t group; /* views in the sink at hand */
     sink.weight = 1.0f / (float)count; /* first: so no sum on the way is too large */
     sink.views = views;
-    if (GCOMP__HAS(VOTE) && gcomp__all_vote(payloads, count)) { /* one view for n, and the bytes of all */
+    if (GCOMP__HAS(VOTE) && gcomp__all_vote(payloads, count)) {
+        /* one view, for n, and the bytes of all */
         gcomp__open_valid(call->set, views, NULL, payloads[0], lengths[0], n);
         sink.payloads = payloads;
         sink.count = count;
@@ -18788,7 +18789,7 @@ static gcomp_result gcomp__resolve_desc(gcomp_desc *d, gcomp__schedule *schedule
     GCOMP__TRY(gcomp__resolve_node(&d->node, why));
     GCOMP__TRY(gcomp__resolve_allocator(&d->allocator, why));
     if (d->min_elements == 0) d->min_elements = 1024;
-    /* fields that are 0 or 1 */
+    /* fields that are 0 or 1; another number would be a slip, such as a size in the wrong field */
     const char *const names[] = {"compress_vectors", "no_error_feedback", "no_checksum", "measure"};
     const int values[] = {d->compress_vectors, d->no_error_feedback, d->no_checksum, d->measure};
     for (int i = 0; i < 4; i++)
@@ -18919,7 +18920,7 @@ static gcomp_result gcomp__resolve_list(gcomp__slot *slot, gcomp_codec *codecs, 
                                         const gcomp_desc *desc, const gcomp__schedule *schedule,
                                         const gcomp_tensor *tensor, int alone, gcomp__text *why)
 {
-    /* that the rule for vectors concerns */
+    /* 1: a vector for which the rule for vectors holds */
     const int vector = slot->cols == 1 && !desc->compress_vectors;
     slot->entry_count = 1;
     if (tensor->codec) {
@@ -18949,7 +18950,7 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__entry *ent
 {
     gcomp_codec codecs[GCOMP__ENTRIES];
     const char *plain = NULL; /* why the tensor stays uncompressed */
-    int compresses = 0; /* any codec of the list */
+    int compresses = 0; /* 1: a codec of the list is not none */
     GCOMP__TRY(gcomp__resolve_shape(slot, tensor, why));
     GCOMP__TRY(gcomp__resolve_list(slot, codecs, &plain, desc, schedule, tensor, alone, why));
     /* memory is taken once, for the entry that keeps most */
@@ -19891,6 +19892,7 @@ GCOMP_API const char *gcomp_tensor_name(const gcomp *gc, size_t tensor)
     return slot ? slot->name : NULL;
 }
 
+/* The shape with its defaults filled in: what gcomp_add_tensor took, cols and stack at least 1. */
 GCOMP_API void gcomp_tensor_shape(const gcomp *gc, size_t tensor, size_t *rows, size_t *cols,
                                   size_t *stack)
 {
@@ -19908,6 +19910,8 @@ GCOMP_API const gcomp_codec *gcomp_tensor_codec(const gcomp *gc, size_t tensor)
     return slot ? &slot->codec : NULL;
 }
 
+/* NULL with codecs that keep no residual, with no_error_feedback, and on the other workers of a
+   machine. dgc keeps there what was accumulated and not sent. */
 GCOMP_API const float *gcomp_residual(const gcomp *gc, size_t tensor)
 {
     const gcomp__slot *slot = gcomp__slot_at(gc, tensor);
@@ -19973,7 +19977,7 @@ GCOMP_API gcomp_result gcomp_rounds(const gcomp_desc *desc, const gcomp_tensor *
     gcomp_desc d = *desc; /* the defaults are filled in here, and not in the user's */
     GCOMP__TRY(gcomp__resolve_desc(&d, &schedule, &set, &why));
     gcomp_result result = gcomp__slot_alone(&slot, &d, &schedule, tensor, count == 1, &own);
-    if (result != GCOMP_OK) {
+    if (result != GCOMP_OK) { /* the sentence of gcomp_add_tensor, into desc.why */
         gcomp__say_with(&why, "%t: %s", tensor->name ? tensor->name : "", reason);
         return result;
     }
@@ -20286,7 +20290,7 @@ GCOMP_API gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, c
                                       void *payload, size_t capacity, size_t *length)
 {
     GCOMP__TRY(gcomp__enter(gc, tensor));
-    gcomp__slot *slot = gc->tensors + tensor;
+    gcomp__slot *slot = gc->tensors + tensor; /* gcomp__enter has checked the number */
     if (!grad || !payload || !length)
         return gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, slot->name,
                                   "grad, payload or length is NULL");
@@ -20311,7 +20315,7 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp__call *call, gcomp__slot
                                             const void *const *payloads, const size_t *lengths,
                                             size_t count, const gcomp__view *like)
 {
-    gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, NULL, slot->n);
+    gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, NULL, slot->n); /* y only with a mean */
     gcomp__view own_view, views[8]; /* 8: more views do not fit into a frame of 4096 bytes */
     sink.grad = grad;
     sink.residual = slot->residual;
@@ -20327,7 +20331,7 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp__call *call, gcomp__slot
             alike = alike && views[w].method == own_view.method;
             if (payloads[w] == own) sink.own_at = w;
         }
-        if (alike) {
+        if (alike) { /* one pass: reads grad and residual, writes both */
             sink.views = views;
             sink.count = count;
             sink.weight = 1.0f / (float)count;
@@ -20370,8 +20374,9 @@ static gcomp_result gcomp__check_as(const gcomp *gc, const gcomp_codec *codec, s
 }
 
 /* Checks that a payload is valid, and of the tensor's codec.
-   What can be wrong: damaged bytes, another codec (GCOMP_CODEC_MISMATCH), another tensor
-   (GCOMP_COUNT_MISMATCH). */
+     damaged bytes            GCOMP_CHECKSUM_MISMATCH, or what the checks of >>wire find
+     another codec            GCOMP_CODEC_MISMATCH
+     a tensor of other size   GCOMP_COUNT_MISMATCH */
 static gcomp_result gcomp__check_for(const gcomp *gc, const gcomp__slot *slot, const void *payload,
                                      size_t length)
 {
@@ -20379,11 +20384,12 @@ static gcomp_result gcomp__check_for(const gcomp *gc, const gcomp__slot *slot, c
     return gcomp__check_as(gc, &slot->codec, slot->n, payload, length, &view);
 }
 
+/* First all checks, then the only write, gcomp__commit_payloads, which cannot fail. */
 GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad, const void *own,
                                     size_t own_length, const void *const *payloads,
                                     const size_t *lengths, size_t count)
 {
-    gcomp__view first;
+    gcomp__view first; /* the first payload, opened: the others are compared with it */
     GCOMP__TRY(gcomp__enter(gc, tensor));
     gcomp__slot *slot = gc->tensors + tensor;
     if (!grad || (count && (!payloads || !lengths)))
@@ -20881,6 +20887,7 @@ static gcomp_result gcomp__put_sums(gcomp *gc, const gcomp__slot *slot, uint8_t 
     gcomp_result result =
         gcomp__put_shard(gc, slot, &s, to, GCOMP__HEADER + (dense ? dense - 1 : 0), length);
     if (result != GCOMP_DST_TOO_SMALL) return result;
+    /* dense: a payload of none */
     const gcomp__call call = gcomp__call_in(gc, &gcomp__row_none);
     const gcomp_input in = gcomp__plain_input(gc->mem.acc + slot->at_acc);
     const gcomp_codec none = gcomp__none_codec();
@@ -20969,8 +20976,9 @@ static void gcomp__apply_sums(gcomp *gc, const gcomp__slot *slot, float *y)
     }
 }
 
-/* Two shots, the own range: residual <- world * (mean - decode(its payload)). The factor is there
-   because what one worker adds counts 1 / world. */
+/* Two shots, the own range: residual <- world * (mean - decode(its payload)), where mean is what
+   mem.acc holds and its payload what all workers apply. The factor is there because what one worker
+   adds counts 1 / world. mem.acc is overwritten: this is the last use of it in a step. */
 static void gcomp__keep_mean(const gcomp *gc, const gcomp__slot *slot, const gcomp__work *work,
                              const gcomp__view *view)
 {
@@ -20978,7 +20986,7 @@ static void gcomp__keep_mean(const gcomp *gc, const gcomp__slot *slot, const gco
     gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, gc->mem.acc + slot->at_acc, work->n);
     sink.fresh = 0;
     sink.weight = -1; /* acc <- mean - decode(its payload) */
-    sink.views = view;
+    sink.views = view; /* of the payload */
     sink.count = 1;
     gcomp__decode_with(&work->call, &sink);
     part.in = gcomp__plain_input(sink.y);
@@ -21019,7 +21027,8 @@ GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot,
     }
 }
 
-/* GCOMP__TOP_MEAN: y <- its k largest elements, of equal ones the first, and zeros. */
+/* GCOMP__TOP_MEAN: y <- its k largest elements, of equal ones the first, and zeros. All workers
+   have the same y, and so keep the same elements. */
 static void gcomp__keep_largest(const gcomp *gc, const gcomp__slot *slot, float *y)
 {
     const gcomp__call call = gcomp__call_in(gc, slot->method);
@@ -22321,7 +22330,7 @@ static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
    It goes as far as it can without waiting. It is called again after each request that is done. */
 static gcomp_result gcomp__advance_bucket(gcomp *gc, gcomp_request *request)
 {
-    const gcomp__bucket *b = gcomp__bucket_now(gc);
+    const gcomp__bucket *b = gcomp__bucket_now(gc); /* *request is WAIT as it comes */
     if (gc->phase == GCOMP__COLLECT) {
         /* WAIT until all tensors of the bucket are ready */
         for (size_t i = b->first; i < b->end; i++)
@@ -22330,7 +22339,7 @@ static gcomp_result gcomp__advance_bucket(gcomp *gc, gcomp_request *request)
         return GCOMP_OK;
     }
     if (gc->phase == GCOMP__FRAMES || gc->phase == GCOMP__DECISIONS) {
-        if (!gc->done) return GCOMP_OK;
+        if (!gc->done) return GCOMP_OK; /* WAIT for the gather */
         if (gc->phase == GCOMP__DECISIONS) gcomp__take_decisions(gc);
         else {
             gcomp_result result = gcomp__judge_frames(gc);
@@ -22478,6 +22487,7 @@ GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
     gc->done |= bit;
     if (gc->issued == gc->done) gc->stats.communicate_seconds += gcomp__now(gc) - gc->clock_from;
     if (status == 0) return GCOMP_OK;
+    /* the transport says that it failed: what it did with the buffers is not known */
     gcomp__text t = gcomp__sentence(gc);
     gcomp__say(&t, gcomp__request_name(gc, id, kind));
     gcomp__say(&t, " failed with status ");
@@ -22498,6 +22508,7 @@ static void gcomp__commit_mean(gcomp *gc, gcomp__slot *slot, gcomp__work *work, 
 {
     const int global = slot->flags & GCOMP__TOP_MEAN && work->world > 1;
     const int by_ranges = gcomp__by_ranges(slot);
+    /* the own payload, as it was encoded */
     const uint8_t *payload =
         by_ranges ? gc->mem.own + slot->at_own : gc->mem.send + slot->at_sent;
     gcomp__sink sink = gcomp__sink_of(work);
@@ -22535,7 +22546,7 @@ static double gcomp__lost(const gcomp *gc, const gcomp__slot *slot)
 GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
 {
     gcomp__work work = gcomp__work_of(gc, slot);
-    float *const made = gcomp__mean_at(gc, slot);
+    float *const made = gcomp__mean_at(gc, slot); /* the mean, if it is there already */
     if (made) work.y = made;
     if (slot->epoch_sum && gcomp__adds_up(gc, gc->epoch)) gcomp__add_up(slot, &work);
     if (gcomp__is_two_shot(slot)) gcomp__commit_ranges(gc, slot, &work);
@@ -22833,6 +22844,7 @@ static gcomp_result gcomp__exchange_as(gcomp *gc, void *const *grads, float *fla
     size_t end = gcomp__tensors(gc), first; /* of the bucket whose gradients are passed */
     GCOMP__TRY(gcomp__begin(gc, step));
     if (before != GCOMP_OK) gc->local_error = gcomp__fail(gc, before, why);
+    /* with NaN or Inf this worker's frame is compared as any other, also in what it skips */
     if (before != GCOMP_OK && before != GCOMP_NOT_FINITE) {
         grads = NULL;
         flat = NULL;
@@ -22851,7 +22863,7 @@ static gcomp_result gcomp__exchange_as(gcomp *gc, void *const *grads, float *fla
             if (at) at += gc->tensors[i].n;
             GCOMP__TRY(gcomp_step_ready(gc, i, grad));
         }
-        end = first;
+        end = first; /* the next bucket has the tensors before these */
         GCOMP__TRY(gcomp_step_progress(gc));
     } while (end);
     return gcomp_step_finish(gc);
@@ -23124,10 +23136,10 @@ enum {
 };
 
 typedef struct gcomp__pass {
-    int mode;
-    int fits;    /* CHECK: all values so far */
-    uint8_t *at; /* only WRITE writes there */
-    size_t bytes;
+    int mode;     /* COUNT_BYTES, WRITE, CHECK or READ */
+    int fits;     /* CHECK: 1 if all values so far are possible */
+    uint8_t *at;  /* where the part begins in the save; only WRITE writes there */
+    size_t bytes; /* of the fields so far */
 } gcomp__pass;
 
 /* Begins a pass at the first byte of the part. `at` may be NULL to count bytes. The cast: only
@@ -23281,7 +23293,7 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
     if (gc->desc.node.rank) return gcomp__fail(gc, GCOMP_WRONG_STATE, gcomp__no_saves);
     if (capacity < bytes)
         return gcomp__fail(gc, GCOMP_DST_TOO_SMALL, "a save takes gcomp_save_size bytes");
-    memcpy(s, "GCMS", 4);
+    memcpy(s, "GCMS", 4); /* magic; payloads have "GCMP" */
     gcomp__put32(s + GCOMP__SAVE_VERSION, 2);
     gcomp__put64(s + GCOMP__SAVE_BYTES, bytes);
     gcomp__put64(s + GCOMP__SAVE_STEP, gc->step);
