@@ -5137,7 +5137,7 @@ GCOMP__INLINE uint64_t gcomp__plane_avx2(__m256i low, __m256i high, int b)
 }
 GCOMP__INLINE void gu_slice(uint64_t *w, const uint8_t *codes, unsigned bits)
 {
-    if (bits == 16) {
+    if (GCOMP__HAS_LEVELS16 && bits == 16) {
         gcomp__slice(w, codes, 16);
         return;
     }
@@ -5184,7 +5184,7 @@ GCOMP__INLINE __m256i gcomp__joined_avx2(__m256i low, __m256i high, int factor)
 }
 GCOMP__INLINE void gu_unslice(uint8_t *codes, uint64_t *w, unsigned bits)
 {
-    if (bits == 16) {
+    if (GCOMP__HAS_LEVELS16 && bits == 16) {
         gcomp__unslice(codes, w, 16);
         return;
     }
@@ -6240,6 +6240,20 @@ GCOMP__INLINE uint64_t gu_scatter(uint64_t x, uint64_t mask)
 {
     return gcomp__scatter_bits(x, mask);
 }
+#if GCOMP__SMALL && GCOMP__PASS_IS == 1 /* bit by bit */
+GCOMP__NOINLINE void gu_slice(uint64_t *w, const uint8_t *codes, unsigned bits)
+{
+    memset(w, 0, 8 * bits);
+    for (unsigned at = 0; at < 64 * bits; at++)
+        w[at % bits] |= (uint64_t)(codes[at / 8] >> at % 8 & 1) << at / bits;
+}
+GCOMP__NOINLINE void gu_unslice(uint8_t *codes, uint64_t *w, unsigned bits)
+{
+    memset(codes, 0, 8 * bits);
+    for (unsigned at = 0; at < 64 * bits; at++)
+        codes[at / 8] |= (uint8_t)((w[at % bits] >> at / bits & 1) << at % 8);
+}
+#else
 GCOMP__HEAVY void gu_slice(uint64_t *w, const uint8_t *codes, unsigned bits)
 {
     gcomp__slice(w, codes, bits);
@@ -6248,6 +6262,7 @@ GCOMP__HEAVY void gu_unslice(uint8_t *codes, uint64_t *w, unsigned bits)
 {
     gcomp__unslice(codes, w, bits);
 }
+#endif
 #endif
 #if GCOMP__PASS_IS == 1
 #define GCOMP__LANES for (int i = 0; i < 16; i++)
@@ -6581,7 +6596,7 @@ static const float gcomp__no_sum[GCOMP__TILE] = {0};
 GCOMP__INLINE const float *gcomp__no_residual(void)
 {
 #define GCOMP__EIGHT_OF(x) x, x, x, x, x, x, x, x
-#if GCOMP__HAS_SCALE_FIRST || GCOMP__HAS_SPARSE
+#if GCOMP__HAS_SCALE_FIRST || GCOMP__HAS_SPARSE || GCOMP__HAS(SKETCH) || GCOMP__HAS(FETCH)
     GCOMP__ON_A_LINE static const float rest[GCOMP__TILE] = {
         GCOMP__EIGHT_OF(GCOMP__EIGHT_OF(GCOMP__EIGHT_OF(-0.0f)))};
 #else
@@ -8297,7 +8312,7 @@ GCOMP__NOINLINE void gcomp__write_any(const gcomp__sliced *s, gcomp__packer *to,
     else if (s->bits == 4 && k == 1) gcomp__write_groups(s, to, 4, 1);
     else if (s->bits == 4) gcomp__write_groups(s, to, 4, 2);
     else if (s->bits == 8) gcomp__write_groups(s, to, 8, k);
-    else gcomp__write_groups(s, to, 16, k);
+    else if (GCOMP__HAS_LEVELS16) gcomp__write_groups(s, to, 16, k);
 }
 
 /* Writes head, length and bits of a segment. The packer stores 8 bytes at once, past its end.
@@ -8342,7 +8357,7 @@ GCOMP__NOINLINE size_t gcomp__code_segment(const gcomp__form *form, const uint8_
     if (s.bits == 2) gcomp__slice_codes(&s, codes, 2);
     else if (s.bits == 4) gcomp__slice_codes(&s, codes, 4);
     else if (s.bits == 8) gcomp__slice_codes(&s, codes, 8);
-    else gcomp__slice_codes(&s, codes, 16);
+    else if (GCOMP__HAS_LEVELS16) gcomp__slice_codes(&s, codes, 16);
     gcomp__choose_coder(&s, form->code, packed);
     if (s.head == GCOMP__BY_PACKED) { /* no form is shorter */
         memmove(to + 1, codes, packed);
@@ -8564,7 +8579,7 @@ GCOMP__NOINLINE int gcomp__read_any(const gcomp__form *form, const uint8_t *p, s
         return gcomp__read_groups(form, p, at, limit, count, head, map, codes, 4, 1);
     if (form->code16 == 8)
         return gcomp__read_groups(form, p, at, limit, count, head, map, codes, 4, 2);
-    if (form->code16 == 16)
+    if (form->code16 == 16 || !GCOMP__HAS_LEVELS16)
         return gcomp__read_groups(form, p, at, limit, count, head, map, codes, 8, k);
     return gcomp__read_groups(form, p, at, limit, count, head, map, codes, 16, k);
 }
@@ -8577,7 +8592,8 @@ GCOMP__NOINLINE gcomp_result gcomp__look_at_any(const gcomp__form *form, const u
 {
     if (form->code16 == 4) return gcomp__look_at_codes(form, codes, count, 2);
     if (form->code16 == 8) return gcomp__look_at_codes(form, codes, count, 4);
-    if (form->code16 == 16) return gcomp__look_at_codes(form, codes, count, 8);
+    if (form->code16 == 16 || !GCOMP__HAS_LEVELS16)
+        return gcomp__look_at_codes(form, codes, count, 8);
     return gcomp__look_at_codes(form, codes, count, 16);
 }
 
@@ -11006,22 +11022,30 @@ GCOMP__KERNEL(stochastic4_quantise, gcomp__tile *t,
               gcomp__quantise_tile(t, gcomp__stochastic_quants, 4, 8, t->block, 0, 65536.0f))
 GCOMP__KERNEL(stochastic8_quantise, gcomp__tile *t,
               gcomp__quantise_tile(t, gcomp__stochastic_quants, 8, 16, t->block, 0, 65536.0f))
-GCOMP__KERNEL(stochastic16_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__stochastic_quants, 16, 32, t->block, 0, 65536.0f))
 GCOMP__KERNEL(levels2_decode, const gcomp__decoding *d,
               gcomp__decode_groups(d, gcomp__levels_deq, 2, 4, GCOMP__ONE_FLOAT))
 GCOMP__KERNEL(levels4_decode, const gcomp__decoding *d,
               gcomp__decode_groups(d, gcomp__levels_deq, 4, 8, GCOMP__ONE_FLOAT))
 GCOMP__KERNEL(levels8_decode, const gcomp__decoding *d,
               gcomp__decode_groups(d, gcomp__levels_deq, 8, 16, GCOMP__ONE_FLOAT))
+#if GCOMP__HAS_LEVELS16
+GCOMP__KERNEL(stochastic16_quantise, gcomp__tile *t,
+              gcomp__quantise_tile(t, gcomp__stochastic_quants, 16, 32, t->block, 0, 65536.0f))
 GCOMP__KERNEL(levels16_decode, const gcomp__decoding *d,
               gcomp__decode_groups(d, gcomp__levels_deq, 16, 32, GCOMP__ONE_FLOAT))
-/* The kernels that begin the table of each of these methods, by size: codes of 2 << size bits. */
+#endif
+/* The kernels that begin the table of each of these methods, by size: codes of 2 << size bits. Only
+   qsgd has levels that need 16 bits. */
+#if GCOMP__HAS_LEVELS16
+#define GCOMP__LEVEL16_KERNELS {GCOMP__F(stochastic16_quantise), GCOMP__F(levels16_decode)}
+#else
+#define GCOMP__LEVEL16_KERNELS {NULL, NULL, NULL}
+#endif
 #define GCOMP__LEVEL_KERNELS \
     {GCOMP__F(stochastic2_quantise), GCOMP__F(levels2_decode)}, \
     {GCOMP__F(stochastic4_quantise), GCOMP__F(levels4_decode)}, \
     {GCOMP__F(stochastic8_quantise), GCOMP__F(levels8_decode)}, \
-    {GCOMP__F(stochastic16_quantise), GCOMP__F(levels16_decode)}
+    GCOMP__LEVEL16_KERNELS
 static const gcomp__block_kernels GCOMP__F(levels_kernels)[] = {GCOMP__LEVEL_KERNELS};
 #endif
 
@@ -12727,7 +12751,7 @@ typedef struct gcomp__addends {
 } gcomp__addends;
 #endif
 
-#if GCOMP__IN_EACH && GCOMP__HAS_SPARSE
+#if GCOMP__IN_EACH
 /* Where p of elements i .. i + count - 1 of n is, up to a tile of them. If gradient and residual
    are floats to be taken as they are, these are g and e, and nothing is copied. Else p is made
    in `tile`, and e is a tile of -0, which changes no sum. Up to the next multiple of 16 elements
@@ -12756,7 +12780,7 @@ GCOMP__INLINE gv gcomp__sum_at(gcomp__addends p, size_t j)
     return gv_add(gv_load(p.g + j), gv_load(p.e + j));
 }
 
-#if !GCOMP__IN_WIDE
+#if !GCOMP__IN_WIDE && GCOMP__HAS_SPARSE
 /* mask[j] <- which elements of group j of 16 are candidates. Returns which groups have some, a
    bit each. */
 #define gcomp__mark_candidates GCOMP__F(mark_candidates)
@@ -12824,9 +12848,9 @@ static void gcomp__drain(float *y, float *x, size_t n)
 
 static const gcomp__sparse_kernels GCOMP__F(sparse) = {gcomp__collect, gcomp__gaps,
                                                        gcomp__two_lists, gcomp__drain};
-#endif
-#elif GCOMP__IN_EACH && !GCOMP__IN_WIDE
+#elif !GCOMP__IN_WIDE
 static const gcomp__sparse_kernels GCOMP__F(sparse) = {NULL, NULL, NULL, NULL};
+#endif
 #endif
 
 #if GCOMP__IN_ONCE
