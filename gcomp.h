@@ -8772,7 +8772,7 @@ static const gcomp__level_kernels GCOMP__F(coders) = {NULL, NULL, NULL};
      BITMAP   n bits, 1: the index is in the list
 
    An encoder counts what each would take and uses the shortest. Rice codes win where the gaps are
-   spread as those of random places are; PACKED where runs of small gaps change with large ones; a
+   spread as those of random places are; PACKED where runs of small gaps take turns with large ones; a
    bitmap where more than a third of all indices are in the list.
    ---------------------------------------------------------------------------------------------- */
 
@@ -8824,7 +8824,7 @@ struct gcomp__selection;
 typedef struct gcomp__sparse_kernels {
     void (*collect)(struct gcomp__selection *s);
     void (*gaps)(const uint32_t *index, size_t k, unsigned base, gcomp__gap_sizes *sizes);
-    void (*two_lists)(gcomp__indices *x, gcomp__indices *y, uint32_t *to, uint32_t *into);
+    void (*two_lists)(gcomp__indices *x, gcomp__indices *y, uint32_t *to_x, uint32_t *to_y);
     void (*drain)(float *y, float *x, size_t n);
 } gcomp__sparse_kernels;
 
