@@ -11852,8 +11852,8 @@ GCOMP__INLINE gw gcomp__signs(uint32_t *draws, uint64_t words, size_t i, size_t 
         const size_t count = gcomp__min(left, GCOMP__SIGNS - i % GCOMP__SIGNS);
         gcomp__draw_many(at, words, i / 256 * 16, (i % 256 + count + 255) / 256 * 16);
     }
-    gw w = gw_shl(gw_load_halves(at), 16);
-    for (size_t k = i / 16 % 16; k; k--) w = gw_add(w, w);
+    gw w = gw_shl(gw_load_halves(at), 16); /* bit 15 of each draw on top */
+    for (size_t k = i / 16 % 16; k; k--) w = gw_add(w, w); /* then bit 14, .. */
     return w;
 }
 
@@ -11885,9 +11885,9 @@ static void gcomp__hadamard_level(float *x, size_t half)
 #define gcomp__rotate GCOMP__F(rotate)
 static void gcomp__rotate(float *x, size_t size, gcomp__ahead *next)
 {
-    const size_t columns = gv_columns, base = gv_base;
+    const size_t columns = gv_columns, base = gv_base; /* depend on the set's registers */
     gcomp__ahead ahead = *next; /* in registers, which no store changes */
-    size_t span, singles = 0;
+    size_t span, singles = 0; /* elements that the next level works within; levels done alone */
     for (span = size; span > (size < base ? 1 : base); span /= 2) singles++;
     if (size >= base) singles %= 3;
     for (span = size; singles; singles--, span /= 2)
@@ -11906,9 +11906,21 @@ static void gcomp__rotate(float *x, size_t size, gcomp__ahead *next)
 
 #endif
 
-/* >>rotated pieces: the second rotation, and the way from a tensor to rotated pieces and back. */
+/* >>rotated pieces: the second rotation, and the way from a tensor to rotated pieces and back.
+
+     encode   gradient, residual --take--> D p --mix--> D' R G D p --rotate--> H D' R G D p
+     decode   y <--give-- s D (..) <--mix back-- G R D' (H c) <--fill-- c
+
+   take and give are the first and the last pass over a piece: they turn the signs of D on the
+   way. */
 #if GCOMP__EACH_WIDE(EDEN)
-/* x <- D' R x of one group of m elements, from element i on; back: x <- R D' x. */
+/* x <- D' R x of one group of m elements, from element i on; back: x <- R D' x. R leans the first
+   half a of the group on the second half b:
+
+     a' = a + t b      R R = (1 + t^2): R is its own inverse, but for this factor
+     b' = t a - b
+
+   A group of 16 has no R: it would have halves of less than a vector. */
 #define gcomp__lean GCOMP__F(lean)
 static void gcomp__lean(float *x, size_t i, size_t m, uint64_t words, int back)
 {
@@ -11928,17 +11940,18 @@ static void gcomp__lean(float *x, size_t i, size_t m, uint64_t words, int back)
         b = gv_sub(gv_mul(a, t), b);
         gv_store(x + j, back ? sum : gcomp__flip_signs(sum, signs));
         gv_store(x + half + j, back ? b : gcomp__flip_signs(b, others));
-        signs = gw_add(signs, signs);
+        signs = gw_add(signs, signs); /* of the next 16 elements, see gcomp__signs */
         others = gw_add(others, others);
     }
 }
 
-/* x <- D' R G x for `count` elements, in groups of m, from element i on; back: x <- G R D' x. */
+/* x <- D' R G x for `count` elements, in groups of m, from element i on; back: x <- G R D' x. The
+   signs of D' are drawn with the two halves of the random words exchanged. */
 #define gcomp__mix GCOMP__F(mix)
 static void gcomp__mix(float *x, size_t i, size_t count, size_t m, uint64_t words, int back)
 {
     gcomp__ahead none = {NULL, NULL, 0, 0};
-    words = words >> 32 | words << 32; /* other signs than those of D */
+    words = words >> 32 | words << 32;
     for (size_t j = 0; j < count; j += m) {
         if (back) gcomp__lean(x + j, i + j, m, words, 1);
         gcomp__rotate(x + j, m, &none);
@@ -11947,20 +11960,22 @@ static void gcomp__mix(float *x, size_t i, size_t count, size_t m, uint64_t word
 }
 
 /* x <- D p of the piece of `size` elements from element i on, zeros behind the tensor's end (n).
-   Returns the sum of p * p; *most: the bits of the largest |p|. */
+   Returns the sum of p * p, which is infinite or wrong where squares are no normal floats; *most:
+   the bits of the largest |p|, from 0x7f800000 on if a p is not finite. */
 #define gcomp__hadamard_take GCOMP__F(hadamard_take)
 static double gcomp__hadamard_take(const gcomp_input *from, uint64_t words, size_t n, float *x,
                                    size_t i, size_t size, uint32_t *most)
 {
     const gcomp_input in = *from;
-    const int general = gcomp__general(&in), feedback = in.residual != NULL;
+    const int general = gcomp__general(&in); /* other than floats with scale 1 */
+    const int feedback = in.residual != NULL;
     gv max_bits = gv_splat(gcomp__zero());
-    gs sum = gs_none();
+    gs sum = gs_none(); /* in double */
     uint32_t draws[GCOMP__SIGN_WORDS];
     size_t stop;
     for (size_t j = 0; j < size; j = stop) { /* the part of 256 elements that share draws */
         gw signs = gcomp__signs(draws, words, i + j, size - j, j == 0);
-        gv some = gv_splat(gcomp__zero());
+        gv some = gv_splat(gcomp__zero()); /* squares of up to 16 groups, as floats */
         stop = gcomp__min(size, j + 256 - (i + j) % 256);
         for (; j < stop; j += 16) {
             gv p;
@@ -11978,7 +11993,9 @@ static double gcomp__hadamard_take(const gcomp_input *from, uint64_t words, size
     return gs_fold(sum);
 }
 
-/* x <- s D x for elements i .. i + count - 1; some elements behind them may change too. */
+/* x <- s D x for elements i .. i + count - 1; up to 15 elements behind these may change too.
+   Products can be infinite only with a large s, since |x| is below 2^34: they become the
+   largest float. */
 #define gcomp__hadamard_give GCOMP__F(hadamard_give)
 static void gcomp__hadamard_give(float *x, size_t i, size_t count, uint64_t words, float s)
 {
@@ -12008,9 +12025,13 @@ static void gcomp__hadamard_give(float *x, size_t i, size_t count, uint64_t word
      3      29, 89, 158, 253                      borders from a cubic, see below
      4      12, 36, 61, 87, 115, 147, 187, 248    the same
 
-   With 3 and 4 bits the code of x is the nearest integer to y (y^2 + slope) - 1/2, y = x * unit cut
-   at `top`. This cubic passes close to k - 1/2 at the border between the centroids k - 1 and k. */
+   With 3 and 4 bits the code of x is the nearest integer to y (y^2 + slope) - 1/2, y = x * unit
+   cut at `top`. This cubic passes close to k - 1/2 at the border between the centroids k - 1 and
+   k: one multiplication and two fused ones instead of a search. unit and slope are negative, so
+   that the cubic rises with x. With 4 bits x has its sign: a code q < 0 is the centroid ~q with a
+   minus. With 3 bits it is the cubic of |x|. */
 #if GCOMP__FIRST(EDEN)
+/* By bits - 1 and magnitude. */
 static const float gcomp__eden_centroids[4][8] = {{1, 0, 0, 0, 0, 0, 0, 0},
                                                   {3, 10, 0, 0, 0, 0, 0, 0},
                                                   {29, 89, 158, 253, 0, 0, 0, 0},
@@ -12018,13 +12039,14 @@ static const float gcomp__eden_centroids[4][8] = {{1, 0, 0, 0, 0, 0, 0, 0},
 
 /* How one piece is coded. */
 typedef struct gcomp__eden_levels {
-    float inverse;     /* of the cubic: unit / norm of the piece */
-    float slope, top;  /* of the cubic */
+    float inverse;     /* of the cubic: unit / norm of the piece; y = x * inverse */
+    float slope, top;  /* of the cubic; |y| <= top, where the largest code is reached */
     int32_t border;    /* 2 bits: the bits of the border, times the norm */
     int32_t table[16]; /* the centroid of code q at q & 15; of 3 bits, their sign apart, at q & 3 */
 } gcomp__eden_levels;
 
-/* The levels for a piece with this norm; centroids are multiplied by `times`. */
+/* The levels for a piece whose rotated elements have the mean square norm^2; centroids are
+   multiplied by `times`, a power of two. Decoding uses the table alone. */
 static void gcomp__eden_fit(gcomp__eden_levels *l, unsigned bits, double norm, float times)
 {
     l->inverse = (float)((bits == 4 ? -0.5308287 : -0.4598167) / norm);
@@ -12049,10 +12071,11 @@ GCOMP__INLINE gv gcomp__eden_quant(uint8_t *code, gv x, int bits, const gcomp__e
 {
     const gv size = gv_abs(x), half = gv_splat(-0.5f), slope = gv_splat(l->slope);
     gw q;
-    if (bits < 4) gcomp__put16(code + 2 * bits - 2, gv_below_0(x));
-    if (bits == 1) return size;
+    if (bits < 4) gcomp__put16(code + 2 * bits - 2, gv_below_0(x)); /* signs come last */
+    if (bits == 1) return size; /* c is sgn(x) */
     if (bits == 2) {
         gcomp__put16(code, gv_reaches(x, (uint32_t)l->border));
+        /* the same as a mask, which picks one of the two centroids */
         q = gw_gt(gw_bits(size), gw_splat(l->border - 1));
         q = gw_and(q, gw_splat(l->table[0] ^ l->table[1]));
         return gv_mul(size, gv_of_bits(gw_xor(q, gw_splat(l->table[0]))));
@@ -12069,14 +12092,15 @@ GCOMP__INLINE gv gcomp__eden_quant(uint8_t *code, gv x, int bits, const gcomp__e
 #define gcomp__eden_deq GCOMP__F(eden_deq)
 GCOMP__INLINE gv gcomp__eden_deq(const uint8_t *code, int bits, const int32_t *table)
 {
-    gv c = gv_splat(gcomp__float((uint32_t)table[0]));
+    gv c = gv_splat(gcomp__float((uint32_t)table[0])); /* of 2 bits the smaller one */
     if (bits == 4) return gv_of_bits(gw_look4(table, code));
     if (bits == 3) c = gv_of_bits(gw_look16(table, gw_get2(code, 0)));
     if (bits == 2) c = gv_pick(gcomp__get16(code), gv_splat(gcomp__float((uint32_t)table[1])), c);
     return gv_flip(c, gcomp__get16(code + 2 * bits - 2));
 }
 
-/* The codes of a piece; returns the sum of c * x. Fetches some of what is next. */
+/* The codes of a piece; returns the sum of c * x, in double by 256 elements. Fetches some of what
+   is next. */
 #define gcomp__eden_codes GCOMP__F(eden_codes)
 GCOMP__HEAVY double gcomp__eden_codes(uint8_t *code, const float *x, size_t size, int bits,
                                       const gcomp__eden_levels *l, gcomp__ahead *next)
@@ -12098,8 +12122,8 @@ GCOMP__HEAVY double gcomp__eden_codes(uint8_t *code, const float *x, size_t size
 
 /* x <- the centroids of `size` codes, a multiple of 16. `bits` is a constant: eden_fill has a loop
    for each number of bits. */
-#define gcomp__eden_centroids GCOMP__F(eden_centroids)
-GCOMP__HEAVY void gcomp__eden_centroids(float *x, const uint8_t *code, size_t size, int bits,
+#define gcomp__eden_unpack GCOMP__F(eden_unpack)
+GCOMP__HEAVY void gcomp__eden_unpack(float *x, const uint8_t *code, size_t size, int bits,
                                         const int32_t *table, gcomp__ahead *place)
 {
     gcomp__ahead ahead = *place;
@@ -12110,18 +12134,22 @@ GCOMP__HEAVY void gcomp__eden_centroids(float *x, const uint8_t *code, size_t si
     *place = ahead;
 }
 
-/* x <- H c of a piece's centroids, or one of its size / step parts of `step` elements. A part is
-   the transform of a signed sum of all parts: minus where `b / step & part` has an odd number of
-   ones. Fetches the place where x will go. */
+/* x <- H c of a piece's centroids, or one of its size / step parts of `step` elements. With c_b the
+   part b of c, the first levels of H add whole parts to each other, so part k of H c is
+
+     H_step (sum over b of (-1)^(ones in b & k) * c_b)
+
+   Sums of centroids are exact, so the bits are those of the whole piece. Fetches the place where x
+   will go. */
 #define gcomp__eden_fill GCOMP__F(eden_fill)
 static void gcomp__eden_fill(float *x, const uint8_t *code, size_t size, size_t step, size_t part,
                              int bits, const int32_t *table, gcomp__ahead *place)
 {
-    const size_t code16 = 2 * (size_t)bits, all = step == size ? size : 0;
-    if (bits == 1) gcomp__eden_centroids(x, code, all, 1, table, place);
-    else if (bits == 2) gcomp__eden_centroids(x, code, all, 2, table, place);
-    else if (bits == 4) gcomp__eden_centroids(x, code, all, 4, table, place);
-    else gcomp__eden_centroids(x, code, all, 3, table, place);
+    const size_t code16 = 2 * (size_t)bits, all = step == size ? size : 0; /* all: or no element */
+    if (bits == 1) gcomp__eden_unpack(x, code, all, 1, table, place);
+    else if (bits == 2) gcomp__eden_unpack(x, code, all, 2, table, place);
+    else if (bits == 4) gcomp__eden_unpack(x, code, all, 4, table, place);
+    else gcomp__eden_unpack(x, code, all, 3, table, place);
     gcomp__ahead ahead = *place;
     for (size_t j = all; j < step; j += 16, code += code16) {
         gv sum = gcomp__eden_deq(code, bits, table);
@@ -12144,8 +12172,11 @@ static void gcomp__eden_fill(float *x, const uint8_t *code, size_t size, size_t 
 
      | block 64 | block 64 | 32: 25 of the tensor and 7 zeros |
 
-   A payload is | u64 random words | a scale s each piece, 4 bytes | codes of all pieces |.
-   Tasks take chunks in turn, each task with a workspace of one piece. */
+     body     | u64 random words | a scale of each piece, 4 bytes | codes of all pieces |
+     codes    16 elements in 2, 4, 6 or 8 bytes, see gcomp__eden_quant
+
+   Tasks take chunks in turn, each task with a workspace of one piece. Blocks have at most
+   GCOMP_CHUNK elements, so no piece belongs to two chunks. */
 #if GCOMP__FIRST(EDEN)
 enum { GCOMP__EDEN_LANES = 16 }; /* tasks at most, each with a workspace */
 
@@ -12155,7 +12186,7 @@ typedef struct gcomp__eden_job {
     const struct gcomp__eden_kernels *kernels;
     const gcomp__sink *sink; /* decoding: where to; encoding: NULL */
     gcomp_input in;          /* the gradient and the residual */
-    gcomp__form form;        /* kernel: the bits; constant: 0, or for feedback the mean of c^2 */
+    gcomp__form form;        /* code16, block; constant: 0, or for feedback the mean of c^2 */
     uint64_t words;          /* the random signs come from these */
     uint8_t *scales, *codes; /* encoding: parts of the payload */
     size_t n;
@@ -12195,13 +12226,13 @@ static void gcomp__eden_form(const double *param, gcomp__form *form)
 {
     static const float squares[] = {1, 38.7f, 13350, 8180}; /* mean c^2 of normal data */
     memset(form, 0, sizeof *form);
-    form->kernel = 1 + (unsigned)param[0];
+    form->code16 = 2 * (1 + (unsigned)param[0]); /* 1 to 4 bits each */
     form->block = (size_t)64 << (unsigned)param[1];
-    if (param[2] != 0) form->constant = squares[form->kernel - 1];
+    if (param[2] != 0) form->constant = squares[(int)param[0]];
 }
 
-/* Bytes of the scales: 4 for each block, and for each piece of the tail, which is a 1 bit in the
-   number of its 16 elements. */
+/* Bytes of the scales: 4 for each block, and for each piece of the tail. The tail has k groups of
+   16 elements, and a piece for each 1 in the binary number k. */
 static size_t gcomp__eden_scales(const gcomp__form *form, size_t n)
 {
     return 4 * (n / form->block + gcomp__popcount((uint32_t)((n % form->block + 15) / 16)));
@@ -12210,7 +12241,7 @@ static size_t gcomp__eden_scales(const gcomp__form *form, size_t n)
 /* Bytes of a payload's body. */
 static size_t gcomp__eden_bytes(const gcomp__form *form, size_t n)
 {
-    const size_t codes = gcomp__pieces(n, 16) * 2 * form->kernel;
+    const size_t codes = gcomp__pieces(n, 16) * form->code16;
     return n == 0 ? 0 : gcomp__plus(8 + gcomp__eden_scales(form, n), codes);
 }
 
@@ -12220,7 +12251,7 @@ static size_t gcomp__eden_bound(const gcomp_codec *codec, size_t n)
 {
     gcomp__form form;
     gcomp__eden_form(codec->param, &form);
-    const size_t blocks = n / form.block, codes = gcomp__pieces(n, 16) * 2 * form.kernel;
+    const size_t blocks = n / form.block, codes = gcomp__pieces(n, 16) * form.code16;
     size_t pieces = blocks + gcomp__log2((uint32_t)gcomp__pieces(n % form.block, 16) + 1);
     if (blocks) pieces = gcomp__max(pieces, blocks - 1 + gcomp__log2((uint32_t)form.block / 16));
     return n == 0 ? 0 : gcomp__plus(8 + 4 * pieces, codes);
@@ -12235,6 +12266,7 @@ static size_t gcomp__eden_scratch(const gcomp_codec *codec, size_t n)
            gcomp__min(gcomp__chunks(n), GCOMP__EDEN_LANES);
 }
 
+/* feedback=1 keeps a residual. */
 static void gcomp__eden_adapt(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
 {
     (void)rounds;
@@ -12265,21 +12297,30 @@ static void gcomp__eden_run(gcomp__eden_job *job, const gcomp__call *call, size_
 }
 #endif
 
-/* >>method eden: a piece is rotated (>>hadamard): x = T p, T = H D, or T = H D' R G D where
-   (max |p|)^2 > |p|^2 / 128. Each coordinate is then nearly normal and becomes one of 2^bits
-   centroids c, the nearest or next to it; back comes C(p) = s T'c, T' the transpose of T.
-   s = |p|^2 / <c, x> makes <C(p), p> = |p|^2: unbiased over all rotations, nearly so over these.
-   E|p - C(p)|^2 is near 0.571, 0.133, 0.036, 0.0096 of |p|^2 for 1, 2, 3, 4 bits.
+/* >>method eden: a piece is rotated at random, and each coordinate becomes a centroid.
+
+     x      = T p, T = H D, or T = H D' R G D where (max |p|)^2 > |p|^2 / 128 (>>hadamard)
+     c      = for each coordinate of x one of 2^bits centroids, the nearest or next to it
+     C(p)   = s T'c, T' the transpose of T; s = |p|^2 / <c, x>
+
+     piece  p ->  D p, |p|^2, max |p|  ->  x = T p  ->  codes, <c, x>  ->  s
+                  hadamard_take           mix, rotate   eden_codes        eden_word
+
+   A rotation makes each coordinate nearly normal, whatever p is: so one list of centroids suits
+   all. s makes <C(p), p> = s <c, T p> = |p|^2: unbiased over all rotations, nearly so over these.
+
+     bits                                             1        2       3        4
+     E|p - C(p)|^2 / |p|^2, about                     0.571    0.133   0.036    0.0096
+     feedback=1                                       0.363    0.117   0.0345   0.0095
+
+   feedback=1: s is that of least error, <c, x> / |T'c|^2, with the mean of c^2 of a normal
+   variable. It is biased: the residual keeps what is lost.
+
    The bias |E C(p) - p| of 1 bit, measured over normal numbers, their cubes, Student's t of 3
    degrees, one or two large elements with noise and without: below 0.002 |p| in pieces of 512
    elements or more; up to 0.035 |p| in a piece of 64, and 0.4 |p| in one of 16, where two elements
    are nearly all of p. Where 128 or more elements of exactly one size are nearly all: 0.07 |p|.
-   feedback=1: the residual keeps what is lost; s = <c, x> / |T'c|^2 that of least error, with
-   the mean of c^2 of a normal variable: 0.363, 0.117, 0.0345, 0.0095 of |p|^2 are lost.
-   Vargaftik et al., NeurIPS 2021 (1 bit) and ICML 2022.
-
-     piece      p ->  D p, |p|^2, max |p|  ->  x = T p  ->  codes, <c, x>  ->  s
-                      hadamard_take           mix, rotate   eden_codes        eden_word */
+   Vargaftik et al., NeurIPS 2021 (1 bit) and ICML 2022. */
 #if GCOMP__EACH_WIDE(EDEN)
 /* Encodes the piece of `size` elements from i on in x, which has room for it. Returns the word of
    its scale; that of an infinity or a NaN if the piece is not finite. */
@@ -12287,15 +12328,15 @@ static void gcomp__eden_run(gcomp__eden_job *job, const gcomp__call *call, size_
 static uint32_t gcomp__eden_encode_piece(const gcomp__eden_job *job, float *x, size_t i,
                                          size_t size)
 {
-    const int bits = (int)job->form.kernel;
-    uint8_t *code = job->codes + i / 16 * (2 * (size_t)bits);
+    const int bits = (int)job->form.code16 / 2;
+    uint8_t *code = job->codes + i / 16 * job->form.code16;
     const gcomp_input *in = &job->in;
     const uint64_t words = job->words;
     gcomp__eden_levels levels;
-    double dot, lift = 1; /* x is lift * T p where floats were too small or too large */
+    double dot, lift = 1; /* <c, x>; x is lift * T p where floats were too small or too large */
     double stretch = 1;   /* |T p|^2 / (size * |p|^2) */
-    uint32_t most;
-    gcomp__ahead next; /* the next piece */
+    uint32_t most;     /* bits of max |p| */
+    gcomp__ahead next; /* the next piece, fetched while this one is rotated and coded */
     next.step = 16 * gcomp__dtype_bytes(in->dtype);
     next.left = i + 2 * size <= job->n ? size / 16 : 0;
     next.a = (const uint8_t *)in->grad + (next.left ? i + size : i) / 16 * next.step;
@@ -12304,7 +12345,7 @@ static uint32_t gcomp__eden_encode_piece(const gcomp__eden_job *job, float *x, s
     if (!gcomp__finite_double(squares) || squares < 1e-18 || squares > 1e38) {
         /* Squares did not fit into floats: again in double, and x by a power of two. Or p is
            zero, or not finite. */
-        memset(code, 0, size / 8 * (size_t)bits);
+        memset(code, 0, size / 8 * (size_t)bits); /* a piece of zeros has codes of zero */
         if (most == 0 || most >= 0x7f800000u) return most;
         squares = gcomp__squares(x, size);
         if (most >= 187u << 23) lift = 1.0 / 1099511627776.0; /* 2^-40 */
@@ -12326,7 +12367,8 @@ static uint32_t gcomp__eden_encode_piece(const gcomp__eden_job *job, float *x, s
     else dot = gcomp__eden_codes(code, x, size, 4, &levels, &next);
     /* s = |p|^2 / <c, x>, or with feedback <c, x> / |T'c|^2 */
     if (job->form.constant == 0) return gcomp__eden_word(squares * lift / dot, twice);
-    dot /= (double)size * (double)size * (double)job->form.constant; /* |T'c|^2 / stretch */
+    /* |T'c|^2 = size * stretch * |c|^2, and |c|^2 is about size * constant */
+    dot /= (double)size * (double)size * (double)job->form.constant;
     return gcomp__eden_word(dot / (lift * stretch), twice);
 }
 
@@ -12348,7 +12390,8 @@ static int gcomp__eden_encode_chunk(const gcomp__eden_job *job, float *work, siz
 #endif
 
 #if GCOMP__ONCE(EDEN)
-/* Writes the words and lets the tasks write scales and codes. */
+/* Writes the random words of this payload, and lets the tasks write scales and codes. Without
+   scratch for one piece it fails: the rotation needs all of a piece at once. */
 static gcomp_result gcomp__eden_encode(const gcomp__call *call, const gcomp_codec *codec,
                                        const gcomp_input *in, size_t n, uint8_t *body,
                                        size_t capacity, size_t *bytes)
@@ -12389,12 +12432,14 @@ static gcomp_result gcomp__eden_open(gcomp__view *view)
 /* Scales are of the form that gcomp__eden_word makes; a piece of zeros has codes of zero. */
 static gcomp_result gcomp__eden_check(const gcomp__view *view)
 {
-    const size_t code16 = 2 * view->form.kernel;
+    const size_t code16 = view->form.code16;
     const uint8_t *scale = view->scales;
     size_t size;
     for (size_t i = 0; i < view->n; i += size, scale += 4) {
         const uint32_t word = gcomp__get32(scale), s = word & 0x7fffffffu;
         size = gcomp__eden_piece(view->n, view->form.block, i);
+        /* at least 2^-100; a small one at most 1, which may stand as 1 + 2^-23 with its lowest
+           bit */
         if (word && (s < 27u << 23 || s > (word >> 31 ? 0x3f800001u : 0x7f7fffffu)))
             return GCOMP_CORRUPT;
         for (size_t j = 0; !word && j < size / 16 * code16; j++)
@@ -12417,7 +12462,7 @@ static gcomp_result gcomp__eden_check(const gcomp__view *view)
 static void gcomp__eden_put(const gcomp__view *view, size_t begin, size_t end, float *work,
                             size_t room, float *y, int ending, float weight, float *residual)
 {
-    const int bits = (int)view->form.kernel;
+    const int bits = (int)view->form.code16 / 2;
     const uint64_t words = gcomp__get64(view->body);
     const uint8_t *scale = view->scales + begin / view->form.block * 4;
     gcomp__eden_levels levels;
@@ -12426,7 +12471,7 @@ static void gcomp__eden_put(const gcomp__view *view, size_t begin, size_t end, f
         size_t step = size = gcomp__eden_piece(view->n, view->form.block, i);
         const int in_place = ending == GCOMP__STORE && i + size <= end; /* in y itself */
         const uint32_t word = gcomp__get32(scale);
-        const uint8_t *code = view->codes + i / 16 * (2 * (size_t)bits);
+        const uint8_t *code = view->codes + i / 16 * view->form.code16;
         if (!in_place && step > room) step = room;
         gcomp__eden_fit(&levels, (unsigned)bits, 1, word >> 31 ? 7.888609052210118e-31f : 1);
         for (size_t at = 0; at < size && i + at < end; at += step) {
@@ -12505,7 +12550,8 @@ static const gcomp__method gcomp__row_eden = {
     {GCOMP__ONE_OF("bits", 0, 3, 2, "1|2|3|4|"),
      GCOMP__ONE_OF("block", 6, 10, 4, "64|128|256|512|1024|2048|4096|8192|16384|32768|65536|"),
      GCOMP__COUNT("feedback", 0, 0, 1, 0)},
-    GCOMP__WIDE_KERNELS(eden), &gcomp__eden_payload, &gcomp__gathered, {NULL, NULL, gcomp__eden_adapt}};
+    GCOMP__WIDE_KERNELS(eden), &gcomp__eden_payload, &gcomp__gathered,
+    {NULL, NULL, gcomp__eden_adapt}};
 #endif
 
 /* ---------------- sparse methods: which elements are sent, and what they are worth
