@@ -8772,8 +8772,8 @@ static const gcomp__level_kernels GCOMP__F(coders) = {NULL, NULL, NULL};
      BITMAP   n bits, 1: the index is in the list
 
    An encoder counts what each would take and uses the shortest. Rice codes win where the gaps are
-   spread as those of random places are; PACKED where runs of small gaps take turns with large ones; a
-   bitmap where more than a third of all indices are in the list.
+   spread as those of random places are; PACKED where runs of small gaps take turns with large
+   ones; a bitmap where more than a third of all indices are in the list.
    ---------------------------------------------------------------------------------------------- */
 
 #if GCOMP__IN_FIRST
