@@ -17689,7 +17689,7 @@ static gcomp_result gcomp__encode_as(const gcomp__call *call, const gcomp__metho
                                      const gcomp_codec *codec, const gcomp_input *in, size_t n,
                                      uint8_t *payload, size_t capacity, size_t *length)
 {
-    gcomp__call with = *call; /* and the kernels of this method */
+    gcomp__call with = *call; /* a copy, with the kernels of this method */
     size_t bytes = 0;
     if (!m->payload->encode || (m->flags & GCOMP__MOMENTUM && !call->work))
         return GCOMP_NEEDS_ROUNDS;
@@ -18157,9 +18157,10 @@ GCOMP_API gcomp_result gcomp_retain(const void *payload, size_t length, const gc
    ---------------------------------------------------------------------------------------------- */
 
 enum { GCOMP__WARMUP, GCOMP__ACCORDION, GCOMP__BUDGET, GCOMP__ERROR, GCOMP__RULES };
-enum { GCOMP__ENTRIES = 8 }; /* of a list, at most */
-enum { GCOMP__EVERY = 0, GCOMP__ETA = 1, GCOMP__SCOPE = 2 };     /* parameters of accordion */
-enum { GCOMP__TARGET = 0, GCOMP__PERIOD = 1, GCOMP__SLACK = 2 }; /* of bytes and error */
+enum { GCOMP__ENTRIES = 8 }; /* a list has at most so many */
+/* numbers of parameters: of accordion; of bytes and error */
+enum { GCOMP__EVERY = 0, GCOMP__ETA = 1, GCOMP__SCOPE = 2 };
+enum { GCOMP__TARGET = 0, GCOMP__PERIOD = 1, GCOMP__SLACK = 2 };
 
 typedef struct gcomp__rule {
     const char *name; /* as in desc.schedule, before the colon */
@@ -18178,42 +18179,42 @@ static const gcomp__rule gcomp__rules[GCOMP__RULES] = {
      {GCOMP__NUMBER("target", 0, 1e-9, 1, 0), GCOMP__COUNT("every", 10, 1, 1000000, 0),
       GCOMP__NUMBER("slack", 0.1, 0, 0.9, 0)}}};
 
-/* desc.schedule and desc.codec, read. */
+/* What desc.schedule and desc.codec say, once they are read. */
 typedef struct gcomp__schedule {
-    int rule;  /* a number of gcomp__rules; -1: none */
-    int warms; /* warmup with one codec: it makes the lists itself, see gcomp__warm_list */
-    double param[GCOMP_PARAMS]; /* of the rule */
-    size_t entries; /* how many a list has */
-    gcomp_codec codecs[GCOMP__ENTRIES]; /* the list of tensors that name none, */
-    size_t count;                       /* with `entries` codecs, or 1 */
+    int rule;  /* a number of gcomp__rules; -1: no schedule */
+    int warms; /* 1: warmup with one codec, which makes the lists itself: see gcomp__warm_list */
+    double param[GCOMP_PARAMS]; /* the parameters of the rule */
+    size_t entries;             /* how many entries every list has */
+    gcomp_codec codecs[GCOMP__ENTRIES]; /* the list for tensors that name no codec */
+    size_t count;               /* how many codecs it has: `entries`, or 1 */
 } gcomp__schedule;
 
-/* What a schedule remembers from step to step. All workers know the first four; the rest is rank
-   0's. */
+/* What a schedule remembers from step to step. All workers know the first four fields; the others
+   are kept on rank 0 alone. */
 typedef struct gcomp__pace {
-    size_t entry;  /* of all tensors with a list; 0 if each has its own */
-    size_t begun;  /* 1: a step was committed, in this epoch and with this learning rate */
-    uint32_t epoch;
-    float rate;
-    size_t to;     /* bytes, error: where the next frame leads */
-    /* accordion: */
-    size_t known;   /* 1: there is a norm of an epoch before */
-    size_t partial; /* 1: the sum of this epoch lacks its beginning */
-    double norm;    /* scope=model: |D'| */
-    double squares; /* scope=model: |D|^2, from the decision to the commit */
-    /* bytes, error: */
-    double sum;   /* of the value under control, in this period, */
-    size_t steps; /* over so many steps */
-    double mean;  /* of the last period, */
-    size_t at;    /* which had this entry */
+    size_t entry;    /* where all tensors with a list are; 0 if each has its own entry */
+    size_t begun;    /* 1: a step was committed */
+    uint32_t epoch;  /* the epoch of the last step that was committed */
+    float rate;      /* the last learning rate above 0 that the caller told; 0: none yet */
+    size_t to;       /* bytes, error: the entry to which the next frame leads */
+    /* accordion */
+    size_t known;    /* 1: there is a norm |D'| of an epoch before */
+    size_t partial;  /* 1: the sum of this epoch lacks its beginning */
+    double norm;     /* scope=model: |D'| */
+    double squares;  /* scope=model: |D|^2, from the decision to the commit */
+    /* bytes, error: the value under control is the bytes of a step, or its relative error */
+    double sum;      /* the values of the steps of this period, added up */
+    size_t steps;    /* how many steps that are */
+    double mean;     /* the mean value of the last period */
+    size_t at;       /* the entry that all tensors had in the last period */
     size_t measured; /* 1: there was a last period */
-    double border[GCOMP__ENTRIES][2]; /* [e]: values at entries e - 1 and e; 0: none */
+    double border[GCOMP__ENTRIES][2]; /* [e]: the values at entries e - 1 and e; 0: not measured */
 } gcomp__pace;
 
 /* Reads "bytes:target=1e6,every=20". */
 static gcomp_result gcomp__parse_schedule(gcomp__schedule *s, const char *text, gcomp__text *why)
 {
-    const size_t length = gcomp__word(text); /* of the name */
+    const size_t length = gcomp__word(text); /* letters of the name */
     s->rule = 0;
     while (s->rule < GCOMP__RULES && !gcomp__same(gcomp__rules[s->rule].name, text, length))
         s->rule++;
@@ -18370,7 +18371,7 @@ static size_t gcomp__control(const gcomp__schedule *s, gcomp__pace *pace, double
     if (more >= s->entries) return entry;
     const double *border = pace->border[gcomp__max(entry, more)];
     double here = border[entry > more]; /* the value that this entry had at the border */
-    double there = border[more > entry]; /* and that of the entry beyond */
+    double there = border[more > entry]; /* the value that the entry beyond had there */
     if (here > 0) there *= value / here;
     return there > target * (1 - s->param[GCOMP__SLACK]) ? entry : more;
 }
@@ -18413,160 +18414,165 @@ typedef struct gcomp__entry {
     const char *why; /* why this is not the codec that was named; NULL: it is */
 } gcomp__entry;
 
+/* One tensor. */
 typedef struct gcomp__slot {
     /* object */
     char *name;
-    size_t name_bytes; /* with the final 0 */
+    size_t name_bytes;      /* bytes of the name, with the final 0 */
     size_t rows, cols, stack; /* `stack` matrices of rows x cols; a vector has cols 1 */
-    size_t n; /* rows * cols * stack */
-    gcomp_dtype dtype;
-    gcomp__entry *entries; /* the list of codecs; NULL: one codec for ever */
-    size_t entry_count; /* 1: one codec for ever */
+    size_t n;               /* elements: rows * cols * stack */
+    gcomp_dtype dtype;      /* type of its gradient */
+    gcomp__entry *entries;  /* the list of codecs; NULL: one codec for ever */
+    size_t entry_count;     /* how many entries the list has; 1: one codec for ever */
     size_t state_room;      /* floats of `state`: the most that one of the codecs keeps */
     uint32_t codecs_digest; /* CRC-32C of all codecs of the list */
-    int alone;              /* a vector that is compressed while there is no other tensor */
+    int alone;              /* 1: a vector that is compressed while there is no other tensor */
     /* setup */
-    int keeps;         /* has a residual */
-    int stages;        /* a half-precision gradient, made floats in `staging` first */
-    float *residual;   /* NULL: none. Written by commits, like `state` */
-    float *state;      /* NULL: none */
-    float *staging;    /* NULL: none */
-    float *epoch_sum;  /* rank 0 of accordion: the sum of an epoch's gradients; else NULL */
-    size_t epoch_floats; /* of epoch_sum: n or 0 */
-    /* list: a copy of the entry in use, */
-    size_t entry; /* its number */
+    int keeps;           /* 1: it has a residual on this worker */
+    int stages;          /* 1: its gradient has half precision, and becomes floats in `staging` */
+    float *residual;     /* n floats, or NULL; written by commits, like `state` */
+    float *state;        /* warm start and momentum, state_room floats, or NULL */
+    float *staging;      /* n floats, or NULL */
+    float *epoch_sum;    /* rank 0 of accordion: the sum of an epoch's gradients; else NULL */
+    size_t epoch_floats; /* floats of epoch_sum: n or 0 */
+    /* list: a copy of the entry in use; see gcomp__entry */
+    size_t entry;        /* the number of that entry */
     gcomp_codec codec;
     const gcomp__method *method;
-    size_t state_floats, local_floats, sum_count[3], bound;
+    size_t state_floats, local_floats, sum_count[3], bound; /* bound is 0 too if by ranges */
     uint8_t rounds[3];
     unsigned flags;
     const char *why;
-    /* and places in the buffers of a step, in bytes (at_local, at_acc, at_mean: in floats): */
-    size_t at_send;   /* in mem.send */
-    size_t at_mean;   /* in mem.means */
-    size_t at_local;  /* in mem.local */
-    size_t own_bytes; /* of its payloads in mem.own; 0: its mean is not made by ranges */
-    size_t k;         /* elements of a sparse payload, at most */
-    size_t list_step; /* every list_step-th key of a range is listed, see >>sums */
+    /* list: places in the buffers of a step; at_local, at_acc and at_mean in floats, else bytes */
+    size_t at_send;      /* its payload in mem.send */
+    size_t at_mean;      /* its mean in mem.means */
+    size_t at_local;     /* its scratch in mem.local */
+    size_t own_bytes;    /* bytes that it has in mem.own; 0: its mean is not made by ranges */
+    size_t k;            /* elements of a sparse payload, at most */
+    size_t list_step;    /* every list_step-th key of a range is listed, see >>sums */
     size_t at_own, at_cut, at_acc, at_list; /* in mem.own, mem.cut, mem.acc, mem.lists */
     /* history */
-    double norm; /* accordion: |D'| of the epoch before */
+    double norm;         /* accordion: |D'| of the epoch before */
     /* step */
-    void *grad;        /* NULL: skipped, or not known yet */
-    int ready;         /* gcomp_step_ready was called */
-    size_t length;     /* bytes of its payload */
-    size_t at_sent;    /* where the payload went in mem.send: payloads move together */
-    size_t at_sum[3];  /* elements before its own in mem.sums */
-    size_t sum_now[3]; /* elements that it sums in this step; sum_count is the most of any step */
-    size_t next;       /* its entry in the next step */
-    double squares;    /* accordion: |D|^2 */
-    double p_squares;  /* desc.measure: |p|^2 */
-    size_t walk;       /* bucket: bytes of its shards that are packed */
-    uint32_t by_address; /* of slot i: number of the tensor with the i-th gradient */
+    void *grad;          /* the caller's gradient; NULL: skipped, or not known yet */
+    int ready;           /* 1: gcomp_step_ready was called */
+    size_t length;       /* bytes of its payload */
+    size_t at_sent;      /* where the payload went in mem.send: payloads move together */
+    size_t at_sum[3];    /* elements of other tensors before its own in mem.sums */
+    size_t sum_now[3];   /* elements that it sums in this step; sum_count is the most of any step */
+    size_t next;         /* its entry in the next step */
+    double squares;      /* accordion: |D|^2 */
+    double p_squares;    /* desc.measure: |p|^2 */
+    size_t walk;         /* (bucket) bytes of its shards that were packed so far */
+    uint32_t by_address; /* in slot i: the number of the i-th gradient by its address */
 } gcomp__slot;
 
 /* Sizes of the step's buffers, for one choice of codecs. A unit stands at each. */
 typedef struct gcomp__plan {
-    size_t send;     /* bytes of payloads of all buckets */
-    size_t widest;   /* bytes of payloads of the largest bucket */
-    size_t gathered; /* elements of tensors with payloads */
-    size_t means;    /* the same without the last bucket */
-    size_t local;    /* floats */
-    size_t sums[3][GCOMP__KINDS]; /* elements of each round and kind */
-    size_t scratch;  /* bytes */
-    size_t own;      /* tensors in shards: bytes of own payloads, */
-    size_t cut;      /* of these cut in shards (later of the sums of all), */
-    size_t packed;   /* of shards in the order of workers (later of own sums), */
-    size_t shards;   /* of the shards from one worker, */
-    size_t sum;      /* of the sums of one worker, */
-    size_t lists;    /* of the lists of one worker, */
-    size_t acc;      /* and floats that an owner adds */
-    size_t buckets;
-    /* of all tensors: */
-    size_t tensors, choosing; /* their number; how many have a list */
-    size_t elements;
-    size_t fixed; /* bytes that tensors hold from step to step */
+    size_t send;     /* bytes: payloads of all buckets */
+    size_t widest;   /* bytes: payloads of the largest bucket */
+    size_t gathered; /* elements of tensors with payloads that are gathered */
+    size_t means;    /* elements: the same without the last bucket */
+    size_t local;    /* floats: scratch of methods in a step */
+    size_t sums[3][GCOMP__KINDS]; /* elements that each round sums, by kind */
+    size_t scratch;  /* bytes: scratch of encoding */
+    /* tensors whose mean is made by ranges, see >>shards */
+    size_t own;      /* bytes: their payloads, of this worker */
+    size_t cut;      /* bytes: these payloads cut into shards; later the sums of all owners */
+    size_t packed;   /* bytes: shards in the order of workers; later this worker's sums */
+    size_t shards;   /* bytes: the shards that come from one worker */
+    size_t sum;      /* bytes: the sums that come from one owner */
+    size_t lists;    /* bytes: the lists that come from one owner */
+    size_t acc;      /* floats: the sums of the own ranges */
+    /* all tensors */
+    size_t buckets;  /* how many buckets there are */
+    size_t tensors, choosing; /* how many tensors there are; how many of these have a list */
+    size_t elements; /* elements of all tensors */
+    size_t fixed;    /* bytes that tensors hold from step to step */
 } gcomp__plan;
 
 /* Tensors first .. end - 1, communicated together. The last tensors are bucket 0. */
 typedef struct gcomp__bucket {
     /* list: its part of the buffers */
     size_t first, end;
-    size_t at_send, send;             /* payloads: where, and how many bytes at most */
+    size_t at_send, send; /* payloads in mem.send: where, and how many bytes at most */
     size_t at_cut, shards, sum, lists; /* as in gcomp__plan, for this bucket alone */
     /* step: what came in, until the commit */
-    size_t stride;       /* distance of the payloads of two workers */
-    size_t share_stride; /* distance of the sums of two workers */
-    size_t *bytes;       /* bytes of the payloads of each worker */
-    size_t *came;        /* bytes of shards, then of sums, of each worker */
+    size_t stride;        /* bytes from one worker's payloads to the next worker's in mem.recv */
+    size_t share_stride;  /* bytes from one owner's sums to the next owner's in mem.cut */
+    size_t *bytes;        /* [w]: bytes of the payloads of worker w */
+    size_t *came;         /* [w]: bytes of shards, then of sums, of worker w */
 } gcomp__bucket;
 
-/* Places in the arena, see gcomp__lay_out. */
+/* Places in the arena, see gcomp__lay_out. [w]: of worker w. */
 typedef struct gcomp__buffers {
-    uint8_t *send, *recv; /* payloads of this worker; of all */
-    float *means; /* NULL: the payloads of all buckets wait in recv */
-    uint8_t *sums[3][GCOMP__KINDS];
-    /* scratch of methods; sums of the own ranges; largest of all workers */
-    float *local, *acc, *maxima;
-    gcomp__view *views;     /* of each worker */
-    gcomp__bucket *others;  /* buckets 1, 2, ... */
-    size_t *counts;         /* `bytes` and `came` of all buckets */
-    size_t *cursors;        /* of each worker: bytes of payloads that were read */
-    size_t *sent;           /* of each worker: bytes to send */
-    size_t *places;         /* of each worker: bytes of shards or sums that were read */
+    uint8_t *send, *recv; /* payloads of this worker; payloads of all workers */
+    float *means;         /* means of buckets; NULL: payloads of all buckets wait in recv */
+    uint8_t *sums[3][GCOMP__KINDS]; /* what each round sums, by kind */
+    float *local;         /* scratch of methods in a step */
+    float *acc;           /* sums of the own ranges */
+    float *maxima;        /* the largest floats of all workers, where they are gathered */
+    gcomp__view *views;    /* [w]: its payload of the tensor at hand, opened */
+    gcomp__bucket *others; /* buckets 1, 2, ... */
+    size_t *counts;        /* memory for `bytes` and `came` of all buckets */
+    size_t *cursors;       /* [w]: bytes of its payloads that were read */
+    size_t *sent;          /* [w]: bytes to send to it */
+    size_t *places;        /* [w]: bytes of its shards or sums that were read */
     uint8_t *own, *cut, *packed, *shards; /* see >>shards */
-    uint8_t *lengths;                     /* w to send, then one of each worker */
-    uint8_t *lists, *decisions;           /* one to send, then one of each worker */
+    uint8_t *lengths;           /* one for each worker to send, then one from each worker */
+    uint8_t *lists, *decisions; /* one to send, then one from each worker */
 } gcomp__buffers;
 
 struct gcomp {
     /* object */
     gcomp__memory memory;
-    gcomp_desc desc; /* with its defaults; its strings are not kept */
+    gcomp_desc desc;       /* with its defaults filled in; its strings are not kept */
     gcomp__schedule schedule;
     const gcomp__set *set; /* the instruction set */
     gcomp__slot *tensors;  /* stb_ds array */
     uint32_t *by_name;     /* stb_ds array: numbers of tensors, sorted by name */
-    int started;           /* a step was begun: no more tensors */
+    int started;           /* 1: a step was begun, and no more tensors are taken */
     gcomp_statistics stats;
-    char error[GCOMP__SENTENCE];
+    char error[GCOMP__SENTENCE]; /* what gcomp_error shows */
     /* setup */
-    gcomp *node;      /* sums the gradients of this machine; NULL: no desc.node, or alone there */
-    uint8_t *frames;  /* one to send, then one of each worker, then `sizes` */
-    size_t frames_bytes;
-    size_t *sizes;    /* bytes of the frame of each worker, or of its decisions */
-    gcomp__plan largest; /* memory is for this: each tensor with the codec that needs most */
-    gcomp__room scratch, arena; /* none: not reserved yet */
-    gcomp__room floats; /* desc.node: gradients of the machine, then what its first worker says */
-    gcomp__buffers mem; /* places in the arena */
+    gcomp *node;         /* sums within this machine; NULL: no desc.node, or alone there */
+    uint8_t *frames;     /* one to send, then one of each worker, then `sizes` */
+    size_t frames_bytes; /* bytes of all that */
+    size_t *sizes;       /* [w]: bytes of the frame of worker w, or of its decisions */
+    gcomp__plan largest; /* sizes to reserve: each tensor with the codec that needs most */
+    gcomp__room scratch, arena; /* empty: not reserved yet */
+    gcomp__room floats;  /* desc.node: gradients of the machine, then what its first worker says */
+    gcomp__buffers mem;  /* places in the arena */
     /* list */
-    gcomp__plan plan; /* by the codecs in use */
+    gcomp__plan plan;     /* sizes by the codecs in use */
     gcomp__bucket bucket; /* bucket 0; mem.others has the rest */
     /* history */
-    uint64_t step;
+    uint64_t step;        /* the number of the next step, or of the one under way */
     gcomp__pace pace;
-    uint32_t mean_digest; /* of the means of the last step, if that was checked; else 0 */
+    uint32_t mean_digest; /* CRC-32C of the last means, if desc.check_every says so; else 0 */
     gcomp_result last;    /* how the last step ended */
-    int needs_state;      /* became its machine's first worker, and must load a save first */
+    int needs_state;      /* 1: it became its machine's first worker, and must load a save first */
     /* step */
-    int phase; /* GCOMP__IDLE outside of steps */
-    float scale, rate;   /* the weight of gradients; the learning rate, 0: unknown */
+    int phase;           /* GCOMP__IDLE outside of steps */
+    float scale;         /* what gradients are multiplied by */
+    float rate;          /* the learning rate that the caller told; 0: unknown */
     uint32_t epoch;
     unsigned decided;    /* the decision in rank 0's frame, see >>frames */
     uint64_t step_bytes; /* stats.bytes_out before the step */
-    double p_squares, e_squares, y_squares; /* desc.measure: of p, of what was lost, of the mean */
+    double p_squares, e_squares, y_squares; /* desc.measure: |p|^2, |what was lost|^2, |mean|^2 */
     gcomp_result local_error; /* this worker's own; its next frame tells it */
     gcomp_result late_error;  /* seen behind the frame: the next bucket's frame tells it */
     /* bucket */
-    size_t current;   /* the bucket that is communicated, or committed */
-    int gather_round; /* all payloads travel together, in the last round with any; -1: none */
-    int has_shards, has_lists; /* stages take part; also that of lists */
+    size_t current;      /* the bucket that is communicated, or committed */
+    int gather_round;    /* the last round with payloads, in which all travel; -1: there are none */
+    int has_shards;      /* 1: the stages of >>shards take place */
+    int has_lists;       /* 1: the stage LISTS too */
     /* round */
-    int round;             /* from 0 in each bucket */
+    int round;             /* 0, 1, ... in each bucket */
     unsigned issued, done; /* a bit for each request: 0 frames or decisions, else the kind */
     uint32_t flights[GCOMP__KINDS]; /* comm.start: ids of requests under way */
-    size_t flying;                  /* how many */
-    double clock_from;              /* when the first of them went out */
+    size_t flying;         /* how many are under way */
+    double clock_from;     /* when the first of them went out */
 };
 
 /* Short names for what is asked in every loop. */
@@ -19100,7 +19106,7 @@ static int gcomp__is_two_shot(const gcomp__slot *slot)
 /* Bytes of a payload of one range, at most. The last range is shorter, and may take more. */
 static size_t gcomp__range_bound(const gcomp__slot *slot, size_t world)
 {
-    const size_t range = gcomp__range(slot->n, world, 1); /* of each worker but the last ones */
+    const size_t range = gcomp__range(slot->n, world, 1); /* elements, but for the last ranges */
     return gcomp__max(gcomp__bound_of(slot->method, &slot->codec, range),
                       gcomp__bound_of(slot->method, &slot->codec, slot->n % range));
 }
@@ -19139,7 +19145,7 @@ static void gcomp__grow(size_t *size, size_t by) { *size = gcomp__plus(*size, by
      sum       head + 4 all + indices                what one owner sends, or 4 * range as floats */
 static void gcomp__place_shards(gcomp__plan *plan, gcomp__slot *slot, size_t world)
 {
-    /* of worker 0: the longest */
+    /* range: elements of the longest one. head: bytes of a header and of the count behind it */
     const size_t range = gcomp__range(slot->n, world, 1), head = GCOMP__HEADER + 10;
     const size_t one = gcomp__min(slot->k, range); /* elements of a shard, and of a sum */
     /* elements of a sum, at most */
@@ -19296,7 +19302,7 @@ static void gcomp__plan_bucket_end(gcomp__plan *plan, const gcomp__plan *before,
    are added or workers change, and then memory has to be reserved anew. */
 static void gcomp__plan_largest(gcomp *gc)
 {
-    size_t end = gcomp__tensors(gc), first; /* of the bucket */
+    size_t end = gcomp__tensors(gc), first; /* the bucket has tensors first .. end - 1 */
     memset(&gc->largest, 0, sizeof gc->largest);
     do {
         const gcomp__plan before = gc->largest;
@@ -19522,8 +19528,8 @@ static gcomp_desc gcomp__node_desc(const gcomp_desc *desc)
     gcomp_desc node;
     memset(&node, 0, sizeof node);
     node.comm = desc->node;
-    node.comm.allreduce_dtypes = 0; /* floats are summed, */
-    node.comm.start = NULL;         /* and nothing else is done meanwhile */
+    node.comm.allreduce_dtypes = 0; /* only floats are summed */
+    node.comm.start = NULL;         /* nothing else is done while they are */
     node.comm.test = NULL;
     node.comm.wait = NULL;
     node.seed = desc->seed;
@@ -19578,7 +19584,7 @@ static size_t gcomp__memory_of(const gcomp_desc *desc, const gcomp_tensor *tenso
     gcomp__bucket bucket;
     gcomp__buffers mem;
     gcomp_desc d = *desc;
-    size_t elements = 0; /* of the bucket */
+    size_t elements = 0; /* elements of the bucket so far */
     if (gcomp__resolve_desc(&d, &schedule, &set, &why) != GCOMP_OK) return SIZE_MAX;
     const size_t world = (size_t)d.comm.world;
     memset(&plan, 0, sizeof plan);
@@ -20111,7 +20117,7 @@ GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity)
 {
     gcomp__text t = gcomp__text_in(text, capacity);
     const size_t count = gcomp_tensor_count(gc);
-    size_t bytes = 0, n = 0; /* of all tensors */
+    size_t bytes = 0, n = 0; /* sums over all tensors */
     int most = 0;
     if (!gc) return 0;
     for (size_t i = 0; i < count; i++) {
@@ -20392,7 +20398,7 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp__call *call, gcomp__slot
     if (own) gcomp__open_valid(call->set, &own_view, like, own, own_length, slot->n);
     if (own) sink.own = &own_view;
     if (own && count >= 1 && count <= 8) {
-        gcomp__call rest = *call; /* with what lists of indices leave of the scratch */
+        gcomp__call rest = *call; /* its scratch is what lists of indices leave */
         int alike = 1; /* all of the own method: one kernel can add them */
         sink.own_at = count; /* none of the payloads, unless one has its address */
         for (size_t w = 0; w < count; w++) {
@@ -20673,7 +20679,7 @@ static gcomp_result gcomp__put_range(const gcomp *gc, const gcomp__slot *slot,
     const gcomp__call call = gcomp__call_in(gc, slot->method);
     /* counted in plan.own and plan.sum */
     const size_t capacity = gcomp__bound_of(slot->method, &slot->codec, n);
-    gcomp_input part = *in; /* with its own random numbers */
+    gcomp_input part = *in; /* a copy, with random numbers of its own */
     part.key.own = gcomp__philox_word(in->key.own, 0, GCOMP__PURPOSE_RANGE, (uint32_t)w);
     GCOMP__TRY(gcomp__encode_as(&call, slot->method, &slot->codec, &part, n, to, capacity, length));
     gcomp__seal_payload(gc, to, *length);
@@ -20732,7 +20738,7 @@ static void gcomp__pack_shards(gcomp *gc)
     uint8_t *to = gc->mem.packed;
     for (size_t i = b->first; i < b->end; i++) gc->tensors[i].walk = 0;
     for (size_t w = 0; w < gcomp__workers(gc); w++) {
-        const uint8_t *begin = to; /* of what goes to worker w */
+        const uint8_t *begin = to; /* where that which goes to worker w begins */
         for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
             if (!gcomp__in_shards(slot) || (w == gcomp__me(gc) && gcomp__adds_own(slot))) continue;
             const uint8_t *from = gcomp__is_two_shot(slot) ? gc->mem.own + slot->at_own
@@ -20910,13 +20916,14 @@ static size_t gcomp__wanted_sums(gcomp *gc, const gcomp__slot *slot, uint32_t *l
 {
     const size_t world = gcomp__workers(gc), step = slot->list_step;
     const size_t bytes = gcomp__list_bytes(gcomp__bucket_now(gc)->lists);
-    const uint8_t *lists = gc->mem.lists + bytes + 4 + slot->at_list; /* of all, behind the own */
-    size_t *taken = gc->mem.places;                                   /* keys of each owner */
+    /* the lists of this tensor from all owners; the own list to send stands before them */
+    const uint8_t *lists = gc->mem.lists + bytes + 4 + slot->at_list;
+    size_t *taken = gc->mem.places; /* how many keys of each owner are taken */
     *least = 1;
     gcomp__all_sizes(gc, taken, 0);
     for (size_t count = 0; count < slot->k; count += step) {
         uint32_t largest = 0;
-        size_t owner = world; /* of the largest key; world: there is no key left */
+        size_t owner = world; /* who listed the largest key; world: there is no key left */
         /* the largest key that no worker has taken yet; an exhausted list ends in zeros */
         for (size_t w = 0; w < world; w++) {
             const uint32_t key =
@@ -21335,7 +21342,7 @@ static void gcomp__keep_pace(gcomp *gc)
         pace->sum = 0;
         pace->steps = 0;
     } else if (rule >= GCOMP__BUDGET && gc->desc.comm.rank == 0) {
-        /* that this worker sent in the step */
+        /* bytes that this worker sent in the step */
         const double bytes = (double)(gc->stats.bytes_out - gc->step_bytes);
         pace->to = gcomp__control(&gc->schedule, pace,
                                   rule == GCOMP__BUDGET ? bytes : gc->stats.relative_error);
@@ -21927,7 +21934,8 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
         slot->length = slot->bound; /* the frame tells it: a later round makes the payload */
         GCOMP__TRY((slot->method->sums->make)(&work, 0));
     }
-    if (gc->desc.measure && slot->flags & GCOMP__MOMENTUM) /* p begins the scratch */
+    /* encoding with momentum left p at the start of the scratch */
+    if (gc->desc.measure && slot->flags & GCOMP__MOMENTUM)
         slot->p_squares =
             (gcomp__common(gc->set)->squares)((const float *)(void *)gc->scratch.at, slot->n);
     return gcomp__by_ranges(slot) && slot->method->rules.selector ? gcomp__cut(gc, slot) : GCOMP_OK;
@@ -22024,7 +22032,7 @@ static size_t gcomp__round_sums(gcomp *gc, unsigned kind, void **sums)
     const gcomp__bucket *b = gcomp__bucket_now(gc);
     size_t count = 0;
     void *first = NULL; /* sums of one kind lie one behind the other */
-    int any = 0; /* of the tensors is not skipped */
+    int any = 0; /* 1: a tensor is not skipped */
     for (const gcomp__slot *slot = gc->tensors + b->first;
          slot < gc->tensors + b->end && gc->round < 3; slot++) {
         if (slot->rounds[gc->round] != kind) continue;
@@ -22549,7 +22557,7 @@ GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
     id -= GCOMP__IDS * (uint32_t)gc->current; /* an id of another bucket becomes large */
     if (gc->phase != GCOMP__FRAMES && gc->phase != GCOMP__DECISIONS && gc->phase != GCOMP__ROUNDS)
         return gcomp__fail(gc, GCOMP_WRONG_STATE, "no request is under way");
-    unsigned bit = 0; /* of the request in gc->issued and gc->done; 0: no such request */
+    unsigned bit = 0; /* the request's in gc->issued and gc->done; 0: there is no such request */
     if (id == (gc->phase == GCOMP__DECISIONS ? 2u : 1u)) bit = 1;
     else if (id >> 3 == (uint32_t)gc->round + 1 && kind) bit = 1u << kind;
     if (!bit || !(gc->issued & bit) || (gc->done & bit))
@@ -22911,7 +22919,7 @@ GCOMP_API gcomp_result gcomp_step_finish(gcomp *gc)
 static gcomp_result gcomp__exchange_as(gcomp *gc, void *const *grads, float *flat,
                                        const gcomp_step *step, gcomp_result before, const char *why)
 {
-    size_t end = gcomp__tensors(gc), first; /* of the bucket whose gradients are passed */
+    size_t end = gcomp__tensors(gc), first; /* the bucket at hand has tensors first .. end - 1 */
     GCOMP__TRY(gcomp__begin(gc, step));
     if (before != GCOMP_OK) gc->local_error = gcomp__fail(gc, before, why);
     /* with NaN or Inf this worker's frame is compared as any other, also in what it skips */
@@ -23039,9 +23047,10 @@ static gcomp_result gcomp__tell_machine(gcomp *gc, gcomp_result result, void *co
     static const char damaged[] = "node: what its first worker sent with the means arrived damaged";
     const gcomp_comm *node = &gc->desc.node;
     const size_t count = gcomp__tensors(gc), bytes = GCOMP__WORD + count;
-    const size_t n = gc->largest.elements; /* of all tensors */
-    float *const floats = (float *)(void *)gc->floats.at + n; /* of the word, */
-    uint8_t *const word = (uint8_t *)(void *)floats;          /* which lies in the same place */
+    const size_t n = gc->largest.elements; /* elements of all tensors */
+    /* the word as floats, a byte in each; the word itself, which lies in the same place */
+    float *const floats = (float *)(void *)gc->floats.at + n;
+    uint8_t *const word = (uint8_t *)(void *)floats;
     if (node->rank) {
         memset(gc->floats.at, 0, gc->floats.bytes);
     } else {
@@ -23782,7 +23791,7 @@ static int gcomp__hold(gcomp *gc, const gcomp_desc *desc, int gives)
     for (gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++) {
         const int sums =
             gc->schedule.rule == GCOMP__ACCORDION && slot->entries && gcomp__leads(desc);
-        unsigned flags = slot->flags; /* of all codecs of its list */
+        unsigned flags = slot->flags; /* the flags of all codecs of its list together */
         for (size_t e = 0; slot->entries && e < slot->entry_count; e++)
             flags |= slot->entries[e].flags;
         slot->keeps = gcomp__keeps(desc, flags);
@@ -23900,7 +23909,7 @@ GCOMP_API gcomp_result gcomp_regroup_machines(gcomp *gc, const gcomp_comm *comm,
 
 GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
 {
-    double squares = 0; /* of all residuals */
+    double squares = 0; /* the sum of squares of all residuals */
     if (!gc || !stats) return GCOMP_INVALID_ARGUMENT;
     uint64_t mode = gcomp__fp_enter();
     *stats = gc->stats;
