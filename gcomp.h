@@ -9793,10 +9793,10 @@ typedef struct gcomp__finite_job {
     uint32_t max_bits[GCOMP__FINITE_PARTS]; /* of each part, the bits of the largest |p| */
 } gcomp__finite_job;
 
+/* Task: one part. Parts begin at groups of 16; behind the end of a short tensor parts are empty. */
 static void gcomp__finite_part(void *arg, size_t part)
 {
     gcomp__finite_job *job = (gcomp__finite_job *)arg;
-    /* parts begin at groups of 16; behind a short tensor's end parts are empty */
     const size_t each = gcomp__round_up(gcomp__pieces(job->n, GCOMP__FINITE_PARTS), 16);
     const size_t begin = gcomp__min(each * part, job->n), end = gcomp__min(begin + each, job->n);
     gcomp__measured m;
@@ -10261,7 +10261,8 @@ GCOMP_API gcomp_result gcomp_momentum_step(float *x, float *velocity, const floa
      make      sums <- p / world, refused if not finite
      commit    y <- sums, saturated */
 #if GCOMP__IN_EACH && !GCOMP__IN_WIDE
-/* 16 floats to 64 bytes. The vector is stored as it is where that is little endian. */
+/* 16 floats to 64 bytes. The vector is stored as it is where that is little endian. u has the
+   constants of the block, i is the first element's place in the tile: none needs neither. */
 #define gcomp__none_quant GCOMP__F(none_quant)
 GCOMP__INLINE void gcomp__none_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
 {
@@ -10278,6 +10279,7 @@ GCOMP__INLINE void gcomp__none_quant(uint8_t *code, gv p, const gcomp__unit *u, 
 #endif
 }
 
+/* And back. `format` is for functions that serve several formats. */
 #define gcomp__none_deq GCOMP__F(none_deq)
 GCOMP__INLINE gv gcomp__none_deq(const uint8_t *code, const gcomp__unit *u, int format)
 {
@@ -10292,6 +10294,9 @@ GCOMP__INLINE gv gcomp__none_deq(const uint8_t *code, const gcomp__unit *u, int 
     return gv_load((const float *)(const void *)code);
 #endif
 }
+/* The kernels, one of each kind. What follows the function are constants of its loop (>>loops): the
+   bytes of 16 codes, and what is measured of p on the way; for decoding the format, the bytes of 16
+   codes, and what a scale is. */
 GCOMP__KERNEL(none_quantise, gcomp__tile *t,
               gcomp__quantise_groups(t, gcomp__none_quant, 64, GCOMP__MOST))
 GCOMP__KERNEL(none_decode, const gcomp__decoding *d,
@@ -10326,6 +10331,7 @@ static void gcomp__none_commit(gcomp__work *work)
     if (work->residual) memset(work->residual, 0, 4 * work->n);
 }
 
+/* No scale, so nothing to fit. */
 static void gcomp__none_form(const double *param, gcomp__form *form)
 {
     (void)param;
@@ -10358,6 +10364,7 @@ GCOMP__INLINE void gcomp__fp16_quant(uint8_t *code, gv p, const gcomp__unit *u, 
     (void)i;
     gv_store_half(code, p);
 }
+/* Every binary16 is a float: decoding is exact. */
 #define gcomp__fp16_deq GCOMP__F(fp16_deq)
 GCOMP__INLINE gv gcomp__fp16_deq(const uint8_t *code, const gcomp__unit *u, int format)
 {
@@ -10374,6 +10381,7 @@ static const gcomp__block_kernels GCOMP__F(fp16_kernels)[] = {
 #endif
 
 #if GCOMP__ONCE(FP16)
+/* Infinities and NaN are refused. */
 static void gcomp__fp16_form(const double *param, gcomp__form *form)
 {
     (void)param;
@@ -10405,6 +10413,7 @@ GCOMP__INLINE void gcomp__bf16_quant(uint8_t *code, gv p, const gcomp__unit *u, 
     (void)i;
     gv_store_bfloat(code, p);
 }
+/* The lower half of the float is 0. */
 #define gcomp__bf16_deq GCOMP__F(bf16_deq)
 GCOMP__INLINE gv gcomp__bf16_deq(const uint8_t *code, const gcomp__unit *u, int format)
 {
@@ -10421,6 +10430,7 @@ static const gcomp__block_kernels GCOMP__F(bf16_kernels)[] = {
 #endif
 
 #if GCOMP__ONCE(BF16)
+/* Infinities and NaN are refused. */
 static void gcomp__bf16_form(const double *param, gcomp__form *form)
 {
     (void)param;
@@ -10433,6 +10443,20 @@ static const gcomp__method gcomp__row_bf16 = {
     "bf16", 3, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT | GCOMP__VALUES,
     {{NULL}},
     GCOMP__KERNELS(bf16), &gcomp__block_payload, &gcomp__gathered, {gcomp__bf16_form}};
+#endif
+
+/* >>bits of signs: how sign, onebit and vote code 16 elements in 2 bytes, element i at bit i.
+
+     p       0.5  -2   0   -0   3  -1 ...
+     bit      0    1   0    0   0   1         1: below 0; -0 is not */
+#if GCOMP__EACH(SIGN) || GCOMP__EACH(ONEBIT) || GCOMP__EACH(VOTE)
+#define gcomp__below_0_quant GCOMP__F(below_0_quant)
+GCOMP__INLINE void gcomp__below_0_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
+{
+    (void)u;
+    (void)i;
+    gcomp__put16(code, gv_below_0(p));
+}
 #endif
 
 /* >>method sign: each element travels as its sign, and a block of elements shares a scale s.
@@ -10454,14 +10478,6 @@ static const gcomp__method gcomp__row_bf16 = {
    mean: Karimireddy et al., ICML 2019; blocks: Zheng et al., NeurIPS 2019. rms: Tang et al.,
    ICML 2021. */
 #if GCOMP__EACH(SIGN)
-/* 16 signs, element i at bit i: 1 where p < 0. -0 is not below 0. */
-#define gcomp__sign_quant GCOMP__F(sign_quant)
-GCOMP__INLINE void gcomp__sign_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
-{
-    (void)u;
-    (void)i;
-    gcomp__put16(code, gv_below_0(p));
-}
 /* u->a with the sign turned where the bit is 1. */
 #define gcomp__sign_deq GCOMP__F(sign_deq)
 GCOMP__INLINE gv gcomp__sign_deq(const uint8_t *code, const gcomp__unit *u, int format)
@@ -10470,9 +10486,9 @@ GCOMP__INLINE gv gcomp__sign_deq(const uint8_t *code, const gcomp__unit *u, int 
     return gv_flip(gv_splat(u->a), gcomp__get16(code));
 }
 GCOMP__KERNEL(sign_mean_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__sign_quant, 2, GCOMP__L1))
+              gcomp__quantise_groups(t, gcomp__below_0_quant, 2, GCOMP__L1))
 GCOMP__KERNEL(sign_rms_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__sign_quant, 2, GCOMP__L2))
+              gcomp__quantise_groups(t, gcomp__below_0_quant, 2, GCOMP__L2))
 GCOMP__KERNEL(sign_decode, const gcomp__decoding *d,
               gcomp__decode_groups(d, gcomp__sign_deq, 0, 2, GCOMP__ONE_FLOAT))
 static const gcomp__block_kernels GCOMP__F(sign_kernels)[] = {
@@ -10519,14 +10535,7 @@ static const gcomp__method gcomp__row_sign = {
    two values; where rows are outputs of a layer, a row has the weights of one neuron.
    Seide et al., Interspeech 2014. */
 #if GCOMP__EACH(ONEBIT)
-/* 16 bits, as those of sign. */
-#define gcomp__onebit_quant GCOMP__F(onebit_quant)
-GCOMP__INLINE void gcomp__onebit_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
-{
-    (void)u;
-    (void)i;
-    gcomp__put16(code, gv_below_0(p));
-}
+/* u->b where the bit is 1, else u->a. */
 #define gcomp__onebit_deq GCOMP__F(onebit_deq)
 GCOMP__INLINE gv gcomp__onebit_deq(const uint8_t *code, const gcomp__unit *u, int format)
 {
@@ -10534,7 +10543,7 @@ GCOMP__INLINE gv gcomp__onebit_deq(const uint8_t *code, const gcomp__unit *u, in
     return gv_pick(gcomp__get16(code), gv_splat(u->b), gv_splat(u->a));
 }
 GCOMP__KERNEL(onebit_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__onebit_quant, 2, GCOMP__SIDES))
+              gcomp__quantise_groups(t, gcomp__below_0_quant, 2, GCOMP__SIDES))
 GCOMP__KERNEL(onebit_decode, const gcomp__decoding *d,
               gcomp__decode_groups(d, gcomp__onebit_deq, 0, 2, GCOMP__TWO_FLOATS))
 static const gcomp__block_kernels GCOMP__F(onebit_kernels)[] = {
@@ -10542,6 +10551,7 @@ static const gcomp__block_kernels GCOMP__F(onebit_kernels)[] = {
 #endif
 
 #if GCOMP__ONCE(ONEBIT)
+/* a and b, from the sums of both sides. */
 static void gcomp__onebit_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
 {
     size_t others = m->count - m->negative; /* elements >= 0; m->other is the sum of -p below 0 */
@@ -10796,6 +10806,7 @@ static const gcomp__block_kernels GCOMP__F(threshold1_kernels)[] = {
 #endif
 
 #if GCOMP__ONCE(THRESHOLD1)
+/* No scale; the threshold is a constant of all blocks, unit.constant. */
 static void gcomp__threshold1_form(const double *param, gcomp__form *form)
 {
     form->code16 = 2;
@@ -10835,14 +10846,7 @@ typedef struct gcomp__vote_kernels {
 #endif
 
 #if GCOMP__EACH(VOTE)
-/* 16 bits, as those of sign. */
-#define gcomp__vote_quant GCOMP__F(vote_quant)
-GCOMP__INLINE void gcomp__vote_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
-{
-    (void)u;
-    (void)i;
-    gcomp__put16(code, gv_below_0(p));
-}
+/* -1 where the bit is 1, else 1. */
 #define gcomp__vote_deq GCOMP__F(vote_deq)
 GCOMP__INLINE gv gcomp__vote_deq(const uint8_t *code, const gcomp__unit *u, int format)
 {
@@ -10851,7 +10855,7 @@ GCOMP__INLINE gv gcomp__vote_deq(const uint8_t *code, const gcomp__unit *u, int 
     return gv_flip(gv_splat(1), gcomp__get16(code));
 }
 GCOMP__KERNEL(vote_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__vote_quant, 2, GCOMP__MOST))
+              gcomp__quantise_groups(t, gcomp__below_0_quant, 2, GCOMP__MOST))
 GCOMP__KERNEL(vote_decode, const gcomp__decoding *d,
               gcomp__decode_groups(d, gcomp__vote_deq, 0, 2, GCOMP__NO_SCALE))
 
@@ -11016,6 +11020,9 @@ GCOMP__INLINE gv gcomp__levels_deq(const uint8_t *code, const gcomp__unit *u, in
     return gv_mul(gv_number(bits == 8 ? gw_get8(code) : gw_get16(code)), gv_splat(u->a));
 }
 
+/* quantise_tile: the function, bits, bytes of 16 codes, elements of a block; 0 for a range around
+   0 (1: affine); the factor that goes with 1 / d. decode_groups: bits, bytes of 16 codes, the
+   scale. */
 GCOMP__KERNEL(stochastic2_quantise, gcomp__tile *t,
               gcomp__quantise_tile(t, gcomp__stochastic_quants, 2, 4, t->block, 0, 65536.0f))
 GCOMP__KERNEL(stochastic4_quantise, gcomp__tile *t,
@@ -11398,6 +11405,7 @@ static void gcomp__terngrad_fit(const gcomp__form *form, const gcomp__measured *
     gcomp__step_of(u, clip, clip, 1);
 }
 
+/* param: clip, block, share, code. */
 static void gcomp__terngrad_form(const double *param, gcomp__form *form)
 {
     gcomp__levels_form(form, 0, 1, (size_t)param[1]);
@@ -11442,7 +11450,7 @@ static const char *gcomp__terngrad_misfit(const gcomp_codec *codec, size_t world
                                 : NULL;
 }
 
-/* Nor are there shared scales for the values of a sparse method. */
+/* The values of a sparse method have no shared scale. */
 static const char *gcomp__terngrad_refuse(const double *param, int values)
 {
     return values && param[2] != 0 ? "terngrad:share=1 shares the scale of a tensor, not that of a "
