@@ -6460,7 +6460,7 @@ GCOMP__INLINE gv gv_abs(gv x) { return gv_of_bits(gw_and(gw_bits(x), gw_splat(0x
 GCOMP__INLINE gv gv_saturate(gv x)
 {
     /* compared with sign, positive floats are limited, since negative ones are below; compared
-       without, negative ones are: ff7fffff is the most negative float, and above all positive ones */
+       without, negative ones are: ff7fffff is the most negative float, above all positive ones */
     gw w = gw_min(gw_bits(x), gw_splat(0x7f7fffff));
     GCOMP__ALL(w.r[i] = gr_min_unsigned(w.r[i], gr_splat_word(-0x800001)))
     return gv_of_bits(w);
@@ -6861,7 +6861,7 @@ static uint32_t gcomp__max_bits_of(const float *x, size_t n)
     return gv_most(max_bits);
 }
 
-/* >>kernel any_invalid: is one of these codes none? 64 bytes at a time. */
+/* >>kernel any_invalid: has any of these codes no meaning in the format? 64 bytes at a time. */
 #define gcomp__any_invalid GCOMP__F(any_invalid)
 static int gcomp__any_invalid(const gcomp__form *form, const uint8_t *c, size_t bytes)
 {
@@ -7449,7 +7449,7 @@ GCOMP__NOINLINE uint32_t gcomp__fit_tile(const gcomp__span *span, gcomp__tile *t
     const gcomp__encode_job *job = span->job;
     const gcomp__form *form = &job->form;
     const size_t block = form->block;
-    const unsigned shift = gcomp__log2((uint32_t)block); /* a division would take as long as a block */
+    const unsigned shift = gcomp__log2((uint32_t)block); /* a division takes as long as a block */
     const size_t blocks = (count + block - 1) >> shift, first = i >> shift;
     uint8_t *scale = job->scales + first * form->scale_bytes;
     uint32_t max_bits = 0;
@@ -7727,7 +7727,8 @@ static void gcomp__encode(const gcomp__encode_job *job, size_t chunk, gcomp__mea
     else gcomp__encode_span(&span);
     if (job->streamed) gb_stream_end();
     gcomp__acc_end(&acc, end - i, form->scale_first ? GCOMP__MOST : form->measure, measured);
-    if (form->block) measured->max_bits = gv_most(acc.max_bits); /* what its blocks said; the sums are of the last one */
+    /* the largest of all its blocks; the sums are those of the last block */
+    if (form->block) measured->max_bits = gv_most(acc.max_bits);
     else if (gcomp__measures(form->measure, GCOMP__L1) && measured->max_bits >= 0x7f800000u)
         gcomp__measure_again(&job->in, i, end, measured);
 }
