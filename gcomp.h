@@ -3924,6 +3924,19 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
 #endif
 #undef GCOMP__OR_ONLY
 
+/* A build of some methods alone is meant to be small: if it has a choice of sets, gcc compiles it
+   for size from here on. Kernels are inlined all the same, and lose a few percent; coded levels,
+   whose loops are no longer compiled once for each width, lose up to a quarter. The portable set of
+   such a build is small in all: see GCOMP__SMALL. */
+#if GCOMP__SOME && !GCOMP__ONE_SET
+#define GCOMP__SMALL_CUT 1
+#else
+#define GCOMP__SMALL_CUT 0
+#endif
+#if GCOMP__SMALL_CUT && defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__)
+#pragma GCC optimize("Os")
+#endif
+
 /* HAS is 1 or 0, in an #if and as a part of a name: TAKE_ab is 1 unless a, the method is left out,
    or b is 0: it is not among the only ones. */
 #define GCOMP__TAKE_00 0
@@ -4321,6 +4334,11 @@ static float gcomp__fold16_float(const float *d)
 #define gv_fma16 GCOMP__F(gv_fma16)
 #define gb_join GCOMP__F(gb_join)
 #define GCOMP__HEAVY GCOMP__INLINE
+#if GCOMP__SMALL_CUT
+#define GCOMP__HEAVY_LEVELS GCOMP__NOINLINE
+#else
+#define GCOMP__HEAVY_LEVELS GCOMP__HEAVY
+#endif
 
 GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y) /* x + y and x - y */
 {
@@ -4547,33 +4565,18 @@ GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y) /* x + y and x 
 #define GCOMP__PASS_IS 1
 #define GCOMP__PASS_ISA GCOMP_ISA_SCALAR
 #if GCOMP__ONLY == 0
-/* A build of some methods alone is meant to be small. If it has a better set, the portable one only
-   serves machines that lack that, and is compiled for size. */
-#if GCOMP__SOME && !GCOMP__ONE_SET
+#if GCOMP__SMALL_CUT /* it only serves machines that lack the better set */
 #undef GCOMP__SMALL
 #define GCOMP__SMALL 1
 #undef GCOMP__INLINE
 #define GCOMP__INLINE GCOMP__SMALL_INLINE
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((__minsize__)), apply_to = function)
-#else
-#pragma GCC push_options
-#if defined(__OPTIMIZE__)
-#pragma GCC optimize("Os")
-#endif
-#endif
 #endif
 #include GCOMP_SELF
-#if GCOMP__SOME && !GCOMP__ONE_SET
+#if GCOMP__SMALL_CUT
 #undef GCOMP__SMALL
 #define GCOMP__SMALL 0
 #undef GCOMP__INLINE
 #define GCOMP__INLINE GCOMP__FAST_INLINE
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
 #endif
 #undef GCOMP__PASS
 #undef GCOMP__PASS_IS
@@ -7988,7 +7991,7 @@ static const gcomp__common_kernels GCOMP__F(common) = {
    of the forms depend on: see gcomp__sliced. `bits` is that of a code; where it is a constant,
    the loops over it are unrolled. */
 #define gcomp__slice_codes GCOMP__F(slice_codes)
-GCOMP__HEAVY void gcomp__slice_codes(gcomp__sliced *s, const uint8_t *codes, unsigned bits)
+GCOMP__HEAVY_LEVELS void gcomp__slice_codes(gcomp__sliced *s, const uint8_t *codes, unsigned bits)
 {
     /* before: which levels of the group before are not 0. The gaps of the first group count from
        element -1, so that one is set. */
@@ -8071,8 +8074,8 @@ static size_t gcomp__rest_bits(const gcomp__sliced *s, unsigned k)
 /* size[d] <- bits of the answers to the first question as a tree of depth d, for d = 0 .. 3.
    `bits` is 2 or 4, and a constant, where speed matters; else 0. */
 #define gcomp__count_trees GCOMP__F(count_trees)
-GCOMP__HEAVY void gcomp__count_trees(const gcomp__sliced *s, unsigned bits, unsigned k,
-                                     size_t *size)
+GCOMP__HEAVY_LEVELS void gcomp__count_trees(const gcomp__sliced *s, unsigned bits, unsigned k,
+                                            size_t *size)
 {
     const uint64_t *w = s->words;
     memset(size, 0, 4 * sizeof *size);
@@ -8269,8 +8272,8 @@ GCOMP__INLINE void gcomp__put_tree(gcomp__packer *to, uint64_t x, size_t left, u
 
      | k words: low bits | tree, if any | answers for j = 2 | j = 3 | ... | signs | */
 #define gcomp__write_groups GCOMP__F(write_groups)
-GCOMP__HEAVY void gcomp__write_groups(const gcomp__sliced *s, gcomp__packer *packer, unsigned bits,
-                                      unsigned k)
+GCOMP__HEAVY_LEVELS void gcomp__write_groups(const gcomp__sliced *s, gcomp__packer *packer,
+                                             unsigned bits, unsigned k)
 {
     gcomp__packer local = *packer, *const to = &local;
     const unsigned depth = s->head >> 4 & 3; /* of the tree */
@@ -8449,9 +8452,10 @@ GCOMP__INLINE uint64_t gcomp__get_tree(const uint8_t *p, size_t *from, size_t le
    map: NULL, or which levels are not 0. Returns 0 for bits that no encoder writes: a level is
    above `levels`, or not 0 behind the last element, or the bits end too early. */
 #define gcomp__read_groups GCOMP__F(read_groups)
-GCOMP__HEAVY int gcomp__read_groups(const gcomp__form *form, const uint8_t *p, size_t *from,
-                                    size_t limit, size_t count, unsigned head, const uint64_t *map,
-                                    uint8_t *codes, unsigned bits, unsigned k)
+GCOMP__HEAVY_LEVELS int gcomp__read_groups(const gcomp__form *form, const uint8_t *p, size_t *from,
+                                           size_t limit, size_t count, unsigned head,
+                                           const uint64_t *map, uint8_t *codes, unsigned bits,
+                                           unsigned k)
 {
     const unsigned depth = head >> 4 & 3;
     const size_t levels = (size_t)form->levels, last = levels >> k;
@@ -8541,8 +8545,8 @@ static int gcomp__read_elias(const gcomp__form *form, const uint8_t *p, size_t *
 /* Checks packed codes as they stand: no |q| is above `levels`, and zeros stand behind the last
    code. */
 #define gcomp__look_at_codes GCOMP__F(look_at_codes)
-GCOMP__HEAVY gcomp_result gcomp__look_at_codes(const gcomp__form *form, const uint8_t *codes,
-                                               size_t count, unsigned bits)
+GCOMP__HEAVY_LEVELS gcomp_result gcomp__look_at_codes(const gcomp__form *form, const uint8_t *codes,
+                                                      size_t count, unsigned bits)
 {
     const size_t levels = (size_t)form->levels;
     for (size_t g = 0; 64 * g < count; g++) {

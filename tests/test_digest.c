@@ -8,6 +8,11 @@
 #include <stdlib.h>
 
 enum { COUNT = 3 * 65536 + 77, STACK = 301 * 47 * 3 };
+#ifdef TEST_SOME_METHODS /* of a build that leaves methods out: check_without.sh */
+enum { SOME_METHODS = 1 };
+#else
+enum { SOME_METHODS = 0 };
+#endif
 
 static float grad[COUNT], old[COUNT], y[COUNT], e[COUNT], steps[3][STACK];
 static uint8_t payload[3][GCOMP_BOUND(COUNT)], scratch[GCOMP_SCRATCH(COUNT)];
@@ -143,6 +148,7 @@ static void same_with(gcomp_isa isa, gcomp_parallel parallel)
 {
     for (size_t c = 0; c < ALL_CODECS; c++) {
         uint64_t found = any_digest(codec_list[c].text, isa, parallel);
+        if (SOME_METHODS && !found) continue; /* no such method in this build */
         if (found != codec_list[c].digest)
             printf("# %s on %s: 0x%016llxu, but codecs.h has 0x%016llxu\n", codec_list[c].text, gcomp_isa_name(isa),
                    (unsigned long long)found, (unsigned long long)codec_list[c].digest);
@@ -210,6 +216,7 @@ static void test_changes_of_workers_have_their_golden_digest(void)
 int main(void)
 {
     const char *only = getenv("GCOMP_ISA");
+    gcomp_codec topk;
     for (size_t i = 0; i < COUNT; i++) {
         grad[i] = number(i);
         old[i] = number(i + 1000003) * 0.25f;
@@ -223,7 +230,7 @@ int main(void)
         RUN(test_digests_are_golden_on_one_thread);
         RUN(test_digests_are_golden_on_1_2_and_7_threads);
         RUN(test_digests_are_golden_when_tasks_run_backwards);
-        RUN(test_changes_of_workers_have_their_golden_digest);
+        if (gcomp_codec_parse(&topk, "topk", NULL, 0) == GCOMP_OK) RUN(test_changes_of_workers_have_their_golden_digest);
     }
     return test_end();
 }
