@@ -9836,7 +9836,7 @@ static int gcomp__all_finite(const gcomp__call *call, const gcomp_input *in, siz
    proposal from these, before the round that finds the largest. */
 GCOMP__SHARED gcomp_result gcomp__look_at(gcomp__work *work, int measure, gcomp__measured *all)
 {
-    gcomp__encode_job look;
+    gcomp__encode_job look; /* an encoder that only measures */
     memset(&look, 0, sizeof look);
     look.call = &work->call;
     look.in = work->in;
@@ -9873,7 +9873,7 @@ GCOMP__SHARED size_t gcomp__shared_count(const gcomp_codec *codec, size_t rows, 
    scale counts as 0: a transport built with -Ofast would make it 0 on its way. */
 GCOMP__SHARED float gcomp__share(gcomp__work *work, float scale)
 {
-    if (gcomp__bits(scale) < 1u << 23) scale = 0;
+    if (gcomp__bits(scale) < 1u << 23) scale = 0; /* scales are not negative */
     for (size_t s = 0; s < work->stack; s++) work->sums[0][s] = scale;
     return scale;
 }
@@ -10055,8 +10055,8 @@ static gcomp__sink gcomp__sink_to(int ending, float *y, size_t n)
 {
     gcomp__sink sink;
     memset(&sink, 0, sizeof sink);
-    sink.ending = ending;
-    sink.fresh = 1;
+    sink.ending = ending; /* GCOMP__STORE, ... */
+    sink.fresh = 1;       /* y begins with 0 */
     sink.y = y;
     sink.n = n;
     sink.weight = 1;
@@ -10209,7 +10209,8 @@ static void gcomp__make_part(gcomp__work *work)
     gcomp__run(&work->call, gcomp__chunks(work->n), gcomp__part_chunk, work);
 }
 
-/* The same; GCOMP_NOT_FINITE if a product is not finite. With part <= 1 it is finite where p is. */
+/* The same; GCOMP_NOT_FINITE if a product is not finite. With part <= 1 a product is finite where p
+   is: so p was not finite. */
 static gcomp_result gcomp__make_finite_part(gcomp__work *work)
 {
     gcomp__make_part(work);
@@ -10245,7 +10246,7 @@ GCOMP__NOINLINE void gcomp__momentum_steps(float *x, float *velocity, const floa
 GCOMP_API gcomp_result gcomp_momentum_step(float *x, float *velocity, const float *mean, size_t n,
                                            float learning_rate, float momentum)
 {
-    if (n && (!x || !velocity || !mean)) return GCOMP_INVALID_ARGUMENT;
+    if (n && (!x || !velocity || !mean)) return GCOMP_INVALID_ARGUMENT; /* n 0: nothing to do */
     if (!gcomp__finite(learning_rate) || !gcomp__finite(momentum)) return GCOMP_INVALID_ARGUMENT;
     if (!gcomp__mode_fits()) return GCOMP_FLOAT_MODE;
     uint64_t mode = gcomp__fp_enter();
@@ -10814,7 +10815,7 @@ static const gcomp__block_kernels GCOMP__F(threshold1_kernels)[] = {
 /* No scale; the threshold is a constant of all blocks, unit.constant. */
 static void gcomp__threshold1_form(const double *param, gcomp__form *form)
 {
-    form->code16 = 2;
+    form->code16 = 2; /* a bit each */
     form->first_high = 1;
     form->constant = (float)param[0];
 }
@@ -11130,6 +11131,7 @@ GCOMP__INLINE gv gcomp__affine_deq(const uint8_t *code, const gcomp__unit *u, in
     return gv_add(gcomp__levels_deq(code, u, bits), gv_splat(u->b));
 }
 
+/* Codes of 2, 4 and 8 bits: to nearest, affine to nearest, affine at random. */
 GCOMP__KERNEL(nearest2_quantise, gcomp__tile *t,
               gcomp__quantise_tile(t, gcomp__nearest_quants, 2, 4, t->block, 0, 1))
 GCOMP__KERNEL(nearest4_quantise, gcomp__tile *t,
@@ -11154,6 +11156,7 @@ GCOMP__KERNEL(affine4_decode, const gcomp__decoding *d,
               gcomp__decode_groups(d, gcomp__affine_deq, 4, 8, GCOMP__TWO_FLOATS))
 GCOMP__KERNEL(affine8_decode, const gcomp__decoding *d,
               gcomp__decode_groups(d, gcomp__affine_deq, 8, 16, GCOMP__TWO_FLOATS))
+/* By form->kernel, see gcomp__int_form. */
 static const gcomp__block_kernels GCOMP__F(int_kernels)[] = {
     GCOMP__LEVEL_KERNELS, /* 0 .. 3 */
     {GCOMP__F(nearest2_quantise), GCOMP__F(levels2_decode)}, /* 4 .. 6 */
@@ -11200,13 +11203,14 @@ static void gcomp__int_form(const double *param, gcomp__form *form)
 {
     const unsigned size = 2 - (unsigned)param[0]; /* 2 << size bits */
     const int stochastic = param[2] != 0, affine = param[3] != 0;
+    /* levels: L = 2^(bits-1) - 1 */
     gcomp__levels_form(form, size, (double)((1 << ((2 << size) - 1)) - 1), (size_t)param[1]);
     form->stochastic = stochastic;
     form->code = (unsigned)param[4];
     if (affine) {
         form->kernel = (stochastic ? 10 : 7) + size;
         form->scale_bytes = GCOMP__TWO_FLOATS; /* d, c */
-        form->measure = GCOMP__RANGE;
+        form->measure = GCOMP__RANGE; /* the smallest and the largest p */
         form->fit = gcomp__affine_fit;
     } else {
         form->kernel = (stochastic ? 0 : 4) + size;
@@ -11401,9 +11405,9 @@ static const gcomp__method gcomp__row_qsgd = {
 static void gcomp__terngrad_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
 {
     double most = (double)gcomp__float(m->max_bits), n = (double)m->count, mean = m->other / n,
-           clip = most;
+           clip = most; /* becomes s */
     if (form->constant > 0 && m->count >= 32) {
-        double variance = m->sum / n - mean * mean;
+        double variance = m->sum / n - mean * mean; /* rounding may make it negative */
         clip = variance > 0 ? (double)form->constant * gcomp__sqrt(variance) : 0;
         if (clip > most || clip < most * (1.0 / 1048576)) clip = most;
     }
@@ -11429,7 +11433,7 @@ static gcomp_result gcomp__terngrad_make(gcomp__work *work, int round)
     (void)round;
     gcomp__form_of(gcomp__method_of(work->codec->method), work->codec->param, &form);
     GCOMP__TRY(gcomp__look_at(work, form.measure, &all));
-    (form.fit)(&form, &all, &u);
+    (form.fit)(&form, &all, &u); /* u.a: s */
     (void)gcomp__share(work, u.a);
     return GCOMP_OK;
 }
@@ -11750,6 +11754,9 @@ static uint32_t gcomp__mx_fit(const gcomp__form *form, gcomp__tile *tile, size_t
     return gv_most(gv_of_bits(most));
 }
 
+/* quantise_tile: the function, format, bytes of 16 codes, elements of a block, 0: a range around 0,
+   1: p / X as it is. The block of 32 is a constant, so that a block is a step without a loop.
+   decode_groups: the function, format, bytes of 16 codes, the scale. */
 GCOMP__KERNEL(mx_e2m1_quantise, gcomp__tile *t,
               gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E2M1, 8, 32, 0, 1))
 GCOMP__KERNEL(mx_e2m1_decode, const gcomp__decoding *d,
@@ -11787,13 +11794,14 @@ static const gcomp__block_kernels GCOMP__F(mx_kernels)[] = {
 /* last: the largest code where some codes are infinities or NaN, else 0. */
 static void gcomp__mx_form(const double *param, gcomp__form *form)
 {
-    static const int largest[] = {2, 8, 15, 0, 2, 4}, last[] = {0, 0x7e, 0x7b, 0, 0, 0};
+    static const int largest[] = {2, 8, 15, 0, 2, 4}; /* emax */
+    static const int last[] = {0, 0x7e, 0x7b, 0, 0, 0};
     form->kernel = (unsigned)param[0];
     form->code16 = param[0] == 0 ? 8 : param[0] < 4 ? 16 : 12; /* 4, 8 or 6 bits */
     form->scale_bytes = GCOMP__POWER_OF_TWO; /* x */
     form->block = 32;
     form->scale_first = 1;
-    form->constant = (float)largest[(int)param[0]];
+    form->constant = (float)largest[(int)param[0]]; /* for gcomp__mx_fit */
     form->last_code = last[(int)param[0]];
     form->check = form->last_code ? GCOMP__UP_TO : GCOMP__ALL_CODES;
 }
@@ -11963,7 +11971,7 @@ static void gcomp__lean(float *x, size_t i, size_t m, uint64_t words, int back)
 #define gcomp__mix GCOMP__F(mix)
 static void gcomp__mix(float *x, size_t i, size_t count, size_t m, uint64_t words, int back)
 {
-    gcomp__ahead none = {NULL, NULL, 0, 0};
+    gcomp__ahead none = {NULL, NULL, 0, 0}; /* fetches nothing */
     words = words >> 32 | words << 32;
     for (size_t j = 0; j < count; j += m) {
         if (back) gcomp__lean(x + j, i + j, m, words, 1);
