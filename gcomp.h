@@ -34,7 +34,7 @@
 */
 
 /* ------------------------------------------------------------------------------------------------
-   >>contents - search for the tag to get there
+   >>contents - the chapters; to go to one, search for its tag and " -": >>shards -
 
    >>manual      what it does and does not; words; step by step; contracts; what goes wrong
    >>methods     what methods keep and send, their parameters, schedules, papers
@@ -49,7 +49,7 @@
    >>random      numbers as a function of (seed, step, tensor, purpose, worker, element)
    >>rows        what a method is to the rest of the library: its row in the table of methods
    >>tiles       what encoders and decoders of block methods hand to each other
-   >>steps       the constants of a block: scales, steps of levels, the bytes of both
+   >>scales      the constants of a block: scales, the distance of levels, the bytes of both
    >>segments    entropy codes of levels: what all instruction sets share
    >>zones       which methods this build has, and which part of a chapter is compiled when
    >>crc         CRC-32C of payloads, where the processor has no instruction
@@ -145,7 +145,13 @@
      digest          a CRC-32C of something that must be equal on all workers
      range           consecutive elements of a tensor whose mean one worker, their owner, makes for
                      all
-     shard           the part of a payload that falls into one range
+     shard           what one worker sends for one range: the part of a sparse payload that falls
+                     into the range, or in two shots a payload of its own
+     range mean      the mean of one range, made by its owner: the sum of all shards, each times
+                     1 / world
+     two shots       a mean by ranges of block payloads: each worker quantises once, and the owner
+                     of a range once more
+     arena           one allocation from which many buffers take their places
      entry           the place of a codec in a list of codecs, see SCHEDULES
      block           consecutive elements that share a scale
      chunk           GCOMP_CHUNK (65536) elements: the unit of work for threads
@@ -171,8 +177,8 @@
      exchange   the same in one call, which calls your collectives: gcomp_exchange
 
    STEP BY STEP
-     1. Call gcomp_open with a codec, the rank, the world and callbacks. All workers pass the same,
-        but for the rank.
+     1. Call gcomp_open with a codec, the rank, the world and callbacks. All workers pass the same
+        values, except the rank.
      2. Call gcomp_add_tensor for each tensor, in the same order on all workers. Vectors (cols 0 or
         1) and tensors of fewer than desc.min_elements elements travel uncompressed, unless they
         name a codec themselves. A vector that is the only tensor has the codec of desc.
@@ -194,11 +200,13 @@
        GCOMP_NOT_FINITE   some gradient is NaN or infinite: all skip this step together
        GCOMP_PEER_FAILED  another worker has an error of its own
        GCOMP_MISMATCH     workers differ; gcomp_error names the worker and the difference
+       GCOMP_DIVERGED     desc.check_every is set, and the means of the last step differ
      A worker with an error of its own (no memory, no gradients, a missing callback) still sends its
      frame. It returns its error; the others return GCOMP_PEER_FAILED.
      If only one worker notices a failure, it reports the failure in its next frame, and all may
-     repeat the step. After the last bucket there is no next frame: that worker stays one step
-     behind, and the frames of the next step say so to all (GCOMP_OUT_OF_STEP).
+     repeat the step. After the last bucket the step has no further frame: the worker that failed
+     does not commit, and the others do. The frames of the next step show the difference, and all
+     workers return GCOMP_OUT_OF_STEP.
      A bad shard, or a bad length of a shard, is seen by the owner of the range alone. The owner
      tells all others before anybody waits for the sums of that range: all return
      GCOMP_PEER_FAILED, and the step can be repeated.
@@ -207,7 +215,9 @@
      while the others may: it returns GCOMP_CALLBACK_FAILED, as if the transport had reported it.
 
    WHEN A STEP FAILS
-     Nothing has changed on this worker. gcomp_result_class says what to do next, gcomp_error why:
+     The step has changed nothing on this worker: gradients and residuals are as before. Another
+     worker may have committed the step; then the workers hold different weights, and the next step
+     has the class RESYNCHRONISE. gcomp_result_class says what to do next, gcomp_error why:
        for (failures = 0; backward(grads);) {
            result = gcomp_exchange(gc, grads, &step);
            switch (gcomp_result_class(result)) {
@@ -220,17 +230,24 @@
            }
            if (++failures == 10) return failed(gcomp_error(gc));
        }
-     RETRY          Take part in the next step, with this gradient or another one. Then no worker
-                    waits for another. If the others have gone on without this worker, the frames of
-                    the next step say so on all. Limit the failures in a row: a gradient that is
-                    always NaN is an error too.
-     RESYNCHRONISE  Workers may hold different weights. All workers return GCOMP_OUT_OF_STEP, or all
-                    return GCOMP_DIVERGED. Then all take the weights, the state of the optimizer and
-                    gcomp_step_number of one worker, and call gcomp_restart with that number; or all
-                    load a checkpoint.
-                    After GCOMP_CALLBACK_FAILED the transport may be in the midst of a collective.
-                    Close the transport, so that the others see it too; connect the workers that are
-                    left; call gcomp_regroup; then do the same. If nothing can be repaired: stop.
+     RETRY          Call gcomp_exchange again, with the same gradient or a new one. No worker waits
+                    for ever. If the other workers have committed the step, all workers return
+                    GCOMP_OUT_OF_STEP from the next one. Limit the failures in a row: a gradient
+                    that is always NaN is an error too.
+     RESYNCHRONISE  GCOMP_OUT_OF_STEP and GCOMP_DIVERGED: all workers return the same code, the
+                    transport works, and weights may differ. All workers take the weights, the state
+                    of the optimizer and gcomp_step_number of one worker, and call gcomp_restart
+                    with that number; or all load a checkpoint. gcomp_restart clears residuals.
+                    GCOMP_CALLBACK_FAILED: the transport has failed, and other workers may return
+                    other codes. On each worker that is left
+                      1. close the transport, so that the other workers see the failure too
+                      2. connect the workers that are left
+                      3. call gcomp_regroup: residuals stay
+                      4. compare gcomp_step_number. If it is the same on all, go on with the next
+                         step. Else one worker has committed a step that another has not: do as
+                         after GCOMP_OUT_OF_STEP
+                    Under MPI there is no worker left: mpirun ends the job when a rank dies. Start
+                    the job again from the last checkpoint.
      FATAL          The program or its configuration is wrong, and no repetition helps. Stop; the
                     others see the transport fail.
      examples/gcomp_recover.h does all this over any gcomp_comm; examples/train.c uses it.
@@ -259,10 +276,11 @@
                 codec has one scale for a tensor, each range has a scale of its own
        mean     the owner makes q = (p_o + sum of C(p_w) of the others) / W
        shot 2   all gather C(q), which is the mean
-       residual e_w <- p_w - C(p_w); in its own range e_o <- W (q - C(q)): a part of p_o counts
-                1 / W in the mean
-     So one residual serves both quantisations: sum of e / world is all that was not sent, as it is
-     without two shots. Whatever holds for residuals holds here. Without feedback e is 0. What is
+       residual each worker keeps what its own quantisation lost: e_w <- p_w - C(p_w). In the range
+                that it owns, a worker sent its part of p exactly; there it keeps what shot 2 lost,
+                e_o <- W (q - C(q)). The factor is W because a mean takes 1 / W of each residual
+     So the sum of e / W over the workers is all that was not sent, as it is without two shots.
+     Whatever holds for residuals holds here. Without feedback e is 0. What is
      unbiased stays unbiased, with the noise of both shots. With vote the owner adds its own vote to
      those of the others: the bits are those of the gather.
      Use two shots with codecs whose error is small or goes into the residual: sign, onebit, int,
@@ -315,7 +333,8 @@
      weights, call gcomp_save on all workers. Later call gcomp_load on all, in objects that were
      opened alike: the steps that follow have the same bits as without the break.
      What the workers have not sent yet reaches the weights as the mean of their residuals, sum of
-     e / world. That mean is kept whatever happens to the workers. If W workers load the saves of V
+     e / world. That mean is kept when workers leave with gcomp_save, join, or load saves; a worker
+     that dies takes its residual with it. If W workers load the saves of V
      workers, each loads all V and takes the mean of the V residuals. While training goes on,
      between two steps:
        one leaves      it calls gcomp_save and sends the bytes to any other worker, which calls
@@ -325,7 +344,9 @@
        one joins       it opens an object with the new rank, world and callbacks, and calls
                        gcomp_join with the save of any other: e = 0; step number and warm starts
                        are the other's. It also needs the weights and the state of the optimizer.
-     What a lost worker had not sent is lost with it; the others regroup.
+     When workers leave and join between the same two steps: those that leave save, others take
+     over, the rest regroup, and one of the rest makes the save for those that join.
+     A worker that dies: the others get GCOMP_CALLBACK_FAILED, see WHEN A STEP FAILS.
      With desc.node these are the first workers of machines. All workers of all machines regroup;
      the other workers of a machine that joins go on with gcomp_restart and the step number. Where
      workers of one machine leave or join, the workers of that machine call gcomp_regroup_machines.
@@ -434,11 +455,12 @@
 
    WHAT METHODS SEND AND KEEP
      A worker brings to the collectives of a step
-       a payload            with all methods but these: it is gathered, or cut by ranges
        a sum of floats      none, randomk, fetch
        two sums of floats   powersgd (P, then Q), sketch (the sketches, then k elements)
        a sum of integers    intsum, behind a collective that finds the largest |p|
-     The codec layer makes payloads of none too. Methods of sums, and dgc, work in steps only.
+       a payload            every other method: it is gathered, or cut by ranges
+     The codec layer can also encode with the method none. Methods of sums, and dgc, work in steps
+     only.
      What was not sent
        waits in a residual  fp16 bf16 int fp8 mx sign onebit twobit threshold1 topk dryden
                             blocktopk strom adacomp randomk sketch powersgd; and nonzero, unless its
@@ -487,16 +509,16 @@
                             (below 1), zeroing=1
      powersgd               rank=4 (1 to 64), alternate=0, momentum=0 (below 1)
      intsum                 bits=8 (16, 32), rounding=stochastic (nearest)
-     none fp16 bf16 vote natural nonzero   have none
+     The methods none, fp16, bf16, vote, natural and nonzero have no parameters.
 
    SCHEDULES
      desc.codec may be a list, from most bytes to fewest. desc.schedule says who chooses from the
      list, for all tensors that name no codec; a tensor may bring a list of the same length. Rank 0
      decides. All workers change in the same step, the one after the step whose frame says so.
      Residuals stay; powersgd keeps those columns of Q that the new codec has too. In one list
-     either every codec keeps a residual or none does. The codec none may stand in both; it sends
-     the residual and clears it. gcomp_tensor_codec tells the codec of a tensor now. Saves, and
-     workers that come and go: see CHECKPOINT.
+     either every codec keeps a residual or no codec does. The method none may stand in a list of
+     either kind; it sends the residual and clears it. gcomp_tensor_codec tells the codec of a
+     tensor now. Saves, and workers that come and go: see CHECKPOINT.
        codec "powersgd:rank=4|powersgd:rank=1"   schedule "accordion:every=10,eta=0.5,scope=tensor"
            Two codecs: the first one while training changes much, see >>schedules. every: the number
            of epochs (of gcomp_step) between two decisions. scope=model: one decision for all
@@ -506,12 +528,13 @@
        codec "topk:density=0.001"                schedule "warmup:epochs=4"
            For a quarter of these epochs each, 1/4, 1/16, 1/64 and 0.4 % of the elements; then the
            codec. A codec without a density comes after epochs without compression. dgc, which has a
-           warm-up of its own, is given the epochs. With a list of codecs: first the codecs of the
-           list but the last, then the last.
+           warm-up of its own, is given the epochs. With a list of codecs: all codecs of the list in
+           turn for equal parts of these epochs, except the last one, which comes then.
        codec "int|int:bits=4|int:bits=2"         schedule "bytes:target=1e6,every=10,slack=0.1"
            The first codec with which a worker sends at most so many bytes a step, frame included,
-           by the mean of 10 steps. A codec with more bytes comes back only if the bytes expected
-           with it, from what was measured on both sides of the change, are 10 % below the target.
+           by the mean of 10 steps. The schedule goes back to a codec with more bytes only if it
+           expects that codec to stay 10 % below the target. It expects what the bytes before and
+           after the last change say.
        codec the same                            schedule "error:target=0.3,every=10,slack=0.1"
            The last codec whose relative error (statistics; of codecs that keep a residual) is at
            most the target, likewise.
@@ -617,8 +640,6 @@
    number begins with its highest bit. Reserved and padding bits are zero; a decoder refuses others.
    Where an encoder may choose (the coder of indices, of levels), several payloads decode to the
    same floats: do not hash payloads, and do not look for equal ones by their bytes.
-     | magic | version method flags value | n | body bytes | word | checksum |  body ...
-     0       4       5      6     7       8   16           24     28         32
      offset size
       0     4   magic 'G' 'C' 'M' 'P'
       4     1   version, 1
@@ -633,8 +654,16 @@
                 method: those of its value method), from bit 0 on, then zeros.
                 B (5 bits): log2 of the block size, 4 to 16; or 0: the block is the tensor.
                 C (2 bits): 0 packed, 1 elias, 2 rice, 3 auto
-     28     4   CRC-32C of the header without this field and of the body, if flag bit 1; else 0
+     28     4   CRC-32C of the header without this field and of the body, if flag bit 1; else 0.
+                Polynomial 0x82F63B78 (reflected), begun and ended with exclusive or 0xFFFFFFFF.
+                gcomp_encode writes none; gcomp_seal adds it; gcomp_compress and steps write it
      32     .   body
+   sign:block=16 makes 43 bytes of 20 elements whose means of |p| are 1.5 (the first 16) and 0.25,
+   and of which the second and the last are negative:
+     47 43 4d 50   01 04 00 00   14 00 00 00 00 00 00 00   0b 00 00 00 00 00 00 00   04 00 00 00
+     magic         1  sign       n = 20                    11 bytes of body          B = log2(16)
+     00 00 00 00   00 00 c0 3f   00 00 80 3e   02 00 08
+     no checksum   s = 1.5       s = 0.25      20 bits; the 4 high bits of the last byte are 0
    A decoder also refuses
      - a scale that is NaN, infinite, negative or -0; but the second float of onebit, and that of an
        affine int, may be negative
@@ -643,22 +672,25 @@
      - a payload with a decoded value that is not finite, as where d * q overflows
    Decoders accept codes that encoders never produce, such as -128 in 8 bits.
    Products and sums below are of floats, each rounded to nearest.
-   Bodies. A body is empty where n = 0, unless the text says otherwise. All blocks have the block
-   size but the last, which has the rest of the elements. The scales of all blocks come first, then
-   the codes of all elements, without gaps, padded to a byte behind the last one.
+   Bodies. The list says what a decoder reads; how an encoder finds scales and codes is in the
+   chapter of each method (search for ">>method sign:"). Where n = 0 a body has no bytes, except
+   that of a sparse method: it has the 9 bytes of k = 0 and of the coder. All blocks have the block
+   size except the last, which has the rest of the elements. The scales of all blocks come first,
+   then the codes of all elements, without gaps, padded to a byte behind the last one.
      none      1   n floats
      fp16      2   n IEEE binary16
      bf16      3   n bfloat16
-     sign      4   word B; a float scale s a block, then n bits, 0: s, 1: -s
-     onebit    7   word B; two floats a block: the means of the elements p >= 0 and of those p < 0;
-                   then n bits, 0: the first mean, 1: the second
+     sign      4   word B; a float scale s per block, then n bits, 0: s, 1: -s
+     onebit    7   word B; two floats per block, the mean of the p >= 0 and that of the p < 0; then
+                   n bits, 0: the first mean, 1: the second
      vote      9   n bits, 0: 1, 1: -1; no scale
      twobit   10   word: the threshold t as a float, 1e-22 to 1e22; or 0: then the body begins with
                    t, which is checked as a scale is. n codes of 2 bits, from bit 7 on: 11 is t, 10
                    is -t, 00 is 0; 01 is refused
      threshold1 11 word: the threshold as a float, 0 to 1e22; n bits, from bit 7 on: 1 is 1, 0 is -1
-     terngrad 12   word: B, C; a float s a block, then n codes q of 2 bits, two's complement: s * q
-     qsgd     13   word: levels s (15 bits), B, C, 1 if spacing=powers (1 bit); a float d a block,
+     terngrad 12   word: B, C; a float s per block, then n codes q of 2 bits, in two's complement:
+                   s * q
+     qsgd     13   word: levels s (15 bits), B, C, 1 if spacing=powers (1 bit); a float d per block,
                    then n codes q, two's complement in 2, 4, 8 or 16 bits, the least that hold
                    -s .. s: d * q. With spacing=powers s is at most 100, and codes have 4 or 8 bits:
                    the element is 0 for q = 0, else d * sgn(q) * 2^(|q| - s)
@@ -666,10 +698,10 @@
                    then 16 bits, 1: negative. e = 255 is refused. The last 18 bytes are whole too:
                    zeros stand for elements behind the last one
      int      16   word: bits (2 bits: 0 is 8, 1 is 4, 2 is 2), B, 1 if affine (1), C (0 if affine);
-                   a float d a block, if affine with a float c behind it; then n codes q, two's
+                   a float d per block, if affine with a float c behind it; then n codes q, two's
                    complement: d * q, if affine d * q + c
-     fp8      17   word: 0 is e4m3, 1 is e5m2 (1 bit), B; a float scale a block, then n bytes: scale
-                   times the number below
+     fp8      17   word: 0 is e4m3, 1 is e5m2 (1 bit), B; a float scale per block, then n bytes: the
+                   scale times the number below
      mx       18   word: 0 is e2m1, 1 e4m3, 2 e5m2, 3 int8, 4 e2m3, 5 e3m2 (3 bits); a byte x for
                    each 32 elements, the scale 2^(x - 127), x < 255; then n codes of 4 bits (e2m1),
                    8 or 6: the scale times the number below; for int8 the scale times k / 64, k in
@@ -691,8 +723,8 @@
                      254  for each 128 gaps, or the rest: a byte w, the number of bits of the
                           largest gap (0 if that is 0); the gaps in w bits each, padded to a byte
                      255  a bitmap of n bits, padded to a byte
-                   Encoders take the shortest of them, with r up to 31; of equally short ones 255,
-                   else the least r, else 254, else 253
+                   Encoders take the shortest of them, with r up to 31. If several are equally
+                   short, they take the first of these: 255, the least r, 254, 253
      strom 22, dryden 23, nonzero 24, wangni 27, adacomp 28, dgc 31   as topk
      blocktopk 29  as topk, but the indices are those of blocks. A byte b, 4 .. 16, stands between
                    the coder and the indices. Block j holds the elements j 2^b .. (j + 1) 2^b - 1,
@@ -708,11 +740,11 @@
                    8, 16 or 32 bits
    Shards are payloads of the sparse method with value method 1; n and the indices are those of a
    range. Every range has ceil(ceil(n / world) / 16) * 16 elements, except at the end of the tensor:
-   the last ranges have the rest, or nothing. Sums are such payloads too, or payloads of none.
-   Lengths and lists: see >>shards. In the two-shot form shards and sums are payloads of the codec
-   with the n of a range. Their random numbers have another key: gcomp_key.own is replaced by the
-   first two words of the Philox4x32-10 block with this key and the counter (0, 0, 7, r), where r is
-   the number of the range, or world for the mean.
+   the last ranges have the rest, or nothing. Range means are such payloads too, or payloads of the
+   method none. Lengths and lists: see >>shards. In two shots, shards and range means are payloads
+   of the codec with the n of a range. Their random numbers have another key: gcomp_key.own is
+   replaced by the first two words of the Philox4x32-10 block with this key and the counter
+   (0, 0, 7, r), where r is the number of the range, or world for the mean.
    Versions are only appended: a reader refuses a newer one with GCOMP_UNSUPPORTED_VERSION.
 
    PIECES, the body of eden. With n = 0 it is empty. Else:
@@ -736,7 +768,7 @@
    16, all modulo 2^32, where ^ is the exclusive or and shifts come before it:
      h = floor(d / 2) + A + floor(d / 2^33) * 0x9E3779B9;  h = (h ^ h >> 16) * 0x85EBCA6B;
      h = (h ^ h >> 13 ^ B) * 0xC2B2AE35;  h = h ^ h >> 16
-   S is the bit of h at place 15 - floor(i / 16) mod 16; if d is odd, at the place 16 higher.
+   S is the bit of h at the place 15 - (floor(i / 16) mod 16), plus 16 if d is odd.
    The transform of m numbers x: for s = m / 2, m / 4, .., 1, for each j where floor(j / s) is even,
    both at once: x[j] = x[j] + x[j + s], x[j + s] = x[j] - x[j + s], each rounded to a float.
    Decoding a piece of m elements, whose element j is element i + j of the tensor:
@@ -748,11 +780,12 @@
      3. the element is f * x[j], with the opposite sign where S(A, B, i + j) = 1; a result too large
         for a float becomes the largest float with its sign
 
-   CODED LEVELS, the codes of terngrad, qsgd and int where C is not 0 and n > 0. The codes stand in
-   segments. A segment is for as many elements as 2048 bytes of packed codes hold (packed: the codes
-   as above), or for the rest. In front of the segments stands a u64 for each 65536 elements but the
-   last ones: where the segments of these elements end, counted from the first segment on:
-     | u64 for each 65536 elements but the last ones | segment | segment | ... |
+   CODED LEVELS, the codes of terngrad, qsgd and int where C is not 0 and n > 0. Packed codes are
+   those of the list above. The codes stand in segments. A segment covers as many elements as 2048
+   bytes of packed codes hold; the last segment covers the rest. In front of the segments stand
+   offsets, a u64 for each 65536 elements except the last ones: where the segments of these elements
+   end, counted from the beginning of the first segment:
+     | a u64 for each 65536 elements except the last | segment | segment | ... |
    A segment begins with a byte, the form. If the form is not 0, a u16 follows: the number b of the
    bytes behind it. 3 + b is not above the number of bytes of the packed codes. The form:
      0              the packed codes; no |q| is above the number of levels
@@ -762,8 +795,9 @@
                     omega code. At last the distance to the number behind the last element
      64 + 16 T + K  (C = 2 or 3; T = 0 .. 3, levels >> K not 0) for each 64 elements, or for the
                     rest, m of them: for b = 0 .. K - 1 a word with bit b of each |q|; the tree of
-                    u = |q| >> K; for j = 2 .. levels >> K a bit for each element with u >= j - 1,
-                    1: u >= j; a bit for each q that is not 0, 1: negative
+                    u = |q| >> K; then, for each j from 2 to levels >> K, one bit for each element
+                    with u >= j - 1, which is 1 if u >= j; at last one bit for each q that is not 0,
+                    1: negative
      32 + R         (C = 2 or 3) the gaps between elements that are not 0 as Golomb-Rice codes with
                     the parameter R <= 12, as for topk's indices; then the gap to the end; no
                     padding. Then as 64 (T = K = 0), but without the tree: the gaps say which u are
@@ -1194,8 +1228,8 @@ struct gcomp_request;
    that calls the library, in the same order on all workers. All workers set the same optional
    callbacks; otherwise the frames differ, and all return GCOMP_MISMATCH. A frame travels through
    start, or without start through allgather. If a worker has neither, it sends no frame, and the
-   others wait for it. If only some workers set start, all wait, unless the transport takes a
-   started gather and an allgather for one collective. */
+   other workers hang. If only some workers set start, all workers hang, unless the transport takes
+   a started gather and an allgather for one collective. */
 typedef struct gcomp_comm {
     void *user;
     int rank;   /* 0 .. world - 1 */
@@ -1241,11 +1275,10 @@ typedef struct gcomp_comm {
      SHARDS   for sparse payloads: each worker adds a range of the elements for all (SparCML's split
               form). A worker receives about k elements and sends the sums of its range: only the
               nonzero ones, or the whole range if that is shorter
-     TWO_SHOT SHARDS for sparse payloads; and for tensors of other codecs that gather once the
-              compressed all-reduce of 1-bit Adam: p is quantised by ranges, the owner of a range
-              adds what comes in and quantises the mean once more, and all gather that. What a
-              worker computes and receives does not grow with the world. Needs comm.alltoallv; see
-              MANY WORKERS in the manual
+     TWO_SHOT sparse payloads: as SHARDS. Block payloads: the compressed all-reduce of 1-bit Adam.
+              Each worker quantises p range by range. The owner of a range adds the shards and
+              quantises the mean once more, and all gather that. What a worker computes and receives
+              does not grow with the world. Needs comm.alltoallv; see MANY WORKERS in the manual
      AUTO     SHARDS where comm.alltoallv is given, values are floats, a shard has 64 elements or
               more, and world >= 8, or world >= 3 with global=1; else GATHER
    If each worker sends k elements, a worker receives
@@ -1314,10 +1347,13 @@ GCOMP_API void gcomp_close(gcomp *gc);
    object is as before. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor);
 
-/* How many tensors there are; the number of the tensor of that name (if there is none: how many
-   tensors there are); the elements of a tensor (0 for a wrong number). */
+/* How many tensors there are. */
 GCOMP_API size_t gcomp_tensor_count(const gcomp *gc);
+
+/* The number of the tensor of that name; gcomp_tensor_count if there is none. */
 GCOMP_API size_t gcomp_tensor_find(const gcomp *gc, const char *name);
+
+/* The elements of a tensor; 0 for a wrong number. */
 GCOMP_API size_t gcomp_tensor_elements(const gcomp *gc, size_t tensor);
 
 /* The name of a tensor; NULL for a wrong number. Valid while the object is. */
@@ -1361,10 +1397,11 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_prepare(gcomp *gc);
 
 /* gcomp_memory_needed: the bytes that an object takes with these tensors, after gcomp_prepare; 0 if
    desc or a tensor is invalid. gcomp_memory_used: the bytes that an object takes now.
-   With an arena as allocator add 63 bytes for each allocation: 6, and 6 for each tensor. If the
-   arena cannot free, and there are more than 16 tensors, add 1 KiB for each tensor, and what a
-   vector that is added first would need as the only tensor (so add matrices first). With desc.node
-   add twice that. */
+   An allocator that hands out parts of one block needs more than this number:
+     - 63 bytes for each allocation, to align it; there are at most 6 allocations, and 6 per tensor
+     - if it cannot free: 1 KiB per tensor where there are more than 16 tensors, and what a vector
+       that is added first would need as the only tensor. So add matrices first
+     - with desc.node: all of that twice more */
 GCOMP_API size_t gcomp_memory_needed(const gcomp_desc *desc, const gcomp_tensor *tensors,
                                      size_t count);
 GCOMP_API size_t gcomp_memory_used(const gcomp *gc);
@@ -1643,9 +1680,9 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_momentum_step(float *x, float *velo
    goes between machines: they count on the first worker of a machine, and are 0 on the others. */
 typedef struct gcomp_statistics {
     uint64_t steps;            /* committed */
-    uint64_t skipped;          /* ended by GCOMP_NOT_FINITE */
+    uint64_t skipped;          /* steps that ended with GCOMP_NOT_FINITE, the same on all workers */
     uint64_t failed;           /* ended by another error */
-    uint64_t not_finite;       /* gradients of this worker that were refused */
+    uint64_t not_finite;       /* tensors of this worker whose gradient held NaN or Inf */
     uint64_t switches;         /* tensors to which the schedule gave another codec, all steps */
     uint64_t bytes_in;         /* gradient bytes as fp32, all steps */
     uint64_t bytes_out;        /* given to collectives: frames, sums, payloads, shards */
@@ -2895,7 +2932,6 @@ GCOMP__INLINE gcomp_dtype gcomp__kind_dtype(unsigned kind)
 }
 
 /* The flags of a row: properties of the method that other chapters ask for. */
-/* The flags of a row: properties of the method that other chapters ask for. */
 enum {
     GCOMP__FEEDBACK = 1,          /* keeps a residual unless told otherwise */
     GCOMP__CONSERVES_ELEMENT = 2, /* decoded + new residual = p, for each element on each worker */
@@ -2986,7 +3022,8 @@ enum {
     GCOMP__OWN_CHECK  /* the method's function bad_codes knows */
 };
 
-/* What the scale of a block is. The value of each name is the number of its bytes. */
+/* What the scale of a block is. The value of each name is its number of bytes, which is also what
+   forms and decoders are made with: a new kind needs a size of its own, or a field beside it. */
 enum {
     GCOMP__NO_SCALE = 0,
     GCOMP__POWER_OF_TWO = 1, /* 2^(x - 127), x < 255 */
@@ -2994,7 +3031,9 @@ enum {
     GCOMP__TWO_FLOATS = 8
 };
 
-/* What is measured of a block or of the tensor. max_bits is known after each of these. */
+/* What is measured of a block or of the tensor. MOST, MOMENTS and RANGE also find the largest |p|,
+   whose bits are max_bits. L1, L2 and SIDES leave max_bits 0, or 0x7f800000 where a sum is not
+   finite. */
 enum {
     GCOMP__MOST,    /* nothing else */
     GCOMP__L1,      /* sum: of |p| */
@@ -3383,7 +3422,7 @@ GCOMP__INLINE void gcomp__take_out(float *residual, float sent)
 }
 
 /* ------------------------------------------------------------------------------------------------
-   >>steps - the constants of a block: scales, steps of levels, and the bytes of both
+   >>scales - the constants of a block: scales, steps of levels, and the bytes of both
 
    A level q stands for the value q * a, where a is the step of the block:
 
@@ -4122,7 +4161,7 @@ static uint32_t gcomp__crc_after(uint32_t crc)
                                     others the tables of AVX-512 hold AVX2's kernels
      neon          GCOMP__IN_EACH   NEON's vocabulary, all kernels
      scalar        GCOMP__IN_EACH   the portable vocabulary, all kernels
-     scalar        GCOMP__IN_ONCE   everything else, down to the end: the reader just reads on
+     scalar        GCOMP__IN_ONCE   everything else, to the end, without an include
 
    The bits are the same on each set, because
    - an operation is exact, or rounds once;
@@ -4584,8 +4623,8 @@ GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y) /* x + y and x 
 #endif
 #endif
 
-/* The zones GCOMP__ONCE need no include: the reader just reads on. A kernel that they call by name
-   is the portable one. */
+/* The zones GCOMP__ONCE need no include: the compiler reads on below. A kernel that they call by
+   name is the portable one. */
 #if GCOMP__ONLY == 0
 #define GCOMP__PASS scalar
 #undef GCOMP__IN_EACH
@@ -11238,7 +11277,8 @@ static const gcomp__method gcomp__row_int = {
 #endif
 
 /* >>method qsgd: |p| / norm is rounded at random to one of the levels 0 .. s, so that the mean over
-   many rounds is p: unbiased. norm is that of a bucket of elements: the largest |p| (max) or |p|_2.
+   many rounds is p: unbiased. norm is that of a block, which the paper calls bucket: the largest
+   |p| (max) or |p|_2.
 
      spacing=even    x = s * |p| / norm becomes q = floor(x) + 1 with the probability x - floor(x),
                      else q = floor(x). C(p) = d * q with d = norm / s, q with the sign of p.
@@ -11816,7 +11856,7 @@ static const gcomp__method gcomp__row_mx = {
 
      T = H D             D    turns the signs of elements at random
                          H    the Hadamard transform: log2(size) additions an element
-     T = H D' R G D      D'   turns other signs
+     T = H E R G D       E    turns other signs
                          G    the Hadamard transform of each group of 512 elements (a smaller piece
                               is a group)
                          R    turns element j of a group together with element j + half a group:
@@ -11826,7 +11866,7 @@ static const gcomp__method gcomp__row_mx = {
    coordinates of one size, of two large elements coordinates of two sizes; there the second T is
    used. Without R coordinates would be multiples of a large element: many would be 0 but for what
    the small elements add, and the small elements would come back too large.
-   The way back of the second T is D G R D' H: H H x = size * x, G G x = group * x,
+   The way back of the second T is D G R E H: H H x = size * x, G G x = group * x,
    R R x = (1 + t^2) x. H takes its levels from the largest distance to the smallest:
 
      distance 4   a b c d e f g h  ->  a+e b+f c+g d+h a-e b-f c-g d-h
@@ -11935,7 +11975,7 @@ static void gcomp__rotate(float *x, size_t size, gcomp__ahead *next)
    take and give are the first and the last pass over a piece: they turn the signs of D on the
    way. */
 #if GCOMP__EACH_WIDE(EDEN)
-/* x <- D' R x of one group of m elements, from element i on; back: x <- R D' x. R leans the first
+/* x <- E R x of one group of m elements, from element i on; back: x <- R E x. R leans the first
    half a of the group on the second half b:
 
      a' = a + t b      R R = (1 + t^2): R is its own inverse, but for this factor
@@ -11966,8 +12006,8 @@ static void gcomp__lean(float *x, size_t i, size_t m, uint64_t words, int back)
     }
 }
 
-/* x <- D' R G x for `count` elements, in groups of m, from element i on; back: x <- G R D' x. The
-   signs of D' are drawn with the two halves of the random words exchanged. */
+/* x <- E R G x for `count` elements, in groups of m, from element i on; back: x <- G R E x. The
+   signs of E are drawn with the two halves of the random words exchanged. */
 #define gcomp__mix GCOMP__F(mix)
 static void gcomp__mix(float *x, size_t i, size_t count, size_t m, uint64_t words, int back)
 {
@@ -12320,22 +12360,24 @@ static void gcomp__eden_run(gcomp__eden_job *job, const gcomp__call *call, size_
 
 /* >>method eden: a piece is rotated at random, and each coordinate becomes a centroid.
 
-     x      = T p, T = H D, or T = H D' R G D where (max |p|)^2 > |p|^2 / 128 (>>hadamard)
+     x      = T p, T = H D, or T = H E R G D where (max |p|)^2 > |p|^2 / 128 (>>hadamard)
      c      = for each coordinate of x one of 2^bits centroids, the nearest or next to it
-     C(p)   = s T'c, T' the transpose of T; s = |p|^2 / <c, x>
+     C(p)   = s T^T c, T^T the transpose of T; s = |p|^2 / <c, x>
 
      piece  p ->  D p, |p|^2, max |p|  ->  x = T p  ->  codes, <c, x>  ->  s
                   hadamard_take           mix, rotate   eden_codes        eden_word
 
-   A rotation makes each coordinate nearly normal, whatever p is: so one list of centroids suits
+   D and E turn random signs: a hash of 8 random bytes and of the number of the element. Each worker
+   and step has 8 bytes of its own. They lead the payload, so that any machine can turn the signs
+   back. A rotation makes each coordinate nearly normal, whatever p is: so one list of centroids suits
    all. s makes <C(p), p> = s <c, T p> = |p|^2: unbiased over all rotations, nearly so over these.
 
      bits                                             1        2       3        4
      E|p - C(p)|^2 / |p|^2, about                     0.571    0.133   0.036    0.0096
      feedback=1                                       0.363    0.117   0.0345   0.0095
 
-   feedback=1: s is that of least error, <c, x> / |T'c|^2, with the mean of c^2 of a normal
-   variable. It is biased: the residual keeps what is lost.
+   feedback=1: s = <c, x> / |T^T c|^2, which makes the least error; in place of |T^T c|^2 stands its
+   mean for normal variables. This s is biased: the residual keeps what is lost.
 
    The bias |E C(p) - p| of 1 bit, measured over normal numbers, their cubes, Student's t of 3
    degrees, one or two large elements with noise and without: below 0.002 |p| in pieces of 512
@@ -12593,7 +12635,9 @@ static const gcomp__method gcomp__row_eden = {
 
 #if GCOMP__IN_FIRST
 enum {
-    GCOMP__SPARSE_BINS = 2048,     /* counters of a pass over keys */
+    GCOMP__SPARSE_BITS = 11,       /* of a key, in a pass of gcomp__sort_keys */
+    GCOMP__SPARSE_BINS = 1 << GCOMP__SPARSE_BITS, /* counters of a pass over keys, in the scratch:
+                                      GCOMP_SCRATCH must hold them */
     GCOMP__SPARSE_SAMPLE = 65536,  /* elements of the largest sample */
     GCOMP__SPARSE_BATCH = 128,     /* indices that are checked at once */
     GCOMP__SPARSE_CURSORS = 8,     /* payloads that are read at once */
@@ -12775,7 +12819,7 @@ static uint32_t gcomp__sparse_key(uint32_t key)
 
      expected + expected / 4 + 3 sqrt(expected) + 2
 
-   elements that reach it, where k of n make us expect k * sample / n. */
+   elements that reach it, where expected = k * sample / n. */
 static uint32_t gcomp__sampled_key(const float *value, size_t sample, size_t k, size_t n, int sure,
                                    size_t *bins)
 {
@@ -16257,17 +16301,17 @@ static double gcomp__normalise(const gcomp__gemm_kernels *kernels, float *x, siz
 
 /* Makes the columns of P (n x rank), which lie column by column, orthonormal: modified
    Gram-Schmidt. For each column v, made 1 long, and each column d before it: v <- v - (d . v) d;
-   then v is made 1 long again. `left` is the length that was left of 1. Where much goes, what is
-   left consists of rounding errors to a large part, and is not orthogonal to the columns before:
-   the subtraction is done again, until less than half of v goes, five times at most. So a column
-   that depends on the columns before it becomes noise that is orthogonal to them, or zero. A
-   column of zeros stays zero. */
+   then v is made 1 long again. `left` is the length of v after the subtraction, from 1 before.
+   Below 1/2 much has cancelled: v is mostly rounding error, and not orthogonal to the columns
+   before. Then the subtraction is done again, five times at most. So a column that depends on the
+   columns before it becomes noise that is orthogonal to them, or zero. A column of zeros stays
+   zero. All workers make the same bits, since allreduce gave all of them the same P. */
 static void gcomp__orthonormalise(const gcomp__gemm_kernels *kernels, float *p, size_t n,
                                   size_t rank)
 {
     for (size_t c = 0; c < rank; c++) {
         float *v = p + c * n;
-        double left = gcomp__normalise(kernels, v, n) > 0 ? 0 : 1;
+        double left = gcomp__normalise(kernels, v, n) > 0 ? 0 : 1; /* 0: a pass is due; 1: v is 0 */
         for (int pass = 0; pass < 5 && c && left < 0.5; pass++) {
             for (size_t d = 0; d < c; d++)
                 (kernels->add_multiple)(v, (float)-(kernels->dot)(p + d * n, v, n), p + d * n, n);
@@ -16323,16 +16367,17 @@ static void gcomp__expand_task(void *arg, size_t task)
 
      round 0   P_w = M_w Q, summed         Q: of the last step, its columns normalised;
                                            a column of zeros is drawn anew
-     round 1   P^ = orthonormalise(sum)    on every worker alike
-               Q_w = M_w^T P^, summed to the mean Q, which is kept for the next step
-     commit    mean gradient = P^ Q^T
-               residual = M_w - P^ Q_w^T   what this worker itself did not contribute
+     round 1   Po = orthonormalise(sum)    on every worker alike
+               Q_w = M_w^T Po, summed to the mean Q, which is kept for the next step
+     commit    mean gradient = Po Q^T
+               residual = M_w - Po Q_w^T   what this worker itself did not contribute
+   ^T transposes.
 
    alternate=1: one sum a step, by turns:
-     odd steps    P^ = orthonormalise(last P), then Q_w, its sum and the commit as above
-     even steps   the same with the sides exchanged: Q^ = orthonormalise(last Q), P_w = M_w Q^,
-                  summed to the mean P, which is kept; mean gradient = P Q^^T,
-                  residual = M_w - P_w Q^^T
+     odd steps    Po = orthonormalise(last P), then Q_w, its sum and the commit as above
+     even steps   the same with the sides exchanged: Qo = orthonormalise(last Q), P_w = M_w Qo,
+                  summed to the mean P, which is kept; mean gradient = P Qo^T,
+                  residual = M_w - P_w Qo^T
    The first step is even, and its Q is drawn.
    momentum=m: M_w = residual + u_w, u_w <- m u_w + gradient, so that the feedback is of what the
    momentum makes. Without it the optimizer's momentum comes after the exchange.
@@ -17703,8 +17748,9 @@ static void gcomp__put_header(uint8_t *to, const gcomp__method *m, const gcomp_c
 }
 
 /* Encodes a checked input of n elements into payload[capacity]; *length is written where a payload
-   is. Where the method finds NaN or Inf, a refusal is written: a header alone, so that the other
-   workers hear of it and skip the step too. Returns GCOMP_NOT_FINITE then. The header is written
+   is. Where the method finds NaN or Inf, a refusal is written, a header alone, and
+   GCOMP_NOT_FINITE is returned. Who uses gcomp_compress sends the refusal, so that the receiver
+   learns of it. A step does not send it: the frame says the same (>>frames). The header is written
    last, since only the encoder knows `bytes`. */
 static gcomp_result gcomp__encode_as(const gcomp__call *call, const gcomp__method *m,
                                      const gcomp_codec *codec, const gcomp_input *in, size_t n,
@@ -20888,21 +20934,21 @@ static gcomp__selection gcomp__choose_sums(const gcomp *gc, const gcomp__slot *s
     return s;
 }
 
-/* Sorts keys of 31 bits, rising: three passes of 11 bits. `other` has as many places; the sorted
-   keys end there. */
+/* Sorts keys of 31 bits, rising, in three passes of 11 bits. `other` has as many places as `key`:
+   the result is in `other`. */
 static void gcomp__sort_keys(uint32_t *key, uint32_t *other, size_t count, size_t *bins)
 {
     for (unsigned pass = 0; pass < 3; pass++) {
-        const unsigned shift = 11 * pass;
+        const unsigned shift = GCOMP__SPARSE_BITS * pass, last = GCOMP__SPARSE_BINS - 1;
         uint32_t *const from = pass == 1 ? other : key, *const to = pass == 1 ? key : other;
         size_t at = 0; /* where the keys of a bin begin */
         memset(bins, 0, sizeof *bins * GCOMP__SPARSE_BINS);
-        for (size_t i = 0; i < count; i++) bins[from[i] >> shift & 2047u]++;
+        for (size_t i = 0; i < count; i++) bins[from[i] >> shift & last]++;
         for (unsigned bin = 0; bin < GCOMP__SPARSE_BINS; bin++) { /* counts to places */
             at += bins[bin];
             bins[bin] = at - bins[bin];
         }
-        for (size_t i = 0; i < count; i++) to[bins[from[i] >> shift & 2047u]++] = from[i];
+        for (size_t i = 0; i < count; i++) to[bins[from[i] >> shift & last]++] = from[i];
     }
 }
 
