@@ -509,7 +509,7 @@
                             (below 1), zeroing=1
      powersgd               rank=4 (1 to 64), alternate=0, momentum=0 (below 1)
      intsum                 bits=8 (16, 32), rounding=stochastic (nearest)
-     The methods none, fp16, bf16, vote, natural and nonzero have no parameters.
+     none fp16 bf16 vote natural nonzero   have no parameters
 
    SCHEDULES
      desc.codec may be a list, from most bytes to fewest. desc.schedule says who chooses from the
@@ -11969,8 +11969,8 @@ static void gcomp__rotate(float *x, size_t size, gcomp__ahead *next)
 
 /* >>rotated pieces: the second rotation, and the way from a tensor to rotated pieces and back.
 
-     encode   gradient, residual --take--> D p --mix--> D' R G D p --rotate--> H D' R G D p
-     decode   y <--give-- s D (..) <--mix back-- G R D' (H c) <--fill-- c
+     encode   gradient, residual --take--> D p --mix--> E R G D p --rotate--> H E R G D p
+     decode   y <--give-- s D (..) <--mix back-- G R E (H c) <--fill-- c
 
    take and give are the first and the last pass over a piece: they turn the signs of D on the
    way. */
@@ -12369,8 +12369,8 @@ static void gcomp__eden_run(gcomp__eden_job *job, const gcomp__call *call, size_
 
    D and E turn random signs: a hash of 8 random bytes and of the number of the element. Each worker
    and step has 8 bytes of its own. They lead the payload, so that any machine can turn the signs
-   back. A rotation makes each coordinate nearly normal, whatever p is: so one list of centroids suits
-   all. s makes <C(p), p> = s <c, T p> = |p|^2: unbiased over all rotations, nearly so over these.
+   back. A rotation makes each coordinate nearly normal, whatever p is: so one list of centroids
+   suits all. s makes <C(p), p> = s <c, T p> = |p|^2: unbiased over all rotations, nearly so over these.
 
      bits                                             1        2       3        4
      E|p - C(p)|^2 / |p|^2, about                     0.571    0.133   0.036    0.0096
