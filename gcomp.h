@@ -660,10 +660,10 @@
      32     .   body
    sign:block=16 makes 43 bytes of 20 elements whose means of |p| are 1.5 (the first 16) and 0.25,
    and of which the second and the last are negative:
-     47 43 4d 50   01 04 00 00   14 00 00 00 00 00 00 00   0b 00 00 00 00 00 00 00   04 00 00 00
-     magic         1  sign       n = 20                    11 bytes of body          B = log2(16)
-     00 00 00 00   00 00 c0 3f   00 00 80 3e   02 00 08
-     no checksum   s = 1.5       s = 0.25      20 bits; the 4 high bits of the last byte are 0
+       47 43 4d 50   01 04 00 00   14 00 00 00 00 00 00 00   0b 00 00 00 00 00 00 00   04 00 00 00
+       magic         1  sign       n = 20                    11 bytes of body          B = log2(16)
+       00 00 00 00   00 00 c0 3f   00 00 80 3e   02 00 08
+       no checksum   s = 1.5       s = 0.25      20 bits; the 4 high bits of the last byte are 0
    A decoder also refuses
      - a scale that is NaN, infinite, negative or -0; but the second float of onebit, and that of an
        affine int, may be negative
@@ -12370,7 +12370,8 @@ static void gcomp__eden_run(gcomp__eden_job *job, const gcomp__call *call, size_
    D and E turn random signs: a hash of 8 random bytes and of the number of the element. Each worker
    and step has 8 bytes of its own. They lead the payload, so that any machine can turn the signs
    back. A rotation makes each coordinate nearly normal, whatever p is: so one list of centroids
-   suits all. s makes <C(p), p> = s <c, T p> = |p|^2: unbiased over all rotations, nearly so over these.
+   suits all. s makes <C(p), p> = s <c, T p> = |p|^2: unbiased over all rotations, nearly so over
+   these.
 
      bits                                             1        2       3        4
      E|p - C(p)|^2 / |p|^2, about                     0.571    0.133   0.036    0.0096
