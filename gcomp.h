@@ -3996,6 +3996,8 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
 #define GCOMP__HAS_SPARSE /* payloads of indices and values */ \
     (GCOMP__HAS(TOPK) || GCOMP__HAS(STROM) || GCOMP__HAS(DRYDEN) || GCOMP__HAS(WANGNI) || \
      GCOMP__HAS(ADACOMP) || GCOMP__HAS(BLOCKTOPK) || GCOMP__HAS(DGC) || GCOMP__HAS(NONZERO))
+#define GCOMP__HAS_ADDENDS /* methods that take p with gcomp__addends_of */ \
+    (GCOMP__HAS_SPARSE || GCOMP__HAS(RANDOMK) || GCOMP__HAS(SKETCH) || GCOMP__HAS(FETCH))
 #define GCOMP__HAS_CODES /* the parameter `code`: entropy codes of levels */ \
     (GCOMP__HAS(INT) || GCOMP__HAS(QSGD) || GCOMP__HAS(TERNGRAD))
 #define GCOMP__HAS_SCALE_FIRST /* block methods whose scale is known before the codes */ \
@@ -6633,12 +6635,12 @@ GCOMP__INLINE void gv_hadamard_last(float *p, size_t stride)
 static const float gcomp__no_sum[GCOMP__TILE] = {0};
 
 /* Elements of -0, which stand in for a residual that there is not: x + -0 is x for every x. (x + 0
-   is not x where x is -0.) Encoders that know the scale before the codes, and sparse methods, read
-   a tile of them; the others read the first 16 again and again. */
+   is not x where x is -0.) Encoders that know the scale before the codes, and gcomp__addends_of,
+   give a tile of them; the others read the first 16 again and again. */
 GCOMP__INLINE const float *gcomp__no_residual(void)
 {
 #define GCOMP__EIGHT_OF(x) x, x, x, x, x, x, x, x
-#if GCOMP__HAS_SCALE_FIRST || GCOMP__HAS_SPARSE || GCOMP__HAS(SKETCH) || GCOMP__HAS(FETCH)
+#if GCOMP__HAS_SCALE_FIRST || GCOMP__HAS_ADDENDS
     GCOMP__ON_A_LINE static const float rest[GCOMP__TILE] = {
         GCOMP__EIGHT_OF(GCOMP__EIGHT_OF(GCOMP__EIGHT_OF(-0.0f)))};
 #else
@@ -12863,7 +12865,7 @@ typedef struct gcomp__addends {
 } gcomp__addends;
 #endif
 
-#if GCOMP__IN_EACH
+#if GCOMP__IN_EACH && GCOMP__HAS_ADDENDS
 /* Where p of elements i .. i + count - 1 of n is, up to a tile of them. If gradient and residual
    are floats to be taken as they are, these are g and e, and nothing is copied. Else p is made
    in `tile`, and e is a tile of -0, which changes no sum. Up to the next multiple of 16 elements
@@ -12960,9 +12962,10 @@ static void gcomp__drain(float *y, float *x, size_t n)
 
 static const gcomp__sparse_kernels GCOMP__F(sparse) = {gcomp__collect, gcomp__gaps,
                                                        gcomp__two_lists, gcomp__drain};
-#elif !GCOMP__IN_WIDE
-static const gcomp__sparse_kernels GCOMP__F(sparse) = {NULL, NULL, NULL, NULL};
 #endif
+#endif
+#if GCOMP__IN_EACH && !GCOMP__IN_WIDE && !GCOMP__HAS_SPARSE
+static const gcomp__sparse_kernels GCOMP__F(sparse) = {NULL, NULL, NULL, NULL};
 #endif
 
 #if GCOMP__IN_ONCE
