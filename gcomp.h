@@ -1915,8 +1915,8 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_stats(const gcomp *gc, gcomp_statis
 #define GCOMP__FOR_SIZE_END
 #endif
 
-/* stb_ds.h serves bookkeeping only: arr* over memory from the user's allocator, which >>base
-   grows. So no function of stb_ds is needed. A user's own stb_ds.h may stand before or behind this
+/* stb_ds.h serves bookkeeping only: arr* over memory from the user's allocator, which >>memory
+   gives. So no function of stb_ds is needed. A user's own stb_ds.h may stand before or behind this
    one in the same file. If it stands behind, stb_ds.h declares everything again; what C does not
    allow twice has names of our own here. The end of this file takes all of it back. */
 #ifndef INCLUDE_STB_DS_H
@@ -3976,8 +3976,8 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
 #pragma GCC optimize("Os")
 #endif
 
-/* HAS is 1 or 0, in an #if and as a part of a name: TAKE_ab is 1 unless a, the method is left out,
-   or b is 0: it is not among the only ones. */
+/* HAS is 1 or 0, in an #if and as a part of a name. In TAKE_ab, a is 1 if the method is left out; b
+   is 0 if there is a GCOMP_ONLY_... but none for this method. TAKE_ab is 1 for a = 0, b = 1. */
 #define GCOMP__TAKE_00 0
 #define GCOMP__TAKE_01 1
 #define GCOMP__TAKE_10 0
@@ -4009,9 +4009,10 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
 
 /* A chapter has three zones: what is compiled once before the kernels (types, constants, functions
    that kernels share), the kernels, which are compiled once for each instruction set, and what is
-   compiled once after them, with the row. In AVX-512's pass (GCOMP__IN_WIDE is 1) only those
-   kernels are compiled that are at least a fifth faster there at 2^20 elements: GCOMP__EACH_WIDE.
-   For all other kernels the tables of AVX-512 hold AVX2's. */
+   compiled once after them, with the row.
+     GCOMP__EACH       the kernels, for scalar, AVX2 and NEON. AVX-512's tables hold AVX2's kernels
+     GCOMP__EACH_WIDE  the kernels, for AVX-512 too, whose pass has GCOMP__IN_WIDE 1. For kernels
+                       that are at least a fifth faster there, at 2^20 elements */
 #define GCOMP__FIRST(NAME) \
     (GCOMP__IN_FIRST && GCOMP__TAKEN(GCOMP_WITHOUT_##NAME, GCOMP_ONLY_##NAME))
 #define GCOMP__IN_WIDE 0
@@ -4175,6 +4176,11 @@ static uint32_t gcomp__crc_after(uint32_t crc)
    GCOMP__ALL(...) writes a statement for each register. Prefixes of names:
      gv_ 16 floats, gw_ 16 words, gs_ 16 doubles, gb_ 32 bytes, gu_ words of 64 bits,
      gr_ one register, whatever its size.
+   To add an operation: write its name and meaning into the list below, and its #undef at the end
+   of >>codecs. Define the operation once for all sets, from the compiler's operators or from other
+   operations: the last parts of this chapter. A set with an instruction of its own defines the
+   operation in its own part; then the common definition excludes this set by GCOMP__PASS_IS.
+   tests/test_kernels.c compares the sets.
    Drawings have lane 0 on the left; | stands between halves of 128 bits, which most instructions of
    AVX2 cannot cross. Bits of a byte or word are drawn with the lowest one on the right.
    ---------------------------------------------------------------------------------------------- */
@@ -19174,7 +19180,8 @@ static int gcomp__is_two_shot(const gcomp__slot *slot)
     return gcomp__by_ranges(slot) && !slot->method->rules.selector;
 }
 
-/* Bytes of a payload of one range, at most. The last range is shorter, and may take more. */
+/* Bytes of a payload of one range, at most. The last range is shorter, and yet may take more bytes:
+   with other elements left over, eden cuts it into more pieces. */
 static size_t gcomp__range_bound(const gcomp__slot *slot, size_t world)
 {
     const size_t range = gcomp__range(slot->n, world, 1); /* elements, but for the last ranges */
@@ -19410,23 +19417,27 @@ static void gcomp__place_all(gcomp *gc)
 /* ------------------------------------------------------------------------------------------------
    >>buffers - what an object reserves: frames, scratch, and the arena of a step
 
-   The arena, from its first byte on. Each place is a multiple of 64 bytes. w: number of workers.
+   An object reserves memory for steps three times:
+     frames     by gcomp_open, so that a step without other memory can still tell its error
+     scratch    for the encoder at work: all tensors share it
+     arena      one allocation with all other buffers
+   The arena, from its first byte on. Each place is a multiple of 64 bytes. W: number of workers.
      send       payloads of this worker, bucket after bucket
-     recv       payloads of w workers, bucket after bucket; or, if that saves a quarter of both,
-                payloads of one bucket at a time, and
-     means      the means of all buckets but the last
+     recv       payloads of W workers, bucket after bucket; or, if recv and means together then take
+                less than three quarters, payloads of one bucket at a time
+     means      only then: the means of all buckets except the last
      sums       round 0: floats, int8, int16, int32, largest; round 1: ...; round 2: ...
      local      scratch of methods within the step
      acc        >>shards: what this worker adds up of its ranges
-     maxima     largest floats of w workers, for transports without allreduce_max
+     maxima     largest floats of W workers, for transports without allreduce_max
      views others counts cursors sent places   bookkeeping
      own        >>shards: payloads of this worker
-     cut        the same in shards, tensor by tensor; then the sums of w workers
+     cut        the same in shards, tensor by tensor; then the sums of W workers
      packed     the same in shards, worker by worker; then the sums of this worker
-     shards     shards of the own ranges, from w workers
-     lengths    w to send, w received
-     lists      one to send, w received
-     decisions  one to send, w received
+     shards     shards of the own ranges, from W workers
+     lengths    W to send, W received
+     lists      one to send, W received
+     decisions  one to send, W received
    gcomp__lay_out is the only place that knows this order and these sizes. It runs twice: without
    memory it finds how much the arena takes, with memory it finds the places.
    ---------------------------------------------------------------------------------------------- */
@@ -21722,11 +21733,11 @@ static gcomp_result gcomp__judge_digests(gcomp *gc)
 }
 
 /* Judges all frames together. The own error and its sentence win over those of others.
-     this worker's error       another worker's error      what this worker returns
-     none, or NaN or Inf       one                         GCOMP_PEER_FAILED, and which worker
-     one                       any                         its own error
-     NaN or Inf on any of them                             GCOMP_NOT_FINITE: all skip the step
-     none                      none                        GCOMP_DIVERGED if means differ */
+   The first of these that applies:
+     1. this worker has an error other than NaN or Inf: this error
+     2. another worker has such an error: GCOMP_PEER_FAILED, and which worker
+     3. a worker has NaN or Inf: GCOMP_NOT_FINITE, all skip the step
+     4. the means of the last step differ, if compared: GCOMP_DIVERGED */
 static gcomp_result gcomp__judge_frames(gcomp *gc)
 {
     const size_t world = gcomp__workers(gc);
