@@ -9772,12 +9772,13 @@ static void gcomp__measure_all(gcomp__encode_job *job, void (*task)(void *arg, s
 
 /* Encodes a payload's body. Where the scale comes from:
 
-     shared      found with the other workers, or by the method itself, before the encoder began
+     shared      found with the other workers, or by the method itself, before the encoder begins
      a tensor    scale_first: a pass over the tensor measures, `fit` makes the scale, then it is
                  encoded. Else it is encoded first, measured on the way, and `fit` comes last
      a block     the same inside gcomp__common_kernels.encode, where a block is in the cache
 
-   Each chunk says the largest |p|; if that is no finite number, nothing of the body counts. */
+   Each chunk measures its largest |p|. If that is infinite or NaN the encoder fails, and what it
+   has written so far counts for nothing. */
 static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_codec *codec,
                                         const gcomp_input *in, size_t n, uint8_t *body,
                                         size_t capacity, size_t *bytes)
@@ -9789,8 +9790,8 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     gcomp__form_of(gcomp__method_of(codec->method), codec->param, &job.form);
     size_t need = gcomp__form_bound(&job.form, n);
     if (capacity < need) return GCOMP_DST_TOO_SMALL;
-    job.call = call;
     /* what the tasks see */
+    job.call = call;
     job.kernels = (const gcomp__block_kernels *)call->kernels + job.form.kernel;
     job.in = *in;
     job.n = n;
@@ -9805,22 +9806,18 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     /* in parallel only where each chunk has a place for its measures */
     if (call->parallel.run && call->scratch_bytes / sizeof(gcomp__measured) >= gcomp__chunks(n))
         job.part = (gcomp__measured *)(void *)call->scratch;
-    if (call->shared && n && !(job.form.levels > 0)) { /* twobit's threshold */
-        job.unit.a = job.unit.constant = *call->shared;
-        gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
-        job.given = 1;
-    } else if (call->shared && n) { /* a step, that of terngrad */
-        gcomp__step_of(&job.unit, (double)*call->shared,
-                       (double)*call->shared * (double)job.form.levels, (double)job.form.levels);
-        gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
+    if (call->shared && n) { /* terngrad's s, or twobit's threshold, which is a constant */
+        const double scale = (double)*call->shared, levels = (double)job.form.levels;
+        gcomp__step_of(&job.unit, scale, scale * levels, levels);
+        job.unit.constant = *call->shared;
         job.given = 1;
     } else if (GCOMP__HAS_SCALE_FIRST && job.form.scale_first && !job.form.block && n) {
         gcomp__measure_all(&job, gcomp__measure_chunk, &all);
         if (all.max_bits >= 0x7f800000u) return GCOMP_NOT_FINITE;
         (job.form.fit)(&job.form, &all, &job.unit);
-        gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
         job.given = 1;
     }
+    if (job.given) gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
     /* codes, and with blocks their scales */
     const int coded = gcomp__coded(&job.form);
     gcomp__measure_all(&job, coded ? gcomp__encode_coded_chunk : gcomp__encode_chunk, &all);
@@ -11031,9 +11028,13 @@ static const gcomp__method gcomp__row_vote = {
 
      body    | d, 4 bytes, of each block | n codes q of 2, 4, 8 or 16 bits, two's complement |
 
-   At random: x = p / d comes with 16 binary places, as a number of 2^-16. A random number of 16
-   bits is added and the places are cut off: so floor(x) + 1 has the probability x - floor(x), and
-   the mean of q is x. */
+   Rounding at random (>>dithering): x = p / d comes with 16 binary places, that is times 65536. A
+   random number of 16 bits is added and the places are cut off. So q is floor(x) + 1 with the
+   probability x - floor(x), else floor(x), and the mean of q is x:
+
+     x = 2.75     10.1100..., 2 or 3; of 65536 random numbers 49152 carry: q = 3 three times of four
+
+   That 16 bits decide nothing happens once in 65536 elements; then 16 more bits decide. */
 #if GCOMP__EACH(INT) || GCOMP__EACH_WIDE(QSGD) || GCOMP__EACH_WIDE(TERNGRAD)
 /* 32 levels x >> shift as codes, limited to low .. high first: by saturation alone where these are
    -128 .. 127. Codes of 16 bits are not limited. */
@@ -11052,8 +11053,8 @@ GCOMP__INLINE void gcomp__put_levels(uint8_t *code, gw q, gw r, int bits, int sh
     else gb_put2(code, gb_low(b, 2));
 }
 
-/* 32 elements: x and y are p / d * 65536, 16 each. |p / d| <= levels, but for terngrad, whose codes
-   have 2 bits: it clips p here. */
+/* 32 elements: x and y are p / d * 65536, 16 each. |p / d| <= levels, with one exception: terngrad,
+   whose codes have 2 bits, has d below the largest |p|, and this is where p is clipped. */
 #define gcomp__stochastic_quants GCOMP__F(stochastic_quants)
 GCOMP__INLINE void gcomp__stochastic_quants(uint8_t *code, gv x, gv y, const gcomp__unit *u,
                                             size_t i, int bits)
@@ -11064,7 +11065,7 @@ GCOMP__INLINE void gcomp__stochastic_quants(uint8_t *code, gv x, gv y, const gco
     gcomp__put_levels(code, q, r, bits, 16, -128, 127);
 }
 
-/* d * q for 16 codes. Of 2 and 4 bits there are so few products that they are looked up. */
+/* d * q for 16 codes. Codes of 2 and 4 bits have so few products that these are looked up. */
 #define gcomp__levels_deq GCOMP__F(levels_deq)
 GCOMP__INLINE gv gcomp__levels_deq(const uint8_t *code, const gcomp__unit *u, int bits)
 {
@@ -11148,8 +11149,8 @@ GCOMP__INLINE void gcomp__nearest_quants(uint8_t *code, gv x, gv y, const gcomp_
     gcomp__put_levels(code, gw_nearest(x), gw_nearest(y), bits, 0, -128, 127);
 }
 
-/* Affine levels use all codes of their bits, and rounding may leave these by one. x is (p - c) /
-   d. */
+/* The same with x = (p - c) / d. Affine levels use all codes of their bits, and rounding may lead
+   one level beyond these. */
 #define gcomp__near_affine_quants GCOMP__F(near_affine_quants)
 GCOMP__INLINE void gcomp__near_affine_quants(uint8_t *code, gv x, gv y, const gcomp__unit *u,
                                              size_t i, int bits)
@@ -11222,7 +11223,8 @@ static const gcomp__block_kernels GCOMP__F(int_kernels)[] = {
    u->inverse = 1 / d. */
 static void gcomp__affine_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
 {
-    double low = (double)m->low, high = (double)m->high, steps = 2 * (double)form->levels + 1;
+    double low = (double)m->low, high = (double)m->high;
+    double steps = 2 * (double)form->levels + 1; /* 2^bits - 1, between 2^bits codes */
     if (gcomp__simple_range(u, m->max_bits, m->low, m->high, form->levels)) return;
     gcomp__step_of(u, (high - low) / steps, high - low, steps);
     u->b = (float)(low + ((double)form->levels + 1) * (double)u->a);
@@ -11386,8 +11388,9 @@ static void gcomp__qsgd_fit(const gcomp__form *form, const gcomp__measured *m, g
     if (form->scale_is_step && gcomp__simple_step(u, m->max_bits, form->levels)) return;
     gcomp__step_of(u, norm / (double)form->levels, norm, (double)form->levels);
     if ((double)u->a * (double)form->levels > 3.4028234663852886e38) {
-        /* |p|_2 is above every float, though no p is. d is lowered until `top` of them are a float,
-           the largest level that is needed. */
+        /* |p|_2 is above every float, though no p is, and levels near s would decode to infinity.
+           The first `top` levels are floats. d becomes such that level `top` is the largest float:
+           no p needs a higher level. */
         double top = (double)(int)(3.4028234663852886e38 / (double)u->a);
         u->a = (float)(3.4028234663852886e38 / top);
         if ((double)u->a * top > 3.4028234663852886e38) u->a = gcomp__float(gcomp__bits(u->a) - 1);
@@ -11570,9 +11573,9 @@ static const gcomp__block_kernels GCOMP__F(natural_kernels)[] = {
 #endif
 
 #if GCOMP__ONCE(NATURAL)
-/* Is an exponent 255? Of each group of 18 bytes the first 16 are exponents. With x the complement
-   of eight bytes, (x - 1) & ~x has the top bit of a byte set only where a byte of x is 0, or where
-   such a byte stands below it: so of any bytes the answer is right. */
+/* Is an exponent 255? Of each group of 18 bytes the first 16 are exponents. x is the complement of
+   eight of them: a byte of x is 0 where the exponent is 255. In x - ones such a byte borrows, which
+   sets its top bit; & ~x leaves only bits that the borrow has set. */
 static int gcomp__natural_bad_codes(const uint8_t *codes, size_t bytes)
 {
     const uint64_t ones = 0x0101010101010101u; /* 1 in each byte */
