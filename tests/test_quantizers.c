@@ -1280,7 +1280,7 @@ static void test_the_manual_lists_all_parameters_and_their_defaults(void)
             continue;
         }
         if (line[5] != ' ') snprintf(names, sizeof names, "%.22s", line + 5);
-        if (strstr(line, "have none")) snprintf(names, sizeof names, "none fp16 bf16 vote natural nonzero"), at = strchr(line, '\n');
+        if (strstr(line, "have no parameters")) snprintf(names, sizeof names, "none fp16 bf16 vote natural nonzero"), at = strchr(line, '\n');
         for (char *name = names; sscanf(name, "%39s", end) == 1; name = strstr(name, end) + strlen(end)) {
             snprintf(text, sizeof text, "%s:wrong=1", end);
             CHECK(gcomp_codec_parse(&codec, text, why, sizeof why) == GCOMP_BAD_CODEC);
