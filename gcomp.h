@@ -9492,6 +9492,20 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
      form         what its parameters mean, as a gcomp__form
      row          name, number in payloads, parameters, and the functions above
    and its line in GCOMP__METHODS.
+
+   The chapters, in this order; ">>method NAME" finds a method:
+     commons of block methods   block sizes, block encoder, block measures, block checks, block
+                                decoder, parameters, sums of floats
+     block methods              none, fp16, bf16, bits of signs, sign, onebit, twobit, threshold of
+                                twobit, threshold1, vote, integers, int, qsgd, terngrad, natural,
+                                smallfloats, fp8, mx
+     eden                       hadamard, rotated pieces, centroids, pieces, eden, decoding eden
+     commons of sparse methods  selection, collection, payload, cursor, scattering
+     sparse methods             topk, strom, nonzero, dryden, wangni, adacomp, blocktopk; warm-up
+                                and dgc
+     methods that sum           randomk; sketches, estimates, sketch, fetch; gemm, factors,
+                                powersgd; intsum
+     table of methods
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_ONCE
 
