@@ -44,7 +44,7 @@
 
    >>platform    compiler, instruction sets, exact arithmetic, floating-point modes
    >>base        sizes that cannot overflow, little-endian words, floats of 2 bytes, roots
-   >>sentences   text in buffers of fixed size; decimal numbers, read and said
+   >>sentences   text in buffers of fixed size; decimal numbers, read and said; result codes
    >>memory      from the user's allocator, counted; arrays of stb_ds in it
    >>random      numbers as a function of (seed, step, tensor, purpose, worker, element)
    >>rows        what a method is to the rest of the library: its row in the table of methods
@@ -1379,9 +1379,9 @@ GCOMP_API const gcomp_codec *gcomp_tensor_codec(const gcomp *gc, size_t tensor);
 /* Writes what travels in a step as text: a line for each tensor (name, shape, dtype, codec, why it
    has another codec than the one named, the bytes that a worker brings to collectives beside those
    of the gradient as floats), then a line with the sums:
-     fc1.weight: 784 x 1152 fp32, topk:density=0.01, at most 46160 of 3612672 bytes
+     fc1.weight: 784 x 1152 fp32, topk:density=0.02, at most 89303 of 3612672 bytes
      fc1.bias: 1152 fp32, none (a vector), 4608 of 4608 bytes
-     2 tensors: at most 50768 of 3617280 bytes a step, 71.2 times less
+     2 tensors: at most 93911 of 3617280 bytes a step, 38.5 times less
    "at most" stands where the length of a payload depends on the gradient. Frames (64 bytes for each
    bucket of a step) are not counted. Returns the length without the final 0; what fits is written,
    always ended by 0 if capacity > 0. 0 if gc is NULL. */
@@ -2391,7 +2391,7 @@ GCOMP__INLINE float gcomp__fmaf(float a, float b, float c)
 }
 
 /* ------------------------------------------------------------------------------------------------
-   >>sentences - text in buffers of fixed size; decimal numbers, read and said
+   >>sentences - text in buffers of fixed size; decimal numbers, read and said; result codes
 
    Errors are sentences that name the culprit: "tensor 'fc1': grad is NULL". The functions here
    write them into a buffer that the user or the object has, without printf (which depends on the
@@ -2700,6 +2700,44 @@ static void gcomp__say_decimal(gcomp__text *t, double v)
         while (length) gcomp__say_char(t, text[--length]);
         gcomp__say_char(t, 'e');
         gcomp__say_integer(t, e);
+    }
+}
+
+/* ---------------- the version, and what result codes are called */
+
+/* Of the file that was compiled; GCOMP_VERSION is that of the file that was included. */
+GCOMP_API int gcomp_version(void) { return GCOMP_VERSION; }
+
+/* The list GCOMP_RESULTS in >>api gives each code its name, class and sentence. The three functions
+   make a switch of that list, and know no code themselves. `(int)`: C++ compilers could assume that
+   an enum holds only its own values, but users may pass any number. */
+GCOMP_API const char *gcomp_result_string(gcomp_result result)
+{
+    switch ((int)result) {
+#define GCOMP__CASE(name, value, kind, sentence) case value: return sentence;
+        GCOMP_RESULTS(GCOMP__CASE)
+#undef GCOMP__CASE
+    default: return "unknown result";
+    }
+}
+
+GCOMP_API const char *gcomp_result_name(gcomp_result result)
+{
+    switch ((int)result) {
+#define GCOMP__CASE(name, value, kind, sentence) case value: return #name;
+        GCOMP_RESULTS(GCOMP__CASE)
+#undef GCOMP__CASE
+    default: return "unknown";
+    }
+}
+
+GCOMP_API gcomp_class gcomp_result_class(gcomp_result result)
+{
+    switch ((int)result) {
+#define GCOMP__CASE(name, value, kind, sentence) case value: return GCOMP_CLASS_##kind;
+        GCOMP_RESULTS(GCOMP__CASE)
+#undef GCOMP__CASE
+    default: return GCOMP_CLASS_FATAL; /* an unknown code: repeating cannot be known to help */
     }
 }
 
@@ -17255,7 +17293,7 @@ GCOMP_API const char *gcomp_isa_name(gcomp_isa isa)
 }
 
 /* ------------------------------------------------------------------------------------------------
-   >>text - codecs as text: parsed and printed; result codes
+   >>text - codecs as text: parsed and printed
 
      codec   = method [ "+" method ]                a sparse method and its value method
      method  = name [ ":" name "=" value { "," name "=" value } ]
@@ -17264,7 +17302,7 @@ GCOMP_API const char *gcomp_isa_name(gcomp_isa isa)
    says what could stand there. Some texts, and what gcomp_codec_parse says:
      topk:density=0.010+fp16  is read; printed as "topk+fp16", since 0.01 is the default
      dither:levels=7          is read; printed as "qsgd": dither is another name of qsgd
-     topk:densty=0.1          topk has no parameter 'densty'; it has: density global
+     topk:densty=0.1          topk has no parameter 'densty'; it has: density global exact
      topk:density=2           topk density cannot be '2': it takes a number from 1e-9 to 1
      int:bits=3               int bits cannot be '3': it takes 8 or 4 or 2
      topk:density             expected '=' behind 'density'
@@ -17274,41 +17312,6 @@ GCOMP_API const char *gcomp_isa_name(gcomp_isa isa)
    end with 0, and every loop stops there. `why` takes the sentence, cut where its buffer ends.
    A list of codecs ("a | b") is read by >>schedules, one codec at a time; hence the bar as an end.
    ---------------------------------------------------------------------------------------------- */
-
-GCOMP_API int gcomp_version(void) { return GCOMP_VERSION; }
-
-/* The list GCOMP_RESULTS in >>api gives each code its name, class and sentence. The three functions
-   make a switch of that list, and know no code themselves. `(int)`: C++ compilers could assume that
-   an enum holds only its own values, but users may pass any number. */
-GCOMP_API const char *gcomp_result_string(gcomp_result result)
-{
-    switch ((int)result) {
-#define GCOMP__CASE(name, value, kind, sentence) case value: return sentence;
-        GCOMP_RESULTS(GCOMP__CASE)
-#undef GCOMP__CASE
-    default: return "unknown result";
-    }
-}
-
-GCOMP_API const char *gcomp_result_name(gcomp_result result)
-{
-    switch ((int)result) {
-#define GCOMP__CASE(name, value, kind, sentence) case value: return #name;
-        GCOMP_RESULTS(GCOMP__CASE)
-#undef GCOMP__CASE
-    default: return "unknown";
-    }
-}
-
-GCOMP_API gcomp_class gcomp_result_class(gcomp_result result)
-{
-    switch ((int)result) {
-#define GCOMP__CASE(name, value, kind, sentence) case value: return GCOMP_CLASS_##kind;
-        GCOMP_RESULTS(GCOMP__CASE)
-#undef GCOMP__CASE
-    default: return GCOMP_CLASS_FATAL; /* an unknown code: repeating cannot be known to help */
-    }
-}
 
 /* The table ends with NULL, which is not counted. */
 GCOMP_API const char *gcomp_method_name(size_t i)
@@ -17516,6 +17519,7 @@ GCOMP__NOINLINE gcomp_result gcomp__parse_method(const gcomp__method **method, c
         }
         return GCOMP_BAD_CODEC;
     }
+    /* defaults first; what the text gives overwrites them */
     for (size_t i = 0; i < GCOMP_PARAMS; i++)
         param[i] = (*method)->param[i].other != 0 ? -1 : (*method)->param[i].initial;
     s += length;
@@ -17566,8 +17570,9 @@ GCOMP__NOINLINE gcomp_result gcomp__parse_codec(gcomp_codec *codec, const char *
     return GCOMP_OK;
 }
 
-/* A codec that was read is valid, and its text can be printed again. Numbers are read and printed
-   by exact arithmetic on doubles, which needs the library's own mode. */
+/* Behind GCOMP_OK every codec is valid for all functions of this layer, and its text can be printed
+   again. Numbers are read and printed by exact arithmetic on doubles, which needs the library's own
+   mode. *codec is written last: on error it keeps what it held. */
 GCOMP_API gcomp_result gcomp_codec_parse(gcomp_codec *codec, const char *text, char *why_buffer,
                                          size_t why_capacity)
 {
@@ -20025,14 +20030,14 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
 
    All of this only reads. gcomp_rounds answers before there is an object, with the functions that
    would add the tensor: what it tells is what happens.
-     fc1.weight: 784 x 1152 fp32, topk:density=0.01, at most 46160 of 3612672 bytes
+     fc1.weight: 784 x 1152 fp32, topk:density=0.02, at most 89303 of 3612672 bytes
        name        shape     dtype  codec              what all rounds bring  of 4 n
    "at most" stands if a payload is among the rounds. The reason for another codec than the one that
    was named, the entry of a list, and a warm-up stand in parentheses behind the codec.
    What a worker brings to a collective counts once, whatever the number of workers: that is what it
    sends with a transport that forwards nothing. Rounds of the codecs, 784 x 1152 elements:
      none              ALLREDUCE  3612672 bytes
-     topk              ALLGATHER  at most 46160 bytes
+     topk:density=0.02 ALLGATHER  at most 89303 bytes
      powersgd:rank=4   ALLREDUCE  4 * 784 floats, ALLREDUCE  4 * 1152 floats
    ---------------------------------------------------------------------------------------------- */
 
@@ -20177,7 +20182,7 @@ static size_t gcomp__brings(const gcomp__slot *slot, int *most)
     return bytes;
 }
 
-/* "at most 50768 of 3617280 bytes": what travels, of n elements as floats. */
+/* "at most 93911 of 3617280 bytes": what travels, of n elements as floats. */
 static void gcomp__say_bytes(gcomp__text *t, size_t bytes, size_t n, int most)
 {
     gcomp__say_with(t, "%s%u of %u bytes", most ? "at most " : "", (uint64_t)bytes,
@@ -20185,8 +20190,8 @@ static void gcomp__say_bytes(gcomp__text *t, size_t bytes, size_t n, int most)
 }
 
 /* One line of gcomp_describe, in this order; what stands in brackets is said only where it holds:
-     fc1.weight: [2 x ]784[ x 1152] fp32, topk:density=0.01[ (a vector)][ (codec 2 of 3 of the
-     schedule)][ (more in the first epochs)], [at most ]46160 of 3612672 bytes */
+     fc1.weight: [2 x ]784[ x 1152] fp32, topk:density=0.02[ (a vector)][ (codec 2 of 3 of the
+     schedule)][ (more in the first epochs)], [at most ]89303 of 3612672 bytes */
 static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot)
 {
     char codec[256];

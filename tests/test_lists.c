@@ -1,5 +1,6 @@
 /* Each method stands in every list that names methods: the three lists of the manual, the README, codecs.h, the corpus of the
-   fuzzer. The library's table of methods says which there are. A failure names the method and the list that lacks it.
+   fuzzer. The library's table of methods says which there are. A failure names the method and the list that lacks it. And what
+   examples in comments of the header print is what the library says.
 
    Run from the repository's root. */
 #include "codecs.h"
@@ -214,6 +215,53 @@ static void test_the_corpus_has_a_payload_of_each_codec(void)
     }
 }
 
+/* ---------------- examples in comments of the header: what they print is what the library says */
+
+static void test_the_examples_of_codec_texts_say_what_parsing_says(void)
+{
+    static const char title[] = "and what gcomp_codec_parse says:\n";
+    const char *at = strstr(header, title);
+    int examples = 0;
+    CHECK(at != NULL);
+    if (!at) return;
+    for (at += sizeof title - 1; !strncmp(at, "     ", 5); at = strchr(at, '\n') + 1, examples++) {
+        char text[80], says[160], why[160] = "", printed[80];
+        const char *gap = strstr(at + 5, "  ");
+        gcomp_codec codec;
+        snprintf(text, sizeof text, "%.*s", (int)(gap - at - 5), at + 5);
+        gap += strspn(gap, " ");
+        snprintf(says, sizeof says, "%.*s", (int)strcspn(gap, "\n"), gap);
+        if (gcomp_codec_parse(&codec, text, why, sizeof why) == GCOMP_OK) {
+            gcomp_codec_format(&codec, printed, sizeof printed);
+            snprintf(why, sizeof why, "is read; printed as \"%s\"", printed);
+            says[strlen(why)] = 0; /* the reason follows */
+        }
+        if (strcmp(says, why)) printf("# \"%s\": the comment says %s, the library %s\n", text, says, why);
+        CHECK(!strcmp(says, why));
+    }
+    CHECK(examples >= 8);
+}
+
+static void test_the_example_of_gcomp_describe_is_what_it_says(void)
+{
+    gcomp_desc desc = {0};
+    gcomp_tensor weight = {0}, bias = {0};
+    gcomp *gc = NULL;
+    char text[600];
+    desc.codec = "topk:density=0.02";
+    weight.name = "fc1.weight", weight.rows = 784, weight.cols = 1152;
+    bias.name = "fc1.bias", bias.rows = 1152;
+    CHECK(gcomp_open(&gc, &desc) == GCOMP_OK && gcomp_add_tensor(gc, &weight) == GCOMP_OK && gcomp_add_tensor(gc, &bias) == GCOMP_OK);
+    CHECK(gcomp_describe(gc, text, sizeof text) < sizeof text);
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+        char expected[160];
+        snprintf(expected, sizeof expected, "\n     %s\n", line);
+        if (!strstr(header, expected)) printf("# no comment has \"%s\"\n", line);
+        CHECK(strstr(header, expected) != NULL);
+    }
+    gcomp_close(gc);
+}
+
 int main(void)
 {
     header = whole_file("gcomp.h");
@@ -226,6 +274,8 @@ int main(void)
     RUN(test_codecs_h_has_each_parameter);
     RUN(test_codecs_h_has_a_codec_once_and_as_the_library_prints_it);
     RUN(test_the_corpus_has_a_payload_of_each_codec);
+    RUN(test_the_examples_of_codec_texts_say_what_parsing_says);
+    RUN(test_the_example_of_gcomp_describe_is_what_it_says);
     free(header);
     free(readme);
     return test_end();
