@@ -5513,8 +5513,8 @@ GCOMP__INLINE gv_reg gr_sub(gv_reg x, gv_reg y)
 {
     return _mm512_fnmadd_ps(y, _mm512_set1_ps(1), x);
 }
-/* The levels within a register: each element and the one that it is paired with, which comes first
-   or second. */
+/* Four levels of a Hadamard transform inside 16 lanes: 8, 4 and 2 apart, neighbours. As AVX2's:
+   each lane's partner comes by a shuffle, and x * (1 or -1) is added to it. */
 GCOMP__INLINE gv_reg gcomp__levels_avx512(gv_reg x)
 {
     const __m512 by8 = _mm512_setr_ps(1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1);
@@ -5708,8 +5708,9 @@ GCOMP__INLINE gw gw_get8(const uint8_t *c)
 {
     return gcomp__wide_bytes_neon(vreinterpretq_s8_u8(vld1q_u8(c)));
 }
-/* The bytes b = second code, first code, and the second codes alone, are zipped: a code in the low
-   bits of each byte. Shifting them up and down with sign removes what is above. */
+/* A byte has two codes. The bytes themselves, whose low bits are the first codes, are zipped with
+   the second codes: then each code is in the low bits of a byte. Shifting it up and down with sign
+   removes what is above. */
 GCOMP__INLINE gw gw_get4(const uint8_t *c)
 {
     const uint8x8_t b = vld1_u8(c), high = vshr_n_u8(b, 4);
@@ -5934,7 +5935,7 @@ GCOMP__INLINE gv_reg gr_splat(float x) { return x; }
 GCOMP__INLINE gw_reg gr_splat_word(int32_t x) { return x; }
 GCOMP__INLINE gs_reg gr_double(gv x, size_t i) { return (double)x.r[i]; }
 GCOMP__INLINE gv_reg gr_number(gw_reg x) { return (float)x; }
-GCOMP__INLINE gw_reg gr_trunc(gv_reg x) /* what no word holds: -2^31 */
+GCOMP__INLINE gw_reg gr_trunc(gv_reg x) /* -2^31 where no word holds x, as above */
 {
     return x >= -2147483648.0f && x < 2147483648.0f ? (int32_t)x : -0x7fffffff - 1;
 }
@@ -5948,9 +5949,8 @@ GCOMP__INLINE void gr_sides(gs_reg d, gs_reg *above, gs_reg *below)
 enum { gb_streams = 0 };
 typedef struct gb { int8_t b[32]; } gb;
 
-/* x where `where` is all ones, y where it is 0. A comparison of two registers gives such words;
-   there is no instruction for a minimum that all compilers would find, so minima are made of
-   them. */
+/* x where `where` is all ones, y where it is 0. Comparing two registers gives such words. The
+   compiler's vectors have no minimum and no maximum, so these are picked. */
 GCOMP__INLINE gw_reg gr_pick_word(gw_reg where, gw_reg x, gw_reg y)
 {
     return (where & x) | (~where & y);
@@ -6278,8 +6278,7 @@ GCOMP__INLINE void gs_sides(gs *s, gs *t, gv x)
 /* ---------------- what has no instruction in some sets: lane by lane, in memory
 
    First what neither NEON nor the portable set has an instruction for; then what only the portable
-   set lacks. These are the definitions of the operations: the other sets are tested against
-   them. */
+   set lacks. These loops say what the operations of all sets mean. */
 #if GCOMP__PASS_IS == 1 || GCOMP__PASS_IS == 4
 GCOMP__INLINE double gs_fold(gs s)
 {
@@ -6548,7 +6547,7 @@ GCOMP__INLINE gv gv_abs(gv x) { return gv_of_bits(gw_and(gw_bits(x), gw_splat(0x
 GCOMP__INLINE gv gv_saturate(gv x)
 {
     /* compared with sign, positive floats are limited, since negative ones are below; compared
-       without, negative ones are: ff7fffff is the most negative float, above all positive ones */
+       without, negative ones are: ff7fffff is the most negative float, above positive ones */
     gw w = gw_min(gw_bits(x), gw_splat(0x7f7fffff));
     GCOMP__ALL(w.r[i] = gr_min_unsigned(w.r[i], gr_splat_word(-0x800001)))
     return gv_of_bits(w);
