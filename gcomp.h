@@ -6671,6 +6671,10 @@ GCOMP__INLINE void gv_hadamard_last(float *p, size_t stride)
 
 /* ------------------------------------------------------------------------------------------------
    >>kernels - sums, checksums and conversions: one body for every instruction set
+
+   A kernel reads its arrays 16 elements at a time. The last elements, fewer than 16, are copied to
+   a line of 16 with zeros behind, so that no kernel reads or writes behind an array. The short name
+   that each function is called by is a macro, as the operations' are: the set gives the suffix.
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_FIRST
 /* A tile of zeros. Sums begin with it and not with their first value: a first value of -0 would
@@ -6762,7 +6766,7 @@ GCOMP__INLINE gv gcomp__load_p(const gcomp_input *in, size_t i, int general, int
 #define gcomp__load_p_some GCOMP__F(load_p_some)
 static gv gcomp__load_p_some(const gcomp_input *in, size_t i, size_t count)
 {
-    uint8_t grad[64];
+    uint8_t grad[64]; /* 16 elements of any type, in the machine's order of bytes */
     float residual[16];
     gcomp_input some = *in;
     size_t bytes = gcomp__dtype_bytes(in->dtype);
@@ -6775,6 +6779,8 @@ static gv gcomp__load_p_some(const gcomp_input *in, size_t i, size_t count)
     return gcomp__load_p(&some, 0, 1, in->residual != NULL);
 }
 
+/* 1 if the input must be converted or multiplied. Kernels have a loop for each case, since a test
+   in the loop, or a multiplication by 1, would cost as much as the rest. */
 #define gcomp__general GCOMP__F(general)
 GCOMP__INLINE int gcomp__general(const gcomp_input *in)
 {
@@ -6789,7 +6795,7 @@ GCOMP__SHARED double gcomp__squares(const float *x, size_t n)
     size_t i = 0;
     while (i < n) {
         size_t end = gcomp__min(n, i + GCOMP_CHUNK);
-        gs s = gs_none();
+        gs s = gs_none(); /* 16 sums of the chunk */
         for (; i + 16 <= end; i += 16) {
             gv v = gv_load(x + i);
             s = gs_dot(s, v, v);
@@ -6814,10 +6820,11 @@ static uint32_t gcomp__crc(uint32_t crc, const uint8_t *bytes, size_t count)
     crc = ~crc;
     for (; !GCOMP__SMALL && count >= 3 * GCOMP__CRC_PART;
          count -= 3 * GCOMP__CRC_PART, bytes += 3 * GCOMP__CRC_PART) {
+        /* what will be read next, or where nothing more is, something that is there already */
         const uint8_t *next = count >= 6 * GCOMP__CRC_PART ? bytes + 3 * GCOMP__CRC_PART : bytes;
-        uint32_t second = 0, third = 0;
+        uint32_t second = 0, third = 0; /* the checksums of parts two and three alone */
         for (size_t i = 0; i < GCOMP__CRC_PART; i += 8) {
-            GCOMP__PREFETCH(next + 3 * i);
+            GCOMP__PREFETCH(next + 3 * i); /* 24 bytes for the 24 that are read */
             crc = gu_crc8(crc, gcomp__get64(bytes + i));
             second = gu_crc8(second, gcomp__get64(bytes + GCOMP__CRC_PART + i));
             third = gu_crc8(third, gcomp__get64(bytes + 2 * GCOMP__CRC_PART + i));
@@ -6838,7 +6845,7 @@ static void gcomp__absorb(const gcomp__sink *sink, size_t chunk)
     size_t i = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, i + GCOMP_CHUNK);
     float *const residual = sink->residual, *const y = sink->y;
     gv zero = gv_splat(0);
-    gcomp_input in;
+    gcomp_input in; /* the sink's gradient and residual, as load_p takes them */
     memset(&in, 0, sizeof in);
     in.grad = sink->grad;
     in.dtype = sink->dtype;
@@ -6871,7 +6878,7 @@ static void gcomp__absorb(const gcomp__sink *sink, size_t chunk)
 GCOMP__HEAVY void gcomp__advance_driver(const gcomp__momentum *d, size_t begin, size_t end,
                                         int general, int nesterov)
 {
-    const gcomp__momentum job = *d;
+    const gcomp__momentum job = *d; /* a copy, which no store in the loop can change */
     const gv m = gv_splat(job.factor), zero = gv_splat(0);
     for (size_t i = begin; i + 16 <= end; i += 16) {
         const gv g = gcomp__load_p(&job.in, i, general, 0), u = gv_load(job.u + i);
@@ -6892,7 +6899,7 @@ static void gcomp__advance_momentum(const gcomp__momentum *d, size_t begin, size
     if (d->nesterov) gcomp__advance_driver(d, begin, at, 1, 1);
     else if (general) gcomp__advance_driver(d, begin, at, 1, 0);
     else gcomp__advance_driver(d, begin, at, 0, 0);
-    if (rest) { /* in a line of its own */
+    if (rest) { /* the same for a line of 16 of each array: g, u, v, p; next overwrites u */
         float line[4][16];
         gcomp__momentum some = *d;
         gv_store(line[0], gcomp__load_p_some(&d->in, at, rest));
@@ -6948,18 +6955,23 @@ static uint32_t gcomp__max_bits_of(const float *x, size_t n)
     return gv_most(max_bits);
 }
 
-/* >>kernel any_invalid: has any of these codes no meaning in the format? 64 bytes at a time. */
+/* >>kernel any_invalid: is one of these codes invalid? Looks at 64 bytes at a time, and at all
+   codes of a word at once. `each` has a 1 at the lowest bit of each code (for 4 bits 0x11111111),
+   `top` at the highest.
+     UP_TO  last_code = 5 in 4 bits, without the top bit: code + room, room = 8 - 6, has its top bit
+            set if the code is 6 or 7. The sum of a code cannot carry into the next code.
+     PAIRS  a code is 01 if its low bit is 1 and its high bit, moved down, is 0. */
 #define gcomp__any_invalid GCOMP__F(any_invalid)
 static int gcomp__any_invalid(const gcomp__form *form, const uint8_t *c, size_t bytes)
 {
     const unsigned bits = form->code16 / 2;
     const uint32_t each = UINT32_MAX / (uint32_t)(((uint64_t)1 << bits) - 1),
-                   top = each << (bits - 1); /* a bit of each code */
+                   top = each << (bits - 1);
     const gw low = gw_splat((int32_t)~top);
     const gw room = gw_splat((int32_t)(top - each * ((uint32_t)form->last_code + 1)));
     const gw ones = gw_splat(-1);
-    gw bad = gw_splat(0);
-    uint8_t rest[64] = {0};
+    gw bad = gw_splat(0);   /* gathers the bits that tell; other bits of it are garbage */
+    uint8_t rest[64] = {0}; /* the last bytes, with zeros behind: code 0 is valid */
     memcpy(rest, c + bytes / 64 * 64, bytes % 64);
     GCOMP__ONE_BY_ONE /* clang -O3 makes 18 KB of stack of 16 scalar words side by side */
     for (size_t i = 0; i < bytes; i += 64) {
@@ -6975,7 +6987,7 @@ static int gcomp__any_invalid(const gcomp__form *form, const uint8_t *c, size_t 
 #define gcomp__widen GCOMP__F(widen)
 static void gcomp__widen(float *y, const void *x, gcomp_dtype dtype, size_t n)
 {
-    gcomp_input in;
+    gcomp_input in; /* what is widened, as a gradient with scale 1 */
     size_t i;
     memset(&in, 0, sizeof in);
     in.grad = x;
@@ -6988,7 +7000,7 @@ static void gcomp__widen(float *y, const void *x, gcomp_dtype dtype, size_t n)
 #define gcomp__narrow GCOMP__F(narrow)
 static void gcomp__narrow(void *y, const float *x, gcomp_dtype dtype, size_t n)
 {
-    uint8_t *b = (uint8_t *)y, some[32];
+    uint8_t *b = (uint8_t *)y, some[32]; /* some: the last group, of which count < 16 are kept */
     for (size_t i = 0; i < n; i += 16) {
         size_t count = gcomp__min(16, n - i);
         gv v = count == 16 ? gv_load(x + i) : gcomp__load_some(x + i, count);
@@ -7018,7 +7030,7 @@ static void gcomp__saturate_all(float *y, const float *x, size_t n)
    2^-16. Where they decide nothing (one lane of 65536), 16 more bits make it exact to 2^-32.
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_EACH
-/* h .. h + 15. */
+/* The words h, h + 1, ..., h + 15. */
 #define gcomp__counted GCOMP__F(counted)
 GCOMP__INLINE gw gcomp__counted(uint32_t h)
 {
@@ -7047,7 +7059,7 @@ GCOMP__NOINLINE void gcomp__draw_many(uint32_t *draws, uint64_t words, uint64_t 
         gw_store((int32_t *)(draws + j), gcomp__mixes(w, words));
 }
 
-/* Of element i of the tile and the next 15. */
+/* The 16 random bits of element i of the tile and of the next 15. */
 #define gcomp__drawn GCOMP__F(drawn)
 GCOMP__INLINE gw gcomp__drawn(const gcomp__unit *u, size_t i)
 {
@@ -7085,14 +7097,16 @@ GCOMP__INLINE void gcomp__dither(gw *q, gw *r, gv x, gv y, const gcomp__unit *u,
     }
 }
 
-/* 16 elements as words: the same with 65535 less the random bits. */
+/* The same for 16 elements that are words already, before ties are broken. 65535 less the random
+   bits are added: these are as random. */
 #define gcomp__add_draws GCOMP__F(add_draws)
 GCOMP__INLINE gw gcomp__add_draws(gw x, const gcomp__unit *u, size_t i)
 {
     return gw_add(gw_sub(x, gcomp__drawn(u, i)), gw_splat(0xffff));
 }
 
-/* What is below the 16 upper bits of a mantissa, in their last place. */
+/* A mantissa has 23 bits. The upper 16 are the places that are dithered; this is the value of the 7
+   bits below, as a fraction of the last place: 0 .. 127 / 128. */
 #define gcomp__mantissa_rest GCOMP__F(mantissa_rest)
 GCOMP__INLINE gv gcomp__mantissa_rest(gv x)
 {
@@ -7109,19 +7123,22 @@ GCOMP__INLINE gw gcomp__signed(gw x, gw s) { return gw_sub(gw_xor(x, s), s); }
    >>measures - what a scale is made from: sums and extremes of p, over a block or a chunk
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_EACH
-/* Running measures of a block. Sets with the same driver (AVX2's) must agree where each stands. */
+/* Running measures of a block or a chunk, 16 of each kind; which of them run depends on the
+   measure, see gcomp__measured. AVX2's encoder passes its accumulators to AVX-512's kernels, so
+   both sets must have the same members at the same places. */
 #define gcomp__acc GCOMP__F(acc)
 typedef struct gcomp__acc {
     GCOMP__ON_A_LINE gs sum;
     gs other;
-    gv max_bits, part; /* part: of L1, not yet in sum */
-    gw low, high;   /* in the order of signed integers */
-    size_t negative;
+    gv max_bits;     /* the largest bits of |p| so far, also over blocks */
+    gv part;         /* L1: float sums of up to 16 groups, not yet in sum */
+    gw low, high;    /* RANGE: p as integers in the order of the floats, see gcomp__ordered */
+    size_t negative; /* SIDES: how many p are below 0 */
 } gcomp__acc;
 
-/* L1 adds 16 groups in float before it adds them to its double sums: conversions would be the cost
-   of a sign. A sum of floats may overflow though no element does: then the block is measured again
-   (gcomp__measure_again). */
+/* L1 adds 16 groups in float before it adds these sums to its double sums: the conversion of each
+   group would take longer than all else that a sign needs. A sum of floats may overflow though no
+   element does: then the block is measured again (gcomp__measure_again). */
 #define gcomp__acc_flush GCOMP__F(acc_flush)
 GCOMP__INLINE void gcomp__acc_flush(gcomp__acc *acc)
 {
@@ -7129,8 +7146,8 @@ GCOMP__INLINE void gcomp__acc_flush(gcomp__acc *acc)
     acc->part = gv_splat(0);
 }
 
-/* What is summed, and the largest bits: loops do so in a copy, which nothing that they read can
-   be. */
+/* Copies what a loop adds to. Loops work on a copy: the compiler keeps its members in registers,
+   since no store of the loop can change them. */
 #define gcomp__acc_move GCOMP__F(acc_move)
 GCOMP__INLINE void gcomp__acc_move(gcomp__acc *to, const gcomp__acc *from, int measure)
 {
@@ -7142,6 +7159,7 @@ GCOMP__INLINE void gcomp__acc_move(gcomp__acc *to, const gcomp__acc *from, int m
     to->negative = from->negative;
 }
 
+/* Adds 16 p. L1, L2 and SIDES need no max_bits: a NaN or an infinity shows in their sums. */
 #define gcomp__acc_add GCOMP__F(acc_add)
 GCOMP__INLINE void gcomp__acc_add(gcomp__acc *acc, gv p, int measure)
 {
@@ -7173,12 +7191,16 @@ GCOMP__SHARED void gcomp__stage(float *p, const gcomp_input *input, size_t i, si
 }
 
 #if !GCOMP__IN_WIDE
+/* The bits of floats as integers with sign, in the order of the floats. Bits of floats >= 0 are in
+   order already; those of floats < 0 are in reverse order, so all of them but the sign are flipped.
+   An order of integers has a place for NaN and infinities too, and takes one instruction. */
 #define gcomp__ordered GCOMP__F(ordered)
 GCOMP__INLINE gw gcomp__ordered(gw x)
 {
     return gw_xor(x, gw_shr(gw_sar(x, 31), 1));
 }
 
+/* Begins a measure: sums of nothing. max_bits goes on, since it is wanted over all blocks. */
 #define gcomp__acc_none GCOMP__F(acc_none)
 GCOMP__INLINE void gcomp__acc_none(gcomp__acc *acc, int measure)
 {
@@ -7193,22 +7215,24 @@ GCOMP__INLINE void gcomp__acc_none(gcomp__acc *acc, int measure)
     acc->negative = 0;
 }
 
-/* The measures of `count` elements, padding in the last group taken back; and the largest bits of
-   all blocks so far. */
+/* Folds the 16 lanes of each accumulator: the measures of `count` elements. */
 #define gcomp__acc_end GCOMP__F(acc_end)
 GCOMP__INLINE void gcomp__acc_end(gcomp__acc *acc, size_t count, int measure, gcomp__measured *m)
 {
     m->count = count;
     m->sum = m->other = 0;
     if (gcomp__measures(measure, GCOMP__RANGE)) {
-        /* the order of signed integers, turned into that of unsigned ones, for the largest */
+        /* gv_most finds the largest of 16 words without sign. Flipping the top bit of integers with
+           sign keeps their order among words without sign (high); flipping all other bits reverses
+           it, so that the smallest is found (low). */
         uint32_t low = gv_most(gv_of_bits(gw_xor(acc->low, gw_splat(0x7fffffff))));
         uint32_t high = gv_most(gv_of_bits(gw_xor(acc->high, gw_splat(-0x7fffffff - 1))));
+        /* back to the bits of floats: undoes this flip, and that of gcomp__ordered */
         low = low >> 31 ? low : low ^ 0x7fffffffu;
         high = high >> 31 ? high ^ 0x80000000u : ~high;
         m->low = gcomp__float(low);
         m->high = gcomp__float(high);
-        low &= 0x7fffffffu;
+        low &= 0x7fffffffu; /* now |low| and |high|: the larger one is max |p| */
         high &= 0x7fffffffu;
         m->max_bits = low > high ? low : high;
     } else {
@@ -7221,11 +7245,13 @@ GCOMP__INLINE void gcomp__acc_end(gcomp__acc *acc, size_t count, int measure, gc
         if (!gcomp__measures(measure, GCOMP__L1) && !gcomp__measures(measure, GCOMP__L2))
             m->max_bits = gv_most(acc->max_bits);
         if (measure != GCOMP__MOST && !gcomp__finite_double(m->sum + m->other))
-            m->max_bits = 0x7f800000u;
+            m->max_bits = 0x7f800000u; /* the bits of infinity stand for all that is not finite */
     }
 }
 
-/* Adds elements to running measures; zeros behind the last ones count as nothing. */
+/* Adds elements p = g + e to running measures; e may be NULL. Zeros behind the last elements change
+   neither sums nor the largest |p|. `measure` is a constant in each call, so that each has a loop
+   of its own. */
 #define gcomp__acc_run GCOMP__F(acc_run)
 GCOMP__HEAVY void gcomp__acc_run(gcomp__acc *acc, const float *g, const float *e, size_t count,
                                  int measure)
@@ -7245,7 +7271,8 @@ GCOMP__HEAVY void gcomp__acc_run(gcomp__acc *acc, const float *g, const float *e
     gcomp__acc_move(acc, &a, measure);
 }
 
-/* The same of RANGE: zeros behind would count, so that the first element stands there. */
+/* The same for GCOMP__RANGE. Zeros behind the last elements would count as elements, so the first
+   of them stands there instead. step: 16, or 0 where e is 16 times -0. */
 #define gcomp__acc_range GCOMP__F(acc_range)
 GCOMP__HEAVY void gcomp__acc_range(gcomp__acc *acc, const float *g, const float *e, size_t step,
                                    size_t count)
@@ -7259,7 +7286,7 @@ GCOMP__HEAVY void gcomp__acc_range(gcomp__acc *acc, const float *g, const float 
     }
     if (i < count) {
         float f[32];
-        memcpy(f, g + i, 4 * (count - i)); /* they need not be aligned */
+        memcpy(f, g + i, 4 * (count - i)); /* gradients in f[0 .. 15], residuals in f[16 .. 31] */
         memcpy(f + 16, e, 4 * (count - i));
         for (size_t j = count - i; j < 16; j++) f[j] = f[0], f[16 + j] = f[16];
         x = gcomp__ordered(gw_bits(gv_add(gv_load(f), gv_load(f + 16))));
@@ -7270,6 +7297,7 @@ GCOMP__HEAVY void gcomp__acc_range(gcomp__acc *acc, const float *g, const float 
     acc->high = high;
 }
 
+/* The same for a measure that is not a constant: those that encoders need before the codes. */
 #define gcomp__acc_any GCOMP__F(acc_any)
 GCOMP__NOINLINE void gcomp__acc_any(gcomp__acc *acc, const float *g, const float *e, size_t count,
                                     int measure)
@@ -7309,7 +7337,8 @@ static void gcomp__measure_range(const gcomp_input *in, size_t begin, size_t end
     gcomp__acc_end(&acc, end - begin, measure, m);
 }
 
-/* L1 of elements whose float sums overflowed, or that are not finite. */
+/* L1 where the sum is not finite: either an element is not, or float sums of finite elements have
+   overflowed. Adds in double alone, which cannot overflow, and so tells which it was. */
 #define gcomp__measure_again GCOMP__F(measure_again)
 GCOMP__NOINLINE void gcomp__measure_again(const gcomp_input *in, size_t begin, size_t end,
                                   gcomp__measured *m)
@@ -7344,13 +7373,14 @@ typedef void (*gcomp__pair_quantiser)(uint8_t *code, gv x, gv y, const gcomp__un
 #define gcomp__dequantiser GCOMP__F(dequantiser)
 typedef gv (*gcomp__dequantiser)(const uint8_t *code, const gcomp__unit *u, int format);
 
-/* What is measured of p while it is read, see gcomp__tile. */
+/* What is measured of p while it is read: top and high of gcomp__tile, in 16 lanes. */
 #define gcomp__seen GCOMP__F(seen)
 typedef struct gcomp__seen {
     gw top, high;
 } gcomp__seen;
 
-/* 32 elements become p in the tile, and are measured. */
+/* 32 elements of the tile ahead: p = g + e goes to the tile, and is measured. With `range` bits are
+   compared twice: without sign, where negative p are the largest, and with sign. */
 #define gcomp__look_at_tile GCOMP__F(look_at_tile)
 GCOMP__HEAVY void gcomp__look_at_tile(gcomp__seen *l, float *to, const float *g, const float *e,
                                       int range)
@@ -7359,29 +7389,40 @@ GCOMP__HEAVY void gcomp__look_at_tile(gcomp__seen *l, float *to, const float *g,
     const gv q = gv_add(gv_load(g + 16), gv_load(e + 16));
     const gw x = gw_bits(range ? p : gv_abs(p));
     const gw y = gw_bits(range ? q : gv_abs(q));
-    const gw larger = gw_max_unsigned(x, y); /* of the two first: only one operation waits */
+    /* The maximum of the two first: so only one operation waits for the one of the turn before. */
+    const gw larger = gw_max_unsigned(x, y);
     gv_store(to, p);
     gv_store(to + 16, q);
     l->top = gw_max_unsigned(l->top, larger);
     if (range) l->high = gw_max(l->high, gw_max(x, y));
 }
 
-/* A method's quantiser where the scale is known: all behind `t` are constants, so that each method
-   and width has its own loop. */
+/* A method's quantiser where the scale is known. Each turn takes 32 p of this tile from t->p, puts
+   32 p of the tile ahead in their places, and writes 32 codes:
+
+     t->p, before turn j    ahead ahead ahead | this this this ...
+                                                ^ j
+   Memory (g, e) is read while the codes of other elements are calculated, so that neither waits for
+   the other. All parameters behind `t` are constants, so that each method and width has its own
+   loop:
+     quants, format   the method's function for 32 elements, and which of its formats
+     code16, block    bytes of 16 codes; elements of a block, of which 32 has a loop without a count
+     range            1: the scale is made from the smallest and the largest p
+     factor           the method's own, on top of the block's inverse */
 #define gcomp__quantise_tile GCOMP__F(quantise_tile)
 GCOMP__HEAVY void gcomp__quantise_tile(gcomp__tile *t, gcomp__pair_quantiser quants, int format,
                                        size_t code16, size_t block, int range, float factor)
 {
     const size_t count = t->count;
     const float *g = t->grad, *e = t->residual;
-    const gcomp__unit u = t->u;
+    const gcomp__unit u = t->u; /* a copy, which no store can change */
     uint8_t *to = t->codes;
     float tops[GCOMP__TILE / 4]; /* blocks of 32: 8 candidates each, compared 8 blocks at a time */
-    for (size_t j = 0, k = 0; j < count; k++) {
+    for (size_t j = 0, k = 0; j < count; k++) { /* block k begins at element j */
         const gv f = gv_splat(t->inverse[k] * factor), offset = gv_splat(range ? t->offset[k] : 0);
         const size_t stop = block == 32 ? j + 32 : gcomp__min(count, j + block);
         gcomp__seen seen;
-        seen.top = gw_splat(0);
+        seen.top = gw_splat(0); /* below all bits */
         seen.high = gw_splat(-0x7fffffff - 1);
         for (; j < stop; j += 32, to += 2 * code16) {
             gv p = gv_load(t->p + j), q = gv_load(t->p + j + 16);
@@ -7402,7 +7443,10 @@ GCOMP__HEAVY void gcomp__quantise_tile(gcomp__tile *t, gcomp__pair_quantiser qua
         gw_store((int32_t *)t->top + k, gw_bits(gv_most_of_rows(tops + 8 * k)));
 }
 
-/* A method's quantiser where the scale comes after the codes, or there is none. */
+/* A method's quantiser where the scale comes after the codes, or there is none: p is read from
+   memory, measured and coded, 16 elements a turn. e moves by t->step, which is 0 where there is no
+   residual and e is 16 times -0. L1 moves its float sums to double after every 16 groups of the
+   tensor, so that the bits do not depend on where a call begins. */
 #define gcomp__quantise_groups GCOMP__F(quantise_groups)
 GCOMP__HEAVY void gcomp__quantise_groups(gcomp__tile *t, gcomp__quantiser quant, size_t code16,
                                          int measure)
@@ -7437,6 +7481,7 @@ GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequanti
     const float *base = d->base;
     const gv weight = gv_splat(d->weight);
     float *to = d->to;
+    /* left: elements to do; run: elements up to the next scale */
     size_t left = d->count, run = scale_bytes ? block - (d->first & (block - 1)) : left;
     gcomp__unit u;
     u.constant = view->form.constant;
@@ -7449,7 +7494,7 @@ GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequanti
     }
     for (; left; left -= run, run = block) {
         run = gcomp__min(run, left);
-        const float *const end = to + run;
+        const float *const end = to + run; /* of the block */
         gcomp__get_scale(scale, scale_bytes, &u);
         scale += scale_bytes;
         for (; !GCOMP__SMALL && !base && to + 32 <= end; code += 2 * code16, to += 32) {
@@ -7474,6 +7519,16 @@ GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequanti
 
 /* ------------------------------------------------------------------------------------------------
    >>encoding - tiles of a gradient become codes and scales, for every block method
+
+     gcomp__encode                  a chunk
+       gcomp__encode_staged         ... of gradients that are not float, or have a scale
+       gcomp__encode_scale_first    scale before codes: int, qsgd, mx, ...
+         gcomp__fit_tile            constants of the blocks of a tile; blocks of 16 .. 512 elements
+         gcomp__fit_large           constants of a larger block, which is measured before
+         kernels->quantise          gcomp__quantise_tile with the method's function
+       gcomp__encode_scale_last     codes before scale, or no scale: sign, onebit, fp16, ...
+         gcomp__quantise_range      a block, or the chunk
+         kernels->quantise          gcomp__quantise_groups with the method's function
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_EACH && !GCOMP__IN_WIDE
 /* The constants of a block from its measures, and its scale to the payload. Not finite: lift 0.
@@ -7493,7 +7548,8 @@ GCOMP__INLINE uint32_t gcomp__fit_block(const gcomp__encode_job *job, const gcom
     return m->max_bits;
 }
 
-/* p * lift in the tile; zeros where they are not finite. */
+/* x <- x * lift; or, where lift is 0 since some x is not finite, zeros: the codes of such a block
+   do not matter, but must not depend on how a set converts NaN. */
 #define gcomp__lift GCOMP__F(lift)
 GCOMP__NOINLINE void gcomp__lift(float *x, size_t count, float lift)
 {
@@ -7503,8 +7559,9 @@ GCOMP__NOINLINE void gcomp__lift(float *x, size_t count, float lift)
     }
 }
 
-/* The same of block k where it is simple: what was measured of it is finite, and nothing can
-   overflow or vanish. 0: it is not. */
+/* Constants of block k, in the tile, and its scale in the payload, in the usual case: what was
+   measured of the block is finite, and nothing can overflow or become subnormal. Returns 0, and
+   changes nothing, in all other cases. */
 #define gcomp__fit_simply GCOMP__F(fit_simply)
 GCOMP__INLINE int gcomp__fit_simply(const gcomp__form *form, gcomp__tile *t, size_t k,
                                     uint8_t *scale)
@@ -7527,8 +7584,10 @@ GCOMP__INLINE int gcomp__fit_simply(const gcomp__form *form, gcomp__tile *t, siz
     return 1;
 }
 
-/* Constants and scales of the blocks of a tile, whose first of `count` elements is element i.
-   known: `top` and `high` have been measured. Returns the bits of the largest |p|. */
+/* Constants and scales of the blocks of a tile, whose first of `count` elements is element i. The
+   tile's p are in t->p. known: 1 if the quantiser has measured `top` and `high` of each block; the
+   first tile of a chunk, the last one, and blocks of 16 are measured here. Returns the bits of the
+   largest |p|. */
 #define gcomp__fit_tile GCOMP__F(fit_tile)
 GCOMP__NOINLINE uint32_t gcomp__fit_tile(const gcomp__span *span, gcomp__tile *t, size_t i,
                                          size_t count, int known)
@@ -7536,9 +7595,11 @@ GCOMP__NOINLINE uint32_t gcomp__fit_tile(const gcomp__span *span, gcomp__tile *t
     const gcomp__encode_job *job = span->job;
     const gcomp__form *form = &job->form;
     const size_t block = form->block;
-    const unsigned shift = gcomp__log2((uint32_t)block); /* a division takes as long as a block */
+    /* block is a power of two; a division by it would take as long as a block of 32 does */
+    const unsigned shift = gcomp__log2((uint32_t)block);
+    /* blocks of the tile, the last one may be cut; the number of the first one in the tensor */
     const size_t blocks = (count + block - 1) >> shift, first = i >> shift;
-    uint8_t *scale = job->scales + first * form->scale_bytes;
+    uint8_t *scale = job->scales + first * form->scale_bytes; /* of block k */
     uint32_t max_bits = 0;
     for (size_t k = 0; k < blocks && (!known || block < 32); k++) {
         gv most = gv_splat(0);
@@ -7571,7 +7632,9 @@ GCOMP__NOINLINE uint32_t gcomp__fit_tile(const gcomp__span *span, gcomp__tile *t
     return max_bits;
 }
 
-/* The same of a block larger than a tile, from element i on: it is measured before. */
+/* The same of a block larger than a tile, from element i on. It is measured in a pass of its own,
+   so that its elements are read twice; the second time they are in a cache, unless the block is
+   large. */
 #define gcomp__fit_large GCOMP__F(fit_large)
 GCOMP__NOINLINE uint32_t gcomp__fit_large(const gcomp__span *span, gcomp__tile *t, size_t i)
 {
@@ -7587,8 +7650,9 @@ GCOMP__NOINLINE uint32_t gcomp__fit_large(const gcomp__span *span, gcomp__tile *
     return m.max_bits;
 }
 
-/* Bytes past the caches, but for the ends that share a line with others: whole lines need not be
-   read before. */
+/* Copies bytes past the caches (gb_stream): lines that are written as a whole need not be read
+   before. The bytes up to the first line and behind the last one are copied as usual, since other
+   threads may write the rest of these lines. */
 #define gcomp__stream_codes GCOMP__F(stream_codes)
 GCOMP__NOINLINE void gcomp__stream_codes(uint8_t *to, const uint8_t *from, size_t bytes)
 {
@@ -7598,8 +7662,8 @@ GCOMP__NOINLINE void gcomp__stream_codes(uint8_t *to, const uint8_t *from, size_
     memcpy(to + i, from + i, bytes - i);
 }
 
-/* Blocks of 16 elements, too short for a quantiser's loop: the tile becomes what it would make of
-   them, and its constants those that change nothing. */
+/* Blocks of 16 elements are too short for a quantiser's loop. So p are multiplied by their inverse
+   here, and the quantiser gets a tile of one block with inverse 1 and offset 0. */
 #define gcomp__scale_small GCOMP__F(scale_small)
 GCOMP__NOINLINE void gcomp__scale_small(gcomp__tile *t, size_t count, int range)
 {
@@ -7628,7 +7692,7 @@ static void gcomp__point_to(const gcomp__span *span, gcomp__tile *t, size_t i, s
     t->residual = t->step ? in->residual + i : gcomp__no_residual();
 }
 
-/* The tile's p from there, with zeros behind to a multiple of 32. */
+/* t->p <- the p that the tile points to, with zeros behind to a multiple of 32. */
 #define gcomp__load_tile GCOMP__F(load_tile)
 GCOMP__NOINLINE void gcomp__load_tile(gcomp__tile *t, size_t count)
 {
@@ -7657,16 +7721,21 @@ GCOMP__NOINLINE void gcomp__encode_scale_first(const gcomp__span *span)
     const gcomp__encode_job *job = span->job;
     const gcomp__form *form = &job->form;
     const size_t code16 = form->code16, end = span->end;
+    /* 1: blocks lie in tiles, and each tile's constants are found from the tile itself */
     const int in_tile = !job->given && form->block <= GCOMP__TILE;
+    /* 1: codes are written to span->room, and copied from there past the caches */
     const int streams = gb_streams && job->streamed;
-    gcomp__acc *acc = (gcomp__acc *)span->acc;
-    uint32_t max_bits = 0;
+    gcomp__acc *acc = (gcomp__acc *)span->acc; /* only max_bits is told */
+    uint32_t max_bits = 0; /* bits of the largest |p| of all blocks so far */
     gcomp__tile t;
     t.u = job->unit;
     t.u.draws = span->draws;
+    /* what the quantiser takes for a block: those of 16 are scaled before, larger ones than a tile
+       have one constant in the whole tile */
     t.block = in_tile && form->block >= 32 ? form->block : (size_t)GCOMP__TILE;
     t.inverse[0] = t.u.inverse;
     t.offset[0] = t.u.offset;
+    /* this tile has elements i .. i + count - 1; the tile ahead has `next` elements */
     size_t i = span->begin, count = gcomp__min(GCOMP__TILE, end - i), next;
     gcomp__point_to(span, &t, i, count);
     gcomp__load_tile(&t, count);
@@ -7681,14 +7750,17 @@ GCOMP__NOINLINE void gcomp__encode_scale_first(const gcomp__span *span)
             gcomp__scale_small(&t, count, gcomp__measures(form->measure, GCOMP__RANGE));
         if (GCOMP__HAS_DRAWS && form->stochastic)
             gcomp__draw_many(span->draws, t.u.words, i, (count + 31) / 32 * 32);
+        /* The quantiser reads as many elements ahead as it codes. If there are fewer, it gets the
+           tile's own p instead, and the last tile is loaded below. */
         if (next == GCOMP__TILE) {
             gcomp__point_to(span, &t, i + count, next);
-        } else { /* it stays */
+        } else {
             t.grad = t.p;
             t.residual = gcomp__no_residual();
         }
         t.u.at = i;
         t.count = (count + 31) / 32 * 32;
+        /* the payload has no room for codes of the zeros behind the last elements */
         t.codes = streams || count % 32 ? span->room : codes;
         (job->kernels->quantise)(&t);
         if (t.codes == span->room) {
@@ -7707,7 +7779,8 @@ GCOMP__NOINLINE void gcomp__encode_scale_first(const gcomp__span *span)
     acc->max_bits = gv_max_bits(acc->max_bits, gv_splat(gcomp__float(max_bits)));
 }
 
-/* Elements i .. end - 1 so; whole groups, then the last elements of the tensor. */
+/* Codes and measures of elements i .. end - 1, where the scale comes after the codes: whole groups
+   of 16, then the last elements of the tensor in a line of their own. */
 #define gcomp__quantise_range GCOMP__F(quantise_range)
 static void gcomp__quantise_range(const gcomp__span *span, gcomp__tile *t, size_t i, size_t end)
 {
@@ -7715,10 +7788,10 @@ static void gcomp__quantise_range(const gcomp__span *span, gcomp__tile *t, size_
     const size_t code16 = job->form.code16;
     const int streams = gb_streams && job->streamed && code16 == 32;
     const int tiles = streams || span->stage || job->form.stochastic;
-    const size_t most = tiles ? (size_t)GCOMP__TILE : SIZE_MAX;
+    const size_t most = tiles ? (size_t)GCOMP__TILE : SIZE_MAX; /* elements of a call */
     for (size_t count; i < end; i += count) {
         count = gcomp__min(most, end - i);
-        const size_t rest = count % 16, whole = count - rest;
+        const size_t rest = count % 16, whole = count - rest; /* rest > 0: the tensor ends here */
         uint8_t *const codes = job->codes + i / 16 * code16;
         if (GCOMP__HAS_DRAWS && job->form.stochastic)
             gcomp__draw_many(span->draws, t->u.words, i, count);
@@ -7745,7 +7818,9 @@ static void gcomp__quantise_range(const gcomp__span *span, gcomp__tile *t, size_
     }
 }
 
-/* Codes and scales of a chunk where a block's scale is known after its codes, or there is none. */
+/* Codes and scales of a chunk where a block's scale is known after its codes, or there is none.
+   With block = tensor (form->block is 0) the chunk's measures stay in span->acc, and the scale is
+   made when all chunks are done. */
 #define gcomp__encode_scale_last GCOMP__F(encode_scale_last)
 GCOMP__NOINLINE void gcomp__encode_scale_last(const gcomp__span *span)
 {
@@ -7780,7 +7855,9 @@ static void gcomp__encode_span(const gcomp__span *span)
     else gcomp__encode_scale_last(span);
 }
 
-/* The same of an input of another type or scale. */
+/* The same for gradients that are not float, or that have a scale: p of a tile is made in a stage,
+   and the encoders read the stage. A function of its own, so that only this case has the stage on
+   its stack. */
 #define gcomp__encode_staged GCOMP__F(encode_staged)
 GCOMP__NOINLINE void gcomp__encode_staged(gcomp__span *span)
 {
@@ -7796,8 +7873,8 @@ static void gcomp__encode(const gcomp__encode_job *job, size_t chunk, gcomp__mea
     const gcomp__form *form = &job->form;
     const size_t i = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, i + GCOMP_CHUNK);
     gcomp__span span;
-    uint32_t draws[GCOMP__TILE / 2 + 16];
-    GCOMP__ON_A_LINE uint8_t room[2 * GCOMP__TILE];
+    uint32_t draws[GCOMP__TILE / 2 + 16];           /* two elements a word */
+    GCOMP__ON_A_LINE uint8_t room[2 * GCOMP__TILE]; /* codes have up to 2 bytes */
     gcomp__acc acc;
     acc.max_bits = gv_splat(0);
     gcomp__acc_none(&acc, GCOMP__RANGE);
@@ -7814,7 +7891,7 @@ static void gcomp__encode(const gcomp__encode_job *job, size_t chunk, gcomp__mea
     else gcomp__encode_span(&span);
     if (job->streamed) gb_stream_end();
     gcomp__acc_end(&acc, end - i, form->scale_first ? GCOMP__MOST : form->measure, measured);
-    /* the largest of all its blocks; the sums are those of the last block */
+    /* with blocks the sums are those of the last block, and only max_bits is told */
     if (form->block) measured->max_bits = gv_most(acc.max_bits);
     else if (gcomp__measures(form->measure, GCOMP__L1) && measured->max_bits >= 0x7f800000u)
         gcomp__measure_again(&job->in, i, end, measured);
@@ -7823,6 +7900,13 @@ static void gcomp__encode(const gcomp__encode_job *job, size_t chunk, gcomp__mea
 
 /* ------------------------------------------------------------------------------------------------
    >>decoding - codes become the mean and the residual, for every block method
+
+   A chunk goes through the innermost cache tile by tile. For the common commit of two payloads:
+
+     own codes    --> own, floats of a tile --+--> residual <- grad + residual - own
+     other codes  --> other, a tile ----------+--> y <- weight * own + weight * other
+
+   y may be the gradient itself: an element's gradient is read before its mean is written.
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_EACH
 /* >>kernel update_residual: residual <- scale * grad + residual - sent, saturated, for elements
@@ -7851,13 +7935,14 @@ GCOMP__SHARED void gcomp__update_residual(const gcomp_input *input, float *resid
     }
 }
 
-/* y <- (fresh ? 0 : y) + weight * x, saturated. */
+/* y <- (fresh ? 0 : y) + weight * x, saturated. x is a tile of decoded values, or a piece of
+   eden's. Goes by 32 elements, as decoding does: shorter loops wait for their own overhead. */
 #define gcomp__add_scaled GCOMP__F(add_scaled)
 GCOMP__NOINLINE void gcomp__add_scaled(float *y, const float *x, float weight, size_t count,
                                        int fresh)
 {
-    const float nothing[16] = {0}, *base = fresh ? nothing : y;
-    const size_t step = fresh ? 0 : 16;
+    const float nothing[16] = {0}, *base = fresh ? nothing : y; /* what is added to */
+    const size_t step = fresh ? 0 : 16; /* by which base moves */
     const gv f = gv_splat(weight);
     size_t i;
     for (i = 0; i + 32 <= count; i += 32, base += 2 * step) {
@@ -7874,7 +7959,9 @@ GCOMP__NOINLINE void gcomp__add_scaled(float *y, const float *x, float weight, s
 }
 
 #if !GCOMP__IN_WIDE
-/* Elements i .. i + count - 1 of a payload, i a multiple of 16: to <- d, or as gcomp__decoding. */
+/* Decodes elements i .. i + count - 1 of a payload, i a multiple of 16: to <- d; or, if base is not
+   NULL, to <- base + weight * d, saturated. count is a multiple of 16 unless the tensor ends
+   there. */
 #define gcomp__decode_to GCOMP__F(decode_to)
 static void gcomp__decode_to(const gcomp__view *view, size_t i, size_t count, float *to,
                              const float *base, float weight)
@@ -7927,8 +8014,9 @@ static void gcomp__add_decoded(const gcomp__view *view, size_t i, size_t count, 
 }
 
 /* The common commit in one pass over a tile: residual <- grad + residual - own, saturated; then
-   y <- weight * own + weight * other, saturated: the order of two is no matter to their sum. With
-   `one` the own payload is the only one. */
+   y <- weight * own + weight * other, saturated. Sums go in the order of ranks elsewhere; a sum of
+   two is the same in both orders. one, a constant: the own payload is the only one. The sum begins
+   with 0, as all sums do: 0 + -0 is 0. */
 #define gcomp__commit_sums GCOMP__F(commit_sums)
 GCOMP__HEAVY void gcomp__commit_sums(const gcomp__sink *sink, size_t i, size_t end,
                                      const float *own, const float *other, int one)
@@ -7936,6 +8024,7 @@ GCOMP__HEAVY void gcomp__commit_sums(const gcomp__sink *sink, size_t i, size_t e
     const gv weight = gv_splat(sink->weight), zero = gv_splat(gcomp__zero());
     const float *grad = (const float *)sink->grad;
     float *residual = sink->residual, *y = sink->y;
+    /* how far ahead of i lines are prefetched; 0 near the end of the tensor */
     const size_t ahead = end + GCOMP__AHEAD <= sink->n ? GCOMP__AHEAD : 0;
     for (; i < end; i += 16, own += 16, other += 16) {
         const gv p = gv_add(gv_load(grad + i), gv_load(residual + i)), d = gv_load(own);
@@ -7948,7 +8037,8 @@ GCOMP__HEAVY void gcomp__commit_sums(const gcomp__sink *sink, size_t i, size_t e
     }
 }
 
-/* The same for whole groups of a tile, of which `own` is decoded. */
+/* The same for elements i .. end - 1, a whole tile: decodes the other payload, if there is one. own
+   has the own payload's values. */
 #define gcomp__commit_tile GCOMP__F(commit_tile)
 GCOMP__NOINLINE void gcomp__commit_tile(const gcomp__sink *sink, size_t i, size_t end,
                                         const float *own)
@@ -7962,7 +8052,8 @@ GCOMP__NOINLINE void gcomp__commit_tile(const gcomp__sink *sink, size_t i, size_
     }
 }
 
-/* A tile of a sum of payloads, into y. The own one is decoded already, if own is not NULL. */
+/* A tile of the sum of all payloads, in the order of views, into y. own: NULL, or the values of the
+   own payload, which are decoded already. */
 #define gcomp__sum_tile GCOMP__F(sum_tile)
 static void gcomp__sum_tile(const gcomp__sink *sink, size_t i, size_t count, const float *own)
 {
@@ -7982,9 +8073,9 @@ static void gcomp__sum_tile(const gcomp__sink *sink, size_t i, size_t count, con
 static void gcomp__end_chunk(const gcomp__sink *sink, size_t chunk)
 {
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, begin + GCOMP_CHUNK);
-    const int keeps = sink->ending == GCOMP__COMMIT && sink->residual;
-    GCOMP__ON_A_LINE float own[GCOMP__TILE];
-    gcomp_input in;
+    const int keeps = sink->ending == GCOMP__COMMIT && sink->residual; /* 1: writes a residual */
+    GCOMP__ON_A_LINE float own[GCOMP__TILE]; /* the own payload's values, for residual and mean */
+    gcomp_input in; /* gradient and residual, as load_p takes them */
     memset(&in, 0, sizeof in);
     in.grad = sink->grad;
     in.dtype = sink->dtype;
