@@ -876,6 +876,9 @@
                           library must still have float.h, limits.h, stdarg.h, stddef.h, stdint.h,
                           and of string.h memcmp, memcpy, memmove, memset, strchr, strcmp, strlen
    GCOMP_NO_GETENV        do not read GCOMP_ISA from the environment
+   GCOMP_NO_OBJECT        the codec layer alone, and gcomp_momentum_step: no gcomp_open and nothing
+                          that takes a gcomp *; needs no stb_ds.h. Methods without payloads
+                          (powersgd, randomk, intsum, ...) are of no use then
    GCOMP_ONLY_SIGN, GCOMP_ONLY_TOPK, ...
                           compile these methods alone, and the method none; the names of methods in
                           capitals
@@ -1332,6 +1335,7 @@ typedef struct gcomp_tensor {
                            where desc.codec is a list */
 } gcomp_tensor;
 
+#ifndef GCOMP_NO_OBJECT
 /* Opens an object. On error *gc is NULL and desc->why tells the reason.
    Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_BAD_CODEC, GCOMP_ISA_UNAVAILABLE,
    GCOMP_OUT_OF_MEMORY, or GCOMP_MISSING_CALLBACK: the codec sums integers that
@@ -1662,6 +1666,8 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_regroup_machines(gcomp *gc, const g
    schedule). Residuals and momenta are zero. Returns as gcomp_load; on error nothing is changed. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_join(gcomp *gc, const void *save, size_t length);
 
+#endif
+
 /* ---------------- optimizer */
 
 /* The optimizer of PowerSGD's algorithm 2, whose momentum comes after error feedback: for n
@@ -1696,9 +1702,11 @@ typedef struct gcomp_statistics {
     double mean_norm;          /* desc.measure: L2 norm of the last mean */
 } gcomp_statistics;
 
+#ifndef GCOMP_NO_OBJECT
 /* Fills in *stats. Costs one pass over the residuals, for residual_norm. Returns GCOMP_OK, or
    GCOMP_INVALID_ARGUMENT if a pointer is NULL. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats);
+#endif
 
 #ifdef __cplusplus
 }
@@ -1919,7 +1927,7 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_stats(const gcomp *gc, gcomp_statis
    gives. So no function of stb_ds is needed. A user's own stb_ds.h may stand before or behind this
    one in the same file. If it stands behind, stb_ds.h declares everything again; what C does not
    allow twice has names of our own here. The end of this file takes all of it back. */
-#ifndef INCLUDE_STB_DS_H
+#if !defined(INCLUDE_STB_DS_H) && !defined(GCOMP_NO_OBJECT)
 #define GCOMP__STB_DS /* included here: the end of this file has something to take back */
 #ifdef STB_DS_IMPLEMENTATION /* for the user's own include of stb_ds.h, not for this one */
 #undef STB_DS_IMPLEMENTATION
@@ -2476,7 +2484,7 @@ static void gcomp__say_list(gcomp__text *t, const char *format, va_list list)
     }
 }
 
-static void gcomp__say_with(gcomp__text *t, const char *format, ...)
+GCOMP__SHARED void gcomp__say_with(gcomp__text *t, const char *format, ...)
 {
     va_list list;
     va_start(list, format);
@@ -2748,6 +2756,7 @@ GCOMP_API gcomp_class gcomp_result_class(gcomp_result result)
    gives memory back must know its size, so that a user's allocator need not remember sizes. The
    codec layer takes no memory at all.
    ---------------------------------------------------------------------------------------------- */
+#ifndef GCOMP_NO_OBJECT
 
 /* The memory of one object. gcomp_memory_used tells `used`. */
 typedef struct gcomp__memory {
@@ -2837,6 +2846,7 @@ static void gcomp__array_release(gcomp__memory *memory, void *array, size_t elem
         gcomp__release(memory, stbds_header(array),
                        gcomp__array_bytes(stbds_header(array)->capacity, element));
 }
+#endif
 
 /* ------------------------------------------------------------------------------------------------
    >>random - numbers as a function of (seed, step, tensor, purpose, worker, element)
@@ -10252,7 +10262,7 @@ static gcomp__sink gcomp__sink_to(int ending, float *y, size_t n)
 
 /* The sink of a commit: residual and mean of a tensor in a step. The caller adds the payloads and
    the weight. */
-static gcomp__sink gcomp__sink_of(const gcomp__work *work)
+GCOMP__SHARED gcomp__sink gcomp__sink_of(const gcomp__work *work)
 {
     gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, work->y, work->n);
     sink.grad = work->in.grad;
@@ -10341,6 +10351,14 @@ static void gcomp__block_decode(const gcomp__call *call, const gcomp__sink *sink
     gcomp__run(call, gcomp__chunks(sink->n), coded ? gcomp__sink_coded_chunk : gcomp__sink_chunk,
                &job);
 }
+
+/* What a method exchanges in a step, as a row names it. Without objects there are no steps, and
+   nothing is to keep these functions in the program. */
+#ifdef GCOMP_NO_OBJECT
+#define GCOMP__SUMS_OF(name) NULL
+#else
+#define GCOMP__SUMS_OF(name) &gcomp__##name##_sums
+#endif
 
 /* Parts of rows: the functions of a block method; of a method that sends no payloads; the rounds of
    a method that only gathers payloads. */
@@ -10537,7 +10555,7 @@ static const gcomp__sums gcomp__none_sums = {
 static const gcomp__method gcomp__row_none = {
     "none", 1, GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT | GCOMP__VALUES,
     {{NULL}},
-    GCOMP__KERNELS(none), &gcomp__block_payload, &gcomp__none_sums, {gcomp__none_form}};
+    GCOMP__KERNELS(none), &gcomp__block_payload, GCOMP__SUMS_OF(none), {gcomp__none_form}};
 #endif
 
 /* >>method fp16: IEEE binary16: a sign, 5 bits of exponent, 10 of mantissa.
@@ -11670,7 +11688,7 @@ static const gcomp__method gcomp__row_terngrad = {
      GCOMP__COUNT("share", 0, 0, 1, 0), GCOMP__CODE},
     GCOMP__WIDE_KERNELS(levels),
     &gcomp__block_payload,
-    &gcomp__terngrad_sums,
+    GCOMP__SUMS_OF(terngrad),
     {gcomp__terngrad_form, NULL, gcomp__terngrad_adapt, gcomp__terngrad_misfit,
      gcomp__terngrad_refuse}};
 #endif
@@ -13525,7 +13543,7 @@ static gcomp_result gcomp__sparse_check_two(const gcomp__view *one, const gcomp_
 }
 
 /* Reads all elements of a valid payload; returns how many. */
-static size_t gcomp__sparse_read(const gcomp__view *view, uint32_t *index, float *value)
+GCOMP__SHARED size_t gcomp__sparse_read(const gcomp__view *view, uint32_t *index, float *value)
 {
     gcomp__indices indices;
     gcomp__view values;
@@ -13658,7 +13676,7 @@ GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float w
 
 /* residual <- residual - decode(payload) for the elements where `only` is not zero: what topk's
    global=1 applied of this worker's own payload. */
-static void gcomp__sparse_take(const gcomp__view *view, float *residual, const float *only)
+GCOMP__SHARED void gcomp__sparse_take(const gcomp__view *view, float *residual, const float *only)
 {
     float tile[GCOMP__CURSOR + 32];
     gcomp__cursor c;
@@ -14473,13 +14491,13 @@ static const gcomp__method gcomp__row_blocktopk = {
 enum { GCOMP__WARM_PARTS = 4 };
 
 /* The part of an epoch, 0 .. parts - 1; `parts` after the warm-up. */
-static size_t gcomp__warm_part(size_t parts, uint32_t epoch, double epochs)
+GCOMP__SHARED size_t gcomp__warm_part(size_t parts, uint32_t epoch, double epochs)
 {
     return (double)epoch < epochs ? (size_t)((uint64_t)parts * epoch / (uint64_t)epochs) : parts;
 }
 
 /* The density in a part, never less than that of the end. */
-static double gcomp__warm_density(size_t part, double density)
+GCOMP__SHARED double gcomp__warm_density(size_t part, double density)
 {
     static const double keep[GCOMP__WARM_PARTS] = {0.25, 0.0625, 0.015625, 0.004};
     return part < GCOMP__WARM_PARTS && density < keep[part] ? keep[part] : density;
@@ -14649,7 +14667,7 @@ static const gcomp__method gcomp__row_dgc = {
      GCOMP__COUNT("masking", 1, 0, 1, 0), GCOMP__COUNT("warmup", 4, 0, 1000000, 0)},
     GCOMP__NO_KERNELS,
     &gcomp__dgc_payload,
-    &gcomp__dgc_sums,
+    GCOMP__SUMS_OF(dgc),
     {NULL, &gcomp__dgc, gcomp__dgc_adapt}};
 #endif
 
@@ -18329,6 +18347,7 @@ GCOMP_API gcomp_result gcomp_retain(const void *payload, size_t length, const gc
     return result;
 }
 
+#ifndef GCOMP_NO_OBJECT
 /* ------------------------------------------------------------------------------------------------
    >>schedules - who chooses among the codecs of a list
 
@@ -24116,6 +24135,7 @@ GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
     gcomp__fp_leave(mode);
     return GCOMP_OK;
 }
+#endif /* GCOMP_NO_OBJECT */
 
 /* ------------------------------------------------------------------------------------------------
    >>licence
