@@ -2427,6 +2427,7 @@ static gcomp__text gcomp__text_in(char *buffer, size_t capacity)
     return t;
 }
 
+/* One letter: written if there is room, and counted in any case. The others go through this one. */
 static void gcomp__say_char(gcomp__text *t, char c)
 {
     if (t->length + 1 < t->capacity) { /* the letter and the 0 fit */
@@ -17916,6 +17917,8 @@ static gcomp_result gcomp__encode_as(const gcomp__call *call, const gcomp__metho
     return result;
 }
 
+/* Checks what a caller can get wrong, in the order of the arguments, then encodes. Sparse methods
+   and eden need their scratch; other methods run without. */
 GCOMP_API gcomp_result gcomp_encode(const gcomp_codec *codec, const gcomp_input *in,
                                     const gcomp_exec *exec, void *payload, size_t capacity,
                                     size_t *length)
@@ -18601,12 +18604,15 @@ static size_t gcomp__control(const gcomp__schedule *s, gcomp__pace *pace, double
        |       frames             frames of all workers
        |       bucket, mem.others which tensors are communicated together
        +------ node               desc.node: another gcomp, which sums within the machine
+   Threads: from here to the end of the file everything runs on the thread that calls the API. There
+   are no locks: one call at a time on one object. desc.parallel serves kernels alone, inside of
+   encode, decode and commit; its tasks see chunks of tensors, and no field of an object.
    ---------------------------------------------------------------------------------------------- */
 
 /* Phases of a step. COLLECT to ROUNDS are passed once for each bucket. */
 enum { GCOMP__IDLE, GCOMP__COLLECT, GCOMP__FRAMES, GCOMP__DECISIONS, GCOMP__ROUNDS, GCOMP__READY };
 enum { GCOMP__FRAME = 64, GCOMP__SENTENCE = 256 }; /* bytes of a frame, and of an error's text */
-enum { GCOMP__WORD = 16 };         /* bytes that a worker says to the others of its machine */
+enum { GCOMP__WORD = 16 };         /* bytes of the word that workers of a machine exchange */
 enum { GCOMP__LENGTH_BYTES = 16 }; /* bytes that announce the length of a shard or a sum */
 
 /* One codec of a tensor's list, with what it needs for this tensor. */
@@ -19830,6 +19836,7 @@ static size_t gcomp__memory_of(const gcomp_desc *desc, const gcomp_tensor *tenso
     return total;
 }
 
+/* With desc.node two objects: the object, and the one that sums within its machine. */
 GCOMP_API size_t gcomp_memory_needed(const gcomp_desc *desc, const gcomp_tensor *tensors,
                                      size_t count)
 {
@@ -19892,6 +19899,8 @@ static int gcomp__make_node(gcomp *gc, int prepared)
     return result == GCOMP_OK;
 }
 
+/* Checks desc, then allocates: the object, its frames, two empty arrays, and with desc.node the
+   object of the machine. Buffers of steps come later, when the tensors are known. */
 GCOMP_API gcomp_result gcomp_open(gcomp **gc, const gcomp_desc *desc)
 {
     gcomp__text why = gcomp__text_in(desc ? desc->why : NULL, desc ? desc->why_capacity : 0);
@@ -20575,6 +20584,8 @@ static void gcomp__seal_payload(const gcomp *gc, uint8_t *payload, size_t length
     if (!gc->desc.no_checksum) gcomp__seal(gc->set, payload, length);
 }
 
+/* Reads grad and residual, and writes the payload alone: a call that is repeated writes the same.
+   */
 GCOMP_API gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, const float *grad,
                                       void *payload, size_t capacity, size_t *length)
 {
@@ -24100,6 +24111,7 @@ GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm)
     return gcomp__regroup(gc, comm, NULL);
 }
 
+/* Both change: the workers of this machine, and the machines. */
 GCOMP_API gcomp_result gcomp_regroup_machines(gcomp *gc, const gcomp_comm *comm,
                                               const gcomp_comm *node)
 {
@@ -24120,6 +24132,7 @@ GCOMP_API gcomp_result gcomp_regroup_machines(gcomp *gc, const gcomp_comm *comm,
    Only the norm of all residuals, and the ratio, are calculated when they are asked for.
    ---------------------------------------------------------------------------------------------- */
 
+/* Changes nothing, and may be called inside a step. */
 GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
 {
     double squares = 0; /* the sum of squares of all residuals */
