@@ -18105,8 +18105,7 @@ static gcomp_result gcomp__check_two(gcomp__call *call, const gcomp__view *like,
    *first is the view of the first one. Their indices are kept in the scratch as long as there is
    room, so that decoding need not read them again: gcomp__add_all, called with the same scratch,
    takes the same rooms in the same order.
-     scratch   | indices of w = 0 | of w = 1 | of w = 2 | ... | what is left: decoders work here |
-   */
+     scratch   | indices of w = 0 | of w = 1 | of w = 2 | ... | the rest: decoders work here | */
 static gcomp_result gcomp__check_all(const gcomp__call *call, const void *const *payloads,
                                      const size_t *lengths, size_t count, size_t n,
                                      gcomp__view *first)
@@ -19273,8 +19272,7 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__entry *ent
    mem.local grows in the same order; mem.sums in the order of tensors, see gcomp__place_sums. What
    a bucket needs only while it is communicated (shards, lists) begins at 0 in each bucket: the
    next bucket uses the same bytes again.
-   ----------------------------------------------------------------------------------------------
-   */
+   ---------------------------------------------------------------------------------------------- */
 
 enum { GCOMP__LEAST_RANGE = 256 }; /* elements; payloads of smaller ranges are mostly headers */
 
@@ -20333,8 +20331,7 @@ static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot)
     gcomp__say_char(t, '\n');
 }
 
-/* Called with capacity 0 it only measures: then call it again with one byte more than it returned.
-   */
+/* With capacity 0 it only measures: the text then needs one byte more than the call returned. */
 GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity)
 {
     gcomp__text t = gcomp__text_in(text, capacity);
@@ -20584,8 +20581,7 @@ static void gcomp__seal_payload(const gcomp *gc, uint8_t *payload, size_t length
     if (!gc->desc.no_checksum) gcomp__seal(gc->set, payload, length);
 }
 
-/* Reads grad and residual, and writes the payload alone: a call that is repeated writes the same.
-   */
+/* Reads grad and residual, and writes the payload alone: repeated, it writes the same bytes. */
 GCOMP_API gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, const float *grad,
                                       void *payload, size_t capacity, size_t *length)
 {
@@ -21803,8 +21799,7 @@ static gcomp_result gcomp__out_of_step(gcomp *gc, size_t w, const uint8_t *f)
                             gcomp_result_name(gc->last));
 }
 
-/* Is this a decision that worker w may make? Rank 0 alone, in bucket 0, for an entry of the lists.
-   */
+/* May worker w make this decision? Only rank 0, in bucket 0, and for an entry that exists. */
 static int gcomp__may_decide(const gcomp *gc, size_t w, unsigned decision)
 {
     if (!decision) return 1;
@@ -22052,8 +22047,8 @@ static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *step)
     return GCOMP_OK;
 }
 
-/* Workers of one machine exchange in gc->node first, which a user cannot drive: hence the refusal.
-   */
+/* Refused with desc.node: workers of one machine first exchange in gc->node, which a user cannot
+   drive. */
 GCOMP_API gcomp_result gcomp_step_begin(gcomp *gc, const gcomp_step *step)
 {
     if (!gc) return GCOMP_INVALID_ARGUMENT;
@@ -22772,8 +22767,7 @@ static const char *gcomp__request_name(const gcomp *gc, uint32_t id, unsigned ki
 }
 
 /* Only notes that the request is done: what came is looked at by the next gcomp_step_next. An id
-   that is not under way is refused, and changes nothing. A failed request ends the step at once.
-   */
+   that is not under way is refused, and changes nothing. A failed request ends the step here. */
 GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
 {
     const unsigned kind = id & 7; /* 0: frames */
