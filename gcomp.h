@@ -58,6 +58,7 @@
    >>dithering   stochastic rounding
    >>measures    what a scale is made from: sums and extremes of p
    >>loops       the three loops that become kernels of a block method
+   >>fitting     the constants and the scale of a block, from what was measured of it
    >>encoding    tiles of a gradient become codes and scales
    >>decoding    codes become the mean and the residual
    >>levels      entropy codes of levels: a second layer behind the drivers of block methods
@@ -3105,7 +3106,8 @@ struct gcomp__measured {
 struct gcomp__unit {
     float a, b;     /* the scale as the payload has it: one float, or two */
     float inverse;  /* about 1 / (a * lift): turns p * lift into levels */
-    float lift;     /* 1; a power of two where 1 / a would overflow; 0: some p is not finite */
+    float lift;     /* 1; 2^64 where 1 / a would overflow, 1/4 where p - offset would; 0: some
+                       p is not finite */
     float offset;   /* 0 but for methods with a range, whose levels do not begin at 0 */
     float levels, constant; /* those of the form */
     uint64_t words;    /* two key words of random numbers, see >>random */
@@ -6711,7 +6713,8 @@ GCOMP__INLINE const float *gcomp__no_residual(void)
 #endif
 
 #if GCOMP__IN_EACH
-/* The first `count` < 16 floats at p, zeros behind; and back. */
+/* The first `count` < 16 floats at p, zeros behind; and back. The compiler makes two copies of 64
+   bytes of this at most, and it happens once an array. */
 #define gcomp__load_some GCOMP__F(load_some)
 GCOMP__INLINE gv gcomp__load_some(const float *p, size_t count)
 {
@@ -6744,7 +6747,7 @@ GCOMP__INLINE void gcomp__swap_bytes(uint8_t *c)
 #endif
 }
 
-/* 16 gradients of 2 bytes. */
+/* 16 gradients of 2 bytes as floats. A step over the bytes of a group is a step of 32 bytes. */
 #define gcomp__load_pairs GCOMP__F(load_pairs)
 GCOMP__INLINE gv gcomp__load_pairs(const uint8_t *c, gcomp_dtype dtype)
 {
@@ -6757,8 +6760,9 @@ GCOMP__INLINE gv gcomp__load_pairs(const uint8_t *c, gcomp_dtype dtype)
     return dtype == GCOMP_F16 ? gv_load_half(c) : gv_load_bfloat(c);
 }
 
-/* p = scale * grad + residual of elements i .. i + 15; `general` is a constant: 0 means float and
-   scale 1. */
+/* p = scale * grad + residual of elements i .. i + 15. general and feedback are constants, so that
+   each loop has only what it needs: general 0 means that gradients are float with scale 1, feedback
+   0 that there is no residual. The product is rounded before the residual is added, on all sets. */
 #define gcomp__load_p GCOMP__F(load_p)
 GCOMP__INLINE gv gcomp__load_p(const gcomp_input *in, size_t i, int general, int feedback)
 {
@@ -6779,7 +6783,7 @@ static gv gcomp__load_p_some(const gcomp_input *in, size_t i, size_t count)
 {
     uint8_t grad[64]; /* 16 elements of any type, in the machine's order of bytes */
     float residual[16];
-    gcomp_input some = *in;
+    gcomp_input some = *in; /* the same input, but for these two arrays */
     size_t bytes = gcomp__dtype_bytes(in->dtype);
     memset(grad, 0, sizeof grad);
     memset(residual, 0, sizeof residual);
@@ -6798,7 +6802,8 @@ GCOMP__INLINE int gcomp__general(const gcomp_input *in)
     return in->dtype != GCOMP_F32 || in->scale != 1.0f;
 }
 
-/* >>kernel squares: sum of x * x in double, per chunk, chunks in order. */
+/* >>kernel squares: the sum of x * x in double. Each chunk is summed in 16 lanes and folded, and
+   the chunks are added in order: so the bits are the same as where threads sum chunks. */
 #define gcomp__squares GCOMP__F(squares)
 GCOMP__SHARED double gcomp__squares(const float *x, size_t n)
 {
@@ -6823,8 +6828,12 @@ GCOMP__SHARED double gcomp__squares(const float *x, size_t n)
 }
 
 #if !GCOMP__IN_WIDE
-/* >>kernel crc: CRC-32C of bytes, continuing from crc (0 at first). What is next is fetched: else
-   memory would decide. */
+/* >>kernel crc: CRC-32C of bytes, continuing from crc (0 at first). Long data is done in three
+   parts at a time, see >>crc:
+
+     bytes   | 2048: crc | 2048: second | 2048: third | the next three are prefetched | ...
+
+   Three streams and three steps a turn are faster than memory unless it is prefetched. */
 #define gcomp__crc GCOMP__F(crc)
 static uint32_t gcomp__crc(uint32_t crc, const uint8_t *bytes, size_t count)
 {
@@ -6848,8 +6857,9 @@ static uint32_t gcomp__crc(uint32_t crc, const uint8_t *bytes, size_t count)
     return ~crc;
 }
 
-/* >>kernel absorb: residual <- scale * grad + residual, saturated; y <- 0. Either may be missing;
-   grad may be y. */
+/* >>kernel absorb: residual <- scale * grad + residual, saturated; y <- 0. A sparse
+   commit begins so: all of p is kept, and then what was sent is moved from the residual to the
+   mean. Either output may be missing; grad may be y. */
 #define gcomp__absorb GCOMP__F(absorb)
 static void gcomp__absorb(const gcomp__sink *sink, size_t chunk)
 {
@@ -6863,7 +6873,7 @@ static void gcomp__absorb(const gcomp__sink *sink, size_t chunk)
     in.scale = sink->scale;
     in.residual = residual;
     if (!residual) {
-        if (y) memset(y + i, 0, 4 * (end - i));
+        if (y) memset(y + i, 0, 4 * (end - i)); /* nothing is kept: the gradient is dropped */
         return;
     }
     if (GCOMP__SMALL || gcomp__general(&in) || !y) {
@@ -6883,8 +6893,9 @@ static void gcomp__absorb(const gcomp__sink *sink, size_t chunk)
     }
 }
 
-/* >>kernel advance: p, the next u and zeros of elements begin .. end - 1. Outputs may be the
-   inputs. */
+/* >>kernel advance: p, the next u and zeros of elements begin .. end - 1, whole groups of 16. The
+   formulas stand at gcomp__momentum. Each group is loaded before it is stored, so outputs may be
+   the inputs. */
 #define gcomp__advance_driver GCOMP__F(advance_driver)
 GCOMP__HEAVY void gcomp__advance_driver(const gcomp__momentum *d, size_t begin, size_t end,
                                         int general, int nesterov)
@@ -6902,6 +6913,8 @@ GCOMP__HEAVY void gcomp__advance_driver(const gcomp__momentum *d, size_t begin, 
     }
 }
 
+/* The same for any number of elements. Loops without nesterov exist for general inputs and for
+   plain ones; nesterov, which is rare, has the general loop alone. */
 #define gcomp__advance_momentum GCOMP__F(advance_momentum)
 static void gcomp__advance_momentum(const gcomp__momentum *d, size_t begin, size_t end)
 {
@@ -6932,7 +6945,9 @@ static void gcomp__advance_momentum(const gcomp__momentum *d, size_t begin, size
     }
 }
 
-/* >>kernel scale_copy: y <- part * p for begin .. end - 1; returns the bits of the largest |p|. */
+/* >>kernel scale_copy: y <- part * p for elements begin .. end - 1: this worker's contribution to a
+   sum of floats, part = 1 / world. Returns the bits of the largest |p|, which tell whether all p
+   are finite. */
 #define gcomp__scale_copy GCOMP__F(scale_copy)
 static uint32_t gcomp__scale_copy(float *y, const gcomp_input *input, size_t begin, size_t end,
                                   float part)
@@ -6955,7 +6970,8 @@ static uint32_t gcomp__scale_copy(float *y, const gcomp_input *input, size_t beg
     return gv_most(max_bits);
 }
 
-/* >>kernel max_bits_of: the bits of the largest |x|. */
+/* >>kernel max_bits_of: the bits of the largest |x|; 0x7f800000 and above if some x is not
+   finite. */
 #define gcomp__max_bits_of GCOMP__F(max_bits_of)
 static uint32_t gcomp__max_bits_of(const float *x, size_t n)
 {
@@ -6967,10 +6983,11 @@ static uint32_t gcomp__max_bits_of(const float *x, size_t n)
 }
 
 /* >>kernel any_invalid: is one of these codes invalid? Looks at 64 bytes at a time, and at all
-   codes of a word at once. `each` has a 1 at the lowest bit of each code (for 4 bits 0x11111111),
+   codes of a word at once. `each` has a 1 at the lowest bit of each code (for 8 bits 0x01010101),
    `top` at the highest.
-     UP_TO  last_code = 5 in 4 bits, without the top bit: code + room, room = 8 - 6, has its top bit
-            set if the code is 6 or 7. The sum of a code cannot carry into the next code.
+     UP_TO  a code without its top bit, plus room, has its top bit set if it is above last_code:
+            for last_code 0x7e room is 0x80 - 0x7f = 1, and 0x7f + 1 = 0x80. No sum carries into
+            the next code.
      PAIRS  a code is 01 if its low bit is 1 and its high bit, moved down, is 0. */
 #define gcomp__any_invalid GCOMP__F(any_invalid)
 static int gcomp__any_invalid(const gcomp__form *form, const uint8_t *c, size_t bytes)
@@ -6994,7 +7011,8 @@ static int gcomp__any_invalid(const gcomp__form *form, const uint8_t *c, size_t 
                          gw_splat(0)) != 0xffffu;
 }
 
-/* >>kernel widen, narrow: between float and 2-byte formats. narrow saturates. */
+/* >>kernel widen, narrow: between float and fp16 or bf16, in the machine's order of bytes. narrow
+   rounds to nearest, ties to even, and saturates. */
 #define gcomp__widen GCOMP__F(widen)
 static void gcomp__widen(float *y, const void *x, gcomp_dtype dtype, size_t n)
 {
@@ -7023,7 +7041,7 @@ static void gcomp__narrow(void *y, const float *x, gcomp_dtype dtype, size_t n)
     }
 }
 
-/* >>kernel saturated: y <- x, with infinities made finite. */
+/* >>kernel saturate_all: y <- x, with infinities made finite: a sum of finite floats may be one. */
 #define gcomp__saturate_all GCOMP__F(saturate_all)
 static void gcomp__saturate_all(float *y, const float *x, size_t n)
 {
@@ -7132,6 +7150,14 @@ GCOMP__INLINE gw gcomp__signed(gw x, gw s) { return gw_sub(gw_xor(x, s), s); }
 
 /* ------------------------------------------------------------------------------------------------
    >>measures - what a scale is made from: sums and extremes of p, over a block or a chunk
+
+     measure    a group of 16 p adds              the scale of a block, for instance
+     MOST       max_bits <- max(max_bits, |p|)    int: max |p| / levels
+     L1         sum += |p|                        sign: the mean of |p|
+     L2         sum += p * p                      qsgd with norm=l2, sign with scale=rms
+     MOMENTS    sum += p * p, other += p          terngrad: a clip at some standard deviations
+     SIDES      sum += p, or other += -p          onebit: the means above and below 0
+     RANGE      low, high                         int with range=affine
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_EACH
 /* Running measures of a block or a chunk, 16 of each kind; which of them run depends on the
@@ -7288,7 +7314,7 @@ GCOMP__HEAVY void gcomp__acc_run(gcomp__acc *acc, const float *g, const float *e
 GCOMP__HEAVY void gcomp__acc_range(gcomp__acc *acc, const float *g, const float *e, size_t step,
                                    size_t count)
 {
-    gw low = acc->low, high = acc->high, x;
+    gw low = acc->low, high = acc->high, x; /* x: 16 p as ordered integers */
     size_t i;
     for (i = 0; i + 16 <= count; i += 16, e += step) {
         x = gcomp__ordered(gw_bits(gv_add(gv_load(g + i), gv_load(e))));
@@ -7326,7 +7352,8 @@ GCOMP__NOINLINE void gcomp__acc_any(gcomp__acc *acc, const float *g, const float
     }
 }
 
-/* >>kernel measure: of elements begin .. end - 1, whose begin is a multiple of 16. */
+/* >>kernel measure: measures p of elements begin .. end - 1; begin is a multiple of 16. Inputs that
+   are not plain floats go through a tile. */
 #define gcomp__measure_range GCOMP__F(measure_range)
 static void gcomp__measure_range(const gcomp_input *in, size_t begin, size_t end, int measure,
                                  gcomp__measured *m)
@@ -7529,21 +7556,22 @@ GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequanti
 #endif
 
 /* ------------------------------------------------------------------------------------------------
-   >>encoding - tiles of a gradient become codes and scales, for every block method
+   >>fitting - the constants and the scale of a block, from what was measured of it
 
-     gcomp__encode                  a chunk
-       gcomp__encode_staged         ... of gradients that are not float, or have a scale
-       gcomp__encode_scale_first    scale before codes: int, qsgd, mx, ...
-         gcomp__fit_tile            constants of the blocks of a tile; blocks of 16 .. 512 elements
-         gcomp__fit_large           constants of a larger block, which is measured before
-         kernels->quantise          gcomp__quantise_tile with the method's function
-       gcomp__encode_scale_last     codes before scale, or no scale: sign, onebit, fp16, ...
-         gcomp__quantise_range      a block, or the chunk
-         kernels->quantise          gcomp__quantise_groups with the method's function
+   A tile has the constants of all its blocks: inverse[k] and offset[k] of block k. In the usual
+   case they come from top[k] and high[k] (gcomp__fit_simply); else the block is measured as its
+   form says, and the method's function `fit` finds them. Where a block's inverse would
+   overflow, or differences of its p would, its p are lifted: multiplied by a power of two in the
+   tile.
+
+     block of    16                 32 .. 512                         1024 and more
+     measured    in t->p            by the quantiser, while it        in memory, before its
+                                    codes the tile before             first tile
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_EACH && !GCOMP__IN_WIDE
-/* The constants of a block from its measures, and its scale to the payload. Not finite: lift 0.
-   Returns the bits of the largest |p|. */
+/* The constants of block `block` from its measures, and the scale of the block to the payload. If
+   some p is not finite, u->lift becomes 0 and nothing is written: the call will fail. Returns
+   the bits of the largest |p|. */
 #define gcomp__fit_block GCOMP__F(fit_block)
 GCOMP__INLINE uint32_t gcomp__fit_block(const gcomp__encode_job *job, const gcomp__measured *m,
                                         size_t block, gcomp__unit *u)
@@ -7581,7 +7609,8 @@ GCOMP__INLINE int gcomp__fit_simply(const gcomp__form *form, gcomp__tile *t, siz
     if (gcomp__measures(form->measure, GCOMP__RANGE)) {
         const uint32_t low = t->top[k], high = t->high[k];
         const uint32_t top = gcomp__larger(low & 0x7fffffffu, high);
-        if (!(low >> 31) || high >> 31) return 0; /* all of one sign: low is not the smallest */
+        /* Some p < 0 and some p >= 0, or low and high are not what they are named for. */
+        if (!(low >> 31) || high >> 31) return 0;
         if (!gcomp__simple_range(&u, top, gcomp__float(low), gcomp__float(high), form->levels))
             return 0;
         t->top[k] = top;
@@ -7612,6 +7641,8 @@ GCOMP__NOINLINE uint32_t gcomp__fit_tile(const gcomp__span *span, gcomp__tile *t
     const size_t blocks = (count + block - 1) >> shift, first = i >> shift;
     uint8_t *scale = job->scales + first * form->scale_bytes; /* of block k */
     uint32_t max_bits = 0;
+    /* Without `known`, top is measured here. For a range it becomes 0: then fit_simply returns 0,
+       and the block is measured in full below. */
     for (size_t k = 0; k < blocks && (!known || block < 32); k++) {
         gv most = gv_splat(0);
         for (size_t j = k * block; j < gcomp__min((k + 1) * block, count); j += 16)
@@ -7623,10 +7654,10 @@ GCOMP__NOINLINE uint32_t gcomp__fit_tile(const gcomp__span *span, gcomp__tile *t
         float *p = t->p + k * block;
         gcomp__measured m;
         m.max_bits = t->top[k];
-        if (!gcomp__fit_simply(form, t, k, scale)) {
+        if (!gcomp__fit_simply(form, t, k, scale)) { /* the rare or the slow case */
             gcomp__unit u;
             m.count = gcomp__min(count - k * block, block);
-            if (form->measure != GCOMP__MOST) {
+            if (form->measure != GCOMP__MOST) { /* sums, and ranges of one sign, from t->p */
                 gcomp__acc acc;
                 acc.max_bits = gv_splat(0);
                 gcomp__acc_none(&acc, form->measure);
@@ -7636,6 +7667,7 @@ GCOMP__NOINLINE uint32_t gcomp__fit_tile(const gcomp__span *span, gcomp__tile *t
             (void)gcomp__fit_block(job, &m, first + k, &u);
             t->inverse[k] = u.inverse;
             t->offset[k] = u.offset;
+            /* a lift is per block: t->u.lift stays 1, which encode_scale_first looks at */
             if (u.lift != 1.0f) gcomp__lift(p, m.count, u.lift);
         }
         max_bits = gcomp__larger(max_bits, m.max_bits & 0x7fffffffu);
@@ -7657,10 +7689,25 @@ GCOMP__NOINLINE uint32_t gcomp__fit_large(const gcomp__span *span, gcomp__tile *
     (void)gcomp__fit_block(job, &m, i / form->block, &u);
     t->inverse[0] = u.inverse;
     t->offset[0] = u.offset;
-    t->u.lift = u.lift;
+    t->u.lift = u.lift; /* all tiles of the block are lifted, when their turn comes */
     return m.max_bits;
 }
+#endif
 
+/* ------------------------------------------------------------------------------------------------
+   >>encoding - tiles of a gradient become codes and scales, for every block method
+
+     gcomp__encode                  a chunk
+       gcomp__encode_staged         ... of gradients that are not float, or have a scale
+       gcomp__encode_scale_first    scale before codes: int, qsgd, mx, ...
+         gcomp__fit_tile            constants of the blocks of a tile; blocks of 16 .. 512 elements
+         gcomp__fit_large           constants of a larger block, which is measured before
+         kernels->quantise          gcomp__quantise_tile with the method's function
+       gcomp__encode_scale_last     codes before scale, or no scale: sign, onebit, fp16, ...
+         gcomp__quantise_range      a block, or the chunk
+         kernels->quantise          gcomp__quantise_groups with the method's function
+   ---------------------------------------------------------------------------------------------- */
+#if GCOMP__IN_EACH && !GCOMP__IN_WIDE
 /* Copies bytes past the caches (gb_stream): lines that are written as a whole need not be read
    before. The bytes up to the first line and behind the last one are copied as usual, since other
    threads may write the rest of these lines. */
@@ -7774,7 +7821,7 @@ GCOMP__NOINLINE void gcomp__encode_scale_first(const gcomp__span *span)
         /* the payload has no room for codes of the zeros behind the last elements */
         t.codes = streams || count % 32 ? span->room : codes;
         (job->kernels->quantise)(&t);
-        if (t.codes == span->room) {
+        if (t.codes == span->room) { /* to the payload, without codes of zeros behind the end */
             const size_t bytes = gcomp__clear_last(span->room, form, count);
             if (streams) gcomp__stream_codes(codes, span->room, bytes);
             else memcpy(codes, span->room, bytes);
@@ -7797,7 +7844,9 @@ static void gcomp__quantise_range(const gcomp__span *span, gcomp__tile *t, size_
 {
     const gcomp__encode_job *job = span->job;
     const size_t code16 = job->form.code16;
+    /* 1: codes go past the caches; only those of 2 bytes do, smaller ones are little beside p */
     const int streams = gb_streams && job->streamed && code16 == 32;
+    /* 1: goes tile by tile, since streams, the stage and draws have room for a tile only */
     const int tiles = streams || span->stage || job->form.stochastic;
     const size_t most = tiles ? (size_t)GCOMP__TILE : SIZE_MAX; /* elements of a call */
     for (size_t count; i < end; i += count) {
@@ -7813,8 +7862,8 @@ static void gcomp__quantise_range(const gcomp__span *span, gcomp__tile *t, size_
         t->codes = streams ? span->room : codes;
         if (whole) (job->kernels->quantise)(t);
         if (streams) gcomp__stream_codes(codes, span->room, whole / 16 * code16);
-        if (rest) {
-            uint8_t some[64];
+        if (rest) { /* gradients in t->p[0 .. 15], residuals in t->p[16 .. 31], zeros behind both */
+            uint8_t some[64]; /* their codes, and those of the zeros */
             gcomp__pad(t->p, t->grad + whole, rest);
             gcomp__pad(t->p + 16, t->residual + whole / 16 * t->step, rest);
             t->grad = t->p;
@@ -7843,6 +7892,7 @@ GCOMP__NOINLINE void gcomp__encode_scale_last(const gcomp__span *span)
     t.u = job->unit;
     t.acc = acc;
     for (size_t i = span->begin, stop; i < span->end; i = stop) {
+        /* elements i .. stop - 1 have the same scale */
         stop = block ? gcomp__min(span->end, i + block) : span->end;
         if (block) gcomp__acc_none(acc, form->measure);
         gcomp__quantise_range(span, &t, i, stop);
@@ -7859,6 +7909,7 @@ GCOMP__NOINLINE void gcomp__encode_scale_last(const gcomp__span *span)
     }
 }
 
+/* A chunk, by the order of scale and codes. */
 #define gcomp__encode_span GCOMP__F(encode_span)
 static void gcomp__encode_span(const gcomp__span *span)
 {
@@ -7877,7 +7928,9 @@ GCOMP__NOINLINE void gcomp__encode_staged(gcomp__span *span)
     gcomp__encode_span(span);
 }
 
-/* >>kernel encode: a chunk, and what was measured of it. */
+/* >>kernel encode: codes and scales of a chunk to the payload, and what was measured of the chunk
+   to *measured: max_bits always; the sums, if the tensor has one scale that comes last. Makes the
+   arrays that the chunk works in: some 3 KiB of stack. */
 #define gcomp__encode GCOMP__F(encode)
 static void gcomp__encode(const gcomp__encode_job *job, size_t chunk, gcomp__measured *measured)
 {
@@ -7888,6 +7941,7 @@ static void gcomp__encode(const gcomp__encode_job *job, size_t chunk, gcomp__mea
     GCOMP__ON_A_LINE uint8_t room[2 * GCOMP__TILE]; /* codes have up to 2 bytes */
     gcomp__acc acc;
     acc.max_bits = gv_splat(0);
+    /* these three set all members, so that none is copied before it has a value */
     gcomp__acc_none(&acc, GCOMP__RANGE);
     gcomp__acc_none(&acc, GCOMP__MOMENTS);
     gcomp__acc_none(&acc, GCOMP__L1);
@@ -7987,10 +8041,10 @@ static void gcomp__decode_to(const gcomp__view *view, size_t i, size_t count, fl
     d.base = base;
     d.weight = weight;
     if (d.count) (view->kernels->decode)(&d);
-    if (rest) { /* the last elements of the tensor: in a line of their own, with zeros behind */
+    if (rest) { /* the last elements of the tensor: in a line of 16, with zeros behind */
         const size_t whole = d.count;
-        uint8_t some[64];
-        float line[16];
+        uint8_t some[64]; /* their codes; 16 codes have 64 bytes at most */
+        float line[16];   /* what they are added to, and then their values */
         gcomp__get_last(some, d.codes + count / 16 * code16, &view->form, rest);
         if (base) gcomp__pad(line, base + whole, rest);
         d.codes = some;
@@ -8003,19 +8057,21 @@ static void gcomp__decode_to(const gcomp__view *view, size_t i, size_t count, fl
     }
 }
 
-/* >>kernel decode: elements i .. i + count - 1 as floats. */
+/* >>kernel decode: elements i .. i + count - 1 as floats, without base and weight. */
 #define gcomp__decode_floats GCOMP__F(decode_floats)
 static void gcomp__decode_floats(const gcomp__view *view, size_t i, size_t count, float *to)
 {
     gcomp__decode_to(view, i, count, to, NULL, 0);
 }
 
-/* y <- (fresh ? 0 : y) + weight * d, saturated; y[0] is of element i. */
+/* y <- (fresh ? 0 : y) + weight * d, saturated; y[0] is that of element i. A fresh y is not read,
+   so it need not be filled with zeros before: the sum begins with a tile of zeros. */
 #define gcomp__add_decoded GCOMP__F(add_decoded)
 static void gcomp__add_decoded(const gcomp__view *view, size_t i, size_t count, float *y,
                                float weight, int fresh)
 {
-    const int zeros = fresh && !GCOMP__SMALL; /* added to a tile of zeros, else to zeros in y */
+    /* 1: added to a tile of zeros, else to zeros in y, which takes less code */
+    const int zeros = fresh && !GCOMP__SMALL;
     if (fresh && !zeros) memset(y, 0, 4 * count);
     if (!zeros) gcomp__decode_to(view, i, count, y, y, weight);
     for (size_t end = i + count, some; zeros && i < end; i += some, y += some) {
@@ -8044,7 +8100,7 @@ GCOMP__HEAVY void gcomp__commit_sums(const gcomp__sink *sink, size_t i, size_t e
         GCOMP__PREFETCH(residual + i + ahead);
         if (!one) sum = gv_add(sum, gv_mul(gv_load(other), weight));
         gv_store(residual + i, gv_saturate(gv_sub(p, d)));
-        gv_store(y + i, gv_saturate(sum));
+        gv_store(y + i, gv_saturate(sum)); /* grad may be y: its 16 elements were read above */
     }
 }
 
@@ -8097,7 +8153,7 @@ static void gcomp__end_chunk(const gcomp__sink *sink, size_t chunk)
             gcomp__decode_floats(sink->views + w, begin, end - begin, sink->y + begin);
         return;
     }
-    for (size_t i = begin, next; i < end; i = next) {
+    for (size_t i = begin, next; i < end; i = next) { /* a tile: elements i .. next - 1 */
         next = gcomp__min(end, i + GCOMP__TILE);
         if (keeps && sink->own) gcomp__decode_floats(sink->own, i, next - i, own);
         if (!GCOMP__SMALL && sink->one_pass && next - i == GCOMP__TILE) {
