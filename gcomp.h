@@ -209,10 +209,10 @@
      does not commit, and the others do. The frames of the next step show the difference, and all
      workers return GCOMP_OUT_OF_STEP.
      A bad shard, or a bad length of a shard, is seen by the owner of the range alone. The owner
-     tells all others before anybody waits for the sums of that range: all return
-     GCOMP_PEER_FAILED, and the step can be repeated.
-     Frames say how many bytes follow, and so do the lengths that workers send before the sums of
-     ranges. If a frame or such a length arrives damaged at one worker, that worker cannot go on,
+     tells all others before anybody waits for the range mean: all return GCOMP_PEER_FAILED, and the
+     step can be repeated.
+     Frames say how many bytes follow, and so do the lengths that workers send before their range
+     means. If a frame or such a length arrives damaged at one worker, that worker cannot go on,
      while the others may: it returns GCOMP_CALLBACK_FAILED, as if the transport had reported it.
 
    WHEN A STEP FAILS
@@ -262,10 +262,10 @@
 
    MANY WORKERS
      What a worker receives in a gather grows with the number of workers.
-     Sparse payloads: comm.alltoallv helps. Each worker adds one range of the elements for all; it
-     receives about k elements for that. The sums come back sparse, or dense where that is shorter.
-     The bits are those of the gather. desc.aggregate says when this is done. Values travel as
-     floats in both directions. blocktopk always gathers.
+     Sparse payloads: comm.alltoallv helps. Each worker makes the mean of one range of the elements
+     for all, and receives about k elements for that. The range means come back sparse, or dense
+     where that is shorter. The bits are those of the gather. desc.aggregate says when this is done.
+     Values travel as floats in both directions. blocktopk always gathers.
      topk:global=1 (gTop-k) applies only the k largest elements of the mean, so no more than k come
      back; what a worker sent for other places stays in its residual. Without alltoallv
      topk:global=1 gathers, with the same bits. Outside of steps topk:global=1 is topk.
@@ -281,9 +281,9 @@
                 that it owns, a worker sent its part of p exactly; there it keeps what shot 2 lost,
                 e_o <- W (q - C(q)). The factor is W because a mean takes 1 / W of each residual
      So the sum of e / W over the workers is all that was not sent, as it is without two shots.
-     Whatever holds for residuals holds here. Without feedback e is 0. What is
-     unbiased stays unbiased, with the noise of both shots. With vote the owner adds its own vote to
-     those of the others: the bits are those of the gather.
+     Whatever holds for residuals holds here. Without feedback e is 0. What is unbiased stays
+     unbiased, with the noise of both shots. With vote the owner adds its own vote to those of the
+     others: the bits are those of the gather.
      Use two shots with codecs whose error is small or goes into the residual: sign, onebit, int,
      fp8, mx, fp16, qsgd, eden. Avoid codecs with a fixed threshold (twobit:threshold=, threshold1):
      a mean over workers is smaller than that. Tensors of fewer than 256 elements for each worker
@@ -335,9 +335,8 @@
      opened alike: the steps that follow have the same bits as without the break.
      What the workers have not sent yet reaches the weights as the mean of their residuals, sum of
      e / world. That mean is kept when workers leave with gcomp_save, join, or load saves; a worker
-     that dies takes its residual with it. If W workers load the saves of V
-     workers, each loads all V and takes the mean of the V residuals. While training goes on,
-     between two steps:
+     that dies takes its residual with it. If W workers load the saves of V workers, each loads all
+     V saves and takes the mean of the V residuals. While training goes on, between two steps:
        one leaves      it calls gcomp_save and sends the bytes to any other worker, which calls
                        gcomp_take_over: e_j <- e_j + e_i
        the rest stay   all call gcomp_regroup with the new rank, world and callbacks:
@@ -375,7 +374,7 @@
        what is gathered  (world + 1) * gcomp_bound
        what is summed    a copy
        shards            two to three payloads, what all workers send for one range, a range as
-                         floats, and the sums of all, 4 bytes an element or less (two-shot: about
+                         floats, and all range means, 4 bytes an element or less (two shots: about
                          four payloads, and a range)
        two levels        the gradients of the machine as floats, twice
      gcomp_prepare or the first exchange reserves all of it; no later call allocates. The room is
@@ -1276,9 +1275,9 @@ typedef struct gcomp_comm {
 
 /* How payloads become a mean. Sparse payloads give the same bits by GATHER and by SHARDS.
      GATHER   every worker receives all payloads, world * k elements, and adds them
-     SHARDS   for sparse payloads: each worker adds a range of the elements for all (SparCML's split
-              form). A worker receives about k elements and sends the sums of its range: only the
-              nonzero ones, or the whole range if that is shorter
+     SHARDS   for sparse payloads: each worker makes the mean of one range for all (SparCML's split
+              form). A worker receives about k elements and sends its range mean: the elements that
+              are not 0, or the whole range if that is shorter
      TWO_SHOT sparse payloads: as SHARDS. Block payloads: the compressed all-reduce of 1-bit Adam.
               Each worker quantises p range by range. The owner of a range adds the shards and
               quantises the mean once more, and all gather that. What a worker computes and receives
@@ -1287,7 +1286,7 @@ typedef struct gcomp_comm {
               more, and world >= 8, or world >= 3 with global=1; else GATHER
    If each worker sends k elements, a worker receives
      GATHER               k (world - 1) elements
-     SHARDS               (k + nonzero sums) (world - 1) / world
+     SHARDS               (k + elements of the mean that are not 0) (world - 1) / world
      SHARDS, global=1     little more than 2 k (world - 1) / world */
 typedef enum gcomp_aggregate {
     GCOMP_AGGREGATE_AUTO = 0,
@@ -21110,6 +21109,8 @@ static void gcomp__add_shards(gcomp *gc)
 
 /* ------------------------------------------------------------------------------------------------
    >>sums - the mean made by ranges: owners send their sums, and all workers apply them
+
+   The sums of a range are its range mean: what was added had the weight 1 / world.
 
    Methods with GCOMP__TOP_MEAN apply only the k largest of all sums. No worker sees all sums, so
    owners tell each other where the border lies. An owner sorts the k largest of its range, and
