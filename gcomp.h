@@ -7056,6 +7056,13 @@ static void gcomp__saturate_all(float *y, const float *x, size_t n)
 
    A number is rounded up with the probability of what is cut off. 16 random bits make that exact to
    2^-16. Where they decide nothing (one lane of 65536), 16 more bits make it exact to 2^-32.
+
+     a word      | integer, 16 bits    | 16 places behind the point |  rest: what is cut off behind
+     + random    |                     | 16 random bits             |
+     = sum       | integer, or 1 more  | garbage; all ones: a tie   |
+
+   The sum of places and random bits carries into the integer with probability places / 65536. A tie
+   is 1 less than a carry: it becomes one with probability `rest`.
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_EACH
 /* The words h, h + 1, ..., h + 15. */
@@ -7066,7 +7073,8 @@ GCOMP__INLINE gw gcomp__counted(uint32_t h)
     return gw_add(gw_load(lanes), gw_splat((int32_t)h));
 }
 
-/* >>kernel mixes: gcomp__draw_pair of each word. */
+/* >>kernel mixes: gcomp__draw_pair of each word: 32 random bits, for two elements. words: the
+   key. */
 #define gcomp__mixes GCOMP__F(mixes)
 GCOMP__INLINE gw gcomp__mixes(gw w, uint64_t words)
 {
@@ -7094,17 +7102,15 @@ GCOMP__INLINE gw gcomp__drawn(const gcomp__unit *u, size_t i)
     return gw_load_halves((const uint32_t *)(const void *)((const uint8_t *)u->draws + 2 * i));
 }
 
-/* A number with 16 binary places, in the lower half of a word, is rounded by adding 16 random
-   bits to them: the upper half is the result. Where the lower half is all ones then, the next
-   place might have carried: those ties are broken by `rest`, what is cut off behind the places,
-   0 .. 1. */
+/* Breaks the ties among 16 sums: adds 1 with probability rest, 0 .. 1, by 16 more random bits of
+   the same element. Rare (one group of 32 in 2048), so it goes lane by lane. */
 #define gcomp__tie_broken GCOMP__F(tie_broken)
 GCOMP__RARE gw gcomp__tie_broken(gw sum, gv rest, const gcomp__unit *u, size_t i)
 {
     const gw places = gw_splat(0xffff);
     const uint32_t ties = gw_eq(gw_and(sum, places), places);
     int32_t x[16];
-    float f[16];
+    float f[16]; /* rest in units of 2^-16 */
     gw_store(x, sum);
     gv_store(f, gv_mul(rest, gv_splat(65536.0f)));
     for (size_t j = 0; j < 16; j++)
@@ -7113,7 +7119,8 @@ GCOMP__RARE gw gcomp__tie_broken(gw sum, gv rest, const gcomp__unit *u, size_t i
     return gw_load(x);
 }
 
-/* 32 elements of a tile, which come with their places as floats, |x| <= 32767 * 65536. */
+/* 32 elements of a tile, in units of a place: x = number * 65536, |x| <= 32767 * 65536. The rounded
+   numbers are the upper halves of q and r. */
 #define gcomp__dither GCOMP__F(dither)
 GCOMP__INLINE void gcomp__dither(gw *q, gw *r, gv x, gv y, const gcomp__unit *u, size_t i)
 {
@@ -7178,7 +7185,7 @@ typedef struct gcomp__acc {
 #define gcomp__acc_flush GCOMP__F(acc_flush)
 GCOMP__INLINE void gcomp__acc_flush(gcomp__acc *acc)
 {
-    acc->sum = gs_add(acc->sum, acc->part);
+    acc->sum = gs_add(acc->sum, acc->part); /* a float in double: exact */
     acc->part = gv_splat(0);
 }
 
@@ -7241,7 +7248,7 @@ GCOMP__INLINE gw gcomp__ordered(gw x)
 GCOMP__INLINE void gcomp__acc_none(gcomp__acc *acc, int measure)
 {
     if (gcomp__measures(measure, GCOMP__RANGE)) {
-        acc->low = gw_splat(0x7fffffff);
+        acc->low = gw_splat(0x7fffffff); /* above all: the first p will be below */
         acc->high = gw_splat(-0x7fffffff - 1);
     } else if (measure != GCOMP__MOST) {
         acc->sum = gs_none();
@@ -7292,7 +7299,7 @@ GCOMP__INLINE void gcomp__acc_end(gcomp__acc *acc, size_t count, int measure, gc
 GCOMP__HEAVY void gcomp__acc_run(gcomp__acc *acc, const float *g, const float *e, size_t count,
                                  int measure)
 {
-    gcomp__acc a;
+    gcomp__acc a; /* the copy that the loop adds to */
     size_t i;
     gcomp__acc_move(&a, acc, measure);
     for (i = 0; i + 16 <= count; i += 16) {
@@ -7324,6 +7331,7 @@ GCOMP__HEAVY void gcomp__acc_range(gcomp__acc *acc, const float *g, const float 
         float f[32];
         memcpy(f, g + i, 4 * (count - i)); /* gradients in f[0 .. 15], residuals in f[16 .. 31] */
         memcpy(f + 16, e, 4 * (count - i));
+        /* copies of the first element of the group behind the last one */
         for (size_t j = count - i; j < 16; j++) f[j] = f[0], f[16 + j] = f[16];
         x = gcomp__ordered(gw_bits(gv_add(gv_load(f), gv_load(f + 16))));
         low = gw_min(low, x);
@@ -7381,6 +7389,7 @@ GCOMP__NOINLINE void gcomp__measure_again(const gcomp_input *in, size_t begin, s
                                   gcomp__measured *m)
 {
     gs sum = gs_none();
+    /* slow, since every group is loaded as if it were the last one; but this is rare */
     for (size_t i = begin; i < end; i += 16)
         sum = gs_add(sum, gv_abs(gcomp__load_p_some(in, i, gcomp__min(16, end - i))));
     m->sum = gs_fold(sum);
@@ -8056,7 +8065,9 @@ static void gcomp__decode_to(const gcomp__view *view, size_t i, size_t count, fl
     }
 }
 
-/* >>kernel decode: elements i .. i + count - 1 as floats, without base and weight. */
+/* >>kernel decode: elements i .. i + count - 1 as floats, without base and weight. A part of a
+   payload can be decoded alone: the codes of element i and of the next 15 begin at byte
+   i / 16 * code16, and its scale has the number i >> shift. */
 #define gcomp__decode_floats GCOMP__F(decode_floats)
 static void gcomp__decode_floats(const gcomp__view *view, size_t i, size_t count, float *to)
 {
@@ -8093,6 +8104,7 @@ GCOMP__HEAVY void gcomp__commit_sums(const gcomp__sink *sink, size_t i, size_t e
     /* how far ahead of i lines are prefetched; 0 near the end of the tensor */
     const size_t ahead = end + GCOMP__AHEAD <= sink->n ? GCOMP__AHEAD : 0;
     for (; i < end; i += 16, own += 16, other += 16) {
+        /* p as the encoder had it, d what was sent of it */
         const gv p = gv_add(gv_load(grad + i), gv_load(residual + i)), d = gv_load(own);
         gv sum = gv_add(zero, gv_mul(d, weight));
         GCOMP__PREFETCH(grad + i + ahead);
@@ -8112,7 +8124,7 @@ GCOMP__NOINLINE void gcomp__commit_tile(const gcomp__sink *sink, size_t i, size_
     GCOMP__ON_A_LINE float other[GCOMP__TILE];
     if (sink->count == 1) {
         gcomp__commit_sums(sink, i, end, own, own, 1);
-    } else {
+    } else { /* two payloads: the other one is views[1], or views[0] if the own one is views[1] */
         gcomp__decode_floats(sink->views + (sink->own_at == 0), i, end - i, other);
         gcomp__commit_sums(sink, i, end, own, other, 0);
     }
@@ -8125,7 +8137,7 @@ static void gcomp__sum_tile(const gcomp__sink *sink, size_t i, size_t count, con
 {
     float *y = sink->y + i;
     for (size_t w = 0; w < sink->count; w++) {
-        const int fresh = sink->fresh && w == 0;
+        const int fresh = sink->fresh && w == 0; /* the first payload of a new sum */
         if (!GCOMP__SMALL && own && w == sink->own_at) /* small builds decode it twice */
             gcomp__add_scaled(y, own, sink->weight, count, fresh);
         else gcomp__add_decoded(sink->views + w, i, count, y, sink->weight, fresh);
@@ -8147,7 +8159,7 @@ static void gcomp__end_chunk(const gcomp__sink *sink, size_t chunk)
     in.dtype = sink->dtype;
     in.scale = sink->scale;
     in.residual = sink->residual;
-    if (sink->ending == GCOMP__STORE) {
+    if (sink->ending == GCOMP__STORE) { /* straight to y: no tile is needed */
         for (size_t w = 0; sink->y && w < sink->count; w++)
             gcomp__decode_floats(sink->views + w, begin, end - begin, sink->y + begin);
         return;
@@ -8155,7 +8167,7 @@ static void gcomp__end_chunk(const gcomp__sink *sink, size_t chunk)
     for (size_t i = begin, next; i < end; i = next) { /* a tile: elements i .. next - 1 */
         next = gcomp__min(end, i + GCOMP__TILE);
         if (keeps && sink->own) gcomp__decode_floats(sink->own, i, next - i, own);
-        if (!GCOMP__SMALL && sink->one_pass && next - i == GCOMP__TILE) {
+        if (!GCOMP__SMALL && sink->one_pass && next - i == GCOMP__TILE) { /* the common commit */
             gcomp__commit_tile(sink, i, next, own);
             continue;
         }
