@@ -18318,7 +18318,7 @@ GCOMP_API gcomp_result gcomp_decode_add(const void *payload, size_t length, floa
 static int gcomp__all_vote(const void *const *payloads, size_t count)
 {
     const gcomp__method *m = gcomp__method_of(((const uint8_t *)payloads[0])[5]);
-    for (size_t w = 1; w < count; w++)
+    for (size_t w = 1; w < count; w++) /* byte 5 of a header: the method */
         if (((const uint8_t *)payloads[w])[5] != m->wire) return 0;
     return m->payload->votes;
 }
@@ -19007,7 +19007,9 @@ static gcomp_result gcomp__transport_suits(const gcomp_desc *d, const gcomp_code
     return GCOMP_OK;
 }
 
-/* Number of workers and rank, of desc.comm or desc.node; the names are for the sentence. */
+/* Checks number of workers and rank, of desc.comm or desc.node, and makes a world of 0 one of 1.
+   The names are for the sentence: "comm.rank is 4: it must be from 0 to one less than the world".
+   */
 static gcomp_result gcomp__resolve_world(gcomp_comm *comm, const char *world, const char *rank,
                                          gcomp__text *why)
 {
@@ -19088,7 +19090,8 @@ static gcomp_result gcomp__resolve_schedule(gcomp_desc *d, gcomp__schedule *s, g
                GCOMP_BAD_CODEC;
     if (s->rule == GCOMP__ACCORDION && s->count != 2)
         return gcomp__say(why, "codec: accordion chooses between two codecs"), GCOMP_BAD_CODEC;
-    /* rank 0 steers by the errors of its steps: it has to measure them */
+    /* rank 0 steers by the relative errors of its steps: it has to measure them, which costs passes
+       over the tensors; the other workers need not */
     if (s->rule == GCOMP__ERROR && d->comm.rank == 0) d->measure = 1;
     /* strings of the user are not kept */
     d->schedule = d->codec = NULL;
@@ -19286,6 +19289,7 @@ static gcomp_result gcomp__resolve_list(gcomp__slot *slot, gcomp_codec *codecs, 
     }
     memcpy(codecs, schedule->codecs, sizeof schedule->codecs);
     slot->entry_count = schedule->count;
+    /* the rule for vectors begins to hold when another tensor comes, see gcomp__leave_alone */
     slot->alone = alone && vector && slot->n >= desc->min_elements;
     if (slot->n < desc->min_elements) *plain = "fewer elements than desc.min_elements";
     else if (vector && !alone) *plain = "a vector";
@@ -20243,12 +20247,14 @@ static const gcomp__slot *gcomp__slot_at(const gcomp *gc, size_t tensor)
     return tensor < gcomp_tensor_count(gc) ? gc->tensors + tensor : NULL;
 }
 
+/* rows * cols * stack. */
 GCOMP_API size_t gcomp_tensor_elements(const gcomp *gc, size_t tensor)
 {
     const gcomp__slot *slot = gcomp__slot_at(gc, tensor);
     return slot ? slot->n : 0;
 }
 
+/* The object's own copy of the name. */
 GCOMP_API const char *gcomp_tensor_name(const gcomp *gc, size_t tensor)
 {
     const gcomp__slot *slot = gcomp__slot_at(gc, tensor);
@@ -22925,6 +22931,7 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
         if (slot->residual) gc->e_squares += gcomp__lost(gc, slot);
     }
     if (check) gc->mean_digest = gcomp__crc_floats(gc, gc->mean_digest, work.y, slot->n);
+    /* where the mean is not in the caller's gradient yet */
     if (slot->staging) (gcomp__common(gc->set)->narrow)(slot->grad, work.y, slot->dtype, slot->n);
     else if (made) memcpy(slot->grad, made, 4 * slot->n);
     gc->stats.bytes_in += 4 * (uint64_t)slot->n;
@@ -23573,7 +23580,7 @@ static void gcomp__pass_lead(gcomp *gc, gcomp__pass *p)
     const double entries = (double)gc->schedule.entries; /* numbers of entries are below it */
     if (gc->schedule.rule <= GCOMP__WARMUP) return;
     if (gc->schedule.rule == GCOMP__ACCORDION) {
-        gcomp__pass_size(p, &pace->known, 2);
+        gcomp__pass_size(p, &pace->known, 2); /* 0 or 1 */
         gcomp__pass_size(p, &pace->partial, 2);
         gcomp__pass_double(p, &pace->norm);
         for (gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++) {
@@ -23589,7 +23596,7 @@ static void gcomp__pass_lead(gcomp *gc, gcomp__pass *p)
     gcomp__pass_size(p, &pace->steps, gc->schedule.param[GCOMP__PERIOD]);
     gcomp__pass_double(p, &pace->sum);
     gcomp__pass_double(p, &pace->mean);
-    for (size_t i = 1; i < gc->schedule.entries; i++) {
+    for (size_t i = 1; i < gc->schedule.entries; i++) { /* border i: between entries i - 1 and i */
         gcomp__pass_double(p, &pace->border[i][0]);
         gcomp__pass_double(p, &pace->border[i][1]);
     }
