@@ -9894,7 +9894,7 @@ static gcomp__measured *gcomp__part(const gcomp__encode_job *job, size_t chunk)
     return job->part ? job->part + chunk : job->one;
 }
 
-/* Task: only measures a chunk. */
+/* Task: only measures a chunk, as job->form.measure says. */
 static void gcomp__measure_chunk(void *arg, size_t chunk)
 {
     const gcomp__encode_job *job = (const gcomp__encode_job *)arg;
@@ -10634,7 +10634,8 @@ static const gcomp__method gcomp__row_none = {
    |p - C(p)| <= 2^-11 |p| from 2^-14 on, at most 2^-25 below, where steps are 2^-24. So gradients
    of 2^-25 or less become 0: they wait in the residual until they are larger. There is no scale. */
 #if GCOMP__EACH(FP16)
-/* 16 floats to 32 bytes; the vector operation rounds and saturates. */
+/* 16 floats to 32 bytes. The vector operation rounds and saturates, by the processor's own
+   conversion where there is one. */
 #define gcomp__fp16_quant GCOMP__F(fp16_quant)
 GCOMP__INLINE void gcomp__fp16_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
 {
@@ -11104,14 +11105,16 @@ static const gcomp__method gcomp__row_threshold1 = {
      body   | n bits, bit 0 first: 0 is 1, 1 is -1 |
      mean   -1 where more than half of the payloads say so, else 1: a tie is 1
 
-   No residual is kept, since what is sent has no unit. The mean is no sum of floats: negative votes
-   are counted, 512 elements at once, with one bit of each counter in a vector (a plane). With 7
-   workers, of whom v vote -1, counters begin at 4 - 4 = 0, and v >= 4 sets plane 2:
+   No residual is kept, since what is sent has no unit. The mean is not made by a sum of floats.
+   Instead the votes for -1 are counted, for 512 elements at once. A plane is a vector that holds
+   one bit of each of the 512 counters. With 7 workers the counters begin at 0, and 4 votes or
+   more set plane 2:
 
      element    0 1 2 3 ...
+     votes      4 3 5 0        of 7 workers for -1
      plane 0    0 1 1 0        bit 0 of the counters
      plane 1    0 1 0 0        bit 1
-     plane 2    1 0 1 0        bit 2, the result: counters are 4 3 5 0
+     plane 2    1 0 1 0        bit 2: the mean is -1 1 -1 1
 
    Bernstein, Wang, Azizzadenesheli, Anandkumar: signSGD, ICML 2018. */
 #if GCOMP__FIRST(VOTE)
@@ -11163,9 +11166,9 @@ static void gcomp__vote_majority(const gcomp__sink *sink, size_t begin, size_t e
 {
     const size_t count = sink->count, enough = count / 2 + 1;
     const gv one = gv_splat(1);
-    gw planes[GCOMP__VOTE_PLANES];
+    gw planes[GCOMP__VOTE_PLANES]; /* from 1 on; plane 0 is `low` */
     size_t j;
-    int last = 0;
+    int last = 0; /* the plane of the result */
     while (((uint64_t)1 << last) < enough) last++;
     uint64_t start = ((uint64_t)1 << last) - enough;
     for (size_t i = begin; i < end; i += GCOMP__TILE) {
@@ -11176,7 +11179,7 @@ static void gcomp__vote_majority(const gcomp__sink *sink, size_t begin, size_t e
         for (size_t w = 0; w < count; w += 2) {
             gw a = gcomp__vote_bits(sink, w, i, bytes), carry = gw_and(low, a);
             low = gw_xor(low, a);
-            if (w + 1 < count) {
+            if (w + 1 < count) { /* an odd number of payloads: the last one is alone */
                 gw b = gcomp__vote_bits(sink, w + 1, i, bytes);
                 carry = gw_or(carry, gw_and(low, b));
                 low = gw_xor(low, b);
@@ -11195,7 +11198,7 @@ static void gcomp__vote_majority(const gcomp__sink *sink, size_t begin, size_t e
             GCOMP__UNROLL for (int k = 0; k < 4; k++)
                 gv_store(y + 16 * k, gv_flip(one, gcomp__get16(at + 2 * k)));
         }
-        for (; j < some; j += 16) {
+        for (; j < some; j += 16) { /* near the end of the tensor */
             gv y = gv_flip(one, gcomp__get16((const uint8_t *)result + j / 8));
             if (some - j < 16) gcomp__store_some(sink->y + i + j, y, some - j);
             else gv_store(sink->y + i + j, y);
@@ -11236,6 +11239,7 @@ static void gcomp__vote_decode(const gcomp__call *call, const gcomp__sink *sink)
     gcomp__run(call, gcomp__chunks(sink->n), gcomp__vote_chunk, &job);
 }
 
+/* Bits alone: no scale, nothing that could be wrong but the padding. */
 static void gcomp__vote_form(const double *param, gcomp__form *form)
 {
     (void)param;
@@ -11262,7 +11266,7 @@ static const gcomp__method gcomp__row_vote = {
 
      x = 2.75     10.1100..., 2 or 3; of 65536 random numbers 49152 carry: q = 3 three times of four
 
-   That 16 bits decide nothing happens once in 65536 elements; then 16 more bits decide. */
+   For one element of 65536 the 16 bits decide nothing; then 16 more bits decide. */
 #if GCOMP__EACH(INT) || GCOMP__EACH_WIDE(QSGD) || GCOMP__EACH_WIDE(TERNGRAD)
 /* 32 levels x >> shift as codes, limited to low .. high first: by saturation alone where these are
    -128 .. 127. Codes of 16 bits are not limited. */
@@ -11270,7 +11274,7 @@ static const gcomp__method gcomp__row_vote = {
 GCOMP__INLINE void gcomp__put_levels(uint8_t *code, gw q, gw r, int bits, int shift, int low,
                                      int high)
 {
-    if (bits == 16) {
+    if (bits == 16) { /* 16 codes are 32 bytes */
         gw_put16(code, shift ? gw_sar(q, shift) : q);
         gw_put16(code + 32, shift ? gw_sar(r, shift) : r);
         return;
@@ -11546,6 +11550,7 @@ GCOMP__INLINE gv gcomp__powers_low(gv x, const gcomp__unit *u)
     const gv factor = gv_of_bits(gw_splat((127 + (int32_t)u->levels - 1 + 16) << 23));
     return gv_min(gv_mul(gv_abs(x), factor), gv_splat(65536.0f));
 }
+/* The place of |x|, and 16 random bits added: the upper half of a word is the level. */
 #define gcomp__powers_level GCOMP__F(powers_level)
 GCOMP__INLINE gw gcomp__powers_level(gv x, const gcomp__unit *u, size_t i)
 {
@@ -11562,6 +11567,8 @@ GCOMP__RARE gw gcomp__powers_tie_broken(gw sum, gv x, const gcomp__unit *u, size
     const uint32_t is_low = gv_below_0(gv_sub(low, gv_splat(65536.0f)));
     return gcomp__tie_broken(sum, gv_pick(is_low, rest, gcomp__mantissa_rest(x)), u, i);
 }
+/* 32 elements, p / norm, as codes of 4 or 8 bits: a level, which is cut at s, with the sign of
+   p. */
 #define gcomp__powers_quants GCOMP__F(powers_quants)
 GCOMP__INLINE void gcomp__powers_quants(uint8_t *code, gv x, gv y, const gcomp__unit *u, size_t i,
                                         int bits)
@@ -11815,6 +11822,7 @@ static int gcomp__natural_bad_codes(const uint8_t *codes, size_t bytes)
     return (bad & ones * 0x80) != 0;
 }
 
+/* The exponents are checked by the method's own function. */
 static void gcomp__natural_form(const double *param, gcomp__form *form)
 {
     (void)param;
@@ -11938,6 +11946,7 @@ static const gcomp__block_kernels GCOMP__F(fp8_kernels)[] = {
 #endif
 
 #if GCOMP__ONCE(FP8)
+/* param: format, block. */
 static void gcomp__fp8_form(const double *param, gcomp__form *form)
 {
     form->kernel = param[0] != 0;
