@@ -21,7 +21,7 @@ static int same_on_both(const void *data, size_t bytes)
     return all;
 }
 
-static gcomp *open_one(const char *codec, int with_gatherv)
+static gcomp *open_one(const char *codec, int with_gatherv, gcomp_aggregate aggregate)
 {
     gcomp *gc = NULL;
     gcomp_desc desc;
@@ -30,6 +30,7 @@ static gcomp *open_one(const char *codec, int with_gatherv)
     memset(&tensor, 0, sizeof tensor);
     desc.comm = gcomp_mpi_comm(&mpi);
     if (!with_gatherv) desc.comm.allgatherv = NULL;
+    desc.aggregate = aggregate;
     tensor.name = "w";
     tensor.rows = ROWS;
     tensor.cols = COLS;
@@ -80,7 +81,7 @@ static void test_integers_add_and_the_largest_float_wins(void)
 static void test_none_gives_the_mean(void)
 {
     float *grads[1] = {grad};
-    gcomp *gc = open_one("none", 1);
+    gcomp *gc = open_one("none", 1, GCOMP_AGGREGATE_AUTO);
     for (int step = 0; step < 3; step++) {
         size_t bad = 0;
         fill(step);
@@ -96,7 +97,7 @@ static void test_sign_gives_the_mean_of_scaled_signs(void)
 {
     for (int with = 0; with < 2; with++) {
         float *grads[1] = {grad};
-        gcomp *gc = open_one("sign:block=tensor", with);
+        gcomp *gc = open_one("sign:block=tensor", with, GCOMP_AGGREGATE_AUTO);
         double scale[2] = {0, 0};
         size_t bad = 0;
         for (int rank = 0; rank < 2; rank++)
@@ -122,7 +123,7 @@ static void test_sign_gives_the_mean_of_scaled_signs(void)
 static void test_topk_gives_the_largest_of_both(void)
 {
     float *grads[1] = {grad};
-    gcomp *gc = open_one("topk:density=0.01", 1);
+    gcomp *gc = open_one("topk:density=0.01", 1, GCOMP_AGGREGATE_AUTO);
     size_t bad = 0;
     for (size_t i = 0; i < N; i++) grad[i] = i % 100 == (size_t)(50 * mpi.rank) ? 1000.0f + (float)i : 0.25f;
     CHECK(gcomp_exchange(gc, grads, NULL) == GCOMP_OK);
@@ -143,18 +144,7 @@ static void test_topk_by_ranges_gives_the_bits_of_the_gather(void)
         static float first[N], rest[N];
         for (int way = 1; way <= 2; way++) {
             float *grads[1] = {grad};
-            gcomp *gc = NULL;
-            gcomp_desc desc;
-            gcomp_tensor tensor;
-            memset(&desc, 0, sizeof desc);
-            memset(&tensor, 0, sizeof tensor);
-            desc.comm = gcomp_mpi_comm(&mpi);
-            desc.aggregate = (gcomp_aggregate)way; /* GATHER, SHARDS */
-            tensor.name = "w";
-            tensor.rows = ROWS;
-            tensor.cols = COLS;
-            tensor.codec = codecs[c];
-            if (gcomp_open(&gc, &desc) || gcomp_add_tensor(gc, &tensor)) MPI_Abort(MPI_COMM_WORLD, 1);
+            gcomp *gc = open_one(codecs[c], 1, (gcomp_aggregate)way); /* GATHER, SHARDS */
             for (int step = 0; step < 3; step++) {
                 fill(step);
                 CHECK(gcomp_exchange(gc, grads, NULL) == GCOMP_OK);
@@ -171,7 +161,7 @@ static void test_topk_by_ranges_gives_the_bits_of_the_gather(void)
 static void test_powersgd_loses_nothing_and_ends_equal(void)
 {
     float *grads[1] = {grad};
-    gcomp *gc = open_one("powersgd:rank=2", 1);
+    gcomp *gc = open_one("powersgd:rank=2", 1, GCOMP_AGGREGATE_AUTO);
     for (int step = 0; step < 4; step++) {
         const float *e = gcomp_residual(gc, 0);
         double worst = 0;
@@ -284,7 +274,7 @@ static void test_a_gradient_that_is_not_finite_on_one_rank_stops_both(void)
     static const char *const codecs[] = {"none", "sign", "topk", "powersgd:rank=2"};
     for (size_t c = 0; c < 4; c++) {
         float *grads[1] = {grad};
-        gcomp *gc = open_one(codecs[c], 1);
+        gcomp *gc = open_one(codecs[c], 1, GCOMP_AGGREGATE_AUTO);
         fill(0);
         if (mpi.rank == 1) grad[77] = NAN;
         memcpy(before, grad, sizeof grad);
@@ -300,7 +290,7 @@ static void test_a_gradient_that_is_not_finite_on_one_rank_stops_both(void)
 static void test_ranks_with_other_codecs_are_told(void)
 {
     float *grads[1] = {grad};
-    gcomp *gc = open_one(mpi.rank ? "topk" : "sign", 1);
+    gcomp *gc = open_one(mpi.rank ? "topk" : "sign", 1, GCOMP_AGGREGATE_AUTO);
     fill(0);
     memcpy(before, grad, sizeof grad);
     CHECK(gcomp_exchange(gc, grads, NULL) == GCOMP_MISMATCH);

@@ -51,6 +51,17 @@ static inline int test_is_slow(void)
 #endif
 }
 
+/* Shall a test run on this instruction set? Only if the machine has the set, and if GCOMP_ISA names
+   it or no set at all. Prints the name of the set. */
+static inline int isa_is_wanted(gcomp_isa isa)
+{
+    const char *only = getenv("GCOMP_ISA");
+    if (!gcomp_isa_available(isa)) return 0;
+    if (only && *only && strcmp(only, gcomp_isa_name(isa))) return 0;
+    printf("# %s\n", gcomp_isa_name(isa));
+    return 1;
+}
+
 /* Little-endian words of 1 to 8 bytes. */
 static inline void put_word(uint8_t *to, uint64_t word, int bytes)
 {
@@ -101,6 +112,29 @@ static inline double uniform(uint64_t i)
 static inline float normal(uint64_t i)
 {
     return (float)(sqrt(-2 * log(uniform(2 * i))) * cos(6.283185307179586 * uniform(2 * i + 1)));
+}
+
+/* Element i of n of a gradient, in one of 8 shapes: normal, zero, one huge element, subnormal, all
+   equal, heavy tails, signs and zeros, huge everywhere. Then the residual that goes with it. */
+static inline float shaped_gradient(int shape, size_t i, size_t n)
+{
+    const float v = normal(i);
+    switch (shape) {
+    case 0: return v;
+    case 1: return 0;
+    case 2: return i == n / 2 ? 3e38f : v;
+    case 3: return v * 1e-40f;
+    case 4: return -0.75f;
+    case 5: return v * v * v;
+    case 6: return (float)((int)(uniform(i) * 3) - 1);
+    default: return v < 0 ? -3e38f : 3e38f;
+    }
+}
+
+static inline float shaped_residual(int shape, size_t i)
+{
+    if (shape == 1 || shape == 4 || shape == 7) return 0;
+    return normal(i + 77777) * (shape == 3 ? 1e-41f : 0.1f);
 }
 
 /* The bits of a float, and back. */
@@ -209,6 +243,22 @@ static inline gcomp_allocator heap_of(test_heap *h)
     gcomp_allocator allocator = {heap_alloc, heap_free, NULL};
     allocator.user = h;
     return allocator;
+}
+
+/* Writes the first 41 bytes of a topk payload by hand: k of n elements, with this coder of indices.
+   Behind them the caller writes `rest` bytes: the index stream and the values, which are floats. */
+static inline void put_topk_header(uint8_t *payload, uint64_t n, uint64_t k, unsigned coder,
+                                   size_t rest)
+{
+    memset(payload, 0, 32);
+    memcpy(payload, "GCMP", 4);
+    payload[4] = 1; /* version */
+    payload[5] = 5; /* topk */
+    payload[7] = 1; /* none: values are floats */
+    put_word(payload + 8, n, 8);
+    put_word(payload + 16, 9 + rest, 8);
+    put_word(payload + 32, k, 8);
+    payload[40] = (uint8_t)coder;
 }
 
 /* Did all workers get this result? Says of which it is not so. */

@@ -1273,17 +1273,14 @@ static size_t calculate(const char *text, const float *grad, size_t n, unsigned 
     static float y[LARGEST], e[LARGEST], g[LARGEST];
     const void *payloads[3];
     size_t lengths[3], length = 0, at = 0;
+    gcomp_exec exec = {GCOMP_ISA_AUTO, scratch, sizeof scratch, {NULL, NULL}};
     gcomp_codec codec;
     gcomp_input in;
-    gcomp_exec exec;
     int good = 1;
     memset(&in, 0, sizeof in);
-    memset(&exec, 0, sizeof exec);
     in.grad = grad;
     in.rows = n;
     in.scale = 0.3f;
-    exec.scratch = scratch;
-    exec.scratch_bytes = sizeof scratch;
     good &= gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK;
     good &= gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length) == GCOMP_OK;
     good &= gcomp_seal(payload, length, NULL) == GCOMP_OK;

@@ -215,7 +215,6 @@ static void test_changes_of_workers_have_their_golden_digest(void)
 
 int main(void)
 {
-    const char *only = getenv("GCOMP_ISA");
     gcomp_codec topk;
     for (size_t i = 0; i < COUNT; i++) {
         grad[i] = number(i);
@@ -225,8 +224,7 @@ int main(void)
         for (size_t i = 0; i < STACK; i++) steps[k][i] = number(i * 3 + k);
     for (int i = 1; i <= GCOMP_ISA_NEON; i++) {
         isa_now = (gcomp_isa)i;
-        if (!gcomp_isa_available(isa_now) || (only && *only && strcmp(only, gcomp_isa_name(isa_now)))) continue;
-        printf("# %s\n", gcomp_isa_name(isa_now));
+        if (!isa_is_wanted(isa_now)) continue;
         RUN(test_digests_are_golden_on_one_thread);
         RUN(test_digests_are_golden_on_1_2_and_7_threads);
         RUN(test_digests_are_golden_when_tasks_run_backwards);

@@ -637,22 +637,10 @@ static void begin_stream(void)
 /* A topk payload with the values 1, 2, 3, ... as floats, behind `bytes` bytes of the stream. Returns its length. */
 static size_t by_hand(uint64_t n, uint64_t k, unsigned coder, size_t bytes, size_t values)
 {
-    memset(second, 0, 32);
-    memcpy(second, "GCMP", 4);
-    second[4] = 1;
-    second[5] = 5;
-    second[7] = 1;
-    put_word(second + 8, n, 8);
-    put_word(second + 16, 9 + bytes + 4 * values, 8);
-    put_word(second + 32, k, 8);
-    second[40] = (uint8_t)coder;
+    put_topk_header(second, n, k, coder, bytes + 4 * values);
     memcpy(second + 41, stream, bytes);
-    for (size_t i = 0; i < values; i++) {
-        float v = (float)(i + 1);
-        uint32_t bits;
-        memcpy(&bits, &v, 4);
-        put_word(second + 41 + bytes + 4 * i, bits, 4);
-    }
+    for (size_t i = 0; i < values; i++)
+        put_word(second + 41 + bytes + 4 * i, bits_of((float)(i + 1)), 4);
     return 41 + bytes + 4 * values;
 }
 
@@ -838,13 +826,11 @@ static void test_a_bitmap_has_its_length_its_count_and_zero_padding(void)
 
 int main(void)
 {
-    const char *only = getenv("GCOMP_ISA");
     large = test_is_long() && !test_is_slow() ? LARGE : (1 << 17) + 3;
     RUN(test_codecs_with_a_payload_are_listed);
     for (int i = 1; i <= GCOMP_ISA_NEON; i++) {
         isa_now = (gcomp_isa)i;
-        if (!gcomp_isa_available(isa_now) || (only && *only && strcmp(only, gcomp_isa_name(isa_now)))) continue;
-        printf("# %s\n", gcomp_isa_name(isa_now));
+        if (!isa_is_wanted(isa_now)) continue;
         RUN(test_any_dtype_scale_and_residual_encode_and_retain_as_the_vector_they_mean);
         RUN(test_bytes_and_floats_at_any_address_give_the_same_bits);
         RUN(test_an_element_that_is_not_finite_gives_a_refusal_that_changes_nothing);

@@ -557,14 +557,12 @@ static void test_texts_and_values_of_sparse_methods(void)
 
 int main(void)
 {
-    const char *only = getenv("GCOMP_ISA");
     every = test_is_long() ? 1 : test_is_slow() ? 6 : 4;
     RUN(test_codecs_with_levels_are_listed);
     RUN(test_texts_and_values_of_sparse_methods);
     for (int i = 1; i <= GCOMP_ISA_NEON; i++) {
         isa_now = (gcomp_isa)i;
-        if (!gcomp_isa_available(isa_now) || (only && *only && strcmp(only, gcomp_isa_name(isa_now)))) continue;
-        printf("# %s\n", gcomp_isa_name(isa_now));
+        if (!isa_is_wanted(isa_now)) continue;
         RUN(test_coded_levels_decode_as_packed_ones);
         RUN(test_a_plain_reader_finds_the_packed_levels);
         RUN(test_sizes_are_those_of_the_codes);

@@ -464,16 +464,22 @@ static void test_each_residual_is_what_the_subspace_left_of_this_worker(void)
     }
 }
 
-static void test_workers_never_drift_apart(void)
+static const gcomp_tensor *one_tensor_a_shape(void)
 {
-    gcomp_tensor tensors[SHAPES];
-    char names[SHAPES][8];
-    group g;
+    static gcomp_tensor tensors[SHAPES];
+    static char names[SHAPES][8];
     for (size_t s = 0; s < SHAPES; s++) {
         tensors[s] = matrix(shapes[s].rows, shapes[s].cols, s % 3, shapes[s].codec);
         snprintf(names[s], sizeof names[s], "m%d", (int)s);
         tensors[s].name = names[s];
     }
+    return tensors;
+}
+
+static void test_workers_never_drift_apart(void)
+{
+    const gcomp_tensor *tensors = one_tensor_a_shape();
+    group g;
     group_open(&g, 4, NULL, tensors, SHAPES);
     for (uint64_t step = 0; step < 20; step++) {
         for (size_t w = 0; w < 4; w++)
@@ -488,14 +494,8 @@ static void test_workers_never_drift_apart(void)
 static void test_every_instruction_set_gives_the_same_bits(void)
 {
     group reference;
-    gcomp_tensor tensors[SHAPES];
-    char names[SHAPES][8];
+    const gcomp_tensor *tensors = one_tensor_a_shape();
     gcomp_desc desc;
-    for (size_t s = 0; s < SHAPES; s++) {
-        tensors[s] = matrix(shapes[s].rows, shapes[s].cols, s % 3, shapes[s].codec);
-        snprintf(names[s], sizeof names[s], "m%d", (int)s);
-        tensors[s].name = names[s];
-    }
     memset(&desc, 0, sizeof desc);
     for (int isa = GCOMP_ISA_SCALAR + 1; isa <= GCOMP_ISA_NEON; isa++) {
         if (!gcomp_isa_available((gcomp_isa)isa)) continue;

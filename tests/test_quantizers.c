@@ -1351,7 +1351,6 @@ static void test_large_payloads_hold_what_pieces_of_them_would(void)
 
 static void run_on_one_set(void)
 {
-    printf("# %s\n", gcomp_isa_name(isa_now));
     RUN(test_payloads_and_decoded_values_are_those_of_the_formulas);
     RUN(test_halves_of_a_step_go_to_the_even_code);
     RUN(test_twobit_packs_as_mxnet_does);
@@ -1376,10 +1375,9 @@ static void run_on_one_set(void)
 
 int main(void)
 {
-    const char *only = getenv("GCOMP_ISA");
     for (int i = 1; i <= GCOMP_ISA_NEON; i++) {
         isa_now = (gcomp_isa)i;
-        if (gcomp_isa_available(isa_now) && (!only || !*only || !strcmp(only, gcomp_isa_name(isa_now)))) run_on_one_set();
+        if (isa_is_wanted(isa_now)) run_on_one_set();
     }
     isa_now = GCOMP_ISA_AUTO;
     RUN(test_errors_on_normal_and_laplace_numbers_are_the_known_ones);

@@ -37,7 +37,7 @@ typedef struct group {
     int64_t overflows, worst; /* sums that did not fit; the largest |code| */
     /* faults */
     int fail_call, fail_rank; /* a collective that reports a failure; rank -1: on all; call -1: none */
-    float lower;              /* times which the largest arrives; 0: 1 */
+    float lie;                /* the largest arrives times this factor; 0: as it is */
 } group;
 
 static void group_open(group *g, int world, const gcomp_desc *base, const gcomp_tensor *tensors, size_t count)
@@ -146,7 +146,7 @@ static void carry_out(group *g, const gcomp_request *q)
         for (size_t i = 0; i < q[0].count; i++) {
             float most = ((const float *)q[0].recv)[i];
             for (int w = 1; w < g->world; w++) most = fmaxf(most, ((const float *)q[w].recv)[i]);
-            if (g->lower != 0) most *= g->lower;
+            if (g->lie != 0) most *= g->lie;
             for (int w = 0; w < g->world; w++) ((float *)q[w].recv)[i] = most;
             if (i == 0) g->largest = most;
         }
@@ -245,6 +245,31 @@ static gcomp_tensor tensor_of(const char *name, size_t rows, size_t cols, size_t
     return t;
 }
 
+/* Takes many steps with the same gradients, and adds up the means of tensor 0. At the end the
+   gradients are in g again. */
+static void add_means(group *g, int steps, double *sum)
+{
+    for (int step = 0; step < steps; step++) {
+        group_fill(g, 5);
+        CHECK(group_step(g, 0) == GCOMP_OK);
+        for (size_t i = 0; i < g->n[0]; i++) sum[i] += (double)g->grad[0][0][i];
+    }
+    group_fill(g, 5);
+}
+
+/* Two workers with one tensor take a step, and get the gradients of a second step, which will lie
+   about the largest of them. `before` tells what they hold. */
+static void open_before_a_lie(group *g, const char *codec, float factor, uint64_t before[2])
+{
+    gcomp_tensor t = tensor_of("w", 33, 3, 1, codec);
+    group_open(g, 2, NULL, &t, 1);
+    group_fill(g, 1);
+    CHECK(group_step(g, 0) == GCOMP_OK);
+    group_fill(g, 2);
+    for (int w = 0; w < 2; w++) before[w] = digest(g, w);
+    g->lie = factor;
+}
+
 /* ---------------- intsum */
 
 static const char *const intsums[] = {"intsum", "intsum:rounding=nearest", "intsum:bits=16", "intsum:bits=16,rounding=nearest",
@@ -328,17 +353,12 @@ static void test_intsum_stochastic_is_unbiased(void)
     enum { N = 64, STEPS = 3000 };
     for (int which = 0; which < 6; which += 2) {
         gcomp_tensor t = tensor_of("w", N, 1, 1, intsums[which]);
-        double sum[N] = {0}, d = 0;
+        double sum[N] = {0};
         int bad = 0;
         group g;
         group_open(&g, 2, NULL, &t, 1);
-        for (int step = 0; step < STEPS; step++) {
-            group_fill(&g, 5);
-            CHECK(group_step(&g, 0) == GCOMP_OK);
-            d = (double)g.largest / (double)levels_of(which / 2, 2);
-            for (size_t i = 0; i < N; i++) sum[i] += (double)g.grad[0][0][i];
-        }
-        group_fill(&g, 5);
+        add_means(&g, STEPS, sum);
+        const double d = (double)g.largest / (double)levels_of(which / 2, 2);
         for (size_t i = 0; i < N; i++) {
             double p = ((double)g.grad[0][0][i] + (double)g.grad[1][0][i]) / 2, variance = 0;
             for (int w = 0; w < 2; w++) {
@@ -651,15 +671,9 @@ static void test_a_largest_that_cannot_be_is_refused(void)
 {
     static const float factors[] = {0.5f, -1.0f, INFINITY, NAN};
     for (size_t k = 0; k < 4; k++) {
-        gcomp_tensor t = tensor_of("w", 33, 3, 1, "intsum:rounding=nearest");
         uint64_t before[2];
         group g;
-        group_open(&g, 2, NULL, &t, 1);
-        group_fill(&g, 1);
-        CHECK(group_step(&g, 0) == GCOMP_OK);
-        group_fill(&g, 2);
-        for (int w = 0; w < 2; w++) before[w] = digest(&g, w);
-        g.lower = factors[k];
+        open_before_a_lie(&g, "intsum:rounding=nearest", factors[k], before);
         g.overflows = 0;
         group_step(&g, 0);
         CHECK(g.result[0] == (k < 2 ? GCOMP_DIVERGED : GCOMP_NOT_FINITE));
@@ -705,12 +719,7 @@ static void test_terngrad_with_a_shared_scale_is_unbiased(void)
     int bad = 0;
     group g;
     group_open(&g, 2, NULL, &t, 1);
-    for (int step = 0; step < STEPS; step++) {
-        group_fill(&g, 5);
-        CHECK(group_step(&g, 0) == GCOMP_OK);
-        for (size_t i = 0; i < N; i++) sum[i] += (double)g.grad[0][0][i];
-    }
-    group_fill(&g, 5);
+    add_means(&g, STEPS, sum);
     for (size_t i = 0; i < N; i++) {
         double p = 0, variance = 0;
         for (int w = 0; w < 2; w++) {
@@ -728,18 +737,12 @@ static void test_a_shared_scale_that_cannot_be_changes_nothing(void)
 {
     static const float factors[] = {-1.0f, INFINITY, NAN};
     for (size_t k = 0; k < 3; k++) {
-        gcomp_tensor t = tensor_of("w", 33, 3, 1, "terngrad:share=1");
         uint64_t before[2];
         group g;
-        group_open(&g, 2, NULL, &t, 1);
-        group_fill(&g, 1);
-        CHECK(group_step(&g, 0) == GCOMP_OK);
-        group_fill(&g, 2);
-        for (int w = 0; w < 2; w++) before[w] = digest(&g, w);
-        g.lower = factors[k];
+        open_before_a_lie(&g, "terngrad:share=1", factors[k], before);
         CHECK(group_step(&g, 0) != GCOMP_OK && g.result[1] != GCOMP_OK);
         for (int w = 0; w < 2; w++) CHECK(digest(&g, w) == before[w]);
-        g.lower = 0;
+        g.lie = 0;
         CHECK(group_step(&g, 0) == GCOMP_OK && all_equal(&g));
         group_close(&g);
     }

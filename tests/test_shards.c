@@ -110,6 +110,18 @@ static uint64_t digest(const group *g, size_t w)
     return h;
 }
 
+static void digest_all(const group *g, uint64_t *digests) /* of each worker */
+{
+    for (size_t w = 0; w < g->world; w++) digests[w] = digest(g, w);
+}
+
+static int digests_are(const group *g, const uint64_t *digests)
+{
+    int yes = 1;
+    for (size_t w = 0; w < g->world; w++) yes = yes && digest(g, w) == digests[w];
+    return yes;
+}
+
 static size_t sum_to(const size_t *bytes, size_t end)
 {
     size_t sum = 0;
@@ -499,17 +511,14 @@ static void test_global_topk_loses_nothing(void)
 static size_t encode(const char *text, const float *x, size_t n, uint8_t *payload, uint64_t own)
 {
     static uint8_t scratch[GCOMP_SCRATCH(ROOM)];
+    gcomp_exec exec = {GCOMP_ISA_AUTO, scratch, sizeof scratch, {NULL, NULL}};
     gcomp_codec codec;
     gcomp_input in;
-    gcomp_exec exec;
     size_t length = 0;
     memset(&in, 0, sizeof in);
-    memset(&exec, 0, sizeof exec);
     in.grad = x;
     in.rows = n;
     in.key.own = own;
-    exec.scratch = scratch;
-    exec.scratch_bytes = sizeof scratch;
     CHECK(gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK);
     CHECK(gcomp_encode(&codec, &in, &exec, payload, GCOMP_BOUND(n), &length) == GCOMP_OK);
     return length;
@@ -944,19 +953,26 @@ static void open_few(group *g, const gcomp_desc *desc)
     group_fill(g, 2);
 }
 
+/* What the workers of open_few hold after a step without a fault. */
+static void digests_without_a_fault(const gcomp_desc *desc, uint64_t *digests)
+{
+    group g;
+    open_few(&g, desc);
+    group_step(&g);
+    CHECK(g.carried == (size_t)(ALL_CALLS - form));
+    digest_all(&g, digests);
+    group_close(&g);
+}
+
 static void failing_requests(const gcomp_desc desc)
 {
     uint64_t control[3], before[3];
     group g;
-    open_few(&g, &desc);
-    group_step(&g);
-    CHECK(g.carried == (size_t)(ALL_CALLS - form));
-    for (size_t w = 0; w < 3; w++) control[w] = digest(&g, w);
-    group_close(&g);
+    digests_without_a_fault(&desc, control);
     for (int call = 0; call < ALL_CALLS - form; call++)
         for (int rank = -1; rank < 3; rank += 2) {
             open_few(&g, &desc);
-            for (size_t w = 0; w < 3; w++) before[w] = digest(&g, w);
+            digest_all(&g, before);
             g.fail_call = call;
             g.fail_rank = rank;
             group_step(&g);
@@ -972,7 +988,7 @@ static void failing_requests(const gcomp_desc desc)
             if (rank < 0) { /* all have seen it */
                 group_step(&g);
                 CHECK(all_are(&g, GCOMP_OK));
-                for (size_t w = 0; w < 3; w++) CHECK(digest(&g, w) == control[w]);
+                CHECK(digests_are(&g, control));
             }
             group_close(&g);
         }
@@ -1000,7 +1016,7 @@ static void damaged_bytes(const gcomp_desc desc)
         open_few(&g, &desc);
         for (size_t at = 0; at != SIZE_MAX; at = g.arg == SIZE_MAX ? SIZE_MAX : at + 1) {
             uint64_t before[3];
-            for (size_t w = 0; w < 3; w++) before[w] = digest(&g, w);
+            digest_all(&g, before);
             g.change = flip;
             g.at = at_call;
             g.arg = at;
@@ -1060,7 +1076,7 @@ static void forge(const forgery *f, const char *codec, gcomp_aggregate way, int 
     group_open(&g, 2, &desc, &codec, n, 1);
     group_fill(&g, 0);
     for (size_t i = 0; i < ROOM; i++) x[i] = value_of(9, 9, 9, i) + 3;
-    for (size_t w = 0; w < 2; w++) before[w] = digest(&g, w);
+    digest_all(&g, before);
     memset(payload, 0, sizeof payload);
     g.forged_length = (size_t)((int)encode(f->codec, x, f->n, payload, 0) - f->cut);
     if (is_sealed) CHECK(gcomp_seal(payload, g.forged_length, NULL) == GCOMP_OK);
@@ -1070,7 +1086,7 @@ static void forge(const forgery *f, const char *codec, gcomp_aggregate way, int 
     if (g.result[1] != f->result) printf("# %s for %s: %s\n", f->codec, codec, gcomp_result_name(g.result[1]));
     CHECK(g.result[1] == f->result);
     CHECK(g.result[0] == (f->result ? GCOMP_PEER_FAILED : GCOMP_OK));
-    for (size_t w = 0; w < 2 && f->result; w++) CHECK(digest(&g, w) == before[w]);
+    if (f->result) CHECK(digests_are(&g, before));
     group_close(&g);
 }
 
@@ -1136,11 +1152,11 @@ static void test_mutated_shards_do_no_harm(void)
                 payload[mix(round * 8 + j) % g.forged_length] ^= (uint8_t)(1u << (mix(round * 8 + j) >> 40) % 8);
             g.forged = payload;
             group_fill(&g, round);
-            for (size_t w = 0; w < 2; w++) before[w] = digest(&g, w);
+            digest_all(&g, before);
             group_step(&g);
             taken += g.result[1] == GCOMP_OK;
             CHECK(g.result[0] == (g.result[1] ? GCOMP_PEER_FAILED : GCOMP_OK));
-            if (g.result[1]) CHECK(digest(&g, 0) == before[0] && digest(&g, 1) == before[1]);
+            if (g.result[1]) CHECK(digests_are(&g, before));
             else CHECK(!memcmp(g.grad[0][0], g.grad[1][0], 4 * n[0]));
         }
         group_close(&g);
@@ -1168,12 +1184,9 @@ static void forged_lengths(const gcomp_desc desc)
             uint64_t before[3], control[3];
             const int goes_on = stages[s] == ANSWERS && l; /* with all sizes known, until the totals */
             group g;
+            digests_without_a_fault(&desc, control);
             open_few(&g, &desc);
-            group_step(&g);
-            for (size_t w = 0; w < 3; w++) control[w] = digest(&g, w);
-            group_close(&g);
-            open_few(&g, &desc);
-            for (size_t w = 0; w < 3; w++) before[w] = digest(&g, w);
+            digest_all(&g, before);
             g.change = lie;
             g.at = stages[s] - (stages[s] == TOTALS && form);
             g.arg = lies[l];
@@ -1188,7 +1201,7 @@ static void forged_lengths(const gcomp_desc desc)
             g.change = NULL;
             group_step(&g);
             CHECK(all_are(&g, GCOMP_OK));
-            for (size_t w = 0; w < 3; w++) CHECK(digest(&g, w) == control[w]);
+            CHECK(digests_are(&g, control));
             group_close(&g);
         }
 }
@@ -1204,10 +1217,10 @@ static void not_finite(const gcomp_desc desc, size_t at)
     group g;
     open_few(&g, &desc);
     ((float *)g.grad[2][1])[at] = NAN;
-    for (size_t w = 0; w < 3; w++) before[w] = digest(&g, w);
+    digest_all(&g, before);
     group_step(&g);
     CHECK(all_are(&g, GCOMP_NOT_FINITE) && g.carried == 1);
-    for (size_t w = 0; w < 3; w++) CHECK(digest(&g, w) == before[w]);
+    CHECK(digests_are(&g, before));
     group_fill(&g, 2);
     group_step(&g);
     CHECK(all_are(&g, GCOMP_OK));
@@ -1238,10 +1251,10 @@ static void test_numbers_too_large_on_one_worker_are_told_with_the_totals(void)
     }
     group_fill(&g, 1);
     for (size_t i = 0; i < 60; i++) ((float *)g.grad[1][1])[i] *= 2e38f;
-    for (size_t w = 0; w < 3; w++) before[w] = digest(&g, w);
+    digest_all(&g, before);
     group_step(&g);
     CHECK(all_are(&g, GCOMP_NOT_FINITE));
-    for (size_t w = 0; w < 3; w++) CHECK(digest(&g, w) == before[w]);
+    CHECK(digests_are(&g, before));
     group_close(&g);
 }
 
@@ -1249,12 +1262,9 @@ static void aborts(const gcomp_desc desc)
 {
     uint64_t control[3], before[3];
     group g;
+    digests_without_a_fault(&desc, control);
     open_few(&g, &desc);
-    group_step(&g);
-    for (size_t w = 0; w < 3; w++) control[w] = digest(&g, w);
-    group_close(&g);
-    open_few(&g, &desc);
-    for (size_t w = 0; w < 3; w++) before[w] = digest(&g, w);
+    digest_all(&g, before);
     for (size_t upto = 0; upto <= (size_t)(ALL_CALLS - form); upto++) {
         gcomp_request request;
         g.carried = 0;
@@ -1276,7 +1286,7 @@ static void aborts(const gcomp_desc desc)
     }
     group_step(&g);
     CHECK(all_are(&g, GCOMP_OK));
-    for (size_t w = 0; w < 3; w++) CHECK(digest(&g, w) == control[w]);
+    CHECK(digests_are(&g, control));
     group_close(&g);
 }
 

@@ -335,6 +335,27 @@ static void group_advance(group *g, uint64_t step)
     CHECK(all_are(g, GCOMP_OK));
 }
 
+/* A pair is two equal groups. What a test does to a must leave no trace: a must still equal b. */
+static void pair_advance(group *a, group *b, uint64_t step)
+{
+    group_advance(a, step);
+    group_advance(b, step);
+}
+
+static void pair_open(group *a, group *b, size_t world, const gcomp_tensor *tensors, size_t count,
+                      uint64_t steps) /* that both take */
+{
+    group_open(a, world, tensors, count);
+    group_open(b, world, tensors, count);
+    for (uint64_t step = 0; step < steps; step++) pair_advance(a, b, step);
+}
+
+static void pair_close(group *a, group *b)
+{
+    group_close(a);
+    group_close(b);
+}
+
 /* All that a step may change of a worker: its gradients, then its residuals. */
 static size_t worker_bytes(const group *g, size_t w, unsigned char *copy)
 {
@@ -394,6 +415,17 @@ static int groups_agree(const group *a, const group *b)
     int yes = group_equals(a, &s);
     snapshot_free(&s);
     return yes;
+}
+
+/* Step 2 of a has failed, without a trace: a repeats the step, and both groups take step 3. */
+static void check_repetition(group *a, group *b)
+{
+    group_step(a);
+    CHECK(all_are(a, GCOMP_OK));
+    group_advance(b, 2);
+    CHECK(groups_agree(a, b));
+    pair_advance(a, b, 3);
+    CHECK(groups_agree(a, b));
 }
 
 static int means_agree(const group *g)
@@ -535,13 +567,11 @@ static void test_without_error_feedback_nothing_is_kept(void)
     group_open_with(&a, 2, &desc, gathered, GATHERED, NULL);
     group_open_with(&b, 2, &desc, gathered, GATHERED, NULL);
     group_advance(&a, 0);
-    group_advance(&a, 1);
-    group_advance(&b, 1);
+    pair_advance(&a, &b, 1);
     CHECK(groups_agree(&a, &b));
     CHECK(gcomp_residual(a.gc[0], 0) == NULL);
     CHECK(gcomp_residual(a.gc[0], 1) == NULL);
-    group_close(&a);
-    group_close(&b);
+    pair_close(&a, &b);
 }
 
 /* ---------------- order */
@@ -578,8 +608,7 @@ static void test_tensors_may_become_ready_in_any_order(void)
                 CHECK(one.mean_norm == other.mean_norm);
             }
         }
-        group_close(&a);
-        group_close(&b);
+        pair_close(&a, &b);
     }
 }
 
@@ -587,10 +616,7 @@ static void test_a_tensor_skipped_by_all_keeps_its_state(void)
 {
     for (size_t t = 0; t < MIXED; t++) {
         group a, b;
-        group_open(&a, 2, mixed, MIXED);
-        group_open(&b, 2, mixed, MIXED);
-        group_advance(&a, 0);
-        group_advance(&b, 0);
+        pair_open(&a, &b, 2, mixed, MIXED, 1);
         float *residual = NULL;
         if (gcomp_residual(a.gc[1], t)) {
             residual = (float *)malloc(4 * a.n[t]);
@@ -603,15 +629,13 @@ static void test_a_tensor_skipped_by_all_keeps_its_state(void)
         for (size_t i = 0; i < a.n[t]; i++) untouched = untouched && a.grad[1][t][i] == gradient(1, 1, t, i);
         CHECK(untouched);
         if (residual) CHECK(memcmp(residual, gcomp_residual(a.gc[1], t), 4 * a.n[t]) == 0);
-        group_advance(&a, 2);
-        group_advance(&b, 2);  /* as if the skipped step had not been */
+        pair_advance(&a, &b, 2);  /* as if the skipped step had not been */
         for (size_t w = 0; w < 2; w++) {
             CHECK(memcmp(a.grad[w][t], b.grad[w][t], 4 * a.n[t]) == 0);
             if (residual) CHECK(memcmp(gcomp_residual(a.gc[w], t), gcomp_residual(b.gc[w], t), 4 * a.n[t]) == 0);
         }
         free(residual);
-        group_close(&a);
-        group_close(&b);
+        pair_close(&a, &b);
     }
 }
 
@@ -619,10 +643,7 @@ static void test_a_tensor_may_be_skipped_for_ever(void)
 {
     for (size_t t = 0; t < MIXED; t++) {
         group a, b;
-        group_open(&a, 4, mixed, MIXED);
-        group_open(&b, 4, mixed, MIXED);
-        group_advance(&a, 0);
-        group_advance(&b, 0);
+        pair_open(&a, &b, 4, mixed, MIXED, 1);
         int good = 1;
         for (uint64_t step = 1; step < 150 && good; step++) { /* 4^75 is beyond float */
             group_fill(&a, step);
@@ -637,8 +658,7 @@ static void test_a_tensor_may_be_skipped_for_ever(void)
         CHECK(groups_agree(&a, &b));
         group_advance(&a, 150);
         CHECK(means_agree(&a));
-        group_close(&a);
-        group_close(&b);
+        pair_close(&a, &b);
     }
 }
 
@@ -708,12 +728,7 @@ static void test_one_bad_gradient_is_refused_by_all_together(void)
         for (size_t place = 0; place < 3; place++) {
             group a, b;
             size_t culprit = (t + place) % 3;
-            group_open(&a, 3, mixed, MIXED);
-            group_open(&b, 3, mixed, MIXED);
-            for (uint64_t step = 0; step < 2; step++) {
-                group_advance(&a, step);
-                group_advance(&b, step);
-            }
+            pair_open(&a, &b, 3, mixed, MIXED, 2);
             group_fill(&a, 2);
             size_t i = place == 0 ? 0 : place == 1 ? a.n[t] - 1 : a.n[t] / 2;
             float good = a.grad[culprit][t][i];
@@ -730,16 +745,9 @@ static void test_one_bad_gradient_is_refused_by_all_together(void)
                 CHECK(gcomp_error(a.gc[w])[0] != 0);
             }
             a.grad[culprit][t][i] = good;
-            group_step(&a);
-            CHECK(all_are(&a, GCOMP_OK));
-            group_advance(&b, 2);
-            CHECK(groups_agree(&a, &b));
-            group_advance(&a, 3);
-            group_advance(&b, 3);
-            CHECK(groups_agree(&a, &b));
+            check_repetition(&a, &b);
             snapshot_free(&before);
-            group_close(&a);
-            group_close(&b);
+            pair_close(&a, &b);
         }
     }
 }
@@ -799,12 +807,7 @@ static void test_a_failure_that_all_see_leaves_no_trace_and_can_be_retried(void)
     CHECK(calls >= 3);  /* the frame, at least one gather, at least one sum */
     for (size_t call = 0; call < calls; call++) {
         group a, b;
-        group_open(&a, 3, mixed, MIXED);
-        group_open(&b, 3, mixed, MIXED);
-        for (uint64_t step = 0; step < 2; step++) {
-            group_advance(&a, step);
-            group_advance(&b, step);
-        }
+        pair_open(&a, &b, 3, mixed, MIXED, 2);
         group_fill(&a, 2);
         snapshot before = snapshot_take(&a);
         fault all_fail = {FAULT_FAIL, call, -1, 0, 0};
@@ -815,19 +818,12 @@ static void test_a_failure_that_all_see_leaves_no_trace_and_can_be_retried(void)
             CHECK(group_equals(&a, &before));
         }
         a.fault.kind = FAULT_NONE;
-        group_step(&a);
-        CHECK(all_are(&a, GCOMP_OK));
-        group_advance(&b, 2);
-        CHECK(groups_agree(&a, &b));
-        group_advance(&a, 3);
-        group_advance(&b, 3);
-        CHECK(groups_agree(&a, &b));
+        check_repetition(&a, &b);
         gcomp_statistics stats;
         CHECK(gcomp_stats(a.gc[1], &stats) == GCOMP_OK);
         CHECK(stats.failed == 2 && stats.steps == 4 && stats.skipped == 0);
         snapshot_free(&before);
-        group_close(&a);
-        group_close(&b);
+        pair_close(&a, &b);
     }
 }
 
@@ -879,12 +875,7 @@ static void test_a_failure_that_one_sees_is_named_by_all_in_the_next_frame(void)
         for (size_t call = 0; call < calls; call++)
             for (size_t rank = 0; rank < 3; rank++) {
                 group a, b;
-                group_open(&a, 3, tensors, count);
-                group_open(&b, 3, tensors, count);
-                for (uint64_t step = 0; step < 2; step++) {
-                    group_advance(&a, step);
-                    group_advance(&b, step);
-                }
+                pair_open(&a, &b, 3, tensors, count, 2);
                 group_fill(&a, 2);
                 snapshot before = snapshot_take(&a);
                 fault one_fails = {FAULT_FAIL, call, (int)rank, 0, 0};
@@ -894,8 +885,7 @@ static void test_a_failure_that_one_sees_is_named_by_all_in_the_next_frame(void)
                 if (a.result[(rank + 1) % 3] == GCOMP_OK) named++;
                 check_aftermath(&a, &b, &before, rank);
                 snapshot_free(&before);
-                group_close(&a);
-                group_close(&b);
+                pair_close(&a, &b);
             }
         CHECK(named == 3);  /* the last collective, on each of three workers */
     }
@@ -907,12 +897,7 @@ static void test_a_damaged_payload_is_refused_and_named_in_the_next_frame(void)
     for (size_t rank = 0; rank < 3; rank++)
         for (size_t o = 0; o < sizeof offsets / sizeof offsets[0]; o++) {
             group a, b;
-            group_open(&a, 3, gathered, GATHERED);
-            group_open(&b, 3, gathered, GATHERED);
-            for (uint64_t step = 0; step < 2; step++) {
-                group_advance(&a, step);
-                group_advance(&b, step);
-            }
+            pair_open(&a, &b, 3, gathered, GATHERED, 2);
             size_t last = a.carried - 1;
             CHECK(a.kind[last] == GCOMP_ALLGATHER && a.stride[last] > FRAME_BYTES);
             group_fill(&a, 2);
@@ -926,8 +911,7 @@ static void test_a_damaged_payload_is_refused_and_named_in_the_next_frame(void)
                 if (w != rank) CHECK(a.result[w] == GCOMP_OK);
             check_aftermath(&a, &b, &before, rank);
             snapshot_free(&before);
-            group_close(&a);
-            group_close(&b);
+            pair_close(&a, &b);
         }
 }
 
@@ -1150,12 +1134,10 @@ static void test_instruction_sets_and_allocators_may_differ(void)
     CHECK(gcomp_open(&b.gc[1], &desc) == GCOMP_OK);
     for (size_t t = 0; t < MIXED; t++) CHECK(gcomp_add_tensor(b.gc[1], &mixed[t]) == GCOMP_OK);
     for (uint64_t step = 0; step < 5; step++) {
-        group_advance(&a, step);
-        group_advance(&b, step);
+        pair_advance(&a, &b, step);
         CHECK(groups_agree(&a, &b));
     }
-    group_close(&a);
-    group_close(&b);
+    pair_close(&a, &b);
 }
 
 static void test_a_corrupted_sum_on_one_worker_is_found_as_divergence(void)
@@ -1564,8 +1546,7 @@ static void test_scaled_gradients_give_the_same_bits(void)
 {
     group a, b;
     gcomp_step step = {1.0f / 1024.0f, 0, 0, 0, 0};
-    group_open(&a, 3, mixed, MIXED);
-    group_open(&b, 3, mixed, MIXED);
+    pair_open(&a, &b, 3, mixed, MIXED, 0);
     for (uint64_t s = 0; s < 4; s++) {
         group_advance(&a, s);
         group_fill(&b, s);
@@ -1576,8 +1557,7 @@ static void test_scaled_gradients_give_the_same_bits(void)
         CHECK(all_are(&b, GCOMP_OK));
         CHECK(groups_agree(&a, &b));
     }
-    group_close(&a);
-    group_close(&b);
+    pair_close(&a, &b);
 }
 
 static void test_each_worker_may_have_its_own_scale(void)
@@ -1716,8 +1696,7 @@ static void test_half_gradients_hold_the_rounded_mean_of_the_float_run(void)
                     if (ea && eb) CHECK(memcmp(ea, eb, 4 * a.n[t]) == 0);
                 }
         }
-        group_close(&a);
-        group_close(&b);
+        pair_close(&a, &b);
     }
 }
 
@@ -1763,10 +1742,7 @@ static void test_abort_leaves_everything_as_it_was(void)
 {
     for (size_t stage = 0; stage < 5; stage++) {
         group a, b;
-        group_open(&a, 2, mixed, MIXED);
-        group_open(&b, 2, mixed, MIXED);
-        group_advance(&a, 0);
-        group_advance(&b, 0);
+        pair_open(&a, &b, 2, mixed, MIXED, 1);
         group_fill(&a, 1);
         snapshot before = snapshot_take(&a);
         group_begin(&a, NULL);
@@ -1787,8 +1763,7 @@ static void test_abort_leaves_everything_as_it_was(void)
         group_advance(&b, 1);
         CHECK(groups_agree(&a, &b));
         snapshot_free(&before);
-        group_close(&a);
-        group_close(&b);
+        pair_close(&a, &b);
     }
 }
 
@@ -1832,11 +1807,9 @@ static void test_calls_out_of_order_are_refused_and_do_no_harm(void)
     CHECK(gcomp_add_tensor(gc, &late) == GCOMP_WRONG_STATE);
     group_advance(&b, 0);
     CHECK(groups_agree(&a, &b));
-    group_advance(&a, 1);
-    group_advance(&b, 1);
+    pair_advance(&a, &b, 1);
     CHECK(groups_agree(&a, &b));
-    group_close(&a);
-    group_close(&b);
+    pair_close(&a, &b);
 }
 
 static void test_a_request_is_done_once(void)
@@ -1921,8 +1894,7 @@ static void test_statistics_of_a_skipped_tensor_do_not_count_it(void)
 static void test_restart_forgets_and_reset_forgets_one_tensor(void)
 {
     group a, b;
-    group_open(&a, 2, mixed, MIXED);
-    group_open(&b, 2, mixed, MIXED);
+    pair_open(&a, &b, 2, mixed, MIXED, 0);
     for (uint64_t step = 0; step < 3; step++) group_advance(&a, step);
     for (size_t w = 0; w < 2; w++) CHECK(gcomp_restart(a.gc[w], 0) == GCOMP_OK);
     for (size_t w = 0; w < 2; w++)
@@ -1933,8 +1905,7 @@ static void test_restart_forgets_and_reset_forgets_one_tensor(void)
             CHECK(zero);
         }
     for (uint64_t step = 0; step < 2; step++) {  /* as new */
-        group_advance(&a, step);
-        group_advance(&b, step);
+        pair_advance(&a, &b, step);
         CHECK(groups_agree(&a, &b));
     }
     for (size_t w = 0; w < 2; w++) {
@@ -1945,21 +1916,18 @@ static void test_restart_forgets_and_reset_forgets_one_tensor(void)
         for (size_t i = 0; i < a.n[SIGN]; i++) zero = zero && e[i] == 0;
         CHECK(zero);
     }
-    group_advance(&a, 2);
-    group_advance(&b, 2);
+    pair_advance(&a, &b, 2);
     CHECK(memcmp(a.grad[0][SIGN], b.grad[0][SIGN], 4 * a.n[SIGN]) != 0);
     CHECK(memcmp(a.grad[0][TOPK], b.grad[0][TOPK], 4 * a.n[TOPK]) == 0);
     CHECK(memcmp(a.grad[0][MATRIX], b.grad[0][MATRIX], 4 * a.n[MATRIX]) == 0);
     CHECK(means_agree(&a));
-    group_close(&a);
-    group_close(&b);
+    pair_close(&a, &b);
 }
 
 static void test_restart_inside_a_step_ends_it(void)
 {
     group a, b;
-    group_open(&a, 2, mixed, MIXED);
-    group_open(&b, 2, mixed, MIXED);
+    pair_open(&a, &b, 2, mixed, MIXED, 0);
     group_fill(&a, 0);
     group_begin(&a, NULL);
     for (size_t w = 0; w < 2; w++) {
@@ -1971,8 +1939,7 @@ static void test_restart_inside_a_step_ends_it(void)
     CHECK(all_are(&a, GCOMP_OK));
     group_advance(&b, 0);
     CHECK(groups_agree(&a, &b));
-    group_close(&a);
-    group_close(&b);
+    pair_close(&a, &b);
 }
 
 /* ---------------- one-way: compress, commit, give back */
