@@ -4077,6 +4077,13 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
 #define GCOMP__IF(NAME, ...) \
     GCOMP__JOIN(GCOMP__IF_, GCOMP__TAKEN(GCOMP_WITHOUT_##NAME, GCOMP_ONLY_##NAME))(__VA_ARGS__)
 
+/* A kernel that only objects call, in a table. */
+#ifdef GCOMP_NO_OBJECT
+#define GCOMP__IN_OBJECT(kernel) NULL
+#else
+#define GCOMP__IN_OBJECT(kernel) kernel
+#endif
+
 /* measure == kind, where `kind` is a constant. If no method of this build asks for that kind, the
    result is the constant 0, and the compiler drops what belongs to that kind. */
 GCOMP__INLINE int gcomp__measures(int measure, int kind)
@@ -6712,7 +6719,15 @@ GCOMP__INLINE const float *gcomp__no_residual(void)
 #endif
 
 #if GCOMP__IN_EACH
-/* The first `count` < 16 floats at p, zeros behind; and back. The compiler makes two copies of 64
+/* How many of `left` elements a loop over the last ones takes at once. Small builds have that loop
+   alone, which takes 16; others do whole groups of 16 before it, and all that is left here. */
+#define gcomp__group GCOMP__F(group)
+GCOMP__INLINE size_t gcomp__group(size_t left)
+{
+    return GCOMP__SMALL && left > 16 ? 16 : left;
+}
+
+/* The first `count` <= 16 floats at p, zeros behind; and back. The compiler makes two copies of 64
    bytes of this at most, and it happens once an array. */
 #define gcomp__load_some GCOMP__F(load_some)
 GCOMP__INLINE gv gcomp__load_some(const float *p, size_t count)
@@ -6955,16 +6970,17 @@ static uint32_t gcomp__scale_copy(float *y, const gcomp_input *input, size_t beg
     const int general = gcomp__general(&in);
     gv max_bits = gv_splat(0), f = gv_splat(part), p;
     size_t i;
-    for (i = begin; i + 16 <= end; i += 16) {
+    for (i = begin; !GCOMP__SMALL && i + 16 <= end; i += 16) {
         p = general ? gcomp__load_p(&in, i, 1, in.residual != NULL)
                     : gcomp__load_p(&in, i, 0, in.residual != NULL);
         max_bits = gv_max_bits(max_bits, p);
         gv_store(y + i, gv_mul(p, f));
     }
-    if (i < end) {
-        p = gcomp__load_p_some(input, i, end - i);
+    for (size_t some; i < end; i += some) {
+        some = gcomp__group(end - i);
+        p = gcomp__load_p_some(input, i, some);
         max_bits = gv_max_bits(max_bits, p);
-        gcomp__store_some(y + i, gv_mul(p, f), end - i);
+        gcomp__store_some(y + i, gv_mul(p, f), some);
     }
     return gv_most(max_bits);
 }
@@ -6976,8 +6992,12 @@ static uint32_t gcomp__max_bits_of(const float *x, size_t n)
 {
     gv max_bits = gv_splat(0);
     size_t i;
-    for (i = 0; i + 16 <= n; i += 16) max_bits = gv_max_bits(max_bits, gv_load(x + i));
-    if (i < n) max_bits = gv_max_bits(max_bits, gcomp__load_some(x + i, n - i));
+    for (i = 0; !GCOMP__SMALL && i + 16 <= n; i += 16)
+        max_bits = gv_max_bits(max_bits, gv_load(x + i));
+    for (size_t some; i < n; i += some) {
+        some = gcomp__group(n - i);
+        max_bits = gv_max_bits(max_bits, gcomp__load_some(x + i, some));
+    }
     return gv_most(max_bits);
 }
 
@@ -7013,7 +7033,7 @@ static int gcomp__any_invalid(const gcomp__form *form, const uint8_t *c, size_t 
 /* >>kernel widen, narrow: between float and fp16 or bf16, in the machine's order of bytes. narrow
    rounds to nearest, ties to even, and saturates. */
 #define gcomp__widen GCOMP__F(widen)
-static void gcomp__widen(float *y, const void *x, gcomp_dtype dtype, size_t n)
+GCOMP__SHARED void gcomp__widen(float *y, const void *x, gcomp_dtype dtype, size_t n)
 {
     gcomp_input in; /* what is widened, as a gradient with scale 1 */
     size_t i;
@@ -7026,7 +7046,7 @@ static void gcomp__widen(float *y, const void *x, gcomp_dtype dtype, size_t n)
 }
 
 #define gcomp__narrow GCOMP__F(narrow)
-static void gcomp__narrow(void *y, const float *x, gcomp_dtype dtype, size_t n)
+GCOMP__SHARED void gcomp__narrow(void *y, const float *x, gcomp_dtype dtype, size_t n)
 {
     uint8_t *b = (uint8_t *)y, some[32]; /* some: the last group, of which count < 16 are kept */
     for (size_t i = 0; i < n; i += 16) {
@@ -7042,11 +7062,15 @@ static void gcomp__narrow(void *y, const float *x, gcomp_dtype dtype, size_t n)
 
 /* >>kernel saturate_all: y <- x, with infinities made finite: a sum of finite floats may be one. */
 #define gcomp__saturate_all GCOMP__F(saturate_all)
-static void gcomp__saturate_all(float *y, const float *x, size_t n)
+GCOMP__SHARED void gcomp__saturate_all(float *y, const float *x, size_t n)
 {
     size_t i;
-    for (i = 0; i + 16 <= n; i += 16) gv_store(y + i, gv_saturate(gv_load(x + i)));
-    if (i < n) gcomp__store_some(y + i, gv_saturate(gcomp__load_some(x + i, n - i)), n - i);
+    for (i = 0; !GCOMP__SMALL && i + 16 <= n; i += 16)
+        gv_store(y + i, gv_saturate(gv_load(x + i)));
+    for (size_t some; i < n; i += some) {
+        some = gcomp__group(n - i);
+        gcomp__store_some(y + i, gv_saturate(gcomp__load_some(x + i, some)), some);
+    }
 }
 #endif
 #endif
@@ -7228,9 +7252,12 @@ GCOMP__SHARED void gcomp__stage(float *p, const gcomp_input *input, size_t i, si
 {
     const gcomp_input in = *input;
     size_t j;
-    for (j = 0; j + 16 <= count; j += 16)
+    for (j = 0; !GCOMP__SMALL && j + 16 <= count; j += 16)
         gv_store(p + j, gcomp__load_p(&in, i + j, 1, in.residual != NULL));
-    if (j < count) gcomp__store_some(p + j, gcomp__load_p_some(input, i + j, count - j), count - j);
+    for (size_t some; j < count; j += some) {
+        some = gcomp__group(count - j);
+        gcomp__store_some(p + j, gcomp__load_p_some(input, i + j, some), some);
+    }
 }
 
 #if !GCOMP__IN_WIDE
@@ -7302,13 +7329,14 @@ GCOMP__HEAVY void gcomp__acc_run(gcomp__acc *acc, const float *g, const float *e
     gcomp__acc a; /* the copy that the loop adds to */
     size_t i;
     gcomp__acc_move(&a, acc, measure);
-    for (i = 0; i + 16 <= count; i += 16) {
+    for (i = 0; !GCOMP__SMALL && i + 16 <= count; i += 16) {
         gv p = gv_load(g + i);
         gcomp__acc_add(&a, e ? gv_add(p, gv_load(e + i)) : p, measure);
     }
-    if (i < count) {
-        gv p = gcomp__load_some(g + i, count - i);
-        if (e) p = gv_add(p, gcomp__load_some(e + i, count - i));
+    for (size_t some; i < count; i += some) {
+        some = gcomp__group(count - i);
+        gv p = gcomp__load_some(g + i, some);
+        if (e) p = gv_add(p, gcomp__load_some(e + i, some));
         gcomp__acc_add(&a, p, measure);
     }
     gcomp__acc_move(acc, &a, measure);
@@ -7368,7 +7396,7 @@ static void gcomp__measure_range(const gcomp_input *in, size_t begin, size_t end
     gcomp__acc acc;
     acc.max_bits = gv_splat(0);
     gcomp__acc_none(&acc, measure);
-    if (!gcomp__general(in)) {
+    if (!GCOMP__SMALL && !gcomp__general(in)) {
         const float *g = (const float *)in->grad + begin;
         gcomp__acc_any(&acc, g, in->residual ? in->residual + begin : NULL, end - begin, measure);
     } else {
@@ -7995,16 +8023,17 @@ GCOMP__SHARED void gcomp__update_residual(const gcomp_input *input, float *resid
             gv_store(residual + i,
                             gv_saturate(gv_sub(gcomp__load_p(&in, i, 0, 1), gv_load(sent))));
     } else {
-        for (; i + 16 <= end; i += 16) {
+        for (; !GCOMP__SMALL && i + 16 <= end; i += 16) {
             gv p = gcomp__load_p(&in, i, 1, 1);
             if (sent) p = gv_sub(p, gv_load(sent)), sent += 16;
             gv_store(residual + i, gv_saturate(p));
         }
     }
-    if (i < end) {
-        gv p = gcomp__load_p_some(input, i, end - i);
-        if (sent) p = gv_sub(p, gcomp__load_some(sent, end - i));
-        gcomp__store_some(residual + i, gv_saturate(p), end - i);
+    for (size_t some; i < end; i += some, sent += sent ? some : 0) {
+        some = gcomp__group(end - i);
+        gv p = gcomp__load_p_some(input, i, some);
+        if (sent) p = gv_sub(p, gcomp__load_some(sent, some));
+        gcomp__store_some(residual + i, gv_saturate(p), some);
     }
 }
 
@@ -8178,10 +8207,11 @@ static void gcomp__end_chunk(const gcomp__sink *sink, size_t chunk)
 }
 
 static const gcomp__common_kernels GCOMP__F(common) = {
-    gcomp__crc,      gcomp__measure_range, gcomp__encode,     gcomp__decode_floats,
-    gcomp__end_chunk, gcomp__saturate_all, gcomp__absorb,     gcomp__scale_copy,
-    gcomp__max_bits_of, gcomp__squares,       gcomp__widen,      gcomp__narrow,
-    gcomp__any_invalid, GCOMP__HAS_MOMENTUM ? gcomp__advance_momentum : NULL};
+    gcomp__crc, gcomp__measure_range, gcomp__encode, gcomp__decode_floats, gcomp__end_chunk,
+    GCOMP__IN_OBJECT(gcomp__saturate_all), gcomp__absorb, gcomp__scale_copy, gcomp__max_bits_of,
+    GCOMP__IN_OBJECT(gcomp__squares), GCOMP__IN_OBJECT(gcomp__widen),
+    GCOMP__IN_OBJECT(gcomp__narrow), gcomp__any_invalid,
+    GCOMP__HAS_MOMENTUM ? gcomp__advance_momentum : NULL};
 #endif
 
 /* ------------------------------------------------------------------------------------------------
@@ -10026,7 +10056,8 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     /* in parallel only where each chunk has a place for its measures */
     if (call->parallel.run && call->scratch_bytes / sizeof(gcomp__measured) >= gcomp__chunks(n))
         job.part = (gcomp__measured *)(void *)call->scratch;
-    if (call->shared && n) { /* terngrad's s, or twobit's threshold, which is a constant */
+    if ((GCOMP__HAS(TERNGRAD) || GCOMP__HAS(TWOBIT)) && call->shared && n) {
+        /* terngrad's s, or twobit's threshold, which is a constant */
         const double scale = (double)*call->shared, levels = (double)job.form.levels;
         gcomp__step_of(&job.unit, scale, scale * levels, levels);
         job.unit.constant = *call->shared;
