@@ -4267,6 +4267,7 @@ GCOMP__NOINLINE double gcomp__fold16(const double *d)
     return t[0] + t[1];
 }
 
+/* The same in float. */
 static float gcomp__fold16_float(const float *d)
 {
     float t[8];
@@ -4284,7 +4285,6 @@ static float gcomp__fold16_float(const float *d)
     GCOMP__PIN_SUM(t[1]);
     return t[0] + t[1];
 }
-
 
 /* The vocabulary: an operation a line, with its meaning. A mask is 16 bits, bit l for lane l. */
 #define GCOMP__NAME2(name, set) gcomp__##name##_##set
@@ -4329,7 +4329,7 @@ static float gcomp__fold16_float(const float *d)
 #define gv_load_six GCOMP__F(gv_load_six)      /* 16 codes of 6 bits: sign, 5 bits of an fp16 */
 #define gv_times4 GCOMP__F(gv_times4)          /* 16 codes of 4 bits as numbers, times a */
 #define gv_times2 GCOMP__F(gv_times2)          /* 16 codes of 2 bits as numbers, times a */
-#define gv_transpose8 GCOMP__F(gv_transpose8)            /* 8 x 8 floats transposed */
+#define gv_transpose8 GCOMP__F(gv_transpose8)  /* to[k * pitch + i] = from[i * stride + k], 8 x 8 */
 #define gv_hadamard8 GCOMP__F(gv_hadamard8)    /* three Hadamard levels over gv_columns columns */
 #define gv_hadamard_last GCOMP__F(gv_hadamard_last) /* the last levels, within gv_base floats */
 #define gv_columns GCOMP__F(gv_columns)        /* how many columns gv_hadamard8 takes */
@@ -4444,7 +4444,8 @@ static float gcomp__fold16_float(const float *d)
 #define GCOMP__HEAVY_LEVELS GCOMP__HEAVY
 #endif
 
-GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y) /* x + y and x - y */
+/* x <- x + y, y <- x - y: a level of a Hadamard transform, for what is left over by vectors. */
+GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y)
 {
     float sum = *x + *y, rest = *x - *y;
     GCOMP__PIN_SUM(sum);
@@ -5046,6 +5047,7 @@ GCOMP__INLINE __m256i gcomp__narrowed_avx2(gw x, gw y, int shift)
     return _mm256_packs_epi16(shift ? _mm256_srai_epi16(a, shift) : a,
                               shift ? _mm256_srai_epi16(b, shift) : b);
 }
+/* The groups of four lanes, 0 2 4 6 | 1 3 5 7, in order. */
 GCOMP__INLINE __m256i gcomp__sorted_avx2(__m256i b)
 {
     return _mm256_permutevar8x32_epi32(b, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
@@ -5124,6 +5126,7 @@ GCOMP__INLINE uint32_t gv_most(gv x)
     return (uint32_t)_mm_cvtsi128_si32(_mm_max_epu32(h, _mm_shuffle_epi32(h, 0xb1)));
 }
 
+/* to[8] <- the first step of that; eight such rows are then done together, below. */
 GCOMP__INLINE void gv_most_of_halves(float *to, gv x)
 {
     const __m256i m = _mm256_max_epu32(_mm256_castps_si256(x.r[0]), _mm256_castps_si256(x.r[1]));
@@ -5360,6 +5363,7 @@ GCOMP__INLINE gw_reg gr_min_unsigned(gw_reg x, gw_reg y) { return _mm512_min_epu
 GCOMP__INLINE gw_reg gr_max_unsigned(gw_reg x, gw_reg y) { return _mm512_max_epu32(x, y); }
 GCOMP__INLINE gw_reg gr_nearest(gv_reg x) { return _mm512_cvtps_epi32(x); }
 GCOMP__INLINE gw_reg gr_trunc(gv_reg x) { return _mm512_cvttps_epi32(x); }
+/* The rounding is a part of this instruction: the mode of the processor stays as it is. */
 GCOMP__INLINE gw_reg gr_floor(gv_reg x)
 {
     return _mm512_cvt_roundps_epi32(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
@@ -5402,6 +5406,8 @@ GCOMP__INLINE gv_reg gr_pick(gw_reg where, gv_reg x, gv_reg y)
 {
     return _mm512_mask_blend_ps(_mm512_movepi32_mask(where), y, x);
 }
+/* An instruction compresses. It does so in a register, and all 16 lanes are stored: compressing
+   into memory is slow on some processors. */
 GCOMP__INLINE void gv_keep(float *to, uint32_t *index, gv x, uint32_t base, uint32_t mask)
 {
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -5448,11 +5454,13 @@ GCOMP__INLINE __m512i gcomp__fours_avx512(const uint8_t *c)
                                          _mm256_set1_epi32((int)gcomp__get32(c + 4)), 1);
     return _mm512_srlv_epi32(x, right);
 }
+/* Up and down with sign: what is above the code leaves at the top. */
 GCOMP__INLINE gw gw_get4(const uint8_t *c)
 {
     return gcomp__whole_avx512(
         _mm512_srai_epi32(_mm512_slli_epi32(gcomp__fours_avx512(c), 28), 28));
 }
+/* All 16 codes are one word, which all lanes get; each lane shifts its own code to the top. */
 GCOMP__INLINE gw gw_get2(const uint8_t *c, int first_high)
 {
     const __m512i low =
@@ -5489,6 +5497,7 @@ GCOMP__INLINE gv gv_times2(const uint8_t *c, float a)
     const __m512i x = _mm512_srlv_epi32(_mm512_set1_epi32((int)gcomp__get32(c)), right);
     return gcomp__one_avx512(_mm512_permutexvar_ps(x, q));
 }
+/* Words become 16 or 8 bits in one instruction, and in order; bytes then join as AVX2's do. */
 GCOMP__INLINE void gw_put16(uint8_t *c, gw w)
 {
     _mm256_storeu_si256((__m256i *)(void *)c, _mm512_cvtepi32_epi16(w.r[0]));
@@ -5649,6 +5658,7 @@ GCOMP__INLINE void gv_store_small(uint8_t *c, gv x)
 {
     GCOMP__ALL(vst1_u8(c + 8 * i, vreinterpret_u8_f16(vcvt_f16_f32(x.r[i]))))
 }
+/* 16 halves (fp16) as floats, four at a time. */
 GCOMP__INLINE gv gcomp__halves_of_neon(int16x8_t a, int16x8_t b)
 {
     gv x;
@@ -5704,7 +5714,8 @@ GCOMP__INLINE gw gw_look16(const int32_t *table, gw x)
     return x;
 }
 
-/* Codes: words to and from 16 or 8 bits; bytes side by side in fewer. */
+/* Codes of 16 and 8 bits widen to words with sign, by one step or two; codes of 4 and 2 bits first
+   become bytes or go through shifts. The way back narrows, and joins bytes. */
 GCOMP__INLINE gw gcomp__wide_neon(int16x8_t a, int16x8_t b)
 {
     gw x;
@@ -5760,6 +5771,7 @@ GCOMP__INLINE void gw_put16(uint8_t *c, gw w)
 {
     GCOMP__ALL(vst1_u8(c + 8 * i, vreinterpret_u8_s16(vmovn_s32(w.r[i]))))
 }
+/* The lowest byte of each of 16 words: narrowing without saturation takes the low half, twice. */
 GCOMP__INLINE uint8x16_t gcomp__low_bytes_neon(gw w)
 {
     const int16x8_t low = vcombine_s16(vmovn_s32(w.r[0]), vmovn_s32(w.r[1]));
@@ -5794,6 +5806,7 @@ GCOMP__INLINE void gcomp__join6_neon(uint8_t *c, uint8x16_t b)
     vst1_u8(c, vget_low_u8(b));
     gcomp__put32(c + 8, vgetq_lane_u32(vreinterpretq_u32_u8(b), 2));
 }
+/* 16 codes of 2 bits: joined to 4 bits, then to 8. The lowest 4 bytes are those of the codes. */
 GCOMP__INLINE void gcomp__join2_neon(uint8_t *c, uint8x16_t b, int first_high)
 {
     b = gcomp__join_neon(vandq_u8(b, vdupq_n_u8(3)), 2, first_high);
@@ -6038,6 +6051,8 @@ GCOMP__INLINE gv gv_splat(float x)
     return y;
 }
 #if GCOMP__PASS_IS != 3 /* AVX-512 has no kernel that works on halves */
+/* The 8 floats at p in lanes 0 .. 7 and in lanes 8 .. 15: register i begins at float gv_lanes * i,
+   modulo 8. */
 GCOMP__INLINE gv gv_twice(const float *p)
 {
     gv x;
@@ -6051,7 +6066,8 @@ GCOMP__INLINE gv gv_splat_pair(float x, float y)
     return z;
 }
 #endif
-/* The first pins hide zeros: 0 + -0 is 0, but -ffast-math makes -0 of it. */
+/* The first pins hide zeros from clang: 0 + -0 is 0, but under -ffast-math 0 + x may become x. The
+   last pin keeps the sum from being reordered. Without -ffast-math the pins are nothing. */
 GCOMP__INLINE gv gv_add(gv x, gv y)
 {
     GCOMP__ALL(GCOMP__PIN_SUM(x.r[i]); GCOMP__PIN_SUM(y.r[i]); x.r[i] = x.r[i] + y.r[i];
@@ -6104,6 +6120,8 @@ GCOMP__INLINE gv gv_max(gv x, gv y)
     GCOMP__ALL(x.r[i] = gr_max(x.r[i], y.r[i]))
     return x;
 }
+/* The result for a NaN differs from set to set. That does no harm: a tensor with a NaN is refused,
+   and its codes are not sent. */
 GCOMP__INLINE gv gv_clamp(gv x, float limit)
 {
     GCOMP__ALL(x.r[i] = gr_max(gr_min(x.r[i], gr_splat(limit)), gr_splat(-limit)))
@@ -6244,6 +6262,7 @@ GCOMP__INLINE gv gv_number(gw w)
 }
 
 #if GCOMP__PASS_IS == 1
+/* Signs are gathered lane by lane; the way back compares each lane with its own bit of the mask. */
 GCOMP__INLINE uint32_t gw_signs(gw x)
 {
     int32_t w[16];
@@ -6281,12 +6300,14 @@ GCOMP__INLINE gs gs_add(gs s, gv x)
     GCOMP__ALL_SUMS(s.r[i] = s.r[i] + gr_double(x, i); GCOMP__PIN_SUM(s.r[i]))
     return s;
 }
+/* The product of two floats has at most 48 digits, and a double holds 53: so it is exact. */
 GCOMP__INLINE gs gs_dot(gs s, gv x, gv y)
 {
     GCOMP__ALL_SUMS(s.r[i] = gr_fma_double(gr_double(x, i), gr_double(y, i), s.r[i]);
                     GCOMP__PIN_SUM(s.r[i]))
     return s;
 }
+/* Numbers of both signs in one pass: s += x where x >= 0, t += -x where x < 0. */
 GCOMP__INLINE void gs_sides(gs *s, gs *t, gv x)
 {
     GCOMP__ALL_SUMS(gs_reg above, below; gr_sides(gr_double(x, i), &above, &below);
@@ -6305,6 +6326,7 @@ GCOMP__INLINE double gs_fold(gs s)
     memcpy(d, &s, sizeof d);
     return gcomp__fold16(d);
 }
+/* Writes only the lanes that are kept. It stops at the last of them: most masks are sparse. */
 GCOMP__INLINE void gv_keep(float *to, uint32_t *index, gv x, uint32_t base, uint32_t mask)
 {
     float f[16];
@@ -6405,6 +6427,7 @@ GCOMP__INLINE void gv_store_small(uint8_t *c, gv x)
     gv_store(f, x);
     GCOMP__LANES gcomp__put16(c + 2 * i, gcomp__to_half(f[i]));
 }
+/* The sign to bit 15, the seven bits below to where the half has them: see gcomp__shorts_avx2. */
 GCOMP__INLINE gv gv_load_short(const uint8_t *c, int shift)
 {
     float f[16];
@@ -6417,13 +6440,14 @@ GCOMP__INLINE gv gv_load_six(const uint8_t *c, int shift)
     float f[16];
     GCOMP__LANES
     {
-        const uint8_t *three = c + i / 4 * 3;
+        const uint8_t *three = c + i / 4 * 3; /* four codes in three bytes */
         const uint32_t all = three[0] | (uint32_t)three[1] << 8 | (uint32_t)three[2] << 16;
         const uint32_t x = all >> 6 * (i % 4);
         f[i] = gcomp__from_half((x & 0x20) << 10 | (x & 0x1f) << shift);
     }
     return gv_load(f);
 }
+/* Word by word, since the compiler's vectors have no maximum of 16-bit lanes. */
 GCOMP__INLINE int gw_ties(gw x, gw y)
 {
     const gw low = gw_splat(0xffff);
@@ -6471,7 +6495,7 @@ GCOMP__INLINE gw gw_get2(const uint8_t *c, int first_high)
 /* The low bits of `count` bytes side by side, the first in the lowest bits. */
 GCOMP__INLINE void gb_join(uint8_t *c, const int8_t *b, int count, int bits)
 {
-    uint32_t held = 0;
+    uint32_t held = 0; /* `have` bits that are not stored yet, fewer than 8 */
     for (int i = 0, have = 0; i < count; i++) {
         held |= ((uint32_t)b[i] & ((1u << bits) - 1)) << have;
         for (have += bits; have >= 8; have -= 8, held >>= 8) *c++ = (uint8_t)held;
@@ -6581,6 +6605,7 @@ GCOMP__INLINE uint32_t gv_below_0(gv x)
     GCOMP__ALL(w.r[i] = (gw_reg)GCOMP__WHERE(x.r[i] < gr_splat(0)))
     return gw_signs(w);
 }
+/* t > 0. Bits of abs(x) are below 2^31, so that a comparison with sign will do. */
 GCOMP__INLINE uint32_t gv_reaches(gv x, uint32_t t)
 {
     return gw_signs(gw_gt(gw_bits(gv_abs(x)), gw_splat((int32_t)(t - 1))));
@@ -6590,6 +6615,8 @@ GCOMP__INLINE gv gv_flip(gv x, uint32_t mask)
     return gv_of_bits(
         gw_xor(gw_bits(x), gw_and(gw_of_mask(mask), gw_splat(-0x7fffffff - 1))));
 }
+/* gr_pick goes by signs, or by whole words, as the set does best; gw_of_mask gives what it
+   needs. */
 GCOMP__INLINE gv gv_pick(uint32_t mask, gv x, gv y)
 {
     const gw where = gw_of_mask(mask);
@@ -6612,12 +6639,13 @@ GCOMP__INLINE void gv_store_bfloat(uint8_t *c, gv x)
 }
 #endif
 #if GCOMP__PASS_IS == 1 || GCOMP__PASS_IS == 4
+/* The low half with sign: shifted up and down. */
 GCOMP__INLINE gw gw_mul_halves(gw x, int k)
 {
     return gw_add(gw_mul(gw_sar(gw_shl(x, 16), 16), gw_splat(k)), gw_sar(x, 16));
 }
 #endif
-#if GCOMP__PASS_IS != 3
+#if GCOMP__PASS_IS != 3 /* AVX-512 looks up products instead */
 GCOMP__INLINE gw gw_look4(const int32_t *table, const uint8_t *c)
 {
     return gw_look16(table, gw_get4(c));
