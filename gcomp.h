@@ -6760,7 +6760,7 @@ GCOMP__INLINE size_t gcomp__group(size_t left)
 #define gcomp__load_some GCOMP__F(load_some)
 GCOMP__INLINE gv gcomp__load_some(const float *p, size_t count)
 {
-    float f[16] = {0};
+    float f[16] = {0}; /* reading 16 floats at p could read behind the array */
     memcpy(f, p, 4 * count);
     return gv_load(f);
 }
@@ -6864,7 +6864,7 @@ GCOMP__SHARED double gcomp__squares(const float *x, size_t n)
             i = end;
         }
         total += gs_fold(s);
-        GCOMP__PIN_SUM(total);
+        GCOMP__PIN_SUM(total); /* else -Ofast may add the chunks in another order */
     }
     return total;
 }
@@ -6879,7 +6879,7 @@ GCOMP__SHARED double gcomp__squares(const float *x, size_t n)
 #define gcomp__crc GCOMP__F(crc)
 static uint32_t gcomp__crc(uint32_t crc, const uint8_t *bytes, size_t count)
 {
-    crc = ~crc;
+    crc = ~crc; /* CRC-32C begins and ends with all bits turned: zeros in front are seen */
     for (; !GCOMP__SMALL && count >= 3 * GCOMP__CRC_PART;
          count -= 3 * GCOMP__CRC_PART, bytes += 3 * GCOMP__CRC_PART) {
         /* what will be read next, or where nothing more is, something that is there already */
@@ -6895,7 +6895,7 @@ static uint32_t gcomp__crc(uint32_t crc, const uint8_t *bytes, size_t count)
     }
     for (; !GCOMP__SMALL && count >= 8; count -= 8, bytes += 8)
         crc = gu_crc8(crc, gcomp__get64(bytes));
-    for (; count; count--) crc = gcomp__crc_byte(crc, *bytes++);
+    for (; count; count--) crc = gcomp__crc_byte(crc, *bytes++); /* the last 7 at most */
     return ~crc;
 }
 
@@ -6947,7 +6947,7 @@ GCOMP__HEAVY void gcomp__advance_driver(const gcomp__momentum *d, size_t begin, 
     for (size_t i = begin; i + 16 <= end; i += 16) {
         const gv g = gcomp__load_p(&job.in, i, general, 0), u = gv_load(job.u + i);
         gv next = nesterov ? gv_mul(gv_add(u, g), m) : gv_add(gv_mul(u, m), g);
-        gv p = job.v ? gv_add(gv_load(job.v + i), next) : next;
+        gv p = job.v ? gv_add(gv_load(job.v + i), next) : next; /* v is the residual */
         if (nesterov) p = gv_add(p, g);
         if (job.p) gv_store(job.p + i, p);
         if (job.next) gv_store(job.next + i, next);
@@ -6960,7 +6960,7 @@ GCOMP__HEAVY void gcomp__advance_driver(const gcomp__momentum *d, size_t begin, 
 #define gcomp__advance_momentum GCOMP__F(advance_momentum)
 static void gcomp__advance_momentum(const gcomp__momentum *d, size_t begin, size_t end)
 {
-    const size_t rest = (end - begin) % 16, at = end - rest;
+    const size_t rest = (end - begin) % 16, at = end - rest; /* the last elements, from `at` on */
     const int general = gcomp__general(&d->in);
     if (d->nesterov) gcomp__advance_driver(d, begin, at, 1, 1);
     else if (general) gcomp__advance_driver(d, begin, at, 1, 0);
@@ -6978,7 +6978,7 @@ static void gcomp__advance_momentum(const gcomp__momentum *d, size_t begin, size
         some.v = d->v ? line[2] : NULL;
         some.p = line[3];
         some.next = line[1];
-        some.zero = NULL;
+        some.zero = NULL; /* written below, without a line */
         if (d->nesterov) gcomp__advance_driver(&some, 0, 16, 0, 1);
         else gcomp__advance_driver(&some, 0, 16, 0, 0);
         if (d->p) memcpy(d->p + at, line[3], 4 * rest);
@@ -6996,7 +6996,7 @@ static uint32_t gcomp__scale_copy(float *y, const gcomp_input *input, size_t beg
 {
     const gcomp_input in = *input;
     const int general = gcomp__general(&in);
-    gv max_bits = gv_splat(0), f = gv_splat(part), p;
+    gv max_bits = gv_splat(0), f = gv_splat(part), p; /* f: the factor in all lanes */
     size_t i;
     for (i = begin; !GCOMP__SMALL && i + 16 <= end; i += 16) {
         p = general ? gcomp__load_p(&in, i, 1, in.residual != NULL)
@@ -7039,7 +7039,7 @@ static uint32_t gcomp__max_bits_of(const float *x, size_t n)
 #define gcomp__any_invalid GCOMP__F(any_invalid)
 static int gcomp__any_invalid(const gcomp__form *form, const uint8_t *c, size_t bytes)
 {
-    const unsigned bits = form->code16 / 2;
+    const unsigned bits = form->code16 / 2; /* of a code */
     const uint32_t each = UINT32_MAX / (uint32_t)(((uint64_t)1 << bits) - 1),
                    top = each << (bits - 1);
     const gw low = gw_splat((int32_t)~top);
@@ -7083,7 +7083,7 @@ GCOMP__SHARED void gcomp__narrow(void *y, const float *x, gcomp_dtype dtype, siz
         uint8_t *to = count == 16 ? b + 2 * i : some;
         if (dtype == GCOMP_F16) gv_store_half(to, v);
         else gv_store_bfloat(to, v);
-        gcomp__swap_bytes(to);
+        gcomp__swap_bytes(to); /* little endian to the machine's order */
         if (count < 16) memcpy(b + 2 * i, some, 2 * count);
     }
 }
@@ -7263,7 +7263,7 @@ GCOMP__INLINE void gcomp__acc_add(gcomp__acc *acc, gv p, int measure)
     } else if (gcomp__measures(measure, GCOMP__L2)) {
         acc->sum = gs_dot(acc->sum, p, p);
     } else if (gcomp__measures(measure, GCOMP__SIDES)) {
-        gs_sides(&acc->sum, &acc->other, p);
+        gs_sides(&acc->sum, &acc->other, p); /* sums of p >= 0, and of -p for p < 0 */
         acc->negative += gcomp__popcount(gv_below_0(p));
     } else {
         acc->max_bits = gv_max_bits(acc->max_bits, p);
@@ -7338,7 +7338,7 @@ GCOMP__INLINE void gcomp__acc_end(gcomp__acc *acc, size_t count, int measure, gc
         if (measure != GCOMP__MOST) m->sum = gs_fold(acc->sum);
         if (gcomp__measures(measure, GCOMP__SIDES) || gcomp__measures(measure, GCOMP__MOMENTS))
             m->other = gs_fold(acc->other);
-        m->negative = acc->negative;
+        m->negative = acc->negative; /* padding is 0, which is not negative */
         m->max_bits = 0; /* of L1 and L2 the sums tell what is not finite */
         if (!gcomp__measures(measure, GCOMP__L1) && !gcomp__measures(measure, GCOMP__L2))
             m->max_bits = gv_most(acc->max_bits);
@@ -7393,7 +7393,7 @@ GCOMP__HEAVY void gcomp__acc_range(gcomp__acc *acc, const float *g, const float 
         low = gw_min(low, x);
         high = gw_max(high, x);
     }
-    acc->low = low;
+    acc->low = low; /* 16 lanes, folded by acc_end */
     acc->high = high;
 }
 
@@ -7431,7 +7431,7 @@ static void gcomp__measure_range(const gcomp_input *in, size_t begin, size_t end
         for (size_t i = begin; i < end; i += GCOMP__TILE) {
             GCOMP__ON_A_LINE float tile[GCOMP__TILE];
             size_t count = gcomp__min(GCOMP__TILE, end - i);
-            gcomp__stage(tile, in, i, count);
+            gcomp__stage(tile, in, i, count); /* p with the residual: none is passed on */
             gcomp__acc_any(&acc, tile, NULL, count, measure);
         }
     }
@@ -7933,7 +7933,7 @@ static void gcomp__quantise_range(const gcomp__span *span, gcomp__tile *t, size_
             t->grad = t->p;
             t->residual = t->p + 16;
             t->u.at = i + whole;
-            t->u.draws = (const uint8_t *)span->draws + 2 * whole;
+            t->u.draws = (const uint8_t *)span->draws + 2 * whole; /* 2 bytes an element */
             t->count = 16;
             t->codes = some;
             (job->kernels->quantise)(t);
@@ -7954,14 +7954,14 @@ GCOMP__NOINLINE void gcomp__encode_scale_last(const gcomp__span *span)
     gcomp__acc *acc = (gcomp__acc *)span->acc;
     gcomp__tile t;
     t.u = job->unit;
-    t.acc = acc;
+    t.acc = acc; /* the kernel adds to the chunk's accumulators */
     for (size_t i = span->begin, stop; i < span->end; i = stop) {
         /* elements i .. stop - 1 have the same scale */
         stop = block ? gcomp__min(span->end, i + block) : span->end;
-        if (block) gcomp__acc_none(acc, form->measure);
+        if (block) gcomp__acc_none(acc, form->measure); /* each block begins anew */
         gcomp__quantise_range(span, &t, i, stop);
         if (block) {
-            gcomp__unit u = job->unit;
+            gcomp__unit u = job->unit; /* only a and b of it are wanted: codes are there */
             gcomp__measured m;
             gcomp__acc_end(acc, stop - i, form->measure, &m);
             if (gcomp__measures(form->measure, GCOMP__L1) && m.max_bits >= 0x7f800000u)
@@ -8015,10 +8015,10 @@ static void gcomp__encode(const gcomp__encode_job *job, size_t chunk, gcomp__mea
     span.acc = &acc;
     span.draws = draws;
     span.room = room;
-    span.stage = NULL;
+    span.stage = NULL; /* see gcomp__encode_staged */
     if (gcomp__general(&job->in)) gcomp__encode_staged(&span);
     else gcomp__encode_span(&span);
-    if (job->streamed) gb_stream_end();
+    if (job->streamed) gb_stream_end(); /* before another thread is told that the chunk is done */
     gcomp__acc_end(&acc, end - i, form->scale_first ? GCOMP__MOST : form->measure, measured);
     /* with blocks the sums are those of the last block, and only max_bits is told */
     if (form->block) measured->max_bits = gv_most(acc.max_bits);
@@ -8101,7 +8101,7 @@ static void gcomp__decode_to(const gcomp__view *view, size_t i, size_t count, fl
     d.view = view;
     d.codes = view->codes + i / 16 * code16;
     d.first = i;
-    d.count = count - rest;
+    d.count = count - rest; /* whole groups; the rest follows */
     d.to = to;
     d.base = base;
     d.weight = weight;
@@ -8111,7 +8111,7 @@ static void gcomp__decode_to(const gcomp__view *view, size_t i, size_t count, fl
         uint8_t some[64]; /* their codes; 16 codes have 64 bytes at most */
         float line[16];   /* what they are added to, and then their values */
         gcomp__get_last(some, d.codes + count / 16 * code16, &view->form, rest);
-        if (base) gcomp__pad(line, base + whole, rest);
+        if (base) gcomp__pad(line, base + whole, rest); /* base may be `to` */
         d.codes = some;
         d.first = i + whole;
         d.count = 16;
