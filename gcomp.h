@@ -2150,7 +2150,7 @@ static size_t gcomp__plus(size_t a, size_t b) { return a > SIZE_MAX - b ? SIZE_M
 
 /* ceil(n / size): how many parts of `size` n is cut into; the last part may be smaller. Written so
    that n + size - 1 cannot overflow. 10 in parts of 4: 4, 4, 2, so 3. */
-static size_t gcomp__pieces(size_t n, size_t size) { return n / size + (n % size != 0); }
+static size_t gcomp__ceil_div(size_t n, size_t size) { return n / size + (n % size != 0); }
 
 /* The smallest multiple of `to` that is not below a; SIZE_MAX if that might overflow. */
 static size_t gcomp__round_up(size_t a, size_t to)
@@ -3320,7 +3320,7 @@ static void gcomp__run(const gcomp__call *call, size_t count, void (*run)(void *
     }
 }
 
-GCOMP__INLINE size_t gcomp__chunks(size_t n) { return gcomp__pieces(n, GCOMP_CHUNK); }
+GCOMP__INLINE size_t gcomp__chunks(size_t n) { return gcomp__ceil_div(n, GCOMP_CHUNK); }
 
 static size_t gcomp__dtype_bytes(gcomp_dtype dtype) { return dtype == GCOMP_F32 ? 4 : 2; }
 
@@ -9264,7 +9264,7 @@ static unsigned gcomp__index_coder(const gcomp__sparse_kernels *kernels, const u
         base = base > 3 ? base - 3 : 0;
     }
     /* a bitmap comes first; each other coder has to be shorter */
-    *bytes = gcomp__pieces(n, 8);
+    *bytes = gcomp__ceil_div(n, 8);
     uint64_t rice = (sizes.quotients[best] + (uint64_t)k * (1 + base + best) + 7) / 8;
     if (rice < *bytes) {
         *bytes = (size_t)rice;
@@ -9286,11 +9286,12 @@ static unsigned gcomp__index_coder(const gcomp__sparse_kernels *kernels, const u
    the parameter r take floor((n - k) / 2^r) + k (1 + r) bits at most. */
 static size_t gcomp__index_bound(size_t k, size_t n)
 {
-    size_t bytes = gcomp__min(gcomp__pieces(n, 8), gcomp__times(k, 4));
+    size_t bytes = gcomp__min(gcomp__ceil_div(n, 8), gcomp__times(k, 4));
     /* the least of all parameters; each is an upper bound, so the least of them is */
-    for (unsigned r = 0; r < GCOMP__CODER_MAX_RICE; r++)
-        bytes =
-            gcomp__min(bytes, gcomp__pieces(gcomp__plus((n - k) >> r, gcomp__times(k, 1 + r)), 8));
+    for (unsigned r = 0; r < GCOMP__CODER_MAX_RICE; r++) {
+        const size_t bits = gcomp__plus((n - k) >> r, gcomp__times(k, 1 + r));
+        bytes = gcomp__min(bytes, gcomp__ceil_div(bits, 8));
+    }
     return bytes;
 }
 
@@ -9902,7 +9903,7 @@ static size_t gcomp__sample_line(const gcomp__call *call, const gcomp_input *in,
 static size_t gcomp__block_scales(const gcomp__form *form, size_t n)
 {
     if (n == 0) return 0;
-    return form->block ? gcomp__times(gcomp__pieces(n, form->block), form->scale_bytes)
+    return form->block ? gcomp__times(gcomp__ceil_div(n, form->block), form->scale_bytes)
                        : form->scale_bytes;
 }
 
@@ -9919,7 +9920,7 @@ static size_t gcomp__block_codes(const gcomp__form *form, size_t n)
 static size_t gcomp__code_bytes(const gcomp__form *form, size_t n)
 {
     const size_t segment = gcomp__coded(form) ? gcomp__segment_of(form) : 1;
-    return gcomp__coded(form) && n ? 8 * (gcomp__chunks(n) - 1) + gcomp__pieces(n, segment) : 0;
+    return gcomp__coded(form) && n ? 8 * (gcomp__chunks(n) - 1) + gcomp__ceil_div(n, segment) : 0;
 }
 
 /* Bytes of the longest body. Without coded levels a body is never shorter. */
@@ -10125,7 +10126,7 @@ typedef struct gcomp__finite_job {
 static void gcomp__finite_part(void *arg, size_t part)
 {
     gcomp__finite_job *job = (gcomp__finite_job *)arg;
-    const size_t each = gcomp__round_up(gcomp__pieces(job->n, GCOMP__FINITE_PARTS), 16);
+    const size_t each = gcomp__round_up(gcomp__ceil_div(job->n, GCOMP__FINITE_PARTS), 16);
     const size_t begin = gcomp__min(each * part, job->n), end = gcomp__min(begin + each, job->n);
     gcomp__measured m;
     memset(&m, 0, sizeof m);
@@ -10999,7 +11000,7 @@ enum { GCOMP__TWOBIT_BINS = 512 };
 static size_t gcomp__twobit_lines(size_t n, double rate)
 {
     const size_t some = rate > 0 ? gcomp__min(gcomp__max(n / 64, 4096), 65536) / 16 * 16 : 65536;
-    return gcomp__pieces(gcomp__min(n, some), 16);
+    return gcomp__ceil_div(gcomp__min(n, some), 16);
 }
 
 /* Counts the keys of the sample: bin (key - base) >> shift for keys from base on, the last bin
@@ -12609,7 +12610,7 @@ static size_t gcomp__eden_scales(const gcomp__form *form, size_t n)
 /* Bytes of a payload's body. */
 static size_t gcomp__eden_bytes(const gcomp__form *form, size_t n)
 {
-    const size_t codes = gcomp__pieces(n, 16) * form->code16;
+    const size_t codes = gcomp__ceil_div(n, 16) * form->code16;
     return n == 0 ? 0 : gcomp__plus(8 + gcomp__eden_scales(form, n), codes);
 }
 
@@ -12619,8 +12620,8 @@ static size_t gcomp__eden_bound(const gcomp_codec *codec, size_t n)
 {
     gcomp__form form;
     gcomp__eden_form(codec->param, &form);
-    const size_t blocks = n / form.block, codes = gcomp__pieces(n, 16) * form.code16;
-    size_t pieces = blocks + gcomp__log2((uint32_t)gcomp__pieces(n % form.block, 16) + 1);
+    const size_t blocks = n / form.block, codes = gcomp__ceil_div(n, 16) * form.code16;
+    size_t pieces = blocks + gcomp__log2((uint32_t)gcomp__ceil_div(n % form.block, 16) + 1);
     if (blocks) pieces = gcomp__max(pieces, blocks - 1 + gcomp__log2((uint32_t)form.block / 16));
     return n == 0 ? 0 : gcomp__plus(8 + 4 * pieces, codes);
 }
@@ -13478,7 +13479,7 @@ GCOMP__SHARED size_t gcomp__sparse_bound(const gcomp_codec *codec, size_t n)
     const gcomp_codec value = gcomp__value_codec(codec);
     if (!gcomp__indexable(n)) return SIZE_MAX;
     return gcomp__plus((grouped ? 10 : 9) +
-                           gcomp__index_bound(gcomp__pieces(k, each), gcomp__pieces(n, each)),
+                           gcomp__index_bound(gcomp__ceil_div(k, each), gcomp__ceil_div(n, each)),
                        gcomp__block_bound(&value, k));
 }
 
@@ -13494,8 +13495,8 @@ static gcomp_result gcomp__sparse_write(const gcomp__call *call, const gcomp_cod
     /* head: bytes before the indices; groups: all groups of the tensor; indices: as many are
        sent */
     const size_t head = s->group_size ? 10 : 9,
-                 groups = s->group_size ? gcomp__pieces(s->n, s->group_size) : s->n;
-    const size_t indices = s->group_size ? gcomp__pieces(s->count, s->group_size) : s->count;
+                 groups = s->group_size ? gcomp__ceil_div(s->n, s->group_size) : s->n;
+    const size_t indices = s->group_size ? gcomp__ceil_div(s->count, s->group_size) : s->count;
     size_t index_bytes = 0, value_bytes = 0;
     gcomp__call inner = *call; /* for the value method */
     unsigned coder = gcomp__index_coder(gcomp__sparse(call->set), s->index, indices, groups,
@@ -13572,17 +13573,17 @@ static gcomp_result gcomp__sparse_parts(const gcomp__view *view, gcomp__indices 
     if (head == 10) {
         if (view->body[9] < 4 || view->body[9] > 16) return GCOMP_CORRUPT;
         each = (size_t)1 << view->body[9];
-        groups = gcomp__pieces(view->n, each);
+        groups = gcomp__ceil_div(view->n, each);
         /* only the last group of the tensor may be shorter than the others */
         if (k % each && k % each != view->n % each) return GCOMP_CORRUPT;
     }
     gcomp__indices_open(indices, view->body + head, view->bytes - head - value_bytes, view->body[8],
-                        each ? gcomp__pieces(values->n, each) : values->n, groups);
+                        each ? gcomp__ceil_div(values->n, each) : values->n, groups);
     indices->group_size = each;
     indices->elements = view->n;
     /* the length of a bitmap is known; other coders see at the end of the list */
     if (view->body[8] == GCOMP__CODER_BITMAP &&
-        view->bytes - head - value_bytes != gcomp__pieces(groups, 8))
+        view->bytes - head - value_bytes != gcomp__ceil_div(groups, 8))
         return GCOMP_CORRUPT;
     if (view->list) {
         gcomp__indices_open(indices, (const uint8_t *)view->list, 4 * values->n, GCOMP__CODER_KEPT,
@@ -14395,7 +14396,7 @@ static const gcomp__method gcomp__row_wangni = {
    +onebit:block=tensor sends send=mean as a bit an element, exactly. */
 #if GCOMP__FIRST(ADACOMP)
 /* Elements of a bin that are looked at at once. Both p and d may need room on the stack. */
-enum { GCOMP__ADACOMP_PIECE = GCOMP__TILE / 2 };
+enum { GCOMP__ADACOMP_TILE = GCOMP__TILE / 2 };
 typedef struct gcomp__adacomp {
     gcomp__selection *s;
     size_t bin, bins; /* its elements; how many are not zero */
@@ -14419,10 +14420,10 @@ GCOMP__INLINE gv gcomp__adacomp_load(gcomp__addends from, size_t j, size_t count
 #define gcomp__adacomp_most GCOMP__F(adacomp_most)
 GCOMP__NOINLINE uint32_t gcomp__adacomp_most(const gcomp__selection *s, size_t i, size_t end)
 {
-    float tile[GCOMP__ADACOMP_PIECE];
+    float tile[GCOMP__ADACOMP_TILE];
     gv max_bits = gv_splat(0);
     for (size_t count; i < end; i += count) {
-        count = gcomp__min(GCOMP__ADACOMP_PIECE, end - i);
+        count = gcomp__min(GCOMP__ADACOMP_TILE, end - i);
         const gcomp__addends p = gcomp__addends_of(&s->in, s->n, i, count, tile);
         for (size_t j = 0; j < count; j += 16)
             max_bits = gv_max_bits(max_bits, gcomp__adacomp_load(p, j, count));
@@ -14437,7 +14438,7 @@ static void gcomp__adacomp_bins(gcomp__adacomp *job)
 {
     gcomp__selection *s = job->s;
     gcomp_input grad = s->in;
-    float tile[GCOMP__ADACOMP_PIECE], other[GCOMP__ADACOMP_PIECE];
+    float tile[GCOMP__ADACOMP_TILE], other[GCOMP__ADACOMP_TILE];
     grad.residual = NULL; /* d alone */
     /* bins: begin .. end - 1 */
     for (size_t begin = 0, end; begin < s->n; begin = end) {
@@ -14451,7 +14452,7 @@ static void gcomp__adacomp_bins(gcomp__adacomp *job)
         job->bins++;
         /* the elements of the bin, a piece at a time */
         for (size_t i = begin, count; i < end; i += count) {
-            count = gcomp__min(GCOMP__ADACOMP_PIECE, end - i);
+            count = gcomp__min(GCOMP__ADACOMP_TILE, end - i);
             const gcomp__addends from = gcomp__addends_of(&s->in, s->n, i, count, tile);
             /* the gradient alone, without the residual: d */
             const gcomp__addends once = gcomp__addends_of(&grad, s->n, i, count, other);
@@ -14547,7 +14548,7 @@ static size_t gcomp__blocktopk_most(const gcomp_codec *codec, size_t n)
 {
     const size_t block = (size_t)codec->param[1];
     return gcomp__min(
-        n, gcomp__times(gcomp__sparse_k(codec->param[0], gcomp__pieces(n, block)), block));
+        n, gcomp__times(gcomp__sparse_k(codec->param[0], gcomp__ceil_div(n, block)), block));
 }
 
 /* Bytes of scratch: what all sparse methods need, and behind it the sums, a double for each
@@ -14565,7 +14566,7 @@ static size_t gcomp__blocktopk_scratch(const gcomp_codec *codec, size_t n)
 static gcomp_result gcomp__blocktopk_select(const gcomp__call *call, const gcomp_codec *codec,
                                             gcomp__selection *s)
 {
-    const size_t block = (size_t)codec->param[1], blocks = gcomp__pieces(s->n, block);
+    const size_t block = (size_t)codec->param[1], blocks = gcomp__ceil_div(s->n, block);
     const size_t k = gcomp__sparse_k(codec->param[0], blocks);
     /* behind what all sparse methods have in the scratch */
     double *sums = (double *)(void *)(call->scratch + gcomp__sparse_scratch(codec, s->n));
@@ -15514,7 +15515,7 @@ GCOMP__NOINLINE uint32_t gcomp__sketch_estimate(const gcomp__sketch_job *job,
 #define gcomp__sketch_collect GCOMP__F(sketch_collect)
 static void gcomp__sketch_collect(const gcomp__sketch_job *job, gcomp__selection *s)
 {
-    const size_t end = gcomp__pieces(s->n, 16);
+    const size_t end = gcomp__ceil_div(s->n, 16);
     size_t group = s->at / 16, count = s->count, stop;
     gcomp__sketch_places place;
     int32_t lines[256]; /* estimates of 16 groups */
@@ -15942,7 +15943,7 @@ enum {
     GCOMP__LOW_RANK = 4,    /* up to this rank P = M Q has its lanes along the columns of M */
     GCOMP__STRIP = 6,       /* rows of M that are multiplied together */
     GCOMP__SUM_BLOCK = 512, /* columns that low ranks sum in 16 lanes before the lanes are folded */
-    GCOMP__GEMM_TILE = 768  /* floats of a copied part of M: 3 KB of a kernel's stack */
+    GCOMP__COPIED = 768  /* floats of a copied part of M: 3 KB of a kernel's stack */
 };
 
 /* M, and the shape of its factors. */
@@ -16263,9 +16264,9 @@ static void gcomp__project_high(const gcomp__matrix *m, size_t row, size_t end, 
     const size_t slab = half ? 8 : 16; /* floats of a row of Q in a slab */
     const size_t pairs = half ? 2 : 1; /* rows of P in a vector */
     const size_t span = m->pitch > 16 ? 1024 : 4096; /* columns */
-    const size_t width = GCOMP__GEMM_TILE / GCOMP__STRIP / pairs; /* columns of a tile: 128, 64 */
+    const size_t width = GCOMP__COPIED / GCOMP__STRIP / pairs; /* columns of a copy: 128, 64 */
     const size_t tall = half ? 4 : GCOMP__STRIP; /* vectors of sums: 8 rows or 6 */
-    float tile[GCOMP__GEMM_TILE];
+    float tile[GCOMP__COPIED];
     size_t count, rows;
     for (size_t k = 0; k < m->cols; k += span)
         for (size_t i = row; i < end; i += rows) {
@@ -16361,7 +16362,7 @@ static void gcomp__back(const gcomp__matrix *m, size_t col, size_t end, const fl
 {
     const size_t direct = gcomp__general(m->in) ? 0 : (end - col) / 16 * 16; /* without a copy */
     const gcomp__strip none = {NULL, NULL, 0};
-    float tile[GCOMP__GEMM_TILE];
+    float tile[GCOMP__COPIED];
     size_t count, rows;
     q += col * m->rank; /* whole panels are before it */
     memset(q, 0, 4 * m->rank * ((end - col + 15) / 16 * 16));
@@ -16374,7 +16375,7 @@ static void gcomp__back(const gcomp__matrix *m, size_t col, size_t end, const fl
             gcomp__back_rows(&x, direct, p, m, q, &next, rows);
         }
         for (size_t j = direct; j < end - col; j += count) { /* copied, up to 128 columns at once */
-            count = gcomp__min(GCOMP__GEMM_TILE / GCOMP__STRIP, end - col - j);
+            count = gcomp__min(GCOMP__COPIED / GCOMP__STRIP, end - col - j);
             const gcomp__strip x = gcomp__strip_copy(m, i, rows, col + j, count, tile);
             gcomp__back_rows(&x, x.stride, p, m, q + j * m->rank, &none, rows);
         }
@@ -16441,7 +16442,7 @@ static void gcomp__expand(const gcomp__matrix *m, size_t row, size_t end, const 
     const size_t cols = m->cols, span = 512;
     const size_t direct = residual && gcomp__general(m->in) ? 0 : cols / 16 * 16;
     const gcomp__strip none = {NULL, NULL, 0};
-    float tile[GCOMP__GEMM_TILE];
+    float tile[GCOMP__COPIED];
     size_t j, count, rows;
     for (size_t i = row; i < end; i += rows) { /* of a strip: spans, then the copied columns */
         const float *mean_p = mean->p + i * m->pitch, *own_p = own->p + i * m->pitch;
@@ -16461,7 +16462,7 @@ static void gcomp__expand(const gcomp__matrix *m, size_t row, size_t end, const 
         for (; j < cols; j += count) {
             const size_t at = m->at + i * cols + j;
             gcomp__strip x = {NULL, NULL, 16}; /* its rows are not read where `rest` is 0 */
-            count = gcomp__min(GCOMP__GEMM_TILE / GCOMP__STRIP, cols - j);
+            count = gcomp__min(GCOMP__COPIED / GCOMP__STRIP, cols - j);
             if (residual) { /* the tile holds M, then what is left of M */
                 x = gcomp__strip_copy(m, i, rows, j, count, tile);
                 gcomp__expand_rows(&x, x.stride, own_p, own->q + j * m->rank, m, tile, x.stride,
@@ -16867,7 +16868,7 @@ static void gcomp__powersgd_make_p(gcomp__work *work, size_t s, uint64_t words)
     if (gcomp__powersgd_alternates(work->codec)) /* Q^, which stays in own.q for the commit */
         gcomp__orthonormalise(job.kernels, q, cols, rank);
     gcomp__to_projected(job.kernels, job.mean.q, q, cols, rank);
-    gcomp__run(&work->call, gcomp__pieces(rows, GCOMP__GEMM_ROWS), gcomp__project_task, &job);
+    gcomp__run(&work->call, gcomp__ceil_div(rows, GCOMP__GEMM_ROWS), gcomp__project_task, &job);
     /* P in rows (rows x rank) is summed column by column */
     (job.kernels->transpose)(work->sums[0] + s * rank * rows, rows, job.own.p, job.m.pitch, rank,
                              rows);
@@ -16887,7 +16888,7 @@ static void gcomp__powersgd_make_q(gcomp__work *work, size_t s, int round, uint6
     gcomp__orthonormalise(job.kernels, p, rows, rank);
     /* P^ in rows; it stays in own.p for the commit */
     (job.kernels->transpose)(job.own.p, job.m.pitch, p, rows, rows, rank);
-    gcomp__run(&work->call, gcomp__pieces(cols, job.columns), gcomp__back_task, &job);
+    gcomp__run(&work->call, gcomp__ceil_div(cols, job.columns), gcomp__back_task, &job);
     gcomp__from_panels(work->sums[round] + s * rank * cols, job.own.q, cols, rank);
 }
 
@@ -16935,7 +16936,7 @@ static void gcomp__powersgd_commit(gcomp__work *work)
             gcomp__to_panels(job.mean.q, last_sum + s * nq, cols, job.m.rank);
             job.mean.p = job.own.p;
         }
-        gcomp__run(&work->call, gcomp__pieces(rows, GCOMP__GEMM_ROWS), gcomp__expand_task, &job);
+        gcomp__run(&work->call, gcomp__ceil_div(rows, GCOMP__GEMM_ROWS), gcomp__expand_task, &job);
     }
     /* the next step begins with the mean factor of this one */
     if (sum_is_p) memcpy(gcomp__powersgd_last_p(work, 0), last_sum, 4 * np * work->stack);
@@ -19439,7 +19440,7 @@ static int gcomp__wants_shards(const gcomp_desc *desc, const gcomp__slot *slot)
      n = 100, world = 3:  ceil(100 / 3) = 34, rounded up to 48:  0 .. 47, 48 .. 95, 96 .. 99 */
 static size_t gcomp__range(size_t n, size_t world, size_t w)
 {
-    return gcomp__min(n, gcomp__times(w, gcomp__round_up(gcomp__pieces(n, world), 16)));
+    return gcomp__min(n, gcomp__times(w, gcomp__round_up(gcomp__ceil_div(n, world), 16)));
 }
 
 /* Elements of the range of worker w; 0 for an empty one. */
