@@ -3383,7 +3383,7 @@ struct gcomp__tile {
     const float *grad, *residual; /* p = grad + residual; scale first: of the tile ahead */
     uint8_t *codes;               /* of this tile */
     gcomp__unit u;                /* constants, random numbers */
-    size_t step;                  /* scale last: 16, or 0 if residual is 16 times -0 */
+    size_t stride;                /* scale last: 16, or 0 if residual is 16 times -0 */
     void *acc;                    /* scale last: what is measured, a gcomp__acc_<set> */
     size_t block;                 /* scale first: elements with the same constants, 32 or more */
     float inverse[GCOMP__TILE / 16], offset[GCOMP__TILE / 16]; /* of each block, see gcomp__unit */
@@ -6789,7 +6789,7 @@ GCOMP__INLINE void gcomp__swap_bytes(uint8_t *c)
 #endif
 }
 
-/* 16 gradients of 2 bytes as floats. A step over the bytes of a group is a step of 32 bytes. */
+/* 16 gradients of 2 bytes as floats. */
 #define gcomp__load_pairs GCOMP__F(load_pairs)
 GCOMP__INLINE gv gcomp__load_pairs(const uint8_t *c, gcomp_dtype dtype)
 {
@@ -7226,7 +7226,7 @@ typedef struct gcomp__acc {
     GCOMP__ON_A_LINE gs sum;
     gs other;
     gv max_bits;     /* the largest bits of |p| so far, also over blocks */
-    gv part;         /* L1: float sums of up to 16 groups, not yet in sum */
+    gv float_sum;    /* L1: sums of up to 16 groups, not yet in sum */
     gw low, high;    /* RANGE: p as integers in the order of the floats, see gcomp__ordered */
     size_t negative; /* SIDES: how many p are below 0 */
 } gcomp__acc;
@@ -7237,8 +7237,8 @@ typedef struct gcomp__acc {
 #define gcomp__acc_flush GCOMP__F(acc_flush)
 GCOMP__INLINE void gcomp__acc_flush(gcomp__acc *acc)
 {
-    acc->sum = gs_add(acc->sum, acc->part); /* a float in double: exact */
-    acc->part = gv_splat(0);
+    acc->sum = gs_add(acc->sum, acc->float_sum); /* a float in double: exact */
+    acc->float_sum = gv_splat(0);
 }
 
 /* Copies what a loop adds to. Loops work on a copy: the compiler keeps its members in registers,
@@ -7248,7 +7248,7 @@ GCOMP__INLINE void gcomp__acc_move(gcomp__acc *to, const gcomp__acc *from, int m
 {
     to->max_bits = from->max_bits;
     if (measure != GCOMP__MOST) to->sum = from->sum;
-    if (gcomp__measures(measure, GCOMP__L1)) to->part = from->part;
+    if (gcomp__measures(measure, GCOMP__L1)) to->float_sum = from->float_sum;
     if (gcomp__measures(measure, GCOMP__SIDES) || gcomp__measures(measure, GCOMP__MOMENTS))
         to->other = from->other;
     to->negative = from->negative;
@@ -7259,7 +7259,7 @@ GCOMP__INLINE void gcomp__acc_move(gcomp__acc *to, const gcomp__acc *from, int m
 GCOMP__INLINE void gcomp__acc_add(gcomp__acc *acc, gv p, int measure)
 {
     if (gcomp__measures(measure, GCOMP__L1)) {
-        acc->part = gv_add(acc->part, gv_abs(p));
+        acc->float_sum = gv_add(acc->float_sum, gv_abs(p));
     } else if (gcomp__measures(measure, GCOMP__L2)) {
         acc->sum = gs_dot(acc->sum, p, p);
     } else if (gcomp__measures(measure, GCOMP__SIDES)) {
@@ -7307,7 +7307,7 @@ GCOMP__INLINE void gcomp__acc_none(gcomp__acc *acc, int measure)
         acc->high = gw_splat(-0x7fffffff - 1);
     } else if (measure != GCOMP__MOST) {
         acc->sum = gs_none();
-        if (gcomp__measures(measure, GCOMP__L1)) acc->part = gv_splat(0);
+        if (gcomp__measures(measure, GCOMP__L1)) acc->float_sum = gv_splat(0);
         else if (!gcomp__measures(measure, GCOMP__L2)) acc->other = acc->sum;
     }
     acc->negative = 0;
@@ -7371,14 +7371,14 @@ GCOMP__HEAVY void gcomp__acc_run(gcomp__acc *acc, const float *g, const float *e
 }
 
 /* The same for GCOMP__RANGE. Zeros behind the last elements would count as elements, so the first
-   of them stands there instead. step: 16, or 0 where e is 16 times -0. */
+   of them stands there instead. stride: 16, or 0 where e is 16 times -0. */
 #define gcomp__acc_range GCOMP__F(acc_range)
-GCOMP__HEAVY void gcomp__acc_range(gcomp__acc *acc, const float *g, const float *e, size_t step,
+GCOMP__HEAVY void gcomp__acc_range(gcomp__acc *acc, const float *g, const float *e, size_t stride,
                                    size_t count)
 {
     gw low = acc->low, high = acc->high, x; /* x: 16 p as ordered integers */
     size_t i;
-    for (i = 0; i + 16 <= count; i += 16, e += step) {
+    for (i = 0; i + 16 <= count; i += 16, e += stride) {
         x = gcomp__ordered(gw_bits(gv_add(gv_load(g + i), gv_load(e))));
         low = gw_min(low, x);
         high = gw_max(high, x);
@@ -7546,20 +7546,20 @@ GCOMP__HEAVY void gcomp__quantise_tile(gcomp__tile *t, gcomp__pair_quantiser qua
 }
 
 /* A method's quantiser where the scale comes after the codes, or there is none: p is read from
-   memory, measured and coded, 16 elements a turn. e moves by t->step, which is 0 where there is no
-   residual and e is 16 times -0. L1 moves its float sums to double after every 16 groups of the
+   memory, measured and coded, 16 elements a turn. e moves by t->stride, which is 0 where there is
+   no residual and e is 16 times -0. L1 moves its float sums to double after every 16 groups of the
    tensor, so that the bits do not depend on where a call begins. */
 #define gcomp__quantise_groups GCOMP__F(quantise_groups)
 GCOMP__HEAVY void gcomp__quantise_groups(gcomp__tile *t, gcomp__quantiser quant, size_t code16,
                                          int measure)
 {
     const float *g = t->grad, *e = t->residual;
-    const size_t count = t->count, step = t->step;
+    const size_t count = t->count, stride = t->stride;
     const gcomp__unit u = t->u;
     uint8_t *to = t->codes;
     gcomp__acc acc;
     gcomp__acc_move(&acc, (const gcomp__acc *)t->acc, measure);
-    for (size_t j = 0; j < count; j += 16, g += 16, e += step, to += code16) {
+    for (size_t j = 0; j < count; j += 16, g += 16, e += stride, to += code16) {
         const gv p = gv_add(gv_load(g), gv_load(e));
         gcomp__acc_add(&acc, p, measure);
         if (gcomp__measures(measure, GCOMP__L1) && (u.at + j) / 16 % 16 == 15)
@@ -7810,8 +7810,8 @@ static void gcomp__point_to(const gcomp__span *span, gcomp__tile *t, size_t i, s
     } else {
         t->grad = (const float *)in->grad + i;
     }
-    t->step = span->stage || !in->residual ? 0 : 16;
-    t->residual = t->step ? in->residual + i : gcomp__no_residual();
+    t->stride = span->stage || !in->residual ? 0 : 16;
+    t->residual = t->stride ? in->residual + i : gcomp__no_residual();
 }
 
 /* t->p <- the p that the tile points to, with zeros behind to a multiple of 32. */
@@ -7929,7 +7929,7 @@ static void gcomp__quantise_range(const gcomp__span *span, gcomp__tile *t, size_
         if (rest) { /* gradients in t->p[0 .. 15], residuals in t->p[16 .. 31], zeros behind both */
             uint8_t some[64]; /* their codes, and those of the zeros */
             gcomp__pad(t->p, t->grad + whole, rest);
-            gcomp__pad(t->p + 16, t->residual + whole / 16 * t->step, rest);
+            gcomp__pad(t->p + 16, t->residual + whole / 16 * t->stride, rest);
             t->grad = t->p;
             t->residual = t->p + 16;
             t->u.at = i + whole;
@@ -8072,15 +8072,15 @@ GCOMP__NOINLINE void gcomp__add_scaled(float *y, const float *x, float weight, s
                                        int fresh)
 {
     const float nothing[16] = {0}, *base = fresh ? nothing : y; /* what is added to */
-    const size_t step = fresh ? 0 : 16; /* by which base moves */
+    const size_t stride = fresh ? 0 : 16; /* by which base moves */
     const gv f = gv_splat(weight);
     size_t i;
-    for (i = 0; i + 32 <= count; i += 32, base += 2 * step) {
+    for (i = 0; i + 32 <= count; i += 32, base += 2 * stride) {
         const gv a = gv_mul(gv_load(x + i), f), b = gv_mul(gv_load(x + i + 16), f);
         gv_store(y + i, gv_saturate(gv_add(gv_load(base), a)));
-        gv_store(y + i + 16, gv_saturate(gv_add(gv_load(base + step), b)));
+        gv_store(y + i + 16, gv_saturate(gv_add(gv_load(base + stride), b)));
     }
-    for (; i < count; i += 16, base += step) {
+    for (; i < count; i += 16, base += stride) {
         const size_t some = gcomp__min(16, count - i);
         const gv d = gv_mul(gcomp__load_some(x + i, some), f);
         const gv sum = gv_add(fresh ? gv_load(nothing) : gcomp__load_some(base, some), d);
