@@ -1,5 +1,6 @@
-/* No codec reads a byte that was never written. Run under MemorySanitizer or valgrind, which find such a read. Every listed codec,
-   few elements, every way to read a payload, and steps. */
+/* Proves that no codec reads a byte that was never written. Run it under MemorySanitizer or
+   valgrind, which find such a read. It takes every listed codec with few elements, all ways to
+   read a payload, and steps. */
 #include "codecs.h"
 #include "test.h"
 

@@ -1,5 +1,6 @@
-/* Without arguments: threads that never met use the library for the first time at once; ThreadSanitizer looks on. With the name
-   of an instruction set: exit status 0 if it is available, 1 if not. */
+/* Without arguments: threads use the library for the first time, all at once, and ThreadSanitizer
+   watches. With the name of an instruction set as the argument: the exit status is 0 if the set is
+   available, 1 if not. */
 #ifndef GCOMP_LINKED
 #define GCOMP_IMPLEMENTATION
 #endif

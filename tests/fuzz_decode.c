@@ -1,6 +1,7 @@
-/* Decoders fed with anything: they stay inside buffers of exactly the right size (the sanitizers watch), agree on all instruction
-   sets, and what passes the check decodes to finite numbers. As a libFuzzer target, or with -DFUZZ_MAIN as a program that
-   replays files, makes the corpus (--make-corpus DIR), or mutates valid payloads (--mutate COUNT). */
+/* Proves that decoders stay inside buffers of exactly the right size whatever bytes they get (the
+   sanitizers watch), that all instruction sets agree, and that what passes the check decodes to
+   finite numbers. This is a libFuzzer target. With -DFUZZ_MAIN it is a program that replays files,
+   makes the corpus (--make-corpus DIR), or mutates valid payloads (--mutate COUNT). */
 #ifndef GCOMP_LINKED
 #define GCOMP_IMPLEMENTATION
 #endif
@@ -156,7 +157,8 @@ static void make_corrupt(const char *dir)
     }
 }
 
-/* Three of 100 indices, 5, 7 and 90, by each kind of coder; and what none writes. */
+/* Payloads that send the elements 5, 7 and 90 of 100, by each coder of indices; and some that no
+   encoder writes. */
 static void make_indices(const char *dir)
 {
     static const struct { const char *name; int coder; size_t bytes; uint8_t byte[13]; } some[] = {

@@ -1,5 +1,5 @@
-/* examples/gcomp_mpi.h where something fails on one rank alone: all are told, nobody waits, and no request stays active.
-   mpirun -n 4 tests/mpi_faults. */
+/* Proves of examples/gcomp_mpi.h: when something fails on one rank alone, all ranks are told, no
+   rank waits, and no request stays active. Run: mpirun -n 4 tests/mpi_faults */
 
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L

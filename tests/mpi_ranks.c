@@ -1,5 +1,6 @@
-/* examples/gcomp_mpi.h for any number of ranks: collectives in pieces, a communicator of a part of the ranks, and the
-   same training as over threads. mpirun -n 4 tests/mpi_ranks. */
+/* Proves of examples/gcomp_mpi.h, for any number of ranks: collectives that go in pieces are
+   right, a communicator may have a part of the ranks, and training ends as it does over threads.
+   Run: mpirun -n 4 tests/mpi_ranks */
 
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -15,7 +16,7 @@
 static const size_t sizes[] = {0, 250};
 enum { SIZES = sizeof sizes / sizeof *sizes, MOST = 8, LARGEST = 250 };
 
-static void test_sums_in_pieces(void)
+static void test_sums_in_pieces_are_right(void)
 {
     gcomp_comm comm = gcomp_mpi_comm(&mpi);
     for (size_t k = 0; k < SIZES; k += SIZES - 1) {
@@ -46,7 +47,7 @@ static void test_sums_in_pieces(void)
     CHECK(comm.allreduce(comm.user, NULL, 0, GCOMP_F16) != 0);
 }
 
-static void test_gathers_in_pieces(void)
+static void test_gathers_in_pieces_are_right(void)
 {
     static unsigned char all[MOST * LARGEST], send[MOST * LARGEST];
     size_t world = (size_t)mpi.world, me = (size_t)mpi.rank, list[MOST];
@@ -136,7 +137,7 @@ static void test_a_part_of_the_ranks_is_a_world(void)
 }
 
 /* Pairs of ranks are machines: the mean over all, and residuals on the first of each pair alone. */
-static void test_two_levels(void)
+static void test_two_levels_give_the_mean_of_all_workers(void)
 {
     enum { N = 2000 };
     static float grad[N];
@@ -175,12 +176,12 @@ int main(int argc, char **argv)
 {
     MPI_Init(&argc, &argv);
     if (gcomp_mpi_open(&mpi, MPI_COMM_WORLD) || mpi.world > MOST) MPI_Abort(MPI_COMM_WORLD, 1);
-    RUN(test_sums_in_pieces);
-    RUN(test_gathers_in_pieces);
+    RUN(test_sums_in_pieces_are_right);
+    RUN(test_gathers_in_pieces_are_right);
     RUN(test_training_ends_with_the_bits_of_threads);
     RUN(test_overlap_ends_with_the_bits_of_threads);
     RUN(test_a_part_of_the_ranks_is_a_world);
-    RUN(test_two_levels);
+    RUN(test_two_levels_give_the_mean_of_all_workers);
     if (mpi.rank == 0) printf("1..%d\n", count);
     fflush(stdout);
     gcomp_mpi_close(&mpi);

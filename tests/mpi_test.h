@@ -1,5 +1,5 @@
-/* test.h over MPI: CHECK inside test functions, RUN for each of them. Rank 0 prints TAP for all: a check holds if it holds on
-   each. */
+/* test.h over MPI: CHECK inside test functions, RUN for each of them. Rank 0 prints TAP for all
+   ranks: a check holds if it holds on each rank. */
 
 #ifndef MPI_TEST_H
 #define MPI_TEST_H

@@ -1,4 +1,5 @@
-/* Exchange over MPI, for 2 ranks: mpirun -n 2 tests/mpi_two. */
+/* Proves that exchanges over MPI between 2 ranks give the means and the residuals of the formulas.
+   Run: mpirun -n 2 tests/mpi_two */
 
 #include "mpi_test.h"
 

@@ -1,5 +1,7 @@
-/* The README's first example, built by check_style.sh with small definitions of what is the user's: its loop ends on failures that
-   stay, goes on behind those that pass, and tells why. Build: cc -I. -DREADME='"BLOCK"' tests/readme_loop.c gcomp.o */
+/* Proves that the training loop of the README ends on failures that stay, goes on after failures
+   that pass, and tells why. Here stand small definitions of what the user writes.
+   tests/check_style.sh takes the loop from the README and builds it: cc -I. -DREADME='"BLOCK"'
+   tests/readme_loop.c gcomp.o */
 
 #include "gcomp.h"
 

@@ -1,4 +1,5 @@
-/* One file with the implementations of gcomp.h and of stb_ds.h, as -DORDER=0 .. 4 says. Exit status 0: both work. */
+/* Proves that one file can hold the implementations of gcomp.h and of stb_ds.h, in each of the
+   orders -DORDER=0 .. 4. Exit status 0: both work. */
 #define GCOMP_IMPLEMENTATION
 #if ORDER == 0 /* stb_ds.h first */
 #define STB_DS_IMPLEMENTATION

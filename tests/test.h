@@ -91,7 +91,7 @@ static inline uint64_t plain_philox(uint64_t seed, uint64_t step, uint32_t c2, u
     return c0 | (uint64_t)c1 << 32;
 }
 
-/* Splitmix64: 64 bits that look random of any number. */
+/* Splitmix64: makes 64 bits that look random from any number. */
 static inline uint64_t mix(uint64_t x)
 {
     x += 0x9E3779B97F4A7C15u;
@@ -152,7 +152,7 @@ static inline float float_of(uint32_t bits)
     return x;
 }
 
-/* CRC-32C of bytes behind those of which crc is one; 0: of none. */
+/* Continues the CRC-32C of earlier bytes by these; 0 is that of no bytes. */
 static inline uint32_t plain_crc(uint32_t crc, const void *bytes, size_t count)
 {
     crc = ~crc;
@@ -163,7 +163,7 @@ static inline uint32_t plain_crc(uint32_t crc, const void *bytes, size_t count)
     return ~crc;
 }
 
-/* FNV-1a of bytes behind those of which h is one; FNV: of none. */
+/* Continues the FNV-1a digest h of earlier bytes by these; FNV is that of no bytes. */
 #define FNV 0xCBF29CE484222325u
 static inline uint64_t fnv(uint64_t h, const void *bytes, size_t count)
 {
@@ -188,7 +188,7 @@ static inline void plain_sum(void *to, const void *from, size_t count, gcomp_dty
     }
 }
 
-/* A sum or the largest of two workers' numbers, as their request wants; the first worker's request gets it. */
+/* Adds another worker's numbers to those of `to`, or keeps the larger ones, as the request asks. */
 static inline void plain_reduce(const gcomp_request *to, const gcomp_request *from)
 {
     float *most = (float *)to->recv;
@@ -211,7 +211,8 @@ static inline void run_backwards(void *user, size_t count, void (*task)(void *ar
     while (count) task(arg, --count);
 }
 
-/* An allocator's memory: what is held, how often it was asked, and how often it still has some. */
+/* An allocator: how many more calls get memory, the bytes and blocks that are held, and how often
+   it was asked. */
 typedef struct test_heap {
     size_t left, held, blocks, asked;
 } test_heap;
@@ -261,7 +262,7 @@ static inline void put_topk_header(uint8_t *payload, uint64_t n, uint64_t k, uns
     payload[40] = (uint8_t)coder;
 }
 
-/* Did all workers get this result? Says of which it is not so. */
+/* Did all workers get this result? Prints those that did not. */
 static inline int results_are(gcomp *const *gc, const gcomp_result *result, size_t world, gcomp_result expected)
 {
     int yes = 1;
@@ -274,14 +275,14 @@ static inline int results_are(gcomp *const *gc, const gcomp_result *result, size
     return yes;
 }
 
-/* Callbacks that fail, for tests of who has which. */
+/* Callbacks that fail: for tests of which callbacks a worker has. */
 static inline int no_allgather(void *user, const void *mine, void *all, size_t bytes)
 {
     (void)user, (void)mine, (void)all, (void)bytes;
     return 1;
 }
 
-/* An allgather of rank 0 of 2 workers, of frames: rank 1 says what rank 0 says. */
+/* The allgather of rank 0 in a world of 2, for frames: rank 1 seems to send what rank 0 sends. */
 static inline int echo_frame(void *user, const void *mine, void *all, size_t bytes)
 {
     uint8_t *other = (uint8_t *)all + bytes;

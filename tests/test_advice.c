@@ -1,5 +1,6 @@
-/* The adviser: its arithmetic with given figures against plain sums over all choices, figures and links measured with clocks that
-   are made up, and what it expects of real steps. */
+/* Proves of the adviser: with given figures it calculates what plain sums over all choices give;
+   it measures figures and links as its clock says (here the clocks are made up); and it expects
+   what real steps take. */
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
 #endif
@@ -50,7 +51,7 @@ static int near(double x, double y) { return fabs(x - y) <= 1e-9 * fabs(y); }
 
 /* ---------------- the arithmetic */
 
-static void test_the_link_of_a_ring(void)
+static void test_the_link_of_a_ring_is_its_formula(void)
 {
     gcomp_advise_link link = gcomp_advise_link_of(8e9, 1e-5, 4), alone = gcomp_advise_link_of(8e9, 1e-5, 1);
     CHECK(near(link.sum_start, 6e-5) && near(link.sum_byte, 1.5e-9)); /* 6 messages of a quarter, a byte takes 1e-9 s */
@@ -514,7 +515,7 @@ static void test_what_is_expected_is_what_steps_take(void)
 
 int main(void)
 {
-    RUN(test_the_link_of_a_ring);
+    RUN(test_the_link_of_a_ring_is_its_formula);
     RUN(test_no_compression_is_the_answer_on_a_fast_link);
     RUN(test_figures_and_link_give_the_times_of_the_comment);
     RUN(test_no_choice_is_better_than_the_advice);

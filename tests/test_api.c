@@ -1,4 +1,5 @@
-/* Every argument of every public function wrong once, the rules for tensors, memory, and the caller's floating-point mode. */
+/* Proves that each wrong argument of each public function is refused. Then come the rules for
+   tensors, for memory, and for the caller's floating-point mode. */
 
 #if !defined(_POSIX_C_SOURCE)
 #define _POSIX_C_SOURCE 200809L /* setenv */
@@ -155,8 +156,9 @@ static void test_results_have_distinct_names_and_sentences(void)
     CHECK(gcomp_result_string((gcomp_result)1) != NULL && gcomp_result_string((gcomp_result)1)[0] != 0);
 }
 
-/* What came from others may have been damaged on its way, and memory may come back: all else fails again. */
-static void test_classes_of_results(void)
+/* Bytes from others may have been damaged on their way, and memory may come back, so these steps
+   can be tried again. After any other error the step would fail again. */
+static void test_every_result_has_its_class(void)
 {
 #define ENTRY(name, value, kind, sentence) name,
     static const gcomp_result list[] = {GCOMP_RESULTS(ENTRY)};
@@ -1432,7 +1434,7 @@ static void test_two_objects_never_meet(void)
 int main(void)
 {
     RUN(test_results_have_distinct_names_and_sentences);
-    RUN(test_classes_of_results);
+    RUN(test_every_result_has_its_class);
     RUN(test_names_of_instruction_sets_and_methods);
     RUN(test_version_of_header_and_implementation_agree);
     RUN(test_open_refuses_every_bad_field_and_names_it);

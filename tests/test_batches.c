@@ -1,4 +1,5 @@
-/* Workers with different numbers of samples: gcomp_step.samples and batch, also between machines. */
+/* Proves that workers with different numbers of samples (gcomp_step.samples and batch) get the
+   mean over the samples, on one level and between machines. */
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
 #endif
@@ -116,7 +117,7 @@ static void test_the_mean_is_that_over_the_samples(void)
 }
 
 /* Machines with 2, 1 and 2 workers. */
-static void test_between_machines_too(void)
+static void test_samples_count_between_machines_too(void)
 {
     static const int samples[][5] = {{1, 1, 1, 1, 1}, {3, 0, 6, 0, 2}, {0, 0, 4, 0, 0}}, machine[5] = {0, 0, 1, 2, 2};
     for (size_t k = 0; k < sizeof samples / sizeof *samples; k++) {
@@ -265,7 +266,7 @@ static void test_a_rate_that_falls_goes_in_as_scale(void)
 int main(void)
 {
     RUN(test_the_mean_is_that_over_the_samples);
-    RUN(test_between_machines_too);
+    RUN(test_samples_count_between_machines_too);
     RUN(test_a_worker_without_samples_sends_what_it_kept);
     RUN(test_what_is_no_part_of_a_batch_is_refused);
     RUN(test_a_buffer_that_carries_momentum);

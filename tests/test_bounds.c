@@ -1,5 +1,6 @@
-/* gcomp_bound and gcomp_scratch: they grow with n for every codec, the constant expressions cover them, and the bound of a sparse
-   codec is that of the worst places its elements can have, and hardly more. */
+/* Proves of gcomp_bound and gcomp_scratch: they grow with n for every codec; the constant
+   expressions cover them; and the bound of a sparse codec is what the worst places of its elements
+   take, or hardly more. */
 #include "codecs.h"
 #include "test.h"
 

@@ -1,5 +1,7 @@
-/* Saved state, and workers that come and go: bits after a break, saves byte by byte, hostile saves, and what is conserved when the
-   number of workers changes. Workers run in one thread, in lock-step. */
+/* Proves of saves, and of workers that come and go: after a save and a load steps have the bits
+   that they have without the break; saves have the bytes that the manual lists; hostile saves are
+   refused; and nothing is lost when the number of workers changes. The workers run in one thread,
+   in lock-step. */
 #include "test.h"
 
 #include <float.h>

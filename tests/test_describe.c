@@ -1,5 +1,5 @@
-/* What the user named is what happens, or a sentence says why not: one vector that is all there is, codecs that go by epochs,
-   gcomp_describe. */
+/* Proves that a codec that the user names is used, or that a sentence says why not: for a vector
+   that is the only tensor, for codecs that need epochs, and in the text of gcomp_describe. */
 #include "test.h"
 
 #include <math.h>
@@ -298,7 +298,7 @@ static void test_a_step_without_epoch_is_told_to_the_others(void)
 
 /* ---------------- describe */
 
-static void test_a_line_a_tensor_and_the_sums(void)
+static void test_each_tensor_has_a_line_and_the_last_line_has_the_sums(void)
 {
     gcomp *gc = open_codec("sign");
     gcomp_tensor stack = shape("stack", 64, 32, "powersgd:rank=2"), half = shape("half", 40, 50, NULL);
@@ -408,7 +408,7 @@ int main(void)
     RUN(test_what_does_not_go_by_epochs_takes_no_step);
     RUN(test_a_vector_that_was_alone_asks_for_no_epochs);
     RUN(test_a_step_without_epoch_is_told_to_the_others);
-    RUN(test_a_line_a_tensor_and_the_sums);
+    RUN(test_each_tensor_has_a_line_and_the_last_line_has_the_sums);
     RUN(test_it_says_what_is_sent);
     RUN(test_names_shapes_and_workers_are_told);
     RUN(test_text_is_cut_to_fit);

@@ -1,5 +1,6 @@
-/* Deep Gradient Compression: workers in lock-step against the recursion of the paper, written out. What a worker has sent is read
-   off its residual v: zero where something was sent, p elsewhere. u shows in the p of the steps that follow. */
+/* Proves that dgc (Deep Gradient Compression) follows the recursion of its paper, which is written
+   out here. The workers run in lock-step. What a worker has sent shows in its residual v: v is
+   zero where something was sent, and p elsewhere. u shows in the p of the steps that follow. */
 #include "test.h"
 
 #include <math.h>
@@ -458,7 +459,7 @@ static void test_a_skipped_tensor_keeps_its_momentum(void)
     }
 }
 
-static void test_same_bits_however_it_runs(void)
+static void test_a_step_gives_the_same_bits_however_it_runs(void)
 {
     static const char *const texts[] = {"dgc", "dgc:density=0.01,nesterov=1,clip=4,masking=0,warmup=1+int:bits=8"};
     const gcomp_isa was = isa;
@@ -635,7 +636,7 @@ int main(void)
         RUN(test_statistics_are_of_the_p_that_was_sent);
     }
     isa = GCOMP_ISA_AUTO;
-    RUN(test_same_bits_however_it_runs);
+    RUN(test_a_step_gives_the_same_bits_however_it_runs);
     RUN(test_payloads_are_sparse_ones);
     RUN(test_memory_is_what_was_said);
     RUN(test_only_steps_have_the_momentum);

@@ -1,6 +1,7 @@
-/* The same bits everywhere: digests of payloads, decoded floats, residuals and steps, compared with constants that every
-   instruction set, compiler, optimisation level and number of threads must reproduce. The constants stand in codecs.h. Integer
-   arithmetic makes the input, so the input is the same everywhere too. */
+/* Proves that every instruction set, compiler, optimisation level and number of threads gives the
+   same bits: digests of payloads, decoded floats, residuals and steps are compared with constants,
+   which stand in codecs.h. Integer arithmetic makes the input, so the input is the same everywhere
+   too. */
 #include "codecs.h"
 #include "test.h"
 

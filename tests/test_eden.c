@@ -1,5 +1,7 @@
-/* eden against a plain form written from the manual: rotations by the definition of the Hadamard matrix, in double. And what the
-   method promises: the error at each number of bits, the mean over many keys, the same bits with and without scratch. */
+/* Proves that eden does what the manual says: a plain form, whose rotations follow the definition
+   of the Hadamard matrix in double, finds the same codes and scales. Then it proves what the
+   method promises: the error with each number of bits, the mean over many keys, and the same bits
+   with and without scratch. */
 #include "test.h"
 
 #include <math.h>

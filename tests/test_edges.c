@@ -1,5 +1,6 @@
-/* What every codec that writes payloads must do at its edges, whatever its method. The codecs come from codecs.h. Nothing here
-   knows what a method sends, except for the index streams of topk, which are made by hand. */
+/* Proves what every codec that writes payloads must do at its edges, whatever its method. The
+   codecs come from codecs.h. Nothing here knows what a method sends, except for the index streams
+   of topk, which are made by hand. */
 #include "codecs.h"
 #include "test.h"
 
@@ -258,7 +259,7 @@ static void check_not_finite(const gcomp_codec *codec, size_t n)
     }
 }
 
-/* What was sent, taken out of a gradient or a residual with one bad element. */
+/* Takes what was sent out of a gradient or a residual that has one bad element. */
 static void check_retain(const float *grad, gcomp_dtype dtype, float scale, float *residual, size_t n, size_t length)
 {
     gcomp_exec exec = exec_of(isa_now);

@@ -1,5 +1,7 @@
-/* The caller's floating-point mode: it changes no bits, and comes back. With GCOMP__KEEP_MODE, as on machines where the library
-   cannot set it: another mode than the default is an error, and nothing has changed. test_api tries more, on x86. */
+/* Proves that the caller's floating-point mode changes no bits, and that the caller gets it back.
+   With GCOMP__KEEP_MODE it proves what holds on machines where the library cannot set the mode: a
+   mode other than the default is an error, and nothing has changed. test_api tries more modes, on
+   x86. */
 
 #define _POSIX_C_SOURCE 200809L /* alarm */
 

@@ -1,6 +1,6 @@
-/* What one worker alone gets wrong in a step: the others hear of it in its frame, and nobody waits
-   in a collective that another does not enter. The transport of threads refuses collectives of
-   different kinds or sizes. Prints TAP. */
+/* Proves that when one worker alone makes an error in a step, the others hear of it in its frame,
+   and no worker waits in a collective that another does not enter. The transport of threads
+   refuses collectives of different kinds or sizes. Prints TAP. */
 
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L

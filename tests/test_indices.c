@@ -1,5 +1,6 @@
-/* The indices of sparse methods: what is written is the shortest of all coders by sizes counted here, and reads back; what no
-   encoder writes is refused by its error. Writers and sizes follow the text of the manual, bit by bit. */
+/* Proves of the indices of sparse methods: an encoder writes them with the coder that takes the
+   fewest bytes, by sizes counted here; they are read back; and what no encoder writes is refused
+   with the right error. The writers and sizes here follow the text of the manual, bit by bit. */
 #include "test.h"
 
 #include <math.h>
@@ -171,7 +172,7 @@ static void test_lists_of_every_kind_are_sent_in_the_fewest_bytes(void)
     CHECK(coded[BITMAP] && coded[PACKED] && coded[0] && coded[1] && coded[2] && coded[7]);
 }
 
-static void test_none_one_the_first_the_last_and_all(void)
+static void test_no_element_one_the_first_the_last_and_all_are_sent(void)
 {
     static const size_t sizes[] = {1, 2, 7, 8, 9, 63, 64, 65, 128, 129, 1000, 65536, LARGEST - 1};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
@@ -481,7 +482,7 @@ int main(void)
         if (!isa_is_wanted(isa)) continue;
         RUN(test_every_subset_of_few_elements_is_sent_in_the_fewest_bytes);
         RUN(test_lists_of_every_kind_are_sent_in_the_fewest_bytes);
-        RUN(test_none_one_the_first_the_last_and_all);
+        RUN(test_no_element_one_the_first_the_last_and_all_are_sent);
         RUN(test_random_indices_are_within_three_percent_of_the_least);
         if (i != GCOMP_ISA_SCALAR) continue; /* reading is the same code on all */
         RUN(test_every_coder_is_read_whether_it_is_the_shortest_or_not);

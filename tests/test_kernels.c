@@ -1,5 +1,5 @@
-/* The kernels that methods share, on every instruction set, against plain loops: buffers of exactly the size needed, every
-   length around the vector's, every offset. */
+/* Proves that the kernels which methods share give on every instruction set what plain loops give:
+   in buffers of exactly the size needed, for every length around the vector's, at every offset. */
 
 #include "test.h"
 
@@ -106,7 +106,7 @@ static void test_crc32c_has_its_check_value(void)
     }
 }
 
-static void test_crc32c_of_every_length_and_offset(void)
+static void test_crc32c_of_every_length_and_offset_is_right(void)
 {
     FOR_EACH_SET(s)
         for (size_t n = 0; n <= 67; n++)
@@ -121,7 +121,7 @@ static void test_crc32c_of_every_length_and_offset(void)
             }
 }
 
-static void test_crc32c_of_long_data(void) /* whose parts are summed side by side */
+static void test_crc32c_of_long_data_is_right(void) /* whose parts are summed side by side */
 {
     enum { PARTS = 3 * GCOMP__CRC_PART };
     static const size_t lengths[] = {PARTS - 1, PARTS, PARTS + 1, PARTS + 8, 2 * PARTS - 8, 2 * PARTS, 5 * PARTS + 13};
@@ -227,7 +227,7 @@ static void test_bfloats_round_to_nearest_even_and_saturate(void)
     free(y);
 }
 
-static void test_conversions_of_every_length(void)
+static void test_conversions_of_every_length_are_right(void)
 {
     FOR_EACH_SET(s)
         for (size_t n = 0; n <= 67; n++)
@@ -962,12 +962,12 @@ int main(void)
 {
     RUN(test_the_sets_that_ran_are_named);
     RUN(test_crc32c_has_its_check_value);
-    RUN(test_crc32c_of_every_length_and_offset);
-    RUN(test_crc32c_of_long_data);
+    RUN(test_crc32c_of_every_length_and_offset_is_right);
+    RUN(test_crc32c_of_long_data_is_right);
     RUN(test_every_half_and_bfloat_widens_exactly);
     RUN(test_narrowing_rounds_to_nearest_even_and_saturates);
     RUN(test_bfloats_round_to_nearest_even_and_saturate);
-    RUN(test_conversions_of_every_length);
+    RUN(test_conversions_of_every_length_are_right);
     RUN(test_worst_is_the_largest_magnitude_and_finds_what_is_not_finite);
     RUN(test_squares_add_up_the_same_on_every_set);
     RUN(test_scale_copy_equals_the_plain_loop);

@@ -1,6 +1,6 @@
-/* Entropy-coded levels: what they decode to is what packed codes decode to, on every instruction set and with any number of
-   tasks; their bits are those of a plain reader written from the manual, and of strings worked out by hand; anything else is
-   refused. */
+/* Proves of entropy-coded levels: they decode to what packed codes decode to, on every instruction
+   set and with any number of tasks; a plain reader, written from the manual, reads the same
+   levels; strings worked out by hand have the same bits; and anything else is refused. */
 #include "codecs.h"
 #include "test.h"
 
@@ -327,7 +327,7 @@ static void hand(const char *text, const char *code, const int *q, size_t n, con
     }
 }
 
-static void test_strings_worked_out_by_hand(void)
+static void test_levels_are_coded_as_the_strings_worked_out_by_hand(void)
 {
     int q[100] = {0};
     q[5] = 1;
@@ -512,7 +512,7 @@ static void test_tasks_do_not_change_the_bytes(void)
     }
 }
 
-static void test_texts_and_values_of_sparse_methods(void)
+static void test_code_is_a_parameter_in_texts_and_of_values_of_sparse_methods(void)
 {
     gcomp_codec codec;
     char text[80], why[160];
@@ -559,7 +559,7 @@ int main(void)
 {
     every = test_is_long() ? 1 : test_is_slow() ? 6 : 4;
     RUN(test_codecs_with_levels_are_listed);
-    RUN(test_texts_and_values_of_sparse_methods);
+    RUN(test_code_is_a_parameter_in_texts_and_of_values_of_sparse_methods);
     for (int i = 1; i <= GCOMP_ISA_NEON; i++) {
         isa_now = (gcomp_isa)i;
         if (!isa_is_wanted(isa_now)) continue;
@@ -567,7 +567,7 @@ int main(void)
         RUN(test_a_plain_reader_finds_the_packed_levels);
         RUN(test_sizes_are_those_of_the_codes);
         RUN(test_auto_is_the_smallest);
-        RUN(test_strings_worked_out_by_hand);
+        RUN(test_levels_are_coded_as_the_strings_worked_out_by_hand);
         RUN(test_damage_is_refused_or_harmless);
         RUN(test_other_forms_of_a_segment_are_refused);
         RUN(test_a_table_of_ends_out_of_order_is_refused);

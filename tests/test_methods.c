@@ -1,4 +1,5 @@
-/* Every method against a plain form written from its formula: payloads byte by byte, and what decoding makes of them. */
+/* Proves that none, fp16, bf16, sign and topk write the bytes that plain forms write, which follow
+   the formulas, and that decoding makes the right floats of these bytes. */
 #include "test.h"
 
 #include <math.h>

@@ -1,5 +1,6 @@
-/* The transport examples/gcomp_nccl.h over stand-ins for CUDA and NCCL in tests/standin: its pieces, its waits, its errors. Ranks
-   are threads. Prints TAP. It says nothing about a GPU. */
+/* Proves of the transport examples/gcomp_nccl.h, over stand-ins for CUDA and NCCL (tests/standin):
+   its pieces add up to the whole, its waits end, and each call that fails is an error. The ranks
+   are threads. It says nothing about a GPU. Prints TAP. */
 
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -141,7 +142,7 @@ static int body_gathers(worker *w)
     return status;
 }
 
-static void test_collectives_in_pieces(void)
+static void test_collectives_in_pieces_are_right(void)
 {
     for (int world = 1; world <= MOST; world++) {
         CHECK(run(world, body_sums));
@@ -376,7 +377,7 @@ static void test_open_refuses_no_time_and_too_many(void) { CHECK(run(1, body_arg
 
 int main(void)
 {
-    RUN(test_collectives_in_pieces);
+    RUN(test_collectives_in_pieces_are_right);
     RUN(test_gradients_on_the_device_get_the_mean);
     RUN(test_every_call_that_fails_is_an_error);
     RUN(test_what_never_ends_is_aborted);

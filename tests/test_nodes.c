@@ -1,5 +1,6 @@
-/* Two levels (desc.node): what comes out is what the first workers of the machines would get with the machines' means; errors are
-   those of all; nothing is lost. Prints TAP. */
+/* Proves of two levels (desc.node): all workers get what the first workers of the machines would
+   get, on one level, from the means of the machines; an error of one worker is told to all; and
+   nothing is lost. Prints TAP. */
 
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -443,7 +444,8 @@ static void test_a_damaged_outcome_is_refused(void)
     fleet_close(&f);
 }
 
-/* The transport between machines brings one of them another sum: first workers see it, and all must know. */
+/* The transport between machines brings one machine another sum than the others. First workers see
+   it, and all workers must be told. */
 static void test_means_that_differ_between_machines_are_told_to_all_workers(void)
 {
     static fleet f;
@@ -581,7 +583,8 @@ static void test_gradients_that_share_memory_are_refused_on_all_machines(void)
         }
 }
 
-/* It alone has a transport to other machines, or has none: those of its machine are told and do not wait. */
+/* One worker alone has a transport to other machines, or alone has none. The workers of its machine
+   are told, and do not wait. */
 static void test_a_first_worker_without_callbacks_says_so_to_its_machine(void)
 {
     static fleet f;
@@ -605,7 +608,7 @@ static void test_a_first_worker_without_callbacks_says_so_to_its_machine(void)
     fleet_close(&f);
 }
 
-/* First workers save and load; the others are told the step. */
+/* First workers save and load; the others are told the number of the step. */
 static void test_saves_of_first_workers_go_on_with_the_same_bits(void)
 {
     static fleet f, again;
@@ -701,7 +704,8 @@ static void close_transports(site *t)
     for (int n = 0; n < NODES; n++) gcomp_threads_close(t->f.within[n]);
 }
 
-/* Transports for the workers as they are now; who is here regroups, who is new opens an object. */
+/* Makes transports for the workers as they are now. A worker that was here before regroups; a new
+   one opens an object. */
 static void site_settle(site *t)
 {
     const int count = machines(t);

@@ -1,5 +1,7 @@
-/* Steps in buckets, while gradients are still made: the same bits as all at once, faults of any bucket, requests under way.
-   Workers in one thread over a board where requests are laid down, and where who asks before all are there gets no answer. */
+/* Proves that steps in buckets, taken while gradients are still made, have the bits of a step that
+   takes all tensors at once, also with a fault in any bucket and with requests under way. The
+   workers stand in one thread. Their transport is a board on which they lay down requests; a
+   worker that asks before the requests of all are there gets no answer. */
 
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -350,7 +352,8 @@ static void hand_in(group *g, size_t k)
     }
 }
 
-/* Until nothing moves any more; then the commit. Who ended has its error; who waits for one that ended gives up. */
+/* Drives all workers until nothing moves any more; then they commit. A worker that ended has its
+   error; a worker that waits for one that ended gives up. */
 static void finish(group *g)
 {
     size_t before;
@@ -398,7 +401,8 @@ static size_t frames(const group *g)
     return count;
 }
 
-/* By the rule: from the last tensor on, full when it has reached so many bytes. */
+/* The rule of buckets: they are filled from the last tensor on, and a bucket is full when it has
+   reached so many bytes. */
 static size_t buckets(const group *g, size_t bytes)
 {
     size_t count = 1, sum = 0;
@@ -600,7 +604,7 @@ static void test_what_one_worker_sees_is_told_in_the_next_frame(void)
     }
 }
 
-/* In the last bucket nothing follows: as where there is one bucket. */
+/* Nothing follows the last bucket in its step, as where there is only one bucket. */
 static void test_what_one_worker_sees_in_the_last_bucket_is_told_in_the_next_step(void)
 {
     gcomp_desc desc = plain(1, GCOMP_AGGREGATE_GATHER);
@@ -918,7 +922,8 @@ static void around(gcomp_tensor *tensors, const char *const *codecs)
     }
 }
 
-/* Pairs of groups: one bucket; each tensor a bucket, which takes less memory. */
+/* Opens two groups: one has one bucket; the other has a bucket for each tensor, which takes less
+   memory. */
 static void open_both(group *a, group *b, size_t world, const gcomp_desc *base, const gcomp_tensor *tensors)
 {
     gcomp_desc cut = *base;

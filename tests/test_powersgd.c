@@ -1,4 +1,5 @@
-/* PowerSGD against its formulas: P = M Q, P^ = orthonormal(P), Q = M^T P^, M^ = P^ Q^T, residual M - P^ Q_local^T. */
+/* Proves that powersgd computes its formulas: P = M Q, P^ = orthonormal(P), Q = M^T P^, M^ = P^
+   Q^T, residual M - P^ Q_local^T. */
 
 #include "test.h"
 

@@ -1,6 +1,7 @@
-/* The quantizers against plain forms written from their formulas: headers, scales and codes as the manual's wire format says,
-   and what decoding makes of them; means over many keys of the unbiased ones; errors; texts. Nothing of the library is used
-   to find an expected number. */
+/* Proves that the quantizers write what plain forms write, which follow their formulas: headers,
+   scales and codes as the manual's wire format says; and that decoding makes the right floats of
+   them. Then come the means of the unbiased methods over many keys, the errors of all, and texts.
+   No expected number is found with the help of the library. */
 #include "test.h"
 
 #include <float.h>
@@ -541,7 +542,8 @@ static float threshold_of(const char *text, size_t n)
     return t;
 }
 
-/* All are looked at up to 4096 elements: what is reached is the rate, but for equal numbers and the last bits of t. */
+/* Of up to 4096 elements the encoder looks at all. Then the share that reaches t is the rate, but
+   for equal numbers and the last bits of t. */
 static void test_twobit_finds_the_threshold_that_a_part_of_the_elements_reaches(void)
 {
     static const struct { const char *text; double rate; } rates[] = {
@@ -582,7 +584,8 @@ static void test_twobit_finds_the_threshold_of_least_error(void)
         }
 }
 
-/* A few neighbours have all that matters, as rows of rare inputs have: no line of a sample may meet them. */
+/* A few neighbours hold all that matters, as rows of rare inputs do. The lines of memory that make
+   up a sample may miss them all. */
 static void test_twobit_finds_the_threshold_of_clusters(void)
 {
     static const size_t some[] = {5000, 20000, 40003, 65536};
@@ -900,7 +903,7 @@ static void test_means_over_many_keys_are_the_input_and_variances_those_of_the_f
         for (int i = 0; i < 6; i++) check_unbiased(unbiased + k, used[i]);
 }
 
-/* Halves of a step, rounded: coins. */
+/* Halves of a step, rounded at random, fall as coins do. */
 static void test_draws_of_neighbours_and_of_keys_are_not_correlated(void)
 {
     enum { N = 4096, TIMES = KEYS / 16 };
@@ -1067,7 +1070,7 @@ typedef struct known {
     double last;           /* half of the last digit given, of both together */
 } known;
 
-/* Within three parts of a hundred. */
+/* What is measured must be within 3 % of these. */
 static const known errors[] = {{"sign:block=tensor,scale=rms", 0.4042, 0.5858, 0.0001},
                                {"onebit:block=tensor", 0.3634, 0.5, 0.0001},
                                {"twobit:threshold=1", 0.349, 0.413, 0.001},
@@ -1308,7 +1311,8 @@ static void test_the_manual_lists_all_parameters_and_their_defaults(void)
     CHECK(methods == known && params > 50 && missing == 0);
 }
 
-/* Codes of so many elements take another way to memory. Those of pieces do not; numbers that repeat give both one scale. */
+/* The codes of so many elements are written past the caches; the codes of their parts are not. The
+   numbers repeat, so that the whole and the parts have the same scale. */
 static void test_large_payloads_hold_what_pieces_of_them_would(void)
 {
     enum { PERIOD = 1 << 16, PIECE = 1 << 20, N = (1 << 22) + 77, GUARD = 64 };

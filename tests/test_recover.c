@@ -1,4 +1,5 @@
-/* Steps that fail, and what the three classes of results make of them: examples/gcomp_recover.h over threads. */
+/* Proves that examples/gcomp_recover.h does the right thing after a step that failed, for each of
+   the three classes of results. The workers are threads. */
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
 #endif

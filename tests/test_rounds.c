@@ -1,5 +1,6 @@
-/* Rounds that take the largest over the workers or add integers, and the methods that use them: workers in lock-step, and
-   threads for what gcomp_exchange does with callbacks. */
+/* Proves of rounds that find the largest float or add integers over the workers, and of the
+   methods that use such rounds: their results, their faults, and which callbacks they need. The
+   workers run in lock-step; threads test what gcomp_exchange does with callbacks. */
 
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L /* clock_gettime in gcomp_threads.h */
@@ -392,7 +393,7 @@ static void test_intsum_loses_nothing_over_the_workers(void)
     group_close(&g);
 }
 
-static void test_intsum_of_the_smallest_the_largest_and_nothing(void)
+static void test_intsum_is_right_for_the_smallest_the_largest_and_no_numbers(void)
 {
     static const float sizes[] = {0, 1e-45f, 3e-44f, 1e-38f, 1e-20f, 1e30f, 3.4028234e38f};
     for (int which = 0; which < 6; which++)
@@ -505,7 +506,7 @@ static void test_random_elements_are_all_equally_likely(void)
     }
 }
 
-static void test_random_elements_unbiased(void)
+static void test_randomk_is_unbiased_where_its_text_says_so(void)
 {
     enum { N = 60, STEPS = 20000 };
     static const char *const texts[] = {"randomk:density=0.1,unbiased=1", "randomk:density=0.25,unbiased=1,neighbours=1"};
@@ -589,7 +590,7 @@ static void test_tensors_do_not_disturb_each_other(void)
     }
 }
 
-static void test_same_bits_on_every_instruction_set_and_in_any_order_of_chunks(void)
+static void test_every_instruction_set_and_order_of_chunks_gives_the_same_bits(void)
 {
     uint64_t first = 0;
     int runs = 0;
@@ -1082,14 +1083,14 @@ int main(void)
     RUN(test_intsum_is_the_exact_sum_of_the_codes_of_all_workers);
     RUN(test_intsum_stochastic_is_unbiased);
     RUN(test_intsum_loses_nothing_over_the_workers);
-    RUN(test_intsum_of_the_smallest_the_largest_and_nothing);
+    RUN(test_intsum_is_right_for_the_smallest_the_largest_and_no_numbers);
     RUN(test_random_elements_are_summed_and_the_others_kept);
     RUN(test_random_elements_are_all_equally_likely);
-    RUN(test_random_elements_unbiased);
+    RUN(test_randomk_is_unbiased_where_its_text_says_so);
     RUN(test_random_elements_see_every_number_that_is_not_finite);
     RUN(test_all_kinds_of_rounds_share_a_step);
     RUN(test_tensors_do_not_disturb_each_other);
-    RUN(test_same_bits_on_every_instruction_set_and_in_any_order_of_chunks);
+    RUN(test_every_instruction_set_and_order_of_chunks_gives_the_same_bits);
     RUN(test_a_collective_that_fails_leaves_everything_as_it_was);
     RUN(test_not_finite_on_one_worker_is_told_to_all);
     RUN(test_a_largest_that_cannot_be_is_refused);

@@ -1,4 +1,6 @@
-/* Schedules: codecs in lists, and who chooses from them. Workers in one thread, in lock-step. */
+/* Proves that each rule of desc.schedule chooses the codecs that it should, and that all workers
+   change in the same step, also after faults, saves, and changes of the workers. The workers run
+   in one thread, in lock-step. */
 
 #include "test.h"
 
@@ -179,7 +181,8 @@ static const gcomp_tensor bias = {"bias", 48, 0, 0, GCOMP_F32, NULL};
 
 /* ---------------- Accordion */
 
-/* Two steps of an epoch: rank 0 has gradients of these sizes, the others some that would say something else. */
+/* Takes the two steps of an epoch. Rank 0 has gradients of these sizes; those of the others would
+   lead to other decisions. */
 static void epoch_of(team *t, uint32_t epoch, const float *size, float rate)
 {
     gcomp_step step = {0};

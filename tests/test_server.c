@@ -1,4 +1,5 @@
-/* The parameter server of examples/server.c: its rule of staleness, number by number, and pushes that are no good. Prints TAP. */
+/* Proves of the parameter server of examples/server.c: its rule of staleness, number by number,
+   and that a bad push is refused without a trace. Prints TAP. */
 
 #define main server_main
 #include "../examples/server.c"

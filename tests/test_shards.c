@@ -1,6 +1,7 @@
-/* The mean made by ranges of elements: the bits of the gather, gTop-k and the two-shot form against plain references, faults,
-   hostile shards, bytes.
-   Workers in one thread, in lock-step, as an event loop drives them; then the same through threads. */
+/* Proves of the mean made by ranges of elements: it has the bits of the gather; gTop-k and two
+   shots give what plain references give; faults and hostile shards leave no trace; and a worker
+   receives as few bytes as promised. The workers run in one thread, in lock-step, as an event loop
+   drives them; then the same through threads. */
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
 #endif
@@ -245,8 +246,8 @@ static const size_t worlds[] = {1, 2, 3, 4, 7, 8};
 
 /* ---------------- the bits of the gather */
 
-/* The l-th list of codecs, one a tensor: sparse ones of codecs.h, behind the last of them the first again, and two others.
-   Returns 0 if the list before was the last. */
+/* Makes the l-th list of codecs, one for each tensor: sparse codecs of codecs.h that follow each
+   other (the first ones follow the last one), and two others. Returns 0 if there is no such list. */
 static int take_codecs(size_t l, const char **codecs)
 {
     const char *sparse[ALL_CODECS];
@@ -758,7 +759,8 @@ static double waits(const group *g, size_t i)
     return e / (double)g->world;
 }
 
-/* The residual is all that the form keeps: a save has it; a worker that leaves hands it over, and the ranges are others. */
+/* Two shots keep nothing but the residual. A save holds it, and a worker that leaves hands it over,
+   although the ranges change then. */
 static void test_two_shots_survive_a_save_and_another_world(void)
 {
     static const char *const codec[1] = {"sign"};
@@ -833,7 +835,7 @@ static void test_two_shots_follow_other_codecs_of_a_list(void)
     group_close(&g);
 }
 
-/* The largest floats there are: what is decoded and what stays is finite on all. */
+/* With the largest floats that there are, what is decoded and what is kept is finite on all. */
 static void test_two_shots_of_huge_numbers_stay_finite(void)
 {
     static const size_t n[1] = {900};
@@ -1063,7 +1065,8 @@ typedef struct forgery {
     gcomp_result result;
 } forgery;
 
-/* A peer that makes up a shard of 1600 elements for two: refused by the owner, and by all in that step. */
+/* A worker makes up a shard, in a world of two with 1600 elements. The owner of the range refuses
+   the shard, and the step fails on all. */
 static void forge(const forgery *f, const char *codec, gcomp_aggregate way, int is_checked, int is_sealed)
 {
     static const size_t n[1] = {1600}; /* ranges of 800, of sparse payloads 80 elements at most */
@@ -1132,7 +1135,8 @@ static void test_hostile_shards_are_refused_by_all(void)
     forge(&sealed, codec, GCOMP_AGGREGATE_SHARDS, 1, 1);
 }
 
-/* Whatever a shard says, nobody reads or writes outside, and all end alike. */
+/* Whatever a shard says, no worker reads or writes outside of its buffers, and the step ends alike
+   on all. */
 static void test_mutated_shards_do_no_harm(void)
 {
     static const size_t n[1] = {400};
@@ -1165,7 +1169,7 @@ static void test_mutated_shards_do_no_harm(void)
     CHECK(taken > 20 && taken < 780); /* flipped values are numbers too */
 }
 
-/* A length, or answer, or total that is well made and says what it should not. */
+/* A length, an answer or a total that is well formed, but says something false. */
 static void lie(group *g, size_t call, size_t rank, size_t from, uint8_t *bytes, size_t length)
 {
     if (call != g->at || from != 0 || (call == LENGTHS && rank != 1)) return; /* what is gathered all get alike */
@@ -1234,7 +1238,8 @@ static void test_not_finite_on_one_worker_is_told_to_all(void)
     not_finite(choose_form(0), 219);
 }
 
-/* powersgd finds only in its second sum that its numbers are too large, and only where they are: all skip the step. */
+/* powersgd finds only in its second sum that numbers are too large, and only on the worker that has
+   them. All workers skip the step. */
 static void test_numbers_too_large_on_one_worker_are_told_with_the_totals(void)
 {
     static const char *const codec = "topk:density=0.1";

@@ -1,5 +1,6 @@
-/* sketch and fetch against a plain reference: hashes, tables, estimates, candidates, mean and residual, element by element; and
-   what a count sketch promises, by measurement. Workers run in lock-step. */
+/* Proves that sketch and fetch do what a plain reference does, element by element: hashes, tables,
+   estimates, candidates, mean and residual. Then it measures what a count sketch promises. The
+   workers run in lock-step. */
 #include "test.h"
 
 #include <math.h>

@@ -1,6 +1,8 @@
-/* The transport examples/gcomp_sockets.h: processes on the loopback. Results, the same bits as over threads, errors on all
-   when a worker dies or is silent, many workers, strangers at the door, and the secret. With the argument "many": 64 workers
-   open 20 times, also beside busy processes, and beside strangers. Prints TAP. */
+/* Proves of the transport examples/gcomp_sockets.h, between processes on the loopback: its results
+   are right; training has the bits that it has over threads; all workers get an error when one
+   dies or is silent; there may be many workers; and strangers without the secret stay out. With
+   the argument "many": 64 workers open 20 times, also beside busy processes, and beside strangers.
+   Prints TAP. */
 
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -247,7 +249,7 @@ static int body_disagree(gcomp_sockets *s, told *t)
     return gcomp_sockets_barrier(s); /* the group can go on */
 }
 
-static void test_collectives_of_1_to_4_workers(void)
+static void test_collectives_of_1_to_4_workers_are_right(void)
 {
     for (int world = 1; world <= MOST; world++) {
         CHECK(run(world, 30, body_sums) && all_are(world, 0));
@@ -258,7 +260,7 @@ static void test_collectives_of_1_to_4_workers(void)
 
 static void test_workers_that_disagree_are_told_and_go_on(void) { CHECK(run(3, 30, body_disagree) && all_are(3, 0)); }
 
-/* Two workers that do not agree about a size: an error on all, and the group is over. */
+/* Two workers do not agree about a size: all get an error, and the group is over. */
 static int body_pair(gcomp_sockets *s, told *t)
 {
     unsigned char send[12] = {0}, recv[12];
@@ -458,7 +460,7 @@ static int knock(void)
     return fd;
 }
 
-/* Says something to who listens at the port. Returns the connection. */
+/* Says something to the listener at the port. Returns the connection. */
 static int say(const void *words, size_t bytes)
 {
     int fd = knock();
@@ -489,7 +491,7 @@ static int verdict(int fd)
     return gcomp_sockets_receive(fd, words, sizeof words, gcomp_sockets_now() + 20) == 0 ? words[0] : -1;
 }
 
-/* Does who listens close this connection? */
+/* Does the listener close this connection? */
 static int sent_away(int fd)
 {
     char words[64];
@@ -1043,7 +1045,7 @@ int main(int argc, char **argv)
     if (tell == MAP_FAILED) return 1;
     victim = -1;
     if (argc > 1 && !strcmp(argv[1], "many")) return open_many_times(20);
-    RUN(test_collectives_of_1_to_4_workers);
+    RUN(test_collectives_of_1_to_4_workers_are_right);
     RUN(test_workers_that_disagree_are_told_and_go_on);
     RUN(test_one_that_gives_up_ends_the_group_at_once);
     RUN(test_training_ends_with_the_bits_of_threads);

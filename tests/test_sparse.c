@@ -1,4 +1,5 @@
-/* Selectors: which elements each sends, by what it promises. Sets are read off the dense decoded vector. */
+/* Proves that each sparse method sends the elements that it promises. Which elements were sent is
+   read off the decoded vector. */
 #include "test.h"
 
 #include <math.h>
@@ -351,7 +352,7 @@ static void test_wangni_is_unbiased_with_the_variance_of_its_formula(void)
         }
 }
 
-static void test_wangni_at_the_edges_of_numbers(void)
+static void test_wangni_is_right_at_the_edges_of_numbers(void)
 {
     static const double densities[] = {0.02, 0.2};
     gcomp_codec codec;
@@ -439,7 +440,7 @@ static void test_adacomp_sends_what_the_gradient_carries_to_its_bins_largest(voi
             }
 }
 
-static void test_adacomp_at_the_edges_of_numbers(void)
+static void test_adacomp_is_right_at_the_edges_of_numbers(void)
 {
     memset(g, 0, sizeof g);
     memset(e, 0, sizeof e);
@@ -500,7 +501,7 @@ static void test_blocktopk_sends_the_blocks_of_largest_norm(void)
                 }
 }
 
-static void test_blocktopk_at_the_edges_of_numbers(void)
+static void test_blocktopk_is_right_at_the_edges_of_numbers(void)
 {
     memset(g, 0, sizeof g);
     memset(e, 0, sizeof e);
@@ -612,7 +613,7 @@ static void test_numbers_that_are_not_finite_are_refused(void)
             }
 }
 
-static void test_same_bytes_from_halves(void)
+static void test_halves_give_the_bytes_of_the_floats_they_mean(void)
 {
     static const char *const texts[] = {"topk:density=0.1,exact=0", "strom:threshold=0.5", "nonzero", "dryden:density=0.1",
                                         "wangni:density=0.1", "adacomp:bin=50",
@@ -855,16 +856,16 @@ int main(void)
         RUN(test_dryden_sends_the_means_of_both_sides);
         RUN(test_wangni_sends_a_quantum_or_what_is_above_it);
         RUN(test_wangni_is_unbiased_with_the_variance_of_its_formula);
-        RUN(test_wangni_at_the_edges_of_numbers);
+        RUN(test_wangni_is_right_at_the_edges_of_numbers);
         RUN(test_wangni_keeps_no_residual);
         RUN(test_adacomp_sends_what_the_gradient_carries_to_its_bins_largest);
-        RUN(test_adacomp_at_the_edges_of_numbers);
+        RUN(test_adacomp_is_right_at_the_edges_of_numbers);
         RUN(test_blocktopk_sends_the_blocks_of_largest_norm);
-        RUN(test_blocktopk_at_the_edges_of_numbers);
+        RUN(test_blocktopk_is_right_at_the_edges_of_numbers);
         RUN(test_blocktopk_counts_the_elements_of_its_blocks);
         RUN(test_nothing_is_lost_with_feedback);
         RUN(test_numbers_that_are_not_finite_are_refused);
-        RUN(test_same_bytes_from_halves);
+        RUN(test_halves_give_the_bytes_of_the_floats_they_mean);
         RUN(test_scratch_of_a_byte_less_is_refused);
         RUN(test_parts_collect_what_one_pass_does);
         RUN(test_damage_beside_a_valid_payload_is_found);

@@ -1,4 +1,6 @@
-/* The step and the one-way tensors: workers in one thread, in lock-step, over a transport that can be told to fail. */
+/* Proves of the step: its means, and that failures leave no trace and disagreements are named.
+   Then the same of tensors that are compressed and committed one by one. The workers run in one
+   thread, in lock-step, over a transport that fails when it is told to. */
 
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L /* clock_gettime in gcomp_threads.h */
@@ -1358,7 +1360,8 @@ static int gather_alone(void *user, const void *mine, void *all, size_t bytes)
     return 1; /* nobody else is there: after one frame it is over */
 }
 
-/* Also where tensors of later buckets share it, exchange sends nothing but the frame that says so; and many sort quickly. */
+/* gcomp_exchange sends nothing but the frame that tells of the shared memory, also where tensors of
+   later buckets share it. Many tensors are sorted quickly. */
 static void test_exchange_knows_all_gradients_before_it_sends_anything(void)
 {
     enum { MANY = 3000 };
@@ -1459,7 +1462,8 @@ static size_t pages_touched(const pages *p)
     return touched;
 }
 
-/* Room is for the longest payloads there can be; a system that gives memory page by page gives what is used. */
+/* An object reserves room for the longest payloads that there can be. A system that gives memory
+   page by page gives only what is used. */
 static void test_memory_that_a_step_does_not_use_is_not_touched(void)
 {
     enum { N = 200000, USED = 2000, WORKERS = 4 };
@@ -2196,7 +2200,8 @@ static void test_commit_and_give_back_refuse_bad_payloads_without_a_trace(void)
     gcomp_close(gc);
 }
 
-/* Payloads are checked in pairs: whichever of three is damaged, or of another codec. */
+/* Payloads are checked in pairs. Whichever of three payloads is damaged, or has another codec, is
+   found. */
 static void test_commit_names_one_bad_payload_of_three(void)
 {
     static unsigned char good[8 * N + 256], bad[8 * N + 256], other[8 * N + 256];

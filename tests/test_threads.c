@@ -1,4 +1,5 @@
-/* The transport examples/gcomp_threads.h: results, errors on all workers, nobody hangs. Prints TAP. */
+/* Proves of the transport examples/gcomp_threads.h: its results are right, all workers get an
+   error when one does, and no worker hangs. Prints TAP. */
 
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L

@@ -1,4 +1,5 @@
-/* vote: the mean of sign payloads is the majority, against a counter in plain C. */
+/* Proves that the mean of vote payloads is what most workers say, as a counter in plain C finds
+   it. */
 
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
@@ -85,7 +86,7 @@ static void test_one_payload_decodes_to_signs(void)
     CHECK(lengths[0] == 34);
 }
 
-static void test_every_pattern_of_up_to_eight_votes(void)
+static void test_every_pattern_of_up_to_eight_votes_is_counted(void)
 {
     for (size_t count = 1; count <= 8; count++) {
         size_t n = (size_t)1 << count;
@@ -102,7 +103,7 @@ static void test_every_pattern_of_up_to_eight_votes(void)
     }
 }
 
-static void test_majority_of_any_number_of_any_length(void)
+static void test_majority_is_right_for_any_number_of_votes_of_any_length(void)
 {
     static const size_t counts[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64, 127, 128, 255, 256, 300};
     static const size_t sizes[] = {0, 1, 7, 8, 9, 15, 16, 17, 511, 512, 513, 1009};
@@ -288,8 +289,8 @@ int main(void)
     expected = (float *)malloc(4 * (N + 1));
     CHECK(gcomp_codec_parse(&vote, "vote", NULL, 0) == GCOMP_OK && vote.method == 9);
     RUN(test_one_payload_decodes_to_signs);
-    RUN(test_every_pattern_of_up_to_eight_votes);
-    RUN(test_majority_of_any_number_of_any_length);
+    RUN(test_every_pattern_of_up_to_eight_votes_is_counted);
+    RUN(test_majority_is_right_for_any_number_of_votes_of_any_length);
     RUN(test_the_order_of_votes_does_not_matter);
     RUN(test_a_vote_among_other_payloads_is_a_number);
     RUN(test_commit_takes_any_number_of_votes);

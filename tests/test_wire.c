@@ -1,5 +1,5 @@
-/* Payloads that are not what an encoder wrote: each is refused by the specific error, and nothing is written. Codecs as
-   text. */
+/* Proves that a payload which no encoder wrote is refused with the error that fits, and that
+   nothing is written. Then it proves that codecs are read from text and printed as text. */
 #include "test.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* A little training over any transport, for tests that compare transports: its digest is that of the same training by threads, or
-   some bit got lost. */
+/* A small training over any transport, for tests that compare transports. It must end with the
+   digest of the same training by threads; else a bit got lost. */
 
 #ifndef TRAINING_H
 #define TRAINING_H
