@@ -275,7 +275,7 @@ special_builds() { # programs that contain the implementation
     free=$(object_of gcc -std=gnu99 -O2 -DGCOMP_NO_STDLIB -Wno-unused-function)
     with "freestanding: the header needs what >>config says" $free sh -c "nm -u $free | grep -q strcmp &&
         ! nm -u $free | awk '{print \$2}' | grep -vE '^($library)\$'"
-    with "freestanding: the example too" $out/examples sh -c "nm -u build/embedded_gcomp.o | grep -q strcmp &&
+    with "freestanding: the example too" $out/examples sh -c "nm -u build/embedded_gcomp.o | grep -q memcmp &&
         ! nm -u build/embedded_gcomp.o | awk '{print \$2}' | grep -vE '^($library)\$'"
 }
 
