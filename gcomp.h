@@ -881,7 +881,9 @@
                           (powersgd, randomk, intsum, ...) are of no use then
    GCOMP_ONLY_SIGN, GCOMP_ONLY_TOPK, ...
                           compile these methods alone, and the method none; the names of methods in
-                          capitals
+                          capitals. gcc then compiles for size, if there is a choice of instruction
+                          sets: kernels lose a few percent, coded levels up to a quarter, and the
+                          scalar set more. The bits stay
    GCOMP_WITHOUT_POWERSGD, GCOMP_WITHOUT_INT, ...
                           all methods but these; the method none cannot be left out
    GCOMP_ALLOW_MINGW_AVX  AVX with gcc of MinGW, which misaligns spills; off by default
@@ -17964,7 +17966,7 @@ GCOMP_API size_t gcomp_bound(const gcomp_codec *codec, size_t n)
 GCOMP_API size_t gcomp_scratch(const gcomp_codec *codec, size_t n)
 {
     const gcomp__method *m = gcomp__valid(codec);
-    if (!m || !m->payload->needs_scratch) return 0;
+    if (!(GCOMP__HAS_SPARSE || GCOMP__HAS(EDEN)) || !m || !m->payload->needs_scratch) return 0;
     size_t bytes = gcomp__plus((m->payload->scratch)(codec, n), 64); /* to align it */
     return bytes == SIZE_MAX ? 0 : bytes;
 }
@@ -18149,7 +18151,7 @@ static int gcomp__opens_like(gcomp__view *view, const gcomp__view *like, const v
                              size_t length, size_t n)
 {
     const uint8_t *p = (const uint8_t *)payload;
-    if (!like || !p || length != GCOMP__HEADER + like->bytes || n != like->n ||
+    if (GCOMP__SMALL || !like || !p || length != GCOMP__HEADER + like->bytes || n != like->n ||
         like->method->payload->open != gcomp__block_open || like->form.code ||
         memcmp(p, like->body - GCOMP__HEADER, GCOMP__HEADER - 4) != 0)
         return 0;
