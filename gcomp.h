@@ -6782,7 +6782,7 @@ GCOMP__INLINE void gcomp__swap_bytes(uint8_t *c)
 {
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
     for (int i = 0; i < 32; i += 2) {
-        const uint8_t first = c[i];
+        const uint8_t first = c[i]; /* the two bytes change places */
         c[i] = c[i + 1];
         c[i + 1] = first;
     }
@@ -6796,7 +6796,7 @@ GCOMP__INLINE void gcomp__swap_bytes(uint8_t *c)
 GCOMP__INLINE gv gcomp__load_pairs(const uint8_t *c, gcomp_dtype dtype)
 {
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    uint8_t turned[32];
+    uint8_t turned[32]; /* a copy: gradients are not written */
     memcpy(turned, c, 32);
     gcomp__swap_bytes(turned);
     c = turned;
@@ -6853,7 +6853,7 @@ GCOMP__SHARED double gcomp__squares(const float *x, size_t n)
 {
     double total = 0;
     size_t i = 0;
-    while (i < n) {
+    while (i < n) { /* a chunk: elements i .. end - 1 */
         size_t end = gcomp__min(n, i + GCOMP_CHUNK);
         gs s = gs_none(); /* 16 sums of the chunk */
         for (; i + 16 <= end; i += 16) {
@@ -6893,7 +6893,7 @@ static uint32_t gcomp__crc(uint32_t crc, const uint8_t *bytes, size_t count)
             second = gu_crc8(second, gcomp__get64(bytes + GCOMP__CRC_PART + i));
             third = gu_crc8(third, gcomp__get64(bytes + 2 * GCOMP__CRC_PART + i));
         }
-        crc = gcomp__crc_after(gcomp__crc_after(crc) ^ second) ^ third;
+        crc = gcomp__crc_after(gcomp__crc_after(crc) ^ second) ^ third; /* all three parts */
     }
     for (; !GCOMP__SMALL && count >= 8; count -= 8, bytes += 8)
         crc = gu_crc8(crc, gcomp__get64(bytes));
@@ -6920,7 +6920,7 @@ static void gcomp__absorb(const gcomp__sink *sink, size_t chunk)
         if (y) memset(y + i, 0, 4 * (end - i)); /* nothing is kept: the gradient is dropped */
         return;
     }
-    if (GCOMP__SMALL || gcomp__general(&in) || !y) {
+    if (GCOMP__SMALL || gcomp__general(&in) || !y) { /* two loops, see gcomp__general */
         for (; i + 16 <= end; i += 16) {
             gv_store(residual + i, gv_saturate(gcomp__load_p(&in, i, 1, 1)));
             if (y) gv_store(y + i, zero);
@@ -6948,6 +6948,7 @@ GCOMP__HEAVY void gcomp__advance_driver(const gcomp__momentum *d, size_t begin, 
     const gv m = gv_splat(job.factor), zero = gv_splat(0);
     for (size_t i = begin; i + 16 <= end; i += 16) {
         const gv g = gcomp__load_p(&job.in, i, general, 0), u = gv_load(job.u + i);
+        /* general and nesterov are constants; the tests of pointers are the same in all turns */
         gv next = nesterov ? gv_mul(gv_add(u, g), m) : gv_add(gv_mul(u, m), g);
         gv p = job.v ? gv_add(gv_load(job.v + i), next) : next; /* v is the residual */
         if (nesterov) p = gv_add(p, g);
@@ -6973,7 +6974,7 @@ static void gcomp__advance_momentum(const gcomp__momentum *d, size_t begin, size
         gv_store(line[0], gcomp__load_p_some(&d->in, at, rest));
         gv_store(line[1], gcomp__load_some(d->u + at, rest));
         if (d->v) gv_store(line[2], gcomp__load_some(d->v + at, rest));
-        some.in.grad = line[0];
+        some.in.grad = line[0]; /* scaled already */
         some.in.dtype = GCOMP_F32;
         some.in.scale = 1;
         some.u = line[1];
@@ -7012,7 +7013,7 @@ static uint32_t gcomp__scale_copy(float *y, const gcomp_input *input, size_t beg
         max_bits = gv_max_bits(max_bits, p);
         gcomp__store_some(y + i, gv_mul(p, f), some);
     }
-    return gv_most(max_bits);
+    return gv_most(max_bits); /* of 16 lanes */
 }
 
 /* >>kernel max_bits_of: the bits of the largest |x|; 0x7f800000 and above if some x is not
@@ -7044,7 +7045,7 @@ static int gcomp__any_invalid(const gcomp__form *form, const uint8_t *c, size_t 
     const unsigned bits = form->code16 / 2; /* of a code */
     const uint32_t each = UINT32_MAX / (uint32_t)(((uint64_t)1 << bits) - 1),
                    top = each << (bits - 1);
-    const gw low = gw_splat((int32_t)~top);
+    const gw low = gw_splat((int32_t)~top); /* all bits but the top one of each code */
     const gw room = gw_splat((int32_t)(top - each * ((uint32_t)form->last_code + 1)));
     const gw ones = gw_splat(-1);
     gw bad = gw_splat(0);   /* gathers the bits that tell; other bits of it are garbage */
@@ -7082,7 +7083,7 @@ GCOMP__SHARED void gcomp__narrow(void *y, const float *x, gcomp_dtype dtype, siz
     for (size_t i = 0; i < n; i += 16) {
         size_t count = gcomp__min(16, n - i);
         gv v = count == 16 ? gv_load(x + i) : gcomp__load_some(x + i, count);
-        uint8_t *to = count == 16 ? b + 2 * i : some;
+        uint8_t *to = count == 16 ? b + 2 * i : some; /* 16 halves need 32 bytes */
         if (dtype == GCOMP_F16) gv_store_half(to, v);
         else gv_store_bfloat(to, v);
         gcomp__swap_bytes(to); /* little endian to the machine's order */
