@@ -30,7 +30,8 @@ typedef struct block {
     void *raw;
 } block;
 
-/* Calls that fail give memory that lies so many bytes beside where it should; 0: none. */
+/* 0: calls that should fail get no memory. Else they get memory so many bytes beside an aligned
+   address. */
 static size_t memory_beside;
 
 static int is_short(gcomp_result result, const char *why)

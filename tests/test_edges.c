@@ -326,7 +326,8 @@ static gcomp *object_of(const char *codec, size_t n, float rest, size_t world)
     return gc;
 }
 
-/* -f is sent where f waits, with an f in the residual: retain and all ways to commit make the largest float of it. */
+/* The payload says -f where the gradient is f, with a residual of f or 0: what is left is more than a
+   float holds. retain and all ways to commit make the largest float of it. */
 static void test_residuals_saturate(void)
 {
     enum { MOST = 9 };

@@ -559,7 +559,8 @@ static void test_workers_of_a_machine_with_other_codecs_are_named(void)
     fleet_close(&f);
 }
 
-/* On each worker, a first one of its machine or not: all hear of it, nothing has changed, and the step goes on without it. */
+/* Whichever worker has such gradients, a first one of its machine or not: all hear of it, nothing has
+   changed, and the step can be repeated without the fault. */
 static void test_gradients_that_share_memory_are_refused_on_all_machines(void)
 {
     for (int halves = 0; halves < 2; halves++)
@@ -739,7 +740,8 @@ static void site_settle(site *t)
     }
 }
 
-/* Two steps: the same means on all, the residuals of those beside them on first workers. */
+/* Takes two steps. All workers must get the same means, and the first worker of each machine must
+   have the residual of the worker that stands for the machine on one level. */
 static void site_steps(site *t)
 {
     for (int again = 0; again < 2; again++, t->step++) {
@@ -849,7 +851,7 @@ static void test_workers_and_machines_come_and_go_and_keep_what_was_not_sent(voi
     for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) check_who_comes_and_goes(codecs[c], c == 0);
 }
 
-/* From each place to each other one, with a schedule whose first worker holds more. */
+/* A worker moves from each place to each other one, with a schedule, for which rank 0 holds more. */
 static void test_regrouping_a_machine_takes_the_memory_that_was_said_or_changes_nothing(void)
 {
     static fleet f;

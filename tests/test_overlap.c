@@ -283,7 +283,7 @@ static uint64_t outcome(const group *g, size_t w)
     return h;
 }
 
-/* And of all that a save holds. */
+/* FNV of gradients, residuals, and all that a save holds. */
 static uint64_t digest(const group *g, size_t w)
 {
     uint64_t h = outcome(g, w);
@@ -657,7 +657,8 @@ static void test_frames_of_a_bucket_are_of_it_alone(void)
     }
 }
 
-/* More sums than the bucket of e has room for, and fewer than another bucket has. */
+/* A worker announces more sums than the bucket of tensor e has room for, but fewer than another bucket
+   has. */
 static void overstate(board *b, size_t call, size_t rank, size_t from, uint8_t *bytes, size_t length)
 {
     (void)rank;
@@ -965,7 +966,7 @@ static int take_codecs(size_t c, const char **codecs)
     return 4 * c < count;
 }
 
-/* Of everything that is gathered, in floats and halves, with and without residuals. */
+/* For all codecs that are gathered, with floats and halves, with and without residuals. */
 static void test_means_made_before_the_commit_have_the_bits_of_the_commit(void)
 {
     const char *codecs[4];
@@ -1072,7 +1073,7 @@ static void test_a_fault_behind_means_that_were_made_leaves_no_trace(void)
     }
 }
 
-/* The buckets are others then. */
+/* Then other tensors share a bucket. */
 static void test_tensors_may_be_added_after_prepare(void)
 {
     gcomp_desc desc = plain(4500, GCOMP_AGGREGATE_SHARDS);

@@ -542,7 +542,7 @@ static void pass(const char *codec, const float *x, size_t n, uint64_t step, siz
 
 static float plain_p[MOST][ROOM], plain_rest[MOST][ROOM], plain_mean[ROOM];
 
-/* From p, the mean of all, and what stays. */
+/* Makes plain_mean and the residuals of all workers from plain_p. */
 static void plain_two_shot(const char *codec, size_t world, size_t n, uint64_t step)
 {
     static float q[ROOM], d[ROOM];
@@ -693,9 +693,7 @@ static void test_two_shots_have_the_same_bits_everywhere(void)
     }
 }
 
-/* A gradient that stays the same: what is applied tends to its mean, since residuals stay small; and of methods without one, since
-   they are unbiased. By then the mean of T steps is off by at most 1 / T of a few gradients, or 1 / sqrt(T) of the noise. */
-/* The last range is shorter; its payload may be longer, since it has more pieces with a scale each. */
+/* The last range is shorter, but its payload may be longer: it may have more parts with a scale each. */
 static void test_two_shots_have_room_for_every_size(void)
 {
     static const char *const codecs[] = {"eden", "eden:bits=4,block=64", "sign", "int:bits=4,code=auto", "mx"};
@@ -714,6 +712,9 @@ static void test_two_shots_have_room_for_every_size(void)
             }
 }
 
+/* The gradient stays the same, and the mean of what T steps apply tends to it: because residuals stay
+   small, or because the method is unbiased. Its error is at most 1 / T of a few gradients, or
+   1 / sqrt(T) of the noise of a step. */
 static void test_two_shots_apply_the_mean_in_the_end(void)
 {
     enum { N = 1024, T = 150 };
@@ -864,7 +865,7 @@ static void test_two_shots_of_huge_numbers_stay_finite(void)
     }
 }
 
-/* Softmax regression, 64 inputs and 32 classes that a teacher tells apart; in the end the loss of what nobody has seen. */
+/* Softmax regression with 64 inputs and 32 classes, which a teacher tells apart. */
 enum { INPUTS = 64, CLASSES = 32, BATCH = 8 };
 
 static double sample(uint64_t number, const float *weight, float *grad)

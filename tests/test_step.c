@@ -829,8 +829,8 @@ static void test_a_failure_that_all_see_leaves_no_trace_and_can_be_retried(void)
     }
 }
 
-/* After a fault in step 2 of a: those that saw it are untouched; a retry if nobody committed; else the next frame names
-   who is behind. */
+/* After a fault in step 2 of a: the workers that saw it are untouched. If no worker has committed,
+   the step is repeated; else the next frame names the worker that is behind. */
 static void check_aftermath(group *a, group *b, const snapshot *before, size_t rank)
 {
     snapshot now = snapshot_take(a);
@@ -1225,13 +1225,13 @@ static void test_a_worker_that_joins_sees_divergence_as_all_do(void)
                 CHECK(strstr(gcomp_error(g.gc[w]), joiner ? "rank 3 holds other means than rank 0"
                                                           : "rank 3 holds other means than rank 1"));
         }
-        rejoin(&g, 3, &desc, tensors, 2); /* who held others joins anew: nobody has a reason to stop */
+        rejoin(&g, 3, &desc, tensors, 2); /* the worker with other means joins anew: no reason to stop */
         for (uint64_t step = 2; step < 5; step++) group_advance(&g, step);
         group_close(&g);
     }
 }
 
-/* Workers of both orders of bytes compare it, and saves keep it. */
+/* Workers with different byte orders compare this digest, and saves keep it. */
 static void test_the_digest_of_means_is_that_of_little_endian_floats(void)
 {
     uint8_t *save, word[4];
@@ -1261,8 +1261,9 @@ static void test_the_digest_of_means_is_that_of_little_endian_floats(void)
 
 enum { PARTS = 6, PART = 64 };
 
-/* Tensor t of PARTS lies at bytes place[t] of one buffer on rank 1; on the others all are apart. Tensors are ready in the order
-   of `way`; what rank 1 and the others get. */
+/* On rank 1, tensor t of PARTS lies at byte place[t] of one buffer; on the other rank the tensors lie
+   apart. Tensors become ready in the order that `way` says. Returns the results of rank 1 and of the
+   other rank, and the sentence of rank 1. */
 static void share_memory(const size_t *place, const gcomp_dtype *dtype, int way, size_t bucket, gcomp_result *own, gcomp_result *other,
                          char *why)
 {
@@ -1503,7 +1504,6 @@ static void test_memory_that_a_step_does_not_use_is_not_touched(void)
         }
 }
 
-/* Of every method, however the mean is made. */
 static void test_memory_needed_is_memory_used_by_every_method(void)
 {
     static const size_t elements[] = {1, 300, 5000};
