@@ -99,7 +99,8 @@ static size_t make_payload(const char *text, size_t n, uint64_t seed, uint8_t *t
     return length;
 }
 
-/* The first two bytes choose n and what is done: raw bytes, a body behind a right header, or a valid payload mutated. */
+/* The first two bytes choose n and what is done: raw bytes, a body behind a right header, or a
+   valid payload mutated. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -86,7 +86,8 @@ static void test_what_one_rank_lacks_for_overlap_or_for_sums_in_order_is_an_erro
         }
 }
 
-/* Also where rank 0 of one machine cannot open the transport between machines, which the others of its machine do not open. */
+/* Also where rank 0 of one machine cannot open the transport between machines, which the others
+   of its machine do not open. */
 static void test_what_one_rank_lacks_for_two_levels_is_an_error_on_all(void)
 {
     MPI_Comm pair;
@@ -116,7 +117,8 @@ static int active(const gcomp_mpi *one)
     return count_active;
 }
 
-/* 30 bytes for each, of which the value tells the sender. Returns what the callback does; *bad: bytes that are wrong. */
+/* 30 bytes for each, of which the value tells the sender. Returns what the callback does; *bad:
+   bytes that are wrong. */
 static int swap(gcomp_mpi *one, size_t *bad)
 {
     static unsigned char send[30 * MOST], recv[30 * MOST];

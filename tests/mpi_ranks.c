@@ -98,7 +98,8 @@ static void test_training_ends_with_the_bits_of_threads(void)
     }
 }
 
-/* The same in two buckets, through start, test and wait: sums have the bits of rank order; what goes in pieces is done in start. */
+/* The same in two buckets, through start, test and wait: sums have the bits of rank order; what
+   goes in pieces is done in start. */
 static void test_overlap_ends_with_the_bits_of_threads(void)
 {
     gcomp_mpi part;

@@ -120,7 +120,8 @@ static void test_sign_gives_the_mean_of_scaled_signs(void)
     }
 }
 
-/* Each rank has 24 large elements of its own, 1 % of all: they arrive halved, all others are 0 and stay in the residual. */
+/* Each rank has 24 large elements of its own, 1 % of all: they arrive halved, all others are 0
+   and stay in the residual. */
 static void test_topk_gives_the_largest_of_both(void)
 {
     float *grads[1] = {grad};
@@ -137,7 +138,8 @@ static void test_topk_gives_the_largest_of_both(void)
     gcomp_close(gc);
 }
 
-/* The same by ranges, with pieces smaller than the messages if the adapter is built so; and the largest of the mean alone. */
+/* The same by ranges, with pieces smaller than the messages if the adapter is built so; and the
+   largest of the mean alone. */
 static void test_topk_by_ranges_gives_the_bits_of_the_gather(void)
 {
     static const char *const codecs[] = {"topk:density=0.2", "topk:density=0.2,global=1"};
@@ -158,7 +160,8 @@ static void test_topk_by_ranges_gives_the_bits_of_the_gather(void)
     }
 }
 
-/* In each step the mean gradient plus the mean residual is the mean of gradient + residual before. */
+/* In each step the mean gradient plus the mean residual is the mean of gradient + residual
+   before. */
 static void test_powersgd_loses_nothing_and_ends_equal(void)
 {
     float *grads[1] = {grad};

@@ -1,5 +1,6 @@
-/* A small harness that speaks TAP: CHECK inside test functions, RUN for each of them, return test_end() from main. A test's
-   name states the property. The first failures of a test are printed with file and line. */
+/* A small harness that speaks TAP: CHECK inside test functions, RUN for each of them, return
+   test_end() from main. A test's name states the property. The first failures of a test are
+   printed with file and line. */
 #ifndef TEST_H
 #define TEST_H
 
@@ -35,7 +36,8 @@ static const char *test_skipped; /* set by a test that cannot run here: why */
         fflush(stdout); \
     } while (0)
 
-/* Should this run try everything? The long run of all tests sets TEST_LONG. Without it, slow tests try a part. */
+/* Should this run try everything? The long run of all tests sets TEST_LONG. Without it, slow
+   tests try a part. */
 static inline int test_is_long(void)
 {
     return getenv("TEST_LONG") != NULL;
@@ -204,7 +206,8 @@ static inline int request_is_a_reduction(const gcomp_request *r)
     return r->kind == GCOMP_ALLREDUCE || r->kind == GCOMP_ALLREDUCE_MAX;
 }
 
-/* gcomp_parallel.run: tasks from the last to the first, as unlike the plain order as can be without threads. */
+/* gcomp_parallel.run: tasks from the last to the first, as unlike the plain order as can be
+   without threads. */
 static inline void run_backwards(void *user, size_t count, void (*task)(void *arg, size_t index), void *arg)
 {
     (void)user;

@@ -88,7 +88,8 @@ static void test_figures_and_link_give_the_times_of_the_comment(void)
     CHECK(advice.compressed == 3);
 }
 
-/* Candidate c for tensor t by the formulas alone: its seconds, and a bit for each collective; 0 if the rules do not compress it. */
+/* Candidate c for tensor t by the formulas alone: its seconds, and a bit for each collective; 0
+   if the rules do not compress it. */
 static double plain_price(int t, int c, int world, unsigned *uses)
 {
     static const double elements[TENSORS] = {512 * 768, 4 * 64 * 64, 40 * 40, 5000};
@@ -194,7 +195,8 @@ static void test_wrong_questions_are_refused_with_a_sentence(void)
 
 /* ---------------- what the adviser asks the library */
 
-/* A step of the object: the bytes that this worker brings to the rounds of its only tensor, those of payloads apart. */
+/* A step of the object: the bytes that this worker brings to the rounds of its only tensor,
+   those of payloads apart. */
 static void bring(gcomp *gc, float *grad, size_t sums[2], size_t *payloads)
 {
     gcomp_request request;
@@ -319,7 +321,8 @@ static void test_figures_are_measured_once_and_written(void)
     CHECK(!memcmp(measured, candidates, sizeof measured));
 }
 
-/* What is given stays, to the bit, and only what is missing is measured: nothing is taken to cost nothing. */
+/* What is given stays, to the bit, and only what is missing is measured: nothing is taken to
+   cost nothing. */
 static void test_figures_that_are_given_stay_and_the_others_are_measured(void)
 {
     gcomp_advise_figures all[CANDIDATES];
@@ -374,7 +377,8 @@ typedef struct wire {
     int poor;           /* no memory */
 } wire;
 
-/* The sums of one number say who has no memory, those of eight who measured what: four numbers of each. */
+/* The sums of one number say who has no memory, those of eight who measured what: four numbers
+   of each. */
 static int wire_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype)
 {
     wire *w = (wire *)user;
@@ -494,7 +498,8 @@ static double measured_step(gcomp_desc *d)
     return least;
 }
 
-/* Machines that test are not quiet: right within a factor of 4, once in ten trials. The example prints both. */
+/* Machines that test are not quiet: right within a factor of 4, once in ten trials. The example
+   prints both. */
 static void test_what_is_expected_is_what_steps_take(void)
 {
     for (size_t c = 0; c <= POWERSGD; c++) {

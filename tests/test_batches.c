@@ -190,7 +190,8 @@ static void test_what_is_no_part_of_a_batch_is_refused(void)
 
 /* ---------------- what the manual says of momentum and learning rates */
 
-/* A buffer to which the backward pass adds, and which momentum carries from step to step, put aside and added back. */
+/* A buffer to which the backward pass adds, and which momentum carries from step to step, put
+   aside and added back. */
 static void test_a_buffer_that_carries_momentum(void)
 {
     static float carried[2][COUNT], x[2][COUNT], reference[COUNT], velocity[COUNT];

@@ -35,7 +35,8 @@ enum { LARGEST = 200000 };
 static float grad[LARGEST];
 static uint8_t scratch[GCOMP_SCRATCH(LARGEST)];
 
-/* The codec keeps what is not zero, in exactly as many bytes as it says it takes at most. Returns the length. */
+/* The codec keeps what is not zero, in exactly as many bytes as it says it takes at most.
+   Returns the length. */
 static size_t encode(const gcomp_codec *codec, size_t n)
 {
     gcomp_exec exec;
@@ -145,7 +146,8 @@ static void test_the_bound_of_few_elements_is_near_to_what_they_take(void)
     CHECK(gcomp_bound(&codec, 10000000) <= 3 * 10000);
 }
 
-/* The macros for static memory are what gcomp_bound says of the default parameters, or little more. */
+/* The macros for static memory are what gcomp_bound says of the default parameters, or little
+   more. */
 static void test_macros_bound_the_payloads_of_single_codecs(void)
 {
 #define ROW(text, macro) {text, {macro(1), macro(1000), macro(4096), macro(100000)}}

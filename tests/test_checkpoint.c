@@ -416,7 +416,8 @@ static float saved_float(const uint8_t *save, const gcomp *gc, size_t tensor, si
     return x;
 }
 
-/* Largest difference of the sums of residual (and momentum) / world between two teams, both saved. */
+/* Largest difference of the sums of residual (and momentum) / world between two teams, both
+   saved. */
 static double difference(const team *x, const team *y)
 {
     double most = 0;
@@ -546,7 +547,8 @@ static void test_workers_leave_and_join_and_nothing_is_lost(void)
     team_close(&a);
 }
 
-/* What reached the weights and what is still to come is what was given: sum of means + mean residual = sum of mean gradients. */
+/* What reached the weights and what is still to come is what was given: sum of means + mean
+   residual = sum of mean gradients. */
 static void test_the_weights_get_all_gradients_through_changes_of_workers(void)
 {
     static double given[LARGEST], got[LARGEST];

@@ -1,4 +1,5 @@
-/* test_cxx.cpp - the header and its implementation as C++11 and later: objects, callbacks and the codec layer.
+/* Proves that the header and its implementation are C++11 and later: objects, callbacks and the
+   codec layer work there.
    Build     c++ -std=c++11 tests/test_cxx.cpp */
 
 #ifndef GCOMP_LINKED

@@ -322,7 +322,8 @@ static void test_each_tensor_has_a_line_and_the_last_line_has_the_sums(void)
     gcomp_close(gc);
 }
 
-/* What it says is what is sent, where the length does not depend on the gradient, and never less. */
+/* What it says is what is sent, where the length does not depend on the gradient, and never
+   less. */
 static void test_it_says_what_is_sent(void)
 {
     for (size_t c = 1; gcomp_method_name(c); c++) {

@@ -152,7 +152,8 @@ static double density_at(const setting *s, uint32_t epoch)
     return fmax(s->density, keep[4 * (int)epoch / s->warmup]);
 }
 
-/* After a step: a cut of p was sent, about as many as the epoch says; u and v follow; the mean is that of what was sent. */
+/* After a step: a cut of p was sent, about as many as the epoch says; u and v follow; the mean
+   is that of what was sent. */
 static void check_step(gcomp **gc, const setting *s, size_t world, uint32_t epoch, size_t n)
 {
     const size_t exact = (size_t)ceil(density_at(s, epoch) * (double)n * (1 - ldexp(1, -40))), k = exact ? exact : 1;
@@ -329,7 +330,8 @@ static void test_with_all_sent_it_is_momentum_or_masked_none(void)
     }
 }
 
-/* The mean of independent gradients gets the norm that is asked for, each worker's sqrt(world) times as much. */
+/* The mean of independent gradients gets the norm that is asked for, each worker's sqrt(world)
+   times as much. */
 static void test_clipped_gradients_have_a_mean_of_the_norm(void)
 {
     enum { N = 4000 };

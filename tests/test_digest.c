@@ -105,7 +105,8 @@ static uint64_t codec_digest(const char *text, gcomp_isa isa, gcomp_parallel par
     return h;
 }
 
-/* Gradients and residuals of three steps of one worker, for methods of several rounds and for the rest. */
+/* Gradients and residuals of three steps of one worker, for methods of several rounds and for
+   the rest. */
 static uint64_t step_digest(const char *text, gcomp_isa isa, gcomp_parallel parallel)
 {
     gcomp_desc desc;
@@ -179,7 +180,8 @@ static void test_digests_are_golden_when_tasks_run_backwards(void)
     same_with(isa_now, parallel);
 }
 
-/* Residuals of three workers, whose saves two others load; and with one that left, after the other two have regrouped. */
+/* Residuals of three workers, whose saves two others load; and with one that left, after the
+   other two have regrouped. */
 static void test_changes_of_workers_have_their_golden_digest(void)
 {
     enum { N = 1009 };

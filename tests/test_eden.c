@@ -291,7 +291,8 @@ static void test_errors_are_those_of_the_paper(void)
         }
 }
 
-/* (1, .9, 0, ...), 1 on noise of .001, two equal ones with noise and without, one element 1e4 times the noise, a cube's tails */
+/* (1, .9, 0, ...), 1 on noise of .001, two equal ones with noise and without, one element 1e4
+   times the noise, a cube's tails */
 static void fill_large(int kind, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -474,7 +475,8 @@ static void test_non_finite_input_is_refused(void)
     }
 }
 
-/* Payloads of other blocks and bits in one mean, threads, and the commit of an object: all are the plain sums. */
+/* Payloads of other blocks and bits in one mean, threads, and the commit of an object: all are
+   the plain sums. */
 static void test_means_of_different_payloads_are_plain_sums(void)
 {
     static const int bits[] = {1, 4, 2};

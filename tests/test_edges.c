@@ -46,7 +46,8 @@ static float widened(gcomp_dtype dtype, size_t i)
     return h & 0x8000u ? -x : x;
 }
 
-/* Gradient in g or half, residual in e: zeros of both signs, subnormals and large numbers among normal ones. */
+/* Gradient in g or half, residual in e: zeros of both signs, subnormals and large numbers among
+   normal ones. */
 static void fill(gcomp_dtype dtype, size_t n, uint64_t seed)
 {
     for (size_t i = 0; i < n; i++) {
@@ -110,7 +111,8 @@ static void test_codecs_with_a_payload_are_listed(void)
 
 /* ---------------- inputs */
 
-/* One gradient of a dtype, scaled and with or without a residual, against the vector p that it means. */
+/* One gradient of a dtype, scaled and with or without a residual, against the vector p that it
+   means. */
 static void check_input(gcomp_dtype dtype, float scale, int feedback, size_t n)
 {
     const void *grad = dtype == GCOMP_F32 ? (const void *)g : half;
@@ -154,7 +156,8 @@ static void test_any_dtype_scale_and_residual_encode_and_retain_as_the_vector_th
     }
 }
 
-/* The same calls with every pointer moved: those to bytes by `shift` bytes, those to floats by as many floats. */
+/* The same calls with every pointer moved: those to bytes by `shift` bytes, those to floats by
+   as many floats. */
 static void check_shifted(const named *of, size_t n, size_t shift)
 {
     static char grad[4 * LARGE];
@@ -199,7 +202,8 @@ static void test_bytes_and_floats_at_any_address_give_the_same_bits(void)
 
 static const float not_numbers[] = {NAN, INFINITY, -INFINITY};
 
-/* One encode that must be refused, and what may be done with the refusal. good: a valid payload of as many elements. */
+/* One encode that must be refused, and what may be done with the refusal. good: a valid payload
+   of as many elements. */
 static void check_refusal(const gcomp_codec *codec, const gcomp_input *in, size_t n, const void *good, size_t good_length)
 {
     gcomp_exec exec = exec_of(isa_now);
@@ -326,8 +330,8 @@ static gcomp *object_of(const char *codec, size_t n, float rest, size_t world)
     return gc;
 }
 
-/* The payload says -f where the gradient is f, with a residual of f or 0: what is left is more than a
-   float holds. retain and all ways to commit make the largest float of it. */
+/* The payload says -f where the gradient is f, with a residual of f or 0: what is left is more
+   than a float holds. retain and all ways to commit make the largest float of it. */
 static void test_residuals_saturate(void)
 {
     enum { MOST = 9 };
@@ -526,8 +530,8 @@ static void test_the_mean_of_the_largest_numbers_is_finite(void)
 
 /* ---------------- damage */
 
-/* Every decoding of a payload, from a heap block of its exact length, between guard words: all refuse it alike and change
-   nothing, or all take it and give finite numbers. */
+/* Every decoding of a payload, from a heap block of its exact length, between guard words: all
+   refuse it alike and change nothing, or all take it and give finite numbers. */
 static gcomp_result try_bytes(const uint8_t *bytes, size_t length, size_t n)
 {
     gcomp_exec exec = exec_of(isa_now);
@@ -636,7 +640,8 @@ static void begin_stream(void)
     stream_bits = 0;
 }
 
-/* A topk payload with the values 1, 2, 3, ... as floats, behind `bytes` bytes of the stream. Returns its length. */
+/* A topk payload with the values 1, 2, 3, ... as floats, behind `bytes` bytes of the stream.
+   Returns its length. */
 static size_t by_hand(uint64_t n, uint64_t k, unsigned coder, size_t bytes, size_t values)
 {
     put_topk_header(second, n, k, coder, bytes + 4 * values);

@@ -14,7 +14,8 @@
 
 enum { COUNT = 40 * 60, OUT = 3 * GCOMP_BOUND(COUNT) + 8 * COUNT };
 
-/* Rounding modes, and with the highest bit flushing of subnormals where the machine can: 0 is the default. */
+/* Rounding modes, and with the highest bit flushing of subnormals where the machine can: 0 is
+   the default. */
 static const int modes[] = {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO, FE_TONEAREST};
 enum { MODES = 5 };
 
@@ -47,7 +48,8 @@ static int flushes(void)
     return product == 0;
 }
 
-/* Payload, decoded and an exchange of a codec, one after the other in `out`, which `length` ends; the first error. */
+/* Payload, decoded and an exchange of a codec, one after the other in `out`, which `length`
+   ends; the first error. */
 static gcomp_result calculate(const char *text, int has_payload, const float *grad, unsigned char *out, size_t *length)
 {
     static unsigned char scratch[GCOMP_SCRATCH(COUNT)], payload[GCOMP_BOUND(COUNT)];

@@ -313,8 +313,8 @@ static void test_other_optional_callbacks_are_a_mismatch(void)
             }
 }
 
-/* The worker does not know the sizes of what follows. Its class says to make the transport anew: that
-   frees the others. */
+/* The worker does not know the sizes of what follows. Its class says to make the transport anew:
+   that frees the others. */
 static void test_a_frame_damaged_on_one_worker_asks_it_to_resynchronise(void)
 {
     static team t;

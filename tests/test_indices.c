@@ -143,7 +143,8 @@ static void test_every_subset_of_few_elements_is_sent_in_the_fewest_bytes(void)
         }
 }
 
-/* Lists of many kinds: random ones, runs, equal gaps, runs with gaps between, one gap that is large. */
+/* Lists of many kinds: random ones, runs, equal gaps, runs with gaps between, one gap that is
+   large. */
 static size_t make_list(int kind, size_t n, uint64_t seed)
 {
     const uint64_t density = (uint64_t)1 << (1 + seed % 12);
@@ -398,8 +399,8 @@ static size_t send_large(const char *text, const float *x, size_t n, uint8_t *to
     return length;
 }
 
-/* 2^32 elements, the last one among those that are sent. Decoding writes all elements: adding only writes those that are there,
-   and that there are no others is seen by sending them again. */
+/* 2^32 elements, the last one among those that are sent. Decoding writes all elements: adding
+   only writes those that are there, and that there are no others is seen by sending them again. */
 static void test_indices_reach_2_to_the_32(void)
 {
     static const uint64_t places[6] = {5, 70000, 0x7fffffff, 0x80000000, 0xfffffff8, 0xffffffff};

@@ -168,7 +168,8 @@ static void test_every_half_and_bfloat_widens_exactly(void)
 
 static void test_narrowing_rounds_to_nearest_even_and_saturates(void)
 {
-    /* every half, the middle to the next, and one float beside each; around both ends; and 2^18 of any finite bits */
+    /* every half, the middle to the next, and one float beside each; around both ends; and 2^18
+       of any finite bits */
     size_t n = 0, room = 12 * (size_t)0x7C00 + 64 + (1u << 18);
     float *x = floats(room);
     for (unsigned low = 0; low < 0x7C00; low++) {
@@ -740,7 +741,8 @@ static void test_orthonormalisation_survives_every_matrix(void)
     }
 }
 
-/* Increasing indices, the last of them at most 2^32 - 2: gaps of up to `bits` bits, most of them small. */
+/* Increasing indices, the last of them at most 2^32 - 2: gaps of up to `bits` bits, most of them
+   small. */
 static uint32_t *indices_of(size_t k, unsigned bits, size_t *n)
 {
     uint32_t *index = (uint32_t *)malloc(4 * k + 1);
@@ -787,7 +789,8 @@ static void test_gaps_are_added_up_as_by_the_plain_loop(void)
         }
 }
 
-/* By every coder that is not absurdly long, in batches of every size; nothing is written behind the end. */
+/* By every coder that is not absurdly long, in batches of every size; nothing is written behind
+   the end. */
 static void test_indices_come_back_in_any_batches(void)
 {
     static const size_t batches[] = {1, 3, 15, 16, 17, 128, 1000};
@@ -874,7 +877,8 @@ static void test_keys_differ_where_they_must_and_agree_where_they_must(void)
     CHECK(gcomp__stream(a.own, 1) != gcomp__stream(a.own, 2));
 }
 
-/* 65,536 draws a key: the mean within 5 standard deviations of 32767.5, and no correlation above 5 / sqrt(draws). */
+/* 65,536 draws a key: the mean within 5 standard deviations of 32767.5, and no correlation above
+   5 / sqrt(draws). */
 static void test_draws_are_uniform_and_uncorrelated_between_neighbours_and_keys(void)
 {
     enum { DRAWS = 65536, KEYS = 40 };

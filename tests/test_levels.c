@@ -17,7 +17,8 @@ static const char *codecs[ALL_CODECS]; /* the listed ones with levels that can b
 static size_t codec_count;
 static const char *const codes[] = {"packed", "elias", "rice", "auto"};
 
-/* Normal; zeros; one of 50 not zero, in one half only; runs of both; heavy tails; all equal; ever rarer. */
+/* Normal; zeros; one of 50 not zero, in one half only; runs of both; heavy tails; all equal;
+   ever rarer. */
 static void fill(int shape, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -332,19 +333,19 @@ static void test_levels_are_coded_as_the_strings_worked_out_by_hand(void)
     int q[100] = {0};
     q[5] = 1;
     q[20] = -1;
-    /* gap 6 = 10 110 0, + 0, 1 = 0; gap 15 = 11 1111 0, - 1, 1 = 0; end: gap 80 = 10 110 1010000 0; zeros to a byte:
-       10110000 11111101 01011010 10000000 */
+    /* gap 6 = 10 110 0, + 0, 1 = 0; gap 15 = 11 1111 0, - 1, 1 = 0; end: gap 80 = 10 110
+       1010000 0; zeros to a byte: 10110000 11111101 01011010 10000000 */
     hand("qsgd:levels=1,bucket=128", "elias", q, 100, "01 04 00 b0 fd 5a 80 ");
-    /* Rice 4: gap 5 = 0 1010, gap 14 = 0 0111, end: gap 79 = 11110 1111; + 0, - 1; 21 bits, each byte from bit 0:
-       01010001 11111101 11101... */
+    /* Rice 4: gap 5 = 0 1010, gap 14 = 0 0111, end: gap 79 = 11110 1111; + 0, - 1; 21 bits, each
+       byte from bit 0: 01010001 11111101 11101... */
     hand("qsgd:levels=1,bucket=128", "rice", q, 100, "24 03 00 8a bf 17 ");
     /* K = 1: 64 ones, 64 ones (u), the signs; 36 of each for the rest */
     for (int i = 0; i < 100; i++) q[i] = i % 2 ? 3 : -3;
     hand("qsgd:levels=3,bucket=128", "rice", q, 100,
          "41 26 00 ff ff ff ff ff ff ff ff ff ff ff ff ff ff ff ff 55 55 55 55 55 55 55 55 "
          "ff ff ff ff ff ff ff ff ff 55 55 55 55 05 ");
-    /* a tree of depth 3: 8 groups 01100100; 111 101; 11111 10111; 101111111 11111111; of 17 u >= 2: 0000000001 0000000,
-       u >= 3: 1, u >= 4: 1; signs 0000000001 0000000 */
+    /* a tree of depth 3: 8 groups 01100100; 111 101; 11111 10111; 101111111 11111111;
+       of 17 u >= 2: 0000000001 0000000, u >= 3: 1, u >= 4: 1; signs 0000000001 0000000 */
     for (int i = 0; i < 64; i++) q[i] = i == 34 ? -4 : i % 4 == 1 ? 1 : 0;
     hand("qsgd:levels=4,bucket=64", "rice", q, 64, "70 0a 00 26 ef ef fd ff 01 04 0c 20 00 ");
 }

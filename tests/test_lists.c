@@ -43,7 +43,8 @@ static unsigned number_of(const char *word)
 
 /* ---------------- the manual: a list is a section, whose entries begin with five blanks and one or more names */
 
-/* Copies the head of the next entry, its text up to two blanks, and goes on behind it. Returns 0 behind the last. */
+/* Copies the head of the next entry, its text up to two blanks, and goes on behind it. Returns 0
+   behind the last. */
 static int next_head(const char **at, char *head, size_t capacity)
 {
     for (;;) {
@@ -161,7 +162,8 @@ static void test_codecs_h_has_each_method_with_defaults_and_in_the_bench(void)
     }
 }
 
-/* Each parameter that a method has is given another value in some line: its code is in digests, fuzzing and tests of edges. */
+/* Each parameter that a method has is given another value in some line: its code is in digests,
+   fuzzing and tests of edges. */
 static void test_codecs_h_has_each_parameter(void)
 {
     for (size_t i = 0; gcomp_method_name(i); i++) {

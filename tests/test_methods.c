@@ -43,7 +43,8 @@ static size_t encode(const char *text, size_t n, int feedback)
     return length;
 }
 
-/* Store, add, mean of three, and retain of the payload, against plain loops over its decoded values in d. */
+/* Store, add, mean of three, and retain of the payload, against plain loops over its decoded
+   values in d. */
 static void decode(size_t n, size_t length)
 {
     gcomp_exec exec = {isa_now, NULL, 0, {NULL, NULL}};
@@ -104,7 +105,8 @@ static void test_none_sends_the_floats(void)
         }
 }
 
-/* A float rounded to a format of `bits` stored significant bits, by exact arithmetic in double: nearest, ties to even. */
+/* A float rounded to a format of `bits` stored significant bits, by exact arithmetic in double:
+   nearest, ties to even. */
 static double rounded(float x, int bits, int lowest)
 {
     int exponent;
@@ -186,7 +188,8 @@ static int by_magnitude(const void *x, const void *z) /* larger first; of equal 
     return u > v ? -1 : u < v ? 1 : a < b ? -1 : a > b;
 }
 
-/* Reads the indices of a payload by the text of the manual, bit by bit; marks them. Returns k, or -1. */
+/* Reads the indices of a payload by the text of the manual, bit by bit; marks them. Returns k,
+   or -1. */
 static long read_indices(size_t n, char *sent)
 {
     uint64_t k = 0, at = 0, next = 0;

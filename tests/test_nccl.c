@@ -206,7 +206,8 @@ static void test_gradients_on_the_device_get_the_mean(void)
     for (int world = 1; world <= MOST; world++) CHECK(run(world, body_device));
 }
 
-/* Every call that can fail does once: an error, nothing lost, and the gradient on the device as it was or the mean. */
+/* Every call that can fail does once: an error, nothing lost, and the gradient on the device as
+   it was or the mean. */
 static int body_failures(worker *w)
 {
     static float before[N];
@@ -257,7 +258,8 @@ static int body_failures(worker *w)
 
 static void test_every_call_that_fails_is_an_error(void) { CHECK(run(1, body_failures)); }
 
-/* A collective that never ends, and one that NCCL reports: both abort, and later calls fail at once. */
+/* A collective that never ends, and one that NCCL reports: both abort, and later calls fail at
+   once. */
 static int body_stuck(worker *w)
 {
     for (int async = 0; async < 2; async++) {
@@ -292,7 +294,8 @@ static gcomp *open_two(const gcomp_comm *comm)
     return gc && gcomp_add_tensor(gc, &tensor) == GCOMP_OK ? gc : NULL;
 }
 
-/* An abort frees the communicator: whatever is called later on a stream that is still not ready, it is not touched again. */
+/* An abort frees the communicator: whatever is called later on a stream that is still not ready,
+   it is not touched again. */
 static int body_aborted_once(worker *w)
 {
     rank r;
@@ -324,7 +327,8 @@ static int body_aborted_once(worker *w)
 
 static void test_a_communicator_is_aborted_once(void) { CHECK(run(1, body_aborted_once)); }
 
-/* NULL on the device, with pinned memory or without: no copy, no error, and the others get their mean. */
+/* NULL on the device, with pinned memory or without: no copy, no error, and the others get their
+   mean. */
 static int body_skips(worker *w)
 {
     rank r;

@@ -344,8 +344,9 @@ static void test_what_is_not_finite_on_one_worker_is_skipped_by_all(void)
     fleet_close(&f);
 }
 
-/* A step of a fresh fleet behind one that all took. Whatever fails on one worker, each has either taken the step, with the bits
-   of all and its residual, or has an error, a sentence, and everything as it was. How many took it; the fleet goes on. */
+/* A step of a fresh fleet behind one that all took. Whatever fails on one worker, each has
+   either taken the step, with the bits of all and its residual, or has an error, a sentence, and
+   everything as it was. How many took it; the fleet goes on. */
 static int step_with_a_failure(fleet *f, const char *codec, int who, int at, int trip, int breaks)
 {
     static fleet sound;
@@ -378,7 +379,8 @@ static int step_with_a_failure(fleet *f, const char *codec, int who, int at, int
     return took;
 }
 
-/* Callbacks of a node in a step: 1 gather of frames, 2 sum, 3 gather of the outcomes, 4 sum of the means. */
+/* Callbacks of a node in a step: 1 gather of frames, 2 sum, 3 gather of the outcomes, 4 sum of
+   the means. */
 static void test_a_callback_of_a_node_that_fails_leaves_each_worker_before_or_behind_the_step(void)
 {
     static const char *const codecs[] = {"sign", "powersgd:rank=2"};
@@ -559,8 +561,8 @@ static void test_workers_of_a_machine_with_other_codecs_are_named(void)
     fleet_close(&f);
 }
 
-/* Whichever worker has such gradients, a first one of its machine or not: all hear of it, nothing has
-   changed, and the step can be repeated without the fault. */
+/* Whichever worker has such gradients, a first one of its machine or not: all hear of it,
+   nothing has changed, and the step can be repeated without the fault. */
 static void test_gradients_that_share_memory_are_refused_on_all_machines(void)
 {
     for (int halves = 0; halves < 2; halves++)
@@ -645,7 +647,8 @@ static void test_saves_of_first_workers_go_on_with_the_same_bits(void)
 
 enum { AWAY = -1 };
 
-/* Which machine each worker is on; beside them a worker for each machine, in one level, that has the mean of its gradients. */
+/* Which machine each worker is on; beside them a worker for each machine, in one level, that has
+   the mean of its gradients. */
 typedef struct site {
     fleet f; /* its transports, and its members */
     gcomp_threads *outside;
@@ -851,7 +854,8 @@ static void test_workers_and_machines_come_and_go_and_keep_what_was_not_sent(voi
     for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) check_who_comes_and_goes(codecs[c], c == 0);
 }
 
-/* A worker moves from each place to each other one, with a schedule, for which rank 0 holds more. */
+/* A worker moves from each place to each other one, with a schedule, for which rank 0 holds
+   more. */
 static void test_regrouping_a_machine_takes_the_memory_that_was_said_or_changes_nothing(void)
 {
     static fleet f;

@@ -586,7 +586,8 @@ static void damage(board *b, size_t call, size_t rank, size_t from, uint8_t *byt
 
 static void test_what_one_worker_sees_is_told_in_the_next_frame(void)
 {
-    /* sign of c is gathered in bucket 5; terngrad of h in round 1 of bucket 0; the shards of e in bucket 3 */
+    /* sign of c is gathered in bucket 5; terngrad of h in round 1 of bucket 0; the shards of e
+       in bucket 3 */
     static const struct { uint32_t id; const char *name; gcomp_result result; size_t frames; } cases[] = {
         {64 * 5 + 9, "'c'", GCOMP_CHECKSUM_MISMATCH, 7}, {17, "'h'", GCOMP_CHECKSUM_MISMATCH, 2}};
     for (size_t i = 0; i < 2; i++) {
@@ -621,8 +622,8 @@ static void test_what_one_worker_sees_in_the_last_bucket_is_told_in_the_next_ste
     group_close(&g);
 }
 
-/* A frame of bucket 1: that of bucket 0 once more, rank 0's with a decision, or with more bytes than its tensors can have, but not
-   more than others. */
+/* A frame of bucket 1: that of bucket 0 once more, rank 0's with a decision, or with more bytes
+   than its tensors can have, but not more than others. */
 static void forge(board *b, size_t call, size_t rank, size_t from, uint8_t *bytes, size_t length)
 {
     uint32_t id = b->request[0][call].id;
@@ -657,8 +658,8 @@ static void test_frames_of_a_bucket_are_of_it_alone(void)
     }
 }
 
-/* A worker announces more sums than the bucket of tensor e has room for, but fewer than another bucket
-   has. */
+/* A worker announces more sums than the bucket of tensor e has room for, but fewer than another
+   bucket has. */
 static void overstate(board *b, size_t call, size_t rank, size_t from, uint8_t *bytes, size_t length)
 {
     (void)rank;
@@ -955,7 +956,8 @@ static void both_step(group *a, group *b, uint64_t step)
     }
 }
 
-/* Four listed codecs for tests of steps, the c-th four; behind the last come the first. Returns 0 if there are no more. */
+/* Four listed codecs for tests of steps, the c-th four; behind the last come the first. Returns
+   0 if there are no more. */
 static int take_codecs(size_t c, const char **codecs)
 {
     const char *listed[ALL_CODECS];
@@ -1025,7 +1027,8 @@ static void test_schedules_see_the_same_of_means_made_before_the_commit(void)
     }
 }
 
-/* What went wrong in a bucket behind such means leaves everything as it was, and the step can be repeated. */
+/* What went wrong in a bucket behind such means leaves everything as it was, and the step can be
+   repeated. */
 static void test_a_fault_behind_means_that_were_made_leaves_no_trace(void)
 {
     static const char *const codecs[4] = {"sign", "dgc:density=0.2,warmup=0", "topk:density=0.2,global=1", "fp16"};

@@ -139,7 +139,8 @@ static int all_finite(const float *m, size_t n)
     return 1;
 }
 
-/* |A^T B|_F / (|A| |B|): 0 where the columns of A and B are orthogonal; `of_rows`: |A B^T|, of rows. */
+/* |A^T B|_F / (|A| |B|): 0 where the columns of A and B are orthogonal; `of_rows`: |A B^T|, of
+   rows. */
 static double overlap_of(const float *a, const float *b, size_t rows, size_t cols, int of_rows)
 {
     double total = 0, size = norm(a, rows * cols) * norm(b, rows * cols);
@@ -243,7 +244,8 @@ static void test_the_error_is_orthogonal_to_what_was_sent(void)
     }
 }
 
-/* M = sum of s_k u_k v_k^T with orthonormal cosines; its best approximation of rank r keeps the r largest s_k. */
+/* M = sum of s_k u_k v_k^T with orthonormal cosines; its best approximation of rank r keeps the
+   r largest s_k. */
 static void known_spectrum(float *m, size_t rows, size_t cols, const double *s, size_t count)
 {
     const double pi = 3.14159265358979323846;
@@ -259,7 +261,8 @@ static void known_spectrum(float *m, size_t rows, size_t cols, const double *s, 
         }
 }
 
-/* Steps of the same matrix: that many bring it to its best approximation, and from there on it stays. */
+/* Steps of the same matrix: that many bring it to its best approximation, and from there on it
+   stays. */
 static void check_best(const char *codec, int steps, int stays)
 {
     static const double spectrum[6] = {8, 5, 1.5, 1, 0.5, 0.25};
@@ -694,7 +697,8 @@ static void test_alternate_steps_find_the_best_approximation(void)
     check_best("powersgd:rank=2,alternate=1", 39, 2); /* half an iteration each */
 }
 
-/* With momentum m what is compressed is e + u, u <- m u + g, and e what is left of that, on each worker. */
+/* With momentum m what is compressed is e + u, u <- m u + g, and e what is left of that, on each
+   worker. */
 static void test_momentum_comes_before_feedback(void)
 {
     static const char *const codecs[2] = {"powersgd:rank=2,momentum=0.75", "powersgd:rank=2,alternate=1,momentum=0.75"};
@@ -772,7 +776,8 @@ static void test_turns_and_momentum_survive_a_save(void)
     }
 }
 
-/* A worker that joins takes Q and P and whose turn it is, and no momentum: the sum of momenta / world stays. */
+/* A worker that joins takes Q and P and whose turn it is, and no momentum: the sum of momenta /
+   world stays. */
 static void test_a_worker_that_joins_takes_the_factors_and_no_momentum(void)
 {
     enum { ROWS = 30, COLS = 44, N = ROWS * COLS };
@@ -831,7 +836,8 @@ static void test_the_optimizer_takes_the_steps_of_algorithm_2(void)
 
 static void test_the_rank_is_limited_by_the_matrix(void)
 {
-    /* rank 4 of 5 x 90 gains (380 < 450); rank 5 would not. What was kept of a matrix of rank 4 is all of it. */
+    /* rank 4 of 5 x 90 gains (380 < 450); rank 5 would not. What was kept of a matrix of rank 4
+       is all of it. */
     enum { ROWS = 5, COLS = 90, COUNT = ROWS * COLS };
     static float m[COUNT];
     gcomp_tensor tensor = matrix(ROWS, COLS, 0, "powersgd:rank=4");

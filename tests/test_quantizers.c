@@ -24,8 +24,8 @@ static uint8_t payload[GCOMP_BOUND(LARGEST)], packed[GCOMP_BOUND(65536 + 5)];
 static gcomp_isa isa_now;
 static gcomp_key key;
 
-/* Gradient, residual and their sum: normal, zero, one huge, subnormal, all equal, heavy tail, signs and zeros of both signs,
-   all negative, and some 3e38 in size. */
+/* Gradient, residual and their sum: normal, zero, one huge, subnormal, all equal, heavy tail,
+   signs and zeros of both signs, all negative, and some 3e38 in size. */
 static void fill(int shape, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -77,7 +77,8 @@ static size_t encode(const char *text, const float *grad, const float *residual,
 
 static float saturated(float x) { return x > FLT_MAX ? FLT_MAX : x < -FLT_MAX ? -FLT_MAX : x; }
 
-/* Store, add, mean of three, and retain of the payload, against plain loops over its decoded values in d. */
+/* Store, add, mean of three, and retain of the payload, against plain loops over its decoded
+   values in d. */
 static void decode(size_t n, size_t length)
 {
     gcomp_exec exec = {isa_now, NULL, 0, {NULL, NULL}};
@@ -172,7 +173,8 @@ static const spec specs[] = {
     {"mx:format=e3m2", MX, 18, 5, 32, 6, 4, 0, 0, 0, 2, 3, 31}};
 enum { SPECS = sizeof specs / sizeof *specs };
 
-/* Code i of a stream of them; a code of 9 bits is an exponent and above it a sign, in groups of 16. */
+/* Code i of a stream of them; a code of 9 bits is an exponent and above it a sign, in groups of
+   16. */
 static unsigned get_code(const spec *s, const uint8_t *codes, size_t i)
 {
     int first_high = s->kind == TWOBIT || s->kind == THRESHOLD;
@@ -214,7 +216,8 @@ static int as_signed(const spec *s, unsigned code)
     return ((int)code ^ half) - half;
 }
 
-/* The code without its sign of x >= 0, nearest even and saturating; and its value. Exact, in double. */
+/* The code without its sign of x >= 0, nearest even and saturating; and its value. Exact, in
+   double. */
 static int small_code(const spec *s, double x)
 {
     int exponent, code;
@@ -263,8 +266,8 @@ static measures measure(const float *x, size_t count)
 
 static int near(double x, double to) { return fabs(x - to) <= 3e-7 * fabs(to) + 1.5e-45; }
 
-/* A step so that `levels` of them make `norm`: the nearest float; where that is subnormal, or its largest multiple is not
-   finite, a neighbour. */
+/* A step so that `levels` of them make `norm`: the nearest float; where that is subnormal, or
+   its largest multiple is not finite, a neighbour. */
 static int is_step(float step, double norm, double levels, int exact)
 {
     double ideal = norm / levels;
@@ -327,7 +330,8 @@ static double draw_of(uint64_t words, size_t i)
     return (bits_drawn(words, i) * 65536.0 + bits_drawn(words ^ 0x9E3779B97F4A7C15u, i)) / 4294967296.0;
 }
 
-/* What the fraction of |x| must exceed to be rounded up. Levels of a step add random places to x itself and cut off. */
+/* What the fraction of |x| must exceed to be rounded up. Levels of a step add random places to x
+   itself and cut off. */
 static double limit_of(const spec *s, uint64_t words, size_t i, float x)
 {
     double u = draw_of(words, i);
@@ -354,7 +358,8 @@ static int dither_of(double x, int s, double u)
     return low < s ? low : s;
 }
 
-/* Is q, the size of a code, what x says, or what the neighbours of x say that rounding of a product may reach? */
+/* Is q, the size of a code, what x says, or what the neighbours of x say that rounding of a
+   product may reach? */
 static int between(const spec *s, double x, double u, int q, int top)
 {
     const double slack = 2.5e-7, tiny = s->stochastic ? 2.4e-10 : 0;
@@ -733,7 +738,8 @@ static void test_scales_that_are_no_number_are_refused(void)
     }
 }
 
-/* Blocks whose scale is 1: every value of the format, the middles between them, and the neighbours of these in float. */
+/* Blocks whose scale is 1: every value of the format, the middles between them, and the
+   neighbours of these in float. */
 static void check_rounding(const char *text)
 {
     const spec *s = spec_of(text);
@@ -808,7 +814,8 @@ static const spec unbiased[] = {
     {"int:bits=2,range=affine,rounding=stochastic,block=16", AFFINE, 16, 0, 16, 2, 1, 1, 0, 0, 0, 0, 0}};
 enum { UNBIASED = sizeof unbiased / sizeof *unbiased, SHORT = 48 };
 
-/* The two values between which x is rounded: |x|'s, or in AFFINE those above b - (levels + 1) a. Returns x measured so. */
+/* The two values between which x is rounded: |x|'s, or in AFFINE those above b - (levels + 1) a.
+   Returns x measured so. */
 static double neighbours(const spec *s, double x, double a, double b, double *low, double *high)
 {
     double step = a, from = s->kind == AFFINE ? x - (b - (s->levels + 1) * a) : fabs(x), last = s->levels * a;
@@ -969,7 +976,8 @@ static void test_onebit_and_sign_lose_what_their_formulas_say(void)
         }
 }
 
-/* What a number may lose: half a step; an eighth or a sixteenth of itself or half the smallest step of the format. */
+/* What a number may lose: half a step; an eighth or a sixteenth of itself or half the smallest
+   step of the format. */
 static void test_rounding_loses_at_most_half_a_step(void)
 {
     static const char *const texts[] = {"int", "int:bits=4,block=16", "int:bits=2,block=tensor", "int:range=affine,block=2048",
@@ -1164,7 +1172,8 @@ static void test_texts_are_read_and_printed_shortest(void)
     }
 }
 
-/* A number in a text is what strtod makes of it, and what is printed is not longer than any other text of it. */
+/* A number in a text is what strtod makes of it, and what is printed is not longer than any
+   other text of it. */
 static void test_numbers_are_the_nearest_doubles(void)
 {
     static const char *const forms[] = {"%.17g", "%.16g", "%.4g", "%.30e", "%.60f", "%.0f.5", "%.1f"};
@@ -1203,8 +1212,8 @@ static void test_numbers_are_the_nearest_doubles(void)
     CHECK(wrong == 0 && tried > 20000);
 }
 
-/* The parameter that only the encoder needs: scale of sign, clip of terngrad, norm of qsgd, rounding of int;
-   -1: none. */
+/* The parameter that only the encoder needs: scale of sign, clip of terngrad, norm of qsgd,
+   rounding of int; -1: none. */
 static int at_home(unsigned wire) { return wire == 4 ? 1 : wire == 12 ? 0 : wire == 13 ? 1 : wire == 16 ? 2 : -1; }
 
 static void test_payloads_name_the_parameters_that_they_carry(void)
@@ -1266,8 +1275,9 @@ static void test_bad_values_are_refused_with_a_sentence(void)
     }
 }
 
-/* The manual's list: a line is methods, then name=default (what else)... Defaults are not printed, so that "method:name=default"
-   is printed as the method; and no method has a parameter that its line does not name: a wrong name tells all there are. */
+/* The manual's list: a line is methods, then name=default (what else)... Defaults are not
+   printed, so that "method:name=default" is printed as the method; and no method has a parameter
+   that its line does not name: a wrong name tells all there are. */
 static void test_the_manual_lists_all_parameters_and_their_defaults(void)
 {
     char line[200], names[40], why[200], text[80], printed[80], end[40];

@@ -162,8 +162,9 @@ static void carry_out(group *g, const gcomp_request *q)
     }
 }
 
-/* A step; bit t of skip: tensor t has no gradient. Results in g->result; a worker whose step has ended takes the others along
-   only as far as the test says: all of them fail, or the one is left out of what follows. */
+/* A step; bit t of skip: tensor t has no gradient. Results in g->result; a worker whose step has
+   ended takes the others along only as far as the test says: all of them fail, or the one is
+   left out of what follows. */
 static gcomp_result group_step(group *g, unsigned skip)
 {
     gcomp_request q[MOST];
@@ -287,7 +288,8 @@ static int64_t levels_of(int bits, int world)
     return levels < 4194303 ? levels : 4194303;
 }
 
-/* One step of a tensor against the formula: codes from p, their sum in 64 bits, the mean, the residual. */
+/* One step of a tensor against the formula: codes from p, their sum in 64 bits, the mean, the
+   residual. */
 static void check_intsum(group *g, int which, uint64_t seed)
 {
     const int bits = which / 2, nearest = which % 2;

@@ -481,7 +481,8 @@ static void test_restart_goes_back_to_the_first_codec(void)
     team_close(&t);
 }
 
-/* An element of one of two matrices with singular values 1 and five times 0.45, with vectors that have nothing in common. */
+/* An element of one of two matrices with singular values 1 and five times 0.45, with vectors
+   that have nothing in common. */
 static double six(size_t j)
 {
     static const int first[2] = {2, 4}; /* which of the six is the large one */
@@ -490,7 +491,8 @@ static double six(size_t j)
     return (block == (size_t)first[which] ? 1 : 0.45) / sqrt(30.0) * (row % 2 ? 1 : -1) * (col % 2 ? 1 : -1);
 }
 
-/* Where the first column of Q is kept the large one is lost in no step, neither when columns go nor when some are added. */
+/* Where the first column of Q is kept the large one is lost in no step, neither when columns go
+   nor when some are added. */
 static void test_powersgd_keeps_what_it_knows_through_a_switch(void)
 {
     static const double rest[3] = {1, 5 * 0.45 * 0.45, 5 * 0.45 * 0.45};
@@ -738,7 +740,8 @@ static void test_a_bad_learning_rate_fails_the_step(void)
     team_close(&t);
 }
 
-/* The first exchange of two workers, already while the first codec of the list is in use, asks for the callback of a later one. */
+/* The first exchange of two workers, already while the first codec of the list is in use, asks
+   for the callback of a later one. */
 static void check_missing(const gcomp_desc *desc, const char *callback)
 {
     const gcomp_step step = {0};
@@ -1084,7 +1087,8 @@ static void test_saves_at_other_levels_are_told_apart(void)
     team_close(&c);
 }
 
-/* gcomp_step.learning_rate is rank 0's: what the others were told is in their saves, and does not matter there. */
+/* gcomp_step.learning_rate is rank 0's: what the others were told is in their saves, and does
+   not matter there. */
 static void test_saves_load_together_whatever_the_others_were_told_of_the_learning_rate(void)
 {
     gcomp_desc desc = desc_of(LOW "|" HIGH, "accordion:every=1");
@@ -1134,7 +1138,8 @@ static void test_saves_of_other_epochs_are_told_apart(void)
     team_close(&b);
 }
 
-/* Each bit in turn, with the checksum that belongs to it: refused with all as before, or taken as it stands. */
+/* Each bit in turn, with the checksum that belongs to it: refused with all as before, or taken
+   as it stands. */
 static void test_forged_schedules_are_refused_or_taken_as_they_stand(void)
 {
     static const gcomp_tensor small[2] = {{"w", 6, 5, 0, GCOMP_F32, NULL}, {"b", 5, 0, 0, GCOMP_F32, NULL}};

@@ -188,7 +188,8 @@ static void carry(group *g, size_t k)
     }
 }
 
-/* A step as an event loop takes it: all that can be asked for first, then carried out in either order. */
+/* A step as an event loop takes it: all that can be asked for first, then carried out in either
+   order. */
 static void group_step(group *g)
 {
     int finished[MOST] = {0};
@@ -247,7 +248,8 @@ static const size_t worlds[] = {1, 2, 3, 4, 7, 8};
 /* ---------------- the bits of the gather */
 
 /* Makes the l-th list of codecs, one for each tensor: sparse codecs of codecs.h that follow each
-   other (the first ones follow the last one), and two others. Returns 0 if there is no such list. */
+   other (the first ones follow the last one), and two others. Returns 0 if there is no such
+   list. */
 static int take_codecs(size_t l, const char **codecs)
 {
     const char *sparse[ALL_CODECS];
@@ -262,7 +264,8 @@ static int take_codecs(size_t l, const char **codecs)
 static const size_t sizes[][TENSORS] = {{3001, 1000, 50, 700, 129, 900, 300}, {1, 17, 2048, 600, 999, 1500, 40},
                                         {1200, 400, 512, 15, 2500, 333, 100}};
 
-/* The same steps both ways. Variants: 1 without feedback and checksums; 2 scaled, measured, checked, in parallel, skipping. */
+/* The same steps both ways. Variants: 1 without feedback and checksums; 2 scaled, measured,
+   checked, in parallel, skipping. */
 static void check_same_bits(const char *const *codecs, const size_t *n, size_t world, int variant)
 {
     gcomp_desc gather = desc_of(GCOMP_AGGREGATE_GATHER), shards;
@@ -594,7 +597,8 @@ static int has_two_shots(const char *text)
     return strcmp(text, "none") && codec_has_payload(text) && !codec_is_sparse(text) && !strstr(text, "share=1");
 }
 
-/* Every method against the plain reference, bit for bit; and nothing is lost: applied + mean of e is what was given. */
+/* Every method against the plain reference, bit for bit; and nothing is lost: applied + mean of
+   e is what was given. */
 static void check_two_shot(const char *text, size_t world, size_t n)
 {
     static double given[ROOM], applied[ROOM];
@@ -657,8 +661,9 @@ static void test_two_shots_are_those_of_a_plain_reference_and_lose_nothing(void)
     check_two_shot("sign", 18, 4609); /* the last range is empty */
 }
 
-/* Large tensors and small ones, sums, sparse payloads, a bf16 gradient: those that have no two shots keep their bits, and the
-   instruction set, threads and the order of requests matter to none. */
+/* Large tensors and small ones, sums, sparse payloads, a bf16 gradient: those that have no two
+   shots keep their bits, and the instruction set, threads and the order of requests matter to
+   none. */
 static void test_two_shots_have_the_same_bits_everywhere(void)
 {
     static const char *const codecs[TENSORS] = {"topk:density=0.05",   "vote", "none", "int:bits=4",
@@ -693,7 +698,8 @@ static void test_two_shots_have_the_same_bits_everywhere(void)
     }
 }
 
-/* The last range is shorter, but its payload may be longer: it may have more parts with a scale each. */
+/* The last range is shorter, but its payload may be longer: it may have more parts with a scale
+   each. */
 static void test_two_shots_have_room_for_every_size(void)
 {
     static const char *const codecs[] = {"eden", "eden:bits=4,block=64", "sign", "int:bits=4,code=auto", "mx"};
@@ -712,9 +718,9 @@ static void test_two_shots_have_room_for_every_size(void)
             }
 }
 
-/* The gradient stays the same, and the mean of what T steps apply tends to it: because residuals stay
-   small, or because the method is unbiased. Its error is at most 1 / T of a few gradients, or
-   1 / sqrt(T) of the noise of a step. */
+/* The gradient stays the same, and the mean of what T steps apply tends to it: because residuals
+   stay small, or because the method is unbiased. Its error is at most 1 / T of a few gradients,
+   or 1 / sqrt(T) of the noise of a step. */
 static void test_two_shots_apply_the_mean_in_the_end(void)
 {
     enum { N = 1024, T = 150 };
@@ -806,7 +812,8 @@ static void test_two_shots_survive_a_save_and_another_world(void)
     group_close(&b);
 }
 
-/* What is not sent in one form waits in the same residual for the next codec of a list: uncompressed, sparse, two shots. */
+/* What is not sent in one form waits in the same residual for the next codec of a list:
+   uncompressed, sparse, two shots. */
 static void test_two_shots_follow_other_codecs_of_a_list(void)
 {
     static const char *const codec[1] = {NULL};
@@ -1030,7 +1037,8 @@ static void damaged_bytes(const gcomp_desc desc)
             if (call != ANSWERS) CHECK(g.result[1] != GCOMP_PEER_FAILED);
             CHECK(digest(&g, 1) == before[1]);
             for (size_t w = 0; w < 3; w += 2) {
-                /* what one has seen is told to all; a bad total ends the step of one, which cannot take part in the last gather */
+                /* what one has seen is told to all; a bad total ends the step of one, which
+                   cannot take part in the last gather */
                 CHECK(g.result[w] == (call == SUMS     ? GCOMP_OK
                                       : call == TOTALS ? GCOMP_CALLBACK_FAILED
                                                        : GCOMP_PEER_FAILED));

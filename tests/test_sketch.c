@@ -430,7 +430,8 @@ static void test_the_mean_loses_nothing_over_the_workers(void)
     group_close(&g);
 }
 
-/* The memory of fetch shows in the steps that follow: those of a group that failed are those of one that did not. */
+/* The memory of fetch shows in the steps that follow: those of a group that failed are those of
+   one that did not. */
 static void test_a_step_of_fetch_that_fails_changes_nothing(void)
 {
     for (int fault = 0; fault < 4; fault++) {
@@ -541,7 +542,8 @@ static void test_sets_and_tasks_give_the_same_bits(void)
     isa = mine;
 }
 
-/* The k-th largest of |x|: halves that hold it, not a sorted list, for a million elements many times. */
+/* The k-th largest of |x|: halves that hold it, not a sorted list, for a million elements many
+   times. */
 static float kth(const float *x, size_t n, size_t k)
 {
     float *size = (float *)malloc(4 * n), t;
@@ -594,8 +596,9 @@ static void test_nine_of_ten_of_the_largest_are_found(void)
     free(x);
 }
 
-/* The same error and recall with a hash for each element: what blocks of 16 could cost. With 2^18 columns nine of ten of the
-   largest 0.1 % are found by their estimates alone, and all of them among the candidates. */
+/* The same error and recall with a hash for each element: what blocks of 16 could cost. With
+   2^18 columns nine of ten of the largest 0.1 % are found by their estimates alone, and all of
+   them among the candidates. */
 static void test_hashes_of_blocks_are_as_good_as_of_elements(void)
 {
     enum { K = 1049, RUNS = 2 };
@@ -642,7 +645,8 @@ static void test_hashes_of_blocks_are_as_good_as_of_elements(void)
                 }
             printf("# shape %d, %d columns: error^2 %.4f blocks, %.4f elements; recall %.3f, %.3f\n", shape, (int)columns[c],
                    error[0], error[1], recall[0], recall[1]);
-            /* runs of 16 meet rarely, but all at once: over 24 keys 0.0096 and 0.0095, over two keys anything near */
+            /* runs of 16 meet rarely, but all at once: over 24 keys 0.0096 and 0.0095, over two
+               keys anything near */
             CHECK(error[0] <= (shape == 1 ? 1.25 : 1.03) * error[1] && recall[0] >= recall[1] - 0.02);
             CHECK(shape || c != 2 || (recall[0] >= 0.9 && among >= RUNS * K * 99 / 100));
         }
@@ -653,7 +657,8 @@ static void test_hashes_of_blocks_are_as_good_as_of_elements(void)
 
 /* ---------------- fetch */
 
-/* One step of fetch, whose tables the group keeps beside it, to the last bit; of all matrices, with the hashes of step 0. */
+/* One step of fetch, whose tables the group keeps beside it, to the last bit; of all matrices,
+   with the hashes of step 0. */
 static void check_fetch(group *g, size_t matrix, size_t rows, size_t columns, size_t k, float momentum, int zeroing, float scale)
 {
     const hashes h = hashes_of(rows, columns, 11, 0);
@@ -728,7 +733,8 @@ static void test_a_step_of_fetch_equals_the_plain_reference(void)
         }
 }
 
-/* Without zeroing all that came in is in the tables or was delivered, after 1000 steps too: the next estimates show it. */
+/* Without zeroing all that came in is in the tables or was delivered, after 1000 steps too: the
+   next estimates show it. */
 static void test_fetch_keeps_what_it_does_not_deliver(void)
 {
     enum { STEPS = 1000, N = 640, CELLS = 5 * 48 };

@@ -221,7 +221,8 @@ static int body_gathers(gcomp_sockets *s, told *t)
     return status;
 }
 
-/* Two megabytes each way: more than the kernel's buffers hold, so that all must send and receive at once. */
+/* Two megabytes each way: more than the kernel's buffers hold, so that all must send and receive
+   at once. */
 static int body_large(gcomp_sockets *s, told *t)
 {
     static unsigned char mine[2000000], all[MOST * 2000000];
@@ -328,7 +329,8 @@ static int dying_gather(void *user, const void *mine, void *all, size_t bytes)
     return gcomp_sockets_allgather(user, mine, all, bytes);
 }
 
-/* The survivors' error comes in step 2, with everything as before that step; then they go on without the victim. */
+/* The survivors' error comes in step 2, with everything as before that step; then they go on
+   without the victim. */
 static int body_dies(gcomp_sockets *s, told *t)
 {
     static model m, before;
@@ -401,7 +403,8 @@ static void test_a_worker_that_dies_is_an_error_on_all_others(void)
     victim = -1;
 }
 
-/* The child of a worker, a data loader, lives on when the worker dies; and in it the group has failed. */
+/* The child of a worker, a data loader, lives on when the worker dies; and in it the group has
+   failed. */
 static int body_has_a_child(gcomp_sockets *s, told *t)
 {
     double from;
@@ -638,7 +641,8 @@ static pid_t disturb(int how)
     return 0;
 }
 
-/* 64 workers with a secret, disturbed. Returns the seconds until all have opened and closed again, -1 if one has not. */
+/* 64 workers with a secret, disturbed. Returns the seconds until all have opened and closed
+   again, -1 if one has not. */
 static double open_many(int how)
 {
     pid_t strangers[4];

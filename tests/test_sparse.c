@@ -71,7 +71,8 @@ static size_t share(double density, size_t n)
     return n && k < 1 ? 1 : k;
 }
 
-/* Of the elements of one sign (0: of both), every one sent is at least as large as every one that is not; values are p. */
+/* Of the elements of one sign (0: of both), every one sent is at least as large as every one
+   that is not; values are p. */
 static int is_a_cut(size_t n, int sign)
 {
     double least = INFINITY, most = 0;
@@ -204,7 +205,8 @@ static void test_dryden_cuts_each_sign_apart(void)
             }
 }
 
-/* Samples meet one of 16 elements here at most, and the same in every step: what they miss would never be sent. */
+/* Samples meet one of 16 elements here at most, and the same in every step: what they miss would
+   never be sent. */
 static void test_one_element_among_zeros_is_sent_wherever_it_is(void)
 {
     static const char *const texts[] = {"topk", "topk:exact=0", "dryden", "dryden:density=0.2", "dryden+onebit:block=tensor",
@@ -311,8 +313,9 @@ static void test_wangni_sends_a_quantum_or_what_is_above_it(void)
             }
 }
 
-/* Of 4096 keys: mean and variance of each element within 6 standard deviations, or 8 of the rarest, which are not normal; the
-   sum of all elements' squared errors as the formula says; and how many are sent. */
+/* Of 4096 keys: mean and variance of each element within 6 standard deviations, or 8 of the
+   rarest, which are not normal; the sum of all elements' squared errors as the formula says; and
+   how many are sent. */
 static void test_wangni_is_unbiased_with_the_variance_of_its_formula(void)
 {
     enum { KEYS = 4096, N = 100 };
@@ -519,7 +522,8 @@ static void test_blocktopk_is_right_at_the_edges_of_numbers(void)
     check_blocktopk(0.3, 256, 5000);
 }
 
-/* Bodies by hand: the last block, which is shorter, is counted where its index stands, and only there. */
+/* Bodies by hand: the last block, which is shorter, is counted where its index stands, and only
+   there. */
 static void test_blocktopk_counts_the_elements_of_its_blocks(void)
 {
     gcomp_codec codec;
@@ -677,7 +681,8 @@ static void count_backwards(void *user, size_t count, void (*task)(void *arg, si
     run_backwards(NULL, count, task, arg);
 }
 
-/* Also where one part has more candidates than its share of the buffer, or where numbers are not finite. */
+/* Also where one part has more candidates than its share of the buffer, or where numbers are not
+   finite. */
 static void test_parts_collect_what_one_pass_does(void)
 {
     static const char *const texts[] = {"topk:density=0.01", "topk:density=0.2", "topk:exact=0", "strom:threshold=1",
@@ -772,7 +777,8 @@ static void test_means_do_not_depend_on_scratch(void)
     }
 }
 
-/* From 2^23 elements on a mean is made in the scratch and written past the caches, wherever it begins. */
+/* From 2^23 elements on a mean is made in the scratch and written past the caches, wherever it
+   begins. */
 static void test_large_means_do_not_depend_on_scratch(void)
 {
     enum { N = (1 << 23) + 77, WORKERS = 3, FEW = 2000 };

@@ -199,7 +199,8 @@ static void carry_sum(group *g, size_t k)
     free(sum);
 }
 
-/* Carries out collective k: all workers that are still in the step have asked for it; it fails where one has left. */
+/* Carries out collective k: all workers that are still in the step have asked for it; it fails
+   where one has left. */
 static void group_carry(group *g, size_t k)
 {
     int complete = 1;
@@ -230,7 +231,8 @@ static void group_carry(group *g, size_t k)
     }
 }
 
-/* Asks every worker for its requests and carries out those that all have asked for, until nothing more can be done. */
+/* Asks every worker for its requests and carries out those that all have asked for, until
+   nothing more can be done. */
 static void group_pump(group *g)
 {
     while (!g->broken) {
@@ -548,8 +550,9 @@ static void test_nothing_is_lost_over_200_steps(void)
             double error = fabs(got[i] + rest - given[i]);
             if (error > worst) worst = error;
         }
-        /* p, p - decode, products and sums of the mean: 8 roundings of half an ulp a step, of numbers up to `largest`. They
-           walk at random: 5 sigma of sqrt(8 * STEPS) steps of largest * 2^-24 / sqrt(3). Of low rank r: r times as many. */
+        /* p, p - decode, products and sums of the mean: 8 roundings of half an ulp a step, of
+           numbers up to `largest`. They walk at random: 5 sigma of sqrt(8 * STEPS) steps of
+           largest * 2^-24 / sqrt(3). Of low rank r: r times as many. */
         double bound = 5.0 * sqrt(8.0 * STEPS / 3.0) * largest / 16777216.0;
         printf("# %s: worst %.3g, bound %.3g\n", codecs[c], worst, bound);
         CHECK(all_are(&g, GCOMP_OK));
@@ -1261,9 +1264,9 @@ static void test_the_digest_of_means_is_that_of_little_endian_floats(void)
 
 enum { PARTS = 6, PART = 64 };
 
-/* On rank 1, tensor t of PARTS lies at byte place[t] of one buffer; on the other rank the tensors lie
-   apart. Tensors become ready in the order that `way` says. Returns the results of rank 1 and of the
-   other rank, and the sentence of rank 1. */
+/* On rank 1, tensor t of PARTS lies at byte place[t] of one buffer; on the other rank the
+   tensors lie apart. Tensors become ready in the order that `way` says. Returns the results of
+   rank 1 and of the other rank, and the sentence of rank 1. */
 static void share_memory(const size_t *place, const gcomp_dtype *dtype, int way, size_t bucket, gcomp_result *own, gcomp_result *other,
                          char *why)
 {

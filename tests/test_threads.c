@@ -15,7 +15,8 @@
 
 #define MOST 8 /* workers */
 
-/* One worker of a test: body returns what the collective under test returned; checks count failures. */
+/* One worker of a test: body returns what the collective under test returned; checks count
+   failures. */
 typedef struct worker {
     gcomp_comm comm;
     int (*body)(struct worker *worker);
@@ -48,7 +49,8 @@ static void *start(void *arg)
     return NULL;
 }
 
-/* Runs body on `world` workers, on `present` of them really. Returns 0, or 1 if threads cannot be had. */
+/* Runs body on `world` workers, on `present` of them really. Returns 0, or 1 if threads cannot
+   be had. */
 static int run(worker *workers, int world, int present, double timeout, int (*body)(worker *))
 {
     pthread_t threads[MOST];

@@ -40,7 +40,8 @@ static void encode(size_t w, const float *from, size_t n)
     list[w] = payload[w];
 }
 
-/* Worker w's element i; about half are negative, and where `ties`, exactly half of an even number of workers. */
+/* Worker w's element i; about half are negative, and where `ties`, exactly half of an even
+   number of workers. */
 static float element(size_t w, size_t i, size_t count, int ties)
 {
     size_t place = ties ? (w + mix(i) % count) % count : 0;

@@ -30,7 +30,8 @@ static size_t make(const char *text, int seal)
     return length;
 }
 
-/* The check of bytes in a heap block of exactly that size; whatever decodes from it must leave y alone if it is refused. */
+/* The check of bytes in a heap block of exactly that size; whatever decodes from it must leave y
+   alone if it is refused. */
 static gcomp_result try(const uint8_t *bytes, size_t length, size_t n)
 {
     uint8_t *payload = malloc(length ? length : 1);
@@ -102,7 +103,8 @@ static void test_every_flipped_bit_without_checksum_is_refused_or_decodes_to_fin
     }
 }
 
-/* Two headers alike are opened as one; what else is wrong with the second payload is found as if it came alone. */
+/* Two headers alike are opened as one; what else is wrong with the second payload is found as if
+   it came alone. */
 static void test_a_payload_behind_one_of_its_header_is_checked_as_alone(void)
 {
     static const char *const alike[] = {"int:block=64", "sign:block=64", "mx:format=e4m3", "topk:density=0.1+int:block=64"};

@@ -17,7 +17,8 @@ enum { ROWS = 48, COLS = 40, BIAS = 40, STEPS = 3, TRAIN_MOST = 16 };
 static const char *codec; /* of the next training */
 static size_t bucket_bytes;
 
-/* Floats summed; payloads gathered, of one length and not, and summed by ranges; integers summed, the largest. */
+/* Floats summed; payloads gathered, of one length and not, and summed by ranges; integers
+   summed, the largest. */
 static const char *const trained[] = {"none",            "sign",           "topk:density=0.2",
                                       "powersgd:rank=2", "intsum:bits=16", "topk:density=0.1+int:bits=4"};
 enum { TRAINED = sizeof trained / sizeof *trained };
