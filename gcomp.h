@@ -3052,7 +3052,8 @@ typedef struct gcomp__form {
     int first_high;       /* 1: the first code of a byte is in its highest bits; 0: in its lowest */
     int whole_groups;     /* 1: the last elements' codes take as many bytes as 16 codes */
     int stochastic;       /* 1: the quantiser needs random numbers */
-    int scale_is_step;    /* 1: the scale is max |p| / levels, so gcomp__simple_step may find it */
+    int scale_is_step;    /* 1: the scale is max |p| / levels, so gcomp__simple_step may find it in
+                             usual blocks; then levels > 0, and fit is gcomp__step_fit or as good */
     float constant;       /* the method's own: a threshold, an exponent, ... */
     float levels;         /* the largest level: codes are -levels .. levels, or 0 .. levels */
     int check;            /* which codes are invalid: GCOMP__ALL_CODES, ... */
@@ -3068,7 +3069,7 @@ typedef struct gcomp__form {
 enum {
     GCOMP__ALL_CODES, /* none is invalid */
     GCOMP__LOOK,      /* those that decode to NaN or an infinity: all are decoded and looked at */
-    GCOMP__PAIRS,     /* codes of 2 bits: 01 */
+    GCOMP__PAIRS,     /* codes of 2 bits: 01 is invalid */
     GCOMP__UP_TO,     /* codes of 1, 2 or 4 bytes: those above last_code, without the top bit */
     GCOMP__OWN_CHECK  /* the method's function bad_codes knows */
 };
@@ -3285,7 +3286,6 @@ struct gcomp__set {
 #endif
 };
 
-/* The method's table of kernels in a set. Its type is known to the method alone. */
 /* The method's table of kernels in a set. Its type is known to the method alone. */
 GCOMP__INLINE const void *gcomp__kernels_of(const gcomp__set *set, const gcomp__method *method)
 {
@@ -4044,7 +4044,8 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
 #define GCOMP__HAS(NAME) GCOMP__TAKEN(GCOMP_WITHOUT_##NAME, GCOMP_ONLY_##NAME)
 
 /* Families of methods: what only such methods need is left out of builds that have none of them.
-   Each condition is 1 or 0, in an #if and in an if. */
+   Each condition is 1 or 0, in an #if and in an if. A new method adds its name to its families, and
+   to gcomp__measures below. */
 #define GCOMP__HAS_SPARSE /* payloads of indices and values */ \
     (GCOMP__HAS(TOPK) || GCOMP__HAS(STROM) || GCOMP__HAS(DRYDEN) || GCOMP__HAS(WANGNI) || \
      GCOMP__HAS(ADACOMP) || GCOMP__HAS(BLOCKTOPK) || GCOMP__HAS(DGC) || GCOMP__HAS(NONZERO))
@@ -4377,11 +4378,11 @@ static float gcomp__fold16_float(const float *d)
 #define gw_get16 GCOMP__F(gw_get16)            /* 16 codes of 16 bits with sign */
 #define gw_get8 GCOMP__F(gw_get8)              /* 16 codes of 8 bits with sign */
 #define gw_get4 GCOMP__F(gw_get4)              /* 16 codes of 4 bits with sign */
-#define gw_get2 GCOMP__F(gw_get2)              /* 16 codes of 2 bits with sign */
+#define gw_get2 GCOMP__F(gw_get2)              /* (c, first_high): 16 codes of 2 bits with sign */
 #define gw_put16 GCOMP__F(gw_put16)            /* words of 16 bits with sign, as codes */
 #define gw_put8 GCOMP__F(gw_put8)              /* the low 8 bits */
 #define gw_put4 GCOMP__F(gw_put4)              /* the low 4 bits */
-#define gw_put2 GCOMP__F(gw_put2)              /* the low 2 bits */
+#define gw_put2 GCOMP__F(gw_put2)              /* (c, w, first_high): the low 2 bits */
 /* 32 bytes */
 #define gb GCOMP__F(gb)                        /* 32 bytes */
 /* 32 words x >> shift as bytes, limited to low .. high; a word must fit into 16 bits with sign, or
@@ -4392,8 +4393,8 @@ static float gcomp__fold16_float(const float *d)
 #define gb_low GCOMP__F(gb_low)                /* the low `bits` bits of each byte */
 #define gb_put8 GCOMP__F(gb_put8)              /* 32 bytes as codes of 8 bits */
 #define gb_put6 GCOMP__F(gb_put6)              /* their low 6 bits as codes */
-#define gb_put4 GCOMP__F(gb_put4)              /* their low 4 bits */
-#define gb_put2 GCOMP__F(gb_put2)              /* their low 2 bits */
+#define gb_put4 GCOMP__F(gb_put4)              /* bytes 0 .. 15 as codes of 4 bits, see gb_low */
+#define gb_put2 GCOMP__F(gb_put2)              /* bytes 0 .. 3 as codes of 2 bits, see gb_low */
 #define gb_streams GCOMP__F(gb_streams)        /* 1 if gb_stream passes by the caches */
 #define gb_stream GCOMP__F(gb_stream)          /* copies 64 bytes to a line, past the caches */
 #define gb_stream_end GCOMP__F(gb_stream_end)  /* other threads may read what was streamed */
@@ -4556,6 +4557,7 @@ GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y)
 #else
 #define GCOMP__OF_NEON(name) NULL
 #endif
+/* WIDE_KERNELS of kernels in GCOMP__EACH_WIDE, KERNELS of those in GCOMP__EACH. */
 #define GCOMP__WIDE_KERNELS(name) \
     {GCOMP__OF_SCALAR(name), GCOMP__OF_AVX2(name), GCOMP__OF_AVX512(name), GCOMP__OF_NEON(name)}
 #define GCOMP__KERNELS(name) \
@@ -7465,9 +7467,14 @@ GCOMP__NOINLINE void gcomp__measure_again(const gcomp_input *in, size_t begin, s
    below. `format` tells widths or formats of a method apart; it is a constant where the loop is
    inlined. A loop with a method's functions in it is a kernel, and stands in the method's table.
 
-     gcomp__quantise_tile     the scale is known before the codes: codes this tile, reads the next
-     gcomp__quantise_groups   the scale comes after the codes, or there is none
+     gcomp__quantise_tile     the scale is known before the codes: codes this tile, reads the next.
+                              A quantiser gets (p * lift - offset) * inverse * factor, rounded: p in
+                              steps of the scale, and never p itself
+     gcomp__quantise_groups   the scale comes after the codes, or there is none. A quantiser gets p
      gcomp__decode_groups     codes to floats
+   Parameters of a loop that a kernel gives: code16, the bytes of 16 codes, as in the form; block,
+   elements with the same scale (t->block, or the constant 32); range, 1: offsets are subtracted;
+   factor, 1, or 65536 for 16 binary places behind a level.
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_EACH
 #define gcomp__quantiser GCOMP__F(quantiser)
@@ -9759,7 +9766,10 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
      fit          the scale of a block from what was measured of the block (none: no scale)
      form         what its parameters mean, as a gcomp__form
      row          name, number in payloads, parameters, and the functions above
-   and its line in GCOMP__METHODS.
+   and its line in GCOMP__METHODS, and its name in those families of >>zones that it belongs to (a
+   scale before the codes, random numbers, entropy codes, ...): a build of this method alone leaves
+   out what no family asks for. tests/check_without.sh makes that build, and compares its bits.
+   Numbers in payloads are never used twice: the next free one is 35.
 
    The chapters, in this order; ">>method NAME" finds a method:
      commons of block methods   block sizes, block encoder, block measures, block checks, block

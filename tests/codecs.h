@@ -1,5 +1,5 @@
 /* codecs.h - the one list of codec texts. Tests, the bench and the picture of all methods take their codecs from here, so a new
-   method takes one line here, and more where its parameters lead through other code. Each column:
+   method takes one line here, and one more for each of its parameters. Each column:
 
    digest    what test_digest must find on every machine. Write 0 in a new line, run test_digest, and paste what it found.
    family    the method's group: its colour in the picture, and a filter for tests of one group

@@ -148,13 +148,15 @@ static uint64_t any_digest(const char *text, gcomp_isa isa, gcomp_parallel paral
 
 static void same_with(gcomp_isa isa, gcomp_parallel parallel)
 {
+    static int told[ALL_CODECS]; /* each digest is printed once */
     for (size_t c = 0; c < ALL_CODECS; c++) {
         uint64_t found = any_digest(codec_list[c].text, isa, parallel);
         if (SOME_METHODS && !found) continue; /* no such method in this build */
-        if (found != codec_list[c].digest)
+        if (found != codec_list[c].digest && !told[c])
             printf("# %s on %s: 0x%016llxu, but codecs.h has 0x%016llxu\n", codec_list[c].text, gcomp_isa_name(isa),
                    (unsigned long long)found, (unsigned long long)codec_list[c].digest);
-        CHECK(found == codec_list[c].digest);
+        told[c] |= found != codec_list[c].digest;
+        CHECK(found && found == codec_list[c].digest); /* 0: the codec is refused */
     }
 }
 
