@@ -23,10 +23,10 @@ endif
 
 all: build/train build/bench ## build the demo and the bench
 
-help: ## this list
+help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
-deps: ## install Debian's packages, as root or with sudo: "make deps demo" and "make deps test" what these need, "make deps" all
+deps: ## install Debian's packages, as root or with sudo: "make deps demo" those of demo, "make deps test" those of test, "make deps" all
 	@sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; $$sudo env DEBIAN_FRONTEND=noninteractive \
 	    apt-get install -y --no-install-recommends $(PACKAGES)
 
@@ -81,50 +81,50 @@ build/embedded_gcomp.o: examples/embedded_gcomp.c gcomp.h | build
 build/embedded: examples/embedded.c build/embedded_gcomp.o
 	$(CC) -Os -I. $^ -o $@
 
-demo: build/train ## train with and without compression; table, build/demo.svg and build/methods.svg
+demo: build/train ## train with and without compression; makes a table, build/demo.svg and build/methods.svg
 	OPENBLAS_NUM_THREADS=1 ./build/train
 
-picture: demo ## the demo, and the picture that the README shows: examples/demo.svg
+picture: demo ## run the demo, and copy its picture to examples/demo.svg, which the README shows
 	cp build/demo.svg examples/demo.svg
 
-methods: build/train ## bits and error of every codec on a real gradient; table and build/methods.svg
+methods: build/train ## measure bits and error of every codec on a real gradient; makes a table and build/methods.svg
 	OPENBLAS_NUM_THREADS=1 ./build/train --errors
 
-demo-mpi: build/train_mpi ## the same under mpirun, one worker a rank
+demo-mpi: build/train_mpi ## run the demo under mpirun, one worker a rank
 	OPENBLAS_NUM_THREADS=1 mpirun --allow-run-as-root --oversubscribe -n 4 ./build/train_mpi
 
-accuracy: build/train ## the bars of accuracy over three seeds; minutes
+accuracy: build/train ## compare the loss of methods with that of uncompressed training, over three seeds; takes minutes
 	OPENBLAS_NUM_THREADS=1 ./build/train --accuracy
 
-accordion: build/train ## PowerSGD of rank 4 and 1 as Accordion chooses, beside rank 4, over three seeds; minutes
+accordion: build/train ## compare the schedule accordion (PowerSGD of ranks 4 and 1) with rank 4 alone, over three seeds; takes minutes
 	OPENBLAS_NUM_THREADS=1 ./build/train --accordion
 
-dgc: build/train ## 20 epochs with 0.1 % of the gradient, three seeds: Deep Gradient Compression, plain top-k; half an hour
+dgc: build/train ## train 20 epochs with 0.1 % of the gradient by Deep Gradient Compression and plain top-k, three seeds; takes half an hour
 	OPENBLAS_NUM_THREADS=1 ./build/train --dgc
 
-bench: build/bench ## speeds beside memory bandwidth; build/bench.csv
+bench: build/bench ## measure speeds beside the bandwidth of memory; makes build/bench.csv
 	./build/bench --csv build/bench.csv
 
-advise: build/advise ## does compressing a ResNet-18 pay on this machine, over which link? Expected and measured times
+advise: build/advise ## find out over which links compressing a ResNet-18 pays on this machine; prints expected and measured times
 	./build/advise
 
-bench-gemm: build/gemm ## powersgd's matrix products beside sgemm of OpenBLAS and BLIS
+bench-gemm: build/gemm ## measure powersgd's matrix products beside sgemm of OpenBLAS and BLIS
 	./build/gemm
 
-bench-torch: build/resnet build/bench ## encoding beside PyTorch's operations, a step of PowerSGD beside its hook over Gloo; minutes
+bench-torch: build/resnet build/bench ## measure encoding beside PyTorch's operations, and a step of PowerSGD beside PyTorch's hook over Gloo; takes minutes
 	@for python in python3 /usr/bin/python3; do $$python -c 'import torch' 2>/dev/null || continue; \
 	    $$python bench/torch_codecs.py && exec $$python bench/torch_hook.py; exit 1; done; \
 	    echo "missing PyTorch: apt-get install python3-torch"; exit 1
 
-net: build/train build/train_mpi ## training over four hosts with slow links on this machine; as root; build/net.svg
+net: build/train build/train_mpi ## train over four hosts with slow links, made on this machine; as root; makes build/net.svg
 	bench/net.sh
 
 examples: build/first build/advise build/engine build/embedded build/own_loop build/server build/train ## build all examples
 
-test: ## in minutes: every property on every instruction set of the machine, one build with sanitizers, a short fuzz
+test: ## test every property on every instruction set of this machine, one build with sanitizers, a short fuzz; takes minutes
 	@sh tests/run.sh
 
-test-all: ## the rest: all compilers, levels and standards, emulated sets, a long fuzz, MPI, examples; some 20 minutes
+test-all: ## test the rest: all compilers, levels and standards, emulated sets, a long fuzz, MPI, examples; takes some 20 minutes
 	@sh tests/run.sh all
 
 clean: ## remove build/

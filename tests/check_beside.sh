@@ -1,6 +1,7 @@
 #!/bin/sh
-# The header beside what else stands in a user's file: macros of others, stb_ds.h, warnings that not everyone asks for.
-# $1: mingw's gcc, with which the header compiles behind windows.h; without it all the rest is checked.
+# Proves that the header compiles beside what a user's file may hold: macros of others, stb_ds.h, and
+# warnings that not everyone asks for. $1: mingw's gcc: then only the header behind windows.h is
+# checked. Without $1 all the rest is checked.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 out=build/beside
@@ -40,7 +41,8 @@ printf '#include "hostile.h"\n#include "gcomp.h"\n#define GCOMP_IMPLEMENTATION\n
 try $CC -std=gnu99 -fsyntax-only -I. $out/macros.c
 try $CXX -x c++ -std=c++11 -fsyntax-only -I. $out/macros.c
 
-# stb_ds.h before or behind the header, with its implementation or without, and its short names only where it is.
+# stb_ds.h stands before or behind the header, with its implementation or without. Its short names are
+# there only if the user includes it.
 small="-O0 -DGCOMP_MAX_ISA=1 -DGCOMP_ONLY_FP16"
 for order in 0 1 2 3 4; do
     try $CC -std=gnu99 -w $small -DORDER=$order -I. tests/stb_ds.c -o $out/stb_ds && try $out/stb_ds
@@ -52,7 +54,8 @@ mkdir -p $out/none
 for name in assert stdio math errno time; do echo '#error "not without a C library"' >$out/none/$name.h; done
 try $CC -std=c99 -fsyntax-only -DGCOMP_NO_STDLIB -DGCOMP_IMPLEMENTATION -I$out/none -I. -x c gcomp.h
 
-# Warnings: none from the header nor from its macros in the user's code, and the user's own are as they were.
+# Warnings: neither the header nor its macros in the user's code give one, and the user's own code gives
+# the warnings that it gives without the header.
 warnings="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wundef -Wdouble-promotion -Wfloat-equal -Wcast-qual"
 cxx_warnings="$warnings -Wold-style-cast -Wzero-as-null-pointer-constant"
 gcc_warnings="-Wduplicated-cond -Wduplicated-branches -Wlogical-op"

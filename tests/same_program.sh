@@ -1,6 +1,7 @@
 #!/bin/sh
-# train.c over threads, sockets and the MPIs named: the same parameters, bit for bit; sign in two shots. $1: the program; $2: it
-# built with each MPI, without the MPI's name behind the dot; then the names.
+# Proves that train.c ends with the same parameters, bit for bit, over threads, sockets and each MPI that
+# is named; also with sign in two shots. $1: the program. $2: the program built with MPI, without the
+# MPI's name behind the dot. Then the names of the MPIs.
 set -eu
 train=$1 with_mpi=$2
 shift 2
