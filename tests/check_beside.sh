@@ -34,7 +34,7 @@ fi
     {
         sed -n 's/.*(\*\(const \)\{0,1\}\([a-z_0-9]*\)\(\[[^]]*\]\)*)(.*/\2/p' gcomp.h
         echo min max abs check malloc calloc realloc free getenv assert quant quants deq
-    } | tr ' ' '\n' | sort -u | sed '/^$/d;s/.*/#undef &\n#define &(...) ? a macro of the user ?/'
+    } | tr ' ' '\n' | sort -u | sed '/^$/d;/^gcomp__/d;s/.*/#undef &\n#define &(...) ? a macro of the user ?/'
 } >$out/hostile.h
 [ "$(grep -c '(\.\.\.)' $out/hostile.h)" -gt 60 ] || { echo "the pointers of the header were not found"; exit 1; }
 printf '#include "hostile.h"\n#include "gcomp.h"\n#define GCOMP_IMPLEMENTATION\n#include "gcomp.h"\n' >$out/macros.c
