@@ -7042,7 +7042,8 @@ static uint32_t gcomp__max_bits_of(const float *x, size_t n)
             the next code.
      PAIRS  a code is 01 if its low bit is 1 and its high bit, moved down, is 0. */
 #define gcomp__any_invalid GCOMP__F(any_invalid)
-static int gcomp__any_invalid(const gcomp__form *form, const uint8_t *c, size_t bytes)
+GCOMP__ON_A_LINE static int gcomp__any_invalid(const gcomp__form *form, const uint8_t *c,
+                                               size_t bytes) /* aligned: see GCOMP__KERNEL */
 {
     const unsigned bits = form->code16 / 2; /* of a code */
     const uint32_t each = UINT32_MAX / (uint32_t)(((uint64_t)1 << bits) - 1),
