@@ -117,8 +117,8 @@ static int active(const gcomp_mpi *one)
     return count_active;
 }
 
-/* 30 bytes for each, of which the value tells the sender. Returns what the callback does; *bad:
-   bytes that are wrong. */
+/* Sends 30 bytes to each rank; their value tells the sender. Returns what the callback returns.
+   *bad counts the wrong bytes. */
 static int swap(gcomp_mpi *one, size_t *bad)
 {
     static unsigned char send[30 * MOST], recv[30 * MOST];

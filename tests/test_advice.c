@@ -377,8 +377,8 @@ typedef struct wire {
     int poor;           /* no memory */
 } wire;
 
-/* The sums of one number say who has no memory, those of eight who measured what: four numbers
-   of each. */
+/* A sum of one number says how many workers have no memory. A sum of eight numbers brings what
+   both workers measured, four numbers of each. */
 static int wire_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype)
 {
     wire *w = (wire *)user;
@@ -498,8 +498,8 @@ static double measured_step(gcomp_desc *d)
     return least;
 }
 
-/* Machines that test are not quiet: right within a factor of 4, once in ten trials. The example
-   prints both. */
+/* A machine that runs tests is not quiet: it is enough if one of ten trials is right within a
+   factor of 4. examples/advise.c prints both times. */
 static void test_what_is_expected_is_what_steps_take(void)
 {
     for (size_t c = 0; c <= POWERSGD; c++) {

@@ -950,8 +950,8 @@ static void test_no_call_allocates_after_the_first_exchange(void)
     CHECK(m.live_blocks == 0 && m.live_bytes == 0 && !m.wrong);
 }
 
-/* Opens, adds, prepares or not, exchanges; each call that finds no memory says so, leaves all as
-   it was, and is repeated. */
+/* Opens an object, adds tensors, prepares or not, and exchanges. Each call that finds no memory
+   says so, leaves all as it was, and is repeated. */
 static size_t run_out_of_memory(size_t from, size_t count, int prepare, float *result)
 {
     memory m;
@@ -1024,9 +1024,9 @@ static void test_every_allocation_may_fail(void)
         }
 }
 
-/* Payloads of topk, whose indices decoding keeps in scratch: taken in where the scratch is not
-   there yet, is there, was given back for a further tensor, or was had and lost in a
-   gcomp_prepare without memory, and after gcomp_regroup. The bits are the same. */
+/* Decoding keeps the indices of topk's payloads in scratch. Payloads are committed where the
+   scratch is not there yet, is there, was given back for a further tensor, or was lost in a
+   gcomp_prepare without memory; and after gcomp_regroup. The bits are the same. */
 static void test_scratch_that_was_given_back_is_not_used(void)
 {
     enum { N = 4096, WORKERS = 3 };

@@ -41,7 +41,8 @@ static float of_sample(int sample, size_t i)
     return (float)((int)(mix((uint64_t)sample * 10007 + i) % 2001) - 1000) / 16.0f;
 }
 
-/* Samples of all workers, one after the other; who has none brings numbers that mean nothing. */
+/* The samples of all workers, one after the other. A worker without samples brings numbers that
+   mean nothing. */
 static void fill(int world, const int *samples, int batch)
 {
     int first = 0;
@@ -146,7 +147,7 @@ static void test_samples_count_between_machines_too(void)
     }
 }
 
-/* What was kept is sent by a worker without samples too. */
+/* A worker without samples sends what it kept, too. */
 static void test_a_worker_without_samples_sends_what_it_kept(void)
 {
     gcomp_desc desc = {0};

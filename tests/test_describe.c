@@ -125,7 +125,8 @@ static void test_a_vector_among_others_is_not_compressed(void)
     }
 }
 
-/* The same object as where the vector was added as what it is: saves go from one to the other. */
+/* The object is the same as one whose vector was added with the codec none: saves go from one to
+   the other. */
 static void test_what_was_alone_leaves_no_trace(void)
 {
     gcomp *gc = open_codec("sign"), *named = open_codec("sign");
@@ -184,7 +185,7 @@ static void test_other_rules_stay(void)
     gcomp_close(gc);
 }
 
-/* The only tensor is at the first of its list, and the schedule goes on with it. */
+/* The only tensor begins with the first codec of its list, and the schedule goes on with it. */
 static void test_a_schedule_serves_one_vector(void)
 {
     gcomp_desc desc = {0};
@@ -322,8 +323,8 @@ static void test_each_tensor_has_a_line_and_the_last_line_has_the_sums(void)
     gcomp_close(gc);
 }
 
-/* What it says is what is sent, where the length does not depend on the gradient, and never
-   less. */
+/* gcomp_describe says how many bytes are sent: exactly, where the length does not depend on the
+   gradient; else at least as many. */
 static void test_it_says_what_is_sent(void)
 {
     for (size_t c = 1; gcomp_method_name(c); c++) {

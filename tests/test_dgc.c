@@ -121,7 +121,7 @@ static double norm_of(const float *x, size_t n)
     return sqrt(sum);
 }
 
-/* next and p of a worker from the gradient in y, each operation rounded once. */
+/* Makes next and p of a worker from the gradient in y. Each operation is rounded once. */
 static void recursion(const setting *s, size_t w, size_t world, float scale, size_t n)
 {
     const double limit = s->clip * sqrt((double)world);
@@ -152,8 +152,8 @@ static double density_at(const setting *s, uint32_t epoch)
     return fmax(s->density, keep[4 * (int)epoch / s->warmup]);
 }
 
-/* After a step: a cut of p was sent, about as many as the epoch says; u and v follow; the mean
-   is that of what was sent. */
+/* After a step: the largest elements of p were sent, about as many as the epoch says; u and v
+   follow; the mean is that of what was sent. */
 static void check_step(gcomp **gc, const setting *s, size_t world, uint32_t epoch, size_t n)
 {
     const size_t exact = (size_t)ceil(density_at(s, epoch) * (double)n * (1 - ldexp(1, -40))), k = exact ? exact : 1;

@@ -48,8 +48,8 @@ static int flushes(void)
     return product == 0;
 }
 
-/* Payload, decoded and an exchange of a codec, one after the other in `out`, which `length`
-   ends; the first error. */
+/* Writes the payload of a codec, what it decodes to, and the means of an exchange to `out`, one
+   after the other: `length` bytes. Returns the first error. */
 static gcomp_result calculate(const char *text, int has_payload, const float *grad, unsigned char *out, size_t *length)
 {
     static unsigned char scratch[GCOMP_SCRATCH(COUNT)], payload[GCOMP_BOUND(COUNT)];

@@ -287,7 +287,8 @@ static void test_a_missing_allreduce_of_one_worker_is_told_in_the_frame(void)
             }
 }
 
-/* Which collectives a step makes depends on them: the frame tells before the first of these. */
+/* Which collectives a step makes depends on the callbacks that a worker has: so the frame tells
+   of them before the first collective. */
 static void test_other_optional_callbacks_are_a_mismatch(void)
 {
     static const char *const global[TENSORS] = {"topk:density=0.1,global=1", "terngrad:share=1",

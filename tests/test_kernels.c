@@ -947,7 +947,8 @@ static void test_payloads_are_as_the_flags_of_their_rows_say(void)
     CHECK(told > 20);
 }
 
-/* What a step reads decides if powersgd fetches ahead: all its tensors, not the one at hand. */
+/* Whether powersgd fetches ahead depends on all that a step reads, not on the tensor at hand
+   alone. */
 static void test_a_tensor_knows_what_else_the_step_holds(void)
 {
     enum { SMALL = 40 * 50, LARGE = 1 << 21 };

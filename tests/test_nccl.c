@@ -206,8 +206,8 @@ static void test_gradients_on_the_device_get_the_mean(void)
     for (int world = 1; world <= MOST; world++) CHECK(run(world, body_device));
 }
 
-/* Every call that can fail does once: an error, nothing lost, and the gradient on the device as
-   it was or the mean. */
+/* Every call that can fail fails once: then there is an error, no memory is lost, and the
+   gradient on the device is as it was or is the mean. */
 static int body_failures(worker *w)
 {
     static float before[N];

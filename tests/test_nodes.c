@@ -379,8 +379,8 @@ static int step_with_a_failure(fleet *f, const char *codec, int who, int at, int
     return took;
 }
 
-/* Callbacks of a node in a step: 1 gather of frames, 2 sum, 3 gather of the outcomes, 4 sum of
-   the means. */
+/* A step calls the callbacks of a node in this order: 1 gathers frames, 2 sums, 3 gathers the
+   outcomes, 4 sums the means. */
 static void test_a_callback_of_a_node_that_fails_leaves_each_worker_before_or_behind_the_step(void)
 {
     static const char *const codecs[] = {"sign", "powersgd:rank=2"};

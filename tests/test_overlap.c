@@ -520,7 +520,7 @@ static void test_tensors_may_be_skipped_in_any_bucket(void)
 
 /* ---------------- faults */
 
-/* Two groups, one with faults. */
+/* Two equal groups after a step, with the gradients of the next: a will have faults. */
 static void open_pair(group *a, group *b, size_t bucket_bytes)
 {
     gcomp_desc desc = plain(bucket_bytes, GCOMP_AGGREGATE_SHARDS);

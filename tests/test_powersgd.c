@@ -261,7 +261,7 @@ static void known_spectrum(float *m, size_t rows, size_t cols, const double *s, 
         }
 }
 
-/* Steps of the same matrix: that many bring it to its best approximation, and from there on it
+/* So many steps with the same matrix bring what is sent to its best approximation, and there it
    stays. */
 static void check_best(const char *codec, int steps, int stays)
 {
@@ -548,7 +548,7 @@ static void test_the_order_of_tasks_does_not_change_the_bits(void)
     group_close(&b);
 }
 
-/* Steps too large for a cache fetch ahead: another loop of the kernels. */
+/* A step too large for a cache takes another loop of the kernels, which fetches ahead. */
 static void test_what_else_a_step_holds_does_not_change_the_bits(void)
 {
     static const char *const codecs[] = {"powersgd:rank=1", "powersgd:rank=2", "powersgd:rank=4", "powersgd:rank=16"};

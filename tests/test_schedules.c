@@ -836,7 +836,8 @@ static const struct {
               {"topk:density=0.5|topk:density=0.1|powersgd:rank=1", "bytes:target=900,every=2", 3},
               {"int|int:bits=4|powersgd:rank=1", "error:target=0.2,every=2", 3}};
 
-/* Levels that tensor 0 has had: the digest of its codec, one after another. */
+/* Adds the codec that tensor 0 has now to those seen, unless it is among them. Returns how many
+   were seen. */
 static size_t count_levels(const team *t, char seen[8][160], size_t count)
 {
     const char *codec = codec_of(t, 0);
@@ -1138,8 +1139,8 @@ static void test_saves_of_other_epochs_are_told_apart(void)
     team_close(&b);
 }
 
-/* Each bit in turn, with the checksum that belongs to it: refused with all as before, or taken
-   as it stands. */
+/* Each bit of a save is changed in turn, and the checksum with it. The save is refused and
+   nothing has changed, or it is taken as it stands. */
 static void test_forged_schedules_are_refused_or_taken_as_they_stand(void)
 {
     static const gcomp_tensor small[2] = {{"w", 6, 5, 0, GCOMP_F32, NULL}, {"b", 5, 0, 0, GCOMP_F32, NULL}};
@@ -1184,7 +1185,8 @@ static void test_forged_schedules_are_refused_or_taken_as_they_stand(void)
     }
 }
 
-/* What no schedule knows, by name; of rank 0, in the order of the manual. */
+/* Words of a save that no schedule can have, for each rule, in the order of the manual. The save
+   is that of rank 0. */
 static void test_what_no_schedule_knows_is_refused(void)
 {
     static const struct {

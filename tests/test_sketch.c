@@ -430,8 +430,8 @@ static void test_the_mean_loses_nothing_over_the_workers(void)
     group_close(&g);
 }
 
-/* The memory of fetch shows in the steps that follow: those of a group that failed are those of
-   one that did not. */
+/* The memory of fetch shows in the steps that follow: they must be the same in a group that
+   failed and in one that did not. */
 static void test_a_step_of_fetch_that_fails_changes_nothing(void)
 {
     for (int fault = 0; fault < 4; fault++) {
@@ -542,8 +542,8 @@ static void test_sets_and_tasks_give_the_same_bits(void)
     isa = mine;
 }
 
-/* The k-th largest of |x|: halves that hold it, not a sorted list, for a million elements many
-   times. */
+/* The k-th largest of |x|. Only the part that holds it is divided further; nothing is sorted,
+   because this is called many times with a million elements. */
 static float kth(const float *x, size_t n, size_t k)
 {
     float *size = (float *)malloc(4 * n), t;
@@ -657,8 +657,8 @@ static void test_hashes_of_blocks_are_as_good_as_of_elements(void)
 
 /* ---------------- fetch */
 
-/* One step of fetch, whose tables the group keeps beside it, to the last bit; of all matrices,
-   with the hashes of step 0. */
+/* Compares a step of fetch with the reference, to the last bit, for all matrices. The group
+   keeps the tables of the reference. The hashes are those of step 0. */
 static void check_fetch(group *g, size_t matrix, size_t rows, size_t columns, size_t k, float momentum, int zeroing, float scale)
 {
     const hashes h = hashes_of(rows, columns, 11, 0);

@@ -714,7 +714,7 @@ static void test_parts_collect_what_one_pass_does(void)
         }
 }
 
-/* Two payloads are checked at once: what is said of each is what is said of it alone. */
+/* Two payloads are checked at once: the result of each must be that of a check of it alone. */
 static void test_damage_beside_a_valid_payload_is_found(void)
 {
     enum { N = 3000 };
