@@ -4443,8 +4443,10 @@ static float gcomp__fold16_float(const float *d)
 #define GCOMP__HEAVY GCOMP__INLINE
 #if GCOMP__SMALL_CUT
 #define GCOMP__HEAVY_LEVELS GCOMP__NOINLINE
+#define GCOMP__EACH_WIDTH GCOMP__NOINLINE
 #else
 #define GCOMP__HEAVY_LEVELS GCOMP__HEAVY
+#define GCOMP__EACH_WIDTH GCOMP__INLINE /* one function, compiled for each width of codes */
 #endif
 
 /* x <- x + y, y <- x - y: a level of a Hadamard transform, for what is left over by vectors. */
@@ -11383,12 +11385,15 @@ GCOMP__INLINE gv gcomp__levels_deq(const uint8_t *code, const gcomp__unit *u, in
 /* quantise_tile: the function, bits, bytes of 16 codes, elements of a block; 0 for a range around
    0 (1: affine); the factor that goes with 1 / d. decode_groups: bits, bytes of 16 codes, the
    scale. */
-GCOMP__KERNEL(stochastic2_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__stochastic_quants, 2, 4, t->block, 0, 65536.0f))
-GCOMP__KERNEL(stochastic4_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__stochastic_quants, 4, 8, t->block, 0, 65536.0f))
-GCOMP__KERNEL(stochastic8_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__stochastic_quants, 8, 16, t->block, 0, 65536.0f))
+/* A tile in codes of 2, 4, 8 or 16 bits. */
+#define gcomp__stochastic_tile GCOMP__F(stochastic_tile)
+GCOMP__EACH_WIDTH void gcomp__stochastic_tile(gcomp__tile *t, int bits)
+{
+    gcomp__quantise_tile(t, gcomp__stochastic_quants, bits, 2 * (size_t)bits, t->block, 0, 65536.0f);
+}
+GCOMP__KERNEL(stochastic2_quantise, gcomp__tile *t, gcomp__stochastic_tile(t, 2))
+GCOMP__KERNEL(stochastic4_quantise, gcomp__tile *t, gcomp__stochastic_tile(t, 4))
+GCOMP__KERNEL(stochastic8_quantise, gcomp__tile *t, gcomp__stochastic_tile(t, 8))
 GCOMP__KERNEL(levels2_decode, const gcomp__decoding *d,
               gcomp__decode_groups(d, gcomp__levels_deq, 2, 4, GCOMP__ONE_FLOAT))
 GCOMP__KERNEL(levels4_decode, const gcomp__decoding *d,
@@ -11396,8 +11401,7 @@ GCOMP__KERNEL(levels4_decode, const gcomp__decoding *d,
 GCOMP__KERNEL(levels8_decode, const gcomp__decoding *d,
               gcomp__decode_groups(d, gcomp__levels_deq, 8, 16, GCOMP__ONE_FLOAT))
 #if GCOMP__HAS_LEVELS16
-GCOMP__KERNEL(stochastic16_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__stochastic_quants, 16, 32, t->block, 0, 65536.0f))
+GCOMP__KERNEL(stochastic16_quantise, gcomp__tile *t, gcomp__stochastic_tile(t, 16))
 GCOMP__KERNEL(levels16_decode, const gcomp__decoding *d,
               gcomp__decode_groups(d, gcomp__levels_deq, 16, 32, GCOMP__ONE_FLOAT))
 #endif
@@ -11492,24 +11496,30 @@ GCOMP__KERNEL(nearest4_quantise, gcomp__tile *t,
               gcomp__quantise_tile(t, gcomp__nearest_quants, 4, 8, t->block, 0, 1))
 GCOMP__KERNEL(nearest8_quantise, gcomp__tile *t,
               gcomp__quantise_tile(t, gcomp__nearest_quants, 8, 16, t->block, 0, 1))
-GCOMP__KERNEL(near_affine2_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__near_affine_quants, 2, 4, t->block, 1, 1))
-GCOMP__KERNEL(near_affine4_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__near_affine_quants, 4, 8, t->block, 1, 1))
-GCOMP__KERNEL(near_affine8_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__near_affine_quants, 8, 16, t->block, 1, 1))
-GCOMP__KERNEL(random_affine2_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__random_affine_quants, 2, 4, t->block, 1, 65536.0f))
-GCOMP__KERNEL(random_affine4_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__random_affine_quants, 4, 8, t->block, 1, 65536.0f))
-GCOMP__KERNEL(random_affine8_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__random_affine_quants, 8, 16, t->block, 1, 65536.0f))
-GCOMP__KERNEL(affine2_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__affine_deq, 2, 4, GCOMP__TWO_FLOATS))
-GCOMP__KERNEL(affine4_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__affine_deq, 4, 8, GCOMP__TWO_FLOATS))
-GCOMP__KERNEL(affine8_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__affine_deq, 8, 16, GCOMP__TWO_FLOATS))
+#define gcomp__near_affine_tile GCOMP__F(near_affine_tile)
+GCOMP__EACH_WIDTH void gcomp__near_affine_tile(gcomp__tile *t, int bits)
+{
+    gcomp__quantise_tile(t, gcomp__near_affine_quants, bits, 2 * (size_t)bits, t->block, 1, 1);
+}
+GCOMP__KERNEL(near_affine2_quantise, gcomp__tile *t, gcomp__near_affine_tile(t, 2))
+GCOMP__KERNEL(near_affine4_quantise, gcomp__tile *t, gcomp__near_affine_tile(t, 4))
+GCOMP__KERNEL(near_affine8_quantise, gcomp__tile *t, gcomp__near_affine_tile(t, 8))
+#define gcomp__random_affine_tile GCOMP__F(random_affine_tile)
+GCOMP__EACH_WIDTH void gcomp__random_affine_tile(gcomp__tile *t, int bits)
+{
+    gcomp__quantise_tile(t, gcomp__random_affine_quants, bits, 2 * (size_t)bits, t->block, 1, 65536.0f);
+}
+GCOMP__KERNEL(random_affine2_quantise, gcomp__tile *t, gcomp__random_affine_tile(t, 2))
+GCOMP__KERNEL(random_affine4_quantise, gcomp__tile *t, gcomp__random_affine_tile(t, 4))
+GCOMP__KERNEL(random_affine8_quantise, gcomp__tile *t, gcomp__random_affine_tile(t, 8))
+#define gcomp__affine_decode GCOMP__F(affine_decode)
+GCOMP__EACH_WIDTH void gcomp__affine_decode(const gcomp__decoding *d, int bits)
+{
+    gcomp__decode_groups(d, gcomp__affine_deq, bits, 2 * (size_t)bits, GCOMP__TWO_FLOATS);
+}
+GCOMP__KERNEL(affine2_decode, const gcomp__decoding *d, gcomp__affine_decode(d, 2))
+GCOMP__KERNEL(affine4_decode, const gcomp__decoding *d, gcomp__affine_decode(d, 4))
+GCOMP__KERNEL(affine8_decode, const gcomp__decoding *d, gcomp__affine_decode(d, 8))
 /* By form->kernel, see gcomp__int_form. */
 static const gcomp__block_kernels GCOMP__F(int_kernels)[] = {
     GCOMP__LEVEL_KERNELS, /* 0 .. 3 */
