@@ -11389,7 +11389,8 @@ GCOMP__INLINE gv gcomp__levels_deq(const uint8_t *code, const gcomp__unit *u, in
 #define gcomp__stochastic_tile GCOMP__F(stochastic_tile)
 GCOMP__EACH_WIDTH void gcomp__stochastic_tile(gcomp__tile *t, int bits)
 {
-    gcomp__quantise_tile(t, gcomp__stochastic_quants, bits, 2 * (size_t)bits, t->block, 0, 65536.0f);
+    gcomp__quantise_tile(t, gcomp__stochastic_quants, bits, 2 * (size_t)bits,
+                         t->block, 0, 65536.0f);
 }
 GCOMP__KERNEL(stochastic2_quantise, gcomp__tile *t, gcomp__stochastic_tile(t, 2))
 GCOMP__KERNEL(stochastic4_quantise, gcomp__tile *t, gcomp__stochastic_tile(t, 4))
@@ -11507,7 +11508,8 @@ GCOMP__KERNEL(near_affine8_quantise, gcomp__tile *t, gcomp__near_affine_tile(t, 
 #define gcomp__random_affine_tile GCOMP__F(random_affine_tile)
 GCOMP__EACH_WIDTH void gcomp__random_affine_tile(gcomp__tile *t, int bits)
 {
-    gcomp__quantise_tile(t, gcomp__random_affine_quants, bits, 2 * (size_t)bits, t->block, 1, 65536.0f);
+    gcomp__quantise_tile(t, gcomp__random_affine_quants, bits, 2 * (size_t)bits,
+                         t->block, 1, 65536.0f);
 }
 GCOMP__KERNEL(random_affine2_quantise, gcomp__tile *t, gcomp__random_affine_tile(t, 2))
 GCOMP__KERNEL(random_affine4_quantise, gcomp__tile *t, gcomp__random_affine_tile(t, 4))
