@@ -3040,7 +3040,7 @@ typedef struct gcomp__selector gcomp__selector;
    parameters by the encoder and by the decoder (gcomp__form_of), and is the same for both.
    "16 codes" is the unit in which codes are counted: code16 = 2 is a bit a code, 8 are 4 bits. */
 typedef struct gcomp__measured gcomp__measured;
-typedef struct gcomp__unit gcomp__unit;
+typedef struct gcomp__constants gcomp__constants;
 typedef struct gcomp__tile gcomp__tile;
 typedef struct gcomp__form {
     unsigned kernel;      /* which entry of the row's table of kernels */
@@ -3062,7 +3062,7 @@ typedef struct gcomp__form {
     int (*bad_codes)(const uint8_t *codes, size_t bytes);
     unsigned code;        /* entropy code of the levels, see >>segments; 0: packed */
     /* fills u->a, b, inverse, lift, offset from what was measured of a block */
-    void (*fit)(const struct gcomp__form *form, const gcomp__measured *m, gcomp__unit *u);
+    void (*fit)(const struct gcomp__form *form, const gcomp__measured *m, gcomp__constants *u);
 } gcomp__form;
 
 /* Which codes are invalid, and how a checker finds them. */
@@ -3105,7 +3105,7 @@ struct gcomp__measured {
 
 /* The constants of a block. A decoder makes them from the block's scale, an encoder from what was
    measured of the block: x = (p * lift - offset) * inverse is what a quantiser rounds. */
-struct gcomp__unit {
+struct gcomp__constants {
     float a, b;     /* the scale as the payload has it: one float, or two */
     float inverse;  /* about 1 / (a * lift): turns p * lift into levels */
     float lift;     /* 1; 2^64 where 1 / a would overflow, 1/4 where p - offset would; 0: some
@@ -3355,7 +3355,7 @@ typedef struct gcomp__encode_job {
     gcomp_input in;
     size_t n;
     gcomp__form form;
-    gcomp__unit unit;  /* what the constants of each block start from */
+    gcomp__constants unit;  /* what the constants of each block start from */
     int given;         /* 1: `unit` is complete, and holds for all blocks */
     int streamed;      /* 1: codes are written past the caches, see GCOMP__STREAM_FROM */
     uint8_t *scales, *codes; /* where they go in the payload */
@@ -3384,11 +3384,12 @@ struct gcomp__tile {
     size_t count;                 /* elements: a multiple of 32, or of 16 if the scale comes last */
     const float *grad, *residual; /* p = grad + residual; scale first: of the tile ahead */
     uint8_t *codes;               /* of this tile */
-    gcomp__unit u;                /* constants, random numbers */
+    gcomp__constants u;           /* constants, random numbers */
     size_t stride;                /* scale last: 16, or 0 if residual is 16 times -0 */
     void *acc;                    /* scale last: what is measured, a gcomp__acc_<set> */
     size_t block;                 /* scale first: elements with the same constants, 32 or more */
-    float inverse[GCOMP__TILE / 16], offset[GCOMP__TILE / 16]; /* of each block, see gcomp__unit */
+    /* of each block, see gcomp__constants */
+    float inverse[GCOMP__TILE / 16], offset[GCOMP__TILE / 16];
     /* What the quantiser measures of each block of the tile ahead, as bits of floats.
        top:  the bits of the largest |p|. For GCOMP__RANGE instead the largest bits of p itself,
              compared as integers without a sign: those of the smallest p if some p < 0.
@@ -3522,7 +3523,7 @@ GCOMP__INLINE float gcomp__lowered(float inverse, float most, float levels)
 /* Sets u->a = most / levels, u->inverse and u->lift = 1, where no intermediate result can overflow
    or become subnormal. Else returns 0, and sets nothing. most_bits: the bits of most, the largest
    |p| of the block. */
-GCOMP__INLINE int gcomp__simple_step(gcomp__unit *u, uint32_t most_bits, float levels)
+GCOMP__INLINE int gcomp__simple_step(gcomp__constants *u, uint32_t most_bits, float levels)
 {
     float most = gcomp__float(most_bits), by = levels;
     if (most_bits < 80u << 23 || most_bits >= 227u << 23) return 0; /* 2^-47 .. 2^100 */
@@ -3544,8 +3545,8 @@ GCOMP__INLINE int gcomp__simple_step(gcomp__unit *u, uint32_t most_bits, float l
 
    most_bits: those of the larger one of |low| and |high|. The quantiser clamps its codes, so that
    inverse need not be lowered. */
-GCOMP__INLINE int gcomp__simple_range(gcomp__unit *u, uint32_t most_bits, float low, float high,
-                                      float levels)
+GCOMP__INLINE int gcomp__simple_range(gcomp__constants *u, uint32_t most_bits, float low,
+                                      float high, float levels)
 {
     double steps = 2 * (double)levels + 1; /* from low to high */
     GCOMP__PIN_SUM(steps);
@@ -3564,7 +3565,7 @@ GCOMP__INLINE int gcomp__simple_range(gcomp__unit *u, uint32_t most_bits, float 
      lift is 1, or 2^64 where 1 / a could overflow;
      most * lift * inverse <= levels.
    step * levels need not be most: methods with other steps come here too. */
-static void gcomp__step_of(gcomp__unit *u, double step, double most, double levels)
+static void gcomp__step_of(gcomp__constants *u, double step, double most, double levels)
 {
     enum { TRIES = 16 }; /* two suffice */
     /* `most` may be above all floats, where it is a norm; but no p is above `top` */
@@ -3591,7 +3592,7 @@ static void gcomp__step_of(gcomp__unit *u, double step, double most, double leve
 
 /* The scale of a block to the payload: u->a, or u->a and u->b. Powers of two are written by the
    kernel `fit` of the method. */
-GCOMP__INLINE void gcomp__put_scale(uint8_t *to, size_t bytes, const gcomp__unit *u)
+GCOMP__INLINE void gcomp__put_scale(uint8_t *to, size_t bytes, const gcomp__constants *u)
 {
     if (bytes >= GCOMP__ONE_FLOAT) gcomp__put_float(to, u->a);
     if (bytes == GCOMP__TWO_FLOATS) gcomp__put_float(to + 4, u->b);
@@ -3599,7 +3600,7 @@ GCOMP__INLINE void gcomp__put_scale(uint8_t *to, size_t bytes, const gcomp__unit
 
 /* And from it; what the payload does not have is 1. The power of two 2^-127, byte 0, is a subnormal
    float: bit 22 alone. */
-GCOMP__INLINE void gcomp__get_scale(const uint8_t *from, size_t bytes, gcomp__unit *u)
+GCOMP__INLINE void gcomp__get_scale(const uint8_t *from, size_t bytes, gcomp__constants *u)
 {
     u->a = u->b = 1;
     if (bytes == GCOMP__POWER_OF_TWO)
@@ -7157,7 +7158,7 @@ GCOMP__NOINLINE void gcomp__draw_many(uint32_t *draws, uint64_t words, uint64_t 
 
 /* The 16 random bits of element i of the tile and of the next 15. */
 #define gcomp__drawn GCOMP__F(drawn)
-GCOMP__INLINE gw gcomp__drawn(const gcomp__unit *u, size_t i)
+GCOMP__INLINE gw gcomp__drawn(const gcomp__constants *u, size_t i)
 {
     return gw_load_halves((const uint32_t *)(const void *)((const uint8_t *)u->draws + 2 * i));
 }
@@ -7165,7 +7166,7 @@ GCOMP__INLINE gw gcomp__drawn(const gcomp__unit *u, size_t i)
 /* Breaks the ties among 16 sums: adds 1 with probability rest, 0 .. 1, by 16 more random bits of
    the same element. Rare (one group of 32 in 2048), so it goes lane by lane. */
 #define gcomp__tie_broken GCOMP__F(tie_broken)
-GCOMP__RARE gw gcomp__tie_broken(gw sum, gv rest, const gcomp__unit *u, size_t i)
+GCOMP__RARE gw gcomp__tie_broken(gw sum, gv rest, const gcomp__constants *u, size_t i)
 {
     const gw places = gw_splat(0xffff);
     const uint32_t ties = gw_eq(gw_and(sum, places), places);
@@ -7182,7 +7183,7 @@ GCOMP__RARE gw gcomp__tie_broken(gw sum, gv rest, const gcomp__unit *u, size_t i
 /* 32 elements of a tile, in units of a place: x = number * 65536, |x| <= 32767 * 65536. The rounded
    numbers are the upper halves of q and r. */
 #define gcomp__dither GCOMP__F(dither)
-GCOMP__INLINE void gcomp__dither(gw *q, gw *r, gv x, gv y, const gcomp__unit *u, size_t i)
+GCOMP__INLINE void gcomp__dither(gw *q, gw *r, gv x, gv y, const gcomp__constants *u, size_t i)
 {
     *q = gw_add(gw_floor(x), gcomp__drawn(u, i));
     *r = gw_add(gw_floor(y), gcomp__drawn(u, i + 16));
@@ -7195,7 +7196,7 @@ GCOMP__INLINE void gcomp__dither(gw *q, gw *r, gv x, gv y, const gcomp__unit *u,
 /* The same for 16 elements that are words already, before ties are broken. 65535 less the random
    bits are added: these are as random. */
 #define gcomp__add_draws GCOMP__F(add_draws)
-GCOMP__INLINE gw gcomp__add_draws(gw x, const gcomp__unit *u, size_t i)
+GCOMP__INLINE gw gcomp__add_draws(gw x, const gcomp__constants *u, size_t i)
 {
     return gw_add(gw_sub(x, gcomp__drawn(u, i)), gw_splat(0xffff));
 }
@@ -7481,12 +7482,12 @@ GCOMP__NOINLINE void gcomp__measure_again(const gcomp_input *in, size_t begin, s
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_EACH
 #define gcomp__quantiser GCOMP__F(quantiser)
-typedef void (*gcomp__quantiser)(uint8_t *code, gv x, const gcomp__unit *u, size_t i);
+typedef void (*gcomp__quantiser)(uint8_t *code, gv x, const gcomp__constants *u, size_t i);
 #define gcomp__pair_quantiser GCOMP__F(pair_quantiser)
-typedef void (*gcomp__pair_quantiser)(uint8_t *code, gv x, gv y, const gcomp__unit *u, size_t i,
-                                      int format);
+typedef void (*gcomp__pair_quantiser)(uint8_t *code, gv x, gv y,
+                                      const gcomp__constants *u, size_t i, int format);
 #define gcomp__dequantiser GCOMP__F(dequantiser)
-typedef gv (*gcomp__dequantiser)(const uint8_t *code, const gcomp__unit *u, int format);
+typedef gv (*gcomp__dequantiser)(const uint8_t *code, const gcomp__constants *u, int format);
 
 /* What is measured of p while it is read: top and high of gcomp__tile, in 16 lanes. */
 #define gcomp__seen GCOMP__F(seen)
@@ -7530,7 +7531,7 @@ GCOMP__HEAVY void gcomp__quantise_tile(gcomp__tile *t, gcomp__pair_quantiser qua
 {
     const size_t count = t->count;
     const float *g = t->grad, *e = t->residual;
-    const gcomp__unit u = t->u; /* a copy, which no store can change */
+    const gcomp__constants u = t->u; /* a copy, which no store can change */
     uint8_t *to = t->codes;
     float tops[GCOMP__TILE / 4]; /* blocks of 32: 8 candidates each, compared 8 blocks at a time */
     for (size_t j = 0, k = 0; j < count; k++) { /* block k begins at element j */
@@ -7568,7 +7569,7 @@ GCOMP__HEAVY void gcomp__quantise_groups(gcomp__tile *t, gcomp__quantiser quant,
 {
     const float *g = t->grad, *e = t->residual;
     const size_t count = t->count, stride = t->stride;
-    const gcomp__unit u = t->u;
+    const gcomp__constants u = t->u;
     uint8_t *to = t->codes;
     gcomp__acc acc;
     gcomp__acc_move(&acc, (const gcomp__acc *)t->acc, measure);
@@ -7598,7 +7599,7 @@ GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequanti
     float *to = d->to;
     /* left: elements to do; run: elements up to the next scale */
     size_t left = d->count, run = scale_bytes ? block - (d->first & (block - 1)) : left;
-    gcomp__unit u;
+    gcomp__constants u;
     u.constant = view->form.constant;
     u.levels = view->form.levels;
     for (; scale_bytes == 1 && !base && run == 32 && left >= 32; left -= 32, to += 32) { /* mx's */
@@ -7651,7 +7652,7 @@ GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequanti
    the bits of the largest |p|. */
 #define gcomp__fit_block GCOMP__F(fit_block)
 GCOMP__INLINE uint32_t gcomp__fit_block(const gcomp__encode_job *job, const gcomp__measured *m,
-                                        size_t block, gcomp__unit *u)
+                                        size_t block, gcomp__constants *u)
 {
     const gcomp__form *form = &job->form;
     *u = job->unit;
@@ -7682,7 +7683,7 @@ GCOMP__NOINLINE void gcomp__lift(float *x, size_t count, float lift)
 GCOMP__INLINE int gcomp__fit_simply(const gcomp__form *form, gcomp__tile *t, size_t k,
                                     uint8_t *scale)
 {
-    gcomp__unit u;
+    gcomp__constants u;
     if (gcomp__measures(form->measure, GCOMP__RANGE)) {
         const uint32_t low = t->top[k], high = t->high[k];
         const uint32_t top = gcomp__larger(low & 0x7fffffffu, high);
@@ -7732,7 +7733,7 @@ GCOMP__NOINLINE uint32_t gcomp__fit_tile(const gcomp__span *span, gcomp__tile *t
         gcomp__measured m;
         m.max_bits = t->top[k];
         if (!gcomp__fit_simply(form, t, k, scale)) { /* the rare or the slow case */
-            gcomp__unit u;
+            gcomp__constants u;
             m.count = gcomp__min(count - k * block, block);
             if (form->measure != GCOMP__MOST) { /* sums, and ranges of one sign, from t->p */
                 gcomp__acc acc;
@@ -7761,7 +7762,7 @@ GCOMP__NOINLINE uint32_t gcomp__fit_large(const gcomp__span *span, gcomp__tile *
     const gcomp__encode_job *job = span->job;
     const gcomp__form *form = &job->form;
     gcomp__measured m;
-    gcomp__unit u;
+    gcomp__constants u;
     gcomp__measure_range(&job->in, i, gcomp__min(span->end, i + form->block), form->measure, &m);
     (void)gcomp__fit_block(job, &m, i / form->block, &u);
     t->inverse[0] = u.inverse;
@@ -7974,7 +7975,7 @@ GCOMP__NOINLINE void gcomp__encode_scale_last(const gcomp__span *span)
         if (block) gcomp__acc_none(acc, form->measure); /* each block begins anew */
         gcomp__quantise_range(span, &t, i, stop);
         if (block) {
-            gcomp__unit u = job->unit; /* only a and b of it are wanted: codes are there */
+            gcomp__constants u = job->unit; /* only a and b of it are wanted: codes are there */
             gcomp__measured m;
             gcomp__acc_end(acc, stop - i, form->measure, &m);
             if (gcomp__measures(form->measure, GCOMP__L1) && m.max_bits >= 0x7f800000u)
@@ -10192,7 +10193,7 @@ GCOMP__SHARED gcomp_result gcomp__look_at(gcomp__work *work, int measure, gcomp_
 
 /* The fit of methods whose scale is a step (form->scale_is_step): max |p| / levels. */
 GCOMP__SHARED void gcomp__step_fit(const gcomp__form *form, const gcomp__measured *m,
-                                   gcomp__unit *u)
+                                   gcomp__constants *u)
 {
     const double most = (double)gcomp__float(m->max_bits), levels = (double)form->levels;
     if (!gcomp__simple_step(u, m->max_bits, form->levels))
@@ -10618,7 +10619,7 @@ GCOMP_API gcomp_result gcomp_momentum_step(float *x, float *velocity, const floa
 /* 16 floats to 64 bytes. The vector is stored as it is where that is little endian. u has the
    constants of the block, i is the first element's place in the tile: none needs neither. */
 #define gcomp__none_quant GCOMP__F(none_quant)
-GCOMP__INLINE void gcomp__none_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
+GCOMP__INLINE void gcomp__none_quant(uint8_t *code, gv p, const gcomp__constants *u, size_t i)
 {
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
     float f[16];
@@ -10635,7 +10636,7 @@ GCOMP__INLINE void gcomp__none_quant(uint8_t *code, gv p, const gcomp__unit *u, 
 
 /* And back. `format` is for functions that serve several formats. */
 #define gcomp__none_deq GCOMP__F(none_deq)
-GCOMP__INLINE gv gcomp__none_deq(const uint8_t *code, const gcomp__unit *u, int format)
+GCOMP__INLINE gv gcomp__none_deq(const uint8_t *code, const gcomp__constants *u, int format)
 {
     (void)format;
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
@@ -10713,7 +10714,7 @@ static const gcomp__method gcomp__row_none = {
 /* 16 floats to 32 bytes. The vector operation rounds and saturates, by the processor's own
    conversion where there is one. */
 #define gcomp__fp16_quant GCOMP__F(fp16_quant)
-GCOMP__INLINE void gcomp__fp16_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
+GCOMP__INLINE void gcomp__fp16_quant(uint8_t *code, gv p, const gcomp__constants *u, size_t i)
 {
     (void)u;
     (void)i;
@@ -10721,7 +10722,7 @@ GCOMP__INLINE void gcomp__fp16_quant(uint8_t *code, gv p, const gcomp__unit *u, 
 }
 /* Every binary16 is a float: decoding is exact. */
 #define gcomp__fp16_deq GCOMP__F(fp16_deq)
-GCOMP__INLINE gv gcomp__fp16_deq(const uint8_t *code, const gcomp__unit *u, int format)
+GCOMP__INLINE gv gcomp__fp16_deq(const uint8_t *code, const gcomp__constants *u, int format)
 {
     (void)format;
     (void)u;
@@ -10762,7 +10763,7 @@ static const gcomp__method gcomp__row_fp16 = {
 #if GCOMP__EACH(BF16)
 /* 16 floats to 32 bytes; the vector operation rounds and saturates. */
 #define gcomp__bf16_quant GCOMP__F(bf16_quant)
-GCOMP__INLINE void gcomp__bf16_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
+GCOMP__INLINE void gcomp__bf16_quant(uint8_t *code, gv p, const gcomp__constants *u, size_t i)
 {
     (void)u;
     (void)i;
@@ -10770,7 +10771,7 @@ GCOMP__INLINE void gcomp__bf16_quant(uint8_t *code, gv p, const gcomp__unit *u, 
 }
 /* The lower half of the float is 0. */
 #define gcomp__bf16_deq GCOMP__F(bf16_deq)
-GCOMP__INLINE gv gcomp__bf16_deq(const uint8_t *code, const gcomp__unit *u, int format)
+GCOMP__INLINE gv gcomp__bf16_deq(const uint8_t *code, const gcomp__constants *u, int format)
 {
     (void)format;
     (void)u;
@@ -10806,7 +10807,7 @@ static const gcomp__method gcomp__row_bf16 = {
      bit      0    1   0    0   0   1         1: below 0; -0 is not */
 #if GCOMP__EACH(SIGN) || GCOMP__EACH(ONEBIT) || GCOMP__EACH(VOTE)
 #define gcomp__below_0_quant GCOMP__F(below_0_quant)
-GCOMP__INLINE void gcomp__below_0_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
+GCOMP__INLINE void gcomp__below_0_quant(uint8_t *code, gv p, const gcomp__constants *u, size_t i)
 {
     (void)u;
     (void)i;
@@ -10835,7 +10836,7 @@ GCOMP__INLINE void gcomp__below_0_quant(uint8_t *code, gv p, const gcomp__unit *
 #if GCOMP__EACH(SIGN)
 /* u->a with the sign turned where the bit is 1. */
 #define gcomp__sign_deq GCOMP__F(sign_deq)
-GCOMP__INLINE gv gcomp__sign_deq(const uint8_t *code, const gcomp__unit *u, int format)
+GCOMP__INLINE gv gcomp__sign_deq(const uint8_t *code, const gcomp__constants *u, int format)
 {
     (void)format;
     return gv_flip(gv_splat(u->a), gcomp__get16(code));
@@ -10852,7 +10853,7 @@ static const gcomp__block_kernels GCOMP__F(sign_kernels)[] = {
 #endif
 
 #if GCOMP__ONCE(SIGN)
-static void gcomp__sign_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
+static void gcomp__sign_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__constants *u)
 {
     const double mean = m->sum / (double)m->count; /* of |p|, or for scale=rms of p * p */
     u->a = (float)(form->measure == GCOMP__L2 ? gcomp__sqrt(mean) : mean);
@@ -10892,7 +10893,7 @@ static const gcomp__method gcomp__row_sign = {
 #if GCOMP__EACH(ONEBIT)
 /* u->b where the bit is 1, else u->a. */
 #define gcomp__onebit_deq GCOMP__F(onebit_deq)
-GCOMP__INLINE gv gcomp__onebit_deq(const uint8_t *code, const gcomp__unit *u, int format)
+GCOMP__INLINE gv gcomp__onebit_deq(const uint8_t *code, const gcomp__constants *u, int format)
 {
     (void)format;
     return gv_pick(gcomp__get16(code), gv_splat(u->b), gv_splat(u->a));
@@ -10907,7 +10908,8 @@ static const gcomp__block_kernels GCOMP__F(onebit_kernels)[] = {
 
 #if GCOMP__ONCE(ONEBIT)
 /* a and b, from the sums of both sides. */
-static void gcomp__onebit_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
+static void gcomp__onebit_fit(const gcomp__form *form, const gcomp__measured *m,
+                              gcomp__constants *u)
 {
     size_t others = m->count - m->negative; /* elements >= 0; m->other is the sum of -p below 0 */
     (void)form;
@@ -10942,7 +10944,7 @@ static const gcomp__method gcomp__row_onebit = {
    gradients that matter. Strom, Interspeech 2015; apache/mxnet gradient_compression. */
 #if GCOMP__EACH(TWOBIT)
 #define gcomp__twobit_quant GCOMP__F(twobit_quant)
-GCOMP__INLINE void gcomp__twobit_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
+GCOMP__INLINE void gcomp__twobit_quant(uint8_t *code, gv p, const gcomp__constants *u, size_t i)
 {
     gw b = gw_bits(p), size = gw_and(b, gw_splat(0x7fffffff)); /* |p| as a word: same order */
     gw fires = gw_gt(size, gw_splat((int32_t)(gcomp__bits(u->constant) - 1)));
@@ -10958,14 +10960,14 @@ GCOMP__INLINE gv gcomp__twobit_value(const uint8_t *code, float threshold)
     return gv_of_bits(gw_and(gw_xor(minus, gw_shl(c, 31)), gw_sar(c, 1)));
 }
 #define gcomp__twobit_deq GCOMP__F(twobit_deq)
-GCOMP__INLINE gv gcomp__twobit_deq(const uint8_t *code, const gcomp__unit *u, int format)
+GCOMP__INLINE gv gcomp__twobit_deq(const uint8_t *code, const gcomp__constants *u, int format)
 {
     (void)format;
     return gcomp__twobit_value(code, u->constant);
 }
 /* The same with the threshold from the body. */
 #define gcomp__twobit_auto_deq GCOMP__F(twobit_auto_deq)
-GCOMP__INLINE gv gcomp__twobit_auto_deq(const uint8_t *code, const gcomp__unit *u, int format)
+GCOMP__INLINE gv gcomp__twobit_auto_deq(const uint8_t *code, const gcomp__constants *u, int format)
 {
     (void)format;
     return gcomp__twobit_value(code, u->a);
@@ -11139,14 +11141,14 @@ static const gcomp__method gcomp__row_twobit = {
 /* p > t is t - p < 0. gv_mirror turns the order of each 8 lanes, so that the first element gets the
    highest bit of its byte. */
 #define gcomp__threshold1_quant GCOMP__F(threshold1_quant)
-GCOMP__INLINE void gcomp__threshold1_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
+GCOMP__INLINE void gcomp__threshold1_quant(uint8_t *code, gv p, const gcomp__constants *u, size_t i)
 {
     (void)i;
     gcomp__put16(code, gv_below_0(gv_mirror(gv_sub(gv_splat(u->constant), p))));
 }
 /* 1, with the sign turned where the bit is 0; in the order of lanes again. */
 #define gcomp__threshold1_deq GCOMP__F(threshold1_deq)
-GCOMP__INLINE gv gcomp__threshold1_deq(const uint8_t *code, const gcomp__unit *u, int format)
+GCOMP__INLINE gv gcomp__threshold1_deq(const uint8_t *code, const gcomp__constants *u, int format)
 {
     (void)format;
     (void)u;
@@ -11205,7 +11207,7 @@ typedef struct gcomp__vote_kernels {
 #if GCOMP__EACH(VOTE)
 /* -1 where the bit is 1, else 1. */
 #define gcomp__vote_deq GCOMP__F(vote_deq)
-GCOMP__INLINE gv gcomp__vote_deq(const uint8_t *code, const gcomp__unit *u, int format)
+GCOMP__INLINE gv gcomp__vote_deq(const uint8_t *code, const gcomp__constants *u, int format)
 {
     (void)format;
     (void)u;
@@ -11364,7 +11366,7 @@ GCOMP__INLINE void gcomp__put_levels(uint8_t *code, gw q, gw r, int bits, int sh
 /* 32 elements: x and y are p / d * 65536, 16 each. |p / d| <= levels, with one exception: terngrad,
    whose codes have 2 bits, has d below the largest |p|, and this is where p is clipped. */
 #define gcomp__stochastic_quants GCOMP__F(stochastic_quants)
-GCOMP__INLINE void gcomp__stochastic_quants(uint8_t *code, gv x, gv y, const gcomp__unit *u,
+GCOMP__INLINE void gcomp__stochastic_quants(uint8_t *code, gv x, gv y, const gcomp__constants *u,
                                             size_t i, int bits)
 {
     gw q, r;
@@ -11375,7 +11377,7 @@ GCOMP__INLINE void gcomp__stochastic_quants(uint8_t *code, gv x, gv y, const gco
 
 /* d * q for 16 codes. Codes of 2 and 4 bits have so few products that these are looked up. */
 #define gcomp__levels_deq GCOMP__F(levels_deq)
-GCOMP__INLINE gv gcomp__levels_deq(const uint8_t *code, const gcomp__unit *u, int bits)
+GCOMP__INLINE gv gcomp__levels_deq(const uint8_t *code, const gcomp__constants *u, int bits)
 {
     if (bits == 2) return gv_times2(code, u->a);
     if (bits == 4) return gv_times4(code, u->a);
@@ -11452,8 +11454,8 @@ static void gcomp__levels_form(gcomp__form *form, unsigned size, double levels, 
 #if GCOMP__EACH(INT)
 /* 32 elements, 16 of p / d in x and in y; |p / d| <= L. */
 #define gcomp__nearest_quants GCOMP__F(nearest_quants)
-GCOMP__INLINE void gcomp__nearest_quants(uint8_t *code, gv x, gv y, const gcomp__unit *u, size_t i,
-                                         int bits)
+GCOMP__INLINE void gcomp__nearest_quants(uint8_t *code, gv x, gv y,
+                                         const gcomp__constants *u, size_t i, int bits)
 {
     (void)u;
     (void)i;
@@ -11463,7 +11465,7 @@ GCOMP__INLINE void gcomp__nearest_quants(uint8_t *code, gv x, gv y, const gcomp_
 /* The same with x = (p - c) / d. Affine levels use all codes of their bits, and rounding may lead
    one level beyond these. */
 #define gcomp__near_affine_quants GCOMP__F(near_affine_quants)
-GCOMP__INLINE void gcomp__near_affine_quants(uint8_t *code, gv x, gv y, const gcomp__unit *u,
+GCOMP__INLINE void gcomp__near_affine_quants(uint8_t *code, gv x, gv y, const gcomp__constants *u,
                                              size_t i, int bits)
 {
     const int half = 1 << (bits - 1);
@@ -11474,7 +11476,7 @@ GCOMP__INLINE void gcomp__near_affine_quants(uint8_t *code, gv x, gv y, const gc
 
 /* The same at random, with 16 binary places. */
 #define gcomp__random_affine_quants GCOMP__F(random_affine_quants)
-GCOMP__INLINE void gcomp__random_affine_quants(uint8_t *code, gv x, gv y, const gcomp__unit *u,
+GCOMP__INLINE void gcomp__random_affine_quants(uint8_t *code, gv x, gv y, const gcomp__constants *u,
                                                size_t i, int bits)
 {
     const int half = 1 << (bits - 1);
@@ -11485,7 +11487,7 @@ GCOMP__INLINE void gcomp__random_affine_quants(uint8_t *code, gv x, gv y, const 
 
 /* d * q + c. */
 #define gcomp__affine_deq GCOMP__F(affine_deq)
-GCOMP__INLINE gv gcomp__affine_deq(const uint8_t *code, const gcomp__unit *u, int bits)
+GCOMP__INLINE gv gcomp__affine_deq(const uint8_t *code, const gcomp__constants *u, int bits)
 {
     return gv_add(gcomp__levels_deq(code, u, bits), gv_splat(u->b));
 }
@@ -11539,7 +11541,8 @@ static const gcomp__block_kernels GCOMP__F(int_kernels)[] = {
 #if GCOMP__ONCE(INT)
 /* d and c of a block, as above. u->offset is c * lift: it is taken off before the product with
    u->inverse = 1 / d. */
-static void gcomp__affine_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
+static void gcomp__affine_fit(const gcomp__form *form, const gcomp__measured *m,
+                              gcomp__constants *u)
 {
     double low = (double)m->low, high = (double)m->high;
     double steps = 2 * (double)form->levels + 1; /* 2^bits - 1, between 2^bits codes */
@@ -11631,14 +11634,14 @@ static const gcomp__method gcomp__row_int = {
 
    The larger of both is right everywhere: below 2^(1-s) the first is larger, and it stops at 1. */
 #define gcomp__powers_low GCOMP__F(powers_low)
-GCOMP__INLINE gv gcomp__powers_low(gv x, const gcomp__unit *u)
+GCOMP__INLINE gv gcomp__powers_low(gv x, const gcomp__constants *u)
 {
     const gv factor = gv_of_bits(gw_splat((127 + (int32_t)u->levels - 1 + 16) << 23));
     return gv_min(gv_mul(gv_abs(x), factor), gv_splat(65536.0f));
 }
 /* The place of |x|, and 16 random bits added: the upper half of a word is the level. */
 #define gcomp__powers_level GCOMP__F(powers_level)
-GCOMP__INLINE gw gcomp__powers_level(gv x, const gcomp__unit *u, size_t i)
+GCOMP__INLINE gw gcomp__powers_level(gv x, const gcomp__constants *u, size_t i)
 {
     const int32_t zero = 127 - (int32_t)u->levels; /* a float's exponent field that counts as 0 */
     const gw low = gw_trunc(gcomp__powers_low(x, u));
@@ -11647,7 +11650,7 @@ GCOMP__INLINE gw gcomp__powers_level(gv x, const gcomp__unit *u, size_t i)
 }
 /* The rare lanes in which 16 random bits do not decide: by what is behind the 16 places. */
 #define gcomp__powers_tie_broken GCOMP__F(powers_tie_broken)
-GCOMP__RARE gw gcomp__powers_tie_broken(gw sum, gv x, const gcomp__unit *u, size_t i)
+GCOMP__RARE gw gcomp__powers_tie_broken(gw sum, gv x, const gcomp__constants *u, size_t i)
 {
     const gv low = gcomp__powers_low(x, u), rest = gv_sub(low, gv_number(gw_trunc(low)));
     const uint32_t is_low = gv_below_0(gv_sub(low, gv_splat(65536.0f)));
@@ -11656,8 +11659,8 @@ GCOMP__RARE gw gcomp__powers_tie_broken(gw sum, gv x, const gcomp__unit *u, size
 /* 32 elements, p / norm, as codes of 4 or 8 bits: a level, which is cut at s, with the sign of
    p. */
 #define gcomp__powers_quants GCOMP__F(powers_quants)
-GCOMP__INLINE void gcomp__powers_quants(uint8_t *code, gv x, gv y, const gcomp__unit *u, size_t i,
-                                        int bits)
+GCOMP__INLINE void gcomp__powers_quants(uint8_t *code, gv x, gv y,
+                                        const gcomp__constants *u, size_t i, int bits)
 {
     const gw top = gw_splat((int32_t)u->levels);
     gw q = gcomp__powers_level(x, u, i), r = gcomp__powers_level(y, u, i + 16);
@@ -11672,7 +11675,7 @@ GCOMP__INLINE void gcomp__powers_quants(uint8_t *code, gv x, gv y, const gcomp__
 
 /* norm * sgn(q) * 2^(|q| - s), made as the bits of a float; 0 where q is 0. */
 #define gcomp__powers_deq GCOMP__F(powers_deq)
-GCOMP__INLINE gv gcomp__powers_deq(const uint8_t *code, const gcomp__unit *u, int bits)
+GCOMP__INLINE gv gcomp__powers_deq(const uint8_t *code, const gcomp__constants *u, int bits)
 {
     const gw q = bits == 8 ? gw_get8(code) : gw_get4(code), sign = gw_sar(q, 31);
     const gw size = gcomp__signed(q, sign), sent = gw_gt(size, gw_splat(0));
@@ -11703,7 +11706,7 @@ static double gcomp__qsgd_norm(const gcomp__form *form, const gcomp__measured *m
 }
 
 /* spacing=even: d = norm / s. */
-static void gcomp__qsgd_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
+static void gcomp__qsgd_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__constants *u)
 {
     const double norm = gcomp__qsgd_norm(form, m);
     if (form->scale_is_step && gcomp__simple_step(u, m->max_bits, form->levels)) return;
@@ -11720,7 +11723,8 @@ static void gcomp__qsgd_fit(const gcomp__form *form, const gcomp__measured *m, g
 }
 
 /* spacing=powers: the norm itself, and quantisers get p / norm. */
-static void gcomp__powers_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
+static void gcomp__powers_fit(const gcomp__form *form, const gcomp__measured *m,
+                              gcomp__constants *u)
 {
     const double norm = gcomp__qsgd_norm(form, m);
     gcomp__step_of(u, norm, norm, 1);
@@ -11774,7 +11778,8 @@ static const gcomp__method gcomp__row_qsgd = {
 /* s, from the sums of p^2 and of p. A block of fewer than 32 elements is not clipped: its deviation
    says little. A block whose clip is below 2^-20 of its largest |p| is not clipped either: its
    elements are nearly equal, and clipping would take them away. */
-static void gcomp__terngrad_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__unit *u)
+static void gcomp__terngrad_fit(const gcomp__form *form, const gcomp__measured *m,
+                                gcomp__constants *u)
 {
     double most = (double)gcomp__float(m->max_bits), n = (double)m->count, mean = m->other / n,
            clip = most; /* becomes s */
@@ -11801,7 +11806,7 @@ static gcomp_result gcomp__terngrad_make(gcomp__work *work, int round)
 {
     gcomp__measured all;
     gcomp__form form;
-    gcomp__unit u;
+    gcomp__constants u;
     (void)round;
     gcomp__form_of(gcomp__method_of(work->codec->method), work->codec->param, &form);
     GCOMP__TRY(gcomp__look_at(work, form.measure, &all));
@@ -11869,7 +11874,7 @@ static const gcomp__method gcomp__row_terngrad = {
    is added: the carry into the exponent has the probability m. The 7 bits that were shifted out
    count only in ties. */
 #define gcomp__natural_quant GCOMP__F(natural_quant)
-GCOMP__INLINE void gcomp__natural_quant(uint8_t *code, gv p, const gcomp__unit *u, size_t i)
+GCOMP__INLINE void gcomp__natural_quant(uint8_t *code, gv p, const gcomp__constants *u, size_t i)
 {
     gw e = gcomp__add_draws(gw_shr(gw_bits(gv_abs(p)), 7), u, i);
     if (gw_ties(e, e)) e = gcomp__tie_broken(e, gcomp__mantissa_rest(p), u, i);
@@ -11878,7 +11883,7 @@ GCOMP__INLINE void gcomp__natural_quant(uint8_t *code, gv p, const gcomp__unit *
 }
 /* The exponent and the sign as the bits of a float. */
 #define gcomp__natural_deq GCOMP__F(natural_deq)
-GCOMP__INLINE gv gcomp__natural_deq(const uint8_t *code, const gcomp__unit *u, int format)
+GCOMP__INLINE gv gcomp__natural_deq(const uint8_t *code, const gcomp__constants *u, int format)
 {
     (void)format;
     gw e = gw_and(gw_get8(code), gw_splat(255));
@@ -11982,8 +11987,8 @@ GCOMP__INLINE gw gcomp__small_float(gv x, int mantissa, int bias)
 
 /* 32 elements, 16 in x and in y, in a format which is a constant. */
 #define gcomp__small_quants GCOMP__F(small_quants)
-GCOMP__INLINE void gcomp__small_quants(uint8_t *code, gv x, gv y, const gcomp__unit *u, size_t i,
-                                       int format)
+GCOMP__INLINE void gcomp__small_quants(uint8_t *code, gv x, gv y,
+                                       const gcomp__constants *u, size_t i, int format)
 {
     const gcomp__small_format f = gcomp__small_formats[format];
     const gw q = gcomp__small_float(x, f.mantissa, f.bias);
@@ -11999,7 +12004,7 @@ GCOMP__INLINE void gcomp__small_quants(uint8_t *code, gv x, gv y, const gcomp__u
 /* Back: a code is the upper part of an fp16 with another bias, once its mantissa is moved to the
    top of an fp16's 10 bits. So it is loaded as fp16, and 2^(15 - bias) makes up for the bias. */
 #define gcomp__small_deq GCOMP__F(small_deq)
-GCOMP__INLINE gv gcomp__small_deq(const uint8_t *code, const gcomp__unit *u, int format)
+GCOMP__INLINE gv gcomp__small_deq(const uint8_t *code, const gcomp__constants *u, int format)
 {
     const gcomp__small_format f = gcomp__small_formats[format];
     const gv half = f.bits == 6 ? gv_load_six(code, 10 - f.mantissa)
@@ -12078,15 +12083,15 @@ static const int32_t gcomp__mx_values[16] = {
 #if GCOMP__EACH(MX)
 /* 16 codes of 4 bits, looked up. */
 #define gcomp__mx_e2m1_deq GCOMP__F(mx_e2m1_deq)
-GCOMP__INLINE gv gcomp__mx_e2m1_deq(const uint8_t *code, const gcomp__unit *u, int format)
+GCOMP__INLINE gv gcomp__mx_e2m1_deq(const uint8_t *code, const gcomp__constants *u, int format)
 {
     (void)format;
     return gv_mul(gv_of_bits(gw_look4(gcomp__mx_values, code)), gv_splat(u->a));
 }
 /* int8: k = 64 p / X to nearest; -128 is never written. */
 #define gcomp__mx_int8_quants GCOMP__F(mx_int8_quants)
-GCOMP__INLINE void gcomp__mx_int8_quants(uint8_t *code, gv x, gv y, const gcomp__unit *u, size_t i,
-                                         int format)
+GCOMP__INLINE void gcomp__mx_int8_quants(uint8_t *code, gv x, gv y,
+                                         const gcomp__constants *u, size_t i, int format)
 {
     const gv steps = gv_splat(64);
     const gw q = gw_nearest(gv_mul(x, steps)), r = gw_nearest(gv_mul(y, steps));
@@ -12097,7 +12102,7 @@ GCOMP__INLINE void gcomp__mx_int8_quants(uint8_t *code, gv x, gv y, const gcomp_
 }
 /* X * (k / 64). */
 #define gcomp__mx_int8_deq GCOMP__F(mx_int8_deq)
-GCOMP__INLINE gv gcomp__mx_int8_deq(const uint8_t *code, const gcomp__unit *u, int format)
+GCOMP__INLINE gv gcomp__mx_int8_deq(const uint8_t *code, const gcomp__constants *u, int format)
 {
     (void)format;
     gv q = gv_mul(gv_number(gw_get8(code)), gv_splat(1.0f / 64));
@@ -17026,7 +17031,7 @@ static const gcomp__method gcomp__row_powersgd = {
 typedef struct gcomp__intsum_job {
     gcomp__work *work;
     const struct gcomp__intsum_kernels *kernels;
-    gcomp__unit unit; /* of the largest |p| that all workers share */
+    gcomp__constants unit; /* of the largest |p| that all workers share */
     int size;         /* a code has 1 << size bytes: 0, 1, 2 for 8, 16, 32 bits */
     int stochastic;   /* rounds at random, else to the nearest */
 } gcomp__intsum_job;
@@ -17042,7 +17047,7 @@ typedef struct gcomp__intsum_kernels {
 /* p / d, between -L and L: gcomp__step_of sees to that. `lift` is a power of two for d so small
    that 1 / d would be infinite, else 1. */
 #define gcomp__intsum_steps GCOMP__F(intsum_steps)
-GCOMP__INLINE gv gcomp__intsum_steps(gv p, const gcomp__unit *u)
+GCOMP__INLINE gv gcomp__intsum_steps(gv p, const gcomp__constants *u)
 {
     return gv_mul(gv_mul(p, gv_splat(u->lift)), gv_splat(u->inverse));
 }
@@ -17062,7 +17067,7 @@ GCOMP__INLINE gv gcomp__intsum_load(const gcomp_input *in, int general, size_t i
    too long for the words of gcomp__dither. The floor is taken off first, and the fraction rounded
    alone, to 16 places and a random number of 16 bits: up with the probability of the fraction. */
 #define gcomp__intsum_word GCOMP__F(intsum_word)
-GCOMP__INLINE gw gcomp__intsum_word(gv x, const gcomp__unit *u, size_t j)
+GCOMP__INLINE gw gcomp__intsum_word(gv x, const gcomp__constants *u, size_t j)
 {
     const gw whole = gw_floor(x); /* the fraction is 0 or more, of negative x too */
     const gv places = gv_mul(gv_sub(x, gv_number(whole)), gv_splat(65536.0f));
@@ -17125,7 +17130,7 @@ static void gcomp__intsum_codes(const gcomp__intsum_job *job, size_t begin, size
     const int general = gcomp__general(&in), size = job->size, stochastic = job->stochastic;
     uint8_t *to = (uint8_t *)(void *)job->work->sums[1];
     uint32_t draws[GCOMP__TILE / 2 + 16]; /* 16 bits an element */
-    gcomp__unit u = job->unit;
+    gcomp__constants u = job->unit;
     u.draws = draws;
     if (stochastic && size < 2) u.inverse *= 65536.0f; /* as gcomp__dither takes them */
     for (size_t i = begin; i < end; i += GCOMP__TILE) {
