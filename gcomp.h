@@ -2306,14 +2306,6 @@ GCOMP__INLINE float gcomp__from_half(uint32_t h)
 GCOMP__INLINE int32_t gcomp__short_mask(int shift) { return ((0x80 << shift) - 1) | -0x8000; }
 GCOMP__INLINE int32_t gcomp__six_mask(int shift) { return 0x1f << shift | -0x8000; }
 
-/* x to bfloat16, the upper half of a float; nearest, ties to even, by the same carry as above. |x|
-   is at most GCOMP__BFLOAT_MAX: a larger one could be rounded up to infinity. */
-GCOMP__INLINE uint32_t gcomp__to_bfloat(float x)
-{
-    uint32_t u = gcomp__bits(x);
-    return (u + 0x7fffu + (u >> 16 & 1)) >> 16;
-}
-
 /* The largest finite numbers of both formats: encoders make larger ones these. */
 #define GCOMP__HALF_MAX 65504.0f
 #define GCOMP__BFLOAT_MAX (gcomp__float(0x7f7f0000u))
@@ -4058,7 +4050,15 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
     (GCOMP__HAS_CODES || GCOMP__HAS(FP8) || GCOMP__HAS(MX))
 #define GCOMP__HAS_DRAWS /* block methods that round up or down at random */ \
     (GCOMP__HAS_CODES || GCOMP__HAS(NATURAL))
-#define GCOMP__HAS_LEVELS16 GCOMP__HAS(QSGD) /* levels of 16 bits */
+#define GCOMP__HAS_LEVELS16 GCOMP__HAS(QSGD)      /* levels of 16 bits */
+#define GCOMP__HAS_POWER_SCALES GCOMP__HAS(MX)    /* scales of one byte, and kernels->fit */
+#define GCOMP__HAS_OWN_CHECKS GCOMP__HAS(NATURAL) /* GCOMP__OWN_CHECK, and whole groups of codes */
+#define GCOMP__HAS_VOTES GCOMP__HAS(VOTE)         /* payload->votes */
+#define GCOMP__HAS_FLOAT_WORDS /* a float in the parameter word of the payload */ \
+    (GCOMP__HAS(TWOBIT) || GCOMP__HAS(THRESHOLD1))
+#define GCOMP__HAS_TENSOR_SCALES /* one scale or threshold of a tensor: call->shared */ \
+    (GCOMP__HAS(TERNGRAD) || GCOMP__HAS(TWOBIT))
+#define GCOMP__HAS_SCRATCH /* payload->needs_scratch */ (GCOMP__HAS_SPARSE || GCOMP__HAS(EDEN))
 #define GCOMP__HAS_MOMENTUM (GCOMP__HAS(DGC) || GCOMP__HAS(FETCH) || GCOMP__HAS(POWERSGD))
 
 /* A chapter has three zones: what is compiled once before the kernels (types, constants, functions
@@ -7727,7 +7727,8 @@ GCOMP__NOINLINE uint32_t gcomp__fit_tile(const gcomp__span *span, gcomp__tile *t
             most = gv_max_bits(most, gv_load(t->p + j));
         t->top[k] = gcomp__measures(form->measure, GCOMP__RANGE) ? 0 : gv_most(most);
     }
-    if (GCOMP__HAS(MX) && job->kernels->fit) return (job->kernels->fit)(form, t, blocks, scale);
+    if (GCOMP__HAS_POWER_SCALES && job->kernels->fit)
+        return (job->kernels->fit)(form, t, blocks, scale);
     for (size_t k = 0; k < blocks; k++, scale += form->scale_bytes) {
         float *p = t->p + k * block;
         gcomp__measured m;
@@ -9495,8 +9496,8 @@ static void gcomp__two_lists(gcomp__indices *x, gcomp__indices *y, uint32_t *to_
 #endif
 
 #if GCOMP__IN_ONCE
-/* Each function gcomp__next_x reads `count` indices of coder x, count <= x->left, or sets x->bad.
-   */
+/* Each function gcomp__next_x reads `count` indices of coder x, count <= x->left, or sets
+   x->bad. */
 
 /* Each gcomp__next_<coder> reads `count` indices, at most x->left, or sets x->bad. */
 
@@ -9850,7 +9851,7 @@ static gcomp_result gcomp__unpack(const gcomp__method *m, uint32_t word, double 
     for (int i = 0; i < GCOMP_PARAMS; i++) {
         const gcomp__param *p = &m->param[i];
         uint32_t field = p->bits < 32 ? word & ((1u << p->bits) - 1) : word;
-        const int number = (GCOMP__HAS(TWOBIT) || GCOMP__HAS(THRESHOLD1)) && /* others' stay */
+        const int number = GCOMP__HAS_FLOAT_WORDS && /* others' stay */
                            (p->kind == GCOMP__REAL || p->kind == GCOMP__AUTO);
         param[i] = p->initial;
         if (!p->name || !p->bits) continue;
@@ -9954,8 +9955,8 @@ static size_t gcomp__block_bound(const gcomp_codec *codec, size_t n)
     return gcomp__form_bound(&form, n);
 }
 
-/* Scratch of an encoder with threads: the measures of each chunk. Without it chunks go one by one.
-   */
+/* Scratch of an encoder with threads: the measures of each chunk. Without it chunks go
+   one by one. */
 static size_t gcomp__block_scratch(const gcomp_codec *codec, size_t n)
 {
     (void)codec;
@@ -10102,7 +10103,7 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     /* in parallel only where each chunk has a place for its measures */
     if (call->parallel.run && call->scratch_bytes / sizeof(gcomp__measured) >= gcomp__chunks(n))
         job.part = (gcomp__measured *)(void *)call->scratch;
-    if ((GCOMP__HAS(TERNGRAD) || GCOMP__HAS(TWOBIT)) && call->shared && n) {
+    if (GCOMP__HAS_TENSOR_SCALES && call->shared && n) {
         /* terngrad's s, or twobit's threshold, which is a constant */
         const double scale = (double)*call->shared, levels = (double)job.form.levels;
         gcomp__step_of(&job.unit, scale, scale * levels, levels);
@@ -10274,7 +10275,7 @@ static gcomp_result gcomp__check_scales(const gcomp__view *view, int *large)
 {
     const size_t bytes = view->form.scale_bytes;
     uint32_t most = 0; /* the largest word */
-    if (GCOMP__HAS(MX) && bytes == GCOMP__POWER_OF_TWO)
+    if (GCOMP__HAS_POWER_SCALES && bytes == GCOMP__POWER_OF_TWO)
         return gcomp__check_powers(view->scales, view->codes, large);
     for (const uint8_t *s = view->scales; s < view->codes; s += bytes) {
         const uint32_t a = gcomp__get32(s); /* the second float may be negative */
@@ -10293,7 +10294,7 @@ static int gcomp__bad_codes(const gcomp__view *view)
     const size_t bytes = (size_t)(view->body + view->bytes - view->codes);
     if (view->form.check == GCOMP__PAIRS || view->form.check == GCOMP__UP_TO)
         return (gcomp__common(view->set)->any_invalid)(&view->form, view->codes, bytes);
-    return GCOMP__HAS(NATURAL) && view->form.check == GCOMP__OWN_CHECK &&
+    return GCOMP__HAS_OWN_CHECKS && view->form.check == GCOMP__OWN_CHECK &&
            (view->form.bad_codes)(view->codes, bytes);
 }
 
@@ -10373,7 +10374,7 @@ static gcomp_result gcomp__block_check(const gcomp__view *view)
         if (form->first_high ? byte & 0xffu >> used : byte >> used) return GCOMP_RESERVED_BITS;
     }
     if (gcomp__bad_codes(view)) return GCOMP_CORRUPT;
-    if (GCOMP__HAS(NATURAL) && last && form->whole_groups)
+    if (GCOMP__HAS_OWN_CHECKS && last && form->whole_groups)
         GCOMP__TRY(gcomp__check_last_group(view, last));
     return look ? gcomp__look_at_values(view, view->n) : GCOMP_OK;
 }
@@ -10551,8 +10552,8 @@ static void gcomp__part_chunk(void *arg, size_t chunk)
     (gcomp__common(work->call.set)->scale_copy)(work->sums[0], &work->in, begin, end, work->part);
 }
 
-/* sums[0] <- part * p, with p = scale * grad + residual: what a worker brings to a sum of floats.
-   */
+/* sums[0] <- part * p, with p = scale * grad + residual: what a worker brings to a sum of
+   floats. */
 static void gcomp__make_part(gcomp__work *work)
 {
     gcomp__run(&work->call, gcomp__chunks(work->n), gcomp__part_chunk, work);
@@ -13013,11 +13014,10 @@ struct gcomp__selector {
    bin has the k-th. That bin is cut into 2048 finer bins, and so on: three times at most for keys
    of 31 bits. If a bin holds 16 keys or fewer, they are sorted instead. With k = 6:
 
-     keys       least |----|----|----|----|----|----| largest
-     bins[]             90   41   12    4    3    1
-     and above it                 20    8    4    1
-     the bin                         |....|            has the sixth, as its second from above
-                                                                                             */
+     keys                  least |----|----|----|----|----|----| largest
+     keys in the bin               90   41   12    4    3    1
+     in it and all bins above                20    8    4    1
+   Four keys lie above the bin of 4 keys: so the sixth largest of all is the second of this bin. */
 #if GCOMP__IN_ONCE
 /* density * n, less 2^-40 of it, so that a density of 0.1 makes 1 of 10 elements, though the
    double 0.1 is a little more than a tenth. The pointer keeps compilers from calculating this
@@ -14909,7 +14909,7 @@ static void gcomp__random_take(void *arg, size_t chunk)
     const size_t bytes = gcomp__dtype_bytes(in.dtype), n = job->work->n,
                  end = gcomp__min(n, (chunk + 1) * GCOMP_CHUNK);
     const uint8_t *before = job->before + 8 * chunk;
-    /* the values of this chunk go to to .. last - 1 */
+    /* the values of this chunk go to indices `to` .. last - 1 */
     const float *last = job->work->sums[0] + (size_t)gcomp__get64(before + 8);
     float *to = job->work->sums[0] + (size_t)gcomp__get64(before), line[64], tile[64];
     gv max_bits = gv_splat(0);
@@ -17995,7 +17995,7 @@ GCOMP_API size_t gcomp_bound(const gcomp_codec *codec, size_t n)
 GCOMP_API size_t gcomp_scratch(const gcomp_codec *codec, size_t n)
 {
     const gcomp__method *m = gcomp__valid(codec);
-    if (!(GCOMP__HAS_SPARSE || GCOMP__HAS(EDEN)) || !m || !m->payload->needs_scratch) return 0;
+    if (!GCOMP__HAS_SCRATCH || !m || !m->payload->needs_scratch) return 0;
     size_t bytes = gcomp__plus((m->payload->scratch)(codec, n), 64); /* to align it */
     return bytes == SIZE_MAX ? 0 : bytes;
 }
@@ -18443,7 +18443,7 @@ GCOMP__NOINLINE void gcomp__add_all(const gcomp__call *call, const void *const *
     size_t group; /* views in the sink at hand */
     sink.weight = 1.0f / (float)count; /* first: so no sum on the way is too large */
     sink.views = views;
-    if (GCOMP__HAS(VOTE) && gcomp__all_vote(payloads, count)) {
+    if (GCOMP__HAS_VOTES && gcomp__all_vote(payloads, count)) {
         /* one view, for n, and the bytes of all */
         gcomp__open_valid(call->set, views, NULL, payloads[0], lengths[0], n);
         sink.payloads = payloads;
@@ -19108,8 +19108,8 @@ static gcomp_result gcomp__transport_suits(const gcomp_desc *d, const gcomp_code
 }
 
 /* Checks number of workers and rank, of desc.comm or desc.node, and makes a world of 0 one of 1.
-   The names are for the sentence: "comm.rank is 4: it must be from 0 to one less than the world".
-   */
+   The names are for the sentence: "comm.rank is 4: it must be from 0 to one less than the
+   world". */
 static gcomp_result gcomp__resolve_world(gcomp_comm *comm, const char *world, const char *rank,
                                          gcomp__text *why)
 {
