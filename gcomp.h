@@ -509,7 +509,8 @@
                             (below 1), zeroing=1
      powersgd               rank=4 (1 to 64), alternate=0, momentum=0 (below 1)
      intsum                 bits=8 (16, 32), rounding=stochastic (nearest)
-     none fp16 bf16 vote natural nonzero   have no parameters
+     fp16 bf16              rounding=nearest (stochastic: right on average)
+     none vote natural nonzero   have no parameters
 
    SCHEDULES
      desc.codec may be a list, from most bytes to fewest. desc.schedule says who chooses from the
@@ -4049,7 +4050,7 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
 #define GCOMP__HAS_SCALE_FIRST /* block methods whose scale is known before the codes */ \
     (GCOMP__HAS_CODES || GCOMP__HAS(FP8) || GCOMP__HAS(MX))
 #define GCOMP__HAS_DRAWS /* block methods that round up or down at random */ \
-    (GCOMP__HAS_CODES || GCOMP__HAS(NATURAL))
+    (GCOMP__HAS_CODES || GCOMP__HAS(NATURAL) || GCOMP__HAS(FP16) || GCOMP__HAS(BF16))
 #define GCOMP__HAS_LEVELS16 GCOMP__HAS(QSGD)      /* levels of 16 bits */
 #define GCOMP__HAS_POWER_SCALES GCOMP__HAS(MX)    /* scales of one byte, and kernels->fit */
 #define GCOMP__HAS_OWN_CHECKS GCOMP__HAS(NATURAL) /* GCOMP__OWN_CHECK, and whole groups of codes */
@@ -10710,7 +10711,11 @@ static const gcomp__method gcomp__row_none = {
      C(p) = p rounded to nearest, ties to even; above 65504 in size 65504 with p's sign
 
    |p - C(p)| <= 2^-11 |p| from 2^-14 on, at most 2^-25 below, where steps are 2^-24. So gradients
-   of 2^-25 or less become 0: they wait in the residual until they are larger. There is no scale. */
+   of 2^-25 or less become 0: they wait in the residual until they are larger. There is no scale.
+
+   rounding=stochastic: C(p) is one of the two halves beside p, so that its mean is p. The error is
+   at most twice as large. The probability is exact from 2^-17 on; below it is that of |p| rounded
+   down to a multiple of 2^-40, so |E[C(p)] - p| < 2^-40. What is a half stays as it is. */
 #if GCOMP__EACH(FP16)
 /* 16 floats to 32 bytes. The vector operation rounds and saturates, by the processor's own
    conversion where there is one. */
@@ -10720,6 +10725,26 @@ GCOMP__INLINE void gcomp__fp16_quant(uint8_t *code, gv p, const gcomp__constants
     (void)u;
     (void)i;
     gv_store_half(code, p);
+}
+/* At random. 2^e <= |p| < 2^(e+1), or e = -14 where |p| is smaller: a step of the half is
+   2^(e - 10). |p| times 2^(26 - e) has 16 places behind its whole steps; a random number is added,
+   and the places are cut off. Each exponent above -14 counts 1024 steps more:
+
+     field of e      E = e + 127 >= 113        of 2^(26 - e)   127 + 26 - e = 280 - E
+     code            steps + 1024 * (E - 113), steps <= 2048
+
+   Places below the 16 are cut off before: normal halves have none. */
+#define gcomp__fp16_random GCOMP__F(fp16_random)
+GCOMP__INLINE void gcomp__fp16_random(uint8_t *code, gv p, const gcomp__constants *u, size_t i)
+{
+    const gw least = gw_splat(113 << 23);
+    const gv x = gv_clamp(p, GCOMP__HALF_MAX);
+    const gw power = gw_max(gw_and(gw_bits(x), gw_splat(0x7f800000)), least);
+    const gv by = gv_of_bits(gw_sub(gw_splat((int32_t)(280u << 23)), power));
+    const gw sum = gw_add(gw_trunc(gv_mul(gv_abs(x), by)), gcomp__drawn(u, i));
+    const gw size = gw_add(gw_shr(sum, 16), gw_shr(gw_sub(power, least), 13));
+    /* -32768 has the sign's bit of a half, and copies of it above */
+    gw_put16(code, gw_or(size, gw_and(gw_sar(gw_bits(x), 31), gw_splat(-32768))));
 }
 /* Every binary16 is a float: decoding is exact. */
 #define gcomp__fp16_deq GCOMP__F(fp16_deq)
@@ -10731,17 +10756,21 @@ GCOMP__INLINE gv gcomp__fp16_deq(const uint8_t *code, const gcomp__constants *u,
 }
 GCOMP__KERNEL(fp16_quantise, gcomp__tile *t,
               gcomp__quantise_groups(t, gcomp__fp16_quant, 32, GCOMP__MOST))
+GCOMP__KERNEL(fp16_random_quantise, gcomp__tile *t,
+              gcomp__quantise_groups(t, gcomp__fp16_random, 32, GCOMP__MOST))
 GCOMP__KERNEL(fp16_decode, const gcomp__decoding *d,
               gcomp__decode_groups(d, gcomp__fp16_deq, 0, 32, GCOMP__NO_SCALE))
 static const gcomp__block_kernels GCOMP__F(fp16_kernels)[] = {
-    {GCOMP__F(fp16_quantise), GCOMP__F(fp16_decode)}};
+    {GCOMP__F(fp16_quantise), GCOMP__F(fp16_decode)},
+    {GCOMP__F(fp16_random_quantise), GCOMP__F(fp16_decode)}};
 #endif
 
 #if GCOMP__ONCE(FP16)
-/* Infinities and NaN are refused. */
+/* param: rounding. Infinities and NaN are refused. */
 static void gcomp__fp16_form(const double *param, gcomp__form *form)
 {
-    (void)param;
+    form->kernel = param[0] != 0;
+    form->stochastic = param[0] != 0;
     form->code16 = 32; /* 2 bytes each */
     form->check = GCOMP__UP_TO;
     form->last_code = 0x7bff; /* 65504, the largest finite one */
@@ -10749,7 +10778,7 @@ static void gcomp__fp16_form(const double *param, gcomp__form *form)
 
 static const gcomp__method gcomp__row_fp16 = {
     "fp16", 2, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT | GCOMP__VALUES,
-    {{NULL}},
+    {GCOMP__ONE_OF("rounding", 0, 1, 0, "nearest|stochastic|")},
     GCOMP__KERNELS(fp16), &gcomp__block_payload, &gcomp__gathered, {gcomp__fp16_form}};
 #endif
 
@@ -10760,7 +10789,11 @@ static const gcomp__method gcomp__row_fp16 = {
             bfloat16 with p's sign
 
    |p - C(p)| <= 2^-8 |p|, for normal floats of any size: coarser than fp16, but nothing is too
-   small or too large. What is lost stays in the residual. There is no scale. */
+   small or too large. What is lost stays in the residual. There is no scale.
+
+   rounding=stochastic: C(p) is one of the two bfloat16 beside p, and its mean is p, exactly: the 16
+   bits that are cut off are compared with 16 random bits. The error is at most twice as large. What
+   is a bfloat16 stays as it is; above the largest one the mean is the largest one. */
 #if GCOMP__EACH(BF16)
 /* 16 floats to 32 bytes; the vector operation rounds and saturates. */
 #define gcomp__bf16_quant GCOMP__F(bf16_quant)
@@ -10769,6 +10802,14 @@ GCOMP__INLINE void gcomp__bf16_quant(uint8_t *code, gv p, const gcomp__constants
     (void)u;
     (void)i;
     gv_store_bfloat(code, p);
+}
+/* At random: the random number carries into the bits that stay. The largest bfloat16 has 16 zeros
+   behind, which do not carry. */
+#define gcomp__bf16_random GCOMP__F(bf16_random)
+GCOMP__INLINE void gcomp__bf16_random(uint8_t *code, gv p, const gcomp__constants *u, size_t i)
+{
+    const gw x = gw_bits(gv_clamp(p, GCOMP__BFLOAT_MAX));
+    gw_put16(code, gw_sar(gw_add(x, gcomp__drawn(u, i)), 16));
 }
 /* The lower half of the float is 0. */
 #define gcomp__bf16_deq GCOMP__F(bf16_deq)
@@ -10780,17 +10821,21 @@ GCOMP__INLINE gv gcomp__bf16_deq(const uint8_t *code, const gcomp__constants *u,
 }
 GCOMP__KERNEL(bf16_quantise, gcomp__tile *t,
               gcomp__quantise_groups(t, gcomp__bf16_quant, 32, GCOMP__MOST))
+GCOMP__KERNEL(bf16_random_quantise, gcomp__tile *t,
+              gcomp__quantise_groups(t, gcomp__bf16_random, 32, GCOMP__MOST))
 GCOMP__KERNEL(bf16_decode, const gcomp__decoding *d,
               gcomp__decode_groups(d, gcomp__bf16_deq, 0, 32, GCOMP__NO_SCALE))
 static const gcomp__block_kernels GCOMP__F(bf16_kernels)[] = {
-    {GCOMP__F(bf16_quantise), GCOMP__F(bf16_decode)}};
+    {GCOMP__F(bf16_quantise), GCOMP__F(bf16_decode)},
+    {GCOMP__F(bf16_random_quantise), GCOMP__F(bf16_decode)}};
 #endif
 
 #if GCOMP__ONCE(BF16)
-/* Infinities and NaN are refused. */
+/* param: rounding. Infinities and NaN are refused. */
 static void gcomp__bf16_form(const double *param, gcomp__form *form)
 {
-    (void)param;
+    form->kernel = param[0] != 0;
+    form->stochastic = param[0] != 0;
     form->code16 = 32; /* 2 bytes each */
     form->check = GCOMP__UP_TO;
     form->last_code = 0x7f7f; /* the largest finite one */
@@ -10798,7 +10843,7 @@ static void gcomp__bf16_form(const double *param, gcomp__form *form)
 
 static const gcomp__method gcomp__row_bf16 = {
     "bf16", 3, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT | GCOMP__VALUES,
-    {{NULL}},
+    {GCOMP__ONE_OF("rounding", 0, 1, 0, "nearest|stochastic|")},
     GCOMP__KERNELS(bf16), &gcomp__block_payload, &gcomp__gathered, {gcomp__bf16_form}};
 #endif
 

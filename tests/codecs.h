@@ -30,6 +30,8 @@ static const struct listed_codec {
     {0x82cb2984d1f82a3eu, SMALL_FLOATS,  1, 0, 1, "none"},
     {0xc243432c931ecb0cu, SMALL_FLOATS,  1, 1, 1, "fp16"},
     {0xb407b48d8423ad80u, SMALL_FLOATS,  1, 1, 1, "bf16"},
+    {0x7c22a227799564ccu, SMALL_FLOATS,  1, 0, 0, "fp16:rounding=stochastic"},
+    {0x7e8d056145c60656u, SMALL_FLOATS,  1, 0, 0, "bf16:rounding=stochastic"},
     {0x6468267a0428ec6fu, SMALL_FLOATS,  1, 1, 1, "fp8"},
     {0x4de4110d7b5a50cdu, SMALL_FLOATS,  0, 0, 0, "fp8:block=16"},
     {0xe288e6888e507eefu, SMALL_FLOATS,  0, 1, 0, "fp8:format=e5m2"},

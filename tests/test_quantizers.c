@@ -502,6 +502,87 @@ static void test_halves_of_a_step_go_to_the_even_code(void)
     }
 }
 
+/* ---------------- casts at random */
+
+/* The cast of x: a multiple of 2^(e - mantissa) for 2^e <= |x| < 2^(e+1), e not below `least`; up
+   if the 16 binary places behind it and 16 random bits add up to a whole. */
+static float cast_of(float x, int mantissa, int least, double most, uint32_t bits)
+{
+    int exponent;
+    double unit, whole, q = fabs((double)x) < most ? fabs((double)x) : most;
+    frexp(q, &exponent);
+    unit = ldexp(1, (q == 0 || exponent - 1 < least ? least : exponent - 1) - mantissa);
+    whole = floor(q / unit);
+    whole += floor((q / unit - whole) * 65536) + bits >= 65536;
+    return copysignf((float)(whole * unit), x);
+}
+
+static void check_random_cast(const char *text, int wire, int mantissa, int least, double most)
+{
+    uint64_t words = plain_philox(key.own, 0, 2, 0);
+    for (size_t s = 0; s < SIZES; s++)
+        for (int shape = 0; shape <= SHAPES; shape++) {
+            const size_t n = sizes[s];
+            size_t length, wrong = 0;
+            fill(shape < SHAPES ? shape : 0, n);
+            for (size_t i = 0; shape == SHAPES && i < n; i++) p[i] = g[i] = ldexpf(g[i], -10 - (int)(i % 40)), e[i] = -0.0f;
+            length = encode(text, g, e, n);
+            put_header(packed, (unsigned)wire, 0, n, 2 * n);
+            CHECK(length == 32 + 2 * n && !memcmp(payload, packed, 32)); /* the payload does not say how it was rounded */
+            for (size_t i = 0; i < n; i++) d[i] = cast_of(p[i], mantissa, least, most, bits_drawn(words, i));
+            decode(n, length);
+            (void)encode(text, d, NULL, n); /* what the format has stays as it is */
+            CHECK(gcomp_decode(payload, length, y, n, NULL) == GCOMP_OK);
+            for (size_t i = 0; i < n; i++) wrong += bits_of(y[i]) != bits_of(d[i]);
+            CHECK(wrong == 0);
+        }
+}
+
+/* Numbers at which the formats end or change their steps: over many keys each becomes one of its
+   neighbours, and as often as the distance to the other one says. */
+static void check_edges_of_cast(const char *text, const float *edges, size_t count, int mantissa, int least, double most)
+{
+    enum { TIMES = 4096 };
+    gcomp_exec exec = {isa_now, NULL, 0, {NULL, NULL}};
+    gcomp_codec codec;
+    double up[64] = {0};
+    size_t length = 0, wrong = 0;
+    gcomp_input in = input_of(edges, NULL, count);
+    CHECK(gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK);
+    for (uint64_t k = 0; k < TIMES; k++) {
+        in.key = gcomp_key_make(5, k, 0, 0);
+        CHECK(gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length) == GCOMP_OK);
+        CHECK(gcomp_decode(payload, length, y, count, &exec) == GCOMP_OK);
+        for (size_t i = 0; i < count; i++) {
+            const float low = cast_of(edges[i], mantissa, least, most, 0), high = cast_of(edges[i], mantissa, least, most, 65535);
+            wrong += bits_of(y[i]) != bits_of(low) && bits_of(y[i]) != bits_of(high);
+            up[i] += y[i] != low;
+        }
+    }
+    CHECK(wrong == 0);
+    for (size_t i = 0; i < count; i++) {
+        const double low = cast_of(edges[i], mantissa, least, most, 0), high = cast_of(edges[i], mantissa, least, most, 65535);
+        const double x = fmin(fabs((double)edges[i]), most), share = high != low ? (x - fabs(low)) / fabs(high - low) : 0;
+        if (!(fabs(up[i] / TIMES - share) <= 5.5 * sqrt(share * (1 - share) / TIMES) + 8.0 / TIMES))
+            printf("# %s of %g: up %g times of %d, not %g\n", text, (double)edges[i], up[i], TIMES, share * TIMES);
+        CHECK(fabs(up[i] / TIMES - share) <= 5.5 * sqrt(share * (1 - share) / TIMES) + 8.0 / TIMES);
+    }
+}
+
+static void test_casts_at_random_are_those_of_the_formula(void)
+{
+    static const float halves[] = {0.0f, -0.0f, 65504.0f, -65504.0f, 65503.0f, 65519.9f, 65520.0f, -1e9f, FLT_MAX, -FLT_MAX,
+                                   0x1p-24f, -0x1p-25f, 0x1p-26f, 0x1.8p-24f, -0x1.7ff8p-15f, 0x1p-14f, 0x1.fffffep-15f, 1e-45f,
+                                   0x1.002p0f, 0x1.001p0f, -0x1.ffffp0f, 0x1.0008p1f, 2047.5f, 32767.0f, 0x1p-30f, 0x1p-41f};
+    static const float bfloats[] = {0.0f, -0.0f, 0x1.fep127f, -0x1.fep127f, 0x1.fdp127f, FLT_MAX, -FLT_MAX, 1e-45f, -0x1p-134f,
+                                    0x1p-133f, 0x1.8p-133f, 0x1p-126f, -0x1.fffffcp-127f, 0x1.01p0f, -0x1.02p0f, 0x1.fffffep3f};
+    key = gcomp_key_make(11, 12, 13, 14);
+    check_random_cast("fp16:rounding=stochastic", 2, 10, -14, 65504);
+    check_random_cast("bf16:rounding=stochastic", 3, 7, -126, (double)0x1.fep127f);
+    check_edges_of_cast("fp16:rounding=stochastic", halves, sizeof halves / sizeof *halves, 10, -14, 65504);
+    check_edges_of_cast("bf16:rounding=stochastic", bfloats, sizeof bfloats / sizeof *bfloats, 7, -126, (double)0x1.fep127f);
+}
+
 /* ---------------- MXNet */
 
 static const float vector5[] = {0.7f, -0.5f, 0.49f, 1.6f, -0.2f};
@@ -1253,6 +1334,7 @@ static void test_bad_values_are_refused_with_a_sentence(void)
         {"qsgd:block=16", "qsgd has no parameter 'block'; it has: levels norm bucket code spacing"},
         {"qsgd:levels=101,spacing=powers", "qsgd:spacing=powers takes at most 100 levels"},
         {"natural:levels=1", "natural has no parameter 'levels'; it has none"},
+        {"bf16:rounding=even", "bf16 rounding cannot be 'even': it takes nearest or stochastic"},
         {"fp8:format=e3m4", "fp8 format cannot be 'e3m4': it takes e4m3 or e5m2"},
         {"mx:format=e3m4", "mx format cannot be 'e3m4': it takes e2m1 or e4m3 or e5m2 or int8 or e2m3 or e3m2"},
         {"mx:block=32", "mx has no parameter 'block'; it has: format"},
@@ -1294,7 +1376,7 @@ static void test_the_manual_lists_all_parameters_and_their_defaults(void)
             continue;
         }
         if (line[5] != ' ') snprintf(names, sizeof names, "%.22s", line + 5);
-        if (strstr(line, "have no parameters")) snprintf(names, sizeof names, "none fp16 bf16 vote natural nonzero"), at = strchr(line, '\n');
+        if (strstr(line, "have no parameters")) snprintf(names, sizeof names, "none vote natural nonzero"), at = strchr(line, '\n');
         for (char *name = names; sscanf(name, "%39s", end) == 1; name = strstr(name, end) + strlen(end)) {
             snprintf(text, sizeof text, "%s:wrong=1", end);
             CHECK(gcomp_codec_parse(&codec, text, why, sizeof why) == GCOMP_BAD_CODEC);
@@ -1368,6 +1450,7 @@ static void run_on_one_set(void)
 {
     RUN(test_payloads_and_decoded_values_are_those_of_the_formulas);
     RUN(test_halves_of_a_step_go_to_the_even_code);
+    RUN(test_casts_at_random_are_those_of_the_formula);
     RUN(test_twobit_packs_as_mxnet_does);
     RUN(test_twobit_finds_the_threshold_that_a_part_of_the_elements_reaches);
     RUN(test_twobit_finds_the_threshold_of_least_error);

@@ -4,7 +4,8 @@
    that all 60,000 together pass with a confidence of 99.9 % or more. The keys are fixed, so that
    each run says the same. Of an element of which few keys send anything, the mean is not normal:
    its interval is widened by the term of Bernstein's inequality, from the largest deviation seen,
-   or the largest |p|. eden is nearly unbiased: its bias may be .005 |p|. */
+   or the largest |p|. eden is nearly unbiased: its bias may be .005 |p|. Casts are tested with
+   small numbers too, which are subnormal in fp16. */
 #include "test.h"
 
 #include <math.h>
@@ -16,6 +17,8 @@ enum { N = 512, KEYS = 2000, SUMS = 9 };
 static float p[N], d[N], other[N];
 static double mean[N], square[N], far_off[N], weight[SUMS][N], sums[SUMS][2];
 static uint8_t payload[GCOMP_BOUND(N)], scratch[GCOMP_SCRATCH(N)];
+
+static double unit = 1; /* what all numbers are multiplied by */
 
 static const char *const shapes[] = {"normal", "Student's t of 3 degrees", "(1, .9, 0, ...)", "1 on noise of .001",
                                      "1e4 on noise of 1", "two equal elements on noise"};
@@ -31,7 +34,7 @@ static void fill(int shape)
         else if (shape == 3) x = i == 0 ? 1 : 0.001 * v;
         else if (shape == 4) x = i == 7 ? 1e4 : v;
         else if (shape == 5) x = i == 3 || i == N / 2 ? 1 : 0.001 * v;
-        p[i] = (float)x;
+        p[i] = (float)(x * unit);
     }
 }
 
@@ -222,6 +225,17 @@ static void test_stochastic_rounding_is_unbiased(void)
     check_payloads("int:bits=2,rounding=stochastic,range=affine", 0);
 }
 
+static void test_casts_at_random_are_unbiased(void)
+{
+    static const double units[] = {1, 1e-6, 3e-9}; /* for fp16 most are normal, subnormal, below the smallest */
+    for (size_t k = 0; k < 3; k++) {
+        unit = units[k];
+        check_payloads("fp16:rounding=stochastic", 0);
+        check_payloads("bf16:rounding=stochastic", 0);
+    }
+    unit = 1;
+}
+
 static void test_random_choice_of_elements_is_unbiased(void)
 {
     check_payloads("wangni:density=0.2", 0);
@@ -247,6 +261,7 @@ static void test_eden_is_nearly_unbiased(void)
 int main(void)
 {
     RUN(test_stochastic_rounding_is_unbiased);
+    RUN(test_casts_at_random_are_unbiased);
     RUN(test_random_choice_of_elements_is_unbiased);
     RUN(test_sums_of_integers_are_unbiased);
     RUN(test_eden_is_nearly_unbiased);
