@@ -740,11 +740,11 @@
      intsum   19   has no payload: it exchanges the largest |p|, a float, then sums of integers of
                    8, 16 or 32 bits
    Shards are payloads of the sparse method with value method 1; n and the indices are those of a
-   range. Every range has ceil(ceil(n / world) / 16) * 16 elements, except at the end of the tensor:
-   the last ranges have the rest, or nothing. Range means are such payloads too, or payloads of the
-   method none. Lengths and lists: see >>shards. In two shots, shards and range means are payloads
-   of the codec with the n of a range. Their random numbers have another key: gcomp_key.own is
-   replaced by the first two words of the Philox4x32-10 block with this key and the counter
+   range. Every range has ceil(ceil(n / world) / 128) * 128 elements, except at the end of the
+   tensor: the last ranges have the rest, or nothing. Range means are such payloads too, or payloads
+   of the method none. Lengths and lists: see >>shards. In two shots, shards and range means are
+   payloads of the codec with the n of a range. Their random numbers have another key: gcomp_key.own
+   is replaced by the first two words of the Philox4x32-10 block with this key and the counter
    (0, 0, 7, r), where r is the number of the range, or world for the mean.
    Versions are only appended: a reader refuses a newer one with GCOMP_UNSUPPORTED_VERSION.
 
@@ -19511,12 +19511,16 @@ static int gcomp__wants_shards(const gcomp_desc *desc, const gcomp__slot *slot)
            (selector->most)(&slot->codec, slot->n) / 64 >= (size_t)comm->world;
 }
 
-/* The element where the range of worker w begins. That of `world` is the end of the tensor. Ranges
-   are multiples of 16 elements; the last ones may be shorter, or empty.
-     n = 100, world = 3:  ceil(100 / 3) = 34, rounded up to 48:  0 .. 47, 48 .. 95, 96 .. 99 */
+/* A range has a multiple of so many elements, so that no block of a residual lies in two. */
+enum { GCOMP__RANGE_UNIT = 128 };
+
+/* The element where the range of worker w begins. That of `world` is the end of the tensor. The
+   last ranges may be shorter than the others, or empty.
+     n = 700, world = 3:  ceil(700 / 3) = 234, and up to 256:  0 .. 255, 256 .. 511, 512 .. 699 */
 static size_t gcomp__range(size_t n, size_t world, size_t w)
 {
-    return gcomp__min(n, gcomp__times(w, gcomp__round_up(gcomp__ceil_div(n, world), 16)));
+    const size_t each = gcomp__round_up(gcomp__ceil_div(n, world), GCOMP__RANGE_UNIT);
+    return gcomp__min(n, gcomp__times(w, each));
 }
 
 /* Elements of the range of worker w; 0 for an empty one. */

@@ -360,7 +360,7 @@ static void test_ranges_follow_the_number_of_workers(void)
 
 static void test_sums_are_dense_where_that_is_shorter(void)
 {
-    static const size_t n[1] = {4 * 16 * 20};
+    static const size_t n[1] = {4 * 384};
     for (int form = 0; form < 3; form++) {
         const char *const codec[1] = {"nonzero"};
         const gcomp_desc gather = desc_of(GCOMP_AGGREGATE_GATHER), shards = desc_of(GCOMP_AGGREGATE_SHARDS);
@@ -371,14 +371,14 @@ static void test_sums_are_dense_where_that_is_shorter(void)
             group_fill(g, 3);
             for (size_t w = 0; w < 4 && form; w++)
                 for (size_t i = 0; i < n[0]; i++) /* all sparse; or the first range full and the others nearly empty */
-                    if (form == 1 ? i % 40 != 7 : i >= 320 && i % 50) ((float *)g->grad[w][0])[i] = 0;
+                    if (form == 1 ? i % 40 != 7 : i >= 384 && i % 50) ((float *)g->grad[w][0])[i] = 0;
             group_step(g);
             CHECK(all_are(g, GCOMP_OK));
         }
         for (size_t w = 0; w < 4; w++) CHECK(digest(&a, w) == digest(&b, w));
         CHECK(b.carried == 6);
-        CHECK(form == 1 ? b.largest[5] < 32 + 4 * 320 : b.largest[5] == 32 + 4 * 320);
-        CHECK(form == 0 ? b.least[5] == 32 + 4 * 320 : b.least[5] < 200);
+        CHECK(form == 1 ? b.largest[5] < 32 + 4 * 384 : b.largest[5] == 32 + 4 * 384);
+        CHECK(form == 0 ? b.least[5] == 32 + 4 * 384 : b.least[5] < 200);
         group_close(&a);
         group_close(&b);
     }
@@ -530,7 +530,7 @@ static size_t encode(const char *text, const float *x, size_t n, uint8_t *payloa
 
 static size_t begin_of(size_t n, size_t world, size_t w)
 {
-    const size_t begin = ((n + world - 1) / world + 15) / 16 * 16 * w;
+    const size_t begin = ((n + world - 1) / world + 127) / 128 * 128 * w;
     return begin < n ? begin : n;
 }
 
@@ -1074,11 +1074,11 @@ typedef struct forgery {
     gcomp_result result;
 } forgery;
 
-/* A worker makes up a shard, in a world of two with 1600 elements. The owner of the range refuses
+/* A worker makes up a shard, in a world of two with 1792 elements. The owner of the range refuses
    the shard, and the step fails on all. */
 static void forge(const forgery *f, const char *codec, gcomp_aggregate way, int is_checked, int is_sealed)
 {
-    static const size_t n[1] = {1600}; /* ranges of 800, of sparse payloads 80 elements at most */
+    static const size_t n[1] = {1792}; /* ranges of 896, of sparse payloads 90 elements at most */
     static uint8_t payload[GCOMP_BOUND(ROOM)];
     static float x[ROOM];
     gcomp_desc desc = desc_of(way);
@@ -1105,34 +1105,34 @@ static void forge(const forgery *f, const char *codec, gcomp_aggregate way, int 
 static void test_hostile_shards_are_refused_by_all(void)
 {
     static const forgery sparse[] = {
-        {"topk:density=0.1", 800, 0, 0, 0, GCOMP_OK},
-        {"topk:density=0.10125", 800, 0, 0, 0, GCOMP_CORRUPT}, /* 81: more than anyone selects */
-        {"topk:density=0.1", 799, 0, 0, 0, GCOMP_COUNT_MISMATCH},
-        {"topk:density=0.1", 801, 0, 0, 0, GCOMP_COUNT_MISMATCH},
-        {"topk:density=0.1", 800, 1, 0, 0, GCOMP_TRUNCATED},
-        {"topk:density=0.1", 800, 400, 0, 0, GCOMP_TRUNCATED},
-        {"topk:density=0.01", 800, -1, 0, 0, GCOMP_TRAILING_BYTES},
-        {"topk:density=0.1+fp16", 800, 0, 0, 0, GCOMP_CODEC_MISMATCH},
-        {"dryden:density=0.05", 800, 0, 0, 0, GCOMP_CODEC_MISMATCH},
-        {"sign", 800, 0, 0, 0, GCOMP_CODEC_MISMATCH},
-        {"topk:density=0.1", 800, 0, 4, 3, GCOMP_UNSUPPORTED_VERSION},
-        {"topk:density=0.1", 800, 0, 6, 2, GCOMP_CHECKSUM_MISMATCH},
-        {"topk:density=0.1", 800, 0, 32, 1, GCOMP_CORRUPT},   /* k: 81 */
-        {"topk:density=0.1", 800, 0, 40, 255, GCOMP_CORRUPT}, /* the coder */
+        {"topk:density=0.1", 896, 0, 0, 0, GCOMP_OK},
+        {"topk:density=0.10125", 896, 0, 0, 0, GCOMP_CORRUPT}, /* 91: more than anyone selects */
+        {"topk:density=0.1", 895, 0, 0, 0, GCOMP_COUNT_MISMATCH},
+        {"topk:density=0.1", 897, 0, 0, 0, GCOMP_COUNT_MISMATCH},
+        {"topk:density=0.1", 896, 1, 0, 0, GCOMP_TRUNCATED},
+        {"topk:density=0.1", 896, 400, 0, 0, GCOMP_TRUNCATED},
+        {"topk:density=0.01", 896, -1, 0, 0, GCOMP_TRAILING_BYTES},
+        {"topk:density=0.1+fp16", 896, 0, 0, 0, GCOMP_CODEC_MISMATCH},
+        {"dryden:density=0.05", 896, 0, 0, 0, GCOMP_CODEC_MISMATCH},
+        {"sign", 896, 0, 0, 0, GCOMP_CODEC_MISMATCH},
+        {"topk:density=0.1", 896, 0, 4, 3, GCOMP_UNSUPPORTED_VERSION},
+        {"topk:density=0.1", 896, 0, 6, 2, GCOMP_CHECKSUM_MISMATCH},
+        {"topk:density=0.1", 896, 0, 32, 1, GCOMP_CORRUPT},   /* k: 91 */
+        {"topk:density=0.1", 896, 0, 40, 255, GCOMP_CORRUPT}, /* the coder */
     };
     static const forgery two_shot[] = {
-        {"int:bits=4", 800, 0, 0, 0, GCOMP_OK},
-        {"int:bits=4", 799, 0, 0, 0, GCOMP_COUNT_MISMATCH},
-        {"int:bits=4", 800, 1, 0, 0, GCOMP_TRUNCATED},
-        {"int:bits=2", 800, 0, 0, 0, GCOMP_CODEC_MISMATCH},
-        {"int:bits=4,block=512", 800, 0, 0, 0, GCOMP_CODEC_MISMATCH},
-        {"sign:block=tensor", 800, 0, 0, 0, GCOMP_CODEC_MISMATCH},
-        {"topk:density=0.01", 800, 0, 0, 0, GCOMP_CODEC_MISMATCH},
-        {"int:bits=4", 800, 0, 6, 1, GCOMP_TRAILING_BYTES}, /* a refusal has no body */
-        {"int:bits=4", 800, 0, 35, 255, GCOMP_CORRUPT},     /* a scale that is negative */
+        {"int:bits=4", 896, 0, 0, 0, GCOMP_OK},
+        {"int:bits=4", 895, 0, 0, 0, GCOMP_COUNT_MISMATCH},
+        {"int:bits=4", 896, 1, 0, 0, GCOMP_TRUNCATED},
+        {"int:bits=2", 896, 0, 0, 0, GCOMP_CODEC_MISMATCH},
+        {"int:bits=4,block=512", 896, 0, 0, 0, GCOMP_CODEC_MISMATCH},
+        {"sign:block=tensor", 896, 0, 0, 0, GCOMP_CODEC_MISMATCH},
+        {"topk:density=0.01", 896, 0, 0, 0, GCOMP_CODEC_MISMATCH},
+        {"int:bits=4", 896, 0, 6, 1, GCOMP_TRAILING_BYTES}, /* a refusal has no body */
+        {"int:bits=4", 896, 0, 35, 255, GCOMP_CORRUPT},     /* a scale that is negative */
     };
-    const forgery dense = {"none", 800, 0, 0, 0, GCOMP_CODEC_MISMATCH}; /* sums may be that */
-    forgery sealed = {"topk:density=0.1", 800, 0, 0, 0, GCOMP_CHECKSUM_MISMATCH};
+    const forgery dense = {"none", 896, 0, 0, 0, GCOMP_CODEC_MISMATCH}; /* sums may be that */
+    forgery sealed = {"topk:density=0.1", 896, 0, 0, 0, GCOMP_CHECKSUM_MISMATCH};
     const char *const codec = "topk:density=0.05";
     for (size_t f = 0; f < sizeof sparse / sizeof *sparse; f++) forge(sparse + f, codec, GCOMP_AGGREGATE_SHARDS, 0, 0);
     for (size_t f = 0; f < sizeof two_shot / sizeof *two_shot; f++)
@@ -1160,7 +1160,7 @@ static void test_mutated_shards_do_no_harm(void)
         for (size_t i = 0; i < ROOM; i++) x[i] = value_of(9, 9, 9, i);
         for (uint64_t round = 0; round < 400; round++) {
             uint64_t before[2];
-            g.forged_length = encode("topk:density=0.1", x, 192, payload, 0);
+            g.forged_length = encode("topk:density=0.1", x, 144, payload, 0);
             for (uint64_t j = 0; j <= round % 3; j++)
                 payload[mix(round * 8 + j) % g.forged_length] ^= (uint8_t)(1u << (mix(round * 8 + j) >> 40) % 8);
             g.forged = payload;
