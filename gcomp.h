@@ -265,7 +265,8 @@
      Sparse payloads: comm.alltoallv helps. Each worker makes the mean of one range of the elements
      for all, and receives about k elements for that. The range means come back sparse, or dense
      where that is shorter. The bits are those of the gather. desc.aggregate says when this is done.
-     Values travel as floats in both directions. blocktopk always gathers.
+     Values travel as floats in both directions. blocktopk always gathers. If each worker chooses
+     its k of n elements independently, the mean has n (1 - (1 - k / n)^W) elements.
      topk:global=1 (gTop-k) applies only the k largest elements of the mean, so no more than k come
      back; what a worker sent for other places stays in its residual. Without alltoallv
      topk:global=1 gathers, with the same bits. Outside of steps topk:global=1 is topk.
@@ -284,11 +285,16 @@
      Whatever holds for residuals holds here. Without feedback e is 0. What is unbiased stays
      unbiased, with the noise of both shots. With vote the owner adds its own vote to those of the
      others: the bits are those of the gather.
-     Use two shots with codecs whose error is small or goes into the residual: sign, onebit, int,
-     fp8, mx, fp16, qsgd, eden. Avoid codecs with a fixed threshold (twobit:threshold=, threshold1):
-     a mean over workers is smaller than that. Tensors of fewer than 256 elements for each worker
-     are gathered, and so are scales that are found together (terngrad:share=1). AUTO never
-     quantises twice.
+     Avoid two shots with a fixed threshold (twobit:threshold=, threshold1): a mean over workers is
+     smaller than that. Tensors of fewer than 256 elements for each worker are gathered, and so are
+     scales that are found together (terngrad:share=1).
+     AUTO, where comm.alltoallv is given:
+       block payloads   two shots from 3 workers on; not with a fixed threshold, nor where a codec
+                        that needs a residual has none (desc.no_error_feedback)
+       sparse payloads  ranges where the mean is shorter than W - 1 payloads (of strom and nonzero:
+                        from 8 workers on), values are floats, and a shard has 64 elements or more
+     Trained on Fashion-MNIST, three seeds, 4 and 8 workers, every codec that keeps a residual ends
+     in two shots within the spread of seeds of its gather (make accuracy, train --two-shot).
 
    TWO LEVELS
      Workers of one machine reach each other faster than those of other machines, and need no
@@ -1285,12 +1291,13 @@ typedef struct gcomp_comm {
               Each worker quantises p range by range. The owner of a range adds the shards and
               quantises the mean once more, and all gather that. What a worker computes and receives
               does not grow with the world. Needs comm.alltoallv; see MANY WORKERS in the manual
-     AUTO     SHARDS where comm.alltoallv is given, values are floats, a shard has 64 elements or
-              more, and world >= 8, or world >= 3 with global=1; else GATHER
-   If each worker sends k elements, a worker receives
-     GATHER               k (world - 1) elements
-     SHARDS               (k + elements of the mean that are not 0) (world - 1) / world
-     SHARDS, global=1     little more than 2 k (world - 1) / world */
+     AUTO     where comm.alltoallv is given: the form in which a worker receives the fewest bytes, if
+              it keeps what the codec promises; see MANY WORKERS in the manual. Else GATHER
+   If each worker sends a payload of b bytes, with k elements if it is sparse, a worker receives
+     GATHER               b (world - 1) bytes
+     TWO_SHOT             2 b (world - 1) / world
+     SHARDS               (b + the mean as floats or as a payload) (world - 1) / world
+     SHARDS, global=1     little more than 2 b (world - 1) / world */
 typedef enum gcomp_aggregate {
     GCOMP_AGGREGATE_AUTO = 0,
     GCOMP_AGGREGATE_GATHER = 1,
@@ -1384,8 +1391,9 @@ GCOMP_API int gcomp_world(const gcomp *gc);
 GCOMP_API const gcomp_codec *gcomp_tensor_codec(const gcomp *gc, size_t tensor);
 
 /* Writes what travels in a step as text: a line for each tensor (name, shape, dtype, codec, why it
-   has another codec than the one named, the bytes that a worker brings to collectives beside those
-   of the gradient as floats), then a line with the sums:
+   has another codec than the one named, how the mean is made if not by one collective, the bytes
+   that a worker sends beside those of an uncompressed ring all-reduce), then a line with the sums.
+   Bytes are counted as in gcomp_statistics. With two workers:
      fc1.weight: 784 x 1152 fp32, topk:density=0.02, at most 89303 of 3612672 bytes
      fc1.bias: 1152 fp32, none (a vector), 4608 of 4608 bytes
      2 tensors: at most 93911 of 3617280 bytes a step, 38.5 times less
@@ -1516,6 +1524,9 @@ typedef struct gcomp_round {
                                 ALLREDUCE_MAX: numbers; WAIT: there is no such round */
     gcomp_dtype dtype;       /* of the numbers; GCOMP_U8 for a payload */
     size_t bytes;            /* a payload has at most that many */
+    size_t sent;             /* bytes that a worker sends over the network for it, at most, counted
+                                as in gcomp_statistics; of ALLTOALL with the mean that is gathered
+                                afterwards */
 } gcomp_round;
 
 /* Tells, without opening an object, what steps do for a tensor of an object with `count` tensors:
@@ -1694,8 +1705,12 @@ typedef struct gcomp_statistics {
     uint64_t not_finite;       /* tensors of this worker whose gradient held NaN or Inf */
     uint64_t switches;         /* tensors to which the schedule gave another codec, all steps */
     uint64_t bytes_in;         /* gradient bytes as fp32, all steps */
-    uint64_t bytes_out;        /* given to collectives: frames, sums, payloads, shards */
-    double ratio;              /* bytes_in / bytes_out */
+    uint64_t bytes_out;        /* what this worker sent over the network, frames included: what it
+                                  brings to an allgather goes to world - 1 workers, to an allreduce
+                                  2 (world - 1) / world times. One worker alone: as one of two */
+    uint64_t bytes_ring;       /* what an uncompressed ring all-reduce of the same gradients would
+                                  have sent: 2 (world - 1) / world * 4 bytes an element */
+    double ratio;              /* bytes_ring / bytes_out */
     double encode_seconds;     /* all steps, by desc.clock */
     double communicate_seconds;
     double commit_seconds;
@@ -2996,7 +3011,10 @@ enum {
     /* The state is columns. When another codec of the list wants fewer or more columns, it goes on
        with those that are there. */
     GCOMP__COLUMNS = 2048,
-    GCOMP__BY_EPOCHS = 4096 /* what is sent depends on the epoch that gcomp_step tells */
+    GCOMP__BY_EPOCHS = 4096, /* what is sent depends on the epoch that gcomp_step tells */
+    /* Decoded values have sizes that were fixed for gradients. A mean over workers is smaller, so
+       that AUTO does not quantise it with this codec. */
+    GCOMP__FIXED_SIZES = 8192
 };
 
 /* Kinds of parameters, by what a user may write. */
@@ -11156,6 +11174,13 @@ static gcomp_result gcomp__twobit_encode(const gcomp__call *call, const gcomp_co
     return gcomp__block_encode(&with, codec, in, n, body, capacity, bytes);
 }
 
+/* A threshold that was named does not follow the size of what is sent. */
+static void gcomp__twobit_adapt(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
+{
+    (void)rounds;
+    if (codec->param[0] != 0) *flags |= GCOMP__FIXED_SIZES;
+}
+
 /* A rate without threshold=auto is refused. */
 static const char *gcomp__twobit_refuse(const double *param, int values)
 {
@@ -11172,7 +11197,7 @@ static const gcomp__method gcomp__row_twobit = {
     "twobit", 10, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
     {{"threshold", GCOMP__AUTO, 0.5, 1e-22, 1e22, 32, NULL, 0}, GCOMP__NUMBER("rate", 0, 0, 1, 0)},
     GCOMP__KERNELS(twobit), &gcomp__twobit_payload, &gcomp__gathered,
-    {gcomp__twobit_form, NULL, NULL, NULL, gcomp__twobit_refuse}};
+    {gcomp__twobit_form, NULL, gcomp__twobit_adapt, NULL, gcomp__twobit_refuse}};
 #endif
 
 /* >>method threshold1: MXNet's 1 bit: each element travels as -1 or 1.
@@ -11218,7 +11243,8 @@ static void gcomp__threshold1_form(const double *param, gcomp__form *form)
 }
 
 static const gcomp__method gcomp__row_threshold1 = {
-    "threshold1", 11, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
+    "threshold1", 11,
+    GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES | GCOMP__FIXED_SIZES,
     {GCOMP__NUMBER("threshold", 0, 0, 1e22, 32)},
     GCOMP__KERNELS(threshold1), &gcomp__block_payload, &gcomp__gathered, {gcomp__threshold1_form}};
 #endif
@@ -19492,25 +19518,6 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__entry *ent
 
 enum { GCOMP__LEAST_RANGE = 256 }; /* elements; payloads of smaller ranges are mostly headers */
 
-/* Is the mean of this tensor made by ranges? Not for indices of groups, which cannot be cut, and
-   not for methods of several rounds. AUTO: where a worker receives less that way, see the
-   manual. */
-static int gcomp__wants_shards(const gcomp_desc *desc, const gcomp__slot *slot)
-{
-    const gcomp_comm *comm = &desc->comm;
-    const gcomp__selector *selector = slot->method->rules.selector;
-    if (comm->world == 1 || slot->rounds[0] != GCOMP__GATHER || slot->rounds[1] ||
-        (selector && selector->grouped))
-        return 0;
-    if (!selector) /* block payloads: only if the user asks for two shots */
-        return desc->aggregate == GCOMP_AGGREGATE_TWO_SHOT &&
-               slot->n / GCOMP__LEAST_RANGE >= (size_t)comm->world;
-    if (desc->aggregate != GCOMP_AGGREGATE_AUTO) return desc->aggregate >= GCOMP_AGGREGATE_SHARDS;
-    return comm->alltoallv && comm->world >= (slot->flags & GCOMP__TOP_MEAN ? 3 : 8) &&
-           slot->codec.value == gcomp__row_none.wire &&
-           (selector->most)(&slot->codec, slot->n) / 64 >= (size_t)comm->world;
-}
-
 /* A range has a multiple of so many elements, so that no block of a residual lies in two. */
 enum { GCOMP__RANGE_UNIT = 128 };
 
@@ -19529,12 +19536,6 @@ static size_t gcomp__range_size(size_t n, size_t world, size_t w)
     return gcomp__range(n, world, w + 1) - gcomp__range(n, world, w);
 }
 
-/* Two shots: block payloads, quantised range by range, and their mean quantised once more. */
-static int gcomp__is_two_shot(const gcomp__slot *slot)
-{
-    return gcomp__by_ranges(slot) && !slot->method->rules.selector;
-}
-
 /* Bytes of a payload of one range, at most. The last range is shorter, and yet may take more bytes:
    with other elements left over, eden cuts it into more pieces. */
 static size_t gcomp__range_bound(const gcomp__slot *slot, size_t world)
@@ -19542,6 +19543,88 @@ static size_t gcomp__range_bound(const gcomp__slot *slot, size_t world)
     const size_t range = gcomp__range(slot->n, world, 1); /* elements, but for the last ranges */
     return gcomp__max(gcomp__bound_of(slot->method, &slot->codec, range),
                       gcomp__bound_of(slot->method, &slot->codec, slot->n % range));
+}
+
+/* Bytes that a worker sends over the network in a collective to which it brings `bytes`; as many
+   come in. AUTO, gcomp_describe, gcomp_rounds and the statistics all count so.
+     ALLGATHER   to each other worker                        bytes * (world - 1)
+     ALLREDUCE   as a ring or in two halves                  2 * bytes * (world - 1) / world
+     ALLTOALL    to each other worker a part                 bytes * (world - 1) / world
+   One worker alone is counted as one of two. */
+static size_t gcomp__network_bytes(gcomp_request_kind kind, size_t bytes, size_t world)
+{
+    const size_t others = world > 1 ? world - 1 : 1, all = others + 1;
+    if (kind == GCOMP_ALLGATHER) return gcomp__times(bytes, others);
+    if (kind != GCOMP_ALLTOALL) bytes = gcomp__times(bytes, 2);
+    if (bytes == SIZE_MAX) return SIZE_MAX;
+    return bytes / all * others + gcomp__ceil_div(bytes % all * others, all);
+}
+
+/* The same for a mean made by ranges: payloads of `bytes` bytes go out in parts, and the parts of
+   the mean, together `mean` bytes, are gathered. */
+static size_t gcomp__ranges_bytes(size_t bytes, size_t mean, size_t world)
+{
+    return gcomp__plus(
+        gcomp__network_bytes(GCOMP_ALLTOALL, bytes, world),
+        gcomp__network_bytes(GCOMP_ALLGATHER, gcomp__ceil_div(mean, world), world));
+}
+
+/* Bytes of the mean of sparse payloads, as AUTO expects them. A payload has k of n elements, and
+   the mean
+     k                           elements with GCOMP__TOP_MEAN
+     n (1 - (1 - k / n)^world)   elements on average, if workers choose independently; fewer if they
+                                 choose alike
+   or all n as floats, whichever is shorter. Calculated in integers: all workers must come to the
+   same answer. Where k is not known beforehand (strom, nonzero: k = n), the mean is taken to be as
+   long as 6 payloads at most: from 8 workers on ranges are chosen. */
+static size_t gcomp__expected_mean(const gcomp__slot *slot, uint64_t k, size_t world)
+{
+    const uint64_t n = slot->n;
+    const uint64_t missed = ((n - k) << 32) / n; /* 2^32 (1 - k / n) */
+    uint64_t none = (uint64_t)1 << 32; /* 2^32 times the part of the mean that nobody chooses */
+    if (slot->flags & GCOMP__TOP_MEAN) return slot->bound;
+    if (k == n) return gcomp__times(slot->bound, gcomp__min(world, 6));
+    for (size_t w = 0; w < world; w++) none = none * missed >> 32;
+    const uint64_t elements = n - (n * none >> 32);
+    const uint64_t times = (elements << 8) / k; /* 256 times as many payloads have so many */
+    return gcomp__min(gcomp__times((size_t)times, slot->bound / 256 + 1), 4 * slot->n);
+}
+
+/* Is the mean of this tensor made by ranges? Not for indices of groups, which cannot be cut, and
+   not for methods of several rounds. AUTO: where a worker receives less that way, and no promise
+   gets worse, see MANY WORKERS in the manual. */
+static int gcomp__wants_ranges(const gcomp_desc *desc, const gcomp__slot *slot)
+{
+    const gcomp_comm *comm = &desc->comm;
+    const size_t world = (size_t)comm->world;
+    const gcomp__selector *selector = slot->method->rules.selector;
+    const int is_auto = desc->aggregate == GCOMP_AGGREGATE_AUTO;
+    if (world == 1 || slot->rounds[0] != GCOMP__GATHER || slot->rounds[1] ||
+        (selector && selector->grouped) || (is_auto && !comm->alltoallv))
+        return 0;
+    if (!selector && slot->n / GCOMP__LEAST_RANGE < world) return 0;
+    if (!is_auto)
+        return desc->aggregate == GCOMP_AGGREGATE_TWO_SHOT ||
+               (selector && desc->aggregate == GCOMP_AGGREGATE_SHARDS);
+    size_t sent = slot->bound, mean; /* bytes of the own payloads, and of the mean */
+    if (selector) {
+        const size_t k = (selector->most)(&slot->codec, slot->n);
+        if (slot->codec.value != gcomp__row_none.wire || k / 64 < world) return 0;
+        mean = gcomp__expected_mean(slot, k, world);
+    } else if (slot->flags & GCOMP__FIXED_SIZES ||
+               ((slot->flags & GCOMP__FEEDBACK) && desc->no_error_feedback)) {
+        return 0; /* what the second shot loses would be lost, or not right on average */
+    } else { /* a payload for each range; the mean is quantised as p is */
+        sent = mean = gcomp__times(gcomp__range_bound(slot, world), world);
+    }
+    return gcomp__ranges_bytes(sent, mean, world) <
+           gcomp__network_bytes(GCOMP_ALLGATHER, slot->bound, world);
+}
+
+/* Two shots: block payloads, quantised range by range, and their mean quantised once more. */
+static int gcomp__is_two_shot(const gcomp__slot *slot)
+{
+    return gcomp__by_ranges(slot) && !slot->method->rules.selector;
 }
 
 /* Chooses how the mean of a tensor is made, by ranges or by a gather. gcomp_regroup comes here
@@ -19556,7 +19639,7 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
         slot->bound = gcomp__bound_of(slot->method, &slot->codec, slot->n);
         slot->own_bytes = 0;
     }
-    if (!gcomp__wants_shards(desc, slot)) return;
+    if (!gcomp__wants_ranges(desc, slot)) return;
     slot->rounds[0] = GCOMP__SHARE;
     slot->own_bytes = slot->bound;
     slot->bound = 0;
@@ -19569,6 +19652,17 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
 static void gcomp__raise(size_t *size, size_t to) { *size = gcomp__max(*size, to); }
 static void gcomp__grow(size_t *size, size_t by) { *size = gcomp__plus(*size, by); }
 
+/* Bytes of what one owner sends to all, at most: a payload of its range, or a sparse sum, or floats
+   where these are shorter. */
+static size_t gcomp__sum_bound(const gcomp__slot *slot, size_t world)
+{
+    const size_t range = gcomp__range(slot->n, world, 1);
+    const size_t all = gcomp__min(gcomp__times(slot->k, world), range); /* elements, at most */
+    if (gcomp__is_two_shot(slot)) return slot->own_bytes / world;
+    return gcomp__min(GCOMP__HEADER + 4 * range,
+                      GCOMP__HEADER + 10 + gcomp__index_bound(all, range) + 4 * all);
+}
+
 /* The part of gcomp__place for a tensor whose mean is made by ranges. A sparse shard has a header,
    a count of at most 9 bytes, indices and floats; each list of indices may end within a byte. A sum
    is never longer than the floats of its range.
@@ -19580,7 +19674,7 @@ static void gcomp__place_shards(gcomp__plan *plan, gcomp__slot *slot, size_t wor
 {
     /* range: elements of the longest one. head: bytes of a header and of the count behind it */
     const size_t range = gcomp__range(slot->n, world, 1), head = GCOMP__HEADER + 10;
-    const size_t one = gcomp__min(slot->k, range); /* elements of a shard, and of a sum */
+    const size_t one = gcomp__min(slot->k, range); /* elements of a shard */
     /* elements of a sum, at most */
     const size_t all = gcomp__min(gcomp__times(slot->k, world), range);
     slot->at_own = plan->own;
@@ -19589,17 +19683,15 @@ static void gcomp__place_shards(gcomp__plan *plan, gcomp__slot *slot, size_t wor
     slot->at_list = plan->lists;
     gcomp__grow(&plan->own, slot->own_bytes);
     gcomp__grow(&plan->acc, range);
+    gcomp__grow(&plan->sum, gcomp__sum_bound(slot, world));
     if (gcomp__is_two_shot(slot)) {
         gcomp__grow(&plan->cut, slot->own_bytes);
         gcomp__grow(&plan->shards, slot->own_bytes / world);
-        gcomp__grow(&plan->sum, slot->own_bytes / world);
         return;
     }
     gcomp__grow(&plan->cut, gcomp__plus(gcomp__times(head, world), gcomp__times(slot->k, 4)));
     gcomp__grow(&plan->cut, gcomp__index_bound(slot->k, slot->n));
     gcomp__grow(&plan->shards, head + gcomp__index_bound(one, range) + 4 * one);
-    gcomp__grow(&plan->sum, gcomp__min(GCOMP__HEADER + 4 * range,
-                                       head + gcomp__index_bound(all, range) + 4 * all));
     if (slot->flags & GCOMP__TOP_MEAN) { /* list_step is about the root of k */
         for (slot->list_step = 1; slot->list_step < slot->k / slot->list_step;) slot->list_step++;
         gcomp__grow(&plan->lists, 4 * (slot->k / slot->list_step));
@@ -20367,11 +20459,11 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
    All of this only reads. gcomp_rounds answers before there is an object, with the functions that
    would add the tensor: what it tells is what happens.
      fc1.weight: 784 x 1152 fp32, topk:density=0.02, at most 89303 of 3612672 bytes
-       name        shape     dtype  codec              what all rounds bring  of 4 n
+       name        shape     dtype  codec              what it sends  of the floats' all-reduce
    "at most" stands if a payload is among the rounds. The reason for another codec than the one that
    was named, the entry of a list, and a warm-up stand in parentheses behind the codec.
-   What a worker brings to a collective counts once, whatever the number of workers: that is what it
-   sends with a transport that forwards nothing. Rounds of the codecs, 784 x 1152 elements:
+   Bytes are those on the network, as gcomp__network_bytes counts them; with two workers these are
+   what a worker brings to the collectives. Rounds of the codecs, 784 x 1152 elements:
      none              ALLREDUCE  3612672 bytes
      topk:density=0.02 ALLGATHER  at most 89303 bytes
      powersgd:rank=4   ALLREDUCE  4 * 784 floats, ALLREDUCE  4 * 1152 floats
@@ -20443,8 +20535,10 @@ GCOMP_API const char *gcomp_error(const gcomp *gc) { return gc ? gc->error : "gc
 
 /* A round of a tensor, in the words of the API.
      GATHER   allgather of at most `bound` bytes       sums     allreduce of sum_count elements
-     SHARE    alltoall of at most own_bytes            MAX      allreduce_max of floats */
-static gcomp_round gcomp__round_of(const gcomp__slot *slot, int round)
+     SHARE    alltoall of at most own_bytes            MAX      allreduce_max of floats
+   In the two-shot form the second shot is as long as the first. The sums of sparse payloads are at
+   most the floats of a range. */
+static gcomp_round gcomp__round_of(const gcomp__slot *slot, int round, size_t world)
 {
     const unsigned kind = slot->rounds[round];
     gcomp_round r;
@@ -20463,6 +20557,10 @@ static gcomp_round gcomp__round_of(const gcomp__slot *slot, int round)
         r.dtype = gcomp__kind_dtype(kind);
         r.bytes = gcomp__times(slot->sum_count[round], gcomp__kind_bytes(kind));
     }
+    r.sent = gcomp__network_bytes(r.kind, r.bytes, world);
+    if (r.kind == GCOMP_ALLTOALL)
+        r.sent = gcomp__ranges_bytes(r.bytes, gcomp__times(gcomp__sum_bound(slot, world), world),
+                                     world);
     return r;
 }
 
@@ -20502,35 +20600,36 @@ GCOMP_API gcomp_result gcomp_rounds(const gcomp_desc *desc, const gcomp_tensor *
     /* outputs are written last: they are unchanged on error */
     if (codec) *codec = slot.codec;
     for (int round = 0; round < GCOMP_ROUNDS && rounds; round++)
-        rounds[round] = gcomp__round_of(&slot, round);
+        rounds[round] = gcomp__round_of(&slot, round, (size_t)d.comm.world);
     return GCOMP_OK;
 }
 
-/* The bytes that a worker brings to all rounds of a tensor; *most becomes 1 if there is a payload,
-   whose length may depend on the gradient.
-   A gather brings the own payload once, whatever the number of workers that read it. */
-static size_t gcomp__brings(const gcomp__slot *slot, int *most)
+/* The bytes that a worker sends in all rounds of a tensor; *most becomes 1 if there is a payload,
+   whose length may depend on the gradient. */
+static size_t gcomp__sends(const gcomp__slot *slot, size_t world, int *most)
 {
     size_t bytes = 0;
     for (int round = 0; round < GCOMP_ROUNDS; round++) {
-        const gcomp_round r = gcomp__round_of(slot, round);
-        gcomp__grow(&bytes, r.bytes);
+        const gcomp_round r = gcomp__round_of(slot, round, world);
+        gcomp__grow(&bytes, r.sent);
         *most |= r.kind == GCOMP_ALLGATHER || r.kind == GCOMP_ALLTOALL;
     }
     return bytes;
 }
 
 /* "at most 93911 of 3617280 bytes": what travels, of n elements as floats. */
-static void gcomp__say_bytes(gcomp__text *t, size_t bytes, size_t n, int most)
+static void gcomp__say_bytes(gcomp__text *t, size_t bytes, size_t n, size_t world, int most)
 {
+    const size_t floats = gcomp__network_bytes(GCOMP_ALLREDUCE, gcomp__times(n, 4), world);
     gcomp__say_with(t, "%s%u of %u bytes", most ? "at most " : "", (uint64_t)bytes,
-                    (uint64_t)gcomp__times(n, 4));
+                    (uint64_t)floats);
 }
 
 /* One line of gcomp_describe, in this order; what stands in brackets is said only where it holds:
      fc1.weight: [2 x ]784[ x 1152] fp32, topk:density=0.02[ (a vector)][ (codec 2 of 3 of the
-     schedule)][ (more in the first epochs)], [at most ]89303 of 3612672 bytes */
-static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot)
+     schedule)][ (more in the first epochs)][ in two shots| in shards], [at most ]89303 of 3612672
+     bytes */
+static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot, size_t world)
 {
     char codec[256];
     int most = 0; /* 1: the length of a payload may depend on the gradient */
@@ -20547,9 +20646,11 @@ static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot)
         gcomp__say_with(t, " (codec %u of %u of the schedule)", (uint64_t)slot->entry + 1,
                         (uint64_t)slot->entry_count);
     if (slot->flags & GCOMP__BY_EPOCHS) gcomp__say(t, " (more in the first epochs)");
+    if (gcomp__by_ranges(slot))
+        gcomp__say(t, gcomp__is_two_shot(slot) ? " in two shots" : " in shards");
     gcomp__say(t, ", ");
-    size_t bytes = gcomp__brings(slot, &most);
-    gcomp__say_bytes(t, bytes, slot->n, most);
+    size_t bytes = gcomp__sends(slot, world, &most);
+    gcomp__say_bytes(t, bytes, slot->n, world, most);
     gcomp__say_char(t, '\n');
 }
 
@@ -20561,15 +20662,17 @@ GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity)
     size_t bytes = 0, n = 0; /* sums over all tensors */
     int most = 0;
     if (!gc) return 0;
+    const size_t world = gcomp__workers(gc);
     for (size_t i = 0; i < count; i++) {
-        gcomp__describe_slot(&t, gc->tensors + i);
-        gcomp__grow(&bytes, gcomp__brings(gc->tensors + i, &most));
+        gcomp__describe_slot(&t, gc->tensors + i, world);
+        gcomp__grow(&bytes, gcomp__sends(gc->tensors + i, world, &most));
         gcomp__grow(&n, gc->tensors[i].n);
     }
     gcomp__say_with(&t, count == 1 ? "%u tensor: " : "%u tensors: ", (uint64_t)count);
-    gcomp__say_bytes(&t, bytes, n, most);
-    /* tenths: 4 n * 10 / bytes. Without any bytes nothing is saved: 1.0 */
-    const uint64_t tenths = bytes ? 40 * (uint64_t)n / bytes : 10;
+    gcomp__say_bytes(&t, bytes, n, world, most);
+    /* tenths of the ratio. Without any bytes nothing is saved: 1.0 */
+    const size_t floats = gcomp__network_bytes(GCOMP_ALLREDUCE, gcomp__times(n, 4), world);
+    const uint64_t tenths = bytes ? 10 * (uint64_t)floats / bytes : 10;
     gcomp__say_with(&t, " a step, %u.%u times less\n", tenths / 10, tenths % 10);
     return t.length;
 }
@@ -22721,8 +22824,8 @@ static uint32_t gcomp__issue(gcomp *gc, unsigned kind)
     return GCOMP__IDS * (uint32_t)gc->current + (kind ? 8 * ((uint32_t)gc->round + 1) + kind : 1);
 }
 
-/* Asks for a gather: bytes[w] come from worker w, to recv + w * stride. The statistics count what
-   this worker gives, without padding. */
+/* Asks for a gather: bytes[w] come from worker w, to recv + w * stride. The statistics count without
+   padding. */
 static void gcomp__ask_gather(gcomp *gc, gcomp_request *request, uint32_t id, const void *send,
                               void *recv, size_t stride, const size_t *bytes)
 {
@@ -22733,7 +22836,8 @@ static void gcomp__ask_gather(gcomp *gc, gcomp_request *request, uint32_t id, co
     request->stride = stride;
     request->bytes = bytes;
     request->dtype = GCOMP_U8;
-    gc->stats.bytes_out += bytes[gc->desc.comm.rank];
+    gc->stats.bytes_out +=
+        gcomp__network_bytes(GCOMP_ALLGATHER, bytes[gcomp__me(gc)], gcomp__workers(gc));
 }
 
 /* Asks for other bytes to and from each worker, back to back in the order of ranks. */
@@ -22833,7 +22937,11 @@ static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
         request->send = request->recv;
         request->count = count;
         request->dtype = gcomp__kind_dtype(kind);
-        gc->stats.bytes_out += gcomp__kind_bytes(kind) * (uint64_t)count;
+        /* without allreduce_max the largest are gathered, see >>exchange */
+        const int gathers = kind == GCOMP__MAX && !gc->desc.comm.allreduce_max;
+        gc->stats.bytes_out += gcomp__network_bytes(gathers ? GCOMP_ALLGATHER : GCOMP_ALLREDUCE,
+                                                    gcomp__kind_bytes(kind) * count,
+                                                    gcomp__workers(gc));
         return 1;
     }
     if (gc->round == gc->gather_round && !(gc->issued >> GCOMP__GATHER & 1)) {
@@ -23084,6 +23192,7 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     if (slot->staging) (gcomp__common(gc->set)->narrow)(slot->grad, work.y, slot->dtype, slot->n);
     else if (made) memcpy(slot->grad, made, 4 * slot->n);
     gc->stats.bytes_in += 4 * (uint64_t)slot->n;
+    gc->stats.bytes_ring += gcomp__network_bytes(GCOMP_ALLREDUCE, 4 * slot->n, gcomp__workers(gc));
 }
 
 /* Everything was checked before, so that nothing fails once the first residual is written. In
@@ -23160,7 +23269,7 @@ static int gcomp__may_use_shards(const gcomp *gc, const gcomp__slot *slot)
     for (size_t e = 0; slot->entries && e < slot->entry_count; e++) {
         gcomp__slot tried = *slot; /* a copy: the tensor stays with its codec */
         gcomp__use_entry(&tried, slot->entries + e);
-        if (gcomp__wants_shards(&gc->desc, &tried)) return 1;
+        if (gcomp__wants_ranges(&gc->desc, &tried)) return 1;
     }
     return gcomp__by_ranges(slot);
 }
@@ -24344,7 +24453,7 @@ GCOMP_API gcomp_result gcomp_regroup_machines(gcomp *gc, const gcomp_comm *comm,
 
    Steps count in gc->stats as they go:
      gcomp_step_ready                 seconds of encoding, gradients that are not finite
-     gcomp__ask_..., sums             bytes given to collectives
+     gcomp__ask_..., sums             bytes sent, as gcomp__network_bytes counts them
      gcomp__issue, gcomp_step_done    seconds of communication: while any request is under way
      gcomp__end_step                  steps that were skipped or failed
      commits                          the rest
@@ -24363,7 +24472,7 @@ GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
         if (gc->tensors[i].residual)
             squares += (gcomp__common(gc->set)->squares)(gc->tensors[i].residual, gc->tensors[i].n);
     stats->residual_norm = gcomp__sqrt(squares);
-    stats->ratio = stats->bytes_out ? (double)stats->bytes_in / (double)stats->bytes_out : 0;
+    stats->ratio = stats->bytes_out ? (double)stats->bytes_ring / (double)stats->bytes_out : 0;
     gcomp__fp_leave(mode);
     return GCOMP_OK;
 }

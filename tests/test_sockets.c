@@ -341,6 +341,7 @@ static int body_dies(gcomp_sockets *s, told *t)
     double from;
     char next[16];
     comm.allgatherv = NULL;
+    comm.alltoallv = NULL;
     wrapped = comm;
     result = open_model(&m, &wrapped);
     for (int step = 0; result == GCOMP_OK && step < 9; step++) {
