@@ -1291,7 +1291,7 @@ typedef struct gcomp_comm {
               Each worker quantises p range by range. The owner of a range adds the shards and
               quantises the mean once more, and all gather that. What a worker computes and receives
               does not grow with the world. Needs comm.alltoallv; see MANY WORKERS in the manual
-     AUTO     where comm.alltoallv is given: the form in which a worker receives the fewest bytes, if
+     AUTO     where comm.alltoallv is given: the form in which a worker receives fewest bytes, if
               it keeps what the codec promises; see MANY WORKERS in the manual. Else GATHER
    If each worker sends a payload of b bytes, with k elements if it is sparse, a worker receives
      GATHER               b (world - 1) bytes
@@ -22824,7 +22824,7 @@ static uint32_t gcomp__issue(gcomp *gc, unsigned kind)
     return GCOMP__IDS * (uint32_t)gc->current + (kind ? 8 * ((uint32_t)gc->round + 1) + kind : 1);
 }
 
-/* Asks for a gather: bytes[w] come from worker w, to recv + w * stride. The statistics count without
+/* Asks for a gather: bytes[w] come from worker w, to recv + w * stride. Statistics count without
    padding. */
 static void gcomp__ask_gather(gcomp *gc, gcomp_request *request, uint32_t id, const void *send,
                               void *recv, size_t stride, const size_t *bytes)
