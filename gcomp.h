@@ -414,6 +414,19 @@
      return GCOMP_FLOAT_MODE before anything is changed. gcomp_parallel is not used there, since its
      threads may have other modes.
 
+   HALF PRECISION
+     Gradients may be fp16 or bf16 in each layer:
+       codec      gcomp_input.dtype is the type of the gradient that gcomp_encode and gcomp_retain
+                  read. gcomp_decode_any, gcomp_decode_add_any and gcomp_decode_mean_any write y of
+                  any of the three types
+       step       gcomp_tensor.dtype is the type of the gradient for gcomp_step_ready and
+                  gcomp_exchange_any
+     Sums and residuals are float32, always. A result has the bits of the same call with the
+     gradient widened to floats, then each element is rounded once: to nearest, ties to even, and
+     what is too large becomes the largest number of the type (65504 in fp16). Payloads do not
+     depend on the type. What the rounding of a mean loses is lost: the residual keeps what the
+     codec did not send, and nothing else.
+
    WHAT GOES WRONG
      - Clip the gradient after the exchange, not before: the norm that matters is that of the mean.
      - The result is the mean, not the sum: do not divide by the number of workers again.
@@ -1166,7 +1179,7 @@ GCOMP_API const char *gcomp_method_name(size_t i);
 GCOMP_API size_t gcomp_bound(const gcomp_codec *codec, size_t n);
 
 /* The scratch bytes that gcomp_encode needs; 0 if the codec needs none, or is invalid. Decoding
-   needs no scratch, but eden decodes faster with as many bytes as it encodes with, and
+   to floats needs no scratch, but eden decodes faster with as many bytes as it encodes with, and
    gcomp_decode_mean of sparse payloads is faster with 64 KiB and 4 bytes for each element sent.
    Block methods need no scratch, but encode with several threads only if they have 64 bytes for
    each chunk. GCOMP_SCRATCH(n) is enough for all of this. */
@@ -1197,7 +1210,7 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_seal(void *payload, size_t length,
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_check(const void *payload, size_t length, size_t n);
 
 /* y[n] <- decode(payload). Checks first; on error y is unchanged. Every decoded value is finite.
-   gcomp_decode and the three functions below return as gcomp_check, or GCOMP_INVALID_ARGUMENT (a
+   gcomp_decode and the six functions below return as gcomp_check, or GCOMP_INVALID_ARGUMENT (a
    pointer is NULL, a number is not finite), or GCOMP_ISA_UNAVAILABLE. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode(const void *payload, size_t length, float *y,
                                                     size_t n, const gcomp_exec *exec);
@@ -1215,6 +1228,27 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode_mean(const void *const *payl
                                                          const size_t *lengths, size_t count,
                                                          float *y, size_t n,
                                                          const gcomp_exec *exec);
+
+/* The same for y of GCOMP_F32, GCOMP_F16 or GCOMP_BF16, at any address; another dtype is
+   GCOMP_INVALID_ARGUMENT. What is calculated is what the functions above calculate, in float32. At
+   the end each element of y is rounded once to nearest, ties to even; what is too large for y
+   becomes its largest number. Where y is F16 or BF16, these calls take 4 n + 127 bytes of scratch,
+   and without them return GCOMP_SCRATCH_TOO_SMALL with y unchanged:
+     all three    payloads of sparse methods and of eden
+     mean         payloads that are not all of one block method with the same parameters; several
+                  payloads with entropy-coded levels
+   GCOMP_SCRATCH(n) is enough. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode_any(const void *payload, size_t length, void *y,
+                                                        gcomp_dtype dtype, size_t n,
+                                                        const gcomp_exec *exec);
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode_add_any(const void *payload, size_t length,
+                                                            float weight, void *y,
+                                                            gcomp_dtype dtype, size_t n,
+                                                            const gcomp_exec *exec);
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode_mean_any(const void *const *payloads,
+                                                             const size_t *lengths, size_t count,
+                                                             void *y, gcomp_dtype dtype, size_t n,
+                                                             const gcomp_exec *exec);
 
 /* residual[n] <- scale * grad + residual - decode(payload): what was not sent. Sums too large for
    a float become the largest. `in` is the input that was encoded; in->residual is not read, since
@@ -3187,9 +3221,14 @@ typedef struct gcomp__sink {
     int ending;
     size_t n;                    /* elements of the tensor */
     float *y;                    /* the output; COMMIT: may be NULL */
+    /* GCOMP_F32; else y is the address of halves, see gcomp__end_halves. Only block methods write
+       these; of coded levels only one payload can be written so */
+    gcomp_dtype y_type;
     const gcomp__view *views;    /* the payloads, opened */
     size_t count;                /* of views; COMMIT: may be 0, then y becomes 0 */
-    const void *const *payloads; /* a vote outside of steps: all payloads, and one view of them */
+    /* NULL; or all payloads, of which views[0] shows the first, and the others are alike: a vote
+       outside of steps, or packed codes of which y is a mean in halves */
+    const void *const *payloads;
     float weight;                /* ADD, COMMIT: 1 / number of workers for a mean */
     int fresh;                   /* ADD: 1 if y begins with 0, 0 if with what y holds */
     /* COMMIT alone: */
@@ -3477,6 +3516,23 @@ GCOMP__INLINE float gcomp__saturated(float x)
 {
     uint32_t u = gcomp__bits(x), a = u & 0x7fffffffu;
     return a > 0x7f7fffffu ? gcomp__float((u & 0x80000000u) | 0x7f7fffffu) : x;
+}
+
+/* Where element i of a sink's y is, which holds halves. */
+GCOMP__INLINE void *gcomp__half_of(const gcomp__sink *sink, size_t i)
+{
+    return (uint8_t *)(void *)sink->y + 2 * i;
+}
+
+/* The view of a payload that is packed like another one, which is open: the same at another
+   address. `to` may be `like`. */
+GCOMP__INLINE void gcomp__view_like(gcomp__view *to, const gcomp__view *like,
+                                    const uint8_t *payload)
+{
+    const ptrdiff_t scales = like->codes - like->body; /* first: *like may be *to */
+    *to = *like;
+    to->body = to->scales = payload + GCOMP__HEADER;
+    to->codes = to->body + scales;
 }
 
 /* Subtracts what was sent of an element from the element's residual. */
@@ -8221,18 +8277,40 @@ GCOMP__NOINLINE void gcomp__commit_tile(const gcomp__sink *sink, size_t i, size_
     }
 }
 
-/* A tile of the sum of all payloads, in the order of views, into y. own: NULL, or the values of the
-   own payload, which are decoded already. */
+/* A tile of the sum of all payloads, in the order of views, into y[count]. own: NULL, or the values
+   of the own payload, which are decoded already. */
 #define gcomp__sum_tile GCOMP__F(sum_tile)
-static void gcomp__sum_tile(const gcomp__sink *sink, size_t i, size_t count, const float *own)
+static void gcomp__sum_tile(const gcomp__sink *sink, float *y, size_t i, size_t count,
+                            const float *own)
 {
-    float *y = sink->y + i;
+    gcomp__view view; /* of a payload that was not opened */
     for (size_t w = 0; w < sink->count; w++) {
         const int fresh = sink->fresh && w == 0; /* the first payload of a new sum */
-        if (!GCOMP__SMALL && own && w == sink->own_at) /* small builds decode it twice */
+        if (!GCOMP__SMALL && own && w == sink->own_at) { /* small builds decode it twice */
             gcomp__add_scaled(y, own, sink->weight, count, fresh);
-        else gcomp__add_decoded(sink->views + w, i, count, y, sink->weight, fresh);
+        } else if (sink->payloads) {
+            gcomp__view_like(&view, sink->views, (const uint8_t *)sink->payloads[w]);
+            gcomp__add_decoded(&view, i, count, y, sink->weight, fresh);
+        } else {
+            gcomp__add_decoded(sink->views + w, i, count, y, sink->weight, fresh);
+        }
     }
+}
+
+/* A tile of y where y is halves: the sum of all payloads is made in floats, and rounded once. */
+#define gcomp__end_halves GCOMP__F(end_halves)
+GCOMP__NOINLINE void gcomp__end_halves(const gcomp__sink *sink, size_t i, size_t count,
+                                       const float *own)
+{
+    GCOMP__ON_A_LINE float tile[GCOMP__TILE];
+    uint8_t *const y = (uint8_t *)gcomp__half_of(sink, i);
+    if (sink->ending == GCOMP__STORE) {
+        gcomp__decode_floats(sink->views, i, count, tile);
+    } else {
+        if (!sink->fresh) gcomp__widen(tile, y, sink->y_type, count); /* y counts */
+        gcomp__sum_tile(sink, tile, i, count, own);
+    }
+    gcomp__narrow(y, tile, sink->y_type, count);
 }
 
 /* >>kernel sink: a chunk of block payloads, by the sink's ending. Payloads are decoded to tiles,
@@ -8250,7 +8328,8 @@ static void gcomp__end_chunk(const gcomp__sink *sink, size_t chunk)
     in.dtype = sink->dtype;
     in.scale = sink->scale;
     in.residual = sink->residual;
-    if (sink->ending == GCOMP__STORE) { /* straight to y: no tile is needed */
+    const int halves = sink->y_type != GCOMP_F32;
+    if (sink->ending == GCOMP__STORE && !halves) { /* straight to y: no tile is needed */
         for (size_t w = 0; sink->y && w < sink->count; w++)
             gcomp__decode_floats(sink->views + w, begin, end - begin, sink->y + begin);
         return;
@@ -8264,15 +8343,16 @@ static void gcomp__end_chunk(const gcomp__sink *sink, size_t chunk)
         }
         if (keeps)
             gcomp__update_residual(&in, sink->residual, i, next - i, sink->own ? own : NULL);
-        if (sink->y) gcomp__sum_tile(sink, i, next - i, keeps && sink->own ? own : NULL);
+        if (!sink->y || !sink->count) continue;
+        if (halves) gcomp__end_halves(sink, i, next - i, keeps && sink->own ? own : NULL);
+        else gcomp__sum_tile(sink, sink->y + i, i, next - i, keeps && sink->own ? own : NULL);
     }
 }
 
 static const gcomp__common_kernels GCOMP__F(common) = {
     gcomp__crc, gcomp__measure_range, gcomp__encode, gcomp__decode_floats, gcomp__end_chunk,
     GCOMP__IN_OBJECT(gcomp__saturate_all), gcomp__absorb, gcomp__scale_copy, gcomp__max_bits_of,
-    GCOMP__IN_OBJECT(gcomp__squares), GCOMP__IN_OBJECT(gcomp__widen),
-    GCOMP__IN_OBJECT(gcomp__narrow), gcomp__any_invalid,
+    GCOMP__IN_OBJECT(gcomp__squares), gcomp__widen, gcomp__narrow, gcomp__any_invalid,
     GCOMP__HAS_MOMENTUM ? gcomp__advance_momentum : NULL};
 #endif
 
@@ -9044,6 +9124,20 @@ GCOMP__NOINLINE void gcomp__keep_levels(const gcomp__sink *sink, const gcomp__vi
     }
 }
 
+/* Levels of a segment into y of halves, which one payload alone makes. part: the packed codes, the
+   first of them that of element `begin`. */
+#define gcomp__spread_halves GCOMP__F(spread_halves)
+GCOMP__NOINLINE void gcomp__spread_halves(const gcomp__sink *sink, const gcomp__view *part,
+                                          size_t begin, size_t count)
+{
+    gcomp__sink with = *sink; /* a sink for this segment */
+    with.views = part;
+    with.payloads = NULL;
+    with.y = (float *)gcomp__half_of(sink, begin);
+    for (size_t i = 0; i < count; i += GCOMP__TILE)
+        gcomp__end_halves(&with, i, gcomp__min(GCOMP__TILE, count - i), NULL);
+}
+
 /* A chunk of one payload, which is valid. Its segments are unpacked one by one, and go where
    `ending` says; COMMIT: they leave the residual. The codes may also be packed without segments,
    if payloads of several codecs are added. */
@@ -9068,6 +9162,7 @@ GCOMP__NOINLINE void gcomp__spread(const gcomp__sink *sink, const gcomp__view *v
             return; /* cannot happen after a check */
         /* part's element 0 is element i of the tensor */
         if (ending == GCOMP__COMMIT) gcomp__keep_levels(sink, &part, i, count);
+        else if (sink->y_type != GCOMP_F32) gcomp__spread_halves(sink, &part, i, count);
         else if (ending == GCOMP__STORE) gcomp__decode_floats(&part, 0, count, sink->y + i);
         else
             gcomp__add_decoded(&part, 0, count, sink->y + i, sink->weight,
@@ -10476,6 +10571,52 @@ GCOMP__NOINLINE void gcomp__advance_all(const gcomp__call *call, const gcomp__mo
     gcomp__absorb_all(call, &sink, d->n);
 }
 
+/* What the tasks of gcomp__convert see. */
+typedef struct gcomp__convert_job {
+    const gcomp__set *set;
+    float *floats;
+    uint8_t *halves;
+    gcomp_dtype dtype; /* of halves */
+    size_t n;
+    int widens; /* 1: floats <- halves; 0: halves <- floats, rounded and saturated */
+} gcomp__convert_job;
+
+/* Task: a chunk of a conversion. */
+static void gcomp__convert_chunk(void *arg, size_t chunk)
+{
+    const gcomp__convert_job *job = (const gcomp__convert_job *)arg;
+    const size_t i = chunk * GCOMP_CHUNK, count = gcomp__min(GCOMP_CHUNK, job->n - i);
+    uint8_t *const halves = job->halves + 2 * i;
+    if (job->widens)
+        (gcomp__common(job->set)->widen)(job->floats + i, halves, job->dtype, count);
+    else (gcomp__common(job->set)->narrow)(halves, job->floats + i, job->dtype, count);
+}
+
+/* n floats from halves, or halves from n floats. */
+static void gcomp__convert(const gcomp__call *call, float *floats, void *halves, gcomp_dtype dtype,
+                           size_t n, int widens)
+{
+    gcomp__convert_job job;
+    job.set = call->set;
+    job.floats = floats;
+    job.halves = (uint8_t *)halves;
+    job.dtype = dtype;
+    job.n = n;
+    job.widens = widens;
+    gcomp__run(call, gcomp__chunks(n), gcomp__convert_chunk, &job);
+}
+
+/* n floats off the front of the scratch; NULL if there is no room for them. */
+static float *gcomp__scratch_floats(gcomp__call *call, size_t n)
+{
+    const size_t bytes = gcomp__round_up(gcomp__times(n, 4), 64);
+    float *floats = (float *)(void *)call->scratch;
+    if (!floats || bytes > call->scratch_bytes) return NULL;
+    call->scratch += bytes;
+    call->scratch_bytes -= bytes;
+    return floats;
+}
+
 /* What the tasks of a decoder see. */
 typedef struct gcomp__sink_job {
     const gcomp__set *set;
@@ -10507,9 +10648,12 @@ static void gcomp__block_decode(const gcomp__call *call, const gcomp__sink *sink
     gcomp__sink_job job;
     gcomp__sink with = *sink;
     int coded = sink->own && gcomp__coded(&sink->own->form); /* does any payload have them? */
-    for (size_t w = 0; w < sink->count; w++) coded |= gcomp__coded(&sink->views[w].form);
+    /* payloads that were not opened are alike */
+    for (size_t w = 0; w < (sink->payloads ? 1 : sink->count); w++)
+        coded |= gcomp__coded(&sink->views[w].form);
     with.one_pass = sink->ending == GCOMP__COMMIT && sink->dtype == GCOMP_F32 &&
-                    sink->scale == 1.0f && sink->residual && sink->y && sink->own &&
+                    sink->y_type == GCOMP_F32 && sink->scale == 1.0f && sink->residual &&
+                    sink->y && sink->own &&
                     sink->own_at < sink->count && sink->count <= 2;
     job.set = call->set;
     job.sink = &with;
@@ -11315,7 +11459,9 @@ GCOMP__INLINE gw gcomp__vote_bits(const gcomp__sink *sink, size_t w, size_t at, 
 static void gcomp__vote_majority(const gcomp__sink *sink, size_t begin, size_t end)
 {
     const size_t count = sink->count, enough = count / 2 + 1;
+    const int halves = sink->y_type != GCOMP_F32; /* these go through `line` */
     const gv one = gv_splat(1);
+    float line[64];
     gw planes[GCOMP__VOTE_PLANES]; /* from 1 on; plane 0 is `low` */
     size_t j;
     int last = 0; /* the plane of the result */
@@ -11344,14 +11490,16 @@ static void gcomp__vote_majority(const gcomp__sink *sink, size_t begin, size_t e
         /* bits to floats. 64 at a time: the speed of a shorter loop depends on its address */
         for (j = 0; j + 64 <= some; j += 64) {
             const uint8_t *at = (const uint8_t *)result + j / 8;
-            float *y = sink->y + i + j;
+            float *y = halves ? line : sink->y + i + j;
             GCOMP__UNROLL for (int k = 0; k < 4; k++)
                 gv_store(y + 16 * k, gv_flip(one, gcomp__get16(at + 2 * k)));
+            if (halves) gcomp__narrow(gcomp__half_of(sink, i + j), line, sink->y_type, 64);
         }
         for (; j < some; j += 16) { /* near the end of the tensor */
             gv y = gv_flip(one, gcomp__get16((const uint8_t *)result + j / 8));
-            if (some - j < 16) gcomp__store_some(sink->y + i + j, y, some - j);
-            else gv_store(sink->y + i + j, y);
+            const size_t left = gcomp__min(16, some - j);
+            gcomp__store_some(halves ? line : sink->y + i + j, y, left);
+            if (halves) gcomp__narrow(gcomp__half_of(sink, i + j), line, sink->y_type, left);
         }
     }
 }
@@ -18255,10 +18403,7 @@ static int gcomp__opens_like(gcomp__view *view, const gcomp__view *like, const v
         like->method->payload->open != gcomp__block_open || like->form.code ||
         memcmp(p, like->body - GCOMP__HEADER, GCOMP__HEADER - 4) != 0)
         return 0;
-    const ptrdiff_t scales = like->codes - like->body; /* first: *like may be *view */
-    *view = *like;
-    view->body = view->scales = p + GCOMP__HEADER;
-    view->codes = view->body + scales;
+    gcomp__view_like(view, like, p);
     return 1;
 }
 
@@ -18446,25 +18591,42 @@ static void gcomp__decode_with(const gcomp__call *call, const gcomp__sink *sink)
     (any->method->payload->decode)(&with, sink);
 }
 
-/* Decodes one payload into y: ending GCOMP__STORE or GCOMP__ADD, weight times added. Common to the
-   two functions below. On error y is unchanged. An infinite weight would make NaN of each 0. */
-static gcomp_result gcomp__decode_one(const void *payload, size_t length, int ending, float weight,
-                                      float *y, size_t n, const gcomp_exec *exec)
+/* Can a sink write a payload to halves without floats beside? If it is the only one: any block
+   payload. */
+static int gcomp__writes_halves(const gcomp__view *view)
 {
-    gcomp__sink sink = gcomp__sink_to(ending, y, n);
+    return view->method->payload->open == gcomp__block_open;
+}
+
+/* Decodes one payload into y: ending GCOMP__STORE or GCOMP__ADD, weight times added. Common to the
+   functions below. On error y is unchanged. An infinite weight would make NaN of each 0. Where y is
+   halves, sparse methods and eden decode to floats in the scratch, which then are rounded. */
+static gcomp_result gcomp__decode_one(const void *payload, size_t length, int ending, float weight,
+                                      void *y, gcomp_dtype dtype, size_t n, const gcomp_exec *exec)
+{
+    gcomp__sink sink = gcomp__sink_to(ending, (float *)y, n);
+    float *floats = NULL; /* NULL: the sink writes to y */
     gcomp__view view;
     gcomp__call call;
     if (!y && n) return GCOMP_INVALID_ARGUMENT;
-    if (!gcomp__finite(weight)) return GCOMP_INVALID_ARGUMENT;
+    if (!gcomp__finite(weight) || (unsigned)dtype > GCOMP_BF16) return GCOMP_INVALID_ARGUMENT;
     GCOMP__TRY(gcomp__call_of(&call, exec));
     uint64_t mode = gcomp__fp_enter();
     gcomp_result result = gcomp__check_payload(call.set, &view, payload, length, n);
+    if (result == GCOMP_OK && n && dtype != GCOMP_F32 && !gcomp__writes_halves(&view)) {
+        floats = gcomp__scratch_floats(&call, n);
+        if (!floats) result = GCOMP_SCRATCH_TOO_SMALL;
+    }
     if (result == GCOMP_OK) {
         sink.fresh = 0; /* y counts */
         sink.weight = weight;
         sink.views = &view;
         sink.count = 1;
+        sink.y_type = floats ? GCOMP_F32 : dtype;
+        if (floats) sink.y = floats;
+        if (floats && ending == GCOMP__ADD) gcomp__convert(&call, floats, y, dtype, n, 1);
         gcomp__decode_with(&call, &sink);
+        if (floats) gcomp__convert(&call, floats, y, dtype, n, 0);
     }
     gcomp__fp_leave(mode);
     return result;
@@ -18474,14 +18636,27 @@ static gcomp_result gcomp__decode_one(const void *payload, size_t length, int en
 GCOMP_API gcomp_result gcomp_decode(const void *payload, size_t length, float *y, size_t n,
                                     const gcomp_exec *exec)
 {
-    return gcomp__decode_one(payload, length, GCOMP__STORE, 1, y, n, exec);
+    return gcomp__decode_one(payload, length, GCOMP__STORE, 1, y, GCOMP_F32, n, exec);
+}
+
+GCOMP_API gcomp_result gcomp_decode_any(const void *payload, size_t length, void *y,
+                                        gcomp_dtype dtype, size_t n, const gcomp_exec *exec)
+{
+    return gcomp__decode_one(payload, length, GCOMP__STORE, 1, y, dtype, n, exec);
 }
 
 /* y <- y + weight * decode(payload): ADD with sink.fresh = 0. */
 GCOMP_API gcomp_result gcomp_decode_add(const void *payload, size_t length, float weight, float *y,
                                         size_t n, const gcomp_exec *exec)
 {
-    return gcomp__decode_one(payload, length, GCOMP__ADD, weight, y, n, exec);
+    return gcomp__decode_one(payload, length, GCOMP__ADD, weight, y, GCOMP_F32, n, exec);
+}
+
+GCOMP_API gcomp_result gcomp_decode_add_any(const void *payload, size_t length, float weight,
+                                            void *y, gcomp_dtype dtype, size_t n,
+                                            const gcomp_exec *exec)
+{
+    return gcomp__decode_one(payload, length, GCOMP__ADD, weight, y, dtype, n, exec);
 }
 
 /* 1 if all payloads are of one method whose mean is the sign of the sum (vote). They were checked,
@@ -18494,6 +18669,19 @@ static int gcomp__all_vote(const void *const *payloads, size_t count)
     return m->payload->votes;
 }
 
+/* Are these payloads packed alike, so that one view shows them all, and a sink can add them in any
+   number? They were checked; first is the view of the first. Of coded levels a payload alone is. */
+static int gcomp__all_alike(const gcomp__view *first, const void *const *payloads, size_t count)
+{
+    const uint8_t *like = (const uint8_t *)payloads[0];
+    if (!gcomp__writes_halves(first) || (count > 1 && gcomp__coded(&first->form))) return 0;
+    for (size_t w = 1; w < count; w++) { /* method, value method; parameters */
+        const uint8_t *p = (const uint8_t *)payloads[w];
+        if (p[5] != like[5] || p[7] != like[7] || memcmp(p + 24, like + 24, 4) != 0) return 0;
+    }
+    return 1;
+}
+
 /* y <- mean of payloads that were checked, in their order. Floats are added in that order whatever
    the grouping is: so the bits do not depend on it. A sink adds up to 8 views of one method that
    follow each other: a tile of y then stays in the innermost cache while 8 payloads are added to
@@ -18502,19 +18690,23 @@ static int gcomp__all_vote(const void *const *payloads, size_t count)
    signs of its parts.
      payloads   sign sign sign topk topk ...
      sinks      |------ 1 ------| |--- 2 ---| ...
+   Halves take one sink too, since y cannot hold a sum that is not done: all payloads are alike then
+   (gcomp__all_alike).
    The first loop only finds where the lists of indices end in the scratch, see gcomp__check_all;
    the second one decodes, with the lists from `lists` and the room behind all of them in `rest`. */
 GCOMP__NOINLINE void gcomp__add_all(const gcomp__call *call, const void *const *payloads,
-                                    const size_t *lengths, size_t count, float *y, size_t n)
+                                    const size_t *lengths, size_t count, void *y,
+                                    gcomp_dtype dtype, size_t n)
 {
     gcomp__view views[8];
-    gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, y, n);
+    gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, (float *)y, n);
     gcomp__call lists = *call; /* its scratch holds the indices that were kept by the check */
     gcomp__call rest = *call;  /* its scratch is what is left behind all of them */
     size_t group; /* views in the sink at hand */
     sink.weight = 1.0f / (float)count; /* first: so no sum on the way is too large */
     sink.views = views;
-    if (GCOMP__HAS_VOTES && gcomp__all_vote(payloads, count)) {
+    sink.y_type = dtype;
+    if (dtype != GCOMP_F32 || (GCOMP__HAS_VOTES && gcomp__all_vote(payloads, count))) {
         /* one view, for n, and the bytes of all */
         gcomp__open_valid(call->set, views, NULL, payloads[0], lengths[0], n);
         sink.payloads = payloads;
@@ -18541,19 +18733,37 @@ GCOMP__NOINLINE void gcomp__add_all(const gcomp__call *call, const void *const *
 
 /* The payloads may be of different codecs, and one buffer may be named twice. The scratch is used
    twice as well: the check keeps indices there, and gcomp__add_all finds them again. `first` serves
-   other callers of the check, which go on with that view. */
-GCOMP_API gcomp_result gcomp_decode_mean(const void *const *payloads, const size_t *lengths,
-                                         size_t count, float *y, size_t n, const gcomp_exec *exec)
+   other callers of the check, which go on with that view. Where y is halves, the front of the
+   scratch is kept for floats: whether they are needed is known when all payloads were checked. */
+GCOMP_API gcomp_result gcomp_decode_mean_any(const void *const *payloads, const size_t *lengths,
+                                             size_t count, void *y, gcomp_dtype dtype, size_t n,
+                                             const gcomp_exec *exec)
 {
     gcomp__call call;
     gcomp__view first;
-    if (!payloads || !lengths || !count || (!y && n)) return GCOMP_INVALID_ARGUMENT;
+    if (!payloads || !lengths || !count || (!y && n) || (unsigned)dtype > GCOMP_BF16)
+        return GCOMP_INVALID_ARGUMENT;
     GCOMP__TRY(gcomp__call_of(&call, exec));
     uint64_t mode = gcomp__fp_enter();
+    float *const floats = dtype == GCOMP_F32 ? NULL : gcomp__scratch_floats(&call, n);
     gcomp_result result = gcomp__check_all(&call, payloads, lengths, count, n, &first);
-    if (result == GCOMP_OK) gcomp__add_all(&call, payloads, lengths, count, y, n);
+    if (result == GCOMP_OK) {
+        const int at_once = dtype == GCOMP_F32 || gcomp__all_alike(&first, payloads, count);
+        if (!at_once && !floats && n) result = GCOMP_SCRATCH_TOO_SMALL;
+        else if (at_once) gcomp__add_all(&call, payloads, lengths, count, y, dtype, n);
+        else if (n) {
+            gcomp__add_all(&call, payloads, lengths, count, floats, GCOMP_F32, n);
+            gcomp__convert(&call, floats, y, dtype, n, 0);
+        }
+    }
     gcomp__fp_leave(mode);
     return result;
+}
+
+GCOMP_API gcomp_result gcomp_decode_mean(const void *const *payloads, const size_t *lengths,
+                                         size_t count, float *y, size_t n, const gcomp_exec *exec)
+{
+    return gcomp_decode_mean_any(payloads, lengths, count, y, GCOMP_F32, n, exec);
 }
 
 /* A commit without a mean: sink.y is NULL, and `own` is the payload that leaves the residual. The
@@ -20966,7 +21176,7 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp__call *call, gcomp__slot
     if (own && slot->residual) gcomp__decode_with(call, &sink);
     /* nothing was sent: all of p stays */
     if (!own && slot->residual) gcomp__absorb_all(call, &sink, slot->n);
-    if (count) gcomp__add_all(call, payloads, lengths, count, grad, slot->n);
+    if (count) gcomp__add_all(call, payloads, lengths, count, grad, GCOMP_F32, slot->n);
 }
 
 /* Are valid payloads of this codec? Headers say so: method, value method and parameters must be
