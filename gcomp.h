@@ -152,6 +152,7 @@
                      1 / world
      two shots       a mean by ranges of block payloads: each worker quantises once, and the owner
                      of a range once more
+     scattered       of a tensor: its mean stays with the owners of its ranges, see MANY WORKERS
      arena           one allocation from which many buffers take their places
      entry           the place of a codec in a list of codecs, see SCHEDULES
      block           consecutive elements that share a scale
@@ -296,6 +297,24 @@
      Trained on Fashion-MNIST, three seeds, 4 and 8 workers, every codec that keeps a residual ends
      in two shots within the spread of seeds of its gather (make accuracy, train --two-shot).
 
+     Sharded optimizers (ZeRO, FSDP): use GCOMP_AGGREGATE_SCATTER. A step ends when owners have made
+     the means of their ranges, and nothing is sent back. After it a worker has the mean in its own
+     range of a tensor, which gcomp_shard tells; the other elements of its gradient are what they
+     were before. The worker steps its range of the weights, with an optimizer that has state for
+     that range alone. Then you gather the weights.
+       scattered      sparse payloads, but not those of blocktopk; block payloads, and uncompressed
+                      tensors, of 256 elements or more for each worker. An uncompressed tensor
+                      travels as shards of floats: half the bytes of an allreduce
+       not scattered  all others: every worker has the whole mean, also in its own range
+       mean           a sum of floats, whatever the type of the gradient; it is not quantised, so
+                      that for block payloads it is q, and not C(q)
+       residual       block payloads: e_w <- p_w - C(p_w), and 0 in the own range, where p was added
+                      exactly; sparse payloads: as in a gather
+     Nothing is lost: the sum of e / W is all that was not sent. topk:global=1 needs the whole mean,
+     and is refused. A norm of the whole mean, to clip by, is a sum over workers of squares of their
+     ranges. desc.check_every compares only what is not scattered. When workers leave or join, the
+     ranges change: let the state of the optimizer follow them.
+
    TWO LEVELS
      Workers of one machine reach each other faster than those of other machines, and need no
      compression among them. desc.node is then the transport among the workers of a machine
@@ -381,7 +400,7 @@
        what is summed    a copy
        shards            two to three payloads, what all workers send for one range, a range as
                          floats, and all range means, 4 bytes an element or less (two shots: about
-                         four payloads, and a range)
+                         four payloads, and a range; scattered: three payloads, and a range)
        two levels        the gradients of the machine as floats, twice
      gcomp_prepare or the first exchange reserves all of it; no later call allocates. The room is
      for the longest payloads that there can be: nonzero and strom reserve for a gradient without
@@ -463,6 +482,7 @@
           gcomp_describe, gcomp_rounds, gcomp_tensor_name, gcomp_tensor_shape, gcomp_rank,
           gcomp_world. gcomp_step has samples and batch; comm.test takes a third argument.
           gcomp_regroup_machines; eden:feedback=1; one vector alone is compressed.
+          GCOMP_AGGREGATE_SCATTER and gcomp_shard.
           GCOMP_ONLY_x beside GCOMP_WITHOUT_x; GCOMP_BOUND_SIGN(n) and others.
           The adviser left the header: examples/gcomp_advise.h.
           signnorm became sign:scale=rms, naturaldither qsgd:spacing=powers.
@@ -1325,18 +1345,24 @@ typedef struct gcomp_comm {
               Each worker quantises p range by range. The owner of a range adds the shards and
               quantises the mean once more, and all gather that. What a worker computes and receives
               does not grow with the world. Needs comm.alltoallv; see MANY WORKERS in the manual
+     SCATTER  the first half of SHARDS or TWO_SHOT, for sharded optimizers: each worker makes the
+              mean of its own range (gcomp_shard), and nothing comes back: the other elements of
+              the gradient stay as they were. Needs comm.alltoallv, and refuses global=1 and
+              desc.node; see MANY WORKERS in the manual
      AUTO     where comm.alltoallv is given: the form in which a worker receives fewest bytes, if
               it keeps what the codec promises; see MANY WORKERS in the manual. Else GATHER
    If each worker sends a payload of b bytes, with k elements if it is sparse, a worker receives
      GATHER               b (world - 1) bytes
      TWO_SHOT             2 b (world - 1) / world
      SHARDS               (b + the mean as floats or as a payload) (world - 1) / world
-     SHARDS, global=1     little more than 2 b (world - 1) / world */
+     SHARDS, global=1     little more than 2 b (world - 1) / world
+     SCATTER              b (world - 1) / world */
 typedef enum gcomp_aggregate {
     GCOMP_AGGREGATE_AUTO = 0,
     GCOMP_AGGREGATE_GATHER = 1,
     GCOMP_AGGREGATE_SHARDS = 2,
-    GCOMP_AGGREGATE_TWO_SHOT = 3
+    GCOMP_AGGREGATE_TWO_SHOT = 3,
+    GCOMP_AGGREGATE_SCATTER = 4
 } gcomp_aggregate;
 
 /* Everything about an object, copied when it is opened. All zero: one worker, no compression. */
@@ -1358,7 +1384,8 @@ typedef struct gcomp_desc {
     size_t bucket_bytes;        /* bytes of gradient (4 an element) in a bucket; equal on all
                                    workers; 0: one bucket. See OVERLAP */
     uint32_t check_every;       /* workers compare a digest of their means every so many steps, and
-                                   return GCOMP_DIVERGED if it differs; 0: never */
+                                   return GCOMP_DIVERGED if it differs; 0: never. Means that are
+                                   scattered are not compared */
     gcomp_isa isa;
     gcomp_allocator allocator;  /* all zero: malloc and free */
     gcomp_parallel parallel;
@@ -1435,6 +1462,16 @@ GCOMP_API const gcomp_codec *gcomp_tensor_codec(const gcomp *gc, size_t tensor);
    bucket of a step) are not counted. Returns the length without the final 0; what fits is written,
    always ended by 0 if capacity > 0. 0 if gc is NULL. */
 GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity);
+
+/* The range of a tensor that belongs to a worker: elements *begin .. *end - 1, counted through the
+   whole tensor. *begin == *end: an empty range. The ranges of workers 0 .. world - 1 lie one behind
+   the other and cover the tensor; they change with the number of workers alone, see gcomp_regroup.
+   With GCOMP_AGGREGATE_SCATTER a worker has the mean in its own range after a step. Tensors that
+   are not scattered have the mean everywhere, also in the range; so have all tensors with another
+   aggregate, for which the ranges are the same. Returns GCOMP_OK, or GCOMP_INVALID_ARGUMENT (a
+   pointer is NULL, or there is no such tensor or worker); then *begin and *end are unchanged. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_shard(const gcomp *gc, size_t tensor, int worker,
+                                                   size_t *begin, size_t *end);
 
 /* The residual of a tensor; NULL if it keeps none. Valid while the object is. Commits change it. */
 GCOMP_API const float *gcomp_residual(const gcomp *gc, size_t tensor);
@@ -1560,7 +1597,7 @@ typedef struct gcomp_round {
     size_t bytes;            /* a payload has at most that many */
     size_t sent;             /* bytes that a worker sends over the network for it, at most, counted
                                 as in gcomp_statistics; of ALLTOALL with the mean that is gathered
-                                afterwards */
+                                afterwards, but for SCATTER */
 } gcomp_round;
 
 /* Tells, without opening an object, what steps do for a tensor of an object with `count` tensors:
@@ -1623,8 +1660,9 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_progress(gcomp *gc);
    GCOMP_MISSING_CALLBACK if comm.allgather is NULL or requests were already handed out. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_finish(gcomp *gc);
 
-/* grads[i] <- the mean over all workers of the gradient of tensor i, in place. grads[i] NULL, on
-   all workers: the tensor is skipped.
+/* grads[i] <- the mean over all workers of the gradient of tensor i, in place; of a tensor that is
+   scattered (GCOMP_AGGREGATE_SCATTER) in the own range alone, and the rest stays as it is. grads[i]
+   NULL, on all workers: the tensor is skipped.
    Returns GCOMP_OK; GCOMP_NOT_FINITE, GCOMP_PEER_FAILED, GCOMP_MISMATCH, GCOMP_OUT_OF_STEP,
    GCOMP_DIVERGED (see WORKERS AGREE); GCOMP_CALLBACK_FAILED, GCOMP_MISSING_CALLBACK,
    GCOMP_OUT_OF_MEMORY, GCOMP_INVALID_ARGUMENT, GCOMP_WRONG_STATE inside a step, or what is wrong
@@ -1751,7 +1789,8 @@ typedef struct gcomp_statistics {
     double residual_norm;      /* L2 norm over all residuals, now */
     double relative_error;     /* |p - sent| / |p| of the last step here, with desc.measure or on
                                   rank 0 of the schedule error */
-    double mean_norm;          /* desc.measure: L2 norm of the last mean */
+    double mean_norm;          /* desc.measure: L2 norm of the last mean; of what is scattered the
+                                  own range counts */
 } gcomp_statistics;
 
 #ifndef GCOMP_NO_OBJECT
@@ -19140,6 +19179,7 @@ typedef struct gcomp__plan {
     /* tensors whose mean is made by ranges, see >>shards */
     size_t own;      /* bytes: their payloads, of this worker */
     size_t cut;      /* bytes: these payloads cut into shards; later the sums of all owners */
+    size_t out;      /* bytes: the shards of one bucket */
     size_t packed;   /* bytes: shards in the order of workers; later this worker's sums */
     size_t shards;   /* bytes: the shards that come from one worker */
     size_t sum;      /* bytes: the sums that come from one owner */
@@ -19356,6 +19396,9 @@ static double gcomp__now(const gcomp *gc)
    gcomp_memory_needed can call them before there is an object.
    ---------------------------------------------------------------------------------------------- */
 
+/* Is the mean to stay with the owners of ranges, as far as it is made by ranges? */
+static int gcomp__scatters(const gcomp_desc *d) { return d->aggregate == GCOMP_AGGREGATE_SCATTER; }
+
 /* The rounds and flags of a codec, for so many workers. GCOMP_BAD_CODEC or GCOMP_MISSING_CALLBACK
    if the transport cannot carry them. One worker alone needs no transport. A codec may change
    rounds and flags by its parameters (rules.adapt): terngrad:share=1 first finds the largest,
@@ -19373,6 +19416,12 @@ static gcomp_result gcomp__transport_suits(const gcomp_desc *d, const gcomp_code
         /* what one worker cannot use either is not the fault of their number */
         if ((m->rules.misfit)(codec, 1)) gcomp__say(why, misfit);
         else (void)gcomp__fail_field(why, "comm.world", d->comm.world, misfit);
+        return GCOMP_BAD_CODEC;
+    }
+    if (*flags & GCOMP__TOP_MEAN && gcomp__scatters(d)) {
+        gcomp__say_with(why, "%s:global=1 keeps the largest elements of the whole mean, which no "
+                             "worker has with GCOMP_AGGREGATE_SCATTER",
+                        m->name);
         return GCOMP_BAD_CODEC;
     }
     for (int round = 0; round < 3 && d->comm.world > 1; round++) {
@@ -19419,9 +19468,13 @@ static gcomp_result gcomp__resolve_comm(gcomp_comm *comm, gcomp__text *why)
 
 /* Checks node. It needs both callbacks: one for sums of gradients, the other for the frames of the
    machine's workers. */
-static gcomp_result gcomp__resolve_node(gcomp_comm *node, gcomp__text *why)
+static gcomp_result gcomp__resolve_node(gcomp_comm *node, int scatters, gcomp__text *why)
 {
     GCOMP__TRY(gcomp__resolve_world(node, "node.world", "node.rank", why));
+    if (node->world > 1 && scatters)
+        return gcomp__say(why, "node: GCOMP_AGGREGATE_SCATTER takes no desc.node, whose last sum "
+                               "gives all workers of a machine the whole mean"),
+               GCOMP_INVALID_ARGUMENT;
     if (node->world == 1 || (node->allreduce && node->allgather)) return GCOMP_OK;
     return gcomp__say(why, "node: allreduce and allgather are required"), GCOMP_MISSING_CALLBACK;
 }
@@ -19526,7 +19579,7 @@ static gcomp_result gcomp__resolve_desc(gcomp_desc *d, gcomp__schedule *schedule
 {
     gcomp_isa isa = d->isa; /* AUTO, or one that the program asks for */
     GCOMP__TRY(gcomp__resolve_comm(&d->comm, why));
-    GCOMP__TRY(gcomp__resolve_node(&d->node, why));
+    GCOMP__TRY(gcomp__resolve_node(&d->node, gcomp__scatters(d), why));
     GCOMP__TRY(gcomp__resolve_allocator(&d->allocator, why));
     if (d->min_elements == 0) d->min_elements = 1024;
     /* fields that are 0 or 1; another number would be a slip, such as a size in the wrong field */
@@ -19535,7 +19588,7 @@ static gcomp_result gcomp__resolve_desc(gcomp_desc *d, gcomp__schedule *schedule
     for (int i = 0; i < 4; i++)
         if (values[i] < 0 || values[i] > 1)
             return gcomp__fail_field(why, names[i], values[i], "0 or 1");
-    if ((unsigned)d->aggregate > GCOMP_AGGREGATE_TWO_SHOT)
+    if ((unsigned)d->aggregate > GCOMP_AGGREGATE_SCATTER)
         return gcomp__fail_field(why, "aggregate", (int64_t)d->aggregate,
                                  "it is none of GCOMP_AGGREGATE_...");
     if ((unsigned)isa > GCOMP_ISA_NEON) {
@@ -19802,19 +19855,21 @@ static size_t gcomp__expected_mean(const gcomp__slot *slot, uint64_t k, size_t w
 
 /* Is the mean of this tensor made by ranges? Not for indices of groups, which cannot be cut, and
    not for methods of several rounds. AUTO: where a worker receives less that way, and no promise
-   gets worse, see MANY WORKERS in the manual. */
+   gets worse, see MANY WORKERS in the manual. SCATTER: also for uncompressed tensors, since shards
+   of floats are half of what a sum sends. */
 static int gcomp__wants_ranges(const gcomp_desc *desc, const gcomp__slot *slot)
 {
     const gcomp_comm *comm = &desc->comm;
     const size_t world = (size_t)comm->world;
     const gcomp__selector *selector = slot->method->rules.selector;
     const int is_auto = desc->aggregate == GCOMP_AGGREGATE_AUTO;
-    if (world == 1 || slot->rounds[0] != GCOMP__GATHER || slot->rounds[1] ||
+    const int floats = gcomp__scatters(desc) && slot->method == &gcomp__row_none;
+    if (world == 1 || (slot->rounds[0] != GCOMP__GATHER && !floats) || slot->rounds[1] ||
         (selector && selector->grouped) || (is_auto && !comm->alltoallv))
         return 0;
     if (!selector && slot->n / GCOMP__LEAST_RANGE < world) return 0;
     if (!is_auto)
-        return desc->aggregate == GCOMP_AGGREGATE_TWO_SHOT ||
+        return desc->aggregate >= GCOMP_AGGREGATE_TWO_SHOT ||
                (selector && desc->aggregate == GCOMP_AGGREGATE_SHARDS);
     size_t sent = slot->bound, mean; /* bytes of the own payloads, and of the mean */
     if (selector) {
@@ -19831,7 +19886,8 @@ static int gcomp__wants_ranges(const gcomp_desc *desc, const gcomp__slot *slot)
            gcomp__network_bytes(GCOMP_ALLGATHER, slot->bound, world);
 }
 
-/* Two shots: block payloads, quantised range by range, and their mean quantised once more. */
+/* Two shots: block payloads, quantised range by range, and their mean quantised once more; or, with
+   SCATTER, the first of these alone. */
 static int gcomp__is_two_shot(const gcomp__slot *slot)
 {
     return gcomp__by_ranges(slot) && !slot->method->rules.selector;
@@ -19840,22 +19896,25 @@ static int gcomp__is_two_shot(const gcomp__slot *slot)
 /* Chooses how the mean of a tensor is made, by ranges or by a gather. gcomp_regroup comes here
    again: with another number of workers the choice may be another.
      gather    rounds[0] GATHER, bound = bytes of the payload, own_bytes 0
+     none      rounds[0] SUM,    bound 0, own_bytes 0
      ranges    rounds[0] SHARE,  bound 0, own_bytes = bytes of the payload, or of w payloads */
 static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
 {
     const size_t world = (size_t)desc->comm.world;
     if (gcomp__by_ranges(slot)) { /* as gcomp__use_entry left it */
-        slot->rounds[0] = GCOMP__GATHER;
-        slot->bound = gcomp__bound_of(slot->method, &slot->codec, slot->n);
+        slot->rounds[0] = slot->method->sums->rounds[0];
+        if (slot->rounds[0] == GCOMP__GATHER)
+            slot->bound = gcomp__bound_of(slot->method, &slot->codec, slot->n);
         slot->own_bytes = 0;
     }
     if (!gcomp__wants_ranges(desc, slot)) return;
+    const gcomp__selector *selector = slot->method->rules.selector;
     slot->rounds[0] = GCOMP__SHARE;
-    slot->own_bytes = slot->bound;
+    /* sparse: one payload, that is cut; else a payload for each range */
+    slot->own_bytes =
+        selector ? slot->bound : gcomp__times(gcomp__range_bound(slot, world), world);
     slot->bound = 0;
-    if (gcomp__is_two_shot(slot)) /* a payload for each range */
-        slot->own_bytes = gcomp__times(gcomp__range_bound(slot, world), world);
-    else slot->k = (slot->method->rules.selector->most)(&slot->codec, slot->n);
+    if (selector) slot->k = (selector->most)(&slot->codec, slot->n);
 }
 
 /* *size becomes at least `to`; *size becomes larger by `by`. SIZE_MAX stands for "too much". */
@@ -19863,11 +19922,13 @@ static void gcomp__raise(size_t *size, size_t to) { *size = gcomp__max(*size, to
 static void gcomp__grow(size_t *size, size_t by) { *size = gcomp__plus(*size, by); }
 
 /* Bytes of what one owner sends to all, at most: a payload of its range, or a sparse sum, or floats
-   where these are shorter. */
-static size_t gcomp__sum_bound(const gcomp__slot *slot, size_t world)
+   where these are shorter. With SCATTER nothing. */
+static size_t gcomp__sum_bound(const gcomp__slot *slot, const gcomp_desc *desc)
 {
+    const size_t world = (size_t)desc->comm.world;
     const size_t range = gcomp__range(slot->n, world, 1);
     const size_t all = gcomp__min(gcomp__times(slot->k, world), range); /* elements, at most */
+    if (gcomp__scatters(desc)) return 0;
     if (gcomp__is_two_shot(slot)) return slot->own_bytes / world;
     return gcomp__min(GCOMP__HEADER + 4 * range,
                       GCOMP__HEADER + 10 + gcomp__index_bound(all, range) + 4 * all);
@@ -19875,32 +19936,36 @@ static size_t gcomp__sum_bound(const gcomp__slot *slot, size_t world)
 
 /* The part of gcomp__place for a tensor whose mean is made by ranges. A sparse shard has a header,
    a count of at most 9 bytes, indices and floats; each list of indices may end within a byte. A sum
-   is never longer than the floats of its range.
+   is never longer than the floats of its range; with SCATTER it is not sent.
      own       bound                                 the payload as a gather would send it
      cut       world * head + 4 k + indices          all shards of it; later the sums of all workers
+     out       as cut; two shots: as own             the same shards, by workers
      shards    head + 4 one + indices                the shard of one worker, for this owner
      sum       head + 4 all + indices                what one owner sends, or 4 * range as floats */
-static void gcomp__place_shards(gcomp__plan *plan, gcomp__slot *slot, size_t world)
+static void gcomp__place_shards(gcomp__plan *plan, gcomp__slot *slot, const gcomp_desc *desc)
 {
+    const size_t world = (size_t)desc->comm.world;
     /* range: elements of the longest one. head: bytes of a header and of the count behind it */
     const size_t range = gcomp__range(slot->n, world, 1), head = GCOMP__HEADER + 10;
     const size_t one = gcomp__min(slot->k, range); /* elements of a shard */
     /* elements of a sum, at most */
-    const size_t all = gcomp__min(gcomp__times(slot->k, world), range);
+    const size_t all = gcomp__scatters(desc) ? 0 : gcomp__min(gcomp__times(slot->k, world), range);
     slot->at_own = plan->own;
     slot->at_cut = plan->cut;
     slot->at_acc = plan->acc;
     slot->at_list = plan->lists;
     gcomp__grow(&plan->own, slot->own_bytes);
     gcomp__grow(&plan->acc, range);
-    gcomp__grow(&plan->sum, gcomp__sum_bound(slot, world));
+    gcomp__grow(&plan->sum, gcomp__sum_bound(slot, desc));
     if (gcomp__is_two_shot(slot)) {
-        gcomp__grow(&plan->cut, slot->own_bytes);
+        gcomp__grow(&plan->out, slot->own_bytes);
         gcomp__grow(&plan->shards, slot->own_bytes / world);
         return;
     }
-    gcomp__grow(&plan->cut, gcomp__plus(gcomp__times(head, world), gcomp__times(slot->k, 4)));
-    gcomp__grow(&plan->cut, gcomp__index_bound(slot->k, slot->n));
+    const size_t cut = gcomp__plus(gcomp__plus(gcomp__times(head, world), gcomp__times(slot->k, 4)),
+                                   gcomp__index_bound(slot->k, slot->n));
+    gcomp__grow(&plan->cut, cut);
+    gcomp__grow(&plan->out, cut);
     gcomp__grow(&plan->shards, head + gcomp__index_bound(one, range) + 4 * one);
     if (slot->flags & GCOMP__TOP_MEAN) { /* list_step is about the root of k */
         for (slot->list_step = 1; slot->list_step < slot->k / slot->list_step;) slot->list_step++;
@@ -19924,11 +19989,11 @@ static void gcomp__place(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot 
     /* an element of mem.means for each element of a payload */
     if (slot->bound) gcomp__grow(&plan->gathered, slot->n);
     gcomp__grow(&plan->local, slot->local_floats);
-    for (int round = 0; round < 3; round++)
+    for (int round = 0; round < 3; round++) /* without sums a count is 0, or its kind is no sum */
         gcomp__grow(&plan->sums[round][slot->rounds[round]], slot->sum_count[round]);
     /* tensors are encoded one after the other: the largest scratch is enough */
     if (scratch) gcomp__raise(&plan->scratch, gcomp__plus(scratch, 64));
-    if (gcomp__by_ranges(slot)) gcomp__place_shards(plan, slot, (size_t)desc->comm.world);
+    if (gcomp__by_ranges(slot)) gcomp__place_shards(plan, slot, desc);
     else if (slot->flags & GCOMP__TOP_MEAN)
         slot->k = (m->rules.selector->most)(&slot->codec, slot->n);
 }
@@ -19944,6 +20009,7 @@ static void gcomp__raise_plan(gcomp__plan *plan, const gcomp__plan *to)
     gcomp__raise(&plan->scratch, to->scratch);
     gcomp__raise(&plan->own, to->own);
     gcomp__raise(&plan->cut, to->cut);
+    gcomp__raise(&plan->out, to->out);
     gcomp__raise(&plan->shards, to->shards);
     gcomp__raise(&plan->sum, to->sum);
     gcomp__raise(&plan->lists, to->lists);
@@ -20007,7 +20073,7 @@ static gcomp__bucket *gcomp__bucket_now(gcomp *gc) { return gcomp__bucket_at(gc,
 /* A bucket begins: buffers of which each bucket uses the same bytes count from 0. */
 static void gcomp__plan_bucket(gcomp__plan *plan)
 {
-    plan->lists = plan->shards = plan->sum = 0;
+    plan->lists = plan->shards = plan->sum = plan->out = 0;
     plan->means = plan->gathered;
 }
 
@@ -20016,7 +20082,7 @@ static void gcomp__plan_bucket(gcomp__plan *plan)
 static void gcomp__plan_bucket_end(gcomp__plan *plan, const gcomp__plan *before, size_t world,
                                    gcomp__bucket *b)
 {
-    const size_t cut = plan->cut - before->cut; /* bytes that its shards take */
+    const size_t cut = plan->cut - before->cut; /* bytes that its shards take, by tensors */
     b->at_send = before->send;
     b->send = plan->send - before->send;
     b->at_cut = before->cut;
@@ -20025,7 +20091,7 @@ static void gcomp__plan_bucket_end(gcomp__plan *plan, const gcomp__plan *before,
     b->lists = plan->lists;
     gcomp__raise(&plan->widest, b->send);
     /* one bucket after the other packs shards, then sums, in the same place */
-    plan->packed = gcomp__max(before->packed, gcomp__max(cut, plan->sum));
+    plan->packed = gcomp__max(before->packed, gcomp__max(plan->out, plan->sum));
     plan->cut = gcomp__plus(before->cut, gcomp__max(cut, gcomp__times(plan->sum, world)));
     gcomp__raise(&plan->lists, before->lists);
     gcomp__raise(&plan->shards, before->shards);
@@ -20730,6 +20796,18 @@ GCOMP_API const gcomp_codec *gcomp_tensor_codec(const gcomp *gc, size_t tensor)
     return slot ? &slot->codec : NULL;
 }
 
+/* Ranges go by the number of elements and of workers alone: they hold for any codec of a list. */
+GCOMP_API gcomp_result gcomp_shard(const gcomp *gc, size_t tensor, int worker, size_t *begin,
+                                   size_t *end)
+{
+    const gcomp__slot *slot = gcomp__slot_at(gc, tensor);
+    if (!slot || !begin || !end || worker < 0 || worker >= gcomp_world(gc))
+        return GCOMP_INVALID_ARGUMENT;
+    *begin = gcomp__range(slot->n, gcomp__workers(gc), (size_t)worker);
+    *end = gcomp__range(slot->n, gcomp__workers(gc), (size_t)worker + 1);
+    return GCOMP_OK;
+}
+
 /* NULL with codecs that keep no residual, with no_error_feedback, and on the other workers of a
    machine. dgc keeps there what was accumulated and not sent. */
 GCOMP_API const float *gcomp_residual(const gcomp *gc, size_t tensor)
@@ -20747,9 +20825,10 @@ GCOMP_API const char *gcomp_error(const gcomp *gc) { return gc ? gc->error : "gc
      GATHER   allgather of at most `bound` bytes       sums     allreduce of sum_count elements
      SHARE    alltoall of at most own_bytes            MAX      allreduce_max of floats
    In the two-shot form the second shot is as long as the first. The sums of sparse payloads are at
-   most the floats of a range. */
-static gcomp_round gcomp__round_of(const gcomp__slot *slot, int round, size_t world)
+   most the floats of a range. With SCATTER neither is sent. */
+static gcomp_round gcomp__round_of(const gcomp__slot *slot, int round, const gcomp_desc *desc)
 {
+    const size_t world = (size_t)desc->comm.world;
     const unsigned kind = slot->rounds[round];
     gcomp_round r;
     r.dtype = GCOMP_U8; /* bytes of a payload, unless the round sums numbers */
@@ -20769,7 +20848,7 @@ static gcomp_round gcomp__round_of(const gcomp__slot *slot, int round, size_t wo
     }
     r.sent = gcomp__network_bytes(r.kind, r.bytes, world);
     if (r.kind == GCOMP_ALLTOALL)
-        r.sent = gcomp__ranges_bytes(r.bytes, gcomp__times(gcomp__sum_bound(slot, world), world),
+        r.sent = gcomp__ranges_bytes(r.bytes, gcomp__times(gcomp__sum_bound(slot, desc), world),
                                      world);
     return r;
 }
@@ -20810,17 +20889,17 @@ GCOMP_API gcomp_result gcomp_rounds(const gcomp_desc *desc, const gcomp_tensor *
     /* outputs are written last: they are unchanged on error */
     if (codec) *codec = slot.codec;
     for (int round = 0; round < GCOMP_ROUNDS && rounds; round++)
-        rounds[round] = gcomp__round_of(&slot, round, (size_t)d.comm.world);
+        rounds[round] = gcomp__round_of(&slot, round, &d);
     return GCOMP_OK;
 }
 
 /* The bytes that a worker sends in all rounds of a tensor; *most becomes 1 if there is a payload,
    whose length may depend on the gradient. */
-static size_t gcomp__sends(const gcomp__slot *slot, size_t world, int *most)
+static size_t gcomp__sends(const gcomp__slot *slot, const gcomp_desc *desc, int *most)
 {
     size_t bytes = 0;
     for (int round = 0; round < GCOMP_ROUNDS; round++) {
-        const gcomp_round r = gcomp__round_of(slot, round, world);
+        const gcomp_round r = gcomp__round_of(slot, round, desc);
         gcomp__grow(&bytes, r.sent);
         *most |= r.kind == GCOMP_ALLGATHER || r.kind == GCOMP_ALLTOALL;
     }
@@ -20837,9 +20916,9 @@ static void gcomp__say_bytes(gcomp__text *t, size_t bytes, size_t n, size_t worl
 
 /* One line of gcomp_describe, in this order; what stands in brackets is said only where it holds:
      fc1.weight: [2 x ]784[ x 1152] fp32, topk:density=0.02[ (a vector)][ (codec 2 of 3 of the
-     schedule)][ (more in the first epochs)][ in two shots| in shards], [at most ]89303 of 3612672
-     bytes */
-static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot, size_t world)
+     schedule)][ (more in the first epochs)][ in two shots| in shards| scattered], [at most ]89303
+     of 3612672 bytes */
+static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot, const gcomp_desc *desc)
 {
     char codec[256];
     int most = 0; /* 1: the length of a payload may depend on the gradient */
@@ -20857,10 +20936,12 @@ static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot, size_t
                         (uint64_t)slot->entry_count);
     if (slot->flags & GCOMP__BY_EPOCHS) gcomp__say(t, " (more in the first epochs)");
     if (gcomp__by_ranges(slot))
-        gcomp__say(t, gcomp__is_two_shot(slot) ? " in two shots" : " in shards");
+        gcomp__say(t, gcomp__scatters(desc)       ? " scattered"
+                      : gcomp__is_two_shot(slot) ? " in two shots"
+                                                 : " in shards");
     gcomp__say(t, ", ");
-    size_t bytes = gcomp__sends(slot, world, &most);
-    gcomp__say_bytes(t, bytes, slot->n, world, most);
+    size_t bytes = gcomp__sends(slot, desc, &most);
+    gcomp__say_bytes(t, bytes, slot->n, (size_t)desc->comm.world, most);
     gcomp__say_char(t, '\n');
 }
 
@@ -20874,8 +20955,8 @@ GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity)
     if (!gc) return 0;
     const size_t world = gcomp__workers(gc);
     for (size_t i = 0; i < count; i++) {
-        gcomp__describe_slot(&t, gc->tensors + i, world);
-        gcomp__grow(&bytes, gcomp__sends(gc->tensors + i, world, &most));
+        gcomp__describe_slot(&t, gc->tensors + i, &gc->desc);
+        gcomp__grow(&bytes, gcomp__sends(gc->tensors + i, &gc->desc, &most));
         gcomp__grow(&n, gc->tensors[i].n);
     }
     gcomp__say_with(&t, count == 1 ? "%u tensor: " : "%u tensors: ", (uint64_t)count);
@@ -21290,14 +21371,16 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
    order that a gather has: the same bits come out. A sum goes out sparse or dense, whichever is
    shorter. In the two-shot form (block methods) a shard is a payload of the range by itself, with
    the tensor's codec. The owner adds shards to its own part of p, and its sum is one payload more.
+   With GCOMP_AGGREGATE_SCATTER the stages end with TOTALS, and the sums stay in mem.acc until the
+   commit; a payload of the method none is a shard too.
 
    All tensors travel together, in stages; each stage is one request, in its own round:
      LENGTHS   alltoall    the length of each shard
      ANSWERS   allgather   was every length good? Only its receiver can see a bad one
      SHARDS    alltoall    the shards
      LISTS     allgather   see >>sums; methods with GCOMP__TOP_MEAN only
-     TOTALS    allgather   the length of the sums; and could the owner add?
-     SUMS      allgather   the sums
+     TOTALS    allgather   the length of the sums (SCATTER: 0); and could the owner add?
+     SUMS      allgather   the sums (SCATTER: there is no such stage)
    A length has 16 bytes:
      | bytes to come | status  | CRC-32C of the 12 before |
      0               8         12                        16
@@ -21320,6 +21403,18 @@ enum {
     GCOMP__SUMS,
     GCOMP__STAGES
 };
+
+/* How many stages there are: SCATTER ends with TOTALS. */
+static int gcomp__stages(const gcomp *gc)
+{
+    return gcomp__scatters(&gc->desc) ? GCOMP__SUMS : GCOMP__STAGES;
+}
+
+/* Does the mean of this tensor stay with the owners of its ranges? */
+static int gcomp__is_scattered(const gcomp *gc, const gcomp__slot *slot)
+{
+    return gcomp__by_ranges(slot) && gcomp__scatters(&gc->desc);
+}
 
 /* Does the tensor take part in the stages of this step? */
 static int gcomp__in_shards(const gcomp__slot *slot) { return slot->grad && slot->own_bytes; }
@@ -21732,7 +21827,8 @@ static gcomp_result gcomp__put_sums(gcomp *gc, const gcomp__slot *slot, uint8_t 
 }
 
 /* Writes the sums of all tensors into mem.packed, and their length, which TOTALS sends. A late
-   error goes out as the status of the length, and all workers stop. */
+   error goes out as the status of the length, and all workers stop. With SCATTER there is nothing
+   to write: the length is 0. */
 static void gcomp__pack_sums(gcomp *gc)
 {
     const gcomp__bucket *b = gcomp__bucket_now(gc);
@@ -21740,7 +21836,7 @@ static void gcomp__pack_sums(gcomp *gc)
     for (const gcomp__slot *slot = gc->tensors + b->first;
          slot < gc->tensors + b->end && gc->late_error == GCOMP_OK; slot++) {
         size_t length = 0;
-        if (!gcomp__in_shards(slot)) continue;
+        if (!gcomp__in_shards(slot) || gcomp__is_scattered(gc, slot)) continue;
         gcomp_result result = gcomp__is_two_shot(slot) ? gcomp__put_mean(gc, slot, to, &length)
                                                        : gcomp__put_sums(gc, slot, to, &length);
         if (result != GCOMP_OK) gcomp__blame(gc, result, gcomp__me(gc), slot);
@@ -21831,34 +21927,51 @@ static void gcomp__keep_mean(const gcomp *gc, const gcomp__slot *slot, const gco
         (gcomp__common(gc->set)->saturate)(part.residual, part.residual, part.n);
 }
 
+/* SCATTER: y <- the sums of the own range, which are its mean. The rest of y stays. */
+static void gcomp__take_shard(const gcomp *gc, const gcomp__slot *slot, float *y)
+{
+    const size_t world = gcomp__workers(gc), me = gcomp__me(gc);
+    memcpy(y + gcomp__range(slot->n, world, me), gc->mem.acc + slot->at_acc,
+           4 * gcomp__range_size(slot->n, world, me));
+}
+
 /* Two shots: residual <- p - decode(own payloads), y <- the mean, range by range. Not inlined: its
    frame is large.
      range of worker w /= me:  residual <- p - decode(what was sent for it),   y <- decode(mean)
      own range:                residual by gcomp__keep_mean,                   y <- decode(mean)
-   Where the mean is a vote, the own range is treated like the others. */
+   Where the mean is a vote, the own range is treated like the others. With SCATTER the residual of
+   the own range becomes 0, since the owner has added its part of p as it is, and only the own range
+   of y is written. */
 GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot,
                                           const gcomp__work *work)
 {
+    const int scattered = gcomp__is_scattered(gc, slot);
     /* payloads of the ranges of others, in order */
     const uint8_t *own = gc->mem.own + slot->at_own;
     for (size_t w = 0; w < work->world; w++) {
         const gcomp__work part = gcomp__work_in(work, w);
         gcomp__sink sink = gcomp__sink_of(&part);
         gcomp__view mean, sent;
-        gcomp__open_sums(gc, w, part.n, &mean);
-        sink.views = &mean;
-        sink.count = sink.own_at = 1;
+        if (scattered) {
+            sink.y = NULL;
+        } else {
+            gcomp__open_sums(gc, w, part.n, &mean);
+            sink.views = &mean;
+            sink.count = sink.own_at = 1;
+        }
         if (w == gcomp__me(gc) && gcomp__adds_own(slot)) {
-            if (part.residual) gcomp__keep_mean(gc, slot, &part, &mean);
-            sink.residual = NULL; /* gcomp__keep_mean has written it */
+            if (part.residual && scattered) memset(part.residual, 0, 4 * part.n);
+            else if (part.residual) gcomp__keep_mean(gc, slot, &part, &mean);
+            sink.residual = NULL; /* it is written */
         } else {
             const size_t length = GCOMP__HEADER + (size_t)gcomp__get64(own + 16);
             gcomp__open_valid(gc->set, &sent, NULL, own, length, part.n);
             sink.own = &sent;
             own += length;
         }
-        gcomp__decode_with(&part.call, &sink);
+        if (sink.y || sink.residual) gcomp__decode_with(&part.call, &sink);
     }
+    if (scattered) gcomp__take_shard(gc, slot, work->y); /* p was read before */
 }
 
 /* GCOMP__TOP_MEAN: y <- its k largest elements, of equal ones the first, and zeros. All workers
@@ -22749,7 +22862,7 @@ GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
    bucket's frame tells all.
    What some methods ask for, round by round:
      sign, int, topk     payloads are gathered
-     topk in shards      the six stages of >>shards instead
+     topk in shards      the stages of >>shards instead
      terngrad:share=1    the largest scale is found; then payloads are gathered
      intsum              the largest scale is found; then integers are summed
      powersgd            floats of P are summed, then floats of Q
@@ -22894,7 +23007,8 @@ static void gcomp__check_lists(gcomp *gc)
     }
 }
 
-/* The lengths of all sums are here. Who cannot read one cannot go on, while the others do.
+/* The lengths of all sums are here. Who cannot read one cannot go on, while the others do. With
+   SCATTER they are 0, and say only that all owners could add.
    The rest of the own sums up to the longest is zeros, since the gather takes equal sizes. */
 static gcomp_result gcomp__take_totals(gcomp *gc)
 {
@@ -22903,6 +23017,7 @@ static gcomp_result gcomp__take_totals(gcomp *gc)
     gcomp_result result = gcomp__check_lengths(gc, b->sum);
     if (result == GCOMP_CHECKSUM_MISMATCH) return GCOMP_CALLBACK_FAILED;
     if (result != GCOMP_OK) return gcomp__is_told(result) ? result : GCOMP_MISMATCH;
+    if (gcomp__stages(gc) == GCOMP__SUMS) return GCOMP_OK; /* nothing follows */
     gcomp__sizes_of(gc, b->came, gcomp__lengths_in(gc));
     b->share_stride = 0;
     for (size_t w = 0; w < gcomp__workers(gc); w++) gcomp__raise(&b->share_stride, b->came[w]);
@@ -22989,7 +23104,7 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
     gc->round++;
     gc->issued = gc->done = 1; /* bit 0: the frames, which are done */
     /* there is something to do in the next round */
-    int more = gc->has_shards && gc->round < GCOMP__STAGES;
+    int more = gc->has_shards && gc->round < gcomp__stages(gc);
     for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end && gc->round < 3;
          slot++) {
         if (!slot->grad || slot->rounds[gc->round] == GCOMP__NO_ROUND) continue;
@@ -23073,7 +23188,7 @@ static int gcomp__next_stage(gcomp *gc, gcomp_request *request)
     const size_t list = gcomp__list_bytes(b->lists);
     /* sent and received lengths */
     uint8_t *const own = gc->mem.lengths, *const all = gcomp__lengths_in(gc);
-    if (!gc->has_shards || gc->round >= GCOMP__STAGES ||
+    if (!gc->has_shards || gc->round >= gcomp__stages(gc) ||
         (gc->round == GCOMP__LISTS && !gc->has_lists))
         return 0;
     uint32_t id = gcomp__issue(gc, GCOMP__SHARE); /* one request: the kind is enough */
@@ -23300,6 +23415,7 @@ static const char *gcomp__request_name(const gcomp *gc, uint32_t id, unsigned ki
     if (id == 1) return "allgather of the frames";
     if (id == 2) return "allgather of the decisions";
     if (kind == GCOMP__GATHER) return "allgather";
+    if (kind == GCOMP__SHARE && gc->round == GCOMP__TOTALS) return "allgather of totals";
     if (kind == GCOMP__SHARE && gc->round > GCOMP__SHARDS) return "allgather of sums";
     if (kind == GCOMP__SHARE)
         return gc->round == GCOMP__ANSWERS ? "allgather of answers" : "alltoallv";
@@ -23340,26 +23456,28 @@ GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
      gathered        sink: own payload out of p, mean of the payloads into y
      made            the mean is in y; sink: own payload out of p
      by ranges       sink: own payload out of p, zeros into y; then the sums of all owners
+     scattered       sink: own payload out of p; then the sums of the own range into y
      global          as the others, but the whole p stays at first; y keeps its k largest; then what
                      was sent and is in y leaves the residual */
 static void gcomp__commit_mean(gcomp *gc, gcomp__slot *slot, gcomp__work *work, int made)
 {
     const int global = slot->flags & GCOMP__TOP_MEAN && work->world > 1;
-    const int by_ranges = gcomp__by_ranges(slot);
+    const int by_ranges = gcomp__by_ranges(slot), scattered = gcomp__is_scattered(gc, slot);
     /* the own payload, as it was encoded */
     const uint8_t *payload =
         by_ranges ? gc->mem.own + slot->at_own : gc->mem.send + slot->at_sent;
     gcomp__sink sink = gcomp__sink_of(work);
     gcomp__view own;
     gcomp__open_valid(gc->set, &own, NULL, payload, slot->length, slot->n);
-    if (made) sink.y = NULL;
+    if (made || scattered) sink.y = NULL;
     /* by ranges: the sums are added below */
     else if (!by_ranges) gcomp__open_gathered(gc, slot, &sink);
     sink.own_at = gcomp__me(gc);
     if (!global) sink.own = &own; /* global: the residual keeps all of p at first */
     work->call.work = work;
     (slot->method->payload->decode)(&work->call, &sink);
-    if (by_ranges) gcomp__apply_sums(gc, slot, work->y);
+    if (scattered) gcomp__take_shard(gc, slot, work->y);
+    else if (by_ranges) gcomp__apply_sums(gc, slot, work->y);
     if (global) gcomp__keep_largest(gc, slot, work->y);
     if (global && slot->residual) gcomp__sparse_take(&own, slot->residual, work->y);
 }
@@ -23384,6 +23502,10 @@ static double gcomp__lost(const gcomp *gc, const gcomp__slot *slot)
 GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
 {
     gcomp__work work = gcomp__work_of(gc, slot);
+    const int scattered = gcomp__is_scattered(gc, slot);
+    /* the elements that have the mean: the own range, or all */
+    const size_t begin = scattered ? gcomp__range(slot->n, work.world, gcomp__me(gc)) : 0;
+    const size_t n = scattered ? gcomp__range_size(slot->n, work.world, gcomp__me(gc)) : slot->n;
     float *const made = gcomp__mean_at(gc, slot); /* the mean, if it is there already */
     if (made) work.y = made;
     if (slot->epoch_sum && gcomp__adds_up(gc, gc->epoch)) gcomp__add_up(slot, &work);
@@ -23394,12 +23516,15 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     /* sums in the order of tensors, whatever the order of ready: the same bits each time */
     if (gc->desc.measure) {
         gc->p_squares += slot->p_squares;
-        gc->y_squares += (gcomp__common(gc->set)->squares)(work.y, slot->n);
+        gc->y_squares += (gcomp__common(gc->set)->squares)(work.y + begin, n);
         if (slot->residual) gc->e_squares += gcomp__lost(gc, slot);
     }
-    if (check) gc->mean_digest = gcomp__crc_floats(gc, gc->mean_digest, work.y, slot->n);
+    /* workers hold different ranges of what is scattered: there is nothing to compare */
+    if (check && !scattered) gc->mean_digest = gcomp__crc_floats(gc, gc->mean_digest, work.y, n);
     /* where the mean is not in the caller's gradient yet */
-    if (slot->staging) (gcomp__common(gc->set)->narrow)(slot->grad, work.y, slot->dtype, slot->n);
+    if (slot->staging)
+        (gcomp__common(gc->set)->narrow)((uint8_t *)slot->grad + 2 * begin, work.y + begin,
+                                         slot->dtype, n);
     else if (made) memcpy(slot->grad, made, 4 * slot->n);
     gc->stats.bytes_in += 4 * (uint64_t)slot->n;
     gc->stats.bytes_ring += gcomp__network_bytes(GCOMP_ALLREDUCE, 4 * slot->n, gcomp__workers(gc));
@@ -23485,12 +23610,14 @@ static int gcomp__may_use_shards(const gcomp *gc, const gcomp__slot *slot)
 }
 
 /* Does any codec of the tensor's list exchange sums? The largest can be gathered instead. */
-static int gcomp__may_sum(const gcomp__slot *slot)
+static int gcomp__may_sum(const gcomp *gc, const gcomp__slot *slot)
 {
     for (size_t e = 0; e < slot->entry_count; e++) {
-        const uint8_t *rounds = slot->entries ? slot->entries[e].rounds : slot->rounds;
+        gcomp__slot tried = *slot;
+        if (slot->entries) gcomp__use_entry(&tried, slot->entries + e);
+        if (slot->entries) gcomp__choose_mean(&tried, &gc->desc);
         for (int round = 0; round < 3; round++)
-            if (rounds[round] >= GCOMP__SUM && rounds[round] != GCOMP__MAX) return 1;
+            if (tried.rounds[round] >= GCOMP__SUM && tried.rounds[round] != GCOMP__MAX) return 1;
     }
     return 0;
 }
@@ -23515,9 +23642,9 @@ static gcomp_result gcomp__need_callbacks(gcomp *gc)
         if (gcomp__may_use_shards(gc, gc->tensors + i))
             return gcomp__fail_tensor(gc, GCOMP_MISSING_CALLBACK, gc->tensors[i].name,
                                       "comm.alltoallv is NULL, but desc.aggregate is "
-                                      "GCOMP_AGGREGATE_SHARDS or _TWO_SHOT");
+                                      "GCOMP_AGGREGATE_SHARDS, _TWO_SHOT or _SCATTER");
     for (size_t i = 0; i < gcomp__tensors(gc) && !comm->allreduce; i++)
-        if (gcomp__may_sum(gc->tensors + i))
+        if (gcomp__may_sum(gc, gc->tensors + i))
             return gcomp__fail_tensor(gc, GCOMP_MISSING_CALLBACK, gc->tensors[i].name,
                                       "comm.allreduce is NULL, but its codec exchanges sums");
     return GCOMP_OK;
@@ -24607,7 +24734,8 @@ static gcomp_result gcomp__regroup(gcomp *gc, const gcomp_comm *comm, const gcom
     next.desc.comm = *comm;
     if (node) next.desc.node = *node;
     gcomp_result result = gcomp__resolve_comm(&next.desc.comm, &why);
-    if (result == GCOMP_OK && node) result = gcomp__resolve_node(&next.desc.node, &why);
+    if (result == GCOMP_OK && node)
+        result = gcomp__resolve_node(&next.desc.node, gcomp__scatters(&next.desc), &why);
     if (result != GCOMP_OK) return gcomp__fail(gc, result, reason);
     GCOMP__TRY(gcomp__suit_all(gc, &next.desc));
     size_t world = (size_t)next.desc.comm.world;

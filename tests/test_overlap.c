@@ -180,6 +180,23 @@ static const gcomp_tensor mixed[TENSORS] = {
     {"h", 16, 33, 0, GCOMP_BF16, "terngrad:share=1"},
 };
 
+/* The same without global=1, which SCATTER refuses. */
+static const gcomp_tensor scattered[TENSORS] = {
+    {"a", 24, 40, 0, GCOMP_F32, "powersgd:rank=2"},
+    {"b", 40, 30, 0, GCOMP_F32, "none"},
+    {"c", 30, 37, 0, GCOMP_F32, "sign:block=64"},
+    {"d", 129, 0, 0, GCOMP_F32, NULL},
+    {"e", 50, 21, 0, GCOMP_F32, "topk:density=0.05"},
+    {"f", 18, 10, 3, GCOMP_F32, "powersgd:rank=1,alternate=1,momentum=0.5"},
+    {"g", 33, 16, 0, GCOMP_F32, "intsum:bits=8"},
+    {"h", 16, 33, 0, GCOMP_BF16, "terngrad"},
+};
+
+static const gcomp_tensor *tensors_for(int aggregate)
+{
+    return aggregate == GCOMP_AGGREGATE_SCATTER ? scattered : mixed;
+}
+
 static test_heap heap = {SIZE_MAX, 0, 0, 0};
 
 static gcomp_desc plain(size_t bucket_bytes, gcomp_aggregate aggregate)
@@ -424,12 +441,12 @@ static void test_any_buckets_give_the_bits_of_one(void)
 {
     static const size_t expected[SIZES] = {1, 1, 2, 4, TENSORS};
     for (size_t world = 1; world <= WORLD_MAX; world++)
-        for (int aggregate = 1; aggregate <= 3; aggregate++) {
+        for (int aggregate = 1; aggregate <= 4; aggregate++) {
             uint64_t first[3][WORLD_MAX];
             for (size_t s = 0; s < SIZES; s++) {
                 gcomp_desc desc = plain(sizes[s], (gcomp_aggregate)aggregate);
                 group g;
-                group_open(&g, s == 4 && world > 1 ? OWN_LOOP : CALLBACKS, world, &desc, mixed, TENSORS);
+                group_open(&g, s == 4 && world > 1 ? OWN_LOOP : CALLBACKS, world, &desc, tensors_for(aggregate), TENSORS);
                 g.board.lag = (unsigned)s;
                 CHECK(buckets(&g, sizes[s]) == expected[s]);
                 for (uint64_t step = 0; step < 3; step++) {
@@ -858,13 +875,13 @@ static void test_the_clock_runs_while_a_request_is_under_way(void)
 static void test_memory_is_as_foreseen_and_no_step_allocates(void)
 {
     for (size_t s = 0; s < SIZES; s++)
-        for (int aggregate = 1; aggregate <= 3; aggregate++) {
+        for (int aggregate = 1; aggregate <= 4; aggregate++) {
             gcomp_desc desc = plain(sizes[s], (gcomp_aggregate)aggregate);
             group g;
-            group_open(&g, CALLBACKS, 2, &desc, mixed, TENSORS);
+            group_open(&g, CALLBACKS, 2, &desc, tensors_for(aggregate), TENSORS);
             for (size_t w = 0; w < 2; w++) CHECK(gcomp_prepare(g.gc[w]) == GCOMP_OK);
             desc.comm = comm_of(&g, 0);
-            CHECK(gcomp_memory_used(g.gc[0]) == gcomp_memory_needed(&desc, mixed, TENSORS));
+            CHECK(gcomp_memory_used(g.gc[0]) == gcomp_memory_needed(&desc, tensors_for(aggregate), TENSORS));
             size_t had = heap.asked;
             for (uint64_t step = 0; step < 2; step++) {
                 group_fill(&g, step);
@@ -1211,14 +1228,15 @@ static void *run(void *arg)
 /* Threads that wait for each other: the exchange over start and wait has the bits of the step. */
 static void test_an_exchange_between_threads_gives_the_bits_of_the_step(void)
 {
-    for (int flat = 0; flat < 2; flat++) {
-        gcomp_desc desc = plain(3000, GCOMP_AGGREGATE_SHARDS);
+    for (int way = 0; way < 4; way++) {
+        const int flat = way & 1, aggregate = way & 2 ? GCOMP_AGGREGATE_SCATTER : GCOMP_AGGREGATE_SHARDS;
+        gcomp_desc desc = plain(3000, (gcomp_aggregate)aggregate);
         group a, b;
         size_t count = flat ? 7 : TENSORS; /* all floats */
         desc.allocator.alloc = NULL; /* it counts, for one thread */
         desc.allocator.free = NULL;
-        group_open(&a, CALLBACKS, 3, &desc, mixed, count);
-        group_open(&b, CALLBACKS, 3, &desc, mixed, count);
+        group_open(&a, CALLBACKS, 3, &desc, tensors_for(aggregate), count);
+        group_open(&b, CALLBACKS, 3, &desc, tensors_for(aggregate), count);
         for (uint64_t step = 0; step < 2; step++) {
             pthread_t thread[3];
             runner r[3];

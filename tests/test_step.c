@@ -1520,7 +1520,7 @@ static void test_memory_needed_is_memory_used_by_every_method(void)
     size_t opened = 0;
     for (size_t m = 0; gcomp_method_name(m); m++)
         for (int world = 1; world <= 17; world += world < 2 ? 1 : 5)
-            for (int way = 0; way < 8; way++) {
+            for (int way = 0; way < 10; way++) {
                 gcomp_tensor tensors[3];
                 gcomp_desc desc;
                 gcomp *gc;
@@ -1532,8 +1532,8 @@ static void test_memory_needed_is_memory_used_by_every_method(void)
                 desc.compress_vectors = 1;
                 desc.comm.world = world;
                 desc.comm.allreduce_dtypes = 1u << GCOMP_I8 | 1u << GCOMP_I16 | 1u << GCOMP_I32;
-                desc.aggregate = (gcomp_aggregate)(way & 3);
-                desc.bucket_bytes = way & 4 ? 2000 : 0;
+                desc.aggregate = (gcomp_aggregate)(way % 5);
+                desc.bucket_bytes = way >= 5 ? 2000 : 0;
                 for (size_t t = 0; t < 3; t++) {
                     static const char *const names[] = {"x", "y", "z"};
                     tensors[t].name = names[t];
