@@ -261,6 +261,14 @@
      of a worker are at most floor(127 / world), so that a sum fits 8 bits. With more than a few
      workers use bits=16.
 
+   SUMS OF HALVES
+     fp16 and bf16, from three workers on, with GCOMP_AGGREGATE_AUTO: if comm.allreduce_dtypes names
+     the type, one allreduce sums the halves of all workers. Else they go in two shots, if there is
+     comm.alltoallv; else they are gathered, which from four workers on sends as many bytes as an
+     uncompressed allreduce, or more. A worker brings C(f p), f = 2^-k with f * world <= 1, and keeps
+     p - C(f p) / f. What the transport rounds off in the sum is in no residual; with two shots it
+     is. A sum that is not finite is GCOMP_NOT_FINITE: with fp16 the mean must be below 65504.
+
    MANY WORKERS
      What a worker receives in a gather grows with the number of workers.
      Sparse payloads: comm.alltoallv helps. Each worker makes the mean of one range of the elements
@@ -3046,21 +3054,25 @@ enum {
     GCOMP__SUM16,
     GCOMP__SUM32,
     GCOMP__MAX,    /* the largest of the workers' floats, element by element */
+    GCOMP__SUM_F16, /* of fp16 or bf16: two kinds that are never under way together, see */
+    GCOMP__SUM_BF16, /* >>requests */
     GCOMP__KINDS   /* how many kinds there are */
 };
 
 /* How many bytes an element has in a round that sums (or finds the largest), and its type. */
 GCOMP__INLINE size_t gcomp__kind_bytes(unsigned kind)
 {
-    return kind == GCOMP__SUM8 ? 1 : kind == GCOMP__SUM16 ? 2 : 4;
+    return kind == GCOMP__SUM8 ? 1 : kind == GCOMP__SUM16 || kind > GCOMP__MAX ? 2 : 4;
 }
 
 GCOMP__INLINE gcomp_dtype gcomp__kind_dtype(unsigned kind)
 {
-    return kind == GCOMP__SUM8    ? GCOMP_I8
-           : kind == GCOMP__SUM16 ? GCOMP_I16
-           : kind == GCOMP__SUM32 ? GCOMP_I32
-                                  : GCOMP_F32;
+    return kind == GCOMP__SUM8      ? GCOMP_I8
+           : kind == GCOMP__SUM16   ? GCOMP_I16
+           : kind == GCOMP__SUM32   ? GCOMP_I32
+           : kind == GCOMP__SUM_F16  ? GCOMP_F16
+           : kind == GCOMP__SUM_BF16 ? GCOMP_BF16
+                                    : GCOMP_F32;
 }
 
 /* The flags of a row: properties of the method that other chapters ask for. */
@@ -3211,6 +3223,7 @@ typedef struct gcomp__call {
     size_t scratch_bytes;
     gcomp_parallel parallel;  /* the user's threads; run NULL: none */
     const float *shared;      /* NULL, or the tensor's scale, which all workers have agreed on */
+    float factor;             /* of block methods: what is coded is p * factor; 0: p */
     struct gcomp__work *work; /* NULL, or the tensor in a step */
 } gcomp__call;
 
@@ -3338,6 +3351,9 @@ typedef struct gcomp__sums {
     gcomp_result (*make)(gcomp__work *work, int round);
     /* after the last round: writes the mean, the residual and the state */
     void (*commit)(gcomp__work *work);
+    /* a cast: the type that a transport may sum instead of a gather, see gcomp__wants_sum; then
+       round 0 is that sum. GCOMP_F32: none */
+    gcomp_dtype halves;
 } gcomp__sums;
 
 /* What the parameters mean. Each may be NULL. */
@@ -3447,6 +3463,7 @@ typedef struct gcomp__encode_job {
     gcomp__constants unit;  /* what the constants of each block start from */
     int given;         /* 1: `unit` is complete, and holds for all blocks */
     int streamed;      /* 1: codes are written past the caches, see GCOMP__STREAM_FROM */
+    float factor;      /* what p is multiplied by; not 1 for casts in sums alone */
     uint8_t *scales, *codes; /* where they go in the payload */
     size_t *last;      /* entropy-coded levels: bytes of the last chunk */
     /* Where chunks put their measures: in part[chunk], or where there is no scratch for so many,
@@ -4164,6 +4181,11 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
     (GCOMP__HAS_CODES || GCOMP__HAS(FP8) || GCOMP__HAS(MX))
 #define GCOMP__HAS_DRAWS /* block methods that round up or down at random */ \
     (GCOMP__HAS_CODES || GCOMP__HAS(NATURAL) || GCOMP__HAS(FP16) || GCOMP__HAS(BF16))
+#ifdef GCOMP_NO_OBJECT
+#define GCOMP__HAS_CASTS 0
+#else
+#define GCOMP__HAS_CASTS /* codes that a transport may sum */ (GCOMP__HAS(FP16) || GCOMP__HAS(BF16))
+#endif
 #define GCOMP__HAS_LEVELS16 GCOMP__HAS(QSGD)      /* levels of 16 bits */
 #define GCOMP__HAS_POWER_SCALES GCOMP__HAS(MX)    /* scales of one byte, and kernels->fit */
 #define GCOMP__HAS_OWN_CHECKS GCOMP__HAS(NATURAL) /* GCOMP__OWN_CHECK, and whole groups of codes */
@@ -7935,6 +7957,8 @@ static void gcomp__point_to(const gcomp__span *span, gcomp__tile *t, size_t i, s
     const gcomp_input *in = &span->job->in;
     if (span->stage) {
         gcomp__stage(span->stage, in, i, count);
+        if (GCOMP__HAS_CASTS && span->job->factor != 1.0f)
+            gcomp__lift(span->stage, count, span->job->factor);
         t->grad = span->stage;
     } else {
         t->grad = (const float *)in->grad + i;
@@ -8145,7 +8169,8 @@ static void gcomp__encode(const gcomp__encode_job *job, size_t chunk, gcomp__mea
     span.draws = draws;
     span.room = room;
     span.stage = NULL; /* see gcomp__encode_staged */
-    if (gcomp__general(&job->in)) gcomp__encode_staged(&span);
+    if (gcomp__general(&job->in) || (GCOMP__HAS_CASTS && job->factor != 1.0f))
+        gcomp__encode_staged(&span);
     else gcomp__encode_span(&span);
     if (job->streamed) gb_stream_end(); /* before another thread is told that the chunk is done */
     gcomp__acc_end(&acc, end - i, form->scale_first ? GCOMP__MOST : form->measure, measured);
@@ -10249,6 +10274,7 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     job.scales = body;
     job.codes = body + gcomp__block_scales(&job.form, n);
     job.unit.lift = job.unit.inverse = 1;
+    job.factor = call->factor != 0 ? call->factor : 1;
     job.unit.levels = job.form.levels;
     job.unit.constant = job.form.constant;
     job.streamed = n >= GCOMP__STREAM_FROM && !gcomp__coded(&job.form); /* these are read again */
@@ -10906,6 +10932,106 @@ static const gcomp__method gcomp__row_none = {
     GCOMP__KERNELS(none), &gcomp__block_payload, GCOMP__SUMS_OF(none), {gcomp__none_form}};
 #endif
 
+/* >>casts: fp16 and bf16 where the transport sums halves (comm.allreduce_dtypes). A worker brings the
+   codes of f * p, where f = 2^-k is the largest power of two with f * world <= 1. So no partial sum
+   is larger than the largest p, and f changes nothing but exponents:
+
+     make      local <- codes of C(f * p), little endian        sums <- the same, in machine order
+     sum       S = sum over the workers of C(f * p), rounded by the transport
+     commit    y <- S / (f * world)     residual <- p - C(f * p) / f
+
+   What the transport rounds off in the sum is not in any residual. */
+#if GCOMP__IN_ONCE && GCOMP__HAS_CASTS
+/* The factor of a cast in a sum. */
+static float gcomp__cast_factor(size_t world)
+{
+    float f = 1;
+    while (f * (float)world > 1) f *= 0.5f;
+    return f;
+}
+
+/* Codes of f * p become halves in the order of bytes of this machine. */
+static gcomp_result gcomp__cast_make(gcomp__work *work, int round)
+{
+    uint8_t *codes = (uint8_t *)(void *)work->local, *sums = (uint8_t *)(void *)work->sums[0];
+    gcomp__call call = work->call;
+    size_t bytes;
+    (void)round; /* there is one */
+    call.factor = gcomp__cast_factor(work->world);
+    GCOMP__TRY(gcomp__block_encode(&call, work->codec, &work->in, work->n, codes, 2 * work->n,
+                                   &bytes));
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    for (size_t i = 0; i < bytes; i++) sums[i] = codes[i ^ 1];
+#else
+    memcpy(sums, codes, bytes);
+#endif
+    return GCOMP_OK;
+}
+
+/* What the tasks of a commit see. */
+typedef struct gcomp__cast_job {
+    const gcomp__work *work;
+    gcomp__view own;  /* the codes of this worker */
+    gcomp_dtype type; /* of the sums */
+    float factor;
+} gcomp__cast_job;
+
+/* y <- part * p of `count` elements from element i of an input on, saturated. */
+static void gcomp__cast_copy(const gcomp__set *set, float *y, const gcomp_input *in, size_t i,
+                             size_t count, float part)
+{
+    gcomp_input some = *in;
+    some.grad = (const uint8_t *)in->grad + gcomp__dtype_bytes(in->dtype) * i;
+    some.residual = in->residual ? in->residual + i : NULL;
+    (void)(gcomp__common(set)->scale_copy)(y, &some, 0, count, part);
+    (gcomp__common(set)->saturate)(y, y, count);
+}
+
+/* Task: a chunk of the commit, tile by tile. The residual first: y may be the gradient. */
+static void gcomp__cast_commit_chunk(void *arg, size_t chunk)
+{
+    const gcomp__cast_job *job = (const gcomp__cast_job *)arg;
+    const gcomp__work *work = job->work;
+    const gcomp__set *set = work->call.set;
+    const size_t end = gcomp__min(work->n, (chunk + 1) * GCOMP_CHUNK);
+    gcomp_input in = work->in, sums = gcomp__plain_input(work->sums[0]);
+    in.residual = work->residual;
+    sums.dtype = job->type;
+    for (size_t i = chunk * GCOMP_CHUNK, count; i < end; i += count) {
+        float p[GCOMP__TILE], sent[GCOMP__TILE];
+        count = gcomp__min(GCOMP__TILE, end - i);
+        if (work->residual) {
+            gcomp_input rest = gcomp__plain_input(sent);
+            gcomp__cast_copy(set, p, &in, i, count, 1);
+            (gcomp__common(set)->decode)(&job->own, i, count, sent);
+            rest.scale = -1 / job->factor;
+            rest.residual = p;
+            gcomp__cast_copy(set, work->residual + i, &rest, 0, count, 1);
+        }
+        gcomp__cast_copy(set, work->y + i, &sums, i, count,
+                         1 / (job->factor * (float)work->world));
+    }
+}
+
+/* The own codes are still in work->local, and valid. */
+static void gcomp__cast_commit(gcomp__work *work)
+{
+    gcomp__cast_job job;
+    memset(&job, 0, sizeof job);
+    job.work = work;
+    job.own.method = gcomp__method_of(work->codec->method);
+    job.own.set = work->call.set;
+    job.own.body = (const uint8_t *)(const void *)work->local;
+    job.own.n = work->n;
+    job.own.bytes = 2 * work->n;
+    (void)(job.own.method->payload->open)(&job.own);
+    job.type = job.own.method->sums->halves;
+    job.factor = gcomp__cast_factor(work->world);
+    gcomp__run(&work->call, gcomp__chunks(work->n), gcomp__cast_commit_chunk, &job);
+}
+
+#endif
+
 /* >>method fp16: IEEE binary16: a sign, 5 bits of exponent, 10 of mantissa.
 
      body    | n binary16, little endian |
@@ -10977,10 +11103,15 @@ static void gcomp__fp16_form(const double *param, gcomp__form *form)
     form->last_code = 0x7bff; /* 65504, the largest finite one */
 }
 
+#ifndef GCOMP_NO_OBJECT
+static const gcomp__sums gcomp__fp16_sums = {
+    {GCOMP__GATHER}, gcomp__none_sum_count, NULL, NULL, NULL, gcomp__cast_make, gcomp__cast_commit,
+    GCOMP_F16};
+#endif
 static const gcomp__method gcomp__row_fp16 = {
     "fp16", 2, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT | GCOMP__VALUES,
     {GCOMP__ONE_OF("rounding", 0, 1, 0, "nearest|stochastic|")},
-    GCOMP__KERNELS(fp16), &gcomp__block_payload, &gcomp__gathered, {gcomp__fp16_form}};
+    GCOMP__KERNELS(fp16), &gcomp__block_payload, GCOMP__SUMS_OF(fp16), {gcomp__fp16_form}};
 #endif
 
 /* >>method bf16: bfloat16, the upper half of a float: a sign, 8 bits of exponent, 7 of mantissa.
@@ -11042,10 +11173,15 @@ static void gcomp__bf16_form(const double *param, gcomp__form *form)
     form->last_code = 0x7f7f; /* the largest finite one */
 }
 
+#ifndef GCOMP_NO_OBJECT
+static const gcomp__sums gcomp__bf16_sums = {
+    {GCOMP__GATHER}, gcomp__none_sum_count, NULL, NULL, NULL, gcomp__cast_make, gcomp__cast_commit,
+    GCOMP_BF16};
+#endif
 static const gcomp__method gcomp__row_bf16 = {
     "bf16", 3, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT | GCOMP__VALUES,
     {GCOMP__ONE_OF("rounding", 0, 1, 0, "nearest|stochastic|")},
-    GCOMP__KERNELS(bf16), &gcomp__block_payload, &gcomp__gathered, {gcomp__bf16_form}};
+    GCOMP__KERNELS(bf16), &gcomp__block_payload, GCOMP__SUMS_OF(bf16), {gcomp__bf16_form}};
 #endif
 
 /* >>bits of signs: how sign, onebit and vote code 16 elements in 2 bytes, element i at bit i.
@@ -19893,19 +20029,41 @@ static int gcomp__is_two_shot(const gcomp__slot *slot)
     return gcomp__by_ranges(slot) && !slot->method->rules.selector;
 }
 
-/* Chooses how the mean of a tensor is made, by ranges or by a gather. gcomp_regroup comes here
-   again: with another number of workers the choice may be another.
+/* Casts: does the transport sum the halves of this tensor? From three workers on that is less than
+   a gather, and two shots are as much in two collectives. */
+static int gcomp__wants_sum(const gcomp_desc *desc, const gcomp__slot *slot)
+{
+    const gcomp_dtype halves = slot->method->sums->halves;
+    return halves != GCOMP_F32 && desc->aggregate == GCOMP_AGGREGATE_AUTO &&
+           desc->comm.world >= 3 && desc->comm.allreduce_dtypes >> halves & 1;
+}
+
+/* Are the halves of this tensor summed? */
+static int gcomp__sums_halves(const gcomp__slot *slot) { return slot->rounds[0] > GCOMP__MAX; }
+
+/* Chooses how the mean of a tensor is made, by ranges, by a gather or by a sum of halves.
+   gcomp_regroup comes here again: with another number of workers the choice may be another.
+     halves    rounds[0] SUM_F16, SUM_BF16, bound 0, sum_count[0] n, own codes in local
      gather    rounds[0] GATHER, bound = bytes of the payload, own_bytes 0
      none      rounds[0] SUM,    bound 0, own_bytes 0
      ranges    rounds[0] SHARE,  bound 0, own_bytes = bytes of the payload, or of w payloads */
 static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
 {
     const size_t world = (size_t)desc->comm.world;
-    if (gcomp__by_ranges(slot)) { /* as gcomp__use_entry left it */
+    if (gcomp__sums_halves(slot)) slot->sum_count[0] = slot->local_floats = 0;
+    if (gcomp__by_ranges(slot) || gcomp__sums_halves(slot)) { /* as gcomp__use_entry left it */
         slot->rounds[0] = slot->method->sums->rounds[0];
         if (slot->rounds[0] == GCOMP__GATHER)
             slot->bound = gcomp__bound_of(slot->method, &slot->codec, slot->n);
         slot->own_bytes = 0;
+    }
+    if (gcomp__wants_sum(desc, slot)) {
+        slot->rounds[0] = slot->method->sums->halves == GCOMP_F16 ? GCOMP__SUM_F16
+                                                                  : GCOMP__SUM_BF16;
+        slot->bound = 0;
+        slot->sum_count[0] = slot->n;
+        slot->local_floats = gcomp__ceil_div(slot->n, 2); /* 2 bytes an element */
+        return;
     }
     if (!gcomp__wants_ranges(desc, slot)) return;
     const gcomp__selector *selector = slot->method->rules.selector;
@@ -20916,8 +21074,8 @@ static void gcomp__say_bytes(gcomp__text *t, size_t bytes, size_t n, size_t worl
 
 /* One line of gcomp_describe, in this order; what stands in brackets is said only where it holds:
      fc1.weight: [2 x ]784[ x 1152] fp32, topk:density=0.02[ (a vector)][ (codec 2 of 3 of the
-     schedule)][ (more in the first epochs)][ in two shots| in shards| scattered], [at most ]89303
-     of 3612672 bytes */
+     schedule)][ (more in the first epochs)][ in a sum| in two shots| in shards| scattered], [at most
+     ]89303 of 3612672 bytes */
 static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot, const gcomp_desc *desc)
 {
     char codec[256];
@@ -20935,6 +21093,7 @@ static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot, const 
         gcomp__say_with(t, " (codec %u of %u of the schedule)", (uint64_t)slot->entry + 1,
                         (uint64_t)slot->entry_count);
     if (slot->flags & GCOMP__BY_EPOCHS) gcomp__say(t, " (more in the first epochs)");
+    if (gcomp__sums_halves(slot)) gcomp__say(t, " in a sum");
     if (gcomp__by_ranges(slot))
         gcomp__say(t, gcomp__scatters(desc)       ? " scattered"
                       : gcomp__is_two_shot(slot) ? " in two shots"
@@ -23062,12 +23221,15 @@ static gcomp_result gcomp__finish_stage(gcomp *gc)
 
 /* ---------------- a round is over */
 
-/* Sums of floats may have become infinite: that is a late error. */
+/* Sums of floats or halves may have become infinite: that is a late error. */
 static void gcomp__check_finite(gcomp *gc, unsigned kind)
 {
     void *sums = NULL;
-    size_t count = gcomp__round_sums(gc, kind, &sums);
-    if ((gcomp__common(gc->set)->max_bits)((const float *)sums, count) < 0x7f800000u) return;
+    const size_t count = gcomp__round_sums(gc, kind, &sums);
+    const gcomp__call call = gcomp__call_in(gc, &gcomp__row_none);
+    gcomp_input in = gcomp__plain_input((const float *)sums);
+    in.dtype = gcomp__kind_dtype(kind);
+    if (gcomp__all_finite(&call, &in, count)) return;
     gc->late_error = gcomp__fail(gc, GCOMP_NOT_FINITE,
                                  kind == GCOMP__MAX ? "the largest over the workers is not finite"
                                                     : "the sum over the workers is not finite");
@@ -23098,7 +23260,7 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
     if (gc->issued >> GCOMP__SHARE & 1) GCOMP__TRY(gcomp__finish_stage(gc));
     if (gc->issued >> GCOMP__GATHER & 1) gcomp__check_gather(gc);
     for (unsigned kind = GCOMP__SUM; kind < GCOMP__KINDS; kind++)
-        if (gc->issued >> kind & 1 && gcomp__kind_dtype(kind) == GCOMP_F32 &&
+        if (gc->issued >> kind & 1 && gcomp__kind_dtype(kind) <= GCOMP_BF16 &&
             gc->late_error == GCOMP_OK)
             gcomp__check_finite(gc, kind);
     gc->round++;
@@ -23121,7 +23283,8 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
    An id says what a request is:
      64 * bucket + 1                         frames
      64 * bucket + 2                         decisions
-     64 * bucket + 8 * (round + 1) + kind    sums, payloads, stages of shards
+     64 * bucket + 8 * (round + 1) + kind    sums, payloads, stages of shards; both kinds of halves
+                                             count as 0 here, and wait for each other
    A callback of another bucket or round, or a second one, has an id that is not under way. Who
    asks: gcomp_step_next calls gcomp__advance, which goes through buckets by gcomp__advance_bucket,
    which goes through rounds by gcomp__next_in_round. None of them sends anything: a request is a
@@ -23146,7 +23309,8 @@ static uint32_t gcomp__issue(gcomp *gc, unsigned kind)
 {
     if (gc->issued == gc->done) gc->clock_from = gcomp__now(gc);
     gc->issued |= 1u << kind;
-    return GCOMP__IDS * (uint32_t)gc->current + (kind ? 8 * ((uint32_t)gc->round + 1) + kind : 1);
+    return GCOMP__IDS * (uint32_t)gc->current +
+           (kind ? 8 * ((uint32_t)gc->round + 1) + (kind > GCOMP__MAX ? 0 : kind) : 1);
 }
 
 /* Asks for a gather: bytes[w] come from worker w, to recv + w * stride. Statistics count without
@@ -23246,6 +23410,12 @@ static void gcomp__ask_decisions(gcomp *gc, gcomp_request *request)
                       gc->mem.decisions + bytes, bytes, gc->sizes);
 }
 
+/* The bit of a sum of halves that is under way; 0: none is. */
+static unsigned gcomp__halves_under_way(const gcomp *gc)
+{
+    return (gc->issued & ~gc->done) >> GCOMP__SUM_F16 << GCOMP__SUM_F16;
+}
+
 /* The next request of the round, or WAIT; 0: the round is over. Requests of one round may be under
    way together. A round is over when all are done, and not before: what the next one sends may
    depend on each of them. */
@@ -23255,6 +23425,7 @@ static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
     /* sums first: all of one kind in one request */
     for (unsigned kind = GCOMP__SUM; kind < GCOMP__KINDS; kind++) {
         if (gc->issued >> kind & 1) continue;
+        if (kind > GCOMP__MAX && gcomp__halves_under_way(gc)) continue;
         size_t count = gcomp__round_sums(gc, kind, &request->recv);
         if (!count) continue;
         request->id = gcomp__issue(gc, kind);
@@ -23428,14 +23599,15 @@ static const char *gcomp__request_name(const gcomp *gc, uint32_t id, unsigned ki
    that is not under way is refused, and changes nothing. A failed request ends the step here. */
 GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
 {
-    const unsigned kind = id & 7; /* 0: frames */
+    const unsigned kind = id & 7; /* 0: halves, where it is not an id of frames or decisions */
     if (!gc) return GCOMP_INVALID_ARGUMENT;
     id -= GCOMP__IDS * (uint32_t)gc->current; /* an id of another bucket becomes large */
     if (gc->phase != GCOMP__FRAMES && gc->phase != GCOMP__DECISIONS && gc->phase != GCOMP__ROUNDS)
         return gcomp__fail(gc, GCOMP_WRONG_STATE, "no request is under way");
     unsigned bit = 0; /* the request's in gc->issued and gc->done; 0: there is no such request */
     if (id == (gc->phase == GCOMP__DECISIONS ? 2u : 1u)) bit = 1;
-    else if (id >> 3 == (uint32_t)gc->round + 1 && kind) bit = 1u << kind;
+    else if (id >> 3 == (uint32_t)gc->round + 1)
+        bit = kind ? 1u << kind : gcomp__halves_under_way(gc);
     if (!bit || !(gc->issued & bit) || (gc->done & bit))
         return gcomp__fail(gc, GCOMP_WRONG_STATE, "no request of this id is under way");
     gc->done |= bit;
@@ -23612,6 +23784,7 @@ static int gcomp__may_use_shards(const gcomp *gc, const gcomp__slot *slot)
 /* Does any codec of the tensor's list exchange sums? The largest can be gathered instead. */
 static int gcomp__may_sum(const gcomp *gc, const gcomp__slot *slot)
 {
+    if (gcomp__sums_halves(slot)) return 1;
     for (size_t e = 0; e < slot->entry_count; e++) {
         gcomp__slot tried = *slot;
         if (slot->entries) gcomp__use_entry(&tried, slot->entries + e);

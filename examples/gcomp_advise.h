@@ -297,8 +297,9 @@ static inline gcomp_result gcomp_advise_refuse(const gcomp_advise_inquiry *q, gc
    together. */
 static inline unsigned gcomp_advise_sum_bit(int round, const gcomp_round *r)
 {
-    const int max = r->kind == GCOMP_ALLREDUCE_MAX, floats = r->dtype == GCOMP_F32;
-    return 2u << (5 * round + (max ? 4 : floats ? 0 : (int)r->dtype - (int)GCOMP_U8));
+    /* floats, I8, I16, I32, F16, BF16, the largest */
+    static const int place[] = {0, 4, 5, 0, 1, 2, 3};
+    return 2u << (7 * round + (r->kind == GCOMP_ALLREDUCE_MAX ? 6 : place[r->dtype]));
 }
 
 /* Finds the facts of a candidate for all tensors. */
