@@ -265,9 +265,10 @@
      fp16 and bf16, from three workers on, with GCOMP_AGGREGATE_AUTO: if comm.allreduce_dtypes names
      the type, one allreduce sums the halves of all workers. Else they go in two shots, if there is
      comm.alltoallv; else they are gathered, which from four workers on sends as many bytes as an
-     uncompressed allreduce, or more. A worker brings C(f p), f = 2^-k with f * world <= 1, and keeps
-     p - C(f p) / f. What the transport rounds off in the sum is in no residual; with two shots it
-     is. A sum that is not finite is GCOMP_NOT_FINITE: with fp16 the mean must be below 65504.
+     uncompressed allreduce, or more. A worker brings C(f p), f = 2^-k with f * world <= 1, and
+     keeps p - C(f p) / f. What the transport rounds off in the sum is in no residual; with two
+     shots it is. A sum that is not finite is GCOMP_NOT_FINITE: with fp16 the mean must be below
+     65504.
 
    MANY WORKERS
      What a worker receives in a gather grows with the number of workers.
@@ -3054,8 +3055,7 @@ enum {
     GCOMP__SUM16,
     GCOMP__SUM32,
     GCOMP__MAX,    /* the largest of the workers' floats, element by element */
-    GCOMP__SUM_F16, /* of fp16 or bf16: two kinds that are never under way together, see */
-    GCOMP__SUM_BF16, /* >>requests */
+    GCOMP__SUM_F16, GCOMP__SUM_BF16, /* of halves; never both under way, see >>requests */
     GCOMP__KINDS   /* how many kinds there are */
 };
 
@@ -3351,9 +3351,7 @@ typedef struct gcomp__sums {
     gcomp_result (*make)(gcomp__work *work, int round);
     /* after the last round: writes the mean, the residual and the state */
     void (*commit)(gcomp__work *work);
-    /* a cast: the type that a transport may sum instead of a gather, see gcomp__wants_sum; then
-       round 0 is that sum. GCOMP_F32: none */
-    gcomp_dtype halves;
+    gcomp_dtype halves; /* a cast: its type, see gcomp__wants_sum; GCOMP_F32: not one */
 } gcomp__sums;
 
 /* What the parameters mean. Each may be NULL. */
@@ -10772,6 +10770,15 @@ static const gcomp__sums gcomp__gathered = {{GCOMP__GATHER}};
 
 /* >>sums of floats: what a worker brings to a sum, and a step of the weights with momentum. */
 #if GCOMP__IN_ONCE
+/* One round, which sums all elements. */
+static size_t gcomp__whole_sum_count(const gcomp_codec *codec, size_t rows, size_t cols, int round,
+                                    int odd)
+{
+    (void)odd;
+    (void)codec;
+    return round == 0 ? gcomp__times(rows, cols) : 0;
+}
+
 /* Task: a chunk of it. */
 static void gcomp__part_chunk(void *arg, size_t chunk)
 {
@@ -10890,15 +10897,6 @@ static const gcomp__block_kernels GCOMP__F(none_kernels)[] = {
 #endif
 
 #if GCOMP__IN_ONCE
-/* One round, which sums all elements. */
-static size_t gcomp__none_sum_count(const gcomp_codec *codec, size_t rows, size_t cols, int round,
-                                    int odd)
-{
-    (void)odd;
-    (void)codec;
-    return round == 0 ? gcomp__times(rows, cols) : 0;
-}
-
 /* sums[0] <- p / world; part is 1 / world. */
 static gcomp_result gcomp__none_make(gcomp__work *work, int round)
 {
@@ -10925,16 +10923,16 @@ static void gcomp__none_form(const double *param, gcomp__form *form)
 }
 
 static const gcomp__sums gcomp__none_sums = {
-    {GCOMP__SUM}, gcomp__none_sum_count, NULL, NULL, NULL, gcomp__none_make, gcomp__none_commit};
+    {GCOMP__SUM}, gcomp__whole_sum_count, NULL, NULL, NULL, gcomp__none_make, gcomp__none_commit};
 static const gcomp__method gcomp__row_none = {
     "none", 1, GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT | GCOMP__VALUES,
     {{NULL}},
     GCOMP__KERNELS(none), &gcomp__block_payload, GCOMP__SUMS_OF(none), {gcomp__none_form}};
 #endif
 
-/* >>casts: fp16 and bf16 where the transport sums halves (comm.allreduce_dtypes). A worker brings the
-   codes of f * p, where f = 2^-k is the largest power of two with f * world <= 1. So no partial sum
-   is larger than the largest p, and f changes nothing but exponents:
+/* >>casts: fp16 and bf16 where the transport sums halves (comm.allreduce_dtypes). A worker brings
+   the codes of f * p, where f = 2^-k is the largest power of two with f * world <= 1. So no partial
+   sum is larger than the largest p, and f changes nothing but exponents:
 
      make      local <- codes of C(f * p), little endian        sums <- the same, in machine order
      sum       S = sum over the workers of C(f * p), rounded by the transport
@@ -11105,7 +11103,7 @@ static void gcomp__fp16_form(const double *param, gcomp__form *form)
 
 #ifndef GCOMP_NO_OBJECT
 static const gcomp__sums gcomp__fp16_sums = {
-    {GCOMP__GATHER}, gcomp__none_sum_count, NULL, NULL, NULL, gcomp__cast_make, gcomp__cast_commit,
+    {GCOMP__GATHER}, gcomp__whole_sum_count, NULL, NULL, NULL, gcomp__cast_make, gcomp__cast_commit,
     GCOMP_F16};
 #endif
 static const gcomp__method gcomp__row_fp16 = {
@@ -11175,7 +11173,7 @@ static void gcomp__bf16_form(const double *param, gcomp__form *form)
 
 #ifndef GCOMP_NO_OBJECT
 static const gcomp__sums gcomp__bf16_sums = {
-    {GCOMP__GATHER}, gcomp__none_sum_count, NULL, NULL, NULL, gcomp__cast_make, gcomp__cast_commit,
+    {GCOMP__GATHER}, gcomp__whole_sum_count, NULL, NULL, NULL, gcomp__cast_make, gcomp__cast_commit,
     GCOMP_BF16};
 #endif
 static const gcomp__method gcomp__row_bf16 = {
@@ -21074,8 +21072,8 @@ static void gcomp__say_bytes(gcomp__text *t, size_t bytes, size_t n, size_t worl
 
 /* One line of gcomp_describe, in this order; what stands in brackets is said only where it holds:
      fc1.weight: [2 x ]784[ x 1152] fp32, topk:density=0.02[ (a vector)][ (codec 2 of 3 of the
-     schedule)][ (more in the first epochs)][ in a sum| in two shots| in shards| scattered], [at most
-     ]89303 of 3612672 bytes */
+     schedule)][ (more in the first epochs)][ in a sum| in two shots| in shards| scattered],
+     [at most ]89303 of 3612672 bytes */
 static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot, const gcomp_desc *desc)
 {
     char codec[256];
