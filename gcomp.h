@@ -37,6 +37,7 @@
    >>contents - the chapters; to go to one, search for its tag and " -": >>shards -
 
    >>manual      what it does and does not; words; step by step; contracts; what goes wrong
+   >>means       how a mean over many workers is made: sums, shards, two shots, machines, overlap
    >>methods     what methods keep and send, their parameters, schedules, papers
    >>format      payloads and saves, byte by byte
    >>config      macros that a user may set
@@ -100,8 +101,9 @@
 /* ------------------------------------------------------------------------------------------------
    >>manual - what it does, how to use it, what goes wrong
 
-   The manual has three chapters: this one; >>methods, with the parameters of each method and the
-   schedules; >>format, with the bytes of payloads and saves.
+   The manual has four chapters: this one; >>means, for many workers and slow transports; >>methods,
+   with the parameters of each method and the schedules; >>format, with the bytes of payloads and
+   saves.
 
    DOES
      - It compresses float gradients on the CPU at the speed of memory. It uses AVX2, AVX-512 or
@@ -254,115 +256,6 @@
                     others see the transport fail.
      examples/gcomp_recover.h does all this over any gcomp_comm; examples/train.c uses it.
 
-   SUMS OF INTEGERS
-     intsum adds the codes of all workers inside allreduce. The sum is exact in any order, also on
-     switches. allreduce must be able to sum the integers, and comm.allreduce_dtypes must say so;
-     otherwise a codec that names intsum is refused (GCOMP_MISSING_CALLBACK). With bits=8 the levels
-     of a worker are at most floor(127 / world), so that a sum fits 8 bits. With more than a few
-     workers use bits=16.
-
-   SUMS OF HALVES
-     fp16 and bf16, from three workers on, with GCOMP_AGGREGATE_AUTO: if comm.allreduce_dtypes names
-     the type, one allreduce sums the halves of all workers. Else they go in two shots, if there is
-     comm.alltoallv; else they are gathered, which from four workers on sends as many bytes as an
-     uncompressed allreduce, or more. A worker brings C(f p), f = 2^-k with f * world <= 1, and
-     keeps p - C(f p) / f. What the transport rounds off in the sum is in no residual; with two
-     shots it is. A sum that is not finite is GCOMP_NOT_FINITE: with fp16 the mean must be below
-     65504.
-
-   MANY WORKERS
-     What a worker receives in a gather grows with the number of workers.
-     Sparse payloads: comm.alltoallv helps. Each worker makes the mean of one range of the elements
-     for all, and receives about k elements for that. The range means come back sparse, or dense
-     where that is shorter. The bits are those of the gather. desc.aggregate says when this is done.
-     Values travel as floats in both directions. blocktopk always gathers. If each worker chooses
-     its k of n elements independently, the mean has n (1 - (1 - k / n)^W) elements.
-     topk:global=1 (gTop-k) applies only the k largest elements of the mean, so no more than k come
-     back; what a worker sent for other places stays in its residual. Without alltoallv
-     topk:global=1 gathers, with the same bits. Outside of steps topk:global=1 is topk.
-     If you drive the step yourself and can carry out GCOMP_ALLTOALL, say so with
-     GCOMP_AGGREGATE_SHARDS.
-     Block payloads: use GCOMP_AGGREGATE_TWO_SHOT. The elements are cut into one range for each
-     worker. With W workers and codec C:
-       shot 1   each worker w sends C(p_w) of each range to the owner o of the range. Where the
-                codec has one scale for a tensor, each range has a scale of its own
-       mean     the owner makes q = (p_o + sum of C(p_w) of the others) / W
-       shot 2   all gather C(q), which is the mean
-       residual each worker keeps what its own quantisation lost: e_w <- p_w - C(p_w). In the range
-                that it owns, a worker sent its part of p exactly; there it keeps what shot 2 lost,
-                e_o <- W (q - C(q)). The factor is W because a mean takes 1 / W of each residual
-     So the sum of e / W over the workers is all that was not sent, as it is without two shots.
-     Whatever holds for residuals holds here. Without feedback e is 0. What is unbiased stays
-     unbiased, with the noise of both shots. With vote the owner adds its own vote to those of the
-     others: the bits are those of the gather.
-     Avoid two shots with a fixed threshold (twobit:threshold=, threshold1): a mean over workers is
-     smaller than that. Tensors of fewer than 256 elements for each worker are gathered, and so are
-     scales that are found together (terngrad:share=1).
-     AUTO, where comm.alltoallv is given:
-       block payloads   two shots from 3 workers on; not with a fixed threshold, nor where a codec
-                        that needs a residual has none (desc.no_error_feedback)
-       sparse payloads  ranges where the mean is shorter than W - 1 payloads (of strom and nonzero:
-                        from 8 workers on), values are floats, and a shard has 64 elements or more
-     Trained on Fashion-MNIST, three seeds, 4 and 8 workers, every codec that keeps a residual ends
-     in two shots within the spread of seeds of its gather (make accuracy, train --two-shot).
-
-     Sharded optimizers (ZeRO, FSDP): use GCOMP_AGGREGATE_SCATTER. A step ends when owners have made
-     the means of their ranges, and nothing is sent back. After it a worker has the mean in its own
-     range of a tensor, which gcomp_shard tells; the other elements of its gradient are what they
-     were before. The worker steps its range of the weights, with an optimizer that has state for
-     that range alone. Then you gather the weights.
-       scattered      sparse payloads, but not those of blocktopk; block payloads, and uncompressed
-                      tensors, of 256 elements or more for each worker. An uncompressed tensor
-                      travels as shards of floats: half the bytes of an allreduce
-       not scattered  all others: every worker has the whole mean, also in its own range
-       mean           a sum of floats, whatever the type of the gradient; it is not quantised, so
-                      that for block payloads it is q, and not C(q)
-       residual       block payloads: e_w <- p_w - C(p_w), and 0 in the own range, where p was added
-                      exactly; sparse payloads: as in a gather
-     Nothing is lost: the sum of e / W is all that was not sent. topk:global=1 needs the whole mean,
-     and is refused. A norm of the whole mean, to clip by, is a sum over workers of squares of their
-     ranges. desc.check_every compares only what is not scattered. When workers leave or join, the
-     ranges change: let the state of the optimizer follow them.
-
-   TWO LEVELS
-     Workers of one machine reach each other faster than those of other machines, and need no
-     compression among them. desc.node is then the transport among the workers of a machine
-     (allreduce, allgather), and desc.comm the transport between machines: comm.world is the number
-     of machines, and comm.rank the number of this one, the same for all its workers.
-     gcomp_exchange sums the gradients of a machine, uncompressed. The first worker of the machine
-     (node.rank 0) exchanges their mean with the other machines through comm, whose callbacks the
-     other workers never call. All get the mean over the machines. Only first workers keep
-     residuals, save and load them; after a load the other workers call gcomp_restart with the
-     loaded step number. If machines have different numbers of workers, pass gcomp_step.samples and
-     batch: the samples of this worker, and those of all workers of all machines (of equal batches:
-     1 and the number of all workers). gcomp_step_begin is refused: a step is gcomp_exchange.
-       in the machine    all workers add up their gradients, and tell each other how that went
-       between machines  the first worker exchanges the mean with the other machines, and commits
-       in the machine    a last sum brings the mean to the other workers
-     What fails on one worker before the commit fails on all workers of its machine, and on all
-     other machines, as it does without levels. The last sum cannot fail for the first worker, which
-     has its mean. Another worker for which the last sum fails keeps its gradients and is a step
-     behind: the frames of the next step say so on all (GCOMP_OUT_OF_STEP). A step that a callback
-     leaves by longjmp or by an exception is not committed, unless the first worker leaves it in the
-     last sum.
-
-   OVERLAP
-     While the backward pass makes the gradients of the first layers, those of the last layers can
-     travel. desc.bucket_bytes cuts the tensors, from the last one on, into buckets. Buckets are
-     sent one after the other, each as soon as its tensors are ready. Use only a few buckets: each
-     has its frame and its collectives. The bits are those of one bucket, except where the transport
-     does not add floats in the order of ranks: in a ring that order depends on the place of an
-     element, and so does the rounding. With comm.start, test and wait (non-blocking collectives;
-     for MPI examples/gcomp_mpi.h and examples/overlap.c):
-       gcomp_step_begin
-       for each layer, the last first: make its gradient; gcomp_step_ready; gcomp_step_progress
-       gcomp_step_finish
-     gcomp_step_progress never waits. Call it often, also within a layer, if the transport moves
-     nothing by itself. An event loop does the same without these callbacks: between layers it calls
-     gcomp_step_next until that says WAIT, and gcomp_step_done. There is one commit, at the end: a
-     step that fails in any bucket changes nothing. Where that saves memory, the mean of a bucket is
-     made beside the gradients as soon as its payloads have arrived (MEMORY); the bits are the same.
-
    CHECKPOINT, AND WORKERS THAT COME AND GO
      Residuals, momenta and warm starts belong to the training as the weights do. When you save the
      weights, call gcomp_save on all workers. Later call gcomp_load on all, in objects that were
@@ -496,6 +389,119 @@
           The adviser left the header: examples/gcomp_advise.h.
           signnorm became sign:scale=rms, naturaldither qsgd:spacing=powers.
      0.1  The first version.
+   ---------------------------------------------------------------------------------------------- */
+
+/* ------------------------------------------------------------------------------------------------
+   >>means - how a mean over many workers is made: sums, shards, two shots, machines, overlap
+
+   SUMS OF INTEGERS
+     intsum adds the codes of all workers inside allreduce. The sum is exact in any order, also on
+     switches. allreduce must be able to sum the integers, and comm.allreduce_dtypes must say so;
+     otherwise a codec that names intsum is refused (GCOMP_MISSING_CALLBACK). With bits=8 the levels
+     of a worker are at most floor(127 / world), so that a sum fits 8 bits. With more than a few
+     workers use bits=16.
+
+   SUMS OF HALVES
+     fp16 and bf16, from three workers on, with GCOMP_AGGREGATE_AUTO: if comm.allreduce_dtypes names
+     the type, one allreduce sums the halves of all workers. Else they go in two shots, if there is
+     comm.alltoallv; else they are gathered, which from four workers on sends as many bytes as an
+     uncompressed allreduce, or more. A worker brings C(f p), f = 2^-k with f * world <= 1, and
+     keeps p - C(f p) / f. What the transport rounds off in the sum is in no residual; with two
+     shots it is. A sum that is not finite is GCOMP_NOT_FINITE: with fp16 the mean must be below
+     65504.
+
+   MANY WORKERS
+     What a worker receives in a gather grows with the number of workers.
+     Sparse payloads: comm.alltoallv helps. Each worker makes the mean of one range of the elements
+     for all, and receives about k elements for that. The range means come back sparse, or dense
+     where that is shorter. The bits are those of the gather. desc.aggregate says when this is done.
+     Values travel as floats in both directions. blocktopk always gathers. If each worker chooses
+     its k of n elements independently, the mean has n (1 - (1 - k / n)^W) elements.
+     topk:global=1 (gTop-k) applies only the k largest elements of the mean, so no more than k come
+     back; what a worker sent for other places stays in its residual. Without alltoallv
+     topk:global=1 gathers, with the same bits. Outside of steps topk:global=1 is topk.
+     If you drive the step yourself and can carry out GCOMP_ALLTOALL, say so with
+     GCOMP_AGGREGATE_SHARDS.
+     Block payloads: use GCOMP_AGGREGATE_TWO_SHOT. The elements are cut into one range for each
+     worker. With W workers and codec C:
+       shot 1   each worker w sends C(p_w) of each range to the owner o of the range. Where the
+                codec has one scale for a tensor, each range has a scale of its own
+       mean     the owner makes q = (p_o + sum of C(p_w) of the others) / W
+       shot 2   all gather C(q), which is the mean
+       residual each worker keeps what its own quantisation lost: e_w <- p_w - C(p_w). In the range
+                that it owns, a worker sent its part of p exactly; there it keeps what shot 2 lost,
+                e_o <- W (q - C(q)). The factor is W because a mean takes 1 / W of each residual
+     So the sum of e / W over the workers is all that was not sent, as it is without two shots.
+     Whatever holds for residuals holds here. Without feedback e is 0. What is unbiased stays
+     unbiased, with the noise of both shots. With vote the owner adds its own vote to those of the
+     others: the bits are those of the gather.
+     Avoid two shots with a fixed threshold (twobit:threshold=, threshold1): a mean over workers is
+     smaller than that. Tensors of fewer than 256 elements for each worker are gathered, and so are
+     scales that are found together (terngrad:share=1).
+     AUTO, where comm.alltoallv is given:
+       block payloads   two shots from 3 workers on; not with a fixed threshold, nor where a codec
+                        that needs a residual has none (desc.no_error_feedback)
+       sparse payloads  ranges where the mean is shorter than W - 1 payloads (of strom and nonzero:
+                        from 8 workers on), values are floats, and a shard has 64 elements or more
+     Trained on Fashion-MNIST, three seeds, 4 and 8 workers, every codec that keeps a residual ends
+     in two shots within the spread of seeds of its gather (make accuracy, train --two-shot).
+
+     Sharded optimizers (ZeRO, FSDP): use GCOMP_AGGREGATE_SCATTER. A step ends when owners have made
+     the means of their ranges, and nothing is sent back. After it a worker has the mean in its own
+     range of a tensor, which gcomp_shard tells; the other elements of its gradient are what they
+     were before. The worker steps its range of the weights, with an optimizer that has state for
+     that range alone. Then you gather the weights.
+       scattered      sparse payloads, but not those of blocktopk; block payloads, and uncompressed
+                      tensors, of 256 elements or more for each worker. An uncompressed tensor
+                      travels as shards of floats: half the bytes of an allreduce
+       not scattered  all others: every worker has the whole mean, also in its own range
+       mean           a sum of floats, whatever the type of the gradient; it is not quantised, so
+                      that for block payloads it is q, and not C(q)
+       residual       block payloads: e_w <- p_w - C(p_w), and 0 in the own range, where p was added
+                      exactly; sparse payloads: as in a gather
+     Nothing is lost: the sum of e / W is all that was not sent. topk:global=1 needs the whole mean,
+     and is refused. A norm of the whole mean, to clip by, is a sum over workers of squares of their
+     ranges. desc.check_every compares only what is not scattered. When workers leave or join, the
+     ranges change: let the state of the optimizer follow them.
+
+   TWO LEVELS
+     Workers of one machine reach each other faster than those of other machines, and need no
+     compression among them. desc.node is then the transport among the workers of a machine
+     (allreduce, allgather), and desc.comm the transport between machines: comm.world is the number
+     of machines, and comm.rank the number of this one, the same for all its workers.
+     gcomp_exchange sums the gradients of a machine, uncompressed. The first worker of the machine
+     (node.rank 0) exchanges their mean with the other machines through comm, whose callbacks the
+     other workers never call. All get the mean over the machines. Only first workers keep
+     residuals, save and load them; after a load the other workers call gcomp_restart with the
+     loaded step number. If machines have different numbers of workers, pass gcomp_step.samples and
+     batch: the samples of this worker, and those of all workers of all machines (of equal batches:
+     1 and the number of all workers). gcomp_step_begin is refused: a step is gcomp_exchange.
+       in the machine    all workers add up their gradients, and tell each other how that went
+       between machines  the first worker exchanges the mean with the other machines, and commits
+       in the machine    a last sum brings the mean to the other workers
+     What fails on one worker before the commit fails on all workers of its machine, and on all
+     other machines, as it does without levels. The last sum cannot fail for the first worker, which
+     has its mean. Another worker for which the last sum fails keeps its gradients and is a step
+     behind: the frames of the next step say so on all (GCOMP_OUT_OF_STEP). A step that a callback
+     leaves by longjmp or by an exception is not committed, unless the first worker leaves it in the
+     last sum.
+
+   OVERLAP
+     While the backward pass makes the gradients of the first layers, those of the last layers can
+     travel. desc.bucket_bytes cuts the tensors, from the last one on, into buckets. Buckets are
+     sent one after the other, each as soon as its tensors are ready. Use only a few buckets: each
+     has its frame and its collectives. The bits are those of one bucket, except where the transport
+     does not add floats in the order of ranks: in a ring that order depends on the place of an
+     element, and so does the rounding. With comm.start, test and wait (non-blocking collectives;
+     for MPI examples/gcomp_mpi.h and examples/overlap.c):
+       gcomp_step_begin
+       for each layer, the last first: make its gradient; gcomp_step_ready; gcomp_step_progress
+       gcomp_step_finish
+     gcomp_step_progress never waits. Call it often, also within a layer, if the transport moves
+     nothing by itself. An event loop does the same without these callbacks: between layers it calls
+     gcomp_step_next until that says WAIT, and gcomp_step_done. There is one commit, at the end: a
+     step that fails in any bucket changes nothing. Where that saves memory, the mean of a bucket is
+     made beside the gradients as soon as its payloads have arrived (MEMORY); the bits are the same.
    ---------------------------------------------------------------------------------------------- */
 
 /* ------------------------------------------------------------------------------------------------
