@@ -188,7 +188,8 @@
         name a codec themselves. A vector that is the only tensor has the codec of desc.
         gcomp_describe says which codec each tensor has, why, and how many bytes travel: print it.
      3. In each step call gcomp_exchange. Then each gradient holds the mean over the workers, the
-        same on all.
+        same on all. A tensor that has no gradient in this step is skipped: pass NULL for it on all
+        workers. It takes no bytes in any round, and its residual stays.
      4. Call gcomp_close.
 
    ENCODE READS, COMMIT WRITES
@@ -1632,9 +1633,11 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_begin(gcomp *gc, const gcomp_s
 
 /* Encodes a tensor. Tensors may come in any order, also while requests are under way. grad has the
    tensor's elements, of its dtype; it must stay as it is until the commit. grad NULL skips the
-   tensor in this step: then all workers must skip it. If grad shares memory with another gradient,
-   the step ends with GCOMP_INVALID_ARGUMENT at the frame. Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT
-   for a wrong number, GCOMP_WRONG_STATE outside a step or if the tensor is ready already. */
+   tensor in this step: then all workers must skip it, and it takes no bytes in any round. A bucket
+   of which all tensors are skipped sends its frame alone. If grad shares memory with another
+   gradient, the step ends with GCOMP_INVALID_ARGUMENT at the frame. Returns GCOMP_OK,
+   GCOMP_INVALID_ARGUMENT for a wrong number, GCOMP_WRONG_STATE outside a step or if the tensor is
+   ready already. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad);
 
 /* Hands out the next request, or GCOMP_WAIT or GCOMP_DONE. Requests handed out may be carried out
@@ -1677,7 +1680,7 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_finish(gcomp *gc);
 
 /* grads[i] <- the mean over all workers of the gradient of tensor i, in place; of a tensor that is
    scattered (GCOMP_AGGREGATE_SCATTER) in the own range alone, and the rest stays as it is. grads[i]
-   NULL, on all workers: the tensor is skipped.
+   NULL, on all workers: the tensor is skipped, as in gcomp_step_ready.
    Returns GCOMP_OK; GCOMP_NOT_FINITE, GCOMP_PEER_FAILED, GCOMP_MISMATCH, GCOMP_OUT_OF_STEP,
    GCOMP_DIVERGED (see WORKERS AGREE); GCOMP_CALLBACK_FAILED, GCOMP_MISSING_CALLBACK,
    GCOMP_OUT_OF_MEMORY, GCOMP_INVALID_ARGUMENT, GCOMP_WRONG_STATE inside a step, or what is wrong
@@ -19290,7 +19293,7 @@ typedef struct gcomp__slot {
     size_t own_bytes;    /* bytes that it has in mem.own; 0: its mean is not made by ranges */
     size_t k;            /* elements of a sparse payload, at most */
     size_t list_step;    /* every list_step-th key of a range is listed, see >>sums */
-    size_t at_own, at_cut, at_acc, at_list; /* in mem.own, mem.cut, mem.acc, mem.lists */
+    size_t at_own, at_cut, at_acc; /* in mem.own, mem.cut, mem.acc */
     /* history */
     double norm;         /* accordion: |D'| of the epoch before */
     /* step */
@@ -19298,6 +19301,7 @@ typedef struct gcomp__slot {
     int ready;           /* 1: gcomp_step_ready was called */
     size_t length;       /* bytes of its payload */
     size_t at_sent;      /* where the payload went in mem.send: payloads move together */
+    size_t at_list;      /* its keys in the lists of a worker */
     size_t at_sum[3];    /* elements of other tensors before its own in mem.sums */
     size_t sum_now[3];   /* elements that it sums in this step; sum_count is the most of any step */
     size_t next;         /* its entry in the next step */
@@ -19337,8 +19341,9 @@ typedef struct gcomp__bucket {
     /* list: its part of the buffers */
     size_t first, end;
     size_t at_send, send; /* payloads in mem.send: where, and how many bytes at most */
-    size_t at_cut, shards, sum, lists; /* as in gcomp__plan, for this bucket alone */
-    /* step: what came in, until the commit */
+    size_t at_cut, shards, sum; /* as in gcomp__plan, for this bucket alone */
+    /* step: what comes in, until the commit */
+    size_t lists;         /* bytes of the lists of its tensors that are not skipped */
     size_t stride;        /* bytes from one worker's payloads to the next worker's in mem.recv */
     size_t share_stride;  /* bytes from one owner's sums to the next owner's in mem.cut */
     size_t *bytes;        /* [w]: bytes of the payloads of worker w */
@@ -20096,6 +20101,9 @@ static size_t gcomp__sum_bound(const gcomp__slot *slot, const gcomp_desc *desc)
                       GCOMP__HEADER + 10 + gcomp__index_bound(all, range) + 4 * all);
 }
 
+/* Bytes of the keys that a worker lists of a tensor with GCOMP__TOP_MEAN, see >>sums. */
+static size_t gcomp__keys_bytes(const gcomp__slot *slot) { return 4 * (slot->k / slot->list_step); }
+
 /* The part of gcomp__place for a tensor whose mean is made by ranges. A sparse shard has a header,
    a count of at most 9 bytes, indices and floats; each list of indices may end within a byte. A sum
    is never longer than the floats of its range; with SCATTER it is not sent.
@@ -20115,7 +20123,6 @@ static void gcomp__place_shards(gcomp__plan *plan, gcomp__slot *slot, const gcom
     slot->at_own = plan->own;
     slot->at_cut = plan->cut;
     slot->at_acc = plan->acc;
-    slot->at_list = plan->lists;
     gcomp__grow(&plan->own, slot->own_bytes);
     gcomp__grow(&plan->acc, range);
     gcomp__grow(&plan->sum, gcomp__sum_bound(slot, desc));
@@ -20131,7 +20138,7 @@ static void gcomp__place_shards(gcomp__plan *plan, gcomp__slot *slot, const gcom
     gcomp__grow(&plan->shards, head + gcomp__index_bound(one, range) + 4 * one);
     if (slot->flags & GCOMP__TOP_MEAN) { /* list_step is about the root of k */
         for (slot->list_step = 1; slot->list_step < slot->k / slot->list_step;) slot->list_step++;
-        gcomp__grow(&plan->lists, 4 * (slot->k / slot->list_step));
+        gcomp__grow(&plan->lists, gcomp__keys_bytes(slot));
     }
     gcomp__raise(&plan->scratch, gcomp__selection_bytes(gcomp__max(slot->k, all + 32)));
 }
@@ -20250,7 +20257,6 @@ static void gcomp__plan_bucket_end(gcomp__plan *plan, const gcomp__plan *before,
     b->at_cut = before->cut;
     b->shards = plan->shards;
     b->sum = plan->sum;
-    b->lists = plan->lists;
     gcomp__raise(&plan->widest, b->send);
     /* one bucket after the other packs shards, then sums, in the same place */
     plan->packed = gcomp__max(before->packed, gcomp__max(plan->out, plan->sum));
@@ -22543,10 +22549,11 @@ static int gcomp__may_encode(const gcomp *gc)
 }
 
 /* Writes the frame of a bucket whose tensors are all ready, and finds which rounds the bucket has:
-   gather_round, has_shards, has_lists. The last chance to find that gradients share memory. */
+   gather_round, has_shards, has_lists, and the places of lists. The last chance to find that
+   gradients share memory. */
 static void gcomp__put_frame(gcomp *gc)
 {
-    const gcomp__bucket *b = gcomp__bucket_now(gc);
+    gcomp__bucket *b = gcomp__bucket_now(gc);
     /* digest: the bucket, and for each tensor 0, 1, or 2 in an odd step */
     uint32_t active = (uint32_t)gc->current;
     uint64_t bytes = 0; /* of payloads */
@@ -22558,11 +22565,16 @@ static void gcomp__put_frame(gcomp *gc)
     }
     gc->gather_round = -1;
     gc->has_shards = gc->has_lists = 0;
-    for (const gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
+    b->lists = 0;
+    for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
         active = gcomp__crc_number(gc, active, slot->grad ? 1 + (uint64_t)gcomp__is_odd(slot) : 0);
         if (slot->grad && slot->bound) bytes += slot->length;
         gc->has_shards |= gcomp__in_shards(slot);
-        gc->has_lists |= gcomp__in_shards(slot) && slot->flags & GCOMP__TOP_MEAN;
+        if (gcomp__in_shards(slot) && slot->flags & GCOMP__TOP_MEAN) {
+            gc->has_lists = 1;
+            slot->at_list = b->lists;
+            b->lists += gcomp__keys_bytes(slot);
+        }
         for (int round = gc->gather_round + 1; round < 3; round++)
             if (gcomp__takes_part(slot, round, GCOMP__GATHER)) gc->gather_round = round;
     }
@@ -22745,7 +22757,7 @@ static gcomp_result gcomp__end_step(gcomp *gc, gcomp_result result)
 }
 
 /* Finds the places of the tensors in the sums of this step, which may be shorter than the
-   longest.
+   longest. Which tensors are skipped is not known yet: gcomp__close_gaps moves the others together.
    powersgd:alternate=1 sums P in one step and Q in the next: these have different lengths. */
 static void gcomp__place_sums(gcomp *gc)
 {
@@ -22973,16 +22985,6 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
     return gcomp__by_ranges(slot) && slot->method->rules.selector ? gcomp__cut(gc, slot) : GCOMP_OK;
 }
 
-/* A skipped tensor: its part of the sums travels all the same, as zeros.
-   A sum has one place for each tensor on all workers, which all skip the same ones. */
-static void gcomp__skip_slot(gcomp *gc, gcomp__slot *slot)
-{
-    for (int round = 0; round < 3; round++)
-        if (slot->rounds[round] >= GCOMP__SUM)
-            memset(gcomp__sum_at(gc, slot, round), 0,
-                   slot->sum_now[round] * gcomp__kind_bytes(slot->rounds[round]));
-}
-
 /* An error of encoding is not returned: it becomes gc->local_error, goes out in the frame, and
    comes back from gcomp_step_next on all workers. After one error no further gradient is encoded;
    NaN is the exception, so that the statistics count every tensor that holds it. */
@@ -23002,7 +23004,6 @@ GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
     slot->ready = 1;
     slot->grad = grad;
     slot->length = 0; /* of its payload, until it is encoded */
-    if (!grad && gc->arena.at) gcomp__skip_slot(gc, slot); /* without memory the step fails */
     if (!grad || gc->late_error != GCOMP_OK || !gcomp__may_encode(gc)) return GCOMP_OK;
     /* gradients are encoded in the order in which they are ready, whatever the bucket */
     double from = gcomp__now(gc); /* the clock of encode_seconds */
@@ -23055,25 +23056,44 @@ static void gcomp__pack_gather(gcomp *gc)
     memset(to, 0, (size_t)(gc->mem.send + b->at_send + b->stride - to));
 }
 
+/* Closes the gaps that skipped tensors leave in the sums of a bucket, before its first round: so a
+   skipped tensor takes no bytes. All workers skip the same tensors, since the frames agree. What a
+   tensor brings to round 0 is made, and moves; what it brings to a later round is made in its new
+   place.
+     before   | tensor 2 | tensor 3, skipped | tensor 4 |     at_sum: 0, 10, 30
+     after    | tensor 2 | tensor 4 |                                 0,      10 */
+static void gcomp__close_gaps(gcomp *gc)
+{
+    const gcomp__bucket *b = gcomp__bucket_now(gc);
+    size_t gaps[3][GCOMP__KINDS]; /* elements of tensors that are skipped, so far */
+    memset(gaps, 0, sizeof gaps);
+    for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
+        for (int round = 0; round < 3; round++) {
+            const unsigned kind = slot->rounds[round];
+            const void *const from = gcomp__sum_at(gc, slot, round);
+            if (kind < GCOMP__SUM) continue;
+            if (!slot->grad) gaps[round][kind] += slot->sum_now[round];
+            slot->at_sum[round] -= slot->grad ? gaps[round][kind] : 0;
+            if (slot->grad && gaps[round][kind] && round == 0)
+                memmove(gcomp__sum_at(gc, slot, 0), from,
+                        slot->sum_now[0] * gcomp__kind_bytes(kind));
+        }
+    }
+}
+
 /* Elements of a kind that are summed in this round, and their place; 0: no tensor takes part.
-     mem.sums[round][kind]   | bucket 1: tensor 0, tensor 1 | bucket 0: tensor 2, tensor 3 |
-                                                              ^ *sums for bucket 0
-   A skipped tensor brings zeros, so that the sums of the others keep their places. */
+     mem.sums[round][kind]   | bucket 1: tensor 0, tensor 1 | bucket 0: tensor 2, tensor 4 | free |
+                                                              ^ *sums for bucket 0 */
 static size_t gcomp__round_sums(gcomp *gc, unsigned kind, void **sums)
 {
     const gcomp__bucket *b = gcomp__bucket_now(gc);
     size_t count = 0;
-    void *first = NULL; /* sums of one kind lie one behind the other */
-    int any = 0; /* 1: a tensor is not skipped */
-    for (const gcomp__slot *slot = gc->tensors + b->first;
-         slot < gc->tensors + b->end && gc->round < 3; slot++) {
-        if (slot->rounds[gc->round] != kind) continue;
-        if (!first) first = gcomp__sum_at(gc, slot, gc->round);
+    for (const gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
+        if (!gcomp__takes_part(slot, gc->round, kind)) continue;
+        /* those of one kind lie one behind the other */
+        if (!count) *sums = gcomp__sum_at(gc, slot, gc->round);
         count += slot->sum_now[gc->round];
-        any |= slot->grad != NULL;
     }
-    if (!any) return 0;
-    *sums = first;
     return count;
 }
 
@@ -23479,6 +23499,7 @@ static gcomp_result gcomp__advance_bucket(gcomp *gc, gcomp_request *request)
                 return GCOMP_OK;
             }
         }
+        gcomp__close_gaps(gc);
         gc->phase = GCOMP__ROUNDS;
     }
     /* a round without requests is over at once */
@@ -23977,6 +23998,13 @@ GCOMP_API gcomp_result gcomp_step_finish(gcomp *gc)
     return gcomp_step_commit(gc);
 }
 
+/* How many elements of tensor i lie in a flat array: of a tensor that is skipped none. grads NULL:
+   no tensor is skipped. */
+static size_t gcomp__flat_elements(const gcomp *gc, void *const *grads, size_t i)
+{
+    return grads && !grads[i] ? 0 : gc->tensors[i].n;
+}
+
 /* A whole step: begin, ready bucket by bucket, and the loop. Gradients lie back to back in `flat`,
    if given; then grads, if given, only says which are skipped. `before`: an error of this worker
    before the step, with its sentence. Its frame tells that error, and its gradients are not read.
@@ -23994,17 +24022,17 @@ static gcomp_result gcomp__exchange_as(gcomp *gc, void *const *grads, float *fla
         flat = NULL;
     }
     for (size_t i = 0; i < end; i++) { /* gcomp__need_apart looks at all gradients from here on */
-        if (flat) flat += gc->tensors[i].n;
+        if (flat) flat += gcomp__flat_elements(gc, grads, i);
         else if (grads) gc->tensors[i].grad = grads[i];
     }
     do {
         first = gcomp__bucket_first(gc, end);
-        for (size_t i = first; flat && i < end; i++) flat -= gc->tensors[i].n;
+        for (size_t i = first; flat && i < end; i++) flat -= gcomp__flat_elements(gc, grads, i);
         float *at = flat; /* gradients of the bucket; NULL: from grads */
         for (size_t i = first; i < end; i++) {
             void *grad = grads ? grads[i] : (void *)at;
             if (at && grad) grad = at;
-            if (at) at += gc->tensors[i].n;
+            if (at) at += gcomp__flat_elements(gc, grads, i);
             GCOMP__TRY(gcomp_step_ready(gc, i, grad));
         }
         end = first; /* the next bucket has the tensors before these */
@@ -24036,16 +24064,14 @@ static gcomp_result gcomp__exchange_as(gcomp *gc, void *const *grads, float *fla
    ---------------------------------------------------------------------------------------------- */
 
 /* Copies gradients to floats back to back; back: the mean from these floats to the gradients.
-     floats    | tensor 0 | tensor 1 | tensor 2 | ...     gc->floats, without gaps */
+     floats    | tensor 0 | tensor 2 | tensor 3 | ...     gc->floats; tensor 1 is skipped */
 static void gcomp__copy_gradients(gcomp *gc, void *const *grads, float *flat, int back)
 {
     const uint64_t mode = gcomp__fp_enter();
     float *const floats = (float *)(void *)gc->floats.at, *own = floats;
-    for (size_t i = 0; i < gcomp__tensors(gc); own += gc->tensors[i++].n) {
+    for (size_t i = 0; i < gcomp__tensors(gc); own += gcomp__flat_elements(gc, grads, i++)) {
         const gcomp__slot *slot = gc->tensors + i;
         void *grad = flat ? (void *)(flat + (own - floats)) : grads[i];
-        /* a skipped tensor counts as zeros within the machine */
-        if (!grad && !back) memset(own, 0, 4 * slot->n);
         if (!grad) continue;
         if (slot->dtype != GCOMP_F32) {
             if (back) (gcomp__common(gc->set)->narrow)(grad, own, slot->dtype, slot->n);
@@ -24113,12 +24139,13 @@ static gcomp_result gcomp__tell_machine(gcomp *gc, gcomp_result result, void *co
     static const char damaged[] = "node: what its first worker sent with the means arrived damaged";
     const gcomp_comm *node = &gc->desc.node;
     const size_t count = gcomp__tensors(gc), bytes = GCOMP__WORD + count;
-    const size_t n = gc->largest.elements; /* elements of all tensors */
+    size_t n = 0; /* elements of all tensors that are not skipped: the same on all workers */
+    for (size_t i = 0; i < count; i++) n += gcomp__flat_elements(gc, grads, i);
     /* the word as floats, a byte in each; the word itself, which lies in the same place */
     float *const floats = (float *)(void *)gc->floats.at + n;
     uint8_t *const word = (uint8_t *)(void *)floats;
     if (node->rank) {
-        memset(gc->floats.at, 0, gc->floats.bytes);
+        memset(gc->floats.at, 0, 4 * (n + bytes));
     } else {
         if (result == GCOMP_OK) gcomp__copy_gradients(gc, grads, flat, 1);
         gcomp__put_word(gc, word, result, count);

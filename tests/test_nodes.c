@@ -26,6 +26,7 @@ typedef struct member {
     uint16_t half[LARGEST]; /* of the last tensor, where it is of 16 bits */
     int calls, fail_at, damage_at; /* callbacks of the node: count, which one fails (from 1), which one's bytes are changed */
     int breaks;                    /* a failing one breaks the node's transport for all */
+    size_t summed;                 /* bytes of all sums within the node */
     gcomp_comm beyond;             /* that between machines, likewise */
     int trips, trip_fails_at, trip_lies_at;
     int tied;                      /* its gradient of the second tensor begins in the last element of the first one's */
@@ -84,6 +85,7 @@ static int node_allreduce(void *user, void *data, size_t count, gcomp_dtype dtyp
 {
     member *m = (member *)user;
     int status = m->within.allreduce(m->within.user, data, count, dtype);
+    m->summed += count * bytes_of_dtype(dtype);
     if (m->calls + 1 == m->damage_at) ((float *)data)[count - 1] += 1;
     return fails(m) ? 1 : status;
 }
@@ -317,6 +319,43 @@ static void test_the_mean_is_that_of_the_machines_means(void)
     way = GCOMP_AGGREGATE_AUTO;
     check_against_means("sign", 1, 4, 0, 1); /* one machine: its own transport outside */
     check_against_means("sign", 2, 1, 0, 1); /* machines of one worker: one level */
+}
+
+/* Within the machine too: neither the sum of the gradients nor that of the means has bytes of it.
+   Beside these, the last sum has a byte of each tensor and 16 more, as floats. Where a collective
+   within a machine fails, the workers that return an error are as they were. */
+static void test_a_skipped_tensor_takes_no_bytes_within_a_machine(void)
+{
+    static fleet f;
+    for (int halves = 0; halves < 2; halves++)
+        for (int skip = -1; skip < (halves ? 2 : 3); skip++)
+            for (int fail_at = 0; fail_at <= 4; fail_at++) {
+                uint64_t before[4], untouched[4];
+                size_t n = 0;
+                fleet_open(&f, 2, 2, "sign", halves);
+                for (uint64_t step = 0; step < 2; step++) {
+                    fleet_fill(&f, step);
+                    f.skip = step ? skip : -1;
+                    for (int r = 0; r < 4; r++) {
+                        f.m[r].summed = 0;
+                        f.m[r].calls = 0;
+                        before[r] = digest(&f.m[r], 1);
+                        untouched[r] = skip < 0 ? 0 : fnv(FNV, f.m[r].grad[skip], 4 * elements((size_t)skip));
+                        f.m[r].fail_at = step && r == 3 ? fail_at : 0;
+                        f.m[r].breaks = 1; /* nobody waits for the others */
+                    }
+                    fleet_step(&f);
+                }
+                if (!fail_at) CHECK(all_are(&f, GCOMP_OK));
+                else CHECK(!all_are(&f, GCOMP_OK));
+                for (size_t t = 0; t < TENSORS; t++) n += (int)t == skip ? 0 : elements(t);
+                for (int r = 0; r < 4; r++) {
+                    if (!fail_at) CHECK(f.m[r].summed == 4 * (2 * n + TENSORS + 16));
+                    if (f.m[r].result != GCOMP_OK) CHECK(digest(&f.m[r], 1) == before[r]);
+                    if (skip >= 0) CHECK(fnv(FNV, f.m[r].grad[skip], 4 * elements((size_t)skip)) == untouched[r]);
+                }
+                fleet_close(&f);
+            }
 }
 
 static void test_what_is_not_finite_on_one_worker_is_skipped_by_all(void)
@@ -1000,6 +1039,7 @@ static void test_what_a_node_lacks_is_named(void)
 int main(void)
 {
     RUN(test_the_mean_is_that_of_the_machines_means);
+    RUN(test_a_skipped_tensor_takes_no_bytes_within_a_machine);
     RUN(test_what_is_not_finite_on_one_worker_is_skipped_by_all);
     RUN(test_a_callback_of_a_node_that_fails_leaves_each_worker_before_or_behind_the_step);
     RUN(test_a_callback_between_machines_that_fails_leaves_each_worker_before_or_behind_the_step);
