@@ -340,7 +340,7 @@
      Gradients may be fp16 or bf16 in each layer:
        codec      gcomp_input.dtype is the type of the gradient that gcomp_encode and gcomp_retain
                   read. gcomp_decode_any, gcomp_decode_add_any and gcomp_decode_mean_any write y of
-                  any of the three types
+                  any of the three types. gcomp_to_float and gcomp_from_float convert
        step       gcomp_tensor.dtype is the type of the gradient for gcomp_step_ready and
                   gcomp_exchange_any
      Sums and residuals are float32, always. A result has the bits of the same call with the
@@ -385,7 +385,8 @@
           gcomp_describe, gcomp_rounds, gcomp_tensor_name, gcomp_tensor_shape, gcomp_rank,
           gcomp_world. gcomp_step has samples and batch; comm.test takes a third argument.
           gcomp_regroup_machines; eden:feedback=1; one vector alone is compressed.
-          GCOMP_AGGREGATE_SCATTER and gcomp_shard.
+          GCOMP_AGGREGATE_SCATTER and gcomp_shard. A tensor that is skipped takes no bytes in sums.
+          gcomp_to_float, gcomp_from_float; comm.allreduce may sum halves.
           GCOMP_ONLY_x beside GCOMP_WITHOUT_x; GCOMP_BOUND_SIGN(n) and others.
           The adviser left the header: examples/gcomp_advise.h.
           signnorm became sign:scale=rms, naturaldither qsgd:spacing=powers.
@@ -1293,6 +1294,18 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode_mean_any(const void *const *
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_retain(const void *payload, size_t length,
                                                     const gcomp_input *in, float *residual,
                                                     const gcomp_exec *exec);
+
+/* y[n] <- x[n] as floats, exactly; y[n] <- x[n] as dtype, rounded to nearest, ties to even. What is
+   too large becomes the largest number of dtype; infinities stay, and a NaN becomes the quiet NaN
+   of its sign. For transports that sum halves, and for weights that travel as halves. dtype:
+   GCOMP_F32 (x is copied), GCOMP_F16 or GCOMP_BF16, in the machine's order of bytes; x of
+   gcomp_to_float and y of gcomp_from_float may stand at any address. The arrays do not overlap.
+   Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT (a pointer is NULL and n > 0, or another dtype),
+   GCOMP_ISA_UNAVAILABLE or GCOMP_FLOAT_MODE; on error y is unchanged. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_to_float(float *y, const void *x, gcomp_dtype dtype,
+                                                      size_t n, const gcomp_exec *exec);
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_from_float(void *y, const float *x, gcomp_dtype dtype,
+                                                        size_t n, const gcomp_exec *exec);
 
 /* Reads the header of a payload, and nothing behind it: for a receiver that has the first bytes of
    a stream. `length` bytes are at hand, 32 or more; info->length tells the size of the whole
@@ -10646,35 +10659,60 @@ GCOMP__NOINLINE void gcomp__advance_all(const gcomp__call *call, const gcomp__mo
 /* What the tasks of gcomp__convert see. */
 typedef struct gcomp__convert_job {
     const gcomp__set *set;
-    float *floats;
-    uint8_t *halves;
-    gcomp_dtype dtype; /* of halves */
+    void *to;
+    const void *from;
+    gcomp_dtype dtype; /* of the halves */
     size_t n;
     int widens; /* 1: floats <- halves; 0: halves <- floats, rounded and saturated */
+    int keeps;  /* 1: infinities stay, and so does NaN; 0: there are none */
 } gcomp__convert_job;
+
+/* Sets infinities in halves, and NaN in both, which differ from set to set. floats: those of the
+   chunk that begins with element i.
+     fp16   7c00 infinity   7e00 NaN       bf16   7f80   7fc0       float   7f800000   7fc00000 */
+static void gcomp__convert_specials(const gcomp__convert_job *job, const float *floats, size_t i,
+                                    size_t count)
+{
+    const uint32_t infinity = job->dtype == GCOMP_F16 ? 0x7c00 : 0x7f80;
+    const uint32_t quiet = job->dtype == GCOMP_F16 ? 0x200 : 0x40;
+    for (size_t k = 0; k < count; k++) {
+        const uint32_t bits = gcomp__bits(floats[k]), size = bits & 0x7fffffffu;
+        const uint32_t sign = bits & 0x80000000u, nan = sign | 0x7fc00000u;
+        const uint16_t half =
+            (uint16_t)(sign >> 16 | infinity | (size > 0x7f800000u ? quiet : 0));
+        if (size < 0x7f800000u) continue;
+        if (!job->widens) memcpy((uint8_t *)job->to + 2 * (i + k), &half, 2);
+        else if (size > 0x7f800000u) memcpy((uint8_t *)job->to + 4 * (i + k), &nan, 4);
+    }
+}
 
 /* Task: a chunk of a conversion. */
 static void gcomp__convert_chunk(void *arg, size_t chunk)
 {
     const gcomp__convert_job *job = (const gcomp__convert_job *)arg;
     const size_t i = chunk * GCOMP_CHUNK, count = gcomp__min(GCOMP_CHUNK, job->n - i);
-    uint8_t *const halves = job->halves + 2 * i;
+    const float *floats = (const float *)(job->widens ? job->to : job->from) + i;
     if (job->widens)
-        (gcomp__common(job->set)->widen)(job->floats + i, halves, job->dtype, count);
-    else (gcomp__common(job->set)->narrow)(halves, job->floats + i, job->dtype, count);
+        (gcomp__common(job->set)->widen)((float *)job->to + i, (const uint8_t *)job->from + 2 * i,
+                                         job->dtype, count);
+    else
+        (gcomp__common(job->set)->narrow)((uint8_t *)job->to + 2 * i, floats, job->dtype, count);
+    if (job->keeps && (gcomp__common(job->set)->max_bits)(floats, count) >= 0x7f800000u)
+        gcomp__convert_specials(job, floats, i, count);
 }
 
-/* n floats from halves, or halves from n floats. */
-static void gcomp__convert(const gcomp__call *call, float *floats, void *halves, gcomp_dtype dtype,
-                           size_t n, int widens)
+/* n floats from halves, or halves from n floats. keeps: see gcomp__convert_job. */
+static void gcomp__convert(const gcomp__call *call, void *to, const void *from, gcomp_dtype dtype,
+                           size_t n, int widens, int keeps)
 {
     gcomp__convert_job job;
     job.set = call->set;
-    job.floats = floats;
-    job.halves = (uint8_t *)halves;
+    job.to = to;
+    job.from = from;
     job.dtype = dtype;
     job.n = n;
     job.widens = widens;
+    job.keeps = keeps;
     gcomp__run(call, gcomp__chunks(n), gcomp__convert_chunk, &job);
 }
 
@@ -18806,9 +18844,9 @@ static gcomp_result gcomp__decode_one(const void *payload, size_t length, int en
         sink.count = 1;
         sink.y_type = floats ? GCOMP_F32 : dtype;
         if (floats) sink.y = floats;
-        if (floats && ending == GCOMP__ADD) gcomp__convert(&call, floats, y, dtype, n, 1);
+        if (floats && ending == GCOMP__ADD) gcomp__convert(&call, floats, y, dtype, n, 1, 0);
         gcomp__decode_with(&call, &sink);
-        if (floats) gcomp__convert(&call, floats, y, dtype, n, 0);
+        if (floats) gcomp__convert(&call, y, floats, dtype, n, 0, 0);
     }
     gcomp__fp_leave(mode);
     return result;
@@ -18935,7 +18973,7 @@ GCOMP_API gcomp_result gcomp_decode_mean_any(const void *const *payloads, const 
         else if (at_once) gcomp__add_all(&call, payloads, lengths, count, y, dtype, n);
         else if (n) {
             gcomp__add_all(&call, payloads, lengths, count, floats, GCOMP_F32, n);
-            gcomp__convert(&call, floats, y, dtype, n, 0);
+            gcomp__convert(&call, y, floats, dtype, n, 0, 0);
         }
     }
     gcomp__fp_leave(mode);
@@ -18977,6 +19015,32 @@ GCOMP_API gcomp_result gcomp_retain(const void *payload, size_t length, const gc
     }
     gcomp__fp_leave(mode);
     return result;
+}
+
+/* A conversion for the caller, whose numbers may be infinite or NaN. */
+static gcomp_result gcomp__convert_any(void *y, const void *x, gcomp_dtype dtype, size_t n,
+                                       const gcomp_exec *exec, int widens)
+{
+    gcomp__call call;
+    if (((!y || !x) && n) || (unsigned)dtype > GCOMP_BF16) return GCOMP_INVALID_ARGUMENT;
+    GCOMP__TRY(gcomp__call_of(&call, exec));
+    uint64_t mode = gcomp__fp_enter();
+    if (dtype != GCOMP_F32) gcomp__convert(&call, y, x, dtype, n, widens, 1);
+    else if (n) memcpy(y, x, 4 * n);
+    gcomp__fp_leave(mode);
+    return GCOMP_OK;
+}
+
+GCOMP_API gcomp_result gcomp_to_float(float *y, const void *x, gcomp_dtype dtype, size_t n,
+                                      const gcomp_exec *exec)
+{
+    return gcomp__convert_any(y, x, dtype, n, exec, 1);
+}
+
+GCOMP_API gcomp_result gcomp_from_float(void *y, const float *x, gcomp_dtype dtype, size_t n,
+                                        const gcomp_exec *exec)
+{
+    return gcomp__convert_any(y, x, dtype, n, exec, 0);
 }
 
 #ifndef GCOMP_NO_OBJECT
