@@ -961,7 +961,7 @@ static void predict(const crew *c, model *m, const gcomp_step *step, unsigned sk
         }
         if (method_is(codec, "terngrad", text) && strstr(text, "share=1")) known = 0;
         if (method_is(codec, "topk", text) && strstr(text, "global=1") && c->world > 1) known = 0;
-        if (c->desc.aggregate == GCOMP_AGGREGATE_TWO_SHOT) known = 0;
+        if (c->desc.aggregate >= GCOMP_AGGREGATE_TWO_SHOT) known = 0;
         for (size_t w = 0; w < c->world; w++)
             if (weight_of(c, w, step) == 0) known = 0; /* there 0 is 1 */
         m->conserves[t] =
@@ -1014,6 +1014,42 @@ static void free_model(model *m)
     }
 }
 
+static const uint8_t *element_at(const void *grad, size_t t, size_t i)
+{
+    return (const uint8_t *)grad + bytes_of(t) / job.n[t] * i;
+}
+
+/* The gradient that holds element i of the mean: that of the owner. */
+static const void *mean_of(const crew *c, size_t t, size_t i)
+{
+    for (size_t w = 0; w < c->world; w++) {
+        size_t begin, end;
+        MUST(gcomp_shard(c->gc[0], t, (int)w, &begin, &end) == GCOMP_OK, "no shard of worker %d",
+             (int)w);
+        if (i >= begin && i < end) return c->grad[w][t];
+    }
+    MUST(0, "tensor %d: element %d has no owner", (int)t, (int)i);
+    return c->grad[0][t];
+}
+
+/* Scattered: outside of the own range a worker has its own gradient, as it was; otherwise all have
+   the mean. It must be the same for all workers and elements. */
+static void compare_scattered(const crew *c, size_t t)
+{
+    const size_t each = bytes_of(t) / job.n[t];
+    int whole = 1, apart = 1;
+    for (size_t i = 0; i < job.n[t]; i++) {
+        const void *mean = mean_of(c, t, i);
+        for (size_t w = 0; w < c->world; w++) {
+            if (c->grad[w][t] == mean) continue;
+            whole &= !memcmp(element_at(c->grad[w][t], t, i), element_at(mean, t, i), each);
+            apart &= !memcmp(element_at(c->grad[w][t], t, i),
+                             element_at(job.input[w][t], t, i), each);
+        }
+    }
+    MUST(whole || apart, "tensor %d is neither whole nor scattered", (int)t);
+}
+
 /* A step is past: do gradients and residuals hold what they must? */
 static void compare(const crew *c, const model *m, const gcomp_step *step, unsigned skip)
 {
@@ -1029,15 +1065,17 @@ static void compare(const crew *c, const model *m, const gcomp_step *step, unsig
                      "a skipped tensor's residual is another");
                 continue;
             }
-            MUST(!memcmp(c->grad[w][t], c->grad[0][t], bytes_of(t)),
+            MUST(c->desc.aggregate == GCOMP_AGGREGATE_SCATTER ||
+                     !memcmp(c->grad[w][t], c->grad[0][t], bytes_of(t)),
                  "%s: tensor %d: the means of workers 0 and %d differ", c->name, (int)t, (int)w);
             MUST(!m->y[t] || !m->e[w][t] || !e || !memcmp(e, m->e[w][t], 4 * job.n[t]),
                  "tensor %d: the residual of worker %d is not that of the codec layer", (int)t,
                  (int)w);
         }
         if (skip >> t & 1) continue;
+        if (c->desc.aggregate == GCOMP_AGGREGATE_SCATTER) compare_scattered(c, t);
         for (size_t i = 0; i < job.n[t] && !found; i++) {
-            const double y = (double)value_at(c->grad[0][t], dtype, i);
+            const double y = (double)value_at(mean_of(c, t, i), dtype, i);
             double before = 0, after = 0, size = fmax(fabs(y), m->least[t]), slack;
             MUST(isfinite(y), "tensor %d: element %d of the mean is not finite", (int)t, (int)i);
             if (m->y[t] && dtype == GCOMP_F32) {
@@ -1779,7 +1817,9 @@ static void draw_job(void)
     d->no_error_feedback = once_in(8);
     d->no_checksum = once_in(6);
     d->measure = once_in(4);
-    d->aggregate = once_in(3) ? GCOMP_AGGREGATE_TWO_SHOT : one_shot[below(3)];
+    d->aggregate = !once_in(3) ? one_shot[below(3)]
+                   : once_in(2) ? GCOMP_AGGREGATE_TWO_SHOT
+                                : GCOMP_AGGREGATE_SCATTER;
     d->check_every = (uint32_t)below(4);
     d->isa = draw_isa();
     d->codec = job.list;
@@ -1859,7 +1899,7 @@ static void open_case(void)
     d->isa = draw_isa();
     if (!group.desc.schedule || strncmp(job.schedule, "bytes", 5)) {
         d->bucket_bytes = once_in(2) ? 0 : 4 * (1 + below(2000));
-        if (d->aggregate != GCOMP_AGGREGATE_TWO_SHOT) d->aggregate = (gcomp_aggregate)below(3);
+        if (d->aggregate < GCOMP_AGGREGATE_TWO_SHOT) d->aggregate = (gcomp_aggregate)below(3);
         twin.threads = once_in(5);
         twin.without = (int)below(8);
     }
