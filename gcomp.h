@@ -55,6 +55,7 @@
    >>zones       which methods this build has, and which part of a chapter is compiled when
    >>crc         CRC-32C of payloads, where the processor has no instruction
    >>vectors     16 floats, on scalar, AVX2, AVX-512 and NEON; the header includes itself for each
+   >>stored      residuals of floats, of bf16, and of bytes with a scale
    >>kernels     sums, checksums and conversions: one body for every instruction set
    >>dithering   stochastic rounding
    >>measures    what a scale is made from: sums and extremes of p
@@ -132,7 +133,7 @@
      p               scale * gradient + residual: what a worker compresses
      payload         the bytes of one compressed tensor, a header of 32 bytes included
      residual        p - decode(payload), kept for the next step. Keeping it is called error
-                     feedback
+                     feedback. A small residual is kept in fewer bytes than floats take
      worker          one of the processes or threads that train together
      rank            the number of a worker, 0 .. world - 1. (The rank of powersgd is another thing:
                      the number of columns of its factors.)
@@ -291,7 +292,7 @@
 
    MEMORY
      The codec layer never allocates. An object takes for each tensor:
-       residual        4 bytes an element
+       residual        4, 2 or 1.03 bytes an element, see SMALL RESIDUALS
        dgc, powersgd with momentum
                        as much again (powersgd: and as much for work, for its largest tensor)
        fetch           tables of 2 * rows * columns floats
@@ -387,6 +388,7 @@
           gcomp_regroup_machines; eden:feedback=1; one vector alone is compressed.
           GCOMP_AGGREGATE_SCATTER and gcomp_shard. A tensor that is skipped takes no bytes in sums.
           gcomp_to_float, gcomp_from_float; comm.allreduce may sum halves.
+          desc.residual and gcomp_residual_get.
           GCOMP_ONLY_x beside GCOMP_WITHOUT_x; GCOMP_BOUND_SIGN(n) and others.
           The adviser left the header: examples/gcomp_advise.h.
           signnorm became sign:scale=rms, naturaldither qsgd:spacing=powers.
@@ -452,7 +454,7 @@
      the means of their ranges, and nothing is sent back. After it a worker has the mean in its own
      range of a tensor, which gcomp_shard tells; the other elements of its gradient are what they
      were before. The worker steps its range of the weights, with an optimizer that has state for
-     that range alone. Then you gather the weights: examples/sharded.c.
+     that range alone. Then you gather the weights.
        scattered      sparse payloads, but not those of blocktopk; block payloads, and uncompressed
                       tensors, of 256 elements or more for each worker. An uncompressed tensor
                       travels as shards of floats: half the bytes of an allreduce
@@ -527,6 +529,22 @@
        is forgotten         vote
      Parameters change that: eden:feedback=1 and intsum:rounding=nearest keep a residual,
      randomk:unbiased=1 keeps none.
+
+   SMALL RESIDUALS
+     desc.residual says how residuals are kept between steps, in bytes an element:
+       fp32   4       e is p - sent, rounded to a float
+       bf16   2       |e - (p - sent)| <= 2^-8 |p - sent|
+       int8   1.03    |e - (p - sent)| <= m / 254, where m is the largest |p - sent| of the block of
+                      128 elements (and up to 2^-20 of that more, for the scale)
+     Each commit rounds once, to nearest, and saturates. So nothing is lost up to these steps: of
+     sent + e = p, and of all that rests on it (two shots, workers that come and go). With int8 an
+     element is forgotten in a step if it is below m / 254, with bf16 what is added to e if it is
+     below 2^-9 |e|. The state of methods stays floats: momenta, tables, warm starts.
+     Block methods work on small residuals as they are. For other methods (sparse methods, eden with
+     feedback, powersgd, randomk, sketch, intsum, dgc) the residual of the tensor at work becomes
+     floats, in a buffer that all tensors share: 4 bytes an element of the largest such tensor.
+     gcomp_residual_get reads a residual of any kind. A save holds residuals as they are kept, and
+     cannot be loaded with another desc.residual.
 
    PARAMETERS of codecs, and their defaults; other values in parentheses. block: elements that share
    a scale, a power of two from 16 to 65536, or "tensor". density: 1e-9 to 1. 0 and 1: no and yes.
@@ -887,13 +905,16 @@
                 3 bytes, 4 error) and its 6 parameters (8 bytes each)
      52    8T   for each tensor 4 bytes with the CRC-32C of its name with a final 0, rows, cols and
                 stack (8 bytes each), the CRC-32C of the texts of the codecs of its list without
-                final 0 (8 bytes), and 1 if it keeps a residual, else 0 (8 bytes); then 4 bytes with
-                its entry
+                final 0 (8 bytes), and how it keeps its residual (8 bytes): 0 none, 1 fp32, 2 bf16,
+                3 int8; then 4 bytes with its entry
       .    16   only with a schedule, 4 bytes each: the entry of all tensors with a list (0 if each
                 tensor has its own); 1 if a step was committed, else 0, and then zeros follow; the
                 epoch of that step; the last learning rate above 0 that this worker was told, a
                 float, or 0. Only the learning rate of rank 0 matters
-      .     .   for each tensor: its residual, n floats, if it keeps one; then its state:
+      .     .   for each tensor: its residual, if it keeps one: n floats; or n bf16, 2 bytes each,
+                finite; or, as int8, for each 128 elements and for the rest a scale, a float s from
+                0 on with 127 s finite, and a byte q for each element, -127 .. 127: its value is
+                s q. Then its state:
                   powersgd  Q of each matrix of the stack, r rows of cols floats. With alternate=1
                             also P of each, r rows of rows floats; then a float for each matrix, 1
                             if the next step sums Q, 0 if P. With momentum also n floats
@@ -1138,6 +1159,7 @@ typedef struct gcomp_input {
     size_t rows;            /* a vector has its length here */
     size_t cols;            /* 0: 1 */
     gcomp_key key;          /* for methods that use random numbers: see gcomp_key_make */
+    unsigned reserved;      /* the library's own, and not read from you */
 } gcomp_input;
 
 /* How a call runs. NULL or all zero: the best instruction set, one thread, no scratch. */
@@ -1422,6 +1444,9 @@ typedef struct gcomp_desc {
     void *clock_user;
     char *why;                  /* a failed open explains itself here; may be NULL */
     size_t why_capacity;
+    /* How residuals are kept: NULL or "fp32", "bf16", "int8"; equal on all workers. See SMALL
+       RESIDUALS in the manual. */
+    const char *residual;
 } gcomp_desc;
 
 /* A tensor: `stack` matrices of rows x cols, back to back. */
@@ -1502,8 +1527,15 @@ GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity);
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_shard(const gcomp *gc, size_t tensor, int worker,
                                                    size_t *begin, size_t *end);
 
-/* The residual of a tensor; NULL if it keeps none. Valid while the object is. Commits change it. */
+/* The residual of a tensor; NULL if it keeps none, or keeps it as bf16 or int8 (desc.residual).
+   Valid while the object is. Commits change it. */
 GCOMP_API const float *gcomp_residual(const gcomp *gc, size_t tensor);
+
+/* to[n] <- the residual of a tensor, however it is kept. Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT
+   (gc or `to` is NULL, or a wrong number) or GCOMP_WRONG_STATE if the tensor keeps none; on error
+   `to` is unchanged. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_residual_get(const gcomp *gc, size_t tensor,
+                                                          float *to);
 
 /* Reserves all memory that steps need; no later call allocates. If it is not called, the first step
    reserves. Returns GCOMP_OK, GCOMP_OUT_OF_MEMORY (the object is as before), GCOMP_WRONG_STATE
@@ -1513,7 +1545,7 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_prepare(gcomp *gc);
 /* gcomp_memory_needed: the bytes that an object takes with these tensors, after gcomp_prepare; 0 if
    desc or a tensor is invalid. gcomp_memory_used: the bytes that an object takes now.
    An allocator that hands out parts of one block needs more than this number:
-     - 63 bytes for each allocation, to align it; there are at most 6 allocations, and 6 per tensor
+     - 63 bytes for each allocation, to align it; there are at most 7 allocations, and 6 per tensor
      - if it cannot free: 1 KiB per tensor where there are more than 16 tensors, and what a vector
        that is added first would need as the only tensor. So add matrices first
      - with desc.node: all of that twice more */
@@ -1559,7 +1591,8 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_compress(gcomp *gc, size_t tensor, 
                them or not
    All payloads are checked first; on error nothing is changed. Do not call it between
    gcomp_step_ready and the commit of a step. Returns as gcomp_check, or GCOMP_INVALID_ARGUMENT,
-   GCOMP_CODEC_MISMATCH; GCOMP_NEEDS_ROUNDS for methods that keep momentum. */
+   GCOMP_CODEC_MISMATCH; GCOMP_NEEDS_ROUNDS for methods that keep momentum; GCOMP_OUT_OF_MEMORY with
+   small residuals, where gcomp_compress would reserve scratch. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad,
                                                     const void *own, size_t own_length,
                                                     const void *const *payloads,
@@ -1568,7 +1601,8 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_commit(gcomp *gc, size_t tensor, fl
 /* residual <- residual + decode(payload). For a payload that was committed as own, and was lost
    after all: its content is sent again. Sums too large for a float become the largest. Returns as
    gcomp_commit, or GCOMP_WRONG_STATE where the tensor keeps no residual; on error nothing is
-   changed. */
+   changed. A small residual takes 4 bytes an element for the time of the call:
+   GCOMP_OUT_OF_MEMORY. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_give_back(gcomp *gc, size_t tensor,
                                                        const void *payload, size_t length);
 
@@ -3312,14 +3346,14 @@ typedef struct gcomp__sink {
     gcomp_dtype dtype;
     float scale;
     float *residual;                 /* NULL: none is kept */
+    unsigned stored;                 /* how: GCOMP__FLOATS, ...; block methods take all of them */
     const gcomp__momentum *momentum; /* dgc: takes the place of residual and scale * grad */
     /* 1 if residual and y can be written in one pass: there are one or two payloads of the same
        kernel, grad is floats with scale 1, and both are wanted. gcomp__block_decode sets it. */
     int one_pass;
 } gcomp__sink;
 
-/* A tensor in a step, for methods that exchange sums or the largest float of the workers, or that
-   keep more than a residual. */
+/* A tensor in a step, for methods that exchange sums or largest floats, or keep a state. */
 typedef struct gcomp__work {
     gcomp__call call;
     const gcomp_codec *codec;
@@ -3336,6 +3370,7 @@ typedef struct gcomp__work {
                           integers where the round sums integers */
     float *y;          /* commit: the mean goes here; may be the gradient */
     float *residual;   /* commit: NULL, or read and written */
+    unsigned stored;   /* how: GCOMP__FLOATS for all but block methods */
 } gcomp__work;
 
 /* How a method makes a payload, and how it reads one. A reader calls open, then check, then decode;
@@ -3574,6 +3609,10 @@ typedef struct gcomp__common_kernels {
     int (*any_invalid)(const gcomp__form *form, const uint8_t *codes, size_t bytes);
     /* p and the next momentum of elements begin .. end - 1 */
     void (*advance)(const gcomp__momentum *d, size_t begin, size_t end);
+    /* to <- elements begin .. end - 1 of a small residual; begin is a multiple of 16 */
+    void (*unpack)(float *to, const float *residual, unsigned stored, size_t begin, size_t end);
+    /* and back: the residual from a block's first element on <- count floats, all finite */
+    void (*pack)(float *residual, unsigned stored, const float *from, size_t count);
 } gcomp__common_kernels;
 
 /* Entropy codes of levels, see >>levels. */
@@ -6880,6 +6919,77 @@ GCOMP__INLINE void gv_hadamard_last(float *p, size_t stride)
 #endif
 
 /* ------------------------------------------------------------------------------------------------
+   >>stored - residuals of floats, of bf16, and of bytes with a scale
+
+     FLOATS   n floats
+     BFLOATS  n bf16, little endian
+     BYTES    of each 128 elements a block: | scale, a float | 128 codes q of a byte |; the value of
+              an element is scale * q. Scale and codes are those of int:bits=8,block=128
+
+   Only objects keep small residuals, which are those that are not FLOATS. Block methods read them
+   in load_p, 16 elements at a time, and write them in the sink, a tile at a time; for other methods
+   they become floats while the tensor is at work (>>residuals). A small residual ends with zeros up
+   to the next multiple of 16 elements, or of a block: so groups of 16 are always whole.
+   ---------------------------------------------------------------------------------------------- */
+#if GCOMP__IN_FIRST
+/* How a residual is stored: input.reserved, sink.stored, work.stored, slot.stored. */
+enum { GCOMP__FLOATS, GCOMP__BFLOATS, GCOMP__BYTES };
+enum { GCOMP__BYTES_BLOCK = 128, GCOMP__BYTES_EACH = 4 + GCOMP__BYTES_BLOCK };
+
+/* 0 where residuals are floats always: then compilers drop all that is small. */
+#ifdef GCOMP_NO_OBJECT
+#define GCOMP__HAS_STORED 0
+#else
+#define GCOMP__HAS_STORED 1
+#endif
+
+/* Bytes in front of element i of a residual; of BYTES in front of its block. */
+GCOMP__INLINE size_t gcomp__stored_at(unsigned stored, size_t i)
+{
+    return stored == GCOMP__FLOATS    ? gcomp__times(i, 4)
+           : stored == GCOMP__BFLOATS ? gcomp__times(i, 2)
+                                      : gcomp__times(i / GCOMP__BYTES_BLOCK, GCOMP__BYTES_EACH);
+}
+
+/* Bytes of memory of a residual of n elements. */
+GCOMP__NOINLINE size_t gcomp__stored_bytes(unsigned stored, size_t n)
+{
+    const size_t group = stored == GCOMP__FLOATS    ? 1
+                         : stored == GCOMP__BFLOATS ? 16
+                                                    : (size_t)GCOMP__BYTES_BLOCK;
+    return gcomp__stored_at(stored, gcomp__round_up(n, group));
+}
+
+/* The residual from element i on, the first one of a block; NULL if there is none. */
+GCOMP__INLINE float *gcomp__residual_at(const float *residual, unsigned stored, size_t i)
+{
+    uint8_t *bytes = (uint8_t *)(uintptr_t)residual;
+    return residual ? (float *)(void *)(bytes + gcomp__stored_at(stored, i)) : NULL;
+}
+#endif
+
+#if GCOMP__IN_EACH && !GCOMP__IN_WIDE && GCOMP__HAS_STORED
+/* >>kernel unpack: elements begin .. end - 1 of a small residual as floats; begin is a multiple of
+   16. */
+#define gcomp__unpack_residual GCOMP__F(unpack_residual)
+static void gcomp__unpack_residual(float *to, const float *residual, unsigned stored, size_t begin,
+                                   size_t end)
+{
+    float line[16]; /* the last group, of which fewer are wanted */
+    for (size_t i = begin; i < end; i += 16, to += 16) {
+        const uint8_t *r = (const uint8_t *)gcomp__residual_at(residual, stored, i);
+        gv x;
+        if (stored == GCOMP__BFLOATS) x = gv_load_bfloat(r);
+        else
+            x = gv_mul(gv_number(gw_get8(r + 4 + i % GCOMP__BYTES_BLOCK)),
+                       gv_splat(gcomp__get_float(r)));
+        gv_store(end - i < 16 ? line : to, x);
+        if (end - i < 16) memcpy(to, line, 4 * (end - i));
+    }
+}
+#endif
+
+/* ------------------------------------------------------------------------------------------------
    >>kernels - sums, checksums and conversions: one body for every instruction set
 
    A kernel reads its arrays 16 elements at a time. The last elements, fewer than 16, are copied to
@@ -6993,6 +7103,10 @@ static gv gcomp__load_p_some(const gcomp_input *in, size_t i, size_t count)
     memset(grad, 0, sizeof grad);
     memset(residual, 0, sizeof residual);
     memcpy(grad, (const uint8_t *)in->grad + bytes * i, bytes * count);
+#if !GCOMP__IN_WIDE && GCOMP__HAS_STORED /* the wide kernels get floats */
+    if (in->reserved) gcomp__unpack_residual(residual, in->residual, in->reserved, i, i + count);
+    else
+#endif
     if (in->residual) memcpy(residual, in->residual + i, 4 * count);
     some.grad = grad;
     some.residual = residual;
@@ -7004,7 +7118,7 @@ static gv gcomp__load_p_some(const gcomp_input *in, size_t i, size_t count)
 #define gcomp__general GCOMP__F(general)
 GCOMP__INLINE int gcomp__general(const gcomp_input *in)
 {
-    return in->dtype != GCOMP_F32 || in->scale != 1.0f;
+    return in->dtype != GCOMP_F32 || in->scale != 1.0f || (GCOMP__HAS_STORED && in->reserved);
 }
 
 /* >>kernel squares: the sum of x * x in double. Each chunk is summed in 16 lanes and folded, and
@@ -7162,14 +7276,15 @@ static uint32_t gcomp__scale_copy(float *y, const gcomp_input *input, size_t beg
     const int general = gcomp__general(&in);
     gv max_bits = gv_splat(0), f = gv_splat(part), p; /* f: the factor in all lanes */
     size_t i;
-    for (i = begin; !GCOMP__SMALL && i + 16 <= end; i += 16) {
+    /* the loop below takes small residuals, too */
+    for (i = begin; !GCOMP__SMALL && !in.reserved && i + 16 <= end; i += 16) {
         p = general ? gcomp__load_p(&in, i, 1, in.residual != NULL)
                     : gcomp__load_p(&in, i, 0, in.residual != NULL);
         max_bits = gv_max_bits(max_bits, p);
         gv_store(y + i, gv_mul(p, f));
     }
     for (size_t some; i < end; i += some) {
-        some = gcomp__group(end - i);
+        some = gcomp__min(16, end - i);
         p = gcomp__load_p_some(input, i, some);
         max_bits = gv_max_bits(max_bits, p);
         gcomp__store_some(y + i, gv_mul(p, f), some);
@@ -7443,13 +7558,20 @@ GCOMP__INLINE void gcomp__acc_add(gcomp__acc *acc, gv p, int measure)
 #define gcomp__stage GCOMP__F(stage)
 GCOMP__SHARED void gcomp__stage(float *p, const gcomp_input *input, size_t i, size_t count)
 {
-    const gcomp_input in = *input;
+    gcomp_input in = *input;
     size_t j;
+#if !GCOMP__IN_WIDE && GCOMP__HAS_STORED
+    if (in.reserved) { /* as floats, for which p has room: each is read before p is written */
+        gcomp__unpack_residual(p, in.residual, in.reserved, i, i + count);
+        in.residual = (const float *)((uintptr_t)p - 4 * i);
+        in.reserved = GCOMP__FLOATS;
+    }
+#endif
     for (j = 0; !GCOMP__SMALL && j + 16 <= count; j += 16)
         gv_store(p + j, gcomp__load_p(&in, i + j, 1, in.residual != NULL));
     for (size_t some; j < count; j += some) {
         some = gcomp__group(count - j);
-        gcomp__store_some(p + j, gcomp__load_p_some(input, i + j, some), some);
+        gcomp__store_some(p + j, gcomp__load_p_some(&in, i + j, some), some);
     }
 }
 
@@ -8212,6 +8334,62 @@ static void gcomp__encode(const gcomp__encode_job *job, size_t chunk, gcomp__mea
    y may be the gradient itself: an element's gradient is read before its mean is written.
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_EACH
+#if !GCOMP__IN_WIDE && GCOMP__HAS_STORED
+/* >>kernel pack: floats become a small residual, rounded to nearest. A block of bytes has the scale
+   max |x| / 127, made as int makes it. */
+#define gcomp__pack_residual GCOMP__F(pack_residual)
+static void gcomp__pack_residual(float *residual, unsigned stored, const float *from, size_t count)
+{
+    uint8_t *to = (uint8_t *)residual;
+    for (size_t i = 0; i < count; i += GCOMP__BYTES_BLOCK) { /* a block, for bf16 too */
+        const size_t some = gcomp__min(GCOMP__BYTES_BLOCK, count - i);
+        float line[GCOMP__BYTES_BLOCK]; /* a copy of the block, if it is multiplied or cut */
+        const float *x = from + i;
+        gcomp__constants u;
+        gv most = gv_splat(0);
+        if (some < GCOMP__BYTES_BLOCK) {
+            memset(line, 0, sizeof line);
+            x = (const float *)memcpy(line, x, 4 * some);
+        }
+        if (stored == GCOMP__BFLOATS) {
+            for (size_t j = 0; j < some; j += 16, to += 32) gv_store_bfloat(to, gv_load(x + j));
+            continue;
+        }
+        for (size_t j = 0; j < GCOMP__BYTES_BLOCK; j += 16)
+            most = gv_max_bits(most, gv_load(x + j));
+        const uint32_t max_bits = gv_most(most);
+        if (!gcomp__simple_step(&u, max_bits, 127)) {
+            const double top = (double)gcomp__float(max_bits);
+            gcomp__step_of(&u, top / 127, top, 127);
+            if (u.lift != 1.0f) {
+                x = (const float *)memmove(line, x, sizeof line);
+                gcomp__lift(line, GCOMP__BYTES_BLOCK, u.lift);
+            }
+        }
+        gcomp__put_float(to, u.a);
+        to += 4;
+        for (size_t j = 0; j < GCOMP__BYTES_BLOCK; j += 16, to += 16)
+            gw_put8(to, gw_nearest(gv_mul(gv_load(x + j), gv_splat(u.inverse))));
+    }
+}
+
+/* residual <- scale * grad + residual - sent for a small residual: elements i .. i + count - 1 of
+   one tile, i its first one. `sent` is NULL, or has room for a tile. */
+#define gcomp__update_stored GCOMP__F(update_stored)
+GCOMP__NOINLINE void gcomp__update_stored(const gcomp_input *in, float *residual, size_t i,
+                                          size_t count, const float *sent)
+{
+    GCOMP__ON_A_LINE float p[GCOMP__TILE];
+    memset(p + count / 16 * 16, 0, count % 16 ? 64 : 0); /* behind the last element */
+    gcomp__stage(p, in, i, count);
+    for (size_t j = 0; j < count; j += 16) {
+        const gv x = gv_load(p + j);
+        gv_store(p + j, gv_saturate(sent ? gv_sub(x, gv_load(sent + j)) : x));
+    }
+    gcomp__pack_residual(gcomp__residual_at(residual, in->reserved, i), in->reserved, p, count);
+}
+#endif
+
 /* >>kernel update_residual: residual <- scale * grad + residual - sent, saturated, for elements
    i .. i + count - 1. sent holds `count` floats, or is NULL: then nothing is subtracted. */
 #define gcomp__update_residual GCOMP__F(update_residual)
@@ -8220,6 +8398,12 @@ GCOMP__SHARED void gcomp__update_residual(const gcomp_input *input, float *resid
 {
     const gcomp_input in = *input;
     const size_t end = i + count;
+#if !GCOMP__IN_WIDE && GCOMP__HAS_STORED
+    if (in.reserved) {
+        gcomp__update_stored(input, residual, i, count, sent);
+        return;
+    }
+#endif
     if (!GCOMP__SMALL && !gcomp__general(&in) && sent) {
         for (; i + 16 <= end; i += 16, sent += 16)
             gv_store(residual + i,
@@ -8412,6 +8596,7 @@ static void gcomp__end_chunk(const gcomp__sink *sink, size_t chunk)
     in.dtype = sink->dtype;
     in.scale = sink->scale;
     in.residual = sink->residual;
+    in.reserved = sink->stored;
     const int halves = sink->y_type != GCOMP_F32;
     if (sink->ending == GCOMP__STORE && !halves) { /* straight to y: no tile is needed */
         for (size_t w = 0; sink->y && w < sink->count; w++)
@@ -8437,7 +8622,13 @@ static const gcomp__common_kernels GCOMP__F(common) = {
     gcomp__crc, gcomp__measure_range, gcomp__encode, gcomp__decode_floats, gcomp__end_chunk,
     GCOMP__IN_OBJECT(gcomp__saturate_all), gcomp__absorb, gcomp__scale_copy, gcomp__max_bits_of,
     GCOMP__IN_OBJECT(gcomp__squares), gcomp__widen, gcomp__narrow, gcomp__any_invalid,
-    GCOMP__HAS_MOMENTUM ? gcomp__advance_momentum : NULL};
+    GCOMP__HAS_MOMENTUM ? gcomp__advance_momentum : NULL,
+#if GCOMP__HAS_STORED
+    gcomp__unpack_residual, gcomp__pack_residual
+#else
+    NULL, NULL
+#endif
+};
 #endif
 
 /* ------------------------------------------------------------------------------------------------
@@ -9201,6 +9392,7 @@ GCOMP__NOINLINE void gcomp__keep_levels(const gcomp__sink *sink, const gcomp__vi
     in.dtype = sink->dtype;
     in.scale = sink->scale;
     in.residual = sink->residual;
+    in.reserved = sink->stored;
     for (size_t i = 0; i < count; i += some) {
         some = gcomp__min(GCOMP__TILE, count - i); /* a tile */
         if (view) gcomp__decode_floats(view, i, some, own);
@@ -10109,8 +10301,14 @@ static size_t gcomp__sample_line(const gcomp__call *call, const gcomp_input *in,
     const size_t at = i * apart + ((uint32_t)i * 2654435761u >> 7) % room,
                  count = gcomp__min(16, n - at);
     gcomp_input line = *in;
+    float residual[32]; /* two groups: `at` may be any element */
     line.grad = (const uint8_t *)in->grad + at * gcomp__dtype_bytes(in->dtype);
-    if (in->residual) line.residual = in->residual + at;
+    if (GCOMP__HAS_STORED && in->reserved) {
+        const size_t first = at / 16 * 16;
+        (gcomp__common(call->set)->unpack)(residual, in->residual, in->reserved, first, at + count);
+        line.residual = residual + (at - first);
+        line.reserved = GCOMP__FLOATS;
+    } else if (in->residual) line.residual = in->residual + at;
     (void)(gcomp__common(call->set)->scale_copy)(p, &line, 0, count, 1);
     return count;
 }
@@ -10367,8 +10565,10 @@ static int gcomp__all_finite(const gcomp__call *call, const gcomp_input *in, siz
     if (max_bits < 0x7f800000u) return 1;
     if (!in->residual && in->scale == 1.0f) return 0; /* p is the gradient */
     alone.residual = NULL;
+    alone.reserved = GCOMP__FLOATS;
     alone.scale = 1;
-    if (in->residual && (gcomp__common(call->set)->max_bits)(in->residual, n) >= 0x7f800000u)
+    if (in->residual && !in->reserved && /* a small one is finite: it is the object's own */
+        (gcomp__common(call->set)->max_bits)(in->residual, n) >= 0x7f800000u)
         return 0;
     return gcomp__all_finite(call, &alone, n);
 }
@@ -10614,6 +10814,7 @@ GCOMP__SHARED gcomp__sink gcomp__sink_of(const gcomp__work *work)
     sink.dtype = work->in.dtype;
     sink.scale = work->in.scale;
     sink.residual = work->residual;
+    sink.stored = work->stored;
     return sink;
 }
 
@@ -10634,6 +10835,8 @@ static void gcomp__absorb_chunk(void *arg, size_t task)
     if (GCOMP__HAS_MOMENTUM && momentum)
         (gcomp__common(job->set)->advance)(momentum, begin,
                                            gcomp__min(momentum->n, begin + GCOMP_CHUNK));
+    else if (GCOMP__HAS_STORED && job->sink->stored) /* block methods: y is NULL, and so is own */
+        (gcomp__common(job->set)->sink)(job->sink, chunk);
     else (gcomp__common(job->set)->absorb)(job->sink, chunk);
 }
 
@@ -10763,8 +10966,8 @@ static void gcomp__block_decode(const gcomp__call *call, const gcomp__sink *sink
         coded |= gcomp__coded(&sink->views[w].form);
     with.one_pass = sink->ending == GCOMP__COMMIT && sink->dtype == GCOMP_F32 &&
                     sink->y_type == GCOMP_F32 && sink->scale == 1.0f && sink->residual &&
-                    sink->y && sink->own &&
-                    sink->own_at < sink->count && sink->count <= 2;
+                    !sink->stored && sink->y && sink->own && sink->own_at < sink->count &&
+                    sink->count <= 2;
     job.set = call->set;
     job.sink = &with;
     gcomp__run(call, gcomp__chunks(sink->n), coded ? gcomp__sink_coded_chunk : gcomp__sink_chunk,
@@ -10957,7 +11160,7 @@ static gcomp_result gcomp__none_make(gcomp__work *work, int round)
 static void gcomp__none_commit(gcomp__work *work)
 {
     (gcomp__common(work->call.set)->saturate)(work->y, work->sums[0], work->n);
-    if (work->residual) memset(work->residual, 0, 4 * work->n);
+    if (work->residual) memset(work->residual, 0, gcomp__stored_bytes(work->stored, work->n));
 }
 
 /* No scale, so nothing to fit. */
@@ -11458,7 +11661,7 @@ static uint32_t gcomp__twobit_count(const gcomp__call *call, const gcomp_input *
     const size_t step = 16 * lines >= n ? 16 : 1; /* lines at once: more if none is left out */
     uint32_t most = 0;
     size_t count; /* elements in p */
-    float p[256];
+    float p[256], residual[256];
     if (bins) memset(bins, 0, 4 * GCOMP__TWOBIT_BINS);
     for (size_t i = 0; i < lines; i += step) {
         uint32_t max_bits;
@@ -11466,7 +11669,12 @@ static uint32_t gcomp__twobit_count(const gcomp__call *call, const gcomp_input *
             gcomp_input part = *in;
             count = gcomp__min(16 * step, n - 16 * i);
             part.grad = (const uint8_t *)in->grad + 16 * i * gcomp__dtype_bytes(in->dtype);
-            if (in->residual) part.residual = in->residual + 16 * i;
+            if (GCOMP__HAS_STORED && in->reserved) {
+                (gcomp__common(call->set)->unpack)(residual, in->residual, in->reserved, 16 * i,
+                                                   16 * i + count);
+                part.residual = residual;
+                part.reserved = GCOMP__FLOATS;
+            } else if (in->residual) part.residual = in->residual + 16 * i;
             max_bits = (gcomp__common(call->set)->scale_copy)(p, &part, 0, count, 1);
         } else {
             count = gcomp__sample_line(call, in, n, lines, i, p);
@@ -18465,6 +18673,7 @@ static gcomp_result gcomp__input_of(gcomp_input *made, const gcomp_input *in, si
 {
     if (!in) return GCOMP_INVALID_ARGUMENT;
     *made = *in;
+    made->reserved = GCOMP__FLOATS;
     /* looks at bits: the caller's mode may take a subnormal scale for 0 */
     if (gcomp__bits(made->scale) << 1 == 0) made->scale = 1;
     if (made->cols == 0) made->cols = 1;
@@ -19336,8 +19545,9 @@ typedef struct gcomp__slot {
     int alone;              /* 1: a vector that is compressed while there is no other tensor */
     /* setup */
     int keeps;           /* 1: it has a residual on this worker */
+    unsigned stored;     /* how its residual is stored: GCOMP__FLOATS, ... */
     int stages;          /* 1: its gradient has half precision, and becomes floats in `staging` */
-    float *residual;     /* n floats, or NULL; written by commits, like `state` */
+    void *residual;      /* NULL: none; written by commits, like `state` */
     float *state;        /* warm start and momentum, state_room floats, or NULL */
     float *staging;      /* n floats, or NULL */
     float *epoch_sum;    /* rank 0 of accordion: the sum of an epoch's gradients; else NULL */
@@ -19384,6 +19594,7 @@ typedef struct gcomp__plan {
     size_t local;    /* floats: scratch of methods in a step */
     size_t sums[3][GCOMP__KINDS]; /* elements that each round sums, by kind */
     size_t scratch;  /* bytes: scratch of encoding */
+    size_t unpacked; /* bytes: the largest small residual that is used as floats */
     /* tensors whose mean is made by ranges, see >>shards */
     size_t own;      /* bytes: their payloads, of this worker */
     size_t cut;      /* bytes: these payloads cut into shards; later the sums of all owners */
@@ -19451,6 +19662,7 @@ struct gcomp {
     size_t *sizes;       /* [w]: bytes of the frame of worker w, or of its decisions */
     gcomp__plan largest; /* sizes to reserve: each tensor with the codec that needs most */
     gcomp__room scratch, arena; /* empty: not reserved yet */
+    gcomp__room unpacked;       /* a small residual as floats; reserved with the scratch */
     gcomp__room floats;  /* desc.node: gradients of the machine, then what its first worker says */
     gcomp__buffers mem;  /* places in the arena */
     /* list */
@@ -19781,6 +19993,28 @@ static gcomp_result gcomp__isa_of_environment(gcomp_isa *isa, gcomp__text *why)
 #endif
 }
 
+/* *residual becomes NULL for floats, or a text of the library: the user's is not kept. */
+static gcomp_result gcomp__resolve_residual(const char **residual, gcomp__text *why)
+{
+    static const char *const names[] = {"fp32", "bf16", "int8"}; /* FLOATS, BFLOATS, BYTES */
+    const char *const name = *residual ? *residual : names[0];
+    for (size_t i = 0; i < 3; i++) {
+        if (strcmp(name, names[i])) continue;
+        *residual = i ? names[i] : NULL;
+        return GCOMP_OK;
+    }
+    gcomp__bad_text(why, "residual is ", name, strlen(name), ": it takes fp32, bf16 or int8");
+    return GCOMP_INVALID_ARGUMENT;
+}
+
+/* How residuals are stored, by a desc that was checked. */
+static unsigned gcomp__stored(const gcomp_desc *desc)
+{
+    return !desc->residual             ? GCOMP__FLOATS
+           : desc->residual[0] == 'b' ? GCOMP__BFLOATS
+                                      : GCOMP__BYTES;
+}
+
 /* Checks every field of a desc, and fills in defaults. The first fault is the one that is told. On
    error *d may be changed: callers pass a copy. */
 static gcomp_result gcomp__resolve_desc(gcomp_desc *d, gcomp__schedule *schedule,
@@ -19800,6 +20034,7 @@ static gcomp_result gcomp__resolve_desc(gcomp_desc *d, gcomp__schedule *schedule
     if ((unsigned)d->aggregate > GCOMP_AGGREGATE_SCATTER)
         return gcomp__fail_field(why, "aggregate", (int64_t)d->aggregate,
                                  "it is none of GCOMP_AGGREGATE_...");
+    GCOMP__TRY(gcomp__resolve_residual(&d->residual, why));
     if ((unsigned)isa > GCOMP_ISA_NEON) {
         (void)gcomp__fail_field(why, "isa", (int64_t)isa, "it is none of GCOMP_ISA_...");
         return GCOMP_ISA_UNAVAILABLE;
@@ -19878,6 +20113,10 @@ static void gcomp__use_entry(gcomp__slot *slot, const gcomp__entry *entry)
     memcpy(slot->rounds, entry->rounds, sizeof slot->rounds);
     slot->own_bytes = 0; /* gcomp__place finds out if its mean is made by ranges */
 }
+
+/* Does the method read and write small residuals itself, tile by tile? For other methods they
+   become floats while the tensor is at work. */
+static int gcomp__takes_small(const gcomp__method *method) { return method->rules.form != NULL; }
 
 /* Does this worker keep the residual of a codec with these flags? With desc.node the first worker
    of a machine keeps the residuals of all. */
@@ -19965,6 +20204,7 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__entry *ent
         compresses |= entries[i].method != &gcomp__row_none;
     }
     if (!compresses) slot->entry_count = 1; /* no codec of the list would gain anything */
+    slot->stored = gcomp__stored(desc);
     if (slot->entry_count > 1 && schedule->rule == GCOMP__ACCORDION && gcomp__leads(desc))
         slot->epoch_floats = slot->n;
     /* with desc.node gradients become floats in gc->floats, and need no staging here */
@@ -20224,6 +20464,8 @@ static void gcomp__place(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot 
     gcomp__grow(&plan->local, slot->local_floats);
     for (int round = 0; round < 3; round++) /* without sums a count is 0, or its kind is no sum */
         gcomp__grow(&plan->sums[round][slot->rounds[round]], slot->sum_count[round]);
+    if (gcomp__keeps(desc, slot->flags) && slot->stored && !gcomp__takes_small(m))
+        gcomp__raise(&plan->unpacked, gcomp__times(gcomp__round_up(slot->n, 16), 4));
     /* tensors are encoded one after the other: the largest scratch is enough */
     if (scratch) gcomp__raise(&plan->scratch, gcomp__plus(scratch, 64));
     if (gcomp__by_ranges(slot)) gcomp__place_shards(plan, slot, desc);
@@ -20240,6 +20482,7 @@ static void gcomp__raise_plan(gcomp__plan *plan, const gcomp__plan *to)
     gcomp__raise(&plan->gathered, to->gathered);
     gcomp__raise(&plan->local, to->local);
     gcomp__raise(&plan->scratch, to->scratch);
+    gcomp__raise(&plan->unpacked, to->unpacked);
     gcomp__raise(&plan->own, to->own);
     gcomp__raise(&plan->cut, to->cut);
     gcomp__raise(&plan->out, to->out);
@@ -20271,7 +20514,8 @@ static void gcomp__place_largest(gcomp__plan *plan, const gcomp_desc *desc, cons
     plan->tensors++;
     gcomp__grow(&plan->elements, slot->n);
     gcomp__grow(&plan->fixed, slot->name_bytes + 4 * slot->state_room + 4 * slot->epoch_floats);
-    gcomp__grow(&plan->fixed, 4 * slot->n * (size_t)(slot->keeps + slot->stages));
+    if (slot->keeps) gcomp__grow(&plan->fixed, gcomp__stored_bytes(slot->stored, slot->n));
+    if (slot->stages) gcomp__grow(&plan->fixed, 4 * slot->n);
     if (slot->entry_count == 1) return;
     plan->choosing++;
     gcomp__grow(&plan->fixed, slot->entry_count * sizeof *entries);
@@ -20374,7 +20618,8 @@ static void gcomp__place_all(gcomp *gc)
 
    An object reserves memory for steps three times:
      frames     by gcomp_open, so that a step without other memory can still tell its error
-     scratch    for the encoder at work: all tensors share it
+     scratch    for the encoder at work: all tensors share it. Beside it, if a method needs floats
+                where residuals are small: the residual of the tensor at work
      arena      one allocation with all other buffers
    The arena, from its first byte on. Each place is a multiple of 64 bytes. W: number of workers.
      send       payloads of this worker, bucket after bucket
@@ -20464,12 +20709,21 @@ static size_t gcomp__lay_out(gcomp__buffers *mem, const gcomp__plan *plan, size_
     return c.bytes;
 }
 
+/* Takes a room unless it is there, or empty; 0 without memory. */
+static int gcomp__room_make(gcomp *gc, gcomp__room *room, size_t bytes)
+{
+    return room->at || !bytes || gcomp__room_take(&gc->memory, room, bytes);
+}
+
 /* Reserves the scratch of encoding, if it is not there; also for users who never take a step and
-   call gcomp_compress. */
+   call gcomp_compress. Both parts or neither. */
 static gcomp_result gcomp__reserve_scratch(gcomp *gc)
 {
-    if (gc->scratch.at || !gc->largest.scratch) return GCOMP_OK;
-    if (gcomp__room_take(&gc->memory, &gc->scratch, gc->largest.scratch)) return GCOMP_OK;
+    const int had = gc->scratch.at != NULL;
+    if (gcomp__room_make(gc, &gc->scratch, gc->largest.scratch)) {
+        if (gcomp__room_make(gc, &gc->unpacked, gc->largest.unpacked)) return GCOMP_OK;
+        if (!had) gcomp__room_give(&gc->memory, &gc->scratch);
+    }
     return gcomp__no_memory(gc, "no memory for the scratch of encoding");
 }
 
@@ -20495,14 +20749,18 @@ static gcomp_result gcomp__reserve_floats(gcomp *gc)
 static gcomp_result gcomp__reserve(gcomp *gc)
 {
     const size_t world = gcomp__workers(gc);
-    const int had = gc->scratch.at != NULL; /* gcomp_compress took it before: then it stays */
+    /* gcomp_compress took it before: then it stays */
+    const int had = gc->scratch.at || gc->unpacked.at;
     GCOMP__TRY(gcomp__reserve_scratch(gc));
     if (gc->arena.at) return GCOMP_OK;
     gcomp__plan_largest(gc);
     /* the first run only measures */
     size_t bytes = gcomp__lay_out(&gc->mem, &gc->largest, world, NULL);
     if (!gcomp__room_take(&gc->memory, &gc->arena, bytes)) {
-        if (!had) gcomp__room_give(&gc->memory, &gc->scratch);
+        if (!had) {
+            gcomp__room_give(&gc->memory, &gc->scratch);
+            gcomp__room_give(&gc->memory, &gc->unpacked);
+        }
         return gcomp__no_memory(gc, "no memory for the buffers of a step");
     }
     (void)gcomp__lay_out(&gc->mem, &gc->largest, world, gc->arena.at);
@@ -20532,6 +20790,7 @@ static gcomp_result gcomp__make_room(gcomp *gc)
 static void gcomp__drop_room(gcomp *gc)
 {
     gcomp__room_give(&gc->memory, &gc->scratch);
+    gcomp__room_give(&gc->memory, &gc->unpacked);
     gcomp__room_give(&gc->memory, &gc->arena);
     gcomp__room_give(&gc->memory, &gc->floats);
     memset(&gc->mem, 0, sizeof gc->mem);
@@ -20650,6 +20909,7 @@ static size_t gcomp__memory_of(const gcomp_desc *desc, const gcomp_tensor *tenso
     if (d.node.world > 1) gcomp__grow(&total, gcomp__machine_bytes(plan.elements, count));
     if (d.node.rank) return total; /* takes no steps of its own */
     gcomp__grow(&total, plan.scratch);
+    gcomp__grow(&total, plan.unpacked);
     gcomp__grow(&total, gcomp__lay_out(&mem, &plan, world, NULL));
     return total;
 }
@@ -20679,7 +20939,7 @@ GCOMP_API size_t gcomp_memory_used(const gcomp *gc)
    and must be the same on all workers; and their numbers sorted by name, for gcomp_tensor_find.
    What a tensor holds from step to step, one allocation each, if its codecs need it:
      name        of the tensor
-     residual    n floats         what was not sent yet
+     residual    n elements       what was not sent yet, see >>stored
      state       state_room       warm start of sums, momentum
      staging     n floats         a half-precision gradient as floats
      epoch_sum   n floats         rank 0 of accordion
@@ -20760,7 +21020,7 @@ GCOMP_API gcomp_result gcomp_open(gcomp **gc, const gcomp_desc *desc)
 static void gcomp__slot_release(gcomp *gc, gcomp__slot *slot)
 {
     gcomp__release(&gc->memory, slot->name, slot->name_bytes);
-    gcomp__release(&gc->memory, slot->residual, 4 * slot->n);
+    gcomp__release(&gc->memory, slot->residual, gcomp__stored_bytes(slot->stored, slot->n));
     gcomp__release(&gc->memory, slot->state, 4 * slot->state_room);
     gcomp__release(&gc->memory, slot->epoch_sum, 4 * slot->epoch_floats);
     gcomp__release(&gc->memory, slot->entries, slot->entry_count * sizeof *slot->entries);
@@ -20816,12 +21076,18 @@ static size_t gcomp__name_place(const gcomp *gc, const char *name, int *found)
     return low;
 }
 
+/* Bytes that are 0; NULL without memory. As floats and in small residuals they are zeros. */
+static void *gcomp__zero_bytes(gcomp *gc, size_t bytes)
+{
+    void *p = gcomp__allocate(&gc->memory, bytes);
+    if (p) memset(p, 0, bytes);
+    return p;
+}
+
 /* n floats, all 0; NULL without memory. */
 static float *gcomp__zeros(gcomp *gc, size_t n)
 {
-    float *p = (float *)gcomp__allocate(&gc->memory, gcomp__times(n, 4));
-    if (p) memset(p, 0, 4 * n);
-    return p;
+    return (float *)gcomp__zero_bytes(gc, gcomp__times(n, 4));
 }
 
 /* Allocates what a tensor holds from step to step, zeroed; 0 without memory. plan.fixed counts
@@ -20832,7 +21098,8 @@ static int gcomp__slot_reserve(gcomp *gc, gcomp__slot *slot, const gcomp__entry 
     /* bytes; one codec needs no list */
     const size_t list = slot->entry_count > 1 ? slot->entry_count * sizeof *entries : 0;
     slot->name = (char *)gcomp__allocate(&gc->memory, slot->name_bytes);
-    if (slot->keeps) slot->residual = gcomp__zeros(gc, slot->n);
+    if (slot->keeps)
+        slot->residual = gcomp__zero_bytes(gc, gcomp__stored_bytes(slot->stored, slot->n));
     if (slot->state_room) slot->state = gcomp__zeros(gc, slot->state_room);
     if (slot->stages) slot->staging = gcomp__zeros(gc, slot->n);
     if (slot->epoch_floats) slot->epoch_sum = gcomp__zeros(gc, slot->epoch_floats);
@@ -21045,7 +21312,37 @@ GCOMP_API gcomp_result gcomp_shard(const gcomp *gc, size_t tensor, int worker, s
 GCOMP_API const float *gcomp_residual(const gcomp *gc, size_t tensor)
 {
     const gcomp__slot *slot = gcomp__slot_at(gc, tensor);
-    return slot ? slot->residual : NULL;
+    return slot && !slot->stored ? (const float *)slot->residual : NULL;
+}
+
+/* to <- elements begin .. end - 1 of a residual as floats; begin is a multiple of 16. */
+static void gcomp__unpack_part(const gcomp *gc, const gcomp__slot *slot, float *to, size_t begin,
+                               size_t end)
+{
+    const float *residual = (const float *)slot->residual;
+    if (!slot->stored) memcpy(to, residual + begin, 4 * (end - begin));
+    else (gcomp__common(gc->set)->unpack)(to, residual, slot->stored, begin, end);
+}
+
+/* And back; begin is a multiple of a block. */
+static void gcomp__pack_part(const gcomp *gc, gcomp__slot *slot, const float *from, size_t begin,
+                             size_t end)
+{
+    float *at = gcomp__residual_at((float *)slot->residual, slot->stored, begin);
+    if (!slot->stored) memcpy(at, from, 4 * (end - begin));
+    else (gcomp__common(gc->set)->pack)(at, slot->stored, from, end - begin);
+}
+
+/* In any floating-point mode: a value is one product of two numbers. */
+GCOMP_API gcomp_result gcomp_residual_get(const gcomp *gc, size_t tensor, float *to)
+{
+    const gcomp__slot *slot = gcomp__slot_at(gc, tensor);
+    if (!slot || !to) return GCOMP_INVALID_ARGUMENT;
+    if (!slot->residual) return GCOMP_WRONG_STATE;
+    uint64_t mode = gcomp__fp_enter();
+    gcomp__unpack_part(gc, slot, to, 0, slot->n);
+    gcomp__fp_leave(mode);
+    return GCOMP_OK;
 }
 
 GCOMP_API int gcomp_rank(const gcomp *gc) { return gc ? gc->desc.comm.rank : 0; }
@@ -21210,7 +21507,7 @@ GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity)
      gcomp_restart   all tensors: the same; lists and schedule begin anew; a step under way ends
      gcomp__switch   a tensor goes to another entry of its list, at the end of a commit or in a load
    What a tensor keeps:
-     residual   n floats; stays with any codec of its list
+     residual   n elements; stays with any codec of its list
      state      | shared: warm start, equal on all workers | momentum, of this worker | zeros |
                 0                             gcomp__shared_floats       state_floats    state_room
    ---------------------------------------------------------------------------------------------- */
@@ -21334,10 +21631,16 @@ static void gcomp__begin_pace(gcomp *gc, size_t entry, size_t begun, uint32_t ep
     }
 }
 
+/* Nothing waits to be sent any more. */
+static void gcomp__forget_residual(gcomp__slot *slot)
+{
+    if (slot->residual) memset(slot->residual, 0, gcomp__stored_bytes(slot->stored, slot->n));
+}
+
 /* The tensor goes on as if it were new; it keeps its codec. */
 static void gcomp__forget(gcomp__slot *slot)
 {
-    if (slot->residual) memset(slot->residual, 0, 4 * slot->n);
+    gcomp__forget_residual(slot);
     if (slot->state) memset(slot->state, 0, 4 * slot->state_room);
 }
 
@@ -21390,6 +21693,9 @@ GCOMP_API gcomp_result gcomp_restart(gcomp *gc, uint64_t step)
    Example: a parameter server. Each worker compresses and sends one payload; gcomp_commit with own
    and count 0 keeps the rest. The server decodes the payloads of all and sends the mean back.
    Steps use the inner functions of this chapter too, with their own buffers.
+   Small residuals (slot->stored): block methods read and write them tile by tile. For other methods
+   the residual of the tensor at work stands in gc->unpacked as floats: it is unpacked before the
+   method reads it, and packed after a commit.
    ---------------------------------------------------------------------------------------------- */
 
 /* How a method runs for this object: instruction set, kernels, scratch, threads. The scratch of the
@@ -21416,12 +21722,91 @@ static gcomp_input gcomp__input_in(const gcomp *gc, const gcomp__slot *slot, con
     memset(&in, 0, sizeof in);
     in.grad = grad;
     in.scale = 1;
-    in.residual = slot->residual;
+    in.residual = (const float *)slot->residual;
+    in.reserved = slot->residual ? slot->stored : (unsigned)GCOMP__FLOATS;
     in.rows = slot->n;
     in.cols = 1;
     in.key = gcomp_key_make(gc->desc.seed, step, (uint32_t)(slot - gc->tensors),
                             (uint32_t)gc->desc.comm.rank);
     return in;
+}
+
+/* Does a small residual have to become floats for the codec of now? */
+static int gcomp__unpacks(const gcomp__slot *slot)
+{
+    return slot->residual && slot->stored && !gcomp__takes_small(slot->method);
+}
+
+/* What the tasks of gcomp__unpack and gcomp__pack see. */
+typedef struct gcomp__pack_job {
+    const gcomp__set *set;
+    float *floats, *residual;
+    size_t n;
+    unsigned stored;
+} gcomp__pack_job;
+
+/* Task: a chunk of a residual becomes floats. */
+static void gcomp__unpack_chunk(void *arg, size_t chunk)
+{
+    const gcomp__pack_job *job = (const gcomp__pack_job *)arg;
+    const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, begin + GCOMP_CHUNK);
+    (gcomp__common(job->set)->unpack)(job->floats + begin, job->residual, job->stored, begin, end);
+}
+
+/* Task: and back. */
+static void gcomp__pack_chunk(void *arg, size_t chunk)
+{
+    const gcomp__pack_job *job = (const gcomp__pack_job *)arg;
+    const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, begin + GCOMP_CHUNK);
+    (gcomp__common(job->set)->pack)(gcomp__residual_at(job->residual, job->stored, begin),
+                                    job->stored, job->floats + begin, end - begin);
+}
+
+/* Runs one of the two over the residual of a tensor, between it and gc->unpacked. */
+static void gcomp__convert_residual(const gcomp *gc, const gcomp__slot *slot,
+                                    void (*task)(void *arg, size_t chunk))
+{
+    const gcomp__call call = gcomp__call_in(gc, slot->method);
+    gcomp__pack_job job;
+    job.set = gc->set;
+    job.floats = (float *)(void *)gc->unpacked.at;
+    job.residual = (float *)slot->residual;
+    job.n = slot->n;
+    job.stored = slot->stored;
+    gcomp__run(&call, gcomp__chunks(slot->n), task, &job);
+}
+
+/* The residual for the method of the tensor, and how it is stored for it. */
+static float *gcomp__open_residual(const gcomp *gc, const gcomp__slot *slot, unsigned *stored)
+{
+    *stored = GCOMP__FLOATS;
+    if (!slot->residual) return NULL;
+    if (!gcomp__unpacks(slot)) return *stored = slot->stored, (float *)slot->residual;
+    gcomp__convert_residual(gc, slot, gcomp__unpack_chunk);
+    return (float *)(void *)gc->unpacked.at;
+}
+
+/* The sum of squares of elements begin .. end - 1 of a residual; begin is a multiple of a block, or
+   the end. */
+static double gcomp__residual_squares(const gcomp *gc, const float *residual, unsigned stored,
+                                      size_t begin, size_t end)
+{
+    float part[GCOMP__TILE];
+    double sum = 0;
+    if (!stored) return (gcomp__common(gc->set)->squares)(residual + begin, end - begin);
+    for (size_t i = begin, count; i < end; i += count) {
+        count = gcomp__min(GCOMP__TILE, end - i);
+        (gcomp__common(gc->set)->unpack)(part, residual, stored, i, i + count);
+        sum += (gcomp__common(gc->set)->squares)(part, count);
+        GCOMP__PIN_SUM(sum);
+    }
+    return sum;
+}
+
+/* After a commit: what gcomp__open_residual gave goes back. */
+static void gcomp__close_residual(const gcomp *gc, const gcomp__slot *slot)
+{
+    if (gcomp__unpacks(slot)) gcomp__convert_residual(gc, slot, gcomp__pack_chunk);
 }
 
 /* Writes the checksum of a finished payload, unless desc.no_checksum says no. */
@@ -21443,6 +21828,9 @@ GCOMP_API gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, c
     GCOMP__TRY(gcomp__reserve_scratch(gc));
     gcomp__call call = gcomp__call_in(gc, slot->method);
     gcomp_input in = gcomp__input_in(gc, slot, grad, step);
+    uint64_t mode = gcomp__fp_enter();
+    in.residual = gcomp__open_residual(gc, slot, &in.reserved);
+    gcomp__fp_leave(mode);
     gcomp_result result = gcomp__encode_as(&call, slot->method, &slot->codec, &in, slot->n,
                                            (uint8_t *)payload, capacity, length);
     if (result == GCOMP_NOT_FINITE) gc->stats.not_finite++;
@@ -21455,15 +21843,16 @@ GCOMP_API gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, c
 /* residual <- grad + residual - own, and grad <- mean. All payloads are valid; `like` is NULL or
    one of them, opened. Up to 8 payloads of the own method take one pass over the memory. With more
    payloads, or others, there are two passes: the residual first, since the mean overwrites grad. */
-GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp__call *call, gcomp__slot *slot, float *grad,
-                                            const void *own, size_t own_length,
-                                            const void *const *payloads, const size_t *lengths,
-                                            size_t count, const gcomp__view *like)
+GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__call *call,
+                                            gcomp__slot *slot, float *grad, const void *own,
+                                            size_t own_length, const void *const *payloads,
+                                            const size_t *lengths, size_t count,
+                                            const gcomp__view *like)
 {
     gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, NULL, slot->n); /* y only with a mean */
     gcomp__view own_view, views[8]; /* 8: more views do not fit into a frame of 4096 bytes */
     sink.grad = grad;
-    sink.residual = slot->residual;
+    sink.residual = gcomp__open_residual(gc, slot, &sink.stored);
     if (own) gcomp__open_valid(call->set, &own_view, like, own, own_length, slot->n);
     if (own) sink.own = &own_view;
     if (own && count >= 1 && count <= 8) {
@@ -21482,6 +21871,7 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp__call *call, gcomp__slot
             sink.weight = 1.0f / (float)count;
             sink.y = grad;
             gcomp__decode_with(&rest, &sink);
+            gcomp__close_residual(gc, slot);
             return;
         }
     }
@@ -21490,6 +21880,7 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp__call *call, gcomp__slot
     if (own && slot->residual) gcomp__decode_with(call, &sink);
     /* nothing was sent: all of p stays */
     if (!own && slot->residual) gcomp__absorb_all(call, &sink, slot->n);
+    gcomp__close_residual(gc, slot);
     if (count) gcomp__add_all(call, payloads, lengths, count, grad, GCOMP_F32, slot->n);
 }
 
@@ -21542,6 +21933,7 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad, const
                                   "grad, payloads or lengths is NULL");
     if (slot->flags & GCOMP__MOMENTUM)
         return gcomp__fail_tensor(gc, GCOMP_NEEDS_ROUNDS, slot->name, NULL);
+    if (gcomp__unpacks(slot)) GCOMP__TRY(gcomp__reserve_scratch(gc));
     uint64_t mode = gcomp__fp_enter();
     gcomp__call call = gcomp__call_in(gc, slot->method);
     gcomp_result result = GCOMP_OK;
@@ -21558,7 +21950,7 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad, const
         if (result == GCOMP_NOT_FINITE) gc->stats.not_finite++;
     }
     if (result == GCOMP_OK)
-        gcomp__commit_payloads(&call, slot, grad, own, own_length, payloads, lengths, count,
+        gcomp__commit_payloads(gc, &call, slot, grad, own, own_length, payloads, lengths, count,
                                count ? &first : NULL);
     gcomp__fp_leave(mode);
     return result == GCOMP_OK ? result : gcomp__fail_tensor(gc, result, slot->name, NULL);
@@ -21579,12 +21971,19 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
     memset(&exec, 0, sizeof exec);
     exec.isa = gc->desc.isa;
     exec.parallel = gc->desc.parallel;
+    /* a small residual becomes floats for the time of this call, whatever the method */
+    float *e = (float *)slot->residual;
+    if (slot->stored) e = gcomp__zeros(gc, slot->n);
+    if (!e) return gcomp__no_memory(gc, "no memory for the residual as floats");
     uint64_t mode = gcomp__fp_enter();
     /* a payload is checked against the tensor first, then added with weight 1 */
     gcomp_result result = gcomp__check_for(gc, slot, payload, length);
-    if (result == GCOMP_OK)
-        result = gcomp_decode_add(payload, length, 1, slot->residual, slot->n, &exec);
+    if (result == GCOMP_OK && slot->stored) gcomp__unpack_part(gc, slot, e, 0, slot->n);
+    if (result == GCOMP_OK) result = gcomp_decode_add(payload, length, 1, e, slot->n, &exec);
+    if (result == GCOMP_OK && slot->stored)
+        (gcomp__common(gc->set)->pack)((float *)slot->residual, slot->stored, e, slot->n);
     gcomp__fp_leave(mode);
+    if (slot->stored) gcomp__release(&gc->memory, e, 4 * slot->n);
     return result == GCOMP_OK ? result : gcomp__fail_tensor(gc, result, slot->name, NULL);
 }
 
@@ -21783,8 +22182,8 @@ static gcomp__work gcomp__work_in(const gcomp__work *work, size_t w)
     gcomp__work part = *work;
     part.n = gcomp__range_size(work->n, work->world, w);
     part.in.grad = (const float *)work->in.grad + begin;
-    if (work->in.residual) part.in.residual = work->in.residual + begin;
-    if (work->residual) part.residual = work->residual + begin;
+    part.in.residual = gcomp__residual_at(work->in.residual, work->in.reserved, begin);
+    part.residual = gcomp__residual_at(work->residual, work->stored, begin);
     part.y = work->y + begin;
     return part;
 }
@@ -22035,6 +22434,7 @@ static gcomp_result gcomp__put_mean(const gcomp *gc, const gcomp__slot *slot, ui
     gcomp_input in = gcomp__input_in(gc, slot, gc->mem.acc + slot->at_acc, gc->step);
     /* the mean has none: what is lost goes to the owner, see gcomp__keep_mean */
     in.residual = NULL;
+    in.reserved = GCOMP__FLOATS;
     return gcomp__put_range(gc, slot, &in, n, world, to, length);
 }
 
@@ -22154,10 +22554,12 @@ static void gcomp__keep_mean(const gcomp *gc, const gcomp__slot *slot, const gco
     gcomp__decode_with(&work->call, &sink);
     part.in = gcomp__plain_input(sink.y);
     part.part = (float)work->world;
-    part.sums[0] = work->residual;
+    part.sums[0] = work->stored ? sink.y : work->residual; /* small: in place, and then packed */
     if (gcomp__make_finite_part(&part) != GCOMP_OK)
         /* a product was not finite: the largest float instead */
-        (gcomp__common(gc->set)->saturate)(part.residual, part.residual, part.n);
+        (gcomp__common(gc->set)->saturate)(part.sums[0], part.sums[0], part.n);
+    if (work->stored)
+        (gcomp__common(gc->set)->pack)(work->residual, work->stored, sink.y, part.n);
 }
 
 /* SCATTER: y <- the sums of the own range, which are its mean. The rest of y stays. */
@@ -22193,7 +22595,8 @@ GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot,
             sink.count = sink.own_at = 1;
         }
         if (w == gcomp__me(gc) && gcomp__adds_own(slot)) {
-            if (part.residual && scattered) memset(part.residual, 0, 4 * part.n);
+            if (part.residual && scattered)
+                memset(part.residual, 0, gcomp__stored_bytes(part.stored, part.n));
             else if (part.residual) gcomp__keep_mean(gc, slot, &part, &mean);
             sink.residual = NULL; /* it is written */
         } else {
@@ -22400,6 +22803,7 @@ static void gcomp__add_up(const gcomp__slot *slot, const gcomp__work *work)
 {
     gcomp__work sum = *work;
     sum.in.residual = sum.sums[0] = slot->epoch_sum;
+    sum.in.reserved = GCOMP__FLOATS;
     sum.part = 1;
     gcomp__make_part(&sum);
 }
@@ -22570,10 +22974,14 @@ static gcomp_result gcomp__need_apart(gcomp *gc)
 static uint32_t gcomp__crc_options(const gcomp *gc)
 {
     const gcomp_desc *d = &gc->desc;
-    const uint64_t options[] = {(uint64_t)d->no_error_feedback, (uint64_t)d->no_checksum,
-                                d->check_every,                 d->comm.allgatherv != NULL,
-                                d->comm.allreduce_max != NULL,  d->comm.alltoallv != NULL,
-                                (uint64_t)d->aggregate,         d->comm.allreduce_dtypes};
+    const uint64_t options[] = {(uint64_t)d->no_error_feedback | gcomp__stored(d) << 8,
+                                (uint64_t)d->no_checksum,
+                                d->check_every,
+                                d->comm.allgatherv != NULL,
+                                d->comm.allreduce_max != NULL,
+                                d->comm.alltoallv != NULL,
+                                (uint64_t)d->aggregate,
+                                d->comm.allreduce_dtypes};
     uint32_t crc = 0;
     for (size_t i = 0; i < 8; i++) crc = gcomp__crc_number(gc, crc, options[i]);
     crc = gcomp__crc_schedule(gc, crc);
@@ -22720,8 +23128,8 @@ static gcomp_result gcomp__frame_agrees(gcomp *gc, size_t w)
         what = " has another list of tensors than";
     else if (memcmp(f + GCOMP__AT_SEED, mine + GCOMP__AT_SEED, 4)) what = " has another seed than";
     else if (memcmp(f + GCOMP__AT_OPTIONS, mine + GCOMP__AT_OPTIONS, 4))
-        what = " has other options (feedback, checksum, schedule, check_every, aggregate, "
-               "bucket_bytes, callbacks) than";
+        what = " has other options (feedback, residual, checksum, schedule, check_every, "
+               "aggregate, bucket_bytes, callbacks) than";
     if (what) return gcomp__disagree(gc, GCOMP_MISMATCH, w, what);
     if (gcomp__get64(f + GCOMP__AT_STEP) != gc->step) return gcomp__out_of_step(gc, w, f);
     /* codecs change from step to step: so this comes behind the step's number */
@@ -22984,7 +23392,9 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
     work.local = gc->mem.local + slot->at_local;
     for (int round = 0; round < 3; round++) work.sums[round] = gcomp__sum_at(gc, slot, round);
     work.y = slot->staging ? slot->staging : (float *)slot->grad;
-    work.residual = slot->residual;
+    work.residual = gcomp__open_residual(gc, slot, &work.stored);
+    work.in.residual = work.residual;
+    work.in.reserved = work.stored;
     return work;
 }
 
@@ -22997,7 +23407,7 @@ static double gcomp__measure_p(const gcomp *gc, const gcomp_input *in, size_t n)
         const size_t count = gcomp__min(512, n - i);
         gcomp_input part = *in;
         part.grad = (const float *)in->grad + i;
-        part.residual = in->residual ? in->residual + i : NULL;
+        part.residual = gcomp__residual_at(in->residual, in->reserved, i);
         (gcomp__common(gc->set)->scale_copy)(p, &part, 0, count, 1);
         sum += (gcomp__common(gc->set)->squares)(p, count);
     }
@@ -23740,21 +24150,21 @@ static void gcomp__commit_mean(gcomp *gc, gcomp__slot *slot, gcomp__work *work, 
     if (scattered) gcomp__take_shard(gc, slot, work->y);
     else if (by_ranges) gcomp__apply_sums(gc, slot, work->y);
     if (global) gcomp__keep_largest(gc, slot, work->y);
-    if (global && slot->residual) gcomp__sparse_take(&own, slot->residual, work->y);
+    if (global && work->residual) gcomp__sparse_take(&own, work->residual, work->y);
 }
 
-/* desc.measure: |p - sent|^2 of the step on this worker. An owner of two shots has `world` times
-   what its mean lost in the residual of its range. */
-static double gcomp__lost(const gcomp *gc, const gcomp__slot *slot)
+/* desc.measure: |p - sent|^2 of the step on this worker, by the residual that it left. An owner of
+   two shots has `world` times what its mean lost in the residual of its range. */
+static double gcomp__lost(const gcomp *gc, const gcomp__slot *slot, const gcomp__work *work)
 {
     const size_t world = gcomp__workers(gc), me = gcomp__me(gc), n = slot->n;
     const size_t begin = gcomp__adds_own(slot) ? gcomp__range(n, world, me) : n;
     const size_t end = gcomp__adds_own(slot) ? gcomp__range(n, world, me + 1) : n;
     /* squares of the ranges before the own one, of the own one, and of those behind it */
-    const double before = (gcomp__common(gc->set)->squares)(slot->residual, begin);
-    const double own = (gcomp__common(gc->set)->squares)(slot->residual + begin, end - begin) /
+    const double before = gcomp__residual_squares(gc, work->residual, work->stored, 0, begin);
+    const double own = gcomp__residual_squares(gc, work->residual, work->stored, begin, end) /
                        ((double)world * (double)world);
-    return before + own + (gcomp__common(gc->set)->squares)(slot->residual + end, n - end);
+    return before + own + gcomp__residual_squares(gc, work->residual, work->stored, end, n);
 }
 
 /* Commits a tensor; check: its mean goes into the digest of means. Not inlined: its frame is large.
@@ -23778,8 +24188,9 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     if (gc->desc.measure) {
         gc->p_squares += slot->p_squares;
         gc->y_squares += (gcomp__common(gc->set)->squares)(work.y + begin, n);
-        if (slot->residual) gc->e_squares += gcomp__lost(gc, slot);
+        if (slot->residual) gc->e_squares += gcomp__lost(gc, slot, &work);
     }
+    gcomp__close_residual(gc, slot);
     /* workers hold different ranges of what is scattered: there is nothing to compare */
     if (check && !scattered) gc->mean_digest = gcomp__crc_floats(gc, gc->mean_digest, work.y, n);
     /* where the mean is not in the caller's gradient yet */
@@ -24476,12 +24887,21 @@ static size_t gcomp__save_floats_at(const gcomp *gc)
     return gcomp__save_pace_at(gc) + (gc->schedule.rule < 0 ? 0 : GCOMP__SAVE_PACE);
 }
 
+/* Bytes of a tensor's residual in a save. It ends there with its last element. */
+static size_t gcomp__saved_bytes(const gcomp__slot *slot)
+{
+    const size_t n = slot->residual ? slot->n : 0;
+    return slot->stored == GCOMP__FLOATS    ? 4 * n
+           : slot->stored == GCOMP__BFLOATS ? 2 * n
+                                            : n + 4 * gcomp__ceil_div(n, GCOMP__BYTES_BLOCK);
+}
+
 static size_t gcomp__save_lead_at(const gcomp *gc)
 {
     size_t at = gcomp__save_floats_at(gc);
     /* behind residual and state of each tensor, with room for its longest state */
-    for (size_t i = 0; i < gcomp__tensors(gc); i++)
-        at += 4 * ((gc->tensors[i].residual ? gc->tensors[i].n : 0) + gc->tensors[i].state_room);
+    for (const gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++)
+        at += gcomp__saved_bytes(slot) + 4 * slot->state_room;
     return at;
 }
 
@@ -24500,11 +24920,17 @@ GCOMP_API size_t gcomp_save_size(const gcomp *gc)
 }
 
 /* What a tensor must share with one that it takes state from.
-   With another codec, shape or name the floats of a save would mean something else. */
-static uint32_t gcomp__slot_digest(const gcomp *gc, const gcomp__slot *slot)
+   With another codec, shape or name the floats of a save would mean something else. keeps: 0 for no
+   residual, else 1 and how it is stored. */
+static uint32_t gcomp__digest_with(const gcomp *gc, const gcomp__slot *slot, unsigned keeps)
 {
     uint32_t crc = gcomp__crc_number(gc, gcomp__crc_shape(gc, 0, slot), slot->codecs_digest);
-    return gcomp__crc_number(gc, crc, slot->residual != NULL);
+    return gcomp__crc_number(gc, crc, keeps);
+}
+
+static uint32_t gcomp__slot_digest(const gcomp *gc, const gcomp__slot *slot)
+{
+    return gcomp__digest_with(gc, slot, slot->residual ? 1 + slot->stored : 0);
 }
 
 /* Writes n floats, little-endian; returns the place behind them. */
@@ -24554,7 +24980,12 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
         uint8_t *about = s + GCOMP__SAVE_HEADER + 8 * i; /* digest and entry */
         gcomp__put32(about, gcomp__slot_digest(gc, slot));
         gcomp__put32(about + 4, (uint32_t)slot->entry);
-        if (slot->residual) at = gcomp__put_floats(at, slot->residual, slot->n);
+        if (slot->residual && !slot->stored) {
+            at = gcomp__put_floats(at, (const float *)slot->residual, slot->n);
+        } else if (slot->residual) { /* its bytes in memory are those of a save */
+            memcpy(at, slot->residual, gcomp__saved_bytes(slot));
+            at += gcomp__saved_bytes(slot);
+        }
         if (slot->state) at = gcomp__put_floats(at, slot->state, slot->state_floats);
         memset(at, 0, spare);
         at += spare;
@@ -24637,6 +25068,26 @@ static int gcomp__schedule_fits(gcomp *gc, const uint8_t *s)
     return fits & lead.fits;
 }
 
+/* Can these bytes be a small residual? bf16: finite. int8: the scale is not negative, 127 times it
+   is finite, and no code is -128. */
+static int gcomp__small_fits(const gcomp__slot *slot, const uint8_t *at)
+{
+    const size_t n = slot->residual ? slot->n : 0;
+    if (slot->stored == GCOMP__BFLOATS) {
+        for (size_t i = 0; i < n; i++)
+            if ((gcomp__get16(at + 2 * i) & 0x7f80u) == 0x7f80u) return 0;
+        return 1;
+    }
+    for (size_t i = 0, some; i < n; i += some, at += 4 + some) { /* a block */
+        some = gcomp__min(GCOMP__BYTES_BLOCK, n - i);
+        if (gcomp__get32(at) >= 0x7f800000u) return 0;
+        if ((double)gcomp__get_float(at) * 127 > (double)FLT_MAX) return 0;
+        for (size_t k = 0; k < some; k++)
+            if (at[4 + k] == 0x80) return 0;
+    }
+    return 1;
+}
+
 /* Are the floats of the tensors finite, and zero behind what the codec keeps? A residual that is
    not finite would spoil every step to come. Zeros are asked for so that one state has one save. */
 static gcomp_result gcomp__check_saved_floats(gcomp *gc, size_t w, const uint8_t *s)
@@ -24644,7 +25095,14 @@ static gcomp_result gcomp__check_saved_floats(gcomp *gc, size_t w, const uint8_t
     const uint8_t *at = s + gcomp__save_floats_at(gc);
     for (size_t i = 0; i < gcomp__tensors(gc); i++) {
         const gcomp__slot *slot = gc->tensors + i;
-        const size_t residual = slot->residual ? slot->n : 0; /* floats */
+        /* floats of the residual; a small one is checked before them */
+        const size_t residual = slot->residual && !slot->stored ? slot->n : 0;
+        if (slot->stored) {
+            if (!gcomp__small_fits(slot, at))
+                return gcomp__fail_save(gc, GCOMP_CORRUPT, w, slot,
+                                        "its residual holds what no worker keeps");
+            at += gcomp__saved_bytes(slot);
+        }
         const size_t state = slot->entries ? slot->entries[gcomp__saved_entry(s, i)].state_floats
                                            : slot->state_floats;
         for (size_t k = 0; k < residual + slot->state_room; k++, at += 4) {
@@ -24656,6 +25114,19 @@ static gcomp_result gcomp__check_saved_floats(gcomp *gc, size_t w, const uint8_t
         }
     }
     return GCOMP_OK;
+}
+
+/* How the tensor of a save differs from this one. about: its digest; NULL: the save ends before it.
+   How a residual is stored is a part of the digest. */
+static const char *gcomp__unlike_slot(const gcomp *gc, const gcomp__slot *slot,
+                                      const uint8_t *about)
+{
+    static const char *const kept[] = {"its residual is fp32 there: see desc.residual",
+                                       "its residual is bf16 there: see desc.residual",
+                                       "its residual is int8 there: see desc.residual"};
+    for (unsigned stored = 0; slot->residual && about && stored < 3; stored++)
+        if (gcomp__get32(about) == gcomp__digest_with(gc, slot, 1 + stored)) return kept[stored];
+    return "it has another name, shape, codec or error feedback there";
 }
 
 /* Is it a valid save of these tensors? First the frame of the save, then whose it is, then whether
@@ -24679,7 +25150,8 @@ static gcomp_result gcomp__check_save(gcomp *gc, size_t w, const void *save, siz
         const size_t at = GCOMP__SAVE_HEADER + 8 * i;
         if (at + 12 > length || gcomp__get32(s + at) != gcomp__slot_digest(gc, gc->tensors + i))
             return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, gc->tensors + i,
-                                    "it has another name, shape, codec or error feedback there");
+                                    gcomp__unlike_slot(gc, gc->tensors + i,
+                                                       at + 12 > length ? NULL : s + at));
         if (gcomp__saved_entry(s, i) >= gc->tensors[i].entry_count)
             return gcomp__fail_save(gc, GCOMP_CORRUPT, w, gc->tensors + i,
                                     "it has a codec behind the end of the list there");
@@ -24724,6 +25196,18 @@ static float gcomp__saturated_float(double x)
     return x > (double)FLT_MAX ? FLT_MAX : x < -(double)FLT_MAX ? -FLT_MAX : (float)x;
 }
 
+/* Element i of a small residual in a save. */
+static double gcomp__saved_value(const gcomp__slot *slot, const uint8_t *at, size_t i)
+{
+    if (slot->stored == GCOMP__BFLOATS)
+        return (double)gcomp__float((uint32_t)gcomp__get16(at + 2 * i) << 16);
+    const uint8_t *block = at + gcomp__stored_at(GCOMP__BYTES, i);
+    const int q = block[4 + i % GCOMP__BYTES_BLOCK];
+    float x = gcomp__get_float(block) * (float)(q < 128 ? q : q - 256);
+    GCOMP__PIN_SUM(x);
+    return (double)x;
+}
+
 /* y[n] from the floats at byte `at` of the saves.
      TAKE      y <- mean of the saves        the sum is in double, in the order of ranks: the same
      ADD_TO    y <- y + the saved one        bits on all workers
@@ -24748,6 +25232,36 @@ static void gcomp__take_floats(float *y, size_t n, const void *const *saves, siz
     }
 }
 
+/* The same for a small residual, tile by tile. One save that is taken gives its bytes. */
+static void gcomp__take_small(const gcomp *gc, gcomp__slot *slot, const void *const *saves,
+                              size_t count, size_t at, int how)
+{
+    float sum[GCOMP__TILE];
+    if (how == GCOMP__ZERO) gcomp__forget_residual(slot);
+    if (how == GCOMP__TAKE && count == 1) {
+        gcomp__forget_residual(slot); /* zeros behind the end */
+        memcpy(slot->residual, (const uint8_t *)saves[0] + at, gcomp__saved_bytes(slot));
+        return;
+    }
+    for (size_t i = 0, some; i < slot->n && (how == GCOMP__TAKE || how == GCOMP__ADD_TO);
+         i += some) {
+        some = gcomp__min(GCOMP__TILE, slot->n - i);
+        memset(sum, 0, sizeof sum);
+        if (how == GCOMP__ADD_TO) gcomp__unpack_part(gc, slot, sum, i, i + some);
+        for (size_t j = 0; j < some; j++) {
+            double x = 0; /* the sum in double, in the order of ranks, as in gcomp__take_floats */
+            for (size_t w = 0; w < count; w++) {
+                x += gcomp__saved_value(slot, (const uint8_t *)saves[w] + at, i + j);
+                GCOMP__PIN_SUM(x);
+            }
+            x *= 1 / (double)count;
+            GCOMP__PIN_SUM(x);
+            sum[j] = gcomp__saturated_float(x + (double)sum[j]);
+        }
+        gcomp__pack_part(gc, slot, sum, i, i + some);
+    }
+}
+
 /* The floats of all tensors. own: how to take residuals and momenta, of which each worker has its
    own; shared: how to take the rest of the state. */
 GCOMP__NOINLINE void gcomp__take_saves(gcomp *gc, const void *const *saves, size_t count, int own,
@@ -24758,10 +25272,10 @@ GCOMP__NOINLINE void gcomp__take_saves(gcomp *gc, const void *const *saves, size
     for (gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++) {
         /* floats of the state that all workers share */
         const size_t alike = gcomp__shared_floats(slot);
-        if (slot->residual) {
-            gcomp__take_floats(slot->residual, slot->n, saves, count, at, own);
-            at += 4 * slot->n;
-        }
+        if (slot->residual && slot->stored) gcomp__take_small(gc, slot, saves, count, at, own);
+        else if (slot->residual)
+            gcomp__take_floats((float *)slot->residual, slot->n, saves, count, at, own);
+        at += gcomp__saved_bytes(slot);
         if (!slot->state) continue;
         gcomp__take_floats(slot->state, alike, saves, count, at, shared);
         gcomp__take_floats(slot->state + alike, slot->state_floats - alike, saves, count,
@@ -24886,6 +25400,18 @@ static void gcomp__scale_all(float *y, size_t n, double factor)
     for (size_t i = 0; i < n; i++) y[i] = gcomp__saturated_float((double)y[i] * factor);
 }
 
+/* The same for a residual, however it is stored. */
+static void gcomp__scale_residual(const gcomp *gc, gcomp__slot *slot, double factor)
+{
+    float part[GCOMP__TILE];
+    for (size_t i = 0, count; slot->residual && i < slot->n; i += count) {
+        count = gcomp__min(GCOMP__TILE, slot->n - i);
+        gcomp__unpack_part(gc, slot, part, i, i + count);
+        gcomp__scale_all(part, count, factor);
+        gcomp__pack_part(gc, slot, part, i, i + count);
+    }
+}
+
 /* What each worker has for itself, for `world` workers where there were `before`.
    The mean divides by another number of workers now, see the banner. */
 GCOMP__NOINLINE void gcomp__scale_own(gcomp *gc, size_t world, size_t before)
@@ -24895,7 +25421,7 @@ GCOMP__NOINLINE void gcomp__scale_own(gcomp *gc, size_t world, size_t before)
     for (gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc) && world != before;
          slot++) {
         const size_t alike = gcomp__shared_floats(slot);
-        if (slot->residual) gcomp__scale_all(slot->residual, slot->n, factor);
+        gcomp__scale_residual(gc, slot, factor);
         if (slot->state) gcomp__scale_all(slot->state + alike, slot->state_floats - alike, factor);
     }
     gcomp__fp_leave(mode);
@@ -24924,17 +25450,15 @@ static gcomp_result gcomp__suit_all(gcomp *gc, const gcomp_desc *d)
     return GCOMP_OK;
 }
 
-/* Floats that a tensor shall hold, or not. gives 0: allocates what is missing; 1: gives back what
-   is too much. 0 without memory.
+/* Bytes that a tensor shall hold, or not: returns where they are. gives 0: allocates what is
+   missing; 1: gives back what is too much.
    Taking and giving are two calls, so that a failure between them leaves nothing lost. */
-static int gcomp__hold_floats(gcomp *gc, float **at, size_t n, int wanted, int gives)
+static void *gcomp__hold_bytes(gcomp *gc, void *at, size_t bytes, int wanted, int gives)
 {
-    if (wanted && !*at && !gives) *at = gcomp__zeros(gc, n);
-    if (!wanted && gives) {
-        gcomp__release(&gc->memory, *at, 4 * n);
-        *at = NULL;
-    }
-    return *at || !wanted;
+    if (wanted && !at && !gives) return gcomp__zero_bytes(gc, bytes);
+    if (wanted || !gives) return at;
+    gcomp__release(&gc->memory, at, bytes);
+    return NULL;
 }
 
 /* The same for all tensors, by the place that desc gives this worker: only the first worker of a
@@ -24953,11 +25477,17 @@ static int gcomp__hold(gcomp *gc, const gcomp_desc *desc, int gives)
             flags |= slot->entries[e].flags;
         slot->keeps = gcomp__keeps(desc, flags);
         slot->stages = slot->dtype != GCOMP_F32 && desc->node.world == 1;
-        int held = gcomp__hold_floats(gc, &slot->residual, slot->n, slot->keeps, gives);
-        held &= gcomp__hold_floats(gc, &slot->staging, slot->n, slot->stages, gives);
-        held &= gcomp__hold_floats(gc, &slot->epoch_sum, slot->n, sums, gives);
+        slot->residual =
+            gcomp__hold_bytes(gc, slot->residual, gcomp__stored_bytes(slot->stored, slot->n),
+                              slot->keeps, gives);
+        slot->staging =
+            (float *)gcomp__hold_bytes(gc, slot->staging, 4 * slot->n, slot->stages, gives);
+        slot->epoch_sum =
+            (float *)gcomp__hold_bytes(gc, slot->epoch_sum, 4 * slot->n, sums, gives);
         slot->epoch_floats = slot->epoch_sum ? slot->n : 0;
-        if (!held) return 0;
+        if ((!slot->residual && slot->keeps) || (!slot->staging && slot->stages) ||
+            (!slot->epoch_sum && sums))
+            return 0;
     }
     return 1;
 }
@@ -24972,7 +25502,7 @@ static int gcomp__make_ready(gcomp *next, const gcomp *gc, const gcomp_comm *nod
     if (node && !gcomp__make_node(next, prepared)) return 0;
     if (prepared && gcomp__reserve_floats(next) != GCOMP_OK) return 0;
     if (next->desc.node.rank) return 1;
-    if (gc->scratch.at && gcomp__reserve_scratch(next) != GCOMP_OK) return 0;
+    if ((gc->scratch.at || gc->unpacked.at) && gcomp__reserve_scratch(next) != GCOMP_OK) return 0;
     return !prepared || gcomp__reserve(next) == GCOMP_OK;
 }
 
@@ -24983,6 +25513,7 @@ static void gcomp__drop_form(gcomp *gone, const gcomp *stays, gcomp__memory *mem
     gcomp__release(memory, gone->frames, gone->frames_bytes);
     gcomp__room_give(memory, &gone->arena);
     gcomp__room_give(memory, &gone->scratch);
+    gcomp__room_give(memory, &gone->unpacked);
     if (gone->floats.at != stays->floats.at) gcomp__room_give(memory, &gone->floats);
     if (gone->node != stays->node) gcomp_close(gone->node);
 }
@@ -25011,6 +25542,7 @@ static gcomp_result gcomp__regroup(gcomp *gc, const gcomp_comm *comm, const gcom
     if (leads && gc->schedule.rule == GCOMP__ERROR) next.desc.measure = 1;
     memset(&next.arena, 0, sizeof next.arena);
     memset(&next.scratch, 0, sizeof next.scratch);
+    memset(&next.unpacked, 0, sizeof next.unpacked);
     memset(&next.mem, 0, sizeof next.mem);
     if (next.desc.node.world == 1) memset(&next.floats, 0, sizeof next.floats);
     /* by the new number of workers; nothing of gc is changed yet */
@@ -25076,7 +25608,8 @@ GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
     if (gc->node) stats->not_finite += gc->node->stats.not_finite; /* it looks at this worker's */
     for (size_t i = 0; i < gcomp__tensors(gc); i++)
         if (gc->tensors[i].residual)
-            squares += (gcomp__common(gc->set)->squares)(gc->tensors[i].residual, gc->tensors[i].n);
+            squares += gcomp__residual_squares(gc, (const float *)gc->tensors[i].residual,
+                                               gc->tensors[i].stored, 0, gc->tensors[i].n);
     stats->residual_norm = gcomp__sqrt(squares);
     stats->ratio = stats->bytes_out ? (double)stats->bytes_ring / (double)stats->bytes_out : 0;
     gcomp__fp_leave(mode);

@@ -10,12 +10,10 @@
 #include <string.h>
 #include <time.h>
 
-/* A transport that calls the real one, and counts the time spent there, the calls, and the bytes
-   that this worker sends over the network and gets from it. Of an allreduce that is what a ring
-   sends: 2 (world - 1) / world times the bytes. */
+/* A transport that calls the real one, and counts bytes and the time spent there. */
 typedef struct meter {
     gcomp_comm inner;
-    double sent, received, calls, seconds;
+    double summed, gathered, received, seconds;
 } meter;
 
 /* Seconds that this thread has computed: waiting for others, or for a core, does not count. */
@@ -49,22 +47,12 @@ static inline void train_interface(const char *name, double bytes[2])
     }
 }
 
-static inline void meter_sum(meter *m, double bytes)
-{
-    const double world = (double)m->inner.world;
-    m->sent += 2 * (world - 1) / world * bytes;
-    m->received += 2 * (world - 1) / world * bytes;
-    m->calls++;
-}
-
 static inline int meter_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype)
 {
     meter *m = (meter *)user;
     double begin = train_seconds();
     int error = m->inner.allreduce(m->inner.user, data, count, dtype);
-    meter_sum(m, (double)count * (dtype == GCOMP_I8                            ? 1
-                                  : dtype == GCOMP_F32 || dtype == GCOMP_I32 ? 4
-                                                                             : 2));
+    m->summed += (double)count * (dtype == GCOMP_I8 ? 1 : dtype == GCOMP_I16 ? 2 : 4);
     m->seconds += train_seconds() - begin;
     return error;
 }
@@ -74,7 +62,7 @@ static inline int meter_allreduce_max(void *user, float *data, size_t count)
     meter *m = (meter *)user;
     double begin = train_seconds();
     int error = m->inner.allreduce_max(m->inner.user, data, count);
-    meter_sum(m, (double)count * sizeof(float));
+    m->summed += (double)count * sizeof(float);
     m->seconds += train_seconds() - begin;
     return error;
 }
@@ -84,9 +72,8 @@ static inline int meter_allgather(void *user, const void *mine, void *all, size_
     meter *m = (meter *)user;
     double begin = train_seconds();
     int error = m->inner.allgather(m->inner.user, mine, all, bytes);
-    m->sent += (double)(m->inner.world - 1) * (double)bytes;
+    m->gathered += (double)bytes;
     m->received += (double)(m->inner.world - 1) * (double)bytes;
-    m->calls++;
     m->seconds += train_seconds() - begin;
     return error;
 }
@@ -97,8 +84,7 @@ static inline int meter_allgatherv(void *user, const void *mine, void *all, cons
     meter *m = (meter *)user;
     double begin = train_seconds();
     int error = m->inner.allgatherv(m->inner.user, mine, all, bytes, stride);
-    m->sent += (double)(m->inner.world - 1) * (double)bytes[m->inner.rank];
-    m->calls++;
+    m->gathered += (double)bytes[m->inner.rank];
     for (int w = 0; w < m->inner.world; w++)
         m->received += w == m->inner.rank ? 0.0 : (double)bytes[w];
     m->seconds += train_seconds() - begin;
@@ -112,10 +98,9 @@ static inline int meter_alltoallv(void *user, const void *send, const size_t *se
     double begin = train_seconds();
     int error = m->inner.alltoallv(m->inner.user, send, sent, recv, awaited);
     for (int w = 0; w < m->inner.world; w++) {
-        m->sent += w == m->inner.rank ? 0.0 : (double)sent[w];
+        m->gathered += w == m->inner.rank ? 0.0 : (double)sent[w];
         m->received += w == m->inner.rank ? 0.0 : (double)awaited[w];
     }
-    m->calls++;
     m->seconds += train_seconds() - begin;
     return error;
 }

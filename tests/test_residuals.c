@@ -1,0 +1,852 @@
+/* Proves of small residuals (desc.residual): a group of workers that keeps them as bf16 or int8 does in each step what a
+   group with floats does that begins with the same residuals, bit for bit, for every codec and every way to make the mean; and
+   then keeps these residuals rounded, as a plain loop and as the method int round them. Then saves, workers that leave and
+   join, failures, and memory. */
+#include "codecs.h"
+#include "test.h"
+
+enum { WORLDS = 5, MOST_TENSORS = 3, MOST_ROOM = 3000 };
+
+static const char *const kinds[] = {"fp32", "bf16", "int8"};
+
+/* ---------------- what a small residual is, in plain words */
+
+/* A float as bf16 keeps it: rounded to nearest, ties to even; the largest bf16 where that would be infinite. */
+static float plain_bf16(float x)
+{
+    uint32_t u = bits_of(x);
+    u += 0x7fffu + (u >> 16 & 1);
+    if ((u & 0x7f800000u) == 0x7f800000u) u = (u & 0x80000000u) | 0x7f7f0000u;
+    return float_of(u & 0xffff0000u);
+}
+
+/* x[n] as a residual of this kind keeps it. */
+static void plain_keep(const char *kind, float *x, size_t n)
+{
+    static uint8_t payload[GCOMP_BOUND(MOST_ROOM)];
+    static float y[MOST_ROOM];
+    gcomp_codec codec;
+    gcomp_input in = {0};
+    size_t length = 0;
+    for (size_t i = 0; i < n && !strcmp(kind, "bf16"); i++) x[i] = plain_bf16(x[i]);
+    if (strcmp(kind, "int8")) return;
+    in.grad = x;
+    in.rows = n;
+    CHECK(n <= MOST_ROOM && gcomp_codec_parse(&codec, "int:bits=8,block=128", NULL, 0) == GCOMP_OK);
+    CHECK(gcomp_encode(&codec, &in, NULL, payload, sizeof payload, &length) == GCOMP_OK);
+    CHECK(gcomp_decode(payload, length, y, n, NULL) == GCOMP_OK);
+    memcpy(x, y, 4 * n);
+}
+
+/* ---------------- workers in lock-step */
+
+typedef struct group {
+    size_t world, count, n[MOST_TENSORS];
+    gcomp *gc[WORLDS];
+    float *grad[WORLDS][MOST_TENSORS];
+    float *grads[WORLDS][MOST_TENSORS]; /* what a step gets: grad, or NULL */
+    gcomp_result result[WORLDS];
+    gcomp_step step;
+    size_t calls;      /* requests of the last step */
+    size_t fail_call;  /* the number of a request that fails; SIZE_MAX: none */
+    size_t fail_rank;  /* on this worker; WORLDS: on all */
+} group;
+
+static gcomp_desc desc_of(const char *kind, gcomp_aggregate aggregate)
+{
+    gcomp_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.residual = kind;
+    desc.aggregate = aggregate;
+    desc.seed = 11;
+    desc.compress_vectors = 1;
+    desc.min_elements = 1;
+    desc.comm.allreduce_dtypes = 1u << GCOMP_I8 | 1u << GCOMP_I16 | 1u << GCOMP_I32;
+    return desc;
+}
+
+/* A matrix wherever n allows one. */
+static gcomp_tensor tensor_of(size_t t, size_t n, const char *codec)
+{
+    static const char *const names[MOST_TENSORS] = {"a", "b", "c"};
+    gcomp_tensor tensor;
+    memset(&tensor, 0, sizeof tensor);
+    tensor.name = names[t];
+    tensor.rows = n % 20 == 0 ? n / 20 : n;
+    tensor.cols = n % 20 == 0 ? 20 : 1;
+    tensor.codec = codec;
+    return tensor;
+}
+
+static void group_open(group *g, size_t world, const gcomp_desc *base, const char *const *codecs, const size_t *n, size_t count)
+{
+    memset(g, 0, sizeof *g);
+    g->world = world;
+    g->count = count;
+    g->fail_call = SIZE_MAX;
+    for (size_t w = 0; w < world; w++) {
+        gcomp_desc desc = *base;
+        desc.comm.rank = (int)w;
+        desc.comm.world = (int)world;
+        CHECK(gcomp_open(&g->gc[w], &desc) == GCOMP_OK);
+        for (size_t t = 0; t < count; t++) {
+            const gcomp_tensor tensor = tensor_of(t, n[t], codecs[t]);
+            g->n[t] = n[t];
+            g->grad[w][t] = (float *)calloc(n[t], 4);
+            CHECK(gcomp_add_tensor(g->gc[w], &tensor) == GCOMP_OK);
+        }
+    }
+}
+
+static void group_close(group *g)
+{
+    for (size_t w = 0; w < g->world; w++) {
+        gcomp_close(g->gc[w]);
+        for (size_t t = 0; t < g->count; t++) free(g->grad[w][t]);
+    }
+}
+
+/* Gradients with some rows of zeros, and one element that is huge in step 2. */
+static float gradient_at(uint64_t step, size_t w, size_t t, size_t i)
+{
+    const uint64_t common = mix(step * 64 + t) + i, own = mix(step * 64 + t + 16 * (w + 1)) + i;
+    if (i / 200 % 5 == 3) return 0;
+    if (step % 7 == 2 && i == 77) return 1e20f;
+    return normal(common % 100000) * 0.3f + normal(own % 100000) * (i / 128 % 3 == 1 ? 1e-3f : 0.5f);
+}
+
+static void group_fill(group *g, uint64_t step)
+{
+    for (size_t w = 0; w < g->world; w++)
+        for (size_t t = 0; t < g->count; t++)
+            for (size_t i = 0; i < g->n[t]; i++) g->grad[w][t][i] = gradient_at(step, w, t, i);
+}
+
+static size_t sum_to(const size_t *bytes, size_t end)
+{
+    size_t sum = 0;
+    for (size_t i = 0; i < end; i++) sum += bytes[i];
+    return sum;
+}
+
+/* Carries out a request of all workers. */
+static void carry(size_t world, gcomp_request *r)
+{
+    for (size_t w = 1; request_is_a_reduction(r) && w < world; w++) plain_reduce(r, r + w);
+    for (size_t w = 1; request_is_a_reduction(r) && w < world; w++)
+        memcpy(r[w].recv, r->recv, r->count * bytes_of_dtype(r->dtype));
+    for (size_t w = 0; !request_is_a_reduction(r) && w < world; w++)
+        for (size_t from = 0; from < world; from++) {
+            CHECK(r[w].kind == r->kind);
+            if (r->kind == GCOMP_ALLTOALL)
+                memcpy((uint8_t *)r[w].recv + sum_to(r[w].bytes, from),
+                       (const uint8_t *)r[from].send + sum_to(r[from].send_bytes, w), r[w].bytes[from]);
+            else memcpy((uint8_t *)r[w].recv + from * r[w].stride, r[from].send, r[w].bytes[from]);
+        }
+}
+
+/* A step as an event loop takes it. Workers have the same requests in the same order. */
+static void group_step(group *g)
+{
+    int finished = 0;
+    g->calls = 0;
+    for (size_t w = 0; w < g->world; w++) {
+        g->result[w] = gcomp_step_begin(g->gc[w], &g->step);
+        for (size_t t = 0; t < g->count; t++) CHECK(gcomp_step_ready(g->gc[w], t, g->grad[w][t]) == GCOMP_OK);
+    }
+    while (!finished) {
+        gcomp_request r[WORLDS];
+        size_t asked = 0;
+        for (size_t w = 0; w < g->world; w++) {
+            if (g->result[w] == GCOMP_OK) g->result[w] = gcomp_step_next(g->gc[w], r + w);
+            if (g->result[w] != GCOMP_OK) continue;
+            asked++;
+            finished |= r[w].kind == GCOMP_DONE;
+        }
+        if (asked < g->world) { /* the others see the transport fail */
+            for (size_t w = 0; w < g->world; w++)
+                if (g->result[w] == GCOMP_OK && r[w].kind != GCOMP_DONE) g->result[w] = gcomp_step_done(g->gc[w], r[w].id, 9);
+            break;
+        }
+        if (finished) break;
+        carry(g->world, r);
+        for (size_t w = 0; w < g->world; w++) {
+            const int fails = g->calls == g->fail_call && (g->fail_rank == WORLDS || g->fail_rank == w);
+            g->result[w] = gcomp_step_done(g->gc[w], r[w].id, fails ? 5 : 0);
+        }
+        g->calls++;
+    }
+    for (size_t w = 0; w < g->world && finished; w++)
+        if (g->result[w] == GCOMP_OK) g->result[w] = gcomp_step_commit(g->gc[w]);
+}
+
+static int all_are(const group *g, gcomp_result result) { return results_are(g->gc, g->result, g->world, result); }
+
+/* All gradients and residuals of a worker. */
+static uint64_t digest(const group *g, size_t w)
+{
+    static float e[MOST_ROOM];
+    uint64_t h = FNV;
+    for (size_t t = 0; t < g->count; t++) {
+        h = fnv(h, g->grad[w][t], 4 * g->n[t]);
+        if (gcomp_residual_get(g->gc[w], t, e) == GCOMP_OK) h = fnv(h, e, 4 * g->n[t]);
+    }
+    return h;
+}
+
+/* ---------------- the same steps with floats */
+
+/* Gives the group b, which keeps floats, the residuals of a. */
+static void copy_residuals(group *a, group *b)
+{
+    for (size_t w = 0; w < a->world; w++)
+        for (size_t t = 0; t < a->count; t++) {
+            float *to = (float *)(uintptr_t)gcomp_residual(b->gc[w], t);
+            CHECK(gcomp_residual(a->gc[w], t) == NULL);
+            if (to) CHECK(gcomp_residual_get(a->gc[w], t, to) == GCOMP_OK);
+            else CHECK(gcomp_residual_get(a->gc[w], t, (float[1]){0}) == GCOMP_WRONG_STATE);
+        }
+}
+
+/* After a step of both: the same means, and the residuals of b rounded. Returns how many elements wait in residuals. */
+static size_t compare(group *a, group *b, const char *kind, const char *what)
+{
+    static float kept[MOST_ROOM], plain[MOST_ROOM];
+    size_t wait = 0, means = 0, residuals = 0;
+    for (size_t w = 0; w < a->world; w++)
+        for (size_t t = 0; t < a->count; t++) {
+            const float *e = gcomp_residual(b->gc[w], t);
+            means += memcmp(a->grad[w][t], b->grad[w][t], 4 * a->n[t]) != 0;
+            if (!e) continue;
+            memcpy(plain, e, 4 * a->n[t]);
+            plain_keep(kind, plain, a->n[t]);
+            CHECK(gcomp_residual_get(a->gc[w], t, kept) == GCOMP_OK);
+            residuals += memcmp(kept, plain, 4 * a->n[t]) != 0;
+            for (size_t i = 0; i < a->n[t]; i++) wait += kept[i] != 0;
+        }
+    if (means || residuals) printf("# %s, %s, world %d: %d means, %d residuals differ\n", what, kind, (int)a->world, (int)means, (int)residuals);
+    CHECK(means == 0 && residuals == 0);
+    return wait;
+}
+
+/* Takes the same steps with small residuals and with floats. Returns how many elements waited. */
+static size_t twins(const char *kind, const gcomp_desc *base, size_t world, const char *const *codecs, const size_t *n, size_t count,
+                    int steps, const char *what)
+{
+    gcomp_desc small = *base, floats = *base;
+    gcomp_statistics x, y;
+    size_t wait = 0;
+    group a, b;
+    small.residual = kind;
+    floats.residual = "fp32";
+    group_open(&a, world, &small, codecs, n, count);
+    group_open(&b, world, &floats, codecs, n, count);
+    for (int step = 0; step < steps; step++) {
+        a.step.epoch = b.step.epoch = (uint32_t)step;
+        a.step.scale = b.step.scale = step == 1 ? 0.5f : 1;
+        group_fill(&a, (uint64_t)step);
+        group_fill(&b, (uint64_t)step);
+        copy_residuals(&a, &b);
+        group_step(&a);
+        group_step(&b);
+        CHECK(all_are(&a, GCOMP_OK) && all_are(&b, GCOMP_OK));
+        wait += compare(&a, &b, kind, what);
+        CHECK(gcomp_stats(a.gc[0], &x) == GCOMP_OK && gcomp_stats(b.gc[0], &y) == GCOMP_OK);
+        CHECK(x.mean_norm == y.mean_norm && fabs(x.relative_error - y.relative_error) <= 0.02 * y.relative_error);
+        CHECK(fabs(x.residual_norm - y.residual_norm) <= 0.02 * y.residual_norm);
+    }
+    group_close(&a);
+    group_close(&b);
+    return wait;
+}
+
+static const size_t shapes[][MOST_TENSORS] = {{2580, 300, 129}, {1, 2047, 640}, {16, 127, 1301}, {128, 1025, 260}};
+
+static void test_steps_are_those_of_floats_and_residuals_are_rounded(void)
+{
+    for (size_t c = 0; c < ALL_CODECS; c++) {
+        const char *const codecs[] = {codec_list[c].text, codec_list[c].text, codec_list[c].text};
+        size_t wait = 0;
+        for (int k = 1; k < 3; k++)
+            for (size_t world = 1; world <= 3; world += 2) {
+                gcomp_desc desc = desc_of(NULL, GCOMP_AGGREGATE_AUTO);
+                if (world == 3) desc.parallel.run = run_backwards, desc.measure = 1;
+                wait += twins(kinds[k], &desc, world, codecs, shapes[(c + world) % 4], 3, 4, codec_list[c].text);
+            }
+        if (wait == 0 && codec_list[c].steps) printf("# keeps nothing: %s\n", codec_list[c].text);
+    }
+}
+
+static void test_residuals_are_rounded_whatever_makes_the_mean(void)
+{
+    static const gcomp_aggregate ways[] = {GCOMP_AGGREGATE_SHARDS, GCOMP_AGGREGATE_TWO_SHOT, GCOMP_AGGREGATE_SCATTER};
+    for (size_t c = 0; c < ALL_CODECS; c++) {
+        const char *const codecs[] = {codec_list[c].text, codec_list[c].text, codec_list[c].text};
+        if (!codec_list[c].steps) continue;
+        for (int k = 1; k < 3; k++)
+            for (size_t way = 0; way < 3; way++) {
+                gcomp_desc desc = desc_of(NULL, ways[way]);
+                const gcomp_tensor tensor = tensor_of(0, shapes[c % 4][0], codec_list[c].text);
+                desc.measure = 1;
+                if (gcomp_memory_needed(&desc, &tensor, 1) == 0) continue; /* not every codec can be scattered */
+                (void)twins(kinds[k], &desc, 4, codecs, shapes[c % 4], 3, 3, codec_list[c].text);
+            }
+    }
+}
+
+/* Tensors that move along their list of codecs keep their residual; buckets; gTop-k. */
+static void test_residuals_stay_when_codecs_change(void)
+{
+    static const char *const codecs[MOST_TENSORS] = {NULL, NULL, NULL};
+    static const char *const lists[][2] = {{"topk:density=0.02", "warmup:epochs=2"},
+                                           {"none|sign|topk:density=0.1", "warmup:epochs=2"},
+                                           {"topk:density=0.3|int:bits=4|powersgd:rank=2", "warmup:epochs=2"},
+                                           {"topk:density=0.1,global=1", NULL},
+                                           {"sign", NULL}};
+    for (size_t l = 0; l < sizeof lists / sizeof *lists; l++)
+        for (int k = 1; k < 3; k++) {
+            gcomp_desc desc = desc_of(NULL, GCOMP_AGGREGATE_AUTO);
+            desc.codec = lists[l][0];
+            desc.schedule = lists[l][1];
+            desc.bucket_bytes = 4000;
+            CHECK(twins(kinds[k], &desc, 3, codecs, shapes[0], 3, 5, lists[l][0]) > 0);
+        }
+}
+
+/* ---------------- errors of rounding */
+
+static void test_what_rounding_changes_is_bounded(void)
+{
+    for (int shape = 0; shape < 8; shape++)
+        for (int k = 1; k < 3; k++) {
+            static const size_t n[1] = {1001};
+            static const char *const codec[1] = {"topk:density=0.001"};
+            gcomp_desc desc = desc_of(kinds[k], GCOMP_AGGREGATE_AUTO);
+            float kept[1001];
+            group g;
+            size_t bad = 0;
+            group_open(&g, 1, &desc, codec, n, 1);
+            for (size_t i = 0; i < n[0]; i++) g.grad[0][0][i] = shaped_gradient(shape, i, n[0]);
+            CHECK(gcomp_commit(g.gc[0], 0, g.grad[0][0], NULL, 0, NULL, NULL, 0) == GCOMP_OK);
+            CHECK(gcomp_residual_get(g.gc[0], 0, kept) == GCOMP_OK);
+            for (size_t i = 0; i < n[0]; i++) {
+                double most = 0, x = (double)g.grad[0][0][i], error = fabs((double)kept[i] - x);
+                for (size_t j = i / 128 * 128; j < i / 128 * 128 + 128 && j < n[0]; j++)
+                    most = fmax(most, fabs((double)g.grad[0][0][j]));
+                bad += isfinite(kept[i]) == 0;
+                if (k == 1) bad += error > fabs(x) / 256 && error > 1e-40;
+                else bad += error > most / 254 * (1 + 1e-5) + 2e-45 * 64;
+            }
+            if (bad) printf("# shape %d, %s: %d elements\n", shape, kinds[k], (int)bad);
+            CHECK(bad == 0);
+            group_close(&g);
+        }
+}
+
+/* ---------------- one tensor, with any transport */
+
+static void test_tensors_alone_keep_small_residuals(void)
+{
+    static const char *const texts[] = {"sign", "int:bits=4,code=auto", "topk:density=0.05", "eden:bits=2,feedback=1", "fp8"};
+    static const size_t n[1] = {1333};
+    static uint8_t bytes[2][GCOMP_BOUND(1333)];
+    for (size_t c = 0; c < sizeof texts / sizeof *texts; c++)
+        for (int k = 1; k < 3; k++) {
+            gcomp_desc small = desc_of(kinds[k], GCOMP_AGGREGATE_AUTO), floats = desc_of(NULL, GCOMP_AGGREGATE_AUTO);
+            group a, b;
+            small.parallel.run = run_backwards;
+            group_open(&a, 1, &small, texts + c, n, 1);
+            group_open(&b, 1, &floats, texts + c, n, 1);
+            for (uint64_t step = 0; step < 6; step++) {
+                group *const both[] = {&a, &b};
+                size_t length[2] = {0, 0};
+                group_fill(&a, step);
+                group_fill(&b, step);
+                copy_residuals(&a, &b);
+                for (int i = 0; i < 2; i++) {
+                    const void *const payload[] = {bytes[i]};
+                    gcomp *gc = both[i]->gc[0];
+                    float *grad = both[i]->grad[0][0];
+                    if (step != 3) CHECK(gcomp_compress(gc, 0, step, grad, bytes[i], sizeof bytes[i], &length[i]) == GCOMP_OK);
+                    CHECK(gcomp_commit(gc, 0, grad, step == 3 ? NULL : bytes[i], length[i], payload, &length[i], step % 2 == 0) == GCOMP_OK);
+                }
+                CHECK(length[0] == length[1] && !memcmp(bytes[0], bytes[1], length[0]));
+                (void)compare(&a, &b, kinds[k], texts[c]);
+                if (step != 4) continue; /* the payload was lost after all */
+                copy_residuals(&a, &b);
+                bytes[0][5] ^= 1;
+                CHECK(gcomp_give_back(a.gc[0], 0, bytes[0], length[0]) != GCOMP_OK);
+                bytes[0][5] ^= 1;
+                for (int i = 0; i < 2; i++) CHECK(gcomp_give_back(both[i]->gc[0], 0, bytes[i], length[i]) == GCOMP_OK);
+                (void)compare(&a, &b, kinds[k], texts[c]);
+            }
+            CHECK(gcomp_reset(a.gc[0], 0) == GCOMP_OK && gcomp_reset(b.gc[0], 0) == GCOMP_OK);
+            CHECK(compare(&a, &b, kinds[k], texts[c]) == 0);
+            group_close(&a);
+            group_close(&b);
+        }
+}
+
+/* ---------------- saves, and workers that come and go */
+
+enum { SAVE_ROOM = 200000 };
+static const char *const saved_codecs[MOST_TENSORS] = {"sign", "topk:density=0.05", "powersgd:rank=1"};
+static const size_t saved_n[MOST_TENSORS] = {1333, 700, 260};
+static uint8_t saves[WORLDS][SAVE_ROOM];
+static size_t save_lengths[WORLDS];
+
+static void saved_group(group *g, const char *kind, size_t world, uint64_t steps)
+{
+    const gcomp_desc desc = desc_of(kind, GCOMP_AGGREGATE_AUTO);
+    group_open(g, world, &desc, saved_codecs, saved_n, MOST_TENSORS);
+    for (uint64_t step = 0; step < steps; step++) {
+        group_fill(g, step);
+        group_step(g);
+        CHECK(all_are(g, GCOMP_OK));
+    }
+}
+
+static void save_all(group *g)
+{
+    for (size_t w = 0; w < g->world; w++) {
+        CHECK(gcomp_save_size(g->gc[w]) <= SAVE_ROOM);
+        CHECK(gcomp_save(g->gc[w], saves[w], SAVE_ROOM, &save_lengths[w]) == GCOMP_OK);
+        CHECK(save_lengths[w] == gcomp_save_size(g->gc[w]));
+    }
+}
+
+static void test_a_save_brings_back_every_bit(void)
+{
+    for (int k = 1; k < 3; k++) {
+        group a, b;
+        saved_group(&a, kinds[k], 3, 3);
+        saved_group(&b, kinds[k], 3, 1);
+        save_all(&a);
+        for (size_t w = 0; w < 3; w++) {
+            const void *const save[] = {saves[w]};
+            CHECK(gcomp_load(b.gc[w], save, &save_lengths[w], 1) == GCOMP_OK);
+        }
+        for (uint64_t step = 3; step < 5; step++) {
+            group_fill(&a, step);
+            group_fill(&b, step);
+            group_step(&a);
+            group_step(&b);
+            CHECK(all_are(&a, GCOMP_OK) && all_are(&b, GCOMP_OK));
+            for (size_t w = 0; w < 3; w++) CHECK(digest(&a, w) == digest(&b, w));
+        }
+        group_close(&a);
+        group_close(&b);
+    }
+}
+
+/* Beside the floats of the state, saves differ in the bytes of the residuals alone: >>format says how many. */
+static void test_saves_have_the_bytes_that_the_format_says(void)
+{
+    static float e[MOST_ROOM];
+    size_t length[3], bytes[3] = {0, 0, 0};
+    for (size_t t = 0; t < MOST_TENSORS; t++) {
+        bytes[0] += 4 * saved_n[t];
+        bytes[1] += 2 * saved_n[t];
+        bytes[2] += saved_n[t] + (saved_n[t] + 127) / 128 * 4;
+    }
+    for (int k = 0; k < 3; k++) {
+        const size_t at = 52 + 8 * MOST_TENSORS; /* the residual of the first tensor */
+        size_t wrong = 0;
+        group g;
+        saved_group(&g, kinds[k], 2, 2);
+        save_all(&g);
+        length[k] = save_lengths[0];
+        CHECK(gcomp_residual_get(g.gc[0], 0, e) == GCOMP_OK);
+        for (size_t i = 0; i < saved_n[0]; i++) {
+            const uint8_t *s = saves[0] + at;
+            float x = float_of((uint32_t)get_word(s + 4 * i, 4));
+            if (k == 1) x = float_of((uint32_t)get_word(s + 2 * i, 2) << 16);
+            if (k == 2) x = float_of((uint32_t)get_word(s + i / 128 * 132, 4)) * (float)(int8_t)s[i / 128 * 132 + 4 + i % 128];
+            wrong += bits_of(x) != bits_of(e[i]);
+        }
+        CHECK(wrong == 0);
+        group_close(&g);
+    }
+    CHECK(length[0] - length[1] == bytes[0] - bytes[1] && length[0] - length[2] == bytes[0] - bytes[2]);
+}
+
+static void test_a_save_of_another_kind_is_refused(void)
+{
+    for (int from = 0; from < 3; from++)
+        for (int to = 0; to < 3; to++) {
+            const void *const save[] = {saves[0]};
+            char sentence[64];
+            uint64_t before;
+            group a, b;
+            saved_group(&a, kinds[from], 1, 2);
+            saved_group(&b, kinds[to], 1, 1);
+            save_all(&a);
+            before = digest(&b, 0);
+            snprintf(sentence, sizeof sentence, "its residual is %s there", kinds[from]);
+            CHECK(gcomp_load(b.gc[0], save, save_lengths, 1) == (from == to ? GCOMP_OK : GCOMP_SAVE_MISMATCH));
+            if (from != to) {
+                CHECK(strstr(gcomp_error(b.gc[0]), sentence) != NULL && digest(&b, 0) == before);
+                CHECK(gcomp_join(b.gc[0], saves[0], save_lengths[0]) == GCOMP_SAVE_MISMATCH);
+                CHECK(gcomp_take_over(b.gc[0], saves[0], save_lengths[0]) == GCOMP_SAVE_MISMATCH);
+                CHECK(digest(&b, 0) == before);
+            }
+            group_close(&a);
+            group_close(&b);
+        }
+}
+
+/* A save that somebody made up: its checksum is right, and a value is none. */
+static void test_residuals_that_no_worker_keeps_are_refused(void)
+{
+    static const struct {
+        int kind;
+        size_t at;
+        int bytes;
+        uint64_t word;
+        gcomp_result result;
+    } forged[] = {{1, 2, 2, 0x7f80, GCOMP_CORRUPT},     {1, 2, 2, 0xff81, GCOMP_CORRUPT},     {1, 2, 2, 0xff7f, GCOMP_OK},
+                  {2, 0, 4, 0x7f800000, GCOMP_CORRUPT}, {2, 0, 4, 0x7fc00000, GCOMP_CORRUPT}, {2, 132, 4, 0x80000000, GCOMP_CORRUPT},
+                  {2, 132, 4, 0x7f7fffff, GCOMP_CORRUPT}, {2, 0, 4, 0x7c010203, GCOMP_OK},    {2, 140, 1, 0x80, GCOMP_CORRUPT},
+                  {2, 140, 1, 0x81, GCOMP_OK}};
+    for (size_t f = 0; f < sizeof forged / sizeof *forged; f++) {
+        const void *const save[] = {saves[0]};
+        uint64_t before;
+        group g;
+        saved_group(&g, kinds[forged[f].kind], 1, 2);
+        save_all(&g);
+        before = digest(&g, 0);
+        put_word(saves[0] + 52 + 8 * MOST_TENSORS + forged[f].at, forged[f].word, forged[f].bytes);
+        put_word(saves[0] + save_lengths[0] - 4, plain_crc(0, saves[0], save_lengths[0] - 4), 4);
+        const gcomp_result result = gcomp_load(g.gc[0], save, save_lengths, 1);
+        if (result != forged[f].result) printf("# word %x: %s\n", (unsigned)forged[f].word, gcomp_result_name(result));
+        CHECK(result == forged[f].result);
+        if (forged[f].result) CHECK(digest(&g, 0) == before && strstr(gcomp_error(g.gc[0]), "tensor 'a': its residual holds"));
+        group_close(&g);
+    }
+}
+
+/* Worker 2 leaves, worker 0 takes over, both regroup, and another one joins: as with floats, then rounded. */
+static void test_workers_leave_and_join(void)
+{
+    static float e[3][MOST_TENSORS][MOST_ROOM], now[MOST_ROOM];
+    for (int k = 1; k < 3; k++) {
+        gcomp_comm comm;
+        gcomp_desc desc = desc_of(kinds[k], GCOMP_AGGREGATE_AUTO);
+        gcomp *joins;
+        size_t length = 0;
+        group g;
+        memset(&comm, 0, sizeof comm);
+        comm.world = 2;
+        saved_group(&g, kinds[k], 3, 3);
+        save_all(&g);
+        for (size_t w = 0; w < 3; w++)
+            for (size_t t = 0; t < MOST_TENSORS; t++) CHECK(gcomp_residual_get(g.gc[w], t, e[w][t]) == GCOMP_OK);
+        CHECK(gcomp_take_over(g.gc[0], saves[2], save_lengths[2]) == GCOMP_OK);
+        for (size_t t = 0; t < MOST_TENSORS; t++) {
+            for (size_t i = 0; i < saved_n[t]; i++) e[0][t][i] = (float)((double)e[0][t][i] + (double)e[2][t][i]);
+            plain_keep(kinds[k], e[0][t], saved_n[t]);
+            CHECK(gcomp_residual_get(g.gc[0], t, now) == GCOMP_OK && !memcmp(now, e[0][t], 4 * saved_n[t]));
+        }
+        for (size_t w = 0; w < 2; w++) {
+            comm.rank = (int)w;
+            CHECK(gcomp_regroup(g.gc[w], &comm) == GCOMP_OK);
+            for (size_t t = 0; t < MOST_TENSORS; t++) {
+                for (size_t i = 0; i < saved_n[t]; i++) e[w][t][i] = (float)((double)e[w][t][i] * (2.0 / 3));
+                plain_keep(kinds[k], e[w][t], saved_n[t]);
+                CHECK(gcomp_residual_get(g.gc[w], t, now) == GCOMP_OK && !memcmp(now, e[w][t], 4 * saved_n[t]));
+            }
+        }
+        desc.comm.world = 2;
+        CHECK(gcomp_open(&joins, &desc) == GCOMP_OK);
+        for (size_t t = 0; t < MOST_TENSORS; t++) {
+            const gcomp_tensor tensor = tensor_of(t, saved_n[t], saved_codecs[t]);
+            CHECK(gcomp_add_tensor(joins, &tensor) == GCOMP_OK);
+        }
+        CHECK(gcomp_save(g.gc[1], saves[1], SAVE_ROOM, &length) == GCOMP_OK);
+        CHECK(gcomp_join(joins, saves[1], length) == GCOMP_OK && gcomp_step_number(joins) == 3);
+        CHECK(gcomp_residual_get(joins, 1, now) == GCOMP_OK);
+        for (size_t i = 0; i < saved_n[1]; i++) CHECK(now[i] == 0);
+        gcomp_close(joins);
+        group_close(&g);
+    }
+}
+
+/* Two workers load the saves of three: the mean of the residuals, in double, rounded once to a float and once more. */
+static void test_another_number_of_workers_takes_the_mean_of_residuals(void)
+{
+    static float e[3][MOST_ROOM], now[MOST_ROOM];
+    const void *const all[] = {saves[0], saves[1], saves[2]};
+    for (int k = 1; k < 3; k++) {
+        group a, b;
+        saved_group(&a, kinds[k], 3, 3);
+        save_all(&a);
+        saved_group(&b, kinds[k], 2, 1);
+        for (size_t w = 0; w < 2; w++) CHECK(gcomp_load(b.gc[w], all, save_lengths, 3) == GCOMP_OK);
+        for (size_t t = 0; t < MOST_TENSORS; t++) {
+            for (size_t w = 0; w < 3; w++) CHECK(gcomp_residual_get(a.gc[w], t, e[w]) == GCOMP_OK);
+            for (size_t i = 0; i < saved_n[t]; i++) {
+                volatile double sum = (double)e[0][i] + (double)e[1][i];
+                sum += (double)e[2][i];
+                sum *= 1.0 / 3;
+                e[0][i] = (float)sum;
+            }
+            plain_keep(kinds[k], e[0], saved_n[t]);
+            for (size_t w = 0; w < 2; w++)
+                CHECK(gcomp_residual_get(b.gc[w], t, now) == GCOMP_OK && !memcmp(now, e[0], 4 * saved_n[t]));
+        }
+        CHECK(gcomp_restart(b.gc[0], 7) == GCOMP_OK && gcomp_residual_get(b.gc[0], 0, now) == GCOMP_OK);
+        for (size_t i = 0; i < saved_n[0]; i++) CHECK(now[i] == 0);
+        group_close(&a);
+        group_close(&b);
+    }
+}
+
+/* ---------------- failures */
+
+/* Each request fails once, on one worker and on all. */
+static void failing_requests(const gcomp_desc *desc, const char *const *codecs, const size_t *n, size_t calls)
+{
+    for (size_t call = 0; call < calls; call++)
+        for (size_t rank = 1; rank <= WORLDS; rank += WORLDS - 1) {
+            uint64_t before[3];
+            group g;
+            group_open(&g, 3, desc, codecs, n, MOST_TENSORS);
+            for (uint64_t step = 0; step < 2; step++) group_fill(&g, step), group_step(&g);
+            CHECK(all_are(&g, GCOMP_OK) && g.calls == calls);
+            group_fill(&g, 2);
+            for (size_t w = 0; w < 3; w++) before[w] = digest(&g, w);
+            g.fail_call = call;
+            g.fail_rank = rank;
+            group_step(&g);
+            for (size_t w = 0; w < 3; w++) {
+                const int last = call + 1 == calls && rank < WORLDS && w != rank; /* who has all may commit */
+                CHECK(g.result[w] != GCOMP_OK || last);
+                if (g.result[w] != GCOMP_OK) CHECK(digest(&g, w) == before[w]);
+            }
+            g.fail_call = SIZE_MAX;
+            if (rank == WORLDS) {
+                group_step(&g);
+                CHECK(all_are(&g, GCOMP_OK));
+                CHECK(digest(&g, 0) != before[0]);
+            }
+            group_close(&g);
+        }
+}
+
+static void test_a_request_that_fails_leaves_small_residuals_as_they_were(void)
+{
+    static const char *const codecs[][MOST_TENSORS] = {{"sign", "topk:density=0.1", "powersgd:rank=1"},
+                                                       {"int:bits=4", "eden:bits=2,feedback=1", "onebit"}};
+    static const size_t n[MOST_TENSORS] = {900, 1100, 820};
+    for (size_t c = 0; c < 2; c++)
+        for (int k = 1; k < 3; k++) {
+            gcomp_desc desc = desc_of(kinds[k], c ? GCOMP_AGGREGATE_TWO_SHOT : GCOMP_AGGREGATE_AUTO);
+            group g;
+            group_open(&g, 3, &desc, codecs[c], n, MOST_TENSORS);
+            group_fill(&g, 0);
+            group_step(&g);
+            CHECK(all_are(&g, GCOMP_OK));
+            group_close(&g);
+            failing_requests(&desc, codecs[c], n, g.calls);
+        }
+}
+
+/* NaN on one worker: all skip the step. */
+static void test_a_skipped_step_changes_nothing(void)
+{
+    for (int k = 1; k < 3; k++) {
+        uint64_t before[3];
+        group g;
+        saved_group(&g, kinds[k], 3, 2);
+        group_fill(&g, 2);
+        g.grad[1][0][700] = NAN;
+        for (size_t w = 0; w < 3; w++) before[w] = digest(&g, w);
+        group_step(&g);
+        CHECK(all_are(&g, GCOMP_NOT_FINITE));
+        for (size_t w = 0; w < 3; w++) CHECK(digest(&g, w) == before[w]);
+        CHECK(gcomp_commit(g.gc[1], 0, g.grad[1][0], NULL, 0, NULL, NULL, 0) == GCOMP_NOT_FINITE && digest(&g, 1) == before[1]);
+        group_close(&g);
+    }
+}
+
+/* ---------------- memory */
+
+static void test_memory_is_what_was_said(void)
+{
+    for (size_t c = 0; c < ALL_CODECS; c++)
+        for (int k = 0; k < 3; k++)
+            for (int way = 0; way < 2; way++) {
+                gcomp_desc desc = desc_of(kinds[k], way ? GCOMP_AGGREGATE_TWO_SHOT : GCOMP_AGGREGATE_AUTO);
+                gcomp_tensor tensors[2];
+                test_heap heap = {SIZE_MAX, 0, 0, 0};
+                gcomp *gc;
+                size_t needed;
+                desc.comm.world = 3;
+                desc.allocator = heap_of(&heap);
+                for (size_t t = 0; t < 2; t++) tensors[t] = tensor_of(t, shapes[c % 4][t], codec_list[c].text);
+                needed = gcomp_memory_needed(&desc, tensors, 2);
+                CHECK(gcomp_open(&gc, &desc) == GCOMP_OK);
+                for (size_t t = 0; t < 2; t++) CHECK(gcomp_add_tensor(gc, &tensors[t]) == GCOMP_OK);
+                CHECK(gcomp_prepare(gc) == GCOMP_OK && gcomp_memory_used(gc) == needed && heap.held == needed);
+                gcomp_close(gc);
+                CHECK(heap.held == 0 && heap.blocks == 0);
+            }
+}
+
+/* What one large tensor takes beside the buffers of its steps: 4, 2, or 1.03 bytes an element. */
+static void test_a_residual_takes_the_bytes_that_the_manual_says(void)
+{
+    static const double each[] = {4, 2, 1.03125};
+    gcomp_tensor tensor = tensor_of(0, 1 << 20, "sign");
+    gcomp_desc desc = desc_of(NULL, GCOMP_AGGREGATE_AUTO);
+    desc.no_error_feedback = 1;
+    const double without = (double)gcomp_memory_needed(&desc, &tensor, 1);
+    desc.no_error_feedback = 0;
+    for (int k = 0; k < 3; k++) {
+        desc.residual = kinds[k];
+        CHECK((double)gcomp_memory_needed(&desc, &tensor, 1) - without == each[k] * (1 << 20));
+    }
+}
+
+/* Every allocation fails once: opening, adding, preparing, and calls on one tensor without gcomp_prepare. */
+static void test_every_allocation_may_fail(void)
+{
+    static const char *const texts[] = {"sign", "topk:density=0.1"};
+    static float grad[900], e[900];
+    static uint8_t payload[GCOMP_BOUND(900)];
+    for (size_t c = 0; c < 2; c++)
+        for (size_t left = 0, done = 0; !done; left++) {
+            gcomp_desc desc = desc_of("int8", GCOMP_AGGREGATE_AUTO);
+            const gcomp_tensor tensor = tensor_of(0, 900, texts[c]);
+            test_heap heap = {left, 0, 0, 0};
+            gcomp *gc = NULL;
+            size_t length = 0;
+            gcomp_result result;
+            desc.allocator = heap_of(&heap);
+            for (size_t i = 0; i < 900; i++) grad[i] = gradient_at(0, 0, 0, i);
+            result = gcomp_open(&gc, &desc);
+            if (result == GCOMP_OK) result = gcomp_add_tensor(gc, &tensor);
+            if (result == GCOMP_OK) result = gcomp_compress(gc, 0, 0, grad, payload, sizeof payload, &length);
+            if (result == GCOMP_OK) result = gcomp_commit(gc, 0, grad, payload, length, NULL, NULL, 0);
+            if (result == GCOMP_OK) {
+                CHECK(gcomp_residual_get(gc, 0, e) == GCOMP_OK);
+                result = gcomp_give_back(gc, 0, payload, length);
+                if (result != GCOMP_OK) {
+                    float after[900];
+                    CHECK(gcomp_residual_get(gc, 0, after) == GCOMP_OK && !memcmp(e, after, sizeof e));
+                }
+            }
+            if (result == GCOMP_OK) result = gcomp_prepare(gc);
+            CHECK(result == GCOMP_OK || result == GCOMP_OUT_OF_MEMORY);
+            done = result == GCOMP_OK;
+            gcomp_close(gc);
+            CHECK(heap.held == 0 && heap.blocks == 0);
+        }
+    /* a commit without a compress before it reserves what it needs, or says that it cannot */
+    test_heap heap = {5, 0, 0, 0};
+    gcomp_desc desc = desc_of("bf16", GCOMP_AGGREGATE_AUTO);
+    const gcomp_tensor tensor = tensor_of(0, 900, "topk:density=0.1");
+    gcomp *gc = NULL;
+    desc.allocator = heap_of(&heap);
+    CHECK(gcomp_open(&gc, &desc) == GCOMP_OK);
+    heap.left = 2;
+    CHECK(gcomp_add_tensor(gc, &tensor) == GCOMP_OK && heap.left == 0);
+    CHECK(gcomp_commit(gc, 0, grad, NULL, 0, NULL, NULL, 0) == GCOMP_OUT_OF_MEMORY);
+    CHECK(gcomp_residual_get(gc, 0, e) == GCOMP_OK && e[5] == 0);
+    heap.left = SIZE_MAX;
+    CHECK(gcomp_commit(gc, 0, grad, NULL, 0, NULL, NULL, 0) == GCOMP_OK);
+    CHECK(gcomp_residual_get(gc, 0, e) == GCOMP_OK && e[5] == plain_bf16(grad[5]));
+    gcomp_close(gc);
+}
+
+/* ---------------- arguments */
+
+static void test_what_is_asked_for_is_checked(void)
+{
+    static const char *const codec[1] = {"sign"};
+    static const size_t n[1] = {300};
+    static float e[300];
+    char why[256] = "";
+    gcomp_desc desc = desc_of("int4", GCOMP_AGGREGATE_AUTO);
+    gcomp *gc = NULL;
+    group g;
+    desc.why = why;
+    desc.why_capacity = sizeof why;
+    CHECK(gcomp_open(&gc, &desc) == GCOMP_INVALID_ARGUMENT && !gc && strstr(why, "residual is 'int4': it takes fp32, bf16 or int8"));
+    if (!strstr(why, "int4")) printf("# %s\n", why);
+    CHECK(gcomp_memory_needed(&desc, NULL, 0) == 0);
+    desc = desc_of("int8", GCOMP_AGGREGATE_AUTO);
+    group_open(&g, 2, &desc, codec, n, 1);
+    CHECK(gcomp_residual_get(NULL, 0, e) == GCOMP_INVALID_ARGUMENT && gcomp_residual_get(g.gc[0], 1, e) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_residual_get(g.gc[0], 0, NULL) == GCOMP_INVALID_ARGUMENT && gcomp_residual(g.gc[0], 0) == NULL);
+    gcomp_close(g.gc[1]); /* another kind on another worker */
+    desc.residual = "bf16";
+    desc.comm.rank = 1;
+    desc.comm.world = 2;
+    CHECK(gcomp_open(&g.gc[1], &desc) == GCOMP_OK);
+    const gcomp_tensor tensor = tensor_of(0, n[0], codec[0]);
+    CHECK(gcomp_add_tensor(g.gc[1], &tensor) == GCOMP_OK);
+    group_fill(&g, 0);
+    group_step(&g);
+    CHECK(all_are(&g, GCOMP_MISMATCH) && strstr(gcomp_error(g.gc[0]), "residual"));
+    group_close(&g);
+    desc = desc_of("int8", GCOMP_AGGREGATE_AUTO);
+    desc.no_error_feedback = 1;
+    group_open(&g, 1, &desc, codec, n, 1);
+    CHECK(gcomp_residual_get(g.gc[0], 0, e) == GCOMP_WRONG_STATE);
+    group_fill(&g, 0);
+    group_step(&g);
+    CHECK(all_are(&g, GCOMP_OK));
+    group_close(&g);
+    desc = desc_of(NULL, GCOMP_AGGREGATE_AUTO); /* floats */
+    group_open(&g, 1, &desc, codec, n, 1);
+    group_fill(&g, 0);
+    group_step(&g);
+    CHECK(gcomp_residual_get(g.gc[0], 0, e) == GCOMP_OK && !memcmp(e, gcomp_residual(g.gc[0], 0), sizeof e));
+    group_close(&g);
+}
+
+/* What the codec layer gets from its user is floats, whatever stands in the reserved field. */
+static void test_the_reserved_field_of_an_input_is_not_read(void)
+{
+    static float grad[500], residual[500];
+    static uint8_t bytes[2][GCOMP_BOUND(500)];
+    gcomp_codec codec;
+    size_t length[2] = {0, 0};
+    for (size_t i = 0; i < 500; i++) grad[i] = gradient_at(0, 0, 0, i), residual[i] = gradient_at(1, 0, 0, i);
+    CHECK(gcomp_codec_parse(&codec, "int:bits=4", NULL, 0) == GCOMP_OK);
+    for (unsigned i = 0; i < 2; i++) {
+        gcomp_input in = {0};
+        in.grad = grad;
+        in.residual = residual;
+        in.rows = 500;
+        in.reserved = 2 * i;
+        CHECK(gcomp_encode(&codec, &in, NULL, bytes[i], sizeof bytes[i], &length[i]) == GCOMP_OK);
+        CHECK(gcomp_retain(bytes[i], length[i], &in, residual, NULL) == GCOMP_OK);
+        for (size_t k = 0; k < 500; k++) residual[k] = gradient_at(1, 0, 0, k);
+    }
+    CHECK(length[0] == length[1] && !memcmp(bytes[0], bytes[1], length[0]));
+}
+
+int main(void)
+{
+    RUN(test_steps_are_those_of_floats_and_residuals_are_rounded);
+    RUN(test_residuals_are_rounded_whatever_makes_the_mean);
+    RUN(test_residuals_stay_when_codecs_change);
+    RUN(test_what_rounding_changes_is_bounded);
+    RUN(test_tensors_alone_keep_small_residuals);
+    RUN(test_a_save_brings_back_every_bit);
+    RUN(test_saves_have_the_bytes_that_the_format_says);
+    RUN(test_a_save_of_another_kind_is_refused);
+    RUN(test_residuals_that_no_worker_keeps_are_refused);
+    RUN(test_workers_leave_and_join);
+    RUN(test_another_number_of_workers_takes_the_mean_of_residuals);
+    RUN(test_a_request_that_fails_leaves_small_residuals_as_they_were);
+    RUN(test_a_skipped_step_changes_nothing);
+    RUN(test_memory_is_what_was_said);
+    RUN(test_a_residual_takes_the_bytes_that_the_manual_says);
+    RUN(test_every_allocation_may_fail);
+    RUN(test_what_is_asked_for_is_checked);
+    RUN(test_the_reserved_field_of_an_input_is_not_read);
+    return test_end();
+}
