@@ -520,9 +520,9 @@
      The codec layer can also encode with the method none. Methods of sums, and dgc, work in steps
      only.
      What was not sent
-       waits in a residual  fp16 bf16 int fp8 mx sign onebit twobit threshold1 topk dryden
-                            blocktopk strom adacomp randomk sketch powersgd; and nonzero, unless its
-                            values are floats
+       waits in a residual  fp16 bf16 int fp8 mx nvfp4 e3m0 nf4 sign onebit twobit
+                            threshold1 topk dryden blocktopk strom adacomp randomk sketch powersgd;
+                            and nonzero, unless its values are floats
        waits in a memory of the method   dgc (residual and momentum), fetch (tables)
        is forgotten, since what is sent is right on average   qsgd natural wangni terngrad (but
                             for clipping) eden (nearly) intsum
@@ -565,6 +565,8 @@
                             CODED LEVELS
      fp8                    format=e4m3 (e5m2), block=256
      mx                     format=e2m1 (e4m3, e5m2, int8, e2m3, e3m2)
+     e3m0                   block=256
+     nf4                    block=64
      eden                   bits=1 (2, 3, 4), block=4096 (64 to 65536), feedback=0 (1: keeps a
                             residual, with the scale of least error instead of the unbiased one)
      topk                   density=0.01, global=0 (see MANY WORKERS), exact=1 (0: from 0.8 k to
@@ -584,7 +586,7 @@
      powersgd               rank=4 (1 to 64), alternate=0, momentum=0 (below 1)
      intsum                 bits=8 (16, 32), rounding=stochastic (nearest)
      fp16 bf16              rounding=nearest (stochastic: right on average)
-     none vote natural nonzero   have no parameters
+     none vote natural nvfp4 nonzero   have no parameters
 
    SCHEDULES
      desc.codec may be a list, from most bytes to fewest. desc.schedule says who chooses from the
@@ -669,6 +671,11 @@
      int       Dettmers: 8-Bit Approximations for Parallelism in Deep Learning, ICLR 2016
      fp8       Micikevicius et al.: FP8 Formats for Deep Learning, 2022
      mx        Open Compute Project: OCP Microscaling Formats (MX) Specification 1.0, 2023
+     nvfp4     NVIDIA: Pretraining Large Language Models with NVFP4, 2025
+     e3m0      Douillard et al.: Streaming DiLoCo with Overlapping Communication: Towards a
+               Distributed Free Lunch, 2025
+     nf4       Dettmers, Pagnoni, Holtzman, Zettlemoyer: QLoRA: Efficient Finetuning of Quantized
+               LLMs, NeurIPS 2023
      eden      Vargaftik, Ben-Basat, Portnoy, Mendelson, Ben-Itzhak, Mitzenmacher: DRIVE: One-bit
                Distributed Mean Estimation, NeurIPS 2021; the same: EDEN: Communication-Efficient
                and Robust Distributed Mean Estimation for Federated Learning, ICML 2022
@@ -781,10 +788,19 @@
                    each 32 elements, the scale 2^(x - 127), x < 255; then n codes of 4 bits (e2m1),
                    8 or 6: the scale times the number below; for int8 the scale times k / 64, k in
                    two's complement.
-                   Small floats (fp8, mx) have, from the highest bit, a sign, e bits of exponent E,
-                   m bits of mantissa M. With bias = 2^(e - 1) - 1 the number is
+                   Small floats (fp8, mx, nvfp4, e3m0) have, from the highest bit, a sign, e bits of
+                   exponent E, m bits of mantissa M. With bias = 2^(e - 1) - 1 the number is
                    2^(E - bias) * (1 + M / 2^m), or 2^(1 - bias) * M / 2^m if E = 0. These codes
                    are refused: 0x7f of e4m3, 0x7c to 0x7f of e5m2, and both with the sign
+     nvfp4    35   a float S, checked as a scale; a byte X for each 16 elements, an e4m3 below 0x7f;
+                   then n codes of 4 bits, e2m1: S times X, rounded to a float, times the number
+     e3m0     36   word: B; a float scale per block, then n codes of 4 bits, small floats with e = 3
+                   and m = 0: 0 for E = 0, else the scale times 2^(E - 3)
+     nf4      37   word: B; a float scale per block, then n codes of 4 bits, 0 .. 15: the scale
+                   times this float, by its bits
+                   0 bf800000  1 bf3239b1  2 bf066b30  3 beca32a0  4 be91a24d  5 be3d353f
+                   6 bdba7871  7 00000000  8 3da2faff  9 3e24cae3  10 3e7c04dd  11 3ead033a
+                   12 3ee1a4b8  13 3f1007ab  14 3f3913b3  15 3f800000
      eden     20   word: bits - 1 (2 bits), log2(block) - 6 (4 bits); the body: see PIECES
      topk      5   n is at most 2^32. u64 k <= n; a byte: the coder of the k indices; the indices,
                    increasing; then the k values as a body of the value method with n = k, its codes
@@ -1212,6 +1228,9 @@ typedef struct gcomp_info {
 #define GCOMP_BOUND_INT(n) GCOMP_BOUND_BLOCKS(n, 8, 256, 4)
 #define GCOMP_BOUND_FP8(n) GCOMP_BOUND_BLOCKS(n, 8, 256, 4)
 #define GCOMP_BOUND_MX(n) GCOMP_BOUND_BLOCKS(n, 4, 32, 1)
+#define GCOMP_BOUND_NVFP4(n) (GCOMP_BOUND_BLOCKS(n, 4, 16, 1) + 4)
+#define GCOMP_BOUND_E3M0(n) GCOMP_BOUND_BLOCKS(n, 4, 256, 4)
+#define GCOMP_BOUND_NF4(n) GCOMP_BOUND_BLOCKS(n, 4, 64, 4)
 #define GCOMP_BOUND_TOPK(n) /* an index takes 7 bits, and all gaps together n / 64 */ \
     (43 + 4 * GCOMP__CEIL(n, 100) + GCOMP__CEIL(7 * GCOMP__CEIL(n, 100) + GCOMP__CEIL(n, 64), 8))
 
@@ -3107,9 +3126,7 @@ enum {
     GCOMP__GATHER, /* each worker gets the payloads of all */
     GCOMP__SHARE,  /* instead of a gather, where the mean is made by ranges, see >>shards */
     GCOMP__SUM,    /* of floats */
-    GCOMP__SUM8,   /* of integers of 8, 16 or 32 bits */
-    GCOMP__SUM16,
-    GCOMP__SUM32,
+    GCOMP__SUM8, GCOMP__SUM16, GCOMP__SUM32, /* of integers of 8, 16 or 32 bits */
     GCOMP__MAX,    /* the largest of the workers' floats, element by element */
     GCOMP__SUM_F16, GCOMP__SUM_BF16, /* of halves; never both under way, see >>requests */
     GCOMP__KINDS   /* how many kinds there are */
@@ -3143,8 +3160,7 @@ enum {
     /* Keeps a momentum: the last n floats of its state. So the method encodes in steps only. p is
        made with the momentum, and then stands at the beginning of the scratch. */
     GCOMP__MOMENTUM = 128,
-    /* Of the mean only the largest elements are applied, as many as a payload has. */
-    GCOMP__TOP_MEAN = 256,
+    GCOMP__TOP_MEAN = 256, /* of the mean only the largest are applied, as many as are sent */
     /* Even and odd steps sum different things. The last float of the method's shared state says
        what comes next: 1 before an odd step, 0 before an even one. */
     GCOMP__TURNS = 512,
@@ -3198,6 +3214,7 @@ typedef struct gcomp__form {
     unsigned kernel;      /* which entry of the row's table of kernels */
     unsigned code16;      /* bytes of 16 codes */
     unsigned scale_bytes; /* of a block: GCOMP__NO_SCALE, ... */
+    unsigned front;       /* 0; 4: a float stands before the scales, see GCOMP__TWO_LEVELS */
     size_t block;         /* elements with the same scale, a power of two; 0: the whole tensor */
     int measure;          /* what the scale is made from: GCOMP__MOST, ... */
     int scale_first;      /* 1: the scale must be known before the codes; 0: it comes after them */
@@ -3210,9 +3227,9 @@ typedef struct gcomp__form {
     float levels;         /* the largest level: codes are -levels .. levels, or 0 .. levels */
     int check;            /* which codes are invalid: GCOMP__ALL_CODES, ... */
     int last_code;        /* GCOMP__UP_TO: the largest valid code without its sign */
-    /* GCOMP__OWN_CHECK: 1 if a code is invalid */
-    int (*bad_codes)(const uint8_t *codes, size_t bytes);
+    int (*bad_codes)(const uint8_t *codes, size_t bytes); /* OWN_CHECK: 1 if a code is invalid */
     unsigned code;        /* entropy code of the levels, see >>segments; 0: packed */
+    const int32_t *table; /* NULL, or the bits of the floats that 16 codes stand for */
     /* fills u->a, b, inverse, lift, offset from what was measured of a block */
     void (*fit)(const struct gcomp__form *form, const gcomp__measured *m, gcomp__constants *u);
 } gcomp__form;
@@ -3232,7 +3249,8 @@ enum {
     GCOMP__NO_SCALE = 0,
     GCOMP__POWER_OF_TWO = 1, /* 2^(x - 127), x < 255 */
     GCOMP__ONE_FLOAT = 4,
-    GCOMP__TWO_FLOATS = 8
+    GCOMP__TWO_FLOATS = 8,
+    GCOMP__TWO_LEVELS = 16 /* a byte, an e4m3 times the float of form.front; for decoders */
 };
 
 /* What is measured of a block or of the tensor. MOST, MOMENTS and RANGE also find the largest |p|,
@@ -3267,6 +3285,7 @@ struct gcomp__constants {
     uint64_t words;    /* two key words of random numbers, see >>random */
     const void *draws; /* 16 random bits for each element of the tile at work, see gcomp__drawn */
     size_t at;         /* number in the tensor of the tile's first element */
+    const int32_t *table; /* that of the form, for decoders */
 };
 
 enum { GCOMP__HEADER = 32 }; /* bytes of a payload before its body */
@@ -3556,7 +3575,7 @@ struct gcomp__tile {
              compared as integers without a sign: those of the smallest p if some p < 0.
        high: GCOMP__RANGE: the largest bits, compared as integers with a sign: those of the largest
              p if some p >= 0. */
-    uint32_t top[GCOMP__TILE / 16], high[GCOMP__TILE / 16];
+    uint32_t top[GCOMP__TILE / 16 + 8], high[GCOMP__TILE / 16]; /* 8 more: stores are of 16 */
     GCOMP__ON_A_LINE float p[GCOMP__TILE];
 };
 
@@ -3646,7 +3665,8 @@ GCOMP__INLINE void gcomp__view_like(gcomp__view *to, const gcomp__view *like,
 {
     const ptrdiff_t scales = like->codes - like->body; /* first: *like may be *to */
     *to = *like;
-    to->body = to->scales = payload + GCOMP__HEADER;
+    to->body = payload + GCOMP__HEADER;
+    to->scales = to->body + to->form.front;
     to->codes = to->body + scales;
 }
 
@@ -3789,6 +3809,16 @@ GCOMP__INLINE void gcomp__get_scale(const uint8_t *from, size_t bytes, gcomp__co
         u->a = from[0] ? gcomp__float((uint32_t)from[0] << 23) : gcomp__float(1u << 22);
     if (bytes >= GCOMP__ONE_FLOAT) u->a = gcomp__get_float(from);
     if (bytes == GCOMP__TWO_FLOATS) u->b = gcomp__get_float(from + 4);
+}
+
+/* The scale that an e4m3 stands for, code <= 0x7e, with the float of the tensor: rounded once,
+   since the first product is exact. The bits of an e4m3, shifted, are those of a float 2^-120 as
+   large, also where they are subnormal. */
+GCOMP__INLINE float gcomp__two_levels(uint32_t code, float tensor)
+{
+    float e4m3 = gcomp__float(code << 20) * 1329227995784915872903807060280344576.0f; /* 2^120 */
+    GCOMP__PIN(e4m3);
+    return e4m3 * tensor;
 }
 
 /* Bytes of the codes of the last `count` < 16 elements: as many as hold their bits, or with
@@ -4170,7 +4200,8 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
 
 /* The list of methods, in the order of gcomp_method_name; none comes before them. */
 #define GCOMP__METHODS(X) \
-    X(FP16, fp16) X(BF16, bf16) X(FP8, fp8) X(MX, mx) X(SIGN, sign) X(ONEBIT, onebit) \
+    X(FP16, fp16) X(BF16, bf16) X(FP8, fp8) X(MX, mx) X(NVFP4, nvfp4) X(E3M0, e3m0) X(NF4, nf4) \
+    X(SIGN, sign) X(ONEBIT, onebit) \
     X(TWOBIT, twobit) X(THRESHOLD1, threshold1) X(TERNGRAD, terngrad) \
     X(QSGD, qsgd) X(NATURAL, natural) X(INT, int) X(EDEN, eden) \
     X(TOPK, topk) X(STROM, strom) X(DRYDEN, dryden) X(WANGNI, wangni) \
@@ -4237,7 +4268,8 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
 #define GCOMP__HAS_CODES /* the parameter `code`: entropy codes of levels */ \
     (GCOMP__HAS(INT) || GCOMP__HAS(QSGD) || GCOMP__HAS(TERNGRAD))
 #define GCOMP__HAS_SCALE_FIRST /* block methods whose scale is known before the codes */ \
-    (GCOMP__HAS_CODES || GCOMP__HAS(FP8) || GCOMP__HAS(MX))
+    (GCOMP__HAS_CODES || GCOMP__HAS(FP8) || GCOMP__HAS(MX) || GCOMP__HAS(NVFP4) || \
+     GCOMP__HAS(E3M0) || GCOMP__HAS(NF4))
 #define GCOMP__HAS_DRAWS /* block methods that round up or down at random */ \
     (GCOMP__HAS_CODES || GCOMP__HAS(NATURAL) || GCOMP__HAS(FP16) || GCOMP__HAS(BF16))
 #ifdef GCOMP_NO_OBJECT
@@ -4246,7 +4278,9 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
 #define GCOMP__HAS_CASTS /* codes that a transport may sum */ (GCOMP__HAS(FP16) || GCOMP__HAS(BF16))
 #endif
 #define GCOMP__HAS_LEVELS16 GCOMP__HAS(QSGD)      /* levels of 16 bits */
-#define GCOMP__HAS_POWER_SCALES GCOMP__HAS(MX)    /* scales of one byte, and kernels->fit */
+#define GCOMP__HAS_TWO_LEVELS GCOMP__HAS(NVFP4)   /* a float before the scales of one byte */
+#define GCOMP__HAS_BYTE_SCALES /* scales of one byte, and kernels->fit */ \
+    (GCOMP__HAS(MX) || GCOMP__HAS_TWO_LEVELS)
 #define GCOMP__HAS_OWN_CHECKS GCOMP__HAS(NATURAL) /* GCOMP__OWN_CHECK, and whole groups of codes */
 #define GCOMP__HAS_VOTES GCOMP__HAS(VOTE)         /* payload->votes */
 #define GCOMP__HAS_FLOAT_WORDS /* a float in the parameter word of the payload */ \
@@ -7773,22 +7807,23 @@ typedef struct gcomp__seen {
     gw top, high;
 } gcomp__seen;
 
-/* 32 elements of the tile ahead: p = g + e goes to the tile, and is measured. With `range` bits are
-   compared twice: without sign, where negative p are the largest, and with sign. */
+/* 32 elements of the tile ahead: p = g + e goes to the tile, and is measured. With range = 1 bits
+   are compared twice: without sign, where negative p are the largest, and with sign. range = 2: two
+   blocks of 16, of which the second is `high`. */
 #define gcomp__look_at_tile GCOMP__F(look_at_tile)
 GCOMP__HEAVY void gcomp__look_at_tile(gcomp__seen *l, float *to, const float *g, const float *e,
                                       int range)
 {
     const gv p = gv_add(gv_load(g), gv_load(e));
     const gv q = gv_add(gv_load(g + 16), gv_load(e + 16));
-    const gw x = gw_bits(range ? p : gv_abs(p));
-    const gw y = gw_bits(range ? q : gv_abs(q));
+    const gw x = gw_bits(range == 1 ? p : gv_abs(p));
+    const gw y = gw_bits(range == 1 ? q : gv_abs(q));
     /* The maximum of the two first: so only one operation waits for the one of the turn before. */
     const gw larger = gw_max_unsigned(x, y);
     gv_store(to, p);
     gv_store(to + 16, q);
-    l->top = gw_max_unsigned(l->top, larger);
-    if (range) l->high = gw_max(l->high, gw_max(x, y));
+    l->top = range == 2 ? x : gw_max_unsigned(l->top, larger);
+    if (range) l->high = range == 2 ? y : gw_max(l->high, gw_max(x, y));
 }
 
 /* A method's quantiser where the scale is known. Each turn takes 32 p of this tile from t->p, puts
@@ -7801,7 +7836,8 @@ GCOMP__HEAVY void gcomp__look_at_tile(gcomp__seen *l, float *to, const float *g,
    loop:
      quants, format   the method's function for 32 elements, and which of its formats
      code16, block    bytes of 16 codes; elements of a block, of which 32 has a loop without a count
-     range            1: the scale is made from the smallest and the largest p
+     range            1: the scale is made from the smallest and the largest p. 2: the scale is that
+                      of 16 elements, and `block` is 32: a turn has two blocks
      factor           the method's own, on top of the block's inverse */
 #define gcomp__quantise_tile GCOMP__F(quantise_tile)
 GCOMP__HEAVY void gcomp__quantise_tile(gcomp__tile *t, gcomp__pair_quantiser quants, int format,
@@ -7811,29 +7847,32 @@ GCOMP__HEAVY void gcomp__quantise_tile(gcomp__tile *t, gcomp__pair_quantiser qua
     const float *g = t->grad, *e = t->residual;
     const gcomp__constants u = t->u; /* a copy, which no store can change */
     uint8_t *to = t->codes;
-    float tops[GCOMP__TILE / 4]; /* blocks of 32: 8 candidates each, compared 8 blocks at a time */
-    for (size_t j = 0, k = 0; j < count; k++) { /* block k begins at element j */
-        const gv f = gv_splat(t->inverse[k] * factor), offset = gv_splat(range ? t->offset[k] : 0);
+    const int two = range == 2;  /* blocks of 16 */
+    float tops[GCOMP__TILE / 2]; /* blocks of 32: 8 candidates each, compared 8 blocks at a time */
+    for (size_t j = 0, k = 0; j < count; k += 1 + (size_t)two) { /* block k begins at element j */
+        const gv f = gv_splat(t->inverse[k] * factor), h = two ? gv_splat(t->inverse[k + 1]) : f;
+        const gv offset = gv_splat(range == 1 ? t->offset[k] : 0);
         const size_t stop = block == 32 ? j + 32 : gcomp__min(count, j + block);
         gcomp__seen seen;
         seen.top = gw_splat(0); /* below all bits */
         seen.high = gw_splat(-0x7fffffff - 1);
         for (; j < stop; j += 32, to += 2 * code16) {
             gv p = gv_load(t->p + j), q = gv_load(t->p + j + 16);
-            if (range) p = gv_sub(p, offset), q = gv_sub(q, offset);
+            if (range == 1) p = gv_sub(p, offset), q = gv_sub(q, offset);
             p = gv_mul(p, f);
-            q = gv_mul(q, f);
+            q = gv_mul(q, h);
             gcomp__look_at_tile(&seen, t->p + j, g + j, e + j, range);
             (quants)(to, p, q, &u, j, format);
         }
         if (block == 32) gv_most_of_halves(tops + 8 * k, gv_of_bits(seen.top));
         else t->top[k] = gv_most(gv_of_bits(seen.top));
-        if (range) { /* the order of signed integers, turned into that of unsigned ones and back */
+        if (two) gv_most_of_halves(tops + 8 * k + 8, gv_of_bits(seen.high));
+        if (range == 1) { /* the order of signed integers, made that of unsigned ones and back */
             const gw high = gw_xor(seen.high, gw_splat(-0x7fffffff - 1));
             t->high[k] = gv_most(gv_of_bits(high)) ^ 0x80000000u;
         }
     }
-    for (size_t k = 0; block == 32 && 32 * k < count; k += 8)
+    for (size_t k = 0; block == 32 && (two ? 16 : 32) * k < count; k += 8)
         gw_store((int32_t *)t->top + k, gw_bits(gv_most_of_rows(tops + 8 * k)));
 }
 
@@ -7863,14 +7902,18 @@ GCOMP__HEAVY void gcomp__quantise_groups(gcomp__tile *t, gcomp__quantiser quant,
 
 /* A method's decoder. `code16` is the bytes of 16 codes and `scale_bytes` those of a block's scale:
    both are constants, so that this is one loop over blocks around two over codes, one for each kind
-   of target. */
+   of target. Blocks of one byte's scale, 32 elements or with two levels 16, have a loop without
+   counts before. */
 #define gcomp__decode_groups GCOMP__F(decode_groups)
 GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequantiser deq, int format,
                                        size_t code16, size_t scale_bytes)
 {
     const gcomp__view *view = d->view;
+    const int two = scale_bytes == GCOMP__TWO_LEVELS;
     const size_t block = scale_bytes ? (size_t)1 << view->shift : SIZE_MAX;
-    const uint8_t *scale = view->scales + (d->first >> view->shift) * scale_bytes;
+    const size_t bytes = two ? 1 : scale_bytes; /* from scale to scale */
+    const uint8_t *scale = view->scales + (d->first >> view->shift) * bytes;
+    const float tensor = two ? gcomp__get_float(view->scales - 4) : 1;
     const uint8_t *code = d->codes;
     const float *base = d->base;
     const gv weight = gv_splat(d->weight);
@@ -7880,17 +7923,21 @@ GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequanti
     gcomp__constants u;
     u.constant = view->form.constant;
     u.levels = view->form.levels;
-    for (; scale_bytes == 1 && !base && run == 32 && left >= 32; left -= 32, to += 32) { /* mx's */
-        gcomp__get_scale(scale++, 1, &u);
+    u.table = view->form.table;
+    for (; bytes == 1 && !base && run == (two ? 16 : 32) && left >= 32; left -= 32, to += 32) {
+        if (two) u.a = gcomp__two_levels(*scale++, tensor);
+        else gcomp__get_scale(scale++, 1, &u);
         gv_store(to, (deq)(code, &u, format));
+        if (two) u.a = gcomp__two_levels(*scale++, tensor);
         gv_store(to + 16, (deq)(code + code16, &u, format));
         code += 2 * code16;
     }
     for (; left; left -= run, run = block) {
         run = gcomp__min(run, left);
         const float *const end = to + run; /* of the block */
-        gcomp__get_scale(scale, scale_bytes, &u);
-        scale += scale_bytes;
+        if (two) u.a = gcomp__two_levels(*scale, tensor);
+        else gcomp__get_scale(scale, scale_bytes, &u);
+        scale += bytes;
         for (; !GCOMP__SMALL && !base && to + 32 <= end; code += 2 * code16, to += 32) {
             gv_store(to, (deq)(code, &u, format));
             gv_store(to + 16, (deq)(code + code16, &u, format));
@@ -7997,15 +8044,16 @@ GCOMP__NOINLINE uint32_t gcomp__fit_tile(const gcomp__span *span, gcomp__tile *t
     const size_t blocks = (count + block - 1) >> shift, first = i >> shift;
     uint8_t *scale = job->scales + first * form->scale_bytes; /* of block k */
     uint32_t max_bits = 0;
-    /* Without `known`, top is measured here. For a range it becomes 0: then fit_simply returns 0,
-       and the block is measured in full below. */
-    for (size_t k = 0; k < blocks && (!known || block < 32); k++) {
+    /* Without `known`, and for most blocks of 16, top is measured here. For a range it becomes 0:
+       then fit_simply returns 0, and the block is measured in full below. */
+    known &= block >= 32 || form->front;
+    for (size_t k = 0; k < blocks && !known; k++) {
         gv most = gv_splat(0);
         for (size_t j = k * block; j < gcomp__min((k + 1) * block, count); j += 16)
             most = gv_max_bits(most, gv_load(t->p + j));
         t->top[k] = gcomp__measures(form->measure, GCOMP__RANGE) ? 0 : gv_most(most);
     }
-    if (GCOMP__HAS_POWER_SCALES && job->kernels->fit)
+    if (GCOMP__HAS_BYTE_SCALES && job->kernels->fit)
         return (job->kernels->fit)(form, t, blocks, scale);
     for (size_t k = 0; k < blocks; k++, scale += form->scale_bytes) {
         float *p = t->p + k * block;
@@ -8077,8 +8125,9 @@ GCOMP__NOINLINE void gcomp__stream_codes(uint8_t *to, const uint8_t *from, size_
     memcpy(to + i, from + i, bytes - i);
 }
 
-/* Blocks of 16 elements are too short for a quantiser's loop. So p are multiplied by their inverse
-   here, and the quantiser gets a tile of one block with inverse 1 and offset 0. */
+/* Blocks of 16 elements are too short for a quantiser's loop, but for nvfp4's own. So p are
+   multiplied by their inverse here, and the quantiser gets a tile of one block with inverse 1 and
+   offset 0. */
 #define gcomp__scale_small GCOMP__F(scale_small)
 GCOMP__NOINLINE void gcomp__scale_small(gcomp__tile *t, size_t count, int range)
 {
@@ -8163,7 +8212,7 @@ GCOMP__NOINLINE void gcomp__encode_scale_first(const gcomp__span *span)
         if (!in_tile && !job->given && i % form->block == 0)
             max_bits = gcomp__larger(max_bits, gcomp__fit_large(span, &t, i));
         if (t.u.lift != 1.0f) gcomp__lift(t.p, count, t.u.lift);
-        if (in_tile && form->block < 32)
+        if (in_tile && form->block < 32 && !form->front)
             gcomp__scale_small(&t, count, gcomp__measures(form->measure, GCOMP__RANGE));
         if (GCOMP__HAS_DRAWS && form->stochastic)
             gcomp__draw_many(span->draws, t.u.words, i, (count + 31) / 32 * 32);
@@ -10164,14 +10213,14 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
    and its line in GCOMP__METHODS, and its name in those families of >>zones that it belongs to (a
    scale before the codes, random numbers, entropy codes, ...): a build of this method alone leaves
    out what no family asks for. tests/check_without.sh makes that build, and compares its bits.
-   Numbers in payloads are never used twice: the next free one is 35.
+   Numbers in payloads are never used twice: the next free one is 38.
 
    The chapters, in this order; ">>method NAME" finds a method:
      commons of block methods   block sizes, block encoder, block measures, block checks, block
                                 decoder, parameters, sums of floats
      block methods              none, fp16, bf16, bits of signs, sign, onebit, twobit, threshold of
                                 twobit, threshold1, vote, integers, int, qsgd, terngrad, natural,
-                                smallfloats, fp8, mx
+                                smallfloats, looked up values, fp8, mx, nvfp4, e3m0, nf4
      eden                       hadamard, rotated pieces, centroids, pieces, eden, decoding eden
      commons of sparse methods  selection, collection, payload, cursor, scattering
      sparse methods             topk, strom, nonzero, dryden, wangni, adacomp, blocktopk; warm-up
@@ -10313,11 +10362,13 @@ static size_t gcomp__sample_line(const gcomp__call *call, const gcomp_input *in,
     return count;
 }
 
-/* Bytes of the scales of n elements: one for each block, the last block may be short. */
+/* Bytes of the scales of n elements: one for each block, the last block may be short; and what
+   stands before them. */
 static size_t gcomp__block_scales(const gcomp__form *form, size_t n)
 {
     if (n == 0) return 0;
-    return form->block ? gcomp__times(gcomp__ceil_div(n, form->block), form->scale_bytes)
+    return form->block ? gcomp__plus(gcomp__times(gcomp__ceil_div(n, form->block),
+                                                  form->scale_bytes), form->front)
                        : form->scale_bytes;
 }
 
@@ -10469,6 +10520,7 @@ static void gcomp__measure_all(gcomp__encode_job *job, void (*task)(void *arg, s
      a tensor    scale_first: a pass over the tensor measures, `fit` makes the scale, then it is
                  encoded. Else it is encoded first, measured on the way, and `fit` comes last
      a block     the same inside gcomp__common_kernels.encode, where a block is in the cache
+     both        form.front: the tensor as above, with `unit` as what its blocks start from
 
    Each chunk measures its largest |p|. If that is infinite or NaN the encoder fails, and what it
    has written so far counts for nothing. */
@@ -10489,7 +10541,7 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     job.in = *in;
     job.n = n;
     job.last = &last;
-    job.scales = body;
+    job.scales = body + job.form.front;
     job.codes = body + gcomp__block_scales(&job.form, n);
     job.unit.lift = job.unit.inverse = 1;
     job.factor = call->factor != 0 ? call->factor : 1;
@@ -10506,11 +10558,13 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
         gcomp__step_of(&job.unit, scale, scale * levels, levels);
         job.unit.constant = *call->shared;
         job.given = 1;
-    } else if (GCOMP__HAS_SCALE_FIRST && job.form.scale_first && !job.form.block && n) {
+    } else if (GCOMP__HAS_SCALE_FIRST && job.form.scale_first && n &&
+               (!job.form.block || job.form.front)) {
         gcomp__measure_all(&job, gcomp__measure_chunk, &all);
         if (all.max_bits >= 0x7f800000u) return GCOMP_NOT_FINITE;
         (job.form.fit)(&job.form, &all, &job.unit);
-        job.given = 1;
+        job.given = !job.form.block;
+        if (job.form.front) gcomp__put_float(body, job.unit.a);
     }
     if (job.given) gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
     /* codes, and with blocks their scales */
@@ -10637,7 +10691,7 @@ static gcomp_result gcomp__block_open(gcomp__view *view)
         if (view->bytes < need) return GCOMP_TRUNCATED;
     } else if (view->bytes != need)
         return view->bytes < need ? GCOMP_TRUNCATED : GCOMP_TRAILING_BYTES;
-    view->scales = view->body;
+    view->scales = view->body + view->form.front;
     view->codes = view->body + scales;
     view->shift = view->form.block ? gcomp__log2((uint32_t)view->form.block)
                                    : (unsigned)(sizeof(size_t) * 8 - 1); /* i >> shift is 0 */
@@ -10646,19 +10700,23 @@ static gcomp_result gcomp__block_open(gcomp__view *view)
     return GCOMP_OK;
 }
 
-/* Checks scales that are powers of two, eight at a time: a byte of 255 is refused. *large |= 1 if
-   one is 2^112 (239) or more: then decoded values may overflow. */
-static gcomp_result gcomp__check_powers(const uint8_t *s, const uint8_t *end, int *large)
+/* Checks scales of one byte, eight at a time. Of powers of two a byte of 255 is refused, and
+   *large |= 1 if one is 2^112 (239) or more: then decoded values may overflow. last: 127 of e4m3,
+   where a byte from 127 on is refused: that is NaN, or has a sign. */
+static gcomp_result gcomp__check_bytes(const uint8_t *s, const uint8_t *end, unsigned last,
+                                       int *large)
 {
     const uint64_t ones = 0x0101010101010101u; /* 1 in each byte */
-    uint64_t none = 0, wide = 0; /* the top bit of a byte is set if it is 255; if at least 239 */
+    const uint64_t e4m3 = last < 255 ? ones * 0x80 : 0;
+    uint64_t none = 0, wide = 0; /* the top bit of a byte is set if it is bad; if at least 239 */
     for (; end - s >= 8; s += 8) {
         const uint64_t x = gcomp__get64(s), low = x & ones * 0x7f;
-        none |= (low + ones) & x;      /* low 127 becomes 128; and the top bit was set */
-        wide |= (low + ones * 17) & x; /* low 111 or more becomes 128 or more */
+        none |= (low + ones) & (x | e4m3); /* low 127 becomes 128; and the top bit was set */
+        none |= x & e4m3;
+        wide |= (low + ones * 17) & x;     /* low 111 or more becomes 128 or more */
     }
     for (; s < end; s++) {
-        none |= *s == 255 ? 0x80 : 0;
+        none |= *s >= last ? 0x80 : 0;
         wide |= *s >= 239 ? 0x80 : 0;
     }
     if (none & ones * 0x80) return GCOMP_CORRUPT;
@@ -10674,8 +10732,13 @@ static gcomp_result gcomp__check_scales(const gcomp__view *view, int *large)
 {
     const size_t bytes = view->form.scale_bytes;
     uint32_t most = 0; /* the largest word */
-    if (GCOMP__HAS_POWER_SCALES && bytes == GCOMP__POWER_OF_TWO)
-        return gcomp__check_powers(view->scales, view->codes, large);
+    if (GCOMP__HAS_TWO_LEVELS && view->form.front && view->n) { /* 448 * 6 is below 2^16 too */
+        most = gcomp__get32(view->body);
+        if (most >= 0x7f800000u) return GCOMP_CORRUPT;
+        *large |= most >= 0x77800000u; /* 2^112 */
+    }
+    if (GCOMP__HAS_BYTE_SCALES && bytes == GCOMP__POWER_OF_TWO)
+        return gcomp__check_bytes(view->scales, view->codes, view->form.front ? 127 : 255, large);
     for (const uint8_t *s = view->scales; s < view->codes; s += bytes) {
         const uint32_t a = gcomp__get32(s); /* the second float may be negative */
         const uint32_t b = bytes == GCOMP__TWO_FLOATS ? gcomp__get32(s + 4) & 0x7fffffffu : 0;
@@ -11313,13 +11376,13 @@ GCOMP__INLINE void gcomp__fp16_quant(uint8_t *code, gv p, const gcomp__constants
 GCOMP__INLINE void gcomp__fp16_random(uint8_t *code, gv p, const gcomp__constants *u, size_t i)
 {
     const gw least = gw_splat(113 << 23);
-    const gv x = gv_clamp(p, GCOMP__HALF_MAX);
-    const gw power = gw_max(gw_and(gw_bits(x), gw_splat(0x7f800000)), least);
+    const gw x = gw_min(gw_bits(gv_abs(p)), gw_splat(0x477fe000)); /* 65504 */
+    const gw power = gw_max(gw_and(x, gw_splat(0x7f800000)), least);
     const gv by = gv_of_bits(gw_sub(gw_splat((int32_t)(280u << 23)), power));
-    const gw sum = gw_add(gw_trunc(gv_mul(gv_abs(x), by)), gcomp__drawn(u, i));
+    const gw sum = gw_add(gw_trunc(gv_mul(gv_of_bits(x), by)), gcomp__drawn(u, i));
     const gw size = gw_add(gw_shr(sum, 16), gw_shr(gw_sub(power, least), 13));
     /* -32768 has the sign's bit of a half, and copies of it above */
-    gw_put16(code, gw_or(size, gw_and(gw_sar(gw_bits(x), 31), gw_splat(-32768))));
+    gw_put16(code, gw_or(size, gw_and(gw_sar(gw_bits(p), 31), gw_splat(-32768))));
 }
 /* Every binary16 is a float: decoding is exact. */
 #define gcomp__fp16_deq GCOMP__F(fp16_deq)
@@ -12578,16 +12641,25 @@ static const gcomp__method gcomp__row_natural = {
     GCOMP__WIDE_KERNELS(natural), &gcomp__block_payload, &gcomp__gathered, {gcomp__natural_form}};
 #endif
 
-/* >>smallfloats: what fp8 and mx share. A code has, from its highest bit on,
+/* >>smallfloats: what fp8, mx, nvfp4 and e3m0 share. A code has, from its highest bit on,
 
      code     | sign | exponent E | mantissa M, m bits |
      number   2^(E - bias) * (1 + M / 2^m), for E = 0 2^(1 - bias) * M / 2^m
 
    A scaled p is rounded to the nearest number, ties to even M; what is too large becomes the
    largest number. Without its sign, the code as a whole number counts the numbers from 0 up. */
-#if GCOMP__FIRST(FP8) || GCOMP__FIRST(MX)
+#if GCOMP__FIRST(FP8) || GCOMP__FIRST(MX) || GCOMP__FIRST(NVFP4) || GCOMP__FIRST(E3M0)
 /* Formats: the first six names are in the order of mx's parameter. */
-enum { GCOMP__E2M1, GCOMP__E4M3, GCOMP__E5M2, GCOMP__INT8, GCOMP__E2M3, GCOMP__E3M2 };
+enum {
+    GCOMP__E2M1,
+    GCOMP__E4M3,
+    GCOMP__E5M2,
+    GCOMP__INT8,
+    GCOMP__E2M3,
+    GCOMP__E3M2,
+    GCOMP__E3M0,
+    GCOMP__NO_FLOAT /* any 16 values */
+};
 
 typedef struct gcomp__small_format {
     int bits;     /* of a code */
@@ -12602,11 +12674,20 @@ static const gcomp__small_format gcomp__small_formats[] = {
     {8, 2, 15, 0x7b}, /* e5m2: 57344 */
     {8, 0, 0, 127},   /* int8: k / 64, no float */
     {6, 3, 1, 31},    /* e2m3: 7.5 */
-    {6, 2, 3, 31}     /* e3m2: 28 */
+    {6, 2, 3, 31},    /* e3m2: 28 */
+    {4, 0, 3, 7}      /* e3m0: 16 */
 };
 #endif
 
-#if GCOMP__EACH(FP8) || GCOMP__EACH(MX)
+#if GCOMP__FIRST(MX) || GCOMP__FIRST(NVFP4)
+/* The floats of e2m1's codes: 0, .5, 1, 1.5, 2, 3, 4, 6, and the same with a sign. */
+static const int32_t gcomp__e2m1_values[16] = {
+    0,           0x3f000000,  0x3f800000,      0x3fc00000,  0x40000000,  0x40400000,
+    0x40800000,  0x40c00000,  -0x7fffffff - 1, -0x41000000, -0x40800000, -0x40400000,
+    -0x40000000, -0x3fc00000, -0x3f800000,     -0x3f400000};
+#endif
+
+#if GCOMP__EACH(FP8) || GCOMP__EACH(MX) || GCOMP__EACH(NVFP4) || GCOMP__EACH(E3M0)
 /* The codes of 16 |x|, times 2^(7 - m), without limit. A float adder does the rounding:
 
      S = 2^(e + 23 - m) * (1 + steps / 2^23) + |x|,  2^e <= |x| < 2^(e+1), e not below that of the
@@ -12658,6 +12739,45 @@ GCOMP__INLINE gv gcomp__small_deq(const uint8_t *code, const gcomp__constants *u
     const gv half = f.bits == 6 ? gv_load_six(code, 10 - f.mantissa)
                                 : gv_load_short(code, 10 - f.mantissa);
     return gv_mul(gv_mul(half, gv_splat((float)(1 << (15 - f.bias)))), gv_splat(u->a));
+}
+#endif
+
+/* >>looked up values: codes of 4 bits that stand for any 16 values, by a table. */
+#if GCOMP__EACH(MX) || GCOMP__EACH(NVFP4)
+/* e2m1's table is a constant, which stays in registers. */
+#define gcomp__e2m1_deq GCOMP__F(e2m1_deq)
+GCOMP__INLINE gv gcomp__e2m1_deq(const uint8_t *code, const gcomp__constants *u, int format)
+{
+    (void)format;
+    return gv_mul(gv_of_bits(gw_look4(gcomp__e2m1_values, code)), gv_splat(u->a));
+}
+#endif
+
+#if GCOMP__EACH(E3M0) || GCOMP__EACH(NF4)
+/* The table is that of the form, so that methods share the decoder. */
+#define gcomp__table_deq GCOMP__F(table_deq)
+GCOMP__INLINE gv gcomp__table_deq(const uint8_t *code, const gcomp__constants *u, int format)
+{
+    (void)format;
+    return gv_mul(gv_of_bits(gw_look4(u->table, code)), gv_splat(u->a));
+}
+GCOMP__KERNEL(table_decode, const gcomp__decoding *d,
+              gcomp__decode_groups(d, gcomp__table_deq, 0, 8, GCOMP__ONE_FLOAT))
+#endif
+
+#if GCOMP__ONCE(E3M0) || GCOMP__ONCE(NF4)
+/* A form with such codes; `levels` is the largest of the values. */
+GCOMP__NOINLINE void gcomp__table_form(gcomp__form *form, const int32_t *table, float levels,
+                                       double block)
+{
+    form->code16 = 8; /* 4 bits each */
+    form->scale_bytes = GCOMP__ONE_FLOAT;
+    form->block = (size_t)block;
+    form->scale_first = 1;
+    form->levels = levels;
+    form->scale_is_step = 1;
+    form->table = table;
+    form->fit = gcomp__step_fit;
 }
 #endif
 
@@ -12720,22 +12840,7 @@ static const gcomp__method gcomp__row_fp8 = {
    max |p| / X is from 2^emax to below 2^(emax+1). What lies above the largest number becomes
    that: of e2m1 7.9 becomes 6, an error of a quarter. A scale that is a power of two costs a
    byte, and no rounding. OCP Microscaling Formats 1.0, 2023. */
-#if GCOMP__FIRST(MX)
-/* The floats of e2m1's codes: 0, .5, 1, 1.5, 2, 3, 4, 6, and the same with a sign. */
-static const int32_t gcomp__mx_values[16] = {
-    0,           0x3f000000,  0x3f800000,      0x3fc00000,  0x40000000,  0x40400000,
-    0x40800000,  0x40c00000,  -0x7fffffff - 1, -0x41000000, -0x40800000, -0x40400000,
-    -0x40000000, -0x3fc00000, -0x3f800000,     -0x3f400000};
-#endif
-
 #if GCOMP__EACH(MX)
-/* 16 codes of 4 bits, looked up. */
-#define gcomp__mx_e2m1_deq GCOMP__F(mx_e2m1_deq)
-GCOMP__INLINE gv gcomp__mx_e2m1_deq(const uint8_t *code, const gcomp__constants *u, int format)
-{
-    (void)format;
-    return gv_mul(gv_of_bits(gw_look4(gcomp__mx_values, code)), gv_splat(u->a));
-}
 /* int8: k = 64 p / X to nearest; -128 is never written. */
 #define gcomp__mx_int8_quants GCOMP__F(mx_int8_quants)
 GCOMP__INLINE void gcomp__mx_int8_quants(uint8_t *code, gv x, gv y,
@@ -12787,7 +12892,7 @@ static uint32_t gcomp__mx_fit(const gcomp__form *form, gcomp__tile *tile, size_t
 GCOMP__KERNEL(mx_e2m1_quantise, gcomp__tile *t,
               gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E2M1, 8, 32, 0, 1))
 GCOMP__KERNEL(mx_e2m1_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__mx_e2m1_deq, GCOMP__E2M1, 8, GCOMP__POWER_OF_TWO))
+              gcomp__decode_groups(d, gcomp__e2m1_deq, GCOMP__E2M1, 8, GCOMP__POWER_OF_TWO))
 GCOMP__KERNEL(mx_e4m3_quantise, gcomp__tile *t,
               gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E4M3, 16, 32, 0, 1))
 GCOMP__KERNEL(mx_e4m3_decode, const gcomp__decoding *d,
@@ -12837,6 +12942,217 @@ static const gcomp__method gcomp__row_mx = {
     "mx", 18, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
     {GCOMP__ONE_OF("format", 0, 5, 3, "e2m1|e4m3|e5m2|int8|e2m3|e3m2|")},
     GCOMP__KERNELS(mx), &gcomp__block_payload, &gcomp__gathered, {gcomp__mx_form}};
+#endif
+
+/* >>method nvfp4: e2m1 with scales of two levels: 16 elements share an e4m3, and all a float.
+
+     S      = max |p| of the tensor / (448 * 6)
+     X      = max |p| of a block / 6 / S rounded to e4m3, 0 .. 448 (>>smallfloats)
+     C(p)   = S X * (p / (S X) rounded to e2m1, at most 6); 0 where X = 0
+     body   | S, 4 bytes | X of each block, a byte | n codes of 4 bits |
+
+   |p - C(p)| <= S X, up to the following. Rounding X moves it by up to a 16th, so the largest p of
+   a block may be 6.4 S X, and becomes 6 S X. Below 2^-6 X has fewer digits: there blocks are 28672
+   times smaller than the tensor's largest |p|. X is 0 from 2^-10 down: such blocks wait in the
+   residual. A subnormal S is rounded up where it would not reach max |p|; S is rounded down where
+   448 * 6 * S would be no float. In a tensor of zeros S and X are 0. Of normal numbers .0090 of
+   |p|^2 is lost, with mx .0133. The tensor is read twice: S must be known before the first X.
+   NVIDIA: Pretraining Large Language Models with NVFP4, 2025. */
+#if GCOMP__FIRST(NVFP4)
+/* The e4m3 nearest to x, 0 <= x < 464, ties to even. From 2^-6 on by the bits of x, of which 20 are
+   cut off, and the biases of exponents differ by 120. Below, where codes are multiples of 2^-9, by
+   the addition of 2^14, whose last place is 2^-9. */
+GCOMP__INLINE uint32_t gcomp__e4m3_of(float x)
+{
+    const uint32_t u = gcomp__bits(x);
+    if (u >= 121u << 23) return ((u + 0x7ffffu + (u >> 20 & 1)) >> 20) - (120u << 3);
+    x += 16384.0f;
+    GCOMP__PIN_SUM(x);
+    return gcomp__bits(x) & 15;
+}
+
+/* X of each block of a tile, and 1 / (S X). The tile's constants are those of the tensor: inverse
+   is 1 / (S lift). X is j * 2^(E - 10), with j = 8 + M, or for E = 0, which counts as 1 then, M:
+   1 / X = 8 / j * 2^(7 - E). Returns the bits of the largest |p|. Blocks are few, so this is the
+   same plain function for all sets. */
+static uint32_t gcomp__nvfp4_fit(const gcomp__form *form, gcomp__tile *tile, size_t blocks,
+                                 uint8_t *scale)
+{
+    static const float eighths[16] = { /* 8 / j */
+        0,        8 / 1.0f, 8 / 2.0f,  8 / 3.0f,  8 / 4.0f,  8 / 5.0f,  8 / 6.0f,  8 / 7.0f,
+        8 / 8.0f, 8 / 9.0f, 8 / 10.0f, 8 / 11.0f, 8 / 12.0f, 8 / 13.0f, 8 / 14.0f, 8 / 15.0f};
+    const float inverse = tile->u.inverse, lift = tile->u.lift;
+    float sixth = inverse * (1.0f / 6);
+    uint32_t most = 0;
+    (void)form;
+    GCOMP__PIN(sixth);
+    for (size_t k = 0; k < blocks; k++) {
+        float x = gcomp__float(tile->top[k]) * lift;
+        GCOMP__PIN(x);
+        x *= sixth;
+        GCOMP__PIN(x);
+        const uint32_t code = gcomp__e4m3_of(x), e = gcomp__larger(code >> 3, 1);
+        float y = eighths[code < 8 ? code : 8 | (code & 7)] * gcomp__float((127 + 7 - e) << 23);
+        GCOMP__PIN(y);
+        tile->inverse[k] = y * inverse;
+        scale[k] = (uint8_t)code;
+        most = gcomp__larger(most, tile->top[k]);
+    }
+    return most;
+}
+#endif
+
+#if GCOMP__EACH(NVFP4)
+GCOMP__KERNEL(nvfp4_quantise, gcomp__tile *t,
+              gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E2M1, 8, 32, 2, 1))
+GCOMP__KERNEL(nvfp4_decode, const gcomp__decoding *d,
+              gcomp__decode_groups(d, gcomp__e2m1_deq, GCOMP__E2M1, 8, GCOMP__TWO_LEVELS))
+static const gcomp__block_kernels GCOMP__F(nvfp4_kernels)[] = {
+    {GCOMP__F(nvfp4_quantise), GCOMP__F(nvfp4_decode), gcomp__nvfp4_fit}};
+#endif
+
+#if GCOMP__ONCE(NVFP4)
+/* S, as above: no product of a scale and a code may overflow, however it is rounded. */
+static void gcomp__nvfp4_tensor(const gcomp__form *form, const gcomp__measured *m,
+                                gcomp__constants *u)
+{
+    gcomp__step_fit(form, m, u);
+    float most = gcomp__two_levels(0x7e, u->a);
+    most *= 6;
+    GCOMP__PIN(most);
+    if (!gcomp__finite(most)) u->a = gcomp__float(gcomp__bits(u->a) - 1);
+}
+
+static void gcomp__nvfp4_form(const double *param, gcomp__form *form)
+{
+    (void)param;
+    form->code16 = 8; /* 4 bits each */
+    form->scale_bytes = GCOMP__POWER_OF_TWO; /* a byte */
+    form->front = 4;  /* S */
+    form->block = 16;
+    form->scale_first = 1;
+    form->levels = 448 * 6;
+    form->fit = gcomp__nvfp4_tensor;
+}
+
+static const gcomp__method gcomp__row_nvfp4 = {
+    "nvfp4", 35, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
+    {{NULL}},
+    GCOMP__KERNELS(nvfp4), &gcomp__block_payload, &gcomp__gathered, {gcomp__nvfp4_form}};
+#endif
+
+/* >>method e3m0: floats of 4 bits without a mantissa (>>smallfloats): zero and seven powers of two.
+
+     s      = max |p| of a block / 16
+     C(p)   = s * (p / s rounded to the nearest of 0, 1/4, 1/2, 1, 2, 4, 8, 16, with p's sign)
+     body   | s, 4 bytes, of each block | n codes of 4 bits: a sign, then E; 0 is 0, else 2^(E-3) |
+
+   The border between two powers is 1.5 times the smaller one. What lies on it becomes the larger
+   one, whose 10 is even where 1 is odd; what lies on s / 8 becomes 0. |p - C(p)| <= |p| / 3 where
+   |p| >= s / 4, and at most s / 8 below. Of normal numbers .038 of |p|^2 is lost with any block
+   from 256 on, .035 with 64, .028 with 16: so the default is 256, at 4.13 bits. That is more than
+   int:bits=4 or mx lose; but their loss grows where few elements are large, and this one hardly
+   does. A block of zeros has s = 0. Streaming DiLoCo sends outer gradients in this format:
+   Douillard et al., 2025. Blocks and scales are chosen here. */
+#if GCOMP__FIRST(E3M0)
+/* The floats of the codes. */
+static const int32_t gcomp__e3m0_values[16] = {
+    0,           0x3e800000,  0x3f000000,      0x3f800000,  0x40000000,  0x40800000,
+    0x41000000,  0x41800000,  -0x7fffffff - 1, -0x41800000, -0x41000000, -0x40800000,
+    -0x40000000, -0x3f800000, -0x3f000000,     -0x3e800000};
+#endif
+
+#if GCOMP__EACH(E3M0)
+GCOMP__KERNEL(e3m0_quantise, gcomp__tile *t,
+              gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E3M0, 8, t->block, 0, 1))
+static const gcomp__block_kernels GCOMP__F(e3m0_kernels)[] = {
+    {GCOMP__F(e3m0_quantise), GCOMP__F(table_decode)}};
+#endif
+
+#if GCOMP__ONCE(E3M0)
+/* param: block. */
+static void gcomp__e3m0_form(const double *param, gcomp__form *form)
+{
+    gcomp__table_form(form, gcomp__e3m0_values, 16, param[0]);
+}
+
+static const gcomp__method gcomp__row_e3m0 = {
+    "e3m0", 36, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
+    {GCOMP__BLOCKS("block", 256)},
+    GCOMP__KERNELS(e3m0), &gcomp__block_payload, &gcomp__gathered, {gcomp__e3m0_form}};
+#endif
+
+/* >>method nf4: 16 values between -1 and 1, dense where normal numbers are: "4-bit NormalFloat".
+
+     s      = max |p| of a block
+     C(p)   = s * (the v nearest to p / s; of two the lower one)
+     v      -1       -.69619  -.52507  -.39492  -.28444  -.18477  -.09105  0
+            .07958   .16093   .24611   .33792   .44071   .56262   .72296   1
+     body   | s, 4 bytes, of each block | n codes of 4 bits, 0 .. 15: the number of v |
+
+   |p - C(p)| <= .152 s, and .046 s near 0. Of normal numbers .0085 of |p|^2 is lost with a block of
+   64, .0103 with 512; int:bits=4 loses .0116 and .0181. A block of zeros has s = 0. The values are
+   the paper's, which took quantiles of the normal distribution, 0 among them. Dettmers, Pagnoni,
+   Holtzman, Zettlemoyer, NeurIPS 2023. */
+#if GCOMP__FIRST(NF4)
+/* The floats of the codes. */
+static const int32_t gcomp__nf4_values[16] = {
+    -0x40800000, -0x40cdc64f, -0x40f994d0, -0x4135cd60, -0x416e5db3, -0x41c2cac1,
+    -0x4245878f, 0, 0x3da2faff, 0x3e24cae3, 0x3e7c04dd, 0x3ead033a,
+    0x3ee1a4b8, 0x3f1007ab, 0x3f3913b3, 0x3f800000};
+/* The largest float that is not above the middle between values k + 8 and k + 9: for k = 0 .. 6,
+   one that is never asked for, and for k = -8 .. -1, as gw_look16 counts. */
+static const int32_t gcomp__nf4_borders[16] = {
+    0x3df64862, 0x3e5067e0, 0x3e9582d4, 0x3ec753f9, 0x3f006d03, 0x3f248daf,
+    0x3f5c89d9, 0x7f7fffff, -0x40a6e327, -0x40e3ad8f, -0x41147b80, -0x41521589,
+    -0x418fc313, -0x41f2c744, -0x42c5878f, 0x3d22faff};
+#endif
+
+#if GCOMP__EACH(NF4)
+/* The codes of 16 x, |x| <= 1. t = x * (a - b |x|) + c grows with x, and is near k at the border of
+   k: the whole number nearest to t tells the one border that x has to be compared with.
+
+     x        -1     -.848  -.611  ...  -.138  -.0455  .0398  .120  ...  .643   .861   1
+     t        -8.31  -8.01  -6.98       -2.89  -1.77   -.67   .31        4.78   5.67   5.94
+     k        -8     -8     -7          -3     -2      -1     0          5      6      6
+
+   At each border t is .17 or more from where the nearest whole number changes, so that no rounding
+   of t matters: nor whether the sets round its products. */
+#define gcomp__nf4_codes GCOMP__F(nf4_codes)
+GCOMP__HEAVY gw gcomp__nf4_codes(gv x)
+{
+    const gv slope = gv_mul_add(gv_abs(x), gv_splat(-6.0625f), gv_splat(13.1875f));
+    const gw k = gw_nearest(gv_mul_add(x, slope, gv_splat(-1.1875f)));
+    const gv border = gv_of_bits(gw_look16(gcomp__nf4_borders, k));
+    const gw above = gw_sar(gw_bits(gv_sub(border, x)), 31); /* -1 where x is above */
+    return gw_sub(gw_add(k, gw_splat(8)), above);
+}
+#define gcomp__nf4_quants GCOMP__F(nf4_quants)
+GCOMP__INLINE void gcomp__nf4_quants(uint8_t *code, gv x, gv y, const gcomp__constants *u, size_t i,
+                                     int format)
+{
+    (void)u;
+    (void)i;
+    (void)format;
+    gb_put4(code, gb_limit(gcomp__nf4_codes(x), gcomp__nf4_codes(y), 0, -128, 127));
+}
+GCOMP__KERNEL(nf4_quantise, gcomp__tile *t,
+              gcomp__quantise_tile(t, gcomp__nf4_quants, 0, 8, t->block, 0, 1))
+static const gcomp__block_kernels GCOMP__F(nf4_kernels)[] = {
+    {GCOMP__F(nf4_quantise), GCOMP__F(table_decode)}};
+#endif
+
+#if GCOMP__ONCE(NF4)
+/* param: block. */
+static void gcomp__nf4_form(const double *param, gcomp__form *form)
+{
+    gcomp__table_form(form, gcomp__nf4_values, 1, param[0]);
+}
+
+static const gcomp__method gcomp__row_nf4 = {
+    "nf4", 37, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
+    {GCOMP__BLOCKS("block", 64)},
+    GCOMP__KERNELS(nf4), &gcomp__block_payload, &gcomp__gathered, {gcomp__nf4_form}};
 #endif
 
 /* >>hadamard: rotations that make the coordinates of a vector nearly normal, for eden.

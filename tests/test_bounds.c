@@ -168,6 +168,9 @@ static void test_macros_bound_the_payloads_of_single_codecs(void)
         ROW("int", GCOMP_BOUND_INT),
         ROW("fp8", GCOMP_BOUND_FP8),
         ROW("mx", GCOMP_BOUND_MX),
+        ROW("nvfp4", GCOMP_BOUND_NVFP4),
+        ROW("e3m0", GCOMP_BOUND_E3M0),
+        ROW("nf4", GCOMP_BOUND_NF4),
         ROW("topk", GCOMP_BOUND_TOPK)};
 #undef ROW
     static const size_t sizes[4] = {1, 1000, 4096, 100000};

@@ -110,8 +110,9 @@ static void decode(size_t n, size_t length)
 
 /* ---------------- a codec, as the tests know it */
 
-enum { SIGNS, SIDES, TWOBIT, THRESHOLD, LEVELS, AFFINE, DITHER, NATURAL, SMALL, MX }; /* kinds */
-enum { MOST, L2, CLIPPED };                                                           /* norms */
+/* kinds; of TABLE a code is the number of a value; NV has a float before its scales of a byte */
+enum { SIGNS, SIDES, TWOBIT, THRESHOLD, LEVELS, AFFINE, DITHER, NATURAL, SMALL, MX, TABLE, NV };
+enum { MOST, L2, CLIPPED }; /* norms */
 
 typedef struct spec {
     const char *text;
@@ -171,7 +172,14 @@ static const spec specs[] = {
     {"mx:format=e5m2", MX, 18, 2, 32, 8, 15, 0, 0, 0, 2, 15, 0x7b},
     {"mx:format=int8", MX, 18, 3, 32, 8, 0, 0, 0, 0, 0, 0, 127},
     {"mx:format=e2m3", MX, 18, 4, 32, 6, 2, 0, 0, 0, 3, 1, 31},
-    {"mx:format=e3m2", MX, 18, 5, 32, 6, 4, 0, 0, 0, 2, 3, 31}};
+    {"mx:format=e3m2", MX, 18, 5, 32, 6, 4, 0, 0, 0, 2, 3, 31},
+    {"nvfp4", NV, 35, 0, 16, 4, 6 * 448, 0, MOST, 0, 1, 1, 7},
+    {"e3m0", TABLE, 36, 8, 256, 4, 16, 0, MOST, 0, 0, 0, 0},
+    {"e3m0:block=16", TABLE, 36, 4, 16, 4, 16, 0, MOST, 0, 0, 0, 0},
+    {"e3m0:block=tensor", TABLE, 36, 0, 0, 4, 16, 0, MOST, 0, 0, 0, 0},
+    {"nf4", TABLE, 37, 6, 64, 4, 1, 0, MOST, 0, 0, 0, 0},
+    {"nf4:block=16", TABLE, 37, 4, 16, 4, 1, 0, MOST, 0, 0, 0, 0},
+    {"nf4:block=4096", TABLE, 37, 12, 4096, 4, 1, 0, MOST, 0, 0, 0, 0}};
 enum { SPECS = sizeof specs / sizeof *specs };
 
 /* Code i of a stream of them; a code of 9 bits is an exponent and above it a sign, in groups of
@@ -238,6 +246,26 @@ static double small_value(const spec *s, int code)
     return field ? ldexp(unit + code % unit, field - s->bias - s->mantissa) : ldexp(code, 1 - s->bias - s->mantissa);
 }
 
+/* The values of TABLE: powers of two; and the floats that the authors of QLoRA publish. */
+static double table_value(const spec *s, unsigned code)
+{
+    static const double e3m0[8] = {0, 0.25, 0.5, 1, 2, 4, 8, 16};
+    static const double nf4[16] = {-1, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+                                   -0.18477343022823334, -0.09105003625154495, 0, 0.07958029955625534, 0.16093020141124725,
+                                   0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
+                                   0.7229568362236023, 1};
+    if (s->wire == 37) return nf4[code];
+    return code & 8 ? -e3m0[code & 7] : e3m0[code];
+}
+
+/* The distance of the nearest value. */
+static double table_distance(const spec *s, double x)
+{
+    double least = INFINITY;
+    for (unsigned code = 0; code < 16; code++) least = fmin(least, fabs(x - table_value(s, code)));
+    return least;
+}
+
 /* ---------------- scales */
 
 typedef struct measures {
@@ -299,9 +327,22 @@ static int good_scale(const spec *s, const measures *m, float a, float b)
         if (m->most >= ldexp(1, 127)) /* as many codes above the middle as below: multiples of a are finite then */
             return near(a, (m->high - m->low) / (2 * s->levels)) && fabs(b - (m->low + m->high) / 2) <= 3e-7 * m->most;
         return near(a, (m->high - m->low) / (2 * s->levels + 1)) && near(b, m->low + (s->levels + 1) * (double)a);
-    case SMALL: return is_step(a, m->most, s->levels, 1);
+    case SMALL:
+    case TABLE: return is_step(a, m->most, s->levels, 1);
     default: return 1;
     }
+}
+
+/* The scale of a block of NV before it is rounded to a float, and the byte that stands for it: the
+   e4m3 nearest to a sixth of the largest |p| in units of `tensor`. */
+static const spec e4m3_spec = {"e4m3", SMALL, 0, 0, 0, 8, 448, 0, MOST, 0, 3, 7, 0x7e};
+
+static double nv_scale(float tensor, unsigned byte) { return (double)tensor * small_value(&e4m3_spec, (int)byte); }
+
+static int good_byte(const measures *m, float tensor, unsigned byte)
+{
+    const double x = m->most > 0 ? m->most / 6 / (double)tensor : 0;
+    return small_code(&e4m3_spec, x * (1 - 5e-7)) <= (int)byte && (int)byte <= small_code(&e4m3_spec, x * (1 + 5e-7));
 }
 
 /* The byte of an MX block: the exponent of its largest number less that of the format's, biased. */
@@ -367,16 +408,18 @@ static int between(const spec *s, double x, double u, int q, int top)
     double low = x * (1 - slack) - tiny, high = x * (1 + slack) + tiny;
     if (x == 0) return q == 0;
     if (s->kind == DITHER) return dither_of(low > 0 ? low : 0, top, u) <= q && q <= dither_of(high, top, u);
-    if (s->kind == SMALL) return small_code(s, low) <= q && q <= small_code(s, high);
+    if (s->kind == SMALL || s->kind == NV) return small_code(s, low) <= q && q <= small_code(s, high);
     low = whole_of(low, s->stochastic, u);
     high = whole_of(high, s->stochastic, u);
     return (low < top ? low : top) <= q && q <= (high < top ? high : top);
 }
 
+static double exact; /* NV: the scale of a block, which `a` is rounded from */
+
 /* Checks the code of p and returns its value in *value. */
 static int good_code(const spec *s, float x, float a, float b, double u, unsigned code, float *value)
 {
-    int q = s->kind == SMALL || s->kind == MX ? (int)(code & ((1u << (s->bits - 1)) - 1)) : as_signed(s, code), half;
+    int q = s->kind == SMALL || s->kind == MX || s->kind == NV ? (int)(code & ((1u << (s->bits - 1)) - 1)) : as_signed(s, code), half;
     double v = x, ratio = a > 0 ? fabs(v) / (double)a : 0;
     volatile float product;
     switch (s->kind) {
@@ -409,6 +452,17 @@ static int good_code(const spec *s, float x, float a, float b, double u, unsigne
         *value = x < 0 ? -float_of(exponent << 23) : float_of(exponent << 23);
         return code == (exponent | (unsigned)(x < 0) << 8);
     }
+    case TABLE:
+        product = (float)table_value(s, code);
+        *value = product * a;
+        if (a > 0) v /= (double)a;
+        return fabs(v - table_value(s, code)) <= table_distance(s, v) + 5e-7 * fabs(v) &&
+               (s->wire != 36 || (int)(code >> 3) == (signbit(x) != 0));
+    case NV:
+        product = (float)small_value(s, q);
+        *value = copysignf(product * a, x);
+        ratio = exact > 0 ? fabs(v) / exact : 0;
+        return between(s, ratio, u, q, s->last) && (int)(code >> 3) == (signbit(x) != 0);
     case SMALL:
         product = (float)small_value(s, q);
         *value = copysignf(product * a, x);
@@ -429,7 +483,7 @@ static int good_code(const spec *s, float x, float a, float b, double u, unsigne
 static size_t scale_bytes(const spec *s)
 {
     if (s->kind == TWOBIT || s->kind == THRESHOLD || s->kind == NATURAL) return 0;
-    return s->kind == MX ? 1 : s->kind == SIDES || s->kind == AFFINE ? 8 : 4;
+    return s->kind == MX || s->kind == NV ? 1 : s->kind == SIDES || s->kind == AFFINE ? 8 : 4;
 }
 
 static void put_header(uint8_t *to, unsigned wire, uint32_t word, size_t n, size_t bytes)
@@ -446,28 +500,36 @@ static void put_header(uint8_t *to, unsigned wire, uint32_t word, size_t n, size
 static void check_payload(const spec *s, int shape, size_t n)
 {
     size_t of = s->block ? s->block : n ? n : 1, blocks = (n + of - 1) / of, each = scale_bytes(s), wrong = 0, bad = 0, length;
+    const size_t front = s->kind == NV && n ? 4 : 0, scales = front + each * blocks;
     uint64_t words = plain_philox(key.own, 0, 2, 0);
-    uint8_t *codes = payload + 32 + each * blocks;
+    uint8_t *codes = payload + 32 + scales;
+    float tensor = 0;
     fill(shape, n);
     length = encode(s->text, g, e, n);
-    CHECK(length == 32 + each * blocks + code_bytes(s, n));
-    if (length != 32 + each * blocks + code_bytes(s, n)) return;
+    CHECK(length == 32 + scales + code_bytes(s, n));
+    if (length != 32 + scales + code_bytes(s, n)) return;
     put_header(packed, s->wire, s->word, n, length - 32);
-    memcpy(packed + 32, payload + 32, each * blocks);
-    memset(packed + 32 + each * blocks, 0, code_bytes(s, n));
+    memcpy(packed + 32, payload + 32, scales);
+    memset(packed + 32 + scales, 0, code_bytes(s, n));
+    if (front) {
+        const measures all = measure(p, n);
+        memcpy(&tensor, payload + 32, 4);
+        bad += !is_step(tensor, all.most, s->levels, all.most < 1e38); /* else a neighbour may be needed */
+    }
     for (size_t k = 0; k < blocks; k++) {
-        const uint8_t *scale = payload + 32 + each * k;
+        const uint8_t *scale = payload + 32 + front + each * k;
         size_t end = (k + 1) * of < n ? (k + 1) * of : n;
         measures m = measure(p + k * of, end - k * of);
         float a = 0, b = 0;
         if (each >= 4) memcpy(&a, scale, 4); /* these tests run on little endian machines */
         if (each == 8) memcpy(&b, scale + 4, 4);
         if (s->kind == MX) a = (float)ldexp(1, scale[0] - 127);
-        bad += s->kind == MX ? scale[0] != mx_byte(s, &m) : !good_scale(s, &m, a, b);
+        if (s->kind == NV) a = (float)(exact = nv_scale(tensor, scale[0]));
+        bad += s->kind == MX ? scale[0] != mx_byte(s, &m) : s->kind == NV ? !good_byte(&m, tensor, scale[0]) : !good_scale(s, &m, a, b);
         for (size_t i = k * of; i < end; i++) {
             unsigned code = get_code(s, codes, i);
             wrong += !good_code(s, p[i], a, b, s->stochastic ? limit_of(s, words, i, p[i]) : 0, code, d + i);
-            put_code(s, packed + 32 + each * blocks, i, code);
+            put_code(s, packed + 32 + scales, i, code);
         }
     }
     if (bad || wrong) printf("# %s, shape %d, n %zu: %zu scales and %zu codes wrong\n", s->text, shape, n, bad, wrong);
@@ -872,6 +934,146 @@ static void test_small_formats_round_to_the_nearest_value_and_to_even(void)
     check_rounding("mx:format=e3m2");
 }
 
+/* A block whose scale is 1, and every border between two values with its neighbours. A border of
+   e3m0 becomes the value whose significand is even as 10 is, the larger one, and the least border
+   0; of nf4 the lower value. */
+static void check_table(const char *text)
+{
+    const spec *s = spec_of(text);
+    size_t n = 0, length, wrong = 0;
+    double sorted[16];
+    for (int i = 0; i < 16; i++) sorted[i] = s->wire == 37 ? table_value(s, (unsigned)i) : table_value(s, (unsigned)(i < 8 ? 15 - i : i - 8));
+    for (int i = 0; i + 1 < 16; i++) {
+        const float low = (float)((sorted[i] + sorted[i + 1]) / 2);
+        const float some[4] = {(float)sorted[i], low, nextafterf(low, -INFINITY), nextafterf(low, INFINITY)};
+        for (int k = 0; k < 4; k++) {
+            if (n % 16 == 0) g[n++] = (float)s->levels; /* fixes the scale of the block */
+            g[n++] = some[k];
+        }
+    }
+    length = encode(text, g, NULL, n);
+    for (size_t i = 0; i < n; i++) {
+        const unsigned code = get_code(s, payload + length - code_bytes(s, n), i);
+        const double x = g[i], reached = table_value(s, code), other = 2 * x - reached; /* as far off on the other side */
+        wrong += fabs(x - reached) != table_distance(s, x);
+        for (int k = 0; k < 16; k++)
+            if (table_value(s, (unsigned)k) == other && other != reached)
+                wrong += s->wire == 37 ? reached > other : fabs(x) < 0.2 ? reached != 0 : fabs(reached) < fabs(other);
+    }
+    if (wrong) printf("# %s: %zu of %zu\n", text, wrong, n);
+    CHECK(wrong == 0);
+}
+
+static void test_looked_up_values_are_the_nearest(void)
+{
+    check_table("e3m0:block=16");
+    check_table("nf4:block=16");
+    for (unsigned code = 0; code < 16; code++) /* every code decodes; so does one behind the last whole group */
+        for (int k = 0; k < 2; k++) {
+            gcomp_exec exec = {isa_now, NULL, 0, {NULL, NULL}};
+            const spec *s = spec_of(k ? "nf4" : "e3m0");
+            const float two = 2;
+            const size_t length = 32 + 4 + code_bytes(s, 37);
+            put_header(payload, s->wire, s->word, 37, length - 32);
+            memcpy(payload + 32, &two, 4);
+            memset(payload + 36, 0, code_bytes(s, 37));
+            for (size_t i = 0; i < 37; i++) put_code(s, payload + 36, i, code);
+            CHECK(gcomp_check(payload, length, 37) == GCOMP_OK && gcomp_decode(payload, length, y, 37, &exec) == GCOMP_OK);
+            for (size_t i = 0; i < 37; i++) CHECK(y[i] == (float)table_value(s, code) * 2);
+        }
+}
+
+/* Random numbers in (-1, 1), many of them near the borders: no other value of nf4 is nearer. */
+static void test_nf4_takes_the_nearest_value_of_many(void)
+{
+    enum { N = 1 << 16 };
+    const spec *s = spec_of("nf4:block=4096");
+    size_t wrong = 0, length;
+    for (size_t i = 0; i < N; i++) {
+        const unsigned code = (unsigned)(mix(i) % 15);
+        const double middle = (table_value(s, code) + table_value(s, code + 1)) / 2;
+        g[i] = i % 4096 == 0 ? 1 : i % 2 ? (float)(2 * uniform(i) - 1) : (float)(middle + (uniform(i) - 0.5) * ldexp(1, -(int)(i / 2 % 24)) * 0.1);
+    }
+    length = encode("nf4:block=4096", g, NULL, N);
+    for (size_t i = 0; i < N; i++) {
+        const double value = table_value(s, get_code(s, payload + length - N / 2, i));
+        wrong += fabs((double)g[i] - value) != table_distance(s, (double)g[i]);
+    }
+    CHECK(wrong == 0);
+}
+
+/* ---------------- scales of two levels */
+
+/* A payload of one scale of a byte, by hand. */
+static size_t two_levels(float tensor, unsigned byte, unsigned code, size_t n)
+{
+    const spec *s = spec_of("nvfp4");
+    const size_t blocks = (n + 15) / 16, length = 32 + 4 + blocks + code_bytes(s, n);
+    put_header(payload, s->wire, 0, n, length - 32);
+    memcpy(payload + 32, &tensor, 4);
+    memset(payload + 36, (int)byte, blocks);
+    memset(payload + 36 + blocks, 0, code_bytes(s, n));
+    for (size_t i = 0; i < n; i++) put_code(s, payload + 36 + blocks, i, code);
+    return length;
+}
+
+static void test_every_scale_of_two_levels_decodes_or_is_refused(void)
+{
+    static const uint32_t bad[] = {0x7f800000, 0x7fc00000, 0xff800000, 0xbf800000, 0x80000000, 0x7f7fffff};
+    const spec *s = spec_of("nvfp4");
+    gcomp_exec exec = {isa_now, NULL, 0, {NULL, NULL}};
+    for (unsigned byte = 0; byte < 256; byte++)
+        for (unsigned code = 0; code < 16; code++) {
+            const size_t n = byte % 2 ? 77 : 64, length = two_levels(0.7f, byte, code, n);
+            const gcomp_result expect = byte < 0x7f ? GCOMP_OK : GCOMP_CORRUPT;
+            CHECK(gcomp_check(payload, length, n) == expect && gcomp_decode(payload, length, y, n, &exec) == expect);
+            for (size_t i = 0; i < n && byte < 0x7f; i++) {
+                const float scale = (float)nv_scale(0.7f, byte), value = (float)small_value(s, (int)(code & 7)) * scale;
+                CHECK(bits_of(y[i]) == bits_of(code & 8 ? -value : value));
+            }
+        }
+    for (size_t i = 0; i < 6; i++) { /* the last: its largest multiple overflows, and the others do not */
+        size_t length = two_levels(float_of(bad[i]), 0x7e, 7, 40);
+        CHECK(gcomp_check(payload, length, 40) == GCOMP_CORRUPT);
+        length = two_levels(float_of(bad[i]), 0x20, 7, 40);
+        CHECK(gcomp_check(payload, length, 40) == (i == 5 ? GCOMP_OK : GCOMP_CORRUPT));
+    }
+    for (size_t bytes = 1; bytes <= 8; bytes++) { /* a bad byte among eight, and behind them */
+        const size_t length = two_levels(1, 0x38, 1, 16 * 13);
+        payload[36 + bytes + 4] = 0x7f;
+        CHECK(gcomp_check(payload, length, 16 * 13) == GCOMP_CORRUPT);
+        payload[36 + bytes + 4] = 0x80;
+        CHECK(gcomp_check(payload, length, 16 * 13) == GCOMP_CORRUPT);
+    }
+}
+
+/* S is 1: the scales of blocks are the e4m3 nearest to a sixth of their largest number, ties to
+   even; and codes are the nearest, also where the scale was rounded down. */
+static void test_scales_of_two_levels_are_rounded_to_nearest(void)
+{
+    const spec *s = spec_of("nvfp4");
+    for (int times = 0; times < 3; times++) {
+        size_t n = 0, wrong = 0;
+        for (int code = 0; code < 0x7e; code++) {
+            const double middle = (small_value(&e4m3_spec, code) + small_value(&e4m3_spec, code + 1)) / 2;
+            const double most = 6 * middle * (times == 0 ? 1 : times == 1 ? 1 - 1e-5 : 1 + 1e-5);
+            for (int i = 0; i < 16; i++, n++) g[n] = (float)(i == code % 16 ? -most : most * (2 * uniform(n) - 1));
+        }
+        for (int i = 0; i < 16; i++) g[n++] = i == 3 ? 6 * 448 : 0;
+        CHECK(encode("nvfp4", g, NULL, n) != 0);
+        for (size_t k = 0; k < n / 16; k++) {
+            const int code = (int)k, byte = payload[36 + k], up = times == 0 ? code % 2 : times == 2;
+            const double x = small_value(&e4m3_spec, byte);
+            wrong += byte != (k < 0x7e ? code + up : 0x7e);
+            for (size_t i = 16 * k; i < 16 * k + 16; i++) {
+                const unsigned q = get_code(s, payload + 36 + n / 16, i);
+                wrong += !between(s, x > 0 ? fabs((double)g[i]) / x : 0, 0, (int)(q & 7), 7);
+            }
+        }
+        CHECK(payload[32] == 0 && payload[33] == 0 && payload[34] == 0x80 && payload[35] == 0x3f && wrong == 0);
+    }
+}
+
 /* ---------------- unbiased methods */
 
 static const spec unbiased[] = {
@@ -1093,7 +1295,7 @@ static void test_nothing_is_lost_over_a_thousand_steps(void)
 {
     static const char *const codecs[] = {"sign:block=64,scale=rms", "onebit:block=64", "twobit:threshold=1", "threshold1", "terngrad",
                                          "qsgd:levels=3,bucket=64", "qsgd:spacing=powers", "natural", "int:bits=2,block=16",
-                                         "int:bits=4,range=affine", "fp8:format=e5m2", "mx"};
+                                         "int:bits=4,range=affine", "fp8:format=e5m2", "mx", "nvfp4", "e3m0", "nf4"};
     enum { N = 133 };
     for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) {
         static double given[N], sent[N];
@@ -1189,7 +1391,12 @@ static const known errors[] = {{"sign:block=tensor,scale=rms", 0.4042, 0.5858, 0
                                {"mx:format=e4m3", 8.7e-4, 1.0e-3, 0.5e-4},
                                {"mx:format=e5m2", 2.9e-3, 3.0e-3, 0.5e-4},
                                {"mx:format=e2m3", 8.0e-4, 9.3e-4, 0.1e-4},
-                               {"mx:format=e3m2", 2.9e-3, 3.0e-3, 0.5e-4}};
+                               {"mx:format=e3m2", 2.9e-3, 3.0e-3, 0.5e-4},
+                               {"nvfp4", 0.00904, 0.00861, 0.0001},
+                               {"e3m0", 0.0378, 0.0361, 0.0003},
+                               {"e3m0:block=16", 0.0283, 0.0230, 0.0003},
+                               {"nf4", 0.00847, 0.0108, 0.0001},
+                               {"nf4:block=512", 0.0103, 0.0177, 0.0001}};
 
 static void test_errors_on_normal_and_laplace_numbers_are_the_known_ones(void)
 {
@@ -1337,6 +1544,9 @@ static void test_bad_values_are_refused_with_a_sentence(void)
         {"bf16:rounding=even", "bf16 rounding cannot be 'even': it takes nearest or stochastic"},
         {"fp8:format=e3m4", "fp8 format cannot be 'e3m4': it takes e4m3 or e5m2"},
         {"mx:format=e3m4", "mx format cannot be 'e3m4': it takes e2m1 or e4m3 or e5m2 or int8 or e2m3 or e3m2"},
+        {"nvfp4:block=16", "nvfp4 has no parameter 'block'; it has none"},
+        {"nf4:block=8", "nf4 block cannot be '8': it takes 'tensor' or a power of two from 16 to 65536"},
+        {"e3m0:format=e3m0", "e3m0 has no parameter 'format'; it has: block"},
         {"mx:block=32", "mx has no parameter 'block'; it has: format"},
         {"twobit:rate=0.1", "twobit:rate finds a threshold: it goes with threshold=auto"},
         {"twobit:threshold=auto,rate=1.5", "twobit rate cannot be '1.5': it takes a number from 0 to 1"},
@@ -1376,7 +1586,7 @@ static void test_the_manual_lists_all_parameters_and_their_defaults(void)
             continue;
         }
         if (line[5] != ' ') snprintf(names, sizeof names, "%.22s", line + 5);
-        if (strstr(line, "have no parameters")) snprintf(names, sizeof names, "none vote natural nonzero"), at = strchr(line, '\n');
+        if (strstr(line, "have no parameters")) snprintf(names, sizeof names, "none vote natural nvfp4 nonzero"), at = strchr(line, '\n');
         for (char *name = names; sscanf(name, "%39s", end) == 1; name = strstr(name, end) + strlen(end)) {
             snprintf(text, sizeof text, "%s:wrong=1", end);
             CHECK(gcomp_codec_parse(&codec, text, why, sizeof why) == GCOMP_BAD_CODEC);
@@ -1410,7 +1620,7 @@ static void test_large_payloads_hold_what_pieces_of_them_would(void)
 {
     enum { PERIOD = 1 << 16, PIECE = 1 << 20, N = (1 << 22) + 77, GUARD = 64 };
     static const char *const texts[] = {"int", "int:bits=4", "int:bits=2,block=tensor", "int:range=affine,block=4096",
-                                        "mx:format=e2m3", "fp16"};
+                                        "mx:format=e2m3", "fp16", "nf4", "nvfp4"};
     float *from = malloc(sizeof *from * N), *whole = malloc(sizeof *whole * N), *part = malloc(sizeof *part * (PIECE + 77));
     uint8_t *large = malloc(GCOMP_BOUND(N) + 2 * GUARD), *small = malloc(GCOMP_BOUND(PIECE + 77));
     for (size_t i = 0; i < N; i++) from[i] = i < PERIOD ? normal(i) : from[i - PERIOD];
@@ -1462,6 +1672,10 @@ static void run_on_one_set(void)
     RUN(test_every_code_of_the_small_formats_decodes_or_is_refused);
     RUN(test_scales_that_are_no_number_are_refused);
     RUN(test_small_formats_round_to_the_nearest_value_and_to_even);
+    RUN(test_looked_up_values_are_the_nearest);
+    RUN(test_nf4_takes_the_nearest_value_of_many);
+    RUN(test_every_scale_of_two_levels_decodes_or_is_refused);
+    RUN(test_scales_of_two_levels_are_rounded_to_nearest);
     RUN(test_means_over_many_keys_are_the_input_and_variances_those_of_the_formulas);
     RUN(test_draws_of_neighbours_and_of_keys_are_not_correlated);
     RUN(test_onebit_and_sign_lose_what_their_formulas_say);
