@@ -20724,6 +20724,28 @@ static size_t gcomp__sum_bound(const gcomp__slot *slot, const gcomp_desc *desc)
 /* Bytes of the keys that a worker lists of a tensor with GCOMP__TOP_MEAN, see >>sums. */
 static size_t gcomp__keys_bytes(const gcomp__slot *slot) { return 4 * (slot->k / slot->list_step); }
 
+/* With GCOMP__TOP_MEAN owners list every so many-th of their largest sums, see >>sums: about the
+   root of k. */
+static size_t gcomp__list_step(size_t k)
+{
+    size_t step = 1;
+    while (step < k / step) step++;
+    return step;
+}
+
+/* Bytes of what all owners send to all, at most. With GCOMP__TOP_MEAN one owner may have nearly all
+   of the sums, but all together send fewer than k + (world + 1) steps of the lists. */
+static size_t gcomp__mean_bound(const gcomp__slot *slot, const gcomp_desc *desc)
+{
+    const size_t world = (size_t)desc->comm.world;
+    const size_t most = gcomp__times(gcomp__sum_bound(slot, desc), world);
+    if (!(slot->flags & GCOMP__TOP_MEAN) || most == 0) return most;
+    const size_t more = gcomp__times(world + 1, gcomp__list_step(slot->k));
+    const size_t sums = gcomp__min(gcomp__plus(slot->k, more), slot->n);
+    return gcomp__min(most, gcomp__plus(gcomp__times(GCOMP__HEADER + 10, world),
+                                        gcomp__index_bound(sums, slot->n) + 4 * sums));
+}
+
 /* The part of gcomp__place for a tensor whose mean is made by ranges. A sparse shard has a header,
    a count of at most 9 bytes, indices and floats; each list of indices may end within a byte. A sum
    is never longer than the floats of its range; with SCATTER it is not sent.
@@ -20756,8 +20778,8 @@ static void gcomp__place_shards(gcomp__plan *plan, gcomp__slot *slot, const gcom
     gcomp__grow(&plan->cut, cut);
     gcomp__grow(&plan->out, cut);
     gcomp__grow(&plan->shards, head + gcomp__index_bound(one, range) + 4 * one);
-    if (slot->flags & GCOMP__TOP_MEAN) { /* list_step is about the root of k */
-        for (slot->list_step = 1; slot->list_step < slot->k / slot->list_step;) slot->list_step++;
+    if (slot->flags & GCOMP__TOP_MEAN) {
+        slot->list_step = gcomp__list_step(slot->k);
         gcomp__grow(&plan->lists, gcomp__keys_bytes(slot));
     }
     gcomp__raise(&plan->scratch, gcomp__selection_bytes(gcomp__max(slot->k, all + 32)));
@@ -21670,7 +21692,7 @@ GCOMP_API const char *gcomp_error(const gcomp *gc) { return gc ? gc->error : "gc
      GATHER   allgather of at most `bound` bytes       sums     allreduce of sum_count elements
      SHARE    alltoall of at most own_bytes            MAX      allreduce_max of floats
    In the two-shot form the second shot is as long as the first. The sums of sparse payloads are at
-   most the floats of a range. With SCATTER neither is sent. */
+   most the floats of a range, see gcomp__mean_bound. With SCATTER neither is sent. */
 static gcomp_round gcomp__round_of(const gcomp__slot *slot, int round, const gcomp_desc *desc)
 {
     const size_t world = (size_t)desc->comm.world;
@@ -21693,8 +21715,7 @@ static gcomp_round gcomp__round_of(const gcomp__slot *slot, int round, const gco
     }
     r.sent = gcomp__network_bytes(r.kind, r.bytes, world);
     if (r.kind == GCOMP_ALLTOALL)
-        r.sent = gcomp__ranges_bytes(r.bytes, gcomp__times(gcomp__sum_bound(slot, desc), world),
-                                     world);
+        r.sent = gcomp__ranges_bytes(r.bytes, gcomp__mean_bound(slot, desc), world);
     return r;
 }
 
