@@ -2,18 +2,25 @@
 
    Shows     gcomp_advise, gcomp_advise_link_of, gcomp_advise_link_measure (gcomp_advise.h)
    Build     make build/advise
-   Run       build/advise [--workers W] [--each] [CODEC...]    CODEC: candidates of your own
-             build/advise --rank R --root HOST:PORT [--workers W] [--each] [CODEC...]
+   Run       build/advise [OPTION...] [CODEC...]     CODEC: candidates of your own
+             build/advise --rank R --root HOST:PORT [OPTION...] [CODEC...]
              the same on each of W machines
+             OPTION: --workers W
+                     --each        one candidate after the other
+                     --gather      all payloads are gathered (GCOMP_AGGREGATE_GATHER)
+                     --links L     only the first L links
 
    The workers are two threads of this process. They measure the candidates at the same time, as
    they would work. Then the adviser is asked about four links, and about the memory that the
    threads share. Steps are taken as it says, over a transport that is slowed down to the link, and
-   the program prints the time that the adviser expected beside the time they took.
+   the program prints the time that the adviser expected beside the time they took. Behind the
+   advice it says how the means are made: by ranges (block payloads: in two shots), by a gather, or
+   by a sum of halves.
 
    With --rank the workers are processes that meet over TCP, and the link between them is measured.
    All need the same GCOMP_SECRET in the environment, or none. With --each the adviser is also asked
-   about "none" alone, and about "none" and each candidate. */
+   about "none" alone, and about "none" and each candidate. More than two workers share what cores
+   there are: then the times of the processor are those of a machine that is too busy. */
 
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
@@ -54,7 +61,8 @@ static const char *codecs[GCOMP_ADVISE_CANDIDATES] = {
 static size_t codec_count = 6, tensor_count, elements;
 static gcomp_tensor tensors[MOST];
 static float noise[NOISE];
-static int workers = 2, one_by_one;
+static int workers = 2, one_by_one, link_count = LINKS;
+static gcomp_aggregate aggregate = GCOMP_AGGREGATE_AUTO;
 
 typedef struct worker {
     gcomp_threads *group; /* NULL: sockets */
@@ -84,7 +92,8 @@ static int wait_until(double end, int status)
 static int slow_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype)
 {
     const worker *w = (const worker *)user;
-    double bytes = (double)count * (dtype == GCOMP_I8 ? 1 : dtype == GCOMP_I16 ? 2 : 4);
+    const int whole = dtype == GCOMP_F32 || dtype == GCOMP_I32; /* else halves, or I16 */
+    double bytes = (double)count * (dtype == GCOMP_I8 ? 1 : whole ? 4 : 2);
     double end = seconds(NULL) + w->link.sum_start + bytes * w->link.sum_byte;
     return wait_until(end, w->comm.allreduce(w->comm.user, data, count, dtype));
 }
@@ -96,6 +105,16 @@ static int slow_allgather(void *user, const void *mine, void *all, size_t bytes)
     return wait_until(end, w->comm.allgather(w->comm.user, mine, all, bytes));
 }
 
+static int slow_alltoallv(void *user, const void *send, const size_t *send_bytes, void *recv,
+                          const size_t *recv_bytes)
+{
+    const worker *w = (const worker *)user;
+    double bytes = 0, end;
+    for (int i = 0; i < workers; i++) bytes += (double)send_bytes[i];
+    end = seconds(NULL) + w->link.exchange_start + bytes * w->link.exchange_byte;
+    return wait_until(end, w->comm.alltoallv(w->comm.user, send, send_bytes, recv, recv_bytes));
+}
+
 static gcomp_desc desc_of(worker *w)
 {
     gcomp_desc desc = {0};
@@ -103,7 +122,10 @@ static gcomp_desc desc_of(worker *w)
     desc.comm.rank = w->comm.rank;
     desc.comm.world = workers;
     desc.comm.allreduce = slow_allreduce;
-    desc.comm.allgather = slow_allgather; /* no other callbacks: they would have to be slow too */
+    desc.comm.allgather = slow_allgather;
+    if (w->comm.alltoallv) desc.comm.alltoallv = slow_alltoallv;
+    /* no other callbacks: they would have to be slow too */
+    desc.aggregate = aggregate;
     desc.comm.allreduce_dtypes = w->comm.allreduce_dtypes;
     desc.clock = seconds;
     return desc;
@@ -164,10 +186,21 @@ static gcomp_result take_steps(worker *w, float *grads, double *step_seconds)
     return result;
 }
 
+/* How the mean of a tensor is made; 3: a sum of other numbers than halves. */
+static const char *const form_names[] = {"by ranges", "gathered", "halves summed"};
+
+static int form_of(const gcomp_advise_choice *choice)
+{
+    if (choice->form == GCOMP_ALLTOALL) return 0;
+    if (choice->form == GCOMP_ALLGATHER) return 1;
+    return choice->dtype == GCOMP_F16 || choice->dtype == GCOMP_BF16 ? 2 : 3;
+}
+
 static void print_line(const worker *w, const char *link, const gcomp_advice *advice,
-                       double measured)
+                       const gcomp_advise_choice *each, double measured)
 {
     double parameters[GCOMP_ADVISE_CANDIDATES] = {0};
+    int forms[4] = {0}; /* tensors */
     printf("%-11s %9.2f %9.2f %9.2f %6.2f   ", link, 1e3 * advice->plain, 1e3 * advice->seconds,
            1e3 * measured, advice->seconds / measured);
     if (!advice->compressed) printf("do not compress");
@@ -177,6 +210,10 @@ static void print_line(const worker *w, const char *link, const gcomp_advice *ad
     for (size_t c = 1; c < codec_count; c++)
         if (parameters[c] > 0)
             printf("%s for %.1f %%  ", codecs[c], 100 * parameters[c] / (double)elements);
+    for (size_t i = 0; i < tensor_count; i++)
+        forms[form_of(each + i)]++;
+    for (int f = 0; f < 3; f++)
+        if (forms[f]) printf("(%d %s) ", forms[f], form_names[f]);
     printf("\n");
     fflush(stdout);
 }
@@ -203,7 +240,7 @@ static gcomp_result ask_and_try(worker *w, const char *link, const gcomp_advise_
         w->choice[i] = (unsigned char)(c < codec_count && each[i].choice ? c : each[i].choice);
     result = tell_all(w, w->choice);
     if (result == GCOMP_OK) result = take_steps(w, grads, &measured);
-    if (result == GCOMP_OK && w->comm.rank == 0) print_line(w, link, &advice, measured);
+    if (result == GCOMP_OK && w->comm.rank == 0) print_line(w, link, &advice, each, measured);
     return result;
 }
 
@@ -236,7 +273,7 @@ static gcomp_result ask_about_links(worker *w, float *grads)
     if (result == GCOMP_OK)
         result = gcomp_advise(&question, NULL, &advice); /* the first time it measures */
     if (result != GCOMP_OK && (w->comm.rank == 0 || !w->group)) fprintf(stderr, "%s\n", why);
-    for (size_t l = w->group ? 0 : LINKS - 1; l < LINKS; l++) {
+    for (int l = w->group ? 0 : LINKS - 1; l < (w->group ? link_count : LINKS); l++) {
         const int made_up = links[l].bits_per_second > 0;
         question.link = made_up
             ? gcomp_advise_link_of(links[l].bits_per_second, links[l].latency, workers)
@@ -308,7 +345,8 @@ static int run_alone(int rank, char *root)
 
 static int usage(void)
 {
-    fprintf(stderr, "build/advise [--workers W] [--rank R --root HOST:PORT] [--each] [CODEC...]\n");
+    fprintf(stderr, "build/advise [--workers W] [--rank R --root HOST:PORT] [--each] [--gather] "
+                    "[--links L] [CODEC...]\n");
     return 1;
 }
 
@@ -319,13 +357,16 @@ int main(int argc, char **argv)
     int rank = -1, own = 1;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--each")) one_by_one = 1;
+        else if (!strcmp(argv[i], "--gather")) aggregate = GCOMP_AGGREGATE_GATHER;
+        else if (!strcmp(argv[i], "--links") && i + 1 < argc) link_count = atoi(argv[++i]);
         else if (!strcmp(argv[i], "--workers") && i + 1 < argc) workers = atoi(argv[++i]);
         else if (!strcmp(argv[i], "--rank") && i + 1 < argc) rank = atoi(argv[++i]);
         else if (!strcmp(argv[i], "--root") && i + 1 < argc) root = argv[++i];
         else if (own < GCOMP_ADVISE_CANDIDATES) codecs[own++] = argv[i];
     }
     if (own > 1) codec_count = (size_t)own;
-    if (workers < 2 || workers > MOST_WORKERS || (rank >= 0) != (root != NULL) || rank >= workers)
+    if (workers < 2 || workers > MOST_WORKERS || link_count < 1 || link_count > LINKS ||
+        (rank >= 0) != (root != NULL) || rank >= workers)
         return usage();
     for (size_t s = 0; s < SHAPES; s++)
         for (size_t k = 0; k < shapes[s].count; k++, tensor_count++) {

@@ -29,15 +29,18 @@
 
 /* The time of a collective to which each worker brings b bytes: start + b * byte, in seconds. */
 typedef struct gcomp_advise_link {
-    double sum_start, sum_byte;       /* allreduce */
-    double gather_start, gather_byte; /* allgather */
+    double sum_start, sum_byte;           /* allreduce */
+    double gather_start, gather_byte;     /* allgather */
+    double exchange_start, exchange_byte; /* alltoall; the b bytes go to all workers together, b /
+                                             world to each. Both 0: it takes as long as a gather to
+                                             which each worker brings b / world bytes */
 } gcomp_advise_link;
 
 /* What a codec costs on a machine: everything that a step does except communicating. */
 typedef struct gcomp_advise_figures {
     double tensor;  /* seconds a tensor, whatever its size */
     double element; /* seconds an element: to encode, and to commit one payload or a sum */
-    double payload; /* seconds an element for the payload of each further worker */
+    double payload; /* seconds an element for each further payload. Not used for sums */
     double bytes;   /* bytes an element in its payload. Not used for sums, whose size is known */
 } gcomp_advise_figures;
 
@@ -65,6 +68,10 @@ typedef struct gcomp_advise_choice {
     size_t choice;  /* number of a candidate, for gcomp_tensor.codec; 0: do not compress */
     double seconds; /* its part of a step, without the start of collectives, which tensors share */
     double plain;   /* the same if the tensor is not compressed */
+    gcomp_request_kind form; /* how its mean is made: GCOMP_ALLREDUCE as a sum, GCOMP_ALLGATHER from
+                                the payloads of all, GCOMP_ALLTOALL by ranges */
+    gcomp_dtype dtype;       /* of the sum: GCOMP_F32, GCOMP_BF16, ...; GCOMP_U8 for payloads */
+    size_t sent; /* bytes that a worker sends over the network, at most, as gcomp_rounds counts */
 } gcomp_advise_choice;
 
 /* The advice for a step. */
@@ -78,7 +85,7 @@ typedef struct gcomp_advice {
 
 /* The link of `world` workers in a ring, from its bandwidth and the seconds that an empty message
    takes: a sum is 2 (world - 1) messages of b / world bytes, a gather is world - 1 messages of b
-   bytes. Zeros for one worker. */
+   bytes, an alltoall is world - 1 messages of b / world bytes. Zeros for one worker. */
 static inline gcomp_advise_link gcomp_advise_link_of(double bits_per_second, double latency,
                                                      int world)
 {
@@ -90,13 +97,19 @@ static inline gcomp_advise_link gcomp_advise_link_of(double bits_per_second, dou
     link.sum_byte = 16 * others / (double)world / bits_per_second;
     link.gather_start = others * latency;
     link.gather_byte = 8 * others / bits_per_second;
+    link.exchange_start = others * latency;
+    link.exchange_byte = 8 * others / (double)world / bits_per_second;
     return link;
 }
 
 /* ---------------- small things */
 
-enum { GCOMP_ADVISE_REPEATS = 3 };
-enum { GCOMP_ADVISE_FRAME = 64, GCOMP_ADVISE_HEADER = 32 }; /* bytes: a frame, a payload's header */
+enum { GCOMP_ADVISE_REPEATS = 3, GCOMP_ADVISE_TIMES = 6 }; /* times: the numbers of a link */
+enum {
+    GCOMP_ADVISE_FRAME = 64,  /* bytes of a frame */
+    GCOMP_ADVISE_HEADER = 32, /* of a payload's header */
+    GCOMP_ADVISE_LENGTH = 16  /* of what workers tell each other before shards and sums */
+};
 
 static inline double gcomp_advise_now(const gcomp_desc *d)
 {
@@ -131,26 +144,41 @@ static inline double gcomp_advise_middle(const double t[GCOMP_ADVISE_REPEATS])
     return t[2] < low ? low : t[2] > high ? high : t[2];
 }
 
-/* Are the four numbers finite and not negative? */
-static inline int gcomp_advise_are_times(const double *x)
+/* Are these numbers finite and not negative? */
+static inline int gcomp_advise_are_times(const double *x, size_t count)
 {
-    int i = 0;
-    while (i < 4 && x[i] >= 0 && x[i] <= 1e300) i++;
-    return i == 4;
+    size_t i = 0;
+    while (i < count && x[i] >= 0 && x[i] <= 1e300) i++;
+    return i == count;
 }
 
 /* ---------------- the link, measured */
 
-/* The middle time of a collective to which each worker brings so many bytes. */
-static inline int gcomp_advise_time_collective(const gcomp_desc *d, int sum, float *mine,
-                                               size_t bytes, double *seconds)
+/* Carries out a collective to which each worker brings so many bytes of `mine`. What comes from all
+   goes behind these. An alltoall takes less room than a gather, and keeps its sizes there:
+     gather     | mine: bytes | from all: bytes * world                        |
+     alltoall   | mine: bytes | from all: bytes | sizes: size_t * world | ...   */
+static inline int gcomp_advise_carry(const gcomp_desc *d, gcomp_request_kind kind, float *mine,
+                                     size_t bytes)
 {
     const gcomp_comm *comm = &d->comm;
+    float *const from = mine + bytes / 4;
+    if (kind == GCOMP_ALLREDUCE)
+        return (comm->allreduce)(comm->user, mine, bytes / 4, GCOMP_F32);
+    if (kind == GCOMP_ALLGATHER) return (comm->allgather)(comm->user, mine, from, bytes);
+    size_t *const sizes = (size_t *)(void *)(from + bytes / 4);
+    for (int w = 0; w < comm->world; w++) sizes[w] = bytes / (size_t)comm->world;
+    return (comm->alltoallv)(comm->user, mine, sizes, from, sizes);
+}
+
+/* The middle time of a collective to which each worker brings so many bytes. */
+static inline int gcomp_advise_time_collective(const gcomp_desc *d, gcomp_request_kind kind,
+                                               float *mine, size_t bytes, double *seconds)
+{
     double t[GCOMP_ADVISE_REPEATS];
     for (int repeat = -1; repeat < GCOMP_ADVISE_REPEATS; repeat++) { /* the first is a warm-up */
         const double from = gcomp_advise_now(d);
-        const int status = sum ? (comm->allreduce)(comm->user, mine, bytes / 4, GCOMP_F32)
-                               : (comm->allgather)(comm->user, mine, mine + bytes / 4, bytes);
+        const int status = gcomp_advise_carry(d, kind, mine, bytes);
         if (status != 0) return status;
         if (repeat >= 0) t[repeat] = gcomp_advise_now(d) - from;
     }
@@ -158,17 +186,38 @@ static inline int gcomp_advise_time_collective(const gcomp_desc *d, int sum, flo
     return 0;
 }
 
-/* Start and slope of a sum or a gather, from a small one and a large one. */
-static inline int gcomp_advise_time_both(const gcomp_desc *d, int sum, float *mine, size_t bytes,
-                                         double *start, double *byte)
+/* Start and slope of a collective, from a small one and a large one. An alltoall brings whole
+   bytes to each worker: its small one has as many bytes as the lengths of shards. */
+static inline int gcomp_advise_time_both(const gcomp_desc *d, gcomp_request_kind kind, float *mine,
+                                         size_t bytes, double *start, double *byte)
 {
+    const size_t world = (size_t)d->comm.world;
+    const size_t least =
+        kind == GCOMP_ALLTOALL ? GCOMP_ADVISE_LENGTH * world : (size_t)GCOMP_ADVISE_FRAME;
     double few = 0, many = 0;
-    int status = gcomp_advise_time_collective(d, sum, mine, GCOMP_ADVISE_FRAME, &few);
-    if (status == 0) status = gcomp_advise_time_collective(d, sum, mine, bytes, &many);
-    *byte = many > few ? (many - few) / (double)(bytes - GCOMP_ADVISE_FRAME) : 0;
-    *start = few - GCOMP_ADVISE_FRAME * *byte;
+    int status;
+    if (kind == GCOMP_ALLTOALL) bytes -= bytes % (4 * world);
+    status = gcomp_advise_time_collective(d, kind, mine, least, &few);
+    if (status == 0) status = gcomp_advise_time_collective(d, kind, mine, bytes, &many);
+    *byte = many > few ? (many - few) / (double)(bytes - least) : 0;
+    *start = few - (double)least * *byte;
     if (!(*start > 0)) *start = 0;
     return status;
+}
+
+/* Times each collective that desc.comm has: x[0] and x[1] are those of a sum, then those of a
+   gather, then those of an alltoall. */
+static inline gcomp_result gcomp_advise_time_all(const gcomp_desc *d, float *mine, size_t bytes,
+                                                 double x[GCOMP_ADVISE_TIMES])
+{
+    if (gcomp_advise_time_both(d, GCOMP_ALLREDUCE, mine, bytes, x, x + 1) != 0)
+        return gcomp_advise_fail(d, GCOMP_CALLBACK_FAILED, "allreduce failed");
+    if (gcomp_advise_time_both(d, GCOMP_ALLGATHER, mine, bytes, x + 2, x + 3) != 0)
+        return gcomp_advise_fail(d, GCOMP_CALLBACK_FAILED, "allgather failed");
+    if (d->comm.alltoallv &&
+        gcomp_advise_time_both(d, GCOMP_ALLTOALL, mine, bytes, x + 4, x + 5) != 0)
+        return gcomp_advise_fail(d, GCOMP_CALLBACK_FAILED, "alltoallv failed");
+    return GCOMP_OK;
 }
 
 /* Do all workers have memory? A sum of ones says how many have none. */
@@ -186,36 +235,38 @@ static inline gcomp_result gcomp_advise_all_have(const gcomp_desc *d, int mine)
     return GCOMP_OK;
 }
 
-/* x[4] becomes the largest of all workers' x: a sum in which each worker has four places. */
-static inline gcomp_result gcomp_advise_slowest(const gcomp_desc *d, float *all, double x[4])
+/* x becomes the largest of all workers' x: a sum in which each worker has places of its own. */
+static inline gcomp_result gcomp_advise_slowest(const gcomp_desc *d, float *all,
+                                                double x[GCOMP_ADVISE_TIMES])
 {
-    const size_t world = (size_t)d->comm.world;
-    memset(all, 0, 4 * world * sizeof *all);
-    for (size_t i = 0; i < 4; i++) all[4 * (size_t)d->comm.rank + i] = (float)x[i];
-    if ((d->comm.allreduce)(d->comm.user, all, 4 * world, GCOMP_F32) != 0)
+    const size_t world = (size_t)d->comm.world, count = GCOMP_ADVISE_TIMES;
+    memset(all, 0, count * world * sizeof *all);
+    for (size_t i = 0; i < count; i++) all[count * (size_t)d->comm.rank + i] = (float)x[i];
+    if ((d->comm.allreduce)(d->comm.user, all, count * world, GCOMP_F32) != 0)
         return gcomp_advise_fail(d, GCOMP_CALLBACK_FAILED, "allreduce failed");
     for (size_t w = 0; w < world; w++) {
-        double theirs[4];
-        for (size_t i = 0; i < 4; i++) theirs[i] = (double)all[4 * w + i];
-        if (!gcomp_advise_are_times(theirs))
+        double theirs[GCOMP_ADVISE_TIMES];
+        for (size_t i = 0; i < count; i++) theirs[i] = (double)all[count * w + i];
+        if (!gcomp_advise_are_times(theirs, count))
             return gcomp_advise_fail(d, GCOMP_MISMATCH, "a worker sent no times");
-        for (size_t i = 0; i < 4; i++)
+        for (size_t i = 0; i < count; i++)
             if (theirs[i] > x[i]) x[i] = theirs[i];
     }
     return GCOMP_OK;
 }
 
-/* Times desc.comm's allreduce and allgather, with 64 bytes and with `bytes` bytes (0: 1 MiB; best
-   about as many as a step sends), each a few times. All workers call it together, between steps.
-   All get the figures of the slowest worker. Takes (world + 1) * bytes of memory while it runs. One
-   worker: zeros. Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_MISSING_CALLBACK without
-   allreduce, allgather or desc.clock, GCOMP_OUT_OF_MEMORY, GCOMP_PEER_FAILED (another worker has no
-   memory), GCOMP_CALLBACK_FAILED, GCOMP_MISMATCH; desc->why has the sentence. On error *link is
+/* Times desc.comm's allreduce and allgather, and alltoallv where it is set (else its times are 0),
+   with few bytes and with `bytes` bytes (0: 1 MiB; best about as many as a step sends), each a few
+   times. All workers call it together, between steps. All get the figures of the slowest worker.
+   Takes (world + 1) * bytes of memory while it runs, bytes being 128 * world at least. One worker:
+   zeros. Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_MISSING_CALLBACK without allreduce,
+   allgather or desc.clock, GCOMP_OUT_OF_MEMORY, GCOMP_PEER_FAILED (another worker has no memory),
+   GCOMP_CALLBACK_FAILED, GCOMP_MISMATCH; desc->why has the sentence. On error *link is
    unchanged. */
 static inline gcomp_result gcomp_advise_link_measure(const gcomp_desc *desc, size_t bytes,
                                                      gcomp_advise_link *link)
 {
-    double x[4] = {0, 0, 0, 0};
+    double x[GCOMP_ADVISE_TIMES] = {0, 0, 0, 0, 0, 0};
     if (!desc || !link) return GCOMP_INVALID_ARGUMENT;
     if (!desc->clock)
         return gcomp_advise_fail(desc, GCOMP_MISSING_CALLBACK,
@@ -228,16 +279,13 @@ static inline gcomp_result gcomp_advise_link_measure(const gcomp_desc *desc, siz
             return gcomp_advise_fail(desc, GCOMP_MISSING_CALLBACK,
                                      "comm.allreduce or comm.allgather is NULL");
         if (bytes == 0) bytes = (size_t)1 << 20;
-        if (bytes < 2 * GCOMP_ADVISE_FRAME) bytes = 2 * GCOMP_ADVISE_FRAME;
+        if (bytes < 2 * GCOMP_ADVISE_FRAME * world) bytes = 2 * GCOMP_ADVISE_FRAME * world;
         bytes -= bytes % 4; /* it is floats that are summed */
         if (bytes <= (size_t)-1 / (world + 1))
             mine = (float *)gcomp_advise_take(desc, bytes * (world + 1));
         if (mine) memset(mine, 0, bytes * (world + 1));
         result = gcomp_advise_all_have(desc, mine != NULL);
-        if (result == GCOMP_OK && gcomp_advise_time_both(desc, 1, mine, bytes, x, x + 1) != 0)
-            result = gcomp_advise_fail(desc, GCOMP_CALLBACK_FAILED, "allreduce failed");
-        if (result == GCOMP_OK && gcomp_advise_time_both(desc, 0, mine, bytes, x + 2, x + 3) != 0)
-            result = gcomp_advise_fail(desc, GCOMP_CALLBACK_FAILED, "allgather failed");
+        if (result == GCOMP_OK) result = gcomp_advise_time_all(desc, mine, bytes, x);
         if (result == GCOMP_OK) result = gcomp_advise_slowest(desc, mine, x);
         gcomp_advise_give(desc, mine, bytes * (world + 1));
         if (result != GCOMP_OK) return result;
@@ -246,22 +294,38 @@ static inline gcomp_result gcomp_advise_link_measure(const gcomp_desc *desc, siz
     link->sum_byte = x[1];
     link->gather_start = x[2];
     link->gather_byte = x[3];
+    link->exchange_start = x[4];
+    link->exchange_byte = x[5];
     return GCOMP_OK;
 }
 
 /* ---------------- the question, looked at */
 
-/* What a tensor sends with a candidate. */
+/* How the mean of a tensor is made with a candidate, and what it sends. */
 typedef struct gcomp_advise_fact {
-    double summed; /* bytes of its sums */
-    unsigned uses; /* a bit for each collective that it uses: bit 0 is the gather of payloads, the
-                      others are sums. 0: the rules do not give the tensor this codec */
+    double summed;           /* bytes of its sums */
+    double shards;           /* by ranges: bytes of the own payloads, at most */
+    double mean;             /* by ranges: the mean that is gathered is at most so many times as
+                                long as the own payloads: in two shots 1, scattered 0 */
+    size_t sent;             /* bytes on the network, at most */
+    gcomp_request_kind form; /* ALLREDUCE: summed, ALLGATHER: gathered, ALLTOALL: by ranges */
+    gcomp_dtype dtype;       /* of the numbers that are summed; U8: payloads */
+    unsigned uses; /* a bit for each collective that it uses: bit 0 is the gather of payloads, bits
+                      22 and 23 are those below, the others are sums. 0: the rules do not give the
+                      tensor this codec */
 } gcomp_advise_fact;
+
+enum {
+    GCOMP_ADVISE_GATHER = 1,
+    GCOMP_ADVISE_RANGES = 1 << 22, /* the stages of means made by ranges: two alltoalls, gathers */
+    GCOMP_ADVISE_LISTS = 1 << 23   /* topk:global=1: a gather more, to find where the mean is cut */
+};
 
 /* A question with everything that is derived from it. */
 typedef struct gcomp_advise_inquiry {
     const gcomp_advise_question *ask;
     gcomp_desc desc;          /* as the tensors are compressed; its sentences go to `reason` */
+    gcomp_advise_link link;   /* with the times of an alltoall */
     gcomp_advise_fact *facts; /* [tensor_count][candidate_count] */
     char reason[256];
 } gcomp_advise_inquiry;
@@ -284,6 +348,13 @@ static inline int gcomp_advise_is_none(const gcomp_codec *codec)
     return gcomp_codec_format(codec, text, sizeof text) == 4 && !strcmp(text, "none");
 }
 
+/* Does it apply only the largest elements of the mean? */
+static inline int gcomp_advise_cuts_mean(const gcomp_codec *codec)
+{
+    char text[128];
+    return gcomp_codec_format(codec, text, sizeof text) < sizeof text && strstr(text, "global=1");
+}
+
 /* "candidate 2: sentence" */
 static inline gcomp_result gcomp_advise_refuse(const gcomp_advise_inquiry *q, gcomp_result result,
                                                size_t c, const char *sentence)
@@ -302,6 +373,33 @@ static inline unsigned gcomp_advise_sum_bit(int round, const gcomp_round *r)
     return 2u << (7 * round + (r->kind == GCOMP_ALLREDUCE_MAX ? 6 : place[r->dtype]));
 }
 
+/* Adds a round to the facts of a tensor. By ranges, what is sent is the shards, and a worker's part
+   of the mean, which goes to all others:
+     sent = (shards + mean) * (world - 1) / world */
+static inline void gcomp_advise_add_round(gcomp_advise_fact *fact, int round, const gcomp_round *r,
+                                          double world)
+{
+    if (r->kind == GCOMP_WAIT) return;
+    fact->sent += r->sent;
+    if (r->kind == GCOMP_ALLREDUCE || r->kind == GCOMP_ALLREDUCE_MAX) {
+        fact->summed += (double)r->bytes;
+        fact->uses |= gcomp_advise_sum_bit(round, r);
+        if (fact->form != GCOMP_WAIT) return;
+        fact->form = GCOMP_ALLREDUCE;
+        fact->dtype = r->dtype;
+        return;
+    }
+    fact->form = r->kind;
+    fact->dtype = r->dtype;
+    fact->uses |= r->kind == GCOMP_ALLGATHER ? GCOMP_ADVISE_GATHER : GCOMP_ADVISE_RANGES;
+    if (r->kind == GCOMP_ALLGATHER || r->bytes == 0 || !(world > 1)) return;
+    fact->shards = (double)r->bytes;
+    fact->mean = (double)r->sent * world / (world - 1) / fact->shards - 1;
+    if (fact->mean < 1e-3) fact->mean = 0; /* what was rounded up */
+    if (fact->mean > 1 && fact->mean < 1 + world / fact->shards) fact->mean = 1; /* the same */
+    if (fact->mean > world) fact->mean = world; /* sparse: all elements of all payloads */
+}
+
 /* Finds the facts of a candidate for all tensors. */
 static inline gcomp_result gcomp_advise_find_facts(gcomp_advise_inquiry *q, size_t c)
 {
@@ -316,13 +414,10 @@ static inline gcomp_result gcomp_advise_find_facts(gcomp_advise_inquiry *q, size
         result = gcomp_rounds(&q->desc, &tensor, q->ask->tensor_count, &given, rounds);
         if (result != GCOMP_OK) return result;
         if (c && gcomp_advise_is_none(&given)) continue;
-        for (int round = 0; round < GCOMP_ROUNDS; round++) {
-            const gcomp_round *r = rounds + round;
-            if (r->kind == GCOMP_ALLGATHER) fact->uses |= 1;
-            if (r->kind != GCOMP_ALLREDUCE && r->kind != GCOMP_ALLREDUCE_MAX) continue;
-            fact->summed += (double)r->bytes;
-            fact->uses |= gcomp_advise_sum_bit(round, r);
-        }
+        for (int round = 0; round < GCOMP_ROUNDS; round++)
+            gcomp_advise_add_round(fact, round, rounds + round, (double)q->desc.comm.world);
+        if (fact->uses & GCOMP_ADVISE_RANGES && gcomp_advise_cuts_mean(&given))
+            fact->uses |= GCOMP_ADVISE_LISTS;
     }
     return GCOMP_OK;
 }
@@ -339,7 +434,7 @@ static inline gcomp_result gcomp_advise_inspect(gcomp_advise_inquiry *q, size_t 
     if ((c == 0) != gcomp_advise_is_none(&codec))
         return gcomp_advise_refuse(q, GCOMP_INVALID_ARGUMENT, c, "the first is none, and no other");
     memcpy(numbers, &q->ask->candidates[c].figures, sizeof numbers);
-    if (!gcomp_advise_are_times(numbers))
+    if (!gcomp_advise_are_times(numbers, 4))
         return gcomp_advise_refuse(q, GCOMP_INVALID_ARGUMENT, c,
                                    "figures are finite and not negative");
     q->desc.codec = q->ask->candidates[c].codec;
@@ -352,7 +447,7 @@ static inline gcomp_result gcomp_advise_inspect(gcomp_advise_inquiry *q, size_t 
 /* Looks at the fields of a question, except the candidates and the tensors. */
 static inline gcomp_result gcomp_advise_inspect_question(const gcomp_advise_question *ask)
 {
-    double numbers[4];
+    double numbers[GCOMP_ADVISE_TIMES];
     if (!ask->candidates || ask->candidate_count < 1 ||
         ask->candidate_count > GCOMP_ADVISE_CANDIDATES)
         return gcomp_advise_fail(ask->desc, GCOMP_INVALID_ARGUMENT,
@@ -360,7 +455,7 @@ static inline gcomp_result gcomp_advise_inspect_question(const gcomp_advise_ques
     if (!ask->tensors && ask->tensor_count)
         return gcomp_advise_fail(ask->desc, GCOMP_INVALID_ARGUMENT, "tensors is NULL");
     memcpy(numbers, &ask->link, sizeof numbers);
-    if (!gcomp_advise_are_times(numbers))
+    if (!gcomp_advise_are_times(numbers, GCOMP_ADVISE_TIMES))
         return gcomp_advise_fail(ask->desc, GCOMP_INVALID_ARGUMENT,
                                  "link: times are finite and not negative");
     return GCOMP_OK;
@@ -580,6 +675,7 @@ static inline gcomp_result gcomp_advise_time(gcomp_advise_inquiry *q, size_t c,
     d.codec = NULL;
     d.comm.rank = 0;
     d.comm.world = 1;
+    d.aggregate = GCOMP_AGGREGATE_GATHER; /* one worker has no ranges */
     d.measure = 0;
     d.bucket_bytes = 0;
     result = gcomp_open(&s.gc, &d);
@@ -652,7 +748,8 @@ static inline gcomp_result gcomp_advise_figure_out(gcomp_advise_inquiry *q, size
     for (size_t i = 0; i < q->ask->tensor_count; i++) {
         const gcomp_tensor *tensor = q->ask->tensors + i;
         const unsigned uses = gcomp_advise_fact_of(q, i, c)->uses;
-        gathers |= (int)(uses & 1);
+        /* uncompressed shards have 4 bytes an element */
+        gathers |= c && uses & (GCOMP_ADVISE_GATHER | GCOMP_ADVISE_RANGES);
         if (uses && (!smallest || gcomp_advise_elements(tensor) < gcomp_advise_elements(smallest)))
             smallest = tensor;
     }
@@ -685,14 +782,39 @@ static inline gcomp_advise_price gcomp_advise_price_of(const gcomp_advise_inquir
 {
     const gcomp_advise_fact *fact = gcomp_advise_fact_of(q, tensor, c);
     const gcomp_advise_figures *f = &q->ask->candidates[c].figures;
-    const gcomp_advise_link *link = &q->ask->link;
+    const gcomp_advise_link *link = &q->link;
     const double n = (double)gcomp_advise_elements(q->ask->tensors + tensor);
-    const double others = (double)(q->desc.comm.world - 1);
+    const double world = (double)q->desc.comm.world;
     gcomp_advise_price price;
-    price.codec = f->tensor + n * (f->element + others * f->payload);
+    price.codec = f->tensor + n * f->element;
     price.link = fact->summed * link->sum_byte;
-    if (fact->uses & 1) price.link += (GCOMP_ADVISE_HEADER + n * f->bytes) * link->gather_byte;
+    if (fact->form == GCOMP_ALLGATHER) {
+        price.codec += n * (world - 1) * f->payload;
+        price.link += (GCOMP_ADVISE_HEADER + n * f->bytes) * link->gather_byte;
+    } else if (fact->form == GCOMP_ALLTOALL) {
+        double shards = GCOMP_ADVISE_HEADER * world + n * f->bytes;
+        if (!(f->bytes > 0)) shards = fact->shards;
+        price.codec += (world - 1) * f->tensor;
+        price.codec += n * ((world - 1) / world + fact->mean) * f->payload;
+        price.link += shards * link->exchange_byte;
+        price.link += fact->mean * shards / world * link->gather_byte;
+    }
     return price;
+}
+
+/* What a collective that tensors share takes however much they send. The stages of ranges begin
+   with two alltoalls and two gathers, of which three carry lengths; a mean that does not stay with
+   its owners takes another gather. */
+static inline double gcomp_advise_start(const gcomp_advise_inquiry *q, unsigned collective)
+{
+    const gcomp_advise_link *link = &q->link;
+    const double lengths = GCOMP_ADVISE_LENGTH * (double)q->desc.comm.world;
+    const int gathers = q->desc.aggregate == GCOMP_AGGREGATE_SCATTER ? 2 : 3;
+    if (collective == GCOMP_ADVISE_GATHER || collective == GCOMP_ADVISE_LISTS)
+        return link->gather_start;
+    if (collective != GCOMP_ADVISE_RANGES) return link->sum_start;
+    return 2 * link->exchange_start + lengths * link->exchange_byte +
+           gathers * link->gather_start + 2 * GCOMP_ADVISE_LENGTH * link->gather_byte;
 }
 
 /* The step with only these collectives and the first `candidates` candidates: times, and choices if
@@ -701,7 +823,7 @@ static inline int gcomp_advise_with(const gcomp_advise_inquiry *q, unsigned coll
                                     size_t candidates, gcomp_advise_choice *each,
                                     gcomp_advice *advice)
 {
-    const gcomp_advise_link *link = &q->ask->link;
+    const gcomp_advise_link *link = &q->link;
     unsigned used = 0;
     memset(advice, 0, sizeof *advice);
     for (size_t i = 0; i < q->ask->tensor_count; i++) {
@@ -727,11 +849,14 @@ static inline int gcomp_advise_with(const gcomp_advise_inquiry *q, unsigned coll
         each[i].choice = choice;
         each[i].seconds = best.codec + best.link;
         each[i].plain = plain.codec + plain.link;
+        each[i].form = gcomp_advise_fact_of(q, i, choice)->form;
+        each[i].dtype = gcomp_advise_fact_of(q, i, choice)->dtype;
+        each[i].sent = gcomp_advise_fact_of(q, i, choice)->sent;
     }
     if (q->desc.comm.world > 1)
         advice->link_seconds += link->gather_start + GCOMP_ADVISE_FRAME * link->gather_byte;
     for (int bit = 0; used >> bit; bit++)
-        if (used >> bit & 1) advice->link_seconds += bit ? link->sum_start : link->gather_start;
+        if (used >> bit & 1) advice->link_seconds += gcomp_advise_start(q, 1u << bit);
     advice->seconds = advice->codec_seconds + advice->link_seconds;
     return 1;
 }
@@ -760,15 +885,23 @@ static inline void gcomp_advise_choose(const gcomp_advise_inquiry *q, gcomp_advi
     advice->plain = plain;
 }
 
-/* Finds the choice of candidates, tensor by tensor, with the shortest step:
-     for each tensor of n elements, W workers:   tensor + n * (element + (W - 1) * payload)
-     for a payload of it:                        (32 + n * bytes) * gather_byte
-     for its sums of b bytes:                    b * sum_byte
-     for each collective that some tensor uses, and for the frames:   its start
+/* Finds the choice of candidates, tensor by tensor, with the shortest step. Means are made as
+   gcomp_rounds says for question->desc: by desc.aggregate, and the callbacks and types of comm. For
+   a tensor of n elements, W workers:
+     as a sum of b bytes   tensor + n * element;  b * sum_byte
+     gathered              tensor + n * (element + (W - 1) * payload)
+                           (32 + n * bytes) * gather_byte
+     by ranges             W * tensor + n * (element + ((W - 1) / W + m) * payload)
+                           (32 W + n * bytes) * (exchange_byte + m / W * gather_byte)
+     for the frames, and for each collective that some tensor uses:   its start
+   The own shards are encoded; those of the other workers for one range, together one payload less
+   1 / W, are decoded; then the mean is, which is m times as long as a payload: 1 in two shots, at
+   most W for sparse payloads, whose elements may all differ, 0 where the mean stays scattered. The
+   owner encodes the mean of its range instead of its own part of it. Tensors made by ranges share
+   two alltoalls and three gathers.
    Vectors, small tensors and matrices that would not gain are not compressed, as in
    gcomp_add_tensor; a vector that is the only tensor may be. If two candidates take the same time,
-   the first one is chosen. Payloads are gathered: with many workers shards (comm.alltoallv) and two
-   shots are faster than this says.
+   the first one is chosen.
    Missing figures are measured first. For that an object is opened with desc.allocator and closed
    again; it has the tensors, as many as have 2^23 elements together. Times need desc.clock. The
    gradients are normally distributed numbers. If the length of a payload depends on more than that
@@ -793,9 +926,13 @@ static inline gcomp_result gcomp_advise(const gcomp_advise_question *question,
     q.ask = question;
     q.desc = *question->desc;
     q.desc.schedule = NULL;
-    q.desc.aggregate = GCOMP_AGGREGATE_GATHER;
+    q.link = question->link;
     memset(&q.desc.node, 0, sizeof q.desc.node); /* what is compressed goes between machines */
     if (q.desc.comm.world == 0) q.desc.comm.world = 1;
+    if (q.link.exchange_start == 0 && q.link.exchange_byte == 0) {
+        q.link.exchange_start = q.link.gather_start;
+        q.link.exchange_byte = q.link.gather_byte / (double)q.desc.comm.world;
+    }
     q.desc.why = q.reason;
     q.desc.why_capacity = sizeof q.reason;
     bytes = (question->tensor_count * question->candidate_count + 1) * sizeof *q.facts;

@@ -56,7 +56,9 @@ static void test_the_link_of_a_ring_is_its_formula(void)
     gcomp_advise_link link = gcomp_advise_link_of(8e9, 1e-5, 4), alone = gcomp_advise_link_of(8e9, 1e-5, 1);
     CHECK(near(link.sum_start, 6e-5) && near(link.sum_byte, 1.5e-9)); /* 6 messages of a quarter, a byte takes 1e-9 s */
     CHECK(near(link.gather_start, 3e-5) && near(link.gather_byte, 3e-9));
+    CHECK(near(link.exchange_start, 3e-5) && near(link.exchange_byte, 0.75e-9)); /* 3 messages of a quarter */
     CHECK(alone.sum_start == 0 && alone.sum_byte == 0 && alone.gather_start == 0 && alone.gather_byte == 0);
+    CHECK(alone.exchange_start == 0 && alone.exchange_byte == 0);
 }
 
 static void test_no_compression_is_the_answer_on_a_fast_link(void)
@@ -145,6 +147,123 @@ static void test_no_choice_is_better_than_the_advice(void)
     CHECK(mixed > 5);
 }
 
+/* ---------------- means that are made in other ways */
+
+/* Is never called: says that the transport can. */
+static int exchange_parts(void *user, const void *send, const size_t *sent, void *recv, const size_t *awaited)
+{
+    (void)user, (void)send, (void)sent, (void)recv, (void)awaited;
+    return 1;
+}
+
+/* Asks about "none" and one other candidate for the first `count` tensors. */
+static void ask_about(const char *codec, int world, size_t count)
+{
+    ask(world);
+    desc.comm.alltoallv = exchange_parts;
+    question.link = gcomp_advise_link_of(1e8, 50e-6, world);
+    candidates[1] = candidates[SIGN];
+    candidates[1].codec = codec;
+    question.candidate_count = 2;
+    question.tensor_count = count;
+}
+
+static void test_sign_goes_in_two_shots_where_the_transport_can(void)
+{
+    const double n = 512 * 768, frame = 64 * gcomp_advise_link_of(1e8, 50e-6, 8).gather_byte;
+    gcomp_advise_link link;
+    double shards;
+    ask_about("sign:block=tensor", 8, 1);
+    link = question.link;
+    CHECK(gcomp_advise(&question, each, &advice) == GCOMP_OK && each[0].choice == 1);
+    CHECK(each[0].form == GCOMP_ALLTOALL && each[0].dtype == GCOMP_U8);
+    shards = 8 * 32 + n / 8; /* a header for each of 8 ranges */
+    CHECK(near(each[0].seconds, 8 * 2e-6 + n * (2e-9 + 1.875 * 0.5e-9) + shards * (link.exchange_byte + link.gather_byte / 8)));
+    CHECK(fabs(shards * (link.exchange_byte + link.gather_byte / 8) / (2 * shards * 7 / 8 * 8e-8) - 1) < 1e-9); /* 2 b 7 / 8 bytes */
+    CHECK(each[0].sent >= 2 * shards * 7 / 8 && each[0].sent < 2 * shards * 7 / 8 + 8 * 64);
+    CHECK(near(advice.link_seconds, shards * (link.exchange_byte + link.gather_byte / 8) + frame + link.gather_start + 2 * link.exchange_start +
+               3 * link.gather_start + 8 * 16 * link.exchange_byte + 2 * 16 * link.gather_byte));
+    question.tensor_count = 2; /* both share the stages; the vector is a sum */
+    CHECK(gcomp_advise(&question, each, &advice) == GCOMP_OK && each[1].choice == 1 && each[1].form == GCOMP_ALLTOALL);
+    shards += 8 * 32 + 4 * 64 * 64 / 8;
+    CHECK(near(advice.link_seconds, shards * (link.exchange_byte + link.gather_byte / 8) + frame + link.gather_start + 2 * link.exchange_start +
+               3 * link.gather_start + 8 * 16 * link.exchange_byte + 2 * 16 * link.gather_byte));
+    ask_about("sign:block=tensor", 8, 1);
+    desc.comm.alltoallv = NULL;
+    CHECK(gcomp_advise(&question, each, &advice) == GCOMP_OK && each[0].choice == 1 && each[0].form == GCOMP_ALLGATHER);
+    CHECK(near(each[0].seconds, 2e-6 + n * (2e-9 + 7 * 0.5e-9) + (32 + n / 8) * 7 * 8e-8)); /* 7 b */
+    CHECK(near(advice.link_seconds, (32 + n / 8) * link.gather_byte + frame + 2 * link.gather_start));
+    ask_about("sign:block=tensor", 8, 1);
+    desc.aggregate = GCOMP_AGGREGATE_GATHER; /* the user's own choice holds */
+    CHECK(gcomp_advise(&question, each, &advice) == GCOMP_OK && each[0].form == GCOMP_ALLGATHER);
+}
+
+static void test_a_link_without_times_of_an_alltoall_takes_those_of_the_gather(void)
+{
+    gcomp_advice given;
+    ask_about("int", 8, 3);
+    CHECK(gcomp_advise(&question, each, &given) == GCOMP_OK && each[0].form == GCOMP_ALLTOALL);
+    question.link.exchange_start = question.link.exchange_byte = 0;
+    CHECK(gcomp_advise(&question, each, &advice) == GCOMP_OK && near(advice.seconds, given.seconds) && near(advice.link_seconds, given.link_seconds));
+    question.link.exchange_byte = 1e-12; /* one is given: none is made up */
+    CHECK(gcomp_advise(&question, each, &advice) == GCOMP_OK && advice.link_seconds < given.link_seconds);
+    question.link.exchange_start = NAN;
+    CHECK(gcomp_advise(&question, each, &advice) == GCOMP_INVALID_ARGUMENT && strstr(why, "link"));
+}
+
+static void test_halves_are_summed_where_the_transport_can(void)
+{
+    const double n = 512 * 768;
+    ask_about("bf16", 8, 1);
+    candidates[1].figures.bytes = 2;
+    desc.comm.allreduce_dtypes |= 1u << GCOMP_BF16;
+    CHECK(gcomp_advise(&question, each, &advice) == GCOMP_OK && each[0].choice == 1);
+    CHECK(each[0].form == GCOMP_ALLREDUCE && each[0].dtype == GCOMP_BF16 && each[0].sent == 2 * n * 14 / 8);
+    CHECK(near(each[0].seconds, 2e-6 + n * 2e-9 + 2 * n * question.link.sum_byte)); /* others bring no payloads */
+    CHECK(near(advice.link_seconds, 2 * n * question.link.sum_byte + question.link.sum_start + question.link.gather_start + 64 * question.link.gather_byte));
+    desc.comm.allreduce_dtypes = 0;
+    CHECK(gcomp_advise(&question, each, &advice) == GCOMP_OK && each[0].form == GCOMP_ALLTOALL && each[0].dtype == GCOMP_U8);
+    desc.comm.alltoallv = NULL;
+    CHECK(gcomp_advise(&question, each, &advice) == GCOMP_OK && each[0].choice == 0 && each[0].form == GCOMP_ALLREDUCE && each[0].dtype == GCOMP_F32);
+    CHECK(advice.compressed == 0); /* gathered halves of 8 workers are more bytes than a sum of floats */
+}
+
+static void test_sparse_means_have_at_most_the_elements_of_all(void)
+{
+    static const gcomp_advise_figures few = {5e-6, 3e-9, 0.1e-9, 0.05};
+    const double n = 512 * 768;
+    double shards, lengths;
+    gcomp_advise_link link;
+    ask_about("topk:density=0.01", 8, 1);
+    candidates[1].figures = few;
+    desc.aggregate = GCOMP_AGGREGATE_SHARDS;
+    link = question.link;
+    lengths = 8 * 16 * link.exchange_byte + 2 * 16 * link.gather_byte;
+    CHECK(gcomp_advise(&question, each, &advice) == GCOMP_OK && each[0].choice == 1 && each[0].form == GCOMP_ALLTOALL);
+    shards = 8 * 32 + 0.05 * n;
+    CHECK(near(each[0].seconds, 8 * 5e-6 + n * (3e-9 + 8.875 * 0.1e-9) + shards * (link.exchange_byte + link.gather_byte)));
+    ask_about("topk:density=0.01,global=1", 8, 1);
+    candidates[1].figures = few;
+    CHECK(gcomp_advise(&question, each, &advice) == GCOMP_OK && each[0].choice == 1 && each[0].form == GCOMP_ALLTOALL);
+    CHECK(each[0].seconds > 8 * 5e-6 + n * (3e-9 + 1.875 * 0.1e-9) + shards * (link.exchange_byte + link.gather_byte / 8));
+    CHECK(each[0].seconds < 8 * 5e-6 + n * (3e-9 + 2.275 * 0.1e-9) + shards * (link.exchange_byte + 1.4 * link.gather_byte / 8)); /* little more than k come back */
+    CHECK(near(advice.link_seconds - (each[0].seconds - advice.codec_seconds), 64 * link.gather_byte + lengths + 2 * link.exchange_start + 5 * link.gather_start));
+}
+
+static void test_scattered_means_are_not_gathered(void)
+{
+    const double n = 512 * 768;
+    gcomp_advise_link link;
+    ask_about("sign:block=tensor", 8, 1);
+    desc.aggregate = GCOMP_AGGREGATE_SCATTER;
+    link = question.link;
+    CHECK(gcomp_advise(&question, each, &advice) == GCOMP_OK && each[0].choice == 1 && each[0].form == GCOMP_ALLTOALL);
+    CHECK(near(each[0].seconds, 8 * 2e-6 + n * (2e-9 + 0.875 * 0.5e-9) + (8 * 32 + n / 8) * link.exchange_byte));
+    CHECK(near(each[0].plain, 8 * 1e-6 + n * 1e-9 + (8 * 32 + 4 * n) * link.exchange_byte)); /* shards of floats */
+    CHECK(near(advice.link_seconds, (8 * 32 + n / 8 + 8 * 16) * link.exchange_byte + 64 * link.gather_byte + 2 * 16 * link.gather_byte +
+               2 * link.exchange_start + 3 * link.gather_start));
+}
+
 static void test_a_vector_that_is_alone_may_be_compressed(void)
 {
     gcomp_tensor vectors[2] = {{"v", 5000, 0, 0, GCOMP_F32, NULL}, {"w", 5000, 0, 0, GCOMP_F32, NULL}};
@@ -181,6 +300,7 @@ static void test_wrong_questions_are_refused_with_a_sentence(void)
     REFUSED(question.tensors = NULL, GCOMP_INVALID_ARGUMENT, "tensors");
     REFUSED(question.tensors = &bad; question.tensor_count = 1, GCOMP_INVALID_ARGUMENT, "tensor 'bad': rows");
     REFUSED(question.link.sum_byte = -1, GCOMP_INVALID_ARGUMENT, "link");
+    REFUSED(question.link.exchange_byte = -1, GCOMP_INVALID_ARGUMENT, "link");
     REFUSED(question.link = gcomp_advise_link_of(0, 0, 4), GCOMP_INVALID_ARGUMENT, "link");
     REFUSED(candidates[2].figures.bytes = NAN, GCOMP_INVALID_ARGUMENT, "candidate 2");
     REFUSED(candidates[0].codec = "sign", GCOMP_INVALID_ARGUMENT, "candidate 0");
@@ -321,6 +441,27 @@ static void test_figures_are_measured_once_and_written(void)
     CHECK(!memcmp(measured, candidates, sizeof measured));
 }
 
+static void test_figures_of_ranges_are_those_of_payloads(void)
+{
+    gcomp_advise_figures gathered, ranges;
+    ask_without_figures(8);
+    question.link = gcomp_advise_link_of(1e8, 1e-5, 8);
+    question.candidate_count = 2;
+    CHECK(gcomp_advise(&question, each, &advice) == GCOMP_OK && each[0].form == GCOMP_ALLGATHER);
+    gathered = candidates[SIGN].figures;
+    ask_without_figures(8);
+    question.link = gcomp_advise_link_of(1e8, 1e-5, 8);
+    question.candidate_count = 2;
+    desc.comm.alltoallv = exchange_parts;
+    CHECK(gcomp_advise(&question, each, &advice) == GCOMP_OK && each[0].form == GCOMP_ALLTOALL && heap.held == 0);
+    ranges = candidates[SIGN].figures;
+    CHECK(ranges.element > 0 && near(ranges.bytes, gathered.bytes));
+    candidates[SIGN].figures.bytes = 0; /* is measured, also where no tensor is gathered */
+    desc.clock = NULL;
+    CHECK(gcomp_advise(&question, each, &advice) == GCOMP_OK && candidates[SIGN].figures.bytes == ranges.bytes);
+    CHECK(candidates[SIGN].figures.element == ranges.element);
+}
+
 /* What is given stays, to the bit, and only what is missing is measured: nothing is taken to
    cost nothing. */
 static void test_figures_that_are_given_stay_and_the_others_are_measured(void)
@@ -371,23 +512,23 @@ static void test_an_advice_without_memory_leaves_nothing_behind(void)
 /* ---------------- links that are measured */
 
 typedef struct wire {
-    double sum_start, sum_byte, gather_start, gather_byte;
+    double sum_start, sum_byte, gather_start, gather_byte, exchange_start, exchange_byte;
     int fail_at, calls; /* fail_at: this call fails */
     int other;          /* what the other worker says: 0 the same, 1 no memory, 2 NaN, 3 it is twice as slow */
     int poor;           /* no memory */
 } wire;
 
-/* A sum of one number says how many workers have no memory. A sum of eight numbers brings what
-   both workers measured, four numbers of each. */
+/* A sum of one number says how many workers have no memory. A sum of twelve numbers brings what
+   both workers measured, six numbers of each. */
 static int wire_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype)
 {
     wire *w = (wire *)user;
     float *x = (float *)data;
     CHECK(dtype == GCOMP_F32);
     if (count == 1 && w->other == 1) x[0] += 1;
-    for (int i = 0; i < 4 && count == 8; i++) {
-        CHECK(x[4 + i] == 0);
-        x[4 + i] = w->other == 2 ? NAN : w->other == 3 ? 2 * x[i] : x[i];
+    for (int i = 0; i < 6 && count == 12; i++) {
+        CHECK(x[6 + i] == 0);
+        x[6 + i] = w->other == 2 ? NAN : w->other == 3 ? 2 * x[i] : x[i];
     }
     now += w->sum_start + w->sum_byte * 4 * (double)count;
     return ++w->calls == w->fail_at ? 5 : 0;
@@ -399,6 +540,16 @@ static int wire_allgather(void *user, const void *mine, void *all, size_t bytes)
     memcpy(all, mine, bytes);
     memcpy((uint8_t *)all + bytes, mine, bytes);
     now += w->gather_start + w->gather_byte * (double)bytes;
+    return ++w->calls == w->fail_at ? 5 : 0;
+}
+
+static int wire_alltoallv(void *user, const void *send, const size_t *sent, void *recv, const size_t *awaited)
+{
+    wire *w = (wire *)user;
+    CHECK(sent[0] == sent[1] && awaited[0] == sent[0] && awaited[1] == sent[0] && sent[0] > 0);
+    memcpy(recv, send, sent[0]);
+    memcpy((uint8_t *)recv + sent[0], send, sent[0]);
+    now += w->exchange_start + w->exchange_byte * (double)(sent[0] + sent[1]);
     return ++w->calls == w->fail_at ? 5 : 0;
 }
 
@@ -426,7 +577,7 @@ static gcomp_result measure_wire(wire *w, int world, size_t bytes, gcomp_advise_
 
 static void test_a_link_is_measured_through_the_callbacks(void)
 {
-    wire w = {1e-3, 2e-9, 3e-3, 5e-9, 0, 0, 0, 0}, same = w;
+    wire w = {1e-3, 2e-9, 3e-3, 5e-9, 4e-3, 7e-9, 0, 0, 0, 0}, same = w;
     gcomp_advise_link link, untouched;
     gcomp_desc d;
     memset(&d, 0, sizeof d);
@@ -439,12 +590,20 @@ static void test_a_link_is_measured_through_the_callbacks(void)
         CHECK(measure_wire(&w, 2, bytes, &link, &d) == GCOMP_OK && heap.held == 0);
         CHECK(fabs(link.sum_start - 1e-3) < 1e-9 && fabs(link.sum_byte - 2e-9) < 1e-13);
         CHECK(fabs(link.gather_start - 3e-3) < 1e-9 && fabs(link.gather_byte - 5e-9) < 1e-13);
+        CHECK(link.exchange_start == 0 && link.exchange_byte == 0); /* the transport has no alltoall */
+    }
+    d.comm.alltoallv = wire_alltoallv;
+    for (size_t bytes = 0; bytes < 4000000; bytes += 1999999) {
+        CHECK(measure_wire(&w, 2, bytes, &link, &d) == GCOMP_OK && heap.held == 0);
+        CHECK(fabs(link.gather_start - 3e-3) < 1e-9 && fabs(link.gather_byte - 5e-9) < 1e-13);
+        CHECK(fabs(link.exchange_start - 4e-3) < 1e-9 && fabs(link.exchange_byte - 7e-9) < 1e-13);
     }
     w.other = 3;
     CHECK(measure_wire(&w, 2, 0, &link, &d) == GCOMP_OK && fabs(link.sum_start - 2e-3) < 1e-9); /* the slowest counts */
+    CHECK(fabs(link.exchange_start - 8e-3) < 1e-9);
     memset(&link, 9, sizeof link);
     untouched = link;
-    for (w = same, w.fail_at = 1; w.fail_at <= 1 + 16 + 1; w.fail_at++)
+    for (w = same, w.fail_at = 1; w.fail_at <= 1 + 24 + 1; w.fail_at++)
         CHECK(measure_wire(&w, 2, 0, &link, &d) == GCOMP_CALLBACK_FAILED && w.calls == w.fail_at);
     w = same;
     w.other = 1;
@@ -524,11 +683,17 @@ int main(void)
     RUN(test_no_compression_is_the_answer_on_a_fast_link);
     RUN(test_figures_and_link_give_the_times_of_the_comment);
     RUN(test_no_choice_is_better_than_the_advice);
+    RUN(test_sign_goes_in_two_shots_where_the_transport_can);
+    RUN(test_a_link_without_times_of_an_alltoall_takes_those_of_the_gather);
+    RUN(test_halves_are_summed_where_the_transport_can);
+    RUN(test_sparse_means_have_at_most_the_elements_of_all);
+    RUN(test_scattered_means_are_not_gathered);
     RUN(test_a_vector_that_is_alone_may_be_compressed);
     RUN(test_wrong_questions_are_refused_with_a_sentence);
     RUN(test_rounds_are_those_of_a_step_with_every_method);
     RUN(test_rounds_go_by_the_rules_and_refuse_what_is_wrong);
     RUN(test_figures_are_measured_once_and_written);
+    RUN(test_figures_of_ranges_are_those_of_payloads);
     RUN(test_figures_that_are_given_stay_and_the_others_are_measured);
     RUN(test_an_advice_without_memory_leaves_nothing_behind);
     RUN(test_a_link_is_measured_through_the_callbacks);
