@@ -6,8 +6,9 @@
              bench_sparse.h: the index coder of sparse methods, indices a second and bits; a step of
              8 workers, gathered and by ranges; the mean of 8 sparse payloads against decoding and
              adding each
-             bench_worlds.h, with --worlds: the step of one of 4 to 64 workers, gathered and in two
-             shots; a fifth of a minute, 2 GB
+             bench_worlds.h, with --worlds: the step of one of 4 to 64 workers with every block
+             method, as AUTO makes the mean, and for some of them gathered and in two shots; a
+             minute, 2 GB. --filter: a codec, or gather, two-shot, auto
    How       pinned to a core, all contenders interleaved, median of the rounds; memory touched
              before; state that a commit changes is put back untimed
    Run       build/bench [--filter TEXT] [--isa NAME] [--n COUNT] [--data KIND] [--threads T]
