@@ -11293,12 +11293,13 @@ static void gcomp__cast_copy(const gcomp__set *set, float *y, const gcomp_input 
 {
     gcomp_input some = *in;
     some.grad = (const uint8_t *)in->grad + gcomp__dtype_bytes(in->dtype) * i;
-    some.residual = in->residual ? in->residual + i : NULL;
+    some.residual = gcomp__residual_at(in->residual, in->reserved, i);
     (void)(gcomp__common(set)->scale_copy)(y, &some, 0, count, part);
     (gcomp__common(set)->saturate)(y, y, count);
 }
 
-/* Task: a chunk of the commit, tile by tile. The residual first: y may be the gradient. */
+/* Task: a chunk of the commit, half a tile at a time. The residual first: y may be the
+   gradient. */
 static void gcomp__cast_commit_chunk(void *arg, size_t chunk)
 {
     const gcomp__cast_job *job = (const gcomp__cast_job *)arg;
@@ -11309,15 +11310,17 @@ static void gcomp__cast_commit_chunk(void *arg, size_t chunk)
     in.residual = work->residual;
     sums.dtype = job->type;
     for (size_t i = chunk * GCOMP_CHUNK, count; i < end; i += count) {
-        float p[GCOMP__TILE], sent[GCOMP__TILE];
-        count = gcomp__min(GCOMP__TILE, end - i);
+        float p[GCOMP__TILE / 2], sent[GCOMP__TILE / 2];
+        count = gcomp__min(GCOMP__TILE / 2, end - i);
         if (work->residual) {
             gcomp_input rest = gcomp__plain_input(sent);
             gcomp__cast_copy(set, p, &in, i, count, 1);
             (gcomp__common(set)->decode)(&job->own, i, count, sent);
             rest.scale = -1 / job->factor;
             rest.residual = p;
-            gcomp__cast_copy(set, work->residual + i, &rest, 0, count, 1);
+            float *const e = gcomp__residual_at(work->residual, work->stored, i);
+            gcomp__cast_copy(set, work->stored ? p : e, &rest, 0, count, 1);
+            if (work->stored) (gcomp__common(set)->pack)(e, work->stored, p, count);
         }
         gcomp__cast_copy(set, work->y + i, &sums, i, count,
                          1 / (job->factor * (float)work->world));

@@ -129,10 +129,22 @@ static size_t sum_to(const size_t *bytes, size_t end)
     return sum;
 }
 
+/* to[i] += from[i] for fp16 or bf16. */
+static void add_halves(void *to, const void *from, size_t count, gcomp_dtype dtype)
+{
+    static float x[MOST_TENSORS * MOST_ROOM], y[MOST_TENSORS * MOST_ROOM];
+    CHECK(gcomp_to_float(x, to, dtype, count, NULL) == GCOMP_OK && gcomp_to_float(y, from, dtype, count, NULL) == GCOMP_OK);
+    for (size_t i = 0; i < count; i++) x[i] += y[i];
+    CHECK(gcomp_from_float(to, x, dtype, count, NULL) == GCOMP_OK);
+}
+
 /* Carries out a request of all workers. */
 static void carry(size_t world, gcomp_request *r)
 {
-    for (size_t w = 1; request_is_a_reduction(r) && w < world; w++) plain_reduce(r, r + w);
+    for (size_t w = 1; request_is_a_reduction(r) && w < world; w++) {
+        if (bytes_of_dtype(r->dtype) == 2 && r->dtype != GCOMP_I16) add_halves(r->recv, r[w].recv, r->count, r->dtype);
+        else plain_reduce(r, r + w);
+    }
     for (size_t w = 1; request_is_a_reduction(r) && w < world; w++)
         memcpy(r[w].recv, r->recv, r->count * bytes_of_dtype(r->dtype));
     for (size_t w = 0; !request_is_a_reduction(r) && w < world; w++)
@@ -292,6 +304,20 @@ static void test_residuals_are_rounded_whatever_makes_the_mean(void)
                 (void)twins(kinds[k], &desc, 4, codecs, shapes[c % 4], 3, 3, codec_list[c].text);
             }
     }
+}
+
+/* Casts that the transport sums as halves. */
+static void test_residuals_of_summed_casts_are_rounded(void)
+{
+    static const char *const codecs[] = {"fp16", "bf16"};
+    for (size_t c = 0; c < 2; c++)
+        for (int k = 1; k < 3; k++) {
+            const char *const all[] = {codecs[c], codecs[c], codecs[c]};
+            gcomp_desc desc = desc_of(NULL, GCOMP_AGGREGATE_AUTO);
+            desc.comm.allreduce_dtypes |= 1u << GCOMP_F16 | 1u << GCOMP_BF16;
+            desc.measure = 1;
+            CHECK(twins(kinds[k], &desc, 3, all, shapes[0], 3, 4, codecs[c]) > 0);
+        }
 }
 
 /* Tensors that move along their list of codecs keep their residual; buckets; gTop-k. */
@@ -832,6 +858,7 @@ int main(void)
 {
     RUN(test_steps_are_those_of_floats_and_residuals_are_rounded);
     RUN(test_residuals_are_rounded_whatever_makes_the_mean);
+    RUN(test_residuals_of_summed_casts_are_rounded);
     RUN(test_residuals_stay_when_codecs_change);
     RUN(test_what_rounding_changes_is_bounded);
     RUN(test_tensors_alone_keep_small_residuals);
