@@ -201,7 +201,7 @@ static void test_names_of_instruction_sets_and_methods(void)
 
 static void test_version_of_header_and_implementation_agree(void)
 {
-    CHECK(GCOMP_VERSION == 200);
+    CHECK(GCOMP_VERSION == 300);
     CHECK(gcomp_version() == GCOMP_VERSION);
 }
 
