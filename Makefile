@@ -75,6 +75,9 @@ build/engine: examples/engine.cpp build/gcomp.o
 build/own_loop build/server: build/%: examples/%.c build/gcomp.o
 	$(CC) $(CFLAGS) -I. $^ -o $@
 
+build/sharded: examples/sharded.c examples/gcomp_threads.h build/gcomp.o
+	$(CC) $(CFLAGS) -I. examples/sharded.c build/gcomp.o -o $@ -lm -pthread
+
 build/embedded_gcomp.o: examples/embedded_gcomp.c gcomp.h | build
 	$(CC) -Os -I. -c $< -o $@
 
@@ -119,7 +122,7 @@ bench-torch: build/resnet build/bench ## measure encoding beside PyTorch's opera
 net: build/train build/train_mpi ## train over four hosts with slow links, made on this machine; as root; makes build/net.svg
 	bench/net.sh
 
-examples: build/first build/advise build/engine build/embedded build/own_loop build/server build/train ## build all examples
+examples: build/first build/advise build/engine build/embedded build/own_loop build/server build/sharded build/train ## build all examples
 
 test: ## test every property on every instruction set of this machine, one build with sanitizers, a short fuzz; takes minutes
 	@sh tests/run.sh

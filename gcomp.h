@@ -460,7 +460,7 @@
      the means of their ranges, and nothing is sent back. After it a worker has the mean in its own
      range of a tensor, which gcomp_shard tells; the other elements of its gradient are what they
      were before. The worker steps its range of the weights, with an optimizer that has state for
-     that range alone. Then you gather the weights.
+     that range alone. Then you gather the weights: examples/sharded.c.
        scattered      sparse payloads, but not those of blocktopk; block payloads, and uncompressed
                       tensors, of 256 elements or more for each worker. An uncompressed tensor
                       travels as shards of floats: half the bytes of an allreduce

@@ -135,7 +135,7 @@ static int train_loop(train_net *net, gcomp *gc, const gcomp_comm *comm, const m
         if (result == GCOMP_OK) train_update(net, rate, momentum); /* else all skip this batch */
         compute += train_seconds() - t2 + t1 - t0;
         exchange += t2 - t1;
-        r->sent[step] = m->summed + m->gathered;
+        r->sent[step] = m->sent;
         r->seconds[step] = train_clock() - begin;
         shown = step ? shown + (loss[step] - shown) * 0.05f : loss[step];
         if (comm->rank == 0 && step % 10 == 9 && step + 1 < r->steps)
@@ -173,9 +173,9 @@ static int train_run(train_net *net, const gcomp_comm *comm, const train_job *j,
     r->final_loss = 0;
     for (size_t s = r->steps - last; s < r->steps; s++)
         r->final_loss += (double)r->loss[s] / (double)last;
-    r->bytes = (m.summed + m.gathered) / steps;
-    r->summed = m.summed / steps;
+    r->bytes = m.sent / steps;
     r->received = m.received / steps;
+    r->calls = m.calls / steps;
     r->reported = (double)stats.bytes_out / steps;
     r->accuracy = train_accuracy(net, j->data, comm);
     if (comm->rank == 0)

@@ -66,7 +66,7 @@ static inline int train_report(train_job *j, size_t world)
         train_methods_table(&j->points);
         return train_picture_draw(&j->points, what, o->steps / 2, o->out);
     }
-    train_table(j->results, j->runs, world);
+    train_table(j->results, j->runs);
     for (size_t i = 0; i < j->runs; i++) bad |= !j->results[i].identical;
     printf("\n");
     bad |= train_csv(j->results, j->runs, o->out);

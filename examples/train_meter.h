@@ -10,10 +10,12 @@
 #include <string.h>
 #include <time.h>
 
-/* A transport that calls the real one, and counts bytes and the time spent there. */
+/* A transport that calls the real one, and counts the time spent there, the calls, and the bytes
+   that this worker sends over the network and gets from it. Of an allreduce that is what a ring
+   sends: 2 (world - 1) / world times the bytes. */
 typedef struct meter {
     gcomp_comm inner;
-    double summed, gathered, received, seconds;
+    double sent, received, calls, seconds;
 } meter;
 
 /* Seconds that this thread has computed: waiting for others, or for a core, does not count. */
@@ -47,12 +49,22 @@ static inline void train_interface(const char *name, double bytes[2])
     }
 }
 
+static inline void meter_sum(meter *m, double bytes)
+{
+    const double world = (double)m->inner.world;
+    m->sent += 2 * (world - 1) / world * bytes;
+    m->received += 2 * (world - 1) / world * bytes;
+    m->calls++;
+}
+
 static inline int meter_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype)
 {
     meter *m = (meter *)user;
     double begin = train_seconds();
     int error = m->inner.allreduce(m->inner.user, data, count, dtype);
-    m->summed += (double)count * (dtype == GCOMP_I8 ? 1 : dtype == GCOMP_I16 ? 2 : 4);
+    meter_sum(m, (double)count * (dtype == GCOMP_I8                            ? 1
+                                  : dtype == GCOMP_F32 || dtype == GCOMP_I32 ? 4
+                                                                             : 2));
     m->seconds += train_seconds() - begin;
     return error;
 }
@@ -62,7 +74,7 @@ static inline int meter_allreduce_max(void *user, float *data, size_t count)
     meter *m = (meter *)user;
     double begin = train_seconds();
     int error = m->inner.allreduce_max(m->inner.user, data, count);
-    m->summed += (double)count * sizeof(float);
+    meter_sum(m, (double)count * sizeof(float));
     m->seconds += train_seconds() - begin;
     return error;
 }
@@ -72,8 +84,9 @@ static inline int meter_allgather(void *user, const void *mine, void *all, size_
     meter *m = (meter *)user;
     double begin = train_seconds();
     int error = m->inner.allgather(m->inner.user, mine, all, bytes);
-    m->gathered += (double)bytes;
+    m->sent += (double)(m->inner.world - 1) * (double)bytes;
     m->received += (double)(m->inner.world - 1) * (double)bytes;
+    m->calls++;
     m->seconds += train_seconds() - begin;
     return error;
 }
@@ -84,7 +97,8 @@ static inline int meter_allgatherv(void *user, const void *mine, void *all, cons
     meter *m = (meter *)user;
     double begin = train_seconds();
     int error = m->inner.allgatherv(m->inner.user, mine, all, bytes, stride);
-    m->gathered += (double)bytes[m->inner.rank];
+    m->sent += (double)(m->inner.world - 1) * (double)bytes[m->inner.rank];
+    m->calls++;
     for (int w = 0; w < m->inner.world; w++)
         m->received += w == m->inner.rank ? 0.0 : (double)bytes[w];
     m->seconds += train_seconds() - begin;
@@ -98,9 +112,10 @@ static inline int meter_alltoallv(void *user, const void *send, const size_t *se
     double begin = train_seconds();
     int error = m->inner.alltoallv(m->inner.user, send, sent, recv, awaited);
     for (int w = 0; w < m->inner.world; w++) {
-        m->gathered += w == m->inner.rank ? 0.0 : (double)sent[w];
+        m->sent += w == m->inner.rank ? 0.0 : (double)sent[w];
         m->received += w == m->inner.rank ? 0.0 : (double)awaited[w];
     }
+    m->calls++;
     m->seconds += train_seconds() - begin;
     return error;
 }

@@ -25,10 +25,10 @@ typedef struct train_result {
     float *gradient;      /* where the first layer's gradient of the middle step goes, or NULL */
     double final_loss;    /* mean over the last tenth of the steps */
     double accuracy;      /* of the test samples, 0..1 */
-    double bytes;         /* sent by a worker in a step: summed + gathered */
-    double summed;        /* bytes of this worker that were summed, in a step */
-    double received;      /* bytes of the other workers that this one gathered, in a step */
-    double reported;      /* bytes of this worker in a step, as the statistics of gcomp say */
+    double bytes;         /* that a worker sends over the network in a step, see train_meter.h */
+    double received;      /* that it gets from the network */
+    double calls;         /* collectives of a step */
+    double reported;      /* bytes sent in a step, as the statistics of gcomp say */
     double codec_seconds; /* encode and commit, a step */
     double compute_seconds;
     /* bytes that the network interface sent and received in all steps; 0: not asked for */
@@ -55,23 +55,20 @@ static inline void train_bar(const char *codec, size_t step, size_t steps, doubl
     fflush(stdout);
 }
 
-/* Seconds of a step on a link: compute + encode and commit + bytes / link. Bytes that are summed
-   pass a link 2 (W - 1) / W times (ring all-reduce). Bytes that are gathered come in from W - 1
-   workers. */
-static inline double train_step_seconds(const train_result *r, double compute, size_t world,
+/* Seconds of a step on a link: compute + encode and commit + the bytes that come in / link. */
+static inline double train_step_seconds(const train_result *r, double compute,
                                         double bits_per_second)
 {
-    double ring = 2.0 * (double)(world - 1) / (double)world;
-    return compute + r->codec_seconds + (ring * r->summed + r->received) * 8.0 / bits_per_second;
+    return compute + r->codec_seconds + r->received * 8.0 / bits_per_second;
 }
 
-static inline void train_verdicts(const train_result *r, size_t count, size_t world, double compute)
+static inline void train_verdicts(const train_result *r, size_t count, double compute)
 {
     for (int l = 0; l < 3; l++) {
-        double none = train_step_seconds(&r[0], compute, world, train_links[l]), least = none;
+        double none = train_step_seconds(&r[0], compute, train_links[l]), least = none;
         size_t best = 0;
         for (size_t i = 1; i < count; i++) {
-            double t = train_step_seconds(&r[i], compute, world, train_links[l]);
+            double t = train_step_seconds(&r[i], compute, train_links[l]);
             if (r[i].final_loss <= 1.03 * r[0].final_loss && t < least) {
                 best = i;
                 least = t;
@@ -90,7 +87,7 @@ static inline void train_verdicts(const train_result *r, size_t count, size_t wo
 }
 
 /* r[0] is the uncompressed run. */
-static inline void train_table(const train_result *r, size_t count, size_t world)
+static inline void train_table(const train_result *r, size_t count)
 {
     double compute = 0;
     int identical = 1, width = 18;
@@ -111,16 +108,16 @@ static inline void train_table(const train_result *r, size_t count, size_t world
                100.0 * r[i].accuracy, 1e3 * r[i].codec_seconds);
         for (int l = 0; l < 3; l++)
             printf(" %*.2f", l == 1 ? 8 : 9,
-                   1e3 * train_step_seconds(&r[i], compute, world, train_links[l]));
+                   1e3 * train_step_seconds(&r[i], compute, train_links[l]));
         printf("\n");
         identical &= r[i].identical;
     }
     printf("\nA step = %.2f ms of computation + encode and commit (both as processor "
            "time of one worker)\n",
            compute * 1e3);
-    printf("+ bytes / link, where bytes = 2 (W - 1) / W * those summed + (W - 1) * "
-           "those gathered.\n\n");
-    train_verdicts(r, count, world, compute);
+    printf("+ bytes / link. An all-reduce of b bytes sends 2 b (W - 1) / W, a "
+           "gather (W - 1) b.\n\n");
+    train_verdicts(r, count, compute);
     printf("\nreplicas: %s\n", identical ? "identical" : "DIFFERENT");
 }
 
@@ -163,8 +160,8 @@ static inline int train_csv(const train_result *r, size_t count, const char *out
 }
 
 /* Writes a line for each run, with means over its steps: bytes of this worker as gcomp reports
-   them; bytes summed and gathered, as counted by the transport; bytes received from others; bytes
-   that the network interface sent and received; milliseconds of computation and of the codec
+   them; bytes sent and received over the network, and collectives, as counted beside the transport;
+   bytes that the network interface sent and received; milliseconds of computation and of the codec
    (processor time), and of the whole step (clock). Returns 0, or 1 after saying what is wrong. */
 static inline int train_runs_csv(const train_result *r, size_t count, const char *out)
 {
@@ -172,15 +169,15 @@ static inline int train_runs_csv(const train_result *r, size_t count, const char
     FILE *file = train_create(out, "runs.csv", path, sizeof path);
     if (!file) return 1;
     fprintf(file,
-            "method,steps,reported,summed,gathered,received,sent_by_interface,"
+            "method,steps,reported,sent,received,calls,sent_by_interface,"
             "received_by_interface,compute_ms,"
             "codec_ms,step_ms,loss,accuracy,parameters\n");
     for (size_t i = 0; i < count; i++) {
         const char *quote = strchr(r[i].codec, ',') ? "\"" : "";
         double steps = (double)r[i].steps;
         fprintf(file, "%s%s%s,%zu,%.0f,%.0f,%.0f,%.0f,%.0f,%.0f,%.3f,%.3f,%.3f,%.6g,%.4f,%016llx\n",
-                quote, r[i].codec, quote, r[i].steps, r[i].reported, r[i].summed,
-                r[i].bytes - r[i].summed, r[i].received, r[i].wire[0] / steps, r[i].wire[1] / steps,
+                quote, r[i].codec, quote, r[i].steps, r[i].reported, r[i].bytes,
+                r[i].received, r[i].calls, r[i].wire[0] / steps, r[i].wire[1] / steps,
                 1e3 * r[i].compute_seconds, 1e3 * r[i].codec_seconds,
                 1e3 * r[i].seconds[r[i].steps - 1] / steps, r[i].final_loss, r[i].accuracy,
                 (unsigned long long)r[i].digest);

@@ -322,6 +322,7 @@ long_tests() {
 
 examples() {
     for name in first engine embedded own_loop; do with "example $name" $out/examples build/$name; done
+    for way in "fp32 int:bits=4" "bf16 sign" "bf16 none"; do with "example sharded, $way" $out/examples build/sharded $way; done
     with "example advise" $out/examples build/advise sign
     with "example advise, over TCP" $out/examples sh -c "build/advise --rank 1 --root 127.0.0.1:7391 sign &
         build/advise --rank 0 --root 127.0.0.1:7391 sign && wait \$!"
