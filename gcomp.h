@@ -842,6 +842,8 @@
    payloads of the codec with the n of a range. Their random numbers have another key: gcomp_key.own
    is replaced by the first two words of the Philox4x32-10 block with this key and the counter
    (0, 0, 7, r), where r is the number of the range, or world for the mean.
+   With GCOMP_AGGREGATE_SCATTER there are the same shards, also of the method none, and no range
+   means.
    Versions are only appended: a reader refuses a newer one with GCOMP_UNSUPPORTED_VERSION.
 
    PIECES, the body of eden. With n = 0 it is empty. Else:

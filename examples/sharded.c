@@ -3,10 +3,10 @@
    Shows     GCOMP_AGGREGATE_SCATTER and gcomp_shard: after an exchange a worker has the mean in its
              own range of each tensor. It keeps Adam's state and a master copy of the weights for
              these ranges alone, and steps them. Then all workers gather the weights, as floats or
-             as bf16. Workers are threads (gcomp_threads.h)
+             as halves (gcomp_from_float). Workers are threads (gcomp_threads.h)
    Leaves    what to do after a step that failed: see first.c
    Build     cc -I. examples/sharded.c gcomp_impl.o -o build/sharded -lm -pthread
-   Run       build/sharded [fp32|bf16] [codec] */
+   Run       build/sharded [fp32|fp16|bf16] [codec] */
 
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -21,20 +21,20 @@
 /* A layer of 64 outputs. All weights are in one array. */
 enum { WORKERS = 4, INPUTS = 128, OUTPUTS = 64, BATCH = 32, STEPS = 300, TENSORS = 2 };
 enum { BIAS = OUTPUTS * INPUTS, COUNT = BIAS + OUTPUTS };
-static const struct { const char *name; size_t at, rows, cols; } layout[TENSORS] = {
-    {"weight", 0, OUTPUTS, INPUTS}, {"bias", BIAS, OUTPUTS, 1}};
-
-/* Of an own range: a weight that is stepped, and its state in Adam. */
-typedef struct element { float weight, m, v; } element;
+static const struct {
+    const char *name;
+    size_t at, rows, cols;
+} layout[TENSORS] = {{"weight", 0, OUTPUTS, INPUTS}, {"bias", BIAS, OUTPUTS, 1}};
 
 typedef struct worker {
     gcomp_comm comm;
-    int rank, bf16;
+    int rank;
     const char *codec;
+    gcomp_dtype dtype; /* in which the weights are gathered */
     gcomp *gc;
     float weights[COUNT], grad[COUNT]; /* whole: every worker runs the whole network */
-    element *own;                      /* its ranges of all tensors, one behind the other */
-    size_t count;                      /* elements of these */
+    size_t count;                      /* elements of its ranges, one behind the other in: */
+    float *master, *m, *v;             /* the weights that it steps, and Adam's state */
     uint8_t mine[4 * COUNT], all[WORKERS * 4 * COUNT]; /* what it gathers */
     char why[200]; /* why gcomp_open failed */
     gcomp_result result;
@@ -84,39 +84,31 @@ static void step_own_ranges(worker *w, int step)
     for (int t = 0; t < TENSORS; t++)
         for (size_t n = range(w, t, w->rank, &at), i = 0; i < n; i++, k++) {
             const float g = w->grad[at + i];
-            element *e = w->own + k;
-            e->m = 0.9f * e->m + 0.1f * g;
-            e->v = 0.999f * e->v + 0.001f * g * g;
-            e->weight -= 0.01f * (e->m / first) / (sqrtf(e->v / second) + 1e-8f);
+            w->m[k] = 0.9f * w->m[k] + 0.1f * g;
+            w->v[k] = 0.999f * w->v[k] + 0.001f * g * g;
+            w->master[k] -= 0.01f * (w->m[k] / first) / (sqrtf(w->v[k] / second) + 1e-8f);
         }
 }
 
 /* One gather, in which each worker brings its ranges of all tensors. The own weights too become
-   what the others get: all run the same network. Returns the bytes that a worker brings; 0 if the
-   gather failed. bf16 is the upper half of a float, rounded to nearest. */
+   what the others get: all run the same network. Returns the bytes that a worker brings, which are
+   those of worker 0, whose ranges are the longest; 0 if something failed. */
 static size_t gather_weights(worker *w)
 {
-    const size_t width = w->bf16 ? 2 : 4;
-    size_t most = 0, at = 0; /* bytes of worker 0, whose ranges are the longest */
-    for (int t = 0; t < TENSORS; t++) most += width * range(w, t, 0, &at);
-    for (size_t k = 0; k < w->count; k++) { /* little endian, as all workers are */
-        uint32_t u;
-        memcpy(&u, &w->own[k].weight, 4);
-        if (w->bf16) u = (u + 0x7fff + (u >> 16 & 1)) >> 16;
-        memcpy(w->mine + width * k, &u, width);
-    }
-    if ((w->comm.allgather)(w->comm.user, w->mine, w->all, most)) return 0;
+    const size_t width = w->dtype == GCOMP_F32 ? 4 : 2;
+    size_t bytes = 0, at = 0;
+    for (int t = 0; t < TENSORS; t++) bytes += width * range(w, t, 0, &at);
+    if (gcomp_from_float(w->mine, w->master, w->dtype, w->count, NULL)) return 0;
+    if ((w->comm.allgather)(w->comm.user, w->mine, w->all, bytes)) return 0;
     for (int r = 0; r < WORKERS; r++) {
-        const uint8_t *from = w->all + (size_t)r * most;
-        for (int t = 0; t < TENSORS; t++)
-            for (size_t n = range(w, t, r, &at), i = 0; i < n; i++, from += width) {
-                uint32_t u = 0;
-                memcpy(&u, from, width);
-                if (w->bf16) u <<= 16;
-                memcpy(w->weights + at + i, &u, 4);
-            }
+        const uint8_t *from = w->all + (size_t)r * bytes;
+        for (int t = 0; t < TENSORS; t++) {
+            const size_t n = range(w, t, r, &at);
+            if (n && gcomp_to_float(w->weights + at, from, w->dtype, n, NULL)) return 0;
+            from += width * n;
+        }
     }
-    return most;
+    return bytes;
 }
 
 static gcomp_result train(worker *w)
@@ -139,11 +131,13 @@ static gcomp_result train(worker *w)
     }
     if (result != GCOMP_OK) return result;
     for (int t = 0; t < TENSORS; t++) w->count += range(w, t, w->rank, &at);
-    w->own = (element *)calloc(w->count, sizeof *w->own); /* not COUNT */
-    if (!w->own) return GCOMP_OUT_OF_MEMORY;
+    w->master = (float *)calloc(3 * w->count, sizeof(float)); /* not 3 * COUNT */
+    if (!w->master) return GCOMP_OUT_OF_MEMORY;
+    w->m = w->master + w->count;
+    w->v = w->m + w->count;
     for (int t = 0; t < TENSORS; t++)
         for (size_t n = range(w, t, w->rank, &at), i = 0; i < n; i++)
-            w->own[k++].weight = 0.1f * noise(at + i);
+            w->master[k++] = 0.1f * noise(at + i);
     gathered = gather_weights(w);
     for (int step = 1; step <= STEPS && gathered; step++) {
         float loss = 0;
@@ -174,7 +168,7 @@ static void *work(void *arg)
         fprintf(stderr, "worker %d: %s\n", w->rank, w->gc ? gcomp_error(w->gc) : w->why);
     }
     gcomp_close(w->gc);
-    free(w->own);
+    free(w->master);
     return NULL;
 }
 
@@ -186,7 +180,8 @@ int main(int argc, char **argv)
     for (int r = 0; r < WORKERS; r++) {
         workers[r].comm = gcomp_threads_comm(group, r);
         workers[r].rank = r;
-        workers[r].bf16 = argc > 1 && !strcmp(argv[1], "bf16");
+        if (argc > 1 && !strcmp(argv[1], "fp16")) workers[r].dtype = GCOMP_F16;
+        if (argc > 1 && !strcmp(argv[1], "bf16")) workers[r].dtype = GCOMP_BF16;
         workers[r].codec = argc > 2 ? argv[2] : "int:bits=4";
         if (pthread_create(&threads[r], NULL, work, &workers[r]) != 0) return 1;
     }
