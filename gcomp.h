@@ -1100,8 +1100,8 @@ typedef enum gcomp_class {
    time; or memory is missing, and may be there later. */
 GCOMP_API gcomp_class gcomp_result_class(gcomp_result result);
 
-/* Types of numbers. Gradients have one of the first three. Transports sum the integers, see SUMS OF
-   INTEGERS. */
+/* Types of numbers. Gradients have one of the first three. Transports sum floats, integers and
+   halves, see SUMS OF INTEGERS and SUMS OF HALVES. */
 typedef enum gcomp_dtype {
     GCOMP_F32 = 0,
     GCOMP_F16 = 1,
@@ -1379,7 +1379,10 @@ typedef struct gcomp_comm {
     int rank;   /* 0 .. world - 1 */
     int world;  /* 0: 1 */
     /* data[count] <- sum over the workers, in place, with the same bits on all. dtype is GCOMP_F32
-       or an integer that allreduce_dtypes names; sums of integers never overflow. */
+       or a type that allreduce_dtypes names; sums of integers never overflow. fp16 and bf16 are in
+       the machine's order of bytes. Their sum is best made in float32, and rounded once, to nearest
+       even; a transport may round on the way, and loses more. A sum that is too large becomes
+       infinite or the largest number. Infinities and NaN must not vanish. */
     int (*allreduce)(void *user, void *data, size_t count, gcomp_dtype dtype);
     /* all[world * bytes] <- mine[bytes] of every worker, in rank order. */
     int (*allgather)(void *user, const void *mine, void *all, size_t bytes);
@@ -1408,8 +1411,9 @@ typedef struct gcomp_comm {
     int (*start)(void *user, const struct gcomp_request *request);
     int (*test)(void *user, uint32_t id, int *done);
     int (*wait)(void *user, uint32_t id);
-    /* The integers that allreduce can sum beside floats, for codecs that need it (intsum):
-         1u << GCOMP_I8 | 1u << GCOMP_I16 | 1u << GCOMP_I32
+    /* What allreduce can sum beside floats: the integers, for codecs that need them (intsum), and
+       halves, with which fp16 and bf16 send less (SUMS OF HALVES in the manual):
+         1u << GCOMP_I8 | 1u << GCOMP_I16 | 1u << GCOMP_I32 | 1u << GCOMP_F16 | 1u << GCOMP_BF16
        To be set too if you drive the step yourself, without callbacks. */
     unsigned allreduce_dtypes;
 } gcomp_comm;
@@ -1674,7 +1678,7 @@ typedef struct gcomp_request {
                              ALLTOALL: how many bytes come from each worker */
     const size_t *send_bytes; /* ALLTOALL: how many bytes go to each worker */
     size_t count;         /* ALLREDUCE, ALLREDUCE_MAX: elements */
-    gcomp_dtype dtype;    /* ALLREDUCE: GCOMP_F32, or an integer that comm.allreduce_dtypes names;
+    gcomp_dtype dtype;    /* ALLREDUCE: GCOMP_F32, or a type that comm.allreduce_dtypes names;
                              ALLREDUCE_MAX: GCOMP_F32 */
 } gcomp_request;
 

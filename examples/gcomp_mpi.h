@@ -24,9 +24,10 @@
 
    Counts of MPI are int: larger data is sent in pieces. Sums have the same bits on all ranks if
    MPI_Allreduce gives the same bits on all ranks (Open MPI and MPICH do). After
-   gcomp_mpi_sum_in_order they have the bits of gcomp_threads.h and gcomp_sockets.h. After
-   gcomp_mpi_overlap collectives are under way while the caller computes. If a rank dies, mpirun
-   kills the others. */
+   gcomp_mpi_sum_in_order they have the bits of gcomp_threads.h and gcomp_sockets.h. Sums of fp16
+   and bf16, of which MPI has no types, have these bits always: this file makes them, in float32,
+   and rounds once. After gcomp_mpi_overlap collectives are under way while the caller computes. If
+   a rank dies, mpirun kills the others. */
 
 #ifndef GCOMP_MPI_H
 #define GCOMP_MPI_H
@@ -65,6 +66,7 @@ typedef struct gcomp_mpi_flight {
     gcomp_request of;
     int busy;
     int scatters;       /* 1: a sum is in its first half, in which shards come in */
+    int late;           /* an error of this rank's sum, which the end of the request tells */
     unsigned long turn; /* of a sum: how many sums were started before it */
     /* [4][world]: counts and places of what goes out, then of what comes in. MPI reads them until
        the request is done. */
@@ -82,6 +84,7 @@ typedef struct gcomp_mpi {
     int *places;           /* [world] */
     MPI_Request *requests; /* [2 * world], of alltoallv */
     float *order;          /* [world][GCOMP_MPI_ORDER]: sums in rank order; NULL: MPI_Allreduce */
+    uint16_t *shorts;      /* the same for fp16 and bf16; NULL: there was no such sum yet */
     int *shards;           /* [2][world], for these sums: counts and places of what comes in */
     gcomp_mpi_flight *flights; /* [GCOMP_MPI_FLIGHTS]; NULL: all collectives block */
     /* The second halves of sums have a communicator of their own, where they are called in the
@@ -117,6 +120,7 @@ static inline void gcomp_mpi_close(gcomp_mpi *mpi)
     free(mpi->requests);
     mpi->requests = NULL;
     free(mpi->order);
+    free(mpi->shorts);
     free(mpi->shards);
     if (mpi->flights && mpi->halves != MPI_COMM_NULL) MPI_Comm_free(&mpi->halves);
     for (int i = 0; i < GCOMP_MPI_FLIGHTS && mpi->flights; i++) {
@@ -128,6 +132,7 @@ static inline void gcomp_mpi_close(gcomp_mpi *mpi)
     free(mpi->flights);
     mpi->flights = NULL;
     mpi->order = NULL;
+    mpi->shorts = NULL;
     mpi->shards = NULL;
     mpi->counts = NULL;
     mpi->places = NULL;
@@ -173,35 +178,99 @@ static inline int gcomp_mpi_sum_in_order(gcomp_mpi *mpi)
     return error;
 }
 
-/* data[count] <- sum over the ranks, count <= world * GCOMP_MPI_ORDER. Rank w adds the elements
-   from count * w / world on. */
-static inline int gcomp_mpi_ordered_piece(gcomp_mpi *mpi, float *data, size_t count)
+/* Takes the room for sums of fp16 and bf16, in the first of them. Collective. Returns 0, or an MPI
+   error code on all ranks. */
+static inline int gcomp_mpi_take_shorts(gcomp_mpi *mpi)
 {
+    int error;
+    if (mpi->shorts) return MPI_SUCCESS;
+    if (!mpi->shards) mpi->shards = (int *)malloc(2 * (size_t)mpi->world * sizeof *mpi->shards);
+    if (mpi->shards)
+        mpi->shorts =
+            (uint16_t *)malloc((size_t)mpi->world * GCOMP_MPI_ORDER * sizeof *mpi->shorts);
+    error = gcomp_mpi_agree(mpi->comm, mpi->shorts ? MPI_SUCCESS : MPI_ERR_NO_MEM);
+    if (error) {
+        free(mpi->shorts);
+        mpi->shorts = NULL;
+    }
+    return error;
+}
+
+static inline MPI_Datatype gcomp_mpi_type(gcomp_dtype dtype)
+{
+    return dtype == GCOMP_F32 ? MPI_FLOAT
+        : dtype == GCOMP_F16  ? MPI_UINT16_T /* to be sent, not to be summed */
+        : dtype == GCOMP_BF16 ? MPI_UINT16_T
+        : dtype == GCOMP_I8   ? MPI_INT8_T
+        : dtype == GCOMP_I16  ? MPI_INT16_T
+        : dtype == GCOMP_I32  ? MPI_INT32_T
+                              : MPI_DATATYPE_NULL;
+}
+
+static inline int gcomp_mpi_is_short(gcomp_dtype dtype)
+{
+    return dtype == GCOMP_F16 || dtype == GCOMP_BF16;
+}
+
+static inline size_t gcomp_mpi_size(gcomp_dtype dtype)
+{
+    return dtype == GCOMP_I8 ? 1 : dtype == GCOMP_I16 || gcomp_mpi_is_short(dtype) ? 2 : 4;
+}
+
+/* room[shard] <- the sum of the shards of all ranks, which lie back to back in the room: added in
+   float32 in rank order, and rounded once. Fails where gcomp.h cannot calculate. */
+static inline int gcomp_mpi_add_shorts(void *room, size_t world, size_t shard, gcomp_dtype dtype)
+{
+    uint16_t *from = (uint16_t *)room;
+    float sum[512], other[512];
+    int error = 0;
+    for (size_t at = 0; at < shard; at += 512) {
+        size_t count = shard - at < 512 ? shard - at : 512;
+        error |= gcomp_to_float(sum, from + at, dtype, count, NULL);
+        for (size_t w = 1; w < world; w++) {
+            error |= gcomp_to_float(other, from + w * shard + at, dtype, count, NULL);
+            for (size_t i = 0; i < count; i++) sum[i] += other[i];
+        }
+        error |= gcomp_from_float(from + at, sum, dtype, count, NULL);
+    }
+    return error ? MPI_ERR_OTHER : MPI_SUCCESS;
+}
+
+/* data[count] <- sum over the ranks, count <= world * GCOMP_MPI_ORDER, of floats, fp16 or bf16.
+   Rank w adds the elements from count * w / world on. A rank that cannot add sends what it has, so
+   that the others do not wait, and returns an error. */
+static inline int gcomp_mpi_ordered_piece(gcomp_mpi *mpi, void *data, size_t count,
+                                          gcomp_dtype dtype)
+{
+    MPI_Datatype type = gcomp_mpi_type(dtype);
+    void *room = dtype == GCOMP_F32 ? (void *)mpi->order : (void *)mpi->shorts;
     size_t world = (size_t)mpi->world, rank = (size_t)mpi->rank, begin = count * rank / world;
     size_t shard = count * (rank + 1) / world - begin;
-    int error;
+    int error, late = MPI_SUCCESS;
     for (size_t w = 0; w < world; w++) {
         mpi->places[w] = (int)(count * w / world);
         mpi->counts[w] = (int)(count * (w + 1) / world) - mpi->places[w];
         mpi->shards[w] = (int)shard;
         mpi->shards[world + w] = (int)(w * shard);
     }
-    error = MPI_Alltoallv(data, mpi->counts, mpi->places, MPI_FLOAT, mpi->order, mpi->shards,
-                          mpi->shards + world, MPI_FLOAT, mpi->comm);
-    for (size_t w = 1; w < world && !error; w++)
+    error = MPI_Alltoallv(data, mpi->counts, mpi->places, type, room, mpi->shards,
+                          mpi->shards + world, type, mpi->comm);
+    if (!error && dtype != GCOMP_F32) late = gcomp_mpi_add_shorts(room, world, shard, dtype);
+    for (size_t w = 1; w < world && !error && dtype == GCOMP_F32; w++)
         for (size_t i = 0; i < shard; i++) mpi->order[i] += mpi->order[w * shard + i];
     if (!error)
-        error = MPI_Allgatherv(mpi->order, (int)shard, MPI_FLOAT, data, mpi->counts, mpi->places,
-                               MPI_FLOAT, mpi->comm);
-    return error;
+        error = MPI_Allgatherv(room, (int)shard, type, data, mpi->counts, mpi->places, type,
+                               mpi->comm);
+    return error ? error : late;
 }
 
-static inline int gcomp_mpi_ordered(gcomp_mpi *mpi, float *data, size_t count)
+static inline int gcomp_mpi_ordered(gcomp_mpi *mpi, void *data, size_t count, gcomp_dtype dtype)
 {
     size_t most = (size_t)mpi->world * GCOMP_MPI_ORDER;
-    int error = MPI_SUCCESS;
+    int error = dtype == GCOMP_F32 ? MPI_SUCCESS : gcomp_mpi_take_shorts(mpi);
     for (size_t at = 0; at < count && !error; at += most)
-        error = gcomp_mpi_ordered_piece(mpi, data + at, count - at < most ? count - at : most);
+        error = gcomp_mpi_ordered_piece(mpi, (char *)data + at * gcomp_mpi_size(dtype),
+                                        count - at < most ? count - at : most, dtype);
     return error;
 }
 
@@ -221,25 +290,12 @@ static inline int gcomp_mpi_reduce(const gcomp_mpi *mpi, void *data, size_t coun
     return MPI_SUCCESS;
 }
 
-static inline MPI_Datatype gcomp_mpi_type(gcomp_dtype dtype)
-{
-    return dtype == GCOMP_F32 ? MPI_FLOAT
-        : dtype == GCOMP_I8   ? MPI_INT8_T
-        : dtype == GCOMP_I16  ? MPI_INT16_T
-        : dtype == GCOMP_I32  ? MPI_INT32_T
-                              : MPI_DATATYPE_NULL;
-}
-
-static inline size_t gcomp_mpi_size(gcomp_dtype dtype)
-{
-    return dtype == GCOMP_I8 ? 1 : dtype == GCOMP_I16 ? 2 : 4;
-}
-
 /* data[count] <- sum over the workers, in place. */
 static inline int gcomp_mpi_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype)
 {
     gcomp_mpi *mpi = (gcomp_mpi *)user;
-    if (dtype == GCOMP_F32 && mpi->order) return gcomp_mpi_ordered(mpi, (float *)data, count);
+    if ((dtype == GCOMP_F32 && mpi->order) || gcomp_mpi_is_short(dtype))
+        return gcomp_mpi_ordered(mpi, data, count, dtype);
     if (gcomp_mpi_type(dtype) == MPI_DATATYPE_NULL) return MPI_ERR_TYPE;
     return gcomp_mpi_reduce(mpi, data, count, gcomp_mpi_size(dtype), gcomp_mpi_type(dtype),
                             MPI_SUM);
@@ -549,6 +605,8 @@ static inline int gcomp_mpi_gather_sums(gcomp_mpi *mpi, gcomp_mpi_flight *f)
         GCOMP_MPI_FOLD(float, x > *y ? x : *y)
     } else if (r->dtype == GCOMP_F32) {
         GCOMP_MPI_FOLD(float, *y + x)
+    } else if (gcomp_mpi_is_short(r->dtype)) {
+        f->late = gcomp_mpi_add_shorts(f->room, world, shard, r->dtype);
     } else if (r->dtype == GCOMP_I8) {
         GCOMP_MPI_FOLD(int8_t, *y + x)
     } else if (r->dtype == GCOMP_I16) {
@@ -571,6 +629,7 @@ static inline int gcomp_mpi_start(void *user, const gcomp_request *r)
     if (f->busy) return MPI_ERR_REQUEST;
     f->of = *r;
     f->scatters = 0;
+    f->late = MPI_SUCCESS;
     f->request = MPI_REQUEST_NULL; /* of what is done at once */
     error = r->kind == GCOMP_ALLGATHER ? gcomp_mpi_start_gather(mpi, f)
         : r->kind == GCOMP_ALLTOALL    ? gcomp_mpi_start_alltoall(mpi, f)
@@ -607,7 +666,7 @@ static inline int gcomp_mpi_test(void *user, uint32_t id, int *done)
     if (!error && !*done) return 0;
     f->busy = 0;
     gcomp_mpi_drop_types(f->types, 2 * mpi->world);
-    return error;
+    return error ? error : f->late;
 }
 
 /* Waits until a request is done, and lets other ranks have the core meanwhile: there may be more
@@ -632,7 +691,8 @@ static inline gcomp_comm gcomp_mpi_comm(gcomp_mpi *mpi)
     comm.allgatherv = gcomp_mpi_allgatherv;
     comm.allreduce_max = gcomp_mpi_allreduce_max;
     comm.alltoallv = gcomp_mpi_alltoallv;
-    comm.allreduce_dtypes = 1u << GCOMP_I8 | 1u << GCOMP_I16 | 1u << GCOMP_I32;
+    comm.allreduce_dtypes = 1u << GCOMP_F16 | 1u << GCOMP_BF16 | 1u << GCOMP_I8 | 1u << GCOMP_I16 |
+        1u << GCOMP_I32;
     if (mpi->flights) {
         comm.start = gcomp_mpi_start;
         comm.test = gcomp_mpi_test;

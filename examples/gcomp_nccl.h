@@ -23,7 +23,8 @@
    while they wait, and abort the communicator after `timeout` seconds. That frees the communicator:
    nccl.comm is NULL then. Do not destroy or abort it again; make a new one. Callbacks return the
    ncclResult_t, or 1000 + the cudaError_t. Sums have the same bits on all ranks if NCCL's sums do.
-   NCCL sums integers of 8 and 32 bits, not of 16: gcomp_open refuses intsum:bits=16. */
+   NCCL sums integers of 8 and 32 bits, not of 16: gcomp_open refuses intsum:bits=16. It sums fp16,
+   and since 2.10 bf16, and rounds on the way, once for each rank that a sum passes. */
 
 #ifndef GCOMP_NCCL_H
 #define GCOMP_NCCL_H
@@ -51,6 +52,13 @@
 #define GCOMP_NCCL_BUSY ncclInProgress
 #else
 #define GCOMP_NCCL_BUSY ncclSuccess
+#endif
+
+/* Since 2.10 it has a type of bf16. */
+#if defined(NCCL_VERSION_CODE) && NCCL_VERSION_CODE >= 21000
+#define GCOMP_NCCL_BF16 1
+#else
+#define GCOMP_NCCL_BF16 0
 #endif
 
 typedef struct gcomp_nccl {
@@ -194,6 +202,10 @@ static inline int gcomp_nccl_allreduce(void *user, void *data, size_t count, gco
     if (dtype == GCOMP_F32) return gcomp_nccl_reduce(n, data, count, 4, ncclFloat32, ncclSum);
     if (dtype == GCOMP_I8) return gcomp_nccl_reduce(n, data, count, 1, ncclInt8, ncclSum);
     if (dtype == GCOMP_I32) return gcomp_nccl_reduce(n, data, count, 4, ncclInt32, ncclSum);
+    if (dtype == GCOMP_F16) return gcomp_nccl_reduce(n, data, count, 2, ncclFloat16, ncclSum);
+#if GCOMP_NCCL_BF16
+    if (dtype == GCOMP_BF16) return gcomp_nccl_reduce(n, data, count, 2, ncclBfloat16, ncclSum);
+#endif
     return (int)ncclInvalidArgument;
 }
 
@@ -357,7 +369,8 @@ static inline gcomp_comm gcomp_nccl_comm(gcomp_nccl *n)
     comm.allgatherv = gcomp_nccl_allgatherv;
     comm.allreduce_max = gcomp_nccl_allreduce_max;
     comm.alltoallv = gcomp_nccl_alltoallv;
-    comm.allreduce_dtypes = 1u << GCOMP_I8 | 1u << GCOMP_I32;
+    comm.allreduce_dtypes = 1u << GCOMP_F16 | (unsigned)GCOMP_NCCL_BF16 << GCOMP_BF16 |
+        1u << GCOMP_I8 | 1u << GCOMP_I32;
     return comm;
 }
 

@@ -17,7 +17,8 @@
    connects to each other worker. So a message takes one hop. If a worker dies, all others see it at
    once, because the kernel closes its connections. In a sum each worker gets its shard from all
    others, adds it in rank order, and sends the result to all. That takes the bytes of a ring
-   all-reduce, 2 (W - 1) / W of the data a worker, and gives the bits of gcomp_threads.h. (A star
+   all-reduce, 2 (W - 1) / W of the data a worker, and gives the bits of gcomp_threads.h. fp16 and
+   bf16 travel as they are, are added in float32, and the sum is rounded once. (A star
    would send everything through one link. A ring takes W - 1 hops, and the news of a death goes
    from neighbour to neighbour.)
 
@@ -461,10 +462,39 @@ GCOMP_SOCKETS_FOLD(gcomp_sockets_sum32, int32_t, sum[i] + other[i])
 GCOMP_SOCKETS_FOLD(gcomp_sockets_largest, float, other[i] > sum[i] ? other[i] : sum[i])
 #undef GCOMP_SOCKETS_FOLD
 
+/* The shards of all workers in the buffer become their sum, at its beginning. */
+static inline void gcomp_sockets_fold_all(gcomp_sockets *s, size_t shard,
+                                          void (*fold)(void *, const void *, size_t))
+{
+    for (int w = 1; w < s->world; w++)
+        fold(s->buffer, s->buffer + (size_t)w * GCOMP_SOCKETS_PIECE, shard);
+}
+
+/* The same of fp16 or bf16: added in float32, and rounded once. Does not fail in the mode of
+   arithmetic that gcomp_sockets_reduce has looked for. */
+static inline int gcomp_sockets_sum_halves(gcomp_sockets *s, size_t shard, gcomp_dtype dtype)
+{
+    float sum[512], other[512];
+    int error = 0;
+    for (size_t at = 0; at < shard; at += 512) {
+        size_t count = shard - at < 512 ? shard - at : 512;
+        error |= gcomp_to_float(sum, s->buffer + 2 * at, dtype, count, NULL);
+        for (int w = 1; w < s->world; w++) {
+            const unsigned char *from = s->buffer + (size_t)w * GCOMP_SOCKETS_PIECE + 2 * at;
+            error |= gcomp_to_float(other, from, dtype, count, NULL);
+            for (size_t i = 0; i < count; i++) sum[i] += other[i];
+        }
+        error |= gcomp_from_float(s->buffer + 2 * at, sum, dtype, count, NULL);
+    }
+    return error ? GCOMP_SOCKETS_FAILED : 0;
+}
+
 /* One piece of a sum. The elements from count * w / world up to count * (w + 1) / world are worker
-   w's shard. Each worker gets its shard from all, folds it in rank order, and sends it to all. */
+   w's shard. Each worker gets its shard from all, folds it in rank order, and sends it to all.
+   fold NULL: the elements are halves. */
 static inline int gcomp_sockets_fold_piece(gcomp_sockets *s, unsigned char *data, size_t count,
-                                           size_t bytes, void (*fold)(void *, const void *, size_t))
+                                           size_t bytes, gcomp_dtype dtype,
+                                           void (*fold)(void *, const void *, size_t))
 {
     size_t world = (size_t)s->world, rank = (size_t)s->rank;
     size_t begin = count * rank / world, shard = count * (rank + 1) / world - begin;
@@ -478,7 +508,9 @@ static inline int gcomp_sockets_fold_piece(gcomp_sockets *s, unsigned char *data
     error = gcomp_sockets_move(s);
     if (error) return error;
     memcpy(s->buffer + rank * GCOMP_SOCKETS_PIECE, data + begin * bytes, shard * bytes);
-    for (size_t w = 1; w < world; w++) fold(s->buffer, s->buffer + w * GCOMP_SOCKETS_PIECE, shard);
+    if (fold) gcomp_sockets_fold_all(s, shard, fold);
+    else error = gcomp_sockets_sum_halves(s, shard, dtype);
+    if (error) return error;
     memcpy(data + begin * bytes, s->buffer, shard * bytes);
     gcomp_sockets_flow_all(s, data + begin * bytes, 0, shard * bytes, data, 0, 0);
     for (size_t w = 0; w < world; w++) {
@@ -493,19 +525,24 @@ static inline int gcomp_sockets_reduce(gcomp_sockets *s, gcomp_sockets_kind kind
                                        size_t count, gcomp_dtype dtype)
 {
     void (*fold)(void *, const void *, size_t) = NULL;
-    size_t bytes = dtype == GCOMP_I8 ? 1 : dtype == GCOMP_I16 ? 2 : 4;
+    int halves = dtype == GCOMP_F16 || dtype == GCOMP_BF16;
+    size_t bytes = dtype == GCOMP_I8 ? 1 : dtype == GCOMP_I16 || halves ? 2 : 4;
     size_t most = GCOMP_SOCKETS_PIECE / bytes * (size_t)s->world;
-    int error = gcomp_sockets_meet(s, kind, (uint32_t)dtype, count, 0);
+    int error;
+    /* where gcomp.h cannot calculate, which this worker alone may see: before the meeting */
+    if (halves && gcomp_to_float(NULL, NULL, dtype, 0, NULL)) gcomp_sockets_fail(s);
+    error = gcomp_sockets_meet(s, kind, (uint32_t)dtype, count, 0);
     if (error) return error;
     if (kind == GCOMP_SOCKETS_MAX) fold = gcomp_sockets_largest;
     else if (dtype == GCOMP_F32) fold = gcomp_sockets_sum;
     else if (dtype == GCOMP_I8) fold = gcomp_sockets_sum8;
     else if (dtype == GCOMP_I16) fold = gcomp_sockets_sum16;
     else if (dtype == GCOMP_I32) fold = gcomp_sockets_sum32;
-    if (!fold) return GCOMP_SOCKETS_MISMATCH; /* on all: they bring the same */
+    if (!fold && !halves) return GCOMP_SOCKETS_MISMATCH; /* on all: they bring the same */
     for (size_t at = 0; at < count && !error; at += most)
         error = gcomp_sockets_fold_piece(s, (unsigned char *)data + at * bytes,
-                                         count - at < most ? count - at : most, bytes, fold);
+                                         count - at < most ? count - at : most, bytes, dtype,
+                                         fold);
     return error ? error : gcomp_sockets_part_company(s);
 }
 
@@ -1268,7 +1305,8 @@ static inline gcomp_comm gcomp_sockets_comm(gcomp_sockets *s)
     comm.allgatherv = gcomp_sockets_allgatherv;
     comm.allreduce_max = gcomp_sockets_allreduce_max;
     comm.alltoallv = gcomp_sockets_alltoallv;
-    comm.allreduce_dtypes = 1u << GCOMP_I8 | 1u << GCOMP_I16 | 1u << GCOMP_I32;
+    comm.allreduce_dtypes = 1u << GCOMP_F16 | 1u << GCOMP_BF16 | 1u << GCOMP_I8 | 1u << GCOMP_I16 |
+        1u << GCOMP_I32;
     return comm;
 }
 

@@ -18,8 +18,9 @@
        in every later collective
 
    Sums are made in rank order, and each element is summed by one worker: the same bits on all
-   workers and in every run. Each worker sums its shard of the elements for all, so that the work of
-   a sum does not grow with the number of workers. */
+   workers and in every run. fp16 and bf16 are added in float32, and the sum is rounded once. Each
+   worker sums its shard of the elements for all, so that the work of a sum does not grow with the
+   number of workers. */
 
 #ifndef GCOMP_THREADS_H
 #define GCOMP_THREADS_H
@@ -256,13 +257,37 @@ GCOMP_THREADS_FOLD(gcomp_threads_sum32, int32_t, piece[i] + other[i])
 GCOMP_THREADS_FOLD(gcomp_threads_largest, float, other[i] > piece[i] ? other[i] : piece[i])
 #undef GCOMP_THREADS_FOLD
 
+/* The same for sums of fp16 or bf16: added in float32, and rounded once. Does not fail in the mode
+   of arithmetic that gcomp_threads_reduce has looked for. */
+static inline int gcomp_threads_sum_halves(const gcomp_threads *g, size_t begin, size_t end,
+                                           gcomp_dtype dtype)
+{
+    float sum[512], other[512];
+    uint16_t piece[512];
+    int error = 0;
+    for (size_t at = begin; at < end; at += 512) {
+        size_t count = end - at < 512 ? end - at : 512;
+        error |= gcomp_to_float(sum, (uint16_t *)g->parts[0].sum + at, dtype, count, NULL);
+        for (int w = 1; w < g->world; w++) {
+            error |= gcomp_to_float(other, (uint16_t *)g->parts[w].sum + at, dtype, count, NULL);
+            for (size_t i = 0; i < count; i++) sum[i] += other[i];
+        }
+        error |= gcomp_from_float(piece, sum, dtype, count, NULL);
+        for (int w = 0; w < g->world; w++)
+            memcpy((uint16_t *)g->parts[w].sum + at, piece, count * sizeof *piece);
+    }
+    return error ? GCOMP_THREADS_FAILED : 0;
+}
+
 /* A sum or a maximum: each worker folds its shard for all. */
 static inline int gcomp_threads_reduce(const gcomp_threads_member *me, gcomp_threads_kind kind,
                                        void *data, size_t count, gcomp_dtype dtype)
 {
     gcomp_threads_part part = {GCOMP_THREADS_ALLREDUCE, 0, 0, NULL, NULL, NULL, NULL, NULL};
     size_t world = (size_t)me->group->world, rank = (size_t)me->rank, shard, begin, end;
-    int error;
+    int error, halves = dtype == GCOMP_F16 || dtype == GCOMP_BF16;
+    /* where gcomp.h cannot calculate, which this worker alone may see: before the meeting */
+    if (halves && gcomp_to_float(NULL, NULL, dtype, 0, NULL)) gcomp_threads_fail(me->group);
     part.kind = kind;
     part.size = count;
     part.root = (int)dtype; /* so that it is compared */
@@ -278,6 +303,7 @@ static inline int gcomp_threads_reduce(const gcomp_threads_member *me, gcomp_thr
     else if (dtype == GCOMP_I8) gcomp_threads_sum8(me->group, begin, end);
     else if (dtype == GCOMP_I16) gcomp_threads_sum16(me->group, begin, end);
     else if (dtype == GCOMP_I32) gcomp_threads_sum32(me->group, begin, end);
+    else if (halves) error = gcomp_threads_sum_halves(me->group, begin, end, dtype);
     else error = GCOMP_THREADS_MISMATCH; /* on all, and nobody has touched a buffer */
     gcomp_threads_part_company(me);
     return error;
@@ -418,7 +444,8 @@ static inline gcomp_comm gcomp_threads_comm(gcomp_threads *group, int rank)
     comm.allgatherv = gcomp_threads_allgatherv;
     comm.allreduce_max = gcomp_threads_allreduce_max;
     comm.alltoallv = gcomp_threads_alltoallv;
-    comm.allreduce_dtypes = 1u << GCOMP_I8 | 1u << GCOMP_I16 | 1u << GCOMP_I32;
+    comm.allreduce_dtypes = 1u << GCOMP_F16 | 1u << GCOMP_BF16 | 1u << GCOMP_I8 | 1u << GCOMP_I16 |
+        1u << GCOMP_I32;
     return comm;
 }
 

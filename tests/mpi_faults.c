@@ -86,6 +86,30 @@ static void test_what_one_rank_lacks_for_overlap_or_for_sums_in_order_is_an_erro
         }
 }
 
+/* The first sum of halves takes room for such sums: if one rank has none, no rank waits, and a
+   later sum tries again. */
+static void test_what_one_rank_lacks_for_sums_of_halves_is_an_error_on_all(void)
+{
+    for (int who = 0; who < mpi.world; who++)
+        for (int k = 1; k <= 3; k++) {
+            gcomp_mpi one;
+            uint16_t data[9] = {0, 0x3c00, 0x3c00, 0x3c00, 0x3c00, 0x3c00, 0x3c00, 0x3c00, 0x3c00}; /* 1 in fp16 */
+            int error;
+            CHECK(gcomp_mpi_open(&one, MPI_COMM_WORLD) == 0 && !one.shorts);
+            fail_on(who, k);
+            error = gcomp_mpi_allreduce(&one, data, 9, GCOMP_F16);
+            fails_alloc = 0;
+            CHECK(same_on_all(error) && (error != 0) == (k <= 2) && !one.shorts == (k <= 2));
+            if (k <= 2) {
+                for (int i = 0; i < 9; i++) CHECK(data[i] == (i ? 0x3c00 : 0)); /* nobody has written */
+                CHECK(gcomp_mpi_allreduce(&one, data, 9, GCOMP_F16) == 0);
+            }
+            CHECK(one.shorts && data[0] == 0 && (mpi.world != 4 || data[8] == 0x4400));
+            CHECK(gcomp_mpi_sum_in_order(&one) == 0);
+            gcomp_mpi_close(&one);
+        }
+}
+
 /* Also where rank 0 of one machine cannot open the transport between machines, which the others
    of its machine do not open. */
 static void test_what_one_rank_lacks_for_two_levels_is_an_error_on_all(void)
@@ -222,6 +246,7 @@ int main(int argc, char **argv)
     } else {
         RUN(test_what_one_rank_lacks_when_it_opens_is_an_error_on_all);
         RUN(test_what_one_rank_lacks_for_overlap_or_for_sums_in_order_is_an_error_on_all);
+        RUN(test_what_one_rank_lacks_for_sums_of_halves_is_an_error_on_all);
         RUN(test_what_one_rank_lacks_for_two_levels_is_an_error_on_all);
         RUN(test_no_request_is_active_after_an_error);
         RUN(test_a_size_that_one_rank_alone_sees_is_carried_out_by_all);

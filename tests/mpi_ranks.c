@@ -8,6 +8,7 @@
 
 #define GCOMP_MPI_PIECE ((size_t)100) /* so that all goes in pieces, as counts beyond int do */
 #define GCOMP_MPI_ORDER ((size_t)300)
+#include "halves.h"
 #include "mpi_test.h"
 #include "training.h"
 
@@ -44,7 +45,54 @@ static void test_sums_in_pieces_are_right(void)
         }
         CHECK(bad == 0);
     }
-    CHECK(comm.allreduce(comm.user, NULL, 0, GCOMP_F16) != 0);
+    CHECK(comm.allreduce(comm.user, NULL, 0, GCOMP_U8) != 0);
+}
+
+/* Sums of fp16 and bf16 have the bits that they have over threads: in float32, in rank order,
+   rounded once. More than GCOMP_MPI_ORDER elements a rank go in pieces. */
+static void test_sums_of_halves_are_rounded_once(void)
+{
+    static const size_t counts[] = {0, 1, 7, 250, 301, 2600};
+    gcomp_comm comm = gcomp_mpi_comm(&mpi);
+    for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)
+        for (int dtype = GCOMP_F16; dtype <= GCOMP_BF16; dtype++) {
+            int status = 0;
+            CHECK(halves_are_wrong(&comm, counts[k], (gcomp_dtype)dtype, &status) == 0 && status == 0);
+        }
+}
+
+/* A sum as a request that is under way, for halves_are_wrong. */
+static gcomp_comm started;
+
+static int allreduce_by_start(void *user, void *data, size_t count, gcomp_dtype dtype)
+{
+    gcomp_request request;
+    int error;
+    memset(&request, 0, sizeof request);
+    request.kind = GCOMP_ALLREDUCE;
+    request.id = 8;
+    request.send = request.recv = data;
+    request.count = count;
+    request.dtype = dtype;
+    error = started.start(user, &request);
+    return error ? error : started.wait(user, 8);
+}
+
+/* Through start and wait, in one piece and in several. */
+static void test_sums_of_halves_under_way_are_rounded_once(void)
+{
+    static const size_t counts[] = {0, 1, 7, 99, 100, 101, 700};
+    gcomp_mpi part;
+    gcomp_comm comm;
+    CHECK(gcomp_mpi_open(&part, MPI_COMM_WORLD) == 0 && gcomp_mpi_overlap(&part) == 0);
+    started = comm = gcomp_mpi_comm(&part);
+    comm.allreduce = allreduce_by_start;
+    for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)
+        for (int dtype = GCOMP_F16; dtype <= GCOMP_BF16; dtype++) {
+            int status = 0;
+            CHECK(halves_are_wrong(&comm, counts[k], (gcomp_dtype)dtype, &status) == 0 && status == 0);
+        }
+    gcomp_mpi_close(&part);
 }
 
 static void test_gathers_in_pieces_are_right(void)
@@ -87,7 +135,7 @@ static void test_gathers_in_pieces_are_right(void)
 static void test_training_ends_with_the_bits_of_threads(void)
 {
     CHECK(gcomp_mpi_sum_in_order(&mpi) == 0 && gcomp_mpi_sum_in_order(&mpi) == 0);
-    for (size_t c = 0; c < 3; c += 2) { /* where ranks spin, each collective costs a slice of time */
+    for (size_t c = 0; c < TRAINED; c += c ? 4 : 2) { /* where ranks spin, each collective costs a slice of time */
         gcomp_comm comm = gcomp_mpi_comm(&mpi);
         uint64_t digest[2] = {0, 0};
         codec = trained[c];
@@ -108,13 +156,15 @@ static void test_overlap_ends_with_the_bits_of_threads(void)
     CHECK(gcomp_mpi_open(&part, MPI_COMM_WORLD) == 0 && gcomp_mpi_overlap(&part) == 0 && gcomp_mpi_overlap(&part) == 0);
     CHECK(gcomp_mpi_sum_in_order(&part) == 0);
     comm = gcomp_mpi_comm(&part);
-    codec = "intsum:bits=16";
-    bucket_bytes = 100;
-    CHECK(comm.start && train(&comm, &digest[0]) == 0);
-    bucket_bytes = 0;
-    if (mpi.rank == 0) digest[1] = train_by_threads(mpi.world);
-    CHECK(gcomp_mpi_broadcast(&mpi, &digest[1], sizeof digest[1], 0) == 0);
-    CHECK(digest[0] && digest[0] == digest[1]);
+    for (int halves = 0; halves < 2; halves++) {
+        codec = halves ? "bf16" : "intsum:bits=16";
+        bucket_bytes = 100;
+        CHECK(comm.start && train(&comm, &digest[0]) == 0);
+        bucket_bytes = 0;
+        if (mpi.rank == 0) digest[1] = train_by_threads(mpi.world);
+        CHECK(gcomp_mpi_broadcast(&mpi, &digest[1], sizeof digest[1], 0) == 0);
+        CHECK(digest[0] && digest[0] == digest[1]);
+    }
     int done = 0;
     CHECK(gcomp_mpi_test(&part, 1, &done) != 0 && gcomp_mpi_wait(&part, 1) != 0); /* nothing is under way */
     gcomp_mpi_close(&part);
@@ -178,6 +228,8 @@ int main(int argc, char **argv)
     MPI_Init(&argc, &argv);
     if (gcomp_mpi_open(&mpi, MPI_COMM_WORLD) || mpi.world > MOST) MPI_Abort(MPI_COMM_WORLD, 1);
     RUN(test_sums_in_pieces_are_right);
+    RUN(test_sums_of_halves_are_rounded_once);
+    RUN(test_sums_of_halves_under_way_are_rounded_once);
     RUN(test_gathers_in_pieces_are_right);
     RUN(test_training_ends_with_the_bits_of_threads);
     RUN(test_overlap_ends_with_the_bits_of_threads);

@@ -1,6 +1,7 @@
 /* Proves of gcomp_to_float and gcomp_from_float: each half becomes its number, each float the
    nearest half, on every instruction set; infinities and NaN stay; wrong arguments change nothing. */
 
+#include "halves.h"
 #include "test.h"
 
 #include <stdlib.h>
@@ -9,38 +10,6 @@
 enum { MOST = 2 * GCOMP_CHUNK + 100 };
 
 static const gcomp_dtype types[2] = {GCOMP_F16, GCOMP_BF16};
-
-/* The number of a half, by its formula. NaN: the quiet one of its sign. */
-static float number_of(uint16_t h, gcomp_dtype dtype)
-{
-    const int bits = dtype == GCOMP_F16 ? 10 : 7, bias = dtype == GCOMP_F16 ? 15 : 127;
-    const int last = dtype == GCOMP_F16 ? 31 : 255, exponent = (h & 0x7fff) >> bits, mantissa = h & ((1 << bits) - 1);
-    const uint32_t sign = (uint32_t)(h & 0x8000) << 16;
-    double x = exponent ? ldexp((1 << bits) + mantissa, exponent - bias - bits) : ldexp(mantissa, 1 - bias - bits);
-    if (exponent == last) return float_of(sign | (mantissa ? 0x7fc00000u : 0x7f800000u));
-    return float_of(sign | bits_of((float)x)); /* exact */
-}
-
-/* The half nearest to a float: found among the halves of rising size, which are in the order of
-   their numbers. */
-static uint16_t half_of(float x, gcomp_dtype dtype)
-{
-    const uint16_t infinity = dtype == GCOMP_F16 ? 0x7c00 : 0x7f80;
-    const uint32_t bits = bits_of(x);
-    const uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
-    const double size = fabs((double)x);
-    uint16_t low = 0, high = (uint16_t)(infinity - 1);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(sign | infinity | (dtype == GCOMP_F16 ? 0x200 : 0x40));
-    if ((bits & 0x7fffffffu) == 0x7f800000u) return (uint16_t)(sign | infinity);
-    if (size >= (double)number_of(high, dtype)) return (uint16_t)(sign | high);
-    while (low + 1 < high) {
-        const uint16_t middle = (uint16_t)((low + high) / 2);
-        if ((double)number_of(middle, dtype) <= size) low = middle;
-        else high = middle;
-    }
-    const double below = size - (double)number_of(low, dtype), above = (double)number_of(high, dtype) - size;
-    return (uint16_t)(sign | (below < above || (!(below > above) && low % 2 == 0) ? low : high));
-}
 
 static gcomp_exec exec_of(gcomp_isa isa)
 {

@@ -12,6 +12,7 @@
 #include "standin/nccl.h"
 #define GCOMP_NCCL_STAGE ((size_t)1024) /* so that all goes in pieces */
 #include "../examples/gcomp_nccl.h"
+#include "halves.h"
 #include "test.h"
 
 enum { MOST = 4, COUNT = 700, ROWS = 40, COLS = 50, N = ROWS * COLS };
@@ -39,6 +40,7 @@ static int run(int world, int (*body)(worker *))
     gcomp_threads *group;
     int good = 1;
     memset(workers, 0, sizeof workers);
+    standin_drop_mails();
     if (gcomp_threads_open(&group, world, 30)) return 0;
     for (int w = 0; w < world; w++) {
         workers[w].threads = gcomp_threads_comm(group, w);
@@ -75,7 +77,9 @@ static int body_sums(worker *w)
     int status = open_rank(&r, &w->threads, 30), world = w->threads.world, me = w->threads.rank;
     if (status) return status;
     comm = gcomp_nccl_comm(&r.nccl);
-    w->wrong += comm.rank != me || comm.world != world || comm.allreduce_dtypes != (1u << GCOMP_I8 | 1u << GCOMP_I32);
+    w->wrong += comm.rank != me || comm.world != world;
+    w->wrong += comm.allreduce_dtypes != (1u << GCOMP_F16 | (NCCL_VERSION_CODE >= 21000 ? 1u << GCOMP_BF16 : 0) | 1u << GCOMP_I8 |
+                                          1u << GCOMP_I32);
     for (size_t k = 0; k < sizeof counts / sizeof *counts && !status; k++) {
         float sum[COUNT], most[COUNT];
         int8_t a[COUNT];
@@ -95,6 +99,10 @@ static int body_sums(worker *w)
             w->wrong += a[i] != (int)i % 25 * world - ranks || c[i] != (int32_t)i * 700000 * world - ranks;
         }
         w->wrong += comm.allreduce(comm.user, sum, 1, GCOMP_I16) == 0;
+        /* the stand-in adds as gcomp_threads.h does */
+        if (!status) w->wrong += halves_are_wrong(&comm, counts[k], GCOMP_F16, &status) != 0;
+        if (NCCL_VERSION_CODE < 21000) w->wrong += comm.allreduce(comm.user, sum, 1, GCOMP_BF16) != (int)ncclInvalidArgument;
+        else if (!status) w->wrong += halves_are_wrong(&comm, counts[k], GCOMP_BF16, &status) != 0;
     }
     gcomp_nccl_close(&r.nccl);
     w->wrong += standin_held != 0;

@@ -30,12 +30,26 @@ static int find_addresses(const char *host, const char *port, const struct addri
 }
 #define getaddrinfo find_addresses
 
+#include <sys/socket.h>
+
+/* Bytes that this process has sent. */
+static size_t bytes_sent;
+static ssize_t send_counted(int fd, const void *bytes, size_t count, int flags)
+{
+    const ssize_t sent = send(fd, bytes, count, flags);
+    if (sent > 0) bytes_sent += (size_t)sent;
+    return sent;
+}
+#define send(fd, bytes, count, flags) send_counted(fd, bytes, count, flags)
+
 #define GCOMP_SOCKETS_PIECE ((size_t)256) /* so that sums take many pieces */
 #define GCOMP_SOCKETS_AT_ONCE ((size_t)100) /* and some of them turns */
 #define GCOMP_SOCKETS_GUESTS 8 /* so that strangers take all places */
 static double patience = 20; /* so that no test waits for it unseen */
 #define GCOMP_SOCKETS_PATIENCE patience
 #include "../examples/gcomp_sockets.h"
+#undef send
+#include "halves.h"
 #include "test.h"
 #include "training.h"
 
@@ -187,8 +201,38 @@ static int body_sums(gcomp_sockets *s, told *t)
             t->wrong += c[i] != (int32_t)i * 500000 * s->world - ranks;
         }
     }
-    t->wrong += comm.allreduce(s, data, 4, GCOMP_F16) != GCOMP_SOCKETS_MISMATCH;
+    t->wrong += comm.allreduce(s, data, 4, GCOMP_U8) != GCOMP_SOCKETS_MISMATCH;
     return status ? status : gcomp_sockets_barrier(s);
+}
+
+/* Sums of fp16 and bf16: in float32, in rank order, rounded once. */
+static int body_halves(gcomp_sockets *s, told *t)
+{
+    static const size_t counts[] = {0, 1, 2, 3, 65, 127, 1000, 1999};
+    gcomp_comm comm = gcomp_sockets_comm(s);
+    int status = 0;
+    for (size_t k = 0; k < sizeof counts / sizeof *counts && !status; k++)
+        for (int dtype = GCOMP_F16; dtype <= GCOMP_BF16 && !status; dtype++)
+            t->wrong += halves_are_wrong(&comm, counts[k], (gcomp_dtype)dtype, &status) != 0;
+    return status ? status : gcomp_sockets_barrier(s);
+}
+
+/* A worker sends 2 (W - 1) / W of the data, of 2 bytes an element, beside what all collectives
+   send: 32 bytes to each other worker in the meeting; a byte to rank 0, and back, in the parting. */
+static int body_bytes(gcomp_sockets *s, told *t)
+{
+    static uint16_t data[1200]; /* of each shard as many elements, for 1 to 4 workers */
+    gcomp_comm comm = gcomp_sockets_comm(s);
+    const size_t world = (size_t)s->world, others = world - 1;
+    for (int dtype = GCOMP_F16; dtype <= GCOMP_BF16; dtype++) {
+        const size_t before = bytes_sent;
+        const int status = comm.allreduce(s, data, 1200, (gcomp_dtype)dtype);
+        if (status) return status;
+        t->wrong += bytes_sent - before !=
+                    2 * others * (sizeof data / world) + others * sizeof(gcomp_sockets_part) +
+                        (s->rank ? 1 : others);
+    }
+    return gcomp_sockets_barrier(s);
 }
 
 static int body_gathers(gcomp_sockets *s, told *t)
@@ -242,6 +286,7 @@ static int body_disagree(gcomp_sockets *s, told *t)
     for (int i = 0; i < 8; i++) t->wrong += data[i] < 1 || data[i] > 1; /* nobody has written */
     t->wrong += (s->rank ? gcomp_sockets_allreduce_max(s, data, 8) : gcomp_sockets_allreduce(s, data, 8, GCOMP_F32))
                 != GCOMP_SOCKETS_MISMATCH;
+    t->wrong += gcomp_sockets_allreduce(s, data, 8, s->rank ? GCOMP_F16 : GCOMP_BF16) != GCOMP_SOCKETS_MISMATCH;
     t->wrong += (s->rank ? gcomp_sockets_allgather(s, mine, all, 8) : gcomp_sockets_barrier(s)) != GCOMP_SOCKETS_MISMATCH;
     t->wrong += gcomp_sockets_allgatherv(s, mine, all, list, 8) != GCOMP_SOCKETS_MISMATCH;
     t->wrong += gcomp_sockets_allgatherv(s, mine, all, longer, 8) != GCOMP_SOCKETS_MISMATCH;
@@ -255,6 +300,8 @@ static void test_collectives_of_1_to_4_workers_are_right(void)
     for (int world = 1; world <= MOST; world++) {
         CHECK(run(world, 30, body_sums) && all_are(world, 0));
         CHECK(run(world, 30, body_gathers) && all_are(world, 0));
+        CHECK(run(world, 30, body_halves) && all_are(world, 0));
+        CHECK(run(world, 30, body_bytes) && all_are(world, 0));
     }
     CHECK(run(3, 30, body_large) && all_are(3, 0));
 }

@@ -6,6 +6,7 @@
 #endif
 
 #include "../examples/gcomp_threads.h"
+#include "halves.h"
 
 #include <pthread.h>
 #include <stdint.h>
@@ -144,8 +145,27 @@ static void test_sums(void)
 
 static int body_other_type(worker *w)
 {
-    uint16_t data[4] = {0, 0, 0, 0};
-    return w->comm.allreduce(w->comm.user, data, 4, GCOMP_F16);
+    uint8_t data[4] = {0, 0, 0, 0};
+    return w->comm.allreduce(w->comm.user, data, 4, GCOMP_U8);
+}
+
+/* Sums of fp16 and bf16 of every count around shard borders: in float32, in rank order, rounded once. */
+static int body_halves(worker *w)
+{
+    static const size_t counts[] = {0, 1, 15, 63, 64, 65, 511, 513, 4099};
+    int status = 0;
+    for (size_t c = 0; c < sizeof counts / sizeof *counts && !status; c++)
+        for (int dtype = GCOMP_F16; dtype <= GCOMP_BF16 && !status; dtype++)
+            w->wrong += halves_are_wrong(&w->comm, counts[c], (gcomp_dtype)dtype, &status) != 0;
+    return status;
+}
+
+static int body_half_or_bfloat(worker *w)
+{
+    uint16_t data[4] = {1, 1, 1, 1};
+    const int status = w->comm.allreduce(w->comm.user, data, 4, w->comm.rank ? GCOMP_F16 : GCOMP_BF16);
+    for (int i = 0; i < 4; i++) w->wrong += data[i] != 1;
+    return status;
 }
 
 /* Sums of each integer type, up to its ends, and the largest floats. */
@@ -391,7 +411,10 @@ int main(void)
 {
     test_open();
     test_sums();
-    expect(body_other_type, 3, 3, GCOMP_THREADS_MISMATCH, "allreduce refuses half floats on all");
+    expect(body_other_type, 3, 3, GCOMP_THREADS_MISMATCH, "allreduce refuses bytes without a sign on all");
+    for (int world = 1; world <= MOST; world++)
+        expect(body_halves, world, world, 0, "sums of halves are made in float32 in rank order, and rounded once");
+    expect(body_half_or_bfloat, 3, 3, GCOMP_THREADS_MISMATCH, "fp16 here and bf16 there: error on all");
     for (int world = 1; world <= MOST; world++)
         expect(body_integers, world, world, 0, "sums of integers and the largest floats are exact");
     expect(body_max_or_sum, 3, 3, GCOMP_THREADS_MISMATCH, "a maximum here and a sum there: error on all");

@@ -18,9 +18,10 @@ static const char *codec; /* of the next training */
 static size_t bucket_bytes;
 
 /* Floats summed; payloads gathered, of one length and not, and summed by ranges; integers
-   summed, the largest. */
+   summed, the largest; halves summed, from three workers on. */
 static const char *const trained[] = {"none",            "sign",           "topk:density=0.2",
-                                      "powersgd:rank=2", "intsum:bits=16", "topk:density=0.1+int:bits=4"};
+                                      "powersgd:rank=2", "intsum:bits=16", "topk:density=0.1+int:bits=4",
+                                      "bf16"};
 enum { TRAINED = sizeof trained / sizeof *trained };
 
 /* Values whose sum depends on the order of addition. */

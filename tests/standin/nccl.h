@@ -20,7 +20,16 @@ typedef enum {
 #endif
     ncclInvalidUsage = 5
 } ncclResult_t;
-typedef enum { ncclInt8 = 0, ncclUint8 = 1, ncclInt32 = 2, ncclFloat32 = 7 } ncclDataType_t;
+typedef enum {
+    ncclInt8 = 0,
+    ncclUint8 = 1,
+    ncclInt32 = 2,
+    ncclFloat16 = 6,
+#if NCCL_VERSION_CODE >= 21000
+    ncclBfloat16 = 9,
+#endif
+    ncclFloat32 = 7
+} ncclDataType_t;
 typedef enum { ncclSum = 0, ncclMax = 2 } ncclRedOp_t;
 
 typedef struct ncclComm {
@@ -86,7 +95,11 @@ static inline ncclResult_t standin_enqueue(int (*run)(standin_op *), const void 
 static inline int standin_run_reduce(standin_op *op)
 {
     const gcomp_comm *threads = &((ncclComm_t)op->comm)->threads;
-    gcomp_dtype dtype = op->type == (int)ncclFloat32 ? GCOMP_F32 : op->type == (int)ncclInt8 ? GCOMP_I8 : GCOMP_I32;
+    gcomp_dtype dtype = op->type == (int)ncclFloat32   ? GCOMP_F32
+                        : op->type == (int)ncclInt8    ? GCOMP_I8
+                        : op->type == (int)ncclFloat16 ? GCOMP_F16
+                        : op->type == 9                ? GCOMP_BF16
+                                                       : GCOMP_I32;
     size_t count = op->bytes;
     if (op->from != op->to) return 1; /* only in place here */
     if (op->kind == (int)ncclMax) return threads->allreduce_max(threads->user, (float *)op->to, count);
@@ -137,6 +150,18 @@ typedef struct standin_mail {
 
 static standin_mail *standin_mails;
 static pthread_mutex_t standin_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Drops what nobody has received: a failed call leaves it, and a later group may have the address of
+   an earlier one. */
+static inline void standin_drop_mails(void)
+{
+    while (standin_mails) {
+        standin_mail *mail = standin_mails;
+        standin_mails = mail->next;
+        free(mail->data);
+        free(mail);
+    }
+}
 
 static inline void *standin_group_of(const gcomp_comm *threads) { return ((gcomp_threads_member *)threads->user)->group; }
 
