@@ -102,6 +102,9 @@ accuracy: build/train ## compare the loss of methods with that of uncompressed t
 accordion: build/train ## compare the schedule accordion (PowerSGD of ranks 4 and 1) with rank 4 alone, over three seeds; takes minutes
 	OPENBLAS_NUM_THREADS=1 ./build/train --accordion
 
+residuals: build/train ## compare residuals of bf16 and int8 with those of fp32, over three seeds; takes minutes
+	OPENBLAS_NUM_THREADS=1 ./build/train --residuals
+
 dgc: build/train ## train 20 epochs with 0.1 % of the gradient by Deep Gradient Compression and plain top-k, three seeds; takes half an hour
 	OPENBLAS_NUM_THREADS=1 ./build/train --dgc
 
@@ -133,4 +136,4 @@ test-all: ## test the rest: all compilers, levels and standards, emulated sets, 
 clean: ## remove build/
 	rm -rf build
 
-.PHONY: all help deps demo picture methods demo-mpi accuracy accordion dgc bench bench-gemm bench-torch advise examples test test-all clean need-demo need-gemm net
+.PHONY: all help deps demo picture methods demo-mpi accuracy accordion residuals dgc bench bench-gemm bench-torch advise examples test test-all clean need-demo need-gemm net

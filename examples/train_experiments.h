@@ -15,7 +15,7 @@
 #define TRAIN_SEEDS 5 /* at most */
 #define TRAIN_RUNS 96 /* methods x seeds, at most */
 
-typedef enum train_kind { DEMO, ACCURACY, ACCORDION, DGC, ERRORS } train_kind;
+typedef enum train_kind { DEMO, ACCURACY, ACCORDION, DGC, RESIDUALS, ERRORS } train_kind;
 
 /* An experiment: what train.c does if the command line says nothing else. */
 typedef struct train_experiment {
@@ -37,6 +37,8 @@ static const train_experiment train_experiments[] = {
      {"powersgd:rank=4", "powersgd:rank=4|powersgd:rank=1@accordion:every=1"}},
     {"--dgc", DGC, 3, 0, 20, 1,
      {"dgc:nesterov=1", "dgc:masking=0", "dgc", "topk:density=0.001"}},
+    {"--residuals", RESIDUALS, 3, 1200, 0, 0,
+     {"int:bits=4", "int:bits=4%bf16", "int:bits=4%int8", "sign", "sign%bf16", "sign%int8"}},
     {"--errors", ERRORS, 1, 300, 0, 0, {NULL}}};
 
 /* The experiment of a flag, or NULL. */
@@ -50,7 +52,7 @@ static inline const train_experiment *train_find_experiment(const char *flag)
 /* Is the experiment repeated with several seeds, and judged by bars? */
 static inline int train_is_judged(const train_experiment *e)
 {
-    return e->kind == ACCURACY || e->kind == ACCORDION || e->kind == DGC;
+    return e->kind == ACCURACY || e->kind == ACCORDION || e->kind == DGC || e->kind == RESIDUALS;
 }
 
 /* ---------------- learning rates
@@ -129,6 +131,26 @@ static inline int train_judge_accordion(const train_result *results, size_t meth
     return !ok;
 }
 
+/* Compares a method that keeps small residuals, "A%int8", with A. Returns 1 if it misses its bar. */
+static inline int train_judge_residual(const train_result *results, size_t methods, size_t seeds,
+                                       size_t i)
+{
+    const char *codec = results[i].codec, *kept = strchr(codec, '%');
+    double change;
+    size_t f = 0;
+    if (!kept) return 0;
+    while (f < methods && (strncmp(results[f].codec, codec, (size_t)(kept - codec)) ||
+                           results[f].codec[kept - codec]))
+        f++;
+    if (f == methods) return 0;
+    change = 100.0 * (train_mean_of(results, methods, seeds, i).loss /
+                          train_mean_of(results, methods, seeds, f).loss -
+                      1.0);
+    printf("    beside fp32 residuals: loss %+.2f%% (bar 0.3 %%)  %s\n", change,
+           change <= 0.3 ? "ok" : "MISSED");
+    return change > 0.3;
+}
+
 /* Prints means over the seeds with the bars of each method. Returns how many bars were missed. */
 static inline int train_judge(const train_result *results, size_t methods, size_t seeds, int images)
 {
@@ -150,6 +172,7 @@ static inline int train_judge(const train_result *results, size_t methods, size_
                m.bytes, m.loss, change, m.accuracy, points, ok ? "ok" : "MISSED",
                m.identical ? "" : ", replicas differ");
         missed += train_judge_accordion(results, methods, seeds, i);
+        missed += train_judge_residual(results, methods, seeds, i);
     }
     return missed;
 }

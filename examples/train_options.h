@@ -3,7 +3,8 @@
      --method CODEC    train with this codec; may be given again. A list of codecs with its schedule
                        is a method too: 'powersgd:rank=4|powersgd:rank=1@accordion:every=1'.
                        --method all: every method of the library. --method advise: for each tensor
-                       what gcomp_advise.h finds, mostly nothing where workers are threads
+                       what gcomp_advise.h finds, mostly nothing where workers are threads.
+                       'sign%int8' is sign with desc.residual = "int8"; % stands behind @SCHEDULE
      --alone           no uncompressed run; the table compares with the first method
      --steps N, --epochs N, --seed S
      --workers N       4 if it is not given
@@ -26,7 +27,9 @@
      --accuracy   topk, sign and powersgd with three seeds (or --seeds N), and bars for loss and
                   accuracy
      --accordion  the same with powersgd of rank 4, and of rank 4 or 1 as accordion chooses
-     --dgc        the same over 20 epochs with dgc three ways, and with as few elements of topk */
+     --dgc        the same over 20 epochs with dgc three ways, and with as few elements of topk
+     --residuals  int:bits=4 and sign with residuals of fp32, bf16 and int8: the loss of the small
+                  ones is compared with that of fp32 */
 
 #ifndef TRAIN_OPTIONS_H
 #define TRAIN_OPTIONS_H
@@ -59,17 +62,21 @@ typedef struct train_options {
     gcomp_aggregate aggregate;
 } train_options;
 
-/* Splits "CODEC|CODEC@SCHEDULE" into desc.codec and desc.schedule. codec[capacity] holds the text
-   of the codecs, which gcomp_open reads. "advise" is "none" here: its choices are set for each
-   tensor. */
+/* Splits "CODEC|CODEC@SCHEDULE%RESIDUAL" into desc.codec, desc.schedule and desc.residual.
+   codec[capacity] holds the texts of the first two, which gcomp_open reads. "advise" is "none"
+   here: its choices are set for each tensor. */
 static inline void train_name_method(gcomp_desc *desc, const char *method, char *codec,
                                      size_t capacity)
 {
-    const char *at = strchr(method, '@');
+    const char *kept = strchr(method, '%');
+    char *at;
     if (!strcmp(method, "advise")) method = "none";
-    snprintf(codec, capacity, "%.*s", at ? (int)(at - method) : (int)strlen(method), method);
+    snprintf(codec, capacity, "%.*s", kept ? (int)(kept - method) : (int)strlen(method), method);
+    at = strchr(codec, '@');
+    if (at) *at = 0;
     desc->codec = codec;
     desc->schedule = at ? at + 1 : NULL;
+    desc->residual = kept ? kept + 1 : NULL;
 }
 
 /* Finds a wrong codec before the first run begins. Returns 0, or 1 after saying what is wrong. */
@@ -97,7 +104,7 @@ static inline int train_usage(void)
         stderr,
         "usage: train [--workers 1..%d] [--steps N | --epochs N] [--method CODEC|all]... [--seed "
         "N] [--out DIR]\n"
-        "             [--text FILE] [--accuracy | --accordion | --dgc | --errors] [--seeds 1..%d]\n"
+        "             [--text FILE] [--accuracy | --accordion | --dgc | --residuals | --errors] [--seeds 1..%d]\n"
         "             [--transport " TRAIN_TRANSPORTS "] [--rank N --root HOST:PORT] [--in-order]\n"
         "             [--hidden A,B] [--rate R] [--interface NAME] [--no-pictures]\n"
         "             [--aggregate gather|shards|two-shot] [--alone]\n"
