@@ -8,6 +8,7 @@
 enum { WORLDS = 5, MOST_TENSORS = 3, MOST_ROOM = 3000 };
 
 static const char *const kinds[] = {"fp32", "bf16", "int8"};
+static gcomp_dtype types[MOST_TENSORS] = {GCOMP_F32, GCOMP_BF16, GCOMP_F16}; /* of gradients */
 
 /* ---------------- what a small residual is, in plain words */
 
@@ -75,6 +76,7 @@ static gcomp_tensor tensor_of(size_t t, size_t n, const char *codec)
     tensor.rows = n % 20 == 0 ? n / 20 : n;
     tensor.cols = n % 20 == 0 ? 20 : 1;
     tensor.codec = codec;
+    tensor.dtype = types[t];
     return tensor;
 }
 
@@ -117,9 +119,13 @@ static float gradient_at(uint64_t step, size_t w, size_t t, size_t i)
 
 static void group_fill(group *g, uint64_t step)
 {
+    static float x[MOST_ROOM];
     for (size_t w = 0; w < g->world; w++)
-        for (size_t t = 0; t < g->count; t++)
-            for (size_t i = 0; i < g->n[t]; i++) g->grad[w][t][i] = gradient_at(step, w, t, i);
+        for (size_t t = 0; t < g->count; t++) {
+            for (size_t i = 0; i < g->n[t]; i++) x[i] = gradient_at(step, w, t, i);
+            if (types[t] == GCOMP_F32) memcpy(g->grad[w][t], x, 4 * g->n[t]);
+            else CHECK(gcomp_from_float(g->grad[w][t], x, types[t], g->n[t], NULL) == GCOMP_OK);
+        }
 }
 
 static size_t sum_to(const size_t *bytes, size_t end)
@@ -377,9 +383,11 @@ static void test_tensors_alone_keep_small_residuals(void)
     static const size_t n[1] = {1333};
     static uint8_t bytes[2][GCOMP_BOUND(1333)];
     for (size_t c = 0; c < sizeof texts / sizeof *texts; c++)
-        for (int k = 1; k < 3; k++) {
-            gcomp_desc small = desc_of(kinds[k], GCOMP_AGGREGATE_AUTO), floats = desc_of(NULL, GCOMP_AGGREGATE_AUTO);
+        for (int k = 1; k < 5; k++) {
+            const char *const kind = kinds[1 + k % 2];
+            gcomp_desc small = desc_of(kind, GCOMP_AGGREGATE_AUTO), floats = desc_of(NULL, GCOMP_AGGREGATE_AUTO);
             group a, b;
+            types[0] = k < 3 ? GCOMP_F32 : GCOMP_BF16;
             small.parallel.run = run_backwards;
             group_open(&a, 1, &small, texts + c, n, 1);
             group_open(&b, 1, &floats, texts + c, n, 1);
@@ -397,17 +405,18 @@ static void test_tensors_alone_keep_small_residuals(void)
                     CHECK(gcomp_commit(gc, 0, grad, step == 3 ? NULL : bytes[i], length[i], payload, &length[i], step % 2 == 0) == GCOMP_OK);
                 }
                 CHECK(length[0] == length[1] && !memcmp(bytes[0], bytes[1], length[0]));
-                (void)compare(&a, &b, kinds[k], texts[c]);
+                (void)compare(&a, &b, kind, texts[c]);
                 if (step != 4) continue; /* the payload was lost after all */
                 copy_residuals(&a, &b);
                 bytes[0][5] ^= 1;
                 CHECK(gcomp_give_back(a.gc[0], 0, bytes[0], length[0]) != GCOMP_OK);
                 bytes[0][5] ^= 1;
                 for (int i = 0; i < 2; i++) CHECK(gcomp_give_back(both[i]->gc[0], 0, bytes[i], length[i]) == GCOMP_OK);
-                (void)compare(&a, &b, kinds[k], texts[c]);
+                (void)compare(&a, &b, kind, texts[c]);
             }
             CHECK(gcomp_reset(a.gc[0], 0) == GCOMP_OK && gcomp_reset(b.gc[0], 0) == GCOMP_OK);
-            CHECK(compare(&a, &b, kinds[k], texts[c]) == 0);
+            CHECK(compare(&a, &b, kind, texts[c]) == 0);
+            types[0] = GCOMP_F32;
             group_close(&a);
             group_close(&b);
         }
