@@ -1899,8 +1899,9 @@ static void open_case(void)
     d->isa = draw_isa();
     if (!group.desc.schedule || strncmp(job.schedule, "bytes", 5)) {
         d->bucket_bytes = once_in(2) ? 0 : 4 * (1 + below(2000));
-        if (d->aggregate < GCOMP_AGGREGATE_TWO_SHOT) d->aggregate = (gcomp_aggregate)below(3);
-        twin.threads = once_in(5);
+        twin.threads = once_in(5); /* with callbacks AUTO has other forms than without */
+        if (d->aggregate < GCOMP_AGGREGATE_TWO_SHOT)
+            d->aggregate = (gcomp_aggregate)(twin.threads ? 1 + below(2) : below(3));
         twin.without = (int)below(8);
     }
     d->no_checksum = once_in(2);
