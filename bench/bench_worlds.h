@@ -125,8 +125,8 @@ static void bench_worlds(const data *d, gcomp_isa isa, const char *filter)
     static const char *const compressed[] = {
         "sign", "int",         "int:bits=4", "onebit",         "twobit:threshold=auto",
         "vote", "terngrad",    "eden",       "eden:bits=4",    "qsgd",
-        "fp8",  "mx",          "natural",    "qsgd:code=auto", "bf16",
-        "fp16"};
+        "fp8",  "mx",          "nvfp4",      "nf4",            "e3m0",
+        "natural", "qsgd:code=auto", "bf16", "fp16"};
     static const char *const ways[] = {"gather", "two-shot", "auto"};
     static const gcomp_aggregate aggregates[] = {
         GCOMP_AGGREGATE_GATHER, GCOMP_AGGREGATE_TWO_SHOT, GCOMP_AGGREGATE_AUTO};
@@ -135,6 +135,7 @@ static void bench_worlds(const data *d, gcomp_isa isa, const char *filter)
            "codec", "way", "isa", d->n, "workers");
     for (int i = 0; i < WORLDS; i++) printf("%8d", 4 << i);
     printf("   64 / 4   64 / 8\n");
+    fflush(stdout);
     for (size_t c = 0; c < sizeof compressed / sizeof *compressed; c++)
         for (int way = c < 3 ? 0 : 2; way < 3; way++) {
             double ms[WORLDS];

@@ -732,6 +732,7 @@ static inline gcomp_result gcomp_advise_measure(gcomp_advise_inquiry *q, size_t 
         figures->payload = (all.all - all.one) / (all.elements * others);
     if (figures->payload * others > element) figures->payload = element / others;
     figures->element = element - figures->payload * others;
+    if (!(figures->element > 0)) figures->element = 0; /* by rounding it could be below */
     if (all.bytes > 0)
         figures->bytes = (all.bytes - all.tensors * GCOMP_ADVISE_HEADER) / all.elements;
     return GCOMP_OK;
