@@ -431,8 +431,9 @@
      topk:global=1 gathers, with the same bits. Outside of steps topk:global=1 is topk.
      If you drive the step yourself and can carry out GCOMP_ALLTOALL, say so with
      GCOMP_AGGREGATE_SHARDS.
-     Block payloads: use GCOMP_AGGREGATE_TWO_SHOT. The elements are cut into one range for each
-     worker. With W workers and codec C:
+     Block payloads go in two shots, by AUTO from 3 workers on, where there is comm.alltoallv, or
+     because GCOMP_AGGREGATE_TWO_SHOT says so. The elements are cut into one range for each worker.
+     With W workers and codec C:
        shot 1   each worker w sends C(p_w) of each range to the owner o of the range. Where the
                 codec has one scale for a tensor, each range has a scale of its own
        mean     the owner makes q = (p_o + sum of C(p_w) of the others) / W

@@ -13,9 +13,9 @@
    The workers are two threads of this process. They measure the candidates at the same time, as
    they would work. Then the adviser is asked about four links, and about the memory that the
    threads share. Steps are taken as it says, over a transport that is slowed down to the link, and
-   the program prints the time that the adviser expected beside the time they took. Behind the
-   advice it says how the means are made: by ranges (block payloads: in two shots), by a gather, or
-   by a sum of halves.
+   the program prints the time that the adviser expected (and the link's part of it) beside the time
+   they took. Behind the advice it says how the means are made: by ranges (block payloads: in two
+   shots), by a gather, or by a sum of halves.
 
    With --rank the workers are processes that meet over TCP, and the link between them is measured.
    All need the same GCOMP_SECRET in the environment, or none. With --each the adviser is also asked
@@ -201,8 +201,9 @@ static void print_line(const worker *w, const char *link, const gcomp_advice *ad
 {
     double parameters[GCOMP_ADVISE_CANDIDATES] = {0};
     int forms[4] = {0}; /* tensors */
-    printf("%-11s %9.2f %9.2f %9.2f %6.2f   ", link, 1e3 * advice->plain, 1e3 * advice->seconds,
-           1e3 * measured, advice->seconds / measured);
+    printf("%-11s %9.2f %9.2f %9.2f %9.2f %6.2f   ", link, 1e3 * advice->plain,
+           1e3 * advice->link_seconds, 1e3 * advice->seconds, 1e3 * measured,
+           advice->seconds / measured);
     if (!advice->compressed) printf("do not compress");
     for (size_t i = 0; i < tensor_count; i++)
         parameters[w->choice[i]] += (double)(tensors[i].rows *
@@ -383,8 +384,8 @@ int main(int argc, char **argv)
         printf("ResNet-18, %.1f million parameters, %d workers; milliseconds a step "
                "without the backward pass\n",
                1e-6 * (double)elements, workers);
-        printf("%-11s %9s %9s %9s %6s   %s\n", "link", "none", "expected", "measured", "ratio",
-               "advice");
+        printf("%-11s %9s %9s %9s %9s %6s   %s\n", "over", "none", "link", "expected",
+               "measured", "ratio", "advice");
     }
     return rank < 0 ? run_threads() : run_alone(rank, root);
 }
