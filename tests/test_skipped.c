@@ -63,7 +63,7 @@ static void group_open(group *g, size_t world, const gcomp_desc *base, const gco
         char why[256] = "";
         desc.comm.rank = (int)w;
         desc.comm.world = (int)world;
-        desc.comm.allreduce_dtypes = 1u << GCOMP_I8 | 1u << GCOMP_I16 | 1u << GCOMP_I32;
+        desc.comm.allreduce_dtypes = 1u << GCOMP_I8 | 1u << GCOMP_I16 | 1u << GCOMP_I32 | 1u << GCOMP_F16 | 1u << GCOMP_BF16;
         desc.why = why;
         desc.why_capacity = sizeof why;
         if (gcomp_open(&g->gc[w], &desc) != GCOMP_OK) {
@@ -127,11 +127,27 @@ static size_t before(const size_t *bytes, size_t to)
     return sum;
 }
 
+/* What an allreduce of halves does, for all workers. */
+static void sum_halves(const group *g, const gcomp_request *q)
+{
+    for (size_t i = 0; i < q[0].count; i++) {
+        float sum = 0, one;
+        for (size_t w = 0; w < g->world; w++) {
+            CHECK(gcomp_to_float(&one, (const uint16_t *)q[w].recv + i, q[0].dtype, 1, NULL) == GCOMP_OK);
+            sum += one;
+        }
+        for (size_t w = 0; w < g->world; w++)
+            CHECK(gcomp_from_float((uint16_t *)q[w].recv + i, &sum, q[0].dtype, 1, NULL) == GCOMP_OK);
+    }
+}
+
 static void carry(const group *g, const gcomp_request *q)
 {
     for (size_t w = 1; w < g->world; w++)
         CHECK(q[w].kind == q[0].kind && q[w].id == q[0].id && q[w].count == q[0].count && q[w].stride == q[0].stride);
-    if (request_is_a_reduction(&q[0])) {
+    if (q[0].kind == GCOMP_ALLREDUCE && (q[0].dtype == GCOMP_F16 || q[0].dtype == GCOMP_BF16)) {
+        sum_halves(g, q);
+    } else if (request_is_a_reduction(&q[0])) {
         for (size_t w = 1; w < g->world; w++) plain_reduce(&q[0], &q[w]);
         for (size_t w = 1; w < g->world; w++) memcpy(q[w].recv, q[0].recv, q[0].count * bytes_of_dtype(q[0].dtype));
     }
@@ -424,6 +440,31 @@ static void test_codecs_of_all_kinds_stand_beside_each_other(void)
             }
 }
 
+/* Casts that the transport sums: 2 bytes an element of the tensors taken, and no other. */
+static void test_sums_of_halves_skip_too(void)
+{
+    static const gcomp_tensor both[TENSORS] = {
+        {"a", 40, 24, 0, GCOMP_F32, "fp16"},
+        {"b", 33, 41, 0, GCOMP_F32, "bf16"},
+        {"c", 18, 20, 3, GCOMP_F32, "fp16"},
+        {"d", 2000, 0, 0, GCOMP_F32, "bf16"},
+    };
+    for (size_t bytes = 0; bytes <= 9000; bytes += 9000) {
+        gcomp_desc desc = plain("none", GCOMP_AGGREGATE_AUTO, bytes);
+        for (unsigned take = 0; take < 1u << TENSORS; take++) {
+            group g;
+            uint64_t expected = 0;
+            group_open(&g, 3, &desc, both, (1u << TENSORS) - 1);
+            group_fill(&g, 0);
+            good_step(&g, ~take);
+            for (size_t t = 0; t < TENSORS; t++) expected += take >> t & 1 ? 2 * g.n[t] : 0;
+            CHECK(g.bytes == expected && g.sums == expected);
+            group_close(&g);
+        }
+        for (int order = 0; order < 3; order++) check_one_step(&desc, both, 3 + (size_t)order % 2, order);
+    }
+}
+
 /* One tensor is in each step, the others come and go: it has the bits of an object that skips none. */
 static void test_what_others_skip_does_not_reach_a_tensor(void)
 {
@@ -544,6 +585,10 @@ static void test_each_failure_leaves_no_trace(void)
             gcomp_desc desc = plain("none", GCOMP_AGGREGATE_SHARDS, skip % 2 ? 6000 : 0);
             campaign(&desc, mixed[m], skip);
         }
+    for (unsigned skip = 1; skip < 1u << TENSORS; skip += 5) {
+        gcomp_desc desc = plain(skip % 2 ? "bf16" : "fp16", GCOMP_AGGREGATE_AUTO, skip % 2 ? 6000 : 0);
+        campaign(&desc, shapes, skip);
+    }
 }
 
 /* A worker that skips other tensors is named before anything else is sent. */
@@ -708,6 +753,7 @@ int main(void)
     RUN(test_a_bucket_without_gradients_sends_its_frame_alone);
     RUN(test_others_get_the_bits_of_a_step_that_skips_none);
     RUN(test_codecs_of_all_kinds_stand_beside_each_other);
+    RUN(test_sums_of_halves_skip_too);
     RUN(test_what_others_skip_does_not_reach_a_tensor);
     RUN(test_the_first_tensor_is_as_in_an_object_without_the_others);
     RUN(test_lists_of_codecs_skip_too);
