@@ -7885,7 +7885,8 @@ GCOMP__HEAVY void gcomp__quantise_tile(gcomp__tile *t, gcomp__pair_quantiser qua
             t->high[k] = gv_most(gv_of_bits(high)) ^ 0x80000000u;
         }
     }
-    for (size_t k = 0; block == 32 && (two ? 16 : 32) * k < count; k += 8)
+    /* Behind a shorter tile there is no whole one, which this measure would be for. */
+    for (size_t k = 0; block == 32 && count == GCOMP__TILE && k * (two ? 16 : 32) < count; k += 8)
         gw_store((int32_t *)t->top + k, gw_bits(gv_most_of_rows(tops + 8 * k)));
 }
 
@@ -13002,6 +13003,7 @@ static uint32_t gcomp__nvfp4_fit(const gcomp__form *form, gcomp__tile *tile, siz
     uint32_t most = 0;
     (void)form;
     GCOMP__PIN(sixth);
+    if (blocks % 2) tile->inverse[blocks] = 0; /* the quantiser takes two blocks: these are zeros */
     for (size_t k = 0; k < blocks; k++) {
         float x = gcomp__float(tile->top[k]) * lift;
         GCOMP__PIN(x);
