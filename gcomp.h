@@ -1885,7 +1885,8 @@ typedef struct gcomp_statistics {
     double commit_seconds;
     double residual_norm;      /* L2 norm over all residuals, now */
     double relative_error;     /* |p - sent| / |p| of the last step here, with desc.measure or on
-                                  rank 0 of the schedule error */
+                                  rank 0 of the schedule error; a small residual of a block
+                                  method counts as it is kept */
     double mean_norm;          /* desc.measure: L2 norm of the last mean; of what is scattered the
                                   own range counts */
 } gcomp_statistics;

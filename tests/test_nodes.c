@@ -99,6 +99,7 @@ static int node_allgather(void *user, const void *mine, void *all, size_t bytes)
 }
 
 static const char *schedule; /* of the next fleet */
+static const char *residual; /* likewise */
 static uint32_t checks;      /* its check_every */
 
 static gcomp_desc desc_of(fleet *f, int r, const char *codec)
@@ -108,6 +109,7 @@ static gcomp_desc desc_of(fleet *f, int r, const char *codec)
     memset(&desc, 0, sizeof desc);
     desc.codec = codec;
     desc.schedule = schedule;
+    desc.residual = residual;
     desc.check_every = checks;
     desc.min_elements = 1;
     desc.aggregate = f->aggregate;
@@ -226,12 +228,19 @@ static int all_are(const fleet *f, gcomp_result result)
     return good;
 }
 
+/* The residual of a tensor of any kind, in one of two rooms; NULL: none. */
+static const float *kept(const gcomp *gc, size_t t, int room)
+{
+    static float rooms[2][LARGEST];
+    return gcomp_residual_get(gc, t, rooms[room]) == GCOMP_OK ? rooms[room] : NULL;
+}
+
 static uint64_t digest(const member *m, int residuals)
 {
     uint64_t h = fnv(FNV, m->grad, sizeof m->grad / TENSORS * (m->of->halves ? TENSORS - 1 : TENSORS));
     h = fnv(h, m->half, sizeof m->half);
     for (size_t t = 0; t < TENSORS && residuals; t++)
-        if (gcomp_residual(m->gc, t)) h = fnv(h, gcomp_residual(m->gc, t), 4 * elements(t));
+        if (kept(m->gc, t, 0)) h = fnv(h, kept(m->gc, t, 0), 4 * elements(t));
     return h;
 }
 
@@ -294,7 +303,7 @@ static void check_against_means(const char *codec, int nodes, int each, int halv
             CHECK(gcomp_step_number(f.m[r].gc) == s + 1);
             for (int t = 0; t < TENSORS; t++) {
                 size_t wrong = 0;
-                const float *mine = gcomp_residual(f.m[r].gc, (size_t)t), *other = gcomp_residual(plain[r / each].gc, (size_t)t);
+                const float *mine = kept(f.m[r].gc, (size_t)t, 0), *other = kept(plain[r / each].gc, (size_t)t, 1);
                 if (t == f.skip) continue;
                 for (size_t i = 0; i < elements((size_t)t); i++)
                     if (!(f.halves && t == TENSORS - 1)) wrong += f.m[r].grad[t][i] != plain[0].grad[t][i]; /* -0 is 0 */
@@ -319,6 +328,11 @@ static void test_the_mean_is_that_of_the_machines_means(void)
     way = GCOMP_AGGREGATE_AUTO;
     check_against_means("sign", 1, 4, 0, 1); /* one machine: its own transport outside */
     check_against_means("sign", 2, 1, 0, 1); /* machines of one worker: one level */
+    residual = "int8";
+    check_against_means("int:bits=4", 2, 2, 0, 1);
+    residual = "bf16";
+    check_against_means("topk:density=0.05", 2, 2, 0, 1);
+    residual = NULL;
 }
 
 /* Within the machine too: neither the sum of the gradients nor that of the means has bytes of it.
@@ -812,7 +826,7 @@ static void site_steps(site *t)
             CHECK(t->f.m[r].result == GCOMP_OK && t->plain[t->on[r]].result == GCOMP_OK);
             CHECK(gcomp_step_number(t->f.m[r].gc) == t->step + 1);
             for (size_t i = 0; i < TENSORS; i++) {
-                const float *mine = gcomp_residual(t->f.m[r].gc, i), *other = gcomp_residual(t->plain[t->on[r]].gc, i);
+                const float *mine = kept(t->f.m[r].gc, i, 0), *other = kept(t->plain[t->on[r]].gc, i, 1);
                 size_t wrong = 0;
                 for (size_t k = 0; k < elements(i); k++)
                     if (!(t->f.halves && i == TENSORS - 1)) wrong += t->f.m[r].grad[i][k] != t->plain[0].grad[i][k];
@@ -891,6 +905,11 @@ static void test_workers_and_machines_come_and_go_and_keep_what_was_not_sent(voi
 {
     static const char *const codecs[] = {"sign", "topk:density=0.05", "powersgd:rank=2", "dgc:density=0.05,warmup=0"};
     for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) check_who_comes_and_goes(codecs[c], c == 0);
+    residual = "int8";
+    check_who_comes_and_goes("topk:density=0.05", 0);
+    residual = "bf16";
+    check_who_comes_and_goes("sign", 1);
+    residual = NULL;
 }
 
 /* A worker moves from each place to each other one, with a schedule, for which rank 0 holds
@@ -901,7 +920,7 @@ static void test_regrouping_a_machine_takes_the_memory_that_was_said_or_changes_
     memset(&f, 0, sizeof f);
     f.halves = 1;
     for (int way_to = 0; way_to < 16; way_to++)
-        for (int prepared = 0; prepared < 2; prepared++) {
+        for (int prepared = 0; prepared < 4; prepared++) { /* bit 1: with small residuals */
             gcomp_desc from, to;
             gcomp_tensor tensors[TENSORS];
             gcomp_result result = GCOMP_OUT_OF_MEMORY;
@@ -910,6 +929,7 @@ static void test_regrouping_a_machine_takes_the_memory_that_was_said_or_changes_
             memset(&from, 0, sizeof from);
             from.codec = "topk:density=0.5|topk:density=0.05";
             from.schedule = "accordion";
+            from.residual = prepared & 2 ? "int8" : NULL;
             from.min_elements = 1;
             from.allocator = heap_of(&heap);
             from.comm.world = 2;
@@ -924,19 +944,19 @@ static void test_regrouping_a_machine_takes_the_memory_that_was_said_or_changes_
             for (size_t t = 0; t < TENSORS; t++) tensors[t] = tensor_of(&f, t);
             CHECK(gcomp_open(&gc, &from) == GCOMP_OK);
             for (size_t t = 0; t < TENSORS; t++) CHECK(gcomp_add_tensor(gc, &tensors[t]) == GCOMP_OK);
-            if (prepared) CHECK(gcomp_prepare(gc) == GCOMP_OK);
+            if (prepared & 1) CHECK(gcomp_prepare(gc) == GCOMP_OK);
             for (size_t left = 0; result == GCOMP_OUT_OF_MEMORY; left++) {
                 const size_t held = heap.held, blocks = heap.blocks, used = gcomp_memory_used(gc);
                 heap.left = left;
                 result = gcomp_regroup_machines(gc, &to.comm, &to.node);
                 if (result == GCOMP_OK) continue;
                 CHECK(result == GCOMP_OUT_OF_MEMORY && held == heap.held && blocks == heap.blocks);
-                CHECK(gcomp_memory_used(gc) == used && !gcomp_residual(gc, 0) == (from.node.rank != 0));
+                CHECK(gcomp_memory_used(gc) == used && !kept(gc, 0, 0) == (from.node.rank != 0));
             }
             heap.left = SIZE_MAX;
             CHECK(result == GCOMP_OK && heap.held == gcomp_memory_used(gc));
-            CHECK(!gcomp_residual(gc, 0) == (to.node.rank != 0));
-            if (!prepared) CHECK(gcomp_prepare(gc) == GCOMP_OK);
+            CHECK(!kept(gc, 0, 0) == (to.node.rank != 0));
+            if (!(prepared & 1)) CHECK(gcomp_prepare(gc) == GCOMP_OK);
             CHECK(gcomp_memory_used(gc) == gcomp_memory_needed(&to, tensors, TENSORS));
             gcomp_close(gc);
             CHECK(heap.blocks == 0);
