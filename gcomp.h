@@ -300,6 +300,8 @@
                        rank * (rows + 2 * cols) floats more; a rank above 4 is rounded up to 8 or
                        to a multiple of 16
      For a step it needs:
+       half precision    4 bytes an element of the largest such tensor whose mean is made in
+                         floats: of sums, sparse methods, eden, entropy-coded levels
        what is gathered  (world + 1) * gcomp_bound
        what is summed    a copy
        shards            two to three payloads, what all workers send for one range, a range as
@@ -342,8 +344,8 @@
        codec      gcomp_input.dtype is the type of the gradient that gcomp_encode and gcomp_retain
                   read. gcomp_decode_any, gcomp_decode_add_any and gcomp_decode_mean_any write y of
                   any of the three types. gcomp_to_float and gcomp_from_float convert
-       step       gcomp_tensor.dtype is the type of the gradient for gcomp_step_ready and
-                  gcomp_exchange_any
+       tensors    gcomp_tensor.dtype is the type of the gradient that gcomp_compress,
+                  gcomp_commit, gcomp_step_ready and gcomp_exchange_any take
      Sums and residuals are float32, always. A result has the bits of the same call with the
      gradient widened to floats, then each element is rounded once: to nearest, ties to even, and
      what is too large becomes the largest number of the type (65504 in fp16). Payloads do not
@@ -1487,7 +1489,7 @@ typedef struct gcomp_tensor {
     size_t rows;        /* REQUIRED, >= 1 */
     size_t cols;        /* 0 or 1: a vector */
     size_t stack;       /* 0: 1 */
-    gcomp_dtype dtype;  /* of its gradient, for gcomp_exchange_any */
+    gcomp_dtype dtype;  /* of its gradient: GCOMP_F32, GCOMP_F16 or GCOMP_BF16 */
     const char *codec;  /* NULL: that of desc, by its rules for vectors and small tensors; a list
                            where desc.codec is a list */
 } gcomp_tensor;
@@ -1605,27 +1607,29 @@ GCOMP_API const char *gcomp_error(const gcomp *gc);
 
 /* Encodes grad with the tensor's codec and residual, and the key of (seed, step, tensor, rank),
    into a payload with a checksum (without one if desc.no_checksum). Changes no state.
+     grad[n]            in   of the tensor's dtype
      payload[capacity]  out  gcomp_bound(gcomp_tensor_codec(...), n) bytes always suffice
    Returns as gcomp_encode, or GCOMP_OUT_OF_MEMORY (the first call reserves scratch, unless
    gcomp_prepare or a step has); GCOMP_NEEDS_ROUNDS for methods that exchange sums or keep
    momentum. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step,
-                                                      const float *grad, void *payload,
+                                                      const void *grad, void *payload,
                                                       size_t capacity, size_t *length);
 
 /* Takes payloads in: residual <- grad + residual - decode(own); grad <- mean of the decoded
-   payloads. Sums too large for a float become the largest.
-     grad      with own: the bits that gcomp_compress read. gcomp_compress has refused NaN and Inf,
-               and this call does not look for them again
+   payloads. Sums too large for a float become the largest. Sums are float32; a gradient in half
+   precision is rounded once, to nearest, and saturated.
+     grad      n elements of the tensor's dtype; with own: the bits that gcomp_compress read.
+               gcomp_compress has refused NaN and Inf, and this call does not look for them again
      own       the payload that gcomp_compress made of grad. NULL: nothing was sent, and residual <-
                grad + residual; then GCOMP_NOT_FINITE if grad holds NaN or Inf
      count     0: grad is untouched; else the payloads at hand, of all workers or of some, own among
                them or not
    All payloads are checked first; on error nothing is changed. Do not call it between
    gcomp_step_ready and the commit of a step. Returns as gcomp_check, or GCOMP_INVALID_ARGUMENT,
-   GCOMP_CODEC_MISMATCH; GCOMP_NEEDS_ROUNDS for methods that keep momentum; GCOMP_OUT_OF_MEMORY with
-   small residuals, where gcomp_compress would reserve scratch. */
-GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad,
+   GCOMP_CODEC_MISMATCH; GCOMP_NEEDS_ROUNDS for methods that keep momentum; GCOMP_OUT_OF_MEMORY in
+   half precision or with small residuals, where gcomp_compress would reserve scratch. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_commit(gcomp *gc, size_t tensor, void *grad,
                                                     const void *own, size_t own_length,
                                                     const void *const *payloads,
                                                     const size_t *lengths, size_t count);
@@ -3362,8 +3366,7 @@ typedef struct gcomp__sink {
     int ending;
     size_t n;                    /* elements of the tensor */
     float *y;                    /* the output; COMMIT: may be NULL */
-    /* GCOMP_F32; else y is the address of halves, see gcomp__end_halves. Only block methods write
-       these; of coded levels only one payload can be written so */
+    /* GCOMP_F32; else y is the address of halves: of packed codes, or of one payload with levels */
     gcomp_dtype y_type;
     const gcomp__view *views;    /* the payloads, opened */
     size_t count;                /* of views; COMMIT: may be 0, then y becomes 0 */
@@ -3402,6 +3405,7 @@ typedef struct gcomp__work {
     float *sums[3];    /* of each round: this worker's contribution, then the sum over all workers;
                           integers where the round sums integers */
     float *y;          /* commit: the mean goes here; may be the gradient */
+    gcomp_dtype y_type; /* GCOMP_F32; else y is the address of halves, see gcomp__work_of */
     float *residual;   /* commit: NULL, or read and written */
     unsigned stored;   /* how: GCOMP__FLOATS for all but block methods */
 } gcomp__work;
@@ -7013,6 +7017,13 @@ GCOMP__INLINE float *gcomp__residual_at(const float *residual, unsigned stored, 
 {
     uint8_t *bytes = (uint8_t *)(uintptr_t)residual;
     return residual ? (float *)(void *)(bytes + gcomp__stored_at(stored, i)) : NULL;
+}
+
+/* Lets an input begin at its element `at`, of a small residual the first one of a block. */
+GCOMP__SHARED void gcomp__input_from(gcomp_input *in, size_t at)
+{
+    in->grad = (const uint8_t *)in->grad + at * gcomp__dtype_bytes(in->dtype);
+    in->residual = gcomp__residual_at(in->residual, in->reserved, at);
 }
 #endif
 
@@ -10888,6 +10899,7 @@ static gcomp__sink gcomp__sink_to(int ending, float *y, size_t n)
 GCOMP__SHARED gcomp__sink gcomp__sink_of(const gcomp__work *work)
 {
     gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, work->y, work->n);
+    sink.y_type = work->y_type;
     sink.grad = work->in.grad;
     sink.dtype = work->in.dtype;
     sink.scale = work->in.scale;
@@ -11307,8 +11319,7 @@ static void gcomp__cast_copy(const gcomp__set *set, float *y, const gcomp_input 
                              size_t count, float part)
 {
     gcomp_input some = *in;
-    some.grad = (const uint8_t *)in->grad + gcomp__dtype_bytes(in->dtype) * i;
-    some.residual = gcomp__residual_at(in->residual, in->reserved, i);
+    gcomp__input_from(&some, i);
     (void)(gcomp__common(set)->scale_copy)(y, &some, 0, count, part);
     (gcomp__common(set)->saturate)(y, y, count);
 }
@@ -11337,8 +11348,11 @@ static void gcomp__cast_commit_chunk(void *arg, size_t chunk)
             gcomp__cast_copy(set, work->stored ? p : e, &rest, 0, count, 1);
             if (work->stored) (gcomp__common(set)->pack)(e, work->stored, p, count);
         }
-        gcomp__cast_copy(set, work->y + i, &sums, i, count,
-                         1 / (job->factor * (float)work->world));
+        float *const y = work->y_type == GCOMP_F32 ? work->y + i : p;
+        gcomp__cast_copy(set, y, &sums, i, count, 1 / (job->factor * (float)work->world));
+        if (y == p)
+            (gcomp__common(set)->narrow)((uint8_t *)(void *)work->y + 2 * i, p, work->y_type,
+                                         count);
     }
 }
 
@@ -15598,8 +15612,7 @@ static gcomp_result gcomp__blocktopk_select(const gcomp__call *call, const gcomp
            zeros never are. */
         if (key < least || key == 0 || (key == least && ties == 0)) continue;
         ties -= key == least;
-        in.grad = (const uint8_t *)in.grad + b * block * gcomp__dtype_bytes(in.dtype);
-        if (in.residual) in.residual += b * block;
+        gcomp__input_from(&in, b * block);
         /* p of the whole block, with factor 1 */
         (void)(gcomp__common(call->set)->scale_copy)(s->value + s->count, &in, 0,
                                               gcomp__min(block, s->n - b * block), 1);
@@ -16281,7 +16294,8 @@ GCOMP__NOINLINE void gcomp__sketch_put_groups(const gcomp__sketch_job *job,
     const gcomp_input in = job->in;
     for (size_t j = 0; j < count; j += 16) {
         const size_t group = (i + j) / 16;
-        GCOMP__PREFETCH_NEAR((const float *)in.grad + i + j + GCOMP__SKETCH_FAR);
+        GCOMP__PREFETCH_NEAR((const uint8_t *)in.grad +
+                             gcomp__dtype_bytes(in.dtype) * (i + j + GCOMP__SKETCH_FAR));
         if (in.residual) GCOMP__PREFETCH_NEAR(in.residual + i + j + GCOMP__SKETCH_FAR);
         gv p = gcomp__sum_at(from, j);
         *max_bits = gv_max_bits(*max_bits, p);
@@ -16391,8 +16405,7 @@ static gcomp__sketch_job gcomp__sketch_job_of(const gcomp__work *work, size_t ma
     job.table = work->sums[0] + matrix * job.rows * job.columns;
     job.part = work->part;
     job.in = work->in;
-    job.in.grad = (const float *)work->in.grad + matrix * job.n;
-    if (job.in.residual) job.in.residual += matrix * job.n;
+    gcomp__input_from(&job.in, matrix * job.n);
     /* from the shared key: the same on all workers, for all matrices of the stack */
     job.words = gcomp__stream(work->in.key.shared, GCOMP__PURPOSE_SKETCH);
     for (size_t r = 0; r < job.rows; r++)
@@ -16741,8 +16754,13 @@ static void gcomp__sketch_choose(gcomp__work *work, size_t matrix)
     memset(to, 0, 4 * job.few);
     for (size_t j = 0; j < found->count; j++) {
         const size_t i = found->index[j];
-        /* p as a kernel makes it: each operation is rounded by itself */
-        float p = ((const float *)job.in.grad)[i] * job.in.scale;
+        float p;
+        if (job.in.dtype == GCOMP_F32) p = ((const float *)job.in.grad)[i];
+        else
+            (gcomp__common(work->call.set)->widen)(&p, (const uint8_t *)job.in.grad + 2 * i,
+                                                   job.in.dtype, 1);
+        /* as a kernel makes it: each operation is rounded by itself */
+        p *= job.in.scale;
         GCOMP__PIN(p);
         if (job.in.residual) p += job.in.residual[i];
         GCOMP__PIN_SUM(p);
@@ -19881,10 +19899,8 @@ typedef struct gcomp__slot {
     /* setup */
     int keeps;           /* 1: it has a residual on this worker */
     unsigned stored;     /* how its residual is stored: GCOMP__FLOATS, ... */
-    int stages;          /* 1: its gradient has half precision, and becomes floats in `staging` */
     void *residual;      /* NULL: none; written by commits, like `state` */
     float *state;        /* warm start and momentum, state_room floats, or NULL */
-    float *staging;      /* n floats, or NULL */
     float *epoch_sum;    /* rank 0 of accordion: the sum of an epoch's gradients; else NULL */
     size_t epoch_floats; /* floats of epoch_sum: n or 0 */
     /* list: a copy of the entry in use; see gcomp__entry */
@@ -19929,6 +19945,7 @@ typedef struct gcomp__plan {
     size_t local;    /* floats: scratch of methods in a step */
     size_t sums[3][GCOMP__KINDS]; /* elements that each round sums, by kind */
     size_t scratch;  /* bytes: scratch of encoding */
+    size_t floats;   /* bytes: floats in front of it, see gcomp__needs_floats */
     size_t unpacked; /* bytes: the largest small residual that is used as floats */
     /* tensors whose mean is made by ranges, see >>shards */
     size_t own;      /* bytes: their payloads, of this worker */
@@ -20542,8 +20559,6 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__entry *ent
     slot->stored = gcomp__stored(desc);
     if (slot->entry_count > 1 && schedule->rule == GCOMP__ACCORDION && gcomp__leads(desc))
         slot->epoch_floats = slot->n;
-    /* with desc.node gradients become floats in gc->floats, and need no staging here */
-    slot->stages = slot->dtype != GCOMP_F32 && desc->node.world == 1;
     gcomp__use_entry(slot, entries);
     return GCOMP_OK;
 }
@@ -20804,6 +20819,20 @@ static void gcomp__place_shards(gcomp__plan *plan, gcomp__slot *slot, const gcom
     gcomp__raise(&plan->scratch, gcomp__selection_bytes(gcomp__max(slot->k, all + 32)));
 }
 
+/* Is the mean of this tensor made in floats, and then rounded to its gradient? Sinks write halves
+   of packed codes. Where methods sum, and where one payload is added to another (sparse methods,
+   eden, entropy-coded levels), floats are needed; all tensors share them. `none` has its sums. */
+static int gcomp__needs_floats(const gcomp__slot *slot)
+{
+    const gcomp__method *m = slot->method;
+    gcomp__form form;
+    if (slot->dtype == GCOMP_F32 || m == &gcomp__row_none) return 0;
+    if (m->payload->open != gcomp__block_open) return 1;
+    if (m->sums && m->sums->commit && m->sums->halves == GCOMP_F32) return 1;
+    gcomp__form_of(m, slot->codec.param, &form);
+    return gcomp__coded(&form);
+}
+
 /* Puts a tensor, with the codec it has, behind those in the plan: the sizes so far become its
    places, then the sizes grow by what it needs. Sums of one round and kind lie back to back, so
    that one collective carries those of a whole bucket. */
@@ -20825,6 +20854,7 @@ static void gcomp__place(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot 
         gcomp__raise(&plan->unpacked, gcomp__times(gcomp__round_up(slot->n, 16), 4));
     /* tensors are encoded one after the other: the largest scratch is enough */
     if (scratch) gcomp__raise(&plan->scratch, gcomp__plus(scratch, 64));
+    if (gcomp__needs_floats(slot)) gcomp__raise(&plan->floats, gcomp__round_up(4 * slot->n, 64));
     if (gcomp__by_ranges(slot)) gcomp__place_shards(plan, slot, desc);
     else if (slot->flags & GCOMP__TOP_MEAN)
         slot->k = (m->rules.selector->most)(&slot->codec, slot->n);
@@ -20839,6 +20869,7 @@ static void gcomp__raise_plan(gcomp__plan *plan, const gcomp__plan *to)
     gcomp__raise(&plan->gathered, to->gathered);
     gcomp__raise(&plan->local, to->local);
     gcomp__raise(&plan->scratch, to->scratch);
+    gcomp__raise(&plan->floats, to->floats);
     gcomp__raise(&plan->unpacked, to->unpacked);
     gcomp__raise(&plan->own, to->own);
     gcomp__raise(&plan->cut, to->cut);
@@ -20872,7 +20903,6 @@ static void gcomp__place_largest(gcomp__plan *plan, const gcomp_desc *desc, cons
     gcomp__grow(&plan->elements, slot->n);
     gcomp__grow(&plan->fixed, slot->name_bytes + 4 * slot->state_room + 4 * slot->epoch_floats);
     if (slot->keeps) gcomp__grow(&plan->fixed, gcomp__stored_bytes(slot->stored, slot->n));
-    if (slot->stages) gcomp__grow(&plan->fixed, 4 * slot->n);
     if (slot->entry_count == 1) return;
     plan->choosing++;
     gcomp__grow(&plan->fixed, slot->entry_count * sizeof *entries);
@@ -20975,8 +21005,9 @@ static void gcomp__place_all(gcomp *gc)
 
    An object reserves memory for steps three times:
      frames     by gcomp_open, so that a step without other memory can still tell its error
-     scratch    for the encoder at work: all tensors share it. Beside it, if a method needs floats
-                where residuals are small: the residual of the tensor at work
+     scratch    for the encoder at work: all tensors share it. In front of it floats, for the mean
+                of a half-precision tensor whose method cannot write halves. Beside it, if a method
+                needs floats where residuals are small: the residual of the tensor at work
      arena      one allocation with all other buffers
    The arena, from its first byte on. Each place is a multiple of 64 bytes. W: number of workers.
      send       payloads of this worker, bucket after bucket
@@ -21072,12 +21103,13 @@ static int gcomp__room_make(gcomp *gc, gcomp__room *room, size_t bytes)
     return room->at || !bytes || gcomp__room_take(&gc->memory, room, bytes);
 }
 
-/* Reserves the scratch of encoding, if it is not there; also for users who never take a step and
-   call gcomp_compress. Both parts or neither. */
+/* Reserves the scratch of encoding with the floats in front of it, if it is not there; also for
+   users who never take a step and call gcomp_compress. Both parts or neither. */
 static gcomp_result gcomp__reserve_scratch(gcomp *gc)
 {
+    const size_t bytes = gcomp__plus(gc->largest.floats, gc->largest.scratch);
     const int had = gc->scratch.at != NULL;
-    if (gcomp__room_make(gc, &gc->scratch, gc->largest.scratch)) {
+    if (gcomp__room_make(gc, &gc->scratch, bytes)) {
         if (gcomp__room_make(gc, &gc->unpacked, gc->largest.unpacked)) return GCOMP_OK;
         if (!had) gcomp__room_give(&gc->memory, &gc->scratch);
     }
@@ -21265,7 +21297,7 @@ static size_t gcomp__memory_of(const gcomp_desc *desc, const gcomp_tensor *tenso
     gcomp__grow(&total, plan.fixed);
     if (d.node.world > 1) gcomp__grow(&total, gcomp__machine_bytes(plan.elements, count));
     if (d.node.rank) return total; /* takes no steps of its own */
-    gcomp__grow(&total, plan.scratch);
+    gcomp__grow(&total, gcomp__plus(plan.floats, plan.scratch));
     gcomp__grow(&total, plan.unpacked);
     gcomp__grow(&total, gcomp__lay_out(&mem, &plan, world, NULL));
     return total;
@@ -21298,7 +21330,6 @@ GCOMP_API size_t gcomp_memory_used(const gcomp *gc)
      name        of the tensor
      residual    n elements       what was not sent yet, see >>stored
      state       state_room       warm start of sums, momentum
-     staging     n floats         a half-precision gradient as floats
      epoch_sum   n floats         rank 0 of accordion
      entries     a list of codecs
    Buffers of a step are not reserved here, but by gcomp_prepare or by the first step: every further
@@ -21381,7 +21412,6 @@ static void gcomp__slot_release(gcomp *gc, gcomp__slot *slot)
     gcomp__release(&gc->memory, slot->state, 4 * slot->state_room);
     gcomp__release(&gc->memory, slot->epoch_sum, 4 * slot->epoch_floats);
     gcomp__release(&gc->memory, slot->entries, slot->entry_count * sizeof *slot->entries);
-    gcomp__release(&gc->memory, slot->staging, 4 * slot->n);
 }
 
 /* Also for an object that gcomp_open could not complete: what is missing is NULL. The transport is
@@ -21458,13 +21488,11 @@ static int gcomp__slot_reserve(gcomp *gc, gcomp__slot *slot, const gcomp__entry 
     if (slot->keeps)
         slot->residual = gcomp__zero_bytes(gc, gcomp__stored_bytes(slot->stored, slot->n));
     if (slot->state_room) slot->state = gcomp__zeros(gc, slot->state_room);
-    if (slot->stages) slot->staging = gcomp__zeros(gc, slot->n);
     if (slot->epoch_floats) slot->epoch_sum = gcomp__zeros(gc, slot->epoch_floats);
     if (list) slot->entries = (gcomp__entry *)gcomp__allocate(&gc->memory, list);
     if (slot->entries) memcpy(slot->entries, entries, list);
     return slot->name && (slot->residual || !slot->keeps) && (slot->state || !slot->state_room) &&
-           (slot->staging || !slot->stages) && (slot->epoch_sum || !slot->epoch_floats) &&
-           (slot->entries || !list);
+           (slot->epoch_sum || !slot->epoch_floats) && (slot->entries || !list);
 }
 
 /* Continues a CRC-32C with the text of a codec, which names every parameter that is not its
@@ -21492,7 +21520,7 @@ static void gcomp__drop_last(gcomp *gc)
 }
 
 /* The vector that was the only tensor gets company: by the rule for vectors it is not compressed
-   any more. It keeps its name and staging. Not inlined: its frame is large. */
+   any more. It keeps its name. Not inlined: its frame is large. */
 GCOMP__NOINLINE void gcomp__leave_alone(gcomp *gc)
 {
     gcomp__slot *slot = gc->tensors, plain;
@@ -21507,10 +21535,8 @@ GCOMP__NOINLINE void gcomp__leave_alone(gcomp *gc)
     /* cannot fail: the shape was valid before, and none suits every transport */
     (void)gcomp__slot_of(&plain, &entry, &gc->desc, &gc->schedule, &tensor, 0, &why);
     plain.name = slot->name;
-    plain.staging = slot->staging;
     plain.codecs_digest = gcomp__crc_codec(gc, 0, &entry.codec);
     slot->name = NULL;
-    slot->staging = NULL;
     gcomp__slot_release(gc, slot);
     *slot = plain;
     gcomp__plan_largest(gc);
@@ -22062,10 +22088,18 @@ static gcomp__call gcomp__call_in(const gcomp *gc, const gcomp__method *method)
     memset(&call, 0, sizeof call);
     call.set = gc->set;
     call.kernels = gcomp__kernels_of(gc->set, method);
-    call.scratch = gc->scratch.at;
-    call.scratch_bytes = gc->scratch.bytes;
+    if (gc->scratch.at) { /* behind the floats, see gcomp__floats_of */
+        call.scratch = gc->scratch.at + gc->largest.floats;
+        call.scratch_bytes = gc->scratch.bytes - gc->largest.floats;
+    }
     call.parallel = gc->desc.parallel;
     return call;
+}
+
+/* Where the mean of a half-precision tensor is made: NULL: in its gradient. */
+static float *gcomp__floats_of(const gcomp *gc, const gcomp__slot *slot)
+{
+    return gcomp__needs_floats(slot) ? (float *)(void *)gc->scratch.at : NULL;
 }
 
 /* What a tensor gives to an encoder: the gradient, its residual, the random key of this step. The
@@ -22172,7 +22206,7 @@ static void gcomp__seal_payload(const gcomp *gc, uint8_t *payload, size_t length
 }
 
 /* Reads grad and residual, and writes the payload alone: repeated, it writes the same bytes. */
-GCOMP_API gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, const float *grad,
+GCOMP_API gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, const void *grad,
                                       void *payload, size_t capacity, size_t *length)
 {
     GCOMP__TRY(gcomp__enter(gc, tensor));
@@ -22184,6 +22218,7 @@ GCOMP_API gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, c
     GCOMP__TRY(gcomp__reserve_scratch(gc));
     gcomp__call call = gcomp__call_in(gc, slot->method);
     gcomp_input in = gcomp__input_in(gc, slot, grad, step);
+    in.dtype = slot->dtype;
     uint64_t mode = gcomp__fp_enter();
     in.residual = gcomp__open_residual(gc, slot, &in.reserved);
     gcomp__fp_leave(mode);
@@ -22196,18 +22231,21 @@ GCOMP_API gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, c
     return result == GCOMP_OK ? result : gcomp__fail_tensor(gc, result, slot->name, NULL);
 }
 
-/* residual <- grad + residual - own, and grad <- mean. All payloads are valid; `like` is NULL or
-   one of them, opened. Up to 8 payloads of the own method take one pass over the memory. With more
-   payloads, or others, there are two passes: the residual first, since the mean overwrites grad. */
+/* residual <- grad + residual - own, and y <- mean. All payloads are valid; `like` is NULL or one
+   of them, opened. y is grad, or floats that the caller rounds to grad. Up to 8 payloads of the own
+   method take one pass over the memory. With more payloads, or others, there are two passes: the
+   residual first, since the mean may overwrite grad. */
 GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__call *call,
-                                            gcomp__slot *slot, float *grad, const void *own,
-                                            size_t own_length, const void *const *payloads,
-                                            const size_t *lengths, size_t count,
-                                            const gcomp__view *like)
+                                            gcomp__slot *slot, const void *grad, void *y,
+                                            gcomp_dtype y_type, const void *own, size_t own_length,
+                                            const void *const *payloads, const size_t *lengths,
+                                            size_t count, const gcomp__view *like)
 {
     gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, NULL, slot->n); /* y only with a mean */
     gcomp__view own_view, views[8]; /* 8: more views do not fit into a frame of 4096 bytes */
     sink.grad = grad;
+    sink.dtype = slot->dtype;
+    sink.y_type = y_type;
     sink.residual = gcomp__open_residual(gc, slot, &sink.stored);
     if (own) gcomp__open_valid(call->set, &own_view, like, own, own_length, slot->n);
     if (own) sink.own = &own_view;
@@ -22225,7 +22263,7 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__call *
             sink.views = views;
             sink.count = count;
             sink.weight = 1.0f / (float)count;
-            sink.y = grad;
+            sink.y = (float *)y;
             gcomp__decode_with(&rest, &sink);
             gcomp__close_residual(gc, slot);
             return;
@@ -22237,7 +22275,7 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__call *
     /* nothing was sent: all of p stays */
     if (!own && slot->residual) gcomp__absorb_all(call, &sink, slot->n);
     gcomp__close_residual(gc, slot);
-    if (count) gcomp__add_all(call, payloads, lengths, count, grad, GCOMP_F32, slot->n);
+    if (count) gcomp__add_all(call, payloads, lengths, count, y, y_type, slot->n);
 }
 
 /* Are valid payloads of this codec? Headers say so: method, value method and parameters must be
@@ -22276,8 +22314,9 @@ static gcomp_result gcomp__check_for(const gcomp *gc, const gcomp__slot *slot, c
     return gcomp__check_as(gc, &slot->codec, slot->n, payload, length, &view);
 }
 
-/* First all checks, then the only write, gcomp__commit_payloads, which cannot fail. */
-GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad, const void *own,
+/* First all checks, then the only writes, which cannot fail: gcomp__commit_payloads, and rounding
+   where the mean is made in floats. */
+GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, void *grad, const void *own,
                                     size_t own_length, const void *const *payloads,
                                     const size_t *lengths, size_t count)
 {
@@ -22289,7 +22328,9 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad, const
                                   "grad, payloads or lengths is NULL");
     if (slot->flags & GCOMP__MOMENTUM)
         return gcomp__fail_tensor(gc, GCOMP_NEEDS_ROUNDS, slot->name, NULL);
-    if (gcomp__unpacks(slot)) GCOMP__TRY(gcomp__reserve_scratch(gc));
+    /* floats for the mean or the residual: only the first call allocates */
+    if (gcomp__unpacks(slot) || gcomp__needs_floats(slot)) GCOMP__TRY(gcomp__reserve_scratch(gc));
+    float *const floats = gcomp__floats_of(gc, slot);
     uint64_t mode = gcomp__fp_enter();
     gcomp__call call = gcomp__call_in(gc, slot->method);
     gcomp_result result = GCOMP_OK;
@@ -22301,13 +22342,18 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, float *grad, const
     if (result == GCOMP_OK && own && (w == count || lengths[w] != own_length))
         result = gcomp__check_for(gc, slot, own, own_length);
     if (result == GCOMP_OK && !own && slot->residual) { /* nobody has encoded this gradient */
-        const gcomp_input in = gcomp__plain_input(grad);
+        gcomp_input in = gcomp__plain_input(NULL);
+        in.grad = grad;
+        in.dtype = slot->dtype;
         if (!gcomp__all_finite(&call, &in, slot->n)) result = GCOMP_NOT_FINITE;
         if (result == GCOMP_NOT_FINITE) gc->stats.not_finite++;
     }
-    if (result == GCOMP_OK)
-        gcomp__commit_payloads(gc, &call, slot, grad, own, own_length, payloads, lengths, count,
-                               count ? &first : NULL);
+    if (result == GCOMP_OK) {
+        gcomp__commit_payloads(gc, &call, slot, grad, floats ? floats : grad,
+                               floats ? GCOMP_F32 : slot->dtype, own, own_length, payloads, lengths,
+                               count, count ? &first : NULL);
+        if (floats && count) gcomp__convert(&call, grad, floats, slot->dtype, slot->n, 0, 0);
+    }
     gcomp__fp_leave(mode);
     return result == GCOMP_OK ? result : gcomp__fail_tensor(gc, result, slot->name, NULL);
 }
@@ -22531,16 +22577,16 @@ static int gcomp__adds_own(const gcomp__slot *slot)
     return gcomp__is_two_shot(slot) && !slot->method->payload->votes;
 }
 
-/* The part of a tensor's work in range w. Gradients are floats here: others have been widened. */
+/* The part of a tensor's work in range w. */
 static gcomp__work gcomp__work_in(const gcomp__work *work, size_t w)
 {
     const size_t begin = gcomp__range(work->n, work->world, w);
     gcomp__work part = *work;
     part.n = gcomp__range_size(work->n, work->world, w);
-    part.in.grad = (const float *)work->in.grad + begin;
-    part.in.residual = gcomp__residual_at(work->in.residual, work->in.reserved, begin);
+    gcomp__input_from(&part.in, begin);
     part.residual = gcomp__residual_at(work->residual, work->stored, begin);
-    part.y = work->y + begin;
+    if (work->y_type == GCOMP_F32) part.y = work->y + begin;
+    else part.y = (float *)(void *)((uint8_t *)(void *)work->y + 2 * begin);
     return part;
 }
 
@@ -22919,11 +22965,12 @@ static void gcomp__keep_mean(const gcomp *gc, const gcomp__slot *slot, const gco
 }
 
 /* SCATTER: y <- the sums of the own range, which are its mean. The rest of y stays. */
-static void gcomp__take_shard(const gcomp *gc, const gcomp__slot *slot, float *y)
+static void gcomp__take_shard(const gcomp *gc, const gcomp__slot *slot, const gcomp__work *work)
 {
-    const size_t world = gcomp__workers(gc), me = gcomp__me(gc);
-    memcpy(y + gcomp__range(slot->n, world, me), gc->mem.acc + slot->at_acc,
-           4 * gcomp__range_size(slot->n, world, me));
+    const gcomp__work part = gcomp__work_in(work, gcomp__me(gc));
+    const float *mean = gc->mem.acc + slot->at_acc;
+    if (part.y_type == GCOMP_F32) memcpy(part.y, mean, 4 * part.n);
+    else gcomp__convert(&work->call, part.y, mean, part.y_type, part.n, 0, 0);
 }
 
 /* Two shots: residual <- p - decode(own payloads), y <- the mean, range by range. Not inlined: its
@@ -22963,7 +23010,7 @@ GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot,
         }
         if (sink.y || sink.residual) gcomp__decode_with(&part.call, &sink);
     }
-    if (scattered) gcomp__take_shard(gc, slot, work->y); /* p was read before */
+    if (scattered) gcomp__take_shard(gc, slot, work); /* p was read before */
 }
 
 /* GCOMP__TOP_MEAN: y <- its k largest elements, of equal ones the first, and zeros. All workers
@@ -23722,17 +23769,17 @@ static float *gcomp__sum_at(const gcomp *gc, const gcomp__slot *slot, int round)
 }
 
 /* A tensor in this step, for the functions of its row: all that a method needs to know, and where
-   it may write. encode and make read in, state, residual; commit writes y, residual, state.
-   Gradients in half precision are read from and written to slot->staging, as floats. With
-   GCOMP__ONE_KEY random numbers are those of step 0 in all steps. */
+   it may write. encode and make read in, state, residual; commit writes y, residual, state. With
+   desc.node gradients have become floats. y is the gradient, or floats that gcomp__commit_slot
+   rounds to it. With GCOMP__ONE_KEY random numbers are those of step 0 in all steps. */
 static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
 {
-    const void *grad = slot->staging ? (const void *)slot->staging : slot->grad;
     gcomp__work work;
     memset(&work, 0, sizeof work);
     work.call = gcomp__call_in(gc, slot->method);
     work.codec = &slot->codec;
-    work.in = gcomp__input_in(gc, slot, grad, slot->flags & GCOMP__ONE_KEY ? 0 : gc->step);
+    work.in = gcomp__input_in(gc, slot, slot->grad, slot->flags & GCOMP__ONE_KEY ? 0 : gc->step);
+    work.in.dtype = gc->desc.node.world == 1 ? slot->dtype : GCOMP_F32;
     work.in.scale = gc->scale;
     work.rows = slot->rows;
     work.cols = slot->cols;
@@ -23747,7 +23794,15 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
     work.state = slot->state;
     work.local = gc->mem.local + slot->at_local;
     for (int round = 0; round < 3; round++) work.sums[round] = gcomp__sum_at(gc, slot, round);
-    work.y = slot->staging ? slot->staging : (float *)slot->grad;
+    work.y = (float *)slot->grad;
+    work.y_type = work.in.dtype;
+    /* a sum of floats that the transport has made is not needed any more when the mean is made */
+    float *const floats =
+        slot->method == &gcomp__row_none ? work.sums[0] : gcomp__floats_of(gc, slot);
+    if (floats && work.in.dtype != GCOMP_F32 && !gcomp__is_scattered(gc, slot)) {
+        work.y = floats;
+        work.y_type = GCOMP_F32;
+    }
     work.residual = gcomp__open_residual(gc, slot, &work.stored);
     work.in.residual = work.residual;
     work.in.reserved = work.stored;
@@ -23762,8 +23817,7 @@ static double gcomp__measure_p(const gcomp *gc, const gcomp_input *in, size_t n)
     for (size_t i = 0; i < n; i += 512) {
         const size_t count = gcomp__min(512, n - i);
         gcomp_input part = *in;
-        part.grad = (const float *)in->grad + i;
-        part.residual = gcomp__residual_at(in->residual, in->reserved, i);
+        gcomp__input_from(&part, i);
         (gcomp__common(gc->set)->scale_copy)(p, &part, 0, count, 1);
         sum += (gcomp__common(gc->set)->squares)(p, count);
     }
@@ -23796,8 +23850,6 @@ static gcomp_result gcomp__encode_payload(gcomp *gc, gcomp__slot *slot, gcomp__w
 GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
 {
     gcomp__work work = gcomp__work_of(gc, slot);
-    if (slot->staging)
-        (gcomp__common(gc->set)->widen)(slot->staging, slot->grad, slot->dtype, slot->n);
     if (gc->desc.measure && !(slot->flags & GCOMP__MOMENTUM))
         slot->p_squares = gcomp__measure_p(gc, &work.in, slot->n);
     if (gcomp__is_two_shot(slot)) {
@@ -23811,7 +23863,7 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
     /* encoding with momentum left p at the start of the scratch */
     if (gc->desc.measure && slot->flags & GCOMP__MOMENTUM)
         slot->p_squares =
-            (gcomp__common(gc->set)->squares)((const float *)(void *)gc->scratch.at, slot->n);
+            (gcomp__common(gc->set)->squares)((const float *)(void *)work.call.scratch, slot->n);
     return gcomp__by_ranges(slot) && slot->method->rules.selector ? gcomp__cut(gc, slot) : GCOMP_OK;
 }
 
@@ -24503,7 +24555,7 @@ static void gcomp__commit_mean(gcomp *gc, gcomp__slot *slot, gcomp__work *work, 
     if (!global) sink.own = &own; /* global: the residual keeps all of p at first */
     work->call.work = work;
     (slot->method->payload->decode)(&work->call, &sink);
-    if (scattered) gcomp__take_shard(gc, slot, work->y);
+    if (scattered) gcomp__take_shard(gc, slot, work);
     else if (by_ranges) gcomp__apply_sums(gc, slot, work->y);
     if (global) gcomp__keep_largest(gc, slot, work->y);
     if (global && work->residual) gcomp__sparse_take(&own, work->residual, work->y);
@@ -24523,18 +24575,38 @@ static double gcomp__lost(const gcomp *gc, const gcomp__slot *slot, const gcomp_
     return before + own + gcomp__residual_squares(gc, work->residual, work->stored, end, n);
 }
 
+/* What desc.measure and the digest of means take of elements from `begin` on of a mean. One in
+   halves is looked at as floats, tile by tile. */
+GCOMP__NOINLINE void gcomp__look_at_mean(gcomp *gc, const gcomp__work *work, size_t begin, size_t n,
+                                         int check)
+{
+    float tile[GCOMP__TILE];
+    const int halves = work->y_type != GCOMP_F32;
+    size_t count;
+    for (size_t i = begin; i < begin + n; i += count) {
+        const float *y = halves ? tile : work->y + i;
+        count = halves ? gcomp__min(GCOMP__TILE, begin + n - i) : n;
+        if (halves)
+            (gcomp__common(gc->set)->widen)(tile, (const uint8_t *)(const void *)work->y + 2 * i,
+                                            work->y_type, count);
+        if (gc->desc.measure) gc->y_squares += (gcomp__common(gc->set)->squares)(y, count);
+        if (check) gc->mean_digest = gcomp__crc_floats(gc, gc->mean_digest, y, count);
+    }
+}
+
 /* Commits a tensor; check: its mean goes into the digest of means. Not inlined: its frame is large.
    The residual and the mean are written by the same pass, so the order inside matters: epoch sums
    read the gradient before, digests and norms read the mean behind. */
 GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
 {
     gcomp__work work = gcomp__work_of(gc, slot);
+    const gcomp_dtype dtype = work.in.dtype; /* a commit may change it */
     const int scattered = gcomp__is_scattered(gc, slot);
     /* the elements that have the mean: the own range, or all */
     const size_t begin = scattered ? gcomp__range(slot->n, work.world, gcomp__me(gc)) : 0;
     const size_t n = scattered ? gcomp__range_size(slot->n, work.world, gcomp__me(gc)) : slot->n;
     float *const made = gcomp__mean_at(gc, slot); /* the mean, if it is there already */
-    if (made) work.y = made;
+    if (made) work.y = made, work.y_type = GCOMP_F32;
     if (slot->epoch_sum && gcomp__adds_up(gc, gc->epoch)) gcomp__add_up(slot, &work);
     if (gcomp__is_two_shot(slot)) gcomp__commit_ranges(gc, slot, &work);
     else if (slot->bound || gcomp__by_ranges(slot))
@@ -24543,16 +24615,15 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     /* sums in the order of tensors, whatever the order of ready: the same bits each time */
     if (gc->desc.measure) {
         gc->p_squares += slot->p_squares;
-        gc->y_squares += (gcomp__common(gc->set)->squares)(work.y + begin, n);
         if (slot->residual) gc->e_squares += gcomp__lost(gc, slot, &work);
     }
     gcomp__close_residual(gc, slot);
     /* workers hold different ranges of what is scattered: there is nothing to compare */
-    if (check && !scattered) gc->mean_digest = gcomp__crc_floats(gc, gc->mean_digest, work.y, n);
+    if ((check && !scattered) || gc->desc.measure)
+        gcomp__look_at_mean(gc, &work, begin, n, check && !scattered);
     /* where the mean is not in the caller's gradient yet */
-    if (slot->staging)
-        (gcomp__common(gc->set)->narrow)((uint8_t *)slot->grad + 2 * begin, work.y + begin,
-                                         slot->dtype, n);
+    if (work.y_type != dtype)
+        gcomp__convert(&work.call, slot->grad, work.y, dtype, slot->n, 0, 0);
     else if (made) memcpy(slot->grad, made, 4 * slot->n);
     gc->stats.bytes_in += 4 * (uint64_t)slot->n;
     gc->stats.bytes_ring += gcomp__network_bytes(GCOMP_ALLREDUCE, 4 * slot->n, gcomp__workers(gc));
@@ -25821,7 +25892,6 @@ static void *gcomp__hold_bytes(gcomp *gc, void *at, size_t bytes, int wanted, in
    machine holds residuals and sums of epochs.
                       without desc.node    first worker of a machine    other workers of it
      residual         yes                  yes                          no
-     staging          if half precision    no: gc->floats               no: gc->floats
      epoch_sum        rank 0               rank 0                       no */
 static int gcomp__hold(gcomp *gc, const gcomp_desc *desc, int gives)
 {
@@ -25832,18 +25902,13 @@ static int gcomp__hold(gcomp *gc, const gcomp_desc *desc, int gives)
         for (size_t e = 0; slot->entries && e < slot->entry_count; e++)
             flags |= slot->entries[e].flags;
         slot->keeps = gcomp__keeps(desc, flags);
-        slot->stages = slot->dtype != GCOMP_F32 && desc->node.world == 1;
         slot->residual =
             gcomp__hold_bytes(gc, slot->residual, gcomp__stored_bytes(slot->stored, slot->n),
                               slot->keeps, gives);
-        slot->staging =
-            (float *)gcomp__hold_bytes(gc, slot->staging, 4 * slot->n, slot->stages, gives);
         slot->epoch_sum =
             (float *)gcomp__hold_bytes(gc, slot->epoch_sum, 4 * slot->n, sums, gives);
         slot->epoch_floats = slot->epoch_sum ? slot->n : 0;
-        if ((!slot->residual && slot->keeps) || (!slot->staging && slot->stages) ||
-            (!slot->epoch_sum && sums))
-            return 0;
+        if ((!slot->residual && slot->keeps) || (!slot->epoch_sum && sums)) return 0;
     }
     return 1;
 }
