@@ -12,7 +12,7 @@
    How       pinned to a core, all contenders interleaved, median of the rounds; memory touched
              before; state that a commit changes is put back untimed
    Run       build/bench [--filter TEXT] [--isa NAME] [--n COUNT] [--data KIND] [--threads T]
-                         [--csv FILE] [--list | --worlds]
+                         [--csv FILE] [--list | --worlds | --halves]
              KIND of gradient: normal, cubed, zeros (90 % zeros), constant, ascending, descending */
 
 #define _GNU_SOURCE
@@ -22,12 +22,13 @@
 #include "bench_codecs.h"
 #include "bench_sparse.h"
 #include "bench_worlds.h"
+#include "bench_halves.h"
 
 static int usage(void)
 {
     fprintf(stderr,
             "usage: bench [--filter TEXT] [--isa NAME] [--n COUNT] [--data KIND] [--threads T]\n"
-            "             [--csv FILE] [--list | --worlds]\n");
+            "             [--csv FILE] [--list | --worlds | --halves]\n");
     return 2;
 }
 
@@ -37,11 +38,15 @@ int main(int argc, char **argv)
     const char *filter = NULL, *isa = NULL, *csv_name = NULL;
     size_t n = 0;
     FILE *csv = NULL;
-    int worlds = 0;
+    int worlds = 0, halves = 0;
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
         if (!strcmp(argv[i], "--worlds")) {
             worlds = 1;
+            continue;
+        }
+        if (!strcmp(argv[i], "--halves")) {
+            halves = 1;
             continue;
         }
         if (!strcmp(argv[i], "--list")) {
@@ -77,6 +82,14 @@ int main(int argc, char **argv)
         data d;
         fill(&d, n ? n : 1u << 19);
         bench_worlds(&d, gcomp__set_of(isa ? isa_of(isa) : GCOMP_ISA_AUTO)->isa, filter);
+        return 0;
+    }
+    if (halves) {
+        data d;
+        fill(&d, n ? n : 1u << 25);
+        printf("%-24s %-8s %-7s %9s %9s %9s %7s\n", "codec", "part", "isa", "n", "fp32 G/s", "bf16 G/s", "ratio");
+        for (int i = GCOMP_ISA_AVX2; i <= GCOMP_ISA_NEON; i++)
+            if (isa ? (gcomp_isa)i == isa_of(isa) : gcomp_isa_available((gcomp_isa)i)) bench_halves(&d, (gcomp_isa)i, filter);
         return 0;
     }
     printf("%-24s %-13s %-7s %9s %9s %7s %9s %9s\n", "method", "kernel", "isa", "n", "GB/s",
