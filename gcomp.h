@@ -17072,13 +17072,15 @@ GCOMP__INLINE void gcomp__strip_prefetch(const gcomp__strip *next, size_t at, in
 }
 
 /* Copies rows i .. i + rows - 1 and columns j .. j + count - 1 of M to `tile`, as floats with the
-   scale and the residual in them. Each row of the tile ends with zeros up to a multiple of 16. */
+   scale and the residual in them. Each row of the tile ends with zeros up to a multiple of 16. What
+   lies `ahead` elements behind is prefetched, if that is not 0. */
 #define gcomp__strip_copy GCOMP__F(strip_copy)
 GCOMP__NOINLINE gcomp__strip gcomp__strip_copy(const gcomp__matrix *m, size_t i, size_t rows,
-                                               size_t j, size_t count, float *tile)
+                                               size_t j, size_t count, size_t ahead, float *tile)
 {
     const gcomp_input in = *m->in;
     const int feedback = in.residual != NULL, general = gcomp__general(&in);
+    const size_t bytes = gcomp__dtype_bytes(in.dtype);
     gcomp__strip x;
     x.g = tile;
     x.e = NULL;
@@ -17086,8 +17088,13 @@ GCOMP__NOINLINE gcomp__strip gcomp__strip_copy(const gcomp__matrix *m, size_t i,
     for (size_t r = 0; r < rows; r++, tile += x.stride) {
         const size_t at = m->at + (i + r) * m->cols + j;
         size_t l = 0;
-        for (; l + 16 <= count && general; l += 16)
+        for (; l + 16 <= count && general; l += 16) {
+            if (ahead) {
+                GCOMP__PREFETCH_NEAR((const uint8_t *)in.grad + bytes * (at + l + ahead));
+                if (feedback) GCOMP__PREFETCH_NEAR(in.residual + at + l + ahead);
+            }
             gv_store(tile + l, gcomp__load_p(&in, at + l, 1, feedback));
+        }
         for (; l + 16 <= count; l += 16)
             gv_store(tile + l, gcomp__load_p(&in, at + l, 0, feedback));
         if (l < count) gv_store(tile + l, gcomp__load_p_some(&in, at + l, count - l));
@@ -17209,7 +17216,8 @@ static void gcomp__project_low(const gcomp__matrix *m, size_t row, size_t end, c
     for (j = direct; j < m->cols; j += count) { /* copied, cut as above; the tail by itself */
         count = j < lines ? gcomp__sum_block(lines - j) : m->cols - j;
         for (size_t i = row; i < end; i++) {
-            const gcomp__strip x = gcomp__strip_copy(m, i, 1, j, count, tile);
+            const size_t ahead = m->uncached && i + 2 <= end ? m->cols : 0; /* the next row */
+            const gcomp__strip x = gcomp__strip_copy(m, i, 1, j, count, ahead, tile);
             gcomp__project_low_rank(&x, x.stride, q + j * rank, p + i * rank, &none, 1, rank);
         }
     }
@@ -17309,7 +17317,7 @@ static void gcomp__project_high(const gcomp__matrix *m, size_t row, size_t end, 
                 count = gcomp__min(general ? width : 512, stop - j);
                 if (!general && count > 15) count = count / 16 * 16;
                 /* fewer than 16 columns are left at the end only; a vector would read past them */
-                if (general || count < 16) x = gcomp__strip_copy(m, i, rows, j, count, tile);
+                if (general || count < 16) x = gcomp__strip_copy(m, i, rows, j, count, count, tile);
                 else next = gcomp__strip_next(&x, rows, i + 2 * rows <= end, k, j, count, stop);
                 if (rows == 1) x.stride = 0; /* half: both halves of a vector hold this row */
                 for (size_t c = 0; c < m->pitch; c += 16) /* slab by slab */
@@ -17407,7 +17415,7 @@ static void gcomp__back(const gcomp__matrix *m, size_t col, size_t end, const fl
         }
         for (size_t j = direct; j < end - col; j += count) { /* copied, up to 128 columns at once */
             count = gcomp__min(GCOMP__COPIED / GCOMP__STRIP, end - col - j);
-            const gcomp__strip x = gcomp__strip_copy(m, i, rows, col + j, count, tile);
+            const gcomp__strip x = gcomp__strip_copy(m, i, rows, col + j, count, count, tile);
             gcomp__back_rows(&x, x.stride, p, m, q + j * m->rank, &none, rows);
         }
     }
@@ -17470,8 +17478,8 @@ static void gcomp__expand(const gcomp__matrix *m, size_t row, size_t end, const 
                           float *residual, const gcomp__factors *mean, float *y)
 {
     /* 6 rows of a span are 12 KB: y is written where M is in the first cache, just read */
-    const size_t cols = m->cols, span = 512;
-    const size_t direct = residual && gcomp__general(m->in) ? 0 : cols / 16 * 16;
+    const size_t cols = m->cols, lines = cols / 16 * 16, span = 512;
+    const size_t direct = residual && gcomp__general(m->in) ? 0 : lines;
     const gcomp__strip none = {NULL, NULL, 0};
     float tile[GCOMP__COPIED];
     size_t j, count, rows;
@@ -17493,9 +17501,17 @@ static void gcomp__expand(const gcomp__matrix *m, size_t row, size_t end, const 
         for (; j < cols; j += count) {
             const size_t at = m->at + i * cols + j;
             gcomp__strip x = {NULL, NULL, 16}; /* its rows are not read where `rest` is 0 */
-            count = gcomp__min(GCOMP__COPIED / GCOMP__STRIP, cols - j);
+            count = gcomp__min(GCOMP__COPIED / GCOMP__STRIP, j < lines ? lines - j : cols - j);
+            if (j < lines) { /* whole vectors: only M is copied */
+                x = gcomp__strip_copy(m, i, rows, j, count, count, tile);
+                gcomp__expand_rows(&x, count, own_p, own->q + j * m->rank, m, residual + at, cols,
+                                   &none, rows, 1);
+                gcomp__expand_rows(&x, count, mean_p, mean->q + j * m->rank, m, y + at, cols,
+                                   &none, rows, 0);
+                continue;
+            }
             if (residual) { /* the tile holds M, then what is left of M */
-                x = gcomp__strip_copy(m, i, rows, j, count, tile);
+                x = gcomp__strip_copy(m, i, rows, j, count, count, tile);
                 gcomp__expand_rows(&x, x.stride, own_p, own->q + j * m->rank, m, tile, x.stride,
                                    &none, rows, 1);
                 for (size_t r = 0; r < rows; r++)
