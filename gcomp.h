@@ -24634,13 +24634,16 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
         if (slot->residual) gc->e_squares += gcomp__lost(gc, slot, &work);
     }
     gcomp__close_residual(gc, slot);
-    /* workers hold different ranges of what is scattered: there is nothing to compare */
-    if ((check && !scattered) || gc->desc.measure)
-        gcomp__look_at_mean(gc, &work, begin, n, check && !scattered);
     /* where the mean is not in the caller's gradient yet */
     if (work.y_type != dtype)
         gcomp__convert(&work.call, slot->grad, work.y, dtype, slot->n, 0, 0);
     else if (made) memcpy(slot->grad, made, 4 * slot->n);
+    /* the mean as the caller has it, rounded to halves or not; workers hold different ranges of
+       what is scattered: there is nothing to compare */
+    work.y = (float *)slot->grad;
+    work.y_type = dtype;
+    if ((check && !scattered) || gc->desc.measure)
+        gcomp__look_at_mean(gc, &work, begin, n, check && !scattered);
     gc->stats.bytes_in += 4 * (uint64_t)slot->n;
     gc->stats.bytes_ring += gcomp__network_bytes(GCOMP_ALLREDUCE, 4 * slot->n, gcomp__workers(gc));
 }

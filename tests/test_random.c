@@ -1689,7 +1689,9 @@ static void make_one_way(void)
     const gcomp_codec *codec = gcomp_tensor_codec(group.gc[w], t);
     const size_t bound = gcomp_bound(codec, n), room = bound ? bound : 1;
     const uint64_t number = draw() >> 40, key = draw();
-    float *g[2], *e = (float *)malloc(4 * n);
+    const gcomp_dtype dtype = job.tensor[t].dtype;
+    void *g[2];
+    float *e = (float *)malloc(4 * n);
     uint8_t *payload[2];
     size_t length[2] = {0, 0};
     gcomp_result result[2];
@@ -1701,9 +1703,10 @@ static void make_one_way(void)
     memset(&in, 0, sizeof in);
     for (int k = 0; k < 2; k++) {
         const float *residual = gcomp_residual(both[k]->gc[w], t);
-        g[k] = (float *)malloc(4 * n);
+        g[k] = malloc(4 * n);
         payload[k] = (uint8_t *)malloc(room);
-        for (size_t i = 0; i < n; i++) g[k][i] = (float)((double)(int64_t)mix(key + i) / 9.3e18);
+        for (size_t i = 0; i < n; i++)
+            put_value(g[k], dtype, i, (float)((double)(int64_t)mix(key + i) / 9.3e18));
         if (k == 0 && residual) memcpy(e, residual, 4 * n);
         result[k] = gcomp_compress(both[k]->gc[w], t, number, g[k], payload[k], room, &length[k]);
         MUST(result[k] == GCOMP_OK || result[k] == GCOMP_NEEDS_ROUNDS ||
@@ -1730,12 +1733,12 @@ static void make_one_way(void)
     }
     if (!found) {
         const size_t at = below(n);
-        const float kept = g[0][at];
-        g[0][at] = once_in(2) ? NAN : INFINITY;
+        const float kept = value_at(g[0], dtype, at);
+        put_value(g[0], dtype, at, once_in(2) || dtype == GCOMP_F16 ? NAN : INFINITY); /* fp16: saturated */
         result[0] = gcomp_commit(group.gc[w], t, g[0], NULL, 0, NULL, NULL, 0);
         MUST(result[0] != GCOMP_OK || !gcomp_residual(group.gc[w], t),
              "commit of nothing takes NaN or Inf");
-        g[0][at] = kept;
+        put_value(g[0], dtype, at, kept);
         result[0] = result[1];
     }
     same_state("after compress");
@@ -1749,9 +1752,11 @@ static void make_one_way(void)
     }
     MUST(found || result[0] == result[1], "commit: %s, its twin: %s", gcomp_result_name(result[0]),
          gcomp_result_name(result[1]));
-    MUST(found || !memcmp(g[0], g[1], 4 * n), "commit gives another mean than its twin");
+    MUST(found || !memcmp(g[0], g[1], bytes_of_dtype(dtype) * n),
+         "commit gives another mean than its twin");
     if (!found && result[0] == GCOMP_OK && how == 0 && sent && gcomp_residual(group.gc[w], t)) {
         in.grad = g[0];
+        in.dtype = dtype;
         in.scale = 1;
         in.rows = n;
         MUST(gcomp_retain(payload[0], length[0], &in, e, NULL) == GCOMP_OK &&
