@@ -20979,8 +20979,9 @@ static void gcomp__plan_bucket_end(gcomp__plan *plan, const gcomp__plan *before,
 }
 
 /* Finds gc->largest, bucket by bucket from the last tensors to the first. It changes when tensors
-   are added or workers change, and then memory has to be reserved anew. */
-static void gcomp__plan_largest(gcomp *gc)
+   are added or workers change, and then memory has to be reserved anew. Not inlined: plans are
+   large. */
+GCOMP__NOINLINE void gcomp__plan_largest(gcomp *gc)
 {
     size_t end = gcomp__tensors(gc), first; /* the bucket has tensors first .. end - 1 */
     memset(&gc->largest, 0, sizeof gc->largest);
@@ -25965,17 +25966,16 @@ static void gcomp__drop_form(gcomp *gone, const gcomp *stays, gcomp__memory *mem
      4 find the places of tensors again, and scale residuals to the new number of workers */
 static gcomp_result gcomp__regroup(gcomp *gc, const gcomp_comm *comm, const gcomp_comm *node)
 {
-    char reason[GCOMP__SENTENCE];
-    gcomp__text why = gcomp__text_in(reason, sizeof reason);
     const int led = gcomp__leads(&gc->desc); /* before */
     const size_t before = gcomp__workers(gc);
     gcomp next = *gc;
+    gcomp__text why = gcomp__text_in(next.error, sizeof next.error);
     next.desc.comm = *comm;
     if (node) next.desc.node = *node;
     gcomp_result result = gcomp__resolve_comm(&next.desc.comm, &why);
     if (result == GCOMP_OK && node)
         result = gcomp__resolve_node(&next.desc.node, gcomp__scatters(&next.desc), &why);
-    if (result != GCOMP_OK) return gcomp__fail(gc, result, reason);
+    if (result != GCOMP_OK) return gcomp__fail(gc, result, next.error);
     GCOMP__TRY(gcomp__suit_all(gc, &next.desc));
     size_t world = (size_t)next.desc.comm.world;
     int leads = gcomp__leads(&next.desc); /* after */
