@@ -1032,9 +1032,10 @@ static const void *mean_of(const crew *c, size_t t, size_t i)
     return c->grad[0][t];
 }
 
-/* Scattered: outside of the own range a worker has its own gradient, as it was; otherwise all have
-   the mean. It must be the same for all workers and elements. */
-static void compare_scattered(const crew *c, size_t t)
+/* Scattered: outside of the own range a worker has its own gradient, as it was (apart); otherwise
+   all have the mean (whole). It must be the same for all workers and elements. Returns 1 if the
+   tensor is whole and can be nothing else. */
+static int compare_scattered(const crew *c, size_t t)
 {
     const size_t each = bytes_of(t) / job.n[t];
     int whole = 1, apart = 1;
@@ -1048,11 +1049,14 @@ static void compare_scattered(const crew *c, size_t t)
         }
     }
     MUST(whole || apart, "tensor %d is neither whole nor scattered", (int)t);
+    return whole && !apart;
 }
 
-/* A step is past: do gradients and residuals hold what they must? */
-static void compare(const crew *c, const model *m, const gcomp_step *step, unsigned skip)
+/* A step is past: do gradients and residuals hold what they must? Returns a bit for each tensor
+   whose mean is not scattered. */
+static unsigned compare(const crew *c, const model *m, const gcomp_step *step, unsigned skip)
 {
+    unsigned all_whole = 0;
     const double part = 1 / (double)c->world;
     for (size_t t = 0; t < job.count && !found; t++) {
         const gcomp_dtype dtype = job.tensor[t].dtype;
@@ -1073,7 +1077,8 @@ static void compare(const crew *c, const model *m, const gcomp_step *step, unsig
                  (int)w);
         }
         if (skip >> t & 1) continue;
-        if (c->desc.aggregate == GCOMP_AGGREGATE_SCATTER) compare_scattered(c, t);
+        if (c->desc.aggregate != GCOMP_AGGREGATE_SCATTER || compare_scattered(c, t))
+            all_whole |= 1u << t;
         for (size_t i = 0; i < job.n[t] && !found; i++) {
             const double y = (double)value_at(mean_of(c, t, i), dtype, i);
             double before = 0, after = 0, size = fmax(fabs(y), m->least[t]), slack;
@@ -1106,6 +1111,7 @@ static void compare(const crew *c, const model *m, const gcomp_step *step, unsig
                  (int)t, (int)i, y, after, before);
         }
     }
+    return all_whole;
 }
 
 static void same_gradients(const char *after)
@@ -1284,8 +1290,10 @@ static void resynchronise(const saves *before, const gcomp_step *step, unsigned 
     if (!found) clean_step(step, skip, "after a load");
 }
 
-/* After a step of the group with a fault, whose twin has none. */
-static void after_fault(const fault *f, const saves *before, const gcomp_step *step, unsigned skip)
+/* After a step of the group with a fault, whose twin has none. whole: the tensors that are not
+   scattered, a bit each. */
+static void after_fault(const fault *f, const saves *before, const gcomp_step *step, unsigned skip,
+                        unsigned whole)
 {
     const uint64_t number = gcomp_step_number(twin.gc[0]) - 1;
     const int checked = twin.desc.check_every && (number + 1) % twin.desc.check_every == 0;
@@ -1310,7 +1318,8 @@ static void after_fault(const fault *f, const saves *before, const gcomp_step *s
     for (size_t w = 0; w < group.world; w++)
         for (size_t t = 0; t < job.count; t++) {
             if (group.result[w] || skip >> t & 1) continue;
-            differ |= !group.result[0] && memcmp(group.grad[w][t], group.grad[0][t], bytes_of(t));
+            differ |= !group.result[0] && whole >> t & 1 &&
+                      memcmp(group.grad[w][t], group.grad[0][t], bytes_of(t));
             for (size_t i = 0; i < job.n[t]; i++)
                 MUST(isfinite(value_at(group.grad[w][t], job.tensor[t].dtype, i)),
                      "a mean that is not finite");
@@ -1380,7 +1389,7 @@ static void make_step(void)
              "the twin's numbers are too large, but not these: %s", results(&group));
         MUST(other_than(&twin, &before) == twin.world, "a step of numbers too large changes state");
     } else if (!found) {
-        compare(&twin, &m, step, skip);
+        const unsigned whole = compare(&twin, &m, step, skip);
         where = f.where;
         do {
             void *grad = f.kind == NOT_A_NUMBER ? spot(&f, skip, &kept) : NULL;
@@ -1388,7 +1397,7 @@ static void make_step(void)
             if (f.kind == SCARCE && group.prepared[f.worker]) f.kind = NO_FAULT;
             if (!found) crew_step(&group, step, skip, &f);
             faults += group.struck != 0;
-            if (!found) after_fault(&f, &before, step, skip);
+            if (!found) after_fault(&f, &before, step, skip, whole);
             if (grad)
                 put_value(grad, job.tensor[f.where].dtype, (size_t)(where >> 16) % job.n[f.where],
                           kept);
