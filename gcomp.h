@@ -592,7 +592,8 @@
                             candidates=20 (1 to 64, times k)
      fetch                  density=0.001, rows=5 (1, 3, 7), columns=auto (16 to 2^28), momentum=0.9
                             (below 1), zeroing=1
-     powersgd               rank=4 (1 to 64), alternate=0, momentum=0 (below 1)
+     powersgd               rank=4 (1 to 64; auto: smaller side / share, 4 to 64), alternate=0,
+                            momentum=0 (below 1), share=8 (1 to 64; for rank=auto)
      intsum                 bits=8 (16, 32), rounding=stochastic (nearest)
      fp16 bf16              rounding=nearest (stochastic: right on average)
      none vote natural nvfp4 nonzero   have no parameters
@@ -3198,7 +3199,7 @@ enum {
     GCOMP__WHOLE,  /* a whole number */
     GCOMP__BLOCK,  /* a power of two, or "tensor", which is kept as 0 */
     GCOMP__CHOICE, /* a name; the number of the name in `choices` is kept */
-    GCOMP__AUTO    /* a number, or "auto", which is kept as 0 */
+    GCOMP__AUTO    /* "auto", which is kept as 0, or a number: whole if it does not travel */
 };
 
 typedef struct gcomp__param {
@@ -17743,10 +17744,13 @@ static void gcomp__expand_task(void *arg, size_t task)
    Factors that are summed lie column by column. A stack of matrices has its factors one matrix
    after the other, in each sum and in the state; the matrices do not share anything. */
 #if GCOMP__ONCE(POWERSGD)
-/* No factor has more columns than M has rows or columns. */
+/* rank=auto: the smaller side / share, 4 to 64. No factor has more columns than M has rows or
+   columns. */
 static size_t gcomp__powersgd_rank(const gcomp_codec *codec, size_t rows, size_t cols)
 {
-    return gcomp__min((size_t)codec->param[0], gcomp__min(rows, cols));
+    const size_t side = gcomp__min(rows, cols), given = (size_t)codec->param[0];
+    const size_t by_shape = gcomp__max(4, gcomp__min(64, side / (size_t)codec->param[3]));
+    return gcomp__min(given ? given : by_shape, side);
 }
 
 /* The parameters alternate and momentum. */
@@ -18009,8 +18013,8 @@ static const gcomp__sums gcomp__powersgd_sums = {
     gcomp__powersgd_commit};
 static const gcomp__method gcomp__row_powersgd = {
     "powersgd", 6, GCOMP__FEEDBACK | GCOMP__CONSERVES_MEAN | GCOMP__COLUMNS,
-    {GCOMP__COUNT("rank", 4, 1, 64, 0), GCOMP__COUNT("alternate", 0, 0, 1, 0),
-     GCOMP__NUMBER("momentum", 0, 0, 0.9999, 0)},
+    {{"rank", GCOMP__AUTO, 4, 1, 64, 0, NULL, 0}, GCOMP__COUNT("alternate", 0, 0, 1, 0),
+     GCOMP__NUMBER("momentum", 0, 0, 0.9999, 0), GCOMP__COUNT("share", 8, 1, 64, 0)},
     GCOMP__KERNELS(powersgd), &gcomp__powersgd_payload, &gcomp__powersgd_sums,
     {NULL, NULL, gcomp__powersgd_adapt}};
 #endif
@@ -18634,7 +18638,7 @@ static int gcomp__in_range(const gcomp__param *p, double v)
 {
     if ((p->kind == GCOMP__BLOCK || p->kind == GCOMP__AUTO) && v == 0) return 1; /* tensor, auto */
     if (!(v >= p->low && v <= p->high)) return 0; /* written so that NaN fails too */
-    if (p->kind == GCOMP__REAL || p->kind == GCOMP__AUTO) return 1;
+    if (p->kind == GCOMP__REAL || (p->kind == GCOMP__AUTO && p->bits)) return 1;
     if (v != (double)(int64_t)v) return 0; /* the cast is defined: no bound is above 2^63 */
     /* v & v - 1 clears the lowest bit: nothing is left of a power of two */
     return p->kind != GCOMP__BLOCK || ((int64_t)v & ((int64_t)v - 1)) == 0;
@@ -18694,7 +18698,8 @@ static gcomp_result gcomp__bad_value(gcomp__text *why, const char *of, const gco
     }
     gcomp__say(why, p->kind == GCOMP__REAL    ? "a number from "
                     : p->kind == GCOMP__WHOLE ? "a whole number from "
-                    : p->kind == GCOMP__AUTO  ? "'auto' or a number from "
+                    : p->kind == GCOMP__AUTO && p->bits ? "'auto' or a number from "
+                    : p->kind == GCOMP__AUTO            ? "'auto' or a whole number from "
                                               : "'tensor' or a power of two from ");
     gcomp__say_decimal(why, p->low);
     gcomp__say(why, " to ");

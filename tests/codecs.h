@@ -217,6 +217,8 @@ static const struct listed_codec {
     {0xacf4700d1e37e560u, LOW_RANK,      0, 0, 0, "powersgd:rank=7"},
     {0x56d58fb3ea012ccau, LOW_RANK,      1, 1, 0, "powersgd:rank=16"},
     {0x8252b5ac423a98d5u, LOW_RANK,      0, 0, 0, "powersgd:rank=20"},
+    {0x0fba771727167c5du, LOW_RANK,      0, 0, 1, "powersgd:rank=auto"},
+    {0x0e067215c0dc4b7du, LOW_RANK,      0, 0, 0, "powersgd:rank=auto,share=2"},
     {0x66d89fd24e544e8eu, LOW_RANK,      1, 0, 0, "powersgd:alternate=1"},
     {0xc789f5b29d54e80du, LOW_RANK,      0, 0, 0, "powersgd:rank=3,alternate=1,momentum=0.9"},
 };

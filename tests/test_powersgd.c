@@ -853,6 +853,56 @@ static void test_the_rank_is_limited_by_the_matrix(void)
     group_close(&g);
 }
 
+static void test_rank_auto_is_a_share_of_the_smaller_side(void)
+{
+    static const struct auto_rank { size_t rows, cols; const char *codec, *same; } cases[] = {
+        {300, 100, "powersgd:rank=auto", "powersgd:rank=12"}, {100, 300, "powersgd:rank=auto", "powersgd:rank=12"},
+        {40, 40, "powersgd:rank=auto", "powersgd:rank=5"},    {39, 70, "powersgd:rank=auto", "powersgd:rank=4"},
+        {11, 90, "powersgd:rank=auto", "powersgd:rank=4"},    {600, 700, "powersgd:rank=auto", "powersgd:rank=64"},
+        {64, 64, "powersgd:rank=auto,share=4", "powersgd:rank=16"}, {64, 640, "powersgd:rank=auto,share=64", "powersgd:rank=4"},
+        {90, 80, "powersgd:rank=auto,alternate=1,momentum=0.5", "powersgd:rank=10,alternate=1,momentum=0.5"},
+        {7, 7, "powersgd:rank=auto", "none"}, {3, 400, "powersgd:rank=auto", "none"},
+    };
+    char why[200], text[100];
+    gcomp_codec codec;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const size_t n = cases[i].rows * cases[i].cols;
+        gcomp_tensor tensors[2];
+        gcomp_desc desc;
+        group g;
+        gcomp_statistics stats[2];
+        float *mean[2];
+        memset(&desc, 0, sizeof desc);
+        desc.min_elements = 1;
+        tensors[0] = matrix(cases[i].rows, cases[i].cols, 0, cases[i].codec);
+        tensors[1] = matrix(cases[i].rows, cases[i].cols, 0, cases[i].same);
+        tensors[1].name = "same";
+        for (int t = 0; t < 2; t++) {
+            group_open(&g, 2, &desc, tensors + t, 1);
+            for (uint64_t step = 0; step < 3; step++) {
+                for (uint64_t w = 0; w < 2; w++)
+                    for (size_t j = 0; j < n; j++) g.grad[w][0][j] = noise(10 * step + w, j);
+                CHECK(group_step(&g) == GCOMP_OK);
+            }
+            mean[t] = g.grad[0][0];
+            g.grad[0][0] = NULL;
+            CHECK(gcomp_stats(g.gc[0], stats + t) == GCOMP_OK);
+            group_close(&g);
+        }
+        CHECK(stats[0].bytes_out == stats[1].bytes_out && !memcmp(mean[0], mean[1], 4 * n));
+        free(mean[0]);
+        free(mean[1]);
+    }
+    CHECK(gcomp_codec_parse(&codec, "powersgd:rank=0", why, sizeof why) == GCOMP_BAD_CODEC);
+    CHECK(strstr(why, "'auto' or a whole number from 1 to 64") != NULL);
+    CHECK(gcomp_codec_parse(&codec, "powersgd:rank=4.5", NULL, 0) == GCOMP_BAD_CODEC);
+    CHECK(gcomp_codec_parse(&codec, "powersgd:rank=65", NULL, 0) == GCOMP_BAD_CODEC);
+    CHECK(gcomp_codec_parse(&codec, "powersgd:rank=auto,share=0", NULL, 0) == GCOMP_BAD_CODEC);
+    CHECK(gcomp_codec_parse(&codec, "powersgd:rank=auto,share=4", NULL, 0) == GCOMP_OK);
+    gcomp_codec_format(&codec, text, sizeof text);
+    CHECK(!strcmp(text, "powersgd:rank=auto,share=4"));
+}
+
 int main(void)
 {
     RUN(test_a_matrix_of_rank_r_is_recovered_within_three_steps);
@@ -871,6 +921,7 @@ int main(void)
     RUN(test_a_stack_behaves_as_separate_matrices);
     RUN(test_resnet18_takes_36325_r_plus_9610_floats_a_step);
     RUN(test_the_rank_is_limited_by_the_matrix);
+    RUN(test_rank_auto_is_a_share_of_the_smaller_side);
     RUN(test_alternate_steps_send_p_or_q_beside_the_vectors);
     RUN(test_alternate_steps_find_the_best_approximation);
     RUN(test_momentum_comes_before_feedback);
