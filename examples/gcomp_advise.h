@@ -55,7 +55,8 @@ enum { GCOMP_ADVISE_CANDIDATES = 16 }; /* at most */
 
 typedef struct gcomp_advise_question {
     const gcomp_desc *desc; /* REQUIRED: as for gcomp_open. codec and schedule are not read, and no
-                               callback of comm is called */
+                               callback of comm is called. Set desc.optimizer: candidates that
+                               gcomp_warning warns of are not chosen */
     gcomp_advise_link link;
     const gcomp_tensor *tensors; /* [tensor_count]; their codecs are not read */
     size_t tensor_count;
@@ -413,7 +414,8 @@ static inline gcomp_result gcomp_advise_find_facts(gcomp_advise_inquiry *q, size
         memset(fact, 0, sizeof *fact);
         result = gcomp_rounds(&q->desc, &tensor, q->ask->tensor_count, &given, rounds);
         if (result != GCOMP_OK) return result;
-        if (c && gcomp_advise_is_none(&given)) continue;
+        if (c && (gcomp_advise_is_none(&given) || gcomp_warning(&given, q->desc.optimizer)))
+            continue;
         for (int round = 0; round < GCOMP_ROUNDS; round++)
             gcomp_advise_add_round(fact, round, rounds + round, (double)q->desc.comm.world);
         if (fact->uses & GCOMP_ADVISE_RANGES && gcomp_advise_cuts_mean(&given))

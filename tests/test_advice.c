@@ -61,6 +61,22 @@ static void test_the_link_of_a_ring_is_its_formula(void)
     CHECK(alone.exchange_start == 0 && alone.exchange_byte == 0);
 }
 
+static void test_an_adam_user_is_not_offered_what_does_not_suit_adam(void)
+{
+    for (int optimizer = GCOMP_OPTIMIZER_UNKNOWN; optimizer <= GCOMP_OPTIMIZER_ADAM; optimizer++) {
+        ask(4);
+        desc.optimizer = (gcomp_optimizer)optimizer;
+        question.link = gcomp_advise_link_of(1e8, 50e-6, 4); /* so slow that all compress */
+        CHECK(gcomp_advise(&question, each, &advice) == GCOMP_OK && advice.compressed == 3);
+        for (int t = 0; t < 3; t++)
+            CHECK(optimizer == GCOMP_OPTIMIZER_ADAM ? each[t].choice == INTSUM
+                                                    : each[t].choice != NONE && each[t].choice != INTSUM);
+        question.candidate_count = INTSUM; /* nothing is left for Adam */
+        CHECK(gcomp_advise(&question, each, &advice) == GCOMP_OK);
+        CHECK(advice.compressed == (optimizer == GCOMP_OPTIMIZER_ADAM ? 0 : 3));
+    }
+}
+
 static void test_no_compression_is_the_answer_on_a_fast_link(void)
 {
     ask(4);
@@ -681,6 +697,7 @@ int main(void)
 {
     RUN(test_the_link_of_a_ring_is_its_formula);
     RUN(test_no_compression_is_the_answer_on_a_fast_link);
+    RUN(test_an_adam_user_is_not_offered_what_does_not_suit_adam);
     RUN(test_figures_and_link_give_the_times_of_the_comment);
     RUN(test_no_choice_is_better_than_the_advice);
     RUN(test_sign_goes_in_two_shots_where_the_transport_can);

@@ -250,6 +250,9 @@ static void test_open_refuses_every_bad_field_and_names_it(void)
     CHECK(expect_open(&desc, GCOMP_ISA_UNAVAILABLE, "isa"));
     desc.isa = (gcomp_isa)-3;
     CHECK(expect_open(&desc, GCOMP_ISA_UNAVAILABLE, "isa"));
+    desc = plain_desc();
+    desc.optimizer = (gcomp_optimizer)3;
+    CHECK(expect_open(&desc, GCOMP_INVALID_ARGUMENT, "optimizer"));
     for (int value = -1; value <= 2; value += 3) { /* flags are 0 or 1 */
         desc = plain_desc();
         desc.compress_vectors = value;

@@ -352,6 +352,45 @@ static void test_it_says_what_is_sent(void)
     }
 }
 
+static void test_codecs_that_do_not_suit_adam_are_warned_of(void)
+{
+    static const struct { const char *codec, *word; } cases[] = {
+        {"none", NULL}, {"bf16", NULL}, {"int:bits=4", NULL}, {"qsgd", NULL}, {"eden", NULL}, {"mx", NULL}, {"nonzero+int", NULL},
+        {"powersgd:rank=auto", NULL}, {"powersgd:rank=8", NULL}, {"powersgd:rank=auto,share=4", NULL},
+        {"sign", "signs"}, {"sign:scale=rms", "signs"}, {"onebit", "signs"}, {"twobit", "signs"}, {"terngrad", "signs"},
+        {"threshold1", "signs"}, {"topk", "sparse"}, {"topk+int:bits=4", "sparse"}, {"dryden", "sparse"}, {"randomk", "sparse"},
+        {"sketch", "sparse"}, {"strom", "sparse"}, {"adacomp", "sparse"}, {"blocktopk", "sparse"}, {"powersgd", "rank=auto"},
+        {"powersgd:rank=auto,share=9", "rank=auto"}, {"powersgd:rank=16,momentum=0.9", "plain SGD"}, {"dgc", "plain SGD"},
+        {"fetch", "plain SGD"}, {"vote", "by its sign"},
+    };
+    gcomp_codec codec;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *warning;
+        CHECK(gcomp_codec_parse(&codec, cases[i].codec, NULL, 0) == GCOMP_OK);
+        warning = gcomp_warning(&codec, GCOMP_OPTIMIZER_ADAM);
+        CHECK(cases[i].word ? warning && strstr(warning, cases[i].word) : !warning);
+        CHECK(!gcomp_warning(&codec, GCOMP_OPTIMIZER_SGD) && !gcomp_warning(&codec, GCOMP_OPTIMIZER_UNKNOWN));
+    }
+    memset(&codec, 0xff, sizeof codec);
+    CHECK(!gcomp_warning(NULL, GCOMP_OPTIMIZER_ADAM) && !gcomp_warning(&codec, GCOMP_OPTIMIZER_ADAM));
+    for (int adam = 0; adam < 2; adam++) {
+        gcomp_tensor tensors[4] = {shape("a", 64, 64, "topk"), shape("b", 64, 64, "sign"), shape("c", 64, 64, "dryden"),
+                                   shape("d", 64, 64, "int")};
+        gcomp_desc desc = {0};
+        char text[4096];
+        gcomp *gc;
+        int warnings = 0;
+        desc.optimizer = adam ? GCOMP_OPTIMIZER_ADAM : GCOMP_OPTIMIZER_SGD;
+        gc = open_with(&desc);
+        for (int t = 0; t < 4; t++) CHECK(gcomp_add_tensor(gc, tensors + t) == GCOMP_OK);
+        CHECK(gcomp_describe(gc, text, sizeof text) == strlen(text));
+        for (const char *s = text; (s = strstr(s, "\nwarning: ")) != NULL; s++) warnings++;
+        CHECK(warnings == 2 * adam);
+        CHECK(!adam || (strstr(text, "\nwarning: topk: sparse") && strstr(text, "\nwarning: sign: signs")));
+        gcomp_close(gc);
+    }
+}
+
 static void test_names_shapes_and_workers_are_told(void)
 {
     gcomp_desc desc = {0};
@@ -412,6 +451,7 @@ int main(void)
     RUN(test_a_step_without_epoch_is_told_to_the_others);
     RUN(test_each_tensor_has_a_line_and_the_last_line_has_the_sums);
     RUN(test_it_says_what_is_sent);
+    RUN(test_codecs_that_do_not_suit_adam_are_warned_of);
     RUN(test_names_shapes_and_workers_are_told);
     RUN(test_text_is_cut_to_fit);
     return test_end();
