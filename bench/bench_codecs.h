@@ -7,7 +7,7 @@
 #include "bench_data.h"
 #include "tests/codecs.h"
 
-enum { MAX_ROWS = 360, MAX_ROUNDS = 15 };
+enum { MAX_ROWS = 720, MAX_ROUNDS = 15 };
 /* Where all rows are measured, a row begins no round after that: two minutes in all. */
 #define ROW_SECONDS 0.08
 
