@@ -594,7 +594,7 @@
      fetch                  density=0.001, rows=5 (1, 3, 7), columns=auto (16 to 2^28), momentum=0.9
                             (below 1), zeroing=1
      powersgd               rank=4 (1 to 64; auto: smaller side / share, 4 to 64), alternate=0,
-                            momentum=0 (below 1), share=8 (1 to 64; for rank=auto)
+                            momentum=0 (below 1), share=8 (1 to 64; for a rank of auto)
      intsum                 bits=8 (16, 32), rounding=stochastic (nearest)
      fp16 bf16              rounding=nearest (stochastic: right on average)
      none vote natural nvfp4 nonzero   have no parameters
