@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #if defined(__unix__) && defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__)
 #include <sys/mman.h>
+#include <unistd.h>
 #endif
 
 enum { LARGEST = 1 << 20, RAW = 253, PACKED = 254, BITMAP = 255, STREAM = 1 << 20 };
@@ -364,18 +365,21 @@ static void test_large_gaps_are_read_by_every_coder_that_holds_them(void)
 #endif
 }
 
-/* ---------------- more elements than 32 bits count: zero pages, which take no memory until something is written */
+/* ---------------- more elements than 32 bits count: in addresses that share the pages of one small file of zeros. Pages of no
+   file are not enough: some kernels give each page that is read memory of its own. */
 #if defined(__unix__) && defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__)
 static void *zeros(uint64_t bytes)
 {
-    void *p;
-    if (bytes > SIZE_MAX) return NULL;
-    p = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED) return NULL;
-#ifdef MADV_HUGEPAGE
-    (void)madvise(p, (size_t)bytes, MADV_HUGEPAGE); /* seconds faster: all read the same 2 MB */
-#endif
-    return p;
+    const size_t piece = (size_t)1 << 24;
+    const int access = PROT_READ | PROT_WRITE, how = MAP_PRIVATE | MAP_NORESERVE; /* what is written gets a page of its own */
+    FILE *file = tmpfile();
+    uint8_t *p = MAP_FAILED;
+    if (file && !ftruncate(fileno(file), (off_t)piece) && bytes <= SIZE_MAX)
+        p = mmap(NULL, (size_t)bytes, access, how | MAP_ANONYMOUS, -1, 0);
+    for (uint64_t at = 0; p != MAP_FAILED && at + piece <= bytes; at += piece)
+        if (mmap(p + at, piece, access, how | MAP_FIXED, fileno(file), 0) == MAP_FAILED) p = MAP_FAILED;
+    if (file) fclose(file);
+    return p == MAP_FAILED ? NULL : p;
 }
 
 static size_t send_large(const char *text, const float *x, size_t n, uint8_t *to)
