@@ -51,6 +51,10 @@ build/train: $(TRAIN) build/gcomp.o | need-demo
 build/train_mpi: $(TRAIN) examples/gcomp_mpi.h build/gcomp.o | need-demo
 	mpicc -DUSE_MPI $(CFLAGS) -I. examples/train.c build/gcomp.o -o $@ $(TRAIN_LIBS)
 
+PATTERNS = build/outer
+$(PATTERNS): build/%: examples/%.c $(TRAIN) build/gcomp.o | need-demo
+	$(CC) $(CFLAGS) -I. $< build/gcomp.o -o $@ $(TRAIN_LIBS)
+
 build/overlap: examples/overlap.c examples/gcomp_mpi.h examples/gcomp_recover.h build/gcomp.o | need-demo
 	mpicc $(CFLAGS) -I. examples/overlap.c build/gcomp.o -o $@ -lopenblas -lm
 
@@ -108,6 +112,10 @@ residuals: build/train ## compare residuals of bf16 and int8 with those of fp32,
 dgc: build/train ## train 20 epochs with 0.1 % of the gradient by Deep Gradient Compression and plain top-k, three seeds; takes half an hour
 	OPENBLAS_NUM_THREADS=1 ./build/train --dgc
 
+patterns: $(PATTERNS) ## train locally, late, with peers and with a leader, over three seeds; makes a table and build/patterns.svg; takes minutes
+	@missed=0; for p in $(PATTERNS); do OPENBLAS_NUM_THREADS=1 ./$$p --seeds 3 || missed=1; done; \
+	    gnuplot examples/patterns.gnuplot && echo "build/patterns.svg: loss against rounds and against bytes"; exit $$missed
+
 bench: build/bench ## measure speeds beside the bandwidth of memory; makes build/bench.csv
 	./build/bench --csv build/bench.csv
 
@@ -125,7 +133,7 @@ bench-torch: build/resnet build/bench ## measure encoding beside PyTorch's opera
 net: build/train build/train_mpi ## train over four hosts with slow links, made on this machine; as root; makes build/net.svg
 	bench/net.sh
 
-examples: build/first build/advise build/engine build/embedded build/own_loop build/server build/sharded build/train ## build all examples
+examples: build/first build/advise build/engine build/embedded build/own_loop build/server build/sharded build/train $(PATTERNS) ## build all examples
 
 test: ## test every property on every instruction set of this machine, one build with sanitizers, a short fuzz; takes minutes
 	@sh tests/run.sh
@@ -136,4 +144,4 @@ test-all: ## test the rest: all compilers, levels and standards, emulated sets, 
 clean: ## remove build/
 	rm -rf build
 
-.PHONY: all help deps demo picture methods demo-mpi accuracy accordion residuals dgc bench bench-gemm bench-torch advise examples test test-all clean need-demo need-gemm net
+.PHONY: all help deps demo picture methods demo-mpi accuracy accordion residuals dgc patterns bench bench-gemm bench-torch advise examples test test-all clean need-demo need-gemm net

@@ -290,6 +290,23 @@
      encodes, communicates and commits one after the other. It does not know how much accuracy a
      codec costs: choose the candidates for that.
 
+   TRAINING LOCALLY
+     Where even compressed gradients are too many bytes for every step, each worker takes H steps of
+     its own, and all exchange how far they have come. `start` are the weights after the last
+     exchange, the same on all workers:
+         for (i = 0; i < n; i++) d[i] = start[i] - x[i];              // every H steps
+         result = gcomp_exchange(gc, &d, NULL);
+         for (i = 0; i < n && result == GCOMP_OK; i++) x[i] = start[i] -= d[i];
+     No gradient is needed, so this is also for trainers that have no buffer of gradients, since
+     each sample changes their weights at once (tinn, genann): a step is then a number of samples.
+     With an outer step of Nesterov's momentum in the last line this is DiLoCo. Name a codec in the
+     gcomp_tensor where the weights are one vector among others. Take 4 bits or more (int:bits=4,
+     mx): a training has few exchanges, and error feedback too little time for one bit or 1 %.
+     If an exchange fails, the differences stay in x, and travel with the next one.
+     examples/outer.c does this, with fragments that travel while workers compute, and NaN, workers
+     that die, leave and join. examples/delayed.c, gossip.c and leader.c are other patterns: a mean
+     that comes late, peers without a collective, and a leader that the others follow.
+
    MEMORY
      The codec layer never allocates. An object takes for each tensor:
        residual        4, 2 or 1.03 bytes an element, see SMALL RESIDUALS
@@ -374,8 +391,7 @@
      - With loss scaling pass scale = 1 / loss_scale in gcomp_step, so that residuals stay in one
        unit when it changes. On GCOMP_NOT_FINITE skip the optimizer and lower the loss scale: all
        workers see the same result.
-     - Trainers that update the weights in place can exchange differences of weights every few
-       samples: the weights now, minus the weights after the last exchange.
+     - Trainers that update the weights in place have no gradient to exchange: see TRAINING LOCALLY.
      - If you wrap a gcomp_comm to count or delay, wrap all of its callbacks, or set them to NULL: a
        callback that stays gets the wrong user pointer. An allreduce_max that is left out is
        replaced by a gather through allgather, an alltoallv by a gather of all payloads; without
