@@ -34,6 +34,14 @@
    There is one exception: if rank 0 dies during the parting, some workers have heard and some have
    not. gcomp's next frame names the workers that are a step behind.
 
+   Messages. A worker can also send a message to one other worker, with gcomp_sockets_send_to and
+   _receive_from, for gossip and the like. The other workers take no part in that. While a worker
+   waits in one of these two calls, it takes in what all others send, so that all may send first and
+   receive later, whatever the sizes. If a worker dies, calls that name it fail, and messages
+   between the others go on; but the next collective fails, on all. Messages and collectives share
+   the connections: before a worker begins a collective, it must have received all messages that
+   were sent to it, else the collective ends the group.
+
    Children. A group belongs to the process that opened it: fork before gcomp_sockets_start. A child
    that fork() makes later (a data loader) closes its copies of the connections before fork()
    returns in the child, and there the group has failed. So the others see the death of a worker at
@@ -90,6 +98,7 @@
 
 #define GCOMP_SOCKETS_MISMATCH 1
 #define GCOMP_SOCKETS_FAILED 2
+#define GCOMP_SOCKETS_NOTHING 3 /* of gcomp_sockets_receive_from: no message came in time */
 
 /* Bytes of a shard that are summed at a time, a multiple of 4. Tests set a small one. */
 #ifndef GCOMP_SOCKETS_PIECE
@@ -120,6 +129,11 @@
 /* Seconds for which a connection keeps its seat at least. */
 #ifndef GCOMP_SOCKETS_GRACE
 #define GCOMP_SOCKETS_GRACE 0.01
+#endif
+
+/* The longest message between two workers. */
+#ifndef GCOMP_SOCKETS_LONGEST
+#define GCOMP_SOCKETS_LONGEST ((uint64_t)1 << 32)
 #endif
 
 /* Seconds of rendezvous and of silence if the desc has 0. */
@@ -200,6 +214,27 @@ typedef struct gcomp_sockets_flow {
     size_t out_left, in_left;
 } gcomp_sockets_flow;
 
+/* What goes before a message. */
+typedef struct gcomp_sockets_head {
+    uint32_t magic; /* not that of a gcomp_sockets_part */
+    uint32_t zero;
+    uint64_t bytes;
+} gcomp_sockets_head;
+
+/* A message that has come, or is coming; its bytes stand behind it. */
+typedef struct gcomp_sockets_message {
+    struct gcomp_sockets_message *next;
+    size_t bytes, come;
+} gcomp_sockets_message;
+
+/* The messages of one worker. */
+typedef struct gcomp_sockets_inbox {
+    gcomp_sockets_message *first, *last; /* the last one may be incomplete */
+    gcomp_sockets_head head;
+    size_t head_come; /* bytes of it; 0: none is coming */
+    int waits;        /* a collective stands in the stream */
+} gcomp_sockets_inbox;
+
 typedef struct gcomp_sockets {
     int rank;
     int world;
@@ -212,6 +247,7 @@ typedef struct gcomp_sockets {
     gcomp_sockets_flow *flows;  /* [world] */
     gcomp_sockets_part *parts;  /* [world] */
     unsigned char *buffer;      /* [world][GCOMP_SOCKETS_PIECE] */
+    gcomp_sockets_inbox *inboxes; /* [world] */
     struct gcomp_sockets *next; /* in gcomp_sockets_list */
 } gcomp_sockets;
 
@@ -292,6 +328,13 @@ static inline void gcomp_sockets_close(gcomp_sockets *s)
         }
     pthread_mutex_unlock(&gcomp_sockets_lock);
     for (int i = 0; s->peers && i < s->descriptors; i++) gcomp_sockets_hang_up(s, i);
+    for (int w = 0; s->inboxes && w < s->world; w++)
+        while (s->inboxes[w].first) {
+            gcomp_sockets_message *next = s->inboxes[w].first->next;
+            free(s->inboxes[w].first);
+            s->inboxes[w].first = next;
+        }
+    free(s->inboxes);
     free(s->peers);
     free(s->polls);
     free(s->flows);
@@ -408,6 +451,8 @@ static inline int gcomp_sockets_meet(gcomp_sockets *s, gcomp_sockets_kind kind, 
 {
     gcomp_sockets_part *mine = &s->parts[s->rank];
     int verdict = 0;
+    for (int w = 0; w < s->world && !s->failed; w++) /* one that a message has found dead */
+        if (w != s->rank && s->peers[w] < 0) gcomp_sockets_fail(s);
     if (s->failed) return GCOMP_SOCKETS_FAILED;
     mine->magic = 0x4b534347u;
     mine->kind = (uint32_t)kind;
@@ -646,6 +691,147 @@ static inline int gcomp_sockets_barrier(void *user)
     gcomp_sockets *s = (gcomp_sockets *)user;
     int error = gcomp_sockets_meet(s, GCOMP_SOCKETS_BARRIER, 0, 0, 0);
     return error ? error : gcomp_sockets_part_company(s);
+}
+
+/* ---- messages between two workers */
+
+#define GCOMP_SOCKETS_MESSAGE 0x4d534347u
+
+static inline int gcomp_sockets_incomplete(const gcomp_sockets_inbox *in)
+{
+    return in->head_come > 0 || (in->last && in->last->come < in->last->bytes);
+}
+
+/* The head is complete: makes room for its message. Returns 0, or -1 if there is none. */
+static inline int gcomp_sockets_make_room(gcomp_sockets_inbox *in)
+{
+    gcomp_sockets_message *m;
+    if (in->head.bytes > GCOMP_SOCKETS_LONGEST || in->head.bytes > SIZE_MAX - sizeof *m) return -1;
+    m = (gcomp_sockets_message *)malloc(sizeof *m + (size_t)in->head.bytes);
+    if (!m) return -1;
+    m->next = NULL;
+    m->bytes = (size_t)in->head.bytes;
+    m->come = 0;
+    if (in->first) in->last->next = m;
+    else in->first = m;
+    in->last = m;
+    in->head_come = 0;
+    return 0;
+}
+
+/* Takes in what worker w has sent, up to the first byte of a collective. Returns how many bytes
+   that were; -1: the connection is gone, or says what no worker says. */
+static inline long gcomp_sockets_take_in(gcomp_sockets *s, int w)
+{
+    gcomp_sockets_inbox *in = &s->inboxes[w];
+    long moved = 0;
+    for (;;) {
+        const int body = in->last && in->last->come < in->last->bytes;
+        unsigned char *to = body ? (unsigned char *)(in->last + 1) + in->last->come
+                                 : (unsigned char *)&in->head + in->head_come;
+        const size_t most = body ? in->last->bytes - in->last->come
+                                 : sizeof in->head - in->head_come;
+        uint32_t magic = GCOMP_SOCKETS_MESSAGE;
+        ssize_t n = (ssize_t)sizeof magic;
+        if (!body && !in->head_come) n = recv(s->peers[w], &magic, sizeof magic, MSG_PEEK);
+        if (n > 0 && n < (ssize_t)sizeof magic) return moved; /* the rest is on its way */
+        in->waits = n > 0 && magic != GCOMP_SOCKETS_MESSAGE;
+        if (in->waits) return moved;
+        if (n > 0) n = recv(s->peers[w], to, most, 0);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return moved;
+        if (n <= 0) return -1;
+        moved += (long)n;
+        if (body) in->last->come += (size_t)n;
+        else in->head_come += (size_t)n;
+        if (in->head_come == sizeof in->head && gcomp_sockets_make_room(in)) return -1;
+    }
+}
+
+/* Sends the flow to worker `to`, or waits for a message of worker `from`; the other one is -1. Takes
+   in what comes meanwhile. Returns 0, GCOMP_SOCKETS_FAILED or GCOMP_SOCKETS_NOTHING. */
+static inline int gcomp_sockets_talk(gcomp_sockets *s, int to, gcomp_sockets_flow *flow, int from,
+                                     double seconds)
+{
+    double then = gcomp_sockets_now() + seconds;
+    const int with = to >= 0 ? to : from;
+    const gcomp_sockets_inbox *in = &s->inboxes[with];
+    int once = !(seconds > 0);
+    if (from >= 0 && !once && gcomp_sockets_incomplete(in)) then = gcomp_sockets_now() + s->silence;
+    for (int w = 0; w < s->world; w++) s->inboxes[w].waits = 0;
+    for (;;) {
+        if (to >= 0 && flow->out_left == 0) return 0;
+        if (from >= 0 && in->first && in->first->come == in->first->bytes) return 0;
+        if (s->failed || s->peers[with] < 0) return GCOMP_SOCKETS_FAILED;
+        if (once < 0 || (!once && gcomp_sockets_now() >= then)) {
+            if (once < 0) return GCOMP_SOCKETS_NOTHING; /* the rest may be coming */
+            if (from >= 0 && !gcomp_sockets_incomplete(in)) return GCOMP_SOCKETS_NOTHING;
+            gcomp_sockets_hang_up(s, with); /* in the midst of a message */
+            return GCOMP_SOCKETS_FAILED;
+        }
+        for (int w = 0; w < s->world; w++) {
+            const int in_events = s->inboxes[w].waits ? 0 : POLLIN;
+            s->polls[w].events = (short)(in_events | (w == to ? POLLOUT : 0));
+            s->polls[w].revents = 0;
+            s->polls[w].fd = s->polls[w].events ? s->peers[w] : -1;
+        }
+        if (once) poll(s->polls, (nfds_t)s->world, 0);
+        else gcomp_sockets_look(s, then);
+        for (int w = 0; w < s->world; w++) {
+            long moved = 0, sent = 0;
+            if (s->polls[w].revents & ~POLLOUT) moved = gcomp_sockets_take_in(s, w);
+            if (moved >= 0 && w == to && (s->polls[w].revents & POLLOUT))
+                sent = gcomp_sockets_some(s->peers[w], flow, POLLOUT);
+            if (moved < 0 || sent < 0) gcomp_sockets_hang_up(s, w);
+            /* once a message has begun, the rule of silence holds for the rest of it */
+            if (!once && ((w == to && sent > 0) || (w == from && moved > 0)))
+                then = gcomp_sockets_now() + s->silence;
+        }
+        once = once ? -1 : 0;
+    }
+}
+
+/* Sends data[bytes] to worker `to`. Waits while it takes bytes in, for at most `silence` seconds
+   without one. Returns 0; GCOMP_SOCKETS_MISMATCH: there is no such other worker;
+   GCOMP_SOCKETS_FAILED: it is gone, or was silent, and is gone for this worker from now on. */
+static inline int gcomp_sockets_send_to(void *user, int to, const void *data, size_t bytes)
+{
+    gcomp_sockets *s = (gcomp_sockets *)user;
+    const gcomp_sockets_head head = {GCOMP_SOCKETS_MESSAGE, 0, bytes};
+    gcomp_sockets_flow flow = {(const unsigned char *)&head, NULL, sizeof head, 0};
+    int error;
+    if (to < 0 || to >= s->world || to == s->rank || (uint64_t)bytes > GCOMP_SOCKETS_LONGEST)
+        return GCOMP_SOCKETS_MISMATCH;
+    error = gcomp_sockets_talk(s, to, &flow, -1, s->silence);
+    flow.out = (const unsigned char *)data;
+    flow.out_left = bytes;
+    return error ? error : gcomp_sockets_talk(s, to, &flow, -1, s->silence);
+}
+
+/* Receives the oldest message of worker `from` that was not received yet; waits `seconds` for its
+   first byte, and then for the rest as gcomp_sockets_send_to; 0: does not wait. *bytes <- its
+   length. Returns 0, or with data unchanged
+     GCOMP_SOCKETS_NOTHING   no message came in time: it may come later
+     GCOMP_SOCKETS_MISMATCH  the message has more than `capacity` bytes, and is dropped; or there
+                             is no such other worker
+     GCOMP_SOCKETS_FAILED    the worker is gone, and nothing of it is left to receive */
+static inline int gcomp_sockets_receive_from(void *user, int from, void *data, size_t capacity,
+                                             size_t *bytes, double seconds)
+{
+    gcomp_sockets *s = (gcomp_sockets *)user;
+    gcomp_sockets_message *m;
+    int error;
+    if (from < 0 || from >= s->world || from == s->rank) return GCOMP_SOCKETS_MISMATCH;
+    error = gcomp_sockets_talk(s, -1, NULL, from, seconds);
+    if (error) return error;
+    m = s->inboxes[from].first;
+    s->inboxes[from].first = m->next;
+    if (!m->next) s->inboxes[from].last = NULL;
+    *bytes = m->bytes;
+    error = m->bytes > capacity ? GCOMP_SOCKETS_MISMATCH : 0;
+    if (!error && m->bytes) memcpy(data, m + 1, m->bytes);
+    free(m);
+    return error;
 }
 
 /* ---- proofs: SHA-256 of FIPS 180-4, HMAC of RFC 2104 */
@@ -1222,9 +1408,10 @@ static inline gcomp_sockets *gcomp_sockets_alone(int rank, int world, double sil
     s->polls = (struct pollfd *)calloc(count, sizeof *s->polls);
     s->flows = (gcomp_sockets_flow *)calloc(count, sizeof *s->flows);
     s->parts = (gcomp_sockets_part *)calloc(count, sizeof *s->parts);
+    s->inboxes = (gcomp_sockets_inbox *)calloc(count, sizeof *s->inboxes);
     s->buffer = (unsigned char *)malloc(count * GCOMP_SOCKETS_PIECE);
     for (int i = 0; s->peers && i < s->descriptors; i++) s->peers[i] = -1;
-    if (s->peers && s->polls && s->flows && s->parts && s->buffer) return s;
+    if (s->peers && s->polls && s->flows && s->parts && s->inboxes && s->buffer) return s;
     gcomp_sockets_close(s);
     return NULL;
 }

@@ -17,6 +17,11 @@
      - a worker does not come in time, or calls gcomp_threads_fail: GCOMP_THREADS_FAILED on all, and
        in every later collective
 
+   A worker can also send a message to one other worker, with gcomp_threads_send and _receive, for
+   gossip and the like. The group takes no part in that: a message waits until it is received. What
+   goes wrong with a message is an error of that call alone, with one exception: a worker that
+   leaves by gcomp_threads_leave can be in no collective, so that these fail on all.
+
    Sums are made in rank order, and each element is summed by one worker: the same bits on all
    workers and in every run. fp16 and bf16 are added in float32, and the sum is rounded once. Each
    worker sums its shard of the elements for all, so that the work of a sum does not grow with the
@@ -36,6 +41,7 @@
 
 #define GCOMP_THREADS_MISMATCH 1
 #define GCOMP_THREADS_FAILED 2
+#define GCOMP_THREADS_NOTHING 3 /* of gcomp_threads_receive: no message came in time */
 
 typedef enum gcomp_threads_kind {
     GCOMP_THREADS_BARRIER,
@@ -59,12 +65,20 @@ typedef struct gcomp_threads_part {
     const size_t *sent, *awaited; /* of alltoallv: [world], must agree in pairs */
 } gcomp_threads_part;
 
+/* A message on its way; its bytes stand behind it. */
+typedef struct gcomp_threads_message {
+    struct gcomp_threads_message *next;
+    int from, to;
+    size_t bytes;
+} gcomp_threads_message;
+
 struct gcomp_threads;
 
 /* What the callbacks get as `user`. */
 typedef struct gcomp_threads_member {
     struct gcomp_threads *group;
     int rank;
+    int left; /* 1: this worker takes part no more */
 } gcomp_threads_member;
 
 typedef struct gcomp_threads {
@@ -78,6 +92,7 @@ typedef struct gcomp_threads {
     int failed;                    /* 1 for ever */
     gcomp_threads_part *parts;     /* [world] */
     gcomp_threads_member *members; /* [world] */
+    gcomp_threads_message *messages, **last; /* not received yet, the oldest first */
 } gcomp_threads;
 
 /* Frees a group; no thread may be inside a collective any more. NULL is allowed. */
@@ -86,6 +101,11 @@ static inline void gcomp_threads_close(gcomp_threads *group)
     if (!group) return;
     pthread_cond_destroy(&group->changed);
     pthread_mutex_destroy(&group->lock);
+    while (group->messages) {
+        gcomp_threads_message *next = group->messages->next;
+        free(group->messages);
+        group->messages = next;
+    }
     free(group->parts);
     free(group->members);
     free(group);
@@ -129,6 +149,7 @@ static inline int gcomp_threads_open(gcomp_threads **group, int world, double ti
     }
     g->world = world;
     g->timeout = timeout_seconds;
+    g->last = &g->messages;
     for (int rank = 0; rank < world; rank++) {
         g->members[rank].group = g;
         g->members[rank].rank = rank;
@@ -429,6 +450,90 @@ static inline int gcomp_threads_barrier(void *user)
 {
     gcomp_threads_part part = {GCOMP_THREADS_BARRIER, 0, 0, NULL, NULL, NULL, NULL, NULL};
     return gcomp_threads_meet((const gcomp_threads_member *)user, &part);
+}
+
+/* ---- messages between two workers. user: the `user` of the worker's gcomp_comm, as above */
+
+/* This worker takes part no more: messages to it, and collectives, fail at once. What it has sent
+   can still be received. */
+static inline void gcomp_threads_leave(void *user)
+{
+    gcomp_threads_member *me = (gcomp_threads_member *)user;
+    pthread_mutex_lock(&me->group->lock);
+    me->left = 1;
+    pthread_mutex_unlock(&me->group->lock);
+    gcomp_threads_fail(me->group);
+}
+
+/* Sends a copy of data[bytes] to worker `to`; never waits. Returns 0; GCOMP_THREADS_MISMATCH: there
+   is no such other worker; GCOMP_THREADS_FAILED: it has left, or memory is short. */
+static inline int gcomp_threads_send(void *user, int to, const void *data, size_t bytes)
+{
+    const gcomp_threads_member *me = (const gcomp_threads_member *)user;
+    gcomp_threads *g = me->group;
+    gcomp_threads_message *m;
+    int left;
+    if (to < 0 || to >= g->world || to == me->rank) return GCOMP_THREADS_MISMATCH;
+    m = (gcomp_threads_message *)malloc(sizeof *m + bytes);
+    if (!m) return GCOMP_THREADS_FAILED;
+    m->next = NULL;
+    m->from = me->rank;
+    m->to = to;
+    m->bytes = bytes;
+    if (bytes) memcpy(m + 1, data, bytes);
+    pthread_mutex_lock(&g->lock);
+    left = g->members[to].left;
+    if (!left) {
+        *g->last = m;
+        g->last = &m->next;
+        pthread_cond_broadcast(&g->changed);
+    }
+    pthread_mutex_unlock(&g->lock);
+    if (left) free(m);
+    return left ? GCOMP_THREADS_FAILED : 0;
+}
+
+/* Takes the oldest message of worker `from`. Called with the lock. NULL: there is none. */
+static inline gcomp_threads_message *gcomp_threads_take(const gcomp_threads_member *me, int from)
+{
+    gcomp_threads *g = me->group;
+    for (gcomp_threads_message **at = &g->messages; *at; at = &(*at)->next) {
+        gcomp_threads_message *m = *at;
+        if (m->from != from || m->to != me->rank) continue;
+        *at = m->next;
+        if (!m->next) g->last = at;
+        return m;
+    }
+    return NULL;
+}
+
+/* Receives the oldest message of worker `from` that was not received yet; waits for it `seconds`
+   at most; 0: does not wait. *bytes <- its length. Returns 0, or with data unchanged
+     GCOMP_THREADS_NOTHING   no message came in time: it may come later
+     GCOMP_THREADS_MISMATCH  the message has more than `capacity` bytes, and is dropped; or there
+                             is no such other worker
+     GCOMP_THREADS_FAILED    the worker has left, and nothing of it is left to receive */
+static inline int gcomp_threads_receive(void *user, int from, void *data, size_t capacity,
+                                        size_t *bytes, double seconds)
+{
+    const gcomp_threads_member *me = (const gcomp_threads_member *)user;
+    gcomp_threads *g = me->group;
+    struct timespec deadline = gcomp_threads_deadline(seconds > 0 ? seconds : 0);
+    gcomp_threads_message *m;
+    int late = !(seconds > 0), left, too_long;
+    if (from < 0 || from >= g->world || from == me->rank) return GCOMP_THREADS_MISMATCH;
+    pthread_mutex_lock(&g->lock);
+    while ((m = gcomp_threads_take(me, from)) == NULL && !g->members[from].left && !late)
+        late = pthread_cond_timedwait(&g->changed, &g->lock, &deadline) != 0;
+    if (!m) m = gcomp_threads_take(me, from); /* it came with the time-out */
+    left = g->members[from].left;
+    pthread_mutex_unlock(&g->lock);
+    if (!m) return left ? GCOMP_THREADS_FAILED : GCOMP_THREADS_NOTHING;
+    *bytes = m->bytes;
+    too_long = m->bytes > capacity;
+    if (!too_long && m->bytes) memcpy(data, m + 1, m->bytes);
+    free(m);
+    return too_long ? GCOMP_THREADS_MISMATCH : 0;
 }
 
 /* The transport of worker `rank`, for gcomp_desc.comm. Valid until the group is closed. */

@@ -333,6 +333,112 @@ static void test_one_that_gives_up_ends_the_group_at_once(void)
     CHECK(gcomp_sockets_now() - from < 30);
 }
 
+/* ---- messages between two workers */
+
+/* All send to all, more than the kernel's buffers hold, and then receive. */
+static int body_messages(gcomp_sockets *s, told *t)
+{
+    static const size_t sizes[] = {0, 1, 15, 4096, 1500000};
+    static unsigned char data[1500000];
+    size_t bytes = 9;
+    double from;
+    const int next = (s->rank + 1) % s->world;
+    t->wrong += gcomp_sockets_receive_from(s, next, data, sizeof data, &bytes, 0) != GCOMP_SOCKETS_NOTHING;
+    if (gcomp_sockets_barrier(s)) return 1; /* nobody has sent before all have looked */
+    for (size_t k = 0; k < 5; k++)
+        for (int to = 0; to < s->world; to++) {
+            memset(data, s->rank * 16 + to * 4 + (int)k % 4, sizes[k]);
+            if (to != s->rank) t->wrong += gcomp_sockets_send_to(s, to, data, sizes[k]) != 0;
+        }
+    for (int by = s->world - 1; by >= 0; by--)
+        for (size_t k = 0; k < 5 && by != s->rank; k++) {
+            t->wrong += gcomp_sockets_receive_from(s, by, data, sizes[k], &bytes, 30) != 0 || bytes != sizes[k];
+            for (size_t i = 0; i < bytes; i++) t->wrong += data[i] != by * 16 + s->rank * 4 + (int)k % 4;
+        }
+    from = gcomp_sockets_now();
+    t->wrong += gcomp_sockets_receive_from(s, next, data, 1, &bytes, 0.05) != GCOMP_SOCKETS_NOTHING;
+    t->wrong += gcomp_sockets_now() - from < 0.049;
+    if (gcomp_sockets_barrier(s)) return 1;
+    t->wrong += gcomp_sockets_send_to(s, next, data, 10) != 0; /* longer than there is room for: dropped */
+    data[0] = 77;
+    t->wrong += gcomp_sockets_receive_from(s, (s->rank + s->world - 1) % s->world, data, 9, &bytes, 30) != GCOMP_SOCKETS_MISMATCH;
+    t->wrong += bytes != 10 || data[0] != 77;
+    t->wrong += gcomp_sockets_send_to(s, s->world, data, 1) != GCOMP_SOCKETS_MISMATCH;
+    t->wrong += gcomp_sockets_send_to(s, s->rank, data, 1) != GCOMP_SOCKETS_MISMATCH;
+    t->wrong += gcomp_sockets_receive_from(s, -1, data, 1, &bytes, 0) != GCOMP_SOCKETS_MISMATCH;
+    return gcomp_sockets_barrier(s); /* collectives go on */
+}
+
+/* A collective that some have begun does not disturb messages of others. */
+static int body_messages_beside_a_barrier(gcomp_sockets *s, told *t)
+{
+    unsigned char data[4] = {1, 2, 3, 4};
+    size_t bytes;
+    if (s->rank == 1) {
+        poll(NULL, 0, 50); /* worker 2 waits in the barrier */
+        t->wrong += gcomp_sockets_send_to(s, 0, data, 4) != 0;
+    }
+    if (s->rank == 0) t->wrong += gcomp_sockets_receive_from(s, 1, data, 4, &bytes, 30) != 0 || bytes != 4;
+    return gcomp_sockets_barrier(s);
+}
+
+/* Worker 3 dies in the midst of a message to worker 0, after one to worker 1. */
+static int body_dies_in_a_message(gcomp_sockets *s, told *t)
+{
+    static unsigned char data[100];
+    const gcomp_sockets_head head = {GCOMP_SOCKETS_MESSAGE, 0, sizeof data};
+    double from = gcomp_sockets_now();
+    size_t bytes;
+    if (s->rank == 3) {
+        gcomp_sockets_send_to(s, 1, data, 50);
+        if (send(s->peers[0], &head, sizeof head, MSG_NOSIGNAL) < 0) _exit(1);
+        if (send(s->peers[0], data, 40, MSG_NOSIGNAL) < 0) _exit(1);
+        raise(SIGKILL);
+    }
+    if (s->rank == 1) t->wrong += gcomp_sockets_receive_from(s, 3, data, 100, &bytes, 30) != 0 || bytes != 50;
+    t->wrong += gcomp_sockets_receive_from(s, 3, data, 100, &bytes, 30) != GCOMP_SOCKETS_FAILED;
+    t->wrong += gcomp_sockets_send_to(s, 3, data, 100) != GCOMP_SOCKETS_FAILED;
+    for (int w = 0; w < 3; w++)
+        if (w != s->rank) t->wrong += gcomp_sockets_send_to(s, w, data, 100) != 0;
+    for (int w = 0; w < 3; w++)
+        if (w != s->rank) t->wrong += gcomp_sockets_receive_from(s, w, data, 100, &bytes, 30) != 0 || bytes != 100;
+    t->wrong += gcomp_sockets_barrier(s) != GCOMP_SOCKETS_FAILED || gcomp_sockets_now() - from > 20;
+    return 0;
+}
+
+/* Worker 1 stops in the midst of a message: silence ends its connection, and no other one. And a
+   length that nobody sends. */
+static int body_silent_in_a_message(gcomp_sockets *s, told *t)
+{
+    unsigned char data[100];
+    const gcomp_sockets_head head = {GCOMP_SOCKETS_MESSAGE, 0, s->rank == 1 ? 100 : UINT64_MAX};
+    size_t bytes;
+    if (s->rank) {
+        t->wrong += send(s->peers[0], &head, sizeof head, MSG_NOSIGNAL) != sizeof head;
+        t->wrong += gcomp_sockets_receive_from(s, 0, data, 100, &bytes, 30) != GCOMP_SOCKETS_FAILED;
+        return 0;
+    }
+    t->wrong += gcomp_sockets_receive_from(s, 2, data, 100, &bytes, 30) != GCOMP_SOCKETS_FAILED;
+    t->wrong += gcomp_sockets_receive_from(s, 1, data, 100, &bytes, 30) != GCOMP_SOCKETS_FAILED;
+    return 0;
+}
+
+static void test_messages_go_from_one_worker_to_one_other(void)
+{
+    for (int world = 2; world <= MOST; world++) CHECK(run(world, 30, body_messages) && all_are(world, 0));
+    CHECK(run(3, 30, body_messages_beside_a_barrier) && all_are(3, 0));
+}
+
+static void test_a_worker_that_dies_fails_the_messages_that_name_it(void)
+{
+    double from = gcomp_sockets_now();
+    victim = 3;
+    CHECK(run(4, 30, body_dies_in_a_message) && all_are(4, 0));
+    victim = -1;
+    CHECK(run(3, 0.3, body_silent_in_a_message) && all_are(3, 0));
+    CHECK(gcomp_sockets_now() - from < 25);
+}
+
 /* ---- the same training as over threads */
 
 static int body_train(gcomp_sockets *s, told *t)
@@ -1100,6 +1206,8 @@ int main(int argc, char **argv)
     RUN(test_collectives_of_1_to_4_workers_are_right);
     RUN(test_workers_that_disagree_are_told_and_go_on);
     RUN(test_one_that_gives_up_ends_the_group_at_once);
+    RUN(test_messages_go_from_one_worker_to_one_other);
+    RUN(test_a_worker_that_dies_fails_the_messages_that_name_it);
     RUN(test_training_ends_with_the_bits_of_threads);
     RUN(test_a_worker_that_dies_is_an_error_on_all_others);
     RUN(test_a_worker_that_dies_is_seen_at_once_though_its_child_lives);

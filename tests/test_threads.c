@@ -378,6 +378,62 @@ static int body_many(worker *w)
     return 0;
 }
 
+/* Messages go from one to one, in order and of any size; nobody else takes part. */
+static int body_messages(worker *w)
+{
+    static const size_t sizes[] = {0, 1, 4096, 100000};
+    static _Thread_local unsigned char data[100000];
+    void *me = w->comm.user;
+    int world = w->comm.world, next = (w->comm.rank + 1) % world, before = (w->comm.rank + world - 1) % world;
+    size_t bytes = 9;
+    double from;
+    w->wrong += gcomp_threads_receive(me, before, data, sizeof data, &bytes, 0) != GCOMP_THREADS_NOTHING;
+    if (w->comm.allgather(me, data, data, 0)) return 1; /* nobody has sent before all have looked */
+    for (size_t k = 0; k < 4; k++) {
+        memset(data, w->comm.rank * 16 + (int)k, sizes[k]);
+        w->wrong += gcomp_threads_send(me, next, data, sizes[k]) != 0;
+    }
+    for (size_t k = 0; k < 4; k++) {
+        w->wrong += gcomp_threads_receive(me, before, data, sizes[k], &bytes, 30) != 0 || bytes != sizes[k];
+        for (size_t i = 0; i < bytes; i++) w->wrong += data[i] != before * 16 + (int)k;
+    }
+    from = seconds();
+    w->wrong += gcomp_threads_receive(me, before, data, 1, &bytes, 0.05) != GCOMP_THREADS_NOTHING;
+    w->wrong += seconds() - from < 0.049;
+    if (w->comm.allgather(me, data, data, 0)) return 1;
+    w->wrong += gcomp_threads_send(me, next, data, 10) != 0; /* longer than there is room for: dropped */
+    data[0] = 77;
+    w->wrong += gcomp_threads_receive(me, before, data, 9, &bytes, 30) != GCOMP_THREADS_MISMATCH || bytes != 10;
+    w->wrong += data[0] != 77 || gcomp_threads_receive(me, before, data, 9, &bytes, 0) != GCOMP_THREADS_NOTHING;
+    w->wrong += gcomp_threads_send(me, world, data, 1) != GCOMP_THREADS_MISMATCH;
+    w->wrong += gcomp_threads_send(me, w->comm.rank, data, 1) != GCOMP_THREADS_MISMATCH;
+    w->wrong += gcomp_threads_receive(me, -1, data, 1, &bytes, 0) != GCOMP_THREADS_MISMATCH;
+    if (w->comm.allgather(me, data, data, 0)) return 1;
+    w->wrong += gcomp_threads_send(me, next, data, 5) != 0; /* received by nobody: freed by close */
+    return w->comm.allgather(me, data, data, 0);
+}
+
+/* Worker 0 leaves. What it sent can be received; then calls that name it fail, and no others. */
+static int body_leaves(worker *w)
+{
+    unsigned char data[8] = {1, 2, 3};
+    void *me = w->comm.user;
+    size_t bytes;
+    double from = seconds();
+    if (w->comm.rank == 0) {
+        for (int to = 1; to < 3; to++) w->wrong += gcomp_threads_send(me, to, data, 3) != 0;
+        gcomp_threads_leave(me);
+        return GCOMP_THREADS_FAILED;
+    }
+    w->wrong += gcomp_threads_receive(me, 0, data, 8, &bytes, 30) != 0 || bytes != 3;
+    w->wrong += gcomp_threads_receive(me, 0, data, 8, &bytes, 30) != GCOMP_THREADS_FAILED;
+    w->wrong += gcomp_threads_send(me, 0, data, 8) != GCOMP_THREADS_FAILED;
+    w->wrong += gcomp_threads_send(me, 3 - w->comm.rank, data, 2) != 0;
+    w->wrong += gcomp_threads_receive(me, 3 - w->comm.rank, data, 8, &bytes, 30) != 0 || bytes != 2;
+    w->wrong += seconds() - from > 20;
+    return gcomp_threads_barrier(me);
+}
+
 static void expect(int (*body)(worker *), int world, int present, int status, const char *name)
 {
     worker workers[MOST];
@@ -433,6 +489,8 @@ int main(void)
     expect(body_list_differs, 4, 4, GCOMP_THREADS_MISMATCH, "size lists that differ: error on all");
     expect(body_list_too_long, 4, 4, GCOMP_THREADS_MISMATCH, "sizes above the stride: error on all");
     expect(body_kind_differs, 3, 3, GCOMP_THREADS_MISMATCH, "different collectives: error on all");
+    expect(body_messages, 4, 4, 0, "messages go from one worker to one other, in order, of any size, with a time-out");
+    expect(body_leaves, 3, 3, GCOMP_THREADS_FAILED, "a worker that leaves is an error of calls that name it, and of collectives");
     test_missing();
     printf("1..%d\n", tests);
     return failures != 0;
