@@ -407,7 +407,7 @@
           GCOMP_AGGREGATE_SCATTER, gcomp_shard; gcomp_to_float, gcomp_from_float; comm.allreduce
           may sum halves; fp16 and bf16 may round at random; nvfp4, e3m0, nf4.
           desc.residual ("bf16", "int8") and gcomp_residual_get.
-          powersgd:rank=auto; desc.optimizer and gcomp_warning.
+          powersgd:rank=auto; leadertopk; desc.optimizer and gcomp_warning.
           Ranges are multiples of 128 elements; a tensor that is skipped takes no bytes in sums.
      0.2  Classes of results (gcomp_result_class), GCOMP_OUT_OF_STEP, GCOMP_FLOAT_MODE.
           gcomp_describe, gcomp_rounds, gcomp_tensor_name, gcomp_tensor_shape, gcomp_rank,
@@ -448,6 +448,10 @@
      topk:global=1 (gTop-k) applies only the k largest elements of the mean, so no more than k come
      back; what a worker sent for other places stays in its residual. Without alltoallv
      topk:global=1 gathers, with the same bits. Outside of steps topk:global=1 is topk.
+     leadertopk sends the places of one worker, another one in each step, and sums the values of all
+     there: what a worker brings to the sums does not grow with the workers. It needs nothing but
+     allreduce. A worker that finds the list of places damaged makes the second sum NaN, so that no
+     worker commits: it returns the error of the list, the others return GCOMP_NOT_FINITE.
      If you drive the step yourself and can carry out GCOMP_ALLTOALL, say so with
      GCOMP_AGGREGATE_SHARDS.
      Block payloads go in two shots, by AUTO from 3 workers on, where there is comm.alltoallv, or
@@ -540,15 +544,16 @@
    WHAT METHODS SEND AND KEEP
      A worker brings to the collectives of a step
        a sum of floats      none, randomk, fetch
-       two sums of floats   powersgd (P, then Q), sketch (the sketches, then k elements)
+       two sums of floats   powersgd (P, then Q), sketch (the sketches, then k elements), leadertopk
+                            (a list of places, then k elements)
        a sum of integers    intsum, behind a collective that finds the largest |p|
        a payload            every other method: it is gathered, or cut by ranges
      The codec layer can also encode with the method none. Methods of sums, and dgc, work in steps
      only.
      What was not sent
        waits in a residual  fp16 bf16 int fp8 mx nvfp4 e3m0 nf4 sign onebit twobit
-                            threshold1 topk dryden blocktopk strom adacomp randomk sketch powersgd;
-                            and nonzero, unless its values are floats
+                            threshold1 topk dryden blocktopk strom adacomp randomk leadertopk sketch
+                            powersgd; and nonzero, unless its values are floats
        waits in a memory of the method   dgc (residual and momentum), fetch (tables)
        is forgotten, since what is sent is right on average   qsgd natural wangni terngrad (but
                             for clipping) eden (nearly) intsum
@@ -567,8 +572,9 @@
      element is forgotten in a step if it is below m / 254, with bf16 what is added to e if it is
      below 2^-9 |e|. The state of methods stays floats: momenta, tables, warm starts.
      Block methods work on small residuals as they are. For other methods (sparse methods, eden with
-     feedback, powersgd, randomk, sketch, intsum, dgc) the residual of the tensor at work becomes
-     floats, in a buffer that all tensors share: 4 bytes an element of the largest such tensor.
+     feedback, powersgd, randomk, leadertopk, sketch, intsum, dgc) the residual of the tensor at
+     work becomes floats, in a buffer that all tensors share: 4 bytes an element of the largest such
+     tensor.
      gcomp_residual_get reads a residual of any kind. A save holds residuals as they are kept, and
      cannot be loaded with another desc.residual.
 
@@ -605,6 +611,7 @@
      dgc                    density=0.001, momentum=0.9 (below 1), nesterov=0, clip=0 (L2 norm, see
                             MOMENTUM), masking=1, warmup=4 (epochs)
      randomk                density=0.01, unbiased=0, neighbours=0 (1: elements side by side)
+     leadertopk             density=0.001; values travel as floats
      sketch                 density=0.001, rows=5 (1, 3, 7), columns=auto (16 to 2^28),
                             candidates=20 (1 to 64, times k)
      fetch                  density=0.001, rows=5 (1, 3, 7), columns=auto (16 to 2^28), momentum=0.9
@@ -732,6 +739,10 @@
      strom     as twobit
      threshold1   apache/mxnet
      randomk   as topk
+     leadertopk   Chen et al.: ScaleCom: Scalable Sparsified Gradient Compression for
+               Communication-Efficient Distributed Training, NeurIPS 2020 (CLT-k); Abrahamyan, Chen,
+               Bekoulis, Deligiannis: Learned Gradient Compression for Distributed Deep Learning,
+               IEEE Transactions on Neural Networks and Learning Systems, 2021
      none fp16 bf16 nonzero blocktopk   have none
      dryden    Dryden, Moon, Jacobs, Van Essen: Communication Quantization for Data-Parallel
                Training of Deep Neural Networks, MLHPC 2016
@@ -867,6 +878,16 @@
                    multiple of 2^b, the last block of the tensor is among those sent
      powersgd  6   has no payload: it exchanges sums of P and of Q, or alternately one of them
      randomk  25   has no payload: it exchanges a sum of the elements that the step's key selects
+     leadertopk 39 has no payload: it exchanges a sum of the list below, as floats, to which one
+                   worker brings its list and the others zeros; then a sum of k elements.
+                   The list: a CRC-32C of all that follows, the number of indices and the bytes that
+                   they take, a u32 each; the coder and the indices, as in topk; zeros. The bits of
+                   these bytes, from bit 0 of each byte on, fill floats, 31 bits each: bits 0 .. 29
+                   are bits 0 .. 29 of the float, and bit 30 is its bit 31. Bit 30 of the float is
+                   the opposite of its bit 29. There are ceil(8 (13 + B) / 31) floats for each
+                   matrix of a stack, where B is the least number of bytes that always hold k of n
+                   indices of a matrix: the least of 4 k, ceil(n / 8) and, for r = 0 .. 31,
+                   ceil((floor((n - k) / 2^r) + k (1 + r)) / 8)
      sketch   32   has no payload: it exchanges a sum of count sketches, then one of the elements
                    that the sketches find
      fetch    34   has no payload: it exchanges a sum of count sketches
@@ -3447,7 +3468,7 @@ typedef struct gcomp__work {
     float part;        /* 1 / world: contributions are multiplied by it before the sum */
     size_t world;
     uint32_t epoch;    /* of the step, as the user counts epochs */
-    int odd;           /* see GCOMP__TURNS */
+    int odd, leads;    /* see GCOMP__TURNS; 1: the rank is the number of the step modulo world */
     float *state;      /* lives from step to step; only commit writes it */
     float *local;      /* the row's scratch, lives for this step */
     float *sums[3];    /* of each round: this worker's contribution, then the sum over all workers;
@@ -4272,7 +4293,7 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
     X(QSGD, qsgd) X(NATURAL, natural) X(INT, int) X(EDEN, eden) \
     X(TOPK, topk) X(STROM, strom) X(DRYDEN, dryden) X(WANGNI, wangni) \
     X(ADACOMP, adacomp) X(BLOCKTOPK, blocktopk) X(DGC, dgc) X(NONZERO, nonzero) \
-    X(RANDOMK, randomk) X(SKETCH, sketch) X(FETCH, fetch) \
+    X(RANDOMK, randomk) X(LEADERTOPK, leadertopk) X(SKETCH, sketch) X(FETCH, fetch) \
     X(POWERSGD, powersgd) X(INTSUM, intsum) X(VOTE, vote)
 
 /* 1 if a user defined the macro, as 1 or as nothing; else 0: then MARK_ stays in front of the name,
@@ -4326,9 +4347,10 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
 /* Families of methods: what only such methods need is left out of builds that have none of them.
    Each condition is 1 or 0, in an #if and in an if. A new method adds its name to its families, and
    to gcomp__measures below. */
-#define GCOMP__HAS_SPARSE /* payloads of indices and values */ \
+#define GCOMP__HAS_SPARSE /* payloads of indices and values; leadertopk: lists of indices */ \
     (GCOMP__HAS(TOPK) || GCOMP__HAS(STROM) || GCOMP__HAS(DRYDEN) || GCOMP__HAS(WANGNI) || \
-     GCOMP__HAS(ADACOMP) || GCOMP__HAS(BLOCKTOPK) || GCOMP__HAS(DGC) || GCOMP__HAS(NONZERO))
+     GCOMP__HAS(ADACOMP) || GCOMP__HAS(BLOCKTOPK) || GCOMP__HAS(DGC) || GCOMP__HAS(NONZERO) || \
+     GCOMP__HAS(LEADERTOPK))
 #define GCOMP__HAS_ADDENDS /* methods that take p with gcomp__addends_of */ \
     (GCOMP__HAS_SPARSE || GCOMP__HAS(RANDOMK) || GCOMP__HAS(SKETCH) || GCOMP__HAS(FETCH))
 #define GCOMP__HAS_CODES /* the parameter `code`: entropy codes of levels */ \
@@ -10307,7 +10329,7 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
    and its line in GCOMP__METHODS, and its name in those families of >>zones that it belongs to (a
    scale before the codes, random numbers, entropy codes, ...): a build of this method alone leaves
    out what no family asks for. tests/check_without.sh makes that build, and compares its bits.
-   Numbers in payloads are never used twice: the next free one is 38.
+   Numbers in payloads are never used twice: the next free one is 40.
 
    The chapters, in this order; ">>method NAME" finds a method:
      commons of block methods   block sizes, block encoder, block measures, block checks, block
@@ -10319,8 +10341,8 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
      commons of sparse methods  selection, collection, payload, cursor, scattering
      sparse methods             topk, strom, nonzero, dryden, wangni, adacomp, blocktopk; warm-up
                                 and dgc
-     methods that sum           randomk; sketches, estimates, sketch, fetch; gemm, factors,
-                                powersgd; intsum
+     methods that sum           randomk; parts, leadertopk; sketches, estimates, sketch, fetch;
+                                gemm, factors, powersgd; intsum
      table of methods
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_ONCE
@@ -16219,6 +16241,198 @@ static const gcomp__method gcomp__row_randomk = {
     {NULL, NULL, gcomp__random_adapt}};
 #endif
 
+/* >>parts: what leadertopk, sketch and fetch share, which apply some elements of a sum alone. */
+#if GCOMP__IN_ONCE
+/* to[j] <- part * p of element index[j] of `in`: what this worker brings to a sum of `count` chosen
+   elements. */
+GCOMP__SHARED void gcomp__parts_at(const gcomp__work *work, const gcomp_input *in,
+                                   const uint32_t *index, size_t count, float *to)
+{
+    for (size_t j = 0; j < count; j++) {
+        const size_t i = index[j];
+        float p;
+        if (in->dtype == GCOMP_F32) p = ((const float *)in->grad)[i];
+        else
+            (gcomp__common(work->call.set)->widen)(&p, (const uint8_t *)in->grad + 2 * i,
+                                                   in->dtype, 1);
+        /* as a kernel makes it: each operation is rounded by itself */
+        p *= in->scale;
+        GCOMP__PIN(p);
+        if (in->residual) p += in->residual[i];
+        GCOMP__PIN_SUM(p);
+        to[j] = p * work->part;
+    }
+}
+
+/* A commit begins as if nothing had been sent: residual <- p, mean <- 0. */
+GCOMP__SHARED void gcomp__nothing_sent(const gcomp__work *work)
+{
+    const gcomp__sink sink = gcomp__sink_of(work);
+    gcomp__absorb_all(&work->call, &sink, work->n);
+}
+#endif
+
+/* >>method leadertopk: the k = density * n largest elements of one worker, the leader, which is
+   another one in each step; the values there of all workers are summed. CLT-k of ScaleCom: Chen et
+   al., NeurIPS 2020; LGC, Abrahamyan, Chen, Bekoulis, Deligiannis, 2021, builds on it.
+
+     leader    the worker whose rank is the number of the step modulo world
+     round 0   the leader's list: the indices of its k elements of largest |p|, as topk chooses
+               them. The other workers add zeros, so that the sum is the list
+     round 1   part * p of the elements in the list, summed: k floats
+     commit    mean = these sums, 0 elsewhere;  residual = 0 in the list, p elsewhere
+
+   What travels does not grow with the workers, and allreduce is all that a transport needs. Workers
+   whose gradients differ by noise alone have much the same large residuals: ScaleCom shows that the
+   leader's places then are nearly as good as those of the mean.
+
+   The list as bytes, and these as floats that a sum with zeros leaves as they are:
+
+     bytes     | CRC-32C of the rest | count | bytes of the indices | coder | indices, see >>bits |
+                 4                     4       4                      1
+     floats    | 31 bits | 31 bits | ...    the last bits are zeros, and so is what the list lacks
+
+   Bits 0 .. 29 of 31 stand at the same places in the float, bit 30 is the float's sign, and bit 30
+   of the float is the opposite of bit 29: so the exponent is 64 .. 191, and the float neither
+   subnormal nor infinite. A worker that cannot read the list brings NaN to round 1: then the sum is
+   not finite, and no worker commits. */
+#if GCOMP__ONCE(LEADERTOPK)
+enum { GCOMP__LEADER_HEAD = 13 }; /* bytes before the indices */
+
+/* The elements of a list, at most. */
+static size_t gcomp__leader_most(const gcomp_codec *codec, size_t n)
+{
+    return gcomp__sparse_k(codec->param[0], n);
+}
+
+/* Floats that a round sums, for each matrix of a stack: the longest list, then k. The list and k
+   are those of all matrices together, and need no more. */
+static size_t gcomp__leader_count(const gcomp_codec *codec, size_t rows, size_t cols, int round,
+                                  int odd)
+{
+    const size_t n = gcomp__times(rows, cols), k = gcomp__leader_most(codec, n);
+    (void)odd;
+    if (round == 0)
+        return gcomp__ceil_div(
+            gcomp__times(gcomp__plus(gcomp__index_bound(k, n), GCOMP__LEADER_HEAD), 8), 31);
+    return round == 1 ? k : 0;
+}
+
+/* Words of local memory: the leader's list as bytes; then the number of indices, and these. */
+static size_t gcomp__leader_local(const gcomp_codec *codec, size_t rows, size_t cols)
+{
+    return gcomp__plus(gcomp__leader_most(codec, gcomp__times(rows, cols)), 4);
+}
+
+/* Do both rounds together take less than all elements? */
+static int gcomp__leader_gains(const gcomp_codec *codec, size_t rows, size_t cols)
+{
+    const size_t n = gcomp__times(rows, cols);
+    return gcomp__plus(gcomp__leader_count(codec, rows, cols, 0, 0),
+                       gcomp__leader_count(codec, rows, cols, 1, 0)) < n &&
+           (uint64_t)n >> 32 == 0; /* indices are 32 bits */
+}
+
+/* Round 0 of the leader: chooses the elements, and writes their list to sums[0], `words` floats. */
+static gcomp_result gcomp__leader_choose(gcomp__work *work, size_t words)
+{
+    const size_t k = gcomp__leader_most(work->codec, work->n);
+    uint8_t *list = (uint8_t *)(void *)work->local;
+    size_t bytes = 0;
+    gcomp__selection s = gcomp__selection_in(&work->call, &work->in, work->n,
+                                             gcomp__sparse_room(work->codec, work->n));
+    GCOMP__TRY(gcomp__sparse_largest(&work->call, &s,
+                                     gcomp__sparse_guess(&work->call, &s, k, 1), k));
+    const unsigned coder = gcomp__index_coder(gcomp__sparse(work->call.set), s.index, s.count,
+                                              work->n, &bytes);
+    gcomp__put32(list + 4, (uint32_t)s.count);
+    gcomp__put32(list + 8, (uint32_t)bytes);
+    list[12] = (uint8_t)coder;
+    gcomp__put_indices(list + GCOMP__LEADER_HEAD, s.index, s.count, coder, bytes);
+    bytes += GCOMP__LEADER_HEAD;
+    gcomp__put32(list, (gcomp__common(work->call.set)->crc)(0, list + 4, bytes - 4));
+    for (size_t i = 0; i < words; i++) {
+        const size_t at = gcomp__min(31 * i / 8, bytes);
+        const uint64_t w = gcomp__get_some(list + at, list + bytes) >> 31 * i % 8;
+        work->sums[0][i] = gcomp__float((uint32_t)((w & 0x3fffffffu) | (w << 1 & 0x80000000u) |
+                                                   (~w << 1 & 0x40000000u)));
+    }
+    return GCOMP_OK;
+}
+
+/* The sum of round 0 becomes bytes again, in place, and its indices go to `index`, `count` of them.
+   Whatever the floats are: CHECKSUM_MISMATCH, or CORRUPT for a list that no leader writes. */
+static gcomp_result gcomp__leader_read(gcomp__work *work, size_t words, uint32_t *index,
+                                       size_t *count)
+{
+    uint8_t *const list = (uint8_t *)(void *)work->sums[0];
+    gcomp__packer to = {list, 0, 0};
+    gcomp__indices from;
+    for (size_t i = 0; i < words; i++) {
+        const uint32_t u = gcomp__bits(work->sums[0][i]);
+        if (!((u >> 30 ^ u >> 29) & 1)) return GCOMP_CORRUPT; /* no list, NaN or an infinity */
+        gcomp__pack_bytes(&to, (u & 0x3fffffffu) | (u >> 1 & 0x40000000u), 31);
+    }
+    const size_t room = (size_t)(to.at - list) - GCOMP__LEADER_HEAD, bytes = gcomp__get32(list + 8);
+    const unsigned coder = list[12];
+    *count = gcomp__get32(list + 4);
+    if (bytes > room || *count > gcomp__leader_most(work->codec, work->n)) return GCOMP_CORRUPT;
+    if (gcomp__get32(list) !=
+        (gcomp__common(work->call.set)->crc)(0, list + 4, GCOMP__LEADER_HEAD - 4 + bytes))
+        return GCOMP_CHECKSUM_MISMATCH;
+    if ((coder > GCOMP__CODER_MAX_RICE && coder < GCOMP__CODER_RAW) ||
+        (coder == GCOMP__CODER_BITMAP && bytes != gcomp__ceil_div(work->n, 8)))
+        return GCOMP_CORRUPT;
+    gcomp__indices_open(&from, list + GCOMP__LEADER_HEAD, bytes, coder, *count, work->n);
+    if (gcomp__next_indices(&from, index, *count) != *count) return GCOMP_CORRUPT;
+    return gcomp__indices_end(&from);
+}
+
+/* Fills the sums of a round, see >>rows. In round 0 all look at all of p, also who does not lead.
+   Round 1 takes place where the list is bad too, with NaN: so all workers know. */
+static gcomp_result gcomp__leader_make(gcomp__work *work, int round)
+{
+    const size_t words =
+        work->stack * gcomp__leader_count(work->codec, work->rows, work->cols, 0, 0);
+    const size_t floats =
+        work->stack * gcomp__leader_count(work->codec, work->rows, work->cols, 1, 0);
+    uint32_t *local = (uint32_t *)(void *)work->local;
+    gcomp__measured all;
+    size_t count = 0;
+    if (round == 0 && work->leads) return gcomp__leader_choose(work, words);
+    if (round == 0) {
+        memset(work->sums[0], 0, 4 * words);
+        return gcomp__look_at(work, GCOMP__MOST, &all);
+    }
+    const gcomp_result result = gcomp__leader_read(work, words, local + 1, &count);
+    memset(work->sums[1], result == GCOMP_OK ? 0 : 0xff, 4 * floats); /* 0xffffffff is a NaN */
+    if (result == GCOMP_OK) gcomp__parts_at(work, &work->in, local + 1, count, work->sums[1]);
+    local[0] = (uint32_t)count;
+    return result;
+}
+
+/* The list and the sums become the mean, and leave the residual. */
+static void gcomp__leader_commit(gcomp__work *work)
+{
+    const uint32_t *local = (const uint32_t *)(const void *)work->local;
+    gcomp__nothing_sent(work);
+    for (size_t j = 0; j < local[0]; j++) {
+        work->y[local[1 + j]] = work->sums[1][j];
+        if (work->residual) work->residual[local[1 + j]] = 0;
+    }
+}
+
+static const gcomp__selector gcomp__leader = {gcomp__leader_most, NULL};
+static const gcomp__payload gcomp__leader_payload = {gcomp__sparse_scratch};
+static const gcomp__sums gcomp__leader_sums = {
+    {GCOMP__SUM, GCOMP__SUM}, gcomp__leader_count, NULL, gcomp__leader_local, gcomp__leader_gains,
+    gcomp__leader_make, gcomp__leader_commit};
+static const gcomp__method gcomp__row_leadertopk = {
+    "leadertopk", 39, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT,
+    {GCOMP__NUMBER("density", 0.001, 1e-9, 1, 0)},
+    GCOMP__NO_KERNELS, &gcomp__leader_payload, &gcomp__leader_sums, {NULL, &gcomp__leader}};
+#endif
+
 /* >>sketches: count sketches, the tables that sketch and fetch sum over the workers. A table has
    1, 3, 5 or 7 rows of `columns` cells. In each row r element i has one cell and one sign:
 
@@ -16753,13 +16967,6 @@ static const gcomp__selection *gcomp__sketch_largest(const gcomp__call *call,
     if (job->task->count < job->few && guess > 1) gcomp__sketch_from(call, job, 1);
     return job->task;
 }
-
-/* A commit begins as if nothing had been sent: residual <- p, mean <- 0. */
-static void gcomp__sketch_absorb(const gcomp__work *work)
-{
-    const gcomp__sink sink = gcomp__sink_of(work);
-    gcomp__absorb_all(&work->call, &sink, work->n);
-}
 #endif
 
 /* >>method sketch: the k = density * n elements whose mean is largest, found without indices or
@@ -16820,20 +17027,7 @@ static void gcomp__sketch_choose(gcomp__work *work, size_t matrix)
     local[0] = (uint32_t)found->count;
     memcpy(local + 1, found->index, 4 * found->count);
     memset(to, 0, 4 * job.few);
-    for (size_t j = 0; j < found->count; j++) {
-        const size_t i = found->index[j];
-        float p;
-        if (job.in.dtype == GCOMP_F32) p = ((const float *)job.in.grad)[i];
-        else
-            (gcomp__common(work->call.set)->widen)(&p, (const uint8_t *)job.in.grad + 2 * i,
-                                                   job.in.dtype, 1);
-        /* as a kernel makes it: each operation is rounded by itself */
-        p *= job.in.scale;
-        GCOMP__PIN(p);
-        if (job.in.residual) p += job.in.residual[i];
-        GCOMP__PIN_SUM(p);
-        to[j] = p * job.part;
-    }
+    gcomp__parts_at(work, &job.in, found->index, found->count, to);
 }
 
 /* Fills the sums of a round, see >>rows. */
@@ -16859,7 +17053,7 @@ static void gcomp__sketch_commit(gcomp__work *work)
 {
     const size_t n = work->rows * work->cols, k = gcomp__sparse_k(work->codec->param[0], n),
                  few = gcomp__sketch_few(work->codec, n);
-    gcomp__sketch_absorb(work);
+    gcomp__nothing_sent(work);
     for (size_t s = 0; s < work->stack; s++) {
         const uint32_t *local = (const uint32_t *)(const void *)work->local + s * (few + 1);
         const float *sum = work->sums[1] + s * few;
@@ -16982,7 +17176,7 @@ static void gcomp__fetch_commit(gcomp__work *work)
 {
     const size_t n = work->rows * work->cols,
                  cells = gcomp__sketch_cells(work->codec, work->rows, work->cols);
-    gcomp__sketch_absorb(work);
+    gcomp__nothing_sent(work);
     for (size_t s = 0; s < work->stack; s++) {
         gcomp__sketch_job job =
             gcomp__sketch_job_of(work, s, gcomp__sparse_k(work->codec->param[0], n));
@@ -23933,6 +24127,7 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
     work.world = gcomp__workers(gc);
     work.epoch = gc->epoch;
     work.odd = gcomp__is_odd(slot);
+    work.leads = gc->step % gcomp__workers(gc) == gcomp__me(gc);
     work.state = slot->state;
     work.local = gc->mem.local + slot->at_local;
     for (int round = 0; round < 3; round++) work.sums[round] = gcomp__sum_at(gc, slot, round);

@@ -38,7 +38,7 @@ struct group {
     unsigned skip;                       /* bit t: tensor t has no gradient */
     int backwards, broken;
     int fail_call, fail_rank;            /* -1: none; rank -1: all */
-    tamper change;
+    tamper change, change_sum;           /* of what a gather or an exchange delivers; of a sum, from the worker itself */
     size_t at, arg;                      /* for it */
     const uint8_t *forged;               /* NULL, or the shard that worker 1 gets from worker 0 */
     size_t forged_length;
@@ -174,6 +174,8 @@ static inline void carry(group *g, size_t k)
     for (size_t w = 1; complete && request_is_a_reduction(first) && w < g->world; w++) plain_reduce(first, &g->request[w][k]);
     for (size_t w = 1; complete && request_is_a_reduction(first) && w < g->world; w++)
         memcpy(g->request[w][k].recv, first->recv, first->count * bytes_of_dtype(first->dtype));
+    for (size_t w = 0; complete && request_is_a_reduction(first) && w < g->world && g->change_sum; w++)
+        g->change_sum(g, k, w, w, (uint8_t *)g->request[w][k].recv, first->count * bytes_of_dtype(first->dtype));
     for (size_t w = 0; complete && !request_is_a_reduction(first) && w < g->world && !g->broken; w++)
         for (size_t from = 0; from < g->world && !g->broken; from++) {
             size_t length;

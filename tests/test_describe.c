@@ -359,7 +359,8 @@ static void test_codecs_that_do_not_suit_adam_are_warned_of(void)
         {"powersgd:rank=auto", NULL}, {"powersgd:rank=8", NULL}, {"powersgd:rank=auto,share=4", NULL},
         {"sign", "signs"}, {"sign:scale=rms", "signs"}, {"onebit", "signs"}, {"twobit", "signs"}, {"terngrad", "signs"},
         {"threshold1", "signs"}, {"topk", "sparse"}, {"topk+int:bits=4", "sparse"}, {"dryden", "sparse"}, {"randomk", "sparse"},
-        {"sketch", "sparse"}, {"strom", "sparse"}, {"adacomp", "sparse"}, {"blocktopk", "sparse"}, {"powersgd", "rank=auto"},
+        {"sketch", "sparse"}, {"leadertopk", "sparse"}, {"strom", "sparse"}, {"adacomp", "sparse"}, {"blocktopk", "sparse"},
+        {"powersgd", "rank=auto"},
         {"powersgd:rank=auto,share=9", "rank=auto"}, {"powersgd:rank=16,momentum=0.9", "plain SGD"}, {"dgc", "plain SGD"},
         {"fetch", "plain SGD"}, {"vote", "by its sign"},
     };
