@@ -36,19 +36,18 @@ static inline double train_accuracy(train_net *net, const train_data *data, cons
 
 /* Compares the parameters of all workers, and averages their losses. loss[r->steps]: the losses of
    this worker. Returns 0, or 1 after saying what is wrong. */
-static inline int train_compare(const train_net *net, const gcomp_comm *comm, const float *loss,
-                                train_result *r)
+static inline int train_compare_all(const float *parameters, size_t count, const gcomp_comm *comm,
+                                    const float *loss, train_result *r)
 {
-    const size_t world = (size_t)comm->world, most = net->count > r->steps ? net->count : r->steps;
+    const size_t world = (size_t)comm->world, most = count > r->steps ? count : r->steps;
     float *all = train_floats(world * most);
     int error = all == NULL;
     if (error) fprintf(stderr, "worker %d: no memory\n", comm->rank);
-    else error = comm->allgather(comm->user, net->parameters, all, net->count * sizeof(float));
+    else error = comm->allgather(comm->user, parameters, all, count * sizeof(float));
     r->identical = 1;
-    r->digest = train_digest(net);
+    r->digest = train_digest(parameters, count);
     for (size_t w = 0; !error && w < world; w++)
-        r->identical &= memcmp(all + w * net->count, net->parameters, net->count * sizeof(float)) ==
-            0;
+        r->identical &= memcmp(all + w * count, parameters, count * sizeof(float)) == 0;
     if (!error) error = comm->allgather(comm->user, loss, all, r->steps * sizeof(float));
     for (size_t s = 0; !error && s < r->steps; s++) {
         double sum = 0;
@@ -57,6 +56,12 @@ static inline int train_compare(const train_net *net, const gcomp_comm *comm, co
     }
     free(all);
     return error != 0;
+}
+
+static inline int train_compare(const train_net *net, const gcomp_comm *comm, const float *loss,
+                                train_result *r)
+{
+    return train_compare_all(net->parameters, net->count, comm, loss, r);
 }
 
 #endif /* TRAIN_AFTER_H */

@@ -209,12 +209,12 @@ static inline void train_update(train_net *net, float learning_rate,
 }
 
 /* A digest of all parameters' bits (FNV-1a of words). */
-static inline uint64_t train_digest(const train_net *net)
+static inline uint64_t train_digest(const float *parameters, size_t count)
 {
     uint64_t h = 1469598103934665603u;
-    for (size_t i = 0; i < net->count; i++) {
+    for (size_t i = 0; i < count; i++) {
         uint32_t bits;
-        memcpy(&bits, &net->parameters[i], sizeof bits);
+        memcpy(&bits, &parameters[i], sizeof bits);
         h = (h ^ bits) * 1099511628211u;
     }
     return h;
