@@ -10,7 +10,7 @@ TRAIN = $(wildcard examples/train*.[ch]) examples/gcomp_advise.h examples/gcomp_
     examples/gcomp_recover.h tests/codecs.h gcomp.h
 
 # Debian's packages: those of the demo, those of "make test", and all.
-DEMO_PACKAGES = gcc libc6-dev libstb-dev libopenblas-dev zlib1g-dev gnuplot-nox dataset-fashion-mnist
+DEMO_PACKAGES = gcc libc6-dev libstb-dev libopenblas-dev zlib1g-dev gnuplot-nox dataset-fashion-mnist fortunes
 TEST_PACKAGES = gcc g++ libc6-dev libstb-dev
 PACKAGES = $(sort $(DEMO_PACKAGES) $(TEST_PACKAGES)) clang libclang-rt-14-dev gcc-aarch64-linux-gnu libc6-dev-arm64-cross \
     qemu-user g++-mingw-w64-x86-64-posix libopenmpi-dev openmpi-bin libmpich-dev mpich
@@ -50,6 +50,13 @@ build/train: $(TRAIN) build/gcomp.o | need-demo
 
 build/train_mpi: $(TRAIN) examples/gcomp_mpi.h build/gcomp.o | need-demo
 	mpicc -DUSE_MPI $(CFLAGS) -I. examples/train.c build/gcomp.o -o $@ $(TRAIN_LIBS)
+
+TRANSFORMER = $(wildcard examples/transformer*.[ch]) $(TRAIN)
+build/transformer: $(TRANSFORMER) build/gcomp.o | need-demo
+	$(CC) $(CFLAGS) -I. examples/transformer.c build/gcomp.o -o $@ $(TRAIN_LIBS)
+
+build/transformer_mpi: $(TRANSFORMER) examples/gcomp_mpi.h build/gcomp.o | need-demo
+	mpicc -DUSE_MPI $(CFLAGS) -I. examples/transformer.c build/gcomp.o -o $@ $(TRAIN_LIBS)
 
 PATTERNS = build/outer
 $(PATTERNS): build/%: examples/%.c $(TRAIN) build/gcomp.o | need-demo
@@ -133,7 +140,7 @@ bench-torch: build/resnet build/bench ## measure encoding beside PyTorch's opera
 net: build/train build/train_mpi ## train over four hosts with slow links, made on this machine; as root; makes build/net.svg
 	bench/net.sh
 
-examples: build/first build/advise build/engine build/embedded build/own_loop build/server build/sharded build/train $(PATTERNS) ## build all examples
+examples: build/first build/advise build/engine build/embedded build/own_loop build/server build/sharded build/train build/transformer $(PATTERNS) ## build all examples
 
 test: ## test every property on every instruction set of this machine, one build with sanitizers, a short fuzz; takes minutes
 	@sh tests/run.sh

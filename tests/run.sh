@@ -110,7 +110,8 @@ have() { # tool package: or a loud skip
 }
 
 # ---------------- what there is to test, and where
-names=$(for source in tests/test_*.c; do basename $source .c; done)
+blas="test_transformer" # need CBLAS, which "make test" does not install
+names=$(for source in tests/test_*.c; do basename $source .c; done | grep -vxF "$blas")
 whole="test_kernels test_static" # contain the implementation: the one sees inside, the other is static
 # Once for all instruction sets: transports, bounds and lists are the same on each. test_kernels goes through all sets, and
 # test_random draws one for each of its cases.
@@ -308,6 +309,12 @@ long_tests() {
     for name in $names; do
         is_in $name "$whole" || program "$name, sanitizers" $name "" $san "$san_gcc" .san
     done
+    for real in float double; do
+        macro=
+        [ $real = double ] && macro=-DTRANSFORMER_DOUBLE
+        tap "test_transformer, $real" $san sh -c "$san_gcc $macro -Wall -Wextra -I. -DGCOMP_LINKED tests/test_transformer.c $san \
+            -o $out/test_transformer.$real -lopenblas -lz -lm && OPENBLAS_NUM_THREADS=1 $out/test_transformer.$real"
+    done
     digests digest
     for compiler in $cxx; do
         for std in c++11 c++17; do
@@ -334,6 +341,7 @@ examples() {
 
 over_mpi() {
     trains=
+    transformers=
     for mpi in $mpis; do
         for job in "2 mpi_two" "4 mpi_ranks" "4 mpi_faults"; do
             ranked=$out/${job#* }.$mpi
@@ -344,8 +352,13 @@ over_mpi() {
             -lopenblas -lm && $(on_ranks $mpi 2 "$out/overlap.$mpi int:bits=4 3 64 8 1 3")"
         made "train builds, $mpi" $out/train.$mpi sh -c "until [ -e $plain.status ]; do sleep 0.1; done
             mpicc.$mpi -std=gnu11 -O1 -I. -DUSE_MPI examples/train.c $plain -o $out/train.$mpi -lopenblas -lz -lm -pthread"
+        made "transformer builds, $mpi" $out/transformer.$mpi sh -c "until [ -e $plain.status ]; do sleep 0.1; done
+            mpicc.$mpi -std=gnu11 -O1 -I. -DUSE_MPI examples/transformer.c $plain -o $out/transformer.$mpi -lopenblas -lz -lm -pthread"
         trains="$trains $out/train.$mpi"
+        transformers="$transformers $out/transformer.$mpi"
     done
+    with "transformer: checkpoints, NaN, 1 to 5 workers, every transport" "$out/examples $transformers" \
+        sh tests/transformer.sh build/transformer $out/transformer $mpis
     with "one program over every transport, the same parameters" "$out/examples $trains" sh tests/same_program.sh build/train $out/train $mpis
 }
 

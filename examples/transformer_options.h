@@ -1,0 +1,160 @@
+/* transformer_options.h - the command line of transformer.c:
+
+     --optimizer NAME  adamw, adam1bit, signum or demo; see transformer_optimizers.h
+     --method CODEC    none, none|sign, vote or dct:top=32 if it is not given. As in train.c it may
+                       be "CODEC|CODEC@SCHEDULE%RESIDUAL", or advise; an epoch of a schedule is a
+                       twentieth of the steps. "OPTIMIZER/CODEC" names both
+     --gradients TYPE  fp32 or bf16
+     --rate R          the learning rate behind its warm-up; --sign-rate R: that of steps by signs,
+                       in rates
+     --refresh K       adam1bit: every K steps a mean gradient moves the second moment; 0: it stays
+     --steps N, --seed S, --workers N
+     --layers L --channels C --heads H --context T --batch B (sequences of a worker)
+     --text FILE       instead of Debian's fortunes
+     --sample N        characters that are written at the end
+     --aggregate WAY, --transport, --rank, --root, --in-order, --interface, --out: as train.c
+     --bare            no describing text and no sample, for scripts
+
+     --checkpoint NAME each worker has the file NAME.RANK; with --save-at N it is written before
+                       step N, else read before the first
+     --nan N           in step N the gradient of the last worker is not a number: all skip it */
+
+#ifndef TRANSFORMER_OPTIONS_H
+#define TRANSFORMER_OPTIONS_H
+
+#include "train_options.h" /* train_number, train_name_method, train_aggregate, train_workers */
+#include "transformer_optimizers.h"
+
+typedef struct transformer_options {
+    size_t kind; /* a transformer_kind; TRANSFORMER_KINDS: not given */
+    const char *method, *label;
+    int halves, bare;
+    float rate, sign_rate;
+    size_t refresh, steps, seed, sample, save_at, nan, world;
+    transformer_shape shape;
+    train_workers workers;
+    const char *text, *out, *interface, *checkpoint;
+    gcomp_aggregate aggregate;
+} transformer_options;
+
+static inline int transformer_usage(void)
+{
+    fprintf(stderr,
+            "usage: transformer [--optimizer adamw|adam1bit|signum|demo] [--method CODEC]\n"
+            "                   [--gradients fp32|bf16] [--rate R] [--sign-rate R] [--refresh K]\n"
+            "                   [--steps N] [--seed N] [--workers 1..%d] [--layers 1..%d] "
+            "[--channels C]\n"
+            "                   [--heads H] [--context T] [--batch B] [--text FILE] [--sample N]\n"
+            "                   [--aggregate gather|shards|two-shot] [--out DIR] [--interface "
+            "NAME] [--bare]\n"
+            "                   [--transport " TRAIN_TRANSPORTS
+            "] [--rank N --root HOST:PORT] [--in-order]\n"
+            "                   [--checkpoint NAME] [--save-at N] [--nan N]\n"
+            "       the channels are a multiple of the heads; a method may also be advise\n",
+            TRAIN_WORKERS, TRANSFORMER_LAYERS - 1);
+    return 1;
+}
+
+/* The kind whose name the first `length` characters are; TRANSFORMER_KINDS if there is none. */
+static inline size_t transformer_kind_of(const char *name, size_t length)
+{
+    size_t k = 0;
+    while (k < TRANSFORMER_KINDS &&
+           (strlen(transformer_kinds[k]) != length || strncmp(transformer_kinds[k], name, length)))
+        k++;
+    return k;
+}
+
+/* Reads an option and its value. Returns 0, or 1 if one of them is wrong. */
+static inline int transformer_option(transformer_options *o, const char *name, const char *value)
+{
+    const struct {
+        const char *name;
+        size_t most, *number;
+        int zero; /* 1: it may be 0 */
+    } numbers[] = {{"--steps", 10000000, &o->steps, 0},
+                   {"--seed", 1000000000, &o->seed, 0},
+                   {"--workers", TRAIN_WORKERS, &o->world, 0},
+                   {"--layers", TRANSFORMER_LAYERS - 1, &o->shape.layers, 0},
+                   {"--channels", 4096, &o->shape.channels, 0},
+                   {"--heads", 256, &o->shape.heads, 0},
+                   {"--context", 4096, &o->shape.context, 0},
+                   {"--batch", 4096, &o->shape.batch, 0},
+                   {"--refresh", 1000000, &o->refresh, 1},
+                   {"--sample", 1000000, &o->sample, 1},
+                   {"--save-at", 10000000, &o->save_at, 0},
+                   {"--nan", 10000000, &o->nan, 0}};
+    const struct {
+        const char *name, **text;
+    } texts[] = {{"--interface", &o->interface}, {"--root", &o->workers.root}, {"--out", &o->out},
+                 {"--checkpoint", &o->checkpoint}, {"--text", &o->text}, {"--method", &o->method}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (!strcmp(name, numbers[i].name)) {
+            *numbers[i].number = train_number(value, numbers[i].most);
+            return !*numbers[i].number && !(numbers[i].zero && !strcmp(value, "0"));
+        }
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if (!strcmp(name, texts[i].name)) return !*(*texts[i].text = value);
+    if (!strcmp(name, "--rate")) return !((o->rate = strtof(value, NULL)) > 0);
+    if (!strcmp(name, "--sign-rate")) return !((o->sign_rate = strtof(value, NULL)) > 0);
+    if (!strcmp(name, "--gradients"))
+        return (o->halves = !strcmp(value, "bf16")) == 0 && strcmp(value, "fp32");
+    if (!strcmp(name, "--optimizer"))
+        return (o->kind = transformer_kind_of(value, strlen(value))) == TRANSFORMER_KINDS;
+    if (!strcmp(name, "--rank"))
+        return (o->workers.rank = (int)train_number(value, TRAIN_WORKERS)) == 0 &&
+            strcmp(value, "0");
+    if (!strcmp(name, "--aggregate"))
+        return (o->aggregate = train_aggregate(value)) == GCOMP_AGGREGATE_AUTO;
+    if (!strcmp(name, "--transport"))
+        return o->workers.transport = value, !train_workers_know(value);
+    return 1;
+}
+
+/* Splits "OPTIMIZER/CODEC", and fills in what was not given. Returns 0, or 1 if options do not go
+   together. */
+static inline int transformer_complete(transformer_options *o)
+{
+    static char label[160];
+    const char *slash = o->method ? strchr(o->method, '/') : NULL;
+    const size_t named = slash ? transformer_kind_of(o->method, (size_t)(slash - o->method)) : 0;
+    if (slash && (named == TRANSFORMER_KINDS || o->kind != TRANSFORMER_KINDS)) return 1;
+    if (slash) {
+        o->kind = named;
+        o->method = slash + 1;
+    }
+    if (o->kind == TRANSFORMER_KINDS) o->kind = BY_ADAMW;
+    if (!o->method || !*o->method) o->method = transformer_codecs[o->kind];
+    if (!strcmp(o->method, "advise") && o->kind != BY_ADAMW) return 1;
+    snprintf(label, sizeof label, "%s%s%s", o->kind == BY_ADAMW ? "" : transformer_kinds[o->kind],
+             o->kind == BY_ADAMW ? "" : "/", o->method);
+    o->label = label;
+    o->workers.world = (int)o->world;
+    return o->shape.channels % o->shape.heads != 0 || (o->save_at && !o->checkpoint);
+}
+
+/* Reads the command line. Returns 0, or 1 after saying what is wrong. */
+static inline int transformer_read_options(transformer_options *o, int argc, char **argv)
+{
+    const transformer_options defaults = {.kind = TRANSFORMER_KINDS,
+                                          .rate = 0.002f,
+                                          .sign_rate = 0.3f,
+                                          .steps = 400,
+                                          .seed = 1,
+                                          .sample = 400,
+                                          .world = 4,
+                                          .shape = {4, 128, 4, 64, 4, 0},
+                                          .out = "build"};
+    *o = defaults;
+    o->workers.rank = -1;
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--bare")) o->bare = 1;
+        else if (!strcmp(argv[i], "--in-order")) o->workers.in_order = 1;
+        else if (transformer_option(o, argv[i], i + 1 < argc ? argv[i + 1] : ""))
+            return transformer_usage();
+        else i++;
+    }
+    return transformer_complete(o) ? transformer_usage() : 0;
+}
+
+#endif /* TRANSFORMER_OPTIONS_H */
