@@ -211,8 +211,7 @@ int main(int argc, char **argv)
         {"synchronous powersgd:rank=4", "powersgd:rank=4", pattern_synchronous, 1, {0, 0, 0, 0},
          NULL, 0, 0, 0},
         {"outer none", "none", outer_train, 1, {20, 0.7, 0.9, 0}, NULL, 0, 0, 0},
-        {"outer int:bits=4", "int:bits=4", outer_train, 1, {20, 0.7, 0.9, 0}, "outer none", 1, 0,
-         150},
+        {"outer int:bits=4", "int:bits=4", outer_train, 1, {20, 0.7, 0.9, 0}, "outer none", 1, 0, 0},
         {"outer int:bits=4,block=256", "int:bits=4,block=256", outer_train, 1, {20, 0.7, 0.9, 0},
          "outer none", 1, 0, 150},
         {"outer mx", "mx", outer_train, 1, {20, 0.7, 0.9, 0}, "outer none", 0, 0, 0},
@@ -222,7 +221,7 @@ int main(int argc, char **argv)
          "outer none", 0, 1.05 * 0.383, 0},
         {"streaming mx, delay 5", "mx", outer_train, 1, {20, 0.7, 0.9, 5}, "outer none", 0,
          1.05 * 0.390, 0}};
-    return pattern_main(argc, argv, "outer", rows, sizeof rows / sizeof *rows, 4, 0.1f, 0.001f);
+    return pattern_main(argc, argv, "outer", rows, sizeof rows / sizeof *rows, 4, 0.05f, 0.001f);
 }
 
 #endif

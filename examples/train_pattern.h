@@ -21,6 +21,7 @@
 #include <string.h>
 
 enum { PATTERN_BATCH = 32, PATTERN_STEPS = 600, PATTERN_ROWS = 16 };
+enum { PATTERN_JUDGED = 20000 }; /* training samples on which the weights at the end are judged */
 enum { PATTERN_TENSORS = 2 * TRAIN_LAYERS };
 
 struct pattern_worker;
@@ -56,6 +57,7 @@ typedef struct pattern_worker {
     double begin;
     train_result r;
     double *waited; /* [steps] rounds so far */
+    double loss;    /* of the weights at the end, over PATTERN_JUDGED training samples */
     double spread;  /* largest difference of a weight between workers, over the largest weight */
 } pattern_worker;
 
@@ -155,7 +157,7 @@ typedef struct pattern_job {
     float sgd, adam; /* learning rates */
     train_result results[PATTERN_ROWS * TRAIN_SEEDS]; /* of worker 0: row after row of a seed */
     double *waited[PATTERN_ROWS * TRAIN_SEEDS];
-    double spread[PATTERN_ROWS * TRAIN_SEEDS];
+    double spread[PATTERN_ROWS * TRAIN_SEEDS], loss[PATTERN_ROWS * TRAIN_SEEDS];
 } pattern_job;
 
 /* The largest difference between the weights of two workers, over the largest weight. */
@@ -169,6 +171,27 @@ static double pattern_spread(const float *all, size_t world, size_t n)
             largest = x > largest ? x : largest;
         }
     return (double)most / (double)largest;
+}
+
+/* The mean loss of the weights over the first PATTERN_JUDGED training samples, which the workers
+   share; -1 if the transport failed. */
+static double pattern_loss(pattern_worker *w)
+{
+    const size_t world = (size_t)w->comm.world, rank = (size_t)w->comm.rank;
+    const size_t most = w->data->count < PATTERN_JUDGED ? w->data->count : PATTERN_JUDGED;
+    const size_t batches = most / PATTERN_BATCH;
+    double sum = 0, total = 0, *all = (double *)calloc(world, sizeof *all);
+    for (size_t b = rank; b < batches; b += world) {
+        for (size_t s = 0; s < PATTERN_BATCH; s++)
+            w->net.label[s] = train_sample(w->data, b * PATTERN_BATCH + s,
+                                           w->net.x[0] + s * w->data->inputs);
+        train_forward(&w->net);
+        sum += (double)train_loss(&w->net, w->net.delta[0]) / (double)batches;
+    }
+    if (!all || w->plain->allgather(w->plain->user, &sum, all, sizeof sum)) total = -1;
+    for (size_t k = 0; k < world && total >= 0; k++) total += all[k];
+    free(all);
+    return total;
 }
 
 /* One run. Results of worker 0 go to place `at` of the job. */
@@ -206,6 +229,8 @@ static int pattern_run(pattern_worker *w, pattern_job *j, const pattern *p, size
             w->net.parameters[i] = (float)(sum / (double)world);
         }
         w->r.accuracy = train_accuracy(&w->net, w->data, w->plain);
+        w->loss = pattern_loss(w);
+        error = w->r.accuracy < 0 || w->loss < 0;
         w->r.final_loss = 0;
         for (size_t s = w->steps - last; s < w->steps; s++)
             w->r.final_loss += (double)w->r.loss[s] / (double)last;
@@ -217,6 +242,7 @@ static int pattern_run(pattern_worker *w, pattern_job *j, const pattern *p, size
         j->results[at] = w->r;
         j->waited[at] = w->waited;
         j->spread[at] = w->spread;
+        j->loss[at] = w->loss;
         return error;
     }
     free(w->r.loss);
@@ -297,43 +323,55 @@ static size_t pattern_find(const pattern_job *j, const char *name)
     return name && i < j->count ? i : 0;
 }
 
+/* The mean over the seeds of the loss at the end. */
+static double pattern_mean_loss(const pattern_job *j, size_t row)
+{
+    double sum = 0;
+    for (size_t k = 0; k < j->options->seeds; k++) sum += j->loss[k * j->count + row];
+    return sum / (double)j->options->seeds;
+}
+
+/* Says what is expected of a row, and if it is so. Returns 1 if it is not. Bars are those of the
+   images and PATTERN_STEPS steps. */
+static int pattern_judge(const pattern_job *j, const pattern *p, double loss, double other,
+                         const char *beside, double fewer)
+{
+    const int bars = p->most > 0 || p->below > 0 || p->fewer > 0;
+    const int ok = (!(p->most > 0) || loss <= other * (1 + p->most / 100)) &&
+        (!(p->below > 0) || loss <= p->below) && fewer >= p->fewer;
+    if (!bars || j->options->steps != PATTERN_STEPS || !j->data->pixels) return 0;
+    printf("  %s:", ok ? "ok" : "MISSED");
+    if (p->most > 0) printf(" at most %.3g %% above %s", p->most, beside);
+    if (p->below > 0) printf(" loss at most %.4g", p->below);
+    if (p->fewer > 0) printf(" %.4g times fewer bytes", p->fewer);
+    return !ok;
+}
+
 /* The table: means over the seeds. Returns how many bars were missed. */
 static int pattern_table(const pattern_job *j)
 {
-    const size_t seeds = j->options->seeds;
+    const size_t seeds = j->options->seeds, steps = j->options->steps;
+    const double none = train_mean_of(j->results, j->count, seeds, 0).bytes;
     int missed = 0;
-    double none;
-    train_mean first = train_mean_of(j->results, j->count, seeds, 0);
-    /* what an uncompressed ring all-reduce of the gradients sends in each step */
-    none = first.bytes;
-    printf("\nMeans over %zu seed%s. Bytes: sent by a worker in the whole run. Loss: of the last "
-           "tenth of the steps.\n\n",
-           seeds, seeds > 1 ? "s" : "");
-    printf("%-34s %8s %9s %9s %8s %9s %9s %8s\n", "", "rounds", "bytes", "fewer", "loss",
-           "accuracy", "spread", "beside");
+    printf("\nMeans over %zu seed%s. Bytes: sent by a worker in the whole run. Loss: of the weights at the\n"
+           "end, or where workers differ of their mean, over %d training samples; beside it how far\n"
+           "it is above that of the first row. Batches: the loss while training, last tenth of the steps.\n\n",
+           seeds, seeds > 1 ? "s" : "", PATTERN_JUDGED);
+    printf("%-36s %6s %9s %7s %7s %8s %8s %9s %7s\n", "", "rounds", "bytes", "fewer", "loss", "",
+           "batches", "accuracy", "spread");
     for (size_t i = 0; i < j->count; i++) {
         const pattern *p = j->rows[i];
         const size_t other = pattern_find(j, p->beside);
         const train_mean m = train_mean_of(j->results, j->count, seeds, i);
-        const double change = 100 *
-            (m.loss / train_mean_of(j->results, j->count, seeds, other).loss - 1);
-        const int judged = j->options->steps == PATTERN_STEPS && j->data->pixels;
-        const int ok = (!(p->most > 0) || change <= p->most) &&
-            (!(p->below > 0) || m.loss <= p->below) && none / m.bytes >= p->fewer;
-        const size_t steps = j->options->steps;
+        const double loss = pattern_mean_loss(j, i);
         double spread = 0;
         for (size_t k = 0; k < seeds; k++)
             spread = j->spread[k * j->count + i] > spread ? j->spread[k * j->count + i] : spread;
-        missed += judged && !ok;
-        printf("%-34s %8.0f %8.2fM %8.1fx %8.4f %8.2f%% %9.1g %+7.2f%%", p->name,
-               j->waited[i][steps - 1], m.bytes * (double)steps * 1e-6, none / m.bytes, m.loss,
-               m.accuracy, spread, change);
-        if (judged && (p->most > 0 || p->below > 0 || p->fewer > 0))
-            printf("  %s:", ok ? "ok" : "MISSED");
-        if (judged && p->most > 0)
-            printf(" %.3g %% above %s", p->most, j->rows[other]->name);
-        if (judged && p->below > 0) printf(" at most %.4g", p->below);
-        if (judged && p->fewer > 0) printf(" %.4g times fewer", p->fewer);
+        printf("%-36s %6.0f %8.2fM %6.1fx %7.4f %+7.2f%% %8.4f %8.2f%% %7.0e", p->name,
+               j->waited[i][steps - 1], m.bytes * (double)steps * 1e-6, none / m.bytes, loss,
+               100 * (loss / pattern_mean_loss(j, 0) - 1), m.loss, m.accuracy, spread);
+        missed += pattern_judge(j, p, loss, pattern_mean_loss(j, other), j->rows[other]->name,
+                                none / m.bytes);
         printf("\n");
     }
     return missed;
