@@ -223,8 +223,10 @@ int main(int argc, char **argv)
         {"delayed 5, of 5 steps", "none", delayed_train, 0, {5, 5, 0, 0}, NULL, 4, 0, 0},
         {"delayed 20, of 5 steps", "none", delayed_train, 0, {5, 20, 0, 0}, NULL, 6, 0, 0},
         {"delayed 20, of 20 steps", "none", delayed_train, 0, {20, 20, 0, 0}, NULL, 6, 0, 0},
-        {"delayed 5, of 5 steps, int:bits=4", "int:bits=4", delayed_train, 0, {5, 5, 0, 0}, NULL, 4, 0, 0},
-        {"delayed 20, of 5 steps, int:bits=4", "int:bits=4", delayed_train, 0, {5, 20, 0, 0}, NULL, 6, 0, 0},
+        {"delayed 5, of 5 steps, int:bits=4", "int:bits=4", delayed_train, 0, {5, 5, 0, 0}, NULL, 4,
+         0, 0},
+        {"delayed 20, of 5 steps, int:bits=4", "int:bits=4", delayed_train, 0, {5, 20, 0, 0}, NULL,
+         6, 0, 0},
         {"delayed 5, of 5 steps, sign", "sign", delayed_train, 0, {5, 5, 0, 0}, NULL, 0, 0, 0}};
     return pattern_main(argc, argv, "delayed", rows, sizeof rows / sizeof *rows, 4, 0.05f, 0.001f);
 }
