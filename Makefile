@@ -11,9 +11,9 @@ TRAIN = $(wildcard examples/train*.[ch]) examples/gcomp_advise.h examples/gcomp_
 
 # Debian's packages: those of the demo, those of "make test", and all.
 DEMO_PACKAGES = gcc libc6-dev libstb-dev libopenblas-dev zlib1g-dev gnuplot-nox dataset-fashion-mnist fortunes
-TEST_PACKAGES = gcc g++ libc6-dev libstb-dev
+TEST_PACKAGES = gcc g++ libc6-dev libstb-dev python3-numpy
 PACKAGES = $(sort $(DEMO_PACKAGES) $(TEST_PACKAGES)) clang libclang-rt-14-dev gcc-aarch64-linux-gnu libc6-dev-arm64-cross \
-    qemu-user g++-mingw-w64-x86-64-posix libopenmpi-dev openmpi-bin libmpich-dev mpich
+    qemu-user g++-mingw-w64-x86-64-posix libopenmpi-dev openmpi-bin libmpich-dev mpich python3-torch
 ifeq ($(sort $(MAKECMDGOALS)),demo deps)
 PACKAGES = $(DEMO_PACKAGES)
 endif
@@ -36,6 +36,10 @@ build:
 build/gcomp.o: gcomp.h | build
 	echo '#define GCOMP_IMPLEMENTATION' > build/gcomp.c; echo '#include "gcomp.h"' >> build/gcomp.c
 	$(CC) $(CFLAGS) $(CSTRICT) -I. -c build/gcomp.c -o $@
+
+build/libgcomp.so: gcomp.h | build ## the shared object that examples/python/gcomp.py loads
+	echo '#define GCOMP_IMPLEMENTATION' > build/gcomp.c; echo '#include "gcomp.h"' >> build/gcomp.c
+	$(CC) $(CFLAGS) -shared -fPIC -DGCOMP_LAYOUTS -I. build/gcomp.c -o $@
 
 need-demo:
 	@for f in cblas.h zlib.h; do echo "#include <$$f>" | $(CC) -E -x c - >/dev/null 2>&1 || \
@@ -137,6 +141,9 @@ bench-torch: build/resnet build/bench ## measure encoding beside PyTorch's opera
 	    $$python bench/torch_codecs.py && exec $$python bench/torch_hook.py; exit 1; done; \
 	    echo "missing PyTorch: apt-get install python3-torch"; exit 1
 
+bench-python: build/libgcomp.so ## measure what calls from Python cost over calls from C
+	@PATH="/usr/bin:$$PATH" python3 bench/python.py
+
 net: build/train build/train_mpi ## train over four hosts with slow links, made on this machine; as root; makes build/net.svg
 	bench/net.sh
 
@@ -151,4 +158,4 @@ test-all: ## test the rest: all compilers, levels and standards, emulated sets, 
 clean: ## remove build/
 	rm -rf build
 
-.PHONY: all help deps demo picture methods demo-mpi accuracy accordion residuals dgc patterns bench bench-gemm bench-torch advise examples test test-all clean need-demo need-gemm net
+.PHONY: all help deps demo picture methods demo-mpi accuracy accordion residuals dgc patterns bench bench-gemm bench-torch bench-python advise examples test test-all clean need-demo need-gemm net

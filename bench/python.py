@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """What examples/python/gcomp.py costs over C: gcomp.encode of 2^24 floats, and an exchange of 100 tensors of 64 x 32.
 
-The exchange is that of one worker alone, so that no transport is in it. Both sides run the same shared object, in turns that alternate;
-the table has the medians of all turns, and the medians of the differences of neighbouring turns.
+The exchange is that of one worker alone, so that no transport is in it. Calls from C (bench/python.c) and from Python alternate, in one
+process, on the same arrays, so that a change of the machine meets both. The table has processor time: the medians of both, and of the
+differences of neighbours.
 
-    make bench-python        or: bench/python.py [CODEC [TURNS]]
+    make bench-python        or: bench/python.py [CODEC [PAIRS]]
 """
 import array
+import ctypes
 import os
 import subprocess
 import sys
@@ -17,20 +19,36 @@ root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(root, "examples", "python"))
 import gcomp  # noqa: E402
 
-N, TENSORS, COUNT, REPEATS = 2 ** 24, 100, 64 * 32, 21
+N, TENSORS, ROWS, COLS = 2 ** 24, 100, 64, 32
 
 
-def milliseconds(call, repeats=REPEATS):
-    times = []
-    for i in range(-2, repeats):
-        began = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - began)
-    return 1e3 * median(times[2:])
+def library():
+    path = os.path.join(root, "build", "bench_python.so")
+    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-I" + root, os.path.join(root, "bench", "python.c"), gcomp.LIBRARY, "-o", path],
+                   check=True)
+    lib = ctypes.CDLL(path)
+    size = ctypes.c_size_t
+    lib.time_encode.restype, lib.time_encode.argtypes = ctypes.c_double, [ctypes.c_void_p, ctypes.c_void_p, size] + 2 * [ctypes.c_void_p, size]
+    lib.open_tensors.restype, lib.open_tensors.argtypes = ctypes.c_void_p, [ctypes.c_char_p, ctypes.c_int, size, size]
+    lib.time_exchange.restype, lib.time_exchange.argtypes = ctypes.c_double, [ctypes.c_void_p, ctypes.c_void_p]
+    return lib
+
+
+def pairs(c, python, count):
+    """The medians, in milliseconds: C, Python, Python - C."""
+    rows = []
+    for i in range(-3, count):
+        seconds = c()
+        assert seconds >= 0
+        began = time.thread_time()
+        python()
+        rows.append((seconds, time.thread_time() - began))
+    rows = rows[3:]
+    return [1e3 * median(column) for column in (*zip(*rows), [p - c for c, p in rows])]
 
 
 def arrays(kind):
-    """A vector of N floats, and views of COUNT of them."""
+    """A vector of N floats, and views of the gradients of all tensors in it."""
     part = [float((i * 2654435761 % 2 ** 64 >> 7) % 2001 - 1000) for i in range(2 ** 16)]
     x = array.array("f", part) * (N // len(part))
     if kind == "numpy":
@@ -40,35 +58,33 @@ def arrays(kind):
         import torch
         x = torch.tensor(x, dtype=torch.float32)
     views = memoryview(x) if kind == "array" else x
-    return x, [views[t * COUNT:(t + 1) * COUNT] for t in range(TENSORS)]
+    return x, [views[t * ROWS * COLS:(t + 1) * ROWS * COLS] for t in range(TENSORS)]
 
 
 def main():
-    codec = sys.argv[1] if len(sys.argv) > 1 else "int:bits=4"
-    turns = int(sys.argv[2]) if len(sys.argv) > 2 else 7
-    program = os.path.join(root, "build", "bench_python")
-    library = os.path.join(root, "build", "libgcomp.so")
-    subprocess.run(["gcc", "-O2", "-I" + root, os.path.join(root, "bench", "python.c"), library, "-o", program], check=True)
-    out = bytearray(gcomp.Codec(codec).bound(N))
-    print(f"{codec}, {os.cpu_count()} processors; milliseconds: C, Python, Python - C")
+    text = sys.argv[1] if len(sys.argv) > 1 else "int:bits=4"
+    count = int(sys.argv[2]) if len(sys.argv) > 2 else 101
+    lib, codec = library(), gcomp.Codec(text)
+    raw = ctypes.addressof(codec._codec)
+    out, scratch = bytearray(codec.bound(N)), bytearray(gcomp._lib.gcomp_scratch(ctypes.byref(codec._codec), N) or 1)
+    buffers = [(ctypes.addressof((ctypes.c_char * len(b)).from_buffer(b)), len(b)) for b in (out, scratch)]
+    print(f"{text}, {os.cpu_count()} processors; milliseconds: C, Python, Python - C")
     for kind in ("array", "numpy", "torch"):
         try:
             x, grads = arrays(kind)
         except ImportError as missing:
             print(f"{kind}: {missing}")
             continue
+        place = gcomp._elements(x, "x", True)[0]
+        c, p, more = pairs(lambda: lib.time_encode(raw, place, N, *buffers[0], *buffers[1]), lambda: gcomp.encode(codec, x, out=out), count)
+        print(f"{kind:6} encode 2^24    {c:8.3f} {p:8.3f} {more:8.3f} = {100 * more / c:.1f} %")
+        theirs = lib.open_tensors(text.encode(), TENSORS, ROWS, COLS)
+        addresses = (ctypes.c_void_p * TENSORS)(*(place + 4 * t * ROWS * COLS for t in range(TENSORS)))
         with gcomp.open(codec) as gc:
             for t in range(TENSORS):
-                gc.add_tensor(f"t{t}", 64, 32)
-            rows = []
-            for _ in range(turns):
-                said = subprocess.run([program, codec, str(REPEATS)], check=True, capture_output=True, text=True).stdout
-                rows.append((*map(float, said.split()), milliseconds(lambda: gcomp.encode(codec, x, out=out)),
-                             milliseconds(lambda: gc.exchange(grads))))
-        c_encode, c_exchange, encode, exchange = (median(column) for column in zip(*rows))
-        more, later = median(e - c for c, _, e, _ in rows), median(e - c for _, c, _, e in rows)
-        print(f"{kind:6} encode 2^24    {c_encode:8.3f} {encode:8.3f} {more:8.3f} = {100 * more / c_encode:.1f} %")
-        print(f"{kind:6} exchange 100   {c_exchange:8.3f} {exchange:8.3f} {later:8.3f}")
+                gc.add_tensor(f"t{t}", ROWS, COLS)
+            c, p, more = pairs(lambda: lib.time_exchange(theirs, addresses), lambda: gc.exchange(grads), 3 * count)
+        print(f"{kind:6} exchange 100   {c:8.3f} {p:8.3f} {more:8.3f}")
 
 
 if __name__ == "__main__":

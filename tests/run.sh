@@ -109,6 +109,16 @@ have() { # tool package: or a loud skip
     return 1
 }
 
+# Debian's own python3, for which its packages are, comes before another one
+python=python3
+[ -x /usr/bin/python3 ] && python=/usr/bin/python3
+have_module() { # module package
+    $python -c "import $1" >/dev/null 2>&1 && return 0
+    echo "SKIPPED what needs Python's $1: apt-get install $2"
+    [ -n "${CI:-}" ] && failed=$((failed + 1))
+    return 1
+}
+
 # ---------------- what there is to test, and where
 blas="test_transformer" # need CBLAS, which "make test" does not install
 names=$(for source in tests/test_*.c; do basename $source .c; done | grep -vxF "$blas")
@@ -160,6 +170,7 @@ bare() { # compiler flags...: the header alone, without a warning, and with smal
 }
 plain=$(object_of gcc -std=c99 -O2)
 plain_gcc="gcc -std=gnu11 -O2 -Wall -Wextra"
+shared=$PWD/$out/libgcomp.so
 san=$out/san.o
 san_gcc="gcc -std=gnu11 -O1 $SAN"
 
@@ -175,6 +186,10 @@ short_run() {
         is_in $name "$whole" || program "$name$(label_of $name)" $name "$(sets_of $name)" $plain "$plain_gcc" ""
     done
     program "test_static" test_static "" "" "gcc -std=gnu11 -O0 -DGCOMP_MAX_ISA=1" ""
+    if have_module numpy python3-numpy; then
+        made "the shared object" $shared gcc -O1 -Wall -Wextra -shared -fPIC -DGCOMP_LAYOUTS -I. $out/one.c -o $shared
+        tap "test_python" $shared env GCOMP_LIBRARY=$shared $python tests/test_python.py
+    fi
     check "style" sh tests/check_style.sh
     with "the header as C++, no warning; test_cxx" $plain sh -c "g++ -std=c++11 $STRICT -I. -fsyntax-only $out/one.cpp &&
         g++ -std=c++11 -O1 $STRICT -I. -DGCOMP_LINKED tests/test_cxx.cpp $plain -o $out/test_cxx -lm && $out/test_cxx"

@@ -794,13 +794,12 @@ class _Bridge:
     """C callbacks that call those of a Comm, and keep what these raise."""
 
     def __init__(self, comm: Any, raised: list):
+        if not isinstance(comm, Comm):
+            raise TypeError("comm is %r, not a gcomp.Comm" % (comm,))
         self.comm, self.raised = comm, raised
-        self.rank = comm.rank.__index__()
-        self.world = max(comm.world.__index__(), 1)
-        if not (-2 ** 31 <= self.rank < 2 ** 31 and -2 ** 31 <= self.world < 2 ** 31):
-            raise ValueError("rank %d and world %d are no numbers of workers" % (self.rank, self.world))
+        self.rank, self.world = _bounded(comm.rank, "comm.rank", 2 ** 31 - 1), max(_bounded(comm.world, "comm.world", 2 ** 31 - 1), 1)
         self.struct = made = _CommStruct()
-        made.rank, made.world = self.rank, comm.world
+        made.rank, made.world = self.rank, self.world
         for name in comm.allreduce_dtypes:
             if name not in _NAMES[1:] or name == "uint8":
                 raise ValueError("comm.allreduce_dtypes has %r, not fp16, bf16, int8, int16 or int32" % (name,))

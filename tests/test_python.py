@@ -1,0 +1,972 @@
+#!/usr/bin/env python3
+"""Tests of examples/python/gcomp.py, as TAP. Needs python3-numpy, and the shared object: make build/libgcomp.so.
+
+    tests/test_python.py [--random SEED CALLS]     the second form: only random calls, in this process
+
+TEST_LONG in the environment asks for 100000 random calls instead of 20000.
+"""
+import array
+import copy
+import ctypes
+import faulthandler
+import os
+import pickle
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+HERE = os.path.join(ROOT, "examples", "python")
+sys.path.insert(0, HERE)
+import numpy as np  # noqa: E402
+
+import gcomp  # noqa: E402
+
+TESTS = []
+RANDOM_CALLS = 100000 if os.environ.get("TEST_LONG") else 20000
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+def raises(kind, call, *text):
+    """The exception of that kind that a call raises; its text has all of these words."""
+    try:
+        call()
+    except kind as error:
+        for word in text:
+            assert word in str(error), "%r is not in %r" % (word, str(error))
+        return error
+    raise AssertionError("no %s is raised" % kind)
+
+
+def noise(n, seed=0, dtype="f"):
+    return np.random.RandomState(seed).randn(n).astype(dtype)
+
+
+class Threads(gcomp.Comm):
+    """Workers that are threads of this process. Sums are made in the order of ranks."""
+
+    allreduce_dtypes = ("int8", "int16", "int32")
+
+    def __init__(self, group, rank):
+        super().__init__(rank, group.world)
+        self.group = group
+
+    def swap(self, mine):
+        self.group.box[self.rank] = mine
+        self.group.barrier.wait()
+        everyone = list(self.group.box)
+        self.group.barrier.wait()
+        return everyone
+
+    def allreduce(self, data, dtype):
+        numbers = np.asarray(data)
+        everyone = self.swap(numbers.copy())
+        numbers[:] = everyone[0]
+        for other in everyone[1:]:
+            numbers += other
+
+    def allreduce_max(self, data):
+        np.asarray(data)[:] = np.maximum.reduce(self.swap(np.array(data)))
+
+    def allgather(self, mine):
+        return self.swap(mine)
+
+    def alltoall(self, parts):
+        return [of[self.rank] for of in self.swap(parts)]
+
+
+class Group:
+    def __init__(self, world):
+        self.world, self.box, self.barrier = world, [None] * world, threading.Barrier(world, timeout=20)
+
+    def run(self, work):
+        """work(comm) on all workers; returns what each returned or raised."""
+        results = [None] * self.world
+
+        def one(rank):
+            try:
+                results[rank] = work(Threads(self, rank))
+            except BaseException as error:
+                results[rank] = error
+                if not isinstance(error, gcomp.Error):
+                    self.barrier.abort()
+        threads = [threading.Thread(target=one, args=(rank,)) for rank in range(self.world)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        return results
+
+    def all_well(self, work):
+        results = self.run(work)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return results
+
+
+# ---------------- layouts, and how the library is found
+
+
+def declared():
+    with open(os.path.join(ROOT, "gcomp.h")) as f:
+        text = f.read()
+    return re.sub(r"/\*.*?\*/", "", text[:text.index("GCOMP__IMPLEMENTED")], flags=re.S), text
+
+
+@test
+def the_list_of_layouts_has_all_structs_fields_and_values_of_the_api():
+    api, text = declared()
+    wanted = []
+    for name, body in re.findall(r"^typedef struct (gcomp_\w+) \{\n(.*?)^\} \1;", api, re.S | re.M):
+        fields = []
+        for line in filter(None, (" ".join(d.split()) for d in body.split(";"))):
+            pointer = re.search(r"\(\*(\w+)\)\(", line)
+            fields += [pointer[1]] if pointer else [re.search(r"(\w+)(?:\[\w+\])?$", part.strip())[1] for part in line.split(",")]
+        wanted += [name] + [name + "." + field for field in fields]
+    for name, body in re.findall(r"^typedef enum (gcomp_\w+) \{\n(.*?)^\}", api, re.S | re.M):
+        if name != "gcomp_result":
+            wanted += re.findall(r"^\s+(GCOMP_\w+) = ", body, re.M)
+    found, name = [], True
+    while name:
+        name = gcomp._lib.gcomp_layout(len(found), None, None)
+        if name:
+            found.append(name.decode())
+    assert len(wanted) > 100 and found == wanted, set(found) ^ set(wanted)
+    codes = {name: int(value) for name, value in re.findall(r"X\((GCOMP_\w+), (-?\d+),", text)}
+    assert codes == {"GCOMP_" + name: code for code, name in gcomp._CODES.items()}
+
+
+@test
+def functions_have_the_types_of_the_header():
+    api, _ = declared()
+    kinds = {"int": "c_int", "size_t": "c_ulong", "uint64_t": "c_ulong", "uint32_t": "c_uint", "float": "c_float", "double": "c_double",
+             "gcomp_result": "c_int", "gcomp_class": "c_int", "gcomp_dtype": "c_int", "gcomp_isa": "c_int", "gcomp_optimizer": "c_int",
+             "gcomp_key": "gcomp_key", "void": "None"}
+
+    def is_kind(c, python, result=False):
+        c = " ".join(re.sub(r"\bconst\b", " ", c).split())
+        name = python.__name__ if python is not None else "None"
+        if c.count("*"):
+            if name in ("c_void_p", "c_char_p"):
+                return name == "c_void_p" or c.startswith("char *")
+            assert name.startswith("LP_") and c.count("*") == 1, (c, name)
+            inner = c.split("*")[0].strip()
+            inner = {"size_t": "c_ulong"}.get(inner, inner)
+            return name == "LP_" + inner
+        return name == kinds[c.rsplit(" ", 1)[0] if not result else c]
+    seen = 0
+    for returns, name, arguments in re.findall(r"^GCOMP_API (?:GCOMP_NODISCARD )?([\w ]+\*?)\s*(gcomp_\w+)\(([^;]*)\);", api, re.S | re.M):
+        if name not in gcomp._FUNCTIONS:
+            continue
+        seen += 1
+        ours, *types = gcomp._FUNCTIONS[name]
+        arguments = [a for a in (" ".join(a.split()) for a in arguments.split(",")) if a != "void"]
+        assert len(arguments) == len(types), name
+        if name in ("gcomp_open",):  # gcomp **
+            arguments, types = arguments[1:], types[1:]
+        assert is_kind(returns.strip(), ours, True), (name, returns)
+        for c, python in zip(arguments, types):
+            assert is_kind(c, python), (name, c, python)
+    assert seen == len(gcomp._FUNCTIONS), "%d of %d" % (seen, len(gcomp._FUNCTIONS))
+    assert type(gcomp._lib) is ctypes.CDLL  # which releases the GIL
+
+
+@test
+def another_layout_is_an_import_error():
+    struct = type("gcomp_step", (ctypes.Structure,), {"_fields_": gcomp._Step._fields_[::-1]})
+    before = gcomp._STRUCTS[:]
+    gcomp._STRUCTS[gcomp._STRUCTS.index(gcomp._Step)] = struct
+    try:
+        raises(ImportError, lambda: gcomp._check_layouts(gcomp._lib, "a.so"), "gcomp_step.scale", "gcomp_step.epoch")
+    finally:
+        gcomp._STRUCTS[:] = before
+    gcomp._VALUES["GCOMP_BF16"] = 3
+    try:
+        raises(ImportError, lambda: gcomp._check_layouts(gcomp._lib, "a.so"), "GCOMP_BF16: (3, 0) here, (2, 0) in the library")
+    finally:
+        gcomp._VALUES["GCOMP_BF16"] = 2
+    gcomp._check_layouts(gcomp._lib, "a.so")
+
+
+def python(code, *arguments, **environment):
+    return subprocess.run([sys.executable, "-c", code, *arguments], env={**os.environ, **environment}, capture_output=True, text=True)
+
+
+@test
+def libraries_that_do_not_fit_are_import_errors():
+    with tempfile.TemporaryDirectory() as d:
+        def built(name, source):
+            path = os.path.join(d, name)
+            subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", path], input=source, text=True, check=True)
+            return path
+        stubs = "".join("int %s(void) { return 0; }\n" % f for f in gcomp._FUNCTIONS if f != "gcomp_version")
+        for path, words in ((os.path.join(d, "none.so"), ("none.so", "cannot be loaded")),
+                            (built("empty.so", "int nothing;"), ("has no gcomp_version", "GCOMP_LAYOUTS")),
+                            (built("older.so", "int gcomp_version(void) { return 200; }\n" + stubs), ("version 200", "version 300"))):
+            done = python("import gcomp", PYTHONPATH=HERE, GCOMP_LIBRARY=path)
+            assert done.returncode == 1 and "ImportError" in done.stderr, done.stderr
+            for word in words:
+                assert word in done.stderr, done.stderr
+
+
+@test
+def the_header_is_compiled_once_into_the_cache_or_the_command_is_shown():
+    with tempfile.TemporaryDirectory() as d:
+        shutil.copy(os.path.join(HERE, "gcomp.py"), d)
+        code = "import gcomp, array; print(len(gcomp.encode('sign', array.array('f', bytes(4096)))), gcomp.LIBRARY)"
+        environment = dict(PYTHONPATH=d, XDG_CACHE_HOME=os.path.join(d, "cache"), GCOMP_LIBRARY="")
+        done = python(code, **environment)
+        assert done.returncode == 1 and "copy gcomp.h there" in done.stderr, done.stderr
+        shutil.copy(os.path.join(ROOT, "gcomp.h"), d)
+        done = python(code, CC="false", **environment)
+        assert done.returncode == 1 and "cannot be compiled:\nfalse -O2 -shared" in done.stderr, done.stderr
+        done = python(code, CC="no-such-compiler", **environment)
+        assert done.returncode == 1 and "no-such-compiler" in done.stderr and "ImportError" in done.stderr, done.stderr
+        compiler = "gcc -DGCOMP_ONLY_SIGN -DGCOMP_MAX_ISA=1"
+        first, second = (python(code, CC=compiler, **environment) for _ in range(2))
+        assert first.returncode == 0 and first.stdout.startswith("164 ") and "compiles" in first.stderr, first.stderr
+        assert second.stdout == first.stdout and second.stderr == "", second.stderr
+        blocked = os.path.join(d, "file")
+        open(blocked, "w").close()
+        done = python(code, CC=compiler, PYTHONPATH=d, XDG_CACHE_HOME=blocked, GCOMP_LIBRARY="")
+        assert done.returncode == 1 and "GCOMP_LIBRARY" in done.stderr and "ImportError" in done.stderr, done.stderr
+
+
+# ---------------- codec layer
+
+
+@test
+def all_methods_with_payloads_go_there_and_back_in_three_types():
+    x, payloads = noise(4096), 0
+    for method in gcomp.methods():
+        codec = gcomp.Codec(method)
+        if not codec.bound(4096):
+            assert raises(gcomp.Error, lambda: gcomp.encode(codec, x)).name == "GCOMP_NEEDS_ROUNDS"
+            continue
+        payloads += 1
+        payload = gcomp.encode(codec, x, checksum=True, key=gcomp.key(1, 2, 3, 4))
+        info = gcomp.peek(payload)
+        assert info.count == 4096 and info.length == len(payload) and info.checksum and not info.refused, info
+        gcomp.check(payload, 4096)
+        y = gcomp.decode(bytes(payload), np.empty(4096, "f"))
+        assert np.array_equal(y, np.asarray(gcomp.decode(memoryview(payload), 4096))), method
+        assert np.array_equal(gcomp.decode_add(payload, np.zeros(4096, "f")), y), method
+        residual = gcomp.retain(payload, x, np.zeros(4096, "f"))
+        assert np.array_equal(residual, x - y), method
+        assert np.array_equal(gcomp.mean([payload], np.zeros(4096, "f")), y) or method == "vote"
+        half = gcomp.decode(payload, np.empty(4096, np.float16))
+        assert np.array_equal(half, gcomp.from_float(np.empty(4096, np.float16), y)), method
+        for dtype, narrow in (("fp16", x.astype(np.float16)), ("bf16", gcomp.from_float(np.empty(4096, np.uint16), x))):
+            wide = gcomp.to_float(np.empty(4096, "f"), narrow, dtype=dtype)
+            assert gcomp.encode(codec, narrow, dtype=dtype) == gcomp.encode(codec, wide), (method, dtype)
+    assert payloads > 20
+
+
+@test
+def what_has_a_buffer_is_encoded_in_place():
+    values = [1, -2, 3] + 4093 * [0]
+    grad = array.array("f", values)
+    payload = gcomp.encode("int:bits=4", grad)
+    assert len(payload) == 2208
+    assert gcomp.decode(payload, grad) is grad and abs(grad[1] + 2.14286) < 1e-5
+    grad = array.array("f", values)
+    frozen = np.array(values, "f")
+    frozen.flags.writeable = False
+    others = [np.array(values, "f"), frozen, memoryview(grad), memoryview(grad).cast("B").cast("f"), (ctypes.c_float * 4096)(*values),
+              np.array(values, "f").reshape(64, 64), memoryview(np.array(values, "f").tobytes()).cast("f")]
+    out = bytearray(3000)
+    for other in others:
+        assert gcomp.encode("int:bits=4", other) == payload
+        assert gcomp.encode("int:bits=4", other, out=out) == payload
+    assert gcomp.encode("int:bits=4", grad, out=np.empty(3000, np.uint8)) == payload
+    assert len(gcomp.encode("int", np.empty(0, "f"))) == 32 and len(gcomp.decode(gcomp.encode("int", frozen[:0]), 0)) == 0
+    doubled = gcomp.encode("none", grad, residual=array.array("f", values), scale=3)
+    assert gcomp.decode(doubled, 4096)[1] == -8
+
+
+@test
+def arrays_that_do_not_fit_are_errors_that_say_what_to_do():
+    x, payload = noise(4096), gcomp.encode("int", noise(4096))
+    cases = [
+        (TypeError, lambda: gcomp.encode("int", x.astype("d")), "make them float32"), (TypeError, lambda: gcomp.encode("int", [1.0]), "array"),
+        (TypeError, lambda: gcomp.encode("int", x.astype(">f4")), "float32"), (ValueError, lambda: gcomp.encode("int", x[::2]), "contiguous"),
+        (ValueError, lambda: gcomp.decode(payload, x.reshape(64, 64).T), "contiguous"), (TypeError, lambda: gcomp.encode("int", None), "array"),
+        (ValueError, lambda: gcomp.decode(payload, np.frombuffer(x.tobytes(), "f")), "read-only"),
+        (TypeError, lambda: gcomp.decode("text", x), "bytes"), (TypeError, lambda: gcomp.decode(x, x), "bytes"),
+        (TypeError, lambda: gcomp.decode(payload, 0.5), "array"), (ValueError, lambda: gcomp.decode(payload, -1), "y is -1"),
+        (ValueError, lambda: gcomp.encode("int", x, residual=x[:5]), "5 elements"), (ValueError, lambda: gcomp.encode("int", x, dtype="fp8"), "dtype"),
+        (ValueError, lambda: gcomp.encode("int", x, isa="mmx"), "isa"), (ValueError, lambda: gcomp.encode("int", x, cols=3), "rows of 3"),
+        (TypeError, lambda: gcomp.encode("int", x, scale="a"), "scale"), (ValueError, lambda: gcomp.encode("int", x, key=(1, -1)), "key.own"),
+        (ValueError, lambda: gcomp.encode("none", x, out=x.view(np.uint8)), "shares memory"),
+        (ValueError, lambda: gcomp.decode(memoryview(x).cast("B")[:32], x), "shares memory"),
+        (ValueError, lambda: gcomp.mean([payload, x.view(np.uint8)], x), "shares memory"), (TypeError, lambda: gcomp.mean(payload, x), "list"),
+        (ValueError, lambda: gcomp.retain(payload, x, x), "shares memory"), (ValueError, lambda: gcomp.retain(payload, x, x[:9]), "9 elements"),
+        (ValueError, lambda: gcomp.to_float(x, x[:9]), "as many"), (ValueError, lambda: gcomp.encode("int", x, out=bytes(9)), "read-only"),
+        (TypeError, lambda: gcomp.Codec(7), "text"), (ValueError, lambda: gcomp.check(payload, 2 ** 64), "n is"),
+        (ValueError, lambda: gcomp.retain(payload, x, memoryview(bytearray(16385))[1:].cast("f")), "aligned"),
+        (ValueError, lambda: gcomp.momentum_step(x, x, x, 1, 1), "shares memory"), (TypeError, lambda: gcomp.check(payload, 1.5), "whole"),
+    ]
+    for kind, call, word in cases:
+        raises(kind, call, word)
+
+
+@test
+def errors_have_code_name_kind_and_the_sentence():
+    x, payload = noise(4096), gcomp.encode("int", noise(4096), checksum=True)
+    error = raises(gcomp.Error, lambda: gcomp.Codec("topk:density=7"), "GCOMP_BAD_CODEC", "density")
+    assert error.code == gcomp.BAD_CODEC == -7 and error.name == "GCOMP_BAD_CODEC" and error.kind == "fatal" and "density" in error.sentence
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.code, again.sentence) == (error.code, error.sentence)
+    broken = bytearray(payload)
+    broken[100] ^= 1
+    assert raises(gcomp.Error, lambda: gcomp.decode(broken, x)).code == gcomp.CHECKSUM_MISMATCH
+    assert raises(gcomp.Error, lambda: gcomp.decode(payload[:50], x)).code == gcomp.TRUNCATED
+    assert raises(gcomp.Error, lambda: gcomp.decode(payload, x[:5])).code == gcomp.COUNT_MISMATCH
+    assert raises(gcomp.Error, lambda: gcomp.decode(payload, 2 ** 62)).code == gcomp.COUNT_MISMATCH
+    assert raises(gcomp.Error, lambda: gcomp.encode("int", x, out=bytearray(5))).code == gcomp.DST_TOO_SMALL
+    x[5] = np.nan
+    error = raises(gcomp.Error, lambda: gcomp.encode("int", x))
+    assert error.kind == "retry" and gcomp.peek(error.payload).refused
+    assert raises(gcomp.Error, lambda: gcomp.decode(error.payload, x)).code == gcomp.NOT_FINITE
+
+
+@test
+def the_gil_is_free_while_the_library_computes():
+    x = noise(2 ** 22)
+    for _ in range(5):  # another process may take the processor
+        ended, longest, last = threading.Event(), 0, time.monotonic()
+        took = []
+
+        def work():
+            began = time.monotonic()
+            gcomp.encode("eden", x, isa="scalar")
+            took.append(time.monotonic() - began)
+            ended.set()
+        thread = threading.Thread(target=work)
+        thread.start()
+        while not ended.is_set():
+            now = time.monotonic()
+            longest, last = max(longest, now - last), now
+        thread.join()
+        if longest < took[0] / 2:
+            return
+    raise AssertionError("for %g s of %g nothing else ran" % (longest, took[0]))
+
+
+# ---------------- objects
+
+
+def tensors(gc):
+    gc.add_tensor("w", 60, 40)
+    gc.add_tensor("half", 50, 30, dtype="bf16")
+    gc.add_tensor("b", 40)
+
+
+def gradients(rank, step):
+    wide = noise(1500, 1000 + 10 * step + rank)
+    return [noise(2400, 10 * step + rank).reshape(60, 40), gcomp.from_float(np.empty(1500, np.uint16), wide), noise(40, rank)]
+
+
+def as_bytes(grads):
+    return b"".join(g.tobytes() for g in grads)
+
+
+CODECS = ("none", "sign", "topk:density=0.02", "powersgd:rank=2", "int:bits=4", "intsum:bits=16", "sketch:density=0.01", "eden", "fp16",
+          "topk:density=0.02,global=1", "randomk:density=0.05", "terngrad:share=1")
+
+
+@test
+def workers_have_the_same_means_by_exchange_and_by_steps():
+    for codec in CODECS:
+        def work(comm):
+            with gcomp.open(codec, comm=comm, min_elements=100) as gc, gcomp.open(codec, comm=comm, min_elements=100) as steps:
+                tensors(gc)
+                tensors(steps)
+                seen = b""
+                for step in range(3):
+                    one, two = gradients(comm.rank, step), gradients(comm.rank, step)
+                    own = as_bytes(one)
+                    gc.exchange(one)
+                    steps.step_begin()
+                    for i in (2, 0, 1):
+                        steps.step_ready(i, two[i])
+                    while True:
+                        request = steps.step_next()
+                        if request.kind == "done":
+                            break
+                        steps.step_done(request, comm.carry_out(request))
+                    assert as_bytes(two) == own
+                    steps.step_commit()
+                    assert as_bytes(one) == as_bytes(two) != own
+                    seen += as_bytes(one)
+                return seen
+        results = Group(4).all_well(work)
+        assert len(set(results)) == 1, codec
+
+
+@test
+def the_mean_is_the_mean_and_a_skipped_tensor_stays():
+    def work(comm):
+        with gcomp.open("none", comm=comm, measure=True, clock=time.perf_counter) as gc:
+            gc.add_tensor("a", 30, 20)
+            gc.add_tensor("b", 10)
+            grads = [noise(600, comm.rank).reshape(30, 20), None]
+            gc.exchange(grads, scale=2.0)
+            flat = np.concatenate([noise(600, comm.rank), np.full(10, comm.rank, "f")])
+            gc.exchange_flat(flat, samples=1, batch=3)
+            stats = gc.stats()
+            assert stats.steps == 2 and stats.bytes_in == 4 * 1210 and stats.mean_norm > 0 and stats.communicate_seconds > 0
+            assert gc.step_number == 2 and len(gc) == 2 and gc.find("b") == 1 and gc.name(1) == "b" and gc.shape(0) == (30, 20, 1)
+            assert (gc.rank, gc.world) == (comm.rank, 3) and str(gc.codec(0)) == "none" and gc.shard(0, 0)[0] == 0
+            assert "a: 30 x 20 fp32, none" in gc.describe() and gc.memory_used() > 0
+            raises(KeyError, lambda: gc.find("c"))
+            raises(IndexError, lambda: gc.name(2))
+            raises(gcomp.Error, lambda: gc.residual(0), "WRONG_STATE")
+            return grads[0], flat
+    for grad, flat in Group(3).all_well(work):
+        expected = sum(noise(600, rank) for rank in range(3)) / 3
+        assert np.allclose(grad.ravel(), 2 * expected, atol=1e-5) and np.allclose(flat[:600], expected, atol=1e-5)
+        assert np.allclose(flat[600:], 1)
+
+
+@test
+def one_worker_compresses_commits_and_gets_back():
+    with gcomp.open("topk:density=0.02", residual="bf16") as gc:
+        gc.add_tensor("w", 100, 20)
+        gc.prepare()
+        grad = noise(2000)
+        payload = gc.compress(0, 0, grad)
+        assert gc.compress(0, 0, grad, out=bytearray(9000)) == payload
+        before = grad.copy()
+        gc.commit(0, grad, payload)
+        assert np.array_equal(grad, before)
+        sent = np.asarray(gcomp.decode(payload, 2000))
+        assert np.allclose(gc.residual(0), before - sent, rtol=0.01) and np.count_nonzero(sent) == 40
+        gc.give_back(0, payload)
+        assert np.allclose(gc.residual(0), before, rtol=0.01)
+        gc.reset(0)
+        assert not np.any(gc.residual(0))
+        gc.commit(0, grad, payload, [payload, payload])
+        assert np.array_equal(grad, sent)
+        raises(TypeError, lambda: gc.commit(0, payload, payload))
+        raises(gcomp.Error, lambda: gc.commit(0, grad, b"x" * 40), "NOT_A_PAYLOAD")
+    codec, found = gcomp.rounds("powersgd:rank=2", "w", 100, 50)
+    assert str(codec) == "powersgd:rank=2" and [r.kind for r in found] == ["allreduce", "allreduce"] and found[0].dtype == "fp32"
+    assert gcomp.memory_needed("sign", [("w", 100, 50), ("b", 7)]) > 20000
+    assert "warning" in describe_of("sign", "adam") and "warning" not in describe_of("sign", "sgd")
+    assert gcomp.Codec("sign").warning("adam") and gcomp.Codec("int").warning("adam") is None
+    x, v, m = np.ones(5, "f"), np.ones(5, "f"), np.ones(5, "f")
+    gcomp.momentum_step(x, v, m, 0.5, 0.5)
+    assert np.all(v == 1.5) and np.all(x == 1 - 0.5 * 2.5)
+
+
+def describe_of(codec, optimizer):
+    with gcomp.open(codec, optimizer=optimizer) as gc:
+        gc.add_tensor("w", 100, 50)
+        return gc.describe()
+
+
+@test
+def saves_go_on_with_the_same_bits_and_other_numbers_of_workers():
+    def train(gc, comm, steps):
+        seen = b""
+        for step in steps:
+            grads = gradients(comm.rank, step)
+            gc.exchange(grads)
+            seen += as_bytes(grads)
+        return seen
+
+    def whole(comm):
+        with gcomp.open("topk:density=0.02", comm=comm, min_elements=100) as gc:
+            tensors(gc)
+            train(gc, comm, range(3))
+            save = gc.save()
+            return save, train(gc, comm, range(3, 6)), np.asarray(gc.residual(0))
+    results = Group(4).all_well(whole)
+    saves = [r[0] for r in results]
+
+    def loaded(comm):
+        with gcomp.open("topk:density=0.02", comm=comm, min_elements=100) as gc:
+            tensors(gc)
+            gc.load([saves[comm.rank]])
+            return train(gc, comm, range(3, 6))
+    assert Group(4).all_well(loaded) == [r[1] for r in results]
+
+    def fewer(comm):
+        with gcomp.open("topk:density=0.02", comm=comm, min_elements=100) as gc:
+            tensors(gc)
+            raises(gcomp.Error, lambda: gc.load([saves[0]]), "SAVE_MISMATCH")
+            raises(gcomp.Error, lambda: gc.load([b"x" * 200] * 4), "NOT_A_SAVE")
+            raises(TypeError, lambda: gc.load(saves[0]))
+            gc.load(saves)
+            assert gc.step_number == 3
+            return np.asarray(gc.residual(0))
+    means = Group(2).all_well(fewer)
+    for mean in means:
+        assert np.any(mean) and np.array_equal(mean, means[0])
+
+    smaller = Group(2)
+
+    def leave(comm):
+        with gcomp.open("sign", comm=comm) as gc:
+            gc.add_tensor("w", 60, 40)
+            gc.exchange([noise(2400, comm.rank)])
+            mine = np.asarray(gc.residual(0))
+            saves = comm.swap(gc.save())
+            everyone = sum(comm.swap(mine)) / 3
+            if comm.rank == 2:
+                return everyone
+            if comm.rank == 0:
+                gc.take_over(saves[2])
+            gc.regroup(Threads(smaller, comm.rank))
+            now = np.asarray(gc.residual(0))
+            rest = sum(Threads(smaller, comm.rank).swap(now)) / 2
+            assert np.allclose(rest, everyone, atol=1e-6) and gc.world == 2
+            gc.exchange([noise(2400, comm.rank)])
+            return everyone
+    Group(3).all_well(leave)
+
+    def joins(comm):
+        with gcomp.open("sign", comm=comm) as gc:
+            gc.add_tensor("w", 60, 40)
+            raises(gcomp.Error, lambda: gc.join(b""), "GCOMP_")
+            with gcomp.open("sign", comm=comm) as other:
+                other.add_tensor("w", 60, 40)
+                other.restart(17)
+                gc.join(other.save())
+            assert gc.step_number == 17
+            gc.exchange([noise(2400, comm.rank)])
+    Group(2).all_well(joins)
+
+
+# ---------------- errors of steps
+
+
+@test
+def an_error_of_one_worker_is_known_to_all_and_changes_nothing():
+    def work(comm, spoil):
+        with gcomp.open("int:bits=4", comm=comm) as gc:
+            gc.add_tensor("w", 60, 40)
+            grad = noise(2400, comm.rank)
+            given, words = spoil(grad) if comm.rank == 1 else ([grad], {})
+            before = grad.tobytes()
+            try:
+                gc.exchange(given, **words)
+            except Exception as error:
+                found = error
+            else:
+                raise AssertionError("no error")
+            assert grad.tobytes() == before
+            gc.exchange([noise(2400, comm.rank)])  # and the next step works
+            return getattr(found, "name", type(found).__name__)
+
+    def not_finite(grad):
+        grad[7] = np.inf
+        return [grad], {}
+    spoilers = [(not_finite, "GCOMP_NOT_FINITE", "GCOMP_NOT_FINITE"), (lambda g: ([g[:-1]], {}), "ValueError", "GCOMP_PEER_FAILED"),
+                (lambda g: ([g.astype("d")], {}), "TypeError", "GCOMP_PEER_FAILED"), (lambda g: ([], {}), "ValueError", "GCOMP_PEER_FAILED"),
+                (lambda g: (None, {}), "TypeError", "GCOMP_PEER_FAILED"), (lambda g: ([g], {"scale": "x"}), "TypeError", "GCOMP_PEER_FAILED"),
+                (lambda g: ([g], {"scale": np.nan}), "GCOMP_INVALID_ARGUMENT", "GCOMP_PEER_FAILED"),
+                (lambda g: ([g], {"rate": 1}), "TypeError", "GCOMP_PEER_FAILED")]
+    for spoil, own, others in spoilers:
+        assert Group(3).run(lambda comm: work(comm, spoil)) == [others, own, others], (own, Group(3).run(lambda comm: work(comm, spoil)))
+
+
+@test
+def what_a_callable_raises_comes_out_and_gradients_are_as_they_were():
+    class Odd(Exception):
+        pass
+
+    class Bad(gcomp.Comm):
+        def __init__(self, at, what):
+            super().__init__(0, 2)
+            self.at, self.what = at, what
+
+        def allgather(self, mine):
+            return self.do("allgather", lambda: [mine, mine])
+
+        def allreduce(self, data, dtype):
+            return self.do("allreduce", lambda: None)
+
+        def do(self, name, right):
+            if name == self.at:
+                return self.what()
+            return right()
+
+    def throw(error):
+        def raise_it():
+            raise error
+        return raise_it
+    for codec in ("sign", "none"):
+        for at, what, kind in (("allgather", throw(Odd("x")), Odd), ("allreduce", throw(Odd("x")), Odd), ("allgather", throw(SystemExit(3)), SystemExit),
+                               ("allgather", throw(KeyboardInterrupt()), KeyboardInterrupt), ("allgather", lambda: None, TypeError),
+                               ("allgather", lambda: [b""], ValueError), ("allgather", lambda: [b"", b""], ValueError),
+                               ("allgather", lambda: [1, 2], TypeError), ("allgather", lambda: "ab", TypeError)):
+            with gcomp.open(codec, comm=Bad(at, what)) as gc:
+                gc.add_tensor("w", 60, 40)
+                gc.add_tensor("b", 10)
+                grads = [noise(2400), noise(10)]
+                before = as_bytes(grads)
+                try:
+                    gc.exchange(grads)
+                except BaseException as error:
+                    assert type(error) is kind or (isinstance(error, gcomp.Error) and at == "allreduce"), (at, kind, error)
+                else:
+                    raise AssertionError("no error")
+                assert as_bytes(grads) == before
+    raises(TypeError, lambda: gcomp.open("sign", comm=gcomp.Comm(0, 2, allgather=7)), "cannot be called")
+    raises(ValueError, lambda: gcomp.open("sign", comm=gcomp.Comm(0, 2, allreduce_dtypes=["int4"])), "int4")
+    raises(gcomp.Error, lambda: gcomp.open("sign", comm=gcomp.Comm(2, 2)), "rank")
+    raises(gcomp.Error, lambda: gcomp.open("intsum", comm=gcomp.Comm(0, 2)), "MISSING_CALLBACK")
+    raises(TypeError, lambda: gcomp.open("sign", comm=7), "gcomp.Comm")
+    raises(TypeError, lambda: gcomp.open("sign", colour=1), "colour")
+    raises(ValueError, lambda: gcomp.open("sign", aggregate="ring"), "ring")
+    raises(gcomp.Error, lambda: gcomp.open("sing"), "sing")
+
+
+@test
+def what_a_callable_keeps_is_its_own():
+    kept = []
+
+    class Keeps(Threads):
+        def allreduce(self, data, dtype):
+            super().allreduce(data, dtype)
+            kept.extend((np.asarray(data), data))
+
+    def work(comm):
+        with gcomp.open("none", comm=Keeps(comm.group, comm.rank)) as gc:
+            gc.add_tensor("w", 300, 300)
+            gc.exchange([noise(90000)])
+    Group(2).all_well(work)
+    assert len(kept) == 4
+    for view in kept:
+        np.asarray(view)[:] = 1  # the object is closed; its memory is not under this
+
+
+@test
+def objects_that_are_closed_busy_or_copied_say_so():
+    gc = gcomp.open("sign")
+    gc.add_tensor("w", 60, 40)
+    raises(TypeError, lambda: copy.copy(gc), "neither copied")
+    raises(TypeError, lambda: pickle.dumps(gc), "neither copied")
+    gc.close()
+    gc.close()
+    assert gc.closed
+    for call in (lambda: gc.exchange([noise(2400)]), gc.describe, gc.stats, gc.save, gc.step_begin, gc.step_next, gc.prepare,
+                 lambda: gc.add_tensor("x", 1), lambda: gc.compress(0, 0, noise(2400)), lambda: gc.rank, lambda: gc.residual(0)):
+        assert raises(gcomp.Error, call, "closed").code == gcomp.WRONG_STATE
+
+    class Nested(Threads):
+        def allreduce(self, data, dtype):
+            seen.append(raises(gcomp.Error, lambda: self.gc.exchange([noise(2400)]), "under way").code)
+            seen.append(raises(gcomp.Error, self.gc.close, "under way").code)
+            other = threading.Thread(target=lambda: seen.append(raises(gcomp.Error, self.gc.describe, "under way").code))
+            other.start()
+            other.join()
+            super().allreduce(data, dtype)
+    seen = []
+
+    def work(comm):
+        comm = Nested(comm.group, comm.rank)
+        with gcomp.open("none", comm=comm) as comm.gc:
+            comm.gc.add_tensor("w", 60, 40)
+            comm.gc.exchange([noise(2400)])
+    Group(2).all_well(work)
+    assert seen == 6 * [gcomp.WRONG_STATE]
+
+
+@test
+def steps_out_of_order_are_errors():
+    def work(comm):
+        with gcomp.open("sign", comm=comm) as gc:
+            gc.add_tensor("w", 60, 40)
+            grad = noise(2400, comm.rank)
+            raises(gcomp.Error, gc.step_next, "WRONG_STATE")
+            raises(gcomp.Error, gc.step_commit, "WRONG_STATE")
+            raises(gcomp.Error, lambda: gc.step_ready(0, grad), "WRONG_STATE")
+            gc.step_begin()
+            raises(gcomp.Error, gc.step_begin, "WRONG_STATE")
+            raises(gcomp.Error, gc.step_finish, "WRONG_STATE")
+            raises(IndexError, lambda: gc.step_ready(1, grad))
+            gc.step_ready(0, grad)
+            raises(gcomp.Error, lambda: gc.step_ready(0, grad), "WRONG_STATE")
+            request = gc.step_next()
+            assert request.kind == "allgather" and len(request.send) == 64
+            raises(ValueError, lambda: gc.step_done(request, [b"", b""]))
+            raises(TypeError, lambda: gc.step_done(request, None))
+            gc.step_done(request, comm.allgather(request.send))
+            raises(gcomp.Error, lambda: gc.step_done(request, [request.send] * 2), "no request")
+            gc.step_abort()
+            raises(gcomp.Error, gc.step_next, "WRONG_STATE")
+            gc.step_begin()
+            gc.step_ready(0, grad)
+            request = gc.step_next()
+            gc.step_done(request, comm.allgather(request.send))
+            gc.step_abort()
+            gc.exchange([grad])
+    Group(2).all_well(work)
+    with gcomp.open("sign", comm=gcomp.Comm(0, 2)) as gc:
+        gc.add_tensor("w", 60, 40)
+        gc.step_begin()
+        gc.step_ready(0, noise(2400))
+        request = gc.step_next()
+        raises(gcomp.Error, lambda: gc.step_done(request, failed=True), "CALLBACK_FAILED")
+        raises(gcomp.Error, lambda: gc.step_done(request, [request.send] * 2), "no request")
+
+
+@test
+def the_module_prints_what_it_has():
+    done = subprocess.run([sys.executable, "-m", "gcomp"], cwd=HERE, capture_output=True, text=True)
+    assert done.returncode == 0 and "gcomp " + gcomp.version() in done.stdout and "scalar" in done.stdout, done.stderr
+    for method in gcomp.methods():
+        assert "\n%s " % method in done.stdout, method
+
+
+@test
+def the_code_of_the_readme_runs_and_prints_what_it_says():
+    with open(os.path.join(ROOT, "README.md")) as f:
+        code = re.findall(r"^```python\n(.*?)^```", f.read(), re.S | re.M)[0]
+    assert len(code.splitlines()) <= 10
+    done = python(code, PYTHONPATH=HERE)
+    assert done.returncode == 0, done.stderr
+    said = re.search(r"^print.*# (.*)$", code, re.M)[1]
+    assert done.stdout == said + "\n", done.stdout
+
+
+# ---------------- random calls
+
+
+def random_calls(seed, calls):
+    """Calls anything with anything. Only errors of the known kinds may come out, and the interpreter must stay."""
+    faulthandler.enable()
+    rng = random.Random(seed)
+    allowed = (gcomp.Error, TypeError, ValueError, IndexError, KeyError, OverflowError, BufferError, threading.BrokenBarrierError)
+    n = 1500
+    codecs = gcomp.methods() + ["int:bits=4", "topk:density=0.1+sign", "powersgd:rank=2", "none", "int:bits=3", "", "a" * 400, "é", "none\0"]
+
+    def payload():
+        codec = rng.choice(codecs)
+        try:
+            made = bytearray(gcomp.encode(codec, noise(rng.choice((0, 1, 60, n)), rng.randrange(9)), checksum=rng.random() < 0.3))
+        except allowed:
+            made = bytearray(rng.randrange(80))
+        if rng.random() < 0.5:
+            for _ in range(rng.randrange(4)):
+                if made:
+                    made[rng.randrange(len(made))] = rng.randrange(256)
+            if rng.random() < 0.2:
+                del made[rng.randrange(len(made) + 1):]
+        return rng.choice((bytes, bytearray, memoryview, lambda b: np.frombuffer(bytes(b), np.uint8)))(made)
+
+    def anything():
+        return rng.choice((
+            lambda: None, lambda: rng.randrange(-2, 4), lambda: 2 ** rng.randrange(70), lambda: rng.choice((0.5, -1.0, float("nan"), 1e300)),
+            lambda: rng.choice(codecs), lambda: b"\0" * rng.randrange(100), lambda: [payload()], lambda: [], lambda: {}, lambda: object(),
+            lambda: np.zeros(rng.choice((0, 1, n)), rng.choice(("f", "d", "e", "H", ">f4", "?", "U3", "O", "V0"))), lambda: noise(n)[::2],
+            lambda: noise(n).reshape(-1, 5).T, lambda: np.float32(1), lambda: np.array(1.0, "f"), lambda: np.int64(3), payload, lambda: gcomp,
+            lambda: "x" * rng.randrange(3), lambda: gcomp.Comm(rng.randrange(-1, 3), rng.randrange(-1, 3)), lambda: gcomp.Codec,
+            lambda: memoryview(bytearray(4 * n + 1))[1:].cast("f"), lambda: iter([]), lambda: (1, 2), lambda: True, lambda: complex(1, 1)))()
+
+    def floats():
+        x = noise(rng.choice((n, n, n, 60)), rng.randrange(9))
+        if rng.random() < 0.05:
+            x[rng.randrange(len(x))] = rng.choice((np.inf, np.nan))
+        return x
+
+    def array_like():
+        return rng.choice((floats, floats, floats, lambda: floats().astype("e"), lambda: floats().view(np.uint16), lambda: array.array("f", floats())))()
+
+    def comm():
+        def odd(right):
+            def call(*arguments):
+                if rng.random() < 0.1:
+                    return rng.choice((lambda: None, lambda: 1 / 0, lambda: [b"x"], lambda: rng.choice(alive).close(), lambda: anything()))()
+                return right(*arguments)
+            return call
+        made = gcomp.Comm(rng.randrange(2), 2, odd(lambda data, dtype: None), odd(lambda mine: [mine, mine]))
+        if rng.random() < 0.5:
+            made.alltoall = odd(lambda parts: [parts[made.rank]] * 2)
+            made.allreduce_max = odd(lambda data: None)
+            made.uneven = rng.random() < 0.5
+        if rng.random() < 0.5:
+            made.allreduce_dtypes = ("int8", "int16", "int32")
+        return made
+
+    def new():
+        options = {}
+        for name, values in (("residual", ("bf16", "int8", "fp32", None)), ("min_elements", (0, 1, 10)), ("aggregate", ("two_shot", "shards", "gather", "scatter")),
+                             ("compress_vectors", (1,)), ("bucket_bytes", (4000,)), ("no_checksum", (1,)), ("measure", (1,)), ("check_every", (1, 2)),
+                             ("isa", ("scalar", "auto"))):
+            if rng.random() < 0.3:
+                options[name] = rng.choice(values)
+        gc = gcomp.open(rng.choice(codecs), comm=comm() if rng.random() < 0.6 else None, **options)
+        for i in range(rng.randrange(4)):
+            try:
+                gc.add_tensor("t%d" % i, 30, 50, dtype=rng.choice(("fp32", "fp32", "fp16", "bf16")))
+            except allowed:
+                pass
+        alive[rng.randrange(len(alive))] = gc
+
+    def gradient(gc, i):
+        x = floats()
+        if i < len(gc._sizes) and rng.random() < 0.95:
+            x = noise(n, rng.randrange(99))
+            return x.astype("e") if gc._sizes[i][1] == 1 else x.view(np.uint16)[1::2].copy() if gc._sizes[i][1] == 2 else x
+        return x
+
+    def pair():
+        """Two workers, whose collectives fail at times."""
+        codec, group, seed = rng.choice(codecs[:-4]), Group(2), rng.randrange(10 ** 6)
+        wrong = rng.choice((0, 0, 0.05, 0.2))
+
+        def work(comm):
+            mine = random.Random(seed + comm.rank)
+
+            def odd(right):
+                def call(*arguments):
+                    if mine.random() < wrong:
+                        return mine.choice((lambda: None, lambda: 1 / 0, lambda: [b"x"], gc.close, lambda: [b"", b""]))()
+                    return right(*arguments)
+                return call
+            for name in ("allreduce", "allgather", "alltoall", "allreduce_max"):
+                setattr(comm, name, odd(getattr(comm, name)))
+            try:
+                with gcomp.open(codec, comm=comm, aggregate=("auto", "two_shot", "scatter")[seed % 3]) as gc:
+                    dtype = ("fp32", "fp16", "bf16")[seed % 7 % 3]
+                    gc.add_tensor("w", 30, 50, dtype=dtype)
+                    gc.add_tensor("v", 50, dtype=dtype)
+                    for i in range(3):
+                        x = [noise(size, i).astype("f" if dtype == "fp32" else "e") for size in (1500, 50)]
+                        x = [a.view(np.uint16) for a in x] if dtype == "bf16" else x
+                        if mine.random() < 0.1:
+                            gc.exchange([anything(), x[1]])
+                        elif mine.random() < 0.5:
+                            gc.exchange(x)
+                        else:
+                            gc.step_begin()
+                            gc.step_ready(1, x[1])
+                            gc.step_ready(0, x[0])
+                            while True:
+                                request = gc.step_next()
+                                if request.kind == "done":
+                                    break
+                                gc.step_done(request, comm.carry_out(request))
+                            gc.step_commit()
+            except BaseException:
+                group.barrier.abort()
+                raise
+        for result in group.run(work):
+            if isinstance(result, BaseException):
+                raise result
+    requests = []
+
+    def step(gc):
+        """A step by hand, left at any point."""
+        if rng.random() < 0.9:
+            gc.step_begin()
+        for i in range(len(gc)):
+            if rng.random() < 0.95:
+                gc.step_ready(i, gradient(gc, i) if rng.random() < 0.95 else None)
+        for _ in range(rng.randrange(14)):
+            request = gc.step_next()
+            requests[3:] = [request]
+            if request.kind == "done":
+                return gc.step_commit()
+            if request.kind == "wait":
+                return None
+            same = [request.send] * 2 if request.kind == "allgather" else [request.send[0]] * 2 if request.send else None
+            gc.step_done(request if rng.random() < 0.97 else rng.choice(requests), same if rng.random() < 0.97 else anything())
+        return None
+    alive = [gcomp.open("sign") for _ in range(6)]
+    functions = [gcomp.encode, gcomp.decode, gcomp.decode_add, gcomp.mean, gcomp.retain, gcomp.check, gcomp.seal, gcomp.peek, gcomp.to_float,
+                 gcomp.from_float, gcomp.momentum_step, gcomp.key, gcomp.Codec, gcomp.rounds, gcomp.memory_needed, gcomp.open]
+    methods = [m for m in dir(gcomp.Gcomp) if not m.startswith("_")]
+
+    def wild_function():
+        rng.choice(functions)(*(anything() for _ in range(rng.randrange(5))))
+
+    def wild_method():
+        found = getattr(rng.choice(alive), rng.choice(methods))
+        if callable(found):
+            found(*(anything() for _ in range(rng.randrange(4))))
+
+    def threads():
+        gc, errors = rng.choice(alive), []
+        x = [gradient(gc, i) for i in range(len(gc))]
+
+        def call():
+            try:
+                gc.exchange(x)
+                gc.stats()
+            except allowed + (ZeroDivisionError,) as error:
+                errors.append(error)
+        both = [threading.Thread(target=call) for _ in range(2)]
+        for t in both:
+            t.start()
+        for t in both:
+            t.join()
+
+    def any_of(gc):
+        return rng.choice((lambda: gc.exchange([gradient(gc, i) for i in range(len(gc))]), lambda: gc.exchange_flat(noise(n * len(gc))),
+                           lambda: step(gc), lambda: gc.load([gc.save()] * rng.randrange(1, 3)), lambda: gc.compress(0, 1, gradient(gc, 0)),
+                           lambda: gc.commit(0, gradient(gc, 0), payload(), [payload(), payload()]), lambda: gc.give_back(0, payload()),
+                           gc.step_abort, gc.describe, gc.stats, gc.prepare, lambda: gc.residual(0), lambda: gc.restart(3),
+                           lambda: gc.regroup(comm()), lambda: gc.take_over(payload()), lambda: gc.join(gc.save()), gc.close))()
+    plausible = [
+        lambda: gcomp.encode(rng.choice(codecs), array_like(), residual=floats() if rng.random() < 0.3 else None, cols=rng.choice((0, 0, 5)),
+                             out=bytearray(rng.choice((10, 100, 9000))) if rng.random() < 0.4 else None),
+        lambda: gcomp.decode(payload(), array_like() if rng.random() < 0.9 else rng.choice((0, 60, n))),
+        lambda: gcomp.decode_add(payload(), array_like(), 0.5), lambda: gcomp.mean([payload() for _ in range(rng.randrange(4))], array_like()),
+        lambda: gcomp.retain(payload(), array_like(), floats()), lambda: gcomp.check(payload(), n), lambda: gcomp.peek(payload()),
+        lambda: any_of(rng.choice(alive)), lambda: any_of(rng.choice(alive)), lambda: any_of(rng.choice(alive)), wild_function, wild_function,
+        wild_method, wild_method]
+    came_out = {}
+    for i in range(calls):
+        call = new if rng.random() < 0.04 else threads if rng.random() < 0.01 else pair if rng.random() < 0.03 else rng.choice(plausible)
+        try:
+            call()
+            name = "no error"
+        except allowed + (ZeroDivisionError,) as error:
+            name = getattr(error, "name", None) or type(error).__name__
+        came_out[str(name)] = came_out.get(str(name), 0) + 1
+    print(", ".join("%s %d" % item for item in sorted(came_out.items(), key=lambda item: -item[1])))
+    assert came_out["no error"] > calls / 10 and len(came_out) > 15, came_out
+
+
+@test
+def random_calls_do_not_crash_the_interpreter():
+    done = subprocess.run([sys.executable, "-W", "ignore", __file__, "--random", "1", str(RANDOM_CALLS)], capture_output=True, text=True)
+    assert done.returncode == 0, "status %d\n%s" % (done.returncode, done.stderr[-3000:])
+    print("# %d calls: %s" % (RANDOM_CALLS, done.stdout.strip()))
+
+
+def main():
+    if sys.argv[1:2] == ["--random"]:
+        return random_calls(int(sys.argv[2]), int(sys.argv[3]))
+    failed = 0
+    for number, function in enumerate(TESTS, 1):
+        name = function.__name__.replace("_", " ")
+        try:
+            function()
+            print("ok %d - %s" % (number, name), flush=True)
+        except BaseException:
+            failed = 1
+            import traceback
+            print("not ok %d - %s" % (number, name))
+            print("".join("# " + line + "\n" for line in traceback.format_exc().splitlines()), flush=True)
+    print("1..%d" % len(TESTS))
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
