@@ -217,17 +217,21 @@ static int delayed_train(pattern_worker *w, const pattern *p)
 int main(int argc, char **argv)
 {
     static const pattern rows[] = {
-        {"synchronous SGD", "none", pattern_synchronous, 0, {0, 0, 0, 0}, NULL, 0, 0, 0},
-        {"delayed 0", "none", delayed_train, 0, {1, 0, 0, 0}, NULL, 0, 0, 0},
-        {"delayed 5", "none", delayed_train, 0, {1, 5, 0, 0}, NULL, 4, 0, 0},
-        {"delayed 5, of 5 steps", "none", delayed_train, 0, {5, 5, 0, 0}, NULL, 4, 0, 0},
-        {"delayed 20, of 5 steps", "none", delayed_train, 0, {5, 20, 0, 0}, NULL, 6, 0, 0},
-        {"delayed 20, of 20 steps", "none", delayed_train, 0, {20, 20, 0, 0}, NULL, 6, 0, 0},
-        {"delayed 5, of 5 steps, int:bits=4", "int:bits=4", delayed_train, 0, {5, 5, 0, 0}, NULL, 4,
-         0, 0},
-        {"delayed 20, of 5 steps, int:bits=4", "int:bits=4", delayed_train, 0, {5, 20, 0, 0}, NULL,
-         6, 0, 0},
-        {"delayed 5, of 5 steps, sign", "sign", delayed_train, 0, {5, 5, 0, 0}, NULL, 0, 0, 0}};
+        {.name = "synchronous SGD", .codec = "none", .train = pattern_synchronous},
+        {.name = "delayed 0", .codec = "none", .train = delayed_train, .with = {1, 0}},
+        {.name = "delayed 5", .codec = "none", .train = delayed_train, .with = {1, 5}, .most = 4},
+        {.name = "delayed 5, of 5 steps", .codec = "none", .train = delayed_train, .with = {5, 5},
+         .most = 4},
+        {.name = "delayed 20, of 5 steps", .codec = "none", .train = delayed_train,
+         .with = {5, 20}, .most = 6},
+        {.name = "delayed 20, of 20 steps", .codec = "none", .train = delayed_train,
+         .with = {20, 20}, .most = 6},
+        {.name = "delayed 5, of 5 steps, int:bits=4", .codec = "int:bits=4",
+         .train = delayed_train, .with = {5, 5}, .most = 4},
+        {.name = "delayed 20, of 5 steps, int:bits=4", .codec = "int:bits=4",
+         .train = delayed_train, .with = {5, 20}, .most = 6},
+        {.name = "delayed 5, of 5 steps, sign", .codec = "sign", .train = delayed_train,
+         .with = {5, 5}}};
     return pattern_main(argc, argv, "delayed", rows, sizeof rows / sizeof *rows, 4, 0.05f, 0.001f);
 }
 

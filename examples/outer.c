@@ -206,22 +206,28 @@ static int outer_train(pattern_worker *w, const pattern *p)
 int main(int argc, char **argv)
 {
     static const pattern rows[] = {
-        {"synchronous AdamW", "none", pattern_synchronous, 1, {0, 0, 0, 0}, NULL, 0, 0, 0},
-        {"synchronous SGD", "none", pattern_synchronous, 0, {0, 0, 0, 0}, NULL, 0, 0, 0},
-        {"synchronous powersgd:rank=4", "powersgd:rank=4", pattern_synchronous, 1, {0, 0, 0, 0},
-         NULL, 0, 0, 0},
-        {"outer none", "none", outer_train, 1, {20, 0.7, 0.9, 0}, NULL, 0, 0, 0},
-        {"outer int:bits=4", "int:bits=4", outer_train, 1, {20, 0.7, 0.9, 0}, "outer none", 1, 0,
-         0},
-        {"outer int:bits=4,block=256", "int:bits=4,block=256", outer_train, 1, {20, 0.7, 0.9, 0},
-         "outer none", 1, 0, 150},
-        {"outer mx", "mx", outer_train, 1, {20, 0.7, 0.9, 0}, "outer none", 0, 0, 0},
-        {"outer sign", "sign", outer_train, 1, {20, 0.7, 0.9, 0}, "outer none", 0, 0, 0},
-        {"local AdamW, averaged", "none", outer_train, 1, {20, 1, 0, 0}, NULL, 0, 0, 0},
-        {"streaming int:bits=4, delay 2", "int:bits=4", outer_train, 1, {20, 0.7, 0.9, 2},
-         "outer none", 0, 1.05 * 0.383, 0},
-        {"streaming mx, delay 5", "mx", outer_train, 1, {20, 0.7, 0.9, 5}, "outer none", 0,
-         1.05 * 0.390, 0}};
+        {.name = "synchronous AdamW", .codec = "none", .train = pattern_synchronous, .adam = 1},
+        {.name = "synchronous SGD", .codec = "none", .train = pattern_synchronous},
+        {.name = "synchronous powersgd:rank=4", .codec = "powersgd:rank=4",
+         .train = pattern_synchronous, .adam = 1},
+        {.name = "outer none", .codec = "none", .train = outer_train, .adam = 1,
+         .with = {20, 0.7, 0.9}},
+        {.name = "outer int:bits=4", .codec = "int:bits=4", .train = outer_train, .adam = 1,
+         .with = {20, 0.7, 0.9}, .beside = "outer none", .most = 1},
+        {.name = "outer int:bits=4,block=256", .codec = "int:bits=4,block=256",
+         .train = outer_train, .adam = 1, .with = {20, 0.7, 0.9}, .beside = "outer none",
+         .most = 1, .fewer = 150},
+        {.name = "outer mx", .codec = "mx", .train = outer_train, .adam = 1,
+         .with = {20, 0.7, 0.9}},
+        {.name = "outer sign", .codec = "sign", .train = outer_train, .adam = 1,
+         .with = {20, 0.7, 0.9}},
+        {.name = "local AdamW, averaged", .codec = "none", .train = outer_train, .adam = 1,
+         .with = {20, 1, 0}},
+        /* 5 % above the loss of a prototype */
+        {.name = "streaming int:bits=4, delay 2", .codec = "int:bits=4", .train = outer_train,
+         .adam = 1, .with = {20, 0.7, 0.9, 2}, .below = 1.05 * 0.383},
+        {.name = "streaming mx, delay 5", .codec = "mx", .train = outer_train, .adam = 1,
+         .with = {20, 0.7, 0.9, 5}, .below = 1.05 * 0.390}};
     return pattern_main(argc, argv, "outer", rows, sizeof rows / sizeof *rows, 4, 0.05f, 0.001f);
 }
 

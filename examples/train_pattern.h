@@ -36,6 +36,7 @@ typedef struct pattern {
     const char *beside; /* the row that it is compared with; NULL: the first */
     double most;       /* its loss is at most so many percent above that one's; 0: no bar */
     double below;      /* its loss is at most that; 0: no bar */
+    double spread;     /* its workers' weights differ by at most that (pattern_spread); 0: no bar */
     double fewer;      /* it sends so many times fewer bytes than the first row; 0: no bar */
 } pattern;
 
@@ -58,7 +59,7 @@ typedef struct pattern_worker {
     train_result r;
     double *waited; /* [steps] rounds so far */
     double loss;    /* of the weights at the end, over PATTERN_JUDGED training samples */
-    double spread;  /* largest difference of a weight between workers, over the largest weight */
+    double spread;  /* of the workers' weights at the end, see pattern_spread */
 } pattern_worker;
 
 static int pattern_say(const pattern_worker *w, const char *what, gcomp_result result)
@@ -160,17 +161,20 @@ typedef struct pattern_job {
     double spread[PATTERN_ROWS * TRAIN_SEEDS], loss[PATTERN_ROWS * TRAIN_SEEDS];
 } pattern_job;
 
-/* The largest difference between the weights of two workers, over the largest weight. */
-static double pattern_spread(const float *all, size_t world, size_t n)
+/* mean[n] <- the mean of the workers' weights. Returns their consensus distance: the mean square of
+   what a worker's weights are off that mean, over the mean square of the mean. */
+static double pattern_spread(const float *all, size_t world, size_t n, float *mean)
 {
-    float most = 0, largest = 0;
-    for (size_t i = 0; i < n; i++)
-        for (size_t w = 0; w < world; w++) {
-            const float d = fabsf(all[w * n + i] - all[i]), x = fabsf(all[i]);
-            most = d > most ? d : most;
-            largest = x > largest ? x : largest;
-        }
-    return (double)most / (double)largest;
+    double off = 0, size = 0;
+    for (size_t i = 0; i < n; i++) {
+        double sum = 0;
+        for (size_t w = 0; w < world; w++) sum += (double)all[w * n + i] / (double)world;
+        for (size_t w = 0; w < world; w++)
+            off += ((double)all[w * n + i] - sum) * ((double)all[w * n + i] - sum) / (double)world;
+        size += sum * sum;
+        mean[i] = (float)sum;
+    }
+    return off / size;
 }
 
 /* The mean loss of the weights over the first PATTERN_JUDGED training samples, which the workers
@@ -210,6 +214,7 @@ static int pattern_run(pattern_worker *w, pattern_job *j, const pattern *p, size
     w->adam = p->adam;
     w->rate = j->options->rate > 0 ? j->options->rate : p->adam ? j->adam : j->sgd;
     w->step = 0;
+    w->spread = 0;
     w->rounds = 0;
     w->begin = train_clock();
     train_net_init(&w->net, w->seed, j->data->active);
@@ -221,13 +226,8 @@ static int pattern_run(pattern_worker *w, pattern_job *j, const pattern *p, size
     error = error || w->plain->allgather(w->plain->user, w->net.parameters, all, n * sizeof(float));
     error = error || train_compare(&w->net, w->plain, w->r.loss, &w->r);
     if (!error) {
-        w->spread = pattern_spread(all, world, n);
         /* what is judged is the mean of the workers' weights: where all are equal, those */
-        for (size_t i = 0; i < n && w->spread > 0; i++) {
-            double sum = 0;
-            for (size_t k = 0; k < world; k++) sum += (double)all[k * n + i];
-            w->net.parameters[i] = (float)(sum / (double)world);
-        }
+        if (!w->r.identical) w->spread = pattern_spread(all, world, n, w->net.parameters);
         w->r.accuracy = train_accuracy(&w->net, w->data, w->plain);
         w->loss = pattern_loss(w);
         error = w->r.accuracy < 0 || w->loss < 0;
@@ -336,11 +336,12 @@ static double pattern_mean_loss(const pattern_job *j, size_t row)
    and so have little noise. Where a pattern is compared with synchronous training, the weights at
    the end count: the batches of workers that differ are judged at weights that nobody will use. */
 static int pattern_judge(const pattern_job *j, const pattern *p, double loss, double other,
-                         double fewer)
+                         double fewer, double spread)
 {
-    const int bars = p->most > 0 || p->below > 0 || p->fewer > 0;
+    const int bars = p->most > 0 || p->below > 0 || p->fewer > 0 || p->spread > 0;
     const int ok = (!(p->most > 0) || loss <= other * (1 + p->most / 100)) &&
-        (!(p->below > 0) || loss <= p->below) && fewer >= p->fewer;
+        (!(p->below > 0) || loss <= p->below) && fewer >= p->fewer &&
+        (!(p->spread > 0) || spread <= p->spread);
     if (!bars || j->options->steps != PATTERN_STEPS || !j->data->pixels) return 0;
     printf("  %s:", ok ? "ok" : "MISSED");
     if (p->most > 0 && p->beside)
@@ -348,6 +349,7 @@ static int pattern_judge(const pattern_job *j, const pattern *p, double loss, do
                p->most);
     if (p->most > 0 && !p->beside) printf(" at most %.3g %%", p->most);
     if (p->below > 0) printf(" batches at most %.4g", p->below);
+    if (p->spread > 0) printf(" spread at most %.0e", p->spread);
     if (p->fewer > 0) printf(" %.4g times fewer bytes", p->fewer);
     return !ok;
 }
@@ -361,7 +363,8 @@ static int pattern_table(const pattern_job *j)
     printf("\nMeans over %zu seed%s. Bytes: sent by a worker in the whole run. Loss: of the weights\n"
            "at the end, or where workers differ of their mean, over %d training samples; beside\n"
            "it how far it is above that of the first row. Batches: the loss while training, last\n"
-           "tenth of the steps.\n\n",
+           "tenth of the steps. Spread: square of the distance of a worker's weights from that mean,\n"
+           "over the square of the mean.\n\n",
            seeds, seeds > 1 ? "s" : "", PATTERN_JUDGED);
     printf("%-36s %6s %9s %7s %7s %8s %8s %9s %7s\n", "", "rounds", "bytes", "fewer", "loss", "",
            "batches", "accuracy", "spread");
@@ -378,8 +381,8 @@ static int pattern_table(const pattern_job *j)
                100 * (loss / first - 1), m.loss, m.accuracy, spread);
         missed += p->beside || p->below > 0
             ? pattern_judge(j, p, m.loss, train_mean_of(j->results, j->count, seeds, other).loss,
-                            none / m.bytes)
-            : pattern_judge(j, p, loss, first, none / m.bytes);
+                            none / m.bytes, spread)
+            : pattern_judge(j, p, loss, first, none / m.bytes, spread);
         printf("\n");
     }
     return missed;
