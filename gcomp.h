@@ -784,7 +784,7 @@
       6     1   flags: bit 0 refusal (the input was not finite; no body, parameter word 0), bit 1
                 checksum present; others zero
       7     1   of a sparse method (5, 22 to 24, 27 to 29, 31) the number of the value method: 1 to
-                4, 7, 10 to 13 or 15 to 18; else 0
+                4, 7, 10 to 13, 15 to 18 or 35 to 37; else 0
       8     8   n, number of elements
      16     8   bytes of body that follow the header
      24     4   parameter word: the fields that the list below names for the method (for a sparse
@@ -808,12 +808,16 @@
      - a body that is longer or shorter than its content
      - a payload with a decoded value that is not finite, as where d * q overflows
    Decoders accept codes that encoders never produce, such as -128 in 8 bits.
-   Products and sums below are of floats, each rounded to nearest.
+   Products and sums below are of floats, each rounded to nearest. Zeros have signs: a sign bit of a
+   number 0 makes it -0, and 0 * -3 is -0.
+   Payloads and what they decode to are in tests/vectors; tests/decode.py is a decoder in Python
+   that was written from this text alone.
    Bodies. The list says what a decoder reads; how an encoder finds scales and codes is in the
    chapter of each method (search for ">>method sign:"). Where n = 0 a body has no bytes, except
-   that of a sparse method: it has the 9 bytes of k = 0 and of the coder. All blocks have the block
-   size except the last, which has the rest of the elements. The scales of all blocks come first,
-   then the codes of all elements, without gaps, padded to a byte behind the last one.
+   that of a sparse method: it has the 9 bytes of k = 0 and of the coder (blocktopk: and that of b).
+   All blocks have the block size except the last, which has the rest of the elements. The scales of
+   all blocks come first, then the codes of all elements, without gaps, padded to a byte behind the
+   last one.
      none      1   n floats
      fp16      2   n IEEE binary16
      bf16      3   n bfloat16
@@ -824,7 +828,8 @@
      twobit   10   word: the threshold t as a float, 1e-22 to 1e22; or 0: then the body begins with
                    t, which is checked as a scale is. n codes of 2 bits, from bit 7 on: 11 is t, 10
                    is -t, 00 is 0; 01 is refused
-     threshold1 11 word: the threshold as a float, 0 to 1e22; n bits, from bit 7 on: 1 is 1, 0 is -1
+     threshold1 11 word: the threshold as a float, +0 to 1e22 (no decoded value depends on it); n
+                   bits, from bit 7 on: 1 is 1, 0 is -1
      terngrad 12   word: B, C; a float s per block, then n codes q of 2 bits, in two's complement:
                    s * q
      qsgd     13   word: levels s (15 bits), B, C, 1 if spacing=powers (1 bit); a float d per block,
@@ -940,17 +945,20 @@
 
    CODED LEVELS, the codes of terngrad, qsgd and int where C is not 0 and n > 0. Packed codes are
    those of the list above. The codes stand in segments. A segment covers as many elements as 2048
-   bytes of packed codes hold; the last segment covers the rest. In front of the segments stand
-   offsets, a u64 for each 65536 elements except the last ones: where the segments of these elements
-   end, counted from the beginning of the first segment:
+   bytes of packed codes hold; the last segment covers the rest. No |q| is above the number of
+   levels: 1 of terngrad, s of qsgd, 127, 7 or 1 of int with 8, 4 or 2 bits. In front of the
+   segments stand offsets, a u64 for each 65536 elements except the last ones: where the segments of
+   these elements end, counted from the beginning of the first segment:
      | a u64 for each 65536 elements except the last | segment | segment | ... |
    A segment begins with a byte, the form. If the form is not 0, a u16 follows: the number b of the
    bytes behind it. 3 + b is not above the number of bytes of the packed codes. The form:
-     0              the packed codes; no |q| is above the number of levels
+     0              the packed codes
      1 omega        (C = 1 or 3) a stream from bit 7 on. For each q that is not 0: the distance from
                     the element before that is not 0, as Elias omega code (elements of a segment are
                     numbered from 1; the first distance is from 0); a bit, 1: negative; |q| as Elias
-                    omega code. At last the distance to the number behind the last element
+                    omega code. At last the distance to the number behind the last element. To
+                    read an omega code: N is 1; while the next bit is 1, N becomes that bit and the
+                    N bits behind it, as one number; a bit 0 ends the code
      64 + 16 T + K  (C = 2 or 3; T = 0 .. 3, levels >> K not 0) for each 64 elements, or for the
                     rest, m of them: for b = 0 .. K - 1 a word with bit b of each |q|; the tree of
                     u = |q| >> K; then, for each j from 2 to levels >> K, one bit for each element

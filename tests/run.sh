@@ -191,6 +191,8 @@ short_run() {
         tap "test_python" $shared env GCOMP_LIBRARY=$shared $python tests/test_python.py
     fi
     check "style" sh tests/check_style.sh
+    have python3 python3 && tap "a second decoder: vectors, corpus, changed payloads" $plain sh -c "gcc -std=gnu11 -O2 -I. \
+        -DGCOMP_LINKED tests/vectors.c $plain -o $out/vectors -lm && python3 tests/check_vectors.py $out/vectors"
     with "the header as C++, no warning; test_cxx" $plain sh -c "g++ -std=c++11 $STRICT -I. -fsyntax-only $out/one.cpp &&
         g++ -std=c++11 -O1 $STRICT -I. -DGCOMP_LINKED tests/test_cxx.cpp $plain -o $out/test_cxx -lm && $out/test_cxx"
     for name in $names; do
