@@ -62,7 +62,7 @@ build/transformer: $(TRANSFORMER) build/gcomp.o | need-demo
 build/transformer_mpi: $(TRANSFORMER) examples/gcomp_mpi.h build/gcomp.o | need-demo
 	mpicc -DUSE_MPI $(CFLAGS) -I. examples/transformer.c build/gcomp.o -o $@ $(TRAIN_LIBS)
 
-PATTERNS = build/outer build/delayed build/gossip
+PATTERNS = build/outer build/delayed build/gossip build/leader
 $(PATTERNS): build/%: examples/%.c $(TRAIN) build/gcomp.o | need-demo
 	$(CC) $(CFLAGS) -I. $< build/gcomp.o -o $@ $(TRAIN_LIBS)
 

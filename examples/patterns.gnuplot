@@ -7,7 +7,7 @@ set grid lc rgb '#dddddd' lt 1 lw 1
 set yrange [0.3:1]
 set logscale xy
 set ytics (0.3, 0.35, 0.4, 0.5, 0.6, 0.8, 1)
-programs = 'outer delayed gossip'
+programs = 'outer delayed gossip leader'
 colors = '#222222 #888888 #d62728 #ff9f1c #1f77b4 #17becf #2ca02c #8c564b #9467bd #e377c2'
 file(p) = sprintf('build/pattern-%s.dat', word(programs, p))
 set multiplot layout 2,words(programs) title 'Fashion-MNIST: training loss (mean of 25 steps) against rounds of communication, and against bytes that a worker sends' columnsfirst

@@ -346,7 +346,7 @@ long_tests() {
 
 examples() {
     for name in first engine embedded own_loop; do with "example $name" $out/examples build/$name; done
-    for name in outer delayed gossip; do
+    for name in outer delayed gossip leader; do
         with "example $name" $out/examples build/$name --text gcomp.h --steps 40 --hidden 24,16 --transport sockets --out $out
     done
     for way in "fp32 int:bits=4" "bf16 sign" "bf16 none"; do with "example sharded, $way" $out/examples build/sharded $way; done
