@@ -3545,8 +3545,7 @@ typedef struct gcomp__sums {
 typedef struct gcomp__method_rules {
     void (*form)(const double *param, gcomp__form *form); /* of a block method */
     const gcomp__selector *selector;                      /* of a sparse method */
-    /* NULL, or what is known against this codec before Adam; it returns NULL where nothing is */
-    const char *(*before_adam)(const gcomp_codec *codec);
+    const char *(*before_adam)(const gcomp_codec *codec); /* what speaks against it, or NULL */
     /* changes the row's rounds and flags, where they depend on the parameters */
     void (*adapt)(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags);
     /* NULL, or why so many workers cannot use this codec */
@@ -3554,28 +3553,6 @@ typedef struct gcomp__method_rules {
     /* NULL, or why these parameters do not go together; values 1: or not in a value method */
     const char *(*refuse)(const double *param, int values);
 } gcomp__method_rules;
-
-/* What methods have in common before Adam. The losses are those of small transformers under AdamW,
-   beside those without compression: `make adam`. */
-GCOMP__INLINE const char *gcomp__signs_before_adam(const gcomp_codec *codec)
-{
-    (void)codec;
-    return "signs of gradients give Adam's second moment one size for all: 3 to 10 % more loss, "
-           "and NaN at high rates; send signs of momentum (1-bit Adam), or use int:bits=4";
-}
-
-GCOMP__INLINE const char *gcomp__few_before_adam(const gcomp_codec *codec)
-{
-    (void)codec;
-    return "sparse gradients reach Adam late: 12 to 32 % more loss at a density of 0.01, 3 to 8 % "
-           "at 0.1; use int:bits=4, or eden:bits=2";
-}
-
-GCOMP__INLINE const char *gcomp__momentum_before_adam(const gcomp_codec *codec)
-{
-    (void)codec;
-    return "the codec applies a momentum: let plain SGD follow";
-}
 
 /* The row of a method. */
 struct gcomp__method {
@@ -3589,8 +3566,7 @@ struct gcomp__method {
     gcomp__method_rules rules;
 };
 
-/* One instruction set, and the tables of the kernels that methods share. A build with one set needs
-   no such tables: see gcomp__common. */
+/* An instruction set with its tables of shared kernels. A build with one set needs no tables. */
 struct gcomp__set {
     gcomp_isa isa;
 #if !GCOMP__ONE_SET
@@ -11316,6 +11292,31 @@ GCOMP_API gcomp_result gcomp_momentum_step(float *x, float *velocity, const floa
     gcomp__momentum_steps(x, velocity, mean, n, learning_rate, momentum);
     gcomp__fp_leave(mode);
     return GCOMP_OK;
+}
+#endif
+
+/* >>adam: what is known against families of methods before Adam, as gcomp_warning says it. The
+   losses are those of small transformers under AdamW, beside those without compression: `make adam`
+   measures them. */
+#if GCOMP__IN_ONCE
+GCOMP__INLINE const char *gcomp__signs_before_adam(const gcomp_codec *codec)
+{
+    (void)codec;
+    return "signs of gradients give Adam's second moment one size for all: 3 to 10 % more loss, "
+           "and NaN at high rates; send signs of momentum (1-bit Adam), or use int:bits=4";
+}
+
+GCOMP__INLINE const char *gcomp__few_before_adam(const gcomp_codec *codec)
+{
+    (void)codec;
+    return "sparse gradients reach Adam late: 12 to 32 % more loss at a density of 0.01, 3 to 8 % "
+           "at 0.1; use int:bits=4, or eden:bits=2";
+}
+
+GCOMP__INLINE const char *gcomp__momentum_before_adam(const gcomp_codec *codec)
+{
+    (void)codec;
+    return "the codec applies a momentum: let plain SGD follow";
 }
 #endif
 
