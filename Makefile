@@ -123,6 +123,9 @@ residuals: build/train ## compare residuals of bf16 and int8 with those of fp32,
 dgc: build/train ## train 20 epochs with 0.1 % of the gradient by Deep Gradient Compression and plain top-k, three seeds; takes half an hour
 	OPENBLAS_NUM_THREADS=1 ./build/train --dgc
 
+adam: build/transformer ## train a small GPT-2 with AdamW behind codecs, and with 1-bit Adam, Signum and DeMo: two rates, three seeds; makes a table and build/adam.svg; takes minutes
+	bench/adam.sh
+
 patterns: $(PATTERNS) ## train locally, late, with peers and with a leader, over three seeds; makes a table and build/patterns.svg; takes minutes
 	@missed=0; for p in $(PATTERNS); do OPENBLAS_NUM_THREADS=1 ./$$p --seeds 3 || missed=1; done; \
 	    gnuplot examples/patterns.gnuplot && echo "build/patterns.svg: loss against rounds and against bytes"; exit $$missed
@@ -158,4 +161,4 @@ test-all: ## test the rest: all compilers, levels and standards, emulated sets, 
 clean: ## remove build/
 	rm -rf build
 
-.PHONY: all help deps demo picture methods demo-mpi accuracy accordion residuals dgc patterns bench bench-gemm bench-torch bench-python advise examples test test-all clean need-demo need-gemm net
+.PHONY: all help deps demo picture methods demo-mpi accuracy accordion residuals dgc adam patterns bench bench-gemm bench-torch bench-python advise examples test test-all clean need-demo need-gemm net

@@ -3,10 +3,12 @@
 # worker a host, and every byte between them counted by the kernel.
 #
 #   sudo bench/net.sh [--rates "100mbit 1gbit none"] [--methods "CODEC CODEC ..."] [--steps N] [--transport mpi|sockets|torch]
-#   [--out DIR] [--pairs N] [--advise] [--overlap "CODEC ..."] [--limit SECONDS] [--quiet SECONDS]
+#   [--program train|transformer] [--out DIR] [--pairs N] [--advise] [--overlap "CODEC ..."] [--limit SECONDS] [--quiet SECONDS]
 #
 # --transport torch: the same training made of PyTorch over Gloo, bench/torch_train.py. Methods: none, and powersgd:rank=N, which
 # is PyTorch's powerSGD_hook.
+# --program transformer: examples/transformer.c over sockets: a GPT-2 of 0.8 million parameters, 64 characters a worker, AdamW or
+# the optimizer before the slash of a method, 400 steps. Its loss to reach is that which uncompressed AdamW has after half its steps.
 # --pairs: instead, N times uncompressed and N times as gcomp_advise chooses, in turns; the median of the ratios of their steps.
 # --advise: instead, build/advise over sockets, for 11.7 million parameters: at each rate, for none and for each method beside
 # none, what gcomp_advise expects of a step, what steps take, and the ratio.
@@ -19,7 +21,7 @@
 #
 # For each rate and method, a line as soon as it is there: milliseconds a step; bytes that a worker must send in a step by what
 # the statistics of gcomp report, and those that the interface of host 0 has sent; seconds until the loss was 0.40 (mean over the
-# workers and the last 10 steps). DIR/net.csv, DIR/net.svg. Fails where the interface has sent less than that or over 5 % more,
+# workers and the last 10 steps), by the clock, and as processor time of a worker plus bytes / link. DIR/net.csv, DIR/net.svg. Fails where the interface has sent less than that or over 5 % more,
 # headers of Ethernet, IP and TCP aside (4.6 % where frames are full). The first method, none, is the uncompressed baseline: a
 # ring all-reduce.
 # Model: 784-1152-1152-10, 2,244,106 parameters, batch 64 a worker, plain learning rate 0.05, momentum 0.9, Fashion-MNIST.
@@ -28,8 +30,9 @@ set -eu
 cd "$(dirname "$0")/.."
 rates="100mbit 1gbit none"
 methods=
-steps=250
-transport=mpi
+steps=
+transport=
+model=train
 pairs=0
 dir=build
 advise=
@@ -43,6 +46,7 @@ while [ $# -gt 0 ]; do
     --methods) methods=$2 ;;
     --steps) steps=$2 ;;
     --transport) transport=$2 ;;
+    --program) model=$2 ;;
     --out) dir=$2 ;;
     --pairs) pairs=$2 ;;
     --limit) longest=$2 ;;
@@ -58,11 +62,19 @@ need ip iproute2
 need tc iproute2
 need make make
 [ -n "$advise" ] && transport=sockets
-[ -e /usr/share/datasets/fashion-mnist ] || [ -n "$advise" ] || { echo "missing the data: apt-get install dataset-fashion-mnist"; exit 1; }
+[ $model = train ] || [ $model = transformer ] || { echo "--program train or transformer"; exit 1; }
+[ $model = train ] || [ "${transport:-sockets}" = sockets ] || { echo "--program transformer runs over sockets"; exit 1; }
+if [ $model = transformer ]; then
+    transport=sockets steps=${steps:-400}
+    methods=${methods:-int:bits=4 eden:bits=2 eden:bits=1 powersgd:rank=auto adam1bit/qsgd|sign signum/vote demo/dct:top=32}
+    [ -e /usr/share/games/fortunes/wisdom ] || { echo "missing the text: apt-get install fortunes"; exit 1; }
+fi
+transport=${transport:-mpi} steps=${steps:-250}
+[ $model = transformer ] || [ -e /usr/share/datasets/fashion-mnist ] || [ -n "$advise" ] || { echo "missing the data: apt-get install dataset-fashion-mnist"; exit 1; }
 case $transport in
 mpi) need mpirun.openmpi openmpi-bin; need mpicc libopenmpi-dev; program=build/train_mpi ;;
 overlap) need mpirun.openmpi openmpi-bin; need mpicc libopenmpi-dev; program=build/overlap ;;
-sockets) program=build/train; [ -z "$advise" ] || program=build/advise ;;
+sockets) program=build/$model; [ -z "$advise" ] || program=build/advise ;;
 torch)
     program=bench/torch_train.py
     for p in python3 /usr/bin/python3; do "$p" -c 'import torch' 2>/dev/null && python=$p && break; done
@@ -199,7 +211,11 @@ under_way() { # what: waits for it. Status 1: it failed; 2: it hung, and has bee
 train() { # output directory, arguments...: all four workers; as a process of its own
     out=$1
     shift
-    set -- --hidden 1152,1152 --rate 0.05 --steps "$steps" --interface eth0 --no-pictures --out "$out" "$@"
+    case $model in
+    train) set -- --hidden 1152,1152 --rate 0.05 --no-pictures "$@" ;;
+    transformer) set -- --batch 1 --bare "$@" ;;
+    esac
+    set -- --steps "$steps" --interface eth0 --out "$out" "$@"
     if [ $transport = mpi ]; then
         over_mpi 4 "$PWD/$program" --transport mpi "$@"
     fi
@@ -259,20 +275,24 @@ if [ "$pairs" -gt 0 ]; then
     done
     exit $status
 fi
-echo "rate,method,step_ms,compute_ms,codec_ms,must_send,interface,overhead,steps_to_loss,seconds_to_loss,bytes" >"$dir/net.csv"
+echo "rate,method,step_ms,compute_ms,codec_ms,must_send,interface,overhead,steps_to_loss,seconds_to_loss,calculated,bytes" >"$dir/net.csv"
 rm -f "$dir/net-hung.txt"
+alone=
+[ $model = transformer ] || alone=--alone
 for rate in $rates; do
     limit "$rate"
     echo "--- $rate, $transport"
-    printf '%-30s %8s %8s %8s %10s %10s %8s %6s %6s %9s %7s\n' method ms/step compute codec 'must send' interface over '' steps \
-        's to 0.40' faster
+    printf '%-30s %8s %8s %8s %10s %10s %8s %6s %6s %9s %7s %9s %7s\n' method ms/step compute codec 'must send' interface over '' \
+        steps 's to loss' faster 'by bytes' faster
     none=
+    target=
+    [ $model = transformer ] || target=0.40
     mkdir -p "$dir/net-$rate"
     rm -f "$dir/net-$rate"/demo.csv
     for method in none $methods; do
         for try in 1 2; do
             result=0
-            train "$dir/net-$rate/one" --alone --method "$method" >"$work/log" & # so that a signal is heard
+            train "$dir/net-$rate/one" $alone --method "$method" >"$work/log" & # so that a signal is heard
             child=$!
             under_way "$method, $rate, $transport" || result=$?
             [ $result = 2 ] || break
@@ -282,25 +302,32 @@ for rate in $rates; do
         [ $result = 0 ] || { cat "$work/log" "$work/err"; exit 1; }
         [ -e "$dir/net-$rate/demo.csv" ] || head -n 1 "$dir/net-$rate/one/demo.csv" >"$dir/net-$rate/demo.csv"
         tail -n +2 "$dir/net-$rate/one/demo.csv" >>"$dir/net-$rate/demo.csv"
-        # Where the loss was 0.40, from every step; then what was sent, by the statistics, by the transport, by the interface.
-        awk -F , -v rate="$rate" 'function plain(s) { gsub(/"/, "", s); return s }
+        [ -n "$target" ] || target=$(awk -F , -v half="$((steps / 2))" '$2 > half - 10 && $2 <= half { sum += $3 }
+            END { printf "%.4f", sum / 10 }' "$dir/net-$rate/one/demo.csv")
+        # Where the loss was that of the target, from every step; then what was sent, by the statistics, by the transport, by the interface.
+        awk -F , -v rate="$rate" -v target="$target" 'function plain(s) { gsub(/"/, "", s); return s }
             function fields() { n = 0; while (match($0, /^("[^"]*"|[^,]*)(,|$)/)) {
                     f = substr($0, 1, RLENGTH); last = f !~ /,$/; sub(/,$/, "", f); v[++n] = plain(f)
                     $0 = substr($0, RLENGTH + 1); if (last || $0 == "") break } }
             FNR == 1 { file++; next }
             { fields() }
             file == 1 { s = v[2] + 0; loss[s] = v[3]; sum += v[3]; if (s > 10) sum -= loss[s - 10]
-                if (s >= 10 && sum / 10 <= 0.40 && !at) { when = v[5]; at = s } }
+                if (s >= 10 && sum / 10 <= target && !at) { when = v[5]; at = s } }
             file == 2 { m = v[1]; must = v[4]; sent = v[7] + 0; same = v[3] / v[4]
                 wrong = same < 0.995 || same > 1.005 || sent < must || sent > 1.096 * must
-                printf "%s,\"%s\",%.2f,%.2f,%.2f,%.0f,%.0f,%.3f,%s,%s,%s\n", rate, m, v[11], v[9], v[10], must, v[7],
-                    v[7] / must - 1, (at ? at : "-"), (at ? when : "-"), wrong ? "WRONG" : "ok" }' \
+                link = rate == "none" ? 0 : 1 / (rate * (rate ~ /gbit/ ? 1e6 : 1e3)) # milliseconds a bit
+                printf "%s,\"%s\",%.2f,%.2f,%.2f,%.0f,%.0f,%.3f,%s,%s,%s,%s\n", rate, m, v[11], v[9], v[10], must, v[7],
+                    v[7] / must - 1, (at ? at : "-"), (at ? when : "-"),
+                    (at ? at * (v[9] + v[10] + v[5] * 8 * link) / 1000 : "-"), wrong ? "WRONG" : "ok" }' \
             "$dir/net-$rate/one/demo.csv" "$dir/net-$rate/one/runs.csv" >"$work/line"
         cat "$work/line" >>"$dir/net.csv"
-        [ "$method" != none ] || none=$(cut -d , -f 10 "$work/line")
-        awk -F '"' -v none="$none" '{ split(substr($3, 2), f, ",")
-              printf "%-30s %8s %8s %8s %10s %10s %7.1f%% %6s %6s %9s %7s\n", $2, f[1], f[2], f[3], f[4], f[5], 100 * f[6], f[9],
-                  f[7], f[8] == "-" ? "-" : sprintf("%.1f", f[8]), f[8] != "-" && none + 0 ? sprintf("%.2f", none / f[8]) : "-" }' \
+        [ "$method" != none ] || none=$(cut -d , -f 10 "$work/line") none_by_bytes=$(cut -d , -f 11 "$work/line")
+        awk -F '"' -v none="$none" -v by_bytes="$none_by_bytes" 'function times(all, part) {
+              return part != "-" && all + 0 ? sprintf("%.2f", all / part) : "-" }
+            function seconds(s) { return s == "-" ? s : sprintf("%.1f", s) }
+            { split(substr($3, 2), f, ",")
+              printf "%-30s %8s %8s %8s %10s %10s %7.1f%% %6s %6s %9s %7s %9s %7s\n", $2, f[1], f[2], f[3], f[4], f[5], 100 * f[6],
+                  f[10], f[7], seconds(f[8]), times(none, f[8]), seconds(f[9]), times(by_bytes, f[9]) }' \
             "$work/line"
         ! grep -q WRONG "$work/line" || status=1
     done
@@ -312,7 +339,8 @@ command -v gnuplot >/dev/null || { echo "no gnuplot: no picture (apt-get install
     echo "set output '$dir/net.svg'"
     echo "set datafile separator ','"
     echo "set border 3 lc rgb '#666666'; set tics nomirror; set grid lc rgb '#dddddd' lt 1 lw 1"
-    echo "set logscale x; set xlabel 'seconds'; set yrange [0.3:1.5]; set key top right samplen 2 opaque"
+    [ $model = train ] && range='[0.3:1.5]' what='Fashion-MNIST' || range='[2:4]' what='a small GPT-2'
+    echo "set logscale x; set xlabel 'seconds'; set yrange $range; set key top right samplen 2 opaque"
     echo "s = 0.0; smooth(step, loss) = (s = step == 1 ? loss : s + (loss - s) * 0.1)"
     echo "methods = 'none $methods'"
     i=1
@@ -321,13 +349,13 @@ command -v gnuplot >/dev/null || { echo "no gnuplot: no picture (apt-get install
         i=$((i + 1))
     done
     set -- $rates
-    echo "set multiplot layout 1,$# title 'Fashion-MNIST, 4 hosts: training loss over time'"
+    echo "set multiplot layout 1,$# title '$what, 4 hosts: training loss over time'"
     for rate in "$@"; do
         file="$dir/net-$rate/demo.csv"
         echo "set title '$rate'; is(i) = strcol(1) eq word(methods, i)"
         echo "plot for [i=1:words(methods)] '$file' using (is(i) ? \$5 : NaN):(is(i) ? smooth(\$2, \$3) : NaN) \\"
         echo "    with lines lt i title word(methods, i), \\"
-        echo "    0.40 with lines lc rgb '#999999' dt 2 notitle"
+        echo "    $target with lines lc rgb '#999999' dt 2 notitle"
         echo "unset key"
     done
     echo "unset multiplot"

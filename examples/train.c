@@ -53,7 +53,9 @@ static gcomp *open_gcomp(const gcomp_comm *comm, const gcomp_comm *plain, const 
         tensors[t].rows = net->width[t / 2 + t % 2];
         tensors[t].cols = t % 2 ? 0 : net->width[t / 2 + 1];
     }
-    if (!strcmp(codec, "advise") && train_advise(plain, tensors, TENSORS, wall_clock)) return NULL;
+    if (!strcmp(codec, "advise") &&
+        train_advise(plain, tensors, TENSORS, wall_clock, GCOMP_OPTIMIZER_SGD))
+        return NULL;
     train_name_method(&desc, codec, list, sizeof list);
     desc.comm = *comm;
     desc.aggregate = aggregate;

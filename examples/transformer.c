@@ -83,6 +83,7 @@ static int open_worker(worker *w, gcomp_comm *metered)
         return 1;
     }
     train_name_method(&desc, o->method, list, sizeof list);
+    if (!strcmp(o->method, "advise")) desc.codec = o->method;
     desc.comm = *metered;
     desc.aggregate = o->aggregate;
     desc.seed = o->seed;
@@ -94,6 +95,7 @@ static int open_worker(worker *w, gcomp_comm *metered)
     w->optimizer.decay = DECAY;
     w->optimizer.sign_rate = o->sign_rate;
     if (transformer_optimizer_open(&w->optimizer, &desc, o->halves)) return 1;
+    w->m.sent = w->m.received = w->m.calls = w->m.seconds = 0; /* of the advice */
     return o->checkpoint && !o->save_at &&
         transformer_resume(&w->optimizer, &w->first, o->checkpoint, w->comm->rank);
 }

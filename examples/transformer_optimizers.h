@@ -4,8 +4,8 @@
    adamw     The mean gradient is exchanged, clipped by its norm, and stepped by AdamW (Loshchilov,
              Hutter 2019). Any codec that suits Adam.
    adam1bit  1-bit Adam (Tang et al. 2021). In the first tenth of the steps as adamw. Then workers
-             exchange their momenta b1 m + (1 - b1) g, with error feedback. v, the second moment,
-             stays, or every `refresh` steps a mean gradient moves it. "A|B": A is the codec of
+             exchange their momenta b1 m + (1 - b1) g, with error feedback; every `refresh` steps they
+             exchange gradients again, and v, the second moment, moves. "A|B": A is the codec of
              gradients, B that of momenta.
    signum    Each worker keeps a momentum of its own gradients; `vote` makes the mean of the signs
              a sign again; it is the step (Bernstein et al. 2018).
@@ -19,6 +19,8 @@
 #define TRANSFORMER_OPTIMIZERS_H
 
 #include "gcomp.h"
+#include "train_advice.h"
+#include "train_meter.h"
 #include "transformer_model.h"
 
 typedef enum transformer_kind {
@@ -29,7 +31,7 @@ typedef enum transformer_kind {
     TRANSFORMER_KINDS
 } transformer_kind;
 static const char *const transformer_kinds[] = {"adamw", "adam1bit", "signum", "demo"};
-static const char *const transformer_codecs[] = {"none", "none|sign", "vote", "dct:top=32"};
+static const char *const transformer_codecs[] = {"none", "qsgd|sign", "vote", "dct:top=32"};
 
 #define ADAM_B1 0.9f
 #define ADAM_B2 0.95f
@@ -160,14 +162,33 @@ static inline void transformer_update(transformer_optimizer *o, float rate)
     o->applied++;
 }
 
-/* ---------------- opening: codec[2]: desc.codec of `gc` and of `exact` */
+/* ---------------- opening */
 
+static inline double transformer_clock(void *user)
+{
+    (void)user;
+    return train_clock();
+}
+
+/* codec: "advise": for each tensor what train_advice.h finds. */
 static inline gcomp *transformer_gcomp(const transformer *m, gcomp_desc desc, const char *codec,
                                        int halves)
 {
+    gcomp_tensor tensors[TRANSFORMER_TENSORS];
+    const int advise = !strcmp(codec, "advise");
     char why[256] = "";
     gcomp *gc;
-    desc.codec = codec;
+    memset(tensors, 0, sizeof tensors);
+    for (size_t t = 0; t < m->tensors; t++) {
+        tensors[t].name = m->tensor[t].name;
+        tensors[t].rows = m->tensor[t].rows;
+        tensors[t].cols = m->tensor[t].cols;
+        tensors[t].dtype = halves ? GCOMP_BF16 : GCOMP_F32;
+    }
+    if (advise &&
+        train_advise(&desc.comm, tensors, m->tensors, transformer_clock, desc.optimizer))
+        return NULL;
+    desc.codec = advise ? "none" : codec;
     desc.why = why;
     desc.why_capacity = sizeof why;
     if (gcomp_open(&gc, &desc) != GCOMP_OK) {
@@ -175,12 +196,7 @@ static inline gcomp *transformer_gcomp(const transformer *m, gcomp_desc desc, co
         return NULL;
     }
     for (size_t t = 0; t < m->tensors; t++) {
-        gcomp_tensor tensor = {0};
-        tensor.name = m->tensor[t].name;
-        tensor.rows = m->tensor[t].rows;
-        tensor.cols = m->tensor[t].cols;
-        tensor.dtype = halves ? GCOMP_BF16 : GCOMP_F32;
-        if (gcomp_add_tensor(gc, &tensor) == GCOMP_OK) continue;
+        if (gcomp_add_tensor(gc, &tensors[t]) == GCOMP_OK) continue;
         fprintf(stderr, "worker %d: %s: %s\n", desc.comm.rank, codec, gcomp_error(gc));
         gcomp_close(gc);
         return NULL;
@@ -200,7 +216,7 @@ static inline void transformer_optimizer_close(transformer_optimizer *o)
     memset(o, 0, sizeof *o);
 }
 
-/* o->kind, model and numbers are set. desc->codec: of all; of adam1bit "A|B". Returns 0, or 1 after
+/* o->kind, model and numbers are set. desc->codec: of adam1bit "A|B"; or "advise". Returns 0, or 1 after
    saying what is wrong. */
 static inline int transformer_optimizer_open(transformer_optimizer *o, const gcomp_desc *desc,
                                              int halves)

@@ -1,13 +1,15 @@
 /* transformer_options.h - the command line of transformer.c:
 
      --optimizer NAME  adamw, adam1bit, signum or demo; see transformer_optimizers.h
-     --method CODEC    none, none|sign, vote or dct:top=32 if it is not given. As in train.c it may
+     --method CODEC    none, qsgd|sign, vote or dct:top=32 if it is not given. As in train.c it may
                        be "CODEC|CODEC@SCHEDULE%RESIDUAL", or advise; an epoch of a schedule is a
-                       twentieth of the steps. "OPTIMIZER/CODEC" names both
+                       twentieth of the steps. "OPTIMIZER/CODEC" names both, and
+                       "OPTIMIZER:refresh=K/CODEC" or "OPTIMIZER:rate=R/CODEC" a number too
      --gradients TYPE  fp32 or bf16
      --rate R          the learning rate behind its warm-up; --sign-rate R: that of steps by signs,
-                       in rates
-     --refresh K       adam1bit: every K steps a mean gradient moves the second moment; 0: it stays
+                       in rates; .3 for signum and 1 for demo if it is not given
+     --refresh K       adam1bit: every K steps a mean gradient moves the second moment; 0: it stays;
+                       20 if it is not given
      --steps N, --seed S, --workers N
      --layers L --channels C --heads H --context T --batch B (sequences of a worker)
      --text FILE       instead of Debian's fortunes
@@ -116,19 +118,25 @@ static inline int transformer_option(transformer_options *o, const char *name, c
 static inline int transformer_complete(transformer_options *o)
 {
     static char label[160];
-    const char *slash = o->method ? strchr(o->method, '/') : NULL;
-    const size_t named = slash ? transformer_kind_of(o->method, (size_t)(slash - o->method)) : 0;
-    if (slash && (named == TRANSFORMER_KINDS || o->kind != TRANSFORMER_KINDS)) return 1;
+    const char *all = o->method ? o->method : "", *slash = strchr(all, '/');
     if (slash) {
-        o->kind = named;
-        o->method = slash + 1;
+        const size_t length = strcspn(all, ":/");
+        if (o->kind != TRANSFORMER_KINDS) return 1;
+        o->kind = transformer_kind_of(all, length);
+        if (o->kind == TRANSFORMER_KINDS) return 1;
+        if (all[length] == ':' && sscanf(all + length, ":refresh=%5zu/", &o->refresh) != 1 &&
+            (sscanf(all + length, ":rate=%8f/", &o->sign_rate) != 1 || !(o->sign_rate > 0)))
+            return 1;
     }
     if (o->kind == TRANSFORMER_KINDS) o->kind = BY_ADAMW;
-    if (!o->method || !*o->method) o->method = transformer_codecs[o->kind];
-    if (!strcmp(o->method, "advise") && o->kind != BY_ADAMW) return 1;
-    snprintf(label, sizeof label, "%s%s%s", o->kind == BY_ADAMW ? "" : transformer_kinds[o->kind],
-             o->kind == BY_ADAMW ? "" : "/", o->method);
+    o->method = slash ? slash + 1 : all;
+    if (!*o->method) o->method = transformer_codecs[o->kind];
+    if (!(o->sign_rate > 0)) o->sign_rate = o->kind == BY_DEMO ? 1.0f : 0.3f;
+    if (slash) snprintf(label, sizeof label, "%.*s", (int)(slash + 1 - all), all);
+    else if (o->kind) snprintf(label, sizeof label, "%s/", transformer_kinds[o->kind]);
+    strncat(label, o->method, sizeof label - strlen(label) - 1);
     o->label = label;
+    if (!strcmp(o->method, "advise") && o->kind != BY_ADAMW) return 1;
     o->workers.world = (int)o->world;
     return o->shape.channels % o->shape.heads != 0 || (o->save_at && !o->checkpoint);
 }
@@ -138,7 +146,7 @@ static inline int transformer_read_options(transformer_options *o, int argc, cha
 {
     const transformer_options defaults = {.kind = TRANSFORMER_KINDS,
                                           .rate = 0.002f,
-                                          .sign_rate = 0.3f,
+                                          .refresh = 20,
                                           .steps = 400,
                                           .seed = 1,
                                           .sample = 400,
