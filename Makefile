@@ -90,6 +90,9 @@ build/engine: examples/engine.cpp build/gcomp.o
 build/own_loop build/server: build/%: examples/%.c build/gcomp.o
 	$(CC) $(CFLAGS) -I. $^ -o $@
 
+build/lgc: examples/lgc.c examples/lgc_net.h examples/gcomp_threads.h build/gcomp.o
+	$(CC) $(CFLAGS) -I. examples/lgc.c build/gcomp.o -o $@ -lm -pthread
+
 build/sharded: examples/sharded.c examples/gcomp_threads.h build/gcomp.o
 	$(CC) $(CFLAGS) -I. examples/sharded.c build/gcomp.o -o $@ -lm -pthread
 
@@ -150,7 +153,7 @@ bench-python: build/libgcomp.so ## measure what calls from Python cost over call
 net: build/train build/train_mpi ## train over four hosts with slow links, made on this machine; as root; makes build/net.svg
 	bench/net.sh
 
-examples: build/first build/advise build/engine build/embedded build/own_loop build/server build/sharded build/train build/transformer $(PATTERNS) ## build all examples
+examples: build/first build/advise build/engine build/embedded build/lgc build/own_loop build/server build/sharded build/train build/transformer $(PATTERNS) ## build all examples
 
 test: ## test every property on every instruction set of this machine, one build with sanitizers, a short fuzz; takes minutes
 	@sh tests/run.sh

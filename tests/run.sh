@@ -125,7 +125,7 @@ names=$(for source in tests/test_*.c; do basename $source .c; done | grep -vxF "
 whole="test_kernels test_static" # contain the implementation: the one sees inside, the other is static
 # Once for all instruction sets: transports, bounds and lists are the same on each. test_kernels goes through all sets, and
 # test_random draws one for each of its cases.
-once="test_bounds test_kernels test_lists test_nccl test_nccl_older test_nodes test_patterns test_random test_server test_sockets test_threads"
+once="test_bounds test_kernels test_lgc test_lists test_nccl test_nccl_older test_nodes test_patterns test_random test_server test_sockets test_threads"
 sets=scalar
 grep -q avx2 /proc/cpuinfo && sets="$sets avx2"
 grep -q avx512vl /proc/cpuinfo && sets="$sets avx512"
@@ -350,6 +350,7 @@ examples() {
         with "example $name" $out/examples build/$name --text gcomp.h --steps 40 --hidden 24,16 --transport sockets --out $out
     done
     for way in "fp32 int:bits=4" "bf16 sign" "bf16 none"; do with "example sharded, $way" $out/examples build/sharded $way; done
+    with "example lgc" $out/examples build/lgc 5 10 10
     with "example advise" $out/examples build/advise sign
     with "example advise, over TCP" $out/examples sh -c "build/advise --rank 1 --root 127.0.0.1:7391 sign &
         build/advise --rank 0 --root 127.0.0.1:7391 sign && wait \$!"
