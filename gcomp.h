@@ -408,7 +408,7 @@
           GCOMP_AGGREGATE_SCATTER, gcomp_shard; gcomp_to_float, gcomp_from_float; comm.allreduce
           may sum halves; fp16 and bf16 may round at random; nvfp4, e3m0, nf4.
           desc.residual ("bf16", "int8") and gcomp_residual_get.
-          powersgd:rank=auto; leadertopk; desc.optimizer and gcomp_warning.
+          powersgd:rank=auto; leadertopk; dct (DeMo); desc.optimizer and gcomp_warning.
           Ranges are multiples of 128 elements; a tensor that is skipped takes no bytes in sums.
      0.2  Classes of results (gcomp_result_class), GCOMP_OUT_OF_STEP, GCOMP_FLOAT_MODE.
           gcomp_describe, gcomp_rounds, gcomp_tensor_name, gcomp_tensor_shape, gcomp_rank,
@@ -444,8 +444,8 @@
      Sparse payloads: comm.alltoallv helps. Each worker makes the mean of one range of the elements
      for all, and receives about k elements for that. The range means come back sparse, or dense
      where that is shorter. The bits are those of the gather. desc.aggregate says when this is done.
-     Values travel as floats in both directions. blocktopk always gathers. If each worker chooses
-     its k of n elements independently, the mean has n (1 - (1 - k / n)^W) elements.
+     Values travel as floats in both directions. blocktopk and dct always gather. If each worker
+     chooses its k of n elements independently, the mean has n (1 - (1 - k / n)^W) elements.
      topk:global=1 (gTop-k) applies only the k largest elements of the mean, so no more than k come
      back; what a worker sent for other places stays in its residual. Without alltoallv
      topk:global=1 gathers, with the same bits. Outside of steps topk:global=1 is topk.
@@ -486,9 +486,9 @@
      range of a tensor, which gcomp_shard tells; the other elements of its gradient are what they
      were before. The worker steps its range of the weights, with an optimizer that has state for
      that range alone. Then you gather the weights: examples/sharded.c.
-       scattered      sparse payloads, but not those of blocktopk; block payloads, and uncompressed
-                      tensors, of 256 elements or more for each worker. An uncompressed tensor
-                      travels as shards of floats: half the bytes of an allreduce
+       scattered      sparse payloads, but not those of blocktopk and dct; block payloads, and
+                      uncompressed tensors, of 256 elements or more for each worker. An uncompressed
+                      tensor travels as shards of floats: half the bytes of an allreduce
        not scattered  all others: every worker has the whole mean, also in its own range
        mean           a sum of floats, whatever the type of the gradient; it is not quantised, so
                       that for block payloads it is q, and not C(q)
@@ -554,7 +554,8 @@
      What was not sent
        waits in a residual  fp16 bf16 int fp8 mx nvfp4 e3m0 nf4 sign onebit twobit
                             threshold1 topk dryden blocktopk strom adacomp randomk leadertopk sketch
-                            powersgd; and nonzero, unless its values are floats
+                            powersgd dct (its residual decays); and nonzero, unless its values are
+                            floats
        waits in a memory of the method   dgc (residual and momentum), fetch (tables)
        is forgotten, since what is sent is right on average   qsgd natural wangni terngrad (but
                             for clipping) eden (nearly) intsum
@@ -573,9 +574,9 @@
      element is forgotten in a step if it is below m / 254, with bf16 what is added to e if it is
      below 2^-9 |e|. The state of methods stays floats: momenta, tables, warm starts.
      Block methods work on small residuals as they are. For other methods (sparse methods, eden with
-     feedback, powersgd, randomk, leadertopk, sketch, intsum, dgc) the residual of the tensor at
-     work becomes floats, in a buffer that all tensors share: 4 bytes an element of the largest such
-     tensor.
+     feedback, powersgd, randomk, leadertopk, sketch, intsum, dgc, dct) the residual of the tensor
+     at work becomes floats, in a buffer that all tensors share: 4 bytes an element of the largest
+     such tensor.
      gcomp_residual_get reads a residual of any kind. A save holds residuals as they are kept, and
      cannot be loaded with another desc.residual.
 
@@ -611,6 +612,9 @@
      adacomp                bin=500 (1 to 65536), send=mean (value)
      dgc                    density=0.001, momentum=0.9 (below 1), nesterov=0, clip=0 (L2 norm, see
                             MOMENTUM), masking=1, warmup=4 (epochs)
+     dct                    top=32 (1 to 4096 coefficients of each chunk), chunk=64 (1 to 64: the
+                            longest side of a chunk), decay=0.999 (0 to 1: what is kept of the
+                            momentum; 0: nothing)
      randomk                density=0.01, unbiased=0, neighbours=0 (1: elements side by side)
      leadertopk             density=0.001; values travel as floats
      sketch                 density=0.001, rows=5 (1, 3, 7), columns=auto (16 to 2^28),
@@ -674,6 +678,18 @@
      powersgd without a momentum of its own leaves momentum to the optimizer, after the exchange:
      gcomp_momentum_step is the optimizer of its paper; any other will do. With
      powersgd:momentum=0.9 each worker applies momentum before the feedback: then use plain SGD.
+     dct (DeMo) is momentum and residual in one: what a worker does not send stays, and decays. Each
+     matrix is cut into chunks of up to 64 x 64 elements, whose sides are the largest divisors of
+     rows and columns up to 64; a vector into chunks of one row. The `top` largest cosine
+     coefficients of each chunk travel. Each coefficient of the mean is a mean over those workers
+     that sent it, so the mean is not the sum / world, and stays large where workers disagree. Step
+     by its sign, with a rate of Adam's size and without momentum, and decay the weights yourself:
+         for (i = 0; i < n; i++) x[i] -= rate * (float)((d[i] > 0) - (d[i] < 0));
+     A side that is a prime above 64 has chunks of one row or column, which save little: pad such a
+     matrix. The same holds for vectors, of which 32 of 64 coefficients travel. A payload that is
+     decoded alone, or added with a weight, is what its worker sent; gcomp_retain leaves the
+     residual as it is before its decay. gcomp_give_back gives back what would have decayed. When
+     workers leave or join, those that stay keep the residual of dct as it is.
 
    LEARNING RATES THAT CHANGE
      With error feedback, what a step does not send waits in the residual. It is applied with the
@@ -753,6 +769,8 @@
                Gradient Compression for Data-Parallel Distributed Training, AAAI 2018
      dgc       Lin, Han, Mao, Wang, Dally: Deep Gradient Compression: Reducing the Communication
                Bandwidth for Distributed Training, ICLR 2018
+     dct       Peng, Quesnelle, Kingma: DeMo: Decoupled Momentum Optimization, arXiv 2411.19870,
+               2024
      accordion Agarwal, Wang, Lee, Venkataraman, Papailiopoulos: Adaptive Gradient Communication via
                Critical Learning Regime Identification, MLSys 2021
      powersgd  Vogels, Karimireddy, Jaggi: PowerSGD: Practical Low-Rank Gradient Compression for
@@ -783,8 +801,8 @@
       5     1   method (the numbers in the list below)
       6     1   flags: bit 0 refusal (the input was not finite; no body, parameter word 0), bit 1
                 checksum present; others zero
-      7     1   of a sparse method (5, 22 to 24, 27 to 29, 31) the number of the value method: 1 to
-                4, 7, 10 to 13, 15 to 18 or 35 to 37; else 0
+      7     1   of a sparse method (5, 22 to 24, 27 to 29, 31, 38) the number of the value method: 1
+                to 4, 7, 10 to 13, 15 to 18 or 35 to 37; else 0
       8     8   n, number of elements
      16     8   bytes of body that follow the header
      24     4   parameter word: the fields that the list below names for the method (for a sparse
@@ -882,6 +900,22 @@
                    the last block of the tensor the rest. k counts elements: there are ceil(k / 2^b)
                    indices below ceil(n / 2^b), and a bitmap has ceil(n / 2^b) bits. If k is no
                    multiple of 2^b, the last block of the tensor is among those sent
+     dct      38   u64 cols, the columns of the matrix (of a vector n); bytes h, w, 1 .. 64, which
+                   divide its rows n / cols and its columns; u16 k, 1 .. h w. Chunks of h rows and
+                   w columns follow each other along the rows. First the places of the k
+                   coefficients of each chunk, increasing, each chunk's padded to a byte. A place
+                   is u w + v, in row u and column v of the chunk. With c = h w, l = floor(log2(c /
+                   k)) there are
+                     k = c  no bits: all places
+                     l = 0  c bits, 1: this place
+                     else   k + floor((c - 1) / 2^l) bits, of which bit i + floor(place / 2^l) is 1
+                            for the i-th place, i from 0 on; then the l low bits of each place
+                   Then the values, chunk by chunk, as topk's. The elements x of a chunk are, of its
+                   coefficients q, in floats: out[j] = sum over v of q[u][v] C(w, v, j), and x[r][j]
+                   = sum over u of C(h, u, r) out[j], from u, v = 0 on; each product is added in one
+                   rounding; where q is 0, or a row has none, nothing is added. C(N, k, j) is s(k)
+                   cos(pi (2 j + 1) k / 2 N) cut to 31 bits, >>cosines. If some |q| is 2^120 or
+                   more, all q are multiplied by 2^-16 first, and all x by 2^16 at last, saturated
      powersgd  6   has no payload: it exchanges sums of P and of Q, or alternately one of them
      randomk  25   has no payload: it exchanges a sum of the elements that the step's key selects
      leadertopk 39 has no payload: it exchanges a sum of the list below, as floats, to which one
@@ -1378,8 +1412,9 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode_add(const void *payload, siz
                                                         const gcomp_exec *exec);
 
 /* y[n] <- the sum, in the order of the payloads, of decode(payload) * (1 / count), count >= 1. If
-   all payloads are of vote: the sign of that sum, +1 where it is 0. All payloads are checked first;
-   on error y is unchanged. */
+   all payloads are of vote: the sign of that sum, +1 where it is 0. If all are of dct and of one
+   shape: each coefficient is a mean over those payloads that have it. All payloads are checked
+   first; on error y is unchanged. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode_mean(const void *const *payloads,
                                                          const size_t *lengths, size_t count,
                                                          float *y, size_t n,
@@ -3251,12 +3286,9 @@ GCOMP__INLINE size_t gcomp__kind_bytes(unsigned kind)
 
 GCOMP__INLINE gcomp_dtype gcomp__kind_dtype(unsigned kind)
 {
-    return kind == GCOMP__SUM8      ? GCOMP_I8
-           : kind == GCOMP__SUM16   ? GCOMP_I16
-           : kind == GCOMP__SUM32   ? GCOMP_I32
-           : kind == GCOMP__SUM_F16  ? GCOMP_F16
-           : kind == GCOMP__SUM_BF16 ? GCOMP_BF16
-                                    : GCOMP_F32;
+    return kind == GCOMP__SUM8 ? GCOMP_I8 : kind == GCOMP__SUM16 ? GCOMP_I16
+           : kind == GCOMP__SUM32 ? GCOMP_I32 : kind == GCOMP__SUM_F16 ? GCOMP_F16
+           : kind == GCOMP__SUM_BF16 ? GCOMP_BF16 : GCOMP_F32;
 }
 
 /* The flags of a row: properties of the method that other chapters ask for. */
@@ -3280,10 +3312,12 @@ enum {
        with those that are there. */
     GCOMP__COLUMNS = 2048,
     GCOMP__BY_EPOCHS = 4096, /* what is sent depends on the epoch that gcomp_step tells */
-    /* Decoded values have sizes that were fixed for gradients. A mean over workers is smaller, so
-       that AUTO does not quantise it with this codec. */
-    GCOMP__FIXED_SIZES = 8192
+    /* Decoded values have sizes fixed for gradients: AUTO does not quantise means with them. */
+    GCOMP__FIXED_SIZES = 8192,
+    GCOMP__DECAYS = 16384 /* a commit multiplies the residual by the codec's third parameter */
 };
+
+enum { GCOMP__MAJORITY = 1, GCOMP__MEAN_OF_SENDERS = 2 }; /* means that are no sums */
 
 /* Kinds of parameters, by what a user may write. */
 enum {
@@ -3520,7 +3554,8 @@ typedef struct gcomp__payload {
     /* cannot fail */
     void (*decode)(const gcomp__call *call, const gcomp__sink *sink);
     int needs_scratch; /* 1: encode fails without scratch; 0: only threads make use of it */
-    int votes;         /* 1: the mean is the sign of the sum, so decode gets all payloads at once */
+    int votes;         /* GCOMP__MAJORITY, ...: decode gets all payloads at once; or 0 */
+    size_t (*exact)(const gcomp_codec *codec, size_t rows, size_t cols); /* NULL, or a bound */
 } gcomp__payload;
 
 /* What a method exchanges in a step, for matrices of rows x cols. odd: see GCOMP__TURNS. */
@@ -4318,7 +4353,7 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
     X(TOPK, topk) X(STROM, strom) X(DRYDEN, dryden) X(WANGNI, wangni) \
     X(ADACOMP, adacomp) X(BLOCKTOPK, blocktopk) X(DGC, dgc) X(NONZERO, nonzero) \
     X(RANDOMK, randomk) X(LEADERTOPK, leadertopk) X(SKETCH, sketch) X(FETCH, fetch) \
-    X(POWERSGD, powersgd) X(INTSUM, intsum) X(VOTE, vote)
+    X(POWERSGD, powersgd) X(INTSUM, intsum) X(VOTE, vote) X(DCT, dct)
 
 /* 1 if a user defined the macro, as 1 or as nothing; else 0: then MARK_ stays in front of the name,
    and the second word of the list is another one. */
@@ -4394,12 +4429,13 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
 #define GCOMP__HAS_BYTE_SCALES /* scales of one byte, and kernels->fit */ \
     (GCOMP__HAS(MX) || GCOMP__HAS_TWO_LEVELS)
 #define GCOMP__HAS_OWN_CHECKS GCOMP__HAS(NATURAL) /* GCOMP__OWN_CHECK, and whole groups of codes */
-#define GCOMP__HAS_VOTES GCOMP__HAS(VOTE)         /* payload->votes */
+#define GCOMP__HAS_VOTES (GCOMP__HAS(VOTE) || GCOMP__HAS(DCT)) /* payload->votes */
 #define GCOMP__HAS_FLOAT_WORDS /* a float in the parameter word of the payload */ \
     (GCOMP__HAS(TWOBIT) || GCOMP__HAS(THRESHOLD1))
 #define GCOMP__HAS_TENSOR_SCALES /* one scale or threshold of a tensor: call->shared */ \
     (GCOMP__HAS(TERNGRAD) || GCOMP__HAS(TWOBIT))
-#define GCOMP__HAS_SCRATCH /* payload->needs_scratch */ (GCOMP__HAS_SPARSE || GCOMP__HAS(EDEN))
+#define GCOMP__HAS_SCRATCH /* payload->needs_scratch */ \
+    (GCOMP__HAS_SPARSE || GCOMP__HAS(EDEN) || GCOMP__HAS(DCT))
 #define GCOMP__HAS_MOMENTUM (GCOMP__HAS(DGC) || GCOMP__HAS(FETCH) || GCOMP__HAS(POWERSGD))
 
 /* A chapter has three zones: what is compiled once before the kernels (types, constants, functions
@@ -12212,7 +12248,7 @@ static void gcomp__vote_form(const double *param, gcomp__form *form)
 
 static const gcomp__payload gcomp__vote_payload = {
     gcomp__block_scratch, gcomp__block_bound, gcomp__block_encode, gcomp__block_open,
-    gcomp__block_check, gcomp__vote_decode, 0, 1};
+    gcomp__block_check, gcomp__vote_decode, 0, GCOMP__MAJORITY};
 static const char *gcomp__vote_before_adam(const gcomp_codec *codec)
 {
     (void)codec;
@@ -15986,6 +16022,815 @@ static const gcomp__method gcomp__row_dgc = {
     &gcomp__dgc_payload,
     GCOMP__SUMS_OF(dgc),
     {NULL, &gcomp__dgc, gcomp__momentum_before_adam, gcomp__dgc_adapt}};
+#endif
+
+/* >>cosines: the orthonormal cosine transform (DCT-II) of chunks of up to 64 x 64 elements, for
+   dct. Of N numbers x it makes N coefficients q, and back:
+
+     q[k] = sum of C[k][j] x[j]      C[k][j] = s(k) cos(pi (2 j + 1) k / (2 N))
+     x[j] = sum of C[k][j] q[k]      s(0) = sqrt(1 / N), s(k) = sqrt(2 / N)
+
+   The cosines are made in whole numbers, so that their bits are the same everywhere: every cosine
+   is one of 4 N, the wave, or the flat s(0). A chunk of h x w elements is transformed by two
+   products, first its columns, then its rows. Sums are fused, and run in the order of j or k. */
+#if GCOMP__FIRST(DCT)
+enum {
+    GCOMP__DCT_SIDE = 64,                       /* the longest side of a chunk */
+    GCOMP__DCT_WAVE = 4 * GCOMP__DCT_SIDE + 1,  /* cosines of a side, then the flat one */
+    GCOMP__DCT_STRIP = 8,  /* rows of a chunk that are decoded at once where there is no scratch */
+    GCOMP__DCT_PLACES = 64, /* payloads whose places in a chunk are remembered from row to row */
+    GCOMP__DCT_LANES = 16  /* tasks at most */
+};
+/* Coefficients from here on (2^120) are multiplied by 2^-16 on their way, so that no sum of them
+   overflows. */
+#define GCOMP__DCT_LARGE 0x7b800000u
+#define GCOMP__DCT_DOWN 1.52587890625e-05f
+
+typedef struct gcomp__dct_kernels {
+    /* to <- p of elements i .. i + count - 1 */
+    void (*stage)(float *to, const gcomp_input *in, size_t i, size_t count);
+    /* to (rows x stride) <- a (rows x inner, its rows `pitch` apart) * b (inner x stride) */
+    void (*product)(float *to, const float *a, size_t pitch, const float *b, size_t rows,
+                    size_t inner, size_t stride);
+    /* to (rows x stride) <- to + column * row */
+    void (*spread)(float *to, const float *column, const float *row, size_t rows, size_t stride);
+    /* x <- factor * x, infinities made finite */
+    void (*scale)(float *x, float factor, size_t count);
+    /* to <- the largest |x| of each column of 16 numbers; returns how many columns there are */
+    size_t (*columns)(float *to, const float *x, size_t count);
+    /* the numbers among `count` whose keys reach s->guess, which is above 0, behind those of s */
+    void (*keep)(gcomp__selection *s, const float *x, size_t count);
+    void (*retain)(const gcomp_input *in, float *residual, size_t i, size_t count,
+                   const float *sent);
+    void (*add)(float *y, const float *x, float weight, size_t count, int fresh);
+} gcomp__dct_kernels;
+#endif
+
+#if GCOMP__EACH(DCT)
+/* Rows 4 at a time: 4 sums of 16 lanes stay in registers. A side has 64 elements at most, so that
+   both factors stay in the innermost cache. */
+#define gcomp__dct_product GCOMP__F(dct_product)
+static void gcomp__dct_product(float *to, const float *a, size_t pitch, const float *b, size_t rows,
+                               size_t inner, size_t stride)
+{
+    size_t i = 0;
+    for (; i + 4 <= rows; i += 4, a += 4 * pitch, to += 4 * stride)
+        for (size_t j = 0; j < stride; j += 16) {
+            gv s0 = gv_splat(0), s1 = s0, s2 = s0, s3 = s0;
+            for (size_t k = 0; k < inner; k++) {
+                const gv x = gv_load(b + k * stride + j);
+                s0 = gv_fma(gv_splat(a[k]), x, s0);
+                s1 = gv_fma(gv_splat(a[pitch + k]), x, s1);
+                s2 = gv_fma(gv_splat(a[2 * pitch + k]), x, s2);
+                s3 = gv_fma(gv_splat(a[3 * pitch + k]), x, s3);
+            }
+            gv_store(to + j, s0);
+            gv_store(to + stride + j, s1);
+            gv_store(to + 2 * stride + j, s2);
+            gv_store(to + 3 * stride + j, s3);
+        }
+    for (; i < rows; i++, a += pitch, to += stride)
+        for (size_t j = 0; j < stride; j += 16) {
+            gv sum = gv_splat(0);
+            for (size_t k = 0; k < inner; k++)
+                sum = gv_fma(gv_splat(a[k]), gv_load(b + k * stride + j), sum);
+            gv_store(to + j, sum);
+        }
+}
+
+#define gcomp__dct_spread GCOMP__F(dct_spread)
+static void gcomp__dct_spread(float *to, const float *column, const float *row, size_t rows,
+                              size_t stride)
+{
+    for (size_t j = 0; j < stride; j += 16) {
+        const gv x = gv_load(row + j);
+        float *at = to + j;
+        for (size_t i = 0; i < rows; i++, at += stride)
+            gv_store(at, gv_fma(gv_splat(column[i]), x, gv_load(at)));
+    }
+}
+
+#define gcomp__dct_scale GCOMP__F(dct_scale)
+static void gcomp__dct_scale(float *x, float factor, size_t count)
+{
+    const gv f = gv_splat(factor);
+    for (size_t i = 0; i < count; i += 16) gv_store(x + i, gv_saturate(gv_mul(gv_load(x + i), f)));
+}
+
+/* 16 columns of each 16 lines of 16 numbers. */
+#define gcomp__dct_columns GCOMP__F(dct_columns)
+static size_t gcomp__dct_columns(float *to, const float *x, size_t count)
+{
+    size_t columns = 0;
+    for (size_t i = 0; i + 256 <= count; i += 256, columns += 16) {
+        gv most = gv_splat(0);
+        for (size_t j = 0; j < 256; j += 16) most = gv_max_bits(most, gv_load(x + i + j));
+        gv_store(to + columns, most);
+    }
+    return columns;
+}
+
+/* Behind the last number stand zeros, up to a multiple of 16, which are not counted. */
+#define gcomp__dct_keep GCOMP__F(dct_keep)
+static void gcomp__dct_keep(gcomp__selection *s, const float *x, size_t count)
+{
+    for (size_t i = 0; i < count; i += 16) {
+        const gv v = gv_load(x + i);
+        uint32_t mask = gv_reaches(v, s->guess);
+        if (count - i < 16) mask &= (1u << (count - i)) - 1;
+        if (!mask) continue;
+        gv_keep(s->value + s->count, s->index + s->count, v, (uint32_t)i, mask);
+        s->count += gcomp__popcount(mask);
+    }
+}
+
+static const gcomp__dct_kernels GCOMP__F(dct_kernels) = {
+    gcomp__stage, gcomp__dct_product, gcomp__dct_spread, gcomp__dct_scale,
+    gcomp__dct_columns, gcomp__dct_keep, gcomp__update_residual, gcomp__add_scaled};
+#endif
+
+#if GCOMP__ONCE(DCT)
+/* floor(sqrt(x)) */
+static uint64_t gcomp__dct_root(uint64_t x)
+{
+    uint64_t root = 0;
+    for (uint64_t bit = (uint64_t)1 << 31; bit; bit >>= 1)
+        if ((root + bit) * (root + bit) <= x) root += bit;
+    return root;
+}
+
+/* 2^32 cos(pi m / (2 n)) for m <= n, by the series of the cosine, or of the sine of what is missing
+   to a right angle, whichever angle is below pi / 4. */
+static uint64_t gcomp__dct_cosine(uint64_t m, uint64_t n)
+{
+    static const unsigned cosine[] = {90, 56, 30, 12, 2}, sine[] = {110, 72, 42, 20, 6};
+    const uint64_t one = (uint64_t)1 << 32, right = 6746518852u; /* 2^32 pi / 2 */
+    const int other = 2 * m > n;
+    const uint64_t x = right * (other ? n - m : m) / n, square = x * x >> 32;
+    uint64_t sum = one;
+    for (int i = 0; i < 5; i++) sum = one - (square * sum >> 32) / (other ? sine[i] : cosine[i]);
+    return other ? x * sum >> 32 : sum;
+}
+
+/* The wave of a side of n: s(1) cos(pi m / (2 n)) for m < 4 n; then s(0). Of n = 1 there is s(0)
+   alone. */
+static void gcomp__dct_wave(float *wave, size_t n)
+{
+    const float unit = 4.656612873077393e-10f; /* 2^-31 */
+    const uint64_t scale = gcomp__dct_root(((uint64_t)1 << 63) / n); /* 2^31 sqrt(2 / n) */
+    for (size_t m = 0; n > 1 && m <= n; m++) { /* even, and odd about its quarter */
+        const float c = (float)(int64_t)(gcomp__dct_cosine(m, n) * scale >> 32) * unit;
+        wave[m] = c;
+        wave[2 * n - m] = m < n ? -c : c;
+        wave[2 * n + m] = -c;
+        if (m) wave[4 * n - m] = c;
+    }
+    wave[4 * n] = (float)(int64_t)gcomp__dct_root(((uint64_t)1 << 62) / n) * unit;
+}
+
+/* Row k of C: n cosines, and zeros up to a multiple of 16. */
+static void gcomp__dct_row(float *row, const float *wave, size_t n, size_t k)
+{
+    for (size_t j = 0, m = k; j < n; j++, m += 2 * k) {
+        if (m >= 4 * n) m -= 4 * n;
+        row[j] = k ? wave[m] : wave[4 * n];
+    }
+    for (size_t j = n; j % 16; j++) row[j] = 0;
+}
+#endif
+
+/* >>method dct: a momentum whose largest cosine coefficients are sent: DeMo. Peng, Quesnelle,
+   Kingma, 2024.
+
+     p         = g + e, of a worker; e is the momentum that has not been sent (the residual)
+     q         = the cosine coefficients of each chunk of p, h x w elements      (>>cosines)
+     sent      = of each chunk the k = min(top, h w) largest |q|, of equal ones the first
+     e        <- decay (p - inverse(sent))
+     mean      = inverse(r); r: of each coefficient the mean over those workers that sent it
+
+   h and w are the largest divisors of rows and columns up to `chunk`; a vector is one row. The user
+   steps by the sign of the mean. In the paper's words e is d, and it decays before the gradient
+   comes; here it decays at the end of the step before, which is the same.
+
+     body     | u64 cols | h | w | u16 k | places of each chunk | values: a body, n = k chunks |
+     places   of c = h w elements, l = floor(log2(c / k)), each chunk's padded to a byte:
+              k = c   no bits: all are sent
+              l = 0   c bits, 1: sent
+              else    of place p_i, the i-th: bit i + (p_i >> l) is 1 among k + ((c - 1) >> l) bits;
+                      then the low l bits of each
+
+   A chunk's part of a payload has a size that is known, so that tasks begin at any chunk, and a row
+   of coefficients of all payloads is added up before the next one. */
+#if GCOMP__ONCE(DCT)
+enum { GCOMP__DCT_HEAD = 12 }; /* bytes before the places */
+
+/* How a tensor is cut, and what of it is sent. */
+typedef struct gcomp__dct_shape {
+    size_t cols, h, w, stride; /* stride: w rounded up to a multiple of 16 */
+    size_t k, chunks;          /* sent of a chunk; number of chunks */
+    unsigned low;              /* l */
+    size_t upper, bytes;       /* bits before the low ones; bytes of the places of a chunk */
+} gcomp__dct_shape;
+
+static void gcomp__dct_fill(gcomp__dct_shape *s, size_t n)
+{
+    const size_t c = s->h * s->w;
+    s->stride = gcomp__round_up(s->w, 16);
+    s->chunks = n / c;
+    s->low = gcomp__log2((uint32_t)(c / s->k));
+    s->upper = s->k == c ? 0 : s->low ? s->k + ((c - 1) >> s->low) : c;
+    s->bytes = (s->upper + s->k * s->low + 7) / 8;
+}
+
+static size_t gcomp__dct_divisor(size_t x, size_t most)
+{
+    size_t d = gcomp__min(x, most);
+    while (x % d) d--;
+    return d;
+}
+
+/* The shape of rows x cols elements, both above 0. */
+static void gcomp__dct_shape_of(gcomp__dct_shape *s, const gcomp_codec *codec, size_t rows,
+                                size_t cols)
+{
+    const size_t side = (size_t)codec->param[1], n = rows * cols;
+    s->cols = cols == 1 ? n : cols;
+    s->h = gcomp__dct_divisor(n / s->cols, side);
+    s->w = gcomp__dct_divisor(s->cols, side);
+    s->k = gcomp__min((size_t)codec->param[0], s->h * s->w);
+    gcomp__dct_fill(s, n);
+}
+
+/* The shape that a payload of n > 0 elements tells. */
+static gcomp_result gcomp__dct_read_shape(gcomp__dct_shape *s, const gcomp__view *view)
+{
+    if (view->bytes < GCOMP__DCT_HEAD) return GCOMP_TRUNCATED;
+    const uint64_t cols = gcomp__get64(view->body);
+    const uint8_t *p = view->body + 8;
+    if (cols == 0 || cols > view->n || view->n % (size_t)cols) return GCOMP_CORRUPT;
+    s->cols = (size_t)cols;
+    s->h = p[0];
+    s->w = p[1];
+    s->k = p[2] + 256u * p[3];
+    if (s->h - 1 >= GCOMP__DCT_SIDE || s->w - 1 >= GCOMP__DCT_SIDE || s->k - 1 >= s->h * s->w ||
+        view->n / s->cols % s->h || s->cols % s->w)
+        return GCOMP_CORRUPT;
+    gcomp__dct_fill(s, view->n);
+    return GCOMP_OK;
+}
+
+/* The bytes of a body that cuts n elements so. */
+static size_t gcomp__dct_bytes(const gcomp_codec *codec, const gcomp__dct_shape *s)
+{
+    const gcomp_codec value = gcomp__value_codec(codec);
+    return gcomp__plus(GCOMP__DCT_HEAD + s->chunks * s->bytes,
+                       gcomp__block_bound(&value, s->k * s->chunks));
+}
+
+/* The longest body of rows x cols elements. */
+static size_t gcomp__dct_exact(const gcomp_codec *codec, size_t rows, size_t cols)
+{
+    gcomp__dct_shape s;
+    if (!rows || !cols) return 0;
+    gcomp__dct_shape_of(&s, codec, rows, cols);
+    return gcomp__dct_bytes(codec, &s);
+}
+
+/* The longest body of n elements of any shape. With sides that are primes above `chunk` all
+   elements are sent, and there are no places; else places take less than a value that is not
+   sent, or an eighth of a byte each. */
+static size_t gcomp__dct_bound(const gcomp_codec *codec, size_t n)
+{
+    const gcomp_codec value = gcomp__value_codec(codec);
+    return n ? gcomp__plus(GCOMP__DCT_HEAD + n / 2, gcomp__block_bound(&value, n)) : 0;
+}
+
+/* Floats of a chunk, at most: h rows of w elements, rounded up to 16. */
+static size_t gcomp__dct_room(const gcomp_codec *codec, size_t n)
+{
+    const size_t side = (size_t)codec->param[1], most = gcomp__round_up(side, 16) * side;
+    return gcomp__round_up(gcomp__min(most, gcomp__min(n, side * side) + 15 * gcomp__min(n, side)),
+                           16);
+}
+
+static size_t gcomp__dct_lanes(size_t n)
+{
+    return gcomp__max(1, gcomp__min(n / GCOMP_CHUNK, GCOMP__DCT_LANES));
+}
+
+/* Scratch of an encoder. Each lane has a chunk, its half-way product, indices, and bins:
+
+     | values: n floats, at most | C of columns | C of rows, turned | lane 0 | lane 1 | ... */
+static size_t gcomp__dct_lane_bytes(const gcomp_codec *codec, size_t n)
+{
+    const size_t side = (size_t)codec->param[1], room = gcomp__dct_room(codec, n);
+    return 8 * room + 4 * gcomp__round_up(gcomp__min(n, side * side), 16) + 128 +
+           GCOMP__SPARSE_BINS * sizeof(size_t);
+}
+
+/* Floats of the two tables. */
+static size_t gcomp__dct_tables(const gcomp_codec *codec, size_t n)
+{
+    const size_t side = gcomp__min((size_t)codec->param[1], n), wide = gcomp__round_up(side, 16);
+    return gcomp__round_up(side * side + side * wide, 16);
+}
+
+static size_t gcomp__dct_scratch(const gcomp_codec *codec, size_t n)
+{
+    if (!n) return 0;
+    return gcomp__plus(gcomp__times(gcomp__round_up(n, 16) + 16, 4),
+                       4 * gcomp__dct_tables(codec, n) +
+                           gcomp__dct_lanes(n) * gcomp__dct_lane_bytes(codec, n));
+}
+
+/* Encoding, as its tasks see it. */
+typedef struct gcomp__dct_job {
+    gcomp__dct_shape shape;
+    const gcomp__call *call;
+    const gcomp__dct_kernels *kernels;
+    gcomp_input in;
+    const float *columns, *rows; /* C of columns; that of rows, turned */
+    float *values;
+    uint8_t *places, *lane;      /* the first lane's part of the scratch */
+    size_t room, lane_bytes, lanes;
+    uint8_t bad[GCOMP__DCT_LANES];
+} gcomp__dct_job;
+
+/* The first element of a chunk. */
+static size_t gcomp__dct_begin(const gcomp__dct_shape *s, size_t chunk)
+{
+    const size_t across = s->cols / s->w; /* chunks beside each other */
+    return chunk / across * s->h * s->cols + chunk % across * s->w;
+}
+
+/* x <- the coefficients of a chunk; half has room for as many. 0: p is not finite. Where a sum
+   overflows, p is made smaller first, and what then is too large becomes the largest float. */
+static int gcomp__dct_forward(const gcomp__dct_job *job, float *x, float *half, size_t chunk)
+{
+    const gcomp__dct_shape *s = &job->shape;
+    const gcomp__dct_kernels *k = job->kernels;
+    const size_t count = s->h * s->stride;
+    for (int large = 0; large < 2; large++) {
+        size_t i = gcomp__dct_begin(s, chunk);
+        for (size_t r = 0; r < s->h; r++, i += s->cols) {
+            (k->stage)(x + r * s->stride, &job->in, i, s->w);
+            memset(x + r * s->stride + s->w, 0, 4 * (s->stride - s->w));
+        }
+        if (large && (gcomp__common(job->call->set)->max_bits)(x, count) >= 0x7f800000u) return 0;
+        if (large) (k->scale)(x, GCOMP__DCT_DOWN, count);
+        (k->product)(half, job->columns, s->h, x, s->h, s->h, s->stride);
+        (k->product)(x, half, s->stride, job->rows, s->h, s->w, s->stride);
+        if (large) (k->scale)(x, 1 / GCOMP__DCT_DOWN, count);
+        /* an infinity or a NaN is in all sums */
+        if (large || (gcomp__common(job->call->set)->max_bits)(x, count) < 0x7f800000u) break;
+    }
+    for (size_t r = 1; r < s->h && s->stride > s->w; r++)
+        memmove(x + r * s->w, x + r * s->stride, 4 * s->w);
+    return 1;
+}
+
+/* The k largest of a chunk's coefficients x become s->value and s->index. */
+static void gcomp__dct_select(const gcomp__dct_job *job, gcomp__selection *s, const float *x)
+{
+    const size_t c = job->shape.h * job->shape.w, k = job->shape.k;
+    size_t ties, columns = 0;
+    s->guess = 0;
+    s->count = 0;
+    /* k columns have a number that reaches the k-th largest of the columns' largest numbers */
+    if (c / 16 >= 2 * k) columns = (job->kernels->columns)(s->value, x, c);
+    if (columns >= k) s->guess = gcomp__sparse_kth(s->value, columns, k, s->bins, &ties);
+    if (s->guess) (job->kernels->keep)(s, x, c);
+    else {
+        memcpy(s->value, x, 4 * c);
+        for (size_t i = 0; i < c; i++) s->index[i] = (uint32_t)i;
+        s->count = c;
+    }
+    if (s->count > k) (void)gcomp__sparse_keep(s, k);
+}
+
+/* Writes the places of a chunk. */
+static void gcomp__dct_put_places(const gcomp__dct_shape *s, uint8_t *to, const uint32_t *place)
+{
+    const uint32_t mask = (uint32_t)gcomp__low_bits(s->low);
+    size_t at = s->upper;
+    if (!s->bytes) return;
+    memset(to, 0, s->bytes);
+    for (size_t i = 0; i < s->k; i++) {
+        const size_t bit = s->low ? i + (place[i] >> s->low) : place[i];
+        to[bit / 8] = (uint8_t)(to[bit / 8] | 1u << bit % 8);
+        uint32_t rest = (place[i] & mask) << at % 8; /* up to 12 bits, in up to 3 bytes */
+        for (uint8_t *byte = to + at / 8; rest; rest >>= 8, byte++) *byte = (uint8_t)(*byte | rest);
+        at += s->low;
+    }
+}
+
+/* Task: the chunks of a lane. */
+static void gcomp__dct_lane(void *arg, size_t lane)
+{
+    gcomp__dct_job *job = (gcomp__dct_job *)arg;
+    const gcomp__dct_shape *s = &job->shape;
+    uint8_t *at = job->lane + lane * job->lane_bytes;
+    gcomp__selection chosen;
+    memset(&chosen, 0, sizeof chosen);
+    chosen.bins = (size_t *)(void *)at;
+    float *x = (float *)(void *)(chosen.bins + GCOMP__SPARSE_BINS), *half = x + job->room;
+    chosen.value = half; /* which is not needed any more; keeping writes up to 16 too many */
+    chosen.index = (uint32_t *)(void *)(half + job->room + 16);
+    for (size_t chunk = lane; chunk < s->chunks; chunk += job->lanes) {
+        if (!gcomp__dct_forward(job, x, half, chunk)) {
+            job->bad[lane] = 1;
+            return;
+        }
+        gcomp__dct_select(job, &chosen, x);
+        gcomp__dct_put_places(s, job->places + chunk * s->bytes, chosen.index);
+        memcpy(job->values + chunk * s->k, chosen.value, 4 * s->k);
+    }
+}
+
+static gcomp_result gcomp__dct_encode(const gcomp__call *call, const gcomp_codec *codec,
+                                      const gcomp_input *in, size_t n, uint8_t *body,
+                                      size_t capacity, size_t *bytes)
+{
+    const gcomp_codec value = gcomp__value_codec(codec);
+    const gcomp__method *value_method = gcomp__method_of(value.method);
+    float wave[GCOMP__DCT_WAVE], row[GCOMP__DCT_SIDE];
+    gcomp__dct_job job;
+    gcomp__call inner = *call; /* for the value method */
+    *bytes = 0;
+    if (n == 0) return GCOMP_OK;
+    if (call->scratch_bytes < gcomp__dct_scratch(codec, n)) return GCOMP_SCRATCH_TOO_SMALL;
+    memset(&job, 0, sizeof job);
+    gcomp__dct_shape_of(&job.shape, codec, in->rows, in->cols);
+    const gcomp__dct_shape *s = &job.shape;
+    if (capacity < gcomp__dct_bytes(codec, s)) return GCOMP_DST_TOO_SMALL;
+    job.call = call;
+    job.kernels = (const gcomp__dct_kernels *)call->kernels;
+    job.in = *in;
+    job.room = gcomp__dct_room(codec, n);
+    job.lane_bytes = gcomp__dct_lane_bytes(codec, n);
+    job.lanes = call->parallel.run ? gcomp__dct_lanes(n) : 1;
+    job.values = (float *)(void *)call->scratch;
+    float *columns = job.values + gcomp__round_up(n, 16) + 16, *rows = columns + s->h * s->h;
+    job.columns = columns;
+    job.rows = rows;
+    job.lane = (uint8_t *)(void *)(job.values + gcomp__round_up(n, 16) + 16 +
+                                   gcomp__dct_tables(codec, n));
+    job.places = body + GCOMP__DCT_HEAD;
+    gcomp__dct_wave(wave, s->h);
+    for (size_t i = 0; i < s->h; i++) {
+        gcomp__dct_row(row, wave, s->h, i);
+        memcpy(columns + i * s->h, row, 4 * s->h);
+    }
+    gcomp__dct_wave(wave, s->w);
+    memset(rows, 0, 4 * s->w * s->stride);
+    for (size_t i = 0; i < s->w; i++) {
+        gcomp__dct_row(row, wave, s->w, i);
+        for (size_t j = 0; j < s->w; j++) rows[j * s->stride + i] = row[j];
+    }
+    gcomp__run(call, job.lanes, gcomp__dct_lane, &job);
+    for (size_t i = 0; i < job.lanes; i++)
+        if (job.bad[i]) return GCOMP_NOT_FINITE;
+    gcomp__put64(body, s->cols);
+    body[8] = (uint8_t)s->h;
+    body[9] = (uint8_t)s->w;
+    body[10] = (uint8_t)s->k;
+    body[11] = (uint8_t)(s->k >> 8);
+    gcomp_input values = gcomp__plain_input(job.values);
+    values.key = in->key;
+    inner.kernels = gcomp__kernels_of(call->set, value_method);
+    inner.scratch_bytes = 0;
+    const size_t head = GCOMP__DCT_HEAD + s->chunks * s->bytes;
+    GCOMP__TRY((value_method->payload->encode)(&inner, &value, &values, s->k * s->chunks,
+                                               body + head, capacity - head, bytes));
+    *bytes += head;
+    return GCOMP_OK;
+}
+#endif
+
+/* >>decoding dct: the coefficients of a row of all payloads are added up, go back to a row of h
+   parts, and this is spread over the rows of the chunk:
+
+     payloads -> mean of row u, w coefficients -> its w sums over the cosines of rows, S
+     chunk    <- chunk + C[u][r] S, in each row r
+
+   Rows without coefficients cost nothing. Without scratch for a chunk, strips of 8 rows are decoded
+   one after the other, with the same bits. */
+#if GCOMP__ONCE(DCT)
+/* The places of a chunk, read in order. */
+typedef struct gcomp__dct_reader {
+    const gcomp__dct_shape *shape;
+    const uint8_t *places;
+    size_t i, bit; /* the next one is the i-th; its bit is at `bit` or behind it */
+} gcomp__dct_reader;
+
+/* The next place; there is one. */
+static size_t gcomp__dct_next(gcomp__dct_reader *r)
+{
+    const gcomp__dct_shape *s = r->shape;
+    if (!s->bytes) return r->i++;
+    while (!(r->places[r->bit / 8] >> r->bit % 8 & 1)) r->bit++;
+    if (!s->low) return r->i++, r->bit++;
+    const size_t high = r->bit++ - r->i, at = s->upper + r->i++ * s->low;
+    const uint8_t *byte = r->places + at / 8;
+    uint32_t rest = byte[0];
+    if (at % 8 + s->low > 8) rest |= (uint32_t)byte[1] << 8;
+    if (at % 8 + s->low > 16) rest |= (uint32_t)byte[2] << 16;
+    return high << s->low | (size_t)(rest >> at % 8 & (uint32_t)gcomp__low_bits(s->low));
+}
+
+/* A view of the values of a payload whose shape was read. */
+static gcomp_result gcomp__dct_values(const gcomp__view *view, const gcomp__dct_shape *s,
+                                      gcomp__view *values)
+{
+    const size_t head = gcomp__plus(gcomp__times(s->chunks, s->bytes), GCOMP__DCT_HEAD);
+    double param[GCOMP_PARAMS];
+    memset(values, 0, sizeof *values);
+    values->method = view->value;
+    values->set = view->set;
+    values->n = s->k * s->chunks;
+    values->a = view->a;
+    GCOMP__TRY(gcomp__unpack(view->value, view->a, param));
+    if (gcomp__refusal(view->value, param, 1)) return GCOMP_CORRUPT;
+    if (view->bytes < head) return GCOMP_TRUNCATED;
+    values->body = view->body + head;
+    values->bytes = view->bytes - head;
+    return gcomp__block_open(values);
+}
+
+/* Keeps in the view what kernels decode the values by. */
+static gcomp_result gcomp__dct_open(gcomp__view *view)
+{
+    gcomp__dct_shape s;
+    gcomp__view values;
+    if (!view->n) return view->bytes ? GCOMP_TRAILING_BYTES : GCOMP_OK;
+    GCOMP__TRY(gcomp__dct_read_shape(&s, view));
+    GCOMP__TRY(gcomp__dct_values(view, &s, &values));
+    view->shift = values.shift;
+    view->form = values.form;
+    view->scales = values.scales;
+    view->codes = values.codes;
+    view->kernels = values.kernels;
+    return GCOMP_OK;
+}
+
+/* Each chunk has k ones before its low bits, and zeros behind them; places rise, and are inside. */
+static gcomp_result gcomp__dct_check(const gcomp__view *view)
+{
+    gcomp__dct_shape s;
+    gcomp__view values;
+    if (!view->n) return GCOMP_OK;
+    GCOMP__TRY(gcomp__dct_read_shape(&s, view));
+    GCOMP__TRY(gcomp__dct_values(view, &s, &values));
+    const uint8_t *places = view->body + GCOMP__DCT_HEAD;
+    for (size_t chunk = 0; s.bytes && chunk < s.chunks; chunk++, places += s.bytes) {
+        gcomp__dct_reader r = {&s, places, 0, 0};
+        size_t ones = 0, before = 0;
+        for (size_t bit = 0; bit < s.upper; bit++) ones += places[bit / 8] >> bit % 8 & 1;
+        if (ones != s.k) return GCOMP_CORRUPT;
+        for (size_t bit = s.upper + s.k * s.low; bit < 8 * s.bytes; bit++)
+            if (places[bit / 8] >> bit % 8 & 1) return GCOMP_CORRUPT;
+        while (r.i < s.k) {
+            const size_t first = r.i == 0, place = gcomp__dct_next(&r);
+            if (place >= s.h * s.w || (!first && place <= before)) return GCOMP_CORRUPT;
+            before = place;
+        }
+    }
+    return gcomp__block_check(&values);
+}
+
+/* Payloads whose coefficients are added up. */
+typedef struct gcomp__dct_sum {
+    const gcomp__call *call;
+    const gcomp__dct_kernels *kernels;
+    const gcomp__dct_shape *shape;
+    const gcomp__view *views;    /* one or more, of one shape; or one that is like all payloads */
+    const void *const *payloads; /* NULL, or their bytes */
+    size_t count;
+    const float *columns, *rows; /* waves of the two sides */
+} gcomp__dct_sum;
+
+/* View w; `room` has room for one. */
+static const gcomp__view *gcomp__dct_view(const gcomp__dct_sum *sum, size_t w, gcomp__view *room)
+{
+    if (!sum->payloads) return sum->views + w;
+    const uint8_t *p = (const uint8_t *)sum->payloads[w];
+    *room = *sum->views; /* the method, the set, and n; the value method may be another one */
+    room->value = gcomp__method_of(p[7]);
+    room->bytes = (size_t)gcomp__get64(p + 16);
+    room->a = gcomp__get32(p + 24);
+    room->body = p + GCOMP__HEADER;
+    (void)gcomp__dct_open(room); /* it was checked */
+    return room;
+}
+
+/* What one row of coefficients adds up to. */
+typedef struct gcomp__dct_line {
+    double sum[GCOMP__DCT_SIDE];
+    float tile[GCOMP__DCT_SIDE]; /* values */
+    uint32_t count[GCOMP__DCT_SIDE];
+    uint16_t next[2][GCOMP__DCT_PLACES]; /* reader.i and reader.bit of the first payloads */
+} gcomp__dct_line;
+
+/* Adds the coefficients of payload w in row u of a chunk. */
+GCOMP__NOINLINE void gcomp__dct_add_row(const gcomp__dct_sum *sum, gcomp__dct_line *line, size_t w,
+                                        size_t chunk, size_t u)
+{
+    const gcomp__dct_shape *s = sum->shape;
+    const size_t first = u * s->w, n = s->k * s->chunks, from = chunk * s->k;
+    gcomp__dct_reader r = {s, NULL, 0, 0};
+    gcomp__view room;
+    if (w < GCOMP__DCT_PLACES) {
+        r.i = line->next[0][w];
+        r.bit = line->next[1][w];
+        if (r.i == s->k) return;
+    }
+    const gcomp__view *view = gcomp__dct_view(sum, w, &room);
+    size_t begin = 0, end = 0; /* values in line->tile */
+    r.places = view->body + GCOMP__DCT_HEAD + chunk * s->bytes;
+    while (r.i < s->k) {
+        const gcomp__dct_reader at = r;
+        const size_t place = gcomp__dct_next(&r), j = from + at.i;
+        if (place >= first + s->w) {
+            r = at;
+            break;
+        }
+        if (place < first) continue;
+        if (j >= end) {
+            begin = j / 16 * 16;
+            end = gcomp__min(n, begin + GCOMP__DCT_SIDE);
+            (gcomp__common(view->set)->decode)(view, begin, end - begin, line->tile);
+        }
+        line->sum[place - first] += (double)line->tile[j - begin];
+        GCOMP__PIN_SUM(line->sum[place - first]);
+        line->count[place - first]++;
+    }
+    if (w >= GCOMP__DCT_PLACES) return;
+    line->next[0][w] = (uint16_t)r.i;
+    line->next[1][w] = (uint16_t)r.bit;
+}
+
+/* tile <- rows r0 .. r0 + rows - 1 of a chunk, their coefficients times `factor`. Returns the bits
+   of the largest coefficient. */
+GCOMP__NOINLINE uint32_t gcomp__dct_rows(const gcomp__dct_sum *sum, size_t chunk, size_t r0,
+                                         size_t rows, float factor, float *tile)
+{
+    const gcomp__dct_shape *s = sum->shape;
+    float out[GCOMP__DCT_SIDE], cosines[GCOMP__DCT_SIDE];
+    uint32_t most = 0;
+    gcomp__dct_line line;
+    memset(&line, 0, sizeof line);
+    memset(tile, 0, 4 * rows * s->stride);
+    for (size_t u = 0; u < s->h; u++) {
+        int any = 0;
+        for (size_t w = 0; w < sum->count; w++) gcomp__dct_add_row(sum, &line, w, chunk, u);
+        for (size_t v = 0; v < s->w; v++) {
+            if (!line.count[v]) continue;
+            double mean = line.sum[v] / (double)line.count[v];
+            GCOMP__PIN_SUM(mean);
+            const float q = (float)mean;
+            const uint32_t key = gcomp__bits(q) & 0x7fffffffu;
+            line.sum[v] = line.count[v] = 0;
+            if (!key) continue;
+            most = key > most ? key : most;
+            gcomp__dct_row(cosines, sum->rows, s->w, v);
+            if (!any) memset(out, 0, 4 * s->stride);
+            any = 1;
+            const float one = q * factor;
+            (sum->kernels->spread)(out, &one, cosines, 1, s->stride);
+        }
+        if (!any) continue;
+        gcomp__dct_row(cosines, sum->columns, s->h, u);
+        (sum->kernels->spread)(tile, cosines + r0, out, rows, s->stride);
+    }
+    return most;
+}
+
+/* tile <- rows r0 .. r0 + rows - 1 of a chunk. */
+static void gcomp__dct_inverse(const gcomp__dct_sum *sum, size_t chunk, size_t r0, size_t rows,
+                               float *tile)
+{
+    if (gcomp__dct_rows(sum, chunk, r0, rows, 1, tile) < GCOMP__DCT_LARGE) return;
+    (void)gcomp__dct_rows(sum, chunk, r0, rows, GCOMP__DCT_DOWN, tile);
+    (sum->kernels->scale)(tile, 1 / GCOMP__DCT_DOWN, rows * sum->shape->stride);
+}
+
+/* One pass over the chunks of a sum, as its tasks see it. */
+typedef struct gcomp__dct_pass {
+    gcomp__dct_sum sum;
+    gcomp__dct_shape shape;
+    const gcomp__sink *sink;
+    gcomp_input in;      /* of a residual */
+    int retains, stores; /* residual <- p - decoded; y <- decoded; else y <- y + weight decoded */
+    int fresh;           /* y counts as 0 */
+    size_t lanes, room;  /* floats of a lane; 0: there is no scratch */
+} gcomp__dct_pass;
+
+/* `rows` rows of what was decoded go where they belong. i: the first element of the first row. */
+static void gcomp__dct_give(const gcomp__dct_pass *pass, const float *tile, size_t i, size_t rows)
+{
+    const gcomp__dct_shape *s = &pass->shape;
+    const gcomp__sink *sink = pass->sink;
+    const gcomp__dct_kernels *k = pass->sum.kernels;
+    for (size_t r = 0; r < rows; r++, tile += s->stride, i += s->cols) {
+        if (pass->retains) (k->retain)(&pass->in, sink->residual, i, s->w, tile);
+        else if (pass->stores) memcpy(sink->y + i, tile, 4 * s->w);
+        else (k->add)(sink->y + i, tile, sink->weight, s->w, pass->fresh);
+    }
+}
+
+/* Task: the chunks of a lane. */
+GCOMP__NOINLINE void gcomp__dct_give_lane(void *arg, size_t lane)
+{
+    const gcomp__dct_pass *pass = (const gcomp__dct_pass *)arg;
+    const gcomp__dct_shape *s = &pass->shape;
+    float strip[GCOMP__DCT_STRIP * GCOMP__DCT_SIDE], *tile = strip;
+    size_t step = GCOMP__DCT_STRIP;
+    if (pass->room) {
+        tile = (float *)(void *)pass->sum.call->scratch + lane * pass->room;
+        step = s->h;
+    }
+    for (size_t chunk = lane; chunk < s->chunks; chunk += pass->lanes)
+        for (size_t r = 0; r < s->h; r += step) {
+            const size_t rows = gcomp__min(step, s->h - r);
+            gcomp__dct_inverse(&pass->sum, chunk, r, rows, tile);
+            gcomp__dct_give(pass, tile, gcomp__dct_begin(s, chunk) + r * s->cols, rows);
+        }
+}
+
+/* Runs a pass over payloads of one shape, that of the first view. */
+GCOMP__NOINLINE void gcomp__dct_run(gcomp__dct_pass *pass, const gcomp__call *call,
+                                    const gcomp__view *views, size_t count)
+{
+    float columns[GCOMP__DCT_WAVE], rows[GCOMP__DCT_WAVE];
+    gcomp__dct_shape *s = &pass->shape;
+    if (gcomp__dct_read_shape(s, views) != GCOMP_OK) return;
+    gcomp__dct_wave(columns, s->h);
+    gcomp__dct_wave(rows, s->w);
+    pass->sum.call = call;
+    pass->sum.kernels = (const gcomp__dct_kernels *)call->kernels;
+    pass->sum.shape = s;
+    pass->sum.views = views;
+    pass->sum.count = count;
+    pass->sum.columns = columns;
+    pass->sum.rows = rows;
+    const size_t room = s->h * s->stride, fit = call->scratch_bytes / (4 * room);
+    pass->room = fit ? room : 0;
+    pass->lanes = call->parallel.run ? gcomp__min(s->chunks, GCOMP__DCT_LANES) : 1;
+    if (fit) pass->lanes = gcomp__min(pass->lanes, fit);
+    gcomp__run(call, pass->lanes, gcomp__dct_give_lane, pass);
+}
+
+/* The residual first: y may be the gradient that it is made from. Payloads that are all of one
+   shape have a mean over senders in a commit, and where a mean is asked for by name; else each is
+   decoded by itself, and added. */
+static void gcomp__dct_decode(const gcomp__call *call, const gcomp__sink *sink)
+{
+    int together = sink->payloads != NULL || sink->ending == GCOMP__COMMIT;
+    gcomp__dct_pass pass;
+    memset(&pass, 0, sizeof pass);
+    pass.sink = sink;
+    pass.in.grad = sink->grad;
+    pass.in.dtype = sink->dtype;
+    pass.in.scale = sink->scale;
+    pass.in.residual = sink->residual;
+    if (sink->ending == GCOMP__COMMIT && sink->residual) {
+        pass.retains = 1;
+        if (sink->own) gcomp__dct_run(&pass, call, sink->own, 1);
+        else
+            (((const gcomp__dct_kernels *)call->kernels)->retain)(&pass.in, sink->residual, 0,
+                                                                  sink->n, NULL);
+        pass.retains = 0;
+    }
+    if (!sink->y) return;
+    if (!sink->count) memset(sink->y, 0, 4 * sink->n);
+    for (size_t w = 1; w < sink->count && !sink->payloads; w++)
+        if (memcmp(sink->views[w].body, sink->views->body, GCOMP__DCT_HEAD) != 0) together = 0;
+    pass.stores = together || sink->ending == GCOMP__STORE;
+    pass.sum.payloads = sink->payloads;
+    if (together && sink->count) gcomp__dct_run(&pass, call, sink->views, sink->count);
+    for (size_t w = 0; !together && w < sink->count; w++) {
+        pass.fresh = w == 0 && (sink->fresh || sink->ending == GCOMP__COMMIT);
+        gcomp__dct_run(&pass, call, sink->views + w, 1);
+    }
+}
+
+/* What is sent and what stays make p, but the residual decays before the next step. */
+static const gcomp__payload gcomp__dct_payload = {
+    gcomp__dct_scratch, gcomp__dct_bound, gcomp__dct_encode, gcomp__dct_open, gcomp__dct_check,
+    gcomp__dct_decode, 1, GCOMP__MEAN_OF_SENDERS, gcomp__dct_exact};
+static const char *gcomp__dct_before_adam(const gcomp_codec *codec)
+{
+    (void)codec;
+    return "the codec keeps the momentum, and means are larger where workers disagree: step by the "
+           "sign, without Adam";
+}
+
+static const gcomp__method gcomp__row_dct = {
+    "dct", 38, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS | GCOMP__DECAYS,
+    {GCOMP__COUNT("top", 32, 1, 4096, 0), GCOMP__COUNT("chunk", 64, 1, 64, 0),
+     GCOMP__NUMBER("decay", 0.999, 0, 1, 0)},
+    GCOMP__KERNELS(dct), &gcomp__dct_payload, &gcomp__gathered,
+    {NULL, NULL, gcomp__dct_before_adam}};
 #endif
 
 /* >>method randomk: k = density * n elements S, drawn anew in each step, the same on all workers:
@@ -19801,9 +20646,15 @@ GCOMP_API gcomp_result gcomp_decode_add_any(const void *payload, size_t length, 
    so that byte 5 of each is the number of a method that exists. */
 static int gcomp__all_vote(const void *const *payloads, size_t count)
 {
-    const gcomp__method *m = gcomp__method_of(((const uint8_t *)payloads[0])[5]);
-    for (size_t w = 1; w < count; w++) /* byte 5 of a header: the method */
-        if (((const uint8_t *)payloads[w])[5] != m->wire) return 0;
+    const uint8_t *first = (const uint8_t *)payloads[0];
+    const gcomp__method *m = gcomp__method_of(first[5]);
+    const int shaped = m->payload->votes == GCOMP__MEAN_OF_SENDERS && gcomp__get64(first + 8) != 0;
+    for (size_t w = 1; w < count; w++) { /* byte 5 of a header: the method */
+        const uint8_t *p = (const uint8_t *)payloads[w];
+        if (p[5] != m->wire) return 0;
+        /* a shape is 12 bytes behind the header */
+        if (shaped && memcmp(p + GCOMP__HEADER, first + GCOMP__HEADER, 12) != 0) return 0;
+    }
     return m->payload->votes;
 }
 
@@ -20765,6 +21616,17 @@ static gcomp_result gcomp__resolve_desc(gcomp_desc *d, gcomp__schedule *schedule
 
 /* ---------------- the codecs of one tensor */
 
+/* The longest payload of a tensor: by its shape where the method tells, else by its elements. A
+   stack counts as a tall matrix. */
+static size_t gcomp__bound_in(const gcomp__method *m, const gcomp_codec *codec,
+                              const gcomp__slot *slot)
+{
+    if (!m->payload->exact) return gcomp__bound_of(m, codec, slot->n);
+    const size_t bytes = gcomp__plus(
+        (m->payload->exact)(codec, slot->rows * slot->stack, slot->cols), GCOMP__HEADER);
+    return bytes == SIZE_MAX ? 0 : bytes;
+}
+
 /* A codec for a tensor, with its sizes. A codec that would not make the tensor smaller becomes
    none, and entry->why says so. */
 static gcomp_result gcomp__entry_of(gcomp__entry *entry, const gcomp__slot *slot,
@@ -20787,7 +21649,7 @@ static gcomp_result gcomp__entry_of(gcomp__entry *entry, const gcomp__slot *slot
     GCOMP__TRY(gcomp__transport_suits(desc, codec, entry->rounds, &entry->flags, why));
     for (int round = 0; round < 3; round++) {
         if (entry->rounds[round] == GCOMP__GATHER) {
-            entry->bound = gcomp__bound_of(m, codec, slot->n);
+            entry->bound = gcomp__bound_in(m, codec, slot);
             if (!entry->bound) { /* sizes overflow, or indices would */
                 gcomp__say(why, m->rules.selector && !gcomp__indexable(slot->n)
                                     ? "a sparse codec takes up to 2^32 elements: cut the tensor"
@@ -21023,7 +21885,8 @@ static int gcomp__wants_ranges(const gcomp_desc *desc, const gcomp__slot *slot)
     const int is_auto = desc->aggregate == GCOMP_AGGREGATE_AUTO;
     const int floats = gcomp__scatters(desc) && slot->method == &gcomp__row_none;
     if (world == 1 || (slot->rounds[0] != GCOMP__GATHER && !floats) || slot->rounds[1] ||
-        (selector && selector->grouped) || (is_auto && !comm->alltoallv))
+        (selector && selector->grouped) || (is_auto && !comm->alltoallv) ||
+        slot->method->payload->votes == GCOMP__MEAN_OF_SENDERS)
         return 0;
     if (!selector && slot->n / GCOMP__LEAST_RANGE < world) return 0;
     if (!is_auto)
@@ -21076,7 +21939,7 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
     if (gcomp__by_ranges(slot) || gcomp__sums_halves(slot)) { /* as gcomp__use_entry left it */
         slot->rounds[0] = slot->method->sums->rounds[0];
         if (slot->rounds[0] == GCOMP__GATHER)
-            slot->bound = gcomp__bound_of(slot->method, &slot->codec, slot->n);
+            slot->bound = gcomp__bound_in(slot->method, &slot->codec, slot);
         slot->own_bytes = 0;
     }
     if (gcomp__wants_sum(desc, slot)) {
@@ -22488,8 +23351,8 @@ static float *gcomp__floats_of(const gcomp *gc, const gcomp__slot *slot)
 }
 
 /* What a tensor gives to an encoder: the gradient, its residual, the random key of this step. The
-   shape is left out: encoders see a vector. The key makes the payload a function of (gradient,
-   residual, seed, step, tensor, rank), so that a repeated call gives the same bytes. */
+   shape is that of a matrix: a stack is a tall one. The key makes the payload a function of
+   (gradient, residual, seed, step, tensor, rank), so that a repeated call gives the same bytes. */
 static gcomp_input gcomp__input_in(const gcomp *gc, const gcomp__slot *slot, const void *grad,
                                    uint64_t step)
 {
@@ -22499,8 +23362,8 @@ static gcomp_input gcomp__input_in(const gcomp *gc, const gcomp__slot *slot, con
     in.scale = 1;
     in.residual = (const float *)slot->residual;
     in.reserved = slot->residual ? slot->stored : (unsigned)GCOMP__FLOATS;
-    in.rows = slot->n;
-    in.cols = 1;
+    in.rows = slot->rows * slot->stack;
+    in.cols = slot->cols;
     in.key = gcomp_key_make(gc->desc.seed, step, (uint32_t)(slot - gc->tensors),
                             (uint32_t)gc->desc.comm.rank);
     return in;
@@ -22578,6 +23441,21 @@ static double gcomp__residual_squares(const gcomp *gc, const float *residual, un
     return sum;
 }
 
+/* What a residual is multiplied by at the end of a commit. */
+static float gcomp__decay_of(const gcomp__slot *slot)
+{
+    return slot->flags & GCOMP__DECAYS ? (float)slot->codec.param[2] : 1;
+}
+
+/* Multiplies a residual, as the method has it, by its decay. */
+static void gcomp__decay(const gcomp *gc, const gcomp__slot *slot, float *residual)
+{
+    const float decay = gcomp__decay_of(slot);
+    const gcomp_input in = gcomp__plain_input(residual);
+    if (residual && decay != 1.0f)
+        (void)(gcomp__common(gc->set)->scale_copy)(residual, &in, 0, slot->n, decay);
+}
+
 /* After a commit: what gcomp__open_residual gave goes back. */
 static void gcomp__close_residual(const gcomp *gc, const gcomp__slot *slot)
 {
@@ -22650,6 +23528,7 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__call *
             sink.weight = 1.0f / (float)count;
             sink.y = (float *)y;
             gcomp__decode_with(&rest, &sink);
+            gcomp__decay(gc, slot, sink.residual);
             gcomp__close_residual(gc, slot);
             return;
         }
@@ -22659,6 +23538,7 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__call *
     if (own && slot->residual) gcomp__decode_with(call, &sink);
     /* nothing was sent: all of p stays */
     if (!own && slot->residual) gcomp__absorb_all(call, &sink, slot->n);
+    gcomp__decay(gc, slot, sink.residual);
     gcomp__close_residual(gc, slot);
     if (count) gcomp__add_all(call, payloads, lengths, count, y, y_type, slot->n);
 }
@@ -22766,7 +23646,8 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
     /* a payload is checked against the tensor first, then added with weight 1 */
     gcomp_result result = gcomp__check_for(gc, slot, payload, length);
     if (result == GCOMP_OK && slot->stored) gcomp__unpack_part(gc, slot, e, 0, slot->n);
-    if (result == GCOMP_OK) result = gcomp_decode_add(payload, length, 1, e, slot->n, &exec);
+    if (result == GCOMP_OK)
+        result = gcomp_decode_add(payload, length, gcomp__decay_of(slot), e, slot->n, &exec);
     if (result == GCOMP_OK && slot->stored)
         (gcomp__common(gc->set)->pack)((float *)slot->residual, slot->stored, e, slot->n);
     gcomp__fp_leave(mode);
@@ -25003,6 +25884,7 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
         gc->p_squares += slot->p_squares;
         if (slot->residual) gc->e_squares += gcomp__lost(gc, slot, &work);
     }
+    gcomp__decay(gc, slot, work.residual);
     gcomp__close_residual(gc, slot);
     /* where the mean is not in the caller's gradient yet */
     if (work.y_type != dtype)
@@ -26237,7 +27119,9 @@ GCOMP__NOINLINE void gcomp__scale_own(gcomp *gc, size_t world, size_t before)
     for (gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc) && world != before;
          slot++) {
         const size_t alike = gcomp__shared_floats(slot);
-        gcomp__scale_residual(gc, slot, factor);
+        /* a mean over senders is not divided by the world */
+        if (slot->method->payload->votes != GCOMP__MEAN_OF_SENDERS)
+            gcomp__scale_residual(gc, slot, factor);
         if (slot->state) gcomp__scale_all(slot->state + alike, slot->state_floats - alike, factor);
     }
     gcomp__fp_leave(mode);

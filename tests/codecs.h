@@ -215,6 +215,10 @@ static const struct listed_codec {
     {0xdef4148eae3e4382u, LARGEST_ONLY,  1, 0, 0, "fetch"},
     {0x66d36588cdeb820cu, LARGEST_ONLY,  0, 0, 0, "fetch:density=0.02,rows=3,columns=512,momentum=0.5,zeroing=0"},
     {0xcbe6bbaba014fc7cu, LARGEST_ONLY,  0, 0, 0, "fetch:density=0.1,rows=7,columns=16"},
+    {0x3feabef1a313cecbu, LARGEST_ONLY,  1, 1, 0, "dct"},
+    {0xff7839b9516c4857u, LARGEST_ONLY,  0, 0, 1, "dct:top=20"},
+    {0x367e32064c0d390au, LARGEST_ONLY,  0, 1, 1, "dct:top=8,decay=0.9+int:bits=4"},
+    {0x335383e455756a54u, LARGEST_ONLY,  0, 0, 0, "dct:top=9,chunk=24,decay=0+bf16"},
     {0x9ce583c625a1a440u, LOW_RANK,      1, 1, 0, "powersgd"},
     {0xce8c3e7d34a25f2du, LOW_RANK,      1, 1, 0, "powersgd:rank=1"},
     {0x7f4367d05a0c74a5u, LOW_RANK,      1, 0, 1, "powersgd:rank=2"},
@@ -254,6 +258,14 @@ static inline int codec_is_sparse(const char *text)
     char with_values[128];
     snprintf(with_values, sizeof with_values, "%.*s+bf16", (int)strcspn(text, ":+"), text);
     return gcomp_codec_parse(&codec, with_values, NULL, 0) == GCOMP_OK;
+}
+
+/* What a commit multiplies the residual by. */
+static inline float codec_decay(const char *text)
+{
+    gcomp_codec codec;
+    if (strncmp(text, "dct", 3) || gcomp_codec_parse(&codec, text, NULL, 0) != GCOMP_OK) return 1;
+    return (float)codec.param[2];
 }
 
 #endif

@@ -362,7 +362,7 @@ static void test_codecs_that_do_not_suit_adam_are_warned_of(void)
         {"sketch", "sparse"}, {"leadertopk", "sparse"}, {"strom", "sparse"}, {"adacomp", "sparse"}, {"blocktopk", "sparse"},
         {"powersgd", "rank=auto"},
         {"powersgd:rank=auto,share=9", "rank=auto"}, {"powersgd:rank=16,momentum=0.9", "plain SGD"}, {"dgc", "plain SGD"},
-        {"fetch", "plain SGD"}, {"vote", "by its sign"},
+        {"fetch", "plain SGD"}, {"vote", "by its sign"}, {"dct", "step by the sign"},
     };
     gcomp_codec codec;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -939,6 +939,14 @@ static int method_is(const gcomp_codec *codec, const char *name, char *text)
            (text[length] == 0 || text[length] == ':' || text[length] == '+');
 }
 
+/* e <- decay * e, as a commit does where the codec says so. */
+static void decay(const gcomp_codec *codec, float *e, size_t n)
+{
+    char text[TEXT];
+    if (!method_is(codec, "dct", text)) return;
+    for (size_t i = 0; i < n; i++) e[i] *= (float)codec->param[2];
+}
+
 /* The step by the codec layer, where it can be had: before the step. */
 static void predict(const crew *c, model *m, const gcomp_step *step, unsigned skip, uint64_t number)
 {
@@ -965,7 +973,8 @@ static void predict(const crew *c, model *m, const gcomp_step *step, unsigned sk
         for (size_t w = 0; w < c->world; w++)
             if (weight_of(c, w, step) == 0) known = 0; /* there 0 is 1 */
         m->conserves[t] =
-            m->old[0][t] && !method_is(codec, "dgc", text) && !method_is(codec, "fetch", text);
+            m->old[0][t] && !method_is(codec, "dgc", text) && !method_is(codec, "fetch", text) &&
+            !method_is(codec, "dct", text);
         if (method_is(codec, "powersgd", text) && strstr(text, "momentum")) m->conserves[t] = 0;
         for (size_t w = 0; w < c->world && m->conserves[t] && method_is(codec, "powersgd", text);
              w++)
@@ -982,7 +991,8 @@ static void predict(const crew *c, model *m, const gcomp_step *step, unsigned sk
             in.dtype = job.tensor[t].dtype;
             in.scale = weight_of(c, w, step);
             in.residual = m->old[w][t];
-            in.rows = n;
+            in.cols = job.tensor[t].cols ? job.tensor[t].cols : 1;
+            in.rows = n / in.cols; /* a stack is a tall matrix */
             in.key = gcomp_key_make(c->desc.seed, number, (uint32_t)t, (uint32_t)w);
             payload[w] = malloc(bound);
             if (m->old[w][t]) m->e[w][t] = (float *)malloc(4 * n);
@@ -990,6 +1000,7 @@ static void predict(const crew *c, model *m, const gcomp_step *step, unsigned sk
             if (gcomp_encode(codec, &in, &exec, payload[w], bound, &length[w]) ||
                 (m->e[w][t] && gcomp_retain(payload[w], length[w], &in, m->e[w][t], &exec)))
                 known = 0;
+            if (m->e[w][t]) decay(codec, m->e[w][t], n);
             if (!known)
                 for (size_t v = 0; v <= w; v++) free(payload[v]);
         }
@@ -1467,7 +1478,9 @@ static void same_residuals(const crew *c, sums *before)
     sums now;
     add_residuals(c, &now);
     for (size_t t = 0; t < job.count; t++) {
-        for (size_t i = 0; i < job.n[t] && before->size[t][i] < 1e37; i++)
+        char text[TEXT]; /* of dct each worker keeps what it has, see tests/test_dct.c */
+        const int stays = method_is(gcomp_tensor_codec(c->gc[0], t), "dct", text);
+        for (size_t i = 0; i < job.n[t] && before->size[t][i] < 1e37 && !stays; i++)
             MUST(fabs(now.e[t][i] - before->e[t][i]) <=
                      ldexp(before->size[t][i] + now.size[t][i], -20) + 1e-40,
                  "tensor %d, element %d: residuals were %g, and are %g", (int)t, (int)i,
@@ -1768,8 +1781,9 @@ static void make_one_way(void)
         in.dtype = dtype;
         in.scale = 1;
         in.rows = n;
-        MUST(gcomp_retain(payload[0], length[0], &in, e, NULL) == GCOMP_OK &&
-                 !memcmp(e, gcomp_residual(group.gc[w], t), 4 * n),
+        const gcomp_result retained = gcomp_retain(payload[0], length[0], &in, e, NULL);
+        decay(gcomp_tensor_codec(group.gc[w], t), e, n);
+        MUST(retained == GCOMP_OK && !memcmp(e, gcomp_residual(group.gc[w], t), 4 * n),
              "commit keeps another residual than retain");
     }
     for (int k = 0; k < 2; k++) free(g[k]), free(payload[k]);
