@@ -344,6 +344,14 @@ long_tests() {
         $san -o $out/fuzz_replay -lm && $out/fuzz_replay --mutate 1000000"
 }
 
+under_python() {
+    have_module numpy python3-numpy || return
+    made "the shared object" $shared gcc -O1 -Wall -Wextra -shared -fPIC -DGCOMP_LAYOUTS -I. $out/one.c -o $shared
+    tap "test_python, long" $shared env TEST_LONG=1 GCOMP_LIBRARY=$shared $python tests/test_python.py
+    have_module torch python3-torch || return
+    tap "test_torch" "$shared $plain" env GCOMP_OBJECT=$plain GCOMP_LIBRARY=$shared $python tests/test_torch.py
+}
+
 examples() {
     for name in first engine embedded own_loop; do with "example $name" $out/examples build/$name; done
     for name in outer delayed gossip leader; do
@@ -386,6 +394,7 @@ long_run() {
     special_builds
     emulated
     long_tests
+    under_python
     examples
     over_mpi
     drain

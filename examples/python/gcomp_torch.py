@@ -1,0 +1,391 @@
+"""gcomp.h under PyTorch: compressed gradients for DistributedDataParallel, and for training without it.
+
+    state = gcomp_torch.State(model, "powersgd:rank=4")      # model: a DistributedDataParallel, or any module; all workers call it
+    model.register_comm_hook(state, gcomp_torch.hook)        # then train as before
+
+    gcomp_torch.average_gradients(model, state)              # without DistributedDataParallel: after backward, before the optimizer
+
+Matrices are compressed by the codec; a convolution's weight is rows (its output channels) x the rest. Vectors and small tensors travel
+uncompressed, together in one sum. state.describe() says what travels: print it before training. What is not sent is kept, and sent in
+later steps. All workers get the same bits.
+
+Compression runs on the CPU, in a thread of the state's own, which also carries the collectives over a Gloo group of its own: while the
+backward pass makes the next bucket, the tensors of the last one are encoded, and sent when bucket_bytes of them are there. Gradients on
+a GPU, under NCCL, go by way of pinned host memory. That path has not been run yet on a GPU.
+
+Shared parameters count once. Parameters without a gradient on some worker, or on all: unused=True (taken from
+find_unused_parameters); where no worker has a gradient, the parameter is skipped and keeps its residual. Gradient accumulation under
+no_sync, and gradients of bf16 and fp16, need nothing else. fp64 is refused.
+
+A step that fails raises gcomp.Error from backward() on every worker that the failure reaches (error.kind says what to do); gradients
+are then the worker's own, not the mean. A worker that dies is such an error on the others, at the latest after `timeout` seconds."""
+
+import ctypes
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import torch
+import torch.distributed as dist
+
+import gcomp
+
+_DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+_TENSOR_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.uint8, torch.int8, torch.int16, torch.int32)
+_WAIT, _DONE, _ALLGATHER, _ALLREDUCE, _MAX, _ALLTOALL = range(6)
+
+
+def _view(address: int, count: int, dtype: torch.dtype = torch.uint8) -> torch.Tensor:
+    """A tensor over memory of the library, which holds until the request is done."""
+    if not count:
+        return torch.empty(0, dtype=dtype)
+    itemsize = torch.empty(0, dtype=dtype).element_size()
+    return torch.frombuffer((ctypes.c_char * (count * itemsize)).from_address(address), dtype=dtype)
+
+
+def _bytes_of(data: Any) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if len(data) else torch.empty(0, dtype=torch.uint8)
+
+
+class GlooComm(gcomp.Comm):
+    """The workers of a Gloo group, for gcomp.open(comm=...). in_order: sums of floats are made in the order of ranks, from what all
+    workers gather: the bits are those of gcomp_threads.h and gcomp_sockets.h, and more is sent."""
+
+    allreduce_dtypes = ("int8", "int16", "int32")
+
+    def __init__(self, group: Any, in_order: bool = False):
+        super().__init__(dist.get_rank(group), dist.get_world_size(group))
+        self.group, self.in_order = group, in_order
+        # A thread of Gloo may let go of a tensor a moment after its collective. It must not be the last to do so: that would take the
+        # GIL, which is deadly while the interpreter ends. So tensors of the last collectives stay here.
+        self._held: deque = deque(maxlen=64)
+
+    def _gather(self, parts: List[torch.Tensor], mine: torch.Tensor) -> List[torch.Tensor]:
+        self._held.append((parts, mine))
+        dist.all_gather(parts, mine, group=self.group)
+        return parts
+
+    def _reduce(self, data: torch.Tensor, op: Any = dist.ReduceOp.SUM) -> None:
+        self._held.append(data)
+        dist.all_reduce(data, op=op, group=self.group)
+
+    def sum(self, data: torch.Tensor) -> None:
+        if data.dtype is torch.int16:  # which Gloo does not sum
+            wide = data.to(torch.int32)
+            self._reduce(wide)
+            data.copy_(wide)
+        elif self.in_order and data.is_floating_point():
+            parts = self._gather([torch.empty_like(data) for _ in range(self.world)], data)
+            data.copy_(parts[0])
+            for part in parts[1:]:
+                data.add_(part)
+        else:
+            self._reduce(data)
+
+    def largest(self, data: torch.Tensor) -> None:
+        self._reduce(data, dist.ReduceOp.MAX)
+
+    def swap(self, out: torch.Tensor, out_lengths: Sequence[int], data: torch.Tensor, lengths: Sequence[int]) -> None:
+        self._held.append((out, data))
+        dist.all_to_all_single(out, data, list(out_lengths), list(lengths), group=self.group)
+
+    def allreduce(self, data: memoryview, dtype: str) -> None:
+        self.sum(torch.frombuffer(data, dtype=_TENSOR_DTYPES[gcomp._NAMES.index(dtype)]) if len(data) else torch.empty(0))
+
+    def allreduce_max(self, data: memoryview) -> None:
+        self.largest(torch.frombuffer(data, dtype=torch.float32) if len(data) else torch.empty(0))
+
+    def allgather(self, mine: bytes) -> List[bytes]:
+        parts = [torch.empty(len(mine), dtype=torch.uint8) for _ in range(self.world)]
+        return [part.numpy().tobytes() for part in self._gather(parts, _bytes_of(mine))]
+
+    def gather_uneven(self, mine: bytes) -> List[bytes]:
+        """The bytes of all workers, who may bring different numbers of them."""
+        lengths = self._gather([torch.empty(1, dtype=torch.int64) for _ in range(self.world)], torch.tensor([len(mine)]))
+        longest = max(int(n) for n in lengths)
+        return [part[:int(n)] for part, n in zip(self.allgather(mine + bytes(longest - len(mine))), lengths)]
+
+    def alltoall(self, parts: Sequence[bytes]) -> List[bytes]:
+        lengths = torch.tensor([len(part) for part in parts])
+        theirs = torch.empty_like(lengths)
+        self.swap(theirs, [1] * self.world, lengths, [1] * self.world)
+        out = torch.empty(int(theirs.sum()), dtype=torch.uint8)
+        self.swap(out, theirs.tolist(), _bytes_of(b"".join(parts)), lengths.tolist())
+        return [part.numpy().tobytes() for part in out.split(theirs.tolist())]
+
+    def carry_out_raw(self, raw: Any) -> None:
+        """Carries out a request over the library's own memory, without copies."""
+        if raw.kind == _ALLREDUCE:
+            self.sum(_view(raw.recv, raw.count, _TENSOR_DTYPES[raw.dtype]))
+        elif raw.kind == _MAX:
+            self.largest(_view(raw.recv, raw.count, torch.float32))
+        elif raw.kind == _ALLGATHER:
+            longest = max(raw.bytes[:self.world])  # at most raw.stride, of which there is room
+            if longest:
+                parts = [_view(raw.recv + w * raw.stride, longest) for w in range(self.world)]
+                self._gather(parts, _view(raw.send, longest))
+        else:
+            sent, came = raw.send_bytes[:self.world], raw.bytes[:self.world]
+            self.swap(_view(raw.recv, sum(came)), came, _view(raw.send, sum(sent)), sent)
+
+
+class State:
+    """What compression keeps for a model: residuals, a thread, a Gloo group. All workers make it, at the same place of the program.
+
+    model    a module, or the DistributedDataParallel around one. Its parameters that require a gradient are the tensors, in the order of
+             named_parameters
+    codec    "powersgd:rank=4", "topk:density=0.01", "int:bits=4", ...: see the README's tables
+    group    a Gloo group to use, with a timeout of its own; None: a new one of all workers
+    timeout  seconds after which a worker that does not answer is an error on the others
+    unused   True: some parameters may have no gradient; costs a small collective for each bucket. None: find_unused_parameters of model
+    not_finite  "raise"; or "inf": where a gradient holds NaN or Inf, the gradients of all workers become Inf, so that
+             torch.cuda.amp.GradScaler skips the step on all, and lowers its scale
+    bucket_bytes  tensors are sent when so many bytes of gradient are there, the last parameters first; None: as much as the buckets of
+             DistributedDataParallel; 0: all at the end
+    options  those of gcomp.open: optimizer="adam", residual="bf16", min_elements, seed, schedule, ...
+
+    state.step is a dict of what gcomp_step has, for all steps to come: state.step["learning_rate"] = 0.1, epoch, samples, batch, scale."""
+
+    def __init__(self, model: torch.nn.Module, codec: str = "powersgd:rank=4", *, group: Any = None, timeout: float = 300.0,
+                 in_order: bool = False, unused: Optional[bool] = None, not_finite: str = "raise",
+                 bucket_bytes: Optional[int] = None, **options: Any):
+        if not_finite not in ("raise", "inf"):
+            raise ValueError('not_finite is %r, not "raise" or "inf"' % (not_finite,))
+        is_ddp = isinstance(model, torch.nn.parallel.DistributedDataParallel)
+        self.unused = bool(model.find_unused_parameters if is_ddp and unused is None else unused)
+        if bucket_bytes is None:
+            bucket_bytes = int(getattr(model, "bucket_bytes_cap", 25 << 20))
+        self.not_finite, self.step, self.error = not_finite, {}, None  # type: ignore[var-annotated]
+        self._tensors: List[Tuple[torch.nn.Parameter, Optional[List[int]]]] = []
+        self._numbers: Dict[int, int] = {}
+        shapes = [self._shape(name, p) for name, p in (model.module if is_ddp else model).named_parameters() if p.requires_grad and p.numel()]
+        if not shapes:
+            raise ValueError("the model has no parameter that requires a gradient")
+        if group is None:
+            group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+        self.comm = GlooComm(group, in_order)
+        self._gc = gcomp.open(codec, comm=self.comm, bucket_bytes=bucket_bytes, **options)
+        try:
+            for name, p, rows, cols, order in shapes:
+                self._numbers[id(p)] = self._gc.add_tensor(name, rows, cols, dtype=_DTYPES[p.dtype])
+                self._tensors.append((p, order))
+        except BaseException:
+            self._gc.close()
+            raise
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="gcomp")
+        self._inside = False  # of a step. This and what follows is the thread's
+        self._waiting: List[Tuple[Any, torch.Tensor, Any]] = []  # futures, buffers of buckets, and copies of these on the host
+        self._seen: set = set()
+
+    @staticmethod
+    def _shape(name: str, p: torch.nn.Parameter) -> Tuple[str, torch.nn.Parameter, int, int, Optional[List[int]]]:
+        """Name, parameter, rows and columns as they lie in memory, and the order of dimensions in which they do; None: 0, 1, ..."""
+        if p.dtype not in _DTYPES:
+            raise TypeError("%s is of %s: make it float32, float16 or bfloat16" % (name, p.dtype))
+        order: Optional[List[int]] = None
+        if not p.is_contiguous():
+            order = sorted(range(p.dim()), key=lambda d: -p.stride(d))
+            if not p.permute(order).is_contiguous():
+                raise ValueError("%s has gaps in memory: make it contiguous" % name)
+        sizes = [p.size(d) for d in order] if order else list(p.size())
+        if sum(size > 1 for size in sizes) < 2:
+            return name, p, p.numel(), 0, order
+        return name, p, sizes[0], p.numel() // sizes[0], order
+
+    def describe(self) -> str:
+        """What travels in a step, and why."""
+        return self._gc.describe()
+
+    def stats(self) -> gcomp.Statistics:
+        """Bytes, ratio, steps, residual norm: the fields of gcomp_statistics."""
+        return self._gc.stats()
+
+    def close(self) -> None:
+        """Ends the thread and frees what the state keeps."""
+        self._pool.shutdown()
+        self._gc.close()
+
+    # -------- checkpoints
+
+    def state_dict(self, gather: bool = True) -> Dict[str, Any]:
+        """What must be saved with the weights. All workers call it: with gather each gets the parts of all, so that one of them may save
+        for all, and another number of workers may load. gather=False: the part of this worker alone."""
+        save = self._gc.save()
+        saves = self.comm.gather_uneven(save) if gather else [save]
+        return {"world": self.comm.world, "rank": None if gather else self.comm.rank, "saves": [_bytes_of(s) for s in saves]}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Goes on from a state_dict; all workers call it. With as many workers as before, the steps that follow have the same bits. With
+        another number, what was not sent is shared out, and nothing is lost."""
+        saves, rank, world = state["saves"], state["rank"], state["world"]
+        if rank is not None and (rank, world) != (self.comm.rank, self.comm.world):
+            raise ValueError("this is the state of worker %d of %d alone: call state_dict() with gather" % (rank, world))
+        self._gc.load(saves if world != self.comm.world or len(saves) == 1 else [saves[self.comm.rank]])
+
+    # -------- a step
+
+    def _part(self, number: int, grad: torch.Tensor) -> torch.Tensor:
+        """The gradient as it lies in memory. A bucket shows all memory as if it were in the order of dimensions."""
+        p, order = self._tensors[number]
+        if order is not None and not (self._in_bucket and grad.is_contiguous()):
+            grad = grad.permute(order)
+        if not grad.is_contiguous():
+            raise ValueError("the gradient of %s does not lie in memory as the parameter does: strides %s and %s" %
+                             (self._gc.name(number), tuple(grad.stride()), tuple(p.stride())))
+        return grad
+
+    def _begin(self, in_bucket: bool) -> None:
+        self._in_bucket = in_bucket
+        if self._inside:
+            self._gc.step_abort()  # of a backward pass that was left
+        self._inside, self.error = True, None
+        self._seen.clear()
+        self._gc.step_begin(**self.step)
+
+    def _take(self, numbers: Sequence[int], grads: Sequence[Optional[torch.Tensor]], last: bool) -> None:
+        """Encodes gradients, and carries out what can be carried out by now."""
+        gc = self._gc
+        skipped = [grad is None for grad in grads]
+        if self.unused:
+            used = torch.tensor([grad is not None and bool(grad.any()) for grad in grads], dtype=torch.uint8)
+            self.comm.largest(used)
+            skipped = [not u for u in used.tolist()]
+        for number, grad, skip in zip(numbers, grads, skipped):
+            gc.step_ready(number, None if skip else self._part(number, grad))  # type: ignore[arg-type]
+            self._seen.add(number)
+        if last:
+            for number in range(len(gc)):
+                if number not in self._seen:
+                    gc.step_ready(number, None)
+        while True:
+            raw = gc._next()
+            if raw.kind == _WAIT:
+                return
+            if raw.kind == _DONE:
+                break
+            try:
+                self.comm.carry_out_raw(raw)
+            except Exception as error:
+                try:
+                    gc._done(raw, 1)
+                except gcomp.Error as failed:
+                    raise failed from error
+            gc._done(raw, 0)
+        gc.step_commit()
+        self._inside = False
+
+    def _fail(self, error: BaseException) -> None:
+        """The step is over. Where it failed here alone, before the others could learn of it, its frame tells them."""
+        self.error = error
+        try:
+            self._gc.step_abort()
+            if not isinstance(error, gcomp.Error):
+                self._gc.exchange(None)  # type: ignore[arg-type]
+        except Exception:
+            pass  # of the second error; the first one is raised
+        self._inside = False
+
+    def _work(self, first: bool, last: bool, numbers: Sequence[int], grads: Sequence[torch.Tensor], job: Tuple[Any, torch.Tensor, Any],
+              direct: bool) -> None:
+        """What the thread does for a bucket."""
+        future, buffer, copy = job
+        try:
+            if first:
+                self._finish(True)
+                self._begin(True)
+            self._waiting.append(job)
+            if self.error is None:
+                if copy is not None:
+                    copy[1].synchronize()
+                self._take(numbers, grads, last)
+        except BaseException as error:
+            self._fail(error)
+        if last:
+            self._finish(direct)
+
+    def _finish(self, direct: bool) -> None:
+        """Sets the futures of all buckets. direct: nobody else raises the error."""
+        waiting, self._waiting = self._waiting, []
+        error = self.error
+        if isinstance(error, gcomp.Error) and error.code == gcomp.NOT_FINITE and self.not_finite == "inf":  # type: ignore[attr-defined]
+            self.error = error = None
+            for _, buffer, copy in waiting:
+                (buffer if copy is None else copy[0]).fill_(float("inf"))
+        for future, buffer, copy in waiting:
+            if error is not None and direct:
+                future.set_exception(error)
+            elif copy is None:
+                future.set_result(buffer)
+            else:
+                with torch.cuda.stream(copy[2]):
+                    buffer.copy_(copy[0], non_blocking=True)
+                    future.set_result(buffer)
+
+    def _raise(self) -> None:
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+
+    def _raise_at_the_end(self) -> bool:
+        """Lets backward() raise the error, after DistributedDataParallel has done its part: its own callback is queued between the first
+        and the second one here. An error in a future would come out as a RuntimeError with a text. False: no backward pass is running."""
+        engine = torch.autograd.Variable._execution_engine
+        try:
+            engine.queue_callback(lambda: engine.queue_callback(self._raise))
+        except RuntimeError:
+            return False
+        return True
+
+
+def hook(state: State, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """The hook for DistributedDataParallel.register_comm_hook: a future of the mean of the bucket."""
+    buffer, grads = bucket.buffer(), bucket.gradients()
+    numbers = [state._numbers[id(p)] for p in bucket.parameters() if p.numel()]
+    grads = [grad for grad in grads if grad.numel()]
+    copy = None
+    if buffer.is_cuda:
+        host = torch.empty(buffer.size(), dtype=buffer.dtype, pin_memory=True)
+        host.copy_(buffer, non_blocking=True)
+        event, stream = torch.cuda.Event(), torch.cuda.Stream(buffer.device)
+        event.record()
+        stream.wait_event(event)
+        start = buffer.storage_offset()
+        grads = [host.as_strided(grad.size(), grad.stride(), grad.storage_offset() - start) for grad in grads]
+        copy = (host, event, stream)
+    future: torch.futures.Future = torch.futures.Future(devices=[buffer.device] if buffer.is_cuda else None)
+    direct = bucket.is_last() and not state._raise_at_the_end()
+    state._pool.submit(state._work, bucket.index() == 0, bucket.is_last(), numbers, grads, (future, buffer, copy), direct)
+    return future
+
+
+def average_gradients(model: torch.nn.Module, state: State) -> None:
+    """p.grad <- its mean over all workers, for each parameter of the state's model. Call it on all workers, after backward and before
+    the optimizer. A parameter without a gradient is skipped: on all workers, unless the state was made with unused=True; then workers
+    without one count as zeros, and get the mean too."""
+    found, here = [], []
+    for p, _ in state._tensors:
+        grad = p.grad
+        if grad is not None and grad.is_sparse:
+            raise TypeError("a gradient is sparse: make the embedding with sparse=False")
+        if grad is None and state.unused:
+            grad = torch.zeros_like(p)
+        found.append(grad)
+        here.append(grad.cpu() if grad is not None and grad.is_cuda else grad)
+    state._begin(False)
+    try:
+        state._take(range(len(here)), here, True)
+    except BaseException as error:
+        state._fail(error)
+        if isinstance(error, gcomp.Error) and error.code == gcomp.NOT_FINITE and state.not_finite == "inf":  # type: ignore[attr-defined]
+            for grad in found:
+                if grad is not None:
+                    grad.fill_(float("inf"))
+            return
+        raise
+    for (p, _), grad, mean in zip(state._tensors, found, here):
+        if mean is None or (p.grad is None and not bool(mean.any())):
+            continue
+        if mean is not grad:
+            grad.copy_(mean)
+        p.grad = grad
