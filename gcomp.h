@@ -616,7 +616,7 @@
                             longest side of a chunk), decay=0.999 (0 to 1: what is kept of the
                             momentum; 0: nothing)
      randomk                density=0.01, unbiased=0, neighbours=0 (1: elements side by side)
-     leadertopk             density=0.001; values travel as floats
+     leadertopk             density=0.001 (values travel as floats)
      sketch                 density=0.001, rows=5 (1, 3, 7), columns=auto (16 to 2^28),
                             candidates=20 (1 to 64, times k)
      fetch                  density=0.001, rows=5 (1, 3, 7), columns=auto (16 to 2^28), momentum=0.9

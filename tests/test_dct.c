@@ -211,7 +211,7 @@ static void test_ties_take_the_first_places(void)
     for (size_t i = 0; i < 32; i++) CHECK(place[i] == i);
 }
 
-static void test_sets_scratch_and_threads_change_no_bit(void)
+static void test_sets_and_scratch_change_no_bit(void)
 {
     static const char *const texts[] = {"dct", "dct:top=500", "dct:top=3,chunk=16+int:bits=4", "dct:top=64,chunk=40+bf16"};
     for (size_t k = 0; k < SHAPES; k++)
@@ -668,7 +668,7 @@ int main(void)
     RUN(test_a_transform_written_in_double_agrees);
     RUN(test_the_largest_coefficients_of_each_chunk_are_sent);
     RUN(test_ties_take_the_first_places);
-    RUN(test_sets_scratch_and_threads_change_no_bit);
+    RUN(test_sets_and_scratch_change_no_bit);
     RUN(test_the_mean_is_over_those_that_sent);
     RUN(test_many_payloads_have_a_mean);
     RUN(test_the_momentum_decays_and_nothing_else_is_lost);
