@@ -961,11 +961,13 @@
    The number c of an element has this sign and, for k = 0, 1, .., this size:
      bits=1: 1    bits=2: 3 10    bits=3: 29 89 158 253    bits=4: 12 36 61 87 115 147 187 248
    In a small piece c is multiplied by 2^-100, which is exact.
-   S(A, B, i) is the sign of element i of the tensor, 1: minus. With d = floor(i / 256) * 16 + i mod
-   16, all modulo 2^32, where ^ is the exclusive or and shifts come before it:
-     h = floor(d / 2) + A + floor(d / 2^33) * 0x9E3779B9;  h = (h ^ h >> 16) * 0x85EBCA6B;
+   H(A, B, i) is a word h of 32 random bits, all modulo 2^32, where ^ is the exclusive or and shifts
+   come before it:
+     h = i + A + floor(i / 2^32) * 0x9E3779B9;  h = (h ^ h >> 16) * 0x85EBCA6B;
      h = (h ^ h >> 13 ^ B) * 0xC2B2AE35;  h = h ^ h >> 16
-   S is the bit of h at the place 15 - (floor(i / 16) mod 16), plus 16 if d is odd.
+   S(A, B, i) is the sign of element i of the tensor, 1: minus. With d = floor(i / 256) * 16 + i mod
+   16 and h = H(A, B, floor(d / 2)), S is the bit of h at the place 15 - (floor(i / 16) mod 16), plus
+   16 if d is odd.
    The transform of m numbers x: for s = m / 2, m / 4, .., 1, for each j where floor(j / s) is even,
    both at once: x[j] = x[j] + x[j + s], x[j + s] = x[j] - x[j + s], each rounded to a float.
    Decoding a piece of m elements, whose element j is element i + j of the tensor:
@@ -976,6 +978,17 @@
         transform of the w numbers
      3. the element is f * x[j], with the opposite sign where S(A, B, i + j) = 1; a result too large
         for a float becomes the largest float with its sign
+
+   KEYS. Philox(k, c, d, e) is made of the first two words of the Philox4x32-10 block with the key k
+   and the counter (c, d, e): numbers of 64, 64, 32 and 32 bits, low words first; the first word of
+   the block is the low one. The shared key of a tensor in a step is Philox(seed, step, tensor, 0),
+   where tensors are numbered from 0. The elements that randomk sends, the same on all workers: let
+   A and B be the low and the high word of Philox(shared key, 0, 5, 0). Draw number j, from 0 on, is
+     floor((H(A, B, 2 j) * 2^32 + H(A, B, 2 j + 1)) * n / 2^64)
+   With neighbours=1, they are the k elements from draw 0 on; behind the last element comes the
+   first. Else they are the first k different draws; if k is above n / 2, all elements but the first
+   n - k different draws. The sum has them in increasing order: p times the float 1 / world, with
+   unbiased=1 times the float n / (world * k).
 
    CODED LEVELS, the codes of terngrad, qsgd and int where C is not 0 and n > 0. Packed codes are
    those of the list above. The codes stand in segments. A segment covers as many elements as 2048

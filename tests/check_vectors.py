@@ -116,6 +116,18 @@ def test_library_writes_the_vectors():
             complain(name + " has changed")
 
 
+def test_places():
+    """Which elements randomk sends."""
+    names = [name for name in os.listdir(VECTORS) if name.endswith(".places")]
+    for name in names:
+        data = read("%s/%s" % (VECTORS, name))
+        numbers = list(struct.unpack("<%dQ" % (len(data) // 8), data))
+        if decode.places(*numbers[:6]) != numbers[6:]:
+            complain(name)
+    if len(names) < 3:
+        complain("%d lists of places" % len(names))
+
+
 def test_corpus():
     names = sorted(os.listdir(CORPUS))
     for name in names:
@@ -162,7 +174,7 @@ def test_example():
         complain("the example of %d bytes: %s" % (len(payload), why or "other floats"))
 
 
-for test in [test_vectors, test_coverage, test_each_method_has_a_vector, test_library_writes_the_vectors, test_corpus,
+for test in [test_vectors, test_coverage, test_each_method_has_a_vector, test_library_writes_the_vectors, test_places, test_corpus,
              test_library_agrees, test_example]:
     test()
     end_of_test(test.__name__)

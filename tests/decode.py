@@ -450,14 +450,18 @@ def nf4(word, n, body, sparse):
 SIZES = {1: [1], 2: [3, 10], 3: [29, 89, 158, 253], 4: [12, 36, 61, 87, 115, 147, 187, 248]}
 
 
+def mixed(a, b, i):
+    """H(A, B, i): 32 random bits."""
+    h = (i + a + (i >> 32) * 0x9E3779B9) & 0xFFFFFFFF
+    h = (h ^ h >> 16) * 0x85EBCA6B & 0xFFFFFFFF
+    h = (h ^ h >> 13 ^ b) * 0xC2B2AE35 & 0xFFFFFFFF
+    return h ^ h >> 16
+
+
 def turned(a, b, i):
     """S(A, B, i): shall the sign of element i change?"""
     d = i // 256 * 16 + i % 16
-    h = (d // 2 + a + (d >> 33) * 0x9E3779B9) & 0xFFFFFFFF
-    h = (h ^ h >> 16) * 0x85EBCA6B & 0xFFFFFFFF
-    h = (h ^ h >> 13 ^ b) * 0xC2B2AE35 & 0xFFFFFFFF
-    h ^= h >> 16
-    return h >> (15 - i // 16 % 16 + (16 if d & 1 else 0)) & 1
+    return mixed(a, b, d // 2) >> (15 - i // 16 % 16 + (16 if d & 1 else 0)) & 1
 
 
 def transform(x):
@@ -592,6 +596,34 @@ METHODS = {1: none, 2: fp16, 3: bf16, 4: sign, 7: onebit, 9: vote, 10: twobit, 1
            16: int_, 17: fp8, 18: mx, 35: nvfp4, 36: e3m0, 37: nf4, 20: eden}
 VALUE_METHODS = {1, 2, 3, 4, 7, 10, 11, 12, 13, 15, 16, 17, 18, 35, 36, 37}
 SPARSE_METHODS = {5, 22, 23, 24, 27, 28, 29, 31}
+
+
+# ---------------- KEYS
+def philox(k, c, d, e):
+    """The first two words of a block of Philox4x32-10, as one number."""
+    c0, c1, c2, c3, k0, k1 = c & 0xFFFFFFFF, c >> 32, d, e, k & 0xFFFFFFFF, k >> 32
+    for _ in range(10):
+        x, y = 0xD2511F53 * c0, 0xCD9E8D57 * c2
+        c0, c1, c2, c3 = y >> 32 ^ c1 ^ k0, y & 0xFFFFFFFF, x >> 32 ^ c3 ^ k1, x & 0xFFFFFFFF
+        k0, k1 = k0 + 0x9E3779B9 & 0xFFFFFFFF, k1 + 0xBB67AE85 & 0xFFFFFFFF
+    return c0 | c1 << 32
+
+
+def places(seed, step, tensor, n, k, neighbours):
+    """The k of n elements that randomk sends in a step, in increasing order."""
+    words = philox(philox(seed, step, tensor, 0), 0, 5, 0)
+    a, b = words & 0xFFFFFFFF, words >> 32
+
+    def draw(i):
+        return (mixed(a, b, 2 * i) << 32 | mixed(a, b, 2 * i + 1)) * n >> 64
+
+    if neighbours:
+        return sorted((draw(0) + i) % n for i in range(k))
+    found, i = set(), 0
+    while len(found) < min(k, n - k):
+        found.add(draw(i))
+        i += 1
+    return [j for j in range(n) if (j in found) == (k <= n - k)]
 
 
 # ---------------- payloads

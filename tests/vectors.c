@@ -244,6 +244,47 @@ static void write_indices(void)
     }
 }
 
+/* Which elements randomk sends, of tensor 1 with 20 x 15 elements, in step 2 of one worker: those that are not 0 in the mean. */
+static void write_places(void)
+{
+    static const char *const texts[] = {"randomk:density=0.1", "randomk:density=0.7", "randomk:density=0.3,neighbours=1"};
+    for (size_t t = 0; t < sizeof texts / sizeof *texts; t++) {
+        uint8_t words[8 * 400];
+        size_t count = 6;
+        gcomp_desc desc;
+        gcomp_tensor tensor;
+        gcomp *gc;
+        memset(&desc, 0, sizeof desc);
+        memset(&tensor, 0, sizeof tensor);
+        desc.codec = texts[t];
+        desc.seed = 0x123456789abcdefu + t;
+        desc.min_elements = 1;
+        desc.comm.world = 1;
+        tensor.rows = 20;
+        tensor.cols = 15;
+        if (gcomp_open(&gc, &desc)) fail(texts[t]);
+        for (int i = 0; i < 2; i++) {
+            tensor.name = i ? "second" : "first";
+            if (gcomp_add_tensor(gc, &tensor)) fail(gcomp_error(gc));
+        }
+        for (int step = 0; step < 3; step++) {
+            float *grads[2] = {input, input + 300};
+            for (size_t i = 0; i < 600; i++) input[i] = 1;
+            if (gcomp_exchange(gc, grads, NULL)) fail(gcomp_error(gc));
+        }
+        for (size_t i = 0; i < 300; i++)
+            if (input[300 + i] != 0) put_word(words + 8 * count++, i, 8);
+        put_word(words, desc.seed, 8);
+        put_word(words + 8, 2, 8);
+        put_word(words + 16, 1, 8);
+        put_word(words + 24, 300, 8);
+        put_word(words + 32, count - 6, 8);
+        put_word(words + 40, strstr(texts[t], "neighbours") != NULL, 8);
+        write_file(texts[t], "places", words, 8 * count);
+        gcomp_close(gc);
+    }
+}
+
 /* ---------------- records */
 static void put_record(size_t length, size_t n)
 {
@@ -386,6 +427,7 @@ int main(int argc, char **argv)
         write_shapes();
         write_codes();
         write_indices();
+        write_places();
         return 0;
     }
     if (argc > 2 && !strcmp(argv[1], "--records")) {
