@@ -913,9 +913,9 @@
                    Then the values, chunk by chunk, as topk's. The elements x of a chunk are, of its
                    coefficients q, in floats: out[j] = sum over v of q[u][v] C(w, v, j), and x[r][j]
                    = sum over u of C(h, u, r) out[j], from u, v = 0 on; each product is added in one
-                   rounding; where q is 0, or a row has none, nothing is added. C(N, k, j) is s(k)
-                   cos(pi (2 j + 1) k / 2 N) cut to 31 bits, >>cosines. If some |q| is 2^120 or
-                   more, all q are multiplied by 2^-16 first, and all x by 2^16 at last, saturated
+                   rounding; where q is 0, or a row has none, nothing is added. C: see COSINES. If
+                   some |q| is 2^120 or more, all q are multiplied by 2^-16 first, and all x by 2^16
+                   at last, saturated
      powersgd  6   has no payload: it exchanges sums of P and of Q, or alternately one of them
      randomk  25   has no payload: it exchanges a sum of the elements that the step's key selects
      leadertopk 39 has no payload: it exchanges a sum of the list below, as floats, to which one
@@ -961,13 +961,13 @@
    The number c of an element has this sign and, for k = 0, 1, .., this size:
      bits=1: 1    bits=2: 3 10    bits=3: 29 89 158 253    bits=4: 12 36 61 87 115 147 187 248
    In a small piece c is multiplied by 2^-100, which is exact.
-   H(A, B, i) is a word h of 32 random bits, all modulo 2^32, where ^ is the exclusive or and shifts
-   come before it:
+   H(A, B, i) is a word h of 32 random bits, all modulo 2^32, where ^ is the exclusive or and
+   shifts come before it:
      h = i + A + floor(i / 2^32) * 0x9E3779B9;  h = (h ^ h >> 16) * 0x85EBCA6B;
      h = (h ^ h >> 13 ^ B) * 0xC2B2AE35;  h = h ^ h >> 16
-   S(A, B, i) is the sign of element i of the tensor, 1: minus. With d = floor(i / 256) * 16 + i mod
-   16 and h = H(A, B, floor(d / 2)), S is the bit of h at the place 15 - (floor(i / 16) mod 16), plus
-   16 if d is odd.
+   S(A, B, i) is the sign of element i of the tensor, 1: minus. With d = floor(i / 256) * 16 + i
+   mod 16 and h = H(A, B, floor(d / 2)), S is the bit of h at the place 15 - (floor(i / 16) mod
+   16), plus 16 if d is odd.
    The transform of m numbers x: for s = m / 2, m / 4, .., 1, for each j where floor(j / s) is even,
    both at once: x[j] = x[j] + x[j + s], x[j + s] = x[j] - x[j + s], each rounded to a float.
    Decoding a piece of m elements, whose element j is element i + j of the tensor:
@@ -978,6 +978,14 @@
         transform of the w numbers
      3. the element is f * x[j], with the opposite sign where S(A, B, i + j) = 1; a result too large
         for a float becomes the largest float with its sign
+
+   COSINES of dct, in whole numbers: C(N, k, j) is s(k) cos(pi (2 j + 1) k / 2 N), s(0) = sqrt(1 /
+   N) and s(k) = sqrt(2 / N), all but rounded. Quotients and roots are cut to whole numbers here.
+   For m = 0 .. N, let t = m; where 2 m > N, t = N - m. Let x = 6746518852 t / N and y = x x /
+   2^32. From S = 2^32 on, S = 2^32 - (y S / 2^32) / d for d = 90, 56, 30, 12, 2; where 2 m > N,
+   for d = 110, 72, 42, 20, 6, and at last S = x S / 2^32. W(m) is the float next to S sqrt(2^63 /
+   N) / 2^32, times 2^-31. W(2 N - m) = W(2 N + m) = -W(m), W(4 N - m) = W(m). C(N, k, j) is W((2 j
+   + 1) k mod 4 N); C(N, 0, j) is the float next to sqrt(2^62 / N), times 2^-31.
 
    KEYS. Philox(k, c, d, e) is made of the first two words of the Philox4x32-10 block with the key k
    and the counter (c, d, e): numbers of 64, 64, 32 and 32 bits, low words first; the first word of
@@ -16551,16 +16559,16 @@ static size_t gcomp__dct_next(gcomp__dct_reader *r)
     return high << s->low | (size_t)(rest >> at % 8 & (uint32_t)gcomp__low_bits(s->low));
 }
 
-/* A view of the values of a payload whose shape was read. */
+/* A view of the values of a payload whose shape was read; s NULL: it has no elements. */
 static gcomp_result gcomp__dct_values(const gcomp__view *view, const gcomp__dct_shape *s,
                                       gcomp__view *values)
 {
-    const size_t head = gcomp__plus(gcomp__times(s->chunks, s->bytes), GCOMP__DCT_HEAD);
+    const size_t head = s ? gcomp__plus(gcomp__times(s->chunks, s->bytes), GCOMP__DCT_HEAD) : 0;
     double param[GCOMP_PARAMS];
     memset(values, 0, sizeof *values);
     values->method = view->value;
     values->set = view->set;
-    values->n = s->k * s->chunks;
+    values->n = s ? s->k * s->chunks : 0;
     values->a = view->a;
     GCOMP__TRY(gcomp__unpack(view->value, view->a, param));
     if (gcomp__refusal(view->value, param, 1)) return GCOMP_CORRUPT;
@@ -16575,9 +16583,8 @@ static gcomp_result gcomp__dct_open(gcomp__view *view)
 {
     gcomp__dct_shape s;
     gcomp__view values;
-    if (!view->n) return view->bytes ? GCOMP_TRAILING_BYTES : GCOMP_OK;
-    GCOMP__TRY(gcomp__dct_read_shape(&s, view));
-    GCOMP__TRY(gcomp__dct_values(view, &s, &values));
+    if (view->n) GCOMP__TRY(gcomp__dct_read_shape(&s, view));
+    GCOMP__TRY(gcomp__dct_values(view, view->n ? &s : NULL, &values));
     view->shift = values.shift;
     view->form = values.form;
     view->scales = values.scales;

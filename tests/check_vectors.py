@@ -22,6 +22,7 @@ ALTERNATIVES = (  # what decode.seen must hold after all vectors
     ["checksum", "no checksum", "threshold of the word", "threshold of the body", "spacing of powers", "range affine",
      "indices by Golomb-Rice", "indices of 4 bytes", "indices packed", "indices in a bitmap",
      "piece of zeros", "piece that is small", "piece rotated once", "piece rotated twice",
+     "all coefficients", "places in a bitmap", "places with low bits", "large coefficients",
      "form packed", "form omega", "form gaps", "form tree of depth 0 with low bits"]
     + ["form tree of depth %d" % depth for depth in range(4)])
 

@@ -37,6 +37,19 @@ def plus(x, y):
     return rounded(x + y)
 
 
+def fused(x, y, z):
+    """x * y + z, rounded once. Both roundings of `rounded(x * y + z)` would be one too many: the first one goes to the odd one of
+    two neighbours instead, from which the second one cannot tell the exact sum."""
+    product = x * y
+    total = product + z
+    part = total - product
+    rest = (product - (total - part)) + (z - part)
+    bits = struct.unpack("<q", struct.pack("<d", total))[0]
+    if rest and not bits & 1:
+        total = struct.unpack("<d", struct.pack("<q", bits + (1 if (rest > 0) == (total > 0) else -1)))[0]
+    return rounded(total)
+
+
 def float_of(bits):
     return struct.unpack("<f", struct.pack("<I", bits))[0]
 
@@ -592,6 +605,87 @@ def sparse(method, value_method, word, n, body):
     return y
 
 
+# ---------------- dct
+def cosines(n):
+    """Row k of the result holds C(n, k, j) for j = 0 .. n - 1."""
+    wave = [0.0] * (4 * n + 1)
+    for m in range(n + 1):
+        late = 2 * m > n
+        x = 6746518852 * (n - m if late else m) // n
+        y, s = x * x >> 32, 1 << 32
+        for d in (110, 72, 42, 20, 6) if late else (90, 56, 30, 12, 2):
+            s = (1 << 32) - (y * s >> 32) // d
+        if late:
+            s = x * s >> 32
+        w = rounded(s * math.isqrt((1 << 63) // n) >> 32) * 2.0 ** -31
+        wave[2 * n - m], wave[2 * n + m], wave[m], wave[4 * n - m] = -w, -w, w, w
+    flat = rounded(math.isqrt((1 << 62) // n)) * 2.0 ** -31
+    return [[wave[(2 * j + 1) * k % (4 * n)] if k else flat for j in range(n)] for k in range(n)]
+
+
+def read_places(body, k, c):
+    """The increasing places of k of c coefficients."""
+    if k == c:
+        seen.add("all coefficients")
+        return range(c)
+    low = (c // k).bit_length() - 1
+    upper = k + ((c - 1) >> low) if low else c
+    seen.add("places with low bits" if low else "places in a bitmap")
+    stream = Bits(body.take((upper + k * low + 7) // 8))
+    ones = [i for i in range(upper) if stream.take(1)]
+    if len(ones) != k:
+        raise Refused("a chunk with another number of places")
+    found = [(one - i) << low | stream.take(low) if low else one for i, one in enumerate(ones)]
+    stream.end()
+    if found[-1] >= c or any(a >= b for a, b in zip(found, found[1:])):
+        raise Refused("places do not increase, or leave the chunk")
+    return found
+
+
+def chunk_of(q, h, w, tables):
+    """The h rows of w elements of the coefficients q, which are {place: value}."""
+    rows, columns = tables
+    large = any(abs(value) >= 2.0 ** 120 for value in q.values())
+    x = [[0.0] * w for _ in range(h)]
+    for u in range(h):
+        row = [(place - u * w, value) for place, value in sorted(q.items()) if place // w == u and value]
+        if not row:
+            continue
+        out = [0.0] * w
+        for v, value in row:
+            value = times(value, 2.0 ** -16) if large else value
+            out = [fused(value, c, sum_) for c, sum_ in zip(columns[v], out)]
+        for r in range(h):
+            x[r] = [fused(rows[u][r], o, sum_) for o, sum_ in zip(out, x[r])]
+    if large:
+        seen.add("large coefficients")
+        x = [[math.copysign(min(abs(times(v, 65536.0)), LARGEST), v) for v in line] for line in x]
+    return x
+
+
+def dct(value_method, word, n, body):
+    if value_method not in VALUE_METHODS:
+        raise Refused("a value method that is none")
+    if not n:
+        METHODS[value_method](word, 0, Bytes(b""), True)
+        return []
+    cols, h, w, k = body.number(8), body.number(1), body.number(1), body.number(2)
+    if not 1 <= cols <= n or n % cols or not (1 <= h <= 64 and 1 <= w <= 64 and 1 <= k <= h * w):
+        raise Refused("a shape out of range")
+    if n // cols % h or cols % w:
+        raise Refused("chunks do not divide the matrix")
+    chunks = n // (h * w)
+    places = [read_places(body, k, h * w) for _ in range(chunks)]
+    values = METHODS[value_method](word, k * chunks, body, True)
+    y, tables = [0.0] * n, (cosines(h), cosines(w))
+    for i in range(chunks):
+        begin = i // (cols // w) * h * cols + i % (cols // w) * w
+        x = chunk_of(dict(zip(places[i], values[i * k:])), h, w, tables)
+        for r in range(h):
+            y[begin + r * cols:begin + r * cols + w] = x[r]
+    return y
+
+
 METHODS = {1: none, 2: fp16, 3: bf16, 4: sign, 7: onebit, 9: vote, 10: twobit, 11: threshold1, 12: terngrad, 13: qsgd, 15: natural,
            16: int_, 17: fp8, 18: mx, 35: nvfp4, 36: e3m0, 37: nf4, 20: eden}
 VALUE_METHODS = {1, 2, 3, 4, 7, 10, 11, 12, 13, 15, 16, 17, 18, 35, 36, 37}
@@ -663,6 +757,8 @@ def decode(payload, n):
     word, body = Word(word), Bytes(payload[32:])
     if method in SPARSE_METHODS:
         y = sparse(method, value_method, word, n, body)
+    elif method == 38:
+        y = dct(value_method, word, n, body)
     elif method in METHODS and value_method == 0:
         y = METHODS[method](word, n, body, False)
     else:

@@ -244,6 +244,29 @@ static void write_indices(void)
     }
 }
 
+/* Matrices, of which dct sends all coefficients of a chunk, more than half of them, a few, and such as are above 2^120. */
+static void write_dct(void)
+{
+    static const struct { const char *name, *text; size_t rows, cols; float size; } all[] = {
+        {"dct_all", "dct:top=4096,chunk=4", 4, 12, 1}, {"dct_bitmap", "dct:top=20,chunk=6+bf16", 12, 6, 1},
+        {"dct_matrix", "dct:top=9,chunk=16+int", 30, 32, 1}, {"dct_large", "dct:top=7,chunk=8", 8, 8, 2e37f}};
+    for (size_t a = 0; a < sizeof all / sizeof *all; a++) {
+        const size_t n = all[a].rows * all[a].cols;
+        gcomp_exec exec = {GCOMP_ISA_AUTO, scratch, sizeof scratch, {NULL, NULL}};
+        gcomp_codec codec;
+        gcomp_input in;
+        size_t length;
+        memset(&in, 0, sizeof in);
+        make_input(n, all[a].size, 1, a);
+        in.grad = input;
+        in.rows = all[a].rows;
+        in.cols = all[a].cols;
+        if (gcomp_codec_parse(&codec, all[a].text, NULL, 0) || gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length))
+            fail(all[a].text);
+        write_vector(all[a].name, length, n);
+    }
+}
+
 /* Which elements randomk sends, of tensor 1 with 20 x 15 elements, in step 2 of one worker: those that are not 0 in the mean. */
 static void write_places(void)
 {
@@ -427,6 +450,7 @@ int main(int argc, char **argv)
         write_shapes();
         write_codes();
         write_indices();
+        write_dct();
         write_places();
         return 0;
     }
