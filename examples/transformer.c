@@ -108,20 +108,18 @@ static void close_worker(worker *w)
     free(w->loss);
 }
 
-/* Prints what there is, and what the exchange sends. */
+/* Prints what there is, what the exchange sends, and what is known against it. */
 static void describe(const worker *w)
 {
-    char text[8192], *line = text;
+    char text[16384], *sums;
     const transformer_options *o = w->options;
     gcomp_describe(w->optimizer.gc, text, sizeof text);
-    for (char *end; !strstr(line, ": ") || !strstr(line, " tensors: ") ||
-         strstr(line, " tensors: ") > strchr(line, '\n');
-         line = end + 1)
-        if (!(end = strchr(line, '\n'))) return;
+    sums = strstr(text, " tensors: "); /* the line behind those of each tensor */
+    while (sums && sums > text && sums[-1] != '\n') sums--;
     printf("%zu characters of %zu kinds; %zu parameters; %d workers, %zu x %zu characters each, "
            "%zu steps\n%s: %s\n",
            w->text->length, w->text->characters, w->model.count, w->comm->world, o->shape.batch,
-           o->shape.context, o->steps, o->label, line);
+           o->shape.context, o->steps, o->label, sums ? sums : "");
     fflush(stdout);
 }
 

@@ -25,7 +25,10 @@ typedef float transformer_real;
 #define transformer_gemm cblas_sgemm
 #endif
 
-enum { TRANSFORMER_LAYERS = 16, TRANSFORMER_TENSORS = 4 + 8 * TRANSFORMER_LAYERS }; /* there are fewer layers */
+enum {
+    TRANSFORMER_LAYERS = 16, /* there are fewer */
+    TRANSFORMER_TENSORS = 4 + 8 * TRANSFORMER_LAYERS
+};
 
 typedef struct transformer_shape {
     size_t layers, channels, heads, context, batch, characters;
@@ -255,7 +258,8 @@ static inline void transformer_normalise_back(const transformer *m, size_t tenso
     }
 }
 
-/* ---------------- attention: of each head, weight = softmax(q k^T / sqrt(C / H)), mixed = weight v */
+/* ---------------- attention of each head:
+   weight = softmax(q k^T / sqrt(C / H)), mixed = weight v */
 
 static inline void transformer_attention(const transformer *m, const transformer_layer *l)
 {

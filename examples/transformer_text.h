@@ -1,5 +1,5 @@
-/* transformer_text.h - what transformer.c learns: any text, by default sayings and songs of Debian's
-   package fortunes. The last tenth of it is for validation. */
+/* transformer_text.h - what transformer.c learns: any text, by default sayings and songs of
+   Debian's package fortunes. The last tenth of it is for validation. */
 
 #ifndef TRANSFORMER_TEXT_H
 #define TRANSFORMER_TEXT_H
@@ -50,8 +50,8 @@ static inline int transformer_load(transformer_text *text, const char *path)
         error = transformer_read(text, name);
     }
     if (error && !path)
-        fprintf(stderr, "no text in " TRANSFORMER_FORTUNES ": apt-get install fortunes, or make deps "
-                        "demo, or --text FILE\n");
+        fprintf(stderr, "no text in " TRANSFORMER_FORTUNES
+                        ": apt-get install fortunes, or make deps demo, or --text FILE\n");
     else if (error || text->length < TRANSFORMER_LEAST)
         fprintf(stderr, "%s: cannot be read, or is shorter than %d bytes\n",
                 path ? path : TRANSFORMER_FORTUNES, TRANSFORMER_LEAST);
