@@ -3,7 +3,8 @@
 # worker a host, and every byte between them counted by the kernel.
 #
 #   sudo bench/net.sh [--rates "100mbit 1gbit none"] [--methods "CODEC CODEC ..."] [--steps N] [--transport mpi|sockets|torch]
-#   [--program train|transformer] [--out DIR] [--pairs N] [--advise] [--overlap "CODEC ..."] [--limit SECONDS] [--quiet SECONDS]
+#   [--program train|transformer] [--out DIR] [--pairs N] [--advise] [--overlap "CODEC ..."] [--pattern] [--limit SECONDS]
+#   [--quiet SECONDS]
 #
 # --transport torch: the same training made of PyTorch over Gloo, bench/torch_train.py. Methods: none, and powersgd:rank=N, which
 # is PyTorch's powerSGD_hook.
@@ -14,6 +15,11 @@
 # none, what gcomp_advise expects of a step, what steps take, and the ratio.
 # --overlap: instead, examples/overlap.c on two of the hosts: steps that exchange after the backward pass and during it, in turns.
 #            Its other arguments behind slashes: "none/8/768/64/5e6".
+#
+# --pattern: instead, rows of examples/outer.c over sockets, at 10 and 100 Mbit/s if --rates says nothing: 82,218 parameters, batch
+#            32 a worker, 600 steps of AdamW. Local training with differences every 20 steps, beside codecs in every step.
+#            Seconds until the loss (exponential mean of 25 steps) was 0.40, by the clock, and as processor time of a worker plus
+#            bytes / link. --methods: rows, with | between them.
 #
 # A training hangs if it takes longer than --limit (600 s), or if the hosts have sent nothing for --quiet (60 s). Its name is
 # printed, DIR/net-hung.txt says where its processes wait, and it is repeated once. The status is then 1. (--pairs, --advise and
@@ -36,12 +42,14 @@ model=train
 pairs=0
 dir=build
 advise=
+pattern=
 python=
 longest=600
 quietest=60
 while [ $# -gt 0 ]; do
     case $1 in
     --advise) advise=1; shift; continue ;;
+    --pattern) pattern=1 transport=sockets; [ "$rates" != "100mbit 1gbit none" ] || rates="10mbit 100mbit"; shift; continue ;;
     --rates) rates=$2 ;;
     --methods) methods=$2 ;;
     --steps) steps=$2 ;;
@@ -74,7 +82,11 @@ transport=${transport:-mpi} steps=${steps:-250}
 case $transport in
 mpi) need mpirun.openmpi openmpi-bin; need mpicc libopenmpi-dev; program=build/train_mpi ;;
 overlap) need mpirun.openmpi openmpi-bin; need mpicc libopenmpi-dev; program=build/overlap ;;
-sockets) program=build/$model; [ -z "$advise" ] || program=build/advise ;;
+sockets)
+    program=build/$model
+    [ -z "$advise" ] || program=build/advise
+    [ -z "$pattern" ] || program=build/outer
+    ;;
 torch)
     program=bench/torch_train.py
     for p in python3 /usr/bin/python3; do "$p" -c 'import torch' 2>/dev/null && python=$p && break; done
@@ -83,6 +95,7 @@ torch)
     ;;
 *) echo "--transport mpi, sockets or torch"; exit 1 ;;
 esac
+rows=$methods # of --pattern
 methods=${methods:-powersgd:rank=4 topk:density=0.01 topk:density=0.01+int:bits=4 qsgd:levels=1,code=auto eden int:bits=2 int:bits=4 sign}
 make -s "$program"
 mkdir -p "$dir"
@@ -186,6 +199,16 @@ train() { # output directory, arguments...: all four workers; as a process of it
     wait
 }
 
+pattern_train() { # output directory, row: all four workers of examples/outer.c; as a process of its own
+    for i in 1 2 3; do
+        ip netns exec "$(host $i)" env OPENBLAS_NUM_THREADS=1 $program --transport sockets --rank $i --root $net.1:7077 --alone \
+            --method "$2" --out "$1" >/dev/null 2>>"$work/err" &
+    done
+    ip netns exec "$(host 0)" env OPENBLAS_NUM_THREADS=1 $program --transport sockets --rank 0 --root $net.1:7077 --alone \
+        --method "$2" --out "$1" 2>>"$work/err"
+    wait
+}
+
 if [ -n "$advise" ]; then
     for rate in $rates; do
         limit "$rate"
@@ -213,6 +236,38 @@ if [ $transport = overlap ]; then
         done
     done
     exit 0
+fi
+
+if [ -n "$pattern" ]; then
+    [ -n "$rows" ] || rows="synchronous powersgd:rank=4|synchronous sign|synchronous topk:density=0.01+int:bits=4|\
+outer int:bits=4|streaming int:bits=4, delay 2"
+    echo "rate,row,steps,seconds_to_loss,ms_a_step,bytes_a_step,expected_seconds" >"$dir/net-pattern.csv"
+    for rate in $rates; do
+        limit "$rate"
+        bits=$(echo "$rate" | sed 's/mbit/e6/;s/gbit/e9/;s/none/0/')
+        echo "--- $rate, sockets"
+        printf '%-44s %8s %10s %6s %9s %7s %9s %7s\n' '' ms/step bytes/step steps 's to 0.40' beside expected beside
+        IFS='|'
+        first=-,-
+        for row in $rows; do
+            unset IFS
+            pattern_train "$dir/net-pattern" "$row" >"$work/log" </dev/null &
+            child=$!
+            under_way "$row, $rate" || { cat "$work/log" "$work/err"; exit 1; }
+            # step rounds bytes seconds loss processor
+            line=$(awk -v bits="$bits" 'NF == 6 && $1 + 0 { last = $1; s = $4; b = $3
+                    if ($5 <= 0.40 && !at && $1 >= 25) { at = $1; when = $4; expected = $6 + (bits + 0 ? 8 * $3 / bits : 0) } }
+                END { printf "%s,%s,%.3f,%.0f,%s", at ? at : "-", at ? when : "-", 1e3 * s / last, b / last, at ? expected : "-" }' \
+                "$dir/net-pattern/pattern-outer.dat")
+            echo "$rate,\"$row\",$line" >>"$dir/net-pattern.csv"
+            case $row in "synchronous powersgd"*) first=$(echo "$line" | cut -d , -f 2,5) ;; esac
+            echo "$line,$first" | awk -F , -v row="$row" 'function beside(a, b) { return a + 0 && b + 0 ? sprintf("%.1fx", a / b) : "" }
+                { printf "%-44s %8.1f %10d %6s %9.2f %7s %9.2f %7s\n", row, $3, $4, $1, $2, beside($6, $2), $5, beside($7, $5) }'
+        done
+        unset IFS
+    done
+    echo "beside: how many times as fast as synchronous powersgd:rank=4; $dir/net-pattern.csv"
+    exit
 fi
 
 status=0

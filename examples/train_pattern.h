@@ -55,9 +55,10 @@ typedef struct pattern_worker {
     uint64_t seed;
     size_t steps, step, local; /* of the run; taken so far; of AdamW since its moments were 0 */
     double rounds;  /* how often the worker has waited for others, or could have */
-    double begin;
+    double begin, began; /* by the clock; seconds of the processor */
     train_result r;
-    double *waited; /* [steps] rounds so far */
+    double *waited;   /* [steps] rounds so far */
+    double *computed; /* [steps] seconds of the processor so far, without the transport */
     double loss;    /* of the weights at the end, over PATTERN_JUDGED training samples */
     double spread;  /* of the workers' weights at the end, see pattern_spread */
 } pattern_worker;
@@ -110,6 +111,7 @@ static void pattern_next(pattern_worker *w)
 {
     w->r.sent[w->step] = w->m.sent;
     w->waited[w->step] = w->rounds;
+    w->computed[w->step] = train_seconds() - w->began - w->m.seconds;
     w->r.seconds[w->step] = train_clock() - w->begin;
     w->step++;
     if (w->comm.rank == 0 && w->step % 20 == 0 && w->step < w->steps)
@@ -157,7 +159,7 @@ typedef struct pattern_job {
     size_t count;
     float sgd, adam; /* learning rates */
     train_result results[PATTERN_ROWS * TRAIN_SEEDS]; /* of worker 0: row after row of a seed */
-    double *waited[PATTERN_ROWS * TRAIN_SEEDS];
+    double *waited[PATTERN_ROWS * TRAIN_SEEDS], *computed[PATTERN_ROWS * TRAIN_SEEDS];
     double spread[PATTERN_ROWS * TRAIN_SEEDS], loss[PATTERN_ROWS * TRAIN_SEEDS];
 } pattern_job;
 
@@ -207,16 +209,18 @@ static int pattern_run(pattern_worker *w, pattern_job *j, const pattern *p, size
     w->comm = meter_comm(&w->m, w->plain);
     w->r.codec = p->name;
     w->r.loss = train_floats(w->steps);
-    w->r.sent = (double *)calloc(3 * w->steps, sizeof(double));
+    w->r.sent = (double *)calloc(4 * w->steps, sizeof(double));
     error = error || !w->r.loss || !w->r.sent;
     w->r.seconds = w->r.sent + w->steps;
     w->waited = w->r.seconds + w->steps;
+    w->computed = w->waited + w->steps;
     w->adam = p->adam;
     w->rate = j->options->rate > 0 ? j->options->rate : p->adam ? j->adam : j->sgd;
     w->step = 0;
     w->spread = 0;
     w->rounds = 0;
     w->begin = train_clock();
+    w->began = train_seconds();
     train_net_init(&w->net, w->seed, j->data->active);
     pattern_forget(w);
     error = error || p->train(w, p);
@@ -241,6 +245,7 @@ static int pattern_run(pattern_worker *w, pattern_job *j, const pattern *p, size
     if (w->comm.rank == 0) {
         j->results[at] = w->r;
         j->waited[at] = w->waited;
+        j->computed[at] = w->computed;
         j->spread[at] = w->spread;
         j->loss[at] = w->loss;
         return error;
@@ -288,7 +293,8 @@ static int pattern_work(void *of, const gcomp_comm *comm)
 /* ---------------- report */
 
 /* The curves of a row, means over the seeds, for gnuplot: a block of lines of step, rounds, bytes,
-   seconds, loss (exponential mean of 25 steps) with the row's name first. */
+   seconds, loss (exponential mean of 25 steps) and seconds of the processor without the transport,
+   with the row's name first. */
 static int pattern_curves(const pattern_job *j, const char *program)
 {
     char name[64], path[512];
@@ -299,7 +305,7 @@ static int pattern_curves(const pattern_job *j, const char *program)
         double smooth = 0;
         fprintf(file, "%s\"%s\"\n", i ? "\n\n" : "", j->rows[i]->name);
         for (size_t s = 0; s < j->options->steps; s++) {
-            double of[4] = {0, 0, 0, 0};
+            double of[5] = {0, 0, 0, 0, 0};
             for (size_t k = 0; k < j->options->seeds; k++) {
                 const train_result *r = &j->results[k * j->count + i];
                 const double seeds = (double)j->options->seeds;
@@ -307,9 +313,11 @@ static int pattern_curves(const pattern_job *j, const char *program)
                 of[1] += r->sent[s] / seeds;
                 of[2] += r->seconds[s] / seeds;
                 of[3] += (double)r->loss[s] / seeds;
+                of[4] += j->computed[k * j->count + i][s] / seeds;
             }
             smooth += (of[3] - smooth) * (s < 25 ? 1.0 / (double)(s + 1) : 0.04);
-            fprintf(file, "%zu %.0f %.0f %.4f %.5f\n", s + 1, of[0], of[1], of[2], smooth);
+            fprintf(file, "%zu %.0f %.0f %.4f %.5f %.4f\n", s + 1, of[0], of[1], of[2], smooth,
+                    of[4]);
         }
     }
     if (file && fclose(file) == 0) printf("%s: the curves\n", path);
@@ -360,13 +368,13 @@ static int pattern_table(const pattern_job *j)
     const size_t seeds = j->options->seeds, steps = j->options->steps;
     const double none = train_mean_of(j->results, j->count, seeds, 0).bytes;
     int missed = 0;
-    printf("\nMeans over %zu seed%s. Bytes: sent by a worker in the whole run. Loss: of the weights\n"
+    printf("\nMeans over %zu seed%s. Bytes: sent by worker 0 in the whole run. Loss: of the weights\n"
            "at the end, or where workers differ of their mean, over %d training samples; beside\n"
            "it how far it is above that of the first row. Batches: the loss while training, last\n"
            "tenth of the steps. Spread: square of the distance of a worker's weights from that mean,\n"
            "over the square of the mean.\n\n",
            seeds, seeds > 1 ? "s" : "", PATTERN_JUDGED);
-    printf("%-36s %6s %9s %7s %7s %8s %8s %9s %7s\n", "", "rounds", "bytes", "fewer", "loss", "",
+    printf("%-40s %6s %9s %7s %7s %8s %8s %9s %7s\n", "", "rounds", "bytes", "fewer", "loss", "",
            "batches", "accuracy", "spread");
     for (size_t i = 0; i < j->count; i++) {
         const pattern *p = j->rows[i];
@@ -376,7 +384,7 @@ static int pattern_table(const pattern_job *j)
         double spread = 0;
         for (size_t k = 0; k < seeds; k++)
             spread = j->spread[k * j->count + i] > spread ? j->spread[k * j->count + i] : spread;
-        printf("%-36s %6.0f %8.2fM %6.1fx %7.4f %+7.2f%% %8.4f %8.2f%% %7.0e", p->name,
+        printf("%-40s %6.0f %8.2fM %6.1fx %7.4f %+7.2f%% %8.4f %8.2f%% %7.0e", p->name,
                j->waited[i][steps - 1], m.bytes * (double)steps * 1e-6, none / m.bytes, loss,
                100 * (loss / first - 1), m.loss, m.accuracy, spread);
         missed += p->beside || p->below > 0
