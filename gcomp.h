@@ -300,7 +300,7 @@
          for (i = 0; i < n && result == GCOMP_OK; i++) x[i] = start[i] -= d[i];
      No gradient is needed, so this is also for trainers that have no buffer of gradients, since
      each sample changes their weights at once (tinn, genann): a step is then a number of samples.
-     With an outer step of Nesterov's momentum in the last line this is DiLoCo. Name a codec in the
+     With gcomp_outer_step in the last line this is DiLoCo. Name a codec in the
      gcomp_tensor where the weights are one vector among others. Take 4 bits or more (int:bits=4,
      mx): a training has few exchanges, and error feedback too little time for one bit or 1 %.
      If an exchange fails, the differences stay in x, and travel with the next one.
@@ -408,7 +408,8 @@
           GCOMP_AGGREGATE_SCATTER, gcomp_shard; gcomp_to_float, gcomp_from_float; comm.allreduce
           may sum halves; fp16 and bf16 may round at random; nvfp4, e3m0, nf4.
           desc.residual ("bf16", "int8") and gcomp_residual_get.
-          powersgd:rank=auto; leadertopk; dct (DeMo); desc.optimizer and gcomp_warning.
+          powersgd:rank=auto; leadertopk; dct (DeMo); desc.optimizer and gcomp_warning;
+          gcomp_outer_step.
           Ranges are multiples of 128 elements; a tensor that is skipped takes no bytes in sums.
      0.2  Classes of results (gcomp_result_class), GCOMP_OUT_OF_STEP, GCOMP_FLOAT_MODE.
           gcomp_describe, gcomp_rounds, gcomp_tensor_name, gcomp_tensor_shape, gcomp_rank,
@@ -1100,7 +1101,7 @@
                           library must still have float.h, limits.h, stdarg.h, stddef.h, stdint.h,
                           and of string.h memcmp, memcpy, memmove, memset, strchr, strcmp, strlen
    GCOMP_NO_GETENV        do not read GCOMP_ISA from the environment
-   GCOMP_NO_OBJECT        the codec layer alone, and gcomp_momentum_step: no gcomp_open and nothing
+   GCOMP_NO_OBJECT        the codec layer alone, and steps of optimizers: no gcomp_open and nothing
                           that takes a gcomp *; needs no stb_ds.h. Methods without payloads
                           (powersgd, randomk, intsum, ...) are of no use then
    GCOMP_ONLY_SIGN, GCOMP_ONLY_TOPK, ...
@@ -2003,6 +2004,15 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_join(gcomp *gc, const void *save, s
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_momentum_step(float *x, float *velocity,
                                                            const float *mean, size_t n,
                                                            float learning_rate, float momentum);
+
+/* The outer step of DiLoCo, with Nesterov's momentum: for n elements
+   velocity <- momentum * velocity + mean,  x <- x - learning_rate * (mean + momentum * velocity)
+   where mean is the mean over the workers of start - x, x the weights that all share (start), and
+   velocity zero at first. Results, and what arrays may do, as gcomp_momentum_step. Douillard et
+   al., arXiv 2311.08105: learning_rate 0.7, momentum 0.9. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_outer_step(float *x, float *velocity,
+                                                        const float *mean, size_t n,
+                                                        float learning_rate, float momentum);
 
 /* ---------------- statistics */
 
@@ -11318,18 +11328,20 @@ static gcomp_result gcomp__make_finite_part(gcomp__work *work)
 /* For each element, in this order of roundings (velocity v, learning rate r):
 
      v <- momentum * v + mean
-     x <- x - r * (mean + v)
+     x <- x - r * (mean + ahead * v)
 
    Each product is rounded before it is added: a compiler may not fuse the two. */
 GCOMP__NOINLINE void gcomp__momentum_steps(float *x, float *velocity, const float *mean, size_t n,
-                                           float rate, float momentum)
+                                           float rate, float momentum, float ahead)
 {
     for (size_t i = 0; i < n; i++) {
         float v = momentum * velocity[i];
         GCOMP__PIN(v); /* the product is a float of its own */
         v += mean[i];
         GCOMP__PIN_SUM(v);
-        float d = mean[i] + v; /* Nesterov's direction: the velocity looks a step ahead */
+        float d = ahead * v;
+        GCOMP__PIN(d);
+        d += mean[i];
         GCOMP__PIN_SUM(d);
         d *= rate;
         GCOMP__PIN(d);
@@ -11338,17 +11350,29 @@ GCOMP__NOINLINE void gcomp__momentum_steps(float *x, float *velocity, const floa
     }
 }
 
-/* The public function: arguments and the mode of floats are checked before x is touched. */
+/* Arguments and the mode of floats are checked before x is touched. */
+static gcomp_result gcomp__momentum_checked(float *x, float *velocity, const float *mean, size_t n,
+                                            float rate, float momentum, float ahead)
+{
+    if (n && (!x || !velocity || !mean)) return GCOMP_INVALID_ARGUMENT; /* n 0: nothing to do */
+    if (!gcomp__finite(rate) || !gcomp__finite(momentum)) return GCOMP_INVALID_ARGUMENT;
+    if (!gcomp__mode_fits()) return GCOMP_FLOAT_MODE;
+    uint64_t mode = gcomp__fp_enter();
+    gcomp__momentum_steps(x, velocity, mean, n, rate, momentum, ahead);
+    gcomp__fp_leave(mode);
+    return GCOMP_OK;
+}
+
 GCOMP_API gcomp_result gcomp_momentum_step(float *x, float *velocity, const float *mean, size_t n,
                                            float learning_rate, float momentum)
 {
-    if (n && (!x || !velocity || !mean)) return GCOMP_INVALID_ARGUMENT; /* n 0: nothing to do */
-    if (!gcomp__finite(learning_rate) || !gcomp__finite(momentum)) return GCOMP_INVALID_ARGUMENT;
-    if (!gcomp__mode_fits()) return GCOMP_FLOAT_MODE;
-    uint64_t mode = gcomp__fp_enter();
-    gcomp__momentum_steps(x, velocity, mean, n, learning_rate, momentum);
-    gcomp__fp_leave(mode);
-    return GCOMP_OK;
+    return gcomp__momentum_checked(x, velocity, mean, n, learning_rate, momentum, 1);
+}
+
+GCOMP_API gcomp_result gcomp_outer_step(float *x, float *velocity, const float *mean, size_t n,
+                                        float learning_rate, float momentum)
+{
+    return gcomp__momentum_checked(x, velocity, mean, n, learning_rate, momentum, momentum);
 }
 #endif
 

@@ -88,16 +88,6 @@ static gcomp_result outer_open(outer_loop *o, const gcomp_desc *desc, const floa
     return result;
 }
 
-/* velocity <- mu velocity + d,  x <- x - rate (d + mu velocity): Nesterov's momentum. */
-static void outer_nesterov(float *x, float *velocity, const float *d, size_t n, float rate,
-                           float mu)
-{
-    for (size_t i = 0; i < n; i++) {
-        velocity[i] = mu * velocity[i] + d[i];
-        x[i] -= rate * (d[i] + mu * velocity[i]);
-    }
-}
-
 /* Begins to send the difference of a fragment. */
 static gcomp_result outer_send(outer_loop *o, const float *x, size_t p)
 {
@@ -130,7 +120,8 @@ static gcomp_result outer_receive(outer_loop *o, float *x)
         return GCOMP_OK;
     }
     if (result != GCOMP_OK) return result;
-    outer_nesterov(o->start + at, o->m + at, o->d + at, n, o->rate, o->mu);
+    result = gcomp_outer_step(o->start + at, o->m + at, o->d + at, n, o->rate, o->mu);
+    if (result != GCOMP_OK) return result;
     for (size_t i = at; i < at + n; i++)
         x[i] = o->own > 0 ? o->own * x[i] + (1 - o->own) * o->start[i] : o->start[i];
     return GCOMP_OK;

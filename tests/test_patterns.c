@@ -172,10 +172,17 @@ static void test_outer_of_equal_workers_is_that_of_one(void)
 static void test_the_outer_step_is_nesterovs(void)
 {
     float x = 1, velocity = 0, d = 0.5f;
-    outer_nesterov(&x, &velocity, &d, 1, 0.7f, 0.9f); /* 1 - .7 (.5 + .9 * .5) */
+    CHECK(gcomp_outer_step(&x, &velocity, &d, 1, 0.7f, 0.9f) == GCOMP_OK); /* 1 - .7 (.5 + .9 * .5) */
     CHECK(fabsf(x - 0.335f) < 1e-6f && fabsf(velocity - 0.5f) < 1e-6f);
     d = 0.2f;
-    outer_nesterov(&x, &velocity, &d, 1, 0.7f, 0.9f); /* velocity .65 */
+    CHECK(gcomp_outer_step(&x, &velocity, &d, 1, 0.7f, 0.9f) == GCOMP_OK); /* velocity .65 */
+    CHECK(fabsf(x + 0.2145f) < 1e-6f && fabsf(velocity - 0.65f) < 1e-6f);
+    CHECK(gcomp_outer_step(NULL, &velocity, &d, 1, 0.7f, 0.9f) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_outer_step(&x, NULL, &d, 1, 0.7f, 0.9f) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_outer_step(&x, &velocity, NULL, 1, 0.7f, 0.9f) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_outer_step(&x, &velocity, &d, 1, (float)HUGE_VAL, 0.9f) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_outer_step(&x, &velocity, &d, 1, 0.7f, (float)-HUGE_VAL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_outer_step(NULL, NULL, NULL, 0, 0.7f, 0.9f) == GCOMP_OK);
     CHECK(fabsf(x + 0.2145f) < 1e-6f && fabsf(velocity - 0.65f) < 1e-6f);
 }
 
