@@ -23128,7 +23128,7 @@ GCOMP_API const char *gcomp_warning(const gcomp_codec *codec, gcomp_optimizer op
 {
     const gcomp__method *m = codec ? gcomp__method_of(codec->method) : NULL;
     if (!m || !m->rules.before_adam || optimizer != GCOMP_OPTIMIZER_ADAM) return NULL;
-    return m->rules.before_adam(codec);
+    return (m->rules.before_adam)(codec);
 }
 
 /* The warnings of an object's codecs, each once, with the first codec that has it. */
