@@ -1,6 +1,9 @@
 /* Proves that dct (DeMo) does what the manual says. A cosine transform written from its definition in
    double finds the same coefficients; the places are read by the manual's rule; the residual, the mean
-   over senders, the decay and the bits on all instruction sets follow. */
+   over senders, the decay and the bits on all instruction sets and threads follow; and what becomes of
+   the momentum when workers come and go, and when a schedule changes the codec. */
+#include "codecs.h"
+#include "run_threads.h"
 #include "test.h"
 
 #include <math.h>
@@ -8,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LARGEST = 300 * 200, WORLD = 5, SIDE = 64 };
+enum { LARGEST = 256 * 520, WORLD = 5, SIDE = 64, STEP = 64 * 96, GUARD = 65536 };
 
 typedef struct shape {
     size_t rows, cols, h, w;
@@ -327,24 +330,34 @@ static void test_many_payloads_have_a_mean(void)
     CHECK(worst < 1e-5);
 }
 
-static gcomp *open_worker(const char *codec, int rank, int world, const shape *s, gcomp_dtype dtype, const char *residual)
+/* An object with one matrix, for which base->codec is named. */
+static gcomp *open_as(const gcomp_desc *base, int rank, int world, const shape *s, gcomp_dtype dtype)
 {
-    gcomp_desc desc;
+    gcomp_desc desc = *base;
     gcomp_tensor tensor;
     gcomp *gc = NULL;
-    memset(&desc, 0, sizeof desc);
     memset(&tensor, 0, sizeof tensor);
     desc.comm.rank = rank;
     desc.comm.world = world;
-    desc.residual = residual;
     tensor.name = "w";
     tensor.rows = s->rows;
     tensor.cols = s->cols;
     tensor.dtype = dtype;
-    tensor.codec = codec;
+    tensor.codec = base->codec;
     CHECK(gcomp_open(&gc, &desc) == GCOMP_OK && gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
     return gc;
 }
+
+static gcomp *open_worker(const char *codec, int rank, int world, const shape *s, gcomp_dtype dtype, const char *residual)
+{
+    gcomp_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.codec = codec;
+    desc.residual = residual;
+    return open_as(&desc, rank, world, s, dtype);
+}
+
+static gcomp_step how; /* of the next steps */
 
 /* A step of all; status 1: its gather fails. Returns the result of worker 0's last call. */
 static gcomp_result step_all(gcomp **gc, size_t world, int fails)
@@ -352,7 +365,7 @@ static gcomp_result step_all(gcomp **gc, size_t world, int fails)
     gcomp_request q[WORLD];
     gcomp_result result = GCOMP_OK;
     for (size_t w = 0; w < world; w++) {
-        CHECK(gcomp_step_begin(gc[w], NULL) == GCOMP_OK);
+        CHECK(gcomp_step_begin(gc[w], &how) == GCOMP_OK);
         CHECK(gcomp_step_ready(gc[w], 0, g[w]) == GCOMP_OK);
     }
     for (int call = 0;; call++) {
@@ -362,9 +375,13 @@ static gcomp_result step_all(gcomp **gc, size_t world, int fails)
             CHECK(now == result);
         }
         if (result != GCOMP_OK || q[0].kind == GCOMP_DONE) break;
-        for (size_t w = 0; w < world; w++)
+        for (size_t w = 0; w < world && q[0].kind == GCOMP_ALLGATHER; w++)
             for (size_t from = 0; from < world; from++)
                 memcpy((char *)q[w].recv + from * q[w].stride, q[from].send, q[from].bytes[from]);
+        for (size_t w = 1; w < world && q[0].kind == GCOMP_ALLREDUCE; w++)
+            plain_sum(q[0].recv, q[w].recv, q[0].count, q[0].dtype);
+        for (size_t w = 1; w < world && q[0].kind == GCOMP_ALLREDUCE; w++)
+            memcpy(q[w].recv, q[0].recv, q[0].count * bytes_of_dtype(q[0].dtype));
         for (size_t w = 0; w < world; w++)
             result = gcomp_step_done(gc[w], q[w].id, fails && call == 1);
         if (result != GCOMP_OK) break;
@@ -395,35 +412,138 @@ static void test_the_momentum_decays_and_nothing_else_is_lost(void)
     gcomp_close(gc);
 }
 
+/* A step by the codec layer: y <- the mean of the payloads of g + d, d <- decay * what was not sent. */
+static const shape step_shape = {64, 96, 64, 48};
+static float d[WORLD][STEP];
+
+static void plain_step(const char *text, size_t world)
+{
+    const gcomp_exec exec = exec_of(GCOMP_ISA_AUTO, 0);
+    const float decay = codec_decay(text);
+    const void *payloads[WORLD];
+    for (size_t w = 0; w < world; w++) {
+        const gcomp_input in = input_of(g[w], d[w], &step_shape);
+        CHECK(encode(text, &in, GCOMP_ISA_AUTO, payload[w], &length[w]) == GCOMP_OK);
+        payloads[w] = payload[w];
+        CHECK(gcomp_retain(payload[w], length[w], &in, d[w], &exec) == GCOMP_OK);
+        for (size_t i = 0; i < STEP; i++) d[w][i] *= decay;
+    }
+    CHECK(gcomp_decode_mean(payloads, length, world, y, STEP, &exec) == GCOMP_OK);
+}
+
+/* Gradients that workers have in part in common. */
+static void fill_all(size_t world, size_t step)
+{
+    for (size_t w = 0; w < world; w++) {
+        fill(g[w], STEP, 0, 10 * w + step);
+        for (size_t i = 0; i < STEP; i++) g[w][i] += normal(i);
+    }
+}
+
+/* Takes a step. Returns 1 if all workers have the mean and the momentum of the definition. */
+static int is_plain_step(gcomp **gc, const char *text, size_t world, size_t step)
+{
+    int same = 1;
+    fill_all(world, step);
+    plain_step(text, world);
+    CHECK(step_all(gc, world, 0) == GCOMP_OK);
+    for (size_t w = 0; w < world; w++) {
+        CHECK(gcomp_residual_get(gc[w], 0, other) == GCOMP_OK);
+        same &= memcmp(g[w], y, 4 * STEP) == 0 && memcmp(other, d[w], 4 * STEP) == 0;
+    }
+    return same;
+}
+
 static void test_steps_follow_the_definition_on_many_workers(void)
 {
-    static const shape s = {64, 96, 64, 48};
-    enum { N = 64 * 96 };
     for (size_t world = 1; world <= WORLD; world += 2) {
         gcomp *gc[WORLD];
-        static float d[WORLD][N];
-        const void *payloads[WORLD];
-        const gcomp_exec exec = exec_of(GCOMP_ISA_AUTO, 0);
         memset(d, 0, sizeof d);
-        for (size_t w = 0; w < world; w++) gc[w] = open_worker("dct:top=20,decay=0.9", (int)w, (int)world, &s, GCOMP_F32, NULL);
-        for (int step = 0; step < 4; step++) {
-            size_t wrong = 0;
-            for (size_t w = 0; w < world; w++) {
-                const gcomp_input in = input_of(g[w], d[w], &s);
-                fill(g[w], N, 0, 10 * w + (size_t)step);
-                for (size_t i = 0; i < N; i++) g[w][i] += normal(i);
-                CHECK(encode("dct:top=20,decay=0.9", &in, GCOMP_ISA_AUTO, payload[w], &length[w]) == GCOMP_OK);
-                payloads[w] = payload[w];
-                CHECK(gcomp_retain(payload[w], length[w], &in, d[w], &exec) == GCOMP_OK);
-                for (size_t i = 0; i < N; i++) d[w][i] *= 0.9f;
-            }
-            CHECK(gcomp_decode_mean(payloads, length, world, y, N, &exec) == GCOMP_OK);
-            CHECK(step_all(gc, world, 0) == GCOMP_OK);
-            for (size_t w = 0; w < world; w++)
-                wrong += memcmp(g[w], y, 4 * N) != 0 || memcmp(gcomp_residual(gc[w], 0), d[w], 4 * N) != 0;
-            CHECK(wrong == 0);
-        }
+        for (size_t w = 0; w < world; w++)
+            gc[w] = open_worker("dct:top=20,decay=0.9", (int)w, (int)world, &step_shape, GCOMP_F32, NULL);
+        for (size_t step = 0; step < 4; step++) CHECK(is_plain_step(gc, "dct:top=20,decay=0.9", world, step));
         for (size_t w = 0; w < world; w++) gcomp_close(gc[w]);
+    }
+}
+
+/* Payloads of three workers, what is decoded from them, and what stays; `room` bytes of scratch to decode,
+   behind which nothing is written. */
+static uint64_t digest_of(const char *text, const shape *s, gcomp_parallel parallel, size_t room)
+{
+    const gcomp_codec codec = codec_of(text);
+    const void *payloads[3] = {payload[0], payload[1], payload[2]};
+    const size_t n = s->rows * s->cols;
+    gcomp_exec exec = exec_of(GCOMP_ISA_AUTO, 1);
+    gcomp_input in;
+    uint64_t h = FNV;
+    exec.parallel = parallel;
+    for (size_t w = 0; w < 3; w++) {
+        in = input_of(g[w], e, s);
+        CHECK(gcomp_encode(&codec, &in, &exec, payload[w], sizeof payload[w], &length[w]) == GCOMP_OK);
+        h = fnv(h, payload[w], length[w]);
+    }
+    exec.scratch_bytes = room;
+    for (size_t i = room; i < sizeof scratch && i < room + GUARD; i++) scratch[i] = 0xa5;
+    CHECK(gcomp_decode(payload[0], length[0], y, n, &exec) == GCOMP_OK);
+    h = fnv(h, y, 4 * n);
+    CHECK(gcomp_decode_add(payload[1], length[1], 0.7f, y, n, &exec) == GCOMP_OK);
+    h = fnv(h, y, 4 * n);
+    CHECK(gcomp_decode_mean(payloads, length, 3, y, n, &exec) == GCOMP_OK);
+    h = fnv(h, y, 4 * n);
+    memcpy(other, e, 4 * n);
+    in = input_of(g[2], other, s);
+    CHECK(gcomp_retain(payload[2], length[2], &in, other, &exec) == GCOMP_OK);
+    size_t written = 0;
+    for (size_t i = room; i < sizeof scratch && i < room + GUARD; i++) written += scratch[i] != 0xa5;
+    CHECK(written == 0);
+    return fnv(h, other, 4 * n);
+}
+
+/* Two steps of three workers. */
+static uint64_t digest_of_steps(const char *text, const shape *s, gcomp_parallel parallel)
+{
+    const size_t n = s->rows * s->cols;
+    uint64_t h = FNV;
+    gcomp_desc desc;
+    gcomp *gc[3];
+    memset(&desc, 0, sizeof desc);
+    desc.codec = text;
+    desc.parallel = parallel;
+    for (int w = 0; w < 3; w++) gc[w] = open_as(&desc, w, 3, s, GCOMP_F32);
+    for (size_t step = 0; step < 2; step++) {
+        for (size_t w = 0; w < 3; w++) fill(g[w], n, 0, 3 * step + w);
+        CHECK(step_all(gc, 3, 0) == GCOMP_OK);
+        for (size_t w = 0; w < 3; w++) h = fnv(fnv(h, g[w], 4 * n), gcomp_residual(gc[w], 0), 4 * n);
+    }
+    for (int w = 0; w < 3; w++) gcomp_close(gc[w]);
+    return h;
+}
+
+/* An encoder takes a task for each 65536 elements: two here. In a decoder chunks and scratch limit the tasks. */
+static void test_threads_change_no_bit(void)
+{
+    static const shape large[] = {{512, 256, 64, 64}, {256, 520, 64, 52}, {2, 65536, 2, 64}};
+    static const char *const texts[] = {"dct", "dct:top=9,chunk=24+int:bits=4", "dct:top=100"};
+    static size_t two = 2, seven = 7;
+    const gcomp_parallel alone = {NULL, NULL};
+    const struct { gcomp_parallel parallel; size_t room; } ways[] = {
+        {{run_backwards, NULL}, 0}, {{run_threads, &two}, 4 * SIDE * SIDE}, {{run_threads, &seven}, 9 * SIDE * SIDE},
+        {{run_threads, &seven}, sizeof scratch}};
+    for (size_t k = 0; k < 3; k++) {
+        const shape *s = &large[k];
+        const size_t n = s->rows * s->cols;
+        const gcomp_codec codec = codec_of(texts[k]);
+        const gcomp_input in = input_of(g[0], e, s);
+        gcomp_exec exec = exec_of(GCOMP_ISA_AUTO, 1);
+        for (size_t w = 0; w < 3; w++) fill(g[w], n, 0, w + k);
+        fill(e, n, 0, 9);
+        const uint64_t digest = digest_of(texts[k], s, alone, 0);
+        for (size_t way = 0; way < 4; way++) CHECK(digest_of(texts[k], s, ways[way].parallel, ways[way].room) == digest);
+        if (k == 1) CHECK(digest_of_steps(texts[k], s, ways[3].parallel) == digest_of_steps(texts[k], s, alone));
+        exec.parallel = ways[2].parallel;
+        fill(g[0], n, 0, k);
+        g[0][n - 1] = NAN; /* one task finds it */
+        CHECK(gcomp_encode(&codec, &in, &exec, payload[0], sizeof payload[0], &length[0]) == GCOMP_NOT_FINITE && length[0] == 32);
     }
 }
 
@@ -638,6 +758,158 @@ static void test_saves_and_workers_that_leave(void)
     }
 }
 
+static void regroup(gcomp *gc, int rank, int world)
+{
+    gcomp_comm comm;
+    memset(&comm, 0, sizeof comm);
+    comm.rank = rank;
+    comm.world = world;
+    CHECK(gcomp_regroup(gc, &comm) == GCOMP_OK);
+}
+
+/* One of three leaves, another joins. What the others have is not scaled: a mean over senders does not divide by all. */
+static void test_those_that_stay_keep_their_momentum(void)
+{
+    static const char *const kinds[] = {"fp32", "bf16", "int8"};
+    static float before[STEP], after[STEP];
+    static uint8_t save[3][5 * STEP];
+    for (int k = 0; k < 3; k++) {
+        const char *const text = "dct:decay=0.9";
+        const void *const saves[3] = {save[0], save[1], save[2]};
+        size_t bytes[3];
+        gcomp *gc[3], *two;
+        memset(d, 0, sizeof d);
+        for (int w = 0; w < 3; w++) gc[w] = open_worker(text, w, 3, &step_shape, GCOMP_F32, kinds[k]);
+        for (size_t step = 0; step < 2; step++) CHECK(is_plain_step(gc, text, 3, step) || k);
+        for (int w = 0; w < 3; w++) CHECK(gcomp_residual_get(gc[w], 0, d[w]) == GCOMP_OK);
+        CHECK(gcomp_save(gc[2], save[2], sizeof save[2], &bytes[2]) == GCOMP_OK);
+        CHECK(gcomp_take_over(gc[0], save[2], bytes[2]) == GCOMP_OK);
+        CHECK(gcomp_residual_get(gc[0], 0, before) == GCOMP_OK);
+        double worst = 0, most = 0;
+        for (size_t i = 0; i < STEP; i++) {
+            worst = fmax(worst, fabs((double)before[i] - (double)(d[0][i] + d[2][i])));
+            most = fmax(most, fabs((double)before[i]));
+        }
+        CHECK(most > 1 && worst <= (k == 0 ? 0 : most / 250)); /* small ones are rounded, by int8 to 1/254 */
+        memcpy(d[0], before, sizeof before);
+        gcomp_close(gc[2]);
+        for (int w = 0; w < 2; w++) {
+            regroup(gc[w], w, 2);
+            CHECK(gcomp_residual_get(gc[w], 0, after) == GCOMP_OK && memcmp(after, d[w], sizeof after) == 0);
+        }
+        CHECK(is_plain_step(gc, text, 2, 7) || k);
+        CHECK(gcomp_save(gc[1], save[1], sizeof save[1], &bytes[1]) == GCOMP_OK);
+        gc[2] = open_worker(text, 2, 3, &step_shape, GCOMP_F32, kinds[k]);
+        CHECK(gcomp_join(gc[2], save[1], bytes[1]) == GCOMP_OK && gcomp_step_number(gc[2]) == 3);
+        for (int w = 0; w < 3; w++) {
+            CHECK(gcomp_residual_get(gc[w], 0, d[w]) == GCOMP_OK);
+            if (w < 2) regroup(gc[w], w, 3);
+            CHECK(gcomp_residual_get(gc[w], 0, after) == GCOMP_OK && memcmp(after, d[w], sizeof after) == 0);
+        }
+        for (size_t i = 0; i < STEP; i++) CHECK(after[i] == 0); /* of the new one */
+        CHECK(is_plain_step(gc, text, 3, 8) || k);
+        CHECK(memcmp(g[0], g[1], 4 * STEP) == 0 && memcmp(g[0], g[2], 4 * STEP) == 0);
+        /* two others load what the three have: the mean */
+        memset(total, 0, sizeof total);
+        for (size_t w = 0; w < 3; w++) {
+            CHECK(gcomp_residual_get(gc[w], 0, after) == GCOMP_OK);
+            for (size_t i = 0; i < STEP; i++) total[i] += (double)after[i] / 3;
+            CHECK(gcomp_save(gc[w], save[w], sizeof save[w], &bytes[w]) == GCOMP_OK);
+            gcomp_close(gc[w]);
+        }
+        two = open_worker(text, 1, 2, &step_shape, GCOMP_F32, kinds[k]);
+        CHECK(gcomp_load(two, saves, bytes, 3) == GCOMP_OK && gcomp_residual_get(two, 0, after) == GCOMP_OK);
+        worst = 0;
+        for (size_t i = 0; i < STEP; i++) worst = fmax(worst, fabs((double)after[i] - total[i]));
+        CHECK(worst <= (k == 0 ? 1e-6 : most_of(total, STEP) / 250));
+        gcomp_close(two);
+    }
+}
+
+/* Codecs of a list share the momentum, and it decays by the codec of the step. The method none sends all of it. */
+static void test_a_list_of_codecs_follows_the_definition(void)
+{
+    static const char *const codecs[] = {"dct:top=40", "none", "dct:top=8,decay=0.5+bf16"};
+    static const uint32_t epochs[] = {0, 0, 1, 1, 2, 2, 1, 0, 0, 2, 2, 0};
+    int seen[3] = {0, 0, 0};
+    gcomp *gc[2];
+    gcomp_desc desc;
+    memset(&desc, 0, sizeof desc);
+    memset(d, 0, sizeof d);
+    desc.codec = "dct:top=40|none|dct:top=8,decay=0.5+bf16";
+    desc.schedule = "warmup:epochs=2";
+    for (int w = 0; w < 2; w++) gc[w] = open_as(&desc, w, 2, &step_shape, GCOMP_F32);
+    for (size_t step = 0; step < sizeof epochs / sizeof *epochs; step++) {
+        char text[2][64];
+        int now = 0;
+        how.epoch = epochs[step];
+        for (int w = 0; w < 2; w++) gcomp_codec_format(gcomp_tensor_codec(gc[w], 0), text[w], sizeof text[w]);
+        while (now < 2 && strcmp(text[0], codecs[now])) now++;
+        CHECK(!strcmp(text[0], codecs[now]) && !strcmp(text[0], text[1]));
+        seen[now]++;
+        if (now != 1) {
+            CHECK(is_plain_step(gc, text[0], 2, step));
+            continue;
+        }
+        double worst = 0; /* a sum rounds elsewhere than a mean of payloads */
+        fill_all(2, step);
+        plain_step("none", 2);
+        CHECK(step_all(gc, 2, 0) == GCOMP_OK && memcmp(g[0], g[1], 4 * STEP) == 0);
+        for (size_t i = 0; i < STEP; i++) {
+            worst = fmax(worst, fabs((double)g[0][i] - (double)y[i]));
+            CHECK(gcomp_residual(gc[0], 0)[i] == 0 && gcomp_residual(gc[1], 0)[i] == 0 && d[0][i] == 0 && d[1][i] == 0);
+        }
+        CHECK(worst < 4e-6);
+    }
+    CHECK(seen[0] > 1 && seen[1] > 1 && seen[2] > 1);
+    memset(&how, 0, sizeof how);
+    for (int w = 0; w < 2; w++) gcomp_close(gc[w]);
+}
+
+/* Each schedule ends where it should; a list that cannot be is refused with a sentence. */
+static void test_schedules_choose_among_dct(void)
+{
+    static const struct { const char *codecs, *schedule, *reached; } cases[] = {
+        {"none|dct|dct:top=8", "bytes:target=1e6,every=3", "none"},
+        {"none|dct|dct:top=8", "bytes:target=500,every=3", "dct"}, /* a payload of 368 bytes and a frame of 64 */
+        {"none|dct|dct:top=8", "bytes:target=300,every=3", "dct:top=8"}, /* of 130 */
+        {"none|dct:top=2000|dct:top=8", "error:target=0.7,every=3", "dct:top=2000"},
+        {"dct:top=200|dct", "accordion:every=1", "dct"}};
+    static const struct { const char *codecs, *schedule, *why; } wrong[] = {
+        {"dct|dct:top=8", NULL, "desc.schedule is NULL"},
+        {"dct|vote", "bytes:target=300", "keeps a residual and another does not"},
+        {"dct|dgc", "bytes:target=300", "dgc keeps the momentum"}};
+    gcomp_desc desc;
+    memset(&desc, 0, sizeof desc);
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        gcomp *gc[2];
+        gcomp_statistics stats;
+        char text[64];
+        desc.codec = cases[c].codecs;
+        desc.schedule = cases[c].schedule;
+        for (int w = 0; w < 2; w++) gc[w] = open_as(&desc, w, 2, &step_shape, GCOMP_F32);
+        for (size_t step = 0; step < 30; step++) {
+            how.epoch = (uint32_t)(step / 2);
+            fill_all(2, step);
+            CHECK(step_all(gc, 2, 0) == GCOMP_OK && memcmp(g[0], g[1], 4 * STEP) == 0);
+        }
+        gcomp_codec_format(gcomp_tensor_codec(gc[0], 0), text, sizeof text);
+        CHECK(gcomp_stats(gc[0], &stats) == GCOMP_OK && !strcmp(text, cases[c].reached));
+        if (strcmp(text, cases[c].reached)) printf("# %s: %s, error %g\n", cases[c].schedule, text, stats.relative_error);
+        for (int w = 0; w < 2; w++) gcomp_close(gc[w]);
+    }
+    memset(&how, 0, sizeof how);
+    for (size_t c = 0; c < sizeof wrong / sizeof *wrong; c++) {
+        char why[200] = "";
+        gcomp *gc = NULL;
+        desc.codec = wrong[c].codecs;
+        desc.schedule = wrong[c].schedule;
+        desc.why = why;
+        desc.why_capacity = sizeof why;
+        CHECK(gcomp_open(&gc, &desc) == GCOMP_BAD_CODEC && !gc && strstr(why, wrong[c].why));
+    }
+}
+
 static void test_wrong_parameters_are_named(void)
 {
     static const char *const wrong[] = {"dct:top=0", "dct:top=4097", "dct:chunk=0", "dct:chunk=65", "dct:decay=1.5", "dct:decay=-1", "dct+topk"};
@@ -673,12 +945,16 @@ int main(void)
     RUN(test_many_payloads_have_a_mean);
     RUN(test_the_momentum_decays_and_nothing_else_is_lost);
     RUN(test_steps_follow_the_definition_on_many_workers);
+    RUN(test_threads_change_no_bit);
     RUN(test_a_step_that_fails_leaves_no_trace);
     RUN(test_compress_and_commit_are_a_step);
     RUN(test_what_is_not_finite_is_refused_and_what_is_large_stays_finite);
     RUN(test_hostile_payloads_are_refused);
     RUN(test_halves_and_small_residuals_do_as_floats);
     RUN(test_saves_and_workers_that_leave);
+    RUN(test_those_that_stay_keep_their_momentum);
+    RUN(test_a_list_of_codecs_follows_the_definition);
+    RUN(test_schedules_choose_among_dct);
     RUN(test_wrong_parameters_are_named);
     return test_end();
 }

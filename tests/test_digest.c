@@ -3,10 +3,8 @@
    which stand in codecs.h. Integer arithmetic makes the input, so the input is the same everywhere
    too. */
 #include "codecs.h"
+#include "run_threads.h"
 #include "test.h"
-
-#include <pthread.h>
-#include <stdlib.h>
 
 enum { COUNT = 3 * 65536 + 77, STACK = 301 * 47 * 3 };
 #ifdef TEST_SOME_METHODS /* of a build that leaves methods out: check_without.sh */
@@ -41,33 +39,6 @@ static uint64_t digest_floats(uint64_t h, const float *x, size_t n) /* FNV-1a of
         h = (h ^ u) * 0x100000001B3u;
     }
     return h;
-}
-
-/* ---------------- threads: real ones, and tasks in reverse order */
-typedef struct share {
-    size_t first, step, count;
-    void (*task)(void *arg, size_t index);
-    void *arg;
-} share;
-
-static void *work(void *arg)
-{
-    const share *s = (const share *)arg;
-    for (size_t i = s->first; i < s->count; i += s->step) s->task(s->arg, i);
-    return NULL;
-}
-
-static void run_threads(void *user, size_t count, void (*task)(void *arg, size_t index), void *arg)
-{
-    size_t threads = *(size_t *)user;
-    pthread_t id[8];
-    share shares[8];
-    for (size_t t = 0; t < threads; t++) {
-        share s = {t, threads, count, task, arg};
-        shares[t] = s;
-        if (pthread_create(&id[t], NULL, work, &shares[t])) abort();
-    }
-    for (size_t t = 0; t < threads; t++) pthread_join(id[t], NULL);
 }
 
 /* Payload, decoded, mean of three, and residual of a codec. */
