@@ -478,6 +478,34 @@ static void test_figures_of_ranges_are_those_of_payloads(void)
     CHECK(candidates[SIGN].figures.element == ranges.element);
 }
 
+/* dct keeps the momentum, and asks for steps by the sign: Adam does not get it, even where the question names it. */
+static void test_dct_is_gathered_and_not_chosen_before_adam(void)
+{
+    const double elements = 512 * 768 + 4 * 64 * 64 + 40 * 40;
+    for (int optimizer = GCOMP_OPTIMIZER_UNKNOWN; optimizer <= GCOMP_OPTIMIZER_ADAM; optimizer++) {
+        const int adam = optimizer == GCOMP_OPTIMIZER_ADAM;
+        size_t sent = 0;
+        ask_without_figures(4);
+        desc.optimizer = (gcomp_optimizer)optimizer;
+        desc.comm.alltoallv = exchange_parts; /* no use to it: it is gathered */
+        question.link = gcomp_advise_link_of(1e8, 50e-6, 4);
+        question.candidate_count = 2;
+        candidates[1].codec = "dct:top=8+bf16";
+        CHECK(gcomp_advise(&question, each, &advice) == GCOMP_OK && heap.held == 0);
+        CHECK(advice.compressed == (adam ? 0 : 3));
+        CHECK((candidates[1].figures.element > 0) == !adam); /* what is not chosen is not measured */
+        for (int t = 0; t < 3 && !adam; t++) {
+            gcomp_round rounds[GCOMP_ROUNDS];
+            desc.codec = candidates[1].codec;
+            CHECK(gcomp_rounds(&desc, &tensors[t], TENSORS, NULL, rounds) == GCOMP_OK);
+            CHECK(rounds[0].kind == GCOMP_ALLGATHER && rounds[1].kind == GCOMP_WAIT);
+            CHECK(each[t].choice == 1 && each[t].form == GCOMP_ALLGATHER && each[t].sent == rounds[0].sent);
+            sent += rounds[0].bytes;
+        }
+        if (!adam) CHECK(near(candidates[1].figures.bytes, ((double)sent - 3 * 32) / elements)); /* lengths are known before */
+    }
+}
+
 /* What is given stays, to the bit, and only what is missing is measured: nothing is taken to
    cost nothing. */
 static void test_figures_that_are_given_stay_and_the_others_are_measured(void)
@@ -711,6 +739,7 @@ int main(void)
     RUN(test_rounds_go_by_the_rules_and_refuse_what_is_wrong);
     RUN(test_figures_are_measured_once_and_written);
     RUN(test_figures_of_ranges_are_those_of_payloads);
+    RUN(test_dct_is_gathered_and_not_chosen_before_adam);
     RUN(test_figures_that_are_given_stay_and_the_others_are_measured);
     RUN(test_an_advice_without_memory_leaves_nothing_behind);
     RUN(test_a_link_is_measured_through_the_callbacks);

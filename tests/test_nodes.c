@@ -320,7 +320,8 @@ static void check_against_means(const char *codec, int nodes, int each, int halv
 
 static void test_the_mean_is_that_of_the_machines_means(void)
 {
-    static const char *const codecs[] = {"none", "sign", "topk:density=0.05", "powersgd:rank=2", "qsgd", "leadertopk:density=0.05"};
+    static const char *const codecs[] = {"none", "sign", "topk:density=0.05", "powersgd:rank=2", "qsgd", "leadertopk:density=0.05",
+                                         "dct:top=20,decay=0.9"};
     for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) check_against_means(codecs[c], 2, 2, c == 1, c == 1 ? 0.5f : 1.0f);
     check_against_means("int", 3, 2, 1, 1);
     way = GCOMP_AGGREGATE_TWO_SHOT;
@@ -903,7 +904,8 @@ static void check_who_comes_and_goes(const char *codec, int halves)
 
 static void test_workers_and_machines_come_and_go_and_keep_what_was_not_sent(void)
 {
-    static const char *const codecs[] = {"sign", "topk:density=0.05", "powersgd:rank=2", "dgc:density=0.05,warmup=0", "leadertopk:density=0.05"};
+    static const char *const codecs[] = {"sign", "topk:density=0.05", "powersgd:rank=2", "dgc:density=0.05,warmup=0", "leadertopk:density=0.05",
+                                         "dct:top=20,decay=0.9"};
     for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) check_who_comes_and_goes(codecs[c], c == 0);
     residual = "int8";
     check_who_comes_and_goes("topk:density=0.05", 0);
