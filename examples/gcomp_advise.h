@@ -276,6 +276,8 @@ static inline gcomp_result gcomp_advise_link_measure(const gcomp_desc *desc, siz
         const size_t world = (size_t)desc->comm.world;
         gcomp_result result;
         float *mine = NULL;
+        if (desc->comm.rank < 0 || desc->comm.rank >= desc->comm.world)
+            return gcomp_advise_fail(desc, GCOMP_INVALID_ARGUMENT, "comm.rank is none of world");
         if (!desc->comm.allreduce || !desc->comm.allgather)
             return gcomp_advise_fail(desc, GCOMP_MISSING_CALLBACK,
                                      "comm.allreduce or comm.allgather is NULL");
@@ -608,6 +610,7 @@ static inline gcomp_result gcomp_advise_time_steps(const gcomp_advise_stage *s,
         gcomp_advise_fill(s, (uint32_t)(repeat + 2));
         result = gcomp_advise_rehearse(s, &seconds, &more, &timing->bytes);
         if (result != GCOMP_OK) return result;
+        if (!(more > 0)) more = 0; /* on a machine that did something else meanwhile */
         if (repeat >= 0) one[repeat] = seconds, all[repeat] = seconds + more;
     }
     timing->one = gcomp_advise_middle(one);
@@ -732,9 +735,10 @@ static inline gcomp_result gcomp_advise_measure(gcomp_advise_inquiry *q, size_t 
     }
     if (others > 0 && all.all > all.one)
         figures->payload = (all.all - all.one) / (all.elements * others);
+    if (!(element > 0)) element = 0; /* by rounding it could be below */
     if (figures->payload * others > element) figures->payload = element / others;
     figures->element = element - figures->payload * others;
-    if (!(figures->element > 0)) figures->element = 0; /* by rounding it could be below */
+    if (!(figures->element > 0)) figures->element = 0;
     if (all.bytes > 0)
         figures->bytes = (all.bytes - all.tensors * GCOMP_ADVISE_HEADER) / all.elements;
     return GCOMP_OK;

@@ -457,6 +457,30 @@ static void test_figures_are_measured_once_and_written(void)
     CHECK(!memcmp(measured, candidates, sizeof measured));
 }
 
+/* A machine that is busy with other work at any time: a call takes 0.1 ms, or sometimes 50. */
+static double stop_and_go(void *user)
+{
+    const uint64_t draw = gcomp_key_make(9, (uint64_t)(*(int *)user)++, 0, 0).shared;
+    return now += draw % 6 == 0 ? 50e-3 : 1e-4;
+}
+
+static void test_no_figure_of_a_busy_machine_is_negative(void)
+{
+    int draws = 0;
+    for (int trial = 0; trial < 100; trial++) {
+        const gcomp_advise_figures *f = &candidates[SIGN].figures;
+        ask_without_figures(4);
+        question.link = gcomp_advise_link_of(1e9, 1e-5, 4);
+        question.tensors = tensors + 2; /* "small" and "bias" */
+        question.tensor_count = 2;
+        question.candidate_count = 2;
+        desc.clock = stop_and_go;
+        desc.clock_user = &draws;
+        CHECK(gcomp_advise(&question, each, &advice) == GCOMP_OK && advice.codec_seconds > 0);
+        CHECK(f->tensor >= 0 && f->element >= 0 && f->payload >= 0 && f->tensor + f->element + f->payload > 0);
+    }
+}
+
 static void test_figures_of_ranges_are_those_of_payloads(void)
 {
     gcomp_advise_figures gathered, ranges;
@@ -659,6 +683,9 @@ static void test_a_link_is_measured_through_the_callbacks(void)
     CHECK(measure_wire(&w, 2, 0, &link, &d) == GCOMP_OUT_OF_MEMORY && w.calls == 1 && heap.held == 0);
     w.poor = 0;
     heap.left = SIZE_MAX;
+    for (d.comm.rank = -1; d.comm.rank < 4; d.comm.rank += 3) /* -1 and 2 of two workers: there is no place for their times */
+        CHECK(measure_wire(&w, 2, 0, &link, &d) == GCOMP_INVALID_ARGUMENT && w.calls == 0);
+    d.comm.rank = 0;
     d.comm.allreduce = NULL;
     CHECK(measure_wire(&w, 2, 0, &link, &d) == GCOMP_MISSING_CALLBACK);
     CHECK(measure_wire(&w, 2, 0, NULL, &d) == GCOMP_INVALID_ARGUMENT && gcomp_advise_link_measure(NULL, 0, &link) == GCOMP_INVALID_ARGUMENT);
@@ -738,6 +765,7 @@ int main(void)
     RUN(test_rounds_are_those_of_a_step_with_every_method);
     RUN(test_rounds_go_by_the_rules_and_refuse_what_is_wrong);
     RUN(test_figures_are_measured_once_and_written);
+    RUN(test_no_figure_of_a_busy_machine_is_negative);
     RUN(test_figures_of_ranges_are_those_of_payloads);
     RUN(test_dct_is_gathered_and_not_chosen_before_adam);
     RUN(test_figures_that_are_given_stay_and_the_others_are_measured);
