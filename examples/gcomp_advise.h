@@ -956,4 +956,100 @@ static inline gcomp_result gcomp_advise(const gcomp_advise_question *question,
     return result;
 }
 
+/* ---------------- for other languages
+
+   With GCOMP_ADVISE_SHARED, in one file of a shared object, these functions are the adviser for
+   programs that call C from outside. Of structs they take only those of gcomp.h, whose layout
+   gcomp_layout tells. Without desc.clock they time by the system's monotonic clock. */
+
+#ifdef GCOMP_ADVISE_SHARED
+#include <time.h>
+
+GCOMP_API void gcomp_advise_shared_ring(double bits_per_second, double latency, int world,
+                                        double *link);
+GCOMP_API gcomp_result gcomp_advise_shared_measure(const gcomp_desc *desc, size_t bytes,
+                                                   double *link);
+GCOMP_API gcomp_result gcomp_advise_shared(const gcomp_desc *desc, const double *link,
+                                           const gcomp_tensor *tensors, size_t tensor_count,
+                                           const char *const *codecs, double *figures,
+                                           size_t codec_count, size_t *choices, double *seconds);
+
+static double gcomp_advise_seconds(void *user)
+{
+    struct timespec t;
+    (void)user;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static gcomp_desc gcomp_advise_timed(const gcomp_desc *desc)
+{
+    gcomp_desc timed = *desc;
+    if (!timed.clock) timed.clock = gcomp_advise_seconds;
+    return timed;
+}
+
+/* gcomp_advise_link_of. link[GCOMP_ADVISE_TIMES] <- the fields of gcomp_advise_link, in order. */
+void gcomp_advise_shared_ring(double bits_per_second, double latency, int world, double *link)
+{
+    const gcomp_advise_link ring = gcomp_advise_link_of(bits_per_second, latency, world);
+    memcpy(link, &ring, sizeof ring);
+}
+
+/* gcomp_advise_link_measure. link: as above. */
+gcomp_result gcomp_advise_shared_measure(const gcomp_desc *desc, size_t bytes, double *link)
+{
+    const gcomp_desc timed = gcomp_advise_timed(desc);
+    gcomp_advise_link measured;
+    const gcomp_result result = gcomp_advise_link_measure(&timed, bytes, &measured);
+    if (result == GCOMP_OK) memcpy(link, &measured, sizeof measured);
+    return result;
+}
+
+/* gcomp_advise.
+     codecs[codec_count]      the candidates
+     figures[codec_count][4]  the fields of their gcomp_advise_figures, in order; in and out
+     choices[tensor_count]    out  number of a candidate
+     seconds[4]               out  of gcomp_advice: seconds, codec_seconds, link_seconds, plain */
+gcomp_result gcomp_advise_shared(const gcomp_desc *desc, const double *link,
+                                 const gcomp_tensor *tensors, size_t tensor_count,
+                                 const char *const *codecs, double *figures, size_t codec_count,
+                                 size_t *choices, double *seconds)
+{
+    const gcomp_desc timed = gcomp_advise_timed(desc);
+    const size_t bytes = (tensor_count + 1) * sizeof(gcomp_advise_choice);
+    gcomp_advise_candidate candidates[GCOMP_ADVISE_CANDIDATES];
+    gcomp_advise_choice *each;
+    gcomp_advise_question question;
+    gcomp_advice advice;
+    gcomp_result result;
+    memset(candidates, 0, sizeof candidates);
+    memset(&question, 0, sizeof question);
+    for (size_t c = 0; c < codec_count && c < GCOMP_ADVISE_CANDIDATES; c++) {
+        candidates[c].codec = codecs[c];
+        memcpy(&candidates[c].figures, figures + 4 * c, sizeof candidates[c].figures);
+    }
+    question.desc = &timed;
+    memcpy(&question.link, link, sizeof question.link);
+    question.tensors = tensors;
+    question.tensor_count = tensor_count;
+    question.candidates = candidates;
+    question.candidate_count = codec_count;
+    each = (gcomp_advise_choice *)gcomp_advise_take(desc, bytes);
+    if (!each) return gcomp_advise_fail(desc, GCOMP_OUT_OF_MEMORY, "no memory for the choices");
+    result = gcomp_advise(&question, each, &advice);
+    if (result == GCOMP_OK) {
+        for (size_t c = 0; c < codec_count; c++)
+            memcpy(figures + 4 * c, &candidates[c].figures, sizeof candidates[c].figures);
+        for (size_t i = 0; i < tensor_count; i++) choices[i] = each[i].choice;
+        seconds[0] = advice.seconds;
+        seconds[1] = advice.codec_seconds;
+        seconds[2] = advice.link_seconds;
+        seconds[3] = advice.plain;
+    }
+    gcomp_advise_give(desc, each, bytes);
+    return result;
+}
+#endif /* GCOMP_ADVISE_SHARED */
+
 #endif /* GCOMP_ADVISE_H */

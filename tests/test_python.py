@@ -149,6 +149,10 @@ def the_list_of_layouts_has_all_structs_fields_and_values_of_the_api():
 @test
 def functions_have_the_types_of_the_header():
     api, _ = declared()
+    with open(os.path.join(ROOT, "examples", "gcomp_advise.h")) as f:
+        adviser = f.read()
+    api += adviser[adviser.index("#ifdef GCOMP_ADVISE_SHARED"):]
+    functions = {**gcomp._FUNCTIONS, **gcomp._ADVISER}
     kinds = {"int": "c_int", "size_t": "c_ulong", "uint64_t": "c_ulong", "uint32_t": "c_uint", "float": "c_float", "double": "c_double",
              "gcomp_result": "c_int", "gcomp_class": "c_int", "gcomp_dtype": "c_int", "gcomp_isa": "c_int", "gcomp_optimizer": "c_int",
              "gcomp_key": "gcomp_key", "void": "None"}
@@ -159,17 +163,17 @@ def functions_have_the_types_of_the_header():
         if c.count("*"):
             if name in ("c_void_p", "c_char_p"):
                 return name == "c_void_p" or c.startswith("char *")
-            assert name.startswith("LP_") and c.count("*") == 1, (c, name)
             inner = c.split("*")[0].strip()
-            inner = {"size_t": "c_ulong"}.get(inner, inner)
+            inner = {"size_t": "c_ulong", "double": "c_double", "char": "c_char_p"}.get(inner, inner)
+            assert name.startswith("LP_") and c.count("*") == 1 + (inner == "c_char_p"), (c, name)
             return name == "LP_" + inner
         return name == kinds[c.rsplit(" ", 1)[0] if not result else c]
     seen = 0
     for returns, name, arguments in re.findall(r"^GCOMP_API (?:GCOMP_NODISCARD )?([\w ]+\*?)\s*(gcomp_\w+)\(([^;]*)\);", api, re.S | re.M):
-        if name not in gcomp._FUNCTIONS:
+        if name not in functions:
             continue
         seen += 1
-        ours, *types = gcomp._FUNCTIONS[name]
+        ours, *types = functions[name]
         arguments = [a for a in (" ".join(a.split()) for a in arguments.split(",")) if a != "void"]
         assert len(arguments) == len(types), name
         if name in ("gcomp_open",):  # gcomp **
@@ -177,7 +181,7 @@ def functions_have_the_types_of_the_header():
         assert is_kind(returns.strip(), ours, True), (name, returns)
         for c, python in zip(arguments, types):
             assert is_kind(c, python), (name, c, python)
-    assert seen == len(gcomp._FUNCTIONS), "%d of %d" % (seen, len(gcomp._FUNCTIONS))
+    assert seen == len(functions), "%d of %d" % (seen, len(functions))
     assert type(gcomp._lib) is ctypes.CDLL  # which releases the GIL
 
 
@@ -236,6 +240,17 @@ def the_header_is_compiled_once_into_the_cache_or_the_command_is_shown():
         first, second = (python(code, CC=compiler, **environment) for _ in range(2))
         assert first.returncode == 0 and first.stdout.startswith("164 ") and "compiles" in first.stderr, first.stderr
         assert second.stdout == first.stdout and second.stderr == "", second.stderr
+        ask = "import gcomp; print(gcomp.advise([('w', 300, 300)], bits_per_second=1e8, world=4, candidates=['sign']).codecs, gcomp.LIBRARY)"
+        done = python(ask, CC=compiler, **environment)
+        assert done.returncode == 1 and "ImportError" in done.stderr and "copy examples/gcomp_advise.h beside gcomp.h" in done.stderr, done.stderr
+        before = os.listdir(os.path.join(d, "cache", "gcomp"))
+        for text in ("", "/* another text, another object */\n"):
+            with open(os.path.join(ROOT, "examples", "gcomp_advise.h")) as f, open(os.path.join(d, "gcomp_advise.h"), "w") as copied:
+                copied.write(f.read() + text)
+            done, again = (python(ask, CC=compiler, **environment) for _ in range(2))
+            assert done.returncode == 0 and done.stdout.startswith("['sign'] ") and "compiles" in done.stderr, done.stderr
+            assert again.stdout == done.stdout and again.stderr == "", again.stderr
+        assert len(os.listdir(os.path.join(d, "cache", "gcomp"))) == len(before) + 2
         blocked = os.path.join(d, "file")
         open(blocked, "w").close()
         done = python(code, CC=compiler, PYTHONPATH=d, XDG_CACHE_HOME=blocked, GCOMP_LIBRARY="")
@@ -724,6 +739,163 @@ def steps_out_of_order_are_errors():
         raises(gcomp.Error, lambda: gc.step_done(request, [request.send] * 2), "no request")
 
 
+# ---------------- advice
+
+MODEL = [("one", 400, 300), ("half", 300, 200, 0, "bf16"), ("stack", 50, 60, 4), ("bias", 400)]
+FIGURES = {"none": (1e-6, 1e-10, 0, 0), "topk:density=0.01": (2e-6, 2e-9, 1e-10, 0.05), "sign": (2e-6, 5e-10, 1e-10, 0.13),
+           "int:bits=4": (2e-6, 1e-9, 2e-10, 0.53), "powersgd:rank=2": (2e-5, 3e-9, 0, 0)}
+
+
+@test
+def a_slow_link_is_advised_compression_and_a_fast_one_none():
+    for optimizer in ("sgd", "adam", "unknown"):
+        slow = gcomp.advise(MODEL, bits_per_second=1e8, world=4, optimizer=optimizer)
+        assert all(slow.codecs[:3]) and slow.codecs[3] is None, slow
+        assert slow.seconds < slow.plain / 4 and abs(slow.seconds - slow.codec_seconds - slow.link_seconds) < 1e-9
+        for codec in slow.codecs[:3]:
+            assert optimizer == "sgd" or gcomp.Codec(codec).warning("adam") is None, codec
+        assert "one: " + slow.codecs[0] in str(slow) and "bias: none" in str(slow) and "4 workers" in str(slow)
+        with gcomp.open(optimizer=optimizer) as gc:
+            for (name, *shape), codec in zip(MODEL[::3], slow.codecs[::3]):
+                gc.add_tensor(name, *shape, codec=codec)
+            assert gc.codec(0) == gcomp.Codec(slow.codecs[0]) and str(gc.codec(1)) == "none"
+        fast = gcomp.advise(MODEL, bits_per_second=1e12, latency=0, world=4, candidates=slow.figures, optimizer=optimizer)
+        assert fast.codecs == [None] * 4 and fast.seconds == fast.plain > 0 and "do not compress" in str(fast), fast
+        assert fast.figures == slow.figures
+        assert abs(fast.seconds - fast.codec_seconds - fast.link_seconds) < 1e-12
+        measured = gcomp.advise(MODEL, bits_per_second=1e12, latency=0, world=4, optimizer=optimizer)
+        assert measured.codecs == [None] * 4 and measured.figures.keys() == slow.figures.keys(), measured
+
+
+@test
+def advice_adds_up_what_candidates_and_links_take():
+    def ask(bits, **more):
+        return gcomp.advise(MODEL, **{"bits_per_second": bits, "world": 4, "candidates": FIGURES, "latency": 1e-5, **more})
+    found = ask(1e8)
+    assert found.figures == FIGURES and found.world == 4 and found.tensors == ["one", "half", "stack", "bias"]
+    assert all(abs(a / b - 1) < 1e-9 for a, b in zip(found.link, (6e-5, 1.2e-7, 3e-5, 2.4e-7, 3e-5, 6e-8))), found.link
+    n = 120000
+    one = gcomp.advise(MODEL[:1], bits_per_second=1e8, world=4, latency=1e-5, candidates={k: FIGURES[k] for k in ("none", "powersgd:rank=2")})
+    frame = 3e-5 + 64 * 2.4e-7
+    assert abs(one.plain / (1e-6 + n * 1e-10 + 4 * n * 1.2e-7 + 6e-5 + frame) - 1) < 1e-9, one.plain
+    assert one.codecs == ["powersgd:rank=2"] and abs(one.codec_seconds / (2e-5 + n * 3e-9) - 1) < 1e-9
+    assert abs(one.link_seconds / (4 * 2 * 700 * 1.2e-7 + 2 * 6e-5 + frame) - 1) < 1e-9, one.link_seconds
+    assert found.codecs[0] == "powersgd:rank=2"
+    poor = ({k: FIGURES[k] for k in ("topk:density=0.01", "sign")}, [gcomp.Codec("sign"), "none", "topk:density=0.01"], ("sign", "topk:density=0.01"))
+    for candidates in poor:  # which Adam does not get
+        assert ask(1e8, candidates=candidates).codecs[0] in ("sign", "topk:density=0.01")
+        assert ask(1e8, candidates=candidates, optimizer="adam").codecs == [None] * 4
+    assert ask(1e8, optimizer="adam", candidates={k: FIGURES[k] for k in ("none", "sign", "int:bits=4")}).codecs[:3] == ["int:bits=4"] * 3
+    assert ask(1e8, world=1).codecs == [None] * 4 and ask(1e8, candidates=[]).codecs == [None] * 4
+    assert ask(1e8, min_elements=70000).codecs[1:] == [None] * 3
+    part = 1 - found.seconds / found.plain
+    assert ask(1e8, least_gain=part - 0.001).codecs == found.codecs and ask(1e8, least_gain=part + 0.001).codecs == [None] * 4
+    ticks = []
+
+    def clock():
+        ticks.append(1)
+        return float(len(ticks))
+    slow = ask(1e8, candidates=["sign"], clock=clock)
+    assert len(ticks) > 10 and slow.codecs == [None] * 4 and slow.figures["sign"][0] + slow.figures["sign"][1] > 0  # seconds for each of its calls
+    assert gcomp.advise([], bits_per_second=1e8, world=4).codecs == []
+
+
+@test
+def wrong_questions_to_the_adviser_are_errors():
+    link = dict(bits_per_second=1e9, world=4)
+    cases = [
+        (TypeError, lambda: gcomp.advise(MODEL), "bits_per_second"), (TypeError, lambda: gcomp.advise(MODEL, bits_per_second=1e9), "world"),
+        (TypeError, lambda: gcomp.advise(MODEL, comm=gcomp.Comm(), **link), "comm"), (TypeError, lambda: gcomp.advise(MODEL, comm=gcomp.Comm(), world=2), "comm"),
+        (TypeError, lambda: gcomp.advise(MODEL, comm=7), "gcomp.Comm"), (TypeError, lambda: gcomp.advise(7, **link), ""),
+        (ValueError, lambda: gcomp.advise(["w"], **link), "unpack"), (ValueError, lambda: gcomp.advise([("w", 5, 5, 0, "fp8")], **link), "dtype"),
+        (gcomp.Error, lambda: gcomp.advise([("w", 0)], **link), "tensor 'w': rows"), (ValueError, lambda: gcomp.advise([("w", -1)], **link), "rows"),
+        (gcomp.Error, lambda: gcomp.advise([("w", 2 ** 40, 2 ** 40)], **link), "tensor 'w'"),
+        (ValueError, lambda: gcomp.advise(MODEL, bits_per_second=0, world=4), "bits_per_second"),
+        (ValueError, lambda: gcomp.advise(MODEL, bits_per_second=float("nan"), world=4), "bits_per_second"),
+        (TypeError, lambda: gcomp.advise(MODEL, bits_per_second="fast", world=4), "bits_per_second"),
+        (ValueError, lambda: gcomp.advise(MODEL, latency=-1, **link), "latency"), (TypeError, lambda: gcomp.advise(MODEL, bits_per_second=1e9, world=2.5), "whole"),
+        (gcomp.Error, lambda: gcomp.advise(MODEL, candidates=["sing"], **link), "sing"), (TypeError, lambda: gcomp.advise(MODEL, candidates="sign", **link), "list"),
+        (TypeError, lambda: gcomp.advise(MODEL, candidates=[7], **link), "text"), (TypeError, lambda: gcomp.advise(MODEL, candidates={"sign": 1}, **link), ""),
+        (ValueError, lambda: gcomp.advise(MODEL, candidates={"sign": (1, 2)}, **link), "not 4"),
+        (gcomp.Error, lambda: gcomp.advise(MODEL, candidates={"sign": (1, 2, 3, -4)}, **link), "figures are finite"),
+        (gcomp.Error, lambda: gcomp.advise(MODEL, candidates=["int:bits=4"] + ["topk:density=0.0%d" % i for i in range(1, 17)], **link), "16 candidates"),
+        (ValueError, lambda: gcomp.advise(MODEL, least_gain=1, **link), "least_gain"), (ValueError, lambda: gcomp.advise(MODEL, link_bytes=-1, **link), "link_bytes"),
+        (TypeError, lambda: gcomp.advise(MODEL, colour=1, **link), "colour"), (ValueError, lambda: gcomp.advise(MODEL, optimizer="lamb", **link), "lamb"),
+        (gcomp.Error, lambda: gcomp.advise(MODEL, comm=gcomp.Comm(0, 2)), "allgather is missing"),
+        (gcomp.Error, lambda: gcomp.advise(MODEL, comm=gcomp.Comm(2, 2, allreduce=print, allgather=lambda mine: [mine, mine])), "comm.rank is 2"),
+        (gcomp.Error, lambda: gcomp.advise(MODEL, comm=gcomp.Comm(0, 2, allgather=lambda mine: [mine, mine])), "allreduce is missing"),
+        (ValueError, lambda: gcomp.advise(MODEL, comm=gcomp.Comm(0, 2, allreduce=print, allgather=lambda mine: [mine])), "1 workers, not of 2"),
+        (TypeError, lambda: gcomp.advise(MODEL, comm=gcomp.Comm(0, 2, allreduce=print, allgather=lambda mine: None)), "list"),
+    ]
+    for kind, call, words in cases:
+        raises(kind, call, words)
+
+
+@test
+def workers_measure_their_link_and_all_get_the_advice_of_the_first():
+    class Slow(Threads):
+        """Over links of some 100 Mbit/s."""
+
+        def swap(self, mine):
+            time.sleep(1e-3 + 1e-7 * sum(map(len, mine)) if isinstance(mine, list) else 1e-3 + 1e-7 * memoryview(mine).nbytes)
+            return super().swap(mine)
+
+    def work(comm):
+        slow = gcomp.advise(MODEL, comm=Slow(comm.group, comm.rank), optimizer="adam", link_bytes=100000)
+        given = {**FIGURES, "sign": (1e-6 * (1 + comm.rank), 1e-10, 0, 0.1)}  # of worker 0 they count
+        own = gcomp.advise(MODEL, comm=comm, candidates=given, min_elements=1 if comm.rank else 2 ** 40)
+        return slow, own
+    results = Group(3).all_well(work)
+    for slow, own in results:
+        assert vars(slow) == vars(results[0][0]) and vars(own) == vars(results[0][1])
+        assert all(slow.codecs[:3]) and 5e-8 < slow.link[1] < 1e-6 and 5e-8 < slow.link[3] < 1e-6 and slow.link[4] > 0, slow.link
+        assert own.codecs == [None] * 4 and own.figures["sign"] == (1e-6, 1e-10, 0, 0.1)
+    one = gcomp.advise(MODEL, comm=gcomp.Comm())
+    assert one.codecs == [None] * 4 and one.link == (0,) * 6 and one.world == 1
+
+
+@test
+def an_error_of_one_worker_that_asks_is_known_to_all():
+    class Odd(Exception):
+        pass
+
+    def work(comm, spoil):
+        question = dict(comm=comm, candidates=FIGURES, link_bytes=5000)
+        if comm.rank == 1:
+            spoil(question)
+        try:
+            gcomp.advise(question.pop("tensors", MODEL), **question)
+        except Exception as error:
+            return getattr(error, "name", type(error).__name__)
+        return "none"
+
+    def fail_at(name, count):
+        def spoil(question):
+            comm, calls = question["comm"], []
+            right = getattr(comm, name)
+
+            def call(*arguments):
+                calls.append(1)
+                if len(calls) == count:
+                    comm.group.barrier.abort()
+                    raise Odd("call %d" % count)
+                return right(*arguments)
+            setattr(comm, name, call)
+        return spoil
+    peer, other = "GCOMP_PEER_FAILED", "GCOMP_MISMATCH"
+    for spoil, own, theirs in (
+            (lambda q: q.update(tensors=[("w", "x")]), "TypeError", peer), (lambda q: q.update(candidates=["sing"]), "GCOMP_BAD_CODEC", peer),
+            (lambda q: q.update(colour=1), "TypeError", peer), (lambda q: setattr(q["comm"], "allreduce", None), "GCOMP_MISSING_CALLBACK", peer),
+            (lambda q: q.update(tensors=MODEL[:2]), other, other), (lambda q: q.update(candidates=["sign"]), other, other),
+            (lambda q: q.update(link_bytes=6000), other, other), (lambda q: q.update(candidates={**FIGURES, "sign": (-1, 0, 0, 0)}), "GCOMP_INVALID_ARGUMENT", peer),
+            (lambda q: setattr(q["comm"], "alltoall", None), other, other)):
+        assert Group(3).run(lambda comm: work(comm, spoil)) == [theirs, own, theirs], (own, Group(3).run(lambda comm: work(comm, spoil)))
+    broken = "BrokenBarrierError"  # of the transport of the others: it comes out too
+    for name, counts in (("allgather", (1, 2, 5, 10)), ("allreduce", (1, 2, 6, 10)), ("alltoall", (1, 8))):
+        for count in counts:
+            assert Group(3).run(lambda comm: work(comm, fail_at(name, count))) == [broken, "Odd", broken], (name, count)
+
+
 @test
 def the_module_prints_what_it_has():
     done = subprocess.run([sys.executable, "-m", "gcomp"], cwd=HERE, capture_output=True, text=True)
@@ -889,7 +1061,7 @@ def random_calls(seed, calls):
         return None
     alive = [gcomp.open("sign") for _ in range(6)]
     functions = [gcomp.encode, gcomp.decode, gcomp.decode_add, gcomp.mean, gcomp.retain, gcomp.check, gcomp.seal, gcomp.peek, gcomp.to_float,
-                 gcomp.from_float, gcomp.momentum_step, gcomp.key, gcomp.Codec, gcomp.rounds, gcomp.memory_needed, gcomp.open]
+                 gcomp.from_float, gcomp.momentum_step, gcomp.key, gcomp.Codec, gcomp.rounds, gcomp.memory_needed, gcomp.open, gcomp.advise]
     methods = [m for m in dir(gcomp.Gcomp) if not m.startswith("_")]
 
     def wild_function():
@@ -922,6 +1094,17 @@ def random_calls(seed, calls):
                            lambda: gc.commit(0, gradient(gc, 0), payload(), [payload(), payload()]), lambda: gc.give_back(0, payload()),
                            gc.step_abort, gc.describe, gc.stats, gc.prepare, lambda: gc.residual(0), lambda: gc.restart(3),
                            lambda: gc.regroup(comm()), lambda: gc.take_over(payload()), lambda: gc.join(gc.save()), gc.close))()
+    def advice():
+        """Mostly of figures that are given: what is measured takes 5 milliseconds and more."""
+        numbers = (1e-9, 1e-6, 1) if rng.random() < 0.9 else (0, 1e-9, -1, float("nan"), 1e308)
+        figures = {rng.choice(codecs[:-4]): [rng.choice(numbers) for _ in range(4)] for _ in range(rng.randrange(4))}
+        tensors = [("t%d" % i, rng.choice((1, 30, 60)), rng.choice((0, 50)), rng.choice((0, 2)), rng.choice(("fp32", "bf16"))) for i in range(rng.randrange(4))]
+        if rng.random() < 0.2:
+            tensors = [rng.choice((("x", 2 ** rng.randrange(66), 2 ** rng.randrange(40)), anything(), [anything(), anything()]))]
+        over = {"comm": comm()} if rng.random() < 0.6 else {"bits_per_second": rng.choice((1e6, 1e9, 1e308, 0)), "world": rng.choice((1, 2, 9, 2 ** 31 - 1))}
+        options = {"optimizer": rng.choice(("sgd", "adam"))} if rng.random() < 0.5 else {"aggregate": rng.choice(("two_shot", "gather", "scatter"))}
+        found = gcomp.advise(tensors, candidates=figures or ["sign"] if rng.random() < 0.9 else anything(), link_bytes=rng.choice((1, 64, 5000)), **over, **options)
+        assert len(found.codecs) == len(tensors) and str(found)
     plausible = [
         lambda: gcomp.encode(rng.choice(codecs), array_like(), residual=floats() if rng.random() < 0.3 else None, cols=rng.choice((0, 0, 5)),
                              out=bytearray(rng.choice((10, 100, 9000))) if rng.random() < 0.4 else None),
@@ -933,6 +1116,7 @@ def random_calls(seed, calls):
     came_out = {}
     for i in range(calls):
         call = new if rng.random() < 0.04 else threads if rng.random() < 0.01 else pair if rng.random() < 0.03 else rng.choice(plausible)
+        call = advice if rng.random() < 0.02 else call
         try:
             call()
             name = "no error"

@@ -11,7 +11,8 @@
 
 Copy this file beside gcomp.h (and stb_ds.h, where the system has none). It needs ctypes alone. It loads the file that GCOMP_LIBRARY
 names, or libgcomp.so beside it, or the repository's build/libgcomp.so ("make build/libgcomp.so"); else it compiles gcomp.h once, with
-$CC or cc, into the user's cache directory. Sizes and offsets of all structs are compared with those of the library: a difference is an
+$CC or cc, into the user's cache directory. With gcomp_advise.h beside gcomp.h there is also gcomp.advise: which codec for which
+tensor, on this machine, over this link. Sizes and offsets of all structs are compared with those of the library: a difference is an
 ImportError. "python -m gcomp" prints the version, the instruction sets, and the codecs with their sizes.
 
 Arrays are used in place, without a copy. They are contiguous, on the CPU, and of fp32, fp16 or bf16; where NumPy has no bf16, arrays of
@@ -24,8 +25,10 @@ storage of a tensor under a call crashes the process, here as in PyTorch). An ob
 from __future__ import annotations
 
 import array as _array
+import contextlib
 import ctypes
 import hashlib
+import math
 import numbers
 import os
 import shlex
@@ -35,6 +38,7 @@ import tempfile
 import threading
 from collections import namedtuple
 from ctypes import POINTER, byref, c_char, c_char_p, c_double, c_float, c_int, c_size_t, c_uint, c_uint8, c_uint32, c_uint64, c_void_p
+from struct import Struct as _Form
 from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
 VERSION = 300  # of gcomp.h that this file was written for
@@ -124,15 +128,32 @@ _FUNCTIONS = {  # name: (returns, arguments...); tests/test_python.py compares t
     "gcomp_momentum_step": (c_int, _P, _P, _P, _Z, c_float, c_float), "gcomp_stats": (c_int, _G, POINTER(_Statistics)),
     "gcomp_layout": (c_char_p, _Z, POINTER(_Z), POINTER(_Z)),
 }
+_ADVISER = {  # the same of gcomp_advise.h, which a library may lack
+    "gcomp_advise_shared_ring": (None, c_double, c_double, c_int, POINTER(c_double)),
+    "gcomp_advise_shared_measure": (c_int, POINTER(_Desc), _Z, POINTER(c_double)),
+    "gcomp_advise_shared": (c_int, POINTER(_Desc), POINTER(c_double), POINTER(_Tensor), _Z, POINTER(c_char_p), POINTER(c_double), _Z,
+                            POINTER(_Z), POINTER(c_double)),
+}
 
 # ---------------- the library is found or compiled, and checked
 
 
+def _adviser(header: str) -> Optional[str]:
+    """The path of gcomp_advise.h beside gcomp.h, or in examples/ there; None: it is missing."""
+    here = os.path.dirname(header)
+    return next(filter(os.path.exists, (os.path.join(here, *place, "gcomp_advise.h") for place in ((), ("examples",)))), None)
+
+
 def _compile(header: str) -> str:
     """The path of the shared object made from the header, which is compiled unless the user's cache has it."""
-    with open(header, "rb") as f:
-        text = f.read()
+    text, source_text, adviser = b"", '#define GCOMP_IMPLEMENTATION\n#include "gcomp.h"\n', _adviser(header)
     flags = ["-O2", "-shared", "-fPIC", "-DGCOMP_LAYOUTS", "-I", os.path.dirname(header)]
+    if adviser:
+        flags += ["-DGCOMP_ADVISE_SHARED", "-I", os.path.dirname(adviser)]
+        source_text += '#include "gcomp_advise.h"\n'
+    for path in filter(None, (header, adviser)):
+        with open(path, "rb") as f:
+            text += f.read()
     command = shlex.split(os.environ.get("CC") or "cc") + flags
     cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache"), "gcomp")
     made = os.path.join(cache, "libgcomp-" + hashlib.sha256(text + "\0".join(command).encode()).hexdigest()[:24] + ".so")
@@ -151,7 +172,7 @@ def _compile(header: str) -> str:
             with tempfile.TemporaryDirectory(dir=cache) as work:
                 source, out = os.path.join(work, "gcomp.c"), os.path.join(work, "libgcomp.so")
                 with open(source, "w") as f:
-                    f.write('#define GCOMP_IMPLEMENTATION\n#include "gcomp.h"\n')
+                    f.write(source_text)
                 command += [source, "-o", out]
                 sys.stderr.write("gcomp: compiles %s once, which takes some 20 seconds\n" % header)
                 try:
@@ -177,7 +198,7 @@ def _find() -> str:
     for header in (os.path.join(here, "gcomp.h"), os.path.join(root, "gcomp.h")):
         if os.path.exists(header):
             built = os.path.join(os.path.dirname(header), "build", "libgcomp.so")
-            if os.path.exists(built) and os.path.getmtime(built) >= os.path.getmtime(header):
+            if os.path.exists(built) and os.path.getmtime(built) >= max(map(os.path.getmtime, filter(None, (header, _adviser(header))))):
                 return built
             return _compile(header)
     raise ImportError("neither libgcomp.so nor gcomp.h is beside %s: copy gcomp.h there, or name a library by GCOMP_LIBRARY" % __file__)
@@ -214,6 +235,10 @@ def _load(path: str) -> Any:
         except AttributeError:
             raise ImportError("%s has no %s: make it of all of gcomp.h, with -DGCOMP_LAYOUTS" % (path, name)) from None
         function.restype, function.argtypes = returns, arguments
+    for name, (returns, *arguments) in _ADVISER.items():
+        function = getattr(lib, name, None)
+        if function is not None:
+            function.restype, function.argtypes = returns, arguments
     if lib.gcomp_version() != VERSION:
         raise ImportError("%s is of version %d, and this gcomp.py is for version %d" % (path, lib.gcomp_version(), VERSION))
     _check_layouts(lib, path)
@@ -228,8 +253,9 @@ _lib = _load(LIBRARY)
 _CODES = {code: _lib.gcomp_result_name(code).decode()[6:] for code in range(0, -64, -1) if _lib.gcomp_result_name(code) != b"unknown"}
 globals().update((name, code) for code, name in _CODES.items())  # gcomp.NOT_FINITE is -5
 _KINDS = ("ok", "retry", "resynchronise", "fatal")
-_INVALID, _STATE, _FAILED = (next(code for code, name in _CODES.items() if name == wanted)
-                             for wanted in ("INVALID_ARGUMENT", "WRONG_STATE", "CALLBACK_FAILED"))
+_INVALID, _STATE, _MISSING, _MISMATCH, _PEER = (
+    next(code for code, name in _CODES.items() if name == wanted)
+    for wanted in ("INVALID_ARGUMENT", "WRONG_STATE", "MISSING_CALLBACK", "MISMATCH", "PEER_FAILED"))
 
 
 class Error(RuntimeError):
@@ -791,7 +817,8 @@ def _offsets(start: int, lengths: Sequence[int]) -> List[int]:
 
 
 class _Bridge:
-    """C callbacks that call those of a Comm, and keep what these raise."""
+    """C callbacks that call those of a Comm, and keep what these raise. A Comm that has carry_out_raw gets all as requests, over the
+    memory of the library itself."""
 
     def __init__(self, comm: Any, raised: list):
         if not isinstance(comm, Comm):
@@ -808,16 +835,17 @@ class _Bridge:
         for name in ("allreduce", "allgather", "allreduce_max", "alltoall"):
             if getattr(comm, name, None) is not None and not callable(getattr(comm, name)):
                 raise TypeError("comm.%s is %r, which cannot be called" % (name, getattr(comm, name)))
+        raw = hasattr(comm, "carry_out_raw")
         if comm.allreduce is not None:
-            made.allreduce = self._wrap(_ALLREDUCE, self._allreduce)
+            made.allreduce = self._wrap(_ALLREDUCE, self._raw_allreduce if raw else self._allreduce)
         if comm.allgather is not None:
-            made.allgather = self._wrap(_ALLGATHER, self._allgather)
+            made.allgather = self._wrap(_ALLGATHER, self._raw_allgather if raw else self._allgather)
             if comm.uneven:
                 made.allgatherv = self._wrap(_ALLGATHERV, self._allgatherv)
         if comm.allreduce_max is not None:
-            made.allreduce_max = self._wrap(_MAX, self._max)
+            made.allreduce_max = self._wrap(_MAX, self._raw_max if raw else self._max)
         if comm.alltoall is not None:
-            made.alltoallv = self._wrap(_ALLTOALLV, self._alltoallv)
+            made.alltoallv = self._wrap(_ALLTOALLV, self._raw_alltoallv if raw else self._alltoallv)
 
     def _wrap(self, kind: Any, function: Callable) -> Any:
         raised = self.raised
@@ -859,6 +887,19 @@ class _Bridge:
         parts = self.comm.alltoall(_cut(send, send_lengths[:self.world]))
         lengths = recv_lengths[:self.world]
         _put(parts, lengths, _offsets(recv or 0, lengths), 0)
+
+    def _raw_allreduce(self, _user, data, count, dtype):
+        self.comm.carry_out_raw(_Request(kind=_VALUES["GCOMP_ALLREDUCE"], recv=data, count=count, dtype=dtype))
+
+    def _raw_max(self, _user, data, count):
+        self.comm.carry_out_raw(_Request(kind=_VALUES["GCOMP_ALLREDUCE_MAX"], recv=data, count=count))
+
+    def _raw_allgather(self, _user, mine, everyone, length):
+        lengths = (c_size_t * self.world)(*[length] * self.world)
+        self.comm.carry_out_raw(_Request(kind=_VALUES["GCOMP_ALLGATHER"], send=mine, recv=everyone, stride=length, bytes=lengths))
+
+    def _raw_alltoallv(self, _user, send, send_lengths, recv, recv_lengths):
+        self.comm.carry_out_raw(_Request(kind=_VALUES["GCOMP_ALLTOALL"], send=send, recv=recv, send_bytes=send_lengths, bytes=recv_lengths))
 
 
 # ---------------- objects
@@ -923,11 +964,15 @@ def rounds(codec: Any, name: str, rows: int, cols: int = 0, *, stack: int = 0, d
 def memory_needed(codec: Any, tensors: Sequence[Sequence[Any]], *, comm: Optional[Comm] = None, **options: Any) -> int:
     """The bytes that an object takes with these tensors, each (name, rows[, cols[, stack[, dtype]]])."""
     desc, keep = _desc(codec, comm, None, options, [])
+    return _lib.gcomp_memory_needed(byref(desc), _tensors(tensors), len(tensors))
+
+
+def _tensors(tensors: Sequence[Sequence[Any]]) -> Any:
     made = (_Tensor * len(tensors))()
     for i, (name, rows, *more) in enumerate(tensors):
         cols, stack, dtype = (more + [0, 0, "fp32"][len(more):])[:3]
         made[i] = _tensor(name, rows, cols, stack, dtype, None)
-    return _lib.gcomp_memory_needed(byref(desc), made, len(tensors))
+    return made
 
 
 class Gcomp:
@@ -1362,6 +1407,177 @@ class Gcomp:
             self._keep += bridges  # those of before stay: a node may be among them
         finally:
             self._lock.release()
+
+
+# ---------------- advice
+
+_SUIT_SGD = ("powersgd:rank=4", "topk:density=0.01", "int:bits=4")
+_SUIT_ALL = ("int:bits=4", "qsgd", "eden:bits=2")  # Adam too: see WITH ADAM in the manual
+
+
+class Advice:
+    """What advise() found. print() shows it.
+
+    codecs         for each tensor the text of its codec, as add_tensor takes it; None: do not compress
+    seconds        that a step is expected to take, without forward and backward pass: codec_seconds + link_seconds
+    plain          the same without compression
+    figures        what the candidates cost: {codec: (seconds a tensor, seconds an element, seconds an element for each further payload,
+                   bytes an element)}. As candidates of another question it saves measuring
+    link           start, in seconds, and seconds a byte of a sum, of a gather, and of an alltoall
+    tensors, world as in the question"""
+
+    def __init__(self, tensors: List[str], world: int, codecs: List[Optional[str]], link: Sequence[float], seconds: Sequence[float],
+                 figures: dict):
+        self.tensors, self.world, self.codecs, self.link, self.figures = tensors, world, codecs, link, figures
+        self.seconds, self.codec_seconds, self.link_seconds, self.plain = seconds
+
+    def __str__(self) -> str:
+        lines = ["%d workers: a step takes %.4g ms without compression, beside forward and backward pass" % (self.world, 1e3 * self.plain)]
+        if any(self.codecs):
+            lines.append("as follows %.4g ms: %.4g to compress, %.4g to communicate" %
+                         (1e3 * self.seconds, 1e3 * self.codec_seconds, 1e3 * self.link_seconds))
+            lines += ["  %s: %s" % (name, codec or "none") for name, codec in zip(self.tensors, self.codecs)]
+        else:
+            lines.append("do not compress")
+        return "\n".join(lines)
+
+
+class _Question:
+    """The arguments of advise(), checked, and what it finds."""
+
+    def __init__(self, tensors: Any, comm: Comm, candidates: Any, least_gain: float, link_bytes: int, options: dict):
+        if not hasattr(_lib, "gcomp_advise_shared"):
+            raise ImportError("%s was compiled without gcomp_advise.h: copy examples/gcomp_advise.h beside gcomp.h, or make the library "
+                              "with it and with -DGCOMP_ADVISE_SHARED, as \"make build/libgcomp.so\" does" % LIBRARY)
+        self.raised: list = []
+        self.desc, self.keep = _desc(None, comm, None, options, self.raised)
+        self.rank, self.world = self.desc.comm.rank, self.desc.comm.world
+        if self.rank >= self.world:
+            raise Error(_INVALID, "comm.rank is %d, and there are %d workers" % (self.rank, self.world))
+        if self.world > 1 and comm.allreduce is None:
+            raise Error(_MISSING, "comm.allreduce is missing")
+        self.tensors = _tensors(tensors)
+        self.least_gain = _real(least_gain, "least_gain")
+        if not 0 <= self.least_gain < 1:
+            raise ValueError("least_gain is %r, not at least 0 and below 1" % (least_gain,))
+        self._take_candidates(candidates, options.get("optimizer"))
+        shapes = [(t.name, t.rows, t.cols, t.stack, t.dtype) for t in self.tensors]
+        elements = sum(rows * max(cols, 1) * max(stack, 1) for _, rows, cols, stack, _ in shapes)
+        self.link_bytes = _size(link_bytes, "link_bytes") or min(4 * elements, 2 ** 20)
+        same = (shapes, self.codecs, self.link_bytes, self.world, self.desc.comm.allreduce_dtypes, bool(self.desc.comm.alltoallv))
+        self.digest = hashlib.sha256(repr(same).encode()).digest()  # of what is equal on all workers
+        self.link, self.seconds, self.choices = (c_double * 6)(), (c_double * 4)(), (c_size_t * (len(self.tensors) + 1))()
+        self.form = _Form("<%dB%dd" % (len(self.tensors), 10 + len(self.figures)))
+
+    def _take_candidates(self, candidates: Any, optimizer: Any) -> None:
+        if candidates is None:
+            candidates = [c for c in (_SUIT_SGD if optimizer == "sgd" else _SUIT_ALL) if c.split(":")[0] in methods()]
+        if isinstance(candidates, (str, Codec)):
+            raise TypeError("candidates is one codec: pass a list of them")
+        given = dict(candidates) if isinstance(candidates, dict) else dict.fromkeys(candidates, (0, 0, 0, 0))
+        given = {"none" if str(Codec(codec)) == "none" else str(codec): four for codec, four in given.items()}
+        given = {"none": given.pop("none", (0, 0, 0, 0)), **given}
+        self.codecs, self.figures = list(given), (c_double * (4 * len(given)))()
+        for i, (codec, four) in enumerate(given.items()):
+            if len(four) != 4:
+                raise ValueError("the figures of %s are %d, not 4" % (codec, len(four)))
+            self.figures[4 * i:4 * i + 4] = [_real(x, "a figure of " + codec) for x in four]
+
+    def _called(self, code: int) -> None:
+        if self.raised:
+            raise self.raised[0]
+        if code:
+            raise Error(code, self.keep[-1].value.decode(errors="replace"))
+
+    def measure_link(self) -> None:
+        self._called(_lib.gcomp_advise_shared_measure(byref(self.desc), self.link_bytes, self.link))
+
+    def ask(self) -> bytes:
+        """The answer, for all workers."""
+        codecs = (c_char_p * len(self.codecs))(*(codec.encode() for codec in self.codecs))
+        for count in (len(self.codecs), 1):  # the second time about "none" alone
+            self._called(_lib.gcomp_advise_shared(byref(self.desc), self.link, self.tensors, len(self.tensors), codecs, self.figures,
+                                                  count, self.choices, self.seconds))
+            if self.seconds[0] < (1 - self.least_gain) * self.seconds[3]:
+                break
+        return self.form.pack(*self.choices[:len(self.tensors)], *self.link, *self.seconds, *self.figures)
+
+    def advice(self, answer: bytes) -> Advice:
+        numbers, n = self.form.unpack(answer), len(self.tensors)
+        if any(choice >= len(self.codecs) for choice in numbers[:n]):
+            raise Error(_MISMATCH, "worker 0 chose a codec that is no candidate")
+        codecs = [self.codecs[choice] if choice else None for choice in numbers[:n]]
+        figures = {codec: numbers[n + 10 + 4 * i:n + 14 + 4 * i] for i, codec in enumerate(self.codecs)}
+        return Advice([t.name.decode() for t in self.tensors], self.world, codecs, numbers[n:n + 6], numbers[n + 6:n + 10], figures)
+
+
+def _agreed(bridge: _Bridge, length: int, work: Callable[[], bytes]) -> List[bytes]:
+    """The bytes that work() returns on each worker, `length` of them. Where it raises, so does this; the others get PEER_FAILED."""
+    def tell(mine: bytes) -> List[bytes]:
+        if bridge.world == 1:
+            return [mine]
+        everyone = ctypes.create_string_buffer(len(mine) * bridge.world)
+        bridge._allgather(None, mine, ctypes.addressof(everyone), len(mine))
+        return _cut(ctypes.addressof(everyone), [len(mine)] * bridge.world)
+    try:
+        mine = b"\1" + work()
+    except Exception:
+        with contextlib.suppress(Exception):  # this worker's error is the one to raise
+            tell(bytes(1 + length))
+        raise
+    said = tell(mine)
+    for worker, what in enumerate(said):
+        if not what[0]:
+            raise Error(_PEER, "worker %d could not ask the adviser" % worker)
+    return [what[1:] for what in said]
+
+
+def advise(tensors: Sequence[Sequence[Any]], *, comm: Optional[Comm] = None, bits_per_second: Optional[float] = None,
+           latency: float = 50e-6, world: Optional[int] = None, candidates: Any = None, least_gain: float = 0.25, link_bytes: int = 0,
+           **options: Any) -> Advice:
+    """Which codec for which tensor, on this machine, over this link: gcomp_advise.h says how.
+
+        advice = gcomp.advise([("fc1.weight", 784, 1152), ("fc1.bias", 1152)], comm=comm, optimizer="adam")
+        print(advice)
+        for (name, *shape), codec in zip(tensors, advice.codecs):
+            gc.add_tensor(name, *shape, codec=codec)           # of gcomp.open(comm=comm, optimizer="adam")
+
+    tensors      each (name, rows[, cols[, stack[, dtype]]])
+    comm         the link is measured over its collectives. All workers call advise together, and get the advice of worker 0. Where the
+                 arguments are wrong on one worker, the others get GCOMP_PEER_FAILED; where they differ, all get GCOMP_MISMATCH
+    bits_per_second, latency (in seconds), world    instead of comm: a ring of so many workers, who have all collectives. Nothing is sent
+    candidates   codecs; or Advice.figures, of which nothing is measured again. None: what suits the optimizer, and where options do not
+                 name it, any. Those that gcomp.Codec.warning warns of are not chosen
+    least_gain   the part by which a step must be shorter, else nothing is compressed: what is expected is good to a quarter
+    link_bytes   that each worker brings to collectives that are timed; 0: as many as the gradients have, at most 1 MiB
+    options      those of gcomp.open; of these schedule is not read. clock: None is a clock of the library's own
+
+    The candidates are measured first: gradients of up to 2^23 elements, a few steps each."""
+    if (comm is None) == (bits_per_second is None) or (comm is None) != (world is not None):
+        raise TypeError("advise takes comm; or bits_per_second and world")
+    arguments = (candidates, least_gain, link_bytes, options)
+    if comm is None:
+        bits, seconds = _real(bits_per_second, "bits_per_second"), _real(latency, "latency")
+        if not (0 < bits < math.inf and 0 <= seconds < math.inf):
+            raise ValueError("bits_per_second is %g and latency %g: numbers above 0, latency also 0" % (bits, seconds))
+        never = Comm(0, world, print, print, print, print, ("int8", "int16", "int32"))  # type: ignore[arg-type]
+        question = _Question(tensors, never, *arguments)
+        _lib.gcomp_advise_shared_ring(bits, seconds, question.world, question.link)
+        return question.advice(question.ask())
+    bridge, made = _Bridge(comm, []), []
+    if bridge.world > 1 and comm.allgather is None:
+        raise Error(_MISSING, "comm.allgather is missing")
+
+    def digest() -> bytes:
+        made.append(_Question(tensors, comm, *arguments))
+        return made[0].digest
+    digests = _agreed(bridge, 32, digest)
+    for worker, other in enumerate(digests):
+        if other != digests[0]:
+            raise Error(_MISMATCH, "worker %d asks about other tensors, candidates or collectives than worker 0" % worker)
+    question = made[0]
+    question.measure_link()
+    return question.advice(_agreed(bridge, question.form.size, question.ask)[0])
 
 
 # ---------------- python -m gcomp
