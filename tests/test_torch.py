@@ -396,6 +396,60 @@ def what_does_not_fit_is_refused_with_a_sentence(rank, world, directory):
         state.close()
 
 
+class Slow(gcomp_torch.GlooComm):
+    """Each byte that a worker brings takes two microseconds."""
+
+    def carry_out_raw(self, raw):
+        sent = {gcomp_torch._ALLREDUCE: 4 * raw.count, gcomp_torch._ALLGATHER: raw.stride}.get(raw.kind)
+        time.sleep(2e-6 * (sum(raw.send_bytes[:self.world]) if sent is None else sent))
+        super().carry_out_raw(raw)
+
+
+@scenario
+def all_ranks_compress_as_advised_for_their_link(rank, world, directory):
+    right = gcomp_torch.GlooComm
+    for optimizer, bad, comm in (("adam", ("sign", "topk", "powersgd"), Slow), ("sgd", ("sign",), right)):
+        gcomp_torch.GlooComm = comm
+        try:
+            ddp, state, plain = made("advise", optimizer=optimizer)
+        finally:
+            gcomp_torch.GlooComm = right
+        codecs = [None] * world
+        dist.all_gather_object(codecs, state.advice.codecs)
+        assert codecs == [codecs[0]] * world, codecs
+        text = state.describe()
+        for (name, p), codec in zip(ddp.module.named_parameters(), codecs[0]):
+            line = next(line for line in text.splitlines() if line.startswith(name + ":"))
+            assert "fp32, " + (codec or "none").split(":")[0] in line and (codec is None or codec.split(":")[0] not in bad), (line, codec)
+            assert comm is right or (codec is None) == (p.dim() == 1 or p.numel() < 1024), (name, codec)
+        losses = train(ddp, plain, range(12))
+        same_everywhere(flat(ddp.parameters()))
+        assert losses[-1] < 0.6 * losses[0] and state.stats().failed == 0, losses
+        if comm is Slow:
+            assert 1.9e-6 < state.advice.link[1] < 1e-5 and state.advice.seconds < 0.75 * state.advice.plain, (str(state.advice), state.advice.link)
+            assert state.stats().ratio > 2
+        state.close()
+    ddp, state, optimizer = made("advise", candidates=["bf16"], optimizer="adam", min_elements=2 ** 30)
+    assert state.advice.codecs == [None] * 7 and str(state.advice).endswith("do not compress"), state.advice
+    losses = train(ddp, optimizer, range(3))
+    same_everywhere(flat(ddp.parameters()))
+    state.close()
+
+
+@scenario
+def workers_with_other_models_get_no_advice_but_an_error(rank, world, directory):
+    began = time.monotonic()
+    for model in (Net(48 + rank), nn.Linear(40, 40) if rank else Net(), nn.Sequential(*[nn.Linear(40, 40) for _ in range(1 + rank)])):
+        error = raises(gcomp.Error, lambda: gcomp_torch.State(model, "advise", timeout=20))
+        assert error.code == gcomp.MISMATCH, error
+    for model, kind in ((nn.Linear(40, 40).double() if rank == 1 else nn.Linear(40, 40), TypeError), (nn.ReLU() if rank == 1 else Net(), ValueError)):
+        error = raises((gcomp.Error, kind), lambda: gcomp_torch.State(model, "advise", timeout=20))
+        assert type(error) is kind if rank == 1 else error.code == gcomp.PEER_FAILED, error
+    assert time.monotonic() - began < 10
+    state = gcomp_torch.State(Net(), "advise", timeout=20)
+    state.close()
+
+
 @scenario
 def the_comm_carries_any_object_of_gcomp(rank, world, directory):
     comm = gcomp_torch.GlooComm(dist.new_group(backend="gloo", timeout=timedelta(seconds=20)))

@@ -20,6 +20,7 @@ no_sync, and gradients of bf16 and fp16, need nothing else. fp64 is refused.
 A step that fails raises gcomp.Error from backward() on every worker that the failure reaches (error.kind says what to do); gradients
 are then the worker's own, not the mean. A worker that dies is such an error on the others, at the latest after `timeout` seconds."""
 
+import contextlib
 import ctypes
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -135,7 +136,10 @@ class State:
 
     model    a module, or the DistributedDataParallel around one. Its parameters that require a gradient are the tensors, in the order of
              named_parameters
-    codec    "powersgd:rank=4", "topk:density=0.01", "int:bits=4", ...: see the README's tables
+    codec    "powersgd:rank=4", "topk:density=0.01", "int:bits=4", ...: see the README's tables. "advise": each parameter gets the codec
+             that gcomp.advise finds for it. That measures the link between the workers, and the candidates, for some seconds. Name the
+             optimizer: optimizer="sgd" or "adam"; state.advice is what was found
+    candidates   of "advise": as gcomp.advise takes them
     group    a Gloo group to use, with a timeout of its own; None: a new one of all workers
     timeout  seconds after which a worker that does not answer is an error on the others
     unused   True: some parameters may have no gradient; costs a small collective for each bucket. None: find_unused_parameters of model
@@ -149,7 +153,7 @@ class State:
 
     def __init__(self, model: torch.nn.Module, codec: str = "powersgd:rank=4", *, group: Any = None, timeout: float = 300.0,
                  in_order: bool = False, unused: Optional[bool] = None, not_finite: str = "raise",
-                 bucket_bytes: Optional[int] = None, **options: Any):
+                 bucket_bytes: Optional[int] = None, candidates: Any = None, **options: Any):
         if not_finite not in ("raise", "inf"):
             raise ValueError('not_finite is %r, not "raise" or "inf"' % (not_finite,))
         is_ddp = isinstance(model, torch.nn.parallel.DistributedDataParallel)
@@ -159,16 +163,29 @@ class State:
         self.not_finite, self.step, self.error = not_finite, {}, None  # type: ignore[var-annotated]
         self._tensors: List[Tuple[torch.nn.Parameter, Optional[List[int]]]] = []
         self._numbers: Dict[int, int] = {}
-        shapes = [self._shape(name, p) for name, p in (model.module if is_ddp else model).named_parameters() if p.requires_grad and p.numel()]
-        if not shapes:
-            raise ValueError("the model has no parameter that requires a gradient")
         if group is None:
             group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
         self.comm = GlooComm(group, in_order)
+        try:
+            shapes = [self._shape(*named) for named in (model.module if is_ddp else model).named_parameters()
+                      if named[1].requires_grad and named[1].numel()]
+            if not shapes:
+                raise ValueError("the model has no parameter that requires a gradient")
+        except Exception:
+            if codec == "advise":
+                with contextlib.suppress(TypeError):
+                    gcomp.advise(None, comm=self.comm)  # type: ignore[arg-type]  # an error: the others learn of it, and do not wait
+            raise
+        codecs: List[Optional[str]] = [None] * len(shapes)
+        self.advice: Optional[gcomp.Advice] = None
+        if codec == "advise":
+            tensors = [(name, rows, cols, 0, _DTYPES[p.dtype]) for name, p, rows, cols, _ in shapes]
+            self.advice = gcomp.advise(tensors, comm=self.comm, candidates=candidates, **options)
+            codec, codecs = "none", self.advice.codecs
         self._gc = gcomp.open(codec, comm=self.comm, bucket_bytes=bucket_bytes, **options)
         try:
-            for name, p, rows, cols, order in shapes:
-                self._numbers[id(p)] = self._gc.add_tensor(name, rows, cols, dtype=_DTYPES[p.dtype])
+            for (name, p, rows, cols, order), own in zip(shapes, codecs):
+                self._numbers[id(p)] = self._gc.add_tensor(name, rows, cols, dtype=_DTYPES[p.dtype], codec=own)
                 self._tensors.append((p, order))
         except BaseException:
             self._gc.close()
