@@ -28,7 +28,8 @@ RATE, MOMENTUM, GOAL = 0.05, 0.9, 0.40
 
 
 class Training:
-    """A model with its optimizer and its way to communicate: "alone", "none", "fp16", "hook" (powerSGD_hook, rank 4), or a codec."""
+    """A model with its optimizer and its way to communicate: "alone", "none", "fp16", "hook" (powerSGD_hook, rank 4), a codec, or
+    "advise": what gcomp advises for the link, which it measures here and now."""
 
     def __init__(self, method, rank, world):
         layers = []
@@ -47,7 +48,10 @@ class Training:
             self.model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
         elif method not in ("alone", "none"):
             import gcomp_torch
-            self.model.register_comm_hook(gcomp_torch.State(self.model, method), gcomp_torch.hook)
+            state = gcomp_torch.State(self.model, method, optimizer="sgd")
+            self.model.register_comm_hook(state, gcomp_torch.hook)
+            if state.advice and rank == 0:
+                print("\n".join("advice: " + line for line in str(state.advice).splitlines()), file=sys.stderr)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE, momentum=MOMENTUM)
         self.method, self.rank, self.world = method, rank, world
         self.steps, self.losses, self.seconds, self.processor, self.sent = 0, [], [], [], []

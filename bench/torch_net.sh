@@ -4,10 +4,12 @@
 #
 #   sudo bench/torch_net.sh [--rates "100mbit 1gbit none"] [--methods "METHOD ..."] [--turns N] [--steps N] [--train N] [--out DIR]
 #
-# METHOD: none (all-reduce), fp16 (fp16_compress_hook), hook (powerSGD_hook of rank 4), or a codec of gcomp. "alone", which is always
-# there, is what four processes take that compute and do not communicate.
+# METHOD: none (all-reduce), fp16 (fp16_compress_hook), hook (powerSGD_hook of rank 4), a codec of gcomp, or "advise": the codecs that
+# gcomp advises for the link, which it measures at the start. "alone", which is always there, is what four processes take that compute
+# and do not communicate.
 # --turns, --steps: at each rate all methods take turns, so many, of so many steps each.
-# --train: steps of the training that finds out when the loss is 0.40, without a limit of the links: losses do not depend on it.
+# --train: steps of the training that finds out when the loss is 0.40, without a limit of the links: losses do not depend on it. Those
+# of "advise" do, and it trains at each rate.
 #
 # For each rate and method: milliseconds a step, the median; what is left of them without the computation; processor milliseconds a
 # step of one worker; bytes that the interface of host 0 sends in a step; seconds to the loss 0.40, which are steps times milliseconds.
@@ -16,7 +18,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 rates="100mbit 1gbit none"
-methods="none fp16 hook powersgd:rank=4 topk:density=0.01 int:bits=4 sign"
+methods="none fp16 hook powersgd:rank=4 topk:density=0.01 int:bits=4 sign advise"
 turns=5
 steps=8
 train=150
@@ -65,20 +67,26 @@ workers() { # turns, steps, methods: prints rank 0's lines
     wait $last || { tail -n 20 "$work"/err? >&2; exit 1; }
     stop_hosts # they are done
     wait
+    grep '^advice: ' "$work/err0" >&2 || :
     cat "$work/out0"
 }
 
 limit none
 echo "training, $train steps a method" >&2
-workers 1 "$train" "$methods" >"$work/trained"
+fixed=$(echo " $methods " | sed 's/ advise / /')
+: >"$work/trained"
+[ -z "${fixed# }" ] || workers 1 "$train" "$fixed" >"$work/trained"
 echo "rate,method,ms,over_alone,processor_ms,bytes,steps_to_loss,seconds_to_loss" >"$dir/torch_net.csv"
 for rate in $rates; do
     limit "$rate"
     workers "$turns" "$steps" "alone $methods" >"$work/timed"
-    awk -F , -v OFS=, -v rate="$rate" 'FNR == NR { at[$1] = $5; next }
+    : >"$work/advised"
+    case " $methods " in *" advise "*) workers 1 "$train" advise >"$work/advised" ;; esac
+    awk -F , -v OFS=, -v rate="$rate" 'FILENAME != timed { at[$1] = $5; next }
         $1 == "alone" { alone = $2 }
         { steps = $1 in at ? at[$1] : "-"
-          print rate, $1, $2, $2 - alone, $3, ($1 == "alone" ? 0 : $4), steps, (steps == "-" ? "-" : sprintf("%.1f", steps * $2 / 1000)) }' "$work/trained" "$work/timed" >"$work/lines"
+          print rate, $1, $2, $2 - alone, $3, ($1 == "alone" ? 0 : $4), steps, (steps == "-" ? "-" : sprintf("%.1f", steps * $2 / 1000)) }' \
+        timed="$work/timed" "$work/trained" "$work/advised" "$work/timed" >"$work/lines"
     cat "$work/lines" >>"$dir/torch_net.csv"
     echo "--- $rate"
     awk -F , 'BEGIN { printf "%-24s %9s %12s %12s %10s %8s %10s\n", "method", "ms/step", "over alone", "processor", "bytes", "steps", "s to 0.40" }
