@@ -409,7 +409,7 @@
           may sum halves; fp16 and bf16 may round at random; nvfp4, e3m0, nf4.
           desc.residual ("bf16", "int8") and gcomp_residual_get.
           powersgd:rank=auto; leadertopk; dct (DeMo); desc.optimizer and gcomp_warning;
-          gcomp_outer_step.
+          gcomp_outer_step; topk:chunk; desc.decay.
           Ranges are multiples of 128 elements; a tensor that is skipped takes no bytes in sums.
      0.2  Classes of results (gcomp_result_class), GCOMP_OUT_OF_STEP, GCOMP_FLOAT_MODE.
           gcomp_describe, gcomp_rounds, gcomp_tensor_name, gcomp_tensor_shape, gcomp_rank,
@@ -581,6 +581,14 @@
      gcomp_residual_get reads a residual of any kind. A save holds residuals as they are kept, and
      cannot be loaded with another desc.residual.
 
+   RESIDUALS THAT DECAY
+     A commit multiplies residuals by desc.decay: residual <- decay * (p - sent), rounded. With less
+     than 1 an element that waits for long counts less: after 14 steps 0.95 leaves half of it. So
+     the mean that all workers get in the end is no longer that of their gradients. Decay is for
+     local training: differences of weights, sparse and every few dozen steps (SparseLoCo: decay
+     0.95, topk:density=0.015625,chunk=4096). gcomp_give_back gives decay * sent back. dct has a
+     decay of its own instead. The momentum of dgc and the tables of fetch do not decay.
+
    PARAMETERS of codecs, and their defaults; other values in parentheses. block: elements that share
    a scale, a power of two from 16 to 65536, or "tensor". density: 1e-9 to 1. 0 and 1: no and yes.
      sign                   block=1024, scale=mean (of |p|; rms: the root mean square)
@@ -605,7 +613,9 @@
      eden                   bits=1 (2, 3, 4), block=4096 (64 to 65536), feedback=0 (1: keeps a
                             residual, with the scale of least error instead of the unbiased one)
      topk                   density=0.01, global=0 (see MANY WORKERS), exact=1 (0: from 0.8 k to
-                            1.25 k elements, which takes little more than one pass over memory)
+                            1.25 k elements, which takes little more than one pass over memory),
+                            chunk=0 (to 65536: the largest of each so many elements, as SparseLoCo
+                            sends them; not with exact=0 or global=1)
      dryden                 density=0.01
      wangni                 density=0.02
      blocktopk              density=0.01, block=256 (elements sent together; not "tensor")
@@ -702,17 +712,18 @@
      that divide by the size of gradients, such as Adam: they keep the rate.
 
    WITH ADAM, AdamW and their like
-     Losses are those of small GPT-2s (0.1 and 0.8 million parameters, four workers, AdamW), beside
-     those without compression; "make adam" measures them.
+     Losses are those of a small GPT-2 (0.1 million parameters, four workers, AdamW, three seeds),
+     beside those without compression at the best rate; seeds differ by 1 %. "make adam" measures.
      Use    int:bits=4 and qsgd (7 times fewer bytes), eden:bits=2 (14): no loss was seen.
-            eden:bits=1 (26): 1.6 %. powersgd:rank=auto, 1/8 of the smaller side: 1 %; rank 4: 2 to
-            3 %.
-     Avoid  sign and onebit of gradients: 3 to 10 %, and NaN at high rates. One size for all
+            eden:bits=1 (24): 0.6 %. powersgd:rank=auto, 1/8 of the smaller side (6): 1.4 %; rank 4
+            (11): 4 %.
+     Avoid  sign and onebit of gradients: 6 to 33 %, and NaN at high rates. One size for all
             elements of a block makes the second moment of most of them three times too large.
             topk:density=0.01, sketch: 12 to 32 %. What waits in the residual comes ten steps late.
             terngrad: 4.5 %. topk:density=0.1: 3 to 8 %.
-     If the optimizer is yours, send momentum instead of gradients: 1-bit Adam, after uncompressed
-     first steps, with sign (26): within 2 %; or Signum with vote. See examples/transformer.c.
+     If the optimizer is yours, send momentum instead of gradients: 1-bit Adam, with sign after
+     uncompressed first steps (22): no loss was seen; or Signum with vote (25): 6 %; or DeMo with
+     dct:top=32 (35): 6 %. See examples/transformer.c.
      Always warm the rate up (5 to 10 % of the steps), clip after the exchange, use beta2 = 0.95.
      Another beta2 or eps, clipping by each worker, and residuals that decay did not help.
      gcomp_warning says this to programs; gcomp_describe does by desc.optimizer.
@@ -1614,6 +1625,8 @@ typedef struct gcomp_desc {
        RESIDUALS in the manual. */
     const char *residual;
     gcomp_optimizer optimizer; /* what follows the exchange; gcomp_describe warns by it */
+    float decay; /* a commit multiplies residuals by it, above 0 to 1; 0: 1. Equal on all workers.
+                    See RESIDUALS THAT DECAY in the manual */
 } gcomp_desc;
 
 /* A tensor: `stack` matrices of rows x cols, back to back. */
@@ -3345,7 +3358,7 @@ enum {
     GCOMP__BY_EPOCHS = 4096, /* what is sent depends on the epoch that gcomp_step tells */
     /* Decoded values have sizes fixed for gradients: AUTO does not quantise means with them. */
     GCOMP__FIXED_SIZES = 8192,
-    GCOMP__DECAYS = 16384 /* a commit multiplies the residual by the codec's third parameter */
+    GCOMP__DECAYS = 16384 /* the residual decays by the codec's third parameter, not by the desc */
 };
 
 enum { GCOMP__MAJORITY = 1, GCOMP__MEAN_OF_SENDERS = 2 }; /* means that are no sums */
@@ -15225,21 +15238,73 @@ static const gcomp__payload gcomp__sparse_payload = {
    with the key that just k would reach by the sample. If these are fewer or more, the k largest.
    Aji, Heafield, EMNLP 2017; Lin et al., ICLR 2018. global=1: in steps only the k largest elements
    of the mean are applied (exact=0: 1.25 k), chosen by the same rule; what a worker sent to other
-   places stays in its residual: gTop-k, Shi et al., ICDCS 2019, without its loss. */
+   places stays in its residual: gTop-k, Shi et al., ICDCS 2019, without its loss.
+
+   chunk=4096: the k largest of each 4096 elements, and of the rest; k by the formula above with n =
+   4096. Sarfi, Therien, Lidin, Belilovsky, SparseLoCo, arXiv 2508.15706. The paper codes a place
+   within a chunk in 12 bits. Here the body is that of any list of elements: 64 of 4096 take 7.5
+   bits a place. */
 #if GCOMP__ONCE(TOPK)
 /* The most elements of a payload. */
 static size_t gcomp__topk_most(const gcomp_codec *codec, size_t n)
 {
-    return codec->param[2] != 0 ? gcomp__sparse_k(codec->param[0], n) : gcomp__about_most(codec, n);
+    const double density = codec->param[0];
+    const size_t chunk = (size_t)codec->param[3];
+    if (codec->param[2] == 0) return gcomp__about_most(codec, n);
+    if (!chunk) return gcomp__sparse_k(density, n);
+    return n / chunk * gcomp__sparse_k(density, chunk) + gcomp__sparse_k(density, n % chunk);
 }
 
-/* Chooses the elements: exactly the k largest, or about k. */
+/* Chooses the k largest of each chunk, one chunk after the other. What is looked for first are
+   elements from three quarters of the least one on that the chunk before sent. If these are too
+   few, a sample of the chunk tells. */
+static gcomp_result gcomp__topk_chunks(const gcomp__call *call, const gcomp_codec *codec,
+                                       gcomp__selection *s)
+{
+    const size_t chunk = (size_t)codec->param[3];
+    uint32_t guess = 1; /* all that is not zero */
+    for (size_t begin = 0; begin < s->n; begin += chunk) {
+        gcomp__selection part = *s; /* the chunk, as a tensor; its elements go behind the others */
+        uint32_t least = 0x7f7fffffu;
+        part.n = gcomp__min(chunk, s->n - begin);
+        gcomp__input_from(&part.in, begin);
+        part.value += s->count;
+        part.index += s->count;
+        part.capacity -= s->count;
+        const size_t k = gcomp__sparse_k(codec->param[0], part.n);
+        GCOMP__TRY(gcomp__sparse_collect(call, &part, guess, guess, k));
+        if (part.count > k) gcomp__sparse_keep(&part, k);
+        else if (part.count < k)
+            GCOMP__TRY(
+                gcomp__sparse_largest(call, &part, gcomp__sparse_guess(call, &part, k, 1), k));
+        for (size_t i = 0; i < part.count; i++) {
+            const uint32_t key = gcomp__bits(part.value[i]) & 0x7fffffffu;
+            least = key < least ? key : least;
+            part.index[i] += (uint32_t)begin;
+        }
+        if (part.count) guess = gcomp__sparse_key(gcomp__bits(0.75f * gcomp__float(least)));
+        s->count += part.count;
+    }
+    return GCOMP_OK;
+}
+
+/* Chooses the elements: exactly the k largest, of the tensor or of each chunk, or about k. */
 static gcomp_result gcomp__topk_select(const gcomp__call *call, const gcomp_codec *codec,
                                        gcomp__selection *s)
 {
     const size_t k = gcomp__sparse_k(codec->param[0], s->n);
     if (codec->param[2] == 0) return gcomp__about_select(call, codec, s);
+    if (codec->param[3] != 0) return gcomp__topk_chunks(call, codec, s);
     return gcomp__sparse_largest(call, s, gcomp__sparse_guess(call, s, k, 1), k);
+}
+
+/* Why these parameters do not fit; NULL: they do. */
+static const char *gcomp__topk_refuse(const double *param, int values)
+{
+    (void)values;
+    return param[3] != 0 && (param[1] != 0 || param[2] == 0)
+               ? "topk:chunk=... chooses exactly, and by chunk: not with exact=0 or global=1"
+               : NULL;
 }
 
 /* global=1: what was sent and is not among the k of the mean goes back into the residual. So the
@@ -15256,9 +15321,9 @@ static const gcomp__selector gcomp__topk = {gcomp__topk_most, gcomp__topk_select
 static const gcomp__method gcomp__row_topk = {
     "topk", 5, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS,
     {GCOMP__NUMBER("density", 0.01, 1e-9, 1, 0), GCOMP__COUNT("global", 0, 0, 1, 0),
-     GCOMP__COUNT("exact", 1, 0, 1, 0)},
+     GCOMP__COUNT("exact", 1, 0, 1, 0), GCOMP__COUNT("chunk", 0, 0, 65536, 0)},
     GCOMP__NO_KERNELS, &gcomp__sparse_payload, &gcomp__gathered,
-    {NULL, &gcomp__topk, gcomp__few_before_adam, gcomp__topk_adapt}};
+    {NULL, &gcomp__topk, gcomp__few_before_adam, gcomp__topk_adapt, NULL, gcomp__topk_refuse}};
 #endif
 
 /* >>method strom: all elements of |p| >= threshold t. Strom, Interspeech 2015.
@@ -21641,6 +21706,11 @@ static gcomp_result gcomp__resolve_desc(gcomp_desc *d, gcomp__schedule *schedule
         return gcomp__fail_field(why, "optimizer", (int64_t)d->optimizer,
                                  "it is none of GCOMP_OPTIMIZER_...");
     GCOMP__TRY(gcomp__resolve_residual(&d->residual, why));
+    if (!(d->decay >= 0 && d->decay <= 1)) {
+        gcomp__say_with(why, "decay is what is kept of a residual: it takes 0 to 1");
+        return GCOMP_INVALID_ARGUMENT;
+    }
+    if (d->decay == 0) d->decay = 1;
     if ((unsigned)isa > GCOMP_ISA_NEON) {
         (void)gcomp__fail_field(why, "isa", (int64_t)isa, "it is none of GCOMP_ISA_...");
         return GCOMP_ISA_UNAVAILABLE;
@@ -23486,18 +23556,49 @@ static double gcomp__residual_squares(const gcomp *gc, const float *residual, un
 }
 
 /* What a residual is multiplied by at the end of a commit. */
-static float gcomp__decay_of(const gcomp__slot *slot)
+static float gcomp__decay_of(const gcomp *gc, const gcomp__slot *slot)
 {
-    return slot->flags & GCOMP__DECAYS ? (float)slot->codec.param[2] : 1;
+    return slot->flags & GCOMP__DECAYS ? (float)slot->codec.param[2] : gc->desc.decay;
+}
+
+typedef struct gcomp__decay_job {
+    const gcomp__set *set;
+    float *residual, decay;
+    unsigned stored; /* how, see >>stored */
+    size_t n;
+} gcomp__decay_job;
+
+/* A task for one chunk: residual <- decay * residual. A small one becomes floats, tile by tile, and
+   is rounded once more. */
+static void gcomp__decay_chunk(void *arg, size_t chunk)
+{
+    const gcomp__decay_job *job = (const gcomp__decay_job *)arg;
+    const gcomp__common_kernels *kernels = gcomp__common(job->set);
+    const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, begin + GCOMP_CHUNK);
+    float tile[GCOMP__TILE];
+    for (size_t i = begin, count; i < end; i += count) {
+        float *const x = job->stored ? tile : job->residual + i;
+        count = gcomp__min(GCOMP__TILE, end - i);
+        if (job->stored) (kernels->unpack)(x, job->residual, job->stored, i, i + count);
+        for (size_t k = 0; k < count; k++) x[k] *= job->decay;
+        if (job->stored)
+            (kernels->pack)(gcomp__residual_at(job->residual, job->stored, i), job->stored, x,
+                            count);
+    }
 }
 
 /* Multiplies a residual, as the method has it, by its decay. */
-static void gcomp__decay(const gcomp *gc, const gcomp__slot *slot, float *residual)
+static void gcomp__decay(const gcomp *gc, const gcomp__slot *slot, float *residual, unsigned stored)
 {
-    const float decay = gcomp__decay_of(slot);
-    const gcomp_input in = gcomp__plain_input(residual);
-    if (residual && decay != 1.0f)
-        (void)(gcomp__common(gc->set)->scale_copy)(residual, &in, 0, slot->n, decay);
+    const gcomp__call call = gcomp__call_in(gc, slot->method);
+    gcomp__decay_job job;
+    job.set = gc->set;
+    job.residual = residual;
+    job.decay = gcomp__decay_of(gc, slot);
+    job.stored = stored;
+    job.n = slot->n;
+    if (residual && job.decay != 1.0f)
+        gcomp__run(&call, gcomp__chunks(slot->n), gcomp__decay_chunk, &job);
 }
 
 /* After a commit: what gcomp__open_residual gave goes back. */
@@ -23572,7 +23673,7 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__call *
             sink.weight = 1.0f / (float)count;
             sink.y = (float *)y;
             gcomp__decode_with(&rest, &sink);
-            gcomp__decay(gc, slot, sink.residual);
+            gcomp__decay(gc, slot, sink.residual, sink.stored);
             gcomp__close_residual(gc, slot);
             return;
         }
@@ -23582,7 +23683,7 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__call *
     if (own && slot->residual) gcomp__decode_with(call, &sink);
     /* nothing was sent: all of p stays */
     if (!own && slot->residual) gcomp__absorb_all(call, &sink, slot->n);
-    gcomp__decay(gc, slot, sink.residual);
+    gcomp__decay(gc, slot, sink.residual, sink.stored);
     gcomp__close_residual(gc, slot);
     if (count) gcomp__add_all(call, payloads, lengths, count, y, y_type, slot->n);
 }
@@ -23691,7 +23792,7 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
     gcomp_result result = gcomp__check_for(gc, slot, payload, length);
     if (result == GCOMP_OK && slot->stored) gcomp__unpack_part(gc, slot, e, 0, slot->n);
     if (result == GCOMP_OK)
-        result = gcomp_decode_add(payload, length, gcomp__decay_of(slot), e, slot->n, &exec);
+        result = gcomp_decode_add(payload, length, gcomp__decay_of(gc, slot), e, slot->n, &exec);
     if (result == GCOMP_OK && slot->stored)
         (gcomp__common(gc->set)->pack)((float *)slot->residual, slot->stored, e, slot->n);
     gcomp__fp_leave(mode);
@@ -24698,6 +24799,7 @@ static uint32_t gcomp__crc_options(const gcomp *gc)
     uint32_t crc = 0;
     for (size_t i = 0; i < 8; i++) crc = gcomp__crc_number(gc, crc, options[i]);
     crc = gcomp__crc_schedule(gc, crc);
+    if (d->decay != 1.0f) crc = gcomp__crc_number(gc, crc, gcomp__bits(d->decay));
     if (!d->bucket_bytes && !d->comm.start) return crc;
     crc = gcomp__crc_number(gc, crc, d->bucket_bytes);
     return gcomp__crc_number(gc, crc, d->comm.start != NULL);
@@ -24841,7 +24943,7 @@ static gcomp_result gcomp__frame_agrees(gcomp *gc, size_t w)
         what = " has another list of tensors than";
     else if (memcmp(f + GCOMP__AT_SEED, mine + GCOMP__AT_SEED, 4)) what = " has another seed than";
     else if (memcmp(f + GCOMP__AT_OPTIONS, mine + GCOMP__AT_OPTIONS, 4))
-        what = " has other options (feedback, residual, checksum, schedule, check_every, "
+        what = " has other options (feedback, residual, decay, checksum, schedule, check_every, "
                "aggregate, bucket_bytes, callbacks) than";
     if (what) return gcomp__disagree(gc, GCOMP_MISMATCH, w, what);
     if (gcomp__get64(f + GCOMP__AT_STEP) != gc->step) return gcomp__out_of_step(gc, w, f);
@@ -25928,7 +26030,7 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
         gc->p_squares += slot->p_squares;
         if (slot->residual) gc->e_squares += gcomp__lost(gc, slot, &work);
     }
-    gcomp__decay(gc, slot, work.residual);
+    gcomp__decay(gc, slot, work.residual, work.stored);
     gcomp__close_residual(gc, slot);
     /* where the mean is not in the caller's gradient yet */
     if (work.y_type != dtype)
@@ -27387,6 +27489,7 @@ GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
     F(gcomp_desc, check_every) F(gcomp_desc, isa) F(gcomp_desc, allocator) \
     F(gcomp_desc, parallel) F(gcomp_desc, clock) F(gcomp_desc, clock_user) F(gcomp_desc, why) \
     F(gcomp_desc, why_capacity) F(gcomp_desc, residual) F(gcomp_desc, optimizer) \
+    F(gcomp_desc, decay) \
     S(gcomp_tensor) F(gcomp_tensor, name) F(gcomp_tensor, rows) F(gcomp_tensor, cols) \
     F(gcomp_tensor, stack) F(gcomp_tensor, dtype) F(gcomp_tensor, codec) \
     S(gcomp_step) F(gcomp_step, scale) F(gcomp_step, learning_rate) F(gcomp_step, epoch) \

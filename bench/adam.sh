@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.."
 dir=build
 jobs=2
 recipes="none bf16 int:bits=4 qsgd eden:bits=2 eden:bits=1 powersgd:rank=auto powersgd:rank=4 sign topk:density=0.01 \
-adam1bit/qsgd|sign adam1bit:refresh=0/none|sign signum/vote demo/dct:top=32 demo/dct:top=32+int:bits=4"
+adam1bit/qsgd|sign adam1bit:refresh=0/none|sign signum/vote demo/dct:top=32 demo/dct:top=32+bf16 demo/dct:top=32+int:bits=4"
 rates="0.003 0.006"
 seeds="1 2 3"
 model="--layers 2 --channels 64 --context 32 --batch 4 --steps 1000"
@@ -88,7 +88,7 @@ cat "$dir"/adam/*/line >>"$dir/adam.csv"
 status=0
 awk -F , -v recipes="$recipes" -v quick="$quick" -v best="$dir/adam/best" '
     BEGIN { bars = "bf16 1 1 1;int:bits=4 1 1 1;qsgd 1 1 1;eden:bits=2 1 1 1;eden:bits=1 2 1 1;powersgd:rank=auto 1.5 5 5;" \
-                   "adam1bit/qsgd|sign 2 5 20;demo/dct:top=32+int:bits=4 10 40 40"
+                   "adam1bit/qsgd|sign 2 5 20;demo/dct:top=32+bf16 10 40 40"
             n = split(bars, b, ";")
             for (i = 1; i <= n; i++) { split(b[i], f, " "); most[f[1]] = f[2]; ratio[f[1]] = f[3]; end[f[1]] = f[4] } }
     FNR == 1 { next }

@@ -240,7 +240,7 @@ fi
 
 if [ -n "$pattern" ]; then
     [ -n "$rows" ] || rows="synchronous powersgd:rank=4|synchronous sign|synchronous topk:density=0.01+int:bits=4|\
-outer int:bits=4|streaming int:bits=4, delay 2"
+outer int:bits=4|outer eden, mu 0.5|outer topk by chunks, mu 0.5|streaming int:bits=4, delay 2"
     echo "rate,row,steps,seconds_to_loss,ms_a_step,bytes_a_step,expected_seconds" >"$dir/net-pattern.csv"
     for rate in $rates; do
         limit "$rate"

@@ -13,7 +13,8 @@
    Leaves    the local optimizer: any will do, and its state is never exchanged
    Build     cc -O2 -I. examples/outer.c gcomp_impl.c -o build/outer -lopenblas -lz -lm -pthread
    Run       build/outer [OPTION]...   train_pattern.h has the options
-   Papers    Douillard et al.: DiLoCo, arXiv 2311.08105; Streaming DiLoCo, arXiv 2501.18512
+   Papers    Douillard et al.: DiLoCo, arXiv 2311.08105; Streaming DiLoCo, arXiv 2501.18512; Sarfi
+             et al.: SparseLoCo, arXiv 2508.15706 (sparse differences, residuals that decay)
 
    NaN       The frames tell it to all: GCOMP_NOT_FINITE. Nobody takes the outer step. The worker
              whose weights are not finite begins again at `start`.
@@ -159,7 +160,8 @@ static gcomp_result outer_end(outer_loop *o, float *x)
 
 #include "train_pattern.h"
 
-/* with: H, outer rate, mu, delay; a delay cuts the weights into a fragment for each layer. */
+/* with: H, outer rate, mu, delay, decay of residuals; a delay cuts the weights into a fragment for
+   each layer. */
 static int outer_train(pattern_worker *w, const pattern *p)
 {
     outer_loop o = {0};
@@ -168,6 +170,7 @@ static int outer_train(pattern_worker *w, const pattern *p)
     const int streaming = p->with[3] > 0;
     desc.codec = p->codec;
     desc.comm = w->comm;
+    desc.decay = (float)p->with[4];
     o.every = (size_t)p->with[0];
     o.rate = (float)p->with[1];
     o.mu = (float)p->with[2];
@@ -215,6 +218,12 @@ int main(int argc, char **argv)
          .with = {20, 0.7, 0.9}},
         {.name = "outer sign", .codec = "sign", .train = outer_train, .adam = 1,
          .with = {20, 0.7, 0.9}},
+        {.name = "outer eden, mu 0.5", .codec = "eden", .train = outer_train, .adam = 1,
+         .with = {20, 1, 0.5}},
+        /* the sparse differences of SparseLoCo, whose residuals decay */
+        {.name = "outer topk by chunks, mu 0.5",
+         .codec = "topk:density=0.0625,chunk=4096+int:bits=4", .train = outer_train, .adam = 1,
+         .with = {20, 1, 0.5, 0, 0.95}, .fewer = 500},
         {.name = "local AdamW, averaged", .codec = "none", .train = outer_train, .adam = 1,
          .with = {20, 1, 0}},
         /* 5 % above the loss of a prototype */

@@ -32,7 +32,7 @@ typedef struct pattern {
     const char *codec; /* of what is exchanged */
     int (*train)(struct pattern_worker *w, const struct pattern *p); /* 0, or 1 after a sentence */
     int adam;          /* the local optimizer is AdamW, else SGD */
-    double with[4];    /* numbers for train, see each example */
+    double with[5];    /* numbers for train, see each example */
     const char *beside; /* the row that it is compared with; NULL: the first */
     double most;       /* its loss is at most so many percent above that one's; 0: no bar */
     double below;      /* its loss is at most that; 0: no bar */

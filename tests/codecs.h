@@ -167,6 +167,8 @@ static const struct listed_codec {
     {0xaf8a37e4da5e169eu, LARGEST_ONLY,  1, 0, 0, "topk:exact=0"},
     {0x8f7ef876fde38a31u, LARGEST_ONLY,  0, 0, 1, "topk:density=0.2,exact=0"},
     {0x5d6634ce17b0fcd1u, LARGEST_ONLY,  0, 0, 0, "topk:density=0.3,exact=0+int"},
+    {0x241290ffb015b4dcu, LARGEST_ONLY,  0, 0, 1, "topk:density=0.1,chunk=100"},
+    {0x8e856e4d3a880989u, LARGEST_ONLY,  1, 0, 0, "topk:density=0.015625,chunk=4096+int:bits=2,block=1024"},
     {0xace73c23d9e15053u, LARGEST_ONLY,  1, 0, 0, "dryden"},
     {0x659a30754313ccaau, LARGEST_ONLY,  0, 0, 1, "dryden:density=0.1"},
     {0x56ce0fd640e4e9b6u, LARGEST_ONLY,  0, 0, 0, "dryden:density=0.1+onebit:block=tensor"},

@@ -475,6 +475,15 @@ def one_worker_compresses_commits_and_gets_back():
         assert np.array_equal(grad, sent)
         raises(TypeError, lambda: gc.commit(0, payload, payload))
         raises(gcomp.Error, lambda: gc.commit(0, grad, b"x" * 40), "NOT_A_PAYLOAD")
+    with gcomp.open("topk:density=0.02,chunk=500", decay=0.5) as gc:
+        gc.add_tensor("w", 100, 20)
+        grad = noise(2000)
+        payload = gc.compress(0, 0, grad)
+        gc.commit(0, grad, payload)
+        sent = np.asarray(gcomp.decode(payload, 2000))
+        assert np.array_equal(gc.residual(0), (grad - sent) / 2) and np.all(np.count_nonzero(sent.reshape(4, 500), 1) == 10)
+    raises(gcomp.Error, lambda: gcomp.open("sign", decay=2), "decay")
+    raises(TypeError, lambda: gcomp.open("sign", decay="much"))
     codec, found = gcomp.rounds("powersgd:rank=2", "w", 100, 50)
     assert str(codec) == "powersgd:rank=2" and [r.kind for r in found] == ["allreduce", "allreduce"] and found[0].dtype == "fp32"
     assert gcomp.memory_needed("sign", [("w", 100, 50), ("b", 7)]) > 20000

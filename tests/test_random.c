@@ -939,12 +939,12 @@ static int method_is(const gcomp_codec *codec, const char *name, char *text)
            (text[length] == 0 || text[length] == ':' || text[length] == '+');
 }
 
-/* e <- decay * e, as a commit does where the codec says so. */
-static void decay(const gcomp_codec *codec, float *e, size_t n)
+/* e <- decay * e, as a commit does where the codec or the desc says so. */
+static void decay(const gcomp_desc *desc, const gcomp_codec *codec, float *e, size_t n)
 {
     char text[TEXT];
-    if (!method_is(codec, "dct", text)) return;
-    for (size_t i = 0; i < n; i++) e[i] *= (float)codec->param[2];
+    const float by = method_is(codec, "dct", text) ? (float)codec->param[2] : desc->decay;
+    for (size_t i = 0; i < n && (by != 0 || method_is(codec, "dct", text)); i++) e[i] *= by;
 }
 
 /* The step by the codec layer, where it can be had: before the step. */
@@ -974,7 +974,7 @@ static void predict(const crew *c, model *m, const gcomp_step *step, unsigned sk
             if (weight_of(c, w, step) == 0) known = 0; /* there 0 is 1 */
         m->conserves[t] =
             m->old[0][t] && !method_is(codec, "dgc", text) && !method_is(codec, "fetch", text) &&
-            !method_is(codec, "dct", text);
+            !method_is(codec, "dct", text) && c->desc.decay == 0;
         if (method_is(codec, "powersgd", text) && strstr(text, "momentum")) m->conserves[t] = 0;
         for (size_t w = 0; w < c->world && m->conserves[t] && method_is(codec, "powersgd", text);
              w++)
@@ -1000,7 +1000,7 @@ static void predict(const crew *c, model *m, const gcomp_step *step, unsigned sk
             if (gcomp_encode(codec, &in, &exec, payload[w], bound, &length[w]) ||
                 (m->e[w][t] && gcomp_retain(payload[w], length[w], &in, m->e[w][t], &exec)))
                 known = 0;
-            if (m->e[w][t]) decay(codec, m->e[w][t], n);
+            if (m->e[w][t]) decay(&c->desc, codec, m->e[w][t], n);
             if (!known)
                 for (size_t v = 0; v <= w; v++) free(payload[v]);
         }
@@ -1782,7 +1782,7 @@ static void make_one_way(void)
         in.scale = 1;
         in.rows = n;
         const gcomp_result retained = gcomp_retain(payload[0], length[0], &in, e, NULL);
-        decay(gcomp_tensor_codec(group.gc[w], t), e, n);
+        decay(&group.desc, gcomp_tensor_codec(group.gc[w], t), e, n);
         MUST(retained == GCOMP_OK && !memcmp(e, gcomp_residual(group.gc[w], t), 4 * n),
              "commit keeps another residual than retain");
     }
@@ -1849,6 +1849,7 @@ static void draw_job(void)
                    : once_in(2) ? GCOMP_AGGREGATE_TWO_SHOT
                                 : GCOMP_AGGREGATE_SCATTER;
     d->check_every = (uint32_t)below(4);
+    d->decay = once_in(6) ? 0.75f : 0; /* 0: 1 */
     d->isa = draw_isa();
     d->codec = job.list;
     d->comm = comm_of(&group, 0, group.world);
@@ -1900,11 +1901,11 @@ static void describe(void)
     plan[0] = 0;
     say("# %d workers, codec %s, schedule %s, aggregate %d, bucket_bytes %d, min_elements %d, "
         "options%s%s%s%s, check_every %d, "
-        "set %s\n",
+        "decay %g, set %s\n",
         (int)group.world, d->codec, d->schedule ? d->schedule : "none", (int)d->aggregate,
         (int)d->bucket_bytes, (int)d->min_elements, d->compress_vectors ? " compress_vectors" : "",
         d->no_error_feedback ? " no_error_feedback" : "", d->no_checksum ? " no_checksum" : "",
-        d->measure ? " measure" : "", (int)d->check_every, gcomp_isa_name(d->isa));
+        d->measure ? " measure" : "", (int)d->check_every, (double)d->decay, gcomp_isa_name(d->isa));
     for (size_t t = 0; t < job.count; t++) {
         gcomp_codec_format(gcomp_tensor_codec(group.gc[0], t), codec, sizeof codec);
         say("# tensor %d: %d x %d x %d of type %d, %s%s\n", (int)t, (int)job.tensor[t].rows,

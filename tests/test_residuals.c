@@ -422,6 +422,144 @@ static void test_tensors_alone_keep_small_residuals(void)
         }
 }
 
+/* ---------------- residuals that decay */
+
+/* After a step of both from the same residuals: those of a are 3/4 of those of b, rounded as they are kept. Block methods round
+   them before, too. */
+static void compare_decayed(const group *a, const group *b, const char *kind, const char *what)
+{
+    static float kept[MOST_ROOM], plain[MOST_ROOM], twice[MOST_ROOM];
+    for (size_t w = 0; w < a->world; w++)
+        for (size_t t = 0; t < a->count; t++) {
+            const size_t bytes = 4 * a->n[t];
+            const float *e = gcomp_residual(b->gc[w], t);
+            CHECK(!memcmp(a->grad[w][t], b->grad[w][t], bytes));
+            if (!e) continue;
+            CHECK(gcomp_residual_get(a->gc[w], t, kept) == GCOMP_OK);
+            memcpy(twice, e, bytes);
+            plain_keep(kind, twice, a->n[t]);
+            for (size_t i = 0; i < a->n[t]; i++) {
+                /* dct has a decay of its own, which counts instead */
+                plain[i] = strncmp(what, "dct", 3) ? 0.75f * e[i] : e[i];
+                twice[i] *= 0.75f;
+            }
+            plain_keep(kind, plain, a->n[t]);
+            plain_keep(kind, twice, a->n[t]);
+            const int same = !memcmp(kept, plain, bytes) || !memcmp(kept, twice, bytes);
+            if (!same) printf("# %s, %s, world %d: the residual of tensor %d\n", what, kind, (int)a->world, (int)t);
+            CHECK(same);
+        }
+}
+
+static void decay(const char *kind, const gcomp_desc *base, size_t world, const char *codec, const size_t *n)
+{
+    const char *const codecs[] = {codec, codec, codec};
+    gcomp_desc with = *base, without = *base;
+    group a, b;
+    with.residual = kind;
+    with.decay = 0.75f;
+    group_open(&a, world, &with, codecs, n, MOST_TENSORS);
+    group_open(&b, world, &without, codecs, n, MOST_TENSORS);
+    for (uint64_t step = 0; step < 3; step++) {
+        for (size_t w = 0; w < world; w++)
+            for (size_t t = 0; t < MOST_TENSORS; t++) {
+                float *to = (float *)(uintptr_t)gcomp_residual(b.gc[w], t);
+                if (to) CHECK(gcomp_residual_get(a.gc[w], t, to) == GCOMP_OK);
+            }
+        group_fill(&a, step);
+        group_fill(&b, step);
+        group_step(&a);
+        group_step(&b);
+        CHECK(all_are(&a, GCOMP_OK) && all_are(&b, GCOMP_OK));
+        compare_decayed(&a, &b, kind, codec);
+    }
+    group_close(&a);
+    group_close(&b);
+}
+
+static void test_residuals_decay_whatever_makes_the_mean(void)
+{
+    static const gcomp_aggregate ways[] = {GCOMP_AGGREGATE_AUTO, GCOMP_AGGREGATE_SHARDS, GCOMP_AGGREGATE_TWO_SHOT,
+                                           GCOMP_AGGREGATE_SCATTER};
+    for (size_t c = 0; c < ALL_CODECS; c++) {
+        if (!codec_list[c].steps) continue;
+        for (size_t way = 0; way < 4; way++) {
+            gcomp_desc desc = desc_of(NULL, ways[way]);
+            const gcomp_tensor tensor = tensor_of(0, shapes[c % 4][0], codec_list[c].text);
+            if (way % 2) desc.parallel.run = run_backwards, desc.measure = 1;
+            if (gcomp_memory_needed(&desc, &tensor, 1) == 0) continue; /* not every codec can be scattered */
+            decay(kinds[(c + way) % 3], &desc, 3, codec_list[c].text, shapes[c % 4]);
+            decay(kinds[(c + way + 1) % 3], &desc, 1, codec_list[c].text, shapes[(c + 1) % 4]);
+        }
+    }
+}
+
+/* gcomp_commit decays what waits; gcomp_give_back gives back what would have decayed with it. A step that fails, and a
+   gradient that is not finite, leave the residual as it was. */
+static void test_tensors_alone_decay(void)
+{
+    static const char *const texts[] = {"sign", "topk:density=0.1", "int:bits=4"};
+    static const size_t n[1] = {700};
+    static float p[700], sent[700], e[700];
+    for (size_t c = 0; c < 3; c++) {
+        static uint8_t bytes[GCOMP_BOUND(700)];
+        gcomp_desc desc = desc_of(NULL, GCOMP_AGGREGATE_AUTO);
+        size_t length = 0, wrong = 0;
+        group g;
+        desc.decay = 0.5f;
+        group_open(&g, 1, &desc, texts + c, n, 1);
+        memset(e, 0, sizeof e);
+        for (uint64_t step = 3; step < 6; step++) {
+            float *grad = g.grad[0][0];
+            group_fill(&g, step);
+            for (size_t i = 0; i < n[0]; i++) p[i] = grad[i] + e[i];
+            CHECK(gcomp_compress(g.gc[0], 0, step, grad, bytes, sizeof bytes, &length) == GCOMP_OK);
+            CHECK(gcomp_decode(bytes, length, sent, n[0], NULL) == GCOMP_OK);
+            CHECK(gcomp_commit(g.gc[0], 0, grad, step == 4 ? NULL : bytes, length, NULL, NULL, 0) == GCOMP_OK);
+            CHECK(gcomp_residual_get(g.gc[0], 0, e) == GCOMP_OK);
+            for (size_t i = 0; i < n[0]; i++) wrong += e[i] != 0.5f * (step == 4 ? p[i] : p[i] - sent[i]);
+        }
+        CHECK(gcomp_give_back(g.gc[0], 0, bytes, length) == GCOMP_OK);
+        for (size_t i = 0; i < n[0]; i++) wrong += gcomp_residual(g.gc[0], 0)[i] != e[i] + 0.5f * sent[i];
+        g.grad[0][0][7] = INFINITY;
+        memcpy(e, gcomp_residual(g.gc[0], 0), sizeof e);
+        group_step(&g);
+        CHECK(all_are(&g, GCOMP_NOT_FINITE) && !memcmp(e, gcomp_residual(g.gc[0], 0), sizeof e));
+        CHECK(wrong == 0);
+        group_close(&g);
+    }
+}
+
+static void test_a_decay_is_checked(void)
+{
+    static const float wrong[] = {-0.5f, 1.5f, NAN, INFINITY};
+    static const char *const codec[1] = {"sign"};
+    static const size_t n[1] = {300};
+    char why[256];
+    group g;
+    gcomp *gc;
+    gcomp_desc desc = desc_of(NULL, GCOMP_AGGREGATE_AUTO);
+    for (size_t i = 0; i < 4; i++) {
+        desc.decay = wrong[i];
+        desc.why = why;
+        desc.why_capacity = sizeof why;
+        CHECK(gcomp_open(&gc, &desc) == GCOMP_INVALID_ARGUMENT && !gc && strstr(why, "decay"));
+    }
+    desc = desc_of(NULL, GCOMP_AGGREGATE_AUTO);
+    group_open(&g, 2, &desc, codec, n, 1);
+    gcomp_close(g.gc[1]); /* another decay on another worker */
+    desc.decay = 0.9f;
+    desc.comm.rank = 1;
+    desc.comm.world = 2;
+    CHECK(gcomp_open(&g.gc[1], &desc) == GCOMP_OK);
+    const gcomp_tensor tensor = tensor_of(0, n[0], codec[0]);
+    CHECK(gcomp_add_tensor(g.gc[1], &tensor) == GCOMP_OK);
+    group_fill(&g, 0);
+    group_step(&g);
+    CHECK(all_are(&g, GCOMP_MISMATCH) && strstr(gcomp_error(g.gc[0]), "decay"));
+    group_close(&g);
+}
+
 /* ---------------- saves, and workers that come and go */
 
 enum { SAVE_ROOM = 200000 };
@@ -941,6 +1079,9 @@ int main(void)
     RUN(test_residuals_stay_when_codecs_change);
     RUN(test_what_rounding_changes_is_bounded);
     RUN(test_tensors_alone_keep_small_residuals);
+    RUN(test_residuals_decay_whatever_makes_the_mean);
+    RUN(test_tensors_alone_decay);
+    RUN(test_a_decay_is_checked);
     RUN(test_a_save_brings_back_every_bit);
     RUN(test_saves_have_the_bytes_that_the_format_says);
     RUN(test_a_save_of_another_kind_is_refused);

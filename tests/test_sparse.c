@@ -104,6 +104,90 @@ static void test_inexact_topk_sends_about_k_of_the_largest(void)
             }
 }
 
+/* Places of a chunk in the order in which topk takes them: the largest |p| first, of equal ones the first. */
+static int by_size(const void *x, const void *y)
+{
+    const size_t i = *(const size_t *)x, j = *(const size_t *)y;
+    const double a = fabs((double)p[i]), b = fabs((double)p[j]);
+    return a > b ? -1 : a < b ? 1 : i < j ? -1 : i > j;
+}
+
+/* Also where the size of elements changes from chunk to chunk, so that what one chunk sends tells nothing of the next. */
+static void check_chunks(const char *text, size_t n, size_t chunk, double density)
+{
+    static size_t place[LARGEST];
+    CHECK(send(text, n) == GCOMP_OK);
+    for (size_t begin = 0, end; begin < n; begin = end) {
+        end = n - begin > chunk ? begin + chunk : n;
+        const size_t k = share(density, end - begin);
+        size_t wrong = 0;
+        for (size_t i = begin; i < end; i++) place[i] = i;
+        qsort(place + begin, end - begin, sizeof *place, by_size);
+        for (size_t i = begin; i < end; i++) wrong += d[place[i]] != (i - begin < k ? p[place[i]] : 0);
+        CHECK(wrong == 0);
+    }
+}
+
+static void test_topk_by_chunks_sends_the_largest_of_each(void)
+{
+    static const size_t chunks[] = {1, 7, 64, 1000, 4096, 65536};
+    static const double densities[] = {1e-9, 0.015625, 0.2, 1};
+    for (size_t c = 0; c < 6; c++)
+        for (size_t share_of = 0; share_of < 4; share_of++)
+            for (int shape = 0; shape < SHAPES; shape++)
+                for (size_t s = 0; s < SIZES; s++) {
+                    char text[64];
+                    if (chunks[c] < 64 && sizes[s] > 5000) continue; /* as many chunks suffice */
+                    snprintf(text, sizeof text, "topk:density=%g,chunk=%zu", densities[share_of], chunks[c]);
+                    fill(shape, sizes[s]);
+                    for (size_t i = 0; shape == HEAVY && i < sizes[s]; i++) {
+                        g[i] *= (float)ldexp(1, (int)(mix(i / 1500) % 80) - 40);
+                        p[i] = g[i] + e[i];
+                    }
+                    check_chunks(text, sizes[s], chunks[c], densities[share_of]);
+                }
+}
+
+/* SparseLoCo's message: 64 of 4096, with values of 2 bits, and of 1 bit. */
+static void test_an_element_of_a_chunk_takes_less_than_ten_bits(void)
+{
+    static const char *const texts[] = {"topk:density=0.015625,chunk=4096+int:bits=2,block=1024", "topk:density=0.015625,chunk=4096+sign"};
+    static const double most[] = {9.6, 8.6};
+    const size_t n = 1 << 20;
+    float *x = (float *)malloc(4 * n);
+    for (size_t i = 0; i < n; i++) x[i] = normal(i);
+    for (size_t t = 0; t < 2; t++) {
+        gcomp_input in = {0};
+        gcomp_exec exec = {0};
+        gcomp_codec codec;
+        size_t length = 0;
+        CHECK(gcomp_codec_parse(&codec, texts[t], NULL, 0) == GCOMP_OK);
+        in.grad = x;
+        in.rows = n;
+        exec.isa = isa;
+        exec.scratch_bytes = gcomp_scratch(&codec, n);
+        exec.scratch = malloc(exec.scratch_bytes);
+        uint8_t *to = (uint8_t *)malloc(gcomp_bound(&codec, n));
+        CHECK(gcomp_encode(&codec, &in, &exec, to, gcomp_bound(&codec, n), &length) == GCOMP_OK);
+        const double bits = 8 * (double)length / (double)(n / 64);
+        if (bits > most[t]) printf("# %s: %.2f bits an element\n", texts[t], bits);
+        CHECK(bits > 1 && bits <= most[t]);
+        free(to);
+        free(exec.scratch);
+    }
+    free(x);
+}
+
+static void test_chunks_need_an_exact_choice(void)
+{
+    static const char *const texts[] = {"topk:exact=0,chunk=4096", "topk:global=1,chunk=4096"};
+    gcomp_codec codec;
+    char why[256];
+    for (size_t t = 0; t < 2; t++)
+        CHECK(gcomp_codec_parse(&codec, texts[t], why, sizeof why) == GCOMP_BAD_CODEC && strstr(why, "chunk"));
+    CHECK(gcomp_codec_parse(&codec, "topk:chunk=65537", why, sizeof why) == GCOMP_BAD_CODEC);
+}
+
 static void test_strom_sends_what_reaches_the_threshold(void)
 {
     static const char *const thresholds[] = {"0.5", "0.75", "1e-20", "1e20"};
@@ -604,7 +688,7 @@ static void test_nothing_is_lost_with_feedback(void)
 
 static void test_numbers_that_are_not_finite_are_refused(void)
 {
-    static const char *const texts[] = {"topk:exact=0", "strom", "strom:threshold=1e20", "nonzero", "dryden", "dryden:density=1",
+    static const char *const texts[] = {"topk:exact=0", "topk:chunk=64", "strom", "strom:threshold=1e20", "nonzero", "dryden", "dryden:density=1",
                                         "wangni", "wangni:density=1", "adacomp", "adacomp:bin=7", "blocktopk",
                                         "blocktopk:density=0.1,block=16"};
     static const float bad[] = {NAN, INFINITY, -INFINITY};
@@ -619,7 +703,7 @@ static void test_numbers_that_are_not_finite_are_refused(void)
 
 static void test_halves_give_the_bytes_of_the_floats_they_mean(void)
 {
-    static const char *const texts[] = {"topk:density=0.1,exact=0", "strom:threshold=0.5", "nonzero", "dryden:density=0.1",
+    static const char *const texts[] = {"topk:density=0.1,exact=0", "topk:chunk=500", "strom:threshold=0.5", "nonzero", "dryden:density=0.1",
                                         "wangni:density=0.1", "adacomp:bin=50",
                                         "blocktopk:density=0.1,block=64"};
     static uint16_t half[5000];
@@ -656,7 +740,7 @@ static void test_halves_give_the_bytes_of_the_floats_they_mean(void)
 
 static void test_scratch_of_a_byte_less_is_refused(void)
 {
-    static const char *const texts[] = {"topk:exact=0", "strom", "nonzero", "dryden", "wangni", "adacomp", "blocktopk"};
+    static const char *const texts[] = {"topk:exact=0", "topk:chunk=64", "strom", "nonzero", "dryden", "wangni", "adacomp", "blocktopk"};
     for (size_t c = 0; c < sizeof texts / sizeof *texts; c++) {
         gcomp_codec codec;
         gcomp_input in;
@@ -852,6 +936,9 @@ int main(void)
     for (int i = GCOMP_ISA_SCALAR; i <= GCOMP_ISA_NEON; i++) {
         isa = (gcomp_isa)i;
         if (!isa_is_wanted(isa)) continue;
+        RUN(test_topk_by_chunks_sends_the_largest_of_each);
+        RUN(test_an_element_of_a_chunk_takes_less_than_ten_bits);
+        RUN(test_chunks_need_an_exact_choice);
         RUN(test_inexact_topk_sends_about_k_of_the_largest);
         RUN(test_strom_sends_what_reaches_the_threshold);
         RUN(test_nonzero_is_lossless);

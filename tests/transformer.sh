@@ -20,7 +20,7 @@ same() { # what is compared, file, file
     [ -n "$(digest "$2")" ] && [ "$(digest "$2")" = "$(digest "$3")" ] || fail "$1: $(line "$2") | $(line "$3")"
 }
 tried=0
-for method in adamw/none adamw/int:bits=4 adamw/powersgd:rank=4 adam1bit/ "adam1bit:refresh=0/none|sign" signum/; do
+for method in adamw/none adamw/int:bits=4 adamw/powersgd:rank=4 adam1bit/ "adam1bit:refresh=0/none|sign" signum/ demo/; do
     refresh=
     case $method in adam1bit/) refresh="--refresh 5" ;; esac
     for world in 1 2 4 5; do
@@ -51,7 +51,7 @@ for method in adamw/none adamw/int:bits=4 adamw/powersgd:rank=4 adam1bit/ "adam1
     line $out/half | grep -q 'replicas identical' || fail "$method, bf16: $(line $out/half)"
     [ "$(digest $out/half)" != "$(digest $out/four)" ] || fail "$method: bf16 gradients have the bits of fp32"
 done
-[ $tried -ge 24 ] || fail "only $tried runs"
+[ $tried -ge 28 ] || fail "only $tried runs"
 # It learns: far below the loss of a text whose characters are independent (the files of this repository: about 3.1).
 timeout 120 "$program" --text gcomp.h --layers 1 --channels 64 --context 32 --steps 150 --rate 0.01 --bare --out $out/files >$out/learns
 line $out/learns | awk '{ sub(/,/, "", $2); exit !($2 < 2.7) }' || fail "it does not learn: $(line $out/learns)"

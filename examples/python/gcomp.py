@@ -84,7 +84,7 @@ _Desc = _struct("gcomp_desc", (c_char_p, "codec", "schedule"), (_CommStruct, "co
                 (c_size_t, "min_elements"), (c_int, "compress_vectors", "no_error_feedback", "no_checksum", "measure", "aggregate"),
                 (c_size_t, "bucket_bytes"), (c_uint32, "check_every"), (c_int, "isa"), (_Allocator, "allocator"), (_Parallel, "parallel"),
                 (_CLOCK, "clock"), (c_void_p, "clock_user", "why"), (c_size_t, "why_capacity"), (c_char_p, "residual"),
-                (c_int, "optimizer"))
+                (c_int, "optimizer"), (c_float, "decay"))
 _Tensor = _struct("gcomp_tensor", (c_char_p, "name"), (c_size_t, "rows", "cols", "stack"), (c_int, "dtype"), (c_char_p, "codec"))
 _Step = _struct("gcomp_step", (c_float, "scale", "learning_rate"), (c_uint32, "epoch"), (c_double, "samples", "batch"))
 _Request = _struct("gcomp_request", (c_int, "kind"), (c_uint32, "id"), (c_void_p, "send", "recv"), (c_size_t, "stride"),
@@ -919,8 +919,8 @@ def _desc(codec: Any, comm: Any, node: Any, options: dict, raised: list) -> Tupl
                  bucket_bytes=lambda v: _size(v, "bucket_bytes"), check_every=lambda v: _bounded(v, "check_every", 2 ** 32 - 1),
                  schedule=lambda v: _text(v, "schedule"), residual=lambda v: _text(v, "residual"),
                  aggregate=lambda v: _choice(v, _AGGREGATES, "aggregate"), isa=lambda v: _choice(v, _ISAS, "isa"),
-                 optimizer=lambda v: _choice(v, _OPTIMIZERS, "optimizer"), compress_vectors=bool, no_error_feedback=bool,
-                 no_checksum=bool, measure=bool)
+                 optimizer=lambda v: _choice(v, _OPTIMIZERS, "optimizer"), decay=lambda v: _real(v, "decay"), compress_vectors=bool,
+                 no_error_feedback=bool, no_checksum=bool, measure=bool)
     for name, value in options.items():
         if name == "clock":
             if value is not None:
@@ -945,8 +945,8 @@ def _tensor(name: str, rows: int, cols: int, stack: int, dtype: str, codec: Any)
 def open(codec: Union[str, Codec, None] = None, *, comm: Optional[Comm] = None, node: Optional[Comm] = None, **options: Any) -> "Gcomp":
     """An object: gcomp_open. The options are those of gcomp_desc, with its defaults: schedule, seed, min_elements, compress_vectors,
     no_error_feedback, no_checksum, measure, aggregate ("auto", "gather", "shards", "two_shot", "scatter"), bucket_bytes, check_every,
-    isa, residual ("fp32", "bf16", "int8"), optimizer ("sgd", "adam"), clock (a callable that returns seconds; each call costs about a
-    microsecond). comm None: one worker."""
+    isa, residual ("fp32", "bf16", "int8"), optimizer ("sgd", "adam"), decay (what is kept of residuals), clock (a callable that returns
+    seconds; each call costs about a microsecond). comm None: one worker."""
     return Gcomp(codec, comm, node, options)
 
 
