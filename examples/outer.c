@@ -223,7 +223,7 @@ int main(int argc, char **argv)
         /* the sparse differences of SparseLoCo, whose residuals decay */
         {.name = "outer topk by chunks, mu 0.5",
          .codec = "topk:density=0.0625,chunk=4096+int:bits=4", .train = outer_train, .adam = 1,
-         .with = {20, 1, 0.5, 0, 0.95}, .fewer = 500},
+         .with = {20, 1, 0.5, 0, 0.95}},
         {.name = "local AdamW, averaged", .codec = "none", .train = outer_train, .adam = 1,
          .with = {20, 1, 0}},
         /* 5 % above the loss of a prototype */
