@@ -4,7 +4,8 @@
 Network, first weights, batches, learning rate and momentum are those of torch_train.py and of examples/train.c. Each method has a model
 of its own, and all start alike. Methods take turns of some steps, so that a change of the machine meets all of them. "alone" is the
 computation of four processes at once without communication. All gradients are one bucket: with more of them, powerSGD_hook over Gloo
-starts the collectives of the buckets in other orders on other workers, and Gloo ends the program ("preamble.length"). Rank 0 prints a line for each method:
+starts the collectives of the buckets in other orders on other workers, and Gloo ends the program ("preamble.length"). Gradients lie in
+the bucket (gradient_as_bucket_view), so that DistributedDataParallel copies them for no method. Rank 0 prints a line for each method:
 
     method, ms a step (median), processor ms a step, bytes that its interface sends a step, steps until the loss was 0.40 or -
 """
@@ -40,7 +41,7 @@ class Training:
                 layers[-2].bias.zero_()
         self.model = torch.nn.Sequential(*layers[:-1])
         if method != "alone":
-            self.model = DistributedDataParallel(self.model, bucket_cap_mb=1024)
+            self.model = DistributedDataParallel(self.model, bucket_cap_mb=1024, gradient_as_bucket_view=True)
         if method == "fp16":
             self.model.register_comm_hook(None, default_hooks.fp16_compress_hook)
         elif method == "hook":
