@@ -151,7 +151,7 @@ while IFS=, read -r recipe rate; do
 done <"$dir/adam/best"
 command -v gnuplot >/dev/null || { echo "no gnuplot: no picture (apt-get install gnuplot-nox)"; exit $status; }
 cat >"$dir/adam.gnuplot" <<GNUPLOT
-set terminal svg size 1200,560 noenhanced font 'Helvetica,14' background rgb 'white'
+set terminal svg size 1400,560 noenhanced font 'Helvetica,14' background rgb 'white'
 set output '$dir/adam.svg'
 set datafile separator ','
 set border 3 lc rgb '#666666'; set tics nomirror; set grid lc rgb '#dddddd' lt 1 lw 1
@@ -166,11 +166,13 @@ name(i) = word(recipes, i) eq 'none' ? 'AdamW, uncompressed' : word(recipes, i)
 stats '$dir/adam-curves.csv' using 3 every ::1 nooutput
 set yrange [STATS_min * 0.98 : STATS_min * 1.75]
 set multiplot layout 1,2 title 'a small GPT-2, 4 workers: training loss, exponential mean of 50 steps'
-set xlabel 'step'; set ylabel 'loss'; set key top right samplen 2 opaque font ',12'
-plot for [i=1:words(recipes)] '$dir/adam-curves.csv' every ::1 using (is(i) ? \$2 : NaN):3 with lines lt i title name(i)
-set logscale x; set xlabel 'sent by a worker'; unset key; set ylabel ' '
+set lmargin at screen 0.06; set rmargin at screen 0.38
+set xlabel 'step'; set ylabel 'loss'; unset key
+plot for [i=1:words(recipes)] '$dir/adam-curves.csv' every ::1 using (is(i) ? \$2 : NaN):3 with lines lt i notitle
+set lmargin at screen 0.43; set rmargin at screen 0.76; set key at screen 0.995, 0.93 right top samplen 2 font ',12'
+set logscale x; set xlabel 'sent by a worker'; set ylabel ' '
 set xtics ('10 kB' 1e4, '100 kB' 1e5, '1 MB' 1e6, '10 MB' 1e7, '100 MB' 1e8, '1 GB' 1e9, '10 GB' 1e10)
-plot for [i=1:words(recipes)] '$dir/adam-curves.csv' every ::1 using (is(i) ? \$4 : NaN):3 with lines lt i notitle
+plot for [i=1:words(recipes)] '$dir/adam-curves.csv' every ::1 using (is(i) ? \$4 : NaN):3 with lines lt i title name(i)
 unset multiplot
 GNUPLOT
 gnuplot "$dir/adam.gnuplot"
