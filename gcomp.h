@@ -302,7 +302,10 @@
      each sample changes their weights at once (tinn, genann): a step is then a number of samples.
      With gcomp_outer_step in the last line this is DiLoCo. Name a codec in the
      gcomp_tensor where the weights are one vector among others. Take 4 bits or more (int:bits=4,
-     mx): a training has few exchanges, and error feedback too little time for one bit or 1 %.
+     mx; outer rate 0.7, momentum 0.9). A training has few exchanges, and error feedback too little
+     time for one bit or 1 %. Sparse differences need less outer momentum: with rate 1, momentum
+     0.5, desc.decay 0.95 and topk:density=0.0625,chunk=4096+int:bits=4 a third of those bytes
+     ended with 0.5 % more loss.
      If an exchange fails, the differences stay in x, and travel with the next one.
      examples/outer.c does this, with fragments that travel while workers compute, and NaN, workers
      that die, leave and join. examples/delayed.c, gossip.c and leader.c are other patterns: a mean
