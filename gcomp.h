@@ -618,7 +618,7 @@
      topk                   density=0.01, global=0 (see MANY WORKERS), exact=1 (0: from 0.8 k to
                             1.25 k elements, which takes little more than one pass over memory),
                             chunk=0 (to 65536: the largest of each so many elements, as SparseLoCo
-                            sends them; not with exact=0 or global=1)
+                            sends them; only with the defaults of global and exact)
      dryden                 density=0.01
      wangni                 density=0.02
      blocktopk              density=0.01, block=256 (elements sent together; not "tensor")
@@ -19890,7 +19890,7 @@ GCOMP_API const char *gcomp_isa_name(gcomp_isa isa)
    says what could stand there. Some texts, and what gcomp_codec_parse says:
      topk:density=0.010+fp16  is read; printed as "topk+fp16", since 0.01 is the default
      dither:levels=7          is read; printed as "qsgd": dither is another name of qsgd
-     topk:densty=0.1          topk has no parameter 'densty'; it has: density global exact
+     topk:densty=0.1          topk has no parameter 'densty'; it has: density global exact chunk
      topk:density=2           topk density cannot be '2': it takes a number from 1e-9 to 1
      int:bits=3               int bits cannot be '3': it takes 8 or 4 or 2
      topk:density             expected '=' behind 'density'

@@ -490,7 +490,9 @@ static void test_the_mean_of_payloads_of_many_codecs_is_their_sum_in_order(void)
             gcomp_exec exec = exec_of(isa_now);
             float weight = 1.0f / (float)count;
             for (size_t w = 0; w < count; w++) { /* runs of one codec, and single ones */
-                const gcomp_codec *codec = &codecs[mixed(trial * 100 + (trial & 1 ? w : w / 5)) % codec_count].codec;
+                const named *one = &codecs[mixed(trial * 100 + (trial & 1 ? w : w / 5)) % codec_count];
+                if (!strncmp(one->text, "dct", 3)) one = codecs; /* its means are over those that sent: see test_dct */
+                const gcomp_codec *codec = &one->codec;
                 fill(GCOMP_F32, n, trial * 1000 + w);
                 lengths[w] = encode_plain(codec, g, n, isa_now, bytes[w]);
                 payloads[w] = bytes[w];
