@@ -422,6 +422,25 @@ static void test_tensors_alone_keep_small_residuals(void)
         }
 }
 
+/* Two workers with these options say in their first step that they differ, and in what. */
+static void expect_mismatch(const gcomp_desc *first, const gcomp_desc *second, const char *what)
+{
+    static const char *const codec[1] = {"sign"};
+    static const size_t n[1] = {300};
+    const gcomp_tensor tensor = tensor_of(0, n[0], codec[0]);
+    gcomp_desc desc = *second;
+    group g;
+    group_open(&g, 2, first, codec, n, 1);
+    gcomp_close(g.gc[1]);
+    desc.comm.rank = 1;
+    desc.comm.world = 2;
+    CHECK(gcomp_open(&g.gc[1], &desc) == GCOMP_OK && gcomp_add_tensor(g.gc[1], &tensor) == GCOMP_OK);
+    group_fill(&g, 0);
+    group_step(&g);
+    CHECK(all_are(&g, GCOMP_MISMATCH) && strstr(gcomp_error(g.gc[0]), what));
+    group_close(&g);
+}
+
 /* ---------------- residuals that decay */
 
 /* After a step of both from the same residuals: those of a are 3/4 of those of b, rounded as they are kept. Block methods round
@@ -533,10 +552,7 @@ static void test_tensors_alone_decay(void)
 static void test_a_decay_is_checked(void)
 {
     static const float wrong[] = {-0.5f, 1.5f, NAN, INFINITY};
-    static const char *const codec[1] = {"sign"};
-    static const size_t n[1] = {300};
     char why[256];
-    group g;
     gcomp *gc;
     gcomp_desc desc = desc_of(NULL, GCOMP_AGGREGATE_AUTO);
     for (size_t i = 0; i < 4; i++) {
@@ -546,18 +562,9 @@ static void test_a_decay_is_checked(void)
         CHECK(gcomp_open(&gc, &desc) == GCOMP_INVALID_ARGUMENT && !gc && strstr(why, "decay"));
     }
     desc = desc_of(NULL, GCOMP_AGGREGATE_AUTO);
-    group_open(&g, 2, &desc, codec, n, 1);
-    gcomp_close(g.gc[1]); /* another decay on another worker */
-    desc.decay = 0.9f;
-    desc.comm.rank = 1;
-    desc.comm.world = 2;
-    CHECK(gcomp_open(&g.gc[1], &desc) == GCOMP_OK);
-    const gcomp_tensor tensor = tensor_of(0, n[0], codec[0]);
-    CHECK(gcomp_add_tensor(g.gc[1], &tensor) == GCOMP_OK);
-    group_fill(&g, 0);
-    group_step(&g);
-    CHECK(all_are(&g, GCOMP_MISMATCH) && strstr(gcomp_error(g.gc[0]), "decay"));
-    group_close(&g);
+    gcomp_desc other = desc;
+    other.decay = 0.9f;
+    expect_mismatch(&desc, &other, "decay");
 }
 
 /* ---------------- saves, and workers that come and go */
@@ -1022,17 +1029,10 @@ static void test_what_is_asked_for_is_checked(void)
     group_open(&g, 2, &desc, codec, n, 1);
     CHECK(gcomp_residual_get(NULL, 0, e) == GCOMP_INVALID_ARGUMENT && gcomp_residual_get(g.gc[0], 1, e) == GCOMP_INVALID_ARGUMENT);
     CHECK(gcomp_residual_get(g.gc[0], 0, NULL) == GCOMP_INVALID_ARGUMENT && gcomp_residual(g.gc[0], 0) == NULL);
-    gcomp_close(g.gc[1]); /* another kind on another worker */
-    desc.residual = "bf16";
-    desc.comm.rank = 1;
-    desc.comm.world = 2;
-    CHECK(gcomp_open(&g.gc[1], &desc) == GCOMP_OK);
-    const gcomp_tensor tensor = tensor_of(0, n[0], codec[0]);
-    CHECK(gcomp_add_tensor(g.gc[1], &tensor) == GCOMP_OK);
-    group_fill(&g, 0);
-    group_step(&g);
-    CHECK(all_are(&g, GCOMP_MISMATCH) && strstr(gcomp_error(g.gc[0]), "residual"));
     group_close(&g);
+    gcomp_desc other = desc;
+    other.residual = "bf16";
+    expect_mismatch(&desc, &other, "residual");
     desc = desc_of("int8", GCOMP_AGGREGATE_AUTO);
     desc.no_error_feedback = 1;
     group_open(&g, 1, &desc, codec, n, 1);
