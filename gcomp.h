@@ -7253,9 +7253,11 @@ static void gcomp__unpack_residual(float *to, const float *residual, unsigned st
    that each function is called by is a macro, as the operations' are: the set gives the suffix.
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_FIRST
-/* A tile of zeros. Sums begin with it and not with their first value: a first value of -0 would
-   stay -0, and 0 + -0 is 0. */
-static const float gcomp__no_sum[GCOMP__TILE] = {0};
+/* Zeros. Sums begin with them and not with their first value: a first value of -0 would stay -0,
+   and 0 + -0 is 0. A build of chosen methods has fewer of them, for size: means of payloads in a
+   cache take a tenth longer there. */
+enum { GCOMP__ZEROS = GCOMP__SOME ? GCOMP__TILE / 4 : GCOMP__TILE };
+static const float gcomp__no_sum[GCOMP__ZEROS] = {0};
 
 /* Elements of -0, which stand in for a residual that there is not: x + -0 is x for every x. (x + 0
    is not x where x is -0.) Encoders that know the scale before the codes, and gcomp__addends_of,
@@ -8762,17 +8764,17 @@ static void gcomp__decode_floats(const gcomp__view *view, size_t i, size_t count
 }
 
 /* y <- (fresh ? 0 : y) + weight * d, saturated; y[0] is that of element i. A fresh y is not read,
-   so it need not be filled with zeros before: the sum begins with a tile of zeros. */
+   so it need not be filled with zeros before: the sum begins with zeros, some at a time. */
 #define gcomp__add_decoded GCOMP__F(add_decoded)
 static void gcomp__add_decoded(const gcomp__view *view, size_t i, size_t count, float *y,
                                float weight, int fresh)
 {
-    /* 1: added to a tile of zeros, else to zeros in y, which takes less code */
+    /* 1: added to constant zeros, else to zeros in y, which takes less code */
     const int zeros = fresh && !GCOMP__SMALL;
     if (fresh && !zeros) memset(y, 0, 4 * count);
     if (!zeros) gcomp__decode_to(view, i, count, y, y, weight);
     for (size_t end = i + count, some; zeros && i < end; i += some, y += some) {
-        some = gcomp__min(GCOMP__TILE, end - i);
+        some = gcomp__min(GCOMP__ZEROS, end - i);
         gcomp__decode_to(view, i, some, y, gcomp__no_sum, weight);
     }
 }
