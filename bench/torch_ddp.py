@@ -30,7 +30,7 @@ RATE, MOMENTUM, GOAL = 0.05, 0.9, 0.40
 
 class Training:
     """A model with its optimizer and its way to communicate: "alone", "none", "fp16", "hook" (powerSGD_hook, rank 4), a codec, or
-    "advise": what gcomp advises for the link, which it measures here and now."""
+    "advise": what gcomp advises for the link, which it measures here and now. CODEC@sockets: over gcomp.Sockets, not over Gloo."""
 
     def __init__(self, method, rank, world):
         layers = []
@@ -49,7 +49,8 @@ class Training:
             self.model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
         elif method not in ("alone", "none"):
             import gcomp_torch
-            state = gcomp_torch.State(self.model, method, optimizer="sgd")
+            codec, _, transport = method.partition("@")
+            state = gcomp_torch.State(self.model, codec, transport=transport or "gloo", root=os.environ["MASTER_ADDR"], optimizer="sgd")
             self.model.register_comm_hook(state, gcomp_torch.hook)
             if state.advice and rank == 0:
                 print("\n".join("advice: " + line for line in str(state.advice).splitlines()), file=sys.stderr)

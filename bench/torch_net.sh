@@ -5,8 +5,8 @@
 #   sudo bench/torch_net.sh [--rates "100mbit 1gbit none"] [--methods "METHOD ..."] [--turns N] [--steps N] [--train N] [--out DIR]
 #
 # METHOD: none (all-reduce), fp16 (fp16_compress_hook), hook (powerSGD_hook of rank 4), a codec of gcomp, or "advise": the codecs that
-# gcomp advises for the link, which it measures at the start. "alone", which is always there, is what four processes take that compute
-# and do not communicate.
+# gcomp advises for the link, which it measures at the start. CODEC@sockets: over gcomp.Sockets, not over Gloo. "alone", which is always
+# there, is what four processes take that compute and do not communicate.
 # --turns, --steps: at each rate all methods take turns, so many, of so many steps each.
 # --train: steps of the training that finds out when the loss is 0.40, without a limit of the links: losses do not depend on it. Those
 # of "advise" do, and it trains at each rate.

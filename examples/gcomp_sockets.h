@@ -622,17 +622,20 @@ static inline int gcomp_sockets_allgather(void *user, const void *mine, void *al
     return gcomp_sockets_finish(s);
 }
 
-/* all + w * stride <- bytes[w] bytes of worker w, for all w. */
+/* all + w * stride <- bytes[w] bytes of worker w, for all w. Where all bring `stride` bytes, it is an
+   allgather: some workers may call the one, and some the other. */
 static inline int gcomp_sockets_allgatherv(void *user, const void *mine, void *all,
                                            const size_t *bytes, size_t stride)
 {
     gcomp_sockets *s = (gcomp_sockets *)user;
     uint64_t list = 1469598103934665603u;
-    int error, too_long = 0;
+    int error, too_long = 0, even = 1;
     for (int w = 0; w < s->world; w++) {
         list = (list ^ (uint64_t)bytes[w]) * 1099511628211u;
         too_long |= bytes[w] > stride;
+        even &= bytes[w] == stride;
     }
+    if (even) return gcomp_sockets_allgather(user, mine, all, stride);
     error = gcomp_sockets_meet(s, GCOMP_SOCKETS_ALLGATHERV, 0, stride, list);
     if (error || too_long) return error ? error : GCOMP_SOCKETS_MISMATCH;
     if (bytes[s->rank])
@@ -1496,5 +1499,177 @@ static inline gcomp_comm gcomp_sockets_comm(gcomp_sockets *s)
         1u << GCOMP_I32;
     return comm;
 }
+
+/* ---------------- for other languages
+
+   With GCOMP_SOCKETS_SHARED, in one file of a shared object, these functions are the transport for
+   programs that call C from outside. A group is a pointer. One thread at a time may use it; a
+   second one gets GCOMP_SOCKETS_BUSY. What a program still does with a group that it has closed is
+   GCOMP_SOCKETS_CLOSED, until it frees the group. */
+
+#ifdef GCOMP_SOCKETS_SHARED
+#define GCOMP_SOCKETS_CLOSED 4
+#define GCOMP_SOCKETS_BUSY 5
+
+GCOMP_API int gcomp_sockets_shared_open(void **group, int rank, int world, const char *host,
+                                        const char *port, const char *secret, double rendezvous,
+                                        double silence);
+GCOMP_API int gcomp_sockets_shared_carry(void *group, const gcomp_request *request);
+GCOMP_API int gcomp_sockets_shared_comm(void *group, gcomp_comm *comm);
+GCOMP_API int gcomp_sockets_shared_close(void *group);
+GCOMP_API void gcomp_sockets_shared_free(void *group);
+
+typedef struct gcomp_sockets_shared {
+    gcomp_sockets *net;  /* NULL: closed */
+    pthread_mutex_t use; /* of the thread that uses net */
+} gcomp_sockets_shared;
+
+/* gcomp_sockets_start. Returns 0 or an errno value; on error *group is NULL. */
+int gcomp_sockets_shared_open(void **group, int rank, int world, const char *host, const char *port,
+                              const char *secret, double rendezvous, double silence)
+{
+    gcomp_sockets_shared *made = (gcomp_sockets_shared *)calloc(1, sizeof *made);
+    gcomp_sockets_desc desc;
+    int error;
+    *group = NULL;
+    if (!made) return ENOMEM;
+    memset(&desc, 0, sizeof desc);
+    desc.rank = rank;
+    desc.world = world;
+    desc.host = host;
+    desc.port = port;
+    desc.secret = secret;
+    desc.rendezvous = rendezvous;
+    desc.silence = silence;
+    error = pthread_mutex_init(&made->use, NULL);
+    if (error) {
+        free(made);
+        return error;
+    }
+    error = gcomp_sockets_start(&made->net, &desc);
+    if (error) gcomp_sockets_shared_free(made);
+    else *group = made;
+    return error;
+}
+
+/* Carries out one request in the memory that it names. bytes NULL: all gather `stride` bytes. */
+static int gcomp_sockets_shared_do(gcomp_sockets *s, const gcomp_request *r)
+{
+    if (r->kind == GCOMP_ALLREDUCE) return gcomp_sockets_allreduce(s, r->recv, r->count, r->dtype);
+    if (r->kind == GCOMP_ALLREDUCE_MAX)
+        return gcomp_sockets_allreduce_max(s, (float *)r->recv, r->count);
+    if (r->kind == GCOMP_ALLTOALL)
+        return gcomp_sockets_alltoallv(s, r->send, r->send_bytes, r->recv, r->bytes);
+    if (r->kind == GCOMP_ALLGATHER && !r->bytes)
+        return gcomp_sockets_allgather(s, r->send, r->recv, r->stride);
+    if (r->kind == GCOMP_ALLGATHER)
+        return gcomp_sockets_allgatherv(s, r->send, r->recv, r->bytes, r->stride);
+    return GCOMP_SOCKETS_MISMATCH; /* no request that moves anything */
+}
+
+/* Returns 0, GCOMP_SOCKETS_MISMATCH, _FAILED, _CLOSED or _BUSY. */
+int gcomp_sockets_shared_carry(void *group, const gcomp_request *request)
+{
+    gcomp_sockets_shared *shared = (gcomp_sockets_shared *)group;
+    int status = GCOMP_SOCKETS_CLOSED;
+    if (pthread_mutex_trylock(&shared->use) != 0) return GCOMP_SOCKETS_BUSY;
+    if (shared->net) status = gcomp_sockets_shared_do(shared->net, request);
+    pthread_mutex_unlock(&shared->use);
+    return status;
+}
+
+static int gcomp_sockets_shared_sum(void *group, void *data, size_t count, gcomp_dtype dtype)
+{
+    gcomp_request r;
+    memset(&r, 0, sizeof r);
+    r.kind = GCOMP_ALLREDUCE;
+    r.recv = data;
+    r.count = count;
+    r.dtype = dtype;
+    return gcomp_sockets_shared_carry(group, &r);
+}
+
+static int gcomp_sockets_shared_max(void *group, float *data, size_t count)
+{
+    gcomp_request r;
+    memset(&r, 0, sizeof r);
+    r.kind = GCOMP_ALLREDUCE_MAX;
+    r.recv = data;
+    r.count = count;
+    return gcomp_sockets_shared_carry(group, &r);
+}
+
+static int gcomp_sockets_shared_gatherv(void *group, const void *mine, void *all,
+                                        const size_t *bytes, size_t stride)
+{
+    gcomp_request r;
+    memset(&r, 0, sizeof r);
+    r.kind = GCOMP_ALLGATHER;
+    r.send = mine;
+    r.recv = all;
+    r.bytes = bytes;
+    r.stride = stride;
+    return gcomp_sockets_shared_carry(group, &r);
+}
+
+static int gcomp_sockets_shared_gather(void *group, const void *mine, void *all, size_t bytes)
+{
+    return gcomp_sockets_shared_gatherv(group, mine, all, NULL, bytes);
+}
+
+static int gcomp_sockets_shared_swap(void *group, const void *send, const size_t *sent, void *recv,
+                                     const size_t *awaited)
+{
+    gcomp_request r;
+    memset(&r, 0, sizeof r);
+    r.kind = GCOMP_ALLTOALL;
+    r.send = send;
+    r.recv = recv;
+    r.send_bytes = sent;
+    r.bytes = awaited;
+    return gcomp_sockets_shared_carry(group, &r);
+}
+
+/* The transport, for gcomp_desc.comm. Valid until the group is freed. Returns 0,
+   GCOMP_SOCKETS_CLOSED or _BUSY. */
+int gcomp_sockets_shared_comm(void *group, gcomp_comm *comm)
+{
+    gcomp_sockets_shared *shared = (gcomp_sockets_shared *)group;
+    int status = GCOMP_SOCKETS_CLOSED;
+    if (pthread_mutex_trylock(&shared->use) != 0) return GCOMP_SOCKETS_BUSY;
+    if (shared->net) {
+        *comm = gcomp_sockets_comm(shared->net);
+        comm->user = group;
+        comm->allreduce = gcomp_sockets_shared_sum;
+        comm->allgather = gcomp_sockets_shared_gather;
+        comm->allgatherv = gcomp_sockets_shared_gatherv;
+        comm->allreduce_max = gcomp_sockets_shared_max;
+        comm->alltoallv = gcomp_sockets_shared_swap;
+        status = 0;
+    }
+    pthread_mutex_unlock(&shared->use);
+    return status;
+}
+
+/* Closes all connections; the others fail. Returns 0 or GCOMP_SOCKETS_BUSY. */
+int gcomp_sockets_shared_close(void *group)
+{
+    gcomp_sockets_shared *shared = (gcomp_sockets_shared *)group;
+    if (pthread_mutex_trylock(&shared->use) != 0) return GCOMP_SOCKETS_BUSY;
+    gcomp_sockets_close(shared->net);
+    shared->net = NULL;
+    pthread_mutex_unlock(&shared->use);
+    return 0;
+}
+
+/* Closes and frees the group, which nothing uses any more. */
+void gcomp_sockets_shared_free(void *group)
+{
+    gcomp_sockets_shared *shared = (gcomp_sockets_shared *)group;
+    gcomp_sockets_close(shared->net);
+    pthread_mutex_destroy(&shared->use);
+    free(shared);
+}
+#endif /* GCOMP_SOCKETS_SHARED */
 
 #endif /* GCOMP_SOCKETS_H */

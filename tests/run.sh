@@ -187,7 +187,7 @@ short_run() {
     done
     program "test_static" test_static "" "" "gcc -std=gnu11 -O0 -DGCOMP_MAX_ISA=1" ""
     if have_module numpy python3-numpy; then
-        made "the shared object" $shared gcc -O1 -Wall -Wextra -shared -fPIC -DGCOMP_LAYOUTS -DGCOMP_ADVISE_SHARED -I. $out/shared.c -o $shared
+        made "the shared object" $shared gcc -O1 -Wall -Wextra -shared -fPIC -DGCOMP_LAYOUTS -DGCOMP_ADVISE_SHARED -DGCOMP_SOCKETS_SHARED -I. $out/shared.c -o $shared -pthread
         tap "test_python" $shared env GCOMP_LIBRARY=$shared $python tests/test_python.py
     fi
     check "style" sh tests/check_style.sh
@@ -346,7 +346,7 @@ long_tests() {
 
 under_python() {
     have_module numpy python3-numpy || return
-    made "the shared object" $shared gcc -O1 -Wall -Wextra -shared -fPIC -DGCOMP_LAYOUTS -DGCOMP_ADVISE_SHARED -I. $out/shared.c -o $shared
+    made "the shared object" $shared gcc -O1 -Wall -Wextra -shared -fPIC -DGCOMP_LAYOUTS -DGCOMP_ADVISE_SHARED -DGCOMP_SOCKETS_SHARED -I. $out/shared.c -o $shared -pthread
     tap "test_python, long" $shared env TEST_LONG=1 GCOMP_LIBRARY=$shared $python tests/test_python.py
     have_module torch python3-torch || return
     tap "test_torch" "$shared $plain" env GCOMP_OBJECT=$plain GCOMP_LIBRARY=$shared $python tests/test_torch.py
@@ -404,7 +404,7 @@ long_run() {
 rm -rf $out
 mkdir -p $jobs $out/corpus $out/include
 printf '#define GCOMP_IMPLEMENTATION\n#include "gcomp.h"\n' >$out/one.c
-printf '#define GCOMP_IMPLEMENTATION\n#include "examples/gcomp_advise.h"\n' >$out/shared.c
+printf '#define GCOMP_IMPLEMENTATION\n#include "examples/gcomp_advise.h"\n#include "examples/gcomp_sockets.h"\n' >$out/shared.c
 cp $out/one.c $out/one.cpp
 printf '#include "gcomp.h"\n#include "gcomp.h"\n' >$out/twice.c
 printf '#define _POSIX_C_SOURCE 200809L\n#include "examples/gcomp_nccl.h"\n' >$out/nccl.c

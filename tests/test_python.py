@@ -6,14 +6,17 @@
 TEST_LONG in the environment asks for 100000 random calls instead of 20000.
 """
 import array
+import contextlib
 import copy
 import ctypes
 import faulthandler
+import hashlib
 import os
 import pickle
 import random
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -149,10 +152,11 @@ def the_list_of_layouts_has_all_structs_fields_and_values_of_the_api():
 @test
 def functions_have_the_types_of_the_header():
     api, _ = declared()
-    with open(os.path.join(ROOT, "examples", "gcomp_advise.h")) as f:
-        adviser = f.read()
-    api += adviser[adviser.index("#ifdef GCOMP_ADVISE_SHARED"):]
-    functions = {**gcomp._FUNCTIONS, **gcomp._ADVISER}
+    for name in ("gcomp_advise", "gcomp_sockets"):
+        with open(os.path.join(ROOT, "examples", name + ".h")) as f:
+            more = f.read()
+        api += more[more.index("#ifdef %s_SHARED" % name.upper()):]
+    functions = {**gcomp._FUNCTIONS, **gcomp._MORE}
     kinds = {"int": "c_int", "size_t": "c_ulong", "uint64_t": "c_ulong", "uint32_t": "c_uint", "float": "c_float", "double": "c_double",
              "gcomp_result": "c_int", "gcomp_class": "c_int", "gcomp_dtype": "c_int", "gcomp_isa": "c_int", "gcomp_optimizer": "c_int",
              "gcomp_key": "gcomp_key", "void": "None"}
@@ -176,7 +180,7 @@ def functions_have_the_types_of_the_header():
         ours, *types = functions[name]
         arguments = [a for a in (" ".join(a.split()) for a in arguments.split(",")) if a != "void"]
         assert len(arguments) == len(types), name
-        if name in ("gcomp_open",):  # gcomp **
+        if name in ("gcomp_open", "gcomp_sockets_shared_open"):  # gcomp **, void **
             arguments, types = arguments[1:], types[1:]
         assert is_kind(returns.strip(), ours, True), (name, returns)
         for c, python in zip(arguments, types):
@@ -251,6 +255,13 @@ def the_header_is_compiled_once_into_the_cache_or_the_command_is_shown():
             assert done.returncode == 0 and done.stdout.startswith("['sign'] ") and "compiles" in done.stderr, done.stderr
             assert again.stdout == done.stdout and again.stderr == "", again.stderr
         assert len(os.listdir(os.path.join(d, "cache", "gcomp"))) == len(before) + 2
+        alone = ("import gcomp\nwith gcomp.Sockets(0, 1) as net, gcomp.open('sign', comm=net) as gc:\n    print(net.allgather(b'mine'), gcomp.LIBRARY)")
+        done = python(alone, CC=compiler, **environment)
+        assert done.returncode == 1 and "ImportError" in done.stderr and "copy examples/gcomp_sockets.h beside gcomp.h" in done.stderr, done.stderr
+        shutil.copy(os.path.join(ROOT, "examples", "gcomp_sockets.h"), d)
+        done, again = (python(alone, CC=compiler, **environment) for _ in range(2))
+        assert done.returncode == 0 and done.stdout.startswith("[b'mine'] ") and "compiles" in done.stderr, done.stderr
+        assert again.stdout == done.stdout and again.stderr == "", again.stderr
         blocked = os.path.join(d, "file")
         open(blocked, "w").close()
         done = python(code, CC=compiler, PYTHONPATH=d, XDG_CACHE_HOME=blocked, GCOMP_LIBRARY="")
@@ -924,6 +935,248 @@ def the_code_of_the_readme_runs_and_prints_what_it_says():
     assert done.stdout == said + "\n", done.stdout
 
 
+# ---------------- workers over TCP
+
+WORKERS = {}  # what a process does, by name: from rank, world and address to what it prints
+SECRET = "6" * 64
+
+
+def worker(function):
+    WORKERS[function.__name__] = function
+    return function
+
+
+def over_sockets(work, world):
+    """What the workers print, or "died"."""
+    roots = ["127.0.0.1:%d" % port for port in (free_port(), free_port())]
+    processes = [subprocess.Popen([sys.executable, "-W", "ignore", __file__, "--worker", work.__name__, str(rank), str(world), roots[0]],
+                                  env={**os.environ, "NEXT_ROOT": roots[1]}, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                 for rank in range(world)]
+    results = []
+    for process in processes:
+        out, errors = process.communicate(timeout=60)
+        assert process.returncode in (0, 3), errors
+        results.append(out.strip() if process.returncode == 0 else "died")
+    return results
+
+
+def free_port():
+    """Below those that the system hands out to others."""
+    while True:
+        port = random.SystemRandom().randrange(10000, 32768)
+        with socket.socket() as s, contextlib.suppress(OSError):
+            s.bind(("127.0.0.1", port))
+            return port
+
+
+class InOrder(Threads):
+    """Sums of all types, as gcomp_sockets.h makes them: of halves in fp32, rounded once."""
+
+    allreduce_dtypes = gcomp.Sockets.allreduce_dtypes
+
+    def allreduce(self, data, dtype):
+        if dtype not in ("fp16", "bf16"):
+            return super().allreduce(data, dtype)
+        numbers = np.asarray(data)
+        total, other = (np.empty(numbers.size, np.float32) for _ in range(2))
+        for w, part in enumerate(self.swap(numbers.copy())):
+            gcomp.to_float(other if w else total, part, dtype=dtype)
+            if w:
+                total += other
+        gcomp.from_float(numbers, total, dtype=dtype)
+
+
+def means_of(comm, codec):
+    """The means of three steps: by exchange, and by steps over the library's memory or by copies."""
+    with gcomp.open(codec, comm=comm, min_elements=100) as gc, gcomp.open(codec, comm=comm, min_elements=100) as steps:
+        tensors(gc)
+        tensors(steps)
+        seen = b""
+        for step in range(3):
+            one, two = gradients(comm.rank, step), gradients(comm.rank, step)
+            gc.exchange(one)
+            steps.step_begin()
+            for i in (2, 0, 1):
+                steps.step_ready(i, two[i])
+            if step == 2:
+                steps.step_finish()
+            while step < 2:
+                if step and hasattr(comm, "carry_out_raw"):
+                    raw = steps._next()
+                    if raw.kind == 1:
+                        break
+                    comm.carry_out_raw(raw)
+                    steps._done(raw, 0)
+                else:
+                    request = steps.step_next()
+                    if request.kind == "done":
+                        break
+                    steps.step_done(request, comm.carry_out(request))
+            if step < 2:
+                steps.step_commit()
+            assert as_bytes(one) == as_bytes(two) != as_bytes(gradients(comm.rank, step))
+            seen += as_bytes(one)
+        return seen
+
+
+@worker
+def exchange(rank, world, root):
+    with gcomp.Sockets(rank, world, root, SECRET, 20, 20) as net:
+        return [hashlib.sha256(means_of(net, codec)).hexdigest() for codec in CODECS]
+
+
+@test
+def workers_over_sockets_have_the_bits_of_sums_in_the_order_of_ranks():
+    for world in (2, 4):
+        expected = [hashlib.sha256(Group(world).all_well(lambda comm: means_of(InOrder(comm.group, comm.rank), codec))[0]).hexdigest()
+                    for codec in CODECS]
+        results = over_sockets(exchange, world)
+        assert results == [str(expected)] * world, (world, expected, results)
+
+
+@worker
+def collectives(rank, world, root):
+    every = [noise(5001, w) for w in range(world)]
+    with gcomp.Sockets(rank, world, root, SECRET.encode(), 20, 20) as net:
+        for dtype in ("fp32", "fp16", "bf16", "int8", "int16", "int32"):
+            if dtype in ("fp16", "bf16"):
+                parts = [gcomp.from_float(np.empty(5001, np.uint16), x, dtype=dtype) for x in every]
+                wide = [gcomp.to_float(np.empty(5001, np.float32), part, dtype=dtype) for part in parts]
+                expected = gcomp.from_float(np.empty(5001, np.uint16), sum(wide[1:], wide[0]), dtype=dtype)
+            else:
+                parts = [x if dtype == "fp32" else (20 * x).astype(dtype) for x in every]
+                expected = sum(parts[1:], parts[0])
+            own = parts[rank].copy()
+            net.allreduce(own, dtype)
+            assert own.tobytes() == expected.tobytes() and own.dtype == expected.dtype, dtype
+        own = every[rank].copy()
+        net.allreduce_max(own)
+        assert own.tobytes() == np.maximum.reduce(every).tobytes()
+        net.allreduce(array.array("f"))
+        assert net.allgather(b"") == [b""] * world
+        assert net.allgather(bytes([rank]) * 100 * rank) == [bytes([w]) * 100 * w for w in range(world)]
+        assert net.allgather(every[rank]) == [x.tobytes() for x in every]
+        assert net.alltoall([bytes([rank, w]) * (rank + 3 * w) for w in range(world)]) == [bytes([w, rank]) * (w + 3 * rank) for w in range(world)]
+        raises(TypeError, lambda: net.allreduce(np.zeros(4, np.int32)), "format 'i'")
+        raises(ValueError, lambda: net.allreduce(np.zeros(4, np.uint8), "uint8"), "uint8")
+        raises(ValueError, lambda: net.alltoall([b""] * (world + 1)), "parts")
+        raises(TypeError, lambda: copy.copy(net), "copied")
+        net.allgather(b"")
+        error = raises(gcomp.Error, lambda: net.allreduce(np.zeros(8 + rank, np.float32)), "different sizes")
+        assert error.code == gcomp.MISMATCH
+        advice = gcomp.advise(MODEL, comm=net, candidates=FIGURES, link_bytes=5000)
+        assert net.allgather(str(advice).encode()) == [str(advice).encode()] * world
+    raises(gcomp.Error, lambda: net.allgather(b""), "closed")
+    net.close()
+    return "well"
+
+
+@test
+def collectives_over_sockets_are_those_of_numpy():
+    for world in (2, 4):
+        assert over_sockets(collectives, world) == ["well"] * world
+
+
+@worker
+def wrong_secret(rank, world, root):
+    began = time.monotonic()
+    secret = "another" if rank == 1 else SECRET
+    error = raises(OSError, lambda: gcomp.Sockets(rank, world, root, secret, 2, 20), "worker %d of %d" % (rank, world))
+    assert type(error) is (PermissionError if rank == 1 else TimeoutError), error
+    return "%s" % (time.monotonic() - began < 10)
+
+
+@test
+def a_wrong_secret_is_an_error_on_all():
+    for world in (2, 4):
+        assert over_sockets(wrong_secret, world) == ["True"] * world
+
+
+@worker
+def dies(rank, world, root):
+    net = gcomp.Sockets(rank, world, root, SECRET, 20, 300)
+    with gcomp.open("int:bits=4", comm=net, min_elements=100) as gc:
+        tensors(gc)
+        gc.exchange(gradients(rank, 0))
+        own = gradients(rank, 1)
+        net.allgather(b"")
+        if rank == 1:
+            time.sleep(0.3)  # the others wait for this one now
+            os._exit(3)
+        began = time.monotonic()
+        error = raises(gcomp.Error, lambda: gc.exchange(own), "allgather")
+        assert error.code == gcomp.CALLBACK_FAILED and error.kind == "resynchronise", error
+        assert time.monotonic() - began < 5 and as_bytes(own) == as_bytes(gradients(rank, 1))
+        for call in (lambda: net.allreduce(own[0]), lambda: net.allgather(b"")):
+            assert raises(gcomp.Error, call, "gone").code == gcomp.CALLBACK_FAILED
+        assert net.closed is False
+        net.close()
+        if world > 2:  # those that are left go on
+            left = [w for w in range(world) if w != 1]
+            with gcomp.Sockets(left.index(rank), len(left), os.environ["NEXT_ROOT"], SECRET, 20, 20) as net:
+                gc.regroup(net)
+                gc.exchange(own)
+                assert len({*net.allgather(as_bytes(own))}) == 1 and net.world == gc.world == world - 1
+    return "well"
+
+
+@test
+def a_worker_that_dies_is_an_error_on_the_others_at_once():
+    for world in (2, 4):
+        assert over_sockets(dies, world) == ["died" if rank == 1 else "well" for rank in range(world)]
+
+
+@worker
+def forks(rank, world, root):
+    with gcomp.Sockets(rank, world, root, SECRET, 20, 20) as net:
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(gcomp.Error):
+                net.allgather(b"")
+                os._exit(1)
+            net.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert net.allgather(bytes([rank])) == [bytes([w]) for w in range(world)]
+        busy, waits = [], threading.Thread(target=lambda: net.allgather(b"late"))
+        if rank == 0:  # the call of the other thread waits for worker 1
+            waits.start()
+            time.sleep(0.3)
+            began = time.monotonic()
+            for call in (lambda: net.allgather(b""), net.close, lambda: gcomp.open("sign", comm=net)):
+                busy.append(raises(gcomp.Error, call, "another thread").code)
+            assert busy == [gcomp.WRONG_STATE] * 3 and time.monotonic() - began < 0.5
+            waits.join()
+        else:
+            time.sleep(1.5)
+            net.allgather(b"late")
+        gc = gcomp.open("sign", comm=net)
+        gc.add_tensor("w", 40, 40)
+        net.allgather(b"")
+    assert raises(gcomp.Error, lambda: gc.exchange([noise(1600)])).code == gcomp.CALLBACK_FAILED
+    del net  # gc keeps what it calls
+    raises(gcomp.Error, lambda: gc.exchange([noise(1600)]))
+    return "well"
+
+
+@test
+def a_transport_that_is_closed_busy_or_forked_says_so():
+    assert over_sockets(forks, 2) == ["well"] * 2
+    for wrong in (dict(rank=2), dict(world=0), dict(root="10.0.0.1"), dict(root=":7077"), dict(root="here:none"), dict(root="here:70000"),
+                  dict(secret=""), dict(secret="7" * 65), dict(secret="a\0b".encode()), dict(silence=0), dict(rendezvous=2e6)):
+        raises(ValueError, lambda: gcomp.Sockets(**{**dict(rank=0, world=2, root="127.0.0.1:1"), **wrong}))
+    raises(TypeError, lambda: gcomp.Sockets("0", 2))
+    raises(OSError, lambda: gcomp.Sockets(1, 2, "127.0.0.1:%d" % free_port(), rendezvous=0.2), "worker 1 of 2")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        raises(OSError, lambda: gcomp.Sockets(0, 2, "127.0.0.1:%d" % taken.getsockname()[1], rendezvous=5), "in use")
+    closed = gcomp.Sockets(0, 1)
+    closed.close()
+    raises(gcomp.Error, lambda: gcomp.open("sign", comm=closed), "closed")
+    raises(gcomp.Error, lambda: gcomp.Sockets.__new__(gcomp.Sockets).carry_out_raw(gcomp._Request()), "closed")
+
+
 # ---------------- random calls
 
 
@@ -1146,6 +1399,9 @@ def random_calls_do_not_crash_the_interpreter():
 def main():
     if sys.argv[1:2] == ["--random"]:
         return random_calls(int(sys.argv[2]), int(sys.argv[3]))
+    if sys.argv[1:2] == ["--worker"]:
+        print(WORKERS[sys.argv[2]](int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]))
+        return 0
     failed = 0
     for number, function in enumerate(TESTS, 1):
         name = function.__name__.replace("_", " ")

@@ -3,7 +3,7 @@
 shared object (make build/libgcomp.so), and gcc for the program (means.c) that the means are compared with; GCOMP_OBJECT may name an object
 of the implementation for that program.
 
-    tests/test_torch.py [WORLD GROUP]     all, or these: 4 all, 2 all, 3 dying, 2 readme
+    tests/test_torch.py [WORLD GROUP]     all, or these: 4 all, 2 all, 3 dying, 4 "dying over sockets", 2 readme
 """
 import array
 import contextlib
@@ -31,7 +31,7 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 import gcomp  # noqa: E402
 import gcomp_torch  # noqa: E402
 
-SCENARIOS = {"all": [], "dying": []}
+SCENARIOS = {"all": [], "dying": [], "dying over sockets": []}
 CODECS = ("powersgd:rank=2", "topk:density=0.02", "int:bits=4", "sign", "none")
 
 
@@ -176,6 +176,109 @@ def gradients_without_ddp_are_those_of_ddp(rank, world, directory):
         assert torch.equal(flat(model.parameters()), flat(ddp.parameters())), codec
         state.close()
         other.close()
+
+
+@scenario
+def over_sockets_steps_have_the_bits_of_sums_in_order_over_gloo(rank, world, directory):
+    for codec in CODECS + ("intsum:bits=8", "topk:density=0.02,global=1"):
+        weights = []
+        for options in (dict(transport="sockets", in_order=False), dict(in_order=True)):
+            ddp, state, optimizer = made(codec, **options)
+            losses = train(ddp, optimizer, range(8))
+            weights.append(same_everywhere(flat(ddp.parameters())))
+            assert losses[-1] < losses[0] and state.stats().steps == 8 and state.stats().failed == 0, (codec, losses)
+            if options.get("transport"):
+                assert isinstance(state.wire, gcomp.Sockets) and not state.wire.closed and state.comm is not state.wire
+            state.close()
+            assert state.wire is state.comm or state.wire.closed
+        assert torch.equal(*weights), codec
+    ddp, state, optimizer = made("topk:density=0.02", transport="sockets", root="127.0.0.1")
+    train(ddp, optimizer, range(3))
+    before, saved = {k: v.clone() for k, v in ddp.module.state_dict().items()}, state.state_dict()
+    assert len(saved["saves"]) == world
+    train(ddp, optimizer, range(3, 5))
+    again, other, plain = made("topk:density=0.02", transport="sockets")
+    again.module.load_state_dict(before)
+    other.load_state_dict(saved)
+    train(again, plain, range(3, 5))
+    assert torch.equal(flat(again.parameters()), flat(ddp.parameters()))
+    state.close()
+    other.close()
+    x = torch.randn(8, 40, generator=torch.Generator().manual_seed(rank))
+    ddp, state, optimizer = made("topk:density=0.02", model=Choosing(), find_unused_parameters=True, bucket_mb=0.005, transport="sockets")
+    for use in ("abc", "a" if rank else "b"):
+        optimizer.zero_grad(set_to_none=True)
+        (ddp(x, use) ** 2).mean().backward()
+        optimizer.step()
+        same_everywhere(flat(ddp.parameters()))
+    state.close()
+    ddp, state, optimizer = made("advise", candidates=["int:bits=4"], transport="sockets")
+    codecs = [None] * world
+    dist.all_gather_object(codecs, state.advice.codecs)
+    assert codecs == [codecs[0]] * world and state.advice.link[1] > 0, codecs
+    state.close()
+
+
+@scenario
+def an_error_of_one_worker_over_sockets_is_known_to_all(rank, world, directory):
+    ddp, state, optimizer = made("sign", transport="sockets")
+    right = state._part
+    for step in range(4):
+        if step == 2 and rank == 1:
+            def wrong(number, grad):
+                raise ArithmeticError("of rank 1 alone")
+            state._part = wrong
+        if step == 2:
+            error = raises(Exception, lambda: train(ddp, optimizer, [step]))
+            assert (type(error) is ArithmeticError) if rank == 1 else error.code == gcomp.PEER_FAILED, error
+        else:
+            train(ddp, optimizer, [step])
+        state._part = right
+    same_everywhere(flat(ddp.parameters()))
+    state.close()
+
+
+@scenario
+def workers_that_cannot_meet_are_an_error_on_all(rank, world, directory):
+    def refused(*words, **options):
+        began = time.monotonic()
+        raises(RuntimeError, lambda: gcomp_torch.State(Net(), "sign", transport="sockets", timeout=6, **options), "worker", *words)
+        assert time.monotonic() - began < 10
+    raises(ValueError, lambda: gcomp_torch.State(Net(), "sign", transport="tcp"), "transport")
+    refused("did not meet", "no address", root="no.such.host.invalid")
+    refused("worker 0 did not meet", "no port at 192.0.2.1", root="192.0.2.1")  # an address of documentation, of no machine
+    with socket.socket() as taken:
+        if rank == 0:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+        port = [taken.getsockname()[1] if rank == 0 else 0]
+        dist.broadcast_object_list(port)
+        refused("worker 0 did not meet", "in use", root="127.0.0.1:%d" % port[0])
+    right, had = gcomp.Sockets, os.environ.pop("MASTER_ADDR")
+    refused("MASTER_ADDR")
+    os.environ["MASTER_ADDR"] = had
+
+    class Odd(gcomp.Sockets):
+        def __init__(self, *arguments):
+            if rank == 1:
+                raise OSError("of rank 1 alone")
+            super().__init__(*arguments)
+    gcomp.Sockets = Odd
+    try:
+        refused("did not meet")
+    finally:
+        gcomp.Sockets = right
+    error = raises(TypeError if rank == 1 else gcomp.Error, lambda: one_step(nn.Linear(40, 40).double() if rank == 1 else nn.Linear(40, 40)))
+    assert rank == 1 or error.code == gcomp.CALLBACK_FAILED, error
+
+
+def one_step(model):
+    state = gcomp_torch.State(model, "sign", transport="sockets", timeout=20)
+    model(torch.randn(8, 40)).sum().backward()
+    try:
+        gcomp_torch.average_gradients(model, state)
+    finally:
+        state.close()
 
 
 @scenario
@@ -502,29 +605,35 @@ def a_checkpoint_goes_on_with_the_same_bits_and_other_numbers_of_workers(rank, w
     state.close()
 
 
-def a_worker_that_dies_is_an_error_on_all_within_the_timeout(rank, world, directory):
-    ddp, state, optimizer = made("int:bits=4")
+def a_worker_that_dies_is_an_error_on_all_within_the_timeout(rank, world, directory, group="dying", most=25, **options):
+    ddp, state, optimizer = made("int:bits=4", **options)
     train(ddp, optimizer, range(2))
     if rank == 1:
-        with open(os.path.join(directory, "dying.1"), "w") as f:
-            json.dump({"a_worker_that_dies_is_an_error_on_all_within_the_timeout": ""}, f)
-        right, count = state.comm.carry_out_raw, []
+        with open(os.path.join(directory, group + ".1"), "w") as f:
+            json.dump({SCENARIOS[group][0].__name__: ""}, f)
+        right, count = state.wire.carry_out_raw, []
 
         def carry_out(raw):
             count.append(1)
             if len(count) == 2:
                 os._exit(3)
             right(raw)
-        state.comm.carry_out_raw = carry_out
+        state.wire.carry_out_raw = carry_out
     began = time.monotonic()
     before = flat(ddp.parameters())
     error = raises(gcomp.Error, lambda: train(ddp, optimizer, [2]))
     took = time.monotonic() - began
     assert error.code == gcomp.CALLBACK_FAILED and error.kind == "resynchronise" and error.__cause__ is not None, error
-    assert took < 25 and torch.equal(before, flat(ddp.parameters())), took
+    assert took < most and torch.equal(before, flat(ddp.parameters())), took
+    state.close()
+
+
+def a_worker_that_dies_is_an_error_on_all_at_once_over_sockets(rank, world, directory):
+    a_worker_that_dies_is_an_error_on_all_within_the_timeout(rank, world, directory, "dying over sockets", 5, transport="sockets")
 
 
 SCENARIOS["dying"].append(a_worker_that_dies_is_an_error_on_all_within_the_timeout)
+SCENARIOS["dying over sockets"].append(a_worker_that_dies_is_an_error_on_all_at_once_over_sockets)
 
 
 # ---------------- processes
@@ -604,7 +713,7 @@ def main():
             f.write('#define GCOMP_IMPLEMENTATION\n#include "gcomp.h"\n')
         subprocess.run(["gcc", "-O1", "-I" + ROOT, os.path.join(ROOT, "tests", "means.c"), object_file or os.path.join(directory, "one.c"), "-o",
                         os.path.join(directory, "c"), "-lm", "-pthread"], check=True)
-        for world, group in ((4, "all"), (2, "all"), (3, "dying"), (2, "readme")):
+        for world, group in ((4, "all"), (2, "all"), (3, "dying"), (2, "dying over sockets"), (4, "dying over sockets"), (2, "readme")):
             if sys.argv[1:] and [str(world), group] != sys.argv[1:]:
                 continue
             for name, texts in (readme(directory) if group == "readme" else run(world, directory, group)).items():

@@ -12,8 +12,9 @@
 Copy this file beside gcomp.h (and stb_ds.h, where the system has none). It needs ctypes alone. It loads the file that GCOMP_LIBRARY
 names, or libgcomp.so beside it, or the repository's build/libgcomp.so ("make build/libgcomp.so"); else it compiles gcomp.h once, with
 $CC or cc, into the user's cache directory. With gcomp_advise.h beside gcomp.h there is also gcomp.advise: which codec for which
-tensor, on this machine, over this link. Sizes and offsets of all structs are compared with those of the library: a difference is an
-ImportError. "python -m gcomp" prints the version, the instruction sets, and the codecs with their sizes.
+tensor, on this machine, over this link; with gcomp_sockets.h there is gcomp.Sockets: workers that reach each other by TCP. Sizes and
+offsets of all structs are compared with those of the library: a difference is an ImportError. "python -m gcomp" prints the version, the
+instruction sets, and the codecs with their sizes.
 
 Arrays are used in place, without a copy. They are contiguous, on the CPU, and of fp32, fp16 or bf16; where NumPy has no bf16, arrays of
 uint16 with dtype="bf16" do. What does not fit is a TypeError or a ValueError that says what to do. An error of the library is a
@@ -128,30 +129,37 @@ _FUNCTIONS = {  # name: (returns, arguments...); tests/test_python.py compares t
     "gcomp_momentum_step": (c_int, _P, _P, _P, _Z, c_float, c_float), "gcomp_stats": (c_int, _G, POINTER(_Statistics)),
     "gcomp_layout": (c_char_p, _Z, POINTER(_Z), POINTER(_Z)),
 }
-_ADVISER = {  # the same of gcomp_advise.h, which a library may lack
+_MORE = {  # the same of gcomp_advise.h and gcomp_sockets.h, which a library may lack
     "gcomp_advise_shared_ring": (None, c_double, c_double, c_int, POINTER(c_double)),
     "gcomp_advise_shared_measure": (c_int, POINTER(_Desc), _Z, POINTER(c_double)),
     "gcomp_advise_shared": (c_int, POINTER(_Desc), POINTER(c_double), POINTER(_Tensor), _Z, POINTER(c_char_p), POINTER(c_double), _Z,
                             POINTER(_Z), POINTER(c_double)),
+    "gcomp_sockets_shared_open": (c_int, POINTER(_P), c_int, c_int, c_char_p, c_char_p, c_char_p, c_double, c_double),
+    "gcomp_sockets_shared_carry": (c_int, _P, POINTER(_Request)), "gcomp_sockets_shared_comm": (c_int, _P, POINTER(_CommStruct)),
+    "gcomp_sockets_shared_close": (c_int, _P), "gcomp_sockets_shared_free": (None, _P),
 }
+
+_NEEDS = {"gcomp_sockets": ", on a system with POSIX sockets"}
 
 # ---------------- the library is found or compiled, and checked
 
 
-def _adviser(header: str) -> Optional[str]:
-    """The path of gcomp_advise.h beside gcomp.h, or in examples/ there; None: it is missing."""
-    here = os.path.dirname(header)
-    return next(filter(os.path.exists, (os.path.join(here, *place, "gcomp_advise.h") for place in ((), ("examples",)))), None)
+def _headers(header: str) -> List[str]:
+    """The paths of gcomp_advise.h and gcomp_sockets.h, those that are beside gcomp.h or in examples/ there."""
+    here, names = os.path.dirname(header), ["gcomp_advise.h"] + ["gcomp_sockets.h"] * (os.name == "posix")
+    places = [[os.path.join(here, *place, name) for place in ((), ("examples",))] for name in names]
+    return [next(filter(os.path.exists, paths)) for paths in places if any(map(os.path.exists, paths))]
 
 
 def _compile(header: str) -> str:
     """The path of the shared object made from the header, which is compiled unless the user's cache has it."""
-    text, source_text, adviser = b"", '#define GCOMP_IMPLEMENTATION\n#include "gcomp.h"\n', _adviser(header)
+    text, source_text = b"", '#define GCOMP_IMPLEMENTATION\n#include "gcomp.h"\n'
     flags = ["-O2", "-shared", "-fPIC", "-DGCOMP_LAYOUTS", "-I", os.path.dirname(header)]
-    if adviser:
-        flags += ["-DGCOMP_ADVISE_SHARED", "-I", os.path.dirname(adviser)]
-        source_text += '#include "gcomp_advise.h"\n'
-    for path in filter(None, (header, adviser)):
+    for path in _headers(header):
+        where, name = os.path.split(path)
+        flags += ["-D%s_SHARED" % name[:-2].upper(), "-I", where] + ["-pthread"] * (name == "gcomp_sockets.h")
+        source_text += '#include "%s"\n' % name
+    for path in [header] + _headers(header):
         with open(path, "rb") as f:
             text += f.read()
     command = shlex.split(os.environ.get("CC") or "cc") + flags
@@ -198,7 +206,7 @@ def _find() -> str:
     for header in (os.path.join(here, "gcomp.h"), os.path.join(root, "gcomp.h")):
         if os.path.exists(header):
             built = os.path.join(os.path.dirname(header), "build", "libgcomp.so")
-            if os.path.exists(built) and os.path.getmtime(built) >= max(map(os.path.getmtime, filter(None, (header, _adviser(header))))):
+            if os.path.exists(built) and os.path.getmtime(built) >= max(map(os.path.getmtime, [header] + _headers(header))):
                 return built
             return _compile(header)
     raise ImportError("neither libgcomp.so nor gcomp.h is beside %s: copy gcomp.h there, or name a library by GCOMP_LIBRARY" % __file__)
@@ -235,7 +243,7 @@ def _load(path: str) -> Any:
         except AttributeError:
             raise ImportError("%s has no %s: make it of all of gcomp.h, with -DGCOMP_LAYOUTS" % (path, name)) from None
         function.restype, function.argtypes = returns, arguments
-    for name, (returns, *arguments) in _ADVISER.items():
+    for name, (returns, *arguments) in _MORE.items():
         function = getattr(lib, name, None)
         if function is not None:
             function.restype, function.argtypes = returns, arguments
@@ -248,14 +256,23 @@ def _load(path: str) -> Any:
 LIBRARY = _find()
 _lib = _load(LIBRARY)
 
+
+def _must_have(header: str) -> None:
+    """An ImportError if the library lacks what another header has for it."""
+    if not any(name.startswith(header) and hasattr(_lib, name) for name in _MORE):
+        raise ImportError("{0} was compiled without {1}.h: copy examples/{1}.h beside gcomp.h, or make the library with it and with "
+                          "-D{2}_SHARED, as \"make build/libgcomp.so\" does{3}".format(LIBRARY, header, header.upper(),
+                                                                                    _NEEDS.get(header, "")))
+
+
 # ---------------- errors
 
 _CODES = {code: _lib.gcomp_result_name(code).decode()[6:] for code in range(0, -64, -1) if _lib.gcomp_result_name(code) != b"unknown"}
 globals().update((name, code) for code, name in _CODES.items())  # gcomp.NOT_FINITE is -5
 _KINDS = ("ok", "retry", "resynchronise", "fatal")
-_INVALID, _STATE, _MISSING, _MISMATCH, _PEER = (
+_INVALID, _STATE, _MISSING, _MISMATCH, _PEER, _FAILED = (
     next(code for code, name in _CODES.items() if name == wanted)
-    for wanted in ("INVALID_ARGUMENT", "WRONG_STATE", "MISSING_CALLBACK", "MISMATCH", "PEER_FAILED"))
+    for wanted in ("INVALID_ARGUMENT", "WRONG_STATE", "MISSING_CALLBACK", "MISMATCH", "PEER_FAILED", "CALLBACK_FAILED"))
 
 
 class Error(RuntimeError):
@@ -818,20 +835,23 @@ def _offsets(start: int, lengths: Sequence[int]) -> List[int]:
 
 class _Bridge:
     """C callbacks that call those of a Comm, and keep what these raise. A Comm that has carry_out_raw gets all as requests, over the
-    memory of the library itself."""
+    memory of the library itself. Sockets has callbacks of its own, in C."""
 
     def __init__(self, comm: Any, raised: list):
         if not isinstance(comm, Comm):
             raise TypeError("comm is %r, not a gcomp.Comm" % (comm,))
         self.comm, self.raised = comm, raised
         self.rank, self.world = _bounded(comm.rank, "comm.rank", 2 ** 31 - 1), max(_bounded(comm.world, "comm.world", 2 ** 31 - 1), 1)
+        self.keep: list = []
+        if isinstance(comm, Sockets):
+            self.struct = comm._struct()
+            return
         self.struct = made = _CommStruct()
         made.rank, made.world = self.rank, self.world
         for name in comm.allreduce_dtypes:
             if name not in _NAMES[1:] or name == "uint8":
                 raise ValueError("comm.allreduce_dtypes has %r, not fp16, bf16, int8, int16 or int32" % (name,))
             made.allreduce_dtypes |= 1 << _NAMES.index(name)
-        self.keep = []
         for name in ("allreduce", "allgather", "allreduce_max", "alltoall"):
             if getattr(comm, name, None) is not None and not callable(getattr(comm, name)):
                 raise TypeError("comm.%s is %r, which cannot be called" % (name, getattr(comm, name)))
@@ -900,6 +920,134 @@ class _Bridge:
 
     def _raw_alltoallv(self, _user, send, send_lengths, recv, recv_lengths):
         self.comm.carry_out_raw(_Request(kind=_VALUES["GCOMP_ALLTOALL"], send=send, recv=recv, send_bytes=send_lengths, bytes=recv_lengths))
+
+
+class Sockets(Comm):
+    """Workers that are processes and reach each other by TCP: gcomp_sockets.h, whose head says what holds. All workers open it:
+
+        with gcomp.Sockets(rank, world, "10.0.0.1:7077", secret=os.environ["JOB_SECRET"]) as net, gcomp.open("sign", comm=net) as gc:
+            gc.add_tensor("fc1.weight", 784, 1152)
+            gc.exchange([grad])                         # grad is the mean over all workers now
+
+    root        "HOST:PORT", or "[IPv6]:PORT", where rank 0 listens; best a number and no name, and a port below 32768
+    secret      1 to 64 bytes or characters, the same on all. None: whoever reaches the port can take a rank
+    rendezvous  seconds until all must have come: else TimeoutError. Another secret is a PermissionError, another world or a rank that
+                is taken a ConnectionResetError, and what the system says another OSError
+    silence     seconds without a byte after which a worker is lost
+
+    A worker that dies is an Error on all others at once, and so is close() of one of them; then nothing goes on over these
+    connections: open new ones, and call regroup. Collectives run in C, without the GIL, in the memory of the library. Sums are made in
+    the order of ranks. Ctrl-C is heard when a call is over. A child that fork() makes has no connections. One thread at a time."""
+
+    allreduce_dtypes = ("fp16", "bf16", "int8", "int16", "int32")
+    uneven = True
+    closed = True
+    _group: Optional[int] = None
+
+    def __init__(self, rank: int, world: int, root: str = "127.0.0.1:7077", secret: Union[str, bytes, None] = None,
+                 rendezvous: float = 300.0, silence: float = 300.0):
+        _must_have("gcomp_sockets")
+        super().__init__(_bounded(rank, "rank", 65534), _bounded(world, "world", 65535))
+        if rank >= world:
+            raise ValueError("rank is %d of %d workers" % (rank, world))
+        host, colon, port = root.rpartition(":") if isinstance(root, str) else ("", "", "")
+        host = host[1:-1] if host[:1] == "[" and host[-1:] == "]" else host
+        if not (host and port.isdigit() and 0 < int(port) < 65536 and len(host) < 56):
+            raise ValueError("root is %r, not \"HOST:PORT\"" % (root,))
+        word = secret if secret is None or isinstance(secret, bytes) else _text(secret, "secret")
+        if word is not None and (not 1 <= len(word) <= 64 or b"\0" in word):
+            raise ValueError("secret has %d bytes: 1 to 64, without NUL" % len(word))
+        times = _real(rendezvous, "rendezvous"), _real(silence, "silence")
+        if not all(0 < t <= 1e6 for t in times):
+            raise ValueError("rendezvous is %g and silence %g: seconds, above 0 and at most 1e6" % times)
+        self._free = _lib.gcomp_sockets_shared_free  # for __del__, when the interpreter ends
+        group = c_void_p()
+        code = _lib.gcomp_sockets_shared_open(byref(group), self.rank, self.world, _text(host, "root"), port.encode(), word, *times)
+        if code:
+            raise OSError(code, "worker %d of %d did not meet the others at %s: %s" % (self.rank, self.world, root, os.strerror(code)))
+        self._group, self.closed = group.value, False
+
+    def _did(self, status: int) -> None:
+        if status:
+            raise Error(*{1: (_MISMATCH, "the workers brought different sizes or kinds to a collective"),
+                          4: (_STATE, "the transport is closed"),
+                          5: (_STATE, "another thread uses the transport")}.get(
+                              status, (_FAILED, "a worker is gone, or was silent: the connections are of no use any more")))
+
+    def _call(self, function: Any, *arguments: Any) -> None:
+        self._did(function(self._group, *arguments) if self._group else 4)
+
+    def _struct(self) -> Any:
+        made = _CommStruct()
+        self._call(_lib.gcomp_sockets_shared_comm, byref(made))
+        return made
+
+    def carry_out_raw(self, raw: Any) -> None:
+        """Carries out a request in the memory of the library."""
+        self._call(_lib.gcomp_sockets_shared_carry, byref(raw))
+
+    def _in_place(self, kind: str, data: Any, dtype: int) -> None:
+        view = memoryview(data)
+        if view.format.lstrip(_NATIVE) not in (_CASTS[dtype], "e" if dtype == 1 else None):
+            raise TypeError("data holds elements of format %r, not of %s" % (view.format, _NAMES[dtype]))
+        address, keep = _address(view, data, "data", True)
+        self.carry_out_raw(_Request(kind=_VALUES[kind], recv=address, count=view.nbytes // _SIZES[dtype], dtype=dtype))
+
+    def allreduce(self, data: Any, dtype: str = "fp32") -> None:
+        """data <- the sum over all workers, in the order of ranks: a writable buffer of fp32, or of one of allreduce_dtypes."""
+        if dtype != "fp32" and dtype not in self.allreduce_dtypes:
+            raise ValueError("dtype is %r, not fp32, %s" % (dtype, ", ".join(self.allreduce_dtypes)))
+        self._in_place("GCOMP_ALLREDUCE", data, _NAMES.index(dtype))
+
+    def allreduce_max(self, data: Any) -> None:
+        """data <- the largest of all workers: a writable buffer of fp32."""
+        self._in_place("GCOMP_ALLREDUCE_MAX", data, 0)
+
+    def _gather(self, mine: bytes, lengths: Sequence[int]) -> List[bytes]:
+        stride = max(lengths)
+        everyone = ctypes.create_string_buffer(stride * self.world or 1)
+        sizes, (address, _, keep) = (c_size_t * self.world)(*lengths), _bytes(mine, "mine")
+        place = ctypes.addressof(everyone)
+        self.carry_out_raw(_Request(kind=_VALUES["GCOMP_ALLGATHER"], send=address, recv=place, stride=stride, bytes=sizes))
+        return [ctypes.string_at(place + w * stride, length) for w, length in enumerate(lengths)]
+
+    def allgather(self, mine: Any) -> List[bytes]:
+        """The bytes of all workers, in the order of ranks; each may bring another number of them."""
+        mine = bytes(memoryview(mine))
+        lengths = self._gather(len(mine).to_bytes(8, "little"), [8] * self.world)
+        return self._gather(mine, [int.from_bytes(length, "little") for length in lengths])
+
+    def alltoall(self, parts: Sequence[Any]) -> List[bytes]:
+        """parts[w] goes to worker w. Returns what each worker sent here."""
+        if len(parts) != self.world:
+            raise ValueError("parts are %d, for %d workers" % (len(parts), self.world))
+        lists = self._gather(b"".join(memoryview(part).nbytes.to_bytes(8, "little") for part in parts), [8 * self.world] * self.world)
+        sent, came = ([int.from_bytes(of[8 * at:8 * at + 8], "little") for of, at in pairs] for pairs in (
+            [(lists[self.rank], w) for w in range(self.world)], [(of, self.rank) for of in lists]))
+        out, (address, _, keep) = ctypes.create_string_buffer(sum(came) or 1), _bytes(b"".join(map(bytes, map(memoryview, parts))), "parts")
+        self.carry_out_raw(_Request(kind=_VALUES["GCOMP_ALLTOALL"], send=address, recv=ctypes.addressof(out),
+                                    send_bytes=(c_size_t * self.world)(*sent), bytes=(c_size_t * self.world)(*came)))
+        return _cut(ctypes.addressof(out), came)
+
+    def close(self) -> None:
+        """Closes the connections. The other workers get an Error where they still wait for this one."""
+        if not self.closed:
+            self._call(_lib.gcomp_sockets_shared_close)
+            self.closed = True
+
+    def __enter__(self) -> "Sockets":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("connections are neither copied nor pickled")
+
+    def __del__(self) -> None:
+        group, self._group = self._group, None
+        if group:  # objects of gcomp that use it keep a reference
+            self._free(group)
 
 
 # ---------------- objects
@@ -1446,9 +1594,7 @@ class _Question:
     """The arguments of advise(), checked, and what it finds."""
 
     def __init__(self, tensors: Any, comm: Comm, candidates: Any, least_gain: float, link_bytes: int, options: dict):
-        if not hasattr(_lib, "gcomp_advise_shared"):
-            raise ImportError("%s was compiled without gcomp_advise.h: copy examples/gcomp_advise.h beside gcomp.h, or make the library "
-                              "with it and with -DGCOMP_ADVISE_SHARED, as \"make build/libgcomp.so\" does" % LIBRARY)
+        _must_have("gcomp_advise")
         self.raised: list = []
         self.desc, self.keep = _desc(None, comm, None, options, self.raised)
         self.rank, self.world = self.desc.comm.rank, self.desc.comm.world

@@ -10,8 +10,9 @@ uncompressed, together in one sum. state.describe() says what travels: print it 
 later steps. All workers get the same bits.
 
 Compression runs on the CPU, in a thread of the state's own, which also carries the collectives over a Gloo group of its own: while the
-backward pass makes the next bucket, the tensors of the last one are encoded, and sent when bucket_bytes of them are there. Gradients on
-a GPU, under NCCL, go by way of pinned host memory. That path has not been run yet on a GPU.
+backward pass makes the next bucket, the tensors of the last one are encoded, and sent when bucket_bytes of them are there. With
+transport="sockets" they travel over connections of the state's own instead, which takes less of the processor. Gradients on a GPU, under
+NCCL, go by way of pinned host memory. That path has not been run yet on a GPU.
 
 Shared parameters count once. Parameters without a gradient on some worker, or on all: unused=True (taken from
 find_unused_parameters); where no worker has a gradient, the parameter is skipped and keeps its residual. Gradient accumulation under
@@ -22,6 +23,11 @@ are then the worker's own, not the mean. A worker that dies is such an error on 
 
 import contextlib
 import ctypes
+import json
+import os
+import random
+import secrets
+import socket
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -131,6 +137,74 @@ class GlooComm(gcomp.Comm):
             self.swap(_view(raw.recv, sum(came)), came, _view(raw.send, sum(sent)), sent)
 
 
+def _resolved(host: str) -> str:
+    """A host's address as a number; "": it has none here."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return ""
+    return str(min(found, key=lambda one: one[0] != socket.AF_INET)[4][0])  # a machine without IPv6 may still have a name for ::1
+
+
+def _free_port(host: str) -> int:
+    """A port that is free at an address of this machine, below those that systems hand out."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for attempt in range(100):
+        port = random.SystemRandom().randrange(10000, 32768)
+        with socket.socket(family, socket.SOCK_STREAM) as s:
+            try:
+                s.bind((host, port))
+            except OSError as error:
+                refused = error
+            else:
+                return port
+    raise refused
+
+
+def _meet(comm: GlooComm, root: Optional[str], timeout: float) -> gcomp.Sockets:
+    """Connections between the workers of a Gloo group. Where one fails, all do."""
+    def tell(mine: Dict[str, Any]) -> List[Dict[str, Any]]:
+        said = [json.loads(text) for text in comm.gather_uneven(json.dumps(mine).encode())]
+        for rank, what in enumerate(said):
+            if what.get("error"):
+                raise RuntimeError("worker %d did not meet the others over sockets: %s" % (rank, what["error"]))
+        return said
+    name = root or os.environ.get("MASTER_ADDR") or ""
+    host, colon, port = name.rpartition(":") if name.count(":") == 1 or "]:" in name else (name, "", "")
+    host = host.strip("[]")
+    error = "" if host else "name the host of worker 0, by root or by MASTER_ADDR in the environment"
+    try:
+        gcomp._must_have("gcomp_sockets")
+    except ImportError as missing:
+        error = str(missing)
+    # A host may have a name that means another address on itself, 127.0.1.1 for instance
+    found = [str(what["address"]) for what in tell({"error": error, "address": _resolved(host)}) if what["address"]]
+    address = next((a for a in found if not a.startswith("127.") and a != "::1"), found[0] if found else "")
+    mine: Dict[str, Any] = {}
+    if comm.rank == 0 and not address:
+        mine = {"error": "%s has no address" % host}
+    elif comm.rank == 0:
+        try:
+            place = "[%s]:%s" if ":" in address else "%s:%s"
+            mine = {"root": place % (address, port or _free_port(address)), "secret": secrets.token_hex(32)}
+        except OSError as failed:
+            mine = {"error": "no port at %s: %s" % (address, failed)}
+    first = tell(mine)[0]
+    net, error = None, ""
+    try:
+        net = gcomp.Sockets(comm.rank, comm.world, first["root"], first["secret"], min(timeout / 2, 60), timeout)
+    except Exception as failed:
+        error = "%s: %s" % (type(failed).__name__, failed)
+    try:
+        tell({"error": error})
+        assert net is not None
+        return net
+    except Exception:
+        if net is not None:
+            net.close()
+        raise
+
+
 class State:
     """What compression keeps for a model: residuals, a thread, a Gloo group. All workers make it, at the same place of the program.
 
@@ -140,6 +214,10 @@ class State:
              that gcomp.advise finds for it. That measures the link between the workers, and the candidates, for some seconds. Name the
              optimizer: optimizer="sgd" or "adam"; state.advice is what was found
     candidates   of "advise": as gcomp.advise takes them
+    transport  of the requests of steps: "gloo"; or "sockets": gcomp.Sockets, with sums in the order of ranks, a secret that worker 0 makes,
+             and errors at once where a worker dies. It needs gcomp_sockets.h beside gcomp.h
+    root     with "sockets": "HOST" or "HOST:PORT" of worker 0, as all workers reach it. None: the host is MASTER_ADDR of the environment,
+             which torchrun sets. Without a port worker 0 takes a free one from 10000 to 32767
     group    a Gloo group to use, with a timeout of its own; None: a new one of all workers
     timeout  seconds after which a worker that does not answer is an error on the others
     unused   True: some parameters may have no gradient; costs a small collective for each bucket. None: find_unused_parameters of model
@@ -151,11 +229,14 @@ class State:
 
     state.step is a dict of what gcomp_step has, for all steps to come: state.step["learning_rate"] = 0.1, epoch, samples, batch, scale."""
 
-    def __init__(self, model: torch.nn.Module, codec: str = "powersgd:rank=4", *, group: Any = None, timeout: float = 300.0,
+    def __init__(self, model: torch.nn.Module, codec: str = "powersgd:rank=4", *, transport: str = "gloo",
+                 root: Optional[str] = None, group: Any = None, timeout: float = 300.0,
                  in_order: bool = False, unused: Optional[bool] = None, not_finite: str = "raise",
                  bucket_bytes: Optional[int] = None, candidates: Any = None, **options: Any):
         if not_finite not in ("raise", "inf"):
             raise ValueError('not_finite is %r, not "raise" or "inf"' % (not_finite,))
+        if transport not in ("gloo", "sockets"):
+            raise ValueError('transport is %r, not "gloo" or "sockets"' % (transport,))
         is_ddp = isinstance(model, torch.nn.parallel.DistributedDataParallel)
         self.unused = bool(model.find_unused_parameters if is_ddp and unused is None else unused)
         if bucket_bytes is None:
@@ -166,23 +247,35 @@ class State:
         if group is None:
             group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
         self.comm = GlooComm(group, in_order)
+        self.wire = self.comm if transport == "gloo" else _meet(self.comm, root, timeout)  # of the requests of steps
         try:
-            shapes = [self._shape(*named) for named in (model.module if is_ddp else model).named_parameters()
-                      if named[1].requires_grad and named[1].numel()]
+            self._open(model.module if is_ddp else model, codec, bucket_bytes, candidates, options)
+        except BaseException:
+            self._hang_up()
+            raise
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="gcomp")
+        self._inside = False  # of a step. This and what follows is the thread's
+        self._waiting: List[Tuple[Any, torch.Tensor, Any]] = []  # futures, buffers of buckets, and copies of these on the host
+        self._seen: set = set()
+
+    def _open(self, model: torch.nn.Module, codec: str, bucket_bytes: int, candidates: Any, options: Dict[str, Any]) -> None:
+        """Makes the object of gcomp with the model's tensors."""
+        try:
+            shapes = [self._shape(*named) for named in model.named_parameters() if named[1].requires_grad and named[1].numel()]
             if not shapes:
                 raise ValueError("the model has no parameter that requires a gradient")
         except Exception:
             if codec == "advise":
                 with contextlib.suppress(TypeError):
-                    gcomp.advise(None, comm=self.comm)  # type: ignore[arg-type]  # an error: the others learn of it, and do not wait
+                    gcomp.advise(None, comm=self.wire)  # type: ignore[arg-type]  # an error: the others learn of it, and do not wait
             raise
         codecs: List[Optional[str]] = [None] * len(shapes)
         self.advice: Optional[gcomp.Advice] = None
         if codec == "advise":
             tensors = [(name, rows, cols, 0, _DTYPES[p.dtype]) for name, p, rows, cols, _ in shapes]
-            self.advice = gcomp.advise(tensors, comm=self.comm, candidates=candidates, **options)
+            self.advice = gcomp.advise(tensors, comm=self.wire, candidates=candidates, **options)
             codec, codecs = "none", self.advice.codecs
-        self._gc = gcomp.open(codec, comm=self.comm, bucket_bytes=bucket_bytes, **options)
+        self._gc = gcomp.open(codec, comm=self.wire, bucket_bytes=bucket_bytes, **options)
         try:
             for (name, p, rows, cols, order), own in zip(shapes, codecs):
                 self._numbers[id(p)] = self._gc.add_tensor(name, rows, cols, dtype=_DTYPES[p.dtype], codec=own)
@@ -190,10 +283,10 @@ class State:
         except BaseException:
             self._gc.close()
             raise
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="gcomp")
-        self._inside = False  # of a step. This and what follows is the thread's
-        self._waiting: List[Tuple[Any, torch.Tensor, Any]] = []  # futures, buffers of buckets, and copies of these on the host
-        self._seen: set = set()
+
+    def _hang_up(self) -> None:
+        if isinstance(self.wire, gcomp.Sockets):
+            self.wire.close()
 
     @staticmethod
     def _shape(name: str, p: torch.nn.Parameter) -> Tuple[str, torch.nn.Parameter, int, int, Optional[List[int]]]:
@@ -222,6 +315,7 @@ class State:
         """Ends the thread and frees what the state keeps."""
         self._pool.shutdown()
         self._gc.close()
+        self._hang_up()
 
     # -------- checkpoints
 
@@ -282,7 +376,7 @@ class State:
             if raw.kind == _DONE:
                 break
             try:
-                self.comm.carry_out_raw(raw)
+                self.wire.carry_out_raw(raw)
             except Exception as error:
                 try:
                     gc._done(raw, 1)
