@@ -3,9 +3,10 @@
 
 Network, first weights, batches, learning rate and momentum are those of torch_train.py and of examples/train.c. Each method has a model
 of its own, and all start alike. Methods take turns of some steps, so that a change of the machine meets all of them. "alone" is the
-computation of four processes at once without communication. All gradients are one bucket: with more of them, powerSGD_hook over Gloo
-starts the collectives of the buckets in other orders on other workers, and Gloo ends the program ("preamble.length"). Gradients lie in
-the bucket (gradient_as_bucket_view), so that DistributedDataParallel copies them for no method. Rank 0 prints a line for each method:
+computation of four processes at once without communication. Over Gloo all gradients are one bucket: with more of them, powerSGD_hook
+starts the collectives of the buckets in other orders on other workers, and Gloo ends the program ("preamble.length"). Over gcomp.Sockets
+the buckets are those that DistributedDataParallel makes without being told. Gradients lie in the bucket (gradient_as_bucket_view), so
+that DistributedDataParallel copies them for no method. Rank 0 prints a line for each method:
 
     method, ms a step (median), processor ms a step, bytes that its interface sends a step, steps until the loss was 0.40 or -
 """
@@ -40,8 +41,10 @@ class Training:
                 layers[-2].weight.copy_(first_weights(i, inputs, outputs).t())
                 layers[-2].bias.zero_()
         self.model = torch.nn.Sequential(*layers[:-1])
+        codec, _, transport = method.partition("@")
         if method != "alone":
-            self.model = DistributedDataParallel(self.model, bucket_cap_mb=1024, gradient_as_bucket_view=True)
+            dist._DEFAULT_FIRST_BUCKET_BYTES = 1 << 20 if transport else 1 << 30
+            self.model = DistributedDataParallel(self.model, bucket_cap_mb=25 if transport else 1024, gradient_as_bucket_view=True)
         if method == "fp16":
             self.model.register_comm_hook(None, default_hooks.fp16_compress_hook)
         elif method == "hook":
@@ -49,8 +52,8 @@ class Training:
             self.model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
         elif method not in ("alone", "none"):
             import gcomp_torch
-            codec, _, transport = method.partition("@")
-            state = gcomp_torch.State(self.model, codec, transport=transport or "gloo", root=os.environ["MASTER_ADDR"], optimizer="sgd")
+            state = gcomp_torch.State(self.model, codec, transport=transport or "gloo", bucket_bytes=1 << 20 if transport else 0,
+                                      optimizer="sgd")
             self.model.register_comm_hook(state, gcomp_torch.hook)
             if state.advice and rank == 0:
                 print("\n".join("advice: " + line for line in str(state.advice).splitlines()), file=sys.stderr)
@@ -100,7 +103,6 @@ def main():
     host, port = o.root.split(":")
     os.environ.update(MASTER_ADDR=host, MASTER_PORT=port, GLOO_SOCKET_IFNAME="eth0")
     torch.set_num_threads(1)
-    dist._DEFAULT_FIRST_BUCKET_BYTES = 1 << 30
     images = read("images-idx3-ubyte", 16).view(60000, 784)
     data = images, read("labels-idx1-ubyte", 8), images[::8].float().mean(0)
     dist.init_process_group("gloo", rank=o.rank, world_size=4)
