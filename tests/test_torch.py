@@ -215,7 +215,7 @@ def over_sockets_steps_have_the_bits_of_sums_in_order_over_gloo(rank, world, dir
     ddp, state, optimizer = made("advise", candidates=["int:bits=4"], transport="sockets")
     codecs = [None] * world
     dist.all_gather_object(codecs, state.advice.codecs)
-    assert codecs == [codecs[0]] * world and state.advice.link[1] > 0, codecs
+    assert codecs == [codecs[0]] * world and max(state.advice.link[:2]) > 0, codecs  # on a busy machine few bytes take as long as many
     state.close()
 
 

@@ -214,17 +214,18 @@ class State:
              that gcomp.advise finds for it. That measures the link between the workers, and the candidates, for some seconds. Name the
              optimizer: optimizer="sgd" or "adam"; state.advice is what was found
     candidates   of "advise": as gcomp.advise takes them
-    transport  of the requests of steps: "gloo"; or "sockets": gcomp.Sockets, with sums in the order of ranks, a secret that worker 0 makes,
-             and errors at once where a worker dies. It needs gcomp_sockets.h beside gcomp.h
-    root     with "sockets": "HOST" or "HOST:PORT" of worker 0, as all workers reach it. None: the host is MASTER_ADDR of the environment,
-             which torchrun sets. Without a port worker 0 takes a free one from 10000 to 32767
+    transport  what carries the steps. "gloo": the group. "sockets": connections of the state's own, by gcomp.Sockets. They take less of
+             the processor, add in the order of ranks, and a worker that dies is an error on the others at once. Worker 0 makes a secret
+             for them. The bytes are not encrypted. They need gcomp_sockets.h beside gcomp.h
+    root     for "sockets": "HOST" or "HOST:PORT" of worker 0, as all workers reach it. None: the host is MASTER_ADDR of the environment,
+             which torchrun sets. Without a port, worker 0 takes a free one from 10000 to 32767
     group    a Gloo group to use, with a timeout of its own; None: a new one of all workers
     timeout  seconds after which a worker that does not answer is an error on the others
     unused   True: some parameters may have no gradient; costs a small collective for each bucket. None: find_unused_parameters of model
     not_finite  "raise"; or "inf": where a gradient holds NaN or Inf, the gradients of all workers become Inf, so that
              torch.cuda.amp.GradScaler skips the step on all, and lowers its scale
     bucket_bytes  tensors are sent when so many bytes of gradient are there, the last parameters first; None: as much as the buckets of
-             DistributedDataParallel; 0: all at the end
+             DistributedDataParallel; 0: all at the end. Over sockets on a slow link, 1 << 20 is faster: each bucket is sent as it comes
     options  those of gcomp.open: optimizer="adam", residual="bf16", min_elements, seed, schedule, ...
 
     state.step is a dict of what gcomp_step has, for all steps to come: state.step["learning_rate"] = 0.1, epoch, samples, batch, scale."""
