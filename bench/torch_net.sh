@@ -62,7 +62,8 @@ make_hosts
 
 workers() { # turns, steps, methods: prints rank 0's lines
     for i in 3 2 1 0; do
-        ip netns exec "$(host $i)" env OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $python bench/torch_ddp.py --rank $i --root $net.1:7077 --turns "$1" --steps "$2" --methods "$3" \
+        ip netns exec "$(host $i)" env OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $python bench/torch_ddp.py \
+            --rank $i --root $net.1:7077 --turns "$1" --steps "$2" --methods "$3" \
             >"$work/out$i" 2>"$work/err$i" &
         last=$!
     done

@@ -622,8 +622,8 @@ static inline int gcomp_sockets_allgather(void *user, const void *mine, void *al
     return gcomp_sockets_finish(s);
 }
 
-/* all + w * stride <- bytes[w] bytes of worker w, for all w. Where all bring `stride` bytes, it is an
-   allgather: some workers may call the one, and some the other. */
+/* all + w * stride <- bytes[w] bytes of worker w, for all w. Where all bring `stride` bytes this is
+   gcomp_sockets_allgather: some workers may call the one function, and some the other. */
 static inline int gcomp_sockets_allgatherv(void *user, const void *mine, void *all,
                                            const size_t *bytes, size_t stride)
 {
@@ -1552,114 +1552,109 @@ int gcomp_sockets_shared_open(void **group, int rank, int world, const char *hos
     return error;
 }
 
-/* Carries out one request in the memory that it names. bytes NULL: all gather `stride` bytes. */
-static int gcomp_sockets_shared_do(gcomp_sockets *s, const gcomp_request *r)
-{
-    if (r->kind == GCOMP_ALLREDUCE) return gcomp_sockets_allreduce(s, r->recv, r->count, r->dtype);
-    if (r->kind == GCOMP_ALLREDUCE_MAX)
-        return gcomp_sockets_allreduce_max(s, (float *)r->recv, r->count);
-    if (r->kind == GCOMP_ALLTOALL)
-        return gcomp_sockets_alltoallv(s, r->send, r->send_bytes, r->recv, r->bytes);
-    if (r->kind == GCOMP_ALLGATHER && !r->bytes)
-        return gcomp_sockets_allgather(s, r->send, r->recv, r->stride);
-    if (r->kind == GCOMP_ALLGATHER)
-        return gcomp_sockets_allgatherv(s, r->send, r->recv, r->bytes, r->stride);
-    return GCOMP_SOCKETS_MISMATCH; /* no request that moves anything */
-}
-
-/* Returns 0, GCOMP_SOCKETS_MISMATCH, _FAILED, _CLOSED or _BUSY. */
-int gcomp_sockets_shared_carry(void *group, const gcomp_request *request)
+/* The group, taken for this thread; NULL: it cannot be, and *status says why. */
+static gcomp_sockets *gcomp_sockets_shared_take(void *group, int *status)
 {
     gcomp_sockets_shared *shared = (gcomp_sockets_shared *)group;
-    int status = GCOMP_SOCKETS_CLOSED;
-    if (pthread_mutex_trylock(&shared->use) != 0) return GCOMP_SOCKETS_BUSY;
-    if (shared->net) status = gcomp_sockets_shared_do(shared->net, request);
+    *status = GCOMP_SOCKETS_BUSY;
+    if (pthread_mutex_trylock(&shared->use) != 0) return NULL;
+    if (shared->net) return shared->net;
+    *status = GCOMP_SOCKETS_CLOSED;
     pthread_mutex_unlock(&shared->use);
+    return NULL;
+}
+
+/* Lets other threads take the group. Returns status. */
+static int gcomp_sockets_shared_leave(void *group, int status)
+{
+    pthread_mutex_unlock(&((gcomp_sockets_shared *)group)->use);
     return status;
 }
 
 static int gcomp_sockets_shared_sum(void *group, void *data, size_t count, gcomp_dtype dtype)
 {
-    gcomp_request r;
-    memset(&r, 0, sizeof r);
-    r.kind = GCOMP_ALLREDUCE;
-    r.recv = data;
-    r.count = count;
-    r.dtype = dtype;
-    return gcomp_sockets_shared_carry(group, &r);
+    int status;
+    gcomp_sockets *s = gcomp_sockets_shared_take(group, &status);
+    if (!s) return status;
+    return gcomp_sockets_shared_leave(group, gcomp_sockets_allreduce(s, data, count, dtype));
 }
 
 static int gcomp_sockets_shared_max(void *group, float *data, size_t count)
 {
-    gcomp_request r;
-    memset(&r, 0, sizeof r);
-    r.kind = GCOMP_ALLREDUCE_MAX;
-    r.recv = data;
-    r.count = count;
-    return gcomp_sockets_shared_carry(group, &r);
+    int status;
+    gcomp_sockets *s = gcomp_sockets_shared_take(group, &status);
+    if (!s) return status;
+    return gcomp_sockets_shared_leave(group, gcomp_sockets_allreduce_max(s, data, count));
+}
+
+static int gcomp_sockets_shared_gather(void *group, const void *mine, void *all, size_t bytes)
+{
+    int status;
+    gcomp_sockets *s = gcomp_sockets_shared_take(group, &status);
+    if (!s) return status;
+    return gcomp_sockets_shared_leave(group, gcomp_sockets_allgather(s, mine, all, bytes));
 }
 
 static int gcomp_sockets_shared_gatherv(void *group, const void *mine, void *all,
                                         const size_t *bytes, size_t stride)
 {
-    gcomp_request r;
-    memset(&r, 0, sizeof r);
-    r.kind = GCOMP_ALLGATHER;
-    r.send = mine;
-    r.recv = all;
-    r.bytes = bytes;
-    r.stride = stride;
-    return gcomp_sockets_shared_carry(group, &r);
-}
-
-static int gcomp_sockets_shared_gather(void *group, const void *mine, void *all, size_t bytes)
-{
-    return gcomp_sockets_shared_gatherv(group, mine, all, NULL, bytes);
+    int status;
+    gcomp_sockets *s = gcomp_sockets_shared_take(group, &status);
+    if (!s) return status;
+    return gcomp_sockets_shared_leave(group, gcomp_sockets_allgatherv(s, mine, all, bytes, stride));
 }
 
 static int gcomp_sockets_shared_swap(void *group, const void *send, const size_t *sent, void *recv,
                                      const size_t *awaited)
 {
-    gcomp_request r;
-    memset(&r, 0, sizeof r);
-    r.kind = GCOMP_ALLTOALL;
-    r.send = send;
-    r.recv = recv;
-    r.send_bytes = sent;
-    r.bytes = awaited;
-    return gcomp_sockets_shared_carry(group, &r);
+    int status;
+    gcomp_sockets *s = gcomp_sockets_shared_take(group, &status);
+    if (!s) return status;
+    return gcomp_sockets_shared_leave(group,
+                                      gcomp_sockets_alltoallv(s, send, sent, recv, awaited));
+}
+
+/* Carries out one request in the memory that it names. Returns 0, GCOMP_SOCKETS_MISMATCH, _FAILED,
+   _CLOSED or _BUSY. */
+int gcomp_sockets_shared_carry(void *group, const gcomp_request *r)
+{
+    switch (r->kind) {
+    case GCOMP_ALLREDUCE: return gcomp_sockets_shared_sum(group, r->recv, r->count, r->dtype);
+    case GCOMP_ALLREDUCE_MAX: return gcomp_sockets_shared_max(group, (float *)r->recv, r->count);
+    case GCOMP_ALLGATHER:
+        return gcomp_sockets_shared_gatherv(group, r->send, r->recv, r->bytes, r->stride);
+    case GCOMP_ALLTOALL:
+        return gcomp_sockets_shared_swap(group, r->send, r->send_bytes, r->recv, r->bytes);
+    default: return GCOMP_SOCKETS_MISMATCH; /* nothing moves */
+    }
 }
 
 /* The transport, for gcomp_desc.comm. Valid until the group is freed. Returns 0,
    GCOMP_SOCKETS_CLOSED or _BUSY. */
 int gcomp_sockets_shared_comm(void *group, gcomp_comm *comm)
 {
-    gcomp_sockets_shared *shared = (gcomp_sockets_shared *)group;
-    int status = GCOMP_SOCKETS_CLOSED;
-    if (pthread_mutex_trylock(&shared->use) != 0) return GCOMP_SOCKETS_BUSY;
-    if (shared->net) {
-        *comm = gcomp_sockets_comm(shared->net);
-        comm->user = group;
-        comm->allreduce = gcomp_sockets_shared_sum;
-        comm->allgather = gcomp_sockets_shared_gather;
-        comm->allgatherv = gcomp_sockets_shared_gatherv;
-        comm->allreduce_max = gcomp_sockets_shared_max;
-        comm->alltoallv = gcomp_sockets_shared_swap;
-        status = 0;
-    }
-    pthread_mutex_unlock(&shared->use);
-    return status;
+    int status;
+    gcomp_sockets *s = gcomp_sockets_shared_take(group, &status);
+    if (!s) return status;
+    *comm = gcomp_sockets_comm(s);
+    comm->user = group;
+    comm->allreduce = gcomp_sockets_shared_sum;
+    comm->allgather = gcomp_sockets_shared_gather;
+    comm->allgatherv = gcomp_sockets_shared_gatherv;
+    comm->allreduce_max = gcomp_sockets_shared_max;
+    comm->alltoallv = gcomp_sockets_shared_swap;
+    return gcomp_sockets_shared_leave(group, 0);
 }
 
 /* Closes all connections; the others fail. Returns 0 or GCOMP_SOCKETS_BUSY. */
 int gcomp_sockets_shared_close(void *group)
 {
-    gcomp_sockets_shared *shared = (gcomp_sockets_shared *)group;
-    if (pthread_mutex_trylock(&shared->use) != 0) return GCOMP_SOCKETS_BUSY;
-    gcomp_sockets_close(shared->net);
-    shared->net = NULL;
-    pthread_mutex_unlock(&shared->use);
-    return 0;
+    int status;
+    gcomp_sockets *s = gcomp_sockets_shared_take(group, &status);
+    if (!s) return status == GCOMP_SOCKETS_CLOSED ? 0 : status;
+    gcomp_sockets_close(s);
+    ((gcomp_sockets_shared *)group)->net = NULL;
+    return gcomp_sockets_shared_leave(group, 0);
 }
 
 /* Closes and frees the group, which nothing uses any more. */

@@ -137,6 +137,7 @@ static void test_topk_by_chunks_sends_the_largest_of_each(void)
             for (int shape = 0; shape < SHAPES; shape++)
                 for (size_t s = 0; s < SIZES; s++) {
                     char text[64];
+                    /* of large vectors, some; where tests are slow, a third of all */
                     if (sizes[s] > 5000 && (chunks[c] < 64 || share_of != 1 || (shape != NORMAL && shape != HEAVY))) continue;
                     if (test_is_slow() && (share_of + c + (size_t)shape) % 3) continue;
                     snprintf(text, sizeof text, "topk:density=%g,chunk=%zu", densities[share_of], chunks[c]);

@@ -139,27 +139,26 @@ _MORE = {  # the same of gcomp_advise.h and gcomp_sockets.h, which a library may
     "gcomp_sockets_shared_close": (c_int, _P), "gcomp_sockets_shared_free": (None, _P),
 }
 
-_NEEDS = {"gcomp_sockets": ", on a system with POSIX sockets"}
-
 # ---------------- the library is found or compiled, and checked
 
 
 def _headers(header: str) -> List[str]:
     """The paths of gcomp_advise.h and gcomp_sockets.h, those that are beside gcomp.h or in examples/ there."""
-    here, names = os.path.dirname(header), ["gcomp_advise.h"] + ["gcomp_sockets.h"] * (os.name == "posix")
-    places = [[os.path.join(here, *place, name) for place in ((), ("examples",))] for name in names]
-    return [next(filter(os.path.exists, paths)) for paths in places if any(map(os.path.exists, paths))]
+    here, found = os.path.dirname(header), []
+    for name in ["gcomp_advise.h"] + ["gcomp_sockets.h"] * (os.name == "posix"):
+        found += list(filter(os.path.exists, (os.path.join(here, *place, name) for place in ((), ("examples",)))))[:1]
+    return found
 
 
 def _compile(header: str) -> str:
     """The path of the shared object made from the header, which is compiled unless the user's cache has it."""
-    text, source_text = b"", '#define GCOMP_IMPLEMENTATION\n#include "gcomp.h"\n'
+    text, source_text, headers = b"", '#define GCOMP_IMPLEMENTATION\n#include "gcomp.h"\n', _headers(header)
     flags = ["-O2", "-shared", "-fPIC", "-DGCOMP_LAYOUTS", "-I", os.path.dirname(header)]
-    for path in _headers(header):
+    for path in headers:
         where, name = os.path.split(path)
         flags += ["-D%s_SHARED" % name[:-2].upper(), "-I", where] + ["-pthread"] * (name == "gcomp_sockets.h")
         source_text += '#include "%s"\n' % name
-    for path in [header] + _headers(header):
+    for path in [header] + headers:
         with open(path, "rb") as f:
             text += f.read()
     command = shlex.split(os.environ.get("CC") or "cc") + flags
@@ -261,8 +260,8 @@ def _must_have(header: str) -> None:
     """An ImportError if the library lacks what another header has for it."""
     if not any(name.startswith(header) and hasattr(_lib, name) for name in _MORE):
         raise ImportError("{0} was compiled without {1}.h: copy examples/{1}.h beside gcomp.h, or make the library with it and with "
-                          "-D{2}_SHARED, as \"make build/libgcomp.so\" does{3}".format(LIBRARY, header, header.upper(),
-                                                                                    _NEEDS.get(header, "")))
+                          "-D{2}_SHARED, as \"make build/libgcomp.so\" does{3}".format(
+                              LIBRARY, header, header.upper(), ", on a system with POSIX sockets" if header == "gcomp_sockets" else ""))
 
 
 # ---------------- errors
