@@ -1,4 +1,4 @@
-/* gcomp.h - v0.3 - gradient compression for data-parallel training, in one C header. Licence: MIT,
+/* gcomp.h - v0.4 - gradient compression for data-parallel training, in one C header. Licence: MIT,
    at the end of the file.
 
    Workers that train one model together send each other a gradient every step. This library makes
@@ -84,6 +84,7 @@
    >>sums        the mean made by ranges: owners send their sums, and all workers apply them
    >>decisions   how rank 0 moves tensors along their lists of codecs; digests
    >>frames      what workers compare before they send anything else
+   >>differences workers whose frames differ find out in what, and say both values
    >>step        a step begins, and takes gradients: they are encoded, and nothing is written
    >>rounds      what comes in a round is checked, and the next round is prepared
    >>requests    what a bucket asks for, one request after the other
@@ -206,8 +207,13 @@
      frame is bad, all workers stop there:
        GCOMP_NOT_FINITE   some gradient is NaN or infinite: all skip this step together
        GCOMP_PEER_FAILED  another worker has an error of its own
-       GCOMP_MISMATCH     workers differ; gcomp_error names the worker and the difference
+       GCOMP_MISMATCH     workers differ; gcomp_error names both workers, the first tensor, codec or
+                          option that differs, and both values. Versions of the library are compared
+                          too, and the fields of gcomp_step that are the same on all workers
        GCOMP_DIVERGED     desc.check_every is set, and the means of the last step differ
+     The first sum of the first step carries a one from each worker: an allreduce that averages, or
+     does nothing, is GCOMP_MISSING_CALLBACK on all workers. examples/gcomp_try.h tries all
+     callbacks of a transport before the training.
      A worker with an error of its own (no memory, no gradients, a missing callback) still sends its
      frame. It returns its error; the others return GCOMP_PEER_FAILED.
      If only one worker notices a failure, it reports the failure in its next frame, and all may
@@ -374,6 +380,13 @@
      codec did not send, and nothing else.
 
    WHAT GOES WRONG
+     - Workers that begin with other weights stay apart, since all take the same steps. Send the
+       weights of rank 0 to all before the first step, and compare a digest of them:
+       examples/gcomp_recover.h does both. The library sees gradients alone.
+     - Fill a gcomp_step by gcomp_step_default(). In one that is all zero the scale is 0, and so is
+       every mean.
+     - A worker that leaves out an exchange (a loss scaler that skips a step on one worker) takes
+       its next step with the last one of the others. Pass gcomp_step.number: then frames tell it.
      - Clip the gradient after the exchange, not before: the norm that matters is that of the mean.
      - The result is the mean, not the sum: do not divide by the number of workers again.
      - Gradients that share memory (tied weights) are refused: add one tensor for the shared
@@ -393,8 +406,8 @@
            for (i = 0; i < n; i++) updates[i] += carried[i]; // then the optimizer
      - With gradient accumulation add up first, and exchange once.
      - With loss scaling pass scale = 1 / loss_scale in gcomp_step, so that residuals stay in one
-       unit when it changes. On GCOMP_NOT_FINITE skip the optimizer and lower the loss scale: all
-       workers see the same result.
+       unit when it changes. All workers have the same loss scale. On GCOMP_NOT_FINITE skip the
+       optimizer and lower the loss scale: all workers see the same result.
      - Trainers that update the weights in place have no gradient to exchange: see TRAINING LOCALLY.
      - If you wrap a gcomp_comm to count or delay, wrap all of its callbacks, or set them to NULL: a
        callback that stays gets the wrong user pointer. An allreduce_max that is left out is
@@ -404,6 +417,13 @@
        machine.
 
    CHANGES
+     0.4  gcomp_step_default(): the scale 0 of a gcomp_step is 0 (0.3: 1), and a learning_rate below
+          0 is unknown (0.3: 0). gcomp_step.number. scale, epoch, batch and number are the same on
+          all workers: a worker's own weight is gcomp_step.samples.
+          One worker alone sends nothing, and loses nothing: GCOMP_AGGREGATE_AUTO.
+          AUTO takes two shots before sums of halves, which lose what the transport rounds off.
+          Bytes of fp16 and bf16 gradients are compared with those of the same type.
+          Frames have the version of the library; workers that differ say both values.
      0.3  Gradients of every function may be fp16 or bf16: gcomp_compress and gcomp_commit take the
           tensor's type; gcomp_decode_any, gcomp_decode_add_any, gcomp_decode_mean_any.
           AUTO takes the form with the fewest bytes: two shots, shards, sums of halves, or a gather.
@@ -435,13 +455,16 @@
      workers use bits=16.
 
    SUMS OF HALVES
-     fp16 and bf16, from three workers on, with GCOMP_AGGREGATE_AUTO: if comm.allreduce_dtypes names
-     the type, one allreduce sums the halves of all workers. Else they go in two shots, if there is
-     comm.alltoallv; else they are gathered, which from four workers on sends as many bytes as an
-     uncompressed allreduce, or more. A worker brings C(f p), f = 2^-k with f * world <= 1, and
-     keeps p - C(f p) / f. What the transport rounds off in the sum is in no residual; with two
-     shots it is. A sum that is not finite is GCOMP_NOT_FINITE: with fp16 the mean must be below
-     65504.
+     fp16 and bf16, from three workers on, with GCOMP_AGGREGATE_AUTO: they go in two shots, if there
+     is comm.alltoallv. Else one allreduce sums the halves of all workers, if comm.allreduce_dtypes
+     names the type; else they are gathered, which from four workers on sends as many bytes as an
+     uncompressed allreduce, or more. Tensors of fewer than 256 elements for each worker are summed,
+     or gathered.
+     In a sum a worker brings C(f p), f = 2^-k with f * world <= 1, and keeps p - C(f p) / f. What
+     the transport rounds off in the sum is in no residual; with two shots it is. So sums cost
+     something: a constant gradient loses 6e-4 to 3e-3 of itself, rounding=stochastic is not
+     unbiased any more, and with fp16 small elements sink below the range (1e-5 with 16 workers: 3 %
+     a step). A sum that is not finite is GCOMP_NOT_FINITE: with fp16 the mean must be below 65504.
 
    MANY WORKERS
      What a worker receives in a gather grows with the number of workers.
@@ -653,7 +676,7 @@
            Two codecs: the first one while training changes much, see >>schedules. every: the number
            of epochs (of gcomp_step) between two decisions. scope=model: one decision for all
            tensors. Set learning_rate if it falls in a few large steps: after each fall the first
-           codec is used again. If it falls in every step, leave learning_rate 0. Rank 0 takes 4
+           codec is used again. If it falls in every step, leave it unknown. Rank 0 takes 4
            bytes an element more.
        codec "topk:density=0.001"                schedule "warmup:epochs=4"
            For a quarter of these epochs each, 1/4, 1/16, 1/64 and 0.4 % of the elements; then the
@@ -1162,7 +1185,7 @@ extern "C" {
    written. A pointer that must not be NULL, and is, is GCOMP_INVALID_ARGUMENT.
    ---------------------------------------------------------------------------------------------- */
 
-#define GCOMP_VERSION 300 /* major * 10000 + minor * 100 + patch */
+#define GCOMP_VERSION 400 /* major * 10000 + minor * 100 + patch */
 
 /* GCOMP_VERSION of the compiled implementation. */
 GCOMP_API int gcomp_version(void);
@@ -1560,7 +1583,8 @@ typedef struct gcomp_comm {
 } gcomp_comm;
 
 /* How payloads become a mean. Sparse payloads give the same bits by GATHER and by SHARDS.
-     GATHER   every worker receives all payloads, world * k elements, and adds them
+     GATHER   every worker receives all payloads, world * k elements, and adds them. One worker
+              alone encodes and decodes too: to try out what a codec loses
      SHARDS   for sparse payloads: each worker makes the mean of one range for all (SparCML's split
               form). A worker receives about k elements and sends its range mean: the elements that
               are not 0, or the whole range if that is shorter
@@ -1573,7 +1597,10 @@ typedef struct gcomp_comm {
               the gradient stay as they were. Needs comm.alltoallv, and refuses global=1 and
               desc.node; see MANY WORKERS in the manual
      AUTO     where comm.alltoallv is given: the form in which a worker receives fewest bytes, if
-              it keeps what the codec promises; see MANY WORKERS in the manual. Else GATHER
+              it keeps what the codec promises; see MANY WORKERS in the manual. Else GATHER.
+              One worker alone sends nothing: its tensors are as with none, and what waited in
+              their residuals comes back with the gradient. Not those of dgc, fetch, dct, vote and
+              of powersgd with momentum, which change what the optimizer does
    If each worker sends a payload of b bytes, with k elements if it is sparse, a worker receives
      GATHER               b (world - 1) bytes
      TWO_SHOT             2 b (world - 1) / world
@@ -1683,14 +1710,16 @@ GCOMP_API int gcomp_world(const gcomp *gc);
 
 /* The codec a tensor really has now, after the rules for vectors, small tensors and matrices that
    would not gain, and by the schedule. Returns NULL for a wrong number. Valid while the object is.
-   A vector that is the only tensor has the codec of desc until another tensor is added. With
-   desc.node the other workers of a machine learn the codecs from the first worker, at the end of
+   A vector that is the only tensor has the codec of desc until another tensor is added. Steps of
+   one worker alone do as with none; gcomp_compress has the codec then too. With desc.node the other
+   workers of a machine learn the codecs from the first worker, at the end of
    each step: after a gcomp_load of the first worker they know them after the next step. */
 GCOMP_API const gcomp_codec *gcomp_tensor_codec(const gcomp *gc, size_t tensor);
 
 /* Writes what travels in a step as text: a line for each tensor (name, shape, dtype, codec, why it
    has another codec than the one named, how the mean is made if not by one collective, the bytes
-   that a worker sends beside those of an uncompressed ring all-reduce), then a line with the sums.
+   that a worker sends beside those of an uncompressed ring all-reduce of the gradient's type), then
+   a line with the sums.
    Bytes are counted as in gcomp_statistics. With two workers:
      fc1.weight: 784 x 1152 fp32, topk:density=0.02, at most 89303 of 3612672 bytes
      fc1.bias: 1152 fp32, none (a vector), 4608 of 4608 bytes
@@ -1798,11 +1827,15 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_give_back(gcomp *gc, size_t tensor,
 
 /* ---------------- step: the mean over all workers, without callbacks */
 
+/* What a caller tells of a step: gcomp_step_default() with the fields that are to be others. A step
+   that is all zero has scale 0, so that its gradients count nothing. scale, epoch, batch and number
+   are the same on all workers: the frames compare them, and workers that differ get
+   GCOMP_MISMATCH. */
 typedef struct gcomp_step {
-    /* Gradients are read as scale * gradient (loss scaling); finite; 0: 1. */
+    /* Gradients are read as scale * gradient: loss scaling, learning rates. Finite; 0 is 0. */
     float scale;
-    /* For the schedule accordion, on rank 0: after the rate has fallen, more is sent. >= 0; 0:
-       unknown. */
+    /* For the schedule accordion, on rank 0: after the rate has fallen, more is sent. Finite;
+       negative: unknown. */
     float learning_rate;
     /* The epoch of the training, from 0, the same on all workers. dgc with warmup > 0 and the
        schedules warmup and accordion need it: they refuse a gcomp_step pointer that is NULL. */
@@ -1814,7 +1847,13 @@ typedef struct gcomp_step {
        gradient. 0 <= samples <= batch, both finite; batch 0: all workers count alike. With vote and
        threshold1, whose payloads have no scale, all workers count alike. */
     double samples, batch;
+    /* The number of the step as the training counts it. A worker that has left out an exchange, or
+       made one too many, is found by it: gcomp_step_number counts exchanges alone. */
+    uint64_t number;
 } gcomp_step;
+
+/* scale 1, learning_rate -1, all others 0: what a NULL step stands for. */
+GCOMP_API gcomp_step gcomp_step_default(void);
 
 typedef enum gcomp_request_kind {
     GCOMP_WAIT = 0,       /* nothing to hand out until a tensor is ready or a request is done */
@@ -2040,12 +2079,13 @@ typedef struct gcomp_statistics {
     uint64_t failed;           /* ended by another error */
     uint64_t not_finite;       /* tensors of this worker whose gradient held NaN or Inf */
     uint64_t switches;         /* tensors to which the schedule gave another codec, all steps */
-    uint64_t bytes_in;         /* gradient bytes as fp32, all steps */
+    uint64_t bytes_in;         /* gradient bytes, all steps */
     uint64_t bytes_out;        /* what this worker sent over the network, frames included: what it
                                   brings to an allgather goes to world - 1 workers, to an allreduce
                                   2 (world - 1) / world times. One worker alone: as one of two */
     uint64_t bytes_ring;       /* what an uncompressed ring all-reduce of the same gradients would
-                                  have sent: 2 (world - 1) / world * 4 bytes an element */
+                                  have sent, in their own types: 2 (world - 1) / world times
+                                  their bytes */
     double ratio;              /* bytes_ring / bytes_out */
     double encode_seconds;     /* all steps, by desc.clock */
     double communicate_seconds;
@@ -21186,7 +21226,10 @@ static size_t gcomp__control(const gcomp__schedule *s, gcomp__pace *pace, double
    ---------------------------------------------------------------------------------------------- */
 
 /* Phases of a step. COLLECT to ROUNDS are passed once for each bucket. */
-enum { GCOMP__IDLE, GCOMP__COLLECT, GCOMP__FRAMES, GCOMP__DECISIONS, GCOMP__ROUNDS, GCOMP__READY };
+enum {
+    GCOMP__IDLE, GCOMP__COLLECT, GCOMP__FRAMES, GCOMP__DETAILS, GCOMP__DECISIONS, GCOMP__ROUNDS,
+    GCOMP__READY
+};
 enum { GCOMP__FRAME = 64, GCOMP__SENTENCE = 256 }; /* bytes of a frame, and of an error's text */
 enum { GCOMP__WORD = 16 };         /* bytes of the word that workers of a machine exchange */
 enum { GCOMP__LENGTH_BYTES = 16 }; /* bytes that announce the length of a shard or a sum */
@@ -21232,6 +21275,7 @@ typedef struct gcomp__slot {
     uint8_t rounds[3];
     unsigned flags;
     const char *why;
+    int lone;            /* 1: there is one worker, and steps do as with none: see >>plan */
     /* list: places in the buffers of a step; at_local, at_acc and at_mean in floats, else bytes */
     size_t at_send;      /* its payload in mem.send */
     size_t at_mean;      /* its mean in mem.means */
@@ -21317,6 +21361,26 @@ typedef struct gcomp__buffers {
     uint8_t *lists, *decisions; /* one to send, then one from each worker */
 } gcomp__buffers;
 
+/* In what workers differ. */
+enum {
+    GCOMP__NOTHING_DIFFERS, GCOMP__TENSORS_DIFFER, GCOMP__OPTIONS_DIFFER, GCOMP__STEPS_DIFFER,
+    GCOMP__CODECS_DIFFER, GCOMP__ACTIVE_DIFFERS, GCOMP__TOLD_DIFFERS
+};
+enum { GCOMP__PART = 44, GCOMP__PARTS = 2 }; /* letters in a frame, and how many such frames */
+
+/* A difference between the frames of rank 0 and of another rank, see >>differences. */
+typedef struct gcomp__difference {
+    unsigned field;          /* TENSORS_DIFFER, ...; 0: there is none */
+    size_t rank;             /* the other rank */
+    size_t low, high;        /* the first item that differs is one of low .. high - 1 */
+    uint32_t stage, halvings; /* gathers so far; how many of them look for the item */
+    int damaged;             /* 1: a message arrived damaged here */
+    char text[2][GCOMP__PARTS * GCOMP__PART + 1]; /* what rank 0 has, and what the other has */
+} gcomp__difference;
+
+/* Has the transport shown that it adds? See gcomp__try_sum. */
+enum { GCOMP__NO_TRIAL, GCOMP__WANTS_TRIAL, GCOMP__IN_TRIAL, GCOMP__PASSED };
+
 struct gcomp {
     /* object */
     gcomp__memory memory;
@@ -21338,6 +21402,7 @@ struct gcomp {
     gcomp__room unpacked;       /* a small residual as floats; reserved with the scratch */
     gcomp__room floats;  /* desc.node: gradients of the machine, then what its first worker says */
     gcomp__buffers mem;  /* places in the arena */
+    int tried;           /* 1: the transport of now has shown in a step that it adds */
     /* list */
     gcomp__plan plan;     /* sizes by the codecs in use */
     gcomp__bucket bucket; /* bucket 0; mem.others has the rest */
@@ -21350,9 +21415,14 @@ struct gcomp {
     /* step */
     int phase;           /* GCOMP__IDLE outside of steps */
     float scale;         /* what gradients are multiplied by */
-    float rate;          /* the learning rate that the caller told; 0: unknown */
+    float rate;          /* the learning rate that the caller told; negative: unknown */
     uint32_t epoch;
+    gcomp_step told;     /* what the caller told of the step; frames compare it */
     unsigned decided;    /* the decision in rank 0's frame, see >>frames */
+    gcomp__difference difference; /* what the frames differ in */
+    int trial;           /* NO_TRIAL, ...: is a one added to the first sum? */
+    void *trial_at;      /* where that one stands, behind the sum of a kind */
+    unsigned trial_kind;
     uint64_t step_bytes; /* stats.bytes_out before the step */
     double p_squares, e_squares, y_squares; /* desc.measure: |p|^2, |what was lost|^2, |mean|^2 */
     gcomp_result local_error; /* this worker's own; its next frame tells it */
@@ -21493,6 +21563,15 @@ static double gcomp__now(const gcomp *gc)
 /* Is the mean to stay with the owners of ranges, as far as it is made by ranges? */
 static int gcomp__scatters(const gcomp_desc *d) { return d->aggregate == GCOMP_AGGREGATE_SCATTER; }
 
+/* The rounds and flags of a codec, as its parameters decide. */
+static void gcomp__rounds_of(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
+{
+    const gcomp__method *m = gcomp__method_of(codec->method);
+    memcpy(rounds, m->sums->rounds, 3);
+    *flags = m->flags;
+    if (m->rules.adapt) (m->rules.adapt)(codec, rounds, flags);
+}
+
 /* The rounds and flags of a codec, for so many workers. GCOMP_BAD_CODEC or GCOMP_MISSING_CALLBACK
    if the transport cannot carry them. One worker alone needs no transport. A codec may change
    rounds and flags by its parameters (rules.adapt): terngrad:share=1 first finds the largest,
@@ -21503,9 +21582,7 @@ static gcomp_result gcomp__transport_suits(const gcomp_desc *d, const gcomp_code
     const gcomp__method *m = gcomp__method_of(codec->method);
     /* why this number of workers cannot use the codec */
     const char *misfit = m->rules.misfit ? (m->rules.misfit)(codec, (size_t)d->comm.world) : NULL;
-    memcpy(rounds, m->sums->rounds, 3);
-    *flags = m->flags;
-    if (m->rules.adapt) (m->rules.adapt)(codec, rounds, flags);
+    gcomp__rounds_of(codec, rounds, flags);
     if (misfit) {
         /* what one worker cannot use either is not the fault of their number */
         if ((m->rules.misfit)(codec, 1)) gcomp__say(why, misfit);
@@ -21804,6 +21881,7 @@ static void gcomp__use_entry(gcomp__slot *slot, const gcomp__entry *entry)
     memcpy(slot->sum_count, entry->sum_count, sizeof slot->sum_count);
     memcpy(slot->rounds, entry->rounds, sizeof slot->rounds);
     slot->own_bytes = 0; /* gcomp__place finds out if its mean is made by ranges */
+    slot->lone = 0;
 }
 
 /* Does the method read and write small residuals itself, tile by tile? For other methods they
@@ -22033,8 +22111,9 @@ static int gcomp__is_two_shot(const gcomp__slot *slot)
     return gcomp__by_ranges(slot) && !slot->method->rules.selector;
 }
 
-/* Casts: does the transport sum the halves of this tensor? From three workers on that is less than
-   a gather, and two shots are as much in two collectives. */
+/* Casts: does the transport sum the halves of this tensor, if its mean is not made by ranges? From
+   three workers on that is less than a gather. Two shots send as much and lose nothing: they come
+   first. */
 static int gcomp__wants_sum(const gcomp_desc *desc, const gcomp__slot *slot)
 {
     const gcomp_dtype halves = slot->method->sums->halves;
@@ -22045,38 +22124,72 @@ static int gcomp__wants_sum(const gcomp_desc *desc, const gcomp__slot *slot)
 /* Are the halves of this tensor summed? */
 static int gcomp__sums_halves(const gcomp__slot *slot) { return slot->rounds[0] > GCOMP__MAX; }
 
+/* Is there nobody to send to, so that steps do as with none? What was not sent yet comes out of the
+   residual then. Not for methods that do something else to a gradient than to send less of it:
+   those with a momentum, and votes. Who names GATHER wants the codec. */
+static int gcomp__is_lone(const gcomp_desc *desc, const gcomp__slot *slot)
+{
+    return desc->comm.world == 1 && desc->aggregate == GCOMP_AGGREGATE_AUTO &&
+           slot->method != &gcomp__row_none &&
+           !(slot->flags & GCOMP__MOMENTUM) && !slot->method->payload->votes;
+}
+
+/* The method by which a step works. gcomp_compress and gcomp_commit work by slot->method. */
+static const gcomp__method *gcomp__step_method(const gcomp__slot *slot)
+{
+    return slot->lone ? &gcomp__row_none : slot->method;
+}
+
+/* Elements that a round sums, at most. */
+static size_t gcomp__sum_count(const gcomp__slot *slot, int round)
+{
+    if (slot->lone) return round ? 0 : slot->n;
+    return slot->sum_count[round];
+}
+
+/* Rounds and bound, as gcomp__use_entry left them. */
+static void gcomp__choose_anew(gcomp__slot *slot)
+{
+    unsigned flags; /* those of the slot, again */
+    if (gcomp__sums_halves(slot)) slot->sum_count[0] = slot->local_floats = 0;
+    else if (!gcomp__by_ranges(slot) && !slot->lone) return;
+    gcomp__rounds_of(&slot->codec, slot->rounds, &flags);
+    for (int round = 0; round < 3; round++)
+        if (slot->rounds[round] == GCOMP__GATHER)
+            slot->bound = gcomp__bound_in(slot->method, &slot->codec, slot);
+    slot->own_bytes = 0;
+    slot->lone = 0;
+}
+
 /* Chooses how the mean of a tensor is made, by ranges, by a gather or by a sum of halves.
    gcomp_regroup comes here again: with another number of workers the choice may be another.
      halves    rounds[0] SUM_F16, SUM_BF16, bound 0, sum_count[0] n, own codes in local
      gather    rounds[0] GATHER, bound = bytes of the payload, own_bytes 0
-     none      rounds[0] SUM,    bound 0, own_bytes 0
+     none      rounds[0] SUM,    bound 0, own_bytes 0; also for one worker alone
      ranges    rounds[0] SHARE,  bound 0, own_bytes = bytes of the payload, or of w payloads */
 static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
 {
     const size_t world = (size_t)desc->comm.world;
-    if (gcomp__sums_halves(slot)) slot->sum_count[0] = slot->local_floats = 0;
-    if (gcomp__by_ranges(slot) || gcomp__sums_halves(slot)) { /* as gcomp__use_entry left it */
-        slot->rounds[0] = slot->method->sums->rounds[0];
-        if (slot->rounds[0] == GCOMP__GATHER)
-            slot->bound = gcomp__bound_in(slot->method, &slot->codec, slot);
-        slot->own_bytes = 0;
-    }
-    if (gcomp__wants_sum(desc, slot)) {
+    const gcomp__selector *selector = slot->method->rules.selector;
+    gcomp__choose_anew(slot);
+    if (gcomp__is_lone(desc, slot)) {
+        memcpy(slot->rounds, gcomp__row_none.sums->rounds, sizeof slot->rounds);
+        slot->bound = 0;
+        slot->lone = 1;
+    } else if (gcomp__wants_ranges(desc, slot)) {
+        slot->rounds[0] = GCOMP__SHARE;
+        /* sparse: one payload, that is cut; else a payload for each range */
+        slot->own_bytes =
+            selector ? slot->bound : gcomp__times(gcomp__range_bound(slot, world), world);
+        slot->bound = 0;
+        if (selector) slot->k = (selector->most)(&slot->codec, slot->n);
+    } else if (gcomp__wants_sum(desc, slot)) {
         slot->rounds[0] = slot->method->sums->halves == GCOMP_F16 ? GCOMP__SUM_F16
                                                                   : GCOMP__SUM_BF16;
         slot->bound = 0;
         slot->sum_count[0] = slot->n;
         slot->local_floats = gcomp__ceil_div(slot->n, 2); /* 2 bytes an element */
-        return;
     }
-    if (!gcomp__wants_ranges(desc, slot)) return;
-    const gcomp__selector *selector = slot->method->rules.selector;
-    slot->rounds[0] = GCOMP__SHARE;
-    /* sparse: one payload, that is cut; else a payload for each range */
-    slot->own_bytes =
-        selector ? slot->bound : gcomp__times(gcomp__range_bound(slot, world), world);
-    slot->bound = 0;
-    if (selector) slot->k = (selector->most)(&slot->codec, slot->n);
 }
 
 /* *size becomes at least `to`; *size becomes larger by `by`. SIZE_MAX stands for "too much". */
@@ -22190,7 +22303,7 @@ static void gcomp__place(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot 
     if (slot->bound) gcomp__grow(&plan->gathered, slot->n);
     gcomp__grow(&plan->local, slot->local_floats);
     for (int round = 0; round < 3; round++) /* without sums a count is 0, or its kind is no sum */
-        gcomp__grow(&plan->sums[round][slot->rounds[round]], slot->sum_count[round]);
+        gcomp__grow(&plan->sums[round][slot->rounds[round]], gcomp__sum_count(slot, round));
     if (gcomp__keeps(desc, slot->flags) && slot->stored && !gcomp__takes_small(m))
         gcomp__raise(&plan->unpacked, gcomp__times(gcomp__round_up(slot->n, 16), 4));
     /* tensors are encoded one after the other: the largest scratch is enough */
@@ -22412,8 +22525,10 @@ static size_t gcomp__lay_out(gcomp__buffers *mem, const gcomp__plan *plan, size_
     size_t largest = 0; /* elements of which the largest over the workers is found in one round */
     for (int round = 0; round < 3; round++) {
         for (unsigned kind = GCOMP__SUM; kind < GCOMP__KINDS; kind++)
-            mem->sums[round][kind] = (uint8_t *)gcomp__carve(&c, plan->sums[round][kind],
-                                                             gcomp__kind_bytes(kind));
+            /* one more, for gcomp__try_sum */
+            mem->sums[round][kind] = (uint8_t *)gcomp__carve(
+                &c, plan->sums[round][kind] ? gcomp__plus(plan->sums[round][kind], 1) : 0,
+                gcomp__kind_bytes(kind));
         gcomp__raise(&largest, plan->sums[round][GCOMP__MAX]);
     }
     mem->local = (float *)gcomp__carve(&c, plan->local, 4);
@@ -23098,7 +23213,7 @@ static gcomp_round gcomp__round_of(const gcomp__slot *slot, int round, const gco
     } else {
         r.kind = kind == GCOMP__MAX ? GCOMP_ALLREDUCE_MAX : GCOMP_ALLREDUCE;
         r.dtype = gcomp__kind_dtype(kind);
-        r.bytes = gcomp__times(slot->sum_count[round], gcomp__kind_bytes(kind));
+        r.bytes = gcomp__times(gcomp__sum_count(slot, round), gcomp__kind_bytes(kind));
     }
     r.sent = gcomp__network_bytes(r.kind, r.bytes, world);
     if (r.kind == GCOMP_ALLTOALL)
@@ -23140,7 +23255,7 @@ GCOMP_API gcomp_result gcomp_rounds(const gcomp_desc *desc, const gcomp_tensor *
         return result;
     }
     /* outputs are written last: they are unchanged on error */
-    if (codec) *codec = slot.codec;
+    if (codec) *codec = slot.lone ? gcomp__none_codec() : slot.codec;
     for (int round = 0; round < GCOMP_ROUNDS && rounds; round++)
         rounds[round] = gcomp__round_of(&slot, round, &d);
     return GCOMP_OK;
@@ -23159,12 +23274,27 @@ static size_t gcomp__sends(const gcomp__slot *slot, const gcomp_desc *desc, int 
     return bytes;
 }
 
-/* "at most 93911 of 3617280 bytes": what travels, of n elements as floats. */
-static void gcomp__say_bytes(gcomp__text *t, size_t bytes, size_t n, size_t world, int most)
+/* What an uncompressed all-reduce of the gradient, in its own type, sends. */
+static size_t gcomp__ring_bytes(const gcomp__slot *slot, size_t world)
 {
-    const size_t floats = gcomp__network_bytes(GCOMP_ALLREDUCE, gcomp__times(n, 4), world);
-    gcomp__say_with(t, "%s%u of %u bytes", most ? "at most " : "", (uint64_t)bytes,
-                    (uint64_t)floats);
+    return gcomp__network_bytes(GCOMP_ALLREDUCE,
+                                gcomp__times(slot->n, gcomp__dtype_bytes(slot->dtype)), world);
+}
+
+/* "at most 93911 of 3617280 bytes": what travels, of what an uncompressed all-reduce sends. */
+static void gcomp__say_bytes(gcomp__text *t, size_t bytes, size_t ring, int most)
+{
+    gcomp__say_with(t, "%s%u of %u bytes", most ? "at most " : "", (uint64_t)bytes, (uint64_t)ring);
+}
+
+/* "2 x 784 x 1152 bf16": the shape and the type of a tensor. */
+static void gcomp__say_shape(gcomp__text *t, const gcomp__slot *slot)
+{
+    static const char *const dtypes[] = {"fp32", "fp16", "bf16"};
+    if (slot->stack > 1) gcomp__say_with(t, "%u x ", (uint64_t)slot->stack);
+    gcomp__say_number(t, slot->rows);
+    if (slot->cols > 1) gcomp__say_with(t, " x %u", (uint64_t)slot->cols);
+    gcomp__say_with(t, " %s", dtypes[slot->dtype]);
 }
 
 /* One line of gcomp_describe, in this order; what stands in brackets is said only where it holds:
@@ -23175,14 +23305,12 @@ static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot, const 
 {
     char codec[256];
     int most = 0; /* 1: the length of a payload may depend on the gradient */
-    static const char *const dtypes[] = {"fp32", "fp16", "bf16"};
     (void)gcomp_codec_format(&slot->codec, codec, sizeof codec);
     /* %s and not %t: the whole name */
     gcomp__say_with(t, "%s: ", slot->name);
-    if (slot->stack > 1) gcomp__say_with(t, "%u x ", (uint64_t)slot->stack);
-    gcomp__say_number(t, slot->rows);
-    if (slot->cols > 1) gcomp__say_with(t, " x %u", (uint64_t)slot->cols);
-    gcomp__say_with(t, " %s, %s", dtypes[slot->dtype], codec);
+    gcomp__say_shape(t, slot);
+    if (slot->lone) gcomp__say_with(t, ", none (one worker alone; with more: %s)", codec);
+    else gcomp__say_with(t, ", %s", codec);
     if (slot->why) gcomp__say_with(t, " (%s)", slot->why);
     if (slot->entry_count > 1)
         gcomp__say_with(t, " (codec %u of %u of the schedule)", (uint64_t)slot->entry + 1,
@@ -23195,7 +23323,7 @@ static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot, const 
                                                  : " in shards");
     gcomp__say(t, ", ");
     size_t bytes = gcomp__sends(slot, desc, &most);
-    gcomp__say_bytes(t, bytes, slot->n, (size_t)desc->comm.world, most);
+    gcomp__say_bytes(t, bytes, gcomp__ring_bytes(slot, (size_t)desc->comm.world), most);
     gcomp__say_char(t, '\n');
 }
 
@@ -23216,7 +23344,7 @@ static void gcomp__say_warnings(const gcomp *gc, gcomp__text *t)
         char text[256];
         size_t k = 0;
         while (k < 7 && said[k] && said[k] != warning) k++;
-        if (!warning || said[k] == warning) continue;
+        if (!warning || said[k] == warning || gc->tensors[i].lone) continue;
         said[k] = warning;
         (void)gcomp_codec_format(codec, text, sizeof text);
         gcomp__say_with(t, "warning: %s: %s\n", text, warning);
@@ -23228,20 +23356,19 @@ GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity)
 {
     gcomp__text t = gcomp__text_in(text, capacity);
     const size_t count = gcomp_tensor_count(gc);
-    size_t bytes = 0, n = 0; /* sums over all tensors */
+    size_t bytes = 0, ring = 0; /* sums over all tensors */
     int most = 0;
     if (!gc) return 0;
     const size_t world = gcomp__workers(gc);
     for (size_t i = 0; i < count; i++) {
         gcomp__describe_slot(&t, gc->tensors + i, &gc->desc);
         gcomp__grow(&bytes, gcomp__sends(gc->tensors + i, &gc->desc, &most));
-        gcomp__grow(&n, gc->tensors[i].n);
+        gcomp__grow(&ring, gcomp__ring_bytes(gc->tensors + i, world));
     }
     gcomp__say_with(&t, count == 1 ? "%u tensor: " : "%u tensors: ", (uint64_t)count);
-    gcomp__say_bytes(&t, bytes, n, world, most);
+    gcomp__say_bytes(&t, bytes, ring, most);
     /* tenths of the ratio. Without any bytes nothing is saved: 1.0 */
-    const size_t floats = gcomp__network_bytes(GCOMP_ALLREDUCE, gcomp__times(n, 4), world);
-    const uint64_t tenths = bytes ? 10 * (uint64_t)floats / bytes : 10;
+    const uint64_t tenths = bytes ? 10 * (uint64_t)ring / bytes : 10;
     gcomp__say_with(&t, " a step, %u.%u times less\n", tenths / 10, tenths % 10);
     gcomp__say_warnings(gc, &t);
     return t.length;
@@ -24543,7 +24670,7 @@ static unsigned gcomp__accordion(gcomp *gc)
 {
     gcomp__pace *pace = &gc->pace;
     const int over = gcomp__epoch_over(gc), by_tensor = gcomp__by_tensor(gc);
-    const int slower = gc->rate > 0 && gc->rate < pace->rate; /* the learning rate fell */
+    const int slower = gc->rate >= 0 && gc->rate < pace->rate; /* the learning rate fell */
     const int known = pace->known && !pace->partial;
     const double eta = gc->schedule.param[GCOMP__ETA]; /* relative change that counts as large */
     size_t all = pace->entry; /* scope=model: the entry of all tensors */
@@ -24675,17 +24802,18 @@ static void gcomp__keep_pace(gcomp *gc)
     }
     pace->begun = 1;
     pace->epoch = gc->epoch;
-    if (gc->rate > 0) pace->rate = gc->rate; /* 0: the caller told none */
+    if (gc->rate >= 0) pace->rate = gc->rate; /* negative: the caller told none */
 }
 
 /* ------------------------------------------------------------------------------------------------
    >>frames - what workers compare before they send anything else
 
    A frame has 64 bytes, little-endian:
-      0         4         8         12       13         14     16             24
-     | 'GCF1'  | rank    | world   | status | decision | last | step         | bytes to gather |
-      32        36        40        44        48        52      56             60
-     | tensors | codecs  | seed    | options | active  | means | epoch        | CRC-32C         |
+      0      2         4        8        12       13         14     15        16     24
+     | 'GC' | version | rank   | world  | status | decision | last | untried | step | bytes    |
+      32        36       40      44        48       52      56     60
+     | tensors | codecs | count | options | active | means | told | CRC-32C |
+   bytes: those of the payloads that this worker will bring to the gather of the bucket.
    Each bucket has a frame. An error of a worker travels in its first frame after the error, also
    one that this worker alone has seen in the bucket before; then all stop.
    The frame is the only message that is sent without knowing that all agree. So its size never
@@ -24694,20 +24822,22 @@ static void gcomp__keep_pace(gcomp *gc)
    ---------------------------------------------------------------------------------------------- */
 
 enum {
+    GCOMP__AT_VERSION = 2,   /* 16 bit: GCOMP_VERSION, so that no two versions work together */
     GCOMP__AT_RANK = 4,
     GCOMP__AT_WORLD = 8,
     GCOMP__AT_STATUS = 12,   /* 8 bit: - result of this worker */
     GCOMP__AT_DECISION = 13, /* 8 bit: of rank 0, in the first bucket; else 0. See >>decisions */
-    GCOMP__AT_LAST = 14,     /* 16 bit: - result of the last step */
+    GCOMP__AT_LAST = 14,     /* 8 bit: - result of the last step */
+    GCOMP__AT_UNTRIED = 15,  /* 8 bit: 1: this worker has not yet seen that the transport adds */
     GCOMP__AT_STEP = 16,     /* 64 bit */
     GCOMP__AT_BYTES = 24,    /* 64 bit: of the payloads that this worker gathers */
     GCOMP__AT_TENSORS = 32,  /* digest of names, shapes, dtypes */
     GCOMP__AT_CODECS = 36,   /* digest of codecs, and where in their lists tensors are */
-    GCOMP__AT_SEED = 40,     /* digest */
-    GCOMP__AT_OPTIONS = 44,  /* digest of what else in desc must be the same */
+    GCOMP__AT_COUNT = 40,    /* how many tensors there are */
+    GCOMP__AT_OPTIONS = 44,  /* digest of what in desc must be the same */
     GCOMP__AT_ACTIVE = 48,   /* digest: the bucket's number, its tensors that are not skipped */
     GCOMP__AT_MEANS = 52,    /* digest of the last means that were checked, see desc.check_every */
-    GCOMP__AT_EPOCH = 56,
+    GCOMP__AT_TOLD = 56,     /* digest of what the caller tells of the step */
     GCOMP__AT_CRC = 60
 };
 
@@ -24785,30 +24915,101 @@ static gcomp_result gcomp__need_apart(gcomp *gc)
     return GCOMP_OK;
 }
 
-/* ---------------- a frame is written */
+/* ---------------- what all workers must have in common beside their tensors
 
-/* Digest of the options that all workers must share.
-   Callbacks count only by whether they are there: with allgatherv on one worker and allgather on
-   another, both would wait for ever. bucket_bytes and start count where they are used. */
+   One list serves the digests of frames and the sentences of >>differences. */
+
+/* A field of desc or of gcomp_step that is the same on all workers. */
+typedef struct gcomp__common_field {
+    const char *name;
+    const char *word; /* its value as a word; NULL: a number */
+    double value;     /* the value as a number; of 64 bits: `bits` */
+    uint64_t bits;    /* what the digest takes */
+    int is_whole;     /* 1: the number is `bits` */
+} gcomp__common_field;
+
+static gcomp__common_field gcomp__whole_field(const char *name, uint64_t bits)
+{
+    const gcomp__common_field f = {name, NULL, 0, bits, 1};
+    return f;
+}
+
+static gcomp__common_field gcomp__real_field(const char *name, double value)
+{
+    gcomp__common_field f = {name, NULL, value, 0, 0};
+    memcpy(&f.bits, &value, sizeof f.bits);
+    return f;
+}
+
+static gcomp__common_field gcomp__word_field(const char *name, const char *word, uint64_t bits)
+{
+    const gcomp__common_field f = {name, word, 0, bits, 1};
+    return f;
+}
+
+enum { GCOMP__OPTION_COUNT = 14 + GCOMP_PARAMS, GCOMP__TOLD_COUNT = 4 };
+
+/* Option i of the object. Callbacks count only by whether they are there: with allgatherv on one
+   worker and allgather on another, both would wait for ever. */
+static gcomp__common_field gcomp__option(const gcomp *gc, size_t i)
+{
+    static const char *const callbacks[] = {"comm.allgatherv", "comm.allreduce_max",
+                                            "comm.alltoallv", "comm.start"};
+    const gcomp_desc *d = &gc->desc;
+    const int there[] = {d->comm.allgatherv != NULL, d->comm.allreduce_max != NULL,
+                         d->comm.alltoallv != NULL, d->comm.start != NULL};
+    const int rule = gc->schedule.rule;
+    switch (i) {
+    case 0: return gcomp__whole_field("desc.seed", d->seed);
+    case 1: return gcomp__whole_field("desc.no_error_feedback", (uint64_t)d->no_error_feedback);
+    case 2:
+        return gcomp__word_field("desc.residual", d->residual ? d->residual : "fp32",
+                                 gcomp__stored(d));
+    case 3: return gcomp__real_field("desc.decay", (double)d->decay);
+    case 4: return gcomp__whole_field("desc.no_checksum", (uint64_t)d->no_checksum);
+    case 5: return gcomp__whole_field("desc.check_every", d->check_every);
+    case 6: return gcomp__whole_field("desc.aggregate", (uint64_t)d->aggregate);
+    case 7: return gcomp__whole_field("desc.bucket_bytes", d->bucket_bytes);
+    case 8: return gcomp__whole_field("comm.allreduce_dtypes", d->comm.allreduce_dtypes);
+    case 9:
+        return gcomp__word_field("desc.schedule", rule < 0 ? "NULL" : gcomp__rules[rule].name,
+                                 (uint64_t)(rule + 1));
+    case 10: case 11: case 12: case 13:
+        return gcomp__word_field(callbacks[i - 10], there[i - 10] ? "set" : "NULL",
+                                 (uint64_t)there[i - 10]);
+    default: return gcomp__real_field("a parameter of desc.schedule", gc->schedule.param[i - 14]);
+    }
+}
+
+/* Field i of gcomp_step that all workers share. */
+static gcomp__common_field gcomp__told(const gcomp *gc, size_t i)
+{
+    switch (i) {
+    case 0: return gcomp__whole_field("step.number", gc->told.number);
+    case 1: return gcomp__whole_field("step.epoch", gc->told.epoch);
+    case 2: return gcomp__real_field("step.scale", (double)gc->told.scale);
+    default: return gcomp__real_field("step.batch", gc->told.batch);
+    }
+}
+
+/* The digests of both lists. */
 static uint32_t gcomp__crc_options(const gcomp *gc)
 {
-    const gcomp_desc *d = &gc->desc;
-    const uint64_t options[] = {(uint64_t)d->no_error_feedback | gcomp__stored(d) << 8,
-                                (uint64_t)d->no_checksum,
-                                d->check_every,
-                                d->comm.allgatherv != NULL,
-                                d->comm.allreduce_max != NULL,
-                                d->comm.alltoallv != NULL,
-                                (uint64_t)d->aggregate,
-                                d->comm.allreduce_dtypes};
     uint32_t crc = 0;
-    for (size_t i = 0; i < 8; i++) crc = gcomp__crc_number(gc, crc, options[i]);
-    crc = gcomp__crc_schedule(gc, crc);
-    if (d->decay != 1.0f) crc = gcomp__crc_number(gc, crc, gcomp__bits(d->decay));
-    if (!d->bucket_bytes && !d->comm.start) return crc;
-    crc = gcomp__crc_number(gc, crc, d->bucket_bytes);
-    return gcomp__crc_number(gc, crc, d->comm.start != NULL);
+    for (size_t i = 0; i < GCOMP__OPTION_COUNT; i++)
+        crc = gcomp__crc_number(gc, crc, gcomp__option(gc, i).bits);
+    return crc;
 }
+
+static uint32_t gcomp__crc_told(const gcomp *gc)
+{
+    uint32_t crc = 0;
+    for (size_t i = 0; i < GCOMP__TOLD_COUNT; i++)
+        crc = gcomp__crc_number(gc, crc, gcomp__told(gc, i).bits);
+    return crc;
+}
+
+/* ---------------- a frame is written */
 
 /* Writes what the frames of all buckets of a step have in common. */
 static void gcomp__begin_frames(gcomp *gc)
@@ -24821,17 +25022,19 @@ static void gcomp__begin_frames(gcomp *gc)
         codecs = gcomp__crc_number(gc, codecs, slot->entry);
     }
     memset(f, 0, GCOMP__FRAME);
-    memcpy(f, "GCF1", 4);
+    memcpy(f, "GC", 2);
+    gcomp__put16(f + GCOMP__AT_VERSION, GCOMP_VERSION);
     gcomp__put32(f + GCOMP__AT_RANK, (uint32_t)gc->desc.comm.rank);
     gcomp__put32(f + GCOMP__AT_WORLD, (uint32_t)gc->desc.comm.world);
-    gcomp__put16(f + GCOMP__AT_LAST, (uint32_t)(-(int)gc->last) & 0xffffu);
+    f[GCOMP__AT_LAST] = (uint8_t)-(int)gc->last; /* results fit a byte: 0 .. 44 */
+    f[GCOMP__AT_UNTRIED] = !gc->tried;
     gcomp__put64(f + GCOMP__AT_STEP, gc->step);
     gcomp__put32(f + GCOMP__AT_TENSORS, tensors);
     gcomp__put32(f + GCOMP__AT_CODECS, codecs);
-    gcomp__put32(f + GCOMP__AT_SEED, gcomp__crc_number(gc, 0, gc->desc.seed));
+    gcomp__put32(f + GCOMP__AT_COUNT, (uint32_t)gcomp__tensors(gc));
     gcomp__put32(f + GCOMP__AT_OPTIONS, gcomp__crc_options(gc));
     gcomp__put32(f + GCOMP__AT_MEANS, gc->mean_digest);
-    gcomp__put32(f + GCOMP__AT_EPOCH, gc->epoch);
+    gcomp__put32(f + GCOMP__AT_TOLD, gcomp__crc_told(gc));
 }
 
 /* Could this worker encode its gradients, but for NaN or Inf? */
@@ -24870,7 +25073,7 @@ static void gcomp__put_frame(gcomp *gc)
         for (int round = gc->gather_round + 1; round < 3; round++)
             if (gcomp__takes_part(slot, round, GCOMP__GATHER)) gc->gather_round = round;
     }
-    f[GCOMP__AT_STATUS] = (uint8_t)-(int)gc->local_error; /* results fit a byte: 0 .. 44 */
+    f[GCOMP__AT_STATUS] = (uint8_t)-(int)gc->local_error;
     f[GCOMP__AT_DECISION] = gc->current == 0 ? (uint8_t)gcomp__decide(gc) : 0;
     gcomp__put64(f + GCOMP__AT_BYTES, bytes);
     gcomp__put32(f + GCOMP__AT_ACTIVE, active);
@@ -24903,17 +25106,18 @@ static int gcomp__has_failed(const uint8_t *frame)
     return status && status != (uint8_t)-(int)GCOMP_NOT_FINITE;
 }
 
-/* "rank 1 is at step 7, its last step ended with GCOMP_OK; this worker, rank 0, is at step 6 after
+/* "rank 1 is at step 7, its last step ended with GCOMP_OK; rank 0 is at step 6 after
    GCOMP_CALLBACK_FAILED" */
-static gcomp_result gcomp__out_of_step(gcomp *gc, size_t w, const uint8_t *f)
+static gcomp_result gcomp__out_of_step(gcomp *gc, size_t w)
 {
-    const gcomp_result ended = (gcomp_result)(-(int)gcomp__get16(f + GCOMP__AT_LAST));
+    const uint8_t *f = gcomp__frame_of(gc, w), *first = gcomp__frame_of(gc, 0);
     return gcomp__fail_with(gc, GCOMP_OUT_OF_STEP,
-                            "rank %u is at step %u, its last step ended with %s; this worker, "
-                            "rank %u, is at step %u after %s",
+                            "rank %u is at step %u, its last step ended with %s; rank 0 is at "
+                            "step %u after %s",
                             (uint64_t)w, gcomp__get64(f + GCOMP__AT_STEP),
-                            gcomp_result_name(ended), (uint64_t)gcomp__me(gc), gc->step,
-                            gcomp_result_name(gc->last));
+                            gcomp_result_name((gcomp_result) - (int)f[GCOMP__AT_LAST]),
+                            gcomp__get64(first + GCOMP__AT_STEP),
+                            gcomp_result_name((gcomp_result) - (int)first[GCOMP__AT_LAST]));
 }
 
 /* May worker w make this decision? Only rank 0, in bucket 0, and for an entry that exists. */
@@ -24924,44 +25128,91 @@ static int gcomp__may_decide(const gcomp *gc, size_t w, unsigned decision)
     return gcomp__by_tensor(gc) ? decision == GCOMP__BY_TENSOR : decision <= gc->schedule.entries;
 }
 
-/* Compares one worker's frame with this worker's. The order of the questions matters: a worker at
-   another step has other codecs by right, and a worker with another list of tensors must hear that,
-   and not that its sizes are wrong. */
-static gcomp_result gcomp__frame_agrees(gcomp *gc, size_t w)
+/* Is this the frame of worker w, of this version and for this world, as the worker sent it? This
+   worker's own frame came back too. */
+static gcomp_result gcomp__frame_is_sound(gcomp *gc, size_t w)
 {
-    /* w may be this worker: its frame came back */
     const uint8_t *mine = gc->frames, *f = gcomp__frame_of(gc, w);
-    const char *what = NULL; /* how the frames differ */
+    const unsigned version = gcomp__get16(f + GCOMP__AT_VERSION);
     if (gcomp__get32(f + GCOMP__AT_CRC) != (gcomp__common(gc->set)->crc)(0, f, GCOMP__AT_CRC))
         return gcomp__disagree(gc, GCOMP_CALLBACK_FAILED, w, /* the others may have gone on */
                                " sent a frame that arrived damaged at");
-    if (memcmp(f, "GCF1", 4)) what = " has another kind of frame than";
-    else if (memcmp(f + GCOMP__AT_WORLD, mine + GCOMP__AT_WORLD, 4))
-        what = " has another world (number of workers) than";
-    if (what) return gcomp__disagree(gc, GCOMP_MISMATCH, w, what);
+    if (memcmp(f, "GC", 2))
+        return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has another kind of frame than");
+    if (version != GCOMP_VERSION)
+        return gcomp__fail_with(gc, GCOMP_MISMATCH,
+                                "rank %u has version %u.%u.%u of gcomp.h, this worker, rank %u, "
+                                "has %u.%u.%u",
+                                (uint64_t)w, (uint64_t)(version / 10000),
+                                (uint64_t)(version / 100 % 100), (uint64_t)(version % 100),
+                                (uint64_t)gcomp__me(gc), (uint64_t)(GCOMP_VERSION / 10000),
+                                (uint64_t)(GCOMP_VERSION / 100 % 100),
+                                (uint64_t)(GCOMP_VERSION % 100));
+    if (memcmp(f + GCOMP__AT_WORLD, mine + GCOMP__AT_WORLD, 4))
+        return gcomp__fail_with(gc, GCOMP_MISMATCH,
+                                "rank %u has comm.world %u, this worker, rank %u, has %u",
+                                (uint64_t)w, (uint64_t)gcomp__get32(f + GCOMP__AT_WORLD),
+                                (uint64_t)gcomp__me(gc), (uint64_t)gcomp__workers(gc));
     if (gcomp__get32(f + GCOMP__AT_RANK) != w)
         return gcomp__fail_with(gc, GCOMP_MISMATCH,
                                 "the allgather put rank %u in the place of rank %u: results must "
                                 "be in rank order, and ranks unique",
                                 (uint64_t)gcomp__get32(f + GCOMP__AT_RANK), (uint64_t)w);
-    if (memcmp(f + GCOMP__AT_TENSORS, mine + GCOMP__AT_TENSORS, 4))
-        what = " has another list of tensors than";
-    else if (memcmp(f + GCOMP__AT_SEED, mine + GCOMP__AT_SEED, 4)) what = " has another seed than";
-    else if (memcmp(f + GCOMP__AT_OPTIONS, mine + GCOMP__AT_OPTIONS, 4))
-        what = " has other options (feedback, residual, decay, checksum, schedule, check_every, "
-               "aggregate, bucket_bytes, callbacks) than";
-    if (what) return gcomp__disagree(gc, GCOMP_MISMATCH, w, what);
-    if (gcomp__get64(f + GCOMP__AT_STEP) != gc->step) return gcomp__out_of_step(gc, w, f);
-    /* codecs change from step to step: so this comes behind the step's number */
-    if (memcmp(f + GCOMP__AT_CODECS, mine + GCOMP__AT_CODECS, 4))
-        return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has other codecs than");
-    /* a worker that failed may have skipped tensors; the step ends anyhow */
-    if (gcomp__has_failed(f) || gcomp__has_failed(mine)) return GCOMP_OK;
-    if (memcmp(f + GCOMP__AT_ACTIVE, mine + GCOMP__AT_ACTIVE, 4))
-        what = " skips other tensors, or is at another bucket or turn, than";
-    else if (memcmp(f + GCOMP__AT_EPOCH, mine + GCOMP__AT_EPOCH, 4))
-        what = " is in another epoch (step.epoch) than";
-    else if (gcomp__get64(f + GCOMP__AT_BYTES) > gcomp__bucket_now(gc)->send)
+    if (w == gcomp__me(gc) && memcmp(f, mine, GCOMP__FRAME))
+        return gcomp__fail(gc, GCOMP_CALLBACK_FAILED,
+                           "the allgather did not bring this worker's own frame as it was sent");
+    return GCOMP_OK;
+}
+
+/* Rank 0 and this rank differ in this field: the first item that differs is looked for, among as
+   many as one of the two has. */
+static void gcomp__begin_difference(gcomp *gc, unsigned field, size_t rank)
+{
+    gcomp__difference *d = &gc->difference;
+    const size_t items = gcomp__max(gcomp__get32(gcomp__frame_of(gc, 0) + GCOMP__AT_COUNT),
+                                    gcomp__get32(gcomp__frame_of(gc, rank) + GCOMP__AT_COUNT));
+    memset(d, 0, sizeof *d);
+    d->field = field;
+    d->rank = rank;
+    d->high = field == GCOMP__OPTIONS_DIFFER ? (size_t)GCOMP__OPTION_COUNT
+              : field == GCOMP__TOLD_DIFFERS ? (size_t)GCOMP__TOLD_COUNT
+                                             : gcomp__max(items, 1);
+    for (size_t left = d->high; left > 1; left -= left / 2) d->halvings++;
+}
+
+/* Finds the first worker whose frame differs from that of rank 0, and in what. Since it goes by the
+   frames alone, all workers find the same. The order of the questions matters: a worker at another
+   step has other codecs by right, and a worker with another list of tensors must hear that, and not
+   that its sizes are wrong. If there is a difference, >>differences finds out the rest. */
+static gcomp_result gcomp__frames_agree(gcomp *gc)
+{
+    static const struct { unsigned field, at, bytes; } questions[] = {
+        {GCOMP__TENSORS_DIFFER, GCOMP__AT_TENSORS, 4}, {GCOMP__TENSORS_DIFFER, GCOMP__AT_COUNT, 4},
+        {GCOMP__OPTIONS_DIFFER, GCOMP__AT_OPTIONS, 4}, {GCOMP__STEPS_DIFFER, GCOMP__AT_STEP, 8},
+        {GCOMP__CODECS_DIFFER, GCOMP__AT_CODECS, 4},   {GCOMP__ACTIVE_DIFFERS, GCOMP__AT_ACTIVE, 4},
+        {GCOMP__TOLD_DIFFERS, GCOMP__AT_TOLD, 4}};
+    const uint8_t *first = gcomp__frame_of(gc, 0);
+    size_t questioned = 7; /* a worker that failed may have skipped tensors; the step ends anyhow */
+    for (size_t w = 0; w < gcomp__workers(gc); w++)
+        if (gcomp__has_failed(gcomp__frame_of(gc, w))) questioned = 5;
+    for (size_t w = 1; w < gcomp__workers(gc); w++) {
+        const uint8_t *f = gcomp__frame_of(gc, w);
+        for (size_t i = 0; i < questioned; i++) {
+            if (!memcmp(f + questions[i].at, first + questions[i].at, questions[i].bytes)) continue;
+            if (questions[i].field == GCOMP__STEPS_DIFFER) return gcomp__out_of_step(gc, w);
+            gcomp__begin_difference(gc, questions[i].field, w);
+            return GCOMP_OK;
+        }
+    }
+    return GCOMP_OK;
+}
+
+/* Checks what a frame allows its worker to do next. */
+static gcomp_result gcomp__frame_is_lawful(gcomp *gc, size_t w)
+{
+    const uint8_t *f = gcomp__frame_of(gc, w);
+    const char *what = NULL;
+    if (gcomp__get64(f + GCOMP__AT_BYTES) > gcomp__bucket_now(gc)->send)
         what = " announces more bytes than its tensors can have, seen by";
     else if (!gcomp__may_decide(gc, w, f[GCOMP__AT_DECISION]))
         what = " decides on codecs that are not in the lists of";
@@ -24999,7 +25250,9 @@ static gcomp_result gcomp__judge_frames(gcomp *gc)
     char own[GCOMP__SENTENCE];
     /* the sentence of the local error: comparing overwrites it */
     memcpy(own, gc->error, sizeof own);
-    for (size_t w = 0; w < world; w++) GCOMP__TRY(gcomp__frame_agrees(gc, w));
+    for (size_t w = 0; w < world; w++) GCOMP__TRY(gcomp__frame_is_sound(gc, w));
+    GCOMP__TRY(gcomp__frames_agree(gc));
+    if (gc->difference.field) return GCOMP_OK; /* the step ends when it is known */
     for (size_t w = 0; w < world; w++) {
         const uint8_t *f = gcomp__frame_of(gc, w);
         const int status = -(int)f[GCOMP__AT_STATUS];
@@ -25011,6 +25264,10 @@ static gcomp_result gcomp__judge_frames(gcomp *gc)
         }
         if (gcomp__may_encode(gc)) return gcomp__peer_failed(gc, w, status);
     }
+    for (size_t w = 0; w < world; w++) GCOMP__TRY(gcomp__frame_is_lawful(gc, w));
+    /* one worker that has not seen the transport add is enough: all must ask for the same sums */
+    for (size_t w = 0; w < world && world > 1 && gc->current == 0; w++)
+        if (gcomp__frame_of(gc, w)[GCOMP__AT_UNTRIED]) gc->trial = GCOMP__WANTS_TRIAL;
     if (refused == world) return gcomp__judge_digests(gc);
     if (refused == gcomp__me(gc)) {
         memcpy(gc->error, own, sizeof own);
@@ -25021,12 +25278,168 @@ static gcomp_result gcomp__judge_frames(gcomp *gc)
 }
 
 /* ------------------------------------------------------------------------------------------------
+   >>differences - workers whose frames differ find out in what, and say both values
+
+   Frames hold digests: they tell that workers differ, and not in what. Before the step ends with
+   GCOMP_MISMATCH, all workers gather some more messages of the size of a frame. Only those of rank
+   0 and of the first rank that differs from it matter. All know both ranks from the frames, and
+   how many messages follow: so nobody waits, whatever a message says.
+     items        tensors, options, or fields of gcomp_step: a text for each
+     bisection    a message has the digest of the first `middle` items. If both ranks have the same
+                  one, the first item that differs comes later, else earlier
+     text         then the item itself, in two messages
+     0       4      8       12           16                  60
+     | GCD1  | rank | stage | 0          | digest, or text   | CRC-32C |
+   ---------------------------------------------------------------------------------------------- */
+
+/* How many items this worker has. */
+static size_t gcomp__items(const gcomp *gc)
+{
+    if (gc->difference.field == GCOMP__OPTIONS_DIFFER) return GCOMP__OPTION_COUNT;
+    if (gc->difference.field == GCOMP__TOLD_DIFFERS) return GCOMP__TOLD_COUNT;
+    return gcomp__tensors(gc);
+}
+
+/* "desc.seed 5" */
+static void gcomp__say_field(gcomp__text *t, gcomp__common_field f)
+{
+    gcomp__say_with(t, "%s ", f.name);
+    if (f.word) gcomp__say(t, f.word);
+    else if (f.is_whole) gcomp__say_number(t, f.bits);
+    else {
+        if (f.value < 0) gcomp__say_char(t, '-');
+        gcomp__say_decimal(t, f.value < 0 ? -f.value : f.value);
+    }
+}
+
+/* The codec of a tensor, or its list with the entry of now. */
+static void gcomp__say_codecs(gcomp__text *t, const gcomp__slot *slot)
+{
+    char codec[256];
+    for (size_t e = 0; e < slot->entry_count; e++) {
+        (void)gcomp_codec_format(slot->entries ? &slot->entries[e].codec : &slot->codec, codec,
+                                 sizeof codec);
+        gcomp__say_with(t, e ? "|%s" : "%s", codec);
+    }
+    if (slot->entry_count > 1) gcomp__say_with(t, ", now entry %u", (uint64_t)slot->entry);
+}
+
+/* Item i of this worker as a text. */
+static void gcomp__say_item(const gcomp *gc, size_t i, gcomp__text *t)
+{
+    const unsigned field = gc->difference.field;
+    const gcomp__slot *slot = gc->tensors + i;
+    if (i >= gcomp__items(gc)) {
+        gcomp__say_with(t, "no tensor %u", (uint64_t)i);
+    } else if (field == GCOMP__OPTIONS_DIFFER) {
+        gcomp__say_field(t, gcomp__option(gc, i));
+    } else if (field == GCOMP__TOLD_DIFFERS) {
+        gcomp__say_field(t, gcomp__told(gc, i));
+    } else if (field == GCOMP__TENSORS_DIFFER) {
+        gcomp__say_with(t, "%t ", slot->name);
+        gcomp__say_shape(t, slot);
+    } else if (field == GCOMP__CODECS_DIFFER) {
+        gcomp__say_with(t, "%t with codec ", slot->name);
+        gcomp__say_codecs(t, slot);
+    } else {
+        gcomp__say_with(t, "%t %s", slot->name,
+                        !slot->grad             ? "skipped"
+                        : gcomp__is_odd(slot) ? "with a gradient, in an odd turn"
+                                              : "with a gradient");
+    }
+}
+
+/* The middle of where the item that differs may be. */
+static size_t gcomp__middle(const gcomp__difference *d) { return d->low + (d->high - d->low) / 2; }
+
+/* Digest of the items before the middle, as far as this worker has them. */
+static uint32_t gcomp__crc_items(const gcomp *gc)
+{
+    const size_t end = gcomp__min(gcomp__middle(&gc->difference), gcomp__items(gc));
+    uint32_t crc = 0;
+    for (size_t i = 0; i < end; i++) {
+        char text[512];
+        gcomp__text t = gcomp__text_in(text, sizeof text);
+        gcomp__say_item(gc, i, &t);
+        crc = (gcomp__common(gc->set)->crc)(crc, (const uint8_t *)text,
+                                            gcomp__min(t.length, sizeof text - 1) + 1);
+    }
+    return gcomp__crc_number(gc, crc, end);
+}
+
+/* Writes this worker's message of the stage in the place of its frame. */
+static void gcomp__put_detail(gcomp *gc)
+{
+    const gcomp__difference *d = &gc->difference;
+    uint8_t *f = gc->frames;
+    char text[GCOMP__PARTS * GCOMP__PART + 1];
+    gcomp__text t = gcomp__text_in(text, sizeof text);
+    memset(text, 0, sizeof text);
+    memset(f, 0, GCOMP__FRAME);
+    memcpy(f, "GCD1", 4);
+    gcomp__put32(f + 4, (uint32_t)gcomp__me(gc));
+    gcomp__put32(f + 8, d->stage);
+    if (d->stage < d->halvings) {
+        gcomp__put32(f + 16, gcomp__crc_items(gc));
+    } else {
+        gcomp__say_item(gc, d->low, &t);
+        memcpy(f + 16, text + (d->stage - d->halvings) * GCOMP__PART, GCOMP__PART);
+    }
+    gcomp__put32(f + GCOMP__AT_CRC, (gcomp__common(gc->set)->crc)(0, f, GCOMP__AT_CRC));
+}
+
+/* A part of a text that another worker has sent, without what a terminal would obey. */
+static void gcomp__take_text(char *to, const uint8_t *from)
+{
+    for (size_t i = 0; i < GCOMP__PART; i++)
+        to[i] = (char)((from[i] && from[i] < 32) || from[i] == 127 ? '?' : from[i]);
+}
+
+/* Reads the messages of both ranks. A damaged one changes nothing but the sentence: the others go
+   on. */
+static void gcomp__take_details(gcomp *gc)
+{
+    gcomp__difference *d = &gc->difference;
+    const uint8_t *f[2];
+    f[0] = gcomp__frame_of(gc, 0);
+    f[1] = gcomp__frame_of(gc, d->rank);
+    for (size_t i = 0; i < 2; i++)
+        d->damaged |= memcmp(f[i], "GCD1", 4) || gcomp__get32(f[i] + 4) != (i ? d->rank : 0) ||
+                      gcomp__get32(f[i] + 8) != d->stage ||
+                      gcomp__get32(f[i] + GCOMP__AT_CRC) !=
+                          (gcomp__common(gc->set)->crc)(0, f[i], GCOMP__AT_CRC);
+    if (d->stage >= d->halvings) {
+        const size_t at = (d->stage - d->halvings) * GCOMP__PART;
+        for (size_t i = 0; i < 2; i++) gcomp__take_text(d->text[i] + at, f[i] + 16);
+    } else if (gcomp__get32(f[0] + 16) == gcomp__get32(f[1] + 16)) {
+        d->low = gcomp__middle(d);
+    } else {
+        d->high = gcomp__max(gcomp__middle(d), d->low + 1);
+    }
+    d->stage++;
+}
+
+/* "rank 2 has desc.seed 6, rank 0 has desc.seed 5" */
+static gcomp_result gcomp__tell_difference(gcomp *gc)
+{
+    static const char *const what[] = {"", "tensors", "options", "steps", "codecs",
+                                       "skipped tensors, buckets or turns", "gcomp_step"};
+    const gcomp__difference *d = &gc->difference;
+    if (d->damaged || !strcmp(d->text[0], d->text[1]))
+        return gcomp__fail_with(gc, GCOMP_MISMATCH, "rank %u and rank 0 differ: %s",
+                                (uint64_t)d->rank, what[d->field]);
+    return gcomp__fail_with(gc, GCOMP_MISMATCH, "rank %u has %s, rank 0 has %s", (uint64_t)d->rank,
+                            d->text[1], d->text[0]);
+}
+
+/* ------------------------------------------------------------------------------------------------
    >>step - a step begins, and takes gradients: they are encoded, and nothing is written
 
    The life of a bucket, and who moves it on:
      COLLECT     gcomp_step_ready encodes a gradient:  payload in mem.send, or its part of mem.sums
        |         the last one is ready, gcomp_step_next: the frame goes out
      FRAMES      frames of all workers come in, and are judged
+       |         (DETAILS: they differ; some gathers more find out in what, and the step ends)
        |         (DECISIONS: a gather more, where rank 0 moves each tensor by itself)
      ROUNDS      round 0, 1, ...: payloads are gathered and checked, sums are added, shards cut
        |         the next bucket begins with COLLECT; it has often collected already
@@ -25056,7 +25469,7 @@ static void gcomp__place_sums(gcomp *gc)
     size_t sums[3][GCOMP__KINDS]; /* elements so far */
     memset(sums, 0, sizeof sums);
     for (gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++) {
-        const gcomp__sums *row = slot->method->sums;
+        const gcomp__sums *row = gcomp__step_method(slot)->sums;
         const int odd = gcomp__is_odd(slot);
         for (int round = 0; round < 3; round++) {
             size_t *count = &sums[round][slot->rounds[round]];
@@ -25086,10 +25499,9 @@ static void gcomp__enter_bucket(gcomp *gc, size_t k)
 static float gcomp__weight_of(const gcomp_step *step, int world)
 {
     const uint64_t mode = gcomp__fp_enter();
-    const double scale = step && gcomp__bits(step->scale) << 1 != 0 ? (double)step->scale : 1;
     /* in double: exact for all counts of samples that matter */
-    const double part = step && step->batch != 0 ? step->samples / step->batch * (double)world : 1;
-    const float weight = (float)(scale * part); /* rounded once */
+    const double part = step->batch != 0 ? step->samples / step->batch * (double)world : 1;
+    const float weight = (float)((double)step->scale * part); /* rounded once */
     gcomp__fp_leave(mode);
     return weight;
 }
@@ -25116,28 +25528,39 @@ static gcomp_result gcomp__need_epochs(gcomp *gc)
     return GCOMP_OK;
 }
 
+/* Here, and not in a macro: other languages call it. */
+GCOMP_API gcomp_step gcomp_step_default(void)
+{
+    gcomp_step step;
+    memset(&step, 0, sizeof step);
+    step.scale = 1;
+    step.learning_rate = -1;
+    return step;
+}
+
 /* For the worker that gcomp_regroup_machines has made the first one of its machine. */
 static const char gcomp__no_state[] =
     "this worker has become the first one of its machine: gcomp_load or gcomp_join comes first";
 
 /* Takes what the caller says of the step. An error becomes the local error, which the frame
    tells. */
-static void gcomp__take_step(gcomp *gc, const gcomp_step *step)
+static void gcomp__take_step(gcomp *gc, const gcomp_step *told)
 {
+    const gcomp_step step = told ? *told : gcomp_step_default();
     gcomp_result *error = &gc->local_error;
-    gc->scale = gcomp__weight_of(step, gc->desc.comm.world);
-    gc->rate = step ? step->learning_rate : 0;
-    gc->epoch = step ? step->epoch : 0;
-    if (!step && *error == GCOMP_OK) *error = gcomp__need_epochs(gc);
+    /* with desc.node the caller's step is here already: between machines another one is taken */
+    if (!gc->node) gc->told = step;
+    gc->scale = gcomp__weight_of(&step, gc->desc.comm.world);
+    gc->rate = step.learning_rate;
+    gc->epoch = step.epoch;
+    if (!told && *error == GCOMP_OK) *error = gcomp__need_epochs(gc);
     if (!gcomp__finite(gc->scale))
         *error = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "step.scale is not finite");
-    if (step &&
-        !(step->samples >= 0 && step->samples <= step->batch && gcomp__finite_double(step->batch)))
+    if (!(step.samples >= 0 && step.samples <= step.batch && gcomp__finite_double(step.batch)))
         *error = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT,
                              "step.samples is not from 0 to step.batch, or not finite");
-    if (!gcomp__finite(gc->rate) || gc->rate < 0)
-        *error = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT,
-                             "step.learning_rate is negative or not finite");
+    if (!gcomp__finite(gc->rate))
+        *error = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "step.learning_rate is not finite");
     if (gc->needs_state) *error = gcomp__fail(gc, GCOMP_WRONG_STATE, gcomp__no_state);
 }
 
@@ -25153,6 +25576,8 @@ static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *step)
     gc->late_error = GCOMP_OK;
     gc->step_bytes = gc->stats.bytes_out;
     gc->decided = 0;
+    gc->difference.field = GCOMP__NOTHING_DIFFERS;
+    gc->trial = GCOMP__NO_TRIAL;
     gc->p_squares = gc->e_squares = gc->y_squares = 0;
     gcomp__take_step(gc, step);
     for (size_t i = 0; i < gcomp__tensors(gc); i++) {
@@ -25193,7 +25618,8 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
 {
     gcomp__work work;
     memset(&work, 0, sizeof work);
-    work.call = gcomp__call_in(gc, slot->method);
+    const gcomp__method *const m = gcomp__step_method(slot);
+    work.call = gcomp__call_in(gc, m);
     work.codec = &slot->codec;
     work.in = gcomp__input_in(gc, slot, slot->grad, slot->flags & GCOMP__ONE_KEY ? 0 : gc->step);
     work.in.dtype = gc->desc.node.world == 1 ? slot->dtype : GCOMP_F32;
@@ -25215,8 +25641,7 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
     work.y = (float *)slot->grad;
     work.y_type = work.in.dtype;
     /* a sum of floats that the transport has made is not needed any more when the mean is made */
-    float *const floats =
-        slot->method == &gcomp__row_none ? work.sums[0] : gcomp__floats_of(gc, slot);
+    float *const floats = m == &gcomp__row_none ? work.sums[0] : gcomp__floats_of(gc, slot);
     if (floats && work.in.dtype != GCOMP_F32 && !gcomp__is_scattered(gc, slot)) {
         work.y = floats;
         work.y_type = GCOMP_F32;
@@ -25276,7 +25701,7 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
         GCOMP__TRY(gcomp__encode_payload(gc, slot, &work));
     } else {
         slot->length = slot->bound; /* the frame tells it: a later round makes the payload */
-        GCOMP__TRY((slot->method->sums->make)(&work, 0));
+        GCOMP__TRY((gcomp__step_method(slot)->sums->make)(&work, 0));
     }
     /* encoding with momentum left p at the start of the scratch */
     if (gc->desc.measure && slot->flags & GCOMP__MOMENTUM)
@@ -25559,6 +25984,35 @@ static void gcomp__check_finite(gcomp *gc, unsigned kind)
                                                     : "the sum over the workers is not finite");
 }
 
+/* The first sum of the first step adds a one of each worker too, behind the numbers of the tensors.
+   A transport that averages, or that does nothing, is found by it. Sums of halves stop to grow at
+   256 ones (bf16). */
+static void gcomp__judge_trial(gcomp *gc)
+{
+    const gcomp_dtype dtype = gcomp__kind_dtype(gc->trial_kind);
+    const size_t bytes = gcomp__kind_bytes(gc->trial_kind);
+    int8_t byte = 0;
+    uint16_t half = 0;
+    uint32_t word = 0;
+    memcpy(bytes == 1 ? (void *)&byte : bytes == 2 ? (void *)&half : &word, gc->trial_at, bytes);
+    const double sum = (double)(dtype == GCOMP_I8     ? (float)byte
+                                : dtype == GCOMP_I16  ? (float)(int16_t)half
+                                : dtype == GCOMP_F16  ? gcomp__from_half(half)
+                                : dtype == GCOMP_BF16 ? gcomp__float((uint32_t)half << 16)
+                                : dtype == GCOMP_I32  ? (float)(int32_t)word
+                                                      : gcomp__float(word));
+    memset(gc->trial_at, 0, bytes);
+    gc->trial = GCOMP__PASSED;
+    if (dtype == GCOMP_F16 || dtype == GCOMP_BF16 ? sum > 1.5 : sum == (double)gcomp__workers(gc))
+        return;
+    gcomp__text t = gcomp__sentence(gc);
+    gcomp__say(&t, "comm.allreduce makes ");
+    gcomp__say_decimal(&t, sum);
+    gcomp__say_with(&t, " of a one from each of %u workers: it must add, and not average",
+                    (uint64_t)gcomp__workers(gc));
+    gc->late_error = GCOMP_MISSING_CALLBACK;
+}
+
 /* Makes what a tensor brings to the round that begins.
    If encoding fails here, this gradient does not fit what all workers have found together. */
 static void gcomp__make_next(gcomp *gc, gcomp__slot *slot)
@@ -25566,7 +26020,7 @@ static void gcomp__make_next(gcomp *gc, gcomp__slot *slot)
     gcomp__work work = gcomp__work_of(gc, slot);
     gcomp_result result = GCOMP_OK;
     if (slot->rounds[gc->round] != GCOMP__GATHER) {
-        result = (slot->method->sums->make)(&work, gc->round);
+        result = (gcomp__step_method(slot)->sums->make)(&work, gc->round);
     } else {
         memset(gc->mem.send + slot->at_send, 0, GCOMP__HEADER); /* after an error all refuse this */
         if (gc->late_error == GCOMP_OK && gcomp__encode_payload(gc, slot, &work) != GCOMP_OK)
@@ -25587,6 +26041,7 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
         if (gc->issued >> kind & 1 && gcomp__kind_dtype(kind) <= GCOMP_BF16 &&
             gc->late_error == GCOMP_OK)
             gcomp__check_finite(gc, kind);
+    if (gc->trial == GCOMP__IN_TRIAL && gc->late_error == GCOMP_OK) gcomp__judge_trial(gc);
     gc->round++;
     gc->issued = gc->done = 1; /* bit 0: the frames, which are done */
     /* there is something to do in the next round */
@@ -25607,6 +26062,7 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
    An id says what a request is:
      64 * bucket + 1                         frames
      64 * bucket + 2                         decisions
+     64 * bucket + 3 + stage % 5             details
      64 * bucket + 8 * (round + 1) + kind    sums, payloads, stages of shards; both kinds of halves
                                              count as 0 here, and wait for each other
    A callback of another bucket or round, or a second one, has an id that is not under way. Who
@@ -25617,6 +26073,7 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
      gc->phase    asks for                          goes on when
      COLLECT      the frames, if all are ready      they are asked for
      FRAMES       (nothing)                         they are here, and agree
+     DETAILS      the next one                      never: the step ends
      DECISIONS    (nothing)                         rank 0's entries are here
      ROUNDS       sums, payloads, a stage           all requests of the round are done
      READY        (nothing: DONE)                   the next bucket begins, or the commit
@@ -25720,6 +26177,19 @@ static void gcomp__ask_frames(gcomp *gc, gcomp_request *request)
                       GCOMP__FRAME, gc->sizes);
 }
 
+/* Asks for the next message on a difference; 0: all are here. */
+static int gcomp__ask_details(gcomp *gc, gcomp_request *request)
+{
+    const gcomp__difference *d = &gc->difference;
+    if (d->stage == d->halvings + GCOMP__PARTS) return 0;
+    gcomp__put_detail(gc);
+    gc->phase = GCOMP__DETAILS;
+    gc->issued = gc->done = 0;
+    gcomp__ask_gather(gc, request, gcomp__issue(gc, 0) + 2 + d->stage % 5, gc->frames,
+                      gc->frames + GCOMP__FRAME, GCOMP__FRAME, gc->sizes);
+    return 1;
+}
+
 /* Asks for the decisions behind the frames.
    Only rank 0 sends bytes: sizes[0] is their number, the others are 0. */
 static void gcomp__ask_decisions(gcomp *gc, gcomp_request *request)
@@ -25740,6 +26210,22 @@ static unsigned gcomp__halves_under_way(const gcomp *gc)
     return (gc->issued & ~gc->done) >> GCOMP__SUM_F16 << GCOMP__SUM_F16;
 }
 
+/* Adds a one behind the numbers of the first sum; gcomp__judge_trial looks what became of it. There
+   is room for it: the bucket that comes first has its sums behind those of all others. */
+static void gcomp__try_sum(gcomp *gc, gcomp_request *request, unsigned kind)
+{
+    const gcomp_dtype dtype = request->dtype;
+    const uint32_t word = dtype == GCOMP_F32 ? 0x3f800000 : 1; /* a one of 4 bytes */
+    const uint16_t half = dtype == GCOMP_F16 ? 0x3c00 : dtype == GCOMP_BF16 ? 0x3f80 : 1;
+    const uint8_t byte = 1;
+    const size_t bytes = gcomp__kind_bytes(kind);
+    gc->trial = GCOMP__IN_TRIAL;
+    gc->trial_kind = kind;
+    gc->trial_at = (uint8_t *)request->recv + request->count++ * bytes;
+    memcpy(gc->trial_at,
+           bytes == 1 ? (const void *)&byte : bytes == 2 ? (const void *)&half : &word, bytes);
+}
+
 /* The next request of the round, or WAIT; 0: the round is over. Requests of one round may be under
    way together. A round is over when all are done, and not before: what the next one sends may
    depend on each of them. */
@@ -25757,6 +26243,8 @@ static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
         request->send = request->recv;
         request->count = count;
         request->dtype = gcomp__kind_dtype(kind);
+        if (kind != GCOMP__MAX && gc->trial == GCOMP__WANTS_TRIAL)
+            gcomp__try_sum(gc, request, kind);
         /* without allreduce_max the largest are gathered, see >>exchange */
         const int gathers = kind == GCOMP__MAX && !gc->desc.comm.allreduce_max;
         gc->stats.bytes_out += gcomp__network_bytes(gathers ? GCOMP_ALLGATHER : GCOMP_ALLREDUCE,
@@ -25787,12 +26275,19 @@ static gcomp_result gcomp__advance_bucket(gcomp *gc, gcomp_request *request)
         gcomp__ask_frames(gc, request);
         return GCOMP_OK;
     }
+    if (gc->phase == GCOMP__DETAILS) {
+        if (!gc->done) return GCOMP_OK; /* WAIT for the gather */
+        gcomp__take_details(gc);
+        if (gcomp__ask_details(gc, request)) return GCOMP_OK;
+        return gcomp__end_step(gc, gcomp__tell_difference(gc));
+    }
     if (gc->phase == GCOMP__FRAMES || gc->phase == GCOMP__DECISIONS) {
         if (!gc->done) return GCOMP_OK; /* WAIT for the gather */
         if (gc->phase == GCOMP__DECISIONS) gcomp__take_decisions(gc);
         else {
             gcomp_result result = gcomp__judge_frames(gc);
             if (result != GCOMP_OK) return gcomp__end_step(gc, result);
+            if (gc->difference.field) return (void)gcomp__ask_details(gc, request), GCOMP_OK;
             if (gc->current == 0) gc->decided = gcomp__frame_of(gc, 0)[GCOMP__AT_DECISION];
             if (gc->current == 0 && gc->decided == GCOMP__BY_TENSOR) {
                 gcomp__ask_decisions(gc, request);
@@ -25910,6 +26405,7 @@ static const char *gcomp__request_name(const gcomp *gc, uint32_t id, unsigned ki
 {
     if (id == 1) return "allgather of the frames";
     if (id == 2) return "allgather of the decisions";
+    if (id < 8) return "allgather of what workers differ in";
     if (kind == GCOMP__GATHER) return "allgather";
     if (kind == GCOMP__SHARE && gc->round == GCOMP__TOTALS) return "allgather of totals";
     if (kind == GCOMP__SHARE && gc->round > GCOMP__SHARDS) return "allgather of sums";
@@ -25920,6 +26416,13 @@ static const char *gcomp__request_name(const gcomp *gc, uint32_t id, unsigned ki
                                                                    : "allgather of the largest";
 }
 
+/* The id of the gather of frames, decisions or details, without its bucket. */
+static uint32_t gcomp__gather_id(const gcomp *gc)
+{
+    if (gc->phase == GCOMP__DETAILS) return 3 + gc->difference.stage % 5;
+    return gc->phase == GCOMP__DECISIONS ? 2 : 1;
+}
+
 /* Only notes that the request is done: what came is looked at by the next gcomp_step_next. An id
    that is not under way is refused, and changes nothing. A failed request ends the step here. */
 GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
@@ -25927,10 +26430,10 @@ GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
     const unsigned kind = id & 7; /* 0: halves, where it is not an id of frames or decisions */
     if (!gc) return GCOMP_INVALID_ARGUMENT;
     id -= GCOMP__IDS * (uint32_t)gc->current; /* an id of another bucket becomes large */
-    if (gc->phase != GCOMP__FRAMES && gc->phase != GCOMP__DECISIONS && gc->phase != GCOMP__ROUNDS)
+    if (gc->phase < GCOMP__FRAMES || gc->phase == GCOMP__READY)
         return gcomp__fail(gc, GCOMP_WRONG_STATE, "no request is under way");
     unsigned bit = 0; /* the request's in gc->issued and gc->done; 0: there is no such request */
-    if (id == (gc->phase == GCOMP__DECISIONS ? 2u : 1u)) bit = 1;
+    if (id == gcomp__gather_id(gc)) bit = 1;
     else if (id >> 3 == (uint32_t)gc->round + 1)
         bit = kind ? 1u << kind : gcomp__halves_under_way(gc);
     if (!bit || !(gc->issued & bit) || (gc->done & bit))
@@ -26029,7 +26532,7 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     if (gcomp__is_two_shot(slot)) gcomp__commit_ranges(gc, slot, &work);
     else if (slot->bound || gcomp__by_ranges(slot))
         gcomp__commit_mean(gc, slot, &work, made != NULL);
-    else (slot->method->sums->commit)(&work);
+    else (gcomp__step_method(slot)->sums->commit)(&work);
     /* sums in the order of tensors, whatever the order of ready: the same bits each time */
     if (gc->desc.measure) {
         gc->p_squares += slot->p_squares;
@@ -26047,8 +26550,8 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     work.y_type = dtype;
     if ((check && !scattered) || gc->desc.measure)
         gcomp__look_at_mean(gc, &work, begin, n, check && !scattered);
-    gc->stats.bytes_in += 4 * (uint64_t)slot->n;
-    gc->stats.bytes_ring += gcomp__network_bytes(GCOMP_ALLREDUCE, 4 * slot->n, gcomp__workers(gc));
+    gc->stats.bytes_in += gcomp__dtype_bytes(slot->dtype) * (uint64_t)slot->n;
+    gc->stats.bytes_ring += gcomp__ring_bytes(slot, gcomp__workers(gc));
 }
 
 /* Everything was checked before, so that nothing fails once the first residual is written. In
@@ -26092,6 +26595,7 @@ GCOMP_API gcomp_result gcomp_step_commit(gcomp *gc)
     gc->stats.commit_seconds += gcomp__now(gc) - from;
     gc->step++;
     gc->last = GCOMP_OK;
+    gc->tried |= gc->trial == GCOMP__PASSED;
     gc->phase = GCOMP__IDLE;
     return GCOMP_OK;
 }
@@ -26207,7 +26711,7 @@ static int gcomp__carry_out(const gcomp *gc, const gcomp_request *r)
     if (r->kind == GCOMP_ALLREDUCE_MAX)
         return gcomp__gather_largest(gc, (float *)r->recv, r->count);
     /* not the frames: these tell whether all workers have allgatherv */
-    if (comm->allgatherv && gc->phase != GCOMP__FRAMES)
+    if (comm->allgatherv && gc->phase != GCOMP__FRAMES && gc->phase != GCOMP__DETAILS)
         return (comm->allgatherv)(comm->user, r->send, r->recv, r->bytes, r->stride);
     return (comm->allgather)(comm->user, r->send, r->recv, r->stride);
 }
@@ -26520,9 +27024,8 @@ static gcomp_result gcomp__exchange_in_node(gcomp *gc, void *const *grads, float
     /* frames within the machine tell the same step */
     gc->node->step = gc->step;
     gc->node->last = gc->last;
-    gcomp_step between; /* machines: the sums have their scale and weight already */
-    memset(&between, 0, sizeof between);
-    if (step) between = *step;
+    gc->told = step ? *step : gcomp_step_default();
+    gcomp_step between = gc->told; /* machines: the sums have their scale and weight already */
     gcomp_step within = between;
     if (within.batch != 0) { /* the mean over machines divides again: the scale makes up for it */
         within.samples = within.batch = 1;
@@ -27403,6 +27906,7 @@ static gcomp_result gcomp__regroup(gcomp *gc, const gcomp_comm *comm, const gcom
     /* residuals of its machine are with another worker */
     if (gc->desc.node.rank && !next.desc.node.rank) next.needs_state = gc->started || gc->step;
     *gc = next;
+    gc->tried = 0; /* it is another transport */
     for (size_t i = 0; i < gcomp__tensors(gc); i++)
         gc->tensors[i].next = gc->tensors[i].entry;
     gcomp__switch_all(gc); /* tensors take their places for these workers */
@@ -27498,7 +28002,7 @@ GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
     S(gcomp_tensor) F(gcomp_tensor, name) F(gcomp_tensor, rows) F(gcomp_tensor, cols) \
     F(gcomp_tensor, stack) F(gcomp_tensor, dtype) F(gcomp_tensor, codec) \
     S(gcomp_step) F(gcomp_step, scale) F(gcomp_step, learning_rate) F(gcomp_step, epoch) \
-    F(gcomp_step, samples) F(gcomp_step, batch) \
+    F(gcomp_step, samples) F(gcomp_step, batch) F(gcomp_step, number) \
     S(gcomp_request) F(gcomp_request, kind) F(gcomp_request, id) F(gcomp_request, send) \
     F(gcomp_request, recv) F(gcomp_request, stride) F(gcomp_request, bytes) \
     F(gcomp_request, send_bytes) F(gcomp_request, count) F(gcomp_request, dtype) \

@@ -567,8 +567,7 @@ static inline gcomp_result gcomp_advise_rehearse(const gcomp_advise_stage *s, do
     float *grad = s->grad;
     gcomp_request request;
     gcomp_result result;
-    gcomp_step options;
-    memset(&options, 0, sizeof options);
+    gcomp_step options = gcomp_step_default();
     options.epoch = UINT32_MAX; /* behind all warm-ups */
     *seconds = *more = *bytes = 0;
     result = gcomp_step_begin(s->gc, &options);

@@ -45,7 +45,7 @@ typedef struct outer_loop {
     size_t delay;     /* tau: local steps that a difference travels, below every / fragments */
     float rate, mu;   /* of the outer step: 0.7 and 0.9 in the paper */
     float own;        /* alpha: the part of x that stays; 0: x = start. Streaming DiLoCo: 0.5 */
-    float weight;     /* of this worker: world * its samples / all samples; 0: all are alike */
+    double samples, batch; /* of this worker and of all, since the last exchange; batch 0: all are alike */
     float *start, *m, *d;
     size_t step;      /* local steps taken */
     size_t traveller; /* the fragment under way; `fragments`: none */
@@ -92,9 +92,10 @@ static gcomp_result outer_open(outer_loop *o, const gcomp_desc *desc, const floa
 /* Begins to send the difference of a fragment. */
 static gcomp_result outer_send(outer_loop *o, const float *x, size_t p)
 {
-    gcomp_step how = {0};
+    gcomp_step how = gcomp_step_default();
     gcomp_result result;
-    how.scale = o->weight;
+    how.samples = o->samples;
+    how.batch = o->batch;
     for (size_t i = o->first[p]; i < o->first[p + 1]; i++) o->d[i] = o->start[i] - x[i];
     result = gcomp_step_begin(o->gc, &how);
     for (size_t t = 0; t < o->fragments && result == GCOMP_OK; t++)

@@ -116,10 +116,10 @@ static int train_loop(train_net *net, gcomp *gc, const gcomp_comm *comm, const m
     for (size_t step = 0; step < r->steps; step++) {
         double t0 = train_seconds(), t1, t2;
         float rate = train_rate(o->experiment, j->data->pixels != 0, step, r->steps);
-        gcomp_step how = {0};
+        gcomp_step how = gcomp_step_default();
         gcomp_result result;
         if (o->rate > 0) rate = o->rate;
-        /* how.learning_rate stays 0: the rate falls in every step, and accordion, which sends more
+        /* how.learning_rate stays unknown: the rate falls in every step, and accordion, which sends more
            after each fall, would never compress. */
         how.epoch = train_epoch(o->experiment, step, r->steps, epoch_steps);
         if (o->experiment->rate_in_scale) {

@@ -136,7 +136,7 @@ static int train_steps(worker *w, const gcomp_comm *comm, train_result *r)
     train_interface(o->interface, wire);
     for (size_t step = w->first; step < o->steps; step++) {
         double t0 = train_seconds(), t1, t2;
-        gcomp_step how = {0};
+        gcomp_step how = gcomp_step_default();
         gcomp_result result;
         gcomp *gc = transformer_is_exact(opt) ? opt->exact : opt->gc;
         if (o->save_at && step == o->save_at &&

@@ -27,7 +27,7 @@ static void check_steps(const char *text, gcomp_isa isa, float *y, size_t n)
     CHECK(gcomp_open(&gc, &desc) == GCOMP_OK && gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
     for (int step = 0; step < 3; step++) {
         gcomp_step epoch; /* some methods warm up by epochs */
-        memset(&epoch, 0, sizeof epoch);
+        epoch = gcomp_step_default();
         epoch.epoch = (uint32_t)step;
         CHECK(gcomp_exchange_flat(gc, y, &epoch) == GCOMP_OK);
         use(y, 4 * n);

@@ -206,7 +206,9 @@ static void test_two_levels_give_the_mean_of_all_workers(void)
     CHECK(gcomp_mpi_open_levels(&node, &between, MPI_COMM_WORLD, pair, &desc) == 0);
     CHECK(desc.comm.rank == mpi.rank / 2 && desc.comm.world == pairs && desc.node.rank == mpi.rank % 2);
     for (int c = 0; c < 2; c++) {
-        gcomp_step step = {0, 0, 0, 1, mpi.world}; /* the last one of a pair may be alone */
+        gcomp_step step = gcomp_step_default();
+        step.samples = 1;
+        step.batch = mpi.world; /* the last one of a pair may be alone */
         size_t wrong = 0;
         tensor.codec = c ? "topk:density=1" : "none";
         CHECK(gcomp_open(&gc, &desc) == GCOMP_OK && gcomp_add_tensor(gc, &tensor) == GCOMP_OK);

@@ -36,6 +36,18 @@ static const char *test_skipped; /* set by a test that cannot run here: why */
         fflush(stdout); \
     } while (0)
 
+#ifndef GCOMP_NO_OBJECT
+/* A step with a scale, a learning rate (negative: unknown) and an epoch. */
+static inline gcomp_step step_with(float scale, float learning_rate, uint32_t epoch)
+{
+    gcomp_step step = gcomp_step_default();
+    step.scale = scale;
+    step.learning_rate = learning_rate;
+    step.epoch = epoch;
+    return step;
+}
+#endif
+
 /* Should this run try everything? The long run of all tests sets TEST_LONG. Without it, slow
    tests try a part. */
 static inline int test_is_long(void)

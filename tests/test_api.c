@@ -201,7 +201,7 @@ static void test_names_of_instruction_sets_and_methods(void)
 
 static void test_version_of_header_and_implementation_agree(void)
 {
-    CHECK(GCOMP_VERSION == 300);
+    CHECK(GCOMP_VERSION == 400);
     CHECK(gcomp_version() == GCOMP_VERSION);
 }
 
@@ -774,18 +774,19 @@ static void test_a_scale_that_is_not_finite_is_named(void)
     grads[0] = grad;
     CHECK(gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
     for (size_t i = 0; i < 3; i++) {
-        gcomp_step step = {0};
+        gcomp_step step = gcomp_step_default();
         step.scale = bad[i];
         CHECK(gcomp_exchange(gc, grads, &step) == GCOMP_INVALID_ARGUMENT);
         CHECK(strstr(gcomp_error(gc), "scale") != NULL);
         CHECK(grad[0] == 1 && grad[1] == 2 && grad[2] == 3);
     }
-    gcomp_step zero = {0};
+    gcomp_step zero = gcomp_step_default();
     zero.scale = 0;
     CHECK(gcomp_exchange(gc, grads, &zero) == GCOMP_OK);
     CHECK(strcmp(gcomp_error(gc), "") == 0);
-    CHECK(grad[0] == 1 && grad[1] == 2 && grad[2] == 3);
-    gcomp_step minus = {0};
+    CHECK(grad[0] == 0 && grad[1] == 0 && grad[2] == 0); /* a rate of 0 is a rate */
+    grad[0] = 1, grad[1] = 2, grad[2] = 3;
+    gcomp_step minus = gcomp_step_default();
     minus.scale = -2;
     CHECK(gcomp_exchange(gc, grads, &minus) == GCOMP_OK);
     CHECK(grad[0] == -2 && grad[1] == -4 && grad[2] == -6);
@@ -1317,7 +1318,7 @@ static size_t calculate(const char *text, const float *grad, size_t n, unsigned 
     gcomp_desc desc = plain_desc();
     gcomp *gc = NULL;
     gcomp_tensor tensor = plain_tensor("w", 40, n / 40, text);
-    gcomp_step step = {0};
+    gcomp_step step = gcomp_step_default();
     float *grads[1];
     step.scale = 0.3f;
     grads[0] = g;

@@ -66,7 +66,7 @@ static void expect_mean(int world, int batch, float tolerance)
         double sum = 0;
         for (int s = 0; s < batch; s++) sum += (double)of_sample(s, i);
         for (int w = 0; w < world; w++) {
-            float off = fabsf(workers[w].grad[i] - (float)(sum / batch) * (workers[0].step.scale != 0 ? workers[0].step.scale : 1));
+            float off = fabsf(workers[w].grad[i] - (float)(sum / batch) * workers[0].step.scale);
             worst = off > worst ? off : worst;
         }
     }
@@ -82,6 +82,7 @@ static void open_worker(int w, gcomp_desc desc, const char *codec)
     t.rows = 64;
     t.cols = COUNT / 64;
     desc.codec = codec;
+    workers[w].step = gcomp_step_default();
     CHECK(gcomp_open(&workers[w].gc, &desc) == GCOMP_OK && gcomp_add_tensor(workers[w].gc, &t) == GCOMP_OK);
 }
 
@@ -106,7 +107,7 @@ static void test_the_mean_is_that_over_the_samples(void)
                 batch += samples[k][w];
             }
             for (int s = 0; s < STEPS; s++) {
-                for (int w = 0; w < 4; w++) workers[w].step.scale = s == 2 ? 0.5f : 0; /* loss scaling beside it */
+                for (int w = 0; w < 4; w++) workers[w].step.scale = s == 2 ? 0.5f : 1; /* loss scaling beside it */
                 fill(4, samples[k], batch);
                 step_all(4);
                 for (int w = 0; w < 4; w++) CHECK(workers[w].result == GCOMP_OK);
@@ -135,7 +136,7 @@ static void test_samples_count_between_machines_too(void)
             batch += samples[k][w];
         }
         for (int s = 0; s < STEPS; s++) {
-            for (int w = 0; w < 5; w++) workers[w].step.scale = s == 2 ? 0.25f : 0;
+            for (int w = 0; w < 5; w++) workers[w].step.scale = s == 2 ? 0.25f : 1;
             fill(5, samples[k], batch);
             step_all(5);
             for (int w = 0; w < 5; w++) CHECK(workers[w].result == GCOMP_OK);
@@ -242,6 +243,7 @@ static void test_a_rate_that_falls_goes_in_as_scale(void)
         static double wanted[COUNT], sent[COUNT];
         gcomp_desc desc = {0};
         float *grads[1] = {workers[0].grad}, worst = 0;
+        desc.aggregate = GCOMP_AGGREGATE_GATHER; /* one worker, who encodes all the same */
         memset(wanted, 0, sizeof wanted);
         memset(sent, 0, sizeof sent);
         open_worker(0, desc, codecs[c]);

@@ -72,7 +72,7 @@ static void step_all(gcomp **gc, size_t world, float scale, uint32_t epoch, int 
     gcomp_request q[MOST];
     int ended = 0;
     for (size_t w = 0; w < world; w++) {
-        gcomp_step step = {0};
+        gcomp_step step = gcomp_step_default();
         step.scale = scale;
         step.epoch = epoch + (fault == OTHER_EPOCH && w == 1 ? 1 : 0);
         CHECK(gcomp_step_begin(gc[w], &step) == GCOMP_OK);

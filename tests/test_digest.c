@@ -82,7 +82,7 @@ static uint64_t step_digest(const char *text, gcomp_isa isa, gcomp_parallel para
 {
     gcomp_desc desc;
     gcomp_tensor t;
-    gcomp_step step = {0};
+    gcomp_step step = gcomp_step_default();
     gcomp *gc;
     uint64_t h = FNV;
     memset(&desc, 0, sizeof desc);
@@ -90,6 +90,7 @@ static uint64_t step_digest(const char *text, gcomp_isa isa, gcomp_parallel para
     desc.isa = isa;
     desc.parallel = parallel;
     desc.seed = 7;
+    desc.aggregate = GCOMP_AGGREGATE_GATHER; /* one worker, who encodes all the same */
     t.name = "t";
     t.rows = 301; /* STACK elements in all */
     t.cols = 47;

@@ -59,7 +59,7 @@ static gcomp_result calculate(const char *text, int has_payload, const float *gr
     gcomp_exec exec;
     gcomp_desc desc;
     gcomp_tensor tensor;
-    const gcomp_step first = {0}; /* dgc wants an epoch */
+    const gcomp_step first = gcomp_step_default(); /* dgc wants an epoch */
     gcomp_result result;
     gcomp *gc = NULL;
     float *grads[1];

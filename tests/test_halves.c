@@ -485,7 +485,7 @@ static void take_step(gcomp **gc, gradients *at, const setting *of, int halves, 
     gcomp_request r[GROUP];
     gcomp_step step;
     int done = 0;
-    memset(&step, 0, sizeof step);
+    step = gcomp_step_default();
     step.scale = of->scale;
     for (size_t w = 0; w < of->world; w++) {
         CHECK(gcomp_step_begin(gc[w], &step) == GCOMP_OK);

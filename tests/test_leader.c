@@ -16,7 +16,8 @@ static gcomp_desc own_desc(void)
 
 static void open_one(group *g, size_t world, const char *codec, size_t n)
 {
-    const gcomp_desc desc = own_desc();
+    gcomp_desc desc = own_desc();
+    desc.aggregate = GCOMP_AGGREGATE_GATHER; /* also one worker alone encodes */
     group_open(g, world, &desc, &codec, &n, 1);
 }
 
@@ -147,7 +148,7 @@ static void test_steps_equal_the_plain_reference(void)
     static const size_t sizes[] = {15, 16, 17, 61, 1009, 4096, 70001, (1 << 20) + 3};
     static const struct { double density; const char *codec; } c[] = {
         {0.2, "leadertopk:density=0.2"}, {0.001, "leadertopk"}, {0.7, "leadertopk:density=0.7"}, {0.01, "leadertopk:density=0.01"}};
-    gcomp_step scaled = {0};
+    gcomp_step scaled = gcomp_step_default();
     scaled.scale = 0.3f;
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
         for (size_t world = 1; world <= 5; world += s > 5 ? 3 : 1) {

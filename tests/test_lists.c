@@ -278,6 +278,7 @@ static void test_the_example_of_gcomp_describe_is_what_it_says(void)
     gcomp *gc = NULL;
     char text[600];
     desc.codec = "topk:density=0.02";
+    desc.comm.world = 2;
     weight.name = "fc1.weight", weight.rows = 784, weight.cols = 1152;
     bias.name = "fc1.bias", bias.rows = 1152;
     CHECK(gcomp_open(&gc, &desc) == GCOMP_OK && gcomp_add_tensor(gc, &weight) == GCOMP_OK && gcomp_add_tensor(gc, &bias) == GCOMP_OK);

@@ -150,6 +150,7 @@ static double patience = 20; /* seconds that its workers wait for each other */
 static void fleet_open(fleet *f, int nodes, int each, const char *codec, int halves)
 {
     memset(f, 0, sizeof *f);
+    f->step = gcomp_step_default();
     f->aggregate = way;
     f->nodes = nodes;
     f->each = each;
@@ -275,6 +276,7 @@ static void check_against_means(const char *codec, int nodes, int each, int halv
         gcomp_desc desc = desc_of(&f, n * each, codec);
         memset(&desc.node, 0, sizeof desc.node);
         desc.comm = gcomp_threads_comm(group, n);
+        plain[n].step = gcomp_step_default();
         CHECK(gcomp_open(&plain[n].gc, &desc) == GCOMP_OK);
         for (size_t t = 0; t < TENSORS; t++) {
             gcomp_tensor tensor = tensor_of(&f, t);

@@ -249,7 +249,8 @@ static void test_fragments_take_turns_and_arrive_after_the_delay(void)
 static void body_weighted(worker *w)
 {
     open_outer(w);
-    w->o.weight = WORLD * (float)(w->rank + 1) / 10;
+    w->o.samples = w->rank + 1;
+    w->o.batch = 10;
     train_outer(w, every);
     outer_close(&w->o);
 }

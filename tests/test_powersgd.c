@@ -29,6 +29,7 @@ static void group_open(group *g, size_t world, const gcomp_desc *base, const gco
         gcomp_desc desc;
         memset(&desc, 0, sizeof desc);
         if (base) desc = *base;
+        if (world == 1) desc.aggregate = GCOMP_AGGREGATE_GATHER; /* one worker, who encodes all the same */
         desc.comm.rank = (int)w;
         desc.comm.world = (int)world;
         CHECK(gcomp_open(&g->gc[w], &desc) == GCOMP_OK);

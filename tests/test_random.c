@@ -372,7 +372,7 @@ static int is_control(const gcomp_request *request, size_t world)
     int lengths = 1;
     if (request->kind == GCOMP_ALLGATHER)
         return request->stride == 16 ||
-               (request->stride == 64 && !memcmp(request->send, "GCF1", 4));
+               (request->stride == 64 && !memcmp(request->send, "GC", 2));
     if (request->kind != GCOMP_ALLTOALL) return 0;
     for (size_t w = 0; w < world; w++)
         lengths = lengths && request->bytes[w] == 16 && request->send_bytes[w] == 16;
@@ -639,8 +639,7 @@ static void abort_some(crew *c, const fault *f)
 /* The step of a worker: the learning rate of rank 0 counts. */
 static gcomp_step step_of(const crew *c, size_t w, const gcomp_step *step)
 {
-    gcomp_step own;
-    memset(&own, 0, sizeof own);
+    gcomp_step own = gcomp_step_default();
     if (step) own = *step;
     if (step) own.samples = job.samples[w], own.batch = job.batch;
     if (step && w)
@@ -970,6 +969,7 @@ static void predict(const crew *c, model *m, const gcomp_step *step, unsigned sk
         if (method_is(codec, "terngrad", text) && strstr(text, "share=1")) known = 0;
         if (method_is(codec, "topk", text) && strstr(text, "global=1") && c->world > 1) known = 0;
         if (c->desc.aggregate >= GCOMP_AGGREGATE_TWO_SHOT) known = 0;
+        if (c->desc.aggregate == GCOMP_AGGREGATE_AUTO && c->world == 1) known = 0;
         for (size_t w = 0; w < c->world; w++)
             if (weight_of(c, w, step) == 0) known = 0; /* there 0 is 1 */
         m->conserves[t] =
@@ -1928,9 +1928,10 @@ static void open_case(void)
     d->isa = draw_isa();
     if (!group.desc.schedule || strncmp(job.schedule, "bytes", 5)) {
         d->bucket_bytes = once_in(2) ? 0 : 4 * (1 + below(2000));
-        twin.threads = once_in(5); /* with callbacks AUTO has other forms than without */
-        if (d->aggregate < GCOMP_AGGREGATE_TWO_SHOT)
-            d->aggregate = (gcomp_aggregate)(twin.threads ? 1 + below(2) : below(3));
+        /* with callbacks AUTO has other forms than without; and it compresses nothing for one worker */
+        twin.threads = d->aggregate != GCOMP_AGGREGATE_AUTO && once_in(4);
+        if (d->aggregate == GCOMP_AGGREGATE_GATHER || d->aggregate == GCOMP_AGGREGATE_SHARDS)
+            d->aggregate = once_in(2) ? GCOMP_AGGREGATE_GATHER : GCOMP_AGGREGATE_SHARDS;
         twin.without = (int)below(8);
     }
     d->no_checksum = once_in(2);

@@ -62,7 +62,7 @@ static void *train(void *arg)
     w->stopped = gcomp_open(&gc, &desc) != GCOMP_OK || gcomp_add_tensor(gc, &tensor) != GCOMP_OK;
     for (w->took = 0; w->took < STEPS && !w->stopped; w->took++) {
         float *grads[1] = {w->grad};
-        gcomp_step step = {0};
+        gcomp_step step = gcomp_step_default();
         if (w->took == w->gone) break;
         for (size_t i = 0; i < COUNT; i++)
             w->grad[i] = w->weights[i] - (float)(i % 11) + (float)(mix((uint64_t)w->took * 7 + (uint64_t)w->comm.rank + i * 99) % 100) * 0.01f;

@@ -83,6 +83,7 @@ static gcomp_tensor tensor_of(size_t t, size_t n, const char *codec)
 static void group_open(group *g, size_t world, const gcomp_desc *base, const char *const *codecs, const size_t *n, size_t count)
 {
     memset(g, 0, sizeof *g);
+    g->step = gcomp_step_default();
     g->world = world;
     g->count = count;
     g->fail_call = SIZE_MAX;

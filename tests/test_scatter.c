@@ -181,7 +181,7 @@ static void check_first_shot(const char *text, size_t world, size_t n, int half)
 {
     static double given[ROOM], applied[ROOM];
     gcomp_desc desc = desc_of(GCOMP_AGGREGATE_SCATTER);
-    const gcomp_step how = {world == 3 ? 0.5f : 1.0f, 0, 0, 0, 0};
+    const gcomp_step how = step_with(world == 3 ? 0.5f : 1.0f, -1, 0);
     size_t wrong = 0, lost = 0;
     group g;
     desc.measure = 1;
@@ -250,7 +250,7 @@ static int is_scattered_codec(const char *text)
 static void check_sparse(const char *const *codecs, const size_t *n, size_t world, int variant)
 {
     gcomp_desc shards = desc_of(GCOMP_AGGREGATE_SHARDS), scatter;
-    const gcomp_step half = {0.5f, 0, 0, 0, 0}, first = {0};
+    const gcomp_step half = step_with(0.5f, -1, 0), first = gcomp_step_default();
     gcomp_statistics x, y;
     group a, b;
     shards.no_error_feedback = shards.no_checksum = variant == 1;
@@ -582,7 +582,7 @@ static void test_other_codecs_of_a_list_go_on_with_what_waits(void)
     static const size_t n[1] = {1500};
     static double given[1500], applied[1500], mean[1500];
     gcomp_desc desc = desc_of(GCOMP_AGGREGATE_SCATTER);
-    gcomp_step how = {0};
+    gcomp_step how = gcomp_step_default();
     size_t lost = 0;
     group g;
     desc.codec = "topk:density=0.1|none|sign|randomk:density=0.5|int:bits=2";

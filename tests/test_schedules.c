@@ -185,7 +185,7 @@ static const gcomp_tensor bias = {"bias", 48, 0, 0, GCOMP_F32, NULL};
    lead to other decisions. */
 static void epoch_of(team *t, uint32_t epoch, const float *size, float rate)
 {
-    gcomp_step step = {0};
+    gcomp_step step = gcomp_step_default();
     step.epoch = epoch;
     step.learning_rate = rate;
     for (int k = 0; k < 2; k++) {
@@ -219,7 +219,8 @@ static void test_accordion_compresses_while_the_norm_hardly_changes(void)
         {{1, 1, 1, 1}, {1, 1, 1, 0.1f}, {LOW, LOW, HIGH, LOW}},        /* the rate falls */
         {{1, 1, 1, 1}, {1, 1, 0.1f, 0.1f}, {LOW, LOW, LOW, HIGH}},
         {{1, 1, 1, 1}, {1, 2, 3, 4}, {LOW, LOW, HIGH, HIGH}},          /* it rises */
-        {{1, 1, 1, 1}, {1, 1, 0, 1}, {LOW, LOW, HIGH, HIGH}},          /* it is not said */
+        {{1, 1, 1, 1}, {1, 1, -1, 1}, {LOW, LOW, HIGH, HIGH}},         /* it is not said */
+        {{1, 1, 1, 1}, {1, 1, 1, 0}, {LOW, LOW, HIGH, LOW}},           /* it falls to 0 */
     };
     for (size_t world = 1; world <= 4; world *= 2) {
         for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
@@ -330,7 +331,7 @@ static void test_nothing_is_lost_through_switches(void)
             given = (double *)calloc(t.n[0], sizeof(double));
             sent = (double *)calloc(t.n[0], sizeof(double));
             for (size_t k = 0; k < steps; k++) {
-                gcomp_step step = {0};
+                gcomp_step step = gcomp_step_default();
                 step.epoch = up_and_down(k, levels);
                 fill(&t, k);
                 for (size_t w = 0; w < world; w++)
@@ -371,7 +372,7 @@ static void test_memory_is_reserved_for_all_codecs_of_a_list(void)
             CHECK(needed == gcomp_memory_used(t.gc[0]));
             heap.asked = 0;
             for (size_t k = 0; k < 24; k++) {
-                gcomp_step step = {0};
+                gcomp_step step = gcomp_step_default();
                 step.epoch = up_and_down(k, levels);
                 fill(&t, k);
                 team_step(&t, &step);
@@ -429,7 +430,7 @@ static void test_failed_and_aborted_steps_leave_decisions_as_they_were(void)
             team_open(&a, 2, &desc, tensors, 2);
             team_open(&b, 2, &desc, tensors, 2);
             for (size_t k = 0; k < 16; k++) {
-                gcomp_step step = {0};
+                gcomp_step step = gcomp_step_default();
                 char before[2][160];
                 step.epoch = (uint32_t)(k / 3);
                 fill(&a, k / 6); /* the norm changes now and then */
@@ -468,7 +469,7 @@ static void test_failed_and_aborted_steps_leave_decisions_as_they_were(void)
 static void test_restart_goes_back_to_the_first_codec(void)
 {
     gcomp_desc desc = desc_of(lists[0], "warmup:epochs=1");
-    gcomp_step step = {0, 0, 3, 0, 0};
+    gcomp_step step = step_with(1, -1, 3);
     team t;
     team_open(&t, 2, &desc, &matrix, 1);
     team_step(&t, &step);
@@ -497,7 +498,7 @@ static void test_powersgd_keeps_what_it_knows_through_a_switch(void)
 {
     static const double rest[3] = {1, 5 * 0.45 * 0.45, 5 * 0.45 * 0.45};
     gcomp_desc desc = desc_of("powersgd:rank=4|powersgd:rank=1|powersgd:rank=2", "warmup:epochs=2");
-    gcomp_step step = {0};
+    gcomp_step step = gcomp_step_default();
     team t;
     desc.no_error_feedback = 1;
     team_open(&t, 1, &desc, &matrix, 1);
@@ -533,7 +534,7 @@ static void test_every_method_warms_up(void)
         team_open(&t, 1, &desc, &other, 1);
         if (!strcmp(name, "dgc")) strcpy(last, "dgc:warmup=8");
         for (uint32_t epoch = 0; epoch < 10; epoch++) {
-            gcomp_step step = {0};
+            gcomp_step step = gcomp_step_default();
             const gcomp_codec *codec = gcomp_tensor_codec(t.gc[0], 0);
             step.epoch = epoch;
             for (int k = 0; k < 2; k++) {
@@ -726,12 +727,12 @@ static void test_tensors_bring_lists_as_long_as_the_first(void)
 
 static void test_a_bad_learning_rate_fails_the_step(void)
 {
-    static const float bad[] = {-1, NAN, INFINITY};
+    static const float bad[] = {-INFINITY, NAN, INFINITY};
     gcomp_desc desc = desc_of(LOW "|" HIGH, "accordion");
     team t;
     team_open(&t, 1, &desc, &matrix, 1);
     for (int i = 0; i < 3; i++) {
-        gcomp_step step = {0};
+        gcomp_step step = gcomp_step_default();
         step.learning_rate = bad[i];
         fill(&t, 1);
         team_step(&t, &step);
@@ -744,7 +745,7 @@ static void test_a_bad_learning_rate_fails_the_step(void)
    for the callback of a later one. */
 static void check_missing(const gcomp_desc *desc, const char *callback)
 {
-    const gcomp_step step = {0};
+    const gcomp_step step = gcomp_step_default();
     float *grads[1];
     gcomp *gc;
     CHECK(gcomp_open(&gc, desc) == GCOMP_OK && gcomp_add_tensor(gc, &other) == GCOMP_OK);
@@ -817,7 +818,7 @@ enum { BREAK_STEPS = 18 };
 
 static void step_of(team *t, size_t k)
 {
-    gcomp_step step = {0, 0.5f, 0, 0, 0};
+    gcomp_step step = step_with(1, 0.5f, 0);
     step.epoch = (uint32_t)(k / 3);
     if (k >= 13) step.learning_rate = 0.25f;
     fill(t, k / 6); /* the norm changes now and then */
@@ -977,7 +978,7 @@ static void test_a_new_rank_0_does_not_judge_by_half_an_epoch(void)
             for (uint32_t epoch = 0; epoch < 3; epoch++) epoch_of(&t, epoch, &size[epoch], 0);
             CHECK(has_codec(&t, 0, HIGH));
             if (!between) { /* in the midst of an epoch: three steps, two with the new rank 0 */
-                gcomp_step step = {0, 0, 3, 0, 0};
+                gcomp_step step = step_with(1, -1, 3);
                 team_step(&t, &step);
                 CHECK(all_are(&t, GCOMP_OK));
             }
@@ -1058,7 +1059,7 @@ static void test_regroup_without_memory_changes_no_schedule(void)
 static void test_saves_at_other_levels_are_told_apart(void)
 {
     gcomp_desc desc = desc_of(LOW "|" HIGH, "warmup:epochs=1"), changed = desc_of(LOW "|" HIGH, "warmup:epochs=2");
-    gcomp_step first = {0}, second = {0, 0, 1, 0, 0};
+    gcomp_step first = gcomp_step_default(), second = step_with(1, -1, 1);
     saved low, high;
     team a, b, c;
     team_open(&a, 2, &desc, &matrix, 1);
@@ -1146,7 +1147,7 @@ static void test_forged_schedules_are_refused_or_taken_as_they_stand(void)
     static const gcomp_tensor small[2] = {{"w", 6, 5, 0, GCOMP_F32, NULL}, {"b", 5, 0, 0, GCOMP_F32, NULL}};
     static const char *const lists_of[2] = {"powersgd:rank=1|none", "sign|topk:density=0.1|powersgd:rank=1"};
     static const char *const schedules[3] = {"accordion:every=1,eta=0.01", "accordion:every=1,eta=0.01,scope=model", "bytes:target=100,every=3"};
-    const gcomp_step first = {0};
+    const gcomp_step first = gcomp_step_default();
     for (size_t c = 0; c < 3; c++) {
         gcomp_desc desc = desc_of(lists_of[c / 2], schedules[c]);
         size_t refused = 0, taken = 0, length;
@@ -1235,11 +1236,11 @@ static void test_workers_with_other_schedules_are_named(void)
         const char *schedule[2], *codec; /* of the second worker */
         const char *part;
     } cases[] = {
-        {{"accordion", "accordion:eta=0.4"}, LOW "|" HIGH, "schedule"},
-        {{"accordion", "accordion:every=9"}, LOW "|" HIGH, "schedule"},
-        {{"bytes:target=100", "bytes:target=101"}, LOW "|" HIGH, "schedule"},
-        {{"accordion", "error:target=0.1"}, LOW "|" HIGH, "schedule"},
-        {{"accordion", "accordion"}, LOW "|topk:density=0.02", "other codecs"}, /* the first is the same, the second is not */
+        {{"accordion", "accordion:eta=0.4"}, LOW "|" HIGH, "rank 1 has a parameter of desc.schedule 0.4, rank 0 has a parameter of desc.schedule 0.5"},
+        {{"accordion", "accordion:every=9"}, LOW "|" HIGH, "rank 1 has a parameter of desc.schedule 9"},
+        {{"bytes:target=100", "bytes:target=101"}, LOW "|" HIGH, "desc.schedule 101"},
+        {{"accordion", "error:target=0.1"}, LOW "|" HIGH, "rank 1 has desc.schedule error, rank 0 has desc.schedule accordion"},
+        {{"accordion", "accordion"}, LOW "|topk:density=0.02", "|topk:density=0.02"}, /* the first is the same, the second is not */
     };
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         gcomp_desc desc = desc_of(LOW "|" HIGH, cases[c].schedule[0]), second = desc_of(cases[c].codec, cases[c].schedule[1]);
@@ -1280,7 +1281,7 @@ static void before_a_switch(team *t, int tensors, gcomp_step *step)
 {
     gcomp_desc desc = desc_of(LOW "|" HIGH, tensors ? "accordion:every=1" : "warmup:epochs=1");
     const gcomp_tensor both[2] = {matrix, other};
-    memset(step, 0, sizeof *step);
+    *step = gcomp_step_default();
     team_open(t, 2, &desc, both, 2);
     for (int k = 0; k < 3; k++) {
         step->epoch = tensors ? (uint32_t)k / 2 : 0;
@@ -1327,9 +1328,10 @@ static void test_decisions_that_are_none_are_refused_by_all(void)
         t.tamper = hostile;
         uint64_t digest = digest_of(&t);
         team_step(&t, &step);
-        CHECK(all_are(&t, cases[c].call   ? GCOMP_CHECKSUM_MISMATCH
-                          : cases[c].seal ? GCOMP_MISMATCH
-                                          : GCOMP_CALLBACK_FAILED));
+        for (size_t w = 0; w < 2; w++) /* a worker sees a change of its own frame */
+            CHECK(t.result[w] == (cases[c].call                            ? GCOMP_CHECKSUM_MISMATCH
+                                  : cases[c].seal && w != cases[c].rank ? GCOMP_MISMATCH
+                                                                           : GCOMP_CALLBACK_FAILED));
         CHECK(digest_of(&t) == digest && has_codec(&t, 0, LOW) && has_codec(&t, 1, LOW));
         t.tamper = NULL;
         team_step(&t, &step); /* and it can be tried again */

@@ -30,7 +30,7 @@ static const size_t sizes[][TENSORS] = {{3001, 1000, 50, 700, 129, 900, 300}, {1
 static void check_same_bits(const char *const *codecs, const size_t *n, size_t world, int variant)
 {
     gcomp_desc gather = desc_of(GCOMP_AGGREGATE_GATHER), shards;
-    const gcomp_step half = {0.5f, 0, 0, 0, 0}, first = {0};
+    const gcomp_step half = step_with(0.5f, -1, 0), first = gcomp_step_default();
     gcomp_statistics x, y;
     group a, b;
     gather.no_error_feedback = gather.no_checksum = variant == 1;
@@ -72,7 +72,7 @@ static void test_a_mean_made_by_ranges_has_the_bits_of_the_gather(void)
 static void test_ranges_follow_the_number_of_workers(void)
 {
     static const size_t left[] = {4, 3, 1};
-    const gcomp_step first = {0}; /* dgc wants an epoch */
+    const gcomp_step first = gcomp_step_default(); /* dgc wants an epoch */
     const char *codecs[TENSORS];
     for (size_t l = 0; take_codecs(l, codecs); l++) {
         gcomp_desc gather = desc_of(GCOMP_AGGREGATE_GATHER), shards = desc_of(GCOMP_AGGREGATE_SHARDS);
@@ -315,7 +315,7 @@ static void check_two_shot(const char *text, size_t world, size_t n)
 {
     static double given[ROOM], applied[ROOM];
     gcomp_desc desc = desc_of(GCOMP_AGGREGATE_TWO_SHOT);
-    const gcomp_step how = {world == 3 ? 0.5f : 1.0f, 0, 0, 0, 0};
+    const gcomp_step how = step_with(world == 3 ? 0.5f : 1.0f, -1, 0);
     const int votes = !strcmp(text, "vote");
     size_t wrong = 0, lost = 0;
     group g;
@@ -533,7 +533,7 @@ static void test_two_shots_follow_other_codecs_of_a_list(void)
     static const int requests[] = {2, 6, 6, 6, 6}; /* frames, then a sum; or five stages of either kind of shards */
     static double given[1500], applied[1500];
     gcomp_desc desc = desc_of(GCOMP_AGGREGATE_TWO_SHOT);
-    gcomp_step how = {0};
+    gcomp_step how = gcomp_step_default();
     size_t lost = 0;
     group g;
     desc.codec = "none|topk:density=0.1|sign|int:bits=2";
@@ -1111,8 +1111,9 @@ static void test_workers_agree_on_the_way(void)
         }
         group_fill(&g, 0);
         group_step(&g);
-        CHECK(all_are(&g, GCOMP_MISMATCH) && strstr(gcomp_error(g.gc[0]), "rank 2 has other options"));
-        CHECK(strstr(gcomp_error(g.gc[0]), "aggregate"));
+        CHECK(all_are(&g, GCOMP_MISMATCH));
+        CHECK(strstr(gcomp_error(g.gc[0]), difference ? "rank 2 has comm.alltoallv set, rank 0 has comm.alltoallv NULL"
+                                                      : "rank 2 has desc.aggregate 0, rank 0 has desc.aggregate 2"));
         group_close(&g);
     }
 }
@@ -1250,7 +1251,8 @@ static void test_threads_give_the_bits_of_the_gather(void)
             for (int form = 0; form < 2; form++) {
                 run_threads(seats, worlds[c], codec[0], form ? GCOMP_AGGREGATE_SHARDS : GCOMP_AGGREGATE_AUTO, 0, -1);
                 for (size_t w = 0; w < worlds[c]; w++) {
-                    CHECK(seats[w].result[0] == GCOMP_OK && seats[w].digest == digest(&a, w));
+                    CHECK(seats[w].result[0] == GCOMP_OK);
+                    CHECK(seats[w].digest == digest(&a, w) || (worlds[c] == 1 && !form)); /* AUTO compresses nothing for one */
                     CHECK(seats[w].exchanges == (worlds[c] >= (form ? 2 : global ? 3 : 6) ? 2 : 0)); /* by the rule of AUTO */
                 }
             }

@@ -113,6 +113,7 @@ typedef struct group {
     float *grad[MOST];
     float *table;      /* the first worker's own; the sum */
     float *sum;
+    int tried;         /* a sum was made; one worker alone tries none */
     float *exact;      /* the sum of the second round */
     size_t counts[2];
     float *tables;     /* of the reference for fetch: of each matrix U, then E */
@@ -125,6 +126,7 @@ static void group_open(group *g, int world, const char *codec, size_t rows, size
     memset(g, 0, sizeof *g);
     g->world = world;
     g->fail_call = -1;
+    g->tried = world == 1;
     for (int w = 0; w < world; w++) {
         gcomp_desc desc;
         gcomp_tensor t;
@@ -135,6 +137,7 @@ static void group_open(group *g, int world, const char *codec, size_t rows, size
         desc.isa = isa;
         desc.parallel = parallel;
         desc.seed = 11;
+        desc.aggregate = GCOMP_AGGREGATE_GATHER; /* also one worker alone encodes */
         t.name = "t";
         t.rows = rows;
         t.cols = cols;
@@ -170,7 +173,7 @@ static gcomp_result group_step(group *g, float scale)
 {
     gcomp_request q[MOST];
     gcomp_result result = GCOMP_OK;
-    gcomp_step step = {0};
+    gcomp_step step = gcomp_step_default();
     int calls = 0, sums = 0;
     step.scale = scale;
     for (int w = 0; w < g->world; w++)
@@ -197,7 +200,8 @@ static gcomp_result group_step(group *g, float scale)
                 if (g->spoil == sums + 1 && i == q[0].count / 2) sum = INFINITY;
                 for (int w = 0; w < g->world; w++) ((float *)q[w].recv)[i] = sum;
             }
-            g->counts[sums] = q[0].count;
+            g->counts[sums] = q[0].count - !g->tried; /* the first has a one behind it */
+            g->tried |= g->world > 1;
             copy_of(sums == 0 ? &g->sum : &g->exact, q[0].recv, q[0].count);
             sums++;
         }

@@ -51,6 +51,7 @@ typedef struct group {
     size_t carried;                      /* collectives of this step */
     gcomp_request_kind kind[QUEUE_MAX];  /* of those */
     size_t stride[QUEUE_MAX];
+    int tried;                           /* a sum was made */
     uint64_t bytes[WORLD_MAX];           /* that each worker sent over the network, all steps */
     int backwards;                       /* carry out what is outstanding from the last to the first */
     int broken;                          /* workers asked for different things */
@@ -195,7 +196,7 @@ static void carry_sum(group *g, size_t k)
         }
         for (size_t i = 0; i < n; i++) sum[i] = alive ? sum[i] + x[i] : x[i];
         alive++;
-        g->bytes[w] += ring_bytes(n, g->world);
+        g->bytes[w] += ring_bytes(n - (g->world > 1 && !g->tried), g->world); /* the first has a one behind it, which does not count */
     }
     for (size_t w = 0; w < g->world && !g->broken; w++) {
         float *recv = (float *)g->queue[w][k].recv;
@@ -203,6 +204,7 @@ static void carry_sum(group *g, size_t k)
         memcpy(recv, sum, n * sizeof(float));
         if (fault_hits(g, k, w) && g->fault.kind == FAULT_CORRUPT) ((unsigned char *)recv)[g->fault.offset % (4 * n)] ^= 1;
     }
+    g->tried = 1;
     free(sum);
 }
 
@@ -767,7 +769,7 @@ static void test_one_bad_gradient_is_refused_by_all_together(void)
 static void test_an_overflow_of_scale_times_gradient_is_refused(void)
 {
     for (size_t t = 0; t < MIXED; t++) {
-        gcomp_step step = {1024.0f, 0, 0, 0, 0};
+        gcomp_step step = step_with(1024.0f, -1, 0);
         group g;
         group_open(&g, 2, mixed, MIXED);
         group_fill(&g, 0);
@@ -1025,8 +1027,10 @@ enum {
     ODD_SEED, ODD_CODEC, ODD_PARAMETER, ODD_ROWS, ODD_SHAPE, ODD_NAME, ODD_COUNT, ODD_DTYPE, ODD_FEEDBACK, ODD_CHECKSUM,
     ODD_CHECK_EVERY, ODD_GATHERV, ODD_END
 };
-static const char *const odd_word[ODD_END] = {"seed",   "codec",  "codec",   "tensor",  "tensor",  "tensor",
-                                              "tensor", "tensor", "option", "option", "option", "option"};
+static const char *const odd_word[ODD_END] = {"rank 2 has desc.seed 1, rank 0 has desc.seed 0", "codec topk, rank 0 has", "density=0.06, rank 0 has",
+                                              "29 x ", "37 x 30 fp32, rank 0 has tensor", "'sing'", "rank 2 has no tensor", "fp16, rank 0 has",
+                                              "no_error_feedback 1, rank 0 has desc.no_error_feedback 0", "no_checksum 1", "check_every 3",
+                                              "rank 2 has comm.allgatherv set, rank 0 has comm.allgatherv NULL"};
 
 static void odd_one(int rank, gcomp_desc *desc, gcomp_tensor *tensors, size_t *count)
 {
@@ -1559,7 +1563,7 @@ static void test_memory_needed_is_memory_used_by_every_method(void)
 static void test_scaled_gradients_give_the_same_bits(void)
 {
     group a, b;
-    gcomp_step step = {1.0f / 1024.0f, 0, 0, 0, 0};
+    gcomp_step step = step_with(1.0f / 1024.0f, -1, 0);
     pair_open(&a, &b, 3, mixed, MIXED, 0);
     for (uint64_t s = 0; s < 4; s++) {
         group_advance(&a, s);
@@ -1574,30 +1578,159 @@ static void test_scaled_gradients_give_the_same_bits(void)
     pair_close(&a, &b);
 }
 
-static void test_each_worker_may_have_its_own_scale(void)
+/* A scale is that of the loss, or a rate: a worker's own weight is gcomp_step.samples. */
+static void test_what_workers_tell_of_a_step_is_compared(void)
 {
     static const gcomp_tensor tensor = {"v", 300, 0, 0, GCOMP_F32, NULL};
-    static const float scale[2] = {0.5f, 1.5f}; /* batches of 1 and 3 */
-    group g;
-    group_open(&g, 2, &tensor, 1);
-    group_fill(&g, 0);
-    group_begin(&g, NULL);
-    for (size_t w = 0; w < 2; w++) {
-        gcomp_step step = {0};
-        step.scale = scale[w];
-        CHECK(gcomp_step_abort(g.gc[w]) == GCOMP_OK);
-        CHECK(gcomp_step_begin(g.gc[w], &step) == GCOMP_OK);
-        group_ready(&g, w, 0, 0);
+    static const char *const said[] = {"rank 1 has step.scale 1.5, rank 0 has step.scale 0.5", "rank 1 has step.batch 20, rank 0 has step.batch 10",
+                                       "rank 1 has step.number 4, rank 0 has step.number 3", "rank 1 has step.epoch 2, rank 0 has step.epoch 1"};
+    for (int field = 0; field < 4; field++) {
+        group g;
+        group_open(&g, 3, &tensor, 1);
+        group_fill(&g, 0);
+        group_begin(&g, NULL);
+        for (size_t w = 0; w < 3; w++) {
+            gcomp_step step = gcomp_step_default();
+            const int other = w == 1;
+            if (field == 0) step.scale = other ? 1.5f : 0.5f;
+            if (field == 1) step.samples = 5, step.batch = other ? 20 : 10;
+            if (field == 2) step.number = other ? 4 : 3;
+            if (field == 3) step.epoch = other ? 2 : 1;
+            CHECK(gcomp_step_abort(g.gc[w]) == GCOMP_OK);
+            CHECK(gcomp_step_begin(g.gc[w], &step) == GCOMP_OK);
+            group_ready(&g, w, 0, 0);
+        }
+        group_finish(&g);
+        CHECK(all_are(&g, GCOMP_MISMATCH));
+        for (size_t w = 0; w < 3; w++) CHECK(strstr(gcomp_error(g.gc[w]), said[field]));
+        group_close(&g);
     }
-    group_finish(&g);
-    CHECK(all_are(&g, GCOMP_OK));
-    int good = 1;
-    for (size_t i = 0; i < 300; i++) {
-        double mean = 0.25 * (double)gradient(0, 0, 0, i) + 0.75 * (double)gradient(0, 1, 0, i);
-        good = good && fabs((double)g.grad[0][0][i] - mean) <= 4.0 / 16777216.0;
+}
+
+/* One worker has nobody to send to: the gradient comes back as it is, with what waited in the residual. */
+static void test_one_worker_alone_loses_nothing(void)
+{
+    static const char *const codecs[] = {"topk:density=0.02", "sign", "powersgd:rank=1", "int:bits=2", "sketch", "randomk", "intsum:rounding=nearest"};
+    static float grad[2][4096], before[4096];
+    for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++)
+        for (int kind = 0; kind < 2; kind++) {
+            static float waits[4096];
+            gcomp *gc[2];
+            gcomp_comm alone;
+            char text[400];
+            memset(&alone, 0, sizeof alone);
+            for (int w = 0; w < 2; w++) { /* two workers take a step; then one of them is left */
+                gcomp_desc desc;
+                gcomp_tensor tensor = {"w", 64, 64, 0, GCOMP_F32, NULL};
+                memset(&desc, 0, sizeof desc);
+                desc.codec = codecs[c];
+                desc.residual = kind ? "bf16" : NULL;
+                desc.comm.rank = w;
+                desc.comm.world = 2;
+                desc.comm.allreduce_dtypes = 1u << GCOMP_I8 | 1u << GCOMP_I16 | 1u << GCOMP_I32;
+                CHECK(gcomp_open(&gc[w], &desc) == GCOMP_OK && gcomp_add_tensor(gc[w], &tensor) == GCOMP_OK);
+                for (size_t i = 0; i < 4096; i++) grad[w][i] = noise(3, (size_t)w, 0, i);
+            }
+            CHECK(gcomp_commit(gc[0], 0, grad[0], NULL, 0, NULL, NULL, 0) == GCOMP_OK);
+            CHECK(gcomp_regroup(gc[0], &alone) == GCOMP_OK);
+            CHECK(gcomp_residual_get(gc[0], 0, waits) == GCOMP_OK);
+            gcomp_describe(gc[0], text, sizeof text);
+            CHECK(strstr(text, "fp32, none (one worker alone; with more: ") && strstr(text, codecs[c]) && strstr(text, " 1.0 times less"));
+            for (size_t i = 0; i < 4096; i++) before[i] = grad[0][i] = noise(4, 0, 0, i);
+            CHECK(gcomp_exchange_flat(gc[0], grad[0], NULL) == GCOMP_OK);
+            size_t wrong = 0;
+            for (size_t i = 0; i < 4096; i++) wrong += grad[0][i] != before[i] + waits[i];
+            CHECK(wrong == 0 && gcomp_residual_get(gc[0], 0, waits) == GCOMP_OK);
+            for (size_t i = 0; i < 4096; i++) wrong += waits[i] != 0;
+            CHECK(wrong == 0);
+            alone.world = 2; /* and another joins: the codec is back */
+            alone.allreduce_dtypes = 1u << GCOMP_I8 | 1u << GCOMP_I16 | 1u << GCOMP_I32;
+            CHECK(gcomp_regroup(gc[0], &alone) == GCOMP_OK);
+            gcomp_describe(gc[0], text, sizeof text);
+            CHECK(!strstr(text, "alone") && strstr(text, codecs[c]));
+            gcomp_close(gc[0]);
+            gcomp_close(gc[1]);
+        }
+}
+
+/* What an allreduce does that is none: it averages, it does nothing, it takes the largest. */
+static void test_an_allreduce_that_does_not_add_is_named_in_the_first_step(void)
+{
+    static const char *const codecs[] = {"none", "powersgd:rank=1", "intsum:bits=8", "intsum:bits=16", "intsum:bits=32", "fp16", "bf16"};
+    for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++)
+        for (int does = 0; does < 3; does++) {
+            gcomp *gc[3];
+            static float grad[3][4096];
+            gcomp_request q[3];
+            gcomp_result result[3] = {GCOMP_OK, GCOMP_OK, GCOMP_OK};
+            const int halves = codecs[c][1] == 'p' || codecs[c][1] == 'f';
+            if (halves && does) continue; /* this test can add integers and floats */
+            for (int w = 0; w < 3; w++) {
+                gcomp_desc desc;
+                gcomp_tensor tensor = {"w", 64, 64, 0, GCOMP_F32, NULL};
+                memset(&desc, 0, sizeof desc);
+                desc.codec = codecs[c];
+                desc.comm.rank = w;
+                desc.comm.world = 3;
+                desc.comm.allreduce_dtypes = 1u << GCOMP_I8 | 1u << GCOMP_I16 | 1u << GCOMP_I32 | 1u << GCOMP_F16 | 1u << GCOMP_BF16;
+                CHECK(gcomp_open(&gc[w], &desc) == GCOMP_OK && gcomp_add_tensor(gc[w], &tensor) == GCOMP_OK);
+                for (size_t i = 0; i < 4096; i++) grad[w][i] = 1;
+                CHECK(gcomp_step_begin(gc[w], NULL) == GCOMP_OK && gcomp_step_ready(gc[w], 0, grad[w]) == GCOMP_OK);
+            }
+            for (int call = 0; call < 9 && result[0] == GCOMP_OK; call++) {
+                for (int w = 0; w < 3; w++) result[w] = gcomp_step_next(gc[w], &q[w]);
+                if (result[0] != GCOMP_OK || q[0].kind == GCOMP_DONE) break;
+                for (int w = 0; w < 3 && q[0].kind == GCOMP_ALLGATHER; w++)
+                    for (int from = 0; from < 3; from++)
+                        memcpy((char *)q[w].recv + (size_t)from * q[w].stride, q[from].send, q[from].bytes[from]);
+                if (q[0].kind == GCOMP_ALLREDUCE && does) {
+                    for (int w = 1; w < 3; w++) plain_reduce(&q[0], &q[w]);
+                    for (size_t i = 0; i < q[0].count && does == 1 && q[0].dtype == GCOMP_F32; i++) ((float *)q[0].recv)[i] /= 3;
+                    for (size_t i = 0; i < q[0].count && does == 1 && q[0].dtype == GCOMP_I8; i++) ((int8_t *)q[0].recv)[i] /= 3;
+                    for (size_t i = 0; i < q[0].count && does == 1 && q[0].dtype == GCOMP_I16; i++) ((int16_t *)q[0].recv)[i] /= 3;
+                    for (size_t i = 0; i < q[0].count && does == 1 && q[0].dtype == GCOMP_I32; i++) ((int32_t *)q[0].recv)[i] /= 3;
+                    for (int w = 1; w < 3; w++) memcpy(q[w].recv, q[0].recv, q[0].count * bytes_of_dtype(q[0].dtype));
+                }
+                for (int w = 0; w < 3; w++) CHECK(gcomp_step_done(gc[w], q[w].id, 0) == GCOMP_OK);
+            }
+            for (int w = 0; w < 3; w++) {
+                if (does == 2) {
+                    CHECK(result[w] == GCOMP_OK && gcomp_step_commit(gc[w]) == GCOMP_OK);
+                } else {
+                    CHECK(result[w] == GCOMP_MISSING_CALLBACK && grad[w][0] == 1);
+                    CHECK(strstr(gcomp_error(gc[w]), "comm.allreduce makes 1 of a one from each of 3 workers: it must add, and not average"));
+                }
+                gcomp_close(gc[w]);
+            }
+        }
+}
+
+/* What another version of the library sends may mean something else. */
+static void test_another_version_of_the_library_is_named(void)
+{
+    gcomp *gc[2];
+    gcomp_request q[2];
+    static float grad[2][100];
+    for (int w = 0; w < 2; w++) {
+        gcomp_desc desc;
+        gcomp_tensor tensor = {"w", 100, 0, 0, GCOMP_F32, NULL};
+        memset(&desc, 0, sizeof desc);
+        desc.comm.rank = w;
+        desc.comm.world = 2;
+        CHECK(gcomp_open(&gc[w], &desc) == GCOMP_OK && gcomp_add_tensor(gc[w], &tensor) == GCOMP_OK);
+        CHECK(gcomp_step_begin(gc[w], NULL) == GCOMP_OK && gcomp_step_ready(gc[w], 0, grad[w]) == GCOMP_OK);
+        CHECK(gcomp_step_next(gc[w], &q[w]) == GCOMP_OK && q[w].stride == FRAME_BYTES);
     }
-    CHECK(good);
-    group_close(&g);
+    uint8_t *all = (uint8_t *)q[0].recv;
+    memcpy(all, q[0].send, FRAME_BYTES);
+    memcpy(all + FRAME_BYTES, q[1].send, FRAME_BYTES);
+    put_word(all + FRAME_BYTES + 2, GCOMP_VERSION + 203, 2);
+    put_word(all + 2 * FRAME_BYTES - 4, plain_crc(0, all + FRAME_BYTES, FRAME_BYTES - 4), 4);
+    CHECK(gcomp_step_done(gc[0], q[0].id, 0) == GCOMP_OK);
+    CHECK(gcomp_step_next(gc[0], &q[0]) == GCOMP_MISMATCH);
+    CHECK(strstr(gcomp_error(gc[0]), "rank 1 has version 0.6.3 of gcomp.h, this worker, rank 0, has 0.4.0"));
+    gcomp_close(gc[0]);
+    gcomp_close(gc[1]);
 }
 
 /* A bad scale is this worker's error: it joins the frame, and the others hear of it. */
@@ -1610,7 +1743,7 @@ static void test_a_bad_scale_on_one_worker_fails_its_peers_in_the_frame(void)
         group_fill(&g, 0);
         snapshot before = snapshot_take(&g);
         group_begin(&g, NULL);
-        gcomp_step step = {0};
+        gcomp_step step = gcomp_step_default();
         step.scale = bad[i];
         CHECK(gcomp_step_abort(g.gc[1]) == GCOMP_OK);
         CHECK(gcomp_step_begin(g.gc[1], &step) == GCOMP_OK);
@@ -1721,6 +1854,7 @@ static void test_exchange_any_of_one_worker_rounds_and_saturates(void)
     gcomp *gc;
     gcomp_desc desc;
     memset(&desc, 0, sizeof desc);
+    desc.aggregate = GCOMP_AGGREGATE_GATHER; /* one worker, who encodes all the same */
     CHECK(gcomp_open(&gc, &desc) == GCOMP_OK);
     for (size_t t = 0; t < 3; t++) CHECK(gcomp_add_tensor(gc, &tensors[t]) == GCOMP_OK);
     uint16_t h[1600], b[70];
@@ -2394,7 +2528,10 @@ int main(void)
     RUN(test_gradients_that_share_memory_are_refused_by_all);
     RUN(test_exchange_knows_all_gradients_before_it_sends_anything);
     RUN(test_scaled_gradients_give_the_same_bits);
-    RUN(test_each_worker_may_have_its_own_scale);
+    RUN(test_what_workers_tell_of_a_step_is_compared);
+    RUN(test_one_worker_alone_loses_nothing);
+    RUN(test_an_allreduce_that_does_not_add_is_named_in_the_first_step);
+    RUN(test_another_version_of_the_library_is_named);
     RUN(test_a_bad_scale_on_one_worker_fails_its_peers_in_the_frame);
     RUN(test_half_gradients_hold_the_rounded_mean_of_the_float_run);
     RUN(test_exchange_any_of_one_worker_rounds_and_saturates);
