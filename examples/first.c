@@ -1,7 +1,8 @@
 /* first.c - the smallest complete program: two workers exchange one gradient, one bit an element.
 
    Shows     gcomp_open, gcomp_add_tensor, gcomp_describe, gcomp_exchange, gcomp_stats; workers that
-             are threads (gcomp_threads.h); what to do after a step that failed (gcomp_recover.h)
+             are threads (gcomp_threads.h); weights that are the same on all workers, and what to
+             do after a step that failed (gcomp_recover.h)
    Leaves    a network to train: see train.c
    Build     cc -I. examples/first.c -o build/first -pthread
    Run       build/first */
@@ -44,16 +45,25 @@ static gcomp_result open_worker(gcomp **gc, const worker *w)
 static void *work(void *arg)
 {
     worker *w = (worker *)arg;
-    float grad[COUNT];
-    float *grads[1] = {grad};
-    gcomp_recover recover = {0}; /* a network would have its weights in it */
+    float grad[COUNT], weight[COUNT];
+    float *grads[1] = {grad}, *state[1] = {weight};
+    const size_t count[1] = {COUNT};
+    gcomp_recover recover = {0};
     gcomp_statistics stats;
     gcomp *gc = NULL;
     int stop = 0;
+    for (int i = 0; i < COUNT; i++) /* stands for a network that is drawn at random */
+        weight[i] = (float)((i * 29 + 7 * w->rank) % 13 - 6);
     recover.comm = gcomp_threads_comm(w->group, w->rank);
+    recover.state = state;
+    recover.count = count;
+    recover.states = 1;
     w->result = open_worker(&gc, w);
     if (w->result != GCOMP_OK) stop = 1;
-    else if (w->rank == 0) {
+    else if (gcomp_recover_begin(&recover)) { /* all workers must begin with the same weights */
+        w->result = GCOMP_CALLBACK_FAILED;
+        stop = 1;
+    } else if (w->rank == 0) {
         char text[200];
         gcomp_describe(gc, text, sizeof text); /* what is sent: the codec of each tensor, and why */
         fputs(text, stdout);
@@ -69,6 +79,12 @@ static void *work(void *arg)
                    "later %+.3f\n",
                    step, w->rank, (double)own, (double)grad[5], (double)gcomp_residual(gc, 0)[5]);
         stop = gcomp_recover_after(&recover, gc, w->result);
+        for (int i = 0; i < COUNT && w->result == GCOMP_OK; i++) weight[i] -= 0.1f * grad[i];
+    }
+    if (!stop && gcomp_recover_compare(&recover)) { /* does any worker have other weights now? */
+        fprintf(stderr, "worker %d: %s\n", w->rank, recover.why);
+        w->result = GCOMP_DIVERGED;
+        stop = 1;
     }
     if (!stop) w->result = gcomp_stats(gc, &stats);
     if (w->result == GCOMP_OK)

@@ -105,9 +105,13 @@ static int train_loop(train_net *net, gcomp *gc, const gcomp_comm *comm, const m
     const size_t epoch_steps = train_epoch_steps(j->data, (size_t)comm->world);
     float *const state[2] = {net->parameters, net->momentum};
     const size_t count[2] = {net->count, net->count};
-    gcomp_recover recover = {*comm, state, count, 2, 0};
+    gcomp_recover recover = {0};
     float *grads[TENSORS], momentum[TENSORS], shown = 0;
     double compute = 0, exchange = 0, begin, wire[2] = {0, 0};
+    recover.comm = *comm;
+    recover.state = state;
+    recover.count = count;
+    recover.states = 2;
     find_momentum(gc, momentum);
     for (size_t t = 0; t < TENSORS; t++)
         grads[t] = t % 2 ? net->bias_gradient[t / 2] : net->weight_gradient[t / 2];

@@ -130,9 +130,13 @@ static int train_steps(worker *w, const gcomp_comm *comm, train_result *r)
     transformer_optimizer *opt = &w->optimizer;
     float *const state[3] = {w->model.weights, opt->m, opt->v};
     const size_t count[3] = {w->model.count, w->model.count, w->model.count};
-    gcomp_recover recover = {*comm, state, count, 3, 0};
+    gcomp_recover recover = {0};
     double compute = 0, exchange = 0, begin = train_clock(), wire[2] = {0, 0};
     float shown = 0;
+    recover.comm = *comm;
+    recover.state = state;
+    recover.count = count;
+    recover.states = 3;
     train_interface(o->interface, wire);
     for (size_t step = w->first; step < o->steps; step++) {
         double t0 = train_seconds(), t1, t2;
