@@ -8,6 +8,7 @@
 
 #define GCOMP_MPI_PIECE ((size_t)100) /* so that all goes in pieces, as counts beyond int do */
 #define GCOMP_MPI_ORDER ((size_t)300)
+#include "../examples/gcomp_try.h"
 #include "halves.h"
 #include "mpi_test.h"
 #include "training.h"
@@ -16,6 +17,22 @@
 
 static const size_t sizes[] = {0, 250};
 enum { SIZES = sizeof sizes / sizeof *sizes, MOST = 8, LARGEST = 250 };
+
+/* Blocking; with sums in rank order; and with requests under way. */
+static void test_callbacks_do_what_is_asked_of_them(void)
+{
+    char why[200];
+    gcomp_mpi part;
+    gcomp_comm comm;
+    CHECK(gcomp_mpi_open(&part, MPI_COMM_WORLD) == 0);
+    for (int form = 0; form < 3; form++) {
+        if (form) CHECK((form == 1 ? gcomp_mpi_sum_in_order(&part) : gcomp_mpi_overlap(&part)) == 0);
+        comm = gcomp_mpi_comm(&part);
+        CHECK(gcomp_try(&comm, why, sizeof why) == GCOMP_OK);
+        if (why[0]) printf("# rank %d: %s\n", mpi.rank, why);
+    }
+    gcomp_mpi_close(&part);
+}
 
 static void test_sums_in_pieces_are_right(void)
 {
@@ -229,6 +246,7 @@ int main(int argc, char **argv)
 {
     MPI_Init(&argc, &argv);
     if (gcomp_mpi_open(&mpi, MPI_COMM_WORLD) || mpi.world > MOST) MPI_Abort(MPI_COMM_WORLD, 1);
+    RUN(test_callbacks_do_what_is_asked_of_them);
     RUN(test_sums_in_pieces_are_right);
     RUN(test_sums_of_halves_are_rounded_once);
     RUN(test_sums_of_halves_under_way_are_rounded_once);

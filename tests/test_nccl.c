@@ -12,6 +12,7 @@
 #include "standin/nccl.h"
 #define GCOMP_NCCL_STAGE ((size_t)1024) /* so that all goes in pieces */
 #include "../examples/gcomp_nccl.h"
+#include "../examples/gcomp_try.h"
 #include "halves.h"
 #include "test.h"
 
@@ -148,6 +149,23 @@ static int body_gathers(worker *w)
     w->wrong += comm.allgatherv(comm.user, send, all, bytes, COUNT) == 0;
     gcomp_nccl_close(&r.nccl);
     return status;
+}
+
+static int body_try(worker *w)
+{
+    char why[200];
+    gcomp_comm comm;
+    rank r;
+    if (open_rank(&r, &w->threads, 30)) return 1;
+    comm = gcomp_nccl_comm(&r.nccl);
+    if (gcomp_try(&comm, why, sizeof why)) printf("# %s\n", why), w->wrong++;
+    gcomp_nccl_close(&r.nccl);
+    return 0;
+}
+
+static void test_callbacks_do_what_is_asked_of_them(void)
+{
+    for (int world = 1; world <= MOST; world++) CHECK(run(world, body_try));
 }
 
 static void test_collectives_in_pieces_are_right(void)
@@ -389,6 +407,7 @@ static void test_open_refuses_no_time_and_too_many(void) { CHECK(run(1, body_arg
 
 int main(void)
 {
+    RUN(test_callbacks_do_what_is_asked_of_them);
     RUN(test_collectives_in_pieces_are_right);
     RUN(test_gradients_on_the_device_get_the_mean);
     RUN(test_every_call_that_fails_is_an_error);

@@ -48,6 +48,7 @@ static ssize_t send_counted(int fd, const void *bytes, size_t count, int flags)
 static double patience = 20; /* so that no test waits for it unseen */
 #define GCOMP_SOCKETS_PATIENCE patience
 #include "../examples/gcomp_sockets.h"
+#include "../examples/gcomp_try.h"
 #undef send
 #include "halves.h"
 #include "test.h"
@@ -293,6 +294,19 @@ static int body_disagree(gcomp_sockets *s, told *t)
     t->wrong += gcomp_sockets_broadcast(s, data, 4, s->rank ? 0 : 1) != GCOMP_SOCKETS_MISMATCH;
     t->wrong += gcomp_sockets_broadcast(s, data, 4, s->world) != GCOMP_SOCKETS_MISMATCH;
     return gcomp_sockets_barrier(s); /* the group can go on */
+}
+
+static int body_try(gcomp_sockets *s, told *t)
+{
+    const gcomp_comm comm = gcomp_sockets_comm(s);
+    char why[200];
+    if (gcomp_try(&comm, why, sizeof why)) printf("# %s\n", why), t->wrong++;
+    return 0;
+}
+
+static void test_callbacks_do_what_is_asked_of_them(void)
+{
+    for (int world = 1; world <= MOST; world++) CHECK(run(world, 30, body_try) && all_are(world, 0));
 }
 
 static void test_collectives_of_1_to_4_workers_are_right(void)
@@ -1203,6 +1217,7 @@ int main(int argc, char **argv)
     if (tell == MAP_FAILED) return 1;
     victim = -1;
     if (argc > 1 && !strcmp(argv[1], "many")) return open_many_times(20);
+    RUN(test_callbacks_do_what_is_asked_of_them);
     RUN(test_collectives_of_1_to_4_workers_are_right);
     RUN(test_workers_that_disagree_are_told_and_go_on);
     RUN(test_one_that_gives_up_ends_the_group_at_once);

@@ -6,6 +6,7 @@
 #endif
 
 #include "../examples/gcomp_threads.h"
+#include "../examples/gcomp_try.h"
 #include "halves.h"
 
 #include <pthread.h>
@@ -440,6 +441,13 @@ static void expect(int (*body)(worker *), int world, int present, int status, co
     report(!run(workers, world, present, 30.0, body) && all_are(workers, present, status), name);
 }
 
+static int body_try(worker *w)
+{
+    char why[200];
+    if (gcomp_try(&w->comm, why, sizeof why)) printf("# %s\n", why), w->wrong++;
+    return 0;
+}
+
 static void test_missing(void)
 {
     worker workers[MOST];
@@ -491,6 +499,8 @@ int main(void)
     expect(body_kind_differs, 3, 3, GCOMP_THREADS_MISMATCH, "different collectives: error on all");
     expect(body_messages, 4, 4, 0, "messages go from one worker to one other, in order, of any size, with a time-out");
     expect(body_leaves, 3, 3, GCOMP_THREADS_FAILED, "a worker that leaves is an error of calls that name it, and of collectives");
+    for (int world = 1; world <= MOST; world++)
+        expect(body_try, world, world, 0, "all callbacks do what gcomp.h asks of them");
     test_missing();
     printf("1..%d\n", tests);
     return failures != 0;
