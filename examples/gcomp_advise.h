@@ -42,13 +42,15 @@ typedef struct gcomp_advise_figures {
     double element; /* seconds an element: to encode, and to commit one payload or a sum */
     double payload; /* seconds an element for each further payload. Not used for sums */
     double bytes;   /* bytes an element in its payload. Not used for sums, whose size is known */
+    double noise;   /* the times may be wrong by this part of them: how far the measurements lay
+                       apart. 0 for times that are given */
 } gcomp_advise_figures;
 
 typedef struct gcomp_advise_candidate {
     const char *codec; /* REQUIRED */
     gcomp_advise_figures figures; /* gcomp_advise measures what is missing and writes it here: the
-                                     three times where all three are 0; bytes, where it is 0 and the
-                                     codec has payloads */
+                                     three times and their noise where all three are 0; bytes, where
+                                     it is 0 and the codec has payloads */
 } gcomp_advise_candidate;
 
 enum { GCOMP_ADVISE_CANDIDATES = 16 }; /* at most */
@@ -82,6 +84,10 @@ typedef struct gcomp_advice {
     double codec_seconds;
     double link_seconds;
     double plain; /* of a step without compression */
+    double noise; /* seconds by which the measurements of what is advised may be wrong; 0 where all
+                     figures were given. A step as advised takes less than plain - noise */
+    const char *note; /* a sentence where no codec can gain: there is one worker, or the link takes
+                         no time. Else NULL */
 } gcomp_advice;
 
 /* The link of `world` workers in a ring, from its bandwidth and the seconds that an empty message
@@ -143,6 +149,18 @@ static inline double gcomp_advise_middle(const double t[GCOMP_ADVISE_REPEATS])
 {
     const double low = t[0] < t[1] ? t[0] : t[1], high = t[0] < t[1] ? t[1] : t[0];
     return t[2] < low ? low : t[2] > high ? high : t[2];
+}
+
+/* How far three times lie apart, as a part of the middle one: the noise of a measurement. */
+static inline double gcomp_advise_spread(const double t[GCOMP_ADVISE_REPEATS])
+{
+    const double middle = gcomp_advise_middle(t);
+    double low = t[0], high = t[0];
+    for (int i = 1; i < GCOMP_ADVISE_REPEATS; i++) {
+        if (t[i] < low) low = t[i];
+        if (t[i] > high) high = t[i];
+    }
+    return middle > 0 ? (high - low) / middle : 0;
 }
 
 /* Are these numbers finite and not negative? */
@@ -274,6 +292,7 @@ static inline gcomp_result gcomp_advise_link_measure(const gcomp_desc *desc, siz
                                  "desc.clock is NULL: there is nothing to measure with");
     if (desc->comm.world > 1) {
         const size_t world = (size_t)desc->comm.world;
+        const size_t least = 2 * (size_t)GCOMP_ADVISE_FRAME * world;
         gcomp_result result;
         float *mine = NULL;
         if (desc->comm.rank < 0 || desc->comm.rank >= desc->comm.world)
@@ -282,7 +301,7 @@ static inline gcomp_result gcomp_advise_link_measure(const gcomp_desc *desc, siz
             return gcomp_advise_fail(desc, GCOMP_MISSING_CALLBACK,
                                      "comm.allreduce or comm.allgather is NULL");
         if (bytes == 0) bytes = (size_t)1 << 20;
-        if (bytes < 2 * GCOMP_ADVISE_FRAME * world) bytes = 2 * GCOMP_ADVISE_FRAME * world;
+        if (bytes < least) bytes = least;
         bytes -= bytes % 4; /* it is floats that are summed */
         if (bytes <= (size_t)-1 / (world + 1))
             mine = (float *)gcomp_advise_take(desc, bytes * (world + 1));
@@ -431,14 +450,14 @@ static inline gcomp_result gcomp_advise_find_facts(gcomp_advise_inquiry *q, size
 static inline gcomp_result gcomp_advise_inspect(gcomp_advise_inquiry *q, size_t c)
 {
     gcomp_codec codec;
-    double numbers[4];
+    double numbers[5];
     gcomp_result result =
         gcomp_codec_parse(&codec, q->ask->candidates[c].codec, q->reason, sizeof q->reason);
     if (result != GCOMP_OK) return gcomp_advise_refuse(q, result, c, q->reason);
     if ((c == 0) != gcomp_advise_is_none(&codec))
         return gcomp_advise_refuse(q, GCOMP_INVALID_ARGUMENT, c, "the first is none, and no other");
     memcpy(numbers, &q->ask->candidates[c].figures, sizeof numbers);
-    if (!gcomp_advise_are_times(numbers, 4))
+    if (!gcomp_advise_are_times(numbers, 5))
         return gcomp_advise_refuse(q, GCOMP_INVALID_ARGUMENT, c,
                                    "figures are finite and not negative");
     q->desc.codec = q->ask->candidates[c].codec;
@@ -506,6 +525,7 @@ static inline size_t gcomp_advise_workers(const gcomp_advise_inquiry *q)
 /* What steps took. */
 typedef struct gcomp_advise_timing {
     double one, all; /* seconds a step of one worker; with the payloads of the others */
+    double noise;    /* of all, as a part of it */
     double tensors, elements;
     double bytes; /* of payloads */
 } gcomp_advise_timing;
@@ -614,6 +634,7 @@ static inline gcomp_result gcomp_advise_time_steps(const gcomp_advise_stage *s,
     }
     timing->one = gcomp_advise_middle(one);
     timing->all = gcomp_advise_middle(all);
+    timing->noise = gcomp_advise_spread(all);
     timing->tensors = (double)gcomp_tensor_count(s->gc);
     timing->elements = (double)s->n;
     return GCOMP_OK;
@@ -723,6 +744,7 @@ static inline gcomp_result gcomp_advise_measure(gcomp_advise_inquiry *q, size_t 
     if (result == GCOMP_OK) result = gcomp_advise_time(q, c, smallest, &least);
     if (result != GCOMP_OK) return result;
     memset(figures, 0, sizeof *figures);
+    figures->noise = all.noise > least.noise ? all.noise : least.noise;
     element = all.all / all.elements; /* of all workers, as if tensors had no cost of their own */
     rest = all.elements - all.tensors * least.elements / least.tensors;
     if (rest > all.elements / 4) { /* they differ in size */
@@ -776,11 +798,13 @@ static inline gcomp_result gcomp_advise_figure_out(gcomp_advise_inquiry *q, size
 
    Tensors are independent, except that all tensors that use a collective share its start. So each
    set of collectives is tried: every tensor gets its cheapest candidate among those that need only
-   collectives of the set. */
+   collectives of the set. A codec must take less time than no codec even if the measurements of
+   both are wrong by their noise: what it loses is sure, what it gains would not be. */
 
-/* What a tensor costs with a candidate: seconds of the processor, and on the link. */
+/* What a tensor costs with a candidate: seconds of the processor, and on the link. noise: by how
+   much the seconds of the processor may be wrong. */
 typedef struct gcomp_advise_price {
-    double codec, link;
+    double codec, link, noise;
 } gcomp_advise_price;
 
 static inline gcomp_advise_price gcomp_advise_price_of(const gcomp_advise_inquiry *q, size_t tensor,
@@ -805,6 +829,7 @@ static inline gcomp_advise_price gcomp_advise_price_of(const gcomp_advise_inquir
         price.link += shards * link->exchange_byte;
         price.link += fact->mean * shards / world * link->gather_byte;
     }
+    price.noise = f->noise * price.codec;
     return price;
 }
 
@@ -834,14 +859,17 @@ static inline int gcomp_advise_with(const gcomp_advise_inquiry *q, unsigned coll
     memset(advice, 0, sizeof *advice);
     for (size_t i = 0; i < q->ask->tensor_count; i++) {
         const gcomp_advise_price plain = gcomp_advise_price_of(q, i, 0);
+        const int plain_too = !(gcomp_advise_fact_of(q, i, 0)->uses & ~collectives);
         gcomp_advise_price best = plain;
         size_t choice = GCOMP_ADVISE_CANDIDATES;
         for (size_t c = 0; c < candidates; c++) {
             const unsigned uses = gcomp_advise_fact_of(q, i, c)->uses;
             const gcomp_advise_price price = gcomp_advise_price_of(q, i, c);
+            const double seconds = price.codec + price.link;
             if (!uses || uses & ~collectives) continue;
-            if (choice < GCOMP_ADVISE_CANDIDATES &&
-                price.codec + price.link >= best.codec + best.link)
+            if (choice < GCOMP_ADVISE_CANDIDATES && seconds >= best.codec + best.link) continue;
+            if (c && plain_too &&
+                seconds + price.noise + plain.noise >= plain.codec + plain.link)
                 continue;
             best = price;
             choice = c;
@@ -851,6 +879,7 @@ static inline int gcomp_advise_with(const gcomp_advise_inquiry *q, unsigned coll
         advice->codec_seconds += best.codec;
         advice->link_seconds += best.link;
         advice->compressed += choice != 0;
+        if (choice) advice->noise += best.noise + plain.noise;
         if (!each) continue;
         each[i].choice = choice;
         each[i].seconds = best.codec + best.link;
@@ -867,6 +896,19 @@ static inline int gcomp_advise_with(const gcomp_advise_inquiry *q, unsigned coll
     return 1;
 }
 
+/* Why no codec can gain, as a sentence; NULL: one may. */
+static inline const char *gcomp_advise_in_vain(const gcomp_advise_inquiry *q)
+{
+    const gcomp_advise_link *l = &q->link;
+    if (q->desc.comm.world == 1)
+        return "one worker alone sends nothing: no tensor is compressed";
+    return l->sum_start + l->sum_byte + l->gather_start + l->gather_byte + l->exchange_start +
+                l->exchange_byte >
+            0
+        ? NULL
+        : "the link takes no time: no tensor is compressed";
+}
+
 /* Finds the shortest step, once all is known. */
 static inline void gcomp_advise_choose(const gcomp_advise_inquiry *q, gcomp_advise_choice *each,
                                        gcomp_advice *advice)
@@ -881,7 +923,9 @@ static inline void gcomp_advise_choose(const gcomp_advise_inquiry *q, gcomp_advi
     plain = best.seconds;
     chosen = all;
     for (unsigned some = all; some; some = (some - 1) & all) { /* each set of collectives */
-        if (!gcomp_advise_with(q, some, count, NULL, &other) || other.seconds >= best.seconds)
+        if (gcomp_advise_in_vain(q) || !gcomp_advise_with(q, some, count, NULL, &other) ||
+            other.seconds >= best.seconds ||
+            (other.compressed && other.seconds + other.noise >= plain))
             continue;
         best = other;
         chosen = some;
@@ -889,6 +933,7 @@ static inline void gcomp_advise_choose(const gcomp_advise_inquiry *q, gcomp_advi
     }
     (void)gcomp_advise_with(q, chosen, candidates, each, advice);
     advice->plain = plain;
+    advice->note = gcomp_advise_in_vain(q);
 }
 
 /* Finds the choice of candidates, tensor by tensor, with the shortest step. Means are made as
@@ -907,7 +952,9 @@ static inline void gcomp_advise_choose(const gcomp_advise_inquiry *q, gcomp_advi
    two alltoalls and three gathers.
    Vectors, small tensors and matrices that would not gain are not compressed, as in
    gcomp_add_tensor; a vector that is the only tensor may be. If two candidates take the same time,
-   the first one is chosen.
+   the first one is chosen. A codec whose gain is no larger than the noise of the measurements is
+   not chosen (gcomp_advice.noise). One worker compresses nothing, and over a link that takes no
+   time nobody does (gcomp_advice.note).
    Missing figures are measured first. For that an object is opened with desc.allocator and closed
    again; it has the tensors, as many as have 2^23 elements together. Times need desc.clock. The
    gradients are normally distributed numbers. If the length of a payload depends on more than that
@@ -1007,7 +1054,7 @@ gcomp_result gcomp_advise_shared_measure(const gcomp_desc *desc, size_t bytes, d
 
 /* gcomp_advise.
      codecs[codec_count]      the candidates
-     figures[codec_count][4]  the fields of their gcomp_advise_figures, in order; in and out
+     figures[codec_count][4]  the fields of their gcomp_advise_figures but noise; in and out
      choices[tensor_count]    out  number of a candidate
      seconds[4]               out  of gcomp_advice: seconds, codec_seconds, link_seconds, plain */
 gcomp_result gcomp_advise_shared(const gcomp_desc *desc, const double *link,
@@ -1026,7 +1073,7 @@ gcomp_result gcomp_advise_shared(const gcomp_desc *desc, const double *link,
     memset(&question, 0, sizeof question);
     for (size_t c = 0; c < codec_count && c < GCOMP_ADVISE_CANDIDATES; c++) {
         candidates[c].codec = codecs[c];
-        memcpy(&candidates[c].figures, figures + 4 * c, sizeof candidates[c].figures);
+        memcpy(&candidates[c].figures, figures + 4 * c, 4 * sizeof *figures);
     }
     question.desc = &timed;
     memcpy(&question.link, link, sizeof question.link);
@@ -1039,7 +1086,7 @@ gcomp_result gcomp_advise_shared(const gcomp_desc *desc, const double *link,
     result = gcomp_advise(&question, each, &advice);
     if (result == GCOMP_OK) {
         for (size_t c = 0; c < codec_count; c++)
-            memcpy(figures + 4 * c, &candidates[c].figures, sizeof candidates[c].figures);
+            memcpy(figures + 4 * c, &candidates[c].figures, 4 * sizeof *figures);
         for (size_t i = 0; i < tensor_count; i++) choices[i] = each[i].choice;
         seconds[0] = advice.seconds;
         seconds[1] = advice.codec_seconds;
