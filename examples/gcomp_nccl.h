@@ -21,8 +21,16 @@
 
    If a rank vanishes, the others would wait in a collective for ever. Here they ask NCCL for errors
    while they wait, and abort the communicator after `timeout` seconds. That frees the communicator:
-   nccl.comm is NULL then. Do not destroy or abort it again; make a new one. Callbacks return the
-   ncclResult_t, or 1000 + the cudaError_t. Sums have the same bits on all ranks if NCCL's sums do.
+   nccl.comm is NULL then. Do not destroy or abort it again; make a new one. A communicator that
+   blocks can also wait inside a call of NCCL, where nobody looks at a clock: the first collective
+   connects the ranks. One that does not block (since NCCL 2.14) returns from each call at once, and
+   the time-out holds for all that it does, its beginning included:
+
+       ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+       config.blocking = 0;
+       ncclCommInitRankConfig(&comm, world, id, rank, &config);   ncclInProgress is no error
+
+   Callbacks return the ncclResult_t, or 1000 + the cudaError_t. Sums have the same bits on all ranks if NCCL's sums do.
    NCCL sums integers of 8 and 32 bits, not of 16: gcomp_open refuses intsum:bits=16. It sums fp16,
    and since 2.10 bf16, and rounds on the way, once for each rank that a sum passes. */
 
@@ -86,24 +94,52 @@ static inline int gcomp_nccl_cuda(cudaError_t error)
     return error == cudaSuccess ? 0 : GCOMP_NCCL_CUDA + (int)error;
 }
 
+/* Ends what waits on the device, and frees the communicator. Returns the error. */
+static inline int gcomp_nccl_abort(gcomp_nccl *n, int error)
+{
+    n->failed = error;
+    ncclCommAbort(n->comm);
+    n->comm = NULL;
+    return error;
+}
+
+/* What a call of NCCL has led to: waits while a communicator that does not block is at it. Only then
+   is its work on the stream, and only then may another call follow. Returns 0, an ncclResult_t, or
+   GCOMP_NCCL_TIMEOUT with the communicator aborted. */
+static inline int gcomp_nccl_settle(gcomp_nccl *n, ncclResult_t result)
+{
+    const double then = gcomp_nccl_now() + n->timeout;
+    while (result == GCOMP_NCCL_BUSY && result != ncclSuccess) {
+        ncclResult_t state = ncclSuccess;
+        const ncclResult_t asked = ncclCommGetAsyncError(n->comm, &state);
+        result = asked == ncclSuccess ? state : asked;
+        if (result != GCOMP_NCCL_BUSY) break;
+        if (gcomp_nccl_now() >= then) return gcomp_nccl_abort(n, GCOMP_NCCL_TIMEOUT);
+        sched_yield();
+    }
+    return (int)result;
+}
+
+/* The same inside a group, whose end tells. */
+static inline int gcomp_nccl_grouped(ncclResult_t result)
+{
+    return result == GCOMP_NCCL_BUSY ? 0 : (int)result;
+}
+
 /* Waits for what is on the stream, and looks at NCCL meanwhile. */
 static inline int gcomp_nccl_wait(gcomp_nccl *n)
 {
     double then = gcomp_nccl_now() + n->timeout;
     for (;;) {
         cudaError_t state = cudaStreamQuery(n->stream);
-        ncclResult_t error = ncclSuccess;
+        ncclResult_t error = ncclSuccess, asked;
         if (state == cudaSuccess) return 0;
         if (state != cudaErrorNotReady) return n->failed = gcomp_nccl_cuda(state);
-        if (ncclCommGetAsyncError(n->comm, &error) == ncclSuccess && error != ncclSuccess &&
-            error != GCOMP_NCCL_BUSY)
-            n->failed = (int)error;
-        else if (gcomp_nccl_now() >= then) n->failed = GCOMP_NCCL_TIMEOUT;
-        if (n->failed) {
-            ncclCommAbort(n->comm); /* ends the kernel that waits on the device, and frees it */
-            n->comm = NULL;
-            return n->failed;
-        }
+        asked = ncclCommGetAsyncError(n->comm, &error);
+        if (asked != ncclSuccess) error = asked;
+        if (error != ncclSuccess && error != GCOMP_NCCL_BUSY)
+            return gcomp_nccl_abort(n, (int)error);
+        if (gcomp_nccl_now() >= then) return gcomp_nccl_abort(n, GCOMP_NCCL_TIMEOUT);
         sched_yield();
     }
 }
@@ -148,8 +184,9 @@ static inline void gcomp_nccl_close(gcomp_nccl *n)
 }
 
 /* Takes the memory. The current device must be that of the communicator. timeout: seconds that a
-   collective may take. Returns 0, an ncclResult_t, or 1000 + a cudaError_t. On error there is
-   nothing to close. */
+   collective may take, and that a communicator that does not block may take to begin. Returns 0, an
+   ncclResult_t, 1000 + a cudaError_t, or GCOMP_NCCL_TIMEOUT, with the communicator aborted. On
+   error there is nothing to close. */
 static inline int gcomp_nccl_open(gcomp_nccl *n, ncclComm_t comm, cudaStream_t stream,
                                   double timeout)
 {
@@ -159,10 +196,12 @@ static inline int gcomp_nccl_open(gcomp_nccl *n, ncclComm_t comm, cudaStream_t s
     n->comm = comm;
     n->stream = stream;
     n->timeout = timeout;
-    error = (int)ncclCommUserRank(comm, &n->rank);
+    error = timeout > 0 ? 0 : (int)ncclInvalidArgument;
+    if (!error) error = gcomp_nccl_settle(n, GCOMP_NCCL_BUSY); /* it may still connect */
+    if (!error) error = (int)ncclCommUserRank(comm, &n->rank);
     if (!error) error = (int)ncclCommCount(comm, &n->world);
-    if (!error && (!(timeout > 0) || GCOMP_NCCL_STAGE / 32 < (size_t)n->world))
-        error = (int)ncclInvalidArgument; /* no time, or no room for 16 bytes of each rank */
+    if (!error && GCOMP_NCCL_STAGE / 32 < (size_t)n->world)
+        error = (int)ncclInvalidArgument; /* no room for 16 bytes of each rank */
     if (!error) error = gcomp_nccl_cuda(cudaMalloc(&p, GCOMP_NCCL_STAGE));
     if (!error) {
         n->device = (unsigned char *)p;
@@ -184,7 +223,8 @@ static inline int gcomp_nccl_reduce(gcomp_nccl *n, void *data, size_t count, siz
         memcpy(n->host, at, piece * bytes);
         error = gcomp_nccl_copy(n, n->device, n->host, piece * bytes, cudaMemcpyHostToDevice);
         if (!error)
-            error = (int)ncclAllReduce(n->device, n->device, piece, type, op, n->comm, n->stream);
+            error = gcomp_nccl_settle(
+                n, ncclAllReduce(n->device, n->device, piece, type, op, n->comm, n->stream));
         if (!error)
             error = gcomp_nccl_copy(n, n->host, n->device, piece * bytes, cudaMemcpyDeviceToHost);
         error = gcomp_nccl_end(n, error);
@@ -233,8 +273,8 @@ static inline int gcomp_nccl_allgather(void *user, const void *mine, void *all, 
         memcpy(n->host, (const unsigned char *)mine + at, piece);
         error = gcomp_nccl_copy(n, n->device, n->host, piece, cudaMemcpyHostToDevice);
         if (!error)
-            error = (int)ncclAllGather(n->device, n->device + most, piece, ncclUint8, n->comm,
-                                       n->stream);
+            error = gcomp_nccl_settle(n, ncclAllGather(n->device, n->device + most, piece,
+                                                       ncclUint8, n->comm, n->stream));
         if (!error)
             error = gcomp_nccl_copy(n, n->host + most, n->device + most, world * piece,
                                     cudaMemcpyDeviceToHost);
@@ -276,10 +316,11 @@ static inline int gcomp_nccl_allgatherv(void *user, const void *mine, void *all,
             for (size_t w = 0; w < world && !error; w++) {
                 size_t piece = gcomp_nccl_rest(bytes[w], at, most);
                 if (piece)
-                    error = (int)ncclBroadcast(n->device, n->device + (w + 1) * most, piece,
-                                               ncclUint8, (int)w, n->comm, n->stream);
+                    error = gcomp_nccl_grouped(
+                        ncclBroadcast(n->device, n->device + (w + 1) * most, piece, ncclUint8,
+                                      (int)w, n->comm, n->stream));
             }
-            ended = (int)ncclGroupEnd();
+            ended = gcomp_nccl_settle(n, ncclGroupEnd());
             error = error ? error : ended;
         }
         if (!error)
@@ -305,15 +346,16 @@ static inline int gcomp_nccl_swap(gcomp_nccl *n, const size_t *sent, const size_
     for (size_t w = 0; w < world && !error; w++) {
         size_t piece = gcomp_nccl_rest(sent[w], at, most);
         if (piece)
-            error = (int)ncclSend(n->device + out, piece, ncclUint8, (int)w, n->comm, n->stream);
+            error = gcomp_nccl_grouped(
+                ncclSend(n->device + out, piece, ncclUint8, (int)w, n->comm, n->stream));
         out += piece;
         piece = gcomp_nccl_rest(awaited[w], at, most);
         if (piece && !error)
-            error = (int)ncclRecv(n->device + half + in, piece, ncclUint8, (int)w, n->comm,
-                                  n->stream);
+            error = gcomp_nccl_grouped(
+                ncclRecv(n->device + half + in, piece, ncclUint8, (int)w, n->comm, n->stream));
         in += piece;
     }
-    ended = (int)ncclGroupEnd();
+    ended = gcomp_nccl_settle(n, ncclGroupEnd());
     return error ? error : ended;
 }
 

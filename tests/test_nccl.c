@@ -18,6 +18,13 @@
 
 enum { MOST = 4, COUNT = 700, ROWS = 40, COLS = 50, N = ROWS * COLS };
 
+/* How often communicators that do not block are asked until they are done. NCCL has them since 2.14. */
+#if NCCL_VERSION_CODE >= 21400
+enum { MOST_LAZY = 3 };
+#else
+enum { MOST_LAZY = 0 };
+#endif
+
 typedef struct worker {
     gcomp_comm threads;
     int (*body)(struct worker *worker);
@@ -63,10 +70,13 @@ typedef struct rank {
     gcomp_nccl nccl;
 } rank;
 
+static int lazy; /* of the communicators: see the stand-in */
+
 static int open_rank(rank *r, const gcomp_comm *threads, double timeout)
 {
     memset(r, 0, sizeof *r);
     r->comm.threads = *threads;
+    r->comm.lazy = r->comm.busy = lazy;
     return gcomp_nccl_open(&r->nccl, &r->comm, &r->stream, timeout);
 }
 
@@ -165,15 +175,19 @@ static int body_try(worker *w)
 
 static void test_callbacks_do_what_is_asked_of_them(void)
 {
-    for (int world = 1; world <= MOST; world++) CHECK(run(world, body_try));
+    for (lazy = MOST_LAZY; lazy >= 0; lazy--)
+        for (int world = 1; world <= MOST; world++) CHECK(run(world, body_try));
+    lazy = 0;
 }
 
 static void test_collectives_in_pieces_are_right(void)
 {
-    for (int world = 1; world <= MOST; world++) {
-        CHECK(run(world, body_sums));
-        CHECK(run(world, body_gathers));
-    }
+    for (lazy = MOST_LAZY; lazy >= 0; lazy--)
+        for (int world = 1; world <= MOST; world++) {
+            CHECK(run(world, body_sums));
+            CHECK(run(world, body_gathers));
+        }
+    lazy = 0;
 }
 
 static gcomp *open_gc(const gcomp_comm *comm)
@@ -282,7 +296,11 @@ static int body_failures(worker *w)
     return 0;
 }
 
-static void test_every_call_that_fails_is_an_error(void) { CHECK(run(1, body_failures)); }
+static void test_every_call_that_fails_is_an_error(void)
+{
+    for (lazy = MOST_LAZY; lazy >= 0; lazy -= 3) CHECK(run(1, body_failures));
+    lazy = 0;
+}
 
 /* A collective that never ends, and one that NCCL reports: both abort, and later calls fail at
    once. */
@@ -308,6 +326,41 @@ static int body_stuck(worker *w)
 }
 
 static void test_what_never_ends_is_aborted(void) { CHECK(run(1, body_stuck)); }
+
+/* A communicator that does not block and is never done, while it begins and in a collective: both
+   end after the time-out, and the data is as it was. */
+static int body_never_done(worker *w)
+{
+    float data[4] = {1, 2, 3, 4}, all[4];
+    const size_t bytes = 16;
+    for (int call = 0; call < 4; call++) {
+        rank r;
+        int status;
+        lazy = call ? 2 : -1;
+        status = open_rank(&r, &w->threads, 0.1);
+        if (!call) {
+            w->wrong += status != GCOMP_NCCL_TIMEOUT || r.comm.aborted != 1 || standin_held != 0;
+            continue;
+        }
+        w->wrong += status != 0;
+        r.comm.lazy = -1;
+        status = call == 1 ? gcomp_nccl_allreduce(&r.nccl, data, 4, GCOMP_F32)
+            : call == 2    ? gcomp_nccl_allgatherv(&r.nccl, data, all, &bytes, 16)
+                           : gcomp_nccl_alltoallv(&r.nccl, data, &bytes, all, &bytes);
+        w->wrong += status != GCOMP_NCCL_TIMEOUT || r.comm.aborted != 1 || r.nccl.comm != NULL || data[3] != 4;
+        w->wrong += gcomp_nccl_allgather(&r.nccl, data, all, 16) != GCOMP_NCCL_TIMEOUT || r.comm.aborted != 1;
+        while (r.stream.first) (void)cudaStreamQuery(&r.stream);
+        gcomp_nccl_close(&r.nccl);
+    }
+    lazy = 0;
+    return 0;
+}
+
+static void test_a_communicator_that_is_never_done_is_aborted(void)
+{
+    if (MOST_LAZY) CHECK(run(1, body_never_done));
+    else test_skipped = "NCCL before 2.14";
+}
 
 /* Two tensors, the second one maybe skipped. */
 static gcomp *open_two(const gcomp_comm *comm)
@@ -412,6 +465,7 @@ int main(void)
     RUN(test_gradients_on_the_device_get_the_mean);
     RUN(test_every_call_that_fails_is_an_error);
     RUN(test_what_never_ends_is_aborted);
+    RUN(test_a_communicator_that_is_never_done_is_aborted);
     RUN(test_a_communicator_is_aborted_once);
     RUN(test_a_tensor_without_a_gradient_is_skipped);
     RUN(test_open_refuses_no_time_and_too_many);

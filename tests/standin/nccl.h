@@ -36,28 +36,60 @@ typedef struct ncclComm {
     gcomp_comm threads;
     int async;   /* what ncclCommGetAsyncError says */
     int aborted;
+    /* A communicator that does not block: after each call that puts something on a stream, and after its beginning, it has to be
+       asked so many times until it is done. Then what was called is on the stream. -1: it is never done. */
+    int lazy, busy;
+    standin_op held[64];
+    int held_count;
 } *ncclComm_t;
 
 STANDIN_LOCAL int standin_grouped; /* depth */
 STANDIN_LOCAL standin_op standin_group[64];
 STANDIN_LOCAL int standin_group_count;
 
+#if NCCL_VERSION_CODE >= 21400
+#define STANDIN_BUSY ncclInProgress
+#else
+#define STANDIN_BUSY ncclInternalError
+#endif
+
 static inline ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank)
 {
     *rank = comm->threads.rank;
+    if (comm->busy) return STANDIN_BUSY;
     return standin_failure() ? ncclInternalError : ncclSuccess;
 }
 
 static inline ncclResult_t ncclCommCount(const ncclComm_t comm, int *count)
 {
     *count = comm->threads.world;
+    if (comm->busy) return STANDIN_BUSY;
     return standin_failure() ? ncclInternalError : ncclSuccess;
 }
 
 static inline ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 {
     *error = (ncclResult_t)comm->async;
-    return ncclSuccess;
+    if (comm->busy > 0 && --comm->busy == 0) {
+        for (int i = 0; i < comm->held_count; i++) standin_push((cudaStream_t)(void *)comm->held[i].next, &comm->held[i]);
+        comm->held_count = 0;
+    }
+    if (comm->busy && !comm->async) *error = STANDIN_BUSY;
+    return standin_failure() ? ncclInternalError : ncclSuccess;
+}
+
+/* What was called goes onto the stream, or waits until the communicator has been asked. */
+static inline ncclResult_t standin_launch(ncclComm_t comm, cudaStream_t stream, const standin_op *op)
+{
+    if (!comm->lazy) {
+        standin_push(stream, op);
+        return ncclSuccess;
+    }
+    if (comm->held_count == 64) return ncclInvalidUsage;
+    comm->held[comm->held_count] = *op;
+    comm->held[comm->held_count++].next = (standin_op *)(void *)stream;
+    comm->busy = comm->lazy;
+    return STANDIN_BUSY;
 }
 
 static inline ncclResult_t ncclCommAbort(ncclComm_t comm)
@@ -73,6 +105,7 @@ static inline ncclResult_t standin_enqueue(int (*run)(standin_op *), const void 
     standin_op op;
     memset(&op, 0, sizeof op);
     if (standin_failure()) return ncclInternalError;
+    if (comm->busy) return ncclInvalidUsage; /* the call before is not done */
     if (comm->aborted || (from && !standin_is_device(from)) || (to && !standin_is_device(to))) return ncclInvalidUsage;
     op.run = run;
     op.from = from ? standin_turn(from) : NULL;
@@ -82,14 +115,11 @@ static inline ncclResult_t standin_enqueue(int (*run)(standin_op *), const void 
     op.kind = kind;
     op.peer = peer;
     op.comm = comm;
-    if (!standin_grouped) {
-        standin_push(stream, &op);
-        return ncclSuccess;
-    }
+    if (!standin_grouped) return standin_launch(comm, stream, &op);
     if (standin_group_count == 64) return ncclInvalidUsage;
     op.next = (standin_op *)(void *)stream;
     standin_group[standin_group_count++] = op;
-    return ncclSuccess;
+    return comm->lazy ? STANDIN_BUSY : ncclSuccess;
 }
 
 static inline int standin_run_reduce(standin_op *op)
@@ -225,14 +255,17 @@ static inline ncclResult_t ncclGroupStart(void)
 static inline ncclResult_t ncclGroupEnd(void)
 {
     int count = standin_group_count;
+    ncclResult_t result = ncclSuccess;
     standin_grouped--;
     standin_group_count = 0;
     if (standin_failure()) return ncclInternalError;
     for (int sends = 1; sends >= 0; sends--) /* in a group a send does not wait for a receive that stands before it */
         for (int i = 0; i < count; i++)
-            if ((standin_group[i].run == standin_run_send) == sends)
-                standin_push((cudaStream_t)(void *)standin_group[i].next, &standin_group[i]);
-    return ncclSuccess;
+            if ((standin_group[i].run == standin_run_send) == sends) {
+                const ncclResult_t one = standin_launch((ncclComm_t)standin_group[i].comm, (cudaStream_t)(void *)standin_group[i].next, &standin_group[i]);
+                if (one != ncclSuccess) result = one;
+            }
+    return result;
 }
 
 #endif
