@@ -30,7 +30,8 @@
        config.blocking = 0;
        ncclCommInitRankConfig(&comm, world, id, rank, &config);   ncclInProgress is no error
 
-   Callbacks return the ncclResult_t, or 1000 + the cudaError_t. Sums have the same bits on all ranks if NCCL's sums do.
+   Callbacks return the ncclResult_t, or 1000 + the cudaError_t. Sums have the same bits on all ranks
+   if NCCL's sums do.
    NCCL sums integers of 8 and 32 bits, not of 16: gcomp_open refuses intsum:bits=16. It sums fp16,
    and since 2.10 bf16, and rounds on the way, once for each rank that a sum passes. */
 
@@ -103,9 +104,9 @@ static inline int gcomp_nccl_abort(gcomp_nccl *n, int error)
     return error;
 }
 
-/* What a call of NCCL has led to: waits while a communicator that does not block is at it. Only then
-   is its work on the stream, and only then may another call follow. Returns 0, an ncclResult_t, or
-   GCOMP_NCCL_TIMEOUT with the communicator aborted. */
+/* What a call of NCCL has led to: waits while a communicator that does not block is at it. Only
+   then is its work on the stream, and only then may another call follow. Returns 0, an
+   ncclResult_t, or GCOMP_NCCL_TIMEOUT with the communicator aborted. */
 static inline int gcomp_nccl_settle(gcomp_nccl *n, ncclResult_t result)
 {
     const double then = gcomp_nccl_now() + n->timeout;

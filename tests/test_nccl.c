@@ -285,6 +285,7 @@ static int body_failures(worker *w)
         w->wrong += standin_calls >= number && done;
         if (result != GCOMP_OK && (!gc || !gcomp_step_number(gc)))
             w->wrong += memcmp(standin_turn(device), before, sizeof before) != 0;
+        while (r.stream.first) (void)cudaStreamQuery(&r.stream); /* what an abort has left there */
         gcomp_close(gc);
         gcomp_nccl_unpin(pinned);
         pinned = NULL;
