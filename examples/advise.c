@@ -327,7 +327,7 @@ static int run_alone(int rank, char *root)
     static worker alone;
     gcomp_sockets *net;
     gcomp_sockets_desc desc = {0};
-    char *port = strrchr(root, ':');
+    char *port = strrchr(root, ':'), why[80];
     int error;
     if (!port) return fprintf(stderr, "--root HOST:PORT\n"), 1;
     *port++ = 0;
@@ -340,6 +340,8 @@ static int run_alone(int rank, char *root)
     if (error) return fprintf(stderr, "rank %d: %s\n", rank, strerror(error)), 1;
     alone.comm = gcomp_sockets_comm(net);
     work(&alone);
+    if (gcomp_sockets_lost(net) >= 0)
+        fprintf(stderr, "rank %d: %s\n", rank, gcomp_sockets_why(net, why, sizeof why));
     gcomp_sockets_close(net);
     return alone.failed;
 }

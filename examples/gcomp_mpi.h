@@ -424,6 +424,22 @@ static inline void gcomp_mpi_give_up(MPI_Request *requests, int received, int co
     }
 }
 
+/* What is left of `bytes` bytes from `at` on, at most a piece. */
+static inline int gcomp_mpi_rest(size_t bytes, size_t at)
+{
+    const size_t left = bytes > at ? bytes - at : 0;
+    return (int)(left < GCOMP_MPI_PIECE ? left : GCOMP_MPI_PIECE);
+}
+
+/* Waits for a message of so many bytes. MPI takes a shorter one for a success. */
+static inline int gcomp_mpi_hear(MPI_Request *request, int bytes)
+{
+    MPI_Status status;
+    int came = 0, error = MPI_Wait(request, &status);
+    if (!error) error = MPI_Get_count(&status, MPI_BYTE, &came);
+    return error ? error : came == bytes ? MPI_SUCCESS : MPI_ERR_TRUNCATE;
+}
+
 /* Worker w gets sent[w] bytes of send, and awaited[w] bytes come from worker w; both lie back to
    back. Each pair of workers exchanges messages of at most a piece, since counts and places of
    MPI_Alltoallv are int. After an error no request is active, but messages may be on their way:
@@ -438,19 +454,23 @@ static inline int gcomp_mpi_alltoallv(void *user, const void *send, const size_t
         int count = 0, received, error = MPI_SUCCESS;
         for (int i = 0; i < 2 * mpi->world; i++) mpi->requests[i] = MPI_REQUEST_NULL;
         for (int w = 0; w < mpi->world && !error; to += awaited[w++]) {
-            size_t left = awaited[w] > at ? awaited[w] - at : 0;
-            if (left)
-                error = MPI_Irecv(to + at, (int)(left < GCOMP_MPI_PIECE ? left : GCOMP_MPI_PIECE),
-                                  MPI_BYTE, w, 0, mpi->comm, &mpi->requests[count++]);
+            const int piece = gcomp_mpi_rest(awaited[w], at);
+            if (piece)
+                error = MPI_Irecv(to + at, piece, MPI_BYTE, w, 0, mpi->comm,
+                                  &mpi->requests[count++]);
         }
         received = count;
         for (int w = 0; w < mpi->world && !error; from += sent[w++]) {
-            size_t left = sent[w] > at ? sent[w] - at : 0;
-            if (left)
-                error = MPI_Isend(from + at, (int)(left < GCOMP_MPI_PIECE ? left : GCOMP_MPI_PIECE),
-                                  MPI_BYTE, w, 0, mpi->comm, &mpi->requests[count++]);
+            const int piece = gcomp_mpi_rest(sent[w], at);
+            if (piece)
+                error = MPI_Isend(from + at, piece, MPI_BYTE, w, 0, mpi->comm,
+                                  &mpi->requests[count++]);
         }
-        for (int i = 0; i < count && !error; i++)
+        for (int w = 0, i = 0; w < mpi->world && !error; w++) {
+            const int piece = gcomp_mpi_rest(awaited[w], at);
+            if (piece) error = gcomp_mpi_hear(&mpi->requests[i++], piece);
+        }
+        for (int i = received; i < count && !error; i++)
             error = MPI_Wait(&mpi->requests[i], MPI_STATUS_IGNORE);
         if (error) gcomp_mpi_give_up(mpi->requests, received, count);
         if (error || !count) return error;

@@ -30,9 +30,8 @@
        config.blocking = 0;
        ncclCommInitRankConfig(&comm, world, id, rank, &config);   ncclInProgress is no error
 
-   Callbacks return the ncclResult_t, or 1000 + the cudaError_t. Sums have the same bits on all ranks
-   if NCCL's sums do.
-   NCCL sums integers of 8 and 32 bits, not of 16: gcomp_open refuses intsum:bits=16. It sums fp16,
+   Callbacks return the ncclResult_t, or 1000 + the cudaError_t. Sums have the same bits on all
+   ranks if NCCL's sums do. NCCL sums integers of 8 and 32 bits, not of 16: gcomp_open refuses intsum:bits=16. It sums fp16,
    and since 2.10 bf16, and rounds on the way, once for each rank that a sum passes. */
 
 #ifndef GCOMP_NCCL_H

@@ -28,8 +28,9 @@
 
      - sizes or kinds differ: GCOMP_SOCKETS_MISMATCH on all; the group can go on
      - a worker is gone, or sends nothing for `silence` seconds: GCOMP_SOCKETS_FAILED on all, and in
-       every later collective; the data of the collective is unspecified. The workers that are left
-       may open a new group.
+       every later collective; the data of the collective is unspecified. gcomp_sockets_lost says
+       which worker that was, and gcomp_sockets_why says it in a sentence: who gives up because of
+       another tells the others of whom. The workers that are left may open a new group.
 
    There is one exception: if rank 0 dies during the parting, some workers have heard and some have
    not. gcomp's next frame names the workers that are a step behind.
@@ -227,18 +228,32 @@ typedef struct gcomp_sockets_message {
     size_t bytes, come;
 } gcomp_sockets_message;
 
+/* Why a group has failed, as this worker sees it. */
+typedef enum gcomp_sockets_end {
+    GCOMP_SOCKETS_OWN, /* this worker gave up, or the group works */
+    GCOMP_SOCKETS_GONE,
+    GCOMP_SOCKETS_SILENT,
+    GCOMP_SOCKETS_GAVE_UP,
+    GCOMP_SOCKETS_TOLD, /* another worker says who is lost */
+    GCOMP_SOCKETS_NONSENSE,
+    GCOMP_SOCKETS_SIZES
+} gcomp_sockets_end;
+
 /* The messages of one worker. */
 typedef struct gcomp_sockets_inbox {
     gcomp_sockets_message *first, *last; /* the last one may be incomplete */
     gcomp_sockets_head head;
     size_t head_come; /* bytes of it; 0: none is coming */
     int waits;        /* a collective stands in the stream */
+    int told;         /* its last word, when it gave up: see gcomp_sockets_fail. -1: none */
 } gcomp_sockets_inbox;
 
 typedef struct gcomp_sockets {
     int rank;
     int world;
     int failed; /* 1 for ever */
+    int lost;   /* the worker that has ended the group; -1: none is known */
+    gcomp_sockets_end end;
     uint32_t turn;
     double silence;
     int *peers;                 /* [descriptors] connections to the workers; -1: none */
@@ -271,12 +286,55 @@ static inline int gcomp_sockets_wait(double then)
 }
 
 /* Ends the group: all other workers fail at once, not after `silence` seconds. For a worker that
-   gives up. */
+   gives up. Its last word goes beside the stream, as urgent data, since it may stand in the midst
+   of anything: 1 + the rank that it has lost, 255 if the rank is higher, 0 for none. */
 static inline void gcomp_sockets_fail(gcomp_sockets *s)
 {
+    const unsigned char word = (unsigned char)(s->lost < 254 ? s->lost + 1 : 255);
+    for (int w = 0; w < s->world; w++) {
+        if (s->peers[w] < 0) continue;
+        if (!s->failed && send(s->peers[w], &word, 1, MSG_OOB | MSG_NOSIGNAL) != 1) { /* unsaid */ }
+        shutdown(s->peers[w], SHUT_RDWR);
+    }
     s->failed = 1;
-    for (int w = 0; w < s->world; w++)
-        if (s->peers[w] >= 0) shutdown(s->peers[w], SHUT_RDWR);
+}
+
+/* Ends the group because of worker w, or of the one of which w has told. */
+static inline void gcomp_sockets_lose(gcomp_sockets *s, int w, gcomp_sockets_end how)
+{
+    const int told = s->inboxes[w].told;
+    if (!s->failed) {
+        s->lost = told > 0 && told < 255 && told <= s->world ? told - 1 : w;
+        s->end = told < 0 ? how : s->lost == w ? GCOMP_SOCKETS_GAVE_UP : GCOMP_SOCKETS_TOLD;
+    }
+    gcomp_sockets_fail(s);
+}
+
+/* Hears the last word of worker w, before the end of its stream is read. */
+static inline void gcomp_sockets_hear_last(gcomp_sockets *s, int w)
+{
+    unsigned char word;
+    if (s->peers[w] >= 0 && recv(s->peers[w], &word, 1, MSG_OOB) == 1) s->inboxes[w].told = word;
+}
+
+/* The rank of the worker because of which the group has failed: it has died, was silent, or gave
+   up. -1: the group works, or this worker gave up itself. */
+static inline int gcomp_sockets_lost(const gcomp_sockets *s) { return s->lost; }
+
+/* The same as a sentence, in text. Returns text. */
+static inline const char *gcomp_sockets_why(const gcomp_sockets *s, char *text, size_t capacity)
+{
+    static const char *const says[] = {
+        "",
+        "rank %d is gone: its connection has ended",
+        "rank %d has been silent for too long",
+        "rank %d gave up",
+        "rank %d is lost, says another worker",
+        "rank %d sent bytes that no collective has",
+        "rank %d has other sizes for alltoallv than this worker"};
+    if (s->end != GCOMP_SOCKETS_OWN) snprintf(text, capacity, says[s->end], s->lost);
+    else snprintf(text, capacity, s->failed ? "this worker gave up" : "no worker is lost");
+    return text;
 }
 
 static inline void gcomp_sockets_hang_up(gcomp_sockets *s, int i)
@@ -388,7 +446,7 @@ static inline int gcomp_sockets_move_some(gcomp_sockets *s, int to, int from)
 {
     double then = gcomp_sockets_now() + s->silence;
     while (!s->failed) {
-        int busy = 0, ready;
+        int busy = 0, late = 0, ready; /* late: the worker that is waited for */
         for (int w = 0; w < s->world; w++) {
             int out = s->flows[w].out_left && (to < 0 || to == w);
             int in = s->flows[w].in_left && (from < 0 || from == w);
@@ -396,18 +454,23 @@ static inline int gcomp_sockets_move_some(gcomp_sockets *s, int to, int from)
             s->polls[w].revents = 0;
             s->polls[w].fd = s->polls[w].events ? s->peers[w] : -1;
             busy |= s->polls[w].events;
+            if (s->polls[w].events) {
+                s->polls[w].events |= POLLPRI;
+                late = w;
+            }
         }
         if (!busy) return 0;
         ready = gcomp_sockets_look(s, then);
         for (int w = 0; ready > 0 && w < s->world; w++) {
             gcomp_sockets_flow *flow = &s->flows[w];
             long moved = 0;
+            if (s->polls[w].revents & POLLPRI) gcomp_sockets_hear_last(s, w);
             if (s->polls[w].revents)
                 moved = gcomp_sockets_some(s->peers[w], flow, s->polls[w].events);
-            if (moved < 0) gcomp_sockets_fail(s);
+            if (moved < 0) gcomp_sockets_lose(s, w, GCOMP_SOCKETS_GONE);
             if (moved > 0) then = gcomp_sockets_now() + s->silence;
         }
-        if (gcomp_sockets_now() >= then) gcomp_sockets_fail(s);
+        if (gcomp_sockets_now() >= then) gcomp_sockets_lose(s, late, GCOMP_SOCKETS_SILENT);
     }
     return GCOMP_SOCKETS_FAILED;
 }
@@ -452,7 +515,7 @@ static inline int gcomp_sockets_meet(gcomp_sockets *s, gcomp_sockets_kind kind, 
     gcomp_sockets_part *mine = &s->parts[s->rank];
     int verdict = 0;
     for (int w = 0; w < s->world && !s->failed; w++) /* one that a message has found dead */
-        if (w != s->rank && s->peers[w] < 0) gcomp_sockets_fail(s);
+        if (w != s->rank && s->peers[w] < 0) gcomp_sockets_lose(s, w, GCOMP_SOCKETS_GONE);
     if (s->failed) return GCOMP_SOCKETS_FAILED;
     mine->magic = 0x4b534347u;
     mine->kind = (uint32_t)kind;
@@ -464,7 +527,7 @@ static inline int gcomp_sockets_meet(gcomp_sockets *s, gcomp_sockets_kind kind, 
     if (gcomp_sockets_move(s)) return GCOMP_SOCKETS_FAILED;
     for (int w = 0; w < s->world; w++) {
         if (s->parts[w].magic != mine->magic || s->parts[w].turn != mine->turn) {
-            gcomp_sockets_fail(s); /* no worker sends that: the stream is lost */
+            gcomp_sockets_lose(s, w, GCOMP_SOCKETS_NONSENSE); /* the stream is lost */
             return GCOMP_SOCKETS_FAILED;
         }
         if (memcmp(&s->parts[w], &s->parts[0], sizeof *mine) != 0) verdict = GCOMP_SOCKETS_MISMATCH;
@@ -663,7 +726,7 @@ static inline int gcomp_sockets_alltoallv(void *user, const void *send, const si
     error = gcomp_sockets_move(s);
     for (int w = 0; w < s->world && !error; w++)
         if (s->parts[w].size != awaited[w]) {
-            gcomp_sockets_fail(s);
+            gcomp_sockets_lose(s, w, GCOMP_SOCKETS_SIZES);
             error = GCOMP_SOCKETS_FAILED;
         }
     for (int w = 0; w < s->world && !error; from += sent[w], to += awaited[w], w++) {
@@ -751,8 +814,8 @@ static inline long gcomp_sockets_take_in(gcomp_sockets *s, int w)
     }
 }
 
-/* Sends the flow to worker `to`, or waits for a message of worker `from`; the other one is -1. Takes
-   in what comes meanwhile. Returns 0, GCOMP_SOCKETS_FAILED or GCOMP_SOCKETS_NOTHING. */
+/* Sends the flow to worker `to`, or waits for a message of worker `from`; the other one is -1.
+   Takes in what comes meanwhile. Returns 0, GCOMP_SOCKETS_FAILED or GCOMP_SOCKETS_NOTHING. */
 static inline int gcomp_sockets_talk(gcomp_sockets *s, int to, gcomp_sockets_flow *flow, int from,
                                      double seconds)
 {
@@ -775,6 +838,7 @@ static inline int gcomp_sockets_talk(gcomp_sockets *s, int to, gcomp_sockets_flo
         for (int w = 0; w < s->world; w++) {
             const int in_events = s->inboxes[w].waits ? 0 : POLLIN;
             s->polls[w].events = (short)(in_events | (w == to ? POLLOUT : 0));
+            if (s->polls[w].events) s->polls[w].events |= POLLPRI;
             s->polls[w].revents = 0;
             s->polls[w].fd = s->polls[w].events ? s->peers[w] : -1;
         }
@@ -782,7 +846,8 @@ static inline int gcomp_sockets_talk(gcomp_sockets *s, int to, gcomp_sockets_flo
         else gcomp_sockets_look(s, then);
         for (int w = 0; w < s->world; w++) {
             long moved = 0, sent = 0;
-            if (s->polls[w].revents & ~POLLOUT) moved = gcomp_sockets_take_in(s, w);
+            if (s->polls[w].revents & POLLPRI) gcomp_sockets_hear_last(s, w);
+            if (s->polls[w].revents & ~(POLLOUT | POLLPRI)) moved = gcomp_sockets_take_in(s, w);
             if (moved >= 0 && w == to && (s->polls[w].revents & POLLOUT))
                 sent = gcomp_sockets_some(s->peers[w], flow, POLLOUT);
             if (moved < 0 || sent < 0) gcomp_sockets_hang_up(s, w);
@@ -1405,6 +1470,7 @@ static inline gcomp_sockets *gcomp_sockets_alone(int rank, int world, double sil
     if (!s) return NULL;
     s->rank = rank;
     s->world = world;
+    s->lost = -1;
     s->silence = silence;
     s->descriptors = 2 * world + 1 + GCOMP_SOCKETS_GUESTS;
     s->peers = (int *)malloc((size_t)s->descriptors * sizeof *s->peers);
@@ -1414,6 +1480,7 @@ static inline gcomp_sockets *gcomp_sockets_alone(int rank, int world, double sil
     s->inboxes = (gcomp_sockets_inbox *)calloc(count, sizeof *s->inboxes);
     s->buffer = (unsigned char *)malloc(count * GCOMP_SOCKETS_PIECE);
     for (int i = 0; s->peers && i < s->descriptors; i++) s->peers[i] = -1;
+    for (int w = 0; s->inboxes && w < world; w++) s->inboxes[w].told = -1;
     if (s->peers && s->polls && s->flows && s->parts && s->inboxes && s->buffer) return s;
     gcomp_sockets_close(s);
     return NULL;

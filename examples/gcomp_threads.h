@@ -15,7 +15,7 @@
 
      - sizes or kinds differ: GCOMP_THREADS_MISMATCH on all; the group can go on
      - a worker does not come in time, or calls gcomp_threads_fail: GCOMP_THREADS_FAILED on all, and
-       in every later collective
+       in every later collective. gcomp_threads_lost says which worker did not come
 
    A worker can also send a message to one other worker, with gcomp_threads_send and _receive, for
    gossip and the like. The group takes no part in that: a message waits until it is received. What
@@ -79,6 +79,7 @@ typedef struct gcomp_threads_member {
     struct gcomp_threads *group;
     int rank;
     int left; /* 1: this worker takes part no more */
+    unsigned long came; /* meetings to which it has come */
 } gcomp_threads_member;
 
 typedef struct gcomp_threads {
@@ -90,6 +91,7 @@ typedef struct gcomp_threads {
     unsigned long turn;            /* number of complete meetings and partings */
     int verdict;                   /* of the last complete meeting */
     int failed;                    /* 1 for ever */
+    int lost;                      /* the worker that did not come in time, or left; -1: none */
     gcomp_threads_part *parts;     /* [world] */
     gcomp_threads_member *members; /* [world] */
     gcomp_threads_message *messages, **last; /* not received yet, the oldest first */
@@ -149,6 +151,7 @@ static inline int gcomp_threads_open(gcomp_threads **group, int world, double ti
     }
     g->world = world;
     g->timeout = timeout_seconds;
+    g->lost = -1;
     g->last = &g->messages;
     for (int rank = 0; rank < world; rank++) {
         g->members[rank].group = g;
@@ -167,6 +170,27 @@ static inline void gcomp_threads_fail(gcomp_threads *group)
     group->failed = 1;
     pthread_cond_broadcast(&group->changed);
     pthread_mutex_unlock(&group->lock);
+}
+
+/* The rank of the worker because of which the group has failed: it did not come in time, or left.
+   -1: the group works, or somebody has called gcomp_threads_fail. */
+static inline int gcomp_threads_lost(gcomp_threads *group)
+{
+    int lost;
+    pthread_mutex_lock(&group->lock);
+    lost = group->lost;
+    pthread_mutex_unlock(&group->lock);
+    return lost;
+}
+
+/* Ends the group because a worker did not come: the first one that has come to fewer meetings than
+   this one. Called with the lock. */
+static inline void gcomp_threads_lose(gcomp_threads *g, unsigned long came)
+{
+    for (int w = g->world - 1; w >= 0; w--)
+        if (g->members[w].came < came) g->lost = w;
+    g->failed = 1;
+    pthread_cond_broadcast(&g->changed);
 }
 
 /* Do all workers bring the same collective of the same sizes? Called with all of them waiting. */
@@ -215,6 +239,7 @@ static inline int gcomp_threads_meet(const gcomp_threads_member *me, const gcomp
     turn = g->turn;
     if (!g->failed) {
         g->parts[me->rank] = *part;
+        g->members[me->rank].came++;
         if (++g->arrived == g->world) {
             g->arrived = 0;
             g->turn++;
@@ -223,10 +248,8 @@ static inline int gcomp_threads_meet(const gcomp_threads_member *me, const gcomp
         }
     }
     while (g->turn == turn && !g->failed) {
-        if (pthread_cond_timedwait(&g->changed, &g->lock, &deadline) != 0 && g->turn == turn) {
-            g->failed = 1;
-            pthread_cond_broadcast(&g->changed);
-        }
+        if (pthread_cond_timedwait(&g->changed, &g->lock, &deadline) != 0 && g->turn == turn)
+            gcomp_threads_lose(g, g->members[me->rank].came);
     }
     /* A complete meeting counts even if the group failed right after it: the others act on it
        too. */
@@ -461,6 +484,7 @@ static inline void gcomp_threads_leave(void *user)
     gcomp_threads_member *me = (gcomp_threads_member *)user;
     pthread_mutex_lock(&me->group->lock);
     me->left = 1;
+    if (!me->group->failed) me->group->lost = me->rank;
     pthread_mutex_unlock(&me->group->lock);
     gcomp_threads_fail(me->group);
 }

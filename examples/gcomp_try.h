@@ -13,8 +13,9 @@
    places of allgatherv, alltoallv with unequal lengths and with none, and every kind of request
    through start, test and wait. A wrong callback does not end the trial: all workers make the same
    calls in the same order. At last the workers gather what each of them has found, so that all
-   return the same sentence, unless allgather itself is broken. After three calls that failed a worker
-   makes no more. gcomp_try waits no longer than the transport does. It takes some 300 bytes of memory for each worker, and 20 KB. */
+   return the same sentence, unless allgather itself is broken. After three calls that failed a
+   worker makes no more. gcomp_try waits no longer than the transport does. It takes some 200 bytes
+   of memory for each worker, and 10 KB. */
 
 #ifndef GCOMP_TRY_H
 #define GCOMP_TRY_H
@@ -480,7 +481,8 @@ static inline void gcomp_try_all(gcomp_try_work *t, unsigned able)
     const int started = (able & GCOMP_TRY_START) != 0;
     for (t->by_start = 0; t->by_start <= started; t->by_start++) {
         unsigned now = able;
-        if (t->by_start) now |= GCOMP_TRY_SUM | GCOMP_TRY_MAX | GCOMP_TRY_GATHER | GCOMP_TRY_GATHERV;
+        if (t->by_start)
+            now |= GCOMP_TRY_SUM | GCOMP_TRY_MAX | GCOMP_TRY_GATHER | GCOMP_TRY_GATHERV;
         if (now & GCOMP_TRY_GATHER) {
             gcomp_try_gather(t, 64, -1);
             gcomp_try_gather(t, 37, -1);

@@ -165,6 +165,8 @@ static inline int train_threads_run(int world, train_work work, void *job)
         pthread_join(threads[i], NULL);
         error |= args[i].error;
     }
+    if (group && gcomp_threads_lost(group) >= 0)
+        fprintf(stderr, "worker %d did not come in time\n", gcomp_threads_lost(group));
     gcomp_threads_close(group);
     free(threads);
     free(args);
@@ -175,6 +177,8 @@ static inline int train_threads_run(int world, train_work work, void *job)
 static inline int train_workers_run(train_workers *w, train_work work, void *job)
 {
     gcomp_comm comm;
+    char why[80];
+    int error;
 #ifdef USE_MPI
     if (train_workers_are(w, "mpi")) {
         comm = gcomp_mpi_comm(&w->mpi);
@@ -184,7 +188,10 @@ static inline int train_workers_run(train_workers *w, train_work work, void *job
 #endif
     if (train_workers_are(w, "threads")) return train_threads_run(w->world, work, job);
     comm = gcomp_sockets_comm(w->sockets);
-    return work(job, &comm);
+    error = work(job, &comm);
+    if (gcomp_sockets_lost(w->sockets) >= 0)
+        fprintf(stderr, "worker %d: %s\n", w->rank, gcomp_sockets_why(w->sockets, why, sizeof why));
+    return error;
 }
 
 /* Disconnects, and waits for the processes that were made here. Returns status, or 1 if one of them

@@ -181,6 +181,25 @@ static void test_no_request_is_active_after_an_error(void)
     }
 }
 
+/* Rank 0 sends rank 1 fewer bytes than that awaits, in the last piece or before it. */
+static void test_a_message_that_is_too_short_is_an_error(void)
+{
+    static unsigned char send[MOST * 250], recv[MOST * 250];
+    static const size_t sizes[][2] = {{3, 5}, {99, 100}, {230, 250}};
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        gcomp_mpi one;
+        size_t out[MOST], in[MOST];
+        for (int w = 0; w < mpi.world; w++) {
+            out[w] = mpi.rank == 0 && w == 1 ? sizes[k][0] : 2;
+            in[w] = mpi.rank == 1 && w == 0 ? sizes[k][1] : 2;
+        }
+        CHECK(gcomp_mpi_open(&one, MPI_COMM_WORLD) == 0);
+        CHECK((gcomp_mpi_alltoallv(&one, send, out, recv, in) != 0) == (mpi.rank == 1) && active(&one) == 0);
+        MPI_Barrier(MPI_COMM_WORLD);
+        gcomp_mpi_close(&one);
+    }
+}
+
 /* What goes to rank 1 is larger than counts of MPI; what others send and receive is not. */
 static void test_a_size_that_one_rank_alone_sees_is_carried_out_by_all(void)
 {
@@ -249,6 +268,7 @@ int main(int argc, char **argv)
         RUN(test_what_one_rank_lacks_for_sums_of_halves_is_an_error_on_all);
         RUN(test_what_one_rank_lacks_for_two_levels_is_an_error_on_all);
         RUN(test_no_request_is_active_after_an_error);
+        RUN(test_a_message_that_is_too_short_is_an_error);
         RUN(test_a_size_that_one_rank_alone_sees_is_carried_out_by_all);
         RUN(test_a_request_of_another_id_is_left_alone);
         if (mpi.rank == 0) printf("1..%d\n", count);

@@ -69,6 +69,8 @@ typedef struct told {
     int steps;   /* committed before the failure */
     double took; /* seconds from the failure of another to the error here */
     uint64_t digest;
+    int lost; /* 1 + the worker that is lost, after an error */
+    char why[80];
 } told;
 
 static told *tell; /* [MANY], shared with the processes */
@@ -538,6 +540,8 @@ static int body_dies(gcomp_sockets *s, told *t)
     t->wrong += memcmp(&m, &before, sizeof m) != 0;
     t->wrong += memcmp(residual, gcomp_residual(m.gc, 0), sizeof residual) != 0;
     t->wrong += s->failed != 1;
+    t->lost = 1 + gcomp_sockets_lost(s);
+    gcomp_sockets_why(s, t->why, sizeof t->why);
     snprintf(next, sizeof next, "%d", atoi(port) - 10000);
     asked.port = next;
     asked.job = 8;
@@ -564,6 +568,8 @@ static void test_a_worker_that_dies_is_an_error_on_all_others(void)
             for (int w = 0; w < 4; w++) {
                 if (w == victim) continue;
                 CHECK(tell[w].steps == 2);
+                CHECK(tell[w].lost == 1 + victim && strstr(tell[w].why, "rank ") && atoi(tell[w].why + 5) == victim);
+                if (tell[w].lost != 1 + victim) printf("# way %d, victim %d, worker %d: %s\n", way, victim, w, tell[w].why);
                 CHECK(tell[w].digest != 0 && tell[w].digest == tell[victim == 0].digest); /* of a step without the victim */
                 CHECK(way == SILENT ? tell[w].took > 0.9 && tell[w].took < 20 : tell[w].took < 15);
             }

@@ -346,6 +346,7 @@ static int body_barrier_twice(worker *w)
 {
     int first = gcomp_threads_barrier(w->comm.user);
     w->wrong += gcomp_threads_barrier(w->comm.user) != first; /* failed once, failed for ever */
+    w->wrong += gcomp_threads_lost(((gcomp_threads_member *)w->comm.user)->group) < 0;
     return first;
 }
 
@@ -432,7 +433,9 @@ static int body_leaves(worker *w)
     w->wrong += gcomp_threads_send(me, 3 - w->comm.rank, data, 2) != 0;
     w->wrong += gcomp_threads_receive(me, 3 - w->comm.rank, data, 8, &bytes, 30) != 0 || bytes != 2;
     w->wrong += seconds() - from > 20;
-    return gcomp_threads_barrier(me);
+    w->status = gcomp_threads_barrier(me);
+    w->wrong += gcomp_threads_lost(((gcomp_threads_member *)me)->group) != 0;
+    return w->status;
 }
 
 static void expect(int (*body)(worker *), int world, int present, int status, const char *name)
@@ -459,6 +462,18 @@ static void test_missing(void)
     begin = seconds();
     good = !run(workers, 4, 4, 30.0, body_fail) && all_are(workers, 4, GCOMP_THREADS_FAILED);
     report(good && seconds() - begin < 20.0, "gcomp_threads_fail wakes all workers at once");
+}
+
+/* Workers 0, 1 and 3 have come to the second meeting when the time is over. */
+static void test_lost(void)
+{
+    gcomp_threads *group;
+    int good = gcomp_threads_open(&group, 4, 1.0) == 0;
+    good &= gcomp_threads_lost(group) == -1;
+    for (int w = 0; w < 4; w++) group->members[w].came = w == 2 ? 1 : 2;
+    gcomp_threads_lose(group, 2);
+    report(good && gcomp_threads_lost(group) == 2 && group->failed, "the worker that did not come is the one that is lost");
+    gcomp_threads_close(group);
 }
 
 static void test_open(void)
@@ -502,6 +517,7 @@ int main(void)
     for (int world = 1; world <= MOST; world++)
         expect(body_try, world, world, 0, "all callbacks do what gcomp.h asks of them");
     test_missing();
+    test_lost();
     printf("1..%d\n", tests);
     return failures != 0;
 }
