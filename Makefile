@@ -12,7 +12,7 @@ TRAIN = $(wildcard examples/train*.[ch]) examples/gcomp_advise.h examples/gcomp_
 # Debian's packages: those of the demo, those of "make test", and all.
 DEMO_PACKAGES = gcc libc6-dev libstb-dev libopenblas-dev zlib1g-dev gnuplot-nox dataset-fashion-mnist fortunes
 TEST_PACKAGES = gcc g++ libc6-dev libstb-dev python3 python3-numpy
-PACKAGES = $(sort $(DEMO_PACKAGES) $(TEST_PACKAGES)) clang libclang-rt-14-dev gcc-aarch64-linux-gnu libc6-dev-arm64-cross \
+PACKAGES = $(sort $(DEMO_PACKAGES) $(TEST_PACKAGES)) clang libclang-rt-14-dev clang-19 gcc-aarch64-linux-gnu libc6-dev-arm64-cross \
     qemu-user g++-mingw-w64-x86-64-posix libopenmpi-dev openmpi-bin libmpich-dev mpich python3-torch
 ifeq ($(sort $(MAKECMDGOALS)),demo deps)
 PACKAGES = $(DEMO_PACKAGES)

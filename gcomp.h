@@ -2289,13 +2289,24 @@ GCOMP_API const char *gcomp_layout(size_t i, size_t *offset, size_t *size);
 
 /* Exact arithmetic, whatever flags the user builds with. A compiler must not fuse a * b + c into
    one rounding, and must not reorder sums: the bits would depend on the compiler. gcc obeys two
-   options, in intrinsics too. clang's back end does not obey under -ffast-math or
-   -ffp-contract=fast. There PIN(v) passes a product through an empty asm, which clang cannot look
-   through; PIN_SUM does the same for a sum, and is needed under -ffast-math only.
+   options, in intrinsics too. For clang float_control(precise) takes back -ffast-math and each of
+   its parts, of which no macro tells. But clang's back end may fuse all the same: PIN(v) passes a
+   product through an empty asm, which clang cannot look through. Where a clang has no
+   float_control, PIN_SUM does the same for a sum.
      product = a * b;       without PIN clang may make fma(a, b, c) of the two lines: then the
      GCOMP__PIN(product);   product is not rounded, and the last bit of the sum can differ
-     sum = product + c; */
+     sum = product + c;
+   PIN_WORD hides whose bits a word holds: with -ffast-math clang believes that an argument is no
+   infinity and no NaN, and drops a test for them.
+   The end of this file gives the user's code its own rules back. */
 #if defined(__clang__)
+#if (__clang_major__ >= 14 && (defined(__x86_64__) || defined(__i386__))) || \
+    (__clang_major__ >= 17 && defined(__aarch64__))
+#define GCOMP__PRECISE 1
+#pragma float_control(precise, on, push)
+#else
+#define GCOMP__PRECISE 0
+#endif
 #pragma STDC FP_CONTRACT OFF
 #if defined(__x86_64__) || defined(__SSE2__)
 #define GCOMP__PIN(v) __asm__("" : "+x"(v)) /* "x": v stays in an SSE register */
@@ -2304,18 +2315,24 @@ GCOMP_API const char *gcomp_layout(size_t i, size_t *offset, size_t *size);
 #else
 #define GCOMP__PIN(v) __asm__("" : "+m"(v)) /* "m": v goes through memory, slow but portable */
 #endif
-#if defined(__FAST_MATH__)
-#define GCOMP__PIN_SUM(v) GCOMP__PIN(v)
-#else
+#if GCOMP__PRECISE
 #define GCOMP__PIN_SUM(v) ((void)0)
+#else
+#define GCOMP__PIN_SUM(v) GCOMP__PIN(v)
 #endif
+#define GCOMP__PIN_WORD(word) __asm__("" : "+r"(word)) /* "r": an integer register */
 #else
 #define GCOMP__PIN(v) ((void)0)
 #define GCOMP__PIN_SUM(v) ((void)0)
+#define GCOMP__PIN_WORD(word) ((void)0)
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("no-fast-math", "fp-contract=off")
+#endif
+#if defined(_MSC_VER) && !defined(__clang__)
+#pragma float_control(precise, on, push) /* takes back /fp:fast */
+#pragma fp_contract(off)
 #endif
 
 /* From >>dispatch on nothing is hot: for size. */
@@ -2587,13 +2604,20 @@ GCOMP__INLINE float gcomp__float(uint32_t u)
 
 /* Is x finite? The exponent is looked at: with -ffast-math a compiler removes a test like x == x,
    since it may assume that there are no NaN and no infinities. */
-GCOMP__INLINE int gcomp__finite(float x) { return (gcomp__bits(x) & 0x7f800000u) != 0x7f800000u; }
+GCOMP__INLINE int gcomp__finite(float x)
+{
+    uint32_t u = gcomp__bits(x);
+    GCOMP__PIN_WORD(u);
+    return (u & 0x7f800000u) != 0x7f800000u;
+}
 
 GCOMP__INLINE int gcomp__finite_double(double x)
 {
     uint64_t u;
     memcpy(&u, &x, 8);
-    return (u & 0x7ff0000000000000u) != 0x7ff0000000000000u;
+    uint32_t high = (uint32_t)(u >> 32); /* the exponent is in the upper half */
+    GCOMP__PIN_WORD(high);
+    return (high & 0x7ff00000u) != 0x7ff00000u;
 }
 
 /* How many bits of x are 1: 3 for 0x16. */
@@ -28101,8 +28125,16 @@ GCOMP_API const char *gcomp_layout(size_t i, size_t *offset, size_t *size)
 #endif
 #endif
 GCOMP__FOR_SIZE_END
-#if defined(__GNUC__) && !defined(__clang__)
+#if defined(__clang__)
+#if GCOMP__PRECISE
+#pragma float_control(pop)
+#else
+#pragma STDC FP_CONTRACT DEFAULT
+#endif
+#elif defined(__GNUC__)
 #pragma GCC pop_options
+#elif defined(_MSC_VER)
+#pragma float_control(pop)
 #endif
 #if defined(__GNUC__)
 #pragma GCC diagnostic pop

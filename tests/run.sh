@@ -213,10 +213,12 @@ tools() { # what is there: compilers, emulators, MPIs
     c=gcc
     cxx=g++
     clang=
+    newer=
     arm=
     mingw=
     mpis=
     have clang clang && c="gcc clang" cxx="g++ clang++" clang=1
+    have clang-19 clang-19 && newer=clang-19 # from 17 on, clang knows what -ffast-math says about bits too
     have aarch64-linux-gnu-gcc "gcc-aarch64-linux-gnu libc6-dev-arm64-cross" && have qemu-aarch64 qemu-user && arm=aarch64-linux-gnu-gcc
     have x86_64-w64-mingw32-g++ g++-mingw-w64-x86-64-posix && mingw=x86_64-w64-mingw32-gcc
     have mpicc.openmpi "libopenmpi-dev openmpi-bin" && mpis="openmpi" # two MPIs beside each other, as Debian installs them
@@ -231,16 +233,26 @@ on_ranks() { # MPI number program; MPICH has hung in one of 20 runs on the machi
     mpich) echo "timeout 120 mpiexec.mpich -n $2 $3" ;;
     esac
 }
-digests() { # command...: with compiler and flags of each build whose digests must be those of the others
+# Calls a command with compiler and flags of each build whose digests must be those of the others.
+digests() { # command...
     for flags in -O0 "-O3 -march=native" -Ofast; do "$@" gcc -std=gnu99 $flags -Wno-unused-function; done
-    [ -n "$clang" ] || return
-    "$@" clang -std=c99 -O2
-    for flags in -O0 "-O3 -march=native" -Ofast; do "$@" clang -std=gnu99 $flags -Wno-unused-function; done
+    [ -n "$clang" ] && "$@" clang -std=c99 -O2
+    for flags in ${clang:+-O0 "-O3 -march=native" -Ofast}; do "$@" clang -std=gnu99 $flags -Wno-unused-function; done
+    parts_of_fast_math "$@"
 }
-digest() { # compiler flags...
+parts_of_fast_math() { # command...: builds that digests alone are for
+    parts="-std=gnu99 -DGCOMP_MAX_ISA=2 -Wno-unused-function -fno-math-errno -fno-trapping-math -fno-signed-zeros"
+    for tool in ${clang:+clang} $newer; do
+        for flags in "-O2 -fassociative-math" "-O3 -ffast-math -fno-finite-math-only"; do "$@" $tool $parts $flags; done
+    done
+    [ -n "$newer" ] && "$@" $newer $parts -O3 -ffast-math
+}
+digest() { # compiler flags...; what calls the object in test_finite must not have the flags
     object=$(object_of "$@")
     tap "test_digest, $*" "$object" sh -c "$* -O2 -w -I. -DGCOMP_LINKED tests/test_digest.c $object -o $object.digest -lm -pthread &&
         $object.digest"
+    tap "test_finite, $*" "$object" sh -c "$plain_gcc -I. -Itests/standin -DGCOMP_LINKED tests/test_finite.c $object \
+        -o $object.finite -lm -pthread && $object.finite"
 }
 
 header_builds() { # the longest first
@@ -263,6 +275,7 @@ header_builds() { # the longest first
         bare gcc -std=gnu99 $flags -Wno-unused-function
     done
     for compiler in $c; do bare $compiler -std=gnu99 -Ofast -Wno-unused-function; done
+    parts_of_fast_math bare
     for compiler in $cxx; do
         for std in c++11 c++17; do bare $compiler -std=$std -O2; done
         bare $compiler -std=c++11 -O0
