@@ -1680,7 +1680,8 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_open(gcomp **gc, const gcomp_desc *
 /* Frees everything. NULL is allowed. */
 GCOMP_API void gcomp_close(gcomp *gc);
 
-/* Adds a tensor; its number is the number of tensors added before. Only before the first step.
+/* Adds a tensor; its number is the number of tensors added before. Only before the first step. A
+   tensor whose elements or buffers cannot be addressed is refused: GCOMP_INVALID_ARGUMENT.
    Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_BAD_CODEC, GCOMP_DUPLICATE_NAME,
    GCOMP_WRONG_STATE, GCOMP_OUT_OF_MEMORY, GCOMP_MISSING_CALLBACK (as gcomp_open). On error the
    object is as before. */
@@ -1760,7 +1761,8 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_residual_get(const gcomp *gc, size_
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_prepare(gcomp *gc);
 
 /* gcomp_memory_needed: the bytes that an object takes with these tensors, after gcomp_prepare; 0 if
-   desc or a tensor is invalid. gcomp_memory_used: the bytes that an object takes now.
+   desc or a tensor is invalid, or if a size_t cannot hold the number. gcomp_memory_used: the bytes
+   that an object takes now.
    An allocator that hands out parts of one block needs more than this number:
      - 63 bytes for each allocation, to align it; there are at most 7 allocations, and 6 per tensor
      - if it cannot free: 1 KiB per tensor where there are more than 16 tensors, and what a vector
@@ -13915,7 +13917,7 @@ typedef struct gcomp__eden_kernels {
    largest power of two that is needed. */
 GCOMP__NOINLINE size_t gcomp__eden_piece(size_t n, size_t block, size_t i)
 {
-    const size_t left = (n - i + 15) / 16 * 16;
+    const size_t left = gcomp__round_up(n - i, 16);
     while (block > left) block /= 2;
     return block;
 }
@@ -15616,12 +15618,13 @@ static const gcomp__wangni_kernels GCOMP__F(wangni_kernels) = {gcomp__wangni_loo
 
 #if GCOMP__ONCE(WANGNI)
 /* k and eight standard deviations of the count: it is a sum of n independent draws, and its
-   variance is below k. root is the square root of k or somewhat more. */
+   variance is below k. root is the square root of k or somewhat more; the square root of any
+   size_t is below 2^32, whose square would overflow. */
 static size_t gcomp__wangni_most(const gcomp_codec *codec, size_t n)
 {
     const size_t k = gcomp__sparse_k(codec->param[0], n);
     uint64_t root = 1;
-    while (root * root < k) root += root / 8 + 1;
+    while (root >> 32 == 0 && root * root < k) root += root / 8 + 1;
     return gcomp__min(n, gcomp__plus(k, (size_t)(8 * root + 16)));
 }
 
@@ -16517,7 +16520,7 @@ static size_t gcomp__dct_tables(const gcomp_codec *codec, size_t n)
 static size_t gcomp__dct_scratch(const gcomp_codec *codec, size_t n)
 {
     if (!n) return 0;
-    return gcomp__plus(gcomp__times(gcomp__round_up(n, 16) + 16, 4),
+    return gcomp__plus(gcomp__times(gcomp__plus(gcomp__round_up(n, 16), 16), 4),
                        4 * gcomp__dct_tables(codec, n) +
                            gcomp__dct_lanes(n) * gcomp__dct_lane_bytes(codec, n));
 }
@@ -21885,9 +21888,9 @@ static gcomp_result gcomp__entry_of(gcomp__entry *entry, const gcomp__slot *slot
     }
     /* sizes that methods tell for one matrix; a stack has as many of each */
     if (m->sums->state_floats)
-        entry->state_floats = (m->sums->state_floats)(codec, rows, cols) * slot->stack;
+        entry->state_floats = gcomp__times((m->sums->state_floats)(codec, rows, cols), slot->stack);
     if (m->sums->local_floats)
-        entry->local_floats = (m->sums->local_floats)(codec, rows, cols) * slot->stack;
+        entry->local_floats = gcomp__times((m->sums->local_floats)(codec, rows, cols), slot->stack);
     return GCOMP_OK;
 }
 
@@ -22379,7 +22382,8 @@ static void gcomp__place_largest(gcomp__plan *plan, const gcomp_desc *desc, cons
     }
     plan->tensors++;
     gcomp__grow(&plan->elements, slot->n);
-    gcomp__grow(&plan->fixed, slot->name_bytes + 4 * slot->state_room + 4 * slot->epoch_floats);
+    gcomp__grow(&plan->fixed, slot->name_bytes);
+    gcomp__grow(&plan->fixed, gcomp__times(gcomp__plus(slot->state_room, slot->epoch_floats), 4));
     if (slot->keeps) gcomp__grow(&plan->fixed, gcomp__stored_bytes(slot->stored, slot->n));
     if (slot->entry_count == 1) return;
     plan->choosing++;
@@ -22722,6 +22726,30 @@ static size_t gcomp__array_capacity(size_t count)
     return capacity;
 }
 
+/* gcomp__slot_of, of a tensor that memory can hold: what it keeps and what steps need for it alone
+   take at most half of all addresses, as an allocation does. Not inlined: plans are large. */
+GCOMP__NOINLINE gcomp_result gcomp__slot_fits(gcomp__slot *slot, gcomp__entry *entries,
+                                              const gcomp_desc *desc,
+                                              const gcomp__schedule *schedule,
+                                              const gcomp_tensor *tensor, int alone,
+                                              gcomp__text *why)
+{
+    const size_t world = (size_t)desc->comm.world;
+    gcomp__plan plan, before;
+    gcomp__bucket bucket;
+    gcomp__buffers mem;
+    GCOMP__TRY(gcomp__slot_of(slot, entries, desc, schedule, tensor, alone, why));
+    memset(&before, 0, sizeof before);
+    plan = before;
+    gcomp__place_largest(&plan, desc, slot, entries);
+    gcomp__plan_bucket_end(&plan, &before, world, &bucket);
+    size_t bytes = gcomp__plus(plan.fixed, gcomp__plus(plan.floats, plan.scratch));
+    gcomp__grow(&bytes, gcomp__plus(plan.unpacked, gcomp__lay_out(&mem, &plan, world, NULL)));
+    if (bytes <= SIZE_MAX / 2) return GCOMP_OK;
+    gcomp__say(why, "its buffers are too large to be addressed: cut the tensor");
+    return GCOMP_INVALID_ARGUMENT;
+}
+
 /* Adds a tensor to a plan, and its elements to *elements. Not inlined: its stack frame is large. */
 GCOMP__NOINLINE gcomp_result gcomp__plan_tensor(gcomp__plan *plan, const gcomp_desc *desc,
                                                 const gcomp__schedule *schedule,
@@ -22731,7 +22759,7 @@ GCOMP__NOINLINE gcomp_result gcomp__plan_tensor(gcomp__plan *plan, const gcomp_d
     gcomp__text why = gcomp__text_in(NULL, 0);
     gcomp__entry entries[GCOMP__ENTRIES];
     gcomp__slot slot;
-    GCOMP__TRY(gcomp__slot_of(&slot, entries, desc, schedule, tensor, alone, &why));
+    GCOMP__TRY(gcomp__slot_fits(&slot, entries, desc, schedule, tensor, alone, &why));
     gcomp__place_largest(plan, desc, &slot, entries);
     gcomp__grow(elements, slot.n);
     return GCOMP_OK;
@@ -23038,8 +23066,8 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
     if (!gc) return GCOMP_INVALID_ARGUMENT;
     gc->error[0] = 0;
     if (!tensor) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "tensor is NULL");
-    gcomp_result result = gcomp__slot_of(&slot, entries, &gc->desc, &gc->schedule, tensor,
-                                         gcomp__tensors(gc) == 0, &why);
+    gcomp_result result = gcomp__slot_fits(&slot, entries, &gc->desc, &gc->schedule, tensor,
+                                           gcomp__tensors(gc) == 0, &why);
     if (result != GCOMP_OK)
         return gcomp__fail_tensor(gc, result, tensor->name ? tensor->name : "", reason);
     if (gc->started)
@@ -23253,7 +23281,7 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_alone(gcomp__slot *slot, const gcomp_de
                                                gcomp__text *why)
 {
     gcomp__entry entries[GCOMP__ENTRIES];
-    GCOMP__TRY(gcomp__slot_of(slot, entries, desc, schedule, tensor, alone, why));
+    GCOMP__TRY(gcomp__slot_fits(slot, entries, desc, schedule, tensor, alone, why));
     gcomp__choose_mean(slot, desc);
     return GCOMP_OK;
 }
@@ -23392,7 +23420,9 @@ GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity)
     gcomp__say_with(&t, count == 1 ? "%u tensor: " : "%u tensors: ", (uint64_t)count);
     gcomp__say_bytes(&t, bytes, ring, most);
     /* tenths of the ratio. Without any bytes nothing is saved: 1.0 */
-    const uint64_t tenths = bytes ? 10 * (uint64_t)ring / bytes : 10;
+    const uint64_t tenths = !bytes                      ? 10
+                            : ring <= UINT64_MAX / 10 ? 10 * (uint64_t)ring / bytes
+                                                      : ring / gcomp__max(bytes / 10, 1);
     gcomp__say_with(&t, " a step, %u.%u times less\n", tenths / 10, tenths % 10);
     gcomp__say_warnings(gc, &t);
     return t.length;
