@@ -746,7 +746,7 @@
      Avoid  sign and onebit of gradients: 6 to 33 %, and NaN at high rates. One size for all
             elements of a block makes the second moment of most of them three times too large.
             topk:density=0.01, sketch: 12 to 32 %. What waits in the residual comes ten steps late.
-            terngrad: 4.5 %. topk:density=0.1: 3 to 8 %.
+            terngrad: 4.5 %. int:bits=2: 4 %. eden:feedback=1: 7 %. topk:density=0.1: 3 to 8 %.
      If the optimizer is yours, send momentum instead of gradients: 1-bit Adam, with sign after
      uncompressed first steps (22): no loss was seen; or Signum with vote (25): 6 %; or DeMo with
      dct:top=32 (35): 6 %. See examples/transformer.c.
@@ -773,7 +773,9 @@
                Gradient Quantization and Encoding, NeurIPS 2017; spacing=powers: as natural
      natural   Horvath, Ho, Horvath, Sahu, Canini, Richtarik: Natural Compression for Distributed
                Deep Learning, MSML 2022
-     int       Dettmers: 8-Bit Approximations for Parallelism in Deep Learning, ICLR 2016
+     int       has none: integers at even distances, a scale a block. 8 bits were first sent by
+               Dettmers: 8-Bit Approximations for Parallelism in Deep Learning, ICLR 2016, as
+               another type, the dynamic tree
      fp8       Micikevicius et al.: FP8 Formats for Deep Learning, 2022
      mx        Open Compute Project: OCP Microscaling Formats (MX) Specification 1.0, 2023
      nvfp4     NVIDIA: Pretraining Large Language Models with NVFP4, 2025
@@ -1333,7 +1335,7 @@ typedef struct gcomp_key {
     uint64_t own;     /* from (seed, step, tensor, rank): another one on each worker */
 } gcomp_key;
 
-/* The key of a tensor in a step: a Philox4x32-10 block of the arguments. */
+/* The key of a tensor in a step: a Philox4x32-10 block of the arguments. Neither part is 0. */
 GCOMP_API gcomp_key gcomp_key_make(uint64_t seed, uint64_t step, uint32_t tensor, uint32_t rank);
 
 /* What is encoded: p = scale * grad + residual, n = rows * max(cols, 1) elements. All pointers are
@@ -1345,7 +1347,9 @@ typedef struct gcomp_input {
     const float *residual;  /* n floats, or NULL: none */
     size_t rows;            /* a vector has its length here */
     size_t cols;            /* 0: 1 */
-    gcomp_key key;          /* for methods that use random numbers: see gcomp_key_make */
+    /* From gcomp_key_make, another one for each worker, step and tensor. Methods that use random
+       numbers refuse key.own = 0; others do not read the key */
+    gcomp_key key;
     unsigned reserved;      /* the library's own, and not read from you */
 } gcomp_input;
 
@@ -1438,7 +1442,9 @@ GCOMP_API size_t gcomp_scratch(const gcomp_codec *codec, size_t n);
      payload[capacity]  out  gcomp_bound(codec, n) bytes always suffice
      *length            out  bytes written; unchanged on error other than GCOMP_NOT_FINITE
    Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT (also where a sparse codec gets more than 2^32 elements:
-   its indices have 32 bits), GCOMP_DST_TOO_SMALL, GCOMP_SCRATCH_TOO_SMALL, GCOMP_ISA_UNAVAILABLE,
+   its indices have 32 bits; and where a method that uses random numbers gets no key: with one key
+   for all, the errors of workers and steps would be the same, and no mean would reduce them),
+   GCOMP_DST_TOO_SMALL, GCOMP_SCRATCH_TOO_SMALL, GCOMP_ISA_UNAVAILABLE,
    GCOMP_NEEDS_ROUNDS, or GCOMP_NOT_FINITE. With GCOMP_NOT_FINITE a valid payload of 32 bytes is
    written, a refusal, which decodes to the same error: send it, so that the receiver learns of it.
    Only the payload and the scratch are written. The bits are the same on every instruction set and
@@ -3425,9 +3431,9 @@ enum {
        with those that are there. */
     GCOMP__COLUMNS = 2048,
     GCOMP__BY_EPOCHS = 4096, /* what is sent depends on the epoch that gcomp_step tells */
-    /* Decoded values have sizes fixed for gradients: AUTO does not quantise means with them. */
-    GCOMP__FIXED_SIZES = 8192,
-    GCOMP__DECAYS = 16384 /* the residual decays by the codec's third parameter, not by the desc */
+    GCOMP__FIXED_SIZES = 8192, /* decoded sizes are fixed: AUTO quantises no means with them */
+    GCOMP__DECAYS = 16384, /* the residual decays by the codec's third parameter, not by the desc */
+    GCOMP__DRAWS = 32768 /* payloads need random numbers; block methods: see form.stochastic */
 };
 
 enum { GCOMP__MAJORITY = 1, GCOMP__MEAN_OF_SENDERS = 2 }; /* means that are no sums */
@@ -11467,8 +11473,16 @@ GCOMP_API gcomp_result gcomp_outer_step(float *x, float *velocity, const float *
 GCOMP__INLINE const char *gcomp__signs_before_adam(const gcomp_codec *codec)
 {
     (void)codec;
-    return "signs of gradients give Adam's second moment one size for all: 3 to 10 % more loss, "
+    return "signs of gradients give Adam's second moment one size for all: 6 to 33 % more loss, "
            "and NaN at high rates; send signs of momentum (1-bit Adam), or use int:bits=4";
+}
+
+/* Of terngrad, and of int:bits=2 and qsgd:levels=1, whose levels are -1, 0 and 1 too. */
+GCOMP__INLINE const char *gcomp__three_before_adam(const gcomp_codec *codec)
+{
+    (void)codec;
+    return "levels of -1, 0 and 1 are coarse for Adam's second moment: 4 to 5 % more loss; use "
+           "int:bits=4, or eden:bits=2";
 }
 
 GCOMP__INLINE const char *gcomp__few_before_adam(const gcomp_codec *codec)
@@ -12508,8 +12522,9 @@ static void gcomp__levels_form(gcomp__form *form, unsigned size, double levels, 
    rounding=nearest: |p - C(p)| <= d / 2. rounding=stochastic: |p - C(p)| < d, and unbiased. With
    4 bits a block of 128 normal numbers loses .0138 of |p|^2, a block of 256 loses .016: the
    default is 128 with 4 and 2 bits, and 256 with 8. code= is as in qsgd, for the symmetric range
-   alone, where most levels are near 0. Dettmers, ICLR 2016; blocks and formats as in DeepSpeed,
-   CGX, bitsandbytes. */
+   alone, where most levels are near 0. Integers at even distances, as in DeepSpeed and CGX. The 8
+   bits of Dettmers, ICLR 2016, are another type, the dynamic tree: floats with an exponent of any
+   length. fp8 is nearer to it. */
 #if GCOMP__EACH(INT)
 /* 32 elements, 16 of p / d in x and in y; |p / d| <= L. */
 #define gcomp__nearest_quants GCOMP__F(nearest_quants)
@@ -12657,13 +12672,18 @@ static const char *gcomp__int_refuse(const double *param, int values)
                : NULL;
 }
 
+static const char *gcomp__int_before_adam(const gcomp_codec *codec)
+{
+    return codec->param[0] == 2 ? gcomp__three_before_adam(codec) : NULL; /* bits=2 */
+}
+
 static const gcomp__method gcomp__row_int = {
     "int", 16, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
     {GCOMP__ONE_OF("bits", 0, 2, 2, "8|4|2|"), GCOMP__BLOCKS_OR("block", 256, 128),
      GCOMP__ONE_OF("rounding", 0, 1, 0, "nearest|stochastic|"),
      GCOMP__ONE_OF("range", 0, 1, 1, "symmetric|affine|"), GCOMP__CODE},
     GCOMP__KERNELS(int), &gcomp__block_payload, &gcomp__gathered,
-    {gcomp__int_form, NULL, NULL, NULL, NULL, gcomp__int_refuse}};
+    {gcomp__int_form, NULL, gcomp__int_before_adam, NULL, NULL, gcomp__int_refuse}};
 #endif
 
 /* >>method qsgd: |p| / norm is rounded at random to one of the levels 0 .. s, so that the mean over
@@ -12812,13 +12832,18 @@ static const char *gcomp__qsgd_refuse(const double *param, int values)
     return param[4] != 0 && param[0] > 100 ? "qsgd:spacing=powers takes at most 100 levels" : NULL;
 }
 
+static const char *gcomp__qsgd_before_adam(const gcomp_codec *codec)
+{
+    return codec->param[0] == 1 ? gcomp__three_before_adam(codec) : NULL; /* levels=1 */
+}
+
 static const gcomp__method gcomp__row_qsgd = {
     "qsgd", 13, GCOMP__UNBIASED | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
     {GCOMP__COUNT("levels", 7, 1, 32767, 15), GCOMP__ONE_OF("norm", 0, 1, 0, "max|l2|"),
      GCOMP__BLOCKS("bucket", 512), GCOMP__CODE,
      GCOMP__ONE_OF("spacing", 0, 1, 1, "even|powers|")},
     GCOMP__WIDE_KERNELS(qsgd), &gcomp__block_payload, &gcomp__gathered,
-    {gcomp__qsgd_form, NULL, NULL, NULL, NULL, gcomp__qsgd_refuse}};
+    {gcomp__qsgd_form, NULL, gcomp__qsgd_before_adam, NULL, NULL, gcomp__qsgd_refuse}};
 #endif
 
 /* >>method terngrad: three values, at random.
@@ -12914,7 +12939,7 @@ static const gcomp__method gcomp__row_terngrad = {
     GCOMP__WIDE_KERNELS(levels),
     &gcomp__block_payload,
     GCOMP__SUMS_OF(terngrad),
-    {gcomp__terngrad_form, NULL, gcomp__signs_before_adam, gcomp__terngrad_adapt,
+    {gcomp__terngrad_form, NULL, gcomp__three_before_adam, gcomp__terngrad_adapt,
      gcomp__terngrad_misfit, gcomp__terngrad_refuse}};
 #endif
 
@@ -14258,16 +14283,24 @@ static void gcomp__eden_decode(const gcomp__call *call, const gcomp__sink *sink)
     gcomp__eden_run(&job, call, gcomp__eden_piece(sink->n, job.form.block, 0));
 }
 
+static const char *gcomp__eden_before_adam(const gcomp_codec *codec)
+{
+    return codec->param[2] != 0 && codec->param[0] == 0 /* feedback=1, bits=1 */
+               ? "with feedback the codec sends less than p, and the rest comes late: 7 % more "
+                 "loss; leave feedback=1 out"
+               : NULL;
+}
+
 static const gcomp__payload gcomp__eden_payload = {
     gcomp__eden_scratch, gcomp__eden_bound, gcomp__eden_encode, gcomp__eden_open,
     gcomp__eden_check, gcomp__eden_decode, 1};
 static const gcomp__method gcomp__row_eden = {
-    "eden", 20, GCOMP__CONSERVES_ELEMENT,
+    "eden", 20, GCOMP__CONSERVES_ELEMENT | GCOMP__DRAWS,
     {GCOMP__ONE_OF("bits", 0, 3, 2, "1|2|3|4|"),
      GCOMP__ONE_OF("block", 6, 10, 4, "64|128|256|512|1024|2048|4096|8192|16384|32768|65536|"),
      GCOMP__COUNT("feedback", 0, 0, 1, 0)},
     GCOMP__WIDE_KERNELS(eden), &gcomp__eden_payload, &gcomp__gathered,
-    {NULL, NULL, NULL, gcomp__eden_adapt}};
+    {NULL, NULL, gcomp__eden_before_adam, gcomp__eden_adapt}};
 #endif
 
 /* ---------------- sparse methods: which elements are sent, and what they are worth
@@ -15776,7 +15809,7 @@ static void gcomp__wangni_adapt(const gcomp_codec *codec, uint8_t *rounds, unsig
 
 static const gcomp__selector gcomp__wangni_selector = {gcomp__wangni_most, gcomp__wangni_select};
 static const gcomp__method gcomp__row_wangni = {
-    "wangni", 27, GCOMP__UNBIASED | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS,
+    "wangni", 27, GCOMP__UNBIASED | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS | GCOMP__DRAWS,
     {GCOMP__NUMBER("density", 0.02, 1e-9, 1, 0)},
     GCOMP__WIDE_KERNELS(wangni), &gcomp__sparse_payload, &gcomp__gathered,
     {NULL, &gcomp__wangni_selector, gcomp__few_before_adam, gcomp__wangni_adapt}};
@@ -20354,7 +20387,21 @@ GCOMP_API gcomp_key gcomp_key_make(uint64_t seed, uint64_t step, uint32_t tensor
     gcomp_key key;
     key.shared = gcomp__philox_word(seed, step, tensor, 0);
     key.own = gcomp__philox_word(seed, step, tensor, rank + 1);
+    if (!key.shared) key.shared = 1; /* 0 stands for a key that nobody has set */
+    if (!key.own) key.own = 1;
     return key;
+}
+
+/* Are payloads of this codec made with random numbers: by its method, or by its value method? */
+static int gcomp__draws(const gcomp__method *m, const gcomp_codec *codec)
+{
+    const gcomp__method *value = codec->value ? gcomp__method_of(codec->value) : NULL;
+    gcomp__form form;
+    if (m->flags & GCOMP__DRAWS) return 1;
+    if (m->rules.form) gcomp__form_of(m, codec->param, &form);
+    else if (value) gcomp__form_of(value, codec->value_param, &form);
+    else return 0;
+    return form.stochastic;
 }
 
 /* The longest payload of n elements of a valid codec, with its header; 0: the method has no
@@ -20479,6 +20526,8 @@ GCOMP_API gcomp_result gcomp_encode(const gcomp_codec *codec, const gcomp_input 
     size_t n;
     if (!m || !length || !payload) return GCOMP_INVALID_ARGUMENT;
     GCOMP__TRY(gcomp__input_of(&input, in, &n));
+    /* all encoders of payloads draw from the own key, so that errors of workers are independent */
+    if (!input.key.own && gcomp__draws(m, codec)) return GCOMP_INVALID_ARGUMENT;
     GCOMP__TRY(gcomp__call_of(&call, exec));
     if ((exec && exec->scratch ? exec->scratch_bytes : 0) < gcomp_scratch(codec, n))
         return GCOMP_SCRATCH_TOO_SMALL;

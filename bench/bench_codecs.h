@@ -93,6 +93,7 @@ static void encode(row *r, data *d, const float *residual, int which, size_t *le
     in.cols = d->n % cols ? 1 : cols; /* dct sees a matrix; to other methods that is the same */
     in.rows = d->n / in.cols;
     in.residual = residual;
+    in.key = gcomp_key_make(1, 0, 0, 0);
     must(gcomp_encode(&r->codec, &in, &exec, d->payload[which], d->capacity, length), "encode");
 }
 

@@ -94,6 +94,7 @@ static size_t make_payload(const char *text, size_t n, uint64_t seed, uint8_t *t
     memset(&in, 0, sizeof in);
     in.grad = g;
     in.rows = n;
+    in.key = gcomp_key_make(seed, 0, 0, 0);
     if (gcomp_codec_parse(&codec, text, NULL, 0) || gcomp_encode(&codec, &in, &exec, to, capacity, &length))
         fail("encode failed");
     return length;

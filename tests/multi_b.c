@@ -15,6 +15,7 @@ gcomp_result multi_b_round_trip(const char *text, const float *x, float *y, size
     if (n > 100) return GCOMP_DST_TOO_SMALL;
     in.grad = x;
     in.rows = n;
+    in.key = gcomp_key_make(1, 0, 0, 0);
     exec.scratch = scratch;
     exec.scratch_bytes = sizeof scratch;
     result = gcomp_codec_parse(&codec, text, NULL, 0);

@@ -507,6 +507,7 @@ static void test_encode_refuses_every_bad_argument(void)
         good.residual = residual;
         good.rows = 10;
         good.cols = 10;
+        good.key = gcomp_key_make(1, 0, 0, 0);
         memset(&exec, 0, sizeof exec);
         exec.scratch = scratch;
         exec.scratch_bytes = sizeof scratch;
@@ -1291,6 +1292,7 @@ static size_t calculate(const char *text, const float *grad, size_t n, unsigned 
     in.grad = grad;
     in.rows = n;
     in.scale = 0.3f;
+    in.key = gcomp_key_make(1, 0, 0, 0);
     good &= gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK;
     good &= gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length) == GCOMP_OK;
     good &= gcomp_seal(payload, length, NULL) == GCOMP_OK;

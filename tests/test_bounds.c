@@ -53,6 +53,7 @@ static size_t encode(const gcomp_codec *codec, size_t n)
     exec.scratch_bytes = gcomp_scratch(codec, n);
     in.grad = grad;
     in.rows = n;
+    in.key = gcomp_key_make(1, 0, 0, 0);
     CHECK(gcomp_encode(codec, &in, &exec, exact, bound, &length) == GCOMP_OK && length <= bound);
     CHECK(gcomp_check(exact, length, n) == GCOMP_OK);
     free(exact);

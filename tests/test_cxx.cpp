@@ -33,6 +33,7 @@ bool codec_round_trip(const char *text, const std::vector<float> &x, double &err
     double lost = 0, all = 0;
     in.grad = x.data();
     in.rows = x.size();
+    in.key = gcomp_key_make(1, 0, 0, 0);
     exec.scratch = scratch.data();
     exec.scratch_bytes = scratch.size();
     if (gcomp_encode(&codec, &in, &exec, payload.data(), payload.size(), &length) != GCOMP_OK) return false;

@@ -59,6 +59,7 @@ static uint64_t codec_digest(const char *text, gcomp_isa isa, gcomp_parallel par
             in.grad = w == 1 ? old : grad;
             in.residual = w == 2 ? NULL : w == 1 ? grad : old;
             in.scale = w == 1 ? 0.3f : 1.0f;
+            in.key = gcomp_key_make(1, s, 0, (uint32_t)w);
             if (gcomp_encode(&codec, &in, &exec, payload[w], sizeof payload[w], &length[w])) return 1;
             if (w == 1 && gcomp_seal(payload[w], length[w], &exec)) return 2;
             h = fnv(h, payload[w], length[w]);

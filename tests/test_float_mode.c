@@ -71,6 +71,7 @@ static gcomp_result calculate(const char *text, int has_payload, const float *gr
     in.grad = grad;
     in.rows = COUNT;
     in.scale = 0.3f;
+    in.key = gcomp_key_make(1, 0, 0, 0);
     exec.scratch = scratch;
     exec.scratch_bytes = sizeof scratch;
     *length = 0;

@@ -426,6 +426,7 @@ static void test_payloads_and_every_ending_equal_those_of_plain_loops(void)
                 in.grad = d.grad;
                 in.residual = d.residual;
                 in.rows = n;
+                in.key = gcomp_key_make(1, 0, 0, 0);
                 CHECK(gcomp_codec_parse(&codec, texts[c], NULL, 0) == GCOMP_OK);
                 FOR_EACH_SET(s) {
                     gcomp_exec exec;

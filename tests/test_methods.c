@@ -33,6 +33,7 @@ static size_t encode(const char *text, size_t n, int feedback)
     in.grad = g;
     in.rows = n;
     in.residual = feedback ? e : NULL;
+    in.key = gcomp_key_make(1, 0, 0, 0);
     CHECK(gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK);
     CHECK(gcomp_encode(&codec, &in, &exec, payload, gcomp_bound(&codec, n), &length) == GCOMP_OK);
     CHECK(length <= gcomp_bound(&codec, n) && gcomp_bound(&codec, n) <= GCOMP_BOUND(n) &&

@@ -277,7 +277,7 @@ def all_methods_with_payloads_go_there_and_back_in_three_types():
     for method in gcomp.methods():
         codec = gcomp.Codec(method)
         if not codec.bound(4096):
-            assert raises(gcomp.Error, lambda: gcomp.encode(codec, x)).name == "GCOMP_NEEDS_ROUNDS"
+            assert raises(gcomp.Error, lambda: gcomp.encode(codec, x, key=gcomp.key(1, 2, 3, 4))).name == "GCOMP_NEEDS_ROUNDS"
             continue
         payloads += 1
         payload = gcomp.encode(codec, x, checksum=True, key=gcomp.key(1, 2, 3, 4))
@@ -294,7 +294,11 @@ def all_methods_with_payloads_go_there_and_back_in_three_types():
         assert np.array_equal(half, gcomp.from_float(np.empty(4096, np.float16), y)), method
         for dtype, narrow in (("fp16", x.astype(np.float16)), ("bf16", gcomp.from_float(np.empty(4096, np.uint16), x))):
             wide = gcomp.to_float(np.empty(4096, "f"), narrow, dtype=dtype)
-            assert gcomp.encode(codec, narrow, dtype=dtype) == gcomp.encode(codec, wide), (method, dtype)
+            assert gcomp.encode(codec, narrow, dtype=dtype, key=(0, 1)) == gcomp.encode(codec, wide, key=(0, 1)), (method, dtype)
+        if method in ("qsgd", "eden", "natural", "terngrad", "wangni"):
+            assert "gcomp.key" in str(raises(ValueError, lambda: gcomp.encode(codec, x)))
+        else:
+            assert gcomp.encode(codec, x, checksum=True) == payload, method
     assert payloads > 20
 
 
@@ -375,7 +379,7 @@ def the_gil_is_free_while_the_library_computes():
 
         def work():
             began = time.monotonic()
-            gcomp.encode("eden", x, isa="scalar")
+            gcomp.encode("eden", x, isa="scalar", key=(1, 1))
             took.append(time.monotonic() - began)
             ended.set()
         thread = threading.Thread(target=work)
@@ -1191,7 +1195,7 @@ def random_calls(seed, calls):
     def payload():
         codec = rng.choice(codecs)
         try:
-            made = bytearray(gcomp.encode(codec, noise(rng.choice((0, 1, 60, n)), rng.randrange(9)), checksum=rng.random() < 0.3))
+            made = bytearray(gcomp.encode(codec, noise(rng.choice((0, 1, 60, n)), rng.randrange(9)), checksum=rng.random() < 0.3, key=(0, 7)))
         except allowed:
             made = bytearray(rng.randrange(80))
         if rng.random() < 0.5:
@@ -1369,7 +1373,7 @@ def random_calls(seed, calls):
         assert len(found.codecs) == len(tensors) and str(found)
     plausible = [
         lambda: gcomp.encode(rng.choice(codecs), array_like(), residual=floats() if rng.random() < 0.3 else None, cols=rng.choice((0, 0, 5)),
-                             out=bytearray(rng.choice((10, 100, 9000))) if rng.random() < 0.4 else None),
+                             key=(0, rng.randrange(3)), out=bytearray(rng.choice((10, 100, 9000))) if rng.random() < 0.4 else None),
         lambda: gcomp.decode(payload(), array_like() if rng.random() < 0.9 else rng.choice((0, 60, n))),
         lambda: gcomp.decode_add(payload(), array_like(), 0.5), lambda: gcomp.mean([payload() for _ in range(rng.randrange(4))], array_like()),
         lambda: gcomp.retain(payload(), array_like(), floats()), lambda: gcomp.check(payload(), n), lambda: gcomp.peek(payload()),

@@ -5,7 +5,9 @@
    each run says the same. Of an element of which few keys send anything, the mean is not normal:
    its interval is widened by the term of Bernstein's inequality, from the largest deviation seen,
    or the largest |p|. eden is nearly unbiased: its bias may be .005 |p|. Casts are tested with
-   small numbers too, which are subnormal in fp16. */
+   small numbers too, which are subnormal in fp16. And that no codec draws without a key: then the
+   errors of all workers and steps would be the same, and their mean would be no better. */
+#include "codecs.h"
 #include "test.h"
 
 #include <math.h>
@@ -258,8 +260,78 @@ static void test_eden_is_nearly_unbiased(void)
     check_payloads("eden:bits=4", 0.005);
 }
 
+/* With these keys, the bytes of a payload of p; the result of the encoder. */
+static gcomp_result encode_with(const gcomp_codec *codec, uint64_t shared, uint64_t own, uint8_t *to, size_t *length)
+{
+    gcomp_exec exec = {GCOMP_ISA_AUTO, scratch, sizeof scratch, {NULL, NULL}};
+    gcomp_input in;
+    memset(&in, 0, sizeof in);
+    in.grad = p;
+    in.scale = 1;
+    in.rows = N;
+    in.key.shared = shared;
+    in.key.own = own;
+    return gcomp_encode(codec, &in, &exec, to, sizeof payload, length);
+}
+
+/* A codec refuses a missing key if, and only if, its bytes depend on the key. */
+static void test_codecs_that_draw_refuse_a_missing_key(void)
+{
+    static uint8_t second[GCOMP_BOUND(N)];
+    size_t drawing = 0, others = 0;
+    fill(0);
+    for (size_t c = 0; c < ALL_CODECS; c++) {
+        gcomp_codec codec;
+        size_t length = 7, more = 7;
+        CHECK(gcomp_codec_parse(&codec, codec_list[c].text, NULL, 0) == GCOMP_OK);
+        if (!gcomp_bound(&codec, 1)) continue;
+        const gcomp_result without = encode_with(&codec, 0, 0, payload, &length);
+        CHECK(encode_with(&codec, 1, 1, payload, &length) == GCOMP_OK && encode_with(&codec, 1, 2, second, &more) == GCOMP_OK);
+        const int same = length == more && memcmp(payload, second, length) == 0;
+        if (without != (same ? GCOMP_OK : GCOMP_INVALID_ARGUMENT))
+            printf("# %s without a key: %s\n", codec_list[c].text, gcomp_result_name(without));
+        CHECK(without == (same ? GCOMP_OK : GCOMP_INVALID_ARGUMENT));
+        /* the shared part alone would be the same on all workers */
+        CHECK(encode_with(&codec, 1, 0, second, &more) == without);
+        drawing += !same;
+        others += same;
+    }
+    CHECK(drawing > 50 && others > 50);
+}
+
+/* Of 8 workers with the same p: with the keys of workers the mean has an 8th of the squared error of one worker. */
+static void test_the_mean_of_workers_is_better_than_one_worker(void)
+{
+    static const char *const texts[] = {"qsgd", "terngrad", "eden", "natural", "int:bits=4,rounding=stochastic", "bf16:rounding=stochastic"};
+    enum { WORKERS = 8, ROUNDS = 40 };
+    fill(0);
+    for (size_t c = 0; c < sizeof texts / sizeof *texts; c++) {
+        double one = 0, all = 0;
+        gcomp_codec codec;
+        CHECK(gcomp_codec_parse(&codec, texts[c], NULL, 0) == GCOMP_OK);
+        for (uint64_t round = 0; round < ROUNDS; round++) {
+            memset(mean, 0, sizeof mean);
+            for (uint32_t w = 0; w < WORKERS; w++) {
+                const gcomp_key key = gcomp_key_make(1, round, 0, w);
+                size_t length;
+                CHECK(encode_with(&codec, key.shared, key.own, payload, &length) == GCOMP_OK);
+                CHECK(gcomp_decode(payload, length, d, N, NULL) == GCOMP_OK);
+                for (size_t i = 0; i < N; i++) {
+                    mean[i] += (double)d[i] / WORKERS;
+                    one += ((double)d[i] - (double)p[i]) * ((double)d[i] - (double)p[i]) / WORKERS;
+                }
+            }
+            for (size_t i = 0; i < N; i++) all += (mean[i] - (double)p[i]) * (mean[i] - (double)p[i]);
+        }
+        if (all > 0.2 * one) printf("# %s: the mean of 8 has %.3f of the error of one\n", texts[c], all / one);
+        CHECK(all < 0.2 * one); /* .125 */
+    }
+}
+
 int main(void)
 {
+    RUN(test_codecs_that_draw_refuse_a_missing_key);
+    RUN(test_the_mean_of_workers_is_better_than_one_worker);
     RUN(test_stochastic_rounding_is_unbiased);
     RUN(test_casts_at_random_are_unbiased);
     RUN(test_random_choice_of_elements_is_unbiased);

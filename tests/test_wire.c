@@ -24,6 +24,7 @@ static size_t make(const char *text, int seal)
     for (int i = 0; i < N; i++) g[i] = (float)((i * 7919) % 1000 - 500) * 0.001f;
     in.grad = g;
     in.rows = N;
+    in.key = gcomp_key_make(1, 0, 0, 0);
     CHECK(gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK);
     CHECK(gcomp_encode(&codec, &in, &exec, p, sizeof p, &length) == GCOMP_OK);
     if (seal) CHECK(gcomp_seal(p, length, NULL) == GCOMP_OK);
@@ -231,6 +232,7 @@ static void test_a_refusal_is_valid_and_decodes_to_its_error(void)
             memset(&in, 0, sizeof in);
             in.grad = g;
             in.rows = N;
+            in.key = gcomp_key_make(1, 0, 0, 0);
             CHECK(gcomp_codec_parse(&codec, codecs[c], NULL, 0) == GCOMP_OK);
             CHECK(gcomp_encode(&codec, &in, &exec, p, sizeof p, &length) == GCOMP_NOT_FINITE && length == 32);
             CHECK(try(p, length, N) == GCOMP_NOT_FINITE);

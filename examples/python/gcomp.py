@@ -580,7 +580,7 @@ def encode(codec: Union[str, Codec], grad: Any, *, residual: Any = None, scale: 
     """The payload of scale * grad + residual.
 
     grad[n] is read: fp32, fp16 or bf16. residual[n], fp32, is read; None: none. cols: columns, where grad is a matrix. key: of the
-    random numbers, see key(). out: a writable buffer of codec.bound(n) bytes, for callers who encode often; the result is then a
+    random numbers, see key(); codecs that use them (qsgd, eden) need it, another one on each worker and in each step. out: a writable buffer of codec.bound(n) bytes, for callers who encode often; the result is then a
     memoryview of it, else a bytearray. dtype: what arrays of uint16 hold, "fp16" or "bf16". A gradient that is not finite raises
     Error; its refusal is in the error's attribute `payload`: send it, so that the receiver learns of it."""
     made = _codec(codec)
@@ -595,6 +595,8 @@ def encode(codec: Union[str, Codec], grad: Any, *, residual: Any = None, scale: 
     code = _lib.gcomp_encode(byref(made), byref(what), byref(run), address, capacity, byref(length))
     if checksum and length.value and code in (0, -5):
         _must(_lib.gcomp_seal(address, length.value, None))
+    if code == -1 and not what.key.own and n <= 2 ** 32:
+        raise ValueError("this codec uses random numbers: pass key=gcomp.key(seed, step, tensor, rank)")
     if code and not length.value:
         raise Error(code)
     if out is not None:
@@ -1738,7 +1740,7 @@ def _main() -> None:
     print("\n%d normally distributed numbers, %d bytes of fp32, by each method with its defaults:" % (n, 4 * n))
     for method in methods():
         try:
-            length = len(encode(method, x))
+            length = len(encode(method, x, key=key(1, 0, 0, 0)))
             print("%-12s %8d bytes, %6.2f bits an element" % (method, length, 8.0 * length / n))
         except Error as error:
             print("%-12s %s" % (method, error.sentence))
