@@ -24836,6 +24836,8 @@ static void gcomp__take_decisions(gcomp *gc)
     const uint8_t *from = gc->mem.decisions + gcomp__decision_bytes(count);
     /* damaged, or no entry */
     int wrong = gcomp__get32(from + count) != gcomp__crc_decisions(gc, from);
+    /* rank 0 knows what it has sent */
+    if (gc->desc.comm.rank == 0) wrong |= memcmp(from, gc->mem.decisions, count) != 0;
     for (size_t i = 0; i < count; i++) wrong |= from[i] >= gc->tensors[i].entry_count;
     for (size_t i = 0; i < count && !wrong; i++) gc->tensors[i].next = from[i];
     if (wrong)
@@ -25192,6 +25194,19 @@ static gcomp_result gcomp__disagree(gcomp *gc, gcomp_result result, size_t rank,
                             (uint64_t)gcomp__me(gc));
 }
 
+/* What this worker sent did not come back to it, though the callback said success: perhaps nothing
+   has come, and other bytes with right checksums lie there. */
+static gcomp_result gcomp__not_back(gcomp *gc, gcomp_result result)
+{
+    return gcomp__fail_with(gc, result,
+                            "the transport did not bring back what this worker, rank %u, has sent",
+                            (uint64_t)gcomp__me(gc));
+}
+
+/* The result that a status says, in a frame or behind a length: 0, or a negative number. A status
+   may be any 32 bits; results are from 0 to -255. */
+static int gcomp__result_of(uint32_t status) { return status < 256 ? -(int)status : -255; }
+
 /* What another worker's failure is here: GCOMP_PEER_FAILED, but what all workers must know. */
 static gcomp_result gcomp__peer_failed(gcomp *gc, size_t rank, int status)
 {
@@ -25228,7 +25243,9 @@ static int gcomp__may_decide(const gcomp *gc, size_t w, unsigned decision)
 {
     if (!decision) return 1;
     if (w || gc->current || gc->schedule.rule < 0) return 0;
-    return gcomp__by_tensor(gc) ? decision == GCOMP__BY_TENSOR : decision <= gc->schedule.entries;
+    if (!gcomp__by_tensor(gc)) return decision <= gc->schedule.entries;
+    /* without a tensor that has a list there is no room for entries */
+    return decision == GCOMP__BY_TENSOR && gc->largest.choosing;
 }
 
 /* Is this the frame of worker w, of this version and for this world, as the worker sent it? This
@@ -25262,8 +25279,7 @@ static gcomp_result gcomp__frame_is_sound(gcomp *gc, size_t w)
                                 "be in rank order, and ranks unique",
                                 (uint64_t)gcomp__get32(f + GCOMP__AT_RANK), (uint64_t)w);
     if (w == gcomp__me(gc) && memcmp(f, mine, GCOMP__FRAME))
-        return gcomp__fail(gc, GCOMP_CALLBACK_FAILED,
-                           "the allgather did not bring this worker's own frame as it was sent");
+        return gcomp__not_back(gc, GCOMP_CALLBACK_FAILED);
     return GCOMP_OK;
 }
 
@@ -25945,6 +25961,14 @@ static gcomp_result gcomp__next_payload(gcomp *gc, size_t w, const uint8_t **pay
     return gcomp__payload_length(*payload, b->bytes[w] - gc->mem.cursors[w], length);
 }
 
+/* What this worker sent to all, or to itself, must have come back to it. Otherwise nothing was
+   delivered, or only a part: a late error. */
+static void gcomp__need_back(gcomp *gc, const uint8_t *sent, const uint8_t *came, size_t bytes)
+{
+    if (gc->late_error == GCOMP_OK && bytes && memcmp(sent, came, bytes))
+        gc->late_error = gcomp__not_back(gc, GCOMP_CHECKSUM_MISMATCH);
+}
+
 /* Checks all payloads of all workers. A bad one becomes the late error.
    Payloads of one worker lie one behind the other; the header of each says how long it is. Together
    they must have exactly the bytes that the worker's frame announced. */
@@ -25972,6 +25996,9 @@ static void gcomp__check_gather(gcomp *gc)
         if (slot && gc->mem.cursors[w] != b->bytes[w])
             gcomp__blame(gc, GCOMP_TRAILING_BYTES, w, slot);
     }
+    const size_t me = gcomp__me(gc);
+    gcomp__need_back(gc, gc->mem.send + b->at_send, gcomp__payloads(gc) + me * b->stride,
+                     b->bytes[me]);
 }
 
 /* ---------------- stages of shards, see >>shards */
@@ -25992,11 +26019,16 @@ static gcomp_result gcomp__check_lengths(gcomp *gc, size_t most)
         if (gcomp__get32(p + 12) != (gcomp__common(gc->set)->crc)(0, p, 12))
             return gcomp__disagree(gc, GCOMP_CHECKSUM_MISMATCH, w,
                                    " sent a damaged length, seen by");
-        if (gcomp__get32(p + 8)) return gcomp__peer_failed(gc, w, -(int)gcomp__get32(p + 8));
+        if (gcomp__get32(p + 8))
+            return gcomp__peer_failed(gc, w, gcomp__result_of(gcomp__get32(p + 8)));
         if (gcomp__get64(p) > most)
             return gcomp__disagree(gc, GCOMP_CORRUPT, w,
                                    " announces more bytes than its tensors can have, seen by");
     }
+    const size_t at = gcomp__me(gc) * GCOMP__LENGTH_BYTES; /* of the own one, which came back */
+    if (memcmp(gcomp__lengths_in(gc) + at,
+               gc->mem.lengths + (gc->round == GCOMP__LENGTHS ? at : 0), GCOMP__LENGTH_BYTES))
+        return gcomp__not_back(gc, GCOMP_CHECKSUM_MISMATCH);
     return GCOMP_OK;
 }
 
@@ -26016,6 +26048,20 @@ static void gcomp__check_lists(gcomp *gc)
         gc->late_error =
             gcomp__disagree(gc, GCOMP_CHECKSUM_MISMATCH, w, " sent damaged lists of sums, seen by");
     }
+    gcomp__need_back(gc, gc->mem.lists, gc->mem.lists + (gcomp__me(gc) + 1) * bytes, bytes);
+}
+
+/* The shards of this worker for itself, as they were sent and as they came. The lengths before it
+   are those of the shards of others. */
+static void gcomp__check_own_shards(gcomp *gc)
+{
+    const size_t me = gcomp__me(gc), *came = gcomp__bucket_now(gc)->came;
+    const uint8_t *sent = gc->mem.packed, *here = gc->mem.shards;
+    for (size_t w = 0; w < me; w++) {
+        sent += gc->mem.sent[w];
+        here += came[w];
+    }
+    gcomp__need_back(gc, sent, here, came[me]);
 }
 
 /* The lengths of all sums are here. Who cannot read one cannot go on, while the others do. With
@@ -26061,11 +26107,16 @@ static gcomp_result gcomp__finish_stage(gcomp *gc)
         break;
     case GCOMP__SHARDS:
         gcomp__add_shards(gc);
+        gcomp__check_own_shards(gc);
         if (gc->has_lists) gcomp__put_lists(gc);
         break;
     case GCOMP__LISTS: gcomp__check_lists(gc); break;
     case GCOMP__TOTALS: return gc->late_error == GCOMP_OK ? gcomp__take_totals(gc) : gc->late_error;
-    case GCOMP__SUMS: gcomp__check_sums(gc); break;
+    case GCOMP__SUMS:
+        gcomp__check_sums(gc);
+        gcomp__need_back(gc, gc->mem.packed, gcomp__sums_from(gc, gcomp__me(gc)),
+                         b->came[gcomp__me(gc)]);
+        break;
     default: break;
     }
     return GCOMP_OK;
@@ -27051,12 +27102,22 @@ static gcomp_result gcomp__ask_machine(gcomp *gc, gcomp_result result, int *over
             result = gcomp__disagree(gc->node, GCOMP_CHECKSUM_MISMATCH, w, damaged);
             continue;
         }
-        const int status = -(int)gcomp__get32(word + 4);
+        const int status = gcomp__result_of(gcomp__get32(word + 4));
         *over = status || memcmp(word + 8, own + 8, 4);
         if (status) result = gcomp__peer_failed(gc->node, w, status);
         else if (*over) result = gcomp__disagree(gc->node, GCOMP_MISMATCH, w, other_codecs);
     }
+    if (result == GCOMP_OK && memcmp(own, all + (size_t)node->rank * GCOMP__WORD, GCOMP__WORD))
+        result = gcomp__not_back(gc->node, GCOMP_CHECKSUM_MISMATCH);
     return result;
+}
+
+/* Are the first n floats of the machine finite? */
+static int gcomp__machine_finite(const gcomp *gc, size_t n)
+{
+    const gcomp__call call = gcomp__call_in(gc, &gcomp__row_none);
+    const gcomp_input in = gcomp__plain_input((const float *)(void *)gc->floats.at);
+    return gcomp__all_finite(&call, &in, n);
 }
 
 /* The last collective of a step: the mean and the word of the first worker reach the machine. The
@@ -27068,6 +27129,7 @@ static gcomp_result gcomp__tell_machine(gcomp *gc, gcomp_result result, void *co
 {
     static const char lost[] = "node: allreduce of the means failed";
     static const char damaged[] = "node: what its first worker sent with the means arrived damaged";
+    static const char nans[] = "node: the means of its first worker arrived with NaN or Inf";
     const gcomp_comm *node = &gc->desc.node;
     const size_t count = gcomp__tensors(gc), bytes = GCOMP__WORD + count;
     size_t n = 0; /* elements of all tensors that are not skipped: the same on all workers */
@@ -27091,13 +27153,17 @@ static gcomp_result gcomp__tell_machine(gcomp *gc, gcomp_result result, void *co
         int wrong = !gcomp__is_word(gc, word, count);
         for (size_t i = 0; i < count; i++) wrong |= word[12 + i] >= gc->tensors[i].entry_count;
         if (wrong) return gcomp__fail(gc, GCOMP_CHECKSUM_MISMATCH, damaged);
-        result = (gcomp_result)-(int)gcomp__get32(word + 4);
-        if (result != GCOMP_OK) return gcomp__peer_failed(gc, 0, (int)result);
+        const int status = gcomp__result_of(gcomp__get32(word + 4));
+        if (status) return gcomp__peer_failed(gc, 0, status);
+        if (!gcomp__machine_finite(gc, n)) return gcomp__fail(gc, GCOMP_CHECKSUM_MISMATCH, nans);
+        result = GCOMP_OK;
         for (size_t i = 0; i < count; i++) gc->tensors[i].next = word[12 + i];
         gcomp__switch_all(gc);
     }
-    /* on the first worker too: -0 + 0 is 0, and all must have the same bits */
-    if (result == GCOMP_OK) gcomp__copy_gradients(gc, grads, flat, 1);
+    /* on the first worker too: -0 + 0 is 0, and all must have the same bits. With NaN or Inf the
+       first worker keeps the mean that it has */
+    if (result == GCOMP_OK && gcomp__machine_finite(gc, n))
+        gcomp__copy_gradients(gc, grads, flat, 1);
     return result;
 }
 
