@@ -430,7 +430,7 @@
           gcomp_statistics counts bytes on the network: bytes_out, bytes_ring; gcomp_round has sent.
           GCOMP_AGGREGATE_SCATTER, gcomp_shard; gcomp_to_float, gcomp_from_float; comm.allreduce
           may sum halves; fp16 and bf16 may round at random; nvfp4, e3m0, nf4.
-          desc.residual ("bf16", "int8") and gcomp_residual_get.
+          desc.residual ("bf16", "int8"), gcomp_residual_get and gcomp_residual_set.
           powersgd:rank=auto; leadertopk; dct (DeMo); desc.optimizer and gcomp_warning;
           gcomp_outer_step; topk:chunk; desc.decay.
           Ranges are multiples of 128 elements; a tensor that is skipped takes no bytes in sums.
@@ -604,8 +604,8 @@
      feedback, powersgd, randomk, leadertopk, sketch, intsum, dgc, dct) the residual of the tensor
      at work becomes floats, in a buffer that all tensors share: 4 bytes an element of the largest
      such tensor.
-     gcomp_residual_get reads a residual of any kind. A save holds residuals as they are kept, and
-     cannot be loaded with another desc.residual.
+     gcomp_residual_get reads a residual of any kind, gcomp_residual_set writes it. A save holds
+     residuals as they are kept, and cannot be loaded with another desc.residual.
 
    RESIDUALS THAT DECAY
      A commit multiplies residuals by desc.decay: residual <- decay * (p - sent), rounded. With less
@@ -1760,6 +1760,14 @@ GCOMP_API const float *gcomp_residual(const gcomp *gc, size_t tensor);
    `to` is unchanged. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_residual_get(const gcomp *gc, size_t tensor,
                                                           float *to);
+
+/* The residual of a tensor <- from[n]; as bf16 or int8 it is rounded (desc.residual). Each worker
+   has a residual of its own, and may set it alone. Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT (gc or
+   `from` is NULL, or a wrong number), GCOMP_NOT_FINITE if an element is NaN or infinite,
+   GCOMP_FLOAT_MODE, or GCOMP_WRONG_STATE inside a step or if the tensor keeps no residual; on error
+   nothing is changed. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_residual_set(gcomp *gc, size_t tensor,
+                                                          const float *from);
 
 /* Reserves all memory that steps need; no later call allocates. If it is not called, the first step
    reserves. Returns GCOMP_OK, GCOMP_OUT_OF_MEMORY (the object is as before), GCOMP_WRONG_STATE
@@ -23483,6 +23491,7 @@ GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity)
    Outside of steps an object is IDLE. All functions that change what is kept between steps ask for
    that first, so that a step never sees half of a change.
      gcomp_reset     one tensor:  residual and state become 0
+     gcomp_residual_set          the residual becomes what the caller gives, the state stays
      gcomp_restart   all tensors: the same; lists and schedule begin anew; a step under way ends
      gcomp__switch   a tensor goes to another entry of its list, at the end of a commit or in a load
    What a tensor keeps:
@@ -23629,6 +23638,24 @@ GCOMP_API gcomp_result gcomp_reset(gcomp *gc, size_t tensor)
     GCOMP__TRY(gcomp__enter_idle(gc));
     GCOMP__TRY(gcomp__enter(gc, tensor));
     gcomp__forget(gc->tensors + tensor);
+    return GCOMP_OK;
+}
+
+/* All elements are looked at before the first is written. Behind a small residual stay zeros. */
+GCOMP_API gcomp_result gcomp_residual_set(gcomp *gc, size_t tensor, const float *from)
+{
+    GCOMP__TRY(gcomp__enter_idle(gc));
+    GCOMP__TRY(gcomp__enter(gc, tensor));
+    gcomp__slot *slot = gc->tensors + tensor;
+    if (!from) return gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, slot->name, "from is NULL");
+    if (!slot->residual)
+        return gcomp__fail_tensor(gc, GCOMP_WRONG_STATE, slot->name, "it keeps no residual here");
+    for (size_t i = 0; i < slot->n; i++)
+        if (!gcomp__finite(from[i]))
+            return gcomp__fail_tensor(gc, GCOMP_NOT_FINITE, slot->name, "from holds NaN or Inf");
+    uint64_t mode = gcomp__fp_enter();
+    gcomp__pack_part(gc, slot, from, 0, slot->n);
+    gcomp__fp_leave(mode);
     return GCOMP_OK;
 }
 

@@ -5,6 +5,8 @@
 #include "codecs.h"
 #include "test.h"
 
+#include <float.h>
+
 enum { WORLDS = 5, MOST_TENSORS = 3, MOST_ROOM = 3000 };
 
 static const char *const kinds[] = {"fp32", "bf16", "int8"};
@@ -211,6 +213,103 @@ static uint64_t digest(const group *g, size_t w)
         if (gcomp_residual_get(g->gc[w], t, e) == GCOMP_OK) h = fnv(h, e, 4 * g->n[t]);
     }
     return h;
+}
+
+/* ---------------- a residual is set */
+
+/* Sets the residual of tensor 0 from n floats that lie alone in memory: the sanitizers see one float too far. */
+static gcomp_result set_alone(gcomp *gc, const float *from, size_t n)
+{
+    float *alone = (float *)malloc(4 * n);
+    memcpy(alone, from, 4 * n);
+    gcomp_result result = gcomp_residual_set(gc, 0, alone);
+    free(alone);
+    return result;
+}
+
+static void test_a_residual_that_is_set_is_kept_as_its_kind_keeps_it(void)
+{
+    static const size_t sizes[] = {1, 15, 16, 127, 128, 129, 500, 513, 2000};
+    static const float largest[] = {FLT_MAX, 1e-45f, 3.3e38f, 0};
+    static float from[MOST_ROOM], kept[MOST_ROOM], now[MOST_ROOM];
+    for (int k = 0; k < 3; k++)
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+            for (int large = 0; large < 2; large++) {
+                const size_t n[] = {sizes[s]};
+                const char *const codecs[] = {"topk:density=0.1"};
+                const gcomp_desc desc = desc_of(kinds[k], GCOMP_AGGREGATE_AUTO);
+                group g;
+                group_open(&g, 2, &desc, codecs, n, 1);
+                for (size_t i = 0; i < *n; i++) from[i] = large ? (i % 2 ? 1.0f : -1.0f) * largest[i % 4] : gradient_at(0, 1, 0, i);
+                CHECK(set_alone(g.gc[0], from, *n) == GCOMP_OK && gcomp_residual_get(g.gc[0], 0, now) == GCOMP_OK);
+                memcpy(kept, from, 4 * *n);
+                plain_keep(kinds[k], kept, *n);
+                CHECK(!memcmp(now, kept, 4 * *n));
+                group_close(&g);
+            }
+}
+
+/* A step after the residual was set is the step of the worker that it came from. */
+static void test_a_worker_goes_on_with_the_residuals_of_another(void)
+{
+    static float e[MOST_ROOM];
+    const size_t n[] = {900, 2000};
+    const char *const codecs[] = {"topk:density=0.1", "int:bits=4"};
+    for (int k = 0; k < 3; k++) {
+        const gcomp_desc desc = desc_of(kinds[k], GCOMP_AGGREGATE_AUTO);
+        group a, b;
+        group_open(&a, 3, &desc, codecs, n, 2);
+        group_open(&b, 3, &desc, codecs, n, 2);
+        for (uint64_t step = 0; step < 3; step++) {
+            group_fill(&a, step);
+            group_step(&a);
+        }
+        for (size_t w = 0; w < 3; w++) {
+            CHECK(gcomp_restart(b.gc[w], 3) == GCOMP_OK);
+            for (size_t t = 0; t < 2; t++)
+                CHECK(gcomp_residual_get(a.gc[w], t, e) == GCOMP_OK && gcomp_residual_set(b.gc[w], t, e) == GCOMP_OK);
+        }
+        group_fill(&a, 3);
+        group_fill(&b, 3);
+        group_step(&a);
+        group_step(&b);
+        CHECK(all_are(&a, GCOMP_OK) && all_are(&b, GCOMP_OK));
+        for (size_t w = 0; w < 3; w++) CHECK(digest(&a, w) == digest(&b, w));
+        group_close(&a);
+        group_close(&b);
+    }
+}
+
+static void test_a_residual_that_cannot_be_set_is_left_alone(void)
+{
+    static float e[900], now[900];
+    const size_t n[] = {900};
+    const char *const codecs[] = {"topk:density=0.1"};
+    const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (int k = 0; k < 3; k++) {
+        gcomp_desc desc = desc_of(kinds[k], GCOMP_AGGREGATE_AUTO);
+        uint64_t before;
+        group g;
+        group_open(&g, 2, &desc, codecs, n, 1);
+        group_fill(&g, 0);
+        group_step(&g);
+        before = digest(&g, 0);
+        CHECK(gcomp_residual_set(NULL, 0, e) == GCOMP_INVALID_ARGUMENT && gcomp_residual_set(g.gc[0], 1, e) == GCOMP_INVALID_ARGUMENT);
+        CHECK(gcomp_residual_set(g.gc[0], 0, NULL) == GCOMP_INVALID_ARGUMENT && strstr(gcomp_error(g.gc[0]), "tensor 'a': from is NULL"));
+        for (size_t i = 0; i < 3; i++) {
+            e[899] = bad[i];
+            CHECK(gcomp_residual_set(g.gc[0], 0, e) == GCOMP_NOT_FINITE && strstr(gcomp_error(g.gc[0]), "'a'"));
+        }
+        e[899] = 0;
+        CHECK(gcomp_step_begin(g.gc[0], NULL) == GCOMP_OK && gcomp_residual_set(g.gc[0], 0, e) == GCOMP_WRONG_STATE);
+        CHECK(gcomp_step_abort(g.gc[0]) == GCOMP_OK && digest(&g, 0) == before);
+        CHECK(gcomp_residual_set(g.gc[0], 0, e) == GCOMP_OK && gcomp_residual_get(g.gc[0], 0, now) == GCOMP_OK && !memcmp(e, now, sizeof e));
+        group_close(&g);
+        desc.no_error_feedback = 1;
+        group_open(&g, 2, &desc, codecs, n, 1);
+        CHECK(gcomp_residual_set(g.gc[0], 0, e) == GCOMP_WRONG_STATE && strstr(gcomp_error(g.gc[0]), "keeps no residual"));
+        group_close(&g);
+    }
 }
 
 /* ---------------- the same steps with floats */
@@ -1080,6 +1179,9 @@ int main(void)
     RUN(test_residuals_stay_when_codecs_change);
     RUN(test_what_rounding_changes_is_bounded);
     RUN(test_tensors_alone_keep_small_residuals);
+    RUN(test_a_residual_that_is_set_is_kept_as_its_kind_keeps_it);
+    RUN(test_a_worker_goes_on_with_the_residuals_of_another);
+    RUN(test_a_residual_that_cannot_be_set_is_left_alone);
     RUN(test_residuals_decay_whatever_makes_the_mean);
     RUN(test_tensors_alone_decay);
     RUN(test_a_decay_is_checked);
