@@ -272,7 +272,13 @@
      What the workers have not sent yet reaches the weights as the mean of their residuals, sum of
      e / world. That mean is kept when workers leave with gcomp_save, join, or load saves; a worker
      that dies takes its residual with it. If W workers load the saves of V workers, each loads all
-     V saves and takes the mean of the V residuals. While training goes on, between two steps:
+     V saves and takes the mean of the V residuals.
+     If the model has changed since the save (a layer frozen, a head replaced, an embedding grown),
+     call gcomp_load_some on all workers: each tensor takes by its name what fits, and the report
+     says of each other tensor what does not fit and why. Old rows of an embedding that has grown
+     keep their residuals if they are the first rows. Where tensors were renamed or cut, read the
+     residuals with gcomp_residual_get before, and set them with gcomp_residual_set.
+     While training goes on, between two steps:
        one leaves      it calls gcomp_save and sends the bytes to any other worker, which calls
                        gcomp_take_over: e_j <- e_j + e_i
        the rest stay   all call gcomp_regroup with the new rank, world and callbacks:
@@ -413,6 +419,13 @@
        callback that stays gets the wrong user pointer. An allreduce_max that is left out is
        replaced by a gather through allgather, an alltoallv by a gather of all payloads; without
        allreduce_dtypes some codecs are refused.
+     - Each exchange is a step, also one in which all tensors but one are NULL. What belongs to a
+       tensor counts the steps that the tensor takes part in: residuals, check_every, and turns (the
+       leaders of leadertopk, the sums of powersgd:alternate=1). What belongs to the object counts
+       exchanges: gcomp_step_number, the statistics, and the periods and targets of the schedules
+       bytes and error. Who exchanges one tensor at a time gives these schedules the bytes of one
+       exchange as the target, and for `every` a multiple of the number of tensors. Each exchange
+       takes a frame for each bucket, so that one exchange of all tensors is faster.
      - On a fast link, do not compress: make demo prints the break-even for a real model on your
        machine.
 
@@ -431,6 +444,7 @@
           GCOMP_AGGREGATE_SCATTER, gcomp_shard; gcomp_to_float, gcomp_from_float; comm.allreduce
           may sum halves; fp16 and bf16 may round at random; nvfp4, e3m0, nf4.
           desc.residual ("bf16", "int8"), gcomp_residual_get and gcomp_residual_set.
+          gcomp_load_some; saves have version 3, with the names of tensors.
           powersgd:rank=auto; leadertopk; dct (DeMo); desc.optimizer and gcomp_warning;
           gcomp_outer_step; topk:chunk; desc.decay.
           Ranges are multiples of 128 elements; a tensor that is skipped takes no bytes in sums.
@@ -476,10 +490,11 @@
      topk:global=1 (gTop-k) applies only the k largest elements of the mean, so no more than k come
      back; what a worker sent for other places stays in its residual. Without alltoallv
      topk:global=1 gathers, with the same bits. Outside of steps topk:global=1 is topk.
-     leadertopk sends the places of one worker, another one in each step, and sums the values of all
-     there: what a worker brings to the sums does not grow with the workers. It needs nothing but
-     allreduce. A worker that finds the list of places damaged makes the second sum NaN, so that no
-     worker commits: it returns the error of the list, the others return GCOMP_NOT_FINITE.
+     leadertopk sends the places of one worker, another one in each step of a tensor, and sums the
+     values of all there: what a worker brings to the sums does not grow with the workers. It needs
+     nothing but allreduce. A worker that finds the list of places damaged makes the second sum NaN,
+     so that no worker commits: it returns the error of the list, the others return
+     GCOMP_NOT_FINITE.
      If you drive the step yourself and can carry out GCOMP_ALLTOALL, say so with
      GCOMP_AGGREGATE_SHARDS.
      Block payloads go in two shots, by AUTO from 3 workers on, where there is comm.alltoallv, or
@@ -605,7 +620,8 @@
      at work becomes floats, in a buffer that all tensors share: 4 bytes an element of the largest
      such tensor.
      gcomp_residual_get reads a residual of any kind, gcomp_residual_set writes it. A save holds
-     residuals as they are kept, and cannot be loaded with another desc.residual.
+     residuals as they are kept. With another desc.residual gcomp_load refuses it, and
+     gcomp_load_some rounds.
 
    RESIDUALS THAT DECAY
      A commit multiplies residuals by desc.decay: residual <- decay * (p - sent), rounded. With less
@@ -1071,14 +1087,14 @@
    u > 0 too. (Where the bit was 0, element i + 32 must have u > 0.) A tree of 32 is made of a tree
    of 16 in the same way, and that of a tree of 8. Elements behind the last one have u = 0.
 
-   SAVED STATE, version 2, written by gcomp_save. Numbers are little endian. T is the number of
+   SAVED STATE, version 3, written by gcomp_save. Numbers are little endian. T is the number of
    tensors, which stand in the order in which they were added. Floats and doubles are finite, unless
    the text says otherwise. An entry is the place of a codec in its list, 0 the first.
-     | header | T digests and entries | schedule | floats of each tensor | rank 0's | CRC-32C |
-     0        52                      52 + 8T                                       bytes - 4
+     | header | T records | schedule | floats of each tensor | rank 0's | CRC-32C |
+     0        60          60 + R                                        bytes - 4
      offset size
       0     4   magic 'G' 'C' 'M' 'S'
-      4     4   version, 2
+      4     4   version, 3
       8     8   bytes of the whole save
      16     8   number of the next step
      24     8   seed
@@ -1089,10 +1105,18 @@
      44     4   T
      48     4   CRC-32C of the number of the schedule's rule (0: no schedule, 1 warmup, 2 accordion,
                 3 bytes, 4 error) and its 6 parameters (8 bytes each)
-     52    8T   for each tensor 4 bytes with the CRC-32C of its name with a final 0, rows, cols and
-                stack (8 bytes each), the CRC-32C of the texts of the codecs of its list without
-                final 0 (8 bytes), and how it keeps its residual (8 bytes): 0 none, 1 fp32, 2 bf16,
-                3 int8; then 4 bytes with its entry
+     52     8   R, the bytes of all records
+     60     R   for each tensor a record, with its name and the text of its codecs. Offsets in it:
+                   0     8   bytes of the name, N
+                   8     8   bytes of the text of its codecs, C
+                  16    24   rows, cols and stack, 8 bytes each, none 0; a vector has cols 1
+                  40     8   floats of the longest state of a codec of its list
+                  48     8   the steps that it took part in
+                  56     4   how it keeps its residual: 0 none, 1 fp32, 2 bf16, 3 int8
+                  60     4   its entry
+                  64     N   the name, with a final 0 and no other
+                64+N     C   the codecs of its list with bars between them, as gcomp_codec_format
+                             writes each, with a final 0 and no other
       .    16   only with a schedule, 4 bytes each: the entry of all tensors with a list (0 if each
                 tensor has its own); 1 if a step was committed, else 0, and then zeros follow; the
                 epoch of that step; the last learning rate above 0 that this worker was told, a
@@ -1647,9 +1671,9 @@ typedef struct gcomp_desc {
     gcomp_aggregate aggregate;  /* how payloads become a mean; equal on all workers */
     size_t bucket_bytes;        /* bytes of gradient (4 an element) in a bucket; equal on all
                                    workers; 0: one bucket. See OVERLAP */
-    uint32_t check_every;       /* workers compare a digest of their means every so many steps, and
-                                   return GCOMP_DIVERGED if it differs; 0: never. Means that are
-                                   scattered are not compared */
+    uint32_t check_every;       /* workers compare a digest of the means of a tensor in each so many
+                                   of its steps, and return GCOMP_DIVERGED if it differs; 0: never.
+                                   Means that are scattered are not compared */
     gcomp_isa isa;
     gcomp_allocator allocator;  /* all zero: malloc and free */
     gcomp_parallel parallel;
@@ -2000,8 +2024,8 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_exchange_any(gcomp *gc, void *const
 GCOMP_API size_t gcomp_save_size(const gcomp *gc);
 
 /* Writes what this worker must not lose: the step's number, residuals, momenta, warm starts,
-   codecs that a schedule has chosen and what it knows, and digests of what must be equal when it is
-   loaded (>>format has it byte by byte). Call it on all workers: each has its own save. A step
+   codecs that a schedule has chosen and what it knows, and the names, shapes and codecs of all
+   tensors (>>format has it byte by byte). Call it on all workers: each has its own save. A step
    under way is not in it, and neither are statistics. Changes nothing.
      save[capacity]  out  gcomp_save_size bytes suffice
      *length         out  bytes written; unchanged on error
@@ -2012,7 +2036,7 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_save(gcomp *gc, void *save, size_t 
                                                   size_t *length);
 
 /* Goes on from saves, in an object that was opened with the same seed and schedule and has the same
-   tensors and codecs. Call it on all workers. Give
+   tensors and codecs, in the same order. Call it on all workers. Give
      one save      of this rank and of as many workers as now: the steps that follow have the same
                    bits as those after gcomp_save
      V saves       of all ranks, in order of ranks, where there are V workers now: the same
@@ -2022,10 +2046,40 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_save(gcomp *gc, void *save, size_t 
    save is wrong. Saves of any bytes and lengths may be given. Returns GCOMP_OK,
    GCOMP_INVALID_ARGUMENT, GCOMP_WRONG_STATE inside a step, GCOMP_NOT_A_SAVE,
    GCOMP_UNSUPPORTED_VERSION, GCOMP_TRUNCATED, GCOMP_TRAILING_BYTES, GCOMP_CHECKSUM_MISMATCH,
-   GCOMP_CORRUPT, or GCOMP_SAVE_MISMATCH: the saves are of other tensors, codecs, schedule or seed,
-   or are not those of all ranks of one step, in order. */
+   GCOMP_CORRUPT, or GCOMP_SAVE_MISMATCH: the saves are of other tensors, codecs, schedule or seed
+   (gcomp_error names the first that differs, and both values), or are not those of all ranks of one
+   step, in order. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_load(gcomp *gc, const void *const *saves,
                                                   const size_t *lengths, size_t count);
+
+/* gcomp_load for a model that has changed: a layer is frozen, a head replaced, an embedding grown.
+   Tensors are found by their names, in any order. Call it on all workers, in objects that were
+   opened with the same seed and schedule; saves are given as to gcomp_load. A tensor takes
+     its residual  if rows are as long as they were. Where it has more rows than in the save, the
+                   first rows take what is there, and the others begin with zeros. Another codec
+                   goes on with the residual; another desc.residual rounds it
+     its state     (momentum, warm start) if shape and codecs are the same
+   and begins with zeros otherwise. A tensor that only the save has is left out. Step number and
+   codecs of a schedule are those of the save. If anything differs, the schedule's measurements
+   begin anew.
+     report   out  a line for each tensor of which not all was taken: how it differs, with both
+                   values, and what became of it. What fits is written, always ended by 0 if
+                   capacity > 0; may be NULL with capacity 0. Unchanged if saves are refused, but
+                   for a 0 at its beginning
+     *length  out  bytes of the whole report without the final 0; 0: all was taken. May be NULL;
+                   unchanged on error
+         head: it is 5 x 64 there, 10 x 32 here: it begins empty
+         words: it is 1000 x 64 there, 1200 x 64 here: the residual of the first 1000 rows is taken,
+         all else begins empty                                            (one line, as each is)
+         fc2: its codec is topk there, sign here: its residual is taken
+         fc3: the save does not have it: it begins empty
+         conv1: only the save has it: it is left out
+   Returns as gcomp_load, but GCOMP_SAVE_MISMATCH for other tensors or codecs; on error nothing is
+   changed. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_load_some(gcomp *gc, const void *const *saves,
+                                                       const size_t *lengths, size_t count,
+                                                       char *report, size_t capacity,
+                                                       size_t *length);
 
 /* Adds what a worker that leaves has not sent to what this worker has not sent:
      residual <- residual + saved residual, and momentum likewise
@@ -3653,7 +3707,7 @@ typedef struct gcomp__work {
     float part;        /* 1 / world: contributions are multiplied by it before the sum */
     size_t world;
     uint32_t epoch;    /* of the step, as the user counts epochs */
-    int odd, leads;    /* see GCOMP__TURNS; 1: the rank is the number of the step modulo world */
+    int odd, leads;    /* see GCOMP__TURNS; 1: the tensor's steps modulo world are the rank */
     float *state;      /* lives from step to step; only commit writes it */
     float *local;      /* the row's scratch, lives for this step */
     float *sums[3];    /* of each round: this worker's contribution, then the sum over all workers;
@@ -17407,7 +17461,8 @@ GCOMP__SHARED void gcomp__nothing_sent(const gcomp__work *work)
    another one in each step; the values there of all workers are summed. CLT-k of ScaleCom: Chen et
    al., NeurIPS 2020; LGC, Abrahamyan, Chen, Bekoulis, Deligiannis, 2021, builds on it.
 
-     leader    the worker whose rank is the number of the step modulo world
+     leader    the worker whose rank is the number of the tensor's steps modulo world: all lead in
+               turn, also where each step skips some tensors
      round 0   the leader's list: the indices of its k elements of largest |p|, as topk chooses
                them. The other workers add zeros, so that the sum is the list
      round 1   part * p of the elements in the list, summed: k floats
@@ -21295,6 +21350,7 @@ static size_t gcomp__control(const gcomp__schedule *s, gcomp__pace *pace, double
      setup    until a tensor is added, or gcomp_regroup changes the workers
      list     until a tensor goes to another entry of its list of codecs
      history  from step to step; gcomp_save writes these
+     load     while a save is checked and taken
      step     from gcomp_step_begin to the commit, the abort or the error
      bucket   while one bucket is encoded and communicated
      round    while the requests of one round are under way
@@ -21330,6 +21386,15 @@ typedef struct gcomp__entry {
     unsigned flags;
     const char *why; /* why this is not the codec that was named; NULL: it is */
 } gcomp__entry;
+
+/* What a save has for a tensor of the object, see >>load. */
+typedef struct gcomp__found {
+    size_t record; /* bytes in front of its record; 0: the save has no tensor of this name */
+    size_t floats; /* bytes in front of its residual and state */
+    size_t n;      /* elements of the residual that can be taken */
+    int codecs;    /* 1: it has the same codecs */
+    int state;     /* 1: its state can be taken */
+} gcomp__found;
 
 /* One tensor. */
 typedef struct gcomp__slot {
@@ -21370,6 +21435,9 @@ typedef struct gcomp__slot {
     size_t at_own, at_cut, at_acc; /* in mem.own, mem.cut, mem.acc */
     /* history */
     double norm;         /* accordion: |D'| of the epoch before */
+    uint64_t steps;      /* committed with it; gcomp_restart gives all tensors the step's number */
+    /* load */
+    gcomp__found found;  /* what the save that was checked last has for it */
     /* step */
     void *grad;          /* the caller's gradient; NULL: skipped, or not known yet */
     int ready;           /* 1: gcomp_step_ready was called */
@@ -23679,6 +23747,7 @@ GCOMP_API gcomp_result gcomp_restart(gcomp *gc, uint64_t step)
     for (size_t i = 0; i < gcomp__tensors(gc); i++) {
         gcomp__forget(gc->tensors + i);
         gc->tensors[i].next = 0;
+        gc->tensors[i].steps = step;
     }
     gcomp__switch_all(gc);
     gcomp__begin_pace(gc, 0, 0, 0, 0);
@@ -25780,7 +25849,7 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
     work.world = gcomp__workers(gc);
     work.epoch = gc->epoch;
     work.odd = gcomp__is_odd(slot);
-    work.leads = gc->step % gcomp__workers(gc) == gcomp__me(gc);
+    work.leads = slot->steps % gcomp__workers(gc) == gcomp__me(gc);
     work.state = slot->state;
     work.local = gc->mem.local + slot->at_local;
     for (int round = 0; round < 3; round++) work.sums[round] = gcomp__sum_at(gc, slot, round);
@@ -26751,8 +26820,7 @@ GCOMP_API gcomp_result gcomp_step_commit(gcomp *gc)
     if (!gcomp__mode_fits()) return gcomp__fail_plainly(gc, GCOMP_FLOAT_MODE);
     double from = gcomp__now(gc);
     uint64_t mode = gcomp__fp_enter();
-    /* means go into a digest */
-    int check = gc->desc.check_every && (gc->step + 1) % gc->desc.check_every == 0;
+    const uint32_t every = gc->desc.check_every;
     gc->mean_digest = 0;
     gcomp__close_epoch(gc);
     /* the last bucket has the first tensors: so tensors come in the order in which they were
@@ -26761,8 +26829,11 @@ GCOMP_API gcomp_result gcomp_step_commit(gcomp *gc)
         const gcomp__bucket *b = gcomp__bucket_now(gc);
         for (size_t w = 0; w < gcomp__workers(gc) && gc->mem.cursors; w++)
             gc->mem.cursors[w] = gc->mem.places[w] = 0;
-        for (size_t i = b->first; i < b->end; i++)
-            if (gc->tensors[i].grad) gcomp__commit_slot(gc, gc->tensors + i, check);
+        for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
+            if (!slot->grad) continue;
+            slot->steps++; /* each so many of its steps, its mean goes into the digest */
+            gcomp__commit_slot(gc, slot, every && slot->steps % every == 0);
+        }
     }
     gc->current = 0;
     if (gc->desc.measure) {
@@ -27295,11 +27366,11 @@ GCOMP_API gcomp_result gcomp_exchange_any(gcomp *gc, void *const *grads, const g
 /* ------------------------------------------------------------------------------------------------
    >>save - all state as bytes
 
-     0        52               pace             floats                       lead           end - 4
-     | header | 8 bytes a      | what the       | each tensor: residual,     | what the     | CRC |
-     |        | tensor: digest,| schedule knows | state, zeros up to         | schedule     | -32C|
-     |        | entry          | on all workers | state_room                 | knows on     |     |
-     |        |                | (16 bytes)     |                            | rank 0       |     |
+     0        60               pace             floats                       lead           end - 4
+     | header | a record of    | what the       | each tensor: residual,     | what the     | CRC |
+     |        | each tensor:   | schedule knows | state, zeros up to         | schedule     | -32C|
+     |        | name, shape,   | on all workers | state_room                 | knows on     |     |
+     |        | codecs, entry  | (16 bytes)     |                            | rank 0       |     |
    All words are little-endian. A save has the same length whatever entries the tensors are at, so
    that gcomp_save_size does not change. Sums within the machine (gc->node) hold no state.
    A save is written between steps only, so that no bucket, round or payload is in it. What is in it
@@ -27317,9 +27388,27 @@ enum {
     GCOMP__SAVE_MEANS = 40, /* mean_digest */
     GCOMP__SAVE_TENSORS = 44,
     GCOMP__SAVE_SCHEDULE = 48,
-    GCOMP__SAVE_HEADER = 52, /* bytes */
-    GCOMP__SAVE_PACE = 16    /* bytes: entry, begun, epoch, learning rate */
+    GCOMP__SAVE_RECORDS = 52, /* 64 bit: bytes of all records */
+    GCOMP__SAVE_HEADER = 60,  /* bytes */
+    GCOMP__SAVE_PACE = 16,    /* bytes: entry, begun, epoch, learning rate */
+    GCOMP__SAVE_NUMBER = 3    /* the version of saves that this library writes and reads */
 };
+
+/* Places in the record of a tensor, all 64 bit but the last two. Name and codecs follow, each with
+   a final 0. */
+enum {
+    GCOMP__RECORD_NAME = 0,   /* bytes of the name */
+    GCOMP__RECORD_CODECS = 8, /* bytes of the text of its codecs */
+    GCOMP__RECORD_ROWS = 16,
+    GCOMP__RECORD_COLS = 24,
+    GCOMP__RECORD_STACK = 32,
+    GCOMP__RECORD_STATE = 40, /* floats: state_room */
+    GCOMP__RECORD_STEPS = 48,
+    GCOMP__RECORD_KEEPS = 56, /* 0 for no residual, else 1 and how it is stored */
+    GCOMP__RECORD_ENTRY = 60,
+    GCOMP__RECORD = 64 /* bytes */
+};
+enum { GCOMP__CODECS_TEXT = 256 * GCOMP__ENTRIES }; /* bytes of the text of a list, at most */
 
 /* A pass over a part of a save: one function visits the fields, and `mode` says what it does. So
    the order of fields is written down once. */
@@ -27424,61 +27513,91 @@ static void gcomp__pass_lead(gcomp *gc, gcomp__pass *p)
     }
 }
 
-/* Where the parts of a save begin, in bytes: these three go from left to right in the drawing. */
-static size_t gcomp__save_pace_at(const gcomp *gc)
+/* The codecs of a tensor with bars between them, as in desc.codec: "int|int:bits=4". Returns the
+   bytes with the final 0. text: room for GCOMP__CODECS_TEXT bytes, or NULL. */
+static size_t gcomp__codecs_of(const gcomp__slot *slot, char *text)
 {
-    return GCOMP__SAVE_HEADER + 8 * gcomp__tensors(gc);
+    char one[256];
+    gcomp__text t = gcomp__text_in(text, GCOMP__CODECS_TEXT);
+    for (size_t e = 0; e < slot->entry_count; e++) {
+        const gcomp_codec *codec = slot->entries ? &slot->entries[e].codec : &slot->codec;
+        (void)gcomp_codec_format(codec, one, sizeof one);
+        gcomp__say_with(&t, e ? "|%s" : "%s", one);
+    }
+    return t.length + 1;
 }
 
-static size_t gcomp__save_floats_at(const gcomp *gc)
+/* Bytes of the records of all tensors. */
+static size_t gcomp__records_bytes(const gcomp *gc)
 {
-    return gcomp__save_pace_at(gc) + (gc->schedule.rule < 0 ? 0 : GCOMP__SAVE_PACE);
-}
-
-/* Bytes of a tensor's residual in a save. It ends there with its last element. */
-static size_t gcomp__saved_bytes(const gcomp__slot *slot)
-{
-    const size_t n = slot->residual ? slot->n : 0;
-    return slot->stored == GCOMP__FLOATS    ? 4 * n
-           : slot->stored == GCOMP__BFLOATS ? 2 * n
-                                            : n + 4 * gcomp__ceil_div(n, GCOMP__BYTES_BLOCK);
-}
-
-static size_t gcomp__save_lead_at(const gcomp *gc)
-{
-    size_t at = gcomp__save_floats_at(gc);
-    /* behind residual and state of each tensor, with room for its longest state */
+    size_t bytes = 0;
     for (const gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++)
-        at += gcomp__saved_bytes(slot) + 4 * slot->state_room;
-    return at;
+        bytes += GCOMP__RECORD + slot->name_bytes + gcomp__codecs_of(slot, NULL);
+    return bytes;
 }
 
-/* Bytes of a save of this rank.
-   Only rank 0 has the last part, so its saves are longer than those of others. */
-static size_t gcomp__save_bytes(const gcomp *gc, uint32_t rank)
+/* How a tensor keeps its residual on this worker, as saves tell it. */
+static unsigned gcomp__keeps_now(const gcomp__slot *slot)
+{
+    return slot->residual ? 1 + slot->stored : 0;
+}
+
+/* Bytes of a residual of n elements in a save. It ends there with its last element. */
+static size_t gcomp__saved_bytes(unsigned keeps, size_t n)
+{
+    if (!keeps) return 0;
+    if (keeps - 1 == GCOMP__FLOATS) return gcomp__times(n, 4);
+    if (keeps - 1 == GCOMP__BFLOATS) return gcomp__times(n, 2);
+    return gcomp__plus(n, gcomp__times(gcomp__ceil_div(n, GCOMP__BYTES_BLOCK), 4));
+}
+
+/* Bytes of what the schedule knows on rank 0 alone; 0 for other ranks. */
+static size_t gcomp__lead_bytes(const gcomp *gc, uint32_t rank)
 {
     gcomp__pass p = gcomp__pass_over(GCOMP__COUNT_BYTES, NULL);
     if (!rank && !gc->desc.node.rank) gcomp__pass_lead((gcomp *)(uintptr_t)gc, &p);
-    return gcomp__save_lead_at(gc) + p.bytes + 4;
+    return p.bytes;
 }
 
+/* Where the part behind the records begins, and where the floats behind that part begin. */
+static size_t gcomp__save_pace_at(const uint8_t *s)
+{
+    return GCOMP__SAVE_HEADER + (size_t)gcomp__get64(s + GCOMP__SAVE_RECORDS);
+}
+
+static size_t gcomp__save_floats_at(const gcomp *gc, const uint8_t *s)
+{
+    return gcomp__save_pace_at(s) + (gc->schedule.rule < 0 ? 0 : GCOMP__SAVE_PACE);
+}
+
+/* Only rank 0 has the last part, so its saves are longer than those of others. */
 GCOMP_API size_t gcomp_save_size(const gcomp *gc)
 {
-    return gc ? gcomp__save_bytes(gc, (uint32_t)gc->desc.comm.rank) : 0;
+    if (!gc) return 0;
+    size_t bytes = GCOMP__SAVE_HEADER + gcomp__records_bytes(gc) +
+                   (gc->schedule.rule < 0 ? 0 : GCOMP__SAVE_PACE);
+    for (const gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++)
+        bytes += gcomp__saved_bytes(gcomp__keeps_now(slot), slot->n) + 4 * slot->state_room;
+    return bytes + gcomp__lead_bytes(gc, (uint32_t)gc->desc.comm.rank) + 4;
 }
 
-/* What a tensor must share with one that it takes state from.
-   With another codec, shape or name the floats of a save would mean something else. keeps: 0 for no
-   residual, else 1 and how it is stored. */
-static uint32_t gcomp__digest_with(const gcomp *gc, const gcomp__slot *slot, unsigned keeps)
+/* Writes the record of a tensor; returns the place behind it. Not inlined: its frame is large. */
+GCOMP__NOINLINE uint8_t *gcomp__put_record(const gcomp__slot *slot, uint8_t *to)
 {
-    uint32_t crc = gcomp__crc_number(gc, gcomp__crc_shape(gc, 0, slot), slot->codecs_digest);
-    return gcomp__crc_number(gc, crc, keeps);
-}
-
-static uint32_t gcomp__slot_digest(const gcomp *gc, const gcomp__slot *slot)
-{
-    return gcomp__digest_with(gc, slot, slot->residual ? 1 + slot->stored : 0);
+    char codecs[GCOMP__CODECS_TEXT];
+    const size_t codecs_bytes = gcomp__codecs_of(slot, codecs);
+    gcomp__put64(to + GCOMP__RECORD_NAME, slot->name_bytes);
+    gcomp__put64(to + GCOMP__RECORD_CODECS, codecs_bytes);
+    gcomp__put64(to + GCOMP__RECORD_ROWS, slot->rows);
+    gcomp__put64(to + GCOMP__RECORD_COLS, slot->cols);
+    gcomp__put64(to + GCOMP__RECORD_STACK, slot->stack);
+    gcomp__put64(to + GCOMP__RECORD_STATE, slot->state_room);
+    gcomp__put64(to + GCOMP__RECORD_STEPS, slot->steps);
+    gcomp__put32(to + GCOMP__RECORD_KEEPS, gcomp__keeps_now(slot));
+    gcomp__put32(to + GCOMP__RECORD_ENTRY, (uint32_t)slot->entry);
+    memcpy(to + GCOMP__RECORD, slot->name, slot->name_bytes);
+    memcpy(to + GCOMP__RECORD + slot->name_bytes, codecs, codecs_bytes);
+    return to + GCOMP__RECORD + slot->name_bytes + codecs_bytes;
 }
 
 /* Writes n floats, little-endian; returns the place behind them. */
@@ -27504,7 +27623,7 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
     if (capacity < bytes)
         return gcomp__fail(gc, GCOMP_DST_TOO_SMALL, "a save takes gcomp_save_size bytes");
     memcpy(s, "GCMS", 4); /* magic; payloads have "GCMP" */
-    gcomp__put32(s + GCOMP__SAVE_VERSION, 2);
+    gcomp__put32(s + GCOMP__SAVE_VERSION, GCOMP__SAVE_NUMBER);
     gcomp__put64(s + GCOMP__SAVE_BYTES, bytes);
     gcomp__put64(s + GCOMP__SAVE_STEP, gc->step);
     gcomp__put64(s + GCOMP__SAVE_SEED, gc->desc.seed);
@@ -27513,7 +27632,9 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
     gcomp__put32(s + GCOMP__SAVE_MEANS, gc->mean_digest);
     gcomp__put32(s + GCOMP__SAVE_TENSORS, (uint32_t)gcomp__tensors(gc));
     gcomp__put32(s + GCOMP__SAVE_SCHEDULE, gcomp__crc_schedule(gc, 0));
-    uint8_t *at = s + gcomp__save_pace_at(gc);
+    gcomp__put64(s + GCOMP__SAVE_RECORDS, gcomp__records_bytes(gc));
+    uint8_t *at = s + GCOMP__SAVE_HEADER;
+    for (size_t i = 0; i < gcomp__tensors(gc); i++) at = gcomp__put_record(gc->tensors + i, at);
     if (gc->schedule.rule >= 0) { /* what all workers know of the schedule */
         gcomp__put32(at, (uint32_t)gc->pace.entry);
         gcomp__put32(at + 4, (uint32_t)gc->pace.begun);
@@ -27525,14 +27646,12 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
         const gcomp__slot *slot = gc->tensors + i;
         /* bytes behind the state of the codec in use, for which another entry would have a use */
         const size_t spare = 4 * (slot->state_room - slot->state_floats);
-        uint8_t *about = s + GCOMP__SAVE_HEADER + 8 * i; /* digest and entry */
-        gcomp__put32(about, gcomp__slot_digest(gc, slot));
-        gcomp__put32(about + 4, (uint32_t)slot->entry);
         if (slot->residual && !slot->stored) {
             at = gcomp__put_floats(at, (const float *)slot->residual, slot->n);
         } else if (slot->residual) { /* its bytes in memory are those of a save */
-            memcpy(at, slot->residual, gcomp__saved_bytes(slot));
-            at += gcomp__saved_bytes(slot);
+            const size_t small = gcomp__saved_bytes(gcomp__keeps_now(slot), slot->n);
+            memcpy(at, slot->residual, small);
+            at += small;
         }
         if (slot->state) at = gcomp__put_floats(at, slot->state, slot->state_floats);
         memset(at, 0, spare);
@@ -27551,13 +27670,16 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
    The checksum of a save finds accidents, not malice: whoever computed it may have written
    anything. So all values are checked before any is taken.
      gcomp_load        all state of this rank; or the mean of the states of all, for a new world
+     gcomp_load_some   the same as far as it fits: the save may be of other tensors
      gcomp_join        (>>workers) what all workers share, and no residual
      gcomp_take_over   (>>workers) adds the residual of a worker that leaves
    Checks come in this order, and each trusts what those before have found:
      frame of the save   magic, version, length, CRC-32C        NOT_A_SAVE, TRUNCATED, ...
-     whose it is         tensors, seed, schedule, digests       SAVE_MISMATCH
+     whose it is         seed, schedule                         SAVE_MISMATCH
+     its records         room, sizes; names, shapes, codecs     CORRUPT, SAVE_MISMATCH
      its shape           rank below world, length               CORRUPT
-     its values          schedule, then all floats              CORRUPT
+     its values          schedule, then all floats to be taken  CORRUPT
+   The records say for each tensor of the object what can be taken of it: slot->found.
    ---------------------------------------------------------------------------------------------- */
 
 /* "save 2: sentence", or if a tensor is at fault "save 2, tensor 'fc1': sentence" */
@@ -27567,6 +27689,14 @@ static gcomp_result gcomp__fail_save(gcomp *gc, gcomp_result result, size_t w,
     if (slot)
         return gcomp__fail_with(gc, result, "save %u, %t: %s", (uint64_t)w, slot->name, sentence);
     return gcomp__fail_with(gc, result, "save %u: %s", (uint64_t)w, sentence);
+}
+
+/* "save 2: it is of step 7, and not of 6" */
+static gcomp_result gcomp__fail_number(gcomp *gc, size_t w, const char *what, uint64_t there,
+                                       uint64_t here)
+{
+    return gcomp__fail_with(gc, GCOMP_SAVE_MISMATCH, "save %u: it is of %s %u, and not of %u",
+                            (uint64_t)w, what, there, here);
 }
 
 /* Is it a whole save?
@@ -27579,9 +27709,11 @@ static gcomp_result gcomp__check_save_frame(gcomp *gc, size_t w, const uint8_t *
                                 "it does not begin like a saved state");
     if (length < GCOMP__SAVE_HEADER + 4)
         return gcomp__fail_save(gc, GCOMP_TRUNCATED, w, NULL, "it ends before its content");
-    if (gcomp__get32(s + GCOMP__SAVE_VERSION) != 2)
-        return gcomp__fail_save(gc, GCOMP_UNSUPPORTED_VERSION, w, NULL,
-                                "it is of a version this library does not know");
+    const uint32_t version = gcomp__get32(s + GCOMP__SAVE_VERSION);
+    if (version != GCOMP__SAVE_NUMBER)
+        return gcomp__fail_with(gc, GCOMP_UNSUPPORTED_VERSION,
+                                "save %u: it has version %u, and this library reads version %u",
+                                (uint64_t)w, (uint64_t)version, (uint64_t)GCOMP__SAVE_NUMBER);
     if (gcomp__get64(s + GCOMP__SAVE_BYTES) > length)
         return gcomp__fail_save(gc, GCOMP_TRUNCATED, w, NULL, "it ends before its content");
     if (gcomp__get64(s + GCOMP__SAVE_BYTES) < length)
@@ -27591,43 +27723,200 @@ static gcomp_result gcomp__check_save_frame(gcomp *gc, size_t w, const uint8_t *
     return GCOMP_OK;
 }
 
-/* The entry that a tensor has in a save. */
-static size_t gcomp__saved_entry(const uint8_t *s, size_t tensor)
+/* ---------------- records: what a save holds, by name */
+
+typedef struct gcomp__record {
+    const char *name, *codecs;
+    size_t rows, cols, stack, n;
+    size_t state;    /* floats of its state, with room for every codec of its list */
+    uint64_t steps;
+    unsigned keeps;  /* see gcomp__keeps_now */
+    size_t entry;
+    size_t bytes;    /* of the record */
+    size_t residual; /* bytes of its residual */
+} gcomp__record;
+
+/* A number of 64 bits; SIZE_MAX if it is larger. */
+static size_t gcomp__get_size(const uint8_t *b)
 {
-    return gcomp__get32(s + GCOMP__SAVE_HEADER + 8 * tensor + 4);
+    const uint64_t v = gcomp__get64(b);
+    return (uint64_t)(size_t)v == v ? (size_t)v : SIZE_MAX;
 }
 
-/* Could the schedule be in this state? The save has the right length.
+/* A text of so many bytes, which ends with the only 0 in it; NULL: it is none. */
+static const char *gcomp__record_text(const uint8_t *at, size_t bytes)
+{
+    const uint8_t *end = bytes ? (const uint8_t *)memchr(at, 0, bytes) : NULL;
+    return end && end == at + bytes - 1 ? (const char *)at : NULL;
+}
+
+/* Reads a record, in front of which nothing is known; 0 if it is none. room: the bytes from `at` on
+   that records may have. Sizes that are too large become SIZE_MAX, and fit nothing. */
+static int gcomp__read_record(gcomp__record *r, const uint8_t *at, size_t room)
+{
+    if (room < GCOMP__RECORD) return 0;
+    const size_t name = gcomp__get_size(at + GCOMP__RECORD_NAME);
+    const size_t codecs = gcomp__get_size(at + GCOMP__RECORD_CODECS);
+    room -= GCOMP__RECORD;
+    if (name > room || codecs > room - name) return 0;
+    r->name = gcomp__record_text(at + GCOMP__RECORD, name);
+    r->codecs = gcomp__record_text(at + GCOMP__RECORD + name, codecs);
+    r->rows = gcomp__get_size(at + GCOMP__RECORD_ROWS);
+    r->cols = gcomp__get_size(at + GCOMP__RECORD_COLS);
+    r->stack = gcomp__get_size(at + GCOMP__RECORD_STACK);
+    r->n = gcomp__times(gcomp__times(r->rows, r->cols), r->stack);
+    r->state = gcomp__get_size(at + GCOMP__RECORD_STATE);
+    r->steps = gcomp__get64(at + GCOMP__RECORD_STEPS);
+    r->keeps = gcomp__get32(at + GCOMP__RECORD_KEEPS);
+    r->entry = gcomp__get32(at + GCOMP__RECORD_ENTRY);
+    r->bytes = GCOMP__RECORD + name + codecs;
+    r->residual = gcomp__saved_bytes(r->keeps, r->n);
+    return r->name && r->codecs && r->n && r->n < SIZE_MAX && r->keeps <= 1 + GCOMP__BYTES;
+}
+
+/* The record of a tensor that was found in a checked save. */
+static gcomp__record gcomp__record_of(const gcomp__slot *slot, const uint8_t *s)
+{
+    gcomp__record r;
+    (void)gcomp__read_record(&r, s + slot->found.record, gcomp__save_pace_at(s));
+    return r;
+}
+
+/* "3 x 10 x 20": a stack of 3 matrices */
+static void gcomp__say_shape(gcomp__text *t, size_t rows, size_t cols, size_t stack)
+{
+    if (stack > 1) gcomp__say_with(t, "%u x ", (uint64_t)stack);
+    gcomp__say_number(t, rows);
+    if (cols > 1) gcomp__say_with(t, " x %u", (uint64_t)cols);
+}
+
+/* Finds what can be taken of a record for this tensor, and says how the two differ, first shapes,
+   then codecs, then residuals. Nothing is said if all is alike.
+     residual   rows of the same length; where the tensor has more rows now, those that it had stay
+                the first. Another codec, or another way to keep residuals, goes on with it
+     state      shape and codecs are the same */
+GCOMP__NOINLINE gcomp__found gcomp__compare_record(const gcomp__slot *slot, const gcomp__record *r,
+                                                   gcomp__text *why)
+{
+    static const char *const kept[] = {"not kept", "fp32", "bf16", "int8"};
+    char codecs[GCOMP__CODECS_TEXT];
+    const unsigned keeps = gcomp__keeps_now(slot);
+    const int rows_alike = r->cols == slot->cols && r->stack == slot->stack;
+    const int alike = rows_alike && r->rows == slot->rows;
+    gcomp__found found;
+    memset(&found, 0, sizeof found);
+    (void)gcomp__codecs_of(slot, codecs);
+    found.codecs = !strcmp(codecs, r->codecs);
+    found.state = alike && found.codecs && r->state == slot->state_room;
+    if (keeps && r->keeps && (alike || (rows_alike && r->stack == 1 && r->rows < slot->rows)))
+        found.n = r->n;
+    if (!alike) {
+        gcomp__say(why, "it is ");
+        gcomp__say_shape(why, r->rows, r->cols, r->stack);
+        gcomp__say(why, " there, ");
+        gcomp__say_shape(why, slot->rows, slot->cols, slot->stack);
+        gcomp__say(why, " here");
+    } else if (!found.codecs) {
+        gcomp__say_with(why, "its codec is %s there, %s here", r->codecs, codecs);
+    } else if (keeps != r->keeps) {
+        gcomp__say_with(why, "its residual is %s there, %s here", kept[r->keeps], kept[keeps]);
+    } else if (!found.state) {
+        gcomp__say_with(why, "its state has %u floats there, %u here", (uint64_t)r->state,
+                        (uint64_t)slot->state_room);
+    }
+    return found;
+}
+
+/* gcomp_load, _join and _take_over: record i must be that of tensor i, alike in all. */
+static gcomp_result gcomp__need_alike(gcomp *gc, size_t w, size_t i, const gcomp__record *r,
+                                      const char *why)
+{
+    if (i >= gcomp__tensors(gc)) return GCOMP_OK; /* the count is compared behind the records */
+    if (strcmp(r->name, gc->tensors[i].name))
+        return gcomp__fail_with(gc, GCOMP_SAVE_MISMATCH, "save %u: it has %t where this object has "
+                                                         "%t", (uint64_t)w, r->name,
+                                gc->tensors[i].name);
+    return *why ? gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, gc->tensors + i, why) : GCOMP_OK;
+}
+
+/* Reads all records: each slot learns what the save has for it. *end: bytes in front of what
+   follows the floats of the tensors. *whole: all tensors of the save are those of the object, in
+   order. some 0: it is an error if they are not. */
+GCOMP__NOINLINE gcomp_result gcomp__find_tensors(gcomp *gc, size_t w, const uint8_t *s, int some,
+                                                 size_t *end, int *whole)
+{
+    char sentence[GCOMP__SENTENCE];
+    const size_t count = gcomp__get32(s + GCOMP__SAVE_TENSORS), own = gcomp__tensors(gc);
+    const size_t pace_at = gcomp__save_pace_at(s);
+    size_t at = GCOMP__SAVE_HEADER, floats = gcomp__save_floats_at(gc, s);
+    gcomp__record r;
+    *whole = count == own;
+    for (size_t i = 0; i < own; i++) gc->tensors[i].found.record = 0;
+    for (size_t i = 0; i < count; i++, at += r.bytes) {
+        if (!gcomp__read_record(&r, s + at, pace_at - at))
+            return gcomp__fail_with(gc, GCOMP_CORRUPT, "save %u: what it says of its tensor %u "
+                                                       "cannot be", (uint64_t)w, (uint64_t)i);
+        const size_t number = gcomp_tensor_find(gc, r.name);
+        gcomp__slot *slot = number < own ? gc->tensors + number : NULL;
+        gcomp__text why = gcomp__text_in(sentence, sizeof sentence);
+        if (slot && slot->found.record)
+            return gcomp__fail_save(gc, GCOMP_CORRUPT, w, slot, "it is there twice");
+        if (slot) {
+            slot->found = gcomp__compare_record(slot, &r, &why);
+            slot->found.record = at;
+            slot->found.floats = floats;
+        }
+        if (!some) GCOMP__TRY(gcomp__need_alike(gc, w, i, &r, sentence));
+        if (slot && slot->found.codecs && r.entry >= slot->entry_count)
+            return gcomp__fail_save(gc, GCOMP_CORRUPT, w, slot,
+                                    "it has a codec behind the end of the list there");
+        *whole &= number == i && !*sentence;
+        floats = gcomp__plus(floats, gcomp__plus(r.residual, gcomp__times(r.state, 4)));
+    }
+    *end = floats;
+    if (at != pace_at)
+        return gcomp__fail_save(gc, GCOMP_CORRUPT, w, NULL, "bytes follow its last record");
+    if (!some && count != own)
+        return gcomp__fail_with(gc, GCOMP_SAVE_MISMATCH,
+                                "save %u: it has %u tensors, and this object has %u", (uint64_t)w,
+                                (uint64_t)count, (uint64_t)own);
+    return GCOMP_OK;
+}
+
+/* ---------------- values */
+
+/* Could the schedule be in this state? whole: rank 0's part is taken too, and has the right length.
    A schedule that has not begun knows no epoch and no learning rate. Tensors with a list are all at
    the entry of the schedule, unless each has its own. */
-static int gcomp__schedule_fits(gcomp *gc, const uint8_t *s)
+static int gcomp__schedule_fits(gcomp *gc, const uint8_t *s, size_t lead_at, int whole)
 {
     if (gc->schedule.rule < 0) return 1;
-    const uint8_t *at = s + gcomp__save_pace_at(gc); /* entry, begun, epoch, learning rate */
+    const uint8_t *at = s + gcomp__save_pace_at(s); /* entry, begun, epoch, learning rate */
     const uint32_t entry = gcomp__get32(at), begun = gcomp__get32(at + 4);
     const uint32_t epoch = gcomp__get32(at + 8), rate = gcomp__get32(at + 12); /* bits of a float */
     int fits = entry < (gcomp__by_tensor(gc) ? 1 : gc->schedule.entries) && begun <= 1;
     fits &= rate < 0x7f800000u && (begun || (!epoch && !rate));
-    for (size_t i = 0; i < gcomp__tensors(gc) && !gcomp__by_tensor(gc); i++)
-        fits &= !gc->tensors[i].entries || gcomp__saved_entry(s, i) == entry;
-    if (gcomp__get32(s + GCOMP__SAVE_RANK)) return fits;
-    gcomp__pass lead = gcomp__pass_over(GCOMP__CHECK, s + gcomp__save_lead_at(gc));
+    for (size_t i = 0; i < gcomp__tensors(gc) && !gcomp__by_tensor(gc); i++) {
+        const gcomp__slot *slot = gc->tensors + i;
+        if (slot->entries && slot->found.record && slot->found.codecs)
+            fits &= gcomp__record_of(slot, s).entry == entry;
+    }
+    if (gcomp__get32(s + GCOMP__SAVE_RANK) || !whole) return fits;
+    gcomp__pass lead = gcomp__pass_over(GCOMP__CHECK, s + lead_at);
     gcomp__pass_lead(gc, &lead);
     return fits & lead.fits;
 }
 
-/* Can these bytes be a small residual? bf16: finite. int8: the scale is not negative, 127 times it
-   is finite, and no code is -128. */
-static int gcomp__small_fits(const gcomp__slot *slot, const uint8_t *at)
+/* Can these bytes be a residual of n elements? Floats and bf16 are finite. int8: the scale is not
+   negative, 127 times it is finite, and no code is -128. */
+static int gcomp__residual_fits(unsigned stored, const uint8_t *at, size_t n)
 {
-    const size_t n = slot->residual ? slot->n : 0;
-    if (slot->stored == GCOMP__BFLOATS) {
-        for (size_t i = 0; i < n; i++)
-            if ((gcomp__get16(at + 2 * i) & 0x7f80u) == 0x7f80u) return 0;
-        return 1;
-    }
-    for (size_t i = 0, some; i < n; i += some, at += 4 + some) { /* a block */
-        some = gcomp__min(GCOMP__BYTES_BLOCK, n - i);
+    for (size_t i = 0; i < n && stored == GCOMP__FLOATS; i++)
+        if (!gcomp__finite(gcomp__get_float(at + 4 * i))) return 0;
+    for (size_t i = 0; i < n && stored == GCOMP__BFLOATS; i++)
+        if ((gcomp__get16(at + 2 * i) & 0x7f80u) == 0x7f80u) return 0;
+    for (size_t i = 0, some; i < n && stored == GCOMP__BYTES; i += some, at += 4 + some) {
+        some = gcomp__min(GCOMP__BYTES_BLOCK, n - i); /* a block */
         if (gcomp__get32(at) >= 0x7f800000u) return 0;
         if ((double)gcomp__get_float(at) * 127 > (double)FLT_MAX) return 0;
         for (size_t k = 0; k < some; k++)
@@ -27636,27 +27925,26 @@ static int gcomp__small_fits(const gcomp__slot *slot, const uint8_t *at)
     return 1;
 }
 
-/* Are the floats of the tensors finite, and zero behind what the codec keeps? A residual that is
-   not finite would spoil every step to come. Zeros are asked for so that one state has one save. */
+/* Is what will be taken of the tensors finite, and zero behind what the codec keeps? A residual
+   that is not finite would spoil every step to come. Zeros are asked for so that one state has one
+   save. */
 static gcomp_result gcomp__check_saved_floats(gcomp *gc, size_t w, const uint8_t *s)
 {
-    const uint8_t *at = s + gcomp__save_floats_at(gc);
-    for (size_t i = 0; i < gcomp__tensors(gc); i++) {
-        const gcomp__slot *slot = gc->tensors + i;
-        /* floats of the residual; a small one is checked before them */
-        const size_t residual = slot->residual && !slot->stored ? slot->n : 0;
-        if (slot->stored) {
-            if (!gcomp__small_fits(slot, at))
-                return gcomp__fail_save(gc, GCOMP_CORRUPT, w, slot,
-                                        "its residual holds what no worker keeps");
-            at += gcomp__saved_bytes(slot);
-        }
-        const size_t state = slot->entries ? slot->entries[gcomp__saved_entry(s, i)].state_floats
-                                           : slot->state_floats;
-        for (size_t k = 0; k < residual + slot->state_room; k++, at += 4) {
-            if (!gcomp__finite(gcomp__get_float(at)) && k < residual + state)
+    for (const gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++) {
+        if (!slot->found.record) continue;
+        const gcomp__record r = gcomp__record_of(slot, s);
+        const uint8_t *at = s + slot->found.floats;
+        if (slot->found.n && !gcomp__residual_fits(r.keeps - 1, at, slot->found.n))
+            return gcomp__fail_save(gc, GCOMP_CORRUPT, w, slot,
+                                    "its residual holds what no worker keeps");
+        const size_t state =
+            slot->entries && slot->found.codecs ? slot->entries[r.entry].state_floats
+                                                : slot->state_floats;
+        at += r.residual;
+        for (size_t k = 0; k < slot->state_room && slot->found.state; k++, at += 4) {
+            if (!gcomp__finite(gcomp__get_float(at)) && k < state)
                 return gcomp__fail_save(gc, GCOMP_CORRUPT, w, slot, "it holds NaN or Inf there");
-            if (gcomp__get32(at) && k >= residual + state)
+            if (gcomp__get32(at) && k >= state)
                 return gcomp__fail_save(gc, GCOMP_CORRUPT, w, slot,
                                         "it holds more than the codec keeps");
         }
@@ -27664,77 +27952,122 @@ static gcomp_result gcomp__check_saved_floats(gcomp *gc, size_t w, const uint8_t
     return GCOMP_OK;
 }
 
-/* How the tensor of a save differs from this one. about: its digest; NULL: the save ends before it.
-   How a residual is stored is a part of the digest. */
-static const char *gcomp__unlike_slot(const gcomp *gc, const gcomp__slot *slot,
-                                      const uint8_t *about)
-{
-    static const char *const kept[] = {"its residual is fp32 there: see desc.residual",
-                                       "its residual is bf16 there: see desc.residual",
-                                       "its residual is int8 there: see desc.residual"};
-    for (unsigned stored = 0; slot->residual && about && stored < 3; stored++)
-        if (gcomp__get32(about) == gcomp__digest_with(gc, slot, 1 + stored)) return kept[stored];
-    return "it has another name, shape, codec or error feedback there";
-}
-
-/* Is it a valid save of these tensors? First the frame of the save, then whose it is, then whether
-   it has room for what it says, then each value. So no check reads what an earlier one has not
-   found to be there. */
-static gcomp_result gcomp__check_save(gcomp *gc, size_t w, const void *save, size_t length)
+/* Is it a valid save, of these tensors unless some != 0? First the frame of the save, then whose it
+   is, then whether it has room for what it says, then each value. So no check reads what an earlier
+   one has not found to be there. *whole: see gcomp__find_tensors. */
+static gcomp_result gcomp__check_save(gcomp *gc, size_t w, const void *save, size_t length,
+                                      int some, int *whole)
 {
     const uint8_t *s = (const uint8_t *)save;
-    const size_t count = gcomp__tensors(gc);
     const char *wrong = NULL; /* the sentence of the first difference */
+    size_t end;               /* bytes up to rank 0's part */
     if (gc->desc.node.rank) return gcomp__fail(gc, GCOMP_WRONG_STATE, gcomp__no_saves);
     GCOMP__TRY(gcomp__check_save_frame(gc, w, s, length));
-    if (gcomp__get32(s + GCOMP__SAVE_TENSORS) != count)
-        wrong = "it has another number of tensors than the object";
-    else if (gcomp__get64(s + GCOMP__SAVE_SEED) != gc->desc.seed)
-        wrong = "it has another seed than the object";
-    else if (gcomp__get32(s + GCOMP__SAVE_SCHEDULE) != gcomp__crc_schedule(gc, 0))
-        wrong = "it has another schedule than the object";
-    if (wrong) return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL, wrong);
-    for (size_t i = 0; i < count; i++) {
-        const size_t at = GCOMP__SAVE_HEADER + 8 * i;
-        if (at + 12 > length || gcomp__get32(s + at) != gcomp__slot_digest(gc, gc->tensors + i))
-            return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, gc->tensors + i,
-                                    gcomp__unlike_slot(gc, gc->tensors + i,
-                                                       at + 12 > length ? NULL : s + at));
-        if (gcomp__saved_entry(s, i) >= gc->tensors[i].entry_count)
-            return gcomp__fail_save(gc, GCOMP_CORRUPT, w, gc->tensors + i,
-                                    "it has a codec behind the end of the list there");
-    }
+    if (gcomp__get64(s + GCOMP__SAVE_SEED) != gc->desc.seed)
+        return gcomp__fail_number(gc, w, "seed", gcomp__get64(s + GCOMP__SAVE_SEED), gc->desc.seed);
+    if (gcomp__get32(s + GCOMP__SAVE_SCHEDULE) != gcomp__crc_schedule(gc, 0))
+        return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL,
+                                "it has another schedule than the object");
+    const size_t room = length - GCOMP__SAVE_HEADER - 4;
+    const size_t pace = gc->schedule.rule < 0 ? 0 : GCOMP__SAVE_PACE;
+    if (room < pace || gcomp__get64(s + GCOMP__SAVE_RECORDS) > room - pace)
+        return gcomp__fail_save(gc, GCOMP_CORRUPT, w, NULL, "it ends within its records");
+    GCOMP__TRY(gcomp__find_tensors(gc, w, s, some, &end, whole));
     const uint32_t rank = gcomp__get32(s + GCOMP__SAVE_RANK); /* of the worker that saved */
+    const size_t lead = gcomp__lead_bytes(gc, rank);
+    /* with other tensors rank 0's part has another length; it is not read then */
+    const int fits = end <= length - 4 && (length - 4 - end == lead || (lead && !*whole));
     if (rank >= gcomp__get32(s + GCOMP__SAVE_WORLD))
         wrong = "its rank is not below its number of workers";
-    else if (length != gcomp__save_bytes(gc, rank)) wrong = "its length does not fit its tensors";
-    else if (!gcomp__schedule_fits(gc, s)) wrong = "its schedule is in a state that cannot be";
+    else if (!fits) wrong = "its length does not fit its tensors";
+    else if (!gcomp__schedule_fits(gc, s, end, *whole))
+        wrong = "its schedule is in a state that cannot be";
     if (wrong) return gcomp__fail_save(gc, GCOMP_CORRUPT, w, NULL, wrong);
     return gcomp__check_saved_floats(gc, w, s);
 }
 
-/* NULL, or what two saves of one step must share and do not: entries, and the epoch that the
-   schedule knows on all workers. The learning rate may differ: only rank 0 has to be told one.
-   Workers of one step decide together, so their saves agree in what all know. */
-static const char *gcomp__unlike(const gcomp *gc, const uint8_t *s, const uint8_t *other)
+/* Do two saves agree in what those of one step share? The learning rate may differ: only rank 0 has
+   to be told one. Workers of one step decide together, so their saves agree in all else that all
+   workers know. first: save 0, which was checked too. */
+static gcomp_result gcomp__need_one_step(gcomp *gc, size_t w, const uint8_t *s,
+                                         const uint8_t *first)
 {
-    const size_t at = gcomp__save_pace_at(gc), paced = gc->schedule.rule >= 0;
-    const size_t entries = at + (paced ? 4 : 0) - GCOMP__SAVE_HEADER;
-    if (memcmp(s + GCOMP__SAVE_HEADER, other + GCOMP__SAVE_HEADER, entries))
-        return "it is at other codecs of the lists than the first";
-    if (paced && memcmp(s + at + 4, other + at + 4, 8))
-        return "it is in another epoch than the first";
-    return NULL;
+    const size_t at = gcomp__save_pace_at(s), paced = gc->schedule.rule >= 0;
+    const uint64_t step = gcomp__get64(first + GCOMP__SAVE_STEP);
+    const uint32_t world = gcomp__get32(first + GCOMP__SAVE_WORLD);
+    if (gcomp__get32(s + GCOMP__SAVE_WORLD) != world || gcomp__get32(s + GCOMP__SAVE_RANK) != w)
+        return gcomp__fail_with(gc, GCOMP_SAVE_MISMATCH,
+                                "save %u: saves are given in order of ranks, all of one world; it "
+                                "is of rank %u of %u workers, and the first is of %u workers",
+                                (uint64_t)w, (uint64_t)gcomp__get32(s + GCOMP__SAVE_RANK),
+                                (uint64_t)gcomp__get32(s + GCOMP__SAVE_WORLD), (uint64_t)world);
+    if (gcomp__get64(s + GCOMP__SAVE_STEP) != step)
+        return gcomp__fail_number(gc, w, "step", gcomp__get64(s + GCOMP__SAVE_STEP), step);
+    if (at != gcomp__save_pace_at(first) ||
+        memcmp(s + GCOMP__SAVE_HEADER, first + GCOMP__SAVE_HEADER,
+               at + (paced ? 4 : 0) - GCOMP__SAVE_HEADER))
+        return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL,
+                                "it is at other codecs of the lists than the first, or has other "
+                                "tensors");
+    if (paced && memcmp(s + at + 4, first + at + 4, 8))
+        return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL,
+                                "it is in another epoch than the first");
+    return GCOMP_OK;
+}
+
+/* ---------------- what does not fit is said */
+
+/* The line of one tensor: how the save differs, and what becomes of it. */
+static void gcomp__say_unlike(gcomp__text *t, const gcomp__slot *slot, const gcomp__record *r,
+                              const char *why)
+{
+    const gcomp__found *found = &slot->found;
+    const int state = found->state && slot->state_room; /* it is there, and is taken */
+    gcomp__say_with(t, "%s: %s: ", slot->name, why);
+    if (found->n && found->n < slot->n)
+        gcomp__say_with(t, "the residual of the first %u rows is taken, all else begins empty\n",
+                        (uint64_t)r->rows);
+    else if (found->n)
+        gcomp__say(t, state || !slot->state_room
+                          ? "its residual is taken\n"
+                          : "its residual is taken, its state begins empty\n");
+    else gcomp__say(t, state ? "its state is taken, its residual begins empty\n"
+                             : "it begins empty\n");
+}
+
+/* A line for each tensor of which not all could be taken: first those of the object, then those
+   that the save alone has. Nothing where all fits. */
+GCOMP__NOINLINE void gcomp__say_fit(gcomp *gc, const uint8_t *s, int whole, gcomp__text *t)
+{
+    char sentence[GCOMP__CODECS_TEXT];
+    gcomp__record r;
+    for (const gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++) {
+        gcomp__text why = gcomp__text_in(sentence, sizeof sentence);
+        if (!slot->found.record) {
+            gcomp__say_with(t, "%s: the save does not have it: it begins empty\n", slot->name);
+            continue;
+        }
+        r = gcomp__record_of(slot, s);
+        (void)gcomp__compare_record(slot, &r, &why);
+        if (*sentence) gcomp__say_unlike(t, slot, &r, sentence);
+    }
+    const size_t end = gcomp__save_pace_at(s);
+    for (size_t at = GCOMP__SAVE_HEADER; at < end; at += r.bytes) {
+        (void)gcomp__read_record(&r, s + at, end - at);
+        if (gcomp_tensor_find(gc, r.name) == gcomp__tensors(gc))
+            gcomp__say_with(t, "%s: only the save has it: it is left out\n", r.name);
+    }
+    if (!whole && gcomp__lead_bytes(gc, (uint32_t)gc->desc.comm.rank))
+        gcomp__say(t, "the schedule measures anew\n");
 }
 
 /* ---------------- a valid save is taken */
 
-/* What becomes of a part of the state. load: TAKE, TAKE. join: ZERO what is its own, TAKE what is
-   shared. take_over: ADD_TO what is its own, LEAVE what is shared. */
+/* What becomes of a part of the state. load: TAKE, TAKE. join: LEAVE what is its own (zeros), TAKE
+   what is shared. take_over: ADD_TO what is its own, LEAVE what is shared. */
 enum {
     GCOMP__TAKE,   /* the mean of the saves */
     GCOMP__ADD_TO, /* itself plus the saved one */
-    GCOMP__ZERO,   /* zeros */
     GCOMP__LEAVE   /* it stays */
 };
 
@@ -27744,10 +28077,11 @@ static float gcomp__saturated_float(double x)
     return x > (double)FLT_MAX ? FLT_MAX : x < -(double)FLT_MAX ? -FLT_MAX : (float)x;
 }
 
-/* Element i of a small residual in a save. */
-static double gcomp__saved_value(const gcomp__slot *slot, const uint8_t *at, size_t i)
+/* Element i of a residual in a save. */
+static double gcomp__saved_value(unsigned stored, const uint8_t *at, size_t i)
 {
-    if (slot->stored == GCOMP__BFLOATS)
+    if (stored == GCOMP__FLOATS) return (double)gcomp__get_float(at + 4 * i);
+    if (stored == GCOMP__BFLOATS)
         return (double)gcomp__float((uint32_t)gcomp__get16(at + 2 * i) << 16);
     const uint8_t *block = at + gcomp__stored_at(GCOMP__BYTES, i);
     const int q = block[4 + i % GCOMP__BYTES_BLOCK];
@@ -27756,141 +28090,169 @@ static double gcomp__saved_value(const gcomp__slot *slot, const uint8_t *at, siz
     return (double)x;
 }
 
-/* y[n] from the floats at byte `at` of the saves.
-     TAKE      y <- mean of the saves        the sum is in double, in the order of ranks: the same
-     ADD_TO    y <- y + the saved one        bits on all workers
-     ZERO      y <- 0                        a float beyond the range becomes the largest
-     LEAVE     y stays */
+/* y[i] for element i of what the saves have from byte `at` on, a residual that is stored so, or
+   floats:
+     TAKE      mean of the saves            the sum is in double, in the order of ranks: the same
+     ADD_TO    y[i] + the saved one         bits on all workers; a float beyond the range becomes
+                                            the largest */
+static float gcomp__taken(float y, unsigned stored, const void *const *saves, size_t count,
+                          size_t at, size_t i, int how)
+{
+    double sum = gcomp__saved_value(stored, (const uint8_t *)saves[0] + at, i);
+    for (size_t w = 1; w < count; w++) {
+        sum += gcomp__saved_value(stored, (const uint8_t *)saves[w] + at, i);
+        GCOMP__PIN_SUM(sum);
+    }
+    sum *= 1 / (double)count; /* 1 for one save */
+    GCOMP__PIN_SUM(sum);
+    if (how == GCOMP__ADD_TO) sum += (double)y;
+    GCOMP__PIN_SUM(sum);
+    return gcomp__saturated_float(sum);
+}
+
+/* A part of the state: floats. */
 static void gcomp__take_floats(float *y, size_t n, const void *const *saves, size_t count,
                                size_t at, int how)
 {
-    const double part = 1 / (double)count; /* 1 for one save */
-    for (size_t i = 0; i < n && how != GCOMP__LEAVE; i++, at += 4) {
-        double sum = 0;
-        if (how != GCOMP__ZERO) sum = (double)gcomp__get_float((const uint8_t *)saves[0] + at);
-        for (size_t w = 1; w < count; w++) {
-            sum += (double)gcomp__get_float((const uint8_t *)saves[w] + at);
-            GCOMP__PIN_SUM(sum);
-        }
-        sum *= part;
-        GCOMP__PIN_SUM(sum);
-        if (how == GCOMP__ADD_TO) sum += (double)y[i];
-        GCOMP__PIN_SUM(sum);
-        y[i] = gcomp__saturated_float(sum);
-    }
+    for (size_t i = 0; i < n && how != GCOMP__LEAVE; i++)
+        y[i] = gcomp__taken(y[i], GCOMP__FLOATS, saves, count, at, i, how);
 }
 
-/* The same for a small residual, tile by tile. One save that is taken gives its bytes. */
-static void gcomp__take_small(const gcomp *gc, gcomp__slot *slot, const void *const *saves,
-                              size_t count, size_t at, int how)
+/* The residual, as far as it was found, tile by tile; stored: how the saves store it. One save that
+   stores it as the object does gives its bytes. */
+static void gcomp__take_residual(const gcomp *gc, gcomp__slot *slot, unsigned stored,
+                                 const void *const *saves, size_t count, int how)
 {
-    float sum[GCOMP__TILE];
-    if (how == GCOMP__ZERO) gcomp__forget_residual(slot);
-    if (how == GCOMP__TAKE && count == 1) {
-        gcomp__forget_residual(slot); /* zeros behind the end */
-        memcpy(slot->residual, (const uint8_t *)saves[0] + at, gcomp__saved_bytes(slot));
+    const size_t n = how == GCOMP__LEAVE ? 0 : slot->found.n, at = slot->found.floats;
+    float tile[GCOMP__TILE];
+    if (n && how == GCOMP__TAKE && count == 1 && stored && stored == slot->stored) {
+        memcpy(slot->residual, (const uint8_t *)saves[0] + at, gcomp__saved_bytes(1 + stored, n));
         return;
     }
-    for (size_t i = 0, some; i < slot->n && (how == GCOMP__TAKE || how == GCOMP__ADD_TO);
-         i += some) {
-        some = gcomp__min(GCOMP__TILE, slot->n - i);
-        memset(sum, 0, sizeof sum);
-        if (how == GCOMP__ADD_TO) gcomp__unpack_part(gc, slot, sum, i, i + some);
-        for (size_t j = 0; j < some; j++) {
-            double x = 0; /* the sum in double, in the order of ranks, as in gcomp__take_floats */
-            for (size_t w = 0; w < count; w++) {
-                x += gcomp__saved_value(slot, (const uint8_t *)saves[w] + at, i + j);
-                GCOMP__PIN_SUM(x);
-            }
-            x *= 1 / (double)count;
-            GCOMP__PIN_SUM(x);
-            sum[j] = gcomp__saturated_float(x + (double)sum[j]);
-        }
-        gcomp__pack_part(gc, slot, sum, i, i + some);
+    for (size_t i = 0, some; i < n; i += some) {
+        some = gcomp__min(GCOMP__TILE, n - i);
+        gcomp__unpack_part(gc, slot, tile, i, i + some);
+        for (size_t j = 0; j < some; j++)
+            tile[j] = gcomp__taken(tile[j], stored, saves, count, at, i + j, how);
+        gcomp__pack_part(gc, slot, tile, i, i + some);
     }
 }
 
 /* The floats of all tensors. own: how to take residuals and momenta, of which each worker has its
-   own; shared: how to take the rest of the state. */
+   own; shared: how to take the rest of the state. What is not found stays. */
 GCOMP__NOINLINE void gcomp__take_saves(gcomp *gc, const void *const *saves, size_t count, int own,
                                        int shared)
 {
     uint64_t mode = gcomp__fp_enter();
-    size_t at = gcomp__save_floats_at(gc);
     for (gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++) {
+        if (!slot->found.record) continue;
+        const gcomp__record r = gcomp__record_of(slot, (const uint8_t *)saves[0]);
         /* floats of the state that all workers share */
-        const size_t alike = gcomp__shared_floats(slot);
-        if (slot->residual && slot->stored) gcomp__take_small(gc, slot, saves, count, at, own);
-        else if (slot->residual)
-            gcomp__take_floats((float *)slot->residual, slot->n, saves, count, at, own);
-        at += gcomp__saved_bytes(slot);
-        if (!slot->state) continue;
+        const size_t alike = gcomp__shared_floats(slot), at = slot->found.floats + r.residual;
+        gcomp__take_residual(gc, slot, r.keeps - 1, saves, count, own);
+        if (!slot->state || !slot->found.state) continue;
         gcomp__take_floats(slot->state, alike, saves, count, at, shared);
         gcomp__take_floats(slot->state + alike, slot->state_floats - alike, saves, count,
                            at + 4 * alike, own);
-        at += 4 * slot->state_room;
     }
     gcomp__fp_leave(mode);
 }
 
-/* Entries, and what the schedule knows on all workers. It comes before the floats: entries say how
-   many floats there are.
-   After it the slots have the sizes that the save was made with. */
+/* Entries, steps, and what the schedule knows on all workers; residuals and states become zeros.
+   Entries say how many floats there are. A tensor that the save does not have is where the schedule
+   is, and counts its steps from that of the save on, as after gcomp_restart. */
 static void gcomp__take_entries(gcomp *gc, const uint8_t *s)
 {
     const uint64_t switches = gc->stats.switches; /* a load is no switch */
-    const uint8_t *at = s + gcomp__save_pace_at(gc);
-    for (size_t i = 0; i < gcomp__tensors(gc); i++) gc->tensors[i].next = gcomp__saved_entry(s, i);
+    const int paced = gc->schedule.rule >= 0;
+    const uint8_t *at = s + gcomp__save_pace_at(s);
+    for (gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++) {
+        slot->next = paced && slot->entries ? gcomp__get32(at) : 0;
+        slot->steps = gcomp__get64(s + GCOMP__SAVE_STEP);
+        if (!slot->found.record) continue;
+        const gcomp__record r = gcomp__record_of(slot, s);
+        if (slot->found.codecs) slot->next = r.entry;
+        slot->steps = r.steps;
+    }
     gcomp__switch_all(gc);
     gc->stats.switches = switches; /* it counts those of steps */
-    if (gc->schedule.rule >= 0)
+    for (gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++)
+        gcomp__forget(slot);
+    if (paced)
         gcomp__begin_pace(gc, gcomp__get32(at), gcomp__get32(at + 4), gcomp__get32(at + 8),
                           gcomp__get_float(at + 12));
 }
 
-/* Which saves are wanted:
+/* Checks all saves, and which ones are wanted:
      count 1, saved by as many workers as now      the one of this rank
      else                                          those of all V workers that saved, rank 0 first
-   With the same number of workers this rank takes its own save alone: the bits are those that it
-   had. With another number it takes the mean over all V. From gcomp__take_entries on nothing
-   fails. */
-GCOMP_API gcomp_result gcomp_load(gcomp *gc, const void *const *saves, const size_t *lengths,
-                                  size_t count)
+   some: see gcomp__check_save. */
+static gcomp_result gcomp__check_saves(gcomp *gc, const void *const *saves, const size_t *lengths,
+                                       size_t count, int some, int *whole)
 {
+    for (size_t w = 0; w < count; w++)
+        GCOMP__TRY(gcomp__check_save(gc, w, saves[w], lengths[w], some, whole));
+    const uint8_t *first = (const uint8_t *)saves[0];
+    const uint32_t world = gcomp__get32(first + GCOMP__SAVE_WORLD); /* of the workers that saved */
+    const uint32_t rank = gcomp__get32(first + GCOMP__SAVE_RANK);
+    if (count == 1 && world == (uint32_t)gc->desc.comm.world && rank != (uint32_t)gcomp__me(gc))
+        return gcomp__fail_with(gc, GCOMP_SAVE_MISMATCH,
+                                "save 0: it is of another rank: of %u, and this worker is rank %u",
+                                (uint64_t)rank, (uint64_t)gcomp__me(gc));
+    if (count != world && (count != 1 || world != (uint32_t)gc->desc.comm.world))
+        return gcomp__fail_with(gc, GCOMP_SAVE_MISMATCH,
+                                "save 0: it is of %u workers, and here are %u: give the saves of "
+                                "all %u; %u were given", (uint64_t)world,
+                                (uint64_t)gcomp__workers(gc), (uint64_t)world, (uint64_t)count);
+    for (size_t w = 0; w < count && count == world; w++)
+        GCOMP__TRY(gcomp__need_one_step(gc, w, (const uint8_t *)saves[w], first));
+    return GCOMP_OK;
+}
+
+/* With the same number of workers this rank takes its own save alone: the bits are those that it
+   had. With another number it takes the mean over all V. From gcomp__take_entries on nothing fails.
+   report: where gcomp_load_some says what did not fit; NULL: all must fit. */
+static gcomp_result gcomp__load(gcomp *gc, const void *const *saves, const size_t *lengths,
+                                size_t count, gcomp__text *report)
+{
+    int whole; /* all fits; for a list of saves: they all have the same tensors */
     GCOMP__TRY(gcomp__enter_idle(gc));
     if (!saves || !lengths || !count)
         return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "saves or lengths is NULL, or count is 0");
-    for (size_t w = 0; w < count; w++) GCOMP__TRY(gcomp__check_save(gc, w, saves[w], lengths[w]));
-    const uint8_t *first = (const uint8_t *)saves[0];
-    const uint32_t world = gcomp__get32(first + GCOMP__SAVE_WORLD); /* of the workers that saved */
-    const int same_world = world == (uint32_t)gc->desc.comm.world;
-    const char *wrong = NULL;
-    /* one save of this rank, or the saves of a whole world */
-    if (count != 1 || !same_world) {
-        if (count != world) wrong = "it is of another number of workers: give the saves of all";
-    } else if (gcomp__get32(first + GCOMP__SAVE_RANK) != (uint32_t)gc->desc.comm.rank)
-        wrong = "it is of another rank";
-    if (wrong) return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, 0, NULL, wrong);
-    for (size_t w = 0; w < count && count == world; w++) {
-        const uint8_t *s = (const uint8_t *)saves[w];
-        wrong = gcomp__unlike(gc, s, first);
-        if (gcomp__get64(s + GCOMP__SAVE_STEP) != gcomp__get64(first + GCOMP__SAVE_STEP))
-            wrong = "it is of another step than the first";
-        if (gcomp__get32(s + GCOMP__SAVE_WORLD) != world || gcomp__get32(s + GCOMP__SAVE_RANK) != w)
-            wrong = "saves are given in order of ranks, all of one world";
-        if (wrong) return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL, wrong);
-    }
-    if (same_world) { /* this rank's own is enough */
-        if (count > 1) saves += gc->desc.comm.rank;
+    GCOMP__TRY(gcomp__check_saves(gc, saves, lengths, count, report != NULL, &whole));
+    if (gcomp__get32((const uint8_t *)saves[0] + GCOMP__SAVE_WORLD) == gcomp__workers(gc)) {
+        if (count > 1) saves += gc->desc.comm.rank; /* this rank's own is enough */
         count = 1;
     }
     const uint8_t *s = (const uint8_t *)saves[0];
+    if (report) gcomp__say_fit(gc, s, whole, report);
     gcomp__take_entries(gc, s);
-    gcomp__pass lead = gcomp__pass_over(GCOMP__READ, s + gcomp__save_lead_at(gc));
-    if (!gc->desc.comm.rank) gcomp__pass_lead(gc, &lead);
+    if (!gc->desc.comm.rank && whole) {
+        const size_t bytes = (size_t)gcomp__get64(s + GCOMP__SAVE_BYTES);
+        const size_t lead_at = bytes - 4 - gcomp__lead_bytes(gc, 0);
+        gcomp__pass lead = gcomp__pass_over(GCOMP__READ, s + lead_at);
+        gcomp__pass_lead(gc, &lead);
+    }
     gcomp__take_saves(gc, saves, count, GCOMP__TAKE, GCOMP__TAKE);
     return gcomp__go_on(gc, gcomp__get64(s + GCOMP__SAVE_STEP),
-                        gcomp__get32(s + GCOMP__SAVE_MEANS));
+                        whole ? gcomp__get32(s + GCOMP__SAVE_MEANS) : 0);
+}
+
+GCOMP_API gcomp_result gcomp_load(gcomp *gc, const void *const *saves, const size_t *lengths,
+                                  size_t count)
+{
+    return gcomp__load(gc, saves, lengths, count, NULL);
+}
+
+/* The report is written when all saves are found to be valid, and before anything is taken. */
+GCOMP_API gcomp_result gcomp_load_some(gcomp *gc, const void *const *saves, const size_t *lengths,
+                                       size_t count, char *report, size_t capacity,
+                                       size_t *length)
+{
+    gcomp__text t = gcomp__text_in(report, capacity);
+    const gcomp_result result = gcomp__load(gc, saves, lengths, count, &t);
+    if (length && result == GCOMP_OK) *length = t.length;
+    return result;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -27911,18 +28273,21 @@ GCOMP_API gcomp_result gcomp_load(gcomp *gc, const void *const *saves, const siz
 GCOMP_API gcomp_result gcomp_take_over(gcomp *gc, const void *save, size_t length)
 {
     const uint8_t *s = (const uint8_t *)save;
+    int whole;
     GCOMP__TRY(gcomp__enter_idle(gc));
-    GCOMP__TRY(gcomp__check_save(gc, 0, save, length));
-    for (size_t i = 0; i < gcomp__tensors(gc); i++)
-        if (gcomp__saved_entry(s, i) != gc->tensors[i].entry)
-            return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, 0, gc->tensors + i,
+    GCOMP__TRY(gcomp__check_save(gc, 0, save, length, 0, &whole));
+    for (const gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++)
+        if (gcomp__record_of(slot, s).entry != slot->entry)
+            return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, 0, slot,
                                     "it is at another codec of the list there");
     /* residuals of other steps do not belong together */
     if (gcomp__get64(s + GCOMP__SAVE_STEP) != gc->step)
-        return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, 0, NULL, "it is of another step");
+        return gcomp__fail_number(gc, 0, "step", gcomp__get64(s + GCOMP__SAVE_STEP), gc->step);
     if (gcomp__get32(s + GCOMP__SAVE_WORLD) != (uint32_t)gc->desc.comm.world)
-        return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, 0, NULL,
-                                "it is of another number of workers: take over, then regroup");
+        return gcomp__fail_with(gc, GCOMP_SAVE_MISMATCH,
+                                "save 0: it is of %u workers, and here are %u: take over, then "
+                                "regroup", (uint64_t)gcomp__get32(s + GCOMP__SAVE_WORLD),
+                                (uint64_t)gcomp__workers(gc));
     if (gcomp__get32(s + GCOMP__SAVE_RANK) == (uint32_t)gc->desc.comm.rank)
         return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, 0, NULL, "it is of this rank itself");
     /* residuals and momenta are added; what all share is here already */
@@ -27934,11 +28299,12 @@ GCOMP_API gcomp_result gcomp_take_over(gcomp *gc, const void *save, size_t lengt
    measured for its schedule is not taken either. */
 GCOMP_API gcomp_result gcomp_join(gcomp *gc, const void *save, size_t length)
 {
+    int whole;
     GCOMP__TRY(gcomp__enter_idle(gc));
-    GCOMP__TRY(gcomp__check_save(gc, 0, save, length));
+    GCOMP__TRY(gcomp__check_save(gc, 0, save, length, 0, &whole));
     gcomp__take_entries(gc, (const uint8_t *)save);
     /* no residual: nothing of this worker waits to be sent */
-    gcomp__take_saves(gc, &save, 1, GCOMP__ZERO, GCOMP__TAKE);
+    gcomp__take_saves(gc, &save, 1, GCOMP__LEAVE, GCOMP__TAKE);
     return gcomp__go_on(gc, gcomp__get64((const uint8_t *)save + GCOMP__SAVE_STEP), 0);
 }
 

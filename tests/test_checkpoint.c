@@ -28,7 +28,10 @@ typedef struct team {
 
 static team a, b;
 
-#define FLOATS_AT(tensors) ((size_t)(52 + 8 * (tensors))) /* in a save without a schedule */
+enum { RECORDS = 60, RECORD = 64 }; /* bytes in front of the records, and of one without its texts */
+
+/* Where the floats begin in a save without a schedule. */
+static size_t floats_at(const uint8_t *save) { return RECORDS + get_word(save + 52, 8); }
 
 static gcomp_comm comm_of(size_t rank, size_t world)
 {
@@ -178,19 +181,17 @@ static void test_resuming_gives_the_bits_of_a_run_without_a_break(void)
     }
 }
 
-static uint32_t plain_digest(const gcomp *gc, size_t t)
+/* Checks the record of a tensor, as the manual lists it; returns its bytes. */
+static size_t check_record(const gcomp *gc, size_t t, const uint8_t *r, uint64_t state)
 {
-    uint8_t word[8];
     char text[256];
-    size_t length = gcomp_codec_format(gcomp_tensor_codec(gc, t), text, sizeof text);
-    size_t number_of[5] = {tensors[t].rows, tensors[t].cols ? tensors[t].cols : 1, tensors[t].stack ? tensors[t].stack : 1,
-                           plain_crc(0, text, length), gcomp_residual(gc, t) != NULL};
-    uint32_t crc = plain_crc(0, tensors[t].name, strlen(tensors[t].name) + 1);
-    for (int i = 0; i < 5; i++) {
-        put_word(word, number_of[i], 8);
-        crc = plain_crc(crc, word, 8);
-    }
-    return crc;
+    const size_t name = strlen(tensors[t].name) + 1, codecs = gcomp_codec_format(gcomp_tensor_codec(gc, t), text, sizeof text) + 1;
+    CHECK(get_word(r, 8) == name && get_word(r + 8, 8) == codecs && get_word(r + 16, 8) == tensors[t].rows);
+    CHECK(get_word(r + 24, 8) == (tensors[t].cols ? tensors[t].cols : 1) && get_word(r + 32, 8) == (tensors[t].stack ? tensors[t].stack : 1));
+    CHECK(get_word(r + 40, 8) == state && get_word(r + 48, 8) == 2); /* two steps */
+    CHECK(get_word(r + 56, 4) == (gcomp_residual(gc, t) != NULL) && get_word(r + 60, 4) == 0);
+    CHECK(!memcmp(r + RECORD, tensors[t].name, name) && !memcmp(r + RECORD + name, text, codecs));
+    return RECORD + name + codecs;
 }
 
 static void test_a_save_is_what_the_manual_says(void)
@@ -201,8 +202,8 @@ static void test_a_save_is_what_the_manual_says(void)
     for (size_t w = 0; w < 2; w++) {
         const uint8_t *s = a.save[w];
         static const uint8_t no_schedule[56];
-        size_t at = FLOATS_AT(TENSORS), floats = 0;
-        CHECK(!memcmp(s, "GCMS", 4) && get_word(s + 4, 4) == 2 && get_word(s + 48, 4) == plain_crc(0, no_schedule, 56));
+        size_t at = floats_at(s), floats = 0, record = RECORDS;
+        CHECK(!memcmp(s, "GCMS", 4) && get_word(s + 4, 4) == 3 && get_word(s + 48, 4) == plain_crc(0, no_schedule, 56));
         CHECK(get_word(s + 8, 8) == a.length[w]);
         CHECK(get_word(s + 16, 8) == 2 && get_word(s + 24, 8) == 77 && get_word(s + 32, 4) == w && get_word(s + 36, 4) == 2);
         CHECK(get_word(s + 40, 4) != 0 && get_word(s + 44, 4) == TENSORS); /* the means of step 1 were checked */
@@ -210,7 +211,7 @@ static void test_a_save_is_what_the_manual_says(void)
             const float *residual = gcomp_residual(a.gc[w], t);
             size_t n = gcomp_tensor_elements(a.gc[w], t), state = t == MATRIX ? 2 * 40 : t == STACK ? 3 * 10 : t == DGC ? n : 0;
             int zero = 1;
-            CHECK(get_word(s + 52 + 8 * t, 4) == plain_digest(a.gc[w], t) && get_word(s + 56 + 8 * t, 4) == 0);
+            record += check_record(a.gc[w], t, s + record, state);
             CHECK(!residual == (t == QSGD || t == INTSUM || t == BIAS));
             for (size_t i = 0; residual && i < n; i++, at += 4) {
                 uint32_t bits;
@@ -221,7 +222,7 @@ static void test_a_save_is_what_the_manual_says(void)
             CHECK(!state || !zero);
             floats += state;
         }
-        CHECK(floats == 80 + 30 + 2000 && at + 4 == a.length[w] && get_word(s + at, 4) == plain_crc(0, s, at));
+        CHECK(record == floats_at(s) && floats == 80 + 30 + 2000 && at + 4 == a.length[w] && get_word(s + at, 4) == plain_crc(0, s, at));
     }
     CHECK(!memcmp(a.save[0] + 16, a.save[1] + 16, 16));
     team_close(&a);
@@ -290,7 +291,7 @@ static void open_victim(void)
     victim = open_small(5, "w", 6, "topk:density=0.1", 0);
     for (size_t i = 0; i < 30; i++) grad[i] = number(i);
     CHECK(gcomp_commit(other, 0, grad, NULL, 0, NULL, NULL, 0) == GCOMP_OK); /* a residual */
-    CHECK(gcomp_save(other, good, sizeof good, &good_length) == GCOMP_OK && good_length == FLOATS_AT(1) + 120 + 4);
+    CHECK(gcomp_save(other, good, sizeof good, &good_length) == GCOMP_OK && good_length == floats_at(good) + 120 + 4);
     for (size_t i = 0; i < 30; i++) grad[i] = number(i + 100);
     CHECK(gcomp_commit(victim, 0, grad, NULL, 0, NULL, NULL, 0) == GCOMP_OK);
     gcomp_close(other);
@@ -355,16 +356,30 @@ static void test_damaged_saves_are_refused_by_kind_and_change_nothing(void)
 
 static void test_forged_saves_with_a_right_checksum_are_refused(void)
 {
+    static const uint64_t odd[] = {0, 1, 2, 3, 4, 5, 6, 7, 30, 0x7fffffff, 0x80000000u, 0xffffffffu, (uint64_t)1 << 32, (uint64_t)1 << 61,
+                                   (uint64_t)1 << 62, (uint64_t)1 << 63, UINT64_MAX - 63, UINT64_MAX - 1, UINT64_MAX};
     open_victim();
     CHECK(try_word(24, 6, 8) == GCOMP_SAVE_MISMATCH && strstr(gcomp_error(victim), "seed"));
-    CHECK(try_word(44, 2, 4) == GCOMP_SAVE_MISMATCH && try_word(44, 0xffffffffu, 4) == GCOMP_SAVE_MISMATCH);
+    for (uint64_t count = 0; count < 70; count += count == 0 ? 2 : 1) CHECK(try_word(44, count, 4) == GCOMP_CORRUPT);
+    CHECK(try_word(44, 0xffffffffu, 4) == GCOMP_CORRUPT);
     CHECK(try_word(48, 1, 4) == GCOMP_SAVE_MISMATCH && strstr(gcomp_error(victim), "schedule"));
-    CHECK(try_word(52, 1, 4) == GCOMP_SAVE_MISMATCH && strstr(gcomp_error(victim), "tensor"));
-    CHECK(try_word(56, 1, 4) == GCOMP_CORRUPT && try_word(56, 0xffffffffu, 4) == GCOMP_CORRUPT);
+    for (size_t i = 0; i < 60; i++) /* the bytes of the records */
+        for (uint64_t less = 0; less < 2; less++)
+            if (i) CHECK(try_word(52, less ? get_word(good + 52, 8) - i : get_word(good + 52, 8) + i, 8) == GCOMP_CORRUPT);
+    CHECK(try_word(52, UINT64_MAX, 8) == GCOMP_CORRUPT && try_word(52, (uint64_t)1 << 63, 8) == GCOMP_CORRUPT);
+    for (size_t word = 0; word < 8; word++) /* what a record says, one number after the other */
+        for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+            const size_t at = RECORDS + 8 * word;
+            const gcomp_result result = try_word(at, odd[i], 8);
+            /* the number of steps of a tensor may be any */
+            if (word == 6) CHECK(result == GCOMP_OK);
+            else CHECK(result == GCOMP_CORRUPT || (word > 1 && result == GCOMP_SAVE_MISMATCH) || odd[i] == get_word(good + at, 8));
+        }
+    CHECK(try_word(RECORDS + 60, 1, 4) == GCOMP_CORRUPT && strstr(gcomp_error(victim), "end of the list"));
+    CHECK(try_word(RECORDS + RECORD + 1, 'x', 1) == GCOMP_CORRUPT); /* a name without its end */
     CHECK(try_word(32, 2, 4) == GCOMP_CORRUPT && try_word(36, 0, 4) == GCOMP_CORRUPT && try_word(32, 0xffffffffu, 4) == GCOMP_CORRUPT);
-    CHECK(try_word(FLOATS_AT(1), 0x7f800000u, 4) == GCOMP_CORRUPT && try_word(good_length - 8, 0xffc00000u, 4) == GCOMP_CORRUPT);
-    for (size_t length = 56; length < 300; length++)
-        CHECK(try_length(length) == (length == good_length ? GCOMP_OK : length < 64 ? GCOMP_SAVE_MISMATCH : GCOMP_CORRUPT));
+    CHECK(try_word(floats_at(good), 0x7f800000u, 4) == GCOMP_CORRUPT && try_word(good_length - 8, 0xffc00000u, 4) == GCOMP_CORRUPT);
+    for (size_t length = RECORDS + 4; length < 400; length++) CHECK(try_length(length) == (length == good_length ? GCOMP_OK : GCOMP_CORRUPT));
     for (uint64_t k = 0; k < 3000; k++) { /* anything behind a right frame */
         for (size_t i = 16; i < good_length; i++) {
             float x = number(k * 512 + i);
@@ -407,7 +422,7 @@ static size_t own_floats(const gcomp *gc, size_t t)
 
 static float saved_float(const uint8_t *save, const gcomp *gc, size_t tensor, size_t i)
 {
-    size_t at = FLOATS_AT(TENSORS) + 4 * i;
+    size_t at = floats_at(save) + 4 * i;
     uint32_t bits;
     float x;
     for (size_t t = 0; t < tensor; t++) at += 4 * (own_floats(gc, t) + (t == MATRIX ? 80 : t == STACK ? 30 : 0));

@@ -931,7 +931,13 @@ static void regroup(team *t, size_t world, const int *ranks)
 }
 
 /* The level of a tensor in a save. */
-static size_t saved_level(const saved *s, size_t w, size_t tensor) { return get_word(s->bytes[w] + 56 + 8 * tensor, 4); }
+/* The place of a codec in its list, from the record of a tensor. */
+static size_t saved_level(const saved *s, size_t w, size_t tensor)
+{
+    const uint8_t *record = s->bytes[w] + 60;
+    while (tensor--) record += 64 + get_word(record, 8) + get_word(record + 8, 8);
+    return get_word(record + 60, 4);
+}
 
 static void test_who_joins_has_the_levels_of_the_others(void)
 {
@@ -1215,7 +1221,7 @@ static void test_what_no_schedule_knows_is_refused(void)
         const void *list = s;
         for (size_t i = 0; i <= count; i++) {
             uint8_t had[8];
-            size_t at = 60 + (c ? bytes : accordion)[i % count].at;
+            size_t at = 60 + get_word(s + 52, 8) + (c ? bytes : accordion)[i % count].at;
             int n = (c ? bytes : accordion)[i % count].bytes;
             memcpy(had, s + at, 8);
             if (i < count) put_word(s + at, (c ? bytes : accordion)[i].word, n);
