@@ -778,6 +778,46 @@ static void test_a_save_of_another_kind_is_refused(void)
         }
 }
 
+/* gcomp_load_some rounds the residuals of another kind, also where a tensor has more rows than in the save. */
+static void test_a_save_of_another_kind_is_rounded_where_it_may_be(void)
+{
+    static const size_t rows[] = {5, 7, 31, 40};
+    static float e[2][MOST_ROOM], now[MOST_ROOM], expected[MOST_ROOM];
+    for (int from = 0; from < 3; from++)
+        for (int to = 0; to < 3; to++)
+            for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+                for (size_t more = 0; more < 3; more++)
+                    for (size_t world = 1; world < 3; world++) { /* the own save, or the mean of two */
+                        const gcomp_desc were = desc_of(kinds[from], GCOMP_AGGREGATE_AUTO), are = desc_of(kinds[to], GCOMP_AGGREGATE_AUTO);
+                        const size_t n[] = {20 * rows[r]}, grown[] = {20 * (rows[r] + 9 * more)};
+                        const char *const codec[] = {"topk:density=0.1"};
+                        const void *const both[] = {saves[0], saves[1]};
+                        char report[200], what[100];
+                        group a, b;
+                        group_open(&a, 2, &were, codec, n, 1);
+                        group_open(&b, world == 1 ? 2 : 1, &are, codec, grown, 1);
+                        for (uint64_t step = 0; step < 2; step++) {
+                            group_fill(&a, step);
+                            group_step(&a);
+                            group_fill(&b, step + 5);
+                            group_step(&b);
+                        }
+                        save_all(&a);
+                        for (size_t w = 0; w < 2; w++) CHECK(gcomp_residual_get(a.gc[w], 0, e[w]) == GCOMP_OK);
+                        CHECK(gcomp_load_some(b.gc[0], both, save_lengths, 2, report, sizeof report, NULL) == GCOMP_OK);
+                        CHECK(gcomp_residual_get(b.gc[0], 0, now) == GCOMP_OK);
+                        memset(expected, 0, sizeof expected);
+                        for (size_t i = 0; i < *n; i++)
+                            expected[i] = world == 1 ? e[0][i] : (float)(((double)e[0][i] + (double)e[1][i]) * 0.5);
+                        if (from != to || world > 1) plain_keep(kinds[to], expected, *grown);
+                        CHECK(!memcmp(now, expected, 4 * *grown));
+                        snprintf(what, sizeof what, "its residual is %s there, %s here: its residual is taken", kinds[from], kinds[to]);
+                        CHECK(more ? strstr(report, "rows is taken, all else begins empty") != NULL : from == to ? !*report : strstr(report, what) != NULL);
+                        group_close(&a);
+                        group_close(&b);
+                    }
+}
+
 /* A save that somebody made up: its checksum is right, and a value is none. */
 static void test_residuals_that_no_worker_keeps_are_refused(void)
 {
@@ -1191,6 +1231,7 @@ int main(void)
     RUN(test_a_save_brings_back_every_bit);
     RUN(test_saves_have_the_bytes_that_the_format_says);
     RUN(test_a_save_of_another_kind_is_refused);
+    RUN(test_a_save_of_another_kind_is_rounded_where_it_may_be);
     RUN(test_residuals_that_no_worker_keeps_are_refused);
     RUN(test_workers_leave_and_join);
     RUN(test_another_number_of_workers_takes_the_mean_of_residuals);

@@ -31,6 +31,7 @@ typedef struct group {
     uint64_t gathered;                 /* of all workers: the payloads of a gather */
     /* faults: this call fails on this worker (MOST: on all) */
     size_t fails_at, fails_on;
+    int corrupts; /* 1: the last worker gets another first float of a sum */
 } group;
 
 static const gcomp_tensor shapes[TENSORS] = {
@@ -151,6 +152,7 @@ static void carry(const group *g, const gcomp_request *q)
     } else if (request_is_a_reduction(&q[0])) {
         for (size_t w = 1; w < g->world; w++) plain_reduce(&q[0], &q[w]);
         for (size_t w = 1; w < g->world; w++) memcpy(q[w].recv, q[0].recv, q[0].count * bytes_of_dtype(q[0].dtype));
+        if (g->corrupts) *(float *)q[g->world - 1].recv += 1;
     }
     for (size_t w = 0; w < g->world && !request_is_a_reduction(&q[0]); w++)
         for (size_t from = 0; from < g->world; from++) {
@@ -757,6 +759,98 @@ static void test_bytes_of_an_exchange_are_those_of_the_tensors_taken(void)
         }
 }
 
+/* ---------------- one tensor at a time */
+
+static const char *const in_turn[] = {"topk:density=0.05", "leadertopk:density=0.05", "powersgd:rank=2,alternate=1", "int:bits=4", "dgc:density=0.05,warmup=0"};
+
+/* Exchanges that skip all tensors but one give each tensor the means and residuals that it has where all are exchanged together:
+   the turns of a tensor go by its own steps. Behind the first step these codecs draw nothing: random numbers go by the number of the exchange. */
+static void test_tensors_one_at_a_time_get_what_they_get_together(void)
+{
+    for (size_t c = 0; c < sizeof in_turn / sizeof *in_turn; c++)
+        for (size_t world = 2; world <= 4; world++) {
+            const gcomp_desc desc = plain(in_turn[c], GCOMP_AGGREGATE_GATHER, 0);
+            group a, b;
+            size_t wrong = 0;
+            group_open(&a, world, &desc, shapes, 15);
+            group_open(&b, world, &desc, shapes, 15);
+            for (uint64_t step = 0; step < 6; step++) {
+                group_fill(&a, step);
+                group_fill(&b, step);
+                good_step(&a, 0);
+                if (step == 0) good_step(&b, 0); /* powersgd draws its first Q */
+                for (size_t t = 0; t < TENSORS && step; t++) good_step(&b, ~(1u << t));
+                for (size_t w = 0; w < world; w++)
+                    for (size_t t = 0; t < TENSORS; t++) wrong += digest_of(&a, w, t) != digest_of(&b, w, t);
+            }
+            if (wrong) printf("# %s, %d workers: %d tensors differ\n", in_turn[c], (int)world, (int)wrong);
+            CHECK(wrong == 0);
+            group_close(&a);
+            group_close(&b);
+        }
+}
+
+/* Each worker leads each tensor, though tensor t is always exchanged in a step t, t + 4, t + 8, ... : what one worker alone has is
+   sent, and does not wait for ever. A save and a load between the steps change nothing. */
+static void test_all_workers_lead_where_tensors_take_turns(void)
+{
+    for (size_t world = 2; world <= 4; world += 2) {
+        const gcomp_desc desc = plain("leadertopk:density=0.01", GCOMP_AGGREGATE_GATHER, 0);
+        group g, other;
+        group_open(&g, world, &desc, shapes, 15);
+        group_open(&other, world, &desc, shapes, 15);
+        for (uint64_t step = 0; step < 2 * TENSORS * world; step++) {
+            const size_t t = step % TENSORS;
+            for (size_t w = 0; w < world; w++) { /* worker w has its large elements at w, w + 7 * world, ... */
+                memset(g.grad[w][t], 0, 4 * g.n[t]);
+                for (size_t i = w; i < 30 * world; i += 7 * world) g.grad[w][t][i] = step < TENSORS ? 1.0f : 0;
+            }
+            good_step(&g, ~(1u << t));
+            for (size_t w = 0; w < world; w++) { /* the next step is another object's */
+                const size_t room = gcomp_save_size(g.gc[w]);
+                void *save = malloc(room);
+                const void *own = save;
+                size_t length = 0;
+                gcomp *gc = g.gc[w];
+                CHECK(gcomp_save(gc, save, room, &length) == GCOMP_OK && gcomp_load(other.gc[w], &own, &length, 1) == GCOMP_OK);
+                g.gc[w] = other.gc[w];
+                other.gc[w] = gc;
+                free(save);
+            }
+        }
+        for (size_t w = 0; w < world; w++)
+            for (size_t t = 0; t < TENSORS; t++) {
+                size_t waiting = 0;
+                for (size_t i = 0; i < g.n[t]; i++) waiting += gcomp_residual(g.gc[w], t)[i] != 0;
+                CHECK(waiting == 0);
+            }
+        group_close(&g);
+        group_close(&other);
+    }
+}
+
+/* check_every 4 with four tensors in turn: the means of each are compared, and not only those of the last. */
+static void test_all_tensors_are_checked_where_they_take_turns(void)
+{
+    for (size_t t = 0; t < TENSORS; t++) {
+        gcomp_desc desc = plain("none", GCOMP_AGGREGATE_GATHER, 0);
+        size_t steps = 0;
+        int found = 0;
+        group g;
+        desc.check_every = TENSORS;
+        group_open(&g, 2, &desc, shapes, 15);
+        for (; steps < 6 * TENSORS && !found; steps++) {
+            group_fill(&g, steps);
+            g.corrupts = steps % TENSORS == t; /* worker 1 gets another sum of this tensor */
+            group_step(&g, ~(1u << steps % TENSORS));
+            found = g.result[0] == GCOMP_DIVERGED;
+            CHECK(all_are(&g, found ? GCOMP_DIVERGED : GCOMP_OK));
+        }
+        CHECK(found);
+        group_close(&g);
+    }
+}
+
 int main(void)
 {
     RUN(test_a_skipped_tensor_takes_no_bytes);
@@ -772,5 +866,8 @@ int main(void)
     RUN(test_workers_that_skip_other_tensors_are_a_mismatch);
     RUN(test_nan_beside_skipped_tensors_ends_the_step);
     RUN(test_bytes_of_an_exchange_are_those_of_the_tensors_taken);
+    RUN(test_tensors_one_at_a_time_get_what_they_get_together);
+    RUN(test_all_workers_lead_where_tensors_take_turns);
+    RUN(test_all_tensors_are_checked_where_they_take_turns);
     return test_end();
 }
