@@ -23464,13 +23464,19 @@ static void gcomp__say_bytes(gcomp__text *t, size_t bytes, size_t ring, int most
     gcomp__say_with(t, "%s%u of %u bytes", most ? "at most " : "", (uint64_t)bytes, (uint64_t)ring);
 }
 
+/* "3 x 10 x 20": a stack of 3 matrices */
+static void gcomp__say_shape(gcomp__text *t, size_t rows, size_t cols, size_t stack)
+{
+    if (stack > 1) gcomp__say_with(t, "%u x ", (uint64_t)stack);
+    gcomp__say_number(t, rows);
+    if (cols > 1) gcomp__say_with(t, " x %u", (uint64_t)cols);
+}
+
 /* "2 x 784 x 1152 bf16": the shape and the type of a tensor. */
-static void gcomp__say_shape(gcomp__text *t, const gcomp__slot *slot)
+static void gcomp__say_kind(gcomp__text *t, const gcomp__slot *slot)
 {
     static const char *const dtypes[] = {"fp32", "fp16", "bf16"};
-    if (slot->stack > 1) gcomp__say_with(t, "%u x ", (uint64_t)slot->stack);
-    gcomp__say_number(t, slot->rows);
-    if (slot->cols > 1) gcomp__say_with(t, " x %u", (uint64_t)slot->cols);
+    gcomp__say_shape(t, slot->rows, slot->cols, slot->stack);
     gcomp__say_with(t, " %s", dtypes[slot->dtype]);
 }
 
@@ -23485,7 +23491,7 @@ static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot, const 
     (void)gcomp_codec_format(&slot->codec, codec, sizeof codec);
     /* %s and not %t: the whole name */
     gcomp__say_with(t, "%s: ", slot->name);
-    gcomp__say_shape(t, slot);
+    gcomp__say_kind(t, slot);
     if (slot->lone) gcomp__say_with(t, ", none (one worker alone; with more: %s)", codec);
     else gcomp__say_with(t, ", %s", codec);
     if (slot->why) gcomp__say_with(t, " (%s)", slot->why);
@@ -25552,7 +25558,7 @@ static void gcomp__say_item(const gcomp *gc, size_t i, gcomp__text *t)
         gcomp__say_field(t, gcomp__told(gc, i));
     } else if (field == GCOMP__TENSORS_DIFFER) {
         gcomp__say_with(t, "%t ", slot->name);
-        gcomp__say_shape(t, slot);
+        gcomp__say_kind(t, slot);
     } else if (field == GCOMP__CODECS_DIFFER) {
         gcomp__say_with(t, "%t with codec ", slot->name);
         gcomp__say_codecs(t, slot);
@@ -27780,14 +27786,6 @@ static gcomp__record gcomp__record_of(const gcomp__slot *slot, const uint8_t *s)
     gcomp__record r;
     (void)gcomp__read_record(&r, s + slot->found.record, gcomp__save_pace_at(s));
     return r;
-}
-
-/* "3 x 10 x 20": a stack of 3 matrices */
-static void gcomp__say_shape(gcomp__text *t, size_t rows, size_t cols, size_t stack)
-{
-    if (stack > 1) gcomp__say_with(t, "%u x ", (uint64_t)stack);
-    gcomp__say_number(t, rows);
-    if (cols > 1) gcomp__say_with(t, " x %u", (uint64_t)cols);
 }
 
 /* Finds what can be taken of a record for this tensor, and says how the two differ, first shapes,

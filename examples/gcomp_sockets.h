@@ -132,6 +132,11 @@
 #define GCOMP_SOCKETS_GRACE 0.01
 #endif
 
+/* A call that waits asks gcomp_sockets_desc.stop so often, in seconds. */
+#ifndef GCOMP_SOCKETS_SLICE
+#define GCOMP_SOCKETS_SLICE 0.1
+#endif
+
 /* The longest message between two workers. */
 #ifndef GCOMP_SOCKETS_LONGEST
 #define GCOMP_SOCKETS_LONGEST ((uint64_t)1 << 32)
@@ -160,6 +165,9 @@ typedef struct gcomp_sockets_part {
     uint64_t list; /* digest of the sizes of an allgatherv */
 } gcomp_sockets_part;
 
+/* Whether a call that waits shall end: 0 lets the call go on. */
+typedef int (*gcomp_sockets_stop)(void *user);
+
 /* What gcomp_sockets_start is told. 0 or NULL stands for the default, except for rank and world.
    The texts are not needed after the call. */
 typedef struct gcomp_sockets_desc {
@@ -171,6 +179,10 @@ typedef struct gcomp_sockets_desc {
     const char *secret; /* 1 to 64 bytes and a zero, the same on all; NULL or "": none */
     double rendezvous;  /* seconds until all must have come, at most 1e6; 0: 300 */
     double silence;     /* seconds without a byte until a worker is lost, at most 1e6; 0: 300 */
+    gcomp_sockets_stop stop; /* asked by each call that waits, on the thread of the call, after
+                                each signal and every GCOMP_SOCKETS_SLICE seconds. If the answer is
+                                not 0, the call fails, and the group has failed; NULL: not asked */
+    void *stop_user;
 } gcomp_sockets_desc;
 
 /* The first bytes of a connection, from the worker that listens. */
@@ -254,6 +266,9 @@ typedef struct gcomp_sockets {
     int failed; /* 1 for ever */
     int lost;   /* the worker that has ended the group; -1: none is known */
     gcomp_sockets_end end;
+    int stopped; /* the group has failed because desc.stop said so */
+    gcomp_sockets_stop stop;
+    void *stop_user;
     uint32_t turn;
     double silence;
     int *peers;                 /* [descriptors] connections to the workers; -1: none */
@@ -374,6 +389,25 @@ static inline int gcomp_sockets_watch(gcomp_sockets *s)
     return error;
 }
 
+/* Waits for events until then, and returns as poll does. Asks meanwhile if the call shall end; then
+   the group has failed. s NULL: nobody is asked. */
+static inline int gcomp_sockets_poll(gcomp_sockets *s, struct pollfd *polls, nfds_t count,
+                                     double then)
+{
+    for (;;) {
+        double soon = gcomp_sockets_now() + GCOMP_SOCKETS_SLICE;
+        int ready;
+        if (!s || !s->stop || soon > then) soon = then;
+        ready = poll(polls, count, gcomp_sockets_wait(soon));
+        if (ready > 0 || (ready < 0 && errno != EINTR)) return ready;
+        if (s && s->stop && s->stop(s->stop_user)) {
+            s->stopped = 1;
+            gcomp_sockets_fail(s);
+        }
+        if (gcomp_sockets_now() >= then || (s && s->failed)) return 0;
+    }
+}
+
 /* Closes all connections and frees the group. NULL is allowed. */
 static inline void gcomp_sockets_close(gcomp_sockets *s)
 {
@@ -437,7 +471,7 @@ static inline int gcomp_sockets_look(gcomp_sockets *s, double then)
         ready = poll(s->polls, (nfds_t)s->world, 0);
         if (ready == 0) sched_yield();
     }
-    return ready ? ready : poll(s->polls, (nfds_t)s->world, gcomp_sockets_wait(then));
+    return ready ? ready : gcomp_sockets_poll(s, s->polls, (nfds_t)s->world, then);
 }
 
 /* Carries out the flows to worker `to` and from worker `from`; -1: all. Sends and receives as the
@@ -1084,7 +1118,7 @@ static inline int gcomp_sockets_listen(const char *host, const char *port)
 }
 
 /* One attempt to connect. Returns the connection, or -1 with errno. */
-static inline int gcomp_sockets_connect(const struct addrinfo *to, double then)
+static inline int gcomp_sockets_connect(gcomp_sockets *s, const struct addrinfo *to, double then)
 {
     int fd = socket(to->ai_family, SOCK_STREAM, 0), error;
     if (fd >= 0) fd = gcomp_sockets_tune(fd);
@@ -1097,7 +1131,7 @@ static inline int gcomp_sockets_connect(const struct addrinfo *to, double then)
         p.events = POLLOUT;
         p.revents = 0;
         error = ETIMEDOUT;
-        if (poll(&p, 1, gcomp_sockets_wait(then)) == 1 &&
+        if (gcomp_sockets_poll(s, &p, 1, then) == 1 &&
             getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0)
             error = errno;
     }
@@ -1108,35 +1142,38 @@ static inline int gcomp_sockets_connect(const struct addrinfo *to, double then)
 }
 
 /* Moves one flow of a connection to its end. Returns 0, or an errno value. */
-static inline int gcomp_sockets_all_of(int fd, gcomp_sockets_flow flow, double then)
+static inline int gcomp_sockets_all_of(gcomp_sockets *s, int fd, gcomp_sockets_flow flow,
+                                       double then)
 {
     while (flow.out_left || flow.in_left) {
         struct pollfd p;
         p.fd = fd;
         p.events = flow.out_left ? POLLOUT : POLLIN;
         p.revents = 0;
-        if (gcomp_sockets_now() >= then) return ETIMEDOUT;
-        if (poll(&p, 1, gcomp_sockets_wait(then)) == 1 &&
+        if (gcomp_sockets_now() >= then || (s && s->failed)) return ETIMEDOUT;
+        if (gcomp_sockets_poll(s, &p, 1, then) == 1 &&
             gcomp_sockets_some(fd, &flow, p.events) < 0)
             return ECONNRESET;
     }
     return 0;
 }
 
-static inline int gcomp_sockets_send(int fd, const void *bytes, size_t count, double then)
+static inline int gcomp_sockets_send(gcomp_sockets *s, int fd, const void *bytes, size_t count,
+                                     double then)
 {
     gcomp_sockets_flow flow = {NULL, NULL, 0, 0};
     flow.out = (const unsigned char *)bytes;
     flow.out_left = count;
-    return gcomp_sockets_all_of(fd, flow, then);
+    return gcomp_sockets_all_of(s, fd, flow, then);
 }
 
-static inline int gcomp_sockets_receive(int fd, void *bytes, size_t count, double then)
+static inline int gcomp_sockets_receive(gcomp_sockets *s, int fd, void *bytes, size_t count,
+                                        double then)
 {
     gcomp_sockets_flow flow = {NULL, NULL, 0, 0};
     flow.in = (unsigned char *)bytes;
     flow.in_left = count;
-    return gcomp_sockets_all_of(fd, flow, then);
+    return gcomp_sockets_all_of(s, fd, flow, then);
 }
 
 /* The number and port behind an address. */
@@ -1291,7 +1328,7 @@ static inline int gcomp_sockets_accept(gcomp_sockets_meeting *m)
     const int *fds = s->peers + s->world;
     double rest = 0; /* no new connection is accepted before that time */
     int error = 0;
-    while (gcomp_sockets_missing(s)) {
+    while (!s->failed && gcomp_sockets_missing(s)) {
         double now = gcomp_sockets_now(), wake = now < rest ? rest : now + 0.1;
         nfds_t count = 0;
         if (now >= m->then) return error ? error : ETIMEDOUT;
@@ -1302,8 +1339,7 @@ static inline int gcomp_sockets_accept(gcomp_sockets_meeting *m)
                 m->polls[count].events = POLLIN;
                 m->polls[count++].revents = 0;
             }
-        if (poll(m->polls, count, gcomp_sockets_wait(wake < m->then ? wake : m->then)) < 0 &&
-            errno != EINTR)
+        if (gcomp_sockets_poll(s, m->polls, count, wake < m->then ? wake : m->then) < 0)
             return errno;
         count = 1;
         for (int i = 0; i < m->most; i++)
@@ -1328,13 +1364,13 @@ static inline int gcomp_sockets_greet(gcomp_sockets_meeting *m, int rank)
     double soon = gcomp_sockets_now() + GCOMP_SOCKETS_PATIENCE;
     int fd = m->s->peers[rank];
     soon = soon < m->then ? soon : m->then;
-    if (gcomp_sockets_receive(fd, &challenge, sizeof challenge, soon) != 0) return EAGAIN;
+    if (gcomp_sockets_receive(m->s, fd, &challenge, sizeof challenge, soon) != 0) return EAGAIN;
     if (memcmp(challenge.magic, hello.magic, sizeof hello.magic) != 0) return EPROTO;
     hello.to = (uint32_t)rank;
     gcomp_sockets_draw(m, hello.number);
     gcomp_sockets_prove(m, hello.proof, 'c', &challenge, &hello);
-    if (gcomp_sockets_send(fd, &hello, sizeof hello, m->then) != 0 ||
-        gcomp_sockets_receive(fd, words, sizeof words, m->then) != 0)
+    if (gcomp_sockets_send(m->s, fd, &hello, sizeof hello, m->then) != 0 ||
+        gcomp_sockets_receive(m->s, fd, words, sizeof words, m->then) != 0)
         return EAGAIN;
     gcomp_sockets_prove(m, proof, 'l', &challenge, &hello);
     if (words[0] == GCOMP_SOCKETS_OTHER_JOB || words[0] == GCOMP_SOCKETS_TAKEN) return ECONNRESET;
@@ -1378,7 +1414,7 @@ static inline int gcomp_sockets_call_once(gcomp_sockets_meeting *m, int rank,
     for (struct addrinfo *a = found; a && error; a = a->ai_next) {
         double soon = gcomp_sockets_now() + GCOMP_SOCKETS_PATIENCE;
         int *fd = &m->s->peers[rank], failed = 0;
-        *fd = gcomp_sockets_connect(a, soon < m->then ? soon : m->then);
+        *fd = gcomp_sockets_connect(m->s, a, soon < m->then ? soon : m->then);
         if (*fd < 0) failed = gcomp_sockets_short_of(errno) ? errno : EAGAIN;
         else if (rank == 0) failed = gcomp_sockets_listen_here(m);
         if (!failed) failed = gcomp_sockets_greet(m, rank);
@@ -1398,8 +1434,9 @@ static inline int gcomp_sockets_call(gcomp_sockets_meeting *m, int rank,
     for (;;) {
         int error = gcomp_sockets_call_once(m, rank, to, flags);
         if (error != EAGAIN && !gcomp_sockets_short_of(error)) return error;
-        if (gcomp_sockets_now() >= m->then) return error == EAGAIN ? ETIMEDOUT : error;
-        poll(NULL, 0, 20);
+        if (gcomp_sockets_now() >= m->then || m->s->failed)
+            return error == EAGAIN ? ETIMEDOUT : error;
+        gcomp_sockets_poll(m->s, NULL, 0, gcomp_sockets_now() + 0.02);
     }
 }
 
@@ -1413,8 +1450,8 @@ static inline int gcomp_sockets_host(gcomp_sockets_meeting *m, const gcomp_socke
     error = gcomp_sockets_accept(m);
     memcpy(m->places[0].host, m->own.magic, sizeof m->own.magic);
     for (int w = 1; w < s->world && !error; w++)
-        error = gcomp_sockets_send(s->peers[w], m->places, (size_t)s->world * sizeof *m->places,
-                                   m->then);
+        error = gcomp_sockets_send(s, s->peers[w], m->places,
+                                   (size_t)s->world * sizeof *m->places, m->then);
     return error;
 }
 
@@ -1425,7 +1462,7 @@ static inline int gcomp_sockets_join(gcomp_sockets_meeting *m, const gcomp_socke
     gcomp_sockets *s = m->s;
     int error = gcomp_sockets_call(m, 0, root, 0);
     size_t bytes = (size_t)s->world * sizeof *m->places;
-    if (!error && gcomp_sockets_receive(s->peers[0], m->places, bytes, m->then) != 0)
+    if (!error && gcomp_sockets_receive(s, s->peers[0], m->places, bytes, m->then) != 0)
         error = ETIMEDOUT; /* rank 0 gave up: somebody did not come */
     if (!error && memcmp(m->places[0].host, m->own.magic, sizeof m->own.magic) != 0) error = EPROTO;
     for (int w = 1; w < s->rank && !error; w++) {
@@ -1490,6 +1527,7 @@ static inline gcomp_sockets *gcomp_sockets_alone(int rank, int world, double sil
    errno value; on error *sockets is NULL.
      EINVAL        rank, world (at most 65535), a time or the length of a text is out of range
      ETIMEDOUT     not all came, or one died meanwhile
+     ECANCELED     desc.stop said so
      EACCES        this worker and the one it called do not have the same secret
      ECONNRESET    this worker was sent away: it has another job or world, or its rank is taken
      EPROTO        something else listens where rank 0 should listen
@@ -1517,11 +1555,14 @@ static inline int gcomp_sockets_start(gcomp_sockets **sockets, const gcomp_socke
     memcpy(root.port, port, strlen(port));
     m.s = gcomp_sockets_alone(desc->rank, desc->world, silence);
     if (!m.s) return ENOMEM;
+    m.s->stop = desc->stop;
+    m.s->stop_user = desc->stop_user;
     error = gcomp_sockets_prepare(&m, desc, rendezvous);
     if (!error && desc->world > 1)
         error = desc->rank ? gcomp_sockets_join(&m, &root) : gcomp_sockets_host(&m, &root);
     m.s->silence = m.then - gcomp_sockets_now();
     if (!error && gcomp_sockets_barrier(m.s) != 0) error = ETIMEDOUT;
+    if (m.s->stopped) error = ECANCELED;
     m.s->silence = silence;
     m.s->descriptors = error ? m.s->descriptors : m.s->world;
     memset(&m.secret, 0, sizeof m.secret);
@@ -1580,7 +1621,7 @@ static inline gcomp_comm gcomp_sockets_comm(gcomp_sockets *s)
 
 GCOMP_API int gcomp_sockets_shared_open(void **group, int rank, int world, const char *host,
                                         const char *port, const char *secret, double rendezvous,
-                                        double silence);
+                                        double silence, gcomp_sockets_stop stop);
 GCOMP_API int gcomp_sockets_shared_carry(void *group, const gcomp_request *request);
 GCOMP_API int gcomp_sockets_shared_comm(void *group, gcomp_comm *comm);
 GCOMP_API int gcomp_sockets_shared_close(void *group);
@@ -1593,7 +1634,8 @@ typedef struct gcomp_sockets_shared {
 
 /* gcomp_sockets_start. Returns 0 or an errno value; on error *group is NULL. */
 int gcomp_sockets_shared_open(void **group, int rank, int world, const char *host, const char *port,
-                              const char *secret, double rendezvous, double silence)
+                              const char *secret, double rendezvous, double silence,
+                              gcomp_sockets_stop stop)
 {
     gcomp_sockets_shared *made = (gcomp_sockets_shared *)calloc(1, sizeof *made);
     gcomp_sockets_desc desc;
@@ -1608,6 +1650,7 @@ int gcomp_sockets_shared_open(void **group, int rank, int world, const char *hos
     desc.secret = secret;
     desc.rendezvous = rendezvous;
     desc.silence = silence;
+    desc.stop = stop;
     error = pthread_mutex_init(&made->use, NULL);
     if (error) {
         free(made);

@@ -671,7 +671,7 @@ static void test_frames_of_a_bucket_are_of_it_alone(void)
         group_step(&a);
         /* the worker itself sees that its frame is another; the others hear no more of it */
         for (size_t w = 0; w < 3; w++) {
-            if (w == (i != 1)) CHECK(a.result[w] == GCOMP_CALLBACK_FAILED && strstr(gcomp_error(a.gc[w]), "did not come back"));
+            if (w == (i != 1)) CHECK(a.result[w] == GCOMP_CALLBACK_FAILED && strstr(gcomp_error(a.gc[w]), "did not bring back"));
             else if (i == 0) CHECK(a.result[w] != GCOMP_OK || a.board.broken);
             else CHECK(a.result[w] == GCOMP_MISMATCH && strstr(gcomp_error(a.gc[w]), what[i]));
             if (w != (i != 1) && i) CHECK(strstr(gcomp_error(a.gc[w]), i == 1 ? "rank 0 decides" : "rank 1") != NULL);

@@ -16,6 +16,7 @@ import pickle
 import random
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -159,7 +160,7 @@ def functions_have_the_types_of_the_header():
     functions = {**gcomp._FUNCTIONS, **gcomp._MORE}
     kinds = {"int": "c_int", "size_t": "c_ulong", "uint64_t": "c_ulong", "uint32_t": "c_uint", "float": "c_float", "double": "c_double",
              "gcomp_result": "c_int", "gcomp_class": "c_int", "gcomp_dtype": "c_int", "gcomp_isa": "c_int", "gcomp_optimizer": "c_int",
-             "gcomp_key": "gcomp_key", "void": "None"}
+             "gcomp_key": "gcomp_key", "void": "None", "gcomp_sockets_stop": "CFunctionType"}
 
     def is_kind(c, python, result=False):
         c = " ".join(re.sub(r"\bconst\b", " ", c).split())
@@ -1179,6 +1180,50 @@ def a_transport_that_is_closed_busy_or_forked_says_so():
     closed.close()
     raises(gcomp.Error, lambda: gcomp.open("sign", comm=closed), "closed")
     raises(gcomp.Error, lambda: gcomp.Sockets.__new__(gcomp.Sockets).carry_out_raw(gcomp._Request()), "closed")
+
+
+@worker
+def interrupted(rank, world, root):
+    """Worker 0 waits: for worker 1 to come, or in a collective, or in a step. All times are longer than a test may take."""
+    where = os.environ["WAITS"]
+    if where == "to open" and rank == 1:
+        sys.stdin.read()
+        return "well"
+    if where == "to open":
+        print("began", flush=True)
+    net = gcomp.Sockets(rank, world, root, SECRET, 1e5, 1e5)
+    gc = gcomp.open("int:bits=4", comm=net, min_elements=100)
+    tensors(gc)
+    own = gradients(rank, 0)
+    if rank == 1:
+        sys.stdin.read()  # worker 0 is gone
+        raises(gcomp.Error, lambda: net.allgather(b""))
+        return "well"
+    print("began", flush=True)
+    try:
+        if where == "in a step":
+            gc.exchange(own)
+        net.allgather(b"")
+    finally:
+        assert as_bytes(own) == as_bytes(gradients(rank, 0))
+    return "not interrupted"
+
+
+@test
+def ctrl_c_is_heard_while_sockets_wait():
+    for where in ("to open", "in a collective", "in a step"):
+        root = "127.0.0.1:%d" % free_port()
+        one, two = (subprocess.Popen([sys.executable, "-W", "ignore", __file__, "--worker", "interrupted", str(rank), "2", root],
+                                     env={**os.environ, "WAITS": where}, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                     stderr=subprocess.PIPE) for rank in range(2))
+        assert one.stdout.readline() == "began\n"
+        time.sleep(0.5)  # it waits by now; if not, the test is about less, and passes
+        one.send_signal(signal.SIGINT)
+        errors = one.communicate(timeout=300)[1]
+        assert one.returncode == -signal.SIGINT and errors.rstrip().endswith("KeyboardInterrupt"), (where, one.returncode, errors)
+        assert "ignored" not in errors, errors
+        out, errors = two.communicate("", timeout=300)
+        assert out.strip() == "well", (where, out, errors)
 
 
 # ---------------- random calls

@@ -630,7 +630,7 @@ static int knock(void)
     hints.ai_socktype = SOCK_STREAM;
     if (getaddrinfo("127.0.0.1", port, &hints, &to) != 0) return -1;
     while (fd < 0 && gcomp_sockets_now() < then) {
-        fd = gcomp_sockets_connect(to, then);
+        fd = gcomp_sockets_connect(NULL, to, then);
         if (fd < 0) poll(NULL, 0, 2);
     }
     freeaddrinfo(to);
@@ -641,7 +641,7 @@ static int knock(void)
 static int say(const void *words, size_t bytes)
 {
     int fd = knock();
-    CHECK(fd >= 0 && gcomp_sockets_send(fd, words, bytes, gcomp_sockets_now() + 20) == 0);
+    CHECK(fd >= 0 && gcomp_sockets_send(NULL, fd, words, bytes, gcomp_sockets_now() + 20) == 0);
     return fd;
 }
 
@@ -655,9 +655,9 @@ static int say_hello(const gcomp_sockets_hello *hello, const char *secret)
     double then = gcomp_sockets_now() + 20;
     memset(&m, 0, sizeof m);
     memcpy(m.secret, secret, strlen(secret));
-    CHECK(fd >= 0 && gcomp_sockets_receive(fd, &challenge, sizeof challenge, then) == 0);
+    CHECK(fd >= 0 && gcomp_sockets_receive(NULL, fd, &challenge, sizeof challenge, then) == 0);
     gcomp_sockets_prove(&m, proven.proof, 'c', &challenge, &proven);
-    CHECK(gcomp_sockets_send(fd, &proven, sizeof proven, then) == 0);
+    CHECK(gcomp_sockets_send(NULL, fd, &proven, sizeof proven, then) == 0);
     return fd;
 }
 
@@ -665,7 +665,7 @@ static int say_hello(const gcomp_sockets_hello *hello, const char *secret)
 static int verdict(int fd)
 {
     unsigned char words[33];
-    return gcomp_sockets_receive(fd, words, sizeof words, gcomp_sockets_now() + 20) == 0 ? words[0] : -1;
+    return gcomp_sockets_receive(NULL, fd, words, sizeof words, gcomp_sockets_now() + 20) == 0 ? words[0] : -1;
 }
 
 /* Does the listener close this connection? */
@@ -673,7 +673,7 @@ static int sent_away(int fd)
 {
     char words[64];
     int error = 0;
-    while (!error) error = gcomp_sockets_receive(fd, words, 1, gcomp_sockets_now() + 20);
+    while (!error) error = gcomp_sockets_receive(NULL, fd, words, 1, gcomp_sockets_now() + 20);
     return error == ECONNRESET;
 }
 
@@ -1120,12 +1120,12 @@ static void test_a_hello_that_is_said_again_proves_nothing(void)
     fd = knock();
     memset(&m, 0, sizeof m);
     memcpy(m.secret, "secret", 6);
-    CHECK(gcomp_sockets_receive(fd, &challenge, sizeof challenge, then) == 0);
+    CHECK(gcomp_sockets_receive(NULL, fd, &challenge, sizeof challenge, then) == 0);
     close(fd);
     gcomp_sockets_prove(&m, hello.proof, 'c', &challenge, &hello); /* what the right worker says there */
     fd = knock();
-    CHECK(gcomp_sockets_receive(fd, &challenge, sizeof challenge, then) == 0);
-    CHECK(gcomp_sockets_send(fd, &hello, sizeof hello, then) == 0 && verdict(fd) == GCOMP_SOCKETS_OTHER_SECRET);
+    CHECK(gcomp_sockets_receive(NULL, fd, &challenge, sizeof challenge, then) == 0);
+    CHECK(gcomp_sockets_send(NULL, fd, &hello, sizeof hello, then) == 0 && verdict(fd) == GCOMP_SOCKETS_OTHER_SECRET);
     close(fd);
     end_worker(child);
 }
@@ -1153,10 +1153,10 @@ static void test_a_false_rank_0_is_found_out(void)
             memset(challenge.number, 7, sizeof challenge.number);
             poll(&p, 1, 20000);
             fd = accept(listener, NULL, NULL);
-            gcomp_sockets_send(fd, &challenge, sizeof challenge, then);
-            gcomp_sockets_receive(fd, &hello, sizeof hello, then);
+            gcomp_sockets_send(NULL, fd, &challenge, sizeof challenge, then);
+            gcomp_sockets_receive(NULL, fd, &hello, sizeof hello, then);
             if (echo) memcpy(words + 1, hello.proof, sizeof hello.proof);
-            gcomp_sockets_send(fd, words, sizeof words, then);
+            gcomp_sockets_send(NULL, fd, words, sizeof words, then);
             poll(NULL, 0, 5000);
             _exit(0);
         }
@@ -1165,6 +1165,49 @@ static void test_a_false_rank_0_is_found_out(void)
         waitpid(child, &how, 0);
         close(listener);
     }
+}
+
+static int stop_at_third(void *asks) { return ++*(int *)asks == 3; }
+
+static int body_waits_until_the_other_hangs_up(gcomp_sockets *s, told *t)
+{
+    char word;
+    ssize_t n;
+    (void)t;
+    do {
+        n = recv(s->peers[0], &word, 1, 0);
+        if (n < 0) poll(NULL, 0, 10);
+    } while (n > 0 || (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)));
+    return 0;
+}
+
+/* All times are longer than a test may take. */
+static void test_a_call_that_waits_asks_if_it_shall_end(void)
+{
+    gcomp_sockets *s = NULL;
+    int asks, how;
+    pid_t child;
+    for (int rank = 0; rank < 2; rank++) {
+        choose_port();
+        asked.rendezvous = 1e6;
+        asked.stop = stop_at_third;
+        asked.stop_user = &asks;
+        asks = 0;
+        CHECK(open_as(&s, rank, 2) == ECANCELED && !s && asks == 3);
+    }
+    choose_port();
+    child = begin(1, 2, body_waits_until_the_other_hangs_up);
+    asks = 3; /* no answer ends the meeting */
+    asked.silence = 1e6;
+    asked.stop = stop_at_third;
+    asked.stop_user = &asks;
+    CHECK(open_as(&s, 0, 2) == 0 && !s->stopped);
+    asks = 0;
+    CHECK(gcomp_sockets_barrier(s) == GCOMP_SOCKETS_FAILED && s->stopped && asks == 3);
+    CHECK(gcomp_sockets_barrier(s) == GCOMP_SOCKETS_FAILED && asks == 3);
+    gcomp_sockets_close(s);
+    waitpid(child, &how, 0);
+    CHECK(WIFEXITED(how) && tell[1].opened == 0 && tell[1].status == 0);
 }
 
 static void test_open_says_what_is_wrong(void)
@@ -1245,6 +1288,7 @@ int main(int argc, char **argv)
     RUN(test_who_does_not_know_the_secret_is_sent_away);
     RUN(test_a_hello_that_is_said_again_proves_nothing);
     RUN(test_a_false_rank_0_is_found_out);
+    RUN(test_a_call_that_waits_asks_if_it_shall_end);
     RUN(test_open_says_what_is_wrong);
     return test_end();
 }

@@ -53,6 +53,7 @@ _ALLGATHERV = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, POINTER(c_si
 _MAX = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
 _ALLTOALLV = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(c_size_t), c_void_p, POINTER(c_size_t))
 _CLOCK = ctypes.CFUNCTYPE(c_double, c_void_p)
+_STOP = ctypes.CFUNCTYPE(c_int, c_void_p)
 
 _STRUCTS: List[Any] = []
 _VALUES = dict(
@@ -134,7 +135,8 @@ _MORE = {  # the same of gcomp_advise.h and gcomp_sockets.h, which a library may
     "gcomp_advise_shared_measure": (c_int, POINTER(_Desc), _Z, POINTER(c_double)),
     "gcomp_advise_shared": (c_int, POINTER(_Desc), POINTER(c_double), POINTER(_Tensor), _Z, POINTER(c_char_p), POINTER(c_double), _Z,
                             POINTER(_Z), POINTER(c_double)),
-    "gcomp_sockets_shared_open": (c_int, POINTER(_P), c_int, c_int, c_char_p, c_char_p, c_char_p, c_double, c_double),
+    "gcomp_sockets_shared_open": (c_int, POINTER(_P), c_int, c_int, c_char_p, c_char_p, c_char_p, c_double, c_double,
+                                  _STOP),
     "gcomp_sockets_shared_carry": (c_int, _P, POINTER(_Request)), "gcomp_sockets_shared_comm": (c_int, _P, POINTER(_CommStruct)),
     "gcomp_sockets_shared_close": (c_int, _P), "gcomp_sockets_shared_free": (None, _P),
 }
@@ -923,6 +925,19 @@ class _Bridge:
         self.comm.carry_out_raw(_Request(kind=_VALUES["GCOMP_ALLTOALL"], send=send, recv=recv, send_bytes=send_lengths, bytes=recv_lengths))
 
 
+def _signals(raised: list) -> Any:
+    """Each next(None) runs Python's handlers of signals that have come, on the main thread, and says if one has raised. A generator,
+    since Python runs handlers where a function begins, and what they raise there no `try` of that function sees."""
+    while True:
+        try:
+            while True:
+                yield len(raised)
+        except GeneratorExit:
+            return
+        except BaseException as error:
+            raised.append(error)
+
+
 class Sockets(Comm):
     """Workers that are processes and reach each other by TCP: gcomp_sockets.h, whose head says what holds. All workers open it:
 
@@ -938,7 +953,10 @@ class Sockets(Comm):
 
     A worker that dies is an Error on all others at once, and so is close() of one of them; then nothing goes on over these
     connections: open new ones, and call regroup. Collectives run in C, without the GIL, in the memory of the library. Sums are made in
-    the order of ranks. Ctrl-C is heard when a call is over. A child that fork() makes has no connections. One thread at a time."""
+    the order of ranks. A child that fork() makes has no connections. One thread at a time.
+
+    Python's handlers of signals run while a call of the main thread waits. What a handler raises, KeyboardInterrupt for instance, comes
+    out of the call; then the connections are of no use any more."""
 
     allreduce_dtypes = ("fp16", "bf16", "int8", "int16", "int32")
     uneven = True
@@ -962,13 +980,22 @@ class Sockets(Comm):
         if not all(0 < t <= 1e6 for t in times):
             raise ValueError("rendezvous is %g and silence %g: seconds, above 0 and at most 1e6" % times)
         self._free = _lib.gcomp_sockets_shared_free  # for __del__, when the interpreter ends
+        self._raised: list = []  # by handlers of signals
+        signals = _signals(self._raised)
+        next(signals)
+        self._stop = _STOP(signals.send)  # of a pointer, which is NULL
         group = c_void_p()
-        code = _lib.gcomp_sockets_shared_open(byref(group), self.rank, self.world, _text(host, "root"), port.encode(), word, *times)
+        code = _lib.gcomp_sockets_shared_open(byref(group), self.rank, self.world, _text(host, "root"), port.encode(), word, *times,
+                                              self._stop)
+        if self._raised:
+            raise self._raised.pop()
         if code:
             raise OSError(code, "worker %d of %d did not meet the others at %s: %s" % (self.rank, self.world, root, os.strerror(code)))
         self._group, self.closed = group.value, False
 
     def _did(self, status: int) -> None:
+        if status and getattr(self, "_raised", None):
+            raise self._raised.pop()
         if status:
             raise Error(*{1: (_MISMATCH, "the workers brought different sizes or kinds to a collective"),
                           4: (_STATE, "the transport is closed"),
@@ -1052,6 +1079,14 @@ class Sockets(Comm):
 
 
 # ---------------- objects
+
+
+def _heard(keep: list, raised: list) -> None:
+    """Moves what handlers of signals raised while Sockets waited to what callables raised."""
+    for bridge in keep:
+        if isinstance(bridge, _Bridge) and isinstance(bridge.comm, Sockets):
+            raised += bridge.comm._raised
+            bridge.comm._raised.clear()
 
 
 def _desc(codec: Any, comm: Any, node: Any, options: dict, raised: list) -> Tuple[Any, list]:
@@ -1163,6 +1198,8 @@ class Gcomp:
             self._lock.release()
 
     def _called(self, code: int, gc: int) -> None:
+        if code:
+            _heard(self._keep, self._raised)
         if self._raised:
             raised, self._raised[:] = self._raised[0], []
             if code or not isinstance(raised, Exception):
@@ -1631,6 +1668,8 @@ class _Question:
             self.figures[4 * i:4 * i + 4] = [_real(x, "a figure of " + codec) for x in four]
 
     def _called(self, code: int) -> None:
+        if code:
+            _heard(self.keep, self.raised)
         if self.raised:
             raise self.raised[0]
         if code:
