@@ -345,6 +345,7 @@ def arrays_that_do_not_fit_are_errors_that_say_what_to_do():
         (ValueError, lambda: gcomp.to_float(x, x[:9]), "as many"), (ValueError, lambda: gcomp.encode("int", x, out=bytes(9)), "read-only"),
         (TypeError, lambda: gcomp.Codec(7), "text"), (ValueError, lambda: gcomp.check(payload, 2 ** 64), "n is"),
         (ValueError, lambda: gcomp.retain(payload, x, memoryview(bytearray(16385))[1:].cast("f")), "aligned"),
+        (ValueError, lambda: gcomp.decode(payload, memoryview(bytearray(16385))[1:].cast("f")), "aligned"),
         (ValueError, lambda: gcomp.momentum_step(x, x, x, 1, 1), "shares memory"), (TypeError, lambda: gcomp.check(payload, 1.5), "whole"),
     ]
     for kind, call, word in cases:
@@ -764,9 +765,121 @@ def steps_out_of_order_are_errors():
         raises(gcomp.Error, lambda: gc.step_done(request, [request.send] * 2), "no request")
 
 
+@test
+def a_sum_of_another_length_or_type_is_refused_and_nothing_is_copied():
+    def odd(data):
+        return memoryview(bytearray(data)).cast
+    for codec in ("none", "intsum:bits=8"):
+        with gcomp.open(codec, comm=gcomp.Comm(0, 2, allreduce=print, allreduce_max=print, allreduce_dtypes=("int8", "int16", "int32"))) as gc:
+            gc.add_tensor("w", 60, 40)
+            gc.step_begin()
+            gc.step_ready(0, noise(2400))
+            request = gc.step_next()
+            while request.kind == "allgather":
+                gc.step_done(request, frames(request.send, 2))
+                request = gc.step_next()
+            right, one = request.data, request.data.itemsize
+            assert right.nbytes < 10000 and request.kind.startswith("allreduce")
+            count = len(right)
+            for wrong, kind, words in (
+                    (odd(4 << 20)(right.format), ValueError, ("%d elements" % ((4 << 20) // one), "not %d" % count)),
+                    (odd(one * (count - 1))(right.format), ValueError, ("%d elements" % (count - 1), "not %d" % count)),
+                    (odd(0)(right.format), ValueError, ("0 elements",)), (odd(8 * count)("d"), TypeError, ("format 'd'",)),
+                    (odd(count)("B"), TypeError, ("format 'B'",)), (None, TypeError, ("NoneType",)), ([1.0] * count, TypeError, ("list",)),
+                    (np.zeros((count, 2), right.format)[:, :1 + (count == 1)], ValueError, ("contiguous",) if count > 1 else ("2 elements",))):
+                request.data = wrong
+                raises(kind, lambda: gc.step_done(request), "request.data", *words)
+            request.data = np.asarray(right) * (2 if request.kind == "allreduce" else 1)
+            request.kind, request.id = "allgather", 0  # only what C has asked for counts
+            gc.step_done(request)
+            del request.data
+            raises(gcomp.Error, lambda: gc.step_done(request), "no request")
+            raises(gcomp.Error, lambda: gc.step_done(gcomp.Request()), "no request")
+            gc.step_abort()
+
+    class Grows(Threads):
+        def allreduce(self, data, dtype):
+            super().allreduce(data, dtype)
+            memory = data.obj
+            data.release()
+            memory.extend(bytes(1 << 20))
+
+    def work(comm):
+        with gcomp.open("none", comm=Grows(comm.group, comm.rank)) as gc:
+            gc.add_tensor("w", 60, 40)
+            raises(ValueError, lambda: gc.exchange([noise(2400)]), "released")
+    Group(2).all_well(work)
+
+
+def frames(mine, world):
+    """What workers would bring to an allgather who do what this one does. A frame has the rank and a checksum of its own."""
+    made = [bytearray(mine) for _ in range(world)]
+    for rank, frame in enumerate(made):
+        if len(frame) == 64 and frame[:4] == b"GCF1":
+            crc, frame[4:8] = 0xffffffff, rank.to_bytes(4, "little")
+            for byte in frame[:60]:
+                crc ^= byte
+                for _ in range(8):
+                    crc = crc >> 1 ^ (0x82f63b78 if crc & 1 else 0)
+            frame[60:] = (crc ^ 0xffffffff).to_bytes(4, "little")
+    return made
+
+
+@test
+def what_c_shows_is_copied_before_another_thread_may_free_it():
+    with gcomp.open("none", comm=gcomp.Comm(0, 2)) as gc:
+        gc.add_tensor("w", 60, 40)
+        seen, rights = [], {}
+
+        def watched(name, right):
+            def call(*arguments):
+                seen.append((name, gc._lock.locked()))
+                return right(*arguments)
+            return call
+        for name in ("_numbers", "_cut", "_offsets"):
+            rights[name] = getattr(gcomp, name)
+            setattr(gcomp, name, watched(name, rights[name]))
+        right, gcomp.Codec._from = gcomp.Codec._from, watched("_from", gcomp.Codec._from)
+        end, gc._end = gc._end, lambda: (seen.append(("_end", gc._lock.locked())), end())
+        try:
+            assert str(gc.codec(0)) == "none"
+            gc.step_begin()
+            gc.step_ready(0, noise(2400))
+            request = gc.step_next()
+            while request.kind == "allgather":
+                gc.step_done(request, frames(request.send, 2))
+                request = gc.step_next()
+            gc.step_abort()
+            gc.restart(5)
+        finally:
+            gcomp.Codec._from = right
+            for name, function in rights.items():
+                setattr(gcomp, name, function)
+        assert {"_from", "_numbers", "_end"} <= {name for name, _ in seen} and all(locked for _, locked in seen), seen
+
+
+@test
+def shapes_without_elements_and_gradients_that_overlap_are_refused():
+    with gcomp.open("none") as gc:
+        for shape, words in (((10, 0), "cols is 0"), ((0, 10), "rows is 0"), ((0,), "rows is 0"), ((0, 0), "rows is 0")):
+            raises(ValueError, lambda: gc.add_tensor("empty", *np.zeros(shape).shape), "tensor 'empty'", words, "no elements")
+        raises(ValueError, lambda: gc.add_tensor("empty", 3, 3, stack=0), "tensor 'empty'", "stack is 0")
+        for call in (gcomp.rounds, lambda codec, *tensor: gcomp.memory_needed(codec, [tensor]), lambda codec, *tensor: gcomp.advise([tensor], bits_per_second=1, world=2)):
+            raises(ValueError, lambda: call("sign", "empty", 10, 0), "tensor 'empty'", "cols is 0")
+        assert len(gc) == 0
+        assert gc.add_tensor("a", 30, 20) == 0 and gc.add_tensor("b", 30, None) == 1 and gc.shape(1) == (30, 1, 1)
+        raises(ValueError, lambda: gc.exchange([np.zeros((30, 0), "f"), noise(30)]), "tensor 'a'", "0 elements", "not 600")
+        raises(ValueError, lambda: gc.exchange([memoryview(bytearray(2401))[1:].cast("f"), noise(30)]), "tensor 'a'", "aligned")
+        raises(ValueError, lambda: gc.exchange_flat(memoryview(bytearray(2521))[1:].cast("f")), "aligned")
+        both = noise(640)
+        raises(ValueError, lambda: gc.exchange([both[:600], both[590:620]]), "'a' and 'b'", "share memory")
+        raises(ValueError, lambda: gc.exchange([both[10:610], both[:30]]), "'b' and 'a'", "share memory")
+        gc.exchange([both[:600], both[600:630]])
+
+
 # ---------------- advice
 
-MODEL = [("one", 400, 300), ("half", 300, 200, 0, "bf16"), ("stack", 50, 60, 4), ("bias", 400)]
+MODEL = [("one", 400, 300), ("half", 300, 200, None, "bf16"), ("stack", 50, 60, 4), ("bias", 400)]
 FIGURES = {"none": (1e-6, 1e-10, 0, 0), "topk:density=0.01": (2e-6, 2e-9, 1e-10, 0.05), "sign": (2e-6, 5e-10, 1e-10, 0.13),
            "int:bits=4": (2e-6, 1e-9, 2e-10, 0.53), "powersgd:rank=2": (2e-5, 3e-9, 0, 0)}
 
@@ -832,8 +945,8 @@ def wrong_questions_to_the_adviser_are_errors():
         (TypeError, lambda: gcomp.advise(MODEL), "bits_per_second"), (TypeError, lambda: gcomp.advise(MODEL, bits_per_second=1e9), "world"),
         (TypeError, lambda: gcomp.advise(MODEL, comm=gcomp.Comm(), **link), "comm"), (TypeError, lambda: gcomp.advise(MODEL, comm=gcomp.Comm(), world=2), "comm"),
         (TypeError, lambda: gcomp.advise(MODEL, comm=7), "gcomp.Comm"), (TypeError, lambda: gcomp.advise(7, **link), ""),
-        (ValueError, lambda: gcomp.advise(["w"], **link), "unpack"), (ValueError, lambda: gcomp.advise([("w", 5, 5, 0, "fp8")], **link), "dtype"),
-        (gcomp.Error, lambda: gcomp.advise([("w", 0)], **link), "tensor 'w': rows"), (ValueError, lambda: gcomp.advise([("w", -1)], **link), "rows"),
+        (ValueError, lambda: gcomp.advise(["w"], **link), "unpack"), (ValueError, lambda: gcomp.advise([("w", 5, 5, None, "fp8")], **link), "dtype"),
+        (ValueError, lambda: gcomp.advise([("w", 0)], **link), "tensor 'w': rows"), (ValueError, lambda: gcomp.advise([("w", -1)], **link), "rows"),
         (gcomp.Error, lambda: gcomp.advise([("w", 2 ** 40, 2 ** 40)], **link), "tensor 'w'"),
         (ValueError, lambda: gcomp.advise(MODEL, bits_per_second=0, world=4), "bits_per_second"),
         (ValueError, lambda: gcomp.advise(MODEL, bits_per_second=float("nan"), world=4), "bits_per_second"),
@@ -1409,7 +1522,7 @@ def random_calls(seed, calls):
         """Mostly of figures that are given: what is measured takes 5 milliseconds and more."""
         numbers = (1e-9, 1e-6, 1) if rng.random() < 0.9 else (0, 1e-9, -1, float("nan"), 1e308)
         figures = {rng.choice(codecs[:-4]): [rng.choice(numbers) for _ in range(4)] for _ in range(rng.randrange(4))}
-        tensors = [("t%d" % i, rng.choice((1, 30, 60)), rng.choice((0, 50)), rng.choice((0, 2)), rng.choice(("fp32", "bf16"))) for i in range(rng.randrange(4))]
+        tensors = [("t%d" % i, rng.choice((1, 30, 60)), rng.choice((0, None, 50)), rng.choice((0, None, 2)), rng.choice(("fp32", "bf16"))) for i in range(rng.randrange(4))]
         if rng.random() < 0.2:
             tensors = [rng.choice((("x", 2 ** rng.randrange(66), 2 ** rng.randrange(40)), anything(), [anything(), anything()]))]
         over = {"comm": comm()} if rng.random() < 0.6 else {"bits_per_second": rng.choice((1e6, 1e9, 1e308, 0)), "world": rng.choice((1, 2, 9, 2 ** 31 - 1))}

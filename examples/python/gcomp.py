@@ -561,8 +561,7 @@ def _input(grad: Any, residual: Any, scale: float, cols: int, random: Sequence[i
             raise ValueError("residual has %d elements of %s, not %d of fp32" % (m, _NAMES[other], n))
         read.append((kept, 4 * n))
         keeps.append(keep)
-        if kept % 4:
-            raise ValueError("residual is not aligned to 4 bytes: copy it")
+        _aligned(kept, "residual")
     cols = _size(cols, "cols")
     if cols > 1 and n % cols:
         raise ValueError("grad has %d elements, which are no rows of %d" % (n, cols))
@@ -620,6 +619,7 @@ def _decode_scratch(n: int, dtype: int) -> int:
 
 def _output(y: Any, what: str, dtype: str) -> Tuple[int, int, int, Any]:
     address, n, kind, keep = _elements(y, what, True, _dtype(dtype))
+    _aligned(address, what, _SIZES[kind])
     return address, n, kind, keep
 
 
@@ -685,9 +685,9 @@ def retain(payload: Any, grad: Any, residual: Any, *, scale: float = 1.0, dtype:
     return residual
 
 
-def _aligned(address: int, what: str) -> None:
-    if address % 4:
-        raise ValueError("%s is not aligned to 4 bytes: copy it" % what)
+def _aligned(address: int, what: str, size: int = 4) -> None:
+    if address % size:
+        raise ValueError("%s is not aligned to %d bytes: copy it" % (what, size))
 
 
 def check(payload: Any, n: int) -> None:
@@ -789,7 +789,8 @@ class Comm:
 
 class Request:
     """What a step asks for: kind "allgather", "allreduce", "allreduce_max", "alltoall", "wait" or "done"; send (bytes to gather; or a
-    list, a part for each worker); data (a memoryview to sum in place) and its dtype; stride (most bytes that a worker gathers)."""
+    list, a part for each worker); data (a memoryview to sum in place, or to replace by a buffer of as many elements of the same type)
+    and its dtype."""
 
     __slots__ = ("kind", "id", "send", "data", "dtype", "_raw", "_lengths")
 
@@ -798,9 +799,30 @@ _KIND_NAMES = ("wait", "done", "allgather", "allreduce", "allreduce_max", "allto
 _CASTS = ("f", "H", "H", "B", "b", "h", "i")
 
 
-def _numbers(address: int, count: int, dtype: int) -> Tuple[bytearray, memoryview]:
-    copy = bytearray(ctypes.string_at(address, count * _SIZES[dtype])) if count else bytearray()
-    return copy, memoryview(copy).cast(_CASTS[dtype])
+def _numbers(address: int, count: int, dtype: int) -> memoryview:
+    """A copy, of which a callable or a user makes the sum."""
+    return memoryview(bytearray(ctypes.string_at(address, count * _SIZES[dtype]) if count else b"")).cast(_CASTS[dtype])
+
+
+def _numbers_of(data: Any, dtype: int, what: str, write: bool) -> Tuple[int, int, Any]:
+    """Address and number of the elements of a buffer, which must be of that type, and what keeps them there."""
+    try:
+        view = memoryview(data)
+    except (TypeError, BufferError):
+        raise TypeError("%s is of type %s: pass a buffer of %s" % (what, type(data).__name__, _NAMES[dtype])) from None
+    if view.format.lstrip(_NATIVE) not in (_CASTS[dtype], "e" if dtype == 1 else None):
+        raise TypeError("%s holds elements of format %r, not of %s" % (what, view.format, _NAMES[dtype]))
+    address, keep = _address(view, data, what, write)
+    return address, view.nbytes // _SIZES[dtype], keep
+
+
+def _put_numbers(data: Any, place: int, count: int, dtype: int, what: str) -> None:
+    """Copies a sum to its place in the library; it must have as many elements."""
+    address, found, keep = _numbers_of(data, dtype, what, False)
+    if found != count:
+        raise ValueError("%s has %d elements of %s, not %d" % (what, found, _NAMES[dtype], count))
+    if count:
+        ctypes.memmove(place, address, count * _SIZES[dtype])
 
 
 def _put(parts: Any, lengths: Sequence[int], places: Sequence[int], room: int) -> None:
@@ -885,16 +907,14 @@ class _Bridge:
         return made
 
     def _allreduce(self, _user, data, count, dtype):
-        copy, view = _numbers(data, count, dtype)
+        view = _numbers(data, count, dtype)
         self.comm.allreduce(view, _NAMES[dtype])
-        if count:
-            ctypes.memmove(data, (c_char * len(copy)).from_buffer(copy), len(copy))
+        _put_numbers(view, data, count, dtype, "the data of allreduce")
 
     def _max(self, _user, data, count):
-        copy, view = _numbers(data, count, 0)
+        view = _numbers(data, count, 0)
         self.comm.allreduce_max(view)
-        if count:
-            ctypes.memmove(data, (c_char * len(copy)).from_buffer(copy), len(copy))
+        _put_numbers(view, data, count, 0, "the data of allreduce_max")
 
     def _allgather(self, _user, mine, everyone, length):
         parts = self.comm.allgather(ctypes.string_at(mine, length) if length else b"")
@@ -1015,11 +1035,9 @@ class Sockets(Comm):
         self._call(_lib.gcomp_sockets_shared_carry, byref(raw))
 
     def _in_place(self, kind: str, data: Any, dtype: int) -> None:
-        view = memoryview(data)
-        if view.format.lstrip(_NATIVE) not in (_CASTS[dtype], "e" if dtype == 1 else None):
-            raise TypeError("data holds elements of format %r, not of %s" % (view.format, _NAMES[dtype]))
-        address, keep = _address(view, data, "data", True)
-        self.carry_out_raw(_Request(kind=_VALUES[kind], recv=address, count=view.nbytes // _SIZES[dtype], dtype=dtype))
+        address, count, keep = _numbers_of(data, dtype, "data", True)
+        _aligned(address, "data", _SIZES[dtype])
+        self.carry_out_raw(_Request(kind=_VALUES[kind], recv=address, count=count, dtype=dtype))
 
     def allreduce(self, data: Any, dtype: str = "fp32") -> None:
         """data <- the sum over all workers, in the order of ranks: a writable buffer of fp32, or of one of allreduce_dtypes."""
@@ -1049,10 +1067,11 @@ class Sockets(Comm):
         """parts[w] goes to worker w. Returns what each worker sent here."""
         if len(parts) != self.world:
             raise ValueError("parts are %d, for %d workers" % (len(parts), self.world))
-        lists = self._gather(b"".join(memoryview(part).nbytes.to_bytes(8, "little") for part in parts), [8 * self.world] * self.world)
+        parts = [bytes(memoryview(part)) for part in parts]  # nobody changes their lengths from here on
+        lists = self._gather(b"".join(len(part).to_bytes(8, "little") for part in parts), [8 * self.world] * self.world)
         sent, came = ([int.from_bytes(of[8 * at:8 * at + 8], "little") for of, at in pairs] for pairs in (
             [(lists[self.rank], w) for w in range(self.world)], [(of, self.rank) for of in lists]))
-        out, (address, _, keep) = ctypes.create_string_buffer(sum(came) or 1), _bytes(b"".join(map(bytes, map(memoryview, parts))), "parts")
+        out, (address, _, keep) = ctypes.create_string_buffer(sum(came) or 1), _bytes(b"".join(parts), "parts")
         self.carry_out_raw(_Request(kind=_VALUES["GCOMP_ALLTOALL"], send=address, recv=ctypes.addressof(out),
                                     send_bytes=(c_size_t * self.world)(*sent), bytes=(c_size_t * self.world)(*came)))
         return _cut(ctypes.addressof(out), came)
@@ -1121,7 +1140,12 @@ def _desc(codec: Any, comm: Any, node: Any, options: dict, raised: list) -> Tupl
     return desc, keep + [why]
 
 
-def _tensor(name: str, rows: int, cols: int, stack: int, dtype: str, codec: Any) -> Any:
+def _tensor(name: str, rows: int, cols: Optional[int], stack: Optional[int], dtype: str, codec: Any) -> Any:
+    """None: the tensor has no such dimension. In C that is 0, which in a shape of Python means that there are no elements."""
+    for what, size in (("rows", rows), ("cols", cols), ("stack", stack)):
+        if size is not None and not _size(size, what):
+            raise ValueError("tensor %r: %s is 0, so that the tensor has no elements: leave it out. A vector has cols=None" % (name, what))
+    cols, stack = cols or 0, stack or 0
     return _Tensor(_text(name, "name"), _size(rows, "rows"), _size(cols, "cols"), _size(stack, "stack"), _dtype(dtype),
                    _text(codec, "codec"))
 
@@ -1134,7 +1158,7 @@ def open(codec: Union[str, Codec, None] = None, *, comm: Optional[Comm] = None, 
     return Gcomp(codec, comm, node, options)
 
 
-def rounds(codec: Any, name: str, rows: int, cols: int = 0, *, stack: int = 0, dtype: str = "fp32", count: int = 1,
+def rounds(codec: Any, name: str, rows: int, cols: Optional[int] = None, *, stack: Optional[int] = None, dtype: str = "fp32", count: int = 1,
            comm: Optional[Comm] = None, **options: Any) -> Tuple[Codec, List[Round]]:
     """What steps would do for a tensor of an object with `count` tensors: its codec, and its rounds (kind, dtype, bytes, sent)."""
     desc, keep = _desc(codec, comm, None, options, [])
@@ -1154,7 +1178,7 @@ def memory_needed(codec: Any, tensors: Sequence[Sequence[Any]], *, comm: Optiona
 def _tensors(tensors: Sequence[Sequence[Any]]) -> Any:
     made = (_Tensor * len(tensors))()
     for i, (name, rows, *more) in enumerate(tensors):
-        cols, stack, dtype = (more + [0, 0, "fp32"][len(more):])[:3]
+        cols, stack, dtype = (more + [None, None, "fp32"][len(more):])[:3]
         made[i] = _tensor(name, rows, cols, stack, dtype, None)
     return made
 
@@ -1169,6 +1193,7 @@ class Gcomp:
         self._free = _lib.gcomp_close  # for __del__, when the interpreter ends
         self._raised: list = []
         self._sizes: List[Tuple[int, int]] = []  # elements and type of each tensor
+        self._names: List[str] = []
         self._ready: dict = {}  # gradients of the step under way
         self._requests: dict = {}
         desc, self._keep = _desc(codec, comm, node, options or {}, self._raised)
@@ -1189,11 +1214,14 @@ class Gcomp:
             raise Error(_STATE, "the object is closed")
         return self._gc
 
-    def _call(self, function: Any, *arguments: Any) -> None:
-        """Calls a function of the library that returns a result. Raises what a callback raised, or Error."""
+    def _call(self, function: Any, *arguments: Any, ends: bool = False) -> None:
+        """Calls a function of the library that returns a result. Raises what a callback raised, or Error. ends: a step, when it is well"""
         gc = self._enter()
         try:
-            self._called(function(gc, *arguments), gc)
+            code = function(gc, *arguments)
+            if ends and code == 0:
+                self._end()
+            self._called(code, gc)
         finally:
             self._lock.release()
 
@@ -1207,10 +1235,11 @@ class Gcomp:
         if code:
             raise Error(code, _lib.gcomp_error(gc).decode(errors="replace"))
 
-    def _ask(self, function: Any, *arguments: Any) -> Any:
+    def _ask(self, function: Any, *arguments: Any, use: Callable = lambda found: found) -> Any:
+        """What use makes of what a function of the library returns: use copies what a pointer shows, while nobody can free that."""
         gc = self._enter()
         try:
-            return function(gc, *arguments)
+            return use(function(gc, *arguments))
         finally:
             self._lock.release()
 
@@ -1247,14 +1276,15 @@ class Gcomp:
 
     # -------- tensors
 
-    def add_tensor(self, name: str, rows: int, cols: int = 0, *, stack: int = 0, dtype: str = "fp32",
+    def add_tensor(self, name: str, rows: int, cols: Optional[int] = None, *, stack: Optional[int] = None, dtype: str = "fp32",
                    codec: Union[str, Codec, None] = None) -> int:
-        """Adds a tensor, in the same order on all workers: `stack` matrices of rows x cols; cols 0: a vector. dtype: of its gradient,
+        """Adds a tensor, in the same order on all workers: `stack` matrices of rows x cols; cols None: a vector. dtype: of its gradient,
         "fp32", "fp16" or "bf16". codec None: that of the object, by its rules. Returns the tensor's number."""
         tensor = _tensor(name, rows, cols, stack, dtype, codec)
         gc = self._enter()
         try:
             self._called(_lib.gcomp_add_tensor(gc, byref(tensor)), gc)
+            self._names.append(name)
             self._sizes.append((tensor.rows * max(tensor.cols, 1) * max(tensor.stack, 1), tensor.dtype))
             return len(self._sizes) - 1
         finally:
@@ -1287,7 +1317,7 @@ class Gcomp:
 
     def codec(self, tensor: int) -> Codec:
         """The codec that the tensor really has now."""
-        return Codec._from(self._ask(_lib.gcomp_tensor_codec, self._number(tensor)).contents)
+        return self._ask(_lib.gcomp_tensor_codec, self._number(tensor), use=lambda found: Codec._from(found.contents))
 
     def shard(self, tensor: int, worker: int) -> Tuple[int, int]:
         """begin and end of the range of a tensor that belongs to a worker."""
@@ -1334,8 +1364,7 @@ class Gcomp:
 
     def restart(self, step: int) -> None:
         """Forgets residuals, warm starts and a step under way, and goes on with this step number."""
-        self._call(_lib.gcomp_restart, _bounded(step, "step"))
-        self._end()
+        self._call(_lib.gcomp_restart, _bounded(step, "step"), ends=True)
 
     @property
     def step_number(self) -> int:
@@ -1349,10 +1378,13 @@ class Gcomp:
 
     def _gradient(self, grad: Any, tensor: int, write: bool = True) -> Tuple[int, Any]:
         n, dtype = self._sizes[tensor]
-        address, count, found, keep = _elements(grad, "the gradient of tensor %d" % tensor, write, dtype)
-        if found != dtype or count != n:
-            raise ValueError("the gradient of tensor %d has %d elements of %s, not %d of %s" %
-                             (tensor, count, _NAMES[found], n, _NAMES[dtype]))
+        try:
+            address, count, found, keep = _elements(grad, "the gradient", write, dtype)
+            if found != dtype or count != n:
+                raise ValueError("the gradient has %d elements of %s, not %d of %s" % (count, _NAMES[found], n, _NAMES[dtype]))
+            _aligned(address, "the gradient", _SIZES[dtype])
+        except (TypeError, ValueError) as error:
+            raise type(error)("tensor %r: %s" % (self._names[tensor], error)) from None
         return address, keep
 
     # -------- tensors with any transport
@@ -1406,11 +1438,17 @@ class Gcomp:
     def _found(self, grads: Sequence[Any]) -> Tuple[Any, list]:
         if len(grads) != len(self._sizes):
             raise ValueError("grads has %d arrays, and there are %d tensors" % (len(grads), len(self._sizes)))
-        addresses, keeps = (c_void_p * (len(grads) + 1))(), []
+        addresses, keeps, spans = (c_void_p * (len(grads) + 1))(), [], []
         for i, grad in enumerate(grads):
             if grad is not None:
-                addresses[i], keep = self._gradient(grad, i)
+                address, keep = self._gradient(grad, i)
+                addresses[i] = address
                 keeps.append(keep)
+                spans.append((address, address + self._sizes[i][0] * _SIZES[self._sizes[i][1]], i))
+        spans.sort()
+        for (_, end, i), (begin, _, j) in zip(spans, spans[1:]):
+            if begin < end:
+                raise ValueError("the gradients of tensors %r and %r share memory" % (self._names[i], self._names[j]))
         return addresses, keeps
 
     def exchange_flat(self, grads: Any, **step: Any) -> None:
@@ -1420,6 +1458,7 @@ class Gcomp:
             if dtype or any(d for _, d in self._sizes) or count != sum(n for n, _ in self._sizes):
                 raise ValueError("grads has %d elements of %s; the tensors have %d, and must all be fp32" %
                                  (count, _NAMES[dtype], sum(n for n, _ in self._sizes)))
+            _aligned(address, "grads")
             addresses = (c_void_p * (len(self._sizes) + 1))()
             for i, place in enumerate(_offsets(address, [4 * n for n, _ in self._sizes])):
                 addresses[i] = place
@@ -1448,8 +1487,7 @@ class Gcomp:
 
     def step_begin(self, **step: Any) -> None:
         """Begins a step. step: as in exchange."""
-        self._call(_lib.gcomp_step_begin, byref(self._step(**step)) if step else None)
-        self._end()  # what a step that failed has left
+        self._call(_lib.gcomp_step_begin, byref(self._step(**step)) if step else None, ends=True)  # what a step that failed has left
 
     def step_ready(self, tensor: int, grad: Any) -> None:
         """Encodes a tensor's gradient, which must stay as it is until the commit. None skips the tensor, on all workers."""
@@ -1462,8 +1500,8 @@ class Gcomp:
         finally:
             self._lock.release()
 
-    def _next(self) -> Any:
-        """The request as C has it: its pointers hold until it is done, and no longer."""
+    def _next(self, use: Callable = lambda gc, raw: raw) -> Any:
+        """What use makes of the request as C has it. Its pointers hold until it is done, and no longer."""
         gc = self._enter()
         try:
             raw = _Request()
@@ -1471,7 +1509,7 @@ class Gcomp:
             if code and code != _STATE:
                 self._requests.clear()
             self._called(code, gc)
-            return raw
+            return use(gc, raw)
         finally:
             self._lock.release()
 
@@ -1487,21 +1525,24 @@ class Gcomp:
 
     def step_next(self) -> Request:
         """The next request. An error ends the step."""
-        raw = self._next()
+        return self._next(self._request)
+
+    def _request(self, gc: int, raw: Any) -> Request:
+        """The request with copies of what C shows, made while nobody can free that."""
         request = Request()
         request.kind, request.id, request._raw = _KIND_NAMES[raw.kind], raw.id, raw
         request.send = request.data = request.dtype = request._lengths = None
         if raw.kind < 2:
             return request
-        world = self.world
+        world, rank = _lib.gcomp_world(gc), _lib.gcomp_rank(gc)
         if request.kind == "allgather":
             request._lengths = raw.bytes[:world]
-            request.send = ctypes.string_at(raw.send, request._lengths[self.rank]) if request._lengths[self.rank] else b""
+            request.send = ctypes.string_at(raw.send, request._lengths[rank]) if request._lengths[rank] else b""
         elif request.kind == "alltoall":
             request._lengths = raw.bytes[:world]
             request.send = _cut(raw.send, raw.send_bytes[:world])
         else:
-            _, request.data = _numbers(raw.recv, raw.count, raw.dtype)
+            request.data = _numbers(raw.recv, raw.count, raw.dtype)
             request.dtype = _NAMES[raw.dtype]
         self._requests[raw.id] = request
         return request
@@ -1509,23 +1550,20 @@ class Gcomp:
     def step_done(self, request: Request, result: Any = None, *, failed: bool = False) -> None:
         """Says that a request was carried out: with its sum in request.data, or with what each worker sent in result, a list of bytes.
         failed=True ends the step."""
-        if not isinstance(request, Request) or self._requests.get(request.id) is not request:
-            raise Error(_STATE, "this is no request under way")
-        raw = request._raw
+        raw = getattr(request, "_raw", None)
         gc = self._enter()
         try:
-            if self._requests.get(request.id) is not request:
+            if not isinstance(request, Request) or raw is None or self._requests.get(raw.id) is not request:
                 raise Error(_STATE, "this is no request under way")
             if not failed:
-                if request.data is not None:
-                    if raw.count:
-                        ctypes.memmove(raw.recv, (c_char * request.data.nbytes).from_buffer(request.data.obj), request.data.nbytes)
-                elif request.kind == "allgather":
+                if request._lengths is None:
+                    _put_numbers(request.data, raw.recv or 0, raw.count, raw.dtype, "request.data")
+                elif raw.kind == _VALUES["GCOMP_ALLGATHER"]:
                     _put(result, request._lengths, [(raw.recv or 0) + w * raw.stride for w in range(len(request._lengths))], raw.stride)
                 else:
                     _put(result, request._lengths, _offsets(raw.recv or 0, request._lengths), 0)
-            del self._requests[request.id]
-            code = _lib.gcomp_step_done(gc, request.id, int(bool(failed)))
+            del self._requests[raw.id]
+            code = _lib.gcomp_step_done(gc, raw.id, int(bool(failed)))
             if code and code != _STATE:
                 self._requests.clear()
             self._called(code, gc)
@@ -1534,24 +1572,15 @@ class Gcomp:
 
     def step_commit(self) -> None:
         """After the request "done": writes the means into the gradients, and what was not sent into the residuals."""
-        self._call(_lib.gcomp_step_commit)
-        self._end()
+        self._call(_lib.gcomp_step_commit, ends=True)
 
     def step_abort(self) -> None:
         """Ends a step without a commit: nothing has changed."""
-        self._call(_lib.gcomp_step_abort)
-        self._end()
+        self._call(_lib.gcomp_step_abort, ends=True)
 
     def step_finish(self) -> None:
         """Carries out the rest of a step whose tensors are all ready, through the callables of comm, and commits."""
-        gc = self._enter()
-        try:
-            code = _lib.gcomp_step_finish(gc)
-            if code == 0:
-                self._end()
-            self._called(code, gc)
-        finally:
-            self._lock.release()
+        self._call(_lib.gcomp_step_finish, ends=True)
 
     # -------- checkpoint; workers that come and go
 
@@ -1589,8 +1618,8 @@ class Gcomp:
         gc = self._enter()
         try:
             function = _lib.gcomp_regroup if node is None else _lib.gcomp_regroup_machines
-            self._called(function(gc, *(byref(b.struct) for b in bridges)), gc)
             self._keep += bridges  # those of before stay: a node may be among them
+            self._called(function(gc, *(byref(b.struct) for b in bridges)), gc)
         finally:
             self._lock.release()
 

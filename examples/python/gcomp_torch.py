@@ -273,7 +273,7 @@ class State:
         codecs: List[Optional[str]] = [None] * len(shapes)
         self.advice: Optional[gcomp.Advice] = None
         if codec == "advise":
-            tensors = [(name, rows, cols, 0, _DTYPES[p.dtype]) for name, p, rows, cols, _ in shapes]
+            tensors = [(name, rows, cols, None, _DTYPES[p.dtype]) for name, p, rows, cols, _ in shapes]
             self.advice = gcomp.advise(tensors, comm=self.wire, candidates=candidates, **options)
             codec, codecs = "none", self.advice.codecs
         self._gc = gcomp.open(codec, comm=self.wire, bucket_bytes=bucket_bytes, **options)
@@ -290,7 +290,7 @@ class State:
             self.wire.close()
 
     @staticmethod
-    def _shape(name: str, p: torch.nn.Parameter) -> Tuple[str, torch.nn.Parameter, int, int, Optional[List[int]]]:
+    def _shape(name: str, p: torch.nn.Parameter) -> Tuple[str, torch.nn.Parameter, int, Optional[int], Optional[List[int]]]:
         """Name, parameter, rows and columns as they lie in memory, and the order of dimensions in which they do; None: 0, 1, ..."""
         if p.dtype not in _DTYPES:
             raise TypeError("%s is of %s: make it float32, float16 or bfloat16" % (name, p.dtype))
@@ -301,7 +301,7 @@ class State:
                 raise ValueError("%s has gaps in memory: make it contiguous" % name)
         sizes = [p.size(d) for d in order] if order else list(p.size())
         if sum(size > 1 for size in sizes) < 2:
-            return name, p, p.numel(), 0, order
+            return name, p, p.numel(), None, order
         return name, p, sizes[0], p.numel() // sizes[0], order
 
     def describe(self) -> str:
