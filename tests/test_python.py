@@ -237,10 +237,27 @@ def the_header_is_compiled_once_into_the_cache_or_the_command_is_shown():
         done = python(code, **environment)
         assert done.returncode == 1 and "copy gcomp.h there" in done.stderr, done.stderr
         shutil.copy(os.path.join(ROOT, "gcomp.h"), d)
-        done = python(code, CC="false", **environment)
-        assert done.returncode == 1 and "cannot be compiled:\nfalse -O2 -shared" in done.stderr, done.stderr
-        done = python(code, CC="no-such-compiler", **environment)
-        assert done.returncode == 1 and "no-such-compiler" in done.stderr and "ImportError" in done.stderr, done.stderr
+
+        def refused(*words, **more):
+            done = python(code, **{**environment, **more})
+            assert done.returncode == 1 and done.stderr.count("Traceback") == 1 and "\nImportError: " in done.stderr, done.stderr
+            sentence = done.stderr.split("\nImportError: ")[1]
+            assert sentence.count("\n") == 1 and all(word in sentence for word in words), sentence
+        refused("false", "install gcc", CC="false")
+        refused("no C compiler no-such-compiler", "install gcc", "GCOMP_LIBRARY", CC="no-such-compiler")
+        system = os.path.join(d, "system")  # the headers of this system without stb_ds.h
+        os.mkdir(system)
+        for name in os.listdir("/usr/include"):
+            if not name.startswith("stb"):
+                os.symlink(os.path.join("/usr/include", name), os.path.join(system, name))
+        own, machine = (subprocess.run(["gcc", ask], capture_output=True, text=True, check=True).stdout.strip()
+                        for ask in ("-print-file-name=include", "-print-multiarch"))
+        bare = "gcc -DGCOMP_ONLY_SIGN -DGCOMP_MAX_ISA=1 -nostdinc -isystem %s -isystem %s -isystem %s" % (own, system, os.path.join(system, machine))
+        refused("stb_ds.h", "install libstb-dev", "copy stb_ds.h beside", CC=bare)
+        with open(os.path.join(d, "stb_ds.h"), "w") as f:
+            f.write("#error this is not the right file\n")
+        refused("cannot be compiled", "this is not the right file", "-DGCOMP_ONLY_SIGN", CC=bare)
+        os.remove(os.path.join(d, "stb_ds.h"))
         compiler = "gcc -DGCOMP_ONLY_SIGN -DGCOMP_MAX_ISA=1"
         first, second = (python(code, CC=compiler, **environment) for _ in range(2))
         assert first.returncode == 0 and first.stdout.startswith("164 ") and "compiles" in first.stderr, first.stderr
@@ -875,6 +892,62 @@ def shapes_without_elements_and_gradients_that_overlap_are_refused():
         raises(ValueError, lambda: gc.exchange([both[:600], both[590:620]]), "'a' and 'b'", "share memory")
         raises(ValueError, lambda: gc.exchange([both[10:610], both[:30]]), "'b' and 'a'", "share memory")
         gc.exchange([both[:600], both[600:630]])
+
+
+# ---------------- weights
+
+def weights_of(rank):
+    return {"a": noise(3000, rank).reshape(60, 50), "steps": np.arange(3) + rank, "b": array.array("d", [rank] * 300000), "none": np.zeros(0, "f")}
+
+
+@test
+def workers_get_the_weights_of_worker_0_or_are_told_which_differ():
+    def alike(comm):
+        comm.uneven = comm.group.world == 2
+        weights = weights_of(comm.rank)
+        with gcomp.open("int", comm=comm) as gc:  # an exchange does not notice
+            gc.add_tensor("a", 60, 50)
+            gc.exchange([noise(3000)])
+        error = raises(gcomp.Error, lambda: gcomp.compare_weights(weights, comm), "worker 1 has another 'a' than worker 0")
+        assert error.code == gcomp.MISMATCH
+        gcomp.broadcast_weights(weights, comm)
+        gcomp.compare_weights(list(weights.items()), comm)
+        assert all(x.tobytes() == y.tobytes() for x, y in zip(weights.values(), weights_of(0).values()))
+        weights["b"][299999] += comm.rank == comm.world - 1
+        raises(gcomp.Error, lambda: gcomp.compare_weights(weights, comm), "worker %d has another 'b'" % (comm.world - 1))
+    for world in (2, 3):
+        Group(world).all_well(alike)
+    gcomp.compare_weights(weights_of(0), gcomp.Comm())
+    gcomp.broadcast_weights(weights_of(0), gcomp.Comm())
+
+    def unlike(comm, spoil):
+        weights = weights_of(comm.rank)
+        if comm.rank == 1:
+            spoil(weights, comm)
+        before = {name: bytes(memoryview(x)) for name, x in weights.items() if not isinstance(x, list)}
+        found = []
+        for call in (gcomp.broadcast_weights, gcomp.compare_weights)[:1 if spoil is fails else 2]:
+            try:
+                call(weights, comm)
+            except Exception as error:
+                found.append("%s %s" % (getattr(error, "name", type(error).__name__), getattr(error, "sentence", "")))
+        assert before == {name: bytes(memoryview(x)) for name, x in weights.items() if not isinstance(x, list)}
+        return found
+
+    def fails(weights, comm):
+        right, calls = comm.allgather, []
+
+        def call(mine):
+            calls.append(1)
+            everyone = right(mine)
+            return everyone[:1] if len(calls) == 6 else everyone  # the last piece of the last array
+        comm.allgather = call
+    for spoil, own, others in (
+            (lambda w, c: w.update(a=noise(2999)), "another size of 'a'", "another size of 'a'"), (lambda w, c: w.pop("b"), "has 3 weights", "has 3 weights"),
+            (lambda w, c: w.update(steps=[1, 2]), "TypeError", "GCOMP_PEER_FAILED"), (fails, "ValueError", "GCOMP_PEER_FAILED")):
+        for rank, found in enumerate(Group(3).all_well(lambda comm: unlike(comm, spoil))):
+            assert found and (own if rank == 1 else others) in found[0], (rank, found)
+            assert spoil is fails or (own if rank == 1 else others).split(" size of ")[-1] in found[1], (rank, found)
 
 
 # ---------------- advice

@@ -40,7 +40,7 @@ import threading
 from collections import namedtuple
 from ctypes import POINTER, byref, c_char, c_char_p, c_double, c_float, c_int, c_size_t, c_uint, c_uint8, c_uint32, c_uint64, c_void_p
 from struct import Struct as _Form
-from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 VERSION = 300  # of gcomp.h that this file was written for
 
@@ -152,6 +152,19 @@ def _headers(header: str) -> List[str]:
     return found
 
 
+def _why_not(command: List[str], header: str, said: str) -> str:
+    """Why a compiler made nothing of the header: one sentence."""
+    seen = subprocess.run(command + ["-E", "-x", "c", "-", "-o", os.devnull], input="#include <stddef.h>\n", text=True, capture_output=True)
+    if seen.returncode:
+        return "%s does not work, or finds no headers of C: install gcc and libc6-dev, or name another compiler by CC" % command[0]
+    names = "#if !__has_include(\"stb_ds.h\") && !__has_include(<stb/stb_ds.h>)\n#error stb_ds\n#endif\n"
+    seen = subprocess.run(command + ["-E", "-x", "c", "-", "-o", os.devnull], input=names, text=True, capture_output=True)
+    if seen.returncode and "GCOMP_STB_DS_H" not in " ".join(command):
+        return "gcomp.h needs stb_ds.h, which is not there: install libstb-dev, or copy stb_ds.h beside %s" % header
+    errors = [line for line in said.splitlines() if "error" in line] or said.splitlines() or ["it says nothing"]
+    return "%s cannot be compiled: %s (by: %s)" % (header, errors[0], shlex.join(command))
+
+
 def _compile(header: str) -> str:
     """The path of the shared object made from the header, which is compiled unless the user's cache has it."""
     text, source_text, headers = b"", '#define GCOMP_IMPLEMENTATION\n#include "gcomp.h"\n', _headers(header)
@@ -182,14 +195,15 @@ def _compile(header: str) -> str:
                 source, out = os.path.join(work, "gcomp.c"), os.path.join(work, "libgcomp.so")
                 with open(source, "w") as f:
                     f.write(source_text)
-                command += [source, "-o", out]
                 sys.stderr.write("gcomp: compiles %s once, which takes some 20 seconds\n" % header)
                 try:
-                    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                    done = subprocess.run(command + [source, "-o", out], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                          stderr=subprocess.STDOUT)
                 except OSError as error:
-                    raise ImportError("gcomp.h cannot be compiled: %s\n%s" % (error, shlex.join(command))) from error
+                    raise ImportError("there is no C compiler %s (%s): install gcc, name another compiler by CC, or name a shared object "
+                                      "of gcomp.h by GCOMP_LIBRARY" % (command[0], error.strerror)) from None
                 if done.returncode:
-                    raise ImportError("gcomp.h cannot be compiled:\n%s\n%s" % (shlex.join(command), done.stdout.decode(errors="replace")))
+                    raise ImportError(_why_not(command, header, done.stdout.decode(errors="replace")))
                 os.replace(out, made)
     except OSError as error:
         raise ImportError("no shared object of gcomp.h can be kept in %s: %s; name one by GCOMP_LIBRARY" % (cache, error)) from error
@@ -1158,8 +1172,8 @@ def open(codec: Union[str, Codec, None] = None, *, comm: Optional[Comm] = None, 
     return Gcomp(codec, comm, node, options)
 
 
-def rounds(codec: Any, name: str, rows: int, cols: Optional[int] = None, *, stack: Optional[int] = None, dtype: str = "fp32", count: int = 1,
-           comm: Optional[Comm] = None, **options: Any) -> Tuple[Codec, List[Round]]:
+def rounds(codec: Any, name: str, rows: int, cols: Optional[int] = None, *, stack: Optional[int] = None, dtype: str = "fp32",
+           count: int = 1, comm: Optional[Comm] = None, **options: Any) -> Tuple[Codec, List[Round]]:
     """What steps would do for a tensor of an object with `count` tensors: its codec, and its rounds (kind, dtype, bytes, sent)."""
     desc, keep = _desc(codec, comm, None, options, [])
     found, made = _Codec(), (_Round * 3)()
@@ -1726,7 +1740,7 @@ class _Question:
         return Advice([t.name.decode() for t in self.tensors], self.world, codecs, numbers[n:n + 6], numbers[n + 6:n + 10], figures)
 
 
-def _agreed(bridge: _Bridge, length: int, work: Callable[[], bytes]) -> List[bytes]:
+def _agreed(bridge: _Bridge, length: int, work: Callable[[], bytes], what: str = "ask the adviser") -> List[bytes]:
     """The bytes that work() returns on each worker, `length` of them. Where it raises, so does this; the others get PEER_FAILED."""
     def tell(mine: bytes) -> List[bytes]:
         if bridge.world == 1:
@@ -1741,10 +1755,10 @@ def _agreed(bridge: _Bridge, length: int, work: Callable[[], bytes]) -> List[byt
             tell(bytes(1 + length))
         raise
     said = tell(mine)
-    for worker, what in enumerate(said):
-        if not what[0]:
-            raise Error(_PEER, "worker %d could not ask the adviser" % worker)
-    return [what[1:] for what in said]
+    for worker, one in enumerate(said):
+        if not one[0]:
+            raise Error(_PEER, "worker %d could not %s" % (worker, what))
+    return [one[1:] for one in said]
 
 
 def advise(tensors: Sequence[Sequence[Any]], *, comm: Optional[Comm] = None, bits_per_second: Optional[float] = None,
@@ -1793,6 +1807,91 @@ def advise(tensors: Sequence[Sequence[Any]], *, comm: Optional[Comm] = None, bit
     question = made[0]
     question.measure_link()
     return question.advice(_agreed(bridge, question.form.size, question.ask)[0])
+
+
+# ---------------- the weights: workers must begin with the same
+
+Weights = Union[Mapping[str, Any], Iterable[Tuple[str, Any]]]
+
+
+def _weights(weights: Weights, write: bool) -> Iterator[Tuple[str, int, int, Any]]:
+    """Name, address, bytes of each array, of elements of any type, and what keeps it there."""
+    torch = sys.modules.get("torch")
+    for name, x in weights.items() if isinstance(weights, Mapping) else weights:
+        what = "the weight %r" % (name,)
+        if torch is not None and isinstance(x, getattr(torch, "Tensor", ())):
+            if x.layout is not torch.strided or x.device.type != "cpu" or not x.is_contiguous():
+                raise ValueError("%s is not contiguous on the CPU" % what)
+            yield name, torch.Tensor.data_ptr(x), x.numel() * x.element_size(), x
+            continue
+        try:
+            view = memoryview(x)
+        except (TypeError, ValueError, BufferError) as error:
+            raise TypeError("%s is no array (%s)" % (what, error)) from None
+        address, keep = _address(view, x, what, write)
+        yield name, address, view.nbytes, keep
+
+
+def _same_on_all(bridge: _Bridge, make: Callable[[], List[Tuple[str, bytes]]], what: str) -> None:
+    """Raises Error, on all workers, for the first entry of a list of names and digests that is another one than worker 0's."""
+    if bridge.world > 1 and bridge.comm.allgather is None:
+        raise Error(_MISSING, "comm.allgather is missing")
+    made: List[Tuple[str, bytes]] = []
+
+    def digest() -> bytes:
+        made.extend((name, hashlib.sha256(repr((name, of)).encode()).digest()) for name, of in make())
+        return len(made).to_bytes(8, "little") + hashlib.sha256(b"".join(of for _, of in made)).digest()
+    said = _agreed(bridge, 40, digest, "compare its weights")
+    if all(one == said[0] for one in said):
+        return
+    counts = [int.from_bytes(one[:8], "little") for one in said]
+    for worker, count in enumerate(counts):
+        if count != counts[0]:
+            raise Error(_MISMATCH, "worker %d has %d weights, and worker 0 has %d" % (worker, count, counts[0]))
+    lists = _agreed(bridge, 32 * len(made), lambda: b"".join(of for _, of in made), "compare its weights")
+    for i, (name, _) in enumerate(made):
+        for worker, of in enumerate(lists):
+            if of[32 * i:32 * i + 32] != lists[0][32 * i:32 * i + 32]:
+                raise Error(_MISMATCH, "worker %d has %s %r than worker 0" % (worker, what, name))
+
+
+def compare_weights(weights: Weights, comm: Comm) -> None:
+    """Raises Error (GCOMP_MISMATCH), on all workers, unless all have the same weights, to the last bit; the sentence names the first
+    that differs. weights: a dict of arrays by name, or pairs of a name and an array; of elements of any type. All workers call it: before
+    the first step, for workers that begin with other weights train apart, and the exchange of gradients does not show that."""
+    def digests() -> List[Tuple[str, bytes]]:
+        return [(name, hashlib.sha256((c_char * n).from_address(address) if n else b"").digest() + n.to_bytes(8, "little"))
+                for name, address, n, _keep in _weights(weights, False)]
+    _same_on_all(_Bridge(comm, []), digests, "another")
+
+
+def broadcast_weights(weights: Weights, comm: Comm) -> None:
+    """weights <- those of worker 0, in place. All workers call it, with arrays of the same names and sizes. Nothing is written before
+    all of it has arrived on all workers; an error changes nothing. A worker needs room for the weights once more."""
+    bridge, found = _Bridge(comm, []), []  # type: Tuple[_Bridge, List[Tuple[str, int, int, Any]]]
+
+    def sizes() -> List[Tuple[str, bytes]]:
+        found.extend(_weights(weights, True))
+        return [(name, n.to_bytes(8, "little")) for name, _, n, _ in found]
+    _same_on_all(bridge, sizes, "another size of")
+    came: List[bytes] = []
+
+    def receive() -> bytes:
+        for _, address, n, _ in found if bridge.world > 1 else ():
+            for at in range(0, n, 1 << 20):
+                length = min(n - at, 1 << 20)
+                mine = ctypes.string_at(address + at, length) if bridge.rank == 0 else b"" if comm.uneven else bytes(length)
+                parts = list(comm.allgather(mine))  # type: ignore[misc]
+                if len(parts) != bridge.world or len(parts[0]) != length:
+                    raise ValueError("an allgather did not return what all workers brought")
+                if bridge.rank:
+                    came.append(bytes(parts[0]))
+        return b""
+    _agreed(bridge, 0, receive, "receive the weights")
+    pieces = iter(came)
+    for _, address, n, _ in found if bridge.rank else ():
+        for at in range(0, n, 1 << 20):
+            ctypes.memmove(address + at, next(pieces), min(n - at, 1 << 20))
 
 
 # ---------------- python -m gcomp
