@@ -700,7 +700,7 @@ static inline gcomp_result gcomp_advise_time(gcomp_advise_inquiry *q, size_t c,
     d.codec = NULL;
     d.comm.rank = 0;
     d.comm.world = 1;
-    d.aggregate = GCOMP_AGGREGATE_GATHER; /* one worker has no ranges */
+    d.aggregate = GCOMP_AGGREGATE_GATHER; /* so that one worker encodes; it has no ranges */
     d.measure = 0;
     d.bucket_bytes = 0;
     result = gcomp_open(&s.gc, &d);

@@ -50,6 +50,7 @@ static gcomp *open_with(size_t rank, size_t world, const gcomp_tensor *list, siz
     memset(&desc, 0, sizeof desc);
     desc.comm = comm_of(rank, world);
     desc.seed = 77;
+    if (world == 1) desc.aggregate = GCOMP_AGGREGATE_GATHER; /* one worker, who encodes all the same */
     desc.check_every = 2;
     desc.schedule = schedule;
     if (schedule) desc.codec = "powersgd:rank=2|powersgd:rank=1";
