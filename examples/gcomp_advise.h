@@ -27,6 +27,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wold-style-cast"
+#endif
+
 /* The time of a collective to which each worker brings b bytes: start + b * byte, in seconds. */
 typedef struct gcomp_advise_link {
     double sum_start, sum_byte;           /* allreduce */
@@ -761,7 +766,7 @@ static inline gcomp_result gcomp_advise_measure(gcomp_advise_inquiry *q, size_t 
     figures->element = element - figures->payload * others;
     if (!(figures->element > 0)) figures->element = 0;
     if (all.bytes > 0)
-        figures->bytes = (all.bytes - all.tensors * GCOMP_ADVISE_HEADER) / all.elements;
+        figures->bytes = (all.bytes - all.tensors * (double)GCOMP_ADVISE_HEADER) / all.elements;
     return GCOMP_OK;
 }
 
@@ -820,9 +825,9 @@ static inline gcomp_advise_price gcomp_advise_price_of(const gcomp_advise_inquir
     price.link = fact->summed * link->sum_byte;
     if (fact->form == GCOMP_ALLGATHER) {
         price.codec += n * (world - 1) * f->payload;
-        price.link += (GCOMP_ADVISE_HEADER + n * f->bytes) * link->gather_byte;
+        price.link += ((double)GCOMP_ADVISE_HEADER + n * f->bytes) * link->gather_byte;
     } else if (fact->form == GCOMP_ALLTOALL) {
-        double shards = GCOMP_ADVISE_HEADER * world + n * f->bytes;
+        double shards = (double)GCOMP_ADVISE_HEADER * world + n * f->bytes;
         if (!(f->bytes > 0)) shards = fact->shards;
         price.codec += (world - 1) * f->tensor;
         price.codec += n * ((world - 1) / world + fact->mean) * f->payload;
@@ -839,13 +844,13 @@ static inline gcomp_advise_price gcomp_advise_price_of(const gcomp_advise_inquir
 static inline double gcomp_advise_start(const gcomp_advise_inquiry *q, unsigned collective)
 {
     const gcomp_advise_link *link = &q->link;
-    const double lengths = GCOMP_ADVISE_LENGTH * (double)q->desc.comm.world;
+    const double lengths = (double)GCOMP_ADVISE_LENGTH * (double)q->desc.comm.world;
     const int gathers = q->desc.aggregate == GCOMP_AGGREGATE_SCATTER ? 2 : 3;
     if (collective == GCOMP_ADVISE_GATHER || collective == GCOMP_ADVISE_LISTS)
         return link->gather_start;
     if (collective != GCOMP_ADVISE_RANGES) return link->sum_start;
     return 2 * link->exchange_start + lengths * link->exchange_byte +
-           gathers * link->gather_start + 2 * GCOMP_ADVISE_LENGTH * link->gather_byte;
+           gathers * link->gather_start + 2 * (double)GCOMP_ADVISE_LENGTH * link->gather_byte;
 }
 
 /* The step with only these collectives and the first `candidates` candidates: times, and choices if
@@ -889,7 +894,7 @@ static inline int gcomp_advise_with(const gcomp_advise_inquiry *q, unsigned coll
         each[i].sent = gcomp_advise_fact_of(q, i, choice)->sent;
     }
     if (q->desc.comm.world > 1)
-        advice->link_seconds += link->gather_start + GCOMP_ADVISE_FRAME * link->gather_byte;
+        advice->link_seconds += link->gather_start + (double)GCOMP_ADVISE_FRAME * link->gather_byte;
     for (int bit = 0; used >> bit; bit++)
         if (used >> bit & 1) advice->link_seconds += gcomp_advise_start(q, 1u << bit);
     advice->seconds = advice->codec_seconds + advice->link_seconds;
@@ -1097,5 +1102,9 @@ gcomp_result gcomp_advise_shared(const gcomp_desc *desc, const double *link,
     return result;
 }
 #endif /* GCOMP_ADVISE_SHARED */
+
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
 
 #endif /* GCOMP_ADVISE_H */

@@ -47,6 +47,11 @@
 #define GCOMP_MPI_YIELD() ((void)0)
 #endif
 
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wold-style-cast"
+#endif
+
 /* The largest count given to one MPI call, at most INT_MAX. Tests set a small one. */
 #ifndef GCOMP_MPI_PIECE
 #define GCOMP_MPI_PIECE ((size_t)1 << 30)
@@ -431,13 +436,15 @@ static inline int gcomp_mpi_rest(size_t bytes, size_t at)
     return (int)(left < GCOMP_MPI_PIECE ? left : GCOMP_MPI_PIECE);
 }
 
-/* Waits for a message of so many bytes. MPI takes a shorter one for a success. */
-static inline int gcomp_mpi_hear(MPI_Request *request, int bytes)
+/* Waits for a message of so many bytes. MPI takes a shorter one for a success: *late <- an error,
+   and the other messages are still waited for. */
+static inline int gcomp_mpi_hear(MPI_Request *request, int bytes, int *late)
 {
     MPI_Status status;
     int came = 0, error = MPI_Wait(request, &status);
     if (!error) error = MPI_Get_count(&status, MPI_BYTE, &came);
-    return error ? error : came == bytes ? MPI_SUCCESS : MPI_ERR_TRUNCATE;
+    if (!error && came != bytes) *late = MPI_ERR_TRUNCATE;
+    return error;
 }
 
 /* Worker w gets sent[w] bytes of send, and awaited[w] bytes come from worker w; both lie back to
@@ -451,7 +458,7 @@ static inline int gcomp_mpi_alltoallv(void *user, const void *send, const size_t
     for (size_t at = 0;; at += GCOMP_MPI_PIECE) {
         const char *from = (const char *)send;
         char *to = (char *)recv;
-        int count = 0, received, error = MPI_SUCCESS;
+        int count = 0, received, error = MPI_SUCCESS, late = MPI_SUCCESS;
         for (int i = 0; i < 2 * mpi->world; i++) mpi->requests[i] = MPI_REQUEST_NULL;
         for (int w = 0; w < mpi->world && !error; to += awaited[w++]) {
             const int piece = gcomp_mpi_rest(awaited[w], at);
@@ -468,12 +475,12 @@ static inline int gcomp_mpi_alltoallv(void *user, const void *send, const size_t
         }
         for (int w = 0, i = 0; w < mpi->world && !error; w++) {
             const int piece = gcomp_mpi_rest(awaited[w], at);
-            if (piece) error = gcomp_mpi_hear(&mpi->requests[i++], piece);
+            if (piece) error = gcomp_mpi_hear(&mpi->requests[i++], piece, &late);
         }
         for (int i = received; i < count && !error; i++)
             error = MPI_Wait(&mpi->requests[i], MPI_STATUS_IGNORE);
         if (error) gcomp_mpi_give_up(mpi->requests, received, count);
-        if (error || !count) return error;
+        if (error || late || !count) return error ? error : late;
     }
 }
 
@@ -757,5 +764,9 @@ static inline int gcomp_mpi_open_levels(gcomp_mpi *node, gcomp_mpi *between, MPI
     desc->comm.world = place[1];
     return MPI_SUCCESS;
 }
+
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
 
 #endif

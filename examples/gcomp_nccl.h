@@ -31,11 +31,16 @@
        ncclCommInitRankConfig(&comm, world, id, rank, &config);   ncclInProgress is no error
 
    Callbacks return the ncclResult_t, or 1000 + the cudaError_t. Sums have the same bits on all
-   ranks if NCCL's sums do. NCCL sums integers of 8 and 32 bits, not of 16: gcomp_open refuses intsum:bits=16. It sums fp16,
-   and since 2.10 bf16, and rounds on the way, once for each rank that a sum passes. */
+   ranks if NCCL's sums do. NCCL sums integers of 8 and 32 bits, not of 16: gcomp_open refuses
+   intsum:bits=16. It sums fp16, and since 2.10 bf16, and rounds on the way, once for each rank
+   that a sum passes. */
 
 #ifndef GCOMP_NCCL_H
 #define GCOMP_NCCL_H
+
+#if defined(__STRICT_ANSI__) && !defined(_POSIX_C_SOURCE)
+#define _POSIX_C_SOURCE 200809L /* for -std=c99, if no header of the system stands before */
+#endif
 
 #include "gcomp.h"
 
@@ -46,6 +51,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#ifndef CLOCK_MONOTONIC
+#error "gcomp_nccl.h needs POSIX: -std=gnu99, or _POSIX_C_SOURCE 200809L before all includes"
+#endif
+
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wold-style-cast"
+#endif
 
 /* Bytes of pinned host memory, and of device memory, through which collectives pass in pieces. */
 #ifndef GCOMP_NCCL_STAGE
@@ -459,5 +473,9 @@ static inline gcomp_result gcomp_nccl_exchange(gcomp_nccl *n, gcomp *gc, float *
                                     cudaMemcpyHostToDevice);
     return gcomp_nccl_end(n, error) ? GCOMP_CALLBACK_FAILED : GCOMP_OK;
 }
+
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
 
 #endif /* GCOMP_NCCL_H */

@@ -78,6 +78,10 @@
 #ifndef GCOMP_SOCKETS_H
 #define GCOMP_SOCKETS_H
 
+#if defined(__STRICT_ANSI__) && !defined(_POSIX_C_SOURCE)
+#define _POSIX_C_SOURCE 200809L /* for -std=c99, if no header of the system stands before */
+#endif
+
 #include "gcomp.h"
 
 #include <errno.h>
@@ -96,6 +100,15 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+
+#ifndef CLOCK_MONOTONIC
+#error "gcomp_sockets.h needs POSIX: -std=gnu99, or _POSIX_C_SOURCE 200809L before all includes"
+#endif
+
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wold-style-cast"
+#endif
 
 #define GCOMP_SOCKETS_MISMATCH 1
 #define GCOMP_SOCKETS_FAILED 2
@@ -1776,5 +1789,9 @@ void gcomp_sockets_shared_free(void *group)
     free(shared);
 }
 #endif /* GCOMP_SOCKETS_SHARED */
+
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
 
 #endif /* GCOMP_SOCKETS_H */

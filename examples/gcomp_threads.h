@@ -30,6 +30,10 @@
 #ifndef GCOMP_THREADS_H
 #define GCOMP_THREADS_H
 
+#if defined(__STRICT_ANSI__) && !defined(_POSIX_C_SOURCE)
+#define _POSIX_C_SOURCE 200809L /* for -std=c99, if no header of the system stands before */
+#endif
+
 #include "gcomp.h"
 
 #include <errno.h>
@@ -38,6 +42,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#ifndef CLOCK_MONOTONIC
+#error "gcomp_threads.h needs POSIX: -std=gnu99, or _POSIX_C_SOURCE 200809L before all includes"
+#endif
+
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wold-style-cast"
+#endif
 
 #define GCOMP_THREADS_MISMATCH 1
 #define GCOMP_THREADS_FAILED 2
@@ -577,5 +590,9 @@ static inline gcomp_comm gcomp_threads_comm(gcomp_threads *group, int rank)
         1u << GCOMP_I32;
     return comm;
 }
+
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
 
 #endif /* GCOMP_THREADS_H */

@@ -267,8 +267,8 @@ int main(int argc, char **argv)
         RUN(test_what_one_rank_lacks_for_overlap_or_for_sums_in_order_is_an_error_on_all);
         RUN(test_what_one_rank_lacks_for_sums_of_halves_is_an_error_on_all);
         RUN(test_what_one_rank_lacks_for_two_levels_is_an_error_on_all);
-        RUN(test_no_request_is_active_after_an_error);
         RUN(test_a_message_that_is_too_short_is_an_error);
+        RUN(test_no_request_is_active_after_an_error); /* leaves messages behind, which a later transport may meet */
         RUN(test_a_size_that_one_rank_alone_sees_is_carried_out_by_all);
         RUN(test_a_request_of_another_id_is_left_alone);
         if (mpi.rank == 0) printf("1..%d\n", count);
