@@ -79,4 +79,31 @@ for tool in $CXX clang++; do
         refused $tool -x c++ -std=c++11 -fsyntax-only $small $one -Werror -I. $out/own.c
     done
 done
+
+# The adapters alone, and the first two blocks of the README. MPI, CUDA and NCCL are not there, or stand-ins.
+strict="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Werror -isystem tests/standin"
+for name in threads sockets advise recover try nccl; do
+    printf '#include "examples/gcomp_%s.h"\nint main(void) { return 0; }\n' $name >$out/adapter.c
+    std=c99
+    [ $name = nccl ] && std=c11 # the stand-ins have variables of a thread
+    for tool in $CC clang clang-19; do
+        command -v $tool >/dev/null && try $tool -std=$std -fsyntax-only $strict -Wstrict-prototypes -I. $out/adapter.c
+    done
+    for tool in $CXX clang++ clang++-19; do
+        for std in c++11 c++20; do
+            command -v $tool >/dev/null && try $tool -x c++ -std=$std -fsyntax-only $strict -Wold-style-cast -I. $out/adapter.c
+        done
+    done
+done
+awk '/^```c$/ { n++; on = 1; next } /^```$/ { on = 0 } on && n == 1' README.md | sed '/GCOMP_IMPLEMENTATION/d' >$out/readme.c
+{
+    printf '#include "gcomp.h"\n#include <stdio.h>\nint backward(float **g); void optimizer_step(float **g);\n'
+    printf 'int train(gcomp_comm comm, float **grads); int train(gcomp_comm comm, float **grads) {\n'
+    awk '/^```c$/ { n++; on = 1; next } /^```$/ { on = 0 } on && n == 2' README.md
+    printf '    gcomp_close(gc); return failures; }\n'
+} >$out/readme2.c
+sed 's/= {0}/= {}/g' $out/readme2.c >$out/readme2.cpp # as its comment says
+for block in "$CC -std=c99 $out/readme.c" "$CXX -x c++ -std=c++11 $out/readme.c" "$CC -std=c99 $out/readme2.c" "$CXX -x c++ -std=c++11 $out/readme2.cpp"; do
+    try $block -fsyntax-only -Wall -Wextra -Werror -I.
+done
 exit $status

@@ -84,7 +84,7 @@ report "no writable data but the cached word of cpu features" $out/data
 awk '/^```c$/ { n++; file = "'$out'/readme" n ".c"; printf "" > file; on = 1; next } /^```$/ { on = 0 } on { print > file }' README.md
 awk '/^## / { exit } END { if (FNR > 46) print FNR - 1 " lines before the first heading" }' README.md >$out/readme
 awk 'END { if (FNR > 250) print "README.md has " FNR " lines, at most 250" }' README.md >>$out/readme
-$CC -std=c99 -Wall -Wextra -Wno-missing-field-initializers -Werror -O0 -DGCOMP_MAX_ISA=1 -I. $out/readme1.c -o $out/readme1.bin 2>>$out/readme
+$CC -std=c99 -Wall -Wextra -Werror -O0 -DGCOMP_MAX_ISA=1 -I. $out/readme1.c -o $out/readme1.bin 2>>$out/readme
 said=$($out/readme1.bin)
 [ -n "$said" ] && grep -qF "/* $said */" $out/readme1.c || echo "the first block prints: $said" >>$out/readme
 {
