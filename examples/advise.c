@@ -204,7 +204,7 @@ static void print_line(const worker *w, const char *link, const gcomp_advice *ad
     printf("%-11s %9.2f %9.2f %9.2f %9.2f %6.2f   ", link, 1e3 * advice->plain,
            1e3 * advice->link_seconds, 1e3 * advice->seconds, 1e3 * measured,
            advice->seconds / measured);
-    if (!advice->compressed) printf("do not compress");
+    if (!advice->compressed) printf("%s", advice->note ? advice->note : "do not compress");
     for (size_t i = 0; i < tensor_count; i++)
         parameters[w->choice[i]] += (double)(tensors[i].rows *
                                              (tensors[i].cols ? tensors[i].cols : 1));

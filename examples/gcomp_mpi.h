@@ -354,8 +354,8 @@ static inline int gcomp_mpi_allgather(void *user, const void *mine, void *all, s
     return MPI_SUCCESS;
 }
 
-/* data[bytes] <- data of rank `root`, in pieces. Also for weights, at the start or after a
-   failure. */
+/* data[bytes] <- data of rank `root`, in pieces. On error data is unspecified: gcomp_recover.h
+   brings weights to all, and keeps the old ones until the new ones have come. */
 static inline int gcomp_mpi_broadcast(void *user, void *data, size_t bytes, int root)
 {
     const gcomp_mpi *mpi = (const gcomp_mpi *)user;

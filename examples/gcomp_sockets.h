@@ -787,7 +787,8 @@ static inline int gcomp_sockets_alltoallv(void *user, const void *send, const si
     return error ? error : gcomp_sockets_finish(s);
 }
 
-/* data[bytes] <- data of worker `root`: for weights, at the start or after a failure. */
+/* data[bytes] <- data of worker `root`. On error data is unspecified: gcomp_recover.h brings
+   weights to all, and keeps the old ones until the new ones have come. */
 static inline int gcomp_sockets_broadcast(void *user, void *data, size_t bytes, int root)
 {
     gcomp_sockets *s = (gcomp_sockets *)user;

@@ -440,7 +440,7 @@ static inline int gcomp_threads_alltoall(void *user, const void *send, void *rec
     return 0;
 }
 
-/* data[bytes] <- data of worker `root`: for weights, at the start or after a failure. */
+/* data[bytes] <- data of worker `root`. On error data is as it was. */
 static inline int gcomp_threads_broadcast(void *user, void *data, size_t bytes, int root)
 {
     const gcomp_threads_member *me = (const gcomp_threads_member *)user;

@@ -403,7 +403,7 @@ static inline void gcomp_try_swap(gcomp_try_work *t, int turn)
 /* Two requests under way at once; the second one is waited for first. */
 static inline void gcomp_try_two(gcomp_try_work *t)
 {
-    float sum[3] = {1, 1, 1};
+    float sum[3 + GCOMP_TRY_GUARD / sizeof(float)] = {1, 1, 1}; /* zeros are the guard */
     gcomp_request first, second;
     int status;
     if (t->failures) return;
@@ -421,6 +421,8 @@ static inline void gcomp_try_two(gcomp_try_work *t)
     for (size_t i = 0; i < 3 && !status; i++)
         if (!gcomp_try_equal((double)sum[i], t->comm.world))
             gcomp_try_note(t, GCOMP_TRY_VALUE, i, (double)sum[i], t->comm.world, 0);
+    for (size_t i = 3; i < sizeof sum / sizeof *sum; i++)
+        if (!gcomp_try_equal((double)sum[i], 0)) gcomp_try_note(t, GCOMP_TRY_OUTSIDE, i, 0, 0, 0);
     t->now = first;
     if (!status) status = (t->comm.wait)(t->comm.user, first.id);
     if (status) gcomp_try_note(t, GCOMP_TRY_STATUS, 0, 0, 0, status);
