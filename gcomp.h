@@ -608,25 +608,31 @@
    SMALL RESIDUALS
      desc.residual says how residuals are kept between steps, in bytes an element:
        fp32   4       e is p - sent, rounded to a float
-       bf16   2       |e - (p - sent)| <= 2^-8 |p - sent|
-       int8   1.03    |e - (p - sent)| <= m / 254, where m is the largest |p - sent| of the block of
+       bf16   2       |e - (p - sent)| <= 2^-8 |p - sent|, or 2^-7 where it is at random
+       int8   1.03    |e - (p - sent)| <= m / 127, where m is the largest |p - sent| of the block of
                       128 elements (and up to 2^-20 of that more, for the scale)
-     Each commit rounds once, to nearest, and saturates. So nothing is lost up to these steps: of
-     sent + e = p, and of all that rests on it (two shots, workers that come and go). With int8 an
-     element is forgotten in a step if it is below m / 254, with bf16 what is added to e if it is
-     below 2^-9 |e|. The state of methods stays floats: momenta, tables, warm starts.
-     Block methods work on small residuals as they are. For other methods (sparse methods, eden with
-     feedback, powersgd, randomk, leadertopk, sketch, intsum, dgc, dct) the residual of the tensor
-     at work becomes floats, in a buffer that all tensors share: 4 bytes an element of the largest
-     such tensor.
+     Each commit rounds once, and saturates: int8 up or down at random, and bf16 too for methods
+     whose elements wait (all but block methods; and twobit, threshold1). So nothing is lost up to
+     these steps: of sent + e = p, and of all that rests on it (two shots, workers that come and
+     go). And on average nothing is lost at all: an element that is small beside the others of its
+     block, or beside what waits for it, gets its due. The random numbers are those of (seed, step,
+     tensor, rank). gcomp_commit takes the step of gcomp_compress; without one it counts.
+     gcomp_give_back, and the residuals of workers that leave, are rounded to nearest. The state of
+     methods stays floats: momenta, tables, warm starts.
+     Block methods work on small residuals as they are, unless these decay. For other methods
+     (sparse methods, eden with feedback, powersgd, randomk, leadertopk, sketch, intsum, dgc, dct)
+     the residual of the tensor at work becomes floats, in a buffer that all tensors share: 4 bytes
+     an element of the largest such tensor.
      gcomp_residual_get reads a residual of any kind, gcomp_residual_set writes it. A save holds
      residuals as they are kept. With another desc.residual gcomp_load refuses it, and
      gcomp_load_some rounds.
 
    RESIDUALS THAT DECAY
-     A commit multiplies residuals by desc.decay: residual <- decay * (p - sent), rounded. With less
-     than 1 an element that waits for long counts less: after 14 steps 0.95 leaves half of it. So
-     the mean that all workers get in the end is no longer that of their gradients. Decay is for
+     A commit multiplies residuals by desc.decay: residual <- decay * (p - sent), rounded once.
+     Small residuals are rounded at random then, so that a decay near 1 acts; but bf16 of block
+     methods to nearest where the decay is 0.96875 or less. With a decay an element that waits for long counts
+     less: after 14 steps 0.95 leaves half of it. So the mean that all workers get in the end is no
+     longer that of their gradients. Decay is for
      local training: differences of weights, sparse and every few dozen steps (SparseLoCo: decay
      0.95, topk:density=0.015625,chunk=4096). gcomp_give_back gives decay * sent back. dct has a
      decay of its own instead. The momentum of dgc and the tables of fetch do not decay.
@@ -3360,6 +3366,7 @@ static void gcomp__array_release(gcomp__memory *memory, void *array, size_t elem
 enum {
     GCOMP__PURPOSE_START = 1,  /* the first factors of powersgd */
     GCOMP__PURPOSE_ROUND = 2,  /* rounding up or down */
+    GCOMP__PURPOSE_KEEP = 3,   /* rounding small residuals */
     GCOMP__PURPOSE_ROTATE = 4, /* the signs of eden's rotations */
     GCOMP__PURPOSE_SELECT = 5, /* the elements that are sent */
     GCOMP__PURPOSE_SKETCH = 6, /* the cells and signs of sketches */
@@ -3485,17 +3492,16 @@ enum {
        made with the momentum, and then stands at the beginning of the scratch. */
     GCOMP__MOMENTUM = 128,
     GCOMP__TOP_MEAN = 256, /* of the mean only the largest are applied, as many as are sent */
-    /* Even and odd steps sum different things. The last float of the method's shared state says
-       what comes next: 1 before an odd step, 0 before an even one. */
+    /* Even and odd steps sum different things. The last float of the shared state is 1 before an
+       odd step, and 0 before an even one. */
     GCOMP__TURNS = 512,
     GCOMP__ONE_KEY = 1024, /* all steps use the random numbers of step 0 */
-    /* The state is columns. When another codec of the list wants fewer or more columns, it goes on
-       with those that are there. */
-    GCOMP__COLUMNS = 2048,
+    GCOMP__COLUMNS = 2048, /* the state is columns: another codec of the list goes on with them */
     GCOMP__BY_EPOCHS = 4096, /* what is sent depends on the epoch that gcomp_step tells */
     GCOMP__FIXED_SIZES = 8192, /* decoded sizes are fixed: AUTO quantises no means with them */
     GCOMP__DECAYS = 16384, /* the residual decays by the codec's third parameter, not by the desc */
-    GCOMP__DRAWS = 32768 /* payloads need random numbers; block methods: see form.stochastic */
+    GCOMP__DRAWS = 32768, /* payloads need random numbers; block methods: see form.stochastic */
+    GCOMP__WAITS = 65536  /* a block method that sends nothing of an element below a threshold */
 };
 
 enum { GCOMP__MAJORITY = 1, GCOMP__MEAN_OF_SENDERS = 2 }; /* means that are no sums */
@@ -3691,6 +3697,7 @@ typedef struct gcomp__sink {
     float scale;
     float *residual;                 /* NULL: none is kept */
     unsigned stored;                 /* how: GCOMP__FLOATS, ...; block methods take all of them */
+    uint64_t words; /* with which a small residual is rounded, see gcomp__keep_words */
     const gcomp__momentum *momentum; /* dgc: takes the place of residual and scale * grad */
     /* 1 if residual and y can be written in one pass: there are one or two payloads of the same
        kernel, grad is floats with scale 1, and both are wanted. gcomp__block_decode sets it. */
@@ -3714,8 +3721,9 @@ typedef struct gcomp__work {
                           integers where the round sums integers */
     float *y;          /* commit: the mean goes here; may be the gradient */
     gcomp_dtype y_type; /* GCOMP_F32; else y is the address of halves, see gcomp__work_of */
-    float *residual;   /* commit: NULL, or read and written */
-    unsigned stored;   /* how: GCOMP__FLOATS for all but block methods */
+    float *residual;   /* commit: NULL, or read and written; stored, words: as in a sink */
+    unsigned stored;
+    uint64_t words;
 } gcomp__work;
 
 /* How a method makes a payload, and how it reads one. A reader calls open, then check, then decode;
@@ -3800,8 +3808,7 @@ GCOMP__INLINE const void *gcomp__kernels_of(const gcomp__set *set, const gcomp__
 
 /* A function and its argument, as the user's threads carry them. */
 typedef struct gcomp__tasks {
-    void (*run)(void *arg, size_t index);
-    void *arg;
+    void (*run)(void *arg, size_t index), *arg;
 } gcomp__tasks;
 
 /* One task on the user's thread, which may have another floating-point mode than the caller's. */
@@ -3957,8 +3964,10 @@ typedef struct gcomp__common_kernels {
     void (*advance)(const gcomp__momentum *d, size_t begin, size_t end);
     /* to <- elements begin .. end - 1 of a small residual; begin is a multiple of 16 */
     void (*unpack)(float *to, const float *residual, unsigned stored, size_t begin, size_t end);
-    /* and back: the residual from a block's first element on <- count floats, all finite */
-    void (*pack)(float *residual, unsigned stored, const float *from, size_t count);
+    /* and back: the residual from a block's first element on <- count floats, all finite. words:
+       rounded at random, the first one as element `at` of its tensor; 0: to nearest */
+    void (*pack)(float *residual, unsigned stored, const float *from, size_t count, uint64_t words,
+                 size_t at);
 } gcomp__common_kernels;
 
 /* Entropy codes of levels, see >>levels. */
@@ -8743,24 +8752,54 @@ static void gcomp__encode(const gcomp__encode_job *job, size_t chunk, gcomp__mea
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_EACH
 #if !GCOMP__IN_WIDE && GCOMP__HAS_STORED
-/* >>kernel pack: floats become a small residual, rounded to nearest. A block of bytes has the scale
-   max |x| / 127, made as int makes it. */
+/* 16 floats as codes of bytes: x / scale, which is at most 127. draws NULL: to nearest; else up or
+   down at random, see >>dithering. 16 random bits are enough: ties are left as they are. */
+#define gcomp__pack_codes GCOMP__F(pack_codes)
+GCOMP__INLINE void gcomp__pack_codes(uint8_t *to, gv x, float inverse, const uint32_t *draws)
+{
+    x = gv_mul(x, gv_splat(inverse));
+    if (!draws) {
+        gw_put8(to, gw_nearest(x));
+        return;
+    }
+    x = gv_clamp(gv_mul(x, gv_splat(65536.0f)), 127 * 65536.0f);
+    const gw places = gw_floor(gv_add(x, gv_splat(0.5f))); /* too large for gw_nearest */
+    gw_put8(to, gw_sar(gw_add(places, gw_load_halves(draws)), 16));
+}
+
+/* 16 floats as bf16. At random: the random bits carry into those that stay. */
+#define gcomp__pack_bfloats GCOMP__F(pack_bfloats)
+GCOMP__INLINE void gcomp__pack_bfloats(uint8_t *to, gv x, const uint32_t *draws)
+{
+    if (!draws) gv_store_bfloat(to, x);
+    else
+        gw_put16(to, gw_sar(gw_add(gw_bits(gv_clamp(x, GCOMP__BFLOAT_MAX)), gw_load_halves(draws)),
+                            16));
+}
+
+/* >>kernel pack: floats become a small residual, rounded to nearest, or at random by the key
+   `words`. A block of bytes has the scale max |x| / 127, made as int makes it. */
 #define gcomp__pack_residual GCOMP__F(pack_residual)
-static void gcomp__pack_residual(float *residual, unsigned stored, const float *from, size_t count)
+static void gcomp__pack_residual(float *residual, unsigned stored, const float *from, size_t count,
+                                 uint64_t words, size_t at)
 {
     uint8_t *to = (uint8_t *)residual;
     for (size_t i = 0; i < count; i += GCOMP__BYTES_BLOCK) { /* a block, for bf16 too */
         const size_t some = gcomp__min(GCOMP__BYTES_BLOCK, count - i);
         float line[GCOMP__BYTES_BLOCK]; /* a copy of the block, if it is multiplied or cut */
+        uint32_t bits[GCOMP__BYTES_BLOCK / 2]; /* 16 random ones for each element */
+        const uint32_t *const draws = words ? bits : NULL;
         const float *x = from + i;
         gcomp__constants u;
         gv most = gv_splat(0);
+        if (draws) gcomp__draw_many(bits, words, at + i, GCOMP__BYTES_BLOCK);
         if (some < GCOMP__BYTES_BLOCK) {
             memset(line, 0, sizeof line);
             x = (const float *)memcpy(line, x, 4 * some);
         }
         if (stored == GCOMP__BFLOATS) {
-            for (size_t j = 0; j < some; j += 16, to += 32) gv_store_bfloat(to, gv_load(x + j));
+            for (size_t j = 0; j < some; j += 16, to += 32)
+                gcomp__pack_bfloats(to, gv_load(x + j), draws ? draws + j / 2 : NULL);
             continue;
         }
         for (size_t j = 0; j < GCOMP__BYTES_BLOCK; j += 16)
@@ -8777,12 +8816,13 @@ static void gcomp__pack_residual(float *residual, unsigned stored, const float *
         gcomp__put_float(to, u.a);
         to += 4;
         for (size_t j = 0; j < GCOMP__BYTES_BLOCK; j += 16, to += 16)
-            gw_put8(to, gw_nearest(gv_mul(gv_load(x + j), gv_splat(u.inverse))));
+            gcomp__pack_codes(to, gv_load(x + j), u.inverse, draws ? draws + j / 2 : NULL);
     }
 }
 
 /* residual <- scale * grad + residual - sent for a small residual: elements i .. i + count - 1 of
-   one tile, i its first one. `sent` is NULL, or has room for a tile. */
+   one tile, i its first one. `sent` is NULL, or has room for a tile. in->key.own: the words of the
+   sink. */
 #define gcomp__update_stored GCOMP__F(update_stored)
 GCOMP__NOINLINE void gcomp__update_stored(const gcomp_input *in, float *residual, size_t i,
                                           size_t count, const float *sent)
@@ -8794,7 +8834,8 @@ GCOMP__NOINLINE void gcomp__update_stored(const gcomp_input *in, float *residual
         const gv x = gv_load(p + j);
         gv_store(p + j, gv_saturate(sent ? gv_sub(x, gv_load(sent + j)) : x));
     }
-    gcomp__pack_residual(gcomp__residual_at(residual, in->reserved, i), in->reserved, p, count);
+    gcomp__pack_residual(gcomp__residual_at(residual, in->reserved, i), in->reserved, p, count,
+                         in->key.own, i);
 }
 #endif
 
@@ -9005,6 +9046,7 @@ static void gcomp__end_chunk(const gcomp__sink *sink, size_t chunk)
     in.scale = sink->scale;
     in.residual = sink->residual;
     in.reserved = sink->stored;
+    in.key.own = sink->words;
     const int halves = sink->y_type != GCOMP_F32;
     if (sink->ending == GCOMP__STORE && !halves) { /* straight to y: no tile is needed */
         for (size_t w = 0; sink->y && w < sink->count; w++)
@@ -9801,6 +9843,7 @@ GCOMP__NOINLINE void gcomp__keep_levels(const gcomp__sink *sink, const gcomp__vi
     in.scale = sink->scale;
     in.residual = sink->residual;
     in.reserved = sink->stored;
+    in.key.own = sink->words;
     for (size_t i = 0; i < count; i += some) {
         some = gcomp__min(GCOMP__TILE, count - i); /* a tile */
         if (view) gcomp__decode_floats(view, i, some, own);
@@ -11238,6 +11281,7 @@ GCOMP__SHARED gcomp__sink gcomp__sink_of(const gcomp__work *work)
     sink.scale = work->in.scale;
     sink.residual = work->residual;
     sink.stored = work->stored;
+    sink.words = work->words;
     return sink;
 }
 
@@ -11726,7 +11770,7 @@ static void gcomp__cast_commit_chunk(void *arg, size_t chunk)
             rest.residual = p;
             float *const e = gcomp__residual_at(work->residual, work->stored, i);
             gcomp__cast_copy(set, work->stored ? p : e, &rest, 0, count, 1);
-            if (work->stored) (gcomp__common(set)->pack)(e, work->stored, p, count);
+            if (work->stored) (gcomp__common(set)->pack)(e, work->stored, p, count, work->words, i);
         }
         float *const y = work->y_type == GCOMP_F32 ? work->y + i : p;
         gcomp__cast_copy(set, y, &sums, i, count, 1 / (job->factor * (float)work->world));
@@ -12243,7 +12287,7 @@ static const gcomp__payload gcomp__twobit_payload = {
     gcomp__block_scratch, gcomp__block_bound, gcomp__twobit_encode, gcomp__block_open,
     gcomp__block_check, gcomp__block_decode};
 static const gcomp__method gcomp__row_twobit = {
-    "twobit", 10, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
+    "twobit", 10, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES | GCOMP__WAITS,
     {{"threshold", GCOMP__AUTO, 0.5, 1e-22, 1e22, 32, NULL, 0}, GCOMP__NUMBER("rate", 0, 0, 1, 0)},
     GCOMP__KERNELS(twobit), &gcomp__twobit_payload, &gcomp__gathered,
     {gcomp__twobit_form, NULL, gcomp__signs_before_adam, gcomp__twobit_adapt, NULL,
@@ -12294,7 +12338,7 @@ static void gcomp__threshold1_form(const double *param, gcomp__form *form)
 
 static const gcomp__method gcomp__row_threshold1 = {
     "threshold1", 11,
-    GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES | GCOMP__FIXED_SIZES,
+    GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES | GCOMP__FIXED_SIZES | GCOMP__WAITS,
     {GCOMP__NUMBER("threshold", 0, 0, 1e22, 32)},
     GCOMP__KERNELS(threshold1), &gcomp__block_payload, &gcomp__gathered,
     {gcomp__threshold1_form, NULL, gcomp__signs_before_adam}};
@@ -21436,6 +21480,7 @@ typedef struct gcomp__slot {
     /* history */
     double norm;         /* accordion: |D'| of the epoch before */
     uint64_t steps;      /* committed with it; gcomp_restart gives all tensors the step's number */
+    uint64_t number;     /* of the next gcomp_commit: the step of gcomp_compress; then it counts */
     /* load */
     gcomp__found found;  /* what the save that was checked last has for it */
     /* step */
@@ -22040,6 +22085,13 @@ static void gcomp__use_entry(gcomp__slot *slot, const gcomp__entry *entry)
    become floats while the tensor is at work. */
 static int gcomp__takes_small(const gcomp__method *method) { return method->rules.form != NULL; }
 
+/* Are small residuals floats while the method is at work? With a decay too: they are rounded once
+   for both. */
+static int gcomp__wants_floats(const gcomp_desc *desc, const gcomp__method *method)
+{
+    return !gcomp__takes_small(method) || desc->decay != 1.0f;
+}
+
 /* Does this worker keep the residual of a codec with these flags? With desc.node the first worker
    of a machine keeps the residuals of all. */
 static int gcomp__keeps(const gcomp_desc *desc, unsigned flags)
@@ -22456,7 +22508,7 @@ static void gcomp__place(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot 
     gcomp__grow(&plan->local, slot->local_floats);
     for (int round = 0; round < 3; round++) /* without sums a count is 0, or its kind is no sum */
         gcomp__grow(&plan->sums[round][slot->rounds[round]], gcomp__sum_count(slot, round));
-    if (gcomp__keeps(desc, slot->flags) && slot->stored && !gcomp__takes_small(m))
+    if (gcomp__keeps(desc, slot->flags) && slot->stored && gcomp__wants_floats(desc, m))
         gcomp__raise(&plan->unpacked, gcomp__times(gcomp__round_up(slot->n, 16), 4));
     /* tensors are encoded one after the other: the largest scratch is enough */
     if (scratch) gcomp__raise(&plan->scratch, gcomp__plus(scratch, 64));
@@ -23347,7 +23399,7 @@ static void gcomp__pack_part(const gcomp *gc, gcomp__slot *slot, const float *fr
 {
     float *at = gcomp__residual_at((float *)slot->residual, slot->stored, begin);
     if (!slot->stored) memcpy(at, from, 4 * (end - begin));
-    else (gcomp__common(gc->set)->pack)(at, slot->stored, from, end - begin);
+    else (gcomp__common(gc->set)->pack)(at, slot->stored, from, end - begin, 0, 0);
 }
 
 /* In any floating-point mode: a value is one product of two numbers. */
@@ -23821,9 +23873,31 @@ static gcomp_input gcomp__input_in(const gcomp *gc, const gcomp__slot *slot, con
 }
 
 /* Does a small residual have to become floats for the codec of now? */
-static int gcomp__unpacks(const gcomp__slot *slot)
+static int gcomp__unpacks(const gcomp *gc, const gcomp__slot *slot)
 {
-    return slot->residual && slot->stored && !gcomp__takes_small(slot->method);
+    return slot->residual && slot->stored && gcomp__wants_floats(&gc->desc, slot->method);
+}
+
+/* What a residual is multiplied by at the end of a commit. */
+static float gcomp__decay_of(const gcomp *gc, const gcomp__slot *slot)
+{
+    return slot->flags & GCOMP__DECAYS ? (float)slot->codec.param[2] : gc->desc.decay;
+}
+
+/* The random numbers that round a small residual in the commit of this number. At random nothing is
+   lost on average, however small it is beside what waits, and a decay near 1 acts. 0: to nearest,
+   with half of the error. That suits bf16 where a method sends something of each element in each
+   step, and where the decay is not so near to 1 that what has decayed is rounded back. */
+static uint64_t gcomp__keep_words(const gcomp *gc, const gcomp__slot *slot, uint64_t number)
+{
+    const float decay = gcomp__decay_of(gc, slot);
+    if (slot->stored == GCOMP__BFLOATS && gcomp__takes_small(slot->method) &&
+        !(slot->flags & GCOMP__WAITS) && (decay == 1.0f || decay <= 0.96875f))
+        return 0;
+    const gcomp_key key = gcomp_key_make(gc->desc.seed, number, (uint32_t)(slot - gc->tensors),
+                                         (uint32_t)gc->desc.comm.rank);
+    const uint64_t words = gcomp__stream(key.own, GCOMP__PURPOSE_KEEP);
+    return words ? words : 1;
 }
 
 /* What the tasks of gcomp__unpack and gcomp__pack see. */
@@ -23832,6 +23906,7 @@ typedef struct gcomp__pack_job {
     float *floats, *residual;
     size_t n;
     unsigned stored;
+    uint64_t words; /* packing: the random numbers, see gcomp__keep_words */
 } gcomp__pack_job;
 
 /* Task: a chunk of a residual becomes floats. */
@@ -23848,12 +23923,13 @@ static void gcomp__pack_chunk(void *arg, size_t chunk)
     const gcomp__pack_job *job = (const gcomp__pack_job *)arg;
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, begin + GCOMP_CHUNK);
     (gcomp__common(job->set)->pack)(gcomp__residual_at(job->residual, job->stored, begin),
-                                    job->stored, job->floats + begin, end - begin);
+                                    job->stored, job->floats + begin, end - begin, job->words,
+                                    begin);
 }
 
 /* Runs one of the two over the residual of a tensor, between it and gc->unpacked. */
 static void gcomp__convert_residual(const gcomp *gc, const gcomp__slot *slot,
-                                    void (*task)(void *arg, size_t chunk))
+                                    void (*task)(void *arg, size_t chunk), uint64_t words)
 {
     const gcomp__call call = gcomp__call_in(gc, slot->method);
     gcomp__pack_job job;
@@ -23862,6 +23938,7 @@ static void gcomp__convert_residual(const gcomp *gc, const gcomp__slot *slot,
     job.residual = (float *)slot->residual;
     job.n = slot->n;
     job.stored = slot->stored;
+    job.words = words;
     gcomp__run(&call, gcomp__chunks(slot->n), task, &job);
 }
 
@@ -23870,8 +23947,8 @@ static float *gcomp__open_residual(const gcomp *gc, const gcomp__slot *slot, uns
 {
     *stored = GCOMP__FLOATS;
     if (!slot->residual) return NULL;
-    if (!gcomp__unpacks(slot)) return *stored = slot->stored, (float *)slot->residual;
-    gcomp__convert_residual(gc, slot, gcomp__unpack_chunk);
+    if (!gcomp__unpacks(gc, slot)) return *stored = slot->stored, (float *)slot->residual;
+    gcomp__convert_residual(gc, slot, gcomp__unpack_chunk, 0);
     return (float *)(void *)gc->unpacked.at;
 }
 
@@ -23892,56 +23969,40 @@ static double gcomp__residual_squares(const gcomp *gc, const float *residual, un
     return sum;
 }
 
-/* What a residual is multiplied by at the end of a commit. */
-static float gcomp__decay_of(const gcomp *gc, const gcomp__slot *slot)
-{
-    return slot->flags & GCOMP__DECAYS ? (float)slot->codec.param[2] : gc->desc.decay;
-}
-
 typedef struct gcomp__decay_job {
-    const gcomp__set *set;
     float *residual, decay;
-    unsigned stored; /* how, see >>stored */
     size_t n;
 } gcomp__decay_job;
 
-/* A task for one chunk: residual <- decay * residual. A small one becomes floats, tile by tile, and
-   is rounded once more. */
+/* A task for one chunk: residual <- decay * residual. */
 static void gcomp__decay_chunk(void *arg, size_t chunk)
 {
     const gcomp__decay_job *job = (const gcomp__decay_job *)arg;
-    const gcomp__common_kernels *kernels = gcomp__common(job->set);
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, begin + GCOMP_CHUNK);
-    float tile[GCOMP__TILE];
-    for (size_t i = begin, count; i < end; i += count) {
-        float *const x = job->stored ? tile : job->residual + i;
-        count = gcomp__min(GCOMP__TILE, end - i);
-        if (job->stored) (kernels->unpack)(x, job->residual, job->stored, i, i + count);
-        for (size_t k = 0; k < count; k++) x[k] *= job->decay;
-        if (job->stored)
-            (kernels->pack)(gcomp__residual_at(job->residual, job->stored, i), job->stored, x,
-                            count);
-    }
+    for (size_t i = begin; i < end; i++) job->residual[i] *= job->decay;
 }
 
-/* Multiplies a residual, as the method has it, by its decay. */
-static void gcomp__decay(const gcomp *gc, const gcomp__slot *slot, float *residual, unsigned stored)
+/* Multiplies a residual, as the method has it, by its decay: where there is one, these are
+   floats. */
+static void gcomp__decay(const gcomp *gc, const gcomp__slot *slot, float *residual)
 {
     const gcomp__call call = gcomp__call_in(gc, slot->method);
     gcomp__decay_job job;
-    job.set = gc->set;
     job.residual = residual;
     job.decay = gcomp__decay_of(gc, slot);
-    job.stored = stored;
     job.n = slot->n;
     if (residual && job.decay != 1.0f)
         gcomp__run(&call, gcomp__chunks(slot->n), gcomp__decay_chunk, &job);
 }
 
-/* After a commit: what gcomp__open_residual gave goes back. */
-static void gcomp__close_residual(const gcomp *gc, const gcomp__slot *slot)
+/* After a commit: what gcomp__open_residual gave decays and goes back. */
+static void gcomp__close_residual(const gcomp *gc, const gcomp__slot *slot, float *residual,
+                                  uint64_t number)
 {
-    if (gcomp__unpacks(slot)) gcomp__convert_residual(gc, slot, gcomp__pack_chunk);
+    gcomp__decay(gc, slot, residual);
+    if (gcomp__unpacks(gc, slot))
+        gcomp__convert_residual(gc, slot, gcomp__pack_chunk,
+                                gcomp__keep_words(gc, slot, number));
 }
 
 /* Writes the checksum of a finished payload, unless desc.no_checksum says no. */
@@ -23964,6 +24025,7 @@ GCOMP_API gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, c
     gcomp__call call = gcomp__call_in(gc, slot->method);
     gcomp_input in = gcomp__input_in(gc, slot, grad, step);
     in.dtype = slot->dtype;
+    slot->number = step;
     uint64_t mode = gcomp__fp_enter();
     in.residual = gcomp__open_residual(gc, slot, &in.reserved);
     gcomp__fp_leave(mode);
@@ -23992,6 +24054,7 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__call *
     sink.dtype = slot->dtype;
     sink.y_type = y_type;
     sink.residual = gcomp__open_residual(gc, slot, &sink.stored);
+    if (sink.stored) sink.words = gcomp__keep_words(gc, slot, slot->number);
     if (own) gcomp__open_valid(call->set, &own_view, like, own, own_length, slot->n);
     if (own) sink.own = &own_view;
     if (own && count >= 1 && count <= 8) {
@@ -24010,8 +24073,7 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__call *
             sink.weight = 1.0f / (float)count;
             sink.y = (float *)y;
             gcomp__decode_with(&rest, &sink);
-            gcomp__decay(gc, slot, sink.residual, sink.stored);
-            gcomp__close_residual(gc, slot);
+            gcomp__close_residual(gc, slot, sink.residual, slot->number++);
             return;
         }
     }
@@ -24020,8 +24082,7 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__call *
     if (own && slot->residual) gcomp__decode_with(call, &sink);
     /* nothing was sent: all of p stays */
     if (!own && slot->residual) gcomp__absorb_all(call, &sink, slot->n);
-    gcomp__decay(gc, slot, sink.residual, sink.stored);
-    gcomp__close_residual(gc, slot);
+    gcomp__close_residual(gc, slot, sink.residual, slot->number++);
     if (count) gcomp__add_all(call, payloads, lengths, count, y, y_type, slot->n);
 }
 
@@ -24076,7 +24137,8 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, void *grad, const 
     if (slot->flags & GCOMP__MOMENTUM)
         return gcomp__fail_tensor(gc, GCOMP_NEEDS_ROUNDS, slot->name, NULL);
     /* floats for the mean or the residual: only the first call allocates */
-    if (gcomp__unpacks(slot) || gcomp__needs_floats(slot)) GCOMP__TRY(gcomp__reserve_scratch(gc));
+    if (gcomp__unpacks(gc, slot) || gcomp__needs_floats(slot))
+        GCOMP__TRY(gcomp__reserve_scratch(gc));
     float *const floats = gcomp__floats_of(gc, slot);
     uint64_t mode = gcomp__fp_enter();
     gcomp__call call = gcomp__call_in(gc, slot->method);
@@ -24131,7 +24193,7 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
     if (result == GCOMP_OK)
         result = gcomp_decode_add(payload, length, gcomp__decay_of(gc, slot), e, slot->n, &exec);
     if (result == GCOMP_OK && slot->stored)
-        (gcomp__common(gc->set)->pack)((float *)slot->residual, slot->stored, e, slot->n);
+        (gcomp__common(gc->set)->pack)((float *)slot->residual, slot->stored, e, slot->n, 0, 0);
     gcomp__fp_leave(mode);
     if (slot->stored) gcomp__release(&gc->memory, e, 4 * slot->n);
     return result == GCOMP_OK ? result : gcomp__fail_tensor(gc, result, slot->name, NULL);
@@ -24709,7 +24771,8 @@ static void gcomp__keep_mean(const gcomp *gc, const gcomp__slot *slot, const gco
         /* a product was not finite: the largest float instead */
         (gcomp__common(gc->set)->saturate)(part.sums[0], part.sums[0], part.n);
     if (work->stored)
-        (gcomp__common(gc->set)->pack)(work->residual, work->stored, sink.y, part.n);
+        (gcomp__common(gc->set)->pack)(work->residual, work->stored, sink.y, part.n, work->words,
+                                       0);
 }
 
 /* SCATTER: y <- the sums of the own range, which are its mean. The rest of y stays. */
@@ -25870,6 +25933,7 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
     work.residual = gcomp__open_residual(gc, slot, &work.stored);
     work.in.residual = work.residual;
     work.in.reserved = work.stored;
+    if (work.stored) work.words = gcomp__keep_words(gc, slot, gc->step);
     return work;
 }
 
@@ -26794,8 +26858,7 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
         gc->p_squares += slot->p_squares;
         if (slot->residual) gc->e_squares += gcomp__lost(gc, slot, &work);
     }
-    gcomp__decay(gc, slot, work.residual, work.stored);
-    gcomp__close_residual(gc, slot);
+    gcomp__close_residual(gc, slot, work.residual, gc->step);
     /* where the mean is not in the caller's gradient yet */
     if (work.y_type != dtype)
         gcomp__convert(&work.call, slot->grad, work.y, dtype, slot->n, 0, 0);
