@@ -630,12 +630,12 @@
    RESIDUALS THAT DECAY
      A commit multiplies residuals by desc.decay: residual <- decay * (p - sent), rounded once.
      Small residuals are rounded at random then, so that a decay near 1 acts; but bf16 of block
-     methods to nearest where the decay is 0.96875 or less. With a decay an element that waits for long counts
-     less: after 14 steps 0.95 leaves half of it. So the mean that all workers get in the end is no
-     longer that of their gradients. Decay is for
-     local training: differences of weights, sparse and every few dozen steps (SparseLoCo: decay
-     0.95, topk:density=0.015625,chunk=4096). gcomp_give_back gives decay * sent back. dct has a
-     decay of its own instead. The momentum of dgc and the tables of fetch do not decay.
+     methods to nearest where the decay is 0.96875 or less. With a decay an element that waits for
+     long counts less: after 14 steps 0.95 leaves half of it. So the mean that all workers get in
+     the end is no longer that of their gradients. Decay is for local training: differences of
+     weights, sparse and every few dozen steps (SparseLoCo: decay 0.95,
+     topk:density=0.015625,chunk=4096). gcomp_give_back gives decay * sent back. dct has a decay of
+     its own instead. The momentum of dgc and the tables of fetch do not decay.
 
    PARAMETERS of codecs, and their defaults; other values in parentheses. block: elements that share
    a scale, a power of two from 16 to 65536, or "tensor". density: 1e-9 to 1. 0 and 1: no and yes.
