@@ -15600,8 +15600,10 @@ static const gcomp__method gcomp__row_nonzero = {
      sent      p_i, as floats or by the value method
      residual  p_i - sent_i there, p_i elsewhere
 
-   t1 and t2 come from a sample. If a sign is not in the sample, it takes the threshold of the other
-   sign; if the sample is all zeros, all elements that are not zero are taken. +onebit:block=tensor
+   Of each sign k elements are sent, of equal ones the first; how many elements have a sign is known
+   from a sample of 4096 elements or more, so that both signs together send their share, and each
+   nearly. If a sign is not in the sample, it takes the threshold of the other sign; if the sample
+   is all zeros, all elements that are not zero are taken. +onebit:block=tensor
    sends the mean of each side instead of the values, as published. */
 #if GCOMP__ONCE(DRYDEN)
 /* A share of each sign, n elements together, and twice as many as the sample promises. */
@@ -15610,16 +15612,68 @@ static size_t gcomp__dryden_most(const gcomp_codec *codec, size_t n)
     return gcomp__min(n, gcomp__times(gcomp__sparse_k(codec->param[0], n), 4));
 }
 
-/* The threshold of one sign, as a key: that of the last of its share of the sample. value: the
+/* Elements of one sign that are sent: its share of n * count / sample elements. 0: not known. */
+static size_t gcomp__dryden_share(const gcomp_codec *codec, size_t n, size_t count, size_t sample)
+{
+    const size_t all = (size_t)((uint64_t)n * count / sample); /* n <= 2^32, count <= 2^16 */
+    return count ? gcomp__sparse_k(codec->param[0], all) : 0;
+}
+
+/* The threshold of one sign, as a key that its k elements reach all but certainly. value: the
    `count` elements of the sample that have this sign. If there are none, any key that is not
    zero. */
-static uint32_t gcomp__dryden_side(const gcomp_codec *codec, const float *value, size_t count,
-                                   size_t *bins)
+static uint32_t gcomp__dryden_side(const gcomp__selection *s, const float *value, size_t count,
+                                   size_t sample, size_t k)
 {
+    const size_t all = (size_t)((uint64_t)s->n * count / sample);
     size_t left;
     if (!count) return 1;
-    return gcomp__sparse_key(
-        gcomp__sparse_kth(value, count, gcomp__sparse_k(codec->param[0], count), bins, &left));
+    if (sample == s->n)
+        return gcomp__sparse_key(gcomp__sparse_kth(value, count, k, s->bins, &left));
+    return gcomp__sampled_key(value, count, k, all, 1, s->bins);
+}
+
+/* The k-th largest key of one sign among those chosen, which are k or more, from its highest bits
+   down: 11, 10 and 10. *ties: how many of the k largest have that key. */
+static uint32_t gcomp__dryden_kth(const gcomp__selection *s, uint32_t sign, size_t k, size_t *ties)
+{
+    uint32_t least = 0;
+    for (unsigned shift = 20; shift <= 20; shift -= 10) { /* 20, 10, 0 */
+        uint32_t bin = shift == 20 ? 2047 : 1023;
+        const uint32_t low = bin;
+        memset(s->bins, 0, sizeof *s->bins * GCOMP__SPARSE_BINS);
+        for (size_t i = 0; i < s->count; i++) {
+            const uint32_t word = gcomp__bits(s->value[i]), key = word & 0x7fffffffu;
+            if (word >> 31 == sign && (shift == 20 || key >> (shift + 10) == least))
+                s->bins[key >> shift & low]++;
+        }
+        for (; s->bins[bin] < k; bin--) k -= s->bins[bin];
+        least = least << 10 | bin;
+    }
+    *ties = k;
+    return least;
+}
+
+/* Keeps k[0] positive and k[1] negative elements, the largest; k = 0 and k above what there is: all
+   of the sign. */
+static void gcomp__dryden_keep(gcomp__selection *s, const size_t *k)
+{
+    uint32_t least[2] = {0, 0};
+    size_t count[2] = {0, 0}, ties[2], kept = 0;
+    for (size_t i = 0; i < s->count; i++) count[gcomp__bits(s->value[i]) >> 31]++;
+    ties[0] = ties[1] = s->count;
+    for (uint32_t sign = 0; sign < 2; sign++)
+        if (k[sign] && k[sign] < count[sign])
+            least[sign] = gcomp__dryden_kth(s, sign, k[sign], ties + sign);
+    for (size_t i = 0; i < s->count; i++) {
+        const uint32_t word = gcomp__bits(s->value[i]), key = word & 0x7fffffffu, sign = word >> 31;
+        const size_t tie = key == least[sign] && ties[sign] > 0;
+        s->value[kept] = s->value[i];
+        s->index[kept] = s->index[i];
+        kept += (size_t)(key > least[sign]) + tie;
+        ties[sign] -= tie;
+    }
+    s->count = kept;
 }
 
 /* Parts the sample by sign into two lists, whose keys give the two thresholds; collects by
@@ -15630,7 +15684,7 @@ static gcomp_result gcomp__dryden_select(const gcomp__call *call, const gcomp_co
     const size_t sample = gcomp__min(s->n, gcomp__max(4096, gcomp__sparse_sample(s->n)));
     const size_t most = gcomp__dryden_most(codec, s->n);
     float *negative = (float *)(void *)s->index; /* free until elements are collected */
-    size_t above = 0, below = 0;
+    size_t above = 0, below = 0, k[2];
     uint32_t least[2];
     if (!s->n) return GCOMP_OK;
     gcomp__sparse_look(call, s, sample);
@@ -15644,12 +15698,15 @@ static gcomp_result gcomp__dryden_select(const gcomp__call *call, const gcomp_co
         above += some & ~word >> 31;
         below += some & word >> 31;
     }
-    least[0] = gcomp__dryden_side(codec, s->value, above, s->bins);
-    least[1] = gcomp__dryden_side(codec, negative, below, s->bins);
+    k[0] = gcomp__dryden_share(codec, s->n, above, sample);
+    k[1] = gcomp__dryden_share(codec, s->n, below, sample);
+    least[0] = gcomp__dryden_side(s, s->value, above, sample, k[0]);
+    least[1] = gcomp__dryden_side(s, negative, below, sample, k[1]);
     /* a sign that is not in the sample takes the threshold of the other */
     if (!above) least[0] = least[1];
     if (!below) least[1] = least[0];
     GCOMP__TRY(gcomp__sparse_collect(call, s, least[0], least[1], most));
+    gcomp__dryden_keep(s, k);
     if (s->count > most) gcomp__sparse_keep(s, most);
     return GCOMP_OK;
 }

@@ -391,6 +391,7 @@ static size_t send_large(const char *text, const float *x, size_t n, uint8_t *to
     memset(&in, 0, sizeof in);
     in.grad = x;
     in.rows = n;
+    in.key = gcomp_key_make(1, 0, 0, 0);
     CHECK(gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK);
     exec.scratch_bytes = gcomp_scratch(&codec, n);
     exec.scratch = zeros(exec.scratch_bytes);
@@ -453,6 +454,7 @@ static void test_more_than_2_to_the_32_elements_are_refused(void)
         gcomp *gc = NULL;
         size_t length = 0;
         memset(&in, 0, sizeof in);
+        in.key = gcomp_key_make(1, 0, 0, 0);
         memset(&tensor, 0, sizeof tensor);
         memset(&desc, 0, sizeof desc);
         in.grad = &one;

@@ -286,7 +286,7 @@ static void test_dryden_cuts_each_sign_apart(void)
                     CHECK(sides[k] == 0 || sent[k] > 0 || wanted < 40);
                     if (shape != CONSTANT && (n <= 4096 || (wanted > 400 && n == LARGEST)))
                         CHECK(n <= 4096 ? sent[k] == share(densities[c], sides[k])
-                                        : (double)sent[k] > 0.7 * wanted && (double)sent[k] < 1.4 * wanted);
+                                        : (double)sent[k] > 0.9 * wanted && (double)sent[k] < 1.1 * wanted);
                 }
             }
 }
@@ -734,6 +734,7 @@ static void test_halves_give_the_bytes_of_the_floats_they_mean(void)
             in.dtype = form ? GCOMP_BF16 : GCOMP_F32;
             in.residual = e;
             in.rows = 5000;
+            in.key = gcomp_key_make(1, 0, 0, 0);
             CHECK(gcomp_encode(&codec, &in, &exec, form ? payload : first, sizeof first, &length[form]) == GCOMP_OK);
         }
         CHECK(length[0] == length[1] && memcmp(first, payload, length[0]) == 0);
@@ -754,6 +755,7 @@ static void test_scratch_of_a_byte_less_is_refused(void)
         memset(&exec, 0, sizeof exec);
         in.grad = g;
         in.rows = 1000;
+        in.key = gcomp_key_make(1, 0, 0, 0);
         exec.isa = isa;
         exec.scratch = scratch;
         exec.scratch_bytes = gcomp_scratch(&codec, 1000) - 1;
