@@ -26471,6 +26471,15 @@ static uint32_t gcomp__issue(gcomp *gc, unsigned kind)
            (kind ? 8 * ((uint32_t)gc->round + 1) + (kind > GCOMP__MAX ? 0 : kind) : 1);
 }
 
+/* Before something is received, its place begins with bytes that no worker sends: what a transport
+   does not deliver is no frame, length, list or payload of a step before. Returns the place behind
+   it. */
+static uint8_t *gcomp__spoil(void *place, size_t bytes)
+{
+    if (bytes) memset(place, 0xff, gcomp__min(bytes, GCOMP__LENGTH_BYTES));
+    return (uint8_t *)place + bytes;
+}
+
 /* Asks for a gather: bytes[w] come from worker w, to recv + w * stride. Statistics count without
    padding. */
 static void gcomp__ask_gather(gcomp *gc, gcomp_request *request, uint32_t id, const void *send,
@@ -26483,6 +26492,8 @@ static void gcomp__ask_gather(gcomp *gc, gcomp_request *request, uint32_t id, co
     request->stride = stride;
     request->bytes = bytes;
     request->dtype = GCOMP_U8;
+    for (size_t w = 0; w < gcomp__workers(gc); w++)
+        (void)gcomp__spoil((uint8_t *)recv + w * stride, bytes[w]);
     gc->stats.bytes_out +=
         gcomp__network_bytes(GCOMP_ALLGATHER, bytes[gcomp__me(gc)], gcomp__workers(gc));
 }
@@ -26498,8 +26509,10 @@ static void gcomp__ask_alltoall(gcomp *gc, gcomp_request *request, uint32_t id, 
     request->bytes = gcomp__bucket_now(gc)->came;
     request->send_bytes = gc->mem.sent;
     request->dtype = GCOMP_U8;
-    for (size_t w = 0; w < gcomp__workers(gc); w++)
+    for (size_t w = 0; w < gcomp__workers(gc); w++) {
+        recv = gcomp__spoil(recv, request->bytes[w]);
         if (w != gcomp__me(gc)) gc->stats.bytes_out += gc->mem.sent[w];
+    }
 }
 
 /* Asks for the stage of this round; 0: the round has none. What a stage sends is made here, just
@@ -27059,6 +27072,8 @@ static gcomp_result gcomp__need_callbacks(gcomp *gc)
 static int gcomp__gather_largest(const gcomp *gc, float *data, size_t count)
 {
     float *all = gc->mem.maxima; /* world * count floats: those of worker 0 first */
+    for (size_t w = 0; w < gcomp__workers(gc); w++) /* NaN stays, if nothing comes */
+        (void)gcomp__spoil(all + w * count, 4);
     int status = (gc->desc.comm.allgather)(gc->desc.comm.user, data, all, 4 * count);
     if (status != 0) return status;
     memcpy(data, all, 4 * count);
@@ -27318,6 +27333,8 @@ static gcomp_result gcomp__ask_machine(gcomp *gc, gcomp_result result, int *over
     const gcomp_comm *node = &gc->desc.node;
     *over = result != GCOMP_OK; /* the sum failed: the frames of the machine have told all */
     gcomp__put_word(gc, own, result, 0);
+    for (size_t w = 0; w < (size_t)node->world; w++)
+        (void)gcomp__spoil(all + w * GCOMP__WORD, GCOMP__WORD);
     if ((node->allgather)(node->user, own, all, GCOMP__WORD))
         return *over ? result : gcomp__fail(gc->node, GCOMP_CALLBACK_FAILED, lost);
     for (size_t w = 0; w < (size_t)node->world && !*over; w++) {

@@ -339,11 +339,188 @@ static void test_a_frame_damaged_on_one_worker_asks_it_to_resynchronise(void)
     team_close(&t);
 }
 
+/* ---------------- what came back */
+
+enum { PAIR = 2, PAIR_N = 4096 };
+
+typedef struct pair {
+    gcomp *gc[PAIR];
+    float grad[PAIR][PAIR_N], before[PAIR][PAIR_N];
+    gcomp_result result[PAIR];
+} pair;
+
+static void pair_open(pair *p, const char *codec, const char *schedule, gcomp_aggregate aggregate,
+                      size_t bucket)
+{
+    memset(p, 0, sizeof *p);
+    for (int w = 0; w < PAIR; w++) {
+        gcomp_desc desc;
+        memset(&desc, 0, sizeof desc);
+        desc.codec = codec;
+        desc.schedule = schedule;
+        desc.aggregate = aggregate;
+        desc.bucket_bytes = bucket;
+        desc.comm.rank = w;
+        desc.comm.world = PAIR;
+        CHECK(gcomp_open(&p->gc[w], &desc) == GCOMP_OK);
+    }
+}
+
+static void pair_add(pair *p, const char *name, size_t rows, size_t cols)
+{
+    gcomp_tensor tensor;
+    memset(&tensor, 0, sizeof tensor);
+    tensor.name = name;
+    tensor.rows = rows;
+    tensor.cols = cols;
+    for (int w = 0; w < PAIR; w++) CHECK(gcomp_add_tensor(p->gc[w], &tensor) == GCOMP_OK);
+}
+
+static void pair_close(pair *p)
+{
+    for (int w = 0; w < PAIR; w++) gcomp_close(p->gc[w]);
+}
+
+static void pair_begin(pair *p, uint64_t key)
+{
+    const gcomp_step step = {1, 0, 0, 0, 0};
+    for (int w = 0; w < PAIR; w++) {
+        for (size_t i = 0; i < PAIR_N; i++)
+            p->grad[w][i] = (float)((int)(mix(key + (uint64_t)w * PAIR_N + i) % 999) - 499);
+        memcpy(p->before[w], p->grad[w], sizeof p->grad[w]);
+        p->result[w] = gcomp_step_begin(p->gc[w], &step);
+        for (size_t i = 0; i < gcomp_tensor_count(p->gc[w]) && !p->result[w]; i++)
+            p->result[w] = gcomp_step_ready(
+                p->gc[w], i, p->grad[w] + i * (PAIR_N / gcomp_tensor_count(p->gc[w])));
+    }
+}
+
+static size_t bytes_before(const size_t *bytes, int w)
+{
+    size_t sum = 0;
+    for (int v = 0; v < w; v++) sum += bytes[v];
+    return sum;
+}
+
+/* Carries out a request for worker w alone. */
+static void bring(const gcomp_request *r, int w)
+{
+    for (int v = 0; v < PAIR; v++) {
+        const int gather = r[w].kind == GCOMP_ALLGATHER;
+        const size_t at = gather ? (size_t)v * r[w].stride : bytes_before(r[w].bytes, v);
+        const size_t from = gather ? 0 : bytes_before(r[v].send_bytes, w);
+        if (!r[w].bytes[v]) continue;
+        memcpy((char *)r[w].recv + at, (const char *)r[v].send + from, r[w].bytes[v]);
+    }
+}
+
+/* A step in which request `lost` is not brought to worker 0, and its transport says success.
+   Returns how many requests there were. */
+static int pair_step(pair *p, int lost, uint64_t key)
+{
+    gcomp_request r[PAIR];
+    int k = 0;
+    for (pair_begin(p, key); !p->result[0] && !p->result[1]; k++) {
+        for (int w = 0; w < PAIR; w++) p->result[w] = gcomp_step_next(p->gc[w], &r[w]);
+        if (p->result[0] || p->result[1]) break;
+        if (r[0].kind == GCOMP_DONE) {
+            for (int w = 0; w < PAIR; w++) p->result[w] = gcomp_step_commit(p->gc[w]);
+            return k;
+        }
+        for (int w = k == lost; w < PAIR; w++) bring(r, w);
+        for (int w = 0; w < PAIR; w++) CHECK(gcomp_step_done(p->gc[w], r[w].id, 0) == GCOMP_OK);
+    }
+    return k;
+}
+
+/* What lies in the buffers is that of the step or stage before, with right checksums. Each worker
+   looks at what came back of its own. */
+static void test_what_does_not_come_is_an_error_and_not_the_mean_of_another_step(void)
+{
+    static const struct { const char *codec; gcomp_aggregate aggregate; } cases[] = {
+        {"sign", GCOMP_AGGREGATE_GATHER}, {"topk:density=0.05", GCOMP_AGGREGATE_GATHER},
+        {"topk:density=0.05", GCOMP_AGGREGATE_SHARDS}, {"int", GCOMP_AGGREGATE_TWO_SHOT},
+        {"topk:density=0.05,global=1", GCOMP_AGGREGATE_SHARDS},
+        {"topk:density=0.05", GCOMP_AGGREGATE_SCATTER}, {"int", GCOMP_AGGREGATE_SCATTER}};
+    static pair p;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
+        for (size_t bucket = 0; bucket <= 4096; bucket += 4096) {
+            int requests = 1;
+            for (int lost = 0; lost < requests; lost++) {
+                pair_open(&p, cases[c].codec, NULL, cases[c].aggregate, bucket);
+                pair_add(&p, "a", 32, PAIR_N / 64);
+                pair_add(&p, "b", 32, PAIR_N / 64);
+                requests = pair_step(&p, -1, 1);
+                CHECK(!p.result[0] && !p.result[1]);
+                (void)pair_step(&p, lost, 2);
+                CHECK(p.result[0] != GCOMP_OK);
+                if (!p.result[0]) printf("# %s, request %d\n", cases[c].codec, lost);
+                for (int w = 0; w < PAIR; w++)
+                    CHECK(!p.result[w] || !memcmp(p.grad[w], p.before[w], sizeof p.grad[w]));
+                for (int w = 0; w < PAIR; w++) CHECK(gcomp_restart(p.gc[w], 7) == GCOMP_OK);
+                CHECK(pair_step(&p, -1, 3) == requests && !p.result[0] && !p.result[1]);
+                pair_close(&p);
+            }
+        }
+}
+
+/* Where no tensor has a list, there is no room for entries that rank 0 might send. */
+static void test_a_decision_on_no_list_is_refused(void)
+{
+    static pair p;
+    gcomp_request r;
+    uint8_t *f;
+    pair_open(&p, "powersgd:rank=2|powersgd:rank=1", "accordion", GCOMP_AGGREGATE_AUTO, 0);
+    pair_add(&p, "a", 8, 1); /* vectors stay uncompressed */
+    pair_add(&p, "b", 8, 1);
+    pair_begin(&p, 1);
+    CHECK(gcomp_step_next(p.gc[1], &r) == GCOMP_OK && r.kind == GCOMP_ALLGATHER);
+    f = (uint8_t *)r.recv;
+    memcpy(f + FRAME_BYTES, r.send, FRAME_BYTES);
+    memcpy(f, r.send, FRAME_BYTES);
+    put_word(f + 4, 0, 4);
+    f[13] = 255; /* each tensor goes to an entry of its own */
+    put_word(f + 60, plain_crc(0, f, 60), 4);
+    CHECK(gcomp_step_done(p.gc[1], r.id, 0) == GCOMP_OK);
+    CHECK(gcomp_step_next(p.gc[1], &r) == GCOMP_MISMATCH);
+    CHECK(strstr(gcomp_error(p.gc[1]), "decides on codecs"));
+    pair_close(&p);
+}
+
+/* The smallest number of 32 bits has no counterpart: it is an error like any other. */
+static void test_a_status_of_any_value_is_an_error(void)
+{
+    static const uint32_t statuses[] = {1, 29, 255, 256, 0x7fffffffu, 0x80000000u, 0xffffffffu};
+    static pair p;
+    for (size_t s = 0; s < sizeof statuses / sizeof *statuses; s++) {
+        gcomp_request r[PAIR];
+        pair_open(&p, "topk:density=0.05", NULL, GCOMP_AGGREGATE_SHARDS, 0);
+        pair_add(&p, "a", 64, PAIR_N / 64);
+        pair_begin(&p, 1);
+        for (int k = 0; k < 3; k++) { /* frames, lengths, answers */
+            for (int w = 0; w < PAIR; w++) CHECK(gcomp_step_next(p.gc[w], &r[w]) == GCOMP_OK);
+            for (int w = 0; w < PAIR; w++) bring(r, w);
+            if (k == 2) {
+                uint8_t *answer = (uint8_t *)r[0].recv + 16;
+                put_word(answer + 8, statuses[s], 4);
+                put_word(answer + 12, plain_crc(0, answer, 12), 4);
+            }
+            for (int w = 0; w < PAIR; w++) CHECK(gcomp_step_done(p.gc[w], r[w].id, 0) == GCOMP_OK);
+        }
+        CHECK(gcomp_step_next(p.gc[0], &r[0]) == GCOMP_PEER_FAILED);
+        CHECK(strstr(gcomp_error(p.gc[0]), "rank 1: "));
+        pair_close(&p);
+    }
+}
+
 int main(void)
 {
     RUN(test_an_error_before_the_step_is_told_in_the_frame);
     RUN(test_a_missing_allreduce_of_one_worker_is_told_in_the_frame);
     RUN(test_other_optional_callbacks_are_a_mismatch);
     RUN(test_a_frame_damaged_on_one_worker_asks_it_to_resynchronise);
+    RUN(test_what_does_not_come_is_an_error_and_not_the_mean_of_another_step);
+    RUN(test_a_decision_on_no_list_is_refused);
+    RUN(test_a_status_of_any_value_is_an_error);
     return test_end();
 }

@@ -2865,7 +2865,7 @@ static void make_hostile_step(void)
     party.honest = once_in(8);
     party.hostile = below(party.count);
     party.rate = once_in(2) ? 0 : 1 + below(6);
-    party.only = below(once_in(2) ? 3 : 16);
+    party.only = below(once_in(2) ? 3 : 10);
     party.victims = once_in(2) ? 63 : 1 + (unsigned)below(63);
     party.alike = once_in(2);
     snprintf(doing, sizeof doing,
