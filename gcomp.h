@@ -24286,6 +24286,16 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
      | bytes to come | status  | CRC-32C of the 12 before |
      0               8         12                        16
    An answer is a length of 0 bytes. If a status is not 0, all workers stop.
+   What another worker may send, and the room for it. Every checksum may be right, and every field
+   wrong. What this worker has sent itself must come back as it was.
+     field           sent by   it may be                         the room
+     length          each      0 .. bucket.shards                mem.shards: world * plan.shards
+     answer          each      0                                 none
+     total           owners    0 .. bucket.sum; SCATTER 0        mem.cut: world * bucket.sum
+     status          each      0; any other value ends the step  none
+     a shard         each      a payload of the range            added to mem.acc
+     a list          owners    any keys                          mem.lists: world + 1 lists
+     a sum           owners    a payload of its range, or floats added to the gradient
    What each stage leaves in the buffers of worker 1 of 3, with tensors A and B:
      mem.cut      A0 A1 A2  B0 B1 B2         shards of its own payloads, by tensor
      mem.packed   A0 B0 | A1 B1 | A2 B2      the same, by the worker who gets them
@@ -25143,6 +25153,16 @@ static void gcomp__keep_pace(gcomp *gc)
    bytes: those of the payloads that this worker will bring to the gather of the bucket.
    Each bucket has a frame. An error of a worker travels in its first frame after the error, also
    one that this worker alone has seen in the bucket before; then all stop.
+   What another worker may send in these fields, if its checksum is right, and the room for it:
+     field            sent by      it may be                    the room that it uses
+     status           each         0, or any error: all stop    none
+     decision         rank 0       0, 1 .. entries; 255 where   mem.decisions, which is there if a
+                                   a tensor has a list          tensor has a list
+     entry behind it  rank 0       below the tensor's entries   decision_bytes of each worker
+     last, means      each         anything: they are compared  none
+     bytes to gather  each         0 .. bucket.send             mem.recv: world * bucket.send
+     others           each         what this worker has         none
+   The frame of this worker must come back as it was sent.
    The frame is the only message that is sent without knowing that all agree. So its size never
    depends on anything, and whatever could make a later collective hang is compared here first.
      gc->frames   | own, to send | of worker 0 | of worker 1 | ... |    64 bytes each
@@ -27277,6 +27297,8 @@ static gcomp_result gcomp__exchange_as(gcomp *gc, void *const *grads, float *fla
      before |
      0        4        8                               12                     12 + tensors
    The same word without entries, 16 bytes, is what gcomp__ask_machine gathers.
+   A status may be any value: one that is not 0 ends the step. An entry must be below the tensor's
+   number of entries. The means must be finite: their room is gc->floats, with the word behind them.
    A step within the machine, and what each worker does if something fails:
      1 gcomp__exchange_as(gc->node)   frames, then the sum       one bad worker: all hear of it here
      2 gcomp__ask_machine             how did the sum go?        the last chance to stop together
@@ -27823,6 +27845,14 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
      its shape           rank below world, length               CORRUPT
      its values          schedule, then all floats to be taken  CORRUPT
    The records say for each tensor of the object what can be taken of it: slot->found.
+   What a save may hold, and the room for it:
+     step, means         any value                              a field of the object
+     rank, world         rank < world                           none
+     a record            inside the save; sizes that fit        none
+     entry of a tensor   below the length of its list           none
+     the schedule        see gcomp__pass_lead                   fields of the pace
+     residual, state     finite; zeros behind the state         what the tensor holds, as far as the
+                                                                record has the same shape and codec
    ---------------------------------------------------------------------------------------------- */
 
 /* "save 2: sentence", or if a tensor is at fault "save 2, tensor 'fc1': sentence" */

@@ -29,6 +29,13 @@ static void *exactly(size_t bytes, const void *from) /* a heap block of that siz
     return p;
 }
 
+/* A right checksum, as a hostile worker would send it, where the header says that there is one. */
+static void renew_seal(uint8_t *payload, size_t length)
+{
+    if (length >= 32 && payload[6] & 2)
+        put_word(payload + 28, plain_crc(plain_crc(0, payload, 28), payload + 32, length - 32), 4);
+}
+
 /* All that reads a payload, on one instruction set. Returns the result of the check. */
 static gcomp_result decode_all(const uint8_t *bytes, size_t length, size_t n, gcomp_isa isa, float *out)
 {
@@ -120,7 +127,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         decode_everywhere(payload, 32 + size - 4, n);
     } else {
         length = make_payload(texts[data[3] % text_count], n, size, payload, sizeof payload);
+        if (data[2] & 1) payload[6] |= 2;
         for (size_t i = 4; i + 3 <= size; i += 3) payload[(data[i] | (size_t)data[i + 1] << 8) % length] ^= data[i + 2];
+        renew_seal(payload, length);
         decode_everywhere(payload, length, n);
     }
     return 0;
@@ -244,6 +253,7 @@ static void mutate(uint64_t count)
             s ^= s << 17;
             p[s % length] ^= (uint8_t)(1u << (s >> 40 & 7));
         }
+        if (round % 2) renew_seal(p, length);
         if (round % 7 == 0) length -= (size_t)(s >> 20) % (length + 1);
         if (round % 11 == 0) length += (size_t)(s >> 30) % 16;
         valid += decode_everywhere(p, length, n) == GCOMP_OK;
