@@ -40,7 +40,7 @@ build/gcomp.o: gcomp.h | build
 build/libgcomp.so: gcomp.h examples/gcomp_advise.h examples/gcomp_sockets.h | build ## the shared object that examples/python/gcomp.py loads
 	echo '#define GCOMP_IMPLEMENTATION' > build/shared.c; echo '#include "examples/gcomp_advise.h"' >> build/shared.c
 	echo '#include "examples/gcomp_sockets.h"' >> build/shared.c
-	$(CC) $(CFLAGS) -shared -fPIC -DGCOMP_LAYOUTS -DGCOMP_ADVISE_SHARED -DGCOMP_SOCKETS_SHARED -I. build/shared.c -o $@ -pthread
+	$(CC) $(CFLAGS) -shared -fPIC -DGCOMP_EXPORT -DGCOMP_LAYOUTS -DGCOMP_ADVISE_SHARED -DGCOMP_SOCKETS_SHARED -I. build/shared.c -o $@ -pthread
 
 need-demo:
 	@for f in cblas.h zlib.h; do echo "#include <$$f>" | $(CC) -E -x c - >/dev/null 2>&1 || \

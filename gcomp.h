@@ -1152,16 +1152,31 @@
 #ifndef GCOMP_H
 #define GCOMP_H
 
+/* A compiler that cannot read this file says so in one sentence, and leaves the file out. */
+#if defined(_MSC_VER) /* speaks no C99 by name, but reads it */
+#elif defined(__cplusplus) && __cplusplus < 201103L
+#error "gcomp.h needs C++11 or later: compile with -std=c++11"
+#define GCOMP__REFUSED
+#elif !defined(__cplusplus) && (!defined(__STDC_VERSION__) || __STDC_VERSION__ < 199901L)
+#error "gcomp.h needs C99 or later: compile with -std=c99"
+#define GCOMP__REFUSED
+#endif
+#ifndef GCOMP__REFUSED
+
 /* ------------------------------------------------------------------------------------------------
    >>config - macros a user may set, the same in every file that includes the header
 
    GCOMP_IMPLEMENTATION   compile the implementation here; in exactly one file
    GCOMP_STATIC           all functions are static: each file that uses them has
                           GCOMP_IMPLEMENTATION too
-   GCOMP_API              linkage of public functions, for example __declspec(dllexport); default:
-                          extern
+   GCOMP_EXPORT           a shared object exports the public functions; set it too where such a
+                          shared object is used. By default they are hidden, so that two shared
+                          objects in one process may hold two versions of this header
+   GCOMP_PREFIX           for two versions of this header in one program: GCOMP_PREFIX my_ makes the
+                          symbol of gcomp_open my_gcomp_open; your code still says gcomp_open
+   GCOMP_API              linkage of public functions; default: extern, hidden or exported
    GCOMP_STB_DS_H         how to include stb_ds.h; default: "stb_ds.h" if found, else <stb/stb_ds.h>
-   GCOMP_SELF             how this header includes itself; default: "gcomp.h"
+   GCOMP_SELF             how this header includes itself; default: the name of its file
    GCOMP_NO_SELF          the header does not include itself, for files merged into one; then it has
                           one instruction set, the best that the compiler's flags enable
    GCOMP_MAX_ISA          leave out the instruction sets above this one: 1 scalar (leaves out NEON
@@ -1186,14 +1201,118 @@
                           programs load (examples/python/gcomp.py); not with GCOMP_NO_OBJECT
    ---------------------------------------------------------------------------------------------- */
 
+#ifdef __cplusplus
+extern "C++" { /* where a user includes this file inside extern "C" */
+#endif
 #include <stddef.h>
 #include <stdint.h>
+#ifdef __cplusplus
+}
+#endif
 
 #ifndef GCOMP_API
-#ifdef GCOMP_STATIC
+#if defined(GCOMP_STATIC) && defined(__GNUC__)
+#define GCOMP_API static __attribute__((__unused__))
+#elif defined(GCOMP_STATIC)
 #define GCOMP_API static
-#else
+#elif defined(_WIN32) && defined(GCOMP_EXPORT) && defined(GCOMP_IMPLEMENTATION)
+#define GCOMP_API extern __declspec(dllexport)
+#elif defined(_WIN32) || defined(__CYGWIN__) || !defined(__GNUC__)
 #define GCOMP_API extern
+#elif defined(GCOMP_EXPORT)
+#define GCOMP_API extern __attribute__((__visibility__("default")))
+#else
+#define GCOMP_API extern __attribute__((__visibility__("hidden")))
+#endif
+#endif
+
+/* All public functions, for two versions of this header in one program. */
+#ifdef GCOMP_PREFIX
+#define GCOMP__PREFIXED2(prefix, name) prefix##name
+#define GCOMP__PREFIXED(prefix, name) GCOMP__PREFIXED2(prefix, name)
+#define gcomp_add_tensor GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_add_tensor)
+#define gcomp_bound GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_bound)
+#define gcomp_check GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_check)
+#define gcomp_close GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_close)
+#define gcomp_codec_format GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_codec_format)
+#define gcomp_codec_parse GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_codec_parse)
+#define gcomp_commit GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_commit)
+#define gcomp_compress GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_compress)
+#define gcomp_decode GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_decode)
+#define gcomp_decode_add GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_decode_add)
+#define gcomp_decode_add_any GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_decode_add_any)
+#define gcomp_decode_any GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_decode_any)
+#define gcomp_decode_mean GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_decode_mean)
+#define gcomp_decode_mean_any GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_decode_mean_any)
+#define gcomp_describe GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_describe)
+#define gcomp_encode GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_encode)
+#define gcomp_error GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_error)
+#define gcomp_exchange GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_exchange)
+#define gcomp_exchange_any GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_exchange_any)
+#define gcomp_exchange_flat GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_exchange_flat)
+#define gcomp_from_float GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_from_float)
+#define gcomp_give_back GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_give_back)
+#define gcomp_isa_available GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_isa_available)
+#define gcomp_isa_name GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_isa_name)
+#define gcomp_join GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_join)
+#define gcomp_key_make GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_key_make)
+#define gcomp_layout GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_layout)
+#define gcomp_load GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_load)
+#define gcomp_memory_needed GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_memory_needed)
+#define gcomp_memory_used GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_memory_used)
+#define gcomp_method_name GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_method_name)
+#define gcomp_momentum_step GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_momentum_step)
+#define gcomp_open GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_open)
+#define gcomp_outer_step GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_outer_step)
+#define gcomp_peek GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_peek)
+#define gcomp_prepare GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_prepare)
+#define gcomp_rank GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_rank)
+#define gcomp_regroup GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_regroup)
+#define gcomp_regroup_machines GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_regroup_machines)
+#define gcomp_reset GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_reset)
+#define gcomp_residual GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_residual)
+#define gcomp_residual_get GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_residual_get)
+#define gcomp_restart GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_restart)
+#define gcomp_result_class GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_result_class)
+#define gcomp_result_name GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_result_name)
+#define gcomp_result_string GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_result_string)
+#define gcomp_retain GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_retain)
+#define gcomp_rounds GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_rounds)
+#define gcomp_save GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_save)
+#define gcomp_save_size GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_save_size)
+#define gcomp_scratch GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_scratch)
+#define gcomp_seal GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_seal)
+#define gcomp_shard GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_shard)
+#define gcomp_stats GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_stats)
+#define gcomp_step_abort GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_step_abort)
+#define gcomp_step_begin GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_step_begin)
+#define gcomp_step_commit GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_step_commit)
+#define gcomp_step_done GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_step_done)
+#define gcomp_step_finish GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_step_finish)
+#define gcomp_step_next GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_step_next)
+#define gcomp_step_number GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_step_number)
+#define gcomp_step_progress GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_step_progress)
+#define gcomp_step_ready GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_step_ready)
+#define gcomp_take_over GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_take_over)
+#define gcomp_tensor_codec GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_tensor_codec)
+#define gcomp_tensor_count GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_tensor_count)
+#define gcomp_tensor_elements GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_tensor_elements)
+#define gcomp_tensor_find GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_tensor_find)
+#define gcomp_tensor_name GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_tensor_name)
+#define gcomp_tensor_shape GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_tensor_shape)
+#define gcomp_to_float GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_to_float)
+#define gcomp_version GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_version)
+#define gcomp_warning GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_warning)
+#define gcomp_world GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_world)
+#endif
+
+/* clang's -Weverything: in C++ all names with two underscores belong to the compiler. Here they are
+   private names of this file, which begin with gcomp. */
+#if defined(__clang__) && defined(__cplusplus)
+#pragma clang diagnostic push
+#if __has_warning("-Wreserved-identifier")
+#pragma clang diagnostic ignored "-Wreserved-identifier"
+#pragma clang diagnostic ignored "-Wreserved-macro-identifier"
 #endif
 #endif
 
@@ -2195,8 +2314,40 @@ GCOMP_API const char *gcomp_layout(size_t i, size_t *offset, size_t *size);
 #ifdef __cplusplus
 }
 #endif
+#if defined(__clang__) && defined(__cplusplus)
+#pragma clang diagnostic pop
+#endif
 
+#endif /* !GCOMP__REFUSED */
 #endif /* GCOMP_H */
+
+/* What the implementation cannot do without, in one sentence each. */
+#if defined(GCOMP_IMPLEMENTATION) && !defined(GCOMP__IMPLEMENTED) && !defined(GCOMP__REFUSED)
+#ifndef GCOMP_SELF
+#ifdef __FILE_NAME__
+#define GCOMP_SELF __FILE_NAME__
+#else
+#define GCOMP_SELF "gcomp.h"
+#endif
+#endif
+#if defined(_MSVC_TRADITIONAL) && _MSVC_TRADITIONAL
+#error "gcomp.h: MSVC's traditional preprocessor does not suffice: compile with /Zc:preprocessor"
+#define GCOMP__REFUSED
+#endif
+#if defined(__has_include)
+#if !defined(GCOMP_STB_DS_H) && !defined(INCLUDE_STB_DS_H) && !defined(GCOMP_NO_OBJECT)
+#if !__has_include("stb_ds.h") && !__has_include(<stb/stb_ds.h>)
+#error "gcomp.h needs stb_ds.h: install it (Debian: libstb-dev), or copy it beside gcomp.h (from \
+github.com/nothings/stb), or name its path by GCOMP_STB_DS_H"
+#define GCOMP__REFUSED
+#endif
+#endif
+#if !defined(GCOMP_NO_SELF) && !__has_include(GCOMP_SELF)
+#error "gcomp.h includes itself: define GCOMP_SELF as the name that this file has here, in quotes"
+#define GCOMP__REFUSED
+#endif
+#endif
+#endif
 
 #endif /* !GCOMP__PASS */
 
@@ -2205,8 +2356,7 @@ GCOMP_API const char *gcomp_layout(size_t i, size_t *offset, size_t *size);
    GCOMP_IMPLEMENTATION is defined. It is read from the top: a chapter uses only earlier ones.
    ============================================================================================== */
 
-#if defined(GCOMP_IMPLEMENTATION) && !defined(GCOMP__IMPLEMENTED)
-#define GCOMP__IMPLEMENTED
+#if defined(GCOMP_IMPLEMENTATION) && !defined(GCOMP__IMPLEMENTED) && !defined(GCOMP__REFUSED)
 
 /* ------------------------------------------------------------------------------------------------
    >>platform - compiler, instruction sets, exact arithmetic, floating-point modes
@@ -2215,7 +2365,7 @@ GCOMP_API const char *gcomp_layout(size_t i, size_t *offset, size_t *size);
 /* Some users ask for warnings that this file cannot avoid: C cannot do without a cast, floats are
    compared on purpose, and what is one body for all sets may say a thing twice in one of them. They
    are off until the end of the file. */
-#if defined(__GNUC__)
+#if defined(__GNUC__) || defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wfloat-equal" /* 0 and 1 are cases of their own */
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* what a row does not name is NULL */
@@ -2228,10 +2378,38 @@ GCOMP_API const char *gcomp_layout(size_t i, size_t *offset, size_t *size);
 #pragma GCC diagnostic ignored "-Wzero-as-null-pointer-constant" /* NULL is 0 in some libraries */
 #ifndef __clang__
 #pragma GCC diagnostic ignored "-Wuseless-cast" /* size_t is uint64_t on some machines only */
+#elif __has_warning("-Wreserved-identifier")
+#pragma GCC diagnostic ignored "-Wreserved-identifier" /* as in >>api */
+#pragma GCC diagnostic ignored "-Wreserved-macro-identifier"
 #endif
 #endif
 #endif
 
+#define GCOMP__IMPLEMENTED
+
+/* gcc, and clang in each of its modes: clang for MSVC does not define __GNUC__. */
+#if defined(__GNUC__) || defined(__clang__)
+#define GCOMP__GNU 1
+#else
+#define GCOMP__GNU 0
+#endif
+
+/* Around headers of others, which have templates: a user may include this file in extern "C". */
+#ifdef __cplusplus
+#define GCOMP__OTHERS extern "C++" {
+#define GCOMP__OTHERS_END }
+#else
+#define GCOMP__OTHERS
+#define GCOMP__OTHERS_END
+#endif
+
+#if defined(__cplusplus) && !defined(RAND_MAX) /* stdlib.h is not here yet */
+/* In a namespace stdlib.h cannot be read: then the second line finds nothing of this name, which
+   says what to do. */
+struct gcomp__include_stdlib_h_and_string_h_before_the_namespace;
+typedef struct ::gcomp__include_stdlib_h_and_string_h_before_the_namespace gcomp__no_namespace;
+#endif
+GCOMP__OTHERS
 #include <float.h>  /* FLT_EVAL_METHOD, and the digits that >>base asks for */
 #include <limits.h> /* CHAR_BIT */
 #include <stdarg.h> /* sentences of errors, see gcomp__say_list */
@@ -2239,6 +2417,7 @@ GCOMP_API const char *gcomp_layout(size_t i, size_t *offset, size_t *size);
 #ifndef GCOMP_NO_STDLIB
 #include <stdlib.h> /* the default allocator, and getenv for GCOMP_ISA */
 #endif
+GCOMP__OTHERS_END
 
 /* Defaults of what >>config lets a user set. Where a file stb_ds.h lies beside the user's files,
    that file is taken; distributions install the file as stb/stb_ds.h. */
@@ -2249,9 +2428,6 @@ GCOMP_API const char *gcomp_layout(size_t i, size_t *offset, size_t *size);
 #endif
 #ifndef GCOMP_STB_DS_H
 #define GCOMP_STB_DS_H "stb_ds.h"
-#endif
-#ifndef GCOMP_SELF
-#define GCOMP_SELF "gcomp.h"
 #endif
 #ifndef GCOMP_MAX_ISA
 #define GCOMP_MAX_ISA 4 /* above all sets that exist: none is left out */
@@ -2269,13 +2445,13 @@ GCOMP_API const char *gcomp_layout(size_t i, size_t *offset, size_t *size);
    binary serves all machines of a family. Two families are left out on purpose: gcc for Windows
    spills 32-byte registers to addresses that are no multiples of 32, and the program may crash; the
    NEON kernels assume that the first byte in memory is the lowest one of a register. */
-#if defined(__x86_64__) && defined(__GNUC__) && \
+#if defined(__x86_64__) && GCOMP__GNU && \
     (!defined(__MINGW32__) || defined(__clang__) || defined(GCOMP_ALLOW_MINGW_AVX))
 #define GCOMP__X86 1
 #else
 #define GCOMP__X86 0
 #endif
-#if defined(__aarch64__) && defined(__GNUC__) && defined(__BYTE_ORDER__) && \
+#if defined(__aarch64__) && defined(__ARM_NEON) && GCOMP__GNU && defined(__BYTE_ORDER__) && \
     __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define GCOMP__ARM64 1
 #else
@@ -2295,14 +2471,18 @@ GCOMP_API const char *gcomp_layout(size_t i, size_t *offset, size_t *size);
 #pragma GCC diagnostic ignored "-Wuninitialized" /* gcc's own header, at -O1 */
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
+GCOMP__OTHERS
 #include <immintrin.h>
+GCOMP__OTHERS_END
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic pop
 #endif
 #endif
 #if GCOMP__ARM64
+GCOMP__OTHERS
 #include <arm_acle.h>
 #include <arm_neon.h>
+GCOMP__OTHERS_END
 #endif
 
 /* SMALL is 1 where size counts more than speed: with -Os, if the portable set is the only one. Then
@@ -2316,7 +2496,7 @@ GCOMP_API const char *gcomp_layout(size_t i, size_t *offset, size_t *size);
 
 /* What compilers are asked for. A kernel must be inlined into its driver, or it calls a function
    for each 16 floats; what is called once a chunk must not be, or the code grows. */
-#if defined(__GNUC__)
+#if GCOMP__GNU
 #define GCOMP__SMALL_INLINE static inline __attribute__((__unused__))
 #define GCOMP__FAST_INLINE static inline __attribute__((__always_inline__, __unused__))
 #define GCOMP__NOINLINE static __attribute__((__noinline__, __unused__))
@@ -2412,7 +2592,7 @@ GCOMP_API const char *gcomp_layout(size_t i, size_t *offset, size_t *size);
 #endif
 
 /* From >>dispatch on nothing is hot: for size. */
-#if !defined(__GNUC__) || !defined(__OPTIMIZE__) || defined(__OPTIMIZE_SIZE__)
+#if !GCOMP__GNU || !defined(__OPTIMIZE__) || defined(__OPTIMIZE_SIZE__)
 #define GCOMP__FOR_SIZE
 #define GCOMP__FOR_SIZE_END
 #elif defined(__clang__)
@@ -2461,12 +2641,14 @@ GCOMP_API const char *gcomp_layout(size_t i, size_t *offset, size_t *size);
 #define stbds_hmdel_key_wrapper gcomp__stbds_hmdel_key_wrapper
 #define stbds_shmode_func_wrapper gcomp__stbds_shmode_func_wrapper
 #endif
-#if defined(__GNUC__)
+#if GCOMP__GNU
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wundef"
 #endif
+GCOMP__OTHERS
 #include GCOMP_STB_DS_H
-#if defined(__GNUC__)
+GCOMP__OTHERS_END
+#if GCOMP__GNU
 #pragma GCC diagnostic pop
 #endif
 #endif
@@ -2479,7 +2661,7 @@ GCOMP_API const char *gcomp_layout(size_t i, size_t *offset, size_t *size);
    Why the mode matters: a library that was built with -Ofast may switch on flush-to-zero when it is
    loaded. In that mode a subnormal scale is 0 on one worker, and a number on another.
    A test defines GCOMP__KEEP_MODE to get what a machine without a known register gets. */
-#if defined(GCOMP__KEEP_MODE) || (!defined(__GNUC__) && !defined(_M_X64))
+#if defined(GCOMP__KEEP_MODE) || (!GCOMP__GNU && !defined(_M_X64))
 #elif defined(__SSE2__) || defined(_M_X64)
 #define GCOMP__MODE_BITS 0xffffffc0u /* MXCSR: all but the six flags of what has happened */
 #define GCOMP__MODE 0x1f80u          /* bits 7 .. 12 mask the six traps */
@@ -2699,7 +2881,7 @@ GCOMP__INLINE int gcomp__finite_double(double x)
 /* How many bits of x are 1: 3 for 0x16. */
 GCOMP__INLINE unsigned gcomp__popcount(uint32_t x)
 {
-#if defined(__GNUC__)
+#if GCOMP__GNU
     return (unsigned)__builtin_popcount(x);
 #else
     unsigned count = 0;
@@ -2871,7 +3053,7 @@ GCOMP__INLINE double gcomp__sqrt(double x)
    never in the middle of two floats, and (float)s is then the exact sum rounded once. */
 GCOMP__INLINE float gcomp__fmaf(float a, float b, float c)
 {
-#if (defined(__FMA__) || defined(__aarch64__)) && defined(__GNUC__)
+#if (defined(__FMA__) || defined(__aarch64__)) && GCOMP__GNU
     return __builtin_fmaf(a, b, c);
 #else
     double p = (double)a * (double)b, s = p + (double)c;
@@ -4246,7 +4428,7 @@ typedef struct gcomp__sliced {
 /* How many bits of x are 1. */
 GCOMP__INLINE size_t gcomp__popcount64(uint64_t x)
 {
-#if defined(__GNUC__)
+#if GCOMP__GNU
     return (size_t)__builtin_popcountll(x);
 #else
     return gcomp__popcount((uint32_t)x) + gcomp__popcount((uint32_t)(x >> 32));
@@ -4256,7 +4438,7 @@ GCOMP__INLINE size_t gcomp__popcount64(uint64_t x)
 /* The number of the lowest bit of x that is 1; x is not 0. */
 GCOMP__INLINE unsigned gcomp__first_one(uint64_t x)
 {
-#if defined(__GNUC__)
+#if GCOMP__GNU
     return (unsigned)__builtin_ctzll(x);
 #else
     unsigned count = 0;
@@ -4268,7 +4450,7 @@ GCOMP__INLINE unsigned gcomp__first_one(uint64_t x)
 /* The number of the highest bit that is 1: log2(x), rounded down; 0 for x = 0. */
 GCOMP__INLINE unsigned gcomp__log2(uint32_t x)
 {
-#if defined(__GNUC__)
+#if GCOMP__GNU
     return 31u - (unsigned)__builtin_clz(x | 1);
 #else
     unsigned r = 0;
@@ -5032,8 +5214,8 @@ GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y)
    defines GCOMP__NO_FOUR to get what other compilers get: 16 plain floats. */
 #if !defined(GCOMP__NO_FOUR) && \
     (defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 9)) && \
-    (defined(__SSE2__) || defined(__aarch64__) || defined(__VSX__) || defined(__wasm_simd128__) || \
-     defined(__VEC__) || defined(__loongarch_sx))
+    (defined(__SSE2__) || (defined(__aarch64__) && defined(__ARM_NEON)) || defined(__VSX__) || \
+     defined(__wasm_simd128__) || defined(__VEC__) || defined(__loongarch_sx))
 #define GCOMP__OF_FOUR 1
 #else
 #define GCOMP__OF_FOUR 0
@@ -20095,24 +20277,35 @@ static const gcomp__set *const gcomp__sets[] = {
 #endif
     NULL};
 
-/* 1 if the processor and the operating system have all of a set. __builtin_cpu_supports asks the
-   operating system too (XGETBV). Not all compilers let it name F16C, which is bit 29 of ECX of leaf
-   1 of CPUID; the operating system saves its registers where it saves those of AVX2. */
+#if GCOMP__HAS_AVX2
+/* A leaf of CPUID, as the registers EAX, EBX, ECX, EDX. */
+static void gcomp__cpuid(uint32_t leaf, uint32_t *r)
+{
+    __asm__ volatile("cpuid" : "=a"(r[0]), "=b"(r[1]), "=c"(r[2]), "=d"(r[3]) : "a"(leaf), "c"(0));
+}
+#endif
+
+/* 1 if the processor and the operating system have all of a set: CPUID names what the processor
+   has; XGETBV, which registers the operating system keeps for a thread. Asked by hand, since not
+   all compilers name F16C, and clang for Windows needs a library of its own to ask.
+     leaf 1, ECX    12 FMA   20 SSE4.2   23 POPCNT   27 XGETBV   29 F16C
+     leaf 7, EBX    3 BMI    5 AVX2      8 BMI2      16 AVX512F  17 DQ   30 BW   31 VL
+     XGETBV         1, 2 registers of 32 bytes; 5, 6, 7 those of 64 bytes, and masks */
 static int gcomp__cpu_has(gcomp_isa isa)
 {
 #if GCOMP__HAS_AVX2
-    __builtin_cpu_init();
+    const uint32_t first = 0x28901000u, seventh = 0x00000128u, wide = 0xc0030000u;
     if (isa == GCOMP_ISA_AVX2 || isa == GCOMP_ISA_AVX512) {
-        uint32_t a = 1, b, c = 0, d; /* registers; a = 1 asks for leaf 1 */
-        __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
-        if (!(c >> 29 & 1) || !__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
-            !__builtin_cpu_supports("bmi") || !__builtin_cpu_supports("bmi2") ||
-            !__builtin_cpu_supports("popcnt") || !__builtin_cpu_supports("sse4.2"))
-            return 0;
+        uint32_t zero[4], one[4], seven[4], kept, high;
+        gcomp__cpuid(0, zero);
+        if (zero[0] < 7) return 0; /* the last leaf that there is */
+        gcomp__cpuid(1, one);
+        gcomp__cpuid(7, seven);
+        if ((one[2] & first) != first || (seven[1] & seventh) != seventh) return 0;
+        __asm__ volatile("xgetbv" : "=a"(kept), "=d"(high) : "c"(0));
+        if ((kept & 0x06) != 0x06) return 0;
+        if (isa == GCOMP_ISA_AVX512) return (seven[1] & wide) == wide && (kept & 0xe6) == 0xe6;
     }
-    if (isa == GCOMP_ISA_AVX512)
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 #endif
     (void)isa;
     return 1;
@@ -28839,7 +29032,7 @@ GCOMP__FOR_SIZE_END
 #elif defined(_MSC_VER)
 #pragma float_control(pop)
 #endif
-#if defined(__GNUC__)
+#if GCOMP__GNU
 #pragma GCC diagnostic pop
 #endif
 

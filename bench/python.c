@@ -1,6 +1,6 @@
 /* python.c - the C side of bench/python.py, which loads it: calls as a C program makes them, timed one by one, in processor time.
 
-   Build   gcc -O2 -I. -shared -fPIC bench/python.c build/libgcomp.so -o build/bench_python.so */
+   Build   gcc -O2 -DGCOMP_EXPORT -I. -shared -fPIC bench/python.c build/libgcomp.so -o build/bench_python.so */
 
 #define _POSIX_C_SOURCE 200809L
 #include "gcomp.h"

@@ -24,7 +24,7 @@ N, TENSORS, ROWS, COLS = 2 ** 24, 100, 64, 32
 
 def library():
     path = os.path.join(root, "build", "bench_python.so")
-    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-I" + root, os.path.join(root, "bench", "python.c"), gcomp.LIBRARY, "-o", path],
+    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-DGCOMP_EXPORT", "-I" + root, os.path.join(root, "bench", "python.c"), gcomp.LIBRARY, "-o", path],
                    check=True)
     lib = ctypes.CDLL(path)
     size = ctypes.c_size_t

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Proves that the header compiles beside what a user's file may hold: macros of others, stb_ds.h, and
-# warnings that not everyone asks for. $1: mingw's gcc: then only the header behind windows.h is
-# checked. Without $1 all the rest is checked.
+# warnings that not everyone asks for; that it leaves nothing behind; that it can be included in many
+# ways, and says in one sentence where it cannot; which symbols it has. $1: mingw's gcc: then only the
+# header behind windows.h is checked. Without $1 all the rest is checked.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 out=build/beside
@@ -14,6 +15,13 @@ try() { # command...
 }
 refused() { # command...: it must fail
     ! "$@" 2>/dev/null || { echo "should fail: $*"; status=1; }
+}
+one_error() { # words command...: it must fail with a single error, which has the words
+    words=$1
+    shift
+    "$@" >$out/said 2>&1
+    [ "$(grep -c ' error: ' $out/said)" = 1 ] && grep -q "error.*$words" $out/said ||
+        { echo "should say '$words' and nothing else: $*"; head -3 $out/said; status=1; }
 }
 if [ $# != 0 ]; then
     printf '#include <windows.h>\n#include "gcomp.h"\n#define GCOMP_IMPLEMENTATION\n#include "gcomp.h"\n' >$out/windows.c
@@ -106,4 +114,79 @@ sed 's/= {0}/= {}/g' $out/readme2.c >$out/readme2.cpp # as its comment says
 for block in "$CC -std=c99 $out/readme.c" "$CXX -x c++ -std=c++11 $out/readme.c" "$CC -std=c99 $out/readme2.c" "$CXX -x c++ -std=c++11 $out/readme2.cpp"; do
     try $block -fsyntax-only -Wall -Wextra -Werror -I.
 done
+# Ways to include: under another name, inside extern "C", inside a namespace behind the C library.
+cut="-DGCOMP_MAX_ISA=1 -DGCOMP_ONLY_SIGN -Wall -Wextra -Werror"
+implementation='#define GCOMP_IMPLEMENTATION
+#include "gcomp.h"'
+printf '%s\n' "$implementation" >$out/one.c
+mkdir -p $out/renamed
+cp gcomp.h $out/renamed/gradients.h
+printf '#define GCOMP_IMPLEMENTATION\n#include "renamed/gradients.h"\n' >$out/renamed.c
+printf 'extern "C" {\n%s\n}\n' "$implementation" >$out/extern.cpp
+printf '#include <stdlib.h>\n#include <string.h>\nnamespace engine {\n%s\n}\n' "$implementation" >$out/namespace.cpp
+printf 'namespace engine {\n%s\n}\n' "$implementation" >$out/too_early.cpp
+printf '#define GCOMP_STATIC\n%s\nint own(void);\nint own(void) { return gcomp_version(); }\n' "$implementation" >$out/static.c
+for tool in $CC clang; do
+    command -v $tool >/dev/null || continue
+    try $tool -std=c99 $cut -fsyntax-only -I$out $out/renamed.c
+    try $tool -std=c99 $cut -fsyntax-only -I. $out/static.c
+    try $tool -x c++ -std=c++11 $cut -fsyntax-only -I. $out/static.c
+    try $tool -std=c++11 $cut -fsyntax-only -I. $out/extern.cpp
+    try $tool -std=c++11 $cut -fsyntax-only -I. $out/namespace.cpp
+    $tool -std=c++11 $cut -fsyntax-only -I. $out/too_early.cpp 2>&1 | grep error: | head -1 | grep -q include_stdlib_h_and_string_h_before ||
+        { echo "$tool: does not say what a namespace needs"; status=1; }
+done
+
+try $CXX -std=c++11 -DGCOMP_ONLY_SIGN -fsyntax-only -I. $out/extern.cpp # with the headers of instruction sets
+
+# What the header cannot do without: one sentence, and not a line that follows from it.
+one_error "gcomp.h needs C99" $CC -std=c89 -fsyntax-only -I. $out/one.c
+one_error "gcomp.h needs C99" $CC -std=gnu89 -fsyntax-only -I. $out/one.c
+one_error "gcomp.h needs C++11" $CXX -x c++ -std=c++98 -fsyntax-only -I. $out/one.c
+one_error "/Zc:preprocessor" $CC -std=c99 -D_MSVC_TRADITIONAL=1 -fsyntax-only -I. $out/one.c
+one_error GCOMP_SELF $CC -std=c99 '-DGCOMP_SELF="nothing.h"' -fsyntax-only -I. $out/one.c
+# gcc alone has only the headers of a compiler without a C library: no stb_ds.h among them
+alone="$CC -std=c99 -ffreestanding -nostdinc -isystem $(gcc -print-file-name=include) -fsyntax-only -I."
+one_error "libstb-dev.*GCOMP_STB_DS_H" $alone $out/one.c
+try $alone -x c gcomp.h # what does not need stb_ds.h does not ask for it
+
+# Behind the header the user's own products and sums may be joined again.
+if command -v clang >/dev/null && [ "$(uname -m)" = x86_64 ]; then
+    { cat $out/one.c; printf 'float own(float a, float b, float c);\nfloat own(float a, float b, float c) { return a * b + c; }\n'; } >$out/contract.c
+    for tool in clang clang-19; do
+        command -v $tool >/dev/null || continue
+        $tool -O3 -march=x86-64-v3 -DGCOMP_MAX_ISA=1 -DGCOMP_ONLY_SIGN -DGCOMP_NO_OBJECT -w -I. -S -o - $out/contract.c |
+            sed -n '/^own:/,/size/p' | grep -q vfmadd || { echo "$tool: no fma behind the header"; status=1; }
+    done
+    for flags in "-x c -std=c99" "-x c++ -std=c++11"; do # names that belong to the compiler
+        try clang $flags $cut -Wreserved-identifier -Wreserved-macro-identifier -fsyntax-only -I. $out/warnings.c
+    done
+fi
+
+# Symbols: hidden, or exported where that is asked for, and another name for each where a prefix is given.
+if [ "$(uname -s)" = Linux ]; then
+    for flags in "" -DGCOMP_EXPORT; do
+        try $CC -std=c99 $small -shared -fPIC $flags -I. $out/one.c -o $out/shared.so
+        exported=$(nm -D --defined-only $out/shared.so | grep -c ' gcomp_')
+        [ "$exported" -gt 60 ] && echo exported || { [ "$exported" = 0 ] && echo hidden || echo "some exported"; }
+    done | tr '\n' ' ' >$out/symbols
+    [ "$(cat $out/symbols)" = "hidden exported " ] || { echo "symbols of a shared object: $(cat $out/symbols)"; status=1; }
+fi
+# two versions of the header in one program: of other methods
+for version in one_ two_; do
+    [ $version = one_ ] && methods=-DGCOMP_ONLY_FP16 || methods=-DGCOMP_ONLY_SIGN
+    {
+        printf '#define GCOMP_PREFIX %s\n%s\n' $version "$implementation"
+        echo "int ${version}knows(const char *codec);"
+        echo "int ${version}knows(const char *codec) { gcomp_codec made; return gcomp_codec_parse(&made, codec, NULL, 0) == GCOMP_OK; }"
+    } >$out/$version.c
+    try $CC -std=c99 -O0 -DGCOMP_MAX_ISA=1 $methods -DGCOMP_LAYOUTS -I. -c $out/$version.c -o $out/$version.o
+    nm -g --defined-only $out/$version.o | awk -v prefix=$version '$3 && index($3, prefix) != 1 { print "no prefix: " $3; bad = 1 } END { exit bad }' || status=1
+done
+cat >$out/both.c <<'END'
+int one_knows(const char *codec);
+int two_knows(const char *codec);
+int main(void) { return !(one_knows("fp16") && !one_knows("sign") && two_knows("sign") && !two_knows("fp16")); }
+END
+try $CC $out/both.c $out/one_.o $out/two_.o -o $out/both && try $out/both
 exit $status

@@ -1,9 +1,6 @@
 /* test_static.c - GCOMP_STATIC: every public function is private to this file, and works.
    Build     cc tests/test_static.c -lm; the object exports nothing but main */
 
-#if defined(__GNUC__)
-#pragma GCC diagnostic ignored "-Wunused-function" /* a file that uses a part of a static library */
-#endif
 #define GCOMP_STATIC
 #define GCOMP_IMPLEMENTATION
 #include "gcomp.h"
