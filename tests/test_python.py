@@ -221,7 +221,7 @@ def libraries_that_do_not_fit_are_import_errors():
         stubs = "".join("int %s(void) { return 0; }\n" % f for f in gcomp._FUNCTIONS if f != "gcomp_version")
         for path, words in ((os.path.join(d, "none.so"), ("none.so", "cannot be loaded")),
                             (built("empty.so", "int nothing;"), ("has no gcomp_version", "GCOMP_LAYOUTS")),
-                            (built("older.so", "int gcomp_version(void) { return 200; }\n" + stubs), ("version 200", "version 300"))):
+                            (built("older.so", "int gcomp_version(void) { return 200; }\n" + stubs), ("version 200", "version 400"))):
             done = python("import gcomp", PYTHONPATH=HERE, GCOMP_LIBRARY=path)
             assert done.returncode == 1 and "ImportError" in done.stderr, done.stderr
             for word in words:
@@ -509,6 +509,34 @@ def describe_of(codec, optimizer):
     with gcomp.open(codec, optimizer=optimizer) as gc:
         gc.add_tensor("w", 100, 50)
         return gc.describe()
+
+
+@test
+def a_model_that_changed_loads_what_fits_and_residuals_are_set():
+    def opened(*tensors):
+        gc = gcomp.open("sign", comm=gcomp.Comm(0, 2, None, lambda mine, out: None))
+        for name, rows in tensors:
+            gc.add_tensor(name, rows, 40)
+        return gc
+    with opened(("kept", 60), ("grown", 60), ("gone", 60)) as old, opened(("grown", 70), ("new", 60), ("kept", 60)) as gc:
+        for t in range(3):
+            old.set_residual(t, noise(2400, t))
+            assert np.array_equal(old.residual(t), noise(2400, t))
+        raises(gcomp.Error, lambda: gc.load([old.save()]), "SAVE_MISMATCH", "it has tensor 'kept' where this object has tensor 'grown'")
+        report = gc.load_some([old.save()])
+        assert [line.split(":")[0] for line in report.splitlines()] == ["grown", "new", "gone"], report
+        assert "it is 60 x 40 there, 70 x 40 here: the residual of the first 60 rows is taken" in report
+        assert np.array_equal(gc.residual(2), noise(2400, 0)) and not np.any(gc.residual(1))
+        assert np.array_equal(gc.residual(0), np.concatenate((noise(2400, 1), np.zeros(400, "f"))))
+        assert gc.load_some([gc.save()]) == "" and np.array_equal(gc.residual(2), noise(2400, 0))
+        raises(gcomp.Error, lambda: gc.set_residual(1, np.full(2400, np.nan, "f")), "NOT_FINITE")
+        raises(ValueError, lambda: gc.set_residual(1, noise(2399)))
+        raises(ValueError, lambda: gc.set_residual(1, noise(2400).astype("e")))
+        raises(IndexError, lambda: gc.set_residual(3, noise(2400)))
+    names = ["layer %d %s" % (i, 100 * "x") for i in range(200)]  # a report longer than the first room for it
+    with opened(*((name, 60) for name in names)) as old, opened(("other", 60)) as gc:
+        report = gc.load_some([old.save()]).splitlines()
+        assert len(report) == 201 and all(line == name + ": only the save has it: it is left out" for line, name in zip(report[1:], names))
 
 
 @test
@@ -941,7 +969,7 @@ def figures_that_are_given_decide_and_advice_is_ready_for_use():
         assert all(slow.codecs[:3]) and slow.codecs[3] is None, slow
         assert slow.seconds < slow.plain / 4 and abs(slow.seconds - slow.codec_seconds - slow.link_seconds) < 1e-9
         for codec in slow.codecs[:3]:
-            assert optimizer == "sgd" or gcomp.Codec(codec).warning("adam") is None, codec
+            assert optimizer != "adam" or gcomp.Codec(codec).warning("adam") is None, codec
         assert "one: " + slow.codecs[0] in str(slow) and "bias: none" in str(slow) and "4 workers" in str(slow)
         with gcomp.open(optimizer=optimizer) as gc:
             for (name, *shape), codec in zip(MODEL[::3], slow.codecs[::3]):

@@ -42,7 +42,7 @@ from ctypes import POINTER, byref, c_char, c_char_p, c_double, c_float, c_int, c
 from struct import Struct as _Form
 from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
-VERSION = 300  # of gcomp.h that this file was written for
+VERSION = 400  # of gcomp.h that this file was written for
 
 # ---------------- structs and enums, as this file believes them to be; _check_layouts compares them with the library's
 
@@ -88,7 +88,8 @@ _Desc = _struct("gcomp_desc", (c_char_p, "codec", "schedule"), (_CommStruct, "co
                 (_CLOCK, "clock"), (c_void_p, "clock_user", "why"), (c_size_t, "why_capacity"), (c_char_p, "residual"),
                 (c_int, "optimizer"), (c_float, "decay"))
 _Tensor = _struct("gcomp_tensor", (c_char_p, "name"), (c_size_t, "rows", "cols", "stack"), (c_int, "dtype"), (c_char_p, "codec"))
-_Step = _struct("gcomp_step", (c_float, "scale", "learning_rate"), (c_uint32, "epoch"), (c_double, "samples", "batch"))
+_Step = _struct("gcomp_step", (c_float, "scale", "learning_rate"), (c_uint32, "epoch"), (c_double, "samples", "batch"),
+                (c_uint64, "number"))
 _Request = _struct("gcomp_request", (c_int, "kind"), (c_uint32, "id"), (c_void_p, "send", "recv"), (c_size_t, "stride"),
                    (POINTER(c_size_t), "bytes", "send_bytes"), (c_size_t, "count"), (c_int, "dtype"))
 _Round = _struct("gcomp_round", (c_int, "kind", "dtype"), (c_size_t, "bytes", "sent"))
@@ -116,6 +117,7 @@ _FUNCTIONS = {  # name: (returns, arguments...); tests/test_python.py compares t
     "gcomp_rank": (c_int, _G), "gcomp_world": (c_int, _G), "gcomp_tensor_codec": (POINTER(_Codec), _G, _Z),
     "gcomp_describe": (_Z, _G, _P, _Z), "gcomp_warning": (c_char_p, POINTER(_Codec), c_int),
     "gcomp_shard": (c_int, _G, _Z, c_int, POINTER(_Z), POINTER(_Z)), "gcomp_residual_get": (c_int, _G, _Z, _P),
+    "gcomp_residual_set": (c_int, _G, _Z, _P), "gcomp_load_some": (c_int, _G, _P, POINTER(_Z), _Z, _P, _Z, POINTER(_Z)),
     "gcomp_prepare": (c_int, _G), "gcomp_memory_needed": (_Z, POINTER(_Desc), POINTER(_Tensor), _Z), "gcomp_memory_used": (_Z, _G),
     "gcomp_reset": (c_int, _G, _Z), "gcomp_restart": (c_int, _G, c_uint64), "gcomp_step_number": (c_uint64, _G),
     "gcomp_error": (c_char_p, _G), "gcomp_compress": (c_int, _G, _Z, c_uint64, _P, _P, _Z, POINTER(_Z)),
@@ -537,7 +539,7 @@ def _codec(codec: Union[str, Codec]) -> Any:
 
 
 def version() -> str:
-    """The version of the library, "0.3.0"."""
+    """The version of the library, "0.4.0"."""
     number = _lib.gcomp_version()
     return "%d.%d.%d" % (number // 10000, number // 100 % 100, number % 100)
 
@@ -1346,6 +1348,15 @@ class Gcomp:
         self._call(_lib.gcomp_residual_get, number, made.buffer_info()[0])
         return made
 
+    def set_residual(self, tensor: int, values: Any) -> None:
+        """residual <- values, as many fp32 numbers as the tensor has elements; Error if one is not finite, or the tensor keeps none."""
+        number = self._number(tensor)
+        address, count, dtype, keep = _elements(values, "values", False)
+        if dtype or count != self._sizes[number][0]:
+            raise ValueError("values: %d elements of %s, not %d of fp32" % (count, _NAMES[dtype], self._sizes[number][0]))
+        _aligned(address, "values")
+        self._call(_lib.gcomp_residual_set, number, address)
+
     @property
     def rank(self) -> int:
         return self._ask(_lib.gcomp_rank)
@@ -1438,13 +1449,15 @@ class Gcomp:
     # -------- exchange
 
     @staticmethod
-    def _step(scale: float = 1.0, learning_rate: float = 0.0, epoch: int = 0, samples: float = 0.0, batch: float = 0.0) -> Any:
-        return _Step(_real(scale, "scale"), _real(learning_rate, "learning_rate"), _bounded(epoch, "epoch", 2 ** 32 - 1),
+    def _step(scale: float = 1.0, learning_rate: Optional[float] = None, epoch: int = 0, samples: float = 0.0, batch: float = 0.0,
+              number: int = 0) -> Any:
+        rate = -1.0 if learning_rate is None else _real(learning_rate, "learning_rate")  # None: it is not known
+        return _Step(_real(scale, "scale"), rate, _bounded(epoch, "epoch", 2 ** 32 - 1),
                      _real(samples, "samples"), _real(batch, "batch"))
 
     def exchange(self, grads: Sequence[Any], **step: Any) -> None:
         """grads[i] <- the mean over all workers, in place. None, on all workers: the tensor is skipped. step: the fields of gcomp_step:
-        scale (gradients are read as scale * gradient), learning_rate, epoch, samples, batch. After any error gradients and residuals of
+        scale (gradients are read as scale * gradient), learning_rate (None: unknown), epoch, samples, batch, number. After any error gradients and residuals of
         this worker are as they were; what a callable raised is raised here. Where the arguments are wrong, the other workers get
         GCOMP_PEER_FAILED, and do not wait."""
         self._exchange(lambda: self._found(grads), step)
@@ -1614,6 +1627,21 @@ class Gcomp:
         On error nothing is changed."""
         addresses, lengths, count, _, keeps = _payloads(saves)
         self._call(_lib.gcomp_load, addresses, lengths, count)
+
+    def load_some(self, saves: Sequence[Any]) -> str:
+        """load for a model that has changed: tensors are found by name, and take what fits. Returns the report: a line for each tensor
+        of which not all was taken, "" if all was."""
+        addresses, lengths, count, _, keeps = _payloads(saves)
+        text, length = ctypes.create_string_buffer(1 << 14), c_size_t()
+        gc = self._enter()
+        try:
+            self._called(_lib.gcomp_load_some(gc, addresses, lengths, count, text, len(text), byref(length)), gc)
+            if length.value >= len(text):  # once more, with room for the whole report: the same saves give the same state
+                text = ctypes.create_string_buffer(length.value + 1)
+                self._called(_lib.gcomp_load_some(gc, addresses, lengths, count, text, len(text), byref(length)), gc)
+            return text.value.decode(errors="replace")
+        finally:
+            self._lock.release()
 
     def take_over(self, save: Any) -> None:
         """Adds what a worker that leaves has not sent to what this worker has not sent; then all that stay call regroup."""
