@@ -2360,6 +2360,7 @@ github.com/nothings/stb), or name its path by GCOMP_STB_DS_H"
    ============================================================================================== */
 
 #if defined(GCOMP_IMPLEMENTATION) && !defined(GCOMP__IMPLEMENTED) && !defined(GCOMP__REFUSED)
+#define GCOMP__IMPLEMENTED
 
 /* ------------------------------------------------------------------------------------------------
    >>platform - compiler, instruction sets, exact arithmetic, floating-point modes
@@ -2388,8 +2389,6 @@ github.com/nothings/stb), or name its path by GCOMP_STB_DS_H"
 #endif
 #endif
 
-#define GCOMP__IMPLEMENTED
-
 /* gcc, and clang in each of its modes: clang for MSVC does not define __GNUC__. */
 #if defined(__GNUC__) || defined(__clang__)
 #define GCOMP__GNU 1
@@ -2397,7 +2396,9 @@ github.com/nothings/stb), or name its path by GCOMP_STB_DS_H"
 #define GCOMP__GNU 0
 #endif
 
-/* Around headers of others, which have templates: a user may include this file in extern "C". */
+/* ---------------- headers of others
+
+   Around headers of others, which have templates: a user may include this file in extern "C". */
 #ifdef __cplusplus
 #define GCOMP__OTHERS extern "C++" {
 #define GCOMP__OTHERS_END }
@@ -25342,8 +25343,8 @@ static void gcomp__keep_pace(gcomp *gc)
    >>frames - what workers compare before they send anything else
 
    A frame has 64 bytes, little-endian:
-      0      2         4        8        12       13         14     15        16     24
-     | 'GC' | version | rank   | world  | status | decision | last | untried | step | bytes    |
+      0        4        8        12       13         14     15        16     24
+     | 'GCF1' | rank   | world  | status | decision | last | untried | step | bytes |
       32        36       40      44        48       52      56     60
      | tensors | codecs | count | options | active | means | told | CRC-32C |
    bytes: those of the payloads that this worker will bring to the gather of the bucket.
@@ -25365,7 +25366,6 @@ static void gcomp__keep_pace(gcomp *gc)
    ---------------------------------------------------------------------------------------------- */
 
 enum {
-    GCOMP__AT_VERSION = 2,   /* 16 bit: GCOMP_VERSION, so that no two versions work together */
     GCOMP__AT_RANK = 4,
     GCOMP__AT_WORLD = 8,
     GCOMP__AT_STATUS = 12,   /* 8 bit: - result of this worker */
@@ -25490,9 +25490,10 @@ static gcomp__common_field gcomp__word_field(const char *name, const char *word,
     return f;
 }
 
-enum { GCOMP__OPTION_COUNT = 14 + GCOMP_PARAMS, GCOMP__TOLD_COUNT = 4 };
+enum { GCOMP__OPTION_COUNT = 15 + GCOMP_PARAMS, GCOMP__TOLD_COUNT = 4 };
 
-/* Option i of the object. Callbacks count only by whether they are there: with allgatherv on one
+/* Option i of the object; the first is the version of the library, since no two versions work
+   together. Callbacks count only by whether they are there: with allgatherv on one
    worker and allgather on another, both would wait for ever. */
 static gcomp__common_field gcomp__option(const gcomp *gc, size_t i)
 {
@@ -25503,24 +25504,25 @@ static gcomp__common_field gcomp__option(const gcomp *gc, size_t i)
                          d->comm.alltoallv != NULL, d->comm.start != NULL};
     const int rule = gc->schedule.rule;
     switch (i) {
-    case 0: return gcomp__whole_field("desc.seed", d->seed);
-    case 1: return gcomp__whole_field("desc.no_error_feedback", (uint64_t)d->no_error_feedback);
-    case 2:
+    case 0: return gcomp__whole_field("GCOMP_VERSION", GCOMP_VERSION);
+    case 1: return gcomp__whole_field("desc.seed", d->seed);
+    case 2: return gcomp__whole_field("desc.no_error_feedback", (uint64_t)d->no_error_feedback);
+    case 3:
         return gcomp__word_field("desc.residual", d->residual ? d->residual : "fp32",
                                  gcomp__stored(d));
-    case 3: return gcomp__real_field("desc.decay", (double)d->decay);
-    case 4: return gcomp__whole_field("desc.no_checksum", (uint64_t)d->no_checksum);
-    case 5: return gcomp__whole_field("desc.check_every", d->check_every);
-    case 6: return gcomp__whole_field("desc.aggregate", (uint64_t)d->aggregate);
-    case 7: return gcomp__whole_field("desc.bucket_bytes", d->bucket_bytes);
-    case 8: return gcomp__whole_field("comm.allreduce_dtypes", d->comm.allreduce_dtypes);
-    case 9:
+    case 4: return gcomp__real_field("desc.decay", (double)d->decay);
+    case 5: return gcomp__whole_field("desc.no_checksum", (uint64_t)d->no_checksum);
+    case 6: return gcomp__whole_field("desc.check_every", d->check_every);
+    case 7: return gcomp__whole_field("desc.aggregate", (uint64_t)d->aggregate);
+    case 8: return gcomp__whole_field("desc.bucket_bytes", d->bucket_bytes);
+    case 9: return gcomp__whole_field("comm.allreduce_dtypes", d->comm.allreduce_dtypes);
+    case 10:
         return gcomp__word_field("desc.schedule", rule < 0 ? "NULL" : gcomp__rules[rule].name,
                                  (uint64_t)(rule + 1));
-    case 10: case 11: case 12: case 13:
-        return gcomp__word_field(callbacks[i - 10], there[i - 10] ? "set" : "NULL",
-                                 (uint64_t)there[i - 10]);
-    default: return gcomp__real_field("a parameter of desc.schedule", gc->schedule.param[i - 14]);
+    case 11: case 12: case 13: case 14:
+        return gcomp__word_field(callbacks[i - 11], there[i - 11] ? "set" : "NULL",
+                                 (uint64_t)there[i - 11]);
+    default: return gcomp__real_field("a parameter of desc.schedule", gc->schedule.param[i - 15]);
     }
 }
 
@@ -25565,8 +25567,7 @@ static void gcomp__begin_frames(gcomp *gc)
         codecs = gcomp__crc_number(gc, codecs, slot->entry);
     }
     memset(f, 0, GCOMP__FRAME);
-    memcpy(f, "GC", 2);
-    gcomp__put16(f + GCOMP__AT_VERSION, GCOMP_VERSION);
+    memcpy(f, "GCF1", 4);
     gcomp__put32(f + GCOMP__AT_RANK, (uint32_t)gc->desc.comm.rank);
     gcomp__put32(f + GCOMP__AT_WORLD, (uint32_t)gc->desc.comm.world);
     f[GCOMP__AT_LAST] = (uint8_t)-(int)gc->last; /* results fit a byte: 0 .. 44 */
@@ -25686,26 +25687,16 @@ static int gcomp__may_decide(const gcomp *gc, size_t w, unsigned decision)
     return decision == GCOMP__BY_TENSOR && gc->largest.choosing;
 }
 
-/* Is this the frame of worker w, of this version and for this world, as the worker sent it? This
+/* Is this the frame of worker w, and for this world, as the worker sent it? This
    worker's own frame came back too. */
 static gcomp_result gcomp__frame_is_sound(gcomp *gc, size_t w)
 {
     const uint8_t *mine = gc->frames, *f = gcomp__frame_of(gc, w);
-    const unsigned version = gcomp__get16(f + GCOMP__AT_VERSION);
     if (gcomp__get32(f + GCOMP__AT_CRC) != (gcomp__common(gc->set)->crc)(0, f, GCOMP__AT_CRC))
         return gcomp__disagree(gc, GCOMP_CALLBACK_FAILED, w, /* the others may have gone on */
                                " sent a frame that arrived damaged at");
-    if (memcmp(f, "GC", 2))
+    if (memcmp(f, "GCF1", 4))
         return gcomp__disagree(gc, GCOMP_MISMATCH, w, " has another kind of frame than");
-    if (version != GCOMP_VERSION)
-        return gcomp__fail_with(gc, GCOMP_MISMATCH,
-                                "rank %u has version %u.%u.%u of gcomp.h, this worker, rank %u, "
-                                "has %u.%u.%u",
-                                (uint64_t)w, (uint64_t)(version / 10000),
-                                (uint64_t)(version / 100 % 100), (uint64_t)(version % 100),
-                                (uint64_t)gcomp__me(gc), (uint64_t)(GCOMP_VERSION / 10000),
-                                (uint64_t)(GCOMP_VERSION / 100 % 100),
-                                (uint64_t)(GCOMP_VERSION % 100));
     if (memcmp(f + GCOMP__AT_WORLD, mine + GCOMP__AT_WORLD, 4))
         return gcomp__fail_with(gc, GCOMP_MISMATCH,
                                 "rank %u has comm.world %u, this worker, rank %u, has %u",

@@ -476,6 +476,7 @@ static void test_a_small_buffer_and_what_is_not_finite(void)
         memset(&in, 0, sizeof in);
         in.grad = g;
         in.rows = n;
+        in.key = gcomp_key_make(1, 0, 0, 0);
         fill(0, n);
         CHECK(bound <= GCOMP_BOUND(n));
         memset(coded, 0xee, bound + 64);
@@ -549,6 +550,7 @@ static void test_code_is_a_parameter_in_texts_and_of_values_of_sparse_methods(vo
         fill(0, 100);
         in.grad = g;
         in.rows = 100;
+        in.key = gcomp_key_make(1, 0, 0, 0);
         CHECK(gcomp_encode(&codec, &in, &exec, coded, sizeof coded, &length) == GCOMP_OK);
         CHECK(try_bytes(coded, length, 100) == GCOMP_OK);
         coded[26] |= 0x30; /* code=auto in the values' word */

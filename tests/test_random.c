@@ -373,7 +373,7 @@ static int is_control(const gcomp_request *request, size_t world)
     int lengths = 1;
     if (request->kind == GCOMP_ALLGATHER)
         return request->stride == 16 ||
-               (request->stride == 64 && !memcmp(request->send, "GC", 2));
+               (request->stride == 64 && !memcmp(request->send, "GCF1", 4));
     if (request->kind != GCOMP_ALLTOALL) return 0;
     for (size_t w = 0; w < world; w++)
         lengths = lengths && request->bytes[w] == 16 && request->send_bytes[w] == 16;
