@@ -9050,10 +9050,10 @@ GCOMP__SHARED void gcomp__update_residual(const gcomp_input *input, float *resid
             gv_store(residual + i, gv_saturate(p));
         }
     }
-    for (size_t some; i < end; i += some, sent += sent ? some : 0) {
+    for (size_t some; i < end; i += some) {
         some = gcomp__group(end - i);
         gv p = gcomp__load_p_some(input, i, some);
-        if (sent) p = gv_sub(p, gcomp__load_some(sent, some));
+        if (sent) p = gv_sub(p, gcomp__load_some(sent, some)), sent += some;
         gcomp__store_some(residual + i, gv_saturate(p), some);
     }
 }
@@ -28696,8 +28696,8 @@ GCOMP__NOINLINE void gcomp__scale_own(gcomp *gc, size_t world, size_t before)
 }
 
 /* Fails if a codec of desc, or of any tensor's list, does not suit the new transport and number of
-   workers: intsum:bits=8 takes at most 127. */
-static gcomp_result gcomp__suit_all(gcomp *gc, const gcomp_desc *d)
+   workers: intsum:bits=8 takes at most 127. Not inlined: gcomp__regroup has a large frame. */
+GCOMP__NOINLINE gcomp_result gcomp__suit_all(gcomp *gc, const gcomp_desc *d)
 {
     char reason[GCOMP__SENTENCE];
     gcomp__text why = gcomp__text_in(reason, sizeof reason);

@@ -346,6 +346,13 @@ long_tests() {
             -o $out/test_transformer.$real -lopenblas -lz -lm && OPENBLAS_NUM_THREADS=1 $out/test_transformer.$real"
     done
     digests digest
+    if [ -n "$clang" ]; then # it stops at what gcc's sanitizer passes over, NULL + 0 above all
+        ubsan_clang="clang -std=gnu11 -O1 -g1 -fsanitize=undefined -fno-sanitize-recover=all -w"
+        made "the header, clang's UBSan" $out/ubsan.o $ubsan_clang -DGCOMP_MAX_ISA=2 -I. -c $out/one.c -o $out/ubsan.o
+        for name in test_residuals test_step test_methods test_random test_edges; do
+            program "$name, clang's UBSan" $name "" $out/ubsan.o "$ubsan_clang" .ubsan
+        done
+    fi
     for compiler in $cxx; do
         for std in c++11 c++17; do
             object=$(object_of $compiler -std=$std -O2)
