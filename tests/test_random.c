@@ -2397,7 +2397,8 @@ static void change_told(float *x, size_t count)
     uint8_t word[16 + TENSORS];
     const size_t n = 16 + job.count;
     if (count < n || x[count - n] != 'G') return;
-    for (size_t i = 0; i < n; i++) word[i] = (uint8_t)x[count - n + i];
+    for (size_t i = 0; i < n; i++) /* what looks like a word may be gradients */
+        word[i] = (uint8_t)(x[count - n + i] >= 0 && x[count - n + i] <= 255 ? x[count - n + i] : 0);
     change_blindly(word, n - 4);
     put_word(word + n - 4, plain_crc(0, word, n - 4), 4);
     for (size_t i = 0; i < n; i++) x[count - n + i] = word[i];

@@ -1313,7 +1313,7 @@ static void share_memory(const size_t *place, const gcomp_dtype *dtype, int way,
         CHECK(gcomp_step_begin(gc[w], NULL) == GCOMP_OK);
         for (size_t k = 0; k < PARTS; k++) {
             const size_t t = way == 0 ? k : way == 1 ? PARTS - 1 - k : (5 * k + 3) % PARTS;
-            void *grad = (char *)buffer[w] + (w ? place[t] : 4 * PART * t);
+            void *grad = (char *)buffer[w] + (place[t] == SIZE_MAX ? 0 : w ? place[t] : 4 * PART * t);
             CHECK(gcomp_step_ready(gc[w], t, place[t] == SIZE_MAX ? NULL : grad) == GCOMP_OK);
         }
     }

@@ -283,6 +283,7 @@ static void write_places(void)
         desc.seed = 0x123456789abcdefu + t;
         desc.min_elements = 1;
         desc.comm.world = 1;
+        desc.aggregate = GCOMP_AGGREGATE_GATHER; /* one worker, who encodes all the same */
         tensor.rows = 20;
         tensor.cols = 15;
         if (gcomp_open(&gc, &desc)) fail(texts[t]);
