@@ -2360,7 +2360,6 @@ github.com/nothings/stb), or name its path by GCOMP_STB_DS_H"
    ============================================================================================== */
 
 #if defined(GCOMP_IMPLEMENTATION) && !defined(GCOMP__IMPLEMENTED) && !defined(GCOMP__REFUSED)
-#define GCOMP__IMPLEMENTED
 
 /* ------------------------------------------------------------------------------------------------
    >>platform - compiler, instruction sets, exact arithmetic, floating-point modes
@@ -2388,6 +2387,8 @@ github.com/nothings/stb), or name its path by GCOMP_STB_DS_H"
 #endif
 #endif
 #endif
+
+#define GCOMP__IMPLEMENTED
 
 /* gcc, and clang in each of its modes: clang for MSVC does not define __GNUC__. */
 #if defined(__GNUC__) || defined(__clang__)
@@ -28001,9 +28002,9 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
         if (slot->residual && !slot->stored) {
             at = gcomp__put_floats(at, (const float *)slot->residual, slot->n);
         } else if (slot->residual) { /* its bytes in memory are those of a save */
-            const size_t small = gcomp__saved_bytes(gcomp__keeps_now(slot), slot->n);
-            memcpy(at, slot->residual, small);
-            at += small;
+            const size_t kept = gcomp__saved_bytes(gcomp__keeps_now(slot), slot->n);
+            memcpy(at, slot->residual, kept);
+            at += kept;
         }
         if (slot->state) at = gcomp__put_floats(at, slot->state, slot->state_floats);
         memset(at, 0, spare);

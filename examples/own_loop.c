@@ -23,6 +23,9 @@
 
 enum { WORLD = 3, STEPS = 5, TENSORS = 4, ROWS = 200, COLS = 300, COUNT = ROWS * COLS };
 
+/* Elements of the largest sum: a tensor, and in the first sum the one with which gcomp tries it. */
+enum { ROOM = COUNT + 1 };
+
 /* One end of a connection: what it has still to send and to receive. */
 typedef struct line {
     int fd;
@@ -41,7 +44,7 @@ typedef struct worker {
     int busy;     /* a request is under way */
     gcomp_request request;
     line lines[WORLD];
-    float inbox[WORLD][COUNT]; /* what comes in to be summed */
+    float inbox[WORLD][ROOM]; /* what comes in to be summed */
 } worker;
 
 static worker workers[WORLD];
