@@ -434,17 +434,22 @@
           0 is unknown (0.3: 0). gcomp_step.number. scale, epoch, batch and number are the same on
           all workers: a worker's own weight is gcomp_step.samples.
           One worker alone sends nothing, and loses nothing: GCOMP_AGGREGATE_AUTO.
+          The scale 0 of a gcomp_input is 0 as well (0.3: 1). Codecs that draw refuse key.own = 0.
           AUTO takes two shots before sums of halves, which lose what the transport rounds off.
           Bytes of fp16 and bf16 gradients are compared with those of the same type.
-          Frames have the version of the library; workers that differ say both values.
+          Frames have the version of the library; workers that differ say both values. The first
+          sum has one element more, with which gcomp tries allreduce.
+          Saves of 0.3 are not read. Saves name their tensors: gcomp_load_some loads what fits.
+          gcomp_residual_set. Small residuals are rounded at random. dryden sends its share exactly.
+          check_every and the turns of leadertopk and powersgd count the steps of each tensor.
+          GCOMP_EXPORT: without it a shared object hides the names of gcomp.h. GCOMP_PREFIX.
      0.3  Gradients of every function may be fp16 or bf16: gcomp_compress and gcomp_commit take the
           tensor's type; gcomp_decode_any, gcomp_decode_add_any, gcomp_decode_mean_any.
           AUTO takes the form with the fewest bytes: two shots, shards, sums of halves, or a gather.
           gcomp_statistics counts bytes on the network: bytes_out, bytes_ring; gcomp_round has sent.
           GCOMP_AGGREGATE_SCATTER, gcomp_shard; gcomp_to_float, gcomp_from_float; comm.allreduce
           may sum halves; fp16 and bf16 may round at random; nvfp4, e3m0, nf4.
-          desc.residual ("bf16", "int8"), gcomp_residual_get and gcomp_residual_set.
-          gcomp_load_some; saves have version 3, with the names of tensors.
+          desc.residual ("bf16", "int8") and gcomp_residual_get.
           powersgd:rank=auto; leadertopk; dct (DeMo); desc.optimizer and gcomp_warning;
           gcomp_outer_step; topk:chunk; desc.decay.
           Ranges are multiples of 128 elements; a tensor that is skipped takes no bytes in sums.
@@ -1495,7 +1500,7 @@ GCOMP_API gcomp_key gcomp_key_make(uint64_t seed, uint64_t step, uint32_t tensor
 typedef struct gcomp_input {
     const void *grad;       /* n elements, any alignment */
     gcomp_dtype dtype;      /* of grad: GCOMP_F32, GCOMP_F16 or GCOMP_BF16 */
-    float scale;            /* finite; 0: 1 */
+    float scale;            /* finite; 1: the gradient as it is */
     const float *residual;  /* n floats, or NULL: none */
     size_t rows;            /* a vector has its length here */
     size_t cols;            /* 0: 1 */
@@ -2325,7 +2330,7 @@ GCOMP_API const char *gcomp_layout(size_t i, size_t *offset, size_t *size);
 #endif /* GCOMP_H */
 
 /* What the implementation cannot do without, in one sentence each. */
-#if defined(GCOMP_IMPLEMENTATION) && !defined(GCOMP__IMPLEMENTED) && !defined(GCOMP__REFUSED)
+#if defined(GCOMP_IMPLEMENTATION) && !defined(GCOMP_IMPLEMENTED) && !defined(GCOMP__REFUSED)
 #ifndef GCOMP_SELF
 #ifdef __FILE_NAME__
 #define GCOMP_SELF __FILE_NAME__
@@ -2359,7 +2364,8 @@ github.com/nothings/stb), or name its path by GCOMP_STB_DS_H"
    GCOMP_IMPLEMENTATION is defined. It is read from the top: a chapter uses only earlier ones.
    ============================================================================================== */
 
-#if defined(GCOMP_IMPLEMENTATION) && !defined(GCOMP__IMPLEMENTED) && !defined(GCOMP__REFUSED)
+#if defined(GCOMP_IMPLEMENTATION) && !defined(GCOMP_IMPLEMENTED) && !defined(GCOMP__REFUSED)
+#define GCOMP_IMPLEMENTED
 
 /* ------------------------------------------------------------------------------------------------
    >>platform - compiler, instruction sets, exact arithmetic, floating-point modes
@@ -2387,8 +2393,6 @@ github.com/nothings/stb), or name its path by GCOMP_STB_DS_H"
 #endif
 #endif
 #endif
-
-#define GCOMP__IMPLEMENTED
 
 /* gcc, and clang in each of its modes: clang for MSVC does not define __GNUC__. */
 #if defined(__GNUC__) || defined(__clang__)
@@ -20818,8 +20822,6 @@ static gcomp_result gcomp__input_of(gcomp_input *made, const gcomp_input *in, si
     if (!in) return GCOMP_INVALID_ARGUMENT;
     *made = *in;
     made->reserved = GCOMP__FLOATS;
-    /* looks at bits: the caller's mode may take a subnormal scale for 0 */
-    if (gcomp__bits(made->scale) << 1 == 0) made->scale = 1;
     if (made->cols == 0) made->cols = 1;
     *n = gcomp__times(made->rows, made->cols);
     if (gcomp__times(*n, 8) == SIZE_MAX || !gcomp__finite(made->scale) ||

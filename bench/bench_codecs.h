@@ -89,6 +89,7 @@ static void encode(row *r, data *d, const float *residual, int which, size_t *le
     const size_t cols = matrix_cols(d->n);
     gcomp_exec exec = exec_of(r, d);
     gcomp_input in = {0};
+    in.scale = 1;
     in.grad = d->g;
     in.cols = d->n % cols ? 1 : cols; /* dct sees a matrix; to other methods that is the same */
     in.rows = d->n / in.cols;

@@ -15,6 +15,7 @@ static double half_encode(data *d, const gcomp_codec *codec, gcomp_isa isa, cons
 {
     gcomp_exec exec = {isa, d->scratch, d->scratch_bytes, threads};
     gcomp_input in = {0};
+    in.scale = 1;
     size_t length;
     if (!gcomp_bound(codec, 1)) return 0;
     in.grad = grad;

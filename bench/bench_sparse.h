@@ -159,6 +159,7 @@ static void bench_mean(data *d, gcomp_isa isa, const char *filter)
     must(gcomp_codec_parse(&codec, "topk:density=0.01", NULL, 0), "topk");
     for (size_t w = 0; w < WORKERS; w++) {
         gcomp_input in = {0};
+        in.scale = 1;
         in.grad = d->g + w * APART;
         in.rows = n;
         must(gcomp_encode(&codec, &in, &exec, d->payload[0] + w * room, room, &lengths[w]),

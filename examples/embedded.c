@@ -47,6 +47,7 @@ static void make_gradient(uint32_t step)
 static gcomp_result make_payload(const gcomp_codec *codec, uint32_t step, size_t *length)
 {
     gcomp_input in = {0};
+    in.scale = 1;
     gcomp_exec exec = {0};
     gcomp_result result;
     in.grad = gradient;

@@ -251,6 +251,7 @@ static int choco_open(choco_loop *c, const peers *net, const float *x)
 static gcomp_result choco_step(choco_loop *c, float *x)
 {
     gcomp_input in = {0};
+    in.scale = 1;
     gcomp_exec exec = {0};
     gcomp_result result, own;
     size_t length = 0, bytes;

@@ -101,6 +101,7 @@ static gcomp_result leader_gather(leader_loop *l, const float *x, int only, size
 {
     const size_t world = (size_t)l->comm.world, rank = (size_t)l->comm.rank;
     gcomp_input in = {0};
+    in.scale = 1;
     gcomp_exec exec = {0};
     gcomp_result result;
     size_t length = 0;

@@ -57,6 +57,7 @@ static inline int train_measure(train_point *p, const float *gradient, size_t n,
     memset(sum, 0, n * sizeof *sum);
     while (result == GCOMP_OK && draws < TRAIN_DRAWS) {
         gcomp_input in = {0};
+        in.scale = 1;
         gcomp_exec exec = {0};
         size_t length = 0;
         in.grad = gradient;

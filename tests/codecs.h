@@ -244,6 +244,7 @@ static inline int codec_has_payload(const char *text)
     gcomp_input in;
     gcomp_exec exec;
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     memset(&exec, 0, sizeof exec);
     in.grad = &one;
     in.rows = 1;

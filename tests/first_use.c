@@ -17,6 +17,7 @@ static void *use(void *failed)
     uint8_t payload[GCOMP_BOUND(100)], scratch[GCOMP_SCRATCH(100)];
     gcomp_codec codec;
     gcomp_input in = {0};
+    in.scale = 1;
     gcomp_exec exec = {0};
     gcomp_desc desc = {0};
     gcomp_tensor tensor = {0};

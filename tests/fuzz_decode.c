@@ -48,6 +48,7 @@ static gcomp_result decode_all(const uint8_t *bytes, size_t length, size_t n, gc
     gcomp_info info;
     gcomp_result check = gcomp_check(payload, length, n), peek = gcomp_peek(payload, length, &info);
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     in.grad = g;
     in.rows = n;
     if (check == GCOMP_OK && peek != GCOMP_OK) fail("a valid payload has no readable header");
@@ -99,6 +100,7 @@ static size_t make_payload(const char *text, size_t n, uint64_t seed, uint8_t *t
         g[i] = seed >> 60 == 0 ? 0 : (float)(int32_t)(seed >> 32) * 1e-10f;
     }
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     in.grad = g;
     in.rows = n;
     in.key = gcomp_key_make(seed, 0, 0, 0);

@@ -275,6 +275,7 @@ static inline size_t encode(const char *text, const float *x, size_t n, uint8_t 
     gcomp_input in;
     size_t length = 0;
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     in.grad = x;
     in.rows = n;
     in.key.own = own;

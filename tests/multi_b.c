@@ -9,6 +9,7 @@ gcomp_result multi_b_round_trip(const char *text, const float *x, float *y, size
     static unsigned char payload[GCOMP_BOUND(100)], scratch[GCOMP_SCRATCH(100)];
     gcomp_codec codec;
     gcomp_input in = {0};
+    in.scale = 1;
     gcomp_exec exec = {0};
     gcomp_result result;
     size_t length = 0;

@@ -14,6 +14,7 @@ int main(void)
     const gcomp_codec codec = {SIGN, 0, {0}, {1024}, {0}}; /* sign:block=1024 */
     const void *const payloads[1] = {payload};
     gcomp_input in = {0};
+    in.scale = 1;
     size_t length = 0;
     float sum = 0;
     in.grad = gradient;

@@ -585,6 +585,7 @@ static void test_encode_refuses_every_bad_argument(void)
     gcomp_input in;
     size_t length = 1;
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     in.grad = grad;
     in.rows = in.cols = 10;
     CHECK(gcomp_codec_parse(&powersgd, "powersgd:rank=1", NULL, 0) == GCOMP_OK);
@@ -616,6 +617,7 @@ static void test_decoding_functions_refuse_null(void)
     const void *payloads[2];
     size_t lengths[2];
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     in.grad = grad;
     in.rows = 5;
     CHECK(gcomp_codec_parse(&codec, "none", NULL, 0) == GCOMP_OK);
@@ -1044,6 +1046,7 @@ static void test_scratch_that_was_given_back_is_not_used(void)
     gcomp_input in;
     memset(&exec, 0, sizeof exec);
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     exec.scratch = scratch;
     exec.scratch_bytes = sizeof scratch;
     in.grad = grad;
@@ -1313,7 +1316,7 @@ static size_t calculate(const char *text, const float *grad, size_t n, unsigned 
     good &= gcomp_retain(payload, length, &in, e, NULL) == GCOMP_OK;
     memcpy(out + at, e, 4 * n);
     at += 4 * n;
-    in.scale = 1e-40f; /* not 0, which would be 1 */
+    in.scale = 1e-40f; /* not 0 */
     good &= gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length) == GCOMP_OK;
     memcpy(out + at, payload, length);
     at += length;

@@ -49,6 +49,7 @@ static size_t encode(const gcomp_codec *codec, size_t n)
     uint8_t *exact = (uint8_t *)malloc(bound);
     memset(&exec, 0, sizeof exec);
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     exec.scratch = scratch;
     exec.scratch_bytes = gcomp_scratch(codec, n);
     in.grad = grad;

@@ -189,6 +189,7 @@ static void cast(const char *codec, float *x, size_t n, gcomp_key key)
 {
     gcomp_codec c;
     gcomp_input in = {0};
+    in.scale = 1;
     size_t length;
     unsigned char *payload = malloc(2 * n + 64);
     CHECK(gcomp_codec_parse(&c, codec, NULL, 0) == GCOMP_OK);

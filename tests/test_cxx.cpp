@@ -28,6 +28,7 @@ bool codec_round_trip(const char *text, const std::vector<float> &x, double &err
     std::vector<unsigned char> payload(gcomp_bound(&codec, x.size())), scratch(GCOMP_SCRATCH(x.size()));
     std::vector<float> y(x.size());
     gcomp_input in = gcomp_input();
+    in.scale = 1;
     gcomp_exec exec = gcomp_exec();
     std::size_t length = 0;
     double lost = 0, all = 0;

@@ -51,6 +51,7 @@ static gcomp_input input_of(const float *grad, const float *residual, const shap
 {
     gcomp_input in;
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     in.grad = grad;
     in.residual = residual;
     in.rows = s->rows;

@@ -584,6 +584,7 @@ static void test_only_steps_have_the_momentum(void)
     gcomp *gc[1];
     fill_all(1, 0, 2000);
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     memset(&exec, 0, sizeof exec);
     in.grad = y[0];
     in.rows = 2000;

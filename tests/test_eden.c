@@ -40,6 +40,7 @@ static gcomp_input input_of(const float *grad, const float *residual, size_t n, 
 {
     gcomp_input in;
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     in.grad = grad;
     in.rows = n;
     in.residual = residual;

@@ -147,9 +147,9 @@ static void check_input(gcomp_dtype dtype, float scale, int feedback, size_t n)
 static void test_any_dtype_scale_and_residual_encode_and_retain_as_the_vector_they_mean(void)
 {
     static const size_t sizes[] = {1, 17, 1009, 4099};
-    static const float scales[] = {1, 0.5f, -3};
+    static const float scales[] = {1, 0.5f, -3, 0};
     for (int dtype = GCOMP_F32; dtype <= GCOMP_BF16; dtype++) {
-        for (size_t k = 0; k < 3; k++)
+        for (size_t k = 0; k < 4; k++)
             for (int feedback = 0; feedback < 2; feedback++)
                 for (size_t s = 0; s < 4; s++) check_input((gcomp_dtype)dtype, scales[k], feedback, sizes[s]);
         check_input((gcomp_dtype)dtype, -3, 1, 65536 + 5);

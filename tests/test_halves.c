@@ -66,6 +66,7 @@ static void encode(const gcomp_codec *codec, size_t w, size_t n)
     gcomp_exec exec = exec_with(GCOMP_SCRATCH(n), 0);
     gcomp_input in;
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     in.grad = g;
     in.rows = n;
     in.key = gcomp_key_make(1, 2, 3, (uint32_t)w);

@@ -110,6 +110,7 @@ static size_t send(size_t n) /* the elements of g that are not 0 */
     size_t length = 0;
     exec.isa = isa;
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     in.grad = g;
     in.rows = n;
     CHECK(gcomp_codec_parse(&codec, "nonzero", NULL, 0) == GCOMP_OK);
@@ -389,6 +390,7 @@ static size_t send_large(const char *text, const float *x, size_t n, uint8_t *to
     gcomp_input in;
     size_t length = 0;
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     in.grad = x;
     in.rows = n;
     in.key = gcomp_key_make(1, 0, 0, 0);
@@ -454,6 +456,7 @@ static void test_more_than_2_to_the_32_elements_are_refused(void)
         gcomp *gc = NULL;
         size_t length = 0;
         memset(&in, 0, sizeof in);
+        in.scale = 1;
         in.key = gcomp_key_make(1, 0, 0, 0);
         memset(&tensor, 0, sizeof tensor);
         memset(&desc, 0, sizeof desc);

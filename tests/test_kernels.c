@@ -423,6 +423,7 @@ static void test_payloads_and_every_ending_equal_those_of_plain_loops(void)
                 float *y = floats(n), *out = floats(n);
                 int known = 0;
                 memset(&in, 0, sizeof in);
+                in.scale = 1;
                 in.grad = d.grad;
                 in.residual = d.residual;
                 in.rows = n;
@@ -922,6 +923,7 @@ static void test_payloads_are_as_the_flags_of_their_rows_say(void)
         CHECK(gcomp_codec_parse(&codec, gcomp__methods[r]->name, NULL, 0) == GCOMP_OK);
         if (!gcomp_bound(&codec, N)) continue; /* of steps alone */
         memset(&in, 0, sizeof in);
+        in.scale = 1;
         memset(mean, 0, sizeof mean);
         in.rows = N;
         for (uint64_t k = 0; k < (unbiased ? KEYS : 1); k++) {

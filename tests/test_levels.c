@@ -63,6 +63,7 @@ static size_t encode(const gcomp_codec *codec, size_t n, gcomp_isa isa, gcomp_pa
     gcomp_input in;
     size_t length = 0;
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     in.grad = g;
     in.rows = n;
     in.key = gcomp_key_make(1, 2, 3, 4);
@@ -102,6 +103,7 @@ static void same_decodings(const gcomp_codec *c, const gcomp_codec *p, size_t n,
     gcomp_info info;
     (void)p;
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     in.grad = g;
     in.rows = n;
     CHECK(gcomp_check(coded, length, n) == GCOMP_OK);
@@ -474,6 +476,7 @@ static void test_a_small_buffer_and_what_is_not_finite(void)
         gcomp_input in;
         size_t n = 70000, length = 7, bound = gcomp_bound(&codec, n);
         memset(&in, 0, sizeof in);
+        in.scale = 1;
         in.grad = g;
         in.rows = n;
         in.key = gcomp_key_make(1, 0, 0, 0);
@@ -547,6 +550,7 @@ static void test_code_is_a_parameter_in_texts_and_of_values_of_sparse_methods(vo
         gcomp_input in;
         size_t length = 0;
         memset(&in, 0, sizeof in);
+        in.scale = 1;
         fill(0, 100);
         in.grad = g;
         in.rows = 100;

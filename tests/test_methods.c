@@ -30,6 +30,7 @@ static size_t encode(const char *text, size_t n, int feedback)
     gcomp_input in;
     size_t length = 0, more = 7;
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     in.grad = g;
     in.rows = n;
     in.residual = feedback ? e : NULL;
@@ -54,6 +55,7 @@ static void decode(size_t n, size_t length)
     gcomp_input in;
     volatile float term;
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     in.grad = g;
     in.rows = n;
     CHECK(gcomp_decode(payload, length, y, n, &exec) == GCOMP_OK);
@@ -270,6 +272,7 @@ static void test_nothing_is_lost_over_a_thousand_steps(void)
         memset(sent, 0, sizeof sent);
         memset(e, 0, sizeof e);
         memset(&in, 0, sizeof in);
+        in.scale = 1;
         in.grad = g;
         in.rows = N;
         for (int step = 0; step < 1000; step++) {

@@ -124,7 +124,7 @@ class Group:
 def declared():
     with open(os.path.join(ROOT, "gcomp.h")) as f:
         text = f.read()
-    return re.sub(r"/\*.*?\*/", "", text[:text.index("GCOMP__IMPLEMENTED")], flags=re.S), text
+    return re.sub(r"/\*.*?\*/", "", text[:text.index("GCOMP_IMPLEMENTED")], flags=re.S), text
 
 
 @test

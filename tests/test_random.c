@@ -1730,6 +1730,7 @@ static void make_one_way(void)
     crew *both[2] = {&group, &twin};
     snprintf(doing, sizeof doing, "one way, tensor %d of worker %d, way %d", (int)t, (int)w, how);
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     for (int k = 0; k < 2; k++) {
         const float *residual = gcomp_residual(both[k]->gc[w], t);
         g[k] = malloc(4 * n);
@@ -2327,6 +2328,7 @@ static void replace_payload(uint8_t *p, size_t length)
     char text[2 * TEXT];
     size_t made = 0;
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     for (size_t i = 0; i < n; i++) g[i] = once_in(3) ? 0 : float_of((uint32_t)draw() & 0xff7fffffu);
     for (size_t i = 0; i < n; i++)
         if (!isfinite(g[i])) g[i] = 3e38f;

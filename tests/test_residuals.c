@@ -30,6 +30,7 @@ static void plain_keep(const char *kind, float *x, size_t n)
     static float y[MOST_ROOM];
     gcomp_codec codec;
     gcomp_input in = {0};
+    in.scale = 1;
     size_t length = 0;
     for (size_t i = 0; i < n && !strcmp(kind, "bf16"); i++) x[i] = plain_bf16(x[i]);
     if (strcmp(kind, "int8")) return;
@@ -1352,6 +1353,7 @@ static void test_the_reserved_field_of_an_input_is_not_read(void)
     CHECK(gcomp_codec_parse(&codec, "int:bits=4", NULL, 0) == GCOMP_OK);
     for (unsigned i = 0; i < 2; i++) {
         gcomp_input in = {0};
+        in.scale = 1;
         in.grad = grad;
         in.residual = residual;
         in.rows = 500;

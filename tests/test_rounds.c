@@ -879,6 +879,7 @@ static void test_payloads_of_intsum_need_rounds(void)
     size_t length = 0;
     group g;
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     in.grad = grad;
     in.rows = 16;
     CHECK(gcomp_codec_parse(&codec, "intsum", NULL, 0) == GCOMP_OK && gcomp_bound(&codec, 16) == 0);

@@ -42,6 +42,7 @@ static gcomp_result send(const char *text, size_t n)
     gcomp_result result = gcomp_codec_parse(&codec, text, NULL, 0);
     CHECK(result == GCOMP_OK);
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     memset(&exec, 0, sizeof exec);
     in.grad = g;
     in.residual = e;
@@ -160,6 +161,7 @@ static void test_an_element_of_a_chunk_takes_less_than_ten_bits(void)
     for (size_t i = 0; i < n; i++) x[i] = normal(i);
     for (size_t t = 0; t < 2; t++) {
         gcomp_input in = {0};
+        in.scale = 1;
         gcomp_exec exec = {0};
         gcomp_codec codec;
         size_t length = 0;
@@ -234,6 +236,7 @@ static void test_nonzero_sends_nothing_for_zeros(void)
     for (size_t i = 0; i < 5000; i++) CHECK((d[i] != 0) == (p[i] != 0) && (p[i] == 0 || (d[i] < 0) == (p[i] < 0)));
     CHECK(gcomp_codec_parse(&codec, "nonzero+sign:block=tensor", NULL, 0) == GCOMP_OK);
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     in.grad = p;
     in.rows = 5000;
     CHECK(gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length) == GCOMP_OK);
@@ -332,6 +335,7 @@ static void send_key(const gcomp_codec *codec, size_t n, uint64_t step)
     gcomp_input in;
     size_t length = 0;
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     in.grad = g;
     in.rows = n;
     in.key = gcomp_key_make(9, step, 0, 0);
@@ -652,6 +656,7 @@ static void check_conservation(const char *text)
     memset(sent, 0, sizeof sent);
     memset(e, 0, sizeof e);
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     memset(&exec, 0, sizeof exec);
     CHECK(gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK);
     exec.isa = isa;
@@ -730,6 +735,7 @@ static void test_halves_give_the_bytes_of_the_floats_they_mean(void)
         exec.scratch_bytes = sizeof scratch;
         for (int form = 0; form < 2; form++) {
             memset(&in, 0, sizeof in);
+            in.scale = 1;
             in.grad = form ? (const void *)half : g;
             in.dtype = form ? GCOMP_BF16 : GCOMP_F32;
             in.residual = e;
@@ -752,6 +758,7 @@ static void test_scratch_of_a_byte_less_is_refused(void)
         fill(NORMAL, 1000);
         CHECK(gcomp_codec_parse(&codec, texts[c], NULL, 0) == GCOMP_OK);
         memset(&in, 0, sizeof in);
+        in.scale = 1;
         memset(&exec, 0, sizeof exec);
         in.grad = g;
         in.rows = 1000;
@@ -792,6 +799,7 @@ static void test_parts_collect_what_one_pass_does(void)
             for (int parallel = 0; parallel < 2; parallel++) {
                 gcomp_exec exec = {isa, scratch, sizeof scratch, {parallel ? count_backwards : NULL, &tasks}};
                 gcomp_input in = {0};
+                in.scale = 1;
                 in.grad = g;
                 in.residual = e;
                 in.rows = LARGEST;
@@ -815,6 +823,7 @@ static void test_damage_beside_a_valid_payload_is_found(void)
         for (int which = 0; which < 2; which++) {
             gcomp_exec with = {isa, scratch, sizeof scratch, {NULL, NULL}};
             gcomp_input in = {0};
+            in.scale = 1;
             in.grad = which ? e : g;
             in.rows = N;
             CHECK(gcomp_codec_parse(&codec, texts[which ? t : 0], NULL, 0) == GCOMP_OK);
@@ -847,6 +856,7 @@ static void test_means_do_not_depend_on_scratch(void)
     for (size_t w = 0; w < WORKERS; w++) {
         gcomp_exec with = {isa, scratch, sizeof scratch, {NULL, NULL}};
         gcomp_input in = {0};
+        in.scale = 1;
         gcomp_codec codec;
         fill((int)(w % 3), N);
         for (size_t i = 0; i < N; i++) p[i] = g[(i + 101 * w) % N];
@@ -878,6 +888,7 @@ static void test_large_means_do_not_depend_on_scratch(void)
     if (!x) {
         gcomp_codec codec;
         gcomp_input in = {0};
+        in.scale = 1;
         CHECK(gcomp_codec_parse(&codec, "topk:density=2e-4", NULL, 0) == GCOMP_OK);
         exec.scratch_bytes = gcomp_scratch(&codec, N);
         exec.scratch = calloc(1, exec.scratch_bytes);

@@ -13,6 +13,7 @@ int main(void)
     static unsigned char payload[GCOMP_BOUND(5000)], scratch[GCOMP_SCRATCH(5000)];
     gcomp_codec codec;
     gcomp_input in = {0};
+    in.scale = 1;
     gcomp_exec exec = {0};
     gcomp *gc = NULL;
     gcomp_desc desc = {0};

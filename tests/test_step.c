@@ -2333,6 +2333,7 @@ static void test_commit_and_give_back_refuse_bad_payloads_without_a_trace(void)
     static unsigned char payload[8 * N + 256], scratch[GCOMP_SCRATCH(N)];
     gcomp_exec exec;
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     memset(&exec, 0, sizeof exec);
     in.grad = grad;
     in.rows = N;

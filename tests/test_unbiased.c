@@ -133,6 +133,7 @@ static void check_payloads(const char *text, double bias)
             gcomp_input in;
             size_t length;
             memset(&in, 0, sizeof in);
+            in.scale = 1;
             in.grad = p;
             in.rows = N;
             in.key = gcomp_key_make(7, k, 3, 1);

@@ -32,6 +32,7 @@ static void encode(size_t w, const float *from, size_t n)
 {
     gcomp_input in;
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     in.grad = from;
     in.rows = n;
     if (!payload[w]) payload[w] = (unsigned char *)malloc(GCOMP_BOUND(N));
@@ -141,6 +142,7 @@ static void test_a_vote_among_other_payloads_is_a_number(void)
     for (size_t i = 0; i < 100; i++) x[i] = (float)i - 50;
     encode(0, x, 100);
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     in.grad = x;
     in.rows = 100;
     CHECK(gcomp_codec_parse(&none, "none", NULL, 0) == GCOMP_OK);
@@ -193,6 +195,7 @@ static void test_retain_subtracts_the_sign(void)
     static float e[100];
     gcomp_input in;
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     for (size_t i = 0; i < 100; i++) x[i] = (float)i - 50;
     encode(0, x, 100);
     in.grad = x;

@@ -21,6 +21,7 @@ static size_t make(const char *text, int seal)
     gcomp_input in;
     size_t length = 0;
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     for (int i = 0; i < N; i++) g[i] = (float)((i * 7919) % 1000 - 500) * 0.001f;
     in.grad = g;
     in.rows = N;
@@ -42,6 +43,7 @@ static gcomp_result try(const uint8_t *bytes, size_t length, size_t n)
     gcomp_input in;
     gcomp_result r;
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     for (size_t i = 0; i <= n; i++) y[i] = copy[i] = (float)i;
     if (length) memcpy(payload, bytes, length);
     payloads[0] = payloads[1] = payload;
@@ -230,6 +232,7 @@ static void test_a_refusal_is_valid_and_decodes_to_its_error(void)
             (void)make(codecs[c], 0);
             g[where == 0 ? 0 : where == 1 ? N / 2 : N - 1] = where == 1 ? -INFINITY : NAN;
             memset(&in, 0, sizeof in);
+            in.scale = 1;
             in.grad = g;
             in.rows = N;
             in.key = gcomp_key_make(1, 0, 0, 0);

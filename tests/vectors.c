@@ -44,6 +44,7 @@ static size_t encoded(const char *text, size_t n, uint64_t seed)
     gcomp_input in;
     size_t length = 0;
     memset(&in, 0, sizeof in);
+    in.scale = 1;
     in.grad = input;
     in.rows = n;
     in.key = gcomp_key_make(7, seed, 1, 0);
@@ -257,6 +258,7 @@ static void write_dct(void)
         gcomp_input in;
         size_t length;
         memset(&in, 0, sizeof in);
+        in.scale = 1;
         make_input(n, all[a].size, 1, a);
         in.grad = input;
         in.rows = all[a].rows;
