@@ -156,8 +156,13 @@ net: build/train build/train_mpi ## train over four hosts with slow links, made 
 
 examples: build/first build/advise build/engine build/embedded build/lgc build/own_loop build/server build/sharded build/train build/transformer $(PATTERNS) ## build all examples
 
-test: ## test every property on every instruction set of this machine, one build with sanitizers, a short fuzz; takes minutes
+ifdef ONE
+test: build/gcomp.o $(if $(filter test_torch,$(ONE)),build/libgcomp.so)
+	@sh tests/run.sh one $(ONE)
+else
+test: ## test every property, in about 4 minutes on two cores; "make test ONE=test_topk" tests one file of tests/ on every instruction set
 	@sh tests/run.sh
+endif
 
 test-all: ## test the rest: all compilers, levels and standards, emulated sets, a long fuzz, MPI, examples; takes some 20 minutes
 	@sh tests/run.sh all

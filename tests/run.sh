@@ -1,8 +1,9 @@
 #!/bin/sh
 # Runs tests, as many at a time as there are processors, a line each as it ends, and at last "N passed, N failed".
 #
-#   sh tests/run.sh        make test: in minutes, what a change can break
-#   sh tests/run.sh all    make test-all: everything else
+#   sh tests/run.sh                 make test: in minutes, each property once
+#   sh tests/run.sh one test_topk   make test ONE=test_topk: one file, on every instruction set, with build/gcomp.o
+#   sh tests/run.sh all             make test-all: everything else
 #
 # What must be skipped is said loudly, and counts as a failure where CI is set. Logs are in build/test/jobs.
 set -u
@@ -13,10 +14,14 @@ STRICT="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Werror"
 SAN="-g1 -fsanitize=address,undefined -fno-sanitize-recover=all"
 
 # ---------------- one job, in a process of its own: waits for what it needs, runs it, and prints a line
-bar() { # done all: what follows the lines on a terminal
-    printf '['
-    printf '%*s' $((30 * $1 / $2)) '' | tr ' ' '#'
-    printf '%*s] %d of %d' $((30 - 30 * $1 / $2)) '' $1 $2
+seconds_as() { # seconds: as people say it
+    if [ $1 -lt 90 ]; then echo "$1 s"; else echo "$((($1 + 30) / 60)) min"; fi
+}
+progress() { # how many jobs of all have ended; behind that, on a terminal, how long the others may take
+    done=$(ls $jobs | grep -c 'counts$') all=$(ls $jobs | grep -c 'kind$')
+    [ "${1:-}" = left ] || { echo "$done of $all"; return; }
+    left=$((($(date +%s) - $(cat $jobs/began)) * (all - done) / done))
+    echo "$done of $all, about $(seconds_as $left) left"
 }
 run_job() { # number
     job=$jobs/$1
@@ -58,9 +63,9 @@ run_job() { # number
         fi
     )
     if [ -t 1 ]; then
-        printf '\r\033[K%s\n%s' "$lines" "$(bar $(ls $jobs | grep -c 'counts$') $(ls $jobs | grep -c 'kind$'))"
+        printf '\r\033[K%s\n%s' "$lines" "$(progress left)"
     else
-        printf '%s\n' "$lines"
+        printf '%s\n' "$lines" | sed "1s/\$/ [$(progress)]/"
     fi
 }
 if [ "${1:-}" = --job ]; then
@@ -90,6 +95,7 @@ with() { label=$1 needs=$2; shift 2; queue check "$label" "" "$needs" "$@"; }   
 tap() { label=$1 needs=$2; shift 2; queue tap "$label" "" "$needs" "$@"; }      # the same, and each of its tests counts
 
 drain() { # runs what is queued, in this order
+    date +%s >$jobs/began
     seq $queued | xargs -P "$(nproc 2>/dev/null || echo 2)" -n 1 sh tests/run.sh --job
     [ -t 1 ] && printf '\r\033[K'
     for counts in $jobs/*.counts; do
@@ -174,35 +180,63 @@ shared=$PWD/$out/libgcomp.so
 san=$out/san.o
 san_gcc="gcc -std=gnu11 -O1 $SAN"
 
+best=scalar
+is_in avx2 "$sets" && best=avx2
+is_in neon "$sets" && best=neon
+every="test_digest test_kernels" # which compare the sets with each other
+
 # ---------------- make test
+python_tests() { # label environment...
+    have_module numpy python3-numpy || return
+    made "the shared object" $shared gcc -O1 -Wall -Wextra -shared -fPIC -DGCOMP_EXPORT -DGCOMP_LAYOUTS -DGCOMP_ADVISE_SHARED \
+        -DGCOMP_SOCKETS_SHARED -I. $out/shared.c -o $shared -pthread
+    label=$1
+    shift
+    tap "$label" $shared env GCOMP_LIBRARY=$shared "$@" $python tests/test_python.py
+}
 short_run() {
-    best=scalar
-    is_in avx2 "$sets" && best=avx2
-    is_in neon "$sets" && best=neon
-    made "the header, sanitizers" $san $san_gcc -DGCOMP_MAX_ISA=2 -I. -c $out/one.c -o $san # the longest first
-    bare gcc -std=c99 -O2
+    bare gcc -std=c99 -O2 # the longest first
+    python_tests "test_python"
     program "test_kernels" test_kernels "" "" "gcc -std=gnu11 -O1" ""
     for name in $names; do
-        is_in $name "$whole" || program "$name$(label_of $name)" $name "$(sets_of $name)" $plain "$plain_gcc" ""
+        is_in $name "$whole" && continue
+        set=$best
+        is_in $name "$every" && set=$sets
+        is_in $name "$once" && set=
+        program "$name${set:+ on $set}" $name "$set" $plain "$plain_gcc" ""
     done
-    program "test_static" test_static "" "" "gcc -std=gnu11 -O0 -DGCOMP_MAX_ISA=1" ""
-    if have_module numpy python3-numpy; then
-        made "the shared object" $shared gcc -O1 -Wall -Wextra -shared -fPIC -DGCOMP_EXPORT -DGCOMP_LAYOUTS -DGCOMP_ADVISE_SHARED -DGCOMP_SOCKETS_SHARED -I. $out/shared.c -o $shared -pthread
-        tap "test_python" $shared env GCOMP_LIBRARY=$shared $python tests/test_python.py
-    fi
     check "style" sh tests/check_style.sh
     have python3 python3 && tap "a second decoder: vectors, corpus, changed payloads" $plain sh -c "gcc -std=gnu11 -O2 -I. \
         -DGCOMP_LINKED tests/vectors.c $plain -o $out/vectors -lm && python3 tests/check_vectors.py $out/vectors"
     with "the header as C++, no warning; test_cxx" $plain sh -c "g++ -std=c++11 $STRICT -I. -fsyntax-only $out/one.cpp &&
         g++ -std=c++11 -O1 $STRICT -I. -DGCOMP_LINKED tests/test_cxx.cpp $plain -o $out/test_cxx -lm && $out/test_cxx"
-    for name in $names; do
-        is_in $name "$whole" || program "$name, sanitizers" $name $best $san "$san_gcc" .san
-    done
-    with "fuzz: the corpus, 200000 mutated payloads" $san sh -c "gcc -std=gnu11 -O1 $SAN -DFUZZ_MAIN -DGCOMP_LINKED -I. tests/fuzz_decode.c \
-        $san -o $out/fuzz_replay -lm && $out/fuzz_replay tests/corpus/* && $out/fuzz_replay --mutate 200000"
+    with "fuzz: the corpus, 200000 mutated payloads" $plain sh -c "gcc -std=gnu11 -O1 -DFUZZ_MAIN -DGCOMP_LINKED -I. tests/fuzz_decode.c \
+        $plain -o $out/fuzz_plain -lm && $out/fuzz_plain tests/corpus/* && $out/fuzz_plain --mutate 200000"
     drain
-    echo "Left out: other compilers, levels, standards and machines, MPI, libFuzzer, MemorySanitizer, ThreadSanitizer, examples," \
-        "long forms of slow tests. make test-all runs these."
+    echo "Left out: the other instruction sets, sanitizers, other compilers, levels, standards and machines, MPI, PyTorch," \
+        "libFuzzer, examples, long forms of slow tests. make test-all runs these."
+}
+
+# ---------------- make test ONE=name
+one_test() { # name: of a file in tests/, without what is behind the dot
+    case $1 in
+    test_python) python_tests "$1" ;;
+    test_torch)
+        tap "$1" "" env GCOMP_OBJECT=build/gcomp.o GCOMP_LIBRARY=$PWD/build/libgcomp.so $python tests/test_torch.py ;;
+    test_transformer)
+        tap "$1" "" sh -c "$plain_gcc -I. -DGCOMP_LINKED tests/$1.c build/gcomp.o -o $out/$1 -lopenblas -lz -lm && $out/$1" ;;
+    check_* | transformer | same_program) check "$1" sh tests/$1.sh ;;
+    *)
+        [ -f tests/$1.c ] || { echo "there is no test $1; there are:" $names test_python test_torch; exit 2; }
+        if is_in $1 "$whole"; then program "$1" $1 "$(sets_of $1)" "" "gcc -std=gnu11 -O1" ""; else
+            ln build/gcomp.o $out/gcomp.o
+            echo 0 >$out/gcomp.o.status
+            program "$1$(label_of $1)" $1 "$(sets_of $1)" $out/gcomp.o "$plain_gcc" ""
+        fi ;;
+    esac
+    drain
+    [ "$failed" = 0 ] || return
+    cat $jobs/*.log
 }
 
 # ---------------- make test-all
@@ -332,6 +366,10 @@ long_tests() {
     for name in $long; do
         program "$name, long$(label_of $name)" $name "$(sets_of $name)" $plain "$plain_gcc" .long "env TEST_LONG=1 "
     done
+    for name in $names; do
+        is_in $name "$whole $once $every" || [ "$best" = "$sets" ] ||
+            program "$name, other sets" $name "$(echo $sets | tr ' ' '\n' | grep -vxF $best | tr '\n' ' ')" $plain "$plain_gcc" .sets
+    done
     for name in $whole; do
         program "$name, -O2,$(label_of $name)" $name "$(sets_of $name)" "" "$plain_gcc" ""
         program "$name, sanitizers" $name "" "" "$san_gcc" .san
@@ -365,9 +403,7 @@ long_tests() {
 }
 
 under_python() {
-    have_module numpy python3-numpy || return
-    made "the shared object" $shared gcc -O1 -Wall -Wextra -shared -fPIC -DGCOMP_EXPORT -DGCOMP_LAYOUTS -DGCOMP_ADVISE_SHARED -DGCOMP_SOCKETS_SHARED -I. $out/shared.c -o $shared -pthread
-    tap "test_python, long" $shared env TEST_LONG=1 GCOMP_LIBRARY=$shared $python tests/test_python.py
+    python_tests "test_python, long" TEST_LONG=1
     have_module torch python3-torch || return
     tap "test_torch" "$shared $plain" env GCOMP_OBJECT=$plain GCOMP_LIBRARY=$shared $python tests/test_torch.py
 }
@@ -432,8 +468,9 @@ cp /usr/include/stb/stb_ds.h $out/include/ 2>/dev/null
 exec 3>&2 2>$out/complaints # of this script: what checks say is in their logs. There must be none
 case ${1:-short} in
 short) short_run ;;
+one) one_test "${2:-}" ;;
 all) long_run ;;
-*) echo "usage: sh tests/run.sh [all]" ;;
+*) echo "usage: sh tests/run.sh [all | one NAME]" ;;
 esac
 exec 2>&3
 # the second line of each: what the job took of the processors, its own time and the system's, as 1m2.3s 0m0.1s
