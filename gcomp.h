@@ -3367,15 +3367,20 @@ static gcomp__digits gcomp__cut_digits(gcomp__digits d, int count)
     return d;
 }
 
-/* Says a number with the fewest digits that gcomp__read_number reads as v, 1e-40 <= v <= 1e40; v
-   <= 0 is said as 0. Digits are added until the number they make is read as v: 17 always are
-   enough. */
+/* Says a number with the fewest digits that gcomp__read_number reads as v, 1e-40 <= |v| <= 1e40 or
+   0. Digits are added until the number they make is read as |v|: 17 always are
+   enough. Another worker may have made v: any double is said. */
 static void gcomp__say_decimal(gcomp__text *t, double v)
 {
     int precision, length; /* length: digits of `text` that are not said yet */
     char text[24];         /* the digits, the last one first */
-    if (!(v > 0)) {
-        gcomp__say_char(t, '0');
+    if (!gcomp__finite_double(v)) {
+        gcomp__say(t, "NaN or Inf");
+        return;
+    }
+    if (v < 0) gcomp__say_char(t, '-'), v = -v;
+    if (v < 1e-40 || v > 1e40) {
+        gcomp__say(t, v > 1 ? "over 1e40" : v > 0 ? "below 1e-40" : "0");
         return;
     }
     gcomp__digits all = gcomp__digits_of(v);
@@ -25857,10 +25862,7 @@ static void gcomp__say_field(gcomp__text *t, gcomp__common_field f)
     gcomp__say_with(t, "%s ", f.name);
     if (f.word) gcomp__say(t, f.word);
     else if (f.is_whole) gcomp__say_number(t, f.bits);
-    else {
-        if (f.value < 0) gcomp__say_char(t, '-');
-        gcomp__say_decimal(t, f.value < 0 ? -f.value : f.value);
-    }
+    else gcomp__say_decimal(t, f.value);
 }
 
 /* The codec of a tensor, or its list with the entry of now. */
@@ -28109,8 +28111,9 @@ static size_t gcomp__get_size(const uint8_t *b)
 /* A text of so many bytes, which ends with the only 0 in it; NULL: it is none. */
 static const char *gcomp__record_text(const uint8_t *at, size_t bytes)
 {
-    const uint8_t *end = bytes ? (const uint8_t *)memchr(at, 0, bytes) : NULL;
-    return end && end == at + bytes - 1 ? (const char *)at : NULL;
+    size_t length = 0;
+    while (length < bytes && at[length]) length++;
+    return length + 1 == bytes ? (const char *)at : NULL;
 }
 
 /* Reads a record, in front of which nothing is known; 0 if it is none. room: the bytes from `at` on

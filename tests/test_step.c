@@ -1583,8 +1583,10 @@ static void test_what_workers_tell_of_a_step_is_compared(void)
 {
     static const gcomp_tensor tensor = {"v", 300, 0, 0, GCOMP_F32, NULL};
     static const char *const said[] = {"rank 1 has step.scale 1.5, rank 0 has step.scale 0.5", "rank 1 has step.batch 20, rank 0 has step.batch 10",
-                                       "rank 1 has step.number 4, rank 0 has step.number 3", "rank 1 has step.epoch 2, rank 0 has step.epoch 1"};
-    for (int field = 0; field < 4; field++) {
+                                       "rank 1 has step.number 4, rank 0 has step.number 3", "rank 1 has step.epoch 2, rank 0 has step.epoch 1",
+                                       "rank 1 has step.batch over 1e40, rank 0 has step.batch below 1e-40",
+                                       "rank 1 has step.scale -1.5, rank 0 has step.scale below 1e-40"};
+    for (int field = 0; field < 6; field++) {
         group g;
         group_open(&g, 3, &tensor, 1);
         group_fill(&g, 0);
@@ -1596,6 +1598,8 @@ static void test_what_workers_tell_of_a_step_is_compared(void)
             if (field == 1) step.samples = 5, step.batch = other ? 20 : 10;
             if (field == 2) step.number = other ? 4 : 3;
             if (field == 3) step.epoch = other ? 2 : 1;
+            if (field == 4) step.samples = 5, step.batch = other ? 1e200 : 1e-200;
+            if (field == 5) step.scale = other ? -1.5f : 1e-43f;
             CHECK(gcomp_step_abort(g.gc[w]) == GCOMP_OK);
             CHECK(gcomp_step_begin(g.gc[w], &step) == GCOMP_OK);
             group_ready(&g, w, 0, 0);
@@ -1653,18 +1657,19 @@ static void test_one_worker_alone_loses_nothing(void)
         }
 }
 
-/* What an allreduce does that is none: it averages, it does nothing, it takes the largest. */
+/* What an allreduce does: nothing, 1 it averages, 2 it adds, 3 what it adds is not a number. */
 static void test_an_allreduce_that_does_not_add_is_named_in_the_first_step(void)
 {
     static const char *const codecs[] = {"none", "powersgd:rank=1", "intsum:bits=8", "intsum:bits=16", "intsum:bits=32", "fp16", "bf16"};
     for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++)
-        for (int does = 0; does < 3; does++) {
+        for (int does = 0; does < 4; does++) {
             gcomp *gc[3];
             static float grad[3][4096];
             gcomp_request q[3];
             gcomp_result result[3] = {GCOMP_OK, GCOMP_OK, GCOMP_OK};
             const int halves = codecs[c][1] == 'p' || codecs[c][1] == 'f';
             if (halves && does) continue; /* this test can add integers and floats */
+            if (does == 3 && c > 1) continue; /* integers are numbers */
             for (int w = 0; w < 3; w++) {
                 gcomp_desc desc;
                 gcomp_tensor tensor = {"w", 64, 64, 0, GCOMP_F32, NULL};
@@ -1689,6 +1694,7 @@ static void test_an_allreduce_that_does_not_add_is_named_in_the_first_step(void)
                     for (size_t i = 0; i < q[0].count && does == 1 && q[0].dtype == GCOMP_I8; i++) ((int8_t *)q[0].recv)[i] /= 3;
                     for (size_t i = 0; i < q[0].count && does == 1 && q[0].dtype == GCOMP_I16; i++) ((int16_t *)q[0].recv)[i] /= 3;
                     for (size_t i = 0; i < q[0].count && does == 1 && q[0].dtype == GCOMP_I32; i++) ((int32_t *)q[0].recv)[i] /= 3;
+                    if (does == 3) ((float *)q[0].recv)[q[0].count - 1] = c ? NAN : -INFINITY;
                     for (int w = 1; w < 3; w++) memcpy(q[w].recv, q[0].recv, q[0].count * bytes_of_dtype(q[0].dtype));
                 }
                 for (int w = 0; w < 3; w++) CHECK(gcomp_step_done(gc[w], q[w].id, 0) == GCOMP_OK);
@@ -1698,7 +1704,8 @@ static void test_an_allreduce_that_does_not_add_is_named_in_the_first_step(void)
                     CHECK(result[w] == GCOMP_OK && gcomp_step_commit(gc[w]) == GCOMP_OK);
                 } else {
                     CHECK(result[w] == GCOMP_MISSING_CALLBACK && grad[w][0] == 1);
-                    CHECK(strstr(gcomp_error(gc[w]), "comm.allreduce makes 1 of a one from each of 3 workers: it must add, and not average"));
+                    CHECK(strstr(gcomp_error(gc[w]), does == 3 ? "comm.allreduce makes NaN or Inf of a one from each of 3 workers: it must add"
+                                                               : "comm.allreduce makes 1 of a one from each of 3 workers: it must add, and not average"));
                 }
                 gcomp_close(gc[w]);
             }
