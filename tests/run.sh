@@ -285,7 +285,7 @@ parts_of_fast_math() { # command...: builds that digests alone are for
 digest() { # compiler flags...; what calls the object in test_finite must not have the flags
     object=$(object_of "$@")
     tap "test_digest, $*" "$object" sh -c "$* -O2 -w -I. -DGCOMP_LINKED -std=gnu11 tests/test_digest.c $object -o $object.digest -lm -pthread &&
-        $object.digest"
+        TEST_BRIEF=1 $object.digest"
     tap "test_finite, $*" "$object" sh -c "$plain_gcc -I. -Itests/standin -DGCOMP_LINKED tests/test_finite.c $object \
         -o $object.finite -lm -pthread && $object.finite"
 }
@@ -298,7 +298,8 @@ header_builds() { # the longest first
     bare gcc -std=c99 -O2
     [ -n "$arm" ] && made "the header, aarch64" $arm_o $arm -std=gnu11 -O2 -w -I. -I$out/include -c $out/one.c -o $arm_o
     for compiler in $c; do
-        for std in c99 c11 c17; do [ "$compiler $std" = "gcc c99" ] || bare $compiler -std=$std -O2; done
+        [ $compiler = gcc ] || bare $compiler -std=c99 -O2
+        for std in c11 c17; do check "$compiler -std=$std, no warning" $compiler -std=$std $STRICT -Wstrict-prototypes -I. -fsyntax-only $out/one.c; done
         for flags in "-O0" "-O3 -march=native" "-O2 -DGCOMP_NO_SELF" "-O2 -DGCOMP_NO_STDLIB"; do
             bare $compiler -std=gnu99 $flags -Wno-unused-function
         done
@@ -312,7 +313,7 @@ header_builds() { # the longest first
     for compiler in $c; do bare $compiler -std=gnu99 -Ofast -Wno-unused-function; done
     parts_of_fast_math bare
     for compiler in $cxx; do
-        for std in c++11 c++17; do bare $compiler -std=$std -O2; done
+        bare $compiler -std=c++17 -O2
         bare $compiler -std=c++11 -O0
     done
     check "declarations alone, twice" gcc -std=c99 $STRICT -Wstrict-prototypes -I. -c $out/twice.c -o $out/twice.o
@@ -350,7 +351,7 @@ emulated() {
         implementation="-DGCOMP_LINKED $arm_o" needs=$arm_o
         is_in $name "$whole" && implementation=-march=armv8-a+crc needs=
         tap "$name, aarch64" "$needs" sh -c "$arm -std=gnu11 -O2 -static -w -I. -I$out/include tests/$name.c $implementation \
-            -o $out/$name.arm -lm -pthread && qemu-aarch64 $out/$name.arm"
+            -o $out/$name.arm -lm -pthread && TEST_BRIEF=1 qemu-aarch64 $out/$name.arm"
     done
     [ "$(uname -m)" = x86_64 ] && have qemu-x86_64 qemu-user || return
     made "a program for processors without AVX2 builds" $out/first_use sh -c "until [ -e $plain.status ]; do sleep 0.1; done
@@ -373,10 +374,10 @@ long_tests() {
     done
     for name in $whole; do
         program "$name, -O2,$(label_of $name)" $name "$(sets_of $name)" "" "$plain_gcc" ""
-        program "$name, sanitizers" $name "" "" "$san_gcc" .san
+        program "$name, sanitizers" $name "" "" "$san_gcc$([ $name = test_static ] && echo " -DGCOMP_MAX_ISA=1")" .san
     done
     for name in $names; do
-        is_in $name "$whole" || program "$name, sanitizers" $name "" $san "$san_gcc" .san
+        is_in $name "$whole" || program "$name, sanitizers" $name "" $san "$san_gcc" .san "env TEST_BRIEF=1 "
     done
     for real in float double; do
         macro=
@@ -393,9 +394,9 @@ long_tests() {
         done
     fi
     for compiler in $cxx; do
-        for std in c++11 c++17; do
-            object=$(object_of $compiler -std=$std -O2)
-            tap "test_cxx, $compiler $std, on $sets" "$object" sh -c "$compiler -std=$std -O2 $STRICT -I. -DGCOMP_LINKED \
+        for flags in "-std=c++11 -O0" "-std=c++17 -O2"; do
+            object=$(object_of $compiler $flags)
+            tap "test_cxx, $compiler $flags, on $sets" "$object" sh -c "$compiler $flags $STRICT -I. -DGCOMP_LINKED \
                 tests/test_cxx.cpp $object -o $object.test -lm || exit; $(on_sets $object.test "$sets")"
         done
     done
