@@ -1,7 +1,9 @@
-/* train_report.h - what train.c shows: a progress bar, the table, a CSV file and a plot. */
+/* train_report.h - what train.c shows: how far it is, the table, a CSV file and a plot. */
 
 #ifndef TRAIN_REPORT_H
 #define TRAIN_REPORT_H
+
+#include "gcomp_args.h"
 
 #include <errno.h>
 #include <spawn.h>
@@ -40,19 +42,13 @@ typedef struct train_result {
 static const double train_links[3] = {1e8, 1e9, 1e10};
 static const char *const train_link_names[3] = {"100 Mbit/s", "1 Gbit/s", "10 Gbit/s"};
 
-/* Redraws the bar, if the output is a terminal. With `last` prints the line that stays. */
+/* Shows how far a run is. With `last` prints the line that stays. */
 static inline void train_bar(const char *codec, size_t step, size_t steps, double loss, double sent,
                              int last)
 {
-    static const char bar[] = "##############################";
-    int width = (int)sizeof bar - 1, full = (int)(step * (sizeof bar - 1) / steps), terminal = 0;
-#ifndef MPI_VERSION /* mpirun makes every output look like a terminal */
-    terminal = isatty(STDOUT_FILENO);
-#endif
-    if (!terminal && !last) return;
-    printf("%s%-18s [%.*s%*s] %zu/%zu  loss %.4f  sent %8.2f MB%s", terminal ? "\r" : "", codec,
-           full, bar, width - full, "", step, steps, loss, sent * 1e-6, last ? "\n" : "");
-    fflush(stdout);
+    char more[64];
+    snprintf(more, sizeof more, "  loss %.4f  sent %8.2f MB", loss, sent * 1e-6);
+    args_bar(codec, step, steps, more, last);
 }
 
 /* Seconds of a step on a link: compute + encode and commit + the bytes that come in / link. */
