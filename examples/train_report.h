@@ -240,7 +240,7 @@ static inline int train_script(const train_result *r, size_t count, const char *
     fprintf(file, "set yrange [%.3g:%.3g]\n", 0.9 * least, top);
     fprintf(file, "set multiplot layout 1,2 title '%s, %zu workers: ", what, world);
     fprintf(file, "training loss, exponential mean of 50 steps'\n");
-    fprintf(file, "set xlabel 'step'\nset ylabel 'loss'\nset key top right samplen 2 opaque\n");
+    fprintf(file, "set xlabel 'step'\nset ylabel 'loss'\nset key top right samplen 2 opaque width -6 font ',12'\n");
     /* The mean is of all steps, but drawn at 100 of them: the picture is small enough to keep. */
     fprintf(file, "thin(step, y) = int(step) %% %zu ? NaN : y\nset datafile missing NaN\n",
             r[0].steps / 100 + 1);
