@@ -137,7 +137,7 @@ patterns: $(PATTERNS) ## train locally, late, with peers and with a leader, over
 	@missed=0; for p in $(PATTERNS); do OPENBLAS_NUM_THREADS=1 ./$$p --seeds 3 || missed=1; done; \
 	    gnuplot examples/patterns.gnuplot && echo "build/patterns.svg: loss against rounds and against bytes"; exit $$missed
 
-bench: build/bench ## measure speeds beside the bandwidth of memory; makes build/bench.csv
+bench: build/bench ## measure speeds beside the bandwidth of memory; takes some 4 minutes; shows a screen, and makes build/bench.csv
 	./build/bench --csv build/bench.csv
 
 advise: build/advise ## find out over which links compressing a ResNet-18 pays on this machine; asks for the optimizer; prints expected and measured times

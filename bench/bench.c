@@ -23,7 +23,7 @@
 
 static const char usage[] =
     "usage: bench [OPTION]...\n"
-    "  all codecs at three sizes: takes some 5 minutes, 2 GB\n"
+    "  all codecs at three sizes: takes some 4 minutes, 2 GB\n"
     "    --filter TEXT          only methods and kernels whose name has TEXT; prints each row\n"
     "    --rows                 prints each row, and those of index, aggregate and mean\n"
     "    --isa NAME, --n COUNT, --threads 1..16\n"
