@@ -66,7 +66,7 @@ static inline void args_bar(const char *what, size_t done, size_t all, const cha
     struct timespec t;
     double now;
     int terminal = 0;
-#ifndef MPI_VERSION /* mpirun makes every output look like a terminal */
+#ifndef USE_MPI /* mpirun makes every output look like a terminal */
     terminal = isatty(STDOUT_FILENO);
 #endif
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -82,7 +82,7 @@ static inline void args_bar(const char *what, size_t done, size_t all, const cha
 /* Removes the bar from a terminal: a line of a table comes in its place. */
 static inline void args_clear(void)
 {
-#ifndef MPI_VERSION
+#ifndef USE_MPI
     if (isatty(STDOUT_FILENO)) fputs("\r\033[K", stdout);
 #endif
 }
