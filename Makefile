@@ -6,11 +6,11 @@ CFLAGS ?= -O2
 STRICT = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef
 CSTRICT = $(STRICT) -Wstrict-prototypes
 TRAIN_LIBS = -lopenblas -lz -lm -pthread
-TRAIN = $(wildcard examples/train*.[ch]) examples/gcomp_advise.h examples/gcomp_threads.h examples/gcomp_sockets.h \
+TRAIN = $(wildcard examples/train*.[ch]) examples/gcomp_args.h examples/gcomp_advise.h examples/gcomp_threads.h examples/gcomp_sockets.h \
     examples/gcomp_recover.h tests/codecs.h gcomp.h
 
-# Debian's packages: those of the demo, those of "make test", and all.
-DEMO_PACKAGES = gcc libc6-dev libstb-dev libopenblas-dev zlib1g-dev gnuplot-nox dataset-fashion-mnist fortunes
+# Debian's packages: those of the demo and of "make examples", those of "make test", and all.
+DEMO_PACKAGES = gcc g++ libc6-dev libstb-dev libopenblas-dev zlib1g-dev gnuplot-nox dataset-fashion-mnist fortunes
 TEST_PACKAGES = gcc g++ libc6-dev libstb-dev python3 python3-numpy
 PACKAGES = $(sort $(DEMO_PACKAGES) $(TEST_PACKAGES)) clang libclang-rt-14-dev clang-19 gcc-aarch64-linux-gnu libc6-dev-arm64-cross \
     qemu-user g++-mingw-w64-x86-64-posix libopenmpi-dev openmpi-bin libmpich-dev mpich python3-torch
@@ -26,7 +26,7 @@ all: build/train build/bench ## build the demo and the bench
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
-deps: ## install Debian's packages, as root or with sudo: "make deps demo" those of demo, "make deps test" those of test, "make deps" all
+deps: ## install Debian's packages, as root or with sudo: "make deps demo" those of demo and examples, "make deps test" those of test, "make deps" all
 	@sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; $$sudo env DEBIAN_FRONTEND=noninteractive \
 	    apt-get install -y --no-install-recommends $(PACKAGES)
 
@@ -46,6 +46,9 @@ need-demo:
 	@for f in cblas.h zlib.h; do echo "#include <$$f>" | $(CC) -E -x c - >/dev/null 2>&1 || \
 	    { echo "missing $$f: apt-get install libopenblas-dev zlib1g-dev or: make deps demo"; exit 1; }; done
 
+need-mpi:
+	@command -v mpicc >/dev/null || { echo "missing mpicc: apt-get install libopenmpi-dev openmpi-bin"; exit 1; }
+
 need-gemm:
 	@for f in openblas blis; do echo 'int main(void) { return 0; }' | $(CC) -x c - -o /dev/null -l$$f 2>/dev/null || \
 	    { echo "missing lib$$f: apt-get install libopenblas-dev libblis-dev"; exit 1; }; done
@@ -53,55 +56,55 @@ need-gemm:
 build/train: $(TRAIN) build/gcomp.o | need-demo
 	$(CC) $(CFLAGS) -I. examples/train.c build/gcomp.o -o $@ $(TRAIN_LIBS)
 
-build/train_mpi: $(TRAIN) examples/gcomp_mpi.h build/gcomp.o | need-demo
+build/train_mpi: $(TRAIN) examples/gcomp_mpi.h build/gcomp.o | need-mpi need-demo
 	mpicc -DUSE_MPI $(CFLAGS) -I. examples/train.c build/gcomp.o -o $@ $(TRAIN_LIBS)
 
 TRANSFORMER = $(wildcard examples/transformer*.[ch]) $(TRAIN)
 build/transformer: $(TRANSFORMER) build/gcomp.o | need-demo
 	$(CC) $(CFLAGS) -I. examples/transformer.c build/gcomp.o -o $@ $(TRAIN_LIBS)
 
-build/transformer_mpi: $(TRANSFORMER) examples/gcomp_mpi.h build/gcomp.o | need-demo
+build/transformer_mpi: $(TRANSFORMER) examples/gcomp_mpi.h build/gcomp.o | need-mpi need-demo
 	mpicc -DUSE_MPI $(CFLAGS) -I. examples/transformer.c build/gcomp.o -o $@ $(TRAIN_LIBS)
 
 PATTERNS = build/outer build/delayed build/gossip build/leader
 $(PATTERNS): build/%: examples/%.c $(TRAIN) build/gcomp.o | need-demo
 	$(CC) $(CFLAGS) -I. $< build/gcomp.o -o $@ $(TRAIN_LIBS)
 
-build/overlap: examples/overlap.c examples/gcomp_mpi.h examples/gcomp_recover.h build/gcomp.o | need-demo
+build/overlap: examples/overlap.c examples/gcomp_mpi.h examples/gcomp_recover.h build/gcomp.o | need-mpi need-demo
 	mpicc $(CFLAGS) -I. examples/overlap.c build/gcomp.o -o $@ -lopenblas -lm
 
-build/bench: $(wildcard bench/bench*.[ch]) examples/gcomp_threads.h tests/codecs.h gcomp.h | build
+build/bench: $(wildcard bench/bench*.[ch]) bench/measure.h examples/gcomp_args.h examples/gcomp_threads.h tests/codecs.h gcomp.h | build
 	$(CC) $(CFLAGS) -I. bench/bench.c -o $@ -lm -pthread
 
-build/advise: examples/advise.c examples/gcomp_advise.h examples/gcomp_recover.h examples/gcomp_threads.h examples/gcomp_sockets.h build/gcomp.o | build
+build/advise: examples/advise.c examples/gcomp_args.h examples/gcomp_advise.h examples/gcomp_recover.h examples/gcomp_threads.h examples/gcomp_sockets.h build/gcomp.o | build
 	$(CC) $(CFLAGS) -I. examples/advise.c build/gcomp.o -o $@ -lm -pthread
 
-build/gemm: bench/gemm.c bench/bench.h gcomp.h | build need-gemm
+build/gemm: bench/gemm.c bench/measure.h examples/gcomp_args.h gcomp.h | build need-gemm
 	$(CC) $(CFLAGS) -I. bench/gemm.c -o $@ -lm -ldl
 
-build/resnet: bench/resnet.c examples/gcomp_threads.h build/gcomp.o | build
+build/resnet: bench/resnet.c examples/gcomp_args.h examples/gcomp_threads.h build/gcomp.o | build
 	$(CC) $(CFLAGS) -I. bench/resnet.c build/gcomp.o -o $@ -lm -pthread
 
-build/first: examples/first.c gcomp.h examples/gcomp_threads.h examples/gcomp_recover.h | build
+build/first: examples/first.c gcomp.h examples/gcomp_args.h examples/gcomp_threads.h examples/gcomp_recover.h | build
 	$(CC) $(CFLAGS) -I. $< -o $@ -lm -pthread
 
-build/engine: examples/engine.cpp build/gcomp.o
-	$(CXX) -std=c++11 $(CFLAGS) -I. $^ -o $@ -pthread
+build/engine: examples/engine.cpp examples/gcomp_args.h build/gcomp.o
+	$(CXX) -std=c++11 $(CFLAGS) -I. examples/engine.cpp build/gcomp.o -o $@ -pthread
 
-build/own_loop build/server: build/%: examples/%.c build/gcomp.o
-	$(CC) $(CFLAGS) -I. $^ -o $@
+build/own_loop build/server: build/%: examples/%.c examples/gcomp_args.h build/gcomp.o
+	$(CC) $(CFLAGS) -I. $< build/gcomp.o -o $@
 
-build/lgc: examples/lgc.c examples/lgc_net.h examples/gcomp_threads.h build/gcomp.o
+build/lgc: examples/lgc.c examples/lgc_net.h examples/gcomp_args.h examples/gcomp_threads.h build/gcomp.o
 	$(CC) $(CFLAGS) -I. examples/lgc.c build/gcomp.o -o $@ -lm -pthread
 
-build/sharded: examples/sharded.c examples/gcomp_threads.h build/gcomp.o
+build/sharded: examples/sharded.c examples/gcomp_args.h examples/gcomp_threads.h build/gcomp.o
 	$(CC) $(CFLAGS) -I. examples/sharded.c build/gcomp.o -o $@ -lm -pthread
 
 build/embedded_gcomp.o: examples/embedded_gcomp.c gcomp.h | build
 	$(CC) -Os -I. -c $< -o $@
 
-build/embedded: examples/embedded.c build/embedded_gcomp.o
-	$(CC) -Os -I. $^ -o $@
+build/embedded: examples/embedded.c examples/gcomp_args.h build/embedded_gcomp.o
+	$(CC) -Os -I. $< build/embedded_gcomp.o -o $@
 
 demo: build/train ## train with and without compression; makes a table, build/demo.svg and build/methods.svg
 	OPENBLAS_NUM_THREADS=1 ./build/train
@@ -134,10 +137,10 @@ patterns: $(PATTERNS) ## train locally, late, with peers and with a leader, over
 	@missed=0; for p in $(PATTERNS); do OPENBLAS_NUM_THREADS=1 ./$$p --seeds 3 || missed=1; done; \
 	    gnuplot examples/patterns.gnuplot && echo "build/patterns.svg: loss against rounds and against bytes"; exit $$missed
 
-bench: build/bench ## measure speeds beside the bandwidth of memory; makes build/bench.csv
+bench: build/bench ## measure speeds beside the bandwidth of memory; takes some 4 minutes; shows a screen, and makes build/bench.csv
 	./build/bench --csv build/bench.csv
 
-advise: build/advise ## find out over which links compressing a ResNet-18 pays on this machine; prints expected and measured times
+advise: build/advise ## find out over which links compressing a ResNet-18 pays on this machine; asks for the optimizer; prints expected and measured times
 	./build/advise
 
 bench-gemm: build/gemm ## measure powersgd's matrix products beside sgemm of OpenBLAS and BLIS
@@ -170,4 +173,4 @@ test-all: ## test the rest: all compilers, levels and standards, emulated sets, 
 clean: ## remove build/
 	rm -rf build
 
-.PHONY: all help deps demo picture methods demo-mpi accuracy accordion residuals dgc adam patterns bench bench-gemm bench-torch bench-python advise examples test test-all clean need-demo need-gemm net
+.PHONY: all help deps demo picture methods demo-mpi accuracy accordion residuals dgc adam patterns bench bench-gemm bench-torch bench-python advise examples test test-all clean need-demo need-gemm need-mpi net

@@ -21,15 +21,21 @@ model="--layers 2 --channels 64 --context 32 --batch 4 --steps 1000"
 quick=
 while [ $# -gt 0 ]; do
     case $1 in
+    --help | -h) sed -n 's/^#   //p' "$0" | sed '1s/^/usage: /'; exit ;;
     --quick) quick=1; shift; continue ;;
+    --run) break ;;
+    --out | --jobs | --recipes | --rates | --seeds | --steps | --layers | --channels | --heads | --context | --batch | --text | \
+        --gradients | --refresh | --sign-rate | --workers | --aggregate | --transport)
+        [ -n "${2:-}" ] || { echo "$0: '$1' needs a value" >&2; exit 2; } ;;
+    *) echo "$0: there is no argument '$1'; see $0 --help" >&2; exit 2 ;;
+    esac
+    case $1 in
     --out) dir=$2 ;;
     --jobs) jobs=$2 ;;
     --recipes) recipes=$2 ;;
     --rates) rates=$2 ;;
     --seeds) seeds=$2 ;;
-    --run) break ;;
-    --*) model="$model $1 $2" ;;
-    *) sed -n 's/^#   //p' "$0"; exit 1 ;;
+    *) model="$model $1 $2" ;;
     esac
     shift 2
 done

@@ -11,102 +11,132 @@
              minute, 2 GB. --filter: a codec, or gather, two-shot, auto
    How       pinned to a core, all contenders interleaved, median of the rounds; memory touched
              before; state that a commit changes is put back untimed
-   Run       build/bench [--filter TEXT] [--isa NAME] [--n COUNT] [--data KIND] [--threads T]
-                         [--csv FILE] [--list | --worlds | --halves]
-             KIND of gradient: normal, cubed, zeros (90 % zeros), constant, ascending, descending */
-
-#define _GNU_SOURCE
-#define GCOMP_IMPLEMENTATION
-#include "gcomp.h"
+   Run       build/bench --help. Without --rows and --filter it shows a bar, and at the end one
+             screen of the largest size and the last instruction set
+   Files     measure.h, then bench_data.h are below the chapters bench_codecs.h, bench_sparse.h,
+             bench_worlds.h and bench_halves.h, which this file calls; each compiles by itself */
 
 #include "bench_codecs.h"
+#include "bench_halves.h"
 #include "bench_sparse.h"
 #include "bench_worlds.h"
-#include "bench_halves.h"
 
-static int usage(void)
+static const char usage[] =
+    "usage: bench [OPTION]...\n"
+    "  all codecs at three sizes: takes some 4 minutes, 2 GB\n"
+    "    --filter TEXT          only methods and kernels whose name has TEXT; prints each row\n"
+    "    --rows                 prints each row, and those of index, aggregate and mean\n"
+    "    --isa NAME, --n COUNT, --threads 1..16\n"
+    "    --data KIND            normal, cubed, zeros (90 % zeros), constant, ascending, descending\n"
+    "    --csv FILE             each row\n"
+    "  instead:\n"
+    "    --list                 the codecs\n"
+    "    --worlds               the step of one of 4 to 64 workers; a minute, 2 GB\n"
+    "    --halves               gradients in bf16 beside floats\n";
+
+static struct {
+    const char *filter, *isa, *csv;
+    size_t n;
+    int rows, list, worlds, halves;
+} options;
+
+/* Reads the command line. Returns 0, or the exit status after saying what is wrong. */
+static int read_arguments(int argc, char **argv)
 {
-    fprintf(stderr,
-            "usage: bench [--filter TEXT] [--isa NAME] [--n COUNT] [--data KIND] [--threads T]\n"
-            "             [--csv FILE] [--list | --worlds | --halves]\n");
-    return 2;
+    args_help(argc, argv, usage);
+    for (int i = 1; i < argc; i++) {
+        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
+        int good = *value != 0;
+        if (!strcmp(name, "--worlds")) options.worlds = 1;
+        else if (!strcmp(name, "--halves")) options.halves = 1;
+        else if (!strcmp(name, "--rows")) options.rows = 1;
+        else if (!strcmp(name, "--list")) options.list = 1;
+        else {
+            if (!strcmp(name, "--filter")) options.filter = value;
+            else if (!strcmp(name, "--isa")) options.isa = value;
+            else if (!strcmp(name, "--csv")) options.csv = value;
+            else if (!strcmp(name, "--n")) good = (options.n = args_number(value, (size_t)1 << 34)) != 0;
+            else if (!strcmp(name, "--threads")) good = (thread_count = args_number(value, 16)) != 0;
+            else if (!strcmp(name, "--data")) {
+                size_t k = 0;
+                while (kinds[k] && strcmp(kinds[k], value)) k++;
+                good = (kind = kinds[k]) != NULL;
+            } else return args_wrong(argv[0], name, NULL);
+            if (!good) return args_wrong(argv[0], name, value);
+            i++;
+        }
+    }
+    return 0;
+}
+
+/* Is the instruction set measured, at n elements? */
+static int takes_part(gcomp_isa isa, size_t n)
+{
+    if (options.isa) return isa == isa_of(options.isa);
+    /* scalar takes minutes at more elements, and is nobody's choice */
+    return gcomp_isa_available(isa) && (isa != GCOMP_ISA_SCALAR || n <= 1u << 14);
+}
+
+static void all_codecs(FILE *csv)
+{
+    static const size_t three[] = {1u << 14, 1u << 20, 1u << 25};
+    static row rows[MAX_ROWS];
+    const size_t *sizes = options.n ? &options.n : three, size_count = options.n ? 1 : 3;
+    report to = {csv, options.rows || options.filter, 0, 0, now()};
+    size_t count = 0;
+    for (size_t s = 0; s < size_count; s++)
+        for (int i = GCOMP_ISA_SCALAR; i <= GCOMP_ISA_NEON; i++)
+            if (takes_part((gcomp_isa)i, sizes[s])) to.all += make_rows(rows, (gcomp_isa)i, options.filter);
+    if (to.each)
+        printf("%-24s %-13s %-7s %9s %9s %7s %9s %9s\n", "method", "kernel", "isa", "n", "GB/s",
+               "/axpy", "ratio", "error");
+    for (size_t s = 0; s < size_count; s++) {
+        data d;
+        fill(&d, sizes[s]);
+        for (int i = GCOMP_ISA_SCALAR; i <= GCOMP_ISA_NEON; i++) {
+            const gcomp_isa isa = (gcomp_isa)i;
+            if (!takes_part(isa, d.n)) continue;
+            count = bench(&d, rows, isa, options.filter, &to);
+            if (!to.each) continue;
+            if (d.n <= 0xffffffffu) bench_indices(&d, isa, options.filter);
+            bench_aggregate(&d, isa, options.filter);
+            bench_mean(&d, isa, options.filter);
+        }
+        if (!to.each && s + 1 == size_count) print_screen(rows, count, d.n);
+    }
+    if (!to.each) printf("%zu rows in %.0f s%s%s\n", to.done, now() - to.began, csv ? ": " : "", csv ? options.csv : "");
 }
 
 int main(int argc, char **argv)
 {
-    static const size_t sizes[] = {1u << 14, 1u << 20, 1u << 25};
-    const char *filter = NULL, *isa = NULL, *csv_name = NULL;
-    size_t n = 0;
     FILE *csv = NULL;
-    int worlds = 0, halves = 0;
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
-        if (!strcmp(argv[i], "--worlds")) {
-            worlds = 1;
-            continue;
-        }
-        if (!strcmp(argv[i], "--halves")) {
-            halves = 1;
-            continue;
-        }
-        if (!strcmp(argv[i], "--list")) {
-            for (size_t c = 0; c < ALL_CODECS; c++)
-                if (codec_list[c].bench) puts(codec_list[c].text);
-            return 0;
-        }
-        if (!value) return usage();
-        i++;
-        if (!strcmp(argv[i - 1], "--filter")) filter = value;
-        else if (!strcmp(argv[i - 1], "--isa")) isa = value;
-        else if (!strcmp(argv[i - 1], "--n")) n = strtoull(value, NULL, 0);
-        else if (!strcmp(argv[i - 1], "--threads")) thread_count = strtoull(value, NULL, 0);
-        else if (!strcmp(argv[i - 1], "--csv")) csv_name = value;
-        else if (!strcmp(argv[i - 1], "--data")) {
-            size_t k = 0;
-            while (kinds[k] && strcmp(kinds[k], value)) k++;
-            if (!kinds[k]) return fprintf(stderr, "no data '%s'\n", value), 2;
-            kind = kinds[k];
-        } else return fprintf(stderr, "unknown option %s\n", argv[i - 1]), 2;
+    data d;
+    const int wrong = read_arguments(argc, argv);
+    if (wrong) return wrong;
+    if (options.list) {
+        for (size_t c = 0; c < ALL_CODECS; c++)
+            if (codec_list[c].bench) puts(codec_list[c].text);
+        return 0;
     }
-    if (thread_count < 1 || thread_count > 16)
-        return fprintf(stderr, "--threads takes 1 to 16\n"), 2;
     if (thread_count > 1) threads.run = run_parallel;
-    if (csv_name && !(csv = fopen(csv_name, "w"))) return perror(csv_name), 1;
+    if (options.csv && !(csv = fopen(options.csv, "w"))) return perror(options.csv), 1;
     if (csv)
         fprintf(csv,
                 "method,kernel,isa,threads,n,gb_per_s,ratio_to_axpy,compression_ratio,"
                 "relative_error\n");
     if (thread_count == 1) pin();
     printf("gcomp %d, gcc %s, %zu thread(s)\n", gcomp_version(), __VERSION__, thread_count);
-    if (worlds) {
-        data d;
-        fill(&d, n ? n : 1u << 19);
-        bench_worlds(&d, gcomp__set_of(isa ? isa_of(isa) : GCOMP_ISA_AUTO)->isa, filter);
-        return 0;
-    }
-    if (halves) {
-        data d;
-        fill(&d, n ? n : 1u << 25);
+    fflush(stdout);
+    if (options.worlds) {
+        fill(&d, options.n ? options.n : 1u << 19);
+        bench_worlds(&d, gcomp__set_of(options.isa ? isa_of(options.isa) : GCOMP_ISA_AUTO)->isa, options.filter);
+    } else if (options.halves) {
+        fill(&d, options.n ? options.n : 1u << 25);
         printf("%-24s %-8s %-7s %9s %9s %9s %7s\n", "codec", "part", "isa", "n", "fp32 G/s", "bf16 G/s", "ratio");
         for (int i = GCOMP_ISA_AVX2; i <= GCOMP_ISA_NEON; i++)
-            if (isa ? (gcomp_isa)i == isa_of(isa) : gcomp_isa_available((gcomp_isa)i)) bench_halves(&d, (gcomp_isa)i, filter);
-        return 0;
-    }
-    printf("%-24s %-13s %-7s %9s %9s %7s %9s %9s\n", "method", "kernel", "isa", "n", "GB/s",
-           "/axpy", "ratio", "error");
-    for (size_t s = 0; s < (n ? 1 : sizeof sizes / sizeof *sizes); s++) {
-        data d;
-        fill(&d, n ? n : sizes[s]);
-        for (int i = GCOMP_ISA_SCALAR; i <= GCOMP_ISA_NEON; i++) {
-            if (isa ? (gcomp_isa)i != isa_of(isa) : !gcomp_isa_available((gcomp_isa)i)) continue;
-            /* scalar takes minutes then, and is nobody's choice */
-            if (!isa && i == GCOMP_ISA_SCALAR && d.n > (1u << 14)) continue;
-            bench(&d, (gcomp_isa)i, filter, csv);
-            if (d.n <= 0xffffffffu) bench_indices(&d, (gcomp_isa)i, filter);
-            bench_aggregate(&d, (gcomp_isa)i, filter);
-            bench_mean(&d, (gcomp_isa)i, filter);
-        }
-    }
+            if (options.isa ? (gcomp_isa)i == isa_of(options.isa) : gcomp_isa_available((gcomp_isa)i))
+                bench_halves(&d, (gcomp_isa)i, options.filter);
+    } else all_codecs(csv);
     if (csv) fclose(csv);
     return sink == 12345.678 ? 1 : 0;
 }

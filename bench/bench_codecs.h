@@ -1,11 +1,11 @@
 /* bench_codecs.h - speed of every codec in GB/s of gradient, beside axpy in the same rounds: a row
-   for each codec and kernel. */
+   for each codec and kernel, or a bar while they are measured and a screen at the end. */
 
 #ifndef BENCH_CODECS_H
 #define BENCH_CODECS_H
 
 #include "bench_data.h"
-#include "tests/codecs.h"
+#include "../tests/codecs.h"
 
 enum { MAX_ROWS = 720, MAX_ROUNDS = 15 };
 /* Where all rows are measured, a row begins no round after that: two minutes in all. */
@@ -20,8 +20,16 @@ typedef struct row {
     gcomp_isa isa;
     gcomp_codec codec;
     gcomp *gc; /* for commit and round_trip */
-    double seconds[MAX_ROUNDS], ratio, compression, error;
+    double seconds[MAX_ROUNDS], speed, ratio, compression, error;
 } row;
+
+/* Where rows go, and how many there are in all. */
+typedef struct report {
+    FILE *csv;  /* NULL: nowhere */
+    int each;   /* 1: each row is printed; 0: a bar */
+    size_t done, all;
+    double began;
+} report;
 
 /* ---------------- the yardsticks */
 static float *axpy_a;
@@ -70,14 +78,6 @@ static void axpy(data *d)
 }
 
 /* ---------------- the contenders */
-/* Columns of a matrix of n elements, about half as many as rows. */
-static size_t matrix_cols(size_t n)
-{
-    size_t cols = 16;
-    while (cols * cols * 4 <= n) cols *= 2;
-    return cols;
-}
-
 static gcomp_exec exec_of(const row *r, data *d)
 {
     gcomp_exec exec = {r->isa, d->scratch, d->scratch_bytes, threads};
@@ -105,9 +105,9 @@ static void commit(row *r, data *d, const size_t *lengths)
          gcomp_error(r->gc));
 }
 
-/* A step of one worker alone. To measure encoding it stops at the first round that is more than a
-   frame or a scale: a sum, or dgc's payload. Returns the bytes sent, without the frame. */
-static size_t whole_step(row *r, data *d, int encodes)
+/* A step of one worker alone, before its commit. To measure encoding it stops at the first round that
+   is more than a frame or a scale: a sum, or dgc's payload. Returns the bytes sent, without the frame. */
+static size_t begin_step(row *r, data *d, int encodes)
 {
     gcomp_request q;
     size_t sent = 0, bytes;
@@ -125,6 +125,12 @@ static size_t whole_step(row *r, data *d, int encodes)
         frame = 0;
         must(gcomp_step_done(r->gc, q.id, 0), "done");
     }
+    return sent;
+}
+
+static size_t whole_step(row *r, data *d, int encodes)
+{
+    const size_t sent = begin_step(r, d, encodes);
     must(encodes ? gcomp_step_abort(r->gc) : gcomp_step_commit(r->gc), "commit");
     return sent;
 }
@@ -162,12 +168,12 @@ static double timed(row *r, data *d)
     if (!strcmp(k, "insert") || !strcmp(k, "query")) {
         /* If the tensor is too small for a gain, it is not compressed, and has no tables. */
         if (r->gc->tensors->method != &gcomp__row_sketch) return 1;
-        must(gcomp_step_begin(r->gc, NULL), "begin");
-        must(gcomp_step_ready(r->gc, 0, d->y), "ready");
-        must(gcomp_step_abort(r->gc), "abort");
+        (void)begin_step(r, d, 1);
         from = now();
         sketch(r, !strcmp(k, "query"));
-        return now() - from;
+        from = now() - from;
+        must(gcomp_step_abort(r->gc), "abort");
+        return from;
     }
     from = now();
     if (!strcmp(r->method, "axpy")) axpy(d);
@@ -195,6 +201,7 @@ static void open_row(row *r, const data *d)
 {
     gcomp_desc desc = {0};
     gcomp_tensor t = {0};
+    desc.aggregate = GCOMP_AGGREGATE_GATHER; /* one worker, who encodes all the same */
     desc.isa = r->isa;
     desc.no_checksum = 1;
     desc.parallel = threads;
@@ -274,23 +281,60 @@ static void judge(row *r, data *d)
     r->error = sqrt(error / d->squares);
 }
 
-static void print_row(const row *r, size_t n, double seconds, FILE *csv)
+static void report_row(row *r, size_t n, double seconds, report *to)
 {
-    double speed = 4e-9 * (double)n / seconds;
     const char *quote = strchr(r->method, ',') ? "\"" : "";
-    printf("%-24s %-13s %-7s %9zu %9.2f %7.3f %9.1f %9.2g\n", r->method, r->kernel,
-           gcomp_isa_name(r->isa), n, speed, r->ratio, r->compression, r->error);
-    if (csv)
-        fprintf(csv, "%s%s%s,%s,%s,%zu,%zu,%.3f,%.4f,%.3f,%.6g\n", quote, r->method, quote,
-                r->kernel, gcomp_isa_name(r->isa), thread_count, n, speed, r->ratio, r->compression,
-                r->error);
-    fflush(stdout);
+    r->speed = 4e-9 * (double)n / seconds;
+    to->done++;
+    if (to->csv)
+        fprintf(to->csv, "%s%s%s,%s,%s,%zu,%zu,%.3f,%.4f,%.3f,%.6g\n", quote, r->method, quote,
+                r->kernel, gcomp_isa_name(r->isa), thread_count, n, r->speed, r->ratio,
+                r->compression, r->error);
+    if (to->each) {
+        printf("%-24s %-13s %-7s %9zu %9.2f %7.3f %9.1f %9.2g\n", r->method, r->kernel,
+               gcomp_isa_name(r->isa), n, r->speed, r->ratio, r->compression, r->error);
+        fflush(stdout);
+    } else {
+        char what[32], more[80];
+        snprintf(what, sizeof what, "%zu, %s", n, gcomp_isa_name(r->isa));
+        snprintf(more, sizeof more, " rows, %.0f s: %.24s", now() - to->began, r->method);
+        args_bar(what, to->done, to->all, more, 0);
+    }
 }
 
-/* Measures all rows of one size, and prints each. */
-static void bench(data *d, gcomp_isa isa, const char *filter, FILE *csv)
+/* The speed of a kernel of a method beside axpy, as text; empty where the method has none. */
+static const char *beside_axpy(const row *rows, size_t count, const char *method,
+                               const char *kernel, char text[16])
 {
-    static row rows[MAX_ROWS];
+    text[0] = 0;
+    for (size_t i = 0; i < count; i++)
+        if (rows[i].method == method && !strcmp(rows[i].kernel, kernel))
+            snprintf(text, 16, "%.2f", rows[i].ratio);
+    return text;
+}
+
+/* A screen: the methods with their defaults. */
+static void print_screen(const row *rows, size_t count, size_t n)
+{
+    char a[16], b[16], c[16];
+    args_clear();
+    printf("%zu elements, %s; beside axpy, which takes %.1f GB/s: 1.00 is as fast as a[i] += b[i]\n", n,
+           gcomp_isa_name(rows[0].isa), rows[0].speed);
+    printf("%-12s %11s %9s %9s %12s %10s\n", "", "times fewer", "relative", "", "encode and", "decode");
+    printf("%-12s %11s %9s %9s %12s %10s\n", "method", "bytes", "error", "encode", "commit of 2", "and add");
+    for (size_t i = 0; i < count; i++) {
+        const row *r = &rows[i];
+        if (!r->codec.method || strpbrk(r->method, ":+") || r->method == rows[i - 1].method) continue;
+        printf("%-12s %11.1f %9.2g %9s %12s %10s\n", r->method, r->compression, r->error,
+               beside_axpy(rows, count, r->method, "encode", a),
+               beside_axpy(rows, count, r->method, "round_trip", b),
+               beside_axpy(rows, count, r->method, "decode_add", c));
+    }
+}
+
+/* Measures all rows of one size, which stay there until the next call. Returns how many there are. */
+static size_t bench(data *d, row *rows, gcomp_isa isa, const char *filter, report *to)
+{
     const size_t count = make_rows(rows, isa, filter);
     const size_t calls = d->n >= (1u << 20) ? 1 : (1u << 19) / d->n;
     const size_t rounds = d->n < (1u << 24) ? filter ? 15 : 9 : filter ? 7 : 3;
@@ -306,7 +350,7 @@ static void bench(data *d, gcomp_isa isa, const char *filter, FILE *csv)
             }
             if (i == 0) axpy_seconds = median(r->seconds, rounds);
             r->ratio = i == 0 ? 1 : axpy_seconds / median(r->seconds, rounds);
-            print_row(r, d->n, median(r->seconds, rounds), csv);
+            report_row(r, d->n, median(r->seconds, rounds), to);
             continue;
         }
         double ratios[MAX_ROUNDS], seconds[MAX_ROUNDS];
@@ -331,9 +375,10 @@ static void bench(data *d, gcomp_isa isa, const char *filter, FILE *csv)
             spent += a + s;
         }
         r->ratio = median(ratios, done);
-        print_row(r, d->n, median(seconds, done), csv);
+        report_row(r, d->n, median(seconds, done), to);
         if (i + 1 == count || rows[i + 1].method != r->method) gcomp_close(r->gc);
     }
+    return count;
 }
 
 #endif

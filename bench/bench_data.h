@@ -1,10 +1,9 @@
-/* bench_data.h - the vectors of build/bench and their contents, its memory and its threads. Include
-   it after gcomp.h's implementation. */
+/* bench_data.h - the vectors of build/bench and their contents, its memory and its threads. */
 
 #ifndef BENCH_DATA_H
 #define BENCH_DATA_H
 
-#include "bench.h"
+#include "measure.h"
 
 #include <pthread.h>
 
@@ -24,7 +23,7 @@ static size_t thread_count = 1;
 
 static double sink; /* results go there, so that no compiler leaves them out */
 
-static void must(gcomp_result r, const char *what)
+static inline void must(gcomp_result r, const char *what)
 {
     if (r == GCOMP_OK) return;
     fprintf(stderr, "%s: %s\n", what, gcomp_result_string(r));
@@ -32,13 +31,13 @@ static void must(gcomp_result r, const char *what)
 }
 
 /* The allocator of the objects that are measured: large blocks are placed as the vectors are. */
-static void *allocate(void *user, size_t bytes, size_t align)
+static inline void *allocate(void *user, size_t bytes, size_t align)
 {
     (void)user;
     return bytes >> 20 ? memory(bytes) : aligned_alloc(align, (bytes + align - 1) / align * align);
 }
 
-static void give_back(void *user, void *p, size_t bytes)
+static inline void give_back(void *user, void *p, size_t bytes)
 {
     (void)user;
     if (bytes >> 20 == 0) {
@@ -64,7 +63,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-static void run_parallel(void *user, size_t count, void (*task)(void *arg, size_t index), void *arg)
+static inline void run_parallel(void *user, size_t count, void (*task)(void *arg, size_t index), void *arg)
 {
     pthread_t id[16];
     share shares[16];
@@ -81,8 +80,16 @@ static void run_parallel(void *user, size_t count, void (*task)(void *arg, size_
     for (t = 0; t + 1 < thread_count; t++) pthread_join(id[t], NULL);
 }
 
+/* Columns of a matrix of n elements, about half as many as rows. */
+static inline size_t matrix_cols(size_t n)
+{
+    size_t cols = 16;
+    while (cols * cols * 4 <= n) cols *= 2;
+    return cols;
+}
+
 /* Makes the vectors, the same in every run. */
-static void fill(data *d, size_t n)
+static inline void fill(data *d, size_t n)
 {
     uint64_t s = BENCH_SEED;
     d->n = n;

@@ -5,7 +5,7 @@
 #define BENCH_WORLDS_H
 
 #include "bench_data.h"
-#include "examples/gcomp_threads.h"
+#include "../examples/gcomp_threads.h"
 
 enum { WORLDS = 5, LARGEST_WORLD = 64, WORLD_STEPS = 9 };
 
@@ -19,13 +19,6 @@ typedef struct seat {
     int steps;
     double inside, seconds; /* of the shortest step: the others tell of the machine's other work */
 } seat;
-
-static double thread_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int seat_frames(void *user, const void *mine, void *all, size_t bytes)
 {

@@ -10,11 +10,7 @@
              OPENBLAS_CORETYPE and BLIS_ARCH_TYPE override the choice
    Run       build/gemm [--isa NAME] [--rank R] [--rows ROWS] */
 
-#define _GNU_SOURCE
-#define GCOMP_IMPLEMENTATION
-#include "gcomp.h"
-
-#include "bench.h"
+#include "measure.h"
 
 #include <dlfcn.h>
 
@@ -236,11 +232,15 @@ int main(int argc, char **argv)
     gcomp_isa isa = GCOMP_ISA_AUTO;
     const gcomp__set *set;
     data d = {0};
-    for (int i = 1; i + 1 < argc; i += 2) {
-        if (!strcmp(argv[i], "--isa")) isa = isa_of(argv[i + 1]);
-        else if (!strcmp(argv[i], "--rank")) only_rank = strtoull(argv[i + 1], NULL, 0);
-        else if (!strcmp(argv[i], "--rows")) only_rows = strtoull(argv[i + 1], NULL, 0);
-        else return fprintf(stderr, "usage: gemm [--isa NAME] [--rank R] [--rows ROWS]\n"), 2;
+    args_help(argc, argv, "usage: gemm [--isa NAME] [--rank 1|2|4|8|16|32] [--rows ROWS]; takes some 2 minutes\n");
+    for (int i = 1; i < argc; i += 2) {
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        int good = *value != 0;
+        if (!strcmp(argv[i], "--isa") && good) isa = isa_of(value);
+        else if (!strcmp(argv[i], "--rank")) good = (only_rank = args_number(value, MAX_R)) != 0;
+        else if (!strcmp(argv[i], "--rows")) good = (only_rows = args_number(value, 1 << 20)) != 0;
+        else if (strcmp(argv[i], "--isa")) return args_wrong(argv[0], argv[i], NULL);
+        if (!good) return args_wrong(argv[0], argv[i], value);
     }
     pin();
     set = gcomp__set_of(isa);

@@ -1,9 +1,17 @@
 # Four hosts on this machine, for bench/net.sh and bench/torch_net.sh, which read this file: network namespaces, each with a link of
 # its own to one bridge, limited in both directions. Host i is "$(host i)", with the address $net.$((i + 1)). Needs root, ip and tc.
 
+say_usage() { sed -n 's/^#   //p' "$0" | sed '1s/^/usage: /'; } # the lines that begin with three blanks, at the top of the script
+wrong() { # argument [value]: ends the script
+    if [ $# = 1 ]; then echo "$0: there is no argument '$1'; see $0 --help" >&2
+    elif [ -z "$2" ]; then echo "$0: '$1' needs a value" >&2
+    else echo "$0: '$1' cannot be '$2'; see $0 --help" >&2; fi
+    exit 2
+}
+
 id=$(($$ % 10000))
 net=10.77.$(($$ % 250))
-allowed=$(sysctl -n net.ipv4.tcp_allowed_congestion_control)
+allowed=$(sysctl -n net.ipv4.tcp_allowed_congestion_control 2>/dev/null || :)
 host() { echo "gch$id-$1"; }
 
 make_hosts() {

@@ -27,9 +27,10 @@
 #
 # For each rate and method, a line as soon as it is there: milliseconds a step; bytes that a worker must send in a step by what
 # the statistics of gcomp report, and those that the interface of host 0 has sent; seconds until the loss was 0.40 (mean over the
-# workers and the last 10 steps), by the clock, and as processor time of a worker plus bytes / link. DIR/net.csv, DIR/net.svg. Fails where the interface has sent less than that or over 5 % more,
-# headers of Ethernet, IP and TCP aside (4.6 % where frames are full). The first method, none, is the uncompressed baseline: a
-# ring all-reduce.
+# workers and the last 10 steps), by the clock, and as processor time of a worker plus bytes / link; the loss at the end, after as many
+# steps of each method, since steps to a loss tell little where the loss falls slowly. DIR/net.csv, DIR/net.svg. Fails where the
+# interface has sent less than that or over 5 % more, headers of Ethernet, IP and TCP aside (4.6 % where frames are full). The first
+# method, none, is the uncompressed baseline: a ring all-reduce.
 # Model: 784-1152-1152-10, 2,244,106 parameters, batch 64 a worker, plain learning rate 0.05, momentum 0.9, Fashion-MNIST.
 # Needs root, for namespaces. Removes all it has made.
 set -eu
@@ -46,10 +47,16 @@ pattern=
 python=
 longest=600
 quietest=60
+. bench/hosts.sh
 while [ $# -gt 0 ]; do
     case $1 in
+    --help | -h) say_usage; exit ;;
     --advise) advise=1; shift; continue ;;
     --pattern) pattern=1 transport=sockets; [ "$rates" != "100mbit 1gbit none" ] || rates="10mbit 100mbit"; shift; continue ;;
+    --rates | --methods | --steps | --transport | --program | --out | --pairs | --limit | --quiet | --overlap) [ -n "${2:-}" ] || wrong "$1" "" ;;
+    *) wrong "$1" ;;
+    esac
+    case $1 in
     --rates) rates=$2 ;;
     --methods) methods=$2 ;;
     --steps) steps=$2 ;;
@@ -60,7 +67,6 @@ while [ $# -gt 0 ]; do
     --limit) longest=$2 ;;
     --quiet) quietest=$2 ;;
     --overlap) overlap=$2 transport=overlap ;;
-    *) sed -n 's/^#   //p' "$0"; exit 1 ;;
     esac
     shift 2
 done
@@ -70,7 +76,7 @@ need ip iproute2
 need tc iproute2
 need make make
 [ -n "$advise" ] && transport=sockets
-[ $model = train ] || [ $model = transformer ] || { echo "--program train or transformer"; exit 1; }
+[ $model = train ] || [ $model = transformer ] || wrong --program "$model"
 [ $model = train ] || [ "${transport:-sockets}" = sockets ] || { echo "--program transformer runs over sockets"; exit 1; }
 if [ $model = transformer ]; then
     transport=sockets steps=${steps:-400}
@@ -93,7 +99,7 @@ torch)
     [ -n "$python" ] || { echo "missing PyTorch: apt-get install python3-torch"; exit 1; }
     methods=${methods:-powersgd:rank=4}
     ;;
-*) echo "--transport mpi, sockets or torch"; exit 1 ;;
+*) wrong --transport "$transport" ;;
 esac
 rows=$methods # of --pattern
 methods=${methods:-powersgd:rank=4 topk:density=0.01 topk:density=0.01+int:bits=4 qsgd:levels=1,code=auto eden int:bits=2 int:bits=4 sign}
@@ -102,7 +108,6 @@ mkdir -p "$dir"
 
 work=$(mktemp -d)
 child=
-. bench/hosts.sh
 stop() { # what is under way
     kill "$child" 2>/dev/null || :
     stop_hosts
@@ -288,15 +293,15 @@ if [ "$pairs" -gt 0 ]; then
     done
     exit $status
 fi
-echo "rate,method,step_ms,compute_ms,codec_ms,must_send,interface,overhead,steps_to_loss,seconds_to_loss,calculated,bytes" >"$dir/net.csv"
+echo "rate,method,step_ms,compute_ms,codec_ms,must_send,interface,overhead,steps_to_loss,seconds_to_loss,calculated,bytes,loss_at_the_end" >"$dir/net.csv"
 rm -f "$dir/net-hung.txt"
 alone=
 [ $model = transformer ] || alone=--alone
 for rate in $rates; do
     limit "$rate"
     echo "--- $rate, $transport"
-    printf '%-30s %8s %8s %8s %10s %10s %8s %6s %6s %9s %7s %9s %7s\n' method ms/step compute codec 'must send' interface over '' \
-        steps 's to loss' faster 'by bytes' faster
+    printf '%-30s %8s %8s %8s %10s %10s %8s %6s %6s %9s %7s %9s %7s %8s\n' method ms/step compute codec 'must send' interface over '' \
+        steps 's to loss' faster 'by bytes' faster 'at end'
     none=
     target=
     [ $model = transformer ] || target=0.40
@@ -324,14 +329,15 @@ for rate in $rates; do
                     $0 = substr($0, RLENGTH + 1); if (last || $0 == "") break } }
             FNR == 1 { file++; next }
             { fields() }
-            file == 1 { s = v[2] + 0; loss[s] = v[3]; sum += v[3]; if (s > 10) sum -= loss[s - 10]
+            file == 1 { s = v[2] + 0; loss[s] = v[3]; bytes[s] = v[4]; sum += v[3]; if (s > 10) sum -= loss[s - 10]
                 if (s >= 10 && sum / 10 <= target && !at) { when = v[5]; at = s } }
             file == 2 { m = v[1]; must = v[4]; sent = v[7] + 0; same = v[3] / v[4]
                 wrong = same < 0.995 || same > 1.005 || sent < must || sent > 1.096 * must
+                share = at ? bytes[at] / at / (bytes[s] / s) : 1 # what a step brings until then, beside all steps
                 link = rate == "none" ? 0 : 1 / (rate * (rate ~ /gbit/ ? 1e6 : 1e3)) # milliseconds a bit
-                printf "%s,\"%s\",%.2f,%.2f,%.2f,%.0f,%.0f,%.3f,%s,%s,%s,%s\n", rate, m, v[11], v[9], v[10], must, v[7],
+                printf "%s,\"%s\",%.2f,%.2f,%.2f,%.0f,%.0f,%.3f,%s,%s,%s,%s,%.4f\n", rate, m, v[11], v[9], v[10], must, v[7],
                     v[7] / must - 1, (at ? at : "-"), (at ? when : "-"),
-                    (at ? at * (v[9] + v[10] + v[5] * 8 * link) / 1000 : "-"), wrong ? "WRONG" : "ok" }' \
+                    (at ? at * (v[9] + v[10] + v[5] * share * 8 * link) / 1000 : "-"), wrong ? "WRONG" : "ok", sum / 10 }' \
             "$dir/net-$rate/one/demo.csv" "$dir/net-$rate/one/runs.csv" >"$work/line"
         cat "$work/line" >>"$dir/net.csv"
         [ "$method" != none ] || none=$(cut -d , -f 10 "$work/line") none_by_bytes=$(cut -d , -f 11 "$work/line")
@@ -339,8 +345,8 @@ for rate in $rates; do
               return part != "-" && all + 0 ? sprintf("%.2f", all / part) : "-" }
             function seconds(s) { return s == "-" ? s : sprintf("%.1f", s) }
             { split(substr($3, 2), f, ",")
-              printf "%-30s %8s %8s %8s %10s %10s %7.1f%% %6s %6s %9s %7s %9s %7s\n", $2, f[1], f[2], f[3], f[4], f[5], 100 * f[6],
-                  f[10], f[7], seconds(f[8]), times(none, f[8]), seconds(f[9]), times(by_bytes, f[9]) }' \
+              printf "%-30s %8s %8s %8s %10s %10s %7.1f%% %6s %6s %9s %7s %9s %7s %8s\n", $2, f[1], f[2], f[3], f[4], f[5], 100 * f[6],
+                  f[10], f[7], seconds(f[8]), times(none, f[8]), seconds(f[9]), times(by_bytes, f[9]), f[11] }' \
             "$work/line"
         ! grep -q WRONG "$work/line" || status=1
     done

@@ -31,6 +31,7 @@ gcomp *open_tensors(const char *codec, int count, size_t rows, size_t cols)
 {
     gcomp_desc desc = {0};
     gcomp *gc;
+    desc.aggregate = GCOMP_AGGREGATE_GATHER; /* one worker, who encodes all the same */
     desc.codec = codec;
     if (gcomp_open(&gc, &desc)) return NULL;
     for (int t = 0; t < count; t++) {

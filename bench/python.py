@@ -9,11 +9,18 @@ differences of neighbours.
 """
 import array
 import ctypes
+import argparse
 import os
 import subprocess
 import sys
 import time
 from statistics import median
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("codec", nargs="?", type=str, default="int:bits=4", help="int:bits=4 if it is not given")
+    parser.add_argument("pairs", nargs="?", type=int, default=101, help="101 if it is not given")
+    options = parser.parse_args()
 
 root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(root, "examples", "python"))
@@ -62,8 +69,7 @@ def arrays(kind):
 
 
 def main():
-    text = sys.argv[1] if len(sys.argv) > 1 else "int:bits=4"
-    count = int(sys.argv[2]) if len(sys.argv) > 2 else 101
+    text, count = options.codec, options.pairs
     lib, codec = library(), gcomp.Codec(text)
     raw = ctypes.addressof(codec._codec)
     out, scratch = bytearray(codec.bound(N)), bytearray(gcomp._lib.gcomp_scratch(ctypes.byref(codec._codec), N) or 1)
@@ -80,7 +86,7 @@ def main():
         print(f"{kind:6} encode 2^24    {c:8.3f} {p:8.3f} {more:8.3f} = {100 * more / c:.1f} %")
         theirs = lib.open_tensors(text.encode(), TENSORS, ROWS, COLS)
         addresses = (ctypes.c_void_p * TENSORS)(*(place + 4 * t * ROWS * COLS for t in range(TENSORS)))
-        with gcomp.open(codec) as gc:
+        with gcomp.open(codec, aggregate="gather") as gc:  # one worker, who encodes all the same
             for t in range(TENSORS):
                 gc.add_tensor(f"t{t}", ROWS, COLS)
             c, p, more = pairs(lambda: lib.time_exchange(theirs, addresses), lambda: gc.exchange(grads), 3 * count)

@@ -14,6 +14,7 @@
 
 #include "gcomp.h" /* implemented in build/gcomp.o */
 
+#include "../examples/gcomp_args.h"
 #include "../examples/gcomp_threads.h"
 
 #include <stdio.h>
@@ -27,7 +28,8 @@ static const struct {
               {256, 1152, 1}, {256, 2304, 3}, {256, 128, 1}, {512, 2304, 1}, {512, 4608, 3},
               {512, 256, 1},  {1000, 512, 1}, {1000, 0, 1},  {64, 0, 10},    {128, 0, 10},
               {256, 0, 10},   {512, 0, 10}};
-enum { WORKERS = 4, SHAPES = sizeof shapes / sizeof *shapes, NOISE = 1 << 16, MOST_STEPS = 1000 };
+enum { WORKERS = 4, SHAPES = sizeof shapes / sizeof *shapes, NOISE = 1 << 16 };
+#define MOST_STEPS 1000
 
 static const char *codec = "powersgd:rank=2";
 static int steps = 30;
@@ -120,13 +122,16 @@ int main(int argc, char **argv)
     pthread_t threads[WORKERS];
     gcomp_threads *group;
     int failed = 0, started = 0;
-    for (int i = 1; i + 1 < argc; i += 2) {
-        if (!strcmp(argv[i], "--codec")) codec = argv[i + 1];
-        else if (!strcmp(argv[i], "--steps")) steps = atoi(argv[i + 1]);
-        else argc = 0;
+    args_help(argc, argv, "usage: resnet [--codec CODEC] [--steps 1.." ARGS_TEXT(MOST_STEPS) "]; takes some 5 s\n");
+    for (int i = 1; i < argc; i += 2) {
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        gcomp_codec parsed;
+        int good;
+        if (!strcmp(argv[i], "--codec")) good = *(codec = value) && !gcomp_codec_parse(&parsed, value, NULL, 0);
+        else if (!strcmp(argv[i], "--steps")) good = (steps = (int)args_number(value, MOST_STEPS)) != 0;
+        else return args_wrong(argv[0], argv[i], NULL);
+        if (!good) return args_wrong(argv[0], argv[i], value);
     }
-    if (argc % 2 == 0 || steps < 1 || steps > MOST_STEPS)
-        return fprintf(stderr, "build/resnet [--codec CODEC] [--steps 1 to %d]\n", MOST_STEPS), 1;
     for (uint32_t i = 0, x = 1; i < NOISE; i++) { /* four uniform numbers: nearly normal */
         float sum = 0;
         for (int k = 0; k < 4; k++, x = x * 1664525u + 1013904223u)

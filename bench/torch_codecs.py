@@ -6,11 +6,18 @@ also packs places and finds numbers that are not finite. GB/s of gradient (4 byt
 
     make bench-torch        or: bench/torch_codecs.py [ELEMENTS [TURNS]]
 """
+import argparse
 import os
 import subprocess
 import sys
 import time
 from statistics import median
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("elements", nargs="?", type=int, default=1 << 24, help="2^24 if it is not given")
+    parser.add_argument("turns", nargs="?", type=int, default=3, help="3 if it is not given")
+    options = parser.parse_args()
 
 try:
     import torch
@@ -64,8 +71,7 @@ def torch_rate(encode, g, e):
 
 
 def main():
-    n = int(sys.argv[1]) if len(sys.argv) > 1 else 1 << 24
-    turns = int(sys.argv[2]) if len(sys.argv) > 2 else 3
+    n, turns = options.elements, options.turns
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
     g, e = torch.randn(n), torch.randn(n)

@@ -8,7 +8,8 @@ starts the collectives of the buckets in other orders on other workers, and Gloo
 the buckets are those that DistributedDataParallel makes without being told. Gradients lie in the bucket (gradient_as_bucket_view), so
 that DistributedDataParallel copies them for no method. Rank 0 prints a line for each method:
 
-    method, ms a step (median), processor ms a step, bytes that its interface sends a step, steps until the loss was 0.40 or -
+    method, ms a step (median), processor ms a step, bytes that its interface sends a step, steps until the loss was 0.40 or -, the loss
+    after all steps (mean of the last 10)
 """
 import argparse
 import os
@@ -87,12 +88,12 @@ class Training:
         if counted:
             self.sent.append((interface("eth0") - sent) / steps)
 
-    def steps_to_goal(self):
-        """Steps until the loss, the mean over the workers and the last 10 steps, was GOAL. All workers call it."""
+    def losses_of_all(self):
+        """Steps until the loss, the mean over the workers and the last 10 steps, was GOAL; that loss at the end. All workers call it."""
         means = torch.tensor(self.losses, dtype=torch.float64)
         dist.all_reduce(means)
         means = (means / self.world).tolist()
-        return next((i for i in range(10, len(means) + 1) if sum(means[i - 10:i]) <= 10 * GOAL), None)
+        return next((i for i in range(10, len(means) + 1) if sum(means[i - 10:i]) <= 10 * GOAL), None), sum(means[-10:]) / 10
 
 
 def main():
@@ -111,10 +112,10 @@ def main():
         for training in trainings:
             training.turn(o.steps if turn >= 0 else 4, data, turn >= 0)
     for t in trainings:
-        goal = t.steps_to_goal()
+        goal, loss = t.losses_of_all()
         if o.rank == 0:
-            print("%s,%.2f,%.2f,%.0f,%s" % (t.method, 1e3 * median(t.seconds), 1e3 * median(t.processor), median(t.sent), goal or "-"),
-                  flush=True)
+            print("%s,%.2f,%.2f,%.0f,%s,%.4f" % (t.method, 1e3 * median(t.seconds), 1e3 * median(t.processor), median(t.sent), goal or "-",
+                                                loss), flush=True)
     dist.barrier()
     os._exit(0)  # the groups of some trainings have threads that would wait
 

@@ -8,6 +8,7 @@ turns that alternate, so that a change of the machine meets both.
 
     make bench-torch        or: bench/torch_hook.py [STEPS a turn [TURNS]]
 """
+import argparse
 import os
 import re
 import socket
@@ -15,6 +16,12 @@ import subprocess
 import sys
 import time
 from statistics import median
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("steps", nargs="?", type=int, default=10, help="of a turn; 10 if it is not given")
+    parser.add_argument("turns", nargs="?", type=int, default=3, help="3 if it is not given")
+    options = parser.parse_args()
 
 try:
     import torch
@@ -95,8 +102,7 @@ def gcomp_turn(steps):
 
 
 def main():
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 10
-    turns = int(sys.argv[2]) if len(sys.argv) > 2 else 3
+    steps, turns = options.steps, options.turns
     theirs, ours = [], []
     for _ in range(turns):
         milliseconds, theirs_fewer = torch_turn(steps)

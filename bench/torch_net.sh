@@ -13,7 +13,8 @@
 # of "advise" do, and it trains at each rate.
 #
 # For each rate and method: milliseconds a step, the median; what is left of them without the computation; processor milliseconds a
-# step of one worker; bytes that the interface of host 0 sends in a step; seconds to the loss 0.40, which are steps times milliseconds.
+# step of one worker; bytes that the interface of host 0 sends in a step; seconds to the loss 0.40, which are steps times milliseconds;
+# the loss after --train steps.
 # At last the bar: what gcomp's powersgd adds to the computation, over Gloo or over sockets, is at most half of what PyTorch's hook of the
 # same rank adds.
 # DIR/torch_net.csv, DIR/torch_net.svg. Needs root, for namespaces. Removes all it has made.
@@ -25,7 +26,13 @@ turns=5
 steps=8
 train=150
 dir=build
-while [ $# -gt 1 ]; do
+. bench/hosts.sh
+while [ $# -gt 0 ]; do
+    case $1 in
+    --help | -h) say_usage; exit ;;
+    --rates | --methods | --turns | --steps | --train | --out) [ -n "${2:-}" ] || wrong "$1" "" ;;
+    *) wrong "$1" ;;
+    esac
     case $1 in
     --rates) rates=$2 ;;
     --methods) methods=$2 ;;
@@ -33,7 +40,6 @@ while [ $# -gt 1 ]; do
     --steps) steps=$2 ;;
     --train) train=$2 ;;
     --out) dir=$2 ;;
-    *) sed -n 's/^#   //p' "$0"; exit 1 ;;
     esac
     shift 2
 done
@@ -49,7 +55,6 @@ make -s build/libgcomp.so
 mkdir -p "$dir"
 
 work=$(mktemp -d)
-. bench/hosts.sh
 clean() {
     trap - EXIT
     stop_hosts
@@ -79,21 +84,21 @@ echo "training, $train steps a method" >&2
 fixed=$(echo " $methods " | sed 's/ advise / /')
 : >"$work/trained"
 [ -z "${fixed# }" ] || workers 1 "$train" "$fixed" >"$work/trained"
-echo "rate,method,ms,over_alone,processor_ms,bytes,steps_to_loss,seconds_to_loss" >"$dir/torch_net.csv"
+echo "rate,method,ms,over_alone,processor_ms,bytes,steps_to_loss,seconds_to_loss,loss" >"$dir/torch_net.csv"
 for rate in $rates; do
     limit "$rate"
     workers "$turns" "$steps" "alone $methods" >"$work/timed"
     : >"$work/advised"
     case " $methods " in *" advise "*) workers 1 "$train" advise >"$work/advised" ;; esac
-    awk -F , -v OFS=, -v rate="$rate" 'FILENAME != timed { at[$1] = $5; next }
+    awk -F , -v OFS=, -v rate="$rate" 'FILENAME != timed { at[$1] = $5; loss[$1] = $6; next }
         $1 == "alone" { alone = $2 }
         { steps = $1 in at ? at[$1] : "-"
-          print rate, $1, $2, $2 - alone, $3, ($1 == "alone" ? 0 : $4), steps, (steps == "-" ? "-" : sprintf("%.1f", steps * $2 / 1000)) }' \
+          print rate, $1, $2, $2 - alone, $3, ($1 == "alone" ? 0 : $4), steps, (steps == "-" ? "-" : sprintf("%.1f", steps * $2 / 1000)), ($1 in at ? loss[$1] : "-") }' \
         timed="$work/timed" "$work/trained" "$work/advised" "$work/timed" >"$work/lines"
     cat "$work/lines" >>"$dir/torch_net.csv"
     echo "--- $rate"
-    awk -F , 'BEGIN { printf "%-24s %9s %12s %12s %10s %8s %10s\n", "method", "ms/step", "over alone", "processor", "bytes", "steps", "s to 0.40" }
-        { printf "%-24s %9.1f %12.1f %12.1f %10s %8s %10s\n", $2, $3, $4, $5, $6, $7, $8 }' "$work/lines"
+    awk -F , 'BEGIN { printf "%-24s %9s %12s %12s %10s %8s %10s %8s\n", "method", "ms/step", "over alone", "processor", "bytes", "steps", "s to 0.40", "loss" }
+        { printf "%-24s %9.1f %12.1f %12.1f %10s %8s %10s %8s\n", $2, $3, $4, $5, $6, $7, $8, $9 }' "$work/lines"
 done
 
 if command -v gnuplot >/dev/null; then

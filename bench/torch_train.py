@@ -126,7 +126,7 @@ def main():
             print("method,steps,reported,sent,received,calls,sent_by_interface,received_by_interface,compute_ms,"
                   "codec_ms,step_ms", file=file)
             bytes_of_step = 2 * (o.world - 1) / o.world * sums[-1] / o.steps # of a ring all-reduce
-            print(f"{o.method},{o.steps},{bytes_of_step:.0f},{bytes_of_step:.0f},0,0,{sent:.0f},0,"
+            print(f"{o.method},{o.steps},{bytes_of_step:.0f},{bytes_of_step:.0f},{bytes_of_step:.0f},0,{sent:.0f},0,"
                   f"{1e3 * computed / o.steps:.3f},{1e3 * hooked / max(o.steps - EXACT_STEPS, 1):.3f},{1e3 * seconds[-1] / o.steps:.3f}", file=file)
     dist.barrier()
     dist.destroy_process_group()

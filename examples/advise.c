@@ -2,13 +2,9 @@
 
    Shows     gcomp_advise, gcomp_advise_link_of, gcomp_advise_link_measure (gcomp_advise.h)
    Build     make build/advise
-   Run       build/advise [OPTION...] [CODEC...]     CODEC: candidates of your own
+   Run       build/advise [OPTION...] [CODEC...]     --help lists the options
              build/advise --rank R --root HOST:PORT [OPTION...] [CODEC...]
              the same on each of W machines
-             OPTION: --workers W
-                     --each        one candidate after the other
-                     --gather      all payloads are gathered (GCOMP_AGGREGATE_GATHER)
-                     --links L     only the first L links
 
    The workers are two threads of this process. They measure the candidates at the same time, as
    they would work. Then the adviser is asked about four links, and about the memory that the
@@ -29,6 +25,7 @@
 #include "gcomp.h" /* implemented in build/gcomp.o */
 
 #include "gcomp_advise.h"
+#include "gcomp_args.h"
 #include "gcomp_recover.h"
 #include "gcomp_sockets.h"
 #include "gcomp_threads.h"
@@ -54,7 +51,8 @@ static const struct {
              {"100 Gbit/s", 1e11, 5e-6},
              {"in memory", 0, 0}};
 enum { SHAPES = sizeof shapes / sizeof *shapes, LINKS = sizeof links / sizeof *links };
-enum { STEPS = 5, MOST = 64, MOST_WORKERS = 64, NOISE = 1 << 16 };
+#define MOST_WORKERS 64
+enum { STEPS = 5, MOST = 64, NOISE = 1 << 16 };
 
 static const char *codecs[GCOMP_ADVISE_CANDIDATES] = {
     "none", "fp16", "int:bits=4", "sign", "topk:density=0.01", "powersgd:rank=4"};
@@ -63,6 +61,7 @@ static gcomp_tensor tensors[MOST];
 static float noise[NOISE];
 static int workers = 2, one_by_one, link_count = LINKS;
 static gcomp_aggregate aggregate = GCOMP_AGGREGATE_AUTO;
+static gcomp_optimizer optimizer = GCOMP_OPTIMIZER_UNKNOWN;
 
 typedef struct worker {
     gcomp_threads *group; /* NULL: sockets */
@@ -126,6 +125,7 @@ static gcomp_desc desc_of(worker *w)
     if (w->comm.alltoallv) desc.comm.alltoallv = slow_alltoallv;
     /* no other callbacks: they would have to be slow too */
     desc.aggregate = aggregate;
+    desc.optimizer = optimizer;
     desc.comm.allreduce_dtypes = w->comm.allreduce_dtypes;
     desc.clock = seconds;
     return desc;
@@ -346,31 +346,74 @@ static int run_alone(int rank, char *root)
     return alone.failed;
 }
 
-static int usage(void)
+static const char usage[] =
+    "usage: advise [OPTION]... [CODEC]...\n"
+    "    --optimizer sgd|adam   the optimizer behind the mean; adam: Adam, AdamW and their like\n"
+    "    --workers 2.." ARGS_TEXT(MOST_WORKERS) "\n"
+    "    --rank R --root HOST:PORT   this process is one of the workers, rank 0 listens there\n"
+    "    --each                 one candidate after the other\n"
+    "    --gather               all payloads are gathered\n"
+    "    --links 1..5           the first links only\n"
+    "    CODEC                  candidates of yours; takes some 20 s without them\n";
+
+/* Reads the command line. Returns 0, or the exit status after saying what is wrong. */
+static int read_arguments(int argc, char **argv, int *rank, char **root)
 {
-    fprintf(stderr, "build/advise [--workers W] [--rank R --root HOST:PORT] [--each] [--gather] "
-                    "[--links L] [CODEC...]\n");
-    return 1;
+    size_t own = 1;
+    args_help(argc, argv, usage);
+    for (int i = 1; i < argc; i++) {
+        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
+        gcomp_codec parsed;
+        int good;
+        if (!strcmp(name, "--each")) one_by_one = 1;
+        else if (!strcmp(name, "--gather")) aggregate = GCOMP_AGGREGATE_GATHER;
+        else if (strncmp(name, "-", 1)) {
+            if (gcomp_codec_parse(&parsed, name, NULL, 0)) return args_wrong(argv[0], "CODEC", name);
+            if (own == GCOMP_ADVISE_CANDIDATES) return args_clash(argv[0], "there are too many candidates");
+            codecs[own++] = name;
+        } else {
+            if (!strcmp(name, "--links")) good = (link_count = (int)args_number(value, LINKS)) != 0;
+            else if (!strcmp(name, "--workers")) good = (workers = (int)args_number(value, MOST_WORKERS)) > 1;
+            else if (!strcmp(name, "--root")) good = *(*root = argv[i + 1 < argc ? i + 1 : i]) != '-';
+            else if (!strcmp(name, "--rank"))
+                good = (*rank = (int)args_number(value, MOST_WORKERS)) != 0 || !strcmp(value, "0");
+            else if (!strcmp(name, "--optimizer")) {
+                optimizer = !strcmp(value, "sgd") ? GCOMP_OPTIMIZER_SGD : GCOMP_OPTIMIZER_ADAM;
+                good = optimizer == GCOMP_OPTIMIZER_SGD || !strcmp(value, "adam");
+            } else return args_wrong(argv[0], name, NULL);
+            if (!good) return args_wrong(argv[0], name, value);
+            i++;
+        }
+    }
+    if (own > 1) codec_count = own;
+    if ((*rank >= 0) != (*root != NULL)) return args_clash(argv[0], "--rank and --root go together");
+    if (*rank >= workers) return args_clash(argv[0], "--rank is below --workers");
+    return 0;
+}
+
+/* Asks for the optimizer, if somebody sits there: whether signs and the largest elements are good candidates depends on it. */
+static void ask_for_optimizer(void)
+{
+    char answer[16] = "";
+    if (isatty(STDIN_FILENO) && isatty(STDOUT_FILENO)) {
+        printf("Which optimizer comes behind the mean, sgd or adam? ");
+        fflush(stdout);
+        if (!fgets(answer, sizeof answer, stdin)) answer[0] = 0;
+    }
+    if (!strncmp(answer, "sgd", 3)) optimizer = GCOMP_OPTIMIZER_SGD;
+    else if (!strncmp(answer, "adam", 4)) optimizer = GCOMP_OPTIMIZER_ADAM;
+    else
+        printf("The optimizer is not known, and the advice is that for SGD. With Adam some of these codecs train worse:\n"
+               "advise --optimizer adam leaves them out.\n");
 }
 
 int main(int argc, char **argv)
 {
     static char names[MOST][24];
     char *root = NULL;
-    int rank = -1, own = 1;
-    for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--each")) one_by_one = 1;
-        else if (!strcmp(argv[i], "--gather")) aggregate = GCOMP_AGGREGATE_GATHER;
-        else if (!strcmp(argv[i], "--links") && i + 1 < argc) link_count = atoi(argv[++i]);
-        else if (!strcmp(argv[i], "--workers") && i + 1 < argc) workers = atoi(argv[++i]);
-        else if (!strcmp(argv[i], "--rank") && i + 1 < argc) rank = atoi(argv[++i]);
-        else if (!strcmp(argv[i], "--root") && i + 1 < argc) root = argv[++i];
-        else if (own < GCOMP_ADVISE_CANDIDATES) codecs[own++] = argv[i];
-    }
-    if (own > 1) codec_count = (size_t)own;
-    if (workers < 2 || workers > MOST_WORKERS || link_count < 1 || link_count > LINKS ||
-        (rank >= 0) != (root != NULL) || rank >= workers)
-        return usage();
+    int rank = -1, status = read_arguments(argc, argv, &rank, &root);
+    if (status) return status;
+    if (optimizer == GCOMP_OPTIMIZER_UNKNOWN && rank <= 0) ask_for_optimizer();
     for (size_t s = 0; s < SHAPES; s++)
         for (size_t k = 0; k < shapes[s].count; k++, tensor_count++) {
             snprintf(names[tensor_count], sizeof names[0], "%s.%d", shapes[s].name, (int)k);

@@ -15,6 +15,7 @@
    it back to the residual: nothing is lost. */
 
 #include "gcomp.h"
+#include "gcomp_args.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -107,13 +108,14 @@ static int take_piece(const unsigned char *piece, size_t bytes)
     return gcomp_decode_add(inbox, inbox_bytes, 1.0f, received, COUNT, NULL) == GCOMP_OK;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     gcomp_codec codec;
     gcomp_result result;
     char why[160] = "";
     size_t sent = 0, pieces = 0, lost = 0;
     double most = 0;
+    args_none(argc, argv, "usage: embedded\n  a device without a heap sends what it learned, 244 bytes at a time\n");
     result = gcomp_codec_parse(&codec, "topk:density=0.05+int:bits=4", why, sizeof why);
     if (result != GCOMP_OK) {
         fprintf(stderr, "%s\n", why);

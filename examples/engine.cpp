@@ -9,6 +9,7 @@
 // Run       build/engine
 
 #include "gcomp.h"
+#include "gcomp_args.h"
 
 #include <atomic>
 #include <cmath>
@@ -196,7 +197,8 @@ double distance(const Server &server) {
 }
 } // namespace
 
-int main() {
+int main(int argc, char **argv) {
+    args_none(argc, argv, "usage: engine\n  a game engine learns from its players over an uplink that loses messages\n");
     Jobs jobs(2);
     Server server;
     std::mt19937 dice(1);

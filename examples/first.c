@@ -13,6 +13,7 @@
 
 #define GCOMP_IMPLEMENTATION
 #include "gcomp.h"
+#include "gcomp_args.h"
 #include "gcomp_recover.h"
 #include "gcomp_threads.h"
 
@@ -96,12 +97,13 @@ static void *work(void *arg)
     return NULL;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     pthread_t threads[WORKERS];
     worker workers[WORKERS];
     gcomp_threads *group;
     int started = 0, failed = 0;
+    args_none(argc, argv, "usage: first\n  two workers exchange one gradient, one bit an element\n");
     if (gcomp_threads_open(&group, WORKERS, 10.0) != 0) return 1;
     for (; started < WORKERS; started++) {
         workers[started].group = group;

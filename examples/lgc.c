@@ -22,6 +22,7 @@
 #endif
 
 #include "gcomp.h"
+#include "gcomp_args.h"
 #include "gcomp_threads.h"
 #include "lgc_net.h"
 
@@ -39,6 +40,7 @@ typedef struct worker {
     gcomp *gc;
     const char *codec;
     int rank, lgc, first, second, steps; /* where phases 2 and 3 begin, and all steps */
+    const char *name; /* of the method */
     float rate, weights[FIRST + LAST], grad[FIRST + LAST], left[FIRST]; /* left: what the decoder has lost */
     double bytes, loss, error, coding, training; /* of the first layer in phase 3; seconds of processor time */
     float all[WORKERS][LENGTH + 1]; /* the values of all workers, and behind them their size */
@@ -207,6 +209,7 @@ static gcomp_result train(worker *w)
         if (step >= w->steps - w->steps / 10 - 1) w->loss += loss / (w->steps / 10 + 1);
         if ((result = exchange(w, step)) == GCOMP_OK)
             for (size_t i = 0; i < FIRST + LAST; i++) w->weights[i] -= 0.2f * w->grad[i];
+        if (w->rank == 0) args_bar(w->name, (size_t)step + 1, (size_t)w->steps, " steps", 0);
     }
     free(teacher);
     return result;
@@ -231,12 +234,14 @@ int main(int argc, char **argv)
         {"none", "none"}, {"topk+int:bits=4", "topk:density=0.005+int:bits=4"}, {"leadertopk", "leadertopk:density=0.005"},
         {"one element", "leadertopk:density=1e-9"}, {"LGC", "leadertopk:density=0.005"}};
     static worker workers[WORKERS];
+    static const char *const names[] = {"the steps of phase 1", "the steps of phase 2", "the steps of phase 3"};
     int phases[3] = {50, 400, 550}, bad = 0;
-    for (int i = 0; i < 3 && i + 1 < argc; i++) phases[i] = atoi(argv[i + 1]);
-    if (phases[0] < 1 || phases[1] < 1 || phases[2] < 1) {
-        fprintf(stderr, "usage: lgc [STEPS of phase 1 [of phase 2 [of phase 3 [RATE]]]], each 1 or more\n");
-        return 2;
-    }
+    args_help(argc, argv, "usage: lgc [STEPS of phase 1 [of phase 2 [of phase 3 [RATE of the autoencoder]]]]\n"
+                          "  50, 400 and 550 steps and a rate of 0.01 if they are not given; takes some 50 s\n");
+    for (int i = 0; i < 3 && i + 1 < argc; i++)
+        if (!(phases[i] = (int)args_number(argv[i + 1], 1000000))) return args_wrong(argv[0], names[i], argv[i + 1]);
+    if (argc > 4 && !(atof(argv[4]) > 0)) return args_wrong(argv[0], "the rate", argv[4]);
+    if (argc > 5) return args_wrong(argv[0], argv[5], NULL);
     printf("%-16s %14s %9s %9s %10s\n", "first layer", "bytes a step", "coding ms", "error^2", "loss");
     for (size_t m = 0; m < sizeof methods / sizeof *methods; m++) {
         pthread_t threads[WORKERS];
@@ -249,6 +254,7 @@ int main(int argc, char **argv)
             w->comm = gcomp_threads_comm(group, r);
             w->rank = r;
             w->codec = methods[m].codec;
+            w->name = methods[m].name;
             w->lgc = !strcmp(methods[m].name, "LGC");
             w->first = phases[0];
             w->second = phases[0] + phases[1];
@@ -257,6 +263,7 @@ int main(int argc, char **argv)
             if (pthread_create(&threads[r], NULL, work, w) != 0) return 1;
         }
         for (int r = 0; r < WORKERS; r++) pthread_join(threads[r], NULL);
+        args_clear();
         gcomp_threads_close(group);
         for (int r = 0; r < WORKERS; r++) {
             loss += workers[r].loss / WORKERS;

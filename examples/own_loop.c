@@ -13,6 +13,7 @@
 #endif
 
 #include "gcomp.h"
+#include "gcomp_args.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -188,9 +189,10 @@ static int poll_all(void)
     return 0;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     int failed = 0, left = WORLD, turns = 0;
+    args_none(argc, argv, "usage: own_loop\n  three workers in one thread take steps in a loop around poll\n");
     for (int a = 0; a < WORLD && !failed; a++) {
         failed = open_worker(&workers[a], a) != GCOMP_OK;
         if (a == 0 && !failed) {

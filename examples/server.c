@@ -23,6 +23,7 @@
              here has to be resynchronised. Any other error is fatal. */
 
 #include "gcomp.h"
+#include "gcomp_args.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -254,8 +255,10 @@ static int apart(void)
     return end("apart:", good && srv.refused == 1 && invalid == 0);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-    int good = together();
+    int good;
+    args_none(argc, argv, "usage: server\n  a parameter server with workers that come and go\n");
+    good = together();
     return apart() && good ? 0 : 1;
 }

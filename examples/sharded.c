@@ -13,6 +13,7 @@
 #endif
 
 #include "gcomp.h"
+#include "gcomp_args.h"
 #include "gcomp_threads.h"
 
 #include <math.h>
@@ -175,14 +176,22 @@ static void *work(void *arg)
 int main(int argc, char **argv)
 {
     pthread_t threads[WORKERS];
+    gcomp_dtype dtype = GCOMP_F32;
+    const char *codec = argc > 2 ? argv[2] : "int:bits=4";
+    gcomp_codec parsed;
     int failed = 0;
+    args_help(argc, argv, "usage: sharded [fp32|fp16|bf16 [CODEC]]\n  fp32 and int:bits=4 if nothing is given\n");
+    if (argc > 3) return args_wrong(argv[0], argv[3], NULL);
+    if (argc > 1 && !strcmp(argv[1], "fp16")) dtype = GCOMP_F16;
+    else if (argc > 1 && !strcmp(argv[1], "bf16")) dtype = GCOMP_BF16;
+    else if (argc > 1 && strcmp(argv[1], "fp32")) return args_wrong(argv[0], argv[1], NULL);
+    if (gcomp_codec_parse(&parsed, codec, NULL, 0)) return args_wrong(argv[0], "CODEC", codec);
     if (gcomp_threads_open(&group, WORKERS, 30) != 0) return 1;
     for (int r = 0; r < WORKERS; r++) {
         workers[r].comm = gcomp_threads_comm(group, r);
         workers[r].rank = r;
-        if (argc > 1 && !strcmp(argv[1], "fp16")) workers[r].dtype = GCOMP_F16;
-        if (argc > 1 && !strcmp(argv[1], "bf16")) workers[r].dtype = GCOMP_BF16;
-        workers[r].codec = argc > 2 ? argv[2] : "int:bits=4";
+        workers[r].dtype = dtype;
+        workers[r].codec = codec;
         if (pthread_create(&threads[r], NULL, work, &workers[r]) != 0) return 1;
     }
     for (int r = 0; r < WORKERS; r++) pthread_join(threads[r], NULL);

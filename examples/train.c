@@ -242,8 +242,8 @@ int main(int argc, char **argv)
     openblas_set_num_threads(1); /* the workers share the cores already */
 #endif
     memset(&data, 0, sizeof data);
-    if (train_read_options(&o, argc, argv) || train_workers_begin(&o.workers, TRAIN_WORKERS))
-        return 1;
+    if ((status = train_read_options(&o, argc, argv)) != 0) return status;
+    if (train_workers_begin(&o.workers, TRAIN_WORKERS)) return 1;
     status = train_load(&data, o.text, o.workers.rank) || train_plan(&j, &o, &data);
     status = status || train_workers_run(&o.workers, work, &j);
     if (!status && o.workers.rank == 0) status = train_report(&j, (size_t)o.workers.world);

@@ -98,6 +98,7 @@ static inline int train_measure_sums(train_point *p, const float *gradient, cons
     gcomp_statistics sent = {0};
     gcomp *gc = NULL;
     int error;
+    desc.aggregate = GCOMP_AGGREGATE_GATHER; /* one worker, who encodes all the same */
     desc.codec = p->codec;
     desc.no_error_feedback = 1;
     tensor.name = "gradient";

@@ -43,6 +43,33 @@
 
 #define TRAIN_WORKERS 64 /* at most */
 
+static const char train_usage[] =
+    "usage: train [OPTION]...\n"
+    "  what is trained, instead of the demo:\n"
+    "    --errors               uncompressed only; bits and error of every codec on one gradient\n"
+    "    --accuracy             topk, sign and powersgd with three seeds, and bars\n"
+    "    --accordion            powersgd of rank 4, and of rank 4 or 1 as accordion chooses\n"
+    "    --dgc                  20 epochs with dgc three ways, and with topk\n"
+    "    --residuals            residuals of fp32, bf16 and int8\n"
+    "    --method CODEC         this codec; may be given again. 'CODEC|CODEC@SCHEDULE%RESIDUAL', all, or advise\n"
+    "    --alone                no uncompressed run before\n"
+    "  how:\n"
+    "    --steps N | --epochs N\n"
+    "    --seed N, --seeds 1.." ARGS_TEXT(TRAIN_SEEDS) "\n"
+    "    --text FILE            learns the next byte of a text instead of the images\n"
+    "    --hidden A,B           widths of the hidden layers\n"
+    "    --rate R               one learning rate for all steps\n"
+    "    --aggregate gather|shards|two-shot\n"
+    "  who:\n"
+    "    --workers 1.." ARGS_TEXT(TRAIN_WORKERS) "\n"
+    "    --transport " TRAIN_TRANSPORTS "\n"
+    "    --rank N --root HOST:PORT   of sockets: this process is one of the workers\n"
+    "    --in-order             of mpi: sums with the bits of the other transports\n"
+    "  what is written:\n"
+    "    --out DIR              files and pictures go there; build if it is not given\n"
+    "    --no-pictures\n"
+    "    --interface NAME       the bytes of this network interface too\n";
+
 typedef struct train_options {
     const train_experiment *experiment;
     const char *methods[TRAIN_RUNS];
@@ -79,7 +106,7 @@ static inline void train_name_method(gcomp_desc *desc, const char *method, char 
     desc->residual = kept ? kept + 1 : NULL;
 }
 
-/* Finds a wrong codec before the first run begins. Returns 0, or 1 after saying what is wrong. */
+/* Finds a wrong codec before the first run begins. Returns 0, or the exit status after saying what is wrong. */
 static inline int train_check_methods(const train_options *o)
 {
     for (size_t i = 0; i < o->method_count; i++) {
@@ -91,35 +118,11 @@ static inline int train_check_methods(const train_options *o)
         desc.why_capacity = sizeof why;
         if (gcomp_open(&gc, &desc) != GCOMP_OK) {
             fprintf(stderr, "--method %s: %s\n", o->methods[i], why);
-            return 1;
+            return 2;
         }
         gcomp_close(gc);
     }
     return 0;
-}
-
-static inline int train_usage(void)
-{
-    fprintf(
-        stderr,
-        "usage: train [--workers 1..%d] [--steps N | --epochs N] [--method CODEC|all]... [--seed "
-        "N] [--out DIR]\n"
-        "             [--text FILE] [--accuracy | --accordion | --dgc | --residuals | --errors] [--seeds 1..%d]\n"
-        "             [--transport " TRAIN_TRANSPORTS "] [--rank N --root HOST:PORT] [--in-order]\n"
-        "             [--hidden A,B] [--rate R] [--interface NAME] [--no-pictures]\n"
-        "             [--aggregate gather|shards|two-shot] [--alone]\n"
-        "       a method may be a list with a schedule: 'CODEC|CODEC@accordion:every=1', or "
-        "advise\n",
-        TRAIN_WORKERS, TRAIN_SEEDS);
-    return 1;
-}
-
-/* A whole number from 1 to `most`, 0 if the text is none. */
-static inline size_t train_number(const char *text, size_t most)
-{
-    char *end;
-    unsigned long number = strtoul(text, &end, 10);
-    return *text >= '0' && *text <= '9' && !*end && number <= most ? (size_t)number : 0;
 }
 
 /* The way to aggregate of that name, AUTO for any other text. */
@@ -130,7 +133,7 @@ static inline gcomp_aggregate train_aggregate(const char *text)
     return !strcmp(text, "two-shot") ? GCOMP_AGGREGATE_TWO_SHOT : GCOMP_AGGREGATE_AUTO;
 }
 
-/* Reads an option and its value. Returns 0, or 1 if one of them is wrong. */
+/* Reads an option and its value. Returns 0, 1 if the value is wrong, or 2 if there is no such option. */
 static inline int train_option(train_options *o, const char *name, const char *value)
 {
     const struct {
@@ -145,14 +148,14 @@ static inline int train_option(train_options *o, const char *name, const char *v
                  {"--root", &o->workers.root},
                  {"--out", &o->out},
                  {"--text", &o->text}};
-    const size_t small = train_number(value, TRAIN_WORKERS);
+    const size_t small = args_number(value, TRAIN_WORKERS);
     const int all = !strcmp(value, "all");
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (!strcmp(name, numbers[i].name))
-            return !(*numbers[i].number = train_number(value, numbers[i].most));
+            return !(*numbers[i].number = args_number(value, numbers[i].most));
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (!strcmp(name, texts[i].name)) return !*(*texts[i].text = value);
-    if (!strcmp(name, "--seed")) return !(o->seed = train_number(value, 1000000000));
+    if (!strcmp(name, "--seed")) return !(o->seed = args_number(value, 1000000000));
     if (!strcmp(name, "--workers")) return !(o->workers.world = (int)small);
     if (!strcmp(name, "--rank")) return (o->workers.rank = (int)small) == 0 && strcmp(value, "0");
     if (!strcmp(name, "--hidden"))
@@ -162,7 +165,8 @@ static inline int train_option(train_options *o, const char *name, const char *v
         return (o->aggregate = train_aggregate(value)) == GCOMP_AGGREGATE_AUTO;
     if (!strcmp(name, "--transport"))
         return o->workers.transport = value, !train_workers_know(value);
-    if (strcmp(name, "--method") || !*value) return 1;
+    if (strcmp(name, "--method")) return 2;
+    if (!*value) return 1;
     for (size_t i = 1; i == 1 || (all && gcomp_method_name(i)); i++) {
         if (o->method_count + 1 == TRAIN_RUNS / 3) return !all;
         o->methods[o->method_count++] = all ? gcomp_method_name(i) : value;
@@ -170,13 +174,14 @@ static inline int train_option(train_options *o, const char *name, const char *v
     return 0;
 }
 
-/* Fills in the experiment's defaults for options that were not given. Returns 0, or 1 if options do
-   not go together. */
-static inline int train_complete(train_options *o)
+/* Fills in the experiment's defaults for options that were not given. Returns NULL, or which options
+   do not go together. */
+static inline const char *train_complete(train_options *o)
 {
     const train_experiment *e = o->experiment;
-    if (o->alone && e->kind != DEMO) return 1;
-    if ((o->steps && o->epochs) || (o->seeds > 1 && !train_is_judged(e))) return 1;
+    if (o->alone && e->kind != DEMO) return "--alone is of the demo";
+    if (o->steps && o->epochs) return "--steps or --epochs";
+    if (o->seeds > 1 && !train_is_judged(e)) return "--seeds is of the experiments that have bars";
     if (!o->seeds) o->seeds = e->seeds;
     if (!o->steps && !o->epochs) o->epochs = e->epochs;
     if (!o->steps) o->steps = e->steps ? e->steps : 1;
@@ -184,10 +189,10 @@ static inline int train_complete(train_options *o)
     if (!o->method_count)
         while (e->methods[o->method_count])
             o->methods[o->method_count] = e->methods[o->method_count], o->method_count++;
-    return 0;
+    return NULL;
 }
 
-/* Reads the command line. Returns 0, or 1 after saying what is wrong. */
+/* Reads the command line. Returns 0, or the exit status after saying what is wrong. */
 static inline int train_read_options(train_options *o, int argc, char **argv)
 {
     const struct {
@@ -197,6 +202,8 @@ static inline int train_read_options(train_options *o, int argc, char **argv)
                  {"--no-pictures", &o->no_pictures},
                  {"--alone", &o->alone}};
     const size_t flag_count = sizeof flags / sizeof *flags;
+    const char *clash;
+    args_help(argc, argv, train_usage);
     memset(o, 0, sizeof *o);
     o->experiment = train_experiments;
     o->workers.world = 4;
@@ -210,14 +217,18 @@ static inline int train_read_options(train_options *o, int argc, char **argv)
         if (f < flag_count) {
             *flags[f].on = 1;
         } else if (e) {
-            if (o->experiment != train_experiments && o->experiment != e) return train_usage();
+            if (o->experiment != train_experiments && o->experiment != e)
+                return args_clash(argv[0], "there is one experiment at a time");
             o->experiment = e;
         } else {
-            if (train_option(o, argv[i], i + 1 < argc ? argv[i + 1] : "")) return train_usage();
+            const char *value = i + 1 < argc ? argv[i + 1] : "";
+            const int wrong = train_option(o, argv[i], value);
+            if (wrong) return args_wrong(argv[0], argv[i], wrong == 2 ? NULL : value);
             i++;
         }
     }
-    return train_complete(o) ? train_usage() : train_check_methods(o);
+    clash = train_complete(o);
+    return clash ? args_clash(argv[0], clash) : train_check_methods(o);
 }
 
 #endif /* TRAIN_OPTIONS_H */

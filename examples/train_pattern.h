@@ -407,7 +407,7 @@ static int pattern_choose(pattern_job *j, const pattern *rows, size_t count)
         if (i == count) {
             fprintf(stderr, "--method %s: the rows are\n", o->methods[k]);
             for (i = 0; i < count; i++) fprintf(stderr, "    %s\n", rows[i].name);
-            return 1;
+            return 2;
         }
         take |= 1u << i;
         if (!o->alone) take |= 1u;
@@ -418,6 +418,14 @@ static int pattern_choose(pattern_job *j, const pattern *rows, size_t count)
         if (take >> i & 1) j->rows[j->count++] = &rows[i];
     return 0;
 }
+
+static const char pattern_usage[] =
+    "    --method ROW           this row and the one it is compared with; may be given again\n"
+    "    --alone                the rows named, and no others\n"
+    "    --seeds 1.." ARGS_TEXT(TRAIN_SEEDS) ", --steps N, --rate R, --hidden A,B, --text FILE\n"
+    "    --workers 1.." ARGS_TEXT(TRAIN_WORKERS) ", --transport " TRAIN_TRANSPORTS ", --rank N --root HOST:PORT\n"
+    "    --out DIR              where files go; build if it is not given\n"
+    "The rows are:\n";
 
 /* The main function of an example. rows[0] is what bytes are compared with. Returns the exit
    status; bars that were missed are one. */
@@ -431,6 +439,12 @@ static int pattern_main(int argc, char **argv, const char *program, const patter
 #ifdef OPENBLAS_VERSION
     openblas_set_num_threads(1);
 #endif
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+            printf("usage: %s [OPTION]...\n%s", program, pattern_usage);
+            for (size_t r = 0; r < count; r++) printf("    %s\n", rows[r].name);
+            return 0;
+        }
     memset(&o, 0, sizeof o);
     o.workers.world = world;
     o.workers.rank = -1;
@@ -438,15 +452,15 @@ static int pattern_main(int argc, char **argv, const char *program, const patter
     o.steps = PATTERN_STEPS;
     o.out = "build";
     for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--alone")) o.alone = 1;
-        else if (train_option(&o, argv[i], i + 1 < argc ? argv[i + 1] : "")) {
-            fprintf(stderr,
-                    "usage: %s [--seeds 1..%d] [--steps N] [--workers N] [--method ROW]... "
-                    "[--alone] [--hidden A,B]\n    [--rate R] [--transport " TRAIN_TRANSPORTS
-                    "] [--rank N --root HOST:PORT] [--text FILE] [--out DIR]\n",
-                    program, TRAIN_SEEDS);
-            return 1;
-        } else i++;
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        int wrong;
+        if (!strcmp(argv[i], "--alone")) {
+            o.alone = 1;
+            continue;
+        }
+        wrong = train_option(&o, argv[i], value);
+        if (wrong) return args_wrong(argv[0], argv[i], wrong == 2 ? NULL : value);
+        i++;
     }
     j.options = &o;
     j.data = &data;
@@ -454,7 +468,8 @@ static int pattern_main(int argc, char **argv, const char *program, const patter
     j.sgd = sgd;
     j.adam = adam;
     memset(&data, 0, sizeof data);
-    if (pattern_choose(&j, rows, count) || train_workers_begin(&o.workers, TRAIN_WORKERS)) return 1;
+    if ((status = pattern_choose(&j, rows, count)) != 0) return status;
+    if (train_workers_begin(&o.workers, TRAIN_WORKERS)) return 1;
     status = train_load(&data, o.text, o.workers.rank);
     status = status || train_workers_run(&o.workers, pattern_work, &j);
     if (!status && o.workers.rank == 0) {

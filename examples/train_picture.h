@@ -4,12 +4,15 @@
 #ifndef TRAIN_PICTURE_H
 #define TRAIN_PICTURE_H
 
+#include "train_data.h" /* train_mix */
 #include "train_methods.h"
 
 #define TRAIN_WIDTH 1085.0 /* inside the axes, in pixels */
 #define TRAIN_HEIGHT 680.0
 #define TRAIN_LEFT 90.0
-#define TRAIN_TOP 4.0 /* of the error axis; larger errors stand there, with their number */
+#define TRAIN_CROSSED 1500.0 /* how bad it is that a line or a label lies over a label */
+#define TRAIN_ATTEMPTS 20 /* to place the labels, at most */
+#define TRAIN_TOP 10.0 /* of the error axis; larger errors stand there, with their number */
 
 /* Where everything is, in pixels from the lower left of the axes. A box is left, bottom, right,
    top. */
@@ -18,7 +21,7 @@ typedef struct train_picture {
     double bits[2], error[2]; /* ends of the axes */
     double x[TRAIN_POINTS], y[TRAIN_POINTS];
     char label[TRAIN_POINTS][64];
-    double box[TRAIN_POINTS][4];
+    double box[TRAIN_POINTS][4], end[TRAIN_POINTS][2]; /* of the label; of the line to it */
     int right[TRAIN_POINTS]; /* 1: the label ends at its point instead of beginning there */
 } train_picture;
 
@@ -32,40 +35,120 @@ static inline int train_overlap(const double *a, const double *b)
     return a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3];
 }
 
-/* Does the line from point i to (x, y) cross the box? */
-static inline int train_crosses(const train_picture *t, size_t i, double x, double y,
-                                const double *box)
+/* Does the line from (x0, y0) to (x1, y1) cross the box? */
+static inline int train_crosses(double x0, double y0, double x1, double y1, const double *box)
 {
-    for (int k = 0; k <= 16; k++) {
-        double px = t->x[i] + (x - t->x[i]) * k / 16, py = t->y[i] + (y - t->y[i]) * k / 16;
-        if (px > box[0] && px < box[2] && py > box[1] && py < box[3]) return 1;
+    const double d[2] = {x1 - x0, y1 - y0}, from[2] = {x0, y0};
+    double begin = 0, end = 1; /* the part of the line that is inside */
+    for (int k = 0; k < 2; k++) {
+        double a, b;
+        if (fabs(d[k]) < 1e-9) {
+            if (from[k] <= box[k] || from[k] >= box[k + 2]) return 0;
+            continue;
+        }
+        a = (box[k] - from[k]) / d[k];
+        b = (box[k + 2] - from[k]) / d[k];
+        begin = fmax(begin, fmin(a, b));
+        end = fmin(end, fmax(a, b));
     }
-    return 0;
+    return begin < end;
 }
 
-/* How bad is a label of point i with its near end at (x, y)? Fills its box. */
-static inline double train_badness(train_picture *t, size_t i, double x, double y, int right)
+/* Do the lines from points i and k to their labels cross? */
+static inline int train_lines_cross(const train_picture *t, size_t i, double x, double y, size_t k)
 {
-    double width = 8.6 * (double)strlen(t->label[i]), bad = 0, *b = t->box[i];
+    const double ax = x - t->x[i], ay = y - t->y[i], bx = t->end[k][0] - t->x[k], by = t->end[k][1] - t->y[k];
+    const double turn = ax * by - ay * bx, dx = t->x[k] - t->x[i], dy = t->y[k] - t->y[i];
+    const double a = (dx * by - dy * bx) / turn, b = (dx * ay - dy * ax) / turn;
+    return fabs(turn) > 1e-9 && a > 0 && a < 1 && b > 0 && b < 1;
+}
+
+/* Where the curve 2^-bits is at x. */
+static inline double train_curve(const train_picture *t, double x)
+{
+    return train_along(exp2(-t->bits[0] * pow(t->bits[1] / t->bits[0], x / TRAIN_WIDTH)), t->error, TRAIN_HEIGHT);
+}
+
+/* How bad is a label of point i with its near end at (x, y)? Fills its box. placed[k]: label k has
+   a place. It does not look further once it is worse than `most`. */
+static inline double train_badness(train_picture *t, size_t i, double x, double y, int right, const char *placed,
+                                   double most)
+{
+    static const double key[4] = {0, 0, 490, 205}, arrow[4] = {160, 225, 330, 335};
+    double width = 6.8 * (double)strlen(t->label[i]), bad = hypot(x - t->x[i], y - t->y[i]), *b = t->box[i];
     b[0] = right ? x - width - 3 : x - 3;
-    b[1] = y - 8;
+    b[1] = y - 9;
     b[2] = b[0] + width + 6;
-    b[3] = y + 8;
-    bad += 1000.0 * (b[0] < 0) + 1000.0 * (b[1] < 0) + 1000.0 * (b[2] > TRAIN_WIDTH) +
-        1000.0 * (b[3] > TRAIN_HEIGHT);
-    for (size_t k = 0; k < t->points->count; k++) {
-        double point[4] = {t->x[k] - 6, t->y[k] - 6, t->x[k] + 6, t->y[k] + 6};
-        bad += 100.0 * train_overlap(b, point);
-        bad += k < i
-            ? 300.0 * train_overlap(b, t->box[k]) + 50.0 * train_crosses(t, i, x, y, t->box[k])
-            : 0;
+    b[3] = y + 9;
+    bad += 4 * TRAIN_CROSSED * (b[0] < 0) + 4 * TRAIN_CROSSED * (b[1] < 0) + 4 * TRAIN_CROSSED * (b[2] > TRAIN_WIDTH) +
+        4 * TRAIN_CROSSED * (b[3] > TRAIN_HEIGHT) + 4 * TRAIN_CROSSED * train_overlap(b, key) + 4 * TRAIN_CROSSED * train_overlap(b, arrow);
+    bad += 300.0 * (train_curve(t, b[0]) > b[1] && train_curve(t, b[2]) < b[3]);
+    for (size_t k = 0; k < t->points->count && bad < most; k++) {
+        const double point[4] = {t->x[k] - 6, t->y[k] - 6, t->x[k] + 6, t->y[k] + 6};
+        bad += 200.0 * train_overlap(b, point);
+        if (k == i) continue;
+        bad += 60.0 * train_crosses(t->x[i], t->y[i], x, y, point);
+        if (!placed[k]) continue;
+        bad += TRAIN_CROSSED * train_overlap(b, t->box[k]) + TRAIN_CROSSED * train_crosses(t->x[i], t->y[i], x, y, t->box[k]) +
+            TRAIN_CROSSED * train_crosses(t->x[k], t->y[k], t->end[k][0], t->end[k][1], b) +
+            40.0 * train_lines_cross(t, i, x, y, k);
     }
-    return bad + hypot(x - t->x[i], y - t->y[i]);
+    return bad;
 }
 
-/* Places the labels one after the other, each at the best of many places around its point. */
+/* Places a label at the best of many places around its point. Returns how bad that is. */
+static inline double train_place_one(train_picture *t, size_t i, const char *placed)
+{
+    double least = 1e9, best[3] = {0, 0, 0};
+    for (int k = 0; k < 24 * 34; k++) {
+        double angle = 6.2831853 / 24 * (k % 24), radius = 10.0 + 14.0 * (k / 24), bad;
+        double x = t->x[i] + radius * cos(angle), y = t->y[i] + radius * sin(angle);
+        int right = cos(angle) < -1e-6;
+        if (radius > least) break;
+        bad = train_badness(t, i, x, y, right, placed, least);
+        if (bad < least) {
+            least = bad;
+            best[0] = x;
+            best[1] = y;
+            best[2] = right;
+        }
+    }
+    t->right[i] = best[2] > 0;
+    t->end[i][0] = best[0];
+    t->end[i][1] = best[1];
+    train_badness(t, i, best[0], best[1], t->right[i], placed, 0);
+    return least;
+}
+
+/* Places the labels in an order that depends on the seed, and then each again, now that the others are
+   there. Returns how bad the worst one is. */
+static inline double train_place_labels(train_picture *t, unsigned seed)
+{
+    const size_t count = t->points->count;
+    size_t order[TRAIN_POINTS];
+    char placed[TRAIN_POINTS] = {0};
+    double worst = 0;
+    for (size_t i = 0; i < count; i++) order[i] = i;
+    for (size_t i = count; seed && i-- > 1;) {
+        const size_t k = train_mix(seed * 1000u + i) % (i + 1), other = order[i];
+        order[i] = order[k];
+        order[k] = other;
+    }
+    for (int again = 0; again < 4; again++) {
+        worst = 0;
+        for (size_t i = 0; i < count; i++) {
+            worst = fmax(worst, train_place_one(t, order[i], placed));
+            placed[order[i]] = 1;
+        }
+    }
+    return worst;
+}
+
+/* Finds the axes, the points and places for the labels. */
 static inline void train_place(train_picture *t, const train_points *points)
 {
+    double least = 1e9;
+    unsigned best = 0;
     t->points = points;
     t->bits[0] = 1e9;
     t->bits[1] = 32;
@@ -83,31 +166,20 @@ static inline void train_place(train_picture *t, const train_points *points)
         snprintf(t->label[i], sizeof t->label[i], high ? "%s (error %.0f)" : "%s", p->codec,
                  p->error);
     }
-    for (size_t i = 0; i < points->count; i++) {
-        double least = 1e9, best[3] = {0, 0, 0};
-        for (int k = 0; k < 24 * 14; k++) {
-            double angle = 6.2831853 / 24 * (k % 24), radius = 10.0 + 14.0 * (k / 24), bad;
-            double x = t->x[i] + radius * cos(angle), y = t->y[i] + radius * sin(angle);
-            int right = cos(angle) < -1e-6;
-            bad = train_badness(t, i, x, y, right);
-            if (bad < least) {
-                least = bad;
-                best[0] = x;
-                best[1] = y;
-                best[2] = right;
-            }
-        }
-        t->right[i] = best[2] > 0;
-        train_badness(t, i, best[0], best[1], t->right[i]);
+    for (unsigned seed = 0; seed < TRAIN_ATTEMPTS && least >= TRAIN_CROSSED; seed++) {
+        const double worst = train_place_labels(t, seed);
+        best = worst < least ? seed : best;
+        least = fmin(least, worst);
     }
+    if (least >= TRAIN_CROSSED) train_place_labels(t, best);
 }
 
 static inline void train_write_labels(const train_picture *t, FILE *file)
 {
     for (size_t i = 0; i < t->points->count; i++) {
-        double x = t->right[i] ? t->box[i][2] - 3 : t->box[i][0] + 3, y = t->box[i][1] + 8;
+        double x = t->right[i] ? t->box[i][2] - 3 : t->box[i][0] + 3, y = (t->box[i][1] + t->box[i][3]) / 2;
         const char *color = train_families[t->points->at[i].family][1];
-        fprintf(file, "set label '%s' at graph %.4f,%.4f %s tc rgb '%s' front\n", t->label[i],
+        fprintf(file, "set label '%s' at graph %.4f,%.4f %s tc rgb '%s' front boxed\n", t->label[i],
                 x / TRAIN_WIDTH, y / TRAIN_HEIGHT, t->right[i] ? "right" : "left", color);
         if (hypot(x - t->x[i], y - t->y[i]) > 12)
             fprintf(file,
@@ -156,12 +228,15 @@ static inline int train_picture_draw(const train_points *points, const char *wha
             t.bits[0], t.bits[1], t.error[0], t.error[1]);
     fprintf(file, "set xtics (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 4, 8, 16, 32)\n");
     fprintf(file,
-            "set ytics (2, 1, '0.5' 0.5, '0.2' 0.2, '0.1' 0.1, '0.05' 0.05, '0.02' "
+            "set ytics (10, 5, 2, 1, '0.5' 0.5, '0.2' 0.2, '0.1' 0.1, '0.05' 0.05, '0.02' "
             "0.02, '0.01' 0.01, '0.005' 0.005, ");
     fprintf(file,
             "'0.002' 0.002, '0.001' 0.001, '0.0005' 0.0005, '0.0002' 0.0002, '0.0001' "
             "0.0001)\n");
     fprintf(file, "set key bottom left Left reverse spacing 1.3\n");
+    fprintf(file, "set style textbox opaque fillcolor rgb 'white' noborder margins 0.1,0.1\n");
+    fprintf(file, "set arrow from graph 0.29,0.47 to graph 0.21,0.37 filled lw 3 lc rgb '#666666'\n"
+                  "set label 'better' at graph 0.265,0.40 left font ',16' tc rgb '#666666'\n");
     train_write_labels(&t, file);
     fprintf(file,
             "y(family, unbiased) = column(3) == family && column(4) == unbiased ? "

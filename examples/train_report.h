@@ -1,9 +1,12 @@
-/* train_report.h - what train.c shows: a progress bar, the table, a CSV file and a plot. */
+/* train_report.h - what train.c shows: how far it is, the table, a CSV file and a plot. */
 
 #ifndef TRAIN_REPORT_H
 #define TRAIN_REPORT_H
 
+#include "gcomp_args.h"
+
 #include <errno.h>
+#include <math.h>
 #include <spawn.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -40,19 +43,13 @@ typedef struct train_result {
 static const double train_links[3] = {1e8, 1e9, 1e10};
 static const char *const train_link_names[3] = {"100 Mbit/s", "1 Gbit/s", "10 Gbit/s"};
 
-/* Redraws the bar, if the output is a terminal. With `last` prints the line that stays. */
+/* Shows how far a run is. With `last` prints the line that stays. */
 static inline void train_bar(const char *codec, size_t step, size_t steps, double loss, double sent,
                              int last)
 {
-    static const char bar[] = "##############################";
-    int width = (int)sizeof bar - 1, full = (int)(step * (sizeof bar - 1) / steps), terminal = 0;
-#ifndef MPI_VERSION /* mpirun makes every output look like a terminal */
-    terminal = isatty(STDOUT_FILENO);
-#endif
-    if (!terminal && !last) return;
-    printf("%s%-18s [%.*s%*s] %zu/%zu  loss %.4f  sent %8.2f MB%s", terminal ? "\r" : "", codec,
-           full, bar, width - full, "", step, steps, loss, sent * 1e-6, last ? "\n" : "");
-    fflush(stdout);
+    char more[64];
+    snprintf(more, sizeof more, "  loss %.4f  sent %8.2f MB", loss, sent * 1e-6);
+    args_bar(codec, step, steps, more, last);
 }
 
 /* Seconds of a step on a link: compute + encode and commit + the bytes that come in / link. */
@@ -190,6 +187,20 @@ static inline int train_runs_csv(const train_result *r, size_t count, const char
     return 0;
 }
 
+/* Do the curves of two runs over steps look like one? Then the later one covers the other. Lines are about 1 % of the loss wide;
+   above `most` nothing is drawn. */
+static inline int train_covers(const train_result *a, const train_result *b, double most)
+{
+    double x = (double)a->loss[0], y = (double)b->loss[0], sum = 0, count = 1e-9;
+    for (size_t s = 0; s < a->steps; s++) {
+        x += ((double)a->loss[s] - x) * 0.02;
+        y += ((double)b->loss[s] - y) * 0.02;
+        sum += x < most ? fabs(x / y - 1) : 0;
+        count += x < most;
+    }
+    return sum / count < 0.007;
+}
+
 /* Writes the gnuplot script: it reads demo.csv and needs nothing of this program. */
 static inline int train_script(const train_result *r, size_t count, const char *what, size_t world,
                                const char *out, char *path, size_t capacity)
@@ -199,9 +210,10 @@ static inline int train_script(const train_result *r, size_t count, const char *
     size_t hues = sizeof colors / sizeof *colors; /* with more runs they come again, dashed */
     FILE *file = train_create(out, "demo.gnuplot", path, capacity);
     static const char *const tics[] = {"0.2", "0.3", "0.4", "0.6", "0.8", "1", "2", "3"};
-    double least = r[0].final_loss, most = r[0].steps ? (double)r[0].loss[0] : 1.0;
+    double least = r[0].final_loss, top;
     if (!file) return 1;
     for (size_t i = 1; i < count; i++) least = r[i].final_loss < least ? r[i].final_loss : least;
+    top = fmin((double)r[0].loss[0], 3.0 * least);
     fprintf(file,
             "set terminal svg size 1000,430 noenhanced font 'Helvetica,14' background "
             "rgb 'white'\n");
@@ -225,17 +237,24 @@ static inline int train_script(const train_result *r, size_t count, const char *
         fprintf(file, "%s'%s' %s", i ? ", " : "", tics[i], tics[i]);
     fprintf(file, ")\n");
     /* The first steps are alike in all runs: without them the rest is larger. */
-    fprintf(file, "set yrange [%.3g:%.3g]\n", 0.9 * least, most < 3.0 * least ? most : 3.0 * least);
+    fprintf(file, "set yrange [%.3g:%.3g]\n", 0.9 * least, top);
     fprintf(file, "set multiplot layout 1,2 title '%s, %zu workers: ", what, world);
     fprintf(file, "training loss, exponential mean of 50 steps'\n");
-    fprintf(file, "set xlabel 'step'\nset ylabel 'loss'\nset key top right samplen 2 opaque\n");
+    fprintf(file, "set xlabel 'step'\nset ylabel 'loss'\nset key top right samplen 2 opaque width -6 font ',12'\n");
     /* The mean is of all steps, but drawn at 100 of them: the picture is small enough to keep. */
     fprintf(file, "thin(step, y) = int(step) %% %zu ? NaN : y\nset datafile missing NaN\n",
             r[0].steps / 100 + 1);
     fprintf(file, "ema(i) = is(i) ? thin(column(2), smooth(column(2), column(3))) : NaN\n");
-    fprintf(file, "name(i) = word(methods, i) eq 'none' ? 'uncompressed' : word(methods, i)\n");
+    fprintf(file, "array name[%zu] = [", count);
+    for (size_t i = 0; i < count; i++) {
+        const char *codec = strcmp(r[i].codec, "none") ? r[i].codec : "uncompressed";
+        size_t above = count;
+        while (--above > i && !train_covers(&r[i], &r[above], top));
+        fprintf(file, above > i ? "%s'%s (under %s)'" : "%s'%s'", i ? ", " : "", codec, r[above].codec);
+    }
+    fprintf(file, "]\n");
     fprintf(file, "plot for [i=1:words(methods)] csv using (is(i) ? $2 : NaN):(ema(i)) \\\n");
-    fprintf(file, "    with lines lt i title name(i)\n");
+    fprintf(file, "    with lines lt i title name[i]\n");
     fprintf(file, "set logscale x\nset xlabel 'sent by a worker'\nunset key\nset ylabel ' '\n");
     fprintf(file, "set xtics ('1 kB' 1e3, '10 kB' 1e4, '100 kB' 1e5, '1 MB' 1e6, '10 MB' 1e7, ");
     fprintf(file, "'100 MB' 1e8, '1 GB' 1e9, '10 GB' 1e10)\n");

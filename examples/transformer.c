@@ -249,9 +249,8 @@ int main(int argc, char **argv)
     memset(&j, 0, sizeof j);
     j.options = &o;
     j.text = &text;
-    if (transformer_read_options(&o, argc, argv) ||
-        train_workers_begin(&o.workers, TRAIN_WORKERS))
-        return 1;
+    if ((status = transformer_read_options(&o, argc, argv)) != 0) return status;
+    if (train_workers_begin(&o.workers, TRAIN_WORKERS)) return 1;
     status = transformer_load(&text, o.text);
     status = status || train_workers_run(&o.workers, work, &j);
     status = train_workers_end(&o.workers, status);

@@ -24,7 +24,7 @@
 #ifndef TRANSFORMER_OPTIONS_H
 #define TRANSFORMER_OPTIONS_H
 
-#include "train_options.h" /* train_number, train_name_method, train_aggregate, train_workers */
+#include "train_options.h" /* train_name_method, train_aggregate, train_workers */
 #include "transformer_optimizers.h"
 
 typedef struct transformer_options {
@@ -39,23 +39,21 @@ typedef struct transformer_options {
     gcomp_aggregate aggregate;
 } transformer_options;
 
-static inline int transformer_usage(void)
-{
-    fprintf(stderr,
-            "usage: transformer [--optimizer adamw|adam1bit|signum|demo] [--method CODEC]\n"
-            "                   [--gradients fp32|bf16] [--rate R] [--sign-rate R] [--refresh K]\n"
-            "                   [--steps N] [--seed N] [--workers 1..%d] [--layers 1..%d] "
-            "[--channels C]\n"
-            "                   [--heads H] [--context T] [--batch B] [--text FILE] [--sample N]\n"
-            "                   [--aggregate gather|shards|two-shot] [--out DIR] [--interface "
-            "NAME] [--bare]\n"
-            "                   [--transport " TRAIN_TRANSPORTS
-            "] [--rank N --root HOST:PORT] [--in-order]\n"
-            "                   [--checkpoint NAME] [--save-at N] [--nan N]\n"
-            "       the channels are a multiple of the heads; a method may also be advise\n",
-            TRAIN_WORKERS, TRANSFORMER_LAYERS - 1);
-    return 1;
-}
+static const char transformer_usage[] =
+    "usage: transformer [OPTION]...\n"
+    "    --optimizer adamw|adam1bit|signum|demo\n"
+    "    --method CODEC         as in train; OPTIMIZER/CODEC names both; adamw takes advise too\n"
+    "    --gradients fp32|bf16\n"
+    "    --rate R, --sign-rate R, --refresh K\n"
+    "    --steps N, --seed N\n"
+    "    --layers L, --channels C, --heads H (the channels are a multiple of them), --context T\n"
+    "    --batch B              sequences of a worker\n"
+    "    --text FILE            instead of Debian's fortunes\n"
+    "    --sample N             characters that are written at the end\n"
+    "    --aggregate gather|shards|two-shot\n"
+    "    --workers 1.." ARGS_TEXT(TRAIN_WORKERS) ", --transport " TRAIN_TRANSPORTS ", --rank N --root HOST:PORT, --in-order\n"
+    "    --out DIR, --interface NAME, --bare\n"
+    "    --checkpoint NAME, --save-at N, --nan N\n";
 
 /* The kind whose name the first `length` characters are; TRANSFORMER_KINDS if there is none. */
 static inline size_t transformer_kind_of(const char *name, size_t length)
@@ -67,7 +65,7 @@ static inline size_t transformer_kind_of(const char *name, size_t length)
     return k;
 }
 
-/* Reads an option and its value. Returns 0, or 1 if one of them is wrong. */
+/* Reads an option and its value. Returns 0, 1 if the value is wrong, or 2 if there is no such option. */
 static inline int transformer_option(transformer_options *o, const char *name, const char *value)
 {
     const struct {
@@ -92,7 +90,7 @@ static inline int transformer_option(transformer_options *o, const char *name, c
                  {"--checkpoint", &o->checkpoint}, {"--text", &o->text}, {"--method", &o->method}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (!strcmp(name, numbers[i].name)) {
-            *numbers[i].number = train_number(value, numbers[i].most);
+            *numbers[i].number = args_number(value, numbers[i].most);
             return !*numbers[i].number && !(numbers[i].zero && !strcmp(value, "0"));
         }
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
@@ -104,29 +102,29 @@ static inline int transformer_option(transformer_options *o, const char *name, c
     if (!strcmp(name, "--optimizer"))
         return (o->kind = transformer_kind_of(value, strlen(value))) == TRANSFORMER_KINDS;
     if (!strcmp(name, "--rank"))
-        return (o->workers.rank = (int)train_number(value, TRAIN_WORKERS)) == 0 &&
+        return (o->workers.rank = (int)args_number(value, TRAIN_WORKERS)) == 0 &&
             strcmp(value, "0");
     if (!strcmp(name, "--aggregate"))
         return (o->aggregate = train_aggregate(value)) == GCOMP_AGGREGATE_AUTO;
     if (!strcmp(name, "--transport"))
         return o->workers.transport = value, !train_workers_know(value);
-    return 1;
+    return 2;
 }
 
-/* Splits "OPTIMIZER/CODEC", and fills in what was not given. Returns 0, or 1 if options do not go
+/* Splits "OPTIMIZER/CODEC", and fills in what was not given. Returns NULL, or what does not go
    together. */
-static inline int transformer_complete(transformer_options *o)
+static inline const char *transformer_complete(transformer_options *o)
 {
     static char label[160];
     const char *all = o->method ? o->method : "", *slash = strchr(all, '/');
     if (slash) {
         const size_t length = strcspn(all, ":/");
-        if (o->kind != TRANSFORMER_KINDS) return 1;
+        if (o->kind != TRANSFORMER_KINDS) return "--optimizer, or OPTIMIZER/CODEC behind --method";
         o->kind = transformer_kind_of(all, length);
-        if (o->kind == TRANSFORMER_KINDS) return 1;
+        if (o->kind == TRANSFORMER_KINDS) return "no optimizer before the slash of --method";
         if (all[length] == ':' && sscanf(all + length, ":refresh=%5zu/", &o->refresh) != 1 &&
             (sscanf(all + length, ":rate=%8f/", &o->sign_rate) != 1 || !(o->sign_rate > 0)))
-            return 1;
+            return "behind the optimizer of --method: refresh=K or rate=R";
     }
     if (o->kind == TRANSFORMER_KINDS) o->kind = BY_ADAMW;
     o->method = slash ? slash + 1 : all;
@@ -136,12 +134,13 @@ static inline int transformer_complete(transformer_options *o)
     else if (o->kind) snprintf(label, sizeof label, "%s/", transformer_kinds[o->kind]);
     strncat(label, o->method, sizeof label - strlen(label) - 1);
     o->label = label;
-    if (!strcmp(o->method, "advise") && o->kind != BY_ADAMW) return 1;
+    if (!strcmp(o->method, "advise") && o->kind != BY_ADAMW) return "--method advise is for adamw";
     o->workers.world = (int)o->world;
-    return o->shape.channels % o->shape.heads != 0 || (o->save_at && !o->checkpoint);
+    if (o->shape.channels % o->shape.heads) return "--channels is a multiple of --heads";
+    return o->save_at && !o->checkpoint ? "--save-at needs --checkpoint" : NULL;
 }
 
-/* Reads the command line. Returns 0, or 1 after saying what is wrong. */
+/* Reads the command line. Returns 0, or the exit status after saying what is wrong. */
 static inline int transformer_read_options(transformer_options *o, int argc, char **argv)
 {
     const transformer_options defaults = {.kind = TRANSFORMER_KINDS,
@@ -153,16 +152,22 @@ static inline int transformer_read_options(transformer_options *o, int argc, cha
                                           .world = 4,
                                           .shape = {4, 128, 4, 64, 4, 0},
                                           .out = "build"};
+    const char *clash;
+    args_help(argc, argv, transformer_usage);
     *o = defaults;
     o->workers.rank = -1;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--bare")) o->bare = 1;
         else if (!strcmp(argv[i], "--in-order")) o->workers.in_order = 1;
-        else if (transformer_option(o, argv[i], i + 1 < argc ? argv[i + 1] : ""))
-            return transformer_usage();
-        else i++;
+        else {
+            const char *value = i + 1 < argc ? argv[i + 1] : "";
+            const int wrong = transformer_option(o, argv[i], value);
+            if (wrong) return args_wrong(argv[0], argv[i], wrong == 2 ? NULL : value);
+            i++;
+        }
     }
-    return transformer_complete(o) ? transformer_usage() : 0;
+    clash = transformer_complete(o);
+    return clash ? args_clash(argv[0], clash) : 0;
 }
 
 #endif /* TRANSFORMER_OPTIONS_H */

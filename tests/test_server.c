@@ -81,7 +81,11 @@ static void test_a_gradient_that_is_not_finite_is_not_pushed(void)
     end("", 0);
 }
 
-static void test_together_and_apart_the_optimum_is_reached(void) { CHECK(server_main() == 0); }
+static void test_together_and_apart_the_optimum_is_reached(void)
+{
+    char name[] = "server", *argv[] = {name, NULL};
+    CHECK(server_main(1, argv) == 0);
+}
 
 int main(void)
 {

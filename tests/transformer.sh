@@ -66,7 +66,7 @@ refused() { # text arguments...
     run "$@" >$out/bad 2>&1 && fail "not refused: $*"
     grep -q -e "$text" $out/bad || fail "$*: $(cat $out/bad)"
 }
-for wrong in sgd/none adam1bit:refesh=3/ signum:rate=0/vote signum/advise; do refused usage: --method $wrong; done
+for wrong in sgd/none adam1bit:refesh=3/ signum:rate=0/vote signum/advise; do refused "--method.*see .*--help" --method $wrong; done
 run --checkpoint $out/saved --save-at 9 >/dev/null
 refused 'no checkpoint of this model' --optimizer signum --checkpoint $out/saved
 refused 'no checkpoint of this model' --checkpoint $out/saved --channels 16
@@ -78,6 +78,6 @@ refused 'cannot be read' --text $out/missing
 for wrong in "--heads 3" "--method nobody/sign" "--optimizer sgd" "--steps 0" "--save-at 3" "--rate 0" "--gradients fp16" \
     "--optimizer signum --method adamw/none" "--layers 99" "--refresh x"; do
     # shellcheck disable=SC2086
-    refused usage: $wrong
+    refused "see .*--help" $wrong
 done
 refused 'codec\|method' --method nobody

@@ -1,8 +1,16 @@
-/* bench.h - what both benches use: clock, memory, random numbers, median, axpy, one core. Include
-   it after gcomp.h's implementation. */
+/* measure.h - the bottom of build/bench and build/gemm: gcomp.h with its implementation, whose inner functions are measured too;
+   clocks, memory, random numbers, median, axpy, one core. */
 
-#ifndef BENCH_H
-#define BENCH_H
+#ifndef MEASURE_H
+#define MEASURE_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#define GCOMP_IMPLEMENTATION
+#include "../gcomp.h"
+
+#include "../examples/gcomp_args.h"
 
 #include <math.h>
 #include <sched.h>
@@ -16,6 +24,14 @@ static inline double now(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Seconds that this thread has computed. */
+static inline double thread_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
@@ -63,7 +79,7 @@ static inline gcomp_isa isa_of(const char *name)
     for (int i = 1; i <= GCOMP_ISA_NEON; i++)
         if (!strcmp(gcomp_isa_name((gcomp_isa)i), name) && gcomp_isa_available((gcomp_isa)i))
             return (gcomp_isa)i;
-    fprintf(stderr, "no instruction set '%s' here\n", name);
+    fprintf(stderr, "there is no instruction set '%s' here\n", name);
     exit(2);
 }
 
@@ -79,14 +95,14 @@ static inline void pin(void)
 /* a <- a + b. The function begins on a line of the cache: where its loop crosses one, it takes 1.7
    times as long. */
 #if defined(__x86_64__)
-__attribute__((noinline, aligned(64), target("avx2")))
+__attribute__((noinline, aligned(64), target("avx2"), unused))
 static void axpy_range(float *a, const float *b, size_t n)
 {
     for (size_t i = 0; i + 8 <= n; i += 8)
         _mm256_storeu_ps(a + i, _mm256_add_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i)));
 }
 #else
-__attribute__((noinline, aligned(64), optimize("O3")))
+__attribute__((noinline, aligned(64), optimize("O3"), unused))
 static void axpy_range(float *a, const float *b, size_t n)
 {
     for (size_t i = 0; i < n; i++) a[i] += b[i];
