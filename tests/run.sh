@@ -420,6 +420,7 @@ examples() {
     with "example advise" $out/examples build/advise sign
     with "example advise, over TCP" $out/examples sh -c "build/advise --rank 1 --root 127.0.0.1:7391 sign &
         build/advise --rank 0 --root 127.0.0.1:7391 sign && wait \$!"
+    tap "every program says its usage" $out/examples sh tests/speaks.sh
     with "training as advised" $out/examples build/train --text gcomp.h --hidden 40,40 --steps 3 --method advise --no-pictures --out $out/advised
 }
 
