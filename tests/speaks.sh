@@ -9,7 +9,7 @@ if [ $# = 0 ]; then
     for name in advise bench delayed embedded engine first gemm gossip leader lgc outer own_loop resnet server sharded train transformer; do
         [ ! -x build/$name ] || set -- "$@" build/$name
     done
-    set -- "$@" bench/adam.sh bench/net.sh bench/readme.sh bench/torch_net.sh bench/torch_codecs.py bench/torch_hook.py
+    set -- "$@" bench/adam.sh bench/net.sh bench/torch_net.sh bench/torch_codecs.py bench/torch_hook.py
     [ ! -e build/libgcomp.so ] || set -- "$@" bench/python.py
 fi
 out=$(mktemp -d)
