@@ -65,9 +65,9 @@ another() { # version: is not found
 }
 without_stb() { # the package says what is missing
     make -s install PREFIX="$work/bare" STB_DS_H=none && mkdir -p "$work/needs" &&
-        printf 'cmake_minimum_required(VERSION 3.11)\nproject(needs NONE)\nset(gcomp_STB_DIR "")\nfind_package(gcomp REQUIRED)\n' >"$work/needs/CMakeLists.txt" &&
-        ! cmake -S "$work/needs" -B "$work/needs/b" -DCMAKE_PREFIX_PATH="$work/bare" -DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF \
-            -DCMAKE_FIND_USE_SYSTEM_ENVIRONMENT_PATH=OFF >"$work/needs/said" 2>&1 && tr -s ' \n' ' ' <"$work/needs/said" | grep -q "needs stb_ds.h: install libstb-dev"
+        printf 'cmake_minimum_required(VERSION 3.11)\nproject(needs NONE)\nfind_package(gcomp REQUIRED)\n' >"$work/needs/CMakeLists.txt" &&
+        ! cmake -S "$work/needs" -B "$work/needs/b" -DCMAKE_PREFIX_PATH="$work/bare" \
+            -DCMAKE_IGNORE_PATH="/usr/include;/usr/include/stb;/usr/local/include;/usr/local/include/stb" >"$work/needs/said" 2>&1 && tr -s ' \n' ' ' <"$work/needs/said" | grep -q "needs stb_ds.h: install libstb-dev"
 }
 if has cmake; then
     try "CMake finds what is installed" project found "-DCMAKE_PREFIX_PATH=$work/usr"
@@ -82,7 +82,7 @@ layouts() {
 import json, sys
 all = json.load(open(sys.argv[1]))
 assert all["structs"]["gcomp_key"] == {"size": 16, "fields": {"shared": {"offset": 0, "size": 8}, "own": {"offset": 8, "size": 8}}}
-assert len(all["structs"]) == 13 and all["constants"]["GCOMP_BF16"] == 2 and all["constants"]["GCOMP_OK"] == 0
+assert len(all["structs"]) == 14 and all["constants"]["GCOMP_BF16"] == 2 and all["constants"]["GCOMP_OK"] == 0
 assert all["constants"]["GCOMP_NOT_FINITE"] < 0, all' "$work/layouts.json"
 }
 try "layouts and constants as JSON" layouts
@@ -126,7 +126,7 @@ for t in threads: t.start()
 for t in threads: t.join()
 assert means[0] == means[1] and abs(means[0][7] - 2) < 0.01, means
 import typing
-assert typing.get_type_hints(gcomp.encode)["return"] is bytes, typing.get_type_hints(gcomp.encode)' && [ ! -e "$work/cache" ] &&
+assert typing.get_type_hints(gcomp.encode)["checksum"] is bool, typing.get_type_hints(gcomp.encode)' && [ ! -e "$work/cache" ] &&
         venv/bin/python -m gcomp | grep -q '^topk '
 }
 from_source() { # the source distribution has all that it needs
