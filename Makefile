@@ -13,13 +13,25 @@ TRAIN = $(wildcard examples/train*.[ch]) examples/gcomp_args.h examples/gcomp_ad
 DEMO_PACKAGES = gcc g++ libc6-dev libstb-dev libopenblas-dev zlib1g-dev gnuplot-nox dataset-fashion-mnist fortunes
 TEST_PACKAGES = gcc g++ libc6-dev libstb-dev python3 python3-numpy
 PACKAGES = $(sort $(DEMO_PACKAGES) $(TEST_PACKAGES)) clang libclang-rt-14-dev clang-19 gcc-aarch64-linux-gnu libc6-dev-arm64-cross \
-    qemu-user g++-mingw-w64-x86-64-posix libopenmpi-dev openmpi-bin libmpich-dev mpich python3-torch
+    qemu-user g++-mingw-w64-x86-64-posix libopenmpi-dev openmpi-bin libmpich-dev mpich python3-torch \
+    cmake pkg-config python3-pip python3-setuptools python3-wheel python3-venv rustc
 ifeq ($(sort $(MAKECMDGOALS)),demo deps)
 PACKAGES = $(DEMO_PACKAGES)
 endif
 ifeq ($(sort $(MAKECMDGOALS)),deps test)
 PACKAGES = $(TEST_PACKAGES)
 endif
+
+# "make install" copies the stb_ds.h that the compiler finds beside gcomp.h. STB_DS_H names another one; STB_DS_H=none copies none.
+PREFIX ?= /usr/local
+DESTDIR ?=
+INSTALL ?= install
+RUSTC ?= rustc
+STB_DS_H = $(shell printf '\043if __has_include("stb_ds.h")\n\043include "stb_ds.h"\n\043else\n\043include <stb/stb_ds.h>\n\043endif\n' | \
+    $(CC) -I. -M -x c - 2>/dev/null | tr ' ' '\n' | grep 'stb_ds\.h$$')
+VERSION_OF_HEADER = $(shell awk '/^.define GCOMP_VERSION / { printf "%d.%d.%d", $$3 / 10000, $$3 / 100 % 100, $$3 % 100 }' gcomp.h)
+HEADERS = gcomp.h $(wildcard examples/gcomp_*.h)
+INTO = $(DESTDIR)$(PREFIX)
 
 all: build/train build/bench ## build the demo and the bench
 
@@ -106,6 +118,16 @@ build/embedded_gcomp.o: examples/embedded_gcomp.c gcomp.h | build
 build/embedded: examples/embedded.c examples/gcomp_args.h build/embedded_gcomp.o
 	$(CC) -Os -I. $< build/embedded_gcomp.o -o $@
 
+build/layouts: examples/layouts.c gcomp.h | build
+	$(CC) $(CFLAGS) -I. $< -o $@
+
+build/layouts.o: gcomp.h | build
+	echo '#define GCOMP_IMPLEMENTATION' > build/layouts.c; echo '#include "gcomp.h"' >> build/layouts.c
+	$(CC) $(CFLAGS) -DGCOMP_LAYOUTS -I. -c build/layouts.c -o $@
+
+build/client: examples/rust/client.rs build/layouts.o
+	$(RUSTC) -O -C link-arg=build/layouts.o $< -o $@
+
 demo: build/train ## train with and without compression; makes a table, build/demo.svg and build/methods.svg
 	OPENBLAS_NUM_THREADS=1 ./build/train
 
@@ -170,7 +192,27 @@ endif
 test-all: ## test the rest: all compilers, levels and standards, emulated sets, a long fuzz, MPI, examples; takes some 20 minutes
 	@sh tests/run.sh all
 
+layouts: build/layouts ## print sizes and offsets of all public structs, and values of constants, as JSON: for other languages
+	@build/layouts
+
+install: ## copy the header, its adapters, stb_ds.h, gcomp.pc and a package of CMake below PREFIX (/usr/local); DESTDIR is respected
+	@stb='$(STB_DS_H)'; [ "$$stb" = none ] || [ -f "$$stb" ] || { \
+	    echo "gcomp.h needs stb_ds.h, which is not there: install libstb-dev, or name the file by make install STB_DS_H=FILE"; exit 1; }; \
+	set -e; \
+	$(INSTALL) -d '$(INTO)/include/gcomp' '$(INTO)/share/pkgconfig' '$(INTO)/share/cmake/gcomp'; \
+	$(INSTALL) -m 644 $(HEADERS) '$(INTO)/include/gcomp'; \
+	[ "$$stb" = none ] || $(INSTALL) -m 644 "$$stb" '$(INTO)/include/gcomp/stb_ds.h'; \
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION_OF_HEADER)|' examples/packages/gcomp.pc.in > '$(INTO)/share/pkgconfig/gcomp.pc'; \
+	chmod 644 '$(INTO)/share/pkgconfig/gcomp.pc'; \
+	$(INSTALL) -m 644 examples/packages/gcomp-config.cmake examples/packages/gcomp-config-version.cmake '$(INTO)/share/cmake/gcomp'; \
+	echo "gcomp $(VERSION_OF_HEADER) is in $(INTO)/include/gcomp"
+
+uninstall: ## remove what make install with the same PREFIX and DESTDIR has copied
+	rm -f $(patsubst %,'$(INTO)/include/gcomp/%',$(notdir $(HEADERS)) stb_ds.h) '$(INTO)/share/pkgconfig/gcomp.pc' \
+	    '$(INTO)/share/cmake/gcomp/gcomp-config.cmake' '$(INTO)/share/cmake/gcomp/gcomp-config-version.cmake'
+	@for d in '$(INTO)/include/gcomp' '$(INTO)/share/cmake/gcomp'; do [ ! -d "$$d" ] || rmdir "$$d"; done
+
 clean: ## remove build/
 	rm -rf build
 
-.PHONY: all help deps demo picture methods demo-mpi accuracy accordion residuals dgc adam patterns bench bench-gemm bench-torch bench-python advise examples test test-all clean need-demo need-gemm need-mpi net
+.PHONY: all help deps demo picture methods demo-mpi accuracy accordion residuals dgc adam patterns bench bench-gemm bench-torch bench-python advise examples layouts install uninstall test test-all clean need-demo need-gemm need-mpi net

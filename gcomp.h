@@ -1,5 +1,5 @@
 /* gcomp.h - v0.4 - gradient compression for data-parallel training, in one C header. Licence: MIT,
-   at the end of the file.
+   at the end of the file. SPDX-License-Identifier: MIT
 
    Workers that train one model together send each other a gradient every step. This library makes
    what they send 2 to 1000 times smaller, remembers what it did not send (error feedback), and puts

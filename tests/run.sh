@@ -424,6 +424,18 @@ examples() {
     with "training as advised" $out/examples build/train --text gcomp.h --hidden 40,40 --steps 3 --method advise --no-pictures --out $out/advised
 }
 
+packages() {
+    found=
+    have pkg-config pkg-config && found="$found pkg-config"
+    have cmake cmake && found="$found cmake"
+    have_module pip python3-pip && have_module setuptools python3-setuptools && have_module wheel python3-wheel &&
+        have_module ensurepip python3-venv && found="$found pip"
+    tap "packages:$found" "" sh tests/packages.sh $python "$found"
+    have rustc rustc || return
+    made "the header with its layouts" $out/layouts.o gcc -O1 -w -DGCOMP_LAYOUTS -DGCOMP_MAX_ISA=2 -I. -c $out/one.c -o $out/layouts.o
+    with "example client, Rust" $out/layouts.o sh -c "rustc -O -C link-arg=$out/layouts.o examples/rust/client.rs -o $out/client && $out/client"
+}
+
 over_mpi() {
     trains=
     transformers=
@@ -455,6 +467,7 @@ long_run() {
     long_tests
     under_python
     examples
+    packages
     over_mpi
     drain
 }
