@@ -160,7 +160,7 @@ bench-python: build/libgcomp.so ## measure what calls from Python cost over call
 net: build/train build/train_mpi ## train over four hosts with slow links, made on this machine; as root; makes build/net.svg
 	bench/net.sh
 
-examples: build/first build/advise build/engine build/embedded build/lgc build/overlap build/own_loop build/server build/sharded build/train build/transformer $(PATTERNS) ## build all examples
+examples: build/first build/advise build/engine build/embedded build/lgc build/overlap build/own_loop build/overlap build/server build/sharded build/train build/transformer $(PATTERNS) ## build all examples
 
 test: ## test every property on every instruction set of this machine, one build with sanitizers, a short fuzz; takes minutes
 	@sh tests/run.sh
