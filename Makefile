@@ -82,8 +82,11 @@ PATTERNS = build/outer build/delayed build/gossip build/leader
 $(PATTERNS): build/%: examples/%.c $(TRAIN) build/gcomp.o | need-demo
 	$(CC) $(CFLAGS) -I. $< build/gcomp.o -o $@ $(TRAIN_LIBS)
 
-build/overlap: examples/overlap.c examples/gcomp_mpi.h examples/gcomp_recover.h build/gcomp.o | need-mpi need-demo
-	mpicc $(CFLAGS) -I. examples/overlap.c build/gcomp.o -o $@ -lopenblas -lm
+build/overlap: examples/overlap.c $(TRAIN) build/gcomp.o | need-demo
+	$(CC) $(CFLAGS) -I. examples/overlap.c build/gcomp.o -o $@ $(TRAIN_LIBS)
+
+build/overlap_mpi: examples/overlap.c $(TRAIN) examples/gcomp_mpi.h build/gcomp.o | need-mpi need-demo
+	mpicc -DUSE_MPI $(CFLAGS) -I. examples/overlap.c build/gcomp.o -o $@ $(TRAIN_LIBS)
 
 build/bench: $(wildcard bench/bench*.[ch]) bench/measure.h examples/gcomp_args.h examples/gcomp_threads.h tests/codecs.h gcomp.h | build
 	$(CC) $(CFLAGS) -I. bench/bench.c -o $@ -lm -pthread
@@ -179,7 +182,7 @@ bench-python: build/libgcomp.so ## measure what calls from Python cost over call
 net: build/train build/train_mpi ## train over four hosts with slow links, made on this machine; as root; makes build/net.svg
 	bench/net.sh
 
-examples: build/first build/advise build/engine build/embedded build/lgc build/own_loop build/server build/sharded build/train build/transformer $(PATTERNS) ## build all examples
+examples: build/first build/advise build/engine build/embedded build/lgc build/overlap build/own_loop build/overlap build/server build/sharded build/train build/transformer $(PATTERNS) ## build all examples
 
 ifdef ONE
 test: build/gcomp.o $(if $(filter test_torch,$(ONE)),build/libgcomp.so)

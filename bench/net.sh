@@ -13,8 +13,8 @@
 # --pairs: instead, N times uncompressed and N times as gcomp_advise chooses, in turns; the median of the ratios of their steps.
 # --advise: instead, build/advise over sockets, for 11.7 million parameters: at each rate, for none and for each method beside
 # none, what gcomp_advise expects of a step, what steps take, and the ratio.
-# --overlap: instead, examples/overlap.c on two of the hosts: steps that exchange after the backward pass and during it, in turns.
-#            Its other arguments behind slashes: "none/8/768/64/5e6".
+# --overlap: instead, examples/overlap.c on two of the hosts: steps that exchange after the backward pass and during it, in turns,
+#            over MPI or, with --transport sockets, over sockets. Its other arguments behind slashes: "none/8/768/64/5e6".
 #
 # --pattern: instead, rows of examples/outer.c over sockets, at 10 and 100 Mbit/s if --rates says nothing: 82,218 parameters, batch
 #            32 a worker, 600 steps of AdamW. Local training with differences every 20 steps, beside codecs in every step.
@@ -43,6 +43,7 @@ model=train
 pairs=0
 dir=build
 advise=
+overlap=
 pattern=
 python=
 longest=600
@@ -66,7 +67,7 @@ while [ $# -gt 0 ]; do
     --pairs) pairs=$2 ;;
     --limit) longest=$2 ;;
     --quiet) quietest=$2 ;;
-    --overlap) overlap=$2 transport=overlap ;;
+    --overlap) overlap=$2 ;;
     esac
     shift 2
 done
@@ -84,13 +85,13 @@ if [ $model = transformer ]; then
     [ -e /usr/share/games/fortunes/wisdom ] || { echo "missing the text: apt-get install fortunes"; exit 1; }
 fi
 transport=${transport:-mpi} steps=${steps:-250}
-[ $model = transformer ] || [ -e /usr/share/datasets/fashion-mnist ] || [ -n "$advise" ] || { echo "missing the data: apt-get install dataset-fashion-mnist"; exit 1; }
+[ $model = transformer ] || [ -e /usr/share/datasets/fashion-mnist ] || [ -n "$advise$overlap" ] || { echo "missing the data: apt-get install dataset-fashion-mnist"; exit 1; }
 case $transport in
-mpi) need mpirun.openmpi openmpi-bin; need mpicc libopenmpi-dev; program=build/train_mpi ;;
-overlap) need mpirun.openmpi openmpi-bin; need mpicc libopenmpi-dev; program=build/overlap ;;
+mpi) need mpirun.openmpi openmpi-bin; need mpicc libopenmpi-dev; program=build/train_mpi; [ -z "$overlap" ] || program=build/overlap_mpi ;;
 sockets)
     program=build/$model
     [ -z "$advise" ] || program=build/advise
+    [ -z "$overlap" ] || program=build/overlap
     [ -z "$pattern" ] || program=build/outer
     ;;
 torch)
@@ -229,13 +230,24 @@ if [ -n "$advise" ]; then
     exit
 fi
 
-if [ $transport = overlap ]; then
+overlap_train() { # arguments...: both workers of examples/overlap.c; as a process of its own
+    if [ $transport = mpi ]; then
+        over_mpi 2 "$PWD/$program" "$@"
+    fi
+    for i in 1 0; do
+        ip netns exec "$(host $i)" env OPENBLAS_NUM_THREADS=1 $program --transport sockets --rank $i --root $net.1:7077 "$@" \
+            2>>"$work/err" &
+    done
+    wait
+}
+
+if [ -n "$overlap" ]; then
     for rate in $rates; do
         limit "$rate"
-        echo "--- $rate, two hosts"
+        echo "--- $rate, two hosts, $transport"
         for codec in $overlap; do
             # shellcheck disable=SC2046
-            over_mpi 2 "$PWD/$program" $(echo "$codec" | tr / ' ') &
+            overlap_train $(echo "$codec" | tr / ' ') &
             child=$!
             under_way "overlap, $codec, $rate" || { cat "$work/err"; exit 1; }
         done

@@ -43,6 +43,15 @@
    the connections: before a worker begins a collective, it must have received all messages that
    were sent to it, else the collective ends the group.
 
+   Overlap. After gcomp_sockets_overlap the transport has start, test and wait: a thread of this
+   file carries out started requests, one after the other, while the caller computes. On the network
+   a started request is the collective of the blocking call, so workers that start and workers that
+   block may meet. Blocking collectives and messages wait until all that was started is done. A
+   request fails as a collective does; what was started behind it fails too. Ask gcomp_sockets_lost
+   and gcomp_sockets_why after an error, not while requests are under way. gcomp_sockets_fail and
+   gcomp_sockets_close end what is under way, here and on the others. desc.stop is asked by the
+   calls that wait, never by the thread. In a child of fork() every request fails.
+
    Children. A group belongs to the process that opened it: fork before gcomp_sockets_start. A child
    that fork() makes later (a data loader) closes its copies of the connections before fork()
    returns in the child, and there the group has failed. So the others see the death of a worker at
@@ -92,6 +101,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -118,6 +128,9 @@
 #ifndef GCOMP_SOCKETS_PIECE
 #define GCOMP_SOCKETS_PIECE ((size_t)2 << 20)
 #endif
+
+/* Requests of gcomp that may be under way at once. The lowest three bits of their ids differ. */
+#define GCOMP_SOCKETS_FLIGHTS 8
 
 /* If no two workers have more bytes than this for each other, all pairs move them at once. */
 #ifndef GCOMP_SOCKETS_AT_ONCE
@@ -273,6 +286,27 @@ typedef struct gcomp_sockets_inbox {
     int told;         /* its last word, when it gave up: see gcomp_sockets_fail. -1: none */
 } gcomp_sockets_inbox;
 
+/* A request that is under way, or done and not asked for yet; or a free place for one. */
+typedef struct gcomp_sockets_flight {
+    gcomp_request of;
+    int busy, done, status;
+} gcomp_sockets_flight;
+
+/* The requests that are under way, and the thread that carries them out in the order of their
+   start. The lock is for all fields. While a request is not carried out, the thread alone uses the
+   group. */
+typedef struct gcomp_sockets_queue {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t thread;
+    gcomp_sockets_flight flights[GCOMP_SOCKETS_FLIGHTS];
+    int order[GCOMP_SOCKETS_FLIGHTS]; /* [n % FLIGHTS]: the place of request n */
+    unsigned long started, carried;   /* requests so far */
+    int awaited;                      /* calls that wait for the thread */
+    int broken;                       /* 1: this worker gives up; 2: desc.stop said so */
+    int ends;                         /* the thread ends when all is carried out */
+} gcomp_sockets_queue;
+
 typedef struct gcomp_sockets {
     int rank;
     int world;
@@ -291,6 +325,7 @@ typedef struct gcomp_sockets {
     gcomp_sockets_part *parts;  /* [world] */
     unsigned char *buffer;      /* [world][GCOMP_SOCKETS_PIECE] */
     gcomp_sockets_inbox *inboxes; /* [world] */
+    gcomp_sockets_queue *queue; /* NULL: all collectives block */
     struct gcomp_sockets *next; /* in gcomp_sockets_list */
 } gcomp_sockets;
 
@@ -313,12 +348,97 @@ static inline int gcomp_sockets_wait(double then)
     return left > 1e6 ? 1000000 : left < 1 ? 1 : (int)left;
 }
 
+/* Is this the thread that carries out requests? */
+static inline int gcomp_sockets_is_behind(const gcomp_sockets *s)
+{
+    return s->queue && pthread_equal(pthread_self(), s->queue->thread);
+}
+
+/* Ends the connections under the thread, whose collective then fails. Called with the lock. */
+static inline void gcomp_sockets_cut(gcomp_sockets *s, int broken)
+{
+    const unsigned char word = 0;
+    s->queue->broken = broken;
+    for (int w = 0; w < s->world; w++) {
+        if (s->peers[w] < 0) continue;
+        if (send(s->peers[w], &word, 1, MSG_OOB | MSG_NOSIGNAL) != 1) { /* unsaid */ }
+        shutdown(s->peers[w], SHUT_RDWR);
+    }
+}
+
+/* Waits for a change of the queue. Asks every GCOMP_SOCKETS_SLICE seconds if the call shall end;
+   then the group fails. Called with the lock. */
+static inline void gcomp_sockets_sleep(gcomp_sockets *s)
+{
+    gcomp_sockets_queue *q = s->queue;
+    struct timespec at;
+    int late, stops;
+    q->awaited++;
+    clock_gettime(CLOCK_REALTIME, &at);
+    at.tv_nsec += (long)(GCOMP_SOCKETS_SLICE * 1e9);
+    at.tv_sec += at.tv_nsec / 1000000000L;
+    at.tv_nsec %= 1000000000L;
+    late = s->stop ? pthread_cond_timedwait(&q->changed, &q->lock, &at)
+                   : pthread_cond_wait(&q->changed, &q->lock);
+    q->awaited--;
+    if (!late || !s->stop || q->broken) return;
+    pthread_mutex_unlock(&q->lock); /* the answer may take long */
+    stops = s->stop(s->stop_user);
+    pthread_mutex_lock(&q->lock);
+    if (stops && q->carried != q->started) gcomp_sockets_cut(s, 2);
+}
+
+/* Waits until all requests that were started are carried out: from then on the caller may use the
+   group. cut 1: ends them first. Returns 1 if there was something to cut. */
+static inline int gcomp_sockets_settle(gcomp_sockets *s, int cut)
+{
+    gcomp_sockets_queue *q = s->queue;
+    int found;
+    if (!q || gcomp_sockets_is_behind(s)) return 0;
+    pthread_mutex_lock(&q->lock);
+    found = cut && q->carried != q->started;
+    if (found) gcomp_sockets_cut(s, 1);
+    while (q->carried != q->started) gcomp_sockets_sleep(s);
+    pthread_mutex_unlock(&q->lock);
+    return found;
+}
+
+/* May a wait look for bytes before it sleeps? The thread may not while the caller computes, since
+   they may share a core. */
+static inline int gcomp_sockets_hurries(const gcomp_sockets *s)
+{
+    int hurries;
+    if (!gcomp_sockets_is_behind(s)) return 1;
+    pthread_mutex_lock(&s->queue->lock);
+    hurries = s->queue->awaited > 0;
+    pthread_mutex_unlock(&s->queue->lock);
+    return hurries;
+}
+
+/* Ends the requests that are under way, and the thread. */
+static inline void gcomp_sockets_end_queue(gcomp_sockets *s)
+{
+    gcomp_sockets_queue *q = s->queue;
+    if (!q) return;
+    gcomp_sockets_settle(s, 1);
+    pthread_mutex_lock(&q->lock);
+    q->ends = 1;
+    pthread_cond_broadcast(&q->changed);
+    pthread_mutex_unlock(&q->lock);
+    pthread_join(q->thread, NULL);
+    pthread_cond_destroy(&q->changed);
+    pthread_mutex_destroy(&q->lock);
+    free(q);
+    s->queue = NULL;
+}
+
 /* Ends the group: all other workers fail at once, not after `silence` seconds. For a worker that
    gives up. Its last word goes beside the stream, as urgent data, since it may stand in the midst
    of anything: 1 + the rank that it has lost, 255 if the rank is higher, 0 for none. */
 static inline void gcomp_sockets_fail(gcomp_sockets *s)
 {
     const unsigned char word = (unsigned char)(s->lost < 254 ? s->lost + 1 : 255);
+    if (gcomp_sockets_settle(s, 1)) return; /* the thread has failed the group */
     for (int w = 0; w < s->world; w++) {
         if (s->peers[w] < 0) continue;
         if (!s->failed && send(s->peers[w], &word, 1, MSG_OOB | MSG_NOSIGNAL) != 1) { /* unsaid */ }
@@ -380,6 +500,7 @@ static inline void gcomp_sockets_in_child(void)
 {
     for (gcomp_sockets *s = gcomp_sockets_list; s; s = s->next) {
         s->failed = 1;
+        s->queue = NULL; /* its thread is not here */
         for (int i = 0; i < s->descriptors; i++) gcomp_sockets_hang_up(s, i);
     }
     pthread_mutex_unlock(&gcomp_sockets_lock);
@@ -407,13 +528,14 @@ static inline int gcomp_sockets_watch(gcomp_sockets *s)
 static inline int gcomp_sockets_poll(gcomp_sockets *s, struct pollfd *polls, nfds_t count,
                                      double then)
 {
+    const gcomp_sockets_stop stop = s && !gcomp_sockets_is_behind(s) ? s->stop : NULL;
     for (;;) {
         double soon = gcomp_sockets_now() + GCOMP_SOCKETS_SLICE;
         int ready;
-        if (!s || !s->stop || soon > then) soon = then;
+        if (!stop || soon > then) soon = then;
         ready = poll(polls, count, gcomp_sockets_wait(soon));
         if (ready > 0 || (ready < 0 && errno != EINTR)) return ready;
-        if (s && s->stop && s->stop(s->stop_user)) {
+        if (stop && stop(s->stop_user)) {
             s->stopped = 1;
             gcomp_sockets_fail(s);
         }
@@ -425,6 +547,7 @@ static inline int gcomp_sockets_poll(gcomp_sockets *s, struct pollfd *polls, nfd
 static inline void gcomp_sockets_close(gcomp_sockets *s)
 {
     if (!s) return;
+    gcomp_sockets_end_queue(s);
     pthread_mutex_lock(&gcomp_sockets_lock);
     for (gcomp_sockets **at = &gcomp_sockets_list; *at; at = &(*at)->next)
         if (*at == s) {
@@ -480,7 +603,7 @@ static inline long gcomp_sockets_some(int fd, gcomp_sockets_flow *flow, int even
 static inline int gcomp_sockets_look(gcomp_sockets *s, double then)
 {
     int ready = 0;
-    for (int k = 0; k < GCOMP_SOCKETS_LOOKS && ready == 0; k++) {
+    for (int k = 0; k < GCOMP_SOCKETS_LOOKS && ready == 0 && gcomp_sockets_hurries(s); k++) {
         ready = poll(s->polls, (nfds_t)s->world, 0);
         if (ready == 0) sched_yield();
     }
@@ -561,6 +684,7 @@ static inline int gcomp_sockets_meet(gcomp_sockets *s, gcomp_sockets_kind kind, 
 {
     gcomp_sockets_part *mine = &s->parts[s->rank];
     int verdict = 0;
+    gcomp_sockets_settle(s, 0);
     for (int w = 0; w < s->world && !s->failed; w++) /* one that a message has found dead */
         if (w != s->rank && s->peers[w] < 0) gcomp_sockets_lose(s, w, GCOMP_SOCKETS_GONE);
     if (s->failed) return GCOMP_SOCKETS_FAILED;
@@ -867,10 +991,12 @@ static inline long gcomp_sockets_take_in(gcomp_sockets *s, int w)
 static inline int gcomp_sockets_talk(gcomp_sockets *s, int to, gcomp_sockets_flow *flow, int from,
                                      double seconds)
 {
-    double then = gcomp_sockets_now() + seconds;
+    double then;
     const int with = to >= 0 ? to : from;
     const gcomp_sockets_inbox *in = &s->inboxes[with];
     int once = !(seconds > 0);
+    gcomp_sockets_settle(s, 0);
+    then = gcomp_sockets_now() + seconds;
     if (from >= 0 && !once && gcomp_sockets_incomplete(in)) then = gcomp_sockets_now() + s->silence;
     for (int w = 0; w < s->world; w++) s->inboxes[w].waits = 0;
     for (;;) {
@@ -1604,6 +1730,143 @@ static inline int gcomp_sockets_open(gcomp_sockets **sockets, int rank, int worl
     return gcomp_sockets_start(sockets, &desc);
 }
 
+/* ---- requests that are under way while the caller computes */
+
+/* Carries out one request, and returns when it is done. */
+static inline int gcomp_sockets_carry(gcomp_sockets *s, const gcomp_request *r)
+{
+    switch (r->kind) {
+    case GCOMP_ALLREDUCE: return gcomp_sockets_allreduce(s, r->recv, r->count, r->dtype);
+    case GCOMP_ALLREDUCE_MAX: return gcomp_sockets_allreduce_max(s, (float *)r->recv, r->count);
+    case GCOMP_ALLGATHER:
+        return gcomp_sockets_allgatherv(s, r->send, r->recv, r->bytes, r->stride);
+    case GCOMP_ALLTOALL:
+        return gcomp_sockets_alltoallv(s, r->send, r->send_bytes, r->recv, r->bytes);
+    default: return GCOMP_SOCKETS_MISMATCH; /* nothing moves */
+    }
+}
+
+/* The thread: carries out requests in the order in which they were started. */
+static inline void *gcomp_sockets_behind(void *arg)
+{
+    gcomp_sockets *s = (gcomp_sockets *)arg;
+    gcomp_sockets_queue *q = s->queue;
+    pthread_mutex_lock(&q->lock);
+    for (;;) {
+        gcomp_sockets_flight *f = &q->flights[q->order[q->carried % GCOMP_SOCKETS_FLIGHTS]];
+        int status, failed;
+        if (q->carried == q->started) {
+            if (q->ends) break;
+            pthread_cond_wait(&q->changed, &q->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&q->lock);
+        failed = s->failed;
+        status = gcomp_sockets_carry(s, &f->of);
+        pthread_mutex_lock(&q->lock);
+        if (q->broken && !failed) { /* the connections have ended here, and not because of another worker */
+            s->failed = 1;
+            s->lost = -1;
+            s->end = GCOMP_SOCKETS_OWN;
+            s->stopped = q->broken == 2;
+        }
+        f->status = status;
+        f->done = 1;
+        q->carried++;
+        pthread_cond_broadcast(&q->changed);
+    }
+    pthread_mutex_unlock(&q->lock);
+    return NULL;
+}
+
+/* Begins to carry out a request. Returns 0, or GCOMP_SOCKETS_MISMATCH: the place of its id is
+   taken. */
+static inline int gcomp_sockets_request_start(void *user, const gcomp_request *r)
+{
+    gcomp_sockets_queue *q = ((gcomp_sockets *)user)->queue;
+    const int place = (int)(r->id % GCOMP_SOCKETS_FLIGHTS);
+    gcomp_sockets_flight *f;
+    int taken;
+    if (!q) return GCOMP_SOCKETS_FAILED; /* in a child */
+    f = &q->flights[place];
+    pthread_mutex_lock(&q->lock);
+    taken = f->busy;
+    if (!taken) {
+        f->of = *r;
+        f->busy = 1;
+        f->done = 0;
+        q->order[q->started++ % GCOMP_SOCKETS_FLIGHTS] = place;
+        pthread_cond_broadcast(&q->changed);
+    }
+    pthread_mutex_unlock(&q->lock);
+    return taken ? GCOMP_SOCKETS_MISMATCH : 0;
+}
+
+/* Is a request done? waits 1: waits until it is. *done <- 1 if it is done or has failed. */
+static inline int gcomp_sockets_request_ask(gcomp_sockets *s, uint32_t id, int waits, int *done)
+{
+    gcomp_sockets_queue *q = s->queue;
+    gcomp_sockets_flight *f;
+    int status = 0;
+    *done = 0;
+    if (!q) return GCOMP_SOCKETS_FAILED;
+    f = &q->flights[id % GCOMP_SOCKETS_FLIGHTS];
+    pthread_mutex_lock(&q->lock);
+    if (!f->busy || f->of.id != id) status = GCOMP_SOCKETS_MISMATCH;
+    while (waits && !status && !f->done) gcomp_sockets_sleep(s);
+    if (!status && f->done) {
+        *done = 1;
+        f->busy = 0;
+        status = f->status;
+    }
+    pthread_mutex_unlock(&q->lock);
+    return status;
+}
+
+/* Never waits. */
+static inline int gcomp_sockets_request_test(void *user, uint32_t id, int *done)
+{
+    return gcomp_sockets_request_ask((gcomp_sockets *)user, id, 0, done);
+}
+
+static inline int gcomp_sockets_request_wait(void *user, uint32_t id)
+{
+    int done;
+    return gcomp_sockets_request_ask((gcomp_sockets *)user, id, 1, &done);
+}
+
+/* From now on gcomp_sockets_comm has start, test and wait too. Starts a thread, which signals do
+   not interrupt. All workers call it or none, each for itself. Returns 0 or an errno value; then
+   nothing is changed. */
+static inline int gcomp_sockets_overlap(gcomp_sockets *s)
+{
+    gcomp_sockets_queue *q;
+    sigset_t all, before;
+    int error;
+    if (s->queue) return 0;
+    q = (gcomp_sockets_queue *)calloc(1, sizeof *q);
+    if (!q) return ENOMEM;
+    error = pthread_mutex_init(&q->lock, NULL);
+    if (error) {
+        free(q);
+        return error;
+    }
+    error = pthread_cond_init(&q->changed, NULL);
+    if (!error) {
+        s->queue = q;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        error = pthread_create(&q->thread, NULL, gcomp_sockets_behind, s);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        if (error) pthread_cond_destroy(&q->changed);
+    }
+    if (!error) return 0;
+    s->queue = NULL;
+    pthread_mutex_destroy(&q->lock);
+    free(q);
+    return error;
+}
+
 /* The transport, for gcomp_desc.comm. Valid until the group is closed. */
 static inline gcomp_comm gcomp_sockets_comm(gcomp_sockets *s)
 {
@@ -1619,6 +1882,11 @@ static inline gcomp_comm gcomp_sockets_comm(gcomp_sockets *s)
     comm.alltoallv = gcomp_sockets_alltoallv;
     comm.allreduce_dtypes = 1u << GCOMP_F16 | 1u << GCOMP_BF16 | 1u << GCOMP_I8 | 1u << GCOMP_I16 |
         1u << GCOMP_I32;
+    if (s->queue) {
+        comm.start = gcomp_sockets_request_start;
+        comm.test = gcomp_sockets_request_test;
+        comm.wait = gcomp_sockets_request_wait;
+    }
     return comm;
 }
 

@@ -22,6 +22,11 @@
    goes wrong with a message is an error of that call alone, with one exception: a worker that
    leaves by gcomp_threads_leave can be in no collective, so that these fail on all.
 
+   After gcomp_threads_overlap the transport has start, test and wait: a second thread of each
+   worker carries out started requests, one after the other, while the worker computes. A started
+   request is the collective of the blocking call, and fails as it does. Blocking collectives wait
+   until all that their worker has started is done.
+
    Sums are made in rank order, and each element is summed by one worker: the same bits on all
    workers and in every run. fp16 and bf16 are added in float32, and the sum is rounded once. Each
    worker sums its shard of the elements for all, so that the work of a sum does not grow with the
@@ -56,6 +61,9 @@
 #define GCOMP_THREADS_FAILED 2
 #define GCOMP_THREADS_NOTHING 3 /* of gcomp_threads_receive: no message came in time */
 
+/* Requests of gcomp that may be under way at once. The lowest three bits of their ids differ. */
+#define GCOMP_THREADS_FLIGHTS 8
+
 typedef enum gcomp_threads_kind {
     GCOMP_THREADS_BARRIER,
     GCOMP_THREADS_ALLREDUCE,
@@ -87,12 +95,23 @@ typedef struct gcomp_threads_message {
 
 struct gcomp_threads;
 
+/* A request that is under way, or done and not asked for yet; or a free place for one. */
+typedef struct gcomp_threads_flight {
+    gcomp_request of;
+    int busy, done, status;
+} gcomp_threads_flight;
+
 /* What the callbacks get as `user`. */
 typedef struct gcomp_threads_member {
     struct gcomp_threads *group;
     int rank;
     int left; /* 1: this worker takes part no more */
     unsigned long came; /* meetings to which it has come */
+    int overlaps;       /* 1: there is a thread that carries out requests */
+    pthread_t thread;
+    gcomp_threads_flight flights[GCOMP_THREADS_FLIGHTS];
+    int order[GCOMP_THREADS_FLIGHTS]; /* [n % FLIGHTS]: the place of request n */
+    unsigned long started, carried;   /* requests so far */
 } gcomp_threads_member;
 
 typedef struct gcomp_threads {
@@ -104,16 +123,34 @@ typedef struct gcomp_threads {
     unsigned long turn;            /* number of complete meetings and partings */
     int verdict;                   /* of the last complete meeting */
     int failed;                    /* 1 for ever */
+    int ends;                      /* threads that carry out requests end */
     int lost;                      /* the worker that did not come in time, or left; -1: none */
     gcomp_threads_part *parts;     /* [world] */
     gcomp_threads_member *members; /* [world] */
     gcomp_threads_message *messages, **last; /* not received yet, the oldest first */
 } gcomp_threads;
 
-/* Frees a group; no thread may be inside a collective any more. NULL is allowed. */
+/* Ends requests that are under way, and the threads that carry them out. */
+static inline void gcomp_threads_end_overlap(gcomp_threads *g)
+{
+    pthread_mutex_lock(&g->lock);
+    g->ends = 1;
+    for (int w = 0; w < g->world; w++)
+        if (g->members[w].carried != g->members[w].started) g->failed = 1;
+    pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->lock);
+    for (int w = 0; w < g->world; w++) {
+        if (g->members[w].overlaps) pthread_join(g->members[w].thread, NULL);
+        g->members[w].overlaps = 0;
+    }
+    g->ends = 0;
+}
+
+/* Frees a group; no thread of the program may be inside a collective any more. NULL is allowed. */
 static inline void gcomp_threads_close(gcomp_threads *group)
 {
     if (!group) return;
+    gcomp_threads_end_overlap(group);
     pthread_cond_destroy(&group->changed);
     pthread_mutex_destroy(&group->lock);
     while (group->messages) {
@@ -240,15 +277,24 @@ static inline struct timespec gcomp_threads_deadline(double seconds)
     return at;
 }
 
+/* Waits until all requests that this worker has started are carried out. Called with the lock. */
+static inline void gcomp_threads_settle(const gcomp_threads_member *me)
+{
+    if (!me->overlaps || pthread_equal(pthread_self(), me->thread)) return;
+    while (me->carried != me->started) pthread_cond_wait(&me->group->changed, &me->group->lock);
+}
+
 /* The meeting: returns when all workers have come, 0 on all if they agree. If it is not 0, nobody
    touches a buffer. */
 static inline int gcomp_threads_meet(const gcomp_threads_member *me, const gcomp_threads_part *part)
 {
     gcomp_threads *g = me->group;
-    struct timespec deadline = gcomp_threads_deadline(g->timeout);
+    struct timespec deadline;
     unsigned long turn;
     int verdict;
     pthread_mutex_lock(&g->lock);
+    gcomp_threads_settle(me);
+    deadline = gcomp_threads_deadline(g->timeout);
     turn = g->turn;
     if (!g->failed) {
         g->parts[me->rank] = *part;
@@ -573,6 +619,122 @@ static inline int gcomp_threads_receive(void *user, int from, void *data, size_t
     return too_long ? GCOMP_THREADS_MISMATCH : 0;
 }
 
+/* ---- requests that are under way while the worker computes */
+
+/* Carries out one request, and returns when it is done. */
+static inline int gcomp_threads_carry(gcomp_threads_member *me, const gcomp_request *r)
+{
+    int even = 1;
+    switch (r->kind) {
+    case GCOMP_ALLREDUCE: return gcomp_threads_allreduce(me, r->recv, r->count, r->dtype);
+    case GCOMP_ALLREDUCE_MAX: return gcomp_threads_allreduce_max(me, (float *)r->recv, r->count);
+    case GCOMP_ALLGATHER:
+        for (int w = 0; w < me->group->world; w++) even &= r->bytes[w] == r->stride;
+        if (even) return gcomp_threads_allgather(me, r->send, r->recv, r->stride);
+        return gcomp_threads_allgatherv(me, r->send, r->recv, r->bytes, r->stride);
+    case GCOMP_ALLTOALL:
+        return gcomp_threads_alltoallv(me, r->send, r->send_bytes, r->recv, r->bytes);
+    default: return GCOMP_THREADS_MISMATCH; /* nothing moves */
+    }
+}
+
+/* The second thread of a worker: carries out requests in the order in which they were started. */
+static inline void *gcomp_threads_behind(void *arg)
+{
+    gcomp_threads_member *me = (gcomp_threads_member *)arg;
+    gcomp_threads *g = me->group;
+    pthread_mutex_lock(&g->lock);
+    for (;;) {
+        gcomp_threads_flight *f = &me->flights[me->order[me->carried % GCOMP_THREADS_FLIGHTS]];
+        int status;
+        if (me->carried == me->started) {
+            if (g->ends) break;
+            pthread_cond_wait(&g->changed, &g->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&g->lock);
+        status = gcomp_threads_carry(me, &f->of);
+        pthread_mutex_lock(&g->lock);
+        f->status = status;
+        f->done = 1;
+        me->carried++;
+        pthread_cond_broadcast(&g->changed);
+    }
+    pthread_mutex_unlock(&g->lock);
+    return NULL;
+}
+
+/* Begins to carry out a request. Returns 0, or GCOMP_THREADS_MISMATCH: the place of its id is
+   taken. */
+static inline int gcomp_threads_request_start(void *user, const gcomp_request *r)
+{
+    gcomp_threads_member *me = (gcomp_threads_member *)user;
+    const int place = (int)(r->id % GCOMP_THREADS_FLIGHTS);
+    gcomp_threads_flight *f = &me->flights[place];
+    int taken;
+    pthread_mutex_lock(&me->group->lock);
+    taken = f->busy;
+    if (!taken) {
+        f->of = *r;
+        f->busy = 1;
+        f->done = 0;
+        me->order[me->started++ % GCOMP_THREADS_FLIGHTS] = place;
+        pthread_cond_broadcast(&me->group->changed);
+    }
+    pthread_mutex_unlock(&me->group->lock);
+    return taken ? GCOMP_THREADS_MISMATCH : 0;
+}
+
+/* Is a request done? waits 1: waits until it is. *done <- 1 if it is done or has failed. */
+static inline int gcomp_threads_request_ask(gcomp_threads_member *me, uint32_t id, int waits,
+                                            int *done)
+{
+    gcomp_threads_flight *f = &me->flights[id % GCOMP_THREADS_FLIGHTS];
+    int status = 0;
+    *done = 0;
+    pthread_mutex_lock(&me->group->lock);
+    if (!f->busy || f->of.id != id) status = GCOMP_THREADS_MISMATCH;
+    while (waits && !status && !f->done)
+        pthread_cond_wait(&me->group->changed, &me->group->lock);
+    if (!status && f->done) {
+        *done = 1;
+        f->busy = 0;
+        status = f->status;
+    }
+    pthread_mutex_unlock(&me->group->lock);
+    return status;
+}
+
+/* Never waits. */
+static inline int gcomp_threads_request_test(void *user, uint32_t id, int *done)
+{
+    return gcomp_threads_request_ask((gcomp_threads_member *)user, id, 0, done);
+}
+
+static inline int gcomp_threads_request_wait(void *user, uint32_t id)
+{
+    int done;
+    return gcomp_threads_request_ask((gcomp_threads_member *)user, id, 1, &done);
+}
+
+/* From now on gcomp_threads_comm has start, test and wait too, for all workers. Starts a thread for
+   each worker; call it before the first collective. Returns 0 or an errno value; then nothing is
+   changed. */
+static inline int gcomp_threads_overlap(gcomp_threads *group)
+{
+    for (int w = 0; w < group->world; w++) {
+        gcomp_threads_member *me = &group->members[w];
+        int error = 0;
+        if (!me->overlaps) error = pthread_create(&me->thread, NULL, gcomp_threads_behind, me);
+        if (error) {
+            gcomp_threads_end_overlap(group);
+            return error;
+        }
+        me->overlaps = 1;
+    }
+    return 0;
+}
+
 /* The transport of worker `rank`, for gcomp_desc.comm. Valid until the group is closed. */
 static inline gcomp_comm gcomp_threads_comm(gcomp_threads *group, int rank)
 {
@@ -588,6 +750,11 @@ static inline gcomp_comm gcomp_threads_comm(gcomp_threads *group, int rank)
     comm.alltoallv = gcomp_threads_alltoallv;
     comm.allreduce_dtypes = 1u << GCOMP_F16 | 1u << GCOMP_BF16 | 1u << GCOMP_I8 | 1u << GCOMP_I16 |
         1u << GCOMP_I32;
+    if (group->members[rank].overlaps) {
+        comm.start = gcomp_threads_request_start;
+        comm.test = gcomp_threads_request_test;
+        comm.wait = gcomp_threads_request_wait;
+    }
     return comm;
 }
 

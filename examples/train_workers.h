@@ -31,6 +31,7 @@ typedef struct train_workers {
     int rank;
     const char *root; /* of sockets: where rank 0 listens, "host:port" */
     int in_order;     /* of mpi: sums with the bits of the other transports */
+    int overlaps;     /* comm has start, test and wait */
     gcomp_sockets *sockets;
 #ifdef USE_MPI
     gcomp_mpi mpi;
@@ -93,6 +94,7 @@ static inline int train_sockets_begin(train_workers *w)
     desc.secret = getenv("GCOMP_SECRET"); /* others can see the command line */
     desc.rendezvous = desc.silence = TRAIN_TIMEOUT;
     error = gcomp_sockets_start(&w->sockets, &desc);
+    if (!error && w->overlaps) error = gcomp_sockets_overlap(w->sockets);
     if (error) fprintf(stderr, "worker %d: %s:%s: %s\n", w->rank, host, port, strerror(error));
     return error != 0;
 }
@@ -104,7 +106,8 @@ static inline int train_workers_begin(train_workers *w, int most)
     if (train_workers_are(w, "mpi")) {
         MPI_Init(NULL, NULL);
         if (gcomp_mpi_open(&w->mpi, MPI_COMM_WORLD) != 0 || w->mpi.world > most ||
-            (w->in_order && gcomp_mpi_sum_in_order(&w->mpi) != 0)) {
+            (w->in_order && gcomp_mpi_sum_in_order(&w->mpi) != 0) ||
+            (w->overlaps && gcomp_mpi_overlap(&w->mpi) != 0)) {
             fprintf(stderr, "no communicator of at most %d ranks\n", most);
             MPI_Abort(MPI_COMM_WORLD, 1);
         }
@@ -141,13 +144,14 @@ static void *train_thread_main(void *arg)
 }
 
 /* One thread a worker. */
-static inline int train_threads_run(int world, train_work work, void *job)
+static inline int train_threads_run(int world, int overlaps, train_work work, void *job)
 {
     pthread_t *threads = (pthread_t *)calloc((size_t)world, sizeof *threads);
     train_thread *args = (train_thread *)calloc((size_t)world, sizeof *args);
     gcomp_threads *group = NULL;
     int started = 0;
-    int error = !threads || !args || gcomp_threads_open(&group, world, TRAIN_TIMEOUT) != 0;
+    int error = !threads || !args || gcomp_threads_open(&group, world, TRAIN_TIMEOUT) != 0 ||
+        (overlaps && gcomp_threads_overlap(group) != 0);
     if (error) fprintf(stderr, "cannot make a group of %d workers\n", world);
     for (; !error && started < world; started++) {
         args[started].work = work;
@@ -186,7 +190,7 @@ static inline int train_workers_run(train_workers *w, train_work work, void *job
         return 0;
     }
 #endif
-    if (train_workers_are(w, "threads")) return train_threads_run(w->world, work, job);
+    if (train_workers_are(w, "threads")) return train_threads_run(w->world, w->overlaps, work, job);
     comm = gcomp_sockets_comm(w->sockets);
     error = work(job, &comm);
     if (gcomp_sockets_lost(w->sockets) >= 0)

@@ -415,6 +415,12 @@ examples() {
     for name in outer delayed gossip leader; do
         with "example $name" $out/examples build/$name --text gcomp.h --steps 40 --hidden 24,16 --transport sockets --out $out
     done
+    for transport in sockets threads; do
+        with "example overlap, $transport" $out/examples env OPENBLAS_NUM_THREADS=1 build/overlap --transport $transport \
+            --root 127.0.0.1:7392 int:bits=4 3 64 8 1 3
+    done
+    with "example overlap says what it takes" $out/examples sh -c "build/overlap --help | grep -q CODEC && \
+        ! build/overlap int:bits=4 0 2>$out/overlap.wrong && grep -q \"'LAYERS' cannot be '0'\" $out/overlap.wrong"
     for way in "fp32 int:bits=4" "bf16 sign" "bf16 none"; do with "example sharded, $way" $out/examples build/sharded $way; done
     with "example lgc" $out/examples build/lgc 5 10 10
     with "example advise" $out/examples build/advise sign
@@ -445,8 +451,8 @@ over_mpi() {
             tap "${job#* } of ${job% *} ranks, $mpi" $plain sh -c "mpicc.$mpi -std=gnu11 -O1 -I. -DGCOMP_LINKED tests/${job#* }.c \
                 $plain -o $ranked -lm -pthread && $(on_ranks $mpi ${job% *} $ranked)"
         done
-        with "example overlap, $mpi" $plain sh -c "mpicc.$mpi -std=gnu11 -O1 -I. examples/overlap.c $plain -o $out/overlap.$mpi \
-            -lopenblas -lm && $(on_ranks $mpi 2 "$out/overlap.$mpi int:bits=4 3 64 8 1 3")"
+        with "example overlap, $mpi" $plain sh -c "mpicc.$mpi -std=gnu11 -O1 -I. -DUSE_MPI examples/overlap.c $plain -o $out/overlap.$mpi \
+            -lopenblas -lm -pthread && $(on_ranks $mpi 2 "$out/overlap.$mpi int:bits=4 3 64 8 1 3")"
         made "train builds, $mpi" $out/train.$mpi sh -c "until [ -e $plain.status ]; do sleep 0.1; done
             mpicc.$mpi -std=gnu11 -O1 -I. -DUSE_MPI examples/train.c $plain -o $out/train.$mpi -lopenblas -lz -lm -pthread"
         made "transformer builds, $mpi" $out/transformer.$mpi sh -c "until [ -e $plain.status ]; do sleep 0.1; done

@@ -10,6 +10,7 @@
 #include "halves.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -51,6 +52,8 @@ static void *start(void *arg)
     return NULL;
 }
 
+static int overlapped; /* the workers of the next run have start, test and wait */
+
 /* Runs body on `world` workers, on `present` of them really. Returns 0, or 1 if threads cannot
    be had. */
 static int run(worker *workers, int world, int present, double timeout, int (*body)(worker *))
@@ -61,6 +64,7 @@ static int run(worker *workers, int world, int present, double timeout, int (*bo
     memset(workers, 0, MOST * sizeof *workers);
     if (gcomp_threads_open(&group, world, timeout) != 0)
         return 1;
+    if (overlapped && (gcomp_threads_overlap(group) != 0 || gcomp_threads_overlap(group) != 0)) return 1;
     for (; started < present; started++) {
         workers[started].comm = gcomp_threads_comm(group, started);
         workers[started].body = body;
@@ -475,6 +479,213 @@ static void test_lost(void)
     gcomp_threads_close(group);
 }
 
+/* ---- requests that are under way while the worker computes */
+
+static gcomp_request sum_request(uint32_t id, float *data, size_t count)
+{
+    gcomp_request r;
+    memset(&r, 0, sizeof r);
+    r.kind = GCOMP_ALLREDUCE;
+    r.id = id;
+    r.recv = data;
+    r.count = count;
+    r.dtype = GCOMP_F32;
+    return r;
+}
+
+/* Asks until the request is done. */
+static int ask_until_done(const gcomp_comm *comm, uint32_t id)
+{
+    int done = 0, status = 0;
+    while (!done && !status) {
+        status = comm->test(comm->user, id, &done);
+        if (!done) sched_yield();
+    }
+    return status;
+}
+
+/* Eight requests of every kind at once, that are asked for in another order; a barrier behind them. */
+static int body_requests(worker *w)
+{
+    float sums[5][700], most[700];
+    unsigned char mine[24], all[MOST * 24], uneven[MOST * 24], send[MOST * 40], recv[MOST * 40];
+    size_t whole[MOST], part[MOST], sent[MOST], at = 0;
+    const gcomp_comm *comm = &w->comm;
+    const size_t world = (size_t)comm->world;
+    gcomp_request r;
+    int status = 0, done;
+    if (!comm->start || !comm->test || !comm->wait) return 1;
+    for (uint32_t round = 0; round < 20 && !status; round++) {
+        uint32_t id = round * 8;
+        at = 0;
+        for (int o = 0; o < comm->world; o++) {
+            whole[o] = 24;
+            part[o] = (size_t)o % 5 * 5;
+            sent[o] = (size_t)((comm->rank + o) % 3 * 20);
+            memset(send + at, 16 * comm->rank + o, sent[o]);
+            at += sent[o];
+        }
+        memset(mine, comm->rank + 1, sizeof mine);
+        memset(all, 0xee, sizeof all);
+        memset(uneven, 0xee, sizeof uneven);
+        for (int k = 0; k < 4; k++) {
+            for (size_t i = 0; i < 700; i++) sums[k][i] = value(comm->rank + k, i);
+            r = sum_request(id++, sums[k], 700);
+            status |= comm->start(comm->user, &r);
+        }
+        for (size_t i = 0; i < 700; i++) most[i] = value(comm->rank, i);
+        memset(&r, 0, sizeof r);
+        r.kind = GCOMP_ALLREDUCE_MAX;
+        r.id = id++;
+        r.recv = most;
+        r.count = 700;
+        status |= comm->start(comm->user, &r);
+        r.kind = GCOMP_ALLGATHER;
+        r.id = id++;
+        r.send = mine;
+        r.recv = all;
+        r.stride = 24;
+        r.bytes = whole;
+        status |= comm->start(comm->user, &r);
+        r.id = id++;
+        r.recv = uneven;
+        r.bytes = part;
+        status |= comm->start(comm->user, &r);
+        r.kind = GCOMP_ALLTOALL;
+        r.id = id++;
+        r.send = send;
+        r.recv = recv;
+        r.send_bytes = r.bytes = sent; /* the sizes are the same in both directions */
+        status |= comm->start(comm->user, &r);
+        w->wrong += comm->start(comm->user, &r) != GCOMP_THREADS_MISMATCH; /* its place is taken */
+        w->wrong += comm->test(comm->user, id + 8, &done) != GCOMP_THREADS_MISMATCH;
+        if (round % 2) status |= gcomp_threads_barrier(comm->user);
+        for (uint32_t k = 0; k < 8; k += 2) status |= ask_until_done(comm, id - 1 - k);
+        for (uint32_t k = 1; k < 8; k += 2) status |= comm->wait(comm->user, id - 1 - k);
+        w->wrong += comm->wait(comm->user, id - 1) != GCOMP_THREADS_MISMATCH; /* it is over */
+        for (size_t i = 0; i < 700; i++) {
+            float sum[4], largest = value(0, i);
+            for (int k = 0; k < 4; k++) sum[k] = value(k, i);
+            for (int o = 1; o < comm->world; o++) {
+                for (int k = 0; k < 4; k++) sum[k] += value(o + k, i);
+                largest = value(o, i) > largest ? value(o, i) : largest;
+            }
+            for (int k = 0; k < 4; k++) w->wrong += memcmp(&sum[k], &sums[k][i], 4) != 0;
+            w->wrong += memcmp(&largest, &most[i], 4) != 0;
+        }
+        for (size_t i = 0; i < world * 24; i++) {
+            w->wrong += all[i] != i / 24 + 1;
+            w->wrong += uneven[i] != (i % 24 < part[i / 24] ? i / 24 + 1 : 0xee);
+        }
+        at = 0;
+        for (int o = 0; o < comm->world; o++)
+            for (size_t i = 0; i < sent[o]; i++, at++) w->wrong += recv[at] != 16 * o + comm->rank;
+    }
+    return status;
+}
+
+/* Sizes of the second request differ; what is behind it is done as if nothing had been. */
+static int body_requests_disagree(worker *w)
+{
+    float data[3][9] = {{1}, {1}, {1}};
+    const gcomp_comm *comm = &w->comm;
+    for (uint32_t k = 0; k < 3; k++) {
+        gcomp_request r = sum_request(k, data[k], k == 1 && comm->rank ? 8 : 9);
+        w->wrong += comm->start(comm->user, &r) != 0;
+    }
+    w->wrong += comm->wait(comm->user, 0) != 0 || data[0][0] < (float)comm->world;
+    w->wrong += comm->wait(comm->user, 1) != GCOMP_THREADS_MISMATCH || data[1][0] > 1;
+    w->wrong += comm->wait(comm->user, 2) != 0 || data[2][0] < (float)comm->world;
+    return gcomp_threads_barrier(comm->user);
+}
+
+static int ends; /* how worker 1 ends the group: 0: it is late, 1: it fails it, 2: it leaves */
+
+/* The others have started two requests, and worker 1 one. */
+static int body_requests_fail(worker *w)
+{
+    float data[2][100] = {{0}};
+    const gcomp_comm *comm = &w->comm;
+    gcomp_threads_member *me = (gcomp_threads_member *)comm->user;
+    const int late = comm->rank == 1;
+    for (uint32_t k = 0; k < 2; k++) {
+        gcomp_request r = sum_request(k, data[k], 100);
+        if (!late || k == 0) w->wrong += comm->start(comm->user, &r) != 0;
+    }
+    w->wrong += comm->wait(comm->user, 0) != 0;
+    if (late && ends == 1) gcomp_threads_fail(me->group);
+    if (late && ends == 2) gcomp_threads_leave(me);
+    if (late) return GCOMP_THREADS_FAILED;
+    w->wrong += (comm->rank ? comm->wait(comm->user, 1) : ask_until_done(comm, 1)) != GCOMP_THREADS_FAILED;
+    w->wrong += gcomp_threads_lost(me->group) != (ends == 1 ? -1 : 1);
+    return gcomp_threads_barrier(comm->user);
+}
+
+/* The group is closed while a request is under way: the data outlives it. */
+static int body_leaves_a_request(worker *w)
+{
+    static float data[MOST][100];
+    gcomp_request r = sum_request(7, data[w->comm.rank], 100);
+    return w->comm.rank ? 0 : w->comm.start(w->comm.user, &r);
+}
+
+static uint64_t trained_digest; /* of the same steps without overlap */
+
+/* Three steps of two tensors, the last one first; each is a bucket. */
+static int body_train(worker *w)
+{
+    static const char *const codecs[] = {"none", "sign", "topk:density=0.2", "intsum:bits=16", "powersgd:rank=2"};
+    float grads[2][1600];
+    w->digest = 0;
+    for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) {
+        gcomp_desc desc;
+        gcomp_tensor tensor;
+        gcomp *gc;
+        memset(&desc, 0, sizeof desc);
+        memset(&tensor, 0, sizeof tensor);
+        desc.codec = codecs[c];
+        desc.comm = w->comm;
+        desc.bucket_bytes = 1;
+        tensor.rows = tensor.cols = 40;
+        if (gcomp_open(&gc, &desc)) return 1;
+        for (int t = 0; t < 2; t++) {
+            tensor.name = t ? "last" : "first";
+            if (gcomp_add_tensor(gc, &tensor)) return 2;
+        }
+        for (int s = 0; s < 3; s++) {
+            if (gcomp_step_begin(gc, NULL)) return 3;
+            for (size_t t = 2; t-- > 0;) {
+                for (size_t i = 0; i < 1600; i++) grads[t][i] = value(w->comm.rank + 8 * s, i + 1600 * t);
+                if (gcomp_step_ready(gc, t, grads[t]) || gcomp_step_progress(gc)) return 4;
+            }
+            if (gcomp_step_finish(gc)) return 5;
+            w->digest = w->digest * 31 + digest(grads, sizeof grads);
+        }
+        gcomp_close(gc);
+    }
+    if (!overlapped && w->comm.rank == 0) trained_digest = w->digest;
+    return 0;
+}
+
+static void test_requests(void)
+{
+    worker workers[MOST];
+    expect(body_train, 3, 3, 0, "three steps of blocking collectives");
+    overlapped = 1;
+    for (int world = 1; world <= MOST; world++)
+        expect(body_requests, world, world, 0, "requests are carried out in the order of their start");
+    report(!run(workers, 3, 3, 30.0, body_train) && all_are(workers, 3, 0) && workers[0].digest == trained_digest &&
+               workers[1].digest == trained_digest && workers[2].digest == trained_digest,
+           "steps that overlap end with the bits of blocking collectives");
+    expect(body_many, 4, 4, 0, "2000 sums and gathers in a row, where there is overlap");
+    expect(body_requests_disagree, 4, 4, 0, "a request of other sizes fails on all, and the next one does not");
+    for (ends = 0; ends < 3; ends++)
+        report(!run(workers, 4, 4, ends ? 30.0 : 1.0, body_requests_fail) && all_are(workers, 4, GCOMP_THREADS_FAILED),
+               "a request fails on all when a worker is late, gives up or leaves");
+    expect(body_leaves_a_request, 3, 3, 0, "close ends a request that nobody waits for");
+    overlapped = 0;
+}
+
 static void test_open(void)
 {
     gcomp_threads *group = NULL;
@@ -515,6 +726,7 @@ int main(void)
     expect(body_leaves, 3, 3, GCOMP_THREADS_FAILED, "a worker that leaves is an error of calls that name it, and of collectives");
     for (int world = 1; world <= MOST; world++)
         expect(body_try, world, world, 0, "all callbacks do what gcomp.h asks of them");
+    test_requests();
     test_missing();
     test_lost();
     printf("1..%d\n", tests);
