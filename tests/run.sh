@@ -373,7 +373,7 @@ under_python() {
 }
 
 examples() {
-    for name in first engine embedded own_loop; do with "example $name" $out/examples build/$name; done
+    for name in first elastic engine embedded own_loop; do with "example $name" $out/examples build/$name; done
     for name in outer delayed gossip leader; do
         with "example $name" $out/examples build/$name --text gcomp.h --steps 40 --hidden 24,16 --transport sockets --out $out
     done
