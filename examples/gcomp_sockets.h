@@ -1254,6 +1254,7 @@ static inline int gcomp_sockets_judge(const gcomp_sockets_meeting *m,
     unsigned char proof[32];
     gcomp_sockets_prove(m, proof, 'c', &guest->challenge, hello);
     if (!gcomp_sockets_same(proof, hello->proof, sizeof proof)) return GCOMP_SOCKETS_OTHER_SECRET;
+    if (!m->door && hello->world == 0) return GCOMP_SOCKETS_TAKEN; /* a newcomer that is too early */
     if (m->door ? !gcomp_sockets_fits_door(m, hello)
                 : hello->job != own->job || hello->order != own->order ||
                 hello->world != own->world || hello->to != own->rank ||
