@@ -2186,8 +2186,15 @@ GCOMP_API int gcomp_sockets_shared_carry(void *group, const gcomp_request *reque
 GCOMP_API int gcomp_sockets_shared_comm(void *group, gcomp_comm *comm);
 GCOMP_API int gcomp_sockets_shared_close(void *group);
 GCOMP_API void gcomp_sockets_shared_free(void *group);
+GCOMP_API int gcomp_sockets_shared_team(void **group, int rank, int world, const char *host,
+                                        const char *port, const char *secret, double rendezvous,
+                                        double silence, gcomp_sockets_stop stop);
+GCOMP_API int gcomp_sockets_shared_asks(void *group, int *waiting);
+GCOMP_API int gcomp_sockets_shared_regroup(void *group, double seconds, int least);
+GCOMP_API int gcomp_sockets_shared_left(void *group, int count[4], int *was, int *gone);
 
 typedef struct gcomp_sockets_shared {
+    gcomp_sockets_team *team; /* has net; NULL: none, or closed */
     gcomp_sockets *net;  /* NULL: closed */
     pthread_mutex_t use; /* of the thread that uses net */
 } gcomp_sockets_shared;
@@ -2321,8 +2328,11 @@ int gcomp_sockets_shared_close(void *group)
 {
     int status;
     gcomp_sockets *s = gcomp_sockets_shared_take(group, &status);
-    if (!s) return status == GCOMP_SOCKETS_CLOSED ? 0 : status;
-    gcomp_sockets_close(s);
+    if (!s) return status == GCOMP_SOCKETS_CLOSED ? 0 : status; /* a team without a group is freed */
+    if (((gcomp_sockets_shared *)group)->team)
+        gcomp_sockets_team_close(((gcomp_sockets_shared *)group)->team);
+    else gcomp_sockets_close(s);
+    ((gcomp_sockets_shared *)group)->team = NULL;
     ((gcomp_sockets_shared *)group)->net = NULL;
     return gcomp_sockets_shared_leave(group, 0);
 }
@@ -2331,9 +2341,90 @@ int gcomp_sockets_shared_close(void *group)
 void gcomp_sockets_shared_free(void *group)
 {
     gcomp_sockets_shared *shared = (gcomp_sockets_shared *)group;
-    gcomp_sockets_close(shared->net);
+    if (shared->team) gcomp_sockets_team_close(shared->team);
+    else gcomp_sockets_close(shared->net);
     pthread_mutex_destroy(&shared->use);
     free(shared);
+}
+
+/* gcomp_sockets_team_start, or with world 0 gcomp_sockets_team_join. Returns 0 or an errno value; on
+   error *group is NULL. */
+int gcomp_sockets_shared_team(void **group, int rank, int world, const char *host, const char *port,
+                              const char *secret, double rendezvous, double silence,
+                              gcomp_sockets_stop stop)
+{
+    gcomp_sockets_shared *made = (gcomp_sockets_shared *)calloc(1, sizeof *made);
+    gcomp_sockets_desc desc;
+    int error;
+    *group = NULL;
+    if (!made) return ENOMEM;
+    memset(&desc, 0, sizeof desc);
+    desc.rank = rank;
+    desc.world = world;
+    desc.host = host;
+    desc.port = port;
+    desc.secret = secret;
+    desc.rendezvous = rendezvous;
+    desc.silence = silence;
+    desc.stop = stop;
+    error = pthread_mutex_init(&made->use, NULL);
+    if (error) {
+        free(made);
+        return error;
+    }
+    error = world ? gcomp_sockets_team_start(&made->team, &desc)
+                  : gcomp_sockets_team_join(&made->team, &desc);
+    if (error) {
+        gcomp_sockets_shared_free(made);
+        return error;
+    }
+    made->net = made->team->net;
+    *group = made;
+    return 0;
+}
+
+/* gcomp_sockets_team_asks. */
+int gcomp_sockets_shared_asks(void *group, int *waiting)
+{
+    int status;
+    if (!gcomp_sockets_shared_take(group, &status)) return status;
+    status = GCOMP_SOCKETS_MISMATCH;
+    if (((gcomp_sockets_shared *)group)->team)
+        status = gcomp_sockets_team_asks(((gcomp_sockets_shared *)group)->team, waiting);
+    return gcomp_sockets_shared_leave(group, status);
+}
+
+/* gcomp_sockets_team_regroup. Returns 0 or an errno value: EBUSY if another thread uses the group,
+   EINVAL if it is no team, or closed. After another error the group has no connections, and the call
+   may be repeated. */
+int gcomp_sockets_shared_regroup(void *group, double seconds, int least)
+{
+    gcomp_sockets_shared *shared = (gcomp_sockets_shared *)group;
+    int error = EINVAL;
+    if (pthread_mutex_trylock(&shared->use) != 0) return EBUSY;
+    if (shared->team) {
+        error = gcomp_sockets_team_regroup(shared->team, seconds, least);
+        shared->net = shared->team->net;
+    }
+    return gcomp_sockets_shared_leave(group, error);
+}
+
+/* Who is left: count gets rank, world, workers that are gone, newcomers; was[world] and gone the
+   lists, if they are not NULL. Returns 0, GCOMP_SOCKETS_CLOSED or _BUSY, or _MISMATCH: no team. */
+int gcomp_sockets_shared_left(void *group, int count[4], int *was, int *gone)
+{
+    const gcomp_sockets_team *t;
+    int status;
+    if (!gcomp_sockets_shared_take(group, &status)) return status;
+    t = ((gcomp_sockets_shared *)group)->team;
+    if (!t) return gcomp_sockets_shared_leave(group, GCOMP_SOCKETS_MISMATCH);
+    count[0] = t->rank;
+    count[1] = t->world;
+    count[2] = t->gone_count;
+    count[3] = t->joined;
+    if (was) memcpy(was, t->was, (size_t)t->world * sizeof *was);
+    if (gone && t->gone_count) memcpy(gone, t->gone, (size_t)t->gone_count * sizeof *gone);
+    return gcomp_sockets_shared_leave(group, 0);
 }
 #endif /* GCOMP_SOCKETS_SHARED */
 

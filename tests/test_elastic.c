@@ -386,10 +386,10 @@ int main(void)
     tell = (told *)mmap(NULL, MOST * sizeof *tell, PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (tell == MAP_FAILED) return 1;
-    if (!getenv("X")) RUN(test_whichever_worker_dies_the_others_go_on);
-    if (!getenv("X")) RUN(test_two_die_at_once);
-    if (!getenv("X")) RUN(test_two_die_one_after_the_other);
-    if (!getenv("X")) RUN(test_one_dies_while_the_others_regroup);
+    RUN(test_whichever_worker_dies_the_others_go_on);
+    RUN(test_two_die_at_once);
+    RUN(test_two_die_one_after_the_other);
+    RUN(test_one_dies_while_the_others_regroup);
     RUN(test_newcomers_join);
     RUN(test_a_newcomer_finds_the_rank_0_of_now);
     RUN(test_strangers_do_not_join);
