@@ -63,7 +63,8 @@
    proven yet who they are. It closes each of them after GCOMP_SOCKETS_PATIENCE seconds. When no
    seat is free, a newer connection gets the seat of the oldest one of the address that has most
    seats, once that one has had its seat for GCOMP_SOCKETS_GRACE seconds. A worker that loses its
-   seat calls again until its time is over. After the rendezvous no worker listens.
+   seat calls again until its time is over. After the rendezvous no worker
+   listens, except in a team: see "workers that come and go" below.
 
    Limits
      - One rack: W (W - 1) / 2 connections, 2 MiB of buffer a worker for each other one. Use MPI for
