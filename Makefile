@@ -112,6 +112,9 @@ build/own_loop build/server: build/%: examples/%.c examples/gcomp_args.h build/g
 build/lgc: examples/lgc.c examples/lgc_net.h examples/gcomp_args.h examples/gcomp_threads.h build/gcomp.o
 	$(CC) $(CFLAGS) -I. examples/lgc.c build/gcomp.o -o $@ -lm -pthread
 
+build/elastic: examples/elastic.c examples/gcomp_sockets.h examples/gcomp_recover.h build/gcomp.o
+	$(CC) $(CFLAGS) -I. examples/elastic.c build/gcomp.o -o $@ -lm -pthread
+
 build/sharded: examples/sharded.c examples/gcomp_args.h examples/gcomp_threads.h build/gcomp.o
 	$(CC) $(CFLAGS) -I. examples/sharded.c build/gcomp.o -o $@ -lm -pthread
 
@@ -182,7 +185,7 @@ bench-python: build/libgcomp.so ## measure what calls from Python cost over call
 net: build/train build/train_mpi ## train over four hosts with slow links, made on this machine; as root; makes build/net.svg
 	bench/net.sh
 
-examples: build/first build/advise build/engine build/embedded build/lgc build/overlap build/own_loop build/overlap build/server build/sharded build/train build/transformer $(PATTERNS) ## build all examples
+examples: build/first build/advise build/elastic build/engine build/embedded build/lgc build/own_loop build/overlap build/server build/sharded build/train build/transformer $(PATTERNS) ## build all examples
 
 ifdef ONE
 test: build/gcomp.o $(if $(filter test_torch,$(ONE)),build/libgcomp.so)

@@ -72,7 +72,8 @@
    proven yet who they are. It closes each of them after GCOMP_SOCKETS_PATIENCE seconds. When no
    seat is free, a newer connection gets the seat of the oldest one of the address that has most
    seats, once that one has had its seat for GCOMP_SOCKETS_GRACE seconds. A worker that loses its
-   seat calls again until its time is over. After the rendezvous no worker listens.
+   seat calls again until its time is over. After the rendezvous no worker
+   listens, except in a team: see "workers that come and go" below.
 
    Limits
      - One rack: W (W - 1) / 2 connections, 2 MiB of buffer a worker for each other one. Use MPI for
@@ -161,6 +162,11 @@
 /* A call that waits asks gcomp_sockets_desc.stop so often, in seconds. */
 #ifndef GCOMP_SOCKETS_SLICE
 #define GCOMP_SOCKETS_SLICE 0.1
+#endif
+
+/* Newcomers that can wait for a team at a time. */
+#ifndef GCOMP_SOCKETS_NEWCOMERS
+#define GCOMP_SOCKETS_NEWCOMERS 16
 #endif
 
 /* The longest message between two workers. */
@@ -1186,6 +1192,8 @@ typedef struct gcomp_sockets_meeting {
     double then;                 /* when it must be over */
     unsigned char secret[64], seed[64];
     uint64_t drawn; /* random numbers so far */
+    int door;       /* of a team: 1 */
+    uint64_t job;   /* of newcomers at the door */
 } gcomp_sockets_meeting;
 
 /* number[16] <- a random number, another one each time. */
@@ -1350,6 +1358,20 @@ static inline int gcomp_sockets_missing(gcomp_sockets *s)
     return missing;
 }
 
+/* Does the hello fit at the door of a team? A newcomer has the world 0; the others are workers of
+   this generation with a higher rank. */
+static inline int gcomp_sockets_fits_door(const gcomp_sockets_meeting *m,
+                                          const gcomp_sockets_hello *hello)
+{
+    const gcomp_sockets_hello *own = &m->own;
+    if (hello->order != own->order || hello->port) return 0;
+    if (hello->world == 0)
+        return hello->job == m->job && hello->rank < own->world &&
+            hello->rank < (uint32_t)GCOMP_SOCKETS_NEWCOMERS && hello->to == 0;
+    return hello->job == own->job && hello->world == own->world && hello->to == own->rank &&
+        hello->rank > own->rank && hello->rank < own->world;
+}
+
 /* The verdict on a guest that has said hello. If two guests prove the same rank, the first one
    stays while its connection lives. */
 static inline int gcomp_sockets_judge(const gcomp_sockets_meeting *m,
@@ -1359,9 +1381,11 @@ static inline int gcomp_sockets_judge(const gcomp_sockets_meeting *m,
     unsigned char proof[32];
     gcomp_sockets_prove(m, proof, 'c', &guest->challenge, hello);
     if (!gcomp_sockets_same(proof, hello->proof, sizeof proof)) return GCOMP_SOCKETS_OTHER_SECRET;
-    if (hello->job != own->job || hello->order != own->order || hello->world != own->world ||
-        hello->to != own->rank || hello->rank <= own->rank || hello->rank >= own->world ||
-        hello->port > 65535)
+    if (!m->door && hello->world == 0) return GCOMP_SOCKETS_TAKEN; /* a newcomer that is too early */
+    if (m->door ? !gcomp_sockets_fits_door(m, hello)
+                : hello->job != own->job || hello->order != own->order ||
+                hello->world != own->world || hello->to != own->rank ||
+                hello->rank <= own->rank || hello->rank >= own->world || hello->port > 65535)
         return GCOMP_SOCKETS_OTHER_JOB;
     return m->s->peers[hello->rank] >= 0 && !gcomp_sockets_gone(m->s->peers[hello->rank])
         ? GCOMP_SOCKETS_TAKEN
@@ -1461,34 +1485,45 @@ static inline int gcomp_sockets_seat(gcomp_sockets_meeting *m)
     return 0;
 }
 
+/* Waits `most` seconds for those at the door, and hears them. *rest: no new connection is accepted
+   before that time; *error: why one could not be. Both begin as 0. Returns 0 or an errno value. */
+static inline int gcomp_sockets_turn(gcomp_sockets_meeting *m, double most, double *rest,
+                                     int *error)
+{
+    gcomp_sockets *s = m->s;
+    const int *fds = s->peers + s->world;
+    double now = gcomp_sockets_now(), wake = now < *rest ? *rest : now + most;
+    nfds_t count = 0;
+    /* Only entries in use: poll refuses more than there may be descriptors. */
+    for (int i = 0; i <= m->most; i++)
+        if (i == 0 || fds[i] >= 0) {
+            m->polls[count].fd = i || now >= *rest ? fds[i] : -1;
+            m->polls[count].events = POLLIN;
+            m->polls[count++].revents = 0;
+        }
+    if (gcomp_sockets_poll(s, m->polls, count, wake < m->then ? wake : m->then) < 0) return errno;
+    count = 1;
+    for (int i = 0; i < m->most; i++)
+        if (fds[1 + i] >= 0) gcomp_sockets_hear(m, i, m->polls[count++].revents);
+    if (m->polls[0].revents) {
+        int full = gcomp_sockets_seat(m);
+        *rest = full ? now + (full == EAGAIN ? 0.002 : 0.02) : 0;
+        *error = full == EAGAIN ? *error : full;
+    }
+    return 0;
+}
+
 /* Accepts the workers of higher rank, then stops listening. Returns 0 or an errno value. */
 static inline int gcomp_sockets_accept(gcomp_sockets_meeting *m)
 {
     gcomp_sockets *s = m->s;
-    const int *fds = s->peers + s->world;
-    double rest = 0; /* no new connection is accepted before that time */
+    double rest = 0;
     int error = 0;
     while (!s->failed && gcomp_sockets_missing(s)) {
-        double now = gcomp_sockets_now(), wake = now < rest ? rest : now + 0.1;
-        nfds_t count = 0;
-        if (now >= m->then) return error ? error : ETIMEDOUT;
-        /* Only entries in use: poll refuses more than there may be descriptors. */
-        for (int i = 0; i <= m->most; i++)
-            if (i == 0 || fds[i] >= 0) {
-                m->polls[count].fd = i || now >= rest ? fds[i] : -1;
-                m->polls[count].events = POLLIN;
-                m->polls[count++].revents = 0;
-            }
-        if (gcomp_sockets_poll(s, m->polls, count, wake < m->then ? wake : m->then) < 0)
-            return errno;
-        count = 1;
-        for (int i = 0; i < m->most; i++)
-            if (fds[1 + i] >= 0) gcomp_sockets_hear(m, i, m->polls[count++].revents);
-        if (m->polls[0].revents) {
-            int full = gcomp_sockets_seat(m);
-            rest = full ? now + (full == EAGAIN ? 0.002 : 0.02) : 0;
-            error = full == EAGAIN ? error : full;
-        }
+        int failed;
+        if (gcomp_sockets_now() >= m->then) return error ? error : ETIMEDOUT;
+        failed = gcomp_sockets_turn(m, 0.1, &rest, &error);
+        if (failed) return failed;
     }
     for (int i = s->world; i < s->descriptors; i++) gcomp_sockets_hang_up(s, i);
     return 0;
@@ -1503,7 +1538,7 @@ static inline int gcomp_sockets_greet(gcomp_sockets_meeting *m, int rank)
     unsigned char words[33], proof[32];
     double soon = gcomp_sockets_now() + GCOMP_SOCKETS_PATIENCE;
     int fd = m->s->peers[rank];
-    soon = soon < m->then ? soon : m->then;
+    soon = soon < m->then && !m->door ? soon : m->then; /* who lives opens its door in the end */
     if (gcomp_sockets_receive(m->s, fd, &challenge, sizeof challenge, soon) != 0) return EAGAIN;
     if (memcmp(challenge.magic, hello.magic, sizeof hello.magic) != 0) return EPROTO;
     hello.to = (uint32_t)rank;
@@ -1513,6 +1548,7 @@ static inline int gcomp_sockets_greet(gcomp_sockets_meeting *m, int rank)
         gcomp_sockets_receive(m->s, fd, words, sizeof words, m->then) != 0)
         return EAGAIN;
     gcomp_sockets_prove(m, proof, 'l', &challenge, &hello);
+    if (m->door && words[0] == GCOMP_SOCKETS_TAKEN) return EBUSY;
     if (words[0] == GCOMP_SOCKETS_OTHER_JOB || words[0] == GCOMP_SOCKETS_TAKEN) return ECONNRESET;
     return words[0] == GCOMP_SOCKETS_WELCOME && gcomp_sockets_same(proof, words + 1, sizeof proof)
         ? 0
@@ -1890,6 +1926,517 @@ static inline gcomp_comm gcomp_sockets_comm(gcomp_sockets *s)
     return comm;
 }
 
+/* ---------------- workers that come and go
+
+   A team is a group whose workers may die, leave and join:
+
+       gcomp_sockets_team *team;
+       error = gcomp_sockets_team_start(&team, &net_desc);    as gcomp_sockets_start; or, a newcomer:
+       error = gcomp_sockets_team_join(&team, &net_desc);     waits until the team regroups
+       desc.comm = gcomp_sockets_comm(team->net);
+       ...
+       error = gcomp_sockets_team_regroup(team, 30, 1);       after a failure, or for newcomers
+       comm = gcomp_sockets_comm(team->net);                  for gcomp_regroup
+       ...
+       gcomp_sockets_team_close(team);
+
+   Each worker of a team listens as long as the team exists, behind the proofs and seats of the
+   first meeting. A connection that ends, or is refused, says that a worker is dead. When a team
+   regroups, each worker calls the workers of lower old rank, the lowest first. The first one that
+   lives is the host: it waits for all that live, closes its list, and gives out ranks. Those who
+   stay keep their order, and newcomers follow. Then all meet as in gcomp_sockets_start.
+
+   A newcomer calls the root's address of the desc. After the death of rank 0 the new rank 0 listens
+   there if the address is one of its host; else at team->places[0], which newcomers must be told.
+
+   Limits
+     - A machine that vanishes without closing its connections is waited for.
+     - If a network breaks into two parts, each may become a team. Let `least` be more than half of
+       the workers where that matters.
+     - A worker that comes when the list is closed is alone: `least` above 1 makes that an error. It
+       closes its team, and joins.
+     - A newcomer waits behind a number that it draws, one of GCOMP_SOCKETS_NEWCOMERS. */
+
+/* Seconds until those on the list must have met. If one has died meanwhile, the others make a new
+   list. */
+#ifndef GCOMP_SOCKETS_AGAIN
+#define GCOMP_SOCKETS_AGAIN 10.0
+#endif
+
+typedef struct gcomp_sockets_team {
+    gcomp_sockets *net;  /* the group of now; NULL after a gcomp_sockets_team_regroup that failed */
+    int rank, world;     /* of this worker now */
+    int *was;            /* [world] the old rank of each worker; -1: a newcomer */
+    int *gone;           /* [gone_count] old ranks that are here no more */
+    int gone_count, joined;
+    uint64_t generation; /* times that the team has regrouped */
+    gcomp_sockets_desc desc;
+    char host[56], port[8], secret[65]; /* the texts of desc */
+    gcomp_sockets_place *places;        /* [world] where each worker listens */
+    gcomp_sockets_meeting door;         /* listens; s NULL: closed */
+} gcomp_sockets_team;
+
+/* What the host tells each worker. The list `was` follows. */
+typedef struct gcomp_sockets_roll {
+    char magic[8];
+    uint64_t generation;
+    uint32_t rank, world, old, zero;
+    gcomp_sockets_place root;
+} gcomp_sockets_roll;
+
+/* The job of a generation: those of an older one are strangers. */
+static inline uint64_t gcomp_sockets_team_job(const gcomp_sockets_team *t, uint64_t generation)
+{
+    return t->desc.job + generation * 0x9e3779b97f4a7c15u;
+}
+
+static inline void gcomp_sockets_door_close(gcomp_sockets_team *t)
+{
+    gcomp_sockets_close(t->door.s);
+    free(t->door.places);
+    free(t->door.guests);
+    free(t->door.polls);
+    memset(&t->door, 0, sizeof t->door);
+}
+
+/* A door that does not listen yet. Returns 0 or an errno value. */
+static inline int gcomp_sockets_door_make(gcomp_sockets_team *t)
+{
+    gcomp_sockets_meeting *m = &t->door;
+    int error;
+    gcomp_sockets_door_close(t);
+    m->s = gcomp_sockets_alone(GCOMP_SOCKETS_NEWCOMERS + t->rank,
+                               GCOMP_SOCKETS_NEWCOMERS + t->world, GCOMP_SOCKETS_SECONDS);
+    if (!m->s) return ENOMEM;
+    m->s->stop = t->desc.stop;
+    m->s->stop_user = t->desc.stop_user;
+    error = gcomp_sockets_prepare(m, &t->desc, GCOMP_SOCKETS_SECONDS);
+    m->door = 1;
+    m->job = t->desc.job;
+    m->own.job = gcomp_sockets_team_job(t, t->generation);
+    m->own.rank = (uint32_t)m->s->rank;
+    m->own.world = (uint32_t)m->s->world;
+    if (error) gcomp_sockets_door_close(t);
+    return error;
+}
+
+/* A door that listens. Returns 0 or an errno value. */
+static inline int gcomp_sockets_door_open(gcomp_sockets_team *t, const char *host, const char *port)
+{
+    int error = gcomp_sockets_door_make(t), fd;
+    if (error) return error;
+    fd = gcomp_sockets_listen(host, port);
+    error = fd < 0 ? errno : 0;
+    t->door.s->peers[t->door.s->world] = fd;
+    if (error) gcomp_sockets_door_close(t);
+    return error;
+}
+
+/* The number of this host, which is not that of rank 0, as the other workers see it. */
+static inline int gcomp_sockets_here(const gcomp_sockets *s, gcomp_sockets_place *here)
+{
+    struct sockaddr_storage address;
+    socklen_t length = sizeof address;
+    if (getsockname(s->peers[0], (struct sockaddr *)(void *)&address, &length) != 0)
+        return errno;
+    return gcomp_sockets_name(&address, length, here);
+}
+
+/* Opens this worker's door, and tells all where it is. known: where rank 0 is. Returns 0 or an errno
+   value. */
+static inline int gcomp_sockets_team_settle(gcomp_sockets_team *t, const char *known)
+{
+    gcomp_sockets_place mine;
+    int error = EADDRNOTAVAIL;
+    memset(&mine, 0, sizeof mine);
+    if (t->rank == 0) {
+        memcpy(mine.host, t->host, sizeof t->host);
+        memcpy(mine.port, t->port, sizeof t->port);
+        error = gcomp_sockets_door_open(t, mine.host, mine.port);
+    }
+    if (error) {
+        if (t->rank) error = gcomp_sockets_here(t->net, &mine);
+        else error = 0, snprintf(mine.host, sizeof mine.host, "%s", known);
+        if (!error) error = gcomp_sockets_door_open(t, mine.host, "0");
+        if (!error) {
+            struct sockaddr_storage address;
+            socklen_t length = sizeof address;
+            const int fd = t->door.s->peers[t->door.s->world];
+            error = getsockname(fd, (struct sockaddr *)(void *)&address, &length) != 0
+                ? errno
+                : gcomp_sockets_name(&address, length, &mine);
+        }
+    }
+    if (error) gcomp_sockets_fail(t->net); /* the others do not wait */
+    free(t->places);
+    t->places = (gcomp_sockets_place *)calloc((size_t)t->world, sizeof *t->places);
+    if (!t->places && !error) error = ENOMEM;
+    if (!error && gcomp_sockets_allgather(t->net, &mine, t->places, sizeof mine)) error = ETIMEDOUT;
+    return error;
+}
+
+/* Closes all that the team has. NULL is allowed. */
+static inline void gcomp_sockets_team_close(gcomp_sockets_team *t)
+{
+    if (!t) return;
+    gcomp_sockets_door_close(t);
+    gcomp_sockets_close(t->net);
+    free(t->was);
+    free(t->gone);
+    free(t->places);
+    memset(t->secret, 0, sizeof t->secret);
+    free(t);
+}
+
+/* A team with the texts of desc, and no group. NULL with *error. */
+static inline gcomp_sockets_team *gcomp_sockets_team_make(const gcomp_sockets_desc *desc, int *error)
+{
+    const char *host = desc->host ? desc->host : "127.0.0.1";
+    const char *port = desc->port ? desc->port : "7077";
+    gcomp_sockets_team *t = (gcomp_sockets_team *)calloc(1, sizeof *t);
+    *error = ENOMEM;
+    if (!t) return NULL;
+    *error = EINVAL;
+    if (strlen(host) < sizeof t->host && strlen(port) < sizeof t->port &&
+        (!desc->secret || strlen(desc->secret) < sizeof t->secret)) {
+        *error = 0;
+        t->desc = *desc;
+        memcpy(t->host, host, strlen(host));
+        memcpy(t->port, port, strlen(port));
+        if (desc->secret) memcpy(t->secret, desc->secret, strlen(desc->secret));
+        t->desc.host = t->host;
+        t->desc.port = t->port;
+        t->desc.secret = t->secret;
+        return t;
+    }
+    free(t);
+    return NULL;
+}
+
+/* gcomp_sockets_start for a team. Returns as that does; on error *team is NULL. */
+static inline int gcomp_sockets_team_start(gcomp_sockets_team **team,
+                                           const gcomp_sockets_desc *desc)
+{
+    int error;
+    gcomp_sockets_team *t = gcomp_sockets_team_make(desc, &error);
+    *team = NULL;
+    if (!t) return error;
+    error = gcomp_sockets_start(&t->net, &t->desc);
+    t->rank = desc->rank;
+    t->world = desc->world;
+    if (!error) {
+        t->was = (int *)malloc((size_t)t->world * sizeof *t->was);
+        t->gone = (int *)malloc((size_t)t->world * sizeof *t->gone);
+        for (int w = 0; t->was && w < t->world; w++) t->was[w] = w;
+        error = t->was && t->gone ? gcomp_sockets_team_settle(t, t->host) : ENOMEM;
+    }
+    if (error) gcomp_sockets_team_close(t);
+    else *team = t;
+    return error;
+}
+
+/* Takes from the host what it tells, over a connection that it has welcomed. Returns 0; ECONNRESET:
+   the host is gone; or another errno value. */
+static inline int gcomp_sockets_roll_take(gcomp_sockets_team *t, int fd, gcomp_sockets_roll *roll,
+                                          int **was)
+{
+    gcomp_sockets_meeting *m = &t->door;
+    int error = gcomp_sockets_receive(m->s, fd, roll, sizeof *roll, m->then);
+    if (error) return error;
+    if (memcmp(roll->magic, m->own.magic, sizeof roll->magic) != 0 || !roll->world ||
+        roll->world > 65535 || roll->rank >= roll->world || roll->old > 65535)
+        return EPROTO;
+    *was = (int *)calloc(roll->world, sizeof **was);
+    if (!*was) return ENOMEM;
+    roll->root.host[sizeof roll->root.host - 1] = 0;
+    roll->root.port[sizeof roll->root.port - 1] = 0;
+    return gcomp_sockets_receive(m->s, fd, *was, roll->world * sizeof **was, m->then);
+}
+
+/* Calls one place until its worker has told who is left. peer: the index of its connection at the
+   door. Returns 0; ECONNREFUSED: nobody lives there; or another errno value. */
+static inline int gcomp_sockets_roll_call(gcomp_sockets_team *t, const gcomp_sockets_place *place,
+                                          int peer, gcomp_sockets_roll *roll, int **was)
+{
+    gcomp_sockets_meeting *m = &t->door;
+    int *fd = &m->s->peers[peer], error = EADDRNOTAVAIL;
+    struct addrinfo hints, *found = NULL;
+    memset(&hints, 0, sizeof hints);
+    hints.ai_socktype = SOCK_STREAM;
+    if (getaddrinfo(place->host, place->port, &hints, &found) != 0) return error;
+    for (struct addrinfo *a = found; a && error; a = a->ai_next) {
+        double soon = gcomp_sockets_now() + GCOMP_SOCKETS_PATIENCE;
+        *fd = gcomp_sockets_connect(m->s, a, soon < m->then ? soon : m->then);
+        if (*fd < 0) error = gcomp_sockets_short_of(errno) ? EAGAIN : ECONNREFUSED;
+        else error = gcomp_sockets_greet(m, peer);
+        if (!error) {
+            error = gcomp_sockets_roll_take(t, *fd, roll, was);
+            if (error == ECONNRESET) error = EAGAIN;
+        }
+        if (error) {
+            free(*was);
+            *was = NULL;
+        }
+        gcomp_sockets_hang_up(m->s, peer);
+    }
+    freeaddrinfo(found);
+    return m->s->stopped ? ECANCELED : error;
+}
+
+/* The same, again and again while the host lives. */
+static inline int gcomp_sockets_roll_ask(gcomp_sockets_team *t, const gcomp_sockets_place *place,
+                                         int peer, gcomp_sockets_roll *roll, int **was)
+{
+    for (;;) {
+        int error = gcomp_sockets_roll_call(t, place, peer, roll, was);
+        if (error == EAGAIN && gcomp_sockets_now() >= t->door.then) error = ETIMEDOUT;
+        if (error != EAGAIN) return error;
+        gcomp_sockets_poll(t->door.s, NULL, 0, gcomp_sockets_now() + 0.02);
+    }
+}
+
+/* Workers of higher rank that are neither here nor known to be dead. probes[w]: a connection to
+   worker w, which ends when that worker dies. -1: none yet; -2: it is dead. */
+static inline int gcomp_sockets_roll_missing(gcomp_sockets_team *t, int *probes)
+{
+    gcomp_sockets *s = t->door.s;
+    int missing = 0;
+    for (int w = t->rank + 1; w < t->world; w++) {
+        int *peer = &s->peers[GCOMP_SOCKETS_NEWCOMERS + w];
+        if (*peer >= 0 && !gcomp_sockets_gone(*peer)) continue;
+        gcomp_sockets_hang_up(s, GCOMP_SOCKETS_NEWCOMERS + w);
+        if (probes[w] >= 0 && gcomp_sockets_gone(probes[w])) {
+            close(probes[w]);
+            probes[w] = -1;
+        }
+        if (probes[w] == -1) {
+            struct addrinfo hints, *found = NULL;
+            memset(&hints, 0, sizeof hints);
+            hints.ai_socktype = SOCK_STREAM;
+            hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+            if (getaddrinfo(t->places[w].host, t->places[w].port, &hints, &found) == 0) {
+                probes[w] = gcomp_sockets_connect(s, found, gcomp_sockets_now() + 1);
+                if (probes[w] < 0) probes[w] = errno == ECONNREFUSED ? -2 : -1;
+                freeaddrinfo(found);
+            }
+        }
+        missing += probes[w] != -2;
+    }
+    return missing;
+}
+
+/* The host: waits for all that live, and tells each of them. Returns 0 or an errno value. */
+static inline int gcomp_sockets_roll_host(gcomp_sockets_team *t, int least,
+                                          gcomp_sockets_roll *roll, int **was)
+{
+    gcomp_sockets_meeting *m = &t->door;
+    const int all = m->s->world, most = GCOMP_SOCKETS_NEWCOMERS;
+    int *probes = (int *)malloc((size_t)t->world * sizeof *probes), error = 0, full = 0;
+    double rest = 0;
+    *was = (int *)calloc((size_t)all, sizeof **was);
+    for (int w = 0; probes && w < t->world; w++) probes[w] = -1;
+    while (probes && *was && !error && !m->s->failed && gcomp_sockets_now() < m->then &&
+           gcomp_sockets_roll_missing(t, probes))
+        error = gcomp_sockets_turn(m, 0.1, &rest, &full);
+    for (int w = 0; probes && w < t->world; w++)
+        if (probes[w] >= 0) close(probes[w]);
+    free(probes);
+    if (!probes || !*was) return ENOMEM;
+    if (m->s->stopped) return ECANCELED;
+    memcpy(roll->magic, m->own.magic, sizeof roll->magic);
+    roll->generation = t->generation + 1;
+    roll->old = (uint32_t)t->world;
+    roll->root = t->places[t->rank];
+    for (int i = 0; i < all && !error; i++) { /* those who stay, then newcomers */
+        const int w = (i + most) % all;
+        if (w != m->s->rank && (m->s->peers[w] < 0 || gcomp_sockets_gone(m->s->peers[w])))
+            gcomp_sockets_hang_up(m->s, w);
+        else (*was)[roll->world++] = w < most ? -1 : w - most;
+    }
+    if (!error && roll->world < (uint32_t)least) error = ETIMEDOUT;
+    for (int i = 0, rank = 0; i < all && !error; i++) {
+        const int w = (i + most) % all;
+        gcomp_sockets_roll mine = *roll;
+        if (w != m->s->rank && m->s->peers[w] < 0) continue;
+        mine.rank = (uint32_t)rank++;
+        if (w == m->s->rank) continue; /* the lowest that stays: rank 0 */
+        /* One that has died meanwhile is missed at the meeting. */
+        if (!gcomp_sockets_send(m->s, m->s->peers[w], &mine, sizeof mine, m->then + 1))
+            gcomp_sockets_send(m->s, m->s->peers[w], *was, roll->world * sizeof **was, m->then + 1);
+    }
+    return error;
+}
+
+/* Meets those on the list, and takes over what the host has told. Returns 0 or an errno value. On
+   error the team is as before, but for its door and group, which are closed. */
+static inline int gcomp_sockets_team_meet(gcomp_sockets_team *t, const gcomp_sockets_roll *roll,
+                                          int *was)
+{
+    gcomp_sockets_team next = *t;
+    int *gone = (int *)malloc((roll->old + 1) * sizeof *gone), error = gone ? 0 : ENOMEM;
+    gcomp_sockets_desc desc = t->desc;
+    gcomp_sockets_door_close(t); /* rank 0 listens again at the same place */
+    memset(&next.door, 0, sizeof next.door);
+    next.places = NULL;
+    next.rank = (int)roll->rank;
+    next.world = (int)roll->world;
+    next.generation = roll->generation;
+    desc.rank = next.rank;
+    desc.world = next.world;
+    desc.host = roll->root.host;
+    desc.port = roll->root.port;
+    desc.job = gcomp_sockets_team_job(t, roll->generation);
+    desc.rendezvous = GCOMP_SOCKETS_AGAIN;
+    if (!error) error = gcomp_sockets_start(&next.net, &desc);
+    if (!error) error = gcomp_sockets_team_settle(&next, roll->root.host);
+    if (error) {
+        gcomp_sockets_close(next.net);
+        gcomp_sockets_door_close(&next);
+        free(next.places);
+        free(gone);
+        return error;
+    }
+    next.was = was;
+    next.gone = gone;
+    next.gone_count = next.joined = 0;
+    for (int w = 0; w < (int)roll->old; w++) {
+        int here = 0;
+        for (int k = 0; k < next.world; k++) here |= was[k] == w;
+        if (!here) gone[next.gone_count++] = w;
+    }
+    for (int k = 0; k < next.world; k++) next.joined += was[k] < 0;
+    free(t->was);
+    free(t->gone);
+    free(t->places);
+    *t = next;
+    t->desc.host = t->host;
+    t->desc.port = t->port;
+    t->desc.secret = t->secret;
+    return 0;
+}
+
+/* Finds out who is left, and connects those with each other and with the newcomers that wait. All
+   that live call it: after a failure, or because gcomp_sockets_team_asks said so. Closes the group
+   of before, so that the others fail too. Then rank, world, net, was and gone are new ones.
+     seconds  the host waits so long for workers that live, and others twice as long for a host
+     least    workers that must be there, at least 1
+   Returns 0 or an errno value; net is NULL then, and the call may be repeated.
+     EINVAL      seconds or least is out of range
+     ETIMEDOUT   fewer than `least` have come
+     ECONNRESET  the others have regrouped without this worker
+     ECANCELED   desc.stop said so
+     else as gcomp_sockets_start */
+static inline int gcomp_sockets_team_regroup(gcomp_sockets_team *t, double seconds, int least)
+{
+    const double until = gcomp_sockets_now() + seconds;
+    int error;
+    if (!(seconds > 0 && seconds <= 1e6) || least < 1) return EINVAL;
+    if (t->net) gcomp_sockets_fail(t->net);
+    gcomp_sockets_close(t->net);
+    t->net = NULL;
+    do {
+        gcomp_sockets_roll roll;
+        int *was = NULL;
+        memset(&roll, 0, sizeof roll);
+        error = t->door.s ? 0
+                          : gcomp_sockets_door_open(t, t->places[t->rank].host,
+                                                    t->places[t->rank].port);
+        if (error) return error;
+        t->door.then = gcomp_sockets_now() + 2 * seconds;
+        error = ECONNREFUSED;
+        for (int w = 0; w < t->rank && error == ECONNREFUSED; w++)
+            error = gcomp_sockets_roll_ask(t, &t->places[w], GCOMP_SOCKETS_NEWCOMERS + w, &roll,
+                                           &was);
+        if (error == ECONNREFUSED) {
+            t->door.then = gcomp_sockets_now() + seconds;
+            error = gcomp_sockets_roll_host(t, least, &roll, &was);
+        }
+        if (error) {
+            free(was);
+            gcomp_sockets_door_close(t);
+            return error;
+        }
+        error = gcomp_sockets_team_meet(t, &roll, was);
+        if (error) free(was);
+    } while (error == ETIMEDOUT && gcomp_sockets_now() < until);
+    return error;
+}
+
+/* Joins a team: calls its rank 0 at the address of desc, and waits until the team regroups, at most
+   desc.rendezvous seconds. rank and world of desc are not read; job and secret are those of the
+   team. was tells who has been there before. Returns as gcomp_sockets_start; on error *team is
+   NULL. */
+static inline int gcomp_sockets_team_join(gcomp_sockets_team **team, const gcomp_sockets_desc *desc)
+{
+    const double until = gcomp_sockets_now() +
+        (desc->rendezvous > 0 ? desc->rendezvous : GCOMP_SOCKETS_SECONDS);
+    int error;
+    gcomp_sockets_team *t = gcomp_sockets_team_make(desc, &error);
+    *team = NULL;
+    if (!t) return error;
+    do {
+        unsigned char number[16];
+        gcomp_sockets_roll roll;
+        gcomp_sockets_place root;
+        int *was = NULL;
+        memset(&roll, 0, sizeof roll);
+        memset(&root, 0, sizeof root);
+        memcpy(root.host, t->host, sizeof t->host);
+        memcpy(root.port, t->port, sizeof t->port);
+        t->world = 1;
+        error = gcomp_sockets_door_make(t);
+        if (error) break;
+        gcomp_sockets_draw(&t->door, number);
+        t->door.own.job = t->desc.job;
+        t->door.own.world = 0; /* a newcomer, behind a number */
+        t->door.own.rank = number[0] % GCOMP_SOCKETS_NEWCOMERS;
+        t->door.then = until;
+        error = gcomp_sockets_roll_call(t, &root, 0, &roll, &was);
+        if (!error) error = gcomp_sockets_team_meet(t, &roll, was);
+        if (!error) break;
+        free(was);
+        if (error == ECONNREFUSED || error == EBUSY || error == ETIMEDOUT) error = EAGAIN;
+        if (error == EAGAIN) gcomp_sockets_poll(t->door.s, NULL, 0, gcomp_sockets_now() + 0.05);
+    } while (error == EAGAIN && gcomp_sockets_now() < until);
+    if (error == EAGAIN) error = ETIMEDOUT;
+    if (error) gcomp_sockets_team_close(t);
+    else *team = t;
+    return error;
+}
+
+/* A collective, between two steps. *waiting <- newcomers that wait, the same on all: if it is not
+   0, all call gcomp_sockets_team_regroup. Rank 0 looks at its door meanwhile. Returns as the other
+   collectives. */
+static inline int gcomp_sockets_team_asks(gcomp_sockets_team *t, int *waiting)
+{
+    gcomp_sockets_meeting *m = &t->door;
+    int32_t count = 0;
+    int error;
+    *waiting = 0;
+    if (!t->net) return GCOMP_SOCKETS_FAILED;
+    for (int turns = 0; t->rank == 0 && turns < GCOMP_SOCKETS_GUESTS; turns++) {
+        gcomp_sockets *s = m->s;
+        struct pollfd p;
+        double rest = 0;
+        int guests = 0, full = 0;
+        p.fd = s->peers[s->world];
+        p.events = POLLIN;
+        p.revents = 0;
+        for (int i = 0; i < m->most; i++) guests += s->peers[s->world + 1 + i] >= 0;
+        if (poll(&p, 1, 0) != 1 && (!guests || turns)) break;
+        m->then = gcomp_sockets_now() + GCOMP_SOCKETS_PATIENCE;
+        if (gcomp_sockets_turn(m, 0, &rest, &full)) break;
+    }
+    for (int i = 0; t->rank == 0 && i < GCOMP_SOCKETS_NEWCOMERS; i++) {
+        if (m->s->peers[i] >= 0 && gcomp_sockets_gone(m->s->peers[i]))
+            gcomp_sockets_hang_up(m->s, i);
+        count += m->s->peers[i] >= 0;
+    }
+    error = gcomp_sockets_allreduce(t->net, &count, 1, GCOMP_I32);
+    if (!error) *waiting = (int)count;
+    return error;
+}
+
 /* ---------------- for other languages
 
    With GCOMP_SOCKETS_SHARED, in one file of a shared object, these functions are the transport for
@@ -1908,8 +2455,15 @@ GCOMP_API int gcomp_sockets_shared_carry(void *group, const gcomp_request *reque
 GCOMP_API int gcomp_sockets_shared_comm(void *group, gcomp_comm *comm);
 GCOMP_API int gcomp_sockets_shared_close(void *group);
 GCOMP_API void gcomp_sockets_shared_free(void *group);
+GCOMP_API int gcomp_sockets_shared_team(void **group, int rank, int world, const char *host,
+                                        const char *port, const char *secret, double rendezvous,
+                                        double silence, gcomp_sockets_stop stop);
+GCOMP_API int gcomp_sockets_shared_asks(void *group, int *waiting);
+GCOMP_API int gcomp_sockets_shared_regroup(void *group, double seconds, int least);
+GCOMP_API int gcomp_sockets_shared_left(void *group, int count[4], int *was, int *gone);
 
 typedef struct gcomp_sockets_shared {
+    gcomp_sockets_team *team; /* has net; NULL: none, or closed */
     gcomp_sockets *net;  /* NULL: closed */
     pthread_mutex_t use; /* of the thread that uses net */
 } gcomp_sockets_shared;
@@ -2043,8 +2597,11 @@ int gcomp_sockets_shared_close(void *group)
 {
     int status;
     gcomp_sockets *s = gcomp_sockets_shared_take(group, &status);
-    if (!s) return status == GCOMP_SOCKETS_CLOSED ? 0 : status;
-    gcomp_sockets_close(s);
+    if (!s) return status == GCOMP_SOCKETS_CLOSED ? 0 : status; /* a team without a group is freed */
+    if (((gcomp_sockets_shared *)group)->team)
+        gcomp_sockets_team_close(((gcomp_sockets_shared *)group)->team);
+    else gcomp_sockets_close(s);
+    ((gcomp_sockets_shared *)group)->team = NULL;
     ((gcomp_sockets_shared *)group)->net = NULL;
     return gcomp_sockets_shared_leave(group, 0);
 }
@@ -2053,9 +2610,90 @@ int gcomp_sockets_shared_close(void *group)
 void gcomp_sockets_shared_free(void *group)
 {
     gcomp_sockets_shared *shared = (gcomp_sockets_shared *)group;
-    gcomp_sockets_close(shared->net);
+    if (shared->team) gcomp_sockets_team_close(shared->team);
+    else gcomp_sockets_close(shared->net);
     pthread_mutex_destroy(&shared->use);
     free(shared);
+}
+
+/* gcomp_sockets_team_start, or with world 0 gcomp_sockets_team_join. Returns 0 or an errno value; on
+   error *group is NULL. */
+int gcomp_sockets_shared_team(void **group, int rank, int world, const char *host, const char *port,
+                              const char *secret, double rendezvous, double silence,
+                              gcomp_sockets_stop stop)
+{
+    gcomp_sockets_shared *made = (gcomp_sockets_shared *)calloc(1, sizeof *made);
+    gcomp_sockets_desc desc;
+    int error;
+    *group = NULL;
+    if (!made) return ENOMEM;
+    memset(&desc, 0, sizeof desc);
+    desc.rank = rank;
+    desc.world = world;
+    desc.host = host;
+    desc.port = port;
+    desc.secret = secret;
+    desc.rendezvous = rendezvous;
+    desc.silence = silence;
+    desc.stop = stop;
+    error = pthread_mutex_init(&made->use, NULL);
+    if (error) {
+        free(made);
+        return error;
+    }
+    error = world ? gcomp_sockets_team_start(&made->team, &desc)
+                  : gcomp_sockets_team_join(&made->team, &desc);
+    if (error) {
+        gcomp_sockets_shared_free(made);
+        return error;
+    }
+    made->net = made->team->net;
+    *group = made;
+    return 0;
+}
+
+/* gcomp_sockets_team_asks. */
+int gcomp_sockets_shared_asks(void *group, int *waiting)
+{
+    int status;
+    if (!gcomp_sockets_shared_take(group, &status)) return status;
+    status = GCOMP_SOCKETS_MISMATCH;
+    if (((gcomp_sockets_shared *)group)->team)
+        status = gcomp_sockets_team_asks(((gcomp_sockets_shared *)group)->team, waiting);
+    return gcomp_sockets_shared_leave(group, status);
+}
+
+/* gcomp_sockets_team_regroup. Returns 0 or an errno value: EBUSY if another thread uses the group,
+   EINVAL if it is no team, or closed. After another error the group has no connections, and the call
+   may be repeated. */
+int gcomp_sockets_shared_regroup(void *group, double seconds, int least)
+{
+    gcomp_sockets_shared *shared = (gcomp_sockets_shared *)group;
+    int error = EINVAL;
+    if (pthread_mutex_trylock(&shared->use) != 0) return EBUSY;
+    if (shared->team) {
+        error = gcomp_sockets_team_regroup(shared->team, seconds, least);
+        shared->net = shared->team->net;
+    }
+    return gcomp_sockets_shared_leave(group, error);
+}
+
+/* Who is left: count gets rank, world, workers that are gone, newcomers; was[world] and gone the
+   lists, if they are not NULL. Returns 0, GCOMP_SOCKETS_CLOSED or _BUSY, or _MISMATCH: no team. */
+int gcomp_sockets_shared_left(void *group, int count[4], int *was, int *gone)
+{
+    const gcomp_sockets_team *t;
+    int status;
+    if (!gcomp_sockets_shared_take(group, &status)) return status;
+    t = ((gcomp_sockets_shared *)group)->team;
+    if (!t) return gcomp_sockets_shared_leave(group, GCOMP_SOCKETS_MISMATCH);
+    count[0] = t->rank;
+    count[1] = t->world;
+    count[2] = t->gone_count;
+    count[3] = t->joined;
+    if (was) memcpy(was, t->was, (size_t)t->world * sizeof *was);
+    if (gone && t->gone_count) memcpy(gone, t->gone, (size_t)t->gone_count * sizeof *gone);
+    return gcomp_sockets_shared_leave(group, 0);
 }
 #endif /* GCOMP_SOCKETS_SHARED */
 

@@ -131,7 +131,7 @@ names=$(for source in tests/test_*.c; do basename $source .c; done | grep -vxF "
 whole="test_kernels test_static" # contain the implementation: the one sees inside, the other is static
 # Once for all instruction sets: transports, bounds and lists are the same on each. test_kernels goes through all sets, and
 # test_random draws one for each of its cases.
-once="test_bounds test_kernels test_lgc test_lists test_nccl test_nccl_older test_nodes test_patterns test_random test_server test_sockets test_threads test_try"
+once="test_bounds test_elastic test_kernels test_lgc test_lists test_nccl test_nccl_older test_nodes test_patterns test_random test_server test_sockets test_threads test_try"
 sets=scalar
 grep -q avx2 /proc/cpuinfo && sets="$sets avx2"
 grep -q avx512vl /proc/cpuinfo && sets="$sets avx512"
@@ -411,7 +411,7 @@ under_python() {
 }
 
 examples() {
-    for name in first engine embedded own_loop; do with "example $name" $out/examples build/$name; done
+    for name in first elastic engine embedded own_loop; do with "example $name" $out/examples build/$name; done
     for name in outer delayed gossip leader; do
         with "example $name" $out/examples build/$name --text gcomp.h --steps 40 --hidden 24,16 --transport sockets --out $out
     done

@@ -1344,6 +1344,65 @@ def a_worker_that_dies_is_an_error_on_the_others_at_once():
 
 
 @worker
+def comes_and_goes(rank, world, root):
+    """Worker 1 dies in a step; the last one comes later, and is there before or after the others have regrouped."""
+    newcomer = rank == world - 1
+    net = gcomp.Sockets.join(root, SECRET, 300, 1e5) if newcomer else gcomp.Sockets(rank, world - 1, root, SECRET, 300, 1e5, elastic=True)
+    if not newcomer:
+        assert net.left == list(range(world - 1)) and net.gone == [] and net.joined == 0
+        gc = gcomp.open("int:bits=4", comm=net, min_elements=100)
+        tensors(gc)
+        gc.exchange(gradients(rank, 0))
+        if rank == 1:
+            os._exit(3)
+        own = gradients(rank, 1)
+        assert raises(gcomp.Error, lambda: gc.exchange(own)).kind == "resynchronise"
+        assert as_bytes(own) == as_bytes(gradients(rank, 1))
+        net.regroup(300)
+        assert net.gone == [1] and [w for w in net.left if w >= 0] == [w for w in range(world - 1) if w != 1], (net.gone, net.left)
+        gc.regroup(net)
+        while not net.joined:
+            if net.waiting():
+                net.regroup(300)
+                assert net.gone == []
+                gc.regroup(net)
+    assert net.joined == 1 and net.left[-1] == -1 and net.world == world - 1 and (net.rank == world - 2) == newcomer
+    if newcomer:
+        gc = gcomp.open("int:bits=4", comm=net, min_elements=100)
+        tensors(gc)
+    save = net.allgather(b"" if net.rank else gc.save())[0]
+    if newcomer:
+        gc.join(save)
+        own = gradients(rank, 1)
+    assert gc.step_number == 1 and gc.world == net.world
+    gc.exchange(own)
+    assert len({*net.allgather(as_bytes(own))}) == 1
+    net.allgather(b"")
+    gc.close()
+    net.close()
+    raises(gcomp.Error, net.regroup, "closed")
+    return "well"
+
+
+@test
+def workers_that_are_left_regroup_and_a_newcomer_joins():
+    for world in (3, 4):
+        assert over_sockets(comes_and_goes, world) == ["died" if rank == 1 else "well" for rank in range(world)]
+    root = "127.0.0.1:%d" % free_port()
+    with gcomp.Sockets(0, 1, root) as net:
+        raises(OSError, net.regroup, "did not regroup")  # not elastic
+        raises(gcomp.Error, net.waiting)
+    with gcomp.Sockets(0, 1, root, elastic=True) as net:
+        raises(TimeoutError, lambda: net.regroup(5, 2), "did not regroup")  # nobody else comes
+        raises(gcomp.Error, net.waiting)
+        net.regroup()
+        assert (net.rank, net.world, net.left, net.gone, net.waiting()) == (0, 1, [0], [], 0)
+        raises(OSError, lambda: net.regroup(0), "did not regroup")
+        raises(OSError, lambda: net.regroup(5, 0), "did not regroup")
+    raises(TimeoutError, lambda: gcomp.Sockets.join(root, rendezvous=0.3), "did not meet")
+
+
+@worker
 def forks(rank, world, root):
     listener = socket.socket()
     if rank == 1:

@@ -140,6 +140,10 @@ _MORE = {  # the same of gcomp_advise.h and gcomp_sockets.h, which a library may
     "gcomp_sockets_shared_open": (c_int, POINTER(_P), c_int, c_int, c_char_p, c_char_p, c_char_p, c_double, c_double,
                                   _STOP),
     "gcomp_sockets_shared_carry": (c_int, _P, POINTER(_Request)), "gcomp_sockets_shared_comm": (c_int, _P, POINTER(_CommStruct)),
+    "gcomp_sockets_shared_team": (c_int, POINTER(_P), c_int, c_int, c_char_p, c_char_p, c_char_p, c_double, c_double,
+                                  _STOP), "gcomp_sockets_shared_asks": (c_int, _P, POINTER(c_int)),
+    "gcomp_sockets_shared_regroup": (c_int, _P, c_double, c_int),
+    "gcomp_sockets_shared_left": (c_int, _P, POINTER(c_int), POINTER(c_int), POINTER(c_int)),
     "gcomp_sockets_shared_close": (c_int, _P), "gcomp_sockets_shared_free": (None, _P),
 }
 
@@ -986,6 +990,7 @@ class Sockets(Comm):
     rendezvous  seconds until all must have come: else TimeoutError. Another secret is a PermissionError, another world or a rank that
                 is taken a ConnectionResetError, and what the system says another OSError
     silence     seconds without a byte after which a worker is lost
+    elastic     True on all: those who are left when a worker dies call regroup(), and newcomers come by Sockets.join(root, secret)
 
     A worker that dies is an Error on all others at once, and so is close() of one of them; then nothing goes on over these
     connections: open new ones, and call regroup. Collectives run in C, without the GIL, in the memory of the library. Sums are made in
@@ -1000,10 +1005,10 @@ class Sockets(Comm):
     _group: Optional[int] = None
 
     def __init__(self, rank: int, world: int, root: str = "127.0.0.1:7077", secret: Union[str, bytes, None] = None,
-                 rendezvous: float = 300.0, silence: float = 300.0):
+                 rendezvous: float = 300.0, silence: float = 300.0, *, elastic: bool = False):
         _must_have("gcomp_sockets")
         super().__init__(_bounded(rank, "rank", 65534), _bounded(world, "world", 65535))
-        if rank >= world:
+        if rank >= world and not (elastic and world == 0):
             raise ValueError("rank is %d of %d workers" % (rank, world))
         host, colon, port = root.rpartition(":") if isinstance(root, str) else ("", "", "")
         host = host[1:-1] if host[:1] == "[" and host[-1:] == "]" else host
@@ -1021,13 +1026,49 @@ class Sockets(Comm):
         next(signals)
         self._stop = _STOP(signals.send)  # of a pointer, which is NULL
         group = c_void_p()
-        code = _lib.gcomp_sockets_shared_open(byref(group), self.rank, self.world, _text(host, "root"), port.encode(), word, *times,
-                                              self._stop)
+        begin = _lib.gcomp_sockets_shared_team if elastic else _lib.gcomp_sockets_shared_open
+        code = begin(byref(group), self.rank, self.world, _text(host, "root"), port.encode(), word, *times, self._stop)
         if self._raised:
             raise self._raised.pop()
         if code:
             raise OSError(code, "worker %d of %d did not meet the others at %s: %s" % (self.rank, self.world, root, os.strerror(code)))
         self._group, self.closed = group.value, False
+        if elastic:
+            self._look()
+
+    def _look(self) -> None:
+        """Sets what a team tells about its workers."""
+        count = (c_int * 4)()
+        self._call(_lib.gcomp_sockets_shared_left, count, None, None)
+        was, gone = (c_int * count[1])(), (c_int * max(count[2], 1))()
+        self._call(_lib.gcomp_sockets_shared_left, count, was, gone)
+        self.rank, self.world, self.joined = count[0], count[1], count[3]
+        self.left, self.gone = list(was), list(gone)[:count[2]]
+
+    @classmethod
+    def join(cls, root: str = "127.0.0.1:7077", secret: Union[str, bytes, None] = None, rendezvous: float = 300.0,
+             silence: float = 300.0) -> "Sockets":
+        """A newcomer: waits until the workers that listen at root regroup, at most `rendezvous` seconds, and has a rank then."""
+        return cls(0, 0, root, secret, rendezvous, silence, elastic=True)
+
+    def waiting(self) -> int:
+        """A collective of elastic workers: how many newcomers wait, the same number on all. If there are any, all call regroup."""
+        count = c_int()
+        self._call(_lib.gcomp_sockets_shared_asks, byref(count))
+        return count.value
+
+    def regroup(self, seconds: float = 60.0, least: int = 1) -> None:
+        """Elastic workers that are left meet again, after an Error or for newcomers; then call regroup of each object. Sets rank and
+        world; left, the old rank of each worker, -1 for a newcomer; gone, the old ranks that are lost; joined, the number of newcomers.
+        TimeoutError: fewer than `least` came in time. ConnectionResetError: the others went on without this worker."""
+        if not self._group or self.closed:
+            self._did(4)
+        code = _lib.gcomp_sockets_shared_regroup(self._group, _real(seconds, "seconds"), _bounded(least, "least", 65535))
+        if self._raised:
+            raise self._raised.pop()
+        if code:
+            raise OSError(code, "worker %d of %d did not regroup: %s" % (self.rank, self.world, os.strerror(code)))
+        self._look()
 
     def _did(self, status: int) -> None:
         if status and getattr(self, "_raised", None):
