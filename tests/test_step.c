@@ -1598,7 +1598,7 @@ static void test_what_workers_tell_of_a_step_is_compared(void)
             if (field == 1) step.samples = 5, step.batch = other ? 20 : 10;
             if (field == 2) step.number = other ? 4 : 3;
             if (field == 3) step.epoch = other ? 2 : 1;
-            if (field == 4) step.samples = 5, step.batch = other ? 1e200 : 1e-200;
+            if (field == 4) step.samples = 1e-200, step.batch = other ? 1e200 : 1e-200;
             if (field == 5) step.scale = other ? -1.5f : 1e-43f;
             CHECK(gcomp_step_abort(g.gc[w]) == GCOMP_OK);
             CHECK(gcomp_step_begin(g.gc[w], &step) == GCOMP_OK);
