@@ -112,7 +112,7 @@ build/own_loop build/server: build/%: examples/%.c examples/gcomp_args.h build/g
 build/lgc: examples/lgc.c examples/lgc_net.h examples/gcomp_args.h examples/gcomp_threads.h build/gcomp.o
 	$(CC) $(CFLAGS) -I. examples/lgc.c build/gcomp.o -o $@ -lm -pthread
 
-build/elastic: examples/elastic.c examples/gcomp_sockets.h examples/gcomp_recover.h build/gcomp.o
+build/elastic: examples/elastic.c examples/gcomp_args.h examples/gcomp_sockets.h examples/gcomp_recover.h build/gcomp.o
 	$(CC) $(CFLAGS) -I. examples/elastic.c build/gcomp.o -o $@ -lm -pthread
 
 build/sharded: examples/sharded.c examples/gcomp_args.h examples/gcomp_threads.h build/gcomp.o

@@ -16,12 +16,14 @@
 
 #include "gcomp_sockets.h" /* includes gcomp.h */
 #include "gcomp_recover.h"
+#include "gcomp_args.h"
 
 #include <math.h>
 #include <signal.h>
 #include <sys/wait.h>
 
-enum { INPUTS = 64, CLASSES = 10, COUNT = INPUTS * CLASSES, BATCH = 32, MOST = 64 };
+#define MOST 64 /* workers */
+enum { INPUTS = 64, CLASSES = 10, COUNT = INPUTS * CLASSES, BATCH = 32 };
 enum { VICTIM = 2, DIES = 30, AFTER = 60 }; /* of the run that forks all workers */
 
 typedef struct options {
@@ -314,15 +316,15 @@ static int run_all(options *o)
     return wrong;
 }
 
-static int usage(FILE *to, const char *wrong)
-{
-    if (wrong) fprintf(to, "elastic: %s is no argument, or has a wrong value\n", wrong);
-    fprintf(to, "usage: elastic\n"
-                "       elastic --rank R --world W [--root HOST:PORT] [--steps N]\n"
-                "       elastic --join [--root HOST:PORT] [--steps N]\n"
-                "JOB_SECRET in the environment is the secret of all workers.\n");
-    return wrong != NULL;
-}
+static const char usage[] =
+    "usage: elastic                                                 forks all workers, and checks how they end\n"
+    "       elastic --rank R --world W [--root HOST:PORT] [--steps N]    one worker\n"
+    "       elastic --join [--root HOST:PORT] [--steps N]                a newcomer\n"
+    "  --rank R           from 0 to W - 1\n"
+    "  --world W          how many workers begin, up to " ARGS_TEXT(MOST) "\n"
+    "  --root HOST:PORT   where rank 0 listens; without it 127.0.0.1:7077\n"
+    "  --steps N          how many steps they take; without it 2000\n"
+    "JOB_SECRET in the environment is the secret of all workers.\n";
 
 /* A free port of the loopback. */
 static int choose_root(char root[80])
@@ -339,27 +341,29 @@ int main(int argc, char **argv)
 {
     options o = {-1, 0, 0, 0, "", 2000};
     uint64_t digest;
+    args_help(argc, argv, usage);
     for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
         char *end = NULL;
         const long number = strtol(value, &end, 10);
         const int good = *value && !*end && number >= 0 && number <= 1000000;
-        if (!strcmp(argv[i], "--help")) return usage(stdout, NULL);
-        if (!strcmp(argv[i], "--join")) {
+        if (!strcmp(name, "--join")) {
             o.join = 1;
             continue;
         }
-        if (!strcmp(argv[i], "--rank") && good) o.rank = (int)number;
-        else if (!strcmp(argv[i], "--world") && good && number <= MOST) o.world = (int)number;
-        else if (!strcmp(argv[i], "--steps") && good) o.steps = (uint64_t)number;
-        else if (!strcmp(argv[i], "--root") && strrchr(value, ':') && strlen(value) < sizeof o.root)
+        if (strcmp(name, "--rank") && strcmp(name, "--world") && strcmp(name, "--steps") && strcmp(name, "--root"))
+            return args_wrong(argv[0], name, NULL);
+        if (!strcmp(name, "--rank") && good) o.rank = (int)number;
+        else if (!strcmp(name, "--world") && good && number <= MOST) o.world = (int)number;
+        else if (!strcmp(name, "--steps") && good) o.steps = (uint64_t)number;
+        else if (!strcmp(name, "--root") && strrchr(value, ':') && strlen(value) < sizeof o.root)
             snprintf(o.root, sizeof o.root, "%s", value);
-        else return usage(stderr, argv[i]);
+        else return args_wrong(argv[0], name, value);
         i++;
     }
     o.alone = o.join || o.rank >= 0;
-    if (!o.join && o.alone && o.rank >= o.world) return usage(stderr, "--rank");
-    if (!o.alone && o.world) return usage(stderr, "--world");
+    if (!o.join && o.alone && o.rank >= o.world) return args_clash(argv[0], "--rank is not below --world");
+    if (!o.alone && o.world) return args_clash(argv[0], "--world needs --rank or --join");
     if (!o.root[0] && o.alone) snprintf(o.root, sizeof o.root, "127.0.0.1:7077");
     if (!o.root[0] && choose_root(o.root)) return 1;
     return o.alone ? work(&o, &digest) : run_all(&o);
