@@ -1888,7 +1888,8 @@ GCOMP_API const gcomp_codec *gcomp_tensor_codec(const gcomp *gc, size_t tensor);
      fc1.weight: 784 x 1152 fp32, topk:density=0.02, at most 89303 of 3612672 bytes
      fc1.bias: 1152 fp32, none (a vector), 4608 of 4608 bytes
      2 tensors: at most 93911 of 3617280 bytes a step, 38.5 times less
-   "at most" stands where the length of a payload depends on the gradient. Frames (64 bytes for each
+   Lines with the warnings of gcomp_warning follow, and a hint where comm.alltoallv is missing and
+   would save bytes. "at most" stands where the length of a payload depends on the gradient. Frames (64 bytes for each
    bucket of a step) are not counted. Returns the length without the final 0; what fits is written,
    always ended by 0 if capacity > 0. 0 if gc is NULL. */
 GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity);
@@ -22536,25 +22537,13 @@ static size_t gcomp__expected_mean(const gcomp__slot *slot, uint64_t k, size_t w
     return gcomp__min(gcomp__times((size_t)times, slot->bound / 256 + 1), 4 * slot->n);
 }
 
-/* Is the mean of this tensor made by ranges? Not for indices of groups, which cannot be cut, and
-   not for methods of several rounds. AUTO: where a worker receives less that way, and no promise
-   gets worse, see MANY WORKERS in the manual. SCATTER: also for uncompressed tensors, since shards
-   of floats are half of what a sum sends. */
-static int gcomp__wants_ranges(const gcomp_desc *desc, const gcomp__slot *slot)
+/* How many bytes less a worker receives if the mean of this tensor is made by ranges; 0 for methods
+   of several rounds, for indices of groups, which cannot be cut, and where a promise would get
+   worse, see MANY WORKERS in the manual. */
+static size_t gcomp__saved_by_ranges(const gcomp_desc *desc, const gcomp__slot *slot)
 {
-    const gcomp_comm *comm = &desc->comm;
-    const size_t world = (size_t)comm->world;
+    const size_t world = (size_t)desc->comm.world;
     const gcomp__selector *selector = slot->method->rules.selector;
-    const int is_auto = desc->aggregate == GCOMP_AGGREGATE_AUTO;
-    const int floats = gcomp__scatters(desc) && slot->method == &gcomp__row_none;
-    if (world == 1 || (slot->rounds[0] != GCOMP__GATHER && !floats) || slot->rounds[1] ||
-        (selector && selector->grouped) || (is_auto && !comm->alltoallv) ||
-        slot->method->payload->votes == GCOMP__MEAN_OF_SENDERS)
-        return 0;
-    if (!selector && slot->n / GCOMP__LEAST_RANGE < world) return 0;
-    if (!is_auto)
-        return desc->aggregate >= GCOMP_AGGREGATE_TWO_SHOT ||
-               (selector && desc->aggregate == GCOMP_AGGREGATE_SHARDS);
     size_t sent = slot->bound, mean; /* bytes of the own payloads, and of the mean */
     if (selector) {
         const size_t k = (selector->most)(&slot->codec, slot->n);
@@ -22566,8 +22555,33 @@ static int gcomp__wants_ranges(const gcomp_desc *desc, const gcomp__slot *slot)
     } else { /* a payload for each range; the mean is quantised as p is */
         sent = mean = gcomp__times(gcomp__range_bound(slot, world), world);
     }
-    return gcomp__ranges_bytes(sent, mean, world) <
-           gcomp__network_bytes(GCOMP_ALLGATHER, slot->bound, world);
+    const size_t gathered = gcomp__network_bytes(GCOMP_ALLGATHER, slot->bound, world);
+    const size_t ranges = gcomp__ranges_bytes(sent, mean, world);
+    return ranges < gathered ? gathered - ranges : 0;
+}
+
+/* Can the mean of this tensor be made by ranges? SCATTER: also that of uncompressed tensors, since
+   shards of floats are half of what a sum sends. */
+static int gcomp__fits_ranges(const gcomp_desc *desc, const gcomp__slot *slot)
+{
+    const size_t world = (size_t)desc->comm.world;
+    const gcomp__selector *selector = slot->method->rules.selector;
+    const int floats = gcomp__scatters(desc) && slot->method == &gcomp__row_none;
+    if (world == 1 || (slot->rounds[0] != GCOMP__GATHER && !floats) || slot->rounds[1] ||
+        (selector && selector->grouped) ||
+        slot->method->payload->votes == GCOMP__MEAN_OF_SENDERS)
+        return 0;
+    return selector || slot->n / GCOMP__LEAST_RANGE >= world;
+}
+
+/* Is the mean of this tensor made by ranges? AUTO: where a worker receives less that way. */
+static int gcomp__wants_ranges(const gcomp_desc *desc, const gcomp__slot *slot)
+{
+    if (!gcomp__fits_ranges(desc, slot)) return 0;
+    if (desc->aggregate == GCOMP_AGGREGATE_AUTO)
+        return desc->comm.alltoallv && gcomp__saved_by_ranges(desc, slot);
+    return desc->aggregate >= GCOMP_AGGREGATE_TWO_SHOT ||
+           (slot->method->rules.selector && desc->aggregate == GCOMP_AGGREGATE_SHARDS);
 }
 
 /* Two shots: block payloads, quantised range by range, and their mean quantised once more; or, with
@@ -23848,6 +23862,19 @@ static void gcomp__say_warnings(const gcomp *gc, gcomp__text *t)
     }
 }
 
+/* "hint: comm.alltoallv is NULL: with it a worker would receive up to 5321 bytes less in a step" */
+static void gcomp__say_hint(const gcomp *gc, gcomp__text *t)
+{
+    size_t saved = 0;
+    if (gc->desc.comm.alltoallv || gc->desc.aggregate != GCOMP_AGGREGATE_AUTO) return;
+    for (size_t i = 0; i < gcomp__tensors(gc); i++)
+        if (gcomp__fits_ranges(&gc->desc, gc->tensors + i))
+            gcomp__grow(&saved, gcomp__saved_by_ranges(&gc->desc, gc->tensors + i));
+    if (!saved) return;
+    gcomp__say_with(t, "hint: comm.alltoallv is NULL: with it a worker would receive up to %u bytes "
+                       "less in a step\n", (uint64_t)saved);
+}
+
 /* With capacity 0 it only measures: the text then needs one byte more than the call returned. */
 GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity)
 {
@@ -23870,6 +23897,7 @@ GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity)
                                                       : ring / gcomp__max(bytes / 10, 1);
     gcomp__say_with(&t, " a step, %u.%u times less\n", tenths / 10, tenths % 10);
     gcomp__say_warnings(gc, &t);
+    gcomp__say_hint(gc, &t);
     return t.length;
 }
 

@@ -396,6 +396,49 @@ static void test_codecs_that_do_not_suit_adam_are_warned_of(void)
     }
 }
 
+static int any_alltoallv(void *user, const void *send, const size_t *send_bytes, void *recv, const size_t *recv_bytes)
+{
+    (void)user, (void)send, (void)send_bytes, (void)recv, (void)recv_bytes;
+    return 1;
+}
+
+/* The bytes that the hint names are those that the callback saves. */
+static void test_a_missing_alltoallv_is_hinted_at_where_it_would_save_bytes(void)
+{
+    static const struct {
+        const char *codec;
+        int world, saves;
+    } all[] = {{"int:bits=4", 4, 1}, {"int:bits=4", 16, 1}, {"sign", 4, 1}, {"topk:density=0.05", 16, 1}, {"int:bits=4", 2, 0},
+               {"none", 4, 0}, {"powersgd:rank=2", 8, 0}, {"twobit:threshold=1", 8, 0}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        gcomp_tensor t = shape("w", 512, 512, NULL);
+        gcomp_round rounds[2][GCOMP_ROUNDS];
+        gcomp_desc desc = {0};
+        char hint[120], text[1024];
+        gcomp *gc;
+        const int sparse = !strncmp(all[i].codec, "topk", 4); /* the hint has an estimate */
+        desc.codec = all[i].codec;
+        desc.comm.world = all[i].world;
+        CHECK(gcomp_rounds(&desc, &t, 1, NULL, rounds[0]) == GCOMP_OK);
+        gc = open_with(&desc);
+        CHECK(gcomp_add_tensor(gc, &t) == GCOMP_OK);
+        desc.comm.alltoallv = any_alltoallv;
+        CHECK(gcomp_rounds(&desc, &t, 1, NULL, rounds[1]) == GCOMP_OK);
+        CHECK(sparse || (rounds[0][0].sent > rounds[1][0].sent) == all[i].saves);
+        snprintf(hint, sizeof hint, "less\nhint: comm.alltoallv is NULL: with it a worker would receive up to %llu bytes less in a step\n",
+                 (unsigned long long)(rounds[0][0].sent - rounds[1][0].sent));
+        if (all[i].saves && !sparse) CHECK(says(gc, hint));
+        (void)gcomp_describe(gc, text, sizeof text);
+        CHECK((strstr(text, "hint: comm.alltoallv is NULL") != NULL) == all[i].saves);
+        gcomp_close(gc);
+        gc = open_with(&desc);
+        CHECK(gcomp_add_tensor(gc, &t) == GCOMP_OK);
+        (void)gcomp_describe(gc, text, sizeof text);
+        CHECK(!strstr(text, "hint"));
+        gcomp_close(gc);
+    }
+}
+
 static void test_names_shapes_and_workers_are_told(void)
 {
     gcomp_desc desc = {0};
@@ -457,6 +500,7 @@ int main(void)
     RUN(test_each_tensor_has_a_line_and_the_last_line_has_the_sums);
     RUN(test_it_says_what_is_sent);
     RUN(test_codecs_that_do_not_suit_adam_are_warned_of);
+    RUN(test_a_missing_alltoallv_is_hinted_at_where_it_would_save_bytes);
     RUN(test_names_shapes_and_workers_are_told);
     RUN(test_text_is_cut_to_fit);
     return test_end();
