@@ -1889,9 +1889,9 @@ GCOMP_API const gcomp_codec *gcomp_tensor_codec(const gcomp *gc, size_t tensor);
      fc1.bias: 1152 fp32, none (a vector), 4608 of 4608 bytes
      2 tensors: at most 93911 of 3617280 bytes a step, 38.5 times less
    Lines with the warnings of gcomp_warning follow, and a hint where comm.alltoallv is missing and
-   would save bytes. "at most" stands where the length of a payload depends on the gradient. Frames (64 bytes for each
-   bucket of a step) are not counted. Returns the length without the final 0; what fits is written,
-   always ended by 0 if capacity > 0. 0 if gc is NULL. */
+   would save bytes. "at most" stands where the length of a payload depends on the gradient. Frames
+   (64 bytes for each bucket of a step) are not counted. Returns the length without the final 0;
+   what fits is written, always ended by 0 if capacity > 0. 0 if gc is NULL. */
 GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity);
 
 /* What is known against a codec before an optimizer, as a sentence: "gradients of one size ...";
@@ -23871,8 +23871,10 @@ static void gcomp__say_hint(const gcomp *gc, gcomp__text *t)
         if (gcomp__fits_ranges(&gc->desc, gc->tensors + i))
             gcomp__grow(&saved, gcomp__saved_by_ranges(&gc->desc, gc->tensors + i));
     if (!saved) return;
-    gcomp__say_with(t, "hint: comm.alltoallv is NULL: with it a worker would receive up to %u bytes "
-                       "less in a step\n", (uint64_t)saved);
+    gcomp__say_with(t,
+                    "hint: comm.alltoallv is NULL: with it a worker would receive up to %u bytes "
+                    "less in a step\n",
+                    (uint64_t)saved);
 }
 
 /* With capacity 0 it only measures: the text then needs one byte more than the call returned. */

@@ -163,13 +163,13 @@ def functions_have_the_types_of_the_header():
              "gcomp_key": "gcomp_key", "void": "None", "gcomp_sockets_stop": "CFunctionType"}
 
     def is_kind(c, python, result=False):
-        c = " ".join(re.sub(r"\bconst\b", " ", c).split())
+        c = " ".join(re.sub(r"\bconst\b", " ", re.sub(r"(\w+)\[\d+\]", r"*\1", c)).split())
         name = python.__name__ if python is not None else "None"
         if c.count("*"):
             if name in ("c_void_p", "c_char_p"):
                 return name == "c_void_p" or c.startswith("char *")
             inner = c.split("*")[0].strip()
-            inner = {"size_t": "c_ulong", "double": "c_double", "char": "c_char_p"}.get(inner, inner)
+            inner = {"int": "c_int", "size_t": "c_ulong", "double": "c_double", "char": "c_char_p"}.get(inner, inner)
             assert name.startswith("LP_") and c.count("*") == 1 + (inner == "c_char_p"), (c, name)
             return name == "LP_" + inner
         return name == kinds[c.rsplit(" ", 1)[0] if not result else c]
@@ -181,7 +181,7 @@ def functions_have_the_types_of_the_header():
         ours, *types = functions[name]
         arguments = [a for a in (" ".join(a.split()) for a in arguments.split(",")) if a != "void"]
         assert len(arguments) == len(types), name
-        if name in ("gcomp_open", "gcomp_sockets_shared_open"):  # gcomp **, void **
+        if name in ("gcomp_open", "gcomp_sockets_shared_open", "gcomp_sockets_shared_team"):  # gcomp **, void **
             arguments, types = arguments[1:], types[1:]
         assert is_kind(returns.strip(), ours, True), (name, returns)
         for c, python in zip(arguments, types):
