@@ -191,11 +191,11 @@ ifdef ONE
 test: build/gcomp.o $(if $(filter test_torch,$(ONE)),build/libgcomp.so)
 	@sh tests/run.sh one $(ONE)
 else
-test: ## test every property, in about 4 minutes on two cores; "make test ONE=test_topk" tests one file of tests/ on every instruction set
+test: ## test every property, in about 5 minutes on two cores; "make test ONE=test_topk" tests one file of tests/ on every instruction set
 	@sh tests/run.sh
 endif
 
-test-all: ## test the rest: all compilers, levels and standards, emulated sets, a long fuzz, MPI, examples; takes some 20 minutes
+test-all: ## test the rest: all compilers, levels and standards, emulated sets, a long fuzz, MPI, examples; takes some 45 minutes
 	@sh tests/run.sh all
 
 layouts: build/layouts ## print sizes and offsets of all public structs, and values of constants, as JSON: for other languages

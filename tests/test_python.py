@@ -1462,7 +1462,7 @@ def a_transport_that_is_closed_busy_or_forked_says_so():
 @worker
 def interrupted(rank, world, root):
     """Worker 0 waits: for worker 1 to come, or in a collective, or in a step. All times are longer than a test may take."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a test that was started in the background ignores it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit that it is ignored
     where = os.environ["WAITS"]
     if where == "to open" and rank == 1:
         sys.stdin.read()
