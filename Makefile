@@ -137,6 +137,9 @@ build/client: examples/rust/client.rs build/layouts.o
 demo: build/train ## train with and without compression; makes a table, build/demo.svg and build/methods.svg
 	OPENBLAS_NUM_THREADS=1 ./build/train
 
+readme: build/train build/transformer ## measure the table of the README's first page, and put it there; needs PyTorch; takes some 10 minutes
+	bench/readme.sh
+
 picture: demo ## run the demo, and copy its picture to examples/demo.svg, which the README shows
 	cp build/demo.svg examples/demo.svg
 
@@ -221,4 +224,4 @@ uninstall: ## remove what make install with the same PREFIX and DESTDIR has copi
 clean: ## remove build/
 	rm -rf build
 
-.PHONY: all help deps demo picture methods demo-mpi accuracy accordion residuals dgc adam patterns bench bench-gemm bench-torch bench-python advise examples layouts install uninstall test test-all clean need-demo need-gemm need-mpi net
+.PHONY: all help deps demo readme picture methods demo-mpi accuracy accordion residuals dgc adam patterns bench bench-gemm bench-torch bench-python advise examples layouts install uninstall test test-all clean need-demo need-gemm need-mpi net

@@ -443,6 +443,9 @@
           gcomp_residual_set. Small residuals are rounded at random. dryden sends its share exactly.
           check_every and the turns of leadertopk and powersgd count the steps of each tensor.
           GCOMP_EXPORT: without it a shared object hides the names of gcomp.h. GCOMP_PREFIX.
+          gcomp_describe says how many bytes a missing comm.alltoallv costs.
+          gcomp_sockets.h and gcomp_threads.h have start, test and wait. gcomp_sockets_team_start
+          and its relatives find ranks for workers that stay and that come.
      0.3  Gradients of every function may be fp16 or bf16: gcomp_compress and gcomp_commit take the
           tensor's type; gcomp_decode_any, gcomp_decode_add_any, gcomp_decode_mean_any.
           AUTO takes the form with the fewest bytes: two shots, shards, sums of halves, or a gather.

@@ -239,7 +239,7 @@ static inline int train_script(const train_result *r, size_t count, const char *
     /* The first steps are alike in all runs: without them the rest is larger. */
     fprintf(file, "set yrange [%.3g:%.3g]\n", 0.9 * least, top);
     fprintf(file, "set multiplot layout 1,2 title '%s, %zu workers: ", what, world);
-    fprintf(file, "training loss, exponential mean of 50 steps'\n");
+    fprintf(file, "training loss (exponential mean of 50 steps), and bytes'\n");
     fprintf(file, "set xlabel 'step'\nset ylabel 'loss'\nset key top right samplen 2 opaque width -6 font ',12'\n");
     /* The mean is of all steps, but drawn at 100 of them: the picture is small enough to keep. */
     fprintf(file, "thin(step, y) = int(step) %% %zu ? NaN : y\nset datafile missing NaN\n",
@@ -250,7 +250,10 @@ static inline int train_script(const train_result *r, size_t count, const char *
         const char *codec = strcmp(r[i].codec, "none") ? r[i].codec : "uncompressed";
         size_t above = count;
         while (--above > i && !train_covers(&r[i], &r[above], top));
-        fprintf(file, above > i ? "%s'%s (under %s)'" : "%s'%s'", i ? ", " : "", codec, r[above].codec);
+        fprintf(file, "%s'%s", i ? ", " : "", codec);
+        if (r[i].bytes > 0 && r[i].bytes < r[0].bytes) fprintf(file, ", %.1f times less", r[0].bytes / r[i].bytes);
+        if (above > i) fprintf(file, " (under %s)", r[above].codec);
+        fprintf(file, "'");
     }
     fprintf(file, "]\n");
     fprintf(file, "plot for [i=1:words(methods)] csv using (is(i) ? $2 : NaN):(ema(i)) \\\n");

@@ -131,7 +131,7 @@ names=$(for source in tests/test_*.c; do basename $source .c; done | grep -vxF "
 whole="test_kernels test_static" # contain the implementation: the one sees inside, the other is static
 # Once for all instruction sets: transports, bounds and lists are the same on each. test_kernels goes through all sets, and
 # test_random draws one for each of its cases.
-once="test_bounds test_elastic test_kernels test_lgc test_lists test_nccl test_nccl_older test_nodes test_patterns test_random test_server test_sockets test_threads test_try"
+once="test_bounds test_elastic test_kernels test_lgc test_lists test_nccl test_nccl_older test_nodes test_patterns test_random test_readme test_server test_sockets test_threads test_try"
 sets=scalar
 grep -q avx2 /proc/cpuinfo && sets="$sets avx2"
 grep -q avx512vl /proc/cpuinfo && sets="$sets avx512"
@@ -197,8 +197,9 @@ python_tests() { # label environment...
 short_run() {
     bare gcc -std=c99 -O2 # the longest first
     python_tests "test_python"
+    check "style" sh tests/check_style.sh
     program "test_kernels" test_kernels "" "" "gcc -std=gnu11 -O1" ""
-    slow="test_digest test_indices test_halves test_residuals test_sockets test_skipped" # first, so that none is left alone at the end
+    slow="test_digest test_sockets test_residuals test_halves test_random test_edges test_skipped" # first, so that none is left alone at the end
     for name in $slow $(echo "$names" | grep -vxF "$(echo $slow | tr ' ' '\n')"); do
         is_in $name "$whole" && continue
         set=$best
@@ -206,7 +207,6 @@ short_run() {
         is_in $name "$once" && set=
         program "$name${set:+ on $set}" $name "$set" $plain "$plain_gcc" ""
     done
-    check "style" sh tests/check_style.sh
     have python3 python3 && tap "a second decoder: vectors, corpus, changed payloads" $plain sh -c "gcc -std=gnu11 -O2 -I. \
         -DGCOMP_LINKED tests/vectors.c $plain -o $out/vectors -lm && python3 tests/check_vectors.py $out/vectors"
     with "the header as C++, no warning; test_cxx" $plain sh -c "g++ -std=c++11 $STRICT -I. -fsyntax-only $out/one.cpp &&
@@ -241,7 +241,7 @@ one_test() { # name: of a file in tests/, without what is behind the dot
 }
 
 # ---------------- make test-all
-long="test_edges test_levels test_overlap test_random" # which try more where TEST_LONG is set
+long="test_edges test_indices test_levels test_overlap test_random" # which try more where TEST_LONG is set
 on_arm="test_digest test_methods test_powersgd test_kernels test_edges test_quantizers test_rounds test_vote test_float_mode"
 
 tools() { # what is there: compilers, emulators, MPIs

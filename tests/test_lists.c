@@ -1,4 +1,4 @@
-/* Each method stands in every list that names methods: the three lists of the manual, the README, codecs.h, the corpus of the
+/* Each method stands in every list that names methods: the three lists of the manual, the page of codecs, codecs.h, the corpus of the
    fuzzer. The library's table of methods says which there are. A failure names the method and the list that lacks it. And what
    examples in comments of the header print is what the library says.
 
@@ -8,7 +8,7 @@
 
 #include <ctype.h>
 
-static char *header, *readme; /* the texts of gcomp.h and README.md */
+static char *header, *page; /* the texts of gcomp.h and examples/CODECS.md */
 
 static char *whole_file(const char *path)
 {
@@ -157,18 +157,18 @@ static void test_the_manual_says_which_methods_keep_a_residual(void)
     }
 }
 
-/* ---------------- the README: a method is named at the beginning of some code */
+/* ---------------- the page of codecs: a method is named at the beginning of some code */
 
-static void test_the_readme_has_each_method(void)
+static void test_the_page_of_codecs_has_each_method(void)
 {
     for (size_t i = 0; gcomp_method_name(i); i++) {
-        const char *name = gcomp_method_name(i), *at = readme;
+        const char *name = gcomp_method_name(i), *at = page;
         int found = 0;
         while (!found && (at = strstr(at, name)) != NULL) {
-            found = at > readme && at[-1] == '`' && strchr("`:+", at[strlen(name)]) != NULL;
+            found = at > page && at[-1] == '`' && strchr("`:+", at[strlen(name)]) != NULL;
             at += strlen(name);
         }
-        if (!found) lacks("README.md", name);
+        if (!found) lacks("examples/CODECS.md", name);
     }
 }
 
@@ -295,12 +295,12 @@ static void test_the_example_of_gcomp_describe_is_what_it_says(void)
 int main(void)
 {
     header = whole_file("gcomp.h");
-    readme = whole_file("README.md");
+    page = whole_file("examples/CODECS.md");
     RUN(test_the_manual_has_parameters_and_papers_of_each_method);
     RUN(test_the_manual_has_parameters_of_methods_only);
     RUN(test_the_wire_format_has_the_number_of_each_method);
     RUN(test_the_manual_says_which_methods_keep_a_residual);
-    RUN(test_the_readme_has_each_method);
+    RUN(test_the_page_of_codecs_has_each_method);
     RUN(test_codecs_h_has_each_method_with_defaults_and_in_the_bench);
     RUN(test_codecs_h_has_each_parameter);
     RUN(test_codecs_h_has_a_codec_once_and_as_the_library_prints_it);
@@ -308,6 +308,6 @@ int main(void)
     RUN(test_the_examples_of_codec_texts_say_what_parsing_says);
     RUN(test_the_example_of_gcomp_describe_is_what_it_says);
     free(header);
-    free(readme);
+    free(page);
     return test_end();
 }

@@ -233,7 +233,7 @@ def the_header_is_compiled_once_into_the_cache_or_the_command_is_shown():
     with tempfile.TemporaryDirectory() as d:
         shutil.copy(os.path.join(HERE, "gcomp.py"), d)
         code = "import gcomp, array; print(len(gcomp.encode('sign', array.array('f', bytes(4096)))), gcomp.LIBRARY)"
-        environment = dict(PYTHONPATH=d, XDG_CACHE_HOME=os.path.join(d, "cache"), GCOMP_LIBRARY="")
+        environment = dict(PYTHONPATH=d, XDG_CACHE_HOME=os.path.join(d, "cache"), GCOMP_LIBRARY="", CFLAGS="-O0")
         done = python(code, **environment)
         assert done.returncode == 1 and "copy gcomp.h there" in done.stderr, done.stderr
         shutil.copy(os.path.join(ROOT, "gcomp.h"), d)
@@ -1117,15 +1117,56 @@ def the_module_prints_what_it_has():
         assert "\n%s " % method in done.stdout, method
 
 
+def readme_blocks():
+    with open(os.path.join(ROOT, "README.md")) as f:
+        return re.findall(r"^```python\n(.*?)^```", f.read(), re.S | re.M)
+
+
 @test
 def the_code_of_the_readme_runs_and_prints_what_it_says():
-    with open(os.path.join(ROOT, "README.md")) as f:
-        code = re.findall(r"^```python\n(.*?)^```", f.read(), re.S | re.M)[0]
+    code = readme_blocks()[0]
     assert len(code.splitlines()) <= 10
     done = python(code, PYTHONPATH=HERE)
     assert done.returncode == 0, done.stderr
     said = re.search(r"^print.*# (.*)$", code, re.M)[1]
     assert done.stdout == said + "\n", done.stdout
+
+
+@test
+def the_server_of_the_readme_learns_from_three_devices():
+    port, means = free_port(), []
+    code = readme_blocks()[1]
+    assert len(code.splitlines()) <= 12 and '("", 7077)' in code and "560" in code
+
+    class Enough(Exception):
+        pass
+
+    def learn(mean):
+        means.append(list(mean))
+        if len(means) == 2:
+            raise Enough
+
+    def device(number):
+        payload = gcomp.seal(gcomp.encode("sign", array.array("f", 4096 * [number - 1.5])))
+        for attempt in range(100):
+            try:
+                with socket.create_connection(("127.0.0.1", port)) as server:
+                    server.sendall(payload)
+                return
+            except ConnectionRefusedError:
+                time.sleep(0.05)
+
+    devices = [threading.Thread(target=device, args=(number % 3 + 1,)) for number in range(6)]
+    for thread in devices:
+        thread.start()
+    try:
+        exec(code.replace("7077", str(port)), {"learn": learn})
+    except Enough:
+        pass
+    for thread in devices:
+        thread.join()
+    assert len(means) == 2, means
+    assert abs(sum(mean[0] for mean in means) / 2 - 0.5) < 1e-6, means  # the mean of -0.5, 0.5 and 1.5, twice
 
 
 # ---------------- workers over TCP

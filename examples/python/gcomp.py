@@ -174,7 +174,7 @@ def _why_not(command: List[str], header: str, said: str) -> str:
 def _compile(header: str) -> str:
     """The path of the shared object made from the header, which is compiled unless the user's cache has it."""
     text, source_text, headers = b"", '#define GCOMP_IMPLEMENTATION\n#include "gcomp.h"\n', _headers(header)
-    flags = ["-O2", "-shared", "-fPIC", "-DGCOMP_EXPORT", "-DGCOMP_LAYOUTS", "-I", os.path.dirname(header)]
+    flags = ["-O2", *shlex.split(os.environ.get("CFLAGS") or ""), "-shared", "-fPIC", "-DGCOMP_EXPORT", "-DGCOMP_LAYOUTS", "-I", os.path.dirname(header)]
     for path in headers:
         where, name = os.path.split(path)
         flags += ["-D%s_SHARED" % name[:-2].upper(), "-I", where] + ["-pthread"] * (name == "gcomp_sockets.h")
