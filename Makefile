@@ -5,9 +5,10 @@ CXX ?= g++
 CFLAGS ?= -O2
 STRICT = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef
 CSTRICT = $(STRICT) -Wstrict-prototypes
+INCLUDE = -I. -Iexamples/adapters -Itests/tools
+ADAPTERS = $(wildcard examples/adapters/gcomp_*.h)
 TRAIN_LIBS = -lopenblas -lz -lm -pthread
-TRAIN = $(wildcard examples/train*.[ch]) examples/gcomp_args.h examples/gcomp_advise.h examples/gcomp_threads.h examples/gcomp_sockets.h \
-    examples/gcomp_recover.h tests/codecs.h gcomp.h
+TRAIN = $(wildcard examples/train/*.[ch]) examples/args.h $(ADAPTERS) tests/tools/codecs.h gcomp.h
 
 # Debian's packages: those of the demo and of "make examples", those of "make test", and all.
 DEMO_PACKAGES = gcc g++ libc6-dev libstb-dev libopenblas-dev zlib1g-dev gnuplot-nox dataset-fashion-mnist fortunes
@@ -28,9 +29,9 @@ DESTDIR ?=
 INSTALL ?= install
 RUSTC ?= rustc
 STB_DS_H = $(shell printf '\043if __has_include("stb_ds.h")\n\043include "stb_ds.h"\n\043else\n\043include <stb/stb_ds.h>\n\043endif\n' | \
-    $(CC) -I. -M -x c - 2>/dev/null | tr ' ' '\n' | grep 'stb_ds\.h$$')
+    $(CC) $(INCLUDE) -M -x c - 2>/dev/null | tr ' ' '\n' | grep 'stb_ds\.h$$')
 VERSION_OF_HEADER = $(shell awk '/^.define GCOMP_VERSION / { printf "%d.%d.%d", $$3 / 10000, $$3 / 100 % 100, $$3 % 100 }' gcomp.h)
-HEADERS = gcomp.h $(wildcard examples/gcomp_*.h)
+HEADERS = gcomp.h $(ADAPTERS)
 INTO = $(DESTDIR)$(PREFIX)
 
 all: build/train build/bench ## build the demo and the bench
@@ -47,12 +48,12 @@ build:
 
 build/gcomp.o: gcomp.h | build
 	echo '#define GCOMP_IMPLEMENTATION' > build/gcomp.c; echo '#include "gcomp.h"' >> build/gcomp.c
-	$(CC) $(CFLAGS) $(CSTRICT) -I. -c build/gcomp.c -o $@
+	$(CC) $(CFLAGS) $(CSTRICT) $(INCLUDE) -c build/gcomp.c -o $@
 
-build/libgcomp.so: gcomp.h examples/gcomp_advise.h examples/gcomp_sockets.h | build ## the shared object that examples/python/gcomp.py loads
-	echo '#define GCOMP_IMPLEMENTATION' > build/shared.c; echo '#include "examples/gcomp_advise.h"' >> build/shared.c
-	echo '#include "examples/gcomp_sockets.h"' >> build/shared.c
-	$(CC) $(CFLAGS) -shared -fPIC -DGCOMP_EXPORT -DGCOMP_LAYOUTS -DGCOMP_ADVISE_SHARED -DGCOMP_SOCKETS_SHARED -I. build/shared.c -o $@ -pthread
+build/libgcomp.so: gcomp.h $(ADAPTERS) | build ## the shared object that examples/python/gcomp.py loads
+	echo '#define GCOMP_IMPLEMENTATION' > build/shared.c; echo '#include "examples/adapters/gcomp_advise.h"' >> build/shared.c
+	echo '#include "examples/adapters/gcomp_sockets.h"' >> build/shared.c
+	$(CC) $(CFLAGS) -shared -fPIC -DGCOMP_EXPORT -DGCOMP_LAYOUTS -DGCOMP_ADVISE_SHARED -DGCOMP_SOCKETS_SHARED $(INCLUDE) build/shared.c -o $@ -pthread
 
 need-demo:
 	@for f in cblas.h zlib.h; do echo "#include <$$f>" | $(CC) -E -x c - >/dev/null 2>&1 || \
@@ -66,70 +67,70 @@ need-gemm:
 	    { echo "missing lib$$f: apt-get install libopenblas-dev libblis-dev"; exit 1; }; done
 
 build/train: $(TRAIN) build/gcomp.o | need-demo
-	$(CC) $(CFLAGS) -I. examples/train.c build/gcomp.o -o $@ $(TRAIN_LIBS)
+	$(CC) $(CFLAGS) $(INCLUDE) examples/train/train.c build/gcomp.o -o $@ $(TRAIN_LIBS)
 
-build/train_mpi: $(TRAIN) examples/gcomp_mpi.h build/gcomp.o | need-mpi need-demo
-	mpicc -DUSE_MPI $(CFLAGS) -I. examples/train.c build/gcomp.o -o $@ $(TRAIN_LIBS)
+build/train_mpi: $(TRAIN) build/gcomp.o | need-mpi need-demo
+	mpicc -DUSE_MPI $(CFLAGS) $(INCLUDE) examples/train/train.c build/gcomp.o -o $@ $(TRAIN_LIBS)
 
-TRANSFORMER = $(wildcard examples/transformer*.[ch]) $(TRAIN)
+TRANSFORMER = $(wildcard examples/transformer/*.[ch]) $(TRAIN)
 build/transformer: $(TRANSFORMER) build/gcomp.o | need-demo
-	$(CC) $(CFLAGS) -I. examples/transformer.c build/gcomp.o -o $@ $(TRAIN_LIBS)
+	$(CC) $(CFLAGS) $(INCLUDE) examples/transformer/transformer.c build/gcomp.o -o $@ $(TRAIN_LIBS)
 
-build/transformer_mpi: $(TRANSFORMER) examples/gcomp_mpi.h build/gcomp.o | need-mpi need-demo
-	mpicc -DUSE_MPI $(CFLAGS) -I. examples/transformer.c build/gcomp.o -o $@ $(TRAIN_LIBS)
+build/transformer_mpi: $(TRANSFORMER) build/gcomp.o | need-mpi need-demo
+	mpicc -DUSE_MPI $(CFLAGS) $(INCLUDE) examples/transformer/transformer.c build/gcomp.o -o $@ $(TRAIN_LIBS)
 
 PATTERNS = build/outer build/delayed build/gossip build/leader
-$(PATTERNS): build/%: examples/%.c $(TRAIN) build/gcomp.o | need-demo
-	$(CC) $(CFLAGS) -I. $< build/gcomp.o -o $@ $(TRAIN_LIBS)
+$(PATTERNS): build/%: examples/patterns/%.c examples/patterns/train_pattern.h $(TRAIN) build/gcomp.o | need-demo
+	$(CC) $(CFLAGS) $(INCLUDE) $< build/gcomp.o -o $@ $(TRAIN_LIBS)
 
 build/overlap: examples/overlap.c $(TRAIN) build/gcomp.o | need-demo
-	$(CC) $(CFLAGS) -I. examples/overlap.c build/gcomp.o -o $@ $(TRAIN_LIBS)
+	$(CC) $(CFLAGS) $(INCLUDE) examples/overlap.c build/gcomp.o -o $@ $(TRAIN_LIBS)
 
-build/overlap_mpi: examples/overlap.c $(TRAIN) examples/gcomp_mpi.h build/gcomp.o | need-mpi need-demo
-	mpicc -DUSE_MPI $(CFLAGS) -I. examples/overlap.c build/gcomp.o -o $@ $(TRAIN_LIBS)
+build/overlap_mpi: examples/overlap.c $(TRAIN) build/gcomp.o | need-mpi need-demo
+	mpicc -DUSE_MPI $(CFLAGS) $(INCLUDE) examples/overlap.c build/gcomp.o -o $@ $(TRAIN_LIBS)
 
-build/bench: $(wildcard bench/bench*.[ch]) bench/measure.h examples/gcomp_args.h examples/gcomp_threads.h tests/codecs.h gcomp.h | build
-	$(CC) $(CFLAGS) -I. bench/bench.c -o $@ -lm -pthread
+build/bench: $(wildcard bench/bench*.[ch]) bench/measure.h examples/args.h $(ADAPTERS) tests/tools/codecs.h gcomp.h | build
+	$(CC) $(CFLAGS) $(INCLUDE) bench/bench.c -o $@ -lm -pthread
 
-build/advise: examples/advise.c examples/gcomp_args.h examples/gcomp_advise.h examples/gcomp_recover.h examples/gcomp_threads.h examples/gcomp_sockets.h build/gcomp.o | build
-	$(CC) $(CFLAGS) -I. examples/advise.c build/gcomp.o -o $@ -lm -pthread
+build/advise: examples/advise.c examples/args.h $(ADAPTERS) build/gcomp.o | build
+	$(CC) $(CFLAGS) $(INCLUDE) examples/advise.c build/gcomp.o -o $@ -lm -pthread
 
-build/gemm: bench/gemm.c bench/measure.h examples/gcomp_args.h gcomp.h | build need-gemm
-	$(CC) $(CFLAGS) -I. bench/gemm.c -o $@ -lm -ldl
+build/gemm: bench/gemm.c bench/measure.h examples/args.h gcomp.h | build need-gemm
+	$(CC) $(CFLAGS) $(INCLUDE) bench/gemm.c -o $@ -lm -ldl
 
-build/resnet: bench/resnet.c examples/gcomp_args.h examples/gcomp_threads.h build/gcomp.o | build
-	$(CC) $(CFLAGS) -I. bench/resnet.c build/gcomp.o -o $@ -lm -pthread
+build/resnet: bench/resnet.c examples/args.h $(ADAPTERS) build/gcomp.o | build
+	$(CC) $(CFLAGS) $(INCLUDE) bench/resnet.c build/gcomp.o -o $@ -lm -pthread
 
-build/first: examples/first.c gcomp.h examples/gcomp_args.h examples/gcomp_threads.h examples/gcomp_recover.h | build
-	$(CC) $(CFLAGS) -I. $< -o $@ -lm -pthread
+build/first: examples/first.c gcomp.h examples/args.h $(ADAPTERS) | build
+	$(CC) $(CFLAGS) $(INCLUDE) $< -o $@ -lm -pthread
 
-build/engine: examples/engine.cpp examples/gcomp_args.h build/gcomp.o
-	$(CXX) -std=c++11 $(CFLAGS) -I. examples/engine.cpp build/gcomp.o -o $@ -pthread
+build/engine: examples/engine.cpp examples/args.h build/gcomp.o
+	$(CXX) -std=c++11 $(CFLAGS) $(INCLUDE) examples/engine.cpp build/gcomp.o -o $@ -pthread
 
-build/own_loop build/server: build/%: examples/%.c examples/gcomp_args.h build/gcomp.o
-	$(CC) $(CFLAGS) -I. $< build/gcomp.o -o $@
+build/own_loop build/server: build/%: examples/%.c examples/args.h build/gcomp.o
+	$(CC) $(CFLAGS) $(INCLUDE) $< build/gcomp.o -o $@
 
-build/lgc: examples/lgc.c examples/lgc_net.h examples/gcomp_args.h examples/gcomp_threads.h build/gcomp.o
-	$(CC) $(CFLAGS) -I. examples/lgc.c build/gcomp.o -o $@ -lm -pthread
+build/lgc: examples/lgc/lgc.c examples/lgc/lgc_net.h examples/args.h $(ADAPTERS) build/gcomp.o
+	$(CC) $(CFLAGS) $(INCLUDE) examples/lgc/lgc.c build/gcomp.o -o $@ -lm -pthread
 
-build/elastic: examples/elastic.c examples/gcomp_args.h examples/gcomp_sockets.h examples/gcomp_recover.h build/gcomp.o
-	$(CC) $(CFLAGS) -I. examples/elastic.c build/gcomp.o -o $@ -lm -pthread
+build/elastic: examples/elastic.c examples/args.h $(ADAPTERS) build/gcomp.o
+	$(CC) $(CFLAGS) $(INCLUDE) examples/elastic.c build/gcomp.o -o $@ -lm -pthread
 
-build/sharded: examples/sharded.c examples/gcomp_args.h examples/gcomp_threads.h build/gcomp.o
-	$(CC) $(CFLAGS) -I. examples/sharded.c build/gcomp.o -o $@ -lm -pthread
+build/sharded: examples/sharded.c examples/args.h $(ADAPTERS) build/gcomp.o
+	$(CC) $(CFLAGS) $(INCLUDE) examples/sharded.c build/gcomp.o -o $@ -lm -pthread
 
 build/embedded_gcomp.o: examples/embedded_gcomp.c gcomp.h | build
-	$(CC) -Os -I. -c $< -o $@
+	$(CC) -Os $(INCLUDE) -c $< -o $@
 
-build/embedded: examples/embedded.c examples/gcomp_args.h build/embedded_gcomp.o
-	$(CC) -Os -I. $< build/embedded_gcomp.o -o $@
+build/embedded: examples/embedded.c examples/args.h build/embedded_gcomp.o
+	$(CC) -Os $(INCLUDE) $< build/embedded_gcomp.o -o $@
 
 build/layouts: examples/layouts.c gcomp.h | build
-	$(CC) $(CFLAGS) -I. $< -o $@
+	$(CC) $(CFLAGS) $(INCLUDE) $< -o $@
 
 build/layouts.o: gcomp.h | build
 	echo '#define GCOMP_IMPLEMENTATION' > build/layouts.c; echo '#include "gcomp.h"' >> build/layouts.c
-	$(CC) $(CFLAGS) -DGCOMP_LAYOUTS -I. -c build/layouts.c -o $@
+	$(CC) $(CFLAGS) -DGCOMP_LAYOUTS $(INCLUDE) -c build/layouts.c -o $@
 
 build/client: examples/rust/client.rs build/layouts.o
 	$(RUSTC) -O -C link-arg=build/layouts.o $< -o $@
@@ -166,7 +167,7 @@ adam: build/transformer ## train a small GPT-2 with AdamW behind codecs, and wit
 
 patterns: $(PATTERNS) ## train locally, late, with peers and with a leader, over three seeds; makes a table and build/patterns.svg; takes minutes
 	@missed=0; for p in $(PATTERNS); do OPENBLAS_NUM_THREADS=1 ./$$p --seeds 3 || missed=1; done; \
-	    gnuplot examples/patterns.gnuplot && echo "build/patterns.svg: loss against rounds and against bytes"; exit $$missed
+	    gnuplot examples/patterns/patterns.gnuplot && echo "build/patterns.svg: loss against rounds and against bytes"; exit $$missed
 
 bench: build/bench ## measure speeds beside the bandwidth of memory; takes some 4 minutes; shows a screen, and makes build/bench.csv
 	./build/bench --csv build/bench.csv

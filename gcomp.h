@@ -212,7 +212,7 @@
                           too, and the fields of gcomp_step that are the same on all workers
        GCOMP_DIVERGED     desc.check_every is set, and the means of the last step differ
      The first sum of the first step carries a one from each worker: an allreduce that averages, or
-     does nothing, is GCOMP_MISSING_CALLBACK on all workers. examples/gcomp_try.h tries all
+     does nothing, is GCOMP_MISSING_CALLBACK on all workers. examples/adapters/gcomp_try.h tries all
      callbacks of a transport before the training.
      A worker with an error of its own (no memory, no gradients, a missing callback) still sends its
      frame. It returns its error; the others return GCOMP_PEER_FAILED.
@@ -263,7 +263,8 @@
                     the job again from the last checkpoint.
      FATAL          The program or its configuration is wrong, and no repetition helps. Stop; the
                     others see the transport fail.
-     examples/gcomp_recover.h does all this over any gcomp_comm; examples/train.c uses it.
+     examples/adapters/gcomp_recover.h does all this over any gcomp_comm; examples/train/train.c
+     uses it.
 
    CHECKPOINT, AND WORKERS THAT COME AND GO
      Residuals, momenta and warm starts belong to the training as the weights do. When you save the
@@ -298,10 +299,10 @@
      period whose beginning it has not seen.
 
    DOES COMPRESSING PAY?
-     examples/gcomp_advise.h says it for each tensor, from what the candidates cost on this machine
-     and what the link carries. On a fast link the answer is no. The adviser expects a step that
-     encodes, communicates and commits one after the other. It does not know how much accuracy a
-     codec costs: choose the candidates for that.
+     examples/adapters/gcomp_advise.h says it for each tensor, from what the candidates cost on this
+     machine and what the link carries. On a fast link the answer is no. The adviser expects a step
+     that encodes, communicates and commits one after the other. It does not know how much accuracy
+     a codec costs: choose the candidates for that.
 
    TRAINING LOCALLY
      Where even compressed gradients are too many bytes for every step, each worker takes H steps of
@@ -319,9 +320,10 @@
      0.5, desc.decay 0.95 and topk:density=0.0625,chunk=4096+int:bits=4 a third of those bytes
      ended with 0.5 % more loss.
      If an exchange fails, the differences stay in x, and travel with the next one.
-     examples/outer.c does this, with fragments that travel while workers compute, and NaN, workers
-     that die, leave and join. examples/delayed.c, gossip.c and leader.c are other patterns: a mean
-     that comes late, peers without a collective, and a leader that the others follow.
+     examples/patterns/outer.c does this, with fragments that travel while workers compute, and NaN,
+     workers that die, leave and join. delayed.c, gossip.c and leader.c beside it are other
+     patterns: a mean that comes late, peers without a collective, and a leader that the others
+     follow.
 
    MEMORY
      The codec layer never allocates. An object takes for each tensor:
@@ -388,7 +390,7 @@
    WHAT GOES WRONG
      - Workers that begin with other weights stay apart, since all take the same steps. Send the
        weights of rank 0 to all before the first step, and compare a digest of them:
-       examples/gcomp_recover.h does both. The library sees gradients alone.
+       examples/adapters/gcomp_recover.h does both. The library sees gradients alone.
      - Fill a gcomp_step by gcomp_step_default(). In one that is all zero the scale is 0, and so is
        every mean.
      - A worker that leaves out an exchange (a loss scaler that skips a step on one worker) takes
@@ -461,7 +463,7 @@
           gcomp_world. gcomp_step has samples and batch; comm.test takes a third argument.
           gcomp_regroup_machines; eden:feedback=1; one vector alone is compressed.
           GCOMP_ONLY_x beside GCOMP_WITHOUT_x; GCOMP_BOUND_SIGN(n) and others.
-          The adviser left the header: examples/gcomp_advise.h.
+          The adviser left the header: examples/adapters/gcomp_advise.h.
           signnorm became sign:scale=rms, naturaldither qsgd:spacing=powers.
      0.1  The first version.
    ---------------------------------------------------------------------------------------------- */
@@ -578,7 +580,7 @@
      has its frame and its collectives. The bits are those of one bucket, except where the transport
      does not add floats in the order of ranks: in a ring that order depends on the place of an
      element, and so does the rounding. With comm.start, test and wait (non-blocking collectives;
-     for MPI examples/gcomp_mpi.h and examples/overlap.c):
+     for MPI examples/adapters/gcomp_mpi.h and examples/overlap.c):
        gcomp_step_begin
        for each layer, the last first: make its gradient; gcomp_step_ready; gcomp_step_progress
        gcomp_step_finish
@@ -779,7 +781,7 @@
             terngrad: 4.5 %. int:bits=2: 4 %. eden:feedback=1: 7 %. topk:density=0.1: 3 to 8 %.
      If the optimizer is yours, send momentum instead of gradients: 1-bit Adam, with sign after
      uncompressed first steps (22): no loss was seen; or Signum with vote (25): 6 %; or DeMo with
-     dct:top=32 (35): 6 %. See examples/transformer.c.
+     dct:top=32 (35): 6 %. See examples/transformer/transformer.c.
      Always warm the rate up (5 to 10 % of the steps), clip after the exchange, use beta2 = 0.95.
      Another beta2 or eps, clipping by each worker, and residuals that decay did not help.
      gcomp_warning says this to programs; gcomp_describe does by desc.optimizer.
@@ -898,8 +900,8 @@
    Decoders accept codes that encoders never produce, such as -128 in 8 bits.
    Products and sums below are of floats, each rounded to nearest. Zeros have signs: a sign bit of a
    number 0 makes it -0, and 0 * -3 is -0.
-   Payloads and what they decode to are in tests/vectors; tests/decode.py is a decoder in Python
-   that was written from this text alone.
+   Payloads and what they decode to are in tests/edges/vectors; tests/edges/decode.py is a decoder
+   in Python that was written from this text alone.
    Bodies. The list says what a decoder reads; how an encoder finds scales and codes is in the
    chapter of each method (search for ">>method sign:"). Where n = 0 a body has no bytes, except
    that of a sparse method: it has the 9 bytes of k = 0 and of the coder (blocktopk: and that of b).
@@ -5008,7 +5010,7 @@ static uint32_t gcomp__crc_after(uint32_t crc)
    of >>codecs. Define the operation once for all sets, from the compiler's operators or from other
    operations: the last parts of this chapter. A set with an instruction of its own defines the
    operation in its own part; then the common definition excludes this set by GCOMP__PASS_IS.
-   tests/test_kernels.c compares the sets.
+   tests/codecs/test_kernels.c compares the sets.
    Drawings have lane 0 on the left; | stands between halves of 128 bits, which most instructions of
    AVX2 cannot cross. Bits of a byte or word are drawn with the lowest one on the right.
    ---------------------------------------------------------------------------------------------- */
@@ -10814,7 +10816,8 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
      row          name, number in payloads, parameters, and the functions above
    and its line in GCOMP__METHODS, and its name in those families of >>zones that it belongs to (a
    scale before the codes, random numbers, entropy codes, ...): a build of this method alone leaves
-   out what no family asks for. tests/check_without.sh makes that build, and compares its bits.
+   out what no family asks for. tests/builds/check_without.sh makes that build, and compares its
+   bits.
    Numbers in payloads are never used twice: the next free one is 40.
 
    The chapters, in this order; ">>method NAME" finds a method:

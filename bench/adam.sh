@@ -4,7 +4,7 @@
 #
 #   bench/adam.sh [--quick] [--out DIR] [--jobs N] [--recipes "RECIPE RECIPE ..."] [--rates "R R"] [--seeds "S S S"] [ARGUMENT...]
 #
-# A recipe is a codec, which AdamW follows, or OPTIMIZER/CODEC; see examples/transformer_options.h. Arguments go to build/transformer:
+# A recipe is a codec, which AdamW follows, or OPTIMIZER/CODEC; see examples/transformer/transformer_options.h. Arguments go to build/transformer:
 # "--layers 4 --channels 128 --context 64" is its larger model. --quick: one rate, one seed, fewer steps; it has no bars.
 # Prints a table, each recipe at its better rate, means over the seeds, beside its bar; the status is 1 if a bar was missed. Writes
 # DIR/adam.csv (a line a run), DIR/adam-curves.csv and DIR/adam.svg (loss against steps, and against bytes). Trainings that DIR has

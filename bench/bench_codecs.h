@@ -5,7 +5,7 @@
 #define BENCH_CODECS_H
 
 #include "bench_data.h"
-#include "../tests/codecs.h"
+#include "codecs.h"
 
 enum { MAX_ROWS = 720, MAX_ROUNDS = 15 };
 /* Where all rows are measured, a row begins no round after that: two minutes in all. */

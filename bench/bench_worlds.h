@@ -5,7 +5,7 @@
 #define BENCH_WORLDS_H
 
 #include "bench_data.h"
-#include "../examples/gcomp_threads.h"
+#include "gcomp_threads.h"
 
 enum { WORLDS = 5, LARGEST_WORLD = 64, WORLD_STEPS = 9 };
 

@@ -8,9 +8,9 @@
 #define _GNU_SOURCE
 #endif
 #define GCOMP_IMPLEMENTATION
-#include "../gcomp.h"
+#include "gcomp.h"
 
-#include "../examples/gcomp_args.h"
+#include "../examples/args.h"
 
 #include <math.h>
 #include <sched.h>

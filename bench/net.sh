@@ -8,7 +8,7 @@
 #
 # --transport torch: the same training made of PyTorch over Gloo, bench/torch_train.py. Methods: none, and powersgd:rank=N, which
 # is PyTorch's powerSGD_hook.
-# --program transformer: examples/transformer.c over sockets: a GPT-2 of 0.8 million parameters, 64 characters a worker, AdamW or
+# --program transformer: examples/transformer/transformer.c over sockets: a GPT-2 of 0.8 million parameters, 64 characters a worker, AdamW or
 # the optimizer before the slash of a method, 400 steps. Its loss to reach is that which uncompressed AdamW has after half its steps.
 # --pairs: instead, N times uncompressed and N times as gcomp_advise chooses, in turns; the median of the ratios of their steps.
 # --advise: instead, build/advise over sockets, for 11.7 million parameters: at each rate, for none and for each method beside
@@ -16,7 +16,7 @@
 # --overlap: instead, examples/overlap.c on two of the hosts: steps that exchange after the backward pass and during it, in turns,
 #            over MPI or, with --transport sockets, over sockets. Its other arguments behind slashes: "none/8/768/64/5e6".
 #
-# --pattern: instead, rows of examples/outer.c over sockets, at 10 and 100 Mbit/s if --rates says nothing: 82,218 parameters, batch
+# --pattern: instead, rows of examples/patterns/outer.c over sockets, at 10 and 100 Mbit/s if --rates says nothing: 82,218 parameters, batch
 #            32 a worker, 600 steps of AdamW. Local training with differences every 20 steps, beside codecs in every step.
 #            Seconds until the loss (exponential mean of 25 steps) was 0.40, by the clock, and as processor time of a worker plus
 #            bytes / link. --methods: rows, with | between them.
@@ -205,7 +205,7 @@ train() { # output directory, arguments...: all four workers; as a process of it
     wait
 }
 
-pattern_train() { # output directory, row: all four workers of examples/outer.c; as a process of its own
+pattern_train() { # output directory, row: all four workers of examples/patterns/outer.c; as a process of its own
     for i in 1 2 3; do
         ip netns exec "$(host $i)" env OPENBLAS_NUM_THREADS=1 $program --transport sockets --rank $i --root $net.1:7077 --alone \
             --method "$2" --out "$1" >/dev/null 2>>"$work/err" &

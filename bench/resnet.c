@@ -14,8 +14,8 @@
 
 #include "gcomp.h" /* implemented in build/gcomp.o */
 
-#include "../examples/gcomp_args.h"
-#include "../examples/gcomp_threads.h"
+#include "../examples/args.h"
+#include "gcomp_threads.h"
 
 #include <stdio.h>
 #include <stdlib.h>

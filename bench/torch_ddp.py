@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """One worker of bench/torch_net.sh: DistributedDataParallel over Gloo, with PyTorch's hooks and with those of gcomp_torch.py.
 
-Network, first weights, batches, learning rate and momentum are those of torch_train.py and of examples/train.c. Each method has a model
+Network, first weights, batches, learning rate and momentum are those of torch_train.py and of examples/train/train.c. Each method has a model
 of its own, and all start alike. Methods take turns of some steps, so that a change of the machine meets all of them. "alone" is the
 computation of four processes at once without communication. Over Gloo all gradients are one bucket: with more of them, powerSGD_hook
 starts the collectives of the buckets in other orders on other workers, and Gloo ends the program ("preamble.length"). Over gcomp.Sockets

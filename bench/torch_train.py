@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""One worker of the training of examples/train.c, made of PyTorch: Gloo's all-reduce, or PyTorch's powerSGD_hook over Gloo.
+"""One worker of the training of examples/train/train.c, made of PyTorch: Gloo's all-reduce, or PyTorch's powerSGD_hook over Gloo.
 
-The network, its first weights, the batches, the learning rate, the momentum and the files written are those of examples/train.c.
+The network, its first weights, the batches, the learning rate, the momentum and the files written are those of examples/train/train.c.
 The whole gradient is one bucket, and the hook is called directly, as in torch_hook.py, without DistributedDataParallel.
 The hook begins with two uncompressed steps, the fewest it allows.
 
@@ -25,7 +25,7 @@ u64 = numpy.uint64
 
 
 def mix(x):
-    """train_mix of examples/train_data.h, of an array."""
+    """train_mix of examples/train/train_data.h, of an array."""
     x = x + u64(0x9E3779B97F4A7C15)
     x = (x ^ x >> u64(30)) * u64(0xBF58476D1CE4E5B9)
     x = (x ^ x >> u64(27)) * u64(0x94D049BB133111EB)
@@ -33,7 +33,7 @@ def mix(x):
 
 
 def first_weights(layer, inputs, outputs):
-    """train_net_init of examples/train_net.h."""
+    """train_net_init of examples/train/train_net.h."""
     bits = mix(mix(numpy.array([SEED + layer], u64)) ^ numpy.arange(inputs * outputs, dtype=u64))
     u = ((bits >> u64(40)).astype(float) + 0.5) / 2**24
     v = (bits >> u64(16) & u64(0xFFFFFF)).astype(float) / 2**24

@@ -25,7 +25,7 @@
 #include "gcomp.h" /* implemented in build/gcomp.o */
 
 #include "gcomp_advise.h"
-#include "gcomp_args.h"
+#include "args.h"
 #include "gcomp_recover.h"
 #include "gcomp_sockets.h"
 #include "gcomp_threads.h"

@@ -4,7 +4,7 @@
    Shows     gcomp_sockets_team (gcomp_sockets.h): who is left, ranks for those who stay, newcomers;
              gcomp_regroup and gcomp_join; gcomp_recover.h, which brings the weights to a newcomer
    Leaves    the model: softmax regression on samples that are made here
-   Build     cc -O2 -I. examples/elastic.c gcomp_impl.c -o build/elastic -lm -pthread
+   Build     cc -O2 -I. -Iexamples/adapters examples/elastic.c gcomp_impl.c -o build/elastic -lm -pthread
    Run       build/elastic                    forks all workers, and checks how they end
              build/elastic --rank R --world W --root HOST:PORT --steps N     one worker
              build/elastic --join --root HOST:PORT                           a newcomer
@@ -16,7 +16,7 @@
 
 #include "gcomp_sockets.h" /* includes gcomp.h */
 #include "gcomp_recover.h"
-#include "gcomp_args.h"
+#include "args.h"
 
 #include <math.h>
 #include <signal.h>

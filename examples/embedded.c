@@ -7,7 +7,7 @@
    Leaves    the radio: the pieces go straight to the server, which is part of the same program and
              may print
    Build     cc -Os -I. -c examples/embedded_gcomp.c -o build/embedded_gcomp.o
-             cc -Os -I. examples/embedded.c build/embedded_gcomp.o -o build/embedded
+             cc -Os -I. -Iexamples/adapters examples/embedded.c build/embedded_gcomp.o -o build/embedded
    Run       build/embedded
 
    The device sends a twentieth of each gradient, in 4 bits an element. It keeps the rest in
@@ -15,7 +15,7 @@
    it back to the residual: nothing is lost. */
 
 #include "gcomp.h"
-#include "gcomp_args.h"
+#include "args.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -5,11 +5,11 @@
 //           of the tensors each frame; gcomp_compress and gcomp_commit with nothing coming back;
 //           gcomp_give_back for messages that were lost; clients that join and leave
 // Leaves    network and model: gradients point to a known optimum, so that the end can be checked
-// Build     c++ -std=c++11 -I. examples/engine.cpp gcomp_impl.o -o build/engine -pthread
+// Build     c++ -std=c++11 -I. -Iexamples/adapters examples/engine.cpp gcomp_impl.o -o build/engine -pthread
 // Run       build/engine
 
 #include "gcomp.h"
-#include "gcomp_args.h"
+#include "args.h"
 
 #include <atomic>
 #include <cmath>

@@ -4,7 +4,7 @@
              are threads (gcomp_threads.h); weights that are the same on all workers, and what to
              do after a step that failed (gcomp_recover.h)
    Leaves    a network to train: see train.c
-   Build     cc -I. examples/first.c -o build/first -pthread
+   Build     cc -I. -Iexamples/adapters examples/first.c -o build/first -pthread
    Run       build/first */
 
 #ifndef _POSIX_C_SOURCE
@@ -13,12 +13,12 @@
 
 #define GCOMP_IMPLEMENTATION
 #include "gcomp.h"
-#include "gcomp_args.h"
 #include "gcomp_recover.h"
 #include "gcomp_threads.h"
 
 #include <pthread.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { WORKERS = 2, ROWS = 64, COLS = 32, COUNT = ROWS * COLS, STEPS = 3 };
 
@@ -97,13 +97,21 @@ static void *work(void *arg)
     return NULL;
 }
 
+static int usage(const char *argument)
+{
+    if (!strcmp(argument, "--help"))
+        return printf("usage: first\n  two workers exchange one gradient, one bit an element\n") < 0;
+    fprintf(stderr, "first: there is no argument '%s'; see first --help\n", argument);
+    return 2;
+}
+
 int main(int argc, char **argv)
 {
     pthread_t threads[WORKERS];
     worker workers[WORKERS];
     gcomp_threads *group;
     int started = 0, failed = 0;
-    args_none(argc, argv, "usage: first\n  two workers exchange one gradient, one bit an element\n");
+    if (argc > 1) return usage(argv[1]);
     if (gcomp_threads_open(&group, WORKERS, 10.0) != 0) return 1;
     for (; started < WORKERS; started++) {
         workers[started].group = group;

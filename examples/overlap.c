@@ -7,15 +7,15 @@
              layers, gcomp_step_finish; gcomp_sockets_overlap, gcomp_threads_overlap and
              gcomp_mpi_overlap (train_workers.h calls them)
    Leaves    real data: the network learns to give back its input
-   Build     cc -O2 -I. examples/overlap.c gcomp_impl.c -o build/overlap -lopenblas -lm -pthread;
+   Build     cc -O2 -I. -Iexamples/adapters examples/overlap.c gcomp_impl.c -o build/overlap -lopenblas -lm -pthread;
              mpicc -DUSE_MPI ... -o build/overlap_mpi: with MPI as a transport too
    Run       build/overlap [OPTION]... [CODEC [LAYERS WIDTH BATCH BUCKET_BYTES STEPS]]; usage says
              the rest. CODEC "none" is the baseline */
 
 #include "gcomp.h"
-#include "gcomp_args.h"
+#include "args.h"
 #include "gcomp_recover.h"
-#include "train_workers.h"
+#include "train/train_workers.h"
 
 #include <cblas.h>
 #include <math.h>

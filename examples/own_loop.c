@@ -5,7 +5,7 @@
              backward pass that hands in one tensor a turn while the tensors before it are on their
              way (desc.bucket_bytes); requests that are carried out over sockets that never block
    Leaves    real connections: the workers are in one process, and socket pairs connect them
-   Build     cc -I. examples/own_loop.c gcomp_impl.o -o build/own_loop
+   Build     cc -I. -Iexamples/adapters examples/own_loop.c gcomp_impl.o -o build/own_loop
    Run       build/own_loop */
 
 #ifndef _POSIX_C_SOURCE
@@ -13,7 +13,7 @@
 #endif
 
 #include "gcomp.h"
-#include "gcomp_args.h"
+#include "args.h"
 
 #include <fcntl.h>
 #include <poll.h>

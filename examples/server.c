@@ -6,7 +6,7 @@
              carry their age
    Leaves    the network: messages are passed in one process, in the order that clocks of different
              speed make
-   Build     cc -I. examples/server.c gcomp_impl.o -o build/server
+   Build     cc -I. -Iexamples/adapters examples/server.c gcomp_impl.o -o build/server
    Run       build/server
 
    Up        A push is the payloads of all tensors, and the version of the weights that they were
@@ -23,7 +23,7 @@
              here has to be resynchronised. Any other error is fatal. */
 
 #include "gcomp.h"
-#include "gcomp_args.h"
+#include "args.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
              these ranges alone, and steps them. Then all workers gather the weights, as floats or
              as halves (gcomp_from_float). Workers are threads (gcomp_threads.h)
    Leaves    what to do after a step that failed: see first.c
-   Build     cc -I. examples/sharded.c gcomp_impl.o -o build/sharded -lm -pthread
+   Build     cc -I. -Iexamples/adapters examples/sharded.c gcomp_impl.o -o build/sharded -lm -pthread
    Run       build/sharded [fp32|fp16|bf16] [codec] */
 
 #ifndef _POSIX_C_SOURCE
@@ -13,7 +13,7 @@
 #endif
 
 #include "gcomp.h"
-#include "gcomp_args.h"
+#include "args.h"
 #include "gcomp_threads.h"
 
 #include <math.h>

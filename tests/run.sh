@@ -10,6 +10,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 out=build/test
 jobs=$out/jobs
+inc="-I. -Iexamples/adapters -Itests/tools"
 STRICT="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Werror"
 SAN="-g1 -fsanitize=address,undefined -fno-sanitize-recover=all"
 
@@ -127,7 +128,7 @@ have_module() { # module package
 
 # ---------------- what there is to test, and where
 blas="test_transformer" # need CBLAS, which "make test" does not install
-names=$(for source in tests/test_*.c; do basename $source .c; done | grep -vxF "$blas")
+names=$(for source in tests/*/test_*.c; do basename $source .c; done | sort | grep -vxF "$blas")
 whole="test_kernels test_static" # contain the implementation: the one sees inside, the other is static
 # Once for all instruction sets: transports, bounds and lists are the same on each. test_kernels goes through all sets, and
 # test_random draws one for each of its cases.
@@ -143,6 +144,9 @@ is_in() { # word words
 sets_of() { # test: "" stands for the set that the library chooses
     if is_in $1 "$once"; then echo; else echo $sets; fi
 }
+source_of() { # test: its file
+    ls tests/*/$1.c
+}
 label_of() { # test: on which sets it runs
     is_in $1 "$once" || echo " on $sets"
 }
@@ -155,7 +159,7 @@ program() { # label test "sets" object "compiler with flags" suffix ["environmen
     *.o) implementation="-DGCOMP_LINKED $4" needs=$4 ;;
     *) implementation=$4 needs= ;;
     esac
-    tap "$1" "$needs" sh -c "$5 -I. -Itests/standin tests/$2.c $implementation -o $out/$2$6 -lm -pthread || exit; $(on_sets "${7:-}$out/$2$6" "$3")"
+    tap "$1" "$needs" sh -c "$5 $inc -Itests/tools/standin $(source_of $2) $implementation -o $out/$2$6 -lm -pthread || exit; $(on_sets "${7:-}$out/$2$6" "$3")"
 }
 object_of() { # compiler flags...: where the header's object with them is
     echo "$out/header.$(echo "$*" | cksum | cut -d ' ' -f 1).o"
@@ -172,7 +176,7 @@ bare() { # compiler flags...: the header alone, without a warning, and with smal
     esac
     tool=$1
     shift
-    made "$tool $(echo "$*" | sed 's/ -DGCOMP_WITHOUT_.*/, all methods left out/'), no warning" $object $tool $strict $frames "$@" -I. -c $file -o $object
+    made "$tool $(echo "$*" | sed 's/ -DGCOMP_WITHOUT_.*/, all methods left out/'), no warning" $object $tool $strict $frames "$@" $inc -c $file -o $object
 }
 plain=$(object_of gcc -std=c99 -O2)
 plain_gcc="gcc -std=gnu11 -O2 -Wall -Wextra"
@@ -189,15 +193,15 @@ every="test_digest test_kernels" # which compare the sets with each other
 python_tests() { # label environment...
     have_module numpy python3-numpy || return
     made "the shared object" $shared gcc -O1 -Wall -Wextra -shared -fPIC -DGCOMP_EXPORT -DGCOMP_LAYOUTS -DGCOMP_ADVISE_SHARED \
-        -DGCOMP_SOCKETS_SHARED -I. $out/shared.c -o $shared -pthread
+        -DGCOMP_SOCKETS_SHARED $inc $out/shared.c -o $shared -pthread
     label=$1
     shift
-    tap "$label" $shared env GCOMP_LIBRARY=$shared "$@" $python tests/test_python.py
+    tap "$label" $shared env GCOMP_LIBRARY=$shared "$@" $python tests/examples/test_python.py
 }
 short_run() {
     bare gcc -std=c99 -O2 # the longest first
     python_tests "test_python"
-    check "style" sh tests/check_style.sh
+    check "style" sh tests/tools/check_style.sh
     program "test_kernels" test_kernels "" "" "gcc -std=gnu11 -O1" ""
     slow="test_digest test_sockets test_residuals test_halves test_random test_edges test_skipped" # first, so that none is left alone at the end
     for name in $slow $(echo "$names" | grep -vxF "$(echo $slow | tr ' ' '\n')"); do
@@ -207,12 +211,12 @@ short_run() {
         is_in $name "$once" && set=
         program "$name${set:+ on $set}" $name "$set" $plain "$plain_gcc" ""
     done
-    have python3 python3 && tap "a second decoder: vectors, corpus, changed payloads" $plain sh -c "gcc -std=gnu11 -O2 -I. \
-        -DGCOMP_LINKED tests/vectors.c $plain -o $out/vectors -lm && python3 tests/check_vectors.py $out/vectors"
-    with "the header as C++, no warning; test_cxx" $plain sh -c "g++ -std=c++11 $STRICT -I. -fsyntax-only $out/one.cpp &&
-        g++ -std=c++11 -O1 $STRICT -I. -DGCOMP_LINKED tests/test_cxx.cpp $plain -o $out/test_cxx -lm && $out/test_cxx"
-    with "fuzz: the corpus, 200000 mutated payloads" $plain sh -c "gcc -std=gnu11 -O1 -DFUZZ_MAIN -DGCOMP_LINKED -I. tests/fuzz_decode.c \
-        $plain -o $out/fuzz_plain -lm && $out/fuzz_plain tests/corpus/* && $out/fuzz_plain --mutate 200000"
+    have python3 python3 && tap "a second decoder: vectors, corpus, changed payloads" $plain sh -c "gcc -std=gnu11 -O2 $inc \
+        -DGCOMP_LINKED tests/edges/vectors.c $plain -o $out/vectors -lm && python3 tests/edges/check_vectors.py $out/vectors"
+    with "the header as C++, no warning; test_cxx" $plain sh -c "g++ -std=c++11 $STRICT $inc -fsyntax-only $out/one.cpp &&
+        g++ -std=c++11 -O1 $STRICT $inc -DGCOMP_LINKED tests/builds/test_cxx.cpp $plain -o $out/test_cxx -lm && $out/test_cxx"
+    with "fuzz: the corpus, 200000 mutated payloads" $plain sh -c "gcc -std=gnu11 -O1 -DFUZZ_MAIN -DGCOMP_LINKED $inc tests/edges/fuzz_decode.c \
+        $plain -o $out/fuzz_plain -lm && $out/fuzz_plain tests/edges/corpus/* && $out/fuzz_plain --mutate 200000"
     drain
     echo "Left out: the other instruction sets, sanitizers, other compilers, levels, standards and machines, MPI, PyTorch," \
         "libFuzzer, examples, long forms of slow tests. make test-all runs these."
@@ -223,12 +227,12 @@ one_test() { # name: of a file in tests/, without what is behind the dot
     case $1 in
     test_python) python_tests "$1" ;;
     test_torch)
-        tap "$1" "" env GCOMP_OBJECT=build/gcomp.o GCOMP_LIBRARY=$PWD/build/libgcomp.so $python tests/test_torch.py ;;
+        tap "$1" "" env GCOMP_OBJECT=build/gcomp.o GCOMP_LIBRARY=$PWD/build/libgcomp.so $python tests/examples/test_torch.py ;;
     test_transformer)
-        tap "$1" "" sh -c "$plain_gcc -I. -DGCOMP_LINKED tests/$1.c build/gcomp.o -o $out/$1 -lopenblas -lz -lm && $out/$1" ;;
-    check_* | transformer | same_program) check "$1" sh tests/$1.sh ;;
+        tap "$1" "" sh -c "$plain_gcc $inc -DGCOMP_LINKED $(source_of $1) build/gcomp.o -o $out/$1 -lopenblas -lz -lm && $out/$1" ;;
+    check_* | transformer | same_program) check "$1" sh tests/*/$1.sh ;;
     *)
-        [ -f tests/$1.c ] || { echo "there is no test $1; there are:" $names test_python test_torch; exit 2; }
+        [ -f "$(source_of $1 2>&1)" ] || { echo "there is no test $1; there are:" $names test_python test_torch; exit 2; }
         if is_in $1 "$whole"; then program "$1" $1 "$(sets_of $1)" "" "gcc -std=gnu11 -O1" ""; else
             ln build/gcomp.o $out/gcomp.o
             echo 0 >$out/gcomp.o.status
@@ -259,7 +263,7 @@ tools() { # what is there: compilers, emulators, MPIs
     have mpicc.openmpi "libopenmpi-dev openmpi-bin" && mpis="openmpi" # two MPIs beside each other, as Debian installs them
     have mpicc.mpich "libmpich-dev mpich" && mpis="$mpis mpich"
     arm_o=$out/arm.o
-    nccl=-Itests/standin # stand-ins, but for a check with the true headers
+    nccl=-Itests/tools/standin # stand-ins, but for a check with the true headers
     printf '#include <cuda_runtime.h>\n#include <nccl.h>\n' | gcc -E - >/dev/null 2>&1 && nccl=
 }
 on_ranks() { # MPI number program; MPICH has hung in one of 20 runs on the machine where it was tried: not for ever
@@ -284,22 +288,22 @@ parts_of_fast_math() { # command...: builds that digests alone are for
 }
 digest() { # compiler flags...; what calls the object in test_finite must not have the flags
     object=$(object_of "$@")
-    tap "test_digest, $*" "$object" sh -c "$* -O2 -w -I. -DGCOMP_LINKED -std=gnu11 tests/test_digest.c $object -o $object.digest -lm -pthread &&
+    tap "test_digest, $*" "$object" sh -c "$* -O2 -w $inc -DGCOMP_LINKED -std=gnu11 tests/codecs/test_digest.c $object -o $object.digest -lm -pthread &&
         TEST_BRIEF=1 $object.digest"
-    tap "test_finite, $*" "$object" sh -c "$plain_gcc -I. -Itests/standin -DGCOMP_LINKED tests/test_finite.c $object \
+    tap "test_finite, $*" "$object" sh -c "$plain_gcc $inc -DGCOMP_LINKED tests/edges/test_finite.c $object \
         -o $object.finite -lm -pthread && $object.finite"
 }
 
 header_builds() { # the longest first
-    [ -n "$clang" ] && made "libFuzzer builds" $out/fuzz clang -std=gnu11 -O1 -g1 -fsanitize=fuzzer,address,undefined -w -I. \
-        tests/fuzz_decode.c -o $out/fuzz -lm
-    made "the header, sanitizers" $san $san_gcc -I. -c $out/one.c -o $san
+    [ -n "$clang" ] && made "libFuzzer builds" $out/fuzz clang -std=gnu11 -O1 -g1 -fsanitize=fuzzer,address,undefined -w $inc \
+        tests/edges/fuzz_decode.c -o $out/fuzz -lm
+    made "the header, sanitizers" $san $san_gcc $inc -c $out/one.c -o $san
     made "examples build" $out/examples make -s examples
     bare gcc -std=c99 -O2
-    [ -n "$arm" ] && made "the header, aarch64" $arm_o $arm -std=gnu11 -O2 -w -I. -I$out/include -c $out/one.c -o $arm_o
+    [ -n "$arm" ] && made "the header, aarch64" $arm_o $arm -std=gnu11 -O2 -w $inc -I$out/include -c $out/one.c -o $arm_o
     for compiler in $c; do
         [ $compiler = gcc ] || bare $compiler -std=c99 -O2
-        for std in c11 c17; do check "$compiler -std=$std, no warning" $compiler -std=$std $STRICT -Wstrict-prototypes -I. -fsyntax-only $out/one.c; done
+        for std in c11 c17; do check "$compiler -std=$std, no warning" $compiler -std=$std $STRICT -Wstrict-prototypes $inc -fsyntax-only $out/one.c; done
         for flags in "-O0" "-O3 -march=native" "-O2 -DGCOMP_NO_SELF" "-O2 -DGCOMP_NO_STDLIB"; do
             bare $compiler -std=gnu99 $flags -Wno-unused-function
         done
@@ -316,28 +320,28 @@ header_builds() { # the longest first
         bare $compiler -std=c++17 -O2
         bare $compiler -std=c++11 -O0
     done
-    check "declarations alone, twice" gcc -std=c99 $STRICT -Wstrict-prototypes -I. -c $out/twice.c -o $out/twice.o
+    check "declarations alone, twice" gcc -std=c99 $STRICT -Wstrict-prototypes $inc -c $out/twice.c -o $out/twice.o
     for language in "c -std=c11" "c++ -std=c++11"; do
         check "gcomp_nccl.h with ${nccl:+stand-ins for }CUDA's and NCCL's headers, $language" \
-            gcc -x $language -O0 $STRICT -I. $nccl -fsyntax-only $out/nccl.c
+            gcc -x $language -O0 $STRICT $inc $nccl -fsyntax-only $out/nccl.c
     done
-    check "each method left out alone" sh tests/check_without.sh ${clang:+clang} # gcc where there is none: slower
-    check "beside macros, stb_ds.h and warnings of a user" sh tests/check_beside.sh
-    [ -n "$mingw" ] && check "behind mingw's windows.h" sh tests/check_beside.sh $mingw
+    check "each method left out alone" sh tests/builds/check_without.sh ${clang:+clang} # gcc where there is none: slower
+    check "beside macros, stb_ds.h and warnings of a user" sh tests/builds/check_beside.sh
+    [ -n "$mingw" ] && check "behind mingw's windows.h" sh tests/builds/check_beside.sh $mingw
 }
 
 special_builds() { # programs that contain the implementation
-    check "first uses in threads at once, ThreadSanitizer" sh -c "gcc -std=gnu11 -O1 -g1 -fsanitize=thread -DGCOMP_MAX_ISA=1 -I. \
-        tests/first_use.c -o $out/first_use.tsan -pthread && $out/first_use.tsan"
-    tap "test_float_mode, as where the mode cannot be set" "" sh -c "gcc -std=gnu11 -O1 -w -DGCOMP__KEEP_MODE -DGCOMP_MAX_ISA=1 -I. \
-        tests/test_float_mode.c -o $out/test_float_mode.kept -lm && $out/test_float_mode.kept"
-    tap "test_digest, as where the compiler has no vectors" "" sh -c "gcc -std=gnu11 -O1 -w -DGCOMP__NO_FOUR -DGCOMP_MAX_ISA=1 -I. \
-        tests/test_digest.c -o $out/test_digest.alone -lm -pthread && $out/test_digest.alone"
-    tap "test_kernels, as where the compiler has no vectors" "" sh -c "gcc -std=gnu11 -O1 -w -DGCOMP__NO_FOUR -I. \
-        tests/test_kernels.c -o $out/test_kernels.alone -lm -pthread && $out/test_kernels.alone"
+    check "first uses in threads at once, ThreadSanitizer" sh -c "gcc -std=gnu11 -O1 -g1 -fsanitize=thread -DGCOMP_MAX_ISA=1 $inc \
+        tests/builds/first_use.c -o $out/first_use.tsan -pthread && $out/first_use.tsan"
+    tap "test_float_mode, as where the mode cannot be set" "" sh -c "gcc -std=gnu11 -O1 -w -DGCOMP__KEEP_MODE -DGCOMP_MAX_ISA=1 $inc \
+        tests/edges/test_float_mode.c -o $out/test_float_mode.kept -lm && $out/test_float_mode.kept"
+    tap "test_digest, as where the compiler has no vectors" "" sh -c "gcc -std=gnu11 -O1 -w -DGCOMP__NO_FOUR -DGCOMP_MAX_ISA=1 $inc \
+        tests/codecs/test_digest.c -o $out/test_digest.alone -lm -pthread && $out/test_digest.alone"
+    tap "test_kernels, as where the compiler has no vectors" "" sh -c "gcc -std=gnu11 -O1 -w -DGCOMP__NO_FOUR $inc \
+        tests/codecs/test_kernels.c -o $out/test_kernels.alone -lm -pthread && $out/test_kernels.alone"
     [ -n "$clang" ] && check "all bytes that are read were written, MemorySanitizer" sh -c "clang -std=gnu11 -O1 -g1 \
-        -fsanitize=memory -w -DGCOMP_MAX_ISA=1 -I. tests/all_written.c -o $out/all_written -lm && $out/all_written"
-    check "two files, one implementation" sh -c "gcc -O1 -I. tests/multi_a.c tests/multi_b.c -o $out/multi -lm && $out/multi"
+        -fsanitize=memory -w -DGCOMP_MAX_ISA=1 $inc tests/edges/all_written.c -o $out/all_written -lm && $out/all_written"
+    check "two files, one implementation" sh -c "gcc -O1 $inc tests/builds/multi_a.c tests/builds/multi_b.c -o $out/multi -lm && $out/multi"
     library="mem(cmp|cpy|move|set)|str(cmp|chr|len)|__popcountdi2|_GLOBAL_OFFSET_TABLE_"
     free=$(object_of gcc -std=gnu99 -O2 -DGCOMP_NO_STDLIB -Wno-unused-function)
     with "freestanding: the header needs what >>config says" $free sh -c "nm -u $free | grep -q strcmp &&
@@ -350,12 +354,12 @@ emulated() {
     for name in ${arm:+$on_arm}; do
         implementation="-DGCOMP_LINKED $arm_o" needs=$arm_o
         is_in $name "$whole" && implementation=-march=armv8-a+crc needs=
-        tap "$name, aarch64" "$needs" sh -c "$arm -std=gnu11 -O2 -static -w -I. -I$out/include tests/$name.c $implementation \
+        tap "$name, aarch64" "$needs" sh -c "$arm -std=gnu11 -O2 -static -w $inc -I$out/include $(source_of $name) $implementation \
             -o $out/$name.arm -lm -pthread && TEST_BRIEF=1 qemu-aarch64 $out/$name.arm"
     done
     [ "$(uname -m)" = x86_64 ] && have qemu-x86_64 qemu-user || return
     made "a program for processors without AVX2 builds" $out/first_use sh -c "until [ -e $plain.status ]; do sleep 0.1; done
-        gcc -static -I. -DGCOMP_LINKED tests/first_use.c $plain -o $out/first_use -pthread"
+        gcc -static $inc -DGCOMP_LINKED tests/builds/first_use.c $plain -o $out/first_use -pthread"
     with "AVX2 under qemu" $out/first_use qemu-x86_64 -cpu max $out/first_use avx2
     for lacks in f16c xsave avx2; do
         with "no AVX2 without $lacks" $out/first_use sh -c "qemu-x86_64 -cpu max,-$lacks $out/first_use scalar && \
@@ -364,7 +368,7 @@ emulated() {
 }
 
 long_tests() {
-    [ -n "$clang" ] && with "libFuzzer, bounded" $out/fuzz $out/fuzz -runs=200000 -max_total_time=60 -max_len=4096 $out/corpus tests/corpus
+    [ -n "$clang" ] && with "libFuzzer, bounded" $out/fuzz $out/fuzz -runs=200000 -max_total_time=60 -max_len=4096 $out/corpus tests/edges/corpus
     for name in $long; do
         program "$name, long$(label_of $name)" $name "$(sets_of $name)" $plain "$plain_gcc" .long "env TEST_LONG=1 "
     done
@@ -382,13 +386,13 @@ long_tests() {
     for real in float double; do
         macro=
         [ $real = double ] && macro=-DTRANSFORMER_DOUBLE
-        tap "test_transformer, $real" $san sh -c "$san_gcc $macro -Wall -Wextra -I. -DGCOMP_LINKED tests/test_transformer.c $san \
+        tap "test_transformer, $real" $san sh -c "$san_gcc $macro -Wall -Wextra $inc -DGCOMP_LINKED tests/examples/test_transformer.c $san \
             -o $out/test_transformer.$real -lopenblas -lz -lm && OPENBLAS_NUM_THREADS=1 $out/test_transformer.$real"
     done
     digests digest
     if [ -n "$clang" ]; then # it stops at what gcc's sanitizer passes over, NULL + 0 above all
         ubsan_clang="clang -std=gnu11 -O1 -g1 -fsanitize=undefined -fno-sanitize-recover=all -w"
-        made "the header, clang's UBSan" $out/ubsan.o $ubsan_clang -DGCOMP_MAX_ISA=2 -I. -c $out/one.c -o $out/ubsan.o
+        made "the header, clang's UBSan" $out/ubsan.o $ubsan_clang -DGCOMP_MAX_ISA=2 $inc -c $out/one.c -o $out/ubsan.o
         for name in test_residuals test_step test_methods test_random test_edges; do
             program "$name, clang's UBSan" $name "" $out/ubsan.o "$ubsan_clang" .ubsan
         done
@@ -396,18 +400,18 @@ long_tests() {
     for compiler in $cxx; do
         for flags in "-std=c++11 -O0" "-std=c++17 -O2"; do
             object=$(object_of $compiler $flags)
-            tap "test_cxx, $compiler $flags, on $sets" "$object" sh -c "$compiler $flags $STRICT -I. -DGCOMP_LINKED \
-                tests/test_cxx.cpp $object -o $object.test -lm || exit; $(on_sets $object.test "$sets")"
+            tap "test_cxx, $compiler $flags, on $sets" "$object" sh -c "$compiler $flags $STRICT $inc -DGCOMP_LINKED \
+                tests/builds/test_cxx.cpp $object -o $object.test -lm || exit; $(on_sets $object.test "$sets")"
         done
     done
-    with "fuzz: a million mutated payloads" $san sh -c "gcc -std=gnu11 -O1 $SAN -DFUZZ_MAIN -DGCOMP_LINKED -I. tests/fuzz_decode.c \
+    with "fuzz: a million mutated payloads" $san sh -c "gcc -std=gnu11 -O1 $SAN -DFUZZ_MAIN -DGCOMP_LINKED $inc tests/edges/fuzz_decode.c \
         $san -o $out/fuzz_replay -lm && $out/fuzz_replay --mutate 1000000"
 }
 
 under_python() {
     python_tests "test_python, long" TEST_LONG=1
     have_module torch python3-torch || return
-    tap "test_torch" "$shared $plain" env GCOMP_OBJECT=$plain GCOMP_LIBRARY=$shared $python tests/test_torch.py
+    tap "test_torch" "$shared $plain" env GCOMP_OBJECT=$plain GCOMP_LIBRARY=$shared $python tests/examples/test_torch.py
 }
 
 examples() {
@@ -426,7 +430,7 @@ examples() {
     with "example advise" $out/examples build/advise sign
     with "example advise, over TCP" $out/examples sh -c "build/advise --rank 1 --root 127.0.0.1:7391 sign &
         build/advise --rank 0 --root 127.0.0.1:7391 sign && wait \$!"
-    tap "every program says its usage" $out/examples sh tests/speaks.sh
+    tap "every program says its usage" $out/examples sh tests/examples/speaks.sh
     with "training as advised" $out/examples build/train --text gcomp.h --hidden 40,40 --steps 3 --method advise --no-pictures --out $out/advised
 }
 
@@ -436,9 +440,9 @@ packages() {
     have cmake cmake && found="$found cmake"
     have_module pip python3-pip && have_module setuptools python3-setuptools && have_module wheel python3-wheel &&
         have_module ensurepip python3-venv && found="$found pip"
-    tap "packages:$found" "" sh tests/packages.sh $python "$found"
+    tap "packages:$found" "" sh tests/examples/packages.sh $python "$found"
     have rustc rustc || return
-    made "the header with its layouts" $out/layouts.o gcc -O1 -w -DGCOMP_LAYOUTS -DGCOMP_MAX_ISA=2 -I. -c $out/one.c -o $out/layouts.o
+    made "the header with its layouts" $out/layouts.o gcc -O1 -w -DGCOMP_LAYOUTS -DGCOMP_MAX_ISA=2 $inc -c $out/one.c -o $out/layouts.o
     with "example client, Rust" $out/layouts.o sh -c "rustc -O -C link-arg=$out/layouts.o examples/rust/client.rs -o $out/client && $out/client"
 }
 
@@ -448,21 +452,21 @@ over_mpi() {
     for mpi in $mpis; do
         for job in "2 mpi_two" "4 mpi_ranks" "4 mpi_faults"; do
             ranked=$out/${job#* }.$mpi
-            tap "${job#* } of ${job% *} ranks, $mpi" $plain sh -c "mpicc.$mpi -std=gnu11 -O1 -I. -DGCOMP_LINKED tests/${job#* }.c \
+            tap "${job#* } of ${job% *} ranks, $mpi" $plain sh -c "mpicc.$mpi -std=gnu11 -O1 $inc -DGCOMP_LINKED $(source_of ${job#* }) \
                 $plain -o $ranked -lm -pthread && $(on_ranks $mpi ${job% *} $ranked)"
         done
-        with "example overlap, $mpi" $plain sh -c "mpicc.$mpi -std=gnu11 -O1 -I. -DUSE_MPI examples/overlap.c $plain -o $out/overlap.$mpi \
+        with "example overlap, $mpi" $plain sh -c "mpicc.$mpi -std=gnu11 -O1 $inc -DUSE_MPI examples/overlap.c $plain -o $out/overlap.$mpi \
             -lopenblas -lm -pthread && $(on_ranks $mpi 2 "$out/overlap.$mpi int:bits=4 3 64 8 1 3")"
         made "train builds, $mpi" $out/train.$mpi sh -c "until [ -e $plain.status ]; do sleep 0.1; done
-            mpicc.$mpi -std=gnu11 -O1 -I. -DUSE_MPI examples/train.c $plain -o $out/train.$mpi -lopenblas -lz -lm -pthread"
+            mpicc.$mpi -std=gnu11 -O1 $inc -DUSE_MPI examples/train/train.c $plain -o $out/train.$mpi -lopenblas -lz -lm -pthread"
         made "transformer builds, $mpi" $out/transformer.$mpi sh -c "until [ -e $plain.status ]; do sleep 0.1; done
-            mpicc.$mpi -std=gnu11 -O1 -I. -DUSE_MPI examples/transformer.c $plain -o $out/transformer.$mpi -lopenblas -lz -lm -pthread"
+            mpicc.$mpi -std=gnu11 -O1 $inc -DUSE_MPI examples/transformer/transformer.c $plain -o $out/transformer.$mpi -lopenblas -lz -lm -pthread"
         trains="$trains $out/train.$mpi"
         transformers="$transformers $out/transformer.$mpi"
     done
     with "transformer: checkpoints, NaN, 1 to 5 workers, every transport" "$out/examples $transformers" \
-        sh tests/transformer.sh build/transformer $out/transformer $mpis
-    with "one program over every transport, the same parameters" "$out/examples $trains" sh tests/same_program.sh build/train $out/train $mpis
+        sh tests/examples/transformer.sh build/transformer $out/transformer $mpis
+    with "one program over every transport, the same parameters" "$out/examples $trains" sh tests/examples/same_program.sh build/train $out/train $mpis
 }
 
 long_run() {
@@ -482,10 +486,10 @@ long_run() {
 rm -rf $out
 mkdir -p $jobs $out/corpus $out/include
 printf '#define GCOMP_IMPLEMENTATION\n#include "gcomp.h"\n' >$out/one.c
-printf '#define GCOMP_IMPLEMENTATION\n#include "examples/gcomp_advise.h"\n#include "examples/gcomp_sockets.h"\n' >$out/shared.c
+printf '#define GCOMP_IMPLEMENTATION\n#include "examples/adapters/gcomp_advise.h"\n#include "examples/adapters/gcomp_sockets.h"\n' >$out/shared.c
 cp $out/one.c $out/one.cpp
 printf '#include "gcomp.h"\n#include "gcomp.h"\n' >$out/twice.c
-printf '#define _POSIX_C_SOURCE 200809L\n#include "examples/gcomp_nccl.h"\n' >$out/nccl.c
+printf '#define _POSIX_C_SOURCE 200809L\n#include "examples/adapters/gcomp_nccl.h"\n' >$out/nccl.c
 cp /usr/include/stb/stb_ds.h $out/include/ 2>/dev/null
 exec 3>&2 2>$out/complaints # of this script: what checks say is in their logs. There must be none
 case ${1:-short} in

@@ -98,7 +98,7 @@ _Statistics = _struct("gcomp_statistics", (c_uint64, "steps", "skipped", "failed
                                                            "residual_norm", "relative_error", "mean_norm"))
 
 _G, _P, _Z = c_void_p, c_void_p, c_size_t  # an object, any pointer, a size
-_FUNCTIONS = {  # name: (returns, arguments...); tests/test_python.py compares these with the header
+_FUNCTIONS = {  # name: (returns, arguments...); tests/examples/test_python.py compares these with the header
     "gcomp_version": (c_int,), "gcomp_result_string": (c_char_p, c_int), "gcomp_result_name": (c_char_p, c_int),
     "gcomp_result_class": (c_int, c_int), "gcomp_isa_name": (c_char_p, c_int), "gcomp_isa_available": (c_int, c_int),
     "gcomp_key_make": (_Key, c_uint64, c_uint64, c_uint32, c_uint32), "gcomp_codec_parse": (c_int, POINTER(_Codec), c_char_p, _P, _Z),
@@ -151,10 +151,10 @@ _MORE = {  # the same of gcomp_advise.h and gcomp_sockets.h, which a library may
 
 
 def _headers(header: str) -> List[str]:
-    """The paths of gcomp_advise.h and gcomp_sockets.h, those that are beside gcomp.h or in examples/ there."""
+    """The paths of gcomp_advise.h and gcomp_sockets.h, those that are beside gcomp.h or in examples/adapters there."""
     here, found = os.path.dirname(header), []
     for name in ["gcomp_advise.h"] + ["gcomp_sockets.h"] * (os.name == "posix"):
-        found += list(filter(os.path.exists, (os.path.join(here, *place, name) for place in ((), ("examples",)))))[:1]
+        found += list(filter(os.path.exists, (os.path.join(here, *place, name) for place in ((), ("examples", "adapters")))))[:1]
     return found
 
 
@@ -281,7 +281,7 @@ _lib = _load(LIBRARY)
 def _must_have(header: str) -> None:
     """An ImportError if the library lacks what another header has for it."""
     if not any(name.startswith(header) and hasattr(_lib, name) for name in _MORE):
-        raise ImportError("{0} was compiled without {1}.h: copy examples/{1}.h beside gcomp.h, or make the library with it and with "
+        raise ImportError("{0} was compiled without {1}.h: copy examples/adapters/{1}.h beside gcomp.h, or make the library with it and with "
                           "-D{2}_SHARED, as \"make build/libgcomp.so\" does{3}".format(
                               LIBRARY, header, header.upper(), ", on a system with POSIX sockets" if header == "gcomp_sockets" else ""))
 

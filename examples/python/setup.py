@@ -20,7 +20,7 @@ MODULES = ("gcomp", "gcomp_torch")
 
 def header(name):
     """The path of a header: beside this file in a source distribution, else in the repository."""
-    for place in (HERE, ROOT, os.path.join(ROOT, "examples")):
+    for place in (HERE, ROOT, os.path.join(ROOT, "examples", "adapters")):
         if os.path.exists(os.path.join(place, name)):
             return os.path.join(place, name)
     raise SystemExit("%s is neither beside %s nor in the repository: pip install the directory of the repository" % (name, __file__))
