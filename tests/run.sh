@@ -132,13 +132,14 @@ names=$(for source in tests/*/test_*.c; do basename $source .c; done | sort | gr
 whole="test_kernels test_static" # contain the implementation: the one sees inside, the other is static
 # Once for all instruction sets: transports, bounds and lists are the same on each. test_kernels goes through all sets, and
 # test_random draws one for each of its cases.
-once="test_bounds test_elastic test_kernels test_lgc test_lists test_nccl test_nccl_older test_nodes test_patterns test_random test_readme test_server test_sockets test_threads test_try"
+once="test_bounds test_delayed test_elastic test_following test_gossip test_kernels test_lgc test_lists test_nccl test_nccl_older test_nodes
+    test_nodes_change test_outer test_random test_readme test_server test_sockets test_sockets_door test_sockets_overlap test_threads test_try"
 sets=scalar
 grep -q avx2 /proc/cpuinfo && sets="$sets avx2"
 grep -q avx512vl /proc/cpuinfo && sets="$sets avx512"
 [ "$(uname -m)" = aarch64 ] && sets="$sets neon"
 is_in() { # word words
-    case " $2 " in *" $1 "*) return 0 ;; esac
+    case " $(echo $2) " in *" $1 "*) return 0 ;; esac
     return 1
 }
 sets_of() { # test: "" stands for the set that the library chooses
@@ -184,26 +185,29 @@ shared=$PWD/$out/libgcomp.so
 san=$out/san.o
 san_gcc="gcc -std=gnu11 -O1 $SAN"
 
+of_python="test_python_sockets test_python test_python_errors"
 best=scalar
 is_in avx2 "$sets" && best=avx2
 is_in neon "$sets" && best=neon
 every="test_digest test_kernels" # which compare the sets with each other
 
 # ---------------- make test
-python_tests() { # label environment...
+python_tests() { # "names" label environment...
     have_module numpy python3-numpy || return
     made "the shared object" $shared gcc -O1 -Wall -Wextra -shared -fPIC -DGCOMP_EXPORT -DGCOMP_LAYOUTS -DGCOMP_ADVISE_SHARED \
         -DGCOMP_SOCKETS_SHARED $inc $out/shared.c -o $shared -pthread
-    label=$1
-    shift
-    tap "$label" $shared env GCOMP_LIBRARY=$shared "$@" $python tests/examples/test_python.py
+    names_of=$1 behind=$2
+    shift 2
+    for name in $names_of; do
+        tap "$name$behind" $shared env GCOMP_LIBRARY=$shared "$@" $python tests/examples/$name.py
+    done
 }
 short_run() {
     bare gcc -std=c99 -O2 # the longest first
-    python_tests "test_python"
+    python_tests "$of_python" ""
     check "style" sh tests/tools/check_style.sh
     program "test_kernels" test_kernels "" "" "gcc -std=gnu11 -O1" ""
-    slow="test_digest test_sockets test_residuals test_halves test_random test_edges test_skipped" # first, so that none is left alone at the end
+    slow="test_digest test_sockets_door test_residuals test_halves test_random test_edges test_skipped" # first, so that none is left alone at the end
     for name in $slow $(echo "$names" | grep -vxF "$(echo $slow | tr ' ' '\n')"); do
         is_in $name "$whole" && continue
         set=$best
@@ -225,14 +229,14 @@ short_run() {
 # ---------------- make test ONE=name
 one_test() { # name: of a file in tests/, without what is behind the dot
     case $1 in
-    test_python) python_tests "$1" ;;
+    test_python*) python_tests "$1" "" ;;
     test_torch)
         tap "$1" "" env GCOMP_OBJECT=build/gcomp.o GCOMP_LIBRARY=$PWD/build/libgcomp.so $python tests/examples/test_torch.py ;;
     test_transformer)
         tap "$1" "" sh -c "$plain_gcc $inc -DGCOMP_LINKED $(source_of $1) build/gcomp.o -o $out/$1 -lopenblas -lz -lm && $out/$1" ;;
     check_* | transformer | same_program) check "$1" sh tests/*/$1.sh ;;
     *)
-        [ -f "$(source_of $1 2>&1)" ] || { echo "there is no test $1; there are:" $names test_python test_torch; exit 2; }
+        [ -f "$(source_of $1 2>&1)" ] || { echo "there is no test $1; there are:" $names $of_python test_torch; exit 2; }
         if is_in $1 "$whole"; then program "$1" $1 "$(sets_of $1)" "" "gcc -std=gnu11 -O1" ""; else
             ln build/gcomp.o $out/gcomp.o
             echo 0 >$out/gcomp.o.status
@@ -246,7 +250,7 @@ one_test() { # name: of a file in tests/, without what is behind the dot
 
 # ---------------- make test-all
 long="test_edges test_indices test_levels test_overlap test_random" # which try more where TEST_LONG is set
-on_arm="test_digest test_methods test_powersgd test_kernels test_edges test_quantizers test_rounds test_vote test_float_mode"
+on_arm="test_digest test_methods test_powersgd test_kernels test_edges test_quantizers test_quantizers_errors test_rounds test_vote test_float_mode"
 
 tools() { # what is there: compilers, emulators, MPIs
     c=gcc
@@ -393,7 +397,7 @@ long_tests() {
     if [ -n "$clang" ]; then # it stops at what gcc's sanitizer passes over, NULL + 0 above all
         ubsan_clang="clang -std=gnu11 -O1 -g1 -fsanitize=undefined -fno-sanitize-recover=all -w"
         made "the header, clang's UBSan" $out/ubsan.o $ubsan_clang -DGCOMP_MAX_ISA=2 $inc -c $out/one.c -o $out/ubsan.o
-        for name in test_residuals test_step test_methods test_random test_edges; do
+        for name in test_residuals test_residuals_saved test_step test_step_calls test_methods test_random test_edges; do
             program "$name, clang's UBSan" $name "" $out/ubsan.o "$ubsan_clang" .ubsan
         done
     fi
@@ -409,7 +413,7 @@ long_tests() {
 }
 
 under_python() {
-    python_tests "test_python, long" TEST_LONG=1
+    python_tests test_python_errors ", long" TEST_LONG=1
     have_module torch python3-torch || return
     tap "test_torch" "$shared $plain" env GCOMP_OBJECT=$plain GCOMP_LIBRARY=$shared $python tests/examples/test_torch.py
 }

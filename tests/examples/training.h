@@ -105,7 +105,7 @@ typedef struct thread_arg {
     int status;
 } thread_arg;
 
-static void *thread_main(void *arg)
+static inline void *thread_main(void *arg)
 {
     thread_arg *a = (thread_arg *)arg;
     a->status = train(&a->comm, &a->digest);
@@ -113,7 +113,7 @@ static void *thread_main(void *arg)
 }
 
 /* The digest of the same training by threads, 0 on failure. */
-static uint64_t train_by_threads(int world)
+static inline uint64_t train_by_threads(int world)
 {
     pthread_t threads[TRAIN_MOST];
     thread_arg args[TRAIN_MOST];
