@@ -4,7 +4,8 @@ shared object (make build/libgcomp.so), and gcc for the program (means.c) that t
 of the implementation for that program.
 
     tests/examples/test_torch.py [WORLD GROUP]     all, or these: 4 all, 2 all, 3 dying, 4 "dying over sockets", 2 readme
-"""from torch_tests import *  # noqa: F401, F403
+"""
+from torch_tests import *  # noqa: F401, F403
 
 
 @scenario
