@@ -91,7 +91,7 @@ done
 # The adapters alone, and the blocks of the README. MPI, CUDA and NCCL are not there, or stand-ins.
 strict="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Werror -isystem tests/tools/standin -Iexamples/adapters"
 for name in threads sockets advise recover try nccl; do
-    printf '#include "examples/gcomp_%s.h"\nint main(void) { return 0; }\n' $name >$out/adapter.c
+    printf '#include "gcomp_%s.h"\nint main(void) { return 0; }\n' $name >$out/adapter.c
     std=c99
     [ $name = nccl ] && std=c11 # the stand-ins have variables of a thread
     for tool in $CC clang clang-19; do

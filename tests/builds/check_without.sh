@@ -63,8 +63,8 @@ linked() { # limit, flags...: what the header adds to a program of the codec lay
     shift
     sections="-Os -ffunction-sections -fdata-sections -Wl,--gc-sections"
     gcc $sections "$@" -I. -c build/without/one.c -o build/without/one.o &&
-        gcc $sections tests/builds/small.c build/without/one.o -o build/without/small && build/without/small || exit 1
-    gcc $sections -DNOTHING tests/builds/small.c -o build/without/nothing || exit 1
+        gcc $sections -I. tests/builds/small.c build/without/one.o -o build/without/small && build/without/small || exit 1
+    gcc $sections -I. -DNOTHING tests/builds/small.c -o build/without/nothing || exit 1
     bytes=$(size build/without/small build/without/nothing |
         awk 'NR == 2 { a = $1 + $2 } NR == 3 { print a - $1 - $2 }')
     echo "# gcc -Os $*, linked: $bytes bytes more, at most $limit"
