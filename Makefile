@@ -195,7 +195,7 @@ ifdef ONE
 test: build/gcomp.o $(if $(filter test_torch,$(ONE)),build/libgcomp.so)
 	@sh tests/run.sh one $(ONE)
 else
-test: ## test every property, in about 5 minutes on two cores; "make test ONE=test_topk" tests one file of tests/ on every instruction set
+test: ## test every property, in about 4 minutes on two cores; "make test ONE=test_topk" tests one file of tests/ on every instruction set
 	@sh tests/run.sh
 endif
 

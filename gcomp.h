@@ -22543,9 +22543,8 @@ static size_t gcomp__expected_mean(const gcomp__slot *slot, uint64_t k, size_t w
     return gcomp__min(gcomp__times((size_t)times, slot->bound / 256 + 1), 4 * slot->n);
 }
 
-/* How many bytes less a worker receives if the mean of this tensor is made by ranges; 0 for methods
-   of several rounds, for indices of groups, which cannot be cut, and where a promise would get
-   worse, see MANY WORKERS in the manual. */
+/* How many bytes less than from a gather a worker receives if the mean of this tensor, which fits,
+   is made by ranges; 0 where a promise would get worse, see MANY WORKERS in the manual. */
 static size_t gcomp__saved_by_ranges(const gcomp_desc *desc, const gcomp__slot *slot)
 {
     const size_t world = (size_t)desc->comm.world;
@@ -22566,8 +22565,10 @@ static size_t gcomp__saved_by_ranges(const gcomp_desc *desc, const gcomp__slot *
     return ranges < gathered ? gathered - ranges : 0;
 }
 
-/* Can the mean of this tensor be made by ranges? SCATTER: also that of uncompressed tensors, since
-   shards of floats are half of what a sum sends. */
+/* Can the mean of this tensor be made by ranges? Not for indices of groups, which cannot be cut, not
+   for methods of several rounds, and not where all elements are sent and ranges would be short.
+   SCATTER: also that of uncompressed tensors, since shards of floats are half of what a sum
+   sends. */
 static int gcomp__fits_ranges(const gcomp_desc *desc, const gcomp__slot *slot)
 {
     const size_t world = (size_t)desc->comm.world;

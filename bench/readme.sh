@@ -20,6 +20,7 @@ done
 out=build/readme
 codecs="int:bits=4 eden:bits=2 eden powersgd:rank=4"
 export OPENBLAS_NUM_THREADS=1
+rm -rf $out
 mkdir -p $out/torch
 make -s build/train build/transformer
 echo "1 of 3: SGD, $steps steps uncompressed and with each of: $codecs"
@@ -55,7 +56,7 @@ awk -F , -v version="$(sed -n '1s/.* - v\([0-9.]*\) .*/\1/p' gcomp.h)" -v steps=
             compute + codec[c] + sent[c] / 1.25e4, compute + codec[c] + sent[c] / 1.25e5,
             c == "none" ? sprintf("%.3f", loss[c]) : beside(loss[c], loss["none"]), adams
     }
-    FNR == 1 { file++; hook = FILENAME ~ /torch/ ? "hook " : ""; next }
+    FNR == 1 { hook = FILENAME ~ /torch/ ? "hook " : ""; next }
     FILENAME ~ /demo.csv$/ {
         what = hook $1
         if ($2 > steps - int(steps / 10)) loss[what] += $3 / int(steps / 10)

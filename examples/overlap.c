@@ -15,6 +15,7 @@
 #include "gcomp.h"
 #include "args.h"
 #include "gcomp_recover.h"
+#include "train/train_meter.h"
 #include "train/train_workers.h"
 
 #include <cblas.h>
@@ -63,13 +64,6 @@ typedef struct worker {
 /* What all workers are told. */
 static const char *codec = "int:bits=4";
 static size_t layers = 8, width = 768, batch = 64, bucket = 1, steps = 30;
-
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static float noise(uint64_t i)
 {
@@ -195,17 +189,17 @@ static int step(worker *w, training *t, size_t s, double *loss)
     double from;
     /* all begin together, and the time is that of the slowest */
     if (w->comm.allreduce_max(w->comm.user, &slowest, 1)) return said(w, "the transport failed");
-    from = seconds();
+    from = train_clock();
     t->result = gcomp_step_begin(t->gc, NULL);
     *loss = forward(w, t, s);
-    t->forward = seconds() - from;
+    t->forward = train_clock() - from;
     backward(w, t);
-    t->backward = seconds() - from - t->forward;
+    t->backward = train_clock() - from - t->forward;
     if (t->result == GCOMP_OK) t->result = gcomp_step_finish(t->gc);
     if (gcomp_recover_after(&t->recover, t->gc, t->result)) return 1;
     for (size_t l = 0; l < layers && t->result == GCOMP_OK; l++)
         cblas_saxpy((int)(width * width), -0.01f, t->gradient[l], 1, t->weight[l], 1);
-    slowest = (float)(seconds() - from);
+    slowest = (float)(train_clock() - from);
     if (w->comm.allreduce_max(w->comm.user, &slowest, 1)) return said(w, "the transport failed");
     t->step[s] = (double)slowest;
     return 0;

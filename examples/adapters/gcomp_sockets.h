@@ -1240,15 +1240,22 @@ static inline int gcomp_sockets_tune(int fd)
     return fd;
 }
 
+/* The addresses of a name, for TCP: freeaddrinfo frees them. NULL: none is known. */
+static inline struct addrinfo *gcomp_sockets_find(const char *host, const char *port, int flags)
+{
+    struct addrinfo hints, *found = NULL;
+    memset(&hints, 0, sizeof hints);
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = flags;
+    return getaddrinfo(host, port, &hints, &found) == 0 ? found : NULL;
+}
+
 /* Listens at the first address of a name that belongs to this host. Port "0": any free port.
    Returns the socket, or -1 with errno. */
 static inline int gcomp_sockets_listen(const char *host, const char *port)
 {
-    struct addrinfo hints, *found = NULL;
+    struct addrinfo *found = gcomp_sockets_find(host, port, 0);
     int fd = -1, on = 1, error = EADDRNOTAVAIL;
-    memset(&hints, 0, sizeof hints);
-    hints.ai_socktype = SOCK_STREAM;
-    if (getaddrinfo(host, port, &hints, &found) != 0) found = NULL;
     for (struct addrinfo *a = found; a && fd < 0; a = a->ai_next) {
         fd = socket(a->ai_family, SOCK_STREAM, 0);
         if (fd >= 0) fd = gcomp_sockets_tune(fd);
@@ -1333,6 +1340,15 @@ static inline int gcomp_sockets_name(const struct sockaddr_storage *address, soc
                        NI_NUMERICHOST | NI_NUMERICSERV)
         ? EAFNOSUPPORT
         : 0;
+}
+
+/* The number and port that a socket has on this host. Returns 0 or an errno value. */
+static inline int gcomp_sockets_here(int fd, gcomp_sockets_place *here)
+{
+    struct sockaddr_storage address;
+    socklen_t length = sizeof address;
+    if (getsockname(fd, (struct sockaddr *)(void *)&address, &length) != 0) return errno;
+    return gcomp_sockets_name(&address, length, here);
 }
 
 /* Is the other end of a connection closed? */
@@ -1559,21 +1575,15 @@ static inline int gcomp_sockets_greet(gcomp_sockets_meeting *m, int rank)
    value. */
 static inline int gcomp_sockets_listen_here(gcomp_sockets_meeting *m)
 {
-    struct sockaddr_storage address;
-    socklen_t length = sizeof address;
     gcomp_sockets_place here;
-    int *listener = &m->s->peers[m->s->world];
+    int *listener = &m->s->peers[m->s->world], error;
     gcomp_sockets_hang_up(m->s, m->s->world); /* the listener of the last attempt */
-    if (getsockname(m->s->peers[0], (struct sockaddr *)(void *)&address, &length) != 0)
-        return errno;
-    if (gcomp_sockets_name(&address, length, &here) != 0) return EAFNOSUPPORT;
+    error = gcomp_sockets_here(m->s->peers[0], &here);
+    if (error) return error;
     *listener = gcomp_sockets_listen(here.host, "0");
-    length = sizeof address;
-    if (*listener < 0 || getsockname(*listener, (struct sockaddr *)(void *)&address, &length) != 0)
-        return errno;
-    if (gcomp_sockets_name(&address, length, &here) != 0) return EAFNOSUPPORT;
-    m->own.port = (uint32_t)strtoul(here.port, NULL, 10);
-    return 0;
+    error = *listener < 0 ? errno : gcomp_sockets_here(*listener, &here);
+    if (!error) m->own.port = (uint32_t)strtoul(here.port, NULL, 10);
+    return error;
 }
 
 /* Calls a worker of lower rank at all addresses of its name, until it is welcome at one. Returns as
@@ -1581,12 +1591,9 @@ static inline int gcomp_sockets_listen_here(gcomp_sockets_meeting *m)
 static inline int gcomp_sockets_call_once(gcomp_sockets_meeting *m, int rank,
                                           const gcomp_sockets_place *to, int flags)
 {
-    struct addrinfo hints, *found = NULL;
+    struct addrinfo *found = gcomp_sockets_find(to->host, to->port, flags);
     int error = EPROTO;
-    memset(&hints, 0, sizeof hints);
-    hints.ai_socktype = SOCK_STREAM;
-    hints.ai_flags = flags;
-    if (getaddrinfo(to->host, to->port, &hints, &found) != 0) return EAGAIN;
+    if (!found) return EAGAIN;
     for (struct addrinfo *a = found; a && error; a = a->ai_next) {
         double soon = gcomp_sockets_now() + GCOMP_SOCKETS_PATIENCE;
         int *fd = &m->s->peers[rank], failed = 0;
@@ -2032,16 +2039,6 @@ static inline int gcomp_sockets_door_open(gcomp_sockets_team *t, const char *hos
     return error;
 }
 
-/* The number of this host, which is not that of rank 0, as the other workers see it. */
-static inline int gcomp_sockets_here(const gcomp_sockets *s, gcomp_sockets_place *here)
-{
-    struct sockaddr_storage address;
-    socklen_t length = sizeof address;
-    if (getsockname(s->peers[0], (struct sockaddr *)(void *)&address, &length) != 0)
-        return errno;
-    return gcomp_sockets_name(&address, length, here);
-}
-
 /* Opens this worker's door, and tells all where it is. known: where rank 0 is. Returns 0 or an errno
    value. */
 static inline int gcomp_sockets_team_settle(gcomp_sockets_team *t, const char *known)
@@ -2055,17 +2052,10 @@ static inline int gcomp_sockets_team_settle(gcomp_sockets_team *t, const char *k
         error = gcomp_sockets_door_open(t, mine.host, mine.port);
     }
     if (error) {
-        if (t->rank) error = gcomp_sockets_here(t->net, &mine);
+        if (t->rank) error = gcomp_sockets_here(t->net->peers[0], &mine);
         else error = 0, snprintf(mine.host, sizeof mine.host, "%s", known);
         if (!error) error = gcomp_sockets_door_open(t, mine.host, "0");
-        if (!error) {
-            struct sockaddr_storage address;
-            socklen_t length = sizeof address;
-            const int fd = t->door.s->peers[t->door.s->world];
-            error = getsockname(fd, (struct sockaddr *)(void *)&address, &length) != 0
-                ? errno
-                : gcomp_sockets_name(&address, length, &mine);
-        }
+        if (!error) error = gcomp_sockets_here(t->door.s->peers[t->door.s->world], &mine);
     }
     if (error) gcomp_sockets_fail(t->net); /* the others do not wait */
     free(t->places);
@@ -2160,10 +2150,7 @@ static inline int gcomp_sockets_roll_call(gcomp_sockets_team *t, const gcomp_soc
 {
     gcomp_sockets_meeting *m = &t->door;
     int *fd = &m->s->peers[peer], error = EADDRNOTAVAIL;
-    struct addrinfo hints, *found = NULL;
-    memset(&hints, 0, sizeof hints);
-    hints.ai_socktype = SOCK_STREAM;
-    if (getaddrinfo(place->host, place->port, &hints, &found) != 0) return error;
+    struct addrinfo *found = gcomp_sockets_find(place->host, place->port, 0);
     for (struct addrinfo *a = found; a && error; a = a->ai_next) {
         double soon = gcomp_sockets_now() + GCOMP_SOCKETS_PATIENCE;
         *fd = gcomp_sockets_connect(m->s, a, soon < m->then ? soon : m->then);
@@ -2179,7 +2166,7 @@ static inline int gcomp_sockets_roll_call(gcomp_sockets_team *t, const gcomp_soc
         }
         gcomp_sockets_hang_up(m->s, peer);
     }
-    freeaddrinfo(found);
+    if (found) freeaddrinfo(found);
     return m->s->stopped ? ECANCELED : error;
 }
 
@@ -2210,11 +2197,9 @@ static inline int gcomp_sockets_roll_missing(gcomp_sockets_team *t, int *probes)
             probes[w] = -1;
         }
         if (probes[w] == -1) {
-            struct addrinfo hints, *found = NULL;
-            memset(&hints, 0, sizeof hints);
-            hints.ai_socktype = SOCK_STREAM;
-            hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
-            if (getaddrinfo(t->places[w].host, t->places[w].port, &hints, &found) == 0) {
+            struct addrinfo *found = gcomp_sockets_find(t->places[w].host, t->places[w].port,
+                                                        AI_NUMERICHOST | AI_NUMERICSERV);
+            if (found) {
                 probes[w] = gcomp_sockets_connect(s, found, gcomp_sockets_now() + 1);
                 if (probes[w] < 0) probes[w] = errno == ECONNREFUSED ? -2 : -1;
                 freeaddrinfo(found);
@@ -2448,19 +2433,16 @@ static inline int gcomp_sockets_team_asks(gcomp_sockets_team *t, int *waiting)
 #define GCOMP_SOCKETS_CLOSED 4
 #define GCOMP_SOCKETS_BUSY 5
 
-GCOMP_API int gcomp_sockets_shared_open(void **group, int rank, int world, const char *host,
-                                        const char *port, const char *secret, double rendezvous,
-                                        double silence, gcomp_sockets_stop stop);
+GCOMP_API int gcomp_sockets_shared_open(void **group, int elastic, int rank, int world,
+                                        const char *host, const char *port, const char *secret,
+                                        double rendezvous, double silence, gcomp_sockets_stop stop);
 GCOMP_API int gcomp_sockets_shared_carry(void *group, const gcomp_request *request);
 GCOMP_API int gcomp_sockets_shared_comm(void *group, gcomp_comm *comm);
 GCOMP_API int gcomp_sockets_shared_close(void *group);
 GCOMP_API void gcomp_sockets_shared_free(void *group);
-GCOMP_API int gcomp_sockets_shared_team(void **group, int rank, int world, const char *host,
-                                        const char *port, const char *secret, double rendezvous,
-                                        double silence, gcomp_sockets_stop stop);
 GCOMP_API int gcomp_sockets_shared_asks(void *group, int *waiting);
 GCOMP_API int gcomp_sockets_shared_regroup(void *group, double seconds, int least);
-GCOMP_API int gcomp_sockets_shared_left(void *group, int count[4], int *was, int *gone);
+GCOMP_API int gcomp_sockets_shared_who(void *group, int count[4], int *was, int *gone);
 
 typedef struct gcomp_sockets_shared {
     gcomp_sockets_team *team; /* has net; NULL: none, or closed */
@@ -2468,10 +2450,29 @@ typedef struct gcomp_sockets_shared {
     pthread_mutex_t use; /* of the thread that uses net */
 } gcomp_sockets_shared;
 
-/* gcomp_sockets_start. Returns 0 or an errno value; on error *group is NULL. */
-int gcomp_sockets_shared_open(void **group, int rank, int world, const char *host, const char *port,
-                              const char *secret, double rendezvous, double silence,
-                              gcomp_sockets_stop stop)
+/* Closes what the group has. */
+static void gcomp_sockets_shared_end(gcomp_sockets_shared *shared)
+{
+    if (shared->team) gcomp_sockets_team_close(shared->team);
+    else gcomp_sockets_close(shared->net);
+    shared->team = NULL;
+    shared->net = NULL;
+}
+
+/* Closes and frees the group, which nothing uses any more. */
+void gcomp_sockets_shared_free(void *group)
+{
+    gcomp_sockets_shared *shared = (gcomp_sockets_shared *)group;
+    gcomp_sockets_shared_end(shared);
+    pthread_mutex_destroy(&shared->use);
+    free(shared);
+}
+
+/* elastic 0: gcomp_sockets_start; 1: gcomp_sockets_team_start, or with world 0
+   gcomp_sockets_team_join. Returns 0 or an errno value; on error *group is NULL. */
+int gcomp_sockets_shared_open(void **group, int elastic, int rank, int world, const char *host,
+                              const char *port, const char *secret, double rendezvous,
+                              double silence, gcomp_sockets_stop stop)
 {
     gcomp_sockets_shared *made = (gcomp_sockets_shared *)calloc(1, sizeof *made);
     gcomp_sockets_desc desc;
@@ -2492,7 +2493,10 @@ int gcomp_sockets_shared_open(void **group, int rank, int world, const char *hos
         free(made);
         return error;
     }
-    error = gcomp_sockets_start(&made->net, &desc);
+    if (!elastic) error = gcomp_sockets_start(&made->net, &desc);
+    else if (world) error = gcomp_sockets_team_start(&made->team, &desc);
+    else error = gcomp_sockets_team_join(&made->team, &desc);
+    if (made->team) made->net = made->team->net;
     if (error) gcomp_sockets_shared_free(made);
     else *group = made;
     return error;
@@ -2564,15 +2568,10 @@ static int gcomp_sockets_shared_swap(void *group, const void *send, const size_t
    _CLOSED or _BUSY. */
 int gcomp_sockets_shared_carry(void *group, const gcomp_request *r)
 {
-    switch (r->kind) {
-    case GCOMP_ALLREDUCE: return gcomp_sockets_shared_sum(group, r->recv, r->count, r->dtype);
-    case GCOMP_ALLREDUCE_MAX: return gcomp_sockets_shared_max(group, (float *)r->recv, r->count);
-    case GCOMP_ALLGATHER:
-        return gcomp_sockets_shared_gatherv(group, r->send, r->recv, r->bytes, r->stride);
-    case GCOMP_ALLTOALL:
-        return gcomp_sockets_shared_swap(group, r->send, r->send_bytes, r->recv, r->bytes);
-    default: return GCOMP_SOCKETS_MISMATCH; /* nothing moves */
-    }
+    int status;
+    gcomp_sockets *s = gcomp_sockets_shared_take(group, &status);
+    if (!s) return status;
+    return gcomp_sockets_shared_leave(group, gcomp_sockets_carry(s, r));
 }
 
 /* The transport, for gcomp_desc.comm. Valid until the group is freed. Returns 0,
@@ -2596,60 +2595,10 @@ int gcomp_sockets_shared_comm(void *group, gcomp_comm *comm)
 int gcomp_sockets_shared_close(void *group)
 {
     int status;
-    gcomp_sockets *s = gcomp_sockets_shared_take(group, &status);
-    if (!s) return status == GCOMP_SOCKETS_CLOSED ? 0 : status; /* a team without a group is freed */
-    if (((gcomp_sockets_shared *)group)->team)
-        gcomp_sockets_team_close(((gcomp_sockets_shared *)group)->team);
-    else gcomp_sockets_close(s);
-    ((gcomp_sockets_shared *)group)->team = NULL;
-    ((gcomp_sockets_shared *)group)->net = NULL;
+    if (!gcomp_sockets_shared_take(group, &status))
+        return status == GCOMP_SOCKETS_CLOSED ? 0 : status; /* a team without a group is freed */
+    gcomp_sockets_shared_end((gcomp_sockets_shared *)group);
     return gcomp_sockets_shared_leave(group, 0);
-}
-
-/* Closes and frees the group, which nothing uses any more. */
-void gcomp_sockets_shared_free(void *group)
-{
-    gcomp_sockets_shared *shared = (gcomp_sockets_shared *)group;
-    if (shared->team) gcomp_sockets_team_close(shared->team);
-    else gcomp_sockets_close(shared->net);
-    pthread_mutex_destroy(&shared->use);
-    free(shared);
-}
-
-/* gcomp_sockets_team_start, or with world 0 gcomp_sockets_team_join. Returns 0 or an errno value; on
-   error *group is NULL. */
-int gcomp_sockets_shared_team(void **group, int rank, int world, const char *host, const char *port,
-                              const char *secret, double rendezvous, double silence,
-                              gcomp_sockets_stop stop)
-{
-    gcomp_sockets_shared *made = (gcomp_sockets_shared *)calloc(1, sizeof *made);
-    gcomp_sockets_desc desc;
-    int error;
-    *group = NULL;
-    if (!made) return ENOMEM;
-    memset(&desc, 0, sizeof desc);
-    desc.rank = rank;
-    desc.world = world;
-    desc.host = host;
-    desc.port = port;
-    desc.secret = secret;
-    desc.rendezvous = rendezvous;
-    desc.silence = silence;
-    desc.stop = stop;
-    error = pthread_mutex_init(&made->use, NULL);
-    if (error) {
-        free(made);
-        return error;
-    }
-    error = world ? gcomp_sockets_team_start(&made->team, &desc)
-                  : gcomp_sockets_team_join(&made->team, &desc);
-    if (error) {
-        gcomp_sockets_shared_free(made);
-        return error;
-    }
-    made->net = made->team->net;
-    *group = made;
-    return 0;
 }
 
 /* gcomp_sockets_team_asks. */
@@ -2680,7 +2629,7 @@ int gcomp_sockets_shared_regroup(void *group, double seconds, int least)
 
 /* Who is left: count gets rank, world, workers that are gone, newcomers; was[world] and gone the
    lists, if they are not NULL. Returns 0, GCOMP_SOCKETS_CLOSED or _BUSY, or _MISMATCH: no team. */
-int gcomp_sockets_shared_left(void *group, int count[4], int *was, int *gone)
+int gcomp_sockets_shared_who(void *group, int count[4], int *was, int *gone)
 {
     const gcomp_sockets_team *t;
     int status;

@@ -137,13 +137,12 @@ _MORE = {  # the same of gcomp_advise.h and gcomp_sockets.h, which a library may
     "gcomp_advise_shared_measure": (c_int, POINTER(_Desc), _Z, POINTER(c_double)),
     "gcomp_advise_shared": (c_int, POINTER(_Desc), POINTER(c_double), POINTER(_Tensor), _Z, POINTER(c_char_p), POINTER(c_double), _Z,
                             POINTER(_Z), POINTER(c_double)),
-    "gcomp_sockets_shared_open": (c_int, POINTER(_P), c_int, c_int, c_char_p, c_char_p, c_char_p, c_double, c_double,
+    "gcomp_sockets_shared_open": (c_int, POINTER(_P), c_int, c_int, c_int, c_char_p, c_char_p, c_char_p, c_double, c_double,
                                   _STOP),
     "gcomp_sockets_shared_carry": (c_int, _P, POINTER(_Request)), "gcomp_sockets_shared_comm": (c_int, _P, POINTER(_CommStruct)),
-    "gcomp_sockets_shared_team": (c_int, POINTER(_P), c_int, c_int, c_char_p, c_char_p, c_char_p, c_double, c_double,
-                                  _STOP), "gcomp_sockets_shared_asks": (c_int, _P, POINTER(c_int)),
+    "gcomp_sockets_shared_asks": (c_int, _P, POINTER(c_int)),
     "gcomp_sockets_shared_regroup": (c_int, _P, c_double, c_int),
-    "gcomp_sockets_shared_left": (c_int, _P, POINTER(c_int), POINTER(c_int), POINTER(c_int)),
+    "gcomp_sockets_shared_who": (c_int, _P, POINTER(c_int), POINTER(c_int), POINTER(c_int)),
     "gcomp_sockets_shared_close": (c_int, _P), "gcomp_sockets_shared_free": (None, _P),
 }
 
@@ -174,7 +173,8 @@ def _why_not(command: List[str], header: str, said: str) -> str:
 def _compile(header: str) -> str:
     """The path of the shared object made from the header, which is compiled unless the user's cache has it."""
     text, source_text, headers = b"", '#define GCOMP_IMPLEMENTATION\n#include "gcomp.h"\n', _headers(header)
-    flags = ["-O2", *shlex.split(os.environ.get("CFLAGS") or ""), "-shared", "-fPIC", "-DGCOMP_EXPORT", "-DGCOMP_LAYOUTS", "-I", os.path.dirname(header)]
+    flags = ["-O2", *shlex.split(os.environ.get("CFLAGS") or ""), "-shared", "-fPIC", "-DGCOMP_EXPORT", "-DGCOMP_LAYOUTS",
+             "-I", os.path.dirname(header)]
     for path in headers:
         where, name = os.path.split(path)
         flags += ["-D%s_SHARED" % name[:-2].upper(), "-I", where] + ["-pthread"] * (name == "gcomp_sockets.h")
@@ -1026,8 +1026,8 @@ class Sockets(Comm):
         next(signals)
         self._stop = _STOP(signals.send)  # of a pointer, which is NULL
         group = c_void_p()
-        begin = _lib.gcomp_sockets_shared_team if elastic else _lib.gcomp_sockets_shared_open
-        code = begin(byref(group), self.rank, self.world, _text(host, "root"), port.encode(), word, *times, self._stop)
+        code = _lib.gcomp_sockets_shared_open(byref(group), bool(elastic), self.rank, self.world, _text(host, "root"), port.encode(), word,
+                                              *times, self._stop)
         if self._raised:
             raise self._raised.pop()
         if code:
@@ -1039,11 +1039,11 @@ class Sockets(Comm):
     def _look(self) -> None:
         """Sets what a team tells about its workers."""
         count = (c_int * 4)()
-        self._call(_lib.gcomp_sockets_shared_left, count, None, None)
+        self._call(_lib.gcomp_sockets_shared_who, count, None, None)
         was, gone = (c_int * count[1])(), (c_int * max(count[2], 1))()
-        self._call(_lib.gcomp_sockets_shared_left, count, was, gone)
+        self._call(_lib.gcomp_sockets_shared_who, count, was, gone)
         self.rank, self.world, self.joined = count[0], count[1], count[3]
-        self.left, self.gone = list(was), list(gone)[:count[2]]
+        self.was, self.gone = list(was), list(gone)[:count[2]]
 
     @classmethod
     def join(cls, root: str = "127.0.0.1:7077", secret: Union[str, bytes, None] = None, rendezvous: float = 300.0,
@@ -1059,7 +1059,7 @@ class Sockets(Comm):
 
     def regroup(self, seconds: float = 60.0, least: int = 1) -> None:
         """Elastic workers that are left meet again, after an Error or for newcomers; then call regroup of each object. Sets rank and
-        world; left, the old rank of each worker, -1 for a newcomer; gone, the old ranks that are lost; joined, the number of newcomers.
+        world; was, the old rank of each worker, -1 for a newcomer; gone, the old ranks that are lost; joined, the number of newcomers.
         TimeoutError: fewer than `least` came in time. ConnectionResetError: the others went on without this worker."""
         if not self._group or self.closed:
             self._did(4)

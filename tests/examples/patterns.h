@@ -77,7 +77,7 @@ static inline float slope(size_t i, int rank, float x)
     return (0.5f + (float)(i % 5) * 0.4f) * (x - optimum - own);
 }
 
-/* ---------------- outer.c */
+/* ---------------- settings of the loop under test */
 
 static size_t every = 6, delay, fragments = 1;
 

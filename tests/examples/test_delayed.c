@@ -4,9 +4,7 @@
 
 static gcomp_threads *again; /* a second group, for those that are left */
 
-/* After 2 H steps worker 3 leaves, and a new one joins in its place. */
-static unsigned char saves[2][16 * N];
-
+static unsigned char saves[2][16 * N]; /* of workers that leave, for those that join */
 static size_t lengths[2];
 
 /* ---------------- delayed.c */

@@ -4,9 +4,7 @@
 
 static gcomp_threads *again; /* a second group, for those that are left */
 
-/* Worker 3 dies with two rounds under way. The others regroup, and another worker joins them when all are drained. */
-static gcomp_threads *whole;
-
+static gcomp_threads *whole; /* a third group, with the worker that joins */
 static worker successor;
 
 /* ---------------- leader.c */

@@ -66,7 +66,7 @@ def functions_have_the_types_of_the_header():
         ours, *types = functions[name]
         arguments = [a for a in (" ".join(a.split()) for a in arguments.split(",")) if a != "void"]
         assert len(arguments) == len(types), name
-        if name in ("gcomp_open", "gcomp_sockets_shared_open", "gcomp_sockets_shared_team"):  # gcomp **, void **
+        if name in ("gcomp_open", "gcomp_sockets_shared_open"):  # gcomp **, void **
             arguments, types = arguments[1:], types[1:]
         assert is_kind(returns.strip(), ours, True), (name, returns)
         for c, python in zip(arguments, types):

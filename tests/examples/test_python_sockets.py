@@ -215,7 +215,7 @@ def comes_and_goes(rank, world, root):
     newcomer = rank == world - 1
     net = gcomp.Sockets.join(root, SECRET, 300, 1e5) if newcomer else gcomp.Sockets(rank, world - 1, root, SECRET, 300, 1e5, elastic=True)
     if not newcomer:
-        assert net.left == list(range(world - 1)) and net.gone == [] and net.joined == 0
+        assert net.was == list(range(world - 1)) and net.gone == [] and net.joined == 0
         gc = gcomp.open("int:bits=4", comm=net, min_elements=100)
         tensors(gc)
         gc.exchange(gradients(rank, 0))
@@ -225,14 +225,14 @@ def comes_and_goes(rank, world, root):
         assert raises(gcomp.Error, lambda: gc.exchange(own)).kind == "resynchronise"
         assert as_bytes(own) == as_bytes(gradients(rank, 1))
         net.regroup(300)
-        assert net.gone == [1] and [w for w in net.left if w >= 0] == [w for w in range(world - 1) if w != 1], (net.gone, net.left)
+        assert net.gone == [1] and [w for w in net.was if w >= 0] == [w for w in range(world - 1) if w != 1], (net.gone, net.was)
         gc.regroup(net)
         while not net.joined:
             if net.waiting():
                 net.regroup(300)
                 assert net.gone == []
                 gc.regroup(net)
-    assert net.joined == 1 and net.left[-1] == -1 and net.world == world - 1 and (net.rank == world - 2) == newcomer
+    assert net.joined == 1 and net.was[-1] == -1 and net.world == world - 1 and (net.rank == world - 2) == newcomer
     if newcomer:
         gc = gcomp.open("int:bits=4", comm=net, min_elements=100)
         tensors(gc)
@@ -262,7 +262,7 @@ def workers_that_are_left_regroup_and_a_newcomer_joins():
         raises(TimeoutError, lambda: net.regroup(5, 2), "did not regroup")  # nobody else comes
         raises(gcomp.Error, net.waiting)
         net.regroup()
-        assert (net.rank, net.world, net.left, net.gone, net.waiting()) == (0, 1, [0], [], 0)
+        assert (net.rank, net.world, net.was, net.gone, net.waiting()) == (0, 1, [0], [], 0)
         raises(OSError, lambda: net.regroup(0), "did not regroup")
         raises(OSError, lambda: net.regroup(5, 0), "did not regroup")
     raises(TimeoutError, lambda: gcomp.Sockets.join(root, rendezvous=0.3), "did not meet")

@@ -6,110 +6,29 @@ static int way;
 
 /* ---- requests that are under way while the caller computes */
 
-static gcomp_request sum_request(uint32_t id, float *data, size_t count)
+/* A blocking collective, and a message behind the requests. */
+static int beside(void *user, int round)
 {
-    gcomp_request r;
-    memset(&r, 0, sizeof r);
-    r.kind = GCOMP_ALLREDUCE;
-    r.id = id;
-    r.recv = data;
-    r.count = count;
-    r.dtype = GCOMP_F32;
-    return r;
+    gcomp_sockets *s = (gcomp_sockets *)user;
+    const unsigned char word = (unsigned char)s->rank;
+    if (round == 1) return gcomp_sockets_barrier(s);
+    return round == 2 ? gcomp_sockets_send_to(s, (s->rank + 1) % s->world, &word, 1) : 0;
 }
 
-/* Asks until the request is done. */
-static int ask_until_done(const gcomp_comm *comm, uint32_t id)
-{
-    int done = 0, status = 0;
-    while (!done && !status) {
-        status = comm->test(comm->user, id, &done);
-        if (!done) sched_yield();
-    }
-    return status;
-}
-
-/* Requests of every kind, eight at once, that end in another order than they began; a blocking
-   collective and a message behind them. */
 static int body_requests(gcomp_sockets *s, told *t)
 {
-    static float sums[5][700], most[700];
-    static unsigned char mine[24], all[MOST * 24], uneven[MOST * 24], send[MOST * 40], recv[MOST * 40];
-    size_t whole[MOST], part[MOST], sent[MOST], awaited[MOST], at = 0, bytes;
-    unsigned char word = (unsigned char)s->rank;
     const int left = (s->rank + s->world - 1) % s->world;
+    unsigned char word = 0;
+    size_t bytes = 0;
     gcomp_comm comm;
-    gcomp_request r, last;
-    int done, status = 0;
+    int status = 0;
     t->wrong += gcomp_sockets_comm(s).start != NULL;
     t->wrong += gcomp_sockets_overlap(s) != 0 || gcomp_sockets_overlap(s) != 0;
     comm = gcomp_sockets_comm(s);
-    for (int round = 0; round < 3 && !status; round++) {
-        uint32_t id = (uint32_t)round * 8;
-        memset(mine, s->rank + 1, sizeof mine);
-        at = 0;
-        for (int w = 0; w < s->world; w++) {
-            whole[w] = 24;
-            part[w] = (size_t)w * 5;
-            sent[w] = (size_t)((s->rank + w) % 3 * 20);
-            awaited[w] = (size_t)((s->rank + w) % 3 * 20);
-            memset(send + at, 16 * s->rank + w, sent[w]);
-            at += sent[w];
-        }
-        for (int k = 0; k < 5; k++) {
-            for (size_t i = 0; i < 700; i++) sums[k][i] = value(s->rank + k, i);
-            r = sum_request(id++, sums[k], 700);
-            status |= comm.start(comm.user, &r);
-        }
-        for (size_t i = 0; i < 700; i++) most[i] = value(s->rank, i);
-        memset(&r, 0, sizeof r);
-        r.kind = GCOMP_ALLREDUCE_MAX;
-        r.id = id++;
-        r.recv = most;
-        r.count = 700;
-        status |= comm.start(comm.user, &r);
-        r.kind = GCOMP_ALLGATHER;
-        r.id = id++;
-        r.send = mine;
-        r.recv = round % 2 ? all : uneven;
-        r.stride = 24;
-        r.bytes = round % 2 ? whole : part;
-        memset(r.recv, 0xee, sizeof all);
-        status |= comm.start(comm.user, &r);
-        last = r;
-        r.kind = GCOMP_ALLTOALL;
-        r.id = id++;
-        r.send = send;
-        r.send_bytes = sent;
-        r.recv = recv;
-        r.bytes = awaited;
-        status |= comm.start(comm.user, &r);
-        t->wrong += comm.start(comm.user, &r) != GCOMP_SOCKETS_MISMATCH; /* its place is taken */
-        t->wrong += comm.test(comm.user, id + 8, &done) != GCOMP_SOCKETS_MISMATCH;
-        if (round == 1) status |= gcomp_sockets_barrier(s);
-        if (round == 2) status |= gcomp_sockets_send_to(s, (s->rank + 1) % s->world, &word, 1);
-        for (uint32_t k = 0; k < 8; k += 2) status |= ask_until_done(&comm, id - 1 - k);
-        for (uint32_t k = 1; k < 8; k += 2) status |= comm.wait(comm.user, id - 1 - k);
-        t->wrong += comm.wait(comm.user, id - 1) != GCOMP_SOCKETS_MISMATCH; /* it is over */
-        if (round == 2) {
-            status |= gcomp_sockets_receive_from(s, left, &word, 1, &bytes, 30);
-            t->wrong += bytes != 1 || word != left;
-        }
-        for (size_t i = 0; i < 700; i++) {
-            float sum[5] = {0}, largest = value(0, i);
-            for (int w = 0; w < s->world; w++) {
-                for (int k = 0; k < 5; k++) sum[k] = w ? sum[k] + value(w + k, i) : value(k, i);
-                largest = value(w, i) > largest ? value(w, i) : largest;
-            }
-            for (int k = 0; k < 5; k++) t->wrong += memcmp(&sum[k], &sums[k][i], 4) != 0;
-            t->wrong += memcmp(&largest, &most[i], 4) != 0;
-        }
-        for (size_t i = 0; i < (size_t)s->world * 24; i++)
-            t->wrong += ((unsigned char *)last.recv)[i] != (i % 24 < last.bytes[i / 24] ? i / 24 + 1 : 0xee);
-        at = 0;
-        for (int w = 0; w < s->world; w++)
-            for (size_t i = 0; i < awaited[w]; i++, at++) t->wrong += recv[at] != 16 * w + s->rank;
-    }
+    for (int round = 0; round < 3 && !status; round++)
+        status = eight_requests(&comm, round, GCOMP_SOCKETS_MISMATCH, beside, &t->wrong);
+    status |= gcomp_sockets_receive_from(s, left, &word, 1, &bytes, 30);
+    t->wrong += bytes != 1 || word != left;
     return status ? status : gcomp_sockets_barrier(s);
 }
 

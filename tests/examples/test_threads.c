@@ -8,6 +8,7 @@
 #include "gcomp_threads.h"
 #include "gcomp_try.h"
 #include "halves.h"
+#include "requests.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -86,15 +87,6 @@ static int all_are(const worker *workers, int present, int status)
     for (int i = 0; i < present; i++)
         good &= workers[i].status == status && workers[i].wrong == 0;
     return good;
-}
-
-/* Values whose sum depends on the order of addition: magnitudes from 2^-20 to 2^20. */
-static float value(int rank, size_t i)
-{
-    uint64_t x = (uint64_t)(i * 16 + (size_t)rank + 1) * 0x9e3779b97f4a7c15u;
-    x ^= x >> 29;
-    x *= 0xbf58476d1ce4e5b9u;
-    return ((float)(x >> 40) - 8388608.0f) * (1.0f / 8388608.0f) * (float)(1u << (x & 15));
 }
 
 static uint64_t digest(const void *data, size_t bytes)
@@ -481,106 +473,14 @@ static void test_lost(void)
 
 /* ---- requests that are under way while the worker computes */
 
-static gcomp_request sum_request(uint32_t id, float *data, size_t count)
-{
-    gcomp_request r;
-    memset(&r, 0, sizeof r);
-    r.kind = GCOMP_ALLREDUCE;
-    r.id = id;
-    r.recv = data;
-    r.count = count;
-    r.dtype = GCOMP_F32;
-    return r;
-}
+static int beside(void *user, int round) { return round % 2 ? gcomp_threads_barrier(user) : 0; }
 
-/* Asks until the request is done. */
-static int ask_until_done(const gcomp_comm *comm, uint32_t id)
-{
-    int done = 0, status = 0;
-    while (!done && !status) {
-        status = comm->test(comm->user, id, &done);
-        if (!done) sched_yield();
-    }
-    return status;
-}
-
-/* Eight requests of every kind at once, that are asked for in another order; a barrier behind them. */
 static int body_requests(worker *w)
 {
-    float sums[5][700], most[700];
-    unsigned char mine[24], all[MOST * 24], uneven[MOST * 24], send[MOST * 40], recv[MOST * 40];
-    size_t whole[MOST], part[MOST], sent[MOST], at = 0;
-    const gcomp_comm *comm = &w->comm;
-    const size_t world = (size_t)comm->world;
-    gcomp_request r;
-    int status = 0, done;
-    if (!comm->start || !comm->test || !comm->wait) return 1;
-    for (uint32_t round = 0; round < 20 && !status; round++) {
-        uint32_t id = round * 8;
-        at = 0;
-        for (int o = 0; o < comm->world; o++) {
-            whole[o] = 24;
-            part[o] = (size_t)o % 5 * 5;
-            sent[o] = (size_t)((comm->rank + o) % 3 * 20);
-            memset(send + at, 16 * comm->rank + o, sent[o]);
-            at += sent[o];
-        }
-        memset(mine, comm->rank + 1, sizeof mine);
-        memset(all, 0xee, sizeof all);
-        memset(uneven, 0xee, sizeof uneven);
-        for (int k = 0; k < 4; k++) {
-            for (size_t i = 0; i < 700; i++) sums[k][i] = value(comm->rank + k, i);
-            r = sum_request(id++, sums[k], 700);
-            status |= comm->start(comm->user, &r);
-        }
-        for (size_t i = 0; i < 700; i++) most[i] = value(comm->rank, i);
-        memset(&r, 0, sizeof r);
-        r.kind = GCOMP_ALLREDUCE_MAX;
-        r.id = id++;
-        r.recv = most;
-        r.count = 700;
-        status |= comm->start(comm->user, &r);
-        r.kind = GCOMP_ALLGATHER;
-        r.id = id++;
-        r.send = mine;
-        r.recv = all;
-        r.stride = 24;
-        r.bytes = whole;
-        status |= comm->start(comm->user, &r);
-        r.id = id++;
-        r.recv = uneven;
-        r.bytes = part;
-        status |= comm->start(comm->user, &r);
-        r.kind = GCOMP_ALLTOALL;
-        r.id = id++;
-        r.send = send;
-        r.recv = recv;
-        r.send_bytes = r.bytes = sent; /* the sizes are the same in both directions */
-        status |= comm->start(comm->user, &r);
-        w->wrong += comm->start(comm->user, &r) != GCOMP_THREADS_MISMATCH; /* its place is taken */
-        w->wrong += comm->test(comm->user, id + 8, &done) != GCOMP_THREADS_MISMATCH;
-        if (round % 2) status |= gcomp_threads_barrier(comm->user);
-        for (uint32_t k = 0; k < 8; k += 2) status |= ask_until_done(comm, id - 1 - k);
-        for (uint32_t k = 1; k < 8; k += 2) status |= comm->wait(comm->user, id - 1 - k);
-        w->wrong += comm->wait(comm->user, id - 1) != GCOMP_THREADS_MISMATCH; /* it is over */
-        for (size_t i = 0; i < 700; i++) {
-            float sum[4], largest = value(0, i);
-            for (int k = 0; k < 4; k++) sum[k] = value(k, i);
-            for (int o = 1; o < comm->world; o++) {
-                for (int k = 0; k < 4; k++) sum[k] += value(o + k, i);
-                largest = value(o, i) > largest ? value(o, i) : largest;
-            }
-            for (int k = 0; k < 4; k++) w->wrong += memcmp(&sum[k], &sums[k][i], 4) != 0;
-            w->wrong += memcmp(&largest, &most[i], 4) != 0;
-        }
-        for (size_t i = 0; i < world * 24; i++) {
-            w->wrong += all[i] != i / 24 + 1;
-            w->wrong += uneven[i] != (i % 24 < part[i / 24] ? i / 24 + 1 : 0xee);
-        }
-        at = 0;
-        for (int o = 0; o < comm->world; o++)
-            for (size_t i = 0; i < sent[o]; i++, at++) w->wrong += recv[at] != 16 * o + comm->rank;
-    }
+    int status = 0;
+    if (!w->comm.start || !w->comm.test || !w->comm.wait) return 1;
+    for (int round = 0; round < 20 && !status; round++)
+        status = eight_requests(&w->comm, round, GCOMP_THREADS_MISMATCH, beside, &w->wrong);
     return status;
 }
 

@@ -5,7 +5,7 @@
 #define TRAINING_H
 
 #include "gcomp_threads.h"
-#include "gcomp.h"
+#include "requests.h"
 
 #include <pthread.h>
 #include <stdint.h>
@@ -23,15 +23,6 @@ static const char *const trained[] = {"none",            "sign",           "topk
                                       "powersgd:rank=2", "intsum:bits=16", "topk:density=0.1+int:bits=4",
                                       "bf16"};
 enum { TRAINED = sizeof trained / sizeof *trained };
-
-/* Values whose sum depends on the order of addition. */
-static float value(int rank, size_t i)
-{
-    uint64_t x = (uint64_t)(i * 16 + (size_t)rank + 1) * 0x9e3779b97f4a7c15u;
-    x ^= x >> 29;
-    x *= 0xbf58476d1ce4e5b9u;
-    return ((float)(x >> 40) - 8388608.0f) * (1.0f / 8388608.0f) * (float)(1u << (x & 15));
-}
 
 typedef struct model {
     gcomp *gc;

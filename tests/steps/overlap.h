@@ -417,8 +417,6 @@ static inline size_t frames(const group *g)
     return count;
 }
 
-/* ---------------- */
-
 static const size_t sizes[] = {0, 100000, 12000, 4500, 1};
 
 enum { SIZES = sizeof sizes / sizeof *sizes };

@@ -175,8 +175,6 @@ static inline void fill(team *t, uint64_t seed)
             for (size_t j = 0; j < t->n[i]; j++) t->grad[w][i][j] = noise(seed * 64 + w * 8 + i, j);
 }
 
-/* ---------------- Accordion */
-
 /* Takes the two steps of an epoch. Rank 0 has gradients of these sizes; those of the others would
    lead to other decisions. */
 static inline void epoch_of(team *t, uint32_t epoch, const float *size, float rate)

@@ -479,8 +479,6 @@ static const gcomp_tensor gathered[] = {
 
 enum { GATHERED = sizeof gathered / sizeof gathered[0] };
 
-/* ---------------- one-way: compress, commit, give back */
-
 enum { N = 30 * 37 };
 
 #endif

@@ -2,8 +2,6 @@
 
 #include "rounds.h"
 
-/* ---------------- all kinds of rounds in one step */
-
 static const char *const kinds[TENSORS] = {"terngrad:share=1", "intsum", "topk:density=0.05", "intsum:bits=16,rounding=nearest",
                                            "powersgd:rank=2", "intsum:bits=32", "sign", "intsum:rounding=nearest"};
 
