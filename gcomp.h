@@ -22565,9 +22565,9 @@ static size_t gcomp__saved_by_ranges(const gcomp_desc *desc, const gcomp__slot *
     return ranges < gathered ? gathered - ranges : 0;
 }
 
-/* Can the mean of this tensor be made by ranges? Not for indices of groups, which cannot be cut, not
-   for methods of several rounds, and not where all elements are sent and ranges would be short.
-   SCATTER: also that of uncompressed tensors, since shards of floats are half of what a sum
+/* Can the mean of this tensor be made by ranges? Not for indices of groups, which cannot be cut,
+   not for methods of several rounds, and not where all elements are sent and ranges would be
+   short. SCATTER: also that of uncompressed tensors, since shards of floats are half of what a sum
    sends. */
 static int gcomp__fits_ranges(const gcomp_desc *desc, const gcomp__slot *slot)
 {
