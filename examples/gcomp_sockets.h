@@ -1,7 +1,8 @@
 /* gcomp_sockets.h - a transport for gcomp.h: workers are processes connected by TCP. Copy it,
    change it.
 
-   Licence: as gcomp.h. Needs POSIX sockets, pthread_atfork (link with -pthread) and /dev/urandom.
+   Licence: as gcomp.h. Needs POSIX sockets, pthread_atfork (link with -pthread) and /dev/urandom; or
+   Windows: see there.
 
        gcomp_sockets *net;
        gcomp_sockets_desc net_desc = {0};
@@ -83,7 +84,23 @@
        IPv6 addresses.
      - All hosts have the same byte order. `silence` must be longer than the slowest worker computes
        between two collectives, and longer than the largest collective takes on the slowest link.
-     - POSIX: Linux, BSD, macOS with SO_NOSIGPIPE in place of MSG_NOSIGNAL. */
+     - POSIX: Linux, BSD, macOS with SO_NOSIGPIPE in place of MSG_NOSIGNAL.
+
+   Windows. Link with ws2_32 and bcrypt:
+       x86_64-w64-mingw32-gcc worker.c gcomp.o -lws2_32 -lbcrypt
+   Visual C++ finds the two by itself. The tests run under wine; nobody has run this on Windows
+   itself, or with Visual C++. What differs:
+     - Ctrl-C and other signals interrupt no call. desc.stop is asked every GCOMP_SOCKETS_SLICE
+       seconds: let it answer with what a handler of SetConsoleCtrlHandler has noted.
+     - There is no fork(), and processes that a worker starts do not inherit the connections.
+     - Before Windows 10, version 2004, the system does not say when a connection is refused. Then
+       each call at a place where nobody listens takes GCOMP_SOCKETS_PATIENCE seconds, and a team
+       waits for its dead.
+     - The last word of a worker that gives up may get lost behind the end of its connection. Then
+       gcomp_sockets_lost names that worker, and not the one that it has lost.
+     - A port is not shared: who listens where another program does gets EADDRINUSE.
+     - errno values are those of the C library, translated from Winsock's; one without a name is
+       EIO. */
 
 #ifndef GCOMP_SOCKETS_H
 #define GCOMP_SOCKETS_H
@@ -208,6 +225,7 @@
 #define GCOMP_SOCKETS_OUT POLLWRNORM
 #define GCOMP_SOCKETS_URGENT POLLRDBAND
 #define GCOMP_SOCKETS_REFUSAL 4.0 /* seconds: Windows calls three times before it says so */
+#define GCOMP_SOCKETS_CUT_WAKES 0
 #define GCOMP_SOCKETS_MUTEX SRWLOCK_INIT
 
 typedef SRWLOCK gcomp_sockets_mutex;
@@ -439,6 +457,7 @@ static inline ptrdiff_t gcomp_sockets_get(int fd, void *bytes, size_t count, int
 #define GCOMP_SOCKETS_OUT POLLOUT
 #define GCOMP_SOCKETS_URGENT POLLPRI
 #define GCOMP_SOCKETS_REFUSAL 1.0 /* seconds until the system must have said that nobody listens */
+#define GCOMP_SOCKETS_CUT_WAKES 1 /* gcomp_sockets_cut_off wakes a thread that polls the socket */
 #define GCOMP_SOCKETS_MUTEX PTHREAD_MUTEX_INITIALIZER
 
 typedef pthread_mutex_t gcomp_sockets_mutex;
@@ -963,22 +982,34 @@ static inline int gcomp_sockets_watch(gcomp_sockets *s)
     return error;
 }
 
+/* Has this worker ended the connections under its thread? */
+static inline int gcomp_sockets_is_cut(const gcomp_sockets *s)
+{
+    int broken;
+    gcomp_sockets_mutex_lock(&s->queue->lock);
+    broken = s->queue->broken;
+    gcomp_sockets_mutex_unlock(&s->queue->lock);
+    return broken != 0;
+}
+
 /* Waits for events until then, and returns as poll does. Asks meanwhile if the call shall end; then
    the group has failed. s NULL: nobody is asked. */
 static inline int gcomp_sockets_poll(gcomp_sockets *s, struct pollfd *polls, size_t count,
                                      double then)
 {
-    const gcomp_sockets_stop stop = s && !gcomp_sockets_is_behind(s) ? s->stop : NULL;
+    const int behind = s && gcomp_sockets_is_behind(s), looks = behind && !GCOMP_SOCKETS_CUT_WAKES;
+    const gcomp_sockets_stop stop = s && !behind ? s->stop : NULL;
     for (;;) {
         double soon = gcomp_sockets_now() + GCOMP_SOCKETS_SLICE;
         int ready;
-        if (!stop || soon > then) soon = then;
+        if (!(stop || looks) || soon > then) soon = then;
         ready = gcomp_sockets_poll_once(polls, count, gcomp_sockets_wait(soon));
         if (ready > 0 || (ready < 0 && errno != EINTR)) return ready;
         if (stop && stop(s->stop_user)) {
             s->stopped = 1;
             gcomp_sockets_fail(s);
         }
+        if (looks && gcomp_sockets_is_cut(s)) s->failed = 1;
         if (gcomp_sockets_now() >= then || (s && s->failed)) return 0;
     }
 }
