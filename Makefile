@@ -14,7 +14,10 @@ TRAIN = $(wildcard examples/train/*.[ch]) examples/args.h $(ADAPTERS) tests/tool
 DEMO_PACKAGES = gcc g++ libc6-dev libstb-dev libopenblas-dev zlib1g-dev gnuplot-nox dataset-fashion-mnist fortunes
 TEST_PACKAGES = gcc g++ libc6-dev libstb-dev python3 python3-numpy
 PACKAGES = $(sort $(DEMO_PACKAGES) $(TEST_PACKAGES)) clang libclang-rt-14-dev clang-19 gcc-aarch64-linux-gnu libc6-dev-arm64-cross \
-    qemu-user g++-mingw-w64-x86-64-posix libopenmpi-dev openmpi-bin libmpich-dev mpich python3-torch \
+    gcc-arm-linux-gnueabihf libc6-dev-armhf-cross gcc-s390x-linux-gnu libc6-dev-s390x-cross gcc-riscv64-linux-gnu \
+    libc6-dev-riscv64-cross gcc-i686-linux-gnu libc6-dev-i386-cross musl-tools \
+    lld wasi-libc libclang-rt-14-dev-wasm32 nodejs qemu-user g++-mingw-w64-x86-64-posix wine wine64 \
+    libopenmpi-dev openmpi-bin libmpich-dev mpich python3-torch \
     cmake pkg-config python3-pip python3-setuptools python3-wheel python3-venv rustc
 ifeq ($(sort $(MAKECMDGOALS)),demo deps)
 PACKAGES = $(DEMO_PACKAGES)

@@ -259,11 +259,13 @@ tools() { # what is there: compilers, emulators, MPIs
     newer=
     arm=
     mingw=
+    wine=
     mpis=
     have clang clang && c="gcc clang" cxx="g++ clang++" clang=1
     have clang-19 clang-19 && newer=clang-19 # from 17 on, clang knows what -ffast-math says about bits too
     have aarch64-linux-gnu-gcc "gcc-aarch64-linux-gnu libc6-dev-arm64-cross" && have qemu-aarch64 qemu-user && arm=aarch64-linux-gnu-gcc
     have x86_64-w64-mingw32-g++ g++-mingw-w64-x86-64-posix && mingw=x86_64-w64-mingw32-gcc
+    have wine "wine wine64" && wine="env WINEPREFIX=$PWD/$out/wine WINEDEBUG=-all WINEDLLOVERRIDES=mscoree,mshtml= wine"
     have mpicc.openmpi "libopenmpi-dev openmpi-bin" && mpis="openmpi" # two MPIs beside each other, as Debian installs them
     have mpicc.mpich "libmpich-dev mpich" && mpis="$mpis mpich"
     arm_o=$out/arm.o
@@ -354,6 +356,22 @@ special_builds() { # programs that contain the implementation
         ! nm -u build/embedded_gcomp.o | awk '{print \$2}' | grep -vE '^($library)\$'"
 }
 
+# On another machine: the payloads that are in tests/edges/vectors, byte for byte, and tests.
+elsewhere() { # machine compiler packages emulator tests flags...
+    have ${2%% *} "$3" && have ${4%% *} "$3" || return 0
+    machine=$1 tool=$2 emulator=$4 runs=$5
+    shift 5
+    there=$out/$machine
+    made "the header, $machine" $there.o $tool -std=gnu11 -O1 -w "$@" $inc -I$out/include -c $out/one.c -o $there.o
+    builds="$tool -std=gnu11 -O1 -static -w $* $inc -I$out/include -DGCOMP_LINKED"
+    with "the vectors, $machine" $there.o sh -c "$builds tests/edges/vectors.c $there.o -o $there.vectors -lm && mkdir $there.written &&
+        $emulator $there.vectors --write $there.written && diff -r -x README.md $there.written tests/edges/vectors"
+    for name in $runs; do
+        tap "$name, $machine" $there.o sh -c "$builds $(source_of $name) $there.o -o $there.$name -lm -pthread &&
+            TEST_BRIEF=1 $emulator $there.$name"
+    done
+}
+
 emulated() {
     for name in ${arm:+$on_arm}; do
         implementation="-DGCOMP_LINKED $arm_o" needs=$arm_o
@@ -361,6 +379,13 @@ emulated() {
         tap "$name, aarch64" "$needs" sh -c "$arm -std=gnu11 -O2 -static -w $inc -I$out/include $(source_of $name) $implementation \
             -o $out/$name.arm -lm -pthread && TEST_BRIEF=1 qemu-aarch64 $out/$name.arm"
     done
+    elsewhere arm32 arm-linux-gnueabihf-gcc "gcc-arm-linux-gnueabihf libc6-dev-armhf-cross qemu-user" qemu-arm test_wire
+    elsewhere s390x s390x-linux-gnu-gcc "gcc-s390x-linux-gnu libc6-dev-s390x-cross qemu-user" qemu-s390x test_wire # big endian
+    elsewhere riscv64 riscv64-linux-gnu-gcc "gcc-riscv64-linux-gnu libc6-dev-riscv64-cross qemu-user" qemu-riscv64 test_wire
+    elsewhere i686 i686-linux-gnu-gcc "gcc-i686-linux-gnu libc6-dev-i386-cross qemu-user" qemu-i386 test_wire -msse2 -mfpmath=sse
+    elsewhere musl musl-gcc musl-tools env "test_wire test_digest"
+    have wasm-ld "lld wasi-libc libclang-rt-14-dev-wasm32" && elsewhere wasm32 "clang --target=wasm32-wasi" "clang nodejs" \
+        "node --no-warnings tests/tools/wasi.mjs" test_wire -msimd128
     [ "$(uname -m)" = x86_64 ] && have qemu-x86_64 qemu-user || return
     made "a program for processors without AVX2 builds" $out/first_use sh -c "until [ -e $plain.status ]; do sleep 0.1; done
         gcc -static $inc -DGCOMP_LINKED tests/builds/first_use.c $plain -o $out/first_use -pthread"
@@ -368,6 +393,18 @@ emulated() {
     for lacks in f16c xsave avx2; do
         with "no AVX2 without $lacks" $out/first_use sh -c "qemu-x86_64 -cpu max,-$lacks $out/first_use scalar && \
             ! qemu-x86_64 -cpu max,-$lacks $out/first_use avx2"
+    done
+}
+
+# The same bits on Windows, and workers over Winsock. wine's directory is large, and takes a while to make.
+on_windows() {
+    [ -n "$mingw" ] && [ -n "$wine" ] || return
+    mingw_o=$out/mingw.o
+    made "wine starts" $out/wine $wine wineboot --init
+    made "the header, mingw" $mingw_o $mingw -std=gnu99 -O2 -w $inc -I$out/include -c $out/one.c -o $mingw_o
+    for name in test_digest test_step test_methods test_float_mode winsock; do
+        tap "$name, wine" "$mingw_o $out/wine" sh -c "$mingw -std=gnu11 -O2 -static -w $inc -I$out/include -DGCOMP_LINKED $(source_of $name) \
+            $mingw_o -o $out/$name.exe -lm -pthread -lws2_32 -lbcrypt && TEST_BRIEF=1 timeout 300 $wine $out/$name.exe"
     done
 }
 
@@ -478,12 +515,14 @@ long_run() {
     header_builds
     special_builds
     emulated
+    on_windows
     long_tests
     under_python
     examples
     packages
     over_mpi
     drain
+    rm -rf $out/wine # 700 MB
 }
 
 # ----------------

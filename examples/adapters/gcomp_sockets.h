@@ -1,7 +1,8 @@
 /* gcomp_sockets.h - a transport for gcomp.h: workers are processes connected by TCP. Copy it,
    change it.
 
-   Licence: as gcomp.h. Needs POSIX sockets, pthread_atfork (link with -pthread) and /dev/urandom.
+   Licence: as gcomp.h. Needs POSIX sockets, pthread_atfork (link with -pthread) and /dev/urandom; or
+   Windows: see there.
 
        gcomp_sockets *net;
        gcomp_sockets_desc net_desc = {0};
@@ -83,18 +84,60 @@
        IPv6 addresses.
      - All hosts have the same byte order. `silence` must be longer than the slowest worker computes
        between two collectives, and longer than the largest collective takes on the slowest link.
-     - POSIX: Linux, BSD, macOS with SO_NOSIGPIPE in place of MSG_NOSIGNAL. */
+     - POSIX: Linux, BSD, macOS with SO_NOSIGPIPE in place of MSG_NOSIGNAL.
+
+   Windows. Link with ws2_32 and bcrypt:
+       x86_64-w64-mingw32-gcc worker.c gcomp.o -lws2_32 -lbcrypt
+   Visual C++ finds the two by itself. The tests run under wine; nobody has run this on Windows
+   itself, or with Visual C++. What differs:
+     - Ctrl-C and other signals interrupt no call. desc.stop is asked every GCOMP_SOCKETS_SLICE
+       seconds: let it answer with what a handler of SetConsoleCtrlHandler has noted.
+     - There is no fork(), and processes that a worker starts do not inherit the connections.
+     - Before Windows 10, version 2004, the system does not say when a connection is refused. Then
+       each call at a place where nobody listens takes GCOMP_SOCKETS_PATIENCE seconds, and a team
+       waits for its dead.
+     - The last word of a worker that gives up may get lost behind the end of its connection. Then
+       gcomp_sockets_lost names that worker, and not the one that it has lost.
+     - A port is not shared: who listens where another program does gets EADDRINUSE.
+     - errno values are those of the C library, translated from Winsock's; one without a name is
+       EIO. */
 
 #ifndef GCOMP_SOCKETS_H
 #define GCOMP_SOCKETS_H
 
-#if defined(__STRICT_ANSI__) && !defined(_POSIX_C_SOURCE)
+#if defined(__STRICT_ANSI__) && !defined(_POSIX_C_SOURCE) && !defined(_WIN32)
 #define _POSIX_C_SOURCE 200809L /* for -std=c99, if no header of the system stands before */
 #endif
 
 #include "gcomp.h"
 
 #include <errno.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef _WIN32
+#if defined(_WINSOCKAPI_) && !defined(_WINSOCK2API_) /* windows.h has included the older winsock.h */
+#ifdef _MSC_VER
+#error "gcomp_sockets.h: winsock2.h must stand before windows.h, or define WIN32_LEAN_AND_MEAN"
+#endif
+#undef _WINSOCKAPI_ /* mingw has both beside each other, and would warn */
+#endif
+#include <winsock2.h>
+#include <ws2tcpip.h>
+#include <windows.h>
+#include <bcrypt.h>
+#include <process.h>
+#if _WIN32_WINNT < 0x0600
+#error "gcomp_sockets.h needs Windows Vista or later: _WIN32_WINNT 0x0600 before all includes"
+#endif
+#ifdef _MSC_VER
+#pragma comment(lib, "ws2_32.lib")
+#pragma comment(lib, "bcrypt.lib")
+#endif
+#else
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -103,17 +146,12 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
-
 #ifndef CLOCK_MONOTONIC
 #error "gcomp_sockets.h needs POSIX: -std=gnu99, or _POSIX_C_SOURCE 200809L before all includes"
+#endif
 #endif
 
 #if defined(__cplusplus) && defined(__GNUC__)
@@ -176,6 +214,433 @@
 
 /* Seconds of rendezvous and of silence if the desc has 0. */
 #define GCOMP_SOCKETS_SECONDS 300.0
+
+/* ---------------- the system: what differs between POSIX and Windows. Nothing below does.
+
+   A socket is an int, -1: none. Windows hands out no number that an int does not hold. What fails
+   returns -1 and sets errno. */
+
+#ifdef _WIN32
+#define GCOMP_SOCKETS_IN POLLRDNORM
+#define GCOMP_SOCKETS_OUT POLLWRNORM
+#define GCOMP_SOCKETS_URGENT POLLRDBAND
+#define GCOMP_SOCKETS_REFUSAL 4.0 /* seconds: Windows calls three times before it says so */
+#define GCOMP_SOCKETS_CUT_WAKES 0
+#define GCOMP_SOCKETS_MUTEX SRWLOCK_INIT
+
+typedef SRWLOCK gcomp_sockets_mutex;
+typedef CONDITION_VARIABLE gcomp_sockets_cond;
+
+typedef struct gcomp_sockets_thread {
+    HANDLE of;
+    unsigned id;
+    void (*body)(void *arg);
+    void *arg;
+} gcomp_sockets_thread;
+
+/* The errno value of one of Winsock's errors. */
+static inline int gcomp_sockets_errno_of(int error)
+{
+    static const int known[][2] = {
+        {0, 0},
+        {WSAEWOULDBLOCK, EWOULDBLOCK},
+        {WSAEINTR, EINTR},
+        {WSAEMFILE, EMFILE},
+        {WSAENOBUFS, ENOBUFS},
+        {WSAEACCES, EACCES},
+        {WSAEADDRINUSE, EADDRINUSE},
+        {WSAEADDRNOTAVAIL, EADDRNOTAVAIL},
+        {WSAEAFNOSUPPORT, EAFNOSUPPORT},
+        {WSAECONNREFUSED, ECONNREFUSED},
+        {WSAECONNRESET, ECONNRESET},
+        {WSAENETUNREACH, ENETUNREACH},
+        {WSAEHOSTUNREACH, EHOSTUNREACH},
+        {WSAETIMEDOUT, ETIMEDOUT}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (known[i][0] == error) return known[i][1];
+    return EIO;
+}
+
+/* Returns what a function of Winsock has returned, with errno. */
+static inline int gcomp_sockets_of(int result)
+{
+    if (result < 0) errno = gcomp_sockets_errno_of(WSAGetLastError());
+    return result;
+}
+
+static inline void gcomp_sockets_mutex_lock(gcomp_sockets_mutex *m) { AcquireSRWLockExclusive(m); }
+static inline void gcomp_sockets_mutex_unlock(gcomp_sockets_mutex *m)
+{
+    ReleaseSRWLockExclusive(m);
+}
+static inline int gcomp_sockets_mutex_try(gcomp_sockets_mutex *m)
+{
+    return TryAcquireSRWLockExclusive(m);
+}
+static inline int gcomp_sockets_mutex_begin(gcomp_sockets_mutex *m)
+{
+    InitializeSRWLock(m);
+    return 0;
+}
+static inline void gcomp_sockets_mutex_end(gcomp_sockets_mutex *m) { (void)m; }
+
+static inline int gcomp_sockets_cond_begin(gcomp_sockets_cond *c)
+{
+    InitializeConditionVariable(c);
+    return 0;
+}
+static inline void gcomp_sockets_cond_end(gcomp_sockets_cond *c) { (void)c; }
+static inline void gcomp_sockets_cond_wake(gcomp_sockets_cond *c) { WakeAllConditionVariable(c); }
+
+static inline int gcomp_sockets_cond_wait(gcomp_sockets_cond *c, gcomp_sockets_mutex *m,
+                                          double seconds)
+{
+    return !SleepConditionVariableSRW(c, m, seconds > 0 ? (DWORD)(seconds * 1e3) : INFINITE, 0);
+}
+
+static inline unsigned __stdcall gcomp_sockets_thread_main(void *arg)
+{
+    const gcomp_sockets_thread *t = (const gcomp_sockets_thread *)arg;
+    t->body(t->arg);
+    return 0;
+}
+
+static inline int gcomp_sockets_thread_begin(gcomp_sockets_thread *t, void (*body)(void *),
+                                             void *arg)
+{
+    t->body = body;
+    t->arg = arg;
+    t->of = (HANDLE)_beginthreadex(NULL, 0, gcomp_sockets_thread_main, t, CREATE_SUSPENDED, &t->id);
+    if (!t->of) return EAGAIN;
+    ResumeThread(t->of); /* now that it has its id */
+    return 0;
+}
+
+static inline void gcomp_sockets_thread_join(gcomp_sockets_thread *t)
+{
+    WaitForSingleObject(t->of, INFINITE);
+    CloseHandle(t->of);
+}
+
+static inline int gcomp_sockets_is_thread(const gcomp_sockets_thread *t)
+{
+    return GetCurrentThreadId() == t->id;
+}
+
+/* There is no fork(). */
+static inline int gcomp_sockets_at_fork(void (*before)(void), void (*parent)(void),
+                                        void (*child)(void))
+{
+    (void)before;
+    (void)parent;
+    (void)child;
+    return 0;
+}
+
+static inline double gcomp_sockets_now(void)
+{
+    LARGE_INTEGER ticks, second;
+    QueryPerformanceCounter(&ticks);
+    QueryPerformanceFrequency(&second);
+    return (double)ticks.QuadPart / (double)second.QuadPart;
+}
+
+static inline void gcomp_sockets_yield(void) { SwitchToThread(); }
+
+static inline int gcomp_sockets_begin(void)
+{
+    static gcomp_sockets_mutex lock = GCOMP_SOCKETS_MUTEX;
+    static int begun; /* Winsock is there until the process ends */
+    WSADATA data;
+    int error = 0;
+    gcomp_sockets_mutex_lock(&lock);
+    if (!begun) error = gcomp_sockets_errno_of(WSAStartup(MAKEWORD(2, 2), &data));
+    begun |= !error;
+    gcomp_sockets_mutex_unlock(&lock);
+    return error;
+}
+
+static inline int gcomp_sockets_random(unsigned char *bytes, size_t count)
+{
+    return BCryptGenRandom(NULL, bytes, (ULONG)count, BCRYPT_USE_SYSTEM_PREFERRED_RNG) ? EIO : 0;
+}
+
+static inline void gcomp_sockets_poll_for(struct pollfd *p, int fd, int events)
+{
+    p->fd = (SOCKET)fd;
+    p->events = (short)events;
+    p->revents = 0;
+}
+
+/* WSAPoll refuses a list without a socket. */
+static inline int gcomp_sockets_poll_once(struct pollfd *polls, size_t count, int milliseconds)
+{
+    size_t first = 0;
+    while (first < count && polls[first].fd == INVALID_SOCKET) first++;
+    if (first < count) return gcomp_sockets_of(WSAPoll(polls, (ULONG)count, milliseconds));
+    Sleep((DWORD)milliseconds);
+    return 0;
+}
+
+static inline int gcomp_sockets_stream(int family)
+{
+    return gcomp_sockets_of((int)socket(family, SOCK_STREAM, 0));
+}
+
+static inline void gcomp_sockets_shut(int fd) { closesocket((SOCKET)fd); }
+static inline void gcomp_sockets_cut_off(int fd) { shutdown((SOCKET)fd, SD_BOTH); }
+
+/* Children do not inherit the socket. */
+static inline int gcomp_sockets_unblock(int fd)
+{
+    u_long on = 1;
+    SetHandleInformation((HANDLE)(SOCKET)fd, HANDLE_FLAG_INHERIT, 0);
+    return gcomp_sockets_of(ioctlsocket((SOCKET)fd, (long)FIONBIO, &on));
+}
+
+static inline void gcomp_sockets_no_delay(int fd)
+{
+    const int on = 1;
+    setsockopt((SOCKET)fd, IPPROTO_TCP, TCP_NODELAY, (const char *)&on, sizeof on);
+}
+
+/* Without SO_REUSEADDR, which lets another process listen at the same port. */
+static inline int gcomp_sockets_listen_at(int fd, const struct addrinfo *at)
+{
+    if (bind((SOCKET)fd, at->ai_addr, (int)at->ai_addrlen) == 0 &&
+        listen((SOCKET)fd, SOMAXCONN) == 0)
+        return 0;
+    return gcomp_sockets_of(-1);
+}
+
+static inline int gcomp_sockets_connect_to(int fd, const struct addrinfo *to)
+{
+    const int result = gcomp_sockets_of(connect((SOCKET)fd, to->ai_addr, (int)to->ai_addrlen));
+    if (result < 0 && errno == EWOULDBLOCK) errno = EINPROGRESS;
+    return result;
+}
+
+static inline int gcomp_sockets_error_of(int fd)
+{
+    int error = 0;
+    socklen_t length = sizeof error;
+    if (getsockopt((SOCKET)fd, SOL_SOCKET, SO_ERROR, (char *)&error, &length) != 0)
+        error = WSAGetLastError();
+    return gcomp_sockets_errno_of(error);
+}
+
+static inline int gcomp_sockets_accept_from(int fd, struct sockaddr_storage *from,
+                                            socklen_t *length)
+{
+    return gcomp_sockets_of((int)accept((SOCKET)fd, (struct sockaddr *)(void *)from, length));
+}
+
+static inline int gcomp_sockets_name_of(int fd, struct sockaddr_storage *name, socklen_t *length)
+{
+    return gcomp_sockets_of(getsockname((SOCKET)fd, (struct sockaddr *)(void *)name, length));
+}
+
+static inline ptrdiff_t gcomp_sockets_put(int fd, const void *bytes, size_t count, int flags)
+{
+    const int most = count < 1 << 30 ? (int)count : 1 << 30;
+    return gcomp_sockets_of(send((SOCKET)fd, (const char *)bytes, most, flags));
+}
+
+static inline ptrdiff_t gcomp_sockets_get(int fd, void *bytes, size_t count, int flags)
+{
+    const int most = count < 1 << 30 ? (int)count : 1 << 30;
+    return gcomp_sockets_of(recv((SOCKET)fd, (char *)bytes, most, flags));
+}
+
+#else /* POSIX */
+#define GCOMP_SOCKETS_IN POLLIN
+#define GCOMP_SOCKETS_OUT POLLOUT
+#define GCOMP_SOCKETS_URGENT POLLPRI
+#define GCOMP_SOCKETS_REFUSAL 1.0 /* seconds until the system must have said that nobody listens */
+#define GCOMP_SOCKETS_CUT_WAKES 1 /* gcomp_sockets_cut_off wakes a thread that polls the socket */
+#define GCOMP_SOCKETS_MUTEX PTHREAD_MUTEX_INITIALIZER
+
+typedef pthread_mutex_t gcomp_sockets_mutex;
+typedef pthread_cond_t gcomp_sockets_cond;
+
+typedef struct gcomp_sockets_thread {
+    pthread_t of;
+    void (*body)(void *arg);
+    void *arg;
+} gcomp_sockets_thread;
+
+static inline void gcomp_sockets_mutex_lock(gcomp_sockets_mutex *m) { pthread_mutex_lock(m); }
+static inline void gcomp_sockets_mutex_unlock(gcomp_sockets_mutex *m) { pthread_mutex_unlock(m); }
+/* Returns 1 if the mutex is this thread's now. */
+static inline int gcomp_sockets_mutex_try(gcomp_sockets_mutex *m)
+{
+    return pthread_mutex_trylock(m) == 0;
+}
+static inline int gcomp_sockets_mutex_begin(gcomp_sockets_mutex *m)
+{
+    return pthread_mutex_init(m, NULL);
+}
+static inline void gcomp_sockets_mutex_end(gcomp_sockets_mutex *m) { pthread_mutex_destroy(m); }
+
+static inline int gcomp_sockets_cond_begin(gcomp_sockets_cond *c)
+{
+    return pthread_cond_init(c, NULL);
+}
+static inline void gcomp_sockets_cond_end(gcomp_sockets_cond *c) { pthread_cond_destroy(c); }
+static inline void gcomp_sockets_cond_wake(gcomp_sockets_cond *c) { pthread_cond_broadcast(c); }
+
+/* seconds, less than 1; 0: for ever. Returns 0 if it was woken. */
+static inline int gcomp_sockets_cond_wait(gcomp_sockets_cond *c, gcomp_sockets_mutex *m,
+                                          double seconds)
+{
+    struct timespec at;
+    if (!(seconds > 0)) return pthread_cond_wait(c, m);
+    clock_gettime(CLOCK_REALTIME, &at);
+    at.tv_nsec += (long)(seconds * 1e9);
+    at.tv_sec += at.tv_nsec / 1000000000L;
+    at.tv_nsec %= 1000000000L;
+    return pthread_cond_timedwait(c, m, &at);
+}
+
+static inline void *gcomp_sockets_thread_main(void *arg)
+{
+    const gcomp_sockets_thread *t = (const gcomp_sockets_thread *)arg;
+    t->body(t->arg);
+    return NULL;
+}
+
+/* A thread that signals do not interrupt. *t stays where it is. Returns 0 or an errno value. */
+static inline int gcomp_sockets_thread_begin(gcomp_sockets_thread *t, void (*body)(void *),
+                                             void *arg)
+{
+    sigset_t all, before;
+    int error;
+    t->body = body;
+    t->arg = arg;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    error = pthread_create(&t->of, NULL, gcomp_sockets_thread_main, t);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+static inline void gcomp_sockets_thread_join(gcomp_sockets_thread *t)
+{
+    pthread_join(t->of, NULL);
+}
+
+/* Is this the thread that calls? */
+static inline int gcomp_sockets_is_thread(const gcomp_sockets_thread *t)
+{
+    return pthread_equal(pthread_self(), t->of);
+}
+
+static inline int gcomp_sockets_at_fork(void (*before)(void), void (*parent)(void),
+                                        void (*child)(void))
+{
+    return pthread_atfork(before, parent, child);
+}
+
+static inline double gcomp_sockets_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static inline void gcomp_sockets_yield(void) { sched_yield(); }
+
+/* Before all other functions that know sockets or names. Returns 0 or an errno value. */
+static inline int gcomp_sockets_begin(void) { return 0; }
+
+/* bytes[count] <- random ones. Returns 0 or an errno value. */
+static inline int gcomp_sockets_random(unsigned char *bytes, size_t count)
+{
+    int file = open("/dev/urandom", O_RDONLY | O_CLOEXEC), error;
+    if (file < 0) return errno;
+    error = read(file, bytes, count) == (ssize_t)count ? 0 : EIO;
+    close(file);
+    return error;
+}
+
+static inline void gcomp_sockets_poll_for(struct pollfd *p, int fd, int events)
+{
+    p->fd = fd;
+    p->events = (short)events;
+    p->revents = 0;
+}
+
+static inline int gcomp_sockets_poll_once(struct pollfd *polls, size_t count, int milliseconds)
+{
+    return poll(polls, (nfds_t)count, milliseconds);
+}
+
+static inline int gcomp_sockets_stream(int family) { return socket(family, SOCK_STREAM, 0); }
+static inline void gcomp_sockets_shut(int fd) { close(fd); }
+static inline void gcomp_sockets_cut_off(int fd) { shutdown(fd, SHUT_RDWR); }
+
+/* The socket never blocks, and a program that a child executes does not have it. */
+static inline int gcomp_sockets_unblock(int fd)
+{
+    const int flags = fcntl(fd, F_GETFL);
+    return flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 ||
+            fcntl(fd, F_SETFD, FD_CLOEXEC) < 0
+        ? -1
+        : 0;
+}
+
+static inline void gcomp_sockets_no_delay(int fd)
+{
+    const int on = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+static inline int gcomp_sockets_listen_at(int fd, const struct addrinfo *at)
+{
+    const int on = 1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    return bind(fd, at->ai_addr, at->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0 ? 0 : -1;
+}
+
+/* -1 with EINPROGRESS: gcomp_sockets_error_of knows more when the socket may be written. */
+static inline int gcomp_sockets_connect_to(int fd, const struct addrinfo *to)
+{
+    return connect(fd, to->ai_addr, to->ai_addrlen);
+}
+
+/* 0 or the errno value of the socket itself. */
+static inline int gcomp_sockets_error_of(int fd)
+{
+    int error = 0;
+    socklen_t length = sizeof error;
+    return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0 ? errno : error;
+}
+
+static inline int gcomp_sockets_accept_from(int fd, struct sockaddr_storage *from,
+                                            socklen_t *length)
+{
+    return accept(fd, (struct sockaddr *)(void *)from, length);
+}
+
+static inline int gcomp_sockets_name_of(int fd, struct sockaddr_storage *name, socklen_t *length)
+{
+    return getsockname(fd, (struct sockaddr *)(void *)name, length);
+}
+
+/* flags: MSG_OOB, which both systems have. */
+static inline ptrdiff_t gcomp_sockets_put(int fd, const void *bytes, size_t count, int flags)
+{
+    return send(fd, bytes, count, flags | MSG_NOSIGNAL);
+}
+
+/* flags: MSG_OOB, MSG_PEEK. */
+static inline ptrdiff_t gcomp_sockets_get(int fd, void *bytes, size_t count, int flags)
+{
+    return recv(fd, bytes, count, flags);
+}
+#endif
+
+/* ---------------- what all systems have */
 
 typedef enum gcomp_sockets_kind {
     GCOMP_SOCKETS_BARRIER = 1,
@@ -302,9 +767,9 @@ typedef struct gcomp_sockets_flight {
    start. The lock is for all fields. While a request is not carried out, the thread alone uses the
    group. */
 typedef struct gcomp_sockets_queue {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    pthread_t thread;
+    gcomp_sockets_mutex lock;
+    gcomp_sockets_cond changed;
+    gcomp_sockets_thread thread;
     gcomp_sockets_flight flights[GCOMP_SOCKETS_FLIGHTS];
     int order[GCOMP_SOCKETS_FLIGHTS]; /* [n % FLIGHTS]: the place of request n */
     unsigned long started, carried;   /* requests so far */
@@ -337,15 +802,8 @@ typedef struct gcomp_sockets {
 
 /* The groups that this file has opened in this process, for gcomp_sockets_in_child. */
 static gcomp_sockets *gcomp_sockets_list;
-static int gcomp_sockets_watched; /* pthread_atfork has been called */
-static pthread_mutex_t gcomp_sockets_lock = PTHREAD_MUTEX_INITIALIZER;
-
-static inline double gcomp_sockets_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+static int gcomp_sockets_watched; /* gcomp_sockets_at_fork has been called */
+static gcomp_sockets_mutex gcomp_sockets_lock = GCOMP_SOCKETS_MUTEX;
 
 /* Milliseconds for poll until then, at least 1. */
 static inline int gcomp_sockets_wait(double then)
@@ -357,7 +815,7 @@ static inline int gcomp_sockets_wait(double then)
 /* Is this the thread that carries out requests? */
 static inline int gcomp_sockets_is_behind(const gcomp_sockets *s)
 {
-    return s->queue && pthread_equal(pthread_self(), s->queue->thread);
+    return s->queue && gcomp_sockets_is_thread(&s->queue->thread);
 }
 
 /* Ends the connections under the thread, whose collective then fails. Called with the lock. */
@@ -367,8 +825,8 @@ static inline void gcomp_sockets_cut(gcomp_sockets *s, int broken)
     s->queue->broken = broken;
     for (int w = 0; w < s->world; w++) {
         if (s->peers[w] < 0) continue;
-        if (send(s->peers[w], &word, 1, MSG_OOB | MSG_NOSIGNAL) != 1) { /* unsaid */ }
-        shutdown(s->peers[w], SHUT_RDWR);
+        gcomp_sockets_put(s->peers[w], &word, 1, MSG_OOB); /* or unsaid */
+        gcomp_sockets_cut_off(s->peers[w]);
     }
 }
 
@@ -377,20 +835,14 @@ static inline void gcomp_sockets_cut(gcomp_sockets *s, int broken)
 static inline void gcomp_sockets_sleep(gcomp_sockets *s)
 {
     gcomp_sockets_queue *q = s->queue;
-    struct timespec at;
     int late, stops;
     q->awaited++;
-    clock_gettime(CLOCK_REALTIME, &at);
-    at.tv_nsec += (long)(GCOMP_SOCKETS_SLICE * 1e9);
-    at.tv_sec += at.tv_nsec / 1000000000L;
-    at.tv_nsec %= 1000000000L;
-    late = s->stop ? pthread_cond_timedwait(&q->changed, &q->lock, &at)
-                   : pthread_cond_wait(&q->changed, &q->lock);
+    late = gcomp_sockets_cond_wait(&q->changed, &q->lock, s->stop ? GCOMP_SOCKETS_SLICE : 0);
     q->awaited--;
     if (!late || !s->stop || q->broken) return;
-    pthread_mutex_unlock(&q->lock); /* the answer may take long */
+    gcomp_sockets_mutex_unlock(&q->lock); /* the answer may take long */
     stops = s->stop(s->stop_user);
-    pthread_mutex_lock(&q->lock);
+    gcomp_sockets_mutex_lock(&q->lock);
     if (stops && q->carried != q->started) gcomp_sockets_cut(s, 2);
 }
 
@@ -401,11 +853,11 @@ static inline int gcomp_sockets_settle(gcomp_sockets *s, int cut)
     gcomp_sockets_queue *q = s->queue;
     int found;
     if (!q || gcomp_sockets_is_behind(s)) return 0;
-    pthread_mutex_lock(&q->lock);
+    gcomp_sockets_mutex_lock(&q->lock);
     found = cut && q->carried != q->started;
     if (found) gcomp_sockets_cut(s, 1);
     while (q->carried != q->started) gcomp_sockets_sleep(s);
-    pthread_mutex_unlock(&q->lock);
+    gcomp_sockets_mutex_unlock(&q->lock);
     return found;
 }
 
@@ -415,9 +867,9 @@ static inline int gcomp_sockets_hurries(const gcomp_sockets *s)
 {
     int hurries;
     if (!gcomp_sockets_is_behind(s)) return 1;
-    pthread_mutex_lock(&s->queue->lock);
+    gcomp_sockets_mutex_lock(&s->queue->lock);
     hurries = s->queue->awaited > 0;
-    pthread_mutex_unlock(&s->queue->lock);
+    gcomp_sockets_mutex_unlock(&s->queue->lock);
     return hurries;
 }
 
@@ -427,13 +879,13 @@ static inline void gcomp_sockets_end_queue(gcomp_sockets *s)
     gcomp_sockets_queue *q = s->queue;
     if (!q) return;
     gcomp_sockets_settle(s, 1);
-    pthread_mutex_lock(&q->lock);
+    gcomp_sockets_mutex_lock(&q->lock);
     q->ends = 1;
-    pthread_cond_broadcast(&q->changed);
-    pthread_mutex_unlock(&q->lock);
-    pthread_join(q->thread, NULL);
-    pthread_cond_destroy(&q->changed);
-    pthread_mutex_destroy(&q->lock);
+    gcomp_sockets_cond_wake(&q->changed);
+    gcomp_sockets_mutex_unlock(&q->lock);
+    gcomp_sockets_thread_join(&q->thread);
+    gcomp_sockets_cond_end(&q->changed);
+    gcomp_sockets_mutex_end(&q->lock);
     free(q);
     s->queue = NULL;
 }
@@ -447,8 +899,8 @@ static inline void gcomp_sockets_fail(gcomp_sockets *s)
     if (gcomp_sockets_settle(s, 1)) return; /* the thread has failed the group */
     for (int w = 0; w < s->world; w++) {
         if (s->peers[w] < 0) continue;
-        if (!s->failed && send(s->peers[w], &word, 1, MSG_OOB | MSG_NOSIGNAL) != 1) { /* unsaid */ }
-        shutdown(s->peers[w], SHUT_RDWR);
+        if (!s->failed) gcomp_sockets_put(s->peers[w], &word, 1, MSG_OOB); /* or unsaid */
+        gcomp_sockets_cut_off(s->peers[w]);
     }
     s->failed = 1;
 }
@@ -468,7 +920,8 @@ static inline void gcomp_sockets_lose(gcomp_sockets *s, int w, gcomp_sockets_end
 static inline void gcomp_sockets_hear_last(gcomp_sockets *s, int w)
 {
     unsigned char word;
-    if (s->peers[w] >= 0 && recv(s->peers[w], &word, 1, MSG_OOB) == 1) s->inboxes[w].told = word;
+    if (s->peers[w] >= 0 && gcomp_sockets_get(s->peers[w], &word, 1, MSG_OOB) == 1)
+        s->inboxes[w].told = word;
 }
 
 /* The rank of the worker because of which the group has failed: it has died, was silent, or gave
@@ -493,13 +946,13 @@ static inline const char *gcomp_sockets_why(const gcomp_sockets *s, char *text, 
 
 static inline void gcomp_sockets_hang_up(gcomp_sockets *s, int i)
 {
-    if (s->peers[i] >= 0) close(s->peers[i]);
+    if (s->peers[i] >= 0) gcomp_sockets_shut(s->peers[i]);
     s->peers[i] = -1;
 }
 
-static inline void gcomp_sockets_before_fork(void) { pthread_mutex_lock(&gcomp_sockets_lock); }
+static inline void gcomp_sockets_before_fork(void) { gcomp_sockets_mutex_lock(&gcomp_sockets_lock); }
 
-static inline void gcomp_sockets_in_parent(void) { pthread_mutex_unlock(&gcomp_sockets_lock); }
+static inline void gcomp_sockets_in_parent(void) { gcomp_sockets_mutex_unlock(&gcomp_sockets_lock); }
 
 /* Closes without shutdown, which would end the connections of the parent too. */
 static inline void gcomp_sockets_in_child(void)
@@ -509,42 +962,54 @@ static inline void gcomp_sockets_in_child(void)
         s->queue = NULL; /* its thread is not here */
         for (int i = 0; i < s->descriptors; i++) gcomp_sockets_hang_up(s, i);
     }
-    pthread_mutex_unlock(&gcomp_sockets_lock);
+    gcomp_sockets_mutex_unlock(&gcomp_sockets_lock);
 }
 
 /* From now on a child that fork() makes closes the group. Returns 0 or an errno value. */
 static inline int gcomp_sockets_watch(gcomp_sockets *s)
 {
     int error = 0;
-    pthread_mutex_lock(&gcomp_sockets_lock);
+    gcomp_sockets_mutex_lock(&gcomp_sockets_lock);
     if (!gcomp_sockets_watched)
-        error = pthread_atfork(gcomp_sockets_before_fork, gcomp_sockets_in_parent,
-                               gcomp_sockets_in_child);
+        error = gcomp_sockets_at_fork(gcomp_sockets_before_fork, gcomp_sockets_in_parent,
+                                      gcomp_sockets_in_child);
     if (!error) {
         gcomp_sockets_watched = 1;
         s->next = gcomp_sockets_list;
         gcomp_sockets_list = s;
     }
-    pthread_mutex_unlock(&gcomp_sockets_lock);
+    gcomp_sockets_mutex_unlock(&gcomp_sockets_lock);
     return error;
+}
+
+/* Has this worker ended the connections under its thread? */
+static inline int gcomp_sockets_is_cut(const gcomp_sockets *s)
+{
+    int broken;
+    gcomp_sockets_mutex_lock(&s->queue->lock);
+    broken = s->queue->broken;
+    gcomp_sockets_mutex_unlock(&s->queue->lock);
+    return broken != 0;
 }
 
 /* Waits for events until then, and returns as poll does. Asks meanwhile if the call shall end; then
    the group has failed. s NULL: nobody is asked. */
-static inline int gcomp_sockets_poll(gcomp_sockets *s, struct pollfd *polls, nfds_t count,
+static inline int gcomp_sockets_poll(gcomp_sockets *s, struct pollfd *polls, size_t count,
                                      double then)
 {
-    const gcomp_sockets_stop stop = s && !gcomp_sockets_is_behind(s) ? s->stop : NULL;
+    const int behind = s && gcomp_sockets_is_behind(s), looks = behind && !GCOMP_SOCKETS_CUT_WAKES;
+    const gcomp_sockets_stop stop = s && !behind ? s->stop : NULL;
     for (;;) {
         double soon = gcomp_sockets_now() + GCOMP_SOCKETS_SLICE;
         int ready;
-        if (!stop || soon > then) soon = then;
-        ready = poll(polls, count, gcomp_sockets_wait(soon));
+        if (!(stop || looks) || soon > then) soon = then;
+        ready = gcomp_sockets_poll_once(polls, count, gcomp_sockets_wait(soon));
         if (ready > 0 || (ready < 0 && errno != EINTR)) return ready;
         if (stop && stop(s->stop_user)) {
             s->stopped = 1;
             gcomp_sockets_fail(s);
         }
+        if (looks && gcomp_sockets_is_cut(s)) s->failed = 1;
         if (gcomp_sockets_now() >= then || (s && s->failed)) return 0;
     }
 }
@@ -554,13 +1019,13 @@ static inline void gcomp_sockets_close(gcomp_sockets *s)
 {
     if (!s) return;
     gcomp_sockets_end_queue(s);
-    pthread_mutex_lock(&gcomp_sockets_lock);
+    gcomp_sockets_mutex_lock(&gcomp_sockets_lock);
     for (gcomp_sockets **at = &gcomp_sockets_list; *at; at = &(*at)->next)
         if (*at == s) {
             *at = s->next;
             break;
         }
-    pthread_mutex_unlock(&gcomp_sockets_lock);
+    gcomp_sockets_mutex_unlock(&gcomp_sockets_lock);
     for (int i = 0; s->peers && i < s->descriptors; i++) gcomp_sockets_hang_up(s, i);
     for (int w = 0; s->inboxes && w < s->world; w++)
         while (s->inboxes[w].first) {
@@ -582,8 +1047,8 @@ static inline void gcomp_sockets_close(gcomp_sockets *s)
 static inline long gcomp_sockets_some(int fd, gcomp_sockets_flow *flow, int events)
 {
     long moved = 0;
-    if (flow->out_left && (events & POLLOUT)) {
-        ssize_t n = send(fd, flow->out, flow->out_left, MSG_NOSIGNAL);
+    if (flow->out_left && (events & GCOMP_SOCKETS_OUT)) {
+        ptrdiff_t n = gcomp_sockets_put(fd, flow->out, flow->out_left, 0);
         if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) return -1;
         if (n > 0) {
             flow->out += n;
@@ -591,8 +1056,8 @@ static inline long gcomp_sockets_some(int fd, gcomp_sockets_flow *flow, int even
             moved += (long)n;
         }
     }
-    if (flow->in_left && (events & POLLIN)) {
-        ssize_t n = recv(fd, flow->in, flow->in_left, 0);
+    if (flow->in_left && (events & GCOMP_SOCKETS_IN)) {
+        ptrdiff_t n = gcomp_sockets_get(fd, flow->in, flow->in_left, 0);
         if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR))
             return -1;
         if (n > 0) {
@@ -610,10 +1075,10 @@ static inline int gcomp_sockets_look(gcomp_sockets *s, double then)
 {
     int ready = 0;
     for (int k = 0; k < GCOMP_SOCKETS_LOOKS && ready == 0 && gcomp_sockets_hurries(s); k++) {
-        ready = poll(s->polls, (nfds_t)s->world, 0);
-        if (ready == 0) sched_yield();
+        ready = gcomp_sockets_poll_once(s->polls, (size_t)s->world, 0);
+        if (ready == 0) gcomp_sockets_yield();
     }
-    return ready ? ready : gcomp_sockets_poll(s, s->polls, (nfds_t)s->world, then);
+    return ready ? ready : gcomp_sockets_poll(s, s->polls, (size_t)s->world, then);
 }
 
 /* Carries out the flows to worker `to` and from worker `from`; -1: all. Sends and receives as the
@@ -626,21 +1091,18 @@ static inline int gcomp_sockets_move_some(gcomp_sockets *s, int to, int from)
         for (int w = 0; w < s->world; w++) {
             int out = s->flows[w].out_left && (to < 0 || to == w);
             int in = s->flows[w].in_left && (from < 0 || from == w);
-            s->polls[w].events = (short)((out ? POLLOUT : 0) | (in ? POLLIN : 0));
-            s->polls[w].revents = 0;
-            s->polls[w].fd = s->polls[w].events ? s->peers[w] : -1;
-            busy |= s->polls[w].events;
-            if (s->polls[w].events) {
-                s->polls[w].events |= POLLPRI;
-                late = w;
-            }
+            const int events = (out ? GCOMP_SOCKETS_OUT : 0) | (in ? GCOMP_SOCKETS_IN : 0);
+            gcomp_sockets_poll_for(&s->polls[w], events ? s->peers[w] : -1,
+                                   events | GCOMP_SOCKETS_URGENT);
+            busy |= events;
+            if (events) late = w;
         }
         if (!busy) return 0;
         ready = gcomp_sockets_look(s, then);
         for (int w = 0; ready > 0 && w < s->world; w++) {
             gcomp_sockets_flow *flow = &s->flows[w];
             long moved = 0;
-            if (s->polls[w].revents & POLLPRI) gcomp_sockets_hear_last(s, w);
+            if (s->polls[w].revents & GCOMP_SOCKETS_URGENT) gcomp_sockets_hear_last(s, w);
             if (s->polls[w].revents)
                 moved = gcomp_sockets_some(s->peers[w], flow, s->polls[w].events);
             if (moved < 0) gcomp_sockets_lose(s, w, GCOMP_SOCKETS_GONE);
@@ -728,7 +1190,7 @@ static inline int gcomp_sockets_part_company(gcomp_sockets *s)
     if (gcomp_sockets_move(s)) return GCOMP_SOCKETS_FAILED;
     /* One byte fits into the empty buffer. A worker that is gone does not change the verdict. */
     for (int w = 1; w < s->world; w++)
-        if (send(s->peers[w], &word, 1, MSG_NOSIGNAL) != 1) shutdown(s->peers[w], SHUT_RDWR);
+        if (gcomp_sockets_put(s->peers[w], &word, 1, 0) != 1) gcomp_sockets_cut_off(s->peers[w]);
     return 0;
 }
 
@@ -976,12 +1438,13 @@ static inline long gcomp_sockets_take_in(gcomp_sockets *s, int w)
         const size_t most = body ? in->last->bytes - in->last->come
                                  : sizeof in->head - in->head_come;
         uint32_t magic = GCOMP_SOCKETS_MESSAGE;
-        ssize_t n = (ssize_t)sizeof magic;
-        if (!body && !in->head_come) n = recv(s->peers[w], &magic, sizeof magic, MSG_PEEK);
-        if (n > 0 && n < (ssize_t)sizeof magic) return moved; /* the rest is on its way */
+        ptrdiff_t n = (ptrdiff_t)sizeof magic;
+        if (!body && !in->head_come)
+            n = gcomp_sockets_get(s->peers[w], &magic, sizeof magic, MSG_PEEK);
+        if (n > 0 && n < (ptrdiff_t)sizeof magic) return moved; /* the rest is on its way */
         in->waits = n > 0 && magic != GCOMP_SOCKETS_MESSAGE;
         if (in->waits) return moved;
-        if (n > 0) n = recv(s->peers[w], to, most, 0);
+        if (n > 0) n = gcomp_sockets_get(s->peers[w], to, most, 0);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return moved;
         if (n <= 0) return -1;
@@ -1016,20 +1479,20 @@ static inline int gcomp_sockets_talk(gcomp_sockets *s, int to, gcomp_sockets_flo
             return GCOMP_SOCKETS_FAILED;
         }
         for (int w = 0; w < s->world; w++) {
-            const int in_events = s->inboxes[w].waits ? 0 : POLLIN;
-            s->polls[w].events = (short)(in_events | (w == to ? POLLOUT : 0));
-            if (s->polls[w].events) s->polls[w].events |= POLLPRI;
-            s->polls[w].revents = 0;
-            s->polls[w].fd = s->polls[w].events ? s->peers[w] : -1;
+            const int in_events = s->inboxes[w].waits ? 0 : GCOMP_SOCKETS_IN;
+            const int events = in_events | (w == to ? GCOMP_SOCKETS_OUT : 0);
+            gcomp_sockets_poll_for(&s->polls[w], events ? s->peers[w] : -1,
+                                   events | GCOMP_SOCKETS_URGENT);
         }
-        if (once) poll(s->polls, (nfds_t)s->world, 0);
+        if (once) gcomp_sockets_poll_once(s->polls, (size_t)s->world, 0);
         else gcomp_sockets_look(s, then);
         for (int w = 0; w < s->world; w++) {
             long moved = 0, sent = 0;
-            if (s->polls[w].revents & POLLPRI) gcomp_sockets_hear_last(s, w);
-            if (s->polls[w].revents & ~(POLLOUT | POLLPRI)) moved = gcomp_sockets_take_in(s, w);
-            if (moved >= 0 && w == to && (s->polls[w].revents & POLLOUT))
-                sent = gcomp_sockets_some(s->peers[w], flow, POLLOUT);
+            if (s->polls[w].revents & GCOMP_SOCKETS_URGENT) gcomp_sockets_hear_last(s, w);
+            if (s->polls[w].revents & ~(GCOMP_SOCKETS_OUT | GCOMP_SOCKETS_URGENT))
+                moved = gcomp_sockets_take_in(s, w);
+            if (moved >= 0 && w == to && (s->polls[w].revents & GCOMP_SOCKETS_OUT))
+                sent = gcomp_sockets_some(s->peers[w], flow, GCOMP_SOCKETS_OUT);
             if (moved < 0 || sent < 0) gcomp_sockets_hang_up(s, w);
             /* once a message has begun, the rule of silence holds for the rest of it */
             if (!once && ((w == to && sent > 0) || (w == from && moved > 0)))
@@ -1229,14 +1692,11 @@ static inline int gcomp_sockets_short_of(int error)
    socket closed. */
 static inline int gcomp_sockets_tune(int fd)
 {
-    int on = 1, flags = fcntl(fd, F_GETFL);
-    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 ||
-        fcntl(fd, F_SETFD, FD_CLOEXEC) < 0) {
-        close(fd);
+    if (gcomp_sockets_unblock(fd)) {
+        gcomp_sockets_shut(fd);
         return -1;
     }
-    /* If this fails, the same bytes come later. */
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    gcomp_sockets_no_delay(fd); /* if this fails, the same bytes come later */
     return fd;
 }
 
@@ -1255,16 +1715,13 @@ static inline struct addrinfo *gcomp_sockets_find(const char *host, const char *
 static inline int gcomp_sockets_listen(const char *host, const char *port)
 {
     struct addrinfo *found = gcomp_sockets_find(host, port, 0);
-    int fd = -1, on = 1, error = EADDRNOTAVAIL;
+    int fd = -1, error = EADDRNOTAVAIL;
     for (struct addrinfo *a = found; a && fd < 0; a = a->ai_next) {
-        fd = socket(a->ai_family, SOCK_STREAM, 0);
+        fd = gcomp_sockets_stream(a->ai_family);
         if (fd >= 0) fd = gcomp_sockets_tune(fd);
-        if (fd >= 0) {
-            setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-            if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0) break;
-        }
+        if (fd >= 0 && gcomp_sockets_listen_at(fd, a) == 0) break;
         error = errno;
-        if (fd >= 0) close(fd);
+        if (fd >= 0) gcomp_sockets_shut(fd);
         fd = -1;
     }
     if (found) freeaddrinfo(found);
@@ -1275,23 +1732,17 @@ static inline int gcomp_sockets_listen(const char *host, const char *port)
 /* One attempt to connect. Returns the connection, or -1 with errno. */
 static inline int gcomp_sockets_connect(gcomp_sockets *s, const struct addrinfo *to, double then)
 {
-    int fd = socket(to->ai_family, SOCK_STREAM, 0), error;
+    int fd = gcomp_sockets_stream(to->ai_family), error;
     if (fd >= 0) fd = gcomp_sockets_tune(fd);
-    if (fd < 0 || connect(fd, to->ai_addr, to->ai_addrlen) == 0) return fd;
+    if (fd < 0 || gcomp_sockets_connect_to(fd, to) == 0) return fd;
     error = errno;
     if (error == EINPROGRESS) {
         struct pollfd p;
-        socklen_t length = sizeof error;
-        p.fd = fd;
-        p.events = POLLOUT;
-        p.revents = 0;
-        error = ETIMEDOUT;
-        if (gcomp_sockets_poll(s, &p, 1, then) == 1 &&
-            getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0)
-            error = errno;
+        gcomp_sockets_poll_for(&p, fd, GCOMP_SOCKETS_OUT);
+        error = gcomp_sockets_poll(s, &p, 1, then) == 1 ? gcomp_sockets_error_of(fd) : ETIMEDOUT;
     }
     if (!error) return fd;
-    close(fd);
+    gcomp_sockets_shut(fd);
     errno = error;
     return -1;
 }
@@ -1302,9 +1753,7 @@ static inline int gcomp_sockets_all_of(gcomp_sockets *s, int fd, gcomp_sockets_f
 {
     while (flow.out_left || flow.in_left) {
         struct pollfd p;
-        p.fd = fd;
-        p.events = flow.out_left ? POLLOUT : POLLIN;
-        p.revents = 0;
+        gcomp_sockets_poll_for(&p, fd, flow.out_left ? GCOMP_SOCKETS_OUT : GCOMP_SOCKETS_IN);
         if (gcomp_sockets_now() >= then || (s && s->failed)) return ETIMEDOUT;
         if (gcomp_sockets_poll(s, &p, 1, then) == 1 &&
             gcomp_sockets_some(fd, &flow, p.events) < 0)
@@ -1347,7 +1796,7 @@ static inline int gcomp_sockets_here(int fd, gcomp_sockets_place *here)
 {
     struct sockaddr_storage address;
     socklen_t length = sizeof address;
-    if (getsockname(fd, (struct sockaddr *)(void *)&address, &length) != 0) return errno;
+    if (gcomp_sockets_name_of(fd, &address, &length) != 0) return errno;
     return gcomp_sockets_name(&address, length, here);
 }
 
@@ -1355,7 +1804,7 @@ static inline int gcomp_sockets_here(int fd, gcomp_sockets_place *here)
 static inline int gcomp_sockets_gone(int fd)
 {
     char word;
-    ssize_t n = recv(fd, &word, 1, MSG_PEEK);
+    ptrdiff_t n = gcomp_sockets_get(fd, &word, 1, MSG_PEEK);
     return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
@@ -1419,7 +1868,7 @@ static inline void gcomp_sockets_answer(gcomp_sockets_meeting *m, int i)
         words[0] = (unsigned char)gcomp_sockets_judge(m, guest);
         if (words[0] == GCOMP_SOCKETS_WELCOME)
             gcomp_sockets_prove(m, words + 1, 'l', &guest->challenge, &guest->hello);
-        if (send(*fd, words, sizeof words, MSG_NOSIGNAL) == (ssize_t)sizeof words &&
+        if (gcomp_sockets_put(*fd, words, sizeof words, 0) == (ptrdiff_t)sizeof words &&
             words[0] == GCOMP_SOCKETS_WELCOME) {
             gcomp_sockets_hang_up(s, rank); /* an earlier connection that is gone */
             s->peers[rank] = *fd;
@@ -1437,7 +1886,7 @@ static inline void gcomp_sockets_hear(gcomp_sockets_meeting *m, int i, int event
 {
     gcomp_sockets_guest *guest = &m->guests[i];
     int fd = m->s->peers[m->s->world + 1 + i];
-    long moved = events ? gcomp_sockets_some(fd, &guest->flow, POLLIN) : 0;
+    long moved = events ? gcomp_sockets_some(fd, &guest->flow, GCOMP_SOCKETS_IN) : 0;
     if (moved >= 0 && guest->flow.in_left == 0) gcomp_sockets_answer(m, i);
     else if (moved < 0 || gcomp_sockets_now() > guest->since + GCOMP_SOCKETS_PATIENCE)
         gcomp_sockets_hang_up(m->s, m->s->world + 1 + i);
@@ -1479,7 +1928,7 @@ static inline int gcomp_sockets_seat(gcomp_sockets_meeting *m)
         if (gcomp_sockets_now() < m->guests[seat].since + GCOMP_SOCKETS_GRACE) return EAGAIN;
         gcomp_sockets_hang_up(s, s->world + 1 + seat);
     }
-    fd = accept(s->peers[s->world], (struct sockaddr *)(void *)&address, &length);
+    fd = gcomp_sockets_accept_from(s->peers[s->world], &address, &length);
     if (fd < 0 && gcomp_sockets_short_of(errno)) {
         m->seats = taken > 1 ? taken : 1; /* there are no descriptors for more */
         return errno;
@@ -1495,8 +1944,8 @@ static inline int gcomp_sockets_seat(gcomp_sockets_meeting *m)
     guest->flow.in = (unsigned char *)&guest->hello;
     guest->flow.in_left = sizeof guest->hello;
     if (gcomp_sockets_name(&address, length, &guest->from) != 0 ||
-        send(fd, &guest->challenge, sizeof guest->challenge, MSG_NOSIGNAL) !=
-            (ssize_t)sizeof guest->challenge)
+        gcomp_sockets_put(fd, &guest->challenge, sizeof guest->challenge, 0) !=
+            (ptrdiff_t)sizeof guest->challenge)
         gcomp_sockets_hang_up(s, s->world + 1 + seat);
     return 0;
 }
@@ -1509,13 +1958,12 @@ static inline int gcomp_sockets_turn(gcomp_sockets_meeting *m, double most, doub
     gcomp_sockets *s = m->s;
     const int *fds = s->peers + s->world;
     double now = gcomp_sockets_now(), wake = now < *rest ? *rest : now + most;
-    nfds_t count = 0;
+    size_t count = 0;
     /* Only entries in use: poll refuses more than there may be descriptors. */
     for (int i = 0; i <= m->most; i++)
         if (i == 0 || fds[i] >= 0) {
-            m->polls[count].fd = i || now >= *rest ? fds[i] : -1;
-            m->polls[count].events = POLLIN;
-            m->polls[count++].revents = 0;
+            const int fd = i || now >= *rest ? fds[i] : -1;
+            gcomp_sockets_poll_for(&m->polls[count++], fd, GCOMP_SOCKETS_IN);
         }
     if (gcomp_sockets_poll(s, m->polls, count, wake < m->then ? wake : m->then) < 0) return errno;
     count = 1;
@@ -1661,13 +2109,9 @@ static inline int gcomp_sockets_join(gcomp_sockets_meeting *m, const gcomp_socke
 static inline int gcomp_sockets_prepare(gcomp_sockets_meeting *m, const gcomp_sockets_desc *desc,
                                         double seconds)
 {
-    int random = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
-    if (random < 0) return errno;
-    if (read(random, m->seed, sizeof m->seed) != (ssize_t)sizeof m->seed) {
-        close(random);
-        return EIO;
-    }
-    close(random);
+    int error = gcomp_sockets_begin();
+    if (!error) error = gcomp_sockets_random(m->seed, sizeof m->seed);
+    if (error) return error;
     m->then = gcomp_sockets_now() + seconds;
     m->most = m->seats = m->s->world + GCOMP_SOCKETS_GUESTS;
     memcpy(m->own.magic, "GCOMPSK2", sizeof m->own.magic);
@@ -1790,23 +2234,23 @@ static inline int gcomp_sockets_carry(gcomp_sockets *s, const gcomp_request *r)
 }
 
 /* The thread: carries out requests in the order in which they were started. */
-static inline void *gcomp_sockets_behind(void *arg)
+static inline void gcomp_sockets_behind(void *arg)
 {
     gcomp_sockets *s = (gcomp_sockets *)arg;
     gcomp_sockets_queue *q = s->queue;
-    pthread_mutex_lock(&q->lock);
+    gcomp_sockets_mutex_lock(&q->lock);
     for (;;) {
         gcomp_sockets_flight *f = &q->flights[q->order[q->carried % GCOMP_SOCKETS_FLIGHTS]];
         int status, failed;
         if (q->carried == q->started) {
             if (q->ends) break;
-            pthread_cond_wait(&q->changed, &q->lock);
+            gcomp_sockets_cond_wait(&q->changed, &q->lock, 0);
             continue;
         }
-        pthread_mutex_unlock(&q->lock);
+        gcomp_sockets_mutex_unlock(&q->lock);
         failed = s->failed;
         status = gcomp_sockets_carry(s, &f->of);
-        pthread_mutex_lock(&q->lock);
+        gcomp_sockets_mutex_lock(&q->lock);
         if (q->broken && !failed) { /* the connections have ended here, and not because of another worker */
             s->failed = 1;
             s->lost = -1;
@@ -1816,10 +2260,9 @@ static inline void *gcomp_sockets_behind(void *arg)
         f->status = status;
         f->done = 1;
         q->carried++;
-        pthread_cond_broadcast(&q->changed);
+        gcomp_sockets_cond_wake(&q->changed);
     }
-    pthread_mutex_unlock(&q->lock);
-    return NULL;
+    gcomp_sockets_mutex_unlock(&q->lock);
 }
 
 /* Begins to carry out a request. Returns 0, or GCOMP_SOCKETS_MISMATCH: the place of its id is
@@ -1832,16 +2275,16 @@ static inline int gcomp_sockets_request_start(void *user, const gcomp_request *r
     int taken;
     if (!q) return GCOMP_SOCKETS_FAILED; /* in a child */
     f = &q->flights[place];
-    pthread_mutex_lock(&q->lock);
+    gcomp_sockets_mutex_lock(&q->lock);
     taken = f->busy;
     if (!taken) {
         f->of = *r;
         f->busy = 1;
         f->done = 0;
         q->order[q->started++ % GCOMP_SOCKETS_FLIGHTS] = place;
-        pthread_cond_broadcast(&q->changed);
+        gcomp_sockets_cond_wake(&q->changed);
     }
-    pthread_mutex_unlock(&q->lock);
+    gcomp_sockets_mutex_unlock(&q->lock);
     return taken ? GCOMP_SOCKETS_MISMATCH : 0;
 }
 
@@ -1854,7 +2297,7 @@ static inline int gcomp_sockets_request_ask(gcomp_sockets *s, uint32_t id, int w
     *done = 0;
     if (!q) return GCOMP_SOCKETS_FAILED;
     f = &q->flights[id % GCOMP_SOCKETS_FLIGHTS];
-    pthread_mutex_lock(&q->lock);
+    gcomp_sockets_mutex_lock(&q->lock);
     if (!f->busy || f->of.id != id) status = GCOMP_SOCKETS_MISMATCH;
     while (waits && !status && !f->done) gcomp_sockets_sleep(s);
     if (!status && f->done) {
@@ -1862,7 +2305,7 @@ static inline int gcomp_sockets_request_ask(gcomp_sockets *s, uint32_t id, int w
         f->busy = 0;
         status = f->status;
     }
-    pthread_mutex_unlock(&q->lock);
+    gcomp_sockets_mutex_unlock(&q->lock);
     return status;
 }
 
@@ -1884,28 +2327,24 @@ static inline int gcomp_sockets_request_wait(void *user, uint32_t id)
 static inline int gcomp_sockets_overlap(gcomp_sockets *s)
 {
     gcomp_sockets_queue *q;
-    sigset_t all, before;
     int error;
     if (s->queue) return 0;
     q = (gcomp_sockets_queue *)calloc(1, sizeof *q);
     if (!q) return ENOMEM;
-    error = pthread_mutex_init(&q->lock, NULL);
+    error = gcomp_sockets_mutex_begin(&q->lock);
     if (error) {
         free(q);
         return error;
     }
-    error = pthread_cond_init(&q->changed, NULL);
+    error = gcomp_sockets_cond_begin(&q->changed);
     if (!error) {
         s->queue = q;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before);
-        error = pthread_create(&q->thread, NULL, gcomp_sockets_behind, s);
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
-        if (error) pthread_cond_destroy(&q->changed);
+        error = gcomp_sockets_thread_begin(&q->thread, gcomp_sockets_behind, s);
+        if (error) gcomp_sockets_cond_end(&q->changed);
     }
     if (!error) return 0;
     s->queue = NULL;
-    pthread_mutex_destroy(&q->lock);
+    gcomp_sockets_mutex_end(&q->lock);
     free(q);
     return error;
 }
@@ -2193,14 +2632,15 @@ static inline int gcomp_sockets_roll_missing(gcomp_sockets_team *t, int *probes)
         if (*peer >= 0 && !gcomp_sockets_gone(*peer)) continue;
         gcomp_sockets_hang_up(s, GCOMP_SOCKETS_NEWCOMERS + w);
         if (probes[w] >= 0 && gcomp_sockets_gone(probes[w])) {
-            close(probes[w]);
+            gcomp_sockets_shut(probes[w]);
             probes[w] = -1;
         }
         if (probes[w] == -1) {
             struct addrinfo *found = gcomp_sockets_find(t->places[w].host, t->places[w].port,
                                                         AI_NUMERICHOST | AI_NUMERICSERV);
             if (found) {
-                probes[w] = gcomp_sockets_connect(s, found, gcomp_sockets_now() + 1);
+                const double soon = gcomp_sockets_now() + GCOMP_SOCKETS_REFUSAL;
+                probes[w] = gcomp_sockets_connect(s, found, soon);
                 if (probes[w] < 0) probes[w] = errno == ECONNREFUSED ? -2 : -1;
                 freeaddrinfo(found);
             }
@@ -2224,7 +2664,7 @@ static inline int gcomp_sockets_roll_host(gcomp_sockets_team *t, int least,
            gcomp_sockets_roll_missing(t, probes))
         error = gcomp_sockets_turn(m, 0.1, &rest, &full);
     for (int w = 0; probes && w < t->world; w++)
-        if (probes[w] >= 0) close(probes[w]);
+        if (probes[w] >= 0) gcomp_sockets_shut(probes[w]);
     free(probes);
     if (!probes || !*was) return ENOMEM;
     if (m->s->stopped) return ECANCELED;
@@ -2404,11 +2844,9 @@ static inline int gcomp_sockets_team_asks(gcomp_sockets_team *t, int *waiting)
         struct pollfd p;
         double rest = 0;
         int guests = 0, full = 0;
-        p.fd = s->peers[s->world];
-        p.events = POLLIN;
-        p.revents = 0;
+        gcomp_sockets_poll_for(&p, s->peers[s->world], GCOMP_SOCKETS_IN);
         for (int i = 0; i < m->most; i++) guests += s->peers[s->world + 1 + i] >= 0;
-        if (poll(&p, 1, 0) != 1 && (!guests || turns)) break;
+        if (gcomp_sockets_poll_once(&p, 1, 0) != 1 && (!guests || turns)) break;
         m->then = gcomp_sockets_now() + GCOMP_SOCKETS_PATIENCE;
         if (gcomp_sockets_turn(m, 0, &rest, &full)) break;
     }
@@ -2447,7 +2885,7 @@ GCOMP_API int gcomp_sockets_shared_who(void *group, int count[4], int *was, int 
 typedef struct gcomp_sockets_shared {
     gcomp_sockets_team *team; /* has net; NULL: none, or closed */
     gcomp_sockets *net;  /* NULL: closed */
-    pthread_mutex_t use; /* of the thread that uses net */
+    gcomp_sockets_mutex use; /* of the thread that uses net */
 } gcomp_sockets_shared;
 
 /* Closes what the group has. */
@@ -2464,7 +2902,7 @@ void gcomp_sockets_shared_free(void *group)
 {
     gcomp_sockets_shared *shared = (gcomp_sockets_shared *)group;
     gcomp_sockets_shared_end(shared);
-    pthread_mutex_destroy(&shared->use);
+    gcomp_sockets_mutex_end(&shared->use);
     free(shared);
 }
 
@@ -2488,7 +2926,7 @@ int gcomp_sockets_shared_open(void **group, int elastic, int rank, int world, co
     desc.rendezvous = rendezvous;
     desc.silence = silence;
     desc.stop = stop;
-    error = pthread_mutex_init(&made->use, NULL);
+    error = gcomp_sockets_mutex_begin(&made->use);
     if (error) {
         free(made);
         return error;
@@ -2507,17 +2945,17 @@ static gcomp_sockets *gcomp_sockets_shared_take(void *group, int *status)
 {
     gcomp_sockets_shared *shared = (gcomp_sockets_shared *)group;
     *status = GCOMP_SOCKETS_BUSY;
-    if (pthread_mutex_trylock(&shared->use) != 0) return NULL;
+    if (!gcomp_sockets_mutex_try(&shared->use)) return NULL;
     if (shared->net) return shared->net;
     *status = GCOMP_SOCKETS_CLOSED;
-    pthread_mutex_unlock(&shared->use);
+    gcomp_sockets_mutex_unlock(&shared->use);
     return NULL;
 }
 
 /* Lets other threads take the group. Returns status. */
 static int gcomp_sockets_shared_leave(void *group, int status)
 {
-    pthread_mutex_unlock(&((gcomp_sockets_shared *)group)->use);
+    gcomp_sockets_mutex_unlock(&((gcomp_sockets_shared *)group)->use);
     return status;
 }
 
@@ -2619,7 +3057,7 @@ int gcomp_sockets_shared_regroup(void *group, double seconds, int least)
 {
     gcomp_sockets_shared *shared = (gcomp_sockets_shared *)group;
     int error = EINVAL;
-    if (pthread_mutex_trylock(&shared->use) != 0) return EBUSY;
+    if (!gcomp_sockets_mutex_try(&shared->use)) return EBUSY;
     if (shared->team) {
         error = gcomp_sockets_team_regroup(shared->team, seconds, least);
         shared->net = shared->team->net;

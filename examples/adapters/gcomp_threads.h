@@ -1,7 +1,7 @@
 /* gcomp_threads.h - a transport for gcomp.h: workers are threads of one process. Copy it, change
    it.
 
-   Licence: as gcomp.h. Needs POSIX threads: compile with -pthread.
+   Licence: as gcomp.h. Needs POSIX threads, which mingw has too: compile with -pthread.
 
        gcomp_threads *group;
        if (gcomp_threads_open(&group, 4, 30.0)) return 1;  four workers; none waits over 30 seconds
@@ -50,6 +50,14 @@
 
 #ifndef CLOCK_MONOTONIC
 #error "gcomp_threads.h needs POSIX: -std=gnu99, or _POSIX_C_SOURCE 200809L before all includes"
+#endif
+
+/* The clock of time-outs: a change of the wall clock must not look like a missing worker. mingw's
+   pthreads have the wall clock only. */
+#ifdef _WIN32
+#define GCOMP_THREADS_CLOCK CLOCK_REALTIME
+#else
+#define GCOMP_THREADS_CLOCK CLOCK_MONOTONIC
 #endif
 
 #if defined(__cplusplus) && defined(__GNUC__)
@@ -163,14 +171,13 @@ static inline void gcomp_threads_close(gcomp_threads *group)
     free(group);
 }
 
-/* A condition that waits by the monotonic clock: a change of the wall clock must not look like a
-   missing worker. */
+/* A condition that waits by GCOMP_THREADS_CLOCK. */
 static inline int gcomp_threads_init_cond(pthread_cond_t *cond)
 {
     pthread_condattr_t attributes;
     int error = pthread_condattr_init(&attributes);
     if (error) return error;
-    error = pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    error = pthread_condattr_setclock(&attributes, GCOMP_THREADS_CLOCK);
     if (!error) error = pthread_cond_init(cond, &attributes);
     pthread_condattr_destroy(&attributes);
     return error;
@@ -267,7 +274,7 @@ static inline int gcomp_threads_compare(const gcomp_threads *g)
 static inline struct timespec gcomp_threads_deadline(double seconds)
 {
     struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
+    clock_gettime(GCOMP_THREADS_CLOCK, &at);
     at.tv_sec += (time_t)seconds;
     at.tv_nsec += (long)((seconds - (double)(time_t)seconds) * 1e9);
     if (at.tv_nsec >= 1000000000L) {

@@ -2,7 +2,7 @@
 # Proves that the header compiles beside what a user's file may hold: macros of others, stb_ds.h, and
 # warnings that not everyone asks for; that it leaves nothing behind; that it can be included in many
 # ways, and says in one sentence where it cannot; which symbols it has. $1: mingw's gcc: then only the
-# header behind windows.h is checked. Without $1 all the rest is checked.
+# header and gcomp_sockets.h behind windows.h are checked. Without $1 all the rest is checked.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 out=build/beside
@@ -23,11 +23,22 @@ one_error() { # words command...: it must fail with a single error, which has th
     [ "$(grep -c ' error: ' $out/said)" = 1 ] && grep -q "error.*$words" $out/said ||
         { echo "should say '$words' and nothing else: $*"; head -3 $out/said; status=1; }
 }
+# of adapters and of those who use them
+strict="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Werror -isystem tests/tools/standin -Iexamples/adapters"
 if [ $# != 0 ]; then
     printf '#include <windows.h>\n#include "gcomp.h"\n#define GCOMP_IMPLEMENTATION\n#include "gcomp.h"\n' >$out/windows.c
     for language in "c -std=gnu99" "c++ -std=gnu++11"; do
         try "$1" -x $language -fsyntax-only -I. -Ibuild/test/include $out/windows.c
     done
+    printf '#include "gcomp_sockets.h"\nint main(void) { return 0; }\n' >$out/sockets.c
+    sed '1i #include <windows.h>' $out/sockets.c >$out/sockets_behind.c
+    for file in $out/sockets.c $out/sockets_behind.c; do
+        for language in "c -std=c99 -Wstrict-prototypes" "c++ -std=c++11 -Wold-style-cast"; do
+            try "$1" -x $language -fsyntax-only $strict -DGCOMP_SOCKETS_SHARED -I. $file
+        done
+    done
+    "$1" -std=c99 -D_WIN32_WINNT=0x0501 -fsyntax-only -I. -Iexamples/adapters $out/sockets.c 2>&1 | grep -q "needs Windows Vista or later" ||
+        { echo "gcomp_sockets.h does not say which Windows it needs"; status=1; }
     exit $status
 fi
 
@@ -89,7 +100,6 @@ for tool in $CXX clang++; do
 done
 
 # The adapters alone, and the blocks of the README. MPI, CUDA and NCCL are not there, or stand-ins.
-strict="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Werror -isystem tests/tools/standin -Iexamples/adapters"
 for name in threads sockets advise recover try nccl; do
     printf '#include "gcomp_%s.h"\nint main(void) { return 0; }\n' $name >$out/adapter.c
     std=c99
