@@ -524,6 +524,8 @@ long_run() {
     over_mpi
     drain
     rm -rf $out/wine # 700 MB
+    [ "$failed" = 0 ] && find $out -type f -size +1M -delete # programs, 500 MB
+    return 0
 }
 
 # ----------------
