@@ -23799,6 +23799,13 @@ static void gcomp__say_bytes(gcomp__text *t, size_t bytes, size_t ring, int most
     gcomp__say_with(t, "%s%u of %u bytes", most ? "at most " : "", (uint64_t)bytes, (uint64_t)ring);
 }
 
+/* more / less, in tenths; 10 where there is nothing to divide by */
+static uint64_t gcomp__tenths(uint64_t more, uint64_t less)
+{
+    if (!less) return 10;
+    return more <= UINT64_MAX / 10 ? 10 * more / less : more / gcomp__max(less / 10, 1);
+}
+
 /* "3 x 10 x 20": a stack of 3 matrices */
 static void gcomp__say_shape(gcomp__text *t, size_t rows, size_t cols, size_t stack)
 {
@@ -23869,6 +23876,20 @@ static void gcomp__say_warnings(const gcomp *gc, gcomp__text *t)
     }
 }
 
+/* Sums add floats: a gradient of halves that is not compressed takes twice its bytes. */
+static void gcomp__say_widened(const gcomp *gc, gcomp__text *t)
+{
+    size_t wide = 0;
+    for (size_t i = 0; i < gcomp__tensors(gc); i++)
+        wide += gc->tensors[i].dtype != GCOMP_F32 && !gc->tensors[i].lone &&
+                gcomp__is_none(&gc->tensors[i].codec);
+    if (!wide) return;
+    gcomp__say_with(t,
+                    "hint: uncompressed halves travel as float32, in twice their bytes (%u of the "
+                    "tensors): give them codec bf16 or fp16\n",
+                    (uint64_t)wide);
+}
+
 /* "hint: comm.alltoallv is NULL: with it a worker would receive up to 5321 bytes less in a step" */
 static void gcomp__say_hint(const gcomp *gc, gcomp__text *t)
 {
@@ -23900,12 +23921,12 @@ GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity)
     }
     gcomp__say_with(&t, count == 1 ? "%u tensor: " : "%u tensors: ", (uint64_t)count);
     gcomp__say_bytes(&t, bytes, ring, most);
-    /* tenths of the ratio. Without any bytes nothing is saved: 1.0 */
-    const uint64_t tenths = !bytes                      ? 10
-                            : ring <= UINT64_MAX / 10 ? 10 * (uint64_t)ring / bytes
-                                                      : ring / gcomp__max(bytes / 10, 1);
-    gcomp__say_with(&t, " a step, %u.%u times less\n", tenths / 10, tenths % 10);
+    /* Without any bytes nothing is saved: 1.0 times less */
+    const uint64_t tenths = gcomp__tenths(gcomp__max(bytes, ring), gcomp__min(bytes, ring));
+    gcomp__say_with(&t, " a step, %u.%u times %s\n", tenths / 10, tenths % 10,
+                    bytes > ring ? "more" : "less");
     gcomp__say_warnings(gc, &t);
+    gcomp__say_widened(gc, &t);
     gcomp__say_hint(gc, &t);
     return t.length;
 }

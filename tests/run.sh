@@ -206,6 +206,7 @@ short_run() {
     bare gcc -std=c99 -O2 # the longest first
     python_tests "$of_python" ""
     check "style" sh tests/tools/check_style.sh
+    have python3 python3 && tap "the length of three ways through the header" "" $python tests/tools/ways.py
     program "test_kernels" test_kernels "" "" "gcc -std=gnu11 -O1" ""
     slow="test_digest test_sockets_door test_residuals test_halves test_random test_edges test_skipped" # first, so that none is left alone at the end
     for name in $slow $(echo "$names" | grep -vxF "$(echo $slow | tr ' ' '\n')"); do
@@ -234,6 +235,7 @@ one_test() { # name: of a file in tests/, without what is behind the dot
         tap "$1" "" env GCOMP_OBJECT=build/gcomp.o GCOMP_LIBRARY=$PWD/build/libgcomp.so $python tests/examples/test_torch.py ;;
     test_transformer)
         tap "$1" "" sh -c "$plain_gcc $inc -DGCOMP_LINKED $(source_of $1) build/gcomp.o -o $out/$1 -lopenblas -lz -lm && $out/$1" ;;
+    ways) tap "$1" "" $python tests/tools/ways.py ;;
     check_* | transformer | same_program) check "$1" sh tests/*/$1.sh ;;
     *)
         [ -f "$(source_of $1 2>&1)" ] || { echo "there is no test $1; there are:" $names $of_python test_torch; exit 2; }

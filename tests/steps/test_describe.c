@@ -324,6 +324,23 @@ static void test_each_tensor_has_a_line_and_the_last_line_has_the_sums(void)
     gcomp_close(gc);
 }
 
+static void test_uncompressed_halves_are_said_to_take_more_bytes(void)
+{
+    gcomp *gc = open_codec("sign");
+    gcomp_tensor bias = shape("bias", 2000, 0, "none"), cast = shape("cast", 40, 50, "bf16");
+    char text[400];
+    bias.dtype = cast.dtype = GCOMP_BF16;
+    CHECK(gcomp_add_tensor(gc, &cast) == GCOMP_OK);
+    (void)gcomp_describe(gc, text, sizeof text);
+    CHECK(!strstr(text, "hint"));
+    gcomp_close(gc);
+    gc = open_codec("sign");
+    CHECK(gcomp_add_tensor(gc, &bias) == GCOMP_OK);
+    CHECK(says(gc, "8000 of 4000 bytes a step, 2.0 times more\nhint: uncompressed halves travel as float32, in twice their "
+                   "bytes (1 of the tensors): give them codec bf16 or fp16\n"));
+    gcomp_close(gc);
+}
+
 /* gcomp_describe says how many bytes are sent: exactly, where the length does not depend on the
    gradient; else at least as many. */
 static void test_it_says_what_is_sent(void)
@@ -425,7 +442,7 @@ static void test_a_missing_alltoallv_is_hinted_at_where_it_would_save_bytes(void
         desc.comm.alltoallv = any_alltoallv;
         CHECK(gcomp_rounds(&desc, &t, 1, NULL, rounds[1]) == GCOMP_OK);
         CHECK(sparse || (rounds[0][0].sent > rounds[1][0].sent) == all[i].saves);
-        snprintf(hint, sizeof hint, "less\nhint: comm.alltoallv is NULL: with it a worker would receive up to %llu bytes less in a step\n",
+        snprintf(hint, sizeof hint, "\nhint: comm.alltoallv is NULL: with it a worker would receive up to %llu bytes less in a step\n",
                  (unsigned long long)(rounds[0][0].sent - rounds[1][0].sent));
         if (all[i].saves && !sparse) CHECK(says(gc, hint));
         (void)gcomp_describe(gc, text, sizeof text);
@@ -498,6 +515,7 @@ int main(void)
     RUN(test_a_vector_that_was_alone_asks_for_no_epochs);
     RUN(test_a_step_without_epoch_is_told_to_the_others);
     RUN(test_each_tensor_has_a_line_and_the_last_line_has_the_sums);
+    RUN(test_uncompressed_halves_are_said_to_take_more_bytes);
     RUN(test_it_says_what_is_sent);
     RUN(test_codecs_that_do_not_suit_adam_are_warned_of);
     RUN(test_a_missing_alltoallv_is_hinted_at_where_it_would_save_bytes);
