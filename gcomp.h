@@ -44,7 +44,7 @@
    >>api         result codes, types, functions: codec, tensors, step, exchange
 
    >>platform    compiler, instruction sets, exact arithmetic, floating-point modes
-   >>base        sizes that cannot overflow, little-endian words, floats of 2 bytes, roots
+   >>base        sizes that cannot overflow, bits, little-endian words, floats of 2 bytes, roots
    >>sentences   text in buffers of fixed size; decimal numbers, read and said; result codes
    >>memory      from the user's allocator, counted; arrays of stb_ds in it
    >>random      numbers as a function of (seed, step, tensor, purpose, worker, element)
@@ -446,6 +446,7 @@
           check_every and the turns of leadertopk and powersgd count the steps of each tensor.
           GCOMP_EXPORT: without it a shared object hides the names of gcomp.h. GCOMP_PREFIX.
           gcomp_describe says how many bytes a missing comm.alltoallv costs.
+          It says what halves that are not compressed cost. gcomp_input has no field `reserved`.
           gcomp_sockets.h and gcomp_threads.h have start, test and wait. gcomp_sockets_team_start
           and its relatives find ranks for workers that stay and that come.
      0.3  Gradients of every function may be fp16 or bf16: gcomp_compress and gcomp_commit take the
@@ -1512,7 +1513,6 @@ typedef struct gcomp_input {
     /* From gcomp_key_make, another one for each worker, step and tensor. Methods that use random
        numbers refuse key.own = 0; others do not read the key */
     gcomp_key key;
-    unsigned reserved;      /* the library's own, and not read from you */
 } gcomp_input;
 
 /* How a call runs. NULL or all zero: the best instruction set, one thread, no scratch. */
@@ -2798,7 +2798,7 @@ GCOMP__NOINLINE int gcomp__mode_fits(void)
 #endif
 
 /* ------------------------------------------------------------------------------------------------
-   >>base - sizes that cannot overflow, little-endian words, floats of 2 bytes, roots
+   >>base - sizes that cannot overflow, bits, little-endian words, floats of 2 bytes, roots
 
    Every function here gives the same bits on every compiler and machine: it uses integers, or float
    operations of which each is exact or rounded once. GCOMP__PIN_SUM keeps a compiler from joining
@@ -2903,6 +2903,49 @@ GCOMP__INLINE unsigned gcomp__popcount(uint32_t x)
     for (; x; x &= x - 1) count++; /* x & x - 1 clears the lowest 1 */
     return count;
 #endif
+}
+
+/* How many bits of x are 1. */
+GCOMP__INLINE size_t gcomp__popcount64(uint64_t x)
+{
+#if GCOMP__GNU
+    return (size_t)__builtin_popcountll(x);
+#else
+    return gcomp__popcount((uint32_t)x) + gcomp__popcount((uint32_t)(x >> 32));
+#endif
+}
+
+/* The number of the lowest bit of x that is 1; x is not 0. */
+GCOMP__INLINE unsigned gcomp__first_one(uint64_t x)
+{
+#if GCOMP__GNU
+    return (unsigned)__builtin_ctzll(x);
+#else
+    unsigned count = 0;
+    for (; !(x & 1); x >>= 1) count++;
+    return count;
+#endif
+}
+
+/* The number of the highest bit that is 1: log2(x), rounded down; 0 for x = 0. */
+GCOMP__INLINE unsigned gcomp__log2(uint32_t x)
+{
+#if GCOMP__GNU
+    return 31u - (unsigned)__builtin_clz(x | 1);
+#else
+    unsigned r = 0;
+    while (x >>= 1) r++;
+    return r;
+#endif
+}
+
+/* How many bits hold x: 0 for 0, 1 for 1, 2 for 2 and 3, ... */
+GCOMP__INLINE unsigned gcomp__width(uint32_t x) { return x ? gcomp__log2(x) + 1 : 0; }
+
+/* A word whose lowest `count` <= 64 bits are 1. A shift by 64 would not be defined. */
+GCOMP__INLINE uint64_t gcomp__low_bits(size_t count)
+{
+    return count < 64 ? ((uint64_t)1 << count) - 1 : ~(uint64_t)0;
 }
 
 /* Payloads, saves and frames are little endian. put writes a word at any address, get reads one; b
@@ -3855,11 +3898,29 @@ typedef struct gcomp__view {
     const gcomp__block_kernels *kernels;
 } gcomp__view;
 
+/* What is kept of a tensor, or a part of it, from step to step; see >>stored. */
+typedef struct gcomp__residual {
+    float *floats;  /* form FLOATS: its elements; NULL: there is no residual */
+    uint8_t *small; /* the other forms: its bytes; else NULL */
+    unsigned form;  /* GCOMP__FLOATS, ... */
+} gcomp__residual;
+
+/* What is encoded: p = scale * grad + residual, which an encoder only reads. The public functions
+   make it of a gcomp_input, a step of a tensor. */
+typedef struct gcomp__source {
+    const void *grad;
+    gcomp_dtype dtype; /* of grad */
+    float scale;
+    gcomp__residual residual;
+    size_t rows, cols;
+    gcomp_key key; /* in a sink `own` are the words with which a small residual is rounded */
+} gcomp__source;
+
 /* A sum v of a momentum u, as dgc keeps them:
      plain      next = factor * u + g        p = v + next
      nesterov   next = factor * (u + g)      p = v + next + g */
 typedef struct gcomp__momentum {
-    gcomp_input in;         /* g = scale * grad, without a residual */
+    gcomp__source in;       /* g = scale * grad, without a residual */
     size_t n;
     const float *u, *v;     /* v NULL: there is no sum, as if v were 0 */
     float *p, *next, *zero; /* outputs: p, the next u, zeros; NULL: not wanted */
@@ -3894,12 +3955,7 @@ typedef struct gcomp__sink {
     /* COMMIT alone: */
     const gcomp__view *own; /* the own payload, to be subtracted from p; NULL: none was sent */
     size_t own_at;          /* own is views[own_at]; equal to count: own is not among the views */
-    const void *grad;       /* n elements of type dtype, to be multiplied by scale */
-    gcomp_dtype dtype;
-    float scale;
-    float *residual;                 /* NULL: none is kept */
-    unsigned stored;                 /* how: GCOMP__FLOATS, ...; block methods take all of them */
-    uint64_t words; /* with which a small residual is rounded, see gcomp__keep_words */
+    gcomp__source in; /* p; and its residual is written. Block methods take all forms of it */
     const gcomp__momentum *momentum; /* dgc: takes the place of residual and scale * grad */
     /* 1 if residual and y can be written in one pass: there are one or two payloads of the same
        kernel, grad is floats with scale 1, and both are wanted. gcomp__block_decode sets it. */
@@ -3910,7 +3966,7 @@ typedef struct gcomp__sink {
 typedef struct gcomp__work {
     gcomp__call call;
     const gcomp_codec *codec;
-    gcomp_input in;
+    gcomp__source in;
     size_t rows, cols, stack, n; /* `stack` matrices of rows x cols, n = stack * rows * cols */
     size_t together;   /* elements of all tensors of the step */
     float part;        /* 1 / world: contributions are multiplied by it before the sum */
@@ -3923,9 +3979,8 @@ typedef struct gcomp__work {
                           integers where the round sums integers */
     float *y;          /* commit: the mean goes here; may be the gradient */
     gcomp_dtype y_type; /* GCOMP_F32; else y is the address of halves, see gcomp__work_of */
-    float *residual;   /* commit: NULL, or read and written; stored, words: as in a sink */
-    unsigned stored;
-    uint64_t words;
+    gcomp__residual residual; /* commit: read and written */
+    uint64_t words;    /* with which a small residual is rounded, see gcomp__keep_words */
 } gcomp__work;
 
 /* How a method makes a payload, and how it reads one. A reader calls open, then check, then decode;
@@ -3936,8 +3991,9 @@ typedef struct gcomp__payload {
     /* bytes of the longest body; SIZE_MAX: more than a size_t holds */
     size_t (*bound)(const gcomp_codec *codec, size_t n);
     /* writes a body of *bytes <= capacity bytes */
-    gcomp_result (*encode)(const gcomp__call *call, const gcomp_codec *codec, const gcomp_input *in,
-                           size_t n, uint8_t *body, size_t capacity, size_t *bytes);
+    gcomp_result (*encode)(const gcomp__call *call, const gcomp_codec *codec,
+                           const gcomp__source *in, size_t n, uint8_t *body,
+                           size_t capacity, size_t *bytes);
     /* fills the view from the parameter word and lengths; does not read codes */
     gcomp_result (*open)(gcomp__view *view);
     /* finds everything else that can be wrong with the bytes */
@@ -4067,7 +4123,7 @@ enum { GCOMP__STREAM_FROM = 1 << 22 };
 typedef struct gcomp__encode_job {
     const gcomp__call *call;
     const gcomp__block_kernels *kernels;
-    gcomp_input in;
+    gcomp__source in;
     size_t n;
     gcomp__form form;
     gcomp__constants unit;  /* what the constants of each block start from */
@@ -4076,16 +4132,17 @@ typedef struct gcomp__encode_job {
     float factor;      /* what p is multiplied by; not 1 for casts in sums alone */
     uint8_t *scales, *codes; /* where they go in the payload */
     size_t *last;      /* entropy-coded levels: bytes of the last chunk */
-    /* Where chunks put their measures: in part[chunk], or where there is no scratch for so many,
-       all in *one, one chunk after the other. */
-    gcomp__measured *part, *one;
+    /* Chunk c puts its measures into measured[each * c]: each is 1, or 0 where there is no scratch
+       for so many, and one chunk runs after the other. */
+    gcomp__measured *measured;
+    size_t each;
 } gcomp__encode_job;
 
 /* A chunk while it is encoded. */
 typedef struct gcomp__span {
     const gcomp__encode_job *job;
     size_t begin, end; /* the chunk's elements; begin is a multiple of GCOMP_CHUNK */
-    void *acc;         /* the chunk's running measures, a gcomp__acc_<set> */
+    gcomp__measured *measured; /* what is found in the chunk */
     uint32_t *draws;   /* room for the random numbers of a tile and 32 elements more */
     uint8_t *room;     /* room for the codes of a tile, up to 16 bits each */
     float *stage;      /* NULL, or room for a tile of p, where the gradient is not float, or has a
@@ -4139,7 +4196,7 @@ struct gcomp__block_kernels {
 typedef struct gcomp__common_kernels {
     uint32_t (*crc)(uint32_t crc, const uint8_t *bytes, size_t count);
     /* measures p of elements begin .. end - 1 */
-    void (*measure)(const gcomp_input *in, size_t begin, size_t end, int measure,
+    void (*measure)(const gcomp__source *in, size_t begin, size_t end, int measure,
                     gcomp__measured *m);
     /* codes and scales of a chunk */
     void (*encode)(const gcomp__encode_job *job, size_t chunk, gcomp__measured *m);
@@ -4152,7 +4209,7 @@ typedef struct gcomp__common_kernels {
     /* residual <- scale * grad + residual; y <- 0: the commit where nothing was sent */
     void (*absorb)(const gcomp__sink *sink, size_t chunk);
     /* y <- part * p; returns the bits of the largest |p| */
-    uint32_t (*scale_copy)(float *y, const gcomp_input *in, size_t begin, size_t end, float part);
+    uint32_t (*scale_copy)(float *y, const gcomp__source *in, size_t begin, size_t end, float part);
     /* the bits of the largest |x|; 0x7f800000 and above: some x is not finite */
     uint32_t (*max_bits)(const float *x, size_t n);
     /* the sum of x * x */
@@ -4165,10 +4222,10 @@ typedef struct gcomp__common_kernels {
     /* p and the next momentum of elements begin .. end - 1 */
     void (*advance)(const gcomp__momentum *d, size_t begin, size_t end);
     /* to <- elements begin .. end - 1 of a small residual; begin is a multiple of 16 */
-    void (*unpack)(float *to, const float *residual, unsigned stored, size_t begin, size_t end);
+    void (*unpack)(float *to, gcomp__residual residual, size_t begin, size_t end);
     /* and back: the residual from a block's first element on <- count floats, all finite. words:
        rounded at random, the first one as element `at` of its tensor; 0: to nearest */
-    void (*pack)(float *residual, unsigned stored, const float *from, size_t count, uint64_t words,
+    void (*pack)(gcomp__residual residual, const float *from, size_t count, uint64_t words,
                  size_t at);
 } gcomp__common_kernels;
 
@@ -4445,49 +4502,6 @@ typedef struct gcomp__sliced {
     size_t size;     /* bits of the segment in that form */
 } gcomp__sliced;
 
-/* How many bits of x are 1. */
-GCOMP__INLINE size_t gcomp__popcount64(uint64_t x)
-{
-#if GCOMP__GNU
-    return (size_t)__builtin_popcountll(x);
-#else
-    return gcomp__popcount((uint32_t)x) + gcomp__popcount((uint32_t)(x >> 32));
-#endif
-}
-
-/* The number of the lowest bit of x that is 1; x is not 0. */
-GCOMP__INLINE unsigned gcomp__first_one(uint64_t x)
-{
-#if GCOMP__GNU
-    return (unsigned)__builtin_ctzll(x);
-#else
-    unsigned count = 0;
-    for (; !(x & 1); x >>= 1) count++;
-    return count;
-#endif
-}
-
-/* The number of the highest bit that is 1: log2(x), rounded down; 0 for x = 0. */
-GCOMP__INLINE unsigned gcomp__log2(uint32_t x)
-{
-#if GCOMP__GNU
-    return 31u - (unsigned)__builtin_clz(x | 1);
-#else
-    unsigned r = 0;
-    while (x >>= 1) r++;
-    return r;
-#endif
-}
-
-/* How many bits hold x: 0 for 0, 1 for 1, 2 for 2 and 3, ... */
-GCOMP__INLINE unsigned gcomp__width(uint32_t x) { return x ? gcomp__log2(x) + 1 : 0; }
-
-/* A word whose lowest `count` <= 64 bits are 1. A shift by 64 would not be defined. */
-GCOMP__INLINE uint64_t gcomp__low_bits(size_t count)
-{
-    return count < 64 ? ((uint64_t)1 << count) - 1 : ~(uint64_t)0;
-}
-
 /* The bits of x where mask is 1, side by side, for sets without an instruction (x86 has pext):
 
      x      a b c d e f g h
@@ -4514,7 +4528,7 @@ GCOMP__INLINE uint64_t gcomp__scatter_bits(uint64_t x, uint64_t mask)
    word b:
 
      packed        word jj, bit cccc bb
-     transposed    word bb, bit cccc jj      gcomp__transpose: digits of words and of bits change
+     transposed    word bb, bit cccc jj      gcomp__swap_digits: digits of words and of bits change
                                              places
      rotated       word bb, bit jj cccc      gcomp__rotated: the six digits turn, so that bit i
                                              belongs to code i
@@ -4562,7 +4576,7 @@ GCOMP__INLINE uint64_t gcomp__rotated(uint64_t x, unsigned bits, int back)
      word 0   h g f e d c b a   ->   o g m e k c i a      the odd bits of word 0 change places with
      word 1   p o n m l k j i   ->   p h n f l d j b      the even bits of word 1
    It is its own inverse. */
-GCOMP__INLINE void gcomp__transpose(uint64_t *w, unsigned bits)
+GCOMP__INLINE void gcomp__swap_digits(uint64_t *w, unsigned bits)
 {
     const uint64_t low[4] = {0x5555555555555555u, 0x3333333333333333u, 0x0F0F0F0F0F0F0F0Fu,
                              0x00FF00FF00FF00FFu};
@@ -4583,14 +4597,14 @@ GCOMP__INLINE void gcomp__transpose(uint64_t *w, unsigned bits)
 GCOMP__INLINE void gcomp__slice_any(uint64_t *w, const uint8_t *codes, unsigned bits)
 {
     GCOMP__UNROLL for (unsigned b = 0; b < bits; b++) w[b] = gcomp__get64(codes + 8 * b);
-    gcomp__transpose(w, bits);
+    gcomp__swap_digits(w, bits);
     GCOMP__UNROLL for (unsigned b = 0; b < bits; b++) w[b] = gcomp__rotated(w[b], bits, 0);
 }
 
 GCOMP__INLINE void gcomp__unslice_any(uint8_t *codes, uint64_t *w, unsigned bits)
 {
     GCOMP__UNROLL for (unsigned b = 0; b < bits; b++) w[b] = gcomp__rotated(w[b], bits, 1);
-    gcomp__transpose(w, bits);
+    gcomp__swap_digits(w, bits);
     GCOMP__UNROLL for (unsigned b = 0; b < bits; b++) gcomp__put64(codes + 8 * b, w[b]);
 }
 
@@ -7526,7 +7540,6 @@ GCOMP__INLINE void gv_hadamard_last(float *p, size_t stride)
    to the next multiple of 16 elements, or of a block: so groups of 16 are always whole.
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_FIRST
-/* How a residual is stored: input.reserved, sink.stored, work.stored, slot.stored. */
 enum { GCOMP__FLOATS, GCOMP__BFLOATS, GCOMP__BYTES };
 enum { GCOMP__BYTES_BLOCK = 128, GCOMP__BYTES_EACH = 4 + GCOMP__BYTES_BLOCK };
 
@@ -7554,33 +7567,61 @@ GCOMP__NOINLINE size_t gcomp__stored_bytes(unsigned stored, size_t n)
     return gcomp__stored_at(stored, gcomp__round_up(n, group));
 }
 
-/* The residual from element i on, the first one of a block; NULL if there is none. */
-GCOMP__INLINE float *gcomp__residual_at(const float *residual, unsigned stored, size_t i)
+/* The residual of this form that begins at this address, and the address; NULL: there is none. */
+GCOMP__INLINE gcomp__residual gcomp__residual_in(void *memory, unsigned form)
 {
-    uint8_t *bytes = (uint8_t *)(uintptr_t)residual;
-    return residual ? (float *)(void *)(bytes + gcomp__stored_at(stored, i)) : NULL;
+    gcomp__residual r;
+    r.floats = form == GCOMP__FLOATS ? (float *)memory : NULL;
+    r.small = form == GCOMP__FLOATS ? NULL : (uint8_t *)memory;
+    r.form = form;
+    return r;
 }
 
-/* Lets an input begin at its element `at`, of a small residual the first one of a block. */
-GCOMP__SHARED void gcomp__input_from(gcomp_input *in, size_t at)
+GCOMP__INLINE void *gcomp__residual_memory(gcomp__residual r)
+{
+    return r.small ? (void *)r.small : (void *)r.floats;
+}
+
+/* The residual from element i on, of a small one the first of a block. */
+GCOMP__INLINE gcomp__residual gcomp__residual_at(gcomp__residual r, size_t i)
+{
+    if (r.floats) r.floats += i;
+    if (r.small) r.small += gcomp__stored_at(r.form, i);
+    return r;
+}
+
+/* Nothing of n elements waits to be sent any more. */
+GCOMP__SHARED void gcomp__residual_clear(gcomp__residual r, size_t n)
+{
+    void *memory = gcomp__residual_memory(r);
+    if (memory) memset(memory, 0, gcomp__stored_bytes(r.form, n));
+}
+
+/* Does a sink write a residual? */
+GCOMP__INLINE int gcomp__keeps_rest(const gcomp__sink *sink)
+{
+    return sink->ending == GCOMP__COMMIT && gcomp__residual_memory(sink->in.residual) != NULL;
+}
+
+/* Lets a source begin at its element `at`, of a small residual the first one of a block. */
+GCOMP__SHARED void gcomp__source_from(gcomp__source *in, size_t at)
 {
     in->grad = (const uint8_t *)in->grad + at * gcomp__dtype_bytes(in->dtype);
-    in->residual = gcomp__residual_at(in->residual, in->reserved, at);
+    in->residual = gcomp__residual_at(in->residual, at);
 }
 #endif
 
 #if GCOMP__IN_EACH && !GCOMP__IN_WIDE && GCOMP__HAS_STORED
-/* >>kernel unpack: elements begin .. end - 1 of a small residual as floats; begin is a multiple of
+/* Kernel unpack: elements begin .. end - 1 of a small residual as floats; begin is a multiple of
    16. */
 #define gcomp__unpack_residual GCOMP__F(unpack_residual)
-static void gcomp__unpack_residual(float *to, const float *residual, unsigned stored, size_t begin,
-                                   size_t end)
+static void gcomp__unpack_residual(float *to, gcomp__residual residual, size_t begin, size_t end)
 {
     float line[16]; /* the last group, of which fewer are wanted */
     for (size_t i = begin; i < end; i += 16, to += 16) {
-        const uint8_t *r = (const uint8_t *)gcomp__residual_at(residual, stored, i);
+        const uint8_t *r = gcomp__residual_at(residual, i).small;
         gv x;
-        if (stored == GCOMP__BFLOATS) x = gv_load_bfloat(r);
+        if (residual.form == GCOMP__BFLOATS) x = gv_load_bfloat(r);
         else
             x = gv_mul(gv_number(gw_get8(r + 4 + i % GCOMP__BYTES_BLOCK)),
                        gv_splat(gcomp__get_float(r)));
@@ -7607,19 +7648,15 @@ static const float gcomp__no_sum[GCOMP__ZEROS] = {0};
 /* Elements of -0, which stand in for a residual that there is not: x + -0 is x for every x. (x + 0
    is not x where x is -0.) Encoders that know the scale before the codes, and gcomp__addends_of,
    give a tile of them; the others read the first 16 again and again. */
-GCOMP__INLINE const float *gcomp__no_residual(void)
-{
 #define GCOMP__EIGHT_OF(x) x, x, x, x, x, x, x, x
 #if GCOMP__HAS_SCALE_FIRST || GCOMP__HAS_ADDENDS
-    GCOMP__ON_A_LINE static const float rest[GCOMP__TILE] = {
-        GCOMP__EIGHT_OF(GCOMP__EIGHT_OF(GCOMP__EIGHT_OF(-0.0f)))};
+GCOMP__ON_A_LINE static const float gcomp__no_residual[GCOMP__TILE] = {
+    GCOMP__EIGHT_OF(GCOMP__EIGHT_OF(GCOMP__EIGHT_OF(-0.0f)))};
 #else
-    GCOMP__ON_A_LINE static const float rest[16] = {GCOMP__EIGHT_OF(-0.0f),
-                                                    GCOMP__EIGHT_OF(-0.0f)};
+GCOMP__ON_A_LINE static const float gcomp__no_residual[16] = {GCOMP__EIGHT_OF(-0.0f),
+                                                              GCOMP__EIGHT_OF(-0.0f)};
 #endif
 #undef GCOMP__EIGHT_OF
-    return rest;
-}
 #endif
 
 #if GCOMP__IN_EACH
@@ -7682,7 +7719,7 @@ GCOMP__INLINE gv gcomp__load_pairs(const uint8_t *c, gcomp_dtype dtype)
    each loop has only what it needs: general 0 means that gradients are float with scale 1, feedback
    0 that there is no residual. The product is rounded before the residual is added, on all sets. */
 #define gcomp__load_p GCOMP__F(load_p)
-GCOMP__INLINE gv gcomp__load_p(const gcomp_input *in, size_t i, int general, int feedback)
+GCOMP__INLINE gv gcomp__load_p(const gcomp__source *in, size_t i, int general, int feedback)
 {
     gv p;
     if (general) {
@@ -7692,39 +7729,39 @@ GCOMP__INLINE gv gcomp__load_p(const gcomp_input *in, size_t i, int general, int
     } else {
         p = gv_load((const float *)in->grad + i);
     }
-    return feedback ? gv_add(p, gv_load(in->residual + i)) : p;
+    return feedback ? gv_add(p, gv_load(in->residual.floats + i)) : p;
 }
 
 /* The same for the last count < 16 elements, zeros behind. */
 #define gcomp__load_p_some GCOMP__F(load_p_some)
-static gv gcomp__load_p_some(const gcomp_input *in, size_t i, size_t count)
+static gv gcomp__load_p_some(const gcomp__source *in, size_t i, size_t count)
 {
     uint8_t grad[64]; /* 16 elements of any type, in the machine's order of bytes */
     float residual[16];
-    gcomp_input some = *in; /* the same input, but for these two arrays */
+    gcomp__source some = *in; /* the same input, but for these two arrays */
     size_t bytes = gcomp__dtype_bytes(in->dtype);
     memset(grad, 0, sizeof grad);
     memset(residual, 0, sizeof residual);
     memcpy(grad, (const uint8_t *)in->grad + bytes * i, bytes * count);
 #if !GCOMP__IN_WIDE && GCOMP__HAS_STORED /* the wide kernels get floats */
-    if (in->reserved) gcomp__unpack_residual(residual, in->residual, in->reserved, i, i + count);
-    else
+    if (in->residual.small) gcomp__unpack_residual(residual, in->residual, i, i + count);
 #endif
-    if (in->residual) memcpy(residual, in->residual + i, 4 * count);
+    if (in->residual.floats) memcpy(residual, in->residual.floats + i, 4 * count);
     some.grad = grad;
-    some.residual = residual;
-    return gcomp__load_p(&some, 0, 1, in->residual != NULL);
+    some.residual = gcomp__residual_in(residual, GCOMP__FLOATS);
+    return gcomp__load_p(&some, 0, 1, gcomp__residual_memory(in->residual) != NULL);
 }
 
 /* 1 if the input must be converted or multiplied. Kernels have a loop for each case, since a test
    in the loop, or a multiplication by 1, would cost as much as the rest. */
 #define gcomp__general GCOMP__F(general)
-GCOMP__INLINE int gcomp__general(const gcomp_input *in)
+GCOMP__INLINE int gcomp__general(const gcomp__source *in)
 {
-    return in->dtype != GCOMP_F32 || in->scale != 1.0f || (GCOMP__HAS_STORED && in->reserved);
+    return in->dtype != GCOMP_F32 || in->scale != 1.0f ||
+           (GCOMP__HAS_STORED && in->residual.small);
 }
 
-/* >>kernel squares: the sum of x * x in double. Each chunk is summed in 16 lanes and folded, and
+/* Kernel squares: the sum of x * x in double. Each chunk is summed in 16 lanes and folded, and
    the chunks are added in order: so the bits are the same as where threads sum chunks. */
 #define gcomp__squares GCOMP__F(squares)
 GCOMP__SHARED double gcomp__squares(const float *x, size_t n)
@@ -7750,7 +7787,7 @@ GCOMP__SHARED double gcomp__squares(const float *x, size_t n)
 }
 
 #if !GCOMP__IN_WIDE
-/* >>kernel crc: CRC-32C of bytes, continuing from crc (0 at first). Long data is done in three
+/* Kernel crc: CRC-32C of bytes, continuing from crc (0 at first). Long data is done in three
    parts at a time, see >>crc:
 
      bytes   | 2048: crc | 2048: second | 2048: third | the next three are prefetched | ...
@@ -7779,21 +7816,16 @@ static uint32_t gcomp__crc(uint32_t crc, const uint8_t *bytes, size_t count)
     return ~crc;
 }
 
-/* >>kernel absorb: residual <- scale * grad + residual, saturated; y <- 0. A sparse
+/* Kernel absorb: residual <- scale * grad + residual, saturated; y <- 0. A sparse
    commit begins so: all of p is kept, and then what was sent is moved from the residual to the
    mean. Either output may be missing; grad may be y. */
 #define gcomp__absorb GCOMP__F(absorb)
 static void gcomp__absorb(const gcomp__sink *sink, size_t chunk)
 {
     size_t i = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, i + GCOMP_CHUNK);
-    float *const residual = sink->residual, *const y = sink->y;
+    const gcomp__source in = sink->in;
+    float *const residual = in.residual.floats, *const y = sink->y;
     gv zero = gv_splat(0);
-    gcomp_input in; /* the sink's gradient and residual, as load_p takes them */
-    memset(&in, 0, sizeof in);
-    in.grad = sink->grad;
-    in.dtype = sink->dtype;
-    in.scale = sink->scale;
-    in.residual = residual;
     if (!residual) {
         if (y) memset(y + i, 0, 4 * (end - i)); /* nothing is kept: the gradient is dropped */
         return;
@@ -7815,7 +7847,7 @@ static void gcomp__absorb(const gcomp__sink *sink, size_t chunk)
     }
 }
 
-/* >>kernel advance: p, the next u and zeros of elements begin .. end - 1, whole groups of 16. The
+/* Kernel advance: p, the next u and zeros of elements begin .. end - 1, whole groups of 16. The
    formulas stand at gcomp__momentum. Each group is loaded before it is stored, so outputs may be
    the inputs. */
 #define gcomp__advance_driver GCOMP__F(advance_driver)
@@ -7868,21 +7900,21 @@ static void gcomp__advance_momentum(const gcomp__momentum *d, size_t begin, size
     }
 }
 
-/* >>kernel scale_copy: y <- part * p for elements begin .. end - 1: this worker's contribution to a
+/* Kernel scale_copy: y <- part * p for elements begin .. end - 1: this worker's contribution to a
    sum of floats, part = 1 / world. Returns the bits of the largest |p|, which tell whether all p
    are finite. */
 #define gcomp__scale_copy GCOMP__F(scale_copy)
-static uint32_t gcomp__scale_copy(float *y, const gcomp_input *input, size_t begin, size_t end,
+static uint32_t gcomp__scale_copy(float *y, const gcomp__source *input, size_t begin, size_t end,
                                   float part)
 {
-    const gcomp_input in = *input;
+    const gcomp__source in = *input;
     const int general = gcomp__general(&in);
     gv max_bits = gv_splat(0), f = gv_splat(part), p; /* f: the factor in all lanes */
     size_t i;
     /* the loop below takes small residuals, too */
-    for (i = begin; !GCOMP__SMALL && !in.reserved && i + 16 <= end; i += 16) {
-        p = general ? gcomp__load_p(&in, i, 1, in.residual != NULL)
-                    : gcomp__load_p(&in, i, 0, in.residual != NULL);
+    for (i = begin; !GCOMP__SMALL && !in.residual.small && i + 16 <= end; i += 16) {
+        p = general ? gcomp__load_p(&in, i, 1, in.residual.floats != NULL)
+                    : gcomp__load_p(&in, i, 0, in.residual.floats != NULL);
         max_bits = gv_max_bits(max_bits, p);
         gv_store(y + i, gv_mul(p, f));
     }
@@ -7895,7 +7927,7 @@ static uint32_t gcomp__scale_copy(float *y, const gcomp_input *input, size_t beg
     return gv_most(max_bits); /* of 16 lanes */
 }
 
-/* >>kernel max_bits_of: the bits of the largest |x|; 0x7f800000 and above if some x is not
+/* Kernel max_bits_of: the bits of the largest |x|; 0x7f800000 and above if some x is not
    finite. */
 #define gcomp__max_bits_of GCOMP__F(max_bits_of)
 static uint32_t gcomp__max_bits_of(const float *x, size_t n)
@@ -7911,7 +7943,7 @@ static uint32_t gcomp__max_bits_of(const float *x, size_t n)
     return gv_most(max_bits);
 }
 
-/* >>kernel any_invalid: is one of these codes invalid? Looks at 64 bytes at a time, and at all
+/* Kernel any_invalid: is one of these codes invalid? Looks at 64 bytes at a time, and at all
    codes of a word at once. `each` has a 1 at the lowest bit of each code (for 8 bits 0x01010101),
    `top` at the highest.
      UP_TO  a code without its top bit, plus room, has its top bit set if it is above last_code:
@@ -7941,12 +7973,12 @@ GCOMP__ON_A_LINE static int gcomp__any_invalid(const gcomp__form *form, const ui
                          gw_splat(0)) != 0xffffu;
 }
 
-/* >>kernel widen, narrow: between float and fp16 or bf16, in the machine's order of bytes. narrow
+/* Kernel widen, narrow: between float and fp16 or bf16, in the machine's order of bytes. narrow
    rounds to nearest, ties to even, and saturates. */
 #define gcomp__widen GCOMP__F(widen)
 GCOMP__SHARED void gcomp__widen(float *y, const void *x, gcomp_dtype dtype, size_t n)
 {
-    gcomp_input in; /* what is widened, as a gradient with scale 1 */
+    gcomp__source in; /* what is widened, as a gradient with scale 1 */
     size_t i;
     memset(&in, 0, sizeof in);
     in.grad = x;
@@ -7971,7 +8003,7 @@ GCOMP__SHARED void gcomp__narrow(void *y, const float *x, gcomp_dtype dtype, siz
     }
 }
 
-/* >>kernel saturate_all: y <- x, with infinities made finite: a sum of finite floats may be one. */
+/* Kernel saturate_all: y <- x, with infinities made finite: a sum of finite floats may be one. */
 #define gcomp__saturate_all GCOMP__F(saturate_all)
 GCOMP__SHARED void gcomp__saturate_all(float *y, const float *x, size_t n)
 {
@@ -8008,7 +8040,7 @@ GCOMP__INLINE gw gcomp__counted(uint32_t h)
     return gw_add(gw_load(lanes), gw_splat((int32_t)h));
 }
 
-/* >>kernel mixes: gcomp__draw_pair of each word: 32 random bits, for two elements. words: the
+/* Kernel mixes: gcomp__draw_pair of each word: 32 random bits, for two elements. words: the
    key. */
 #define gcomp__mixes GCOMP__F(mixes)
 GCOMP__INLINE gw gcomp__mixes(gw w, uint64_t words)
@@ -8159,22 +8191,23 @@ GCOMP__INLINE void gcomp__acc_add(gcomp__acc *acc, gv p, int measure)
 
 /* p of elements i .. i + count - 1 of an input of any type and scale. */
 #define gcomp__stage GCOMP__F(stage)
-GCOMP__SHARED void gcomp__stage(float *p, const gcomp_input *input, size_t i, size_t count)
+GCOMP__SHARED void gcomp__stage(float *p, const gcomp__source *input, size_t i, size_t count)
 {
-    gcomp_input in = *input;
+    gcomp__source in = *input;
     size_t j;
 #if !GCOMP__IN_WIDE && GCOMP__HAS_STORED
-    if (in.reserved) { /* as floats, for which p has room: each is read before p is written */
-        gcomp__unpack_residual(p, in.residual, in.reserved, i, i + count);
-        in.residual = (const float *)((uintptr_t)p - 4 * i);
-        in.reserved = GCOMP__FLOATS;
-    }
+    if (in.residual.small) { /* as floats, for which p has room: each is read before p is written */
+        gcomp__unpack_residual(p, in.residual, i, i + count);
+        in.residual = gcomp__residual_in(p, GCOMP__FLOATS);
+    } else
 #endif
+    in.residual = gcomp__residual_at(in.residual, i);
+    in.grad = (const uint8_t *)in.grad + i * gcomp__dtype_bytes(in.dtype);
     for (j = 0; !GCOMP__SMALL && j + 16 <= count; j += 16)
-        gv_store(p + j, gcomp__load_p(&in, i + j, 1, in.residual != NULL));
+        gv_store(p + j, gcomp__load_p(&in, j, 1, in.residual.floats != NULL));
     for (size_t some; j < count; j += some) {
         some = gcomp__group(count - j);
-        gcomp__store_some(p + j, gcomp__load_p_some(&in, i + j, some), some);
+        gcomp__store_some(p + j, gcomp__load_p_some(&in, j, some), some);
     }
 }
 
@@ -8301,14 +8334,14 @@ GCOMP__NOINLINE void gcomp__acc_any(gcomp__acc *acc, const float *g, const float
         gcomp__acc_run(acc, g, e, count, GCOMP__MOMENTS);
     } else if (gcomp__measures(measure, GCOMP__RANGE)) {
         if (e) gcomp__acc_range(acc, g, e, 16, count);
-        else gcomp__acc_range(acc, g, gcomp__no_residual(), 0, count);
+        else gcomp__acc_range(acc, g, gcomp__no_residual, 0, count);
     }
 }
 
-/* >>kernel measure: measures p of elements begin .. end - 1; begin is a multiple of 16. Inputs that
+/* Kernel measure: measures p of elements begin .. end - 1; begin is a multiple of 16. Inputs that
    are not plain floats go through a tile. */
 #define gcomp__measure_range GCOMP__F(measure_range)
-static void gcomp__measure_range(const gcomp_input *in, size_t begin, size_t end, int measure,
+static void gcomp__measure_range(const gcomp__source *in, size_t begin, size_t end, int measure,
                                  gcomp__measured *m)
 {
     gcomp__acc acc;
@@ -8316,7 +8349,8 @@ static void gcomp__measure_range(const gcomp_input *in, size_t begin, size_t end
     gcomp__acc_none(&acc, measure);
     if (!GCOMP__SMALL && !gcomp__general(in)) {
         const float *g = (const float *)in->grad + begin;
-        gcomp__acc_any(&acc, g, in->residual ? in->residual + begin : NULL, end - begin, measure);
+        gcomp__acc_any(&acc, g, gcomp__residual_at(in->residual, begin).floats, end - begin,
+                       measure);
     } else {
         for (size_t i = begin; i < end; i += GCOMP__TILE) {
             GCOMP__ON_A_LINE float tile[GCOMP__TILE];
@@ -8331,7 +8365,7 @@ static void gcomp__measure_range(const gcomp_input *in, size_t begin, size_t end
 /* L1 where the sum is not finite: either an element is not, or float sums of finite elements have
    overflowed. Adds in double alone, which cannot overflow, and so tells which it was. */
 #define gcomp__measure_again GCOMP__F(measure_again)
-GCOMP__NOINLINE void gcomp__measure_again(const gcomp_input *in, size_t begin, size_t end,
+GCOMP__NOINLINE void gcomp__measure_again(const gcomp__source *in, size_t begin, size_t end,
                                   gcomp__measured *m)
 {
     gs sum = gs_none();
@@ -8370,31 +8404,6 @@ typedef void (*gcomp__pair_quantiser)(uint8_t *code, gv x, gv y,
 #define gcomp__dequantiser GCOMP__F(dequantiser)
 typedef gv (*gcomp__dequantiser)(const uint8_t *code, const gcomp__constants *u, int format);
 
-/* What is measured of p while it is read: top and high of gcomp__tile, in 16 lanes. */
-#define gcomp__seen GCOMP__F(seen)
-typedef struct gcomp__seen {
-    gw top, high;
-} gcomp__seen;
-
-/* 32 elements of the tile ahead: p = g + e goes to the tile, and is measured. With range = 1 bits
-   are compared twice: without sign, where negative p are the largest, and with sign. range = 2: two
-   blocks of 16, of which the second is `high`. */
-#define gcomp__look_at_tile GCOMP__F(look_at_tile)
-GCOMP__HEAVY void gcomp__look_at_tile(gcomp__seen *l, float *to, const float *g, const float *e,
-                                      int range)
-{
-    const gv p = gv_add(gv_load(g), gv_load(e));
-    const gv q = gv_add(gv_load(g + 16), gv_load(e + 16));
-    const gw x = gw_bits(range == 1 ? p : gv_abs(p));
-    const gw y = gw_bits(range == 1 ? q : gv_abs(q));
-    /* The maximum of the two first: so only one operation waits for the one of the turn before. */
-    const gw larger = gw_max_unsigned(x, y);
-    gv_store(to, p);
-    gv_store(to + 16, q);
-    l->top = range == 2 ? x : gw_max_unsigned(l->top, larger);
-    if (range) l->high = range == 2 ? y : gw_max(l->high, gw_max(x, y));
-}
-
 /* A method's quantiser where the scale is known. Each turn takes 32 p of this tile from t->p, puts
    32 p of the tile ahead in their places, and writes 32 codes:
 
@@ -8405,8 +8414,10 @@ GCOMP__HEAVY void gcomp__look_at_tile(gcomp__seen *l, float *to, const float *g,
    loop:
      quants, format   the method's function for 32 elements, and which of its formats
      code16, block    bytes of 16 codes; elements of a block, of which 32 has a loop without a count
-     range            1: the scale is made from the smallest and the largest p. 2: the scale is that
-                      of 16 elements, and `block` is 32: a turn has two blocks
+     range            1: the scale is made from the smallest and the largest p: bits are compared
+                      twice, without sign, where negative p are the largest, and with sign. 2: the
+                      scale is that of 16 elements, and `block` is 32: a turn has two blocks, of
+                      which the second is `high`
      factor           the method's own, on top of the block's inverse */
 #define gcomp__quantise_tile GCOMP__F(quantise_tile)
 GCOMP__HEAVY void gcomp__quantise_tile(gcomp__tile *t, gcomp__pair_quantiser quants, int format,
@@ -8422,23 +8433,31 @@ GCOMP__HEAVY void gcomp__quantise_tile(gcomp__tile *t, gcomp__pair_quantiser qua
         const gv f = gv_splat(t->inverse[k] * factor), h = two ? gv_splat(t->inverse[k + 1]) : f;
         const gv offset = gv_splat(range == 1 ? t->offset[k] : 0);
         const size_t stop = block == 32 ? j + 32 : gcomp__min(count, j + block);
-        gcomp__seen seen;
-        seen.top = gw_splat(0); /* below all bits */
-        seen.high = gw_splat(-0x7fffffff - 1);
+        /* what is measured of the tile ahead, in 16 lanes: at first below all bits */
+        gw top = gw_splat(0), high = gw_splat(-0x7fffffff - 1);
         for (; j < stop; j += 32, to += 2 * code16) {
             gv p = gv_load(t->p + j), q = gv_load(t->p + j + 16);
             if (range == 1) p = gv_sub(p, offset), q = gv_sub(q, offset);
             p = gv_mul(p, f);
             q = gv_mul(q, h);
-            gcomp__look_at_tile(&seen, t->p + j, g + j, e + j, range);
+            const gv a = gv_add(gv_load(g + j), gv_load(e + j)); /* of the tile ahead */
+            const gv b = gv_add(gv_load(g + j + 16), gv_load(e + j + 16));
+            const gw x = gw_bits(range == 1 ? a : gv_abs(a));
+            const gw y = gw_bits(range == 1 ? b : gv_abs(b));
+            /* the maximum of the two first: so only one operation waits for the turn before */
+            const gw larger = gw_max_unsigned(x, y);
+            gv_store(t->p + j, a);
+            gv_store(t->p + j + 16, b);
+            top = two ? x : gw_max_unsigned(top, larger);
+            if (range) high = two ? y : gw_max(high, gw_max(x, y));
             (quants)(to, p, q, &u, j, format);
         }
-        if (block == 32) gv_most_of_halves(tops + 8 * k, gv_of_bits(seen.top));
-        else t->top[k] = gv_most(gv_of_bits(seen.top));
-        if (two) gv_most_of_halves(tops + 8 * k + 8, gv_of_bits(seen.high));
+        if (block == 32) gv_most_of_halves(tops + 8 * k, gv_of_bits(top));
+        else t->top[k] = gv_most(gv_of_bits(top));
+        if (two) gv_most_of_halves(tops + 8 * k + 8, gv_of_bits(high));
         if (range == 1) { /* the order of signed integers, made that of unsigned ones and back */
-            const gw high = gw_xor(seen.high, gw_splat(-0x7fffffff - 1));
-            t->high[k] = gv_most(gv_of_bits(high)) ^ 0x80000000u;
+            const gw turned = gw_xor(high, gw_splat(-0x7fffffff - 1));
+            t->high[k] = gv_most(gv_of_bits(turned)) ^ 0x80000000u;
         }
     }
     /* Behind a shorter tile there is no whole one, which this measure would be for. */
@@ -8715,7 +8734,7 @@ GCOMP__NOINLINE void gcomp__scale_small(gcomp__tile *t, size_t count, int range)
 #define gcomp__point_to GCOMP__F(point_to)
 static void gcomp__point_to(const gcomp__span *span, gcomp__tile *t, size_t i, size_t count)
 {
-    const gcomp_input *in = &span->job->in;
+    const gcomp__source *in = &span->job->in;
     if (span->stage) {
         gcomp__stage(span->stage, in, i, count);
         if (GCOMP__HAS_CASTS && span->job->factor != 1.0f)
@@ -8724,8 +8743,8 @@ static void gcomp__point_to(const gcomp__span *span, gcomp__tile *t, size_t i, s
     } else {
         t->grad = (const float *)in->grad + i;
     }
-    t->stride = span->stage || !in->residual ? 0 : 16;
-    t->residual = t->stride ? in->residual + i : gcomp__no_residual();
+    t->stride = span->stage || !in->residual.floats ? 0 : 16;
+    t->residual = t->stride ? in->residual.floats + i : gcomp__no_residual;
 }
 
 /* t->p <- the p that the tile points to, with zeros behind to a multiple of 32. */
@@ -8761,7 +8780,6 @@ GCOMP__NOINLINE void gcomp__encode_scale_first(const gcomp__span *span)
     const int in_tile = !job->given && form->block <= GCOMP__TILE;
     /* 1: codes are written to span->room, and copied from there past the caches */
     const int streams = gb_streams && job->streamed;
-    gcomp__acc *acc = (gcomp__acc *)span->acc; /* only max_bits is told */
     uint32_t max_bits = 0; /* bits of the largest |p| of all blocks so far */
     gcomp__tile t;
     t.u = job->unit;
@@ -8792,7 +8810,7 @@ GCOMP__NOINLINE void gcomp__encode_scale_first(const gcomp__span *span)
             gcomp__point_to(span, &t, i + count, next);
         } else {
             t.grad = t.p;
-            t.residual = gcomp__no_residual();
+            t.residual = gcomp__no_residual;
         }
         t.u.at = i;
         t.count = (count + 31) / 32 * 32;
@@ -8812,7 +8830,7 @@ GCOMP__NOINLINE void gcomp__encode_scale_first(const gcomp__span *span)
             max_bits = gcomp__larger(max_bits, gcomp__fit_tile(span, &t, i + count, next,
                                                          next == GCOMP__TILE));
     }
-    acc->max_bits = gv_max_bits(acc->max_bits, gv_splat(gcomp__float(max_bits)));
+    span->measured->max_bits = max_bits; /* nothing else is told */
 }
 
 /* Codes and measures of elements i .. end - 1, where the scale comes after the codes: whole groups
@@ -8857,34 +8875,42 @@ static void gcomp__quantise_range(const gcomp__span *span, gcomp__tile *t, size_
 }
 
 /* Codes and scales of a chunk where a block's scale is known after its codes, or there is none.
-   With block = tensor (form->block is 0) the chunk's measures stay in span->acc, and the scale is
-   made when all chunks are done. */
+   With block = tensor (form->block is 0) the chunk's measures are told, and the scale is made when
+   all chunks are done. */
 #define gcomp__encode_scale_last GCOMP__F(encode_scale_last)
 GCOMP__NOINLINE void gcomp__encode_scale_last(const gcomp__span *span)
 {
     const gcomp__encode_job *job = span->job;
     const gcomp__form *form = &job->form;
     const size_t block = form->block;
-    gcomp__acc *acc = (gcomp__acc *)span->acc;
+    gcomp__acc acc;
     gcomp__tile t;
     t.u = job->unit;
-    t.acc = acc; /* the kernel adds to the chunk's accumulators */
+    t.acc = &acc; /* the kernel adds to it */
+    acc.max_bits = gv_splat(0);
+    gcomp__acc_none(&acc, form->measure);
     for (size_t i = span->begin, stop; i < span->end; i = stop) {
         /* elements i .. stop - 1 have the same scale */
         stop = block ? gcomp__min(span->end, i + block) : span->end;
-        if (block) gcomp__acc_none(acc, form->measure); /* each block begins anew */
+        if (block) gcomp__acc_none(&acc, form->measure); /* each block begins anew */
         gcomp__quantise_range(span, &t, i, stop);
         if (block) {
             gcomp__constants u = job->unit; /* only a and b of it are wanted: codes are there */
             gcomp__measured m;
-            gcomp__acc_end(acc, stop - i, form->measure, &m);
+            gcomp__acc_end(&acc, stop - i, form->measure, &m);
             if (gcomp__measures(form->measure, GCOMP__L1) && m.max_bits >= 0x7f800000u)
                 gcomp__measure_again(&job->in, i, stop, &m);
-            if (m.max_bits >= 0x7f800000u) acc->max_bits = gv_splat(gcomp__float(0x7f800000u));
+            if (m.max_bits >= 0x7f800000u) acc.max_bits = gv_splat(gcomp__float(0x7f800000u));
             (form->fit)(form, &m, &u);
             gcomp__put_scale(job->scales + i / block * form->scale_bytes, form->scale_bytes, &u);
         }
     }
+    gcomp__measured *const m = span->measured;
+    gcomp__acc_end(&acc, span->end - span->begin, form->measure, m);
+    /* with blocks the sums are those of the last block, and only max_bits is told */
+    if (block) m->max_bits = gv_most(acc.max_bits);
+    else if (gcomp__measures(form->measure, GCOMP__L1) && m->max_bits >= 0x7f800000u)
+        gcomp__measure_again(&job->in, span->begin, span->end, m);
 }
 
 /* A chunk, by the order of scale and codes. */
@@ -8906,27 +8932,21 @@ GCOMP__NOINLINE void gcomp__encode_staged(gcomp__span *span)
     gcomp__encode_span(span);
 }
 
-/* >>kernel encode: codes and scales of a chunk to the payload, and what was measured of the chunk
+/* Kernel encode: codes and scales of a chunk to the payload, and what was measured of the chunk
    to *measured: max_bits always; the sums, if the tensor has one scale that comes last. Makes the
    arrays that the chunk works in: some 3 KiB of stack. */
 #define gcomp__encode GCOMP__F(encode)
 static void gcomp__encode(const gcomp__encode_job *job, size_t chunk, gcomp__measured *measured)
 {
-    const gcomp__form *form = &job->form;
-    const size_t i = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, i + GCOMP_CHUNK);
+    const size_t i = chunk * GCOMP_CHUNK;
     gcomp__span span;
     uint32_t draws[GCOMP__TILE / 2 + 16];           /* two elements a word */
     GCOMP__ON_A_LINE uint8_t room[2 * GCOMP__TILE]; /* codes have up to 2 bytes */
-    gcomp__acc acc;
-    acc.max_bits = gv_splat(0);
-    /* these three set all members, so that none is copied before it has a value */
-    gcomp__acc_none(&acc, GCOMP__RANGE);
-    gcomp__acc_none(&acc, GCOMP__MOMENTS);
-    gcomp__acc_none(&acc, GCOMP__L1);
+    memset(measured, 0, sizeof *measured);
     span.job = job;
     span.begin = i;
-    span.end = end;
-    span.acc = &acc;
+    span.end = gcomp__min(job->n, i + GCOMP_CHUNK);
+    span.measured = measured;
     span.draws = draws;
     span.room = room;
     span.stage = NULL; /* see gcomp__encode_staged */
@@ -8934,11 +8954,6 @@ static void gcomp__encode(const gcomp__encode_job *job, size_t chunk, gcomp__mea
         gcomp__encode_staged(&span);
     else gcomp__encode_span(&span);
     if (job->streamed) gb_stream_end(); /* before another thread is told that the chunk is done */
-    gcomp__acc_end(&acc, end - i, form->scale_first ? GCOMP__MOST : form->measure, measured);
-    /* with blocks the sums are those of the last block, and only max_bits is told */
-    if (form->block) measured->max_bits = gv_most(acc.max_bits);
-    else if (gcomp__measures(form->measure, GCOMP__L1) && measured->max_bits >= 0x7f800000u)
-        gcomp__measure_again(&job->in, i, end, measured);
 }
 #endif
 
@@ -8979,13 +8994,13 @@ GCOMP__INLINE void gcomp__pack_bfloats(uint8_t *to, gv x, const uint32_t *draws)
                             16));
 }
 
-/* >>kernel pack: floats become a small residual, rounded to nearest, or at random by the key
+/* Kernel pack: floats become a small residual, rounded to nearest, or at random by the key
    `words`. A block of bytes has the scale max |x| / 127, made as int makes it. */
 #define gcomp__pack_residual GCOMP__F(pack_residual)
-static void gcomp__pack_residual(float *residual, unsigned stored, const float *from, size_t count,
+static void gcomp__pack_residual(gcomp__residual residual, const float *from, size_t count,
                                  uint64_t words, size_t at)
 {
-    uint8_t *to = (uint8_t *)residual;
+    uint8_t *to = residual.small;
     for (size_t i = 0; i < count; i += GCOMP__BYTES_BLOCK) { /* a block, for bf16 too */
         const size_t some = gcomp__min(GCOMP__BYTES_BLOCK, count - i);
         float line[GCOMP__BYTES_BLOCK]; /* a copy of the block, if it is multiplied or cut */
@@ -8999,7 +9014,7 @@ static void gcomp__pack_residual(float *residual, unsigned stored, const float *
             memset(line, 0, sizeof line);
             x = (const float *)memcpy(line, x, 4 * some);
         }
-        if (stored == GCOMP__BFLOATS) {
+        if (residual.form == GCOMP__BFLOATS) {
             for (size_t j = 0; j < some; j += 16, to += 32)
                 gcomp__pack_bfloats(to, gv_load(x + j), draws ? draws + j / 2 : NULL);
             continue;
@@ -9023,11 +9038,10 @@ static void gcomp__pack_residual(float *residual, unsigned stored, const float *
 }
 
 /* residual <- scale * grad + residual - sent for a small residual: elements i .. i + count - 1 of
-   one tile, i its first one. `sent` is NULL, or has room for a tile. in->key.own: the words of the
-   sink. */
+   one tile, i its first one. `sent` is NULL, or has room for a tile. */
 #define gcomp__update_stored GCOMP__F(update_stored)
-GCOMP__NOINLINE void gcomp__update_stored(const gcomp_input *in, float *residual, size_t i,
-                                          size_t count, const float *sent)
+GCOMP__NOINLINE void gcomp__update_stored(const gcomp__source *in, size_t i, size_t count,
+                                          const float *sent)
 {
     GCOMP__ON_A_LINE float p[GCOMP__TILE];
     memset(p + count / 16 * 16, 0, count % 16 ? 64 : 0); /* behind the last element */
@@ -9036,22 +9050,22 @@ GCOMP__NOINLINE void gcomp__update_stored(const gcomp_input *in, float *residual
         const gv x = gv_load(p + j);
         gv_store(p + j, gv_saturate(sent ? gv_sub(x, gv_load(sent + j)) : x));
     }
-    gcomp__pack_residual(gcomp__residual_at(residual, in->reserved, i), in->reserved, p, count,
-                         in->key.own, i);
+    gcomp__pack_residual(gcomp__residual_at(in->residual, i), p, count, in->key.own, i);
 }
 #endif
 
-/* >>kernel update_residual: residual <- scale * grad + residual - sent, saturated, for elements
+/* Kernel update_residual: residual <- scale * grad + residual - sent, saturated, for elements
    i .. i + count - 1. sent holds `count` floats, or is NULL: then nothing is subtracted. */
 #define gcomp__update_residual GCOMP__F(update_residual)
-GCOMP__SHARED void gcomp__update_residual(const gcomp_input *input, float *residual, size_t i,
-                                          size_t count, const float *sent)
+GCOMP__SHARED void gcomp__update_residual(const gcomp__source *input, size_t i, size_t count,
+                                          const float *sent)
 {
-    const gcomp_input in = *input;
+    const gcomp__source in = *input;
+    float *const residual = in.residual.floats;
     const size_t end = i + count;
 #if !GCOMP__IN_WIDE && GCOMP__HAS_STORED
-    if (in.reserved) {
-        gcomp__update_stored(input, residual, i, count, sent);
+    if (in.residual.small) {
+        gcomp__update_stored(input, i, count, sent);
         return;
     }
 #endif
@@ -9131,7 +9145,7 @@ static void gcomp__decode_to(const gcomp__view *view, size_t i, size_t count, fl
     }
 }
 
-/* >>kernel decode: elements i .. i + count - 1 as floats, without base and weight. A part of a
+/* Kernel decode: elements i .. i + count - 1 as floats, without base and weight. A part of a
    payload can be decoded alone: the codes of element i and of the next 15 begin at byte
    i / 16 * code16, and its scale has the number i >> shift. */
 #define gcomp__decode_floats GCOMP__F(decode_floats)
@@ -9165,8 +9179,8 @@ GCOMP__HEAVY void gcomp__commit_sums(const gcomp__sink *sink, size_t i, size_t e
                                      const float *own, const float *other, int one)
 {
     const gv weight = gv_splat(sink->weight), zero = gv_splat(gcomp__zero());
-    const float *grad = (const float *)sink->grad;
-    float *residual = sink->residual, *y = sink->y;
+    const float *grad = (const float *)sink->in.grad;
+    float *residual = sink->in.residual.floats, *y = sink->y;
     /* how far ahead of i lines are prefetched; 0 near the end of the tensor */
     const size_t ahead = end + GCOMP__AHEAD <= sink->n ? GCOMP__AHEAD : 0;
     for (; i < end; i += 16, own += 16, other += 16) {
@@ -9232,23 +9246,15 @@ GCOMP__NOINLINE void gcomp__end_halves(const gcomp__sink *sink, size_t i, size_t
     gcomp__narrow(y, tile, sink->y_type, count);
 }
 
-/* >>kernel sink: a chunk of block payloads, by the sink's ending. Payloads are decoded to tiles,
+/* Kernel sink: a chunk of block payloads, by the sink's ending. Payloads are decoded to tiles,
    which stay in the innermost cache; what then happens to them does not depend on the method. The
    own payload is decoded once, for residual and mean. */
 #define gcomp__end_chunk GCOMP__F(end_chunk)
 static void gcomp__end_chunk(const gcomp__sink *sink, size_t chunk)
 {
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, begin + GCOMP_CHUNK);
-    const int keeps = sink->ending == GCOMP__COMMIT && sink->residual; /* 1: writes a residual */
+    const int keeps = gcomp__keeps_rest(sink);
     GCOMP__ON_A_LINE float own[GCOMP__TILE]; /* the own payload's values, for residual and mean */
-    gcomp_input in; /* gradient and residual, as load_p takes them */
-    memset(&in, 0, sizeof in);
-    in.grad = sink->grad;
-    in.dtype = sink->dtype;
-    in.scale = sink->scale;
-    in.residual = sink->residual;
-    in.reserved = sink->stored;
-    in.key.own = sink->words;
     const int halves = sink->y_type != GCOMP_F32;
     if (sink->ending == GCOMP__STORE && !halves) { /* straight to y: no tile is needed */
         for (size_t w = 0; sink->y && w < sink->count; w++)
@@ -9263,7 +9269,7 @@ static void gcomp__end_chunk(const gcomp__sink *sink, size_t chunk)
             continue;
         }
         if (keeps)
-            gcomp__update_residual(&in, sink->residual, i, next - i, sink->own ? own : NULL);
+            gcomp__update_residual(&sink->in, i, next - i, sink->own ? own : NULL);
         if (!sink->y || !sink->count) continue;
         if (halves) gcomp__end_halves(sink, i, next - i, keeps && sink->own ? own : NULL);
         else gcomp__sum_tile(sink, sink->y + i, i, next - i, keeps && sink->own ? own : NULL);
@@ -9493,7 +9499,7 @@ GCOMP__INLINE void gcomp__offer(gcomp__sliced *s, unsigned head, size_t size)
    form is tried only where at most one level of eight is sent, and the omega form only where a
    lower limit of its size does not rule it out. code: which forms the parameters allow; packed:
    bytes of the packed codes. */
-#define gcomp__choose_coder GCOMP__F(choose)
+#define gcomp__choose_coder GCOMP__F(choose_coder)
 GCOMP__NOINLINE void gcomp__choose_coder(gcomp__sliced *s, unsigned code, size_t packed)
 {
     const int sparse = 8 * s->sent <= s->count;
@@ -9568,7 +9574,7 @@ GCOMP__NOINLINE void gcomp__write_elias(const gcomp__sliced *s, gcomp__packer *p
 }
 
 /* One Rice code: gap >> r ones, a zero, the r low bits. */
-#define gcomp__pack_gap GCOMP__F(put_gap)
+#define gcomp__pack_gap GCOMP__F(pack_gap)
 GCOMP__INLINE void gcomp__pack_gap(gcomp__packer *to, size_t gap, unsigned r)
 {
     size_t q = gap >> r; /* the ones */
@@ -9724,7 +9730,7 @@ GCOMP__NOINLINE size_t gcomp__code_segment(const gcomp__form *form, const uint8_
     return 3 + (s.size + 7) / 8;
 }
 
-/* >>kernel code: codes the packed codes of a chunk, segment by segment; returns the bytes. `to`
+/* Kernel code: codes the packed codes of a chunk, segment by segment; returns the bytes. `to`
    lies before the codes, by a byte for each segment. So what is written never reaches what is
    still to be read:
 
@@ -9995,7 +10001,7 @@ GCOMP__NOINLINE gcomp_result gcomp__read_last(const gcomp__form *form, unsigned 
     return gcomp__read_coded(form, head, copy, bytes, count, codes);
 }
 
-/* >>kernel read: the next segment, which begins at *at and ends before `end`, as packed codes,
+/* Kernel read: the next segment, which begins at *at and ends before `end`, as packed codes,
    with zeros behind up to a multiple of 64 levels. Checks it to the last bit; *at moves behind
    it. Errors: TRUNCATED, it ends behind `end`; TRAILING_BYTES, its length says more bytes than
    its bits fill; RESERVED_BITS, padding is not zero; CORRUPT, anything else. */
@@ -10038,18 +10044,10 @@ GCOMP__NOINLINE void gcomp__keep_levels(const gcomp__sink *sink, const gcomp__vi
 {
     GCOMP__ON_A_LINE float own[GCOMP__TILE]; /* what was sent of a tile */
     size_t some;
-    gcomp_input in;
-    memset(&in, 0, sizeof in);
-    in.grad = sink->grad; /* p = scale * grad + residual */
-    in.dtype = sink->dtype;
-    in.scale = sink->scale;
-    in.residual = sink->residual;
-    in.reserved = sink->stored;
-    in.key.own = sink->words;
     for (size_t i = 0; i < count; i += some) {
         some = gcomp__min(GCOMP__TILE, count - i); /* a tile */
         if (view) gcomp__decode_floats(view, i, some, own);
-        gcomp__update_residual(&in, sink->residual, begin + i, some, view ? own : NULL);
+        gcomp__update_residual(&sink->in, begin + i, some, view ? own : NULL);
     }
 }
 
@@ -10099,13 +10097,13 @@ GCOMP__NOINLINE void gcomp__spread(const gcomp__sink *sink, const gcomp__view *v
     }
 }
 
-/* >>kernel sink of coded levels: payload by payload, in the order of a sum. The residual comes
+/* Kernel sink of coded levels: payload by payload, in the order of a sum. The residual comes
    first, since y may be the gradient, which it is made from. */
 #define gcomp__sink_levels GCOMP__F(sink_levels)
 static void gcomp__sink_levels(const gcomp__sink *sink, size_t chunk)
 {
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, begin + GCOMP_CHUNK);
-    if (sink->ending == GCOMP__COMMIT && sink->residual) {
+    if (gcomp__keeps_rest(sink)) {
         /* if nothing was sent, the residual becomes p */
         if (sink->own) gcomp__spread(sink, sink->own, chunk, GCOMP__COMMIT);
         else gcomp__keep_levels(sink, NULL, begin, end - begin);
@@ -10230,7 +10228,7 @@ GCOMP__INLINE void gcomp__skip_bits(gcomp__bit_reader *r, unsigned count) /* cou
 #endif
 
 #if GCOMP__IN_EACH && !GCOMP__IN_WIDE && GCOMP__HAS_SPARSE
-/* >>kernel gaps: adds up what the gaps of a list take, as Rice codes with the parameters base ..
+/* Kernel gaps: adds up what the gaps of a list take, as Rice codes with the parameters base ..
    base + 3, and as PACKED. The sum of all gaps is below 2^32, and so is the sum of each lane.
    The gaps of a block are found 16 at a time. The first block, where the first gap has no index
    before it, and the last one, if it is short, are done gap by gap. */
@@ -10462,7 +10460,7 @@ static void gcomp__put_indices(uint8_t *to, const uint32_t *index, size_t k, uns
    ---------------------------------------------------------------------------------------------- */
 
 #if GCOMP__IN_EACH && !GCOMP__IN_WIDE && GCOMP__HAS_SPARSE
-/* >>kernel two_lists: decodes two lists of Rice codes in turn, x and y. Each code begins where the
+/* Kernel two_lists: decodes two lists of Rice codes in turn, x and y. Each code begins where the
    one before ends, which is known late; the codes of the other list fill that time:
 
      x   refill | code |      | code |      | ...  at_once codes | next refill
@@ -10947,64 +10945,53 @@ static const char *gcomp__refusal(const gcomp__method *m, const double *param, i
      line            ****       ****               ****      a random place inside each part
 
    At even distances all lines could fall into the same columns of a matrix. */
-static size_t gcomp__sample_line(const gcomp__call *call, const gcomp_input *in, size_t n,
+static size_t gcomp__sample_line(const gcomp__call *call, const gcomp__source *in, size_t n,
                                  size_t lines, size_t i, float *p)
 {
     const size_t apart = gcomp__max(n / lines, 16);
     const uint32_t room = (uint32_t)gcomp__min(apart - 15, 1u << 20); /* places in a part */
     const size_t at = i * apart + ((uint32_t)i * 2654435761u >> 7) % room,
                  count = gcomp__min(16, n - at);
-    gcomp_input line = *in;
+    gcomp__source line = *in;
     float residual[32]; /* two groups: `at` may be any element */
     line.grad = (const uint8_t *)in->grad + at * gcomp__dtype_bytes(in->dtype);
-    if (GCOMP__HAS_STORED && in->reserved) {
+    if (GCOMP__HAS_STORED && in->residual.small) {
         const size_t first = at / 16 * 16;
-        (gcomp__common(call->set)->unpack)(residual, in->residual, in->reserved, first, at + count);
-        line.residual = residual + (at - first);
-        line.reserved = GCOMP__FLOATS;
-    } else if (in->residual) line.residual = in->residual + at;
+        (gcomp__common(call->set)->unpack)(residual, in->residual, first, at + count);
+        line.residual = gcomp__residual_in(residual + (at - first), GCOMP__FLOATS);
+    } else line.residual = gcomp__residual_at(in->residual, at);
     (void)(gcomp__common(call->set)->scale_copy)(p, &line, 0, count, 1);
     return count;
 }
 
-/* Bytes of the scales of n elements: one for each block, the last block may be short; and what
-   stands before them. */
-static size_t gcomp__block_scales(const gcomp__form *form, size_t n)
-{
-    if (n == 0) return 0;
-    return form->block ? gcomp__plus(gcomp__times(gcomp__ceil_div(n, form->block),
-                                                  form->scale_bytes), form->front)
-                       : form->scale_bytes;
-}
+/* How many bytes the parts of a body of n elements have; SIZE_MAX is too much. */
+typedef struct gcomp__body {
+    size_t scales; /* what stands before the codes: a float in front, and a scale for each block */
+    size_t codes;  /* packed codes: whole groups of 16, and what the rest needs */
+    size_t bound;  /* of the longest body; without coded levels a body is never shorter */
+} gcomp__body;
 
-/* Bytes of the packed codes of n elements: whole groups of 16, and what the rest needs. */
-static size_t gcomp__block_codes(const gcomp__form *form, size_t n)
+/* Coded levels add at most the table of the chunks' ends, 8 bytes for each chunk but the last, and
+   the head of each segment, a byte: a segment whose coded form would be longer is packed. */
+static gcomp__body gcomp__body_of(const gcomp__form *form, size_t n)
 {
-    return gcomp__plus(gcomp__times(n / 16, form->code16),
-                       n % 16 ? gcomp__last_bytes(form, n % 16) : 0);
-}
-
-/* Bytes that coded levels add at most to packed codes: the table of the chunks' ends, 8 bytes for
-   each chunk but the last, and the head of each segment, a byte. A segment whose coded form would
-   be longer than that is packed. */
-static size_t gcomp__code_bytes(const gcomp__form *form, size_t n)
-{
-    const size_t segment = gcomp__coded(form) ? gcomp__segment_of(form) : 1;
-    return gcomp__coded(form) && n ? 8 * (gcomp__chunks(n) - 1) + gcomp__ceil_div(n, segment) : 0;
-}
-
-/* Bytes of the longest body. Without coded levels a body is never shorter. */
-static size_t gcomp__form_bound(const gcomp__form *form, size_t n)
-{
-    return gcomp__plus(gcomp__plus(gcomp__block_scales(form, n), gcomp__code_bytes(form, n)),
-                       gcomp__block_codes(form, n));
+    gcomp__body body;
+    const size_t blocks = form->block ? gcomp__ceil_div(n, form->block) : 1;
+    body.scales = n ? gcomp__plus(gcomp__times(blocks, form->scale_bytes), form->front) : 0;
+    body.codes = gcomp__plus(gcomp__times(n / 16, form->code16),
+                             n % 16 ? gcomp__last_bytes(form, n % 16) : 0);
+    body.bound = gcomp__plus(body.scales, body.codes);
+    if (gcomp__coded(form) && n)
+        body.bound = gcomp__plus(body.bound, 8 * (gcomp__chunks(n) - 1) +
+                                                 gcomp__ceil_div(n, gcomp__segment_of(form)));
+    return body;
 }
 
 static size_t gcomp__block_bound(const gcomp_codec *codec, size_t n)
 {
     gcomp__form form;
     gcomp__form_of(gcomp__method_of(codec->method), codec->param, &form);
-    return gcomp__form_bound(&form, n);
+    return gcomp__body_of(&form, n).bound;
 }
 
 /* Scratch of an encoder with threads: the measures of each chunk. Without it chunks go
@@ -11017,12 +11004,6 @@ static size_t gcomp__block_scratch(const gcomp_codec *codec, size_t n)
 
 /* >>block encoder: the tasks of the chunks, and what is done before and behind them. */
 
-/* Where a chunk puts what it has measured. */
-static gcomp__measured *gcomp__part(const gcomp__encode_job *job, size_t chunk)
-{
-    return job->part ? job->part + chunk : job->one;
-}
-
 /* Task: only measures a chunk, as job->form.measure says. */
 static void gcomp__measure_chunk(void *arg, size_t chunk)
 {
@@ -11030,14 +11011,15 @@ static void gcomp__measure_chunk(void *arg, size_t chunk)
     size_t begin = chunk * GCOMP_CHUNK;
     (gcomp__common(job->call->set)->measure)(&job->in, begin,
                                              gcomp__min(job->n, begin + GCOMP_CHUNK),
-                                             job->form.measure, gcomp__part(job, chunk));
+                                             job->form.measure,
+                                             job->measured + job->each * chunk);
 }
 
 /* Task: measures and encodes a chunk. Its codes have a fixed place. */
 static void gcomp__encode_chunk(void *arg, size_t chunk)
 {
     const gcomp__encode_job *job = (const gcomp__encode_job *)arg;
-    (gcomp__common(job->call->set)->encode)(job, chunk, gcomp__part(job, chunk));
+    (gcomp__common(job->call->set)->encode)(job, chunk, job->measured + job->each * chunk);
 }
 
 /* Task: the same with coded levels, whose length is known only afterwards. The chunk has a place
@@ -11060,9 +11042,10 @@ static void gcomp__encode_coded_chunk(void *arg, size_t chunk)
             *place = ends + 8 * (gcomp__chunks(job.n) - 1) + chunk * (GCOMP_CHUNK / segment);
     size_t bytes = 0;
     job.codes = place + (count + segment - 1) / segment; /* packed codes: behind a byte a segment */
-    (gcomp__common(job.call->set)->encode)(&job, chunk, gcomp__part(&job, chunk));
+    gcomp__measured *const measured = job.measured + job.each * chunk;
+    (gcomp__common(job.call->set)->encode)(&job, chunk, measured);
     place += begin / 16 * form->code16; /* encode adds this to job.codes by itself */
-    if (gcomp__part(&job, chunk)->max_bits < 0x7f800000u)
+    if (measured->max_bits < 0x7f800000u)
         bytes = (gcomp__coders(job.call->set)->code)(form, job.codes + begin / 16 * form->code16,
                                                      count, place);
     if (begin + count == job.n) *job.last = bytes;
@@ -11091,20 +11074,20 @@ static size_t gcomp__join_chunks(const gcomp__encode_job *job)
 }
 
 /* Runs a task over all chunks, and puts their measures together in the order of chunks: so sums
-   have the same bits with any number of threads. With job->part the tasks may run side by side.
+   have the same bits with any number of threads. With job->each the tasks may run side by side.
    Without they run in turn, each into `one`, which is then added up. */
 static void gcomp__measure_all(gcomp__encode_job *job, void (*task)(void *arg, size_t chunk),
                                gcomp__measured *all)
 {
     size_t chunks = gcomp__chunks(job->n);
-    gcomp__measured *part = job->part, one;
-    if (part) gcomp__run(job->call, chunks, task, job);
+    gcomp__measured one;
+    if (job->each) gcomp__run(job->call, chunks, task, job);
+    else job->measured = &one;
     memset(all, 0, sizeof *all);
     for (size_t i = 0; i < chunks; i++) {
-        const gcomp__measured *m = part ? part + i : &one;
-        if (!part) {
+        const gcomp__measured *m = job->measured + job->each * i;
+        if (!job->each) {
             memset(&one, 0, sizeof one);
-            job->one = &one;
             (task)(job, i);
         }
         all->sum += m->sum;
@@ -11130,7 +11113,7 @@ static void gcomp__measure_all(gcomp__encode_job *job, void (*task)(void *arg, s
    Each chunk measures its largest |p|. If that is infinite or NaN the encoder fails, and what it
    has written so far counts for nothing. */
 static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_codec *codec,
-                                        const gcomp_input *in, size_t n, uint8_t *body,
+                                        const gcomp__source *in, size_t n, uint8_t *body,
                                         size_t capacity, size_t *bytes)
 {
     size_t last = 0; /* coded levels: bytes of the last chunk, which has no entry in the table */
@@ -11138,7 +11121,8 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     gcomp__measured all; /* of the tensor */
     memset(&job, 0, sizeof job);
     gcomp__form_of(gcomp__method_of(codec->method), codec->param, &job.form);
-    size_t need = gcomp__form_bound(&job.form, n);
+    const gcomp__body size = gcomp__body_of(&job.form, n);
+    size_t need = size.bound;
     if (capacity < need) return GCOMP_DST_TOO_SMALL;
     /* what the tasks see */
     job.call = call;
@@ -11147,7 +11131,7 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     job.n = n;
     job.last = &last;
     job.scales = body + job.form.front;
-    job.codes = body + gcomp__block_scales(&job.form, n);
+    job.codes = body + size.scales;
     job.unit.lift = job.unit.inverse = 1;
     job.factor = call->factor != 0 ? call->factor : 1;
     job.unit.levels = job.form.levels;
@@ -11155,8 +11139,9 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     job.streamed = n >= GCOMP__STREAM_FROM && !gcomp__coded(&job.form); /* these are read again */
     if (job.form.stochastic) job.unit.words = gcomp__stream(in->key.own, GCOMP__PURPOSE_ROUND);
     /* in parallel only where each chunk has a place for its measures */
-    if (call->parallel.run && call->scratch_bytes / sizeof(gcomp__measured) >= gcomp__chunks(n))
-        job.part = (gcomp__measured *)(void *)call->scratch;
+    job.measured = (gcomp__measured *)(void *)call->scratch;
+    job.each = call->parallel.run &&
+               call->scratch_bytes / sizeof(gcomp__measured) >= gcomp__chunks(n);
     if (GCOMP__HAS_TENSOR_SCALES && call->shared && n) {
         /* terngrad's s, or twobit's threshold, which is a constant */
         const double scale = (double)*call->shared, levels = (double)job.form.levels;
@@ -11176,7 +11161,7 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     const int coded = gcomp__coded(&job.form);
     gcomp__measure_all(&job, coded ? gcomp__encode_coded_chunk : gcomp__encode_chunk, &all);
     if (all.max_bits >= 0x7f800000u) return GCOMP_NOT_FINITE;
-    if (coded && n) need = gcomp__block_scales(&job.form, n) + gcomp__join_chunks(&job);
+    if (coded && n) need = size.scales + gcomp__join_chunks(&job);
     if (!job.given && job.form.scale_bytes && !job.form.block && n) { /* it comes last */
         (job.form.fit)(&job.form, &all, &job.unit);
         gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
@@ -11191,7 +11176,7 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
 enum { GCOMP__FINITE_PARTS = 16 };
 typedef struct gcomp__finite_job {
     const gcomp__set *set;
-    gcomp_input in;
+    gcomp__source in;
     size_t n;
     uint32_t max_bits[GCOMP__FINITE_PARTS]; /* of each part, the bits of the largest |p| */
 } gcomp__finite_job;
@@ -11210,10 +11195,10 @@ static void gcomp__finite_part(void *arg, size_t part)
 
 /* 1 if gradient and residual are finite. Where p = scale * grad + residual is not finite the sum
    alone may have been too large for a float: then both are looked at one by one. */
-static int gcomp__all_finite(const gcomp__call *call, const gcomp_input *in, size_t n)
+static int gcomp__all_finite(const gcomp__call *call, const gcomp__source *in, size_t n)
 {
     gcomp__finite_job job;
-    gcomp_input alone = *in; /* the gradient without scale and residual */
+    gcomp__source alone = *in; /* the gradient without scale and residual */
     uint32_t max_bits = 0;
     job.set = call->set;
     job.in = *in;
@@ -11222,12 +11207,12 @@ static int gcomp__all_finite(const gcomp__call *call, const gcomp_input *in, siz
     for (size_t i = 0; i < GCOMP__FINITE_PARTS; i++)
         max_bits = job.max_bits[i] > max_bits ? job.max_bits[i] : max_bits;
     if (max_bits < 0x7f800000u) return 1;
-    if (!in->residual && in->scale == 1.0f) return 0; /* p is the gradient */
-    alone.residual = NULL;
-    alone.reserved = GCOMP__FLOATS;
+    /* p is the gradient */
+    if (!gcomp__residual_memory(in->residual) && in->scale == 1.0f) return 0;
+    alone.residual = gcomp__residual_in(NULL, GCOMP__FLOATS);
     alone.scale = 1;
-    if (in->residual && !in->reserved && /* a small one is finite: it is the object's own */
-        (gcomp__common(call->set)->max_bits)(in->residual, n) >= 0x7f800000u)
+    if (in->residual.floats && /* a small one is finite: it is the object's own */
+        (gcomp__common(call->set)->max_bits)(in->residual.floats, n) >= 0x7f800000u)
         return 0;
     return gcomp__all_finite(call, &alone, n);
 }
@@ -11243,9 +11228,9 @@ GCOMP__SHARED gcomp_result gcomp__look_at(gcomp__work *work, int measure, gcomp_
     look.n = work->n;
     look.form.measure = measure;
     /* side by side only where each chunk has a place for its measures, as in gcomp__block_encode */
-    if (work->call.parallel.run &&
-        work->call.scratch_bytes / sizeof(gcomp__measured) >= gcomp__chunks(work->n))
-        look.part = (gcomp__measured *)(void *)work->call.scratch;
+    look.measured = (gcomp__measured *)(void *)work->call.scratch;
+    look.each = work->call.parallel.run &&
+                work->call.scratch_bytes / sizeof(gcomp__measured) >= gcomp__chunks(work->n);
     gcomp__measure_all(&look, gcomp__measure_chunk, all);
     return all->max_bits >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
 }
@@ -11289,15 +11274,15 @@ static gcomp_result gcomp__block_open(gcomp__view *view)
     GCOMP__TRY(gcomp__unpack(view->method, view->a, param));
     if (gcomp__refusal(view->method, param, 0)) return GCOMP_CORRUPT; /* no encoder has these */
     gcomp__form_of(view->method, param, &view->form);
-    size_t scales = gcomp__block_scales(&view->form, view->n);
-    size_t need = gcomp__plus(scales, gcomp__block_codes(&view->form, view->n));
+    const gcomp__body size = gcomp__body_of(&view->form, view->n);
+    size_t need = size.bound;
     if (gcomp__coded(&view->form) && view->n) { /* the least: scales and the table of ends */
-        need = gcomp__plus(scales, 8 * (gcomp__chunks(view->n) - 1));
+        need = gcomp__plus(size.scales, 8 * (gcomp__chunks(view->n) - 1));
         if (view->bytes < need) return GCOMP_TRUNCATED;
     } else if (view->bytes != need)
         return view->bytes < need ? GCOMP_TRUNCATED : GCOMP_TRAILING_BYTES;
     view->scales = view->body + view->form.front;
-    view->codes = view->body + scales;
+    view->codes = view->body + size.scales;
     view->shift = view->form.block ? gcomp__log2((uint32_t)view->form.block)
                                    : (unsigned)(sizeof(size_t) * 8 - 1); /* i >> shift is 0 */
     view->kernels = (const gcomp__block_kernels *)gcomp__kernels_of(view->set, view->method) +
@@ -11449,9 +11434,9 @@ static gcomp_result gcomp__block_check(const gcomp__view *view)
 /* >>block decoder: sinks, which say what becomes of decoded floats, and the tasks of the chunks. */
 
 /* An input whose p is x. */
-static gcomp_input gcomp__plain_input(const float *x)
+static gcomp__source gcomp__plain_source(const float *x)
 {
-    gcomp_input in;
+    gcomp__source in;
     memset(&in, 0, sizeof in);
     in.grad = x;
     in.scale = 1;
@@ -11469,7 +11454,7 @@ static gcomp__sink gcomp__sink_to(int ending, float *y, size_t n)
     sink.y = y;
     sink.n = n;
     sink.weight = 1;
-    sink.scale = 1;
+    sink.in.scale = 1;
     return sink;
 }
 
@@ -11479,12 +11464,9 @@ GCOMP__SHARED gcomp__sink gcomp__sink_of(const gcomp__work *work)
 {
     gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, work->y, work->n);
     sink.y_type = work->y_type;
-    sink.grad = work->in.grad;
-    sink.dtype = work->in.dtype;
-    sink.scale = work->in.scale;
-    sink.residual = work->residual;
-    sink.stored = work->stored;
-    sink.words = work->words;
+    sink.in = work->in;
+    sink.in.residual = work->residual;
+    sink.in.key.own = work->words;
     return sink;
 }
 
@@ -11505,7 +11487,7 @@ static void gcomp__absorb_chunk(void *arg, size_t task)
     if (GCOMP__HAS_MOMENTUM && momentum)
         (gcomp__common(job->set)->advance)(momentum, begin,
                                            gcomp__min(momentum->n, begin + GCOMP_CHUNK));
-    else if (GCOMP__HAS_STORED && job->sink->stored) /* block methods: y is NULL, and so is own */
+    else if (GCOMP__HAS_STORED && job->sink->in.residual.small) /* y and own are NULL */
         (gcomp__common(job->set)->sink)(job->sink, chunk);
     else (gcomp__common(job->set)->absorb)(job->sink, chunk);
 }
@@ -11634,10 +11616,10 @@ static void gcomp__block_decode(const gcomp__call *call, const gcomp__sink *sink
     /* payloads that were not opened are alike */
     for (size_t w = 0; w < (sink->payloads ? 1 : sink->count); w++)
         coded |= gcomp__coded(&sink->views[w].form);
-    with.one_pass = sink->ending == GCOMP__COMMIT && sink->dtype == GCOMP_F32 &&
-                    sink->y_type == GCOMP_F32 && sink->scale == 1.0f && sink->residual &&
-                    !sink->stored && sink->y && sink->own && sink->own_at < sink->count &&
-                    sink->count <= 2;
+    with.one_pass = sink->ending == GCOMP__COMMIT && sink->in.dtype == GCOMP_F32 &&
+                    sink->y_type == GCOMP_F32 && sink->in.scale == 1.0f &&
+                    sink->in.residual.floats && sink->y && sink->own &&
+                    sink->own_at < sink->count && sink->count <= 2;
     job.set = call->set;
     job.sink = &with;
     gcomp__run(call, gcomp__chunks(sink->n), coded ? gcomp__sink_coded_chunk : gcomp__sink_chunk,
@@ -11877,7 +11859,7 @@ static gcomp_result gcomp__none_make(gcomp__work *work, int round)
 static void gcomp__none_commit(gcomp__work *work)
 {
     (gcomp__common(work->call.set)->saturate)(work->y, work->sums[0], work->n);
-    if (work->residual) memset(work->residual, 0, gcomp__stored_bytes(work->stored, work->n));
+    gcomp__residual_clear(work->residual, work->n);
 }
 
 /* No scale, so nothing to fit. */
@@ -11942,11 +11924,11 @@ typedef struct gcomp__cast_job {
 } gcomp__cast_job;
 
 /* y <- part * p of `count` elements from element i of an input on, saturated. */
-static void gcomp__cast_copy(const gcomp__set *set, float *y, const gcomp_input *in, size_t i,
+static void gcomp__cast_copy(const gcomp__set *set, float *y, const gcomp__source *in, size_t i,
                              size_t count, float part)
 {
-    gcomp_input some = *in;
-    gcomp__input_from(&some, i);
+    gcomp__source some = *in;
+    gcomp__source_from(&some, i);
     (void)(gcomp__common(set)->scale_copy)(y, &some, 0, count, part);
     (gcomp__common(set)->saturate)(y, y, count);
 }
@@ -11959,21 +11941,21 @@ static void gcomp__cast_commit_chunk(void *arg, size_t chunk)
     const gcomp__work *work = job->work;
     const gcomp__set *set = work->call.set;
     const size_t end = gcomp__min(work->n, (chunk + 1) * GCOMP_CHUNK);
-    gcomp_input in = work->in, sums = gcomp__plain_input(work->sums[0]);
+    gcomp__source in = work->in, sums = gcomp__plain_source(work->sums[0]);
     in.residual = work->residual;
     sums.dtype = job->type;
     for (size_t i = chunk * GCOMP_CHUNK, count; i < end; i += count) {
         float p[GCOMP__TILE / 2], sent[GCOMP__TILE / 2];
         count = gcomp__min(GCOMP__TILE / 2, end - i);
-        if (work->residual) {
-            gcomp_input rest = gcomp__plain_input(sent);
+        if (gcomp__residual_memory(work->residual)) {
+            const gcomp__residual e = gcomp__residual_at(work->residual, i);
+            gcomp__source rest = gcomp__plain_source(sent);
             gcomp__cast_copy(set, p, &in, i, count, 1);
             (gcomp__common(set)->decode)(&job->own, i, count, sent);
             rest.scale = -1 / job->factor;
-            rest.residual = p;
-            float *const e = gcomp__residual_at(work->residual, work->stored, i);
-            gcomp__cast_copy(set, work->stored ? p : e, &rest, 0, count, 1);
-            if (work->stored) (gcomp__common(set)->pack)(e, work->stored, p, count, work->words, i);
+            rest.residual.floats = p;
+            gcomp__cast_copy(set, e.small ? p : e.floats, &rest, 0, count, 1);
+            if (e.small) (gcomp__common(set)->pack)(e, p, count, work->words, i);
         }
         float *const y = work->y_type == GCOMP_F32 ? work->y + i : p;
         gcomp__cast_copy(set, y, &sums, i, count, 1 / (job->factor * (float)work->world));
@@ -12379,7 +12361,7 @@ static size_t gcomp__twobit_lines(size_t n, double rate)
 /* Counts the keys of the sample: bin (key - base) >> shift for keys from base on, the last bin
    for all that lie above. Zeros and what is not finite are not counted. bins NULL: none are.
    Returns the largest key. */
-static uint32_t gcomp__twobit_count(const gcomp__call *call, const gcomp_input *in, size_t n,
+static uint32_t gcomp__twobit_count(const gcomp__call *call, const gcomp__source *in, size_t n,
                                     size_t lines, uint32_t base, unsigned shift, uint32_t *bins)
 {
     const size_t step = 16 * lines >= n ? 16 : 1; /* lines at once: more if none is left out */
@@ -12390,15 +12372,13 @@ static uint32_t gcomp__twobit_count(const gcomp__call *call, const gcomp_input *
     for (size_t i = 0; i < lines; i += step) {
         uint32_t max_bits;
         if (step > 1) {
-            gcomp_input part = *in;
+            gcomp__source part = *in;
             count = gcomp__min(16 * step, n - 16 * i);
             part.grad = (const uint8_t *)in->grad + 16 * i * gcomp__dtype_bytes(in->dtype);
-            if (GCOMP__HAS_STORED && in->reserved) {
-                (gcomp__common(call->set)->unpack)(residual, in->residual, in->reserved, 16 * i,
-                                                   16 * i + count);
-                part.residual = residual;
-                part.reserved = GCOMP__FLOATS;
-            } else if (in->residual) part.residual = in->residual + 16 * i;
+            if (GCOMP__HAS_STORED && in->residual.small) {
+                (gcomp__common(call->set)->unpack)(residual, in->residual, 16 * i, 16 * i + count);
+                part.residual = gcomp__residual_in(residual, GCOMP__FLOATS);
+            } else part.residual = gcomp__residual_at(in->residual, 16 * i);
             max_bits = (gcomp__common(call->set)->scale_copy)(p, &part, 0, count, 1);
         } else {
             count = gcomp__sample_line(call, in, n, lines, i, p);
@@ -12416,7 +12396,7 @@ static uint32_t gcomp__twobit_count(const gcomp__call *call, const gcomp_input *
 
 /* The threshold for a tensor; 1 if all is zero, or if something is not finite: then the encoder
    refuses it. */
-static float gcomp__twobit_find(const gcomp__call *call, const gcomp_input *in, size_t n,
+static float gcomp__twobit_find(const gcomp__call *call, const gcomp__source *in, size_t n,
                                 double rate)
 {
     const unsigned shift = rate > 0 ? 14 : 19; /* an octave, 2^23 keys, is 512 bins or 16 */
@@ -12458,7 +12438,7 @@ static float gcomp__twobit_find(const gcomp__call *call, const gcomp_input *in, 
 /* With threshold=auto the threshold is found first. It reaches the encoder as a scale that is known
    already. */
 static gcomp_result gcomp__twobit_encode(const gcomp__call *call, const gcomp_codec *codec,
-                                         const gcomp_input *in, size_t n, uint8_t *body,
+                                         const gcomp__source *in, size_t n, uint8_t *body,
                                          size_t capacity, size_t *bytes)
 {
     gcomp__call with = *call;
@@ -12604,7 +12584,7 @@ GCOMP__INLINE gw gcomp__vote_bits(const gcomp__sink *sink, size_t w, size_t at, 
     return gw_bits(gv_load(bits));
 }
 
-/* >>kernel majority: y <- the mean for elements begin .. end - 1. With W payloads `enough` =
+/* Kernel majority: y <- the mean for elements begin .. end - 1. With W payloads `enough` =
    floor(W / 2) + 1 votes decide. Counters begin at start = 2^last - enough, where 2^last is the
    smallest power of two >= enough: so plane `last` becomes 1 with the vote that is enough, and no
    comparison is needed. Two payloads at a time go through a full adder into plane 0, and their
@@ -12674,7 +12654,7 @@ static void gcomp__vote_chunk(void *arg, size_t chunk)
 /* Decodes to the sink. The mean of several payloads is their majority; the residual, if a list of
    codecs has one, is written before y, which may be the gradient. One payload alone, and votes
    among payloads of other methods, are decoded as numbers, like those of any block method. */
-static void gcomp__vote_decode(const gcomp__call *call, const gcomp__sink *sink)
+static void gcomp__vote_decode_all(const gcomp__call *call, const gcomp__sink *sink)
 {
     gcomp__sink rest = *sink;
     gcomp__sink_job job;
@@ -12683,7 +12663,7 @@ static void gcomp__vote_decode(const gcomp__call *call, const gcomp__sink *sink)
         return;
     }
     rest.y = NULL;
-    if (sink->ending == GCOMP__COMMIT && sink->residual) gcomp__block_decode(call, &rest);
+    if (gcomp__keeps_rest(sink)) gcomp__block_decode(call, &rest);
     if (!sink->y || !sink->count) return;
     job.set = call->set;
     job.kernels = call->kernels;
@@ -12700,7 +12680,7 @@ static void gcomp__vote_form(const double *param, gcomp__form *form)
 
 static const gcomp__payload gcomp__vote_payload = {
     gcomp__block_scratch, gcomp__block_bound, gcomp__block_encode, gcomp__block_open,
-    gcomp__block_check, gcomp__vote_decode, 0, GCOMP__MAJORITY};
+    gcomp__block_check, gcomp__vote_decode_all, 0, GCOMP__MAJORITY};
 static const char *gcomp__vote_before_adam(const gcomp_codec *codec)
 {
     (void)codec;
@@ -14010,12 +13990,12 @@ static void gcomp__mix(float *x, size_t i, size_t count, size_t m, uint64_t word
    Returns the sum of p * p, which is infinite or wrong where squares are no normal floats; *most:
    the bits of the largest |p|, from 0x7f800000 on if a p is not finite. */
 #define gcomp__hadamard_take GCOMP__F(hadamard_take)
-static double gcomp__hadamard_take(const gcomp_input *from, uint64_t words, size_t n, float *x,
+static double gcomp__hadamard_take(const gcomp__source *from, uint64_t words, size_t n, float *x,
                                    size_t i, size_t size, uint32_t *most)
 {
-    const gcomp_input in = *from;
+    const gcomp__source in = *from;
     const int general = gcomp__general(&in); /* other than floats with scale 1 */
-    const int feedback = in.residual != NULL;
+    const int feedback = in.residual.floats != NULL;
     gv max_bits = gv_splat(gcomp__zero());
     gs sum = gs_none(); /* in double */
     uint32_t draws[GCOMP__SIGN_WORDS];
@@ -14232,7 +14212,7 @@ typedef struct gcomp__eden_job {
     const gcomp__call *call;
     const struct gcomp__eden_kernels *kernels;
     const gcomp__sink *sink; /* decoding: where to; encoding: NULL */
-    gcomp_input in;          /* the gradient and the residual */
+    gcomp__source in;          /* the gradient and the residual */
     gcomp__form form;        /* code16, block; constant: 0, or for feedback the mean of c^2 */
     uint64_t words;          /* the random signs come from these */
     uint8_t *scales, *codes; /* encoding: parts of the payload */
@@ -14380,7 +14360,7 @@ static uint32_t gcomp__eden_encode_piece(const gcomp__eden_job *job, float *x, s
 {
     const int bits = (int)job->form.code16 / 2;
     uint8_t *code = job->codes + i / 16 * job->form.code16;
-    const gcomp_input *in = &job->in;
+    const gcomp__source *in = &job->in;
     const uint64_t words = job->words;
     gcomp__eden_levels levels;
     double dot, lift = 1; /* <c, x>; x is lift * T p where floats were too small or too large */
@@ -14390,7 +14370,7 @@ static uint32_t gcomp__eden_encode_piece(const gcomp__eden_job *job, float *x, s
     next.step = 16 * gcomp__dtype_bytes(in->dtype);
     next.left = i + 2 * size <= job->n ? size / 16 : 0;
     next.a = (const uint8_t *)in->grad + (next.left ? i + size : i) / 16 * next.step;
-    next.b = in->residual ? in->residual + (next.left ? i + size : i) : NULL;
+    next.b = gcomp__residual_at(in->residual, next.left ? i + size : i).floats;
     double squares = gcomp__hadamard_take(in, words, job->n, x, i, size, &most); /* x = D p */
     if (!gcomp__finite_double(squares) || squares < 1e-18 || squares > 1e38) {
         /* Squares did not fit into floats: again in double, and x by a power of two. Or p is
@@ -14423,7 +14403,7 @@ static uint32_t gcomp__eden_encode_piece(const gcomp__eden_job *job, float *x, s
 }
 
 /* A chunk, piece by piece; 1 if a number is not finite. */
-#define gcomp__eden_encode_chunk GCOMP__F(eden_encode)
+#define gcomp__eden_encode_chunk GCOMP__F(eden_encode_chunk)
 static int gcomp__eden_encode_chunk(const gcomp__eden_job *job, float *work, size_t chunk)
 {
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, begin + GCOMP_CHUNK);
@@ -14443,7 +14423,7 @@ static int gcomp__eden_encode_chunk(const gcomp__eden_job *job, float *work, siz
 /* Writes the random words of this payload, and lets the tasks write scales and codes. Without
    scratch for one piece it fails: the rotation needs all of a piece at once. */
 static gcomp_result gcomp__eden_encode(const gcomp__call *call, const gcomp_codec *codec,
-                                       const gcomp_input *in, size_t n, uint8_t *body,
+                                       const gcomp__source *in, size_t n, uint8_t *body,
                                        size_t capacity, size_t *bytes)
 {
     gcomp__eden_job job;
@@ -14551,12 +14531,13 @@ static void gcomp__eden_sink(const gcomp__eden_job *job, float *work, size_t chu
     const gcomp__sink *sink = job->sink;
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, begin + GCOMP_CHUNK);
     const size_t room = job->room ? job->room : (size_t)GCOMP__TILE;
-    float tile[GCOMP__TILE], *residual = sink->ending == GCOMP__COMMIT ? sink->residual : NULL;
+    float tile[GCOMP__TILE];
+    float *residual = gcomp__keeps_rest(sink) ? sink->in.residual.floats : NULL;
     size_t stop;
     if (!job->room) work = tile;
     for (size_t i = begin; i < end; i = stop) {
         stop = gcomp__min(end, i + job->form.block);
-        if (residual) gcomp__update_residual(&job->in, residual, i, stop - i, NULL);
+        if (residual) gcomp__update_residual(&job->in, i, stop - i, NULL);
         if (residual && sink->own && (!sink->y || sink->own_at >= sink->count))
             gcomp__eden_put(sink->own, i, stop, work, room, NULL, GCOMP__ADD, 1, residual);
         for (size_t w = 0; sink->y && w < sink->count; w++) {
@@ -14582,10 +14563,7 @@ static void gcomp__eden_decode(const gcomp__call *call, const gcomp__sink *sink)
     memset(&job, 0, sizeof job);
     job.sink = sink;
     job.n = sink->n;
-    job.in.grad = sink->grad;
-    job.in.dtype = sink->dtype;
-    job.in.scale = sink->scale;
-    job.in.residual = sink->residual;
+    job.in = sink->in;
     if (sink->own) job.form.block = sink->own->form.block;
     for (size_t w = 0; w < sink->count; w++)
         job.form.block = gcomp__max(job.form.block, sink->views[w].form.block);
@@ -14642,7 +14620,7 @@ enum {
 /* What a selector chooses from, and what it has chosen: element index[j] with the value
    value[j]. */
 typedef struct gcomp__selection {
-    gcomp_input in;
+    gcomp__source in;
     size_t n;                  /* elements of in */
     size_t at, end;            /* the next one to look at; n, or where a thread's part ends */
     /* candidates have a key from here on: positive ones, negative ones; both >= 1 */
@@ -14862,18 +14840,18 @@ typedef struct gcomp__addends {
    in `tile`, and e is a tile of -0, which changes no sum. Up to the next multiple of 16 elements
    can be loaded: those of the tensor that follow, or zeros. */
 #define gcomp__addends_of GCOMP__F(addends_of)
-GCOMP__INLINE gcomp__addends gcomp__addends_of(const gcomp_input *in, size_t n, size_t i,
+GCOMP__INLINE gcomp__addends gcomp__addends_of(const gcomp__source *in, size_t n, size_t i,
                                                size_t count, float *tile)
 {
     gcomp__addends p;
     if (!gcomp__general(in) && gcomp__round_up(count, 16) <= n - i) { /* as they are */
         p.g = (const float *)in->grad + i;
-        p.e = in->residual ? in->residual + i : gcomp__no_residual();
+        p.e = in->residual.floats ? in->residual.floats + i : gcomp__no_residual;
     } else {
         if (count % 16) memset(tile + count / 16 * 16, 0, 64); /* zeros behind */
         gcomp__stage(tile, in, i, count);
         p.g = tile;
-        p.e = gcomp__no_residual();
+        p.e = gcomp__no_residual;
     }
     return p;
 }
@@ -14907,7 +14885,7 @@ GCOMP__INLINE uint32_t gcomp__mark_candidates(const gcomp__selection *s, gcomp__
     return some;
 }
 
-/* >>kernel collect: the candidates among elements s->at .. s->end - 1, until the buffer is full.
+/* Kernel collect: the candidates among elements s->at .. s->end - 1, until the buffer is full.
    All groups of a tile are marked before the first candidate is taken: few groups have any, and a
    branch for each would often be predicted wrongly. */
 #define gcomp__collect GCOMP__F(collect)
@@ -14935,7 +14913,7 @@ static void gcomp__collect(gcomp__selection *s)
     }
 }
 
-/* >>kernel drain: y <- x, x <- 0. y is at a multiple of 64 bytes, and is written past the
+/* Kernel drain: y <- x, x <- 0. y is at a multiple of 64 bytes, and is written past the
    caches, so that these keep x. */
 #define gcomp__drain GCOMP__F(drain)
 static void gcomp__drain(float *y, float *x, size_t n)
@@ -15134,7 +15112,7 @@ static size_t gcomp__selection_bytes(size_t capacity)
 /* An empty selection, with its arrays in the scratch:
 
      | bins: 2048 size_t | value: capacity + 16 floats | index: capacity + 16 words | */
-static gcomp__selection gcomp__selection_in(const gcomp__call *call, const gcomp_input *in,
+static gcomp__selection gcomp__selection_in(const gcomp__call *call, const gcomp__source *in,
                                             size_t n, size_t capacity)
 {
     gcomp__selection s;
@@ -15196,7 +15174,7 @@ static gcomp_result gcomp__sparse_write(const gcomp__call *call, const gcomp_cod
     gcomp__put_indices(body + head, s->index, indices, coder, index_bytes);
     /* The values, as a tensor of k elements without a residual. They have the key of the tensor,
        so that a value method with random numbers gives the same bits again. */
-    gcomp_input values = gcomp__plain_input(s->value);
+    gcomp__source values = gcomp__plain_source(s->value);
     values.key = s->in.key;
     inner.kernels = gcomp__kernels_of(call->set, value_method);
     inner.scratch_bytes = 0;
@@ -15210,7 +15188,7 @@ static gcomp_result gcomp__sparse_write(const gcomp__call *call, const gcomp_cod
 /* Makes the body: the selector of the method chooses, and the rest is the same for all methods.
    INVALID_ARGUMENT: more elements than 32 bits can number. */
 GCOMP__SHARED gcomp_result gcomp__sparse_encode(const gcomp__call *call, const gcomp_codec *codec,
-                                                const gcomp_input *in, size_t n, uint8_t *body,
+                                                const gcomp__source *in, size_t n, uint8_t *body,
                                                 size_t capacity, size_t *bytes)
 {
     if (!gcomp__indexable(n)) return GCOMP_INVALID_ARGUMENT;
@@ -15248,8 +15226,8 @@ static gcomp_result gcomp__sparse_parts(const gcomp__view *view, gcomp__indices 
     GCOMP__TRY(gcomp__unpack(view->value, view->a, param));
     if (gcomp__refusal(view->value, param, 1)) return GCOMP_CORRUPT;
     gcomp__form_of(view->value, param, &values->form);
-    size_t value_bytes = gcomp__plus(gcomp__block_scales(&values->form, values->n),
-                                     gcomp__block_codes(&values->form, values->n));
+    /* the values' levels are packed, see gcomp__refusal */
+    const size_t value_bytes = gcomp__body_of(&values->form, values->n).bound;
     if (value_bytes > view->bytes - head) return GCOMP_TRUNCATED;
     /* they are the last bytes of the body */
     values->bytes = value_bytes;
@@ -15340,7 +15318,7 @@ static uint32_t *gcomp__list_room(gcomp__call *call, const gcomp__view *view)
 }
 
 /* Checks two payloads. Where both have Rice codes, that takes little longer than checking one,
-   see >>kernel two_lists. list[0], list[1]: as in gcomp__sparse_check_list. */
+   see the kernel two_lists. list[0], list[1]: as in gcomp__sparse_check_list. */
 static gcomp_result gcomp__sparse_check_two(const gcomp__view *one, const gcomp__view *two,
                                             uint32_t *const *list)
 {
@@ -15521,7 +15499,7 @@ GCOMP__SHARED void gcomp__sparse_take(const gcomp__view *view, float *residual, 
    each element, however many chunks, threads or passes there are:
 
      chunk     0         1         2    ...
-     dense     y <- 0    y <- 0           (COMMIT: residual <- p, see >>kernel absorb)
+     dense     y <- 0    y <- 0           (COMMIT: residual <- p, see the kernel absorb)
      worker 0  | . . |   |  .  |          each payload has a cursor
      worker 1  |.   .|   | .  .|          */
 #if GCOMP__IN_ONCE
@@ -15598,7 +15576,8 @@ GCOMP__SHARED void gcomp__sparse_decode(const gcomp__call *call, const gcomp__si
 {
     /* masked: dgc's momentum, which becomes 0 where something was sent */
     float *const masked = sink->momentum ? sink->momentum->masked : NULL;
-    const int apart = sink->ending == GCOMP__COMMIT && sink->own && (sink->residual || masked) &&
+    const int apart = sink->ending == GCOMP__COMMIT && sink->own &&
+                      (sink->in.residual.floats || masked) &&
                       (!sink->y || sink->own_at >= sink->count);
     const gcomp__view *own = apart ? sink->own : NULL; /* until it has its cursor */
     /* chunks that are worked on between two looks at the cursors */
@@ -15620,11 +15599,13 @@ GCOMP__SHARED void gcomp__sparse_decode(const gcomp__call *call, const gcomp__si
         const int cached = dense && step == 1; /* a chunk is added to when it was just written */
         used = 0;
         if (own)
-            gcomp__cursor_open(cursors + used++, own, NULL, sink->residual, masked, cached);
+            gcomp__cursor_open(cursors + used++, own, NULL, sink->in.residual.floats, masked,
+                               cached);
         for (; sink->y && w < sink->count && used < GCOMP__SPARSE_CURSORS; w++) {
             const int mine = !apart && sink->own && w == sink->own_at;
             gcomp__cursor_open(cursors + used++, sink->views + w, sink->y,
-                               mine ? sink->residual : NULL, mine ? masked : NULL, cached);
+                               mine ? sink->in.residual.floats : NULL, mine ? masked : NULL,
+                               cached);
         }
         gcomp__sparse_pass(call, sink, cursors, used, step, dense);
         own = NULL;
@@ -15680,7 +15661,7 @@ static gcomp_result gcomp__topk_chunks(const gcomp__call *call, const gcomp_code
         gcomp__selection part = *s; /* the chunk, as a tensor; its elements go behind the others */
         uint32_t least = 0x7f7fffffu;
         part.n = gcomp__min(chunk, s->n - begin);
-        gcomp__input_from(&part.in, begin);
+        gcomp__source_from(&part.in, begin);
         part.value += s->count;
         part.index += s->count;
         part.capacity -= s->count;
@@ -15970,7 +15951,7 @@ GCOMP__INLINE uint32_t gcomp__wangni_drawn(const gcomp__wangni *job, gv p, gw dr
     return gw_eq(gw_min(draw, gw_trunc(t)), draw);
 }
 
-/* >>kernel wangni: finds candidates as the kernel collect does: those that may be sent. Of all
+/* Kernel wangni: finds candidates as the kernel collect does: those that may be sent. Of all
    elements passed it adds |p| where the key is below the guess to job->rest, and counts the
    others in job->above. Stops at the end, or before a tile that might not fit into the buffer. */
 #define gcomp__wangni_look GCOMP__F(wangni_look)
@@ -16228,15 +16209,15 @@ GCOMP__NOINLINE uint32_t gcomp__adacomp_most(const gcomp__selection *s, size_t i
     return gv_most(max_bits);
 }
 
-/* >>kernel adacomp: all bins, one after the other, each twice: its largest |p|, then its
+/* Kernel adacomp: all bins, one after the other, each twice: its largest |p|, then its
    elements. The second look mostly finds the bin in a cache. */
 #define gcomp__adacomp_bins GCOMP__F(adacomp_bins)
 static void gcomp__adacomp_bins(gcomp__adacomp *job)
 {
     gcomp__selection *s = job->s;
-    gcomp_input grad = s->in;
+    gcomp__source grad = s->in;
     float tile[GCOMP__ADACOMP_TILE], other[GCOMP__ADACOMP_TILE];
-    grad.residual = NULL; /* d alone */
+    grad.residual.floats = NULL; /* d alone */
     /* bins: begin .. end - 1 */
     for (size_t begin = 0, end; begin < s->n; begin = end) {
         end = s->n - begin > job->bin ? begin + job->bin : s->n;
@@ -16307,15 +16288,15 @@ static const gcomp__method gcomp__row_adacomp = {
 #if GCOMP__FIRST(BLOCKTOPK)
 typedef struct gcomp__blocktopk_kernels {
     /* the sum of squares of each block of n elements; 0 if one is not finite */
-    int (*squares)(const gcomp_input *in, size_t n, size_t block, double *sums);
+    int (*squares)(const gcomp__source *in, size_t n, size_t block, double *sums);
 } gcomp__blocktopk_kernels;
 #endif
 
 #if GCOMP__EACH(BLOCKTOPK)
-/* >>kernel blocktopk: sums[b] <- the sum of p^2 of block b, in double. Returns 0 if one is not
+/* Kernel blocktopk: sums[b] <- the sum of p^2 of block b, in double. Returns 0 if one is not
    finite. */
 #define gcomp__blocktopk_squares GCOMP__F(blocktopk_squares)
-static int gcomp__blocktopk_squares(const gcomp_input *in, size_t n, size_t block, double *sums)
+static int gcomp__blocktopk_squares(const gcomp__source *in, size_t n, size_t block, double *sums)
 {
     float tile[GCOMP__TILE];
     int finite = 1;
@@ -16377,12 +16358,12 @@ static gcomp_result gcomp__blocktopk_select(const gcomp__call *call, const gcomp
     for (size_t b = 0; b < blocks; b++) {
         /* `in` is moved to the block */
         const uint64_t key = gcomp__key_of(sums, 1, b);
-        gcomp_input in = s->in;
+        gcomp__source in = s->in;
         /* Blocks above the k-th are taken, and of those equal to it the first `ties`. Blocks of
            zeros never are. */
         if (key < least || key == 0 || (key == least && ties == 0)) continue;
         ties -= key == least;
-        gcomp__input_from(&in, b * block);
+        gcomp__source_from(&in, b * block);
         /* p of the whole block, with factor 1 */
         (void)(gcomp__common(call->set)->scale_copy)(s->value + s->count, &in, 0,
                                               gcomp__min(block, s->n - b * block), 1);
@@ -16520,7 +16501,7 @@ static gcomp_result gcomp__dgc_clip(gcomp__work *work)
     gcomp__measured all;
     work->local[0] = work->in.scale;
     if (limit == 0) return GCOMP_OK;
-    look.in.residual = NULL;
+    look.in.residual.floats = NULL;
     GCOMP__TRY(gcomp__look_at(&look, GCOMP__L2, &all));
     double norm = gcomp__sqrt(all.sum); /* of scale * grad */
     limit *= gcomp__sqrt((double)work->world);
@@ -16538,10 +16519,10 @@ static gcomp__momentum gcomp__dgc_momentum(const gcomp__call *call)
     memset(&d, 0, sizeof d);
     d.in = work->in;
     d.in.scale = work->local[0]; /* with the clip, see gcomp__dgc_clip */
-    d.in.residual = NULL;
+    d.in.residual.floats = NULL;
     d.n = work->n;
     d.u = work->state; /* the momentum */
-    d.v = work->in.residual; /* what was not sent; NULL: nothing is kept */
+    d.v = work->in.residual.floats; /* what was not sent; NULL: nothing is kept */
     d.factor = (float)work->codec->param[1]; /* m */
     d.nesterov = work->codec->param[2] != 0;
     return d;
@@ -16549,7 +16530,7 @@ static gcomp__momentum gcomp__dgc_momentum(const gcomp__call *call)
 
 /* Makes p in the scratch, and sends it as if it were a gradient without a residual. */
 static gcomp_result gcomp__dgc_encode(const gcomp__call *call, const gcomp_codec *codec,
-                                      const gcomp_input *in, size_t n, uint8_t *body,
+                                      const gcomp__source *in, size_t n, uint8_t *body,
                                       size_t capacity, size_t *bytes)
 {
     const gcomp_codec now = gcomp__dgc_at(codec, call->work->epoch);
@@ -16560,7 +16541,7 @@ static gcomp_result gcomp__dgc_encode(const gcomp__call *call, const gcomp_codec
     /* only p is needed now; next is made again in the commit, from the same bits */
     d.p = (float *)(void *)call->scratch;
     gcomp__advance_all(call, &d);
-    gcomp_input made = gcomp__plain_input(d.p);
+    gcomp__source made = gcomp__plain_source(d.p);
     made.key = in->key;
     /* what is left of the scratch is for the selection */
     rest.scratch += gcomp__dgc_p_bytes(n);
@@ -16577,7 +16558,7 @@ static void gcomp__dgc_decode(const gcomp__call *call, const gcomp__sink *sink)
     if (call->work && sink->ending == GCOMP__COMMIT) {
         d = gcomp__dgc_momentum(call);
         /* the same sums as in encoding, now to where they stay; and y <- 0 */
-        d.p = sink->residual;
+        d.p = sink->in.residual.floats;
         d.next = call->work->state;
         d.zero = sink->y;
         if (call->work->codec->param[4] != 0) d.masked = d.next;
@@ -16629,7 +16610,7 @@ enum {
 
 typedef struct gcomp__dct_kernels {
     /* to <- p of elements i .. i + count - 1 */
-    void (*stage)(float *to, const gcomp_input *in, size_t i, size_t count);
+    void (*stage)(float *to, const gcomp__source *in, size_t i, size_t count);
     /* to (rows x stride) <- a (rows x inner, its rows `pitch` apart) * b (inner x stride) */
     void (*product)(float *to, const float *a, size_t pitch, const float *b, size_t rows,
                     size_t inner, size_t stride);
@@ -16641,8 +16622,7 @@ typedef struct gcomp__dct_kernels {
     size_t (*columns)(float *to, const float *x, size_t count);
     /* the numbers among `count` whose keys reach s->guess, which is above 0, behind those of s */
     void (*keep)(gcomp__selection *s, const float *x, size_t count);
-    void (*retain)(const gcomp_input *in, float *residual, size_t i, size_t count,
-                   const float *sent);
+    void (*retain)(const gcomp__source *in, size_t i, size_t count, const float *sent);
     void (*add)(float *y, const float *x, float weight, size_t count, int fresh);
 } gcomp__dct_kernels;
 #endif
@@ -16929,7 +16909,7 @@ typedef struct gcomp__dct_job {
     gcomp__dct_shape shape;
     const gcomp__call *call;
     const gcomp__dct_kernels *kernels;
-    gcomp_input in;
+    gcomp__source in;
     const float *columns, *rows; /* C of columns; that of rows, turned */
     float *values;
     uint8_t *places, *lane;      /* the first lane's part of the scratch */
@@ -17029,7 +17009,7 @@ static void gcomp__dct_lane(void *arg, size_t lane)
 }
 
 static gcomp_result gcomp__dct_encode(const gcomp__call *call, const gcomp_codec *codec,
-                                      const gcomp_input *in, size_t n, uint8_t *body,
+                                      const gcomp__source *in, size_t n, uint8_t *body,
                                       size_t capacity, size_t *bytes)
 {
     const gcomp_codec value = gcomp__value_codec(codec);
@@ -17076,7 +17056,7 @@ static gcomp_result gcomp__dct_encode(const gcomp__call *call, const gcomp_codec
     body[9] = (uint8_t)s->w;
     body[10] = (uint8_t)s->k;
     body[11] = (uint8_t)(s->k >> 8);
-    gcomp_input values = gcomp__plain_input(job.values);
+    gcomp__source values = gcomp__plain_source(job.values);
     values.key = in->key;
     inner.kernels = gcomp__kernels_of(call->set, value_method);
     inner.scratch_bytes = 0;
@@ -17299,7 +17279,6 @@ typedef struct gcomp__dct_pass {
     gcomp__dct_sum sum;
     gcomp__dct_shape shape;
     const gcomp__sink *sink;
-    gcomp_input in;      /* of a residual */
     int retains, stores; /* residual <- p - decoded; y <- decoded; else y <- y + weight decoded */
     int fresh;           /* y counts as 0 */
     size_t lanes, room;  /* floats of a lane; 0: there is no scratch */
@@ -17312,7 +17291,7 @@ static void gcomp__dct_give(const gcomp__dct_pass *pass, const float *tile, size
     const gcomp__sink *sink = pass->sink;
     const gcomp__dct_kernels *k = pass->sum.kernels;
     for (size_t r = 0; r < rows; r++, tile += s->stride, i += s->cols) {
-        if (pass->retains) (k->retain)(&pass->in, sink->residual, i, s->w, tile);
+        if (pass->retains) (k->retain)(&sink->in, i, s->w, tile);
         else if (pass->stores) memcpy(sink->y + i, tile, 4 * s->w);
         else (k->add)(sink->y + i, tile, sink->weight, s->w, pass->fresh);
     }
@@ -17369,16 +17348,11 @@ static void gcomp__dct_decode(const gcomp__call *call, const gcomp__sink *sink)
     gcomp__dct_pass pass;
     memset(&pass, 0, sizeof pass);
     pass.sink = sink;
-    pass.in.grad = sink->grad;
-    pass.in.dtype = sink->dtype;
-    pass.in.scale = sink->scale;
-    pass.in.residual = sink->residual;
-    if (sink->ending == GCOMP__COMMIT && sink->residual) {
+    if (gcomp__keeps_rest(sink)) {
         pass.retains = 1;
         if (sink->own) gcomp__dct_run(&pass, call, sink->own, 1);
         else
-            (((const gcomp__dct_kernels *)call->kernels)->retain)(&pass.in, sink->residual, 0,
-                                                                  sink->n, NULL);
+            (((const gcomp__dct_kernels *)call->kernels)->retain)(&sink->in, 0, sink->n, NULL);
         pass.retains = 0;
     }
     if (!sink->y) return;
@@ -17453,8 +17427,8 @@ typedef struct gcomp__random_job {
 
 #if GCOMP__EACH(RANDOMK)
 
-/* >>kernel count: counts the elements of S in each chunk into `before`; returns their sum. */
-#define gcomp__count_drawn GCOMP__F(random_count)
+/* Kernel count: counts the elements of S in each chunk into `before`; returns their sum. */
+#define gcomp__count_drawn GCOMP__F(count_drawn)
 static size_t gcomp__count_drawn(const gcomp__random_job *job)
 {
     /* words of 64 bits: of all elements, and of a chunk */
@@ -17471,7 +17445,7 @@ static size_t gcomp__count_drawn(const gcomp__random_job *job)
     return total;
 }
 
-/* >>kernel take: p of the elements of a chunk that are in S, times the factor, goes to sums[0];
+/* Kernel take: p of the elements of a chunk that are in S, times the factor, goes to sums[0];
    all p of the chunk are looked at. 64 elements have a word of the bits. Most words have two
    elements of S or fewer, which are taken without a branch. Memory is fetched 4 KiB ahead: the
    processor's own prefetching stops at the end of a page. */
@@ -17479,7 +17453,7 @@ static size_t gcomp__count_drawn(const gcomp__random_job *job)
 static void gcomp__random_take(void *arg, size_t chunk)
 {
     const gcomp__random_job *job = (const gcomp__random_job *)arg;
-    const gcomp_input in = job->work->in;
+    const gcomp__source in = job->work->in;
     const size_t bytes = gcomp__dtype_bytes(in.dtype), n = job->work->n,
                  end = gcomp__min(n, (chunk + 1) * GCOMP_CHUNK);
     const uint8_t *before = job->before + 8 * chunk;
@@ -17496,7 +17470,7 @@ static void gcomp__random_take(void *arg, size_t chunk)
             const gv p = gcomp__sum_at(from, j);
             /* one line of the gradient and one of the residual for each 16 elements */
             GCOMP__PREFETCH((const uint8_t *)in.grad + bytes * (next + j));
-            if (in.residual) GCOMP__PREFETCH(in.residual + next + j);
+            if (in.residual.floats) GCOMP__PREFETCH(in.residual.floats + next + j);
             max_bits = gv_max_bits(max_bits, p);
             gv_store(line + j, gv_mul(p, gv_splat(job->factor)));
         }
@@ -17699,7 +17673,7 @@ static void gcomp__random_put(void *arg, size_t chunk)
         for (uint64_t set = gcomp__get64(job->bits + word / 8); set; set &= set - 1) {
             i = word + gcomp__first_one(set);
             work->y[i] = gcomp__saturated(*from++);
-            if (work->residual) work->residual[i] = 0;
+            if (work->residual.floats) work->residual.floats[i] = 0;
         }
     }
 }
@@ -17734,7 +17708,7 @@ static const gcomp__method gcomp__row_randomk = {
 #if GCOMP__IN_ONCE
 /* to[j] <- part * p of element index[j] of `in`: what this worker brings to a sum of `count` chosen
    elements. */
-GCOMP__SHARED void gcomp__parts_at(const gcomp__work *work, const gcomp_input *in,
+GCOMP__SHARED void gcomp__parts_at(const gcomp__work *work, const gcomp__source *in,
                                    const uint32_t *index, size_t count, float *to)
 {
     for (size_t j = 0; j < count; j++) {
@@ -17747,7 +17721,7 @@ GCOMP__SHARED void gcomp__parts_at(const gcomp__work *work, const gcomp_input *i
         /* as a kernel makes it: each operation is rounded by itself */
         p *= in->scale;
         GCOMP__PIN(p);
-        if (in->residual) p += in->residual[i];
+        if (in->residual.floats) p += in->residual.floats[i];
         GCOMP__PIN_SUM(p);
         to[j] = p * work->part;
     }
@@ -17908,7 +17882,7 @@ static void gcomp__leader_commit(gcomp__work *work)
     gcomp__nothing_sent(work);
     for (size_t j = 0; j < local[0]; j++) {
         work->y[local[1 + j]] = work->sums[1][j];
-        if (work->residual) work->residual[local[1 + j]] = 0;
+        if (work->residual.floats) work->residual.floats[local[1 + j]] = 0;
     }
 }
 
@@ -17962,7 +17936,7 @@ enum {
 /* The table of one matrix of the stack, and what it is made from. */
 typedef struct gcomp__sketch_job {
     const struct gcomp__sketch_kernels *kernels;
-    gcomp_input in;               /* p of the matrix */
+    gcomp__source in;               /* p of the matrix */
     size_t n, rows, columns;      /* elements of the matrix; shape of the table */
     size_t few;                   /* so many of the largest estimates are looked for; 0: none */
     float *table;                 /* rows * columns cells, row by row */
@@ -18064,12 +18038,13 @@ GCOMP__NOINLINE void gcomp__sketch_put_groups(const gcomp__sketch_job *job,
                                               size_t count, gcomp__addends from, size_t rows,
                                               gv *max_bits)
 {
-    const gcomp_input in = job->in;
+    const gcomp__source in = job->in;
     for (size_t j = 0; j < count; j += 16) {
         const size_t group = (i + j) / 16;
         GCOMP__PREFETCH_NEAR((const uint8_t *)in.grad +
                              gcomp__dtype_bytes(in.dtype) * (i + j + GCOMP__SKETCH_FAR));
-        if (in.residual) GCOMP__PREFETCH_NEAR(in.residual + i + j + GCOMP__SKETCH_FAR);
+        if (in.residual.floats)
+            GCOMP__PREFETCH_NEAR(in.residual.floats + i + j + GCOMP__SKETCH_FAR);
         gv p = gcomp__sum_at(from, j);
         *max_bits = gv_max_bits(*max_bits, p);
         p = gcomp__sketch_crossed(p, place->cross[group % 32]);
@@ -18084,7 +18059,7 @@ GCOMP__NOINLINE void gcomp__sketch_put_groups(const gcomp__sketch_job *job,
     }
 }
 
-/* >>kernel insert: adds p of all elements to rows first .. first + rows - 1 of the table; returns
+/* Kernel insert: adds p of all elements to rows first .. first + rows - 1 of the table; returns
    the bits of the largest |p|. Elements come 256 at a time: 16 groups, whose places are found at
    once while the 16 groups before them are at work. */
 #define gcomp__sketch_insert GCOMP__F(sketch_insert)
@@ -18178,7 +18153,7 @@ static gcomp__sketch_job gcomp__sketch_job_of(const gcomp__work *work, size_t ma
     job.table = work->sums[0] + matrix * job.rows * job.columns;
     job.part = work->part;
     job.in = work->in;
-    gcomp__input_from(&job.in, matrix * job.n);
+    gcomp__source_from(&job.in, matrix * job.n);
     /* from the shared key: the same on all workers, for all matrices of the stack */
     job.words = gcomp__stream(work->in.key.shared, GCOMP__PURPOSE_SKETCH);
     for (size_t r = 0; r < job.rows; r++)
@@ -18307,7 +18282,7 @@ GCOMP__NOINLINE uint32_t gcomp__sketch_estimate(const gcomp__sketch_job *job,
     return some;
 }
 
-/* >>kernel collect: appends to a selection the elements whose estimates reach its guess, in order
+/* Kernel collect: appends to a selection the elements whose estimates reach its guess, in order
    of index, with the estimates as values. It begins at s->at, a multiple of 16, and ends at s->n or
    when the buffer may not hold 16 groups more. First 16 groups are estimated; then only those that
    have an element to keep are visited. A branch for each group would often be predicted wrongly. */
@@ -18560,7 +18535,7 @@ static void gcomp__sketch_commit(gcomp__work *work)
             if (key < least || (key == least && ties == 0)) continue;
             if (key == least) ties--;
             work->y[i] = gcomp__saturated(sum[j]);
-            if (work->residual) work->residual[i] = 0;
+            if (work->residual.floats) work->residual.floats[i] = 0;
         }
     }
 }
@@ -18635,7 +18610,7 @@ static void gcomp__fetch_advance(const gcomp__work *work, const float *sum, floa
 {
     gcomp__momentum d;
     memset(&d, 0, sizeof d);
-    d.in = gcomp__plain_input(sum);
+    d.in = gcomp__plain_source(sum);
     d.n = cells;
     d.u = d.next = u; /* U <- factor * U + sum */
     d.v = d.p = e;    /* E <- E + U */
@@ -18732,7 +18707,7 @@ enum {
 
 /* M, and the shape of its factors. */
 typedef struct gcomp__matrix {
-    const gcomp_input *in; /* M begins at element `at` of this tensor */
+    const gcomp__source *in; /* M begins at element `at` of this tensor */
     size_t at, rows, cols, rank;
     size_t pitch; /* floats from a row of P to the next one */
     int uncached; /* M lies in memory, not in a cache: what is needed next is prefetched */
@@ -18780,7 +18755,7 @@ GCOMP__INLINE gcomp__strip gcomp__strip_at(const gcomp__matrix *m, size_t i, siz
     const size_t at = m->at + i * m->cols + j;
     gcomp__strip x;
     x.g = (const float *)m->in->grad + at;
-    x.e = m->in->residual ? m->in->residual + at : NULL;
+    x.e = gcomp__residual_at(m->in->residual, at).floats;
     x.stride = m->cols;
     return x;
 }
@@ -18831,8 +18806,8 @@ GCOMP__INLINE void gcomp__strip_prefetch(const gcomp__strip *next, size_t at, in
 GCOMP__NOINLINE gcomp__strip gcomp__strip_copy(const gcomp__matrix *m, size_t i, size_t rows,
                                                size_t j, size_t count, size_t ahead, float *tile)
 {
-    const gcomp_input in = *m->in;
-    const int feedback = in.residual != NULL, general = gcomp__general(&in);
+    const gcomp__source in = *m->in;
+    const int feedback = in.residual.floats != NULL, general = gcomp__general(&in);
     const size_t bytes = gcomp__dtype_bytes(in.dtype);
     gcomp__strip x;
     x.g = tile;
@@ -18844,7 +18819,7 @@ GCOMP__NOINLINE gcomp__strip gcomp__strip_copy(const gcomp__matrix *m, size_t i,
         for (; l + 16 <= count && general; l += 16) {
             if (ahead) {
                 GCOMP__PREFETCH_NEAR((const uint8_t *)in.grad + bytes * (at + l + ahead));
-                if (feedback) GCOMP__PREFETCH_NEAR(in.residual + at + l + ahead);
+                if (feedback) GCOMP__PREFETCH_NEAR(in.residual.floats + at + l + ahead);
             }
             gv_store(tile + l, gcomp__load_p(&in, at + l, 1, feedback));
         }
@@ -19627,7 +19602,7 @@ static gcomp__gemm gcomp__powersgd_job(gcomp__work *work, size_t s)
     if (gcomp__powersgd_alternates(work->codec))
         job.mean.p += gcomp__gemm_factor(rank, work->rows);
     job.y = work->y;
-    job.residual = work->residual;
+    job.residual = work->residual.floats;
     return job;
 }
 
@@ -19644,10 +19619,10 @@ static void gcomp__powersgd_advance(gcomp__work *work, int keep)
     float *u = work->state + (all - work->n); /* the last n floats of the state */
     memset(&d, 0, sizeof d);
     d.in = work->in;
-    d.in.residual = NULL;
+    d.in.residual.floats = NULL;
     d.n = work->n;
     d.u = u;
-    d.v = work->in.residual; /* may be NULL: M = u then */
+    d.v = work->in.residual.floats; /* may be NULL: M = u then */
     d.p = (float *)(void *)work->call.scratch;
     d.next = keep ? u : NULL;
     d.factor = (float)work->codec->param[2];
@@ -19655,7 +19630,7 @@ static void gcomp__powersgd_advance(gcomp__work *work, int keep)
     work->in.grad = d.p;
     work->in.dtype = GCOMP_F32;
     work->in.scale = 1;
-    work->in.residual = NULL;
+    work->in.residual.floats = NULL;
 }
 
 /* This worker's P = M Q of the s-th matrix, into the sums of round 0. Q is the last mean Q with
@@ -19710,7 +19685,7 @@ static gcomp_result gcomp__powersgd_make(gcomp__work *work, int round)
         else gcomp__powersgd_make_p(work, s, words);
     }
     /* sums <- sums / world; a factor that is not finite is found here too */
-    gcomp_input in = gcomp__plain_input(work->sums[round]);
+    gcomp__source in = gcomp__plain_source(work->sums[round]);
     uint32_t max_bits =
         (gcomp__common(work->call.set)->scale_copy)(work->sums[round], &in, 0, floats, work->part);
     return max_bits >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
@@ -19836,9 +19811,9 @@ GCOMP__INLINE gv gcomp__intsum_steps(gv p, const gcomp__constants *u)
 /* p of elements i .. i + 15, of which `left` are there, 16 or more of them all; zeros behind.
    `general` is known outside of the loop: each branch calls a copy made for it. */
 #define gcomp__intsum_load GCOMP__F(intsum_load)
-GCOMP__INLINE gv gcomp__intsum_load(const gcomp_input *in, int general, size_t i, size_t left)
+GCOMP__INLINE gv gcomp__intsum_load(const gcomp__source *in, int general, size_t i, size_t left)
 {
-    const int feedback = in->residual != NULL;
+    const int feedback = in->residual.floats != NULL;
     if (left == 0) return gv_splat(0);
     if (left < 16) return gcomp__load_p_some(in, i, left);
     return general ? gcomp__load_p(in, i, 1, feedback) : gcomp__load_p(in, i, 0, feedback);
@@ -19907,7 +19882,7 @@ GCOMP__INLINE gw gcomp__intsum_get(const uint8_t *from, int size)
 #define gcomp__intsum_codes GCOMP__F(intsum_codes)
 static void gcomp__intsum_codes(const gcomp__intsum_job *job, size_t begin, size_t end)
 {
-    const gcomp_input in = job->work->in;
+    const gcomp__source in = job->work->in;
     const int general = gcomp__general(&in), size = job->size, stochastic = job->stochastic;
     uint8_t *to = (uint8_t *)(void *)job->work->sums[1];
     uint32_t draws[GCOMP__TILE / 2 + 16]; /* 16 bits an element */
@@ -19925,9 +19900,9 @@ static void gcomp__intsum_codes(const gcomp__intsum_job *job, size_t begin, size
                 GCOMP__PREFETCH((const float *)in.grad + ahead);
                 GCOMP__PREFETCH((const float *)in.grad + ahead + 16);
             }
-            if (ahead + 32 <= end && in.residual) {
-                GCOMP__PREFETCH(in.residual + ahead);
-                GCOMP__PREFETCH(in.residual + ahead + 16);
+            if (ahead + 32 <= end && in.residual.floats) {
+                GCOMP__PREFETCH(in.residual.floats + ahead);
+                GCOMP__PREFETCH(in.residual.floats + ahead + 16);
             }
             /* p and o are 16 elements each; x and y are these in steps of d */
             const gv p = gcomp__intsum_load(&in, general, i + j, gcomp__min(16, left));
@@ -19956,7 +19931,7 @@ static void gcomp__intsum_codes(const gcomp__intsum_job *job, size_t begin, size
 static void gcomp__intsum_mean(const gcomp__intsum_job *job, size_t begin, size_t end)
 {
     const gcomp__work *work = job->work;
-    const gcomp_input in = work->in;
+    const gcomp__source in = work->in;
     const int general = gcomp__general(&in), size = job->size;
     const gv a = gv_splat(job->unit.a), part = gv_splat(work->part);
     const uint8_t *from = (const uint8_t *)(const void *)work->sums[1];
@@ -19964,12 +19939,12 @@ static void gcomp__intsum_mean(const gcomp__intsum_job *job, size_t begin, size_
         const size_t count = gcomp__min(16, end - i);
         const uint8_t *at = from + (i << size);
         int32_t some[16] = {0}; /* codes of less than 16 elements, zeros behind */
-        if (work->residual) {
+        if (work->residual.floats) {
             const gv p = gcomp__intsum_load(&in, general, i, count);
             const gw q = gw_nearest(gcomp__intsum_steps(p, &job->unit));
             const gv rest = gv_sub(p, gv_mul(gv_number(q), a));
-            if (count < 16) gcomp__store_some(work->residual + i, rest, count);
-            else gv_store(work->residual + i, rest);
+            if (count < 16) gcomp__store_some(work->residual.floats + i, rest, count);
+            else gv_store(work->residual.floats + i, rest);
         }
         if (count < 16) {
             memcpy(some, at, count << size);
@@ -20427,7 +20402,7 @@ static const char *gcomp__choice(const gcomp__param *p, int i, size_t *length)
 }
 
 /* The number of the choice of that name, counted from 0; -1 if there is none. */
-static int gcomp__choose(const gcomp__param *p, const char *s, size_t length)
+static int gcomp__choice_of(const gcomp__param *p, const char *s, size_t length)
 {
     for (int i = 0; i <= (int)p->high; i++) {
         size_t of;
@@ -20524,7 +20499,7 @@ static int gcomp__read_value(const gcomp__param *p, const char *s, size_t length
     *v = 0;
     if (has_word && gcomp__same(p->kind == GCOMP__BLOCK ? "tensor" : "auto", s, length)) return 1;
     if (p->kind == GCOMP__CHOICE) {
-        const int choice = gcomp__choose(p, s, length);
+        const int choice = gcomp__choice_of(p, s, length);
         *v = choice;
         return choice >= 0;
     }
@@ -20827,14 +20802,19 @@ static gcomp_result gcomp__call_of(gcomp__call *call, const gcomp_exec *exec)
     return GCOMP_OK;
 }
 
-/* A checked copy of the input with its defaults filled in, and its number of elements. Sizes of 8 n
-   bytes and less can be calculated without overflow behind this. The elements are not looked at. */
-static gcomp_result gcomp__input_of(gcomp_input *made, const gcomp_input *in, size_t *n)
+/* The source of a caller's input, checked and with its defaults filled in, and its number of
+   elements. Sizes of 8 n bytes and less can be calculated without overflow behind this. The
+   elements are not looked at. */
+static gcomp_result gcomp__source_of(gcomp__source *made, const gcomp_input *in, size_t *n)
 {
     if (!in) return GCOMP_INVALID_ARGUMENT;
-    *made = *in;
-    made->reserved = GCOMP__FLOATS;
-    if (made->cols == 0) made->cols = 1;
+    made->grad = in->grad;
+    made->dtype = in->dtype;
+    made->scale = in->scale;
+    made->residual = gcomp__residual_in((void *)(uintptr_t)in->residual, GCOMP__FLOATS);
+    made->rows = in->rows;
+    made->cols = in->cols ? in->cols : 1;
+    made->key = in->key;
     *n = gcomp__times(made->rows, made->cols);
     if (gcomp__times(*n, 8) == SIZE_MAX || !gcomp__finite(made->scale) ||
         (unsigned)made->dtype > GCOMP_BF16)
@@ -20867,7 +20847,7 @@ static void gcomp__put_header(uint8_t *to, const gcomp__method *m, const gcomp_c
    learns of it. A step does not send it: the frame says the same (>>frames). The header is written
    last, since only the encoder knows `bytes`. */
 static gcomp_result gcomp__encode_as(const gcomp__call *call, const gcomp__method *m,
-                                     const gcomp_codec *codec, const gcomp_input *in, size_t n,
+                                     const gcomp_codec *codec, const gcomp__source *in, size_t n,
                                      uint8_t *payload, size_t capacity, size_t *length)
 {
     gcomp__call with = *call; /* a copy, with the kernels of this method */
@@ -20898,16 +20878,16 @@ GCOMP_API gcomp_result gcomp_encode(const gcomp_codec *codec, const gcomp_input 
 {
     const gcomp__method *m = gcomp__valid(codec);
     gcomp__call call;
-    gcomp_input input;
+    gcomp__source source;
     size_t n;
     if (!m || !length || !payload) return GCOMP_INVALID_ARGUMENT;
-    GCOMP__TRY(gcomp__input_of(&input, in, &n));
+    GCOMP__TRY(gcomp__source_of(&source, in, &n));
     /* all encoders of payloads draw from the own key, so that errors of workers are independent */
-    if (!input.key.own && gcomp__draws(m, codec)) return GCOMP_INVALID_ARGUMENT;
+    if (!source.key.own && gcomp__draws(m, codec)) return GCOMP_INVALID_ARGUMENT;
     GCOMP__TRY(gcomp__call_of(&call, exec));
     if ((exec && exec->scratch ? exec->scratch_bytes : 0) < gcomp_scratch(codec, n))
         return GCOMP_SCRATCH_TOO_SMALL;
-    return gcomp__encode_as(&call, m, codec, &input, n, (uint8_t *)payload, capacity, length);
+    return gcomp__encode_as(&call, m, codec, &source, n, (uint8_t *)payload, capacity, length);
 }
 
 /* The checksum of a payload: CRC-32C of bytes 0 .. 27 and of the body, all but the checksum itself.
@@ -21368,24 +21348,22 @@ GCOMP_API gcomp_result gcomp_retain(const void *payload, size_t length, const gc
                                     float *residual, const gcomp_exec *exec)
 {
     gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, NULL, 0);
-    gcomp_input input;
+    gcomp__source source;
     gcomp__view view;
     gcomp__call call;
     size_t n;
-    GCOMP__TRY(gcomp__input_of(&input, in, &n));
+    GCOMP__TRY(gcomp__source_of(&source, in, &n));
     if (!residual && n) return GCOMP_INVALID_ARGUMENT;
     GCOMP__TRY(gcomp__call_of(&call, exec));
     uint64_t mode = gcomp__fp_enter();
-    input.residual = residual; /* what the caller's input names is not read */
+    /* what the caller's input names is not read */
+    source.residual = gcomp__residual_in(residual, GCOMP__FLOATS);
     gcomp_result result = gcomp__check_payload(call.set, &view, payload, length, n);
-    if (result == GCOMP_OK && !gcomp__all_finite(&call, &input, n)) result = GCOMP_NOT_FINITE;
+    if (result == GCOMP_OK && !gcomp__all_finite(&call, &source, n)) result = GCOMP_NOT_FINITE;
     if (result == GCOMP_OK) {
         sink.n = n;
         sink.own = &view; /* residual <- scale * grad + residual - own */
-        sink.grad = input.grad;
-        sink.dtype = input.dtype;
-        sink.scale = input.scale;
-        sink.residual = residual;
+        sink.in = source;
         gcomp__decode_with(&call, &sink);
     }
     gcomp__fp_leave(mode);
@@ -21724,8 +21702,7 @@ typedef struct gcomp__slot {
     int alone;              /* 1: a vector that is compressed while there is no other tensor */
     /* setup */
     int keeps;           /* 1: it has a residual on this worker */
-    unsigned stored;     /* how its residual is stored: GCOMP__FLOATS, ... */
-    void *residual;      /* NULL: none; written by commits, like `state` */
+    gcomp__residual residual; /* written by commits, like `state` */
     float *state;        /* warm start and momentum, state_room floats, or NULL */
     float *epoch_sum;    /* rank 0 of accordion: the sum of an epoch's gradients; else NULL */
     size_t epoch_floats; /* floats of epoch_sum: n or 0 */
@@ -21766,6 +21743,17 @@ typedef struct gcomp__slot {
     size_t walk;         /* (bucket) bytes of its shards that were packed so far */
     uint32_t by_address; /* in slot i: the number of the i-th gradient by its address */
 } gcomp__slot;
+
+/* Does a tensor keep a residual here? And its bytes, of this form and size. */
+static int gcomp__has_residual(const gcomp__slot *slot)
+{
+    return gcomp__residual_memory(slot->residual) != NULL;
+}
+
+static size_t gcomp__residual_bytes(const gcomp__slot *slot)
+{
+    return gcomp__stored_bytes(slot->residual.form, slot->n);
+}
 
 /* Sizes of the step's buffers, for one choice of codecs. A unit stands at each. */
 typedef struct gcomp__plan {
@@ -22447,7 +22435,7 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__entry *ent
         compresses |= entries[i].method != &gcomp__row_none;
     }
     if (!compresses) slot->entry_count = 1; /* no codec of the list would gain anything */
-    slot->stored = gcomp__stored(desc);
+    slot->residual.form = gcomp__stored(desc);
     if (slot->entry_count > 1 && schedule->rule == GCOMP__ACCORDION && gcomp__leads(desc))
         slot->epoch_floats = slot->n;
     gcomp__use_entry(slot, entries);
@@ -22791,7 +22779,7 @@ static void gcomp__place(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot 
     gcomp__grow(&plan->local, slot->local_floats);
     for (int round = 0; round < 3; round++) /* without sums a count is 0, or its kind is no sum */
         gcomp__grow(&plan->sums[round][slot->rounds[round]], gcomp__sum_count(slot, round));
-    if (gcomp__keeps(desc, slot->flags) && slot->stored && gcomp__wants_floats(desc, m))
+    if (gcomp__keeps(desc, slot->flags) && slot->residual.form && gcomp__wants_floats(desc, m))
         gcomp__raise(&plan->unpacked, gcomp__times(gcomp__round_up(slot->n, 16), 4));
     /* tensors are encoded one after the other: the largest scratch is enough */
     if (scratch) gcomp__raise(&plan->scratch, gcomp__plus(scratch, 64));
@@ -22844,7 +22832,7 @@ static void gcomp__place_largest(gcomp__plan *plan, const gcomp_desc *desc, cons
     gcomp__grow(&plan->elements, slot->n);
     gcomp__grow(&plan->fixed, slot->name_bytes);
     gcomp__grow(&plan->fixed, gcomp__times(gcomp__plus(slot->state_room, slot->epoch_floats), 4));
-    if (slot->keeps) gcomp__grow(&plan->fixed, gcomp__stored_bytes(slot->stored, slot->n));
+    if (slot->keeps) gcomp__grow(&plan->fixed, gcomp__residual_bytes(slot));
     if (slot->entry_count == 1) return;
     plan->choosing++;
     gcomp__grow(&plan->fixed, slot->entry_count * sizeof *entries);
@@ -23377,7 +23365,8 @@ GCOMP_API gcomp_result gcomp_open(gcomp **gc, const gcomp_desc *desc)
 static void gcomp__slot_release(gcomp *gc, gcomp__slot *slot)
 {
     gcomp__release(&gc->memory, slot->name, slot->name_bytes);
-    gcomp__release(&gc->memory, slot->residual, gcomp__stored_bytes(slot->stored, slot->n));
+    gcomp__release(&gc->memory, gcomp__residual_memory(slot->residual),
+                   gcomp__residual_bytes(slot));
     gcomp__release(&gc->memory, slot->state, 4 * slot->state_room);
     gcomp__release(&gc->memory, slot->epoch_sum, 4 * slot->epoch_floats);
     gcomp__release(&gc->memory, slot->entries, slot->entry_count * sizeof *slot->entries);
@@ -23455,13 +23444,15 @@ static int gcomp__slot_reserve(gcomp *gc, gcomp__slot *slot, const gcomp__entry 
     const size_t list = slot->entry_count > 1 ? slot->entry_count * sizeof *entries : 0;
     slot->name = (char *)gcomp__allocate(&gc->memory, slot->name_bytes);
     if (slot->keeps)
-        slot->residual = gcomp__zero_bytes(gc, gcomp__stored_bytes(slot->stored, slot->n));
+        slot->residual = gcomp__residual_in(gcomp__zero_bytes(gc, gcomp__residual_bytes(slot)),
+                                            slot->residual.form);
     if (slot->state_room) slot->state = gcomp__zeros(gc, slot->state_room);
     if (slot->epoch_floats) slot->epoch_sum = gcomp__zeros(gc, slot->epoch_floats);
     if (list) slot->entries = (gcomp__entry *)gcomp__allocate(&gc->memory, list);
     if (slot->entries) memcpy(slot->entries, entries, list);
-    return slot->name && (slot->residual || !slot->keeps) && (slot->state || !slot->state_room) &&
-           (slot->epoch_sum || !slot->epoch_floats) && (slot->entries || !list);
+    return slot->name && (gcomp__has_residual(slot) || !slot->keeps) &&
+           (slot->state || !slot->state_room) && (slot->epoch_sum || !slot->epoch_floats) &&
+           (slot->entries || !list);
 }
 
 /* Continues a CRC-32C with the text of a codec, which names every parameter that is not its
@@ -23664,25 +23655,25 @@ GCOMP_API gcomp_result gcomp_shard(const gcomp *gc, size_t tensor, int worker, s
 GCOMP_API const float *gcomp_residual(const gcomp *gc, size_t tensor)
 {
     const gcomp__slot *slot = gcomp__slot_at(gc, tensor);
-    return slot && !slot->stored ? (const float *)slot->residual : NULL;
+    return slot ? slot->residual.floats : NULL;
 }
 
 /* to <- elements begin .. end - 1 of a residual as floats; begin is a multiple of 16. */
 static void gcomp__unpack_part(const gcomp *gc, const gcomp__slot *slot, float *to, size_t begin,
                                size_t end)
 {
-    const float *residual = (const float *)slot->residual;
-    if (!slot->stored) memcpy(to, residual + begin, 4 * (end - begin));
-    else (gcomp__common(gc->set)->unpack)(to, residual, slot->stored, begin, end);
+    const gcomp__residual r = slot->residual;
+    if (r.floats) memcpy(to, r.floats + begin, 4 * (end - begin));
+    else (gcomp__common(gc->set)->unpack)(to, r, begin, end);
 }
 
 /* And back; begin is a multiple of a block. */
 static void gcomp__pack_part(const gcomp *gc, gcomp__slot *slot, const float *from, size_t begin,
                              size_t end)
 {
-    float *at = gcomp__residual_at((float *)slot->residual, slot->stored, begin);
-    if (!slot->stored) memcpy(at, from, 4 * (end - begin));
-    else (gcomp__common(gc->set)->pack)(at, slot->stored, from, end - begin, 0, 0);
+    const gcomp__residual r = gcomp__residual_at(slot->residual, begin);
+    if (r.floats) memcpy(r.floats, from, 4 * (end - begin));
+    else (gcomp__common(gc->set)->pack)(r, from, end - begin, 0, 0);
 }
 
 /* In any floating-point mode: a value is one product of two numbers. */
@@ -23690,7 +23681,7 @@ GCOMP_API gcomp_result gcomp_residual_get(const gcomp *gc, size_t tensor, float 
 {
     const gcomp__slot *slot = gcomp__slot_at(gc, tensor);
     if (!slot || !to) return GCOMP_INVALID_ARGUMENT;
-    if (!slot->residual) return GCOMP_WRONG_STATE;
+    if (!gcomp__has_residual(slot)) return GCOMP_WRONG_STATE;
     uint64_t mode = gcomp__fp_enter();
     gcomp__unpack_part(gc, slot, to, 0, slot->n);
     gcomp__fp_leave(mode);
@@ -24065,16 +24056,10 @@ static void gcomp__begin_pace(gcomp *gc, size_t entry, size_t begun, uint32_t ep
     }
 }
 
-/* Nothing waits to be sent any more. */
-static void gcomp__forget_residual(gcomp__slot *slot)
-{
-    if (slot->residual) memset(slot->residual, 0, gcomp__stored_bytes(slot->stored, slot->n));
-}
-
 /* The tensor goes on as if it were new; it keeps its codec. */
 static void gcomp__forget(gcomp__slot *slot)
 {
-    gcomp__forget_residual(slot);
+    gcomp__residual_clear(slot->residual, slot->n);
     if (slot->state) memset(slot->state, 0, 4 * slot->state_room);
 }
 
@@ -24094,7 +24079,7 @@ GCOMP_API gcomp_result gcomp_residual_set(gcomp *gc, size_t tensor, const float 
     GCOMP__TRY(gcomp__enter(gc, tensor));
     gcomp__slot *slot = gc->tensors + tensor;
     if (!from) return gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, slot->name, "from is NULL");
-    if (!slot->residual)
+    if (!gcomp__has_residual(slot))
         return gcomp__fail_tensor(gc, GCOMP_WRONG_STATE, slot->name, "it keeps no residual here");
     for (size_t i = 0; i < slot->n; i++)
         if (!gcomp__finite(from[i]))
@@ -24146,9 +24131,9 @@ GCOMP_API gcomp_result gcomp_restart(gcomp *gc, uint64_t step)
    Example: a parameter server. Each worker compresses and sends one payload; gcomp_commit with own
    and count 0 keeps the rest. The server decodes the payloads of all and sends the mean back.
    Steps use the inner functions of this chapter too, with their own buffers.
-   Small residuals (slot->stored): block methods read and write them tile by tile. For other methods
-   the residual of the tensor at work stands in gc->unpacked as floats: it is unpacked before the
-   method reads it, and packed after a commit.
+   Small residuals (slot->residual.small): block methods read and write them tile by tile. For other
+   methods the residual of the tensor at work stands in gc->unpacked as floats: it is unpacked
+   before the method reads it, and packed after a commit.
    ---------------------------------------------------------------------------------------------- */
 
 /* How a method runs for this object: instruction set, kernels, scratch, threads. The scratch of the
@@ -24176,15 +24161,14 @@ static float *gcomp__floats_of(const gcomp *gc, const gcomp__slot *slot)
 /* What a tensor gives to an encoder: the gradient, its residual, the random key of this step. The
    shape is that of a matrix: a stack is a tall one. The key makes the payload a function of
    (gradient, residual, seed, step, tensor, rank), so that a repeated call gives the same bytes. */
-static gcomp_input gcomp__input_in(const gcomp *gc, const gcomp__slot *slot, const void *grad,
+static gcomp__source gcomp__source_in(const gcomp *gc, const gcomp__slot *slot, const void *grad,
                                    uint64_t step)
 {
-    gcomp_input in;
+    gcomp__source in;
     memset(&in, 0, sizeof in);
     in.grad = grad;
     in.scale = 1;
-    in.residual = (const float *)slot->residual;
-    in.reserved = slot->residual ? slot->stored : (unsigned)GCOMP__FLOATS;
+    in.residual = slot->residual;
     in.rows = slot->rows * slot->stack;
     in.cols = slot->cols;
     in.key = gcomp_key_make(gc->desc.seed, step, (uint32_t)(slot - gc->tensors),
@@ -24195,7 +24179,7 @@ static gcomp_input gcomp__input_in(const gcomp *gc, const gcomp__slot *slot, con
 /* Does a small residual have to become floats for the codec of now? */
 static int gcomp__unpacks(const gcomp *gc, const gcomp__slot *slot)
 {
-    return slot->residual && slot->stored && gcomp__wants_floats(&gc->desc, slot->method);
+    return slot->residual.small && gcomp__wants_floats(&gc->desc, slot->method);
 }
 
 /* What a residual is multiplied by at the end of a commit. */
@@ -24211,7 +24195,7 @@ static float gcomp__decay_of(const gcomp *gc, const gcomp__slot *slot)
 static uint64_t gcomp__keep_words(const gcomp *gc, const gcomp__slot *slot, uint64_t number)
 {
     const float decay = gcomp__decay_of(gc, slot);
-    if (slot->stored == GCOMP__BFLOATS && gcomp__takes_small(slot->method) &&
+    if (slot->residual.form == GCOMP__BFLOATS && gcomp__takes_small(slot->method) &&
         !(slot->flags & GCOMP__WAITS) && (decay == 1.0f || decay <= 0.96875f))
         return 0;
     const gcomp_key key = gcomp_key_make(gc->desc.seed, number, (uint32_t)(slot - gc->tensors),
@@ -24223,9 +24207,9 @@ static uint64_t gcomp__keep_words(const gcomp *gc, const gcomp__slot *slot, uint
 /* What the tasks of gcomp__unpack and gcomp__pack see. */
 typedef struct gcomp__pack_job {
     const gcomp__set *set;
-    float *floats, *residual;
+    float *floats;
+    gcomp__residual residual;
     size_t n;
-    unsigned stored;
     uint64_t words; /* packing: the random numbers, see gcomp__keep_words */
 } gcomp__pack_job;
 
@@ -24234,7 +24218,7 @@ static void gcomp__unpack_chunk(void *arg, size_t chunk)
 {
     const gcomp__pack_job *job = (const gcomp__pack_job *)arg;
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, begin + GCOMP_CHUNK);
-    (gcomp__common(job->set)->unpack)(job->floats + begin, job->residual, job->stored, begin, end);
+    (gcomp__common(job->set)->unpack)(job->floats + begin, job->residual, begin, end);
 }
 
 /* Task: and back. */
@@ -24242,9 +24226,8 @@ static void gcomp__pack_chunk(void *arg, size_t chunk)
 {
     const gcomp__pack_job *job = (const gcomp__pack_job *)arg;
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, begin + GCOMP_CHUNK);
-    (gcomp__common(job->set)->pack)(gcomp__residual_at(job->residual, job->stored, begin),
-                                    job->stored, job->floats + begin, end - begin, job->words,
-                                    begin);
+    (gcomp__common(job->set)->pack)(gcomp__residual_at(job->residual, begin), job->floats + begin,
+                                    end - begin, job->words, begin);
 }
 
 /* Runs one of the two over the residual of a tensor, between it and gc->unpacked. */
@@ -24255,34 +24238,30 @@ static void gcomp__convert_residual(const gcomp *gc, const gcomp__slot *slot,
     gcomp__pack_job job;
     job.set = gc->set;
     job.floats = (float *)(void *)gc->unpacked.at;
-    job.residual = (float *)slot->residual;
+    job.residual = slot->residual;
     job.n = slot->n;
-    job.stored = slot->stored;
     job.words = words;
     gcomp__run(&call, gcomp__chunks(slot->n), task, &job);
 }
 
-/* The residual for the method of the tensor, and how it is stored for it. */
-static float *gcomp__open_residual(const gcomp *gc, const gcomp__slot *slot, unsigned *stored)
+/* The residual as the method of the tensor takes it. */
+static gcomp__residual gcomp__open_residual(const gcomp *gc, const gcomp__slot *slot)
 {
-    *stored = GCOMP__FLOATS;
-    if (!slot->residual) return NULL;
-    if (!gcomp__unpacks(gc, slot)) return *stored = slot->stored, (float *)slot->residual;
+    if (!gcomp__unpacks(gc, slot)) return slot->residual;
     gcomp__convert_residual(gc, slot, gcomp__unpack_chunk, 0);
-    return (float *)(void *)gc->unpacked.at;
+    return gcomp__residual_in(gc->unpacked.at, GCOMP__FLOATS);
 }
 
 /* The sum of squares of elements begin .. end - 1 of a residual; begin is a multiple of a block, or
    the end. */
-static double gcomp__residual_squares(const gcomp *gc, const float *residual, unsigned stored,
-                                      size_t begin, size_t end)
+static double gcomp__residual_squares(const gcomp *gc, gcomp__residual r, size_t begin, size_t end)
 {
     float part[GCOMP__TILE];
     double sum = 0;
-    if (!stored) return (gcomp__common(gc->set)->squares)(residual + begin, end - begin);
+    if (r.floats) return (gcomp__common(gc->set)->squares)(r.floats + begin, end - begin);
     for (size_t i = begin, count; i < end; i += count) {
         count = gcomp__min(GCOMP__TILE, end - i);
-        (gcomp__common(gc->set)->unpack)(part, residual, stored, i, i + count);
+        (gcomp__common(gc->set)->unpack)(part, r, i, i + count);
         sum += (gcomp__common(gc->set)->squares)(part, count);
         GCOMP__PIN_SUM(sum);
     }
@@ -24304,20 +24283,20 @@ static void gcomp__decay_chunk(void *arg, size_t chunk)
 
 /* Multiplies a residual, as the method has it, by its decay: where there is one, these are
    floats. */
-static void gcomp__decay(const gcomp *gc, const gcomp__slot *slot, float *residual)
+static void gcomp__decay(const gcomp *gc, const gcomp__slot *slot, gcomp__residual residual)
 {
     const gcomp__call call = gcomp__call_in(gc, slot->method);
     gcomp__decay_job job;
-    job.residual = residual;
+    job.residual = residual.floats;
     job.decay = gcomp__decay_of(gc, slot);
     job.n = slot->n;
-    if (residual && job.decay != 1.0f)
+    if (job.residual && job.decay != 1.0f)
         gcomp__run(&call, gcomp__chunks(slot->n), gcomp__decay_chunk, &job);
 }
 
 /* After a commit: what gcomp__open_residual gave decays and goes back. */
-static void gcomp__close_residual(const gcomp *gc, const gcomp__slot *slot, float *residual,
-                                  uint64_t number)
+static void gcomp__close_residual(const gcomp *gc, const gcomp__slot *slot,
+                                  gcomp__residual residual, uint64_t number)
 {
     gcomp__decay(gc, slot, residual);
     if (gcomp__unpacks(gc, slot))
@@ -24343,11 +24322,11 @@ GCOMP_API gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, c
     /* only the first call allocates, unless gcomp_prepare has */
     GCOMP__TRY(gcomp__reserve_scratch(gc));
     gcomp__call call = gcomp__call_in(gc, slot->method);
-    gcomp_input in = gcomp__input_in(gc, slot, grad, step);
+    gcomp__source in = gcomp__source_in(gc, slot, grad, step);
     in.dtype = slot->dtype;
     slot->number = step;
     uint64_t mode = gcomp__fp_enter();
-    in.residual = gcomp__open_residual(gc, slot, &in.reserved);
+    in.residual = gcomp__open_residual(gc, slot);
     gcomp__fp_leave(mode);
     gcomp_result result = gcomp__encode_as(&call, slot->method, &slot->codec, &in, slot->n,
                                            (uint8_t *)payload, capacity, length);
@@ -24370,11 +24349,11 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__call *
 {
     gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, NULL, slot->n); /* y only with a mean */
     gcomp__view own_view, views[8]; /* 8: more views do not fit into a frame of 4096 bytes */
-    sink.grad = grad;
-    sink.dtype = slot->dtype;
+    sink.in.grad = grad;
+    sink.in.dtype = slot->dtype;
     sink.y_type = y_type;
-    sink.residual = gcomp__open_residual(gc, slot, &sink.stored);
-    if (sink.stored) sink.words = gcomp__keep_words(gc, slot, slot->number);
+    sink.in.residual = gcomp__open_residual(gc, slot);
+    if (sink.in.residual.small) sink.in.key.own = gcomp__keep_words(gc, slot, slot->number);
     if (own) gcomp__open_valid(call->set, &own_view, like, own, own_length, slot->n);
     if (own) sink.own = &own_view;
     if (own && count >= 1 && count <= 8) {
@@ -24393,16 +24372,16 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__call *
             sink.weight = 1.0f / (float)count;
             sink.y = (float *)y;
             gcomp__decode_with(&rest, &sink);
-            gcomp__close_residual(gc, slot, sink.residual, slot->number++);
+            gcomp__close_residual(gc, slot, sink.in.residual, slot->number++);
             return;
         }
     }
     /* two passes: first the residual, then the mean, 8 payloads at a time */
     sink.own_at = 0;
-    if (own && slot->residual) gcomp__decode_with(call, &sink);
+    if (own && gcomp__has_residual(slot)) gcomp__decode_with(call, &sink);
     /* nothing was sent: all of p stays */
-    if (!own && slot->residual) gcomp__absorb_all(call, &sink, slot->n);
-    gcomp__close_residual(gc, slot, sink.residual, slot->number++);
+    if (!own && gcomp__has_residual(slot)) gcomp__absorb_all(call, &sink, slot->n);
+    gcomp__close_residual(gc, slot, sink.in.residual, slot->number++);
     if (count) gcomp__add_all(call, payloads, lengths, count, y, y_type, slot->n);
 }
 
@@ -24470,8 +24449,9 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, void *grad, const 
     while (own && w < count && payloads[w] != own) w++;
     if (result == GCOMP_OK && own && (w == count || lengths[w] != own_length))
         result = gcomp__check_for(gc, slot, own, own_length);
-    if (result == GCOMP_OK && !own && slot->residual) { /* nobody has encoded this gradient */
-        gcomp_input in = gcomp__plain_input(NULL);
+    /* nobody has encoded this gradient */
+    if (result == GCOMP_OK && !own && gcomp__has_residual(slot)) {
+        gcomp__source in = gcomp__plain_source(NULL);
         in.grad = grad;
         in.dtype = slot->dtype;
         if (!gcomp__all_finite(&call, &in, slot->n)) result = GCOMP_NOT_FINITE;
@@ -24495,7 +24475,7 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
     gcomp__slot *slot = gc->tensors + tensor;
     if (!payload)
         return gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, slot->name, "payload is NULL");
-    if (!slot->residual)
+    if (!gcomp__has_residual(slot))
         return gcomp__fail_tensor(gc, GCOMP_WRONG_STATE, slot->name,
                                   "it keeps no residual to give back to");
     gcomp_exec exec;
@@ -24503,19 +24483,18 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
     exec.isa = gc->desc.isa;
     exec.parallel = gc->desc.parallel;
     /* a small residual becomes floats for the time of this call, whatever the method */
-    float *e = (float *)slot->residual;
-    if (slot->stored) e = gcomp__zeros(gc, slot->n);
+    const gcomp__residual r = slot->residual;
+    float *e = r.small ? gcomp__zeros(gc, slot->n) : r.floats;
     if (!e) return gcomp__no_memory(gc, "no memory for the residual as floats");
     uint64_t mode = gcomp__fp_enter();
     /* a payload is checked against the tensor first, then added with weight 1 */
     gcomp_result result = gcomp__check_for(gc, slot, payload, length);
-    if (result == GCOMP_OK && slot->stored) gcomp__unpack_part(gc, slot, e, 0, slot->n);
+    if (result == GCOMP_OK && r.small) gcomp__unpack_part(gc, slot, e, 0, slot->n);
     if (result == GCOMP_OK)
         result = gcomp_decode_add(payload, length, gcomp__decay_of(gc, slot), e, slot->n, &exec);
-    if (result == GCOMP_OK && slot->stored)
-        (gcomp__common(gc->set)->pack)((float *)slot->residual, slot->stored, e, slot->n, 0, 0);
+    if (result == GCOMP_OK && r.small) gcomp__pack_part(gc, slot, e, 0, slot->n);
     gcomp__fp_leave(mode);
-    if (slot->stored) gcomp__release(&gc->memory, e, 4 * slot->n);
+    if (r.small) gcomp__release(&gc->memory, e, 4 * slot->n);
     return result == GCOMP_OK ? result : gcomp__fail_tensor(gc, result, slot->name, NULL);
 }
 
@@ -24665,7 +24644,7 @@ static gcomp_result gcomp__put_shard(const gcomp *gc, const gcomp__slot *slot,
 GCOMP__NOINLINE gcomp_result gcomp__cut(gcomp *gc, const gcomp__slot *slot)
 {
     const gcomp__call call = gcomp__call_in(gc, slot->method);
-    const gcomp_input in = gcomp__plain_input(NULL);
+    const gcomp__source in = gcomp__plain_source(NULL);
     const size_t world = gcomp__workers(gc);
     /* room for k indices and values, in the scratch */
     gcomp__selection s = gcomp__selection_in(&call, &in, 0, slot->k);
@@ -24697,13 +24676,13 @@ GCOMP__NOINLINE gcomp_result gcomp__cut(gcomp *gc, const gcomp__slot *slot)
 /* Encodes a range, with a key of its own: number w; the mean of the own range has number
    `world`. */
 static gcomp_result gcomp__put_range(const gcomp *gc, const gcomp__slot *slot,
-                                     const gcomp_input *in, size_t n, size_t w, uint8_t *to,
+                                     const gcomp__source *in, size_t n, size_t w, uint8_t *to,
                                      size_t *length)
 {
     const gcomp__call call = gcomp__call_in(gc, slot->method);
     /* counted in plan.own and plan.sum */
     const size_t capacity = gcomp__bound_of(slot->method, &slot->codec, n);
-    gcomp_input part = *in; /* a copy, with random numbers of its own */
+    gcomp__source part = *in; /* a copy, with random numbers of its own */
     part.key.own = gcomp__philox_word(in->key.own, 0, GCOMP__PURPOSE_RANGE, (uint32_t)w);
     GCOMP__TRY(gcomp__encode_as(&call, slot->method, &slot->codec, &part, n, to, capacity, length));
     gcomp__seal_payload(gc, to, *length);
@@ -24723,8 +24702,8 @@ static gcomp__work gcomp__work_in(const gcomp__work *work, size_t w)
     const size_t begin = gcomp__range(work->n, work->world, w);
     gcomp__work part = *work;
     part.n = gcomp__range_size(work->n, work->world, w);
-    gcomp__input_from(&part.in, begin);
-    part.residual = gcomp__residual_at(work->residual, work->stored, begin);
+    gcomp__source_from(&part.in, begin);
+    part.residual = gcomp__residual_at(work->residual, begin);
     if (work->y_type == GCOMP_F32) part.y = work->y + begin;
     else part.y = (float *)(void *)((uint8_t *)(void *)work->y + 2 * begin);
     return part;
@@ -24884,7 +24863,7 @@ static gcomp__selection gcomp__choose_sums(const gcomp *gc, const gcomp__slot *s
     /* elements that can have a sum, at most: k from each worker */
     const size_t most = gcomp__min(gcomp__times(slot->k, world), n);
     const gcomp__call call = gcomp__call_in(gc, slot->method);
-    const gcomp_input in = gcomp__plain_input(gc->mem.acc + slot->at_acc);
+    const gcomp__source in = gcomp__plain_source(gc->mem.acc + slot->at_acc);
     gcomp__selection s = gcomp__selection_in(
         &call, &in, n, global ? gcomp__sparse_room(&slot->codec, slot->n) : most + 32);
     /* cannot fail: sums are finite */
@@ -24973,10 +24952,9 @@ static gcomp_result gcomp__put_mean(const gcomp *gc, const gcomp__slot *slot, ui
                                     size_t *length)
 {
     const size_t world = gcomp__workers(gc), n = gcomp__range_size(slot->n, world, gcomp__me(gc));
-    gcomp_input in = gcomp__input_in(gc, slot, gc->mem.acc + slot->at_acc, gc->step);
+    gcomp__source in = gcomp__source_in(gc, slot, gc->mem.acc + slot->at_acc, gc->step);
     /* the mean has none: what is lost goes to the owner, see gcomp__keep_mean */
-    in.residual = NULL;
-    in.reserved = GCOMP__FLOATS;
+    in.residual = gcomp__residual_in(NULL, GCOMP__FLOATS);
     return gcomp__put_range(gc, slot, &in, n, world, to, length);
 }
 
@@ -24993,7 +24971,7 @@ static gcomp_result gcomp__put_sums(gcomp *gc, const gcomp__slot *slot, uint8_t 
     if (result != GCOMP_DST_TOO_SMALL) return result;
     /* dense: a payload of none */
     const gcomp__call call = gcomp__call_in(gc, &gcomp__row_none);
-    const gcomp_input in = gcomp__plain_input(gc->mem.acc + slot->at_acc);
+    const gcomp__source in = gcomp__plain_source(gc->mem.acc + slot->at_acc);
     const gcomp_codec none = gcomp__none_codec();
     GCOMP__TRY(gcomp__encode_as(&call, &gcomp__row_none, &none, &in, s.n, to, GCOMP__HEADER + dense,
                                 length));
@@ -25094,15 +25072,15 @@ static void gcomp__keep_mean(const gcomp *gc, const gcomp__slot *slot, const gco
     sink.views = view; /* of the payload */
     sink.count = 1;
     gcomp__decode_with(&work->call, &sink);
-    part.in = gcomp__plain_input(sink.y);
+    part.in = gcomp__plain_source(sink.y);
     part.part = (float)work->world;
-    part.sums[0] = work->stored ? sink.y : work->residual; /* small: in place, and then packed */
+    /* small: in place, and then packed */
+    part.sums[0] = work->residual.small ? sink.y : work->residual.floats;
     if (gcomp__make_finite_part(&part) != GCOMP_OK)
         /* a product was not finite: the largest float instead */
         (gcomp__common(gc->set)->saturate)(part.sums[0], part.sums[0], part.n);
-    if (work->stored)
-        (gcomp__common(gc->set)->pack)(work->residual, work->stored, sink.y, part.n, work->words,
-                                       0);
+    if (work->residual.small)
+        (gcomp__common(gc->set)->pack)(work->residual, sink.y, part.n, work->words, 0);
 }
 
 /* SCATTER: y <- the sums of the own range, which are its mean. The rest of y stays. */
@@ -25139,17 +25117,17 @@ GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot,
             sink.count = sink.own_at = 1;
         }
         if (w == gcomp__me(gc) && gcomp__adds_own(slot)) {
-            if (part.residual && scattered)
-                memset(part.residual, 0, gcomp__stored_bytes(part.stored, part.n));
-            else if (part.residual) gcomp__keep_mean(gc, slot, &part, &mean);
-            sink.residual = NULL; /* it is written */
+            if (scattered) gcomp__residual_clear(part.residual, part.n);
+            else if (gcomp__has_residual(slot)) gcomp__keep_mean(gc, slot, &part, &mean);
+            sink.in.residual = gcomp__residual_in(NULL, GCOMP__FLOATS); /* it is written */
         } else {
             const size_t length = GCOMP__HEADER + (size_t)gcomp__get64(own + 16);
             gcomp__open_valid(gc->set, &sent, NULL, own, length, part.n);
             sink.own = &sent;
             own += length;
         }
-        if (sink.y || sink.residual) gcomp__decode_with(&part.call, &sink);
+        if (sink.y || gcomp__residual_memory(sink.in.residual))
+            gcomp__decode_with(&part.call, &sink);
     }
     if (scattered) gcomp__take_shard(gc, slot, work); /* p was read before */
 }
@@ -25159,7 +25137,7 @@ GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot,
 static void gcomp__keep_largest(const gcomp *gc, const gcomp__slot *slot, float *y)
 {
     const gcomp__call call = gcomp__call_in(gc, slot->method);
-    const gcomp_input in = gcomp__plain_input(y);
+    const gcomp__source in = gcomp__plain_source(y);
     gcomp__selection s =
         gcomp__selection_in(&call, &in, slot->n, gcomp__sparse_room(&slot->codec, slot->n));
     (void)gcomp__sparse_largest(&call, &s, 1, slot->k);
@@ -25348,8 +25326,8 @@ static void gcomp__take_decisions(gcomp *gc)
 static void gcomp__add_up(const gcomp__slot *slot, const gcomp__work *work)
 {
     gcomp__work sum = *work;
-    sum.in.residual = sum.sums[0] = slot->epoch_sum;
-    sum.in.reserved = GCOMP__FLOATS;
+    sum.in.residual = gcomp__residual_in(slot->epoch_sum, GCOMP__FLOATS);
+    sum.sums[0] = slot->epoch_sum;
     sum.part = 1;
     gcomp__make_part(&sum);
 }
@@ -26213,7 +26191,7 @@ GCOMP_API gcomp_result gcomp_step_begin(gcomp *gc, const gcomp_step *step)
 /* ---------------- a gradient is ready */
 
 /* A tensor's place in the sums of a round; NULL if the round has no sums. */
-static float *gcomp__sum_at(const gcomp *gc, const gcomp__slot *slot, int round)
+static float *gcomp__sum_of_slot(const gcomp *gc, const gcomp__slot *slot, int round)
 {
     unsigned kind = slot->rounds[round]; /* sums of each kind have a buffer of their own */
     if (kind < GCOMP__SUM) return NULL;
@@ -26232,7 +26210,7 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
     const gcomp__method *const m = gcomp__step_method(slot);
     work.call = gcomp__call_in(gc, m);
     work.codec = &slot->codec;
-    work.in = gcomp__input_in(gc, slot, slot->grad, slot->flags & GCOMP__ONE_KEY ? 0 : gc->step);
+    work.in = gcomp__source_in(gc, slot, slot->grad, slot->flags & GCOMP__ONE_KEY ? 0 : gc->step);
     work.in.dtype = gc->desc.node.world == 1 ? slot->dtype : GCOMP_F32;
     work.in.scale = gc->scale;
     work.rows = slot->rows;
@@ -26248,7 +26226,7 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
     work.leads = slot->steps % gcomp__workers(gc) == gcomp__me(gc);
     work.state = slot->state;
     work.local = gc->mem.local + slot->at_local;
-    for (int round = 0; round < 3; round++) work.sums[round] = gcomp__sum_at(gc, slot, round);
+    for (int round = 0; round < 3; round++) work.sums[round] = gcomp__sum_of_slot(gc, slot, round);
     work.y = (float *)slot->grad;
     work.y_type = work.in.dtype;
     /* a sum of floats that the transport has made is not needed any more when the mean is made */
@@ -26257,22 +26235,20 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
         work.y = floats;
         work.y_type = GCOMP_F32;
     }
-    work.residual = gcomp__open_residual(gc, slot, &work.stored);
-    work.in.residual = work.residual;
-    work.in.reserved = work.stored;
-    if (work.stored) work.words = gcomp__keep_words(gc, slot, gc->step);
+    work.residual = work.in.residual = gcomp__open_residual(gc, slot);
+    if (work.residual.small) work.words = gcomp__keep_words(gc, slot, gc->step);
     return work;
 }
 
 /* desc.measure: |p|^2, through a small buffer. */
-static double gcomp__measure_p(const gcomp *gc, const gcomp_input *in, size_t n)
+static double gcomp__measure_p(const gcomp *gc, const gcomp__source *in, size_t n)
 {
     float p[512]; /* 2 KiB, in the innermost cache */
     double sum = 0;
     for (size_t i = 0; i < n; i += 512) {
         const size_t count = gcomp__min(512, n - i);
-        gcomp_input part = *in;
-        gcomp__input_from(&part, i);
+        gcomp__source part = *in;
+        gcomp__source_from(&part, i);
         (gcomp__common(gc->set)->scale_copy)(p, &part, 0, count, 1);
         sum += (gcomp__common(gc->set)->squares)(p, count);
     }
@@ -26407,12 +26383,12 @@ static void gcomp__close_gaps(gcomp *gc)
     for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
         for (int round = 0; round < 3; round++) {
             const unsigned kind = slot->rounds[round];
-            const void *const from = gcomp__sum_at(gc, slot, round);
+            const void *const from = gcomp__sum_of_slot(gc, slot, round);
             if (kind < GCOMP__SUM) continue;
             if (!slot->grad) gaps[round][kind] += slot->sum_now[round];
             slot->at_sum[round] -= slot->grad ? gaps[round][kind] : 0;
             if (slot->grad && gaps[round][kind] && round == 0)
-                memmove(gcomp__sum_at(gc, slot, 0), from,
+                memmove(gcomp__sum_of_slot(gc, slot, 0), from,
                         slot->sum_now[0] * gcomp__kind_bytes(kind));
         }
     }
@@ -26428,7 +26404,7 @@ static size_t gcomp__round_sums(gcomp *gc, unsigned kind, void **sums)
     for (const gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
         if (!gcomp__takes_part(slot, gc->round, kind)) continue;
         /* those of one kind lie one behind the other */
-        if (!count) *sums = gcomp__sum_at(gc, slot, gc->round);
+        if (!count) *sums = gcomp__sum_of_slot(gc, slot, gc->round);
         count += slot->sum_now[gc->round];
     }
     return count;
@@ -26623,7 +26599,7 @@ static void gcomp__check_finite(gcomp *gc, unsigned kind)
     void *sums = NULL;
     const size_t count = gcomp__round_sums(gc, kind, &sums);
     const gcomp__call call = gcomp__call_in(gc, &gcomp__row_none);
-    gcomp_input in = gcomp__plain_input((const float *)sums);
+    gcomp__source in = gcomp__plain_source((const float *)sums);
     in.dtype = gcomp__kind_dtype(kind);
     if (gcomp__all_finite(&call, &in, count)) return;
     gc->late_error = gcomp__fail(gc, GCOMP_NOT_FINITE,
@@ -27139,7 +27115,8 @@ static void gcomp__commit_mean(gcomp *gc, gcomp__slot *slot, gcomp__work *work, 
     if (scattered) gcomp__take_shard(gc, slot, work);
     else if (by_ranges) gcomp__apply_sums(gc, slot, work->y);
     if (global) gcomp__keep_largest(gc, slot, work->y);
-    if (global && work->residual) gcomp__sparse_take(&own, work->residual, work->y);
+    if (global && work->residual.floats)
+        gcomp__sparse_take(&own, work->residual.floats, work->y);
 }
 
 /* desc.measure: |p - sent|^2 of the step on this worker, by the residual that it left. An owner of
@@ -27150,10 +27127,10 @@ static double gcomp__lost(const gcomp *gc, const gcomp__slot *slot, const gcomp_
     const size_t begin = gcomp__adds_own(slot) ? gcomp__range(n, world, me) : n;
     const size_t end = gcomp__adds_own(slot) ? gcomp__range(n, world, me + 1) : n;
     /* squares of the ranges before the own one, of the own one, and of those behind it */
-    const double before = gcomp__residual_squares(gc, work->residual, work->stored, 0, begin);
-    const double own = gcomp__residual_squares(gc, work->residual, work->stored, begin, end) /
+    const double before = gcomp__residual_squares(gc, work->residual, 0, begin);
+    const double own = gcomp__residual_squares(gc, work->residual, begin, end) /
                        ((double)world * (double)world);
-    return before + own + gcomp__residual_squares(gc, work->residual, work->stored, end, n);
+    return before + own + gcomp__residual_squares(gc, work->residual, end, n);
 }
 
 /* What desc.measure and the digest of means take of elements from `begin` on of a mean. One in
@@ -27196,7 +27173,7 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     /* sums in the order of tensors, whatever the order of ready: the same bits each time */
     if (gc->desc.measure) {
         gc->p_squares += slot->p_squares;
-        if (slot->residual) gc->e_squares += gcomp__lost(gc, slot, &work);
+        if (gcomp__has_residual(slot)) gc->e_squares += gcomp__lost(gc, slot, &work);
     }
     gcomp__close_residual(gc, slot, work.residual, gc->step);
     /* where the mean is not in the caller's gradient yet */
@@ -27629,7 +27606,7 @@ static gcomp_result gcomp__ask_machine(gcomp *gc, gcomp_result result, int *over
 static int gcomp__machine_finite(const gcomp *gc, size_t n)
 {
     const gcomp__call call = gcomp__call_in(gc, &gcomp__row_none);
-    const gcomp_input in = gcomp__plain_input((const float *)(void *)gc->floats.at);
+    const gcomp__source in = gcomp__plain_source((const float *)(void *)gc->floats.at);
     return gcomp__all_finite(&call, &in, n);
 }
 
@@ -27954,7 +27931,7 @@ static size_t gcomp__records_bytes(const gcomp *gc)
 /* How a tensor keeps its residual on this worker, as saves tell it. */
 static unsigned gcomp__keeps_now(const gcomp__slot *slot)
 {
-    return slot->residual ? 1 + slot->stored : 0;
+    return gcomp__has_residual(slot) ? 1 + slot->residual.form : 0;
 }
 
 /* Bytes of a residual of n elements in a save. It ends there with its last element. */
@@ -28061,11 +28038,11 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
         const gcomp__slot *slot = gc->tensors + i;
         /* bytes behind the state of the codec in use, for which another entry would have a use */
         const size_t spare = 4 * (slot->state_room - slot->state_floats);
-        if (slot->residual && !slot->stored) {
-            at = gcomp__put_floats(at, (const float *)slot->residual, slot->n);
-        } else if (slot->residual) { /* its bytes in memory are those of a save */
+        if (slot->residual.floats) {
+            at = gcomp__put_floats(at, slot->residual.floats, slot->n);
+        } else if (slot->residual.small) { /* its bytes in memory are those of a save */
             const size_t kept = gcomp__saved_bytes(gcomp__keeps_now(slot), slot->n);
-            memcpy(at, slot->residual, kept);
+            memcpy(at, slot->residual.small, kept);
             at += kept;
         }
         if (slot->state) at = gcomp__put_floats(at, slot->state, slot->state_floats);
@@ -28541,8 +28518,9 @@ static void gcomp__take_residual(const gcomp *gc, gcomp__slot *slot, unsigned st
 {
     const size_t n = how == GCOMP__LEAVE ? 0 : slot->found.n, at = slot->found.floats;
     float tile[GCOMP__TILE];
-    if (n && how == GCOMP__TAKE && count == 1 && stored && stored == slot->stored) {
-        memcpy(slot->residual, (const uint8_t *)saves[0] + at, gcomp__saved_bytes(1 + stored, n));
+    if (n && how == GCOMP__TAKE && count == 1 && stored && stored == slot->residual.form) {
+        memcpy(slot->residual.small, (const uint8_t *)saves[0] + at,
+               gcomp__saved_bytes(1 + stored, n));
         return;
     }
     for (size_t i = 0, some; i < n; i += some) {
@@ -28734,7 +28712,7 @@ static void gcomp__scale_all(float *y, size_t n, double factor)
 static void gcomp__scale_residual(const gcomp *gc, gcomp__slot *slot, double factor)
 {
     float part[GCOMP__TILE];
-    for (size_t i = 0, count; slot->residual && i < slot->n; i += count) {
+    for (size_t i = 0, count; gcomp__has_residual(slot) && i < slot->n; i += count) {
         count = gcomp__min(GCOMP__TILE, slot->n - i);
         gcomp__unpack_part(gc, slot, part, i, i + count);
         gcomp__scale_all(part, count, factor);
@@ -28807,13 +28785,14 @@ static int gcomp__hold(gcomp *gc, const gcomp_desc *desc, int gives)
         for (size_t e = 0; slot->entries && e < slot->entry_count; e++)
             flags |= slot->entries[e].flags;
         slot->keeps = gcomp__keeps(desc, flags);
-        slot->residual =
-            gcomp__hold_bytes(gc, slot->residual, gcomp__stored_bytes(slot->stored, slot->n),
-                              slot->keeps, gives);
+        slot->residual = gcomp__residual_in(
+            gcomp__hold_bytes(gc, gcomp__residual_memory(slot->residual),
+                              gcomp__residual_bytes(slot), slot->keeps, gives),
+            slot->residual.form);
         slot->epoch_sum =
             (float *)gcomp__hold_bytes(gc, slot->epoch_sum, 4 * slot->n, sums, gives);
         slot->epoch_floats = slot->epoch_sum ? slot->n : 0;
-        if ((!slot->residual && slot->keeps) || (!slot->epoch_sum && sums)) return 0;
+        if ((!gcomp__has_residual(slot) && slot->keeps) || (!slot->epoch_sum && sums)) return 0;
     }
     return 1;
 }
@@ -28933,9 +28912,8 @@ GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
     *stats = gc->stats;
     if (gc->node) stats->not_finite += gc->node->stats.not_finite; /* it looks at this worker's */
     for (size_t i = 0; i < gcomp__tensors(gc); i++)
-        if (gc->tensors[i].residual)
-            squares += gcomp__residual_squares(gc, (const float *)gc->tensors[i].residual,
-                                               gc->tensors[i].stored, 0, gc->tensors[i].n);
+        if (gcomp__has_residual(gc->tensors + i))
+            squares += gcomp__residual_squares(gc, gc->tensors[i].residual, 0, gc->tensors[i].n);
     stats->residual_norm = gcomp__sqrt(squares);
     stats->ratio = stats->bytes_out ? (double)stats->bytes_ring / (double)stats->bytes_out : 0;
     gcomp__fp_leave(mode);
@@ -28960,7 +28938,6 @@ GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
     S(gcomp_key) F(gcomp_key, shared) F(gcomp_key, own) \
     S(gcomp_input) F(gcomp_input, grad) F(gcomp_input, dtype) F(gcomp_input, scale) \
     F(gcomp_input, residual) F(gcomp_input, rows) F(gcomp_input, cols) F(gcomp_input, key) \
-    F(gcomp_input, reserved) \
     S(gcomp_exec) F(gcomp_exec, isa) F(gcomp_exec, scratch) F(gcomp_exec, scratch_bytes) \
     F(gcomp_exec, parallel) \
     S(gcomp_info) F(gcomp_info, codec) F(gcomp_info, count) F(gcomp_info, length) \

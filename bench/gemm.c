@@ -88,13 +88,13 @@ typedef struct data {
 
 static void ours(const data *d, int kernel, int feedback)
 {
-    gcomp_input in = {0};
+    gcomp__source in = {0};
     gcomp__matrix m = {0};
     gcomp__factors f;
     const size_t rank = d->rank, columns = gcomp__powersgd_columns(rank);
     in.grad = d->g;
     in.scale = 1;
-    in.residual = feedback ? d->e : NULL;
+    in.residual.floats = feedback ? d->e : NULL;
     m.in = &in;
     m.rows = d->rows;
     m.cols = d->cols;

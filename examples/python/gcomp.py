@@ -76,7 +76,7 @@ _Allocator = _struct("gcomp_allocator", (c_void_p, "alloc", "free", "user"))
 _Codec = _struct("gcomp_codec", (c_uint8, "method", "value"), (c_uint8 * 6, "reserved"), (c_double * 6, "param", "value_param"))
 _Key = _struct("gcomp_key", (c_uint64, "shared", "own"))
 _Input = _struct("gcomp_input", (c_void_p, "grad"), (c_int, "dtype"), (c_float, "scale"), (c_void_p, "residual"),
-                 (c_size_t, "rows", "cols"), (_Key, "key"), (c_uint, "reserved"))
+                 (c_size_t, "rows", "cols"), (_Key, "key"))
 _Exec = _struct("gcomp_exec", (c_int, "isa"), (c_void_p, "scratch"), (c_size_t, "scratch_bytes"), (_Parallel, "parallel"))
 _Info = _struct("gcomp_info", (_Codec, "codec"), (c_uint64, "count", "length"), (c_int, "refused", "checksum"))
 _CommStruct = _struct("gcomp_comm", (c_void_p, "user"), (c_int, "rank", "world"), (_ALLREDUCE, "allreduce"), (_ALLGATHER, "allgather"),

@@ -132,13 +132,13 @@ static const struct product_shape { size_t rows, cols, rank; } product_shapes[] 
 };
 
 /* M[i][j] = scale * g + e, each rounded. */
-static float element_of(const gcomp_input *in, size_t at)
+static float element_of(const gcomp__source *in, size_t at)
 {
     const float g = ((const float *)in->grad)[at], p = in->scale == 1 ? g : product(in->scale, g);
-    return in->residual ? sum(p, in->residual[at]) : p;
+    return in->residual.floats ? sum(p, in->residual.floats[at]) : p;
 }
 
-static float plain_m_q(const gcomp_input *in, const struct product_shape *d, const float *q, size_t i)
+static float plain_m_q(const gcomp__source *in, const struct product_shape *d, const float *q, size_t i)
 {
     const size_t lines = d->cols / 16 * 16;
     float all = 0;
@@ -167,7 +167,7 @@ static void check_products(const gcomp__set *set, const struct product_shape *d,
     float *panels = floats(gcomp__gemm_factor(r, d->cols)), *theirs = floats(gcomp__gemm_factor(r, d->cols));
     float *out = floats(gcomp__gemm_factor(r, d->rows));
     gcomp__factors own, mean;
-    gcomp_input in;
+    gcomp__source in;
     gcomp__matrix m;
     size_t wrong = 0;
     memset(&in, 0, sizeof in);
@@ -177,7 +177,7 @@ static void check_products(const gcomp__set *set, const struct product_shape *d,
     for (size_t i = 0; i < d->cols * r; i++) q[i] = sample(0, 4, i), other[i] = sample(0, 5, i);
     in.grad = g;
     in.scale = scale;
-    in.residual = feedback ? e : NULL;
+    in.residual.floats = feedback ? e : NULL;
     m.in = &in;
     m.rows = d->rows;
     m.cols = d->cols;

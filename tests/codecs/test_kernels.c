@@ -242,16 +242,16 @@ static void test_scale_copy_equals_the_plain_loop(void)
                         dense d = dense_make(n, kind, type);
                         size_t begin = n / 5, wrong = 0;
                         uint32_t most = 0;
-                        gcomp_input in;
+                        gcomp__source in;
                         memset(&in, 0, sizeof in);
                         in.grad = d.given;
                         in.dtype = d.type;
                         in.scale = scales[k % 3];
-                        in.residual = k < 3 ? d.residual : NULL;
+                        in.residual.floats = k < 3 ? d.residual : NULL;
                         uint32_t worst = gcomp__sets[s]->common->scale_copy(d.y, &in, begin, n, 0.25f);
                         for (size_t i = begin; i < n; i++) {
                             float p = product(in.scale, d.grad[i]);
-                            if (in.residual) p = sum(p, d.residual[i]);
+                            if (in.residual.floats) p = sum(p, d.residual[i]);
                             if ((bits_of(p) & 0x7FFFFFFF) > most) most = bits_of(p) & 0x7FFFFFFF;
                             if (isfinite(p)) wrong += bits_of(d.y[i]) != bits_of(product(p, 0.25f));
                         }
@@ -276,15 +276,15 @@ static void test_absorb_equals_the_plain_loop(void)
                         sink.fresh = 1;
                         sink.weight = 1;
                         sink.n = n;
-                        sink.grad = d.given;
-                        sink.dtype = d.type;
-                        sink.scale = scales[k % 3];
-                        sink.residual = k < 9 ? d.residual : NULL;
+                        sink.in.grad = d.given;
+                        sink.in.dtype = d.type;
+                        sink.in.scale = scales[k % 3];
+                        sink.in.residual.floats = k < 9 ? d.residual : NULL;
                         sink.y = k / 3 == 0 ? NULL : k / 3 == 2 && type == GCOMP_F32 ? d.grad : d.y;
                         gcomp__sets[s]->common->absorb(&sink, 0);
                         for (size_t i = 0; i < n; i++) {
-                            float p = sum(product(sink.scale, before.grad[i]), before.residual[i]);
-                            if (sink.residual && isfinite(p)) wrong += bits_of(d.residual[i]) != bits_of(p);
+                            float p = sum(product(sink.in.scale, before.grad[i]), before.residual[i]);
+                            if (sink.in.residual.floats && isfinite(p)) wrong += bits_of(d.residual[i]) != bits_of(p);
                             if (sink.y) wrong += bits_of(sink.y[i]) != 0;
                         }
                         CHECK(wrong == 0);
@@ -397,7 +397,7 @@ static void test_collect_keeps_what_reaches_the_guess_in_order(void)
                     memset(&job, 0, sizeof job);
                     job.in.grad = d.grad;
                     job.in.scale = 1;
-                    job.in.residual = g & 1 ? d.residual : NULL;
+                    job.in.residual.floats = g & 1 ? d.residual : NULL;
                     job.n = job.end = n;
                     job.guess = guesses[g];
                     job.under = guesses[kind % 2 ? g : (g + 1) % 4]; /* the same for both signs, or another */
@@ -409,18 +409,18 @@ static void test_collect_keeps_what_reaches_the_guess_in_order(void)
                         wrong += job.count > job.capacity;
                         for (size_t i = 0; i < job.count; i++, at++) {
                             for (;; at++) { /* the next that reaches it */
-                                float p = at < n ? (job.in.residual ? sum(d.grad[at], d.residual[at]) : d.grad[at]) : 0;
+                                float p = at < n ? (job.in.residual.floats ? sum(d.grad[at], d.residual[at]) : d.grad[at]) : 0;
                                 if (at >= n || reaches(&job, p)) break;
                             }
                             if (at >= n) {
                                 wrong++;
                                 break;
                             }
-                            float p = job.in.residual ? sum(d.grad[at], d.residual[at]) : d.grad[at];
+                            float p = job.in.residual.floats ? sum(d.grad[at], d.residual[at]) : d.grad[at];
                             wrong += job.index[i] != at || (bits_of(job.value[i]) != bits_of(p) && !isnan(p));
                         }
                         for (; at < job.at; at++) { /* what it went past does not reach it */
-                            float p = job.in.residual ? sum(d.grad[at], d.residual[at]) : d.grad[at];
+                            float p = job.in.residual.floats ? sum(d.grad[at], d.residual[at]) : d.grad[at];
                             wrong += (size_t)reaches(&job, p);
                         }
                         job.count = 0;

@@ -531,29 +531,6 @@ static void test_what_is_asked_for_is_checked(void)
     group_close(&g);
 }
 
-/* What the codec layer gets from its user is floats, whatever stands in the reserved field. */
-static void test_the_reserved_field_of_an_input_is_not_read(void)
-{
-    static float grad[500], residual[500];
-    static uint8_t bytes[2][GCOMP_BOUND(500)];
-    gcomp_codec codec;
-    size_t length[2] = {0, 0};
-    for (size_t i = 0; i < 500; i++) grad[i] = gradient_at(0, 0, 0, i), residual[i] = gradient_at(1, 0, 0, i);
-    CHECK(gcomp_codec_parse(&codec, "int:bits=4", NULL, 0) == GCOMP_OK);
-    for (unsigned i = 0; i < 2; i++) {
-        gcomp_input in = {0};
-        in.scale = 1;
-        in.grad = grad;
-        in.residual = residual;
-        in.rows = 500;
-        in.reserved = 2 * i;
-        CHECK(gcomp_encode(&codec, &in, NULL, bytes[i], sizeof bytes[i], &length[i]) == GCOMP_OK);
-        CHECK(gcomp_retain(bytes[i], length[i], &in, residual, NULL) == GCOMP_OK);
-        for (size_t k = 0; k < 500; k++) residual[k] = gradient_at(1, 0, 0, k);
-    }
-    CHECK(length[0] == length[1] && !memcmp(bytes[0], bytes[1], length[0]));
-}
-
 int main(void)
 {
     RUN(test_a_save_brings_back_every_bit);
@@ -570,6 +547,5 @@ int main(void)
     RUN(test_every_allocation_may_fail);
     RUN(test_small_residuals_train_as_well_as_floats);
     RUN(test_what_is_asked_for_is_checked);
-    RUN(test_the_reserved_field_of_an_input_is_not_read);
     return test_end();
 }

@@ -19,7 +19,7 @@ report() { # name file: passes if the file of complaints is empty
     fi
 }
 
-echo 1..14
+echo 1..15
 
 limit() { # what: its number in tests/tools/style_limits
     awk -v what="$1" '$1 == what { print $2 }' tests/tools/style_limits
@@ -75,6 +75,12 @@ printf '#define GCOMP_IMPLEMENTATION\n#include "gcomp.h"\n' >$out/one.c
 $CC -std=c99 -O0 -fno-pic -fno-pie -I. -c $out/one.c -o $out/one.o 2>$out/symbols
 nm -g --defined-only $out/one.o 2>>$out/symbols | awk '$3 !~ /^gcomp_/ { print "symbol " $3 }' >>$out/symbols
 report "symbols begin with gcomp" $out/symbols
+
+# A kernel is compiled once a set, and has the set behind its name; a plain function of the same name would be mistaken for one.
+nm $out/one.o | awk '{ name = $3 } name ~ /GCOMP__/ { print name " has the name of a macro" }
+    { kernel = sub(/_(scalar|avx2|avx512|neon)$/, "", name); if (kernel) kernels[name] = 1; else plain[name] = 1 }
+    END { for (name in plain) if (name in kernels) print name " is a kernel and a plain function" }' >$out/names
+report "no plain function has the name of a kernel" $out/names
 
 nm $out/one.o | awk '$2 ~ /^[bBdDC]$/ { print "writable " $3 }' | grep -v 'available\|gcomp__cpu' >$out/data
 report "no writable data but the cached word of cpu features" $out/data
