@@ -4064,6 +4064,21 @@ GCOMP__INLINE const void *gcomp__kernels_of(const gcomp__set *set, const gcomp__
     return method->kernels[set->isa - GCOMP_ISA_SCALAR];
 }
 
+static size_t gcomp__dtype_bytes(gcomp_dtype dtype) { return dtype == GCOMP_F32 ? 4 : 2; }
+
+/* ------------------------------------------------------------------------------------------------
+   >>tiles - what encoders and decoders of block methods hand to each other
+
+   A chunk of GCOMP_CHUNK elements is the work of one task. Inside a chunk all goes by tiles of
+   GCOMP__TILE elements, which stay in the innermost cache:
+
+     encode   gradient, residual --> p (floats of a tile) --> codes
+     decode   codes --> floats of a tile --> mean, residual
+
+   The method is in the arrow between floats and codes alone: gcomp__block_kernels. Everything else
+   is compiled once for all methods, see >>encoding and >>decoding.
+   ---------------------------------------------------------------------------------------------- */
+
 /* A function and its argument, as the user's threads carry them. */
 typedef struct gcomp__tasks {
     void (*run)(void *arg, size_t index), *arg;
@@ -4094,21 +4109,6 @@ static void gcomp__run(const gcomp__call *call, size_t count, void (*run)(void *
 }
 
 GCOMP__INLINE size_t gcomp__chunks(size_t n) { return gcomp__ceil_div(n, GCOMP_CHUNK); }
-
-static size_t gcomp__dtype_bytes(gcomp_dtype dtype) { return dtype == GCOMP_F32 ? 4 : 2; }
-
-/* ------------------------------------------------------------------------------------------------
-   >>tiles - what encoders and decoders of block methods hand to each other
-
-   A chunk of GCOMP_CHUNK elements is the work of one task. Inside a chunk all goes by tiles of
-   GCOMP__TILE elements, which stay in the innermost cache:
-
-     encode   gradient, residual --> p (floats of a tile) --> codes
-     decode   codes --> floats of a tile --> mean, residual
-
-   The method is in the arrow between floats and codes alone: gcomp__block_kernels. Everything else
-   is compiled once for all methods, see >>encoding and >>decoding.
-   ---------------------------------------------------------------------------------------------- */
 
 /* A commit reads and writes more arrays at once than a processor prefetches by itself, so commits
    prefetch each array this many elements ahead. */
