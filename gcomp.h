@@ -21,7 +21,7 @@
        weights.rows = 784;
        weights.cols = 1152;
        if (gcomp_open(&gc, &desc) || gcomp_add_tensor(gc, &weights)) return 1;
-       while (failures < 10 && backward(grads)) {          // int failures = 0; float *grads[1]
+       while (failures < 10 && backward(grads)) {          // int failures = 0; void *grads[1]
            gcomp_result result = gcomp_exchange(gc, grads, NULL);
            if (result == GCOMP_OK) {
                optimizer_step(grads);    // grads[0] is now the mean over all workers
@@ -49,7 +49,7 @@
    >>memory      from the user's allocator, counted; arrays of stb_ds in it
    >>random      numbers as a function of (seed, step, tensor, purpose, worker, element)
    >>rows        what a method is to the rest of the library: its row in the table of methods
-   >>tiles       what encoders and decoders of block methods hand to each other
+   >>tiles       tasks, chunks and tiles: what encoders and decoders hand to each other
    >>scales      the constants of a block: scales, the distance of levels, the bytes of both
    >>segments    entropy codes of levels: what all instruction sets share
    >>zones       which methods this build has, and which part of a chapter is compiled when
@@ -275,10 +275,10 @@
      that dies takes its residual with it. If W workers load the saves of V workers, each loads all
      V saves and takes the mean of the V residuals.
      If the model has changed since the save (a layer frozen, a head replaced, an embedding grown),
-     call gcomp_load_some on all workers: each tensor takes by its name what fits, and the report
-     says of each other tensor what does not fit and why. Old rows of an embedding that has grown
-     keep their residuals if they are the first rows. Where tensors were renamed or cut, read the
-     residuals with gcomp_residual_get before, and set them with gcomp_residual_set.
+     give gcomp_load a gcomp_report, on all workers: each tensor takes by its name what fits, and
+     the report says of each other tensor what does not fit and why. Old rows of an embedding that
+     has grown keep their residuals if they are the first rows. Where tensors were renamed or cut,
+     read the residuals with gcomp_residual_get before, and set them with gcomp_residual_set.
      While training goes on, between two steps:
        one leaves      it calls gcomp_save and sends the bytes to any other worker, which calls
                        gcomp_take_over: e_j <- e_j + e_i
@@ -292,11 +292,11 @@
      A worker that dies: the others get GCOMP_CALLBACK_FAILED, see WHEN A STEP FAILS.
      With desc.node these are the first workers of machines. All workers of all machines regroup;
      the other workers of a machine that joins go on with gcomp_restart and the step number. Where
-     workers of one machine leave or join, the workers of that machine call gcomp_regroup_machines.
-     If the first one leaves, it saves, and the new first one loads that; then machines may leave or
-     join. With a schedule all keep the codecs they have. What the schedule measures is in the save
-     of rank 0. A worker that becomes rank 0 measures anew: it does not judge by an epoch or a
-     period whose beginning it has not seen.
+     workers of one machine leave or join, the workers of that machine give gcomp_regroup the new
+     node. If the first one leaves, it saves, and the new first one loads that; then machines may
+     leave or join. With a schedule all keep the codecs they have. What the schedule measures is in
+     the save of rank 0. A worker that becomes rank 0 measures anew: it does not judge by an epoch or
+     a period whose beginning it has not seen.
 
    DOES COMPRESSING PAY?
      examples/adapters/gcomp_advise.h says it for each tensor, from what the candidates cost on this
@@ -309,16 +309,16 @@
      its own, and all exchange how far they have come. `start` are the weights after the last
      exchange, the same on all workers:
          for (i = 0; i < n; i++) d[i] = start[i] - x[i];              // every H steps
-         result = gcomp_exchange(gc, &d, NULL);
+         result = gcomp_exchange(gc, grads, NULL);                    // void *grads[1] = {d}
          for (i = 0; i < n && result == GCOMP_OK; i++) x[i] = start[i] -= d[i];
      No gradient is needed, so this is also for trainers that have no buffer of gradients, since
      each sample changes their weights at once (tinn, genann): a step is then a number of samples.
-     With gcomp_outer_step in the last line this is DiLoCo. Name a codec in the
-     gcomp_tensor where the weights are one vector among others. Take 4 bits or more (int:bits=4,
-     mx; outer rate 0.7, momentum 0.9). A training has few exchanges, and error feedback too little
-     time for one bit or 1 %. Sparse differences need less outer momentum: with rate 1, momentum
-     0.5, desc.decay 0.95 and topk:density=0.0625,chunk=4096+int:bits=4 a third of those bytes
-     ended with 0.5 % more loss.
+     With gcomp_outer_step of examples/adapters/gcomp_optimizers.h in the last line this is DiLoCo.
+     Name a codec in the gcomp_tensor where the weights are one vector among others. Take 4 bits or
+     more (int:bits=4, mx; outer rate 0.7, momentum 0.9). A training has few exchanges, and error
+     feedback too little time for one bit or 1 %. Sparse differences need less outer momentum: with
+     rate 1, momentum 0.5, desc.decay 0.95 and topk:density=0.0625,chunk=4096+int:bits=4 a third of
+     those bytes ended with 0.5 % more loss.
      If an exchange fails, the differences stay in x, and travel with the next one.
      examples/patterns/outer.c does this, with fragments that travel while workers compute, and NaN,
      workers that die, leave and join. delayed.c, gossip.c and leader.c beside it are other
@@ -377,10 +377,10 @@
    HALF PRECISION
      Gradients may be fp16 or bf16 in each layer:
        codec      gcomp_input.dtype is the type of the gradient that gcomp_encode and gcomp_retain
-                  read. gcomp_decode_any, gcomp_decode_add_any and gcomp_decode_mean_any write y of
-                  any of the three types. gcomp_to_float and gcomp_from_float convert
+                  read. gcomp_decode, gcomp_decode_add and gcomp_decode_mean write y of any of the
+                  three types. gcomp_convert converts
        tensors    gcomp_tensor.dtype is the type of the gradient that gcomp_compress,
-                  gcomp_commit, gcomp_step_ready and gcomp_exchange_any take
+                  gcomp_commit, gcomp_step_ready and gcomp_exchange take
      Sums and residuals are float32, always. A result has the bits of the same call with the
      gradient widened to floats, then each element is rounded once: to nearest, ties to even, and
      what is too large becomes the largest number of the type (65504 in fp16). Payloads do not
@@ -391,8 +391,8 @@
      - Workers that begin with other weights stay apart, since all take the same steps. Send the
        weights of rank 0 to all before the first step, and compare a digest of them:
        examples/adapters/gcomp_recover.h does both. The library sees gradients alone.
-     - Fill a gcomp_step by gcomp_step_default(). In one that is all zero the scale is 0, and so is
-       every mean.
+     - Begin a gcomp_step with GCOMP_STEP. In one that is all zero the scale is 0, and so is every
+       mean.
      - A worker that leaves out an exchange (a loss scaler that skips a step on one worker) takes
        its next step with the last one of the others. Pass gcomp_step.number: then frames tell it.
      - Clip the gradient after the exchange, not before: the norm that matters is that of the mean.
@@ -432,21 +432,40 @@
        machine.
 
    CHANGES
-     0.4  gcomp_step_default(): the scale 0 of a gcomp_step is 0 (0.3: 1), and a learning_rate below
-          0 is unknown (0.3: 0). gcomp_step.number. scale, epoch, batch and number are the same on
-          all workers: a worker's own weight is gcomp_step.samples.
+     0.4  Fewer functions: 52 do what 77 did. What became of each name that went:
+            gcomp_exchange_any                      gcomp_exchange takes void *const *grads
+            gcomp_decode_any, _add_any, _mean_any   gcomp_decode, _add and _mean take a dtype
+            gcomp_to_float, gcomp_from_float        gcomp_convert takes two dtypes
+            gcomp_tensor_count, _find, _elements,   gcomp_tensor_get tells all of a tensor: also
+            _name, _shape, _codec; gcomp_residual   dtype and residual
+            gcomp_rank, gcomp_world                 you gave them, in gcomp_comm
+            gcomp_memory_used                       gcomp_statistics.memory
+            gcomp_scratch                           gcomp_bound has a third argument
+            gcomp_seal                              gcomp_input.checksum
+            gcomp_save_size                         gcomp_save with save NULL
+            gcomp_load_some                         gcomp_load with a gcomp_report
+            gcomp_regroup_machines                  gcomp_regroup has a third argument
+            gcomp_reset                             gcomp_residual_set from NULL
+            gcomp_step_default()                    GCOMP_STEP
+            gcomp_momentum_step, gcomp_outer_step   examples/adapters/gcomp_optimizers.h
+            gcomp_result_name                       GCOMP_RESULTS lists names and values
+            gcomp_isa_available                     any call returns GCOMP_ISA_UNAVAILABLE
+            gcomp_input.reserved                    nothing
+          The scale 0 of a gcomp_step is 0 (0.3: 1), and a learning_rate below 0 is unknown (0.3:
+          0). gcomp_step.number. scale, epoch, batch and number are the same on all workers: a
+          worker's own weight is gcomp_step.samples.
           One worker alone sends nothing, and loses nothing: GCOMP_AGGREGATE_AUTO.
           The scale 0 of a gcomp_input is 0 as well (0.3: 1). Codecs that draw refuse key.own = 0.
           AUTO takes two shots before sums of halves, which lose what the transport rounds off.
           Bytes of fp16 and bf16 gradients are compared with those of the same type.
           Frames have the version of the library; workers that differ say both values. The first
           sum has one element more, with which gcomp tries allreduce.
-          Saves of 0.3 are not read. Saves name their tensors: gcomp_load_some loads what fits.
+          Saves of 0.3 are not read. Saves name their tensors: gcomp_load may take what fits.
           gcomp_residual_set. Small residuals are rounded at random. dryden sends its share exactly.
           check_every and the turns of leadertopk and powersgd count the steps of each tensor.
           GCOMP_EXPORT: without it a shared object hides the names of gcomp.h. GCOMP_PREFIX.
-          gcomp_describe says how many bytes a missing comm.alltoallv costs.
-          It says what halves that are not compressed cost. gcomp_input has no field `reserved`.
+          gcomp_describe says what a missing comm.alltoallv costs, and halves that are not
+          compressed.
           gcomp_sockets.h and gcomp_threads.h have start, test and wait. gcomp_sockets_team_start
           and its relatives find ranks for workers that stay and that come.
      0.3  Gradients of every function may be fp16 or bf16: gcomp_compress and gcomp_commit take the
@@ -635,8 +654,8 @@
      the residual of the tensor at work becomes floats, in a buffer that all tensors share: 4 bytes
      an element of the largest such tensor.
      gcomp_residual_get reads a residual of any kind, gcomp_residual_set writes it. A save holds
-     residuals as they are kept. With another desc.residual gcomp_load refuses it, and
-     gcomp_load_some rounds.
+     residuals as they are kept. With another desc.residual gcomp_load refuses it, or rounds
+     if it is given a report.
 
    RESIDUALS THAT DECAY
      A commit multiplies residuals by desc.decay: residual <- decay * (p - sent), rounded once.
@@ -703,7 +722,7 @@
      decides. All workers change in the same step, the one after the step whose frame says so.
      Residuals stay; powersgd keeps those columns of Q that the new codec has too. In one list
      either every codec keeps a residual or no codec does. The method none may stand in a list of
-     either kind; it sends the residual and clears it. gcomp_tensor_codec tells the codec of a
+     either kind; it sends the residual and clears it. gcomp_tensor_get tells the codec of a
      tensor now. Saves, and workers that come and go: see CHECKPOINT.
        codec "powersgd:rank=4|powersgd:rank=1"   schedule "accordion:every=10,eta=0.5,scope=tensor"
            Two codecs: the first one while training changes much, see >>schedules. every: the number
@@ -746,7 +765,8 @@
      on all workers. So any worker may be away for a step, with zeros as its gradient; a worker that
      joins late needs the tables.
      powersgd without a momentum of its own leaves momentum to the optimizer, after the exchange:
-     gcomp_momentum_step is the optimizer of its paper; any other will do. With
+     gcomp_momentum_step of examples/adapters/gcomp_optimizers.h is that of its paper; any other
+     will do. With
      powersgd:momentum=0.9 each worker applies momentum before the feedback: then use plain SGD.
      dct (DeMo) is momentum and residual in one: what a worker does not send stays, and decays. Each
      matrix is cut into chunks of up to 64 x 64 elements, whose sides are the largest divisors of
@@ -884,7 +904,8 @@
                 C (2 bits): 0 packed, 1 elias, 2 rice, 3 auto
      28     4   CRC-32C of the header without this field and of the body, if flag bit 1; else 0.
                 Polynomial 0x82F63B78 (reflected), begun and ended with exclusive or 0xFFFFFFFF.
-                gcomp_encode writes none; gcomp_seal adds it; gcomp_compress and steps write it
+                gcomp_encode writes it where gcomp_input.checksum is 1; gcomp_compress and steps
+                write it unless desc.no_checksum is 1
      32     .   body
    sign:block=16 makes 43 bytes of 20 elements whose means of |p| are 1.5 (the first 16) and 0.25,
    and of which the second and the last are negative:
@@ -1251,56 +1272,38 @@ extern "C++" { /* where a user includes this file inside extern "C" */
 #define gcomp_compress GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_compress)
 #define gcomp_decode GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_decode)
 #define gcomp_decode_add GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_decode_add)
-#define gcomp_decode_add_any GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_decode_add_any)
-#define gcomp_decode_any GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_decode_any)
 #define gcomp_decode_mean GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_decode_mean)
-#define gcomp_decode_mean_any GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_decode_mean_any)
 #define gcomp_describe GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_describe)
 #define gcomp_encode GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_encode)
 #define gcomp_error GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_error)
 #define gcomp_exchange GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_exchange)
-#define gcomp_exchange_any GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_exchange_any)
 #define gcomp_exchange_flat GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_exchange_flat)
-#define gcomp_from_float GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_from_float)
+#define gcomp_convert GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_convert)
 #define gcomp_give_back GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_give_back)
-#define gcomp_isa_available GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_isa_available)
 #define gcomp_isa_name GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_isa_name)
 #define gcomp_join GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_join)
 #define gcomp_key_make GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_key_make)
 #define gcomp_layout GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_layout)
 #define gcomp_load GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_load)
-#define gcomp_load_some GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_load_some)
 #define gcomp_memory_needed GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_memory_needed)
-#define gcomp_memory_used GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_memory_used)
 #define gcomp_method_name GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_method_name)
-#define gcomp_momentum_step GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_momentum_step)
 #define gcomp_open GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_open)
-#define gcomp_outer_step GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_outer_step)
 #define gcomp_peek GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_peek)
 #define gcomp_prepare GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_prepare)
-#define gcomp_rank GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_rank)
 #define gcomp_regroup GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_regroup)
-#define gcomp_regroup_machines GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_regroup_machines)
-#define gcomp_reset GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_reset)
-#define gcomp_residual GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_residual)
 #define gcomp_residual_get GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_residual_get)
 #define gcomp_residual_set GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_residual_set)
 #define gcomp_restart GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_restart)
 #define gcomp_result_class GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_result_class)
-#define gcomp_result_name GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_result_name)
 #define gcomp_result_string GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_result_string)
 #define gcomp_retain GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_retain)
 #define gcomp_rounds GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_rounds)
 #define gcomp_save GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_save)
-#define gcomp_save_size GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_save_size)
-#define gcomp_scratch GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_scratch)
-#define gcomp_seal GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_seal)
 #define gcomp_shard GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_shard)
 #define gcomp_stats GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_stats)
 #define gcomp_step_abort GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_step_abort)
 #define gcomp_step_begin GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_step_begin)
 #define gcomp_step_commit GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_step_commit)
-#define gcomp_step_default GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_step_default)
 #define gcomp_step_done GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_step_done)
 #define gcomp_step_finish GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_step_finish)
 #define gcomp_step_next GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_step_next)
@@ -1308,16 +1311,9 @@ extern "C++" { /* where a user includes this file inside extern "C" */
 #define gcomp_step_progress GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_step_progress)
 #define gcomp_step_ready GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_step_ready)
 #define gcomp_take_over GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_take_over)
-#define gcomp_tensor_codec GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_tensor_codec)
-#define gcomp_tensor_count GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_tensor_count)
-#define gcomp_tensor_elements GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_tensor_elements)
-#define gcomp_tensor_find GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_tensor_find)
-#define gcomp_tensor_name GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_tensor_name)
-#define gcomp_tensor_shape GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_tensor_shape)
-#define gcomp_to_float GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_to_float)
+#define gcomp_tensor_get GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_tensor_get)
 #define gcomp_version GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_version)
 #define gcomp_warning GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_warning)
-#define gcomp_world GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_world)
 #endif
 
 /* clang's -Weverything: in C++ all names with two underscores belong to the compiler. Here they are
@@ -1361,7 +1357,7 @@ GCOMP_API int gcomp_version(void);
     X(GCOMP_INVALID_ARGUMENT, -1, FATAL, "an argument or a desc field is out of its range") \
     X(GCOMP_OUT_OF_MEMORY, -2, RETRY, "the allocator returned no memory") \
     X(GCOMP_DST_TOO_SMALL, -3, FATAL, "the output buffer is too small") \
-    X(GCOMP_SCRATCH_TOO_SMALL, -4, FATAL, "the scratch buffer is smaller than gcomp_scratch says") \
+    X(GCOMP_SCRATCH_TOO_SMALL, -4, FATAL, "the scratch buffer is smaller than gcomp_bound says") \
     X(GCOMP_NOT_FINITE, -5, RETRY, "the gradient holds NaN or Inf, on this worker or another") \
     X(GCOMP_NEEDS_ROUNDS, -6, FATAL, \
       "the method exchanges sums or keeps momentum: use a step or an exchange") \
@@ -1406,9 +1402,6 @@ typedef enum gcomp_result {
 /* The sentence of a result code. Never NULL. */
 GCOMP_API const char *gcomp_result_string(gcomp_result result);
 
-/* The name of a result code, "GCOMP_OK". Never NULL. */
-GCOMP_API const char *gcomp_result_name(gcomp_result result);
-
 /* What to do after a step with such a result, see WHEN A STEP FAILS in the manual.
      OK             the gradients hold the mean
      RETRY          nothing has changed here, and the transport works: take part in the next step,
@@ -1450,11 +1443,9 @@ typedef enum gcomp_isa {
     GCOMP_ISA_NEON = 4
 } gcomp_isa;
 
-/* The name of an instruction set, "avx2"; "unknown" for other numbers. */
+/* The name of an instruction set, "avx2"; "unknown" for other numbers. What takes a gcomp_exec or a
+   gcomp_desc returns GCOMP_ISA_UNAVAILABLE if this build or this machine cannot run the set. */
 GCOMP_API const char *gcomp_isa_name(gcomp_isa isa);
-
-/* 1 if this build and this machine can run the instruction set, else 0. */
-GCOMP_API int gcomp_isa_available(gcomp_isa isa);
 
 /* run calls task(arg, i) for each i in 0 .. count - 1, in any order, on any threads, and returns
    when all calls are done. Results do not depend on the order or the threads. All zero: one
@@ -1513,12 +1504,13 @@ typedef struct gcomp_input {
     /* From gcomp_key_make, another one for each worker, step and tensor. Methods that use random
        numbers refuse key.own = 0; others do not read the key */
     gcomp_key key;
+    int checksum;           /* 1: the payload gets a CRC-32C, which its receiver compares */
 } gcomp_input;
 
 /* How a call runs. NULL or all zero: the best instruction set, one thread, no scratch. */
 typedef struct gcomp_exec {
     gcomp_isa isa;          /* GCOMP_ISA_UNAVAILABLE if the machine or this build lacks it */
-    void *scratch;          /* any alignment; gcomp_scratch bytes always suffice */
+    void *scratch;          /* any alignment; as gcomp_bound says */
     size_t scratch_bytes;
     gcomp_parallel parallel;
 } gcomp_exec;
@@ -1590,17 +1582,16 @@ GCOMP_API const char *gcomp_method_name(size_t i);
 
 /* The bytes that a payload of n elements never exceeds: with that capacity gcomp_encode never
    returns GCOMP_DST_TOO_SMALL. Returns 0 if the codec is invalid, if it has no payload outside of
-   steps (powersgd, dgc), if the size overflows, or if n > 2^32 and the codec is sparse. */
-GCOMP_API size_t gcomp_bound(const gcomp_codec *codec, size_t n);
+   steps (powersgd, dgc), if the size overflows, or if n > 2^32 and the codec is sparse.
+     *scratch  out  the scratch bytes that gcomp_encode needs; 0: none. May be NULL
+   Decoding to floats needs no scratch, but eden decodes faster with as many bytes as it encodes
+   with, and gcomp_decode_mean of sparse payloads is faster with 64 KiB and 4 bytes for each element
+   sent. Block methods need no scratch, but encode with several threads only if they have 64 bytes
+   for each chunk. GCOMP_SCRATCH(n) is enough for all of this. */
+GCOMP_API size_t gcomp_bound(const gcomp_codec *codec, size_t n, size_t *scratch);
 
-/* The scratch bytes that gcomp_encode needs; 0 if the codec needs none, or is invalid. Decoding
-   to floats needs no scratch, but eden decodes faster with as many bytes as it encodes with, and
-   gcomp_decode_mean of sparse payloads is faster with 64 KiB and 4 bytes for each element sent.
-   Block methods need no scratch, but encode with several threads only if they have 64 bytes for
-   each chunk. GCOMP_SCRATCH(n) is enough for all of this. */
-GCOMP_API size_t gcomp_scratch(const gcomp_codec *codec, size_t n);
 
-/* Encodes p = scale * grad + residual into a payload, without a checksum (gcomp_seal adds one).
+/* Encodes p = scale * grad + residual into a payload.
      payload[capacity]  out  gcomp_bound(codec, n) bytes always suffice
      *length            out  bytes written; unchanged on error other than GCOMP_NOT_FINITE
    Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT (also where a sparse codec gets more than 2^32 elements:
@@ -1615,28 +1606,31 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_encode(const gcomp_codec *codec, co
                                                     const gcomp_exec *exec, void *payload,
                                                     size_t capacity, size_t *length);
 
-/* Adds the checksum (CRC-32C) to a payload that gcomp_encode wrote. Returns GCOMP_OK,
-   GCOMP_INVALID_ARGUMENT if these bytes are no such payload, or GCOMP_ISA_UNAVAILABLE; on error
-   nothing is changed. */
-GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_seal(void *payload, size_t length,
-                                                  const gcomp_exec *exec);
-
 /* Finds out if a payload is valid to the last bit, for n elements. Writes nothing. Takes at most
    time in proportion to length + n.
    Returns GCOMP_OK, one of the payload errors, or GCOMP_NOT_FINITE for a valid refusal. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_check(const void *payload, size_t length, size_t n);
 
 /* y[n] <- decode(payload). Checks first; on error y is unchanged. Every decoded value is finite.
-   gcomp_decode and the six functions below return as gcomp_check, or GCOMP_INVALID_ARGUMENT (a
-   pointer is NULL, a number is not finite), or GCOMP_ISA_UNAVAILABLE. */
-GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode(const void *payload, size_t length, float *y,
-                                                    size_t n, const gcomp_exec *exec);
+   y of this function and the two below has the type GCOMP_F32, GCOMP_F16 or GCOMP_BF16, floats at
+   an address of floats, halves at any. All is calculated in float32. Halves are rounded once at the
+   end, to nearest, ties to even; what is too large becomes the largest number. Where y is halves,
+   these calls take 4 n + 127 bytes of scratch, and without them return GCOMP_SCRATCH_TOO_SMALL:
+     all three    payloads of sparse methods and of eden
+     mean         payloads that are not all of one block method with the same parameters; several
+                  payloads with entropy-coded levels
+   GCOMP_SCRATCH(n) is enough. They and gcomp_retain return as gcomp_check, or
+   GCOMP_INVALID_ARGUMENT (a pointer is NULL, a number is not finite, another dtype), or
+   GCOMP_ISA_UNAVAILABLE. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode(const void *payload, size_t length, void *y,
+                                                    gcomp_dtype dtype, size_t n,
+                                                    const gcomp_exec *exec);
 
-/* y[n] <- y + weight * decode(payload), y finite; sums too large for a float become the largest.
-   Checks first; on error y is unchanged. */
+/* y[n] <- y + weight * decode(payload), y finite; sums too large for y become the largest. Checks
+   first; on error y is unchanged. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode_add(const void *payload, size_t length,
-                                                        float weight, float *y, size_t n,
-                                                        const gcomp_exec *exec);
+                                                        float weight, void *y, gcomp_dtype dtype,
+                                                        size_t n, const gcomp_exec *exec);
 
 /* y[n] <- the sum, in the order of the payloads, of decode(payload) * (1 / count), count >= 1. If
    all payloads are of vote: the sign of that sum, +1 where it is 0. If all are of dct and of one
@@ -1644,29 +1638,8 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode_add(const void *payload, siz
    first; on error y is unchanged. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode_mean(const void *const *payloads,
                                                          const size_t *lengths, size_t count,
-                                                         float *y, size_t n,
+                                                         void *y, gcomp_dtype dtype, size_t n,
                                                          const gcomp_exec *exec);
-
-/* The same for y of GCOMP_F32, GCOMP_F16 or GCOMP_BF16, at any address; another dtype is
-   GCOMP_INVALID_ARGUMENT. What is calculated is what the functions above calculate, in float32. At
-   the end each element of y is rounded once to nearest, ties to even; what is too large for y
-   becomes its largest number. Where y is F16 or BF16, these calls take 4 n + 127 bytes of scratch,
-   and without them return GCOMP_SCRATCH_TOO_SMALL with y unchanged:
-     all three    payloads of sparse methods and of eden
-     mean         payloads that are not all of one block method with the same parameters; several
-                  payloads with entropy-coded levels
-   GCOMP_SCRATCH(n) is enough. */
-GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode_any(const void *payload, size_t length, void *y,
-                                                        gcomp_dtype dtype, size_t n,
-                                                        const gcomp_exec *exec);
-GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode_add_any(const void *payload, size_t length,
-                                                            float weight, void *y,
-                                                            gcomp_dtype dtype, size_t n,
-                                                            const gcomp_exec *exec);
-GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_decode_mean_any(const void *const *payloads,
-                                                             const size_t *lengths, size_t count,
-                                                             void *y, gcomp_dtype dtype, size_t n,
-                                                             const gcomp_exec *exec);
 
 /* residual[n] <- scale * grad + residual - decode(payload): what was not sent. Sums too large for
    a float become the largest. `in` is the input that was encoded; in->residual is not read, since
@@ -1676,17 +1649,16 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_retain(const void *payload, size_t 
                                                     const gcomp_input *in, float *residual,
                                                     const gcomp_exec *exec);
 
-/* y[n] <- x[n] as floats, exactly; y[n] <- x[n] as dtype, rounded to nearest, ties to even. What is
-   too large becomes the largest number of dtype; infinities stay, and a NaN becomes the quiet NaN
-   of its sign. For transports that sum halves, and for weights that travel as halves. dtype:
-   GCOMP_F32 (x is copied), GCOMP_F16 or GCOMP_BF16, in the machine's order of bytes; x of
-   gcomp_to_float and y of gcomp_from_float may stand at any address. The arrays do not overlap.
-   Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT (a pointer is NULL and n > 0, or another dtype),
+/* y[n] <- x[n], each of the type GCOMP_F32, GCOMP_F16 or GCOMP_BF16, in the machine's order of
+   bytes; one of the two is floats. Halves become floats exactly; floats become halves rounded to
+   nearest, ties to even. What is too large becomes the largest number; infinities stay, and a NaN
+   becomes the quiet NaN of its sign. For transports that sum halves, and for weights that travel as
+   halves, which may stand at any address. The arrays do not overlap. Returns GCOMP_OK,
+   GCOMP_INVALID_ARGUMENT (a pointer is NULL and n > 0, another dtype, or two kinds of halves),
    GCOMP_ISA_UNAVAILABLE or GCOMP_FLOAT_MODE; on error y is unchanged. */
-GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_to_float(float *y, const void *x, gcomp_dtype dtype,
-                                                      size_t n, const gcomp_exec *exec);
-GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_from_float(void *y, const float *x, gcomp_dtype dtype,
-                                                        size_t n, const gcomp_exec *exec);
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_convert(void *y, gcomp_dtype y_dtype, const void *x,
+                                                     gcomp_dtype x_dtype, size_t n,
+                                                     const gcomp_exec *exec);
 
 /* Reads the header of a payload, and nothing behind it: for a receiver that has the first bytes of
    a stream. `length` bytes are at hand, 32 or more; info->length tells the size of the whole
@@ -1855,35 +1827,29 @@ GCOMP_API void gcomp_close(gcomp *gc);
    object is as before. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor);
 
-/* How many tensors there are. */
-GCOMP_API size_t gcomp_tensor_count(const gcomp *gc);
+/* What an object knows of a tensor. Pointers are valid while the object is. */
+typedef struct gcomp_tensor_info {
+    const char *name;
+    size_t rows, cols, stack; /* 1 or more each; a vector has cols 1 */
+    size_t elements;          /* rows * cols * stack */
+    gcomp_dtype dtype;
+    /* The codec that it really has now, after the rules for vectors, small tensors and matrices
+       that would not gain, and by the schedule. A vector that is the only tensor has the codec of
+       desc until another tensor is added. Steps of one worker alone do as with none; gcomp_compress
+       has the codec then too. With desc.node the other workers of a machine learn the codecs from
+       the first worker, at the end of each step: after a gcomp_load of the first worker they know
+       them after the next step. */
+    const gcomp_codec *codec;
+    /* What was not sent; NULL if it keeps no residual, or keeps it as bf16 or int8 (desc.residual).
+       Commits change it. */
+    const float *residual;
+} gcomp_tensor_info;
 
-/* The number of the tensor of that name; gcomp_tensor_count if there is none. */
-GCOMP_API size_t gcomp_tensor_find(const gcomp *gc, const char *name);
-
-/* The elements of a tensor; 0 for a wrong number. */
-GCOMP_API size_t gcomp_tensor_elements(const gcomp *gc, size_t tensor);
-
-/* The name of a tensor; NULL for a wrong number. Valid while the object is. */
-GCOMP_API const char *gcomp_tensor_name(const gcomp *gc, size_t tensor);
-
-/* The shape of a tensor: *stack matrices of *rows x *cols, each 1 or more; a vector has cols 1.
-   Zeros for a wrong number. Pointers may be NULL. */
-GCOMP_API void gcomp_tensor_shape(const gcomp *gc, size_t tensor, size_t *rows, size_t *cols,
-                                  size_t *stack);
-
-/* Rank and world of desc.comm, or of the last gcomp_regroup; with desc.node the rank of the machine
-   and the number of machines. 0 if gc is NULL. */
-GCOMP_API int gcomp_rank(const gcomp *gc);
-GCOMP_API int gcomp_world(const gcomp *gc);
-
-/* The codec a tensor really has now, after the rules for vectors, small tensors and matrices that
-   would not gain, and by the schedule. Returns NULL for a wrong number. Valid while the object is.
-   A vector that is the only tensor has the codec of desc until another tensor is added. Steps of
-   one worker alone do as with none; gcomp_compress has the codec then too. With desc.node the other
-   workers of a machine learn the codecs from the first worker, at the end of
-   each step: after a gcomp_load of the first worker they know them after the next step. */
-GCOMP_API const gcomp_codec *gcomp_tensor_codec(const gcomp *gc, size_t tensor);
+/* Tells all about the tensor of that number. Numbers are 0, 1, ... in the order in which tensors
+   were added. Returns GCOMP_OK, or GCOMP_INVALID_ARGUMENT: there is no such tensor, or a pointer is
+   NULL; then *info is unchanged. */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_tensor_get(const gcomp *gc, size_t tensor,
+                                                        gcomp_tensor_info *info);
 
 /* Writes what travels in a step as text: a line for each tensor (name, shape, dtype, codec, why it
    has another codec than the one named, how the mean is made if not by one collective, the bytes
@@ -1914,10 +1880,6 @@ GCOMP_API const char *gcomp_warning(const gcomp_codec *codec, gcomp_optimizer op
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_shard(const gcomp *gc, size_t tensor, int worker,
                                                    size_t *begin, size_t *end);
 
-/* The residual of a tensor; NULL if it keeps none, or keeps it as bf16 or int8 (desc.residual).
-   Valid while the object is. Commits change it. */
-GCOMP_API const float *gcomp_residual(const gcomp *gc, size_t tensor);
-
 /* to[n] <- the residual of a tensor, however it is kept. Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT
    (gc or `to` is NULL, or a wrong number) or GCOMP_WRONG_STATE if the tensor keeps none; on error
    `to` is unchanged. */
@@ -1925,10 +1887,11 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_residual_get(const gcomp *gc, size_
                                                           float *to);
 
 /* The residual of a tensor <- from[n]; as bf16 or int8 it is rounded (desc.residual). Each worker
-   has a residual of its own, and may set it alone. Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT (gc or
-   `from` is NULL, or a wrong number), GCOMP_NOT_FINITE if an element is NaN or infinite,
-   GCOMP_FLOAT_MODE, or GCOMP_WRONG_STATE inside a step or if the tensor keeps no residual; on error
-   nothing is changed. */
+   has a residual of its own, and may set it alone. from NULL, on all workers: the tensor begins
+   anew, with a residual and a state (momentum, warm start) of zeros. Returns GCOMP_OK,
+   GCOMP_INVALID_ARGUMENT (gc is NULL, or a wrong number), GCOMP_NOT_FINITE if an element is NaN or
+   infinite, GCOMP_FLOAT_MODE, or GCOMP_WRONG_STATE inside a step or if the tensor keeps no
+   residual; on error nothing is changed. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_residual_set(gcomp *gc, size_t tensor,
                                                           const float *from);
 
@@ -1937,9 +1900,8 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_residual_set(gcomp *gc, size_t tens
    inside a step. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_prepare(gcomp *gc);
 
-/* gcomp_memory_needed: the bytes that an object takes with these tensors, after gcomp_prepare; 0 if
-   desc or a tensor is invalid, or if a size_t cannot hold the number. gcomp_memory_used: the bytes
-   that an object takes now.
+/* The bytes that an object takes with these tensors, after gcomp_prepare; 0 if desc or a tensor is
+   invalid, or if a size_t cannot hold the number. What it takes now: gcomp_statistics.memory.
    An allocator that hands out parts of one block needs more than this number:
      - 63 bytes for each allocation, to align it; there are at most 7 allocations, and 6 per tensor
      - if it cannot free: 1 KiB per tensor where there are more than 16 tensors, and what a vector
@@ -1947,12 +1909,6 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_prepare(gcomp *gc);
      - with desc.node: all of that twice more */
 GCOMP_API size_t gcomp_memory_needed(const gcomp_desc *desc, const gcomp_tensor *tensors,
                                      size_t count);
-GCOMP_API size_t gcomp_memory_used(const gcomp *gc);
-
-/* Sets a tensor's residual and warm start back to the beginning. Call it on all workers or on none.
-   GCOMP_INVALID_ARGUMENT for a wrong number, GCOMP_WRONG_STATE inside a step; then nothing is
-   changed. */
-GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_reset(gcomp *gc, size_t tensor);
 
 /* Forgets residuals, warm starts, a step under way and the last failure, begins lists of codecs
    and their schedule anew, and goes on with this step number. Call it on all workers, after the
@@ -1970,7 +1926,7 @@ GCOMP_API const char *gcomp_error(const gcomp *gc);
 /* Encodes grad with the tensor's codec and residual, and the key of (seed, step, tensor, rank),
    into a payload with a checksum (without one if desc.no_checksum). Changes no state.
      grad[n]            in   of the tensor's dtype
-     payload[capacity]  out  gcomp_bound(gcomp_tensor_codec(...), n) bytes always suffice
+     payload[capacity]  out  gcomp_bound of its codec always suffices
    Returns as gcomp_encode, or GCOMP_OUT_OF_MEMORY (the first call reserves scratch, unless
    gcomp_prepare or a step has); GCOMP_NEEDS_ROUNDS for methods that exchange sums or keep
    momentum. */
@@ -2006,8 +1962,8 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_give_back(gcomp *gc, size_t tensor,
 
 /* ---------------- step: the mean over all workers, without callbacks */
 
-/* What a caller tells of a step: gcomp_step_default() with the fields that are to be others. A step
-   that is all zero has scale 0, so that its gradients count nothing. scale, epoch, batch and number
+/* What a caller tells of a step: GCOMP_STEP with the fields that are to be others. A step that is
+   all zero has scale 0, so that its gradients count nothing. scale, epoch, batch and number
    are the same on all workers: the frames compare them, and workers that differ get
    GCOMP_MISMATCH. */
 typedef struct gcomp_step {
@@ -2031,8 +1987,12 @@ typedef struct gcomp_step {
     uint64_t number;
 } gcomp_step;
 
-/* scale 1, learning_rate -1, all others 0: what a NULL step stands for. */
-GCOMP_API gcomp_step gcomp_step_default(void);
+/* scale 1, learning_rate -1, all others 0: what a NULL step stands for. An initialiser:
+   gcomp_step step = GCOMP_STEP; */
+#define GCOMP_STEP \
+    { \
+        1, -1, 0, 0, 0, 0 \
+    }
 
 typedef enum gcomp_request_kind {
     GCOMP_WAIT = 0,       /* nothing to hand out until a tensor is ready or a request is done */
@@ -2133,49 +2093,49 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_progress(gcomp *gc);
    GCOMP_MISSING_CALLBACK if comm.allgather is NULL or requests were already handed out. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_step_finish(gcomp *gc);
 
-/* grads[i] <- the mean over all workers of the gradient of tensor i, in place; of a tensor that is
-   scattered (GCOMP_AGGREGATE_SCATTER) in the own range alone, and the rest stays as it is. grads[i]
+/* grads[i] <- the mean over all workers of the gradient of tensor i, in place, of its dtype: fp16
+   and bf16 gradients hold the mean rounded to nearest, saturated. A tensor that is scattered
+   (GCOMP_AGGREGATE_SCATTER) gets it in the own range alone, and the rest stays as it is. grads[i]
    NULL, on all workers: the tensor is skipped, as in gcomp_step_ready.
    Returns GCOMP_OK; GCOMP_NOT_FINITE, GCOMP_PEER_FAILED, GCOMP_MISMATCH, GCOMP_OUT_OF_STEP,
    GCOMP_DIVERGED (see WORKERS AGREE); GCOMP_CALLBACK_FAILED, GCOMP_MISSING_CALLBACK,
    GCOMP_OUT_OF_MEMORY, GCOMP_INVALID_ARGUMENT, GCOMP_WRONG_STATE inside a step, or what is wrong
    with a payload that came in. gcomp_result_class says what to do: see WHEN A STEP FAILS in the
    manual. After any error gradients and residuals of this worker are as they were.
-   An error of this worker alone (grads is NULL, a dtype, memory) goes into its frame; the others
+   An error of this worker alone (grads is NULL, memory) goes into its frame; the others
    get GCOMP_PEER_FAILED. Two errors send no frame, so that the others wait: gc or comm.allgather is
    NULL; or the call is made inside a step, which must be finished first. */
-GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_exchange(gcomp *gc, float *const *grads,
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_exchange(gcomp *gc, void *const *grads,
                                                       const gcomp_step *step);
 
-/* gcomp_exchange for gradients that lie back to back in one array, in the order of the tensors. */
+/* gcomp_exchange for gradients that lie back to back in one array of floats, in the order of the
+   tensors, which all have the dtype GCOMP_F32. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_exchange_flat(gcomp *gc, float *grads,
                                                            const gcomp_step *step);
 
-/* gcomp_exchange where each gradient has the dtype of its tensor. fp16 and bf16 gradients then hold
-   the mean rounded to nearest, saturated. */
-GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_exchange_any(gcomp *gc, void *const *grads,
-                                                          const gcomp_step *step);
-
 /* ---------------- checkpoint: all state as bytes; workers that come and go (see the manual) */
-
-/* Bytes that gcomp_save writes: a constant until a tensor is added, or gcomp_regroup gives another
-   rank. 0 if gc is NULL. */
-GCOMP_API size_t gcomp_save_size(const gcomp *gc);
 
 /* Writes what this worker must not lose: the step's number, residuals, momenta, warm starts,
    codecs that a schedule has chosen and what it knows, and the names, shapes and codecs of all
    tensors (>>format has it byte by byte). Call it on all workers: each has its own save. A step
    under way is not in it, and neither are statistics. Changes nothing.
-     save[capacity]  out  gcomp_save_size bytes suffice
+     save[capacity]  out  NULL: nothing is written, and *length tells how many bytes a save has: a
+                          constant until a tensor is added, or gcomp_regroup gives another rank
      *length         out  bytes written; unchanged on error
    Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_DST_TOO_SMALL. All functions of this section
-   except gcomp_regroup and gcomp_regroup_machines return GCOMP_WRONG_STATE if node.rank is not
-   0. */
+   except gcomp_regroup return GCOMP_WRONG_STATE if node.rank is not 0. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity,
                                                   size_t *length);
 
-/* Goes on from saves, in an object that was opened with the same seed and schedule and has the same
-   tensors and codecs, in the same order. Call it on all workers. Give
+/* Where gcomp_load says what it could not take from saves of a model that has changed. */
+typedef struct gcomp_report {
+    char *text;      /* [capacity], ended by 0 if capacity > 0: what fits. May be NULL */
+    size_t capacity;
+    size_t length;   /* out: bytes of the whole text without the final 0; 0: all was taken */
+} gcomp_report;
+
+/* Goes on from saves, in an object that was opened with the same seed and schedule. report NULL: it
+   has the same tensors and codecs, in the same order. Call it on all workers. Give
      one save      of this rank and of as many workers as now: the steps that follow have the same
                    bits as those after gcomp_save
      V saves       of all ranks, in order of ranks, where there are V workers now: the same
@@ -2187,38 +2147,28 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_save(gcomp *gc, void *save, size_t 
    GCOMP_UNSUPPORTED_VERSION, GCOMP_TRUNCATED, GCOMP_TRAILING_BYTES, GCOMP_CHECKSUM_MISMATCH,
    GCOMP_CORRUPT, or GCOMP_SAVE_MISMATCH: the saves are of other tensors, codecs, schedule or seed
    (gcomp_error names the first that differs, and both values), or are not those of all ranks of one
-   step, in order. */
-GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_load(gcomp *gc, const void *const *saves,
-                                                  const size_t *lengths, size_t count);
+   step, in order.
 
-/* gcomp_load for a model that has changed: a layer is frozen, a head replaced, an embedding grown.
-   Tensors are found by their names, in any order. Call it on all workers, in objects that were
-   opened with the same seed and schedule; saves are given as to gcomp_load. A tensor takes
+   With a report the model may have changed: a layer is frozen, a head replaced, an embedding grown.
+   Tensors are found by their names, in any order. A tensor takes
      its residual  if rows are as long as they were. Where it has more rows than in the save, the
                    first rows take what is there, and the others begin with zeros. Another codec
                    goes on with the residual; another desc.residual rounds it
      its state     (momentum, warm start) if shape and codecs are the same
    and begins with zeros otherwise. A tensor that only the save has is left out. Step number and
    codecs of a schedule are those of the save. If anything differs, the schedule's measurements
-   begin anew.
-     report   out  a line for each tensor of which not all was taken: how it differs, with both
-                   values, and what became of it. What fits is written, always ended by 0 if
-                   capacity > 0; may be NULL with capacity 0. Unchanged if saves are refused, but
-                   for a 0 at its beginning
-     *length  out  bytes of the whole report without the final 0; 0: all was taken. May be NULL;
-                   unchanged on error
+   begin anew. The report has a line for each tensor of which not all was taken: how it differs,
+   with both values, and what became of it. If saves are refused, its text is empty and its length
+   unchanged.
          head: it is 5 x 64 there, 10 x 32 here: it begins empty
          words: it is 1000 x 64 there, 1200 x 64 here: the residual of the first 1000 rows is taken,
          all else begins empty                                            (one line, as each is)
          fc2: its codec is topk there, sign here: its residual is taken
          fc3: the save does not have it: it begins empty
-         conv1: only the save has it: it is left out
-   Returns as gcomp_load, but GCOMP_SAVE_MISMATCH for other tensors or codecs; on error nothing is
-   changed. */
-GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_load_some(gcomp *gc, const void *const *saves,
-                                                       const size_t *lengths, size_t count,
-                                                       char *report, size_t capacity,
-                                                       size_t *length);
+         conv1: only the save has it: it is left out */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_load(gcomp *gc, const void *const *saves,
+                                                  const size_t *lengths, size_t count,
+                                                  gcomp_report *report);
 
 /* Adds what a worker that leaves has not sent to what this worker has not sent:
      residual <- residual + saved residual, and momentum likewise
@@ -2227,28 +2177,27 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_load_some(gcomp *gc, const void *co
    Returns as gcomp_load; on error nothing is changed. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_take_over(gcomp *gc, const void *save, size_t length);
 
-/* Gives the object another rank, world and callbacks, between two steps:
+/* Gives the object another rank, world and callbacks, between two steps; node NULL: desc.node
+   stays.
      residual <- residual * new world / old world, and momentum likewise
    So sum of residual / world is what it was, if the residuals of workers that left were taken over
    and new workers have none. If memory for steps was reserved, it is reserved again for the new
    world. Codecs that a schedule has chosen stay. Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT,
    GCOMP_WRONG_STATE inside a step, GCOMP_OUT_OF_MEMORY, or as gcomp_open where a codec does not
-   suit the new workers: GCOMP_BAD_CODEC, GCOMP_MISSING_CALLBACK. On error nothing is changed. */
-GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm);
-
-/* gcomp_regroup where the workers of this worker's machine change too. node takes the place of
+   suit the new workers: GCOMP_BAD_CODEC, GCOMP_MISSING_CALLBACK (of node: allreduce or allgather).
+   On error nothing is changed.
+   node is for when the workers of this worker's machine change too: it takes the place of
    desc.node; node->world 0 or 1 says that the worker is alone on its machine. comm is as in desc:
    the transport between machines. What becomes of this worker:
-     it stays the first worker     its state stays, by the rule of gcomp_regroup
+     it stays the first worker     its state stays, by the rule above
      it is the first no more       it loses its residuals: call gcomp_save before
      it is the first now           (node->rank 0) steps return GCOMP_WRONG_STATE until it has the
                                    state of a first worker: by gcomp_load with the save of the
                                    machine's last first worker, under the same comm.rank and world;
                                    or, if what was not sent is lost, by gcomp_join with the save of
-                                   another machine, or by gcomp_restart
-   Returns as gcomp_regroup; GCOMP_MISSING_CALLBACK: allreduce or allgather of node is NULL. */
-GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_regroup_machines(gcomp *gc, const gcomp_comm *comm,
-                                                              const gcomp_comm *node);
+                                   another machine, or by gcomp_restart */
+GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm,
+                                                     const gcomp_comm *node);
 
 /* Makes a new object one of a group of workers. `save` is that of any of these workers: the object
    takes from it the step's number and what all workers share (warm starts, the codecs of a
@@ -2256,27 +2205,6 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_regroup_machines(gcomp *gc, const g
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_join(gcomp *gc, const void *save, size_t length);
 
 #endif
-
-/* ---------------- optimizer */
-
-/* The optimizer of PowerSGD's algorithm 2, whose momentum comes after error feedback: for n
-   elements velocity <- momentum * velocity + mean,  x <- x - learning_rate * (mean + velocity)
-   where mean is what an exchange left in the gradient, x the weights; velocity is zero at first.
-   This is not Nesterov's momentum: the step is 2 mean + momentum * the old velocity. The arrays do
-   not overlap. Returns GCOMP_OK or GCOMP_INVALID_ARGUMENT: a pointer is NULL and n > 0, or a number
-   is not finite; then nothing has changed. */
-GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_momentum_step(float *x, float *velocity,
-                                                           const float *mean, size_t n,
-                                                           float learning_rate, float momentum);
-
-/* The outer step of DiLoCo, with Nesterov's momentum: for n elements
-   velocity <- momentum * velocity + mean,  x <- x - learning_rate * (mean + momentum * velocity)
-   where mean is the mean over the workers of start - x, x the weights that all share (start), and
-   velocity zero at first. Results, and what arrays may do, as gcomp_momentum_step. Douillard et
-   al., arXiv 2311.08105: learning_rate 0.7, momentum 0.9. */
-GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_outer_step(float *x, float *velocity,
-                                                        const float *mean, size_t n,
-                                                        float learning_rate, float momentum);
 
 /* ---------------- statistics */
 
@@ -2305,6 +2233,7 @@ typedef struct gcomp_statistics {
                                   method counts as it is kept */
     double mean_norm;          /* desc.measure: L2 norm of the last mean; of what is scattered the
                                   own range counts */
+    uint64_t memory;           /* bytes that the object takes now */
 } gcomp_statistics;
 
 #ifndef GCOMP_NO_OBJECT
@@ -2316,10 +2245,11 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_stats(const gcomp *gc, gcomp_statis
 #if defined(GCOMP_LAYOUTS) && !defined(GCOMP_NO_OBJECT)
 /* ---------------- layouts: how this build has laid out the public structs */
 
-/* The i-th name of a table of structs, their fields, and values of enums; NULL behind the last.
+/* The i-th name of a table of structs, their fields, values of enums, and results; NULL behind the
+   last.
      "gcomp_step"        *size: of the struct; *offset: 0
      "gcomp_step.scale"  *offset: of the field; *size: its bytes
-     "GCOMP_F16"         *offset: the value; *size: 0
+     "GCOMP_F16"         *offset: the value; *size: 0. Of an error it is (size_t)value
    All fields of all structs are there, in order. Pointers may be NULL. Programs that do not include
    this header compare the table with what they believe, before the first call. */
 GCOMP_API const char *gcomp_layout(size_t i, size_t *offset, size_t *size);
@@ -3462,7 +3392,7 @@ static void gcomp__say_decimal(gcomp__text *t, double v)
 /* Of the file that was compiled; GCOMP_VERSION is that of the file that was included. */
 GCOMP_API int gcomp_version(void) { return GCOMP_VERSION; }
 
-/* The list GCOMP_RESULTS in >>api gives each code its name, class and sentence. The three functions
+/* The list GCOMP_RESULTS in >>api gives each code its name, class and sentence. The two functions
    make a switch of that list, and know no code themselves. `(int)`: C++ compilers could assume that
    an enum holds only its own values, but users may pass any number. */
 GCOMP_API const char *gcomp_result_string(gcomp_result result)
@@ -3472,16 +3402,6 @@ GCOMP_API const char *gcomp_result_string(gcomp_result result)
         GCOMP_RESULTS(GCOMP__CASE)
 #undef GCOMP__CASE
     default: return "unknown result";
-    }
-}
-
-GCOMP_API const char *gcomp_result_name(gcomp_result result)
-{
-    switch ((int)result) {
-#define GCOMP__CASE(name, value, kind, sentence) case value: return #name;
-        GCOMP_RESULTS(GCOMP__CASE)
-#undef GCOMP__CASE
-    default: return "unknown";
     }
 }
 
@@ -3504,7 +3424,7 @@ GCOMP_API gcomp_class gcomp_result_class(gcomp_result result)
    ---------------------------------------------------------------------------------------------- */
 #ifndef GCOMP_NO_OBJECT
 
-/* The memory of one object. gcomp_memory_used tells `used`. */
+/* The memory of one object. gcomp_stats tells `used`. */
 typedef struct gcomp__memory {
     gcomp_allocator allocator; /* complete: with malloc and free if the user gave none */
     size_t used;    /* bytes that are taken now */
@@ -4048,6 +3968,19 @@ struct gcomp__method {
     gcomp__method_rules rules;
 };
 
+/* ------------------------------------------------------------------------------------------------
+   >>tiles - tasks, chunks and tiles: what encoders and decoders hand to each other
+
+   A chunk of GCOMP_CHUNK elements is the work of one task. Inside a chunk all goes by tiles of
+   GCOMP__TILE elements, which stay in the innermost cache:
+
+     encode   gradient, residual --> p (floats of a tile) --> codes
+     decode   codes --> floats of a tile --> mean, residual
+
+   The method is in the arrow between floats and codes alone: gcomp__block_kernels. Everything else
+   is compiled once for all methods, see >>encoding and >>decoding.
+   ---------------------------------------------------------------------------------------------- */
+
 /* An instruction set with its tables of shared kernels. A build with one set needs no tables. */
 struct gcomp__set {
     gcomp_isa isa;
@@ -4065,19 +3998,6 @@ GCOMP__INLINE const void *gcomp__kernels_of(const gcomp__set *set, const gcomp__
 }
 
 static size_t gcomp__dtype_bytes(gcomp_dtype dtype) { return dtype == GCOMP_F32 ? 4 : 2; }
-
-/* ------------------------------------------------------------------------------------------------
-   >>tiles - what encoders and decoders of block methods hand to each other
-
-   A chunk of GCOMP_CHUNK elements is the work of one task. Inside a chunk all goes by tiles of
-   GCOMP__TILE elements, which stay in the innermost cache:
-
-     encode   gradient, residual --> p (floats of a tile) --> codes
-     decode   codes --> floats of a tile --> mean, residual
-
-   The method is in the arrow between floats and codes alone: gcomp__block_kernels. Everything else
-   is compiled once for all methods, see >>encoding and >>decoding.
-   ---------------------------------------------------------------------------------------------- */
 
 /* A function and its argument, as the user's threads carry them. */
 typedef struct gcomp__tasks {
@@ -11706,55 +11626,6 @@ static gcomp_result gcomp__make_finite_part(gcomp__work *work)
                : GCOMP_OK;
 }
 
-/* For each element, in this order of roundings (velocity v, learning rate r):
-
-     v <- momentum * v + mean
-     x <- x - r * (mean + ahead * v)
-
-   Each product is rounded before it is added: a compiler may not fuse the two. */
-GCOMP__NOINLINE void gcomp__momentum_steps(float *x, float *velocity, const float *mean, size_t n,
-                                           float rate, float momentum, float ahead)
-{
-    for (size_t i = 0; i < n; i++) {
-        float v = momentum * velocity[i];
-        GCOMP__PIN(v); /* the product is a float of its own */
-        v += mean[i];
-        GCOMP__PIN_SUM(v);
-        float d = ahead * v;
-        GCOMP__PIN(d);
-        d += mean[i];
-        GCOMP__PIN_SUM(d);
-        d *= rate;
-        GCOMP__PIN(d);
-        velocity[i] = v;
-        x[i] -= d;
-    }
-}
-
-/* Arguments and the mode of floats are checked before x is touched. */
-static gcomp_result gcomp__momentum_checked(float *x, float *velocity, const float *mean, size_t n,
-                                            float rate, float momentum, float ahead)
-{
-    if (n && (!x || !velocity || !mean)) return GCOMP_INVALID_ARGUMENT; /* n 0: nothing to do */
-    if (!gcomp__finite(rate) || !gcomp__finite(momentum)) return GCOMP_INVALID_ARGUMENT;
-    if (!gcomp__mode_fits()) return GCOMP_FLOAT_MODE;
-    uint64_t mode = gcomp__fp_enter();
-    gcomp__momentum_steps(x, velocity, mean, n, rate, momentum, ahead);
-    gcomp__fp_leave(mode);
-    return GCOMP_OK;
-}
-
-GCOMP_API gcomp_result gcomp_momentum_step(float *x, float *velocity, const float *mean, size_t n,
-                                           float learning_rate, float momentum)
-{
-    return gcomp__momentum_checked(x, velocity, mean, n, learning_rate, momentum, 1);
-}
-
-GCOMP_API gcomp_result gcomp_outer_step(float *x, float *velocity, const float *mean, size_t n,
-                                        float learning_rate, float momentum)
-{
-    return gcomp__momentum_checked(x, velocity, mean, n, learning_rate, momentum, momentum);
-}
 #endif
 
 /* >>adam: what is known against families of methods before Adam, as gcomp_warning says it. The
@@ -20327,8 +20198,6 @@ static const gcomp__set *gcomp__set_of(gcomp_isa isa)
     return NULL;
 }
 
-GCOMP_API int gcomp_isa_available(gcomp_isa isa) { return gcomp__set_of(isa) != NULL; }
-
 GCOMP_API const char *gcomp_isa_name(gcomp_isa isa)
 {
     static const char *const names[] = {"auto", "scalar", "avx2", "avx512", "neon"};
@@ -20713,7 +20582,7 @@ GCOMP_API size_t gcomp_codec_format(const gcomp_codec *codec, char *text, size_t
       8  08 00 00 00 00 00 00 00   n = 8 elements
      16  05 00 00 00 00 00 00 00   5 bytes of body follow
      24  0a 00 00 00               the parameter word: log2 of the block, 1024
-     28  00 00 00 00               no checksum. gcomp_seal writes 11 36 79 fe, and flags 02
+     28  00 00 00 00               no checksum. With one: 11 36 79 fe, and flags 02
      32  00 00 90 40               body: the scale 4.5, the mean of |p|
      36  aa                        body: a bit for each element, 1: negative
    With an Inf among the elements the payload ends behind the header: flags 01, bytes 0.
@@ -20766,25 +20635,26 @@ static size_t gcomp__bound_of(const gcomp__method *m, const gcomp_codec *codec, 
     return bytes == SIZE_MAX ? 0 : bytes;
 }
 
-/* A method with a momentum (dgc) has payloads in steps only: its encoder needs the momentum. */
-GCOMP_API size_t gcomp_bound(const gcomp_codec *codec, size_t n)
+/* The scratch that its encoder needs; 0 also for block methods, which use scratch only to run on
+   several threads. */
+static size_t gcomp__scratch_of(const gcomp__method *m, const gcomp_codec *codec, size_t n)
 {
-    const gcomp__method *m = gcomp__valid(codec);
-    return m && !(m->flags & GCOMP__MOMENTUM) ? gcomp__bound_of(m, codec, n) : 0;
+    if (!GCOMP__HAS_SCRATCH || !m->payload->needs_scratch) return 0;
+    const size_t bytes = gcomp__plus((m->payload->scratch)(codec, n), 64); /* to align it */
+    return bytes == SIZE_MAX ? 0 : bytes;
 }
 
-/* 0 also for block methods, which use scratch only to run on several threads, and need none. */
-GCOMP_API size_t gcomp_scratch(const gcomp_codec *codec, size_t n)
+/* A method with a momentum (dgc) has payloads in steps only: its encoder needs the momentum. */
+GCOMP_API size_t gcomp_bound(const gcomp_codec *codec, size_t n, size_t *scratch)
 {
     const gcomp__method *m = gcomp__valid(codec);
-    if (!GCOMP__HAS_SCRATCH || !m || !m->payload->needs_scratch) return 0;
-    size_t bytes = gcomp__plus((m->payload->scratch)(codec, n), 64); /* to align it */
-    return bytes == SIZE_MAX ? 0 : bytes;
+    if (scratch) *scratch = m ? gcomp__scratch_of(m, codec, n) : 0;
+    return m && !(m->flags & GCOMP__MOMENTUM) ? gcomp__bound_of(m, codec, n) : 0;
 }
 
 /* How a call runs, from what the user gave; exec may be NULL. The scratch begins at a multiple of
    64, a line of the cache, whatever the user's pointer is: up to 63 bytes are skipped, for which
-   gcomp_scratch has added 64. Fails if the set cannot run here, or if the floating-point mode is
+   gcomp_bound has added 64. Fails if the set cannot run here, or if the floating-point mode is
    wrong and cannot be set. */
 static gcomp_result gcomp__call_of(gcomp__call *call, const gcomp_exec *exec)
 {
@@ -20870,6 +20740,22 @@ static gcomp_result gcomp__encode_as(const gcomp__call *call, const gcomp__metho
     return result;
 }
 
+/* The checksum of a payload: CRC-32C of bytes 0 .. 27 and of the body, all but the checksum itself.
+   It finds accidents. An attacker can calculate it: it replaces no other check. */
+static uint32_t gcomp__checksum(const gcomp__set *set, const uint8_t *payload, size_t length)
+{
+    uint32_t crc = (gcomp__common(set)->crc)(0, payload, GCOMP__HEADER - 4);
+    return (gcomp__common(set)->crc)(crc, payload + GCOMP__HEADER, length - GCOMP__HEADER);
+}
+
+/* Adds the checksum to a payload of this library. The flag is set first: the checksum covers it. So
+   neither of the two can get lost alone; without the flag, bytes 28 .. 31 must be 0. */
+static void gcomp__seal(const gcomp__set *set, uint8_t *payload, size_t length)
+{
+    payload[6] |= GCOMP__SEALED;
+    gcomp__put32(payload + 28, gcomp__checksum(set, payload, length));
+}
+
 /* Checks what a caller can get wrong, in the order of the arguments, then encodes. Sparse methods
    and eden need their scratch; other methods run without. */
 GCOMP_API gcomp_result gcomp_encode(const gcomp_codec *codec, const gcomp_input *in,
@@ -20885,25 +20771,13 @@ GCOMP_API gcomp_result gcomp_encode(const gcomp_codec *codec, const gcomp_input 
     /* all encoders of payloads draw from the own key, so that errors of workers are independent */
     if (!source.key.own && gcomp__draws(m, codec)) return GCOMP_INVALID_ARGUMENT;
     GCOMP__TRY(gcomp__call_of(&call, exec));
-    if ((exec && exec->scratch ? exec->scratch_bytes : 0) < gcomp_scratch(codec, n))
+    if ((exec && exec->scratch ? exec->scratch_bytes : 0) < gcomp__scratch_of(m, codec, n))
         return GCOMP_SCRATCH_TOO_SMALL;
-    return gcomp__encode_as(&call, m, codec, &source, n, (uint8_t *)payload, capacity, length);
-}
-
-/* The checksum of a payload: CRC-32C of bytes 0 .. 27 and of the body, all but the checksum itself.
-   It finds accidents. An attacker can calculate it: it replaces no other check. */
-static uint32_t gcomp__checksum(const gcomp__set *set, const uint8_t *payload, size_t length)
-{
-    uint32_t crc = (gcomp__common(set)->crc)(0, payload, GCOMP__HEADER - 4);
-    return (gcomp__common(set)->crc)(crc, payload + GCOMP__HEADER, length - GCOMP__HEADER);
-}
-
-/* Adds the checksum to a payload of this library. The flag is set first: the checksum covers it. So
-   neither of the two can get lost alone; without the flag, bytes 28 .. 31 must be 0. */
-static void gcomp__seal(const gcomp__set *set, uint8_t *payload, size_t length)
-{
-    payload[6] |= GCOMP__SEALED;
-    gcomp__put32(payload + 28, gcomp__checksum(set, payload, length));
+    const gcomp_result result =
+        gcomp__encode_as(&call, m, codec, &source, n, (uint8_t *)payload, capacity, length);
+    if (in->checksum && (result == GCOMP_OK || result == GCOMP_NOT_FINITE))
+        gcomp__seal(call.set, (uint8_t *)payload, *length);
+    return result;
 }
 
 /* Reads the header: step one. Reads no more than 32 bytes of p[length]. Fills in the methods of the
@@ -21086,23 +20960,6 @@ static gcomp_result gcomp__check_all(const gcomp__call *call, const void *const 
    >>commit, on payloads that it has checked itself.
    ---------------------------------------------------------------------------------------------- */
 
-/* Sealing twice is allowed, and gives the same bytes. The header alone is read: a body that is
-   wrong is sealed as it is, and found by whoever decodes. */
-GCOMP_API gcomp_result gcomp_seal(void *payload, size_t length, const gcomp_exec *exec)
-{
-    gcomp__view view;
-    gcomp__call call;
-    unsigned flags = 0;
-    uint64_t n = 0, bytes = 0;
-    if (!payload ||
-        gcomp__header((const uint8_t *)payload, length, &view, &flags, &n, &bytes) != GCOMP_OK ||
-        bytes != length - GCOMP__HEADER)
-        return GCOMP_INVALID_ARGUMENT;
-    GCOMP__TRY(gcomp__call_of(&call, exec));
-    gcomp__seal(call.set, (uint8_t *)payload, length);
-    return GCOMP_OK;
-}
-
 /* Takes the best set that can run here. Allocates nothing; `length` and n bound the time. */
 GCOMP_API gcomp_result gcomp_check(const void *payload, size_t length, size_t n)
 {
@@ -21202,28 +21059,15 @@ static gcomp_result gcomp__decode_one(const void *payload, size_t length, int en
 }
 
 /* y <- decode(payload): STORE overwrites y, which may hold anything. */
-GCOMP_API gcomp_result gcomp_decode(const void *payload, size_t length, float *y, size_t n,
-                                    const gcomp_exec *exec)
-{
-    return gcomp__decode_one(payload, length, GCOMP__STORE, 1, y, GCOMP_F32, n, exec);
-}
-
-GCOMP_API gcomp_result gcomp_decode_any(const void *payload, size_t length, void *y,
-                                        gcomp_dtype dtype, size_t n, const gcomp_exec *exec)
+GCOMP_API gcomp_result gcomp_decode(const void *payload, size_t length, void *y,
+                                    gcomp_dtype dtype, size_t n, const gcomp_exec *exec)
 {
     return gcomp__decode_one(payload, length, GCOMP__STORE, 1, y, dtype, n, exec);
 }
 
 /* y <- y + weight * decode(payload): ADD with sink.fresh = 0. */
-GCOMP_API gcomp_result gcomp_decode_add(const void *payload, size_t length, float weight, float *y,
-                                        size_t n, const gcomp_exec *exec)
-{
-    return gcomp__decode_one(payload, length, GCOMP__ADD, weight, y, GCOMP_F32, n, exec);
-}
-
-GCOMP_API gcomp_result gcomp_decode_add_any(const void *payload, size_t length, float weight,
-                                            void *y, gcomp_dtype dtype, size_t n,
-                                            const gcomp_exec *exec)
+GCOMP_API gcomp_result gcomp_decode_add(const void *payload, size_t length, float weight, void *y,
+                                        gcomp_dtype dtype, size_t n, const gcomp_exec *exec)
 {
     return gcomp__decode_one(payload, length, GCOMP__ADD, weight, y, dtype, n, exec);
 }
@@ -21310,9 +21154,9 @@ GCOMP__NOINLINE void gcomp__add_all(const gcomp__call *call, const void *const *
    twice as well: the check keeps indices there, and gcomp__add_all finds them again. `first` serves
    other callers of the check, which go on with that view. Where y is halves, the front of the
    scratch is kept for floats: whether they are needed is known when all payloads were checked. */
-GCOMP_API gcomp_result gcomp_decode_mean_any(const void *const *payloads, const size_t *lengths,
-                                             size_t count, void *y, gcomp_dtype dtype, size_t n,
-                                             const gcomp_exec *exec)
+GCOMP_API gcomp_result gcomp_decode_mean(const void *const *payloads, const size_t *lengths,
+                                         size_t count, void *y, gcomp_dtype dtype, size_t n,
+                                         const gcomp_exec *exec)
 {
     gcomp__call call;
     gcomp__view first;
@@ -21333,12 +21177,6 @@ GCOMP_API gcomp_result gcomp_decode_mean_any(const void *const *payloads, const 
     }
     gcomp__fp_leave(mode);
     return result;
-}
-
-GCOMP_API gcomp_result gcomp_decode_mean(const void *const *payloads, const size_t *lengths,
-                                         size_t count, float *y, size_t n, const gcomp_exec *exec)
-{
-    return gcomp_decode_mean_any(payloads, lengths, count, y, GCOMP_F32, n, exec);
 }
 
 /* A commit without a mean: sink.y is NULL, and `own` is the payload that leaves the residual. The
@@ -21370,30 +21208,21 @@ GCOMP_API gcomp_result gcomp_retain(const void *payload, size_t length, const gc
     return result;
 }
 
-/* A conversion for the caller, whose numbers may be infinite or NaN. */
-static gcomp_result gcomp__convert_any(void *y, const void *x, gcomp_dtype dtype, size_t n,
-                                       const gcomp_exec *exec, int widens)
+/* Numbers of a caller may be infinite or NaN. */
+GCOMP_API gcomp_result gcomp_convert(void *y, gcomp_dtype y_dtype, const void *x,
+                                     gcomp_dtype x_dtype, size_t n, const gcomp_exec *exec)
 {
+    const gcomp_dtype halves = y_dtype == GCOMP_F32 ? x_dtype : y_dtype;
     gcomp__call call;
-    if (((!y || !x) && n) || (unsigned)dtype > GCOMP_BF16) return GCOMP_INVALID_ARGUMENT;
+    if (((!y || !x) && n) || (unsigned)halves > GCOMP_BF16 ||
+        (y_dtype != GCOMP_F32 && x_dtype != GCOMP_F32))
+        return GCOMP_INVALID_ARGUMENT;
     GCOMP__TRY(gcomp__call_of(&call, exec));
     uint64_t mode = gcomp__fp_enter();
-    if (dtype != GCOMP_F32) gcomp__convert(&call, y, x, dtype, n, widens, 1);
+    if (halves != GCOMP_F32) gcomp__convert(&call, y, x, halves, n, y_dtype == GCOMP_F32, 1);
     else if (n) memcpy(y, x, 4 * n);
     gcomp__fp_leave(mode);
     return GCOMP_OK;
-}
-
-GCOMP_API gcomp_result gcomp_to_float(float *y, const void *x, gcomp_dtype dtype, size_t n,
-                                      const gcomp_exec *exec)
-{
-    return gcomp__convert_any(y, x, dtype, n, exec, 1);
-}
-
-GCOMP_API gcomp_result gcomp_from_float(void *y, const float *x, gcomp_dtype dtype, size_t n,
-                                        const gcomp_exec *exec)
-{
-    return gcomp__convert_any(y, x, dtype, n, exec, 0);
 }
 
 #ifndef GCOMP_NO_OBJECT
@@ -23215,7 +23044,8 @@ GCOMP__NOINLINE gcomp_result gcomp__plan_tensor(gcomp__plan *plan, const gcomp_d
 
 /* Bytes of an object; of_node: of the one that sums within a machine. SIZE_MAX: desc or a tensor is
    invalid, or it is too much. It goes the way of gcomp_open, gcomp_add_tensor and gcomp_prepare,
-   with the same functions, without an object; test_api compares it with gcomp_memory_used. */
+   with the same functions, without an object; test_memory compares it with
+   gcomp_statistics.memory. */
 static size_t gcomp__memory_of(const gcomp_desc *desc, const gcomp_tensor *tensors, size_t count,
                                int of_node)
 {
@@ -23273,16 +23103,11 @@ GCOMP_API size_t gcomp_memory_needed(const gcomp_desc *desc, const gcomp_tensor 
     return total == SIZE_MAX ? 0 : total;
 }
 
-GCOMP_API size_t gcomp_memory_used(const gcomp *gc)
-{
-    return gc ? gc->memory.used + gcomp_memory_used(gc->node) : 0;
-}
-
 /* ------------------------------------------------------------------------------------------------
    >>tensors - an object is opened, and tensors are added
 
    An object has two arrays: tensors in the order in which they were added, which is their number
-   and must be the same on all workers; and their numbers sorted by name, for gcomp_tensor_find.
+   and must be the same on all workers; and their numbers sorted by name.
    What a tensor holds from step to step, one allocation each, if its codecs need it:
      name        of the tensor
      residual    n elements       what was not sent yet, see >>stored
@@ -23587,55 +23412,40 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
      powersgd:rank=4   ALLREDUCE  4 * 784 floats, ALLREDUCE  4 * 1152 floats
    ---------------------------------------------------------------------------------------------- */
 
-/* Questions about an object. They take any gc and any number, also NULL and numbers that no tensor
-   has: their answer is then 0 or NULL. They may be asked inside a step. */
-GCOMP_API size_t gcomp_tensor_count(const gcomp *gc) { return gc ? gcomp__tensors(gc) : 0; }
+/* Questions about an object. They may be asked inside a step. */
 
-/* The number of tensors stands for "there is none": no tensor has it. */
-GCOMP_API size_t gcomp_tensor_find(const gcomp *gc, const char *name)
+/* The number of the tensor of that name, in an object that is there; the number of tensors: none.
+   */
+static size_t gcomp__tensor_of(const gcomp *gc, const char *name)
 {
     int found;
-    if (!gc || !name) return gcomp_tensor_count(gc);
-    size_t place = gcomp__name_place(gc, name, &found);
-    return found ? gc->by_name[place] : gcomp_tensor_count(gc);
+    const size_t place = gcomp__name_place(gc, name, &found);
+    return found ? gc->by_name[place] : gcomp__tensors(gc);
 }
 
 /* A tensor by its number; NULL if there is none, or no object. */
 static const gcomp__slot *gcomp__slot_at(const gcomp *gc, size_t tensor)
 {
-    return tensor < gcomp_tensor_count(gc) ? gc->tensors + tensor : NULL;
+    return gc && tensor < gcomp__tensors(gc) ? gc->tensors + tensor : NULL;
 }
 
-/* rows * cols * stack. */
-GCOMP_API size_t gcomp_tensor_elements(const gcomp *gc, size_t tensor)
+/* The codec is the slot's copy of the entry in use: it changes in the commit in which a schedule
+   switches, and the address stays. There is no residual with codecs that keep none, with
+   no_error_feedback, and on the other workers of a machine. dgc keeps there what was accumulated
+   and not sent. */
+GCOMP_API gcomp_result gcomp_tensor_get(const gcomp *gc, size_t tensor, gcomp_tensor_info *info)
 {
     const gcomp__slot *slot = gcomp__slot_at(gc, tensor);
-    return slot ? slot->n : 0;
-}
-
-/* The object's own copy of the name. */
-GCOMP_API const char *gcomp_tensor_name(const gcomp *gc, size_t tensor)
-{
-    const gcomp__slot *slot = gcomp__slot_at(gc, tensor);
-    return slot ? slot->name : NULL;
-}
-
-/* The shape with its defaults filled in: what gcomp_add_tensor took, cols and stack at least 1. */
-GCOMP_API void gcomp_tensor_shape(const gcomp *gc, size_t tensor, size_t *rows, size_t *cols,
-                                  size_t *stack)
-{
-    const gcomp__slot *slot = gcomp__slot_at(gc, tensor);
-    if (rows) *rows = slot ? slot->rows : 0;
-    if (cols) *cols = slot ? slot->cols : 0;
-    if (stack) *stack = slot ? slot->stack : 0;
-}
-
-/* The slot's copy of the entry in use: it changes in the commit in which a schedule switches, and
-   the address stays. */
-GCOMP_API const gcomp_codec *gcomp_tensor_codec(const gcomp *gc, size_t tensor)
-{
-    const gcomp__slot *slot = gcomp__slot_at(gc, tensor);
-    return slot ? &slot->codec : NULL;
+    if (!slot || !info) return GCOMP_INVALID_ARGUMENT;
+    info->name = slot->name;
+    info->rows = slot->rows;
+    info->cols = slot->cols;
+    info->stack = slot->stack;
+    info->elements = slot->n;
+    info->dtype = slot->dtype;
+    info->codec = &slot->codec;
+    info->residual = slot->residual.floats;
+    return GCOMP_OK;
 }
 
 /* Ranges go by the number of elements and of workers alone: they hold for any codec of a list. */
@@ -23643,19 +23453,11 @@ GCOMP_API gcomp_result gcomp_shard(const gcomp *gc, size_t tensor, int worker, s
                                    size_t *end)
 {
     const gcomp__slot *slot = gcomp__slot_at(gc, tensor);
-    if (!slot || !begin || !end || worker < 0 || worker >= gcomp_world(gc))
+    if (!slot || !begin || !end || worker < 0 || (size_t)worker >= gcomp__workers(gc))
         return GCOMP_INVALID_ARGUMENT;
     *begin = gcomp__range(slot->n, gcomp__workers(gc), (size_t)worker);
     *end = gcomp__range(slot->n, gcomp__workers(gc), (size_t)worker + 1);
     return GCOMP_OK;
-}
-
-/* NULL with codecs that keep no residual, with no_error_feedback, and on the other workers of a
-   machine. dgc keeps there what was accumulated and not sent. */
-GCOMP_API const float *gcomp_residual(const gcomp *gc, size_t tensor)
-{
-    const gcomp__slot *slot = gcomp__slot_at(gc, tensor);
-    return slot ? slot->residual.floats : NULL;
 }
 
 /* to <- elements begin .. end - 1 of a residual as floats; begin is a multiple of 16. */
@@ -23688,8 +23490,6 @@ GCOMP_API gcomp_result gcomp_residual_get(const gcomp *gc, size_t tensor, float 
     return GCOMP_OK;
 }
 
-GCOMP_API int gcomp_rank(const gcomp *gc) { return gc ? gc->desc.comm.rank : 0; }
-GCOMP_API int gcomp_world(const gcomp *gc) { return gc ? gc->desc.comm.world : 0; }
 GCOMP_API uint64_t gcomp_step_number(const gcomp *gc) { return gc ? gc->step : 0; }
 GCOMP_API const char *gcomp_error(const gcomp *gc) { return gc ? gc->error : "gc is NULL"; }
 
@@ -23900,10 +23700,10 @@ static void gcomp__say_hint(const gcomp *gc, gcomp__text *t)
 GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity)
 {
     gcomp__text t = gcomp__text_in(text, capacity);
-    const size_t count = gcomp_tensor_count(gc);
     size_t bytes = 0, ring = 0; /* sums over all tensors */
     int most = 0;
     if (!gc) return 0;
+    const size_t count = gcomp__tensors(gc);
     const size_t world = gcomp__workers(gc);
     for (size_t i = 0; i < count; i++) {
         gcomp__describe_slot(&t, gc->tensors + i, &gc->desc);
@@ -23927,8 +23727,8 @@ GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity)
 
    Outside of steps an object is IDLE. All functions that change what is kept between steps ask for
    that first, so that a step never sees half of a change.
-     gcomp_reset     one tensor:  residual and state become 0
-     gcomp_residual_set          the residual becomes what the caller gives, the state stays
+     gcomp_residual_set          the residual becomes what the caller gives, the state stays; from
+                     NULL: both become 0
      gcomp_restart   all tensors: the same; lists and schedule begin anew; a step under way ends
      gcomp__switch   a tensor goes to another entry of its list, at the end of a commit or in a load
    What a tensor keeps:
@@ -24063,22 +23863,14 @@ static void gcomp__forget(gcomp__slot *slot)
     if (slot->state) memset(slot->state, 0, 4 * slot->state_room);
 }
 
-/* enter_idle: not inside a step; enter: the number of a tensor. Both clear the last sentence. */
-GCOMP_API gcomp_result gcomp_reset(gcomp *gc, size_t tensor)
-{
-    GCOMP__TRY(gcomp__enter_idle(gc));
-    GCOMP__TRY(gcomp__enter(gc, tensor));
-    gcomp__forget(gc->tensors + tensor);
-    return GCOMP_OK;
-}
-
-/* All elements are looked at before the first is written. Behind a small residual stay zeros. */
+/* enter_idle: not inside a step; enter: the number of a tensor. Both clear the last sentence. All
+   elements are looked at before the first is written. Behind a small residual stay zeros. */
 GCOMP_API gcomp_result gcomp_residual_set(gcomp *gc, size_t tensor, const float *from)
 {
     GCOMP__TRY(gcomp__enter_idle(gc));
     GCOMP__TRY(gcomp__enter(gc, tensor));
     gcomp__slot *slot = gc->tensors + tensor;
-    if (!from) return gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, slot->name, "from is NULL");
+    if (!from) return gcomp__forget(slot), GCOMP_OK;
     if (!gcomp__has_residual(slot))
         return gcomp__fail_tensor(gc, GCOMP_WRONG_STATE, slot->name, "it keeps no residual here");
     for (size_t i = 0; i < slot->n; i++)
@@ -24491,7 +24283,8 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
     gcomp_result result = gcomp__check_for(gc, slot, payload, length);
     if (result == GCOMP_OK && r.small) gcomp__unpack_part(gc, slot, e, 0, slot->n);
     if (result == GCOMP_OK)
-        result = gcomp_decode_add(payload, length, gcomp__decay_of(gc, slot), e, slot->n, &exec);
+        result = gcomp_decode_add(payload, length, gcomp__decay_of(gc, slot), e, GCOMP_F32, slot->n,
+                                  &exec);
     if (result == GCOMP_OK && r.small) gcomp__pack_part(gc, slot, e, 0, slot->n);
     gcomp__fp_leave(mode);
     if (r.small) gcomp__release(&gc->memory, e, 4 * slot->n);
@@ -25707,6 +25500,17 @@ static int gcomp__has_failed(const uint8_t *frame)
     return status && status != (uint8_t)-(int)GCOMP_NOT_FINITE;
 }
 
+/* The name of a result: "GCOMP_OK". */
+static const char *gcomp__result_name(gcomp_result result)
+{
+    switch ((int)result) {
+#define GCOMP__CASE(name, value, kind, sentence) case value: return #name;
+        GCOMP_RESULTS(GCOMP__CASE)
+#undef GCOMP__CASE
+    default: return "an unknown result";
+    }
+}
+
 /* "rank 1 is at step 7, its last step ended with GCOMP_OK; rank 0 is at step 6 after
    GCOMP_CALLBACK_FAILED" */
 static gcomp_result gcomp__out_of_step(gcomp *gc, size_t w)
@@ -25716,9 +25520,9 @@ static gcomp_result gcomp__out_of_step(gcomp *gc, size_t w)
                             "rank %u is at step %u, its last step ended with %s; rank 0 is at "
                             "step %u after %s",
                             (uint64_t)w, gcomp__get64(f + GCOMP__AT_STEP),
-                            gcomp_result_name((gcomp_result) - (int)f[GCOMP__AT_LAST]),
+                            gcomp__result_name((gcomp_result) - (int)f[GCOMP__AT_LAST]),
                             gcomp__get64(first + GCOMP__AT_STEP),
-                            gcomp_result_name((gcomp_result) - (int)first[GCOMP__AT_LAST]));
+                            gcomp__result_name((gcomp_result) - (int)first[GCOMP__AT_LAST]));
 }
 
 /* May worker w make this decision? Only rank 0, in bucket 0, and for an entry that exists. */
@@ -26117,17 +25921,10 @@ static gcomp_result gcomp__need_epochs(gcomp *gc)
     return GCOMP_OK;
 }
 
-/* Here, and not in a macro: other languages call it. */
-GCOMP_API gcomp_step gcomp_step_default(void)
-{
-    gcomp_step step;
-    memset(&step, 0, sizeof step);
-    step.scale = 1;
-    step.learning_rate = -1;
-    return step;
-}
+/* What a NULL step stands for. */
+static const gcomp_step gcomp__default_step = GCOMP_STEP;
 
-/* For the worker that gcomp_regroup_machines has made the first one of its machine. */
+/* For the worker that gcomp_regroup has made the first one of its machine. */
 static const char gcomp__no_state[] =
     "this worker has become the first one of its machine: gcomp_load or gcomp_join comes first";
 
@@ -26135,7 +25932,7 @@ static const char gcomp__no_state[] =
    tells. */
 static void gcomp__take_step(gcomp *gc, const gcomp_step *told)
 {
-    const gcomp_step step = told ? *told : gcomp_step_default();
+    const gcomp_step step = told ? *told : gcomp__default_step;
     gcomp_result *error = &gc->local_error;
     /* with desc.node the caller's step is here already: between machines another one is taken */
     if (!gc->node) gc->told = step;
@@ -27683,7 +27480,7 @@ static gcomp_result gcomp__exchange_in_node(gcomp *gc, void *const *grads, float
     /* frames within the machine tell the same step */
     gc->node->step = gc->step;
     gc->node->last = gc->last;
-    gc->told = step ? *step : gcomp_step_default();
+    gc->told = step ? *step : gcomp__default_step;
     gcomp_step between = gc->told; /* machines: the sums have their scale and weight already */
     gcomp_step within = between;
     if (within.batch != 0) { /* the mean over machines divides again: the scale makes up for it */
@@ -27719,40 +27516,34 @@ static gcomp_result gcomp__need_floats(gcomp *gc)
     for (size_t i = 0; i < gcomp__tensors(gc); i++)
         if (gc->tensors[i].dtype != GCOMP_F32)
             return gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, gc->tensors[i].name,
-                                      "its dtype is not GCOMP_F32: use gcomp_exchange_any");
+                                      "its dtype is not GCOMP_F32: use gcomp_exchange");
     return GCOMP_OK;
 }
 
-/* floats: the caller passes floats for all tensors. A wrong argument of this worker alone goes into
-   its frame, if it can send one. */
+/* A wrong argument of this worker alone goes into its frame, if it can send one. */
 static gcomp_result gcomp__exchange(gcomp *gc, void *const *grads, float *flat,
-                                    const gcomp_step *step, int floats)
+                                    const gcomp_step *step)
 {
     gcomp_result before = GCOMP_OK;
     char why[GCOMP__SENTENCE]; /* gcomp__begin empties gc->error */
     GCOMP__TRY(gcomp__need_idle(gc));
     if (!grads && !flat) before = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "grads is NULL");
-    else if (floats) before = gcomp__need_floats(gc);
+    else if (flat) before = gcomp__need_floats(gc);
     if (gc->node) return gcomp__exchange_in_node(gc, grads, flat, step, before);
     GCOMP__TRY(gcomp__need_frames(gc));
     memcpy(why, gc->error, sizeof why);
     return gcomp__exchange_as(gc, grads, flat, step, before, why);
 }
 
-/* The three forms differ in where gradients lie, and whether they may be halves. */
-GCOMP_API gcomp_result gcomp_exchange(gcomp *gc, float *const *grads, const gcomp_step *step)
+/* The two forms differ in where gradients lie. */
+GCOMP_API gcomp_result gcomp_exchange(gcomp *gc, void *const *grads, const gcomp_step *step)
 {
-    return gcomp__exchange(gc, (void *const *)(const void *)grads, NULL, step, 1);
+    return gcomp__exchange(gc, grads, NULL, step);
 }
 
 GCOMP_API gcomp_result gcomp_exchange_flat(gcomp *gc, float *grads, const gcomp_step *step)
 {
-    return gcomp__exchange(gc, NULL, grads, step, 1);
-}
-
-GCOMP_API gcomp_result gcomp_exchange_any(gcomp *gc, void *const *grads, const gcomp_step *step)
-{
-    return gcomp__exchange(gc, grads, NULL, step, 0);
+    return gcomp__exchange(gc, NULL, grads, step);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -27764,7 +27555,7 @@ GCOMP_API gcomp_result gcomp_exchange_any(gcomp *gc, void *const *grads, const g
      |        | name, shape,   | on all workers | state_room                 | knows on     |     |
      |        | codecs, entry  | (16 bytes)     |                            | rank 0       |     |
    All words are little-endian. A save has the same length whatever entries the tensors are at, so
-   that gcomp_save_size does not change. Sums within the machine (gc->node) hold no state.
+   that its length does not change. Sums within the machine (gc->node) hold no state.
    A save is written between steps only, so that no bucket, round or payload is in it. What is in it
    are the fields of lifetime `history`, and residual, state and epoch_sum of each tensor.
    ---------------------------------------------------------------------------------------------- */
@@ -27962,10 +27753,9 @@ static size_t gcomp__save_floats_at(const gcomp *gc, const uint8_t *s)
     return gcomp__save_pace_at(s) + (gc->schedule.rule < 0 ? 0 : GCOMP__SAVE_PACE);
 }
 
-/* Only rank 0 has the last part, so its saves are longer than those of others. */
-GCOMP_API size_t gcomp_save_size(const gcomp *gc)
+/* Bytes of a save. Only rank 0 has the last part, so its saves are longer than those of others. */
+static size_t gcomp__save_bytes(const gcomp *gc)
 {
-    if (!gc) return 0;
     size_t bytes = GCOMP__SAVE_HEADER + gcomp__records_bytes(gc) +
                    (gc->schedule.rule < 0 ? 0 : GCOMP__SAVE_PACE);
     for (const gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++)
@@ -28008,12 +27798,14 @@ static const char gcomp__no_saves[] =
 GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t *length)
 {
     uint8_t *s = (uint8_t *)save;
-    const size_t bytes = gcomp_save_size(gc);
     if (!gc) return GCOMP_INVALID_ARGUMENT;
-    if (!save || !length) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "save or length is NULL");
+    if (!length) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "length is NULL");
     if (gc->desc.node.rank) return gcomp__fail(gc, GCOMP_WRONG_STATE, gcomp__no_saves);
+    const size_t bytes = gcomp__save_bytes(gc);
+    if (!save) return *length = bytes, GCOMP_OK;
     if (capacity < bytes)
-        return gcomp__fail(gc, GCOMP_DST_TOO_SMALL, "a save takes gcomp_save_size bytes");
+        return gcomp__fail_with(gc, GCOMP_DST_TOO_SMALL, "a save takes %u bytes, and there are %u",
+                                (uint64_t)bytes, (uint64_t)capacity);
     memcpy(s, "GCMS", 4); /* magic; payloads have "GCMP" */
     gcomp__put32(s + GCOMP__SAVE_VERSION, GCOMP__SAVE_NUMBER);
     gcomp__put64(s + GCOMP__SAVE_BYTES, bytes);
@@ -28062,7 +27854,7 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
    The checksum of a save finds accidents, not malice: whoever computed it may have written
    anything. So all values are checked before any is taken.
      gcomp_load        all state of this rank; or the mean of the states of all, for a new world
-     gcomp_load_some   the same as far as it fits: the save may be of other tensors
+     with a report     the same as far as it fits: the save may be of other tensors
      gcomp_join        (>>workers) what all workers share, and no residual
      gcomp_take_over   (>>workers) adds the residual of a worker that leaves
    Checks come in this order, and each trusts what those before have found:
@@ -28249,7 +28041,7 @@ GCOMP__NOINLINE gcomp_result gcomp__find_tensors(gcomp *gc, size_t w, const uint
         if (!gcomp__read_record(&r, s + at, pace_at - at))
             return gcomp__fail_with(gc, GCOMP_CORRUPT, "save %u: what it says of its tensor %u "
                                                        "cannot be", (uint64_t)w, (uint64_t)i);
-        const size_t number = gcomp_tensor_find(gc, r.name);
+        const size_t number = gcomp__tensor_of(gc, r.name);
         gcomp__slot *slot = number < own ? gc->tensors + number : NULL;
         gcomp__text why = gcomp__text_in(sentence, sizeof sentence);
         if (slot && slot->found.record)
@@ -28447,7 +28239,7 @@ GCOMP__NOINLINE void gcomp__say_fit(gcomp *gc, const uint8_t *s, int whole, gcom
     const size_t end = gcomp__save_pace_at(s);
     for (size_t at = GCOMP__SAVE_HEADER; at < end; at += r.bytes) {
         (void)gcomp__read_record(&r, s + at, end - at);
-        if (gcomp_tensor_find(gc, r.name) == gcomp__tensors(gc))
+        if (gcomp__tensor_of(gc, r.name) == gcomp__tensors(gc))
             gcomp__say_with(t, "%s: only the save has it: it is left out\n", r.name);
     }
     if (!whole && gcomp__lead_bytes(gc, (uint32_t)gc->desc.comm.rank))
@@ -28605,7 +28397,7 @@ static gcomp_result gcomp__check_saves(gcomp *gc, const void *const *saves, cons
 
 /* With the same number of workers this rank takes its own save alone: the bits are those that it
    had. With another number it takes the mean over all V. From gcomp__take_entries on nothing fails.
-   report: where gcomp_load_some says what did not fit; NULL: all must fit. */
+   report: where to say what did not fit; NULL: all must fit. */
 static gcomp_result gcomp__load(gcomp *gc, const void *const *saves, const size_t *lengths,
                                 size_t count, gcomp__text *report)
 {
@@ -28632,20 +28424,14 @@ static gcomp_result gcomp__load(gcomp *gc, const void *const *saves, const size_
                         whole ? gcomp__get32(s + GCOMP__SAVE_MEANS) : 0);
 }
 
-GCOMP_API gcomp_result gcomp_load(gcomp *gc, const void *const *saves, const size_t *lengths,
-                                  size_t count)
-{
-    return gcomp__load(gc, saves, lengths, count, NULL);
-}
-
 /* The report is written when all saves are found to be valid, and before anything is taken. */
-GCOMP_API gcomp_result gcomp_load_some(gcomp *gc, const void *const *saves, const size_t *lengths,
-                                       size_t count, char *report, size_t capacity,
-                                       size_t *length)
+GCOMP_API gcomp_result gcomp_load(gcomp *gc, const void *const *saves, const size_t *lengths,
+                                  size_t count, gcomp_report *report)
 {
-    gcomp__text t = gcomp__text_in(report, capacity);
+    if (!report) return gcomp__load(gc, saves, lengths, count, NULL);
+    gcomp__text t = gcomp__text_in(report->text, report->capacity);
     const gcomp_result result = gcomp__load(gc, saves, lengths, count, &t);
-    if (length && result == GCOMP_OK) *length = t.length;
+    if (result == GCOMP_OK) report->length = t.length;
     return result;
 }
 
@@ -28874,20 +28660,12 @@ static gcomp_result gcomp__regroup(gcomp *gc, const gcomp_comm *comm, const gcom
     return GCOMP_OK;
 }
 
-/* desc.node stays: without it workers, with it machines change. */
-GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm)
+/* Without node the workers change, or with desc.node the machines; with it both, the workers of
+   this machine and the machines. */
+GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm, const gcomp_comm *node)
 {
     GCOMP__TRY(gcomp__enter_idle(gc));
     if (!comm) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "comm is NULL");
-    return gcomp__regroup(gc, comm, NULL);
-}
-
-/* Both change: the workers of this machine, and the machines. */
-GCOMP_API gcomp_result gcomp_regroup_machines(gcomp *gc, const gcomp_comm *comm,
-                                              const gcomp_comm *node)
-{
-    GCOMP__TRY(gcomp__enter_idle(gc));
-    if (!comm || !node) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "comm or node is NULL");
     return gcomp__regroup(gc, comm, node);
 }
 
@@ -28914,6 +28692,7 @@ GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
     for (size_t i = 0; i < gcomp__tensors(gc); i++)
         if (gcomp__has_residual(gc->tensors + i))
             squares += gcomp__residual_squares(gc, gc->tensors[i].residual, 0, gc->tensors[i].n);
+    stats->memory = gc->memory.used + (gc->node ? gc->node->memory.used : 0);
     stats->residual_norm = gcomp__sqrt(squares);
     stats->ratio = stats->bytes_out ? (double)stats->bytes_ring / (double)stats->bytes_out : 0;
     gcomp__fp_leave(mode);
@@ -28938,6 +28717,7 @@ GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
     S(gcomp_key) F(gcomp_key, shared) F(gcomp_key, own) \
     S(gcomp_input) F(gcomp_input, grad) F(gcomp_input, dtype) F(gcomp_input, scale) \
     F(gcomp_input, residual) F(gcomp_input, rows) F(gcomp_input, cols) F(gcomp_input, key) \
+    F(gcomp_input, checksum) \
     S(gcomp_exec) F(gcomp_exec, isa) F(gcomp_exec, scratch) F(gcomp_exec, scratch_bytes) \
     F(gcomp_exec, parallel) \
     S(gcomp_info) F(gcomp_info, codec) F(gcomp_info, count) F(gcomp_info, length) \
@@ -28956,6 +28736,9 @@ GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
     F(gcomp_desc, decay) \
     S(gcomp_tensor) F(gcomp_tensor, name) F(gcomp_tensor, rows) F(gcomp_tensor, cols) \
     F(gcomp_tensor, stack) F(gcomp_tensor, dtype) F(gcomp_tensor, codec) \
+    S(gcomp_tensor_info) F(gcomp_tensor_info, name) F(gcomp_tensor_info, rows) \
+    F(gcomp_tensor_info, cols) F(gcomp_tensor_info, stack) F(gcomp_tensor_info, elements) \
+    F(gcomp_tensor_info, dtype) F(gcomp_tensor_info, codec) F(gcomp_tensor_info, residual) \
     S(gcomp_step) F(gcomp_step, scale) F(gcomp_step, learning_rate) F(gcomp_step, epoch) \
     F(gcomp_step, samples) F(gcomp_step, batch) F(gcomp_step, number) \
     S(gcomp_request) F(gcomp_request, kind) F(gcomp_request, id) F(gcomp_request, send) \
@@ -28963,13 +28746,14 @@ GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
     F(gcomp_request, send_bytes) F(gcomp_request, count) F(gcomp_request, dtype) \
     S(gcomp_round) F(gcomp_round, kind) F(gcomp_round, dtype) F(gcomp_round, bytes) \
     F(gcomp_round, sent) \
+    S(gcomp_report) F(gcomp_report, text) F(gcomp_report, capacity) F(gcomp_report, length) \
     S(gcomp_statistics) F(gcomp_statistics, steps) F(gcomp_statistics, skipped) \
     F(gcomp_statistics, failed) F(gcomp_statistics, not_finite) F(gcomp_statistics, switches) \
     F(gcomp_statistics, bytes_in) F(gcomp_statistics, bytes_out) F(gcomp_statistics, bytes_ring) \
     F(gcomp_statistics, ratio) F(gcomp_statistics, encode_seconds) \
     F(gcomp_statistics, communicate_seconds) F(gcomp_statistics, commit_seconds) \
     F(gcomp_statistics, residual_norm) F(gcomp_statistics, relative_error) \
-    F(gcomp_statistics, mean_norm) \
+    F(gcomp_statistics, mean_norm) F(gcomp_statistics, memory) \
     V(GCOMP_CLASS_OK) V(GCOMP_CLASS_RETRY) V(GCOMP_CLASS_RESYNCHRONISE) V(GCOMP_CLASS_FATAL) \
     V(GCOMP_F32) V(GCOMP_F16) V(GCOMP_BF16) V(GCOMP_U8) V(GCOMP_I8) V(GCOMP_I16) V(GCOMP_I32) \
     V(GCOMP_ISA_AUTO) V(GCOMP_ISA_SCALAR) V(GCOMP_ISA_AVX2) V(GCOMP_ISA_AVX512) \
@@ -28986,10 +28770,13 @@ GCOMP_API const char *gcomp_layout(size_t i, size_t *offset, size_t *size)
 #define GCOMP__OF_FIELD(type, field) \
     {#type "." #field, offsetof(type, field), sizeof(((type *)NULL)->field)},
 #define GCOMP__OF_VALUE(name) {#name, (size_t)(name), 0},
+#define GCOMP__OF_RESULT(name, value, kind, sentence) {#name, (size_t)(value), 0},
     static const struct {
         const char *name;
         size_t offset, size;
-    } table[] = {GCOMP__LAYOUTS(GCOMP__OF_STRUCT, GCOMP__OF_FIELD, GCOMP__OF_VALUE)};
+    } table[] = {GCOMP__LAYOUTS(GCOMP__OF_STRUCT, GCOMP__OF_FIELD, GCOMP__OF_VALUE)
+                     GCOMP_RESULTS(GCOMP__OF_RESULT)};
+#undef GCOMP__OF_RESULT
 #undef GCOMP__OF_STRUCT
 #undef GCOMP__OF_FIELD
 #undef GCOMP__OF_VALUE

@@ -74,7 +74,7 @@ static int takes_part(gcomp_isa isa, size_t n)
 {
     if (options.isa) return isa == isa_of(options.isa);
     /* scalar takes minutes at more elements, and is nobody's choice */
-    return gcomp_isa_available(isa) && (isa != GCOMP_ISA_SCALAR || n <= 1u << 14);
+    return can_run(isa) && (isa != GCOMP_ISA_SCALAR || n <= 1u << 14);
 }
 
 static void all_codecs(FILE *csv)
@@ -134,7 +134,7 @@ int main(int argc, char **argv)
         fill(&d, options.n ? options.n : 1u << 25);
         printf("%-24s %-8s %-7s %9s %9s %9s %7s\n", "codec", "part", "isa", "n", "fp32 G/s", "bf16 G/s", "ratio");
         for (int i = GCOMP_ISA_AVX2; i <= GCOMP_ISA_NEON; i++)
-            if (options.isa ? (gcomp_isa)i == isa_of(options.isa) : gcomp_isa_available((gcomp_isa)i))
+            if (options.isa ? (gcomp_isa)i == isa_of(options.isa) : can_run((gcomp_isa)i))
                 bench_halves(&d, (gcomp_isa)i, options.filter);
     } else all_codecs(csv);
     if (csv) fclose(csv);

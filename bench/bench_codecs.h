@@ -152,13 +152,13 @@ static double timed(row *r, data *d)
     gcomp_exec exec = exec_of(r, d);
     size_t lengths[2] = {0, 0};
     const char *k = r->kernel;
-    int rounds = gcomp_bound(&r->codec, 1) == 0 && r->codec.method;
+    int rounds = gcomp_bound(&r->codec, 1, NULL) == 0 && r->codec.method;
     int changes = rounds || !strcmp(k, "commit") || !strcmp(k, "round_trip");
     double from;
     if (changes) {
         memcpy(d->y, d->g, 4 * d->n);
-        if (gcomp_residual(r->gc, 0))
-            memcpy((float *)(uintptr_t)gcomp_residual(r->gc, 0), d->e, 4 * d->n);
+        if (r->gc->tensors->residual.floats)
+            memcpy(r->gc->tensors->residual.floats, d->e, 4 * d->n);
     }
     if (r->codec.method && !rounds && strcmp(k, "encode") && strcmp(k, "encode_plain")) {
         encode(r, d, d->e, 0, &lengths[0]);
@@ -184,12 +184,12 @@ static double timed(row *r, data *d)
     else if (!strcmp(k, "encode_plain")) encode(r, d, NULL, 0, &lengths[0]);
     else if (!strcmp(k, "commit")) commit(r, d, lengths);
     else if (!strcmp(k, "decode"))
-        must(gcomp_decode(d->payload[0], lengths[0], d->y, d->n, &exec), "decode");
+        must(gcomp_decode(d->payload[0], lengths[0], d->y, GCOMP_F32, d->n, &exec), "decode");
     else if (!strcmp(k, "decode_add"))
-        must(gcomp_decode_add(d->payload[0], lengths[0], 0.5f, d->y, d->n, &exec), "decode_add");
-    else if (!strcmp(k, "seal")) must(gcomp_seal(d->payload[0], lengths[0], &exec), "seal");
+        must(gcomp_decode_add(d->payload[0], lengths[0], 0.5f, d->y, GCOMP_F32, d->n, &exec), "decode_add");
+    else if (!strcmp(k, "seal")) gcomp__seal(gcomp__set_of(exec.isa), d->payload[0], lengths[0]);
     else {
-        encode(r, d, gcomp_residual(r->gc, 0), 0, &lengths[0]);
+        encode(r, d, r->gc->tensors->residual.floats, 0, &lengths[0]);
         commit(r, d, lengths);
     }
     return now() - from;
@@ -249,7 +249,7 @@ static size_t make_rows(row *rows, gcomp_isa isa, const char *filter)
         for (size_t k = 0; kernels[k]; k++) {
             int of_sketch = !strcmp(kernels[k], "insert") || !strcmp(kernels[k], "query");
             if (of_sketch && strncmp(text, "sketch", 6) != 0) continue;
-            if (!of_sketch && !gcomp_bound(&codec, 1) && strcmp(kernels[k], "encode") &&
+            if (!of_sketch && !gcomp_bound(&codec, 1, NULL) && strcmp(kernels[k], "encode") &&
                 strcmp(kernels[k], "round_trip"))
                 continue;
             /* none has nothing to encode, and keeps nothing */
@@ -266,14 +266,14 @@ static void judge(row *r, data *d)
     double error = 0;
     size_t length = 0;
     gcomp_exec exec = exec_of(r, d);
-    if (gcomp_bound(&r->codec, 1)) {
+    if (gcomp_bound(&r->codec, 1, NULL)) {
         encode(r, d, NULL, 0, &length);
-        must(gcomp_decode(d->payload[0], length, d->y, d->n, &exec), "decode");
+        must(gcomp_decode(d->payload[0], length, d->y, GCOMP_F32, d->n, &exec), "decode");
         r->compression = 4.0 * (double)d->n / (double)length;
     } else {
         memcpy(d->y, d->g, 4 * d->n);
-        if (gcomp_residual(r->gc, 0))
-            memset((float *)(uintptr_t)gcomp_residual(r->gc, 0), 0, 4 * d->n);
+        if (r->gc->tensors->residual.floats)
+            memset(r->gc->tensors->residual.floats, 0, 4 * d->n);
         r->compression = 4.0 * (double)d->n / (double)whole_step(r, d, 0);
     }
     for (size_t i = 0; i < d->n; i++)

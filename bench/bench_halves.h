@@ -17,7 +17,7 @@ static double half_encode(data *d, const gcomp_codec *codec, gcomp_isa isa, cons
     gcomp_input in = {0};
     in.scale = 1;
     size_t length;
-    if (!gcomp_bound(codec, 1)) return 0;
+    if (!gcomp_bound(codec, 1, NULL)) return 0;
     in.grad = grad;
     in.dtype = dtype;
     in.rows = d->n;

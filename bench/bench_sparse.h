@@ -168,11 +168,11 @@ static void bench_mean(data *d, gcomp_isa isa, const char *filter)
     }
     for (size_t t = 0; t < TIMES; t++) {
         double from = now();
-        must(gcomp_decode_mean(payloads, lengths, WORKERS, d->y, n, &exec), "decode_mean");
+        must(gcomp_decode_mean(payloads, lengths, WORKERS, d->y, GCOMP_F32, n, &exec), "decode_mean");
         seconds[0][t] = now() - from;
         from = now();
         for (size_t w = 0; w < WORKERS; w++) {
-            must(gcomp_decode(payloads[w], lengths[w], d->b, n, &exec), "decode");
+            must(gcomp_decode(payloads[w], lengths[w], d->b, GCOMP_F32, n, &exec), "decode");
             axpy_range(d->a, d->b, n);
         }
         seconds[1][t] = now() - from;

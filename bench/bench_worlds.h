@@ -52,7 +52,8 @@ static void *take_steps(void *arg)
 {
     seat *s = arg;
     const size_t n = s->d->n;
-    float *grad = malloc(4 * n), *grads[1] = {grad};
+    float *grad = malloc(4 * n);
+    void *grads[1] = {grad};
     gcomp_desc desc = {0};
     gcomp_tensor tensor = {0};
     gcomp *gc;

@@ -74,10 +74,18 @@ static inline double median(double *v, size_t n)
     return v[n / 2];
 }
 
+/* Can this machine run the instruction set? */
+static inline int can_run(gcomp_isa isa)
+{
+    gcomp_exec exec = {0};
+    exec.isa = isa;
+    return gcomp_convert(NULL, GCOMP_F32, NULL, GCOMP_F32, 0, &exec) != GCOMP_ISA_UNAVAILABLE;
+}
+
 static inline gcomp_isa isa_of(const char *name)
 {
     for (int i = 1; i <= GCOMP_ISA_NEON; i++)
-        if (!strcmp(gcomp_isa_name((gcomp_isa)i), name) && gcomp_isa_available((gcomp_isa)i))
+        if (!strcmp(gcomp_isa_name((gcomp_isa)i), name) && can_run((gcomp_isa)i))
             return (gcomp_isa)i;
     fprintf(stderr, "there is no instruction set '%s' here\n", name);
     exit(2);

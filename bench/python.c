@@ -17,7 +17,7 @@ static double now(void)
 /* Seconds of gcomp_encode of x[n]; below 0 on error. The codec was parsed before, and scratch is there. */
 double time_encode(const gcomp_codec *codec, const float *x, size_t n, void *payload, size_t capacity, void *scratch, size_t bytes)
 {
-    gcomp_input input = {x, GCOMP_F32, 1, NULL, n, 0, {1, 1}};
+    gcomp_input input = {x, GCOMP_F32, 1, NULL, n, 0, {1, 1}, 0};
     gcomp_exec exec = {GCOMP_ISA_AUTO, scratch, bytes, {NULL, NULL}};
     size_t length;
     double began = now();
@@ -43,7 +43,7 @@ gcomp *open_tensors(const char *codec, int count, size_t rows, size_t cols)
 }
 
 /* Seconds of gcomp_exchange; below 0 on error. */
-double time_exchange(gcomp *gc, float *const *grads)
+double time_exchange(gcomp *gc, void *const *grads)
 {
     double began = now();
     gcomp_result result = gcomp_exchange(gc, grads, NULL);

@@ -72,7 +72,7 @@ def main():
     text, count = options.codec, options.pairs
     lib, codec = library(), gcomp.Codec(text)
     raw = ctypes.addressof(codec._codec)
-    out, scratch = bytearray(codec.bound(N)), bytearray(gcomp._lib.gcomp_scratch(ctypes.byref(codec._codec), N) or 1)
+    out, scratch = bytearray(codec.bound(N)), bytearray(14 * N + 65536)  # GCOMP_SCRATCH
     buffers = [(ctypes.addressof((ctypes.c_char * len(b)).from_buffer(b)), len(b)) for b in (out, scratch)]
     print(f"{text}, {os.cpu_count()} processors; milliseconds: C, Python, Python - C")
     for kind in ("array", "numpy", "torch"):

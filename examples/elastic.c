@@ -122,10 +122,13 @@ static int open_object(worker *w)
 static int newcomers_join(worker *w)
 {
     gcomp_sockets *net = w->team->net;
-    uint64_t size = w->team->rank ? 0 : gcomp_save_size(w->gc);
+    uint64_t size;
     size_t length = 0;
     unsigned char *save;
-    int failed = gcomp_sockets_broadcast(net, &size, sizeof size, 0);
+    int failed;
+    if (!w->team->rank && gcomp_save(w->gc, NULL, 0, &length)) exit(1); /* the others see it */
+    size = length;
+    failed = gcomp_sockets_broadcast(net, &size, sizeof size, 0);
     if (failed) return 1;
     save = (unsigned char *)calloc((size_t)size + 1, 1);
     if (!save) exit(1); /* the others see it */
@@ -145,7 +148,7 @@ static int agree(worker *w)
     const gcomp_comm comm = gcomp_sockets_comm(w->team->net);
     int differ, rank;
     w->recover.comm = comm;
-    if (w->gc ? gcomp_regroup(w->gc, &comm) != GCOMP_OK : open_object(w)) {
+    if (w->gc ? gcomp_regroup(w->gc, &comm, NULL) != GCOMP_OK : open_object(w)) {
         fprintf(stderr, "%s\n", w->gc ? gcomp_error(w->gc) : "gcomp_open fails");
         exit(1);
     }
@@ -201,11 +204,11 @@ static int train(worker *w, const options *o)
         if (!o->alone && w->first_rank == VICTIM && gcomp_step_number(w->gc) == DIES) {
             gcomp_comm comm = w->recover.comm;
             comm.allgather = dies_in_allgather;
-            if (gcomp_regroup(w->gc, &comm)) return 1;
+            if (gcomp_regroup(w->gc, &comm, NULL)) return 1;
         }
         backward(w);
         {
-            float *grads[1] = {w->grad};
+            void *grads[1] = {w->grad};
             const gcomp_result result = gcomp_exchange(w->gc, grads, NULL);
             if (result == GCOMP_OK) {
                 optimizer_step(w);

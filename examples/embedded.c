@@ -2,7 +2,7 @@
    244 bytes at a time.
 
    Shows     the codec layer alone, with static buffers whose sizes are constant expressions:
-             gcomp_codec_parse, gcomp_encode, gcomp_seal, gcomp_retain, gcomp_peek,
+             gcomp_codec_parse, gcomp_encode, gcomp_retain, gcomp_peek,
              gcomp_decode_add; payloads in pieces, some of which are lost
    Leaves    the radio: the pieces go straight to the server, which is part of the same program and
              may print
@@ -55,10 +55,10 @@ static gcomp_result make_payload(const gcomp_codec *codec, uint32_t step, size_t
     in.residual = residual;
     in.rows = COUNT;
     in.key = gcomp_key_make(1, step, 0, 0);
+    in.checksum = 1;
     exec.scratch = scratch;
     exec.scratch_bytes = sizeof scratch;
     result = gcomp_encode(codec, &in, &exec, payload, sizeof payload, length);
-    if (result == GCOMP_OK) result = gcomp_seal(payload, *length, &exec);
     if (result == GCOMP_OK) result = gcomp_retain(payload, *length, &in, residual, &exec);
     return result;
 }
@@ -105,7 +105,7 @@ static int take_piece(const unsigned char *piece, size_t bytes)
         inbox_pieces = 256; /* the header is in the first piece: nothing that follows can help */
     if (inbox_pieces != piece[3]) return 0;
     /* gcomp_decode_add checks before it adds. */
-    return gcomp_decode_add(inbox, inbox_bytes, 1.0f, received, COUNT, NULL) == GCOMP_OK;
+    return gcomp_decode_add(inbox, inbox_bytes, 1.0f, received, GCOMP_F32, COUNT, NULL) == GCOMP_OK;
 }
 
 int main(int argc, char **argv)
@@ -142,7 +142,7 @@ int main(int argc, char **argv)
         }
         if (result == GCOMP_OK && !arrived) { /* no acknowledgement: back to the residual */
             lost++;
-            result = gcomp_decode_add(payload, length, 1.0f, residual, COUNT, NULL);
+            result = gcomp_decode_add(payload, length, 1.0f, residual, GCOMP_F32, COUNT, NULL);
         }
     }
     if (result != GCOMP_OK) {

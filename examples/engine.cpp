@@ -116,8 +116,8 @@ struct Server {
     // gcomp_decode_add checks every message before it touches a weight.
     void receive(const Message &m, std::size_t clients) {
         messages++, bytes += m.payload.size();
-        if (gcomp_decode_add(m.payload.data(), m.payload.size(), -kRate / float(clients),
-                             &weights[m.tensor * kCount], kCount, nullptr) != GCOMP_OK)
+        if (gcomp_decode_add(m.payload.data(), m.payload.size(), -kRate / float(clients), &weights[m.tensor * kCount],
+                             GCOMP_F32, kCount, nullptr) != GCOMP_OK)
             refused++;
     }
 };
@@ -152,9 +152,10 @@ public:
     // One frame: a slice of the tensors, and the messages whose acknowledgement is overdue.
     void frame(int now, const Server &server, std::mt19937 &dice, std::deque<Message> &uplink) {
         for (std::size_t i = 0; i < kSlice && good; i++, cursor_ = (cursor_ + 1) % kTensors) {
-            const gcomp_codec *codec = gcomp_tensor_codec(gc_, cursor_);
+            gcomp_tensor_info info;
+            if (gcomp_tensor_get(gc_, cursor_, &info) != GCOMP_OK) break;
             Message m = {cursor_, now, dice() % 5 == 0,
-                         std::vector<unsigned char>(gcomp_bound(codec, kCount))};
+                         std::vector<unsigned char>(gcomp_bound(info.codec, kCount, nullptr))};
             std::size_t length = 0, at = cursor_ * kCount;
             // the gradient of |w - optimum|^2 / 2, as this player sees it
             for (std::size_t k = 0; k < kCount; k++)

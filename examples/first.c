@@ -47,10 +47,12 @@ static void *work(void *arg)
 {
     worker *w = (worker *)arg;
     float grad[COUNT], weight[COUNT];
-    float *grads[1] = {grad}, *state[1] = {weight};
+    void *grads[1] = {grad};
+    float *state[1] = {weight};
     const size_t count[1] = {COUNT};
     gcomp_recover recover = {0};
     gcomp_statistics stats;
+    gcomp_tensor_info info;
     gcomp *gc = NULL;
     int stop = 0;
     for (int i = 0; i < COUNT; i++) /* stands for a network that is drawn at random */
@@ -75,10 +77,10 @@ static void *work(void *arg)
             grad[i] = (float)((i * 37 + 11 * w->rank) % 101 - 50) / 50.0f;
         own = grad[5];
         w->result = gcomp_exchange(gc, grads, NULL); /* grad is the mean over the workers now */
-        if (w->result == GCOMP_OK)
+        if (w->result == GCOMP_OK && gcomp_tensor_get(gc, 0, &info) == GCOMP_OK)
             printf("step %d, worker %d: element 5 was %+.3f, mean received %+.3f, kept for "
                    "later %+.3f\n",
-                   step, w->rank, (double)own, (double)grad[5], (double)gcomp_residual(gc, 0)[5]);
+                   step, w->rank, (double)own, (double)grad[5], (double)info.residual[5]);
         stop = gcomp_recover_after(&recover, gc, w->result);
         for (int i = 0; i < COUNT && w->result == GCOMP_OK; i++) weight[i] -= 0.1f * grad[i];
     }

@@ -1,7 +1,7 @@
 /* layouts.c - prints the sizes and offsets of all public structs, and the values of constants, as JSON: for
    bindings in other languages.
 
-   Shows     gcomp_layout, gcomp_result_name
+   Shows     gcomp_layout
    Leaves    the types of fields: see the declarations in gcomp.h
    Build     make build/layouts
    Run       build/layouts (make layouts) */
@@ -41,12 +41,8 @@ static void print_constants(void)
     size_t value, size;
     for (size_t i = 0; (name = gcomp_layout(i, &value, &size)) != NULL; i++) {
         if (!is_value(size)) continue;
-        printf("%s\n    \"%s\": %zu", next, name, value);
+        printf("%s\n    \"%s\": %d", next, name, (int)value); /* errors are below 0 */
         next = ",";
-    }
-    for (int code = 0; code > -64; code--) {
-        name = gcomp_result_name((gcomp_result)code);
-        if (strcmp(name, "unknown") != 0) printf(",\n    \"%s\": %d", name, code);
     }
 }
 

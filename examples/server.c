@@ -127,11 +127,11 @@ static verdict add(const message *m, float weight)
     for (size_t t = 0; t < TENSORS; t++)
         if (gcomp_check(m->payload[t], m->length[t], COUNT) != GCOMP_OK) return INVALID;
     for (size_t t = 0; t < TENSORS; t++) {
-        gcomp_result result = gcomp_decode_add(m->payload[t], m->length[t], -weight, srv.weights[t],
-                                               COUNT, NULL);
+        gcomp_result result = gcomp_decode_add(m->payload[t], m->length[t], -weight,
+                                               srv.weights[t], GCOMP_F32, COUNT, NULL);
         for (int w = 0; w < WORKERS && result == GCOMP_OK; w++)
-            result = gcomp_decode_add(m->payload[t], m->length[t], -weight, srv.untold[w][t], COUNT,
-                                      NULL);
+            result = gcomp_decode_add(m->payload[t], m->length[t], -weight, srv.untold[w][t],
+                                      GCOMP_F32, COUNT, NULL);
         if (result != GCOMP_OK) return INVALID; /* not after the check */
         srv.bytes_up += m->length[t];
     }
@@ -162,8 +162,8 @@ static gcomp_result tell(int number, verdict v)
         memset(srv.untold[number][t], 0, sizeof srv.untold[number][t]);
         srv.bytes_down += answer.length[t];
         if (result == GCOMP_OK) /* from here on at the worker */
-            result = gcomp_decode_add(answer.payload[t], answer.length[t], 1, w->weights[t], COUNT,
-                                      NULL);
+            result = gcomp_decode_add(answer.payload[t], answer.length[t], 1, w->weights[t],
+                                      GCOMP_F32, COUNT, NULL);
         if (result == GCOMP_OK && v != ADDED && w->has_push)
             result = gcomp_give_back(w->up, t, w->push.payload[t], w->push.length[t]);
     }
@@ -186,12 +186,15 @@ static double distance(void)
 static double unaccounted(int w)
 {
     double most = 0;
-    for (size_t t = 0; t < TENSORS; t++)
+    for (size_t t = 0; t < TENSORS; t++) {
+        gcomp_tensor_info info;
+        if (gcomp_tensor_get(srv.down[w], t, &info) != GCOMP_OK) return 1;
         for (size_t i = 0; i < COUNT; i++) {
             double d = (double)srv.weights[t][i] - (double)workers[w].weights[t][i] -
-                (double)srv.untold[w][t][i] - (double)gcomp_residual(srv.down[w], t)[i];
+                (double)srv.untold[w][t][i] - (double)info.residual[i];
             most = d > most ? d : -d > most ? -d : most;
         }
+    }
     return most;
 }
 

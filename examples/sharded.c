@@ -3,7 +3,7 @@
    Shows     GCOMP_AGGREGATE_SCATTER and gcomp_shard: after an exchange a worker has the mean in its
              own range of each tensor. It keeps Adam's state and a master copy of the weights for
              these ranges alone, and steps them. Then all workers gather the weights, as floats or
-             as halves (gcomp_from_float). Workers are threads (gcomp_threads.h)
+             as halves (gcomp_convert). Workers are threads (gcomp_threads.h)
    Leaves    what to do after a step that failed: see first.c
    Build     cc -I. -Iexamples/adapters examples/sharded.c gcomp_impl.o -o build/sharded -lm -pthread
    Run       build/sharded [fp32|fp16|bf16] [codec] */
@@ -99,13 +99,13 @@ static size_t gather_weights(worker *w)
     const size_t width = w->dtype == GCOMP_F32 ? 4 : 2;
     size_t bytes = 0, at = 0;
     for (int t = 0; t < TENSORS; t++) bytes += width * range(w, t, 0, &at);
-    if (gcomp_from_float(w->mine, w->master, w->dtype, w->count, NULL)) return 0;
+    if (gcomp_convert(w->mine, w->dtype, w->master, GCOMP_F32, w->count, NULL)) return 0;
     if ((w->comm.allgather)(w->comm.user, w->mine, w->all, bytes)) return 0;
     for (int r = 0; r < WORKERS; r++) {
         const uint8_t *from = w->all + (size_t)r * bytes;
         for (int t = 0; t < TENSORS; t++) {
             const size_t n = range(w, t, r, &at);
-            if (n && gcomp_to_float(w->weights + at, from, w->dtype, n, NULL)) return 0;
+            if (n && gcomp_convert(w->weights + at, GCOMP_F32, from, w->dtype, n, NULL)) return 0;
             from += width * n;
         }
     }

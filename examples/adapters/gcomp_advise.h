@@ -510,6 +510,7 @@ typedef struct gcomp_advise_stage {
     const gcomp_desc *desc;
     gcomp *gc;
     size_t world;      /* gcomp_advise_workers */
+    size_t tensors;    /* how many are rehearsed */
     size_t n, largest; /* elements of all tensors, of the largest one */
     size_t bound;      /* bytes of the largest payload, at most */
     float *table;      /* [GCOMP_ADVISE_NUMBERS] nearly normal numbers */
@@ -574,7 +575,8 @@ static inline gcomp_result gcomp_advise_payloads(const gcomp_advise_stage *s,
             const size_t count = several ? s->world + 1 : 2;
             const double from = gcomp_advise_now(s->desc);
             const gcomp_result result =
-                gcomp_decode_mean(payloads, lengths, count, s->mean, (size_t)info.count, &exec);
+                gcomp_decode_mean(payloads, lengths, count, s->mean, GCOMP_F32,
+                                  (size_t)info.count, &exec);
             const double took = gcomp_advise_now(s->desc) - from;
             if (result != GCOMP_OK) return result;
             *more += several ? took : -took;
@@ -592,13 +594,14 @@ static inline gcomp_result gcomp_advise_rehearse(const gcomp_advise_stage *s, do
     float *grad = s->grad;
     gcomp_request request;
     gcomp_result result;
-    gcomp_step options = gcomp_step_default();
+    gcomp_step options = GCOMP_STEP;
+    gcomp_tensor_info info;
     options.epoch = UINT32_MAX; /* behind all warm-ups */
     *seconds = *more = *bytes = 0;
     result = gcomp_step_begin(s->gc, &options);
-    for (size_t i = 0; i < gcomp_tensor_count(s->gc) && result == GCOMP_OK; i++) {
+    for (size_t i = 0; result == GCOMP_OK && !gcomp_tensor_get(s->gc, i, &info); i++) {
         result = gcomp_step_ready(s->gc, i, grad);
-        grad += gcomp_tensor_elements(s->gc, i);
+        grad += info.elements;
     }
     while (result == GCOMP_OK) {
         result = gcomp_step_next(s->gc, &request);
@@ -640,7 +643,7 @@ static inline gcomp_result gcomp_advise_time_steps(const gcomp_advise_stage *s,
     timing->one = gcomp_advise_middle(one);
     timing->all = gcomp_advise_middle(all);
     timing->noise = gcomp_advise_spread(all);
-    timing->tensors = (double)gcomp_tensor_count(s->gc);
+    timing->tensors = (double)s->tensors;
     timing->elements = (double)s->n;
     return GCOMP_OK;
 }
@@ -678,6 +681,7 @@ static inline gcomp_result gcomp_advise_add(gcomp_advise_stage *s, const gcomp_a
             if (rounds[round].kind == GCOMP_ALLGATHER && rounds[round].bytes > s->bound)
                 s->bound = rounds[round].bytes;
         if (n > s->largest) s->largest = n;
+        s->tensors++;
     }
     s->n = GCOMP_ADVISE_REHEARSED - left;
     return result;
@@ -686,8 +690,11 @@ static inline gcomp_result gcomp_advise_add(gcomp_advise_stage *s, const gcomp_a
 /* The scratch that decoding needs to run at its full speed. */
 static inline size_t gcomp_advise_scratch(const gcomp_advise_stage *s)
 {
-    const size_t encoding = gcomp_scratch(gcomp_tensor_codec(s->gc, 0), s->largest);
     const size_t sparse = 4 * s->largest + 65536;
+    gcomp_tensor_info info;
+    size_t encoding = 0;
+    if (gcomp_tensor_get(s->gc, 0, &info) == GCOMP_OK)
+        (void)gcomp_bound(info.codec, s->largest, &encoding);
     return encoding > sparse ? encoding : sparse;
 }
 

@@ -231,12 +231,12 @@ static inline int gcomp_mpi_add_shorts(void *room, size_t world, size_t shard, g
     int error = 0;
     for (size_t at = 0; at < shard; at += 512) {
         size_t count = shard - at < 512 ? shard - at : 512;
-        error |= gcomp_to_float(sum, from + at, dtype, count, NULL);
+        error |= gcomp_convert(sum, GCOMP_F32, from + at, dtype, count, NULL);
         for (size_t w = 1; w < world; w++) {
-            error |= gcomp_to_float(other, from + w * shard + at, dtype, count, NULL);
+            error |= gcomp_convert(other, GCOMP_F32, from + w * shard + at, dtype, count, NULL);
             for (size_t i = 0; i < count; i++) sum[i] += other[i];
         }
-        error |= gcomp_from_float(from + at, sum, dtype, count, NULL);
+        error |= gcomp_convert(from + at, dtype, sum, GCOMP_F32, count, NULL);
     }
     return error ? MPI_ERR_OTHER : MPI_SUCCESS;
 }

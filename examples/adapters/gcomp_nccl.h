@@ -92,7 +92,7 @@ typedef struct gcomp_nccl {
     double timeout;
     unsigned char *host;   /* [GCOMP_NCCL_STAGE], pinned */
     unsigned char *device; /* [GCOMP_NCCL_STAGE] */
-    float **grads;         /* [grads_room], of an exchange */
+    void **grads;          /* [grads_room], of an exchange */
     size_t grads_room;
 } gcomp_nccl;
 
@@ -433,9 +433,9 @@ static inline gcomp_comm gcomp_nccl_comm(gcomp_nccl *n)
 /* Makes room for the pointers of an exchange. 0: no memory. */
 static inline int gcomp_nccl_reserve(gcomp_nccl *n, size_t count)
 {
-    float **larger;
+    void **larger;
     if (count <= n->grads_room) return 1;
-    larger = (float **)realloc(n->grads, count * sizeof *larger);
+    larger = (void **)realloc(n->grads, count * sizeof *larger);
     if (!larger) return 0;
     n->grads = larger;
     n->grads_room = count;
@@ -452,24 +452,24 @@ static inline int gcomp_nccl_reserve(gcomp_nccl *n, size_t count)
 static inline gcomp_result gcomp_nccl_exchange(gcomp_nccl *n, gcomp *gc, float *const *device,
                                                float *const *pinned, const gcomp_step *step)
 {
-    size_t count = gcomp_tensor_count(gc);
+    gcomp_tensor_info info;
+    size_t count = 0;
     gcomp_result result;
     int error = n->failed;
+    while (gcomp_tensor_get(gc, count, &info) == GCOMP_OK) count++;
     if (!error && !gcomp_nccl_reserve(n, count + 1)) return GCOMP_OUT_OF_MEMORY;
     for (size_t i = 0; i < count && !error; i++) {
         n->grads[i] = device[i] ? pinned[i] : NULL;
-        if (device[i])
-            error = gcomp_nccl_copy(n, pinned[i], device[i],
-                                    gcomp_tensor_elements(gc, i) * sizeof(float),
+        if (device[i] && gcomp_tensor_get(gc, i, &info) == GCOMP_OK)
+            error = gcomp_nccl_copy(n, pinned[i], device[i], info.elements * sizeof(float),
                                     cudaMemcpyDeviceToHost);
     }
     if (gcomp_nccl_end(n, error)) return GCOMP_CALLBACK_FAILED;
     result = gcomp_exchange(gc, n->grads, step);
     if (result != GCOMP_OK) return result;
     for (size_t i = 0; i < count && !error; i++)
-        if (device[i])
-            error = gcomp_nccl_copy(n, device[i], pinned[i],
-                                    gcomp_tensor_elements(gc, i) * sizeof(float),
+        if (device[i] && gcomp_tensor_get(gc, i, &info) == GCOMP_OK)
+            error = gcomp_nccl_copy(n, device[i], pinned[i], info.elements * sizeof(float),
                                     cudaMemcpyHostToDevice);
     return gcomp_nccl_end(n, error) ? GCOMP_CALLBACK_FAILED : GCOMP_OK;
 }

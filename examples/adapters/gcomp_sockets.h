@@ -1225,13 +1225,13 @@ static inline int gcomp_sockets_sum_halves(gcomp_sockets *s, size_t shard, gcomp
     int error = 0;
     for (size_t at = 0; at < shard; at += 512) {
         size_t count = shard - at < 512 ? shard - at : 512;
-        error |= gcomp_to_float(sum, s->buffer + 2 * at, dtype, count, NULL);
+        error |= gcomp_convert(sum, GCOMP_F32, s->buffer + 2 * at, dtype, count, NULL);
         for (int w = 1; w < s->world; w++) {
             const unsigned char *from = s->buffer + (size_t)w * GCOMP_SOCKETS_PIECE + 2 * at;
-            error |= gcomp_to_float(other, from, dtype, count, NULL);
+            error |= gcomp_convert(other, GCOMP_F32, from, dtype, count, NULL);
             for (size_t i = 0; i < count; i++) sum[i] += other[i];
         }
-        error |= gcomp_from_float(s->buffer + 2 * at, sum, dtype, count, NULL);
+        error |= gcomp_convert(s->buffer + 2 * at, dtype, sum, GCOMP_F32, count, NULL);
     }
     return error ? GCOMP_SOCKETS_FAILED : 0;
 }
@@ -1277,7 +1277,7 @@ static inline int gcomp_sockets_reduce(gcomp_sockets *s, gcomp_sockets_kind kind
     size_t most = GCOMP_SOCKETS_PIECE / bytes * (size_t)s->world;
     int error;
     /* where gcomp.h cannot calculate, which this worker alone may see: before the meeting */
-    if (halves && gcomp_to_float(NULL, NULL, dtype, 0, NULL)) gcomp_sockets_fail(s);
+    if (halves && gcomp_convert(NULL, GCOMP_F32, NULL, dtype, 0, NULL)) gcomp_sockets_fail(s);
     error = gcomp_sockets_meet(s, kind, (uint32_t)dtype, count, 0);
     if (error) return error;
     if (kind == GCOMP_SOCKETS_MAX) fold = gcomp_sockets_largest;

@@ -377,12 +377,14 @@ static inline int gcomp_threads_sum_halves(const gcomp_threads *g, size_t begin,
     int error = 0;
     for (size_t at = begin; at < end; at += 512) {
         size_t count = end - at < 512 ? end - at : 512;
-        error |= gcomp_to_float(sum, (uint16_t *)g->parts[0].sum + at, dtype, count, NULL);
+        error |= gcomp_convert(sum, GCOMP_F32, (uint16_t *)g->parts[0].sum + at, dtype, count,
+                               NULL);
         for (int w = 1; w < g->world; w++) {
-            error |= gcomp_to_float(other, (uint16_t *)g->parts[w].sum + at, dtype, count, NULL);
+            error |= gcomp_convert(other, GCOMP_F32, (uint16_t *)g->parts[w].sum + at, dtype,
+                                   count, NULL);
             for (size_t i = 0; i < count; i++) sum[i] += other[i];
         }
-        error |= gcomp_from_float(piece, sum, dtype, count, NULL);
+        error |= gcomp_convert(piece, dtype, sum, GCOMP_F32, count, NULL);
         for (int w = 0; w < g->world; w++)
             memcpy((uint16_t *)g->parts[w].sum + at, piece, count * sizeof *piece);
     }
@@ -397,7 +399,8 @@ static inline int gcomp_threads_reduce(const gcomp_threads_member *me, gcomp_thr
     size_t world = (size_t)me->group->world, rank = (size_t)me->rank, shard, begin, end;
     int error, halves = dtype == GCOMP_F16 || dtype == GCOMP_BF16;
     /* where gcomp.h cannot calculate, which this worker alone may see: before the meeting */
-    if (halves && gcomp_to_float(NULL, NULL, dtype, 0, NULL)) gcomp_threads_fail(me->group);
+    if (halves && gcomp_convert(NULL, GCOMP_F32, NULL, dtype, 0,
+                                NULL)) gcomp_threads_fail(me->group);
     part.kind = kind;
     part.size = count;
     part.root = (int)dtype; /* so that it is compared */

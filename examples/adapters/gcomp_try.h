@@ -188,7 +188,7 @@ static inline void gcomp_try_put(void *data, size_t i, gcomp_dtype dtype, double
     else if (dtype == GCOMP_I8) ((int8_t *)data)[i] = (int8_t)value;
     else if (dtype == GCOMP_I16) ((int16_t *)data)[i] = (int16_t)value;
     else if (dtype == GCOMP_I32) ((int32_t *)data)[i] = (int32_t)value;
-    else if (gcomp_from_float((uint16_t *)data + i, &real, dtype, 1, NULL) != GCOMP_OK)
+    else if (gcomp_convert((uint16_t *)data + i, dtype, &real, GCOMP_F32, 1, NULL) != GCOMP_OK)
         ((uint16_t *)data)[i] = 0;
 }
 
@@ -199,7 +199,8 @@ static inline double gcomp_try_get(const void *data, size_t i, gcomp_dtype dtype
     if (dtype == GCOMP_I8) return ((const int8_t *)data)[i];
     if (dtype == GCOMP_I16) return ((const int16_t *)data)[i];
     if (dtype == GCOMP_I32) return ((const int32_t *)data)[i];
-    if (gcomp_to_float(&real, (const uint16_t *)data + i, dtype, 1, NULL) != GCOMP_OK) return 0;
+    if (gcomp_convert(&real, GCOMP_F32, (const uint16_t *)data + i, dtype, 1,
+                      NULL) != GCOMP_OK) return 0;
     return (double)real;
 }
 

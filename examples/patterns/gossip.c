@@ -229,7 +229,7 @@ static int choco_open(choco_loop *c, const peers *net, const float *x)
 {
     int bad = 0;
     c->net = *net;
-    c->capacity = gcomp_bound(&c->codec, c->n);
+    c->capacity = gcomp_bound(&c->codec, c->n, NULL);
     c->d = (float *)malloc(c->n * sizeof(float));
     c->mine = (unsigned char *)malloc(c->capacity);
     c->got = (unsigned char *)malloc(c->capacity);
@@ -269,7 +269,7 @@ static gcomp_result choco_step(choco_loop *c, float *x)
                                     (c->net.rank + (k == 1 ? c->net.world - 1 : 1)) % c->net.world,
                                     c->mine, length) != 0;
     if (own == GCOMP_OK) {
-        result = gcomp_decode_add(c->mine, length, 1, c->copy[0], c->n, &exec);
+        result = gcomp_decode_add(c->mine, length, 1, c->copy[0], GCOMP_F32, c->n, &exec);
         if (result != GCOMP_OK) return result;
     } else memcpy(x, c->copy[0], c->n * sizeof(float)); /* it begins again */
     for (int k = 1; k <= 2; k++) {
@@ -280,7 +280,7 @@ static gcomp_result choco_step(choco_loop *c, float *x)
             c->out[k] = 1; /* its copy would be wrong from now on */
             continue;
         }
-        result = gcomp_decode_add(c->got, bytes, 1, c->copy[k], c->n, &exec);
+        result = gcomp_decode_add(c->got, bytes, 1, c->copy[k], GCOMP_F32, c->n, &exec);
         c->refused += result == GCOMP_NOT_FINITE;
         if (result != GCOMP_OK && result != GCOMP_NOT_FINITE) c->out[k] = 1;
     }

@@ -68,7 +68,7 @@ static void leader_close(leader_loop *l)
 static int leader_open(leader_loop *l, const float *x)
 {
     const size_t world = (size_t)l->comm.world;
-    l->capacity = gcomp_bound(&l->codec, l->n);
+    l->capacity = gcomp_bound(&l->codec, l->n, NULL);
     l->b = (float *)malloc(l->n * sizeof(float));
     l->d = (float *)malloc(l->n * sizeof(float));
     l->mine = (unsigned char *)malloc(l->capacity);
@@ -150,8 +150,7 @@ static gcomp_result leader_round(leader_loop *l, float *x, float loss)
     if (l->leads < 0) return GCOMP_OK;
     result = leader_gather(l, x, l->leads, &stride, &bad);
     if (result != GCOMP_OK) return result;
-    result = gcomp_decode_add(l->all + (size_t)l->leads * stride, l->bytes[l->leads], 1, l->b, l->n,
-                              NULL);
+    result = gcomp_decode_add(l->all + (size_t)l->leads * stride, l->bytes[l->leads], 1, l->b, GCOMP_F32, l->n, NULL);
     if (result != GCOMP_OK && result != GCOMP_NOT_FINITE) return result;
     leader_restart(l, x);
     if (result == GCOMP_NOT_FINITE) l->leads = -1; /* its weights are not finite: nobody moves */
@@ -171,10 +170,9 @@ static gcomp_result leader_elastic(leader_loop *l, float *x)
         if (result == GCOMP_NOT_FINITE) result = GCOMP_OK; /* a refusal: nothing to add */
     }
     if (result != GCOMP_OK) return result;
-    if (!bad) result = gcomp_decode_add(l->mine, l->bytes[l->comm.rank], -l->pull, x, l->n, NULL);
+    if (!bad) result = gcomp_decode_add(l->mine, l->bytes[l->comm.rank], -l->pull, x, GCOMP_F32, l->n, NULL);
     for (int w = 0; w < l->comm.world && result == GCOMP_OK; w++) {
-        result = gcomp_decode_add(l->all + (size_t)w * stride, l->bytes[w], l->pull, l->b, l->n,
-                                  NULL);
+        result = gcomp_decode_add(l->all + (size_t)w * stride, l->bytes[w], l->pull, l->b, GCOMP_F32, l->n, NULL);
         if (result == GCOMP_NOT_FINITE) result = GCOMP_OK;
     }
     leader_restart(l, x);

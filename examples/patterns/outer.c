@@ -29,7 +29,7 @@
 #define _POSIX_C_SOURCE 200809L
 #endif
 
-#include "gcomp.h"
+#include "gcomp_optimizers.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -92,7 +92,7 @@ static gcomp_result outer_open(outer_loop *o, const gcomp_desc *desc, const floa
 /* Begins to send the difference of a fragment. */
 static gcomp_result outer_send(outer_loop *o, const float *x, size_t p)
 {
-    gcomp_step how = gcomp_step_default();
+    gcomp_step how = GCOMP_STEP;
     gcomp_result result;
     how.samples = o->samples;
     how.batch = o->batch;

@@ -121,7 +121,7 @@ static void pattern_next(pattern_worker *w)
 /* Synchronous training, for comparison: the mean gradient in each step. */
 static int pattern_synchronous(pattern_worker *w, const pattern *p)
 {
-    float *grads[PATTERN_TENSORS];
+    void *grads[PATTERN_TENSORS];
     gcomp_desc desc = {0};
     gcomp *gc = NULL;
     gcomp_result result;

@@ -76,7 +76,7 @@ _Allocator = _struct("gcomp_allocator", (c_void_p, "alloc", "free", "user"))
 _Codec = _struct("gcomp_codec", (c_uint8, "method", "value"), (c_uint8 * 6, "reserved"), (c_double * 6, "param", "value_param"))
 _Key = _struct("gcomp_key", (c_uint64, "shared", "own"))
 _Input = _struct("gcomp_input", (c_void_p, "grad"), (c_int, "dtype"), (c_float, "scale"), (c_void_p, "residual"),
-                 (c_size_t, "rows", "cols"), (_Key, "key"))
+                 (c_size_t, "rows", "cols"), (_Key, "key"), (c_int, "checksum"))
 _Exec = _struct("gcomp_exec", (c_int, "isa"), (c_void_p, "scratch"), (c_size_t, "scratch_bytes"), (_Parallel, "parallel"))
 _Info = _struct("gcomp_info", (_Codec, "codec"), (c_uint64, "count", "length"), (c_int, "refused", "checksum"))
 _CommStruct = _struct("gcomp_comm", (c_void_p, "user"), (c_int, "rank", "world"), (_ALLREDUCE, "allreduce"), (_ALLGATHER, "allgather"),
@@ -88,48 +88,47 @@ _Desc = _struct("gcomp_desc", (c_char_p, "codec", "schedule"), (_CommStruct, "co
                 (_CLOCK, "clock"), (c_void_p, "clock_user", "why"), (c_size_t, "why_capacity"), (c_char_p, "residual"),
                 (c_int, "optimizer"), (c_float, "decay"))
 _Tensor = _struct("gcomp_tensor", (c_char_p, "name"), (c_size_t, "rows", "cols", "stack"), (c_int, "dtype"), (c_char_p, "codec"))
+_TensorInfo = _struct("gcomp_tensor_info", (c_char_p, "name"), (c_size_t, "rows", "cols", "stack", "elements"), (c_int, "dtype"),
+                      (POINTER(_Codec), "codec"), (c_void_p, "residual"))
 _Step = _struct("gcomp_step", (c_float, "scale", "learning_rate"), (c_uint32, "epoch"), (c_double, "samples", "batch"),
                 (c_uint64, "number"))
 _Request = _struct("gcomp_request", (c_int, "kind"), (c_uint32, "id"), (c_void_p, "send", "recv"), (c_size_t, "stride"),
                    (POINTER(c_size_t), "bytes", "send_bytes"), (c_size_t, "count"), (c_int, "dtype"))
 _Round = _struct("gcomp_round", (c_int, "kind", "dtype"), (c_size_t, "bytes", "sent"))
+_Report = _struct("gcomp_report", (c_void_p, "text"), (c_size_t, "capacity", "length"))
 _Statistics = _struct("gcomp_statistics", (c_uint64, "steps", "skipped", "failed", "not_finite", "switches", "bytes_in", "bytes_out",
                                            "bytes_ring"), (c_double, "ratio", "encode_seconds", "communicate_seconds", "commit_seconds",
-                                                           "residual_norm", "relative_error", "mean_norm"))
+                                                           "residual_norm", "relative_error", "mean_norm"), (c_uint64, "memory"))
 
 _G, _P, _Z = c_void_p, c_void_p, c_size_t  # an object, any pointer, a size
 _FUNCTIONS = {  # name: (returns, arguments...); tests/examples/test_python.py compares these with the header
-    "gcomp_version": (c_int,), "gcomp_result_string": (c_char_p, c_int), "gcomp_result_name": (c_char_p, c_int),
-    "gcomp_result_class": (c_int, c_int), "gcomp_isa_name": (c_char_p, c_int), "gcomp_isa_available": (c_int, c_int),
+    "gcomp_version": (c_int,), "gcomp_result_string": (c_char_p, c_int),
+    "gcomp_result_class": (c_int, c_int), "gcomp_isa_name": (c_char_p, c_int),
     "gcomp_key_make": (_Key, c_uint64, c_uint64, c_uint32, c_uint32), "gcomp_codec_parse": (c_int, POINTER(_Codec), c_char_p, _P, _Z),
-    "gcomp_codec_format": (_Z, POINTER(_Codec), _P, _Z), "gcomp_method_name": (c_char_p, _Z), "gcomp_bound": (_Z, POINTER(_Codec), _Z),
-    "gcomp_scratch": (_Z, POINTER(_Codec), _Z),
+    "gcomp_codec_format": (_Z, POINTER(_Codec), _P, _Z), "gcomp_method_name": (c_char_p, _Z), "gcomp_bound": (_Z, POINTER(_Codec), _Z, POINTER(_Z)),
     "gcomp_encode": (c_int, POINTER(_Codec), POINTER(_Input), POINTER(_Exec), _P, _Z, POINTER(_Z)),
-    "gcomp_seal": (c_int, _P, _Z, POINTER(_Exec)), "gcomp_check": (c_int, _P, _Z, _Z),
-    "gcomp_decode_any": (c_int, _P, _Z, _P, c_int, _Z, POINTER(_Exec)),
-    "gcomp_decode_add_any": (c_int, _P, _Z, c_float, _P, c_int, _Z, POINTER(_Exec)),
-    "gcomp_decode_mean_any": (c_int, _P, POINTER(_Z), _Z, _P, c_int, _Z, POINTER(_Exec)),
+    "gcomp_check": (c_int, _P, _Z, _Z), "gcomp_decode": (c_int, _P, _Z, _P, c_int, _Z, POINTER(_Exec)),
+    "gcomp_decode_add": (c_int, _P, _Z, c_float, _P, c_int, _Z, POINTER(_Exec)),
+    "gcomp_decode_mean": (c_int, _P, POINTER(_Z), _Z, _P, c_int, _Z, POINTER(_Exec)),
     "gcomp_retain": (c_int, _P, _Z, POINTER(_Input), _P, POINTER(_Exec)),
-    "gcomp_to_float": (c_int, _P, _P, c_int, _Z, POINTER(_Exec)), "gcomp_from_float": (c_int, _P, _P, c_int, _Z, POINTER(_Exec)),
+    "gcomp_convert": (c_int, _P, c_int, _P, c_int, _Z, POINTER(_Exec)),
     "gcomp_peek": (c_int, _P, _Z, POINTER(_Info)), "gcomp_open": (c_int, POINTER(_G), POINTER(_Desc)), "gcomp_close": (None, _G),
-    "gcomp_add_tensor": (c_int, _G, POINTER(_Tensor)), "gcomp_tensor_count": (_Z, _G), "gcomp_tensor_find": (_Z, _G, c_char_p),
-    "gcomp_tensor_name": (c_char_p, _G, _Z), "gcomp_tensor_shape": (None, _G, _Z, POINTER(_Z), POINTER(_Z), POINTER(_Z)),
-    "gcomp_rank": (c_int, _G), "gcomp_world": (c_int, _G), "gcomp_tensor_codec": (POINTER(_Codec), _G, _Z),
+    "gcomp_add_tensor": (c_int, _G, POINTER(_Tensor)), "gcomp_tensor_get": (c_int, _G, _Z, POINTER(_TensorInfo)),
     "gcomp_describe": (_Z, _G, _P, _Z), "gcomp_warning": (c_char_p, POINTER(_Codec), c_int),
     "gcomp_shard": (c_int, _G, _Z, c_int, POINTER(_Z), POINTER(_Z)), "gcomp_residual_get": (c_int, _G, _Z, _P),
-    "gcomp_residual_set": (c_int, _G, _Z, _P), "gcomp_load_some": (c_int, _G, _P, POINTER(_Z), _Z, _P, _Z, POINTER(_Z)),
-    "gcomp_prepare": (c_int, _G), "gcomp_memory_needed": (_Z, POINTER(_Desc), POINTER(_Tensor), _Z), "gcomp_memory_used": (_Z, _G),
-    "gcomp_reset": (c_int, _G, _Z), "gcomp_restart": (c_int, _G, c_uint64), "gcomp_step_number": (c_uint64, _G),
+    "gcomp_residual_set": (c_int, _G, _Z, _P),
+    "gcomp_prepare": (c_int, _G), "gcomp_memory_needed": (_Z, POINTER(_Desc), POINTER(_Tensor), _Z),
+    "gcomp_restart": (c_int, _G, c_uint64), "gcomp_step_number": (c_uint64, _G),
     "gcomp_error": (c_char_p, _G), "gcomp_compress": (c_int, _G, _Z, c_uint64, _P, _P, _Z, POINTER(_Z)),
     "gcomp_commit": (c_int, _G, _Z, _P, _P, _Z, _P, POINTER(_Z), _Z), "gcomp_give_back": (c_int, _G, _Z, _P, _Z),
     "gcomp_rounds": (c_int, POINTER(_Desc), POINTER(_Tensor), _Z, POINTER(_Codec), POINTER(_Round)),
     "gcomp_step_begin": (c_int, _G, POINTER(_Step)), "gcomp_step_ready": (c_int, _G, _Z, _P),
     "gcomp_step_next": (c_int, _G, POINTER(_Request)), "gcomp_step_done": (c_int, _G, c_uint32, c_int), "gcomp_step_commit": (c_int, _G),
-    "gcomp_step_abort": (c_int, _G), "gcomp_step_finish": (c_int, _G), "gcomp_exchange_any": (c_int, _G, _P, POINTER(_Step)),
-    "gcomp_save_size": (_Z, _G), "gcomp_save": (c_int, _G, _P, _Z, POINTER(_Z)), "gcomp_load": (c_int, _G, _P, POINTER(_Z), _Z),
-    "gcomp_take_over": (c_int, _G, _P, _Z), "gcomp_regroup": (c_int, _G, POINTER(_CommStruct)),
-    "gcomp_regroup_machines": (c_int, _G, POINTER(_CommStruct), POINTER(_CommStruct)), "gcomp_join": (c_int, _G, _P, _Z),
-    "gcomp_momentum_step": (c_int, _P, _P, _P, _Z, c_float, c_float), "gcomp_stats": (c_int, _G, POINTER(_Statistics)),
+    "gcomp_step_abort": (c_int, _G), "gcomp_step_finish": (c_int, _G), "gcomp_exchange": (c_int, _G, _P, POINTER(_Step)),
+    "gcomp_save": (c_int, _G, _P, _Z, POINTER(_Z)), "gcomp_load": (c_int, _G, _P, POINTER(_Z), _Z, POINTER(_Report)),
+    "gcomp_take_over": (c_int, _G, _P, _Z),
+    "gcomp_regroup": (c_int, _G, POINTER(_CommStruct), POINTER(_CommStruct)), "gcomp_join": (c_int, _G, _P, _Z),
+    "gcomp_stats": (c_int, _G, POINTER(_Statistics)),
     "gcomp_layout": (c_char_p, _Z, POINTER(_Z), POINTER(_Z)),
 }
 _MORE = {  # the same of gcomp_advise.h and gcomp_sockets.h, which a library may lack
@@ -233,8 +232,11 @@ def _find() -> str:
     raise ImportError("neither libgcomp.so nor gcomp.h is beside %s: copy gcomp.h there, or name a library by GCOMP_LIBRARY" % __file__)
 
 
+_CODES: dict = {}  # the results of the library: -5 is "NOT_FINITE"
+
+
 def _check_layouts(lib: Any, path: str) -> None:
-    """Compares all sizes, offsets and values with those that the library was compiled with."""
+    """Compares all sizes, offsets and values with those that the library was compiled with, and takes its results."""
     believed = {}
     for struct in _STRUCTS:
         believed[struct.__name__] = (0, ctypes.sizeof(struct))
@@ -247,6 +249,8 @@ def _check_layouts(lib: Any, path: str) -> None:
         if name is None:
             break
         true[name.decode()] = (offset.value, size.value)
+    results = list(true)[list(true).index("GCOMP_OK"):]  # they stand at the end, and are no values that this module believes
+    _CODES.update((ctypes.c_ssize_t(true.pop(name)[0]).value, name[6:]) for name in results)
     wrong = ["%s: %s here, %s in the library" % (name, believed.get(name, "missing"), true.get(name, "missing"))
              for name in sorted(set(believed) | set(true)) if believed.get(name) != true.get(name)]
     if wrong:
@@ -288,12 +292,11 @@ def _must_have(header: str) -> None:
 
 # ---------------- errors
 
-_CODES = {code: _lib.gcomp_result_name(code).decode()[6:] for code in range(0, -64, -1) if _lib.gcomp_result_name(code) != b"unknown"}
 globals().update((name, code) for code, name in _CODES.items())  # gcomp.NOT_FINITE is -5
 _KINDS = ("ok", "retry", "resynchronise", "fatal")
-_INVALID, _STATE, _MISSING, _MISMATCH, _PEER, _FAILED = (
+_INVALID, _STATE, _MISSING, _MISMATCH, _PEER, _FAILED, _UNAVAILABLE = (
     next(code for code, name in _CODES.items() if name == wanted)
-    for wanted in ("INVALID_ARGUMENT", "WRONG_STATE", "MISSING_CALLBACK", "MISMATCH", "PEER_FAILED", "CALLBACK_FAILED"))
+    for wanted in ("INVALID_ARGUMENT", "WRONG_STATE", "MISSING_CALLBACK", "MISMATCH", "PEER_FAILED", "CALLBACK_FAILED", "ISA_UNAVAILABLE"))
 
 
 class Error(RuntimeError):
@@ -519,7 +522,7 @@ class Codec:
 
     def bound(self, n: int) -> int:
         """The bytes that a payload of n elements never exceeds; 0 if the codec has no payloads outside of steps."""
-        return _lib.gcomp_bound(byref(self._codec), _size(n, "n"))
+        return _lib.gcomp_bound(byref(self._codec), _size(n, "n"), None)
 
     def warning(self, optimizer: str = "adam") -> Optional[str]:
         """What is known against the codec before the optimizer ("sgd", "adam"), or None."""
@@ -560,7 +563,7 @@ def methods() -> List[str]:
 
 def isas() -> List[str]:
     """The instruction sets of this machine and build."""
-    return [name for name, number in _ISAS.items() if number and _lib.gcomp_isa_available(number)]
+    return [name for name, number in _ISAS.items() if number and _lib.gcomp_convert(None, 0, None, 0, 0, byref(_Exec(number))) != _UNAVAILABLE]
 
 
 def key(seed: int, step: int, tensor: int, rank: int) -> Key:
@@ -606,16 +609,16 @@ def encode(codec: Union[str, Codec], grad: Any, *, residual: Any = None, scale: 
     Error; its refusal is in the error's attribute `payload`: send it, so that the receiver learns of it."""
     made = _codec(codec)
     what, n, _, read, keeps = _input(grad, residual, scale, cols, key, dtype)
-    run, scratch = _exec(_lib.gcomp_scratch(byref(made), n), isa)
+    what.checksum, needed = bool(checksum), c_size_t()
+    bound = _lib.gcomp_bound(byref(made), n, byref(needed))
+    run, scratch = _exec(needed.value, isa)
     payload = out
     if out is None:
-        payload = bytearray(max(_lib.gcomp_bound(byref(made), n), 32))
+        payload = bytearray(max(bound, 32))
     address, capacity, keep = _bytes(payload, "out", True)
     _apart("out", address, capacity, *read)
     length = c_size_t()
     code = _lib.gcomp_encode(byref(made), byref(what), byref(run), address, capacity, byref(length))
-    if checksum and length.value and code in (0, -5):
-        _must(_lib.gcomp_seal(address, length.value, None))
     if code == -1 and not what.key.own and n <= 2 ** 32:
         raise ValueError("this codec uses random numbers: pass key=gcomp.key(seed, step, tensor, rank)")
     if code and not length.value:
@@ -652,7 +655,7 @@ def decode(payload: Any, y: Any, *, dtype: str = "bf16", isa: str = "auto") -> A
         address, length, _keep = _bytes(payload, "payload")
         _must(_lib.gcomp_check(address, length, n))
         made = _array.array("f", bytes(4)) * n
-    _decode(_lib.gcomp_decode_any, payload, (), made, dtype, isa)
+    _decode(_lib.gcomp_decode, payload, (), made, dtype, isa)
     return made
 
 
@@ -666,7 +669,7 @@ def _decode(function: Any, payload: Any, more: tuple, y: Any, dtype: str, isa: s
 
 def decode_add(payload: Any, y: Any, weight: float = 1.0, *, dtype: str = "bf16", isa: str = "auto") -> Any:
     """y[n] <- y + weight * the decoded payload, and returns y. On error y is unchanged."""
-    _decode(_lib.gcomp_decode_add_any, payload, (_real(weight, "weight"),), y, dtype, isa)
+    _decode(_lib.gcomp_decode_add, payload, (_real(weight, "weight"),), y, dtype, isa)
     return y
 
 
@@ -687,7 +690,7 @@ def mean(payloads: Sequence[Any], y: Any, *, dtype: str = "bf16", isa: str = "au
     out, n, kind, pin = _output(y, "y", dtype)
     _apart("y", out, n * _SIZES[kind], *read)
     run, scratch = _exec(_decode_scratch(n, kind), isa)
-    _must(_lib.gcomp_decode_mean_any(addresses, lengths, count, out, kind, n, byref(run)))
+    _must(_lib.gcomp_decode_mean(addresses, lengths, count, out, kind, n, byref(run)))
     return y
 
 
@@ -716,13 +719,6 @@ def check(payload: Any, n: int) -> None:
     _must(_lib.gcomp_check(address, length, _size(n, "n")))
 
 
-def seal(payload: Any) -> Any:
-    """Adds the checksum to a payload of encode, in place, and returns it."""
-    address, length, keep = _bytes(payload, "payload", True)
-    _must(_lib.gcomp_seal(address, length, None))
-    return payload
-
-
 def peek(payload: Any) -> Info:
     """What the first 32 bytes of a payload say: Info(codec, count, length, refused, checksum)."""
     address, length, keep = _bytes(payload, "payload")
@@ -749,22 +745,8 @@ def _convert(y: Any, x: Any, dtype: str, narrow: bool) -> Any:
                          (n, _NAMES[kind], m, _NAMES[made], "x" if narrow else "y"))
     _aligned(source if narrow else out, "x" if narrow else "y")
     _apart("y", out, m * _SIZES[made], (source, n * _SIZES[kind]))
-    function = _lib.gcomp_from_float if narrow else _lib.gcomp_to_float
-    _must(function(out, source, made if narrow else kind, n, None))
+    _must(_lib.gcomp_convert(out, made, source, kind, n, None))
     return y
-
-
-def momentum_step(x: Any, velocity: Any, mean: Any, learning_rate: float, momentum: float) -> None:
-    """velocity <- momentum * velocity + mean; x <- x - learning_rate * (mean + velocity). All are fp32, and of one length."""
-    found = [_elements(a, what, write) for a, what, write in ((x, "x", True), (velocity, "velocity", True), (mean, "mean", False))]
-    if len({n for _, n, _, _ in found}) > 1 or any(kind for _, _, kind, _ in found):
-        raise ValueError("x, velocity and mean are fp32, and have as many elements as each other")
-    for (address, n, _, _), what in zip(found, ("x", "velocity", "mean")):
-        _aligned(address, what)
-    (a, n, _, _), (b, _, _, _), (c, _, _, _) = found
-    _apart("x", a, 4 * n, (b, 4 * n), (c, 4 * n))
-    _apart("velocity", b, 4 * n, (c, 4 * n))
-    _must(_lib.gcomp_momentum_step(a, b, c, n, _real(learning_rate, "learning_rate"), _real(momentum, "momentum")))
 
 # ---------------- collectives
 
@@ -1260,6 +1242,7 @@ class Gcomp:
         if code:
             raise Error(code, why.value.decode(errors="replace"))
         self._gc = made.value
+        self._place = desc.comm.rank, max(desc.comm.world, 1)  # rank and world
 
     # -------- calls
 
@@ -1352,10 +1335,10 @@ class Gcomp:
 
     def find(self, name: str) -> int:
         """The number of the tensor of that name; KeyError if there is none."""
-        found = self._ask(_lib.gcomp_tensor_find, _text(name, "name"))
-        if found >= len(self._sizes):
+        self._ask(_lib.gcomp_step_number)  # is it open?
+        if name not in self._names:
             raise KeyError(name)
-        return found
+        return self._names.index(name)
 
     def _number(self, tensor: int) -> int:
         number = _size(tensor, "tensor")
@@ -1363,18 +1346,21 @@ class Gcomp:
             raise IndexError("tensor %d of %d" % (number, len(self._sizes)))
         return number
 
+    def _tell(self, tensor: int, use: Callable) -> Any:
+        """What use makes of all that the library knows of a tensor."""
+        info = _TensorInfo()
+        return self._ask(_lib.gcomp_tensor_get, self._number(tensor), byref(info), use=lambda code: use(info))
+
     def name(self, tensor: int) -> str:
-        return self._ask(_lib.gcomp_tensor_name, self._number(tensor)).decode()
+        return self._tell(tensor, lambda info: info.name.decode())
 
     def shape(self, tensor: int) -> Tuple[int, int, int]:
         """rows, cols and stack of a tensor, each 1 or more."""
-        rows, cols, stack = c_size_t(), c_size_t(), c_size_t()
-        self._ask(_lib.gcomp_tensor_shape, self._number(tensor), byref(rows), byref(cols), byref(stack))
-        return rows.value, cols.value, stack.value
+        return self._tell(tensor, lambda info: (info.rows, info.cols, info.stack))
 
     def codec(self, tensor: int) -> Codec:
         """The codec that the tensor really has now."""
-        return self._ask(_lib.gcomp_tensor_codec, self._number(tensor), use=lambda found: Codec._from(found.contents))
+        return self._tell(tensor, lambda info: Codec._from(info.codec.contents))
 
     def shard(self, tensor: int, worker: int) -> Tuple[int, int]:
         """begin and end of the range of a tensor that belongs to a worker."""
@@ -1400,11 +1386,11 @@ class Gcomp:
 
     @property
     def rank(self) -> int:
-        return self._ask(_lib.gcomp_rank)
+        return self._ask(_lib.gcomp_step_number, use=lambda _: self._place[0])
 
     @property
     def world(self) -> int:
-        return self._ask(_lib.gcomp_world)
+        return self._ask(_lib.gcomp_step_number, use=lambda _: self._place[1])
 
     def describe(self) -> str:
         """What travels in a step: a line for each tensor, with its codec and why, a line with the sums, and warnings by
@@ -1422,11 +1408,11 @@ class Gcomp:
         self._call(_lib.gcomp_prepare)
 
     def memory_used(self) -> int:
-        return self._ask(_lib.gcomp_memory_used)
+        return self.stats().memory
 
     def reset(self, tensor: int) -> None:
         """Sets a tensor's residual and warm start back to the beginning: on all workers, or on none."""
-        self._call(_lib.gcomp_reset, self._number(tensor))
+        self._call(_lib.gcomp_residual_set, self._number(tensor), None)
 
     def restart(self, step: int) -> None:
         """Forgets residuals, warm starts and a step under way, and goes on with this step number."""
@@ -1540,10 +1526,10 @@ class Gcomp:
                 addresses, keeps = find()
                 made = byref(self._step(**step)) if step else None
             except Exception:  # this worker's error goes into its frame, so that no other waits for it
-                _lib.gcomp_exchange_any(gc, None, None)
+                _lib.gcomp_exchange(gc, None, None)
                 self._raised.clear()
                 raise
-            self._called(_lib.gcomp_exchange_any(gc, addresses, made), gc)
+            self._called(_lib.gcomp_exchange(gc, addresses, made), gc)
         finally:
             self._lock.release()
 
@@ -1602,7 +1588,7 @@ class Gcomp:
         request.send = request.data = request.dtype = request._lengths = None
         if raw.kind < 2:
             return request
-        world, rank = _lib.gcomp_world(gc), _lib.gcomp_rank(gc)
+        rank, world = self._place
         if request.kind == "allgather":
             request._lengths = raw.bytes[:world]
             request.send = ctypes.string_at(raw.send, request._lengths[rank]) if request._lengths[rank] else b""
@@ -1656,8 +1642,9 @@ class Gcomp:
         """All that this worker must not lose: residuals, momenta, warm starts, the step's number. Each worker has its own."""
         gc = self._enter()
         try:
-            made = ctypes.create_string_buffer(max(_lib.gcomp_save_size(gc), 1))
             length = c_size_t()
+            self._called(_lib.gcomp_save(gc, None, 0, byref(length)), gc)
+            made = ctypes.create_string_buffer(length.value)
             self._called(_lib.gcomp_save(gc, made, len(made), byref(length)), gc)
             return ctypes.string_at(made, length.value)
         finally:
@@ -1667,20 +1654,22 @@ class Gcomp:
         """Goes on from saves: [the save of this rank], or those of all ranks, in order; then there may be another number of workers now.
         On error nothing is changed."""
         addresses, lengths, count, _, keeps = _payloads(saves)
-        self._call(_lib.gcomp_load, addresses, lengths, count)
+        self._call(_lib.gcomp_load, addresses, lengths, count, None)
 
     def load_some(self, saves: Sequence[Any]) -> str:
         """load for a model that has changed: tensors are found by name, and take what fits. Returns the report: a line for each tensor
         of which not all was taken, "" if all was."""
         addresses, lengths, count, _, keeps = _payloads(saves)
-        text, length = ctypes.create_string_buffer(1 << 14), c_size_t()
+        room = 1 << 14
         gc = self._enter()
         try:
-            self._called(_lib.gcomp_load_some(gc, addresses, lengths, count, text, len(text), byref(length)), gc)
-            if length.value >= len(text):  # once more, with room for the whole report: the same saves give the same state
-                text = ctypes.create_string_buffer(length.value + 1)
-                self._called(_lib.gcomp_load_some(gc, addresses, lengths, count, text, len(text), byref(length)), gc)
-            return text.value.decode(errors="replace")
+            while True:
+                text = ctypes.create_string_buffer(room)
+                report = _Report(ctypes.addressof(text), room, 0)
+                self._called(_lib.gcomp_load(gc, addresses, lengths, count, byref(report)), gc)
+                if report.length < room:
+                    return text.value.decode(errors="replace")
+                room = report.length + 1  # once more, with room for the whole report: the same saves give the same state
         finally:
             self._lock.release()
 
@@ -1700,9 +1689,9 @@ class Gcomp:
         bridges = [_Bridge(comm, raised)] + ([_Bridge(node, raised)] if node is not None else [])
         gc = self._enter()
         try:
-            function = _lib.gcomp_regroup if node is None else _lib.gcomp_regroup_machines
             self._keep += bridges  # those of before stay: a node may be among them
-            self._called(function(gc, *(byref(b.struct) for b in bridges)), gc)
+            self._called(_lib.gcomp_regroup(gc, byref(bridges[0].struct), byref(bridges[1].struct) if node is not None else None), gc)
+            self._place = comm.rank, max(comm.world, 1)
         finally:
             self._lock.release()
 

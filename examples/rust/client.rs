@@ -46,8 +46,8 @@ extern "C" {
     fn gcomp_open(gc: *mut *mut c_void, desc: *const Desc) -> c_int;
     fn gcomp_close(gc: *mut c_void);
     fn gcomp_add_tensor(gc: *mut c_void, tensor: *const Tensor) -> c_int;
-    fn gcomp_exchange(gc: *mut c_void, grads: *const *mut f32, step: *const c_void) -> c_int;
-    fn gcomp_residual(gc: *const c_void, tensor: usize) -> *const f32;
+    fn gcomp_exchange(gc: *mut c_void, grads: *const *mut c_void, step: *const c_void) -> c_int;
+    fn gcomp_residual_get(gc: *const c_void, tensor: usize, to: *mut f32) -> c_int;
     fn gcomp_error(gc: *const c_void) -> *const c_char;
     fn gcomp_layout(i: usize, offset: *mut usize, size: *mut usize) -> *const c_char;
 }
@@ -152,10 +152,11 @@ fn exchange(worker: &Worker, grad: &mut [f32], residual: &mut Vec<f32>) -> Resul
         tensor.name = b"weights\0".as_ptr() as *const c_char;
         tensor.rows = 64;
         tensor.cols = grad.len() / 64;
-        let grads = [grad.as_mut_ptr()];
+        let grads = [grad.as_mut_ptr() as *mut c_void];
         let failed = gcomp_add_tensor(gc, &tensor) != 0 || gcomp_exchange(gc, grads.as_ptr(), null()) != 0;
         let result = if failed { Err(said(gcomp_error(gc))) } else { Ok(()) };
-        if !failed { residual.extend_from_slice(std::slice::from_raw_parts(gcomp_residual(gc, 0), grad.len())); }
+        residual.resize(grad.len(), 0.0);
+        if !failed { gcomp_residual_get(gc, 0, residual.as_mut_ptr()); }
         gcomp_close(gc);
         result
     }

@@ -90,8 +90,9 @@ static void describe(const gcomp *gc, const char *codec, int whole)
 static void find_momentum(const gcomp *gc, float momentum[TENSORS])
 {
     for (size_t t = 0; t < TENSORS; t++) {
-        char text[160];
-        gcomp_codec_format(gcomp_tensor_codec(gc, t), text, sizeof text);
+        char text[160] = "";
+        gcomp_tensor_info info;
+        if (gcomp_tensor_get(gc, t, &info) == GCOMP_OK) gcomp_codec_format(info.codec, text, sizeof text);
         momentum[t] = strncmp(text, "dgc", 3) && strncmp(text, "fetch", 5) ? MOMENTUM : 0.0f;
     }
 }
@@ -106,7 +107,8 @@ static int train_loop(train_net *net, gcomp *gc, const gcomp_comm *comm, const m
     float *const state[2] = {net->parameters, net->momentum};
     const size_t count[2] = {net->count, net->count};
     gcomp_recover recover = {0};
-    float *grads[TENSORS], momentum[TENSORS], shown = 0;
+    void *grads[TENSORS];
+    float momentum[TENSORS], shown = 0;
     double compute = 0, exchange = 0, begin, wire[2] = {0, 0};
     recover.comm = *comm;
     recover.state = state;
@@ -120,7 +122,7 @@ static int train_loop(train_net *net, gcomp *gc, const gcomp_comm *comm, const m
     for (size_t step = 0; step < r->steps; step++) {
         double t0 = train_seconds(), t1, t2;
         float rate = train_rate(o->experiment, j->data->pixels != 0, step, r->steps);
-        gcomp_step how = gcomp_step_default();
+        gcomp_step how = GCOMP_STEP;
         gcomp_result result;
         if (o->rate > 0) rate = o->rate;
         /* how.learning_rate stays unknown: the rate falls in every step, and accordion, which sends more

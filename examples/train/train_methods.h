@@ -66,7 +66,8 @@ static inline int train_measure(train_point *p, const float *gradient, size_t n,
         exec.scratch = scratch;
         exec.scratch_bytes = GCOMP_SCRATCH(n);
         result = gcomp_encode(&codec, &in, &exec, payload, GCOMP_BOUND(n), &length);
-        if (result == GCOMP_OK) result = gcomp_decode(payload, length, decoded, n, &exec);
+        if (result == GCOMP_OK) result = gcomp_decode(payload, length, decoded, GCOMP_F32, n,
+                                                      &exec);
         if (result != GCOMP_OK) break;
         first = draws ? first : train_distance(gradient, decoded, 1, n);
         squares += draws ? train_distance(gradient, decoded, 1, n) : first;
@@ -96,6 +97,7 @@ static inline int train_measure_sums(train_point *p, const float *gradient, cons
     gcomp_desc desc = {0};
     gcomp_tensor tensor = {0};
     gcomp_statistics sent = {0};
+    void *grads[1] = {memory};
     gcomp *gc = NULL;
     int error;
     desc.aggregate = GCOMP_AGGREGATE_GATHER; /* one worker, who encodes all the same */
@@ -107,7 +109,7 @@ static inline int train_measure_sums(train_point *p, const float *gradient, cons
     error = gcomp_open(&gc, &desc) != GCOMP_OK || gcomp_add_tensor(gc, &tensor) != GCOMP_OK;
     for (int step = 0; !error && step < 2; step++) {
         memcpy(memory, gradient, n * sizeof *memory);
-        error = gcomp_exchange(gc, &memory, NULL) != GCOMP_OK;
+        error = gcomp_exchange(gc, grads, NULL) != GCOMP_OK;
     }
     error = error || gcomp_stats(gc, &sent) != GCOMP_OK;
     if (error) fprintf(stderr, "%s: %s\n", p->codec, gc ? gcomp_error(gc) : "cannot be opened");

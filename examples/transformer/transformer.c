@@ -1,7 +1,7 @@
 /* transformer.c - compressed gradients where people train: a small GPT-2 (0.8 million parameters)
    learns the characters of a text with AdamW, or with an optimizer that is made for compression.
 
-   Shows     gcomp_exchange_any with fp32 or bf16 gradients under AdamW: warm-up of the rate, cosine
+   Shows     gcomp_exchange with fp32 or bf16 gradients under AdamW: warm-up of the rate, cosine
              decay, clipping behind the exchange; 1-bit Adam, Signum and DeMo over the library;
              a checkpoint, and what happens when the gradient of a worker is not a number
    Leaves    dropout, evaluation during training, data loading in the background
@@ -140,7 +140,7 @@ static int train_steps(worker *w, const gcomp_comm *comm, train_result *r)
     train_interface(o->interface, wire);
     for (size_t step = w->first; step < o->steps; step++) {
         double t0 = train_seconds(), t1, t2;
-        gcomp_step how = gcomp_step_default();
+        gcomp_step how = GCOMP_STEP;
         gcomp_result result;
         gcomp *gc = transformer_is_exact(opt) ? opt->exact : opt->gc;
         if (o->save_at && step == o->save_at &&

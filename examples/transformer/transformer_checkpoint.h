@@ -39,9 +39,10 @@ static inline int transformer_save(const transformer_optimizer *o, uint64_t step
     FILE *file = transformer_open_file(name, rank, "wb", path, sizeof path);
     int error = !file;
     for (size_t k = 0; k < 2 && !error; k++) {
-        size_t length = 0, capacity = objects[k] ? gcomp_save_size(objects[k]) : 0;
+        size_t length = 0, capacity = 0;
+        if (objects[k]) error = gcomp_save(objects[k], NULL, 0, &capacity) != GCOMP_OK;
         saves[k] = (unsigned char *)malloc(capacity + 1);
-        error = !saves[k] ||
+        error = error || !saves[k] ||
             (objects[k] && gcomp_save(objects[k], saves[k], capacity, &length) != GCOMP_OK);
         head.bytes[k] = length;
     }
@@ -66,7 +67,7 @@ static inline int transformer_load_object(gcomp *gc, FILE *file, uint64_t bytes,
     const void *const all[] = {save};
     const size_t length[] = {(size_t)bytes};
     int error = !save || fread(save, 1, length[0], file) != length[0];
-    if (!error && gcomp_load(gc, all, length, 1) != GCOMP_OK) {
+    if (!error && gcomp_load(gc, all, length, 1, NULL) != GCOMP_OK) {
         fprintf(stderr, "%s: %s\n", path, gcomp_error(gc));
         error = 1;
     }

@@ -93,11 +93,11 @@ static inline gcomp_result transformer_exchange(transformer_optimizer *o, const 
     for (size_t t = 0; t < m->tensors; t++)
         grads[t] = o->half ? (void *)(o->half + m->tensor[t].begin)
                            : (void *)(m->gradients + m->tensor[t].begin);
-    if (o->half) result = gcomp_from_float(o->half, m->gradients, GCOMP_BF16, m->count, NULL);
+    if (o->half) result = gcomp_convert(o->half, GCOMP_BF16, m->gradients, GCOMP_F32, m->count, NULL);
     if (result == GCOMP_OK)
-        result = gcomp_exchange_any(transformer_is_exact(o) ? o->exact : o->gc, grads, how);
+        result = gcomp_exchange(transformer_is_exact(o) ? o->exact : o->gc, grads, how);
     if (result == GCOMP_OK && o->half)
-        result = gcomp_to_float(m->gradients, o->half, GCOMP_BF16, m->count, NULL);
+        result = gcomp_convert(m->gradients, GCOMP_F32, o->half, GCOMP_BF16, m->count, NULL);
     return result;
 }
 

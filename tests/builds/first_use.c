@@ -13,7 +13,8 @@ static pthread_barrier_t start;
 
 static void *use(void *failed)
 {
-    float x[100] = {1, 2, 3}, *grads[1];
+    float x[100] = {1, 2, 3};
+    void *grads[1];
     uint8_t payload[GCOMP_BOUND(100)], scratch[GCOMP_SCRATCH(100)];
     gcomp_codec codec;
     gcomp_input in = {0};
@@ -34,7 +35,7 @@ static void *use(void *failed)
     tensor.rows = tensor.cols = 10;
     pthread_barrier_wait(&start);
     bad = gcomp_codec_parse(&codec, "topk:density=0.1+int", NULL, 0) ||
-          gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length) || gcomp_decode(payload, length, x, 100, &exec) ||
+          gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length) || gcomp_decode(payload, length, x, GCOMP_F32, 100, &exec) ||
           gcomp_open(&gc, &desc) || gcomp_add_tensor(gc, &tensor) || gcomp_exchange(gc, grads, NULL);
     gcomp_close(gc);
     if (bad) *(int *)failed = 1;
@@ -48,7 +49,9 @@ int main(int argc, char **argv)
     int i, failed[THREADS] = {0}, bad = 0;
     for (i = GCOMP_ISA_SCALAR; argc > 1; i++) {
         const char *name = gcomp_isa_name((gcomp_isa)i);
-        if (!strcmp(name, argv[1])) return !gcomp_isa_available((gcomp_isa)i);
+        gcomp_exec exec = {0};
+        exec.isa = (gcomp_isa)i;
+        if (!strcmp(name, argv[1])) return gcomp_convert(NULL, GCOMP_F32, NULL, GCOMP_F32, 0, &exec) == GCOMP_ISA_UNAVAILABLE;
         if (!strcmp(name, "unknown")) return 2;
     }
     pthread_barrier_init(&start, NULL, THREADS);

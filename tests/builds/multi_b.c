@@ -21,6 +21,6 @@ gcomp_result multi_b_round_trip(const char *text, const float *x, float *y, size
     exec.scratch_bytes = sizeof scratch;
     result = gcomp_codec_parse(&codec, text, NULL, 0);
     if (result == GCOMP_OK) result = gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length);
-    if (result == GCOMP_OK) result = gcomp_decode(payload, length, y, n, &exec);
+    if (result == GCOMP_OK) result = gcomp_decode(payload, length, y, GCOMP_F32, n, &exec);
     return result;
 }

@@ -24,10 +24,10 @@ int main(void)
     for (int i = 0; i < COUNT; i++) gradient[i] = (float)(i % 7) - 3;
     if (gcomp_encode(&codec, &in, NULL, payload, sizeof payload, &length) != GCOMP_OK) return 1;
     if (gcomp_retain(payload, length, &in, residual, NULL) != GCOMP_OK) return 2;
-    if (gcomp_decode(payload, length, mean, COUNT, NULL) != GCOMP_OK) return 3;
+    if (gcomp_decode(payload, length, mean, GCOMP_F32, COUNT, NULL) != GCOMP_OK) return 3;
     for (int i = 0; i < COUNT; i++) sum += mean[i] + residual[i] - gradient[i];
     if (sum != 0) return 4;
-    if (gcomp_decode_mean(payloads, &length, 1, mean, COUNT, NULL) != GCOMP_OK) return 5;
+    if (gcomp_decode_mean(payloads, &length, 1, mean, GCOMP_F32, COUNT, NULL) != GCOMP_OK) return 5;
     return length == sizeof payload ? 0 : 6;
 #endif
 }

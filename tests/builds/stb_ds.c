@@ -34,6 +34,7 @@ int main(void)
     gcomp *gc;
     gcomp_desc desc;
     gcomp_tensor tensor;
+    gcomp_tensor_info info;
     int i, bad;
 #if ORDER < 4
     int *own = NULL;
@@ -55,7 +56,7 @@ int main(void)
         name[0] = (char)('0' + i * 7 % 40);
         if (gcomp_add_tensor(gc, &tensor) != GCOMP_OK) return 3;
     }
-    bad |= gcomp_tensor_count(gc) != 40 || gcomp_tensor_find(gc, "7") != 1;
+    bad |= gcomp_tensor_get(gc, 39, &info) || gcomp_tensor_get(gc, 40, &info) == GCOMP_OK || info.name[0] != name[0];
     gcomp_close(gc);
     return bad;
 }

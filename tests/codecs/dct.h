@@ -157,7 +157,7 @@ static inline void plain_step(const char *text, size_t world)
         CHECK(gcomp_retain(payload[w], length[w], &in, d[w], &exec) == GCOMP_OK);
         for (size_t i = 0; i < STEP; i++) d[w][i] *= decay;
     }
-    CHECK(gcomp_decode_mean(payloads, length, world, y, STEP, &exec) == GCOMP_OK);
+    CHECK(gcomp_decode_mean(payloads, length, world, y, GCOMP_F32, STEP, &exec) == GCOMP_OK);
 }
 
 /* Gradients that workers have in part in common. */

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FOR_EACH_SET(s) for (size_t s = 0; gcomp__sets[s]; s++) if (gcomp_isa_available(gcomp__sets[s]->isa))
+#define FOR_EACH_SET(s) for (size_t s = 0; gcomp__sets[s]; s++) if (isa_available(gcomp__sets[s]->isa))
 
 /* Kinds of data: smooth, wide in range, subnormal, any finite bits, ties, zeros of both signs. */
 enum { KINDS = 6 };

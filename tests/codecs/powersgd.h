@@ -36,7 +36,7 @@ static inline void group_open(group *g, size_t world, const gcomp_desc *base, co
         CHECK(gcomp_open(&g->gc[w], &desc) == GCOMP_OK);
         for (size_t t = 0; t < count; t++) {
             CHECK(gcomp_add_tensor(g->gc[w], &tensors[t]) == GCOMP_OK);
-            g->n[t] = gcomp_tensor_elements(g->gc[w], t);
+            g->n[t] = tensor_elements(g->gc[w], t);
             g->tensor[t] = tensors[t];
             g->grad[w][t] = (float *)calloc(g->n[t], sizeof(float));
         }

@@ -61,8 +61,8 @@ static inline size_t encode(const char *text, const float *grad, const float *re
     gcomp_result result = gcomp_codec_parse(&codec, text, NULL, 0);
     CHECK(result == GCOMP_OK);
     if (result) return 0;
-    CHECK(gcomp_encode(&codec, &in, &exec, payload, gcomp_bound(&codec, n), &length) == GCOMP_OK);
-    CHECK(length == gcomp_bound(&codec, n) && length <= GCOMP_BOUND(n));
+    CHECK(gcomp_encode(&codec, &in, &exec, payload, gcomp_bound(&codec, n, NULL), &length) == GCOMP_OK);
+    CHECK(length == gcomp_bound(&codec, n, NULL) && length <= GCOMP_BOUND(n));
     CHECK(gcomp_check(payload, length, n) == GCOMP_OK);
     return length;
 }

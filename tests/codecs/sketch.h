@@ -146,7 +146,7 @@ static inline void group_open(group *g, int world, const char *codec, size_t row
         t.codec = codec;
         CHECK(gcomp_open(&g->gc[w], &desc) == GCOMP_OK);
         CHECK(gcomp_add_tensor(g->gc[w], &t) == GCOMP_OK);
-        g->n = gcomp_tensor_elements(g->gc[w], 0);
+        g->n = tensor_elements(g->gc[w], 0);
         g->grad[w] = (float *)calloc(g->n, sizeof(float));
     }
 }
@@ -174,7 +174,7 @@ static inline gcomp_result group_step(group *g, float scale)
 {
     gcomp_request q[MOST];
     gcomp_result result = GCOMP_OK;
-    gcomp_step step = gcomp_step_default();
+    gcomp_step step = GCOMP_STEP;
     int calls = 0, sums = 0;
     step.scale = scale;
     for (int w = 0; w < g->world; w++)

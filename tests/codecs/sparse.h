@@ -51,12 +51,12 @@ static inline gcomp_result send(const char *text, size_t n)
     in.key = gcomp_key_make(1, 0, 0, 0);
     exec.isa = isa;
     exec.scratch = scratch;
-    exec.scratch_bytes = gcomp_scratch(&codec, n);
+    exec.scratch_bytes = scratch_of(&codec, n);
     CHECK(exec.scratch_bytes <= GCOMP_SCRATCH(n));
-    result = gcomp_encode(&codec, &in, &exec, payload, gcomp_bound(&codec, n), &length);
+    result = gcomp_encode(&codec, &in, &exec, payload, gcomp_bound(&codec, n, NULL), &length);
     if (result != GCOMP_OK) return result;
     CHECK(gcomp_check(payload, length, n) == GCOMP_OK);
-    CHECK(gcomp_decode(payload, length, d, n, &exec) == GCOMP_OK);
+    CHECK(gcomp_decode(payload, length, d, GCOMP_F32, n, &exec) == GCOMP_OK);
     return GCOMP_OK;
 }
 

@@ -1,4 +1,4 @@
-/* Proves of gcomp_to_float and gcomp_from_float: each half becomes its number, each float the
+/* Proves of gcomp_convert: each half becomes its number, each float the
    nearest half, on every instruction set; infinities and NaN stay; wrong arguments change nothing. */
 
 #include "halves.h"
@@ -27,10 +27,10 @@ static void check_halves(gcomp_isa isa)
     for (int k = 0; k < 2; k++) {
         size_t wrong = 0;
         for (size_t h = 0; h < 65536; h++) all[h] = (uint16_t)h;
-        CHECK(gcomp_to_float(y, all, types[k], 65536, &exec) == GCOMP_OK);
+        CHECK(gcomp_convert(y, GCOMP_F32, all, types[k], 65536, &exec) == GCOMP_OK);
         for (size_t h = 0; h < 65536; h++) wrong += bits_of(y[h]) != bits_of(number_of((uint16_t)h, types[k]));
         CHECK(!wrong);
-        CHECK(gcomp_from_float(back, y, types[k], 65536, &exec) == GCOMP_OK);
+        CHECK(gcomp_convert(back, types[k], y, GCOMP_F32, 65536, &exec) == GCOMP_OK);
         for (size_t h = 0; h < 65536; h++) wrong += back[h] != half_of(y[h], types[k]);
         CHECK(!wrong);
         for (size_t h = 0; h < 65536; h++) /* but for NaN, each comes back as it was */
@@ -55,7 +55,7 @@ static void check_floats(gcomp_isa isa)
             x[n++] = float_of(bits_of(middle) - 1);
             x[n++] = float_of((uint32_t)mix(h));
         }
-        CHECK(gcomp_from_float(y, x, types[k], n, &exec) == GCOMP_OK);
+        CHECK(gcomp_convert(y, types[k], x, GCOMP_F32, n, &exec) == GCOMP_OK);
         for (size_t i = 0; i < n; i++) wrong += y[i] != half_of(x[i], types[k]);
         CHECK(!wrong);
     }
@@ -75,7 +75,7 @@ static void check_sizes(gcomp_isa isa)
                 const size_t at = n ? (size_t)mix(n + 100 * offset) % n : 0;
                 for (size_t i = 0; i < n; i++) x[i] = i == at ? float_of(offset % 2 ? 0xff800000u : 0x7f812345u) : normal(i + n);
                 memset(room, 0xee, sizeof room);
-                CHECK(gcomp_from_float(room + offset, x, types[k], n, &exec) == GCOMP_OK);
+                CHECK(gcomp_convert(room + offset, types[k], x, GCOMP_F32, n, &exec) == GCOMP_OK);
                 for (size_t i = 0; i < n; i++) {
                     const uint16_t expected = half_of(x[i], types[k]);
                     wrong += memcmp(room + offset + 2 * i, &expected, 2) != 0;
@@ -83,7 +83,7 @@ static void check_sizes(gcomp_isa isa)
                 for (size_t i = 0; i < sizeof room; i++) wrong += (i < offset || i >= offset + 2 * n) && room[i] != 0xee;
                 memcpy(halves, room, sizeof room);
                 for (size_t i = 0; i < 80; i++) y[i] = 5;
-                CHECK(gcomp_to_float(y, halves + offset, types[k], n, &exec) == GCOMP_OK);
+                CHECK(gcomp_convert(y, GCOMP_F32, halves + offset, types[k], n, &exec) == GCOMP_OK);
                 for (size_t i = 0; i < 80; i++) {
                     uint16_t h = 0;
                     memcpy(&h, halves + offset + 2 * (i < n ? i : 0), 2);
@@ -103,12 +103,12 @@ static void check_chunks(gcomp_isa isa)
     for (size_t i = 0; i < MOST; i++) x[i] = i == MOST - 3 ? float_of(0xffc00001u) : i == 7 ? float_of(0x7f800000u) : normal(i);
     for (int k = 0; k < 2; k++) {
         size_t wrong = 0;
-        CHECK(gcomp_from_float(one, x, types[k], MOST, &exec) == GCOMP_OK);
-        CHECK(gcomp_from_float(other, x, types[k], MOST, &parallel) == GCOMP_OK);
+        CHECK(gcomp_convert(one, types[k], x, GCOMP_F32, MOST, &exec) == GCOMP_OK);
+        CHECK(gcomp_convert(other, types[k], x, GCOMP_F32, MOST, &parallel) == GCOMP_OK);
         CHECK(!memcmp(one, other, sizeof one));
         for (size_t i = 0; i < MOST; i += 61) wrong += one[i] != half_of(x[i], types[k]);
         wrong += one[MOST - 3] != half_of(x[MOST - 3], types[k]) || one[7] != half_of(x[7], types[k]);
-        CHECK(gcomp_to_float(y, one, types[k], MOST, &parallel) == GCOMP_OK);
+        CHECK(gcomp_convert(y, GCOMP_F32, one, types[k], MOST, &parallel) == GCOMP_OK);
         for (size_t i = 0; i < MOST; i++) wrong += bits_of(y[i]) != bits_of(number_of(one[i], types[k]));
         CHECK(!wrong);
     }
@@ -119,7 +119,7 @@ static const gcomp_isa sets[] = {GCOMP_ISA_AUTO, GCOMP_ISA_SCALAR, GCOMP_ISA_AVX
 static void on_each_set(void (*check)(gcomp_isa))
 {
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
-        if (gcomp_isa_available(sets[i])) check(sets[i]);
+        if (isa_available(sets[i])) check(sets[i]);
 }
 
 static void test_each_half_becomes_its_number_and_comes_back(void) { on_each_set(check_halves); }
@@ -132,9 +132,9 @@ static void test_floats_are_copied(void)
     const uint32_t bits[5] = {0x7f812345u, 0xff800000u, 1, 0x80000000u, 0x3f800000u};
     float x[5], y[5];
     memcpy(x, bits, sizeof x);
-    CHECK(gcomp_to_float(y, x, GCOMP_F32, 5, NULL) == GCOMP_OK && !memcmp(x, y, sizeof x));
+    CHECK(gcomp_convert(y, GCOMP_F32, x, GCOMP_F32, 5, NULL) == GCOMP_OK && !memcmp(x, y, sizeof x));
     memset(y, 0, sizeof y);
-    CHECK(gcomp_from_float(y, x, GCOMP_F32, 5, NULL) == GCOMP_OK && !memcmp(x, y, sizeof x));
+    CHECK(gcomp_convert(y, GCOMP_F32, x, GCOMP_F32, 5, NULL) == GCOMP_OK && !memcmp(x, y, sizeof x));
 }
 
 static void test_wrong_arguments_change_nothing(void)
@@ -144,19 +144,19 @@ static void test_wrong_arguments_change_nothing(void)
     uint16_t h[4] = {7, 7, 7, 7};
     gcomp_exec exec = exec_of((gcomp_isa)9);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        CHECK(gcomp_to_float(y, h, others[i], 4, NULL) == GCOMP_INVALID_ARGUMENT);
-        CHECK(gcomp_from_float(h, x, others[i], 4, NULL) == GCOMP_INVALID_ARGUMENT);
+        CHECK(gcomp_convert(y, GCOMP_F32, h, others[i], 4, NULL) == GCOMP_INVALID_ARGUMENT);
+        CHECK(gcomp_convert(h, others[i], x, GCOMP_F32, 4, NULL) == GCOMP_INVALID_ARGUMENT);
     }
     for (int k = 0; k < 3; k++) {
         const gcomp_dtype dtype = k == 2 ? GCOMP_F32 : types[k];
-        CHECK(gcomp_to_float(NULL, h, dtype, 1, NULL) == GCOMP_INVALID_ARGUMENT);
-        CHECK(gcomp_to_float(y, NULL, dtype, 1, NULL) == GCOMP_INVALID_ARGUMENT);
-        CHECK(gcomp_from_float(NULL, x, dtype, 1, NULL) == GCOMP_INVALID_ARGUMENT);
-        CHECK(gcomp_from_float(h, NULL, dtype, 1, NULL) == GCOMP_INVALID_ARGUMENT);
-        CHECK(gcomp_to_float(NULL, NULL, dtype, 0, NULL) == GCOMP_OK);
-        CHECK(gcomp_from_float(NULL, NULL, dtype, 0, NULL) == GCOMP_OK);
-        CHECK(gcomp_to_float(y, h, dtype, 4, &exec) == GCOMP_ISA_UNAVAILABLE);
-        CHECK(gcomp_from_float(h, x, dtype, 4, &exec) == GCOMP_ISA_UNAVAILABLE);
+        CHECK(gcomp_convert(NULL, GCOMP_F32, h, dtype, 1, NULL) == GCOMP_INVALID_ARGUMENT);
+        CHECK(gcomp_convert(y, GCOMP_F32, NULL, dtype, 1, NULL) == GCOMP_INVALID_ARGUMENT);
+        CHECK(gcomp_convert(NULL, dtype, x, GCOMP_F32, 1, NULL) == GCOMP_INVALID_ARGUMENT);
+        CHECK(gcomp_convert(h, dtype, NULL, GCOMP_F32, 1, NULL) == GCOMP_INVALID_ARGUMENT);
+        CHECK(gcomp_convert(NULL, GCOMP_F32, NULL, dtype, 0, NULL) == GCOMP_OK);
+        CHECK(gcomp_convert(NULL, dtype, NULL, GCOMP_F32, 0, NULL) == GCOMP_OK);
+        CHECK(gcomp_convert(y, GCOMP_F32, h, dtype, 4, &exec) == GCOMP_ISA_UNAVAILABLE);
+        CHECK(gcomp_convert(h, dtype, x, GCOMP_F32, 4, &exec) == GCOMP_ISA_UNAVAILABLE);
     }
     for (int i = 0; i < 4; i++) CHECK(bits_of(y[i]) == bits_of(5.0f) && h[i] == 7);
 }

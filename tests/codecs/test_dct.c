@@ -48,7 +48,7 @@ static void test_a_transform_written_in_double_agrees(void)
         fill(g[0], n, 0, k);
         /* all coefficients: the way there and back */
         CHECK(encode("dct:top=4096", &in, GCOMP_ISA_AUTO, payload[0], &length[0]) == GCOMP_OK);
-        CHECK(gcomp_decode(payload[0], length[0], y, n, &exec) == GCOMP_OK);
+        CHECK(gcomp_decode(payload[0], length[0], y, GCOMP_F32, n, &exec) == GCOMP_OK);
         for (size_t i = 0; i < n; i++) worst = fmax(worst, fabs((double)y[i] - (double)g[0][i]));
         CHECK(worst < 4e-6);
         /* the coefficients themselves */
@@ -155,16 +155,16 @@ static void test_sets_and_scratch_change_no_bit(void)
                 fill(g[0], n, which, k);
                 for (size_t i = 0; i < n; i++) e[i] = shaped_residual(which, i);
                 CHECK(encode(texts[t], &in, GCOMP_ISA_SCALAR, payload[0], &length[0]) == GCOMP_OK);
-                CHECK(gcomp_decode(payload[0], length[0], other, n, &exec) == GCOMP_OK);
+                CHECK(gcomp_decode(payload[0], length[0], other, GCOMP_F32, n, &exec) == GCOMP_OK);
                 for (size_t i = 0; i < n; i++) CHECK(isfinite(other[i]));
                 for (int isa = GCOMP_ISA_AVX2; isa <= GCOMP_ISA_NEON; isa++) {
-                    if (!gcomp_isa_available((gcomp_isa)isa)) continue;
+                    if (!isa_available((gcomp_isa)isa)) continue;
                     CHECK(encode(texts[t], &in, (gcomp_isa)isa, payload[1], &length[1]) == GCOMP_OK);
                     CHECK(length[0] == length[1] && !memcmp(payload[0], payload[1], length[0]));
                     for (int with = 0; with < 2; with++) {
                         exec = exec_of((gcomp_isa)isa, with);
                         memset(y, 0xff, 4 * n);
-                        CHECK(gcomp_decode(payload[0], length[0], y, n, &exec) == GCOMP_OK);
+                        CHECK(gcomp_decode(payload[0], length[0], y, GCOMP_F32, n, &exec) == GCOMP_OK);
                         CHECK(memcmp(y, other, 4 * n) == 0);
                     }
                 }
@@ -205,22 +205,22 @@ static void test_the_mean_is_over_those_that_sent(void)
     }
     CHECK(shared > 10); /* else this would show nothing */
     transform(&s, plain, image, 1);
-    CHECK(gcomp_decode_mean(payloads, length, WORLD, y, n, &exec) == GCOMP_OK);
+    CHECK(gcomp_decode_mean(payloads, length, WORLD, y, GCOMP_F32, n, &exec) == GCOMP_OK);
     for (size_t i = 0; i < n; i++) worst = fmax(worst, fabs((double)y[i] - image[i]));
     CHECK(worst < 1e-5);
-    CHECK(gcomp_decode_mean(payloads, length, WORLD, other, n, &bare) == GCOMP_OK);
+    CHECK(gcomp_decode_mean(payloads, length, WORLD, other, GCOMP_F32, n, &bare) == GCOMP_OK);
     CHECK(memcmp(y, other, 4 * n) == 0);
     /* one payload alone is its own mean; a payload of another shape has no senders in common */
-    CHECK(gcomp_decode_mean(payloads, length, 1, y, n, &exec) == GCOMP_OK);
-    CHECK(gcomp_decode(payload[0], length[0], other, n, &exec) == GCOMP_OK);
+    CHECK(gcomp_decode_mean(payloads, length, 1, y, GCOMP_F32, n, &exec) == GCOMP_OK);
+    CHECK(gcomp_decode(payload[0], length[0], other, GCOMP_F32, n, &exec) == GCOMP_OK);
     CHECK(memcmp(y, other, 4 * n) == 0);
     {
         static const shape flat = {1, 128 * 128, 1, 64};
         const gcomp_input in = input_of(g[1], NULL, &flat);
         CHECK(encode("dct", &in, GCOMP_ISA_AUTO, payload[1], &length[1]) == GCOMP_OK);
-        CHECK(gcomp_decode_mean(payloads, length, 2, y, n, &exec) == GCOMP_OK);
+        CHECK(gcomp_decode_mean(payloads, length, 2, y, GCOMP_F32, n, &exec) == GCOMP_OK);
         memset(other, 0, sizeof other);
-        for (int w = 0; w < 2; w++) CHECK(gcomp_decode_add(payload[w], length[w], 0.5f, other, n, &exec) == GCOMP_OK);
+        for (int w = 0; w < 2; w++) CHECK(gcomp_decode_add(payload[w], length[w], 0.5f, other, GCOMP_F32, n, &exec) == GCOMP_OK);
         CHECK(memcmp(y, other, 4 * n) == 0);
     }
 }
@@ -252,7 +252,7 @@ static void test_many_payloads_have_a_mean(void)
     for (size_t i = 0; i < N; i++)
         if (count[i] > 0) plain[i] /= count[i];
     transform(&s, plain, image, 1);
-    CHECK(gcomp_decode_mean(payloads, lengths, MANY, y, N, &exec) == GCOMP_OK);
+    CHECK(gcomp_decode_mean(payloads, lengths, MANY, y, GCOMP_F32, N, &exec) == GCOMP_OK);
     for (size_t i = 0; i < N; i++) worst = fmax(worst, fabs((double)y[i] - image[i]));
     CHECK(worst < 1e-5);
 }
@@ -270,7 +270,7 @@ static void test_the_momentum_decays_and_nothing_else_is_lost(void)
         for (size_t i = 0; i < N; i++) total[i] = (double)g[0][i];
         CHECK(step_all(&gc, 1, 0) == GCOMP_OK); /* a mean of one: what was sent */
         for (size_t i = 0; i < N; i++) moving[i] = (double)0.999f * (moving[i] + total[i] - (double)g[0][i]);
-        const float *left = gcomp_residual(gc, 0);
+        const float *left = tensor_residual(gc, 0);
         for (size_t i = 0; i < N; i++) worst = fmax(worst, fabs((double)left[i] - moving[i]));
     }
     CHECK(most_of(moving, N) > 1); /* else this would show nothing */
@@ -308,11 +308,11 @@ static uint64_t digest_of(const char *text, const shape *s, gcomp_parallel paral
     }
     exec.scratch_bytes = room;
     for (size_t i = room; i < sizeof scratch && i < room + GUARD; i++) scratch[i] = 0xa5;
-    CHECK(gcomp_decode(payload[0], length[0], y, n, &exec) == GCOMP_OK);
+    CHECK(gcomp_decode(payload[0], length[0], y, GCOMP_F32, n, &exec) == GCOMP_OK);
     h = fnv(h, y, 4 * n);
-    CHECK(gcomp_decode_add(payload[1], length[1], 0.7f, y, n, &exec) == GCOMP_OK);
+    CHECK(gcomp_decode_add(payload[1], length[1], 0.7f, y, GCOMP_F32, n, &exec) == GCOMP_OK);
     h = fnv(h, y, 4 * n);
-    CHECK(gcomp_decode_mean(payloads, length, 3, y, n, &exec) == GCOMP_OK);
+    CHECK(gcomp_decode_mean(payloads, length, 3, y, GCOMP_F32, n, &exec) == GCOMP_OK);
     h = fnv(h, y, 4 * n);
     memcpy(other, e, 4 * n);
     in = input_of(g[2], other, s);
@@ -337,7 +337,7 @@ static uint64_t digest_of_steps(const char *text, const shape *s, gcomp_parallel
     for (size_t step = 0; step < 2; step++) {
         for (size_t w = 0; w < 3; w++) fill(g[w], n, 0, 3 * step + w);
         CHECK(step_all(gc, 3, 0) == GCOMP_OK);
-        for (size_t w = 0; w < 3; w++) h = fnv(fnv(h, g[w], 4 * n), gcomp_residual(gc[w], 0), 4 * n);
+        for (size_t w = 0; w < 3; w++) h = fnv(fnv(h, g[w], 4 * n), tensor_residual(gc[w], 0), 4 * n);
     }
     for (int w = 0; w < 3; w++) gcomp_close(gc[w]);
     return h;
@@ -381,14 +381,14 @@ static void test_a_step_that_fails_leaves_no_trace(void)
     for (int round = 0; round < 3; round++) {
         for (size_t w = 0; w < 2; w++) {
             fill(g[w], N, 0, w + (size_t)round);
-            memcpy(before[w], gcomp_residual(gc[w], 0), 4 * N);
+            memcpy(before[w], tensor_residual(gc[w], 0), 4 * N);
         }
         memcpy(other, g[0], 4 * N);
         CHECK(step_all(gc, 2, 1) == GCOMP_CALLBACK_FAILED);
         CHECK(memcmp(other, g[0], 4 * N) == 0);
         g[1][77] = NAN;
         CHECK(step_all(gc, 2, 0) == GCOMP_NOT_FINITE);
-        for (size_t w = 0; w < 2; w++) CHECK(memcmp(before[w], gcomp_residual(gc[w], 0), 4 * N) == 0);
+        for (size_t w = 0; w < 2; w++) CHECK(memcmp(before[w], tensor_residual(gc[w], 0), 4 * N) == 0);
         g[1][77] = 1;
         CHECK(step_all(gc, 2, 0) == GCOMP_OK);
         CHECK(memcmp(g[0], g[1], 4 * N) == 0);
@@ -398,7 +398,7 @@ static void test_a_step_that_fails_leaves_no_trace(void)
 
 int main(void)
 {
-    how = gcomp_step_default();
+    how = default_step();
     RUN(test_a_transform_written_in_double_agrees);
     RUN(test_the_largest_coefficients_of_each_chunk_are_sent);
     RUN(test_ties_take_the_first_places);

@@ -311,7 +311,7 @@ static void test_tables_of_fetch_saturate_and_its_smallest_numbers_count(void)
             sent += g.grad[0][17] >= 3e38f;
         }
         CHECK(bad == 0 && sent >= 10);
-        CHECK(gcomp_reset(g.gc[0], 0) == GCOMP_OK);
+        CHECK(gcomp_residual_set(g.gc[0], 0, NULL) == GCOMP_OK);
         memset(g.grad[0], 0, 4 * g.n);
         g.grad[0][33] = 1e-45f;
         CHECK(group_step(&g, 1) == GCOMP_OK && g.grad[0][33] > 0 && g.grad[0][17] == 0); /* nothing larger is left */
@@ -336,10 +336,10 @@ static void test_columns_are_a_multiple_of_16(void)
     CHECK(!strcmp(text, "sketch:rows=3,columns=262144"));
     CHECK(gcomp_codec_parse(&codec, "sketch:columns=auto", why, sizeof why) == GCOMP_OK);
     gcomp_codec_format(&codec, text, sizeof text);
-    CHECK(!strcmp(text, "sketch") && gcomp_bound(&codec, 100) == 0);
-    for (size_t n = 1; n < 3000000; n += n / 3 + 1) CHECK(gcomp_scratch(&codec, n) <= GCOMP_SCRATCH(n));
+    CHECK(!strcmp(text, "sketch") && gcomp_bound(&codec, 100, NULL) == 0);
+    for (size_t n = 1; n < 3000000; n += n / 3 + 1) CHECK(scratch_of(&codec, n) <= GCOMP_SCRATCH(n));
     CHECK(gcomp_codec_parse(&codec, "sketch:density=1,candidates=64", why, sizeof why) == GCOMP_OK);
-    for (size_t n = 1; n < 3000000; n += n / 3 + 1) CHECK(gcomp_scratch(&codec, n) <= GCOMP_SCRATCH(n));
+    for (size_t n = 1; n < 3000000; n += n / 3 + 1) CHECK(scratch_of(&codec, n) <= GCOMP_SCRATCH(n));
 }
 
 int main(void)

@@ -107,9 +107,9 @@ static int room_is_right(gcomp_dtype dtype, size_t at, size_t n)
 static void check_mean(gcomp_dtype dtype, size_t at, size_t n, size_t count, size_t scratch_bytes, int threads, const char *text)
 {
     const gcomp_exec plain = exec_with(0, 0), exec = exec_with(scratch_bytes, threads);
-    CHECK(gcomp_decode_mean(list, lengths, count, expected, n, &plain) == GCOMP_OK);
+    CHECK(gcomp_decode_mean(list, lengths, count, expected, GCOMP_F32, n, &plain) == GCOMP_OK);
     fill_room(dtype);
-    CHECK(gcomp_decode_mean_any(list, lengths, count, room + at, dtype, n, &exec) == GCOMP_OK);
+    CHECK(gcomp_decode_mean(list, lengths, count, room + at, dtype, n, &exec) == GCOMP_OK);
     if (!room_is_right(dtype, at, n)) {
         printf("# mean of %zu, %s, n = %zu, type %d\n", count, text, n, (int)dtype);
         CHECK(0);
@@ -120,12 +120,12 @@ static void check_mean(gcomp_dtype dtype, size_t at, size_t n, size_t count, siz
 static void check_codec(const named *c, gcomp_dtype dtype, size_t n, size_t shift)
 {
     const size_t at = GUARD + shift, all = GCOMP_SCRATCH(n);
-    const int threads = (n + shift) & 1, needs = gcomp_scratch(&c->codec, 1000) != 0, coded = strstr(c->text, "code=") != NULL;
+    const int threads = (n + shift) & 1, needs = scratch_of(&c->codec, 1000) != 0, coded = strstr(c->text, "code=") != NULL;
     const gcomp_exec plain = exec_with(0, 0), exec = exec_with(needs ? all : 0, threads);
     static const float weights[] = {1, -0.25f, 3e38f};
-    CHECK(gcomp_decode(payload[0], lengths[0], expected, n, &plain) == GCOMP_OK);
+    CHECK(gcomp_decode(payload[0], lengths[0], expected, GCOMP_F32, n, &plain) == GCOMP_OK);
     fill_room(dtype);
-    CHECK(gcomp_decode_any(payload[0], lengths[0], room + at, dtype, n, &exec) == GCOMP_OK);
+    CHECK(gcomp_decode(payload[0], lengths[0], room + at, dtype, n, &exec) == GCOMP_OK);
     CHECK(room_is_right(dtype, at, n));
     for (size_t k = 0; k < 3; k++) {
         fill_room(dtype);
@@ -134,8 +134,8 @@ static void check_codec(const named *c, gcomp_dtype dtype, size_t n, size_t shif
             memcpy(&h, room + at + 2 * i, 2);
             expected[i] = half_as_float(dtype, h);
         }
-        CHECK(gcomp_decode_add(payload[1], lengths[1], weights[k], expected, n, &plain) == GCOMP_OK);
-        CHECK(gcomp_decode_add_any(payload[1], lengths[1], weights[k], room + at, dtype, n, &exec) == GCOMP_OK);
+        CHECK(gcomp_decode_add(payload[1], lengths[1], weights[k], expected, GCOMP_F32, n, &plain) == GCOMP_OK);
+        CHECK(gcomp_decode_add(payload[1], lengths[1], weights[k], room + at, dtype, n, &exec) == GCOMP_OK);
         if (!room_is_right(dtype, at, n)) {
             printf("# add of %s, n = %zu, type %d\n", c->text, n, (int)dtype);
             CHECK(0);
@@ -195,14 +195,14 @@ static void test_float_y_of_any_type_functions_has_the_bits_of_the_float_functio
     const gcomp_exec exec = exec_with(0, 0);
     for (size_t c = 0; c < codec_count; c++) {
         for (size_t w = 0; w < 2; w++) encode(&codecs[c].codec, w, n);
-        CHECK(gcomp_decode(list[0], lengths[0], expected, n, &exec) == GCOMP_OK);
-        CHECK(gcomp_decode_any(list[0], lengths[0], y, GCOMP_F32, n, &exec) == GCOMP_OK);
+        CHECK(gcomp_decode(list[0], lengths[0], expected, GCOMP_F32, n, &exec) == GCOMP_OK);
+        CHECK(gcomp_decode(list[0], lengths[0], y, GCOMP_F32, n, &exec) == GCOMP_OK);
         CHECK(!memcmp(y, expected, 4 * n));
-        CHECK(gcomp_decode_add(list[1], lengths[1], 0.3f, expected, n, &exec) == GCOMP_OK);
-        CHECK(gcomp_decode_add_any(list[1], lengths[1], 0.3f, y, GCOMP_F32, n, &exec) == GCOMP_OK);
+        CHECK(gcomp_decode_add(list[1], lengths[1], 0.3f, expected, GCOMP_F32, n, &exec) == GCOMP_OK);
+        CHECK(gcomp_decode_add(list[1], lengths[1], 0.3f, y, GCOMP_F32, n, &exec) == GCOMP_OK);
         CHECK(!memcmp(y, expected, 4 * n));
-        CHECK(gcomp_decode_mean(list, lengths, 2, expected, n, &exec) == GCOMP_OK);
-        CHECK(gcomp_decode_mean_any(list, lengths, 2, y, GCOMP_F32, n, &exec) == GCOMP_OK);
+        CHECK(gcomp_decode_mean(list, lengths, 2, expected, GCOMP_F32, n, &exec) == GCOMP_OK);
+        CHECK(gcomp_decode_mean(list, lengths, 2, y, GCOMP_F32, n, &exec) == GCOMP_OK);
         CHECK(!memcmp(y, expected, 4 * n));
     }
 }
@@ -210,9 +210,9 @@ static void test_float_y_of_any_type_functions_has_the_bits_of_the_float_functio
 /* Calls the three functions; each must return `result` and leave the room as it was. */
 static void check_refused(gcomp_result result, const gcomp_exec *exec, size_t count, void *y, gcomp_dtype dtype, size_t n)
 {
-    CHECK(gcomp_decode_any(list[0], lengths[0], y, dtype, n, exec) == result);
-    CHECK(gcomp_decode_add_any(list[0], lengths[0], 1, y, dtype, n, exec) == result);
-    CHECK(gcomp_decode_mean_any(list, lengths, count, y, dtype, n, exec) == result);
+    CHECK(gcomp_decode(list[0], lengths[0], y, dtype, n, exec) == result);
+    CHECK(gcomp_decode_add(list[0], lengths[0], 1, y, dtype, n, exec) == result);
+    CHECK(gcomp_decode_mean(list, lengths, count, y, dtype, n, exec) == result);
     CHECK(!memcmp(room, before, sizeof room));
 }
 
@@ -230,27 +230,27 @@ static void test_errors_leave_halves_as_they_were(void)
             check_refused(GCOMP_INVALID_ARGUMENT, &full, 2, room, (gcomp_dtype)bad_types[k], N);
         check_refused(GCOMP_INVALID_ARGUMENT, &full, 2, NULL, GCOMP_BF16, N);
         check_refused(GCOMP_COUNT_MISMATCH, &full, 2, room, GCOMP_F16, N + 1);
-        CHECK(gcomp_seal(payload[0], lengths[0], &none) == GCOMP_OK);
+        CHECK(add_checksum(payload[0], lengths[0]) == GCOMP_OK);
         payload[0][lengths[0] - 1] ^= 1;
         check_refused(GCOMP_CHECKSUM_MISMATCH, &full, 2, room, GCOMP_F16, N);
         swapped[0] = payload[1], swapped[1] = payload[0]; /* the last of a mean */
         const size_t swapped_lengths[2] = {lengths[1], lengths[0]};
-        CHECK(gcomp_decode_mean_any(swapped, swapped_lengths, 2, room, GCOMP_BF16, N, &full) == GCOMP_CHECKSUM_MISMATCH);
+        CHECK(gcomp_decode_mean(swapped, swapped_lengths, 2, room, GCOMP_BF16, N, &full) == GCOMP_CHECKSUM_MISMATCH);
         CHECK(!memcmp(room, before, sizeof room));
         payload[0][lengths[0] - 1] ^= 1;
-        CHECK(gcomp_decode_add_any(list[0], lengths[0], NAN, room, GCOMP_F16, N, &full) == GCOMP_INVALID_ARGUMENT);
-        CHECK(gcomp_decode_mean_any(list, lengths, 0, room, GCOMP_F16, N, &full) == GCOMP_INVALID_ARGUMENT);
+        CHECK(gcomp_decode_add(list[0], lengths[0], NAN, room, GCOMP_F16, N, &full) == GCOMP_INVALID_ARGUMENT);
+        CHECK(gcomp_decode_mean(list, lengths, 0, room, GCOMP_F16, N, &full) == GCOMP_INVALID_ARGUMENT);
         CHECK(!memcmp(room, before, sizeof room));
-        if (gcomp_scratch(&at->codec, N)) { /* a sparse method, or eden */
+        if (scratch_of(&at->codec, N)) { /* a sparse method, or eden */
             const gcomp_exec little = exec_with(4 * N, 0), enough = exec_with(4 * N + 127, 0);
             check_refused(GCOMP_SCRATCH_TOO_SMALL, &none, 2, room, GCOMP_F16, N);
             check_refused(GCOMP_SCRATCH_TOO_SMALL, NULL, 2, room, GCOMP_BF16, N);
             check_refused(GCOMP_SCRATCH_TOO_SMALL, &little, 2, room, GCOMP_BF16, N);
-            CHECK(gcomp_decode_any(list[0], lengths[0], room, GCOMP_BF16, N, &enough) == GCOMP_OK);
-            CHECK(gcomp_decode_add_any(list[0], lengths[0], 1, room, GCOMP_BF16, N, &enough) == GCOMP_OK);
-            CHECK(gcomp_decode_mean_any(list, lengths, 2, room, GCOMP_BF16, N, &enough) == GCOMP_OK);
+            CHECK(gcomp_decode(list[0], lengths[0], room, GCOMP_BF16, N, &enough) == GCOMP_OK);
+            CHECK(gcomp_decode_add(list[0], lengths[0], 1, room, GCOMP_BF16, N, &enough) == GCOMP_OK);
+            CHECK(gcomp_decode_mean(list, lengths, 2, room, GCOMP_BF16, N, &enough) == GCOMP_OK);
         } else if (strstr(at->text, "code=")) { /* entropy-coded levels: a mean of several needs scratch */
-            CHECK(gcomp_decode_mean_any(list, lengths, 2, room, GCOMP_F16, N, &none) == GCOMP_SCRATCH_TOO_SMALL);
+            CHECK(gcomp_decode_mean(list, lengths, 2, room, GCOMP_F16, N, &none) == GCOMP_SCRATCH_TOO_SMALL);
             CHECK(!memcmp(room, before, sizeof room));
         }
     }
@@ -323,7 +323,7 @@ static gradients gradients_of(const gcomp *gc)
 {
     gradients g_of;
     for (size_t t = 0; t < TENSORS; t++) {
-        g_of.n[t] = gcomp_tensor_elements(gc, t);
+        g_of.n[t] = tensor_elements(gc, t);
         g_of.half[t] = (uint16_t *)malloc(2 * g_of.n[t]);
         g_of.plain[t] = (float *)malloc(4 * g_of.n[t]);
     }
@@ -350,7 +350,7 @@ static int same_outcome(const gradients *at, gcomp_dtype dtype, const gcomp *flo
 {
     size_t wrong = 0;
     for (size_t t = 0; t < TENSORS; t++) {
-        const float *e = gcomp_residual(floats, t), *r = gcomp_residual(halves, t);
+        const float *e = tensor_residual(floats, t), *r = tensor_residual(halves, t);
         for (size_t i = 0; i < at->n[t]; i++) wrong += at->half[t][i] != half_rounded(dtype, at->plain[t][i]);
         wrong += (e == NULL) != (r == NULL) || (e && r && memcmp(e, r, 4 * at->n[t]));
         if (wrong) {
@@ -388,7 +388,7 @@ static void check_commit(const char *text, gcomp_dtype dtype, size_t n, size_t c
                 printf("# %s, n = %zu, type %d, %zu payloads, own %d\n", text, n, (int)dtype, count, own);
                 CHECK(0);
             }
-            for (size_t k = 0; k < TENSORS; k++) at.n[k] = gcomp_tensor_elements(floats, k);
+            for (size_t k = 0; k < TENSORS; k++) at.n[k] = tensor_elements(floats, k);
         }
     }
     free_gradients(&at);
@@ -431,7 +431,7 @@ static void test_a_failed_commit_leaves_half_gradients_as_they_were(void)
             static uint16_t half[2 * 1031], kept[2 * 1031];
             desc.allocator = heap_of(&heap);
             CHECK(gcomp_open(&gc, &desc) == GCOMP_OK && gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
-            const size_t n = gcomp_tensor_elements(gc, 0);
+            const size_t n = tensor_elements(gc, 0);
             for (size_t i = 0; i < n; i++) half[i] = half_rounded(GCOMP_F16, normal(i));
             encode(&codecs[c].codec, 0, n);
             encode(&codecs[c].codec, 1, n);
@@ -442,13 +442,13 @@ static void test_a_failed_commit_leaves_half_gradients_as_they_were(void)
             result = gcomp_commit(gc, 0, half, k == 2 ? NULL : list[0], lengths[0], list, lengths, 2);
             if (k == 0) CHECK(result == GCOMP_TRUNCATED);
             if (k == 1) CHECK(result == GCOMP_OK || result == GCOMP_OUT_OF_MEMORY);
-            if (k == 1 && gcomp_scratch(&codecs[c].codec, n)) CHECK(result == GCOMP_OUT_OF_MEMORY);
-            if (k == 2) CHECK(result == (gcomp_residual(gc, 0) ? GCOMP_NOT_FINITE : GCOMP_OK));
+            if (k == 1 && scratch_of(&codecs[c].codec, n)) CHECK(result == GCOMP_OUT_OF_MEMORY);
+            if (k == 2) CHECK(result == (tensor_residual(gc, 0) ? GCOMP_NOT_FINITE : GCOMP_OK));
             if (k == 3) CHECK(result == GCOMP_OK);
             CHECK((result == GCOMP_OK) != !memcmp(half, kept, sizeof half));
-            for (size_t i = 0; gcomp_residual(gc, 0) && result != GCOMP_OK && i < n; i++)
-                CHECK(gcomp_residual(gc, 0)[i] == 0);
-            if (k == 3 && gcomp_residual(gc, 0)) { /* a refusal is a payload */
+            for (size_t i = 0; tensor_residual(gc, 0) && result != GCOMP_OK && i < n; i++)
+                CHECK(tensor_residual(gc, 0)[i] == 0);
+            if (k == 3 && tensor_residual(gc, 0)) { /* a refusal is a payload */
                 half[1] = 0x7c01;
                 CHECK(gcomp_compress(gc, 0, 1, half, scratch, sizeof scratch, &length) == GCOMP_NOT_FINITE && length == 32);
             }
@@ -486,7 +486,7 @@ static void take_step(gcomp **gc, gradients *at, const setting *of, int halves, 
     gcomp_request r[GROUP];
     gcomp_step step;
     int done = 0;
-    step = gcomp_step_default();
+    step = default_step();
     step.scale = of->scale;
     for (size_t w = 0; w < of->world; w++) {
         CHECK(gcomp_step_begin(gc[w], &step) == GCOMP_OK);
@@ -576,11 +576,11 @@ static void test_half_tensors_take_one_buffer_of_floats_and_no_more(void)
         size_t most = 0;
         for (size_t t = 0; t < TENSORS; t++) {
             tensors[t] = tensor_of(text, t, of.n, GCOMP_BF16);
-            if (gcomp_tensor_elements(halves, t) > most) most = gcomp_tensor_elements(halves, t);
+            if (tensor_elements(halves, t) > most) most = tensor_elements(halves, t);
         }
         CHECK(gcomp_prepare(floats) == GCOMP_OK && gcomp_prepare(halves) == GCOMP_OK);
-        const size_t more = gcomp_memory_used(halves) - gcomp_memory_used(floats);
-        CHECK(gcomp_memory_used(halves) == gcomp_memory_needed(&desc, tensors, TENSORS));
+        const size_t more = memory_of(halves) - memory_of(floats);
+        CHECK(memory_of(halves) == gcomp_memory_needed(&desc, tensors, TENSORS));
         if (k < 7) CHECK(more > 0 && more <= (4 * most + 63) / 64 * 64);
         else CHECK(more == 0);
         if (k < 7 && more == 0) printf("# %s\n", text);

@@ -114,9 +114,9 @@ static size_t send(size_t n) /* the elements of g that are not 0 */
     in.grad = g;
     in.rows = n;
     CHECK(gcomp_codec_parse(&codec, "nonzero", NULL, 0) == GCOMP_OK);
-    CHECK(gcomp_encode(&codec, &in, &exec, payload, gcomp_bound(&codec, n), &length) == GCOMP_OK);
+    CHECK(gcomp_encode(&codec, &in, &exec, payload, gcomp_bound(&codec, n, NULL), &length) == GCOMP_OK);
     CHECK(gcomp_check(payload, length, n) == GCOMP_OK);
-    CHECK(gcomp_decode(payload, length, y, n, &exec) == GCOMP_OK && !memcmp(y, g, 4 * n));
+    CHECK(gcomp_decode(payload, length, y, GCOMP_F32, n, &exec) == GCOMP_OK && !memcmp(y, g, 4 * n));
     return length;
 }
 
@@ -234,7 +234,7 @@ static gcomp_result verdict(uint64_t n, uint64_t k, unsigned coder, size_t bytes
     exec.isa = isa;
     memcpy(exact, hand, length);
     result = gcomp_check(exact, length, (size_t)n);
-    if (n <= LARGEST) CHECK(gcomp_decode(exact, length, y, (size_t)n, &exec) == result);
+    if (n <= LARGEST) CHECK(gcomp_decode(exact, length, y, GCOMP_F32, (size_t)n, &exec) == result);
     if (n <= LARGEST && result == GCOMP_OK) {
         size_t ones = 0;
         for (size_t i = 0; i < n; i++) ones += y[i] == 1;
@@ -395,7 +395,7 @@ static size_t send_large(const char *text, const float *x, size_t n, uint8_t *to
     in.rows = n;
     in.key = gcomp_key_make(1, 0, 0, 0);
     CHECK(gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK);
-    exec.scratch_bytes = gcomp_scratch(&codec, n);
+    exec.scratch_bytes = scratch_of(&codec, n);
     exec.scratch = zeros(exec.scratch_bytes);
     if (!exec.scratch) test_skipped = "no room for 50 GB of addresses";
     else {
@@ -424,13 +424,13 @@ static void test_indices_reach_2_to_the_32(void)
     if (test_skipped) return;
     CHECK(get_word(payload + 8, 8) == n && get_word(payload + 32, 8) == k);
     CHECK(gcomp_check(payload, length, (size_t)n - 1) == GCOMP_COUNT_MISMATCH);
-    CHECK(gcomp_decode_add(payload, length, 1, sum, (size_t)n, NULL) == GCOMP_OK);
+    CHECK(gcomp_decode_add(payload, length, 1, sum, GCOMP_F32, (size_t)n, NULL) == GCOMP_OK);
     for (size_t i = 0; i < k; i++) CHECK(sum[places[i]] == (float)(i + 1));
     more = send_large("nonzero", sum, (size_t)n, stream);
     CHECK(more == length && !memcmp(stream, payload, length));
     length = send_large("topk:density=1e-9", x, (size_t)n, payload); /* 5: the first is the least */
     CHECK(get_word(payload + 32, 8) == 5);
-    CHECK(gcomp_decode_add(payload, length, 1, sum, (size_t)n, NULL) == GCOMP_OK);
+    CHECK(gcomp_decode_add(payload, length, 1, sum, GCOMP_F32, (size_t)n, NULL) == GCOMP_OK);
     for (size_t i = 0; i < k; i++) CHECK(sum[places[i]] == (float)(i + 1) * (i ? 2 : 1));
     munmap(x, (size_t)(4 * n));
     munmap(sum, (size_t)(4 * n));
@@ -463,9 +463,9 @@ static void test_more_than_2_to_the_32_elements_are_refused(void)
         in.grad = &one;
         in.rows = tensor.rows = (size_t)n;
         CHECK(gcomp_codec_parse(&codec, sparse[i], NULL, 0) == GCOMP_OK);
-        CHECK(gcomp_bound(&codec, (size_t)n) == 0 && gcomp_scratch(&codec, (size_t)n) == 0);
+        CHECK(gcomp_bound(&codec, (size_t)n, NULL) == 0 && scratch_of(&codec, (size_t)n) == 0);
         if (strcmp(sparse[i], "dgc")) {
-            CHECK(gcomp_bound(&codec, (size_t)n - 1) > 0);
+            CHECK(gcomp_bound(&codec, (size_t)n - 1, NULL) > 0);
             CHECK(gcomp_encode(&codec, &in, &exec, hand, sizeof hand, &length) == GCOMP_INVALID_ARGUMENT && length == 0);
             in.rows = 1;
             exec.scratch = scratch;

@@ -326,7 +326,7 @@ static void test_payloads_and_every_ending_equal_those_of_plain_loops(void)
                     exec.scratch = scratch;
                     exec.scratch_bytes = sizeof scratch;
                     CHECK(gcomp_encode(&codec, &in, &exec, payload, room, &length) == GCOMP_OK);
-                    CHECK(gcomp_seal(payload, length, &exec) == GCOMP_OK);
+                    CHECK(add_checksum(payload, length) == GCOMP_OK);
                     if (!known) {
                         memcpy(reference, payload, length);
                         first = length;
@@ -335,7 +335,7 @@ static void test_payloads_and_every_ending_equal_those_of_plain_loops(void)
                     CHECK(length == first && memcmp(reference, payload, length) == 0);
                     unsigned char *exact = (unsigned char *)malloc(length); /* no byte behind the end may be read */
                     memcpy(exact, payload, length);
-                    CHECK(gcomp_decode(exact, length, y, n, &exec) == GCOMP_OK);
+                    CHECK(gcomp_decode(exact, length, y, GCOMP_F32, n, &exec) == GCOMP_OK);
                     for (size_t i = 0; i < n && c < 3; i++) { /* dense ones: the value itself, rounded to the format */
                         float p = sum(d.grad[i], d.residual[i]);
                         uint16_t h = half_of(p);
@@ -345,7 +345,7 @@ static void test_payloads_and_every_ending_equal_those_of_plain_loops(void)
                     }
                     CHECK(wrong == 0);
                     for (size_t i = 0; i < n; i++) out[i] = d.grad[i];
-                    CHECK(gcomp_decode_add(exact, length, 0.7f, out, n, &exec) == GCOMP_OK);
+                    CHECK(gcomp_decode_add(exact, length, 0.7f, out, GCOMP_F32, n, &exec) == GCOMP_OK);
                     for (size_t i = 0; i < n; i++) /* the sign of a zero that was not sent is not part of the promise */
                         wrong += out[i] != sum(d.grad[i], product(y[i], 0.7f));
                     CHECK(wrong == 0);
@@ -355,7 +355,7 @@ static void test_payloads_and_every_ending_equal_those_of_plain_loops(void)
                         payloads[i] = exact;
                         lengths[i] = length;
                     }
-                    CHECK(gcomp_decode_mean(payloads, lengths, 3, out, n, &exec) == GCOMP_OK);
+                    CHECK(gcomp_decode_mean(payloads, lengths, 3, out, GCOMP_F32, n, &exec) == GCOMP_OK);
                     for (size_t i = 0; i < n; i++) {
                         float t = product(y[i], 1.0f / 3.0f);
                         wrong += out[i] != sum(sum(t, t), t);
@@ -672,7 +672,7 @@ static void test_payloads_are_as_the_flags_of_their_rows_say(void)
         size_t length[2];
         double variance = 0, bias = 0;
         CHECK(gcomp_codec_parse(&codec, gcomp__methods[r]->name, NULL, 0) == GCOMP_OK);
-        if (!gcomp_bound(&codec, N)) continue; /* of steps alone */
+        if (!gcomp_bound(&codec, N, NULL)) continue; /* of steps alone */
         memset(&in, 0, sizeof in);
         in.scale = 1;
         memset(mean, 0, sizeof mean);
@@ -681,7 +681,7 @@ static void test_payloads_are_as_the_flags_of_their_rows_say(void)
             in.grad = p;
             in.key = gcomp_key_make(3, k, 0, 0);
             CHECK(gcomp_encode(&codec, &in, &exec, payload[0], sizeof payload[0], &length[0]) == GCOMP_OK);
-            CHECK(gcomp_decode(payload[0], length[0], y, N, &exec) == GCOMP_OK);
+            CHECK(gcomp_decode(payload[0], length[0], y, GCOMP_F32, N, &exec) == GCOMP_OK);
             for (size_t i = 0; i < N; i++) {
                 mean[i] += (double)y[i] / KEYS;
                 variance += ((double)y[i] - p[i]) * ((double)y[i] - p[i]) / KEYS;

@@ -107,7 +107,7 @@ static void check_step(group *g, uint64_t step, double density)
     uint8_t *sent = (uint8_t *)malloc(n);
     size_t wrong = 0, count = 0;
     for (size_t w = 0; w < g->world; w++) {
-        const float *e = gcomp_residual(g->gc[w], 0);
+        const float *e = tensor_residual(g->gc[w], 0);
         p[w] = (float *)malloc(4 * n);
         for (size_t i = 0; i < n; i++) {
             volatile float scaled = ((float *)g->grad[w][0])[i] * (g->step ? g->step->scale : 1);
@@ -129,7 +129,7 @@ static void check_step(group *g, uint64_t step, double density)
         count += sent[i];
         for (size_t w = 0; w < g->world; w++) {
             wrong += bits_of(((float *)g->grad[w][0])[i]) != bits_of(mean);
-            wrong += bits_of(gcomp_residual(g->gc[w], 0)[i]) != (sent[i] ? 0 : bits_of(p[w][i]));
+            wrong += bits_of(tensor_residual(g->gc[w], 0)[i]) != (sent[i] ? 0 : bits_of(p[w][i]));
         }
     }
     if (wrong) printf("# step %d of %d workers, %d elements: %d wrong\n", (int)step, (int)g->world, (int)n, (int)wrong);
@@ -148,7 +148,7 @@ static void test_steps_equal_the_plain_reference(void)
     static const size_t sizes[] = {15, 16, 17, 61, 1009, 4096, 70001, (1 << 20) + 3};
     static const struct { double density; const char *codec; } c[] = {
         {0.2, "leadertopk:density=0.2"}, {0.001, "leadertopk"}, {0.7, "leadertopk:density=0.7"}, {0.01, "leadertopk:density=0.01"}};
-    gcomp_step scaled = gcomp_step_default();
+    gcomp_step scaled = GCOMP_STEP;
     scaled.scale = 0.3f;
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
         for (size_t world = 1; world <= 5; world += s > 5 ? 3 : 1) {
@@ -168,7 +168,7 @@ static void test_steps_equal_the_plain_reference(void)
             }
             g.step = NULL;
             for (size_t w = 0; w < world; w++) /* p is zero, everywhere and on all */
-                for (size_t i = 0; i < g.n[0]; i++) ((float *)g.grad[w][0])[i] = -gcomp_residual(g.gc[w], 0)[i];
+                for (size_t i = 0; i < g.n[0]; i++) ((float *)g.grad[w][0])[i] = -tensor_residual(g.gc[w], 0)[i];
             check_step(&g, s > 6 ? 2 : 7, c[which].density);
             group_close(&g);
         }
@@ -214,10 +214,10 @@ static void test_one_worker_is_topk(void)
             for (int c = 0; c < 2; c++) {
                 float *at = grad[c];
                 for (size_t i = 0; i < stack * N; i++) at[i] = value_of(step, 0, 0, i);
-                CHECK(gcomp_exchange(gc[c], &at, NULL) == GCOMP_OK);
+                CHECK(exchange_floats(gc[c], &at, NULL) == GCOMP_OK);
             }
             CHECK(memcmp(grad[0], grad[1], 4 * stack * N) == 0);
-            CHECK(memcmp(gcomp_residual(gc[0], 0), gcomp_residual(gc[1], 0), 4 * stack * N) == 0);
+            CHECK(memcmp(tensor_residual(gc[0], 0), tensor_residual(gc[1], 0), 4 * stack * N) == 0);
         }
         gcomp_close(gc[0]);
         gcomp_close(gc[1]);
@@ -239,7 +239,7 @@ static void test_nothing_is_lost_in_a_thousand_steps(void)
         for (size_t w = 0; w < WORLD; w++)
             for (size_t i = 0; i < N; i++) {
                 const double came = (double)((float *)g.grad[w][0])[i];
-                before[w][i] = came + (double)gcomp_residual(g.gc[w], 0)[i];
+                before[w][i] = came + (double)tensor_residual(g.gc[w], 0)[i];
                 sum[w][i] += came;
                 size[i] += fabs(came);
             }
@@ -248,7 +248,7 @@ static void test_nothing_is_lost_in_a_thousand_steps(void)
         for (size_t i = 0; i < N; i++) {
             double mean = 0;
             int sent = 0;
-            for (size_t w = 0; w < WORLD; w++) sent += before[w][i] != 0 && gcomp_residual(g.gc[w], 0)[i] == 0;
+            for (size_t w = 0; w < WORLD; w++) sent += before[w][i] != 0 && tensor_residual(g.gc[w], 0)[i] == 0;
             for (size_t w = 0; w < WORLD; w++) {
                 if (sent) mean += before[w][i] / WORLD;
                 if (sent) sum[w][i] -= before[w][i];
@@ -259,7 +259,7 @@ static void test_nothing_is_lost_in_a_thousand_steps(void)
         }
     }
     for (size_t w = 0; w < WORLD; w++)
-        for (size_t i = 0; i < N; i++) wrong += !(fabs(sum[w][i] - (double)gcomp_residual(g.gc[w], 0)[i]) <= 1e-6 * size[i]);
+        for (size_t i = 0; i < N; i++) wrong += !(fabs(sum[w][i] - (double)tensor_residual(g.gc[w], 0)[i]) <= 1e-6 * size[i]);
     CHECK(wrong == 0 && places == STEPS * N / 50);
     group_close(&g);
 }
@@ -430,7 +430,7 @@ static void test_leaders_follow_workers_and_saves(void)
         check_step(&g, step, 0.05);
     }
     for (size_t w = 0; w < 3; w++) { /* a save in a new object: the same leader, the same bits */
-        size_t bytes = gcomp_save_size(g.gc[w]);
+        size_t bytes = save_size(g.gc[w]);
         uint8_t *save = (uint8_t *)malloc(bytes);
         gcomp_desc desc = own_desc();
         gcomp_tensor t = {0};
@@ -444,7 +444,7 @@ static void test_leaders_follow_workers_and_saves(void)
         t.codec = "leadertopk:density=0.05";
         CHECK(gcomp_save(g.gc[w], save, bytes, &bytes) == GCOMP_OK);
         CHECK(gcomp_open(&other, &desc) == GCOMP_OK && gcomp_add_tensor(other, &t) == GCOMP_OK);
-        CHECK(gcomp_load(other, saves, &bytes, 1) == GCOMP_OK);
+        CHECK(gcomp_load(other, saves, &bytes, 1, NULL) == GCOMP_OK);
         gcomp_close(g.gc[w]);
         g.gc[w] = other;
         free(save);
@@ -507,15 +507,15 @@ static void test_small_tensors_and_texts(void)
         t.rows = n;
         t.codec = "leadertopk:density=0.2";
         CHECK(gcomp_open(&gc, &desc) == GCOMP_OK && gcomp_add_tensor(gc, &t) == GCOMP_OK);
-        CHECK((gcomp_tensor_codec(gc, 0)->method == 1) == (n < 7)); /* where five floats and k are not fewer */
+        CHECK((tensor_codec(gc, 0)->method == 1) == (n < 7)); /* where five floats and k are not fewer */
         gcomp_close(gc);
     }
     CHECK(gcomp_codec_parse(&codec, "leadertopk+int", why, sizeof why) == GCOMP_BAD_CODEC && strstr(why, "leadertopk"));
     CHECK(gcomp_codec_parse(&codec, "topk+leadertopk", why, sizeof why) == GCOMP_BAD_CODEC);
     CHECK(gcomp_codec_parse(&codec, "leadertopk:density=0", why, sizeof why) == GCOMP_BAD_CODEC);
     CHECK(gcomp_codec_parse(&codec, "leadertopk:exact=0", why, sizeof why) == GCOMP_BAD_CODEC);
-    CHECK(gcomp_codec_parse(&codec, "leadertopk", why, sizeof why) == GCOMP_OK && gcomp_bound(&codec, 100) == 0);
-    for (size_t n = 1; n < 3000000; n += n / 3 + 1) CHECK(gcomp_scratch(&codec, n) <= GCOMP_SCRATCH(n));
+    CHECK(gcomp_codec_parse(&codec, "leadertopk", why, sizeof why) == GCOMP_OK && gcomp_bound(&codec, 100, NULL) == 0);
+    for (size_t n = 1; n < 3000000; n += n / 3 + 1) CHECK(scratch_of(&codec, n) <= GCOMP_SCRATCH(n));
 }
 
 int main(void)

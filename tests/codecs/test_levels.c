@@ -67,7 +67,7 @@ static size_t encode(const gcomp_codec *codec, size_t n, gcomp_isa isa, gcomp_pa
     in.grad = g;
     in.rows = n;
     in.key = gcomp_key_make(1, 2, 3, 4);
-    CHECK(gcomp_encode(codec, &in, &exec, to, gcomp_bound(codec, n), &length) == GCOMP_OK);
+    CHECK(gcomp_encode(codec, &in, &exec, to, gcomp_bound(codec, n, NULL), &length) == GCOMP_OK);
     return length;
 }
 
@@ -109,13 +109,13 @@ static void same_decodings(const gcomp_codec *c, const gcomp_codec *p, size_t n,
     CHECK(gcomp_check(coded, length, n) == GCOMP_OK);
     CHECK(gcomp_peek(coded, length, &info) == GCOMP_OK && info.length == length);
     CHECK(info.codec.param[c->method == 16 ? 4 : 3] == c->param[c->method == 16 ? 4 : 3]);
-    CHECK(gcomp_decode(plain, plain_length, y, n, &exec) == GCOMP_OK && gcomp_decode(coded, length, z, n, &exec) == GCOMP_OK);
+    CHECK(gcomp_decode(plain, plain_length, y, GCOMP_F32, n, &exec) == GCOMP_OK && gcomp_decode(coded, length, z, GCOMP_F32, n, &exec) == GCOMP_OK);
     CHECK(!memcmp(y, z, 4 * n));
-    CHECK(gcomp_decode_add(plain, plain_length, 0.3f, y, n, &exec) == GCOMP_OK);
-    CHECK(gcomp_decode_add(coded, length, 0.3f, z, n, &exec) == GCOMP_OK);
+    CHECK(gcomp_decode_add(plain, plain_length, 0.3f, y, GCOMP_F32, n, &exec) == GCOMP_OK);
+    CHECK(gcomp_decode_add(coded, length, 0.3f, z, GCOMP_F32, n, &exec) == GCOMP_OK);
     CHECK(!memcmp(y, z, 4 * n));
-    CHECK(gcomp_decode_mean(all, plains, 3, y, n, &exec) == GCOMP_OK);
-    CHECK(gcomp_decode_mean(mixed, lengths, 3, z, n, &exec) == GCOMP_OK);
+    CHECK(gcomp_decode_mean(all, plains, 3, y, GCOMP_F32, n, &exec) == GCOMP_OK);
+    CHECK(gcomp_decode_mean(mixed, lengths, 3, z, GCOMP_F32, n, &exec) == GCOMP_OK);
     CHECK(!memcmp(y, z, 4 * n));
     CHECK(gcomp_retain(plain, plain_length, &in, y, &exec) == GCOMP_OK && gcomp_retain(coded, length, &in, z, &exec) == GCOMP_OK);
     CHECK(!memcmp(y, z, 4 * n));
@@ -137,7 +137,7 @@ static void test_coded_levels_decode_as_packed_ones(void)
                     size_t segments = (n * code_bits(&codec) + 16383) / 16384;
                     length = encode(&codec, n, isa_now, alone, coded);
                     CHECK(length <= plain_length + segments + (n ? 8 * ((n - 1) / 65536) : 0));
-                    CHECK(length <= gcomp_bound(&codec, n));
+                    CHECK(length <= gcomp_bound(&codec, n, NULL));
                     if (k < 3) least = length < least ? length : least;
                     else CHECK(length <= plain_length + segments + (n ? 8 * ((n - 1) / 65536) : 0));
                     CHECK(encode(&codec, n, GCOMP_ISA_SCALAR, alone, other) == length && !memcmp(coded, other, length));
@@ -362,7 +362,7 @@ static gcomp_result try_bytes(const uint8_t *bytes, size_t length, size_t n)
     gcomp_result result;
     memcpy(copy, bytes, length);
     result = gcomp_check(copy, length, n);
-    CHECK(gcomp_decode(copy, length, out, n, &exec) == result);
+    CHECK(gcomp_decode(copy, length, out, GCOMP_F32, n, &exec) == result);
     for (size_t i = 0; result == GCOMP_OK && i < n; i++) CHECK(out[i] - out[i] == 0);
     free(copy);
     free(out);
@@ -474,7 +474,7 @@ static void test_a_small_buffer_and_what_is_not_finite(void)
         gcomp_codec codec = codec_of(codecs[c], "auto");
         gcomp_exec exec = {isa_now, NULL, 0, {NULL, NULL}};
         gcomp_input in;
-        size_t n = 70000, length = 7, bound = gcomp_bound(&codec, n);
+        size_t n = 70000, length = 7, bound = gcomp_bound(&codec, n, NULL);
         memset(&in, 0, sizeof in);
         in.scale = 1;
         in.grad = g;
@@ -510,9 +510,9 @@ static void test_tasks_do_not_change_the_bytes(void)
             gcomp_parallel parallel = {run_some, &tasks};
             gcomp_exec exec = {isa_now, NULL, 0, parallel};
             CHECK(encode(&codec, n, isa_now, parallel, other) == length && !memcmp(coded, other, length));
-            CHECK(gcomp_decode(coded, length, z, n, &exec) == GCOMP_OK);
+            CHECK(gcomp_decode(coded, length, z, GCOMP_F32, n, &exec) == GCOMP_OK);
             exec.parallel = alone;
-            CHECK(gcomp_decode(coded, length, y, n, &exec) == GCOMP_OK && !memcmp(y, z, 4 * n));
+            CHECK(gcomp_decode(coded, length, y, GCOMP_F32, n, &exec) == GCOMP_OK && !memcmp(y, z, 4 * n));
         }
     }
 }
@@ -531,7 +531,7 @@ static void test_code_is_a_parameter_in_texts_and_of_values_of_sparse_methods(vo
     CHECK(!strcmp(why, "qsgd code cannot be 'huffman': it takes packed or elias or rice or auto"));
     CHECK(gcomp_codec_parse(&codec, "topk+qsgd:code=packed", NULL, 0) == GCOMP_OK);
     codec.value_param[3] = 3;
-    CHECK(gcomp_bound(&codec, 100) == 0);
+    CHECK(gcomp_bound(&codec, 100, NULL) == 0);
     CHECK(gcomp_codec_parse(&codec, "topk+qsgd:code=auto", why, sizeof why) == GCOMP_BAD_CODEC);
     CHECK(!strcmp(why, "a sparse method's values are packed: they take no other code"));
     CHECK(gcomp_codec_parse(&codec, "int:range=affine,code=rice", why, sizeof why) == GCOMP_BAD_CODEC);

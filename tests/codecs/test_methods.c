@@ -36,9 +36,9 @@ static size_t encode(const char *text, size_t n, int feedback)
     in.residual = feedback ? e : NULL;
     in.key = gcomp_key_make(1, 0, 0, 0);
     CHECK(gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK);
-    CHECK(gcomp_encode(&codec, &in, &exec, payload, gcomp_bound(&codec, n), &length) == GCOMP_OK);
-    CHECK(length <= gcomp_bound(&codec, n) && gcomp_bound(&codec, n) <= GCOMP_BOUND(n) &&
-          gcomp_scratch(&codec, n) <= GCOMP_SCRATCH(n));
+    CHECK(gcomp_encode(&codec, &in, &exec, payload, gcomp_bound(&codec, n, NULL), &length) == GCOMP_OK);
+    CHECK(length <= gcomp_bound(&codec, n, NULL) && gcomp_bound(&codec, n, NULL) <= GCOMP_BOUND(n) &&
+          scratch_of(&codec, n) <= GCOMP_SCRATCH(n));
     CHECK(gcomp_encode(&codec, &in, &exec, payload, length - 1, &more) == GCOMP_DST_TOO_SMALL && more == 7);
     CHECK(gcomp_encode(&codec, &in, &exec, payload, length, &more) == GCOMP_OK && more == length);
     CHECK(gcomp_check(payload, length, n) == GCOMP_OK);
@@ -58,14 +58,14 @@ static void decode(size_t n, size_t length)
     in.scale = 1;
     in.grad = g;
     in.rows = n;
-    CHECK(gcomp_decode(payload, length, y, n, &exec) == GCOMP_OK);
+    CHECK(gcomp_decode(payload, length, y, GCOMP_F32, n, &exec) == GCOMP_OK);
     CHECK(!memcmp(y, d, 4 * n));
     for (size_t i = 0; i < n; i++) {
         y[i] = e[i];
         term = d[i] * 0.3f;
         expected[i] = e[i] + term;
     }
-    CHECK(gcomp_decode_add(payload, length, 0.3f, y, n, &exec) == GCOMP_OK);
+    CHECK(gcomp_decode_add(payload, length, 0.3f, y, GCOMP_F32, n, &exec) == GCOMP_OK);
     for (size_t i = 0; i < n; i++) CHECK(y[i] == expected[i]); /* -0 + 0 is 0, but stays -0 where nothing was sent */
     for (size_t i = 0; i < n; i++) {
         term = d[i] * (1.0f / 3.0f);
@@ -73,7 +73,7 @@ static void decode(size_t n, size_t length)
         expected[i] += term;
         expected[i] += term;
     }
-    CHECK(gcomp_decode_mean(payloads, lengths, 3, y, n, &exec) == GCOMP_OK);
+    CHECK(gcomp_decode_mean(payloads, lengths, 3, y, GCOMP_F32, n, &exec) == GCOMP_OK);
     CHECK(!memcmp(y, expected, 4 * n));
     for (size_t i = 0; i < n; i++) {
         y[i] = e[i];
@@ -282,7 +282,7 @@ static void test_nothing_is_lost_over_a_thousand_steps(void)
                 given[i] += (double)g[i];
             }
             length = encode(codecs[c], N, 1);
-            CHECK(gcomp_decode(payload, length, y, N, NULL) == GCOMP_OK);
+            CHECK(gcomp_decode(payload, length, y, GCOMP_F32, N, NULL) == GCOMP_OK);
             CHECK(gcomp_retain(payload, length, &in, e, NULL) == GCOMP_OK);
             for (size_t i = 0; i < N; i++) sent[i] += (double)y[i];
         }

@@ -77,7 +77,7 @@ static void test_the_error_is_orthogonal_to_what_was_sent(void)
         group g;
         group_open(&g, 1, NULL, &tensor, 1);
         for (uint64_t step = 0; step < 5; step++) {
-            const float *e = gcomp_residual(g.gc[0], 0);
+            const float *e = tensor_residual(g.gc[0], 0);
             fill(g.grad[0][0], n, 100 * s + step);
             for (size_t i = 0; i < n; i++) p[i] = g.grad[0][0][i] + e[i];
             CHECK(group_step(&g) == GCOMP_OK);
@@ -179,7 +179,7 @@ static void test_extreme_values_are_finite_or_refused_without_a_trace(void)
             for (size_t w = 0; w < 2; w++) memcpy(g.grad[w][0], m, sizeof m);
             gcomp_result result = group_step(&g);
             CHECK(result == GCOMP_OK || result == GCOMP_NOT_FINITE);
-            CHECK(all_finite(g.grad[0][0], COUNT) && all_finite(gcomp_residual(g.gc[0], 0), COUNT));
+            CHECK(all_finite(g.grad[0][0], COUNT) && all_finite(tensor_residual(g.gc[0], 0), COUNT));
             if (result) CHECK(memcmp(g.grad[0][0], m, sizeof m) == 0);
         }
         group_close(&g);
@@ -202,16 +202,16 @@ static void test_what_huge_matrices_leave_is_finite(void)
         memset(&desc, 0, sizeof desc);
         desc.min_elements = 1;
         CHECK(gcomp_open(&gc, &desc) == GCOMP_OK && gcomp_add_tensor(gc, &t) == GCOMP_OK);
-        CHECK(gcomp_tensor_codec(gc, 0) && gcomp_residual(gc, 0));
+        CHECK(tensor_codec(gc, 0) && tensor_residual(gc, 0));
         for (size_t step = 0; step < 3; step++) {
             for (size_t i = 0; i < 19 * t.rows; i++)
                 grad[i] = (float)((double)(int64_t)mix(seed * 1000 + step * 200 + i) * 3.6e19);
-            const gcomp_result result = gcomp_exchange(gc, grads, NULL);
+            const gcomp_result result = exchange_floats(gc, grads, NULL);
             CHECK(result == GCOMP_OK || result == GCOMP_NOT_FINITE);
             if (result) continue;
             done++;
             for (size_t i = 0; i < 19 * t.rows; i++)
-                CHECK(isfinite(grad[i]) && isfinite(gcomp_residual(gc, 0)[i]));
+                CHECK(isfinite(grad[i]) && isfinite(tensor_residual(gc, 0)[i]));
         }
         gcomp_close(gc);
     }
@@ -254,7 +254,7 @@ static void test_each_residual_is_what_the_subspace_left_of_this_worker(void)
         for (uint64_t step = 0; step < 4; step++) {
             double whole = 0, worst = 0;
             for (size_t w = 0; w < 3; w++) {
-                const float *e = gcomp_residual(g.gc[w], 0);
+                const float *e = tensor_residual(g.gc[w], 0);
                 fill(g.grad[w][0], n, 1000 * s + 10 * step + w);
                 for (size_t i = 0; i < n; i++) p[w][i] = g.grad[w][0][i] + e[i];
                 whole += norm(p[w], n);
@@ -263,14 +263,14 @@ static void test_each_residual_is_what_the_subspace_left_of_this_worker(void)
             for (size_t i = 0; i < n; i++) { /* mean of (M^ + e_w) = mean of M_w, element by element */
                 double left = (double)g.grad[0][0][i], right = 0;
                 for (size_t w = 0; w < 3; w++) {
-                    left += (double)gcomp_residual(g.gc[w], 0)[i] / 3;
+                    left += (double)tensor_residual(g.gc[w], 0)[i] / 3;
                     right += (double)p[w][i] / 3;
                 }
                 if (fabs(left - right) > worst) worst = fabs(left - right);
             }
             CHECK(worst <= 1e-6 * whole);
             for (size_t w = 0; w < 3; w++) { /* e_w = M_w - P^ P^T M_w: nothing of it lies in the subspace; Q_local, not Q */
-                const float *e = gcomp_residual(g.gc[w], 0);
+                const float *e = tensor_residual(g.gc[w], 0);
                 for (size_t i = 0; i < n; i++) lost[i] = p[w][i] - e[i];
                 CHECK(overlap_in(shapes[s].codec, step, g.grad[0][0], e, rows, cols) <= 2e-5);
                 CHECK(overlap_in(shapes[s].codec, step, lost, e, rows, cols) <= 2e-5);
@@ -316,7 +316,7 @@ static void test_every_instruction_set_gives_the_same_bits(void)
     gcomp_desc desc;
     memset(&desc, 0, sizeof desc);
     for (int isa = GCOMP_ISA_SCALAR + 1; isa <= GCOMP_ISA_NEON; isa++) {
-        if (!gcomp_isa_available((gcomp_isa)isa)) continue;
+        if (!isa_available((gcomp_isa)isa)) continue;
         group g;
         printf("# %s\n", gcomp_isa_name((gcomp_isa)isa));
         desc.isa = GCOMP_ISA_SCALAR;
@@ -333,7 +333,7 @@ static void test_every_instruction_set_gives_the_same_bits(void)
                         }
                 if (t == 0) CHECK(group_step(&g) == GCOMP_OK && group_step(&reference) == GCOMP_OK);
                 CHECK(memcmp(g.grad[0][t], reference.grad[0][t], 4 * g.n[t]) == 0);
-                CHECK(memcmp(gcomp_residual(g.gc[1], t), gcomp_residual(reference.gc[1], t), 4 * g.n[t]) == 0);
+                CHECK(memcmp(tensor_residual(g.gc[1], t), tensor_residual(reference.gc[1], t), 4 * g.n[t]) == 0);
             }
         group_close(&g);
         group_close(&reference);
@@ -356,7 +356,7 @@ static void test_the_order_of_tasks_does_not_change_the_bits(void)
         }
         CHECK(group_step(&a) == GCOMP_OK && group_step(&b) == GCOMP_OK);
         CHECK(memcmp(a.grad[0][0], b.grad[0][0], 4 * a.n[0]) == 0);
-        CHECK(memcmp(gcomp_residual(a.gc[1], 0), gcomp_residual(b.gc[1], 0), 4 * a.n[0]) == 0);
+        CHECK(memcmp(tensor_residual(a.gc[1], 0), tensor_residual(b.gc[1], 0), 4 * a.n[0]) == 0);
     }
     group_close(&a);
     group_close(&b);

@@ -1,5 +1,6 @@
 /* Proves of powersgd: stacks, the rank and its limits, alternate steps, momentum, saves. */
 
+#include "gcomp_optimizers.h"
 #include "powersgd.h"
 
 /* ---------------- stacks and bytes */
@@ -139,7 +140,7 @@ static void test_momentum_comes_before_feedback(void)
         for (uint64_t step = 0; step < 5; step++) {
             double whole = 0, worst = 0, kept;
             for (size_t w = 0; w < WORLD; w++) {
-                const float *e = gcomp_residual(g.gc[w], 0);
+                const float *e = tensor_residual(g.gc[w], 0);
                 fill(g.grad[w][0], COUNT, 10 * step + w);
                 for (size_t i = 0; i < COUNT; i++) {
                     u[w][i] = 0.75f * u[w][i] + g.grad[w][0][i];
@@ -151,13 +152,13 @@ static void test_momentum_comes_before_feedback(void)
             for (size_t i = 0; i < COUNT; i++) {
                 double left = (double)g.grad[0][0][i], right = 0;
                 for (size_t w = 0; w < WORLD; w++) {
-                    left += (double)gcomp_residual(g.gc[w], 0)[i] / WORLD;
+                    left += (double)tensor_residual(g.gc[w], 0)[i] / WORLD;
                     right += (double)p[w][i] / WORLD;
                 }
                 if (fabs(left - right) > worst) worst = fabs(left - right);
             }
             CHECK(worst <= 1e-6 * whole);
-            kept = norm(gcomp_residual(g.gc[0], 0), COUNT) / norm(p[0], COUNT);
+            kept = norm(tensor_residual(g.gc[0], 0), COUNT) / norm(p[0], COUNT);
             CHECK(kept < 1);
             CHECK(gcomp_stats(g.gc[0], &stats) == GCOMP_OK);
             CHECK(fabs(stats.relative_error - kept) <= 1e-5);
@@ -179,11 +180,11 @@ static void test_turns_and_momentum_survive_a_save(void)
                 fill(g.grad[w][0], g.n[0], 10 * step + w);
                 fill(h.grad[w][0], g.n[0], 10 * step + w);
                 if (step != steps) continue;
-                size_t length = gcomp_save_size(g.gc[w]);
+                size_t length = save_size(g.gc[w]);
                 void *save = malloc(length);
                 const void *const saves[1] = {save};
                 CHECK(gcomp_save(g.gc[w], save, length, &length) == GCOMP_OK);
-                CHECK(gcomp_load(h.gc[w], saves, &length, 1) == GCOMP_OK);
+                CHECK(gcomp_load(h.gc[w], saves, &length, 1, NULL) == GCOMP_OK);
                 free(save);
             }
             CHECK(group_step(&g) == GCOMP_OK);
@@ -191,7 +192,7 @@ static void test_turns_and_momentum_survive_a_save(void)
             CHECK(group_step(&h) == GCOMP_OK);
             for (size_t w = 0; w < WORLD; w++) {
                 CHECK(memcmp(g.grad[w][0], h.grad[w][0], 4 * g.n[0]) == 0);
-                CHECK(memcmp(gcomp_residual(g.gc[w], 0), gcomp_residual(h.gc[w], 0), 4 * g.n[0]) == 0);
+                CHECK(memcmp(tensor_residual(g.gc[w], 0), tensor_residual(h.gc[w], 0), 4 * g.n[0]) == 0);
             }
         }
         group_close(&g);
@@ -212,7 +213,7 @@ static void test_a_worker_that_joins_takes_the_factors_and_no_momentum(void)
     group_open(&h, 1, NULL, &tensor, 1);
     fill(g.grad[0][0], N, 1);
     CHECK(group_step(&g) == GCOMP_OK);
-    length = gcomp_save_size(g.gc[0]);
+    length = save_size(g.gc[0]);
     for (int k = 0; k < 2; k++) save[k] = (uint8_t *)malloc(length);
     CHECK(gcomp_save(g.gc[0], save[0], length, &length) == GCOMP_OK);
     CHECK(gcomp_join(h.gc[0], save[0], length) == GCOMP_OK);

@@ -20,20 +20,20 @@ static void decode(size_t n, size_t length)
     size_t lengths[3] = {length, length, length}, wrong = 0;
     gcomp_input in = input_of(g, NULL, n);
     volatile float term;
-    CHECK(gcomp_decode(payload, length, y, n, &exec) == GCOMP_OK);
+    CHECK(gcomp_decode(payload, length, y, GCOMP_F32, n, &exec) == GCOMP_OK);
     CHECK(!memcmp(y, d, 4 * n));
     for (size_t i = 0; i < n; i++) {
         y[i] = e[i];
         term = d[i] * 0.3f;
         expected[i] = saturated(e[i] + term);
     }
-    CHECK(gcomp_decode_add(payload, length, 0.3f, y, n, &exec) == GCOMP_OK);
+    CHECK(gcomp_decode_add(payload, length, 0.3f, y, GCOMP_F32, n, &exec) == GCOMP_OK);
     for (size_t i = 0; i < n; i++) wrong += !(y[i] == expected[i]);
     for (size_t i = 0; i < n; i++) {
         term = d[i] * (1.0f / 3.0f);
         expected[i] = saturated(saturated(saturated(0.0f + term) + term) + term);
     }
-    CHECK(gcomp_decode_mean(payloads, lengths, 3, y, n, &exec) == GCOMP_OK);
+    CHECK(gcomp_decode_mean(payloads, lengths, 3, y, GCOMP_F32, n, &exec) == GCOMP_OK);
     CHECK(!memcmp(y, expected, 4 * n));
     memcpy(y, e, 4 * n);
     CHECK(gcomp_retain(payload, length, &in, y, &exec) == GCOMP_OK);
@@ -249,7 +249,7 @@ static void test_halves_of_a_step_go_to_the_even_code(void)
         memcpy(g, halves, sizeof halves);
         g[count] = bits == 4 ? 7 : 127;
         CHECK(encode(bits == 4 ? "int:bits=4" : "int", g, NULL, count + 1) != 0);
-        CHECK(gcomp_decode(payload, bits == 4 ? 41 : 46, y, count + 1, NULL) == GCOMP_OK);
+        CHECK(gcomp_decode(payload, bits == 4 ? 41 : 46, y, GCOMP_F32, count + 1, NULL) == GCOMP_OK);
         for (size_t i = 0; i < count; i++) CHECK(y[i] == (float)even[i]);
         CHECK(y[count] == g[count]);
     }
@@ -285,7 +285,7 @@ static void check_random_cast(const char *text, int wire, int mantissa, int leas
             for (size_t i = 0; i < n; i++) d[i] = cast_of(p[i], mantissa, least, most, bits_drawn(words, i));
             decode(n, length);
             (void)encode(text, d, NULL, n); /* what the format has stays as it is */
-            CHECK(gcomp_decode(payload, length, y, n, NULL) == GCOMP_OK);
+            CHECK(gcomp_decode(payload, length, y, GCOMP_F32, n, NULL) == GCOMP_OK);
             for (size_t i = 0; i < n; i++) wrong += bits_of(y[i]) != bits_of(d[i]);
             CHECK(wrong == 0);
         }
@@ -305,7 +305,7 @@ static void check_edges_of_cast(const char *text, const float *edges, size_t cou
     for (uint64_t k = 0; k < TIMES; k++) {
         in.key = gcomp_key_make(5, k, 0, 0);
         CHECK(gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length) == GCOMP_OK);
-        CHECK(gcomp_decode(payload, length, y, count, &exec) == GCOMP_OK);
+        CHECK(gcomp_decode(payload, length, y, GCOMP_F32, count, &exec) == GCOMP_OK);
         for (size_t i = 0; i < count; i++) {
             const float low = cast_of(edges[i], mantissa, least, most, 0), high = cast_of(edges[i], mantissa, least, most, 65535);
             wrong += bits_of(y[i]) != bits_of(low) && bits_of(y[i]) != bits_of(high);
@@ -376,7 +376,7 @@ static float threshold_of(const char *text, size_t n)
     size_t length = encode(text, g, e, n), wrong = 0;
     CHECK(length == 36 + (n + 3) / 4);
     memcpy(&t, payload + 32, 4);
-    CHECK(t > 0 && gcomp_decode(payload, length, y, n, NULL) == GCOMP_OK);
+    CHECK(t > 0 && gcomp_decode(payload, length, y, GCOMP_F32, n, NULL) == GCOMP_OK);
     for (size_t i = 0; i < n; i++) wrong += y[i] != (p[i] >= t ? t : p[i] <= -t ? -t : 0);
     CHECK(wrong == 0);
     return t;
@@ -481,7 +481,7 @@ static void test_a_code_of_twobit_that_means_nothing_is_refused(void)
     size_t length = encode("twobit", vector5, NULL, 5);
     for (int i = 0; i < 4; i++) {
         payload[32] = (uint8_t)(0x40 >> 2 * i);
-        CHECK(gcomp_check(payload, length, 5) == GCOMP_CORRUPT && gcomp_decode(payload, length, y, 5, NULL) == GCOMP_CORRUPT);
+        CHECK(gcomp_check(payload, length, 5) == GCOMP_CORRUPT && gcomp_decode(payload, length, y, GCOMP_F32, 5, NULL) == GCOMP_CORRUPT);
     }
 }
 
@@ -510,7 +510,7 @@ static void check_codes(const char *text, unsigned last)
         length = zeros_of(s, 37);
         for (size_t i = 0; i < 37; i++) put_code(s, payload + length - code_bytes(s, 37), i, first);
         CHECK(gcomp_check(payload, length, 37) == (valid ? GCOMP_OK : GCOMP_CORRUPT));
-        CHECK(gcomp_decode(payload, length, y, 37, &exec) == (valid ? GCOMP_OK : GCOMP_CORRUPT));
+        CHECK(gcomp_decode(payload, length, y, GCOMP_F32, 37, &exec) == (valid ? GCOMP_OK : GCOMP_CORRUPT));
         for (size_t i = 0; valid && i < 37; i++)
             CHECK(y[i] == (float)value * (s->kind == MX ? 1 : 2) && (s->mantissa == 0 || !signbit(y[i]) == !(first & sign)));
     }

@@ -106,7 +106,7 @@ static void test_looked_up_values_are_the_nearest(void)
             memcpy(payload + 32, &two, 4);
             memset(payload + 36, 0, code_bytes(s, 37));
             for (size_t i = 0; i < 37; i++) put_code(s, payload + 36, i, code);
-            CHECK(gcomp_check(payload, length, 37) == GCOMP_OK && gcomp_decode(payload, length, y, 37, &exec) == GCOMP_OK);
+            CHECK(gcomp_check(payload, length, 37) == GCOMP_OK && gcomp_decode(payload, length, y, GCOMP_F32, 37, &exec) == GCOMP_OK);
             for (size_t i = 0; i < 37; i++) CHECK(y[i] == (float)table_value(s, code) * 2);
         }
 }
@@ -154,7 +154,7 @@ static void test_every_scale_of_two_levels_decodes_or_is_refused(void)
         for (unsigned code = 0; code < 16; code++) {
             const size_t n = byte % 2 ? 77 : 64, length = two_levels(0.7f, byte, code, n);
             const gcomp_result expect = byte < 0x7f ? GCOMP_OK : GCOMP_CORRUPT;
-            CHECK(gcomp_check(payload, length, n) == expect && gcomp_decode(payload, length, y, n, &exec) == expect);
+            CHECK(gcomp_check(payload, length, n) == expect && gcomp_decode(payload, length, y, GCOMP_F32, n, &exec) == expect);
             for (size_t i = 0; i < n && byte < 0x7f; i++) {
                 const float scale = (float)nv_scale(0.7f, byte), value = (float)small_value(s, (int)(code & 7)) * scale;
                 CHECK(bits_of(y[i]) == bits_of(code & 8 ? -value : value));
@@ -301,7 +301,7 @@ static void check_unbiased(const spec *s, int shape)
     for (uint64_t k = 0; k < KEYS; k++) {
         in.key = gcomp_key_make(1, k, 0, 0);
         failed += gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length) != GCOMP_OK;
-        failed += gcomp_decode(payload, length, y, SHORT, &exec) != GCOMP_OK;
+        failed += gcomp_decode(payload, length, y, GCOMP_F32, SHORT, &exec) != GCOMP_OK;
         for (size_t i = 0; i < SHORT; i++) {
             sum[i] += (double)y[i];
             squares[i] += ((double)y[i] - p[i]) * ((double)y[i] - p[i]);
@@ -339,7 +339,7 @@ static void test_draws_of_neighbours_and_of_keys_are_not_correlated(void)
     for (uint64_t k = 0; k < TIMES; k++) {
         in.key = gcomp_key_make(k % 2, k / 4, (uint32_t)(k / 2 % 2), 0);
         CHECK(gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length) == GCOMP_OK);
-        CHECK(gcomp_decode(payload, length, y, N, &exec) == GCOMP_OK);
+        CHECK(gcomp_decode(payload, length, y, GCOMP_F32, N, &exec) == GCOMP_OK);
         for (size_t i = 0; i < N; i++) {
             coin[k][i] = (int8_t)(i == 0 ? 0 : y[i] > 0 ? 1 : -1);
             total += coin[k][i];
@@ -368,7 +368,7 @@ static void check_lost(const char *text, int kind, int shape, size_t n)
     size_t length = (fill(shape, n), encode(text, p, NULL, n));
     measures m = measure(p, n);
     double positive = (double)(n - m.negative), negative = (double)m.negative;
-    CHECK(gcomp_decode(payload, length, y, n, NULL) == GCOMP_OK);
+    CHECK(gcomp_decode(payload, length, y, GCOMP_F32, n, NULL) == GCOMP_OK);
     for (size_t i = 0; i < n; i++) lost += ((double)p[i] - y[i]) * ((double)p[i] - y[i]);
     if (kind == SIDES) {
         expect = m.squares - (positive > 0 ? m.plus * m.plus / positive : 0) - (negative > 0 ? m.minus * m.minus / negative : 0);
@@ -403,7 +403,7 @@ static void test_rounding_loses_at_most_half_a_step(void)
             size_t n = 1009, each = scale_bytes(s), wrong = 0, length;
             fill(shape, n);
             length = encode(texts[t], p, NULL, n);
-            CHECK(gcomp_decode(payload, length, y, n, NULL) == GCOMP_OK);
+            CHECK(gcomp_decode(payload, length, y, GCOMP_F32, n, NULL) == GCOMP_OK);
             for (size_t i = 0; i < n; i++) {
                 const uint8_t *scale = payload + 32 + each * (s->block ? i / s->block : 0);
                 float a;
@@ -441,7 +441,7 @@ static void test_nothing_is_lost_over_a_thousand_steps(void)
             }
             key = gcomp_key_make(3, (uint64_t)step, 0, 0);
             length = encode(codecs[c], g, e, N);
-            CHECK(gcomp_decode(payload, length, y, N, &exec) == GCOMP_OK);
+            CHECK(gcomp_decode(payload, length, y, GCOMP_F32, N, &exec) == GCOMP_OK);
             CHECK(gcomp_retain(payload, length, &in, e, &exec) == GCOMP_OK);
             for (size_t i = 0; i < N; i++) sent[i] += (double)y[i];
         }
@@ -476,7 +476,7 @@ static void check_error(const char *text, double from, double to)
 {
     double lost = 0, all = 0;
     size_t length = encode(text, g, NULL, LARGEST);
-    CHECK(gcomp_decode(payload, length, y, LARGEST, NULL) == GCOMP_OK);
+    CHECK(gcomp_decode(payload, length, y, GCOMP_F32, LARGEST, NULL) == GCOMP_OK);
     for (size_t i = 0; i < LARGEST; i++) {
         lost += ((double)y[i] - g[i]) * ((double)y[i] - g[i]);
         all += (double)g[i] * g[i];
@@ -768,13 +768,13 @@ static void test_large_payloads_hold_what_pieces_of_them_would(void)
         CHECK(gcomp_encode(&codec, &in, &exec, at, GCOMP_BOUND(N), &length) == GCOMP_OK);
         for (size_t i = 0; i < GUARD; i++) wrong += at[-1 - (int)i] != 0xa5 || at[length + i] != 0xa5;
         CHECK(wrong == 0);
-        CHECK(gcomp_check(at, length, N) == GCOMP_OK && gcomp_decode(at, length, whole, N, &exec) == GCOMP_OK);
+        CHECK(gcomp_check(at, length, N) == GCOMP_OK && gcomp_decode(at, length, whole, GCOMP_F32, N, &exec) == GCOMP_OK);
         for (size_t i = 0; i < N - 77; i += PIECE) {
             in.rows = i + PIECE + 77 == N ? PIECE + 77 : PIECE;
             in.grad = from + i;
             if (in.residual) in.residual = from + i;
             CHECK(gcomp_encode(&codec, &in, &exec, small, GCOMP_BOUND(PIECE + 77), &bytes) == GCOMP_OK);
-            CHECK(gcomp_decode(small, bytes, part, in.rows, &exec) == GCOMP_OK);
+            CHECK(gcomp_decode(small, bytes, part, GCOMP_F32, in.rows, &exec) == GCOMP_OK);
             CHECK(!memcmp(part, whole + i, sizeof *part * in.rows));
         }
     }

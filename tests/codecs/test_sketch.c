@@ -14,7 +14,7 @@ static void check_step(group *g, size_t matrix, size_t rows, size_t columns, siz
     ranked *all = (ranked *)malloc(matrix * sizeof *all);
     size_t wrong = 0;
     for (int w = 0; w < g->world; w++) {
-        const float *e = gcomp_residual(g->gc[w], 0);
+        const float *e = tensor_residual(g->gc[w], 0);
         p[w] = (float *)malloc(4 * g->n);
         for (size_t i = 0; i < g->n; i++) {
             volatile float scaled = g->grad[w][i] * scale;
@@ -52,7 +52,7 @@ static void check_step(group *g, size_t matrix, size_t rows, size_t columns, siz
         }
     }
     for (int w = 0; w < g->world; w++) {
-        const float *e = gcomp_residual(g->gc[w], 0);
+        const float *e = tensor_residual(g->gc[w], 0);
         for (size_t i = 0; i < g->n; i++) wrong += g->grad[w][i] != y[i] || e[i] != (taken[i] ? 0 : p[w][i]);
         free(p[w]);
     }
@@ -85,7 +85,7 @@ static void test_a_step_equals_the_plain_reference(void)
                 check_step(&g, c[t].rows * c[t].cols, c[t].r, c[t].columns, c[t].k, c[t].few, step, step == 1 ? 0.3f : 1.0f);
             }
             for (int w = 0; w < world; w++) /* ties */
-                for (size_t i = 0; i < g.n; i++) g.grad[w][i] = 0.5f - gcomp_residual(g.gc[w], 0)[i];
+                for (size_t i = 0; i < g.n; i++) g.grad[w][i] = 0.5f - tensor_residual(g.gc[w], 0)[i];
             check_step(&g, c[t].rows * c[t].cols, c[t].r, c[t].columns, c[t].k, c[t].few, 3, 1);
             group_close(&g);
         }
@@ -142,7 +142,7 @@ static void test_few_elements_are_found_exactly(void)
             CHECK(group_step(&g, 1) == GCOMP_OK);
             for (int w = 0; w < world; w++)
                 for (size_t i = 0; i < g.n; i++) {
-                    wrong += g.grad[w][i] != x[i] || gcomp_residual(g.gc[w], 0)[i] != 0;
+                    wrong += g.grad[w][i] != x[i] || tensor_residual(g.gc[w], 0)[i] != 0;
                     found += g.grad[w][i] != 0;
                 }
             CHECK(wrong == 0 && found > 0);
@@ -168,7 +168,7 @@ static void test_the_mean_loses_nothing_over_the_workers(void)
         for (size_t i = 0; i < g.n; i++) out[i % 3] += 4 * (double)g.grad[0][i];
     }
     for (int w = 0; w < 4; w++)
-        for (size_t i = 0; i < g.n; i++) rest[i % 3] += (double)gcomp_residual(g.gc[w], 0)[i];
+        for (size_t i = 0; i < g.n; i++) rest[i % 3] += (double)tensor_residual(g.gc[w], 0)[i];
     for (int c = 0; c < 3; c++) CHECK(fabs(in[c] - out[c] - rest[c]) < 0.5);
     group_close(&g);
 }
@@ -188,7 +188,7 @@ static void test_a_step_that_fails_changes_nothing(void)
         }
         for (int w = 0; w < 2; w++) {
             memcpy(before[w][0], g.grad[w], 4 * g.n);
-            memcpy(before[w][1], gcomp_residual(g.gc[w], 0), 4 * g.n);
+            memcpy(before[w][1], tensor_residual(g.gc[w], 0), 4 * g.n);
         }
         if (fault < 3) g.fail_call = fault;
         else if (fault < 5) g.spoil = fault - 2;
@@ -197,7 +197,7 @@ static void test_a_step_that_fails_changes_nothing(void)
         g.grad[1][77] = before[1][0][77];
         for (int w = 0; w < 2; w++) {
             CHECK(memcmp(before[w][0], g.grad[w], 4 * g.n) == 0);
-            CHECK(memcmp(before[w][1], gcomp_residual(g.gc[w], 0), 4 * g.n) == 0);
+            CHECK(memcmp(before[w][1], tensor_residual(g.gc[w], 0), 4 * g.n) == 0);
         }
         g.fail_call = -1;
         g.spoil = 0;
@@ -225,7 +225,7 @@ static void test_what_is_not_finite_is_refused(void)
             else
                 for (size_t i = 0; i < g.n; i++) g.grad[1][i] = 3e38f; /* the cells are not */
             CHECK(group_step(&g, 1) == GCOMP_NOT_FINITE);
-            CHECK(c / 4 ? !gcomp_residual(g.gc[0], 0) : gcomp_residual(g.gc[0], 0)[at] == 0);
+            CHECK(c / 4 ? !tensor_residual(g.gc[0], 0) : tensor_residual(g.gc[0], 0)[at] == 0);
             group_close(&g);
         }
 }
@@ -246,8 +246,8 @@ static void test_sets_and_tasks_give_the_same_bits(void)
             if (!(run % 2)) memcpy(first[step], g.grad[0], 4 * g.n);
             CHECK(memcmp(first[step], g.grad[0], 4 * g.n) == 0);
         }
-        if (run == 0) memcpy(first[2], gcomp_residual(g.gc[0], 0), 4 * g.n);
-        if (run == 1) CHECK(memcmp(first[2], gcomp_residual(g.gc[0], 0), 4 * g.n) == 0);
+        if (run == 0) memcpy(first[2], tensor_residual(g.gc[0], 0), 4 * g.n);
+        if (run == 1) CHECK(memcmp(first[2], tensor_residual(g.gc[0], 0), 4 * g.n) == 0);
         group_close(&g);
     }
     parallel.run = NULL;

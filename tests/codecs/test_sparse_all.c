@@ -31,7 +31,7 @@ static void check_conservation(const char *text)
             p[i] = g[i] + e[i];
         }
         CHECK(gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length) == GCOMP_OK);
-        CHECK(gcomp_decode(payload, length, d, N, &exec) == GCOMP_OK);
+        CHECK(gcomp_decode(payload, length, d, GCOMP_F32, N, &exec) == GCOMP_OK);
         CHECK(gcomp_retain(payload, length, &in, e, &exec) == GCOMP_OK);
         for (size_t i = 0; i < N; i++) {
             volatile float kept = p[i] - d[i];
@@ -123,7 +123,7 @@ static void test_scratch_of_a_byte_less_is_refused(void)
         in.key = gcomp_key_make(1, 0, 0, 0);
         exec.isa = isa;
         exec.scratch = scratch;
-        exec.scratch_bytes = gcomp_scratch(&codec, 1000) - 1;
+        exec.scratch_bytes = scratch_of(&codec, 1000) - 1;
         CHECK(gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length) == GCOMP_SCRATCH_TOO_SMALL);
     }
 }
@@ -193,7 +193,7 @@ static void test_damage_beside_a_valid_payload_is_found(void)
                 const size_t lengths[2] = {length[swap], length[!swap]};
                 const gcomp_exec exec = {isa, scratch, i % 3 * 700, {NULL, NULL}}; /* room for no list, one, both */
                 damaged[i] ^= (uint8_t)(1u << i % 8);
-                CHECK(gcomp_decode_mean(pair, lengths, 2, d, N, &exec) == gcomp_check(damaged, length[1], N));
+                CHECK(gcomp_decode_mean(pair, lengths, 2, d, GCOMP_F32, N, &exec) == gcomp_check(damaged, length[1], N));
                 damaged[i] ^= (uint8_t)(1u << i % 8);
             }
     }
@@ -224,12 +224,12 @@ static void test_means_do_not_depend_on_scratch(void)
         CHECK(gcomp_encode(&codec, &in, &with, payloads[w], sizeof payloads[w], &lengths[w]) == GCOMP_OK);
         all[w] = payloads[w];
     }
-    CHECK(gcomp_decode_mean(all, lengths, WORKERS, d, N, &exec) == GCOMP_OK);
+    CHECK(gcomp_decode_mean(all, lengths, WORKERS, d, GCOMP_F32, N, &exec) == GCOMP_OK);
     exec.scratch = scratch;
     for (size_t r = 0; r < sizeof rooms / sizeof *rooms; r++) {
         exec.scratch_bytes = rooms[r];
         memset(y, 1, sizeof y);
-        CHECK(gcomp_decode_mean(all, lengths, WORKERS, y, N, &exec) == GCOMP_OK && !memcmp(y, d, sizeof y));
+        CHECK(gcomp_decode_mean(all, lengths, WORKERS, y, GCOMP_F32, N, &exec) == GCOMP_OK && !memcmp(y, d, sizeof y));
     }
 }
 
@@ -248,7 +248,7 @@ static void test_large_means_do_not_depend_on_scratch(void)
         gcomp_input in = {0};
         in.scale = 1;
         CHECK(gcomp_codec_parse(&codec, "topk:density=2e-4", NULL, 0) == GCOMP_OK);
-        exec.scratch_bytes = gcomp_scratch(&codec, N);
+        exec.scratch_bytes = scratch_of(&codec, N);
         exec.scratch = calloc(1, exec.scratch_bytes);
         x = calloc(N, sizeof *x);
         y = calloc(N + 1, sizeof *y);
@@ -265,12 +265,12 @@ static void test_large_means_do_not_depend_on_scratch(void)
         exec.scratch = NULL;
         exec.scratch_bytes = 0;
     }
-    CHECK(gcomp_decode_mean(all, lengths, WORKERS, x, N, &exec) == GCOMP_OK && x[0] != 0 && x[N - 1] != 0);
+    CHECK(gcomp_decode_mean(all, lengths, WORKERS, x, GCOMP_F32, N, &exec) == GCOMP_OK && x[0] != 0 && x[N - 1] != 0);
     exec.scratch = scratch;
     exec.scratch_bytes = sizeof scratch;
     for (size_t shift = 0; shift < 2; shift++) {
         memset(y, 1, (N + 1) * sizeof *y);
-        CHECK(gcomp_decode_mean(all, lengths, WORKERS, y + shift, N, &exec) == GCOMP_OK && !memcmp(y + shift, x, N * sizeof *x));
+        CHECK(gcomp_decode_mean(all, lengths, WORKERS, y + shift, GCOMP_F32, N, &exec) == GCOMP_OK && !memcmp(y + shift, x, N * sizeof *x));
     }
 }
 
@@ -293,13 +293,13 @@ static void test_a_commit_of_many_payloads_adds_what_their_mean_is(void)
         if (w == OWN) memcpy(p, y, sizeof y);
         all[w] = payloads[w];
     }
-    CHECK(gcomp_decode_mean(all, lengths, WORKERS, d, N, NULL) == GCOMP_OK);
+    CHECK(gcomp_decode_mean(all, lengths, WORKERS, d, GCOMP_F32, N, NULL) == GCOMP_OK);
     memcpy(y, p, sizeof y);
     CHECK(gcomp_commit(gc, 0, y, all[OWN], lengths[OWN], all, lengths, WORKERS) == GCOMP_OK);
     CHECK(!memcmp(y, d, sizeof y));
-    CHECK(gcomp_decode(all[OWN], lengths[OWN], d, N, NULL) == GCOMP_OK);
+    CHECK(gcomp_decode(all[OWN], lengths[OWN], d, GCOMP_F32, N, NULL) == GCOMP_OK);
     size_t wrong = 0;
-    for (size_t i = 0; i < N; i++) wrong += gcomp_residual(gc, 0)[i] != p[i] - d[i];
+    for (size_t i = 0; i < N; i++) wrong += tensor_residual(gc, 0)[i] != p[i] - d[i];
     CHECK(wrong == 0);
     gcomp_close(gc);
 }

@@ -159,7 +159,7 @@ static void *run_peer(void *arg)
     sem_wait(&p->go);
     for (size_t t = 0; t < job.count; t++) grads[t] = party.skip >> t & 1 ? NULL : p->grad[t];
     p->result = p->way && party.each == 1 ? drive_step(p, grads)
-                                          : gcomp_exchange_any(p->gc, grads, &party.step);
+                                          : gcomp_exchange(p->gc, grads, &party.step);
     p->over = 1;
     sem_post(&party.back);
     return NULL;
@@ -229,29 +229,29 @@ static void check_party(void)
         char sentence[256];
         snprintf(sentence, sizeof sentence, "%s", gcomp_error(p->gc));
         if (verbose)
-            printf("#    worker %d: %s: %s\n", (int)w, gcomp_result_name(result), sentence);
+            printf("#    worker %d: %s: %s\n", (int)w, result_name(result), sentence);
         for (const guarded *g = p->heap.next; g; g = g->next)
             MUST(guards_are_whole(g), "bytes before or behind a block of %zu bytes were written",
                  g->bytes);
-        MUST(result <= 0 && strcmp(gcomp_result_name(result), "unknown"), "result %d", (int)result);
+        MUST(result <= 0 && strcmp(result_name(result), "unknown"), "result %d", (int)result);
         for (size_t t = 0; t < job.count; t++) {
             if (result != GCOMP_OK)
                 MUST(!memcmp(p->grad[t], job.input[w][t], bytes_of(t)),
-                     "%s: the gradient %d of worker %d is another", gcomp_result_name(result),
+                     "%s: the gradient %d of worker %d is another", result_name(result),
                      (int)t, (int)w);
             for (size_t i = 0; i < job.n[t] && result == GCOMP_OK; i++)
                 MUST(isfinite(value_at(p->grad[t], job.tensor[t].dtype, i)),
                      "tensor %d of worker %d: element %d of the mean is not finite", (int)t, (int)w,
                      (int)i);
         }
-        MUST(result == GCOMP_OK || sentence[0], "%s: no sentence", gcomp_result_name(result));
+        MUST(result == GCOMP_OK || sentence[0], "%s: no sentence", result_name(result));
         if (result == GCOMP_OK) party.ok++;
         else party.errors++;
         /* a worker may change the sum with which allreduce is tried */
         if (result == GCOMP_WRONG_STATE ||
             (result == GCOMP_MISSING_CALLBACK && !strstr(sentence, "comm.allreduce makes")))
-            finding("worker %d: %s: %s", (int)w, gcomp_result_name(result), sentence);
-        if (result != GCOMP_OK && !found) same_as_before(p, w, gcomp_result_name(result));
+            finding("worker %d: %s: %s", (int)w, result_name(result), sentence);
+        if (result != GCOMP_OK && !found) same_as_before(p, w, result_name(result));
     }
 }
 
@@ -265,7 +265,7 @@ static void recover_party(void)
         peer *p = &party.peer[w];
         const void *save = p->before;
         const gcomp_result result = anew ? gcomp_restart(p->gc, number)
-                                         : gcomp_load(p->gc, &save, &p->before_bytes, 1);
+                                         : gcomp_load(p->gc, &save, &p->before_bytes, 1, NULL);
         MUST(result == GCOMP_OK, "%s: %s", anew ? "restart" : "load", gcomp_error(p->gc));
     }
     if (found) return;
@@ -277,7 +277,7 @@ static void recover_party(void)
         const peer *p = &party.peer[w];
         if (job.large && p->result == GCOMP_NOT_FINITE) continue;
         MUST(p->result == GCOMP_OK, "worker %d after all began anew: %s: %s", (int)w,
-             gcomp_result_name(p->result), gcomp_error(p->gc));
+             result_name(p->result), gcomp_error(p->gc));
         for (size_t t = 0; t < job.count && group.desc.aggregate != GCOMP_AGGREGATE_SCATTER; t++)
             MUST(p->result != party.peer[0].result || party.skip >> t & 1 ||
                      !memcmp(p->grad[t], party.peer[0].grad[t], bytes_of(t)),
@@ -321,12 +321,12 @@ static void make_hostile_load(void)
         if (length > 60) change_save(s, length);
         for (size_t w = 0; w < party.count && !found; w++) {
             peer *p = &party.peer[w];
-            const gcomp_result result = way == 0   ? gcomp_load(p->gc, &save, &length, 1)
+            const gcomp_result result = way == 0   ? gcomp_load(p->gc, &save, &length, 1, NULL)
                                         : way == 1 ? gcomp_join(p->gc, save, length)
                                                    : gcomp_take_over(p->gc, save, length);
             if (verbose)
                 printf("#    load %d by worker %d: %s: %s\n", (int)way, (int)w,
-                       gcomp_result_name(result), gcomp_error(p->gc));
+                       result_name(result), gcomp_error(p->gc));
             taken += result == GCOMP_OK;
             MUST(result == GCOMP_OK || gcomp_error(p->gc)[0], "load: no sentence");
             if (result != GCOMP_OK) same_as_before(p, w, "a refused save");
@@ -340,7 +340,7 @@ static void make_hostile_load(void)
         peer *p = &party.peer[w];
         save = p->before;
         if (!keeps_state(p) || get_word(p->before + 36, 4) != party.count / party.each) continue;
-        MUST(gcomp_load(p->gc, &save, &p->before_bytes, 1) == GCOMP_OK,
+        MUST(gcomp_load(p->gc, &save, &p->before_bytes, 1, NULL) == GCOMP_OK,
              "a worker does not take its own save: %s", gcomp_error(p->gc));
     }
     keep_states();
@@ -420,7 +420,7 @@ static int open_party(void)
         if (gcomp_open(&p->gc, &d)) return 0;
         for (size_t t = 0; t < job.count; t++)
             if (gcomp_add_tensor(p->gc, &job.tensor[t])) return 0;
-        p->before_bytes = gcomp_save_size(p->gc);
+        p->before_bytes = save_size(p->gc);
         p->before = (uint8_t *)malloc(p->before_bytes + 1);
         for (size_t t = 0; t < job.count; t++) {
             p->grad[t] = malloc(bytes_of(t));

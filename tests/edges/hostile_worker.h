@@ -332,10 +332,10 @@ static void replace_payload(uint8_t *p, size_t length)
     in.grad = g;
     in.rows = n;
     draw_codec(text, TEXT);
-    if (gcomp_codec_parse(&codec, text, NULL, 0) || gcomp_scratch(&codec, n) > sizeof scratch ||
+    if (gcomp_codec_parse(&codec, text, NULL, 0) || scratch_of(&codec, n) > sizeof scratch ||
         gcomp_encode(&codec, &in, &exec, other, sizeof other, &made) || made > length)
         return;
-    if (p[6] & 2 && gcomp_seal(other, made, NULL)) return;
+    if (p[6] & 2 && add_checksum(other, made)) return;
     memcpy(p, other, made);
 }
 

@@ -321,29 +321,29 @@ static void hire(crew *c, size_t w, size_t world)
         h->left = below(8);
         result = gcomp_open(&c->gc[w], &desc);
         MUST(result == GCOMP_OK || (result == GCOMP_OUT_OF_MEMORY && !c->gc[w] && why[0]),
-             "open without memory: %s", gcomp_result_name(result));
+             "open without memory: %s", result_name(result));
         gcomp_close(c->gc[w]);
         MUST(!h->blocks && !h->held, "an open without memory keeps %d blocks", (int)h->blocks);
     }
     h->left = SIZE_MAX;
     result = gcomp_open(&c->gc[w], &desc);
-    MUST(result == GCOMP_OK, "open of %s: %s: %s", c->name, gcomp_result_name(result), why);
+    MUST(result == GCOMP_OK, "open of %s: %s: %s", c->name, result_name(result), why);
     for (size_t t = 0; t < job.count && !found; t++) {
         size_t held = h->held;
         if (once_in(16)) h->left = below(6);
         result = gcomp_add_tensor(c->gc[w], &job.tensor[t]);
         if (result == GCOMP_OUT_OF_MEMORY && h->left == 0) {
-            MUST(gcomp_tensor_count(c->gc[w]) == t && h->held == held &&
-                     gcomp_memory_used(c->gc[w]) == held,
+            MUST(tensors_of(c->gc[w]) == t && h->held == held &&
+                     memory_of(c->gc[w]) == held,
                  "add_tensor without memory leaves a trace");
             h->left = SIZE_MAX;
             result = gcomp_add_tensor(c->gc[w], &job.tensor[t]);
         }
         h->left = SIZE_MAX;
         MUST(result == GCOMP_OK, "add_tensor %d of %s: %s: %s", (int)t, c->name,
-             gcomp_result_name(result), gcomp_error(c->gc[w]));
-        MUST(gcomp_tensor_count(c->gc[w]) == t + 1 &&
-                 gcomp_tensor_elements(c->gc[w], t) == job.n[t],
+             result_name(result), gcomp_error(c->gc[w]));
+        MUST(tensors_of(c->gc[w]) == t + 1 &&
+                 tensor_elements(c->gc[w], t) == job.n[t],
              "tensors are counted");
     }
 }

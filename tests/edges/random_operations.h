@@ -23,7 +23,7 @@ static const char *results(const crew *c)
         size_t at = strlen(text);
         snprintf(text + at, sizeof text - at, "%s%s", w ? ", " : "",
                  c->result[w] == ABORTED ? "aborted"
-                                         : gcomp_result_name((gcomp_result)c->result[w]));
+                                         : result_name((gcomp_result)c->result[w]));
     }
     return text;
 }
@@ -110,9 +110,8 @@ static void restore(crew *c, const saves *s)
             if (found) return;
         }
         result =
-            gcomp_load(c->gc[w], (const void *const *)(const void *)(own ? s->bytes + w : s->bytes),
-                       own ? s->length + w : s->length, own ? 1 : s->world);
-        MUST(result == GCOMP_OK, "load: %s: %s", gcomp_result_name(result), gcomp_error(c->gc[w]));
+            gcomp_load(c->gc[w], (const void *const *)(const void *)(own ? s->bytes + w : s->bytes), own ? s->length + w : s->length, own ? 1 : s->world, NULL);
+        MUST(result == GCOMP_OK, "load: %s: %s", result_name(result), gcomp_error(c->gc[w]));
     }
 }
 
@@ -321,7 +320,7 @@ static void make_load(void)
         if (once_in(2)) wrong[at] ^= (uint8_t)(1u << below(8));
         else length = at;
         save = wrong;
-        result = once_in(2)   ? gcomp_load(group.gc[w], &save, &length, 1)
+        result = once_in(2)   ? gcomp_load(group.gc[w], &save, &length, 1, NULL)
                  : once_in(2) ? gcomp_join(group.gc[w], save, length)
                               : gcomp_take_over(group.gc[w], save, length);
         MUST(result != GCOMP_OK && result != GCOMP_WRONG_STATE, "a damaged save is taken");
@@ -344,9 +343,9 @@ static void add_residuals(const crew *c, sums *s)
         s->e[t] = (double *)calloc(job.n[t], sizeof(double));
         s->size[t] = (double *)calloc(job.n[t], sizeof(double));
         for (size_t w = 0; w < c->world; w++)
-            for (size_t i = 0; i < job.n[t] && gcomp_residual(c->gc[w], t); i++) {
-                s->e[t][i] += (double)gcomp_residual(c->gc[w], t)[i] / (double)c->world;
-                s->size[t][i] += fabs((double)gcomp_residual(c->gc[w], t)[i]);
+            for (size_t i = 0; i < job.n[t] && tensor_residual(c->gc[w], t); i++) {
+                s->e[t][i] += (double)tensor_residual(c->gc[w], t)[i] / (double)c->world;
+                s->size[t][i] += fabs((double)tensor_residual(c->gc[w], t)[i]);
             }
     }
 }
@@ -357,7 +356,7 @@ static void same_residuals(const crew *c, sums *before)
     add_residuals(c, &now);
     for (size_t t = 0; t < job.count; t++) {
         char text[TEXT]; /* of dct each worker keeps what it has, see tests/codecs/test_dct.c */
-        const int stays = method_is(gcomp_tensor_codec(c->gc[0], t), "dct", text);
+        const int stays = method_is(tensor_codec(c->gc[0], t), "dct", text);
         for (size_t i = 0; i < job.n[t] && before->size[t][i] < 1e37 && !stays; i++)
             MUST(fabs(now.e[t][i] - before->e[t][i]) <=
                      ldexp(before->size[t][i] + now.size[t][i], -20) + 1e-40,
@@ -385,8 +384,8 @@ static void make_other_world(void)
             hire(c, w, world);
             if (found) break;
             result =
-                gcomp_load(c->gc[w], (const void *const *)(const void *)s.bytes, s.length, s.world);
-            MUST(result == GCOMP_OK, "load: %s: %s", gcomp_result_name(result),
+                gcomp_load(c->gc[w], (const void *const *)(const void *)s.bytes, s.length, s.world, NULL);
+            MUST(result == GCOMP_OK, "load: %s: %s", result_name(result),
                  gcomp_error(c->gc[w]));
         }
     }
@@ -410,26 +409,26 @@ static void regroup_all(crew *c, const size_t *place, size_t gone, size_t world)
         if (w == gone) continue;
         comm = comm_of(c, place[w], world);
         if (c == &group && once_in(6)) { /* without enough memory first */
-            size_t length = gcomp_save_size(c->gc[w]), held = c->heap[w]->held, again;
+            size_t length = save_size(c->gc[w]), held = c->heap[w]->held, again;
             uint8_t *old = (uint8_t *)malloc(2 * length), *now = old + length;
             MUST(gcomp_save(c->gc[w], old, length, &length) == GCOMP_OK, "save");
             c->heap[w]->left = below(3);
-            result = gcomp_regroup(c->gc[w], &comm);
+            result = gcomp_regroup(c->gc[w], &comm, NULL);
             c->heap[w]->left = SIZE_MAX;
             if (result == GCOMP_OUT_OF_MEMORY) {
                 MUST(gcomp_save(c->gc[w], now, length, &again) == GCOMP_OK &&
                          !memcmp(old, now, length) && held == c->heap[w]->held &&
-                         gcomp_memory_used(c->gc[w]) == held,
+                         memory_of(c->gc[w]) == held,
                      "regroup without memory leaves a trace");
-                result = gcomp_regroup(c->gc[w], &comm);
+                result = gcomp_regroup(c->gc[w], &comm, NULL);
             }
             free(old);
         } else {
-            result = gcomp_regroup(c->gc[w], &comm);
+            result = gcomp_regroup(c->gc[w], &comm, NULL);
         }
-        MUST(result == GCOMP_OK, "regroup: %s: %s", gcomp_result_name(result),
+        MUST(result == GCOMP_OK, "regroup: %s: %s", result_name(result),
              gcomp_error(c->gc[w]));
-        MUST(gcomp_memory_used(c->gc[w]) == c->heap[w]->held, "memory_used after regroup");
+        MUST(memory_of(c->gc[w]) == c->heap[w]->held, "memory_used after regroup");
     }
     if (gone < before) dismiss(c, gone);
     for (size_t w = 0; w < before; w++) {
@@ -473,7 +472,7 @@ static void make_leave(void)
 /* A worker joins, with the save of worker `of`: a save of before the others regroup, or behind. */
 static void join_with(crew *c, const size_t *place, size_t newcomer, size_t of, int behind)
 {
-    const size_t world = c->world + 1, size = gcomp_save_size(c->gc[of]);
+    const size_t world = c->world + 1, size = save_size(c->gc[of]);
     void *save = malloc(size + 64);
     size_t length = 0;
     gcomp_result result = gcomp_save(c->gc[of], save, size, &length);
@@ -481,14 +480,14 @@ static void join_with(crew *c, const size_t *place, size_t newcomer, size_t of, 
     regroup_all(c, place, world, world);
     if (!found && behind) {
         free(save);
-        length = gcomp_save_size(c->gc[place[of]]);
+        length = save_size(c->gc[place[of]]);
         save = malloc(length);
         MUST(gcomp_save(c->gc[place[of]], save, length, &length) == GCOMP_OK, "save");
     }
     if (!found) hire(c, newcomer, world);
     if (!found) {
         result = gcomp_join(c->gc[newcomer], save, length);
-        MUST(result == GCOMP_OK, "join: %s: %s", gcomp_result_name(result),
+        MUST(result == GCOMP_OK, "join: %s: %s", result_name(result),
              gcomp_error(c->gc[newcomer]));
     }
     free(save);
@@ -532,8 +531,8 @@ static void make_restart(void)
     restart_all(number);
     for (size_t w = 0; w < group.world; w++)
         for (size_t t = 0; t < job.count; t++)
-            for (size_t i = 0; i < job.n[t] && gcomp_residual(group.gc[w], t); i++)
-                MUST(gcomp_residual(group.gc[w], t)[i] == 0, "a residual after restart");
+            for (size_t i = 0; i < job.n[t] && tensor_residual(group.gc[w], t); i++)
+                MUST(tensor_residual(group.gc[w], t)[i] == 0, "a residual after restart");
 }
 
 static void make_reset(void)
@@ -541,9 +540,9 @@ static void make_reset(void)
     const size_t t = below(job.count);
     snprintf(doing, sizeof doing, "reset of tensor %d", (int)t);
     for (size_t w = 0; w < group.world; w++) {
-        MUST(gcomp_reset(group.gc[w], t) == GCOMP_OK && gcomp_reset(twin.gc[w], t) == GCOMP_OK,
+        MUST(gcomp_residual_set(group.gc[w], t, NULL) == GCOMP_OK && gcomp_residual_set(twin.gc[w], t, NULL) == GCOMP_OK,
              "reset");
-        MUST(gcomp_reset(group.gc[w], job.count) == GCOMP_INVALID_ARGUMENT, "reset of no tensor");
+        MUST(gcomp_residual_set(group.gc[w], job.count, NULL) == GCOMP_INVALID_ARGUMENT, "reset of no tensor");
     }
 }
 
@@ -563,19 +562,19 @@ static void make_audit(void)
         result = gcomp_prepare(gc);
         h->left = SIZE_MAX;
         MUST(result == GCOMP_OK || (result == GCOMP_OUT_OF_MEMORY && scarce && !group.prepared[w]),
-             "prepare: %s", gcomp_result_name(result));
+             "prepare: %s", result_name(result));
         MUST(result == GCOMP_OK || h->held == held, "prepare without memory keeps some");
         if (result == GCOMP_OK) {
             gcomp_desc desc = group.desc;
             desc.comm = comm_of(&group, w, group.world);
             group.prepared[w] = 1;
-            MUST(gcomp_memory_used(gc) == gcomp_memory_needed(&desc, job.tensor, job.count),
-                 "memory_used is %zu, memory_needed %zu", gcomp_memory_used(gc),
+            MUST(memory_of(gc) == gcomp_memory_needed(&desc, job.tensor, job.count),
+                 "memory_used is %zu, memory_needed %zu", memory_of(gc),
                  gcomp_memory_needed(&desc, job.tensor, job.count));
         }
     }
-    MUST(gcomp_memory_used(gc) == h->held, "memory_used is %zu, held are %zu",
-         gcomp_memory_used(gc), h->held);
+    MUST(memory_of(gc) == h->held, "memory_used is %zu, held are %zu",
+         memory_of(gc), h->held);
     MUST(gcomp_stats(gc, &a) == GCOMP_OK && gcomp_stats(twin.gc[w], &b) == GCOMP_OK, "stats");
     MUST(!memcmp(&a.residual_norm, &b.residual_norm, sizeof(double)) && isfinite(a.residual_norm) &&
              a.residual_norm >= 0,
@@ -586,8 +585,8 @@ static void make_audit(void)
 static void make_one_way(void)
 {
     const size_t w = below(group.world), t = below(job.count), n = job.n[t];
-    const gcomp_codec *codec = gcomp_tensor_codec(group.gc[w], t);
-    const size_t bound = gcomp_bound(codec, n), room = bound ? bound : 1;
+    const gcomp_codec *codec = tensor_codec(group.gc[w], t);
+    const size_t bound = gcomp_bound(codec, n, NULL), room = bound ? bound : 1;
     const uint64_t number = draw() >> 40, key = draw();
     const gcomp_dtype dtype = job.tensor[t].dtype;
     void *g[2];
@@ -603,7 +602,7 @@ static void make_one_way(void)
     memset(&in, 0, sizeof in);
     in.scale = 1;
     for (int k = 0; k < 2; k++) {
-        const float *residual = gcomp_residual(both[k]->gc[w], t);
+        const float *residual = tensor_residual(both[k]->gc[w], t);
         g[k] = malloc(4 * n);
         payload[k] = (uint8_t *)malloc(room);
         for (size_t i = 0; i < n; i++)
@@ -612,7 +611,7 @@ static void make_one_way(void)
         result[k] = gcomp_compress(both[k]->gc[w], t, number, g[k], payload[k], room, &length[k]);
         MUST(result[k] == GCOMP_OK || result[k] == GCOMP_NEEDS_ROUNDS ||
                  result[k] == GCOMP_NOT_FINITE,
-             "compress: %s", gcomp_result_name(result[k]));
+             "compress: %s", result_name(result[k]));
     }
     MUST(result[0] == result[1] && length[0] == length[1] &&
              (result[0] || !memcmp(payload[0] + 32, payload[1] + 32, length[0] - 32)),
@@ -637,7 +636,7 @@ static void make_one_way(void)
         const float kept = value_at(g[0], dtype, at);
         put_value(g[0], dtype, at, once_in(2) || dtype == GCOMP_F16 ? NAN : INFINITY); /* fp16: saturated */
         result[0] = gcomp_commit(group.gc[w], t, g[0], NULL, 0, NULL, NULL, 0);
-        MUST(result[0] != GCOMP_OK || !gcomp_residual(group.gc[w], t),
+        MUST(result[0] != GCOMP_OK || !tensor_residual(group.gc[w], t),
              "commit of nothing takes NaN or Inf");
         put_value(g[0], dtype, at, kept);
         result[0] = result[1];
@@ -648,21 +647,21 @@ static void make_one_way(void)
         const void *own = sent ? payload[k] : NULL, *all = payload[k];
         result[k] = gcomp_commit(both[k]->gc[w], t, g[k], own, own ? length[k] : 0, &all,
                                  &length[k], own && how == 1);
-        if (result[k] == GCOMP_OK && how == 2 && own && gcomp_residual(both[k]->gc[w], t))
+        if (result[k] == GCOMP_OK && how == 2 && own && tensor_residual(both[k]->gc[w], t))
             MUST(gcomp_give_back(both[k]->gc[w], t, own, length[k]) == GCOMP_OK, "give_back");
     }
-    MUST(found || result[0] == result[1], "commit: %s, its twin: %s", gcomp_result_name(result[0]),
-         gcomp_result_name(result[1]));
+    MUST(found || result[0] == result[1], "commit: %s, its twin: %s", result_name(result[0]),
+         result_name(result[1]));
     MUST(found || !memcmp(g[0], g[1], bytes_of_dtype(dtype) * n),
          "commit gives another mean than its twin");
-    if (!found && result[0] == GCOMP_OK && how == 0 && sent && gcomp_residual(group.gc[w], t)) {
+    if (!found && result[0] == GCOMP_OK && how == 0 && sent && tensor_residual(group.gc[w], t)) {
         in.grad = g[0];
         in.dtype = dtype;
         in.scale = 1;
         in.rows = n;
         const gcomp_result retained = gcomp_retain(payload[0], length[0], &in, e, NULL);
-        decay(&group.desc, gcomp_tensor_codec(group.gc[w], t), e, n);
-        MUST(retained == GCOMP_OK && !memcmp(e, gcomp_residual(group.gc[w], t), 4 * n),
+        decay(&group.desc, tensor_codec(group.gc[w], t), e, n);
+        MUST(retained == GCOMP_OK && !memcmp(e, tensor_residual(group.gc[w], t), 4 * n),
              "commit keeps another residual than retain");
     }
     for (int k = 0; k < 2; k++) free(g[k]), free(payload[k]);
@@ -675,7 +674,7 @@ static gcomp_isa draw_isa(void)
 {
     for (;;) {
         gcomp_isa isa = (gcomp_isa)(1 + below(4));
-        if (gcomp_isa_available(isa)) return isa;
+        if (isa_available(isa)) return isa;
     }
 }
 
@@ -746,7 +745,7 @@ static void draw_job(void)
         why[0] = 0;
         result = gcomp_open(&gc, d);
         MUST(result == GCOMP_OK || (result == GCOMP_BAD_CODEC && why[0]), "open of %s: %s: %s",
-             job.list, gcomp_result_name(result), why);
+             job.list, result_name(result), why);
     } while (result && !found);
     for (size_t t = 0; t < job.count && !found; t++) {
         draw_tensor(t, group.world > 4 ? 1500 : 5000);
@@ -762,7 +761,7 @@ static void draw_job(void)
             }
             result = gcomp_add_tensor(gc, &job.tensor[t]);
             MUST(result == GCOMP_OK || (result == GCOMP_BAD_CODEC && gcomp_error(gc)[0]),
-                 "add_tensor with %s: %s: %s", job.codec[t], gcomp_result_name(result),
+                 "add_tensor with %s: %s: %s", job.codec[t], result_name(result),
                  gcomp_error(gc));
         } while (result && !found);
     }
@@ -786,10 +785,10 @@ static void describe(void)
         d->no_error_feedback ? " no_error_feedback" : "", d->no_checksum ? " no_checksum" : "",
         d->measure ? " measure" : "", (int)d->check_every, (double)d->decay, gcomp_isa_name(d->isa));
     for (size_t t = 0; t < job.count; t++) {
-        gcomp_codec_format(gcomp_tensor_codec(group.gc[0], t), codec, sizeof codec);
+        gcomp_codec_format(tensor_codec(group.gc[0], t), codec, sizeof codec);
         say("# tensor %d: %d x %d x %d of type %d, %s%s\n", (int)t, (int)job.tensor[t].rows,
             (int)job.tensor[t].cols, (int)job.tensor[t].stack, (int)job.tensor[t].dtype, codec,
-            gcomp_residual(group.gc[0], t) ? ", residual" : "");
+            tensor_residual(group.gc[0], t) ? ", residual" : "");
     }
     if (verbose) printf("%s", plan);
 }

@@ -150,7 +150,7 @@ static void carry(crew *c, size_t k, const fault *f)
                      (int)r[v]->kind);
     if (missing < c->world)
         MUST(may_leave(f), "worker %d left with %s, others wait for a collective of kind %d: %s",
-             (int)missing, gcomp_result_name((gcomp_result)c->result[missing]),
+             (int)missing, result_name((gcomp_result)c->result[missing]),
              (int)c->queue[missing ? 0 : c->world - 1][k].kind, gcomp_error(c->gc[missing]));
     if (found) return;
     if (missing == c->world) {
@@ -180,7 +180,7 @@ static void carry(crew *c, size_t k, const fault *f)
                  "step_done takes the id of no request");
         result = gcomp_step_done(c->gc[w], r[w]->id, fails ? (f->status ? f->status : 1) : 0);
         MUST(result == (fails ? GCOMP_CALLBACK_FAILED : GCOMP_OK), "step_done: %s",
-             gcomp_result_name(result));
+             result_name(result));
         if (!c->orderly && !fails && once_in(16))
             MUST(gcomp_step_done(c->gc[w], r[w]->id, 0) == GCOMP_WRONG_STATE,
                  "step_done takes a request twice");
@@ -198,17 +198,17 @@ static void misbehave(crew *c, size_t w)
     size_t length = 0;
     switch (below(8)) {
     case 0: result = gcomp_step_begin(gc, NULL); break;
-    case 1: result = gcomp_regroup(gc, &comm); break;
-    case 2: result = gcomp_reset(gc, 0); break;
+    case 1: result = gcomp_regroup(gc, &comm, NULL); break;
+    case 2: result = gcomp_residual_set(gc, 0, NULL); break;
     case 3: result = gcomp_prepare(gc); break;
-    case 4: result = gcomp_load(gc, &nothing, &length, 1); break;
+    case 4: result = gcomp_load(gc, &nothing, &length, 1, NULL); break;
     case 5: result = gcomp_join(gc, NULL, 0); break;
     case 6: result = gcomp_add_tensor(gc, &job.tensor[0]); break;
     default:
         if (c->given[w] < job.count) result = gcomp_step_commit(gc);
     }
     MUST(result == GCOMP_WRONG_STATE, "a call that does not fit into a step: %s",
-         gcomp_result_name(result));
+         result_name(result));
 }
 
 static int give(crew *c, size_t w)
@@ -220,7 +220,7 @@ static int give(crew *c, size_t w)
     t = c->order[w][c->given[w]++];
     grad = c->tied_to && w == c->tied_worker && t == c->tied ? c->tied_to : c->grad[w][t];
     result = gcomp_step_ready(c->gc[w], t, c->skipped[w] >> t & 1 ? NULL : grad);
-    MUST(result == GCOMP_OK, "step_ready: %s", gcomp_result_name(result));
+    MUST(result == GCOMP_OK, "step_ready: %s", result_name(result));
     if (!c->orderly && once_in(32)) {
         MUST(gcomp_step_ready(c->gc[w], t, c->grad[w][t]) == GCOMP_WRONG_STATE,
              "a tensor is ready twice");
@@ -280,7 +280,7 @@ static void abort_some(crew *c, const fault *f)
 /* The step of a worker: the learning rate of rank 0 counts. */
 static gcomp_step step_of(const crew *c, size_t w, const gcomp_step *step)
 {
-    gcomp_step own = gcomp_step_default();
+    gcomp_step own = GCOMP_STEP;
     if (step) own = *step;
     if (step) own.samples = job.samples[w], own.batch = job.batch;
     if (step && w)
@@ -307,8 +307,8 @@ static void *run_errand(void *arg)
         floats = floats && job.tensor[t].dtype == GCOMP_F32;
     }
     if (floats)
-        a->c->result[a->w] = gcomp_exchange(a->c->gc[a->w], (float *const *)(void *)grads, step);
-    else a->c->result[a->w] = gcomp_exchange_any(a->c->gc[a->w], grads, step);
+        a->c->result[a->w] = exchange_floats(a->c->gc[a->w], (float *const *)(void *)grads, step);
+    else a->c->result[a->w] = gcomp_exchange(a->c->gc[a->w], grads, step);
     return NULL;
 }
 
@@ -378,7 +378,7 @@ static void crew_step(crew *c, const gcomp_step *step, unsigned skip, const faul
         asked[w] = c->heap[w]->asked;
         c->result[w] = gcomp_step_begin(c->gc[w], step || odd || !c->orderly ? &own : NULL);
         MUST(c->result[w] == GCOMP_OK, "step_begin: %s",
-             gcomp_result_name((gcomp_result)c->result[w]));
+             result_name((gcomp_result)c->result[w]));
         shuffle(c->order[w], job.count);
         for (size_t t = 0; t < job.count && c->orderly; t++) c->order[w][t] = t;
     }
@@ -437,7 +437,7 @@ static void take_saves(const crew *c, saves *s)
 {
     s->world = c->world;
     for (size_t w = 0; w < c->world; w++) {
-        size_t size = gcomp_save_size(c->gc[w]);
+        size_t size = save_size(c->gc[w]);
         s->bytes[w] = malloc(size);
         MUST(gcomp_save(c->gc[w], s->bytes[w], size, &s->length[w]) == GCOMP_OK &&
                  s->length[w] == size,
@@ -593,8 +593,8 @@ static void predict(const crew *c, model *m, const gcomp_step *step, unsigned sk
     memset(m, 0, sizeof *m);
     for (size_t t = 0; t < job.count; t++) {
         const size_t n = job.n[t];
-        const gcomp_codec *codec = gcomp_tensor_codec(c->gc[0], t);
-        const size_t bound = gcomp_bound(codec, n), scratch = gcomp_scratch(codec, n);
+        const gcomp_codec *codec = tensor_codec(c->gc[0], t);
+        const size_t bound = gcomp_bound(codec, n, NULL), scratch = scratch_of(codec, n);
         char text[TEXT];
         void *payload[MOST], *room = malloc(scratch + 1);
         size_t length[MOST];
@@ -603,9 +603,9 @@ static void predict(const crew *c, model *m, const gcomp_step *step, unsigned sk
         memset(&exec, 0, sizeof exec);
         exec.scratch = room;
         exec.scratch_bytes = scratch;
-        for (size_t w = 0; w < c->world && gcomp_residual(c->gc[w], t); w++) {
+        for (size_t w = 0; w < c->world && tensor_residual(c->gc[w], t); w++) {
             m->old[w][t] = (float *)malloc(4 * n);
-            memcpy(m->old[w][t], gcomp_residual(c->gc[w], t), 4 * n);
+            memcpy(m->old[w][t], tensor_residual(c->gc[w], t), 4 * n);
         }
         if (method_is(codec, "terngrad", text) && strstr(text, "share=1")) known = 0;
         if (method_is(codec, "topk", text) && strstr(text, "global=1") && c->world > 1) known = 0;
@@ -647,8 +647,8 @@ static void predict(const crew *c, model *m, const gcomp_step *step, unsigned sk
         }
         if (known) {
             const void *const *all = (const void *const *)(const void *)payload;
-            gcomp_result result = gcomp_decode_mean(all, length, c->world, m->y[t], n, &exec);
-            MUST(result == GCOMP_OK, "decode_mean: %s", gcomp_result_name(result));
+            gcomp_result result = gcomp_decode_mean(all, length, c->world, m->y[t], GCOMP_F32, n, &exec);
+            MUST(result == GCOMP_OK, "decode_mean: %s", result_name(result));
             for (size_t w = 0; w < c->world; w++) free(payload[w]);
         } else {
             free(m->y[t]);
@@ -713,7 +713,7 @@ static unsigned compare(const crew *c, const model *m, const gcomp_step *step, u
     for (size_t t = 0; t < job.count && !found; t++) {
         const gcomp_dtype dtype = job.tensor[t].dtype;
         for (size_t w = 0; w < c->world; w++) {
-            const float *e = gcomp_residual(c->gc[w], t);
+            const float *e = tensor_residual(c->gc[w], t);
             if (skip >> t & 1) {
                 MUST(!memcmp(c->grad[w][t], job.input[w][t], bytes_of(t)),
                      "a skipped tensor's gradient is another");
@@ -746,7 +746,7 @@ static unsigned compare(const crew *c, const model *m, const gcomp_step *step, u
             for (size_t w = 0; w < c->world; w++) {
                 const double g = (double)value_at(job.input[w][t], dtype, i);
                 const double p = (double)weight_of(c, w, step) * g, old = (double)m->old[w][t][i];
-                const double e = (double)gcomp_residual(c->gc[w], t)[i];
+                const double e = (double)tensor_residual(c->gc[w], t)[i];
                 MUST(isfinite(e), "tensor %d: the residual is not finite", (int)t);
                 before += (p + old) * part;
                 after += e * part;

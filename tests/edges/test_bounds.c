@@ -1,4 +1,4 @@
-/* Proves of gcomp_bound and gcomp_scratch: they grow with n for every codec; the constant
+/* Proves of gcomp_bound, of payloads and of scratch: both grow with n for every codec; the constant
    expressions cover them; and the bound of a sparse codec is what the worst places of its elements
    take, or hardly more. Of all functions of sizes: they return for sizes up to SIZE_MAX, and what
    cannot be addressed is refused by name. */
@@ -15,9 +15,9 @@ static void check_growth(const char *text)
     gcomp_codec codec;
     size_t before[2] = {0, 0}, falls = 0, above = 0, where = 0, power = 16384;
     CHECK(gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK);
-    if (gcomp_bound(&codec, 0) == 0) return; /* no payload */
+    if (gcomp_bound(&codec, 0, NULL) == 0) return; /* no payload */
     for (size_t n = 0; n <= ((size_t)1 << 20) + 40; n++) {
-        const size_t now[2] = {gcomp_bound(&codec, n), gcomp_scratch(&codec, n)};
+        const size_t now[2] = {gcomp_bound(&codec, n, NULL), scratch_of(&codec, n)};
         if (now[0] < before[0] || now[1] < before[1]) falls++, where = n;
         above += now[0] > GCOMP_BOUND(n) || now[1] > GCOMP_SCRATCH(n);
         memcpy(before, now, sizeof now);
@@ -45,13 +45,13 @@ static size_t encode(const gcomp_codec *codec, size_t n)
 {
     gcomp_exec exec;
     gcomp_input in;
-    size_t length = 0, bound = gcomp_bound(codec, n);
+    size_t length = 0, bound = gcomp_bound(codec, n, NULL);
     uint8_t *exact = (uint8_t *)malloc(bound);
     memset(&exec, 0, sizeof exec);
     memset(&in, 0, sizeof in);
     in.scale = 1;
     exec.scratch = scratch;
-    exec.scratch_bytes = gcomp_scratch(codec, n);
+    exec.scratch_bytes = scratch_of(codec, n);
     in.grad = grad;
     in.rows = n;
     in.key = gcomp_key_make(1, 0, 0, 0);
@@ -120,9 +120,9 @@ static void test_the_worst_places_take_what_the_bound_says(void)
                     length = encode(&codec, n);
                     longest = length > longest ? length : longest;
                 }
-            if (gcomp_bound(&codec, n) - 4 * k > (longest - 4 * k) * 13 / 10)
-                printf("# %s of %d: longest %d, bound %d\n", text, (int)n, (int)longest, (int)gcomp_bound(&codec, n));
-            CHECK(gcomp_bound(&codec, n) - 4 * k <= (longest - 4 * k) * 13 / 10);
+            if (gcomp_bound(&codec, n, NULL) - 4 * k > (longest - 4 * k) * 13 / 10)
+                printf("# %s of %d: longest %d, bound %d\n", text, (int)n, (int)longest, (int)gcomp_bound(&codec, n, NULL));
+            CHECK(gcomp_bound(&codec, n, NULL) - 4 * k <= (longest - 4 * k) * 13 / 10);
         }
 }
 
@@ -145,11 +145,11 @@ static void test_the_bound_of_few_elements_is_near_to_what_they_take(void)
 {
     gcomp_codec codec;
     CHECK(gcomp_codec_parse(&codec, "topk:density=0.001", NULL, 0) == GCOMP_OK);
-    CHECK(gcomp_bound(&codec, 10000000) <= 6 * 10000 + 42); /* 4 bytes a value, 12 bits an index */
+    CHECK(gcomp_bound(&codec, 10000000, NULL) <= 6 * 10000 + 42); /* 4 bytes a value, 12 bits an index */
     CHECK(gcomp_codec_parse(&codec, "blocktopk:density=0.001,block=256", NULL, 0) == GCOMP_OK);
-    CHECK(gcomp_bound(&codec, 10000000) <= 40 * (4 * 256 + 2) + 43);
+    CHECK(gcomp_bound(&codec, 10000000, NULL) <= 40 * (4 * 256 + 2) + 43);
     CHECK(gcomp_codec_parse(&codec, "topk:density=0.001+int", NULL, 0) == GCOMP_OK);
-    CHECK(gcomp_bound(&codec, 10000000) <= 3 * 10000);
+    CHECK(gcomp_bound(&codec, 10000000, NULL) <= 3 * 10000);
 }
 
 /* The macros for static memory are what gcomp_bound says of the default parameters, or little
@@ -184,7 +184,7 @@ static void test_macros_bound_the_payloads_of_single_codecs(void)
         for (int s = 0; s < 4; s++) {
             gcomp_codec codec;
             CHECK(gcomp_codec_parse(&codec, rows[r].text, NULL, 0) == GCOMP_OK);
-            const size_t bound = gcomp_bound(&codec, sizes[s]);
+            const size_t bound = gcomp_bound(&codec, sizes[s], NULL);
             if (bound > rows[r].bytes[s] || rows[r].bytes[s] > bound + bound / 2 + 16)
                 printf("# %s of %lu: %lu, the macro %lu\n", rows[r].text, (unsigned long)sizes[s],
                        (unsigned long)bound, (unsigned long)rows[r].bytes[s]);
@@ -243,9 +243,9 @@ static void check_sizes_of(const char *text)
     const int sparse = codec_is_sparse(text) && codec_has_payload(text) && strncmp(text, "dct", 3) != 0;
     if (gcomp_codec_parse(&codec, text, NULL, 0) != GCOMP_OK) printf("# %s\n", text);
     CHECK(gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK);
-    const size_t few[2] = {gcomp_bound(&codec, 1), gcomp_scratch(&codec, 1)};
+    const size_t few[2] = {gcomp_bound(&codec, 1, NULL), scratch_of(&codec, 1)};
     for (size_t i = 0; i < SIZES; i++) {
-        const size_t n = size_at(i), now[2] = {gcomp_bound(&codec, n), gcomp_scratch(&codec, n)};
+        const size_t n = size_at(i), now[2] = {gcomp_bound(&codec, n, NULL), scratch_of(&codec, n)};
         for (int which = 0; which < 2; which++) {
             const int too_much = few[which] != 0 && now[which] == 0;
             int bad = few[which] == 0 && now[which] != 0 && n > 0;
@@ -323,7 +323,7 @@ static void check_shape(const gcomp_desc *desc, const gcomp_tensor *tensor)
     }
     if (!good)
         printf("# %s, %zu workers, %zu x %zu x %zu: rounds %s, added %s, needed %zu: %s\n", desc->codec, (size_t)desc->comm.world,
-               tensor->stack, rows, tensor->cols, gcomp_result_name(asked), gcomp_result_name(added), needed, gcomp_error(gc));
+               tensor->stack, rows, tensor->cols, result_name(asked), result_name(added), needed, gcomp_error(gc));
     CHECK(good);
     gcomp_close(gc);
 }

@@ -89,7 +89,7 @@ static size_t encode_plain(const gcomp_codec *codec, const float *x, size_t n, g
     gcomp_exec exec = exec_of(isa);
     gcomp_input in = input_of(x, n, GCOMP_F32, 1, NULL);
     size_t length = 0;
-    gcomp_result result = gcomp_encode(codec, &in, &exec, to, gcomp_bound(codec, n), &length);
+    gcomp_result result = gcomp_encode(codec, &in, &exec, to, gcomp_bound(codec, n, NULL), &length);
     CHECK(result == GCOMP_OK);
     return result == GCOMP_OK ? length : 0;
 }
@@ -126,7 +126,7 @@ static void check_input(gcomp_dtype dtype, float scale, int feedback, size_t n)
         gcomp_exec exec = exec_of(isa_now);
         gcomp_input in = input_of(grad, n, dtype, scale, feedback ? e : NULL);
         size_t length = encode_plain(codec, p, n, isa_now, payload), other = 0, wrong = 0;
-        CHECK(gcomp_encode(codec, &in, &exec, second, gcomp_bound(codec, n), &other) == GCOMP_OK);
+        CHECK(gcomp_encode(codec, &in, &exec, second, gcomp_bound(codec, n, NULL), &other) == GCOMP_OK);
         if ((length != other || memcmp(payload, second, length)) && strncmp(codecs[c].text, "adacomp", 7))
             printf("# %s: dtype %d, scale %g, n %zu\n", codecs[c].text, (int)dtype, (double)scale, n);
         if (feedback && !strncmp(codecs[c].text, "adacomp", 7)) { /* looks at the gradient alone too */
@@ -134,7 +134,7 @@ static void check_input(gcomp_dtype dtype, float scale, int feedback, size_t n)
             length = other;
         }
         CHECK(length == other && !memcmp(payload, second, length));
-        CHECK(gcomp_decode(payload, length, d, n, &exec) == GCOMP_OK);
+        CHECK(gcomp_decode(payload, length, d, GCOMP_F32, n, &exec) == GCOMP_OK);
         if (feedback) memcpy(y, e, 4 * n);
         else memset(y, 0, 4 * n);
         CHECK(gcomp_retain(payload, length, &in, y, &exec) == GCOMP_OK);
@@ -172,17 +172,17 @@ static void check_shifted(const named *of, size_t n, size_t shift)
     memcpy(old + shift, e, 4 * n);
     in.grad = grad + shift;
     in.residual = old + shift;
-    CHECK(gcomp_encode(&of->codec, &in, &moved, second + shift, gcomp_bound(&of->codec, n), &other) == GCOMP_OK);
+    CHECK(gcomp_encode(&of->codec, &in, &moved, second + shift, gcomp_bound(&of->codec, n, NULL), &other) == GCOMP_OK);
     CHECK(length == other && !memcmp(payload, second + shift, length));
     lengths[0] = lengths[1] = length;
-    CHECK(gcomp_seal(payload, length, &plain) == GCOMP_OK && gcomp_seal(second + shift, length, &moved) == GCOMP_OK);
+    CHECK(add_checksum(payload, length) == GCOMP_OK && add_checksum(second + shift, length) == GCOMP_OK);
     CHECK(!memcmp(payload, second + shift, length));
-    CHECK(gcomp_decode(payload, length, d, n, &plain) == GCOMP_OK);
-    CHECK(gcomp_decode(second + shift, length, to, n, &moved) == GCOMP_OK && !memcmp(to, d, 4 * n));
-    CHECK(gcomp_decode_add(payload, length, 0.25f, d, n, &plain) == GCOMP_OK);
-    CHECK(gcomp_decode_add(second + shift, length, 0.25f, to, n, &moved) == GCOMP_OK && !memcmp(to, d, 4 * n));
-    CHECK(gcomp_decode_mean(pair, lengths, 2, d, n, &plain) == GCOMP_OK);
-    CHECK(gcomp_decode_mean(moved_pair, lengths, 2, to, n, &moved) == GCOMP_OK && !memcmp(to, d, 4 * n));
+    CHECK(gcomp_decode(payload, length, d, GCOMP_F32, n, &plain) == GCOMP_OK);
+    CHECK(gcomp_decode(second + shift, length, to, GCOMP_F32, n, &moved) == GCOMP_OK && !memcmp(to, d, 4 * n));
+    CHECK(gcomp_decode_add(payload, length, 0.25f, d, GCOMP_F32, n, &plain) == GCOMP_OK);
+    CHECK(gcomp_decode_add(second + shift, length, 0.25f, to, GCOMP_F32, n, &moved) == GCOMP_OK && !memcmp(to, d, 4 * n));
+    CHECK(gcomp_decode_mean(pair, lengths, 2, d, GCOMP_F32, n, &plain) == GCOMP_OK);
+    CHECK(gcomp_decode_mean(moved_pair, lengths, 2, to, GCOMP_F32, n, &moved) == GCOMP_OK && !memcmp(to, d, 4 * n));
     memcpy(d, e, 4 * n);
     memcpy(to, e, 4 * n);
     CHECK(gcomp_retain(second + shift, length, &in, to, &moved) == GCOMP_OK);
@@ -211,20 +211,20 @@ static void check_refusal(const gcomp_codec *codec, const gcomp_input *in, size_
     size_t lengths[3] = {good_length, 0, good_length}, length = 0, changed = 0;
     gcomp_info info;
     for (size_t i = 0; i < n; i++) y[i] = 7;
-    CHECK(gcomp_encode(codec, in, &exec, payload, gcomp_bound(codec, n), &length) == GCOMP_NOT_FINITE && length == 32);
+    CHECK(gcomp_encode(codec, in, &exec, payload, gcomp_bound(codec, n, NULL), &length) == GCOMP_NOT_FINITE && length == 32);
     for (int seal = 0; seal < 2; seal++) {
-        if (seal) CHECK(gcomp_seal(payload, length, &exec) == GCOMP_OK);
+        if (seal) CHECK(add_checksum(payload, length) == GCOMP_OK);
         CHECK(gcomp_check(payload, length, n) == GCOMP_NOT_FINITE);
         CHECK(gcomp_peek(payload, length, &info) == GCOMP_OK && info.refused == 1 && info.count == n && info.length == 32);
-        CHECK(gcomp_decode(payload, length, y, n, &exec) == GCOMP_NOT_FINITE);
-        CHECK(gcomp_decode_add(payload, length, 1, y, n, &exec) == GCOMP_NOT_FINITE);
+        CHECK(gcomp_decode(payload, length, y, GCOMP_F32, n, &exec) == GCOMP_NOT_FINITE);
+        CHECK(gcomp_decode_add(payload, length, 1, y, GCOMP_F32, n, &exec) == GCOMP_NOT_FINITE);
         CHECK(gcomp_retain(payload, length, in, y, &exec) == GCOMP_NOT_FINITE);
         for (size_t at = 0; at < 3; at++) {
             payloads[0] = payloads[1] = payloads[2] = good;
             lengths[0] = lengths[1] = lengths[2] = good_length;
             payloads[at] = payload;
             lengths[at] = length;
-            CHECK(gcomp_decode_mean(payloads, lengths, 3, y, n, &exec) == GCOMP_NOT_FINITE);
+            CHECK(gcomp_decode_mean(payloads, lengths, 3, y, GCOMP_F32, n, &exec) == GCOMP_NOT_FINITE);
         }
     }
     for (size_t i = 0; i < n; i++) changed += !(y[i] == 7);
@@ -348,7 +348,7 @@ static void test_residuals_saturate(void)
                 for (size_t i = 0; i < n; i++) g[i] = -f;
                 length = encode_plain(&codecs[c].codec, g, n, isa_now, second);
                 for (size_t w = 0; w < MOST; w++) payloads[w] = second, lengths[w] = length;
-                CHECK(gcomp_decode(second, length, d, n, &exec) == GCOMP_OK);
+                CHECK(gcomp_decode(second, length, d, GCOMP_F32, n, &exec) == GCOMP_OK);
                 for (size_t i = 0; i < n; i++) g[i] = f, e[i] = i % 3 ? f : 0;
                 for (int scaled = 0; scaled < 2; scaled++) {
                     in.scale = scaled ? 2 : 1;
@@ -358,7 +358,7 @@ static void test_residuals_saturate(void)
                 }
                 for (size_t count = 0; count <= MOST; count++) {
                     gcomp *gc = object_of(codecs[c].text, n, f, 2);
-                    const float *rest = gcomp_residual(gc, 0);
+                    const float *rest = tensor_residual(gc, 0);
                     const void *own = count & 1 ? payload : second;
                     memcpy(payload, second, length); /* the same bytes, but none of those at hand */
                     memcpy(y, g, 4 * n);
@@ -385,7 +385,7 @@ static void test_a_commit_of_nothing_refuses_what_is_not_finite_and_saturates(vo
             const size_t n = sizes[s];
             const float decay = codec_decay(codecs[c].text);
             gcomp *gc = object_of(codecs[c].text, n, -3e38f, 1);
-            const float *rest = gcomp_residual(gc, 0);
+            const float *rest = tensor_residual(gc, 0);
             const void *own = second;
             gcomp_statistics stats;
             size_t length, wrong = 0;
@@ -433,9 +433,9 @@ static void check_size(const named *of, size_t n)
     gcomp_exec scalar = exec_of(GCOMP_ISA_SCALAR), execs[2];
     gcomp_input in = input_of(g, n, GCOMP_F32, 1, e);
     const void *pair[2] = {payload, payload};
-    size_t length = 0, bound = gcomp_bound(&of->codec, n), lengths[2];
+    size_t length = 0, bound = gcomp_bound(&of->codec, n, NULL), lengths[2];
     CHECK(gcomp_encode(&of->codec, &in, &scalar, payload, bound, &length) == GCOMP_OK);
-    CHECK(length <= bound && bound <= GCOMP_BOUND(n) && gcomp_scratch(&of->codec, n) <= GCOMP_SCRATCH(n));
+    CHECK(length <= bound && bound <= GCOMP_BOUND(n) && scratch_of(&of->codec, n) <= GCOMP_SCRATCH(n));
     CHECK(gcomp_check(payload, length, n) == GCOMP_OK);
     lengths[0] = lengths[1] = length;
     execs[0] = execs[1] = exec_of(isa_now);
@@ -445,10 +445,10 @@ static void check_size(const named *of, size_t n)
         CHECK(gcomp_encode(&of->codec, &in, execs + k, second, bound, &other) == GCOMP_OK);
         CHECK(length == other && !memcmp(payload, second, length));
     }
-    CHECK(gcomp_decode(payload, length, d, n, &scalar) == GCOMP_OK);
-    for (int k = 0; k < 2; k++) CHECK(gcomp_decode(payload, length, y, n, execs + k) == GCOMP_OK && !memcmp(y, d, 4 * n));
-    CHECK(gcomp_decode_mean(pair, lengths, 2, d, n, &scalar) == GCOMP_OK);
-    CHECK(gcomp_decode_mean(pair, lengths, 2, y, n, execs + 1) == GCOMP_OK && !memcmp(y, d, 4 * n));
+    CHECK(gcomp_decode(payload, length, d, GCOMP_F32, n, &scalar) == GCOMP_OK);
+    for (int k = 0; k < 2; k++) CHECK(gcomp_decode(payload, length, y, GCOMP_F32, n, execs + k) == GCOMP_OK && !memcmp(y, d, 4 * n));
+    CHECK(gcomp_decode_mean(pair, lengths, 2, d, GCOMP_F32, n, &scalar) == GCOMP_OK);
+    CHECK(gcomp_decode_mean(pair, lengths, 2, y, GCOMP_F32, n, execs + 1) == GCOMP_OK && !memcmp(y, d, 4 * n));
     memcpy(d, e, 4 * n);
     memcpy(y, e, 4 * n);
     CHECK(gcomp_retain(payload, length, &in, d, &scalar) == GCOMP_OK);
@@ -496,10 +496,10 @@ static void test_the_mean_of_payloads_of_many_codecs_is_their_sum_in_order(void)
                 fill(GCOMP_F32, n, trial * 1000 + w);
                 lengths[w] = encode_plain(codec, g, n, isa_now, bytes[w]);
                 payloads[w] = bytes[w];
-                CHECK(gcomp_decode(bytes[w], lengths[w], decoded[w], n, &exec) == GCOMP_OK);
+                CHECK(gcomp_decode(bytes[w], lengths[w], decoded[w], GCOMP_F32, n, &exec) == GCOMP_OK);
             }
             for (size_t i = 0; i < n; i++) y[i] = NAN;
-            CHECK(gcomp_decode_mean(payloads, lengths, count, y, n, &exec) == GCOMP_OK);
+            CHECK(gcomp_decode_mean(payloads, lengths, count, y, GCOMP_F32, n, &exec) == GCOMP_OK);
             for (size_t i = 0; i < n; i++) {
                 volatile float sum = 0, term;
                 for (size_t w = 0; w < count; w++) {
@@ -527,7 +527,7 @@ static void test_the_mean_of_the_largest_numbers_is_finite(void)
             for (size_t w = 0; w < MOST; w++) {
                 payloads[w] = payload;
                 lengths[w] = lengths[0];
-                CHECK(gcomp_decode_mean(payloads, lengths, w + 1, y, SMALL, &exec) == GCOMP_OK);
+                CHECK(gcomp_decode_mean(payloads, lengths, w + 1, y, GCOMP_F32, SMALL, &exec) == GCOMP_OK);
                 for (size_t i = 0; i < SMALL; i++) infinite += !isfinite(y[i]);
             }
             if (infinite) printf("# %s: %zu of %d means\n", codecs[c].text, infinite, SMALL * MOST);
@@ -551,12 +551,12 @@ static gcomp_result try_bytes(const uint8_t *bytes, size_t length, size_t n)
     if (length) memcpy(exact, bytes, length);
     for (size_t i = 0; i < n + 2 * GUARD; i++) frame[i] = 7;
     result = gcomp_check(exact, length, n);
-    CHECK(gcomp_decode(exact, length, inside, n, &exec) == result);
+    CHECK(gcomp_decode(exact, length, inside, GCOMP_F32, n, &exec) == result);
     for (size_t i = 0; i < n; i++) changed += result ? !(inside[i] == 7) : !isfinite(inside[i]);
     for (size_t i = 0; i < n; i++) inside[i] = 7;
-    CHECK(gcomp_decode_mean(pair, lengths, 2, inside, n, &exec) == result);
+    CHECK(gcomp_decode_mean(pair, lengths, 2, inside, GCOMP_F32, n, &exec) == result);
     for (size_t i = 0; i < n && result; i++) changed += !(inside[i] == 7);
-    CHECK(gcomp_decode_add(exact, length, 1, inside, n, &exec) == result);
+    CHECK(gcomp_decode_add(exact, length, 1, inside, GCOMP_F32, n, &exec) == result);
     for (size_t i = 0; i < n; i++) changed += result ? !(inside[i] == 7) : 0;
     CHECK(gcomp_retain(exact, length, &in, inside, &exec) == result);
     for (size_t i = 0; i < n && result; i++) changed += !(inside[i] == 7);
@@ -578,7 +578,7 @@ static void test_every_cut_and_every_appended_byte_is_refused(void)
     for (size_t c = 0; c < codec_count; c++)
         for (int seal = 0; seal < 2; seal++) {
             size_t length = make_small(c);
-            if (seal) CHECK(gcomp_seal(payload, length, NULL) == GCOMP_OK);
+            if (seal) CHECK(add_checksum(payload, length) == GCOMP_OK);
             CHECK(try_bytes(payload, length, SMALL) == GCOMP_OK);
             for (size_t cut = 0; cut < length; cut++) CHECK(try_bytes(payload, cut, SMALL) != GCOMP_OK);
             for (size_t more = 1; more <= 40; more++) {
@@ -607,7 +607,7 @@ static void check_flips(int seal)
 {
     for (size_t c = 0; c < codec_count; c++) {
         size_t length = make_small(c);
-        if (seal) CHECK(gcomp_seal(payload, length, NULL) == GCOMP_OK);
+        if (seal) CHECK(add_checksum(payload, length) == GCOMP_OK);
         for (size_t bit = 0; bit < 8 * length; bit++) {
             gcomp_result result;
             payload[bit / 8] ^= (uint8_t)(1u << bit % 8);
@@ -681,7 +681,7 @@ static void test_streams_written_by_the_manual_are_read_with_every_coder(void)
             }
             length = by_hand(n, k, coder, stream_bytes(), k);
             CHECK(gcomp_check(second, length, n) == GCOMP_OK);
-            CHECK(gcomp_decode(second, length, y, n, &exec) == GCOMP_OK && !memcmp(y, d, 4 * n));
+            CHECK(gcomp_decode(second, length, y, GCOMP_F32, n, &exec) == GCOMP_OK && !memcmp(y, d, 4 * n));
         }
 }
 

@@ -9,7 +9,7 @@
 static int is_short(gcomp_result result, const char *why)
 {
     if (!memory_beside) return result == GCOMP_OUT_OF_MEMORY;
-    if (!strstr(why, "desc.allocator.alloc")) printf("# %s: %s\n", gcomp_result_name(result), why);
+    if (!strstr(why, "desc.allocator.alloc")) printf("# %s: %s\n", result_name(result), why);
     return result == GCOMP_INVALID_ARGUMENT && strstr(why, "desc.allocator.alloc") != NULL;
 }
 
@@ -30,7 +30,7 @@ static gcomp_result exchange_some(gcomp *gc)
 {
     void *any[SOME];
     for (size_t t = 0; t < SOME; t++) any[t] = grad_data[t];
-    return gcomp_exchange_any(gc, any, NULL);
+    return gcomp_exchange(gc, any, NULL);
 }
 
 static void test_memory_needed_is_memory_used_after_prepare(void)
@@ -51,12 +51,12 @@ static void test_memory_needed_is_memory_used_after_prepare(void)
                 gcomp *gc = open_or_die(&desc);
                 for (size_t t = 0; t < count; t++) CHECK(gcomp_add_tensor(gc, &some[t]) == GCOMP_OK);
                 CHECK(gcomp_prepare(gc) == GCOMP_OK);
-                if (gcomp_memory_used(gc) != needed || m.live_bytes != needed)
+                if (memory_of(gc) != needed || m.live_bytes != needed)
                     printf("# world %d variant %d, %d tensors: needed %lu, used %lu, live %lu\n", world, variant, (int)count,
-                           (unsigned long)needed, (unsigned long)gcomp_memory_used(gc), (unsigned long)m.live_bytes);
-                CHECK(gcomp_memory_used(gc) == needed);
+                           (unsigned long)needed, (unsigned long)memory_of(gc), (unsigned long)m.live_bytes);
+                CHECK(memory_of(gc) == needed);
                 CHECK(m.live_bytes == needed);
-                CHECK(gcomp_prepare(gc) == GCOMP_OK && gcomp_memory_used(gc) == needed); /* twice is once */
+                CHECK(gcomp_prepare(gc) == GCOMP_OK && memory_of(gc) == needed); /* twice is once */
                 gcomp_close(gc);
                 CHECK(m.live_blocks == 0 && m.live_bytes == 0 && !m.wrong);
             }
@@ -95,7 +95,7 @@ static void test_no_call_allocates_after_the_first_exchange(void)
     fill_some(0);
     CHECK(exchange_some(gc) == GCOMP_OK);
     size_t calls = m.calls, bytes = m.live_bytes, blocks = m.live_blocks, length = 0;
-    CHECK(gcomp_memory_used(gc) == bytes);
+    CHECK(memory_of(gc) == bytes);
     for (uint64_t step = 1; step < 5; step++) {
         fill_some(step);
         CHECK(exchange_some(gc) == GCOMP_OK);
@@ -103,7 +103,7 @@ static void test_no_call_allocates_after_the_first_exchange(void)
     CHECK(gcomp_stats(gc, &stats) == GCOMP_OK);
     CHECK(gcomp_compress(gc, 2, 9, grad_data[2], payload, sizeof payload, &length) == GCOMP_OK);
     CHECK(gcomp_give_back(gc, 2, payload, length) == GCOMP_OK);
-    CHECK(gcomp_reset(gc, 0) == GCOMP_OK && gcomp_restart(gc, 0) == GCOMP_OK);
+    CHECK(gcomp_residual_set(gc, 0, NULL) == GCOMP_OK && gcomp_restart(gc, 0) == GCOMP_OK);
     grad_data[3][5] = NAN;
     CHECK(exchange_some(gc) == GCOMP_NOT_FINITE);
     CHECK(gcomp_add_tensor(gc, &some[0]) != GCOMP_OK);
@@ -148,8 +148,8 @@ static size_t run_out_of_memory(size_t from, size_t count, int prepare, float *r
         r = gcomp_add_tensor(gc, &some[t]);
         if (!r) continue;
         hits++;
-        CHECK(is_short(r, gcomp_error(gc)) && gcomp_tensor_count(gc) == t);
-        CHECK(gcomp_error(gc)[0] != 0 && gcomp_tensor_find(gc, some[t].name) == t && gcomp_memory_used(gc) == m.live_bytes);
+        CHECK(is_short(r, gcomp_error(gc)) && tensors_of(gc) == t);
+        CHECK(gcomp_error(gc)[0] != 0 && tensor_named(gc, some[t].name) == t && memory_of(gc) == m.live_bytes);
         m.fail_count = 0;
         CHECK(gcomp_add_tensor(gc, &some[t]) == GCOMP_OK);
     }
@@ -158,7 +158,7 @@ static size_t run_out_of_memory(size_t from, size_t count, int prepare, float *r
         r = gcomp_prepare(gc);
         if (r) {
             hits++;
-            CHECK(is_short(r, gcomp_error(gc)) && m.live_bytes == before && gcomp_memory_used(gc) == before);
+            CHECK(is_short(r, gcomp_error(gc)) && m.live_bytes == before && memory_of(gc) == before);
             m.fail_count = 0;
             CHECK(gcomp_prepare(gc) == GCOMP_OK);
         }
@@ -252,7 +252,7 @@ static void test_scratch_that_was_given_back_is_not_used(void)
             comm.world = 2;
             m.fail_from = m.calls + 2; /* the scratch: the frames come first */
             m.fail_count = 1;
-            CHECK(is_short(gcomp_regroup(gc, &comm), gcomp_error(gc)) && gcomp_regroup(gc, &comm) == GCOMP_OK);
+            CHECK(is_short(gcomp_regroup(gc, &comm, NULL), gcomp_error(gc)) && gcomp_regroup(gc, &comm, NULL) == GCOMP_OK);
         }
         memcpy(grad, first, sizeof grad);
         CHECK(gcomp_commit(gc, 0, grad, payload[0], length[0], payloads, length, WORKERS) == GCOMP_OK);
@@ -281,11 +281,11 @@ static void test_a_list_that_cannot_grow_is_as_before(void)
             m.fail_count = 0;
             if (result) {
                 refused++;
-                CHECK(is_short(result, gcomp_error(gc)) && gcomp_tensor_count(gc) == t && gcomp_tensor_find(gc, name) == t);
-                CHECK(gcomp_memory_used(gc) == m.live_bytes);
+                CHECK(is_short(result, gcomp_error(gc)) && tensors_of(gc) == t && tensor_named(gc, name) == t);
+                CHECK(memory_of(gc) == m.live_bytes);
                 CHECK(gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
             }
-            CHECK(gcomp_tensor_count(gc) == t + 1 && gcomp_tensor_find(gc, name) == t);
+            CHECK(tensors_of(gc) == t + 1 && tensor_named(gc, name) == t);
         }
         CHECK(fail > 4 || refused > 0);
         CHECK(gcomp_prepare(gc) == GCOMP_OK);
@@ -416,18 +416,18 @@ static size_t calculate(const char *text, const float *grad, size_t n, unsigned 
     in.key = gcomp_key_make(1, 0, 0, 0);
     good &= gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK;
     good &= gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length) == GCOMP_OK;
-    good &= gcomp_seal(payload, length, NULL) == GCOMP_OK;
+    good &= add_checksum(payload, length) == GCOMP_OK;
     memcpy(out, payload, length);
     at += length;
-    good &= gcomp_decode(payload, length, y, n, NULL) == GCOMP_OK;
-    good &= gcomp_decode_add(payload, length, 0.7f, y, n, NULL) == GCOMP_OK;
+    good &= gcomp_decode(payload, length, y, GCOMP_F32, n, NULL) == GCOMP_OK;
+    good &= gcomp_decode_add(payload, length, 0.7f, y, GCOMP_F32, n, NULL) == GCOMP_OK;
     memcpy(out + at, y, 4 * n);
     at += 4 * n;
     for (size_t i = 0; i < 3; i++) {
         payloads[i] = payload;
         lengths[i] = length;
     }
-    good &= gcomp_decode_mean(payloads, lengths, 3, y, n, NULL) == GCOMP_OK;
+    good &= gcomp_decode_mean(payloads, lengths, 3, y, GCOMP_F32, n, NULL) == GCOMP_OK;
     memcpy(out + at, y, 4 * n);
     at += 4 * n;
     for (size_t i = 0; i < n; i++) e[i] = grad[n - 1 - i];
@@ -441,7 +441,7 @@ static size_t calculate(const char *text, const float *grad, size_t n, unsigned 
     gcomp_desc desc = plain_desc();
     gcomp *gc = NULL;
     gcomp_tensor tensor = plain_tensor("w", 40, n / 40, text);
-    gcomp_step step = gcomp_step_default();
+    gcomp_step step = GCOMP_STEP;
     float *grads[1];
     step.scale = 0.3f;
     grads[0] = g;
@@ -449,12 +449,12 @@ static size_t calculate(const char *text, const float *grad, size_t n, unsigned 
     good &= gcomp_open(&gc, &desc) == GCOMP_OK && gcomp_add_tensor(gc, &tensor) == GCOMP_OK;
     for (int k = 0; k < 2; k++) {
         memcpy(g, grad, 4 * n);
-        good &= gcomp_exchange(gc, grads, &step) == GCOMP_OK;
+        good &= exchange_floats(gc, grads, &step) == GCOMP_OK;
         memcpy(out + at, g, 4 * n);
         at += 4 * n;
     }
     good &= gcomp_compress(gc, 0, 9, grad, payload, sizeof payload, &length) == GCOMP_OK;
-    if (gcomp_residual(gc, 0)) good &= gcomp_give_back(gc, 0, payload, length) == GCOMP_OK;
+    if (tensor_residual(gc, 0)) good &= gcomp_give_back(gc, 0, payload, length) == GCOMP_OK;
     memcpy(out + at, payload, length);
     at += length;
     gcomp_close(gc);
@@ -515,7 +515,7 @@ static void test_low_rank_sums_do_not_depend_on_the_mode(void)
         for (int step = 0; step < 3; step++) {
             for (size_t i = 0; i < COUNT; i++) grad[i] = noise((uint64_t)step, i);
             if (mode) _mm_setcsr((normal | 0xE040u) & ~0x3Fu); /* towards zero, flushing */
-            gcomp_result result = gcomp_exchange(gc, grads, NULL);
+            gcomp_result result = exchange_floats(gc, grads, NULL);
             unsigned after = _mm_getcsr();
             _mm_setcsr(normal);
             CHECK(result == GCOMP_OK);
@@ -551,7 +551,7 @@ static void test_two_objects_never_meet(void)
         for (size_t i = 0; i < 2 * STEPS; i++) {
             size_t k = together ? i % 2 : i / STEPS, step = together ? i / 2 : i % STEPS;
             for (size_t j = 0; j < COUNT; j++) grad[j] = noise(10 * k + step, j);
-            CHECK(gcomp_exchange(gc[k], grads, NULL) == GCOMP_OK);
+            CHECK(exchange_floats(gc[k], grads, NULL) == GCOMP_OK);
             if (together) CHECK(memcmp(alone[k][step], grad, sizeof grad) == 0);
             else memcpy(alone[k][step], grad, sizeof grad);
             CHECK(gcomp_exchange(gc[1 - k], NULL, NULL) == GCOMP_INVALID_ARGUMENT);

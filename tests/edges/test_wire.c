@@ -27,8 +27,8 @@ static size_t make(const char *text, int seal)
     in.rows = N;
     in.key = gcomp_key_make(1, 0, 0, 0);
     CHECK(gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK);
+    in.checksum = seal;
     CHECK(gcomp_encode(&codec, &in, &exec, p, sizeof p, &length) == GCOMP_OK);
-    if (seal) CHECK(gcomp_seal(p, length, NULL) == GCOMP_OK);
     return length;
 }
 
@@ -51,19 +51,45 @@ static gcomp_result try(const uint8_t *bytes, size_t length, size_t n)
     in.rows = n;
     r = gcomp_check(payload, length, n);
     if (r != GCOMP_OK) {
-        CHECK(gcomp_decode(payload, length, y, n, NULL) == r);
-        CHECK(gcomp_decode_add(payload, length, 1, y, n, NULL) == r);
-        CHECK(gcomp_decode_mean(payloads, lengths, 2, y, n, NULL) == r);
+        CHECK(gcomp_decode(payload, length, y, GCOMP_F32, n, NULL) == r);
+        CHECK(gcomp_decode_add(payload, length, 1, y, GCOMP_F32, n, NULL) == r);
+        CHECK(gcomp_decode_mean(payloads, lengths, 2, y, GCOMP_F32, n, NULL) == r);
         CHECK(gcomp_retain(payload, length, &in, y, NULL) == r);
         CHECK(memcmp(y, copy, 4 * n + 4) == 0);
     } else {
-        CHECK(gcomp_decode(payload, length, y, n, NULL) == GCOMP_OK);
+        CHECK(gcomp_decode(payload, length, y, GCOMP_F32, n, NULL) == GCOMP_OK);
         for (size_t i = 0; i < n; i++) CHECK(isfinite(y[i]));
     }
     free(payload);
     free(y);
     free(copy);
     return r;
+}
+
+/* Nothing but the flag and the checksum is other, also in a refusal. */
+static void test_encode_writes_the_checksum_that_was_asked_for(void)
+{
+    static const char *const texts[] = {"sign", "topk:density=0.1", "int:bits=4,code=auto", "none"};
+    static uint8_t plain[CAPACITY];
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        const size_t length = make(texts[i], 0);
+        memcpy(plain, p, length);
+        CHECK(!(plain[6] & 2) && add_checksum(plain, length) == GCOMP_OK);
+        CHECK(make(texts[i], 1) == length && !memcmp(p, plain, length) && gcomp_check(p, length, N) == GCOMP_OK);
+    }
+    gcomp_codec codec;
+    gcomp_input in;
+    size_t length = 0;
+    const float nan = NAN;
+    memset(&in, 0, sizeof in);
+    in.grad = &nan;
+    in.rows = 1;
+    in.scale = 1;
+    in.checksum = 1;
+    CHECK(gcomp_codec_parse(&codec, "sign", NULL, 0) == GCOMP_OK);
+    CHECK(gcomp_encode(&codec, &in, NULL, p, sizeof p, &length) == GCOMP_NOT_FINITE && length == 32);
+    memcpy(plain, p, 32);
+    CHECK(p[6] == 3 && add_checksum(plain, 32) == GCOMP_OK && !memcmp(p, plain, 32) && gcomp_check(p, 32, 1) == GCOMP_NOT_FINITE);
 }
 
 static void test_every_truncation_and_every_extra_byte_is_refused(void)
@@ -123,10 +149,10 @@ static void test_a_payload_behind_one_of_its_header_is_checked_as_alone(void)
             p[bit / 8] ^= (uint8_t)(1u << bit % 8);
             alone = gcomp_check(p, length, N);
             for (int i = 0; i < N; i++) y[i] = (float)i;
-            CHECK(gcomp_decode_mean(payloads, lengths, 2, y, N, NULL) == alone);
+            CHECK(gcomp_decode_mean(payloads, lengths, 2, y, GCOMP_F32, N, NULL) == alone);
             for (int i = 0; alone != GCOMP_OK && i < N; i++) sum[i] = (float)i;
             for (int w = 0; alone == GCOMP_OK && w < 2; w++)
-                CHECK(gcomp_decode_add(payloads[w], length, 0.5f, sum, N, NULL) == GCOMP_OK);
+                CHECK(gcomp_decode_add(payloads[w], length, 0.5f, sum, GCOMP_F32, N, NULL) == GCOMP_OK);
             CHECK(memcmp(y, sum, sizeof y) == 0);
             p[bit / 8] ^= (uint8_t)(1u << bit % 8);
         }
@@ -292,6 +318,7 @@ static void test_bad_codec_texts_are_refused_by_name(void)
 
 int main(void)
 {
+    RUN(test_encode_writes_the_checksum_that_was_asked_for);
     RUN(test_every_truncation_and_every_extra_byte_is_refused);
     RUN(test_every_flipped_bit_of_a_sealed_payload_is_refused);
     RUN(test_every_flipped_bit_without_checksum_is_refused_or_decodes_to_finite_numbers);

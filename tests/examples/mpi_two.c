@@ -131,7 +131,7 @@ static void test_topk_gives_the_largest_of_both(void)
     CHECK(gcomp_exchange(gc, grads, NULL) == GCOMP_OK);
     for (size_t i = 0; i < N; i++) {
         bad += grad[i] != (i % 50 == 0 ? (1000.0f + (float)i) / 2 : 0.0f);
-        bad += gcomp_residual(gc, 0)[i] != (i % 100 == (size_t)(50 * mpi.rank) ? 0.0f : 0.25f);
+        bad += tensor_residual(gc, 0)[i] != (i % 100 == (size_t)(50 * mpi.rank) ? 0.0f : 0.25f);
     }
     CHECK(bad == 0);
     CHECK(same_on_both(grad, sizeof grad));
@@ -153,8 +153,8 @@ static void test_topk_by_ranges_gives_the_bits_of_the_gather(void)
                 CHECK(gcomp_exchange(gc, grads, NULL) == GCOMP_OK);
             }
             CHECK(same_on_both(grad, sizeof grad));
-            if (way == 1) memcpy(first, grad, sizeof grad), memcpy(rest, gcomp_residual(gc, 0), sizeof grad);
-            CHECK(memcmp(first, grad, sizeof grad) == 0 && memcmp(rest, gcomp_residual(gc, 0), sizeof grad) == 0);
+            if (way == 1) memcpy(first, grad, sizeof grad), memcpy(rest, tensor_residual(gc, 0), sizeof grad);
+            CHECK(memcmp(first, grad, sizeof grad) == 0 && memcmp(rest, tensor_residual(gc, 0), sizeof grad) == 0);
             gcomp_close(gc);
         }
     }
@@ -167,7 +167,7 @@ static void test_powersgd_loses_nothing_and_ends_equal(void)
     float *grads[1] = {grad};
     gcomp *gc = open_one("powersgd:rank=2", 1, GCOMP_AGGREGATE_AUTO);
     for (int step = 0; step < 4; step++) {
-        const float *e = gcomp_residual(gc, 0);
+        const float *e = tensor_residual(gc, 0);
         double worst = 0;
         fill(step);
         for (size_t i = 0; i < N; i++) before[i] = grad[i] + e[i];
@@ -264,8 +264,8 @@ static void test_overlap_gives_the_bits_of_blocking(void)
             }
             CHECK(gcomp_step_finish(cut) == GCOMP_OK);
             CHECK(memcmp(a, b, sizeof a) == 0);
-            for (size_t l = 0; l < LAYERS && gcomp_residual(cut, l); l++)
-                CHECK(memcmp(gcomp_residual(whole, l), gcomp_residual(cut, l), sizeof a[l]) == 0);
+            for (size_t l = 0; l < LAYERS && tensor_residual(cut, l); l++)
+                CHECK(memcmp(tensor_residual(whole, l), tensor_residual(cut, l), sizeof a[l]) == 0);
         }
         gcomp_close(whole);
         gcomp_close(cut);

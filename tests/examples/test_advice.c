@@ -369,7 +369,7 @@ static void test_rounds_are_those_of_a_step_with_every_method(void)
         d.aggregate = GCOMP_AGGREGATE_GATHER; /* one worker, who encodes all the same */
         CHECK(gcomp_rounds(&d, &tensor, 1, &codec, rounds) == GCOMP_OK);
         CHECK(gcomp_open(&gc, &d) == GCOMP_OK && gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
-        CHECK(!memcmp(&codec, gcomp_tensor_codec(gc, 0), sizeof codec));
+        CHECK(!memcmp(&codec, tensor_codec(gc, 0), sizeof codec));
         for (size_t i = 0; i < sizeof grad / sizeof *grad; i++) grad[i] = (float)((int)(i * 2654435761u >> 12 & 1023) - 512) / 256.0f;
         bring(gc, grad, sums, &payloads);
         for (int r = 0; r < GCOMP_ROUNDS; r++) {

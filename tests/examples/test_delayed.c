@@ -61,7 +61,7 @@ static void body_synchronous(worker *w)
     for (size_t i = 0; i < N; i++) w->x[i] = at_first(i);
     for (size_t s = 0; s < local_steps && !w->wrong; s++) {
         for (size_t i = 0; i < N; i++) u[i] = RATE * slope(i, w->rank, w->x[i]);
-        w->wrong = gcomp_exchange(gc, grads, NULL) != GCOMP_OK;
+        w->wrong = exchange_floats(gc, grads, NULL) != GCOMP_OK;
         for (size_t i = 0; i < N; i++) w->x[i] -= u[i];
     }
     gcomp_close(gc);
@@ -127,7 +127,7 @@ static void body_conserves(worker *w)
     w->wrong += delayed_end(&w->d, w->x) != GCOMP_OK;
     for (size_t i = 0; i < N; i++) kept[w->rank][i] = 0;
     for (size_t r = 0; r < w->d.rounds; r++) /* over all objects */
-        for (size_t i = 0; i < N; i++) kept[w->rank][i] += (double)gcomp_residual(w->d.ring[r].gc, 0)[i];
+        for (size_t i = 0; i < N; i++) kept[w->rank][i] += (double)tensor_residual(w->d.ring[r].gc, 0)[i];
     w->wrong += gcomp_threads_barrier(w->comm.user) != 0;
     for (size_t i = 0; i < N; i++) {
         double sum = 0;
@@ -193,13 +193,13 @@ static void body_delayed_death(worker *w)
         w->wrong += w->result != GCOMP_CALLBACK_FAILED || !same(w->x, x);
     }
     comm = gcomp_threads_comm(again, w->rank);
-    for (size_t r = 0; r < w->d.rounds; r++) w->wrong += gcomp_regroup(w->d.ring[r].gc, &comm) != GCOMP_OK;
+    for (size_t r = 0; r < w->d.rounds; r++) w->wrong += gcomp_regroup(w->d.ring[r].gc, &comm, NULL) != GCOMP_OK;
     w->result = GCOMP_OK;
     train_delayed(w, 30 - w->d.step);
     w->wrong += w->result != GCOMP_OK || delayed_end(&w->d, w->x) != GCOMP_OK;
     comm = gcomp_threads_comm(whole, w->rank); /* and now with a successor of worker 3 */
     for (size_t r = 0; r < w->d.rounds; r++) {
-        w->wrong += gcomp_regroup(w->d.ring[r].gc, &comm) != GCOMP_OK;
+        w->wrong += gcomp_regroup(w->d.ring[r].gc, &comm, NULL) != GCOMP_OK;
         if (w->rank == 0) w->wrong += gcomp_save(w->d.ring[r].gc, saves[r], sizeof saves[r], &lengths[r]) != GCOMP_OK;
     }
     w->wrong += gcomp_threads_barrier(comm.user) != 0;

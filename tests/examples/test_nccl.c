@@ -231,7 +231,7 @@ static int body_device(worker *w)
     gcomp_close(gc);
     gc = open_gc(&w->threads);
     fill(plain, w->threads.rank);
-    w->wrong += !gc || gcomp_exchange(gc, grads, NULL) != GCOMP_OK || memcmp(plain, w->mean, sizeof plain) != 0;
+    w->wrong += !gc || exchange_floats(gc, grads, NULL) != GCOMP_OK || memcmp(plain, w->mean, sizeof plain) != 0;
     gcomp_close(gc);
     gcomp_nccl_unpin(pinned);
     gcomp_nccl_unpin(NULL);
@@ -429,7 +429,7 @@ static int body_skips(worker *w)
         fill((float *)standin_turn(device[0]), w->threads.rank + with);
         w->wrong += gcomp_nccl_exchange(&r.nccl, gc, device, pinned, NULL) != GCOMP_OK || r.nccl.failed;
         fill(plain, w->threads.rank + with);
-        w->wrong += gcomp_exchange(beside, grads, NULL) != GCOMP_OK || untouched[0] != 5;
+        w->wrong += exchange_floats(beside, grads, NULL) != GCOMP_OK || untouched[0] != 5;
         w->wrong += memcmp(plain, standin_turn(device[0]), 4 * N) != 0;
     }
     gcomp_close(gc);

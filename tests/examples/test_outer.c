@@ -180,7 +180,7 @@ static void body_death(worker *w)
         w->wrong = outer_after(&w->o, w->x, &sent) != GCOMP_CALLBACK_FAILED;
         w->wrong += !same(w->o.start, start) || !same(w->o.m, m) || !same(w->x, x);
         comm = gcomp_threads_comm(again, w->rank);
-        w->wrong += gcomp_regroup(w->o.gc, &comm) != GCOMP_OK;
+        w->wrong += gcomp_regroup(w->o.gc, &comm, NULL) != GCOMP_OK;
         train_outer(w, every); /* twice as many local steps travel */
         w->wrong += w->result != GCOMP_OK || same(w->o.start, start) || !same(w->x, w->o.start);
     } else gcomp_threads_fail(w->group);
@@ -201,7 +201,7 @@ static void test_when_a_worker_dies_the_others_go_on(void)
 static double residual_of(const outer_loop *o)
 {
     double sum = 0;
-    for (size_t i = 0; i < N; i++) sum += (double)gcomp_residual(o->gc, 0)[i];
+    for (size_t i = 0; i < N; i++) sum += (double)tensor_residual(o->gc, 0)[i];
     return sum;
 }
 
@@ -220,7 +220,7 @@ static void body_leave_and_join(worker *w)
     if (w->rank == 3) w->wrong = gcomp_save(w->o.gc, saves[0], sizeof saves[0], &lengths[0]) != GCOMP_OK;
     pthread_barrier_wait(&saved);
     if (w->rank == 1) w->wrong = gcomp_take_over(w->o.gc, saves[0], lengths[0]) != GCOMP_OK;
-    if (w->rank != 3) w->wrong += gcomp_regroup(w->o.gc, &w->comm) != GCOMP_OK;
+    if (w->rank != 3) w->wrong += gcomp_regroup(w->o.gc, &w->comm, NULL) != GCOMP_OK;
     if (w->rank == 0) w->wrong += gcomp_save(w->o.gc, saves[1], sizeof saves[1], &lengths[1]) != GCOMP_OK;
     pthread_barrier_wait(&saved);
     if (w->rank == 3) { /* its successor */

@@ -30,6 +30,7 @@ def the_list_of_layouts_has_all_structs_fields_and_values_of_the_api():
         name = gcomp._lib.gcomp_layout(len(found), None, None)
         if name:
             found.append(name.decode())
+    del found[found.index("GCOMP_OK"):]  # results, which are compared below
     assert len(wanted) > 100 and found == wanted, set(found) ^ set(wanted)
     codes = {name: int(value) for name, value in re.findall(r"X\((GCOMP_\w+), (-?\d+),", text)}
     assert codes == {"GCOMP_" + name: code for code, name in gcomp._CODES.items()}
@@ -244,7 +245,7 @@ def arrays_that_do_not_fit_are_errors_that_say_what_to_do():
         (TypeError, lambda: gcomp.Codec(7), "text"), (ValueError, lambda: gcomp.check(payload, 2 ** 64), "n is"),
         (ValueError, lambda: gcomp.retain(payload, x, memoryview(bytearray(16385))[1:].cast("f")), "aligned"),
         (ValueError, lambda: gcomp.decode(payload, memoryview(bytearray(16385))[1:].cast("f")), "aligned"),
-        (ValueError, lambda: gcomp.momentum_step(x, x, x, 1, 1), "shares memory"), (TypeError, lambda: gcomp.check(payload, 1.5), "whole"),
+        (TypeError, lambda: gcomp.check(payload, 1.5), "whole"),
     ]
     for kind, call, word in cases:
         raises(kind, call, word)
@@ -362,9 +363,6 @@ def one_worker_compresses_commits_and_gets_back():
     assert gcomp.memory_needed("sign", [("w", 100, 50), ("b", 7)]) > 20000
     assert "warning" in describe_of("sign", "adam") and "warning" not in describe_of("sign", "sgd")
     assert gcomp.Codec("sign").warning("adam") and gcomp.Codec("int").warning("adam") is None
-    x, v, m = np.ones(5, "f"), np.ones(5, "f"), np.ones(5, "f")
-    gcomp.momentum_step(x, v, m, 0.5, 0.5)
-    assert np.all(v == 1.5) and np.all(x == 1 - 0.5 * 2.5)
 
 
 def describe_of(codec, optimizer):
@@ -512,7 +510,7 @@ def the_server_of_the_readme_learns_from_three_devices():
             raise Enough
 
     def device(number):
-        payload = gcomp.seal(gcomp.encode("sign", array.array("f", 4096 * [number - 1.5])))
+        payload = gcomp.encode("sign", array.array("f", 4096 * [number - 1.5]), checksum=True)
         for attempt in range(100):
             try:
                 with socket.create_connection(("127.0.0.1", port)) as server:

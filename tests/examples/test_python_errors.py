@@ -647,8 +647,8 @@ def random_calls(seed, calls):
             gc.step_done(request if rng.random() < 0.97 else rng.choice(requests), same if rng.random() < 0.97 else anything())
         return None
     alive = [gcomp.open("sign") for _ in range(6)]
-    functions = [gcomp.encode, gcomp.decode, gcomp.decode_add, gcomp.mean, gcomp.retain, gcomp.check, gcomp.seal, gcomp.peek, gcomp.to_float,
-                 gcomp.from_float, gcomp.momentum_step, gcomp.key, gcomp.Codec, gcomp.rounds, gcomp.memory_needed, gcomp.open, gcomp.advise]
+    functions = [gcomp.encode, gcomp.decode, gcomp.decode_add, gcomp.mean, gcomp.retain, gcomp.check, gcomp.peek, gcomp.to_float,
+                 gcomp.from_float, gcomp.key, gcomp.Codec, gcomp.rounds, gcomp.memory_needed, gcomp.open, gcomp.advise]
     methods = [m for m in dir(gcomp.Gcomp) if not m.startswith("_")]
 
     def wild_function():

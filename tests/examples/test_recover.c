@@ -62,13 +62,13 @@ static void *train(void *arg)
     w->stopped = gcomp_open(&gc, &desc) != GCOMP_OK || gcomp_add_tensor(gc, &tensor) != GCOMP_OK;
     for (w->took = 0; w->took < STEPS && !w->stopped; w->took++) {
         float *grads[1] = {w->grad};
-        gcomp_step step = gcomp_step_default();
+        gcomp_step step = GCOMP_STEP;
         if (w->took == w->gone) break;
         for (size_t i = 0; i < COUNT; i++)
             w->grad[i] = w->weights[i] - (float)(i % 11) + (float)(mix((uint64_t)w->took * 7 + (uint64_t)w->comm.rank + i * 99) % 100) * 0.01f;
         if (w->took == w->nan) w->grad[7] = NAN;
         if (w->took == w->infinite) step.scale = INFINITY;
-        gcomp_result result = gcomp_exchange(gc, grads, &step);
+        gcomp_result result = exchange_floats(gc, grads, &step);
         w->results[w->took] = result;
         w->stopped = gcomp_recover_after(&recover, gc, result);
         for (size_t i = 0; i < COUNT && result == GCOMP_OK; i++) {
@@ -294,7 +294,7 @@ static int compares(gcomp_recover *r, gcomp *gc)
 
 static int regroups(gcomp_recover *r, gcomp *gc)
 {
-    return gcomp_regroup(gc, &r->comm) != GCOMP_OK || gcomp_recover_all(r, gc);
+    return gcomp_regroup(gc, &r->comm, NULL) != GCOMP_OK || gcomp_recover_all(r, gc);
 }
 
 static void open_objects(void)

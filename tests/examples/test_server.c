@@ -17,11 +17,11 @@ static void test_pushes_count_by_their_age(void)
         worker *w = &workers[0];
         verdict expected = stale <= STALE ? ADDED : REFUSED;
         float weight = stale <= STALE ? RATE / (float)(1 + stale) : 0;
-        const float *residual = gcomp_residual(w->up, 0);
+        const float *residual = tensor_residual(w->up, 0);
         size_t wrong = 0;
         for (size_t i = 0; i < COUNT; i++) wanted[i] = residual[i] + w->weights[0][i] - optimum(0, i) - skew(0);
         CHECK(make_push(0) == GCOMP_OK);
-        CHECK(gcomp_decode(w->push.payload[0], w->push.length[0], decoded, COUNT, NULL) == GCOMP_OK);
+        CHECK(gcomp_decode(w->push.payload[0], w->push.length[0], decoded, GCOMP_F32, COUNT, NULL) == GCOMP_OK);
         srv.version = stale + 20;
         w->push.version = 20;
         memcpy(before, srv.weights[0], sizeof before);
@@ -66,14 +66,14 @@ static void test_a_gradient_that_is_not_finite_is_not_pushed(void)
 {
     worker *w = &workers[0];
     CHECK(begin() && make_push(0) == GCOMP_OK && w->has_push);
-    memcpy(before, gcomp_residual(w->up, 0), sizeof before);
+    memcpy(before, tensor_residual(w->up, 0), sizeof before);
     for (size_t i = 0; i < COUNT; i++) wanted[i] = before[i] + w->weights[0][i] - optimum(0, i) - skew(0);
     w->weights[1][7] = NAN; /* in the second tensor: the first is packed already */
     CHECK(make_push(0) == GCOMP_OK && !w->has_push);
     w->weights[1][7] = 0;
     size_t wrong = 0;
     for (size_t i = 0; i < COUNT; i++) {
-        float d = wanted[i] - gcomp_residual(w->up, 0)[i];
+        float d = wanted[i] - tensor_residual(w->up, 0)[i];
         wrong += !(d < 1e-5f && d > -1e-5f);
     }
     CHECK(wrong == 0);

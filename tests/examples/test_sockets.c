@@ -365,7 +365,7 @@ static int body_dies(gcomp_sockets *s, told *t)
     for (int step = 0; result == GCOMP_OK && step < 9; step++) {
         make_gradients(&m, s->rank, step);
         before = m;
-        memcpy(residual, gcomp_residual(m.gc, 0), sizeof residual);
+        memcpy(residual, tensor_residual(m.gc, 0), sizeof residual);
         from = gcomp_sockets_now();
         if (step == 2 && s->rank == victim) {
             /* the object's callbacks are copied: this worker drives the step itself */
@@ -382,12 +382,12 @@ static int body_dies(gcomp_sockets *s, told *t)
             }
             _exit(3); /* not reached */
         }
-        result = gcomp_exchange(m.gc, m.grads, NULL);
+        result = exchange_floats(m.gc, m.grads, NULL);
         t->took = gcomp_sockets_now() - from;
         t->steps += result == GCOMP_OK;
     }
     t->wrong += memcmp(&m, &before, sizeof m) != 0;
-    t->wrong += memcmp(residual, gcomp_residual(m.gc, 0), sizeof residual) != 0;
+    t->wrong += memcmp(residual, tensor_residual(m.gc, 0), sizeof residual) != 0;
     t->wrong += s->failed != 1;
     t->lost = 1 + gcomp_sockets_lost(s);
     gcomp_sockets_why(s, t->why, sizeof t->why);
@@ -397,7 +397,7 @@ static int body_dies(gcomp_sockets *s, told *t)
     t->wrong += open_as(&fewer, s->rank - (s->rank > victim), s->world - 1) != 0;
     if (fewer) {
         comm = gcomp_sockets_comm(fewer);
-        t->wrong += gcomp_regroup(m.gc, &comm) != GCOMP_OK || gcomp_exchange(m.gc, m.grads, NULL) != GCOMP_OK;
+        t->wrong += gcomp_regroup(m.gc, &comm, NULL) != GCOMP_OK || exchange_floats(m.gc, m.grads, NULL) != GCOMP_OK;
         memcpy(m.weight, m.weight_gradient, sizeof m.weight);
         memcpy(m.bias, m.bias_gradient, sizeof m.bias);
         t->digest = digest_of(&m);

@@ -66,7 +66,7 @@ static double number(const void *data, size_t i, gcomp_dtype dtype)
     if (dtype == GCOMP_I16) return ((const int16_t *)data)[i];
     if (dtype == GCOMP_I32) return ((const int32_t *)data)[i];
     if (dtype == GCOMP_F32) return ((const float *)data)[i];
-    CHECK(gcomp_to_float(&x, (const uint16_t *)data + i, dtype, 1, NULL) == GCOMP_OK);
+    CHECK(gcomp_convert(&x, GCOMP_F32, (const uint16_t *)data + i, dtype, 1, NULL) == GCOMP_OK);
     return x;
 }
 
@@ -77,7 +77,7 @@ static void set_number(void *data, size_t i, gcomp_dtype dtype, double value)
     else if (dtype == GCOMP_I16) ((int16_t *)data)[i] = (int16_t)value;
     else if (dtype == GCOMP_I32) ((int32_t *)data)[i] = (int32_t)value;
     else if (dtype == GCOMP_F32) ((float *)data)[i] = x;
-    else CHECK(gcomp_from_float((uint16_t *)data + i, &x, dtype, 1, NULL) == GCOMP_OK);
+    else CHECK(gcomp_convert((uint16_t *)data + i, dtype, &x, GCOMP_F32, 1, NULL) == GCOMP_OK);
 }
 
 static int sum(worker *w, void *data, size_t count, gcomp_dtype dtype, int started)

@@ -79,7 +79,7 @@ static inline void team_close(team *t)
 
 static inline uint8_t *save_of(gcomp *gc, size_t *length)
 {
-    size_t size = gcomp_save_size(gc);
+    size_t size = save_size(gc);
     uint8_t *save = (uint8_t *)malloc(size);
     CHECK(gcomp_save(gc, save, size, length) == GCOMP_OK && *length == size);
     return save;
@@ -95,7 +95,7 @@ static inline void team_save(team *t)
 
 static inline gcomp_result load_all(gcomp *gc, const team *from)
 {
-    return gcomp_load(gc, (const void *const *)(const void *)from->save, from->length, from->world);
+    return gcomp_load(gc, (const void *const *)(const void *)from->save, from->length, from->world, NULL);
 }
 
 /* ---------------- steps */
@@ -132,8 +132,8 @@ static inline void team_step(team *t, uint64_t step)
     about.epoch = (uint32_t)step / 2;
     for (size_t w = 0; w < t->world; w++) {
         CHECK(gcomp_step_number(t->gc[w]) == step && gcomp_step_begin(t->gc[w], &about) == GCOMP_OK);
-        for (size_t k = 0; k < gcomp_tensor_count(t->gc[w]); k++) {
-            for (size_t i = 0; i < gcomp_tensor_elements(t->gc[w], k); i++)
+        for (size_t k = 0; k < tensors_of(t->gc[w]); k++) {
+            for (size_t i = 0; i < tensor_elements(t->gc[w], k); i++)
                 t->grad[w][k][i] = number(i + 10000 * (w + 10 * (k + 10 * step)));
             CHECK(gcomp_step_ready(t->gc[w], k, t->grad[w][k]) == GCOMP_OK);
         }
@@ -170,7 +170,7 @@ static inline int same_state(gcomp *x, gcomp *y)
 /* Float i of a tensor's residual, and of dgc's momentum behind it, from the worker's save. */
 static inline size_t own_floats(const gcomp *gc, size_t t)
 {
-    return gcomp_residual(gc, t) ? gcomp_tensor_elements(gc, t) * (t == DGC ? 2 : 1) : 0;
+    return tensor_residual(gc, t) ? tensor_elements(gc, t) * (t == DGC ? 2 : 1) : 0;
 }
 
 static inline float saved_float(const uint8_t *save, const gcomp *gc, size_t tensor, size_t i)

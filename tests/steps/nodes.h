@@ -149,7 +149,7 @@ static double patience = 20; /* seconds that its workers wait for each other */
 static inline void fleet_open(fleet *f, int nodes, int each, const char *codec, int halves)
 {
     memset(f, 0, sizeof *f);
-    f->step = gcomp_step_default();
+    f->step = default_step();
     f->aggregate = way;
     f->nodes = nodes;
     f->each = each;
@@ -210,7 +210,7 @@ static inline void *turn(void *arg)
     for (int t = 0; t < TENSORS; t++) grads[t] = t == f->skip ? NULL : (void *)m->grad[t];
     if (f->halves) grads[TENSORS - 1] = m->half;
     if (m->tied) grads[1] = m->grad[0] + LARGEST - 1;
-    m->result = gcomp_exchange_any(m->gc, grads, &f->step);
+    m->result = gcomp_exchange(m->gc, grads, &f->step);
     return NULL;
 }
 
@@ -259,7 +259,7 @@ static inline void *flat_turn(void *arg)
     flat_worker *w = (flat_worker *)arg;
     float *grads[TENSORS];
     for (int t = 0; t < TENSORS; t++) grads[t] = t == w->skip ? NULL : w->grad[t];
-    w->result = gcomp_exchange(w->gc, grads, &w->step);
+    w->result = exchange_floats(w->gc, grads, &w->step);
     return NULL;
 }
 

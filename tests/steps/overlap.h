@@ -249,7 +249,7 @@ static inline void group_open(group *g, way way, size_t world, const gcomp_desc 
                 printf("# %s\n", gcomp_error(g->gc[w]));
                 exit(1);
             }
-            g->n[t] = gcomp_tensor_elements(g->gc[w], t);
+            g->n[t] = tensor_elements(g->gc[w], t);
             g->dtype[t] = tensors[t].dtype;
             g->grad[w][t] = (float *)calloc(g->n[t], sizeof(float));
         }
@@ -292,7 +292,7 @@ static inline uint64_t outcome(const group *g, size_t w)
 {
     uint64_t h = FNV;
     for (size_t t = 0; t < g->count; t++) {
-        const float *residual = gcomp_residual(g->gc[w], t);
+        const float *residual = tensor_residual(g->gc[w], t);
         h = fnv(h, g->grad[w][t], bytes_of_dtype(g->dtype[t]) * g->n[t]);
         if (residual) h = fnv(h, residual, 4 * g->n[t]);
     }
@@ -303,7 +303,7 @@ static inline uint64_t outcome(const group *g, size_t w)
 static inline uint64_t digest(const group *g, size_t w)
 {
     uint64_t h = outcome(g, w);
-    size_t bytes = gcomp_save_size(g->gc[w]), length = 0;
+    size_t bytes = save_size(g->gc[w]), length = 0;
     uint8_t *save = (uint8_t *)malloc(bytes);
     CHECK(gcomp_save(g->gc[w], save, bytes, &length) == GCOMP_OK);
     h = fnv(h, save, length);

@@ -36,7 +36,7 @@ static inline void plain_keep(const char *kind, float *x, size_t n)
     in.rows = n;
     CHECK(n <= MOST_ROOM && gcomp_codec_parse(&codec, "int:bits=8,block=128", NULL, 0) == GCOMP_OK);
     CHECK(gcomp_encode(&codec, &in, NULL, payload, sizeof payload, &length) == GCOMP_OK);
-    CHECK(gcomp_decode(payload, length, y, n, NULL) == GCOMP_OK);
+    CHECK(gcomp_decode(payload, length, y, GCOMP_F32, n, NULL) == GCOMP_OK);
     memcpy(x, y, 4 * n);
 }
 
@@ -84,7 +84,7 @@ static inline gcomp_tensor tensor_of(size_t t, size_t n, const char *codec)
 static inline void group_open(group *g, size_t world, const gcomp_desc *base, const char *const *codecs, const size_t *n, size_t count)
 {
     memset(g, 0, sizeof *g);
-    g->step = gcomp_step_default();
+    g->step = default_step();
     g->world = world;
     g->count = count;
     g->fail_call = SIZE_MAX;
@@ -126,7 +126,7 @@ static inline void group_fill(group *g, uint64_t step)
         for (size_t t = 0; t < g->count; t++) {
             for (size_t i = 0; i < g->n[t]; i++) x[i] = gradient_at(step, w, t, i);
             if (types[t] == GCOMP_F32) memcpy(g->grad[w][t], x, 4 * g->n[t]);
-            else CHECK(gcomp_from_float(g->grad[w][t], x, types[t], g->n[t], NULL) == GCOMP_OK);
+            else CHECK(gcomp_convert(g->grad[w][t], types[t], x, GCOMP_F32, g->n[t], NULL) == GCOMP_OK);
         }
 }
 
@@ -141,9 +141,9 @@ static inline size_t sum_to(const size_t *bytes, size_t end)
 static inline void add_halves(void *to, const void *from, size_t count, gcomp_dtype dtype)
 {
     static float x[MOST_TENSORS * MOST_ROOM], y[MOST_TENSORS * MOST_ROOM];
-    CHECK(gcomp_to_float(x, to, dtype, count, NULL) == GCOMP_OK && gcomp_to_float(y, from, dtype, count, NULL) == GCOMP_OK);
+    CHECK(gcomp_convert(x, GCOMP_F32, to, dtype, count, NULL) == GCOMP_OK && gcomp_convert(y, GCOMP_F32, from, dtype, count, NULL) == GCOMP_OK);
     for (size_t i = 0; i < count; i++) x[i] += y[i];
-    CHECK(gcomp_from_float(to, x, dtype, count, NULL) == GCOMP_OK);
+    CHECK(gcomp_convert(to, dtype, x, GCOMP_F32, count, NULL) == GCOMP_OK);
 }
 
 /* Carries out a request of all workers. */

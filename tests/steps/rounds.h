@@ -65,7 +65,7 @@ static inline void group_open(group *g, int world, const gcomp_desc *base, const
             gcomp_result result = gcomp_add_tensor(g->gc[w], &tensors[t]);
             if (result) printf("# add: %s\n", gcomp_error(g->gc[w]));
             CHECK(result == GCOMP_OK);
-            g->n[t] = gcomp_tensor_elements(g->gc[w], t);
+            g->n[t] = tensor_elements(g->gc[w], t);
             g->grad[w][t] = (float *)calloc(g->n[t] + 1, sizeof(float));
         }
     }
@@ -228,7 +228,7 @@ static inline uint64_t digest(const group *g, int w)
 {
     uint64_t h = FNV;
     for (size_t t = 0; t < g->count; t++) {
-        const float *e = gcomp_residual(g->gc[w], t);
+        const float *e = tensor_residual(g->gc[w], t);
         h = fnv(h, g->grad[w][t], 4 * g->n[t]);
         if (e) h = fnv(h, e, 4 * g->n[t]);
     }

@@ -61,7 +61,7 @@ static inline void team_open(team *t, size_t world, const gcomp_desc *base, cons
             int added = gcomp_add_tensor(t->gc[w], tensors + i) == GCOMP_OK;
             CHECK(added);
             if (!added) printf("# %s\n", gcomp_error(t->gc[w]));
-            t->n[i] = gcomp_tensor_elements(t->gc[w], i);
+            t->n[i] = tensor_elements(t->gc[w], i);
             t->grad[w][i] = (float *)calloc(t->n[i], sizeof(float));
         }
     }
@@ -148,7 +148,7 @@ static inline const char *codec_of(const team *t, size_t tensor)
 {
     static char text[2][160];
     for (size_t w = 0; w < t->world; w++) {
-        gcomp_codec_format(gcomp_tensor_codec(t->gc[w], tensor), text[w > 0], sizeof text[0]);
+        gcomp_codec_format(tensor_codec(t->gc[w], tensor), text[w > 0], sizeof text[0]);
         if (w && strcmp(text[0], text[1])) return "differs";
     }
     return text[0];
@@ -179,7 +179,7 @@ static inline void fill(team *t, uint64_t seed)
    lead to other decisions. */
 static inline void epoch_of(team *t, uint32_t epoch, const float *size, float rate)
 {
-    gcomp_step step = gcomp_step_default();
+    gcomp_step step = GCOMP_STEP;
     step.epoch = epoch;
     step.learning_rate = rate;
     for (int k = 0; k < 2; k++) {
@@ -201,7 +201,7 @@ static inline uint64_t digest_of(const team *t)
     uint64_t h = FNV;
     for (size_t w = 0; w < t->world; w++)
         for (size_t i = 0; i < t->count; i++) {
-            const float *residual = gcomp_residual(t->gc[w], i);
+            const float *residual = tensor_residual(t->gc[w], i);
             h = fnv(h, t->grad[w][i], 4 * t->n[i]);
             if (residual) h = fnv(h, residual, 4 * t->n[i]);
         }

@@ -373,11 +373,11 @@ static inline size_t worker_bytes(const group *g, size_t w, unsigned char *copy)
 {
     size_t bytes = 0;
     for (size_t t = 0; t < g->count; t++) {
-        const float *residual = gcomp_residual(g->gc[w], t);
+        const float *residual = tensor_residual(g->gc[w], t);
         if (copy) memcpy(copy + bytes, g->grad[w][t], 4 * g->n[t]);
         bytes += 4 * g->n[t];
         if (!residual) continue;
-        size_t n = gcomp_tensor_elements(g->gc[w], t); /* a worker may have another list of tensors */
+        size_t n = tensor_elements(g->gc[w], t); /* a worker may have another list of tensors */
         if (copy) memcpy(copy + bytes, residual, 4 * n);
         bytes += 4 * n;
     }

@@ -24,7 +24,7 @@ static void *turn(void *arg)
 {
     worker *w = (worker *)arg;
     float *grads[1] = {w->grad};
-    w->result = gcomp_exchange(w->gc, grads, &w->step);
+    w->result = exchange_floats(w->gc, grads, &w->step);
     return NULL;
 }
 
@@ -82,7 +82,7 @@ static void open_worker(int w, gcomp_desc desc, const char *codec)
     t.rows = 64;
     t.cols = COUNT / 64;
     desc.codec = codec;
-    workers[w].step = gcomp_step_default();
+    workers[w].step = default_step();
     CHECK(gcomp_open(&workers[w].gc, &desc) == GCOMP_OK && gcomp_add_tensor(workers[w].gc, &t) == GCOMP_OK);
 }
 
@@ -155,14 +155,14 @@ static void test_a_worker_without_samples_sends_what_it_kept(void)
     float kept[COUNT], *grads[1] = {workers[0].grad};
     open_worker(0, desc, "topk:density=0.25");
     for (size_t i = 0; i < COUNT; i++) workers[0].grad[i] = of_sample(1, i);
-    CHECK(gcomp_exchange(workers[0].gc, grads, NULL) == GCOMP_OK);
-    memcpy(kept, gcomp_residual(workers[0].gc, 0), sizeof kept);
+    CHECK(exchange_floats(workers[0].gc, grads, NULL) == GCOMP_OK);
+    memcpy(kept, tensor_residual(workers[0].gc, 0), sizeof kept);
     for (size_t i = 0; i < COUNT; i++) workers[0].grad[i] = 1e30f;
     workers[0].step.batch = 8;
-    CHECK(gcomp_exchange(workers[0].gc, grads, &workers[0].step) == GCOMP_OK);
-    for (size_t i = 0; i < COUNT; i++) CHECK(workers[0].grad[i] + gcomp_residual(workers[0].gc, 0)[i] == kept[i]);
+    CHECK(exchange_floats(workers[0].gc, grads, &workers[0].step) == GCOMP_OK);
+    for (size_t i = 0; i < COUNT; i++) CHECK(workers[0].grad[i] + tensor_residual(workers[0].gc, 0)[i] == kept[i]);
     workers[0].grad[3] = NAN; /* but it must be finite */
-    CHECK(gcomp_exchange(workers[0].gc, grads, &workers[0].step) == GCOMP_NOT_FINITE);
+    CHECK(exchange_floats(workers[0].gc, grads, &workers[0].step) == GCOMP_NOT_FINITE);
     gcomp_close(workers[0].gc);
 }
 
@@ -254,11 +254,11 @@ static void test_a_rate_that_falls_goes_in_as_scale(void)
                 wanted[i] += (double)rate * (double)of_sample(s, i);
             }
             workers[0].step.scale = rate;
-            CHECK(gcomp_exchange(workers[0].gc, grads, &workers[0].step) == GCOMP_OK);
+            CHECK(exchange_floats(workers[0].gc, grads, &workers[0].step) == GCOMP_OK);
             for (size_t i = 0; i < COUNT; i++) sent[i] += (double)workers[0].grad[i];
         }
         for (size_t i = 0; i < COUNT; i++) {
-            const float off = fabsf((float)(wanted[i] - sent[i] - (double)gcomp_residual(workers[0].gc, 0)[i]));
+            const float off = fabsf((float)(wanted[i] - sent[i] - (double)tensor_residual(workers[0].gc, 0)[i]));
             worst = off > worst ? off : worst;
         }
         if (!(worst < 1e-3f)) printf("# %s: %g\n", codecs[c], (double)worst);

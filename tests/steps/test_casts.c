@@ -197,7 +197,7 @@ static void cast(const char *codec, float *x, size_t n, gcomp_key key)
     in.rows = n;
     in.key = key;
     CHECK(gcomp_encode(&c, &in, NULL, payload, 2 * n + 64, &length) == GCOMP_OK);
-    CHECK(gcomp_decode(payload, length, x, n, NULL) == GCOMP_OK);
+    CHECK(gcomp_decode(payload, length, x, GCOMP_F32, n, NULL) == GCOMP_OK);
     free(payload);
 }
 
@@ -237,7 +237,7 @@ static void check_sum(const char *codec, size_t world, size_t n)
         step(&g);
         CHECK(g.sums[type] == 1 && g.sums[GCOMP_F32] == 0 && g.bytes == 2 * n + (s ? 0 : 2)); /* the first sum has a one behind it */
         for (size_t w = 0; w < world; w++) {
-            const float *left = gcomp_residual(g.gc[w], 0);
+            const float *left = tensor_residual(g.gc[w], 0);
             CHECK(g.result[w] == GCOMP_OK);
             for (size_t i = 0; i < n; i++) {
                 float sum = 0;
@@ -353,7 +353,7 @@ static void test_failures_leave_no_trace(void)
             for (size_t w = 0; w < 4; w++) ((float *)g.grad[w][0])[7] = w < 3 ? 3.3e38f : 3.4e38f;
         for (size_t w = 0; w < 4; w++) {
             memcpy(copy[w], g.grad[w][0], 4 * n[0]);
-            memcpy(kept[w], gcomp_residual(g.gc[w], 0), 4 * n[0]);
+            memcpy(kept[w], tensor_residual(g.gc[w], 0), 4 * n[0]);
         }
         g.at = 0;
         g.fail_at = fault < 3 ? fault : -1; /* the frames, one half, the other */
@@ -366,7 +366,7 @@ static void test_failures_leave_no_trace(void)
             if (fault == 3) CHECK(g.result[w] == GCOMP_NOT_FINITE);
             if (fault < 3 && w == 1) CHECK(g.result[w] == GCOMP_CALLBACK_FAILED && (fault == 0 || strstr(gcomp_error(g.gc[w]), "allreduce")));
             CHECK(memcmp(copy[w], g.grad[w][0], 4 * n[0]) == 0);
-            CHECK(memcmp(kept[w], gcomp_residual(g.gc[w], 0), 4 * n[0]) == 0);
+            CHECK(memcmp(kept[w], tensor_residual(g.gc[w], 0), 4 * n[0]) == 0);
         }
     }
     close_group(&g);
@@ -395,15 +395,15 @@ static void test_another_world_takes_another_form(void)
         for (size_t i = 0; i < n; i++) ((float *)g.grad[w][0])[i] = value(0, w, 0, i);
     step(&g);
     CHECK(g.sums[GCOMP_BF16] == 1);
-    memcpy(kept, gcomp_residual(g.gc[0], 0), sizeof kept);
+    memcpy(kept, tensor_residual(g.gc[0], 0), sizeof kept);
     CHECK(gcomp_save(g.gc[0], save, sizeof save, &length) == GCOMP_OK);
     for (size_t w = 0; w < 2; w++) {
         gcomp_comm comm = desc.comm;
         comm.rank = (int)w;
         comm.world = 2;
-        CHECK(gcomp_regroup(g.gc[w], &comm) == GCOMP_OK);
+        CHECK(gcomp_regroup(g.gc[w], &comm, NULL) == GCOMP_OK);
     }
-    for (size_t i = 0; i < n; i++) CHECK(gcomp_residual(g.gc[0], 0)[i] == kept[i] * (2.0f / 3));
+    for (size_t i = 0; i < n; i++) CHECK(tensor_residual(g.gc[0], 0)[i] == kept[i] * (2.0f / 3));
     gcomp_close(g.gc[2]);
     free(g.grad[2][0]);
     g.world = 2;
@@ -414,7 +414,7 @@ static void test_another_world_takes_another_form(void)
         comm.rank = (int)w;
         comm.world = 3;
         comm.alltoallv = no_exchange;
-        CHECK(gcomp_regroup(g.gc[w], &comm) == GCOMP_OK);
+        CHECK(gcomp_regroup(g.gc[w], &comm, NULL) == GCOMP_OK);
         CHECK(strstr((gcomp_describe(g.gc[w], (char *)save, sizeof save), (char *)save), "in two shots"));
     }
     close_group(&g);

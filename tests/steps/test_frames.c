@@ -11,7 +11,7 @@
 
 enum { WORLD = 4, TENSORS = 3, N = 1200, ODD = 1, FRAME_BYTES = 64 };
 
-typedef enum call { EXCHANGE, FLAT, ANY, FINISH } call;
+typedef enum call { EXCHANGE, FLAT, FINISH } call;
 
 typedef enum mistake {
     NONE,
@@ -162,15 +162,12 @@ static void *turn(void *arg)
 {
     worker *w = (worker *)arg;
     const int none = w->makes == NO_GRADS;
-    float *grads[TENSORS];
-    void *any[TENSORS];
-    for (size_t i = 0; i < TENSORS; i++) any[i] = grads[i] = w->grad + N * i;
-    if (w->by == EXCHANGE || w->makes == HALVES) {
+    void *grads[TENSORS];
+    for (size_t i = 0; i < TENSORS; i++) grads[i] = w->grad + N * i;
+    if (w->by == EXCHANGE && w->makes != HALVES) {
         w->result = gcomp_exchange(w->gc, none ? NULL : grads, NULL);
-    } else if (w->by == FLAT) {
+    } else if (w->by != FINISH) {
         w->result = gcomp_exchange_flat(w->gc, none ? NULL : w->grad, NULL);
-    } else if (w->by == ANY) {
-        w->result = gcomp_exchange_any(w->gc, none ? NULL : any, NULL);
     } else {
         w->result = gcomp_step_begin(w->gc, NULL);
         for (size_t i = 0; i < TENSORS && !w->result; i++)
@@ -193,7 +190,7 @@ static uint64_t digest(const worker *w)
 {
     uint64_t h = fnv(FNV, w->grad, sizeof w->grad);
     for (size_t i = 0; i < TENSORS; i++)
-        if (gcomp_residual(w->gc, i)) h = fnv(h, gcomp_residual(w->gc, i), 4 * N);
+        if (tensor_residual(w->gc, i)) h = fnv(h, tensor_residual(w->gc, i), 4 * N);
     return h;
 }
 
@@ -216,8 +213,8 @@ static int all_are(const team *t, gcomp_result odd, gcomp_result others, size_t 
     for (int r = 0; r < t->world; r++) {
         const gcomp_result expected = (size_t)r == which ? odd : others;
         if (t->w[r].result == expected) continue;
-        printf("# rank %d: %s, expected %s: %s\n", r, gcomp_result_name(t->w[r].result),
-               gcomp_result_name(expected), gcomp_error(t->w[r].gc));
+        printf("# rank %d: %s, expected %s: %s\n", r, result_name(t->w[r].result),
+               result_name(expected), gcomp_error(t->w[r].gc));
         yes = 0;
     }
     return yes;
@@ -236,9 +233,9 @@ static void test_an_error_before_the_step_is_told_in_the_frame(void)
         const char *why;
     } cases[] = {{EXCHANGE, NO_GRADS, GCOMP_F32, "grads is NULL"},
                  {FLAT, NO_GRADS, GCOMP_F32, "grads is NULL"},
-                 {ANY, NO_GRADS, GCOMP_F16, "grads is NULL"},
-                 {ANY, HALVES, GCOMP_F16, "tensor 'c': its dtype"},
-                 {ANY, HALVES, GCOMP_BF16, "gcomp_exchange_any"}};
+                 {EXCHANGE, NO_GRADS, GCOMP_F16, "grads is NULL"},
+                 {EXCHANGE, HALVES, GCOMP_F16, "tensor 'c': its dtype"},
+                 {EXCHANGE, HALVES, GCOMP_BF16, "gcomp_exchange"}};
     static team t;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
         for (int machines = 0; machines < 3; machines++)
@@ -268,7 +265,7 @@ static void test_a_missing_allreduce_of_one_worker_is_told_in_the_frame(void)
 {
     static team t;
     for (int machines = 0; machines < 3; machines += 2)
-        for (call by = EXCHANGE; by <= (machines ? ANY : FINISH); by = (call)(by + 1))
+        for (call by = EXCHANGE; by <= (machines ? FLAT : FINISH); by = (call)(by + 1))
             for (size_t bucket = 0; bucket <= 5000; bucket += 5000) {
                 const size_t odd = ODD + (machines == 2);
                 gcomp_desc desc;
@@ -331,7 +328,7 @@ static void test_a_frame_damaged_on_one_worker_asks_it_to_resynchronise(void)
     CHECK(gcomp_threads_open(&t.group, t.world, 20) == 0);
     for (int r = 0; r < t.world; r++) {
         const gcomp_comm comm = comm_of(&t.w[r], t.group, r);
-        CHECK(gcomp_regroup(t.w[r].gc, &comm) == GCOMP_OK);
+        CHECK(gcomp_regroup(t.w[r].gc, &comm, NULL) == GCOMP_OK);
         CHECK(gcomp_restart(t.w[r].gc, 7) == GCOMP_OK);
     }
     team_step(&t);
@@ -383,15 +380,15 @@ static void pair_close(pair *p)
 
 static void pair_begin(pair *p, uint64_t key)
 {
-    const gcomp_step step = {1, 0, 0, 0, 0};
+    const gcomp_step step = step_with(1, 0, 0);
     for (int w = 0; w < PAIR; w++) {
         for (size_t i = 0; i < PAIR_N; i++)
             p->grad[w][i] = (float)((int)(mix(key + (uint64_t)w * PAIR_N + i) % 999) - 499);
         memcpy(p->before[w], p->grad[w], sizeof p->grad[w]);
         p->result[w] = gcomp_step_begin(p->gc[w], &step);
-        for (size_t i = 0; i < gcomp_tensor_count(p->gc[w]) && !p->result[w]; i++)
+        for (size_t i = 0; i < tensors_of(p->gc[w]) && !p->result[w]; i++)
             p->result[w] = gcomp_step_ready(
-                p->gc[w], i, p->grad[w] + i * (PAIR_N / gcomp_tensor_count(p->gc[w])));
+                p->gc[w], i, p->grad[w] + i * (PAIR_N / tensors_of(p->gc[w])));
     }
 }
 

@@ -92,8 +92,8 @@ static void test_a_model_that_changed_takes_what_fits(void)
             const void *const *saves = (const void *const *)(const void *)a.save, *own = a.save[w];
             char report[2000];
             size_t length = 7;
-            if (k == 0 && w) CHECK(gcomp_load_some(b.gc[w], &own, &a.length[w], 1, report, sizeof report, &length) == GCOMP_OK);
-            else CHECK(gcomp_load_some(b.gc[w], saves, a.length, a.world, report, sizeof report, &length) == GCOMP_OK);
+            if (k == 0 && w) CHECK(load_some(b.gc[w], &own, &a.length[w], 1, report, sizeof report, &length) == GCOMP_OK);
+            else CHECK(load_some(b.gc[w], saves, a.length, a.world, report, sizeof report, &length) == GCOMP_OK);
             if (strcmp(report, new_report)) printf("# %s", report);
             CHECK(!strcmp(report, new_report) && length == strlen(new_report));
             CHECK(gcomp_step_number(b.gc[w]) == 4);
@@ -117,7 +117,7 @@ static void test_a_load_of_what_fits_replaces_all(void)
     }
     team_save(&a);
     for (size_t w = 0; w < 2; w++)
-        CHECK(gcomp_load_some(b.gc[w], (const void *const *)(const void *)a.save, a.length, 2, NULL, 0, NULL) == GCOMP_OK);
+        CHECK(load_some(b.gc[w], (const void *const *)(const void *)a.save, a.length, 2, NULL, 0, NULL) == GCOMP_OK);
     team_save(&b);
     for (size_t w = 0; w < 2; w++) check_fit(&a, &b, w);
     team_step(&b, 3);
@@ -135,7 +135,7 @@ static void test_a_save_that_fits_is_loaded_as_by_gcomp_load(void)
         char report[8] = "before";
         size_t length = 7;
         const void *own = a.save[w];
-        CHECK(gcomp_load_some(b.gc[w], &own, &a.length[w], 1, report, sizeof report, &length) == GCOMP_OK);
+        CHECK(load_some(b.gc[w], &own, &a.length[w], 1, report, sizeof report, &length) == GCOMP_OK);
         CHECK(length == 0 && !*report && same_state(a.gc[w], b.gc[w]));
     }
     team_step(&a, 3);
@@ -158,7 +158,7 @@ static void test_the_order_of_tensors_does_not_matter(void)
         size_t length = 7, wrong = 0;
         CHECK(load_all(b.gc[w], &a) == GCOMP_SAVE_MISMATCH && strstr(gcomp_error(b.gc[w]), "save 0: it has tensor 'words' where"));
         CHECK(strstr(gcomp_error(b.gc[w]), "this object has tensor 'cut'"));
-        CHECK(gcomp_load_some(b.gc[w], (const void *const *)(const void *)a.save, a.length, 2, NULL, 0, &length) == GCOMP_OK && length == 0);
+        CHECK(load_some(b.gc[w], (const void *const *)(const void *)a.save, a.length, 2, NULL, 0, &length) == GCOMP_OK && length == 0);
         b.save[w] = save_of(b.gc[w], &b.length[w]);
         for (size_t t = 0; t < OLD_TENSORS; t++)
             for (size_t i = 0; i < 4000; i++)
@@ -181,7 +181,7 @@ static void test_a_report_is_cut_to_fit(void)
         size_t length = 7;
         const void *own = a.save[0];
         *report = 'x';
-        CHECK(gcomp_load_some(b.gc[0], &own, a.length, 1, report, capacity, &length) == GCOMP_OK && length == sizeof new_report - 1);
+        CHECK(load_some(b.gc[0], &own, a.length, 1, report, capacity, &length) == GCOMP_OK && length == sizeof new_report - 1);
         if (!capacity) CHECK(*report == 'x');
         else CHECK(strlen(report) == (capacity < sizeof new_report ? capacity - 1 : length) && !strncmp(report, new_report, strlen(report)));
         free(report);
@@ -205,12 +205,12 @@ static void test_schedules_go_on_in_a_model_that_changed(void)
         for (size_t w = 0; w < 2; w++) {
             char report[500];
             size_t wrong = 0;
-            CHECK(gcomp_load_some(b.gc[w], (const void *const *)(const void *)a.save, a.length, 2, report, sizeof report, NULL) == GCOMP_OK);
+            CHECK(load_some(b.gc[w], (const void *const *)(const void *)a.save, a.length, 2, report, sizeof report, NULL) == GCOMP_OK);
             CHECK(strstr(report, "new: the save") && strstr(report, "gone: only the save") && strstr(report, "bias: ") && !strstr(report, "w: it"));
             CHECK(!strstr(report, "the schedule measures anew") == (w || k == 0));
             b.save[w] = save_of(b.gc[w], &b.length[w]);
-            for (size_t i = 0; i < 660; i++) wrong += gcomp_residual(a.gc[w], 0)[i % 600] != gcomp_residual(b.gc[w], 1)[i % 600];
-            CHECK(wrong == 0 && gcomp_tensor_codec(a.gc[w], 0)->param[0] == gcomp_tensor_codec(b.gc[w], 1)->param[0]);
+            for (size_t i = 0; i < 660; i++) wrong += tensor_residual(a.gc[w], 0)[i % 600] != tensor_residual(b.gc[w], 1)[i % 600];
+            CHECK(wrong == 0 && tensor_codec(a.gc[w], 0)->param[0] == tensor_codec(b.gc[w], 1)->param[0]);
         }
         for (uint64_t step = 5; step < 12; step++) team_step(&b, step);
         team_close(&a);
@@ -233,12 +233,12 @@ static void test_a_refused_save_names_both_values(void)
         size_t length;
         uint8_t *save = save_of(there, &length);
         const void *list = save;
-        CHECK(gcomp_load(here, &list, &length, 1) == GCOMP_SAVE_MISMATCH && !strcmp(gcomp_error(here), cases[c].sentence));
+        CHECK(gcomp_load(here, &list, &length, 1, NULL) == GCOMP_SAVE_MISMATCH && !strcmp(gcomp_error(here), cases[c].sentence));
         if (strcmp(gcomp_error(here), cases[c].sentence)) printf("# %s\n", gcomp_error(here));
         CHECK(gcomp_join(here, save, length) == GCOMP_SAVE_MISMATCH && !strcmp(gcomp_error(here), cases[c].sentence));
         CHECK(gcomp_take_over(here, save, length) == GCOMP_SAVE_MISMATCH && !strcmp(gcomp_error(here), cases[c].sentence));
         put_word(save + 4, 2, 4);
-        CHECK(gcomp_load(here, &list, &length, 1) == GCOMP_UNSUPPORTED_VERSION);
+        CHECK(gcomp_load(here, &list, &length, 1, NULL) == GCOMP_UNSUPPORTED_VERSION);
         CHECK(!strcmp(gcomp_error(here), "save 0: it has version 2, and this library reads version 3"));
         free(save);
         gcomp_close(there);
@@ -249,7 +249,7 @@ static void test_a_refused_save_names_both_values(void)
         size_t length;
         uint8_t *save = save_of(less ? two : three, &length);
         const void *list = save;
-        CHECK(gcomp_load(less ? three : two, &list, &length, 1) == GCOMP_SAVE_MISMATCH);
+        CHECK(gcomp_load(less ? three : two, &list, &length, 1, NULL) == GCOMP_SAVE_MISMATCH);
         CHECK(!strcmp(gcomp_error(less ? three : two), less ? "save 0: it has 2 tensors, and this object has 3" : "save 0: it has 3 tensors, and this object has 2"));
         free(save);
     }
@@ -280,7 +280,7 @@ static void test_forged_records_are_refused_or_taken_as_far_as_they_fit(void)
             else put_word(bad + i, odd[k - 8], 8);
             put_word(bad + length - 4, plain_crc(0, bad, length - 4), 4);
             uint8_t *before = save_of(gc, &had);
-            const gcomp_result result = gcomp_load_some(gc, &list, &length, 1, report, sizeof report, NULL);
+            const gcomp_result result = load_some(gc, &list, &length, 1, report, sizeof report, NULL);
             uint8_t *after = save_of(gc, &has);
             CHECK(result == GCOMP_OK || result == GCOMP_CORRUPT || result == GCOMP_SAVE_MISMATCH);
             if (result) CHECK(had == has && !memcmp(before, after, had) && gcomp_error(gc)[0]);
@@ -306,7 +306,7 @@ static void test_a_save_with_a_name_twice_is_refused(void)
     const void *own = a.save[0];
     a.save[0][RECORDS + RECORD + get_word(a.save[0] + RECORDS, 8) + get_word(a.save[0] + RECORDS + 8, 8) + RECORD] = 'a';
     put_word(a.save[0] + a.length[0] - 4, plain_crc(0, a.save[0], a.length[0] - 4), 4);
-    CHECK(gcomp_load_some(a.gc[0], &own, a.length, 1, NULL, 0, NULL) == GCOMP_CORRUPT && strstr(gcomp_error(a.gc[0]), "tensor 'a': it is there twice"));
+    CHECK(load_some(a.gc[0], &own, a.length, 1, NULL, 0, NULL) == GCOMP_CORRUPT && strstr(gcomp_error(a.gc[0]), "tensor 'a': it is there twice"));
     team_close(&a);
 }
 
@@ -317,15 +317,15 @@ static void test_wrong_calls_for_what_fits_are_refused(void)
     team_open(&a, 2);
     team_save(&a);
     const void *own = a.save[0], *none = NULL;
-    CHECK(gcomp_load_some(NULL, &own, a.length, 1, NULL, 0, NULL) == GCOMP_INVALID_ARGUMENT);
-    CHECK(gcomp_load_some(a.gc[0], NULL, a.length, 1, NULL, 0, NULL) == GCOMP_INVALID_ARGUMENT);
-    CHECK(gcomp_load_some(a.gc[0], &own, NULL, 1, NULL, 0, NULL) == GCOMP_INVALID_ARGUMENT);
-    CHECK(gcomp_load_some(a.gc[0], &own, a.length, 0, NULL, 0, NULL) == GCOMP_INVALID_ARGUMENT);
-    CHECK(gcomp_load_some(a.gc[0], &none, a.length, 1, NULL, 0, NULL) == GCOMP_INVALID_ARGUMENT);
-    CHECK(gcomp_load_some(a.gc[1], &own, a.length, 1, report, sizeof report, &length) == GCOMP_SAVE_MISMATCH);
+    CHECK(load_some(NULL, &own, a.length, 1, NULL, 0, NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(load_some(a.gc[0], NULL, a.length, 1, NULL, 0, NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(load_some(a.gc[0], &own, NULL, 1, NULL, 0, NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(load_some(a.gc[0], &own, a.length, 0, NULL, 0, NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(load_some(a.gc[0], &none, a.length, 1, NULL, 0, NULL) == GCOMP_INVALID_ARGUMENT);
+    CHECK(load_some(a.gc[1], &own, a.length, 1, report, sizeof report, &length) == GCOMP_SAVE_MISMATCH);
     CHECK(strstr(gcomp_error(a.gc[1]), "another rank: of 0, and this worker is rank 1") && length == 7 && !*report);
-    CHECK(gcomp_step_begin(a.gc[0], NULL) == GCOMP_OK && gcomp_load_some(a.gc[0], &own, a.length, 1, NULL, 0, NULL) == GCOMP_WRONG_STATE);
-    CHECK(gcomp_step_abort(a.gc[0]) == GCOMP_OK && gcomp_load_some(a.gc[0], &own, a.length, 1, NULL, 0, NULL) == GCOMP_OK);
+    CHECK(gcomp_step_begin(a.gc[0], NULL) == GCOMP_OK && load_some(a.gc[0], &own, a.length, 1, NULL, 0, NULL) == GCOMP_WRONG_STATE);
+    CHECK(gcomp_step_abort(a.gc[0]) == GCOMP_OK && load_some(a.gc[0], &own, a.length, 1, NULL, 0, NULL) == GCOMP_OK);
     team_close(&a);
 }
 

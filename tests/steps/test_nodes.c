@@ -14,7 +14,7 @@ static void check_against_means(const char *codec, int nodes, int each, int halv
         gcomp_desc desc = desc_of(&f, n * each, codec);
         memset(&desc.node, 0, sizeof desc.node);
         desc.comm = gcomp_threads_comm(group, n);
-        plain[n].step = gcomp_step_default();
+        plain[n].step = default_step();
         CHECK(gcomp_open(&plain[n].gc, &desc) == GCOMP_OK);
         for (size_t t = 0; t < TENSORS; t++) {
             gcomp_tensor tensor = tensor_of(&f, t);

@@ -35,7 +35,7 @@ static void test_a_step_that_was_left_by_a_jump_is_ended_by_abort_and_by_restart
                 CHECK(f.m[r].result == GCOMP__RESULT_END); /* it never came back */
                 if (at < 3) { /* inside the step of the machine: until it is ended nothing can be done, nor waits */
                     CHECK(turn(&f.m[r]) == NULL && f.m[r].result == GCOMP_WRONG_STATE);
-                    CHECK(gcomp_prepare(f.m[r].gc) == GCOMP_WRONG_STATE && gcomp_reset(f.m[r].gc, 0) == GCOMP_WRONG_STATE);
+                    CHECK(gcomp_prepare(f.m[r].gc) == GCOMP_WRONG_STATE && gcomp_residual_set(f.m[r].gc, 0, NULL) == GCOMP_WRONG_STATE);
                     CHECK(gcomp_take_over(f.m[r].gc, save, length = sizeof save) == GCOMP_WRONG_STATE);
                 }
                 CHECK((restarts ? gcomp_restart(f.m[r].gc, 7) : gcomp_step_abort(f.m[r].gc)) == GCOMP_OK);
@@ -69,7 +69,7 @@ static void test_all_workers_of_a_machine_know_the_codecs_of_the_step(void)
             CHECK(all_are(&f, GCOMP_OK));
             for (size_t t = 0; t < TENSORS; t++)
                 for (int r = 1; r < 4; r++)
-                    CHECK(!memcmp(gcomp_tensor_codec(f.m[r].gc, t), gcomp_tensor_codec(f.m[0].gc, t), sizeof(gcomp_codec)));
+                    CHECK(!memcmp(tensor_codec(f.m[r].gc, t), tensor_codec(f.m[0].gc, t), sizeof(gcomp_codec)));
         }
         CHECK(gcomp_stats(f.m[0].gc, &first) == GCOMP_OK && first.switches > 0);
         for (int r = 1; r < 4; r++)
@@ -160,7 +160,7 @@ static void test_saves_of_first_workers_go_on_with_the_same_bits(void)
                 const void *saves[1] = {save[r / 2]};
                 gcomp_result result = gcomp_save(f.m[r].gc, save[r / 2], sizeof save[0], &length[r / 2]);
                 CHECK(result == (r % 2 ? GCOMP_WRONG_STATE : GCOMP_OK));
-                result = gcomp_load(again.m[r].gc, saves, &length[r / 2], 1);
+                result = gcomp_load(again.m[r].gc, saves, &length[r / 2], 1, NULL);
                 CHECK(result == (r % 2 ? GCOMP_WRONG_STATE : GCOMP_OK));
                 if (r % 2) CHECK(strstr(gcomp_error(f.m[r].gc), "node.rank 0") && strstr(gcomp_error(again.m[r].gc), "node.rank 0"));
                 if (r % 2) CHECK(gcomp_restart(again.m[r].gc, 2) == GCOMP_OK);
@@ -264,7 +264,7 @@ static void site_settle(site *t)
         }
         desc = site_desc(t, r);
         if (!m->gc) m->gc = open_with_tensors(t, &desc);
-        else CHECK(gcomp_regroup_machines(m->gc, &desc.comm, &desc.node) == GCOMP_OK);
+        else CHECK(gcomp_regroup(m->gc, &desc.comm, &desc.node) == GCOMP_OK);
     }
     for (int n = 0; n < NODES; n++) {
         gcomp_desc desc;
@@ -272,7 +272,7 @@ static void site_settle(site *t)
         desc.codec = t->codec;
         desc.min_elements = 1;
         if (n < count) desc.comm = gcomp_threads_comm(t->outside, n);
-        if (n < count && t->plain[n].gc) CHECK(gcomp_regroup(t->plain[n].gc, &desc.comm) == GCOMP_OK);
+        if (n < count && t->plain[n].gc) CHECK(gcomp_regroup(t->plain[n].gc, &desc.comm, NULL) == GCOMP_OK);
         else if (n < count) t->plain[n].gc = open_with_tensors(t, &desc);
         t->plain[n].skip = -1;
     }
@@ -346,7 +346,7 @@ static void check_who_comes_and_goes(const char *codec, int halves)
     save_of(&t, t.f.m[0].gc); /* the first worker leaves, and the next one takes its place */
     t.on[0] = AWAY;
     site_settle(&t);
-    CHECK(gcomp_load(t.f.m[1].gc, saves, &t.length, 1) == GCOMP_OK);
+    CHECK(gcomp_load(t.f.m[1].gc, saves, &t.length, 1, NULL) == GCOMP_OK);
     site_steps(&t);
     save_of(&t, t.f.m[2].gc); /* a machine of two workers joins */
     t.on[0] = t.on[3] = 2;
@@ -429,18 +429,18 @@ static void test_regrouping_a_machine_takes_the_memory_that_was_said_or_changes_
             for (size_t t = 0; t < TENSORS; t++) CHECK(gcomp_add_tensor(gc, &tensors[t]) == GCOMP_OK);
             if (prepared & 1) CHECK(gcomp_prepare(gc) == GCOMP_OK);
             for (size_t left = 0; result == GCOMP_OUT_OF_MEMORY; left++) {
-                const size_t held = heap.held, blocks = heap.blocks, used = gcomp_memory_used(gc);
+                const size_t held = heap.held, blocks = heap.blocks, used = memory_of(gc);
                 heap.left = left;
-                result = gcomp_regroup_machines(gc, &to.comm, &to.node);
+                result = gcomp_regroup(gc, &to.comm, &to.node);
                 if (result == GCOMP_OK) continue;
                 CHECK(result == GCOMP_OUT_OF_MEMORY && held == heap.held && blocks == heap.blocks);
-                CHECK(gcomp_memory_used(gc) == used && !kept(gc, 0, 0) == (from.node.rank != 0));
+                CHECK(memory_of(gc) == used && !kept(gc, 0, 0) == (from.node.rank != 0));
             }
             heap.left = SIZE_MAX;
-            CHECK(result == GCOMP_OK && heap.held == gcomp_memory_used(gc));
+            CHECK(result == GCOMP_OK && heap.held == memory_of(gc));
             CHECK(!kept(gc, 0, 0) == (to.node.rank != 0));
             if (!(prepared & 1)) CHECK(gcomp_prepare(gc) == GCOMP_OK);
-            CHECK(gcomp_memory_used(gc) == gcomp_memory_needed(&to, tensors, TENSORS));
+            CHECK(memory_of(gc) == gcomp_memory_needed(&to, tensors, TENSORS));
             gcomp_close(gc);
             CHECK(heap.blocks == 0);
         }
@@ -456,15 +456,14 @@ static void test_what_a_new_machine_lacks_is_named_and_changes_nothing(void)
     CHECK(gcomp_open(&gc, &desc) == GCOMP_OK);
     comm = desc.comm;
     node.world = 2;
-    CHECK(gcomp_regroup_machines(gc, &comm, &node) == GCOMP_MISSING_CALLBACK && strstr(gcomp_error(gc), "node"));
+    CHECK(gcomp_regroup(gc, &comm, &node) == GCOMP_MISSING_CALLBACK && strstr(gcomp_error(gc), "node"));
     node.rank = 2;
-    CHECK(gcomp_regroup_machines(gc, &comm, &node) == GCOMP_INVALID_ARGUMENT && strstr(gcomp_error(gc), "node.rank is 2"));
-    CHECK(gcomp_regroup_machines(gc, &comm, NULL) == GCOMP_INVALID_ARGUMENT && gcomp_error(gc)[0]);
-    CHECK(gcomp_regroup_machines(gc, NULL, &node) == GCOMP_INVALID_ARGUMENT);
-    CHECK(gcomp_regroup_machines(NULL, &comm, &node) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_regroup(gc, &comm, &node) == GCOMP_INVALID_ARGUMENT && strstr(gcomp_error(gc), "node.rank is 2"));
+    CHECK(gcomp_regroup(gc, NULL, &node) == GCOMP_INVALID_ARGUMENT);
+    CHECK(gcomp_regroup(NULL, &comm, &node) == GCOMP_INVALID_ARGUMENT);
     CHECK(gcomp_step_begin(gc, NULL) == GCOMP_OK); /* one level, still */
     node.rank = node.world = 0;
-    CHECK(gcomp_regroup_machines(gc, &comm, &node) == GCOMP_WRONG_STATE);
+    CHECK(gcomp_regroup(gc, &comm, &node) == GCOMP_WRONG_STATE);
     gcomp_close(gc);
 }
 
@@ -495,7 +494,7 @@ static void test_memory_is_what_was_said_and_may_end_anywhere(void)
             for (size_t t = 0; t < TENSORS && result == GCOMP_OK; t++) {
                 result = gcomp_add_tensor(gc, &tensors[t]);
                 if (result == GCOMP_OK) continue;
-                CHECK(result == GCOMP_OUT_OF_MEMORY && gcomp_tensor_count(gc) == t);
+                CHECK(result == GCOMP_OUT_OF_MEMORY && tensors_of(gc) == t);
                 made = 0;
                 heap.left = SIZE_MAX;
                 result = gcomp_add_tensor(gc, &tensors[t]); /* there is memory again: on both levels as if nothing had been */
@@ -506,7 +505,7 @@ static void test_memory_is_what_was_said_and_may_end_anywhere(void)
                 result = gcomp_prepare(gc);
             }
             CHECK(result == GCOMP_OK || (result == GCOMP_OUT_OF_MEMORY && !gc));
-            if (result == GCOMP_OK) CHECK(gcomp_memory_used(gc) == needed && gcomp_tensor_count(gc) == TENSORS);
+            if (result == GCOMP_OK) CHECK(memory_of(gc) == needed && tensors_of(gc) == TENSORS);
             gcomp_close(gc);
             CHECK(heap.blocks == 0);
         }

@@ -43,7 +43,7 @@ static void test_half_a_set_of_callbacks_is_refused(void)
         CHECK(gcomp_open(&gc, &desc) == GCOMP_INVALID_ARGUMENT && strstr(why, names[missing]));
         memset(&desc.comm, 0, sizeof desc.comm);
         CHECK(gcomp_open(&gc, &desc) == GCOMP_OK);
-        CHECK(gcomp_regroup(gc, &comm) == GCOMP_INVALID_ARGUMENT && strstr(gcomp_error(gc), names[missing]));
+        CHECK(gcomp_regroup(gc, &comm, NULL) == GCOMP_INVALID_ARGUMENT && strstr(gcomp_error(gc), names[missing]));
         gcomp_close(gc);
     }
 }
@@ -106,7 +106,7 @@ static void test_memory_is_as_foreseen_and_no_step_allocates(void)
             group_open(&g, CALLBACKS, 2, &desc, tensors_for(aggregate), TENSORS);
             for (size_t w = 0; w < 2; w++) CHECK(gcomp_prepare(g.gc[w]) == GCOMP_OK);
             desc.comm = comm_of(&g, 0);
-            CHECK(gcomp_memory_used(g.gc[0]) == gcomp_memory_needed(&desc, tensors_for(aggregate), TENSORS));
+            CHECK(memory_of(g.gc[0]) == gcomp_memory_needed(&desc, tensors_for(aggregate), TENSORS));
             size_t had = heap.asked;
             for (uint64_t step = 0; step < 2; step++) {
                 group_fill(&g, step);
@@ -176,10 +176,10 @@ static void open_both(group *a, group *b, size_t world, const gcomp_desc *base, 
     group_open(b, world & 1 ? OWN_LOOP : CALLBACKS, world, &cut, tensors, TENSORS);
     for (size_t w = 0; w < world; w++) {
         CHECK(gcomp_prepare(a->gc[w]) == GCOMP_OK && gcomp_prepare(b->gc[w]) == GCOMP_OK);
-        CHECK(gcomp_memory_used(b->gc[w]) < gcomp_memory_used(a->gc[w]));
+        CHECK(memory_of(b->gc[w]) < memory_of(a->gc[w]));
     }
     cut.comm = comm_of(b, 0);
-    CHECK(gcomp_memory_used(b->gc[0]) == gcomp_memory_needed(&cut, tensors, TENSORS));
+    CHECK(memory_of(b->gc[0]) == gcomp_memory_needed(&cut, tensors, TENSORS));
 }
 
 static void both_step(group *a, group *b, uint64_t step)
@@ -258,7 +258,7 @@ static void test_schedules_see_the_same_of_means_made_before_the_commit(void)
         open_both(&a, &b, 4, &desc, tensors);
         for (uint64_t step = 0; step < 12; step++) {
             gcomp_step how;
-            how = gcomp_step_default();
+            how = default_step();
             how.epoch = (uint32_t)step / 2;
             a.step = b.step = &how;
             both_step(&a, &b, step);
@@ -387,7 +387,7 @@ static void test_schedules_switch_as_in_one_bucket(void)
         group_open(&b, CALLBACKS, 2, &cut, lists, 4);
         for (uint64_t step = 0; step < 10; step++) {
             gcomp_step how;
-            how = gcomp_step_default();
+            how = default_step();
             how.epoch = (uint32_t)step / 2;
             a.step = b.step = &how;
             group_fill(&a, step);
@@ -416,7 +416,7 @@ static void test_other_workers_go_on_in_buckets(void)
             both[i]->board.world = both[i]->world = 3; /* the last one is lost */
             for (size_t w = 0; w < 3; w++) {
                 gcomp_comm comm = comm_of(both[i], w);
-                CHECK(gcomp_regroup(both[i]->gc[w], &comm) == GCOMP_OK);
+                CHECK(gcomp_regroup(both[i]->gc[w], &comm, NULL) == GCOMP_OK);
             }
         }
         group_fill(&a, step);
@@ -446,7 +446,7 @@ static void *run(void *arg)
     group *g = r->g;
     void *grads[TENSORS];
     for (size_t t = 0; t < g->count; t++) grads[t] = g->grad[r->w][t];
-    g->result[r->w] = r->flat ? gcomp_exchange_flat(g->gc[r->w], r->all, NULL) : gcomp_exchange_any(g->gc[r->w], grads, NULL);
+    g->result[r->w] = r->flat ? gcomp_exchange_flat(g->gc[r->w], r->all, NULL) : gcomp_exchange(g->gc[r->w], grads, NULL);
     return NULL;
 }
 

@@ -125,7 +125,6 @@ static void test_a_residual_that_cannot_be_set_is_left_alone(void)
         group_step(&g);
         before = digest(&g, 0);
         CHECK(gcomp_residual_set(NULL, 0, e) == GCOMP_INVALID_ARGUMENT && gcomp_residual_set(g.gc[0], 1, e) == GCOMP_INVALID_ARGUMENT);
-        CHECK(gcomp_residual_set(g.gc[0], 0, NULL) == GCOMP_INVALID_ARGUMENT && strstr(gcomp_error(g.gc[0]), "tensor 'a': from is NULL"));
         for (size_t i = 0; i < 3; i++) {
             e[899] = bad[i];
             CHECK(gcomp_residual_set(g.gc[0], 0, e) == GCOMP_NOT_FINITE && strstr(gcomp_error(g.gc[0]), "'a'"));
@@ -149,8 +148,8 @@ static void copy_residuals(group *a, group *b)
 {
     for (size_t w = 0; w < a->world; w++)
         for (size_t t = 0; t < a->count; t++) {
-            float *to = (float *)(uintptr_t)gcomp_residual(b->gc[w], t);
-            CHECK(gcomp_residual(a->gc[w], t) == NULL);
+            float *to = (float *)(uintptr_t)tensor_residual(b->gc[w], t);
+            CHECK(tensor_residual(a->gc[w], t) == NULL);
             if (to) CHECK(gcomp_residual_get(a->gc[w], t, to) == GCOMP_OK);
             else CHECK(gcomp_residual_get(a->gc[w], t, (float[1]){0}) == GCOMP_WRONG_STATE);
         }
@@ -163,7 +162,7 @@ static size_t compare(group *a, group *b, const char *kind, const char *what)
     size_t wait = 0, means = 0, residuals = 0;
     for (size_t w = 0; w < a->world; w++)
         for (size_t t = 0; t < a->count; t++) {
-            const float *e = gcomp_residual(b->gc[w], t);
+            const float *e = tensor_residual(b->gc[w], t);
             means += memcmp(a->grad[w][t], b->grad[w][t], 4 * a->n[t]) != 0;
             if (!e) continue;
             CHECK(gcomp_residual_get(a->gc[w], t, kept) == GCOMP_OK);
@@ -421,7 +420,7 @@ static void test_tensors_alone_keep_small_residuals(void)
                 for (int i = 0; i < 2; i++) CHECK(gcomp_give_back(both[i]->gc[0], 0, bytes[i], length[i]) == GCOMP_OK);
                 (void)compare(&a, &b, kind, texts[c]);
             }
-            CHECK(gcomp_reset(a.gc[0], 0) == GCOMP_OK && gcomp_reset(b.gc[0], 0) == GCOMP_OK);
+            CHECK(gcomp_residual_set(a.gc[0], 0, NULL) == GCOMP_OK && gcomp_residual_set(b.gc[0], 0, NULL) == GCOMP_OK);
             CHECK(compare(&a, &b, kind, texts[c]) == 0);
             types[0] = GCOMP_F32;
             group_close(&a);
@@ -438,7 +437,7 @@ static void compare_decayed(const group *a, const group *b, const char *kind, co
     for (size_t w = 0; w < a->world; w++)
         for (size_t t = 0; t < a->count; t++) {
             const size_t bytes = 4 * a->n[t];
-            const float *e = gcomp_residual(b->gc[w], t);
+            const float *e = tensor_residual(b->gc[w], t);
             CHECK(!memcmp(a->grad[w][t], b->grad[w][t], bytes));
             if (!e) continue;
             CHECK(gcomp_residual_get(a->gc[w], t, kept) == GCOMP_OK);
@@ -462,7 +461,7 @@ static void decay(const char *kind, const gcomp_desc *base, size_t world, const 
     for (uint64_t step = 0; step < 3; step++) {
         for (size_t w = 0; w < world; w++)
             for (size_t t = 0; t < MOST_TENSORS; t++) {
-                float *to = (float *)(uintptr_t)gcomp_residual(b.gc[w], t);
+                float *to = (float *)(uintptr_t)tensor_residual(b.gc[w], t);
                 if (to) CHECK(gcomp_residual_get(a.gc[w], t, to) == GCOMP_OK);
             }
         group_fill(&a, step);
@@ -513,17 +512,17 @@ static void test_tensors_alone_decay(void)
             group_fill(&g, step);
             for (size_t i = 0; i < n[0]; i++) p[i] = grad[i] + e[i];
             CHECK(gcomp_compress(g.gc[0], 0, step, grad, bytes, sizeof bytes, &length) == GCOMP_OK);
-            CHECK(gcomp_decode(bytes, length, sent, n[0], NULL) == GCOMP_OK);
+            CHECK(gcomp_decode(bytes, length, sent, GCOMP_F32, n[0], NULL) == GCOMP_OK);
             CHECK(gcomp_commit(g.gc[0], 0, grad, step == 4 ? NULL : bytes, length, NULL, NULL, 0) == GCOMP_OK);
             CHECK(gcomp_residual_get(g.gc[0], 0, e) == GCOMP_OK);
             for (size_t i = 0; i < n[0]; i++) wrong += e[i] != 0.5f * (step == 4 ? p[i] : p[i] - sent[i]);
         }
         CHECK(gcomp_give_back(g.gc[0], 0, bytes, length) == GCOMP_OK);
-        for (size_t i = 0; i < n[0]; i++) wrong += gcomp_residual(g.gc[0], 0)[i] != e[i] + 0.5f * sent[i];
+        for (size_t i = 0; i < n[0]; i++) wrong += tensor_residual(g.gc[0], 0)[i] != e[i] + 0.5f * sent[i];
         g.grad[0][0][7] = INFINITY;
-        memcpy(e, gcomp_residual(g.gc[0], 0), sizeof e);
+        memcpy(e, tensor_residual(g.gc[0], 0), sizeof e);
         group_step(&g);
-        CHECK(all_are(&g, GCOMP_NOT_FINITE) && !memcmp(e, gcomp_residual(g.gc[0], 0), sizeof e));
+        CHECK(all_are(&g, GCOMP_NOT_FINITE) && !memcmp(e, tensor_residual(g.gc[0], 0), sizeof e));
         CHECK(wrong == 0);
         group_close(&g);
     }

@@ -29,7 +29,7 @@ static void check_intsum(group *g, int which, uint64_t seed)
     float *p[MOST], most = 0;
     group_fill(g, seed);
     for (int w = 0; w < g->world; w++) {
-        const float *e = gcomp_residual(g->gc[w], 0);
+        const float *e = tensor_residual(g->gc[w], 0);
         p[w] = (float *)malloc(4 * n);
         CHECK((e != NULL) == nearest);
         for (size_t i = 0; i < n; i++) {
@@ -48,7 +48,7 @@ static void check_intsum(group *g, int which, uint64_t seed)
         int64_t sum = 0;
         for (int w = 0; w < g->world; w++) {
             int64_t q = code_of(g, w, bits, i);
-            const float *e = gcomp_residual(g->gc[w], 0);
+            const float *e = tensor_residual(g->gc[w], 0);
             double error = fabs((double)p[w][i] - (double)d * (double)q);
             /* beside the step, what p * (1 / d) is rounded by */
             bad_codes += error > (nearest ? 0.5 : 1.0) * (double)d + fabs((double)p[w][i]) * 2e-7;
@@ -120,7 +120,7 @@ static void test_intsum_loses_nothing_over_the_workers(void)
         for (size_t i = 0; i < g.n[0]; i++) out += 4 * (double)g.grad[0][0][i] * (double)(i % 7 + 1);
     }
     for (int w = 0; w < 4; w++)
-        for (size_t i = 0; i < g.n[0]; i++) rest += (double)gcomp_residual(g.gc[w], 0)[i] * (double)(i % 7 + 1);
+        for (size_t i = 0; i < g.n[0]; i++) rest += (double)tensor_residual(g.gc[w], 0)[i] * (double)(i % 7 + 1);
     CHECK(fabs(in - out - rest) < 0.05);
     group_close(&g);
 }
@@ -154,7 +154,7 @@ static void test_intsum_is_right_for_the_smallest_the_largest_and_no_numbers(voi
 /* Bits of the elements that a step sent: those whose residual is zero (p never is). */
 static size_t sent_of(const group *g, int w, unsigned char *sent)
 {
-    const float *e = gcomp_residual(g->gc[w], 0);
+    const float *e = tensor_residual(g->gc[w], 0);
     size_t count = 0;
     for (size_t i = 0; i < g->n[0]; i++) count += sent[i] = e[i] == 0;
     return count;
@@ -183,7 +183,7 @@ static void test_random_elements_are_summed_and_the_others_kept(void)
                     group_fill(&g, step);
                     for (int w = 0; w < world; w++)
                         for (size_t i = 0; i < g.n[0]; i++) {
-                            const float *e = gcomp_residual(g.gc[w], 0);
+                            const float *e = tensor_residual(g.gc[w], 0);
                             p[w][i] = g.grad[w][0][i] + (e ? e[i] : 0);
                         }
                     CHECK(group_step(&g, 0) == GCOMP_OK);
@@ -197,7 +197,7 @@ static void test_random_elements_are_summed_and_the_others_kept(void)
                             mean = mean + part;
                         }
                         wrong += g.grad[0][0][i] != (sent[i] ? mean : 0);
-                        for (int w = 0; w < world; w++) wrong += !sent[i] && gcomp_residual(g.gc[w], 0)[i] != p[w][i];
+                        for (int w = 0; w < world; w++) wrong += !sent[i] && tensor_residual(g.gc[w], 0)[i] != p[w][i];
                     }
                     CHECK(wrong == 0);
                     if (strstr(texts[c], "block")) { /* one run, around the end too */
@@ -247,7 +247,7 @@ static void test_randomk_is_unbiased_where_its_text_says_so(void)
         double sum[N] = {0};
         group g;
         group_open(&g, 2, NULL, &t, 1);
-        CHECK(gcomp_residual(g.gc[0], 0) == NULL);
+        CHECK(tensor_residual(g.gc[0], 0) == NULL);
         for (uint64_t step = 0; step < STEPS; step++) {
             for (size_t i = 0; i < N; i++) g.grad[0][0][i] = g.grad[1][0][i] = (float)(i + 1);
             CHECK(group_step(&g, 0) == GCOMP_OK);
@@ -333,7 +333,7 @@ static void test_every_instruction_set_and_order_of_chunks_gives_the_same_bits(v
             gcomp_desc desc;
             uint64_t now = 0;
             group g;
-            if (!gcomp_isa_available((gcomp_isa)isa)) continue;
+            if (!isa_available((gcomp_isa)isa)) continue;
             memset(&desc, 0, sizeof desc);
             desc.isa = (gcomp_isa)isa;
             if (parallel) desc.parallel.run = run_backwards;

@@ -125,10 +125,10 @@ static void test_a_transport_that_cannot_add_the_integers_is_named_at_once(void)
         memset(&desc, 0, sizeof desc);
         desc.comm.world = 2;
         CHECK(gcomp_open(&gc, &desc) == GCOMP_OK);
-        size_t used = gcomp_memory_used(gc);
+        size_t used = memory_of(gc);
         CHECK(gcomp_add_tensor(gc, &t) == GCOMP_MISSING_CALLBACK);
         CHECK(strstr(gcomp_error(gc), "fc1") && strstr(gcomp_error(gc), "comm.allreduce_dtypes"));
-        CHECK(gcomp_tensor_count(gc) == 0 && gcomp_memory_used(gc) == used);
+        CHECK(tensors_of(gc) == 0 && memory_of(gc) == used);
         CHECK(gcomp_memory_needed(&desc, &t, 1) == 0);
         gcomp_close(gc);
     }
@@ -200,11 +200,11 @@ static void test_payloads_of_intsum_need_rounds(void)
     in.scale = 1;
     in.grad = grad;
     in.rows = 16;
-    CHECK(gcomp_codec_parse(&codec, "intsum", NULL, 0) == GCOMP_OK && gcomp_bound(&codec, 16) == 0);
+    CHECK(gcomp_codec_parse(&codec, "intsum", NULL, 0) == GCOMP_OK && gcomp_bound(&codec, 16, NULL) == 0);
     CHECK(gcomp_encode(&codec, &in, NULL, payload, sizeof payload, &length) == GCOMP_NEEDS_ROUNDS);
     group_open(&g, 1, NULL, &t, 1);
     CHECK(gcomp_compress(g.gc[0], 0, 0, g.grad[0][0], payload, sizeof payload, &length) == GCOMP_NEEDS_ROUNDS);
-    CHECK(gcomp_tensor_codec(g.gc[0], 0)->method == 19);
+    CHECK(tensor_codec(g.gc[0], 0)->method == 19);
     group_close(&g);
 }
 
@@ -282,7 +282,7 @@ static void *work(void *arg)
     for (size_t t = 0; t < TENSORS; t++) {
         tensors[t] = tensor_of(names[t], 21 + t, 40, 1, kinds[t]);
         EXPECT(gcomp_add_tensor(g.gc[0], &tensors[t]) == GCOMP_OK);
-        g.n[t] = gcomp_tensor_elements(g.gc[0], t);
+        g.n[t] = tensor_elements(g.gc[0], t);
         grads[t] = g.grad[0][t] = (float *)malloc(4 * g.n[t]);
     }
     s.call = -1000;
@@ -293,22 +293,22 @@ static void *work(void *arg)
         if (step == 2) {
             before = digest(&g, 0);
             s.call = 0;
-            all->result[me->rank] = gcomp_exchange(g.gc[0], grads, NULL);
+            all->result[me->rank] = exchange_floats(g.gc[0], grads, NULL);
             if (me->rank == 0) all->calls = (size_t)s.call;
             if (all->fail_call >= 0) {
                 EXPECT(all->result[me->rank] == GCOMP_CALLBACK_FAILED);
                 EXPECT(digest(&g, 0) == before);
                 EXPECT(strstr(gcomp_error(g.gc[0]), "failed with status 9") != NULL);
                 s.call = -1000;
-                EXPECT(gcomp_exchange(g.gc[0], grads, NULL) == GCOMP_OK);
+                EXPECT(exchange_floats(g.gc[0], grads, NULL) == GCOMP_OK);
             }
             s.call = -1000;
         } else {
-            EXPECT(gcomp_exchange(g.gc[0], grads, NULL) == GCOMP_OK);
+            EXPECT(exchange_floats(g.gc[0], grads, NULL) == GCOMP_OK);
         }
         if (step) EXPECT(s.allocations == had);
     }
-    EXPECT(gcomp_memory_used(g.gc[0]) == gcomp_memory_needed(&desc, tensors, TENSORS));
+    EXPECT(memory_of(g.gc[0]) == gcomp_memory_needed(&desc, tensors, TENSORS));
     all->digest[me->rank] = digest(&g, 0);
     gcomp_close(g.gc[0]);
     for (size_t t = 0; t < TENSORS; t++) free(grads[t]);
@@ -375,7 +375,7 @@ static void test_a_missing_allreduce_is_named(void)
     desc.comm.allreduce_dtypes = integers;
     grads[0] = (float *)calloc(1500, sizeof(float));
     CHECK(gcomp_open(&gc, &desc) == GCOMP_OK && gcomp_add_tensor(gc, &t) == GCOMP_OK);
-    CHECK(gcomp_exchange(gc, grads, NULL) == GCOMP_MISSING_CALLBACK);
+    CHECK(exchange_floats(gc, grads, NULL) == GCOMP_MISSING_CALLBACK);
     CHECK(strstr(gcomp_error(gc), "comm.allreduce") && strstr(gcomp_error(gc), "fc1"));
     gcomp_close(gc);
     free(grads[0]);

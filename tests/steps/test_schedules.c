@@ -136,7 +136,7 @@ static void test_nothing_is_lost_through_switches(void)
             given = (double *)calloc(t.n[0], sizeof(double));
             sent = (double *)calloc(t.n[0], sizeof(double));
             for (size_t k = 0; k < steps; k++) {
-                gcomp_step step = gcomp_step_default();
+                gcomp_step step = GCOMP_STEP;
                 step.epoch = up_and_down(k, levels);
                 fill(&t, k);
                 for (size_t w = 0; w < world; w++)
@@ -149,7 +149,7 @@ static void test_nothing_is_lost_through_switches(void)
                 CHECK(strcmp(codec_of(&t, 0), "differs") != 0);
             }
             for (size_t j = 0; j < t.n[0]; j++) {
-                for (size_t w = 0; w < world; w++) sent[j] += (double)gcomp_residual(t.gc[w], 0)[j] / (double)world;
+                for (size_t w = 0; w < world; w++) sent[j] += (double)tensor_residual(t.gc[w], 0)[j] / (double)world;
                 worst = fabs(sent[j] - given[j]) > worst ? fabs(sent[j] - given[j]) : worst;
             }
             if (worst > 1e-4) printf("# %s: %g lost\n", lists[l], worst);
@@ -174,10 +174,10 @@ static void test_memory_is_reserved_for_all_codecs_of_a_list(void)
             needed = gcomp_memory_needed(&desc, tensors, 2);
             team_open(&t, 2, &desc, tensors, 2);
             for (size_t w = 0; w < 2; w++) CHECK(gcomp_prepare(t.gc[w]) == GCOMP_OK);
-            CHECK(needed == gcomp_memory_used(t.gc[0]));
+            CHECK(needed == memory_of(t.gc[0]));
             heap.asked = 0;
             for (size_t k = 0; k < 24; k++) {
-                gcomp_step step = gcomp_step_default();
+                gcomp_step step = GCOMP_STEP;
                 step.epoch = up_and_down(k, levels);
                 fill(&t, k);
                 team_step(&t, &step);
@@ -222,7 +222,7 @@ static void test_failed_and_aborted_steps_leave_decisions_as_they_were(void)
             team_open(&a, 2, &desc, tensors, 2);
             team_open(&b, 2, &desc, tensors, 2);
             for (size_t k = 0; k < 16; k++) {
-                gcomp_step step = gcomp_step_default();
+                gcomp_step step = GCOMP_STEP;
                 char before[2][160];
                 step.epoch = (uint32_t)(k / 3);
                 fill(&a, k / 6); /* the norm changes now and then */
@@ -290,7 +290,7 @@ static void test_powersgd_keeps_what_it_knows_through_a_switch(void)
 {
     static const double rest[3] = {1, 5 * 0.45 * 0.45, 5 * 0.45 * 0.45};
     gcomp_desc desc = desc_of("powersgd:rank=4|powersgd:rank=1|powersgd:rank=2", "warmup:epochs=2");
-    gcomp_step step = gcomp_step_default();
+    gcomp_step step = GCOMP_STEP;
     team t;
     desc.no_error_feedback = 1;
     team_open(&t, 1, &desc, &matrix, 1);
@@ -326,8 +326,8 @@ static void test_every_method_warms_up(void)
         team_open(&t, 1, &desc, &other, 1);
         if (!strcmp(name, "dgc")) strcpy(last, "dgc:warmup=8");
         for (uint32_t epoch = 0; epoch < 10; epoch++) {
-            gcomp_step step = gcomp_step_default();
-            const gcomp_codec *codec = gcomp_tensor_codec(t.gc[0], 0);
+            gcomp_step step = GCOMP_STEP;
+            const gcomp_codec *codec = tensor_codec(t.gc[0], 0);
             step.epoch = epoch;
             for (int k = 0; k < 2; k++) {
                 fill(&t, epoch);
@@ -511,7 +511,7 @@ static void test_tensors_bring_lists_as_long_as_the_first(void)
         own.codec = cases[c].own;
         CHECK(gcomp_open(&gc, &desc) == GCOMP_OK);
         CHECK(gcomp_add_tensor(gc, &own) == (cases[c].part ? GCOMP_BAD_CODEC : GCOMP_OK));
-        if (cases[c].part) CHECK(strstr(gcomp_error(gc), cases[c].part) && gcomp_tensor_count(gc) == 0);
+        if (cases[c].part) CHECK(strstr(gcomp_error(gc), cases[c].part) && tensors_of(gc) == 0);
         gcomp_close(gc);
     }
     CHECK(heap.blocks == 0);
@@ -524,7 +524,7 @@ static void test_a_bad_learning_rate_fails_the_step(void)
     team t;
     team_open(&t, 1, &desc, &matrix, 1);
     for (int i = 0; i < 3; i++) {
-        gcomp_step step = gcomp_step_default();
+        gcomp_step step = GCOMP_STEP;
         step.learning_rate = bad[i];
         fill(&t, 1);
         team_step(&t, &step);
@@ -537,12 +537,12 @@ static void test_a_bad_learning_rate_fails_the_step(void)
    for the callback of a later one. */
 static void check_missing(const gcomp_desc *desc, const char *callback)
 {
-    const gcomp_step step = gcomp_step_default();
+    const gcomp_step step = GCOMP_STEP;
     float *grads[1];
     gcomp *gc;
     CHECK(gcomp_open(&gc, desc) == GCOMP_OK && gcomp_add_tensor(gc, &other) == GCOMP_OK);
-    grads[0] = (float *)calloc(gcomp_tensor_elements(gc, 0), sizeof(float));
-    CHECK(gcomp_exchange(gc, grads, &step) == GCOMP_MISSING_CALLBACK && strstr(gcomp_error(gc), callback));
+    grads[0] = (float *)calloc(tensor_elements(gc, 0), sizeof(float));
+    CHECK(exchange_floats(gc, grads, &step) == GCOMP_MISSING_CALLBACK && strstr(gcomp_error(gc), callback));
     free(grads[0]);
     gcomp_close(gc);
 }

@@ -17,7 +17,7 @@ static void save_team(const team *t, saved *s)
 {
     memset(s, 0, sizeof *s);
     for (size_t w = 0; w < t->world; w++) {
-        size_t size = gcomp_save_size(t->gc[w]);
+        size_t size = save_size(t->gc[w]);
         s->bytes[w] = (uint8_t *)malloc(size);
         CHECK(gcomp_save(t->gc[w], s->bytes[w], size, &s->length[w]) == GCOMP_OK && s->length[w] == size);
     }
@@ -26,7 +26,7 @@ static void save_team(const team *t, saved *s)
 static void load_team(team *t, const saved *s, size_t count)
 {
     for (size_t w = 0; w < t->world; w++)
-        CHECK(gcomp_load(t->gc[w], (const void *const *)(const void *)s->bytes, s->length, count) == GCOMP_OK);
+        CHECK(gcomp_load(t->gc[w], (const void *const *)(const void *)s->bytes, s->length, count, NULL) == GCOMP_OK);
 }
 
 static void drop(saved *s)
@@ -157,7 +157,7 @@ static void regroup(team *t, size_t world, const int *ranks)
     comm.world = (int)world;
     for (size_t w = 0; w < t->world; w++) {
         comm.rank = ranks[w];
-        CHECK(gcomp_regroup(t->gc[w], &comm) == GCOMP_OK);
+        CHECK(gcomp_regroup(t->gc[w], &comm, NULL) == GCOMP_OK);
         gc[ranks[w]] = t->gc[w];
     }
     memcpy(t->gc, gc, sizeof gc);
@@ -221,9 +221,9 @@ static void test_a_new_rank_0_does_not_judge_by_half_an_epoch(void)
                 team_step(&t, &step);
                 CHECK(all_are(&t, GCOMP_OK));
             }
-            for (size_t w = 0; w < 2; w++) used[w] = gcomp_memory_used(t.gc[w]);
+            for (size_t w = 0; w < 2; w++) used[w] = memory_of(t.gc[w]);
             regroup(&t, 2, swap);
-            CHECK(gcomp_memory_used(t.gc[0]) == used[0] && gcomp_memory_used(t.gc[1]) == used[1] && used[0] > used[1]);
+            CHECK(memory_of(t.gc[0]) == used[0] && memory_of(t.gc[1]) == used[1] && used[0] > used[1]);
             for (uint32_t epoch = 3; epoch < 8; epoch++) {
                 epoch_of(&t, epoch, &size[epoch], 0);
                 CHECK(has_codec(&t, 0, HIGH)); /* up to the first whole sum, and from two on by them */
@@ -278,18 +278,18 @@ static void test_regroup_without_memory_changes_no_schedule(void)
     for (size_t k = 0; k < 8; k++) step_of(&t, k);
     save_team(&t, &before);
     for (size_t left = 0; result != GCOMP_OK; left++) {
-        size_t used = gcomp_memory_used(t.gc[1]), held = heap.blocks;
+        size_t used = memory_of(t.gc[1]), held = heap.blocks;
         heap.left = left;
-        result = gcomp_regroup(t.gc[1], &comm);
+        result = gcomp_regroup(t.gc[1], &comm, NULL);
         heap.left = SIZE_MAX;
         CHECK(result == (left < 5 ? GCOMP_OUT_OF_MEMORY : GCOMP_OK)); /* frames, two sums, scratch, buffers */
         if (result == GCOMP_OK || left > 9) break;
-        CHECK(gcomp_memory_used(t.gc[1]) == used && heap.blocks == held);
+        CHECK(memory_of(t.gc[1]) == used && heap.blocks == held);
         save_team(&t, &after);
         CHECK(after.length[1] == before.length[1] && !memcmp(after.bytes[1], before.bytes[1], before.length[1]));
         drop(&after);
     }
-    CHECK(gcomp_save_size(t.gc[1]) == before.length[0]);
+    CHECK(save_size(t.gc[1]) == before.length[0]);
     drop(&before);
     team_close(&t);
     CHECK(heap.blocks == 0);
@@ -298,7 +298,7 @@ static void test_regroup_without_memory_changes_no_schedule(void)
 static void test_saves_at_other_levels_are_told_apart(void)
 {
     gcomp_desc desc = desc_of(LOW "|" HIGH, "warmup:epochs=1"), changed = desc_of(LOW "|" HIGH, "warmup:epochs=2");
-    gcomp_step first = gcomp_step_default(), second = step_with(1, -1, 1);
+    gcomp_step first = GCOMP_STEP, second = step_with(1, -1, 1);
     saved low, high;
     team a, b, c;
     team_open(&a, 2, &desc, &matrix, 1);
@@ -317,7 +317,7 @@ static void test_saves_at_other_levels_are_told_apart(void)
     free(low.bytes[1]);
     low.bytes[1] = high.bytes[1];
     high.bytes[1] = NULL;
-    CHECK(gcomp_load(a.gc[0], (const void *const *)(const void *)low.bytes, low.length, 2) == GCOMP_SAVE_MISMATCH);
+    CHECK(gcomp_load(a.gc[0], (const void *const *)(const void *)low.bytes, low.length, 2, NULL) == GCOMP_SAVE_MISMATCH);
     CHECK(strstr(gcomp_error(a.gc[0]), "save 1: it is at other codecs"));
     CHECK(gcomp_join(c.gc[0], high.bytes[0], high.length[0]) == GCOMP_SAVE_MISMATCH);
     CHECK(strstr(gcomp_error(c.gc[0]), "another schedule"));
@@ -371,7 +371,7 @@ static void test_saves_of_other_epochs_are_told_apart(void)
     free(now.bytes[1]);
     now.bytes[1] = later.bytes[1];
     later.bytes[1] = NULL;
-    CHECK(gcomp_load(t.gc[0], (const void *const *)(const void *)now.bytes, now.length, 2) == GCOMP_SAVE_MISMATCH);
+    CHECK(gcomp_load(t.gc[0], (const void *const *)(const void *)now.bytes, now.length, 2, NULL) == GCOMP_SAVE_MISMATCH);
     CHECK(strstr(gcomp_error(t.gc[0]), "save 1: it is in another epoch"));
     drop(&now);
     drop(&later);
@@ -386,7 +386,7 @@ static void test_forged_schedules_are_refused_or_taken_as_they_stand(void)
     static const gcomp_tensor small[2] = {{"w", 6, 5, 0, GCOMP_F32, NULL}, {"b", 5, 0, 0, GCOMP_F32, NULL}};
     static const char *const lists_of[2] = {"powersgd:rank=1|none", "sign|topk:density=0.1|powersgd:rank=1"};
     static const char *const schedules[3] = {"accordion:every=1,eta=0.01", "accordion:every=1,eta=0.01,scope=model", "bytes:target=100,every=3"};
-    const gcomp_step first = gcomp_step_default();
+    const gcomp_step first = GCOMP_STEP;
     for (size_t c = 0; c < 3; c++) {
         gcomp_desc desc = desc_of(lists_of[c / 2], schedules[c]);
         size_t refused = 0, taken = 0, length;
@@ -406,7 +406,7 @@ static void test_forged_schedules_are_refused_or_taken_as_they_stand(void)
             memcpy(bad, saves.bytes[0], length);
             bad[bit / 8] ^= (uint8_t)(1 << bit % 8);
             put_word(bad + length - 4, plain_crc(0, bad, length - 4), 4);
-            gcomp_result result = gcomp_load(fresh.gc[0], &list, &length, 1);
+            gcomp_result result = gcomp_load(fresh.gc[0], &list, &length, 1, NULL);
             CHECK(result == GCOMP_OK || result == GCOMP_CORRUPT || result == GCOMP_SAVE_MISMATCH);
             CHECK(gcomp_save(fresh.gc[0], has, sizeof has, &n) == GCOMP_OK && n == length);
             CHECK(!memcmp(has, result == GCOMP_OK ? bad : had, length));
@@ -459,7 +459,7 @@ static void test_what_no_schedule_knows_is_refused(void)
             memcpy(had, s + at, 8);
             if (i < count) put_word(s + at, (c ? bytes : accordion)[i].word, n);
             put_word(s + length - 4, plain_crc(0, s, length - 4), 4);
-            gcomp_result result = gcomp_load(t.gc[0], &list, &length, 1);
+            gcomp_result result = gcomp_load(t.gc[0], &list, &length, 1, NULL);
             if (result != (i < count ? GCOMP_CORRUPT : GCOMP_OK)) printf("# rule %d, case %d\n", c, (int)i);
             CHECK(result == (i < count ? GCOMP_CORRUPT : GCOMP_OK));
             memcpy(s + at, had, 8);
@@ -521,7 +521,7 @@ static void before_a_switch(team *t, int tensors, gcomp_step *step)
 {
     gcomp_desc desc = desc_of(LOW "|" HIGH, tensors ? "accordion:every=1" : "warmup:epochs=1");
     const gcomp_tensor both[2] = {matrix, other};
-    *step = gcomp_step_default();
+    *step = default_step();
     team_open(t, 2, &desc, both, 2);
     for (int k = 0; k < 3; k++) {
         step->epoch = tensors ? (uint32_t)k / 2 : 0;

@@ -78,7 +78,7 @@ static void group_open(group *g, size_t world, const gcomp_desc *base, const gco
                 printf("# add: %s\n", gcomp_error(g->gc[w]));
                 exit(1);
             }
-            g->n[at] = gcomp_tensor_elements(g->gc[w], at);
+            g->n[at] = tensor_elements(g->gc[w], at);
             g->grad[w][at] = (float *)calloc(g->n[at], sizeof(float));
             at++;
         }
@@ -135,11 +135,11 @@ static void sum_halves(const group *g, const gcomp_request *q)
     for (size_t i = 0; i < q[0].count; i++) {
         float sum = 0, one;
         for (size_t w = 0; w < g->world; w++) {
-            CHECK(gcomp_to_float(&one, (const uint16_t *)q[w].recv + i, q[0].dtype, 1, NULL) == GCOMP_OK);
+            CHECK(gcomp_convert(&one, GCOMP_F32, (const uint16_t *)q[w].recv + i, q[0].dtype, 1, NULL) == GCOMP_OK);
             sum += one;
         }
         for (size_t w = 0; w < g->world; w++)
-            CHECK(gcomp_from_float((uint16_t *)q[w].recv + i, &sum, q[0].dtype, 1, NULL) == GCOMP_OK);
+            CHECK(gcomp_convert((uint16_t *)q[w].recv + i, q[0].dtype, &sum, GCOMP_F32, 1, NULL) == GCOMP_OK);
     }
 }
 
@@ -253,7 +253,7 @@ static uint64_t digest_bytes(uint64_t h, const void *bytes, size_t count)
 /* Gradient and residual of a tensor on a worker, digested. */
 static uint64_t digest_of(const group *g, size_t w, size_t t)
 {
-    const float *residual = gcomp_residual(g->gc[w], t);
+    const float *residual = tensor_residual(g->gc[w], t);
     uint64_t h = digest_bytes(FNV, g->grad[w][t], 4 * g->n[t]);
     return residual ? digest_bytes(h, residual, 4 * g->n[t]) : h;
 }
@@ -262,7 +262,7 @@ static uint64_t digest_of(const group *g, size_t w, size_t t)
 static uint64_t digest(const group *g, size_t w)
 {
     uint64_t h = FNV;
-    const size_t bytes = gcomp_save_size(g->gc[w]);
+    const size_t bytes = save_size(g->gc[w]);
     uint8_t *save = (uint8_t *)malloc(bytes);
     size_t length = 0;
     CHECK(gcomp_save(g->gc[w], save, bytes, &length) == GCOMP_OK);
@@ -532,7 +532,7 @@ static void test_lists_of_codecs_skip_too(void)
                 for (uint64_t step = 0; step < 4; step++) {
                     gcomp_step how;
                     int done = 0;
-                    how = gcomp_step_default();
+                    how = default_step();
                     how.epoch = (uint32_t)step;
                     group_fill(g, step);
                     for (size_t w = 0; w < 3; w++) CHECK(gcomp_step_begin(g->gc[w], &how) == GCOMP_OK);
@@ -695,7 +695,7 @@ static int count_gatherv(void *user, const void *mine, void *all, const size_t *
 static void *take_turn(void *arg)
 {
     counted *c = (counted *)arg;
-    c->result = gcomp_exchange(c->gc, c->grads, NULL);
+    c->result = exchange_floats(c->gc, c->grads, NULL);
     return NULL;
 }
 
@@ -807,12 +807,12 @@ static void test_all_workers_lead_where_tensors_take_turns(void)
             }
             good_step(&g, ~(1u << t));
             for (size_t w = 0; w < world; w++) { /* the next step is another object's */
-                const size_t room = gcomp_save_size(g.gc[w]);
+                const size_t room = save_size(g.gc[w]);
                 void *save = malloc(room);
                 const void *own = save;
                 size_t length = 0;
                 gcomp *gc = g.gc[w];
-                CHECK(gcomp_save(gc, save, room, &length) == GCOMP_OK && gcomp_load(other.gc[w], &own, &length, 1) == GCOMP_OK);
+                CHECK(gcomp_save(gc, save, room, &length) == GCOMP_OK && gcomp_load(other.gc[w], &own, &length, 1, NULL) == GCOMP_OK);
                 g.gc[w] = other.gc[w];
                 other.gc[w] = gc;
                 free(save);
@@ -821,7 +821,7 @@ static void test_all_workers_lead_where_tensors_take_turns(void)
         for (size_t w = 0; w < world; w++)
             for (size_t t = 0; t < TENSORS; t++) {
                 size_t waiting = 0;
-                for (size_t i = 0; i < g.n[t]; i++) waiting += gcomp_residual(g.gc[w], t)[i] != 0;
+                for (size_t i = 0; i < g.n[t]; i++) waiting += tensor_residual(g.gc[w], t)[i] != 0;
                 CHECK(waiting == 0);
             }
         group_close(&g);

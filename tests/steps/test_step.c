@@ -39,7 +39,7 @@ static void test_uncompressed_tensors_get_the_plain_mean(void)
                     good = good && error <= (world == 3 ? 6 * 16.0 / 16777216.0 : 0.0);
                 }
                 CHECK(good);
-                for (size_t w = 0; w < world; w++) CHECK(gcomp_residual(g.gc[w], t) == NULL);
+                for (size_t w = 0; w < world; w++) CHECK(tensor_residual(g.gc[w], t) == NULL);
             }
         }
         group_close(&g);
@@ -67,7 +67,7 @@ static void test_nothing_is_lost_over_200_steps(void)
             group_step(&g);
             for (size_t i = 0; i < n; i++) got[i] += (double)g.grad[0][0][i];
             for (size_t w = 0; w < WORLD; w++) {
-                const float *e = gcomp_residual(g.gc[w], 0);
+                const float *e = tensor_residual(g.gc[w], 0);
                 for (size_t i = 0; e && i < n; i++)
                     if (fabs((double)e[i]) > largest) largest = fabs((double)e[i]);
             }
@@ -77,7 +77,7 @@ static void test_nothing_is_lost_over_200_steps(void)
         for (size_t i = 0; i < n; i++) {
             double rest = 0;
             for (size_t w = 0; w < WORLD; w++) {
-                const float *e = gcomp_residual(g.gc[w], 0);
+                const float *e = tensor_residual(g.gc[w], 0);
                 rest += e ? (double)e[i] / WORLD : 0.0;
             }
             double error = fabs(got[i] + rest - given[i]);
@@ -107,8 +107,8 @@ static void test_without_error_feedback_nothing_is_kept(void)
     group_advance(&a, 0);
     pair_advance(&a, &b, 1);
     CHECK(groups_agree(&a, &b));
-    CHECK(gcomp_residual(a.gc[0], 0) == NULL);
-    CHECK(gcomp_residual(a.gc[0], 1) == NULL);
+    CHECK(tensor_residual(a.gc[0], 0) == NULL);
+    CHECK(tensor_residual(a.gc[0], 1) == NULL);
     pair_close(&a, &b);
 }
 
@@ -156,9 +156,9 @@ static void test_a_tensor_skipped_by_all_keeps_its_state(void)
         group a, b;
         pair_open(&a, &b, 2, mixed, MIXED, 1);
         float *residual = NULL;
-        if (gcomp_residual(a.gc[1], t)) {
+        if (tensor_residual(a.gc[1], t)) {
             residual = (float *)malloc(4 * a.n[t]);
-            memcpy(residual, gcomp_residual(a.gc[1], t), 4 * a.n[t]);
+            memcpy(residual, tensor_residual(a.gc[1], t), 4 * a.n[t]);
         }
         group_fill(&a, 1);
         group_step_skipping(&a, NULL, 1u << t);
@@ -166,11 +166,11 @@ static void test_a_tensor_skipped_by_all_keeps_its_state(void)
         int untouched = 1;
         for (size_t i = 0; i < a.n[t]; i++) untouched = untouched && a.grad[1][t][i] == gradient(1, 1, t, i);
         CHECK(untouched);
-        if (residual) CHECK(memcmp(residual, gcomp_residual(a.gc[1], t), 4 * a.n[t]) == 0);
+        if (residual) CHECK(memcmp(residual, tensor_residual(a.gc[1], t), 4 * a.n[t]) == 0);
         pair_advance(&a, &b, 2);  /* as if the skipped step had not been */
         for (size_t w = 0; w < 2; w++) {
             CHECK(memcmp(a.grad[w][t], b.grad[w][t], 4 * a.n[t]) == 0);
-            if (residual) CHECK(memcmp(gcomp_residual(a.gc[w], t), gcomp_residual(b.gc[w], t), 4 * a.n[t]) == 0);
+            if (residual) CHECK(memcmp(tensor_residual(a.gc[w], t), tensor_residual(b.gc[w], t), 4 * a.n[t]) == 0);
         }
         free(residual);
         pair_close(&a, &b);

@@ -264,7 +264,7 @@ static void test_disagreement_is_a_mismatch_that_names_the_worker_and_the_differ
         snapshot before = snapshot_take(&g);
         group_begin(&g, NULL);
         for (size_t w = 0; w < 3; w++)
-            for (size_t t = 0; t < gcomp_tensor_count(g.gc[w]); t++) group_ready(&g, w, t, 0);
+            for (size_t t = 0; t < tensors_of(g.gc[w]); t++) group_ready(&g, w, t, 0);
         group_finish(&g);
         int all = all_are(&g, GCOMP_MISMATCH),
             named = names_worker(gcomp_error(g.gc[0]), 2) && names_worker(gcomp_error(g.gc[1]), 2);
@@ -336,7 +336,7 @@ static void test_instruction_sets_and_allocators_may_differ(void)
 {
     gcomp_isa last = GCOMP_ISA_SCALAR;
     for (int isa = GCOMP_ISA_SCALAR; isa <= GCOMP_ISA_NEON; isa++)
-        if (gcomp_isa_available((gcomp_isa)isa)) last = (gcomp_isa)isa;
+        if (isa_available((gcomp_isa)isa)) last = (gcomp_isa)isa;
     group a, b;
     gcomp_desc desc;
     memset(&desc, 0, sizeof desc);
@@ -401,7 +401,7 @@ static void rejoin(group *g, int rank, const gcomp_desc *base, const gcomp_tenso
 {
     gcomp_desc desc = *base;
     const int other = rank == 1 ? 0 : 1;
-    const size_t room = gcomp_save_size(g->gc[other]);
+    const size_t room = save_size(g->gc[other]);
     uint8_t *save = (uint8_t *)malloc(room);
     size_t length = 0;
     CHECK(gcomp_save(g->gc[other], save, room, &length) == GCOMP_OK);
@@ -458,8 +458,8 @@ static void test_the_digest_of_means_is_that_of_little_endian_floats(void)
     desc.check_every = 1;
     group_open_with(&g, 2, &desc, mixed, MIXED, NULL);
     group_advance(&g, 3);
-    save = (uint8_t *)malloc(gcomp_save_size(g.gc[1]));
-    CHECK(gcomp_save(g.gc[1], save, gcomp_save_size(g.gc[1]), &length) == GCOMP_OK);
+    save = (uint8_t *)malloc(save_size(g.gc[1]));
+    CHECK(gcomp_save(g.gc[1], save, save_size(g.gc[1]), &length) == GCOMP_OK);
     for (size_t t = 0; t < MIXED; t++)
         for (size_t i = 0; i < g.n[t]; i++) {
             uint32_t bits;

@@ -32,12 +32,12 @@ static void test_a_parameter_server_gets_the_mean_and_workers_keep_the_rest(void
         for (uint64_t step = 0; step < 5; step++) {
             size_t part = step == 3 ? 2 : WORLD;  /* once one of them is late */
             for (size_t w = 0; w < WORLD; w++) {
-                const float *e = gcomp_residual(gc[w], 0);
+                const float *e = tensor_residual(gc[w], 0);
                 for (size_t i = 0; i < N; i++) grad[w][i] = gradient(step, w, 0, i);
                 CHECK(gcomp_compress(gc[w], 0, step, grad[w], payload[w], CAPACITY, &lengths[w]) == GCOMP_OK);
-                CHECK(lengths[w] <= gcomp_bound(gcomp_tensor_codec(gc[w], 0), N));
+                CHECK(lengths[w] <= gcomp_bound(tensor_codec(gc[w], 0), N, NULL));
                 payloads[w] = payload[w];
-                CHECK(gcomp_decode(payload[w], lengths[w], decoded, N, NULL) == GCOMP_OK);
+                CHECK(gcomp_decode(payload[w], lengths[w], decoded, GCOMP_F32, N, NULL) == GCOMP_OK);
                 for (size_t i = 0; i < N; i++) {
                     float p = grad[w][i] + (e ? e[i] : 0.0f);
                     expected[w][i] = p - decoded[i];
@@ -45,12 +45,12 @@ static void test_a_parameter_server_gets_the_mean_and_workers_keep_the_rest(void
             }
             for (size_t i = 0; i < N; i++) mean[i] = 0;
             for (size_t w = 0; w < part; w++) {
-                CHECK(gcomp_decode(payload[w], lengths[w], decoded, N, NULL) == GCOMP_OK);
+                CHECK(gcomp_decode(payload[w], lengths[w], decoded, GCOMP_F32, N, NULL) == GCOMP_OK);
                 for (size_t i = 0; i < N; i++) mean[i] += decoded[i] * (1.0f / (float)part);
             }
             for (size_t w = 0; w < WORLD; w++) {
                 CHECK(gcomp_commit(gc[w], 0, grad[w], payload[w], lengths[w], payloads, lengths, part) == GCOMP_OK);
-                const float *e = gcomp_residual(gc[w], 0);
+                const float *e = tensor_residual(gc[w], 0);
                 CHECK(memcmp(grad[0], grad[w], sizeof grad[0]) == 0);
                 int good = 1;
                 for (size_t i = 0; i < N; i++) {
@@ -83,7 +83,7 @@ static void test_more_payloads_than_fit_one_pass_have_the_same_mean(void)
             }
             for (size_t i = 0; i < N; i++) mean[i] = 0;
             for (size_t w = 0; w < count; w++) {
-                CHECK(gcomp_decode(payload[w], lengths[w], decoded, N, NULL) == GCOMP_OK);
+                CHECK(gcomp_decode(payload[w], lengths[w], decoded, GCOMP_F32, N, NULL) == GCOMP_OK);
                 for (size_t i = 0; i < N; i++) mean[i] += decoded[i] * (1.0f / (float)count);
                 if (w == count / 2)
                     for (size_t i = 0; i < N; i++) expected[i] = gradient(5, w, 0, i) - decoded[i];
@@ -97,7 +97,7 @@ static void test_more_payloads_than_fit_one_pass_have_the_same_mean(void)
                 continue;
             }
             CHECK(result == GCOMP_OK);
-            const float *e = gcomp_residual(gc, 0);
+            const float *e = tensor_residual(gc, 0);
             size_t wrong = 0;
             for (size_t i = 0; i < N; i++) {
                 wrong += fabsf(grad[i] - mean[i]) > 4e-7f * (1 + fabsf(mean[i]));
@@ -122,13 +122,13 @@ static void test_compress_changes_no_state(void)
         CHECK(gcomp_commit(gc, 0, grad, first, a, NULL, NULL, 0) == GCOMP_OK);
         for (size_t i = 0; i < N; i++) CHECK(grad[i] == gradient(0, 0, 0, i));  /* count 0: untouched */
         memcpy(copy, grad, sizeof copy);
-        const float *e = gcomp_residual(gc, 0);
+        const float *e = tensor_residual(gc, 0);
         if (e) memcpy(residual, e, sizeof residual);
         CHECK(gcomp_compress(gc, 0, 1, grad, first, sizeof first, &a) == GCOMP_OK);
         CHECK(gcomp_compress(gc, 0, 1, grad, second, sizeof second, &b) == GCOMP_OK);
         CHECK(a == b && memcmp(first, second, a) == 0);
         CHECK(memcmp(copy, grad, sizeof copy) == 0);
-        if (e) CHECK(memcmp(residual, gcomp_residual(gc, 0), sizeof residual) == 0);
+        if (e) CHECK(memcmp(residual, tensor_residual(gc, 0), sizeof residual) == 0);
         gcomp_info info;
         CHECK(gcomp_peek(first, a, &info) == GCOMP_OK);
         CHECK(info.checksum == 1 && info.length == a && info.count == N && info.refused == 0);
@@ -151,12 +151,12 @@ static void test_a_step_that_sent_nothing_goes_into_the_residual(void)
         for (size_t i = 0; i < N; i++) grad[i] = gradient(0, 0, 0, i);
         CHECK(gcomp_compress(gc, 0, 0, grad, payload, sizeof payload, &length) == GCOMP_OK);
         CHECK(gcomp_commit(gc, 0, grad, payload, length, NULL, NULL, 0) == GCOMP_OK);
-        memcpy(before, gcomp_residual(gc, 0), sizeof before);
+        memcpy(before, tensor_residual(gc, 0), sizeof before);
         for (size_t i = 0; i < N; i++) grad[i] = gradient(1, 0, 0, i);
         CHECK(gcomp_commit(gc, 0, grad, NULL, 0, NULL, NULL, 0) == GCOMP_OK);
         int good = 1;
         for (size_t i = 0; i < N; i++)
-            good = good && gcomp_residual(gc, 0)[i] == grad[i] + before[i] && grad[i] == gradient(1, 0, 0, i);
+            good = good && tensor_residual(gc, 0)[i] == grad[i] + before[i] && grad[i] == gradient(1, 0, 0, i);
         CHECK(good);
         gcomp_close(gc);
     }
@@ -184,12 +184,12 @@ static void test_a_lost_payload_given_back_restores_conservation(void)
                 CHECK(gcomp_give_back(gc, 0, payload, length) == GCOMP_OK);
                 continue;
             }
-            CHECK(gcomp_decode(payload, length, decoded, N, NULL) == GCOMP_OK);
+            CHECK(gcomp_decode(payload, length, decoded, GCOMP_F32, N, NULL) == GCOMP_OK);
             for (size_t i = 0; i < N; i++) got[i] += (double)decoded[i];
         }
         double worst = 0, largest = 3;
         for (size_t i = 0; i < N; i++) {
-            double e = (double)gcomp_residual(gc, 0)[i], error = fabs(got[i] + e - given[i]);
+            double e = (double)tensor_residual(gc, 0)[i], error = fabs(got[i] + e - given[i]);
             if (error > worst) worst = error;
             if (fabs(e) > largest) largest = fabs(e);
         }
@@ -209,7 +209,7 @@ static void test_commit_and_give_back_refuse_bad_payloads_without_a_trace(void)
     CHECK(gcomp_compress(gc, 0, 0, grad, good, sizeof good, &length) == GCOMP_OK);
     CHECK(gcomp_commit(gc, 0, grad, good, length, NULL, NULL, 0) == GCOMP_OK);
     memcpy(copy, grad, sizeof copy);
-    memcpy(residual, gcomp_residual(gc, 0), sizeof residual);
+    memcpy(residual, tensor_residual(gc, 0), sizeof residual);
     CHECK(gcomp_compress(gc, 0, 1, grad, good, sizeof good, &length) == GCOMP_OK);
     for (size_t i = 0; i < length; i++) {
         const void *payloads[2];
@@ -225,7 +225,7 @@ static void test_commit_and_give_back_refuse_bad_payloads_without_a_trace(void)
     }
     for (size_t i = 0; i < length; i++) CHECK(gcomp_give_back(gc, 0, good, i) != GCOMP_OK);
     CHECK(memcmp(copy, grad, sizeof copy) == 0);
-    CHECK(memcmp(residual, gcomp_residual(gc, 0), sizeof residual) == 0);
+    CHECK(memcmp(residual, tensor_residual(gc, 0), sizeof residual) == 0);
 
     gcomp_codec other;  /* a valid payload of another codec */
     gcomp_input in;
@@ -240,16 +240,16 @@ static void test_commit_and_give_back_refuse_bad_payloads_without_a_trace(void)
     exec.scratch_bytes = sizeof scratch;
     CHECK(gcomp_codec_parse(&other, "bf16", NULL, 0) == GCOMP_OK);
     CHECK(gcomp_encode(&other, &in, &exec, payload, sizeof payload, &length) == GCOMP_OK);
-    CHECK(gcomp_seal(payload, length, NULL) == GCOMP_OK);
+    CHECK(add_checksum(payload, length) == GCOMP_OK);
     const void *payloads[1];
     payloads[0] = payload;
     static float decoded[N];
-    CHECK(gcomp_decode(payload, length, decoded, N, NULL) == GCOMP_OK);
+    CHECK(gcomp_decode(payload, length, decoded, GCOMP_F32, N, NULL) == GCOMP_OK);
     gcomp_result result = gcomp_commit(gc, 0, grad, NULL, 0, payloads, &length, 1);
     CHECK(result == GCOMP_OK || result == GCOMP_CODEC_MISMATCH);  /* taken for what its header says, or refused */
     CHECK(memcmp(result ? copy : decoded, grad, sizeof copy) == 0);
     int kept = 1;
-    for (size_t i = 0; i < N; i++) kept = kept && gcomp_residual(gc, 0)[i] == (result ? residual[i] : copy[i] + residual[i]);
+    for (size_t i = 0; i < N; i++) kept = kept && tensor_residual(gc, 0)[i] == (result ? residual[i] : copy[i] + residual[i]);
     CHECK(kept);
     gcomp_close(gc);
 }
@@ -279,7 +279,7 @@ static void test_commit_names_one_bad_payload_of_three(void)
         CHECK(gcomp_commit(gc, 0, grad, NULL, 0, payloads, lengths, 3) == GCOMP_CODEC_MISMATCH);
     }
     CHECK(memcmp(copy, grad, sizeof copy) == 0);
-    for (size_t i = 0; i < N; i++) CHECK(gcomp_residual(gc, 0)[i] == 0);
+    for (size_t i = 0; i < N; i++) CHECK(tensor_residual(gc, 0)[i] == 0);
     gcomp_close(gc);
     gcomp_close(halves);
 }
@@ -336,18 +336,18 @@ static void *work(void *arg)
     for (int step = 0; step < j->steps && j->result == GCOMP_OK; step++) {
         for (size_t t = 0; t < MIXED; t++) {
             grads[t] = j->grad[t];
-            for (size_t i = 0; i < gcomp_tensor_elements(gc, t); i++)
+            for (size_t i = 0; i < tensor_elements(gc, t); i++)
                 j->grad[t][i] = gradient((uint64_t)step, (size_t)j->rank, t, i);
         }
         if (j->broken && step == j->steps - 1) {
             gcomp_threads_fail(j->threads);
             break;
         }
-        j->result = gcomp_exchange(gc, grads, NULL);
+        j->result = exchange_floats(gc, grads, NULL);
         if (step < j->steps - 1) continue;
         j->untouched = 1;
         for (size_t t = 0; t < MIXED; t++)
-            for (size_t i = 0; i < gcomp_tensor_elements(gc, t); i++)
+            for (size_t i = 0; i < tensor_elements(gc, t); i++)
                 j->untouched = j->untouched && j->grad[t][i] == gradient((uint64_t)step, (size_t)j->rank, t, i);
     }
     j->step_number = gcomp_step_number(gc);

@@ -19,7 +19,7 @@ report() { # name file: passes if the file of complaints is empty
     fi
 }
 
-echo 1..15
+echo 1..16
 
 limit() { # what: its number in tests/tools/style_limits
     awk -v what="$1" '$1 == what { print $2 }' tests/tools/style_limits
@@ -76,6 +76,10 @@ $CC -std=c99 -O0 -fno-pic -fno-pie -I. -c $out/one.c -o $out/one.o 2>$out/symbol
 nm -g --defined-only $out/one.o 2>>$out/symbols | awk '$3 !~ /^gcomp_/ { print "symbol " $3 }' >>$out/symbols
 report "symbols begin with gcomp" $out/symbols
 
+grep -o '^GCOMP_API.*gcomp_[a-z_]*(' gcomp.h | grep -o 'gcomp_[a-z_]*($' | sort -u | awk -v most="$(limit functions)" '
+    END { if (NR > most) print NR " public functions, at most " most }' >$out/public
+report "there are at most $(limit functions) public functions" $out/public
+
 # A kernel is compiled once a set, and has the set behind its name; a plain function of the same name would be mistaken for one.
 nm $out/one.o | awk '{ name = $3 } name ~ /GCOMP__/ { print name " has the name of a macro" }
     { kernel = sub(/_(scalar|avx2|avx512|neon)$/, "", name); if (kernel) kernels[name] = 1; else plain[name] = 1 }
@@ -93,7 +97,7 @@ awk 'END { if (FNR > 250) print "README.md has " FNR " lines, at most 250" }' RE
 awk 'length > 100 { print "a code line of the README has " length " columns: " $0 }' $out/readme[1-9].c >>$out/readme
 sed 's/"[^"]*"//g; s:/\*.*\*/::' $out/readme[1-9].c | awk '/;.*;/ && !/for \(/ { print "two statements: " $0 }' >>$out/readme
 {
-    echo 'static int train(int rank, int world, float *grads[1]) {'
+    echo 'static int train(int rank, int world, float *fc1_gradient) {'
     echo '    gcomp_comm comm = {0}; comm.rank = rank, comm.world = world, comm.allreduce = my_allreduce, comm.allgather = my_allgather;'
     cat $out/readme1.c
     echo '    gcomp_close(gc); return failures == 10; }'

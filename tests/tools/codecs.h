@@ -251,7 +251,7 @@ static inline int codec_has_payload(const char *text)
     in.key = gcomp_key_make(1, 0, 0, 0);
     exec.scratch = scratch;
     exec.scratch_bytes = sizeof scratch;
-    return gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK && gcomp_bound(&codec, 1) != 0 &&
+    return gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK && gcomp_bound(&codec, 1, NULL) != 0 &&
            gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length) == GCOMP_OK;
 }
 

@@ -105,7 +105,7 @@ static inline uint64_t digest(const group *g, size_t w)
 {
     uint64_t h = FNV;
     for (size_t t = 0; t < g->count; t++) {
-        const float *residual = gcomp_residual(g->gc[w], t);
+        const float *residual = tensor_residual(g->gc[w], t);
         h = fnv(h, g->grad[w][t], (g->half[t] ? 2u : 4u) * g->n[t]);
         if (residual) h = fnv(h, residual, 4 * g->n[t]);
     }
@@ -259,7 +259,7 @@ static inline void group_shrink(group *g, size_t world)
         memset(&comm, 0, sizeof comm);
         comm.rank = (int)w;
         comm.world = (int)world;
-        CHECK(gcomp_regroup(g->gc[w], &comm) == GCOMP_OK);
+        CHECK(gcomp_regroup(g->gc[w], &comm, NULL) == GCOMP_OK);
     }
 }
 
@@ -290,7 +290,7 @@ static inline void pass(const char *codec, const float *x, size_t n, uint64_t st
     static uint8_t payload[GCOMP_BOUND(ROOM)];
     const uint64_t own = gcomp_key_make(5, step, 0, (uint32_t)rank).own;
     const size_t length = encode(codec, x, n, payload, plain_philox(own, 0, 7, (uint32_t)range));
-    CHECK(gcomp_decode(payload, length, y, n, NULL) == GCOMP_OK);
+    CHECK(gcomp_decode(payload, length, y, GCOMP_F32, n, NULL) == GCOMP_OK);
 }
 
 /* Two shots take payloads that are not sparse, of methods without a round of their own. */

@@ -96,7 +96,7 @@ static int device(void)
         size_t bytes = make_payload(grad);
         gcomp_info info;
         bad |= bytes != 560 || gcomp_peek(payload, bytes, &info) || !info.checksum;
-        bad |= gcomp_decode_add(payload, bytes, 1, decoded, COUNT, NULL) != GCOMP_OK;
+        bad |= gcomp_decode_add(payload, bytes, 1, decoded, GCOMP_F32, COUNT, NULL) != GCOMP_OK;
     }
     for (int i = 0; i < COUNT; i++) {
         float lost = decoded[i] + residual[i] - 5 * grad[i];

@@ -36,11 +36,137 @@ static const char *test_skipped; /* set by a test that cannot run here: why */
         fflush(stdout); \
     } while (0)
 
+/* The scratch that a codec's encoder needs. */
+static inline size_t scratch_of(const gcomp_codec *codec, size_t n)
+{
+    size_t bytes = 0;
+    (void)gcomp_bound(codec, n, &bytes);
+    return bytes;
+}
+
+/* Can this machine and this build run the instruction set? */
+static inline int isa_available(gcomp_isa isa)
+{
+    gcomp_exec exec;
+    memset(&exec, 0, sizeof exec);
+    exec.isa = isa;
+    return gcomp_convert(NULL, GCOMP_F32, NULL, GCOMP_F32, 0, &exec) != GCOMP_ISA_UNAVAILABLE;
+}
+
+/* "GCOMP_OK" */
+static inline const char *result_name(gcomp_result result)
+{
+#define RESULT_NAME(name, value, kind, sentence) \
+    if ((int)result == (value)) return #name;
+    GCOMP_RESULTS(RESULT_NAME)
+#undef RESULT_NAME
+    return "unknown";
+}
+
+/* Puts the right checksum (CRC-32C, bit by bit) into a payload: of changed ones, too. */
+static inline gcomp_result add_checksum(void *payload, size_t length)
+{
+    unsigned char *p = (unsigned char *)payload;
+    uint32_t crc = UINT32_MAX;
+    p[6] |= 2;
+    for (size_t i = 0; i < length; i++) {
+        if (i == 28) i = 32; /* the checksum itself */
+        if (i >= length) break;
+        crc ^= p[i];
+        for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (crc & 1 ? 0x82F63B78u : 0);
+    }
+    crc = ~crc;
+    for (int i = 0; i < 4; i++) p[28 + i] = (unsigned char)(crc >> 8 * i);
+    return GCOMP_OK;
+}
+
 #ifndef GCOMP_NO_OBJECT
+/* What gcomp_tensor_get tells of a tensor; of one that is not there zeros. */
+static inline gcomp_tensor_info info_of(const gcomp *gc, size_t tensor)
+{
+    gcomp_tensor_info info;
+    memset(&info, 0, sizeof info);
+    if (gcomp_tensor_get(gc, tensor, &info) != GCOMP_OK) memset(&info, 0, sizeof info);
+    return info;
+}
+
+static inline const float *tensor_residual(const gcomp *gc, size_t tensor)
+{
+    return info_of(gc, tensor).residual;
+}
+
+static inline const gcomp_codec *tensor_codec(const gcomp *gc, size_t tensor)
+{
+    return info_of(gc, tensor).codec;
+}
+
+static inline size_t tensor_elements(const gcomp *gc, size_t tensor)
+{
+    return info_of(gc, tensor).elements;
+}
+
+static inline const char *tensor_name(const gcomp *gc, size_t tensor)
+{
+    return info_of(gc, tensor).name;
+}
+
+static inline size_t tensors_of(const gcomp *gc)
+{
+    size_t count = 0;
+    while (tensor_name(gc, count)) count++;
+    return count;
+}
+
+/* The number of the tensor of that name; the number of tensors if there is none. */
+static inline size_t tensor_named(const gcomp *gc, const char *name)
+{
+    size_t i = 0;
+    while (tensor_name(gc, i) && (!name || strcmp(tensor_name(gc, i), name) != 0)) i++;
+    return i;
+}
+
+static inline gcomp_step default_step(void)
+{
+    const gcomp_step step = GCOMP_STEP;
+    return step;
+}
+
+/* gcomp_exchange of gradients in arrays of pointers to floats. */
+static inline gcomp_result exchange_floats(gcomp *gc, float *const *grads, const gcomp_step *step)
+{
+    return gcomp_exchange(gc, (void *const *)(const void *)grads, step);
+}
+
+/* The bytes that an object takes, and those of its save; 0 without an object. */
+static inline size_t memory_of(const gcomp *gc)
+{
+    gcomp_statistics stats;
+    return gcomp_stats(gc, &stats) == GCOMP_OK ? (size_t)stats.memory : 0;
+}
+
+static inline size_t save_size(gcomp *gc)
+{
+    size_t bytes = 0;
+    return gcomp_save(gc, NULL, 0, &bytes) == GCOMP_OK ? bytes : 0;
+}
+
+/* gcomp_load of saves whose tensors may be others. */
+static inline gcomp_result load_some(gcomp *gc, const void *const *saves, const size_t *lengths, size_t count, char *text,
+                                     size_t capacity, size_t *length)
+{
+    gcomp_report report = {NULL, 0, 0};
+    report.text = text;
+    report.capacity = capacity;
+    if (length) report.length = *length;
+    const gcomp_result result = gcomp_load(gc, saves, lengths, count, &report);
+    if (length) *length = report.length;
+    return result;
+}
+
 /* A step with a scale, a learning rate (negative: unknown) and an epoch. */
 static inline gcomp_step step_with(float scale, float learning_rate, uint32_t epoch)
 {
-    gcomp_step step = gcomp_step_default();
+    gcomp_step step = GCOMP_STEP;
     step.scale = scale;
     step.learning_rate = learning_rate;
     step.epoch = epoch;
@@ -70,7 +196,7 @@ static inline int test_is_slow(void)
 static inline int isa_is_wanted(gcomp_isa isa)
 {
     const char *only = getenv("GCOMP_ISA");
-    if (!gcomp_isa_available(isa)) return 0;
+    if (!isa_available(isa)) return 0;
     if (only && *only && strcmp(only, gcomp_isa_name(isa))) return 0;
     printf("# %s\n", gcomp_isa_name(isa));
     return 1;
@@ -283,7 +409,7 @@ static inline int results_are(gcomp *const *gc, const gcomp_result *result, size
     int yes = 1;
     for (size_t w = 0; w < world; w++) {
         if (result[w] == expected) continue;
-        printf("# worker %d: %s, expected %s: %s\n", (int)w, gcomp_result_name(result[w]), gcomp_result_name(expected),
+        printf("# worker %d: %s, expected %s: %s\n", (int)w, result_name(result[w]), result_name(expected),
                gcomp_error(gc[w]));
         yes = 0;
     }

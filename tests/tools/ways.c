@@ -31,7 +31,7 @@ UNSEEN void __cyg_profile_func_exit(void *function, void *from)
 
 UNSEEN static int failed(gcomp_result result, const char *why)
 {
-    if (result) printf("%s: %s\n", gcomp_result_name(result), why);
+    if (result) printf("%s: %s\n", gcomp_result_string(result), why);
     return result != 0;
 }
 
@@ -49,7 +49,7 @@ UNSEEN static int encode_and_decode(void)
     if (failed(gcomp_codec_parse(&codec, "int:bits=4", NULL, 0), "parse")) return 1;
     watched = 1;
     gcomp_result encoded = gcomp_encode(&codec, &input, NULL, payload, sizeof payload, &bytes);
-    gcomp_result decoded = gcomp_decode(payload, bytes, mean, COUNT, NULL);
+    gcomp_result decoded = gcomp_decode(payload, bytes, mean, GCOMP_F32, COUNT, NULL);
     watched = 0;
     return failed(encoded, "encode") || failed(decoded, "decode");
 }
@@ -90,7 +90,7 @@ UNSEEN static void *exchange_twice(void *arg)
             else ((float *)grads[0])[i] = x;
         }
         watched = !w->rank && step;
-        const gcomp_result result = w->scattered ? gcomp_exchange_any(gc, grads, NULL) : gcomp_exchange(gc, (float **)grads, NULL);
+        const gcomp_result result = gcomp_exchange(gc, grads, NULL);
         watched = 0;
         w->failed = failed(result, gcomp_error(gc));
     }
