@@ -295,8 +295,8 @@
      workers of one machine leave or join, the workers of that machine give gcomp_regroup the new
      node. If the first one leaves, it saves, and the new first one loads that; then machines may
      leave or join. With a schedule all keep the codecs they have. What the schedule measures is in
-     the save of rank 0. A worker that becomes rank 0 measures anew: it does not judge by an epoch or
-     a period whose beginning it has not seen.
+     the save of rank 0. A worker that becomes rank 0 measures anew: it does not judge by an epoch
+     or a period whose beginning it has not seen.
 
    DOES COMPRESSING PAY?
      examples/adapters/gcomp_advise.h says it for each tensor, from what the candidates cost on this
