@@ -2298,6 +2298,44 @@ github.com/nothings/stb), or name its path by GCOMP_STB_DS_H"
 /* ================================================================================================
    The implementation. It stands outside the include guard and is compiled where
    GCOMP_IMPLEMENTATION is defined. It is read from the top: a chapter uses only earlier ones.
+
+   Three ways through it, with the functions at which each chapter is entered:
+
+   ONE PAYLOAD    gcomp_encode, gcomp_decode of int:bits=4
+     >>wire       gcomp_encode        arguments are checked; gcomp_input becomes a gcomp__source
+                  gcomp__encode_as    calls the row's encoder, and writes the header
+       >>block encoder   gcomp__block_encode    form and sizes; a task for each chunk
+         >>encoding      gcomp__encode          tiles: p is read, measured and coded
+           >>fitting     gcomp__fit_tile        scales and constants of a tile's blocks
+           >>method int  gcomp__nearest4_quantise     16 floats become codes, by >>loops
+     >>payloads   gcomp_decode
+       >>wire            gcomp__check_payload   header, lengths, then (>>block checks) every code
+       >>block decoder   gcomp__block_decode    a task for each chunk; the sink says what for
+         >>decoding      gcomp__end_chunk       codes become floats: the mean, the residual
+
+   ONE STEP       gcomp_exchange of topk+int over some workers
+     >>machines   gcomp_exchange      gradients, to
+     >>exchange   gcomp__exchange_as  each tensor is made ready; then requests go to the callbacks
+       >>step     gcomp_step_ready    gcomp__encode_slot: the tensor's gcomp__work, then its payload
+         >>wire          gcomp__encode_as
+           >>payload     gcomp__sparse_encode   >>selection and >>collection find k elements,
+                                                >>bits writes indices, >>block encoder values
+       >>commit   gcomp_step_next     the next request of the bucket, gcomp_step_done: it is done
+         >>requests      gcomp__next_in_round   frames first, then what a round asks for
+         >>frames        gcomp__judge_frames    do all workers agree?
+         >>rounds        gcomp__finish_round    what came in is checked, the next round is made
+       >>commit   gcomp_step_commit   nothing fails any more
+                  gcomp__commit_slot  the mean into the gradient, the rest into the residual
+           >>scattering  gcomp__sparse_decode   payloads are added by cursors on their indices
+
+   RANGES         the same where each worker makes the mean of a range (two shots, shards, SCATTER)
+       >>step     gcomp_step_ready
+         >>shards        gcomp__encode_ranges   a payload for each range of another worker
+       >>rounds   gcomp__finish_stage lengths, answers, shards, totals, sums, each a collective
+         >>shards        gcomp__add_shards      the owner checks and adds what came for its range
+         >>sums          gcomp__pack_sums       and sends the mean back, but for SCATTER
+       >>commit   gcomp__commit_slot
+         >>sums          gcomp__commit_ranges   means of all ranges, residuals of what was sent
    ============================================================================================== */
 
 #if defined(GCOMP_IMPLEMENTATION) && !defined(GCOMP_IMPLEMENTED) && !defined(GCOMP__REFUSED)
@@ -3032,8 +3070,7 @@ GCOMP__INLINE double gcomp__sqrt(double x)
 /* a * b + c rounded once, also where no instruction does it.
      p = a * b         exact: 24 + 24 bits fit the 53 of a double
      s = p + c         rounded to a double; err is what the rounding left out, found exactly
-     (Knuth's
-                       sum of two)
+                       (Knuth's sum of two)
      (float)s          would round a second time. Where s is just the middle of two floats, and err
                        is not 0, that would go to the wrong side
    So s is made odd in its last place if err is not 0 (Boldo and Melquiond, "Emulation of a FMA and
@@ -3740,14 +3777,15 @@ enum {
     GCOMP__OWN_CHECK  /* the method's function bad_codes knows */
 };
 
-/* What the scale of a block is. The value of each name is its number of bytes, which is also what
-   forms and decoders are made with: a new kind needs a size of its own, or a field beside it. */
+/* What the scale of a block is. The value of each name but the last is its number of bytes, which
+   is also what forms and decoders are made with: a new kind needs a size of its own, or a field
+   beside it. */
 enum {
     GCOMP__NO_SCALE = 0,
     GCOMP__POWER_OF_TWO = 1, /* 2^(x - 127), x < 255 */
     GCOMP__ONE_FLOAT = 4,
     GCOMP__TWO_FLOATS = 8,
-    GCOMP__TWO_LEVELS = 16 /* a byte, an e4m3 times the float of form.front; for decoders */
+    GCOMP__TWO_LEVELS = 16 /* not a size: a byte, an e4m3 times the float of form.front */
 };
 
 /* What is measured of a block or of the tensor. MOST, MOMENTS and RANGE also find the largest |p|,
@@ -3963,7 +4001,7 @@ struct gcomp__method {
     unsigned flags; /* GCOMP__FEEDBACK, ... */
     gcomp__param param[GCOMP_PARAMS]; /* those after the last one have a NULL name */
     const void *kernels[4]; /* tables of each instruction set, or NULL: GCOMP__KERNELS(name) */
-    const gcomp__payload *payload; /* NULL: the method has sums alone */
+    const gcomp__payload *payload; /* never NULL; of sums alone, functions in it are NULL */
     const gcomp__sums *sums;       /* NULL: the method is gathered */
     gcomp__method_rules rules;
 };
@@ -21072,8 +21110,9 @@ GCOMP_API gcomp_result gcomp_decode_add(const void *payload, size_t length, floa
     return gcomp__decode_one(payload, length, GCOMP__ADD, weight, y, dtype, n, exec);
 }
 
-/* 1 if all payloads are of one method whose mean is the sign of the sum (vote). They were checked,
-   so that byte 5 of each is the number of a method that exists. */
+/* GCOMP__MAJORITY or GCOMP__MEAN_OF_SENDERS if all payloads are of one method whose mean is no sum
+   (vote; dct, of one shape), else 0. They were checked, so that byte 5 of each is the number of a
+   method that exists. */
 static int gcomp__all_vote(const void *const *payloads, size_t count)
 {
     const uint8_t *first = (const uint8_t *)payloads[0];
@@ -26073,8 +26112,7 @@ static gcomp_result gcomp__encode_payload(gcomp *gc, gcomp__slot *slot, gcomp__w
      a sparse tensor by    gcomp__encode_payload,   one payload, then cut at the borders of ranges
        ranges              gcomp__cut
      payloads in round 0   gcomp__encode_payload    one payload
-     others                row's make               the part of the first sum; payloads come
-   later */
+     others                row's make               the part of the first sum; payloads later */
 GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
 {
     gcomp__work work = gcomp__work_of(gc, slot);

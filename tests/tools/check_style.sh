@@ -19,7 +19,7 @@ report() { # name file: passes if the file of complaints is empty
     fi
 }
 
-echo 1..16
+echo 1..17
 
 limit() { # what: its number in tests/tools/style_limits
     awk -v what="$1" '$1 == what { print $2 }' tests/tools/style_limits
@@ -75,6 +75,17 @@ printf '#define GCOMP_IMPLEMENTATION\n#include "gcomp.h"\n' >$out/one.c
 $CC -std=c99 -O0 -fno-pic -fno-pie -I. -c $out/one.c -o $out/one.o 2>$out/symbols
 nm -g --defined-only $out/one.o 2>>$out/symbols | awk '$3 !~ /^gcomp_/ { print "symbol " $3 }' >>$out/symbols
 report "symbols begin with gcomp" $out/symbols
+
+# The map at the head of the implementation: its functions and chapters are there.
+sed -n '/^   Three ways through it/,/^   ====/p' gcomp.h >$out/map
+for name in $(grep -o 'gcomp_[a-z0-9_]*' $out/map | sort -u); do
+    [ "$(grep -wc -e "$name" -e "GCOMP__KERNEL(${name#gcomp__}" gcomp.h)" -gt "$(grep -wc "$name" $out/map)" ] || echo "the map has $name, and the code has not"
+done >$out/mapped
+for tag in $(grep -o '>>[a-z]* *[a-z]*  ' $out/map | sed 's/^>>//;s/ *$//;s/ /_/' | sort -u); do
+    grep -q ">>$(echo $tag | tr _ ' ')\( -\|:\)" gcomp.h || echo "the map has >>$tag, and the code has not"
+done >>$out/mapped
+[ -s $out/map ] || echo "there is no map" >>$out/mapped
+report "the map of the implementation names what is there" $out/mapped
 
 grep -o '^GCOMP_API.*gcomp_[a-z_]*(' gcomp.h | grep -o 'gcomp_[a-z_]*($' | sort -u | awk -v most="$(limit functions)" '
     END { if (NR > most) print NR " public functions, at most " most }' >$out/public
