@@ -7537,14 +7537,14 @@ GCOMP__INLINE gcomp__residual gcomp__residual_in(void *memory, unsigned form)
 
 GCOMP__INLINE void *gcomp__residual_memory(gcomp__residual r)
 {
-    return r.small ? (void *)r.small : (void *)r.floats;
+    return GCOMP__HAS_STORED && r.small ? (void *)r.small : (void *)r.floats;
 }
 
 /* The residual from element i on, of a small one the first of a block. */
 GCOMP__INLINE gcomp__residual gcomp__residual_at(gcomp__residual r, size_t i)
 {
     if (r.floats) r.floats += i;
-    if (r.small) r.small += gcomp__stored_at(r.form, i);
+    if (GCOMP__HAS_STORED && r.small) r.small += gcomp__stored_at(r.form, i);
     return r;
 }
 
@@ -8159,7 +8159,7 @@ GCOMP__SHARED void gcomp__stage(float *p, const gcomp__source *input, size_t i, 
         in.residual = gcomp__residual_in(p, GCOMP__FLOATS);
     } else
 #endif
-    in.residual = gcomp__residual_at(in.residual, i);
+    if (in.residual.floats) in.residual.floats += i;
     in.grad = (const uint8_t *)in.grad + i * gcomp__dtype_bytes(in.dtype);
     for (j = 0; !GCOMP__SMALL && j + 16 <= count; j += 16)
         gv_store(p + j, gcomp__load_p(&in, j, 1, in.residual.floats != NULL));

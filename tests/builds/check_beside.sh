@@ -117,8 +117,8 @@ block() { # number: of the README's C blocks
     awk -v number=$1 '/^```c$/ { n++; on = 1; next } /^```$/ { on = 0 } on && n == number' README.md
 }
 {
-    printf '#include "gcomp.h"\n#include <stdio.h>\nint backward(float **g); void optimizer_step(float **g);\n'
-    printf 'int train(gcomp_comm comm, float **grads); int train(gcomp_comm comm, float **grads) {\n'
+    printf '#include "gcomp.h"\n#include <stdio.h>\nint backward(void *const *g); void optimizer_step(void *const *g);\n'
+    printf 'int train(gcomp_comm comm, float *fc1_gradient); int train(gcomp_comm comm, float *fc1_gradient) {\n'
     block 1
     printf '    gcomp_close(gc); return failures; }\n'
 } >$out/readme1.c
