@@ -21623,6 +21623,13 @@ static size_t gcomp__residual_bytes(const gcomp__slot *slot)
     return gcomp__stored_bytes(slot->residual.form, slot->n);
 }
 
+/* Digests of what all workers must have alike, for their frames: made when a step needs them, and
+   out of date when tensors, codecs in use or workers change. */
+typedef struct gcomp__alike {
+    int known;
+    uint32_t tensors, codecs, options;
+} gcomp__alike;
+
 /* Sizes of the step's buffers, for one choice of codecs. A unit stands at each. */
 typedef struct gcomp__plan {
     size_t send;     /* bytes: payloads of all buckets */
@@ -21707,6 +21714,7 @@ struct gcomp {
     /* object */
     gcomp__memory memory;
     gcomp_desc desc;       /* with its defaults filled in; its strings are not kept */
+    size_t world, me;      /* workers of desc.comm, and which of them this one is */
     gcomp__schedule schedule;
     const gcomp__set *set; /* the instruction set */
     gcomp__slot *tensors;  /* stb_ds array */
@@ -21726,6 +21734,7 @@ struct gcomp {
     gcomp__buffers mem;  /* places in the arena */
     int tried;           /* 1: the transport of now has shown in a step that it adds */
     /* list */
+    gcomp__alike alike;
     gcomp__plan plan;     /* sizes by the codecs in use */
     gcomp__bucket bucket; /* bucket 0; mem.others has the rest */
     /* history */
@@ -21765,8 +21774,6 @@ struct gcomp {
 /* Short names for what is asked in every loop. */
 static size_t gcomp__tensors(const gcomp *gc) { return stbds_arrlenu(gc->tensors); }
 static gcomp__slot *gcomp__tensors_end(const gcomp *gc) { return gc->tensors + gcomp__tensors(gc); }
-static size_t gcomp__workers(const gcomp *gc) { return (size_t)gc->desc.comm.world; }
-static size_t gcomp__me(const gcomp *gc) { return (size_t)gc->desc.comm.rank; }
 static int gcomp__by_ranges(const gcomp__slot *slot) { return slot->own_bytes != 0; }
 
 /* ---------------- sentences: gcomp_error(gc) after a failure */
@@ -22774,7 +22781,7 @@ GCOMP__NOINLINE void gcomp__plan_largest(gcomp *gc)
         gcomp__plan_bucket(&gc->largest);
         for (size_t i = first; i < end; i++)
             gcomp__place_largest(&gc->largest, &gc->desc, gc->tensors + i, gc->tensors[i].entries);
-        gcomp__plan_bucket_end(&gc->largest, &before, gcomp__workers(gc), &bucket);
+        gcomp__plan_bucket_end(&gc->largest, &before, gc->world, &bucket);
         end = first;
     } while (end);
 }
@@ -22786,6 +22793,7 @@ static void gcomp__place_all(gcomp *gc)
     size_t end = gcomp__tensors(gc);
     gcomp__bucket without; /* a bucket behind the first one, as long as there is no memory for it */
     memset(&gc->plan, 0, sizeof gc->plan);
+    gc->alike.known = 0;
     do {
         const gcomp__plan before = gc->plan;
         const size_t k = gc->plan.buckets;
@@ -22794,7 +22802,7 @@ static void gcomp__place_all(gcomp *gc)
         b->end = end;
         gcomp__plan_bucket(&gc->plan);
         for (size_t i = b->first; i < end; i++) gcomp__place(&gc->plan, &gc->desc, gc->tensors + i);
-        gcomp__plan_bucket_end(&gc->plan, &before, gcomp__workers(gc), b);
+        gcomp__plan_bucket_end(&gc->plan, &before, gc->world, b);
         end = b->first;
     } while (end);
 }
@@ -22938,7 +22946,7 @@ static gcomp_result gcomp__reserve_floats(gcomp *gc)
    Memory is not touched but for the sums: pages that no step uses cost nothing on most systems. */
 static gcomp_result gcomp__reserve(gcomp *gc)
 {
-    const size_t world = gcomp__workers(gc);
+    const size_t world = gc->world;
     /* gcomp_compress took it before: then it stays */
     const int had = gc->scratch.at || gc->unpacked.at;
     GCOMP__TRY(gcomp__reserve_scratch(gc));
@@ -22997,7 +23005,7 @@ static size_t gcomp__frames_bytes(size_t world)
 /* Reserves frames, zeroed; returns 0 without memory. */
 static int gcomp__make_frames(gcomp *gc)
 {
-    const size_t world = gcomp__workers(gc);
+    const size_t world = gc->world;
     gc->frames_bytes = gcomp__frames_bytes(world);
     gc->frames = (uint8_t *)gcomp__allocate(&gc->memory, gc->frames_bytes);
     if (!gc->frames) return 0;
@@ -23207,6 +23215,8 @@ GCOMP_API gcomp_result gcomp_open(gcomp **gc, const gcomp_desc *desc)
         memset(made, 0, sizeof *made);
         made->memory = memory;
         made->desc = d;
+        made->world = (size_t)d.comm.world;
+        made->me = (size_t)d.comm.rank;
         made->schedule = schedule;
         made->set = set;
         complete = gcomp__make_frames(made);
@@ -23492,10 +23502,10 @@ GCOMP_API gcomp_result gcomp_shard(const gcomp *gc, size_t tensor, int worker, s
                                    size_t *end)
 {
     const gcomp__slot *slot = gcomp__slot_at(gc, tensor);
-    if (!slot || !begin || !end || worker < 0 || (size_t)worker >= gcomp__workers(gc))
+    if (!slot || !begin || !end || worker < 0 || (size_t)worker >= gc->world)
         return GCOMP_INVALID_ARGUMENT;
-    *begin = gcomp__range(slot->n, gcomp__workers(gc), (size_t)worker);
-    *end = gcomp__range(slot->n, gcomp__workers(gc), (size_t)worker + 1);
+    *begin = gcomp__range(slot->n, gc->world, (size_t)worker);
+    *end = gcomp__range(slot->n, gc->world, (size_t)worker + 1);
     return GCOMP_OK;
 }
 
@@ -23743,7 +23753,7 @@ GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity)
     int most = 0;
     if (!gc) return 0;
     const size_t count = gcomp__tensors(gc);
-    const size_t world = gcomp__workers(gc);
+    const size_t world = gc->world;
     for (size_t i = 0; i < count; i++) {
         gcomp__describe_slot(&t, gc->tensors + i, &gc->desc);
         gcomp__grow(&bytes, gcomp__sends(gc->tensors + i, &gc->desc, &most));
@@ -24433,13 +24443,13 @@ static void gcomp__put_length(const gcomp *gc, uint8_t *to, size_t bytes, gcomp_
 /* sizes[w] <- bytes, for each worker w. */
 static void gcomp__all_sizes(const gcomp *gc, size_t *sizes, size_t bytes)
 {
-    for (size_t w = 0; w < gcomp__workers(gc); w++) sizes[w] = bytes;
+    for (size_t w = 0; w < gc->world; w++) sizes[w] = bytes;
 }
 
 /* sizes[w] <- the bytes that length w announces. The lengths are the own ones, or were checked. */
 static void gcomp__sizes_of(const gcomp *gc, size_t *sizes, const uint8_t *lengths)
 {
-    for (size_t w = 0; w < gcomp__workers(gc); w++)
+    for (size_t w = 0; w < gc->world; w++)
         sizes[w] = (size_t)gcomp__get64(lengths + w * GCOMP__LENGTH_BYTES);
 }
 
@@ -24477,7 +24487,7 @@ GCOMP__NOINLINE gcomp_result gcomp__cut(gcomp *gc, const gcomp__slot *slot)
 {
     const gcomp__call call = gcomp__call_in(gc, slot->method);
     const gcomp__source in = gcomp__plain_source(NULL);
-    const size_t world = gcomp__workers(gc);
+    const size_t world = gc->world;
     /* room for k indices and values, in the scratch */
     gcomp__selection s = gcomp__selection_in(&call, &in, 0, slot->k);
     uint8_t *to = gc->mem.cut + slot->at_cut; /* shards lie one behind the other */
@@ -24548,10 +24558,10 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_ranges(gcomp *gc, gcomp__slot *slot,
                                                   const gcomp__work *work)
 {
     slot->length = 0;
-    for (size_t w = 0; w < gcomp__workers(gc); w++) {
+    for (size_t w = 0; w < gc->world; w++) {
         gcomp__work part = gcomp__work_in(work, w);
         size_t length = 0;
-        if (w == gcomp__me(gc) && gcomp__adds_own(slot)) {
+        if (w == gc->me && gcomp__adds_own(slot)) {
             part.sums[0] = gc->mem.acc + slot->at_acc;
             GCOMP__TRY(gcomp__make_finite_part(&part));
         } else
@@ -24572,10 +24582,10 @@ static void gcomp__pack_shards(gcomp *gc)
     const gcomp__bucket *b = gcomp__bucket_now(gc);
     uint8_t *to = gc->mem.packed;
     for (size_t i = b->first; i < b->end; i++) gc->tensors[i].walk = 0;
-    for (size_t w = 0; w < gcomp__workers(gc); w++) {
+    for (size_t w = 0; w < gc->world; w++) {
         const uint8_t *begin = to; /* where that which goes to worker w begins */
         for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
-            if (!gcomp__in_shards(slot) || (w == gcomp__me(gc) && gcomp__adds_own(slot))) continue;
+            if (!gcomp__in_shards(slot) || (w == gc->me && gcomp__adds_own(slot))) continue;
             const uint8_t *from = gcomp__is_two_shot(slot) ? gc->mem.own + slot->at_own
                                                            : gc->mem.cut + slot->at_cut;
             from += slot->walk;
@@ -24616,7 +24626,7 @@ static gcomp_result gcomp__next_shard(gcomp *gc, const gcomp__slot *slot, size_t
 /* Nothing may stand behind the payload of the last tensor. */
 static void gcomp__end_shards(gcomp *gc, const gcomp__slot *last)
 {
-    for (size_t w = 0; w < gcomp__workers(gc); w++)
+    for (size_t w = 0; w < gc->world; w++)
         if (last && gc->mem.places[w] != gcomp__bucket_now(gc)->came[w])
             gcomp__blame(gc, GCOMP_TRAILING_BYTES, w, last);
 }
@@ -24626,14 +24636,14 @@ static void gcomp__end_shards(gcomp *gc, const gcomp__slot *last)
      mem.acc      <- sum over w of weight * decode(shard of w), weight = 1 / world */
 static int gcomp__add_shards_of(gcomp *gc, const gcomp__slot *slot)
 {
-    const size_t me = gcomp__me(gc), n = gcomp__range_size(slot->n, gcomp__workers(gc), me);
+    const size_t me = gc->me, n = gcomp__range_size(slot->n, gc->world, me);
     const gcomp__call call = gcomp__call_in(gc, slot->method);
     /* adds_own: no shard comes from this worker itself */
     const int two_shot = gcomp__is_two_shot(slot), adds_own = gcomp__adds_own(slot);
     const uint8_t *from = gc->mem.shards; /* shards of worker 0, then of worker 1, ... */
     gcomp__sink sink =
         gcomp__sink_to(two_shot ? GCOMP__COMMIT : GCOMP__ADD, gc->mem.acc + slot->at_acc, n);
-    for (size_t w = 0; w < gcomp__workers(gc); from += gcomp__bucket_now(gc)->came[w++]) {
+    for (size_t w = 0; w < gc->world; from += gcomp__bucket_now(gc)->came[w++]) {
         gcomp__view *view = gc->mem.views + sink.count;
         if (w == me && adds_own) continue;
         gcomp_result result = gcomp__next_shard(gc, slot, w, from, n, 0, view);
@@ -24691,7 +24701,7 @@ static gcomp__selection gcomp__choose_sums(const gcomp *gc, const gcomp__slot *s
                                            size_t wanted)
 {
     const int global = slot->flags & GCOMP__TOP_MEAN; /* else all sums that are not 0 are chosen */
-    const size_t world = gcomp__workers(gc), n = gcomp__range_size(slot->n, world, gcomp__me(gc));
+    const size_t world = gc->world, n = gcomp__range_size(slot->n, world, gc->me);
     /* elements that can have a sum, at most: k from each worker */
     const size_t most = gcomp__min(gcomp__times(slot->k, world), n);
     const gcomp__call call = gcomp__call_in(gc, slot->method);
@@ -24751,7 +24761,7 @@ static void gcomp__put_lists(gcomp *gc)
      has key 5. */
 static size_t gcomp__wanted_sums(gcomp *gc, const gcomp__slot *slot, uint32_t *least)
 {
-    const size_t world = gcomp__workers(gc), step = slot->list_step;
+    const size_t world = gc->world, step = slot->list_step;
     const size_t bytes = gcomp__list_bytes(gcomp__bucket_now(gc)->lists);
     /* the lists of this tensor from all owners; the own list to send stands before them */
     const uint8_t *lists = gc->mem.lists + bytes + 4 + slot->at_list;
@@ -24776,14 +24786,14 @@ static size_t gcomp__wanted_sums(gcomp *gc, const gcomp__slot *slot, uint32_t *l
         taken[owner]++;
         *least = largest;
     }
-    return gcomp__min(slot->k, (taken[gcomp__me(gc)] + 1) * step);
+    return gcomp__min(slot->k, (taken[gc->me] + 1) * step);
 }
 
 /* Two shots: writes the mean of the own range, quantised: shot 2. */
 static gcomp_result gcomp__put_mean(const gcomp *gc, const gcomp__slot *slot, uint8_t *to,
                                     size_t *length)
 {
-    const size_t world = gcomp__workers(gc), n = gcomp__range_size(slot->n, world, gcomp__me(gc));
+    const size_t world = gc->world, n = gcomp__range_size(slot->n, world, gc->me);
     gcomp__source in = gcomp__source_in(gc, slot, gc->mem.acc + slot->at_acc, gc->step);
     /* the mean has none: what is lost goes to the owner, see gcomp__keep_mean */
     in.residual = gcomp__residual_in(NULL, GCOMP__FLOATS);
@@ -24824,7 +24834,7 @@ static void gcomp__pack_sums(gcomp *gc)
         if (!gcomp__in_shards(slot) || gcomp__is_scattered(gc, slot)) continue;
         gcomp_result result = gcomp__is_two_shot(slot) ? gcomp__put_mean(gc, slot, to, &length)
                                                        : gcomp__put_sums(gc, slot, to, &length);
-        if (result != GCOMP_OK) gcomp__blame(gc, result, gcomp__me(gc), slot);
+        if (result != GCOMP_OK) gcomp__blame(gc, result, gc->me, slot);
         to += length;
     }
     gcomp__put_length(gc, gc->mem.lengths, (size_t)(to - gc->mem.packed), gc->late_error);
@@ -24841,7 +24851,7 @@ static const uint8_t *gcomp__sums_from(gcomp *gc, size_t w)
 /* Checks the sums of all ranges, when SUMS is done. A bad one becomes the late error. */
 static void gcomp__check_sums(gcomp *gc)
 {
-    const size_t world = gcomp__workers(gc);
+    const size_t world = gc->world;
     const gcomp__bucket *b = gcomp__bucket_now(gc);
     const gcomp__slot *last = NULL;
     gcomp__all_sizes(gc, gc->mem.places, 0);
@@ -24877,7 +24887,7 @@ static void gcomp__open_sums(gcomp *gc, size_t w, size_t n, gcomp__view *view)
    what is applied is the mean. */
 static void gcomp__apply_sums(gcomp *gc, const gcomp__slot *slot, float *y)
 {
-    const size_t world = gcomp__workers(gc);
+    const size_t world = gc->world;
     const gcomp__call call = gcomp__call_in(gc, slot->method);
     for (size_t w = 0; w < world; w++) {
         const size_t n = gcomp__range_size(slot->n, world, w);
@@ -24918,7 +24928,7 @@ static void gcomp__keep_mean(const gcomp *gc, const gcomp__slot *slot, const gco
 /* SCATTER: y <- the sums of the own range, which are its mean. The rest of y stays. */
 static void gcomp__take_shard(const gcomp *gc, const gcomp__slot *slot, const gcomp__work *work)
 {
-    const gcomp__work part = gcomp__work_in(work, gcomp__me(gc));
+    const gcomp__work part = gcomp__work_in(work, gc->me);
     const float *mean = gc->mem.acc + slot->at_acc;
     if (part.y_type == GCOMP_F32) memcpy(part.y, mean, 4 * part.n);
     else gcomp__convert(&work->call, part.y, mean, part.y_type, part.n, 0, 0);
@@ -24948,7 +24958,7 @@ GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot,
             sink.views = &mean;
             sink.count = sink.own_at = 1;
         }
-        if (w == gcomp__me(gc) && gcomp__adds_own(slot)) {
+        if (w == gc->me && gcomp__adds_own(slot)) {
             if (scattered) gcomp__residual_clear(part.residual, part.n);
             else if (gcomp__has_residual(slot)) gcomp__keep_mean(gc, slot, &part, &mean);
             sink.in.residual = gcomp__residual_in(NULL, GCOMP__FLOATS); /* it is written */
@@ -25413,21 +25423,20 @@ static gcomp__common_field gcomp__told(const gcomp *gc, size_t i)
     }
 }
 
-/* The digests of both lists. */
-static uint32_t gcomp__crc_options(const gcomp *gc)
+/* The digests of all but what a step is told. */
+GCOMP__NOINLINE void gcomp__make_alike(gcomp *gc)
 {
-    uint32_t crc = 0;
+    gcomp__alike *a = &gc->alike;
+    memset(a, 0, sizeof *a);
+    for (const gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++) {
+        a->tensors = gcomp__crc_shape(gc, a->tensors, slot);
+        a->tensors = gcomp__crc_number(gc, a->tensors, (uint64_t)slot->dtype);
+        a->codecs = gcomp__crc_number(gc, a->codecs, slot->codecs_digest);
+        a->codecs = gcomp__crc_number(gc, a->codecs, slot->entry);
+    }
     for (size_t i = 0; i < GCOMP__OPTION_COUNT; i++)
-        crc = gcomp__crc_number(gc, crc, gcomp__option(gc, i).bits);
-    return crc;
-}
-
-static uint32_t gcomp__crc_told(const gcomp *gc)
-{
-    uint32_t crc = 0;
-    for (size_t i = 0; i < GCOMP__TOLD_COUNT; i++)
-        crc = gcomp__crc_number(gc, crc, gcomp__told(gc, i).bits);
-    return crc;
+        a->options = gcomp__crc_number(gc, a->options, gcomp__option(gc, i).bits);
+    a->known = 1;
 }
 
 /* ---------------- a frame is written */
@@ -25435,13 +25444,14 @@ static uint32_t gcomp__crc_told(const gcomp *gc)
 /* Writes what the frames of all buckets of a step have in common. */
 static void gcomp__begin_frames(gcomp *gc)
 {
-    uint32_t tensors = 0, codecs = 0; /* digests */
     uint8_t *f = gc->frames; /* the own frame, in front of all others */
-    for (const gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++) {
-        tensors = gcomp__crc_number(gc, gcomp__crc_shape(gc, tensors, slot), (uint64_t)slot->dtype);
-        codecs = gcomp__crc_number(gc, codecs, slot->codecs_digest);
-        codecs = gcomp__crc_number(gc, codecs, slot->entry);
-    }
+    const double scale = (double)gc->told.scale;
+    uint64_t told[4] = {gc->told.number, gc->told.epoch, 0, 0}; /* as gcomp__told has them */
+    uint8_t bytes[sizeof told];
+    memcpy(told + 2, &scale, 8);
+    memcpy(told + 3, &gc->told.batch, 8);
+    for (size_t i = 0; i < 4; i++) gcomp__put64(bytes + 8 * i, told[i]);
+    if (!gc->alike.known) gcomp__make_alike(gc);
     memset(f, 0, GCOMP__FRAME);
     memcpy(f, "GCF1", 4);
     gcomp__put32(f + GCOMP__AT_RANK, (uint32_t)gc->desc.comm.rank);
@@ -25449,12 +25459,12 @@ static void gcomp__begin_frames(gcomp *gc)
     f[GCOMP__AT_LAST] = (uint8_t)-(int)gc->last; /* results fit a byte: 0 .. 44 */
     f[GCOMP__AT_UNTRIED] = !gc->tried;
     gcomp__put64(f + GCOMP__AT_STEP, gc->step);
-    gcomp__put32(f + GCOMP__AT_TENSORS, tensors);
-    gcomp__put32(f + GCOMP__AT_CODECS, codecs);
+    gcomp__put32(f + GCOMP__AT_TENSORS, gc->alike.tensors);
+    gcomp__put32(f + GCOMP__AT_CODECS, gc->alike.codecs);
     gcomp__put32(f + GCOMP__AT_COUNT, (uint32_t)gcomp__tensors(gc));
-    gcomp__put32(f + GCOMP__AT_OPTIONS, gcomp__crc_options(gc));
+    gcomp__put32(f + GCOMP__AT_OPTIONS, gc->alike.options);
     gcomp__put32(f + GCOMP__AT_MEANS, gc->mean_digest);
-    gcomp__put32(f + GCOMP__AT_TOLD, gcomp__crc_told(gc));
+    gcomp__put32(f + GCOMP__AT_TOLD, (gcomp__common(gc->set)->crc)(0, bytes, sizeof bytes));
 }
 
 /* Could this worker encode its gradients, but for NaN or Inf? */
@@ -25506,7 +25516,7 @@ static void gcomp__put_frame(gcomp *gc)
 static gcomp_result gcomp__disagree(gcomp *gc, gcomp_result result, size_t rank, const char *what)
 {
     return gcomp__fail_with(gc, result, "rank %u%s this worker, rank %u", (uint64_t)rank, what,
-                            (uint64_t)gcomp__me(gc));
+                            (uint64_t)gc->me);
 }
 
 /* What this worker sent did not come back to it, though the callback said success: perhaps nothing
@@ -25515,7 +25525,7 @@ static gcomp_result gcomp__not_back(gcomp *gc, gcomp_result result)
 {
     return gcomp__fail_with(gc, result,
                             "the transport did not bring back what this worker, rank %u, has sent",
-                            (uint64_t)gcomp__me(gc));
+                            (uint64_t)gc->me);
 }
 
 /* The result that a status says, in a frame or behind a length: 0, or a negative number. A status
@@ -25588,13 +25598,13 @@ static gcomp_result gcomp__frame_is_sound(gcomp *gc, size_t w)
         return gcomp__fail_with(gc, GCOMP_MISMATCH,
                                 "rank %u has comm.world %u, this worker, rank %u, has %u",
                                 (uint64_t)w, (uint64_t)gcomp__get32(f + GCOMP__AT_WORLD),
-                                (uint64_t)gcomp__me(gc), (uint64_t)gcomp__workers(gc));
+                                (uint64_t)gc->me, (uint64_t)gc->world);
     if (gcomp__get32(f + GCOMP__AT_RANK) != w)
         return gcomp__fail_with(gc, GCOMP_MISMATCH,
                                 "the allgather put rank %u in the place of rank %u: results must "
                                 "be in rank order, and ranks unique",
                                 (uint64_t)gcomp__get32(f + GCOMP__AT_RANK), (uint64_t)w);
-    if (w == gcomp__me(gc) && memcmp(f, mine, GCOMP__FRAME))
+    if (w == gc->me && memcmp(f, mine, GCOMP__FRAME))
         return gcomp__not_back(gc, GCOMP_CALLBACK_FAILED);
     return GCOMP_OK;
 }
@@ -25628,9 +25638,9 @@ static gcomp_result gcomp__frames_agree(gcomp *gc)
         {GCOMP__TOLD_DIFFERS, GCOMP__AT_TOLD, 4}};
     const uint8_t *first = gcomp__frame_of(gc, 0);
     size_t questioned = 7; /* a worker that failed may have skipped tensors; the step ends anyhow */
-    for (size_t w = 0; w < gcomp__workers(gc); w++)
+    for (size_t w = 0; w < gc->world; w++)
         if (gcomp__has_failed(gcomp__frame_of(gc, w))) questioned = 5;
-    for (size_t w = 1; w < gcomp__workers(gc); w++) {
+    for (size_t w = 1; w < gc->world; w++) {
         const uint8_t *f = gcomp__frame_of(gc, w);
         for (size_t i = 0; i < questioned; i++) {
             if (!memcmp(f + questions[i].at, first + questions[i].at, questions[i].bytes)) continue;
@@ -25660,7 +25670,7 @@ static gcomp_result gcomp__judge_digests(gcomp *gc)
 {
     uint32_t first = 0; /* the digest that others must have; 0: none seen yet */
     size_t owner = 0; /* the worker with that digest */
-    for (size_t w = 0; w < gcomp__workers(gc); w++) {
+    for (size_t w = 0; w < gc->world; w++) {
         const uint32_t digest = gcomp__get32(gcomp__frame_of(gc, w) + GCOMP__AT_MEANS);
         if (!digest || digest == first) continue;
         if (first)
@@ -25680,7 +25690,7 @@ static gcomp_result gcomp__judge_digests(gcomp *gc)
      4. the means of the last step differ, if compared: GCOMP_DIVERGED */
 static gcomp_result gcomp__judge_frames(gcomp *gc)
 {
-    const size_t world = gcomp__workers(gc);
+    const size_t world = gc->world;
     size_t refused = world; /* the first worker with NaN or Inf */
     char own[GCOMP__SENTENCE];
     /* the sentence of the local error: comparing overwrites it */
@@ -25693,7 +25703,7 @@ static gcomp_result gcomp__judge_frames(gcomp *gc)
         const int status = -(int)f[GCOMP__AT_STATUS];
         if (status == (int)GCOMP_NOT_FINITE && refused == world) refused = w;
         if (!gcomp__has_failed(f)) continue;
-        if (w == gcomp__me(gc)) {
+        if (w == gc->me) {
             memcpy(gc->error, own, sizeof own);
             return gc->local_error;
         }
@@ -25704,7 +25714,7 @@ static gcomp_result gcomp__judge_frames(gcomp *gc)
     for (size_t w = 0; w < world && world > 1 && gc->current == 0; w++)
         if (gcomp__frame_of(gc, w)[GCOMP__AT_UNTRIED]) gc->trial = GCOMP__WANTS_TRIAL;
     if (refused == world) return gcomp__judge_digests(gc);
-    if (refused == gcomp__me(gc)) {
+    if (refused == gc->me) {
         memcpy(gc->error, own, sizeof own);
         return GCOMP_NOT_FINITE;
     }
@@ -25809,7 +25819,7 @@ static void gcomp__put_detail(gcomp *gc)
     memset(text, 0, sizeof text);
     memset(f, 0, GCOMP__FRAME);
     memcpy(f, "GCD1", 4);
-    gcomp__put32(f + 4, (uint32_t)gcomp__me(gc));
+    gcomp__put32(f + 4, (uint32_t)gc->me);
     gcomp__put32(f + 8, d->stage);
     if (d->stage < d->halvings) {
         gcomp__put32(f + 16, gcomp__crc_items(gc));
@@ -26056,10 +26066,10 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
     /* of all tensors: methods choose by it whether caches help */
     work.together = gc->largest.elements;
     work.part = 1.0f / (float)gc->desc.comm.world; /* of what a worker brings to a sum */
-    work.world = gcomp__workers(gc);
+    work.world = gc->world;
     work.epoch = gc->epoch;
     work.odd = gcomp__is_odd(slot);
-    work.leads = slot->steps % gcomp__workers(gc) == gcomp__me(gc);
+    work.leads = slot->steps % gc->world == gc->me;
     work.state = slot->state;
     work.local = gc->mem.local + slot->at_local;
     for (int round = 0; round < 3; round++) work.sums[round] = gcomp__sum_of_slot(gc, slot, round);
@@ -26197,7 +26207,7 @@ static void gcomp__pack_gather(gcomp *gc)
         to += slot->length;
     }
     b->stride = 0;
-    for (size_t w = 0; w < gcomp__workers(gc); w++) {
+    for (size_t w = 0; w < gc->world; w++) {
         b->bytes[w] = (size_t)gcomp__get64(gcomp__frame_of(gc, w) + GCOMP__AT_BYTES);
         b->stride = gcomp__max(b->stride, b->bytes[w]);
     }
@@ -26251,7 +26261,7 @@ static uint8_t *gcomp__payloads(gcomp *gc)
 {
     /* bytes of one worker in earlier buckets */
     const size_t before = gc->mem.means ? 0 : gcomp__bucket_now(gc)->at_send;
-    return gc->mem.recv + before * gcomp__workers(gc);
+    return gc->mem.recv + before * gc->world;
 }
 
 /* The next payload of worker w: the one at its cursor, which the caller moves on.
@@ -26279,7 +26289,7 @@ static void gcomp__need_back(gcomp *gc, const uint8_t *sent, const uint8_t *came
 static void gcomp__check_gather(gcomp *gc)
 {
     const gcomp__bucket *b = gcomp__bucket_now(gc);
-    for (size_t w = 0; w < gcomp__workers(gc); w++) {
+    for (size_t w = 0; w < gc->world; w++) {
         gcomp__slot *slot = NULL;
         gc->mem.cursors[w] = 0;
         for (size_t i = b->first; i < b->end; i++) {
@@ -26300,7 +26310,7 @@ static void gcomp__check_gather(gcomp *gc)
         if (slot && gc->mem.cursors[w] != b->bytes[w])
             gcomp__blame(gc, GCOMP_TRAILING_BYTES, w, slot);
     }
-    const size_t me = gcomp__me(gc);
+    const size_t me = gc->me;
     gcomp__need_back(gc, gc->mem.send + b->at_send, gcomp__payloads(gc) + me * b->stride,
                      b->bytes[me]);
 }
@@ -26310,7 +26320,7 @@ static void gcomp__check_gather(gcomp *gc)
 /* The lengths that came from all workers: mem.lengths has w to send, then w received. */
 static uint8_t *gcomp__lengths_in(const gcomp *gc)
 {
-    return gc->mem.lengths + gcomp__workers(gc) * GCOMP__LENGTH_BYTES;
+    return gc->mem.lengths + gc->world * GCOMP__LENGTH_BYTES;
 }
 
 /* Fails by the first of these lengths that is damaged, tells an error, or is above `most`. A bad
@@ -26319,7 +26329,7 @@ static uint8_t *gcomp__lengths_in(const gcomp *gc)
 static gcomp_result gcomp__check_lengths(gcomp *gc, size_t most)
 {
     const uint8_t *p = gcomp__lengths_in(gc);
-    for (size_t w = 0; w < gcomp__workers(gc); w++, p += GCOMP__LENGTH_BYTES) {
+    for (size_t w = 0; w < gc->world; w++, p += GCOMP__LENGTH_BYTES) {
         if (gcomp__get32(p + 12) != (gcomp__common(gc->set)->crc)(0, p, 12))
             return gcomp__disagree(gc, GCOMP_CHECKSUM_MISMATCH, w,
                                    " sent a damaged length, seen by");
@@ -26329,7 +26339,7 @@ static gcomp_result gcomp__check_lengths(gcomp *gc, size_t most)
             return gcomp__disagree(gc, GCOMP_CORRUPT, w,
                                    " announces more bytes than its tensors can have, seen by");
     }
-    const size_t at = gcomp__me(gc) * GCOMP__LENGTH_BYTES; /* of the own one, which came back */
+    const size_t at = gc->me * GCOMP__LENGTH_BYTES; /* of the own one, which came back */
     if (memcmp(gcomp__lengths_in(gc) + at,
                gc->mem.lengths + (gc->round == GCOMP__LENGTHS ? at : 0), GCOMP__LENGTH_BYTES))
         return gcomp__not_back(gc, GCOMP_CHECKSUM_MISMATCH);
@@ -26346,20 +26356,20 @@ static int gcomp__is_told(gcomp_result result)
 static void gcomp__check_lists(gcomp *gc)
 {
     const size_t bytes = gcomp__list_bytes(gcomp__bucket_now(gc)->lists);
-    for (size_t w = 0; w < gcomp__workers(gc) && gc->late_error == GCOMP_OK; w++) {
+    for (size_t w = 0; w < gc->world && gc->late_error == GCOMP_OK; w++) {
         const uint8_t *p = gc->mem.lists + (w + 1) * bytes;
         if (gcomp__get32(p) == (gcomp__common(gc->set)->crc)(0, p + 4, bytes - 4)) continue;
         gc->late_error =
             gcomp__disagree(gc, GCOMP_CHECKSUM_MISMATCH, w, " sent damaged lists of sums, seen by");
     }
-    gcomp__need_back(gc, gc->mem.lists, gc->mem.lists + (gcomp__me(gc) + 1) * bytes, bytes);
+    gcomp__need_back(gc, gc->mem.lists, gc->mem.lists + (gc->me + 1) * bytes, bytes);
 }
 
 /* The shards of this worker for itself, as they were sent and as they came. The lengths before it
    are those of the shards of others. */
 static void gcomp__check_own_shards(gcomp *gc)
 {
-    const size_t me = gcomp__me(gc), *came = gcomp__bucket_now(gc)->came;
+    const size_t me = gc->me, *came = gcomp__bucket_now(gc)->came;
     const uint8_t *sent = gc->mem.packed, *here = gc->mem.shards;
     for (size_t w = 0; w < me; w++) {
         sent += gc->mem.sent[w];
@@ -26381,7 +26391,7 @@ static gcomp_result gcomp__take_totals(gcomp *gc)
     if (gcomp__stages(gc) == GCOMP__SUMS) return GCOMP_OK; /* nothing follows */
     gcomp__sizes_of(gc, b->came, gcomp__lengths_in(gc));
     b->share_stride = 0;
-    for (size_t w = 0; w < gcomp__workers(gc); w++) gcomp__raise(&b->share_stride, b->came[w]);
+    for (size_t w = 0; w < gc->world; w++) gcomp__raise(&b->share_stride, b->came[w]);
     memset(gc->mem.packed + own, 0, b->share_stride - own);
     return GCOMP_OK;
 }
@@ -26418,8 +26428,8 @@ static gcomp_result gcomp__finish_stage(gcomp *gc)
     case GCOMP__TOTALS: return gc->late_error == GCOMP_OK ? gcomp__take_totals(gc) : gc->late_error;
     case GCOMP__SUMS:
         gcomp__check_sums(gc);
-        gcomp__need_back(gc, gc->mem.packed, gcomp__sums_from(gc, gcomp__me(gc)),
-                         b->came[gcomp__me(gc)]);
+        gcomp__need_back(gc, gc->mem.packed, gcomp__sums_from(gc, gc->me),
+                         b->came[gc->me]);
         break;
     default: break;
     }
@@ -26461,13 +26471,13 @@ static void gcomp__judge_trial(gcomp *gc)
                                                       : gcomp__float(word));
     memset(gc->trial_at, 0, bytes);
     gc->trial = GCOMP__PASSED;
-    if (dtype == GCOMP_F16 || dtype == GCOMP_BF16 ? sum > 1.5 : sum == (double)gcomp__workers(gc))
+    if (dtype == GCOMP_F16 || dtype == GCOMP_BF16 ? sum > 1.5 : sum == (double)gc->world)
         return;
     gcomp__text t = gcomp__sentence(gc);
     gcomp__say(&t, "comm.allreduce makes ");
     gcomp__say_decimal(&t, sum);
     gcomp__say_with(&t, " of a one from each of %u workers: it must add, and not average",
-                    (uint64_t)gcomp__workers(gc));
+                    (uint64_t)gc->world);
     gc->late_error = GCOMP_MISSING_CALLBACK;
 }
 
@@ -26573,10 +26583,10 @@ static void gcomp__ask_gather(gcomp *gc, gcomp_request *request, uint32_t id, co
     request->stride = stride;
     request->bytes = bytes;
     request->dtype = GCOMP_U8;
-    for (size_t w = 0; w < gcomp__workers(gc); w++)
+    for (size_t w = 0; w < gc->world; w++)
         (void)gcomp__spoil((uint8_t *)recv + w * stride, bytes[w]);
     gc->stats.bytes_out +=
-        gcomp__network_bytes(GCOMP_ALLGATHER, bytes[gcomp__me(gc)], gcomp__workers(gc));
+        gcomp__network_bytes(GCOMP_ALLGATHER, bytes[gc->me], gc->world);
 }
 
 /* Asks for other bytes to and from each worker, back to back in the order of ranks. */
@@ -26590,9 +26600,9 @@ static void gcomp__ask_alltoall(gcomp *gc, gcomp_request *request, uint32_t id, 
     request->bytes = gcomp__bucket_now(gc)->came;
     request->send_bytes = gc->mem.sent;
     request->dtype = GCOMP_U8;
-    for (size_t w = 0; w < gcomp__workers(gc); w++) {
+    for (size_t w = 0; w < gc->world; w++) {
         recv = gcomp__spoil(recv, request->bytes[w]);
-        if (w != gcomp__me(gc)) gc->stats.bytes_out += gc->mem.sent[w];
+        if (w != gc->me) gc->stats.bytes_out += gc->mem.sent[w];
     }
 }
 
@@ -26720,7 +26730,7 @@ static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
         const int gathers = kind == GCOMP__MAX && !gc->desc.comm.allreduce_max;
         gc->stats.bytes_out += gcomp__network_bytes(gathers ? GCOMP_ALLGATHER : GCOMP_ALLREDUCE,
                                                     gcomp__kind_bytes(kind) * count,
-                                                    gcomp__workers(gc));
+                                                    gc->world);
         return 1;
     }
     if (gc->round == gc->gather_round && !(gc->issued >> GCOMP__GATHER & 1)) {
@@ -26794,7 +26804,7 @@ static gcomp_result gcomp__advance_bucket(gcomp *gc, gcomp_request *request)
    mean. */
 static void gcomp__open_gathered(gcomp *gc, const gcomp__slot *slot, gcomp__sink *sink)
 {
-    const size_t world = gcomp__workers(gc);
+    const size_t world = gc->world;
     gcomp__view *views = gc->mem.views;
     for (size_t w = 0; w < world; w++) { /* the check has found all lengths to be right */
         const uint8_t *payload;
@@ -26943,7 +26953,7 @@ static void gcomp__commit_mean(gcomp *gc, gcomp__slot *slot, gcomp__work *work, 
     if (made || scattered) sink.y = NULL;
     /* by ranges: the sums are added below */
     else if (!by_ranges) gcomp__open_gathered(gc, slot, &sink);
-    sink.own_at = gcomp__me(gc);
+    sink.own_at = gc->me;
     if (!global) sink.own = &own; /* global: the residual keeps all of p at first */
     work->call.work = work;
     (slot->method->payload->decode)(&work->call, &sink);
@@ -26958,7 +26968,7 @@ static void gcomp__commit_mean(gcomp *gc, gcomp__slot *slot, gcomp__work *work, 
    two shots has `world` times what its mean lost in the residual of its range. */
 static double gcomp__lost(const gcomp *gc, const gcomp__slot *slot, const gcomp__work *work)
 {
-    const size_t world = gcomp__workers(gc), me = gcomp__me(gc), n = slot->n;
+    const size_t world = gc->world, me = gc->me, n = slot->n;
     const size_t begin = gcomp__adds_own(slot) ? gcomp__range(n, world, me) : n;
     const size_t end = gcomp__adds_own(slot) ? gcomp__range(n, world, me + 1) : n;
     /* squares of the ranges before the own one, of the own one, and of those behind it */
@@ -26996,8 +27006,8 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     const gcomp_dtype dtype = work.in.dtype; /* a commit may change it */
     const int scattered = gcomp__is_scattered(gc, slot);
     /* the elements that have the mean: the own range, or all */
-    const size_t begin = scattered ? gcomp__range(slot->n, work.world, gcomp__me(gc)) : 0;
-    const size_t n = scattered ? gcomp__range_size(slot->n, work.world, gcomp__me(gc)) : slot->n;
+    const size_t begin = scattered ? gcomp__range(slot->n, work.world, gc->me) : 0;
+    const size_t n = scattered ? gcomp__range_size(slot->n, work.world, gc->me) : slot->n;
     float *const made = gcomp__mean_at(gc, slot); /* the mean, if it is there already */
     if (made) work.y = made, work.y_type = GCOMP_F32;
     if (slot->epoch_sum && gcomp__adds_up(gc, gc->epoch)) gcomp__add_up(slot, &work);
@@ -27022,7 +27032,7 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     if ((check && !scattered) || gc->desc.measure)
         gcomp__look_at_mean(gc, &work, begin, n, check && !scattered);
     gc->stats.bytes_in += gcomp__dtype_bytes(slot->dtype) * (uint64_t)slot->n;
-    gc->stats.bytes_ring += gcomp__ring_bytes(slot, gcomp__workers(gc));
+    gc->stats.bytes_ring += gcomp__ring_bytes(slot, gc->world);
 }
 
 /* Everything was checked before, so that nothing fails once the first residual is written. In
@@ -27048,7 +27058,7 @@ GCOMP_API gcomp_result gcomp_step_commit(gcomp *gc)
        added */
     for (gc->current = gc->plan.buckets; gc->current-- > 0;) {
         const gcomp__bucket *b = gcomp__bucket_now(gc);
-        for (size_t w = 0; w < gcomp__workers(gc) && gc->mem.cursors; w++)
+        for (size_t w = 0; w < gc->world && gc->mem.cursors; w++)
             gc->mem.cursors[w] = gc->mem.places[w] = 0;
         for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
             if (!slot->grad) continue;
@@ -27154,12 +27164,12 @@ static gcomp_result gcomp__need_callbacks(gcomp *gc)
 static int gcomp__gather_largest(const gcomp *gc, float *data, size_t count)
 {
     float *all = gc->mem.maxima; /* world * count floats: those of worker 0 first */
-    for (size_t w = 0; w < gcomp__workers(gc); w++) /* NaN stays, if nothing comes */
+    for (size_t w = 0; w < gc->world; w++) /* NaN stays, if nothing comes */
         (void)gcomp__spoil(all + w * count, 4);
     int status = (gc->desc.comm.allgather)(gc->desc.comm.user, data, all, 4 * count);
     if (status != 0) return status;
     memcpy(data, all, 4 * count);
-    for (size_t w = 1; w < gcomp__workers(gc); w++)
+    for (size_t w = 1; w < gc->world; w++)
         for (size_t i = 0; i < count; i++) {
             const float x = all[w * count + i];
             if (gcomp__bits(x) > gcomp__bits(data[i])) data[i] = x;
@@ -28419,15 +28429,15 @@ static gcomp_result gcomp__check_saves(gcomp *gc, const void *const *saves, cons
     const uint8_t *first = (const uint8_t *)saves[0];
     const uint32_t world = gcomp__get32(first + GCOMP__SAVE_WORLD); /* of the workers that saved */
     const uint32_t rank = gcomp__get32(first + GCOMP__SAVE_RANK);
-    if (count == 1 && world == (uint32_t)gc->desc.comm.world && rank != (uint32_t)gcomp__me(gc))
+    if (count == 1 && world == (uint32_t)gc->desc.comm.world && rank != (uint32_t)gc->me)
         return gcomp__fail_with(gc, GCOMP_SAVE_MISMATCH,
                                 "save 0: it is of another rank: of %u, and this worker is rank %u",
-                                (uint64_t)rank, (uint64_t)gcomp__me(gc));
+                                (uint64_t)rank, (uint64_t)gc->me);
     if (count != world && (count != 1 || world != (uint32_t)gc->desc.comm.world))
         return gcomp__fail_with(gc, GCOMP_SAVE_MISMATCH,
                                 "save 0: it is of %u workers, and here are %u: give the saves of "
                                 "all %u; %u were given", (uint64_t)world,
-                                (uint64_t)gcomp__workers(gc), (uint64_t)world, (uint64_t)count);
+                                (uint64_t)gc->world, (uint64_t)world, (uint64_t)count);
     for (size_t w = 0; w < count && count == world; w++)
         GCOMP__TRY(gcomp__need_one_step(gc, w, (const uint8_t *)saves[w], first));
     return GCOMP_OK;
@@ -28444,7 +28454,7 @@ static gcomp_result gcomp__load(gcomp *gc, const void *const *saves, const size_
     if (!saves || !lengths || !count)
         return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "saves or lengths is NULL, or count is 0");
     GCOMP__TRY(gcomp__check_saves(gc, saves, lengths, count, report != NULL, &whole));
-    if (gcomp__get32((const uint8_t *)saves[0] + GCOMP__SAVE_WORLD) == gcomp__workers(gc)) {
+    if (gcomp__get32((const uint8_t *)saves[0] + GCOMP__SAVE_WORLD) == gc->world) {
         if (count > 1) saves += gc->desc.comm.rank; /* this rank's own is enough */
         count = 1;
     }
@@ -28505,7 +28515,7 @@ GCOMP_API gcomp_result gcomp_take_over(gcomp *gc, const void *save, size_t lengt
         return gcomp__fail_with(gc, GCOMP_SAVE_MISMATCH,
                                 "save 0: it is of %u workers, and here are %u: take over, then "
                                 "regroup", (uint64_t)gcomp__get32(s + GCOMP__SAVE_WORLD),
-                                (uint64_t)gcomp__workers(gc));
+                                (uint64_t)gc->world);
     if (gcomp__get32(s + GCOMP__SAVE_RANK) == (uint32_t)gc->desc.comm.rank)
         return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, 0, NULL, "it is of this rank itself");
     /* residuals and momenta are added; what all share is here already */
@@ -28655,7 +28665,7 @@ static void gcomp__drop_form(gcomp *gone, const gcomp *stays, gcomp__memory *mem
 static gcomp_result gcomp__regroup(gcomp *gc, const gcomp_comm *comm, const gcomp_comm *node)
 {
     const int led = gcomp__leads(&gc->desc); /* before */
-    const size_t before = gcomp__workers(gc);
+    const size_t before = gc->world;
     gcomp next = *gc;
     gcomp__text why = gcomp__text_in(next.error, sizeof next.error);
     next.desc.comm = *comm;
@@ -28664,8 +28674,9 @@ static gcomp_result gcomp__regroup(gcomp *gc, const gcomp_comm *comm, const gcom
     if (result == GCOMP_OK && node)
         result = gcomp__resolve_node(&next.desc.node, gcomp__scatters(&next.desc), &why);
     if (result != GCOMP_OK) return gcomp__fail(gc, result, next.error);
+    next.world = (size_t)next.desc.comm.world;
+    next.me = (size_t)next.desc.comm.rank;
     GCOMP__TRY(gcomp__suit_all(gc, &next.desc));
-    size_t world = (size_t)next.desc.comm.world;
     int leads = gcomp__leads(&next.desc); /* after */
     if (leads && gc->schedule.rule == GCOMP__ERROR) next.desc.measure = 1;
     memset(&next.arena, 0, sizeof next.arena);
@@ -28693,7 +28704,7 @@ static gcomp_result gcomp__regroup(gcomp *gc, const gcomp_comm *comm, const gcom
     gcomp__switch_all(gc); /* tensors take their places for these workers */
     if (leads != led)
         gcomp__begin_pace(gc, gc->pace.entry, gc->pace.begun, gc->pace.epoch, gc->pace.rate);
-    gcomp__scale_own(gc, world, before);
+    gcomp__scale_own(gc, gc->world, before);
     gc->last = GCOMP_OK;
     return GCOMP_OK;
 }
